@@ -1,0 +1,78 @@
+// A row in 16-byte pieces, and 32-bit words of one f32 or two f16 or bf16 elements: for kernels that compute in float.
+#pragma once
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+/// The elements in one 32-bit word: to float, back with one rounding, and the larger of two words element by element
+/// (of a number and a NaN the number).
+template <typename T>
+struct Word;
+
+template <>
+struct Word<float> {
+    static constexpr int N = 1;
+    __device__ static void widen(unsigned w, float (&f)[N]) { f[0] = __uint_as_float(w); }
+    __device__ static unsigned narrow(const float (&f)[N]) { return __float_as_uint(f[0]); }
+    __device__ static unsigned larger(unsigned a, unsigned b) { return __float_as_uint(fmaxf(__uint_as_float(a), __uint_as_float(b))); }
+};
+
+template <>
+struct Word<__half> {
+    static constexpr int N = 2;
+    __device__ static __half2 both(unsigned w) { return *reinterpret_cast<const __half2*>(&w); }
+    __device__ static unsigned word(__half2 v) { return *reinterpret_cast<const unsigned*>(&v); }
+    __device__ static void widen(unsigned w, float (&f)[N]) {
+        const float2 v = __half22float2(both(w));
+        f[0] = v.x, f[1] = v.y;
+    }
+    __device__ static unsigned narrow(const float (&f)[N]) { return word(__floats2half2_rn(f[0], f[1])); }
+    __device__ static unsigned larger(unsigned a, unsigned b) { return word(__hmax2(both(a), both(b))); }
+};
+
+template <>
+struct Word<__nv_bfloat16> {
+    static constexpr int N = 2;
+    __device__ static __nv_bfloat162 both(unsigned w) { return *reinterpret_cast<const __nv_bfloat162*>(&w); }
+    __device__ static unsigned word(__nv_bfloat162 v) { return *reinterpret_cast<const unsigned*>(&v); }
+    __device__ static void widen(unsigned w, float (&f)[N]) {
+        const float2 v = __bfloat1622float2(both(w));
+        f[0] = v.x, f[1] = v.y;
+    }
+    __device__ static unsigned narrow(const float (&f)[N]) { return word(__floats2bfloat162_rn(f[0], f[1])); }
+    __device__ static unsigned larger(unsigned a, unsigned b) { return word(__hmax2(both(a), both(b))); }
+};
+
+/// A row of C elements is `head` elements up to the first 16-byte boundary, `packs` of 16 bytes, and a tail shorter than a pack.
+/// The blocks of a cluster share the packs: this one has `mine`, from element `first` on. Block 0 also has the `singles` of
+/// head and tail, fewer than 16, one a thread.
+template <typename T, int CLUSTER>
+struct Share {
+    static constexpr int PACK = 16 / sizeof(T);
+    int head, packs, singles, first, mine;
+
+    __device__ Share(const T* row, int C, int rank) {
+        head = min(C, static_cast<int>(-reinterpret_cast<unsigned long long>(row) % 16 / sizeof(T)));
+        packs = (C - head) / PACK;
+        singles = rank == 0 ? C - packs * PACK : 0;
+        const int each = (packs + CLUSTER - 1) / CLUSTER, start = min(packs, rank * each);
+        first = head + start * PACK;
+        mine = min(packs - start, each);
+    }
+
+    /// Where single element i stands in the row.
+    __device__ int single(int i) const { return i < head ? i : i + packs * PACK; }
+};
+
+__device__ inline bool aligned(const void* p) { return reinterpret_cast<unsigned long long>(p) % 16 == 0; }
+
+__device__ inline float warp_max(float v) {
+#pragma unroll
+    for (int step = 16; step > 0; step /= 2) v = fmaxf(v, __shfl_xor_sync(~0u, v, step));
+    return v;
+}
+
+__device__ inline float warp_sum(float v) {
+#pragma unroll
+    for (int step = 16; step > 0; step /= 2) v += __shfl_xor_sync(~0u, v, step);
+    return v;
+}

@@ -1,0 +1,163 @@
+/* rooftop
+idea    = "A row is shared out over a cluster of 1 to 8 blocks and waits in their shared memory, brought there by asynchronous copies that take no registers: it is read once, and three blocks or more on a multiprocessor keep its memory busy. Each warp leaves one pair (max, sum) in the shared memory of every block of its cluster; one barrier, and every warp folds the pairs."
+limit   = "the copy itself"
+dtypes  = ["f32", "f16", "bf16"]
+args    = ["C: i32", "x: T[R, C, 1]", "xs: i64 = stride(x, 0)", "y: T[R, C, 1]", "ys: i64 = stride(y, 0)"]
+demands = { has = ["LDGSTS.E.128", "LDS.128", "STG.E.128"], spills = 0 }
+
+[requires]
+"C == 1 or stride(x, 1) == 1 and stride(y, 1) == 1" = "the elements of a row must be neighbours"
+"C * bytes(x) <= 1800000" = "a row must fit the shared memory of eight blocks"
+
+[config]
+threads = 256
+cluster = 8
+blocks  = 3
+
+[[choice]]
+when    = "C * bytes(x) <= 4096"
+threads = 128
+cluster = 1
+blocks  = 16
+
+[[choice]]
+when    = "C * bytes(x) <= 8192"
+threads = 256
+cluster = 1
+blocks  = 8
+
+[[choice]]
+when    = "C * bytes(x) <= 32768"
+threads = 512
+cluster = 1
+blocks  = 4
+
+[[choice]]
+when    = "C * bytes(x) <= 65536"
+threads = 1024
+cluster = 1
+blocks  = 2
+
+[[choice]]
+when    = "C * bytes(x) <= 131072"
+cluster = 2
+
+[[choice]]
+when    = "C * bytes(x) <= 262144"
+cluster = 4
+
+[[launch]]
+kernel  = "softmax<{T}, {threads}, {cluster}, {blocks}>"
+grid    = ["R * cluster"]
+block   = ["threads"]
+cluster = ["cluster"]
+shared  = "16 * ceil(C * bytes(x) / (16 * cluster))"
+*/
+#include <cooperative_groups.h>
+#include <cuda_pipeline.h>
+#include <math_constants.h>
+
+#include "words.cuh"
+
+namespace cg = cooperative_groups;
+
+// Stands for "nothing yet" among maxima. With -inf there, a warp that saw only -inf would make -inf - -inf = NaN in rows that
+// have finite elements too; with the lowest finite number such a warp adds exp(-inf) = 0, and a row of -inf alone ends as 0 / 0.
+constexpr float LOWEST = -3.402823466e38f;
+
+/// e^x to about 2 units in the last place of x log2 e; a subnormal result is 0. Two instructions.
+__device__ float fast_exp(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x * 1.4426950408889634f));
+    return y;
+}
+
+extern __shared__ uint4 held[];  // this block's packs; each thread reads only what it copied itself
+
+template <typename T, int THREADS, int CLUSTER, int BLOCKS>
+__global__ void __launch_bounds__(THREADS, BLOCKS) softmax(int C, const T* __restrict__ x, long long xs, T* __restrict__ y, long long ys) {
+    constexpr int N = Word<T>::N, PACK = 16 / sizeof(T), WARPS = THREADS / 32, PAIRS = WARPS * CLUSTER;
+    __shared__ float2 pairs[PAIRS];  // (max, sum) of every warp of the cluster, in every block of it
+    const auto cluster = cg::this_cluster();
+    const int tid = threadIdx.x, lane = tid % 32, warp = tid / 32;
+    const int rank = CLUSTER == 1 ? 0 : blockIdx.x % CLUSTER;
+    const long long row = blockIdx.x / CLUSTER;
+    x += row * xs;
+    y += row * ys;
+    const Share<T, CLUSTER> share(x, C, rank);
+
+    const T* from = x + share.first;
+#pragma unroll 8
+    for (int k = tid; k < share.mine; k += THREADS) __pipeline_memcpy_async(held + k, from + k * PACK, 16);
+    __pipeline_commit();
+    if (CLUSTER > 1) cluster.barrier_arrive();  // whoever has passed the matching wait knows that all blocks have started
+    const float single = tid < share.singles ? static_cast<float>(x[share.single(tid)]) : -CUDART_INF_F;
+    __pipeline_wait_prior(0);
+
+    float f[N];
+#pragma unroll
+    for (int j = 0; j < N; ++j) f[j] = LOWEST;
+    unsigned most = Word<T>::narrow(f);
+#pragma unroll 4
+    for (int k = tid; k < share.mine; k += THREADS) {
+        const uint4 p = held[k];
+        most = Word<T>::larger(most, Word<T>::larger(Word<T>::larger(p.x, p.y), Word<T>::larger(p.z, p.w)));
+    }
+    Word<T>::widen(most, f);
+    float m = fmaxf(LOWEST, single);
+#pragma unroll
+    for (int j = 0; j < N; ++j) m = fmaxf(m, f[j]);
+    m = warp_max(m);
+    float s = fast_exp(single - m);
+#pragma unroll 4
+    for (int k = tid; k < share.mine; k += THREADS) {
+        const uint4 p = held[k];
+        const unsigned w[4] = {p.x, p.y, p.z, p.w};
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            Word<T>::widen(w[i], f);
+#pragma unroll
+            for (int j = 0; j < N; ++j) s += fast_exp(f[j] - m);
+        }
+    }
+    s = warp_sum(s);
+
+    if (CLUSTER > 1) {
+        cluster.barrier_wait();
+        if (lane < CLUSTER) *cluster.map_shared_rank(&pairs[rank * WARPS + warp], lane) = make_float2(m, s);
+        cluster.sync();
+    } else {
+        if (lane == 0) pairs[warp] = make_float2(m, s);
+        __syncthreads();
+    }
+    m = LOWEST;
+#pragma unroll
+    for (int i = lane; i < PAIRS; i += 32) m = fmaxf(m, pairs[i].x);
+    m = warp_max(m);
+    s = 0;
+#pragma unroll
+    for (int i = lane; i < PAIRS; i += 32) s += pairs[i].y * fast_exp(pairs[i].x - m);
+    const float scale = 1 / warp_sum(s);
+
+    T* to = y + share.first;
+    const bool together = aligned(to);
+#pragma unroll 4
+    for (int k = tid; k < share.mine; k += THREADS) {
+        const uint4 p = held[k];
+        unsigned w[4] = {p.x, p.y, p.z, p.w};
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            Word<T>::widen(w[i], f);
+#pragma unroll
+            for (int j = 0; j < N; ++j) f[j] = fast_exp(f[j] - m) * scale;
+            w[i] = Word<T>::narrow(f);
+        }
+        if (together) {  // written once: first to leave the L2
+            __stcs(reinterpret_cast<uint4*>(to) + k, make_uint4(w[0], w[1], w[2], w[3]));
+        } else {
+#pragma unroll
+            for (int j = 0; j < PACK; ++j) to[k * PACK + j] = reinterpret_cast<T*>(w)[j];
+        }
+    }
+    if (tid < share.singles) y[share.single(tid)] = T(fast_exp(single - m) * scale);
+}

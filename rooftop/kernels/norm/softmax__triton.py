@@ -1,0 +1,150 @@
+"""Softmax over the middle dimension of x[R, C, I]. Contract: rooftop/ops/softmax.py
+
+One program owns a few neighbouring *lanes*, softmaxes that do not depend on each other: rows where I is 1, inner positions
+otherwise. What fits the registers is read once, as one tile of columns × lanes. Longer rows are read twice: once for maximum and
+sum together (Milakov & Gimelshein 2018), each position of the tile on its own so that nothing is folded until the end, and once
+from the end backwards, so that what was read last and still lies in the L2 is read first."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import triton
+import triton.language as tl
+
+from rooftop.lab.spec import Launch, Problem
+
+# Stands for "nothing yet" among maxima. -inf there would give -inf - -inf = NaN where only a part of a row is -inf; with the
+# lowest finite number such a part adds exp(-inf) = 0, and a row of -inf alone ends as 0 / 0 = NaN, as it should.
+LOWEST = tl.constexpr(-3.4028234663852886e38)
+INF = tl.constexpr(float("inf"))
+
+
+@triton.jit
+def _tile(x, y, C, L, blocks, xo, xc, xl, yo, yc, yl, COLUMNS: tl.constexpr, LANES: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The whole of LANES lanes at once. Strides of outer, column and lane for x and y, in elements."""
+    outer = (tl.program_id(0) // blocks).to(tl.int64)
+    lane = (tl.program_id(0) % blocks).to(tl.int64) * LANES + tl.arange(0, LANES)[None, :]
+    column = tl.arange(0, COLUMNS).to(tl.int64)[:, None]
+    inside = (column < C) & (lane < L)
+    v = tl.load(x + outer * xo + column * xc + lane * xl, inside, other=-INF).to(tl.float32)
+    m = tl.maximum(tl.max(v, 0, keep_dims=True), LOWEST)
+    e = tl.exp(v - m)
+    result = e * (1 / tl.sum(e, 0, keep_dims=True))
+    tl.store(y + outer * yo + column * yc + lane * yl, result.to(y.dtype.element_ty), inside)
+
+
+@triton.jit
+def _loop(x, y, C, L, blocks, rounds, xo, xc, xl, yo, yc, yl, COLUMNS: tl.constexpr, LANES: tl.constexpr):  # type: ignore[no-untyped-def]
+    """LANES lanes, COLUMNS columns at a time, in `rounds` rounds, twice."""
+    outer = (tl.program_id(0) // blocks).to(tl.int64)
+    lane = (tl.program_id(0) % blocks).to(tl.int64) * LANES + tl.arange(0, LANES)[None, :]
+    start = tl.arange(0, COLUMNS).to(tl.int64)[:, None]
+    x += outer * xo + lane * xl
+    y += outer * yo + lane * yl
+
+    m = tl.full((COLUMNS, LANES), LOWEST, tl.float32)
+    s = tl.zeros((COLUMNS, LANES), tl.float32)
+    for k in range(rounds):
+        column = k * COLUMNS + start
+        v = tl.load(x + column * xc, (column < C) & (lane < L), other=-INF).to(tl.float32)
+        e = tl.exp(-tl.abs(v - m))  # one of exp(v - m') and exp(m - m') is 1, this is the other
+        s = tl.where(v > m, s * e + 1, s + e)
+        m = tl.maximum(m, v)
+    most = tl.max(m, 0, keep_dims=True)
+    scale = 1 / tl.sum(s * tl.exp(m - most), 0, keep_dims=True)
+
+    for k in range(rounds):
+        column = (rounds - 1 - k) * COLUMNS + start
+        inside = (column < C) & (lane < L)
+        v = tl.load(x + column * xc, inside, other=-INF).to(tl.float32)
+        tl.store(y + column * yc, (tl.exp(v - most) * scale).to(y.dtype.element_ty), inside)
+
+
+@dataclass(frozen=True)
+class Config:
+    """`columns` × `lanes` elements are held at a time by `warps` warps; `loop`: a lane may be longer than that."""
+
+    columns: int
+    lanes: int
+    warps: int
+    loop: bool
+
+
+def _pow2(n: int) -> int:
+    return 1 << (n - 1).bit_length()
+
+
+def _lanes(p: Problem) -> int:
+    """Softmaxes that lie side by side."""
+    rows, _, inner = p["x"].shape
+    return rows if inner == 1 else inner
+
+
+def _grid(p: Problem, lanes: int) -> tuple[int, int]:
+    """Programs in all, and programs that share one outer index."""
+    rows, _, inner = p["x"].shape
+    blocks = -(-_lanes(p) // lanes)
+    return (blocks if inner == 1 else rows * blocks), blocks
+
+
+def supports(p: Problem) -> str | None:
+    x, y = p["x"], p["y"]
+    if x.dtype not in ("f32", "f16", "bf16") or y.dtype != x.dtype:
+        return f"takes f32, f16 or bf16, the same for x and y; given {x.dtype} and {y.dtype}"
+    if x.numel == 0:
+        return "there is nothing to compute"
+    if x.shape[1] >= 2**31:
+        return f"takes fewer than 2**31 columns; given {x.shape[1]}"
+    if _grid(p, choose(p).lanes)[0] >= 2**31:
+        return "more programs than one launch may have"
+    return None
+
+
+def choose(p: Problem) -> Config:
+    """Measured on an H100: tiles of 4096 elements or one row, 16 to 32 elements a thread; inner positions by whole 32-byte sectors."""
+    _, columns, inner = p["x"].shape
+    wide = _pow2(columns)
+    if inner == 1:
+        if wide > 32768:
+            return Config(8192, 1, 16, True)
+        lanes = max(1, min(4096 // wide, _pow2(_lanes(p))))
+        while lanes > 1 and _grid(p, lanes)[0] < 4 * p.device.sms:
+            lanes //= 2
+        return Config(wide, lanes, max(1, min(16 if wide < 32768 else 32, wide * lanes // 512)), False)
+    lanes = min(_pow2(inner), 16)
+    if wide * lanes <= 32768:
+        return Config(wide, lanes, max(1, min(32, wide * lanes // 1024)), False)
+    lanes = min(_pow2(inner), 32)
+    return Config(2048 // lanes, lanes, 8, True)
+
+
+def configs(p: Problem) -> list[Config]:
+    _, columns, inner = p["x"].shape
+    wide = _pow2(columns)
+    found = []
+    for lanes in (1, 2, 4, 8, 16) if inner == 1 else (8, 16, 32, 64, 128):
+        for warps in (1, 2, 4, 8, 16, 32):
+            if 4 * 32 * warps <= wide * lanes <= 64 * 32 * warps and wide * lanes <= 32768:
+                found.append(Config(wide, lanes, warps, False))
+        for size in (2048, 4096, 8192, 16384):
+            if size // lanes < wide and (inner > 1 or lanes == 1):
+                found.append(Config(size // lanes, lanes, size // 1024 if size <= 4096 else 8, True))
+    return found
+
+
+def launches(p: Problem, config: Config) -> list[Launch]:
+    x, y = p["x"], p["y"]
+    _, columns, inner = x.shape
+    programs, blocks = _grid(p, config.lanes)
+
+    def strides(of: tuple[int, ...]) -> tuple[int, int, int]:
+        """Of outer, column and lane: with one inner position the rows are the lanes."""
+        return (0, of[1], of[0]) if inner == 1 else (of[0], of[1], of[2])
+
+    (xo, xc, xl), (yo, yc, yl) = strides(x.strides), strides(y.strides)
+    args = {"x": "x", "y": "y", "C": columns, "L": _lanes(p), "blocks": blocks, "xo": xo, "xc": xc, "xl": xl, "yo": yo, "yc": yc, "yl": yl}
+    args |= {"COLUMNS": config.columns, "LANES": config.lanes}
+    if config.loop:
+        args["rounds"] = -(-columns // config.columns)
+    return [Launch(kernel=_loop if config.loop else _tile, grid=(programs,), args=args, warps=config.warps)]

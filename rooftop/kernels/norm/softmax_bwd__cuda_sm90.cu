@@ -1,0 +1,145 @@
+/* rooftop
+idea    = "A row of dy and of y is shared out over a cluster of 1 to 8 blocks and waits in their shared memory, brought there by asynchronous copies: each is read once. Each warp leaves its part of sum(dy y) in the shared memory of every block of its cluster; one barrier, and every warp adds the parts."
+limit   = "the copy itself"
+dtypes  = ["f32", "f16", "bf16"]
+args    = ["C: i32", "dy: T[R, C, 1]", "gs: i64 = stride(dy, 0)", "y: T[R, C, 1]", "ys: i64 = stride(y, 0)", "dx: T[R, C, 1]", "xs: i64 = stride(dx, 0)"]
+demands = { has = ["LDGSTS.E.128", "LDS.128", "STG.E.128"], spills = 0 }
+
+[requires]
+"C == 1 or stride(dy, 1) == 1 and stride(y, 1) == 1 and stride(dx, 1) == 1" = "the elements of a row must be neighbours"
+"C * bytes(y) <= 900000" = "a row of dy and of y must fit the shared memory of eight blocks"
+
+[config]
+threads = 256
+cluster = 8
+blocks  = 3
+
+[[choice]]
+when    = "C * bytes(y) <= 4096"
+threads = 256
+cluster = 1
+blocks  = 8
+
+[[choice]]
+when    = "C * bytes(y) <= 16384"
+threads = 512
+cluster = 1
+blocks  = 4
+
+[[choice]]
+when    = "C * bytes(y) <= 32768"
+threads = 1024
+cluster = 1
+blocks  = 2
+
+[[choice]]
+when    = "C * bytes(y) <= 65536"
+cluster = 2
+
+[[choice]]
+when    = "C * bytes(y) <= 131072"
+cluster = 4
+
+[[launch]]
+kernel  = "softmax_bwd<{T}, {threads}, {cluster}, {blocks}>"
+grid    = ["R * cluster"]
+block   = ["threads"]
+cluster = ["cluster"]
+shared  = "32 * ceil(C * bytes(y) / (16 * cluster))"
+*/
+#include <cooperative_groups.h>
+#include <cuda_pipeline.h>
+
+#include "words.cuh"
+
+namespace cg = cooperative_groups;
+
+extern __shared__ uint4 held[];  // this block's packs of y, then those of dy; each thread reads only what it copied itself
+
+template <typename T, int THREADS, int CLUSTER, int BLOCKS>
+__global__ void __launch_bounds__(THREADS, BLOCKS)
+softmax_bwd(int C, const T* __restrict__ dy, long long gs, const T* __restrict__ y, long long ys, T* __restrict__ dx, long long xs) {
+    constexpr int N = Word<T>::N, PACK = 16 / sizeof(T), WARPS = THREADS / 32, PARTS = WARPS * CLUSTER;
+    __shared__ float parts[PARTS];  // of every warp of the cluster, in every block of it
+    const auto cluster = cg::this_cluster();
+    const int tid = threadIdx.x, lane = tid % 32, warp = tid / 32;
+    const int rank = CLUSTER == 1 ? 0 : blockIdx.x % CLUSTER;
+    const long long row = blockIdx.x / CLUSTER;
+    dy += row * gs;
+    y += row * ys;
+    dx += row * xs;
+    const Share<T, CLUSTER> share(y, C, rank);
+    uint4 *held_y = held, *held_dy = held + share.mine;
+
+    const T *from_y = y + share.first, *from_dy = dy + share.first;
+    if (aligned(from_dy)) {
+#pragma unroll 4
+        for (int k = tid; k < share.mine; k += THREADS) {
+            __pipeline_memcpy_async(held_y + k, from_y + k * PACK, 16);
+            __pipeline_memcpy_async(held_dy + k, from_dy + k * PACK, 16);
+        }
+    } else {
+        for (int k = tid; k < share.mine; k += THREADS) {
+            __pipeline_memcpy_async(held_y + k, from_y + k * PACK, 16);
+            for (int j = 0; j < PACK; ++j) reinterpret_cast<T*>(held_dy + k)[j] = from_dy[k * PACK + j];
+        }
+    }
+    __pipeline_commit();
+    if (CLUSTER > 1) cluster.barrier_arrive();  // whoever has passed the matching wait knows that all blocks have started
+    const bool has_single = tid < share.singles;
+    const float single_y = has_single ? static_cast<float>(y[share.single(tid)]) : 0;
+    const float single_dy = has_single ? static_cast<float>(dy[share.single(tid)]) : 0;
+    __pipeline_wait_prior(0);
+
+    float a[N], b[N], s = single_y * single_dy;
+#pragma unroll 4
+    for (int k = tid; k < share.mine; k += THREADS) {
+        const uint4 p = held_y[k], q = held_dy[k];
+        const unsigned v[4] = {p.x, p.y, p.z, p.w}, w[4] = {q.x, q.y, q.z, q.w};
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            Word<T>::widen(v[i], a);
+            Word<T>::widen(w[i], b);
+#pragma unroll
+            for (int j = 0; j < N; ++j) s += a[j] * b[j];
+        }
+    }
+    s = warp_sum(s);
+
+    if (CLUSTER > 1) {
+        cluster.barrier_wait();
+        if (lane < CLUSTER) *cluster.map_shared_rank(&parts[rank * WARPS + warp], lane) = s;
+        cluster.sync();
+    } else {
+        if (lane == 0) parts[warp] = s;
+        __syncthreads();
+    }
+    s = 0;
+#pragma unroll
+    for (int i = lane; i < PARTS; i += 32) s += parts[i];
+    s = warp_sum(s);
+
+    T* to = dx + share.first;
+    const bool together = aligned(to);
+#pragma unroll 4
+    for (int k = tid; k < share.mine; k += THREADS) {
+        const uint4 p = held_y[k], q = held_dy[k];
+        unsigned v[4] = {p.x, p.y, p.z, p.w};
+        const unsigned w[4] = {q.x, q.y, q.z, q.w};
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            Word<T>::widen(v[i], a);
+            Word<T>::widen(w[i], b);
+#pragma unroll
+            for (int j = 0; j < N; ++j) a[j] *= b[j] - s;
+            v[i] = Word<T>::narrow(a);
+        }
+        if (together) {  // written once: first to leave the L2
+            __stcs(reinterpret_cast<uint4*>(to) + k, make_uint4(v[0], v[1], v[2], v[3]));
+        } else {
+#pragma unroll
+            for (int j = 0; j < PACK; ++j) to[k * PACK + j] = reinterpret_cast<T*>(v)[j];
+        }
+    }
+    if (has_single) dx[share.single(tid)] = T(single_y * (single_dy - s));
+}

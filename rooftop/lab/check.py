@@ -1,0 +1,321 @@
+"""Check kernels against their contract: on the GPU where there is one, else Triton in its interpreter.
+
+Inputs are random and fresh; outputs and scratch are poisoned and lie between guard zones; each case runs twice with different poison, so that
+an element nobody writes differs; inputs must be unchanged after; results of a deterministic op must be the same bits both times."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from rooftop.lab.compare import Verdict, compare
+from rooftop.lab.inputs import make, round_to, widen
+from rooftop.lab.op import Op
+from rooftop.lab.spec import DTYPES, TARGETS, Case, Device, Input, Launch, Meta, Problem
+from rooftop.lab.subjects import Subject
+
+if TYPE_CHECKING:
+    import torch
+
+GUARD = 256  # bytes before and after every output
+INTERPRETED_ELEMENTS = 1 << 19  # larger cases are left to a GPU
+HUGE_BYTES = 72 << 30  # memory of the GPU that the huge cases need
+
+
+@dataclass
+class Result:
+    """One subject on one case. `status`: ok, wrong, skipped (with the reason), error."""
+
+    subject: str
+    op: str
+    case: str
+    status: str
+    backend: str = ""
+    message: str = ""
+    outputs: dict[str, Verdict] = field(default_factory=dict)
+    path: tuple[str, ...] = ()
+    seconds: float = 0.0
+
+    @property
+    def worst(self) -> Verdict | None:
+        return max(self.outputs.values(), key=lambda v: max(v.max_share, v.rms_share), default=None)
+
+    def dict(self) -> dict[str, Any]:
+        return {
+            "subject": self.subject, "op": self.op, "case": self.case, "status": self.status, "backend": self.backend, "message": self.message,
+            "outputs": {k: v.dict() for k, v in self.outputs.items()}, "path": list(self.path),
+        }  # fmt: skip
+
+    def error(self) -> dict[str, Any]:
+        """What a record says of it: figures of the worst output."""
+        worst = self.worst
+        if worst is None:
+            return {"ok": self.status == "ok"}
+        names = ("max", "rms", "allowed_max", "allowed_rms", "max_share", "rms_share")
+        return {"ok": self.status == "ok", **{n: min(float(getattr(worst, n)), 1e300) for n in names}}
+
+
+@dataclass
+class Expected:
+    """The right results of one case and what went in."""
+
+    tensors: dict[str, Any]
+    options: dict[str, Any]
+    exact: dict[str, Any]
+    same: dict[str, Any]
+
+
+def expect(op: Op, case: Case, device: Any, seed: int) -> Expected:
+    """Inputs of a case with the results in float64 and at the same precision (16 bits: computed in float32, rounded once)."""
+    import torch
+
+    tensors, options = make(op, case, device, seed)
+    wide = [t.double() if t is not None and t.is_floating_point() else t for t in tensors.values()]
+    with torch.no_grad():
+        exact = op.reference(*wide, *options.values())
+        del wide
+        same = round_to_outputs(op, case, op.reference(*(widen(t) for t in tensors.values()), *options.values()))
+    found = exact if isinstance(exact, tuple) else (exact,)
+    return Expected(tensors, options, dict(zip(op.output_names, found, strict=True)), same)
+
+
+def round_to_outputs(op: Op, case: Case, results: Any) -> dict[str, torch.Tensor]:
+    return round_to(op, case, results)
+
+
+def judge(op: Op, case: Case, expected: Expected, outputs: dict[str, Any]) -> dict[str, Verdict]:
+    problem = op.problem(case)
+    return {
+        n: compare(outputs[n], expected.exact[n], expected.same[n], problem[n].dtype, op.tolerance.multiple, op.tolerance.exact)
+        for n in op.output_names
+    }
+
+
+# -- memory that tells of misuse -----------------------------------------------------------------------------------
+
+
+class Guarded:
+    """An output in a buffer of its own, between guard zones; everything but its elements must keep the poison."""
+
+    def __init__(self, meta: Meta, device: Any, poison: int) -> None:
+        import torch
+
+        size = DTYPES[meta.dtype].bytes
+        self._poison = poison
+        self._bytes = torch.full((2 * GUARD + meta.span * size,), poison, dtype=torch.uint8, device=device)
+        flat = self._bytes[GUARD : GUARD + meta.span * size].view(getattr(torch, DTYPES[meta.dtype].torch))
+        self.tensor = flat.as_strided(meta.shape, meta.strides)
+        self._meta = meta
+
+    def stray(self) -> str | None:
+        """Where something outside the elements was written, if anything was."""
+        import torch
+
+        size = DTYPES[self._meta.dtype].bytes
+        inside = torch.zeros(self._meta.span, dtype=torch.bool, device=self._bytes.device)
+        if self._meta.numel:
+            inside.as_strided(self._meta.shape, self._meta.strides).fill_(True)
+        mask = torch.ones_like(self._bytes, dtype=torch.bool)
+        mask[GUARD : GUARD + self._meta.span * size] = ~inside.repeat_interleave(size)
+        bad = mask & (self._bytes != self._poison)
+        if not bool(bad.any()):
+            return None
+        first = int(bad.to(torch.int8).argmax()) - GUARD
+        return f"{int(bad.sum())} bytes outside the output were written, the first at byte {first} of its {self._meta.span * size}"
+
+
+# -- running -------------------------------------------------------------------------------------------------------
+
+Runner = Callable[[Subject, Problem, Sequence[Launch], dict[str, Any], Device], None]
+
+
+def run_gpu(subject: Subject, problem: Problem, launches: Sequence[Launch], memory: dict[str, Any], device: Device) -> None:
+    import torch
+
+    assert subject.implementation is not None
+    names = tuple(memory)
+    prepared = subject.implementation.prepare(problem, launches, names, torch.cuda.current_device())
+    addresses = [0 if t is None else t.data_ptr() for t in memory.values()]
+    for launch in prepared:
+        launch(torch.cuda.current_stream().cuda_stream, addresses)
+    torch.cuda.synchronize()
+
+
+def run_interpreter(subject: Subject, problem: Problem, launches: Sequence[Launch], memory: dict[str, Any], device: Device) -> None:
+    from rooftop.lab import interpret
+
+    for launch in launches:
+        args = {k: memory[v] if isinstance(v, str) and v in memory else v for k, v in launch.args.items()}
+        interpret.run(launch.kernel, launch.grid, args)
+
+
+def backend_of(subject: Subject, wanted: str = "auto") -> tuple[str, str | None]:
+    """Where the subject can run here, and the reason if nowhere."""
+    import torch
+
+    gpu = torch.cuda.is_available()
+    if wanted == "gpu" or (wanted == "auto" and gpu):
+        return "gpu", None if gpu else "no GPU: torch.cuda.is_available() is False"
+    assert subject.implementation is not None
+    if subject.implementation.backend == "triton":
+        return "interpreter", None
+    return "none", f"{subject.implementation.backend} kernels run on a GPU, and there is none here"
+
+
+def check(subject: Subject, case: Case, *, backend: str = "auto", seed: int = 0, arch: int = 90) -> Result:
+    """Run one subject on one case and judge it. Never raises for a wrong kernel: the result says what is wrong."""
+    started = time.perf_counter()
+    result = Result(subject.name, subject.op.name, case.id, "ok")
+    try:
+        _check(subject, case, backend, seed, arch, result)
+    except Exception as error:  # whatever a kernel under test does is a finding
+        result.status, result.message = "error", f"{type(error).__name__}: {error}"
+    result.seconds = time.perf_counter() - started
+    return result
+
+
+def _check(subject: Subject, case: Case, backend: str, seed: int, arch: int, result: Result) -> None:
+    import torch
+
+    op, implementation = subject.op, subject.implementation
+    assert implementation is not None, "peers are judged by check_callable"
+    where, reason = backend_of(subject, backend)
+    result.backend = where
+    if where == "gpu" and reason is None:
+        from rooftop.lab.implementation import device_of
+
+        device = device_of(torch.cuda.current_device())
+    else:
+        device = TARGETS[max(arch, implementation.arch)]
+    reason = reason or _too_large(case, where) or subject.supports(case, device)
+    if reason:
+        result.status, result.message = "skipped", reason
+        return
+    place = "cuda" if where == "gpu" else "cpu"
+    problem, seen = subject.kernel_problem(case, device)
+    config, _ = implementation.resolve(seen)
+    expected = expect(op, case, place, seed)
+    copies = op.kernel_problem(problem) is None
+    tensors = {n: t.contiguous() if copies and t is not None else t for n, t in expected.tensors.items()}
+    before = {n: t.clone() for n, t in tensors.items() if t is not None}
+    output_metas = {n: m for n, m in (op.contiguous(problem) if copies else problem).tensors if n in op.output_names and m is not None}
+    launches = [] if all(m.numel == 0 for m in output_metas.values()) else implementation.launches(seen, config)
+    result.path = tuple(str(getattr(x.kernel, "__name__", x.kernel)) for x in launches)
+    runner = run_gpu if where == "gpu" else run_interpreter
+    first: dict[str, Any] | None = None
+    for poison in (0xFF, 0x5A):  # NaN in every floating dtype, then a number
+        outputs = {n: Guarded(m, place, poison) for n, m in output_metas.items()}
+        scratch = {n: Guarded(m, place, poison) for n, m in implementation.scratch(seen, config).items()}
+        memory = {**tensors, **{n: g.tensor for n, g in (*outputs.items(), *scratch.items())}}
+        if launches:
+            runner(subject, seen, launches, memory, device)
+        got = {n: g.tensor for n, g in outputs.items()}
+        if first is None:
+            first = got
+            result.outputs = judge(op, case, expected, got)
+        for name, guard in (*outputs.items(), *scratch.items()):
+            if (stray := guard.stray()) and not result.message:
+                result.status, result.message = "wrong", f"{name}: {stray}"
+        for name, old in before.items():
+            if name not in op.mutates and not _same_bits(tensors[name], old) and not result.message:
+                result.status, result.message = "wrong", f"the input {name} was written"
+        if got is not first and not result.message:
+            for name, value in got.items():
+                if op.deterministic and not _same_bits(value, first[name]):
+                    unequal = int((~_equal(value, first[name])).sum())
+                    result.status = "wrong"
+                    result.message = f"{name}: {unequal} elements differ between two runs: not written, read before they were written, or a race"
+    for name, verdict in result.outputs.items():
+        if not verdict.ok:
+            result.status = "wrong"
+            at = f" at [{', '.join(map(str, verdict.where))}]: {verdict.value!r}, expected {verdict.expected!r}" if verdict.where is not None else ""
+            result.message = f"{name}: {verdict.message}{at}"
+
+
+def _too_large(case: Case, where: str) -> str | None:
+    import torch
+
+    if where == "gpu":
+        if "huge" in case.tags and torch.cuda.get_device_properties(0).total_memory < HUGE_BYTES:
+            return f"needs a GPU with {HUGE_BYTES >> 30} GiB of memory"
+        return None
+    elements = sum(_count(v) for v in case.inputs.values() if isinstance(v, Input))
+    return f"{elements} elements: too slow in the interpreter, left to a GPU" if elements > INTERPRETED_ELEMENTS else None
+
+
+def _count(spec: Input) -> int:
+    n = 1
+    for extent in spec.shape:
+        n *= extent
+    return n
+
+
+def _equal(a: Any, b: Any) -> Any:
+    return (a == b) | (a.isnan() & b.isnan()) if a.is_floating_point() else a == b
+
+
+def _same_bits(a: Any, b: Any) -> bool:
+    return bool(_equal(a, b).all())
+
+
+def check_callable(op: Op, case: Case, function: Callable[..., Any], *, name: str, device: Any = "cpu", seed: int = 0) -> Result:
+    """Judge any callable with the reference's signature: peers, and the contract's known-wrong list."""
+    import torch
+
+    result = Result(name, op.name, case.id, "ok", backend="torch")
+    started = time.perf_counter()
+    try:
+        expected = expect(op, case, device, seed)
+        with torch.no_grad():
+            found = function(*expected.tensors.values(), *expected.options.values())
+        results = found if isinstance(found, tuple) else (found,)
+        result.outputs = judge(op, case, expected, dict(zip(op.output_names, results, strict=True)))
+        for output, verdict in result.outputs.items():
+            if not verdict.ok:
+                result.status, result.message = "wrong", f"{output}: {verdict.message}"
+    except Exception as error:  # a peer that refuses an input is a finding, not a crash
+        result.status, result.message = "error", f"{type(error).__name__}: {error}"
+    result.seconds = time.perf_counter() - started
+    return result
+
+
+LOWER = {"f64": "f32", "f32": "bf16", "f16": "f8e4m3", "bf16": "f8e4m3"}
+
+
+def lower_precision(op: Op) -> Callable[..., Any]:
+    """The same computation one precision down: inputs rounded to it first. It must fail some case of every dtype."""
+
+    def run(*args: Any) -> Any:
+        import torch
+
+        from rooftop.lab.spec import OF_TORCH
+
+        def cut(t: Any) -> Any:
+            if not isinstance(t, torch.Tensor) or not t.is_floating_point():
+                return t
+            lower = getattr(torch, DTYPES[LOWER[OF_TORCH[str(t.dtype).removeprefix("torch.")]]].torch)
+            return t.to(lower).to(t.dtype)
+
+        return op.reference(*map(cut, args))
+
+    return run
+
+
+def select_cases(subject: Subject, *, name: str | None = None, tags: Iterable[str] = (), dtype: str | None = None) -> list[Case]:
+    """A rung's cases are those of its ladder and the edge cases of its dtypes; of everything else, all."""
+    cases: list[Case] = list(subject.op.cases)
+    if subject.rung is not None:
+        from rooftop.lab import registry
+
+        ladder = registry.ladder(subject.rung.ladder)
+        cases = [c for c in cases if c.dtype in ladder.dtypes and (c.name in ladder.cases or "edge" in c.tags)]
+    if name is not None:
+        subject.op.case(name) if " " in name and any(c.id == name for c in cases) else None
+        chosen = [c for c in cases if name in (c.id, c.name)]
+        if not chosen:
+            subject.op.case(name)
+        cases = chosen
+    wanted = set(tags)
+    return [c for c in cases if (not wanted or wanted & c.tags) and (dtype is None or c.dtype == dtype)]

@@ -1,0 +1,181 @@
+"""CUDA C++ to machine code by NVRTC, through cuda-core, with a disk cache. Needs no GPU, driver or toolkit."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from rooftop.lab import settings
+
+DEVICE_HEADERS = settings.PACKAGE / "kernels" / "_device"
+STANDARD = "c++17"
+_INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"', re.M)
+
+
+class CompileError(ValueError):
+    """The source does not compile. The text is the compiler's, with the file and line of the user's source."""
+
+
+class ToolchainError(RuntimeError):
+    """NVRTC or CUDA's headers are not to be found; the text says what to install."""
+
+
+@dataclass(frozen=True)
+class Binary:
+    """Machine code for one target. `names` maps each kernel's name expression to its symbol."""
+
+    cubin: bytes
+    names: dict[str, str]
+    target: str
+    log: str = ""
+    cached: bool = False
+
+
+@cache
+def _cuda_core() -> tuple[type, type]:
+    try:
+        from cuda.core import Program, ProgramOptions
+    except ImportError:
+        try:
+            from cuda.core.experimental import Program, ProgramOptions  # cuda-core before 0.5
+        except ImportError as error:
+            raise ToolchainError(f"cuda-core is not installed ({error}): pip install cuda-core cuda-bindings nvidia-cuda-nvrtc") from None
+    return Program, ProgramOptions
+
+
+@cache
+def nvrtc_version() -> str:
+    """`13.0`, as the loaded NVRTC says. Raises ToolchainError where there is none."""
+    try:
+        from cuda.bindings import nvrtc
+
+        status, major, minor = nvrtc.nvrtcVersion()
+    except Exception as error:  # the loader raises RuntimeError or its own class, by version
+        raise ToolchainError(f"NVRTC cannot be loaded ({error}): pip install nvidia-cuda-nvrtc") from None
+    if int(status) != 0:
+        raise ToolchainError(f"NVRTC answers {status}")
+    return f"{major}.{minor}"
+
+
+@cache
+def cuda_include() -> tuple[str, ...]:
+    """The folders of CUDA's own headers: the wheels' before the toolkit's. Raises ToolchainError where there are none."""
+    found: list[Path] = []
+    try:
+        import nvidia.cu13 as wheels
+
+        found += [Path(folder) / "include" for folder in wheels.__path__]
+    except ImportError:
+        pass
+    if nvcc := settings.tool_path("nvcc"):
+        found.append(nvcc.resolve().parent.parent / "include")
+    found.append(Path("/usr/local/cuda/include"))
+    for folder in found:
+        if (folder / "cuda_fp16.h").is_file():
+            parts = [folder, folder / "cccl"]
+            return tuple(str(p) for p in parts if p.is_dir())
+    raise ToolchainError("CUDA's headers are not to be found: pip install nvidia-cuda-runtime nvidia-cuda-crt nvidia-cuda-cccl (13.0)")
+
+
+def headers(source: str, folder: Path = DEVICE_HEADERS) -> Iterator[Path]:
+    """The house's own headers that `source` includes, at any depth, each once."""
+    seen: set[Path] = set()
+    queue = [source]
+    while queue:
+        for name in _INCLUDE.findall(queue.pop()):
+            path = folder / name
+            if path.is_file() and path not in seen:
+                seen.add(path)
+                queue.append(path.read_text(encoding="utf-8"))
+                yield path
+
+
+def cache_key(source: str, target: str, kernels: Sequence[str], options: Sequence[str]) -> str:
+    """Hash of everything the machine code follows from: source, own headers, options, target, compiler."""
+    parts = [source, *(p.read_text(encoding="utf-8") for p in sorted(headers(source))), target, STANDARD, nvrtc_version(), *sorted(kernels), *options]
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+
+def compile_cuda(
+    source: str, *, name: str, target: str, kernels: Sequence[str], options: Sequence[str] = (), use_cache: bool = True
+) -> Binary:
+    """Compile `source` for `target` (`sm_80`, `sm_90a`); `kernels` are name expressions such as ``softmax<float, 256>``.
+
+    `name` is the path shown in errors. Raises CompileError with the compiler's own text, ToolchainError where NVRTC is missing."""
+    key = cache_key(source, target, kernels, options)
+    folder = settings.load().cache / "cuda" / key[:2]
+    if use_cache and (hit := _read(folder / key, target)):
+        return hit
+    program_class, options_class = _cuda_core()
+    import io
+
+    log = io.StringIO()
+    try:
+        program = program_class(
+            source, "c++",
+            options_class(
+                name=name, arch=target, std=STANDARD, include_path=[*cuda_include(), str(DEVICE_HEADERS)],
+                device_as_default_execution_space=True, lineinfo=True, **_flags(options),
+            ),
+        )  # fmt: skip
+        compiled = program.compile("cubin", name_expressions=tuple(kernels), logs=log)
+    except (ToolchainError, CompileError):
+        raise
+    except Exception as error:  # cuda-core raises NVRTCError, by version from different modules
+        raise CompileError(_readable(str(error), log.getvalue(), name)) from None
+    symbols = compiled.symbol_mapping
+    names = {k: v.decode() if isinstance(v, bytes) else v for k, v in symbols.items()}
+    binary = Binary(bytes(compiled.code), names, target, log.getvalue())
+    if use_cache:
+        _write(folder / key, binary)
+    return binary
+
+
+def _flags(options: Sequence[str]) -> dict[str, object]:
+    allowed: dict[str, dict[str, object]] = {"fast-math": {"use_fast_math": True}, "no-fma": {"fma": False}}
+    flags: dict[str, object] = {}
+    for option in options:
+        if option not in allowed:
+            raise ValueError(f"option {option!r} is not one of {', '.join(allowed)}")
+        flags.update(allowed[option])
+    return flags
+
+
+def _readable(error: str, log: str, name: str) -> str:
+    """The compiler's complaints alone, in its own words, each with the user's file and line."""
+    text = log or error
+    lines = [line for line in text.splitlines() if re.search(r"\(\d+\): (catastrophic )?error", line) or line.startswith(("    ", " "))]
+    body = "\n".join(lines[:40]) if any("error" in line for line in lines) else text.strip()
+    return f"{name} does not compile:\n{body}"
+
+
+def _read(path: Path, target: str) -> Binary | None:
+    try:
+        info = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
+        cubin = path.with_suffix(".cubin").read_bytes()
+    except (OSError, ValueError):
+        return None
+    if hashlib.sha256(cubin).hexdigest() != info.get("sha256"):
+        return None
+    return Binary(cubin, info["names"], target, info.get("log", ""), cached=True)
+
+
+def _write(path: Path, binary: Binary) -> None:
+    """Each file is complete or absent, whoever else writes at the same time. A cache that cannot be written is no error."""
+    info = {"names": binary.names, "log": binary.log, "sha256": hashlib.sha256(binary.cubin).hexdigest()}
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        for suffix, content in ((".cubin", binary.cubin), (".json", json.dumps(info).encode())):
+            handle, temporary = tempfile.mkstemp(dir=path.parent)
+            with os.fdopen(handle, "wb") as file:
+                file.write(content)
+            os.replace(temporary, path.with_suffix(suffix))
+    except OSError:
+        return

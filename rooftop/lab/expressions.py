@@ -1,0 +1,197 @@
+"""Expressions of a head: whole-number arithmetic over shape names, and nothing else. Never Python's own `eval`."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Mapping
+from fractions import Fraction
+from functools import lru_cache
+from typing import Any
+
+Value = int | float | bool | Fraction | str
+MAX_TEXT = 500
+MAX_VALUE = 1 << 80
+
+
+class ExpressionError(ValueError):
+    """An expression is malformed, uses something that is not allowed, or does not come out as it must."""
+
+
+class TensorFacts:
+    """What `stride`, `aligned`, `bytes` and `numel` ask of a tensor; the caller hands it in by name."""
+
+    def __init__(self, meta: Any) -> None:  # Meta | None
+        self.meta = meta
+
+
+def _ceil(value: Value) -> int:
+    exact = Fraction(value)  # type: ignore[arg-type]
+    return -(-exact.numerator // exact.denominator)
+
+
+def _pow2(value: Value) -> int:
+    if not isinstance(value, int) or value < 0:
+        raise ExpressionError(f"pow2({value}): it takes a whole number of at least 0")
+    return 1 << max(value - 1, 0).bit_length() if value > 1 else 1
+
+
+def _facts(value: Any, function: str) -> Any:
+    if not isinstance(value, TensorFacts):
+        raise ExpressionError(f"{function}() takes the name of a tensor first")
+    return value.meta
+
+
+def _stride(tensor: Any, axis: Value) -> int:
+    meta = _facts(tensor, "stride")
+    if meta is None:
+        return 0
+    if not isinstance(axis, int) or not 0 <= axis < len(meta.shape):
+        raise ExpressionError(f"stride(..., {axis}): the tensor has axes 0 to {len(meta.shape) - 1}")
+    return int(meta.strides[axis])
+
+
+def _aligned(tensor: Any, boundary: Value) -> bool:
+    """Whether the address and every stride but the last axis with stride 1 are multiples of `boundary` bytes."""
+    meta = _facts(tensor, "aligned")
+    if meta is None:
+        return True
+    if not isinstance(boundary, int) or boundary < 1:
+        raise ExpressionError(f"aligned(..., {boundary}): the boundary is a number of bytes")
+    outer = [s * meta.itemsize for s, n in zip(meta.strides, meta.shape, strict=True) if s != 1 and n > 1]
+    return meta.align % boundary == 0 and all(step % boundary == 0 for step in outer)
+
+
+FUNCTIONS: Mapping[str, tuple[Callable[..., Any], int, int]] = {  # name: (function, fewest, most arguments)
+    "ceil": (_ceil, 1, 1),
+    "min": (min, 2, 8),
+    "max": (max, 2, 8),
+    "pow2": (_pow2, 1, 1),
+    "stride": (_stride, 2, 2),
+    "aligned": (_aligned, 2, 2),
+    "bytes": (lambda t: _facts(t, "bytes").itemsize, 1, 1),
+    "numel": (lambda t: 0 if _facts(t, "numel") is None else t.meta.numel, 1, 1),
+    "present": (lambda t: _facts(t, "present") is not None, 1, 1),
+}
+_BINARY: Mapping[type, Callable[[Any, Any], Any]] = {
+    ast.Add: lambda a, b: a + b,
+    ast.Sub: lambda a, b: a - b,
+    ast.Mult: lambda a, b: a * b,
+    ast.FloorDiv: lambda a, b: a // b,
+    ast.Mod: lambda a, b: a % b,
+    ast.Div: lambda a, b: Fraction(a) / Fraction(b),
+}
+_COMPARE: Mapping[type, Callable[[Any, Any], bool]] = {
+    ast.Eq: lambda a, b: a == b,
+    ast.NotEq: lambda a, b: a != b,
+    ast.Lt: lambda a, b: a < b,
+    ast.LtE: lambda a, b: a <= b,
+    ast.Gt: lambda a, b: a > b,
+    ast.GtE: lambda a, b: a >= b,
+}
+
+
+@lru_cache(maxsize=4096)
+def _parse(text: str) -> ast.expr:
+    if len(text) > MAX_TEXT:
+        raise ExpressionError(f"an expression of {len(text)} characters; at most {MAX_TEXT}")
+    try:
+        tree = ast.parse(text.strip(), mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise ExpressionError(f"{text!r} is not an expression: {getattr(error, 'msg', error)}") from None
+    for node in ast.walk(tree):
+        if not isinstance(node, _ALLOWED):
+            raise ExpressionError(f"{text!r} uses {type(node).__name__}, which an expression may not; docs/head.md lists what it may")
+        if isinstance(node, ast.Call) and not (
+            isinstance(node.func, ast.Name) and node.func.id in FUNCTIONS and not node.keywords
+        ):
+            raise ExpressionError(f"{text!r} calls {ast.unparse(node.func)}; only {', '.join(FUNCTIONS)} may be called")
+        if isinstance(node, ast.Constant) and type(node.value) not in (int, float, bool, str):
+            raise ExpressionError(f"{text!r} holds {node.value!r}; only numbers may stand in an expression")
+    return tree
+
+
+_ALLOWED = (
+    ast.Constant, ast.Name, ast.Load, ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.IfExp, ast.Call,
+    ast.Add, ast.Sub, ast.Mult, ast.FloorDiv, ast.Mod, ast.Div, ast.USub, ast.UAdd, ast.Not, ast.And, ast.Or,
+    ast.Eq, ast.NotEq, ast.Lt, ast.LtE, ast.Gt, ast.GtE,
+)  # fmt: skip
+
+
+def names(text: str) -> set[str]:
+    """The names an expression uses, functions apart."""
+    tree = _parse(text)
+    called = {id(n.func) for n in ast.walk(tree) if isinstance(n, ast.Call)}
+    return {n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and id(n) not in called}
+
+
+def evaluate(text: str, scope: Mapping[str, Any]) -> Any:
+    """The value of `text` with the names of `scope`.
+
+    Raises ExpressionError for anything but the arithmetic of docs/head.md, an unknown name, or a division by zero."""
+    try:
+        return _whole(_eval(_parse(str(text)), scope, text))
+    except ZeroDivisionError:
+        raise ExpressionError(f"{text!r} divides by zero") from None
+    except (TypeError, OverflowError, RecursionError) as error:
+        raise ExpressionError(f"{text!r}: {error}") from None
+
+
+def integer(text: str | int, scope: Mapping[str, Any]) -> int:
+    """The value of `text`, which must come out as a whole number."""
+    value = evaluate(str(text), scope)
+    if isinstance(value, bool) or not isinstance(value, int):
+        shown = f"{value.numerator}/{value.denominator}" if isinstance(value, Fraction) else repr(value)
+        raise ExpressionError(f"{text!r} comes out as {shown}; it must be a whole number (ceil(a / b) rounds up)")
+    return value
+
+
+def _whole(value: Any) -> Any:
+    return value.numerator if isinstance(value, Fraction) and value.denominator == 1 else value
+
+
+def _eval(node: ast.expr, scope: Mapping[str, Any], text: str) -> Any:
+    match node:
+        case ast.Constant(value=value):
+            return value
+        case ast.Name(id=name):
+            if name not in scope:
+                known = ", ".join(sorted(k for k in scope if not k.startswith("_")))
+                raise ExpressionError(f"{text!r} names {name!r}, which is none of: {known}")
+            return scope[name]
+        case ast.BinOp(left=left, op=op, right=right):
+            value = _BINARY[type(op)](_number(left, scope, text), _number(right, scope, text))
+            if abs(value) > MAX_VALUE:
+                raise ExpressionError(f"{text!r} grows beyond {MAX_VALUE}")
+            return _whole(value)
+        case ast.UnaryOp(op=ast.Not(), operand=operand):
+            return not _eval(operand, scope, text)
+        case ast.UnaryOp(op=op, operand=operand):
+            value = _number(operand, scope, text)
+            return -value if isinstance(op, ast.USub) else value
+        case ast.BoolOp(op=op, values=values):
+            if isinstance(op, ast.And):
+                return all(_eval(v, scope, text) for v in values)
+            return any(_eval(v, scope, text) for v in values)
+        case ast.Compare(left=left, ops=ops, comparators=rest):
+            value = _eval(left, scope, text)
+            for op, right in zip(ops, rest, strict=True):
+                following = _eval(right, scope, text)
+                if not _COMPARE[type(op)](value, following):
+                    return False
+                value = following
+            return True
+        case ast.IfExp(test=test, body=body, orelse=orelse):
+            return _eval(body if _eval(test, scope, text) else orelse, scope, text)
+        case ast.Call(func=ast.Name(id=name), args=args):
+            function, fewest, most = FUNCTIONS[name]
+            if not fewest <= len(args) <= most:
+                raise ExpressionError(f"{text!r}: {name}() takes {fewest if fewest == most else f'{fewest} to {most}'} arguments")
+            return _whole(function(*(_eval(a, scope, text) for a in args)))
+    raise ExpressionError(f"{text!r} is not an expression of docs/head.md")
+
+
+def _number(node: ast.expr, scope: Mapping[str, Any], text: str) -> Any:
+    value = _eval(node, scope, text)
+    if isinstance(value, (str, TensorFacts)):
+        raise ExpressionError(f"{text!r} calculates with {ast.unparse(node)!r}, which is not a number")
+    return value

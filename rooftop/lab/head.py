@@ -1,0 +1,342 @@
+"""The head of a `.cu` file: TOML in its first comment, read and checked. docs/head.md describes the form."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from rooftop.lab.expressions import ExpressionError, TensorFacts, evaluate, integer, names
+from rooftop.lab.spec import DTYPES, Launch, Meta, Problem
+
+C_TYPES: Mapping[str, str] = {
+    "i32": "int", "u32": "unsigned int", "i64": "long long", "u64": "unsigned long long", "f32": "float", "f64": "double", "bool": "bool",
+}  # fmt: skip
+_RANGE = {"i32": (-(2**31), 2**31 - 1), "u32": (0, 2**32 - 1), "i64": (-(2**63), 2**63 - 1), "u64": (0, 2**64 - 1)}
+_TENSOR = re.compile(r"^\s*(\w+)\s*:\s*(\w+)\s*\[([^\]]*)\]\s*(\?)?\s*$")
+_NUMBER = re.compile(r"^\s*(\w+)\s*:\s*(\w+)\s*(?:=\s*(.+?))?\s*$")
+_OPEN = re.compile(r"\s*/\*\s*rooftop\b")
+
+
+class HeadError(ValueError):
+    """A head is missing, malformed or does not fit the op. The text names the file and what is accepted."""
+
+
+@dataclass(frozen=True)
+class TensorArg:
+    name: str
+    dtype: str  # of DTYPES, or "T"
+    dims: tuple[str, ...]
+    optional: bool = False
+
+
+@dataclass(frozen=True)
+class NumberArg:
+    name: str
+    type: str
+    expression: str
+
+
+@dataclass(frozen=True)
+class LaunchHead:
+    kernel: str
+    grid: tuple[str, ...]
+    block: tuple[str, ...]
+    when: str | None = None
+    cluster: tuple[str, ...] = ()
+    shared: str = "0"
+    args: tuple[TensorArg | NumberArg, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Head:
+    """A head as read. `source` is the whole file; `line` the one on which the code after the head begins."""
+
+    path: str
+    source: str
+    op: str | None = None
+    idea: str = ""
+    predict: Mapping[str, float] = field(default_factory=dict)
+    limit: str = ""
+    arch: int = 80
+    dtypes: tuple[str, ...] = ()
+    args: tuple[TensorArg | NumberArg, ...] = ()
+    requires: Mapping[str, str] = field(default_factory=dict)
+    demands: Mapping[str, Any] = field(default_factory=dict)
+    config: Mapping[str, Any] = field(default_factory=dict)
+    configs: tuple[Mapping[str, Any], ...] = ()
+    choices: tuple[tuple[str, Mapping[str, Any]], ...] = ()
+    valid: str | None = None
+    prefer: str | None = None
+    scratch: Mapping[str, TensorArg] = field(default_factory=dict)
+    launches: tuple[LaunchHead, ...] = ()
+    implementation: str | None = None
+
+    # -- what a call comes out as -------------------------------------------------------------------------------
+
+    def scope(self, problem: Problem, config: Mapping[str, Any]) -> dict[str, Any]:
+        """The names of every expression for this problem. Raises HeadError where the tensors do not fit `args`."""
+        scope: dict[str, Any] = {"sms": problem.device.sms, "arch": problem.device.arch, **dict(problem.options), **config}
+        for arg in self.args:
+            if isinstance(arg, TensorArg) and arg.name not in self.scratch:
+                self._bind(arg, problem, scope)
+        scope.update({k: TensorFacts(m) for k, m in problem.tensors})
+        return scope
+
+    def _bind(self, arg: TensorArg, problem: Problem, scope: dict[str, Any]) -> None:
+        known = dict(problem.tensors)
+        if arg.name not in known:
+            raise HeadError(f"{self.path}: args name a tensor {arg.name!r}; {problem.op} has {', '.join(known)}")
+        meta = known[arg.name]
+        if meta is None:
+            if not arg.optional:
+                raise HeadError(f"{self.path}: {arg.name} is absent, and args do not mark it optional with a '?'")
+            return
+        if len(meta.shape) != len(arg.dims):
+            raise HeadError(f"{arg.name} has {len(meta.shape)} dimensions; the kernel takes {len(arg.dims)}: [{', '.join(arg.dims)}]")
+        if arg.dtype == "T":
+            if scope.setdefault("T", meta.dtype) != meta.dtype:
+                raise HeadError(f"{arg.name} is {meta.dtype}, other tensors of type T are {scope['T']}")
+            if self.dtypes and meta.dtype not in self.dtypes:
+                raise HeadError(f"{arg.name} is {meta.dtype}; the kernel takes {', '.join(self.dtypes)}")
+        elif meta.dtype != arg.dtype:
+            raise HeadError(f"{arg.name} is {meta.dtype}; the kernel takes {arg.dtype}")
+        for name, extent in zip(arg.dims, meta.shape, strict=True):
+            want = int(name) if name.isdigit() else scope.setdefault(name, extent)
+            if want != extent:
+                raise HeadError(f"{arg.name}[{', '.join(arg.dims)}]: {name} is {want} elsewhere and {extent} here")
+
+    def supports(self, problem: Problem) -> str | None:
+        """None, or the reason why this kernel cannot take the problem."""
+        if problem.device.arch < self.arch:
+            return f"needs sm_{self.arch} or later; {problem.device.name} is sm_{problem.device.arch}"
+        try:
+            scope = self.scope(problem, self.choose(problem))
+            for condition, why in self.requires.items():
+                if not evaluate(condition, scope):
+                    return f"{why} ({condition})"
+            self.launches_for(problem, self.choose(problem))
+        except HeadError as error:
+            return str(error)
+        except ExpressionError as error:
+            return str(error)
+        return None
+
+    def prefers(self, problem: Problem) -> bool:
+        """Whether `prefer` holds for a problem that this kernel supports."""
+        return self.prefer is not None and self.supports(problem) is None and bool(evaluate(self.prefer, self.scope(problem, self.choose(problem))))
+
+    def choose(self, problem: Problem) -> Mapping[str, Any]:
+        """The constants for this problem: the first `[[choice]]` that holds, else the defaults."""
+        if self.choices:
+            scope = self.scope(problem, self.config)
+            for when, constants in self.choices:
+                if evaluate(when, scope):
+                    return {**self.config, **constants}
+        return self.config
+
+    def is_valid(self, problem: Problem, config: Mapping[str, Any]) -> bool:
+        if self.valid is not None and not evaluate(self.valid, self.scope(problem, config)):
+            return False
+        return all(launch.shared <= problem.device.shared_per_block for launch in self.launches_for(problem, config))
+
+    def scratch_for(self, problem: Problem, config: Mapping[str, Any]) -> dict[str, Meta]:
+        scope = self.scope(problem, config)
+        return {
+            name: Meta(tuple(integer(d, scope) for d in arg.dims), scope["T"] if arg.dtype == "T" else arg.dtype)
+            for name, arg in self.scratch.items()
+        }
+
+    def launches_for(self, problem: Problem, config: Mapping[str, Any]) -> list[Launch]:
+        """The launches of one call, in order. Raises HeadError or ExpressionError where the geometry does not come out."""
+        scope = self.scope(problem, config)
+        scope.update({k: TensorFacts(m) for k, m in self.scratch_for(problem, config).items()})
+        return [
+            self._launch(head, scope)
+            for head in self.launches
+            if head.when is None or evaluate(head.when, scope)
+        ]
+
+    def _launch(self, head: LaunchHead, scope: Mapping[str, Any]) -> Launch:
+        def extents(texts: Sequence[str], what: str, most: Sequence[int]) -> tuple[int, ...]:
+            values = tuple(integer(t, scope) for t in texts)
+            for text, value, limit in zip(texts, values, most, strict=False):
+                if not 1 <= value <= limit:
+                    raise HeadError(f"{self.path}: {what} {text!r} comes out as {value}; it must be 1 to {limit}")
+            return values
+
+        block = extents(head.block, "block", (1024, 1024, 64))
+        threads = block[0] * (block[1] if len(block) > 1 else 1) * (block[2] if len(block) > 2 else 1)
+        if threads > 1024:
+            raise HeadError(f"{self.path}: a block of {threads} threads; at most 1024")
+        args: dict[str, Any] = {}
+        types: list[str] = []
+        for arg in self.args if head.args is None else head.args:
+            if isinstance(arg, TensorArg):
+                facts = scope.get(arg.name)
+                present = isinstance(facts, TensorFacts) and facts.meta is not None
+                args[arg.name] = arg.name if present else None
+                types.append("ptr")
+            else:
+                args[arg.name] = self._number(arg, scope)
+                types.append(arg.type)
+        return Launch(
+            kernel=self.kernel_name(head.kernel, scope), grid=extents(head.grid, "grid", (2**31 - 1, 65535, 65535)),
+            args=args, types=tuple(types), block=block, cluster=extents(head.cluster, "cluster", (16, 16, 16)),
+            shared=integer(head.shared, scope),
+        )  # fmt: skip
+
+    def _number(self, arg: NumberArg, scope: Mapping[str, Any]) -> int | float | bool:
+        if arg.type in ("f32", "f64"):
+            return float(evaluate(arg.expression, scope))
+        if arg.type == "bool":
+            return bool(evaluate(arg.expression, scope))
+        value = integer(arg.expression, scope)
+        low, high = _RANGE[arg.type]
+        if not low <= value <= high:
+            raise HeadError(f"{self.path}: {arg.name} = {value} does not fit {arg.type}")
+        return value
+
+    def kernel_name(self, template: str, scope: Mapping[str, Any]) -> str:
+        """`softmax<{T}, {threads}>` with dtypes as C++ types and everything in braces evaluated."""
+
+        def fill(match: re.Match[str]) -> str:
+            value = evaluate(match[1], scope)
+            if isinstance(value, str):
+                return DTYPES[value].cuda
+            return str(value).lower() if isinstance(value, bool) else str(value)
+
+        return re.sub(r"\{([^{}]*)\}", fill, template)
+
+
+def split(text: str, path: str) -> tuple[str, int]:
+    """The TOML of the head and the line number on which it starts (from 1)."""
+    match = _OPEN.match(text)
+    if not match:
+        raise HeadError(f"{path}: no head: the file must begin with a comment `/* rooftop ... */` (docs/head.md)")
+    end = text.find("*/", match.end())
+    if end < 0:
+        raise HeadError(f"{path}: the head's comment is not closed with */")
+    return text[match.end() : end], text.count("\n", 0, match.end()) + 1
+
+
+def parse(text: str, path: str | Path, *, toml: bool = False) -> Head:
+    """The head of a `.cu` file's text (or, with `toml`, of a rung that is a head alone).
+
+    Raises HeadError with the file, the line where known, and what is accepted."""
+    where = str(path)
+    body, first = (text, 1) if toml else split(text, where)
+    try:
+        data = tomllib.loads(body)
+    except tomllib.TOMLDecodeError as error:
+        found = re.search(r"at line (\d+)", str(error))
+        line = int(found[1]) + first - 1 if found else first
+        raise HeadError(f"{where}:{line}: the head is not valid TOML: {error}") from None
+    try:
+        return _build(data, text, where, toml)
+    except ExpressionError as error:
+        raise HeadError(f"{where}: {error}") from None
+
+
+_KEYS = {
+    "op": str, "idea": str, "predict": dict, "limit": str, "arch": int, "dtypes": list, "args": list, "requires": dict, "demands": dict,
+    "config": dict, "configs": list, "choice": list, "valid": str, "prefer": str, "scratch": dict, "launch": list, "implementation": str,
+}  # fmt: skip
+_LAUNCH_KEYS = {"kernel", "grid", "block", "when", "cluster", "shared", "args"}
+
+
+def _build(data: dict[str, Any], source: str, path: str, toml: bool) -> Head:
+    for key, value in data.items():
+        if key not in _KEYS:
+            close = get_close_matches(key, _KEYS, 1)
+            hint = f"; did you mean {close[0]!r}?" if close else f"; it may hold {', '.join(_KEYS)}"
+            raise HeadError(f"{path}: the head has an unknown key {key!r}{hint}")
+        if not isinstance(value, _KEYS[key]):
+            raise HeadError(f"{path}: {key} must be a {_KEYS[key].__name__}, not {type(value).__name__}")
+    if toml:
+        if "implementation" not in data or "launch" in data:
+            raise HeadError(f"{path}: a rung that is a .toml names the shipped kernel (implementation = ...) and launches nothing itself")
+    elif not data.get("launch") or "args" not in data:
+        raise HeadError(f"{path}: a head needs args and at least one [[launch]]")
+    for dtype in data.get("dtypes", []):
+        if dtype not in DTYPES:
+            raise HeadError(f"{path}: dtype {dtype!r} is not one of {', '.join(DTYPES)}")
+    for name, number in data.get("predict", {}).items():
+        if isinstance(number, bool) or not isinstance(number, (int, float)):
+            raise HeadError(f"{path}: predict.{name} must be a number, not {number!r}")
+    known = {"has", "lacks", "spills"}
+    if unknown := set(data.get("demands", {})) - known:
+        raise HeadError(f"{path}: demands has {', '.join(sorted(unknown))}; it may hold {', '.join(sorted(known))}")
+    config = data.get("config", {})
+    choices = []
+    for choice in data.get("choice", []):
+        constants = {k: v for k, v in choice.items() if k != "when"}
+        if "when" not in choice or set(constants) - set(config):
+            raise HeadError(f"{path}: a [[choice]] needs `when` and only constants of [config] ({', '.join(config)})")
+        names(choice["when"])
+        choices.append((choice["when"], constants))
+    for extra in data.get("configs", []):
+        if set(extra) - set(config):
+            raise HeadError(f"{path}: configs set {', '.join(sorted(set(extra) - set(config)))}, which [config] does not have")
+    for condition in data.get("requires", {}):
+        names(condition)
+    scratch = {}
+    for name, text in data.get("scratch", {}).items():
+        parsed = _arg(f"{name}: {text}", path)
+        if not isinstance(parsed, TensorArg):
+            raise HeadError(f"{path}: scratch.{name} must read like \"f32[R, 8]\", not {text!r}")
+        scratch[name] = parsed
+    return Head(
+        path=path, source=source, op=data.get("op"), idea=data.get("idea", ""), predict=data.get("predict", {}), limit=data.get("limit", ""),
+        arch=data.get("arch", 80), dtypes=tuple(data.get("dtypes", [])), args=tuple(_arg(a, path) for a in data.get("args", [])),
+        requires=data.get("requires", {}), demands=data.get("demands", {}), config=config,
+        configs=tuple({**config, **extra} for extra in data.get("configs", [])), choices=tuple(choices), valid=data.get("valid"), prefer=data.get("prefer"),
+        scratch=scratch, launches=tuple(_launch_heads(data.get("launch", []), path)), implementation=data.get("implementation"),
+    )  # fmt: skip
+
+
+def _launch_heads(tables: list[dict[str, Any]], path: str) -> Iterator[LaunchHead]:
+    for number, table in enumerate(tables, 1):
+        where = f"{path}: [[launch]] {number}"
+        if unknown := set(table) - _LAUNCH_KEYS:
+            raise HeadError(f"{where} has {', '.join(sorted(unknown))}; it may hold {', '.join(sorted(_LAUNCH_KEYS))}")
+        if missing := {"kernel", "grid", "block"} - set(table):
+            raise HeadError(f"{where} lacks {', '.join(sorted(missing))}")
+
+        def texts(key: str, table: dict[str, Any] = table, where: str = where) -> tuple[str, ...]:
+            value = table.get(key, [])
+            if not isinstance(value, list) or len(value) > 3 or (not value and key in table):
+                raise HeadError(f"{where}: {key} must be a list of one to three expressions, not {value!r}")
+            for item in value:
+                names(str(item))
+            return tuple(str(item) for item in value)
+
+        if "when" in table:
+            names(table["when"])
+        shared = str(table.get("shared", 0))
+        names(shared)
+        yield LaunchHead(
+            kernel=table["kernel"], grid=texts("grid"), block=texts("block"), cluster=texts("cluster"), when=table.get("when"), shared=shared,
+            args=tuple(_arg(a, path) for a in table["args"]) if "args" in table else None,
+        )  # fmt: skip
+
+
+def _arg(text: Any, path: str) -> TensorArg | NumberArg:
+    if not isinstance(text, str):
+        raise HeadError(f"{path}: an arg must be a text such as \"x: f32[M, N]\", not {text!r}")
+    if found := _TENSOR.match(text):
+        name, dtype, dims, optional = found.groups()
+        if dtype != "T" and dtype not in DTYPES:
+            raise HeadError(f"{path}: arg {text!r}: {dtype!r} is not T or one of {', '.join(DTYPES)}")
+        return TensorArg(name, dtype, tuple(d.strip() for d in dims.split(",") if d.strip()), bool(optional))
+    if found := _NUMBER.match(text):
+        name, kind, expression = found.groups()
+        if kind not in C_TYPES:
+            raise HeadError(f"{path}: arg {text!r}: {kind!r} is not one of {', '.join(C_TYPES)} (a tensor is written x: f32[M, N])")
+        names(expression or name)
+        return NumberArg(name, kind, expression or name)
+    raise HeadError(f"{path}: arg {text!r} is neither \"name: dtype[dims]\" nor \"name: type\" nor \"name: type = expression\"")

@@ -1,0 +1,239 @@
+"""The contract of an op: what is computed, on which cases it is judged, and the one way to call it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from rooftop.lab.source import digest, strip
+from rooftop.lab.spec import Case, Meta, Option, Problem, Work
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+KINDS: Mapping[str, str] = {
+    "Tensor": "Tensor", "Tensor | None": "Tensor?", "int": "SymInt", "float": "float", "bool": "bool", "str": "str",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Grad:
+    """How gradients flow. `backward(*d_outputs, *saved, *options)` is plain torch and returns one gradient for each of `wrt`.
+
+    With `outputs` (a shape function as the op's) the backward is an op of its own, `<op>_bwd`, with kernels; its reference is `backward`.
+    Without, `backward` is composed of ops and is run as it stands."""
+
+    wrt: tuple[str, ...]
+    saves: tuple[str, ...]  # names of inputs or outputs
+    backward: Callable[..., Any]
+    outputs: Callable[..., dict[str, Meta]] | None = None
+    work: Callable[..., Work] | None = None
+    canonical: Callable[[Problem], Problem | None] | None = None
+    peers: Mapping[str, Callable[[], Callable[..., Any]]] = field(default_factory=dict)
+    wrong: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """An error may be `multiple` times that of the same computation in plain torch at the same precision, never above 4; or two units
+    in the last place where torch is exact by luck. `exact`: bit for bit."""
+
+    multiple: float = 2.0
+    exact: bool = False
+
+    def __post_init__(self) -> None:
+        if not 1.0 <= self.multiple <= 4.0:
+            raise ValueError(f"multiple is {self.multiple}; it must be 1 to 4")
+
+
+class Op:
+    """An op: maths, shapes, cases, tolerance, work, peers. Calling it runs the best implementation for the input.
+
+    reference   plain torch; its parameters name the tensors and options, its annotations say their kinds
+    outputs     shape function: Metas and options in, {name: Meta} out; it is the fake kernel too
+    work        the fewest bytes and operations of a problem
+    canonical   the problem as kernels see it (collapsed dimensions); None where only a contiguous copy can be
+    mutates     names of the tensors that it writes into
+    peers       name -> factory of a callable with the reference's signature; ImportError says that it is absent
+    wrong       known-wrong callables that the checker must reject"""
+
+    def __init__(
+        self,
+        reference: Callable[..., Any],
+        *,
+        outputs: Callable[..., dict[str, Meta]],
+        cases: Iterable[Case],
+        work: Callable[[Problem], Work],
+        canonical: Callable[[Problem], Problem | None] | None = None,
+        tolerance: Tolerance | None = None,
+        grad: Grad | None = None,
+        mutates: Sequence[str] = (),
+        deterministic: bool = True,
+        peers: Mapping[str, Callable[[], Callable[..., Any]]] | None = None,
+        wrong: Mapping[str, Callable[..., Any]] | None = None,
+        name: str | None = None,
+        forward: Op | None = None,
+    ) -> None:
+        self.name = name or reference.__module__.rpartition(".")[2]
+        self.reference, self.outputs, self.work, self.canonical = reference, outputs, work, canonical
+        self.tolerance, self.grad, self.mutates, self.deterministic = tolerance or Tolerance(), grad, tuple(mutates), deterministic
+        self.peers, self.wrong, self.forward = dict(peers or {}), dict(wrong or {}), forward
+        self.cases: tuple[Case, ...] = tuple(cases)
+        seen: set[str] = set()
+        for case in self.cases:
+            if case.id in seen:
+                raise ValueError(f"{self.name}: two cases are called {case.id!r}")
+            seen.add(case.id)
+        self.bwd: Op | None = self._backward_op() if grad and grad.outputs else None
+        self._plans: dict[Any, Any] = {}
+        self._library: Any = None
+
+    # -- names and kinds, read off the reference's signature ------------------------------------------------------
+
+    @cached_property
+    def parameters(self) -> Mapping[str, inspect.Parameter]:
+        return inspect.signature(self.reference).parameters
+
+    @cached_property
+    def kinds(self) -> Mapping[str, str]:
+        """Parameter name -> its annotation, one of KINDS."""
+        kinds = {}
+        for name, parameter in self.parameters.items():
+            text = parameter.annotation if isinstance(parameter.annotation, str) else getattr(parameter.annotation, "__name__", "?")
+            if text not in KINDS:
+                raise TypeError(f"{self.name}: {name} is annotated {text!r}; a contract's reference takes {', '.join(KINDS)}")
+            kinds[name] = text
+        return kinds
+
+    @cached_property
+    def tensor_names(self) -> tuple[str, ...]:
+        return tuple(n for n, k in self.kinds.items() if k.startswith("Tensor"))
+
+    @cached_property
+    def option_names(self) -> tuple[str, ...]:
+        return tuple(n for n, k in self.kinds.items() if not k.startswith("Tensor"))
+
+    @cached_property
+    def output_names(self) -> tuple[str, ...]:
+        if not self.cases:
+            raise ValueError(f"{self.name} has no case")
+        return tuple(self.problem(self.cases[0]).tensors[i][0] for i in range(len(self.tensor_names), len(self.problem(self.cases[0]).tensors)))
+
+    def case(self, case_id: str) -> Case:
+        """A case by `name dtype`, or by its name where that is unique."""
+        from rooftop.lab.registry import unknown
+
+        found = [c for c in self.cases if case_id in (c.id, c.name)]
+        if len(found) != 1:
+            raise unknown(f"case of {self.name}", case_id, [c.id for c in (found or self.cases)])
+        return found[0]
+
+    # -- problems -------------------------------------------------------------------------------------------------
+
+    def problem_of(self, metas: Mapping[str, Meta | None], options: Mapping[str, Option], device: Any = None) -> Problem:
+        """The facts of a call, outputs included."""
+        outputs = self.outputs(**metas, **options)
+        tensors = (*((n, metas[n]) for n in self.tensor_names), *outputs.items())
+        problem = Problem(self.name, tensors, tuple(options.items()))
+        return problem if device is None else problem.on(device)
+
+    def problem(self, case: Case, device: Any = None) -> Problem:
+        """The facts of a case, as its inputs will be laid out."""
+        from rooftop.lab.inputs import meta_of
+
+        values = self.forward._bwd_metas(case) if self.forward else {k: meta_of(v) for k, v in case.inputs.items()}
+        metas = {n: values.get(n) for n in self.tensor_names}
+        return self.problem_of(metas, self.options(case), device)
+
+    def options(self, case: Case) -> dict[str, Option]:
+        options = {}
+        for name in self.option_names:
+            default = self.parameters[name].default
+            options[name] = case.inputs.get(name, None if default is inspect.Parameter.empty else default)
+        return options  # type: ignore[return-value]
+
+    def kernel_problem(self, problem: Problem) -> Problem | None:
+        """The problem as kernels see it; None where an input must be copied into contiguous memory first."""
+        return problem if self.canonical is None else self.canonical(problem)
+
+    def contiguous(self, problem: Problem) -> Problem:
+        """The same problem with every input contiguous: what is left of it after the copies."""
+        metas = {n: m and Meta(m.shape, m.dtype) for n, m in problem.tensors if n in self.tensor_names}
+        return self.problem_of(metas, dict(problem.options), problem.device)
+
+    # -- the backward as an op ------------------------------------------------------------------------------------
+
+    def _backward_op(self) -> Op:
+        grad = self.grad
+        assert grad is not None and grad.outputs is not None and grad.work is not None
+        return Op(
+            grad.backward, outputs=grad.outputs, cases=self.cases, work=grad.work, canonical=grad.canonical or self.canonical,
+            tolerance=self.tolerance, deterministic=self.deterministic, peers=grad.peers, wrong=grad.wrong, name=f"{self.name}_bwd", forward=self,
+        )  # fmt: skip
+
+    def _bwd_metas(self, case: Case) -> dict[str, Meta | None]:
+        """What `<op>_bwd` is given: a gradient for each output, then what the forward saved."""
+        assert self.grad is not None
+        forward = self.problem(case)
+        metas: dict[str, Meta | None] = {f"d{n}": forward[n] for n in self.output_names}
+        metas.update({n: forward.get(n) for n in self.grad.saves})
+        return metas
+
+    # -- calling --------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def _call(self) -> Callable[..., Any]:
+        from rooftop.lab import dispatch
+
+        return dispatch.caller(self)
+
+    def __call__(self, *args: Any, implementation: str | None = None) -> Any:
+        """Arguments come validated and in the reference's order, none left out."""
+        return self._call(*args, implementation=implementation)
+
+    def explain(self, *args: Any) -> Any:
+        """What a call with these arguments would run, and why not the others (rooftop.lab.dispatch.Explanation)."""
+        from rooftop.lab import dispatch
+
+        return dispatch.explain(self, args)
+
+    # -- what its records depend on -------------------------------------------------------------------------------
+
+    def digest(self, case: Case) -> str:
+        """Hash of what a record of this case depends on: the reference, the case, the work. Other cases may come and go."""
+        problem = self.problem(case)
+        work = self.work(problem)
+        return digest(strip(inspect.getsource(self.reference), "python"), problem.signature, {k: str(v) for k, v in case.inputs.items()}, [work.read, work.write, dict(work.ops)])
+
+
+def like(x: Meta) -> Meta:
+    """An output with the shape and dtype of `x`: its strides too where they are dense, as torch's elementwise ops do."""
+    order = sorted(range(len(x.shape)), key=lambda i: (x.strides[i], x.shape[i]))
+    step = 1
+    for i in order:
+        if x.shape[i] != 1 and x.strides[i] != step:
+            return Meta(x.shape, x.dtype)
+        step *= x.shape[i]
+    return Meta(x.shape, x.dtype, x.strides)
+
+
+def metas_of(tensors: Mapping[str, Tensor | None]) -> dict[str, Meta | None]:
+    """The facts of torch tensors."""
+    from rooftop.lab.spec import OF_TORCH
+
+    return {
+        n: None if t is None else Meta(tuple(t.shape), OF_TORCH[str(t.dtype).removeprefix("torch.")], tuple(t.stride()), alignment(t))
+        for n, t in tensors.items()
+    }
+
+
+def alignment(t: Tensor) -> int:
+    """The largest power of two up to 16 that divides the tensor's address; 16 where it has none yet (meta tensors)."""
+    try:
+        address = t.data_ptr()
+    except RuntimeError:
+        return 16
+    return min(address & -address, 16) if address else 16

@@ -1,0 +1,206 @@
+"""Records: what was measured or checked, as JSON lines. Written once by the run that made them, never edited.
+
+A file a run, `results/<device>/<UTC time>-<run>.jsonl`, so that two processes never write into one. Each line is one record:
+
+| key | what it holds |
+|---|---|
+| `kind` | `bench`, `check`, `ceiling`, `sanitize`, `build`, `clock` |
+| `at`, `run` | UTC time, and the run that wrote it |
+| `op`, `case`, `subject` | what; `subject` is an implementation's name, a rung's (`softmax_cuda/03_online`), or `peer:torch` |
+| `digest` | hash of kernel, helpers, contract and config: no longer that of the tree, then the record is stale |
+| `config`, `config_from`, `path` | the config, where it came from, the kernels that were launched |
+| `work` | `read`, `write` (bytes), `ops` by unit |
+| `clocks` | `kernel`, `cold`, `hot`, `host`: each `median`, `low`, `high` (seconds), `n`, ... (rooftop.lab.timing) |
+| `versus` | other subject -> paired ratio of times, with interval and verdict |
+| `error` | `max`, `rms` against float64 with what is allowed, as multiples of the allowance, `ok` |
+| `predict` | the head's prediction as it then stood |
+| `device`, `versions`, `sensors` | the card, the software, clocks, power and temperature before and after |"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import secrets
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+Record = dict[str, Any]
+KINDS = ("bench", "check", "ceiling", "sanitize", "build", "clock")
+
+
+class RecordError(ValueError):
+    """A file of records that cannot be read as one, with the line."""
+
+
+@cache
+def versions() -> dict[str, str]:
+    """Of the software that decides a result; what is absent is left out."""
+    found = {"python": platform.python_version()}
+    for package in ("torch", "triton", "numpy", "cuda-core", "cuda-bindings", "liger-kernel", "rooftop"):
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def slug_of(device: str) -> str:
+    from rooftop.lab.devices import slug
+
+    return slug(device)
+
+
+@dataclass
+class Writer:
+    """Appends records of one run to a file of its own, each on disk before `write` returns."""
+
+    folder: Path
+    device: str
+    run: str = field(default_factory=lambda: secrets.token_hex(4))
+    _file: Any = None
+
+    @property
+    def path(self) -> Path:
+        if self._file is None:
+            where = self.folder / slug_of(self.device)
+            where.mkdir(parents=True, exist_ok=True)
+            stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
+            self._file = open(where / f"{stamp}-{self.run}.jsonl", "x", encoding="utf-8")  # noqa: SIM115 - closed by close()
+        return Path(self._file.name)
+
+    def write(self, record: Mapping[str, Any]) -> Record:
+        """Adds `at` and `run`, writes one line, and waits for the disk. Raises RecordError for an unknown kind or a non-finite number."""
+        if record.get("kind") not in KINDS:
+            raise RecordError(f"kind is {record.get('kind')!r}; a record's kind is one of {', '.join(KINDS)}")
+        full = {**record, "at": datetime.now(UTC).isoformat(timespec="seconds"), "run": self.run}
+        try:
+            line = json.dumps(full, allow_nan=False, sort_keys=True)
+        except ValueError as error:
+            raise RecordError(f"a record of {record.get('subject')} holds a number that JSON cannot: {error}") from None
+        self.path  # noqa: B018 - opens the file
+        self._file.write(line + "\n")
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        return full
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def __enter__(self) -> Writer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def read_file(path: Path) -> tuple[list[Record], str | None]:
+    """The records of one file, and what is wrong with its last line if a run was cut off in it.
+
+    Raises RecordError where any other line is not a record."""
+    records: list[Record] = []
+    lines = path.read_text(encoding="utf-8").split("\n")
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            record = json.loads(line)
+            if not isinstance(record, dict) or record.get("kind") not in KINDS:
+                raise ValueError(f"kind must be one of {', '.join(KINDS)}")
+        except ValueError as error:
+            if number == len(lines):  # no newline after it: the run ended while writing
+                return records, f"{path.name}:{number}: cut off, left out"
+            raise RecordError(f"{path}:{number}: not a record: {error}") from None
+        records.append(record)
+    return records, None
+
+
+def read(folder: Path) -> list[Record]:
+    """Every record below `folder`, oldest first. An absent folder has none."""
+    found = [r for path in sorted(folder.rglob("*.jsonl")) for r in read_file(path)[0]]
+    return sorted(found, key=lambda r: str(r.get("at", "")))
+
+
+@dataclass
+class Merged:
+    """What `merge` did, file by file."""
+
+    added: list[str] = field(default_factory=list)
+    grown: list[str] = field(default_factory=list)
+    same: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    records: int = 0
+
+
+def merge(source: Path, into: Path) -> Merged:
+    """Bring the records below `source` (a folder or a file, of another machine, say) into `into`. Nothing of either is lost.
+
+    A file already there is left alone; one that has grown replaces its beginning; one of the same name with other content is
+    stored beside it. Raises RecordError, before anything is written, if a file is not one of records, FileNotFoundError if `source` is not there."""
+    if not source.exists():
+        raise FileNotFoundError(f"no {source}")
+    files = [source] if source.is_file() else sorted(source.rglob("*.jsonl"))
+    if not files:
+        raise RecordError(f"{source} holds no .jsonl file")
+    result = Merged()
+    parsed = []
+    for path in files:
+        records, note = read_file(path)
+        if note:
+            result.notes.append(note)
+        devices = {str(r.get("device", {}).get("name", "")) for r in records} - {""}
+        if len(devices) > 1:
+            raise RecordError(f"{path} holds records of several devices: {', '.join(sorted(devices))}")
+        if records:
+            parsed.append((path, records, devices.pop() if devices else path.parent.name))
+    for path, records, device in parsed:
+        text = "".join(json.dumps(r, sort_keys=True) + "\n" for r in records)
+        _place(into / slug_of(device), path.name, text, result)
+        result.records += len(records)
+    return result
+
+
+def _place(folder: Path, name: str, text: str, result: Merged) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    target = folder / name
+    number = 2
+    while target.exists():
+        present = target.read_text(encoding="utf-8")
+        if present.startswith(text):
+            result.same.append(target.name)
+            return
+        if text.startswith(present):
+            _write_whole(target, text)
+            result.grown.append(target.name)
+            return
+        target = folder / f"{Path(name).stem}-{number}.jsonl"
+        number += 1
+    _write_whole(target, text)
+    result.added.append(target.name)
+
+
+def _write_whole(path: Path, text: str) -> None:
+    temporary = path.with_suffix(f".{os.getpid()}.tmp")
+    temporary.write_text(text, encoding="utf-8")
+    os.replace(temporary, path)
+
+
+def latest(records: Iterable[Record], kind: str) -> dict[tuple[str, str, str], Record]:
+    """The newest record of each (device, subject, `op case`)."""
+    found: dict[tuple[str, str, str], Record] = {}
+    for r in records:
+        if r["kind"] == kind and "subject" in r:
+            found[(str(r.get("device", {}).get("name", "")), str(r["subject"]), f"{r.get('op')} {r.get('case')}")] = r
+    return found
+
+
+def fresh(records: Iterable[Record], digests: Mapping[tuple[str, str, str], str]) -> Iterator[Record]:
+    """Those whose digest is that of the tree; `digests` maps (op, subject, case) to it."""
+    return (r for r in records if digests.get((str(r.get("op")), str(r.get("subject")), str(r.get("case")))) == r.get("digest"))

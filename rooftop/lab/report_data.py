@@ -1,0 +1,376 @@
+"""What the pages show, worked out from records, the tree and the facts of binaries: no number has another source.
+
+A record counts while its digest is that of the tree. One that does not is *stale*: shown as stale, in no score. What no record says is
+None here and "not measured" on the page."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import cached_property
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from rooftop.lab import registry, settings
+from rooftop.lab.devices import lookup
+from rooftop.lab.records import Record
+from rooftop.lab.report_model import (
+    CaseView, Checked, Clock, DeviceScore, DeviceView, ImplementationView, KernelFacts, LadderPage, Measured, OpScore, Prediction, Roofs,
+    RungRow, ScoreRow, SiteData, Summary, TargetFacts, Versus,
+)  # fmt: skip
+from rooftop.lab.roofline import Ceilings
+from rooftop.lab.spec import TARGETS, Case, Device, Work
+from rooftop.lab.subjects import Subject
+
+HIT = 0.15  # a prediction within this of the result is a hit
+CHANGED = "the kernel, its contract or its config has changed since"
+
+
+def gather(
+    records: Iterable[Record],
+    facts: Mapping[tuple[str, int], Mapping[str, Any]] | None = None,
+    checks: Iterable[Mapping[str, Any]] = (),
+    *,
+    house: registry.House = registry.HOUSE,
+    now: datetime | None = None,
+) -> SiteData:
+    """Everything the pages show.
+
+    records   as `rooftop.lab.records.read` gives them
+    facts     (subject, architecture) -> facts of its binary at the headline case (see `target_facts`)
+    checks    results of checks made just now, each a `rooftop.lab.check.Result.dict()`"""
+    return Gatherer(list(records), dict(facts or {}), list(checks), house).site(now or datetime.now(UTC))
+
+
+@dataclass
+class Gatherer:
+    """Records joined to the tree of one house."""
+
+    records: list[Record]
+    facts: Mapping[tuple[str, int], Mapping[str, Any]]
+    checks: list[Mapping[str, Any]]
+    house: registry.House
+    _digests: dict[tuple[str, str, str, Device], str] = field(default_factory=dict)
+    _ceilings: dict[str, tuple[Ceilings | None, Ceilings | None]] = field(default_factory=dict)
+
+    def site(self, now: datetime) -> SiteData:
+        ladders = tuple(self.ladder_page(registry.ladder(name, self.house)) for name in registry.ladder_names(self.house))
+        ops = tuple(self.op_score(name) for name in self._op_names())
+        bench = [r for r in self.records if r["kind"] == "bench"]
+        stale = sum(self.stale(r) is not None for r in bench)
+        return SiteData(ops, ladders, self.devices(bench), len(bench), stale, now)
+
+    def _op_names(self) -> list[str]:
+        """Ops, and those backwards that have a contract of their own, next to their forward."""
+        names: list[str] = []
+        for name in registry.op_names(self.house):
+            names.append(name)
+            if registry.op(name, self.house).bwd is not None:
+                names.append(f"{name}_bwd")
+        return names
+
+    # -- the tree ---------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def subjects(self) -> dict[tuple[str, str], Subject]:
+        """(op, name) -> subject, of all that the tree holds."""
+        found: list[Subject] = []
+        for name in self._op_names():
+            op = registry.op(name, self.house)
+            found += [Subject(i.name, op, i) for i in registry.implementations(name, self.house)]
+            found += [Subject(f"peer:{peer}", op, peer=peer) for peer in op.peers]
+        for name in registry.ladder_names(self.house):
+            ladder = registry.ladder(name, self.house)
+            op = registry.op(ladder.op, self.house)
+            found += [Subject(r.name, op, r.implementation, r) for r in ladder.rungs]
+        return {(s.op.name, s.name): s for s in found}
+
+    def stale(self, record: Record) -> str | None:
+        """None for a record of the tree as it is, else why it is not."""
+        op_name, name = str(record.get("op")), str(record.get("subject"))
+        subject = self.subjects.get((op_name, name))
+        if subject is None:
+            return f"{name} is no longer in the tree"
+        case = next((c for c in subject.op.cases if c.id == record.get("case")), None)
+        if case is None:
+            return f"{op_name} no longer has this case"
+        device = device_of(record)
+        if why := subject.supports(case, device):
+            return f"it no longer takes this case: {why}"
+        key = (op_name, name, case.id, device)
+        if key not in self._digests:
+            self._digests[key] = subject.digest(case, device)
+        return None if self._digests[key] == record.get("digest") else CHANGED
+
+    # -- records ----------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def measured(self) -> dict[tuple[str, str, str, str], Measured]:
+        """(device, op, subject, case id) -> the newest record that is not stale; where all are, the newest of those."""
+        found: dict[tuple[str, str, str, str], Measured] = {}
+        for record in sorted((r for r in self.records if r["kind"] == "bench"), key=lambda r: str(r.get("at", ""))):
+            item = self._measured(record)
+            key = (item.device, item.op, item.subject, item.case)
+            if key not in found or item.stale is None or found[key].stale is not None:
+                found[key] = item
+        return found
+
+    def _measured(self, record: Record) -> Measured:
+        work = record["work"]
+        device = str(record["device"]["name"])
+        error = record.get("error") or {}
+        shares = [float(error[k]) for k in ("max_share", "rms_share") if k in error]
+        return Measured(
+            subject=str(record["subject"]), op=str(record["op"]), case=str(record["case"]), device=device, at=str(record.get("at", "")),
+            run=str(record.get("run", "")), stale=self.stale(record),
+            clocks={k: Clock(float(c["median"]), float(c["low"]), float(c["high"])) for k, c in record["clocks"].items() if c},
+            roofs=self.roofs(device, Work(int(work["read"]), int(work["write"]), dict(work.get("ops", {})))),
+            versus=tuple(sorted((_versus(k, v) for k, v in record.get("versus", {}).items()), key=lambda v: v.speed)),
+            error=max(shares) if shares else None, wrong=not error.get("ok", True),
+            predict={str(k): float(v) for k, v in record.get("predict", {}).items()},
+            counters={str(k): float(v) for k, v in record.get("counters", {}).items()},
+        )  # fmt: skip
+
+    def ceilings(self, device: str) -> tuple[Ceilings | None, Ceilings | None]:
+        """As measured (the datasheet filling gaps), and of the datasheet alone; None where there is no such thing."""
+        if device not in self._ceilings:
+            sheet = lookup(device)
+            found = Ceilings.from_records(self.records, device, sheet)
+            self._ceilings[device] = (found if found.curves else None, Ceilings(device, datasheet=sheet) if sheet else None)
+        return self._ceilings[device]
+
+    def roofs(self, device: str, work: Work) -> Roofs:
+        """The roofs of a work on a card. What bounds it says in which unit its throughput is given."""
+        measured, sheet = self.ceilings(device)
+        roof = measured.roof(work.read, work.write, work.ops) if measured else None
+        on_sheet = sheet.roof(work.read, work.write, work.ops) if sheet else None
+        if roof and measured and roof.bound not in ("memory", "launch") and not measured.rates.get(roof.bound):
+            roof = None  # what bounds it was not measured: that is the datasheet's roof, shown as such
+        kind = roof or on_sheet or Ceilings("", datasheet=lookup(TARGETS[90].name)).roof(work.read, work.write, work.ops)
+        count = work.ops.get(kind.bound, 0.0)
+        flops = kind.bound.startswith(("fma", "tensor"))
+        return Roofs(
+            amount=count * (2 if flops else 1) if count else float(work.bytes),
+            unit=("TFLOP/s" if flops else "Top/s") if count else "GB/s",
+            bound=kind.bound, measured=roof.seconds if roof else None, datasheet=on_sheet.seconds if on_sheet else None,
+            assumed=roof.assumed if roof else (), at=measured.at if measured else "",
+        )  # fmt: skip
+
+    def devices(self, records: Iterable[Record]) -> tuple[DeviceView, ...]:
+        """The cards of these records, the one with the most that are not stale first."""
+        fresh: dict[str, int] = {}
+        views: dict[str, DeviceView] = {}
+        for r in records:
+            name = str(r["device"]["name"])
+            fresh[name] = fresh.get(name, 0) + (self.stale(r) is None)
+            views[name] = DeviceView(name, device_of(r), self.ceilings(name)[0] is not None, self.ceilings(name)[1] is not None)
+        return tuple(views[name] for name in sorted(views, key=lambda n: (-fresh[n], n)))
+
+    # -- ladders ----------------------------------------------------------------------------------------------------
+
+    def ladder_page(self, ladder: registry.Ladder) -> LadderPage:
+        op = registry.op(ladder.op, self.house)
+        cases = [c for name in ladder.cases for dtype in ladder.dtypes for c in op.cases if c.name == name and c.dtype == dtype]
+        names = {r.name for r in ladder.rungs} | {r.implementation.name for r in ladder.rungs if r.head and r.head.implementation}
+        mine = [r for r in self.records if r["kind"] == "bench" and r.get("op") == op.name and str(r.get("subject")) in names]
+        devices = self.devices(mine)
+        headline = _headline(ladder, cases)
+        rungs: list[RungRow] = []
+        for rung in ladder.rungs:
+            rungs.append(self._rung(rung, op.name, cases, headline, ladder.targets, devices, rungs[-1] if rungs else None))
+        peers = {
+            (device.name, case.id): tuple(sorted(
+                (m for (d, o, s, c), m in self.measured.items() if (d, o, c) == (device.name, op.name, case.id) and s.startswith("peer:") and m.kernel),
+                key=lambda m: m.seconds,
+            ))
+            for device in devices for case in cases
+        }  # fmt: skip
+        views = tuple(CaseView(c.id, c.name, c.dtype, c.why, c.id == headline) for c in cases)
+        return LadderPage(ladder.name, ladder.title, ladder.intro.strip(), op.name, headline, views, ladder.targets, devices, tuple(rungs), peers)
+
+    def _rung(
+        self, rung: registry.Rung, op: str, cases: Sequence[Case], headline: str, targets: Sequence[int], devices: Sequence[DeviceView],
+        before: RungRow | None,
+    ) -> RungRow:  # fmt: skip
+        subject = self.subjects[(op, rung.name)]
+        shipped = rung.head.implementation if rung.head else None
+        cells: dict[tuple[str, str], Measured] = {}
+        for device in devices:
+            for case in cases:
+                own = self.measured.get((device.name, op, rung.name, case.id))
+                other = self.measured.get((device.name, op, shipped, case.id)) if shipped else None
+                found = [m for m in (own, other) if m is not None]  # the shipped kernel's record is the last rung's too
+                if found:
+                    cells[(device.name, case.id)] = min(found, key=lambda m: m.stale is not None)
+        at = devices[0].device if devices else TARGETS[90]
+        unsupported = {case.id: why for case in cases if (why := subject.supports(case, at))}
+        facts = tuple(target_facts(arch, self.facts.get((rung.name, arch))) for arch in targets)
+        path = rung.implementation.path
+        text = path.read_text(encoding="utf-8")
+        idea, limit = (rung.head.idea, rung.head.limit) if rung.head else (_docstring(text), "")
+        predict = dict(rung.head.predict) if rung.head else {}
+        best = cells.get((devices[0].name, headline)) if devices else None
+        previous = before.cells.get((devices[0].name, headline)) if devices and before else None
+        return RungRow(
+            number=rung.number, slug=rung.slug, name=rung.name, path=_shown(path), shipped=shipped, idea=idea, limit=limit, cells=cells,
+            unsupported=unsupported, facts=facts, checks=self.checked(op, rung.name, shipped), source=text,
+            predictions=_predictions(predict, best, previous, facts), measured_speedup=_speedup(best, previous),
+            restated=bool(best and best.predict and best.predict != predict),
+        )  # fmt: skip
+
+    def checked(self, op: str, *names: str | None) -> tuple[Checked, ...]:
+        """Checks made just now, then those recorded on each card (the newest of each case)."""
+        found = []
+        now = [c for c in self.checks if c["op"] == op and c["subject"] in names]
+        if now:
+            found.append(_checked("just now, here", now))
+        newest: dict[tuple[str, str], Record] = {}
+        for r in (r for r in self.records if r["kind"] == "check" and r.get("op") == op and r.get("subject") in names and self.stale(r) is None):
+            newest[(str(r["device"]["name"]), str(r["case"]))] = r
+        for device in sorted({d for d, _ in newest}):
+            rows = [r for (d, _), r in newest.items() if d == device]
+            day = max(str(r.get("at", "")) for r in rows)[:10]
+            found.append(_checked(f"{device}, {day}", [
+                {"status": "ok" if r["error"].get("ok") else "wrong", "case": r["case"], "message": r["error"].get("message", "")} for r in rows
+            ]))  # fmt: skip
+        return tuple(found)
+
+    # -- scores -----------------------------------------------------------------------------------------------------
+
+    def op_score(self, name: str) -> OpScore:
+        op = registry.op(name, self.house)
+        found = registry.implementations(name, self.house)
+        cases = [c for c in op.cases if "bench" in c.tags]
+        implementations = tuple(ImplementationView(i.name, i.backend, i.arch, _shown(i.path)) for i in found)
+        names = {i.name for i in found}
+        mine = [r for r in self.records if r["kind"] == "bench" and r.get("op") == name and r.get("subject") in names]
+        scores = []
+        for device in self.devices(mine):
+            rows: list[ScoreRow] = []
+            for case in cases:
+                measured = [m for i in implementations if (m := self.measured.get((device.name, name, i.name, case.id))) and m.kernel]
+                measured.sort(key=lambda m: (m.stale is not None, m.seconds))
+                rows.append(ScoreRow(CaseView(case.id, case.name, case.dtype, case.why, False), tuple(measured)))
+            scores.append(DeviceScore(device, tuple(rows), summarise(rows)))
+        views = tuple(CaseView(c.id, c.name, c.dtype, c.why, False) for c in cases)
+        ladders = tuple(n for n in registry.ladder_names(self.house) if registry.ladder(n, self.house).op == name)
+        base = self.house.ops / f"{name.removesuffix('_bwd') if op.forward else name}.py"
+        about = _docstring(base.read_text(encoding="utf-8"))
+        return OpScore(name, f"The gradient of {op.forward.name}." if op.forward else about, implementations, ladders, views, tuple(scores))
+
+
+def summarise(rows: Iterable[ScoreRow]) -> Summary:
+    """The score of an op on a card: of each case its fastest implementation, stale records left out."""
+    rows = list(rows)
+    best = [row.best for row in rows if row.best]
+    shares = [m.share for m in best if m.share is not None]
+    verdicts: dict[str, int] = {}
+    for m in best:
+        if m.best_peer:
+            verdicts[m.best_peer.verdict] = verdicts.get(m.best_peer.verdict, 0) + 1
+    return Summary(len(best), len(rows), min(shares, default=None), median(shares) if shares else None, verdicts)
+
+
+def target_facts(arch: int, found: Mapping[str, Any] | None) -> TargetFacts:
+    """Facts of one target as the page shows them.
+
+    `found`: None (not inspected); `{"refused": why}`; the facts of one kernel; or `{"kernels": [facts, ...]}`. Facts of a kernel are
+    `registers` (a thread), `spills` (bytes a thread), `shared` (bytes a block, static and dynamic), `occupancy` (`percent`, `limiter`)
+    and `counts` (instructions by family); `kernel` and `threads` may be there too. Raises ValueError where one is missing."""
+    target = TARGETS[arch].target if arch in TARGETS else f"sm_{arch}"
+    if found is None or found.get("refused"):
+        return TargetFacts(arch, target, (), None if found is None else str(found["refused"]))
+    kernels = []
+    for k in found.get("kernels", [found]):
+        if missing := {"registers", "spills", "shared", "occupancy", "counts"} - set(k):
+            raise ValueError(f"facts for {target} lack {', '.join(sorted(missing))}; there are {', '.join(k)}")
+        occupancy = k["occupancy"]
+        kernels.append(KernelFacts(
+            str(k.get("kernel", "")), int(k["registers"]), int(k["spills"]), int(k["shared"]), int(k["threads"]) if k.get("threads") else None,
+            float(occupancy["percent"]), str(occupancy["limiter"]), {str(n): int(c) for n, c in k["counts"].items()},
+        ))  # fmt: skip
+    return TargetFacts(arch, target, tuple(kernels), None)
+
+
+def device_of(record: Record) -> Device:
+    """The card of a record, as kernels were asked about it."""
+    d = record["device"]
+    arch = int(d.get("arch", 90))
+    like = TARGETS.get(arch, TARGETS[90])
+    return Device(str(d["name"]), arch, int(d.get("sms", like.sms)), int(d.get("shared_per_block", like.shared_per_block)), int(d.get("l2_bytes", like.l2_bytes)))
+
+
+def _headline(ladder: registry.Ladder, cases: Sequence[Case]) -> str:
+    """The case that predictions speak of: the headline in the first of the ladder's dtypes that has it."""
+    found = [c.id for dtype in ladder.dtypes for c in cases if c.name == ladder.headline and c.dtype == dtype]
+    if not found:
+        raise registry.RegistryError(f"ladders/{ladder.name}/ladder.toml: headline {ladder.headline!r} is no case of it; there are {', '.join(c.id for c in cases)}")
+    return found[0]
+
+
+def _versus(name: str, v: Mapping[str, Any]) -> Versus:
+    """From a ratio of times, this subject's over the other's, to a ratio of speeds."""
+    return Versus(name, 1 / float(v["ratio"]), 1 / float(v["high"]), 1 / float(v["low"]), str(v["verdict"]))
+
+
+def _speedup(now: Measured | None, before: Measured | None) -> float | None:
+    """Kernel time of the rung before over that of this one; None unless both stand."""
+    if not now or not before or now.stale or before.stale or not now.kernel or not before.kernel:
+        return None
+    return before.seconds / now.seconds
+
+
+def _predictions(
+    head: Mapping[str, float], now: Measured | None, before: Measured | None, facts: Sequence[TargetFacts]
+) -> tuple[Prediction, ...]:
+    """Each prediction against its result. The record says what was predicted when it was made; the head, where there is none."""
+    stood = now.predict if now and now.predict else head
+    found = []
+    for name, value in stood.items():
+        result = _speedup(now, before) if name == "speedup" else _fact(name, now, facts)
+        if result is None:
+            verdict = "not measured"
+        elif abs(result / value - 1) <= HIT if value else result == 0:
+            verdict = "hit"
+        else:
+            verdict = "too high" if value > result else "too low"
+        found.append(Prediction(name, float(value), result, verdict))
+    return tuple(found)
+
+
+def _fact(name: str, now: Measured | None, facts: Sequence[TargetFacts]) -> float | None:
+    """A predicted fact by its name: a counter of the record, or a fact of the newest target's binary."""
+    if now and not now.stale and name in now.counters:
+        return now.counters[name]
+    for target in sorted(facts, key=lambda t: -t.arch):
+        for k in target.kernels:
+            known = {"registers": k.registers, "spills": k.spills, "shared": k.shared, "occupancy": k.occupancy, **k.counts}
+            if name in known:
+                return float(known[name])
+    return None
+
+
+def _checked(where: str, rows: Sequence[Mapping[str, Any]]) -> Checked:
+    failed = tuple((str(r["case"]), str(r.get("message", ""))) for r in rows if r["status"] in ("wrong", "error"))
+    backends = " and ".join(sorted({str(r["backend"]) for r in rows if r.get("backend")}))
+    return Checked(where + (f" ({backends})" if backends else ""), sum(r["status"] == "ok" for r in rows), failed, sum(r["status"] == "skipped" for r in rows))
+
+
+def _docstring(text: str) -> str:
+    """The first paragraph of a Python file's docstring, on one line."""
+    try:
+        found = ast.get_docstring(ast.parse(text)) or ""
+    except SyntaxError:
+        return ""
+    return " ".join(found.split("\n\n")[0].split())
+
+
+def _shown(path: Path) -> str:
+    """The path from the checkout's root where it lies inside, else its last three parts: a page that is sent on names no folder of this machine."""
+    try:
+        return path.resolve().relative_to(settings.CHECKOUT).as_posix()
+    except ValueError:
+        return "/".join(path.parts[-3:])

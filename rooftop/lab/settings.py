@@ -1,0 +1,48 @@
+"""Every switch of the house, read from the environment in this one place.
+
+| variable | meaning | default |
+|---|---|---|
+| `ROOFTOP_CACHE` | folder of compiled kernels | `$XDG_CACHE_HOME/rooftop` or `~/.cache/rooftop` |
+| `ROOFTOP_RESULTS` | folder of the records that pages and `explain` read | `results/` of the checkout, else the cache folder's `results/` |
+| `ROOFTOP_JOBS` | processes that compile at once | number of usable cores |
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+PACKAGE = Path(__file__).resolve().parent.parent
+CHECKOUT = PACKAGE.parent
+
+
+@dataclass(frozen=True)
+class Settings:
+    cache: Path
+    results: Path
+    jobs: int
+
+
+def load() -> Settings:
+    """The settings as the environment has them now.
+
+    Raises ValueError where a variable is set to something that it cannot be."""
+    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    cache = Path(os.environ.get("ROOFTOP_CACHE") or Path(base) / "rooftop")
+    in_checkout = (CHECKOUT / "pyproject.toml").is_file() and (CHECKOUT / "results").is_dir()
+    results = os.environ.get("ROOFTOP_RESULTS")
+    where = Path(results) if results else (CHECKOUT / "results" if in_checkout else cache / "results")
+    jobs_text = os.environ.get("ROOFTOP_JOBS") or str(len(os.sched_getaffinity(0)))
+    if not jobs_text.isdigit() or int(jobs_text) < 1:
+        raise ValueError(f"ROOFTOP_JOBS is {jobs_text!r}; it must be a whole number of at least 1")
+    return Settings(cache, where, int(jobs_text))
+
+
+def tool_path(name: str) -> Path | None:
+    """An executable on PATH, or None."""
+    for folder in os.environ.get("PATH", "").split(os.pathsep):
+        candidate = Path(folder) / name
+        if folder and candidate.is_file() and os.access(candidate, os.X_OK):
+            return candidate
+    return None

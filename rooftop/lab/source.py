@@ -1,0 +1,30 @@
+"""Source text without what does not change the machine code, and the hash of it. One scanner, the same on every Python."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from typing import Any
+
+_PYTHON = re.compile(
+    r"(?P<doc>^[ \t]*[rbuRBU]{0,2}(?:\"\"\"(?:\\.|[^\\])*?\"\"\"|'''(?:\\.|[^\\])*?''')[ \t]*$)"
+    r"|(?P<keep>[rbfuRBFU]{0,2}(?:\"\"\"(?:\\.|[^\\])*?\"\"\"|'''(?:\\.|[^\\])*?'''|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*'))"
+    r"|(?P<comment>#[^\n]*)",
+    re.S | re.M,
+)
+_C = re.compile(r"(?P<keep>\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*')|(?P<comment>//[^\n]*|/\*.*?\*/)", re.S)
+
+
+def strip(text: str, language: str) -> str:
+    """`text` without comments, docstrings (a triple-quoted text alone on its lines) and spare white space. `language`: python or c."""
+    pattern = _PYTHON if language == "python" else _C
+    bare = pattern.sub(lambda m: m["keep"] or "", text)
+    lines = (re.sub(r"[ \t]+", " ", line.rstrip()) if language == "c" else line.rstrip() for line in bare.splitlines())
+    return "\n".join(line for line in lines if line.strip())
+
+
+def digest(*parts: Any) -> str:
+    """Twelve hexadecimal digits over texts and JSON-able values."""
+    joined = "\0".join(p if isinstance(p, str) else json.dumps(p, sort_keys=True, default=str) for p in parts)
+    return hashlib.sha256(joined.encode()).hexdigest()[:12]

@@ -1,0 +1,246 @@
+"""The words of the house as data: dtypes, tensor facts, cases, problems, work, launches.
+
+Everything here is plain data that needs neither torch nor a GPU, so that which kernel and which config a call would take can be
+worked out, tested and explained on any machine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from math import prod
+from types import MappingProxyType
+from typing import Any, TypeAlias
+
+Number: TypeAlias = int | float | bool
+Option: TypeAlias = int | float | bool | str
+
+
+@dataclass(frozen=True)
+class DType:
+    """One element type under the names the toolchains give it."""
+
+    name: str
+    bytes: int
+    torch: str
+    cuda: str
+    triton: str
+    floating: bool
+    mantissa: int = 0  # bits stored after the binary point
+    max: float = 0.0  # largest finite value
+
+
+DTYPES: Mapping[str, DType] = MappingProxyType(
+    {
+        d.name: d
+        for d in (
+            DType("f64", 8, "float64", "double", "fp64", True, 52, 1.7976931348623157e308),
+            DType("f32", 4, "float32", "float", "fp32", True, 23, 3.4028234663852886e38),
+            DType("f16", 2, "float16", "__half", "fp16", True, 10, 65504.0),
+            DType("bf16", 2, "bfloat16", "__nv_bfloat16", "bf16", True, 7, 3.3895313892515355e38),
+            DType("f8e4m3", 1, "float8_e4m3fn", "__nv_fp8_e4m3", "fp8e4nv", True, 3, 448.0),
+            DType("f8e5m2", 1, "float8_e5m2", "__nv_fp8_e5m2", "fp8e5", True, 2, 57344.0),
+            DType("i64", 8, "int64", "long long", "i64", False),
+            DType("i32", 4, "int32", "int", "i32", False),
+            DType("i16", 2, "int16", "short", "i16", False),
+            DType("i8", 1, "int8", "signed char", "i8", False),
+            DType("u8", 1, "uint8", "unsigned char", "u8", False),
+            DType("bool", 1, "bool", "bool", "i1", False),
+        )
+    }
+)
+OF_TORCH: Mapping[str, str] = MappingProxyType({d.torch: d.name for d in DTYPES.values()})
+
+
+def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Row-major strides of ``shape``, in elements."""
+    strides: list[int] = []
+    step = 1
+    for extent in reversed(shape):
+        strides.append(step)
+        step *= max(extent, 1)
+    return tuple(reversed(strides))
+
+
+@dataclass(frozen=True)
+class Meta:
+    """The facts of one tensor that decide how it is handled: shape, strides (elements), dtype, alignment of its address (bytes)."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    strides: tuple[int, ...] = ()
+    align: int = 16
+
+    def __post_init__(self) -> None:
+        if self.dtype not in DTYPES:
+            raise ValueError(f"dtype {self.dtype!r} is not one of {', '.join(DTYPES)}")
+        if len(self.strides) != len(self.shape):
+            if self.strides:
+                raise ValueError(f"{len(self.strides)} strides for {len(self.shape)} dimensions")
+            object.__setattr__(self, "strides", contiguous_strides(self.shape))
+
+    @property
+    def numel(self) -> int:
+        return prod(self.shape)
+
+    @property
+    def itemsize(self) -> int:
+        return DTYPES[self.dtype].bytes
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its elements (each counted once, whatever the strides)."""
+        return self.numel * self.itemsize
+
+    @property
+    def contiguous(self) -> bool:
+        return self.numel == 0 or all(
+            extent == 1 or stride == want
+            for extent, stride, want in zip(self.shape, self.strides, contiguous_strides(self.shape), strict=True)
+        )
+
+    @property
+    def span(self) -> int:
+        """Elements from the first to one past the last that the strides reach."""
+        if self.numel == 0:
+            return 0
+        return 1 + sum((extent - 1) * stride for extent, stride in zip(self.shape, self.strides, strict=True))
+
+    def with_(self, **changes: Any) -> Meta:
+        return replace(self, **changes)
+
+
+@dataclass(frozen=True)
+class Device:
+    """What a kernel may ask about the card. The figures of a named target stand in where there is no GPU."""
+
+    name: str
+    arch: int  # 90 on an H100
+    sms: int
+    shared_per_block: int  # bytes a block may ask for (opt-in)
+    l2_bytes: int
+
+    @property
+    def target(self) -> str:
+        """The compiler's name of the architecture: Hopper's own instructions need the `a`."""
+        return f"sm_{self.arch}a" if self.arch >= 90 else f"sm_{self.arch}"
+
+
+TARGETS: Mapping[int, Device] = MappingProxyType(
+    {
+        80: Device("NVIDIA A800-SXM4-80GB", 80, 108, 163 * 1024, 40 << 20),
+        89: Device("NVIDIA GeForce RTX 4090", 89, 128, 99 * 1024, 72 << 20),
+        90: Device("NVIDIA H100 80GB HBM3", 90, 132, 227 * 1024, 50 << 20),
+    }
+)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One call, as facts: the tensors by the op's names for them (None where optional and absent), the options, the device."""
+
+    op: str
+    tensors: tuple[tuple[str, Meta | None], ...]
+    options: tuple[tuple[str, Option], ...] = ()
+    device: Device = TARGETS[90]
+
+    def __getitem__(self, name: str) -> Meta:
+        meta = self.get(name)
+        if meta is None:
+            raise KeyError(f"{self.op} has no tensor {name!r} here")
+        return meta
+
+    def get(self, name: str) -> Meta | None:
+        for key, meta in self.tensors:
+            if key == name:
+                return meta
+        return None
+
+    def option(self, name: str) -> Option:
+        for key, value in self.options:
+            if key == name:
+                return value
+        raise KeyError(f"{self.op} has no option {name!r}")
+
+    def replace(self, **tensors: Meta | None) -> Problem:
+        return replace(self, tensors=tuple((k, tensors.get(k, m)) for k, m in self.tensors))
+
+    def on(self, device: Device) -> Problem:
+        return replace(self, device=device)
+
+    @property
+    def signature(self) -> str:
+        """A short text that names the shapes, dtypes and options; tuned configs are keyed by it."""
+        parts = [
+            f"{k}:{m.dtype}[{','.join(map(str, m.shape))}]" + ("" if m.contiguous and m.align >= 16 else "*")
+            for k, m in self.tensors
+            if m is not None
+        ]
+        return " ".join(parts + [f"{k}={v}" for k, v in self.options])
+
+
+@dataclass(frozen=True)
+class Work:
+    """The least that a case must do: bytes read and written (each element once) and operations by unit (one FMA is one)."""
+
+    read: int
+    write: int
+    ops: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def bytes(self) -> int:
+        return self.read + self.write
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One kernel launch as data. Strings in `args` name tensors (their address is passed); all else are numbers.
+
+    Triton: `kernel` is the jit function, `args` go by parameter name (constexprs too), `warps` and `stages` apply.
+    CUDA C++: `kernel` is the name expression, `args` go by position, `types` are their C types, `block`, `cluster`, `shared` apply."""
+
+    kernel: Any
+    grid: tuple[int, ...]
+    args: Mapping[str, Any]
+    warps: int = 4
+    stages: int = 1
+    types: tuple[str, ...] = ()
+    block: tuple[int, ...] = (1,)
+    cluster: tuple[int, ...] = ()
+    shared: int = 0
+
+
+@dataclass(frozen=True)
+class Input:
+    """How one input tensor of a case is made. `fill` and `layout` are names in `rooftop.lab.inputs`."""
+
+    shape: tuple[int, ...]
+    dtype: str = "f32"
+    fill: str = "normal"
+    layout: str = "contiguous"
+
+
+@dataclass(frozen=True)
+class Case:
+    """One shape, dtype and option set of an op. `tags`: `edge`, `bench`, `model`, `huge` (needs a large GPU)."""
+
+    name: str
+    inputs: Mapping[str, Input | Option | None]
+    tags: frozenset[str] = frozenset()
+    why: str = ""
+
+    @property
+    def dtype(self) -> str:
+        """That of the first tensor."""
+        return next(v.dtype for v in self.inputs.values() if isinstance(v, Input))
+
+    @property
+    def id(self) -> str:
+        return f"{self.name} {self.dtype}"
+
+    def tensors(self) -> Iterator[tuple[str, Input]]:
+        return ((k, v) for k, v in self.inputs.items() if isinstance(v, Input))
+
+
+def case(name: str, *, tags: str = "", why: str = "", **inputs: Input | Option | None) -> Case:
+    """A case written in one line: ``case("tall", x=Input((4096, 128)), dim=-1, tags="bench model")``."""
+    return Case(name, MappingProxyType(dict(inputs)), frozenset(tags.split()), why)

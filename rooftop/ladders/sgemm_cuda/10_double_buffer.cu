@@ -1,0 +1,142 @@
+/* rooftop
+idea    = "Two buffers of shared memory: while one tile is multiplied, the next is on its way from memory into registers, and goes into the other buffer afterwards. One barrier a tile instead of two."
+predict = { speedup = 1.15 }
+limit   = "The tile on its way takes registers and two instructions a number, and only one tile is on its way."
+dtypes  = ["f32"]
+args    = ["M: i32", "N: i32", "K: i32", "alpha: f32", "a: f32[M, K]", "lda: i64 = stride(a, 0)", "b: f32[K, N]", "ldb: i64 = stride(b, 0)", "beta: f32", "c: f32[M, N]?", "ldc: i64 = stride(c, 0)", "out: f32[M, N]", "ldo: i64 = stride(out, 0)"]
+demands = { has = ["FFMA", "LDS.128", "LDG.E.128"], spills = 0 }
+
+[requires]
+"M * N > 0" = "there is nothing to compute"
+"stride(a, 1) == 1 or K <= 1" = "the elements of a row of a must be neighbours"
+"stride(b, 1) == 1 or N == 1" = "the elements of a row of b must be neighbours"
+"not present(c) or stride(c, 1) == 1 or N == 1" = "the elements of a row of c must be neighbours"
+"stride(out, 1) == 1 or N == 1" = "the elements of a row of out must be neighbours"
+
+[config]
+BM = 128
+BN = 128
+BK = 8
+WM = 64
+WN = 64
+TM = 8
+TN = 16
+
+[[launch]]
+kernel = "sgemm<{BM}, {BN}, {BK}, {WM}, {WN}, {TM}, {TN}, {4 if K % 4 == 0 and aligned(a, 16) else 1}, {4 if N % 4 == 0 and aligned(b, 16) and aligned(c, 16) and aligned(out, 16) else 1}>"
+grid   = ["ceil(M / BM) * ceil(N / BN)"]
+block  = ["BM // WM * (BN // WN) * 32"]
+*/
+/// V neighbouring floats, moved by one instruction.
+template <int V>
+struct alignas(4 * V) Floats {
+    float v[V];
+};
+
+template <int V>
+__device__ Floats<V> load(const float* from) {
+    return *reinterpret_cast<const Floats<V>*>(from);
+}
+
+template <int V>
+__device__ void store(float* to, Floats<V> x) {
+    if constexpr (V == 4)
+        *reinterpret_cast<float4*>(to) = make_float4(x.v[0], x.v[1], x.v[2], x.v[3]);
+    else
+        *to = x.v[0];
+}
+
+template <int BM, int BN, int BK, int WM, int WN, int TM, int TN, int VA, int VN>
+__global__ __launch_bounds__(BM / WM * (BN / WN) * 32, 2) void sgemm(
+    int M, int N, int K, float alpha, const float* __restrict__ a, long long lda, const float* __restrict__ b, long long ldb,
+    float beta, const float* c, long long ldc, float* out, long long ldo) {
+    constexpr int THREADS = BM / WM * (BN / WN) * 32;
+    constexpr int LANES_M = WM / TM, LANES_N = WN / TN;    // lanes along the rows and columns of a warp's tile
+    static_assert(LANES_M * LANES_N == 32, "a warp is 32 lanes");
+    constexpr int A_STEP = THREADS * VA / BK, B_STEP = THREADS * VN / BN;   // rows that the block copies at once
+    static_assert(BM % A_STEP == 0 && BK % B_STEP == 0, "the copies come out even");
+    __shared__ __align__(16) float a_tile[2][BK][BM + 4];
+    __shared__ __align__(16) float b_tile[2][BK][BN];
+    const int tiles_n = (N - 1) / BN + 1;
+    const long long m0 = blockIdx.x / tiles_n * static_cast<long long>(BM), n0 = blockIdx.x % tiles_n * static_cast<long long>(BN);
+    const int rows = M - m0 < BM ? M - m0 : BM, cols = N - n0 < BN ? N - n0 : BN;
+    const int tid = threadIdx.x;
+    const int a_m = tid * VA / BK, a_k = tid * VA % BK, b_k = tid * VN / BN, b_n = tid * VN % BN;
+    a += (m0 + a_m) * lda + a_k;
+    b += b_k * ldb + n0 + b_n;
+    const int lane = tid % 32, warp = tid / 32;
+    const int m_thread = warp / (BN / WN) * WM + lane / LANES_N * 4;   // a thread's rows are m_thread + 4 LANES_M g + 0..3
+    const int n_thread = warp % (BN / WN) * WN + lane % LANES_N * 4;
+
+    Floats<VA> a_next[BM / A_STEP];
+    Floats<VN> b_next[BK / B_STEP];
+    auto take = [&](int left) {
+#pragma unroll
+        for (int i = 0; i < BM / A_STEP; ++i) {
+            const int m = a_m + i * A_STEP;
+            a_next[i] = m < rows && a_k < left ? load<VA>(a + i * A_STEP * lda) : Floats<VA>{};
+        }
+#pragma unroll
+        for (int i = 0; i < BK / B_STEP; ++i) {
+            const int k = b_k + i * B_STEP;
+            b_next[i] = k < left && b_n < cols ? load<VN>(b + i * B_STEP * ldb) : Floats<VN>{};
+        }
+        a += BK;
+        b += BK * ldb;
+    };
+    auto put = [&](int buffer) {
+#pragma unroll
+        for (int i = 0; i < BM / A_STEP; ++i) {
+            const int m = a_m + i * A_STEP;
+#pragma unroll
+            for (int q = 0; q < VA; ++q) a_tile[buffer][a_k + q][m] = a_next[i].v[q];
+        }
+#pragma unroll
+        for (int i = 0; i < BK / B_STEP; ++i) {
+            const int k = b_k + i * B_STEP;
+            store(&b_tile[buffer][k][b_n], b_next[i]);
+        }
+    };
+
+    float sum[TM][TN] = {};
+    take(K);
+    put(0);
+    __syncthreads();
+    int buffer = 0;
+    for (int left = K; left > 0; left -= BK) {
+        if (left > BK) take(left - BK);
+#pragma unroll
+        for (int k = 0; k < BK; ++k) {
+            float a_now[TM], b_now[TN];
+#pragma unroll
+            for (int i = 0; i < TM; ++i) a_now[i] = a_tile[buffer][k][m_thread + i / 4 * 4 * LANES_M + i % 4];
+#pragma unroll
+            for (int j = 0; j < TN; ++j) b_now[j] = b_tile[buffer][k][n_thread + j / 4 * 4 * LANES_N + j % 4];
+#pragma unroll
+            for (int i = 0; i < TM; ++i)
+#pragma unroll
+                for (int j = 0; j < TN; ++j) sum[i][j] = fmaf(a_now[i], b_now[j], sum[i][j]);
+        }
+        buffer ^= 1;
+        if (left > BK) put(buffer);
+        __syncthreads();
+    }
+
+    out += (m0 + m_thread) * ldo + n0 + n_thread;
+    const bool add = beta != 0 && c != nullptr;
+    if (add) c += (m0 + m_thread) * ldc + n0 + n_thread;
+#pragma unroll
+    for (int i = 0; i < TM; ++i) {
+        const int m = i / 4 * 4 * LANES_M + i % 4;
+        if (m_thread + m >= rows) break;
+#pragma unroll
+        for (int j = 0; j < TN; j += VN) {
+            const int n = j / 4 * 4 * LANES_N + j % 4;
+            if (n_thread + n >= cols) break;
+            Floats<VN> r = add ? load<VN>(c + m * ldc + n) : Floats<VN>{};
+#pragma unroll
+            for (int q = 0; q < VN; ++q) r.v[q] = add ? fmaf(beta, r.v[q], alpha * sum[i][j + q]) : alpha * sum[i][j + q];
+            store(out + m * ldo + n, r);
+        }
+    }
+}

@@ -1,0 +1,86 @@
+/* rooftop
+idea    = "Sixteen bytes an access instead of one element: eight bf16 or four f32 with one instruction. Rows that do not begin on 16 bytes go element by element, as before."
+predict = { speedup = 1.5 }
+limit   = "The row is read twice, the second time from the L2 where it is too long for the L1."
+dtypes  = ["f32", "bf16"]
+args    = ["C: u32", "x: T[R, C, 1]", "xs: i64 = stride(x, 0)", "y: T[R, C, 1]", "ys: i64 = stride(y, 0)"]
+demands = { has = ["LDG.E.128", "STG.E.128"], spills = 0 }
+
+[requires]
+"C == 1 or stride(x, 1) == 1 and stride(y, 1) == 1" = "the elements of a row must be neighbours"
+
+[config]
+threads = 256
+
+[[launch]]
+kernel = "softmax<{T}, {threads}>"
+grid   = ["R"]
+block  = ["threads"]
+*/
+#include <cuda_bf16.h>
+
+constexpr float LOWEST = -3.402823466e38f;  // a row of -inf alone then ends as 0 / 0 = NaN, as it should
+
+/// A maximum, and the sum of exp(x - m) over the elements it stands for (Milakov and Gimelshein 2018).
+struct Part {
+    float m, s;
+};
+
+__device__ Part add(Part p, float x) {
+    const float d = x - p.m;
+    const float e = __expf(-fabsf(d));  // one of exp(x - m') and exp(m - m') is 1, this is the other
+    return {fmaxf(p.m, x), d > 0 ? p.s * e + 1 : p.s + e};
+}
+
+__device__ Part merge(Part a, Part b) {
+    const float m = fmaxf(a.m, b.m);
+    return {m, a.s * __expf(a.m - m) + b.s * __expf(b.m - m)};
+}
+
+/// The parts of `lanes` neighbouring threads, merged in each of them.
+template <int LANES>
+__device__ Part fold(Part part) {
+    for (int step = LANES / 2; step > 0; step /= 2)
+        part = merge(part, {__shfl_xor_sync(~0u, part.m, step), __shfl_xor_sync(~0u, part.s, step)});
+    return part;
+}
+
+/// Sixteen bytes of a row.
+template <typename T>
+struct alignas(16) Pack {
+    static constexpr int N = 16 / sizeof(T);
+    T v[N];
+};
+
+template <typename T, int THREADS>
+__global__ void softmax(unsigned C, const T* __restrict__ x, long long xs, T* __restrict__ y, long long ys) {
+    using P = Pack<T>;
+    constexpr int WARPS = THREADS / 32;
+    __shared__ Part shared[WARPS];
+    const unsigned tid = threadIdx.x;
+    x += blockIdx.x * xs;
+    y += blockIdx.x * ys;
+    const bool aligned = (reinterpret_cast<unsigned long long>(x) | reinterpret_cast<unsigned long long>(y)) % 16 == 0;
+    const unsigned packs = aligned ? C / P::N : 0;  // the rest of the row, shorter than a pack or all of it, goes by elements
+
+    Part part = {LOWEST, 0};
+    for (unsigned k = tid; k < packs; k += THREADS) {
+        const P p = reinterpret_cast<const P*>(x)[k];
+#pragma unroll
+        for (int j = 0; j < P::N; ++j) part = add(part, static_cast<float>(p.v[j]));
+    }
+    for (unsigned c = packs * P::N + tid; c < C; c += THREADS) part = add(part, static_cast<float>(x[c]));
+    part = fold<32>(part);
+    if (tid % 32 == 0) shared[tid / 32] = part;
+    __syncthreads();
+    part = fold<WARPS>(shared[tid % WARPS]);
+    const float m = part.m, scale = 1 / part.s;
+
+    for (unsigned k = tid; k < packs; k += THREADS) {
+        P p = reinterpret_cast<const P*>(x)[k];
+#pragma unroll
+        for (int j = 0; j < P::N; ++j) p.v[j] = T(__expf(static_cast<float>(p.v[j]) - m) * scale);
+        reinterpret_cast<P*>(y)[k] = p;
+    }
+    for (unsigned c = packs * P::N + tid; c < C; c += THREADS) y[c] = T(__expf(static_cast<float>(x[c]) - m) * scale);
+}

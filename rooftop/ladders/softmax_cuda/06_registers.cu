@@ -1,0 +1,138 @@
+/* rooftop
+idea    = "The row stays in the registers of its block, as floats: read once, written once, and each exponential is taken once."
+predict = { speedup = 1.15 }
+limit   = "A row of 32768 floats takes half of a multiprocessor's registers: one block at a time, and while it computes nothing is loaded. Longer rows do not fit."
+dtypes  = ["f32", "bf16"]
+args    = ["C: u32", "x: T[R, C, 1]", "xs: i64 = stride(x, 0)", "y: T[R, C, 1]", "ys: i64 = stride(y, 0)"]
+demands = { has = ["LDG.E.128", "STG.E.128"], spills = 0 }
+valid   = "C <= threads * packs * 16 // bytes(x)"
+
+[requires]
+"C == 1 or stride(x, 1) == 1 and stride(y, 1) == 1" = "the elements of a row must be neighbours"
+"C <= 32768" = "a row must fit the registers of one block"
+
+[config]
+threads = 1024
+packs   = 8
+
+[[choice]]
+when    = "C <= 4096 and bytes(x) == 4"
+threads = 128
+
+[[choice]]
+when    = "C <= 8192 and bytes(x) == 4"
+threads = 256
+
+[[choice]]
+when    = "C <= 16384 and bytes(x) == 4"
+threads = 512
+
+[[choice]]
+when    = "C <= 4096 and bytes(x) == 2"
+threads = 128
+packs   = 4
+
+[[choice]]
+when    = "C <= 8192 and bytes(x) == 2"
+threads = 256
+packs   = 4
+
+[[choice]]
+when    = "C <= 16384 and bytes(x) == 2"
+threads = 512
+packs   = 4
+
+[[choice]]
+when    = "bytes(x) == 2"
+packs   = 4
+
+[[launch]]
+kernel = "softmax<{T}, {threads}, {packs}>"
+grid   = ["R"]
+block  = ["threads"]
+*/
+#include <cuda_bf16.h>
+#include <math_constants.h>
+
+constexpr float LOWEST = -3.402823466e38f;  // a row of -inf alone then ends as 0 / 0 = NaN, as it should
+
+/// A maximum, and the sum of exp(x - m) over the elements it stands for (Milakov and Gimelshein 2018).
+struct Part {
+    float m, s;
+};
+
+__device__ Part merge(Part a, Part b) {
+    const float m = fmaxf(a.m, b.m);
+    return {m, a.s * __expf(a.m - m) + b.s * __expf(b.m - m)};
+}
+
+/// The parts of `lanes` neighbouring threads, merged in each of them.
+template <int LANES>
+__device__ Part fold(Part part) {
+    for (int step = LANES / 2; step > 0; step /= 2)
+        part = merge(part, {__shfl_xor_sync(~0u, part.m, step), __shfl_xor_sync(~0u, part.s, step)});
+    return part;
+}
+
+/// Sixteen bytes of a row.
+template <typename T>
+struct alignas(16) Pack {
+    static constexpr int N = 16 / sizeof(T);
+    T v[N];
+};
+
+template <typename T, int THREADS, int PACKS>
+__global__ void __launch_bounds__(THREADS) softmax(unsigned C, const T* __restrict__ x, long long xs, T* __restrict__ y, long long ys) {
+    using P = Pack<T>;
+    constexpr int WARPS = THREADS / 32;
+    __shared__ Part shared[WARPS];
+    const unsigned tid = threadIdx.x;
+    x += blockIdx.x * xs;
+    y += blockIdx.x * ys;
+    const bool aligned = (reinterpret_cast<unsigned long long>(x) | reinterpret_cast<unsigned long long>(y)) % 16 == 0;
+
+    float v[PACKS][P::N];
+#pragma unroll
+    for (int i = 0; i < PACKS; ++i) {
+        const unsigned c = (i * THREADS + tid) * P::N;
+        P p;
+        if (aligned && c + P::N <= C) {
+            p = *reinterpret_cast<const P*>(x + c);
+        } else {
+#pragma unroll
+            for (int j = 0; j < P::N; ++j) p.v[j] = c + j < C ? x[c + j] : T(-CUDART_INF_F);
+        }
+#pragma unroll
+        for (int j = 0; j < P::N; ++j) v[i][j] = static_cast<float>(p.v[j]);
+    }
+
+    Part own = {LOWEST, 0};
+#pragma unroll
+    for (int i = 0; i < PACKS; ++i)
+#pragma unroll
+        for (int j = 0; j < P::N; ++j) own.m = fmaxf(own.m, v[i][j]);
+#pragma unroll
+    for (int i = 0; i < PACKS; ++i)
+#pragma unroll
+        for (int j = 0; j < P::N; ++j) own.s += v[i][j] = __expf(v[i][j] - own.m);
+    Part part = fold<32>(own);
+    if (tid % 32 == 0) shared[tid / 32] = part;
+    __syncthreads();
+    part = fold<WARPS>(shared[tid % WARPS]);
+    const float scale = __expf(own.m - part.m) / part.s;
+
+#pragma unroll
+    for (int i = 0; i < PACKS; ++i) {
+        const unsigned c = (i * THREADS + tid) * P::N;
+        P p;
+#pragma unroll
+        for (int j = 0; j < P::N; ++j) p.v[j] = T(v[i][j] * scale);
+        if (aligned && c + P::N <= C) {
+            *reinterpret_cast<P*>(y + c) = p;
+        } else {
+#pragma unroll
+            for (int j = 0; j < P::N; ++j)
+                if (c + j < C) y[c + j] = p.v[j];
+        }
+    }
+}

@@ -1,0 +1,127 @@
+"""Elementwise sum of two tensors of one shape: the hello world.
+
+    out_i = x_i + y_i"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from rooftop.lab.op import Grad, Op, Tolerance, like
+from rooftop.lab.spec import Case, Input, Meta, Problem, Work, case
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+FLOATS = ("f32", "f16", "bf16")
+
+
+def add(x: Tensor, y: Tensor, *, implementation: str | None = None) -> Tensor:
+    """The sum of `x` and `y`, element by element, rounded once.
+
+    Args:
+        x, y: float32, float16 or bfloat16, of the same shape and dtype (no broadcasting: expand first), any strides.
+        implementation: a kernel by name (`"triton"`): it runs or raises. None picks the best that takes the input.
+
+    Returns a tensor of their shape and dtype.
+
+    Raises TypeError for other dtypes or two different ones, ValueError for two shapes or devices."""
+    _validate(x, y)
+    return OP(x, y, implementation=implementation)
+
+
+def _validate(x: Tensor, y: Tensor) -> None:
+    import torch
+
+    for name, t in (("x", x), ("y", y)):
+        if not isinstance(t, torch.Tensor):
+            raise TypeError(f"add: {name} is a {type(t).__name__}; it must be a tensor")
+        if t.dtype not in (torch.float32, torch.float16, torch.bfloat16):
+            raise TypeError(f"add: {name} is {t.dtype}; accepted are torch.float32, torch.float16, torch.bfloat16")
+    if x.dtype != y.dtype:
+        raise TypeError(f"add: x is {x.dtype} and y is {y.dtype}; they must be the same")
+    if x.shape != y.shape:
+        raise ValueError(f"add: x has shape {tuple(x.shape)} and y {tuple(y.shape)}; they must be the same (expand first)")
+    if x.device != y.device:
+        raise ValueError(f"add: x lies on {x.device} and y on {y.device}; they must be on one device")
+
+
+def reference(x: Tensor, y: Tensor) -> Tensor:
+    return x + y
+
+
+def outputs(x: Meta, y: Meta) -> dict[str, Meta]:
+    return {"out": like(x) if x.strides == y.strides else Meta(x.shape, x.dtype)}
+
+
+def canonical(p: Problem) -> Problem | None:
+    """All three as one dimension [n], where they lie alike and without gaps."""
+    x, y, out = p["x"], p["y"], p["out"]
+    if not x.strides == y.strides == out.strides or like(x).strides != x.strides:
+        return None
+    return p.replace(**{n: Meta((m.numel,), m.dtype, (1,), m.align) for n, m in p.tensors if m is not None})
+
+
+def work(p: Problem) -> Work:
+    return Work(p["x"].nbytes + p["y"].nbytes, p["out"].nbytes, {"fma32": float(p["out"].numel)})
+
+
+def _torch() -> Callable[..., Tensor]:
+    import torch
+
+    return torch.add
+
+
+def _cases() -> list[Case]:
+    def both(shape: tuple[int, ...], d: str, fill: str = "normal", layout: str = "contiguous") -> dict[str, Input]:
+        return {"x": Input(shape, d, fill, layout), "y": Input(shape, d, fill if fill != "inf" else "-inf", layout)}
+
+    bench = [case(f"{n >> 20} Mi elements", tags="bench", **both((n,), d)) for n in (1 << 20, 1 << 26) for d in ("bf16", "f32")]
+    edge = [
+        case(name, tags="edge", **both(*shape_fill_layout[:1], d, *shape_fill_layout[1:]))
+        for d in FLOATS
+        for name, shape_fill_layout in {
+            "empty": ((0,),),
+            "one element": ((1,),),
+            "odd": ((1003,),),
+            "one block": ((4096,),),
+            "three dimensions": ((3, 5, 7),),
+            "transposed": ((20, 36), "normal", "transposed"),
+            "rows padded": ((9, 100), "normal", "sliced"),
+            "address misaligned": ((1003,), "normal", "offset"),
+            "expanded": ((6, 64), "normal", "expanded"),
+            "overflow": ((500,), "large"),
+            "denormals": ((500,), "tiny"),
+            "NaN": ((5, 300), "nan"),
+            "inf - inf": ((5, 300), "inf"),
+            "-0.0": ((5, 300), "-0.0"),
+        }.items()
+    ]
+    huge = [case("over 2^31 elements", tags="edge huge", **both(((1 << 31) + 4097,), "bf16"))]
+    return bench + edge + huge
+
+
+def _low_bits_lost(x: Tensor, y: Tensor) -> Tensor:
+    import torch
+
+    return (x.to(torch.float8_e4m3fn).to(x.dtype) + y) if x.element_size() == 2 else (x.bfloat16() + y.bfloat16()).to(x.dtype)
+
+
+def _tail_not_added(x: Tensor, y: Tensor) -> Tensor:
+    out = (x + y).reshape(-1)
+    n = out.numel() // 4 * 4
+    out[n:] = x.reshape(-1)[n:]
+    return out.view(x.shape)
+
+
+OP = Op(
+    reference,
+    outputs=outputs,
+    canonical=canonical,
+    cases=_cases(),
+    work=work,
+    tolerance=Tolerance(multiple=1.0),
+    grad=Grad(wrt=("x", "y"), saves=(), backward=lambda dout: (dout.clone(), dout.clone())),
+    peers={"torch": _torch},
+    wrong={"low bits lost": _low_bits_lost, "tail not added": _tail_not_added},
+)
