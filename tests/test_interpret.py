@@ -202,6 +202,20 @@ def test_language(rounds: int) -> None:
     assert torch.allclose(y, (2 * x * rounds / 4 + steps + 0.25) * rounds + 1 / 64, atol=1e-5)
 
 
+@triton.jit
+def conditional(y, n):
+    i = 0
+    while tl.condition(i < n):
+        i += 1
+    tl.store(y, i)
+
+
+def test_condition() -> None:
+    y = torch.zeros(1, dtype=torch.int32)
+    interpret.run(conditional, (1,), {"y": y, "n": 5})
+    assert y.item() == 5
+
+
 def test_argument_of_one_is_a_constant() -> None:
     @triton.jit
     def widen(y, step):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -30,7 +31,7 @@ def record(at: str = "2026-01-01T00:00:00+00:00", name: str = "card", scale: flo
         "at": at,
         "device": {"name": name},
         "curves": {
-            kind: [{"bytes": b, "seconds": scale * (1e-6 + b / rate)} for b in roofline.SIZES] for kind, rate in rates.items()
+            kind: [{"bytes": b, "seconds": scale * (1e-6 + b / rate), "by": f"{kind} {b >> 20}"} for b in roofline.SIZES] for kind, rate in rates.items()
         },
         "fma_fp32": {"burst": {"ops_per_s": 30e12}, "sustained": {"ops_per_s": 25e12}},
         "launch": {"graph_node_s": 1.2e-6},
@@ -49,7 +50,7 @@ def test_a_curve_goes_through_its_points_and_smoothly_between() -> None:
     for size in (3 * MIB, 5 * MIB, 90 * MIB, 3000 * MIB):  # between the points, against the law they were made from
         assert curve.time(size) == pytest.approx(1e-6 + size / 3e12, rel=0.02)
     times = [curve.time(MIB * 1.1**i) for i in range(120)]
-    assert all(a < b for a, b in zip(times, times[1:], strict=False))
+    assert all(a < b for a, b in pairwise(times))
 
 
 def test_a_curve_past_its_ends() -> None:
@@ -78,6 +79,12 @@ def test_the_newest_record_of_this_card_counts() -> None:
     ceilings = Ceilings.from_records(records, "card")
     assert ceilings.at.startswith("2026-02")
     assert ceilings.bandwidth("copy", 8 << 30) == pytest.approx(2e12, rel=0.01)
+
+
+def test_the_fastest_variant_is_that_of_the_nearest_size() -> None:
+    c = Ceilings.from_records([record()], "card")
+    assert [c.fastest("copy", size) for size in (0, MIB, 5 * MIB, 6 * MIB, 1 << 40)] == ["copy 2", "copy 2", "copy 4", "copy 8", "copy 8192"]
+    assert Ceilings("card").fastest("read", MIB) is None
 
 
 def test_roofs_of_pure_and_mixed_traffic() -> None:

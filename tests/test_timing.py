@@ -6,6 +6,7 @@ import json
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -202,7 +203,7 @@ def test_graphs_are_long_enough_and_go_whole_rounds() -> None:
 
 def test_rotation_that_fits_l2_is_refused() -> None:
     few = Contestant("few", [Kernel("few", 1e-5) for _ in range(2)])
-    with pytest.raises(ValueError, match="few: 2 input sets of 1048576 bytes stay in an L2 of 52428800 bytes; .* needs 151"):
+    with pytest.raises(ValueError, match=r"few: 2 input sets of 1048576 bytes stay in an L2 of 52428800 bytes; .* needs 151"):
         measure(Simulated(), [few], bytes_per_call=MIB)
     one = Kernel("one", 1e-5)
     with pytest.raises(ValueError, match="one call given twice"):
@@ -258,7 +259,7 @@ def test_inputs_written_to_are_put_back_before_each_sample() -> None:
     contestant = Contestant("inplace", kernels, restore=lambda: device.log.append(("restore", "", 0)))
     found = measure(device, [contestant])
     whats = [(what, name) for what, name, _ in device.log if name != "nothing"]
-    assert all(before == ("restore", "") for before, after in zip(whats, whats[1:], strict=False) if after == ("run", "inplace"))
+    assert all(before == ("restore", "") for before, after in pairwise(whats) if after == ("run", "inplace"))
     assert found["inplace"].calls == 3 and found["inplace"].replays == 1  # each set used once between two restores
     with pytest.raises(ValueError, match="cannot put back"):
         measure(device, [contestant], duty="sustained")
@@ -272,7 +273,7 @@ def test_burst_pauses_and_sustained_does_not() -> None:
     assert burst.busy < 0.1
     sustained = measure(Simulated(), [rotating("a", 1e-3), rotating("b", 1e-3)], duty="sustained", samples=(6, 6))
     assert sustained.setup_s >= PACES["sustained"].warm_s
-    assert sustained["a"].replays * sustained["a"].calls * 1e-3 >= 0.09
+    assert sustained["a"].replays * sustained["a"].calls * 1e-3 >= 0.9 * PACES["sustained"].sample_s
     assert sustained.busy > 0.98
     assert sustained.json()["pace"]["lead_s"] == PACES["sustained"].lead_s
 

@@ -148,7 +148,9 @@ def run_interpreter(subject: Subject, problem: Problem, launches: Sequence[Launc
 
     for launch in launches:
         args = {k: memory[v] if isinstance(v, str) and v in memory else v for k, v in launch.args.items()}
-        interpret.run(launch.kernel, launch.grid, args)
+        inputs = {n for n in subject.op.tensor_names if n not in subject.op.mutates}
+        readonly = [k for k, v in launch.args.items() if isinstance(v, str) and v in inputs]
+        interpret.run(launch.kernel, launch.grid, args, readonly=readonly)
 
 
 def backend_of(subject: Subject, wanted: str = "auto") -> tuple[str, str | None]:
@@ -164,19 +166,21 @@ def backend_of(subject: Subject, wanted: str = "auto") -> tuple[str, str | None]
     return "none", f"{subject.implementation.backend} kernels run on a GPU, and there is none here"
 
 
-def check(subject: Subject, case: Case, *, backend: str = "auto", seed: int = 0, arch: int = 90) -> Result:
+def check(
+    subject: Subject, case: Case, *, backend: str = "auto", seed: int = 0, arch: int = 90, expected: Expected | None = None
+) -> Result:
     """Run one subject on one case and judge it. Never raises for a wrong kernel: the result says what is wrong."""
     started = time.perf_counter()
     result = Result(subject.name, subject.op.name, case.id, "ok")
     try:
-        _check(subject, case, backend, seed, arch, result)
+        _check(subject, case, backend, seed, arch, result, expected)
     except Exception as error:  # whatever a kernel under test does is a finding
         result.status, result.message = "error", f"{type(error).__name__}: {error}"
     result.seconds = time.perf_counter() - started
     return result
 
 
-def _check(subject: Subject, case: Case, backend: str, seed: int, arch: int, result: Result) -> None:
+def _check(subject: Subject, case: Case, backend: str, seed: int, arch: int, result: Result, expected: Expected | None) -> None:
     import torch
 
     op, implementation = subject.op, subject.implementation
@@ -189,19 +193,21 @@ def _check(subject: Subject, case: Case, backend: str, seed: int, arch: int, res
         device = device_of(torch.cuda.current_device())
     else:
         device = TARGETS[max(arch, implementation.arch)]
+    if all(m is None or m.numel == 0 for n, m in op.problem(case, device).tensors if n in op.output_names):
+        reason = "the output is empty: nothing is launched"
     reason = reason or _too_large(case, where) or subject.supports(case, device)
     if reason:
         result.status, result.message = "skipped", reason
         return
     place = "cuda" if where == "gpu" else "cpu"
     problem, seen = subject.kernel_problem(case, device)
-    config, _ = implementation.resolve(seen)
-    expected = expect(op, case, place, seed)
+    expected = expected or expect(op, case, place, seed)
     copies = op.kernel_problem(problem) is None
     tensors = {n: t.contiguous() if copies and t is not None else t for n, t in expected.tensors.items()}
     before = {n: t.clone() for n, t in tensors.items() if t is not None}
     output_metas = {n: m for n, m in (op.contiguous(problem) if copies else problem).tensors if n in op.output_names and m is not None}
-    launches = [] if all(m.numel == 0 for m in output_metas.values()) else implementation.launches(seen, config)
+    config, _ = implementation.resolve(seen)
+    launches = implementation.launches(seen, config)
     result.path = tuple(str(getattr(x.kernel, "__name__", x.kernel)) for x in launches)
     runner = run_gpu if where == "gpu" else run_interpreter
     first: dict[str, Any] | None = None
@@ -209,8 +215,7 @@ def _check(subject: Subject, case: Case, backend: str, seed: int, arch: int, res
         outputs = {n: Guarded(m, place, poison) for n, m in output_metas.items()}
         scratch = {n: Guarded(m, place, poison) for n, m in implementation.scratch(seen, config).items()}
         memory = {**tensors, **{n: g.tensor for n, g in (*outputs.items(), *scratch.items())}}
-        if launches:
-            runner(subject, seen, launches, memory, device)
+        runner(subject, seen, launches, memory, device)
         got = {n: g.tensor for n, g in outputs.items()}
         if first is None:
             first = got
@@ -260,14 +265,14 @@ def _same_bits(a: Any, b: Any) -> bool:
     return bool(_equal(a, b).all())
 
 
-def check_callable(op: Op, case: Case, function: Callable[..., Any], *, name: str, device: Any = "cpu", seed: int = 0) -> Result:
+def check_callable(op: Op, case: Case, function: Callable[..., Any], *, name: str, device: Any = "cpu", seed: int = 0, expected: Expected | None = None) -> Result:
     """Judge any callable with the reference's signature: peers, and the contract's known-wrong list."""
     import torch
 
     result = Result(name, op.name, case.id, "ok", backend="torch")
     started = time.perf_counter()
     try:
-        expected = expect(op, case, device, seed)
+        expected = expected or expect(op, case, device, seed)
         with torch.no_grad():
             found = function(*expected.tensors.values(), *expected.options.values())
         results = found if isinstance(found, tuple) else (found,)

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import tempfile
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -38,8 +39,16 @@ class Binary:
     cached: bool = False
 
 
+_IMPORTING = threading.Lock()  # cuda-core's modules import each other: two threads that start at once see one half made
+
+
 @cache
 def _cuda_core() -> tuple[type, type]:
+    with _IMPORTING:
+        return _import_cuda_core()
+
+
+def _import_cuda_core() -> tuple[type, type]:
     try:
         from cuda.core import Program, ProgramOptions
     except ImportError:
@@ -54,7 +63,8 @@ def _cuda_core() -> tuple[type, type]:
 def nvrtc_version() -> str:
     """`13.0`, as the loaded NVRTC says. Raises ToolchainError where there is none."""
     try:
-        from cuda.bindings import nvrtc
+        with _IMPORTING:
+            from cuda.bindings import nvrtc
 
         status, major, minor = nvrtc.nvrtcVersion()
     except Exception as error:  # the loader raises RuntimeError or its own class, by version

@@ -71,6 +71,8 @@ def select(op: Op, problem: Problem, implementation: str | None = None, config: 
         kernel_problem = op.kernel_problem(op.contiguous(problem))
         assert kernel_problem is not None, f"{op.name}: canonical() refuses contiguous inputs"
     found = registry.implementations(op.name)
+    if implementation is None and all(m is None or m.numel == 0 for n, m in problem.tensors if n not in op.tensor_names):
+        return Choice(None, problem, None, "", (), tuple((f.name, "the output is empty: nothing is launched") for f in found))
     if implementation is not None:
         found = [f for f in found if f.name in (implementation, f"{op.name}__{implementation}")]
         if not found:

@@ -107,6 +107,8 @@ class Head:
             raise HeadError(f"{arg.name} is {meta.dtype}; the kernel takes {arg.dtype}")
         for name, extent in zip(arg.dims, meta.shape, strict=True):
             want = int(name) if name.isdigit() else scope.setdefault(name, extent)
+            if want != extent and name.isdigit():
+                raise HeadError(f"{arg.name} is [{', '.join(map(str, meta.shape))}] as the kernel sees it; it takes [{', '.join(arg.dims)}]")
             if want != extent:
                 raise HeadError(f"{arg.name}[{', '.join(arg.dims)}]: {name} is {want} elsewhere and {extent} here")
 

@@ -235,7 +235,8 @@ class TritonImplementation(Implementation):
     def prepare(self, problem: Problem, launches: Sequence[Launch], names: Sequence[str], index: int) -> list[Prepared]:
         from rooftop.lab.triton_compat import prepare
 
-        tensors = {**dict(problem.tensors)}
+        config, _ = self.resolve(problem)
+        tensors = {**dict(problem.tensors), **self.scratch(problem, config)}
         return [prepare(launch, tensors, names, index) for launch in launches]
 
     @cached_property

@@ -13,13 +13,11 @@ Not safe in threads: what it patches is global to the process while it runs."""
 from __future__ import annotations
 
 import ast
-import builtins
 import functools
 import inspect
 import linecache
-import sys
 import types
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
@@ -27,25 +25,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rooftop.lab.interpret_memory import InterpretError, Memory, Misaligned, OutOfBounds, ReadOnly
+from rooftop.lab.interpret_language import MARK, Language, bounds_of, cpu, tensor_of, truth
+from rooftop.lab.interpret_memory import DeviceAssert, InterpretError, Memory, Misaligned, NotSimulated, OutOfBounds, ReadOnly
 
 if TYPE_CHECKING:
     import torch
 
-    from rooftop.lab.interpret_numbers import DeviceAssert, NotSimulated
-
 __all__ = ["DeviceAssert", "InterpretError", "KernelError", "Misaligned", "NotSimulated", "OutOfBounds", "ReadOnly", "Run", "run"]
 
 GRID_LIMITS = (2**31 - 1, 65535, 65535)  # CUDA's, in programs
-_MARK = "__rooftop_interpreted__"
-
-
-def __getattr__(name: str) -> Any:
-    if name in ("DeviceAssert", "NotSimulated"):  # they need ml_dtypes
-        from rooftop.lab import interpret_numbers
-
-        return getattr(interpret_numbers, name)
-    raise AttributeError(name)
 
 
 class KernelError(InterpretError):
@@ -97,12 +85,12 @@ def run(
     nx, ny, nz = (*sizes, 1, 1)[:3]
     if nx * ny * nz > max_programs:
         raise ValueError(f"grid {sizes} has {nx * ny * nz} programs; max_programs is {max_programs}: choose a smaller case or raise it")
-    unknown = set(readonly) - {n for n, v in values.items() if _tensor_of(v) is not None}
+    unknown = set(readonly) - {n for n, v in values.items() if tensor_of(v) is not None}
     if unknown:
         raise ValueError(f"readonly names {sorted(unknown)}, which are not tensor arguments of {kernel.__name__}")
     with _Session(poison, check_overflow, num_warps) as session, np.errstate(all="ignore"):
         for tensor in reachable:
-            session.memory.add_reachable(_cpu("reachable", tensor))
+            session.memory.add_reachable(cpu("reachable", tensor))
         called = {p.name: session.argument(p, values[p.name], p.name in readonly) for p in kernel.params}
         session.builder.grid_dim = (nx, ny, nz)
         for z in range(nz):
@@ -125,19 +113,6 @@ def _bind(kernel: Any, args: Mapping[str, object]) -> dict[str, Any]:
     return values
 
 
-def _tensor_of(value: Any) -> Any:
-    """The tensor of a tensor or of a TensorDescriptor, else None."""
-    if hasattr(value, "data_ptr"):
-        return value
-    return value.base if hasattr(value, "block_shape") and hasattr(value, "base") else None
-
-
-def _cpu(name: str, tensor: Any) -> Any:
-    if getattr(getattr(tensor, "device", None), "type", None) != "cpu" or str(tensor.layout) != "torch.strided":
-        raise TypeError(f"argument {name!r} is {getattr(tensor, 'device', type(tensor))}; a strided torch tensor on the CPU is accepted")
-    return tensor
-
-
 def _located(error: Exception, kernel: str, program: tuple[int, int, int]) -> InterpretError:
     """``error`` with the place: the innermost line of interpreted code outside Triton's own library."""
     import triton
@@ -146,7 +121,7 @@ def _located(error: Exception, kernel: str, program: tuple[int, int, int]) -> In
     trace = error.__traceback__
     while trace is not None:
         name = trace.tb_frame.f_code.co_filename
-        if _MARK in trace.tb_frame.f_globals and (not place or not name.startswith(library)):
+        if MARK in trace.tb_frame.f_globals and (not place or not name.startswith(library)):
             place = f", {Path(name).name}:{trace.tb_lineno}: {linecache.getline(name, trace.tb_lineno).strip()}"
         trace = trace.tb_next
     kind, text = (type(error), str(error)) if isinstance(error, InterpretError) else (KernelError, f"{type(error).__name__}: {error}")
@@ -184,26 +159,10 @@ class _Rewrite(ast.NodeTransformer):
         return ast.copy_location(ast.Expr(ast.Call(ast.Name("__rooftop_assert__", ast.Load()), args, [])), node)
 
 
-def _bounds(bounds: tuple[Any, ...], step: Any) -> list[int]:
-    """The arguments of Python's range for those of tl.range, where ``step`` may be named."""
-    given = bounds if step is None else (*((0,) if len(bounds) == 1 else ()), *bounds, step)
-    return [int(getattr(b, "value", b)) for b in given]
-
-
-def _truth(tensor: Any) -> bool:
-    """Whether a scalar is not 0. Triton's own code asks only whether there is a tensor at all (``if other``): to that the answer is yes."""
-    data = tensor.handle.data
-    if _MARK not in sys._getframe(1).f_globals:
-        return True
-    if data.size != 1:
-        raise TypeError(f"the truth of a block of shape {data.shape}: `if` and `while` take scalars")
-    return bool(data.item())
-
-
 _MISSING = object()
 
 
-class _Session:
+class _Session(Language):
     """Triton patched for one run: entering applies every patch, leaving undoes them in reverse."""
 
     def __init__(self, poison: bool, check_overflow: bool, num_warps: int) -> None:
@@ -225,7 +184,7 @@ class _Session:
     def __enter__(self) -> _Session:
         from triton.runtime import JITFunction
 
-        if getattr(JITFunction.__call__, _MARK, False):
+        if getattr(JITFunction.__call__, MARK, False):
             raise RuntimeError("a run is under way in this process; interpreted runs cannot be nested or in two threads")
         try:
             self._patch(JITFunction)
@@ -255,7 +214,7 @@ class _Session:
         def call(function: Any, *args: Any, **kwargs: Any) -> Any:
             return self.function(function)(*args, **kwargs)
 
-        setattr(call, _MARK, True)
+        setattr(call, MARK, True)
         self._set(jit_function, "__call__", call)
         self._set(self.interpreter, "_get_np_dtype", self.builder.numpy_type)
         self._set(tl.dtype, "to_ir", lambda kind, builder: kind)
@@ -272,19 +231,19 @@ class _Session:
                     self._set(owner, name, new)
         tensor = tl.tensor
         self._set(tensor, "__index__", lambda t: int(t.handle.data.item()))
-        self._set(tensor, "__bool__", _truth)
+        self._set(tensor, "__bool__", truth)
         self._set(tensor, "__repr__", lambda t: f"{t.type}{t.handle.data}")
         self._set(tensor, "__str__", lambda t: str(t.handle.data))
         self._set(tensor, "T", property(lambda t: tl.trans(t)))
         if hasattr(tl, "condition"):
-            self._set(tl.condition, "__bool__", lambda c: bool(c.condition))
+            self._set(tl.condition, "__bool__", lambda c: bool(int(c.condition)))
 
     def _replacements(self) -> None:
         """What stands for Triton's functions that the compiler treats specially, found by identity."""
         tl, cuda = self.tl, self.tl.extra.cuda
         table: list[tuple[Any, Callable[..., Any]]] = [
             (tl.range, self.range),
-            (tl.static_range, lambda *bounds, step=None, **hints: range(*_bounds(bounds, step))),
+            (tl.static_range, lambda *bounds, step=None, **hints: range(*bounds_of(bounds, step))),
             (tl.static_assert, self.check),
             (tl.static_print, print),
             (tl.reduce, self.reduce),
@@ -299,8 +258,6 @@ class _Session:
 
     def _missing(self, name: str) -> Callable[..., Any]:
         def raises(*args: Any, **kwargs: Any) -> Any:
-            from rooftop.lab.interpret_numbers import NotSimulated
-
             raise NotSimulated(f"tl.{name} is not simulated")
 
         return raises
@@ -336,149 +293,8 @@ class _Session:
             scope = {n: v.value if isinstance(v, constexpr) else self.replacement(v) for n, v in scope.items()}
             special = {"range": self.range, "max": self._extreme("max"), "min": self._extreme("min")}
             scope.update({n: f for n, f in special.items() if n not in jit.fn.__globals__})
-            scope.update({_MARK: True, "__rooftop_assign__": self.assign, "__rooftop_assert__": self.check})
+            scope.update({MARK: True, "__rooftop_assign__": self.assign, "__rooftop_assert__": self.check})
             scope.update({f"__rooftop_{n}__": getattr(self, f"logical_{n}") for n in ("and", "or", "not")})
             exec(compile(tree, jit.fn.__code__.co_filename, "exec", dont_inherit=True), scope)
             self.functions[id(jit)] = scope[jit.fn.__name__]
         return self.functions[id(jit)]
-
-    def assign(self, value: Any) -> Any:
-        """What a variable holds after an assignment: numbers become scalars on the device."""
-        if isinstance(value, self.tl.constexpr):
-            value = value.value
-        return self.semantic.to_tensor(value) if isinstance(value, bool | int | float) else value
-
-    def logical_and(self, *parts: Callable[[], Any]) -> Any:
-        return self._logical(parts, False, "logical_and")
-
-    def logical_or(self, *parts: Callable[[], Any]) -> Any:
-        return self._logical(parts, True, "logical_or")
-
-    def _logical(self, parts: tuple[Callable[[], Any], ...], deciding: bool, method: str) -> Any:
-        """Values known to the compiler decide at once, as Python's do; tensors are combined lane by lane."""
-        out: Any = None
-        for part in parts:
-            value = part()
-            if isinstance(value, self.tl.tensor):
-                out = getattr(out, method)(value) if isinstance(out, self.tl.tensor) else value
-            elif bool(value) is deciding:
-                return value
-            elif not isinstance(out, self.tl.tensor):
-                out = value
-        return out
-
-    def logical_not(self, value: Any) -> Any:
-        return self.semantic.not_(value) if isinstance(value, self.tl.tensor) else not value
-
-    def check(self, condition: Any, message: Any = "") -> None:
-        holds = condition.handle.data.all() if isinstance(condition, self.tl.tensor) else condition
-        if not holds:
-            from rooftop.lab.interpret_numbers import DeviceAssert
-
-            raise DeviceAssert(f"assertion failed: {message}" if message else "assertion failed")
-
-    def range(self, *bounds: Any, step: Any = None, **hints: Any) -> Iterator[Any]:
-        """``range`` and ``tl.range``: scalars of the bounds' type (at least 32 bits), as a loop on the device counts."""
-        given = [*bounds, *([] if step is None else [step])]
-        kinds = [b.dtype for b in given if isinstance(b, self.tl.tensor)]
-        whole = _bounds(bounds, step)
-        wide = any(k.primitive_bitwidth == 64 for k in kinds) or any(not -(2**31) <= w < 2**31 for w in whole)
-        dtype = self.tl.int64 if wide else self.tl.int32
-        for i in range(*whole):
-            yield self.tensor(np.array([i], self.builder.numpy_type(dtype)), dtype)
-
-    def _extreme(self, name: str) -> Callable[..., Any]:
-        plain, device = getattr(builtins, name), self.replacement(getattr(self.tl.core, f"builtin_{name}"))
-        return lambda *args, **kw: (device if any(isinstance(a, self.tl.tensor) for a in args) else plain)(*args, **kw)
-
-    # tensors
-
-    def tensor(self, data: Any, dtype: Any) -> Any:
-        """A Triton tensor; an array of no dimensions, or of shape (1,) from a scalar, is a scalar."""
-        block = data.ndim > 0 and data.shape != (1,)
-        return self.tl.tensor(self.builder.handle(data.reshape(-1) if not data.ndim else data, dtype), self._type(data, dtype, block))
-
-    def _type(self, data: Any, dtype: Any, block: bool) -> Any:
-        return self.tl.block_type(dtype, list(data.shape)) if block else dtype
-
-    def argument(self, parameter: Any, value: Any, readonly: bool) -> Any:
-        """What the kernel's function gets for one argument of a launch."""
-        if parameter.is_constexpr:
-            return value.value if isinstance(value, self.tl.constexpr) else value
-        if type(value) is int and value == 1 and not (parameter.do_not_specialize or parameter.annotation_type):
-            return value  # Triton compiles an integer of 1 in, so that it is no tensor and has no .to()
-        return self._device(parameter.name, value, parameter.annotation_type, readonly)
-
-    def _device(self, name: str, value: Any, annotation: str, readonly: bool) -> Any:
-        from triton._utils import canonicalize_dtype
-
-        tl = self.tl
-        if isinstance(value, tuple):
-            parts = [self._device(f"{name}[{i}]", v, "", readonly) for i, v in enumerate(value)]
-            return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
-        if hasattr(value, "data_ptr"):
-            address = self.memory.add(name, _cpu(name, value), readonly)
-            kind = tl.str_to_ty(f"*{canonicalize_dtype(value.dtype)}", None)
-            return self.tensor(np.array([address], np.uint64), kind)
-        if _tensor_of(value) is not None:
-            shape, strides = ([self._device(name, int(n), "", False) for n in s] for s in (value.shape, value.strides[:-1]))
-            base, block = self._device(name, value.base, "", readonly), [tl.constexpr(b) for b in value.block_shape]
-            made = self.semantic.make_tensor_descriptor(base, shape, [*strides, tl.constexpr(1)], block, padding_option=value.padding)
-            if hasattr(value, "round_f32_to_tf32"):
-                made.handle.round_f32_to_tf32 = value.round_f32_to_tf32
-            return made
-        if not isinstance(value, bool | int | float):
-            return value
-        natural = "u1" if isinstance(value, bool) else "fp32" if isinstance(value, float) else "i32"
-        if natural == "i32" and not -(2**31) <= value < 2**31:
-            natural = "i64" if value < 2**63 else "u64"
-        kind = tl.str_to_ty(annotation or natural, None)
-        wide = np.array([value], np.float64 if isinstance(value, float) else np.uint64 if natural == "u64" else np.int64)
-        return tl.tensor(self.builder.cast_impl(self.builder.handle(wide, tl.float64), kind), kind)
-
-    # reductions
-
-    def _combine(self, function: Any, left: list[Any], right: list[Any], kinds: list[Any]) -> list[Any]:
-        """``function`` on arrays, elementwise; it returns arrays of the same types."""
-        blocks = [self.tl.tensor(self.builder.handle(d, k), self._type(d, k, True)) for d, k in zip(left + right, kinds * 2, strict=True)]
-        out = function(*blocks)
-        parts = list(out) if isinstance(out, tuple | self.tl.tuple) else [out]
-        parts = [self.semantic.cast(self.semantic.to_tensor(p), k).handle.data for p, k in zip(parts, kinds, strict=True)]
-        return [np.broadcast_to(p, d.shape) for p, d in zip(parts, left, strict=True)]
-
-    def reduce(self, input: Any, axis: Any, combine_fn: Any, keep_dims: Any = False, **kwargs: Any) -> Any:
-        """A tree over neighbours, so every step is rounded to the elements' type, as on a GPU (whose tree is another)."""
-        several = isinstance(input, tuple | self.tl.tuple)
-        tensors = list(input) if several else [input]
-        kinds, data = [t.dtype for t in tensors], [t.handle.data for t in tensors]
-        axis, keep, rank = getattr(axis, "value", axis), getattr(keep_dims, "value", keep_dims), data[0].ndim
-        if axis is None:
-            data, at = [d.reshape(-1) for d in data], 0
-        else:
-            at = axis + rank if axis < 0 else axis
-        data = [np.moveaxis(d, at, -1) for d in data]
-        while data[0].shape[-1] > 1:
-            data = self._combine(combine_fn, [d[..., 0::2] for d in data], [d[..., 1::2] for d in data], kinds)
-        data = [np.array(d[..., 0]) for d in data]
-        if keep:
-            data = [np.reshape(d, (1,) * rank) if axis is None else np.expand_dims(d, at) for d in data]
-        made = [self.tl.tensor(self.builder.handle(d.reshape(d.shape or (1,)), k), self._type(d, k, d.ndim > 0)) for d, k in zip(data, kinds, strict=True)]
-        return tuple(made) if several else made[0]
-
-    def scan(self, input: Any, axis: Any, combine_fn: Any, reverse: Any = False, **kwargs: Any) -> Any:
-        """Inclusive scan by doubling distances (Kogge and Stone 1973)."""
-        several = isinstance(input, tuple | self.tl.tuple)
-        tensors = list(input) if several else [input]
-        kinds, data = [t.dtype for t in tensors], [t.handle.data for t in tensors]
-        axis, back = getattr(axis, "value", axis), getattr(reverse, "value", reverse)
-        turn = [np.moveaxis(d, axis, -1) for d in data]
-        turn = [d[..., ::-1] for d in turn] if back else turn
-        distance, extent = 1, turn[0].shape[-1]
-        while distance < extent:
-            ahead = np.arange(extent) >= distance
-            joined = self._combine(combine_fn, [np.roll(d, distance, -1) for d in turn], turn, kinds)
-            turn = [np.where(ahead, j, d) for j, d in zip(joined, turn, strict=True)]
-            distance *= 2
-        turn = [np.moveaxis(d[..., ::-1] if back else d, -1, axis) for d in turn]
-        made = [self.tl.tensor(self.builder.handle(np.ascontiguousarray(d), k), t.type) for d, k, t in zip(turn, kinds, tensors, strict=True)]
-        return tuple(made) if several else made[0]

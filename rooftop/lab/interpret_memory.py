@@ -39,6 +39,14 @@ class ReadOnly(InterpretError):
     """A kernel wrote to an argument that its caller declared read-only."""
 
 
+class NotSimulated(InterpretError, NotImplementedError):
+    """The kernel uses something that the interpreter does not compute."""
+
+
+class DeviceAssert(InterpretError):
+    """A ``tl.device_assert``, ``tl.assume`` or ``assert`` in the kernel did not hold."""
+
+
 class Region:
     """One tensor in the address space. It keeps the tensor alive and works on the tensor's own memory.
 

@@ -13,7 +13,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from rooftop.lab.interpret_memory import Array, InterpretError, Memory, OutOfBounds
+from rooftop.lab.interpret_memory import Array, DeviceAssert, Memory, NotSimulated, OutOfBounds
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 FP8_MAX = {  # largest finite value; no arithmetic on these: Triton compiles none
@@ -30,14 +30,6 @@ SMALL = {
     "fp8e5b16": np.dtype(ml_dtypes.float8_e5m2fnuz),
 }
 UNSIGNED = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
-
-
-class NotSimulated(InterpretError, NotImplementedError):
-    """The kernel uses something that the interpreter does not compute."""
-
-
-class DeviceAssert(InterpretError):
-    """A ``tl.device_assert``, ``tl.assume`` or ``assert`` in the kernel did not hold."""
 
 
 def is_float(dtype: np.dtype[Any]) -> bool:
@@ -119,7 +111,7 @@ def tf32(data: Array) -> Array:
 def dot(a: Array, b: Array, d: Array, truncate: bool) -> Array:
     """d + a @ b as tl.dot: products and sums in the accumulator's precision, f32 for 16-bit accumulators, modulo 2**32 for int32."""
     if d.dtype.kind == "i":
-        whole = np.matmul(a.astype(np.float64), b.astype(np.float64)).astype(np.int64)  # exact: |products| < 2**14, K < 2**39
+        whole = np.matmul(a.astype(np.float64), b.astype(np.float64)).astype(np.int64)  # exact: products of at most 2**16, K < 2**37
         return (whole + d).astype(d.dtype)
     work = np.dtype(np.float64 if d.dtype == np.float64 else np.float32)
     if truncate and a.dtype == np.float32:
@@ -140,33 +132,14 @@ def _away(x: Array) -> Array:
     return np.asarray(np.copysign(np.floor(np.abs(x) + 0.5), x))
 
 
+_NUMPY = "tanh sinh cosh tan sin cos exp exp2 expm1 log log2 log10 log1p sqrt cbrt floor ceil trunc rint fmod copysign hypot"
+_NUMPY += " isnan isinf isfinite signbit fmin fmax nextafter ldexp"
+_ARCS = "asin acos atan asinh acosh atanh"
+_TORCH = "erf erfc erfinv erfcx log_ndtr i0 i1"
 LIBDEVICE: dict[str, Callable[..., Any]] = {
-    **{
-        n: getattr(np, n)
-        for n in (
-            "tanh",
-            "sinh",
-            "cosh",
-            "tan",
-            "sin",
-            "cos",
-            "exp",
-            "exp2",
-            "expm1",
-            "log",
-            "log2",
-            "log10",
-            "log1p",
-            "sqrt",
-            "cbrt",
-            "floor",
-            "ceil",
-            "trunc",
-        )
-    },
-    **{n: getattr(np, n) for n in ("rint", "fmod", "copysign", "hypot", "isnan", "isinf", "isfinite", "signbit", "fmin", "fmax", "nextafter", "ldexp")},
-    **{n: getattr(np, "arc" + n[1:]) for n in ("asin", "acos", "atan", "asinh", "acosh", "atanh")},
-    **{n: _torch(n) for n in ("erf", "erfc", "erfinv", "erfcx", "log_ndtr", "i0", "i1")},
+    **{name: getattr(np, name) for name in _NUMPY.split()},
+    **{name: getattr(np, "arc" + name[1:]) for name in _ARCS.split()},
+    **{name: _torch(name) for name in _TORCH.split()},
     "fabs": np.abs,
     "pow": np.power,
     "powi": np.power,

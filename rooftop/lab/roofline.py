@@ -10,7 +10,8 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast, get_args
 
 from rooftop.lab.devices import Datasheet, slug
 from rooftop.lab.timing import Call, Contestant, Measurement, Timer, sets_needed
@@ -29,6 +30,7 @@ NEVER = 0x5BD1E995
 # name: vectors of 16 bytes a thread, hint of ceilings.cu, whether the grid stays resident and strides
 VARIANTS: Mapping[str, tuple[int, int, bool]] = {
     "1 vector a thread": (1, 0, False),
+    "1 vector a thread, streaming": (1, 1, False),
     "4 vectors a thread": (4, 0, False),
     "4 vectors a thread, streaming": (4, 1, False),
     "8 vectors a thread, streaming": (8, 1, False),
@@ -38,9 +40,12 @@ TORCH: Mapping[Kind, str] = {"copy": "torch copy_", "read": "torch sum", "write"
 
 
 class Streams:
-    """The calibration kernels and memory to run them on: ``arena_bytes`` of random words on torch device ``device``."""
+    """The calibration kernels, loaded on torch device ``device``, and the memory that they run on.
 
-    def __init__(self, device: int, arena_bytes: int) -> None:
+    On an H100 a process that had 8 GiB mapped paid 0.2 us more for every kernel of a graph, empty ones too, than one that had
+    1 GiB: so no more memory is held than the size at hand needs."""
+
+    def __init__(self, device: int = 0) -> None:
         import torch
 
         from rooftop.lab import settings
@@ -58,8 +63,14 @@ class Streams:
                 target=f"sm_{arch}a" if arch >= 90 else f"sm_{arch}",
             )
         )  # fmt: skip
-        self.arena = torch.empty(arena_bytes // 4, dtype=torch.int32, device=f"cuda:{device}").random_()
+        self._arena = torch.empty(0, dtype=torch.int32, device=f"cuda:{device}")
         self._sink = torch.zeros(1, dtype=torch.int32, device=f"cuda:{device}")
+
+    def reserve(self, size: int) -> None:
+        """Replaces the arena by ``size`` bytes of random words; calls made before still hold the old one."""
+        self._arena = self._torch.empty(0, dtype=self._torch.int32, device=self._sink.device)
+        self._torch.cuda.empty_cache()
+        self._arena = self._torch.empty(size // 4, dtype=self._torch.int32, device=self._sink.device).random_()
 
     def launch(self, kernel: str, blocks: int, types: Sequence[str], args: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]) -> Call:
         """A call that launches ``kernel`` on torch's current stream; string values in ``args`` name tensors."""
@@ -75,20 +86,25 @@ class Streams:
 
         return call
 
-    def contestants(self, kind: Kind, total: int, sets: int) -> list[Contestant]:
-        """Every way to move ``total`` bytes (read + written; a multiple of 32), over ``sets`` places in the arena."""
+    def contestants(self, kind: Kind, total: int, sets: int, only: Sequence[str] = ()) -> list[Contestant]:
+        """The ways to move ``total`` bytes (read + written; a multiple of 32), over ``sets`` places in the reserved memory: all of
+        `VARIANTS` and torch's own, or those named in ``only``."""
         if kind not in get_args(Kind):
             raise ValueError(f"kind {kind!r} is not one of {', '.join(get_args(Kind))}")
-        if total % 32 or total * sets > self.arena.nbytes:
-            raise ValueError(f"{sets} sets of {total} bytes do not fit the arena of {self.arena.nbytes}, or are no multiple of 32")
+        if unknown := set(only) - {*VARIANTS, TORCH[kind]}:
+            raise ValueError(f"{', '.join(sorted(unknown))} is not one of {', '.join([*VARIANTS, TORCH[kind]])}")
+        if total % 32 or total * sets > self._arena.nbytes:
+            raise ValueError(f"{sets} sets of {total} bytes exceed the {self._arena.nbytes} reserved, or are no multiple of 32")
         words = total // (8 if kind == "copy" else 4)
-        half = self.arena.numel() // 2
+        half = self._arena.numel() // 2
         places = []
         for i in range(sets):
-            x = self.arena[i * words : (i + 1) * words]
-            places.append((x, self.arena[half + i * words : half + (i + 1) * words] if kind == "copy" else x))
-        field = [Contestant(name, [self._ours(kind, name, x, y) for x, y in places]) for name in VARIANTS]
-        return [*field, Contestant(TORCH[kind], [self._torchs(kind, x, y) for x, y in places])]
+            x = self._arena[i * words : (i + 1) * words]
+            places.append((x, self._arena[half + i * words : half + (i + 1) * words] if kind == "copy" else x))
+        field = [Contestant(name, [self._ours(kind, name, x, y) for x, y in places]) for name in VARIANTS if not only or name in only]
+        if not only or TORCH[kind] in only:
+            field.append(Contestant(TORCH[kind], [self._torchs(kind, x, y) for x, y in places]))
+        return field
 
     def _ours(self, kind: Kind, name: str, x: torch.Tensor, y: torch.Tensor) -> Call:
         unroll, hint, resident = VARIANTS[name]
@@ -117,7 +133,7 @@ class Streams:
     def fma(self, steps: int) -> tuple[Call, int]:
         """A call, and the fused multiply-adds that it makes."""
         blocks = self.sms * BLOCKS_A_SM
-        out = self._torch.empty(blocks * THREADS, device=self.arena.device)
+        out = self._torch.empty(blocks * THREADS, device=self._sink.device)
         args = {"out": "out", "c": -1.9, "steps": steps}
         call = self.launch(f"fma<{FMA_CHAINS}>", blocks, ("ptr", "f32", "i32"), args, {"out": out})
         return call, blocks * THREADS * FMA_CHAINS * FMA_UNROLL * steps
@@ -153,17 +169,21 @@ def calibrate(
     kept = [size for size in sizes if size * sets_needed(size, backend.l2_bytes) <= free]
     if not kept:
         raise RuntimeError(f"{free} bytes of device memory are too few for any of the sizes asked for")
-    streams = Streams(device, max(size * sets_needed(size, backend.l2_bytes) for size in kept))
+    streams = Streams(device)
     say = progress or (lambda text: None)
     before = timer.read_sensors()
-    curves: dict[str, list[dict[str, Any]]] = {}
-    for kind in get_args(Kind):
-        curves[kind] = []
-        for size in kept:
-            field = streams.contestants(kind, size, sets_needed(size, backend.l2_bytes))
+    launch = _launch(timer, streams)
+    curves: dict[str, list[dict[str, Any]]] = {kind: [] for kind in get_args(Kind)}
+    for size in sorted(kept):
+        sets = sets_needed(size, backend.l2_bytes)
+        streams.reserve(size * sets)
+        for kind, points in curves.items():
+            field = streams.contestants(cast(Kind, kind), size, sets)
             found = timer.measure(field, "kernel", bytes_per_call=size, target=0.003, budget_s=point_budget_s)
-            curves[kind].append(_point(size, found))
-            say(f"{kind} {size >> 20} MiB: {curves[kind][-1]['gb_per_s']:.0f} GB/s by {curves[kind][-1]['by']}")
+            points.append(_point(size, found))
+            say(f"{kind} {size >> 20} MiB: {points[-1]['gb_per_s']:.0f} GB/s by {points[-1]['by']}")
+            del field
+    streams.reserve(0)
     return {
         "kind": "ceiling",
         "at": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -171,7 +191,7 @@ def calibrate(
         "versions": versions() | {"cuda": str(torch.version.cuda)},
         "clock": "kernel",
         "curves": curves,
-        "launch": _launch(timer, streams),
+        "launch": launch,
         "fma_fp32": {duty: _fma(timer, streams, duty) for duty in ("burst", "sustained")},
         "sensors": {"before": before, "after": timer.read_sensors()},
     }
@@ -229,9 +249,10 @@ class Curve:
 
     bytes: tuple[int, ...]
     seconds: tuple[float, ...]
+    by: tuple[str, ...] = ()  # which variant was the fastest at each point
 
     def __post_init__(self) -> None:
-        rising = all(a < b for a, b in zip(self.bytes, self.bytes[1:], strict=False))
+        rising = all(a < b for a, b in pairwise(self.bytes))
         if not self.bytes or len(self.bytes) != len(self.seconds) or not rising or min(self.seconds) <= 0:
             raise ValueError("a curve needs as many times as sizes, at least one; sizes must rise and times be positive")
 
@@ -280,7 +301,7 @@ class Ceilings:
             return cls(device, datasheet=datasheet)
         record = max(mine, key=lambda r: r["at"])
         curves = {
-            kind: Curve(tuple(p["bytes"] for p in points), tuple(p["seconds"] for p in points))
+            kind: Curve(tuple(p["bytes"] for p in points), tuple(p["seconds"] for p in points), tuple(p["by"] for p in points))
             for kind, points in record["curves"].items()
         }
         rates = {"fma32": {duty: found["ops_per_s"] for duty, found in record["fma_fp32"].items()}}
@@ -296,6 +317,13 @@ class Ceilings:
         if self.datasheet:
             return self.datasheet.bandwidth_gbs * 1e9
         raise ValueError(f"{self.device} has no measured {kind} ceiling and no datasheet; run rooftop calibrate")
+
+    def fastest(self, kind: Kind, size: int) -> str | None:
+        """The variant that was the fastest at the measured size nearest to ``size``, to be run again beside what it bounds."""
+        curve = self.curves.get(kind)
+        if curve is None or not curve.by:
+            return None
+        return curve.by[min(range(len(curve.bytes)), key=lambda i: abs(math.log(curve.bytes[i] / max(size, 1))))]
 
     def rate(self, unit: str, duty: str = "burst") -> float | None:
         """Operations/s of ``unit``: measured, else the datasheet's, else None."""

@@ -72,7 +72,7 @@ class Pace:
 PACES: Mapping[Duty, Pace] = {
     "normal": Pace(0.0, 0.0, 0.05, REPLAY_S),
     "burst": Pace(0.1, 0.0, 0.05, 5e-3),
-    "sustained": Pace(0.0, 0.1, 3.0, 0.1),
+    "sustained": Pace(0.0, 10e-3, 3.0, 10e-3),
 }
 
 
@@ -218,7 +218,7 @@ class Timer:
 
             backend = CudaBackend()
         self.backend = backend
-        self.read_sensors = sensors or (lambda: {})
+        self.read_sensors = sensors or dict
         self._empty: dict[Clock, float] = {}
 
     def measure(
@@ -236,8 +236,9 @@ class Timer:
         """Times ``contestants`` on ``clock``, the first of them twice.
 
         Rounds of one sample each are taken until the interval of every paired ratio is narrower than ``target`` each way, or
-        ``budget_s`` seconds of sampling or the most ``samples`` are spent; at least six are taken, as fewer give no interval. Every other round runs backwards, so that none always follows the same neighbour. ``bytes_per_call`` is what
-        a call touches (kernel clock). ``floor_seconds`` is the time that no hardware could beat for this clock's traffic.
+        ``budget_s`` seconds of sampling or the most ``samples`` are spent; at least six are taken, as fewer give no interval.
+        Every other round runs backwards, so that none always follows the same neighbour. ``bytes_per_call`` is what a call
+        touches (kernel clock). ``floor_seconds`` is the time that no hardware could beat for this clock's traffic.
 
         Raises ImpossibleTime below the floor (not on the host clock, which no device bounds), ValueError for a field that
         cannot be timed fairly."""

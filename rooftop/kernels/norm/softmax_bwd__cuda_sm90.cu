@@ -1,30 +1,32 @@
 /* rooftop
-idea    = "A row of dy and of y is shared out over a cluster of 1 to 8 blocks and waits in their shared memory, brought there by asynchronous copies: each is read once. Each warp leaves its part of sum(dy y) in the shared memory of every block of its cluster; one barrier, and every warp adds the parts."
+idea    = "A row of dy and of y is shared out over a cluster of 1 to 16 blocks and waits in their shared memory, brought there by asynchronous copies: each is read once. Each warp leaves its part of sum(dy y) in the shared memory of every block of its cluster; one barrier, and every warp adds the parts."
 limit   = "the copy itself"
 dtypes  = ["f32", "f16", "bf16"]
 args    = ["C: i32", "dy: T[R, C, 1]", "gs: i64 = stride(dy, 0)", "y: T[R, C, 1]", "ys: i64 = stride(y, 0)", "dx: T[R, C, 1]", "xs: i64 = stride(dx, 0)"]
 demands = { has = ["LDGSTS.E.128", "LDS.128", "STG.E.128"], spills = 0 }
 
+prefer  = "C * bytes(y) > 32768 or C * bytes(y) > 6144 and not (C % 16 == 0 and stride(y, 0) % 16 == 0 and aligned(y, 16))"
+
 [requires]
 "C == 1 or stride(dy, 1) == 1 and stride(y, 1) == 1 and stride(dx, 1) == 1" = "the elements of a row must be neighbours"
-"C * bytes(y) <= 900000" = "a row of dy and of y must fit the shared memory of eight blocks"
+"C * bytes(y) <= 900000" = "a row of dy and of y must fit the shared memory of sixteen blocks, two on a multiprocessor"
 
 [config]
 threads = 256
-cluster = 8
+cluster = 16
 blocks  = 3
 
 [[choice]]
 when    = "C * bytes(y) <= 4096"
+threads = 128
+cluster = 1
+blocks  = 16
+
+[[choice]]
+when    = "C * bytes(y) <= 8192"
 threads = 256
 cluster = 1
 blocks  = 8
-
-[[choice]]
-when    = "C * bytes(y) <= 16384"
-threads = 512
-cluster = 1
-blocks  = 4
 
 [[choice]]
 when    = "C * bytes(y) <= 32768"
@@ -34,11 +36,17 @@ blocks  = 2
 
 [[choice]]
 when    = "C * bytes(y) <= 65536"
-cluster = 2
+threads = 1024
+cluster = 1
+blocks  = 1
 
 [[choice]]
 when    = "C * bytes(y) <= 131072"
 cluster = 4
+
+[[choice]]
+when    = "C * bytes(y) <= 262144"
+cluster = 8
 
 [[launch]]
 kernel  = "softmax_bwd<{T}, {threads}, {cluster}, {blocks}>"

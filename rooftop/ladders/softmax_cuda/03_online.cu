@@ -1,7 +1,7 @@
 /* rooftop
 idea    = "One pass for maximum and sum: when a larger element comes, the sum so far is scaled down to it. Two passes instead of three."
 predict = { speedup = 1.2 }
-limit   = "Each thread's chain of dependent exponentials, and eight barriers a row."
+limit   = "Each thread's chain of dependent exponentials, and sixteen barriers a row."
 dtypes  = ["f32", "bf16"]
 args    = ["C: u32", "x: T[R, C, 1]", "xs: i64 = stride(x, 0)", "y: T[R, C, 1]", "ys: i64 = stride(y, 0)"]
 
@@ -20,38 +20,38 @@ block  = ["threads"]
 
 constexpr float LOWEST = -3.402823466e38f;  // a row of -inf alone then ends as 0 / 0 = NaN, as it should
 
-/// A maximum, and the sum of exp(x - m) over the elements it stands for (Milakov and Gimelshein 2018).
-struct Part {
-    float m, s;
-};
-
-__device__ Part add(Part p, float x) {
-    const float d = x - p.m;
-    const float e = __expf(-fabsf(d));  // one of exp(x - m') and exp(m - m') is 1, this is the other
-    return {fmaxf(p.m, x), d > 0 ? p.s * e + 1 : p.s + e};
-}
-
-__device__ Part merge(Part a, Part b) {
-    const float m = fmaxf(a.m, b.m);
-    return {m, a.s * __expf(a.m - m) + b.s * __expf(b.m - m)};
+/// Takes one more element into a maximum `m` and the sum `s` of exp(x - m) (Milakov and Gimelshein 2018).
+__device__ void add(float x, float& m, float& s) {
+    const float d = x - m, e = __expf(-fabsf(d));  // one of exp(x - m') and exp(m - m') is 1, this is the other
+    s = d > 0 ? s * e + 1 : s + e;
+    m = fmaxf(m, x);
 }
 
 template <typename T, int THREADS>
 __global__ void softmax(unsigned C, const T* __restrict__ x, long long xs, T* __restrict__ y, long long ys) {
-    __shared__ Part shared[THREADS];
+    __shared__ float shared[THREADS];
     const unsigned tid = threadIdx.x;
     x += blockIdx.x * xs;
     y += blockIdx.x * ys;
 
-    Part part = {LOWEST, 0};
-    for (unsigned c = tid; c < C; c += THREADS) part = add(part, static_cast<float>(x[c]));
-    shared[tid] = part;
+    float own = LOWEST, s = 0;
+    for (unsigned c = tid; c < C; c += THREADS) add(static_cast<float>(x[c]), own, s);
+    shared[tid] = own;
     __syncthreads();
     for (int half = THREADS / 2; half > 0; half /= 2) {
-        if (tid < half) shared[tid] = merge(shared[tid], shared[tid + half]);
+        if (tid < half) shared[tid] = fmaxf(shared[tid], shared[tid + half]);
         __syncthreads();
     }
-    const float m = shared[0].m, scale = 1 / shared[0].s;
+    const float m = shared[0];
+    __syncthreads();
+
+    shared[tid] = s * __expf(own - m);
+    __syncthreads();
+    for (int half = THREADS / 2; half > 0; half /= 2) {
+        if (tid < half) shared[tid] += shared[tid + half];
+        __syncthreads();
+    }
+    const float scale = 1 / shared[0];
 
     for (unsigned c = tid; c < C; c += THREADS) y[c] = T(__expf(static_cast<float>(x[c]) - m) * scale);
 }

@@ -21,28 +21,22 @@ block  = ["threads"]
 
 constexpr float LOWEST = -3.402823466e38f;  // a row of -inf alone then ends as 0 / 0 = NaN, as it should
 
-/// A maximum, and the sum of exp(x - m) over the elements it stands for (Milakov and Gimelshein 2018).
-struct Part {
-    float m, s;
-};
-
-__device__ Part add(Part p, float x) {
-    const float d = x - p.m;
-    const float e = __expf(-fabsf(d));  // one of exp(x - m') and exp(m - m') is 1, this is the other
-    return {fmaxf(p.m, x), d > 0 ? p.s * e + 1 : p.s + e};
+/// Takes one more element into a maximum `m` and the sum `s` of exp(x - m) (Milakov and Gimelshein 2018).
+__device__ void add(float x, float& m, float& s) {
+    const float d = x - m, e = __expf(-fabsf(d));  // one of exp(x - m') and exp(m - m') is 1, this is the other
+    s = d > 0 ? s * e + 1 : s + e;
+    m = fmaxf(m, x);
 }
 
-__device__ Part merge(Part a, Part b) {
-    const float m = fmaxf(a.m, b.m);
-    return {m, a.s * __expf(a.m - m) + b.s * __expf(b.m - m)};
-}
-
-/// The parts of `lanes` neighbouring threads, merged in each of them.
-template <int LANES>
-__device__ Part fold(Part part) {
-    for (int step = LANES / 2; step > 0; step /= 2)
-        part = merge(part, {__shfl_xor_sync(~0u, part.m, step), __shfl_xor_sync(~0u, part.s, step)});
-    return part;
+/// `f` over the block's values, in every thread: by shuffles in each warp, then one value a warp through shared memory.
+template <int WARPS, typename F>
+__device__ float fold(float v, float* shared, F f) {
+    for (int step = 16; step > 0; step /= 2) v = f(v, __shfl_xor_sync(~0u, v, step));
+    if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = v;
+    __syncthreads();
+    v = shared[threadIdx.x % WARPS];
+    for (int step = WARPS / 2; step > 0; step /= 2) v = f(v, __shfl_xor_sync(~0u, v, step));
+    return v;
 }
 
 /// Sixteen bytes of a row.
@@ -56,25 +50,22 @@ template <typename T, int THREADS>
 __global__ void softmax(unsigned C, const T* __restrict__ x, long long xs, T* __restrict__ y, long long ys) {
     using P = Pack<T>;
     constexpr int WARPS = THREADS / 32;
-    __shared__ Part shared[WARPS];
+    __shared__ float maxima[WARPS], sums[WARPS];
     const unsigned tid = threadIdx.x;
     x += blockIdx.x * xs;
     y += blockIdx.x * ys;
     const bool aligned = (reinterpret_cast<unsigned long long>(x) | reinterpret_cast<unsigned long long>(y)) % 16 == 0;
     const unsigned packs = aligned ? C / P::N : 0;  // the rest of the row, shorter than a pack or all of it, goes by elements
 
-    Part part = {LOWEST, 0};
+    float own = LOWEST, s = 0;
     for (unsigned k = tid; k < packs; k += THREADS) {
         const P p = reinterpret_cast<const P*>(x)[k];
 #pragma unroll
-        for (int j = 0; j < P::N; ++j) part = add(part, static_cast<float>(p.v[j]));
+        for (int j = 0; j < P::N; ++j) add(static_cast<float>(p.v[j]), own, s);
     }
-    for (unsigned c = packs * P::N + tid; c < C; c += THREADS) part = add(part, static_cast<float>(x[c]));
-    part = fold<32>(part);
-    if (tid % 32 == 0) shared[tid / 32] = part;
-    __syncthreads();
-    part = fold<WARPS>(shared[tid % WARPS]);
-    const float m = part.m, scale = 1 / part.s;
+    for (unsigned c = packs * P::N + tid; c < C; c += THREADS) add(static_cast<float>(x[c]), own, s);
+    const float m = fold<WARPS>(own, maxima, [](float a, float b) { return fmaxf(a, b); });
+    const float scale = 1 / fold<WARPS>(s * __expf(own - m), sums, [](float a, float b) { return a + b; });
 
     for (unsigned k = tid; k < packs; k += THREADS) {
         P p = reinterpret_cast<const P*>(x)[k];

@@ -56,22 +56,15 @@ block  = ["threads"]
 
 constexpr float LOWEST = -3.402823466e38f;  // a row of -inf alone then ends as 0 / 0 = NaN, as it should
 
-/// A maximum, and the sum of exp(x - m) over the elements it stands for (Milakov and Gimelshein 2018).
-struct Part {
-    float m, s;
-};
-
-__device__ Part merge(Part a, Part b) {
-    const float m = fmaxf(a.m, b.m);
-    return {m, a.s * __expf(a.m - m) + b.s * __expf(b.m - m)};
-}
-
-/// The parts of `lanes` neighbouring threads, merged in each of them.
-template <int LANES>
-__device__ Part fold(Part part) {
-    for (int step = LANES / 2; step > 0; step /= 2)
-        part = merge(part, {__shfl_xor_sync(~0u, part.m, step), __shfl_xor_sync(~0u, part.s, step)});
-    return part;
+/// `f` over the block's values, in every thread: by shuffles in each warp, then one value a warp through shared memory.
+template <int WARPS, typename F>
+__device__ float fold(float v, float* shared, F f) {
+    for (int step = 16; step > 0; step /= 2) v = f(v, __shfl_xor_sync(~0u, v, step));
+    if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = v;
+    __syncthreads();
+    v = shared[threadIdx.x % WARPS];
+    for (int step = WARPS / 2; step > 0; step /= 2) v = f(v, __shfl_xor_sync(~0u, v, step));
+    return v;
 }
 
 /// Sixteen bytes of a row.
@@ -85,7 +78,7 @@ template <typename T, int THREADS, int PACKS>
 __global__ void __launch_bounds__(THREADS) softmax(unsigned C, const T* __restrict__ x, long long xs, T* __restrict__ y, long long ys) {
     using P = Pack<T>;
     constexpr int WARPS = THREADS / 32;
-    __shared__ Part shared[WARPS];
+    __shared__ float maxima[WARPS], sums[WARPS];
     const unsigned tid = threadIdx.x;
     x += blockIdx.x * xs;
     y += blockIdx.x * ys;
@@ -106,20 +99,17 @@ __global__ void __launch_bounds__(THREADS) softmax(unsigned C, const T* __restri
         for (int j = 0; j < P::N; ++j) v[i][j] = static_cast<float>(p.v[j]);
     }
 
-    Part own = {LOWEST, 0};
+    float m = LOWEST, s = 0;
 #pragma unroll
     for (int i = 0; i < PACKS; ++i)
 #pragma unroll
-        for (int j = 0; j < P::N; ++j) own.m = fmaxf(own.m, v[i][j]);
+        for (int j = 0; j < P::N; ++j) m = fmaxf(m, v[i][j]);
+    m = fold<WARPS>(m, maxima, [](float a, float b) { return fmaxf(a, b); });
 #pragma unroll
     for (int i = 0; i < PACKS; ++i)
 #pragma unroll
-        for (int j = 0; j < P::N; ++j) own.s += v[i][j] = __expf(v[i][j] - own.m);
-    Part part = fold<32>(own);
-    if (tid % 32 == 0) shared[tid / 32] = part;
-    __syncthreads();
-    part = fold<WARPS>(shared[tid % WARPS]);
-    const float scale = __expf(own.m - part.m) / part.s;
+        for (int j = 0; j < P::N; ++j) s += v[i][j] = __expf(v[i][j] - m);
+    const float scale = 1 / fold<WARPS>(s, sums, [](float a, float b) { return a + b; });
 
 #pragma unroll
     for (int i = 0; i < PACKS; ++i) {

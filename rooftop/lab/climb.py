@@ -1,0 +1,66 @@
+"""The main job: every rung checked where it can run, compiled and inspected for each target, timed where there is a GPU, and reported."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rooftop.lab import check, inspect, records, registry, report, settings, subjects
+
+
+def climb(names: list[str], out: Path) -> bool:
+    """Climb the ladders and write the report; prints what it does. True: nothing is wrong."""
+    import torch
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    console = Console()
+    started = time.monotonic()
+    gpu = torch.cuda.is_available()
+    where = torch.cuda.get_device_name() if gpu else "no GPU: Triton in its interpreter, everything compiled for three targets, times from the records"
+    console.print(f"climbing on {where}", highlight=False)
+    found = [s for name in names or registry.ladder_names() for s in subjects.rungs(registry.ladder(name))]
+    shipped = [s for op in dict.fromkeys(s.op.name for s in found) for s in subjects.implementations(registry.op(op))]
+    results: list[check.Result] = []
+    with Progress(TextColumn("{task.description:<28}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), console=console) as progress:
+        todo = [(s, c) for s in (*found, *shipped) for c in check.select_cases(s, tags=() if gpu else ("edge",))]
+        task = progress.add_task("check", total=len(todo))
+        for s, c in todo:
+            results.append(check.check(s, c, seed=int(time.time())))
+            progress.advance(task)
+        jobs = [(s, inspect.inspect_case(s, None, arch), arch) for s in (*found, *shipped) for arch in _targets(s)]
+        task = progress.add_task("compile and inspect", total=len(jobs))
+        facts = inspect.many(jobs, lambda job, f: progress.advance(task))
+    wrong = [r for r in results if r.status in ("wrong", "error")]
+    unmet = [f"{n} on sm_{a}: {'; '.join(k['unmet'])}" for (n, a), f in facts.items() for k in f.get("kernels", []) if k["unmet"]]
+    ran = sum(r.status == "ok" for r in results)
+    console.print(f"{ran} checks right, {len(wrong)} wrong, {sum(r.status == 'skipped' for r in results)} not run here", highlight=False)
+    for r in wrong:
+        console.print(f"  WRONG {r.subject} at {r.case}: {r.message}", highlight=False, markup=False)
+    for line in unmet:
+        console.print(f"  UNMET {line}", highlight=False, markup=False)
+    if gpu:
+        from rooftop.lab import bench
+
+        summary = bench.run(bench.fields(found), settings.load().results, say=lambda text: console.print(text, highlight=False, markup=False))
+        wrong += [check.Result("", "", "", "wrong", message=line) for line in summary.wrong]
+    index = report.build(out, records.read(settings.load().results), facts, [r.dict() for r in results])
+    console.print(f"{time.monotonic() - started:.0f} s; the report: {index.resolve()}", highlight=False, soft_wrap=True)
+    return not wrong and not unmet
+
+
+def _targets(s: subjects.Subject) -> tuple[int, ...]:
+    return registry.ladder(s.rung.ladder).targets if s.rung else (80, 89, 90)
+
+
+def report_facts() -> Mapping[tuple[str, int], Any]:
+    """Facts of every rung for every target."""
+    found = [s for name in registry.ladder_names() for s in subjects.rungs(registry.ladder(name))]
+    return inspect.many([(s, inspect.inspect_case(s, None, arch), arch) for s in found for arch in _targets(s)])
+
+
+def build_report(out: Path, folder: Path | None) -> Path:
+    """The pages from the records and the binaries, without checking anything anew. Returns the index."""
+    return report.build(out, records.read(folder or settings.load().results), report_facts())
