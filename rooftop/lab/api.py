@@ -82,9 +82,11 @@ def load(path: str | Path, *, source: str | None = None) -> Any:
     Args:
         path: the file. `source` gives its text where it is not on disk; `path` then only names it.
 
-    Returns a callable that takes the op's tensors and options by name or in the contract's order and returns its outputs. Compiled by NVRTC at the first call, cached on disk.
+    Returns a callable that takes the op's tensors and options by name or in the contract's order and returns its outputs. It is compiled by
+    NVRTC at the first call and cached on disk.
 
-    Raises HeadError for a missing or malformed head, CompileError with the compiler's text and your line, UnsupportedError for an input that the head's `requires` refuse."""
+    Raises HeadError for a missing or malformed head, CompileError with the compiler's text and your line, UnsupportedError for an input that
+    the head's `requires` refuse."""
     from rooftop.lab.loaded import Loaded
 
     return Loaded(Path(path), source)

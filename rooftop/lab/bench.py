@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -111,7 +112,8 @@ def run(
     timer = Timer(sensors=lambda: sensors.read(torch.cuda.current_device()).to_json() if hasattr(read, "to_json") else {"absent": str(read)})
     summary = Summary()
     present = records.latest(records.read(folder), "bench") if folder.is_dir() else {}
-    stale, fresh = [], []
+    stale: list[Field] = []
+    fresh: list[Field] = []
     for f in todo:
         (fresh if not again and all(_fresh(f, s, device, present) for s in f.entries) else stale).append(f)
     summary.skipped += [f"{f.title}: has fresh records" for f in fresh]
@@ -174,8 +176,10 @@ class Bench:
         options = list(self.f.op.options(self.f.case).values())
         contestants = {s.name: self._contestant(s, sets, options) for s in able}
         copied = size // 2 // 16 * 16
-        buffers = [(torch.randint(0, 255, (copied,), dtype=torch.uint8, device="cuda"), torch.empty(copied, dtype=torch.uint8, device="cuda")) for _ in range(count)]
-        copy = Contestant(COPY, [lambda x=x, y=y: y.copy_(x) for x, y in buffers])
+        buffers = [
+            (torch.randint(0, 255, (copied,), dtype=torch.uint8, device="cuda"), torch.empty(copied, dtype=torch.uint8, device="cuda")) for _ in range(count)
+        ]
+        copy = Contestant(COPY, [partial(y.copy_, x) for x, y in buffers])
         once = {name: self._once(c) for name, c in contestants.items()}
         fastest = min(once.values())
         quick = [s for s in able if once[s.name] <= SLOW * fastest]
@@ -212,14 +216,15 @@ class Bench:
                 found = check.check(s, self.f.case, backend="gpu", expected=expected)
             self.checks[s.name] = found
             if found.status != "ok":
-                (self.summary.wrong if s.peer is None else self.summary.skipped).append(f"{s.name} at {self.f.case.id}: {found.status}: {found.message}")
+                findings = self.summary.wrong if s.peer is None else self.summary.skipped
+                findings.append(f"{s.name} at {self.f.case.id}: {found.status}: {found.message}")
         del expected
         torch.cuda.empty_cache()
 
     def _contestant(self, s: Subject, sets: Sequence[dict[str, Any]], options: list[Any]) -> Contestant:
         if s.peer is not None:
             function = s.function
-            return Contestant(s.name, [lambda t=tuple(t.values()): _quietly(function, t, options) for t in sets])
+            return Contestant(s.name, [partial(_quietly, function, tuple(t.values()), options) for t in sets])
         return Contestant(s.name, [self._call(s, t) for t in sets])
 
     def _call(self, s: Subject, tensors: dict[str, torch.Tensor | None]) -> Callable[[], Any]:
@@ -231,9 +236,10 @@ class Bench:
         problem, seen = s.kernel_problem(self.f.case, self.device)
         config, _ = implementation.resolve(seen)
         names = [n for n, _ in problem.tensors]
-        made = {n: torch.empty_strided(m.shape, m.strides, dtype=getattr(torch, DTYPES[m.dtype].torch), device="cuda") for n, m in problem.tensors if n not in tensors and m}
-        scratch = {n: torch.empty(m.shape, dtype=getattr(torch, DTYPES[m.dtype].torch), device="cuda") for n, m in implementation.scratch(seen, config).items()}
-        memory = {**tensors, **made, **scratch}
+        outputs = {n: m for n, m in problem.tensors if n not in tensors and m is not None}
+        scratch = implementation.scratch(seen, config)
+        made = {n: torch.empty_strided(m.shape, m.strides, dtype=getattr(torch, DTYPES[m.dtype].torch), device="cuda") for n, m in {**outputs, **scratch}.items()}
+        memory = {**tensors, **made}
         names += list(scratch)
         prepared = implementation.prepare(seen, implementation.launches(seen, config), names, torch.cuda.current_device())
         addresses = [0 if (t := memory[n]) is None else t.data_ptr() for n in names]
@@ -288,7 +294,7 @@ class Bench:
             if s.implementation is None or s.rung is not None or s.supports(self.f.case, self.device):
                 continue
             args = [*tensors.values(), *options.values()]
-            made.append(Contestant(s.name, [lambda n=s.name: self.f.op(*args, implementation=n)]))
+            made.append(Contestant(s.name, [partial(self.f.op, *args, implementation=s.name)]))
         return made
 
     def _floor(self, clock: str) -> float:

@@ -146,7 +146,7 @@ def _write_checks(folder: Path, results: list[Any]) -> None:
 
 def _show_checks(results: list[Any], seed: int, every: bool, as_json: bool) -> None:
     if as_json:
-        typer.echo(json.dumps({"seed": seed, "results": [r.dict() for r in results]}, indent=2, default=str))
+        typer.echo(json.dumps({"seed": seed, "results": [r.to_json() for r in results]}, indent=2, default=str))
         return
     rows: list[dict[str, Any]] = []
     for r in results:
@@ -210,7 +210,9 @@ def _slower(record: dict[str, Any], line: float) -> bool:
     """Whether a kernel misses `line` times the best peer; within noise of it counts as reached."""
     peers = [v for n, v in record.get("versus", {}).items() if n.startswith("peer:")]
     best = max((v["ratio"] for v in peers), default=None)
-    return not record["subject"].startswith("peer:") and best is not None and best * line > 1 and not any(v["verdict"] == "same" and v["ratio"] == best for v in peers)
+    if record["subject"].startswith("peer:") or best is None:
+        return False
+    return bool(best * line > 1 and not any(v["verdict"] == "same" and v["ratio"] == best for v in peers))
 
 
 def _seconds(text: str) -> float:
@@ -249,9 +251,10 @@ def inspect(
             rows.append({"subject": name, "arch": a, "note": f["refused"]})
         for k in f.get("kernels", []):
             counts = " ".join(f"{n}:{c}" for n, c in k["counts"].items() if n not in ("BRA", "total"))
-            rows.append({"subject": name, "arch": a, **k, "occ": f"{k['occupancy']['percent']:.0f} % ({k['occupancy']['limiter']})", "note": "; ".join(k["unmet"]), "sass": counts})
-    _print(rows, {"subject": "subject", "arch": "sm", "kernel": "kernel", "registers": "regs", "spills": "spill B", "shared": "shared B", "occ": "occupancy", "sass": "instructions",
-                  "note": "unmet or refused"}, as_json)  # fmt: skip
+            occupancy = f"{k['occupancy']['percent']:.0f} % ({k['occupancy']['limiter']})"
+            rows.append({"subject": name, "arch": a, **k, "occ": occupancy, "note": "; ".join(k["unmet"]), "sass": counts})
+    _print(rows, {"subject": "subject", "arch": "sm", "kernel": "kernel", "registers": "regs", "spills": "spill B", "shared": "shared B",
+                  "occ": "occupancy", "sass": "instructions", "note": "unmet or refused"}, as_json)  # fmt: skip
     if any(k["unmet"] for f in facts.values() for k in f.get("kernels", [])):
         raise typer.Exit(WRONG)
 
@@ -381,3 +384,7 @@ def main() -> None:
     except (RegistryError, HeadError, ExpressionError, CompileError, RecordError, FileNotFoundError, ValueError) as error:
         typer.echo(f"rooftop: {error.args[0] if isinstance(error, LookupError) and error.args else error}", err=True)
         sys.exit(WRONG)
+
+
+if __name__ == "__main__":
+    main()

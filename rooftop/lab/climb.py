@@ -46,7 +46,7 @@ def climb(names: list[str], out: Path) -> bool:
 
         summary = bench.run(bench.fields(found), settings.load().results, say=lambda text: console.print(text, highlight=False, markup=False))
         wrong += [check.Result("", "", "", "wrong", message=line) for line in summary.wrong]
-    index = report.build(out, records.read(settings.load().results), facts, [r.dict() for r in results])
+    index = report.build(out, records.read(settings.load().results), facts, [r.to_json() for r in results])
     console.print(f"{time.monotonic() - started:.0f} s; the report: {index.resolve()}", highlight=False, soft_wrap=True)
     return not wrong and not unmet
 

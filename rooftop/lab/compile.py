@@ -87,10 +87,9 @@ def cuda_include() -> tuple[str, ...]:
     if nvcc := settings.tool_path("nvcc"):
         found.append(nvcc.resolve().parent.parent / "include")
     found.append(Path("/usr/local/cuda/include"))
-    for folder in found:
-        if (folder / "cuda_fp16.h").is_file():
-            parts = [folder, folder / "cccl"]
-            return tuple(str(p) for p in parts if p.is_dir())
+    parts = list(dict.fromkeys(p for folder in found for p in (folder, folder / "cccl") if p.is_dir()))
+    if any((p / "cuda_fp16.h").is_file() for p in parts) and any((p / "nv" / "target").is_file() for p in parts):
+        return tuple(map(str, parts))  # torch's own wheels hold the first without the second, which the toolkit then has
     raise ToolchainError("CUDA's headers are not to be found: pip install nvidia-cuda-runtime nvidia-cuda-crt nvidia-cuda-cccl (13.0)")
 
 

@@ -25,7 +25,7 @@ class TensorFacts:
 
 
 def _ceil(value: Value) -> int:
-    exact = Fraction(value)  # type: ignore[arg-type]
+    exact = Fraction(value)
     return -(-exact.numerator // exact.denominator)
 
 
@@ -174,9 +174,9 @@ def _eval(node: ast.expr, scope: Mapping[str, Any], text: str) -> Any:
             return any(_eval(v, scope, text) for v in values)
         case ast.Compare(left=left, ops=ops, comparators=rest):
             value = _eval(left, scope, text)
-            for op, right in zip(ops, rest, strict=True):
+            for comparison, right in zip(ops, rest, strict=True):
                 following = _eval(right, scope, text)
-                if not _COMPARE[type(op)](value, following):
+                if not _COMPARE[type(comparison)](value, following):
                     return False
                 value = following
             return True

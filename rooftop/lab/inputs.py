@@ -90,6 +90,7 @@ FILLS: Mapping[str, Callable[..., Any]] = {
     "-inf": _with(float("-inf"), "some"),
     "-inf rows": _with(float("-inf"), "whole"),
     "-0.0": _with(-0.0, "whole"),
+    "integers": lambda shape, d, g, device: (_normal(shape, d, g, device) * 2).round().clamp(-8, 8),  # sums of their products are exact in f32
     "equal": lambda shape, d, g, device: _normal((1,) * len(shape), d, g, device).expand(shape).clone(),
 }
 
@@ -139,15 +140,13 @@ def make(op: Op, case: Case, device: Any, seed: int) -> tuple[dict[str, torch.Te
     made: dict[str, torch.Tensor | None] = {}
     for name in forward.output_names:
         meta = problem[name]
-        made[f"d{name}"] = _normal(meta.shape, None, generator, device).to(getattr(torch, DTYPES[meta.dtype].torch)).as_strided(meta.shape, contiguous_strides(meta.shape))
-        made[f"d{name}"] = laid_out(made[f"d{name}"], meta)
+        made[f"d{name}"] = laid_out(_normal(meta.shape, None, generator, device), meta)
     made.update({n: values[n] for n in forward.grad.saves})
     return {n: made[n] for n in op.tensor_names}, {n: options[n] for n in op.option_names}
 
 
 def widen(t: torch.Tensor | None) -> torch.Tensor | None:
     """16- and 8-bit floating tensors in float32, in which the same-precision computation is done; others as they are."""
-    import torch
 
     return t.float() if t is not None and t.is_floating_point() and t.element_size() < 4 else t
 

@@ -41,6 +41,10 @@ def facts_of(subject: Subject, case: Case, arch: int) -> Facts:
     config, source = implementation.resolve(problem)
     launches = implementation.launches(problem, config)
     kernels = [kernel_facts(subject, problem, launch, arch) for launch in launches]
+    if kernels:  # what must be there may be in any of the kernels; what must not be, and spills, hold for each
+        has = list(implementation.demands.get("has", []))
+        missing = [w for w in has if not any(binary.count(k["opcodes"], w) for k in kernels)]
+        kernels[0]["unmet"] += [f"no {w} in any kernel" for w in missing]
     return {**base, "config": implementation.config_dict(config), "config_from": source, "kernels": kernels}
 
 
@@ -62,7 +66,7 @@ def kernel_facts(subject: Subject, problem: Problem, launch: Launch, arch: int) 
     cubin, symbol, shown, threads, dynamic, _ = compiled(subject, problem, launch)
     found = _cached(cubin, symbol)
     assert subject.implementation is not None
-    demands = subject.implementation.demands
+    demands = {k: v for k, v in subject.implementation.demands.items() if k != "has"}
     limit = occupancy(
         arch, registers=found.registers, threads=threads, static_shared=found.shared, dynamic_shared=dynamic, cluster=prod(launch.cluster or (1,))
     )
@@ -71,7 +75,7 @@ def kernel_facts(subject: Subject, problem: Problem, launch: Launch, arch: int) 
         "spills": found.stack, "spill_stores": found.spill_stores, "spill_loads": found.spill_loads,
         "static_shared": found.shared, "dynamic_shared": dynamic, "shared": found.shared + dynamic, "threads": threads, "grid": list(launch.grid),
         "occupancy": {"percent": limit.percent, "limiter": limit.limiter, "blocks": limit.blocks, "refused": limit.refused},
-        "counts": found.counts, "instructions": found.instructions, "loop": found.loop.counts if found.loop else {},
+        "counts": found.counts, "instructions": found.instructions, "loop": found.loop.counts if found.loop else {}, "opcodes": dict(found.opcodes),
         "unmet": [*binary.unmet(found, demands), *([limit.refused] if limit.refused else [])],
     }  # fmt: skip
 

@@ -21,7 +21,7 @@ def schema(op: Op) -> str:
 def register(op: Op) -> Callable[..., Any]:
     """The registered op as a callable; registers it the first time."""
     if op._library is not None:
-        return op._library  # type: ignore[no-any-return]
+        return op._library
     import torch
 
     global _LIBRARY
@@ -73,7 +73,7 @@ def register(op: Op) -> Callable[..., Any]:
         setup, backward = _autograd(op)
         torch.library.register_autograd(qualified, backward, setup_context=setup, lib=_LIBRARY)
     op._library = getattr(getattr(torch.ops, NAMESPACE), op.name).default
-    return op._library  # type: ignore[no-any-return]
+    return op._library
 
 
 def _key(op: Op, given: list[Any]) -> list[Any]:

@@ -206,7 +206,8 @@ class Op:
         """Hash of what a record of this case depends on: the reference, the case, the work. Other cases may come and go."""
         problem = self.problem(case)
         work = self.work(problem)
-        return digest(strip(inspect.getsource(self.reference), "python"), problem.signature, {k: str(v) for k, v in case.inputs.items()}, [work.read, work.write, dict(work.ops)])
+        about = [{k: str(v) for k, v in case.inputs.items()}, work.read, work.write, dict(work.ops)]
+        return digest(strip(inspect.getsource(self.reference), "python"), problem.signature, about)
 
 
 def like(x: Meta) -> Meta:

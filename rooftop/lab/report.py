@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +30,9 @@ TEMPLATES = Path(__file__).parent / "templates"
 CONTEXT = 3  # unchanged lines shown around a change
 # The instructions that matter, in the order of the page: arithmetic, global, shared and local memory, the rest. With any width.
 INSTRUCTIONS = (
-    "FFMA FFMA2 HFMA2 HMMA IMMA DMMA QMMA HGMMA QGMMA IGMMA MUFU UTMALDG UTMASTG UBLKCP LDGSTS LDG STG ATOM RED "
-    "LDSM STSM LDS STS ATOMS LDL STL BAR SHFL REDUX SYNCS"
-).split()
+    "FFMA", "FFMA2", "HFMA2", "HMMA", "IMMA", "DMMA", "QMMA", "HGMMA", "QGMMA", "IGMMA", "MUFU", "UTMALDG", "UTMASTG", "UBLKCP", "LDGSTS",
+    "LDG", "STG", "ATOM", "RED", "LDSM", "STSM", "LDS", "STS", "ATOMS", "LDL", "STL", "BAR", "SHFL", "REDUX", "SYNCS",
+)  # fmt: skip
 
 
 def build(
@@ -72,8 +73,9 @@ def environment() -> jinja2.Environment:
         loader=jinja2.FileSystemLoader(TEMPLATES), autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     env.filters.update(num=number, micro=lambda seconds: number(seconds * 1e6), percent=lambda share: f"{100 * share:.1f}", json=_json)
+    env.filters.update(ratio=lambda value: number(value, 4 if value >= 1 else 3))
     env.filters.update(grouped=lambda n: f"{n:,}".replace(",", "\N{NARROW NO-BREAK SPACE}"), instructions=instructions)
-    env.globals.update(style=Markup(_style()), hit=round(100 * HIT))  # noqa: S704 - the style is our own file
+    env.globals.update(style=Markup(_style()), hit=round(100 * HIT))
     return env
 
 
@@ -119,7 +121,7 @@ def highlight(text: str, path: str) -> Iterator[Markup]:
     language = {".cu": "cuda", ".py": "python", ".toml": "toml"}.get(Path(path).suffix, "text")
     lexer = get_lexer_by_name(language, stripnl=False)
     for line in colour(text, lexer, HtmlFormatter(nowrap=True)).splitlines():
-        yield Markup(line)  # noqa: S704 - pygments escapes what it colours
+        yield Markup(line)
 
 
 def lesson(text: str) -> list[int]:
@@ -160,7 +162,7 @@ def change(before: RungRow, after: RungRow) -> Change:
 
 
 def _changes(rungs: tuple[RungRow, ...]) -> list[Change | None]:
-    return [None, *(change(a, b) for a, b in zip(rungs, rungs[1:], strict=False))]
+    return [None, *(change(a, b) for a, b in pairwise(rungs))]
 
 
 # -- files ---------------------------------------------------------------------------------------------------------
@@ -168,7 +170,7 @@ def _changes(rungs: tuple[RungRow, ...]) -> list[Change | None]:
 
 def _json(value: Any) -> Markup:
     """JSON that may stand in a script element: no `<` can end it or open a comment."""
-    return Markup(json.dumps(value, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c"))  # noqa: S704
+    return Markup(json.dumps(value, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c"))
 
 
 @cache
@@ -179,7 +181,7 @@ def _plotly() -> Markup:
     text = get_plotlyjs()
     if "</script" in text.lower():
         raise ValueError("this plotly.js holds a closing script tag and cannot stand inside a page; use another version of plotly")
-    return Markup(text)  # noqa: S704 - the library's own script
+    return Markup(text)
 
 
 @cache
@@ -195,4 +197,4 @@ def _style() -> str:
 def _place(path: Path, text: str) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     temporary.write_text(text, encoding="utf-8")
-    os.replace(temporary, path)
+    temporary.replace(path)

@@ -43,7 +43,8 @@ def climb(page: LadderPage, device: DeviceView, case: str) -> dict[str, Any]:
         x = [-0.5, *range(count), count - 0.5]
         hover = f"<b>{escape(name)}</b><br>{number(value)} {unit}{detail}<extra></extra>"
         line = {"color": colour, "dash": dash, "width": 2}
-        data.append({"type": "scatter", "mode": "lines", "x": x, "y": [value] * len(x), "name": escape(name), "line": line, "hovertemplate": hover, "showlegend": False})
+        series = {"type": "scatter", "mode": "lines", "x": x, "y": [value] * len(x), "name": escape(name)}
+        data.append(series | {"line": line, "hovertemplate": hover, "showlegend": False})
         lines.append((value, name, colour))
 
     if roofs.datasheet:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
@@ -18,8 +18,24 @@ from rooftop.lab import registry, settings
 from rooftop.lab.devices import lookup
 from rooftop.lab.records import Record
 from rooftop.lab.report_model import (
-    CaseView, Checked, Clock, DeviceScore, DeviceView, ImplementationView, KernelFacts, LadderPage, Measured, OpScore, Prediction, Roofs,
-    RungRow, ScoreRow, SiteData, Summary, TargetFacts, Versus,
+    CaseView,
+    Checked,
+    Clock,
+    DeviceScore,
+    DeviceView,
+    ImplementationView,
+    LadderPage,
+    Measured,
+    OpScore,
+    Prediction,
+    Roofs,
+    RungRow,
+    ScoreRow,
+    SiteData,
+    Summary,
+    TargetFacts,
+    Versus,
+    target_facts,
 )  # fmt: skip
 from rooftop.lab.roofline import Ceilings
 from rooftop.lab.spec import TARGETS, Case, Device, Work
@@ -116,7 +132,19 @@ class Gatherer:
             key = (item.device, item.op, item.subject, item.case)
             if key not in found or item.stale is None or found[key].stale is not None:
                 found[key] = item
-        return found
+        return {key: self._beside_peers(item, found) for key, item in found.items()}
+
+    @staticmethod
+    def _beside_peers(item: Measured, found: Mapping[tuple[str, str, str, str], Measured]) -> Measured:
+        """A rung too slow to be timed side by side with the peers, beside those of the same run."""
+        if item.subject.startswith("peer:") or item.best_peer or item.stale or not item.kernel:
+            return item
+        peers = [
+            Versus(m.subject, m.seconds / item.seconds, None, "not paired")
+            for (device, op, subject, case), m in found.items()
+            if (device, op, case, m.run) == (item.device, item.op, item.case, item.run) and subject.startswith("peer:") and m.kernel and not m.stale
+        ]
+        return replace(item, versus=(*item.versus, *peers))
 
     def _measured(self, record: Record) -> Measured:
         work = record["work"]
@@ -217,7 +245,7 @@ class Gatherer:
         return RungRow(
             number=rung.number, slug=rung.slug, name=rung.name, path=_shown(path), shipped=shipped, idea=idea, limit=limit, cells=cells,
             unsupported=unsupported, facts=facts, checks=self.checked(op, rung.name, shipped), source=text,
-            predictions=_predictions(predict, best, previous, facts), measured_speedup=_speedup(best, previous),
+            predictions=_predictions(predict, best, previous, facts, before is None), measured_speedup=_speedup(best, previous),
             restated=bool(best and best.predict and best.predict != predict),
         )  # fmt: skip
 
@@ -234,7 +262,7 @@ class Gatherer:
             rows = [r for (d, _), r in newest.items() if d == device]
             day = max(str(r.get("at", "")) for r in rows)[:10]
             found.append(_checked(f"{device}, {day}", [
-                {"status": "ok" if r["error"].get("ok") else "wrong", "case": r["case"], "message": r["error"].get("message", "")} for r in rows
+                {"status": "ok" if r["error"].get("ok") else "wrong", "backend": r.get("backend", ""), "case": r["case"]} for r in rows
             ]))  # fmt: skip
         return tuple(found)
 
@@ -253,7 +281,12 @@ class Gatherer:
             for case in cases:
                 measured = [m for i in implementations if (m := self.measured.get((device.name, name, i.name, case.id))) and m.kernel]
                 measured.sort(key=lambda m: (m.stale is not None, m.seconds))
-                rows.append(ScoreRow(CaseView(case.id, case.name, case.dtype, case.why, False), tuple(measured)))
+                hosts = sorted(
+                    ((s.removeprefix("peer:"), m.clocks["host"].median) for (d, o, s, c), m in self.measured.items()
+                     if (d, o, c) == (device.name, name, case.id) and s.startswith("peer:") and "host" in m.clocks and not m.stale),
+                    key=lambda host: host[1],
+                )  # fmt: skip
+                rows.append(ScoreRow(CaseView(case.id, case.name, case.dtype, case.why, False), tuple(measured), tuple(hosts)))
             scores.append(DeviceScore(device, tuple(rows), summarise(rows)))
         views = tuple(CaseView(c.id, c.name, c.dtype, c.why, False) for c in cases)
         ladders = tuple(n for n in registry.ladder_names(self.house) if registry.ladder(n, self.house).op == name)
@@ -274,62 +307,47 @@ def summarise(rows: Iterable[ScoreRow]) -> Summary:
     return Summary(len(best), len(rows), min(shares, default=None), median(shares) if shares else None, verdicts)
 
 
-def target_facts(arch: int, found: Mapping[str, Any] | None) -> TargetFacts:
-    """Facts of one target as the page shows them.
-
-    `found`: None (not inspected); `{"refused": why}`; the facts of one kernel; or `{"kernels": [facts, ...]}`. Facts of a kernel are
-    `registers` (a thread), `spills` (bytes a thread), `shared` (bytes a block, static and dynamic), `occupancy` (`percent`, `limiter`)
-    and `counts` (instructions by family); `kernel` and `threads` may be there too. Raises ValueError where one is missing."""
-    target = TARGETS[arch].target if arch in TARGETS else f"sm_{arch}"
-    if found is None or found.get("refused"):
-        return TargetFacts(arch, target, (), None if found is None else str(found["refused"]))
-    kernels = []
-    for k in found.get("kernels", [found]):
-        if missing := {"registers", "spills", "shared", "occupancy", "counts"} - set(k):
-            raise ValueError(f"facts for {target} lack {', '.join(sorted(missing))}; there are {', '.join(k)}")
-        occupancy = k["occupancy"]
-        kernels.append(KernelFacts(
-            str(k.get("kernel", "")), int(k["registers"]), int(k["spills"]), int(k["shared"]), int(k["threads"]) if k.get("threads") else None,
-            float(occupancy["percent"]), str(occupancy["limiter"]), {str(n): int(c) for n, c in k["counts"].items()},
-        ))  # fmt: skip
-    return TargetFacts(arch, target, tuple(kernels), None)
-
-
 def device_of(record: Record) -> Device:
     """The card of a record, as kernels were asked about it."""
     d = record["device"]
     arch = int(d.get("arch", 90))
     like = TARGETS.get(arch, TARGETS[90])
-    return Device(str(d["name"]), arch, int(d.get("sms", like.sms)), int(d.get("shared_per_block", like.shared_per_block)), int(d.get("l2_bytes", like.l2_bytes)))
+    shared, l2 = d.get("shared_per_block", like.shared_per_block), d.get("l2_bytes", like.l2_bytes)
+    return Device(str(d["name"]), arch, int(d.get("sms", like.sms)), int(shared), int(l2))
 
 
 def _headline(ladder: registry.Ladder, cases: Sequence[Case]) -> str:
     """The case that predictions speak of: the headline in the first of the ladder's dtypes that has it."""
     found = [c.id for dtype in ladder.dtypes for c in cases if c.name == ladder.headline and c.dtype == dtype]
     if not found:
-        raise registry.RegistryError(f"ladders/{ladder.name}/ladder.toml: headline {ladder.headline!r} is no case of it; there are {', '.join(c.id for c in cases)}")
+        known = ", ".join(c.id for c in cases) or "none"
+        raise registry.RegistryError(f"ladders/{ladder.name}/ladder.toml: headline {ladder.headline!r} is no case of the ladder; there are {known}")
     return found[0]
 
 
 def _versus(name: str, v: Mapping[str, Any]) -> Versus:
     """From a ratio of times, this subject's over the other's, to a ratio of speeds."""
-    return Versus(name, 1 / float(v["ratio"]), 1 / float(v["high"]), 1 / float(v["low"]), str(v["verdict"]))
+    return Versus(name, 1 / float(v["ratio"]), (1 / float(v["high"]), 1 / float(v["low"])), str(v["verdict"]))
 
 
 def _speedup(now: Measured | None, before: Measured | None) -> float | None:
-    """Kernel time of the rung before over that of this one; None unless both stand."""
+    """Kernel time of the rung before over that of this one: of paired samples where the two were timed side by side. None unless both stand."""
     if not now or not before or now.stale or before.stale or not now.kernel or not before.kernel:
         return None
+    if now.run == before.run and (paired := next((v for v in now.versus if v.name == before.subject), None)):
+        return paired.speed
     return before.seconds / now.seconds
 
 
 def _predictions(
-    head: Mapping[str, float], now: Measured | None, before: Measured | None, facts: Sequence[TargetFacts]
+    head: Mapping[str, float], now: Measured | None, before: Measured | None, facts: Sequence[TargetFacts], first: bool
 ) -> tuple[Prediction, ...]:
     """Each prediction against its result. The record says what was predicted when it was made; the head, where there is none."""
     stood = now.predict if now and now.predict else head
     found = []
     for name, value in stood.items():
+        if name == "speedup" and first:
+            continue  # over no rung
         result = _speedup(now, before) if name == "speedup" else _fact(name, now, facts)
         if result is None:
             verdict = "not measured"
@@ -355,8 +373,10 @@ def _fact(name: str, now: Measured | None, facts: Sequence[TargetFacts]) -> floa
 
 def _checked(where: str, rows: Sequence[Mapping[str, Any]]) -> Checked:
     failed = tuple((str(r["case"]), str(r.get("message", ""))) for r in rows if r["status"] in ("wrong", "error"))
-    backends = " and ".join(sorted({str(r["backend"]) for r in rows if r.get("backend")}))
-    return Checked(where + (f" ({backends})" if backends else ""), sum(r["status"] == "ok" for r in rows), failed, sum(r["status"] == "skipped" for r in rows))
+    skipped = [str(r.get("message", "")) for r in rows if r["status"] == "skipped"]
+    backends = " and ".join(sorted({str(r["backend"]) for r in rows if r.get("backend") and r["status"] != "skipped"}))
+    where += f" ({backends})" if backends else ""
+    return Checked(where, sum(r["status"] == "ok" for r in rows), failed, len(skipped), max(skipped, key=skipped.count, default=""))
 
 
 def _docstring(text: str) -> str:

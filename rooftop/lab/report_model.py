@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
-from rooftop.lab.spec import Device
+from rooftop.lab.spec import TARGETS, Device
 
 SCALE: Mapping[str, float] = {"GB/s": 1e9, "TFLOP/s": 1e12, "Top/s": 1e12}
+COPY = "ceiling:copy"  # what records call a plain copy of as many bytes, timed beside the kernels
 SUSPICIOUS = 1.02  # a share of the roof above this says that the calibration is bad
 
 
@@ -23,13 +25,13 @@ class Clock:
 
 @dataclass(frozen=True)
 class Versus:
-    """How fast a subject is beside another, from paired samples: `speed` above 1 is faster than the other."""
+    """How fast a subject is beside another: `speed` above 1 is faster than the other. The interval is that of paired samples; None
+    where the two were timed in the same run, but not side by side."""
 
     name: str
     speed: float
-    low: float
-    high: float
-    verdict: str  # faster, slower, same, unresolved
+    interval: tuple[float, float] | None
+    verdict: str  # faster, slower, same, unresolved; "not paired" without an interval
 
     @property
     def label(self) -> str:
@@ -106,6 +108,11 @@ class Measured:
         return min((v for v in self.versus if v.name.startswith("peer:")), key=lambda v: v.speed, default=None)
 
     @property
+    def copy_share(self) -> float | None:
+        """Speed beside a plain copy of as many bytes, timed side by side."""
+        return next((v.speed for v in self.versus if v.name == COPY), None)
+
+    @property
     def date(self) -> str:
         return self.at[:10]
 
@@ -126,6 +133,8 @@ class KernelFacts:
     occupancy: float  # percent
     limiter: str
     counts: Mapping[str, int]  # instructions by family
+    loop: Mapping[str, int]  # those in the hottest loop
+    unmet: tuple[str, ...]  # demands of its author that the binary does not meet
 
 
 @dataclass(frozen=True)
@@ -136,6 +145,29 @@ class TargetFacts:
     target: str
     kernels: tuple[KernelFacts, ...]
     refused: str | None
+
+
+def target_facts(arch: int, found: Mapping[str, Any] | None) -> TargetFacts:
+    """Facts of one target as the page shows them.
+
+    `found`: None (not inspected); `{"refused": why}`; the facts of one kernel; or `{"kernels": [facts, ...]}`. Facts of a kernel are
+    `registers` (a thread), `spills` (bytes a thread), `shared` (bytes a block, static and dynamic), `occupancy` (`percent`, `limiter`,
+    perhaps `refused`) and `counts` (instructions by family); `kernel`, `threads`, `loop` (counts of the hottest loop) and `unmet`
+    (demands) may be there too. `rooftop.lab.inspect.facts_of` gives them. Raises ValueError where one is missing."""
+    target = TARGETS[arch].target if arch in TARGETS else f"sm_{arch}"
+    if found is None or found.get("refused"):
+        return TargetFacts(arch, target, (), None if found is None else str(found["refused"]))
+    kernels = []
+    for k in found.get("kernels", [found]):
+        if missing := {"registers", "spills", "shared", "occupancy", "counts"} - set(k):
+            raise ValueError(f"facts for {target} lack {', '.join(sorted(missing))}; there are {', '.join(k)}")
+        occupancy = k["occupancy"]
+        kernels.append(KernelFacts(
+            str(k.get("kernel", "")), int(k["registers"]), int(k["spills"]), int(k["shared"]), int(k["threads"]) if k.get("threads") else None,
+            float(occupancy["percent"]), str(occupancy.get("refused") or occupancy["limiter"]), {str(n): int(c) for n, c in k["counts"].items()},
+            {str(n): int(c) for n, c in k.get("loop", {}).items()}, tuple(map(str, k.get("unmet", ()))),
+        ))  # fmt: skip
+    return TargetFacts(arch, target, tuple(kernels), None)
 
 
 @dataclass(frozen=True)
@@ -154,6 +186,7 @@ class Checked:
     ok: int
     failed: tuple[tuple[str, str], ...]  # case, message
     skipped: int
+    why: str  # the commonest reason for skipping
 
 
 @dataclass(frozen=True)
@@ -242,6 +275,16 @@ class LadderPage:
         return units(m for r in self.rungs for m in r.cells.values())
 
     @property
+    def clocks(self) -> list[str]:
+        """The clocks beside the kernel's that any record of this page has."""
+        return [n for n in ("cold", "hot", "host") if any(n in m.clocks for r in self.rungs for m in r.cells.values())]
+
+    @property
+    def copied(self) -> bool:
+        """Whether throughput is bytes, so that a plain copy is a fair mark, and one was timed."""
+        return self.units == ["GB/s"] and any(m.copy_share is not None for r in self.rungs for m in r.cells.values())
+
+    @property
     def measured(self) -> int:
         """Rungs with a record that is not stale."""
         return sum(any(not m.stale for m in r.cells.values()) for r in self.rungs)
@@ -261,6 +304,7 @@ class ScoreRow:
 
     case: CaseView
     measured: tuple[Measured, ...]
+    peer_hosts: tuple[tuple[str, float], ...]  # what one eager call of a peer costs the CPU, seconds, cheapest first
 
     @property
     def best(self) -> Measured | None:
@@ -286,6 +330,11 @@ class DeviceScore:
     def units(self) -> list[str]:
         """Of throughput, as the table needs them."""
         return units(m for row in self.rows for m in row.measured)
+
+    @property
+    def copied(self) -> bool:
+        """Whether a plain copy was timed beside any of these, and throughput is bytes."""
+        return self.units == ["GB/s"] and any(m.copy_share is not None for row in self.rows for m in row.measured)
 
 
 @dataclass(frozen=True)

@@ -241,6 +241,6 @@ class Case:
         return ((k, v) for k, v in self.inputs.items() if isinstance(v, Input))
 
 
-def case(name: str, *, tags: str = "", why: str = "", **inputs: Input | Option | None) -> Case:
+def case(name: str, *, tags: str = "", why: str = "", **inputs: Any) -> Case:
     """A case written in one line: ``case("tall", x=Input((4096, 128)), dim=-1, tags="bench model")``."""
     return Case(name, MappingProxyType(dict(inputs)), frozenset(tags.split()), why)

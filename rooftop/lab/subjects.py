@@ -42,7 +42,7 @@ class Subject:
         if self.peer is None:
             return None
         try:
-            self.function
+            _ = self.function
         except ImportError as error:
             return f"{self.peer} is not installed ({error})"
         return None

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rooftop.lab.op import Grad, Op, Tolerance, like
 from rooftop.lab.spec import Case, Input, Meta, Problem, Work, case
@@ -73,31 +73,33 @@ def _torch() -> Callable[..., Tensor]:
 
 
 def _cases() -> list[Case]:
-    def both(shape: tuple[int, ...], d: str, fill: str = "normal", layout: str = "contiguous") -> dict[str, Input]:
+    def both(d: str, shape: tuple[int, ...], fill: str = "normal", layout: str = "contiguous") -> dict[str, Any]:
         return {"x": Input(shape, d, fill, layout), "y": Input(shape, d, fill if fill != "inf" else "-inf", layout)}
 
-    bench = [case(f"{n >> 20} Mi elements", tags="bench", **both((n,), d)) for n in (1 << 20, 1 << 26) for d in ("bf16", "f32")]
+    bench = [case(f"{n >> 20} Mi elements", tags="bench", **both(d, (n,))) for n in (1 << 20, 1 << 26) for d in ("bf16", "f32")]
+    edges: dict[str, tuple[Any, ...]] = {
+        "empty": ((0,),),
+        "one element": ((1,),),
+        "odd": ((1003,),),
+        "one block": ((4096,),),
+        "three dimensions": ((3, 5, 7),),
+        "transposed": ((20, 36), "normal", "transposed"),
+        "rows padded": ((9, 100), "normal", "sliced"),
+        "address misaligned": ((1003,), "normal", "offset"),
+        "expanded": ((6, 64), "normal", "expanded"),
+        "overflow": ((500,), "large"),
+        "denormals": ((500,), "tiny"),
+        "NaN": ((5, 300), "nan"),
+        "inf - inf": ((5, 300), "inf"),
+        "-0.0": ((5, 300), "-0.0"),
+    }
     edge = [
-        case(name, tags="edge", **both(*shape_fill_layout[:1], d, *shape_fill_layout[1:]))
+        case(name, tags="edge", **both(d, *how))
         for d in FLOATS
-        for name, shape_fill_layout in {
-            "empty": ((0,),),
-            "one element": ((1,),),
-            "odd": ((1003,),),
-            "one block": ((4096,),),
-            "three dimensions": ((3, 5, 7),),
-            "transposed": ((20, 36), "normal", "transposed"),
-            "rows padded": ((9, 100), "normal", "sliced"),
-            "address misaligned": ((1003,), "normal", "offset"),
-            "expanded": ((6, 64), "normal", "expanded"),
-            "overflow": ((500,), "large"),
-            "denormals": ((500,), "tiny"),
-            "NaN": ((5, 300), "nan"),
-            "inf - inf": ((5, 300), "inf"),
-            "-0.0": ((5, 300), "-0.0"),
-        }.items()
+        for name, how in edges.items()
+
     ]
-    huge = [case("over 2^31 elements", tags="edge huge", **both(((1 << 31) + 4097,), "bf16"))]
+    huge = [case("over 2^31 elements", tags="edge huge", **both("bf16", ((1 << 31) + 4097,)))]
     return bench + edge + huge
 
 

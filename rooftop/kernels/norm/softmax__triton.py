@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import triton
 import triton.language as tl
 
-from rooftop.lab.spec import Launch, Problem
+from rooftop.lab.spec import Launch, Meta, Problem
 
 # Stands for "nothing yet" among maxima. -inf there would give -inf - -inf = NaN where only a part of a row is -inf; with the
 # lowest finite number such a part adds exp(-inf) = 0, and a row of -inf alone ends as 0 / 0 = NaN, as it should.
@@ -112,11 +112,13 @@ def supports(p: Problem) -> str | None:
 
 
 def _wide_access(p: Problem) -> bool:
-    """Whether Triton can prove that 16-byte accesses stay inside: it knows of addresses, strides and extents only whether 16 divides them."""
-    return all(
-        m is not None and m.align >= 16 and m.shape[1] % 16 == 0 and all(s % 16 == 0 for s, n in zip(m.strides, m.shape, strict=True) if s != 1 and n > 1)
-        for _, m in p.tensors
-    )
+    """Whether Triton can prove 16-byte accesses right: of addresses, strides and extents it knows only whether 16 divides them."""
+
+    def wide(m: Meta) -> bool:
+        neighbours = m.shape[1] if m.shape[2] == 1 else m.shape[2]
+        return m.align >= 16 and neighbours % 16 == 0 and all(s % 16 == 0 for s, n in zip(m.strides, m.shape, strict=True) if s != 1 and n > 1)
+
+    return all(wide(m) for _, m in p.tensors if m is not None)
 
 
 def choose(p: Problem) -> Config:
@@ -132,10 +134,11 @@ def choose(p: Problem) -> Config:
         while lanes > 1 and _grid(p, lanes)[0] < 4 * p.device.sms:
             lanes //= 2
         return Config(wide, lanes, max(1, min(16 if each == 512 else 32, wide * lanes // each)), False)
+    limit = (32768 if p.device.arch >= 90 else 16384) if _wide_access(p) else 8192  # the compilers spill beyond
     for lanes in (16, 32 // p["x"].itemsize):
         lanes = min(_pow2(inner), lanes)
-        if wide * lanes <= 32768:
-            return Config(wide, lanes, max(1, wide * lanes // 1024), False)
+        if wide * lanes <= limit:
+            return Config(wide, lanes, max(1, min(16, wide * lanes // (1024 if _wide_access(p) else 512))), False)
     lanes = min(_pow2(inner), 32)
     return Config(2048 // lanes, lanes, 8, True)
 

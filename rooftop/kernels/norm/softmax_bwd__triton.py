@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import triton
 import triton.language as tl
 
-from rooftop.lab.spec import Launch, Problem
+from rooftop.lab.spec import Launch, Meta, Problem
 
 
 @triton.jit
@@ -103,11 +103,13 @@ def supports(p: Problem) -> str | None:
 
 
 def _wide_access(p: Problem) -> bool:
-    """Whether Triton can prove that 16-byte accesses stay inside: it knows of addresses, strides and extents only whether 16 divides them."""
-    return all(
-        m is not None and m.align >= 16 and m.shape[1] % 16 == 0 and all(s % 16 == 0 for s, n in zip(m.strides, m.shape, strict=True) if s != 1 and n > 1)
-        for _, m in p.tensors
-    )
+    """Whether Triton can prove 16-byte accesses right: of addresses, strides and extents it knows only whether 16 divides them."""
+
+    def wide(m: Meta) -> bool:
+        neighbours = m.shape[1] if m.shape[2] == 1 else m.shape[2]
+        return m.align >= 16 and neighbours % 16 == 0 and all(s % 16 == 0 for s, n in zip(m.strides, m.shape, strict=True) if s != 1 and n > 1)
+
+    return all(wide(m) for _, m in p.tensors if m is not None)
 
 
 def choose(p: Problem) -> Config:
@@ -116,7 +118,7 @@ def choose(p: Problem) -> Config:
     _, columns, inner = p["y"].shape
     wide = _pow2(columns)
     if inner == 1:
-        if wide > 32768:
+        if wide > 16384:
             return Config(8192, 1, 16, True)
         tile, each = (4096, 512) if _wide_access(p) else (2048, 1024)
         lanes = max(1, min(tile // wide, _pow2(_lanes(p))))
@@ -124,8 +126,8 @@ def choose(p: Problem) -> Config:
             lanes //= 2
         return Config(wide, lanes, max(1, min(16, wide * lanes // each)), False)
     lanes = min(_pow2(inner), 16)
-    if wide * lanes <= 16384:
-        return Config(wide, lanes, max(1, wide * lanes // 1024), False)
+    if wide * lanes <= (16384 if _wide_access(p) else 8192):
+        return Config(wide, lanes, max(1, wide * lanes // (1024 if _wide_access(p) else 512)), False)
     lanes = min(_pow2(inner), 32)
     return Config(2048 // lanes, lanes, 8, True)
 
