@@ -326,10 +326,14 @@ def merge(
 def report(
     out: Annotated[Path, typer.Option(help="The folder of the pages.")] = Path("report"),
     records: Annotated[Path | None, typer.Option(help="Folder of the records.", show_default="results/")] = None,
+    readme: Annotated[bool, typer.Option("--readme", help="Write the README's score table instead.")] = False,
 ) -> None:
     """Build the HTML pages from the records: home, and one for each ladder."""
-    from rooftop.lab import climb
+    from rooftop.lab import climb, scores
 
+    if readme:
+        typer.echo("the README's score table is " + ("written anew" if scores.update() else "as the records have it"))
+        return
     typer.echo(climb.build_report(out, records).resolve())
 
 

@@ -79,7 +79,8 @@ def number(value: float, digits: int = 4) -> str:
     """To so many significant digits, thousands apart, never in powers of ten."""
     if value == 0 or not math.isfinite(value):
         return f"{value:g}"
-    places = max(0, digits - 1 - math.floor(math.log10(abs(value))))
+    exponent = int(f"{value:.{digits - 1}e}".partition("e")[2])  # after rounding: 999.96 to four digits is 1000
+    places = max(0, digits - 1 - exponent)
     return f"{value:,.{places}f}".replace(",", "\N{NARROW NO-BREAK SPACE}")
 
 

@@ -42,7 +42,7 @@ from rooftop.lab.spec import TARGETS, Case, Device, Work
 from rooftop.lab.subjects import Subject
 
 HIT = 0.15  # a prediction within this of the result is a hit
-CHANGED = "the kernel, its contract or its config has changed since"
+CHANGED = "kernel, contract or config changed since"
 
 
 def gather(
