@@ -139,7 +139,7 @@ def run(
 
 def _best(rows: Sequence[records.Record]) -> str:
     timed = [r for r in rows if "kernel" in r["clocks"]]
-    return "".join(f"\n    {r['subject']:40s} {r['clocks']['kernel']['median'] * 1e6:10.1f} us  {r['rate']}" for r in timed)
+    return "".join(f"\n    {r['subject']:40s} {r['clocks']['kernel']['median'] * 1e6:10.1f} us  {r.get('rate', '')}" for r in timed)
 
 
 def _fresh(f: Field, subject: Subject, device: Device, present: dict[tuple[str, str, str], records.Record]) -> bool:
@@ -238,7 +238,10 @@ class Bench:
         names = [n for n, _ in problem.tensors]
         outputs = {n: m for n, m in problem.tensors if n not in tensors and m is not None}
         scratch = implementation.scratch(seen, config)
-        made = {n: torch.empty_strided(m.shape, m.strides, dtype=getattr(torch, DTYPES[m.dtype].torch), device="cuda") for n, m in {**outputs, **scratch}.items()}
+        made = {
+            n: torch.empty_strided(m.shape, m.strides, dtype=getattr(torch, DTYPES[m.dtype].torch), device="cuda")
+            for n, m in {**outputs, **scratch}.items()
+        }
         memory = {**tensors, **made}
         names += list(scratch)
         prepared = implementation.prepare(seen, implementation.launches(seen, config), names, torch.cuda.current_device())
@@ -275,7 +278,7 @@ class Bench:
         samples = (11, 401) if keep is None else (6, 12)
         try:
             m = self.timer.measure(
-                contestants, clock, bytes_per_call=size, floor_seconds=self._floor(clock), budget_s=budget_s, target=0.002, samples=samples  # type: ignore[arg-type]
+                contestants, clock, bytes_per_call=size, floor_seconds=self._floor(clock), budget_s=budget_s, samples=samples  # type: ignore[arg-type]
             )
         except ImpossibleTime as error:
             self.summary.wrong.append(f"{self.f.title}, {clock}: {error}")
@@ -340,7 +343,8 @@ class Bench:
         t = self._copy[COPY]
         return [{
             "kind": "clock", "op": self.f.op.name, "case": self.f.case.id, "subject": COPY, "clocks": {"kernel": t.json()}, "device": dict(self._copy.device),
-            "versions": records.versions(), "work": {"read": self.work.bytes // 2, "write": self.work.bytes // 2, "ops": {}}, "sensors": dict(self._copy.sensors),
+            "versions": records.versions(), "work": {"read": self.work.bytes // 2, "write": self.work.bytes // 2, "ops": {}},
+            "sensors": dict(self._copy.sensors),
         }]  # fmt: skip
 
 

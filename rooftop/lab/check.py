@@ -277,7 +277,9 @@ def _same_bits(a: Any, b: Any) -> bool:
     return bool(_equal(a, b).all())
 
 
-def check_callable(op: Op, case: Case, function: Callable[..., Any], *, name: str, device: Any = "cpu", seed: int = 0, expected: Expected | None = None) -> Result:
+def check_callable(
+    op: Op, case: Case, function: Callable[..., Any], *, name: str, device: Any = "cpu", seed: int = 0, expected: Expected | None = None
+) -> Result:
     """Judge any callable with the reference's signature: peers, and the contract's known-wrong list."""
     import torch
 

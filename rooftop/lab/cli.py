@@ -98,6 +98,8 @@ def check(
     what: What = None, case: CaseName = None, dtype: DTypeName = None,
     backend: Annotated[str, typer.Option(help="auto, gpu or interpreter")] = "auto",
     seed: Annotated[int | None, typer.Option(help="Of the inputs; fresh each time when not given.")] = None,
+    tag: Annotated[list[str] | None, typer.Option(help="Only cases with this tag: edge, bench, model, huge.")] = None,
+    huge: Annotated[bool, typer.Option("--huge/--no-huge", help="Also the cases of more than 2^31 elements, on a GPU that holds them.")] = True,
     records: Annotated[Path | None, typer.Option(help="Folder to write check records to.")] = None,
     every: Annotated[bool, typer.Option("--all", help="Show every case, not the summary and the failures.")] = False,
     as_json: AsJson = False,
@@ -115,7 +117,8 @@ def check(
     seed = secrets.randbits(31) if seed is None else seed
     results = []
     for subject in subjects.find(what or []):
-        chosen = checks.select_cases(subject, name=case, dtype=dtype)
+        chosen = checks.select_cases(subject, name=case, tags=tag or (), dtype=dtype)
+        chosen = chosen if huge or case else [c for c in chosen if "huge" not in c.tags]
         results += [checks.check(subject, c, backend=backend, seed=seed) for c in chosen]
     if records is not None:
         _write_checks(records, results)

@@ -5,15 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from html import escape
+from itertools import cycle
 from typing import Any
 
 from rooftop.lab.report_model import DeviceView, LadderPage, Measured, RungRow
 
-HEIGHT = 440  # pixels
-TOP, BOTTOM, LEFT, RIGHT = 16, 76, 72, 184  # margins, pixels
+HEIGHT = 460  # pixels
+TOP, BOTTOM, LEFT, RIGHT = 40, 76, 72, 184  # margins, pixels
 LABEL = 16  # pixels between two labels at the right edge
 LOG_FROM = 20.0  # a climb of more than this many times starts on a logarithmic axis
 INK, GREY, BLUE, AMBER = "#1c2733", "#6b7785", "#1f5fa8", "#b45309"
+FONT = "system-ui, -apple-system, 'Segoe UI', sans-serif"
 PEERS = (("#0f766e", "dot"), ("#7c3aed", "dash"), ("#be185d", "dashdot"), ("#4d7c0f", "longdash"), ("#0e7490", "longdashdot"))
 
 
@@ -52,7 +54,7 @@ def climb(page: LadderPage, device: DeviceView, case: str) -> dict[str, Any]:
     if roofs.measured:
         level(roofs.throughput(roofs.measured), "roof, measured", INK, "solid", f"<br>{_micro(roofs.measured)}, bound by {escape(roofs.bound)}")
     peers = [p for p in page.peers.get((device.name, case), ()) if not p.stale]
-    for (colour, dash), peer in zip(PEERS, peers, strict=False):
+    for (colour, dash), peer in zip(cycle(PEERS), peers, strict=False):
         level(peer.roofs.throughput(peer.seconds), peer.subject.removeprefix("peer:"), colour, dash, f"<br>{_micro(peer.seconds)}")
     data.append(_series("measured", fresh, unit, BLUE, "circle", "lines+markers"))
     if stale:
@@ -92,7 +94,7 @@ def _series(name: str, cells: Sequence[tuple[int, RungRow, Measured]], unit: str
     y = [m.roofs.throughput(m.seconds) for _, _, m in cells]
     clocks = [m.kernel for _, _, m in cells if m.kernel]
     return {
-        "type": "scatter", "mode": mode, "name": name, "x": [i for i, _, _ in cells], "y": y,
+        "type": "scatter", "mode": mode, "name": name, "cliponaxis": False, "showlegend": bool(cells), "x": [i for i, _, _ in cells], "y": y,
         "error_y": {
             "type": "data", "symmetric": False, "thickness": 1.2, "width": 3, "color": colour,
             "array": [max(0.0, m.roofs.throughput(c.low) - v) for (_, _, m), c, v in zip(cells, clocks, y, strict=True)],
@@ -131,13 +133,13 @@ def _layout(rungs: Sequence[RungRow], unit: str) -> dict[str, Any]:
     words = [f"{r.number:02d}<br>" + "<br>".join(escape(w) for w in r.slug.split("_")) for r in rungs]
     return {
         "height": HEIGHT, "margin": {"t": TOP, "b": BOTTOM, "l": LEFT, "r": RIGHT}, "hovermode": "closest", "dragmode": False,
-        "font": {"family": "system-ui, -apple-system, 'Segoe UI', sans-serif", "size": 13, "color": INK},
-        "paper_bgcolor": "#ffffff", "plot_bgcolor": "#ffffff", "hoverlabel": {"align": "left", "bgcolor": "#ffffff", "font": {"color": INK}},
+        "font": {"family": FONT, "size": 13, "color": INK},
+        "paper_bgcolor": "#ffffff", "plot_bgcolor": "#ffffff", "hoverlabel": {"align": "left", "bgcolor": "#ffffff", "font": {"color": INK, "family": FONT}},
         "xaxis": {
             "tickmode": "array", "tickvals": list(range(len(rungs))), "ticktext": words, "tickangle": 0, "tickfont": {"size": 12},
             "range": [-0.5, len(rungs) - 0.5], "showgrid": False, "zeroline": False, "fixedrange": True,
         },
-        "legend": {"orientation": "v", "x": 0.99, "xanchor": "right", "y": 0.02, "yanchor": "bottom", "bgcolor": "rgba(255,255,255,0.85)"},
+        "legend": {"orientation": "h", "x": 0, "xanchor": "left", "y": 1.02, "yanchor": "bottom"},  # above the plot: over nothing
     }  # fmt: skip
 
 

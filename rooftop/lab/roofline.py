@@ -40,10 +40,7 @@ TORCH: Mapping[Kind, str] = {"copy": "torch copy_", "read": "torch sum", "write"
 
 
 class Streams:
-    """The calibration kernels, loaded on torch device ``device``, and the memory that they run on.
-
-    On an H100 a process that had 8 GiB mapped paid 0.2 us more for every kernel of a graph, empty ones too, than one that had
-    1 GiB: so no more memory is held than the size at hand needs."""
+    """The calibration kernels, loaded on torch device ``device``, and the memory that they run on."""
 
     def __init__(self, device: int = 0) -> None:
         import torch
@@ -155,7 +152,7 @@ def calibrate(
 ) -> dict[str, Any]:
     """Measures this card's ceilings: copy, read and write by size, the launch, and fp32 FMA in a burst and sustained.
 
-    Takes some 40 s and the largest size in memory (sizes over four fifths of what is free are left out). Bytes count what is
+    Takes some 25 s on an H100, and the largest size in memory (sizes over four fifths of what is free are left out). Bytes count what is
     read plus what is written; times are the kernel clock's, so data rotates through more than L2. Raises RuntimeError where
     there is no CUDA device."""
     from rooftop.lab.records import versions

@@ -13,9 +13,12 @@ README = settings.CHECKOUT / "README.md"
 
 def table(folder: Path) -> str:
     """Every op's bench cases with a fresh record, newest first by device: time, share of the measured roof, best peer, error. Stale ones are left out."""
-    found = [r for r in records.read(folder)] if folder.is_dir() else []
+    found = records.read(folder) if folder.is_dir() else []
     site = gather(found)
-    lines = ["| op | case | device | implementation | kernel µs | of the roof | against the best peer | error / allowance |", "|---|---|---|---|---:|---:|---:|---:|"]
+    lines = [
+        "| op | case | device | implementation | kernel µs | of the roof | against the best peer | error / allowance |",
+        "|---|---|---|---|---:|---:|---:|---:|",
+    ]
     for op in site.ops:
         for device in op.scores:
             for row in device.rows:

@@ -299,9 +299,9 @@ def _naive(timer: Timer, mib: int, repeats: int) -> list[dict[str, Any]]:
 
     naive: list[tuple[str, Callable[[], float], str]] = [
         ("time.time, one call, no synchronisation", lambda: by_wall(1, False), "what the CPU took to queue the copy"),
-        ("time.time, a loop of 20, no synchronisation", lambda: by_wall(20, False), "the same, twenty times: most copies had not run"),
+        ("time.time, a loop of 20, no synchronisation", lambda: by_wall(20, False), "the same, twenty times over"),
         ("time.time, one call, synchronised", lambda: by_wall(1, True), "the copy, its launch, and waking up the CPU"),
-        ("time.time, a loop of 20, synchronised", lambda: by_wall(20, True), "copies of one input, what L2 holds of it included"),
+        ("time.time, a loop of 20, synchronised", lambda: by_wall(20, True), "the slower of two: the CPU queueing, or copies that find data of theirs in L2"),
         ("events around one call", lambda: by_events(lambda: None), "the copy, and the CPU queueing it"),
         ("events after a flush that writes", lambda: by_events(lambda: written.fill_(1.0)), "the copy, and writing back the flush's dirty lines"),
     ]

@@ -71,8 +71,11 @@ namespace cg = cooperative_groups;
 // have finite elements too; with the lowest finite number such a warp adds exp(-inf) = 0, and a row of -inf alone ends as 0 / 0.
 constexpr float LOWEST = -3.402823466e38f;
 
-/// e^x to about 2 units in the last place of x log2 e; a subnormal result is 0. Two instructions.
-__device__ float fast_exp(float x) {
+/// e^x for x <= 0. To one unit in the last place where the result is float32; in two instructions, with an error of a few units that
+/// grows with |x|, where it is rounded to 16 bits.
+template <typename T>
+__device__ float exponential(float x) {
+    if (sizeof(T) == 4) return expf(x);
     float y;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x * 1.4426950408889634f));
     return y;
@@ -121,7 +124,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS) softmax(int C, const T* __res
 #pragma unroll
     for (int j = 0; j < N; ++j) m = fmaxf(m, f[j]);
     m = warp_max(m);
-    float s = fast_exp(single - m);
+    float s = exponential<T>(single - m);
 #pragma unroll 4
     for (int k = tid; k < share.mine; k += THREADS) {
         const uint4 p = held[k];
@@ -130,7 +133,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS) softmax(int C, const T* __res
         for (int i = 0; i < 4; ++i) {
             Word<T>::widen(w[i], f);
 #pragma unroll
-            for (int j = 0; j < N; ++j) s += fast_exp(f[j] - m);
+            for (int j = 0; j < N; ++j) s += exponential<T>(f[j] - m);
         }
     }
     s = warp_sum(s);
@@ -149,7 +152,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS) softmax(int C, const T* __res
     m = warp_max(m);
     s = 0;
 #pragma unroll
-    for (int i = lane; i < PAIRS; i += 32) s += pairs[i].y * fast_exp(pairs[i].x - m);
+    for (int i = lane; i < PAIRS; i += 32) s += pairs[i].y * exponential<T>(pairs[i].x - m);
     s = warp_sum(s);
     const float scale = 1 / s;
 
@@ -163,7 +166,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS) softmax(int C, const T* __res
         for (int i = 0; i < 4; ++i) {
             Word<T>::widen(w[i], f);
 #pragma unroll
-            for (int j = 0; j < N; ++j) f[j] = quotient<T>(fast_exp(f[j] - m), s, scale);
+            for (int j = 0; j < N; ++j) f[j] = quotient<T>(exponential<T>(f[j] - m), s, scale);
             w[i] = Word<T>::narrow(f);
         }
         if (together) {  // written once: first to leave the L2
@@ -173,5 +176,5 @@ __global__ void __launch_bounds__(THREADS, BLOCKS) softmax(int C, const T* __res
             for (int j = 0; j < PACK; ++j) to[k * PACK + j] = reinterpret_cast<T*>(w)[j];
         }
     }
-    if (tid < share.singles) y[share.single(tid)] = T(quotient<T>(fast_exp(single - m), s, scale));
+    if (tid < share.singles) y[share.single(tid)] = T(quotient<T>(exponential<T>(single - m), s, scale));
 }

@@ -32,11 +32,11 @@ __global__ void softmax(long long R, unsigned C, const T* __restrict__ x, long l
     // Up to 131072 terms in one float: without the compensation (Kahan 1965) the last digits drift away.
     float s = 0, lost = 0;
     for (unsigned c = 0; c < C; ++c) {
-        const float term = __expf(static_cast<float>(x[c]) - m) - lost;
+        const float term = expf(static_cast<float>(x[c]) - m) - lost;
         const float next = s + term;
         lost = (next - s) - term;
         s = next;
     }
 
-    for (unsigned c = 0; c < C; ++c) y[c] = T(__expf(static_cast<float>(x[c]) - m) / s);
+    for (unsigned c = 0; c < C; ++c) y[c] = T(expf(static_cast<float>(x[c]) - m) / s);
 }

@@ -39,7 +39,7 @@ __global__ void softmax(unsigned C, const T* __restrict__ x, long long xs, T* __
     __syncthreads();
 
     float s = 0;
-    for (unsigned c = tid; c < C; c += THREADS) s += __expf(static_cast<float>(x[c]) - m);
+    for (unsigned c = tid; c < C; c += THREADS) s += expf(static_cast<float>(x[c]) - m);
     shared[tid] = s;
     __syncthreads();
     for (int half = THREADS / 2; half > 0; half /= 2) {
@@ -48,5 +48,5 @@ __global__ void softmax(unsigned C, const T* __restrict__ x, long long xs, T* __
     }
     const float scale = 1 / shared[0];
 
-    for (unsigned c = tid; c < C; c += THREADS) y[c] = T(__expf(static_cast<float>(x[c]) - m) * scale);
+    for (unsigned c = tid; c < C; c += THREADS) y[c] = T(expf(static_cast<float>(x[c]) - m) * scale);
 }

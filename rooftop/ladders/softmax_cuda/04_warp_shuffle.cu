@@ -22,7 +22,7 @@ constexpr float LOWEST = -3.402823466e38f;  // a row of -inf alone then ends as 
 
 /// Takes one more element into a maximum `m` and the sum `s` of exp(x - m) (Milakov and Gimelshein 2018).
 __device__ void add(float x, float& m, float& s) {
-    const float d = x - m, e = __expf(-fabsf(d));  // one of exp(x - m') and exp(m - m') is 1, this is the other
+    const float d = x - m, e = expf(-fabsf(d));  // one of exp(x - m') and exp(m - m') is 1, this is the other
     s = d > 0 ? s * e + 1 : s + e;
     m = fmaxf(m, x);
 }
@@ -49,7 +49,7 @@ __global__ void softmax(unsigned C, const T* __restrict__ x, long long xs, T* __
     float own = LOWEST, s = 0;
     for (unsigned c = tid; c < C; c += THREADS) add(static_cast<float>(x[c]), own, s);
     const float m = fold<WARPS>(own, maxima, [](float a, float b) { return fmaxf(a, b); });
-    const float scale = 1 / fold<WARPS>(s * __expf(own - m), sums, [](float a, float b) { return a + b; });
+    const float scale = 1 / fold<WARPS>(s * expf(own - m), sums, [](float a, float b) { return a + b; });
 
-    for (unsigned c = tid; c < C; c += THREADS) y[c] = T(__expf(static_cast<float>(x[c]) - m) * scale);
+    for (unsigned c = tid; c < C; c += THREADS) y[c] = T(expf(static_cast<float>(x[c]) - m) * scale);
 }

@@ -108,7 +108,7 @@ __global__ void __launch_bounds__(THREADS) softmax(unsigned C, const T* __restri
 #pragma unroll
     for (int i = 0; i < PACKS; ++i)
 #pragma unroll
-        for (int j = 0; j < P::N; ++j) s += v[i][j] = __expf(v[i][j] - m);
+        for (int j = 0; j < P::N; ++j) s += v[i][j] = expf(v[i][j] - m);
     const float scale = 1 / fold<WARPS>(s, sums, [](float a, float b) { return a + b; });
 
 #pragma unroll
