@@ -152,7 +152,7 @@ def _cases() -> list[Case]:
         case("one element", tags="edge", **mm(1, 1, 1)),
         case("odd 7x3x5", tags="edge", **mm(7, 3, 5)),
         case("row by column", tags="edge", why="one sum, exact in any order", **mm(1, 1, 1000, fill="integers")),
-        case("deep 33x65x1000", tags="edge", **mm(33, 65, 1000)),
+        case("parts 33x65x1000", tags="precision", why="cuBLAS sums in parts here: one long chain errs over 4 times as much", **mm(33, 65, 1000)),
         case("column by row", tags="edge", **mm(130, 67, 1)),
         case("one more than a tile", tags="edge", **mm(129, 131, 130)),
         case("one less than a tile", tags="edge", **mm(255, 127, 63)),

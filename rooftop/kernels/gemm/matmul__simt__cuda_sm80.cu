@@ -171,17 +171,16 @@ __global__ __launch_bounds__(BM / WM * (BN / WN) * 32, BLOCKS) void sgemm(
 
     const int m_thread = warp / (BN / WN) * WM + lane / LANES_N * 4;   // a thread's rows are m_thread + 4 LANES_M g + 0..3
     const int n_thread = warp % (BN / WN) * WN + lane % LANES_N * 4;
-    const float* a_read = shared + m_thread;              // in the stage that is being multiplied
-    const float* b_read = shared + BK * A_ROW + n_thread;
+    int a_read = m_thread, b_read = BK * A_ROW + n_thread;   // in the stage that is being multiplied
     float sum[TM][TN] = {};
     float a_next[2][TM], b_next[2][TN];                   // slice k is multiplied from one set while k + 1 is fetched into the other
     auto fetch = [&](int set, int k) {
 #pragma unroll
         for (int i = 0; i < TM; i += 4)
-            *reinterpret_cast<float4*>(&a_next[set][i]) = *reinterpret_cast<const float4*>(a_read + k * A_ROW + i * LANES_M);
+            *reinterpret_cast<float4*>(&a_next[set][i]) = *reinterpret_cast<const float4*>(shared + a_read + k * A_ROW + i * LANES_M);
 #pragma unroll
         for (int j = 0; j < TN; j += 4)
-            *reinterpret_cast<float4*>(&b_next[set][j]) = *reinterpret_cast<const float4*>(b_read + k * BN + j * LANES_N);
+            *reinterpret_cast<float4*>(&b_next[set][j]) = *reinterpret_cast<const float4*>(shared + b_read + k * BN + j * LANES_N);
     };
 
     constexpr int LAST = (STAGES - 1) * STAGE;
@@ -216,7 +215,7 @@ __global__ __launch_bounds__(BM / WM * (BN / WN) * 32, BLOCKS) void sgemm(
                 b_read += step;
             }
             fetch((k + 1) % 2, (k + 1) % BK);       // after the last tile of all: never used
-            if (k == 1) {
+            if (k == 3) {
                 if (copying) {
                     copy(write, BK, true);
                     advance(BK);
@@ -226,7 +225,7 @@ __global__ __launch_bounds__(BM / WM * (BN / WN) * 32, BLOCKS) void sgemm(
             }
 #pragma unroll
             for (int e = 0; e < TM * TN; ++e) {
-                const int j = e / TM, i = j % 2 == 0 ? e % TM : TM - 1 - e % TM;
+                const int j = e / TM, i = j % 2 == 1 ? e % TM : TM - 1 - e % TM;
                 sum[i][j] = fmaf(a_next[k % 2][i], b_next[k % 2][j], sum[i][j]);
             }
         }

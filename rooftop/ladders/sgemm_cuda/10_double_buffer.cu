@@ -18,9 +18,9 @@ BM = 128
 BN = 128
 BK = 8
 WM = 64
-WN = 64
+WN = 32
 TM = 8
-TN = 16
+TN = 8
 
 [[launch]]
 kernel = "sgemm<{BM}, {BN}, {BK}, {WM}, {WN}, {TM}, {TN}, {4 if K % 4 == 0 and aligned(a, 16) else 1}, {4 if N % 4 == 0 and aligned(b, 16) and aligned(c, 16) and aligned(out, 16) else 1}>"

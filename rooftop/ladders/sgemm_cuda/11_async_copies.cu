@@ -18,9 +18,9 @@ BM = 128
 BN = 128
 BK = 8
 WM = 64
-WN = 64
+WN = 32
 TM = 8
-TN = 16
+TN = 8
 STAGES = 4
 
 [[launch]]
