@@ -188,7 +188,7 @@ class Bench:
         found = {s.name: {} for s in able}  # type: dict[str, dict[str, Measurement]]
         for clock in self.clocks:
             budget = self.budget_s if clock == "kernel" else self.budget_s / 4
-            extra = [copy] if clock == "kernel" and size >= 1 << 20 else []
+            extra = [copy] if clock == "kernel" and size >= 1 << 20 and not compute_bound(self.work) else []
             self._measure(clock, [contestants[s.name] for s in quick] + extra, size, budget, found)
         if slow:
             leader = min(quick, key=lambda s: once[s.name])
@@ -355,9 +355,14 @@ def _quietly(function: Callable[..., Any], tensors: Sequence[Any], options: Sequ
         return function(*tensors, *options)
 
 
+def compute_bound(work: Any) -> bool:
+    """Whether there are so many operations a byte that a copy of the bytes is no measure of it."""
+    return bool(sum(n for unit, n in work.ops.items() if unit != "exp") > 16 * work.bytes)
+
+
 def rate(work: Any, seconds: float) -> str:
     """Throughput in the unit that says most: TFLOP/s where there are many operations a byte, else GB/s."""
     fma = sum(n for unit, n in work.ops.items() if unit != "exp")
-    if fma > 16 * work.bytes:
+    if compute_bound(work):
         return f"{2 * fma / seconds / 1e12:.2f} TFLOP/s"
     return f"{work.bytes / seconds / 1e9:.0f} GB/s"

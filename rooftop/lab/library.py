@@ -96,7 +96,7 @@ def _torch_dtype(name: str) -> Any:
 def _fake_metas(op: Op, given: list[Any]) -> list[Any]:
     tensors = {n: a for n, a in zip(op.kinds, given, strict=True) if n in op.tensor_names}
     options = {n: a for n, a in zip(op.kinds, given, strict=True) if n not in tensors}
-    return list(op.outputs(**metas_of(tensors), **options).values())
+    return list(op.outputs(**metas_of(tensors, addresses=False), **options).values())
 
 
 def _as(result: Any, meta: Any) -> Any:
@@ -124,6 +124,6 @@ def _autograd(op: Op) -> tuple[Callable[..., None], Callable[..., Any]]:
         function = op.bwd if op.bwd is not None else grad.backward
         found = function(*d_outputs, *ctx.saved_tensors, *ctx.options)
         gradients = dict(zip(grad.wrt, (found,) if len(grad.wrt) == 1 else found, strict=True))
-        return (*(gradients.get(n) for n in names), None)
+        return (*(gradients.get(n) if needed else None for n, needed in zip(names, ctx.needs_input_grad, strict=False)), None)
 
     return setup, backward

@@ -221,12 +221,12 @@ def like(x: Meta) -> Meta:
     return Meta(x.shape, x.dtype, x.strides)
 
 
-def metas_of(tensors: Mapping[str, Tensor | None]) -> dict[str, Meta | None]:
-    """The facts of torch tensors."""
+def metas_of(tensors: Mapping[str, Tensor | None], *, addresses: bool = True) -> dict[str, Meta | None]:
+    """The facts of torch tensors; without `addresses` (fake tensors have none) they count as aligned."""
     from rooftop.lab.spec import OF_TORCH
 
     return {
-        n: None if t is None else Meta(tuple(t.shape), OF_TORCH[str(t.dtype).removeprefix("torch.")], tuple(t.stride()), alignment(t))
+        n: None if t is None else Meta(tuple(t.shape), OF_TORCH[str(t.dtype).removeprefix("torch.")], tuple(t.stride()), alignment(t) if addresses else 16)
         for n, t in tensors.items()
     }
 

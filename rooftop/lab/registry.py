@@ -119,6 +119,9 @@ def op(name: str, house: House = HOUSE) -> Op:
     found = getattr(module, "OP", None)
     if not isinstance(found, Op):
         raise RegistryError(f"ops/{base}.py defines no OP = Op(...)")
+    found.name = base  # the file's name, however it was imported
+    if found.bwd is not None:
+        found.bwd.name = f"{base}_bwd"
     if name != base:
         if found.bwd is None:
             raise RegistryError(f"{name}: {base} has no backward op of its own")

@@ -4,6 +4,12 @@ limit   = "Issue slots: of 1,110 instructions in the main loop 1,024 are FMAs, a
 dtypes  = ["f32"]
 args    = ["M: i32", "N: i32", "K: i32", "alpha: f32", "a: f32[M, K]", "lda: i64 = stride(a, 0)", "b: f32[K, N]", "ldb: i64 = stride(b, 0)", "beta: f32", "c: f32[M, N]?", "ldc: i64 = stride(c, 0)", "out: f32[M, N]", "ldo: i64 = stride(out, 0)"]
 demands = { has = ["FFMA", "LDS.128", "LDGSTS"], spills = 0 }
+configs = [
+    { GROUP = 4 }, { GROUP = 16 }, { STAGES = 3 }, { WM = 64, WN = 64 }, { BN = 128, BLOCKS = 2 }, { BN = 128, BLOCKS = 2, SPLITS = 2 },
+    { BN = 128, BLOCKS = 2, SPLITS = 4 }, { BN = 128, BLOCKS = 2, SPLITS = 8 }, { BN = 128, BLOCKS = 2, SPLITS = 16 },
+    { BN = 128, BLOCKS = 2, SPLITS = 32 }, { BN = 128, BLOCKS = 2, SPLITS = 64 },
+]
+valid   = "BM % WM == 0 and BN % WN == 0 and WM // TM * (WN // TN) == 32 and SPLITS >= 1"
 
 [requires]
 "M * N > 0" = "there is nothing to compute"
@@ -26,37 +32,64 @@ BLOCKS = 1
 SPLITS = 1
 
 [[choice]]
-when   = "ceil(M / 128) * ceil(N / 128) <= 4 and K >= 4096"
+when   = "M <= 64 and ceil(N / 128) * 16 <= 4 * sms and K >= 1024"
+BM     = 64
+BN     = 128
+WN     = 64
+TN     = 8
+BLOCKS = 4
+SPLITS = 16
+
+[[choice]]
+when   = "M <= 64 and ceil(N / 128) * 4 <= 4 * sms and K >= 256"
+BM     = 64
+BN     = 128
+WN     = 64
+TN     = 8
+BLOCKS = 4
+SPLITS = 4
+
+[[choice]]
+when   = "M <= 64"
+BM     = 64
+BN     = 128
+WN     = 64
+TN     = 8
+BLOCKS = 4
+SPLITS = 1
+
+[[choice]]
+when   = "ceil(M / 128) * ceil(N / 128) * 64 <= 2 * sms and K >= 4096"
 BN     = 128
 BLOCKS = 2
 SPLITS = 64
 
 [[choice]]
-when   = "ceil(M / 128) * ceil(N / 128) <= 8 and K >= 2048"
+when   = "ceil(M / 128) * ceil(N / 128) * 32 <= 2 * sms and K >= 2048"
 BN     = 128
 BLOCKS = 2
 SPLITS = 32
 
 [[choice]]
-when   = "ceil(M / 128) * ceil(N / 128) <= 16 and K >= 1024"
+when   = "ceil(M / 128) * ceil(N / 128) * 16 <= 2 * sms and K >= 1024"
 BN     = 128
 BLOCKS = 2
 SPLITS = 16
 
 [[choice]]
-when   = "ceil(M / 128) * ceil(N / 128) <= 33 and K >= 512"
+when   = "ceil(M / 128) * ceil(N / 128) * 8 <= 2 * sms and K >= 512"
 BN     = 128
 BLOCKS = 2
 SPLITS = 8
 
 [[choice]]
-when   = "ceil(M / 128) * ceil(N / 128) <= 66 and K >= 256"
+when   = "ceil(M / 128) * ceil(N / 128) * 4 <= 2 * sms and K >= 256"
 BN     = 128
 BLOCKS = 2
 SPLITS = 4
 
 [[choice]]
-when   = "ceil(M / 128) * ceil(N / 128) <= 132 and K >= 128"
+when   = "ceil(M / 128) * ceil(N / 128) * 2 <= 2 * sms and K >= 128"
 BN     = 128
 BLOCKS = 2
 SPLITS = 2

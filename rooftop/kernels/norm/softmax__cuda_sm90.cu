@@ -29,7 +29,7 @@ cluster = 1
 blocks  = 8
 
 [[choice]]
-when    = "C * bytes(x) <= 16384"
+when    = "C * bytes(x) <= 32768"
 threads = 512
 cluster = 1
 blocks  = 4

@@ -1,7 +1,7 @@
 /* rooftop
 idea    = "Four stages of shared memory, filled by asynchronous copies that pass through no register: three tiles are on their way while one is multiplied. a is turned by copies of single numbers, whatever its rows begin on."
 predict = { speedup = 1.1 }
-limit   = "Instructions that are no FMAs: 48 loads from shared memory, and 10 copies with their addresses, beside 1,024 FMAs."
+limit   = "Instructions that are no FMAs: 32 loads from shared memory and 5 copies with their addresses beside 512 FMAs."
 dtypes  = ["f32"]
 args    = ["M: i32", "N: i32", "K: i32", "alpha: f32", "a: f32[M, K]", "lda: i64 = stride(a, 0)", "b: f32[K, N]", "ldb: i64 = stride(b, 0)", "beta: f32", "c: f32[M, N]?", "ldc: i64 = stride(c, 0)", "out: f32[M, N]", "ldo: i64 = stride(out, 0)"]
 demands = { has = ["FFMA", "LDS.128", "LDGSTS"], spills = 0 }
@@ -107,7 +107,7 @@ __global__ __launch_bounds__(BM / WM * (BN / WN) * 32, 2) void sgemm(
         __syncthreads();                                  // this stage is there for everyone, and everyone is done with the one before it
         if (left > 0) copy(stage == 0 ? STAGES - 1 : stage - 1);
         __pipeline_commit();
-#pragma unroll
+#pragma unroll 2
         for (int k = 0; k < BK; ++k) {
             float a_now[TM], b_now[TN];
 #pragma unroll

@@ -1,0 +1,131 @@
+"""What works on this machine, what is missing, and what to do about it."""
+
+from __future__ import annotations
+
+import platform
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from rooftop.lab import settings
+
+
+@dataclass(frozen=True)
+class Row:
+    """`state`: ok, absent (not needed) or missing. `needed`: without it the two commands of the README do not work."""
+
+    what: str
+    state: str
+    found: str
+    do: str = ""
+    needed: bool = False
+
+
+def examine() -> list[Row]:
+    """Every part looked at; never raises."""
+    return [row for look in (_python, _packages, _nvrtc, _tools, _gpu, _counters, _optional, _folders) for row in _guarded(look)]
+
+
+def _guarded(look: Callable[[], Iterator[Row]]) -> list[Row]:
+    try:
+        return list(look())
+    except Exception as error:  # whatever is broken here is the finding
+        return [Row(look.__name__.strip("_"), "missing", f"{type(error).__name__}: {error}", "see the message", True)]
+
+
+def _python() -> Iterator[Row]:
+    good = sys.version_info >= (3, 11)
+    yield Row("Python", "ok" if good else "missing", platform.python_version(), "" if good else "Python 3.11 or later", True)
+
+
+def _packages() -> Iterator[Row]:
+    try:
+        import torch
+
+        yield Row("torch", "ok", f"{torch.__version__}, CUDA {torch.version.cuda or 'none: the CPU build'}", "", True)
+    except ImportError as error:
+        yield Row("torch", "missing", str(error), "pip install torch (2.11 or later)", True)
+    try:
+        from rooftop.lab.triton_compat import version
+
+        yield Row("triton", "ok", ".".join(map(str, version())), "", True)
+    except Exception as error:
+        yield Row("triton", "missing", str(error), "pip install 'triton>=3.6,<3.10'", True)
+
+
+def _nvrtc() -> Iterator[Row]:
+    from rooftop.lab.compile import ToolchainError, compile_cuda, cuda_include, nvrtc_version
+
+    try:
+        made = compile_cuda('extern "C" __global__ void k() {}', name="doctor.cu", target="sm_80", kernels=["k"], use_cache=False)
+        yield Row("CUDA C++ compiler", "ok", f"NVRTC {nvrtc_version()}, {len(made.cubin)} bytes for sm_80; headers in {cuda_include()[0]}", "", True)
+    except ToolchainError as error:
+        do = "pip install cuda-core cuda-bindings nvidia-cuda-nvrtc nvidia-cuda-runtime nvidia-cuda-cccl"
+        yield Row("CUDA C++ compiler", "missing", str(error), do, True)
+
+
+def _tools() -> Iterator[Row]:
+    from rooftop.lab import binary
+    from rooftop.lab.compile import ToolchainError
+
+    for name in ("cuobjdump", "nvdisasm"):
+        try:
+            yield Row(name, "ok", str(binary.tool(name)), "", True)
+        except ToolchainError as error:
+            yield Row(name, "missing", str(error), f"pip install nvidia-cuda-{name}", True)
+
+
+def _gpu() -> Iterator[Row]:
+    import torch
+
+    if not torch.cuda.is_available():
+        do = "kernels are compiled, and Triton's run in the interpreter; bench and calibrate need a GPU"
+        yield Row("GPU", "absent", "torch.cuda.is_available() is False", do)
+        return
+    from rooftop.lab import sensors
+
+    yield Row("GPU", "ok", f"{torch.cuda.get_device_name()}, sm_{''.join(map(str, torch.cuda.get_device_capability()))}")
+    found = sensors.read(0)
+    if isinstance(found, sensors.Sensors):
+        yield Row("clocks and power", "ok", f"SM {found.sm_mhz} MHz, {found.power_w} W, {found.temperature_c} C, driver {found.driver}")
+    else:
+        yield Row("clocks and power", "absent", found.reason, "pip install nvidia-ml-py: records then say at which clocks they were made")
+
+
+def _counters() -> Iterator[Row]:
+    ncu = settings.tool_path("ncu")
+    if ncu is None:
+        yield Row("Nsight Compute", "absent", "ncu is not on PATH", "needed only to read hardware counters")
+        return
+    params = Path("/proc/driver/nvidia/params")
+    restricted = params.is_file() and "RmProfilingAdminOnly: 1" in params.read_text(encoding="utf-8")
+    do = "counters are for the administrator alone: run as root, or ask for it" if restricted else ""
+    yield Row("Nsight Compute", "absent" if restricted else "ok", str(ncu), do)
+
+
+def _optional() -> Iterator[Row]:
+    compiler = settings.tool_path("g++") or settings.tool_path("clang++")
+    yield Row("C++ compiler", "ok" if compiler else "absent", str(compiler or "neither g++ nor clang++ on PATH"))
+    sanitizer = settings.tool_path("compute-sanitizer")
+    do = "" if sanitizer else "part of the CUDA toolkit; finds bad accesses and races on a GPU"
+    yield Row("compute-sanitizer", "ok" if sanitizer else "absent", str(sanitizer or "not on PATH"), do)
+    import importlib.util
+
+    liger = importlib.util.find_spec("liger_kernel") is not None
+    yield Row("peer Liger", "ok" if liger else "absent", "installed" if liger else "not installed", "" if liger else "pip install liger-kernel")
+
+
+def _folders() -> Iterator[Row]:
+    found = settings.load()
+    try:
+        found.cache.mkdir(parents=True, exist_ok=True)
+        probe = found.cache / ".doctor"
+        probe.write_text("", encoding="utf-8")
+        probe.unlink()
+        size = sum(p.stat().st_size for p in found.cache.rglob("*") if p.is_file())
+        yield Row("compile cache", "ok", f"{found.cache}, {size >> 20} MiB")
+    except OSError as error:
+        yield Row("compile cache", "absent", f"{found.cache}: {error}", "set ROOFTOP_CACHE to a folder that can be written")
+    count = sum(1 for _ in found.results.rglob("*.jsonl")) if found.results.is_dir() else 0
+    yield Row("records", "ok", f"{found.results}: {count} files")
