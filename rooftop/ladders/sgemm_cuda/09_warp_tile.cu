@@ -83,7 +83,7 @@ __global__ __launch_bounds__(BM / WM * (BN / WN) * 32, 2) void sgemm(
             store(&b_tile[k][b_n], k < left && b_n < cols ? load<VN>(b + i * B_STEP * ldb) : Floats<VN>{});
         }
         __syncthreads();
-#pragma unroll 2
+#pragma unroll
         for (int k = 0; k < BK; ++k) {
             float a_now[TM], b_now[TN];
 #pragma unroll
@@ -91,9 +91,9 @@ __global__ __launch_bounds__(BM / WM * (BN / WN) * 32, 2) void sgemm(
 #pragma unroll
             for (int j = 0; j < TN; ++j) b_now[j] = b_tile[k][n_thread + j / 4 * 4 * LANES_N + j % 4];
 #pragma unroll
-            for (int i = 0; i < TM; ++i)
+            for (int j = 0; j < TN; ++j)
 #pragma unroll
-                for (int j = 0; j < TN; ++j) sum[i][j] = fmaf(a_now[i], b_now[j], sum[i][j]);
+                for (int i = 0; i < TM; ++i) sum[i][j] = fmaf(a_now[i], b_now[j], sum[i][j]);
         }
         __syncthreads();
         a += BK;

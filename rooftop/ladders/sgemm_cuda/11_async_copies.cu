@@ -1,5 +1,5 @@
 /* rooftop
-idea    = "Four stages of shared memory, filled by asynchronous copies that pass through no register: three tiles are on their way while one is multiplied. a is turned by copies of single numbers, whatever its rows begin on."
+idea    = "Four stages of shared memory, filled by asynchronous copies that pass through no register: three tiles are on their way while one is multiplied. a is turned by copies of single numbers, whatever its rows begin on. Nothing can be put right on the way, so the tile that may be short comes first, and rows past the edge are copied from the last one inside."
 predict = { speedup = 1.1 }
 limit   = "Instructions that are no FMAs: 32 loads from shared memory and 5 copies with their addresses beside 512 FMAs."
 dtypes  = ["f32"]
@@ -65,49 +65,53 @@ __global__ __launch_bounds__(BM / WM * (BN / WN) * 32, 2) void sgemm(
     const int rows = M - m0 < BM ? M - m0 : BM, cols = N - n0 < BN ? N - n0 : BN;
     const int tid = threadIdx.x;
     const int a_m = tid / BK, a_k = tid % BK, b_k = tid * VN / BN, b_n = tid * VN % BN;
-    a += (m0 + a_m) * lda + a_k;
-    b += b_k * ldb + n0 + b_n;
+    // Rows and columns past the edge are copied from the last one inside: what is made of them is not stored.
+    const float* a_row[BM / A_STEP];
+#pragma unroll
+    for (int i = 0; i < BM / A_STEP; ++i) a_row[i] = a + (m0 + (a_m + i * A_STEP < rows ? a_m + i * A_STEP : rows - 1)) * lda + a_k;
+    b += b_k * ldb + n0 + (b_n < cols ? b_n : cols - VN);
     const int lane = tid % 32, warp = tid / 32;
     const int m_thread = warp / (BN / WN) * WM + lane / LANES_N * 4;   // a thread's rows are m_thread + 4 LANES_M g + 0..3
     const int n_thread = warp % (BN / WN) * WN + lane % LANES_N * 4;
 
-    int left = K;                                         // of the tile to copy next
-    auto copy = [&](int stage) {
+    auto copy = [&](int stage, int depth) {               // a tile that is `depth` deep: BK, but for one
 #pragma unroll
         for (int i = 0; i < BM / A_STEP; ++i) {
             const int m = a_m + i * A_STEP;
-            if (m < rows && a_k < left)
-                __pipeline_memcpy_async(&a_tile[stage][a_k][m], a + i * A_STEP * lda, 4);
+            if (depth == BK || a_k < depth)
+                __pipeline_memcpy_async(&a_tile[stage][a_k][m], a_row[i], 4);
             else
                 a_tile[stage][a_k][m] = 0;
+            a_row[i] += depth;
         }
 #pragma unroll
         for (int i = 0; i < BK / B_STEP; ++i) {
             const int k = b_k + i * B_STEP;
-            if (k < left && b_n < cols)
+            if (depth == BK || k < depth)
                 __pipeline_memcpy_async(&b_tile[stage][k][b_n], b + i * B_STEP * ldb, 4 * VN);
             else
                 store(&b_tile[stage][k][b_n], Floats<VN>{});
         }
-        left -= BK;
-        a += BK;
-        b += BK * ldb;
+        b += depth * ldb;
     };
 
+    const int tiles = K / BK + (K % BK != 0);
+    if (tiles > 0) copy(0, K - (tiles - 1) * BK);         // the short tile first: the others need no check
+    __pipeline_commit();
 #pragma unroll
-    for (int stage = 0; stage < STAGES - 1; ++stage) {
-        if (left > 0) copy(stage);
+    for (int stage = 1; stage < STAGES - 1; ++stage) {
+        if (stage < tiles) copy(stage, BK);
         __pipeline_commit();
     }
 
     float sum[TM][TN] = {};
     int stage = 0;
-    for (int todo = K; todo > 0; todo -= BK) {
+    for (int left = tiles; left > 0; --left) {
         __pipeline_wait_prior(STAGES - 2);
         __syncthreads();                                  // this stage is there for everyone, and everyone is done with the one before it
-        if (left > 0) copy(stage == 0 ? STAGES - 1 : stage - 1);
+        if (left >= STAGES) copy(stage == 0 ? STAGES - 1 : stage - 1, BK);
         __pipeline_commit();
-#pragma unroll 2
+#pragma unroll 4
         for (int k = 0; k < BK; ++k) {
             float a_now[TM], b_now[TN];
 #pragma unroll
@@ -115,9 +119,9 @@ __global__ __launch_bounds__(BM / WM * (BN / WN) * 32, 2) void sgemm(
 #pragma unroll
             for (int j = 0; j < TN; ++j) b_now[j] = b_tile[stage][k][n_thread + j / 4 * 4 * LANES_N + j % 4];
 #pragma unroll
-            for (int i = 0; i < TM; ++i)
+            for (int j = 0; j < TN; ++j)
 #pragma unroll
-                for (int j = 0; j < TN; ++j) sum[i][j] = fmaf(a_now[i], b_now[j], sum[i][j]);
+                for (int i = 0; i < TM; ++i) sum[i][j] = fmaf(a_now[i], b_now[j], sum[i][j]);
         }
         stage = stage == STAGES - 1 ? 0 : stage + 1;
     }
