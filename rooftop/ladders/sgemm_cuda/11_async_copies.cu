@@ -119,9 +119,9 @@ __global__ __launch_bounds__(BM / WM * (BN / WN) * 32, 2) void sgemm(
 #pragma unroll
             for (int j = 0; j < TN; ++j) b_now[j] = b_tile[stage][k][n_thread + j / 4 * 4 * LANES_N + j % 4];
 #pragma unroll
-            for (int j = 0; j < TN; ++j)
+            for (int i = 0; i < TM; ++i)
 #pragma unroll
-                for (int i = 0; i < TM; ++i) sum[i][j] = fmaf(a_now[i], b_now[j], sum[i][j]);
+                for (int j = 0; j < TN; ++j) sum[i][j] = fmaf(a_now[i], b_now[j], sum[i][j]);
         }
         stage = stage == STAGES - 1 ? 0 : stage + 1;
     }
