@@ -32,49 +32,6 @@ BLOCKS = 1
 SPLITS = 1
 
 [[choice]]
-when   = "M <= 32 and ceil(N / 128) * 16 <= 4 * sms and K >= 1024"
-BM     = 32
-BN     = 128
-WN     = 32
-TN     = 4
-BLOCKS = 4
-SPLITS = 16
-
-[[choice]]
-when   = "M <= 32 and ceil(N / 128) * 4 <= 4 * sms and K >= 256"
-BM     = 32
-BN     = 128
-WN     = 32
-TN     = 4
-BLOCKS = 4
-SPLITS = 4
-
-[[choice]]
-when   = "M <= 32"
-BM     = 32
-BN     = 128
-WN     = 32
-TN     = 4
-BLOCKS = 4
-
-[[choice]]
-when   = "N <= 64 and ceil(M / 64) * 8 <= 4 * sms and K >= 512"
-BM     = 64
-BN     = 64
-WN     = 32
-TN     = 4
-BLOCKS = 4
-SPLITS = 8
-
-[[choice]]
-when   = "N <= 64"
-BM     = 64
-BN     = 64
-WN     = 32
-TN     = 4
-BLOCKS = 4
-
-[[choice]]
 when   = "M <= 64 and ceil(N / 128) * 16 <= 4 * sms and K >= 1024"
 BM     = 64
 BN     = 128
@@ -99,32 +56,7 @@ BN     = 128
 WN     = 64
 TN     = 8
 BLOCKS = 4
-
-[[choice]]
-when   = "K <= 1024 and ceil(M / 64) * ceil(N / 128) * 4 <= sms and K >= 256"
-BM     = 64
-BN     = 128
-WN     = 64
-TN     = 8
-BLOCKS = 4
-SPLITS = 4
-
-[[choice]]
-when   = "K <= 1024 and ceil(M / 64) * ceil(N / 128) * 2 <= sms and K >= 128"
-BM     = 64
-BN     = 128
-WN     = 64
-TN     = 8
-BLOCKS = 4
-SPLITS = 2
-
-[[choice]]
-when   = "K <= 1024 and ceil(M / 64) * ceil(N / 128) <= sms"
-BM     = 64
-BN     = 128
-WN     = 64
-TN     = 8
-BLOCKS = 4
+SPLITS = 1
 
 [[choice]]
 when   = "ceil(M / 128) * ceil(N / 128) * 64 <= 2 * sms and K >= 4096"
@@ -163,19 +95,9 @@ BLOCKS = 2
 SPLITS = 2
 
 [[choice]]
-when   = "ceil(M / 128) * ceil(N / 128) * 3 <= 4 * sms and K >= 1024"
-BN     = 128
-BLOCKS = 2
-SPLITS = 3
-
-[[choice]]
 when   = "ceil(M / 128) * ceil(N / 256) <= sms // 2"
 BN     = 128
 BLOCKS = 2
-
-[[choice]]
-when   = "ceil(M / 128) * ceil(N / 256) > sms and ceil(M / 128) * ceil(N / 256) * 10 < 9 * sms * ceil(ceil(M / 128) * ceil(N / 256) / sms) and ceil(M / 128) * ceil(N / 256) <= 8 * sms and K >= 2048"
-SPLITS = 3
 
 [scratch]
 parts = "f32[SPLITS if SPLITS > 1 else 0, M, N]"
@@ -325,7 +247,7 @@ __global__ __launch_bounds__(BM / WM * (BN / WN) * 32, BLOCKS) void sgemm(
                 a_read += step;
                 b_read += step;
             }
-            fetch((k + 1) % 2, (k + 1) % BK);       // after the last tile of all: never used
+            fetch((k + 1) % 2, (k + 1) % BK);             // after the last tile of all: never used
             if (k == 3) {
                 if (copying) {
                     copy(write, BK, true);

@@ -1,7 +1,7 @@
 /* rooftop
 idea    = "A thread makes an 8 x 8 tile of outputs: each slice of k brings eight numbers of a and eight of b into registers, and their outer product is 64 FMAs."
 predict = { speedup = 1.9 }
-limit   = "Bank conflicts, and a number of a at a time: a's slice is a column of its tile, so its eight numbers take eight loads."
+limit   = "Bank conflicts, and copies of one number an instruction."
 dtypes  = ["f32"]
 args    = ["M: i32", "N: i32", "K: i32", "alpha: f32", "a: f32[M, K]", "lda: i64 = stride(a, 0)", "b: f32[K, N]", "ldb: i64 = stride(b, 0)", "beta: f32", "c: f32[M, N]?", "ldc: i64 = stride(c, 0)", "out: f32[M, N]", "ldo: i64 = stride(out, 0)"]
 demands = { has = ["FFMA", "LDS"], spills = 0 }

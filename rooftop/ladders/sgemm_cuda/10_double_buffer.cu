@@ -1,7 +1,7 @@
 /* rooftop
 idea    = "Two buffers of shared memory: while one tile is multiplied, the next is on its way from memory into registers, and goes into the other buffer afterwards. One barrier a tile instead of two."
 predict = { speedup = 1.1 }
-limit   = "The tile on its way takes registers and two instructions a number, and only one tile is on its way."
+limit   = "The tile on its way takes registers, so that less of the loop can be unrolled, and two instructions a number; and only one tile is on its way."
 dtypes  = ["f32"]
 args    = ["M: i32", "N: i32", "K: i32", "alpha: f32", "a: f32[M, K]", "lda: i64 = stride(a, 0)", "b: f32[K, N]", "ldb: i64 = stride(b, 0)", "beta: f32", "c: f32[M, N]?", "ldc: i64 = stride(c, 0)", "out: f32[M, N]", "ldo: i64 = stride(out, 0)"]
 demands = { has = ["FFMA", "LDS.128", "LDG.E.128"], spills = 0 }
@@ -105,7 +105,7 @@ __global__ __launch_bounds__(BM / WM * (BN / WN) * 32, 2) void sgemm(
     int buffer = 0;
     for (int left = K; left > 0; left -= BK) {
         if (left > BK) take(left - BK);
-#pragma unroll 2
+#pragma unroll 2  // more does not fit the registers of two blocks
         for (int k = 0; k < BK; ++k) {
             float a_now[TM], b_now[TN];
 #pragma unroll

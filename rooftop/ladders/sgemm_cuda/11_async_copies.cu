@@ -111,7 +111,7 @@ __global__ __launch_bounds__(BM / WM * (BN / WN) * 32, 2) void sgemm(
         __syncthreads();                                  // this stage is there for everyone, and everyone is done with the one before it
         if (left >= STAGES) copy(stage == 0 ? STAGES - 1 : stage - 1, BK);
         __pipeline_commit();
-#pragma unroll
+#pragma unroll 4
         for (int k = 0; k < BK; ++k) {
             float a_now[TM], b_now[TN];
 #pragma unroll
@@ -119,9 +119,9 @@ __global__ __launch_bounds__(BM / WM * (BN / WN) * 32, 2) void sgemm(
 #pragma unroll
             for (int j = 0; j < TN; ++j) b_now[j] = b_tile[stage][k][n_thread + j / 4 * 4 * LANES_N + j % 4];
 #pragma unroll
-            for (int i = 0; i < TM; ++i)
+            for (int j = 0; j < TN; ++j)
 #pragma unroll
-                for (int j = 0; j < TN; ++j) sum[i][j] = fmaf(a_now[i], b_now[j], sum[i][j]);
+                for (int i = 0; i < TM; ++i) sum[i][j] = fmaf(a_now[i], b_now[j], sum[i][j]);
         }
         stage = stage == STAGES - 1 ? 0 : stage + 1;
     }
