@@ -1,0 +1,3 @@
+from rooftop.lab.cli import main
+
+main()

@@ -1,0 +1,127 @@
+"""Whether kernels are right, and what their binaries hold."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from rooftop.lab.cli.app import JUDGE, WRONG, AsJson, CaseName, DTypeName, What, app, table
+
+
+@app.command(rich_help_panel=JUDGE)
+def check(
+    what: What = None, case: CaseName = None, dtype: DTypeName = None,
+    backend: Annotated[str, typer.Option(help="auto, gpu or interpreter")] = "auto",
+    seed: Annotated[int | None, typer.Option(help="Of the inputs; fresh each time when not given.")] = None,
+    tag: Annotated[list[str] | None, typer.Option(help="Only cases with this tag: edge, bench, model, huge.")] = None,
+    huge: Annotated[bool, typer.Option("--huge/--no-huge", help="Also the cases of more than 2^31 elements, on a GPU that holds them.")] = True,
+    records: Annotated[Path | None, typer.Option(help="Folder to write check records to.")] = None,
+    every: Annotated[bool, typer.Option("--all", help="Show every case, not the summary and the failures.")] = False,
+    as_json: AsJson = False,
+) -> None:  # fmt: skip
+    """Judge kernels by their contract: error against float64, what is allowed, the first wrong element.
+
+    Runs on the GPU where there is one, else Triton in its interpreter. Exit code 1 if anything is wrong.
+
+    Examples: [bold]rooftop check softmax[/bold] · [bold]rooftop check softmax_cuda/06[/bold] · [bold]rooftop check my.cu --case "odd 3x7"[/bold]"""
+    import secrets
+
+    from rooftop.lab import check as checks
+    from rooftop.lab import subjects
+
+    seed = secrets.randbits(31) if seed is None else seed
+    results = []
+    for subject in subjects.find(what or []):
+        chosen = checks.select_cases(subject, name=case, tags=tag or (), dtype=dtype)
+        chosen = chosen if huge or case else [c for c in chosen if "huge" not in c.tags]
+        results += [checks.check(subject, c, backend=backend, seed=seed) for c in chosen]
+    if records is not None:
+        _write_checks(records, results)
+    _show_checks(results, seed, every, as_json)
+    if any(r.status in ("wrong", "error") for r in results):
+        raise typer.Exit(WRONG)
+
+
+def _write_checks(folder: Path, results: list[Any]) -> None:
+    import torch
+
+    from rooftop.lab import records, subjects
+    from rooftop.lab.implementation import device_of
+    from rooftop.lab.spec import TARGETS
+
+    gpu = torch.cuda.is_available()
+    device = device_of(torch.cuda.current_device()) if gpu else TARGETS[90]
+    known = {s.name: s for s in subjects.find([r.subject for r in results])} if results else {}
+    with records.Writer(folder, device.name if gpu else "cpu") as writer:
+        for r in results:
+            if r.status in ("ok", "wrong") and r.subject in known:
+                subject = known[r.subject]
+                digest = subject.digest(subject.op.case(r.case), device)
+                about = {"name": device.name if gpu else "cpu", "arch": device.arch, "sms": device.sms}
+                writer.write({"kind": "check", "op": r.op, "case": r.case, "subject": r.subject, "digest": digest, "error": r.error(), "path": list(r.path),
+                              "backend": r.backend, "device": about, "versions": records.versions()})  # fmt: skip
+
+
+def _show_checks(results: list[Any], seed: int, every: bool, as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps({"seed": seed, "results": [r.to_json() for r in results]}, indent=2, default=str))
+        return
+    rows: list[dict[str, Any]] = []
+    for r in results:
+        if every or r.status in ("wrong", "error"):
+            w = r.worst
+            rows.append({"subject": r.subject, "case": r.case, "status": r.status, "max": w and w.max, "allowed": w and w.allowed_max,
+                         "share": w and max(w.max_share, w.rms_share), "message": r.message})  # fmt: skip
+    if rows:
+        table(rows, {"subject": "subject", "case": "case", "status": "", "max": "largest error", "allowed": "allowed", "share": "share of allowance",
+                      "message": "finding"}, False, "cases")  # fmt: skip
+    summary: dict[str, dict[str, Any]] = {}
+    for r in results:
+        row = summary.setdefault(r.subject, {"subject": r.subject, "ok": 0, "wrong": 0, "skipped": 0, "where": "", "worst": 0.0, "why": ""})
+        row["ok" if r.status == "ok" else "skipped" if r.status == "skipped" else "wrong"] += 1
+        row["where"] = r.backend or row["where"]
+        if r.status == "ok" and r.worst:
+            row["worst"] = max(row["worst"], r.worst.max_share, r.worst.rms_share)
+        if r.status == "skipped" and not row["why"]:
+            row["why"] = r.message
+    table(list(summary.values()), {"subject": "subject", "ok": "ok", "wrong": "wrong", "skipped": "skipped", "where": "ran on",
+                                    "worst": "worst share of allowance", "why": "first reason to skip"}, False, f"seed {seed}")  # fmt: skip
+
+
+@app.command(rich_help_panel=JUDGE)
+def inspect(
+    what: What = None, case: CaseName = None,
+    arch: Annotated[list[int] | None, typer.Option(help="80, 89 or 90; all when not given.")] = None,
+    sass: Annotated[bool, typer.Option("--sass", help="Print the machine code.")] = False,
+    ptx: Annotated[bool, typer.Option("--ptx", help="Print PTX (Triton).")] = False,
+    as_json: AsJson = False,
+) -> None:  # fmt: skip
+    """Registers, spills, shared memory, occupancy and instructions from the binary; no GPU needed. Exit code 1 if a demand is not met.
+
+    Examples: [bold]rooftop inspect sgemm_cuda[/bold] · [bold]rooftop inspect softmax__triton --arch 80 --ptx[/bold]"""
+    from rooftop.lab import inspect as inspects
+    from rooftop.lab import subjects
+
+    found = subjects.find(what or [])
+    archs = arch or [80, 89, 90]
+    if sass or ptx:
+        for s in found:
+            typer.echo(inspects.text(s, inspects.inspect_case(s, case, archs[-1]), archs[-1], "sass" if sass else "ptx"))
+        return
+    jobs = [(s, inspects.inspect_case(s, case, a), a) for s in found for a in archs]
+    facts = inspects.many(jobs)
+    rows = []
+    for (name, a), f in facts.items():
+        if "refused" in f:
+            rows.append({"subject": name, "arch": a, "note": f["refused"]})
+        for k in f.get("kernels", []):
+            counts = " ".join(f"{n}:{c}" for n, c in k["counts"].items() if n not in ("BRA", "total"))
+            occupancy = f"{k['occupancy']['percent']:.0f} % ({k['occupancy']['limiter']})"
+            rows.append({"subject": name, "arch": a, **k, "occ": occupancy, "note": "; ".join(k["unmet"]), "sass": counts})
+    table(rows, {"subject": "subject", "arch": "sm", "kernel": "kernel", "registers": "regs", "spills": "spill B", "shared": "shared B",
+                  "occ": "occupancy", "sass": "instructions", "note": "unmet or refused"}, as_json)  # fmt: skip
+    if any(k["unmet"] for f in facts.values() for k in f.get("kernels", [])):
+        raise typer.Exit(WRONG)

@@ -1,0 +1,89 @@
+"""How fast kernels are, and what the card can do."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from rooftop.lab.cli.app import MEASURE, SLOWER, WRONG, AsJson, CaseName, DTypeName, What, app
+
+
+@app.command(rich_help_panel=MEASURE)
+def bench(
+    what: What = None, case: CaseName = None, dtype: DTypeName = None,
+    budget: Annotated[str, typer.Option(help="Time for all of it: 90s, 8m.")] = "8m",
+    case_budget: Annotated[float, typer.Option(help="Seconds of sampling a case on the kernel clock.")] = 4.0,
+    clocks: Annotated[str, typer.Option(help="Which of kernel, cold, hot, host, comma-separated.")] = "kernel,cold,hot,host",
+    records: Annotated[Path | None, typer.Option(help="Folder of the records.", show_default="results/")] = None,
+    again: Annotated[bool, typer.Option("--again", help="Measure what has fresh records too.")] = False,
+    require: Annotated[float | None, typer.Option(help="Exit with 2 unless every kernel is at least this many times as fast as the best peer.")] = None,
+    as_json: AsJson = False,
+) -> None:  # fmt: skip
+    """Check and time kernels beside their peers, and write records. Needs a GPU.
+
+    Compiles first on all cores, measures what has no fresh record first, writes after each case, and takes up where it stopped.
+
+    Examples: [bold]rooftop bench softmax --budget 8m[/bold] · [bold]rooftop bench sgemm_cuda --case "4096 cubed" --records out/[/bold]"""
+    from rooftop.lab import bench as benches
+    from rooftop.lab import settings, subjects
+
+    found = subjects.find(what or [])
+    todo = benches.fields(found, case=case, dtype=dtype)
+    say = (lambda text: typer.echo(text, err=True)) if as_json else typer.echo
+    summary = benches.run(todo, records or settings.load().results, budget_s=_seconds(budget), case_budget_s=case_budget,
+                          clocks=tuple(clocks.split(",")), again=again, say=say)  # fmt: skip
+    if as_json:
+        typer.echo(json.dumps(summary.written, indent=2))
+    else:
+        for title, lines in (("not measured", summary.skipped), ("left for the next run: the budget is spent", summary.left), ("WRONG", summary.wrong)):
+            if lines:
+                typer.echo(f"{title}:\n" + "\n".join(f"    {line}" for line in lines))
+    if summary.wrong:
+        raise typer.Exit(WRONG)
+    if require is not None and any(_slower(r, require) for r in summary.written):
+        raise typer.Exit(SLOWER)
+
+
+def _slower(record: dict[str, Any], line: float) -> bool:
+    """Whether a kernel misses `line` times the best peer; within noise of it counts as reached."""
+    peers = [v for n, v in record.get("versus", {}).items() if n.startswith("peer:")]
+    best = max((v["ratio"] for v in peers), default=None)
+    if record["subject"].startswith("peer:") or best is None:
+        return False
+    return bool(best * line > 1 and not any(v["verdict"] == "same" and v["ratio"] == best for v in peers))
+
+
+def _seconds(text: str) -> float:
+    unit = {"s": 1, "m": 60, "h": 3600}.get(text[-1:])
+    try:
+        return float(text[:-1]) * unit if unit else float(text)
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is not a time: write 90s, 8m or 1h") from None
+
+
+@app.command(rich_help_panel=MEASURE)
+def calibrate(
+    records: Annotated[Path | None, typer.Option(help="Folder of the records.", show_default="results/")] = None, as_json: AsJson = False
+) -> None:
+    """Measure this card's ceilings: copy, read and write by size, launch, fp32 FMA. About a minute; needs a GPU."""
+    import torch
+
+    from rooftop.lab import records as recs
+    from rooftop.lab import roofline, sensors, settings
+    from rooftop.lab.bench import NoGpuError
+
+    if not torch.cuda.is_available():
+        raise NoGpuError("calibrate needs an NVIDIA GPU: torch.cuda.is_available() is False (rooftop doctor says what is missing)")
+    index = torch.cuda.current_device()
+
+    def read() -> dict[str, Any]:
+        found = sensors.read(index)
+        return dict(found.to_json()) if hasattr(found, "to_json") else {"absent": str(found)}
+
+    found = roofline.calibrate(index, sensors=read, progress=lambda text: typer.echo(text, err=True))
+    with recs.Writer(records or settings.load().results, found["device"]["name"]) as writer:
+        writer.write(found)
+        typer.echo(json.dumps(found) if as_json else f"wrote {writer.path}")

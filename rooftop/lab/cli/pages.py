@@ -1,0 +1,83 @@
+"""Records brought home, pages built of them, and this machine."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from rooftop.lab.cli.app import ENVIRONMENT, SHOW, WRONG, AsJson, app, table
+
+records_app = typer.Typer(no_args_is_help=True, help="Records of other runs and machines.")
+app.add_typer(records_app, name="records", rich_help_panel=SHOW)
+
+
+@records_app.command("merge")
+def merge(
+    path: Annotated[Path, typer.Argument(help="A folder or file of records from another run or machine.")],
+    into: Annotated[Path | None, typer.Option(help="The folder to bring them into.", show_default="results/")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Bring records of another machine home. Nothing is lost; merging twice changes nothing.
+
+    Example: [bold]rooftop records merge /tmp/from-the-gpu[/bold]"""
+    from rooftop.lab import records, settings
+
+    found = records.merge(path, into or settings.load().results)
+    if as_json:
+        typer.echo(json.dumps(found.__dict__))
+    else:
+        typer.echo(f"{found.records} records: {len(found.added)} files added, {len(found.grown)} grown, {len(found.same)} already there")
+        for note in found.notes:
+            typer.echo(f"note: {note}")
+
+
+@app.command(rich_help_panel=SHOW)
+def report(
+    out: Annotated[Path, typer.Option(help="The folder of the pages.")] = Path("report"),
+    records: Annotated[Path | None, typer.Option(help="Folder of the records.", show_default="results/")] = None,
+    readme: Annotated[bool, typer.Option("--readme", help="Write the README's score table instead.")] = False,
+) -> None:
+    """Build the HTML pages from the records: home, and one for each ladder."""
+    from rooftop.lab import climb, scores
+
+    if readme:
+        typer.echo("the README's score table is " + ("written anew" if scores.update() else "as the records have it"))
+        return
+    typer.echo(climb.build_report(out, records).resolve())
+
+
+@app.command(rich_help_panel=SHOW)
+def climb(
+    ladders: Annotated[list[str] | None, typer.Argument(help="Ladders. None: all.", show_default=False)] = None,
+    out: Annotated[Path, typer.Option(help="The folder of the report.")] = Path("report"),
+) -> None:
+    """Check, compile and inspect every rung for three targets, time them where there is a GPU, and write the report.
+
+    Example: [bold]rooftop climb sgemm_cuda softmax_cuda[/bold]"""
+    from rooftop.lab import climb as climbs
+
+    if not climbs.climb(ladders or [], out):
+        raise typer.Exit(WRONG)
+
+
+@app.command(rich_help_panel=SHOW)
+def doctor(as_json: AsJson = False) -> None:
+    """Say what works here, what is missing, and what to do about it. Exit code 3 if something needed is missing."""
+    from rooftop.lab import doctor as doctors
+
+    rows = doctors.examine()
+    table([r.__dict__ for r in rows], {"what": "what", "state": "", "found": "found", "do": "what to do"}, as_json)
+    if any(r.state == "missing" and r.needed for r in rows):
+        raise typer.Exit(ENVIRONMENT)
+
+
+@app.command(rich_help_panel=SHOW)
+def stub() -> None:
+    """Write rooftop/__init__.pyi, the types of the public functions, from the op files."""
+    from rooftop.lab import api
+
+    api.STUB.write_text(api.stub(), encoding="utf-8")
+    typer.echo(f"wrote {api.STUB}")
