@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rooftop.lab import check, records, settings, subjects
+from rooftop.lab import check, records, roofline, settings, subjects
 from rooftop.lab.implementation import CudaImplementation
 from rooftop.lab.inputs import make
 from rooftop.lab.op import Op
@@ -119,6 +119,9 @@ def run(
     summary.skipped += [f"{f.title}: has fresh records" for f in fresh]
     programs = compile_first(stale, device)
     say(f"compiled {programs} CUDA programs in {time.monotonic() - started:.1f} s; {len(stale)} fields to measure, {len(fresh)} have fresh records")
+    streams = roofline.Streams(torch.cuda.current_device()) if stale else None
+    known = (r for where in {folder, settings.load().results} if where.is_dir() for r in records.read(where))
+    ceilings = roofline.Ceilings.from_records(known, device.name)
     with records.Writer(folder, device.name) as writer:
         for f in stale:
             if time.monotonic() - started > budget_s:
@@ -126,7 +129,7 @@ def run(
                 continue
             begun = time.monotonic()
             try:
-                rows = Bench(f, device, timer, case_budget_s, clocks, summary).rows()
+                rows = Bench(f, device, timer, case_budget_s, clocks, summary, streams, ceilings).rows()
             except torch.OutOfMemoryError as error:
                 summary.skipped.append(f"{f.title}: out of device memory ({str(error).splitlines()[0]})")
                 rows = []
@@ -152,7 +155,11 @@ def _fresh(f: Field, subject: Subject, device: Device, present: dict[tuple[str, 
 class Bench:
     """One field: its inputs, its contestants, its records."""
 
-    def __init__(self, f: Field, device: Device, timer: Timer, budget_s: float, clocks: Sequence[str], summary: Summary) -> None:
+    def __init__(
+        self, f: Field, device: Device, timer: Timer, budget_s: float, clocks: Sequence[str], summary: Summary,
+        streams: roofline.Streams | None = None, ceilings: roofline.Ceilings | None = None,
+    ) -> None:  # fmt: skip
+        self.streams, self.ceilings = streams, ceilings or roofline.Ceilings(device.name)
         self.f, self.device, self.timer, self.budget_s, self.clocks, self.summary = f, device, timer, budget_s, clocks, summary
         self.problem = f.op.problem(f.case, device)
         self.work = f.op.work(self.problem)
@@ -175,11 +182,7 @@ class Bench:
         sets = [make(self.f.op, self.f.case, "cuda", seed)[0] for seed in range(count)]
         options = list(self.f.op.options(self.f.case).values())
         contestants = {s.name: self._contestant(s, sets, options) for s in able}
-        copied = size // 2 // 16 * 16
-        buffers = [
-            (torch.randint(0, 255, (copied,), dtype=torch.uint8, device="cuda"), torch.empty(copied, dtype=torch.uint8, device="cuda")) for _ in range(count)
-        ]
-        copy = Contestant(COPY, [partial(y.copy_, x) for x, y in buffers])
+        copies = [] if size < 1 << 20 or compute_bound(self.work) else self._copies(size // 32 * 32, count)
         once = {name: self._once(c) for name, c in contestants.items()}
         fastest = min(once.values())
         quick = [s for s in able if once[s.name] <= SLOW * fastest]
@@ -188,12 +191,22 @@ class Bench:
         found = {s.name: {} for s in able}  # type: dict[str, dict[str, Measurement]]
         for clock in self.clocks:
             budget = self.budget_s if clock == "kernel" else self.budget_s / 4
-            extra = [copy] if clock == "kernel" and size >= 1 << 20 and not compute_bound(self.work) else []
+            extra = copies if clock == "kernel" else []
             self._measure(clock, [contestants[s.name] for s in quick] + extra, size, budget, found)
         if slow:
             leader = min(quick, key=lambda s: once[s.name])
             self._measure("kernel", [contestants[s.name] for s in (leader, *slow)], size, self.budget_s, found, keep={s.name for s in slow})
         return [self._record(s, found[s.name]) for s in able if found[s.name]] + self._copy_row(found, quick)
+
+    def _copies(self, size: int, count: int) -> list[Contestant]:
+        """Plain copies of `size` bytes, read and written: torch's, and that of ours which calibration found to be the fastest."""
+        if self.streams is None:
+            return []
+        ours = self.ceilings.fastest("copy", size) or next(iter(roofline.VARIANTS))
+        self.streams.reserve(size * count)
+        found = self.streams.contestants("copy", size, count, only=tuple({ours, roofline.TORCH["copy"]}))
+        self.streams.reserve(0)  # the calls hold what they need
+        return [Contestant(f"{COPY} {c.name}", c.calls) for c in found]
 
     def _able(self) -> list[Subject]:
         able = []
@@ -286,7 +299,7 @@ class Bench:
         for name in m.timings:
             if name in found and (keep is None or name in keep):
                 found[name][clock] = m
-        if COPY in m.timings:
+        if any(name.startswith(COPY) for name in m.timings):
             self._copy = m
 
     def _eager(self) -> list[Contestant]:
@@ -317,8 +330,10 @@ class Bench:
         if "kernel" in found:
             m = found["kernel"]
             for other in m.timings:
-                if other != s.name:
+                if other != s.name and not other.startswith(COPY):
                     versus[other] = m.compare(s.name, other).json()
+            if copy := fastest_copy(m):
+                versus[COPY] = m.compare(s.name, copy).json()
         some = next(iter(found.values()))
         record: records.Record = {
             "kind": "bench", "op": self.f.op.name, "case": self.f.case.id, "subject": s.name, "digest": s.digest(self.f.case, self.device),
@@ -338,14 +353,22 @@ class Bench:
 
     def _copy_row(self, found: dict[str, dict[str, Measurement]], quick: Sequence[Subject]) -> list[records.Record]:
         """The plain copy of as many bytes, in the same field: a record of its own."""
-        if self._copy is None:
+        copy = fastest_copy(self._copy) if self._copy else None
+        if self._copy is None or copy is None:
             return []
-        t = self._copy[COPY]
+        t = self._copy[copy]
+        every = {n.removeprefix(COPY).strip(): other.median for n, other in self._copy.timings.items() if n.startswith(COPY)}
         return [{
-            "kind": "clock", "op": self.f.op.name, "case": self.f.case.id, "subject": COPY, "clocks": {"kernel": t.json()}, "device": dict(self._copy.device),
+            "kind": "clock", "op": self.f.op.name, "case": self.f.case.id, "subject": COPY, "by": copy.removeprefix(COPY).strip(), "all": every,
+            "clocks": {"kernel": t.json()}, "device": dict(self._copy.device),
             "versions": records.versions(), "work": {"read": self.work.bytes // 2, "write": self.work.bytes // 2, "ops": {}},
             "sensors": dict(self._copy.sensors),
         }]  # fmt: skip
+
+
+def fastest_copy(m: Measurement) -> str | None:
+    """The faster of the copies in a field."""
+    return min((n for n in m.timings if n.startswith(COPY)), key=lambda n: m[n].median, default=None)
 
 
 def _quietly(function: Callable[..., Any], tensors: Sequence[Any], options: Sequence[Any]) -> Any:

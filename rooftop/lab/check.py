@@ -99,13 +99,13 @@ def judge(op: Op, case: Case, expected: Expected, outputs: dict[str, Any]) -> di
 class Guarded:
     """An output in a buffer of its own, between guard zones; everything but its elements must keep the poison."""
 
-    def __init__(self, meta: Meta, device: Any, poison: int) -> None:
+    def __init__(self, meta: Meta, device: Any, poison: int, guard: int = GUARD) -> None:
         import torch
 
         size = DTYPES[meta.dtype].bytes
-        self._poison = poison
-        self._bytes = torch.full((2 * GUARD + meta.span * size,), poison, dtype=torch.uint8, device=device)
-        flat = self._bytes[GUARD : GUARD + meta.span * size].view(getattr(torch, DTYPES[meta.dtype].torch))
+        self._poison, self._guard = poison, guard
+        self._bytes = torch.full((2 * guard + meta.span * size,), poison, dtype=torch.uint8, device=device)
+        flat = self._bytes[guard : guard + meta.span * size].view(getattr(torch, DTYPES[meta.dtype].torch))
         self.tensor = flat.as_strided(meta.shape, meta.strides)
         self._meta = meta
 
@@ -113,24 +113,26 @@ class Guarded:
         """Where something outside the elements was written, if anything was."""
         import torch
 
-        size = DTYPES[self._meta.dtype].bytes
+        size, guard = DTYPES[self._meta.dtype].bytes, self._guard
         if self._meta.contiguous:  # nothing lies between the elements: the guard zones alone can tell
-            ends = torch.cat((self._bytes[:GUARD], self._bytes[-GUARD:]))
+            if not guard:
+                return None
+            ends = torch.cat((self._bytes[:guard], self._bytes[-guard:]))
             bad = ends != self._poison
             if not bool(bad.any()):
                 return None
             first = int(bad.to(torch.int8).argmax())
-            first = first - GUARD if first < GUARD else self._meta.span * size + first - GUARD
+            first = first - guard if first < guard else self._meta.span * size + first - guard
             return f"{int(bad.sum())} bytes outside the output were written, the first at byte {first} of its {self._meta.span * size}"
         inside = torch.zeros(self._meta.span, dtype=torch.bool, device=self._bytes.device)
         if self._meta.numel:
             inside.as_strided(self._meta.shape, self._meta.strides).fill_(True)
         mask = torch.ones_like(self._bytes, dtype=torch.bool)
-        mask[GUARD : GUARD + self._meta.span * size] = ~inside.repeat_interleave(size)
+        mask[guard : guard + self._meta.span * size] = ~inside.repeat_interleave(size)
         bad = mask & (self._bytes != self._poison)
         if not bool(bad.any()):
             return None
-        first = int(bad.to(torch.int8).argmax()) - GUARD
+        first = int(bad.to(torch.int8).argmax()) - guard
         return f"{int(bad.sum())} bytes outside the output were written, the first at byte {first} of its {self._meta.span * size}"
 
 
@@ -175,20 +177,31 @@ def backend_of(subject: Subject, wanted: str = "auto") -> tuple[str, str | None]
 
 
 def check(
-    subject: Subject, case: Case, *, backend: str = "auto", seed: int = 0, arch: int = 90, expected: Expected | None = None
+    subject: Subject,
+    case: Case,
+    *,
+    backend: str = "auto",
+    seed: int = 0,
+    arch: int = 90,
+    expected: Expected | None = None,
+    guard: int = GUARD,
 ) -> Result:
-    """Run one subject on one case and judge it. Never raises for a wrong kernel: the result says what is wrong."""
+    """Run one subject on one case and judge it. Never raises for a wrong kernel: the result says what is wrong.
+
+    `guard`: bytes around every output that must stay as they are; 0 where something else (the sanitizer) watches the exact bounds."""
     started = time.perf_counter()
     result = Result(subject.name, subject.op.name, case.id, "ok")
     try:
-        _check(subject, case, backend, seed, arch, result, expected)
+        _check(subject, case, backend, seed, arch, result, expected, guard)
     except Exception as error:  # whatever a kernel under test does is a finding
         result.status, result.message = "error", f"{type(error).__name__}: {error}"
     result.seconds = time.perf_counter() - started
     return result
 
 
-def _check(subject: Subject, case: Case, backend: str, seed: int, arch: int, result: Result, expected: Expected | None) -> None:
+def _check(
+    subject: Subject, case: Case, backend: str, seed: int, arch: int, result: Result, expected: Expected | None, guard: int
+) -> None:
     import torch
 
     op, implementation = subject.op, subject.implementation
@@ -224,16 +237,16 @@ def _check(subject: Subject, case: Case, backend: str, seed: int, arch: int, res
     runner = run_gpu if where == "gpu" else run_interpreter
     first: dict[str, Any] | None = None
     for poison in (0xFF, 0x5A):  # NaN in every floating dtype, then a number
-        outputs = {n: Guarded(m, place, poison) for n, m in output_metas.items()}
-        scratch = {n: Guarded(m, place, poison) for n, m in implementation.scratch(seen, config).items()}
+        outputs = {n: Guarded(m, place, poison, guard) for n, m in output_metas.items()}
+        scratch = {n: Guarded(m, place, poison, guard) for n, m in implementation.scratch(seen, config).items()}
         memory = {**tensors, **{n: g.tensor for n, g in (*outputs.items(), *scratch.items())}}
         runner(subject, seen, launches, memory, device)
         got = {n: g.tensor for n, g in outputs.items()}
         if first is None:
             first = got
             result.outputs = judge(op, case, expected, got)
-        for name, guard in (*outputs.items(), *scratch.items()):
-            if (stray := guard.stray()) and not result.message:
+        for name, kept in (*outputs.items(), *scratch.items()):
+            if (stray := kept.stray()) and not result.message:
                 result.status, result.message = "wrong", f"{name}: {stray}"
         for name, old in before.items():
             if name not in op.mutates and not _same_bits(tensors[name], old) and not result.message:
@@ -258,11 +271,12 @@ def _too_large(case: Case, where: str) -> str | None:
         if "huge" in case.tags and torch.cuda.get_device_properties(0).total_memory < HUGE_BYTES:
             return f"needs a GPU with {HUGE_BYTES >> 30} GiB of memory"
         return None
-    elements = sum(_count(v) for v in case.inputs.values() if isinstance(v, Input))
+    elements = sum(count(v) for v in case.inputs.values() if isinstance(v, Input))
     return f"{elements} elements: too slow in the interpreter, left to a GPU" if elements > INTERPRETED_ELEMENTS else None
 
 
-def _count(spec: Input) -> int:
+def count(spec: Input) -> int:
+    """Elements of an input."""
     n = 1
     for extent in spec.shape:
         n *= extent

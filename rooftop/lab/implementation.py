@@ -104,9 +104,10 @@ class Implementation:
         for name in (problem.device.name, sibling(problem.device.name)):
             if name is None:
                 continue
-            table = _tuned_table(TUNED / slug(name) / f"{self.name}.json")
-            if values := table.get(problem.signature):
-                return self.config_of(values), f"tuned on {slug(name)}"
+            entry = _tuned_table(TUNED / slug(name) / f"{self.name}.json").get(problem.signature)
+            if isinstance(entry, dict) and entry.get("digest") == self.digest:  # of other code it may be wrong
+                values = entry.get("config")  # null: the heuristic was measured to be the best
+                return None if values is None else (self.config_of(values), f"tuned on {slug(name)}")
         return None
 
 
@@ -114,6 +115,7 @@ _TABLES: dict[Path, dict[str, Any]] = {}
 
 
 def _tuned_table(path: Path) -> dict[str, Any]:
+    """Signature -> entry (rooftop.lab.tune_tables says what it holds)."""
     if path not in _TABLES:
         _TABLES[path] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     return _TABLES[path]

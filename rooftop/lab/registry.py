@@ -134,7 +134,7 @@ def kernel_files(house: House = HOUSE) -> tuple[KernelFile, ...]:
     """Every implementation's file. Raises RegistryError for a name that does not read as one, or that names no op."""
     files = []
     for path in sorted(p for p in house.kernels.rglob("*") if p.suffix in (".py", ".cu") and p.stem != "__init__"):
-        if "_device" in path.parts or "__pycache__" in path.parts:
+        if any(part.startswith("_") for part in path.relative_to(house.kernels).parts[:-1]):
             continue
         shown = path.relative_to(house.kernels)
         match = _KERNEL.match(path.stem)

@@ -46,3 +46,8 @@ def tool_path(name: str) -> Path | None:
         if folder and candidate.is_file() and os.access(candidate, os.X_OK):
             return candidate
     return None
+
+
+def without_caching_allocator() -> None:
+    """Make every tensor of this process an allocation of its own. Torch reads the variable at its first allocation: call it before."""
+    os.environ["PYTORCH_NO_CUDA_MEMORY_CACHING"] = "1"

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import triton
 import triton.language as tl
+from triton.language.extra import libdevice
 
 from rooftop.lab.spec import Launch, Meta, Problem
 
@@ -18,6 +19,13 @@ from rooftop.lab.spec import Launch, Meta, Problem
 # lowest finite number such a part adds exp(-inf) = 0, and a row of -inf alone ends as 0 / 0 = NaN, as it should.
 LOWEST = tl.constexpr(-3.4028234663852886e38)
 INF = tl.constexpr(float("inf"))
+
+
+@triton.jit
+def _exp(v, dtype: tl.constexpr):  # type: ignore[no-untyped-def]
+    """exp(v) as exactly as the result's dtype can show. tl.exp is the hardware's exp2 of v·log2(e): on an H100 its error is three times that of
+    libdevice's (1.3e-7 against 4.0e-8, root of the mean square over [-8, 0]) and not free of bias over a narrow range, which a sum keeps."""
+    return libdevice.exp(v) if dtype == tl.float32 else tl.exp(v)
 
 
 @triton.jit
@@ -38,7 +46,7 @@ def _tile(x, y, C, L, blocks, xo, xc, xl, yo, yc, yl, COLUMNS: tl.constexpr, LAN
     inside = (column < C) & (lane < L)
     v = tl.load(x + outer * xo + column * xc + lane * xl, inside, other=-INF).to(tl.float32)
     m = tl.maximum(tl.max(v, 0, keep_dims=True), LOWEST)
-    e = tl.exp(v - m)
+    e = _exp(v - m, y.dtype.element_ty)
     s = tl.sum(e, 0, keep_dims=True)
     tl.store(y + outer * yo + column * yc + lane * yl, _quotient(e, s, tl.div_rn(1.0, s), y.dtype.element_ty), inside)
 
@@ -57,18 +65,18 @@ def _loop(x, y, C, L, blocks, rounds, xo, xc, xl, yo, yc, yl, COLUMNS: tl.conste
     for k in range(rounds):
         column = k * COLUMNS + start
         v = tl.load(x + column * xc, (column < C) & (lane < L), other=-INF).to(tl.float32)
-        e = tl.exp(-tl.abs(v - m))  # one of exp(v - m') and exp(m - m') is 1, this is the other
+        e = _exp(-tl.abs(v - m), y.dtype.element_ty)  # one of exp(v - m') and exp(m - m') is 1, this is the other
         s = tl.where(v > m, s * e + 1, s + e)
         m = tl.maximum(m, v)
     most = tl.max(m, 0, keep_dims=True)
-    total = tl.sum(s * tl.exp(m - most), 0, keep_dims=True)
+    total = tl.sum(s * _exp(m - most, y.dtype.element_ty), 0, keep_dims=True)
     scale = tl.div_rn(1.0, total)
 
     for k in range(rounds):
         column = (rounds - 1 - k) * COLUMNS + start
         inside = (column < C) & (lane < L)
         v = tl.load(x + column * xc, inside, other=-INF).to(tl.float32)
-        tl.store(y + column * yc, _quotient(tl.exp(v - most), total, scale, y.dtype.element_ty), inside)
+        tl.store(y + column * yc, _quotient(_exp(v - most, y.dtype.element_ty), total, scale, y.dtype.element_ty), inside)
 
 
 @dataclass(frozen=True)

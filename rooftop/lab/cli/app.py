@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import textwrap
+from collections.abc import Iterator
 from typing import Annotated, Any
 
 import typer
@@ -21,23 +23,65 @@ DTypeName = Annotated[str | None, typer.Option("--dtype", help="Only cases of th
 
 
 def table(rows: list[dict[str, Any]], columns: dict[str, str], as_json: bool, title: str = "") -> None:
-    """A table, or the rows whole as JSON."""
+    """A table, or the rows whole as JSON. Where the terminal is too narrow for it, long texts stand below their row."""
     if as_json:
         typer.echo(json.dumps(rows, indent=2, default=str))
         return
     from rich.console import Console
+    from rich.measure import Measurement
     from rich.table import Table
 
+    console = Console()
     shown = Table(title=title or None, title_justify="left", header_style="bold")
     for key, name in columns.items():
-        numeric = bool(rows) and all(isinstance(r.get(key), (int, float)) for r in rows)
-        shown.add_column(name, justify="right" if numeric else "left", overflow="fold")
+        shown.add_column(name, justify="right" if _numeric(rows, key) else "left", overflow="fold")
     for row in rows:
         shown.add_row(*(cell(row.get(key)) for key in columns))
-    Console().print(shown)
+    if Measurement.get(console, console.options.update_width(10_000), shown).maximum <= console.width:
+        console.print(shown)
+    else:
+        typer.echo("\n".join(_narrow(rows, columns, title, console.width)))
+
+
+LONG = 22  # characters: what is longer leaves the row of a narrow table
+
+
+def _narrow(rows: list[dict[str, Any]], columns: dict[str, str], title: str, width: int) -> Iterator[str]:
+    texts = [{key: plain(row.get(key)) for key in columns} for row in rows]
+    first = next(iter(columns))
+    size = {key: max(len(key_name), *(len(t[key]) for t in texts)) for key, key_name in columns.items()}
+    inline = [key for key in columns if key == first or max(len(t[key]) for t in texts) <= LONG]
+    while len(inline) > 1 and sum(size[key] + 2 for key in inline) > width:
+        inline.remove(max(inline[1:], key=lambda key: size[key]))
+    below = [key for key in columns if key not in inline]
+
+    def line(values: dict[str, str]) -> str:
+        return "  ".join(values[k].rjust(size[k]) if _numeric(rows, k) else values[k].ljust(size[k]) for k in inline).rstrip()
+
+    if title:
+        yield title
+    yield line(columns)
+    yield "-" * min(width, sum(size[k] + 2 for k in inline) - 2)
+    for values in texts:
+        yield line(values)
+        for key in below:
+            if values[key]:
+                label = f"    {columns[key]}: " if columns[key] else "    "
+                for i, text in enumerate(values[key].splitlines()):
+                    yield textwrap.fill(
+                        text.strip(), max(width, 40), initial_indent="      " if i else label, subsequent_indent="      ", break_on_hyphens=False
+                    )
+
+
+def _numeric(rows: list[dict[str, Any]], key: str) -> bool:
+    return bool(rows) and all(isinstance(r.get(key), (int, float)) for r in rows)
 
 
 def cell(value: Any) -> str:
     from rich.markup import escape
 
-    return "" if value is None else f"{value:.3g}" if isinstance(value, float) else escape(str(value))
+    return escape(plain(value))
+
+
+def plain(value: Any) -> str:
+    return "" if value is None else f"{value:.3g}" if isinstance(value, float) else str(value)

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from rooftop.lab.cli.app import JUDGE, WRONG, AsJson, CaseName, DTypeName, What, app, table
+
+if TYPE_CHECKING:
+    from rooftop.lab.check import Result
+    from rooftop.lab.spec import Case
+    from rooftop.lab.subjects import Subject
 
 
 @app.command(rich_help_panel=JUDGE)
@@ -33,36 +39,39 @@ def check(
     from rooftop.lab import subjects
 
     seed = secrets.randbits(31) if seed is None else seed
+    keep = _keeper(records) if records is not None else None
     results = []
     for subject in subjects.find(what or []):
         chosen = checks.select_cases(subject, name=case, tags=tag or (), dtype=dtype)
-        chosen = chosen if huge or case else [c for c in chosen if "huge" not in c.tags]
-        results += [checks.check(subject, c, backend=backend, seed=seed) for c in chosen]
-    if records is not None:
-        _write_checks(records, results)
+        for c in chosen if huge or case else [c for c in chosen if "huge" not in c.tags]:
+            results.append(checks.check(subject, c, backend=backend, seed=seed))
+            if keep:
+                keep(subject, c, results[-1])
     _show_checks(results, seed, every, as_json)
     if any(r.status in ("wrong", "error") for r in results):
         raise typer.Exit(WRONG)
 
 
-def _write_checks(folder: Path, results: list[Any]) -> None:
+def _keeper(folder: Path) -> Callable[[Subject, Case, Result], None]:
+    """Writes a record of each result as it comes. What was skipped leaves none."""
     import torch
 
-    from rooftop.lab import records, subjects
+    from rooftop.lab import records
     from rooftop.lab.implementation import device_of
     from rooftop.lab.spec import TARGETS
 
     gpu = torch.cuda.is_available()
     device = device_of(torch.cuda.current_device()) if gpu else TARGETS[90]
-    known = {s.name: s for s in subjects.find([r.subject for r in results])} if results else {}
-    with records.Writer(folder, device.name if gpu else "cpu") as writer:
-        for r in results:
-            if r.status in ("ok", "wrong") and r.subject in known:
-                subject = known[r.subject]
-                digest = subject.digest(subject.op.case(r.case), device)
-                about = {"name": device.name if gpu else "cpu", "arch": device.arch, "sms": device.sms}
-                writer.write({"kind": "check", "op": r.op, "case": r.case, "subject": r.subject, "digest": digest, "error": r.error(), "path": list(r.path),
-                              "backend": r.backend, "device": about, "versions": records.versions()})  # fmt: skip
+    name = device.name if gpu else "cpu"
+    about = {"name": name, "arch": device.arch, "sms": device.sms}
+    writer = records.Writer(folder, name)
+
+    def keep(subject: Subject, case: Case, r: Result) -> None:
+        if r.status in ("ok", "wrong"):
+            writer.write({"kind": "check", "op": r.op, "case": r.case, "subject": r.subject, "digest": subject.digest(case, device), "error": r.error(),
+                          "path": list(r.path), "backend": r.backend, "device": about, "versions": records.versions()})  # fmt: skip
+
+    return keep
 
 
 def _show_checks(results: list[Any], seed: int, every: bool, as_json: bool) -> None:
@@ -79,16 +88,20 @@ def _show_checks(results: list[Any], seed: int, every: bool, as_json: bool) -> N
         table(rows, {"subject": "subject", "case": "case", "status": "", "max": "largest error", "allowed": "allowed", "share": "share of allowance",
                       "message": "finding"}, False, "cases")  # fmt: skip
     summary: dict[str, dict[str, Any]] = {}
+    reasons: dict[str, list[str]] = {}
     for r in results:
-        row = summary.setdefault(r.subject, {"subject": r.subject, "ok": 0, "wrong": 0, "skipped": 0, "where": "", "worst": 0.0, "why": ""})
+        row = summary.setdefault(r.subject, {"subject": r.subject, "ok": 0, "wrong": 0, "skipped": 0, "where": "", "worst": 0.0})
         row["ok" if r.status == "ok" else "skipped" if r.status == "skipped" else "wrong"] += 1
         row["where"] = r.backend or row["where"]
         if r.status == "ok" and r.worst:
             row["worst"] = max(row["worst"], r.worst.max_share, r.worst.rms_share)
-        if r.status == "skipped" and not row["why"]:
-            row["why"] = r.message
+        if r.status == "skipped":
+            reasons.setdefault(r.message, []).append(r.subject)
     table(list(summary.values()), {"subject": "subject", "ok": "ok", "wrong": "wrong", "skipped": "skipped", "where": "ran on",
-                                    "worst": "worst share of allowance", "why": "first reason to skip"}, False, f"seed {seed}")  # fmt: skip
+                                    "worst": "worst share of allowance"}, False, f"seed {seed}")  # fmt: skip
+    for reason, names in sorted(reasons.items(), key=lambda item: -len(item[1])):
+        unique = list(dict.fromkeys(names))
+        typer.echo(f"skipped {len(names)}: {reason} ({', '.join(unique[:3])}{f' and {len(unique) - 3} more' if len(unique) > 3 else ''})")
 
 
 @app.command(rich_help_panel=JUDGE)

@@ -66,9 +66,15 @@ def _seconds(text: str) -> float:
 
 @app.command(rich_help_panel=MEASURE)
 def calibrate(
-    records: Annotated[Path | None, typer.Option(help="Folder of the records.", show_default="results/")] = None, as_json: AsJson = False
+    records: Annotated[Path | None, typer.Option(help="Folder of the records.", show_default="results/")] = None,
+    ceilings: Annotated[bool, typer.Option("--ceilings/--no-ceilings", help="Copy, read and write by size, launch, fp32 FMA.")] = True,
+    clocks: Annotated[bool, typer.Option("--clocks", help="Also one copy timed in ten ways, for docs/timing.md.")] = False,
+    builds: Annotated[bool, typer.Option("--builds", help="Also how long a kernel takes to build, for docs/dependencies.md.")] = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Measure this card's ceilings: copy, read and write by size, launch, fp32 FMA. About a minute; needs a GPU."""
+    """Measure this card's ceilings: copy, read and write by size, launch, fp32 FMA. About a minute; needs a GPU.
+
+    Example: [bold]rooftop calibrate --clocks --builds --records out/[/bold]"""
     import torch
 
     from rooftop.lab import records as recs
@@ -83,7 +89,20 @@ def calibrate(
         found = sensors.read(index)
         return dict(found.to_json()) if hasattr(found, "to_json") else {"absent": str(found)}
 
-    found = roofline.calibrate(index, sensors=read, progress=lambda text: typer.echo(text, err=True))
-    with recs.Writer(records or settings.load().results, found["device"]["name"]) as writer:
-        writer.write(found)
-        typer.echo(json.dumps(found) if as_json else f"wrote {writer.path}")
+    def say(text: str) -> None:
+        typer.echo(text, err=True)
+
+    written = []
+    with recs.Writer(records or settings.load().results, torch.cuda.get_device_name(index)) as writer:
+        if ceilings:
+            written.append(writer.write(roofline.calibrate(index, sensors=read, progress=say)))
+        if clocks:
+            from rooftop.lab.timing_cuda import naive_demo
+
+            written.append(writer.write(naive_demo(index) | {"versions": recs.versions()}))
+        if builds:
+            from rooftop.lab import builds as building
+
+            written += [writer.write(r) for r in building.measure(say=say)]
+        if written:
+            typer.echo(json.dumps(written) if as_json else f"wrote {writer.path}")

@@ -38,13 +38,16 @@ def merge(
 def report(
     out: Annotated[Path, typer.Option(help="The folder of the pages.")] = Path("report"),
     records: Annotated[Path | None, typer.Option(help="Folder of the records.", show_default="results/")] = None,
-    readme: Annotated[bool, typer.Option("--readme", help="Write the README's score table instead.")] = False,
+    docs: Annotated[bool, typer.Option("--docs", help="Write the measured tables in README.md and docs/ instead.")] = False,
 ) -> None:
     """Build the HTML pages from the records: home, and one for each ladder."""
-    from rooftop.lab import climb, scores
+    from rooftop.lab import climb
 
-    if readme:
-        typer.echo("the README's score table is " + ("written anew" if scores.update() else "as the records have it"))
+    if docs:
+        from rooftop.lab import generated
+
+        changed = generated.update(folder=records)
+        typer.echo("written anew: " + ", ".join(changed) if changed else "every table is as the records have it")
         return
     typer.echo(climb.build_report(out, records).resolve())
 

@@ -1,0 +1,107 @@
+"""The tables in the docs that hold measured numbers, written from the records between markers. Nobody types a number."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from rooftop.lab import records, settings
+from rooftop.lab.records import Record
+from rooftop.lab.report_data import gather
+
+END = "<!-- /generated -->"
+NOTHING = "Nothing has been measured yet."
+
+
+def scores(found: list[Record]) -> str:
+    """Every op's bench cases with a fresh record, by device: time, share of the measured roof, best peer, error. Stale ones are left out."""
+    site = gather(found)
+    lines = [
+        "| op | case | device | implementation | kernel µs | of the roof | against the best peer | error / allowance |",
+        "|---|---|---|---|---:|---:|---:|---:|",
+    ]
+    for op in site.ops:
+        for device in op.scores:
+            for row in device.rows:
+                m = row.best
+                if m is None or m.stale or m.kernel is None:
+                    continue
+                peer = m.best_peer
+                versus = f"{peer.speed:.2f}x {peer.label} ({peer.verdict})" if peer else ""
+                share = f"{m.share:.2f}" if m.share else ""
+                error = f"{m.error:.2f}" if m.error is not None else ""
+                lines.append(f"| {op.name} | {m.case} | {m.device} | {m.subject} | {m.seconds * 1e6:.1f} | {share} | {versus} | {error} |")
+    if len(lines) == 2:
+        return "No fresh record: nothing has been measured yet with the kernels as they stand."
+    return "\n".join(lines)
+
+
+def timing(found: list[Record]) -> str:
+    """The newest demonstration of naive timing (`rooftop.lab.timing_cuda.naive_demo`)."""
+    mine = [r for r in found if r["kind"] == "clock" and r.get("subject") == "naive timing"]
+    if not mine:
+        return NOTHING
+    record = max(mine, key=lambda r: str(r["at"]))
+    rows: list[dict[str, object]] = record["rows"]
+    sizes = sorted({int(str(r["mib"])) for r in rows})
+    lines = [
+        f"{record['device']['name']}, median of {record['repeats']}. {' and '.join(map(str, sizes))} MiB are read + written; GB/s is what would be claimed.",
+        "",
+        "| how it was timed | " + " | ".join(f"{m} MiB: µs | GB/s" for m in sizes) + " | what was timed |",
+        "|---|" + "---:|---:|" * len(sizes) + "---|",
+    ]
+    for how in dict.fromkeys(str(r["how"]) for r in rows):
+        cells = []
+        for mib in sizes:
+            row = next(r for r in rows if r["how"] == how and r["mib"] == mib)
+            cells.append(f"{float(str(row['seconds'])) * 1e6:.1f} | {float(str(row['gb_per_s'])):.0f}")
+        says = next(str(r["says"]) for r in rows if r["how"] == how)
+        lines.append(f"| {how} | {' | '.join(cells)} | {says} |")
+    return "\n".join(lines)
+
+
+def build(found: list[Record]) -> str:
+    """The newest build times of each way (`rooftop.lab.builds`)."""
+    newest: dict[str, Record] = {}
+    for r in sorted((r for r in found if r["kind"] == "build"), key=lambda r: str(r["at"])):
+        newest[str(r["subject"])] = r
+    if not newest:
+        return NOTHING
+    lines = ["| way | from source to the first result | builds | on |", "|---|---:|---:|---|"]
+    for name, r in newest.items():
+        seconds = float(r["seconds"])
+        shown = f"{seconds:.1f} s" if seconds >= 1 else f"{seconds * 1e3:.0f} ms" if seconds >= 0.01 else f"{seconds * 1e3:.1f} ms"
+        lines.append(f"| {name} | {shown} | {r['n']} | {r['device']['name']}, torch {r['versions'].get('torch', '?')} |")
+    return "\n".join(lines)
+
+
+TABLES: Mapping[tuple[str, str], Callable[[list[Record]], str]] = {
+    ("README.md", "scores"): scores,
+    ("docs/timing.md", "timing"): timing,
+    ("docs/dependencies.md", "build"): build,
+}
+
+
+def replaced(text: str, name: str, content: str) -> str:
+    """`text` with what stands between the markers of table `name` replaced. Raises ValueError where they are missing."""
+    begin = f"<!-- generated: {name} -->"
+    before, found, rest = text.partition(begin)
+    _, end, after = rest.partition(END)
+    if not found or not end:
+        raise ValueError(f"the text has no {begin} ... {END}")
+    return f"{before}{begin}\n{content}\n{END}{after}"
+
+
+def update(root: Path = settings.CHECKOUT, folder: Path | None = None) -> list[str]:
+    """Write every table anew; the files that changed."""
+    where = folder or settings.load().results
+    found = records.read(where) if where.is_dir() else []
+    changed = []
+    for (file, name), make in TABLES.items():
+        path = root / file
+        text = path.read_text(encoding="utf-8")
+        new = replaced(text, name, make(found))
+        if new != text:
+            path.write_text(new, encoding="utf-8")
+            changed.append(f"{file} ({name})")
+    return changed

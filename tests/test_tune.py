@@ -1,0 +1,600 @@
+"""Tuning against a simulated device with known times: who wins, what is dropped, and the tables that come of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from rooftop.lab import implementation, records, registry, subjects, tune, tune_tables
+from rooftop.lab.compile import CompileError
+from rooftop.lab.implementation import CudaImplementation
+from rooftop.lab.spec import TARGETS, Device, Input, Meta, case
+from rooftop.lab.subjects import Subject
+from rooftop.lab.timing import Call, Clock, Contestant, Program, Timer, sets_needed
+from rooftop.lab.tune_tables import TuneError
+
+MIB = 1 << 20
+SIZE = 64 * MIB
+H100 = TARGETS[90]
+H800 = dataclasses.replace(H100, name="NVIDIA H800")
+
+
+# -- a device whose times are known --------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(eq=False)
+class Kernel:
+    name: str
+    seconds: float
+    scatter: float = 0.0
+
+    def __call__(self) -> None:
+        pass
+
+
+class Simulated:
+    """Its clock moves only as kernels run; each sample of one is off by a factor of its own, `scatter` the sigma of the log."""
+
+    l2_bytes = 50 * MIB
+
+    def __init__(self, seed: int = 1) -> None:
+        self.random, self.clock = random.Random(seed), 0.0
+        self.ran: dict[str, int] = {}
+
+    def now(self) -> float:
+        return self.clock
+
+    def pause(self, seconds: float) -> None:
+        self.clock += seconds
+
+    def empty(self, clock: Clock) -> Call:
+        return Kernel("nothing", 1e-6)
+
+    def describe(self) -> dict[str, Any]:
+        return {"name": H100.name}
+
+    def captured(self, calls: Sequence[Call], *, cold: bool) -> Program:
+        return SimulatedProgram(self, calls)
+
+    eager = captured
+
+    def host(self, calls: Sequence[Call]) -> Program:
+        raise AssertionError("tuning has no use for the host clock")
+
+
+class SimulatedProgram:
+    method = "graph"
+
+    def __init__(self, device: Simulated, calls: Sequence[Call]) -> None:
+        first = calls[0]
+        assert isinstance(first, Kernel)
+        self.device, self.kernel, self.calls = device, first, len(calls)
+
+    def run(self, replays: int, lead: int) -> float:
+        one = self.kernel.seconds * self.calls
+        seconds = one * replays * 2.718281828 ** self.device.random.gauss(0, self.kernel.scatter)
+        self.device.ran[self.kernel.name] = self.device.ran.get(self.kernel.name, 0) + 1
+        self.device.clock += seconds + lead * one + 20e-6
+        return seconds
+
+
+def entrant(name: str, seconds: float, scatter: float = 0.002) -> Contestant:
+    return Contestant(name, [Kernel(name, seconds, scatter) for _ in range(sets_needed(SIZE, Simulated.l2_bytes))])
+
+
+def contest(device: Simulated, times: Mapping[str, float], scatter: float = 0.002) -> tune.Outcome:
+    return tune.contest(Timer(device), [entrant(n, s * 1e-6, scatter) for n, s in times.items()], size=SIZE)
+
+
+# -- who wins ------------------------------------------------------------------------------------------------------
+
+
+def test_the_fastest_wins_and_what_is_clearly_slower_is_dropped_early() -> None:
+    device = Simulated()
+    found = contest(device, {"heuristic": 100, "slow": 150, "a": 97, "best": 93, "b": 99})
+    assert (found.verdict, found.pick) == ("faster", "best")
+    assert found.ratio == pytest.approx(0.93, abs=0.003)
+    assert found.dropped == {"slow": pytest.approx(150 / 93, rel=0.01)}
+    assert device.ran["slow"] < device.ran["a"], "a dropped config takes no further samples"
+    assert set(found.seconds) == {"heuristic", "slow", "a", "best", "b"}
+    assert found.seconds["best"] == pytest.approx(93e-6, rel=0.005)
+    assert set(found.last.timings) == {"heuristic", "best"}, "the pick was measured once more beside the heuristic alone"
+
+
+def test_the_heuristic_stays_in_the_field_however_slow_it_is() -> None:
+    found = contest(Simulated(), {"heuristic": 200, "a": 100, "b": 101, "c": 102})
+    assert (found.verdict, found.pick) == ("faster", "a")
+    assert found.ratio == pytest.approx(0.5, abs=0.005)
+    assert "heuristic" not in found.dropped
+
+
+def test_where_none_is_faster_the_heuristic_stands() -> None:
+    for times in ({"h": 100, "a": 100, "b": 103}, {"h": 100, "a": 104}, {"h": 100, "a": 130, "b": 140, "c": 150}):
+        found = contest(Simulated(), dict(times))
+        assert (found.verdict, found.pick, found.ratio) == ("heuristic", None, None), times
+
+
+def test_two_percent_in_ten_percent_of_noise_is_not_kept() -> None:
+    found = contest(Simulated(), {"heuristic": 100, "a": 98, "b": 99}, scatter=0.4)
+    assert found.pick is None
+    assert found.verdict == "unresolved"
+
+
+def test_many_configs_that_are_the_same_give_no_winner() -> None:
+    """The best of twenty lucky draws would win now and then, if it were not measured once more."""
+    picks = [contest(Simulated(seed), {"heuristic": 100, **{f"c{i}": 100 for i in range(20)}}, scatter=0.004).pick for seed in range(20)]
+    assert sum(p is not None for p in picks) <= 1
+
+
+def test_large_fields_are_thinned_twice() -> None:
+    device = Simulated()
+    found = contest(device, {"heuristic": 100, **{f"c{i:02d}": 96 + i for i in range(19)}})  # up to 114: all within 1.15 of the fastest
+    assert found.pick == "c00"
+    assert set(found.dropped) >= {f"c{i:02d}" for i in range(6, 19)}
+    assert not {"c00", "c01", "c02"} & set(found.dropped)
+
+
+def test_a_field_of_one_is_refused() -> None:
+    with pytest.raises(ValueError, match="1 configs"):
+        contest(Simulated(), {"heuristic": 100})
+
+
+# -- what is tuned -------------------------------------------------------------------------------------------------
+
+
+def test_each_implementation_is_tuned_once_on_its_bench_cases() -> None:
+    todo = tune.jobs(subjects.find(["sgemm_cuda/12", "matmul"]), dtype="f32")
+    assert len({j.title for j in todo}) == len(todo)
+    assert {j.implementation.name for j in todo} == {i.name for i in registry.implementations("matmul")}
+    assert all("bench" in j.case.tags for j in todo)
+    assert [j.case.id for j in tune.jobs(subjects.find(["add"]), case="odd f32")] == ["odd f32"]
+
+
+def test_the_plan_leaves_out_what_cannot_be_tuned_and_says_why() -> None:
+    summary = tune.Summary()
+    found = subjects.find(["softmax__cuda_sm90", "sgemm_cuda/01", "add"])
+    again = tune.Job(found[-1], dataclasses.replace(found[-1].op.case("1 Mi elements f32"), name="the same again"))
+    planned = tune.plan([*tune.jobs(found, dtype="f32"), again], TARGETS[80], [], summary)
+    assert {j.implementation.name for j in planned} == {"add__triton"}
+    assert any("softmax__cuda_sm90" in line and "90" in line for line in summary.skipped)
+    assert any("sgemm_cuda/01_naive" in line and "no config but the heuristic's" in line for line in summary.skipped)
+    assert any("the same again" in line and "same shapes as 1 Mi elements f32" in line for line in summary.skipped)
+
+
+def test_unusual_strides_are_not_tuned_for_they_are_not_in_the_key() -> None:
+    subject = subjects.find(["sgemm_cuda/12"])[0]
+    odd = case("strided", a=Input((64, 64), layout="padded"), b=Input((64, 64)), alpha=1.0, beta=0.0)
+    job = tune.Job(subject, dataclasses.replace(odd, inputs={**subject.op.case("512 cubed f32").inputs, **odd.inputs}))
+    assert "*" in job.signature(H100)
+    summary = tune.Summary()
+    assert not tune.plan([job], H100, [], summary)
+    assert "strides or alignments" in summary.skipped[0]
+
+
+def test_what_was_never_tuned_comes_first_then_the_longest_ago() -> None:
+    todo = tune.jobs(subjects.find(["add"]))
+    assert len(todo) >= 4
+
+    def record(job: tune.Job, at: str, code: str | None = None) -> records.Record:
+        return {
+            "kind": "tune", "subject": job.implementation.name, "op": "add", "case": job.case.id, "at": at, "device": {"name": H100.name},
+            "digest": code or job.digest(H100),
+        }  # fmt: skip
+
+    known = [record(todo[0], "2026-03-01"), record(todo[1], "2026-02-01"), record(todo[2], "2026-04-01", "other code")]
+    assert [j.case.id for j in tune.plan(todo, H100, known, tune.Summary())] == [todo[i].case.id for i in (2, 3, 1, 0)]
+
+
+def test_a_pinned_subject_takes_its_config_whatever_the_problem_and_leaves_the_kernel_alone() -> None:
+    (subject,) = subjects.find(["add"])
+    kernel = subject.implementation
+    assert kernel is not None
+    problem = subject.op.problem(subject.op.case("odd f32"), H100)
+    other = kernel.configs(problem)[-1]
+    fixed = tune.pinned(subject, other).implementation
+    assert fixed is not None and fixed.resolve(problem) == (other, "tried")
+    assert kernel.resolve(problem) == (kernel.choose(problem), "heuristic") != (other, "heuristic")
+    assert fixed.digest == kernel.digest
+
+
+def test_every_config_of_a_cuda_kernel_is_compiled_and_a_failure_is_left_to_the_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[str, ...]] = []
+
+    def compile_nothing(self: CudaImplementation, kernels: Sequence[str], target: str) -> None:
+        seen.append(tuple(kernels))
+        if len(seen) == 1:
+            raise CompileError("no")
+
+    monkeypatch.setattr(CudaImplementation, "compile", compile_nothing)
+    todo = tune.jobs(subjects.find(["matmul__simt__cuda_sm80", "add"]), dtype="f32")
+    assert tune.compile_configs(todo, H100) == len(seen) == len(set(seen)) > 3
+
+
+def test_triton_configs_are_compiled_in_other_processes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    monkeypatch.setenv("ROOFTOP_JOBS", "1")
+    job = tune.jobs(subjects.find(["add"]), case="odd f32")[0]
+    compiler = tune.TritonCompiler()
+    try:
+        assert compiler(job, H100) == len(job.configs(H100))
+    finally:
+        compiler.close()
+    assert len(list(tmp_path.rglob("*.cubin"))) == len(job.configs(H100))
+    assert tune._compile_triton("add__triton", "odd f32", H100, {"nonsense": 1}) is False
+
+
+# -- a job from its configs to its table ---------------------------------------------------------------------------
+
+LURE = '''
+from dataclasses import dataclass
+
+import triton
+import triton.language as tl
+
+from rooftop.lab.spec import Launch
+
+
+@triton.jit
+def _add(x, y, out, n, BLOCK: tl.constexpr, SKIP: tl.constexpr):
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    inside = at < n
+    total = tl.load(x + at, inside)
+    if not SKIP:
+        total += tl.load(y + at, inside)
+    tl.store(out + at, total, inside)
+
+
+@dataclass(frozen=True)
+class Config:
+    block: int
+    skip: bool
+
+
+def supports(p):
+    return None
+
+
+def choose(p):
+    return Config(256, False)
+
+
+def configs(p):
+    return [Config(1024, False), Config(1024, True), Config(1000, False)]  # right; half the reading left out; not a power of two
+
+
+def launches(p, config):
+    n = p["x"].numel
+    args = {"x": "x", "y": "y", "out": "out", "n": n, "BLOCK": config.block, "SKIP": config.skip}
+    return [Launch(kernel=_add, grid=(-(-n // config.block),), args=args, warps=4)]
+'''
+
+
+class OnPaper(tune.Tuner):
+    """Checks are real, in the interpreter; times are those given, in microseconds."""
+
+    times: Mapping[str, float]
+    scatter = 0.002
+
+    def faults(self, job: tune.Job, configs: Mapping[str, Any], where: str = "auto") -> dict[str, str]:
+        return super().faults(job, configs, "auto")
+
+    def measure(self, job: tune.Job, configs: Mapping[str, Any]) -> tune.Outcome:
+        self.entered = list(configs)
+        return tune.contest(self.timer, [entrant(n, self.times[n] * 1e-6, self.scatter) for n in configs], size=SIZE)
+
+
+@pytest.fixture
+def lure(tmp_path: Path) -> tune.Job:
+    path = tmp_path / "add__lure__triton.py"
+    path.write_text(LURE, encoding="utf-8")
+    return tune.jobs(subjects.find([str(path)]), case="odd f32")[0]
+
+
+def tuned(tmp_path: Path, todo: Sequence[tune.Job], times: Mapping[str, float], scatter: float = 0.002, **how: Any) -> OnPaper:
+    with records.Writer(tmp_path / "records", H100.name) as writer:
+        tuner = OnPaper(tmp_path / "tuned", H100, Timer(Simulated()), writer, how.pop("deadline", time.monotonic() + 600))
+        tuner.times, tuner.scatter = times, scatter
+        tuner.run(todo, lambda text: None)
+    return tuner
+
+
+RIGHT, BASE, WRONG, BROKEN = (f"block={b}, skip={s}" for b, s in ((1024, False), (256, False), (1024, True), (1000, False)))
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="the checks are those of the interpreter")
+def test_a_wrong_config_never_wins_however_fast_it_is(tmp_path: Path, lure: tune.Job) -> None:
+    tuner = tuned(tmp_path, [lure], {BASE: 100, RIGHT: 90, WRONG: 20, BROKEN: 10})
+    assert tuner.entered == [BASE, RIGHT]
+    (row,) = records.read(tmp_path / "records")
+    assert (row["kind"], row["verdict"], row["pick"], row["config"]) == ("tune", "faster", {"block": 1024, "skip": False}, {"block": 256, "skip": False})
+    assert row["over_heuristic"] == pytest.approx(1 / 0.9, abs=0.01)
+    faults = {tune_tables.label(r["config"]): (r["fault"] or "").partition(":")[0] for r in row["configs"]}
+    assert faults == {BASE: "", RIGHT: "", WRONG: "wrong", BROKEN: "error"}
+    assert len(tuner.summary.wrong) == 1 and WRONG in tuner.summary.wrong[0]
+    assert len(tuner.summary.failed) == 1 and BROKEN in tuner.summary.failed[0]
+    path = tune_tables.table_path(tmp_path / "tuned", H100.name, lure.implementation.name)
+    assert tuner.summary.tables == [str(path)]
+    entry = tune_tables.read_table(path)[lure.signature(H100)]
+    assert (entry["config"], entry["digest"], entry["case"]) == ({"block": 1024, "skip": False}, lure.implementation.digest, "odd f32")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="the checks are those of the interpreter")
+def test_a_heuristic_that_stands_replaces_the_config_and_noise_leaves_it(tmp_path: Path, lure: tune.Job) -> None:
+    path = tune_tables.table_path(tmp_path / "tuned", H100.name, lure.implementation.name)
+    tuned(tmp_path, [lure], {BASE: 100, RIGHT: 90})
+    first = path.read_text(encoding="utf-8")
+    tuner = tuned(tmp_path, [lure], {BASE: 100, RIGHT: 99}, scatter=0.5)
+    assert tuner.summary.written[0]["verdict"] == "unresolved"
+    assert path.read_text(encoding="utf-8") == first
+    tuned(tmp_path, [lure], {BASE: 100, RIGHT: 120})
+    (entry,) = tune_tables.read_table(path).values()
+    assert (entry["config"], entry["over_heuristic"]) == (None, None)
+
+
+def test_beyond_the_deadline_nothing_begins(tmp_path: Path, lure: tune.Job) -> None:
+    tuner = tuned(tmp_path, [lure], {}, deadline=time.monotonic() - 1)
+    assert tuner.summary.left == [lure.title]
+    assert not (tmp_path / "tuned").exists()
+
+
+# -- tables --------------------------------------------------------------------------------------------------------
+
+
+def entry(config: dict[str, Any] | None, code: str, at: str = "2026-01-01T00:00:00+00:00", gain: float | None = 1.1) -> dict[str, Any]:
+    return {"config": config, "over_heuristic": gain if config is not None else None, "case": "odd f32", "at": at, "digest": code}
+
+
+def test_a_table_is_merged_sorted_and_rid_of_other_code(tmp_path: Path) -> None:
+    path = tmp_path / "card" / "k.json"
+    assert tune_tables.store(path, {"b": entry({"n": 1}, "old"), "a": entry(None, "old")}, "old")
+    assert list(tune_tables.read_table(path)) == ["a", "b"]
+    assert tune_tables.store(path, {"c": entry({"n": 2}, "old")}, "old")
+    assert list(tune_tables.read_table(path)) == ["a", "b", "c"]
+    before = path.read_bytes()
+    assert len(before.splitlines()) == 5, "one line an entry"
+    assert not tune_tables.store(path, {"c": entry({"n": 2}, "old")}, "old")
+    assert path.read_bytes() == before
+    assert tune_tables.store(path, {"d": entry({"n": 3}, "new")}, "new")
+    assert list(tune_tables.read_table(path)) == ["d"]
+    assert path.stat().st_mode & 0o777 == 0o644
+
+
+def test_a_write_that_fails_leaves_the_table_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "k.json"
+    tune_tables.store(path, {"a": entry({"n": 1}, "code")}, "code")
+    before = path.read_bytes()
+
+    def full(*_: object) -> None:
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.raises(TuneError, match=r"no space left.*--keep"):
+        tune_tables.store(path, {"b": entry({"n": 2}, "code")}, "code")
+    assert path.read_bytes() == before
+    assert [p.name for p in tmp_path.iterdir()] == ["k.json"]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("{", "not JSON"),
+        ("[]", "JSON object"),
+        ('{"s": {"block": 1}}', "an entry holds config"),
+        (json.dumps({"s": entry({"n": 1}, "code", gain=0.9)}), "over_heuristic is 0.9"),
+        (json.dumps({"s": entry({"n": 1}, "code", gain=None)}), "over_heuristic is None"),
+        (json.dumps({"s": {**entry(None, "code"), "config": 3}}), "config is 3"),
+        (json.dumps({"s": {**entry(None, "code"), "at": 3}}), "texts"),
+    ],
+)
+def test_what_is_no_table_is_refused(tmp_path: Path, text: str, says: str) -> None:
+    path = tmp_path / "k.json"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(TuneError, match=says):
+        tune_tables.read_table(path)
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Tables of this test alone, which kernels read as they do the package's."""
+    monkeypatch.setattr(implementation, "TUNED", tmp_path / "home")
+    monkeypatch.setattr(implementation, "_TABLES", {})
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def write(home: Path) -> Callable[..., Path]:
+    """Write the entry of one config of add__triton for `odd f32`."""
+
+    def write(config: dict[str, Any] | None, device: Device = H100, code: str | None = None, folder: Path = home, **how: Any) -> Path:
+        kernel = registry.implementation("add__triton")
+        path = tune_tables.table_path(folder, device.name, kernel.name)
+        code = code or kernel.digest
+        tune_tables.store(path, {odd(device).signature: entry(config, code, **how)}, code)
+        return path
+
+    return write
+
+
+def odd(device: Device = H100) -> Any:
+    op = registry.op("add")
+    return op.problem(op.case("odd f32"), device)
+
+
+BEST = {"block": 4096, "warps": 8}
+
+
+def test_kernels_take_the_tuned_config_and_say_so(write: Callable[..., Path]) -> None:
+    kernel = registry.implementation("add__triton")
+    assert kernel.resolve(odd())[1] == "heuristic"
+    write(BEST)
+    config, source = kernel.resolve(odd())
+    assert (kernel.config_dict(config), source) == (BEST, "tuned on h100-80gb-hbm3")
+    assert kernel.resolve(odd(), {"block": 1024, "warps": 4})[1] == "explicit"
+    x = Meta((77,), "f32")
+    assert kernel.resolve(registry.op("add").problem_of({"x": x, "y": x}, {}, H100))[1] == "heuristic", "other shapes are not tuned"
+
+
+def test_an_entry_of_other_code_is_not_read(write: Callable[..., Path]) -> None:
+    write(BEST, code="0123456789ab")
+    kernel = registry.implementation("add__triton")
+    assert kernel.resolve(odd()) == (kernel.choose(odd()), "heuristic")
+
+
+def test_a_sibling_lends_its_config_unless_the_card_says_that_none_is_better(write: Callable[..., Path]) -> None:
+    from rooftop.lab.devices import sibling
+
+    assert sibling(H800.name) == H100.name
+    kernel = registry.implementation("add__triton")
+    write(BEST)
+    assert kernel.resolve(odd(H800)) == (kernel.config_of(BEST), "tuned on h100-80gb-hbm3")
+    write(None, H800)
+    assert kernel.resolve(odd(H800))[1] == "heuristic"
+    assert kernel.resolve(odd(H100))[1] == "tuned on h100-80gb-hbm3"
+
+
+# -- home from another machine -------------------------------------------------------------------------------------
+
+
+def test_tables_come_home_once_and_the_newer_entry_stays(home: Path, tmp_path: Path, write: Callable[..., Path]) -> None:
+    away = tmp_path / "away"
+    source = write(BEST, folder=away, at="2026-02-01T00:00:00+00:00")
+    found = tune_tables.bring(away, home)
+    assert found.taken == ["h100-80gb-hbm3/add__triton: odd f32"]
+    target = tune_tables.table_path(home, H100.name, "add__triton")
+    assert target.read_bytes() == source.read_bytes()
+    assert registry.implementation("add__triton").resolve(odd())[1] == "tuned on h100-80gb-hbm3"
+    found = tune_tables.bring(away, home)
+    assert (found.taken, len(found.same)) == ([], 1)
+    write(None, at="2026-03-01T00:00:00+00:00")
+    tune_tables.bring(away, home)
+    assert tune_tables.read_table(target)[odd().signature]["config"] is None
+    write(BEST, folder=away, at="2026-04-01T00:00:00+00:00")
+    tune_tables.bring(away, home)
+    assert tune_tables.read_table(target)[odd().signature]["config"] == BEST
+
+
+def test_entries_of_other_code_stay_away(home: Path, tmp_path: Path, write: Callable[..., Path]) -> None:
+    write(BEST, folder=tmp_path / "away", code="0123456789ab")
+    found = tune_tables.bring(tmp_path / "away", home)
+    assert (found.taken, found.stale) == ([], ["h100-80gb-hbm3/add__triton: odd f32"])
+    assert not home.exists()
+
+
+@pytest.mark.parametrize(
+    ("config", "says"),
+    [
+        ({"block": 4096}, "one like block=1024, warps=4 is accepted"),
+        ({"block": 4096, "warps": 8, "stages": 2}, "one like block=1024"),
+        ({"block": "4096", "warps": 8}, "gives no launch"),
+        ({"block": 0, "warps": 8}, "gives no launch"),
+    ],
+)
+def test_a_config_that_the_kernel_cannot_take_brings_nothing_home(
+    home: Path, tmp_path: Path, write: Callable[..., Path], config: dict[str, Any], says: str
+) -> None:
+    away = tmp_path / "away"
+    write(BEST, folder=away)
+    write(config, folder=away, device=TARGETS[80])
+    with pytest.raises(TuneError, match=says):
+        tune_tables.bring(away, home)
+    assert not home.exists()
+
+
+def test_what_is_not_there_or_unknown_is_an_error(home: Path, tmp_path: Path, write: Callable[..., Path]) -> None:
+    away = tmp_path / "away"
+    with pytest.raises(FileNotFoundError, match="away"):
+        tune_tables.bring(away, home)
+    away.mkdir()
+    with pytest.raises(TuneError, match="holds no table"):
+        tune_tables.bring(away, home)
+    path = write(BEST, folder=away)
+    with pytest.raises(TuneError, match="<device>/<implementation>"):
+        tune_tables.bring(path.parent, home)
+    path.rename(path.with_name("add__tritn.json"))
+    with pytest.raises(registry.RegistryError, match="did you mean 'add__triton'"):
+        tune_tables.bring(away, home)
+    path.with_name("add__tritn.json").rename(path)
+    kernel = registry.implementation("add__triton")
+    tune_tables.store(path, {"x:f32[7]": entry(BEST, kernel.digest)}, kernel.digest)
+    with pytest.raises(TuneError, match="no case of add has this signature"):
+        tune_tables.bring(away, home)
+
+
+def test_a_users_own_kernel_has_no_table_in_the_package(lure: tune.Job) -> None:
+    with pytest.raises(TuneError, match="--keep DIR"):
+        tune.require_shipped([lure])
+    tune.require_shipped(tune.jobs(subjects.find(["add", "sgemm_cuda/03"])))
+
+
+def test_a_folder_that_cannot_be_written_is_said_before_measuring(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(TuneError, match="--keep DIR"):
+        tune_tables.require_writable(tmp_path / "file" / "tuned")
+
+
+def test_every_table_of_the_package_is_one_of_its_kernels(tmp_path: Path) -> None:
+    """Those that ship: each can be brought home, so names, keys and configs are in order."""
+    if any(implementation.TUNED.rglob("*.json")):
+        tune_tables.bring(implementation.TUNED, tmp_path)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="measures")
+def test_on_a_gpu_each_config_is_measured_and_the_table_is_read(home: Path, tmp_path: Path) -> None:
+    todo = tune.jobs(subjects.find(["add"]), case="1 Mi elements f32")
+    summary = tune.run(todo, tmp_path / "records", home, budget_s=60, say=lambda text: None)
+    assert not (summary.wrong or summary.failed or summary.skipped or summary.left)
+    (row,) = summary.written
+    assert all(r["seconds"] > 0 and r["fault"] is None for r in row["configs"])
+    device = implementation.device_of(0)
+    config, source = todo[0].implementation.resolve(todo[0].subject.kernel_problem(todo[0].case, device)[1])
+    if row["verdict"] == "faster":
+        assert (todo[0].implementation.config_dict(config), source.split()[0]) == (row["pick"], "tuned")
+    else:
+        assert source == "heuristic"
+
+
+# -- the command ---------------------------------------------------------------------------------------------------
+
+
+def rooftop(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "rooftop.lab.cli", *words], capture_output=True, text=True, check=False)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="asks what happens without a GPU")
+def test_without_a_gpu_the_command_says_so() -> None:
+    done = rooftop("tune", "add")
+    assert (done.returncode, done.stdout) == (3, "")
+    assert "tune needs an NVIDIA GPU" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_misspelt_name_gets_a_hint() -> None:
+    done = rooftop("tune", "softmx")
+    assert done.returncode == 1
+    assert "did you mean 'softmax'" in done.stderr
+
+
+def test_the_command_brings_tables_home(tmp_path: Path, write: Callable[..., Path]) -> None:
+    write(BEST, folder=tmp_path / "away")
+    done = rooftop("tune", "--from", str(tmp_path / "away"), "--keep", str(tmp_path / "there"), "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == {"taken": ["h100-80gb-hbm3/add__triton: odd f32"], "same": [], "stale": []}
+    assert tune_tables.read_table(tune_tables.table_path(tmp_path / "there", H100.name, "add__triton"))
+    mixed = rooftop("tune", "add", "--from", str(tmp_path / "away"))
+    assert mixed.returncode == 2 and "--from" in mixed.stderr
+
+
+def test_subjects_without_a_kernel_are_not_tuned() -> None:
+    op = registry.op("softmax")
+    assert tune.jobs([Subject("peer:torch", op, peer="torch")]) == []
