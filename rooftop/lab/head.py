@@ -158,12 +158,12 @@ class Head:
         scope = self.scope(problem, config)
         scope.update({k: TensorFacts(m) for k, m in self.scratch_for(problem, config).items()})
         return [
-            self._launch(head, scope)
+            self._launch(head, scope, problem.late)
             for head in self.launches
             if head.when is None or evaluate(head.when, scope)
         ]
 
-    def _launch(self, head: LaunchHead, scope: Mapping[str, Any]) -> Launch:
+    def _launch(self, head: LaunchHead, scope: Mapping[str, Any], late: tuple[str, ...]) -> Launch:
         def extents(texts: Sequence[str], what: str, most: Sequence[int]) -> tuple[int, ...]:
             values = tuple(integer(t, scope) for t in texts)
             for text, value, limit in zip(texts, values, most, strict=False):
@@ -184,7 +184,7 @@ class Head:
                 args[arg.name] = arg.name if present else None
                 types.append("ptr")
             else:
-                args[arg.name] = self._number(arg, scope)
+                args[arg.name] = arg.expression if arg.expression in late else self._number(arg, scope)
                 types.append(arg.type)
         return Launch(
             kernel=self.kernel_name(head.kernel, scope), grid=extents(head.grid, "grid", (2**31 - 1, 65535, 65535)),

@@ -142,6 +142,7 @@ class Problem:
     tensors: tuple[tuple[str, Meta | None], ...]
     options: tuple[tuple[str, Option], ...] = ()
     device: Device = TARGETS[90]
+    late: tuple[str, ...] = ()  # options known only at each call: no kernel may be chosen by them
 
     def __getitem__(self, name: str) -> Meta:
         meta = self.get(name)
@@ -193,7 +194,7 @@ class Work:
 
 @dataclass(frozen=True)
 class Launch:
-    """One kernel launch as data. Strings in `args` name tensors (their address is passed); all else are numbers.
+    """One kernel launch as data. Strings in `args` name tensors (their address is passed) or late options (their value is); all else are numbers.
 
     Triton: `kernel` is the jit function, `args` go by parameter name (constexprs too), `warps` and `stages` apply.
     CUDA C++: `kernel` is the name expression, `args` go by position, `types` are their C types, `block`, `cluster`, `shared` apply."""
