@@ -163,7 +163,7 @@ def run_interpreter(subject: Subject, problem: Problem, launches: Sequence[Launc
     for launch in launches:
         args = {k: memory[v] if isinstance(v, str) and v in memory else v for k, v in launch.args.items()}
         inputs = {n for n in subject.op.tensor_names if n not in subject.op.mutates}
-        readonly = [k for k, v in launch.args.items() if isinstance(v, str) and v in inputs]
+        readonly = [k for k, v in launch.args.items() if isinstance(v, str) and v in inputs and memory[v] is not None]
         interpret.run(launch.kernel, launch.grid, args, readonly=readonly)
 
 
@@ -237,7 +237,7 @@ def _check(subject: Subject, case: Case, backend: str, seed: int, arch: int, res
             outputs[name].tensor.copy_(before[source])
         given = {**tensors, **{source: outputs[name].tensor for name, source in taken.items()}}
         late = {n: expected.options[n] for n in op.late}
-        memory = {**given, **{n: g.tensor for n, g in (*outputs.items(), *scratch.items())}, **late}
+        memory = {**given, **dict.fromkeys(op.output_names), **{n: g.tensor for n, g in (*outputs.items(), *scratch.items())}, **late}
         runner(subject, seen, launches, memory, device)
         got = {n: g.tensor for n, g in outputs.items()}
         if first is None:

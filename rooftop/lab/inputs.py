@@ -85,6 +85,7 @@ FILLS: Mapping[str, Callable[..., Any]] = {
     "normal": _normal,
     "large": _large,
     "tiny": _tiny,
+    "far": lambda shape, d, g, device: _normal(shape, d, g, device) + 100,  # sums of squares lose the spread
     "nan": _with(float("nan"), "some"),
     "inf": _with(float("inf"), "some"),
     "-inf": _with(float("-inf"), "some"),

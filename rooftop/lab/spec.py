@@ -61,6 +61,19 @@ def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(reversed(strides))
 
 
+def collapse(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, int] | None:
+    """Dimensions as one (extent, stride), or None where they do not lie so. Extents of 1 have no say."""
+    extent, stride = 1, 1
+    for n, s in reversed([(n, s) for n, s in zip(shape, strides, strict=True) if n != 1]):
+        if extent == 1:
+            extent, stride = n, s
+        elif s == stride * extent:
+            extent *= n
+        else:
+            return None
+    return extent, stride
+
+
 @dataclass(frozen=True)
 class Meta:
     """The facts of one tensor that decide how it is handled: shape, strides (elements), dtype, alignment of its address (bytes)."""
