@@ -19,6 +19,32 @@ def add(x: Tensor, y: Tensor, *, implementation: str | None=None) -> Tensor:
 
     Raises TypeError for other dtypes or two different ones, ValueError for two shapes or devices."""
 
+def geglu(a: Tensor, b: Tensor | None=None, approximate: str='none', *, implementation: str | None=None) -> Tensor:
+    """gelu(a) · b, computed in float32 and rounded once.
+
+    Args:
+        a: the gate: float32, float16 or bfloat16, any shape and strides.
+        b: what is gated, as `a` in shape and dtype. None: `a` holds both, [..., 2 C], the gate first.
+        approximate: `"none"`, exact, or `"tanh"`, as in `torch.nn.functional.gelu`.
+        implementation: a kernel by name (`"triton"`): it runs or raises. None picks the best that takes the input.
+
+    Returns a tensor of the shape of `a`, or [..., C] where it is packed, in its dtype.
+
+    Raises TypeError for other dtypes or two different ones, ValueError for shapes that do not fit, a packed last dimension that is odd, another
+    `approximate`, or an input that a named implementation cannot take."""
+
+def gelu(input: Tensor, approximate: str='none', *, implementation: str | None=None) -> Tensor:
+    """x · Φ(x), as `torch.nn.functional.gelu`, computed in float32 and rounded once.
+
+    Args:
+        input: float32, float16 or bfloat16, any shape and strides.
+        approximate: `"none"`, exact, or `"tanh"`.
+        implementation: a kernel by name (`"triton"`): it runs or raises. None picks the best that takes the input.
+
+    Returns a tensor of the shape and dtype of `input`.
+
+    Raises TypeError for other dtypes, ValueError for another `approximate` or an input that a named implementation cannot take."""
+
 def layer_norm(input: Tensor, normalized_shape: Sequence[int] | int, weight: Tensor | None=None, bias: Tensor | None=None, eps: float=1e-05, *, residual: Tensor | None=None, implementation: str | None=None) -> Any:
     """Each row with mean 0 and variance 1, as `torch.nn.functional.layer_norm`, computed in float32.
 
@@ -65,6 +91,17 @@ def rms_norm(input: Tensor, normalized_shape: Sequence[int] | int, weight: Tenso
     Raises TypeError for other dtypes, ValueError for shapes or devices that do not fit, an eps below 0, or an input that a named
     implementation cannot take."""
 
+def silu(input: Tensor, *, implementation: str | None=None) -> Tensor:
+    """x · sigmoid(x), as `torch.nn.functional.silu`, computed in float32 and rounded once.
+
+    Args:
+        input: float32, float16 or bfloat16, any shape and strides.
+        implementation: a kernel by name (`"triton"`): it runs or raises. None picks the best that takes the input.
+
+    Returns a tensor of the shape and dtype of `input`.
+
+    Raises TypeError for other dtypes, ValueError for an input that a named implementation cannot take."""
+
 def softmax(x: Tensor, dim: int=-1, *, implementation: str | None=None) -> Tensor:
     """Softmax of `x` along `dim`, computed in float32 and rounded once.
 
@@ -79,6 +116,30 @@ def softmax(x: Tensor, dim: int=-1, *, implementation: str | None=None) -> Tenso
     named implementation cannot take `x`.
 
     Source: Milakov & Gimelshein 2018 (arXiv 1805.02867)."""
+
+def square(input: Tensor, *, implementation: str | None=None) -> Tensor:
+    """x · x, as `torch.square`, rounded once.
+
+    Args:
+        input: float32, float16 or bfloat16, any shape and strides.
+        implementation: a kernel by name (`"triton"`): it runs or raises. None picks the best that takes the input.
+
+    Returns a tensor of the shape and dtype of `input`.
+
+    Raises TypeError for other dtypes, ValueError for an input that a named implementation cannot take."""
+
+def swiglu(a: Tensor, b: Tensor | None=None, *, implementation: str | None=None) -> Tensor:
+    """silu(a) · b, computed in float32 and rounded once.
+
+    Args:
+        a: the gate: float32, float16 or bfloat16, any shape and strides.
+        b: what is gated, as `a` in shape and dtype. None: `a` holds both, [..., 2 C], the gate first.
+        implementation: a kernel by name (`"triton"`): it runs or raises. None picks the best that takes the input.
+
+    Returns a tensor of the shape of `a`, or [..., C] where it is packed, in its dtype.
+
+    Raises TypeError for other dtypes or two different ones, ValueError for shapes that do not fit, a packed last dimension that is odd, or an
+    input that a named implementation cannot take."""
 
 def load(path: str | Path, *, source: str | None=None) -> Any:
     """A `.cu` file with a head (docs/head.md) as a callable on CUDA tensors: ``y = rooftop.load("my.cu")(x, dim=1)``.

@@ -86,6 +86,7 @@ FILLS: Mapping[str, Callable[..., Any]] = {
     "large": _large,
     "tiny": _tiny,
     "far": lambda shape, d, g, device: _normal(shape, d, g, device) + 100,  # sums of squares lose the spread
+    "wide": lambda shape, d, g, device: _normal(shape, d, g, device) * 6,  # into the tails of activations
     "nan": _with(float("nan"), "some"),
     "inf": _with(float("inf"), "some"),
     "-inf": _with(float("-inf"), "some"),

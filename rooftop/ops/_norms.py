@@ -4,10 +4,9 @@ Tensors: x and the residual [..., C...], weight and bias [C...]; s is what is no
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any
-from weakref import ref
 
 from rooftop.lab.op import like
 from rooftop.lab.spec import Case, Input, Meta, Problem, Work, case, collapse
@@ -107,26 +106,6 @@ def total(t: Tensor, dims: int) -> Tensor:
 
     wide = t if t.dtype == torch.float64 else t.float()
     return wide.reshape(prod(t.shape[: t.dim() - dims]), *t.shape[t.dim() - dims :]).sum(0)
-
-
-class Kept:
-    """What a peer's forward hands to its backward, worked out once for each tensor: a peer's backward is timed without its forward."""
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        self._function, self._found = function, dict[int, tuple[Any, Any]]()
-
-    def __call__(self, of: Tensor, *args: Any) -> Any:
-        held, value = self._found.get(id(of), (None, None))
-        if held is None or held() is not of:
-            value = self._function(of, *args)
-            self._found[id(of)] = (ref(of), value)
-        return value
-
-
-def one_dtype(x: Tensor) -> None:
-    """torch.compile is a peer in bfloat16 alone: each compilation costs seconds."""
-    if str(x.dtype) != "torch.bfloat16":
-        raise ValueError(f"compiled for bfloat16 alone, not {x.dtype}")
 
 
 def cases(bias: bool) -> list[Case]:

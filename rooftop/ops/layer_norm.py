@@ -7,10 +7,12 @@ Source: Ba, Kiros & Hinton 2016, "Layer Normalization" (arXiv 1607.06450)."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 from rooftop.lab.op import Grad, Op, Tolerance
-from rooftop.ops._norms import Kept, canonical, cases, one_dtype, outputs, outputs_bwd, total, validate, work, work_bwd
+from rooftop.ops._norms import canonical, cases, outputs, outputs_bwd, total, validate, work, work_bwd
+from rooftop.ops._peers import Kept, compiled, one_dtype
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -79,18 +81,6 @@ def _torch() -> Callable[..., Any]:
     return _eager
 
 
-def _compiled() -> Callable[..., Any]:
-    import torch
-
-    compiled = torch.compile(_eager, dynamic=False)
-
-    def run(x: Tensor, *rest: Any) -> Any:
-        one_dtype(x)
-        return compiled(x, *rest)
-
-    return run
-
-
 def _liger() -> Callable[..., Any]:
     from liger_kernel.ops.layer_norm import LigerLayerNormFunction
 
@@ -132,14 +122,14 @@ def _compiled_backward() -> Callable[..., Any]:
         dw = None if weight is None else (dy.float() * n).sum(0).to(weight.dtype)
         return dx if ds is None else dx + ds, dw, None if bias is None else dy.float().sum(0).to(bias.dtype)
 
-    compiled, kept = torch.compile(plain, dynamic=False), Kept(_forward)
+    made, kept = torch.compile(plain, dynamic=False), Kept(_forward)
 
     def run(dy: Tensor, ds: Tensor | None, s: Tensor, weight: Tensor | None, bias: Tensor | None, dims: int, eps: float) -> Any:
         one_dtype(s)
         if dims != 1 or s.dim() != 2:
             raise ValueError("written for two dimensions")
         _, mean, scale = kept(s, dims, weight, bias, eps)
-        return compiled(dy, ds, s, mean, scale, weight, bias)
+        return made(dy, ds, s, mean, scale, weight, bias)
 
     return run
 
@@ -172,7 +162,8 @@ def _changed(change: str) -> Callable[..., Any]:
             case "squares":
                 variance = s.square().mean(axes, keepdim=True) - mean.square()
             case "sample":
-                variance = s.var(axes, unbiased=True, keepdim=True)
+                columns = prod(s.shape[-dims:])
+                variance = variance * (columns / max(columns - 1, 1))
             case "tail":
                 kept = max(s.shape[-1] // 8 * 8, 1)
                 mean = s[..., :kept].mean(axes, keepdim=True)
@@ -217,7 +208,7 @@ OP = Op(
             "second gradient lost": lambda dy, ds, s, weight, bias, dims, eps: backward(dy, None, s, weight, bias, dims, eps),
         },
     ),
-    peers={"torch": _torch, "torch.compile": _compiled, "liger": _liger},
+    peers={"torch": _torch, "torch.compile": compiled(_eager), "liger": _liger},
     wrong={
         "mean of squares less square of mean": _changed("squares"),
         "variance of a sample": _changed("sample"),

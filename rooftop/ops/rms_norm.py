@@ -10,7 +10,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rooftop.lab.op import Grad, Op, Tolerance
-from rooftop.ops._norms import Kept, canonical, cases, one_dtype, outputs, outputs_bwd, total, validate, work, work_bwd
+from rooftop.ops._norms import canonical, cases, outputs, outputs_bwd, total, validate, work, work_bwd
+from rooftop.ops._peers import Kept, compiled, one_dtype
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -78,18 +79,6 @@ def _torch() -> Callable[..., Any]:
     return _eager
 
 
-def _compiled() -> Callable[..., Any]:
-    import torch
-
-    compiled = torch.compile(_eager, dynamic=False)
-
-    def run(x: Tensor, *rest: Any) -> Any:
-        one_dtype(x)
-        return compiled(x, *rest)
-
-    return run
-
-
 def _liger() -> Callable[..., Any]:
     from liger_kernel.ops.fused_add_rms_norm import LigerFusedAddRMSNormFunction
     from liger_kernel.ops.rms_norm import LigerRMSNormFunction
@@ -143,13 +132,13 @@ def _compiled_backward() -> Callable[..., Any]:
         dx = (scale * (g - n * (g * n).mean(-1, keepdim=True))).to(s.dtype)
         return dx if ds is None else dx + ds, None if weight is None else (dy.float() * n).sum(0).to(weight.dtype)
 
-    compiled, kept = torch.compile(plain, dynamic=False), Kept(_scale)
+    made, kept = torch.compile(plain, dynamic=False), Kept(_scale)
 
     def run(dy: Tensor, ds: Tensor | None, s: Tensor, weight: Tensor | None, bias: Tensor | None, dims: int, eps: float) -> Any:
         one_dtype(s)
         if dims != 1 or bias is not None or s.dim() != 2:
             raise ValueError("written for two dimensions and no bias")
-        return (*compiled(dy, ds, s, kept(s, eps), weight), None)
+        return (*made(dy, ds, s, kept(s, eps), weight), None)
 
     return run
 
@@ -241,7 +230,7 @@ OP = Op(
             "second gradient lost": lambda dy, ds, s, weight, bias, dims, eps: backward(dy, None, s, weight, bias, dims, eps),
         },
     ),
-    peers={"torch": _torch, "torch.compile": _compiled, "liger": _liger, "quack": _quack},
+    peers={"torch": _torch, "torch.compile": compiled(_eager), "liger": _liger, "quack": _quack},
     wrong={
         "mean subtracted": _changed("mean"),
         "tail dropped": _changed("tail"),
