@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -110,3 +111,21 @@ def test_packed_inputs_are_read_in_place() -> None:
     assert choice.copies == ()
     args = choice.implementation.launches(choice.problem, choice.config)[0].args  # type: ignore[union-attr]
     assert (args["p"], args["po"], args["q"], args["qo"]) == ("a", 0, "a", 8192)
+
+
+def test_the_short_normal_distribution_keeps_to_its_stated_error() -> None:
+    import re
+
+    from rooftop.kernels._device import activations
+
+    text = Path(activations.__file__).read_text(encoding="utf-8")
+    (constant, highest), *_ = re.findall(r"q = ([\d.e-]+) - ([\d.e-]+) \* t", text)
+    t_square = (x := torch.linspace(-5.5, 5.5, 20001, dtype=torch.float64)).square().clamp_max(30.25)
+    q = float(constant) - float(highest) * t_square
+    lower = re.findall(r"q = (-?[\d.e-]+) \+ q \* t", text)
+    assert len(lower) == 6
+    for c in lower:
+        q = float(c) + q * t_square
+    error = (x * q - (torch.special.log_ndtr(x) - torch.special.log_ndtr(-x))).abs()
+    assert float(error[x.abs() < 4.4].max()) < 2.2e-5
+    assert float(error.max()) < 8e-4
