@@ -19,6 +19,24 @@ def add(x: Tensor, y: Tensor, *, implementation: str | None=None) -> Tensor:
 
     Raises TypeError for other dtypes or two different ones, ValueError for two shapes or devices."""
 
+def bias_mask_scale_add(x: Tensor, bias: Tensor | None=None, residual: Tensor | None=None, mask: Tensor | None=None, *, scale: float | None=None, p: float=0.0, seed: int=0, implementation: str | None=None) -> Tensor:
+    """residual + scale · mask · (x + bias), computed in float32 and rounded once. Where the mask is False, x and bias have no say, NaN or not.
+
+    Args:
+        x: float32, float16 or bfloat16, [..., C], any strides.
+        bias: [C] in the dtype of `x`; None for none.
+        residual: as `x` in shape and dtype; None for none.
+        mask: bool, of the shape of `x`; None: all True, or made from `seed` where `p` is not 0.
+        scale: None: 1 / (1 - p), as in dropout.
+        p: the probability that an element is dropped, 0 to 1; needs `mask` to be None.
+        seed: its low 32 bits and an element's row-major index decide its mask, alike on every device and in every implementation. It is a
+            number of the call: a CUDA graph that was captured repeats its mask.
+        implementation: a kernel by name (`"triton"`): it runs or raises. None picks the best that takes the input.
+
+    Returns a tensor of the shape and dtype of `x`.
+
+    Raises TypeError for other dtypes, ValueError for shapes or devices that do not fit, a `p` out of range or together with a mask."""
+
 def geglu(a: Tensor, b: Tensor | None=None, approximate: str='none', *, implementation: str | None=None) -> Tensor:
     """gelu(a) · b, computed in float32 and rounded once.
 

@@ -158,6 +158,7 @@ def _autograd(op: Op) -> tuple[Callable[..., None], Callable[..., Any]]:
             for (d, f), may in zip(through, takes_none, strict=False)
         ]
         gradients = grad.spread(function(*d_given, *ctx.saved_tensors, *ctx.options))
+        gradients.update({n: d_outputs[op.output_names.index(out)] for n, out in grad.same.items()})
         return (*(gradients.get(n) if needed else None for n, needed in zip(names, ctx.needs_input_grad, strict=False)), None)
 
     return setup, backward

@@ -28,6 +28,7 @@ class Grad:
 
     wrt     the inputs that have gradients; where two share one (`"x=residual"`) it is computed once
     saves   names of inputs or outputs; of `"s|x"` the first that is present, which the backward calls `s`
+    same    input -> the output whose gradient is its own, as it stands
     aside   outputs made for the backward alone: no gradient flows through them, and `backward` is given none
     into    output of the backward -> the saved tensor whose memory it may take, where the option `inplace` is true
 
@@ -43,6 +44,7 @@ class Grad:
     wrong: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
     into: Mapping[str, str] = field(default_factory=dict)
     aside: tuple[str, ...] = ()
+    same: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def saved_names(self) -> tuple[str, ...]:

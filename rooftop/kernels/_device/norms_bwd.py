@@ -16,6 +16,7 @@ from typing import Any
 import triton
 import triton.language as tl
 
+from rooftop.kernels._device.columns import column_sums
 from rooftop.kernels._device.norms import affine, lanes_of, load, over, pow2, reason, scale_of, seen, wide_access
 from rooftop.lab.spec import Launch, Meta, Problem
 
@@ -130,18 +131,6 @@ def _slabs_bwd(dy, ds, s, w, dx, pw, pb, found, R, C, dys, dss, ss, dxs, blocks,
         tl.store(pb + at, tl.sum(sum_b, 0), kept)
 
 
-@triton.jit
-def _columns(parts, dw, P, C, COLUMNS: tl.constexpr, LANES: tl.constexpr):  # type: ignore[no-untyped-def]
-    """The sum of P partial rows, LANES of them at a time, always in the same order."""
-    column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)[None, :]
-    total = tl.zeros((LANES, COLUMNS), tl.float32)
-    for k in range(tl.cdiv(P, LANES)):
-        row = k * LANES + tl.arange(0, LANES)[:, None]
-        total += load(parts, row.to(tl.int64) * C + column, (row < P) & (column < C))
-    at = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
-    tl.store(dw + at, tl.sum(total, 0).to(dw.dtype.element_ty), at < C)
-
-
 @dataclass(frozen=True)
 class Config:
     """`columns` × `lanes` elements at a time by `warps` warps. `way` tile: `parts` programs a multiprocessor, `stages` rows under way.
@@ -222,8 +211,7 @@ def backward(centre: bool) -> tuple[Callable[..., Any], ...]:
             found = [Launch(_rows_bwd, (rows,), args, 8), Launch(_slabs_bwd, grid, {**names, **blocks, **size}, config.warps)]
         for parts, to in (("pw", "dweight"), ("pb", "dbias")):
             if parts in made:
-                reduce = {"parts": parts, "dw": to, "P": programs(p, config), "C": columns, "COLUMNS": 64, "LANES": 32}
-                found.append(Launch(_columns, (-(-columns // 64),), reduce, 4))
+                found.append(column_sums(parts, to, programs(p, config), columns))
         return found
 
     return supports, choose, configs, launches, scratch
