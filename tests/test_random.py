@@ -23,17 +23,22 @@ SEEDS = (0, 1, 2, 12345, 2**31 - 1, 2**32 - 1)
 
 
 @triton.jit
-def _bits(out, seed, start, n, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+def _bits(out, seed, start, n, SHORT: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
     at = tl.arange(0, BLOCK)
-    tl.store(out + at, random_bits(seed, start + at.to(tl.int64)).to(tl.int64), at < n)
+    index = start + at.to(tl.int64)
+    if SHORT:
+        index = index.to(tl.uint32)
+    tl.store(out + at, random_bits(seed, index).to(tl.int64), at < n)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("start", [0, 2**31 - 500, 2**32 - 500, 5 * 2**32 + 7])
 def test_the_same_bits_in_triton(seed: int, start: int) -> None:
     out = torch.zeros(1000, dtype=torch.int64)
-    interpret.run(_bits, (1,), {"out": out, "seed": _random.signed(seed), "start": start, "n": 1000, "BLOCK": 1024})
-    assert torch.equal(out, _random.bits(seed, 1000, start=start))
+    for short in (False, True) if start + 1000 <= 2**32 else (False,):
+        interpret.run(_bits, (1,), {"out": out, "seed": _random.signed(seed), "start": start, "n": 1000, "SHORT": short, "BLOCK": 1024})
+        assert torch.equal(out, _random.bits(seed, 1000, start=start))
+        out.zero_()
 
 
 def test_the_same_bits_in_c_plus_plus(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from rooftop.ops._random import threshold
 
 @triton.jit
 def _add(x, bias, residual, mask, out, R, C, blocks, xs, rs, ms, os, scale, seed,
-         THRESHOLD: tl.constexpr, BLOCK: tl.constexpr, LANES: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
+         THRESHOLD: tl.constexpr, SHORT: tl.constexpr, BLOCK: tl.constexpr, LANES: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
     """LANES × BLOCK elements. Row strides of x, residual, mask and out in elements; THRESHOLD 0: no mask is made."""
     row = (tl.program_id(0) // blocks).to(tl.int64) * LANES + tl.arange(0, LANES)[:, None]
     column = (tl.program_id(0) % blocks) * BLOCK + tl.arange(0, BLOCK)[None, :]
@@ -29,7 +29,7 @@ def _add(x, bias, residual, mask, out, R, C, blocks, xs, rs, ms, os, scale, seed
     if mask is not None:
         v = tl.where(tl.load(mask + row * ms + column, inside, other=0) != 0, v, 0)
     elif THRESHOLD > 0:
-        v = tl.where(kept(seed, row * C + column, THRESHOLD), v, 0)
+        v = tl.where(kept(seed, row, column, C, THRESHOLD, SHORT), v, 0)
     if residual is not None:
         v += tl.load(residual + row * rs + column, inside, other=0).to(tl.float32)
     tl.store(out + row * os + column, v.to(out.dtype.element_ty), inside)
@@ -75,5 +75,5 @@ def launches(p: Problem, config: Config) -> list[Launch]:
     args = {n: n for n in ("x", "bias", "residual", "mask", "out")}
     strides = {f"{n[0]}s": m.strides[0] if (m := p.get(n)) is not None else 0 for n in ("x", "residual", "mask", "out")}
     sizes = {"R": rows, "C": columns, "blocks": blocks, **strides, "scale": float(p.option("scale")), "seed": "seed"}
-    made = {"THRESHOLD": threshold(float(p.option("p"))), "BLOCK": config.block, "LANES": config.lanes}
+    made = {"THRESHOLD": threshold(float(p.option("p"))), "SHORT": rows * columns <= 2**32, "BLOCK": config.block, "LANES": config.lanes}
     return [Launch(_add, (programs,), {**args, **sizes, **made}, config.warps)]
