@@ -37,6 +37,26 @@ def bias_mask_scale_add(x: Tensor, bias: Tensor | None=None, residual: Tensor | 
 
     Raises TypeError for other dtypes, ValueError for shapes or devices that do not fit, a `p` out of range or together with a mask."""
 
+def cross_entropy(input: Tensor, target: Tensor, *, ignore_index: int=-100, reduction: str='mean', label_smoothing: float=0.0, lse_square_scale: float=0.0, softcap: float | None=None, inplace_backward: bool=False, implementation: str | None=None) -> Tensor:
+    """Cross-entropy between logits and class indices, as `torch.nn.functional.cross_entropy`, computed in float32.
+
+    Args:
+        input: logits [N, C] or [C], float32, float16 or bfloat16.
+        target: int64 class indices [N] or [], 0 to C - 1 or `ignore_index`. Any other makes that row's loss and gradient NaN: raising would
+            need to wait for the GPU.
+        ignore_index: rows with this target have no loss and no gradient, and do not count in the mean.
+        reduction: `"mean"` over the rows that count, `"sum"` or `"none"`.
+        label_smoothing: 0 to 1, the share of the target spread evenly over all classes.
+        lse_square_scale: factor of the squared log-normaliser, added to each row's loss (Liger's name for it).
+        softcap: logits are first bounded smoothly to ± this; None for not.
+        inplace_backward: the backward writes the gradient over `input` (on CUDA, in eager mode), which saves its memory. Nothing else may need
+            `input` after; a second backward through it raises.
+        implementation: a kernel by name (`"triton"`): it runs or raises. None picks the best that takes the input.
+
+    Returns float32: a scalar, or [N] without a reduction. The mean over no rows is NaN, as torch's.
+
+    Raises TypeError for other dtypes, ValueError for shapes, devices or options that are not accepted."""
+
 def geglu(a: Tensor, b: Tensor | None=None, approximate: str='none', *, implementation: str | None=None) -> Tensor:
     """gelu(a) · b, computed in float32 and rounded once.
 

@@ -214,7 +214,8 @@ def test_one_precision_lower_is_rejected_in_every_dtype(name: str) -> None:
 def test_the_backward_is_the_gradient_of_the_reference(name: str) -> None:
     op = registry.op(name)
     assert op.grad is not None
-    for c in [c for c in small(name) if c.dtype == "f32" and not any(w in c.name for w in ("NaN", "inf", "large", "overflow", "empty", "rows"))]:
+    unfit = ("NaN", "inf", "large", "overflow", "empty", "rows", "out of range", "all ignored")
+    for c in [c for c in small(name) if c.dtype == "f32" and not any(w in c.name for w in unfit)]:
         from rooftop.lab.inputs import make
 
         tensors, options = make(op, c, "cpu", 3)

@@ -104,7 +104,7 @@ def tensor(spec: Input, generator: torch.Generator, device: Any) -> torch.Tensor
     d = DTYPES[spec.dtype]
     dtype = getattr(torch, d.torch)
     if not d.floating:
-        low, high = (0, 2) if d.name == "bool" else (0, 100)
+        low, high = (0, 2) if d.name == "bool" else (0, int(spec.fill.removeprefix("below ")) if spec.fill.startswith("below ") else 100)
         values = torch.randint(low, high, spec.shape, generator=generator, device=device).to(dtype)
     else:
         if spec.fill not in FILLS:

@@ -225,7 +225,7 @@ class Launch:
 
 @dataclass(frozen=True)
 class Input:
-    """How one input tensor of a case is made. `fill` and `layout` are names in `rooftop.lab.inputs`."""
+    """How one input tensor of a case is made. `fill` and `layout` are names in `rooftop.lab.inputs`; integers are 0 to 99, or "below 1000"."""
 
     shape: tuple[int, ...]
     dtype: str = "f32"
