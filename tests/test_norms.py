@@ -151,3 +151,29 @@ def test_bad_input_is_refused_with_what_is_accepted(name: str, change: dict[str,
     options = {"weight": None, **change}
     with pytest.raises(error, match=says):
         getattr(rooftop, name)(options.pop("x", torch.ones(3, 8)), options.pop("shape", (8,)), **options)
+
+
+@pytest.mark.parametrize("number", [1, 2, 3, 4, 5])
+def test_the_rungs_in_triton_are_right(number: int) -> None:
+    from rooftop.lab.registry import ladder
+
+    rung = ladder("norm_triton").rungs[number - 1]
+    assert rung.head is not None
+    assert rung.head.idea
+    assert number == 1 or rung.head.predict["speedup"] > 0
+    op = registry.op("rms_norm")
+    for name in ("odd 37x1001 f32", "one more 2x4097 bf16", "one column f32", "NaN f16", "rows misaligned bf16"):
+        found = check.check(Subject(rung.name, op, rung.implementation, rung), op.case(name), backend="interpreter")
+        assert found.status == "ok" or "adds nothing" in found.message, (name, found.message)
+
+
+def test_a_rung_in_python_says_its_idea() -> None:
+    from rooftop.lab import head
+
+    text = 'IDEA = "one"\nPREDICT = {"speedup": 1.5}\nLIMIT = "the loads"\n'
+    found = head.of_python(text, "01_x.py")
+    assert (found.idea, dict(found.predict), found.limit) == ("one", {"speedup": 1.5}, "the loads")
+    with pytest.raises(head.HeadError, match="IDEA"):
+        head.of_python("X = 1\n", "01_x.py")
+    with pytest.raises(head.HeadError, match="plain value"):
+        head.of_python("IDEA = open('x')\n", "01_x.py")
