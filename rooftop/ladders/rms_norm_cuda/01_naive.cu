@@ -24,14 +24,9 @@ __global__ void rms_norm(long long R, unsigned C, const T* __restrict__ x, long 
     x += row * xs;
     y += row * ys;
 
-    // Up to 131072 terms in one float: without the compensation (Kahan 1965) the last digits drift away.
-    float s = 0, lost = 0;
-    for (unsigned c = 0; c < C; ++c) {
-        const float v = static_cast<float>(x[c]), term = v * v - lost, next = s + term;
-        lost = (next - s) - term;
-        s = next;
-    }
-    const float scale = 1 / sqrtf(s / C + eps);
+    double s = 0;  // up to 131072 terms in one float would lose its last digits
+    for (unsigned c = 0; c < C; ++c) s += static_cast<float>(x[c]) * static_cast<float>(x[c]);
+    const float scale = 1 / sqrtf(static_cast<float>(s / C) + eps);
 
     for (unsigned c = 0; c < C; ++c) y[c] = T(static_cast<float>(x[c]) * scale * (w ? static_cast<float>(w[c]) : 1));
 }
