@@ -170,3 +170,70 @@ def test_the_hash_of_a_triton_file_holds_its_helpers(tmp_path: Path, monkeypatch
     assert implementation._with_helpers(text) != before
 
 
+
+
+class Recorded:
+    """A prepared launch that keeps the addresses it was given."""
+
+    def __init__(self) -> None:
+        self.addresses: list[int] = []
+
+    def __call__(self, stream: int, addresses: list[int]) -> None:
+        self.addresses = list(addresses)
+
+
+def plan_of(name: str, case_id: str, monkeypatch: pytest.MonkeyPatch) -> tuple[dispatch.Plan, Recorded]:
+    """A plan as a GPU would have it, with memory of the CPU and a launch that only records."""
+    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: 0, raising=False)
+
+    def allocator(meta: Meta | None, index: int) -> object:
+        if meta is None:
+            return lambda: None
+        return lambda: torch.empty_strided(meta.shape, meta.strides, dtype=getattr(torch, {"f32": "float32", "bf16": "bfloat16"}[meta.dtype]))
+
+    monkeypatch.setattr(dispatch, "_allocator", allocator)
+    op = registry.op(name)
+    problem = op.problem(op.case(case_id), TARGETS[90])
+    plan = dispatch.Plan(op, dispatch.select(op, problem), problem, 0)
+    recorded = Recorded()
+    plan._prepared = [recorded]
+    return plan, recorded
+
+
+def test_a_plan_writes_over_the_input_and_says_so_to_autograd(monkeypatch: pytest.MonkeyPatch) -> None:
+    from rooftop.lab.inputs import make
+
+    plan, recorded = plan_of("cross_entropy_bwd", "in place f32", monkeypatch)
+    op = registry.op("cross_entropy_bwd")
+    tensors = make(op, op.case("in place f32"), "cpu", 0)[0]
+    logits = tensors["input"]
+    assert logits is not None
+    version = logits._version
+    made = plan(list(tensors.values()))
+    assert made[0] is logits
+    assert logits._version == version + 1
+    assert recorded.addresses[plan.names.index("dinput")] == logits.data_ptr()
+
+
+def test_a_plan_passes_late_options_after_the_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan, recorded = plan_of("bias_mask_scale_add", "no bias f32", monkeypatch)
+    x = torch.zeros(33, 70)
+    plan([x, None, x, None], [-7])
+    assert recorded.addresses[plan.names.index("seed")] == -7
+    assert recorded.addresses[plan.names.index("bias")] == 0
+
+
+def test_a_plan_has_none_for_an_absent_output_and_the_promised_strides(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan, recorded = plan_of("rms_norm", "odd 37x1001 f32", monkeypatch)
+    x, w = torch.zeros(37, 1001), torch.zeros(1001)
+    y, s = plan([x, None, w, None])
+    assert s is None
+    assert y is not None
+    assert recorded.addresses[plan.names.index("s")] == 0
+    op = registry.op("softmax")
+    problem = op.problem_of({"x": Meta((3, 2, 4, 64), "f32", (256, 768, 64, 1))}, {"dim": 3}, TARGETS[90])
+    moved = dispatch.Plan(op, dispatch.select(op, problem), problem, 0)
+    moved._prepared = [Recorded()]
+    (found,) = moved([torch.zeros(2, 3, 4, 64).transpose(0, 1)])
+    assert found is not None
+    assert found.stride() == (256, 768, 64, 1)

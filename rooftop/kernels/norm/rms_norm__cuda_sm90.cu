@@ -5,7 +5,7 @@ limit   = "not measured yet"
 dtypes  = ["f32", "f16", "bf16"]
 args    = ["C: i32", "x: T[R, C]", "xs: i64 = stride(x, 0)", "residual: T[R, C]?", "rs: i64 = stride(residual, 0)", "weight: T[C]?", "bias: T[C]?", "y: T[R, C]", "ys: i64 = stride(y, 0)", "s: T[R, C]?", "ss: i64 = stride(s, 0)", "eps: f32"]
 demands = { has = ["LDGSTS.E.128", "LDS.128", "STG.E.128"], spills = 0 }
-prefer  = "C * bytes(x) > 32768"
+prefer  = "C * bytes(x) > 32768 or C * bytes(x) > 6144 and not (C % 16 == 0 and stride(x, 0) % 16 == 0 and aligned(x, 16))"
 
 [requires]
 "C * bytes(x) * (2 if present(residual) else 1) <= 1800000" = "a row, and the residual's, must fit the shared memory of sixteen blocks, two on a multiprocessor"
