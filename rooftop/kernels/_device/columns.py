@@ -7,7 +7,7 @@ import triton.language as tl
 
 from rooftop.lab.spec import Launch
 
-WIDTH, HEIGHT = 64, 32  # columns of a program, partial rows at a time
+HEIGHT = 32  # partial rows at a time
 
 
 @triton.jit
@@ -24,5 +24,6 @@ def _columns(parts, dw, P, C, COLUMNS: tl.constexpr, LANES: tl.constexpr):  # ty
 
 def column_sums(parts: str, to: str, count: int, columns: int) -> Launch:
     """Adds the `count` rows of the scratch tensor `parts`, [count, columns] in float32, into the tensor `to`, [columns]."""
-    args = {"parts": parts, "dw": to, "P": count, "C": columns, "COLUMNS": WIDTH, "LANES": HEIGHT}
-    return Launch(_columns, (-(-columns // WIDTH),), args, 4)
+    width = 64 if columns <= 16384 else 256  # few columns: more programs; many: fewer of them, each with more under way
+    args = {"parts": parts, "dw": to, "P": count, "C": columns, "COLUMNS": width, "LANES": HEIGHT}
+    return Launch(_columns, (-(-columns // width),), args, width // 16 if width < 256 else 8)

@@ -6,6 +6,7 @@ dtypes  = ["f32", "f16", "bf16"]
 args    = ["C: i32", "x: T[R, C]", "xs: i64 = stride(x, 0)", "residual: T[R, C]?", "rs: i64 = stride(residual, 0)", "weight: T[C]?", "bias: T[C]?", "y: T[R, C]", "ys: i64 = stride(y, 0)", "s: T[R, C]?", "ss: i64 = stride(s, 0)", "eps: f32"]
 demands = { has = ["LDGSTS.E.128", "LDS.128", "STG.E.128"], spills = 0 }
 prefer  = "C * bytes(x) > 32768 or C * bytes(x) > 6144 and not (C % 16 == 0 and stride(x, 0) % 16 == 0 and aligned(x, 16))"
+configs = [{ threads = 256, cluster = 1, blocks = 8 }, { threads = 256, cluster = 1, blocks = 4 }, { threads = 512, cluster = 1, blocks = 4 }, { threads = 1024, cluster = 1, blocks = 2 }, { threads = 1024, cluster = 1, blocks = 1 }, { threads = 256, cluster = 2, blocks = 4 }, { threads = 512, cluster = 2, blocks = 3 }, { threads = 1024, cluster = 2, blocks = 2 }, { threads = 256, cluster = 4, blocks = 4 }, { threads = 1024, cluster = 4, blocks = 2 }, { threads = 256, cluster = 8, blocks = 4 }, { threads = 1024, cluster = 8, blocks = 2 }, { threads = 1024, cluster = 16, blocks = 2 }, { threads = 512, cluster = 16, blocks = 3 }]
 
 [requires]
 "C * bytes(x) * (2 if present(residual) else 1) <= 1800000" = "a row, and the residual's, must fit the shared memory of sixteen blocks, two on a multiprocessor"

@@ -7,6 +7,7 @@ args    = ["R: i32", "C: i32", "clusters: i32 = R if R < sms * each // cluster e
 demands = { has = ["LDG.E.128", "STG.E.128"], spills = 0 }
 prefer  = "C > 8192"
 valid   = "C <= 16 * threads * cluster"
+configs = [{ threads = 128, cluster = 1, each = 4, stages = 2 }, { threads = 256, cluster = 1, each = 2, stages = 2 }, { threads = 256, cluster = 2, each = 2, stages = 1 }, { threads = 256, cluster = 2, each = 2, stages = 2 }, { threads = 256, cluster = 4, each = 2, stages = 2 }, { threads = 256, cluster = 8, each = 2, stages = 2 }, { threads = 256, cluster = 16, each = 2, stages = 2 }, { threads = 512, cluster = 1, each = 1, stages = 2 }, { threads = 512, cluster = 2, each = 1, stages = 2 }, { threads = 512, cluster = 4, each = 1, stages = 2 }, { threads = 512, cluster = 8, each = 1, stages = 2 }, { threads = 512, cluster = 16, each = 1, stages = 2 }, { threads = 1024, cluster = 1, each = 1, stages = 1 }, { threads = 1024, cluster = 2, each = 1, stages = 1 }, { threads = 1024, cluster = 4, each = 1, stages = 1 }, { threads = 1024, cluster = 8, each = 1, stages = 1 }]
 
 [requires]
 "C <= 16 * threads * cluster" = "each thread of a cluster owns 16 columns"
