@@ -208,9 +208,12 @@ def test_a_plan_writes_over_the_input_and_says_so_to_autograd(monkeypatch: pytes
     tensors = make(op, op.case("in place f32"), "cpu", 0)[0]
     logits = tensors["input"]
     assert logits is not None
+    logits.requires_grad_()
     version = logits._version
     made = plan(list(tensors.values()))
-    assert made[0] is logits
+    assert made[0] is not None
+    assert made[0].data_ptr() == logits.data_ptr()
+    assert not made[0].requires_grad
     assert logits._version == version + 1
     assert recorded.addresses[plan.names.index("dinput")] == logits.data_ptr()
 

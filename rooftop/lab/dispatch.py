@@ -128,8 +128,8 @@ class Plan:
                 tensors[i] = tensors[i].contiguous()  # type: ignore[union-attr]
         made = [make() for make in self._outputs]
         for i, j in self._taken:
-            made[i] = tensors[j]
             self._written(tensors[j])
+            made[i] = tensors[j].detach()  # type: ignore[union-attr]  # a gradient has no history
         scratch = [make() for make in self._scratch]
         addresses = [0 if t is None else t.data_ptr() for t in (*tensors, *made, *scratch)]
         addresses += late

@@ -97,12 +97,13 @@ def supports(p: Problem) -> str | None:
 
 
 def choose(p: Problem) -> Config:
-    """16 bytes a thread side by side; four of them under way."""
+    """16 bytes a thread side by side; four of them under way where a row has so many."""
     columns = p["input"].shape[1]
     each = 16 // p["input"].itemsize
     warps = max(1, min(8, columns // (4 * 32 * each)))
     warps = 1 << (warps.bit_length() - 1)
-    return Config(4, 32 * each * warps, warps)
+    deep = 4 if columns > 64 * each else 2 if columns > 32 * each else 1
+    return Config(deep, 32 * each * warps, warps)
 
 
 def configs(p: Problem) -> list[Config]:
