@@ -19,6 +19,7 @@ class Kept:
     def __call__(self, of: Tensor, *args: Any) -> Any:
         held, value = self._found.get(id(of), (None, None))
         if held is None or held() is not of:
+            self._found = {k: v for k, v in self._found.items() if v[0]() is not None}  # what belongs to dead tensors goes
             value = self._function(of, *args)
             self._found[id(of)] = (ref(of), value)
         return value

@@ -165,8 +165,9 @@ def backward(centre: bool) -> tuple[Callable[..., Any], ...]:
             return Config("slabs", 1024, 4, 4, parts=height)
         lanes = lanes_of(p, rows, wide, 2048)
         warps = max(1, min(16, wide * lanes // 512))
-        stages = 2 if wide_access(p) else 1
-        return Config("tile", wide, lanes, warps, parts=max(1, min(8, 32 // (2 * warps))), stages=stages)
+        parts = max(1, min(8, 32 // (2 * warps)))
+        stages = 2 if wide_access(p) and rows > 2 * lanes * parts * p.device.sms else 1  # one row ahead, where there are some to come
+        return Config("tile", wide, lanes, warps, parts=parts, stages=stages)
 
     def configs(p: Problem) -> list[Config]:
         rows, columns = p["s"].shape
