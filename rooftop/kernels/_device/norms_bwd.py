@@ -162,6 +162,8 @@ def backward(centre: bool) -> tuple[Callable[..., Any], ...]:
         wide = pow2(columns)
         if wide > 8192:  # a tile of 16384 spills registers
             height = max(8, min(128, pow2(rows * -(-columns // 1024) // (8 * p.device.sms))))
+            if not wide_access(p):  # each element has an address of its own: a smaller tile, or registers spill
+                return Config("slabs", 512, 2, 4, parts=height)
             return Config("slabs", 1024, 4, 4, parts=height)
         lanes = lanes_of(p, rows, wide, 2048)
         warps = max(1, min(16, wide * lanes // 512))
