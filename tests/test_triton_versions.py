@@ -29,7 +29,8 @@ def test_every_path_of_every_triton_kernel_compiles(name: str, arch: int) -> Non
             path = (launch.kernel.__name__, case.dtype)
             if path not in seen:
                 seen.add(path)
-                made = triton_compat.compile_launch(launch, dict(problem.tensors), arch)
+                tensors = {**dict(problem.tensors), **subject.implementation.scratch(problem, config)}
+                made = triton_compat.compile_launch(launch, tensors, arch)
                 assert f".target sm_{arch}" in made.ptx
                 assert made.cubin
                 assert made.shared <= TARGETS[arch].shared_per_block

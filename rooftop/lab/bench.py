@@ -255,10 +255,12 @@ class Bench:
             n: torch.empty_strided(m.shape, m.strides, dtype=getattr(torch, DTYPES[m.dtype].torch), device="cuda")
             for n, m in {**outputs, **scratch}.items()
         }
-        memory = {**tensors, **made}
-        names += list(scratch)
+        late = {n: v for n, v in self.f.op.options(self.f.case).items() if n in self.f.op.late}
+        taken = self.f.op.taken(problem)
+        memory = {**tensors, **made, **{n: tensors[source] for n, source in taken.items()}, **late}
+        names += [*scratch, *late]
         prepared = implementation.prepare(seen, implementation.launches(seen, config), names, torch.cuda.current_device())
-        addresses = [0 if (t := memory[n]) is None else t.data_ptr() for n in names]
+        addresses = [check.address(memory.get(n)) for n in names]
         stream = torch.cuda.current_stream
 
         def call() -> Any:

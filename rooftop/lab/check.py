@@ -90,6 +90,7 @@ def judge(op: Op, case: Case, expected: Expected, outputs: dict[str, Any]) -> di
     return {
         n: compare(outputs[n], expected.exact[n], expected.same[n], problem[n].dtype, op.tolerance.multiple, op.tolerance.exact)
         for n in op.output_names
+        if problem.get(n) is not None and not (outputs[n] is None and op.grad is not None and n in op.grad.aside)
     }
 
 
@@ -147,10 +148,15 @@ def run_gpu(subject: Subject, problem: Problem, launches: Sequence[Launch], memo
     assert subject.implementation is not None
     names = tuple(memory)
     prepared = subject.implementation.prepare(problem, launches, names, torch.cuda.current_device())
-    addresses = [0 if t is None else t.data_ptr() for t in memory.values()]
+    addresses = [address(t) for t in memory.values()]
     for launch in prepared:
         launch(torch.cuda.current_stream().cuda_stream, addresses)
     torch.cuda.synchronize()
+
+
+def address(value: Any) -> int:
+    """What a launch is given for a tensor (None: null) or a late option."""
+    return 0 if value is None else value if isinstance(value, int) else value.data_ptr()
 
 
 def run_interpreter(subject: Subject, problem: Problem, launches: Sequence[Launch], memory: dict[str, Any], device: Device) -> None:
@@ -159,7 +165,7 @@ def run_interpreter(subject: Subject, problem: Problem, launches: Sequence[Launc
     for launch in launches:
         args = {k: memory[v] if isinstance(v, str) and v in memory else v for k, v in launch.args.items()}
         inputs = {n for n in subject.op.tensor_names if n not in subject.op.mutates}
-        readonly = [k for k, v in launch.args.items() if isinstance(v, str) and v in inputs]
+        readonly = [k for k, v in launch.args.items() if isinstance(v, str) and v in inputs and memory[v] is not None]
         interpret.run(launch.kernel, launch.grid, args, readonly=readonly)
 
 
@@ -231,6 +237,7 @@ def _check(
     tensors = {n: t.contiguous() if copies and t is not None else t for n, t in expected.tensors.items()}
     before = {n: t.clone() for n, t in tensors.items() if t is not None}
     output_metas = {n: m for n, m in (op.contiguous(problem) if copies else problem).tensors if n in op.output_names and m is not None}
+    taken = {} if copies else op.taken(problem)
     config, _ = implementation.resolve(seen)
     launches = implementation.launches(seen, config)
     result.path = tuple(str(getattr(x.kernel, "__name__", x.kernel)) for x in launches)
@@ -239,7 +246,11 @@ def _check(
     for poison in (0xFF, 0x5A):  # NaN in every floating dtype, then a number
         outputs = {n: Guarded(m, place, poison, guard) for n, m in output_metas.items()}
         scratch = {n: Guarded(m, place, poison, guard) for n, m in implementation.scratch(seen, config).items()}
-        memory = {**tensors, **{n: g.tensor for n, g in (*outputs.items(), *scratch.items())}}
+        for name, source in taken.items():  # the output starts as the input, in a guarded copy of it
+            outputs[name].tensor.copy_(before[source])
+        given = {**tensors, **{source: outputs[name].tensor for name, source in taken.items()}}
+        late = {n: expected.options[n] for n in op.late}
+        memory = {**given, **dict.fromkeys(op.output_names), **{n: g.tensor for n, g in (*outputs.items(), *scratch.items())}, **late}
         runner(subject, seen, launches, memory, device)
         got = {n: g.tensor for n, g in outputs.items()}
         if first is None:
@@ -301,9 +312,13 @@ def check_callable(
     started = time.perf_counter()
     try:
         expected = expected or expect(op, case, device, seed)
+        writes = bool(op.into) or bool(op.mutates)
         with torch.no_grad():
-            found = function(*expected.tensors.values(), *expected.options.values())
+            found = function(*(t if t is None else t.clone() if writes else t for t in expected.tensors.values()), *expected.options.values())
         results = found if isinstance(found, tuple) else (found,)
+        for name, t in dict(zip(op.output_names, results, strict=True)).items():
+            if t is None and op.problem(case).get(name) is not None and not (op.grad is not None and name in op.grad.aside):  # a peer keeps no such thing
+                raise ValueError(f"{name} is None")
         result.outputs = judge(op, case, expected, dict(zip(op.output_names, results, strict=True)))
         for output, verdict in result.outputs.items():
             if not verdict.ok:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from rooftop.lab.implementation import Implementation, Prepared, UnsupportedError, device_of
@@ -97,10 +98,12 @@ class Plan:
         assert self.implementation is not None
         inputs = op.tensor_names
         self._copies = tuple(i for i, n in enumerate(inputs) if n in choice.copies)
-        outputs = [(n, m) for n, m in call_problem.tensors if n not in inputs]
+        outputs, self._promised = allocations(op, choice, call_problem)
         scratch = self.implementation.scratch(choice.problem, choice.config)
-        self.names = (*inputs, *(n for n, _ in outputs), *scratch)
-        self._outputs = [_allocator(m, index) for _, m in outputs if m is not None]
+        taken = {} if choice.copies else op.taken(call_problem)
+        self._taken = tuple((i, inputs.index(taken[n])) for i, (n, _) in enumerate(outputs) if n in taken)
+        self.names = (*inputs, *(n for n, _ in outputs), *scratch, *op.late)
+        self._outputs = [_allocator(None if n in taken else m, index) for n, m in outputs]
         self._scratch = [_allocator(m, index) for m in scratch.values()]
         empty = all(m is None or m.numel == 0 for _, m in outputs)
         self.launches = [] if empty else self.implementation.launches(choice.problem, choice.config)
@@ -110,6 +113,7 @@ class Plan:
         import torch
 
         self._stream = torch._C._cuda_getCurrentRawStream
+        self._written = torch.autograd.graph.increment_version
 
     def prepared(self) -> list[Prepared]:
         if self._prepared is None:
@@ -117,23 +121,49 @@ class Plan:
             self._prepared = self.implementation.prepare(self._choice.problem, self.launches, self.names, self._index) if self.launches else []
         return self._prepared
 
-    def __call__(self, tensors: list[Tensor | None]) -> list[Tensor]:
+    def __call__(self, tensors: list[Tensor | None], late: Sequence[int] = ()) -> list[Tensor | None]:
         if self._copies:
             tensors = list(tensors)
             for i in self._copies:
                 tensors[i] = tensors[i].contiguous()  # type: ignore[union-attr]
         made = [make() for make in self._outputs]
+        for i, j in self._taken:
+            self._written(tensors[j])
+            made[i] = tensors[j].detach()  # type: ignore[union-attr]  # a gradient has no history
         scratch = [make() for make in self._scratch]
         addresses = [0 if t is None else t.data_ptr() for t in (*tensors, *made, *scratch)]
+        addresses += late
         stream = self._stream(self._index)
         for launch in self._prepared or self.prepared():
             launch(stream, addresses)
+        for i, make in self._promised:
+            made[i] = make(self._index).copy_(made[i])
         return made
 
 
-def _allocator(meta: Meta, index: int) -> Callable[[], Tensor]:
+def allocations(op: Op, choice: Choice, call_problem: Problem) -> tuple[list[tuple[str, Meta | None]], tuple[tuple[int, Any], ...]]:
+    """The outputs as the kernel writes them, and, for those that were promised with other strides (index, maker of what was promised):
+    a kernel that is given contiguous copies writes contiguous results."""
+    inputs = op.tensor_names
+    promised = [(n, m) for n, m in call_problem.tensors if n not in inputs]
+    if not choice.copies:
+        return promised, ()
+    written = [(n, m) for n, m in op.contiguous(call_problem).tensors if n not in inputs]
+    pairs = enumerate(zip(written, promised, strict=True))
+    return written, tuple((i, partial(_made, p)) for i, ((_, w), (_, p)) in pairs if w is not None and p is not None and w.strides != p.strides)
+
+
+def _made(meta: Meta, index: int) -> Tensor:
+    made = _allocator(meta, index)()
+    assert made is not None
+    return made
+
+
+def _allocator(meta: Meta | None, index: int) -> Callable[[], Tensor | None]:
     import torch
 
+    if meta is None:
+        return lambda: None
     dtype = getattr(torch, DTYPES[meta.dtype].torch)
     device = torch.device("cuda", index)
     shape, strides = meta.shape, meta.strides
@@ -177,7 +207,8 @@ def caller(op: Op) -> Callable[..., Any]:
     registered = library.register(op)
     plans: dict[Any, Plan | None] = op._plans
     tensor_positions = tuple(i for i, n in enumerate(op.kinds) if n in op.tensor_names)
-    option_positions = tuple(i for i, n in enumerate(op.kinds) if n not in op.tensor_names)
+    option_positions = tuple(i for i, n in enumerate(op.kinds) if n in op.option_names and n not in op.late)
+    late_positions = tuple(i for i, n in enumerate(op.kinds) if n in op.late)
     plain = (torch.Tensor, torch.nn.Parameter)
     is_grad_enabled = torch.is_grad_enabled
     is_compiling = torch.compiler.is_compiling
@@ -209,13 +240,14 @@ def caller(op: Op) -> Callable[..., Any]:
         if plan is _MISSING:
             plan = plans[frozen] = plan_for(op, args, implementation)
         if plan is None:
-            return op.reference(*args)
+            return library.fallback(op, args)
+        late = [args[i] for i in late_positions]
         assert first is not None and current_device is not None
         if current_device() != first.get_device():
             with torch.cuda.device(first.device):
-                made = plan([args[i] for i in tensor_positions])
+                made = plan([args[i] for i in tensor_positions], late)
         else:
-            made = plan([args[i] for i in tensor_positions])
+            made = plan([args[i] for i in tensor_positions], late)
         return made[0] if single else tuple(made)
 
     return call

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
@@ -158,12 +159,12 @@ class Head:
         scope = self.scope(problem, config)
         scope.update({k: TensorFacts(m) for k, m in self.scratch_for(problem, config).items()})
         return [
-            self._launch(head, scope)
+            self._launch(head, scope, problem.late)
             for head in self.launches
             if head.when is None or evaluate(head.when, scope)
         ]
 
-    def _launch(self, head: LaunchHead, scope: Mapping[str, Any]) -> Launch:
+    def _launch(self, head: LaunchHead, scope: Mapping[str, Any], late: tuple[str, ...]) -> Launch:
         def extents(texts: Sequence[str], what: str, most: Sequence[int]) -> tuple[int, ...]:
             values = tuple(integer(t, scope) for t in texts)
             for text, value, limit in zip(texts, values, most, strict=False):
@@ -184,7 +185,7 @@ class Head:
                 args[arg.name] = arg.name if present else None
                 types.append("ptr")
             else:
-                args[arg.name] = self._number(arg, scope)
+                args[arg.name] = arg.expression if arg.expression in late else self._number(arg, scope)
                 types.append(arg.type)
         return Launch(
             kernel=self.kernel_name(head.kernel, scope), grid=extents(head.grid, "grid", (2**31 - 1, 65535, 65535)),
@@ -242,6 +243,20 @@ def parse(text: str, path: str | Path, *, toml: bool = False) -> Head:
         return _build(data, text, where, toml)
     except ExpressionError as error:
         raise HeadError(f"{where}: {error}") from None
+
+
+def of_python(text: str, path: str | Path) -> Head:
+    """The head of a rung in Python: the plain values of IDEA, PREDICT and LIMIT, read without importing it. Raises HeadError without an IDEA."""
+    found: dict[str, Any] = {}
+    for node in ast.parse(text).body:
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and node.targets[0].id in ("IDEA", "PREDICT", "LIMIT"):
+            try:
+                found[node.targets[0].id] = ast.literal_eval(node.value)
+            except ValueError:
+                raise HeadError(f"{path}:{node.lineno}: {node.targets[0].id} must be a plain value") from None
+    if not isinstance(found.get("IDEA"), str):
+        raise HeadError(f"{path}: a rung in Python says its idea: IDEA = \"...\", and PREDICT = {{\"speedup\": 1.5}}, LIMIT = \"...\"")
+    return Head(path=str(path), source=text, idea=found["IDEA"], predict=found.get("PREDICT", {}), limit=found.get("LIMIT", ""))
 
 
 _KEYS = {

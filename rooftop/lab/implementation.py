@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import json
+import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
@@ -243,7 +244,21 @@ class TritonImplementation(Implementation):
 
     @cached_property
     def digest(self) -> str:
-        return digest(strip(self.path.read_text(encoding="utf-8"), "python"))
+        return digest(*(strip(text, "python") for text in _with_helpers(self.path.read_text(encoding="utf-8"))))
+
+
+_HELPER = re.compile(r"^from rooftop\.kernels\._device\.(\w+) import ", re.M)
+
+
+def _with_helpers(text: str) -> list[str]:
+    """A Triton file's text and those of the modules of kernels/_device that it takes from, and so on."""
+    found, todo = {"": text}, [text]
+    while todo:
+        for name in _HELPER.findall(todo.pop()):
+            if name not in found:
+                found[name] = (settings.PACKAGE / "kernels" / "_device" / f"{name}.py").read_text(encoding="utf-8")
+                todo.append(found[name])
+    return [found[name] for name in sorted(found)]
 
 
 def load_file(path: Path) -> ModuleType:

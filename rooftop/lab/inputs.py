@@ -85,6 +85,8 @@ FILLS: Mapping[str, Callable[..., Any]] = {
     "normal": _normal,
     "large": _large,
     "tiny": _tiny,
+    "far": lambda shape, d, g, device: _normal(shape, d, g, device) + 100,  # sums of squares lose the spread
+    "wide": lambda shape, d, g, device: _normal(shape, d, g, device) * 6,  # into the tails of activations
     "nan": _with(float("nan"), "some"),
     "inf": _with(float("inf"), "some"),
     "-inf": _with(float("-inf"), "some"),
@@ -102,7 +104,7 @@ def tensor(spec: Input, generator: torch.Generator, device: Any) -> torch.Tensor
     d = DTYPES[spec.dtype]
     dtype = getattr(torch, d.torch)
     if not d.floating:
-        low, high = (0, 2) if d.name == "bool" else (0, 100)
+        low, high = (0, 2) if d.name == "bool" else (0, int(spec.fill.removeprefix("below ")) if spec.fill.startswith("below ") else 100)
         values = torch.randint(low, high, spec.shape, generator=generator, device=device).to(dtype)
     else:
         if spec.fill not in FILLS:
@@ -138,10 +140,10 @@ def make(op: Op, case: Case, device: Any, seed: int) -> tuple[dict[str, torch.Te
     values: dict[str, torch.Tensor | None] = {**given, **results}
     problem = forward.problem(case)
     made: dict[str, torch.Tensor | None] = {}
-    for name in forward.output_names:
-        meta = problem[name]
-        made[f"d{name}"] = laid_out(_normal(meta.shape, None, generator, device), meta)
-    made.update({n: values[n] for n in forward.grad.saves})
+    for name in (n for n in forward.output_names if n not in forward.grad.aside):
+        meta = problem.get(name)
+        made[f"d{name}"] = None if meta is None else laid_out(_normal(meta.shape, None, generator, device), meta)
+    made.update(zip(forward.grad.saved_names, forward.grad.saved(values), strict=True))
     return {n: made[n] for n in op.tensor_names}, {n: options[n] for n in op.option_names}
 
 
@@ -160,7 +162,7 @@ def laid_out(t: Any, meta: Meta) -> torch.Tensor:
 
 
 def round_to(op: Op, case: Case, results: Any) -> dict[str, torch.Tensor]:
-    """A reference's results in the dtypes and layouts that the op's outputs have, by name."""
+    """A reference's results in the dtypes and layouts that the op's outputs have, by name; those that are absent are left out."""
     problem = op.problem(case)
     found = results if isinstance(results, tuple) else (results,)
-    return {n: laid_out(r, problem[n]) for n, r in zip(op.output_names, found, strict=True)}
+    return {n: laid_out(r, m) for n, r in zip(op.output_names, found, strict=True) if (m := problem.get(n)) is not None}

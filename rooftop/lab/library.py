@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from rooftop.lab.inputs import widen
 from rooftop.lab.op import KINDS, Op, metas_of
 
 NAMESPACE = "rooftop"
@@ -34,17 +36,18 @@ def register(op: Op) -> Callable[..., Any]:
     def cuda(*args: Any) -> Any:
         from rooftop.lab import dispatch
 
-        *given, implementation = args
+        *given, implementation = _functional(op, args)
         tensors = [a for n, a in zip(op.kinds, given, strict=True) if n in op.tensor_names]
+        late = [a for n, a in zip(op.kinds, given, strict=True) if n in op.late]
         key = (implementation or None, *_key(op, given))
         plan = op._plans.get(key, dispatch._MISSING)
         if plan is dispatch._MISSING:
             plan = op._plans[key] = dispatch.plan_for(op, given, implementation or None)
         if plan is None:
-            return op.reference(*given)
+            return _present(fallback(op, given), tensors)
         with torch.cuda.device(next(t for t in tensors if t is not None).device):
-            made = plan(tensors)
-        return made[0] if single else tuple(made)
+            made = plan(tensors, late)
+        return made[0] if single else _present(tuple(made), tensors)
 
     def cpu(*args: Any) -> Any:
         *given, implementation = args
@@ -52,17 +55,14 @@ def register(op: Op) -> Callable[..., Any]:
             from rooftop.lab.implementation import UnsupportedError
 
             raise UnsupportedError(f"{op.name}: implementation={implementation!r} runs on CUDA tensors; these lie on the CPU")
-        result = op.reference(*given)
-        metas = _fake_metas(op, given)
-        results = (result,) if single else result
-        shaped = tuple(_as(r, m) for r, m in zip(results, metas, strict=True))
-        return shaped[0] if single else shaped
+        return _present(fallback(op, given), [a for n, a in zip(op.kinds, given, strict=True) if n in op.tensor_names])
 
     def fake(*args: Any) -> Any:
         *given, _ = args
         device = next(a for n, a in zip(op.kinds, given, strict=True) if n in op.tensor_names and a is not None).device
         made = tuple(
-            torch.empty_strided(m.shape, m.strides, dtype=_torch_dtype(m.dtype), device=device) for m in _fake_metas(op, given)
+            torch.empty(0, device=device) if m is None else torch.empty_strided(m.shape, m.strides, dtype=_torch_dtype(m.dtype), device=device)
+            for m in _fake_metas(op, given)
         )
         return made[0] if single else made
 
@@ -82,7 +82,27 @@ def _key(op: Op, given: list[Any]) -> list[Any]:
     for name, a in zip(op.kinds, given, strict=True):
         if name in op.tensor_names:
             key += [None] if a is None else [a.shape, a.stride(), a.dtype, a.get_device(), a.data_ptr() & 15]
-    return key + [a for n, a in zip(op.kinds, given, strict=True) if n not in op.tensor_names]
+    return key + [a for n, a in zip(op.kinds, given, strict=True) if n in op.option_names and n not in op.late]
+
+
+def fallback(op: Op, given: Sequence[Any]) -> Any:
+    """The reference, computed in float32 where the inputs have 16 bits and rounded once, in the layouts that the shape function states."""
+    result = op.reference(*(widen(a) if n in op.tensor_names else a for n, a in zip(op.kinds, given, strict=True)))
+    results = result if isinstance(result, tuple) else (result,)
+    shaped = tuple(None if m is None else _as(r, m) for r, m in zip(results, _fake_metas(op, given), strict=True))
+    return shaped if len(shaped) > 1 else shaped[0]
+
+
+def _present(results: Any, tensors: Sequence[Any]) -> Any:
+    """torch's ops have a fixed number of tensors as results: one that is absent is an empty one."""
+    if not isinstance(results, tuple):
+        return results
+    return tuple(next(t for t in tensors if t is not None).new_empty(0, dtype=_torch_dtype("f32")) if r is None else r for r in results)
+
+
+def _functional(op: Op, args: Sequence[Any]) -> Sequence[Any]:
+    """A registered op returns no alias of its inputs: `inplace` is for eager calls."""
+    return [False if n == "inplace" else a for n, a in zip((*op.kinds, ""), args, strict=True)] if op.into else args
 
 
 def _torch_dtype(name: str) -> Any:
@@ -93,7 +113,7 @@ def _torch_dtype(name: str) -> Any:
     return getattr(torch, DTYPES[name].torch)
 
 
-def _fake_metas(op: Op, given: list[Any]) -> list[Any]:
+def _fake_metas(op: Op, given: Sequence[Any]) -> list[Any]:
     tensors = {n: a for n, a in zip(op.kinds, given, strict=True) if n in op.tensor_names}
     options = {n: a for n, a in zip(op.kinds, given, strict=True) if n not in tensors}
     return list(op.outputs(**metas_of(tensors, addresses=False), **options).values())
@@ -110,20 +130,35 @@ def _as(result: Any, meta: Any) -> Any:
 
 
 def _autograd(op: Op) -> tuple[Callable[..., None], Callable[..., Any]]:
+    import torch
+
     grad = op.grad
     assert grad is not None
     names = tuple(op.kinds)
 
+    takes_none = [p.annotation == "Tensor | None" for p in inspect.signature(grad.backward).parameters.values()]
+
     def setup(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        outputs = dict(zip(op.output_names, (output,) if len(op.output_names) == 1 else output, strict=True))
+        outputs = (output,) if len(op.output_names) == 1 else output
         values = dict(zip(names, inputs, strict=False))
-        ctx.save_for_backward(*(outputs.get(n, values.get(n)) for n in grad.saves))
+        present = _fake_metas(op, list(inputs[: len(names)]))
+        values.update({n: o for n, o, m in zip(op.output_names, outputs, present, strict=True) if m is not None})
+        ctx.save_for_backward(*grad.saved(values))
         ctx.options = tuple(values[n] for n in op.option_names)
+        facts = zip(op.output_names, outputs, present, strict=True)
+        ctx.facts = [None if m is None or n in grad.aside else (o.shape, o.dtype, o.device) for n, o, m in facts]
+        ctx.mark_non_differentiable(*(o for o, kept in zip(outputs, ctx.facts, strict=True) if kept is None))
+        ctx.set_materialize_grads(False)
 
     def backward(ctx: Any, *d_outputs: Any) -> Any:
         function = op.bwd if op.bwd is not None else grad.backward
-        found = function(*d_outputs, *ctx.saved_tensors, *ctx.options)
-        gradients = dict(zip(grad.wrt, (found,) if len(grad.wrt) == 1 else found, strict=True))
+        through = [(d, f) for n, d, f in zip(op.output_names, d_outputs, ctx.facts, strict=True) if n not in grad.aside]
+        d_given = [
+            torch.zeros(f[0], dtype=f[1], device=f[2]) if d is None and f is not None and not may else None if f is None else d
+            for (d, f), may in zip(through, takes_none, strict=False)
+        ]
+        gradients = grad.spread(function(*d_given, *ctx.saved_tensors, *ctx.options))
+        gradients.update({n: d_outputs[op.output_names.index(out)] for n, out in grad.same.items()})
         return (*(gradients.get(n) if needed else None for n, needed in zip(names, ctx.needs_input_grad, strict=False)), None)
 
     return setup, backward

@@ -38,7 +38,9 @@ class Loaded:
         values = self._bind(args, kwargs)
         tensors = [v for n, v in values.items() if n in self.op.tensor_names]
         key = tuple(
-            (v.shape, v.stride(), v.dtype, v.device, v.data_ptr() & 15) if n in self.op.tensor_names and v is not None else v for n, v in values.items()
+            (v.shape, v.stride(), v.dtype, v.device, v.data_ptr() & 15) if n in self.op.tensor_names and v is not None else v
+            for n, v in values.items()
+            if n not in self.op.late
         )
         plan = self._plans.get(key)
         if plan is None:
@@ -46,7 +48,7 @@ class Loaded:
         import torch
 
         with torch.cuda.device(next(t for t in tensors if t is not None).device):
-            made = plan(tensors)
+            made = plan(tensors, [values[n] for n in self.op.late])
         return made[0] if len(made) == 1 else tuple(made)
 
     def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:

@@ -24,16 +24,41 @@ class Grad:
     """How gradients flow. `backward(*d_outputs, *saved, *options)` is plain torch and returns one gradient for each of `wrt`.
 
     With `outputs` (a shape function as the op's) the backward is an op of its own, `<op>_bwd`, with kernels; its reference is `backward`.
-    Without, `backward` is composed of ops and is run as it stands."""
+    Without, `backward` is composed of ops and is run as it stands.
+
+    wrt     the inputs that have gradients; where two share one (`"x=residual"`) it is computed once
+    saves   names of inputs or outputs; of `"s|x"` the first that is present, which the backward calls `s`
+    same    input -> the output whose gradient is its own, as it stands
+    aside   outputs made for the backward alone: no gradient flows through them, and `backward` is given none
+    into    output of the backward -> the saved tensor whose memory it may take, where the option `inplace` is true
+
+    A gradient of an output may be absent (the output was not used, or is absent itself) where `backward` annotates it `Tensor | None`."""
 
     wrt: tuple[str, ...]
-    saves: tuple[str, ...]  # names of inputs or outputs
+    saves: tuple[str, ...]
     backward: Callable[..., Any]
-    outputs: Callable[..., dict[str, Meta]] | None = None
+    outputs: Callable[..., Mapping[str, Meta | None]] | None = None
     work: Callable[..., Work] | None = None
     canonical: Callable[[Problem], Problem | None] | None = None
     peers: Mapping[str, Callable[[], Callable[..., Any]]] = field(default_factory=dict)
     wrong: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+    into: Mapping[str, str] = field(default_factory=dict)
+    aside: tuple[str, ...] = ()
+    same: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def saved_names(self) -> tuple[str, ...]:
+        """What the backward calls the saved tensors."""
+        return tuple(entry.partition("|")[0] for entry in self.saves)
+
+    def saved(self, values: Mapping[str, Any]) -> tuple[Any, ...]:
+        """The saved tensors (or their facts) among inputs and outputs; None where absent."""
+        return tuple(next((values[n] for n in entry.split("|") if values.get(n) is not None), None) for entry in self.saves)
+
+    def spread(self, gradients: Any) -> dict[str, Any]:
+        """What `backward` returned, by the names of the inputs."""
+        found = gradients if isinstance(gradients, tuple) else (gradients,)
+        return {name: g for entry, g in zip(self.wrt, found, strict=True) for name in entry.split("=")}
 
 
 @dataclass(frozen=True)
@@ -53,10 +78,12 @@ class Op:
     """An op: maths, shapes, cases, tolerance, work, peers. Calling it runs the best implementation for the input.
 
     reference   plain torch; its parameters name the tensors and options, its annotations say their kinds
-    outputs     shape function: Metas and options in, {name: Meta} out; it is the fake kernel too
+    outputs     shape function: Metas and options in, {name: Meta} out; it is the fake kernel too. None for an output that is absent
+    into        output -> the input whose memory it takes where the option `inplace` is true (a backward's, from its Grad)
     work        the fewest bytes and operations of a problem
     canonical   the problem as kernels see it (collapsed dimensions); None where only a contiguous copy can be
     mutates     names of the tensors that it writes into
+    late        whole-number options (32 bits, signed) that decide nothing but values, such as a seed: kernels get them at each call by name
     peers       name -> factory of a callable with the reference's signature; ImportError says that it is absent
     wrong       known-wrong callables that the checker must reject"""
 
@@ -64,7 +91,7 @@ class Op:
         self,
         reference: Callable[..., Any],
         *,
-        outputs: Callable[..., dict[str, Meta]],
+        outputs: Callable[..., Mapping[str, Meta | None]],
         cases: Iterable[Case],
         work: Callable[[Problem], Work],
         canonical: Callable[[Problem], Problem | None] | None = None,
@@ -76,11 +103,14 @@ class Op:
         wrong: Mapping[str, Callable[..., Any]] | None = None,
         name: str | None = None,
         forward: Op | None = None,
+        into: Mapping[str, str] | None = None,
+        late: Sequence[str] = (),
     ) -> None:
         self.name = name or reference.__module__.rpartition(".")[2]
         self.reference, self.outputs, self.work, self.canonical = reference, outputs, work, canonical
         self.tolerance, self.grad, self.mutates, self.deterministic = tolerance or Tolerance(), grad, tuple(mutates), deterministic
-        self.peers, self.wrong, self.forward = dict(peers or {}), dict(wrong or {}), forward
+        self.peers, self.wrong, self.forward, self.into = dict(peers or {}), dict(wrong or {}), forward, dict(into or {})
+        self.late = tuple(late)
         self.cases: tuple[Case, ...] = tuple(cases)
         seen: set[str] = set()
         for case in self.cases:
@@ -137,7 +167,7 @@ class Op:
         """The facts of a call, outputs included."""
         outputs = self.outputs(**metas, **options)
         tensors = (*((n, metas[n]) for n in self.tensor_names), *outputs.items())
-        problem = Problem(self.name, tensors, tuple(options.items()))
+        problem = Problem(self.name, tensors, tuple((k, v) for k, v in options.items() if k not in self.late), late=self.late)
         return problem if device is None else problem.on(device)
 
     def problem(self, case: Case, device: Any = None) -> Problem:
@@ -162,7 +192,17 @@ class Op:
     def contiguous(self, problem: Problem) -> Problem:
         """The same problem with every input contiguous: what is left of it after the copies."""
         metas = {n: m and Meta(m.shape, m.dtype) for n, m in problem.tensors if n in self.tensor_names}
-        return self.problem_of(metas, dict(problem.options), problem.device)
+        return self.problem_of(metas, {n: problem.option(n) if n not in self.late else 0 for n in self.option_names}, problem.device)
+
+    def taken(self, problem: Problem) -> dict[str, str]:
+        """Output -> the input whose memory it takes in this problem: where `inplace` is true and both lie alike."""
+        if not self.into or not problem.option("inplace"):
+            return {}
+
+        def alike(a: Meta | None, b: Meta | None) -> bool:
+            return a is not None and b is not None and (a.shape, a.dtype, a.strides) == (b.shape, b.dtype, b.strides)
+
+        return {out: given for out, given in self.into.items() if alike(problem.get(out), problem.get(given))}
 
     # -- the backward as an op ------------------------------------------------------------------------------------
 
@@ -172,14 +212,15 @@ class Op:
         return Op(
             grad.backward, outputs=grad.outputs, cases=self.cases, work=grad.work, canonical=grad.canonical or self.canonical,
             tolerance=self.tolerance, deterministic=self.deterministic, peers=grad.peers, wrong=grad.wrong, name=f"{self.name}_bwd", forward=self,
+            into=grad.into, late=self.late,
         )  # fmt: skip
 
     def _bwd_metas(self, case: Case) -> dict[str, Meta | None]:
         """What `<op>_bwd` is given: a gradient for each output, then what the forward saved."""
         assert self.grad is not None
         forward = self.problem(case)
-        metas: dict[str, Meta | None] = {f"d{n}": forward[n] for n in self.output_names}
-        metas.update({n: forward.get(n) for n in self.grad.saves})
+        metas: dict[str, Meta | None] = {f"d{n}": forward.get(n) for n in self.output_names if n not in self.grad.aside}
+        metas.update(zip(self.grad.saved_names, self.grad.saved(dict(forward.tensors)), strict=True))
         return metas
 
     # -- calling --------------------------------------------------------------------------------------------------

@@ -218,7 +218,7 @@ def _rungs(name: str, folder: Path, op_name: str, house: House) -> list[Rung]:
             head = found.head
         else:
             found = TritonImplementation(path, op_name, rung_name)
-            head = None
+            head = heads.of_python(path.read_text(encoding="utf-8"), f"ladders/{name}/{path.name}")
         rungs.append(Rung(name, number, slug, path, head, found))
     return rungs
 

@@ -61,6 +61,19 @@ def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(reversed(strides))
 
 
+def collapse(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, int] | None:
+    """Dimensions as one (extent, stride), or None where they do not lie so. Extents of 1 have no say."""
+    extent, stride = 1, 1
+    for n, s in reversed([(n, s) for n, s in zip(shape, strides, strict=True) if n != 1]):
+        if extent == 1:
+            extent, stride = n, s
+        elif s == stride * extent:
+            extent *= n
+        else:
+            return None
+    return extent, stride
+
+
 @dataclass(frozen=True)
 class Meta:
     """The facts of one tensor that decide how it is handled: shape, strides (elements), dtype, alignment of its address (bytes)."""
@@ -142,6 +155,7 @@ class Problem:
     tensors: tuple[tuple[str, Meta | None], ...]
     options: tuple[tuple[str, Option], ...] = ()
     device: Device = TARGETS[90]
+    late: tuple[str, ...] = ()  # options known only at each call: no kernel may be chosen by them
 
     def __getitem__(self, name: str) -> Meta:
         meta = self.get(name)
@@ -193,7 +207,7 @@ class Work:
 
 @dataclass(frozen=True)
 class Launch:
-    """One kernel launch as data. Strings in `args` name tensors (their address is passed); all else are numbers.
+    """One kernel launch as data. Strings in `args` name tensors (their address is passed) or late options (their value is); all else are numbers.
 
     Triton: `kernel` is the jit function, `args` go by parameter name (constexprs too), `warps` and `stages` apply.
     CUDA C++: `kernel` is the name expression, `args` go by position, `types` are their C types, `block`, `cluster`, `shared` apply."""
@@ -211,7 +225,7 @@ class Launch:
 
 @dataclass(frozen=True)
 class Input:
-    """How one input tensor of a case is made. `fill` and `layout` are names in `rooftop.lab.inputs`."""
+    """How one input tensor of a case is made. `fill` and `layout` are names in `rooftop.lab.inputs`; integers are 0 to 99, or "below 1000"."""
 
     shape: tuple[int, ...]
     dtype: str = "f32"

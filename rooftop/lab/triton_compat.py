@@ -13,6 +13,7 @@ from rooftop.lab.spec import DTYPES, Launch, Meta
 
 OLDEST, NEWEST = (3, 6), (3, 9)
 DEFAULTS = {"enable_fp_fusion": True}  # 3.6's default, named because 3.9 warns that 3.10 will change it
+LATE = 2**30 + 1  # stands for a 32-bit number given at each call: neither 1 nor divisible by 16, which Triton would compile in
 ALIGN = 16  # bytes: Triton's one alignment class for pointers, and its one divisor for integers
 
 
@@ -132,11 +133,14 @@ class _Pointer:
 
 
 def _values(launch: Launch, tensors: Mapping[str, Meta | None]) -> dict[str, Any]:
-    """The launch's arguments by parameter name, tensors as pointers of no memory, None for a tensor that is left out."""
+    """The launch's arguments by parameter name, tensors as pointers of no memory, None for a tensor that is left out, LATE for a late option."""
     found: dict[str, Any] = {}
     for name, value in launch.args.items():
-        meta = tensors.get(value) if isinstance(value, str) else None
-        found[name] = value if not (isinstance(value, str) and value in tensors) else None if meta is None else _Pointer(meta)
+        if isinstance(value, str):
+            meta = tensors.get(value)
+            found[name] = LATE if value not in tensors else None if meta is None else _Pointer(meta)
+        else:
+            found[name] = value
     return found
 
 
@@ -212,5 +216,5 @@ def prepare(launch: Launch, tensors: Mapping[str, Meta | None], names: Sequence[
         made._init_handles()
     finally:
         driver.active.set_current_device(before)
-    places = {n: names.index(launch.args[n]) for n, v in ordered.items() if isinstance(v, _Pointer)}
+    places = {n: names.index(launch.args[n]) for n, v in ordered.items() if isinstance(launch.args.get(n), str) and v is not None}
     return PreparedTriton(made, launch.grid, ordered, places)

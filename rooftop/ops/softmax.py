@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from rooftop.lab.op import Grad, Op, Tolerance, like
-from rooftop.lab.spec import Case, Input, Meta, Problem, Work, case, contiguous_strides
+from rooftop.lab.spec import Case, Input, Meta, Problem, Work, case, collapse, contiguous_strides
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -70,8 +70,8 @@ def canonical(p: Problem) -> Problem | None:
     tensors: dict[str, Meta | None] = {}
     for name, meta in p.tensors:
         assert meta is not None
-        outer = _collapse(meta.shape[:dim], meta.strides[:dim])
-        inner = _collapse(meta.shape[dim + 1 :], meta.strides[dim + 1 :])
+        outer = collapse(meta.shape[:dim], meta.strides[:dim])
+        inner = collapse(meta.shape[dim + 1 :], meta.strides[dim + 1 :])
         if outer is None or inner is None:
             return None
         shape = (outer[0], meta.shape[dim], inner[0])
@@ -84,19 +84,6 @@ def canonical(p: Problem) -> Problem | None:
 def _repeats(m: Meta) -> bool:
     """Whether one element of memory stands for several of the tensor."""
     return any(s == 0 and n > 1 for s, n in zip(m.strides, m.shape, strict=True))
-
-
-def _collapse(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, int] | None:
-    """Dimensions as one (extent, stride), or None. Extents of 1 have no say."""
-    extent, stride = 1, 1
-    for n, s in reversed([(n, s) for n, s in zip(shape, strides, strict=True) if n != 1]):
-        if extent == 1:
-            extent, stride = n, s
-        elif s == stride * extent:
-            extent *= n
-        else:
-            return None
-    return extent, stride
 
 
 def work(p: Problem) -> Work:

@@ -1,0 +1,255 @@
+"""Normalisation of rows in Triton: the forward of rms_norm and layer_norm, which differ in CENTRE alone.
+
+Forward, bytes: x (and the residual) read once, y (and the sum) written once; the weight comes from the L2. Three ways:
+    tile   a program holds whole rows in registers: the floor.
+    loop   a program takes one long row in pieces, twice: for the statistics, then from the end backwards for the result, so that what was
+           read last and still lies in the L2 is read first. 1.5 times the floor from memory, less what the L2 still holds.
+    split  `parts` programs share a row: one launch leaves their statistics, a second folds them and normalises. For few, long rows.
+Prediction: tile to 32768 columns; above, loop from two rows a multiprocessor on, else split; both behind a cluster that reads once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import triton
+import triton.language as tl
+
+from rooftop.lab.spec import Launch, Meta, Problem
+
+# -- device code -----------------------------------------------------------------------------------------------------
+
+
+@triton.jit
+def load(pointer, at, inside):  # type: ignore[no-untyped-def]
+    return tl.load(pointer + at, inside, other=0).to(tl.float32)
+
+
+@triton.jit
+def over(v, n):  # type: ignore[no-untyped-def]
+    """v / n, correctly rounded, of a whole number n (a plain number where Triton compiles a 1 in)."""
+    return tl.div_rn(v, tl.full((), n, tl.float32))
+
+
+@triton.jit
+def seen(columns, COLUMNS: tl.constexpr):  # type: ignore[no-untyped-def]
+    """How many of `columns` columns, COLUMNS at a time, each position has met."""
+    return tl.maximum((columns - tl.arange(0, COLUMNS) + COLUMNS - 1) // COLUMNS, 0).to(tl.float32)
+
+
+@triton.jit
+def scale_of(squares, count, eps):  # type: ignore[no-untyped-def]
+    """1 / sqrt(squares / count + eps), correctly rounded in each step: all of a row hangs on it."""
+    return tl.div_rn(1.0, tl.sqrt_rn(over(squares, count) + eps))
+
+
+@triton.jit
+def affine(v, w, b, column, inside):  # type: ignore[no-untyped-def]
+    if w is not None:
+        v *= load(w, column, inside)
+    if b is not None:
+        v += load(b, column, inside)
+    return v
+
+
+@triton.jit
+def _tile(x, r, w, b, y, s, R, C, xs, rs, ys, ss, eps, CENTRE: tl.constexpr, COLUMNS: tl.constexpr, LANES: tl.constexpr):  # type: ignore[no-untyped-def]
+    """LANES whole rows. Row strides of x, r, y, s in elements; r and s, w, b may be absent."""
+    row = tl.program_id(0).to(tl.int64) * LANES + tl.arange(0, LANES)[:, None]
+    column = tl.arange(0, COLUMNS)[None, :]
+    inside = (row < R) & (column < C)
+    v = load(x, row * xs + column, inside)
+    if r is not None:
+        v = (v + load(r, row * rs + column, inside)).to(s.dtype.element_ty)  # what is normalised is what is returned
+        tl.store(s + row * ss + column, v, inside)
+        v = v.to(tl.float32)
+    if CENTRE:
+        mean = over(tl.sum(v, 1, keep_dims=True), C)
+        v = tl.where(inside, v - mean, 0)
+    v = v * scale_of(tl.sum(v * v, 1, keep_dims=True), C, eps)
+    tl.store(y + row * ys + column, affine(v, w, b, column, column < C).to(y.dtype.element_ty), inside)
+
+
+@triton.jit
+def _statistics(x, r, s, first, rounds, last, CENTRE: tl.constexpr, COLUMNS: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Mean (0 without CENTRE) and sum of squares about it over the columns from `first` to `last` of one row; writes x + r to s.
+
+    With CENTRE each position keeps a mean of its own (Welford 1962); they are folded at the end (Chan et al. 1979)."""
+    mean = tl.zeros((COLUMNS,), tl.float32)
+    squares = tl.zeros((COLUMNS,), tl.float32)
+    for k in range(rounds):
+        column = first + k * COLUMNS + tl.arange(0, COLUMNS)
+        inside = column < last
+        v = load(x, column, inside)
+        if r is not None:
+            v = (v + load(r, column, inside)).to(s.dtype.element_ty)
+            tl.store(s + column, v, inside)
+            v = v.to(tl.float32)
+        if CENTRE:
+            off = tl.where(inside, v - mean, 0)
+            mean += off * over(1.0, k + 1)
+            squares += off * tl.where(inside, v - mean, 0)
+        else:
+            squares += v * v
+    if CENTRE:
+        count = seen(last - first, COLUMNS)
+        total = over(tl.sum(count * mean, 0), last - first)
+        off = mean - total
+        return total, tl.sum(squares + count * off * off, 0)
+    return tl.sum(squares, 0) * 0, tl.sum(squares, 0)
+
+
+@triton.jit
+def _apply(v, w, b, y, first, rounds, last, mean, scale, COLUMNS: tl.constexpr):  # type: ignore[no-untyped-def]
+    """One row's result, last piece first."""
+    for k in range(rounds):
+        column = first + (rounds - 1 - k) * COLUMNS + tl.arange(0, COLUMNS)
+        inside = column < last
+        n = (load(v, column, inside) - mean) * scale
+        tl.store(y + column, affine(n, w, b, column, inside).to(y.dtype.element_ty), inside)
+
+
+@triton.jit
+def _loop(x, r, w, b, y, s, C, xs, rs, ys, ss, eps, rounds, CENTRE: tl.constexpr, COLUMNS: tl.constexpr):  # type: ignore[no-untyped-def]
+    """One row, COLUMNS columns at a time, in `rounds` rounds, twice."""
+    row = tl.program_id(0).to(tl.int64)
+    x += row * xs
+    if r is not None:
+        r += row * rs
+        s += row * ss
+    mean, squares = _statistics(x, r, s, 0, rounds, C, CENTRE, COLUMNS)
+    scale = scale_of(squares, C, eps)
+    if r is not None:
+        tl.debug_barrier()  # s is read back
+        _apply(s, w, b, y + row * ys, 0, rounds, C, mean, scale, COLUMNS)
+    else:
+        _apply(x, w, b, y + row * ys, 0, rounds, C, mean, scale, COLUMNS)
+
+
+@triton.jit
+def _part(x, r, s, found, C, xs, rs, ss, parts, width, rounds, CENTRE: tl.constexpr, COLUMNS: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The statistics of one part, `width` columns, of a row -> found[row, part, 2]."""
+    row, part = (tl.program_id(0) // parts).to(tl.int64), tl.program_id(0) % parts
+    x += row * xs
+    if r is not None:
+        r += row * rs
+        s += row * ss
+    first = part * width
+    mean, squares = _statistics(x, r, s, first, rounds, tl.minimum(first + width, C), CENTRE, COLUMNS)
+    tl.store(found + 2 * tl.program_id(0).to(tl.int64), mean)
+    tl.store(found + 2 * tl.program_id(0).to(tl.int64) + 1, squares)
+
+
+@triton.jit
+def _fold(found, v, w, b, y, C, vs, ys, eps, parts, width, rounds, COLUMNS: tl.constexpr, PARTS: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The result of one part of a row, given the statistics of all its parts."""
+    row, part = (tl.program_id(0) // parts).to(tl.int64), tl.program_id(0) % parts
+    at = tl.arange(0, PARTS)
+    means = load(found, 2 * (row * parts + at), at < parts)
+    squares = load(found, 2 * (row * parts + at) + 1, at < parts)
+    count = tl.where(at < parts, tl.minimum(width, C - at * width), 0).to(tl.float32)
+    mean = over(tl.sum(count * means, 0), C)
+    off = tl.where(at < parts, means - mean, 0)
+    scale = scale_of(tl.sum(squares + count * off * off, 0), C, eps)
+    first = part * width
+    _apply(v + row * vs, w, b, y + row * ys, first, rounds, tl.minimum(first + width, C), mean, scale, COLUMNS)
+
+
+# -- configs ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Config:
+    """`columns` × `lanes` elements at a time by `warps` warps. `way`: tile, loop, split. `parts` programs share a row."""
+
+    way: str
+    columns: int
+    lanes: int
+    warps: int
+    parts: int = 1
+
+
+def pow2(n: int) -> int:
+    return 1 << (n - 1).bit_length()
+
+
+def wide_access(p: Problem) -> bool:
+    """Whether Triton can prove 16-byte accesses right: of addresses, strides and extents it knows only whether 16 divides them."""
+    return all(m.align >= 16 and m.shape[-1] % 16 == 0 and (len(m.shape) == 1 or m.shape[0] <= 1 or m.strides[0] % 16 == 0) for _, m in p.tensors if m)
+
+
+def reason(p: Problem, main: str) -> str | None:
+    m = p[main]
+    if m.numel == 0:
+        return "there is nothing to compute"
+    if m.shape[1] >= 2**31 - 2**20 or m.shape[0] >= 2**31:
+        return f"takes fewer than 2**31 - 2**20 columns and 2**31 rows; given {m.shape[1]} and {m.shape[0]}"
+    return None
+
+
+def lanes_of(p: Problem, rows: int, wide: int, tile: int) -> int:
+    """Rows that a program takes together: as fill a tile, but four programs a multiprocessor."""
+    lanes = max(1, min(tile // wide, pow2(rows)))
+    while lanes > 1 and rows < 4 * lanes * p.device.sms:
+        lanes //= 2
+    return lanes
+
+
+def forward(centre: bool) -> tuple[Callable[..., Any], ...]:
+    """supports, choose, configs, launches and scratch of an implementation."""
+
+    def supports(p: Problem) -> str | None:
+        return reason(p, "x")
+
+    def choose(p: Problem) -> Config:
+        rows, columns = p["x"].shape
+        wide = pow2(columns)
+        if wide > 32768:
+            if rows >= 2 * p.device.sms:
+                return Config("loop", 8192, 1, 16)
+            return Config("split", 4096, 1, 8, parts=min(64, max(2, -(-4 * p.device.sms // rows)), -(-columns // 4096)))
+        tile, each = (4096, 512) if wide_access(p) else (2048, 1024)
+        lanes = lanes_of(p, rows, wide, tile)
+        return Config("tile", wide, lanes, max(1, min(16 if each == 512 else 32, wide * lanes // each)))
+
+    def configs(p: Problem) -> list[Config]:
+        rows, columns = p["x"].shape
+        wide = pow2(columns)
+        found = [
+            Config("tile", wide, lanes, warps)
+            for lanes in (1, 2, 4, 8, 16)
+            for warps in (1, 2, 4, 8, 16, 32)
+            if 4 * 32 * warps <= wide * lanes <= 64 * 32 * warps and wide * lanes <= 65536 and lanes <= pow2(rows)
+        ]
+        found += [Config("loop", size, 1, warps) for size in (2048, 4096, 8192, 16384) for warps in (8, 16, 32) if size < wide and size // warps <= 1024]
+        found += [Config("split", size, 1, 8, parts) for size in (2048, 4096, 8192) for parts in (2, 4, 8, 16, 32, 64) if size * parts <= wide]
+        return found
+
+    def scratch(p: Problem, config: Config) -> dict[str, Meta]:
+        return {"found": Meta((p["x"].shape[0], config.parts, 2), "f32")} if config.way == "split" else {}
+
+    def launches(p: Problem, config: Config) -> list[Launch]:
+        rows, columns = p["x"].shape
+        names = {"x": "x", "r": "residual", "w": "weight", "b": "bias", "y": "y", "s": "s"}
+        strides = {f"{short}s": m.strides[0] if (m := p.get(names[short])) is not None else 0 for short in "xrys"}
+        eps = float(p.option("eps"))
+        if config.way == "tile":
+            args = {**names, "R": rows, "C": columns, **strides, "eps": eps, "CENTRE": centre, "COLUMNS": config.columns, "LANES": config.lanes}
+            return [Launch(_tile, (-(-rows // config.lanes),), args, config.warps)]
+        if config.way == "loop":
+            rounds = -(-columns // config.columns)
+            args = {**names, "C": columns, **strides, "eps": eps, "rounds": rounds, "CENTRE": centre, "COLUMNS": config.columns}
+            return [Launch(_loop, (rows,), args, config.warps)]
+        rounds = -(-columns // (config.columns * config.parts))
+        width = rounds * config.columns
+        parts = -(-columns // width)
+        shared = {"found": "found", "C": columns, "parts": parts, "width": width, "rounds": rounds, "COLUMNS": config.columns}
+        first = {**shared, "x": "x", "r": "residual", "s": "s", "xs": strides["xs"], "rs": strides["rs"], "ss": strides["ss"], "CENTRE": centre}
+        source = "x" if p.get("residual") is None else "s"
+        second = {**shared, "v": source, "w": "weight", "b": "bias", "y": "y", "vs": strides[f"{source}s"], "ys": strides["ys"], "eps": eps}
+        grid = (rows * parts,)
+        return [Launch(_part, grid, first, config.warps), Launch(_fold, grid, {**second, "PARTS": max(2, pow2(parts))}, config.warps)]
+
+    return supports, choose, configs, launches, scratch

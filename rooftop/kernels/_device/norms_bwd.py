@@ -1,0 +1,220 @@
+"""Normalisation of rows in Triton: the backward of rms_norm and layer_norm, which differ in CENTRE alone.
+
+Bytes: dy and s read once, dx written once; the statistics are taken anew, which costs no byte. dweight and dbias: each program
+adds its rows in float32 in a fixed order and leaves one partial row; a last launch adds the partial rows in a fixed order. No atomics: the
+same bits every time. Partial rows are programs / rows · 2 of the traffic, under 2 %. Two ways:
+    tile   a program walks over rows that it holds whole, with its partial row in registers: the floor.
+    slabs  one launch leaves four statistics a row; a second takes blocks of columns down slabs of rows. 5/3 of the floor.
+Prediction: tile with its loads one row ahead (stages 2) to 8192 columns, 0.9 of a copy; slabs above, 0.6."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import triton
+import triton.language as tl
+
+from rooftop.kernels._device.columns import column_sums
+from rooftop.kernels._device.norms import affine, lanes_of, load, over, pow2, reason, scale_of, seen, wide_access
+from rooftop.lab.spec import Launch, Meta, Problem
+
+
+@triton.jit
+def _tile_bwd(dy, ds, s, w, dx, pw, pb, R, C, dys, dss, ss, dxs, eps, blocks, programs,
+              CENTRE: tl.constexpr, COLUMNS: tl.constexpr, LANES: tl.constexpr, STAGES: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
+    """Blocks of LANES whole rows, `programs` apart; this program's parts of dweight and dbias -> pw, pb[program, C]."""
+    column = tl.arange(0, COLUMNS)[None, :]
+    sum_w = tl.zeros((LANES, COLUMNS), tl.float32)
+    sum_b = tl.zeros((LANES, COLUMNS), tl.float32)
+    for block in tl.range(tl.program_id(0), blocks, programs, num_stages=STAGES):
+        row = block.to(tl.int64) * LANES + tl.arange(0, LANES)[:, None]
+        inside = (row < R) & (column < C)
+        v = load(s, row * ss + column, inside)
+        g = load(dy, row * dys + column, inside)
+        if CENTRE:
+            v = tl.where(inside, v - over(tl.sum(v, 1, keep_dims=True), C), 0)
+        scale = scale_of(tl.sum(v * v, 1, keep_dims=True), C, eps)
+        n = v * scale
+        if pb is not None:
+            sum_b += g
+        if pw is not None:
+            sum_w += g * n
+        g = affine(g, w, None, column, column < C)
+        d = g - n * over(tl.sum(g * n, 1, keep_dims=True), C)
+        if CENTRE:
+            d -= over(tl.sum(g, 1, keep_dims=True), C)
+        d *= scale
+        if ds is not None:
+            d += load(ds, row * dss + column, inside)
+        tl.store(dx + row * dxs + column, d.to(dx.dtype.element_ty), inside)
+    at = tl.program_id(0).to(tl.int64) * C + tl.arange(0, COLUMNS)
+    if pw is not None:
+        tl.store(pw + at, tl.sum(sum_w, 0), tl.arange(0, COLUMNS) < C)
+    if pb is not None:
+        tl.store(pb + at, tl.sum(sum_b, 0), tl.arange(0, COLUMNS) < C)
+
+
+@triton.jit
+def _rows_bwd(dy, s, w, found, C, dys, ss, eps, rounds, CENTRE: tl.constexpr, COLUMNS: tl.constexpr):  # type: ignore[no-untyped-def]
+    """mean, scale, mean of g n and mean of g of one row -> found[row, 4]. With CENTRE the co-moment is kept about running means."""
+    row = tl.program_id(0).to(tl.int64)
+    dy += row * dys
+    s += row * ss
+    mean = tl.zeros((COLUMNS,), tl.float32)
+    squares = tl.zeros((COLUMNS,), tl.float32)
+    mean_g = tl.zeros((COLUMNS,), tl.float32)
+    products = tl.zeros((COLUMNS,), tl.float32)
+    for k in range(rounds):
+        column = k * COLUMNS + tl.arange(0, COLUMNS)
+        inside = column < C
+        v = load(s, column, inside)
+        g = affine(load(dy, column, inside), w, None, column, inside)
+        if CENTRE:
+            share = over(1.0, k + 1)
+            off = tl.where(inside, v - mean, 0)
+            mean += off * share
+            squares += off * tl.where(inside, v - mean, 0)
+            mean_g += tl.where(inside, g - mean_g, 0) * share
+            products += off * tl.where(inside, g - mean_g, 0)
+        else:
+            squares += v * v
+            products += g * v
+    if CENTRE:
+        count = seen(C, COLUMNS)
+        middle = over(tl.sum(count * mean, 0), C)
+        off = mean - middle
+        squares += count * off * off
+        products += count * off * mean_g
+        tl.store(found + 4 * row, middle)
+        tl.store(found + 4 * row + 3, over(tl.sum(count * mean_g, 0), C))
+    else:
+        tl.store(found + 4 * row, 0.0)
+        tl.store(found + 4 * row + 3, 0.0)
+    scale = scale_of(tl.sum(squares, 0), C, eps)
+    tl.store(found + 4 * row + 1, scale)
+    tl.store(found + 4 * row + 2, over(tl.sum(products, 0) * scale, C))
+
+
+@triton.jit
+def _slabs_bwd(dy, ds, s, w, dx, pw, pb, found, R, C, dys, dss, ss, dxs, blocks, height,
+               COLUMNS: tl.constexpr, LANES: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
+    """COLUMNS columns of a slab of `height` rows; its parts of dweight and dbias -> pw, pb[slab, C]."""
+    slab = tl.program_id(0) // blocks
+    column = (tl.program_id(0) % blocks) * COLUMNS + tl.arange(0, COLUMNS)[None, :]
+    weight = tl.full((1, COLUMNS), 1.0, tl.float32)
+    if w is not None:
+        weight = load(w, column, column < C)
+    sum_w = tl.zeros((LANES, COLUMNS), tl.float32)
+    sum_b = tl.zeros((LANES, COLUMNS), tl.float32)
+    for k in range(height // LANES):
+        row = slab.to(tl.int64) * height + k * LANES + tl.arange(0, LANES)[:, None]
+        inside = (row < R) & (column < C)
+        mean = load(found, 4 * row, row < R)
+        scale = load(found, 4 * row + 1, row < R)
+        n = (load(s, row * ss + column, inside) - mean) * scale
+        g = load(dy, row * dys + column, inside)
+        if pb is not None:
+            sum_b += g
+        if pw is not None:
+            sum_w += tl.where(inside, g * n, 0)
+        d = scale * (g * weight - n * load(found, 4 * row + 2, row < R) - load(found, 4 * row + 3, row < R))
+        if ds is not None:
+            d += load(ds, row * dss + column, inside)
+        tl.store(dx + row * dxs + column, d.to(dx.dtype.element_ty), inside)
+    at = slab.to(tl.int64) * C + (tl.program_id(0) % blocks) * COLUMNS + tl.arange(0, COLUMNS)
+    kept = (tl.program_id(0) % blocks) * COLUMNS + tl.arange(0, COLUMNS) < C
+    if pw is not None:
+        tl.store(pw + at, tl.sum(sum_w, 0), kept)
+    if pb is not None:
+        tl.store(pb + at, tl.sum(sum_b, 0), kept)
+
+
+@dataclass(frozen=True)
+class Config:
+    """`columns` × `lanes` elements at a time by `warps` warps. `way` tile: `parts` programs a multiprocessor, `stages` rows under way.
+    `way` slabs: `parts` rows a slab."""
+
+    way: str
+    columns: int
+    lanes: int
+    warps: int
+    parts: int = 1
+    stages: int = 1
+
+
+def backward(centre: bool) -> tuple[Callable[..., Any], ...]:
+    """supports, choose, configs, launches and scratch of an implementation."""
+
+    def supports(p: Problem) -> str | None:
+        return reason(p, "s")
+
+    def programs(p: Problem, config: Config) -> int:
+        """Partial rows."""
+        rows = p["s"].shape[0]
+        if config.way == "tile":
+            return min(-(-rows // config.lanes), config.parts * p.device.sms)
+        return -(-rows // config.parts)
+
+    def choose(p: Problem) -> Config:
+        rows, columns = p["s"].shape
+        wide = pow2(columns)
+        if wide > 8192:  # a tile of 16384 spills registers
+            height = max(8, min(128, pow2(rows * -(-columns // 1024) // (8 * p.device.sms))))
+            if not wide_access(p):  # each element has an address of its own: a smaller tile, or registers spill
+                return Config("slabs", 512, 2, 4, parts=height)
+            return Config("slabs", 1024, 4, 4, parts=height)
+        lanes = lanes_of(p, rows, wide, 2048)
+        warps = max(1, min(16, wide * lanes // 512))
+        parts = max(1, min(8, 32 // (2 * warps)))
+        stages = 2 if wide_access(p) and rows > 2 * lanes * parts * p.device.sms else 1  # one row ahead, where there are some to come
+        return Config("tile", wide, lanes, warps, parts=parts, stages=stages)
+
+    def configs(p: Problem) -> list[Config]:
+        rows, columns = p["s"].shape
+        wide = pow2(columns)
+        found = [
+            Config("tile", wide, lanes, warps, parts, stages)
+            for lanes in (1, 2, 4, 8)
+            for warps in (4, 8, 16, 32)
+            for parts in (1, 2, 4, 8)
+            for stages in (1, 2, 3)
+            if 8 * 32 * warps <= wide * lanes <= 32 * 32 * warps and lanes <= pow2(rows) and parts * warps <= 32
+            and 2 * (stages - 1) * wide * lanes * p["s"].itemsize <= p.device.shared_per_block - 4096
+        ]  # fmt: skip
+        found += [
+            Config("slabs", size, lanes, size * lanes // 1024, height)
+            for size in (512, 1024, 2048) for lanes in (2, 4, 8) for height in (16, 32, 64, 128) if size <= wide and size * lanes >= 2048
+        ]  # fmt: skip
+        return found
+
+    def scratch(p: Problem, config: Config) -> dict[str, Meta]:
+        rows, columns = p["s"].shape
+        found = {"found": Meta((rows, 4), "f32")} if config.way == "slabs" else {}
+        partial = Meta((programs(p, config), columns), "f32")
+        return found | {name: partial for name, of in (("pw", "dweight"), ("pb", "dbias")) if p.get(of) is not None}
+
+    def launches(p: Problem, config: Config) -> list[Launch]:
+        rows, columns = p["s"].shape
+        made = scratch(p, config)
+        names = {"dy": "dy", "ds": "ds", "s": "s", "w": "weight", "dx": "dx", "pw": "pw" if "pw" in made else None, "pb": "pb" if "pb" in made else None}
+        strides = {f"{n}s": m.strides[0] if (m := p.get(n)) is not None else 0 for n in ("dy", "ds", "s", "dx")}
+        eps = float(p.option("eps"))
+        size = {"COLUMNS": config.columns, "LANES": config.lanes}
+        if config.way == "tile":
+            blocks = {"eps": eps, "blocks": -(-rows // config.lanes), "programs": programs(p, config), "CENTRE": centre, "STAGES": config.stages}
+            found = [Launch(_tile_bwd, (programs(p, config),), {**names, "R": rows, "C": columns, **strides, **blocks, **size}, config.warps)]
+        else:
+            long = 4096
+            args = {"dy": "dy", "s": "s", "w": "weight", "found": "found", "C": columns, "dys": strides["dys"], "ss": strides["ss"], "eps": eps}
+            args |= {"rounds": -(-columns // long), "CENTRE": centre, "COLUMNS": long}
+            blocks = {"found": "found", "R": rows, "C": columns, **strides, "blocks": -(-columns // config.columns), "height": config.parts}
+            grid = (blocks["blocks"] * programs(p, config),)
+            found = [Launch(_rows_bwd, (rows,), args, 8), Launch(_slabs_bwd, grid, {**names, **blocks, **size}, config.warps)]
+        for parts, to in (("pw", "dweight"), ("pb", "dbias")):
+            if parts in made:
+                found.append(column_sums(parts, to, programs(p, config), columns))
+        return found
+
+    return supports, choose, configs, launches, scratch

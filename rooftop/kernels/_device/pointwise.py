@@ -1,0 +1,140 @@
+"""Elementwise functions of one to three tensors in Triton: what an implementation that is one formula needs besides the formula.
+
+Bytes: each input read once, each output written once, 16 bytes a thread and access: the floor. Every tensor is [R, C] with neighbouring
+elements in a row and any distance between rows (one row where all lie without gaps); two tensors that are the halves of one packed
+tensor are told apart by an offset. A program takes `lanes` × `block` elements.
+
+Prediction: 0.97 of a copy from 256 MiB on; 2048 elements of 16 bits, 1024 of 32, by 4 warps, as `add` measured best."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import triton
+import triton.language as tl
+
+from rooftop.lab.spec import Launch, Problem
+
+INPUTS, OUTPUTS = ("p", "q", "r"), ("u", "v")
+
+
+@triton.jit
+def _wide(pointer, offset, row, stride, column, inside):  # type: ignore[no-untyped-def]
+    return tl.load(pointer + offset + row * stride + column, inside, other=0).to(tl.float32)
+
+
+@triton.jit
+def _narrow(pointer, offset, row, stride, column, inside, value):  # type: ignore[no-untyped-def]
+    tl.store(pointer + offset + row * stride + column, value.to(pointer.dtype.element_ty), inside)
+
+
+@triton.jit
+def _pointwise(p, q, r, u, v, R, C, blocks, ps, qs, rs, us, vs, po, qo, ro, uo, vo,
+               F: tl.constexpr, BLOCK: tl.constexpr, LANES: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
+    """u (and v) = F(p, q, r) in float32; absent tensors are None. Strides of rows and offsets of first elements, in elements."""
+    row = (tl.program_id(0) // blocks).to(tl.int64) * LANES + tl.arange(0, LANES)[:, None]
+    column = (tl.program_id(0) % blocks).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)[None, :]  # 64 bits: C may be beyond 2**31
+    inside = (row < R) & (column < C)
+    a = _wide(p, po, row, ps, column, inside)
+    if q is None:
+        found = F(a)
+    elif r is None:
+        found = F(a, _wide(q, qo, row, qs, column, inside))
+    else:
+        found = F(a, _wide(q, qo, row, qs, column, inside), _wide(r, ro, row, rs, column, inside))
+    if v is None:
+        _narrow(u, uo, row, us, column, inside, found)
+    else:
+        _narrow(u, uo, row, us, column, inside, found[0])
+        _narrow(v, vo, row, vs, column, inside, found[1])
+
+
+@dataclass(frozen=True)
+class Config:
+    """Elements along a row, rows and warps of one program."""
+
+    block: int
+    lanes: int
+    warps: int
+
+
+@dataclass(frozen=True)
+class At:
+    """A tensor of the op, from element `offset` of each row on."""
+
+    name: str
+    offset: int = 0
+
+
+Halves = Callable[[Problem], Mapping[str, At]]
+
+
+def pointwise(inputs: tuple[str, ...], outputs: tuple[str, ...], function: Callable[[Problem], Any], places: Halves | None = None) -> tuple[Any, ...]:
+    """supports, choose, configs and launches of an implementation.
+
+    function    the jit function of float32 values for a problem
+    places      where inputs and outputs lie, if not in the tensors of their names"""
+    found: Halves = places or (lambda p: {n: At(n) for n in (*inputs, *outputs)})
+
+    def extents(p: Problem) -> tuple[int, int]:
+        """Of what is computed: the first output, or half of it where its name is packed."""
+        at = found(p)
+        rows, columns = p[at[outputs[0]].name].shape
+        packed = any(at[n].offset for n in outputs if n in at)
+        return rows, columns // 2 if packed else columns
+
+    def supports(p: Problem) -> str | None:
+        rows, columns = extents(p)
+        if rows * columns == 0:
+            return "there is nothing to compute"
+        if rows >= 2**31 or columns > 2**41:
+            return f"takes fewer than 2**31 rows of at most 2**41 columns; given {rows} and {columns}"
+        if _programs(p, choose(p))[0] >= 2**31:
+            return "more programs than one launch may have"
+        return None
+
+    def _programs(p: Problem, config: Config) -> tuple[int, int]:
+        rows, columns = extents(p)
+        blocks = -(-columns // config.block)
+        return -(-rows // config.lanes) * blocks, blocks
+
+    def choose(p: Problem) -> Config:
+        rows, columns = extents(p)
+        size = 1024 if p[found(p)[outputs[0]].name].itemsize >= 4 else 2048
+        block = min(size, 1 << (columns - 1).bit_length())
+        return Config(block, min(size // block, 1 << (rows - 1).bit_length()), 4)
+
+    def configs(p: Problem) -> list[Config]:
+        rows, columns = extents(p)
+        sizes = [(block, lanes) for block in (512, 1024, 2048, 4096, 8192) for lanes in (1, 2, 4, 8) if lanes == 1 or (block >= columns and lanes <= rows)]
+        return [Config(block, lanes, warps) for block, lanes in sizes for warps in (4, 8) if 1024 <= block * lanes <= 8192]
+
+    def launches(p: Problem, config: Config) -> list[Launch]:
+        rows, columns = extents(p)
+        programs, blocks = _programs(p, config)
+        at = found(p)
+        args: dict[str, Any] = {"R": rows, "C": columns, "blocks": blocks, "F": function(p), "BLOCK": config.block, "LANES": config.lanes}
+        for letters, names in ((INPUTS, inputs), (OUTPUTS, outputs)):
+            for letter, name in zip(letters, (*names, None, None, None), strict=False):
+                place = at.get(name) if name else None
+                args[letter] = place and place.name
+                args[f"{letter}s"] = p[place.name].strides[0] if place else 0
+                args[f"{letter}o"] = place.offset if place else 0
+        return [Launch(_pointwise, (programs,), args, config.warps)]
+
+    return supports, choose, configs, launches
+
+
+def gated(inputs: tuple[str, ...], outputs: tuple[str, ...], function: Callable[[Problem], Any]) -> tuple[Any, ...]:
+    """As `pointwise`, of a gate and what it gates: where b is absent it is the second half of a, and db that of da."""
+
+    def places(p: Problem) -> Mapping[str, At]:
+        found = {n: At(n) for n in (*inputs, *outputs)}
+        if p.get("b") is None:
+            half = p["a"].shape[-1] // 2
+            found |= {n: At(f"{n[:-1]}a", half) for n in ("b", "db") if n in found}
+        return found
+
+    return pointwise(inputs, outputs, function, places)

@@ -1,0 +1,20 @@
+"""y = x · Φ(x). Contract: rooftop/ops/gelu.py; floor and configs: rooftop/kernels/_device/pointwise.py
+
+The exact one in 38 instructions an element (erf) would be bound by issue at 16 bits, just below a copy; `gelu_short` takes half of them.
+Prediction: 0.97 of a copy at 16 bits instead of 0.92."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rooftop.kernels._device.activations import gelu, gelu_short, gelu_tanh
+from rooftop.kernels._device.pointwise import Config, pointwise
+from rooftop.lab.spec import Problem
+
+
+def _function(p: Problem) -> Any:
+    return gelu_tanh if p.option("approximate") == "tanh" else gelu if p["x"].itemsize >= 4 else gelu_short
+
+
+supports, choose, configs, launches = pointwise(("x",), ("y",), _function)
+__all__ = ["Config", "choose", "configs", "launches", "supports"]

@@ -1,0 +1,34 @@
+"""dx = dy · (Φ(x) + x Φ'(x)). Contract: rooftop/ops/gelu.py; floor and configs: rooftop/kernels/_device/pointwise.py"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import triton
+
+from rooftop.kernels._device.activations import gelu_short_slope, gelu_slope, gelu_tanh_slope
+from rooftop.kernels._device.pointwise import Config, pointwise
+from rooftop.lab.spec import Problem
+
+
+@triton.jit
+def _exact(dy, x):  # type: ignore[no-untyped-def]
+    return dy * gelu_slope(x)
+
+
+@triton.jit
+def _tanh(dy, x):  # type: ignore[no-untyped-def]
+    return dy * gelu_tanh_slope(x)
+
+
+@triton.jit
+def _short(dy, x):  # type: ignore[no-untyped-def]
+    return dy * gelu_short_slope(x)
+
+
+def _function(p: Problem) -> Any:
+    return _tanh if p.option("approximate") == "tanh" else _exact if p["x"].itemsize >= 4 else _short
+
+
+supports, choose, configs, launches = pointwise(("dy", "x"), ("dx",), _function)
+__all__ = ["Config", "choose", "configs", "launches", "supports"]

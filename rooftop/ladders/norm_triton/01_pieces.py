@@ -1,0 +1,52 @@
+"""y = x / sqrt(mean(x²) + eps) · weight, one program a row, in pieces of 256 columns by one warp, twice."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import triton
+import triton.language as tl
+
+from rooftop.lab.spec import Launch, Problem
+
+IDEA = "One program a row goes over it in pieces of 256 columns with one warp, twice: for the sum of squares, folded at each piece, and for the result."
+LIMIT = "not measured yet"
+
+
+@triton.jit
+def _rms_norm(x, w, y, C, xs, ys, eps, PIECE: tl.constexpr):  # type: ignore[no-untyped-def]
+    row = tl.program_id(0).to(tl.int64)
+    total = 0.0
+    for start in range(0, C, PIECE):
+        column = start + tl.arange(0, PIECE)
+        v = tl.load(x + row * xs + column, column < C, other=0).to(tl.float32)
+        total += tl.sum(v * v, 0)
+    scale = tl.div_rn(1.0, tl.sqrt_rn(total / C + eps))
+    for start in range(0, C, PIECE):
+        column = start + tl.arange(0, PIECE)
+        v = tl.load(x + row * xs + column, column < C, other=0).to(tl.float32) * scale
+        if w is not None:
+            v *= tl.load(w + column, column < C, other=0).to(tl.float32)
+        tl.store(y + row * ys + column, v.to(y.dtype.element_ty), column < C)
+
+
+@dataclass(frozen=True)
+class Config:
+    piece: int = 256
+    warps: int = 1
+
+
+def supports(p: Problem) -> str | None:
+    if p.get("residual") is not None or p.get("bias") is not None:
+        return "this rung adds nothing before and nothing after"
+    return None if p["x"].numel else "there is nothing to compute"
+
+
+def choose(p: Problem) -> Config:
+    return Config()
+
+
+def launches(p: Problem, config: Config) -> list[Launch]:
+    rows, columns = p["x"].shape
+    args = {"x": "x", "w": "weight", "y": "y", "C": columns, "xs": p["x"].strides[0], "ys": p["y"].strides[0], "eps": float(p.option("eps"))}
+    return [Launch(_rms_norm, (rows,), {**args, "PIECE": config.piece}, config.warps)]

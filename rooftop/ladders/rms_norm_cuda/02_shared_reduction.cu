@@ -1,0 +1,42 @@
+/* rooftop
+idea    = "One block a row: neighbouring threads read neighbouring elements, and their sums are folded in shared memory, half of the threads at a time."
+predict = { speedup = 12 }
+limit   = "not measured yet"
+dtypes  = ["f32", "bf16"]
+args   = ["R: i64", "C: u32", "x: T[R, C]", "xs: i64 = stride(x, 0)", "weight: T[C]?", "y: T[R, C]", "ys: i64 = stride(y, 0)", "eps: f32"]
+
+[requires]
+"not present(residual) and not present(bias)" = "this rung adds nothing before and nothing after"
+
+[config]
+threads = 256
+
+[[launch]]
+kernel = "rms_norm<{T}, {threads}>"
+grid   = ["R"]
+block  = ["threads"]
+*/
+#include <cuda_bf16.h>
+
+template <typename T, int THREADS>
+__global__ void rms_norm(long long R, unsigned C, const T* __restrict__ x, long long xs, const T* __restrict__ w, T* __restrict__ y, long long ys, float eps) {
+    __shared__ float sums[THREADS];
+    const unsigned tid = threadIdx.x;
+    x += blockIdx.x * xs;
+    y += blockIdx.x * ys;
+
+    float s = 0;
+    for (unsigned c = tid; c < C; c += THREADS) {
+        const float v = static_cast<float>(x[c]);
+        s += v * v;
+    }
+    sums[tid] = s;
+    __syncthreads();
+    for (unsigned half = THREADS / 2; half > 0; half /= 2) {
+        if (tid < half) sums[tid] += sums[tid + half];
+        __syncthreads();
+    }
+    const float scale = 1 / sqrtf(sums[0] / C + eps);
+
+    for (unsigned c = tid; c < C; c += THREADS) y[c] = T(static_cast<float>(x[c]) * scale * (w ? static_cast<float>(w[c]) : 1));
+}

@@ -1,0 +1,169 @@
+"""What the contracts of rms_norm and layer_norm have in common: arguments, shapes, layouts, bytes, cases.
+
+Tensors: x and the residual [..., C...], weight and bias [C...]; s is what is normalised, x + residual rounded to the dtype of x, or x."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+from rooftop.lab.op import like
+from rooftop.lab.spec import Case, Input, Meta, Problem, Work, case, collapse
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+FLOATS = ("f32", "f16", "bf16")
+PER_COLUMN = ("weight", "bias", "dweight", "dbias")
+
+
+def validate(name: str, x: Tensor, shape: Sequence[int] | int, residual: Tensor | None, weight: Tensor | None, bias: Tensor | None, eps: float) -> int:
+    """The number of dimensions that are normalised together. Raises as the public functions say."""
+    import torch
+
+    accepted = (torch.float32, torch.float16, torch.bfloat16)
+    for what, t in (("input", x), ("residual", residual), ("weight", weight), ("bias", bias)):
+        if t is None and what != "input":
+            continue
+        if not isinstance(t, torch.Tensor):
+            raise TypeError(f"{name}: {what} is a {type(t).__name__}; it must be a tensor")
+        if t.dtype not in accepted:
+            raise TypeError(f"{name}: {what} is {t.dtype}; accepted are torch.float32, torch.float16, torch.bfloat16")
+        if t.device != x.device:
+            raise ValueError(f"{name}: input lies on {x.device} and {what} on {t.device}; they must be on one device")
+    dims = (shape,) if isinstance(shape, int) else tuple(shape)
+    if not dims or tuple(x.shape[-len(dims) :]) != dims:
+        raise ValueError(f"{name}: normalized_shape is {dims}; it must be the last dimensions of the input, which has shape {tuple(x.shape)}")
+    if residual is not None and (residual.shape != x.shape or residual.dtype != x.dtype):
+        raise ValueError(
+            f"{name}: residual is {residual.dtype} {tuple(residual.shape)}; it must be as the input is, {x.dtype} {tuple(x.shape)}"
+        )
+    for what, t in (("weight", weight), ("bias", bias)):
+        if t is not None and tuple(t.shape) != dims:
+            raise ValueError(f"{name}: {what} has shape {tuple(t.shape)}; it must be normalized_shape, {dims}")
+        if t is not None and t.dtype not in (x.dtype, torch.float32):
+            raise TypeError(f"{name}: {what} is {t.dtype}; accepted are the input's {x.dtype} and torch.float32")
+    if not eps >= 0:
+        raise ValueError(f"{name}: eps is {eps}; it must be at least 0")
+    return len(dims)
+
+
+def rows(x: Meta, dims: int) -> Meta | None:
+    """`x` as [rows, columns] with neighbouring elements in a row; None where it does not lie so."""
+    outer, inner = collapse(x.shape[:-dims], x.strides[:-dims]), collapse(x.shape[-dims:], x.strides[-dims:])
+    if outer is None or inner is None or (inner[0] > 1 and inner[1] != 1):
+        return None
+    return Meta((prod(x.shape[:-dims]), prod(x.shape[-dims:])), x.dtype, (outer[1], 1), x.align)
+
+
+def canonical(p: Problem) -> Problem | None:
+    dims = int(p.option("dims"))
+    found: dict[str, Meta | None] = {}
+    for name, m in p.tensors:
+        if m is None:
+            continue
+        if name in PER_COLUMN:
+            seen = Meta((m.numel,), m.dtype, (1,), m.align) if m.contiguous else None
+        else:
+            seen = rows(m, dims)
+        if seen is None:
+            return None
+        found[name] = seen
+    return p.replace(**found)
+
+
+def _like_rows(x: Meta, dims: int) -> Meta:
+    """An output like x, in its layout where the kernels can write it."""
+    return like(x) if rows(x, dims) is not None else Meta(x.shape, x.dtype)
+
+
+def outputs(x: Meta, residual: Meta | None, weight: Meta | None, bias: Meta | None, dims: int, eps: float) -> dict[str, Meta | None]:
+    return {"y": _like_rows(x, dims), "s": None if residual is None else _like_rows(x, dims)}
+
+
+def outputs_bwd(dy: Meta, ds: Meta | None, s: Meta, weight: Meta | None, bias: Meta | None, dims: int, eps: float) -> dict[str, Meta | None]:
+    return {"dx": _like_rows(s, dims), "dweight": weight and Meta(weight.shape, weight.dtype), "dbias": bias and Meta(bias.shape, bias.dtype)}
+
+
+def _bytes(p: Problem, names: str) -> int:
+    return sum(m.nbytes for n in names.split() if (m := p.get(n)) is not None)
+
+
+def work(p: Problem) -> Work:
+    """Each input read once, each output written once; an FMA each for the sum of squares, the scale, the weight."""
+    return Work(_bytes(p, "x residual weight bias"), _bytes(p, "y s"), {"fma32": 3.0 * p["x"].numel})
+
+
+def work_bwd(p: Problem) -> Work:
+    """The statistics are taken anew: that reads no more than dy and s, which are read in any case."""
+    return Work(_bytes(p, "dy ds s weight"), _bytes(p, "dx dweight dbias"), {"fma32": 7.0 * p["s"].numel})
+
+
+def total(t: Tensor, dims: int) -> Tensor:
+    """The sum over the rows, in float32 or better."""
+    import torch
+
+    wide = t if t.dtype == torch.float64 else t.float()
+    return wide.reshape(prod(t.shape[: t.dim() - dims]), *t.shape[t.dim() - dims :]).sum(0)
+
+
+def cases(bias: bool) -> list[Case]:
+    """`bias`: whether the usual call has one."""
+
+    def call(shape: tuple[int, ...], d: str, *, fill: str = "normal", layout: str = "contiguous", w: str | None = "", b: str | None = None,
+             r: bool = False, dims: int = 1, eps: float = 1e-5) -> dict[str, Any]:  # fmt: skip
+        """`w` and `b`: a dtype, "" for that of x, None for none."""
+        tail = shape[-dims:]
+        kinds = {"weight": w, "bias": "" if bias and b is None else b if b != "none" else None}
+        given = {n: None if kind is None else Input(tail, kind or d) for n, kind in kinds.items()}
+        return {"x": Input(shape, d, fill, layout), "residual": Input(shape, d, fill, layout) if r else None, **given, "dims": dims, "eps": eps}
+
+    bench = [
+        case(f"rows {r}x{c}", tags="bench", **call((r, c), d)) for r, c in ((16384, 8192), (4096, 32768), (2048, 131072)) for d in ("bf16", "f32")
+    ]
+    bench += [
+        case(f"{name} {r}x{c}", tags=f"bench {more}", **call((r, c), "bf16"))
+        for name, r, c, more in (
+            ("rows", 1024, 262144, ""), ("rows", 262144, 256, ""), ("model", 32768, 2304, "model"), ("model", 16384, 5120, "model"),
+            ("odd", 8192, 12289, ""), ("32 MiB", 2048, 4096, "model"), ("4 MiB", 256, 4096, "model"), ("2 MiB", 512, 1024, ""),
+        )
+    ]  # fmt: skip
+    bench += [case("residual 16384x8192", tags="bench model", **call((16384, 8192), "bf16", r=True))]
+    edges: dict[str, dict[str, Any]] = {
+        "empty rows": {"shape": (0, 128)},
+        "empty columns": {"shape": (3, 0)},
+        "one element": {"shape": (1,)},
+        "one column": {"shape": (5, 1)},
+        "odd 3x7": {"shape": (3, 7), "r": True},
+        "odd 37x1001": {"shape": (37, 1001)},
+        "tile 4x1024": {"shape": (4, 1024), "r": True},
+        "many rows": {"shape": (150, 40)},
+        "one more 2x4097": {"shape": (2, 4097)},
+        "long 3x33000": {"shape": (3, 33000), "r": True},
+        "longer 1x131080": {"shape": (1, 131080)},
+        "two dimensions": {"shape": (4, 3, 10), "dims": 2},
+        "four dimensions": {"shape": (2, 3, 4, 40)},
+        "no weight": {"shape": (6, 70), "w": None, "b": "none", "r": True},
+        "with bias": {"shape": (6, 70), "b": ""},
+        "weight in f32": {"shape": (6, 70), "w": "f32", "b": "f32"},
+        "transposed": {"shape": (20, 36), "layout": "transposed"},
+        "rows padded": {"shape": (9, 256), "layout": "padded", "r": True},
+        "rows misaligned": {"shape": (9, 256), "layout": "sliced", "r": True},
+        "address misaligned": {"shape": (9, 256), "layout": "offset"},
+        "every second element": {"shape": (6, 64), "layout": "strided"},
+        "expanded": {"shape": (6, 64), "layout": "expanded", "r": True},
+        "rows do not collapse": {"shape": (3, 4, 30), "layout": "sliced"},
+        "eps of zero": {"shape": (5, 90), "eps": 0.0},
+        "far from zero": {"shape": (5, 300), "fill": "far"},
+        "denormals": {"shape": (4, 300), "fill": "tiny"},
+        "NaN": {"shape": (5, 300), "fill": "nan"},
+        "+inf": {"shape": (5, 300), "fill": "inf"},
+        "-inf": {"shape": (5, 300), "fill": "-inf"},
+        "-0.0": {"shape": (5, 300), "fill": "-0.0"},
+        "all equal": {"shape": (5, 300), "fill": "equal"},
+    }
+    edge = [case(name, tags="edge", **call(d=d, **how)) for d in FLOATS for name, how in edges.items()]
+    edge += [case("large values", tags="edge", why="in float32 their squares overflow", **call((8, 300), "f16", fill="large"))]
+    huge = [case("over 2^31 elements", tags="edge huge", why="offsets need 64 bits", **call((65537, 32768), "bf16"))]
+    return bench + edge + huge

@@ -1,0 +1,52 @@
+"""The random bits of every op that needs some: a hash of a seed and an element's index. The same bits in torch (here), Triton
+(rooftop/kernels/_device/random.py) and CUDA C++ (rooftop/kernels/_device/random.cuh); 32-bit multiplications, xors and shifts alone.
+
+    mix(h): h ^= h >> 16; h *= 0x85EBCA6B; h ^= h >> 13; h *= 0xC2B2AE35; h ^= h >> 16
+    bits(seed, i) = mix(mix(low(i) ^ (seed · 0x9E3779B9)) ^ (seed + high(i) · 0x7FEB352D))
+
+mix is the finaliser of MurmurHash3 (Appleby, public domain). The seed enters twice: once only, and the bits of one seed would be those of
+another in an order changed by an xor. Counter-based: any element's bits can be had alone, in any order, in the forward and again in the
+backward, as with Philox (Salmon et al. 2011), at a third of its multiplications and none of 64 bits."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+LOW = 0xFFFFFFFF
+
+
+def bits(seed: int, count: int, device: Any = "cpu", start: int = 0) -> Tensor:
+    """The 32 random bits of elements `start` to `start + count`, as int64 of 0 to 2^32 - 1. `seed`: any whole number, its low 32 bits count."""
+    import torch
+
+    def mix(h: Tensor) -> Tensor:  # products wrap at 64 bits, which leaves their low 32 right
+        h = h ^ (h >> 16)
+        h = (h * 0x85EBCA6B) & LOW
+        h = h ^ (h >> 13)
+        h = (h * 0xC2B2AE35) & LOW
+        return h ^ (h >> 16)
+
+    seed &= LOW
+    index = torch.arange(start, start + count, dtype=torch.int64, device=device)
+    first = mix((index & LOW) ^ (seed * 0x9E3779B9 & LOW))
+    return mix(first ^ ((seed + (index >> 32) * 0x7FEB352D) & LOW))
+
+
+def threshold(p: float) -> int:
+    """An element is dropped where its bits are below this: with probability p, to 2^-32."""
+    return min(round(p * 2**32), LOW)
+
+
+def kept(p: float, seed: int, shape: tuple[int, ...], device: Any) -> Tensor:
+    """The mask of dropout: False with probability `p`; elements are counted row-major, whatever the strides."""
+    from math import prod
+
+    return (bits(seed, prod(shape), device) >= threshold(p)).view(shape)
+
+
+def signed(seed: int) -> int:
+    """The low 32 bits of a seed as a signed number, which is how kernels get it."""
+    return ((seed & LOW) ^ 0x80000000) - 0x80000000

@@ -1,0 +1,122 @@
+"""Gaussian error linear unit, exact and by tanh.
+
+    y = x · Φ(x),   Φ(x) = (1 + erf(x / sqrt(2))) / 2   or   (1 + tanh(sqrt(2 / pi) · (x + 0.044715 x³))) / 2
+
+Source: Hendrycks & Gimpel 2016, "Gaussian Error Linear Units" (arXiv 1606.08415)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import pi, sqrt
+from typing import TYPE_CHECKING, Any
+
+from rooftop.lab.op import Grad, Op, Tolerance
+from rooftop.lab.spec import Case, Input, Meta, Problem, Work
+from rooftop.ops._peers import compiled
+from rooftop.ops._pointwise import canonical, cases, together, validate
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+APPROXIMATIONS = ("none", "tanh")
+
+
+def gelu(input: Tensor, approximate: str = "none", *, implementation: str | None = None) -> Tensor:
+    """x · Φ(x), as `torch.nn.functional.gelu`, computed in float32 and rounded once.
+
+    Args:
+        input: float32, float16 or bfloat16, any shape and strides.
+        approximate: `"none"`, exact, or `"tanh"`.
+        implementation: a kernel by name (`"triton"`): it runs or raises. None picks the best that takes the input.
+
+    Returns a tensor of the shape and dtype of `input`.
+
+    Raises TypeError for other dtypes, ValueError for another `approximate` or an input that a named implementation cannot take."""
+    validate("gelu", "input", input=input)
+    if approximate not in APPROXIMATIONS:
+        raise ValueError(f"gelu: approximate is {approximate!r}; it must be 'none' or 'tanh'")
+    return OP(input, approximate, implementation=implementation)
+
+
+def reference(x: Tensor, approximate: str) -> Tensor:
+    if approximate == "none":
+        return x * ((1 + (x * sqrt(0.5)).erf()) / 2)
+    return x * ((1 + (sqrt(2 / pi) * (x + 0.044715 * x**3)).tanh()) / 2)
+
+
+def backward(dy: Tensor, x: Tensor, approximate: str) -> Tensor:
+    """dx = dy · (Φ(x) + x Φ'(x))"""
+    if approximate == "none":
+        return dy * ((1 + (x * sqrt(0.5)).erf()) / 2 + x * ((-x * x / 2).exp() / sqrt(2 * pi)))
+    t = (sqrt(2 / pi) * (x + 0.044715 * x**3)).tanh()
+    return dy * ((1 + t) / 2 + x * ((1 - t * t) / 2) * (sqrt(2 / pi) * (1 + 3 * 0.044715 * x * x)))
+
+
+def work(p: Problem) -> Work:
+    """Read x, write y; about 20 FMAs for erf, or one exponential and 8."""
+    n = p["x"].numel
+    ops = {"fma32": 20.0 * n} if p.option("approximate") == "none" else {"fma32": 8.0 * n, "exp": 1.0 * n}
+    return Work(p["x"].nbytes, p["y"].nbytes, ops)
+
+
+def work_bwd(p: Problem) -> Work:
+    n = p["x"].numel
+    return Work(p["dy"].nbytes + p["x"].nbytes, p["dx"].nbytes, {"fma32": 24.0 * n, "exp": 1.0 * n})
+
+
+def _torch() -> Callable[..., Any]:
+    import torch
+
+    return lambda x, approximate: torch.nn.functional.gelu(x, approximate=approximate)
+
+
+def _torch_backward() -> Callable[..., Any]:
+    import torch
+
+    return lambda dy, x, approximate: torch.ops.aten.gelu_backward(dy, x, approximate=approximate)
+
+
+def _cases() -> list[Case]:
+    def call(approximate: str) -> Callable[[Input], dict[str, Any]]:
+        return lambda x: {"x": x, "approximate": approximate}
+
+    exact = cases(call("none"), traffic=2)
+    tanh = [Case(f"tanh {c.name}", c.inputs, c.tags, c.why) for c in cases(call("tanh"), traffic=2) if "huge" not in c.tags]
+    return exact + tanh
+
+
+OP = Op(
+    reference,
+    outputs=lambda x, approximate: {"y": together(x)},
+    canonical=canonical,
+    cases=_cases(),
+    work=work,
+    tolerance=Tolerance(multiple=4.0),
+    grad=Grad(
+        wrt=("x",),
+        saves=("x",),
+        backward=backward,
+        outputs=lambda dy, x, approximate: {"dx": together(x) if dy.strides == x.strides else Meta(x.shape, x.dtype)},
+        work=work_bwd,
+        peers={"torch": _torch_backward, "torch.compile": compiled(backward)},
+        wrong={
+            "slope of the other": lambda dy, x, approximate: backward(dy, x, "tanh" if approximate == "none" else "none"),
+            "x times the density left out": lambda dy, x, approximate: dy * (1 + (x * sqrt(0.5)).erf()) / 2,
+        },
+    ),
+    peers={"torch": _torch, "torch.compile": compiled(reference)},
+    wrong={
+        "the other approximation": lambda x, approximate: reference(x, "tanh" if approximate == "none" else "none"),
+        "by sigmoid": lambda x, approximate: x * (1.702 * x).sigmoid(),
+        "tail cut off": lambda x, approximate: reference(x, approximate) * (x > -2),
+        "tail not written": lambda x, approximate: _tail(x, reference(x, approximate)),
+    },
+)
+
+
+def _tail(x: Tensor, y: Tensor) -> Tensor:
+    """The last elements, short of a multiple of 8, keep x."""
+    import torch
+
+    n = y.numel() // 8 * 8
+    return torch.cat((y.reshape(-1)[:n], x.reshape(-1)[n:])).view(y.shape)

@@ -1,0 +1,245 @@
+"""Root-mean-square normalisation of rows, with the addition before it fused in.
+
+    s = x + residual,   y = s / sqrt(mean(s²) + eps) · weight + bias
+
+Source: Zhang & Sennrich 2019, "Root Mean Square Layer Normalization" (arXiv 1910.07467)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from rooftop.lab.op import Grad, Op, Tolerance
+from rooftop.ops._norms import canonical, cases, outputs, outputs_bwd, total, validate, work, work_bwd
+from rooftop.ops._peers import Kept, compiled, one_dtype
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def rms_norm(
+    input: Tensor,
+    normalized_shape: Sequence[int] | int,
+    weight: Tensor | None = None,
+    eps: float | None = None,
+    *,
+    bias: Tensor | None = None,
+    residual: Tensor | None = None,
+    implementation: str | None = None,
+) -> Any:
+    """Each row over its root mean square, as `torch.nn.functional.rms_norm`, computed in float32.
+
+    Args:
+        input: float32, float16 or bfloat16, [..., *normalized_shape], any strides.
+        normalized_shape: the last dimensions of `input`, which are normalised together.
+        weight, bias: of `normalized_shape`, in the dtype of `input` or float32; None for none.
+        eps: added to the mean of the squares. None: torch's default, the epsilon of float32.
+        residual: added to `input` first, in its dtype; of its shape and dtype.
+        implementation: a kernel by name (`"triton"`): it runs or raises. None picks the best that takes the input.
+
+    Returns y, of the shape and dtype of `input`; with `residual` the pair (y, input + residual).
+
+    Raises TypeError for other dtypes, ValueError for shapes or devices that do not fit, an eps below 0, or an input that a named
+    implementation cannot take."""
+    chosen = 2.0**-23 if eps is None else float(eps)
+    dims = validate("rms_norm", input, normalized_shape, residual, weight, bias, chosen)
+    y, s = OP(input, residual, weight, bias, dims, chosen, implementation=implementation)
+    return y if residual is None else (y, s)
+
+
+def reference(x: Tensor, residual: Tensor | None, weight: Tensor | None, bias: Tensor | None, dims: int, eps: float) -> tuple[Tensor, Tensor | None]:
+    s = x if residual is None else x + residual
+    y = s * (s.square().mean(tuple(range(-dims, 0)), keepdim=True) + eps).rsqrt()
+    y = y if weight is None else y * weight
+    y = y if bias is None else y + bias
+    return y, None if residual is None else s
+
+
+def backward(
+    dy: Tensor, ds: Tensor | None, s: Tensor, weight: Tensor | None, bias: Tensor | None, dims: int, eps: float
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """With g = dy · weight and n = s · scale: dx = scale · (g - n · mean(g n)) + ds, dweight = sum of dy n, dbias = sum of dy."""
+    axes = tuple(range(-dims, 0))
+    scale = (s.square().mean(axes, keepdim=True) + eps).rsqrt()
+    n = s * scale
+    g = dy if weight is None else dy * weight
+    dx = scale * (g - n * (g * n).mean(axes, keepdim=True))
+    return dx if ds is None else dx + ds, None if weight is None else total(dy * n, dims), None if bias is None else total(dy, dims)
+
+
+def _eager(x: Tensor, residual: Tensor | None, weight: Tensor | None, bias: Tensor | None, dims: int, eps: float) -> tuple[Tensor, Tensor | None]:
+    import torch
+
+    s = x if residual is None else x + residual
+    y = torch.nn.functional.rms_norm(s, s.shape[-dims:], weight, eps)
+    return y if bias is None else y + bias, None if residual is None else s
+
+
+def _torch() -> Callable[..., Any]:
+    return _eager
+
+
+def _liger() -> Callable[..., Any]:
+    from liger_kernel.ops.fused_add_rms_norm import LigerFusedAddRMSNormFunction
+    from liger_kernel.ops.rms_norm import LigerRMSNormFunction
+
+    def run(x: Tensor, residual: Tensor | None, weight: Tensor | None, bias: Tensor | None, dims: int, eps: float) -> Any:
+        if weight is None or bias is not None or dims != 1:
+            raise ValueError("Liger's RMSNorm takes one dimension, a weight and no bias")
+        if residual is None:
+            return LigerRMSNormFunction.apply(x, weight, eps, 0.0, "llama", False), None
+        return LigerFusedAddRMSNormFunction.apply(x, residual, weight, eps, 0.0, "llama", False)
+
+    return run
+
+
+def _quack() -> Callable[..., Any]:
+    from quack.rmsnorm import rmsnorm_fwd
+
+    def run(x: Tensor, residual: Tensor | None, weight: Tensor | None, bias: Tensor | None, dims: int, eps: float) -> Any:
+        if dims != 1:
+            raise ValueError("quack's RMSNorm takes one dimension")
+        found = rmsnorm_fwd(x, weight, bias=bias, residual=residual, eps=eps)
+        return found[0], None if residual is None else found[1]
+
+    return run
+
+
+def _scale(s: Tensor, eps: float) -> Tensor:
+    return (s.float().square().mean(-1, keepdim=True) + eps).rsqrt()
+
+
+def _torch_backward() -> Callable[..., Any]:
+    import torch
+
+    kept = Kept(_scale)
+
+    def run(dy: Tensor, ds: Tensor | None, s: Tensor, weight: Tensor | None, bias: Tensor | None, dims: int, eps: float) -> Any:
+        if dims != 1 or bias is not None or not s.is_cuda:
+            raise ValueError("torch's fused backward takes one dimension, no bias, and runs on CUDA tensors")
+        dx, dw = torch.ops.aten._fused_rms_norm_backward(dy, s, s.shape[-1:], kept(s, eps), weight, [True, weight is not None])
+        return dx if ds is None else dx + ds, dw if weight is not None else None, None
+
+    return run
+
+
+def _compiled_backward() -> Callable[..., Any]:
+    import torch
+
+    def plain(dy: Tensor, ds: Tensor | None, s: Tensor, scale: Tensor, weight: Tensor | None) -> Any:
+        n = s.float() * scale
+        g = dy.float() if weight is None else dy.float() * weight.float()
+        dx = (scale * (g - n * (g * n).mean(-1, keepdim=True))).to(s.dtype)
+        return dx if ds is None else dx + ds, None if weight is None else (dy.float() * n).sum(0).to(weight.dtype)
+
+    made, kept = torch.compile(plain, dynamic=False), Kept(_scale)
+
+    def run(dy: Tensor, ds: Tensor | None, s: Tensor, weight: Tensor | None, bias: Tensor | None, dims: int, eps: float) -> Any:
+        one_dtype(s)
+        if dims != 1 or bias is not None or s.dim() != 2:
+            raise ValueError("written for two dimensions and no bias")
+        return (*made(dy, ds, s, kept(s, eps), weight), None)
+
+    return run
+
+
+def _liger_backward() -> Callable[..., Any]:
+    from liger_kernel.ops.rms_norm import rms_norm_backward, rms_norm_forward
+
+    def forward(s: Tensor, weight: Tensor, eps: float) -> Any:
+        return rms_norm_forward(s, weight, eps, 0.0, "llama", None)
+
+    kept = Kept(forward)
+
+    def run(dy: Tensor, ds: Tensor | None, s: Tensor, weight: Tensor | None, bias: Tensor | None, dims: int, eps: float) -> Any:
+        if weight is None or bias is not None or ds is not None or dims != 1:
+            raise ValueError("Liger's RMSNorm backward takes one dimension, a weight, no bias and no second gradient")
+        _, flat, scale, size, warps, mode = kept(s, weight, eps)
+        dx, dw = rms_norm_backward(dy, flat, weight, scale, 0.0, mode, size, warps, False, None)
+        return dx, dw, None
+
+    return run
+
+
+def _quack_backward() -> Callable[..., Any]:
+    from quack.rmsnorm import rmsnorm_bwd
+
+    kept = Kept(lambda s, eps: _scale(s, eps).squeeze(-1))
+
+    def run(dy: Tensor, ds: Tensor | None, s: Tensor, weight: Tensor | None, bias: Tensor | None, dims: int, eps: float) -> Any:
+        if dims != 1 or bias is not None:
+            raise ValueError("quack's RMSNorm takes one dimension; without a bias here")
+        dx, dw, *_ = rmsnorm_bwd(s, weight, dy, kept(s, eps), dresidual_out=ds)
+        return dx, dw, None
+
+    return run
+
+
+def _changed(change: str) -> Callable[..., Any]:
+    """A known-wrong forward."""
+
+    def run(x: Tensor, residual: Tensor | None, weight: Tensor | None, bias: Tensor | None, dims: int, eps: float) -> Any:
+        import torch
+
+        s = x if residual is None else x + residual
+        axes = tuple(range(-dims, 0))
+        square = s.square().mean(axes, keepdim=True)
+        match change:
+            case "mean":
+                square = (s - s.mean(axes, keepdim=True)).square().mean(axes, keepdim=True)
+            case "tail":
+                square = s[..., : max(s.shape[-1] // 8 * 8, 1)].square().mean(axes, keepdim=True)
+            case "half":
+                square = s.to(torch.bfloat16).square().mean(axes, keepdim=True).to(s.dtype)
+            case "nan":
+                s = s.nan_to_num(0.0)
+                square = s.square().mean(axes, keepdim=True)
+        y = s / (square.sqrt() + eps) if change == "eps" else s * (square + eps).rsqrt()
+        y = y if weight is None else y * (weight + 1 if change == "offset" else weight)
+        y = y if bias is None or change == "bias" else y + bias
+        if change == "last" and y.numel():
+            y[..., -1] = float("nan")
+        return y, None if residual is None else x.clone() if change == "sum" else s
+
+    return run
+
+
+OP = Op(
+    reference,
+    outputs=outputs,
+    canonical=canonical,
+    cases=cases(bias=False),
+    work=work,
+    tolerance=Tolerance(multiple=4.0),
+    grad=Grad(
+        wrt=("x=residual", "weight", "bias"),
+        saves=("s|x", "weight", "bias"),
+        backward=backward,
+        outputs=outputs_bwd,
+        work=work_bwd,
+        peers={"torch": _torch_backward, "torch.compile": _compiled_backward, "liger": _liger_backward, "quack": _quack_backward},
+        wrong={
+            "mean forgotten": lambda dy, ds, s, weight, bias, dims, eps: (
+                (s.square().mean(tuple(range(-dims, 0)), keepdim=True) + eps).rsqrt() * (dy if weight is None else dy * weight),
+                *backward(dy, ds, s, weight, bias, dims, eps)[1:],
+            ),
+            "last row not in dweight": lambda dy, ds, s, weight, bias, dims, eps: (
+                backward(dy, ds, s, weight, bias, dims, eps)[0],
+                *backward(dy[:-1], None, s[:-1], weight, bias, dims, eps)[1:],
+            ),
+            "second gradient lost": lambda dy, ds, s, weight, bias, dims, eps: backward(dy, None, s, weight, bias, dims, eps),
+        },
+    ),
+    peers={"torch": _torch, "torch.compile": compiled(_eager), "liger": _liger, "quack": _quack},
+    wrong={
+        "mean subtracted": _changed("mean"),
+        "tail dropped": _changed("tail"),
+        "squares in bfloat16": _changed("half"),
+        "eps outside the root": _changed("eps"),
+        "weight off by one": _changed("offset"),
+        "bias ignored": _changed("bias"),
+        "sum not returned": _changed("sum"),
+        "last column not written": _changed("last"),
+        "NaN lost": _changed("nan"),
+    },
+)

@@ -1,0 +1,135 @@
+"""cross_entropy: drop-in for torch's, under autograd and torch.compile; what it adds; every config of its kernels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional
+
+import rooftop
+from rooftop.lab import check, registry
+from rooftop.lab.spec import TARGETS
+from rooftop.lab.subjects import Subject
+
+OPTIONS: list[dict[str, Any]] = [
+    {},
+    {"reduction": "sum"},
+    {"reduction": "none"},
+    {"label_smoothing": 0.2},
+    {"ignore_index": 3},
+    {"ignore_index": 3, "label_smoothing": 0.1, "reduction": "none"},
+]
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_drop_in_with_gradients(options: dict[str, Any], compiled: bool) -> None:
+    torch.manual_seed(0)
+    a = torch.randn(40, 12, requires_grad=True)
+    b = a.detach().clone().requires_grad_()
+    target = torch.randint(0, 12, (40,))
+
+    def ours(x: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
+        return rooftop.cross_entropy(x, t, **options)
+
+    got = (torch.compile(ours, backend="aot_eager", fullgraph=True) if compiled else ours)(a, target)
+    want = functional.cross_entropy(b, target, **options)
+    torch.testing.assert_close(got, want)
+    (got * 1.5).sum().backward()
+    (want * 1.5).sum().backward()
+    torch.testing.assert_close(a.grad, b.grad)
+
+
+def test_one_row_and_empty_and_all_ignored() -> None:
+    x, t = torch.randn(9), torch.tensor(4)
+    for reduction in ("mean", "sum", "none"):
+        torch.testing.assert_close(rooftop.cross_entropy(x, t, reduction=reduction), functional.cross_entropy(x, t, reduction=reduction))
+    empty = torch.zeros(0, 5), torch.zeros(0, dtype=torch.int64)
+    assert rooftop.cross_entropy(*empty).isnan()
+    assert rooftop.cross_entropy(*empty, reduction="sum") == 0
+    ignored = torch.randn(3, 5, requires_grad=True)
+    rooftop.cross_entropy(ignored, torch.full((3,), -100), reduction="sum").backward()
+    assert not ignored.grad.any()  # type: ignore[union-attr]
+
+
+def test_the_square_of_the_normaliser_and_the_cap() -> None:
+    x = torch.randn(6, 20, dtype=torch.float32, requires_grad=True)
+    t = torch.randint(0, 20, (6,))
+    z = 2.0 * torch.tanh(x / 2.0)
+    want = functional.cross_entropy(z, t) + 0.01 * z.logsumexp(-1).square().mean()
+    got = rooftop.cross_entropy(x, t, lse_square_scale=0.01, softcap=2.0)
+    torch.testing.assert_close(got, want)
+    (g,) = torch.autograd.grad(got, x)
+    (w,) = torch.autograd.grad(want, x)
+    torch.testing.assert_close(g, w)
+
+
+def test_sixteen_bits_have_a_loss_in_float32() -> None:
+    x, t = torch.randn(64, 1000).bfloat16(), torch.randint(0, 1000, (64,))
+    loss = rooftop.cross_entropy(x, t)
+    assert loss.dtype == torch.float32
+    torch.testing.assert_close(loss, functional.cross_entropy(x.float(), t))
+
+
+def test_a_target_out_of_range_gives_nan_and_touches_no_other_row() -> None:
+    x = torch.randn(3, 5, requires_grad=True)
+    loss = rooftop.cross_entropy(x, torch.tensor([1, 5, -1]), reduction="none")
+    assert loss.isnan().tolist() == [False, True, True]
+    loss.sum().backward()
+    assert x.grad is not None
+    assert x.grad.isnan().any(1).tolist() == [False, True, True]
+
+
+def test_in_place_is_a_request_of_eager_cuda_calls_alone() -> None:
+    x, t = torch.randn(4, 6, requires_grad=True), torch.tensor([0, 1, 2, 3])
+    y = x * 1
+    before = y.detach().clone()
+    rooftop.cross_entropy(y, t, inplace_backward=True).backward()
+    assert torch.equal(y.detach(), before)
+    op = registry.op("cross_entropy_bwd")
+    for c in (c for c in op.cases if c.name.startswith("in place")):
+        assert op.taken(op.problem(c, TARGETS[90])) == {"dinput": "input"}
+    assert op.taken(op.problem(op.case("rows misaligned f32"), TARGETS[90])) == {}  # a slice: its gradient is dense
+
+
+def test_opcheck() -> None:
+    x, t = torch.randn(5, 7, requires_grad=True), torch.tensor([0, 1, 2, 3, -100])
+    rooftop.cross_entropy(x, t)
+    for reduction, inplace in (("mean", True), ("none", False)):
+        torch.library.opcheck(torch.ops.rooftop.cross_entropy.default, (x, t, -100, reduction, 0.1, 0.01, 3.0, inplace, ""))
+
+
+@pytest.mark.parametrize("name", ["cross_entropy", "cross_entropy_bwd"])
+@pytest.mark.parametrize("case", ["everything bf16", "two blocks 3x4097 f32", "in place f32"])
+def test_every_config_is_right(name: str, case: str) -> None:
+    op = registry.op(name)
+    implementation = registry.implementation(f"{name}__triton")
+    problem = op.kernel_problem(op.problem(op.case(case), TARGETS[90]))
+    assert problem is not None
+    for config in implementation.configs(problem)[::3]:
+        fixed = type(implementation)(implementation.path, implementation.op, implementation.name)
+        fixed.choose = lambda p, config=config: config  # type: ignore[method-assign]
+        found = check.check(Subject("fixed", op, fixed), op.case(case), backend="interpreter")
+        assert found.status == "ok", (config, found.message)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "says"),
+    [
+        ({"target": torch.zeros(4)}, TypeError, "class indices"),
+        ({"target": torch.zeros(5, dtype=torch.int64)}, ValueError, r"\(4, 3\)"),
+        ({"input": torch.zeros(4, 3).double()}, TypeError, "float64"),
+        ({"input": torch.zeros(4, 3, 2)}, ValueError, r"\[N, C\]"),
+        ({"input": torch.zeros(4, 0)}, ValueError, "no classes"),
+        ({"reduction": "max"}, ValueError, "'max'"),
+        ({"label_smoothing": 1.5}, ValueError, "label_smoothing is 1.5"),
+        ({"softcap": 0.0}, ValueError, "softcap is 0.0"),
+        ({"input": [1.0]}, TypeError, "list"),
+        ({"target": torch.zeros(4, dtype=torch.int64, device="meta")}, ValueError, "meta"),
+    ],
+)
+def test_bad_input_is_refused_with_what_is_accepted(change: dict[str, Any], error: type[Exception], says: str) -> None:
+    with pytest.raises(error, match=says):
+        rooftop.cross_entropy(**{"input": torch.zeros(4, 3), "target": torch.zeros(4, dtype=torch.int64), **change})

@@ -1,0 +1,131 @@
+"""Elementwise functions: drop-in for torch's, under autograd and torch.compile, every config of the one machinery."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional
+
+import rooftop
+from rooftop.lab import check, dispatch, registry
+from rooftop.lab.spec import TARGETS
+from rooftop.lab.subjects import Subject
+
+PAIRS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
+    "gelu": (lambda x: rooftop.gelu(x), functional.gelu),
+    "gelu tanh": (lambda x: rooftop.gelu(x, approximate="tanh"), lambda x: functional.gelu(x, approximate="tanh")),
+    "silu": (lambda x: rooftop.silu(x), functional.silu),
+    "square": (lambda x: rooftop.square(x), torch.square),
+    "swiglu packed": (lambda x: rooftop.swiglu(x), lambda x: functional.silu(x[..., :6]) * x[..., 6:]),
+    "geglu packed": (lambda x: rooftop.geglu(x), lambda x: functional.gelu(x[..., :6]) * x[..., 6:]),
+    "swiglu": (lambda x: rooftop.swiglu(x, x.flip(0)), lambda x: functional.silu(x) * x.flip(0)),
+    "geglu": (lambda x: rooftop.geglu(x, x.flip(0), "tanh"), lambda x: functional.gelu(x, approximate="tanh") * x.flip(0)),
+}
+
+
+@pytest.mark.parametrize("name", PAIRS)
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_drop_in_with_gradients(name: str, compiled: bool) -> None:
+    torch.manual_seed(1)
+    ours, theirs = PAIRS[name]
+    a = (3 * torch.randn(4, 5, 12)).requires_grad_()
+    b = a.detach().clone().requires_grad_()
+    run = torch.compile(ours, backend="aot_eager", fullgraph=True) if compiled else ours
+    got, want = run(a), theirs(b)
+    torch.testing.assert_close(got, want)
+    (got * got.detach().cos()).sum().backward()
+    (want * want.detach().cos()).sum().backward()
+    torch.testing.assert_close(a.grad, b.grad, rtol=1e-4, atol=1e-5)
+
+
+def test_opcheck() -> None:
+    x, y = torch.randn(3, 8, requires_grad=True), torch.randn(3, 8, requires_grad=True)
+    rooftop.gelu(x), rooftop.silu(x), rooftop.square(x), rooftop.swiglu(x), rooftop.geglu(x)
+    ops = torch.ops.rooftop
+    for function, args in (
+        (ops.gelu, (x, "tanh")), (ops.silu, (x,)), (ops.square, (x,)), (ops.swiglu, (x, y)), (ops.swiglu, (x, None)), (ops.geglu, (x, y, "none")),
+    ):  # fmt: skip
+        torch.library.opcheck(function.default, (*args, ""))
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "says"),
+    [
+        (lambda: rooftop.gelu(torch.ones(3), "erf"), ValueError, "'erf'"),
+        (lambda: rooftop.gelu(torch.ones(3).double()), TypeError, "float64"),
+        (lambda: rooftop.silu([1.0]), TypeError, "list"),
+        (lambda: rooftop.square(torch.ones(3, dtype=torch.int32)), TypeError, "int32"),
+        (lambda: rooftop.swiglu(torch.ones(2, 3)), ValueError, "must be even"),
+        (lambda: rooftop.swiglu(torch.tensor(1.0)), ValueError, "must be even"),
+        (lambda: rooftop.swiglu(torch.ones(2, 4), torch.ones(2, 5)), ValueError, r"\(2, 4\)"),
+        (lambda: rooftop.geglu(torch.ones(2, 4), torch.ones(2, 4).half()), TypeError, "float16"),
+        (lambda: rooftop.geglu(torch.ones(2, 4), approximate="erf"), ValueError, "'erf'"),
+    ],
+)
+def test_bad_input_is_refused_with_what_is_accepted(call: Callable[[], Any], error: type[Exception], says: str) -> None:
+    with pytest.raises(error, match=says):
+        call()
+
+
+NAMES = [f"{n}{part}" for n in ("gelu", "silu", "square", "swiglu", "geglu") for part in ("", "_bwd")]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_contiguous_call_is_one_row_and_every_config_covers_it(name: str) -> None:
+    op = registry.op(name)
+    implementation = registry.implementation(f"{name}__triton")
+    for c in (c for c in op.cases if "bench" in c.tags and "packed" not in c.name):
+        problem = op.kernel_problem(op.problem(c, TARGETS[90]))
+        assert problem is not None
+        rows, columns = problem.tensors[0][1].shape
+        assert rows == 1
+        for config in implementation.configs(problem):
+            launch = implementation.launches(problem, config)[0]
+            assert launch.grid[0] * config.block * config.lanes >= rows * columns
+
+
+@pytest.mark.parametrize("name", ["swiglu", "swiglu_bwd"])
+def test_configs_of_several_rows_are_right(name: str) -> None:
+    op = registry.op(name)
+    c = op.case("packed rows padded f32")
+    implementation = registry.implementation(f"{name}__triton")
+    problem = op.kernel_problem(op.problem(c, TARGETS[90]))
+    assert problem is not None
+    tried = set()
+    for config in implementation.configs(problem):
+        tried.add(config.lanes)
+        fixed = type(implementation)(implementation.path, implementation.op, implementation.name)
+        fixed.choose = lambda p, config=config: config  # type: ignore[method-assign]
+        found = check.check(Subject("fixed", op, fixed), c, backend="interpreter")
+        assert found.status == "ok", (config, found.message)
+    assert len(tried) > 2
+
+
+def test_packed_inputs_are_read_in_place() -> None:
+    op = registry.op("swiglu")
+    choice = dispatch.select(op, op.problem(op.case("packed 512 MiB 10922x8192 bf16")))
+    assert choice.copies == ()
+    args = choice.implementation.launches(choice.problem, choice.config)[0].args  # type: ignore[union-attr]
+    assert (args["p"], args["po"], args["q"], args["qo"]) == ("a", 0, "a", 8192)
+
+
+def test_the_short_normal_distribution_keeps_to_its_stated_error() -> None:
+    import re
+
+    from rooftop.kernels._device import activations
+
+    text = Path(activations.__file__).read_text(encoding="utf-8")
+    (constant, highest), *_ = re.findall(r"q = ([\d.e-]+) - ([\d.e-]+) \* t", text)
+    t_square = (x := torch.linspace(-5.5, 5.5, 20001, dtype=torch.float64)).square().clamp_max(30.25)
+    q = float(constant) - float(highest) * t_square
+    lower = re.findall(r"q = (-?[\d.e-]+) \+ q \* t", text)
+    assert len(lower) == 6
+    for c in lower:
+        q = float(c) + q * t_square
+    error = (x * q - (torch.special.log_ndtr(x) - torch.special.log_ndtr(-x))).abs()
+    assert float(error[x.abs() < 4.4].max()) < 2.2e-5
+    assert float(error.max()) < 8e-4

@@ -1,0 +1,206 @@
+"""The counter-based generator: the same bits in torch, Triton and C++, and their quality beside Philox; the op that uses it first."""
+
+from __future__ import annotations
+
+import ctypes
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import triton
+import triton.language as tl
+
+import rooftop
+from rooftop.kernels._device.random import random_bits
+from rooftop.lab import interpret, library, registry, settings
+from rooftop.ops import _random
+
+COUNT = 1 << 20
+SEEDS = (0, 1, 2, 12345, 2**31 - 1, 2**32 - 1)
+
+
+@triton.jit
+def _bits(out, seed, start, n, SHORT: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    at = tl.arange(0, BLOCK)
+    index = start + at.to(tl.int64)
+    if SHORT:
+        index = index.to(tl.uint32)
+    tl.store(out + at, random_bits(seed, index).to(tl.int64), at < n)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("start", [0, 2**31 - 500, 2**32 - 500, 5 * 2**32 + 7])
+def test_the_same_bits_in_triton(seed: int, start: int) -> None:
+    out = torch.zeros(1000, dtype=torch.int64)
+    for short in (False, True) if start + 1000 <= 2**32 else (False,):
+        interpret.run(_bits, (1,), {"out": out, "seed": _random.signed(seed), "start": start, "n": 1000, "SHORT": short, "BLOCK": 1024})
+        assert torch.equal(out, _random.bits(seed, 1000, start=start))
+        out.zero_()
+
+
+def test_the_same_bits_in_c_plus_plus(tmp_path: Path) -> None:
+    compiler = shutil.which("c++") or shutil.which("g++") or shutil.which("clang++")
+    if compiler is None:
+        pytest.skip("no C++ compiler here")
+    header = settings.PACKAGE / "kernels" / "_device" / "random.cuh"
+    source = tmp_path / "bits.cpp"
+    source.write_text(
+        f'#define __device__\n#include "{header}"\n'
+        'extern "C" void bits(unsigned seed, unsigned long long start, int n, unsigned* out)'
+        " { for (int i = 0; i < n; ++i) out[i] = random_bits(seed, start + i); }\n"
+    )
+    subprocess.run([compiler, "-O1", "-shared", "-fPIC", "-o", str(tmp_path / "bits.so"), str(source)], check=True)
+    function = ctypes.CDLL(str(tmp_path / "bits.so")).bits
+    for seed in SEEDS:
+        for start in (0, 2**32 - 500, 5 * 2**32 + 7):
+            out = np.zeros(1000, dtype=np.uint32)
+            function(ctypes.c_uint(seed), ctypes.c_ulonglong(start), 1000, out.ctypes.data_as(ctypes.c_void_p))
+            assert np.array_equal(out, _random.bits(seed, 1000, start=start).numpy().astype(np.uint32))
+
+
+def test_some_bits_stand_still() -> None:
+    """Worked out by hand from the definition, so that no implementation can drift together with another."""
+
+    def mix(h: int) -> int:
+        h ^= h >> 16
+        h = h * 0x85EBCA6B % 2**32
+        h ^= h >> 13
+        h = h * 0xC2B2AE35 % 2**32
+        return h ^ h >> 16
+
+    for seed, index in ((0, 0), (0, 1), (7, 123456789), (2**32 - 1, 2**33 + 5)):
+        want = mix(mix(index % 2**32 ^ seed * 0x9E3779B9 % 2**32) ^ (seed + (index >> 32) * 0x7FEB352D) % 2**32)
+        assert int(_random.bits(seed, 1, start=index)) == want
+
+
+# -- quality: each statistic has a known spread, and Philox is held to the same limits ------------------------------
+
+
+def draw(kind: str, seed: int, count: int = COUNT) -> np.ndarray:
+    if kind == "hash":
+        return _random.bits(seed, count).numpy().astype(np.uint32)
+    return np.random.Generator(np.random.Philox(seed)).integers(0, 2**32, count, dtype=np.uint32)
+
+
+def share(of: np.ndarray) -> np.ndarray:
+    return of.astype(np.float64) / 2**32
+
+
+@pytest.mark.parametrize("kind", ["hash", "philox"])
+@pytest.mark.parametrize("seed", SEEDS)
+class TestQuality:
+    def test_no_bit_is_biased(self, kind: str, seed: int) -> None:
+        values = draw(kind, seed)
+        for bit in range(32):
+            ones = int((values >> np.uint32(bit) & 1).sum())
+            assert abs(ones - COUNT / 2) < 5 * (COUNT / 4) ** 0.5, bit
+
+    def test_neighbours_are_not_correlated(self, kind: str, seed: int) -> None:
+        u = share(draw(kind, seed)) - 0.5
+        for lag in (1, 2, 3, 32, 1024, 4096, 8192):
+            r = float((u[:-lag] * u[lag:]).mean() * 12)
+            assert abs(r) < 5 / (COUNT - lag) ** 0.5, lag
+
+    @pytest.mark.parametrize("shift", [0, 8, 16, 24])
+    def test_bytes_are_uniform(self, kind: str, seed: int, shift: int) -> None:
+        counts = np.bincount(draw(kind, seed) >> np.uint32(shift) & 255, minlength=256)
+        chi = float(((counts - COUNT / 256) ** 2 / (COUNT / 256)).sum())
+        assert abs(chi - 255) < 5 * (2 * 255) ** 0.5
+
+    def test_pairs_are_uniform(self, kind: str, seed: int) -> None:
+        values = draw(kind, seed) >> np.uint32(27)
+        counts = np.bincount(values[0::2] * 32 + values[1::2], minlength=1024)
+        chi = float(((counts - COUNT / 2 / 1024) ** 2 / (COUNT / 2 / 1024)).sum())
+        assert abs(chi - 1023) < 5 * (2 * 1023) ** 0.5
+
+    def test_the_next_seed_is_another_stream(self, kind: str, seed: int) -> None:
+        a, b = share(draw(kind, seed)) - 0.5, share(draw(kind, (seed + 1) % 2**32)) - 0.5
+        assert abs(float((a * b).mean() * 12)) < 5 / COUNT**0.5
+
+
+def test_every_bit_of_index_and_seed_changes_half_of_the_bits() -> None:
+    base = _random.bits(99, 4096)
+    for bit in range(12):
+        other = base[torch.arange(4096) ^ (1 << bit)]
+        flips = torch.tensor([bin(int(v)).count("1") for v in (base ^ other).tolist()], dtype=torch.float64).mean()
+        assert abs(float(flips) - 16) < 0.5, bit
+    for bit in range(32):
+        flips = torch.tensor([bin(int(v)).count("1") for v in (base ^ _random.bits(99 ^ (1 << bit), 4096)).tolist()], dtype=torch.float64).mean()
+        assert abs(float(flips) - 16) < 0.5, bit
+
+
+def test_two_seeds_do_not_share_their_values() -> None:
+    """With the seed xored in once, every value of one seed would come back under another."""
+    a, b = set(_random.bits(1, 1 << 16).tolist()), set(_random.bits(2, 1 << 16).tolist())
+    assert len(a & b) < 20
+
+
+@pytest.mark.parametrize("p", [0.0, 0.1, 0.5, 0.9, 1.0])
+def test_as_many_are_dropped_as_asked(p: float) -> None:
+    dropped = int((~_random.kept(p, 3, (1024, 1024), "cpu")).sum())
+    assert abs(dropped - p * COUNT) <= 5 * (COUNT * p * (1 - p)) ** 0.5 + (p == 1.0)
+
+
+# -- the op ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_dropout_with_the_same_mask_in_the_backward(compiled: bool) -> None:
+    x, b, r = (torch.randn(s, requires_grad=True) for s in ((6, 50), (50,), (6, 50)))
+
+    def model(x: torch.Tensor, b: torch.Tensor, r: torch.Tensor) -> torch.Tensor:
+        return rooftop.bias_mask_scale_add(x, b, r, p=0.3, seed=11)
+
+    out = (torch.compile(model, backend="aot_eager", fullgraph=True) if compiled else model)(x, b, r)
+    mask = _random.kept(0.3, 11, (6, 50), "cpu")
+    torch.testing.assert_close(out, r + (x + b) * mask / 0.7)
+    g = torch.randn(6, 50)
+    out.backward(g)
+    torch.testing.assert_close(x.grad, g * mask / 0.7)
+    torch.testing.assert_close(b.grad, (g * mask / 0.7).sum(0))
+    torch.testing.assert_close(r.grad, g)
+
+
+def test_a_mask_that_is_given_and_strides_do_not_change_the_seeds() -> None:
+    x = torch.randn(8, 6).t()
+    mask = torch.rand(6, 8) > 0.5
+    torch.testing.assert_close(rooftop.bias_mask_scale_add(x, mask=mask, scale=2.0), 2 * x * mask)
+    torch.testing.assert_close(rooftop.bias_mask_scale_add(x, p=0.5, seed=4), rooftop.bias_mask_scale_add(x.contiguous(), p=0.5, seed=4))
+    nan = torch.full((4, 4), float("nan"))
+    assert not rooftop.bias_mask_scale_add(nan, mask=torch.zeros(4, 4, dtype=torch.bool)).any()
+    assert not rooftop.bias_mask_scale_add(nan, p=1.0, scale=3.0)[nan.isnan()].nan_to_num(0).any()
+
+
+def test_a_new_seed_is_no_new_plan() -> None:
+    op = registry.op("bias_mask_scale_add")
+    x = torch.ones(4)
+    assert library._key(op, [x, None, None, None, 1.0, 0.5, 1]) == library._key(op, [x, None, None, None, 1.0, 0.5, 2])
+    assert library._key(op, [x, None, None, None, 1.0, 0.5, 1]) != library._key(op, [x, None, None, None, 1.0, 0.6, 1])
+
+
+def test_opcheck() -> None:
+    x = torch.randn(3, 8, requires_grad=True)
+    rooftop.bias_mask_scale_add(x)
+    function = torch.ops.rooftop.bias_mask_scale_add.default
+    torch.library.opcheck(function, (x, torch.randn(8, requires_grad=True), torch.randn(3, 8, requires_grad=True), None, 1.25, 0.2, 5, ""))
+    torch.library.opcheck(function, (x, None, None, torch.ones(3, 8, dtype=torch.bool), 1.25, 0.0, 5, ""))
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "says"),
+    [
+        ({"bias": torch.ones(5)}, ValueError, "bias is"),
+        ({"bias": torch.ones(4).half()}, ValueError, "bias is torch.float16"),
+        ({"mask": torch.ones(3, 4)}, ValueError, "mask is torch.float32"),
+        ({"residual": torch.ones(4, 3)}, ValueError, r"\(3, 4\)"),
+        ({"p": 1.5}, ValueError, "p is 1.5"),
+        ({"p": 0.5, "mask": torch.ones(3, 4, dtype=torch.bool)}, ValueError, "where a mask is given"),
+        ({"x": torch.tensor(1.0)}, ValueError, "no dimensions"),
+    ],
+)
+def test_bad_input_is_refused_with_what_is_accepted(change: dict[str, object], error: type[Exception], says: str) -> None:
+    with pytest.raises(error, match=says):
+        rooftop.bias_mask_scale_add(**{"x": torch.ones(3, 4), **change})  # type: ignore[arg-type]
