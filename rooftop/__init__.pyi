@@ -189,7 +189,7 @@ def load(path: str | Path, *, source: str | None=None) -> Any:
     NVRTC at the first call and cached on disk.
 
     Raises HeadError for a missing or malformed head, CompileError with the compiler's text and your line, UnsupportedError for an input that
-    the head's `requires` refuse."""
+    the head's `requires` refuse, RuntimeError for an input that requires a gradient while gradients are on: what was loaded has none."""
 
 def register() -> None:
     """Register every op with `torch.library`, as an exported program that is loaded in a new process needs."""

@@ -11,6 +11,7 @@ import torch
 
 import rooftop
 from rooftop.lab import api, check, head, inspect, library, records, registry, settings, subjects
+from rooftop.lab.compile import CompileError, compile_cuda, compile_many
 from rooftop.lab.expressions import ExpressionError, evaluate, integer
 from rooftop.lab.spec import TARGETS, Case, Meta, Problem
 
@@ -409,3 +410,15 @@ def test_the_command_line_prints_json_and_hints() -> None:
     assert json.loads(run("explain", "softmax", "--json").stdout)
     misspelt = run("check", "softmx")
     assert (misspelt.returncode, "did you mean 'softmax'" in misspelt.stderr) == (1, True)
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_many_programs_are_compiled_into_the_cache_and_one_that_fails_is_left(jobs: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROOFTOP_CACHE", str(tmp_path))
+    monkeypatch.setenv("ROOFTOP_JOBS", str(jobs))
+    right = "template <int N> __global__ void fill(int* y) { y[threadIdx.x] = N; }"
+    programs = [(right, "right.cu", "sm_80", (f"fill<{n}>",)) for n in range(7)] + [("__global__ void broken(", "wrong.cu", "sm_80", ("broken",))]
+    compile_many(programs)
+    assert all(compile_cuda(s, name=n, target=t, kernels=k).cached for s, n, t, k in programs[:-1])
+    with pytest.raises(CompileError, match=r"wrong\.cu"):
+        compile_cuda(programs[-1][0], name="wrong.cu", target="sm_80", kernels=("broken",))

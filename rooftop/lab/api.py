@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import ast
+import importlib
+import sys
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from rooftop.lab import settings
 
+_EXPLAINING = threading.RLock()  # explain exchanges what an op calls, for its own thread
 OWN = ("load", "register", "explain")
 STUB = settings.PACKAGE / "__init__.pyi"
 
@@ -23,14 +27,15 @@ def _op_names() -> list[str]:
 
 
 def public(name: str) -> Any:
-    """A public name, loaded. Raises AttributeError as any module does."""
-    if name in _op_names():
-        import importlib
-
-        return getattr(importlib.import_module(f"rooftop.ops.{name}"), name)
+    """A public name, loaded, and from now on an attribute like any other: the next use looks nothing up. Raises AttributeError as any module does."""
     if name in OWN:
-        return globals()[name]
-    raise AttributeError(f"module 'rooftop' has no attribute {name!r}; it has {', '.join(names())}")
+        found = globals()[name]
+    elif name in _op_names():
+        found = getattr(importlib.import_module(f"rooftop.ops.{name}"), name)
+    else:
+        raise AttributeError(f"module 'rooftop' has no attribute {name!r}; it has {', '.join(names())}")
+    vars(sys.modules["rooftop"])[name] = found
+    return found
 
 
 def register() -> None:
@@ -57,22 +62,24 @@ def explain(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     class Stop(Exception):
         """Ends the public function once its validated arguments are known."""
 
-    def capture(*given: Any, implementation: str | None = None) -> Any:
-        captured.append(dispatch.explain(found, given))
-        raise Stop
-
-    present = found.__dict__.get("_call")
-    found.__dict__["_call"] = capture
-    try:
-        function(*args, **kwargs)
-    except Stop:
-        pass
-    finally:
-        if present is None:
-            del found.__dict__["_call"]
-        else:
-            found.__dict__["_call"] = present
     assert isinstance(found, Op)
+    mine = threading.get_ident()
+    with _EXPLAINING:
+        present = found._call
+
+        def capture(*given: Any, implementation: str | None = None) -> Any:
+            if threading.get_ident() != mine:  # another thread's call in the meantime is a call as any other
+                return present(*given, implementation=implementation)
+            captured.append(dispatch.explain(found, given))
+            raise Stop
+
+        found.__dict__["_call"] = capture
+        try:
+            function(*args, **kwargs)
+        except Stop:
+            pass
+        finally:
+            found.__dict__["_call"] = present
     return captured[0]
 
 
@@ -86,7 +93,7 @@ def load(path: str | Path, *, source: str | None = None) -> Any:
     NVRTC at the first call and cached on disk.
 
     Raises HeadError for a missing or malformed head, CompileError with the compiler's text and your line, UnsupportedError for an input that
-    the head's `requires` refuse."""
+    the head's `requires` refuse, RuntimeError for an input that requires a gradient while gradients are on: what was loaded has none."""
     from rooftop.lab.loaded import Loaded
 
     return Loaded(Path(path), source)

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rooftop.lab import check, records, roofline, settings, subjects
+from rooftop.lab.compile import compile_many
 from rooftop.lab.implementation import CudaImplementation
 from rooftop.lab.inputs import make
 from rooftop.lab.op import Op
@@ -24,7 +24,7 @@ from rooftop.lab.timing import Contestant, ImpossibleTime, Measurement, Timer, s
 if TYPE_CHECKING:
     import torch
 
-COPY = "ceiling:copy"
+STREAM = "ceiling:"  # followed by copy or read: what is timed beside the kernels to hold them against
 SLOW = 25.0  # times the fastest: what is slower than that runs in a field of its own, with the fastest beside it
 LONGEST_S = 0.6  # one call that takes longer is not timed at that case
 MEMORY = 0.75  # of the free device memory that input sets may take
@@ -80,9 +80,7 @@ def compile_first(todo: Iterable[Field], device: Device) -> int:
                 _, problem = s.kernel_problem(f.case, device)
                 config, _ = s.implementation.resolve(problem)
                 jobs.add((s.implementation, tuple(sorted({x.kernel for x in s.implementation.launches(problem, config)}))))
-    with ThreadPoolExecutor(settings.load().jobs) as pool:
-        for result in [pool.submit(i.compile, kernels, device.target) for i, kernels in jobs]:
-            result.result()
+    compile_many([i.compile_job(kernels, device.target) for i, kernels in jobs])
     return len(jobs)
 
 
@@ -128,6 +126,8 @@ def run(
                 summary.left.append(f.title)
                 continue
             begun = time.monotonic()
+            if any(s.peer is not None for s in f.entries):  # past its limit of recompilations torch.compile would run a peer eagerly
+                torch.compiler.reset()
             try:
                 rows = Bench(f, device, timer, case_budget_s, clocks, summary, streams, ceilings).rows()
             except torch.OutOfMemoryError as error:
@@ -199,14 +199,16 @@ class Bench:
         return [self._record(s, found[s.name]) for s in able if found[s.name]] + self._copy_row(found, quick)
 
     def _copies(self, size: int, count: int) -> list[Contestant]:
-        """Plain copies of `size` bytes, read and written: torch's, and that of ours which calibration found to be the fastest."""
+        """Plain copies of `size` bytes, read and written, or where hardly a byte is written plain reads: torch's, and that of ours which
+        calibration found to be the fastest."""
         if self.streams is None:
             return []
-        ours = self.ceilings.fastest("copy", size) or next(iter(roofline.VARIANTS))
+        kind: roofline.Kind = "read" if 8 * self.work.write < self.work.read else "copy"
+        ours = self.ceilings.fastest(kind, size) or next(iter(roofline.VARIANTS))
         self.streams.reserve(size * count)
-        found = self.streams.contestants("copy", size, count, only=tuple({ours, roofline.TORCH["copy"]}))
+        found = self.streams.contestants(kind, size, count, only=tuple({ours, roofline.TORCH[kind]}))
         self.streams.reserve(0)  # the calls hold what they need
-        return [Contestant(f"{COPY} {c.name}", c.calls) for c in found]
+        return [Contestant(f"{STREAM}{kind} {c.name}", c.calls) for c in found]
 
     def _able(self) -> list[Subject]:
         able = []
@@ -301,7 +303,7 @@ class Bench:
         for name in m.timings:
             if name in found and (keep is None or name in keep):
                 found[name][clock] = m
-        if any(name.startswith(COPY) for name in m.timings):
+        if any(name.startswith(STREAM) for name in m.timings):
             self._copy = m
 
     def _eager(self) -> list[Contestant]:
@@ -332,10 +334,10 @@ class Bench:
         if "kernel" in found:
             m = found["kernel"]
             for other in m.timings:
-                if other != s.name and not other.startswith(COPY):
+                if other != s.name and not other.startswith(STREAM):
                     versus[other] = m.compare(s.name, other).json()
             if copy := fastest_copy(m):
-                versus[COPY] = m.compare(s.name, copy).json()
+                versus[copy.split()[0]] = m.compare(s.name, copy).json()
         some = next(iter(found.values()))
         record: records.Record = {
             "kind": "bench", "op": self.f.op.name, "case": self.f.case.id, "subject": s.name, "digest": s.digest(self.f.case, self.device),
@@ -354,23 +356,23 @@ class Bench:
     _copy: Measurement | None = None
 
     def _copy_row(self, found: dict[str, dict[str, Measurement]], quick: Sequence[Subject]) -> list[records.Record]:
-        """The plain copy of as many bytes, in the same field: a record of its own."""
+        """The plain copy, or read, of as many bytes, in the same field: a record of its own."""
         copy = fastest_copy(self._copy) if self._copy else None
         if self._copy is None or copy is None:
             return []
         t = self._copy[copy]
-        every = {n.removeprefix(COPY).strip(): other.median for n, other in self._copy.timings.items() if n.startswith(COPY)}
+        every = {n.partition(" ")[2]: other.median for n, other in self._copy.timings.items() if n.startswith(STREAM)}
         return [{
-            "kind": "clock", "op": self.f.op.name, "case": self.f.case.id, "subject": COPY, "by": copy.removeprefix(COPY).strip(), "all": every,
+            "kind": "clock", "op": self.f.op.name, "case": self.f.case.id, "subject": copy.partition(" ")[0], "by": copy.partition(" ")[2], "all": every,
             "clocks": {"kernel": t.json()}, "device": dict(self._copy.device),
-            "versions": records.versions(), "work": {"read": self.work.bytes // 2, "write": self.work.bytes // 2, "ops": {}},
+            "versions": records.versions(), "work": {"read": self.work.read, "write": self.work.write, "ops": {}},
             "sensors": dict(self._copy.sensors),
         }]  # fmt: skip
 
 
 def fastest_copy(m: Measurement) -> str | None:
-    """The faster of the copies in a field."""
-    return min((n for n in m.timings if n.startswith(COPY)), key=lambda n: m[n].median, default=None)
+    """The faster of the copies, or reads, in a field."""
+    return min((n for n in m.timings if n.startswith(STREAM)), key=lambda n: m[n].median, default=None)
 
 
 def _quietly(function: Callable[..., Any], tensors: Sequence[Any], options: Sequence[Any]) -> Any:

@@ -19,6 +19,7 @@ from rooftop.lab.subjects import Subject
 if TYPE_CHECKING:
     import torch
 
+BACKENDS = ("auto", "gpu", "interpreter")
 GUARD = 256  # bytes before and after every output
 INTERPRETED_ELEMENTS = 1 << 19  # larger cases are left to a GPU
 HUGE_BYTES = 72 << 30  # memory of the GPU that the huge cases need
@@ -170,9 +171,11 @@ def run_interpreter(subject: Subject, problem: Problem, launches: Sequence[Launc
 
 
 def backend_of(subject: Subject, wanted: str = "auto") -> tuple[str, str | None]:
-    """Where the subject can run here, and the reason if nowhere."""
+    """Where the subject can run here, and the reason if nowhere. Raises ValueError for another backend than those of BACKENDS."""
     import torch
 
+    if wanted not in BACKENDS:
+        raise ValueError(f"backend is {wanted!r}; it is one of {', '.join(BACKENDS)}")
     gpu = torch.cuda.is_available()
     if wanted == "gpu" or (wanted == "auto" and gpu):
         return "gpu", None if gpu else "no GPU: torch.cuda.is_available() is False"

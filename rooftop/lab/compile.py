@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import multiprocessing
 import os
 import re
 import tempfile
 import threading
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -17,6 +19,7 @@ from rooftop.lab import settings
 
 DEVICE_HEADERS = settings.PACKAGE / "kernels" / "_device"
 STANDARD = "c++17"
+_NAMES = "__nv_name_map"  # the file that NVRTC makes of the name expressions
 _INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"', re.M)
 
 
@@ -147,6 +150,27 @@ def compile_cuda(
     return binary
 
 
+def compile_many(jobs: Sequence[tuple[str, str, str, Sequence[str]]]) -> None:
+    """Compile (source, name, target, kernels) into the disk cache on all cores, those that are not there yet. In processes: within one, NVRTC
+    compiles one program at a time. What does not compile is left to whoever compiles it again, who gets the error."""
+    todo = [job for job in jobs if _read(settings.load().cache / "cuda" / (key := cache_key(job[0], job[2], job[3], ()))[:2] / key, job[2]) is None]
+    workers = min(settings.load().jobs, len(todo) // 4)  # a process takes seconds to start
+    if workers < 2:
+        for job in todo:
+            _compile_one(job)
+        return
+    with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:  # a forked process would share a CUDA context
+        list(pool.map(_compile_one, todo))
+
+
+def _compile_one(job: tuple[str, str, str, Sequence[str]]) -> None:
+    source, name, target, kernels = job
+    try:
+        compile_cuda(source, name=name, target=target, kernels=kernels)
+    except (CompileError, ToolchainError):
+        return
+
+
 def _flags(options: Sequence[str]) -> dict[str, object]:
     allowed: dict[str, dict[str, object]] = {"fast-math": {"use_fast_math": True}, "no-fma": {"fma": False}}
     flags: dict[str, object] = {}
@@ -160,7 +184,18 @@ def _flags(options: Sequence[str]) -> dict[str, object]:
 def _readable(error: str, log: str, name: str) -> str:
     """The compiler's complaints alone, in its own words, each with the user's file and line."""
     text = log or error
-    lines = [line for line in text.splitlines() if re.search(r"\(\d+\): (catastrophic )?error", line) or line.startswith(("    ", " "))]
+    lines: list[str] = []
+    kept = True
+    for line in text.splitlines():
+        found = re.search(r"\(\d+\): (catastrophic )?error", line)
+        if found or line.startswith(" "):  # what is set in belongs to the complaint above it
+            kept = not line.startswith(_NAMES) if found else kept
+            lines += [line] if kept else []
+    absent: dict[str, str] = {}
+    for why, kernel in re.findall(rf"^{re.escape(_NAMES)}\(\d+\): error: (.*)\n\s*#pragma nv_mangled_name (.*)$", text, re.M):
+        absent.setdefault(kernel.strip(), why)
+    if absent and not any("error" in line for line in lines):  # else what is wrong in the file is the reason
+        return "\n".join(f"{name}: the head's kernel {kernel!r} is not in the file: {why}" for kernel, why in absent.items())
     body = "\n".join(lines[:40]) if any("error" in line for line in lines) else text.strip()
     return f"{name} does not compile:\n{body}"
 

@@ -61,6 +61,13 @@ def _aligned(tensor: Any, boundary: Value) -> bool:
     return meta.align % boundary == 0 and all(step % boundary == 0 for step in outer)
 
 
+def _bytes(tensor: Any) -> int:
+    meta = _facts(tensor, "bytes")
+    if meta is None:
+        raise ExpressionError("bytes() of a tensor that is absent: ask present() first")
+    return int(meta.itemsize)
+
+
 FUNCTIONS: Mapping[str, tuple[Callable[..., Any], int, int]] = {  # name: (function, fewest, most arguments)
     "ceil": (_ceil, 1, 1),
     "min": (min, 2, 8),
@@ -68,7 +75,7 @@ FUNCTIONS: Mapping[str, tuple[Callable[..., Any], int, int]] = {  # name: (funct
     "pow2": (_pow2, 1, 1),
     "stride": (_stride, 2, 2),
     "aligned": (_aligned, 2, 2),
-    "bytes": (lambda t: _facts(t, "bytes").itemsize, 1, 1),
+    "bytes": (_bytes, 1, 1),
     "numel": (lambda t: 0 if _facts(t, "numel") is None else t.meta.numel, 1, 1),
     "present": (lambda t: _facts(t, "present") is not None, 1, 1),
 }

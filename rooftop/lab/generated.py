@@ -1,4 +1,4 @@
-"""The tables in the docs that hold measured numbers, written from the records between markers. Nobody types a number."""
+"""What holds measured numbers in README and docs, written from the records: tables between markers, and pictures. Nobody types a number."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 from rooftop.lab import records, settings
 from rooftop.lab.records import Record
 from rooftop.lab.report_data import gather
+from rooftop.lab.report_picture import climb
 
 END = "<!-- /generated -->"
 NOTHING = "Nothing has been measured yet."
@@ -80,6 +81,9 @@ TABLES: Mapping[tuple[str, str], Callable[[list[Record]], str]] = {
     ("docs/timing.md", "timing"): timing,
     ("docs/dependencies.md", "build"): build,
 }
+PICTURES: Mapping[str, tuple[str, Mapping[str, str]]] = {  # file -> ladder, and what its peers are called there
+    "docs/pictures/sgemm_cuda.svg": ("sgemm_cuda", {"torch": "torch (cuBLAS)"}),
+}
 
 
 def replaced(text: str, name: str, content: str) -> str:
@@ -92,16 +96,27 @@ def replaced(text: str, name: str, content: str) -> str:
     return f"{before}{begin}\n{content}\n{END}{after}"
 
 
-def update(root: Path = settings.CHECKOUT, folder: Path | None = None) -> list[str]:
-    """Write every table anew; the files that changed."""
+def pages(root: Path, found: list[Record]) -> dict[str, str]:
+    """Every generated file below `root`, as it should be. Raises ValueError for markers that are missing, OSError for a file that is."""
+    texts: dict[str, str] = {}
+    for (file, name), make in TABLES.items():
+        texts[file] = replaced(texts.get(file) or (root / file).read_text(encoding="utf-8"), name, make(found))
+    ladders = {ladder.name: ladder for ladder in gather(found).ladders}
+    return texts | {file: climb(ladders[ladder], names) for file, (ladder, names) in PICTURES.items()}
+
+
+def outdated(root: Path = settings.CHECKOUT, folder: Path | None = None) -> dict[str, str]:
+    """The generated files that are not as the records below `folder` (results/ where None) have them, as they should be."""
     where = folder or settings.load().results
     found = records.read(where) if where.is_dir() else []
-    changed = []
-    for (file, name), make in TABLES.items():
-        path = root / file
-        text = path.read_text(encoding="utf-8")
-        new = replaced(text, name, make(found))
-        if new != text:
-            path.write_text(new, encoding="utf-8")
-            changed.append(f"{file} ({name})")
-    return changed
+    texts = pages(root, found)
+    return {file: text for file, text in texts.items() if not (root / file).is_file() or (root / file).read_text(encoding="utf-8") != text}
+
+
+def update(root: Path = settings.CHECKOUT, folder: Path | None = None) -> list[str]:
+    """Write anew what is outdated; the files that changed."""
+    changed = outdated(root, folder)
+    for file, text in changed.items():
+        (root / file).parent.mkdir(parents=True, exist_ok=True)
+        (root / file).write_text(text, encoding="utf-8")
+    return list(changed)

@@ -20,6 +20,7 @@ C_TYPES: Mapping[str, str] = {
 _RANGE = {"i32": (-(2**31), 2**31 - 1), "u32": (0, 2**32 - 1), "i64": (-(2**63), 2**63 - 1), "u64": (0, 2**64 - 1)}
 _TENSOR = re.compile(r"^\s*(\w+)\s*:\s*(\w+)\s*\[([^\]]*)\]\s*(\?)?\s*$")
 _NUMBER = re.compile(r"^\s*(\w+)\s*:\s*(\w+)\s*(?:=\s*(.+?))?\s*$")
+_BRACES = re.compile(r"\{([^{}]*)\}")
 _OPEN = re.compile(r"\s*/\*\s*rooftop\b")
 
 
@@ -131,7 +132,13 @@ class Head:
 
     def prefers(self, problem: Problem) -> bool:
         """Whether `prefer` holds for a problem that this kernel supports."""
-        return self.prefer is not None and self.supports(problem) is None and bool(evaluate(self.prefer, self.scope(problem, self.choose(problem))))
+        return self.prefer is not None and self.supports(problem) is None and self._holds("prefer", self.prefer, problem, self.choose(problem))
+
+    def _holds(self, key: str, condition: str, problem: Problem, config: Mapping[str, Any]) -> bool:
+        try:
+            return bool(evaluate(condition, self.scope(problem, config)))
+        except ExpressionError as error:
+            raise HeadError(f"{self.path}: {key}: {error}") from None
 
     def choose(self, problem: Problem) -> Mapping[str, Any]:
         """The constants for this problem: the first `[[choice]]` that holds, else the defaults."""
@@ -143,7 +150,7 @@ class Head:
         return self.config
 
     def is_valid(self, problem: Problem, config: Mapping[str, Any]) -> bool:
-        if self.valid is not None and not evaluate(self.valid, self.scope(problem, config)):
+        if self.valid is not None and not self._holds("valid", self.valid, problem, config):
             return False
         return all(launch.shared <= problem.device.shared_per_block for launch in self.launches_for(problem, config))
 
@@ -213,7 +220,17 @@ class Head:
                 return DTYPES[value].cuda
             return str(value).lower() if isinstance(value, bool) else str(value)
 
-        return re.sub(r"\{([^{}]*)\}", fill, template)
+        return _BRACES.sub(fill, template)
+
+
+def read(path: Path) -> str:
+    """The text of a kernel's file. Raises HeadError with the line where it is not UTF-8."""
+    content = path.read_bytes()
+    try:
+        return content.decode("utf-8").replace("\r\n", "\n").replace("\r", "\n")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise HeadError(f"{path}:{line}: not UTF-8 ({error.reason}); save the file as UTF-8") from None
 
 
 def split(text: str, path: str) -> tuple[str, int]:
@@ -248,7 +265,11 @@ def parse(text: str, path: str | Path, *, toml: bool = False) -> Head:
 def of_python(text: str, path: str | Path) -> Head:
     """The head of a rung in Python: the plain values of IDEA, PREDICT and LIMIT, read without importing it. Raises HeadError without an IDEA."""
     found: dict[str, Any] = {}
-    for node in ast.parse(text).body:
+    try:
+        tree = ast.parse(text)
+    except SyntaxError as error:
+        raise HeadError(f"{path}:{error.lineno}: not Python: {error.msg}") from None
+    for node in tree.body:
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and node.targets[0].id in ("IDEA", "PREDICT", "LIMIT"):
             try:
                 found[node.targets[0].id] = ast.literal_eval(node.value)
@@ -294,16 +315,19 @@ def _build(data: dict[str, Any], source: str, path: str, toml: bool) -> Head:
         constants = {k: v for k, v in choice.items() if k != "when"}
         if "when" not in choice or set(constants) - set(config):
             raise HeadError(f"{path}: a [[choice]] needs `when` and only constants of [config] ({', '.join(config)})")
-        names(choice["when"])
+        _reads(choice["when"], f"{path}: [[choice]] when")
         choices.append((choice["when"], constants))
     for extra in data.get("configs", []):
         if set(extra) - set(config):
             raise HeadError(f"{path}: configs set {', '.join(sorted(set(extra) - set(config)))}, which [config] does not have")
     for condition in data.get("requires", {}):
         names(condition)
+    for key in ("valid", "prefer"):
+        if key in data:
+            names(data[key])
     scratch = {}
     for name, text in data.get("scratch", {}).items():
-        parsed = _arg(f"{name}: {text}", path)
+        parsed = _arg(f"{name}: {text}", path, extents=True)
         if not isinstance(parsed, TensorArg):
             raise HeadError(f"{path}: scratch.{name} must read like \"f32[R, 8]\", not {text!r}")
         scratch[name] = parsed
@@ -333,7 +357,11 @@ def _launch_heads(tables: list[dict[str, Any]], path: str) -> Iterator[LaunchHea
             return tuple(str(item) for item in value)
 
         if "when" in table:
-            names(table["when"])
+            _reads(table["when"], f"{where}: when")
+        if not isinstance(table["kernel"], str):
+            raise HeadError(f"{where}: kernel must be a text such as \"softmax<{{T}}>\", not {table['kernel']!r}")
+        for inside in _BRACES.findall(table["kernel"]):
+            names(inside)
         shared = str(table.get("shared", 0))
         names(shared)
         yield LaunchHead(
@@ -342,14 +370,27 @@ def _launch_heads(tables: list[dict[str, Any]], path: str) -> Iterator[LaunchHea
         )  # fmt: skip
 
 
-def _arg(text: Any, path: str) -> TensorArg | NumberArg:
+def _reads(text: Any, where: str) -> None:
+    if not isinstance(text, str):
+        raise HeadError(f"{where} must be a condition, not {text!r}")
+    names(text)
+
+
+def _arg(text: Any, path: str, *, extents: bool = False) -> TensorArg | NumberArg:
+    """A parameter. Its dimensions bind shape names; with `extents` (scratch, which the caller makes) they are expressions."""
     if not isinstance(text, str):
         raise HeadError(f"{path}: an arg must be a text such as \"x: f32[M, N]\", not {text!r}")
     if found := _TENSOR.match(text):
         name, dtype, dims, optional = found.groups()
         if dtype != "T" and dtype not in DTYPES:
             raise HeadError(f"{path}: arg {text!r}: {dtype!r} is not T or one of {', '.join(DTYPES)}")
-        return TensorArg(name, dtype, tuple(d.strip() for d in dims.split(",") if d.strip()), bool(optional))
+        parts = tuple(d.strip() for d in dims.split(",") if d.strip())
+        for part in parts:
+            if extents:
+                names(part)
+            elif not (part.isascii() and (part.isidentifier() or part.isdigit())):
+                raise HeadError(f"{path}: arg {text!r}: dimension {part!r} is neither a shape name nor a whole number")
+        return TensorArg(name, dtype, parts, bool(optional))
     if found := _NUMBER.match(text):
         name, kind, expression = found.groups()
         if kind not in C_TYPES:

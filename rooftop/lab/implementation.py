@@ -128,7 +128,7 @@ class CudaImplementation(Implementation):
     backend = "cuda"
 
     def __init__(self, path: Path, op: str, name: str | None = None, arch: int | None = None, text: str | None = None) -> None:
-        self._text = path.read_text(encoding="utf-8") if text is None else text
+        self._text = heads.read(path) if text is None else text
         self._head = heads.parse(self._text, _shown(path))
         super().__init__(path, op, name, max(arch or 0, self._head.arch))
         if arch and arch > self._head.arch:
@@ -170,7 +170,12 @@ class CudaImplementation(Implementation):
         return self._head.scratch_for(problem, config)
 
     def compile(self, kernels: Sequence[str], target: str) -> Binary:
-        return compile_cuda(self._text, name=_shown(self.path), target=target, kernels=sorted(set(kernels)))
+        source, name, target, wanted = self.compile_job(kernels, target)
+        return compile_cuda(source, name=name, target=target, kernels=wanted)
+
+    def compile_job(self, kernels: Sequence[str], target: str) -> tuple[str, str, str, tuple[str, ...]]:
+        """What `compile_many` takes."""
+        return self._text, _shown(self.path), target, tuple(sorted(set(kernels)))
 
     def prepare(self, problem: Problem, launches: Sequence[Launch], names: Sequence[str], index: int) -> list[Prepared]:
         kernels = tuple(sorted({launch.kernel for launch in launches}))

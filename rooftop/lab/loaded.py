@@ -13,11 +13,11 @@ from rooftop.lab.op import metas_of
 
 
 class Loaded:
-    """What `rooftop.load` returns. Calls with inputs of a kind seen before only launch."""
+    """What `rooftop.load` returns. Calls with inputs of a kind seen before only launch. Results have no gradient: asking for one is an error."""
 
     def __init__(self, path: Path, source: str | None = None) -> None:
         if source is None and not path.is_file():
-            raise FileNotFoundError(f"no file {path}")
+            raise FileNotFoundError(registry.no_file(path))
         if source is None:
             found = registry.user_file(path)
             if not isinstance(found, CudaImplementation):
@@ -35,8 +35,12 @@ class Loaded:
         return f"<{self.implementation.path.name}: {self.op.name}({', '.join(self.op.kinds)})>"
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        import torch
+
         values = self._bind(args, kwargs)
         tensors = [v for n, v in values.items() if n in self.op.tensor_names]
+        if torch.is_grad_enabled():
+            self._refuse_gradients(values)
         key = tuple(
             (v.shape, v.stride(), v.dtype, v.device, v.data_ptr() & 15) if n in self.op.tensor_names and v is not None else v
             for n, v in values.items()
@@ -45,11 +49,17 @@ class Loaded:
         plan = self._plans.get(key)
         if plan is None:
             plan = self._plans[key] = self._plan(values)
-        import torch
-
         with torch.cuda.device(next(t for t in tensors if t is not None).device):
             made = plan(tensors, [values[n] for n in self.op.late])
         return made[0] if len(made) == 1 else tuple(made)
+
+    def _refuse_gradients(self, values: dict[str, Any]) -> None:
+        wanting = [n for n, v in values.items() if n in self.op.tensor_names and getattr(v, "requires_grad", False)]
+        if wanting:
+            raise RuntimeError(
+                f"{self!r}: {', '.join(wanting)} requires a gradient, and a kernel that was loaded has none: "
+                "call it under torch.no_grad(), or with .detach()"
+            )
 
     def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         """The arguments by name, in the contract's order. Raises TypeError as a Python function does."""

@@ -18,15 +18,19 @@ A file a run, `results/<device>/<UTC time>-<run>.jsonl`, so that two processes n
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import os
 import platform
 import secrets
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cache
 from importlib import metadata
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +68,16 @@ class Writer:
     device: str
     run: str = field(default_factory=lambda: secrets.token_hex(4))
     _file: Any = None
+
+    def ready(self) -> Path:
+        """The folder of the device, after a try at writing into it. Raises OSError, with the folder, where that fails."""
+        where = self.folder / slug_of(self.device)
+        where.mkdir(parents=True, exist_ok=True)
+        try:
+            tempfile.TemporaryFile(dir=where).close()
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(where)) from None
+        return where
 
     @property
     def path(self) -> Path:
@@ -106,14 +120,16 @@ def read_file(path: Path) -> tuple[list[Record], str | None]:
 
     Raises RecordError where any other line is not a record."""
     records: list[Record] = []
-    lines = path.read_text(encoding="utf-8").split("\n")
+    lines = path.read_bytes().split(b"\n")
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
         try:
-            record = json.loads(line)
+            record = json.loads(line.decode("utf-8"))
             if not isinstance(record, dict) or record.get("kind") not in KINDS:
                 raise ValueError(f"kind must be one of {', '.join(KINDS)}")
+            if not isinstance(record.get("device", {}), dict):
+                raise ValueError(f"device is {record['device']!r}; it must be a table")
         except ValueError as error:
             if number == len(lines):  # no newline after it: the run ended while writing
                 return records, f"{path.name}:{number}: cut off, left out"
@@ -122,9 +138,14 @@ def read_file(path: Path) -> tuple[list[Record], str | None]:
     return records, None
 
 
-def read(folder: Path) -> list[Record]:
-    """Every record below `folder`, oldest first. An absent folder has none."""
-    found = [r for path in sorted(folder.rglob("*.jsonl")) for r in read_file(path)[0]]
+def read(folder: Path, cut: list[str] | None = None) -> list[Record]:
+    """Every record below `folder`, oldest first. An absent folder has none. `cut` is given a text for each file whose last line was cut off."""
+    found: list[Record] = []
+    for path in sorted(folder.rglob("*.jsonl")):
+        records, note = read_file(path)
+        found += records
+        if note and cut is not None:
+            cut.append(note)
     return sorted(found, key=lambda r: str(r.get("at", "")))
 
 
@@ -169,27 +190,65 @@ def merge(source: Path, into: Path) -> Merged:
 
 def _place(folder: Path, name: str, text: str, result: Merged) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    target = folder / name
-    number = 2
-    while target.exists():
-        present = target.read_text(encoding="utf-8")
-        if present.startswith(text):
-            result.same.append(target.name)
-            return
-        if text.startswith(present):
-            _write_whole(target, text)
-            result.grown.append(target.name)
-            return
-        target = folder / f"{Path(name).stem}-{number}.jsonl"
-        number += 1
-    _write_whole(target, text)
-    result.added.append(target.name)
+    content = text.encode()
+    with _alone(folder):
+        for number in count(1):
+            target = folder / (name if number == 1 else f"{Path(name).stem}-{number}.jsonl")
+            if not target.exists() and _claim(target, content):
+                result.added.append(target.name)
+                return
+            present = target.read_bytes()
+            if present.startswith(content):
+                result.same.append(target.name)
+                return
+            if present and content.startswith(present):  # an empty one may be another's, about to be written
+                with _written(target, content) as temporary:
+                    os.replace(temporary, target)
+                result.grown.append(target.name)
+                return
 
 
-def _write_whole(path: Path, text: str) -> None:
-    temporary = path.with_suffix(f".{os.getpid()}.tmp")
-    temporary.write_text(text, encoding="utf-8")
-    os.replace(temporary, path)
+@contextlib.contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """One merge at a time in a folder, so that none replaces what another has just let grow. Where the file system has no locks: nothing."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        with contextlib.suppress(OSError):
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+@contextlib.contextmanager
+def _written(target: Path, content: bytes) -> Iterator[Path]:
+    """`content` on disk beside `target` under a name of its own, which is gone afterwards."""
+    temporary = target.with_suffix(f".{os.getpid()}-{secrets.token_hex(4)}.tmp")
+    try:
+        _put(temporary, content)
+        yield temporary
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _put(path: Path, content: bytes) -> None:
+    with open(path, "xb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _claim(target: Path, content: bytes) -> bool:
+    """Make `target`, whole, unless somebody else has made it by now: False then."""
+    with _written(target, content) as temporary, contextlib.suppress(FileExistsError):
+        try:
+            os.link(temporary, target)
+        except FileExistsError:
+            raise
+        except OSError:  # a file system without links: others may see the file grow
+            _put(target, content)
+        return True
+    return False
 
 
 def latest(records: Iterable[Record], kind: str) -> dict[tuple[str, str, str], Record]:

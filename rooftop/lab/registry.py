@@ -211,14 +211,14 @@ def _rungs(name: str, folder: Path, op_name: str, house: House) -> list[Rung]:
         head: heads.Head | None
         found: Implementation
         if path.suffix == ".toml":
-            head = heads.parse(path.read_text(encoding="utf-8"), f"ladders/{name}/{path.name}", toml=True)
+            head = heads.parse(heads.read(path), f"ladders/{name}/{path.name}", toml=True)
             found = implementation(head.implementation or "", house)
         elif path.suffix == ".cu":
             found = CudaImplementation(path, op_name, rung_name)
             head = found.head
         else:
             found = TritonImplementation(path, op_name, rung_name)
-            head = heads.of_python(path.read_text(encoding="utf-8"), f"ladders/{name}/{path.name}")
+            head = heads.of_python(heads.read(path), f"ladders/{name}/{path.name}")
         rungs.append(Rung(name, number, slug, path, head, found))
     return rungs
 
@@ -233,14 +233,21 @@ def rung(name: str, house: House = HOUSE) -> Rung:
     raise unknown("rung", name, [r.name for r in found.rungs])
 
 
+def no_file(path: Path) -> str:
+    """What to say where `path` is no file: with the name beside it that comes closest."""
+    present = [p.name for p in path.parent.iterdir() if p.suffix in (".cu", ".py")] if path.parent.is_dir() else []
+    close = get_close_matches(path.name, present, 1)
+    return f"no file {path}" + (f"; did you mean {close[0]!r}?" if close else "")
+
+
 def user_file(path: Path) -> Implementation:
     """A user's own kernel: a `.cu` whose head names its op, or a `.py` whose name reads as a kernel's.
 
     Raises RegistryError or HeadError with what is accepted."""
     if not path.is_file():
-        raise RegistryError(f"no file {path}")
+        raise RegistryError(no_file(path))
     if path.suffix == ".cu":
-        head = heads.parse(path.read_text(encoding="utf-8"), str(path))
+        head = heads.parse(heads.read(path), str(path))
         if head.op is None:
             raise heads.HeadError(f"{path}: the head names no op (op = \"softmax\"); there are {', '.join(op_names())}")
         op(head.op)

@@ -56,7 +56,7 @@ def climb(page: LadderPage, device: DeviceView, case: str) -> dict[str, Any]:
     peers = [p for p in page.peers.get((device.name, case), ()) if not p.stale]
     for (colour, dash), peer in zip(cycle(PEERS), peers, strict=False):
         level(peer.roofs.throughput(peer.seconds), peer.subject.removeprefix("peer:"), colour, dash, f"<br>{_micro(peer.seconds)}")
-    data.append(_series("measured", fresh, unit, BLUE, "circle", "lines+markers"))
+    data.append(_broken(_series("measured", fresh, unit, BLUE, "circle", "lines+markers")))
     if stale:
         data.append(_series("stale", stale, unit, GREY, "circle-open", "markers"))
     if case == page.headline and device == page.devices[0] and (marks := _predicted(page, device, case)):
@@ -65,7 +65,7 @@ def climb(page: LadderPage, device: DeviceView, case: str) -> dict[str, Any]:
             "text": [m[2] for m in marks], "hovertemplate": "%{text}<extra></extra>",
             "marker": {"symbol": "diamond-open", "size": 11, "color": AMBER, "line": {"width": 2}},
         })  # fmt: skip
-    values = [v for series in data for v in series["y"]]
+    values = [v for series in data for v in series["y"] if v is not None]
     name = next(c.id for c in page.cases if c.id == case)
     low, high = min(values), max(values)
     return {
@@ -103,6 +103,16 @@ def _series(name: str, cells: Sequence[tuple[int, RungRow, Measured]], unit: str
         "text": [_hover(r, m, unit) for _, r, m in cells], "hovertemplate": "%{text}<extra></extra>",
         "line": {"color": colour, "width": 2}, "marker": {"symbol": symbol, "size": 9, "color": colour},
     }  # fmt: skip
+
+
+def _broken(series: dict[str, Any]) -> dict[str, Any]:
+    """The series with a gap where a rung is left out: a line across it would show what nobody measured."""
+    for i in range(len(series["x"]) - 1, 0, -1):
+        if series["x"][i] - series["x"][i - 1] > 1:
+            series["x"].insert(i, series["x"][i] - 0.5)
+            for values, nothing in ((series["y"], None), (series["error_y"]["array"], 0.0), (series["error_y"]["arrayminus"], 0.0), (series["text"], "")):
+                values.insert(i, nothing)
+    return series
 
 
 def _hover(rung: RungRow, m: Measured, unit: str) -> str:

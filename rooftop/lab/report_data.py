@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from rooftop.lab import registry, settings
+from rooftop.lab import registry, report_checks, settings
 from rooftop.lab.devices import lookup
 from rooftop.lab.records import Record
 from rooftop.lab.report_model import (
@@ -30,6 +30,7 @@ from rooftop.lab.report_model import (
     Prediction,
     Roofs,
     RungRow,
+    Sanitized,
     ScoreRow,
     SiteData,
     Summary,
@@ -38,6 +39,7 @@ from rooftop.lab.report_model import (
     target_facts,
 )  # fmt: skip
 from rooftop.lab.roofline import Ceilings
+from rooftop.lab.sanitize import digest_of
 from rooftop.lab.spec import TARGETS, Case, Device, Work
 from rooftop.lab.subjects import Subject
 
@@ -57,7 +59,7 @@ def gather(
 
     records   as `rooftop.lab.records.read` gives them
     facts     (subject, architecture) -> facts of its binary at the headline case (see `target_facts`)
-    checks    results of checks made just now, each a `rooftop.lab.check.Result.dict()`"""
+    checks    results of checks made just now, each a `rooftop.lab.check.Result.to_json()`"""
     return Gatherer(list(records), dict(facts or {}), list(checks), house).site(now or datetime.now(UTC))
 
 
@@ -69,7 +71,7 @@ class Gatherer:
     facts: Mapping[tuple[str, int], Mapping[str, Any]]
     checks: list[Mapping[str, Any]]
     house: registry.House
-    _digests: dict[tuple[str, str, str, Device], str] = field(default_factory=dict)
+    _digests: dict[tuple[str, str, tuple[str, ...], Device], str] = field(default_factory=dict)
     _ceilings: dict[str, tuple[Ceilings | None, Ceilings | None]] = field(default_factory=dict)
 
     def site(self, now: datetime) -> SiteData:
@@ -110,15 +112,16 @@ class Gatherer:
         subject = self.subjects.get((op_name, name))
         if subject is None:
             return f"{name} is no longer in the tree"
-        case = next((c for c in subject.op.cases if c.id == record.get("case")), None)
-        if case is None:
+        cases = {c.id: c for c in subject.op.cases}
+        ids = tuple(map(str, record["cases"])) if record["kind"] == "sanitize" else (str(record.get("case")),)
+        if any(i not in cases for i in ids):
             return f"{op_name} no longer has this case"
         device = device_of(record)
-        if why := subject.supports(case, device):
+        if why := next((why for i in ids if (why := subject.supports(cases[i], device))), None):
             return f"it no longer takes this case: {why}"
-        key = (op_name, name, case.id, device)
+        key = (op_name, name, ids, device)
         if key not in self._digests:
-            self._digests[key] = subject.digest(case, device)
+            self._digests[key] = digest_of(subject, ids, device) if record["kind"] == "sanitize" else subject.digest(cases[ids[0]], device)
         return None if self._digests[key] == record.get("digest") else CHANGED
 
     # -- records ----------------------------------------------------------------------------------------------------
@@ -244,27 +247,23 @@ class Gatherer:
         previous = before.cells.get((devices[0].name, headline)) if devices and before else None
         return RungRow(
             number=rung.number, slug=rung.slug, name=rung.name, path=_shown(path), shipped=shipped, idea=idea, limit=limit, cells=cells,
-            unsupported=unsupported, facts=facts, checks=self.checked(op, rung.name, shipped), source=text,
+            unsupported=unsupported, facts=facts, checks=self.checked(op, rung.name, shipped),
+            sanitized=self.sanitized(op, rung.name, shipped), source=text,
             predictions=_predictions(predict, best, previous, facts, before is None), measured_speedup=_speedup(best, previous),
             restated=bool(best and best.predict and best.predict != predict),
         )  # fmt: skip
 
     def checked(self, op: str, *names: str | None) -> tuple[Checked, ...]:
-        """Checks made just now, then those recorded on each card (the newest of each case)."""
-        found = []
+        """Checks made just now, then those recorded on each card."""
         now = [c for c in self.checks if c["op"] == op and c["subject"] in names]
-        if now:
-            found.append(_checked("just now, here", now))
-        newest: dict[tuple[str, str], Record] = {}
-        for r in (r for r in self.records if r["kind"] == "check" and r.get("op") == op and r.get("subject") in names and self.stale(r) is None):
-            newest[(str(r["device"]["name"]), str(r["case"]))] = r
-        for device in sorted({d for d, _ in newest}):
-            rows = [r for (d, _), r in newest.items() if d == device]
-            day = max(str(r.get("at", "")) for r in rows)[:10]
-            found.append(_checked(f"{device}, {day}", [
-                {"status": "ok" if r["error"].get("ok") else "wrong", "backend": r.get("backend", ""), "case": r["case"]} for r in rows
-            ]))  # fmt: skip
-        return tuple(found)
+        return report_checks.checked(now, [r for r in self._of("check", op, *names) if self.stale(r) is None])
+
+    def sanitized(self, op: str, *names: str | None) -> tuple[Sanitized, ...]:
+        """Runs under compute-sanitizer on each card."""
+        return report_checks.sanitized(registry.op(op, self.house), self._of("sanitize", op, *names), self.stale)
+
+    def _of(self, kind: str, op: str, *names: str | None) -> list[Record]:
+        return sorted((r for r in self.records if r["kind"] == kind and r.get("op") == op and r.get("subject") in names), key=lambda r: str(r.get("at", "")))
 
     # -- scores -----------------------------------------------------------------------------------------------------
 
@@ -272,7 +271,7 @@ class Gatherer:
         op = registry.op(name, self.house)
         found = registry.implementations(name, self.house)
         cases = [c for c in op.cases if "bench" in c.tags]
-        implementations = tuple(ImplementationView(i.name, i.backend, i.arch, _shown(i.path)) for i in found)
+        implementations = tuple(ImplementationView(i.name, i.backend, i.arch, _shown(i.path), self.sanitized(name, i.name)) for i in found)
         names = {i.name for i in found}
         mine = [r for r in self.records if r["kind"] == "bench" and r.get("op") == name and r.get("subject") in names]
         scores = []
@@ -369,14 +368,6 @@ def _fact(name: str, now: Measured | None, facts: Sequence[TargetFacts]) -> floa
             if name in known:
                 return float(known[name])
     return None
-
-
-def _checked(where: str, rows: Sequence[Mapping[str, Any]]) -> Checked:
-    failed = tuple((str(r["case"]), str(r.get("message", ""))) for r in rows if r["status"] in ("wrong", "error"))
-    skipped = [str(r.get("message", "")) for r in rows if r["status"] == "skipped"]
-    backends = " and ".join(sorted({str(r["backend"]) for r in rows if r.get("backend") and r["status"] != "skipped"}))
-    where += f" ({backends})" if backends else ""
-    return Checked(where, sum(r["status"] == "ok" for r in rows), failed, len(skipped), max(skipped, key=skipped.count, default=""))
 
 
 def _docstring(text: str) -> str:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
 from rooftop.lab.spec import TARGETS, Device
 
 SCALE: Mapping[str, float] = {"GB/s": 1e9, "TFLOP/s": 1e12, "Top/s": 1e12}
-COPY = "ceiling:copy"  # what records call a plain copy of as many bytes, timed beside the kernels
+STREAMS = ("ceiling:copy", "ceiling:read")  # what records call a plain copy, or read, of as many bytes, timed beside the kernels
 SUSPICIOUS = 1.02  # a share of the roof above this says that the calibration is bad
 
 
@@ -110,7 +110,7 @@ class Measured:
     @property
     def copy_share(self) -> float | None:
         """Speed beside a plain copy of as many bytes, timed side by side."""
-        return next((v.speed for v in self.versus if v.name == COPY), None)
+        return next((v.speed for v in self.versus if v.name in STREAMS), None)
 
     @property
     def date(self) -> str:
@@ -190,6 +190,44 @@ class Checked:
 
 
 @dataclass(frozen=True)
+class ToolRun:
+    """One tool of compute-sanitizer on one subject. `words`: the first finding, or why the run is stale."""
+
+    tool: str
+    state: str  # clean, wrong, stale, not run
+    errors: int = 0  # 0 and wrong: the results were, or the kernels did not come to their end
+    cases: int = 0
+    edge: bool = True  # all of the cases are edge cases
+    words: str = ""
+
+
+@dataclass(frozen=True)
+class Sanitized:
+    """Every tool of compute-sanitizer on one subject, on one card."""
+
+    device: str
+    date: str
+    tools: tuple[ToolRun, ...]
+
+    @property
+    def short(self) -> str:
+        return self.device.removeprefix("NVIDIA ")
+
+    @property
+    def lines(self) -> tuple[tuple[str, ToolRun], ...]:
+        """Tools that say the same, together: their names, and one of them."""
+        alike: dict[ToolRun, list[str]] = {}
+        for run in self.tools:
+            alike.setdefault(replace(run, tool=""), []).append(run.tool)
+        return tuple((", ".join(names), run) for run, names in alike.items())
+
+    @property
+    def state(self) -> str:
+        """The worst of its tools: wrong, stale, not run, clean."""
+        return min((run.state for run in self.tools), key=("wrong", "stale", "not run", "clean").index)
+
+
+@dataclass(frozen=True)
 class CaseView:
     id: str
     name: str
@@ -225,6 +263,7 @@ class RungRow:
     unsupported: Mapping[str, str]  # case id -> why
     facts: tuple[TargetFacts, ...]
     checks: tuple[Checked, ...]
+    sanitized: tuple[Sanitized, ...]  # by card
     source: str
     predictions: tuple[Prediction, ...]
     measured_speedup: float | None  # over the rung before, at the headline case on the first card
@@ -296,6 +335,7 @@ class ImplementationView:
     backend: str
     arch: int
     path: str
+    sanitized: tuple[Sanitized, ...]  # by card
 
 
 @dataclass(frozen=True)

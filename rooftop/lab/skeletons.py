@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import keyword
 import re
 from pathlib import Path
 
-from rooftop.lab import registry
+from rooftop.lab import api, registry, settings
 from rooftop.lab.registry import HOUSE, House
 
 _NAME = re.compile(r"^[a-z][a-z0-9]*(?:_[a-z0-9]+)*$")
@@ -17,7 +18,7 @@ def write(kind: str, name: str, house: House = HOUSE) -> Path:
     `op scale`: a contract, a copy of `add` under the new name, to be changed line by line. `kernel add__mine__triton`: a second kernel of `add`.
     `rung softmax_cuda/08_my_idea`: the last `.cu` rung, its idea, prediction and limit emptied.
 
-    Raises ValueError for another kind, a name that cannot be one, or a file that is there already; RegistryError for what is not there."""
+    Raises ValueError for another kind, a name or number that cannot be one, or a file that is there already; RegistryError for what is not there."""
     makers = {"op": _op, "kernel": _kernel, "rung": _rung}
     if kind not in makers:
         raise ValueError(f"kind is {kind!r}; it is one of {', '.join(makers)}")
@@ -34,6 +35,10 @@ def write(kind: str, name: str, house: House = HOUSE) -> Path:
 def _op(name: str, house: House) -> tuple[Path, str]:
     if not _NAME.match(name) or name.endswith("_bwd"):
         raise ValueError(f"{name!r} cannot name an op: lower-case words joined by _, not ending in _bwd")
+    if keyword.iskeyword(name):
+        raise ValueError(f"{name!r} cannot name an op: it is a keyword of Python")
+    if name in api.OWN or (settings.PACKAGE / name).is_dir():
+        raise ValueError(f"{name!r} cannot name an op: rooftop.{name} is the package's own")
     model = (HOUSE.ops / "add.py").read_text(encoding="utf-8")
     text = re.sub(r"\badd\b(?=[:(])", name, model).replace('"""Elementwise sum', f'"""{name}, to be written (this is the contract of add). Elementwise sum', 1)
     return house.ops / f"{name}.py", text
@@ -54,11 +59,18 @@ def _kernel(name: str, house: House) -> tuple[Path, str]:
 def _rung(name: str, house: House) -> tuple[Path, str]:
     ladder_name, _, stem = name.partition("/")
     ladder = registry.ladder(ladder_name, house)
-    if not registry._RUNG.match(stem):
+    match = registry._RUNG.match(stem)
+    if not match:
         raise ValueError(f"{name!r} must read <ladder>/NN_slug, as softmax_cuda/08_my_idea")
-    model = [r for r in ladder.rungs if r.path.suffix == ".cu"][-1]
-    text = model.path.read_text(encoding="utf-8")
+    path = ladder.path / f"{stem}.cu"
+    for rung in ladder.rungs:
+        if rung.number == int(match["number"]) and rung.path != path:
+            raise ValueError(f"{name!r}: number {match['number']} is taken by {rung.path.name}; the next that is free is {ladder.rungs[-1].number + 1:02d}")
+    models = [r.path for r in ladder.rungs if r.path.suffix == ".cu"]
+    if not models:
+        raise ValueError(f"{ladder_name} has no .cu rung to start from: write one by hand (docs/head.md)")
+    text = models[-1].read_text(encoding="utf-8")
     for key in ("idea", "limit"):
         text = re.sub(rf'^({key}\s*=\s*)"(?:\\.|[^"\\])*"', r'\1""', text, count=1, flags=re.M)
     text = re.sub(r"^(predict\s*=\s*)\{[^}]*\}", r"\1{ }", text, count=1, flags=re.M)
-    return ladder.path / f"{stem}.cu", text
+    return path, text

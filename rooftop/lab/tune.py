@@ -11,7 +11,7 @@ import dataclasses
 import multiprocessing
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -21,7 +21,7 @@ from typing import Any, Literal
 from rooftop.lab import check, implementation, records, settings
 from rooftop.lab.bench import LONGEST_S, MEMORY, Bench, Field, NoGpuError
 from rooftop.lab.bench import Summary as BenchSummary
-from rooftop.lab.compile import CompileError
+from rooftop.lab.compile import compile_many
 from rooftop.lab.implementation import CudaImplementation, Implementation
 from rooftop.lab.source import digest
 from rooftop.lab.spec import DTYPES, Case, Device
@@ -339,15 +339,7 @@ def compile_configs(todo: Iterable[Job], device: Device) -> int:
                 kernels = tuple(sorted({x.kernel for x in job.implementation.launches(problem, config)}))
                 programs[(job.implementation.name, kernels)] = job.implementation
 
-    def compile_one(kernel: CudaImplementation, kernels: tuple[str, ...]) -> None:
-        try:
-            kernel.compile(kernels, device.target)
-        except CompileError:
-            return
-
-    with ThreadPoolExecutor(settings.load().jobs) as pool:
-        for result in [pool.submit(compile_one, i, kernels) for (_, kernels), i in programs.items()]:
-            result.result()
+    compile_many([i.compile_job(kernels, device.target) for (_, kernels), i in programs.items()])
     return len(programs)
 
 

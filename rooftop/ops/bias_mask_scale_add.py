@@ -54,6 +54,8 @@ def bias_mask_scale_add(
     if x.dim() == 0:
         raise ValueError("bias_mask_scale_add: x has no dimensions; it must have at least one")
     for what, t, dtype, shape in (("bias", bias, x.dtype, tuple(x.shape[-1:])), ("mask", mask, torch.bool, tuple(x.shape))):
+        if t is not None and not isinstance(t, torch.Tensor):
+            raise TypeError(f"bias_mask_scale_add: {what} is a {type(t).__name__}; it must be a tensor")
         if t is not None and (t.dtype != dtype or tuple(t.shape) != shape or t.device != x.device):
             raise ValueError(f"bias_mask_scale_add: {what} is {t.dtype} {tuple(t.shape)} on {t.device}; it must be {dtype} {shape} on {x.device}")
     if not 0 <= p <= 1 or (p and mask is not None):

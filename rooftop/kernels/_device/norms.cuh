@@ -1,4 +1,4 @@
-// Normalisation of rows in CUDA C++: rms_norm and layer_norm, forward and backward, which differ in CENTRE alone. A row is shared out over
+// Normalisation of rows in CUDA C++: rms_norm and layer_norm, which differ in CENTRE alone; their backward: norms_bwd.cuh. A row is shared out over
 // the blocks of a cluster; every warp leaves its part of the statistics in the shared memory of all of them, one barrier, and every warp
 // folds the parts. Parts with a mean of their own are folded after Chan, Golub & LeVeque 1979, so that one barrier is enough.
 #pragma once
@@ -6,43 +6,22 @@
 #include <cuda_pipeline.h>
 
 #include "packs.cuh"
+#include "quotients.cuh"
 
 namespace cg = cooperative_groups;
 
-/// N elements of T as they lie in memory: a pack, or one element where rows start anywhere.
-template <typename T, int N>
-struct Raw {
-    uint4 v;
-    __device__ void load(const T* p) { v = *reinterpret_cast<const uint4*>(p); }
-    __device__ void load_again(const T* p) {  // volatile: not to be taken out of the loop into registers
-        asm volatile("ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
-    }
-    __device__ void clear() { v = make_uint4(0, 0, 0, 0); }
-    __device__ void widen(float (&f)[N]) const { Pack<T>::widen(v, f); }
-    __device__ static void store(T* p, const float (&f)[N]) { __stcs(reinterpret_cast<uint4*>(p), Pack<T>::narrow(f)); }
-};
-template <typename T>
-struct Raw<T, 1> {
-    T v;
-    __device__ void load(const T* p) { v = *p; }
-    __device__ void load_again(const T* p) { v = *static_cast<const volatile T*>(p); }
-    __device__ void clear() { v = T(0.0f); }
-    __device__ void widen(float (&f)[1]) const { f[0] = static_cast<float>(v); }
-    __device__ static void store(T* p, const float (&f)[1]) { *p = T(f[0]); }
-};
-
-/// A warp's part of a row: its elements, their mean and the sum of squares about it; backward: the sum of g, and of g times (s - mean).
+/// A warp's part of a row: its elements, their mean and the sum of squares about it.
 struct Part {
-    float n, mean, squares, g, products;
+    float n, mean, squares;
 };
 
 /// Every warp's part into the shared memory of every block of the cluster; then all have all.
 template <int WARPS, int CLUSTER>
-__device__ void share_parts(Part* parts, const Part& mine, int rank, bool started) {
+__device__ void share_parts(Part* parts, const Part& mine, int rank) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     if (CLUSTER > 1) {
         const auto cluster = cg::this_cluster();
-        if (!started) cluster.barrier_wait();
+        cluster.barrier_wait();
         if (lane < CLUSTER) *cluster.map_shared_rank(&parts[rank * WARPS + warp], lane) = mine;
         cluster.sync();
     } else {
@@ -52,25 +31,21 @@ __device__ void share_parts(Part* parts, const Part& mine, int rank, bool starte
 }
 
 /// The parts of a row folded into one, by every warp for itself. Without CENTRE all means are 0.
-template <int PARTS, bool CENTRE, bool BACKWARD>
+template <int PARTS, bool CENTRE>
 __device__ Part fold_parts(const Part* parts, int C) {
     const int lane = threadIdx.x % 32;
-    Part p = {static_cast<float>(C), 0, 0, 0, 0};
+    Part p = {static_cast<float>(C), 0, 0};
     if (CENTRE) {
 #pragma unroll
-        for (int i = lane; i < PARTS; i += 32) p.mean += parts[i].n * parts[i].mean;
-        p.mean = warp_sum(p.mean) / C;
+        for (int i = lane; i < PARTS; i += 32) p.mean += parts[i].n * (parts[i].mean - parts[0].mean);
+        p.mean = parts[0].mean + over(warp_sum(p.mean), C);  // exact where all are equal
     }
 #pragma unroll
     for (int i = lane; i < PARTS; i += 32) {
         const float off = CENTRE ? parts[i].mean - p.mean : 0;
         p.squares += parts[i].squares + (CENTRE ? parts[i].n * off * off : 0);
-        if (BACKWARD) p.products += parts[i].products + (CENTRE ? parts[i].g * off : 0);
-        if (BACKWARD && CENTRE) p.g += parts[i].g;
     }
     p.squares = warp_sum(p.squares);
-    if (BACKWARD) p.products = warp_sum(p.products);
-    if (BACKWARD && CENTRE) p.g = warp_sum(p.g);
     return p;
 }
 
@@ -132,22 +107,32 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
 #pragma unroll
         for (int j = 0; j < N; ++j) CENTRE ? total += f[j] : squares += f[j] * f[j];
     }
-    Part part = {0, 0, 0, 0, 0};
+    Part part = {0, 0, 0};
     if (CENTRE) {
         part.n = warp_sum(count);
-        part.mean = part.n == 0 ? 0 : warp_sum(total) / part.n;
-        squares = has_single ? (single - part.mean) * (single - part.mean) : 0;
+        part.mean = over(warp_sum(total), fmaxf(part.n, 1));
+        float rest = has_single ? single - part.mean : 0;
+        squares = rest * rest;
 #pragma unroll 4
         for (int k = tid; k < share.mine; k += THREADS) {
             P::widen(held[k], f);
 #pragma unroll
-            for (int j = 0; j < N; ++j) squares += (f[j] - part.mean) * (f[j] - part.mean);
+            for (int j = 0; j < N; ++j) {
+                const float off = f[j] - part.mean;
+                rest += off;
+                squares += off * off;
+            }
         }
+        rest = over(warp_sum(rest), fmaxf(part.n, 1));  // the rounding error of the mean
+        part.mean += rest;
+        squares = warp_sum(squares) - part.n * rest * rest;
+    } else {
+        squares = warp_sum(squares);
     }
-    part.squares = warp_sum(squares);
-    share_parts<WARPS, CLUSTER>(parts, part, rank, false);
-    const Part all = fold_parts<WARPS * CLUSTER, CENTRE, false>(parts, C);
-    const float scale = 1 / sqrtf(all.squares / C + eps);
+    part.squares = fmaxf(squares, 0);
+    share_parts<WARPS, CLUSTER>(parts, part, rank);
+    const Part all = fold_parts<WARPS * CLUSTER, CENTRE>(parts, C);
+    const float scale = reciprocal_root(over(all.squares, C) + eps);
 
     const bool together = aligned(y + share.first), together_w = aligned(w + share.first), together_b = aligned(b + share.first);
 #pragma unroll 4
@@ -158,12 +143,12 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
         for (int j = 0; j < N; ++j) f[j] = (f[j] - all.mean) * scale;
         float g[N];
         if (w) {
-            P::widen(P::load(w + column, together_w), g);
+            P::widen(P::load_within(w + column, together_w, w, w + C), g);
 #pragma unroll
             for (int j = 0; j < N; ++j) f[j] *= g[j];
         }
         if (b) {
-            P::widen(P::load(b + column, together_b), g);
+            P::widen(P::load_within(b + column, together_b, b, b + C), g);
 #pragma unroll
             for (int j = 0; j < N; ++j) f[j] += g[j];
         }
@@ -177,153 +162,107 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
     }
 }
 
-/// dx, and this cluster's part of dweight and dbias -> pw, pb[cluster, C]. A cluster walks over rows `clusters` apart. Each thread owns 16
-/// columns: a row of s and dy in registers, its sums of dweight and dbias, and the next STAGES rows on their way to its own part of shared
-/// memory (with N = 1, where rows start anywhere, one row on its way to registers).
-template <typename T, int N, int THREADS, int CLUSTER, int BLOCKS, int STAGES, bool CENTRE, bool WEIGHT, bool BIAS, bool SECOND>
+/// As norm_forward, of rows that start on 16 bytes and fit one block: a row a block, PIECES packs a thread, in registers. EARLY: the weight and
+/// the bias are asked for before the barrier, at 4 registers a pack.
+template <typename T, int THREADS, int PIECES, int BLOCKS, bool EARLY, bool CENTRE, bool RESIDUAL>
 __global__ void __launch_bounds__(THREADS, BLOCKS)
-    norm_backward(int R, int C, int clusters, const T* __restrict__ dy, long long dys, const T* __restrict__ ds, long long dss,
-                  const T* __restrict__ s, long long ss, const T* __restrict__ w, T* __restrict__ dx, long long dxs, float* __restrict__ pw,
-                  float* __restrict__ pb, float eps) {
-    using Held = Raw<T, N>;
-    constexpr int PIECES = 16 / N, WARPS = THREADS / 32, PARTS = WARPS * CLUSTER;
-    constexpr bool KEEP = sizeof(T) == 2 && N > 1 && THREADS <= 512;  // the weight in registers; else from the L1 each time
-    __shared__ Part parts[2][PARTS];  // of even and of odd steps, so that one barrier a row is enough
-    const int tid = threadIdx.x, rank = CLUSTER == 1 ? 0 : blockIdx.x % CLUSTER, id = blockIdx.x / CLUSTER;
-    const int slice = (C + CLUSTER * N - 1) / (CLUSTER * N) * N, first = rank * slice, last = min(first + slice, C);
-
-    const auto column = [&](int i) { return first + (i * THREADS + tid) * N; };
-    const auto load = [&](Held(&to)[PIECES], const T* row) {
+    norm_whole(int C, const T* __restrict__ x, long long xs, const T* __restrict__ r, long long rs, const T* __restrict__ w,
+               const T* __restrict__ b, T* __restrict__ y, long long ys, T* __restrict__ s, long long ss, float eps) {
+    using P = Pack<T>;
+    constexpr int N = P::N, WARPS = THREADS / 32;
+    static_assert(WARPS <= 32, "a lane folds one warp's part");
+    __shared__ float2 parts[WARPS];  // mean and sum of squares about it
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const long long row = blockIdx.x;
+    const auto column = [&](int i) { return (i * THREADS + static_cast<int>(threadIdx.x)) * N; };
+    const auto columns_of = [&](int warp) {  // elements of a warp
+        int n = 0;
 #pragma unroll
-        for (int i = 0; i < PIECES; ++i) column(i) < last ? to[i].load(row + column(i)) : to[i].clear();
+        for (int i = 0; i < PIECES; ++i) n += max(0, min(C - (i * THREADS + warp * 32) * N, 32 * N));
+        return static_cast<float>(n);
     };
-    const auto slot = [&](int stage, int which, int i) { return held + ((stage * 2 + which) * PIECES + i) * THREADS + tid; };
-    const auto fetch = [&](int stage, long long row) {
-        if (row < R) {
+    uint4 p[PIECES], pw[PIECES], pb[PIECES];
+    float f[N], g[N];
 #pragma unroll
-            for (int i = 0; i < PIECES; ++i) {
-                if (column(i) >= last) continue;
-                __pipeline_memcpy_async(slot(stage, 0, i), s + row * ss + column(i), 16);
-                __pipeline_memcpy_async(slot(stage, 1, i), dy + row * dys + column(i), 16);
-            }
+    for (int i = 0; i < PIECES; ++i) p[i] = column(i) < C ? P::load(x + row * xs + column(i), true) : make_uint4(0, 0, 0, 0);
+    if (RESIDUAL) {
+#pragma unroll
+        for (int i = 0; i < PIECES; ++i) pw[i] = column(i) < C ? P::load(r + row * rs + column(i), true) : make_uint4(0, 0, 0, 0);
+#pragma unroll
+        for (int i = 0; i < PIECES; ++i) {
+            P::widen(p[i], f), P::widen(pw[i], g);
+#pragma unroll
+            for (int j = 0; j < N; ++j) f[j] += g[j];
+            p[i] = P::narrow(f);  // what is normalised is what is returned
+            if (column(i) < C) P::store(s + row * ss + column(i), true, p[i]);
         }
-        __pipeline_commit();
+    }
+    const auto ask = [&](int i) {
+        if (w && column(i) < C) pw[i] = P::load(w + column(i), true);
+        if (b && column(i) < C) pb[i] = P::load(b + column(i), true);
     };
-    Held a[PIECES], g[PIECES], next_a[PIECES], next_g[PIECES], weight[PIECES], second[PIECES];
-    const auto weigh = [&](int i, float(&k)[N]) {
-        if (!KEEP) weight[i].load_again(w + column(i));
-        weight[i].widen(k);
-    };
-    float sum_w[PIECES][N] = {}, sum_b[PIECES][N] = {}, n = 0;
-    if (WEIGHT && KEEP) load(weight, w);
+    if (EARLY) {
+#pragma unroll
+        for (int i = 0; i < PIECES; ++i) ask(i);
+    }
+    float mean = 0, squares = 0, rest = 0;
     if (CENTRE) {
 #pragma unroll
-        for (int i = 0; i < PIECES; ++i) n += column(i) < last ? N : 0;
-        n = warp_sum(n);
-    }
-    if constexpr (N > 1) {
-        for (int stage = 0; stage < STAGES; ++stage) fetch(stage, id + static_cast<long long>(stage) * clusters);
-    } else {
-        if (id < R) load(next_a, s + id * ss), load(next_g, dy + id * dys);
-    }
-    if (CLUSTER > 1) cg::this_cluster().sync();  // all blocks have started
-
-    int step = 0, stage = 0;
-    for (int row = id; row < R; row += clusters, step ^= 1) {
-        if constexpr (N > 1) {
-            __pipeline_wait_prior(STAGES - 1);
-#pragma unroll
-            for (int i = 0; i < PIECES; ++i) {
-                if (column(i) < last) {
-                    a[i].v = *slot(stage, 0, i), g[i].v = *slot(stage, 1, i);
-                } else {
-                    a[i].clear(), g[i].clear();
-                }
-            }
-            fetch(stage, row + static_cast<long long>(STAGES) * clusters);
-            stage = stage + 1 == STAGES ? 0 : stage + 1;
-        } else {
-#pragma unroll
-            for (int i = 0; i < PIECES; ++i) a[i] = next_a[i], g[i] = next_g[i];
-            const long long next = static_cast<long long>(row) + clusters;
-            if (next < R) load(next_a, s + next * ss), load(next_g, dy + next * dys);
-        }
-        if (SECOND) load(second, ds + row * dss);
-
-        float v[N], h[N], k[N];
-        Part part = {n, 0, 0, 0, 0};
-        if (CENTRE) {
-            float total = 0;
-#pragma unroll
-            for (int i = 0; i < PIECES; ++i) {
-                a[i].widen(v);
-#pragma unroll
-                for (int j = 0; j < N; ++j) total += v[j];
-            }
-            total = warp_sum(total);
-            part.mean = n == 0 ? 0 : total / n;
-        }
-#pragma unroll
         for (int i = 0; i < PIECES; ++i) {
-            if (column(i) >= last) continue;
-            a[i].widen(v), g[i].widen(h);
-            if (WEIGHT) weigh(i, k);
+            P::widen(p[i], f);
 #pragma unroll
-            for (int j = 0; j < N; ++j) {
-                const float off = v[j] - part.mean, gw = WEIGHT ? h[j] * k[j] : h[j];
-                part.squares += off * off;
-                part.products += gw * off;
-                if (CENTRE) part.g += gw;
-            }
+            for (int j = 0; j < N; ++j) mean += f[j];
         }
-        part.squares = warp_sum(part.squares);
-        part.products = warp_sum(part.products);
-        if (CENTRE) part.g = warp_sum(part.g);
-        share_parts<WARPS, CLUSTER>(parts[step], part, rank, true);
-        const Part all = fold_parts<PARTS, CENTRE, true>(parts[step], C);
-        const float scale = 1 / sqrtf(all.squares / C + eps), along = all.products * scale / C, level = CENTRE ? all.g / C : 0;
-
-#pragma unroll
-        for (int i = 0; i < PIECES; ++i) {
-            if (column(i) >= last) continue;
-            float d[N];
-            a[i].widen(v), g[i].widen(h);
-            if (WEIGHT) weigh(i, k);
-            if (SECOND) second[i].widen(d);
-#pragma unroll
-            for (int j = 0; j < N; ++j) {
-                const float unit = (v[j] - all.mean) * scale, gw = WEIGHT ? h[j] * k[j] : h[j];
-                if (WEIGHT) sum_w[i][j] += h[j] * unit;
-                if (BIAS) sum_b[i][j] += h[j];
-                const float found = scale * (gw - unit * along - level);
-                d[j] = SECOND ? found + d[j] : found;
-            }
-            Held::store(dx + row * dxs + column(i), d);
-        }
+        mean = over(warp_sum(mean), fmaxf(columns_of(warp), 1));
     }
 #pragma unroll
     for (int i = 0; i < PIECES; ++i) {
-        if (column(i) >= last) continue;
+        P::widen(p[i], f);
+        if (CENTRE && column(i) >= C) continue;
 #pragma unroll
         for (int j = 0; j < N; ++j) {
-            if (WEIGHT) pw[static_cast<long long>(id) * C + column(i) + j] = sum_w[i][j];
-            if (BIAS) pb[static_cast<long long>(id) * C + column(i) + j] = sum_b[i][j];
+            const float off = f[j] - mean;
+            squares += off * off;
+            if (CENTRE) rest += off;
         }
     }
-}
-
-/// The sum of `count` partial rows, always in the same order; a block of 32 × 32 threads takes 32 columns.
-template <typename T>
-__global__ void __launch_bounds__(1024) norm_columns(int count, int C, const float* __restrict__ parts, T* __restrict__ to) {
-    __shared__ float sums[32][33];
-    const int column = blockIdx.x * 32 + threadIdx.x;
-    float sum = 0;
-    if (column < C) {
-#pragma unroll 8
-        for (int k = threadIdx.y; k < count; k += 32) sum += parts[static_cast<long long>(k) * C + column];
+    squares = warp_sum(squares);
+    if (CENTRE) {
+        const float n = columns_of(warp);
+        rest = over(warp_sum(rest), fmaxf(n, 1));  // the rounding error of the mean
+        mean += rest;
+        squares = fmaxf(squares - n * rest * rest, 0);
     }
-    sums[threadIdx.y][threadIdx.x] = sum;
-    __syncthreads();
-    sum = warp_sum(sums[threadIdx.x][threadIdx.y]);
-    if (threadIdx.x == 0 && blockIdx.x * 32 + threadIdx.y < C) to[blockIdx.x * 32 + threadIdx.y] = T(sum);
+    if (WARPS > 1) {
+        if (lane == 0) parts[warp] = make_float2(mean, squares);
+        __syncthreads();
+        const float2 part = lane < WARPS ? parts[lane] : make_float2(0, 0);
+        if (CENTRE) {
+            const float n = lane < WARPS ? columns_of(lane) : 0;
+            mean = parts[0].x + over(warp_sum(n * (part.x - parts[0].x)), C);  // exact where all are equal
+            squares = warp_sum(part.y + n * (part.x - mean) * (part.x - mean));
+        } else {
+            squares = warp_sum(part.y);
+        }
+    }
+    const float scale = reciprocal_root(over(squares, C) + eps);
+#pragma unroll
+    for (int i = 0; i < PIECES; ++i) {
+        if (column(i) >= C) continue;
+        if (!EARLY) ask(i);
+        P::widen(p[i], f);
+#pragma unroll
+        for (int j = 0; j < N; ++j) f[j] = (f[j] - mean) * scale;
+        if (w) {
+            P::widen(pw[i], g);
+#pragma unroll
+            for (int j = 0; j < N; ++j) f[j] *= g[j];
+        }
+        if (b) {
+            P::widen(pb[i], g);
+#pragma unroll
+            for (int j = 0; j < N; ++j) f[j] += g[j];
+        }
+        P::store(y + row * ys + column(i), true, P::narrow(f));
+    }
 }

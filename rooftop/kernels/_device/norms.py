@@ -16,6 +16,7 @@ from typing import Any
 
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import libdevice
 
 from rooftop.lab.spec import Launch, Meta, Problem
 
@@ -29,8 +30,13 @@ def load(pointer, at, inside):  # type: ignore[no-untyped-def]
 
 @triton.jit
 def over(v, n):  # type: ignore[no-untyped-def]
-    """v / n, correctly rounded, of a whole number n (a plain number where Triton compiles a 1 in)."""
-    return tl.div_rn(v, tl.full((), n, tl.float32))
+    """v / n of a whole number n (a plain number where Triton compiles a 1 in): by 1 / n, which waits for no data, and one step that takes off
+    its error; correctly rounded but for rare last bits, and without the call that div_rn is. Of an infinite v the step would make NaN."""
+    n = tl.full((), n, tl.float32)
+    part = 1.0 / n
+    q = v * part
+    found = tl.fma(tl.fma(-q, n, v), part, q)
+    return tl.where(found == found, found, q)
 
 
 @triton.jit
@@ -41,8 +47,11 @@ def seen(columns, COLUMNS: tl.constexpr):  # type: ignore[no-untyped-def]
 
 @triton.jit
 def scale_of(squares, count, eps):  # type: ignore[no-untyped-def]
-    """1 / sqrt(squares / count + eps), correctly rounded in each step: all of a row hangs on it."""
-    return tl.div_rn(1.0, tl.sqrt_rn(over(squares, count) + eps))
+    """1 / sqrt(squares / count + eps), to the last bit or so: all of a row hangs on it. Of 0 and infinity the step of Newton's would make NaN."""
+    v = over(squares, count) + eps
+    r = libdevice.rsqrt(v)
+    found = tl.fma(0.5 * r, tl.fma(-v * r, r, 1.0), r)
+    return tl.where(found == found, found, r)
 
 
 @triton.jit
@@ -55,21 +64,69 @@ def affine(v, w, b, column, inside):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _tile(x, r, w, b, y, s, R, C, xs, rs, ys, ss, eps, CENTRE: tl.constexpr, COLUMNS: tl.constexpr, LANES: tl.constexpr):  # type: ignore[no-untyped-def]
-    """LANES whole rows. Row strides of x, r, y, s in elements; r and s, w, b may be absent."""
-    row = tl.program_id(0).to(tl.int64) * LANES + tl.arange(0, LANES)[:, None]
-    column = tl.arange(0, COLUMNS)[None, :]
-    inside = (row < R) & (column < C)
+def _both(a, b, c, d):  # type: ignore[no-untyped-def]
+    return a + c, b + d
+
+
+@triton.jit
+def _folded(v, u, COLUMNS: tl.constexpr, MORE: tl.constexpr, LANES: tl.constexpr):  # type: ignore[no-untyped-def]
+    """[LANES, COLUMNS] in pieces of MORE columns added to u. A thread of at most 8 MORE / (32 warps) columns does it with its own values."""
+    if MORE > 0:
+        v = tl.sum(tl.reshape(v, (LANES, COLUMNS // MORE, MORE)), 1) + u
+    return v
+
+
+@triton.jit
+def _take(x, r, s, row, xs, rs, ss, column, inside):  # type: ignore[no-untyped-def]
+    """Elements of x, or of s = x + r, which it writes."""
     v = load(x, row * xs + column, inside)
     if r is not None:
         v = (v + load(r, row * rs + column, inside)).to(s.dtype.element_ty)  # what is normalised is what is returned
         tl.store(s + row * ss + column, v, inside)
         v = v.to(tl.float32)
-    if CENTRE:
-        mean = over(tl.sum(v, 1, keep_dims=True), C)
-        v = tl.where(inside, v - mean, 0)
-    v = v * scale_of(tl.sum(v * v, 1, keep_dims=True), C, eps)
+    return v
+
+
+@triton.jit
+def _give(y, row, ys, v, w, b, column, C, inside):  # type: ignore[no-untyped-def]
     tl.store(y + row * ys + column, affine(v, w, b, column, column < C).to(y.dtype.element_ty), inside)
+
+
+@triton.jit
+def _tile(x, r, w, b, y, s, R, C, xs, rs, ys, ss, eps,
+          CENTRE: tl.constexpr, COLUMNS: tl.constexpr, MORE: tl.constexpr, LANES: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
+    """LANES whole rows, as a piece of COLUMNS and one of MORE columns. Row strides of x, r, y, s in elements; r and s, w, b may be absent.
+
+    With CENTRE the mean is mended: what is left of the sum after it was taken off, its rounding error, is taken off as well (Chan, Golub &
+    LeVeque 1983), or rows of equal elements would not become 0. A reduction of parts, each with a mean of its own, would save one exchange
+    between the warps; Triton pays for it with a change of layout that costs more."""
+    row = tl.program_id(0).to(tl.int64) * LANES + tl.arange(0, LANES)[:, None]
+    first = tl.arange(0, COLUMNS)[None, :]
+    last = COLUMNS + tl.arange(0, MORE if MORE > 0 else 1)[None, :]
+    within = (row < R) & (first < C)
+    beyond = (row < R) & (last < C)
+    v = _take(x, r, s, row, xs, rs, ss, first, within)
+    if MORE > 0:
+        u = _take(x, r, s, row, xs, rs, ss, last, beyond)
+    else:
+        u = v
+    if CENTRE:
+        mean = over(tl.sum(_folded(v, u, COLUMNS, MORE, LANES), 1, keep_dims=True), C)
+        v = tl.where(within, v - mean, 0)
+        u = tl.where(beyond, u - mean, 0) if MORE > 0 else v
+        rest, squares = tl.reduce(
+            (_folded(v, u, COLUMNS, MORE, LANES), _folded(v * v, u * u, COLUMNS, MORE, LANES)), 1, _both, keep_dims=True
+        )
+        left = over(rest, C)
+        squares = tl.maximum(squares - rest * left, 0)
+        v -= left
+        u -= left
+    else:
+        squares = tl.sum(_folded(v * v, u * u, COLUMNS, MORE, LANES), 1, keep_dims=True)
+    scale = scale_of(squares, C, eps)
+    _give(y, row, ys, v * scale, w, b, first, C, within)
+    if MORE > 0:
+        _give(y, row, ys, u * scale, w, b, last, C, beyond)
 
 
 @triton.jit
@@ -162,17 +219,26 @@ def _fold(found, v, w, b, y, C, vs, ys, eps, parts, width, rounds, COLUMNS: tl.c
 
 @dataclass(frozen=True)
 class Config:
-    """`columns` × `lanes` elements at a time by `warps` warps. `way`: tile, loop, split. `parts` programs share a row."""
+    """`columns` (tile: and `more`) × `lanes` elements at a time by `warps` warps. `way`: tile, loop, split. `parts` programs share a row."""
 
     way: str
     columns: int
     lanes: int
     warps: int
     parts: int = 1
+    more: int = 0
 
 
 def pow2(n: int) -> int:
     return 1 << (n - 1).bit_length()
+
+
+def pieces(columns: int, lanes: int, warps: int, itemsize: int) -> tuple[int, int]:
+    """A row as one power of two, or as two where their sum is less: 5120 = 4096 + 1024 leaves no thread idle, 8192 three of eight. The second
+    is what all threads take in one access, or more, so that each adds up its own columns of both."""
+    wide, most = pow2(columns), pow2(columns + 1) // 2
+    more = max(pow2(columns - most) if columns > most else 0, 32 * warps * 16 // itemsize // lanes)
+    return (most, more) if most + more < wide and more <= most else (wide, 0)
 
 
 def wide_access(p: Problem) -> bool:
@@ -212,16 +278,19 @@ def forward(centre: bool) -> tuple[Callable[..., Any], ...]:
             return Config("split", 4096, 1, 8, parts=min(64, max(2, -(-4 * p.device.sms // rows)), -(-columns // 4096)))
         tile, each = (4096, 512) if wide_access(p) else (2048, 1024)
         lanes = lanes_of(p, rows, wide, tile)
-        return Config("tile", wide, lanes, max(1, min(16 if each == 512 else 32, wide * lanes // each)))
+        warps = max(1, min(16 if each == 512 else 32, pow2(columns + 1) // 2 * lanes // each))
+        most, more = pieces(columns, lanes, warps, p["x"].itemsize)
+        return Config("tile", most, lanes, warps, more=more)
 
     def configs(p: Problem) -> list[Config]:
         rows, columns = p["x"].shape
         wide = pow2(columns)
         found = [
-            Config("tile", wide, lanes, warps)
+            Config("tile", most, lanes, warps, more=more)
             for lanes in (1, 2, 4, 8, 16)
             for warps in (1, 2, 4, 8, 16, 32)
-            if 4 * 32 * warps <= wide * lanes <= 64 * 32 * warps and wide * lanes <= 65536 and lanes <= pow2(rows)
+            for most, more in sorted({pieces(columns, lanes, warps, p["x"].itemsize), (wide, 0)})
+            if 8 * 32 * warps <= wide * lanes <= 64 * 32 * warps and wide * lanes <= 65536 and lanes <= pow2(rows)
         ]
         found += [Config("loop", size, 1, warps) for size in (2048, 4096, 8192, 16384) for warps in (8, 16, 32) if size < wide and size // warps <= 1024]
         found += [Config("split", size, 1, 8, parts) for size in (2048, 4096, 8192) for parts in (2, 4, 8, 16, 32, 64) if size * parts <= wide]
@@ -236,7 +305,8 @@ def forward(centre: bool) -> tuple[Callable[..., Any], ...]:
         strides = {f"{short}s": m.strides[0] if (m := p.get(names[short])) is not None else 0 for short in "xrys"}
         eps = float(p.option("eps"))
         if config.way == "tile":
-            args = {**names, "R": rows, "C": columns, **strides, "eps": eps, "CENTRE": centre, "COLUMNS": config.columns, "LANES": config.lanes}
+            args = {**names, "R": rows, "C": columns, **strides, "eps": eps, "CENTRE": centre}
+            args |= {"COLUMNS": config.columns, "MORE": config.more, "LANES": config.lanes}
             return [Launch(_tile, (-(-rows // config.lanes),), args, config.warps)]
         if config.way == "loop":
             rounds = -(-columns // config.columns)

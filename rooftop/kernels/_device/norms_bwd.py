@@ -9,6 +9,7 @@ Prediction: tile with its loads one row ahead (stages 2) to 8192 columns, 0.9 of
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -157,6 +158,11 @@ def backward(centre: bool) -> tuple[Callable[..., Any], ...]:
             return min(-(-rows // config.lanes), config.parts * p.device.sms)
         return -(-rows // config.parts)
 
+    def shared(p: Problem, config: Config) -> int:
+        """Bytes of shared memory, or more: Triton keeps each tensor's tile once for each stage, and sums of 8 KiB at most."""
+        tile = config.columns * config.lanes * p["s"].itemsize
+        return 8192 + (config.stages * (2 if p.get("ds") is None else 3) * tile if config.stages > 1 else 0)
+
     def choose(p: Problem) -> Config:
         rows, columns = p["s"].shape
         wide = pow2(columns)
@@ -165,6 +171,18 @@ def backward(centre: bool) -> tuple[Callable[..., Any], ...]:
             if not wide_access(p):  # each element has an address of its own: a smaller tile, or registers spill
                 return Config("slabs", 512, 2, 4, parts=height)
             return Config("slabs", 1024, 4, 4, parts=height)
+        if wide >= 4096 and wide_access(p) and rows >= 4 * p.device.sms:  # one program a multiprocessor, with two rows on their way
+            full = 4 * columns > 3 * wide
+            if wide == 8192:
+                lanes, warps, parts = (1, 8, 1) if full or centre else (2, 32, 1)
+            elif full:
+                lanes, warps, parts = 2, 8, 1
+            else:
+                lanes, warps, parts = (1, 4, 2) if centre else (4, 16, 1)
+            found = Config("tile", wide, lanes, warps, parts=parts, stages=3)
+            while shared(p, found) > p.device.shared_per_block:
+                found = dataclasses.replace(found, stages=found.stages - 1)
+            return found
         lanes = lanes_of(p, rows, wide, 2048)
         warps = max(1, min(16, wide * lanes // 512))
         parts = max(1, min(8, 32 // (2 * warps)))
@@ -181,7 +199,7 @@ def backward(centre: bool) -> tuple[Callable[..., Any], ...]:
             for parts in (1, 2, 4, 8)
             for stages in (1, 2, 3)
             if 8 * 32 * warps <= wide * lanes <= 32 * 32 * warps and lanes <= pow2(rows) and parts * warps <= 32
-            and 2 * (stages - 1) * wide * lanes * p["s"].itemsize <= p.device.shared_per_block - 4096
+            and shared(p, Config("tile", wide, lanes, warps, parts, stages)) <= p.device.shared_per_block
         ]  # fmt: skip
         found += [
             Config("slabs", size, lanes, size * lanes // 1024, height)

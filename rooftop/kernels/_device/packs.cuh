@@ -39,4 +39,20 @@ struct Pack {
 #pragma unroll
         for (int j = 0; j < N; ++j) p[j] = reinterpret_cast<const T*>(&v)[j];
     }
+    /// As load, from a place that `together` does not promise to be aligned, inside an array from `begin` up to `end`: two aligned packs, and
+    /// the sixteen bytes between them; one by one at the ends of the array, where a pack would reach beyond it.
+    __device__ static uint4 load_within(const T* p, bool together, const T* begin, const T* end) {
+        const unsigned off = reinterpret_cast<unsigned long long>(p) % 16;
+        const T* q = p - off / sizeof(T);
+        if (together || q < begin || q + 2 * N > end) return load(p, together);
+        const uint4 a = *reinterpret_cast<const uint4*>(q), b = *reinterpret_cast<const uint4*>(q + N);
+        unsigned w[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
+#pragma unroll
+        for (int i = 0; i < 6; ++i) w[i] = off & 8 ? w[i + 2] : w[i];
+#pragma unroll
+        for (int i = 0; i < 5; ++i) w[i] = off & 4 ? w[i + 1] : w[i];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) w[i] = __funnelshift_r(w[i], w[i + 1], off % 4 * 8);
+        return make_uint4(w[0], w[1], w[2], w[3]);
+    }
 };

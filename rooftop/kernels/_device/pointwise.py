@@ -18,6 +18,7 @@ import triton.language as tl
 from rooftop.lab.spec import Launch, Problem
 
 INPUTS, OUTPUTS = ("p", "q", "r"), ("u", "v")
+GRID = 65535  # programs along the second and third axes of a launch
 
 
 @triton.jit
@@ -31,12 +32,25 @@ def _narrow(pointer, offset, row, stride, column, inside, value):  # type: ignor
 
 
 @triton.jit
-def _pointwise(p, q, r, u, v, R, C, blocks, ps, qs, rs, us, vs, po, qo, ro, uo, vo,
-               F: tl.constexpr, BLOCK: tl.constexpr, LANES: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
-    """u (and v) = F(p, q, r) in float32; absent tensors are None. Strides of rows and offsets of first elements, in elements."""
-    row = (tl.program_id(0) // blocks).to(tl.int64) * LANES + tl.arange(0, LANES)[:, None]
-    column = (tl.program_id(0) % blocks).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)[None, :]  # 64 bits: C may be beyond 2**31
-    inside = (row < R) & (column < C)
+def _pointwise(p, q, r, u, v, R, C, ps, qs, rs, us, vs, po, qo, ro, uo, vo,
+               F: tl.constexpr, ONE: tl.constexpr, FAR: tl.constexpr, BLOCK: tl.constexpr, LANES: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
+    """u (and v) = F(p, q, r) in float32; absent tensors are None. Strides of rows and offsets of first elements, in elements.
+
+    ONE: there is one row, and the programs stand along it; else they stand along the columns (axis 0) and the rows (axis 1, with axis 2 as
+    its high part). FAR: an element lies 2**31 or further from the first."""
+    column = tl.program_id(0)
+    row = 0
+    if FAR:
+        column = column.to(tl.int64)
+    column = column * BLOCK + tl.arange(0, BLOCK)[None, :]
+    if ONE:
+        inside = column < C
+    else:
+        row = tl.program_id(2) * tl.num_programs(1) + tl.program_id(1)
+        if FAR:
+            row = row.to(tl.int64)
+        row = row * LANES + tl.arange(0, LANES)[:, None]
+        inside = (row < R) & (column < C)
     a = _wide(p, po, row, ps, column, inside)
     if q is None:
         found = F(a)
@@ -89,40 +103,44 @@ def pointwise(inputs: tuple[str, ...], outputs: tuple[str, ...], function: Calla
         rows, columns = extents(p)
         if rows * columns == 0:
             return "there is nothing to compute"
-        if rows >= 2**31 or columns > 2**41:
-            return f"takes fewer than 2**31 rows of at most 2**41 columns; given {rows} and {columns}"
-        if _programs(p, choose(p))[0] >= 2**31:
-            return "more programs than one launch may have"
+        if rows >= 2**31 or columns > 2**38:
+            return f"takes fewer than 2**31 rows of at most 2**38 columns; given {rows} and {columns}"
         return None
 
-    def _programs(p: Problem, config: Config) -> tuple[int, int]:
+    def _grid(p: Problem, config: Config) -> tuple[int, ...]:
         rows, columns = extents(p)
-        blocks = -(-columns // config.block)
-        return -(-rows // config.lanes) * blocks, blocks
+        blocks, groups = -(-columns // config.block), -(-rows // config.lanes)
+        if groups <= GRID:
+            return (blocks, groups)[: 1 if groups == 1 else 2]
+        return blocks, GRID, -(-groups // GRID)
 
     def choose(p: Problem) -> Config:
+        """Four elements a thread: more programs under way, which the short of them need most; two packs of 16 bytes from 2^26 elements on."""
         rows, columns = extents(p)
-        size = 1024 if p[found(p)[outputs[0]].name].itemsize >= 4 else 2048
+        itemsize = p[found(p)[outputs[0]].name].itemsize
+        size, warps = 1024, 8
+        if rows * columns >= 1 << 26:
+            size, warps = (1024 if itemsize >= 4 else 2048), 4
         block = min(size, 1 << (columns - 1).bit_length())
-        return Config(block, min(size // block, 1 << (rows - 1).bit_length()), 4)
+        return Config(block, min(size // block, 1 << (rows - 1).bit_length()), warps)
 
     def configs(p: Problem) -> list[Config]:
         rows, columns = extents(p)
-        sizes = [(block, lanes) for block in (512, 1024, 2048, 4096, 8192) for lanes in (1, 2, 4, 8) if lanes == 1 or (block >= columns and lanes <= rows)]
-        return [Config(block, lanes, warps) for block, lanes in sizes for warps in (4, 8) if 1024 <= block * lanes <= 8192]
+        sizes = [(block, lanes) for block in (256, 512, 1024, 2048, 4096, 8192) for lanes in (1, 2, 4) if lanes == 1 or (block >= columns and lanes <= rows)]
+        return [Config(block, lanes, warps) for block, lanes in sizes for warps in (1, 2, 4, 8) if 128 * warps <= block * lanes <= 1024 * warps]
 
     def launches(p: Problem, config: Config) -> list[Launch]:
         rows, columns = extents(p)
-        programs, blocks = _programs(p, config)
         at = found(p)
-        args: dict[str, Any] = {"R": rows, "C": columns, "blocks": blocks, "F": function(p), "BLOCK": config.block, "LANES": config.lanes}
+        far = max((m.shape[0] - 1) * abs(m.strides[0]) + m.shape[1] for _, m in p.tensors if m is not None) + config.block * config.lanes >= 2**31
+        args: dict[str, Any] = {"R": rows, "C": columns, "F": function(p), "ONE": rows == 1, "FAR": far, "BLOCK": config.block, "LANES": config.lanes}
         for letters, names in ((INPUTS, inputs), (OUTPUTS, outputs)):
             for letter, name in zip(letters, (*names, None, None, None), strict=False):
                 place = at.get(name) if name else None
                 args[letter] = place and place.name
                 args[f"{letter}s"] = p[place.name].strides[0] if place else 0
                 args[f"{letter}o"] = place.offset if place else 0
-        return [Launch(_pointwise, (programs,), args, config.warps)]
+        return [Launch(_pointwise, _grid(p, config), args, config.warps)]
 
     return supports, choose, configs, launches
 

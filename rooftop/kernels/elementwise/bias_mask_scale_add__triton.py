@@ -14,13 +14,19 @@ from rooftop.kernels._device.random import kept
 from rooftop.lab.spec import Launch, Problem
 from rooftop.ops._random import threshold
 
+GRID = 65535  # programs along the second and third axes of a launch
+
 
 @triton.jit
-def _add(x, bias, residual, mask, out, R, C, blocks, xs, rs, ms, os, scale, seed,
-         THRESHOLD: tl.constexpr, SHORT: tl.constexpr, BLOCK: tl.constexpr, LANES: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
-    """LANES × BLOCK elements. Row strides of x, residual, mask and out in elements; THRESHOLD 0: no mask is made."""
-    row = (tl.program_id(0) // blocks).to(tl.int64) * LANES + tl.arange(0, LANES)[:, None]
-    column = (tl.program_id(0) % blocks) * BLOCK + tl.arange(0, BLOCK)[None, :]
+def _add(x, bias, residual, mask, out, R, C, xs, rs, ms, os, scale, seed,
+         THRESHOLD: tl.constexpr, FAR: tl.constexpr, BLOCK: tl.constexpr, LANES: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
+    """LANES × BLOCK elements. Row strides of x, residual, mask and out in elements; THRESHOLD 0: no mask is made. Programs stand along the
+    columns (axis 0) and the rows (axis 1, with axis 2 as its high part). FAR: an element lies 2**31 or further from the first."""
+    row = tl.program_id(2) * tl.num_programs(1) + tl.program_id(1)
+    if FAR:
+        row = row.to(tl.int64)
+    row = row * LANES + tl.arange(0, LANES)[:, None]
+    column = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)[None, :]
     inside = (row < R) & (column < C)
     v = tl.load(x + row * xs + column, inside, other=0).to(tl.float32)
     if bias is not None:
@@ -29,7 +35,7 @@ def _add(x, bias, residual, mask, out, R, C, blocks, xs, rs, ms, os, scale, seed
     if mask is not None:
         v = tl.where(tl.load(mask + row * ms + column, inside, other=0) != 0, v, 0)
     elif THRESHOLD > 0:
-        v = tl.where(kept(seed, row, column, C, THRESHOLD, SHORT), v, 0)
+        v = tl.where(kept(seed, row, column, C, THRESHOLD, not FAR), v, 0)
     if residual is not None:
         v += tl.load(residual + row * rs + column, inside, other=0).to(tl.float32)
     tl.store(out + row * os + column, v.to(out.dtype.element_ty), inside)
@@ -44,36 +50,44 @@ class Config:
     warps: int
 
 
-def _grid(p: Problem, config: Config) -> tuple[int, int]:
+def _grid(p: Problem, config: Config) -> tuple[int, int, int]:
     rows, columns = p["out"].shape
-    blocks = -(-columns // config.block)
-    return -(-rows // config.lanes) * blocks, blocks
+    groups = -(-rows // config.lanes)
+    return -(-columns // config.block), min(groups, GRID), -(-groups // GRID)
 
 
 def supports(p: Problem) -> str | None:
     if p["out"].numel == 0:
         return "there is nothing to compute"
-    if p["out"].shape[1] >= 2**31 - 2**14 or _grid(p, choose(p))[0] >= 2**31:
-        return f"takes fewer than 2**31 - 2**14 columns and 2**31 programs; given {p['out'].shape}"
+    rows, columns = p["out"].shape
+    if columns >= 2**31 - 2**14 or rows >= 2**31:
+        return f"takes fewer than 2**31 - 2**14 columns and 2**31 rows; given {columns} and {rows}"
     return None
 
 
 def choose(p: Problem) -> Config:
+    """Four elements a thread: more programs under way, which the short of them need most; two packs of 16 bytes from 2^26 elements on."""
     rows, columns = p["out"].shape
-    size = 1024 if p["out"].itemsize >= 4 else 2048
+    size, warps = 1024, 8
+    if rows * columns >= 1 << 26:
+        size, warps = (1024 if p["out"].itemsize >= 4 else 2048), 4
     block = min(size, 1 << (columns - 1).bit_length())
-    return Config(block, min(size // block, 1 << (rows - 1).bit_length()), 4)
+    return Config(block, min(size // block, 1 << (rows - 1).bit_length()), warps)
 
 
 def configs(p: Problem) -> list[Config]:
-    return [Config(block, lanes, warps) for block in (512, 1024, 2048, 4096) for lanes in (1, 2, 4) for warps in (4, 8) if 1024 <= block * lanes <= 4096]
+    return [
+        Config(block, lanes, warps)
+        for block in (256, 512, 1024, 2048, 4096) for lanes in (1, 2, 4) for warps in (1, 2, 4, 8) if 128 * warps <= block * lanes <= 1024 * warps
+    ]  # fmt: skip
 
 
 def launches(p: Problem, config: Config) -> list[Launch]:
     rows, columns = p["out"].shape
-    programs, blocks = _grid(p, config)
+    metas = {n: m for n, m in p.tensors if m is not None}
+    far = max((m.shape[0] - 1) * abs(m.strides[0]) + columns for m in metas.values() if len(m.shape) == 2) + config.block * config.lanes >= 2**31
     args = {n: n for n in ("x", "bias", "residual", "mask", "out")}
     strides = {f"{n[0]}s": m.strides[0] if (m := p.get(n)) is not None else 0 for n in ("x", "residual", "mask", "out")}
-    sizes = {"R": rows, "C": columns, "blocks": blocks, **strides, "scale": float(p.option("scale")), "seed": "seed"}
-    made = {"THRESHOLD": threshold(float(p.option("p"))), "SHORT": rows * columns <= 2**32, "BLOCK": config.block, "LANES": config.lanes}
-    return [Launch(_add, (programs,), {**args, **sizes, **made}, config.warps)]
+    sizes = {"R": rows, "C": columns, **strides, "scale": float(p.option("scale")), "seed": "seed"}
+    made = {"THRESHOLD": threshold(float(p.option("p"))), "FAR": far or rows * columns >= 2**31, "BLOCK": config.block, "LANES": config.lanes}
+    return [Launch(_add, _grid(p, config), {**args, **sizes, **made}, config.warps)]

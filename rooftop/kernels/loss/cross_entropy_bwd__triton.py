@@ -13,8 +13,6 @@ import triton.language as tl
 from rooftop.kernels._device.logits import capped
 from rooftop.lab.spec import Launch, Problem
 
-NAN = tl.constexpr(float("nan"))
-
 
 @triton.jit
 def _grad(dloss, x, target, lse, divisor, dx, C, blocks, xs, gs, ds, ignore, smoothing, scale, cap,
@@ -25,7 +23,7 @@ def _grad(dloss, x, target, lse, divisor, dx, C, blocks, xs, gs, ds, ignore, smo
     t = tl.load(target + row)
     live = t != ignore
     z = tl.load(lse + row)
-    g = tl.where((t >= 0) & (t < C), tl.load(dloss + row * gs).to(tl.float32) / tl.load(divisor), NAN)
+    g = tl.where((t >= 0) & (t < C), tl.load(dloss + row * gs).to(tl.float32) / tl.load(divisor), float("nan"))
     v = tl.load(x + row * xs + column, (column < C) & live, other=0).to(tl.float32)
     if CAP:
         v = capped(v, cap, x.dtype.element_ty == tl.float32)

@@ -5,7 +5,7 @@ limit   = "not measured yet"
 dtypes  = ["f32", "f16", "bf16"]
 args    = ["R: i32", "C: i32", "clusters: i32 = R if R < sms * each // cluster else sms * each // cluster", "dy: T[R, C]", "dys: i64 = stride(dy, 0)", "ds: T[R, C]?", "dss: i64 = stride(ds, 0)", "s: T[R, C]", "ss: i64 = stride(s, 0)", "weight: T[C]?", "dx: T[R, C]", "dxs: i64 = stride(dx, 0)", "pw: f32[P, C]", "pb: f32[P, C]", "eps: f32"]
 demands = { has = ["LDG.E.128", "STG.E.128"], spills = 0 }
-prefer  = "C > 8192"
+prefer  = "C <= 8192 and C % 2048 != 0 and R >= 8192"
 valid   = "C <= 16 * threads * cluster"
 configs = [{ threads = 128, cluster = 1, each = 4, stages = 2 }, { threads = 256, cluster = 1, each = 2, stages = 2 }, { threads = 256, cluster = 2, each = 2, stages = 1 }, { threads = 256, cluster = 2, each = 2, stages = 2 }, { threads = 256, cluster = 4, each = 2, stages = 2 }, { threads = 256, cluster = 8, each = 2, stages = 2 }, { threads = 256, cluster = 16, each = 2, stages = 2 }, { threads = 512, cluster = 1, each = 1, stages = 2 }, { threads = 512, cluster = 2, each = 1, stages = 2 }, { threads = 512, cluster = 4, each = 1, stages = 2 }, { threads = 512, cluster = 8, each = 1, stages = 2 }, { threads = 512, cluster = 16, each = 1, stages = 2 }, { threads = 1024, cluster = 1, each = 1, stages = 1 }, { threads = 1024, cluster = 2, each = 1, stages = 1 }, { threads = 1024, cluster = 4, each = 1, stages = 1 }, { threads = 1024, cluster = 8, each = 1, stages = 1 }]
 
@@ -80,4 +80,4 @@ grid    = ["ceil(C / 32)"]
 block   = [32, 32]
 args    = ["clusters: i32 = R if R < sms * each // cluster else sms * each // cluster", "C: i32", "pb: f32[P, C]", "dbias: T[C]?"]
 */
-#include "norms.cuh"
+#include "norms_bwd.cuh"

@@ -38,3 +38,7 @@ def main() -> None:
     except (RegistryError, HeadError, ExpressionError, CompileError, RecordError, FileNotFoundError, ValueError) as error:
         typer.echo(f"rooftop: {error.args[0] if isinstance(error, LookupError) and error.args else error}", err=True)
         sys.exit(WRONG)
+    except OSError as error:  # a folder that cannot be written, a full disk
+        where = " -> ".join(str(name) for name in (error.filename, error.filename2) if name is not None)
+        typer.echo(f"rooftop: {where}: {error.strerror}" if where else f"rooftop: {error}", err=True)
+        sys.exit(ENVIRONMENT)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rooftop.lab.cli.app import JUDGE, WRONG, AsJson, CaseName, DTypeName, What, app, table
+from rooftop.lab.cli.app import JUDGE, WRONG, AsJson, CaseName, DTypeName, What, app, known, table
 
 if TYPE_CHECKING:
     from rooftop.lab.check import Result
@@ -30,7 +30,7 @@ def check(
 ) -> None:  # fmt: skip
     """Judge kernels by their contract: error against float64, what is allowed, the first wrong element.
 
-    Runs on the GPU where there is one, else Triton in its interpreter. Exit code 1 if anything is wrong.
+    Runs on the GPU where there is one, else Triton in its interpreter. Exit code 1 if anything is wrong or there is nothing to check.
 
     Examples: [bold]rooftop check softmax[/bold] · [bold]rooftop check softmax_cuda/06[/bold] · [bold]rooftop check my.cu --case "odd 3x7"[/bold]"""
     import secrets
@@ -39,21 +39,37 @@ def check(
     from rooftop.lab import subjects
 
     seed = secrets.randbits(31) if seed is None else seed
+    found = subjects.find(what or [])
+    known(found, dtype, tag)
+    todo = [(s, c) for s in found for c in checks.select_cases(s, name=case, tags=tag or (), dtype=dtype) if huge or case or "huge" not in c.tags]
+    if not todo:
+        names = ", ".join(what or ["rooftop"])
+        raise ValueError(f"nothing to check: no case of {names} is left" if found else f"nothing to check: {names} has no implementation yet")
+    checks.backend_of(todo[0][0], backend)  # a backend that is none ends here
+    if backend == "gpu":
+        _needs_gpu()
     keep = _keeper(records) if records is not None else None
     results = []
-    for subject in subjects.find(what or []):
-        chosen = checks.select_cases(subject, name=case, tags=tag or (), dtype=dtype)
-        for c in chosen if huge or case else [c for c in chosen if "huge" not in c.tags]:
-            results.append(checks.check(subject, c, backend=backend, seed=seed))
-            if keep:
-                keep(subject, c, results[-1])
+    for subject, c in todo:
+        results.append(checks.check(subject, c, backend=backend, seed=seed))
+        if keep:
+            keep(subject, c, results[-1])
     _show_checks(results, seed, every, as_json)
     if any(r.status in ("wrong", "error") for r in results):
         raise typer.Exit(WRONG)
 
 
+def _needs_gpu() -> None:
+    import torch
+
+    from rooftop.lab.bench import NoGpuError
+
+    if not torch.cuda.is_available():
+        raise NoGpuError("no GPU for --backend gpu: torch.cuda.is_available() is False (rooftop doctor says what is missing)")
+
+
 def _keeper(folder: Path) -> Callable[[Subject, Case, Result], None]:
-    """Writes a record of each result as it comes. What was skipped leaves none."""
+    """Writes a record of each result as it comes. What was skipped leaves none. Raises OSError where the folder cannot be written."""
     import torch
 
     from rooftop.lab import records
@@ -65,6 +81,7 @@ def _keeper(folder: Path) -> Callable[[Subject, Case, Result], None]:
     name = device.name if gpu else "cpu"
     about = {"name": name, "arch": device.arch, "sms": device.sms}
     writer = records.Writer(folder, name)
+    writer.ready()
 
     def keep(subject: Subject, case: Case, r: Result) -> None:
         if r.status in ("ok", "wrong"):

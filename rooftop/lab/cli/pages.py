@@ -38,16 +38,33 @@ def merge(
 def report(
     out: Annotated[Path, typer.Option(help="The folder of the pages.")] = Path("report"),
     records: Annotated[Path | None, typer.Option(help="Folder of the records.", show_default="results/")] = None,
-    docs: Annotated[bool, typer.Option("--docs", help="Write the measured tables in README.md and docs/ instead.")] = False,
+    docs: Annotated[bool, typer.Option("--docs", help="Write the measured tables and pictures of README.md and docs/ instead.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="With --docs: write nothing; exit code 1 if a file would change.")] = False,
 ) -> None:
-    """Build the HTML pages from the records: home, and one for each ladder."""
-    from rooftop.lab import climb
+    """Build the HTML pages from the records: home, and one for each ladder.
 
+    Example: [bold]rooftop report --docs --check[/bold]"""
+    from rooftop.lab import climb, settings
+    from rooftop.lab import records as recorded
+
+    if check and not docs:
+        raise typer.BadParameter("--check is for --docs: pages are built anew each time")
+    if records is not None and not records.exists():
+        raise FileNotFoundError(f"no {records}")
+    cut: list[str] = []
+    if (records or settings.load().results).is_dir():
+        recorded.read(records or settings.load().results, cut)
+    for note in cut:
+        typer.echo(f"note: {note}", err=True)
     if docs:
         from rooftop.lab import generated
 
-        changed = generated.update(folder=records)
-        typer.echo("written anew: " + ", ".join(changed) if changed else "every table is as the records have it")
+        changed = list(generated.outdated(folder=records)) if check else generated.update(folder=records)
+        said = "not as the records have it" if check else "written anew"
+        typer.echo(f"{said}: {', '.join(changed)}" if changed else "every table and picture is as the records have it")
+        if check and changed:
+            typer.echo("rooftop report --docs writes them")
+            raise typer.Exit(WRONG)
         return
     typer.echo(climb.build_report(out, records).resolve())
 

@@ -1,0 +1,107 @@
+"""What is generated in README and docs is as the records have it, and says so when it is not."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from rooftop.lab import generated, records, registry, settings
+from rooftop.lab.cli import app, commands
+from rooftop.lab.report_charts import number
+from rooftop.lab.report_data import Gatherer, device_of
+
+RESULTS = settings.CHECKOUT / "results"
+FILES = sorted({file for file, _ in generated.TABLES} | set(generated.PICTURES))
+
+
+@pytest.fixture
+def copied(tmp_path: Path) -> Path:
+    """The generated files alone, as they are committed."""
+    for file in FILES:
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(settings.CHECKOUT / file, tmp_path / file)
+    return tmp_path
+
+
+def test_the_committed_files_are_as_the_committed_records_have_them() -> None:
+    assert list(generated.outdated(folder=RESULTS)) == [], "rooftop report --docs writes them anew"
+
+
+def test_a_changed_number_is_found_and_written_over(copied: Path) -> None:
+    generated.update(copied, RESULTS)
+    wanted = {file: (copied / file).read_text(encoding="utf-8") for file in FILES}
+    assert generated.update(copied, RESULTS) == [], "what is right is not written again"
+    for file in FILES:
+        text = (copied / file).read_text(encoding="utf-8")
+        at = text.index('class="value"') if file.endswith(".svg") else text.index("<!-- generated:")
+        digit = next(i for i in range(at + 20, len(text)) if text[i].isdigit())
+        (copied / file).write_text(text[:digit] + str((int(text[digit]) + 1) % 10) + text[digit + 1 :], encoding="utf-8")
+    assert sorted(generated.outdated(copied, RESULTS)) == FILES
+    assert sorted(generated.update(copied, RESULTS)) == FILES
+    assert {file: (copied / file).read_text(encoding="utf-8") for file in FILES} == wanted
+
+
+def test_without_records_nothing_is_claimed(copied: Path, tmp_path: Path) -> None:
+    assert sorted(generated.update(copied, tmp_path / "none")) == FILES
+    for file, name in generated.TABLES:
+        table = (copied / file).read_text(encoding="utf-8").partition(f"<!-- generated: {name} -->")[2].partition(generated.END)[0]
+        assert "measured" in table
+        assert "|" not in table
+    (copied / "docs/pictures/sgemm_cuda.svg").unlink()
+    assert generated.update(copied, tmp_path / "none") == ["docs/pictures/sgemm_cuda.svg"], "a missing picture is made"
+
+
+def test_missing_markers_are_an_error(copied: Path) -> None:
+    path = copied / "README.md"
+    path.write_text(path.read_text(encoding="utf-8").replace(generated.END, ""), encoding="utf-8")
+    with pytest.raises(ValueError, match="generated: scores"):
+        generated.outdated(copied, RESULTS)
+
+
+def test_the_picture_holds_the_newest_record_that_holds_of_every_rung() -> None:
+    """Worked out from the records alone: an FMA counts as two operations."""
+    every = records.read(RESULTS)
+    gatherer = Gatherer(every, {}, [], registry.HOUSE)
+    texts = generated.pages(settings.CHECKOUT, every)
+    for file, (name, _) in generated.PICTURES.items():
+        svg = texts[file]
+        ladder = registry.ladder(name)
+        shown = 0
+        for rung in ladder.rungs:
+            mine = [r for r in every if r["kind"] == "bench" and r["subject"] == rung.name and r["case"] == f"{ladder.headline} {ladder.dtypes[0]}"]
+            fresh = [r for r in mine if gatherer.stale(r) is None and device_of(r).name == "NVIDIA H100 80GB HBM3"]
+            if fresh:
+                flops = 2 * fresh[-1]["work"]["ops"]["fma32"] / fresh[-1]["clocks"]["kernel"]["median"]
+                assert f"{rung.number:02d} {rung.slug.replace('_', ' ')}: {number(flops / 1e12, 3)}" in svg
+                shown += 1
+            else:
+                assert f"{rung.number:02d} {rung.slug.replace('_', ' ')}: not measured" in svg
+        assert svg.count('class="bar"') == shown
+        assert shown > 1, "a picture of a climb that was not measured is none"
+
+
+def test_check_writes_nothing_and_exits_1_where_a_file_would_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    commands()
+    before = {file: (settings.CHECKOUT / file).read_bytes() for file in FILES}
+    ran = CliRunner().invoke(app, ["report", "--docs", "--check", "--records", str(tmp_path)])
+    assert ran.exit_code == 1
+    assert "README.md" in ran.output
+    assert {file: (settings.CHECKOUT / file).read_bytes() for file in FILES} == before
+    monkeypatch.setattr(generated, "outdated", lambda folder: {})
+    assert CliRunner().invoke(app, ["report", "--docs", "--check"]).exit_code == 0
+    assert CliRunner().invoke(app, ["report", "--check"]).exit_code == 2
+
+
+def test_a_table_names_no_stale_record(tmp_path: Path) -> None:
+    every = [r for r in records.read(RESULTS) if r["kind"] == "bench" and r["op"] == "add"]
+    gatherer = Gatherer(every, {}, [], registry.HOUSE)
+    fresh = [r for r in every if gatherer.stale(r) is None and not r["subject"].startswith("peer:")]
+    assert fresh
+    assert f"| add | {fresh[-1]['case']} |" in generated.scores(every)
+    for r in every:
+        r["digest"] = "0"
+    assert generated.scores(json.loads(json.dumps(every))).startswith("No fresh record")

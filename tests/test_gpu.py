@@ -1,0 +1,553 @@
+"""On a GPU: every op as a user calls it. What runs, whether it is right, and under what: autograd, torch.compile, graphs, streams, threads."""
+
+from __future__ import annotations
+
+import gc
+import re
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from _support import CALLS, FIRST, Call, as_double, faults, gradients, results
+
+import rooftop
+from rooftop.lab import check, compare, dispatch, library, registry
+from rooftop.lab.head import HeadError
+from rooftop.lab.implementation import UnsupportedError
+from rooftop.lab.inputs import make, widen
+from rooftop.lab.op import Op, metas_of
+from rooftop.lab.spec import DTYPES, Case, Input, Meta
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU: torch.cuda.is_available() is False")]
+DEVICE = "cuda"
+
+FORWARD = list(registry.op_names())
+OPS = [n for name in FORWARD for n in (name, *([f"{name}_bwd"] if registry.op(name).bwd else []))]
+SMALL = 40_000  # elements of all tensors of a case
+LOOSE = {"f32": 2e-5, "bf16": 5e-2}  # of the largest gradient: what a backward is given was rounded to 16 bits before
+
+
+# -- which cases ---------------------------------------------------------------------------------------------------
+
+
+def elements(op: Op, case: Case) -> int:
+    return sum(m.numel for _, m in op.problem(case).tensors if m is not None)
+
+
+def small(op: Op) -> list[Case]:
+    return [c for c in op.cases if not {"bench", "huge"} & c.tags and elements(op, c) <= SMALL]
+
+
+def kind(op: Op, case: Case) -> str:
+    """What a case is there for: `empty`, a layout, a kind of values, or `plain`."""
+    inputs = [v for v in case.inputs.values() if isinstance(v, Input)]
+    outputs = [m for n, m in op.problem(case).tensors if n in op.output_names and m is not None]
+    if all(m.numel == 0 for m in outputs):
+        return "empty"
+    layouts = [v.layout for v in inputs if v.layout != "contiguous"]
+    fills = [v.fill for v in inputs if v.fill not in ("normal", "wide", "far") and not v.fill.startswith("below")]
+    return (layouts or fills or ["plain"])[0]
+
+
+def plain(op: Op, dtype: str) -> Case:
+    """The case that stands for an op: small, odd where it has one."""
+    found = [c for c in small(op) if c.dtype == dtype and kind(op, c) == "plain" and elements(op, c) > 20]
+    return next((c for c in found if "odd" in c.name), found[0])
+
+
+def dtypes(op: Op) -> list[str]:
+    return sorted({c.dtype for c in op.cases})
+
+
+def themed(name: str) -> list[Case]:
+    """The first case of each kind, all in one dtype, which is another from op to op: 16 bits and 32 get their turn."""
+    op = registry.op(name)
+    dtype = dtypes(op)[OPS.index(name) % len(dtypes(op))]
+    first: dict[str, Case] = {}
+    for c in small(op):
+        if c.dtype == dtype:
+            first.setdefault(kind(op, c), c)
+    return [c for what, c in first.items() if what not in ("plain", "padded")]
+
+
+PLAIN = [(name, d) for name in OPS for d in dtypes(registry.op(name))]
+THEMED = [(name, c.id) for name in OPS for c in themed(name)]
+
+
+def arguments(name: str, case: Case, seed: int = 0) -> tuple[dict[str, torch.Tensor | None], list[Any]]:
+    """(tensors by name, options in order) of a case on the GPU."""
+    tensors, options = make(registry.op(name), case, DEVICE, seed)
+    return tensors, list(options.values())
+
+
+def same_bits(a: Any, b: Any) -> bool:
+    pairs = list(zip(results(a), results(b), strict=True))
+    return all((x is None) == (y is None) and (x is None or (x.shape == y.shape and check._same_bits(x, y))) for x, y in pairs)
+
+
+def ran(name: str, case: Case) -> str | None:
+    """The implementation that a call of this case takes, None for the reference."""
+    op = registry.op(name)
+    tensors, options = arguments(name, case)
+    problem = op.problem_of(metas_of(tensors), dict(zip(op.option_names, options, strict=True)), dispatch._device(torch.cuda.current_device()))
+    choice = dispatch.select(op, problem)
+    return choice.implementation and choice.implementation.name
+
+
+# -- right ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("name", "dtype"), PLAIN)
+def test_an_eager_call_is_right_in_every_dtype_and_runs_a_kernel(name: str, dtype: str) -> None:
+    op = registry.op(name)
+    case = plain(op, dtype)
+    found = check.check_callable(op, case, op, name="eager", device=DEVICE)
+    assert found.status == "ok", found.message
+    assert ran(name, case) is not None, "no kernel takes it"
+
+
+@pytest.mark.parametrize(("name", "case"), THEMED)
+def test_every_layout_empty_tensors_and_numbers_that_are_no_numbers(name: str, case: str) -> None:
+    op = registry.op(name)
+    found = check.check_callable(op, op.case(case), op, name="eager", device=DEVICE)
+    assert found.status == "ok", found.message
+
+
+@pytest.mark.parametrize("call", CALLS, ids=lambda c: c.id)
+def test_the_public_function_is_torchs(call: Call) -> None:
+    for dtype in call.dtypes:
+        tensors = call.make(dtype, DEVICE)
+        before = {n: t.clone() for n, t in tensors.items()}
+        assert faults(call, tensors, call.ours(**tensors)) == []
+        assert all(same_bits(t, before[n]) for n, t in tensors.items()), "an input was written"
+
+
+def test_every_op_has_a_call_here() -> None:
+    assert set(FIRST) == set(FORWARD), "write a call of it in tests/_support.py"
+
+
+ZEROS = {
+    "add": lambda x: (rooftop.add(x, x), x + x),
+    "gelu": lambda x: (rooftop.gelu(x), torch.nn.functional.gelu(x)),
+    "silu": lambda x: (rooftop.silu(x), torch.nn.functional.silu(x)),
+    "square": lambda x: (rooftop.square(x), x.square()),
+    "swiglu": lambda x: (rooftop.swiglu(x, x.abs() + 1), torch.nn.functional.silu(x) * (x.abs() + 1)),
+    "geglu": lambda x: (rooftop.geglu(x, x.abs() + 1), torch.nn.functional.gelu(x) * (x.abs() + 1)),
+}
+
+
+@pytest.mark.parametrize("name", ZEROS)
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+def test_zeros_keep_their_sign_and_infinities_their_place(name: str, dtype: str) -> None:
+    values = torch.tensor([-0.0, 0.0, float("inf"), float("-inf"), float("nan"), 1.0, -1.0, 1e-30], device=DEVICE)
+    got, want = ZEROS[name](values.repeat(7).to(getattr(torch, DTYPES[dtype].torch)))
+    assert torch.equal(got.isnan(), want.isnan())
+    assert torch.equal(got.isinf(), want.isinf())
+    zero = want == 0
+    assert torch.equal(got[zero], want[zero])
+    settled = ~want.isnan()
+    assert torch.equal(got[settled].signbit(), want[settled].signbit())
+
+
+@pytest.mark.parametrize("call", CALLS, ids=lambda c: c.id)
+def test_gradients_are_those_of_float64(call: Call) -> None:
+    for dtype in {call.dtypes[0], "f32"}:
+        tensors = call.make(dtype, DEVICE)
+        got = gradients(call.ours, tensors, call.floats)
+        want = gradients(call.theirs, as_double(tensors), call.floats)
+        for n, g, w in zip(call.floats, got, want, strict=True):
+            assert g.dtype == tensors[n].dtype
+            torch.testing.assert_close(g.double(), w, rtol=0, atol=LOOSE[dtype] * float(w.abs().max()), msg=lambda text, n=n: f"{n}: {text}")
+
+
+@pytest.mark.parametrize("name", [n for n in OPS if registry.op(n).deterministic])
+def test_twice_the_same_bits(name: str) -> None:
+    """At the largest case of up to 2^21 elements: many programs, whose order is another each time."""
+    op = registry.op(name)
+    case = max((c for c in op.cases if "huge" not in c.tags and elements(op, c) <= 1 << 21), key=lambda c: elements(op, c))
+    tensors, options = arguments(name, case)
+    given = [dict(tensors) for _ in range(3)]
+    if op.into:  # written over: each call gets its own
+        given = [{n: None if t is None else t.clone() for n, t in tensors.items()} for _ in range(3)]
+    found = [op(*g.values(), *options) for g in given]
+    assert same_bits(found[0], found[1])
+    assert same_bits(found[0], found[2])
+
+
+# -- under what torch has around it --------------------------------------------------------------------------------
+
+
+def checkable(name: str) -> tuple[Any, ...]:
+    """Arguments of the registered op, with gradients where it has any."""
+    op = registry.op(name)
+    tensors, options = arguments(name, plain(op, "f32"))
+    wrt = {n for entry in op.grad.wrt for n in entry.split("=")} if op.grad else set()
+    wrt |= set(op.grad.same) if op.grad else set()
+    for n, t in tensors.items():
+        if t is not None and n in wrt:
+            t.requires_grad_()
+    return (*tensors.values(), *options, "")
+
+
+@pytest.mark.parametrize("name", FORWARD)
+def test_opcheck(name: str) -> None:
+    torch.library.opcheck(library.register(registry.op(name)), checkable(name))
+
+
+@pytest.mark.parametrize("name", [n for n in OPS if n not in FORWARD])
+def test_opcheck_of_the_backward(name: str) -> None:
+    torch.library.opcheck(library.register(registry.op(name)), checkable(name), test_utils=("test_schema", "test_faketensor"))
+
+
+def families() -> dict[str, list[Call]]:
+    """The ops of each folder of kernels, each with its first call."""
+    found: dict[str, dict[str, Call]] = {}
+    for f in registry.kernel_files():
+        base = f.op if f.op in FORWARD else f.op.removesuffix("_bwd")
+        found.setdefault(f.path.parent.name, {})[base] = FIRST[base]
+    return {k: list(v.values()) for k, v in sorted(found.items())}
+
+
+@pytest.mark.parametrize("family", sorted({f.path.parent.name for f in registry.kernel_files()}))
+def test_compiled_whole_it_is_what_it_is_in_eager_mode(family: str) -> None:
+    """All ops of a family in one graph, forward and backward, by torch's default compiler."""
+    calls = families()[family]
+    tensors = {f"{c.op}.{n}": t for c in calls for n, t in c.make(c.dtypes[-1], DEVICE).items()}
+    wrt = [f"{c.op}.{n}" for c in calls for n in c.floats]
+
+    def whole(**given: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        made: list[torch.Tensor] = []
+        for c in calls:
+            made += results(c.ours(**{n: given[f"{c.op}.{n}"] for n in c.tensors}))
+        return tuple(made)
+
+    torch.compiler.reset()
+    compiled = torch.compile(whole, fullgraph=True, dynamic=False)
+    with torch.no_grad():
+        assert same_bits(compiled(**tensors), whole(**tensors))
+    for n, got, want in zip(wrt, gradients(compiled, tensors, wrt), gradients(whole, tensors, wrt), strict=True):
+        torch.testing.assert_close(got, want, msg=lambda text, n=n: f"{n}: {text}")
+
+
+def fresh(name: str) -> tuple[Op, Case, list[Any], list[Any], Any]:
+    """An op, its case, arguments that hold one set of values, those of another, and the result of the other."""
+    op = registry.op(name)
+    case = plain(op, dtypes(op)[0])
+    tensors, options = arguments(name, case, seed=1)
+    other, _ = arguments(name, case, seed=2)
+    held, values = [*tensors.values(), *options], list(other.values())
+    before = op(*held)
+    want = op(*values, *options)
+    assert not same_bits(before, want), "the two sets of values give the same result: the test could not fail"
+    torch.cuda.synchronize()
+    return op, case, held, values, want
+
+
+def fill(held: list[Any], values: list[Any]) -> None:
+    for t, v in zip(held, values, strict=False):
+        if v is not None:
+            t.copy_(v)
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_a_captured_graph_computes_anew_from_new_inputs(name: str) -> None:
+    op, _, held, values, want = fresh(name)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        made = op(*held)
+    fill(held, values)
+    graph.replay()
+    torch.cuda.synchronize()
+    assert same_bits(made, want)
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_a_call_runs_on_the_current_stream(name: str) -> None:
+    """The stream is kept busy, then gives the inputs their values: whatever ran elsewhere would read the old ones."""
+    op, _, held, values, want = fresh(name)
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(20_000_000)  # cycles: some 10 ms
+        fill(held, values)
+        made = op(*held)
+    stream.synchronize()
+    assert same_bits(made, want)
+
+
+@pytest.mark.parametrize("threads", [2, 8])
+def test_threads_that_call_at_once_get_their_own_results(threads: int) -> None:
+    """Each on a stream of its own, with shapes of its own and one that all share; nothing is planned before."""
+    names = ["softmax", "add", "matmul", "rms_norm", "cross_entropy"]
+    gate = threading.Barrier(threads, timeout=60)
+
+    def job(index: int) -> list[str]:
+        g = torch.Generator(device=DEVICE).manual_seed(index)
+        wrong: list[str] = []
+        stream = torch.cuda.Stream()
+        for rows in (16, 3 + index):
+            x = torch.randn(rows, 96 + 8 * (rows % 5), device=DEVICE, generator=g)
+            w = torch.randn(x.shape[1], device=DEVICE, generator=g)
+            t = torch.randint(0, x.shape[1], (rows,), device=DEVICE, generator=g)
+            want = (x.softmax(-1), x + x, x @ x.t(), torch.nn.functional.rms_norm(x, w.shape, w, 1e-6), torch.nn.functional.cross_entropy(x, t))
+            torch.cuda.synchronize()
+            gate.wait()
+            with torch.cuda.stream(stream):
+                for _ in range(10):
+                    got = (rooftop.softmax(x), rooftop.add(x, x), rooftop.matmul(x, x.t()), rooftop.rms_norm(x, w.shape, w, 1e-6), rooftop.cross_entropy(x, t))
+                    stream.synchronize()
+                    wrong += [f"{n}, {rows} rows" for n, a, b in zip(names, got, want, strict=True) if not torch.allclose(a, b, rtol=1e-4, atol=1e-4)]
+        return wrong
+
+    for name in names:
+        registry.op(name)._plans.clear()
+    with ThreadPoolExecutor(threads) as pool:
+        assert [w for found in pool.map(job, range(threads)) for w in found] == []
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+@pytest.mark.parametrize("call", FIRST.values(), ids=lambda c: c.op)
+def test_tensors_of_another_gpu_than_the_current_one(call: Call) -> None:
+    tensors = call.make(call.dtypes[-1], "cuda:1")
+    with torch.cuda.device(0):
+        made = call.ours(**tensors)
+        torch.cuda.synchronize(1)
+        assert {r.device for r in results(made)} == {torch.device("cuda", 1)}
+        assert faults(call, tensors, made) == []
+        assert torch.cuda.current_device() == 0
+    mixed = {n: t.to("cuda:0") if i == 0 else t for i, (n, t) in enumerate(tensors.items())}
+    if len(mixed) > 1:
+        with pytest.raises(ValueError, match="cuda"):
+            call.ours(**mixed)
+
+
+@pytest.mark.parametrize("call", FIRST.values(), ids=lambda c: c.op)
+def test_a_call_leaves_no_memory_behind(call: Call) -> None:
+    tensors = call.make(call.dtypes[-1], DEVICE)
+    call.ours(**tensors)
+    gc.collect()
+    before = torch.cuda.memory_allocated()
+    for _ in range(3):
+        call.ours(**tensors)
+    assert torch.cuda.memory_allocated() <= before
+
+
+# -- which implementation ------------------------------------------------------------------------------------------
+
+
+def kernels_of(function: Callable[[], Any]) -> list[str]:
+    """The names of the kernels that ran, as the profiler gives them."""
+    from torch.profiler import ProfilerActivity, profile
+
+    torch.cuda.synchronize()
+    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as seen:
+        function()
+        torch.cuda.synchronize()
+    return [e.name for e in seen.events() if e.device_type == torch.autograd.DeviceType.CUDA]
+
+
+@pytest.fixture(scope="module")
+def profiler() -> Iterator[None]:
+    x = torch.ones(1000, device=DEVICE)
+    if not kernels_of(lambda: x + x):
+        pytest.skip("the profiler sees no kernel here")
+    yield
+
+
+@pytest.mark.parametrize("call", FIRST.values(), ids=lambda c: c.op)
+def test_explain_names_what_runs(call: Call, profiler: None) -> None:
+    function = getattr(rooftop, call.op)
+    tensors = call.make(call.dtypes[-1], DEVICE)
+    given = list(tensors.values())
+    if call.op in ("rms_norm", "layer_norm"):
+        given.insert(1, given[1].shape)
+    found = rooftop.explain(function, *given)
+    assert found.choice is not None
+    implementation = found.choice.implementation
+    assert implementation is not None
+    assert str(found).splitlines()[0].startswith(f"{call.op} on {torch.cuda.get_device_name()}: {implementation.name}: ")
+    launches = implementation.launches(found.choice.problem, found.choice.config)
+    wanted = [str(getattr(x.kernel, "__name__", x.kernel)).partition("<")[0] for x in launches]
+    function(*given)
+    names = kernels_of(lambda: function(*given))
+    for want in wanted:
+        assert any(re.search(rf"\b{re.escape(want)}\b", name) for name in names), (want, names)
+
+
+@pytest.mark.parametrize("name", [f.name for f in registry.kernel_files()])
+def test_a_named_implementation_runs_or_raises(name: str) -> None:
+    """Right on the first case that it takes; of the first that it refuses it says why."""
+    implementation = registry.implementation(name)
+    op, device = registry.op(implementation.op), dispatch._device(torch.cuda.current_device())
+    taken: Case | None = None
+    refused: tuple[Case, str] | None = None
+    for c in sorted(small(op), key=lambda c: "odd" not in c.name):
+        if kind(op, c) == "empty":
+            continue
+        problem = op.problem(c, device)
+        seen = op.kernel_problem(problem)
+        reason = implementation.supports(seen if seen is not None else op.kernel_problem(op.contiguous(problem)) or problem)
+        if reason is None:
+            taken = taken or c
+        else:
+            refused = refused or (c, reason)
+    assert taken is not None or refused is not None
+    if taken is not None:
+        found = check.check_callable(op, taken, lambda *a: op(*a, implementation=name), name=name, device=DEVICE)
+        assert found.status == "ok", (taken.id, found.message)
+    if refused is not None:
+        tensors, options = arguments(op.name, refused[0])
+        with pytest.raises(UnsupportedError, match=re.escape(name)):
+            op(*tensors.values(), *options, implementation=name)
+
+
+def test_another_name_is_refused_with_those_there_are() -> None:
+    with pytest.raises(registry.RegistryError, match="did you mean 'softmax__triton'"):
+        rooftop.softmax(torch.ones(3, 5, device=DEVICE), implementation="softmax__tritn")
+
+
+# -- beyond 2^31 elements ------------------------------------------------------------------------------------------
+
+HUGE = [n for n in OPS if any("huge" in c.tags for c in registry.op(n).cases)]
+HIGH = 1 << 31
+
+
+def filled(name: str, meta: Meta, classes: int) -> torch.Tensor:
+    t = torch.empty(meta.shape, dtype=getattr(torch, DTYPES[meta.dtype].torch), device=DEVICE)
+    if not t.is_floating_point():
+        return t.random_(0, classes)
+    t.normal_()
+    return t.abs_().add_(8) if name == "lse" else t.fill_(float(meta.numel)) if name == "divisor" else t
+
+
+@pytest.mark.parametrize("name", HUGE)
+def test_elements_beyond_two_to_the_31(name: str) -> None:
+    """The first, the last and those around 2^31 are right; the whole is not compared."""
+    op = registry.op(name)
+    case = next(c for c in op.cases if "huge" in c.tags)
+    problem = op.problem(case)
+    need = sum(m.nbytes for _, m in problem.tensors if m is not None)
+    gc.collect()
+    torch.cuda.empty_cache()
+    free = torch.cuda.mem_get_info()[0]
+    if free < 1.25 * need:
+        pytest.skip(f"needs {1.25 * need / 2**30:.0f} GiB of free memory; there are {free / 2**30:.0f}")
+    largest = max((m for _, m in problem.tensors if m is not None), key=lambda m: m.numel)
+    assert largest.numel > HIGH
+    rows, wide = largest.shape[0], largest.numel // largest.shape[0]
+    some = 2 if wide > 1 else 300
+    parts = [slice(max(r - some, 0), min(r + some, rows)) for r in (0, HIGH // wide, rows)]
+    tensors: dict[str, Any] = {}
+    made: Any = None
+    try:
+        torch.manual_seed(0)
+        tensors = {n: None if problem.get(n) is None else filled(n, problem[n], wide) for n in op.tensor_names}
+        options = list(op.options(case).values())
+        made = dict(zip(op.output_names, results(op(*tensors.values(), *options)), strict=True))
+
+        def cut(t: Any) -> Any:
+            return torch.cat([t[p] for p in parts]) if t is not None and t.dim() and t.shape[0] == rows else t
+
+        few = [cut(t) for t in tensors.values()]
+        exact = results(op.reference(*(t.double() if t is not None and t.is_floating_point() else t for t in few), *options))
+        same = results(op.reference(*(widen(t) for t in few), *options))
+        compared = 0
+        for n, e, s in zip(op.output_names, exact, same, strict=True):
+            meta = problem.get(n)
+            if meta is not None and meta.shape[:1] == (rows,):
+                got = cut(made[n])
+                verdict = compare.compare(got, e, s.to(got.dtype), meta.dtype, op.tolerance.multiple, op.tolerance.exact)
+                assert verdict.ok, f"{n}: {verdict.message}"
+                compared += 1
+        assert compared
+    finally:
+        del tensors, made
+        gc.collect()
+        torch.cuda.empty_cache()
+
+
+# -- a kernel of one's own -----------------------------------------------------------------------------------------
+
+ADD = """/* rooftop
+op      = "add"
+dtypes  = ["f32", "bf16"]
+args    = ["n: i64 = numel(x)", "x: T[N]", "y: T[N]", "out: T[N]"]
+[requires]
+"N <= 1000000" = "it is a small kernel"
+[[launch]]
+kernel  = "add<{T}>"
+grid    = ["ceil(N / 256)"]
+block   = [256]
+*/
+#include <cuda_bf16.h>
+
+template <typename T> __global__ void add(long long n, const T* x, const T* y, T* out) {
+    long long i = blockIdx.x * 256ll + threadIdx.x;
+    if (i < n) out[i] = static_cast<T>(static_cast<float>(x[i]) + static_cast<float>(y[i]));
+}
+"""
+PRODUCT = """/* rooftop
+op      = "matmul"
+dtypes  = ["f32"]
+args    = ["M: i32", "N: i32", "K: i32", "a: T[M, K]", "lda: i64 = stride(a, 0)", "b: T[K, N]", "ldb: i64 = stride(b, 0)", "c: T[M, N]?",
+           "ldc: i64 = stride(c, 0)", "out: T[M, N]", "alpha: f32", "beta: f32"]
+[[launch]]
+kernel  = "product"
+grid    = ["ceil(N / 16)", "ceil(M / 16)"]
+block   = [16, 16]
+*/
+__global__ void product(int M, int N, int K, const float* a, long long lda, const float* b, long long ldb, const float* c, long long ldc, float* out,
+                        float alpha, float beta) {
+    int i = blockIdx.y * 16 + threadIdx.y, j = blockIdx.x * 16 + threadIdx.x;
+    if (i >= M || j >= N) return;
+    float sum = 0;
+    for (int k = 0; k < K; ++k) sum += a[i * lda + k] * b[k * ldb + j];
+    out[i * static_cast<long long>(N) + j] = alpha * sum + (c == nullptr || beta == 0 ? 0.0f : beta * c[i * ldc + j]);
+}
+"""
+
+
+def test_a_file_of_ones_own_runs_and_is_right(tmp_path: Path) -> None:
+    path = tmp_path / "mine.cu"
+    path.write_text(ADD)
+    mine = rooftop.load(path)
+    assert repr(mine) == "<mine.cu: add(x, y)>"
+    for dtype in (torch.float32, torch.bfloat16):
+        for shape in ((1003,), (7, 33)):
+            x, y = torch.randn(shape, device=DEVICE).to(dtype), torch.randn(shape, device=DEVICE).to(dtype)
+            assert torch.equal(mine(x, y), x + y)
+    x, y = torch.randn(20, 36, device=DEVICE).t(), torch.randn(36, 20, device=DEVICE)
+    assert torch.equal(mine(x=x, y=y), x + y)
+    assert torch.equal(rooftop.load("other.cu", source=ADD)(y, y), y + y)
+
+
+def test_options_and_absent_tensors_reach_a_file_of_ones_own(tmp_path: Path) -> None:
+    path = tmp_path / "product.cu"
+    path.write_text(PRODUCT)
+    mine = rooftop.load(path)
+    a, b, c = (torch.randint(-4, 5, s, device=DEVICE).float() for s in ((19, 33), (33, 21), (19, 21)))  # sums are exact
+    assert torch.equal(mine(a, b, alpha=0.5, beta=0.0), 0.5 * (a @ b))
+    assert torch.equal(mine(a, b, c, 0.5, 2.0), 0.5 * (a @ b) + 2.0 * c)
+    assert torch.equal(mine(a[:, :16], b[:16], c, 1.0, -1.0), a[:, :16] @ b[:16] - c)
+
+
+def test_a_file_of_ones_own_refuses_what_it_cannot_take(tmp_path: Path) -> None:
+    mine = rooftop.load("mine.cu", source=ADD)
+    x = torch.ones(8, device=DEVICE)
+    with pytest.raises(UnsupportedError, match=r"mine\.cu cannot take this input: .*takes f32, bf16"):
+        mine(x.half(), x.half())
+    with pytest.raises(UnsupportedError, match="it is a small kernel"):
+        mine(torch.ones(1_000_001, device=DEVICE), torch.ones(1_000_001, device=DEVICE))
+    with pytest.raises(UnsupportedError, match="comes out as 0"):
+        mine(x[:0], x[:0])
+    with pytest.raises(ValueError, match="must be a CUDA tensor, not Tensor on cpu"):
+        mine(x.cpu(), x.cpu())
+    with pytest.raises(TypeError, match="lacks y"):
+        mine(x)
+    with pytest.raises(HeadError, match="no head"):
+        rooftop.load("mine.cu", source="__global__ void k() {}")
+    with pytest.raises(ValueError, match=r"mine\.cu\(\d+\): error"):
+        rooftop.load("mine.cu", source=ADD.replace("if (i < n)", "if (i < n"))(x, x)

@@ -1,0 +1,211 @@
+"""The pages as files: sources and their differences, well-formed, escaped, closed to the network, their charts."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from _report import FACTS, H100, H200, Made, Strict, kernel, make, ratio
+from markupsafe import Markup
+
+from rooftop.lab import registry, report, report_charts
+
+
+@pytest.fixture
+def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Made:
+    return make(tmp_path, monkeypatch)
+
+
+# -- sources ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_difference_shows_what_changed_and_not_the_words_about_it(made: Made) -> None:
+    page = made.page([])
+    found = report.change(page.rungs[0], page.rungs[1])
+    kinds = {kind: [re.sub("<[^>]+>", "", str(line.html)) for line in found.lines if line.kind == kind] for kind in ("added", "removed")}
+    assert "threads = 256" in kinds["added"]
+    assert "threads = 128" in kinds["removed"]
+    assert [x.strip() for x in kinds["added"] if "if (i" in x] == ["if (i &lt; n) y[i] = factor * x[i];"]
+    assert not any(re.match(r"idea|predict|limit", x) for x in kinds["added"] + kinds["removed"])
+    assert (found.added, found.removed) == (len(kinds["added"]), len(kinds["removed"]))
+    numbers = [line.new for line in found.lines if line.new]
+    assert numbers == sorted(numbers)
+    assert all(page.rungs[1].source.splitlines()[n - 1].strip() for n in numbers[:1])
+    ladder = made.build([])[1]
+    assert ladder.count('<details class="diff">') == 2
+    assert ladder.count('<details class="source">') == 3
+
+
+def test_a_long_idea_is_left_out_of_the_difference_whole() -> None:
+    text = '/* rooftop\nidea = """\nlimit = "none of this"\n"""\nargs = []\n*/\nidea = 3;\n'
+    assert [text.splitlines()[i] for i in report.lesson(text)] == ["/* rooftop", "args = []", "*/", "idea = 3;"]
+
+
+def test_highlighting_keeps_every_line_and_escapes() -> None:
+    text = "\n\nint a = b < c && d;  // <script>\n/* two\nlines */\n"
+    lines = list(report.highlight(text, "x.cu"))
+    assert [Markup(line).striptags() if line.strip() else "" for line in lines] == ["", "", "int a = b < c && d; // <script>", "/* two", "lines */"]
+    assert not any("<script" in line for line in lines)
+
+
+# -- the pages as files ----------------------------------------------------------------------------------------------
+
+
+def every_page(made: Made) -> dict[str, str]:
+    shipped = made.bench("scale__cuda", 2e-4, versus={"peer:torch": ratio(0.8, "faster"), "ceiling:copy": ratio(1.1, "slower")})
+    made.build([*made.climb(), shipped, made.bench("steps/02_wide", 1e-3, stale=True, device=H200)], {("steps/01_plain", 90): FACTS})
+    return {p.name: p.read_text(encoding="utf-8") for p in made.out.iterdir()}
+
+
+def test_pages_are_well_formed_and_their_links_lead_somewhere(made: Made) -> None:
+    pages = {name: Strict(text) for name, text in every_page(made).items()}
+    assert set(pages) == {"index.html", "ladder-steps.html"}
+    ids = {name: [i for _, i in page.of("id")] for name, page in pages.items()}
+    assert all(len(set(found)) == len(found) for found in ids.values())
+    for name, page in pages.items():
+        for tag, href in page.of("href"):
+            if tag == "a":
+                file, _, anchor = href.partition("#")
+                assert (file or name) in pages, href
+                assert not anchor or anchor in ids[file or name], href
+        assert page.widths
+        assert all(len(set(widths)) == 1 for widths in page.widths), f"{name}: rows of one table have different widths: {page.widths}"
+
+
+def test_the_check_of_form_can_fail() -> None:
+    for bad in ("<p><b>x</p></b>", "<p>x", "x</p>", '<p id="a" id="b">x</p>'):
+        with pytest.raises(AssertionError):
+            Strict(bad)
+
+
+def test_pages_load_nothing(made: Made) -> None:
+    for text in every_page(made).values():
+        page = Strict(text)
+        policy = [a["content"] for t, a in page.tags if t == "meta" and a.get("http-equiv") == "Content-Security-Policy"]
+        assert [p.split(";")[0] for p in policy if p] == ["default-src 'none'"]
+        assert not re.search(r"(connect|font|frame|worker)-src|https?:", str(policy[0]))
+        for name in ("src", "srcset", "action", "data", "poster", "background"):
+            assert list(page.of(name)) == []
+        for tag, href in page.of("href"):
+            assert (tag, href) == ("link", "data:,") or (tag == "a" and not re.match(r"\w+:|//", href))
+        assert not re.search(r"@import|url\(", text)
+
+
+def test_what_others_wrote_is_escaped(made: Made) -> None:
+    made.house.ladders.joinpath("steps", "04_x.cu").write_text(kernel("</script><script>alert(2)</script> & \\\"quoted\\\""), encoding="utf-8")
+    registry.ladder.cache_clear()
+    records = [*made.climb(), made.bench("steps/01_plain", 1e-3, device={**H100, "name": "</script><img src=x onerror=alert(3)>"})]
+    pages = made.build(records)
+    for text in pages:
+        page = Strict(text)
+        assert not any(tag == "img" for tag, _ in page.tags)
+        assert not re.search(r"<script>\s*alert", text)
+        assert "<b>stairs" not in text
+    assert '</script><script>alert(2)</script> & "quoted"' in Strict(pages[1]).text
+    assert "A tensor times a number & <nothing> else." in Strict(pages[0]).text
+    assert "x < y && <script>alert(1)</script>" in Strict(pages[1]).text
+    registry.ladder.cache_clear()
+
+
+def test_building_again_replaces_the_pages_and_leaves_nothing_else(made: Made) -> None:
+    made.build(made.climb())
+    made.build([])
+    assert {p.name for p in made.out.iterdir()} == {"index.html", "ladder-steps.html"}
+    assert "Not measured on any GPU yet" in (made.out / "ladder-steps.html").read_text(encoding="utf-8")
+
+
+def test_plotly_is_inside_the_page(tmp_path: Path, made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    text = made.build(made.climb())[1]
+    page = Strict(text)
+    assert any(len(s) > 1_000_000 and "Plotly" in s for s in page.scripts)
+    assert [t for t, a in page.tags if t == "script" and "src" in a] == []
+
+
+# -- the chart -------------------------------------------------------------------------------------------------------
+
+
+def test_the_figures_of_a_page_are_valid_plotly(made: Made) -> None:
+    import plotly.graph_objects as go
+
+    text = made.build(made.climb())[1]
+    found = next(s for s in Strict(text).scripts if s.lstrip().startswith("["))
+    figures = json.loads(found)
+    for figure in figures:
+        for scale in figure["scales"].values():
+            go.Figure({"data": figure["data"], "layout": {**figure["layout"], **scale}})
+    with pytest.raises(ValueError, match="nonsense"):
+        go.Figure({"data": figures[0]["data"], "layout": {"nonsense": 1}})
+
+
+def test_the_chart_holds_rungs_roofs_peers_and_predictions(made: Made) -> None:
+    figure = report_charts.charts(made.page(made.climb()))[0]
+    series = {s["name"]: s for s in figure["data"]}
+    gigabytes = (1 << 28) / 1e9
+    assert series["measured"]["y"] == pytest.approx([gigabytes / 1e-3, gigabytes / 5e-4, gigabytes / 1.25e-4])
+    assert series["roof, measured"]["y"][0] == pytest.approx(3000)
+    assert series["roof, datasheet"]["y"][0] == pytest.approx(3350)
+    assert series["torch"]["y"][0] == pytest.approx(gigabytes / 1.5625e-4)
+    assert series["predicted beforehand"]["y"] == pytest.approx([2.1 * gigabytes / 1e-3, 2.0 * gigabytes / 5e-4])
+    assert series["measured"]["error_y"]["array"][0] == pytest.approx(gigabytes / 0.99e-3 - gigabytes / 1e-3)
+    assert figure["start"] == "linear"
+    assert report_charts.charts(made.page([*made.climb(), made.bench("steps/01_plain", 1e-2, at="2026-02-01")]))[0]["start"] == "log"
+
+
+def test_labels_never_overlap_and_move_no_more_than_needed() -> None:
+    rng = random.Random(7)
+    for _ in range(300):
+        heights = [rng.random() for _ in range(rng.randrange(1, 9))]
+        placed = report_charts.spread(heights, 0.05)
+        order = sorted(range(len(heights)), key=lambda i: heights[i])
+        ordered = [placed[i] for i in order]
+        assert all(b - a >= 0.05 - 1e-9 for a, b in pairwise(ordered))
+        assert all(-1e-9 <= y <= 1 + 1e-9 for y in placed)
+    assert report_charts.spread([0.2, 0.8, 0.5], 0.05) == [0.2, 0.8, 0.5]
+    assert report_charts.spread([0.5, 0.5], 0.1) == pytest.approx([0.45, 0.55])
+
+
+@pytest.mark.parametrize(
+    ("value", "digits", "text"),
+    [(0.0336, 4, "0.03360"), (1.0, 3, "1.00"), (184730.2, 4, "184\u202f730"), (999.96, 4, "1\u202f000"), (0.0, 4, "0"), (-12.346, 4, "-12.35")],
+)
+def test_numbers_are_written_to_so_many_digits(value: float, digits: int, text: str) -> None:
+    assert report_charts.number(value, digits) == text
+
+
+# -- the tree as it is -----------------------------------------------------------------------------------------------
+
+
+def test_the_pages_of_the_tree_itself(tmp_path: Path) -> None:
+    index = report.build(tmp_path, [])
+    assert {p.name for p in tmp_path.iterdir()} == {"index.html", *(f"ladder-{n}.html" for n in registry.ladder_names())}
+    for path in tmp_path.iterdir():
+        page = Strict(path.read_text(encoding="utf-8"))
+        assert [h for t, h in page.of("href") if t == "a" and re.match(r"\w+:|//", h)] == []
+    text = Strict(index.read_text(encoding="utf-8")).text
+    for name in (*registry.op_names(), *registry.ladder_names()):
+        assert name in text
+    for name in registry.ladder_names():
+        ladder = Strict((tmp_path / f"ladder-{name}.html").read_text(encoding="utf-8")).text
+        assert all(" ".join(r.head.idea.split()) in ladder for r in registry.ladder(name).rungs if r.head)
+
+
+def test_no_line_is_drawn_across_a_rung_that_has_no_time(made: Made) -> None:
+    records = [r for r in made.climb() if r.get("subject") != "steps/02_wide"]
+    series = next(s for s in report_charts.charts(made.page(records))[0]["data"] if s["name"] == "measured")
+    assert series["x"] == [0, 1.5, 2]
+    assert [y is None for y in series["y"]] == [False, True, False]
+    assert {len(values) for values in (series["y"], series["text"], series["error_y"]["array"], series["error_y"]["arrayminus"])} == {3}
+
+
+def test_the_table_of_a_ladder_without_times_has_no_columns_for_them(made: Made) -> None:
+    heads = []
+    for records in ([], made.climb()):
+        text = made.build(records)[1]
+        heads.append(text.partition("<th>Rung</th>")[2].partition("</thead>")[0])
+        assert all(len(set(widths)) == 1 for widths in Strict(text).widths)
+    assert [("Time" in head, "Best peer" in head, "Speed-up predicted" in head) for head in heads] == [(False, False, True), (True, True, True)]
