@@ -422,3 +422,45 @@ def test_many_programs_are_compiled_into_the_cache_and_one_that_fails_is_left(jo
     assert all(compile_cuda(s, name=n, target=t, kernels=k).cached for s, n, t, k in programs[:-1])
     with pytest.raises(CompileError, match=r"wrong\.cu"):
         compile_cuda(programs[-1][0], name="wrong.cu", target="sm_80", kernels=("broken",))
+
+
+LET = """/* rooftop
+args    = ["n: i32 = count", "x: f32[N]", "y: f32[N]"]
+[let]
+count   = "N * each"
+doubled = "2 * count"
+[config]
+each = 3
+[[launch]]
+kernel = "k<{doubled}>"
+grid   = ["doubled // 4"]
+block  = ["each"]
+*/
+"""
+
+
+def test_a_name_of_let_stands_for_its_expression_wherever_it_is_used() -> None:
+    read = head.parse(LET, "let.cu")
+    problem = Problem("any", (("x", Meta((10,), "f32")), ("y", Meta((10,), "f32"))), (), TARGETS[80])
+    (launch,) = read.launches_for(problem, {"each": 6})
+    assert (launch.kernel, launch.grid, launch.block, launch.args["n"]) == ("k<120>", (30,), (6,), 60)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ('count   = "N * each"', 'count   = "N * (each"', "is not an expression"),
+        ('count   = "N * each"', 'each    = "N"', "a name of its own"),
+        ('count   = "N * each"', "count   = 3", "must be a condition"),
+    ],
+)
+def test_a_let_that_cannot_be_read_is_refused(old: str, new: str, says: str) -> None:
+    with pytest.raises(head.HeadError, match=says):
+        head.parse(LET.replace(old, new), "let.cu")
+
+
+def test_names_of_let_that_name_each_other_in_a_circle_are_an_error() -> None:
+    read = head.parse(LET.replace('count   = "N * each"', 'count   = "doubled"'), "let.cu")
+    problem = Problem("any", (("x", Meta((10,), "f32")), ("y", Meta((10,), "f32"))), (), TARGETS[80])
+    with pytest.raises(ExpressionError):
+        read.launches_for(problem, read.config)

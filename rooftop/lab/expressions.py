@@ -24,6 +24,13 @@ class TensorFacts:
         self.meta = meta
 
 
+class Let:
+    """A name that stands for an expression, which is read where the name is used."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+
 def _ceil(value: Value) -> int:
     exact = Fraction(value)
     return -(-exact.numerator // exact.denominator)
@@ -164,7 +171,8 @@ def _eval(node: ast.expr, scope: Mapping[str, Any], text: str) -> Any:
             if name not in scope:
                 known = ", ".join(sorted(k for k in scope if not k.startswith("_")))
                 raise ExpressionError(f"{text!r} names {name!r}, which is none of: {known}")
-            return scope[name]
+            value = scope[name]
+            return _eval(_parse(value.text), scope, value.text) if isinstance(value, Let) else value
         case ast.BinOp(left=left, op=op, right=right):
             value = _BINARY[type(op)](_number(left, scope, text), _number(right, scope, text))
             if abs(value) > MAX_VALUE:

@@ -11,7 +11,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from rooftop.lab.expressions import ExpressionError, TensorFacts, evaluate, integer, names
+from rooftop.lab.expressions import ExpressionError, Let, TensorFacts, evaluate, integer, names
 from rooftop.lab.spec import DTYPES, Launch, Meta, Problem
 
 C_TYPES: Mapping[str, str] = {
@@ -77,12 +77,14 @@ class Head:
     scratch: Mapping[str, TensorArg] = field(default_factory=dict)
     launches: tuple[LaunchHead, ...] = ()
     implementation: str | None = None
+    let: Mapping[str, str] = field(default_factory=dict)
 
     # -- what a call comes out as -------------------------------------------------------------------------------
 
     def scope(self, problem: Problem, config: Mapping[str, Any]) -> dict[str, Any]:
         """The names of every expression for this problem. Raises HeadError where the tensors do not fit `args`."""
         scope: dict[str, Any] = {"sms": problem.device.sms, "arch": problem.device.arch, **dict(problem.options), **config}
+        scope.update({name: Let(text) for name, text in self.let.items()})
         for arg in self.args:
             if isinstance(arg, TensorArg) and arg.name not in self.scratch:
                 self._bind(arg, problem, scope)
@@ -283,6 +285,7 @@ def of_python(text: str, path: str | Path) -> Head:
 _KEYS = {
     "op": str, "idea": str, "predict": dict, "limit": str, "arch": int, "dtypes": list, "args": list, "requires": dict, "demands": dict,
     "config": dict, "configs": list, "choice": list, "valid": str, "prefer": str, "scratch": dict, "launch": list, "implementation": str,
+    "let": dict,
 }  # fmt: skip
 _LAUNCH_KEYS = {"kernel", "grid", "block", "when", "cluster", "shared", "args"}
 
@@ -325,6 +328,10 @@ def _build(data: dict[str, Any], source: str, path: str, toml: bool) -> Head:
     for key in ("valid", "prefer"):
         if key in data:
             names(data[key])
+    for name, text in data.get("let", {}).items():
+        if not name.isidentifier() or name in config:
+            raise HeadError(f"{path}: let.{name}: a name of its own is needed, which no constant of [config] has")
+        _reads(text, f"{path}: let.{name}")
     scratch = {}
     for name, text in data.get("scratch", {}).items():
         parsed = _arg(f"{name}: {text}", path, extents=True)
@@ -337,6 +344,7 @@ def _build(data: dict[str, Any], source: str, path: str, toml: bool) -> Head:
         requires=data.get("requires", {}), demands=data.get("demands", {}), config=config,
         configs=tuple({**config, **extra} for extra in data.get("configs", [])), choices=tuple(choices), valid=data.get("valid"), prefer=data.get("prefer"),
         scratch=scratch, launches=tuple(_launch_heads(data.get("launch", []), path)), implementation=data.get("implementation"),
+        let=data.get("let", {}),
     )  # fmt: skip
 
 

@@ -191,6 +191,8 @@ class CudaImplementation(Implementation):
             "args": [dataclasses.astuple(a) for a in h.args], "launches": [dataclasses.astuple(x) for x in h.launches], "requires": dict(h.requires),
             "config": dict(h.config), "choices": [[w, dict(c)] for w, c in h.choices], "scratch": {k: dataclasses.astuple(v) for k, v in h.scratch.items()},
         }  # fmt: skip
+        if h.let:
+            facts["let"] = dict(h.let)
         return digest(strip(self._text, "c"), *(strip(p.read_text(encoding="utf-8"), "c") for p in sorted(headers(self._text))), facts)
 
 

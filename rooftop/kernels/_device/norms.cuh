@@ -125,11 +125,11 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
         }
         rest = over(warp_sum(rest), fmaxf(part.n, 1));  // the rounding error of the mean
         part.mean += rest;
-        squares = warp_sum(squares) - part.n * rest * rest;
+        squares = fmaxf(warp_sum(squares) - part.n * rest * rest, 0);
     } else {
         squares = warp_sum(squares);
     }
-    part.squares = fmaxf(squares, 0);
+    part.squares = squares;
     share_parts<WARPS, CLUSTER>(parts, part, rank);
     const Part all = fold_parts<WARPS * CLUSTER, CENTRE>(parts, C);
     const float scale = reciprocal_root(over(all.squares, C) + eps);
@@ -264,5 +264,143 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
             for (int j = 0; j < N; ++j) f[j] += g[j];
         }
         P::store(y + row * ys + column(i), true, P::narrow(f));
+    }
+}
+
+/// A part of a row, its n elements known: their mean and the sum of squares about it.
+struct alignas(8) Moments {
+    float mean, squares;
+};
+
+/// The parts that a warp's lanes hold, each of n elements, as one, in all lanes. `total`: elements of them all.
+template <bool CENTRE>
+__device__ Moments fold(Moments p, float n, float total) {
+    if (!CENTRE) return {0, warp_sum(p.squares)};
+    const float base = __shfl_sync(~0u, p.mean, 0), mean = base + over(warp_sum(n * (p.mean - base)), total), off = p.mean - mean;
+    return {mean, warp_sum(p.squares + n * off * off)};
+}
+
+/// As norm_forward, of rows that start on 16 bytes, by clusters that stay for the whole launch and walk over rows `clusters` apart: the weight
+/// and the bias, which for long rows would cross the L2 again with every row, are read once and wait in shared memory beside the rows to
+/// come. Each thread owns PIECES packs and reads only what it copied itself.
+template <typename T, int PIECES, int THREADS, int CLUSTER, int BLOCKS, int STAGES, bool CENTRE, bool RESIDUAL, bool WEIGHT, bool BIAS>
+__global__ void __launch_bounds__(THREADS, BLOCKS)
+    norm_stay(int R, int C, int clusters, const T* __restrict__ x, long long xs, const T* __restrict__ r, long long rs, const T* __restrict__ w,
+              const T* __restrict__ b, T* __restrict__ y, long long ys, T* __restrict__ s, long long ss, float eps) {
+    using P = Pack<T>;
+    constexpr int N = P::N, WARPS = THREADS / 32, INPUTS = RESIDUAL ? 2 : 1;
+    __shared__ Moments of_warps[2][WARPS], of_blocks[2][CLUSTER];  // of even and of odd rows, so that one barrier a row is enough
+    const auto cluster = cg::this_cluster();
+    const int tid = threadIdx.x, lane = tid % 32, warp = tid / 32, rank = CLUSTER == 1 ? 0 : blockIdx.x % CLUSTER, id = blockIdx.x / CLUSTER;
+    const int slice = (C + CLUSTER * N - 1) / (CLUSTER * N) * N, first = min(C, rank * slice), mine = min(C, first + slice) - first;
+    uint4* const weights = held + STAGES * INPUTS * PIECES * THREADS;
+    uint4* const biases = weights + (WEIGHT ? PIECES * THREADS : 0);
+
+    const auto at = [&](int i) { return (i * THREADS + tid) * N; };  // column within the slice
+    const auto slot = [&](int stage, int which, int i) { return held + ((stage * INPUTS + which) * PIECES + i) * THREADS + tid; };
+    const auto fetch = [&](int stage, long long row) {
+        if (row < R) {
+#pragma unroll
+            for (int i = 0; i < PIECES; ++i) {
+                if (at(i) >= mine) continue;
+                __pipeline_memcpy_async(slot(stage, 0, i), x + row * xs + first + at(i), 16);
+                if (RESIDUAL) __pipeline_memcpy_async(slot(stage, INPUTS - 1, i), r + row * rs + first + at(i), 16);
+            }
+        }
+        __pipeline_commit();
+    };
+    const auto elements = [&](int warp) {
+        int n = 0;
+#pragma unroll
+        for (int i = 0; i < PIECES; ++i) n += max(0, min(mine - (i * THREADS + warp * 32) * N, 32 * N));
+        return static_cast<float>(n);
+    };
+    for (int stage = 0; stage < STAGES; ++stage) fetch(stage, id + static_cast<long long>(stage) * clusters);
+#pragma unroll
+    for (int i = 0; i < PIECES; ++i) {
+        if (WEIGHT && at(i) < mine) weights[i * THREADS + tid] = P::load(w + first + at(i), true);
+        if (BIAS && at(i) < mine) biases[i * THREADS + tid] = P::load(b + first + at(i), true);
+    }
+    const float of_lane = lane < WARPS ? elements(lane) : 0, of_warp = elements(warp);
+    const float of_rank = lane < CLUSTER ? static_cast<float>(max(0, min(C - lane * slice, slice))) : 0;
+    if (CLUSTER > 1) cluster.sync();  // all blocks have started
+
+    int step = 0, stage = 0;
+    for (int row = id; row < R; row += clusters, step ^= 1) {
+        uint4 p[PIECES];
+        float f[N], g[N];
+        __pipeline_wait_prior(STAGES - 1);
+#pragma unroll
+        for (int i = 0; i < PIECES; ++i) {
+            const bool there = at(i) < mine;
+            p[i] = there ? *slot(stage, 0, i) : make_uint4(0, 0, 0, 0);
+            if (RESIDUAL && there) {
+                P::widen(p[i], f), P::widen(*slot(stage, INPUTS - 1, i), g);
+#pragma unroll
+                for (int j = 0; j < N; ++j) f[j] += g[j];
+                p[i] = P::narrow(f);  // what is normalised is what is returned
+                P::store(s + row * ss + first + at(i), true, p[i]);
+            }
+        }
+        fetch(stage, row + static_cast<long long>(STAGES) * clusters);
+        stage = stage + 1 == STAGES ? 0 : stage + 1;
+
+        Moments part = {0, 0};
+        float rest = 0;
+        if (CENTRE) {
+#pragma unroll
+            for (int i = 0; i < PIECES; ++i) {
+                P::widen(p[i], f);
+#pragma unroll
+                for (int j = 0; j < N; ++j) part.mean += f[j];
+            }
+            part.mean = over(warp_sum(part.mean), fmaxf(of_warp, 1));
+        }
+#pragma unroll
+        for (int i = 0; i < PIECES; ++i) {
+            if (CENTRE && at(i) >= mine) continue;
+            P::widen(p[i], f);
+#pragma unroll
+            for (int j = 0; j < N; ++j) {
+                const float off = f[j] - part.mean;
+                part.squares += off * off;
+                if (CENTRE) rest += off;
+            }
+        }
+        part.squares = warp_sum(part.squares);
+        if (CENTRE) {
+            rest = over(warp_sum(rest), fmaxf(of_warp, 1));  // the rounding error of the mean
+            part = {part.mean + rest, fmaxf(part.squares - of_warp * rest * rest, 0)};
+        }
+        if (lane == 0) of_warps[step][warp] = part;
+        __syncthreads();
+        Moments all;
+        if (CLUSTER == 1 || warp == 0) {  // alone in its cluster, every warp for itself
+            all = fold<CENTRE>(lane < WARPS ? of_warps[step][lane] : Moments{0, 0}, of_lane, fmaxf(static_cast<float>(mine), 1));
+        }
+        if (CLUSTER > 1) {
+            if (warp == 0 && lane < CLUSTER) *cluster.map_shared_rank(&of_blocks[step][rank], lane) = all;
+            cluster.sync();
+            all = fold<CENTRE>(lane < CLUSTER ? of_blocks[step][lane] : Moments{0, 0}, of_rank, C);
+        }
+        const float scale = reciprocal_root(over(all.squares, C) + eps);
+#pragma unroll
+        for (int i = 0; i < PIECES; ++i) {
+            if (at(i) >= mine) continue;
+            P::widen(p[i], f);
+#pragma unroll
+            for (int j = 0; j < N; ++j) f[j] = (f[j] - all.mean) * scale;
+            if (WEIGHT) {
+                P::widen(weights[i * THREADS + tid], g);
+#pragma unroll
+                for (int j = 0; j < N; ++j) f[j] *= g[j];
+            }
+            if (BIAS) {
+                P::widen(biases[i * THREADS + tid], g);
+#pragma unroll
+                for (int j = 0; j < N; ++j) f[j] += g[j];
+            }
+            P::store(y + row * ys + first + at(i), true, P::narrow(f));
+        }
     }
 }

@@ -64,7 +64,7 @@ def affine(v, w, b, column, inside):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _both(a, b, c, d):  # type: ignore[no-untyped-def]
+def both(a, b, c, d):  # type: ignore[no-untyped-def]
     return a + c, b + d
 
 
@@ -115,7 +115,7 @@ def _tile(x, r, w, b, y, s, R, C, xs, rs, ys, ss, eps,
         v = tl.where(within, v - mean, 0)
         u = tl.where(beyond, u - mean, 0) if MORE > 0 else v
         rest, squares = tl.reduce(
-            (_folded(v, u, COLUMNS, MORE, LANES), _folded(v * v, u * u, COLUMNS, MORE, LANES)), 1, _both, keep_dims=True
+            (_folded(v, u, COLUMNS, MORE, LANES), _folded(v * v, u * u, COLUMNS, MORE, LANES)), 1, both, keep_dims=True
         )
         left = over(rest, C)
         squares = tl.maximum(squares - rest * left, 0)

@@ -16,10 +16,16 @@ from typing import Any
 
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import libdevice
 
 from rooftop.kernels._device.columns import column_sums
-from rooftop.kernels._device.norms import affine, lanes_of, load, over, pow2, reason, scale_of, seen, wide_access
+from rooftop.kernels._device.norms import affine, both, lanes_of, load, over, pow2, reason, scale_of, seen, wide_access
 from rooftop.lab.spec import Launch, Meta, Problem
+
+
+@triton.jit
+def _four(a, b, c, d, e, f, g, h):  # type: ignore[no-untyped-def]
+    return a + e, b + f, c + g, d + h
 
 
 @triton.jit
@@ -34,18 +40,27 @@ def _tile_bwd(dy, ds, s, w, dx, pw, pb, R, C, dys, dss, ss, dxs, eps, blocks, pr
         inside = (row < R) & (column < C)
         v = load(s, row * ss + column, inside)
         g = load(dy, row * dys + column, inside)
-        if CENTRE:
+        h = g
+        if w is not None:  # rounded before it is used: fused into a difference it would not be what its sum was taken of
+            h = libdevice.mul_rn(g, load(w, column, column < C) + tl.zeros((LANES, COLUMNS), tl.float32))
+        if CENTRE:  # what is left of the sum after the mean was taken off is its rounding error: it is taken off too
             v = tl.where(inside, v - over(tl.sum(v, 1, keep_dims=True), C), 0)
-        scale = scale_of(tl.sum(v * v, 1, keep_dims=True), C, eps)
+            rest, squares, along, level = tl.reduce((v, v * v, h * v, h), 1, _four, keep_dims=True)
+            left = over(rest, C)
+            squares = tl.maximum(squares - rest * left, 0)
+            along -= left * level
+            v -= left
+        else:
+            squares, along = tl.reduce((v * v, h * v), 1, both, keep_dims=True)
+        scale = scale_of(squares, C, eps)
         n = v * scale
         if pb is not None:
             sum_b += g
         if pw is not None:
-            sum_w += g * n
-        g = affine(g, w, None, column, column < C)
-        d = g - n * over(tl.sum(g * n, 1, keep_dims=True), C)
+            sum_w += tl.where(inside, g * n, 0)
+        d = h - n * over(along * scale, C)
         if CENTRE:
-            d -= over(tl.sum(g, 1, keep_dims=True), C)
+            d -= over(level, C)
         d *= scale
         if ds is not None:
             d += load(ds, row * dss + column, inside)
@@ -173,12 +188,7 @@ def backward(centre: bool) -> tuple[Callable[..., Any], ...]:
             return Config("slabs", 1024, 4, 4, parts=height)
         if wide >= 4096 and wide_access(p) and rows >= 4 * p.device.sms:  # one program a multiprocessor, with two rows on their way
             full = 4 * columns > 3 * wide
-            if wide == 8192:
-                lanes, warps, parts = (1, 8, 1) if full or centre else (2, 32, 1)
-            elif full:
-                lanes, warps, parts = 2, 8, 1
-            else:
-                lanes, warps, parts = (1, 4, 2) if centre else (4, 16, 1)
+            lanes, warps, parts = (1, 8, 1) if wide == 8192 else (2, 8, 1) if full else (1, 4, 2)
             found = Config("tile", wide, lanes, warps, parts=parts, stages=3)
             while shared(p, found) > p.device.shared_per_block:
                 found = dataclasses.replace(found, stages=found.stages - 1)
