@@ -1,0 +1,185 @@
+"""Nsight Compute's report files, read through NVIDIA's `ncu_report` module: totals of a kernel, and its memory instructions by source line."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rooftop.lab import settings
+from rooftop.lab.compile import ToolchainError
+
+ADDED: Mapping[str, str] = {  # our name -> the source metric that is added up over instructions
+    "executed": "inst_executed", "threads": "thread_inst_executed_true", "tags": "memory_l1_tag_requests_global",
+    "sectors": "memory_l2_theoretical_sectors_global", "ideal_sectors": "memory_l2_theoretical_sectors_global_ideal",
+    "local_sectors": "memory_l2_theoretical_sectors_local",
+    "wavefronts": "memory_l1_wavefronts_shared", "ideal_wavefronts": "memory_l1_wavefronts_shared_ideal",
+}  # fmt: skip
+_OPCODE = re.compile(r"^(?:@!?U?P\w+\s+)?([A-Z][\w.]*)")
+_SASS_KEPT = 4  # instructions quoted of each line and opcode
+# What an opcode touches: (space, op). LDGSTS reads global memory and writes shared memory.
+_ACCESS: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
+    ("LDGSTS", (("global", "read"), ("shared", "write"))), ("LDG", (("global", "read"),)), ("STG", (("global", "write"),)),
+    ("ATOMG", (("global", "atomic"),)), ("REDG", (("global", "atomic"),)), ("RED", (("global", "atomic"),)), ("ATOMS", (("shared", "atomic"),)),
+    ("LDSM", (("shared", "read"),)), ("STSM", (("shared", "write"),)), ("LDS", (("shared", "read"),)), ("STS", (("shared", "write"),)),
+    ("ATOM", (("generic", "atomic"),)), ("LDL", (("local", "read"),)), ("STL", (("local", "write"),)),
+)  # fmt: skip
+
+
+def opcode(sass: str) -> str:
+    """`LDG.E.128` of `@!P0 LDG.E.128 R4, desc[UR4][R2.64] ;`."""
+    match = _OPCODE.match(sass.strip())
+    return match[1] if match else "?"
+
+
+def accesses(op: str) -> tuple[tuple[str, str], ...]:
+    """The (space, read | write | atomic) that an opcode performs; LD and ST are generic. Empty: no memory that is counted."""
+    base = op.split(".")[0]
+    for name, what in _ACCESS:
+        if base == name:
+            return what
+    return {"LD": (("generic", "read"),), "ST": (("generic", "write"),)}.get(base, ())
+
+
+def module(ncu: Path) -> Any:
+    """NVIDIA's ncu_report. Raises ToolchainError with the folders that were looked into."""
+    try:
+        return importlib.import_module("ncu_report")
+    except ImportError:
+        pass
+    looked = list(folders(ncu))
+    errors = []
+    for folder in looked:
+        sys.path.insert(0, str(folder))
+        try:
+            return importlib.import_module("ncu_report")
+        except ImportError as error:
+            errors.append(f"{folder}: {error}")
+            sys.path.remove(str(folder))
+    why = "; ".join(errors) or f"there is none near {ncu}"
+    raise ToolchainError(f"ncu_report, which lies in Nsight Compute's folder extras/python, is not to be found: {why}")
+
+
+def folders(ncu: Path) -> Iterable[Path]:
+    """Where ncu_report may lie: beside the program (which may be a script that names it), then in the usual installations, newest first."""
+    places: list[Path] = []
+    program = ncu.resolve()
+    places += [program.parent, *program.parents[1:4]]
+    try:
+        head = program.read_bytes()[:4096]
+    except OSError:
+        head = b""
+    if head.startswith(b"#!"):
+        places += [Path(p).parent for p in re.findall(r"(/[\w./-]+/ncu)\b", head.decode(errors="replace"))]
+    places += sorted(Path("/opt/nvidia/nsight-compute").glob("*"), reverse=True)
+    places += sorted(Path("/usr/local").glob("cuda*/nsight-compute*"), reverse=True)
+    seen: set[Path] = set()
+    for place in places:
+        folder = place / "extras" / "python"
+        if folder not in seen and (folder / "ncu_report.py").is_file():
+            seen.add(folder)
+            yield folder
+
+
+def load(path: Path, ncu: Path) -> list[Any]:
+    """The actions (one for each profiled kernel) of a report, in the order of their launches."""
+    context = module(ncu).load_report(str(path))
+    _OPEN.append(context)  # actions are views into it
+    ranges = [context.range_by_idx(i) for i in range(context.num_ranges())]
+    return [r.action_by_idx(i) for r in ranges for i in range(r.num_actions())]
+
+
+_OPEN: list[Any] = []
+
+
+def symbol(action: Any) -> str:
+    """The kernel's mangled name."""
+    return str(action.name(action.NameBase_MANGLED)) if hasattr(action, "NameBase_MANGLED") else str(action.name())
+
+
+def missing(action: Any, wanted: Sequence[str]) -> list[str]:
+    names = set(action.metric_names())
+    return [m for m in wanted if m not in names]
+
+
+def totals(action: Any, wanted: Sequence[str]) -> dict[str, float]:
+    """Metrics of the whole kernel, in their units (bytes, sectors, nanoseconds); those that it lacks are left out."""
+    found = {name: action.metric_by_name(name) for name in wanted}
+    return {name: metric.as_double() for name, metric in found.items() if metric is not None}
+
+
+def version(action: Any) -> dict[str, str]:
+    """Of the profiler and the driver, where the report says them."""
+    wanted = {"ncu": "profiler__version", "driver": "profiler__driver_version"}
+    found = {ours: action.metric_by_name(name) for ours, name in wanted.items()}
+    return {ours: str(metric.as_string()) for ours, metric in found.items() if metric is not None}
+
+
+def instances(action: Any, name: str) -> dict[int, Any]:
+    """Address of an instruction -> value of a source metric; empty where the report has none."""
+    metric = action.metric_by_name(name)
+    if metric is None or not metric.has_correlation_ids():
+        return {}
+    addresses = metric.correlation_ids()
+    return {int(addresses.as_uint64(i)): _value(metric, i) for i in range(metric.num_instances())}
+
+
+def _value(metric: Any, i: int) -> Any:
+    if hasattr(metric, "value"):
+        return metric.value(i)
+    return metric.as_uint64(i)
+
+
+def lines(action: Any, shown: str, source: str) -> tuple[list[dict[str, Any]], dict[str, list[int]]]:
+    """A kernel's memory instructions added up by (file, line, opcode), and of every opcode how many warps and threads executed it.
+
+    `shown`: the path under which the kernel was compiled; `source`: its text. A row holds `file`, `line`, `text`, `opcode`, `width` (bits a
+    thread), `instructions` (places in the machine code), the sums of ADDED, and some of the SASS."""
+    columns = {ours: instances(action, name) for ours, name in ADDED.items()}
+    widths, spaces = instances(action, "memory_access_size_type"), instances(action, "memory_type")
+    rows: dict[tuple[str, int, str], dict[str, Any]] = {}
+    opcodes: dict[str, list[int]] = {}
+    texts = {shown: source.splitlines()}
+    for pc in sorted(set(columns["executed"]) | {a for c in columns.values() for a in c}):
+        sass = str(action.sass_by_pc(pc) or "").strip()
+        op = opcode(sass)
+        counts = opcodes.setdefault(op, [0, 0])
+        counts[0] += int(columns["executed"].get(pc, 0))
+        counts[1] += int(columns["threads"].get(pc, 0))
+        sums = {ours: int(values.get(pc, 0)) for ours, values in columns.items()}
+        if not accesses(op) and not any(sums[k] for k in ("sectors", "local_sectors", "wavefronts", "ideal_wavefronts")):
+            continue
+        info = action.source_info(pc)
+        file, line = (place(str(info.file_name()), shown), int(info.line())) if info is not None else ("", 0)
+        row = rows.setdefault((file, line, op), {"instructions": 0, **dict.fromkeys(ADDED, 0), "sass": []})
+        row["instructions"] += 1
+        for ours, value in sums.items():
+            row[ours] += value
+        row["width"] = widths.get(pc)
+        row["space"] = spaces.get(pc)
+        if len(row["sass"]) < _SASS_KEPT:
+            row["sass"].append(sass)
+    found = []
+    for (file, line, op), row in sorted(rows.items()):
+        text = texts.setdefault(file, _text(file))
+        found.append({"file": file, "line": line, "text": text[line - 1].strip() if 0 < line <= len(text) else "", "opcode": op, **row})
+    return found, dict(sorted(opcodes.items()))
+
+
+def place(name: str, shown: str) -> str:
+    """A file as records call it: the kernel's own by the path it was compiled under, the house's from the checkout, CUDA's by their last two parts."""
+    path = Path(name)
+    if name.endswith(shown) or path.name == Path(shown).name:
+        return shown
+    try:
+        return str(path.resolve().relative_to(settings.CHECKOUT))
+    except ValueError:
+        return "/".join(path.parts[-2:])
+
+
+def _text(file: str) -> list[str]:
+    path = settings.CHECKOUT / file
+    return path.read_text(encoding="utf-8", errors="replace").splitlines() if file and path.is_file() else []
