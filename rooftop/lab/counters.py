@@ -283,7 +283,8 @@ def table(written: Sequence[records.Record]) -> str:
 def main(arguments: Sequence[str] | None = None) -> None:
     about = "Hardware counters of CUDA C++ kernels by source line, through Nsight Compute."
     parser = argparse.ArgumentParser(prog="python -m rooftop.lab.counters", description=about)
-    parser.add_argument("names", nargs="*", help="ladders, rungs, kernels or .cu files; none: sgemm_cuda, softmax_cuda and the three transposes")
+    what = "ladders, rungs, kernels or .cu files; none: sgemm_cuda, softmax_cuda, and the transposes and patterns of the tests"
+    parser.add_argument("names", nargs="*", help=what)
     parser.add_argument("--out", type=Path, default=Path("counters"), help="folder for the records, as results/ has them")
     parser.add_argument("--tiers", default="lines,traffic", help="which of lines, traffic")
     parser.add_argument("--case", help="one of the op's own cases, in place of those that are counted")
@@ -295,7 +296,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         worker(given.worker)
         return
     shapes = {k.strip(): int(v) for k, v in (part.split("=") for part in given.shape.split(",") if part)}
-    jobs = jobs_for(given.names, given.tiers.split(","), shapes, given.case)
+    jobs = jobs_for(given.names, given.tiers.split(","), shapes or None, given.case)
     print(table(run(jobs, given.out, keep=given.keep)))
 
 

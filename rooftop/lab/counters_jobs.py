@@ -18,7 +18,7 @@ from rooftop.lab.source import digest
 from rooftop.lab.spec import DTYPES, Case, Device, Input, Launch, Meta, Problem
 from rooftop.lab.subjects import Subject
 
-TRANSPOSES = settings.CHECKOUT / "tests" / "simt" / "transpose"
+FILES = tuple(settings.CHECKOUT / "tests" / "simt" / folder for folder in ("transpose", "patterns"))  # of heads without an op
 
 
 def _mm(n: int) -> Case:
@@ -33,7 +33,10 @@ CASES: Mapping[str, Mapping[str, tuple[Case, ...]]] = {  # op -> tier -> cases: 
     "matmul": {"lines": (_mm(512),), "traffic": (_mm(2048), _mm(4096))},
     "softmax": {"lines": (_rows(256, 4096, "f32"), _rows(256, 4096, "bf16")), "traffic": (_rows(1024, 8192, "f32"), _rows(4096, 8192, "f32"))},
 }
-SHAPES: Mapping[str, tuple[Mapping[str, int], ...]] = {"lines": ({"M": 1024, "N": 1024},), "traffic": ({"M": 4096, "N": 4096},)}
+SHAPES: Mapping[str, Mapping[str, tuple[Mapping[str, int], ...]]] = {  # dimensions of a head without an op -> tier -> their sizes
+    "M N": {"lines": ({"M": 1024, "N": 1024},), "traffic": ({"M": 4096, "N": 4096},)},
+    "N": {"lines": ({"N": 16384},), "traffic": ()},
+}
 
 
 @dataclass(frozen=True)
@@ -130,24 +133,27 @@ def problem_of_file(head: heads.Head, shapes: Mapping[str, int], device: Device)
                 raise ValueError(f"{head.path}: {arg.name} has a dimension {missing[0]}: give its size (--shape {missing[0]}=1024)")
             dtype = head.dtypes[0] if arg.dtype == "T" else arg.dtype
             tensors[arg.name] = Meta(tuple(integer(d, dict(shapes)) for d in arg.dims), dtype)
-    dimensions = {d for a in head.args if isinstance(a, heads.TensorArg) for d in a.dims}
-    options = tuple((k, v) for k, v in shapes.items() if k not in dimensions)
+    options = tuple((k, v) for k, v in shapes.items() if k not in dimensions(head))
     return Problem(Path(head.path).stem, tuple(tensors.items()), options, device)
 
 
 def jobs_for(names: Sequence[str], tiers: Sequence[str] = ("lines", "traffic"), shapes: Mapping[str, int] | None = None, case: str | None = None) -> list[Job]:
     """What the words mean, at the cases at which their ops are counted (with `case`, at that one of the op's own).
 
-    No words: the ladders `sgemm_cuda` and `softmax_cuda` and, in a checkout, the three transposes. Raises ValueError for an op without cases."""
+    No words: the ladders `sgemm_cuda` and `softmax_cuda` and, in a checkout, the transposes and access patterns of its tests. Raises ValueError
+    for an op or dimensions without cases."""
     words = list(names)
     if not words:
-        words = ["sgemm_cuda", "softmax_cuda", *(str(p.relative_to(settings.CHECKOUT)) for p in sorted(TRANSPOSES.glob("*.cu")))]
+        words = ["sgemm_cuda", "softmax_cuda", *(str(p.relative_to(settings.CHECKOUT)) for folder in FILES for p in sorted(folder.glob("*.cu")))]
     found: list[Job] = []
     for word in words:
         path = Path(word)
-        if path.suffix == ".cu" and heads.parse(path_of(path).read_text(encoding="utf-8"), word).op is None and not _is_rung(path):
-            chosen = {t: (shapes,) if shapes else SHAPES[t] for t in tiers}
-            found += [Job(word, t, n, tuple(s.items())) for t in tiers for n, s in enumerate(chosen[t])]
+        head = heads.parse(path_of(path).read_text(encoding="utf-8"), word) if path.suffix == ".cu" else None
+        if head is not None and head.op is None and not _is_rung(path):
+            dims = " ".join(sorted(dimensions(head)))
+            if shapes is None and dims not in SHAPES:
+                raise ValueError(f"{word}: give the sizes of {dims} (--shape {dims.split()[0]}=1024)")
+            found += [Job(word, t, n, tuple(s.items())) for t in tiers for n, s in enumerate((shapes,) if shapes else SHAPES[dims][t])]
             continue
         for s in subjects.find([word]):
             if case is not None:
@@ -157,6 +163,11 @@ def jobs_for(names: Sequence[str], tiers: Sequence[str] = ("lines", "traffic"), 
             else:
                 raise ValueError(f"{s.name}: {s.op.name} has no cases to count at ({', '.join(CASES)} have): give --case")
     return list(dict.fromkeys(found))
+
+
+def dimensions(head: heads.Head) -> set[str]:
+    """The names of the sizes of a head's tensors."""
+    return {d for a in head.args if isinstance(a, heads.TensorArg) for d in a.dims if not d.isdigit()}
 
 
 def path_of(path: Path) -> Path:

@@ -13,8 +13,6 @@ kernel = "assert_fails"
 grid   = ["R"]
 block  = ["96 + 32 * fixed"]
 */
-#include <cassert>
-
 #define FIXED 0
 
 __global__ void assert_fails(int C, const float* __restrict__ x, float* __restrict__ y, float eps) {
