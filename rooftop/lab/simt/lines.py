@@ -1,0 +1,70 @@
+"""Return addresses of a built library to lines of the source, by binutils' addr2line."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+
+from rooftop.lab import settings
+from rooftop.lab.simt.build import RUNTIME, NoCompilerError
+
+_CACHE: dict[tuple[Path, int], tuple[str, int]] = {}
+
+
+def places(library: Path, addresses: Iterable[int]) -> dict[int, tuple[str, int]]:
+    """(file, line) of the innermost frame of the user's source at each return address; ("", 0) where there is none.
+
+    Raises NoCompilerError where addr2line is absent."""
+    wanted = sorted(set(addresses))
+    missing = [a for a in wanted if (library, a) not in _CACHE]
+    if missing:
+        tool = settings.tool_path("addr2line")
+        if tool is None:
+            raise NoCompilerError("addr2line is not on PATH: simulating CUDA C++ needs binutils (apt install binutils)")
+        asked = "\n".join(hex(max(a - 1, 0)) for a in missing)  # the call, not what follows it
+        done = subprocess.run([str(tool), "-a", "-i", "-e", str(library)], input=asked, capture_output=True, text=True, check=True)
+        frames: list[list[str]] = []
+        for line in done.stdout.splitlines():
+            if line.startswith("0x"):
+                frames.append([])
+            elif frames:
+                frames[-1].append(line)
+        for address, found in zip(missing, frames, strict=True):
+            _CACHE[library, address] = _users(found)
+    return {a: _CACHE[library, a] for a in wanted}
+
+
+def _users(frames: list[str]) -> tuple[str, int]:
+    for frame in frames:
+        file, _, line = frame.partition(" (")[0].rpartition(":")
+        if file and not file.startswith("??") and not Path(file).is_relative_to(RUNTIME) and not file.startswith("/usr/"):
+            return _relative(file), int(line) if line.isdigit() else 0
+    return "", 0
+
+
+def _relative(file: str) -> str:
+    """The name given by `#line`: the compiler puts its own folder before a relative one."""
+    marker = "/simt/"
+    if file.startswith("/") and not Path(file).is_file() and marker in file:
+        tail = file.rpartition(marker)[2].split("/")
+        return "/".join(tail[2:]) if len(tail) > 2 else file
+    return file
+
+
+@cache
+def _text(path: Path, stamp: int) -> tuple[str, ...]:
+    return tuple(path.read_text(encoding="utf-8").splitlines())
+
+
+def text_of(file: str, line: int, sources: dict[str, str]) -> str:
+    """The text of a line: of `sources` (shown name -> text) or of a file of the checkout."""
+    if file in sources:
+        found = sources[file].splitlines()
+        return found[line - 1] if 0 < line <= len(found) else ""
+    path = Path(file) if Path(file).is_absolute() else settings.CHECKOUT / file
+    if not path.is_file():
+        return ""
+    lines = _text(path, path.stat().st_mtime_ns)
+    return lines[line - 1] if 0 < line <= len(lines) else ""
