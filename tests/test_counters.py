@@ -28,28 +28,29 @@ class Metric:
     def __init__(self, number: float | str = 0, by_address: dict[int, Any] | None = None) -> None:
         self._number, self._by = number, by_address
 
-    def as_double(self) -> float:
-        return float(self._number)
+    def as_double(self, i: int | None = None) -> float:
+        return float(self._number if i is None else self._values()[i])
 
-    def as_string(self) -> str:
-        return str(self._number)
+    def as_string(self, i: int | None = None) -> str | None:
+        value = self._number if i is None else self._values()[i]
+        return value if isinstance(value, str) else None
 
     def as_uint64(self, i: int) -> int:
+        return 0 if isinstance(self._values()[i], str) else int(self._values()[i])
+
+    def _values(self) -> list[Any]:
         assert self._by is not None
-        return list(self._by)[i]
+        return list(self._by.values())
 
     def has_correlation_ids(self) -> bool:
         return self._by is not None
 
     def correlation_ids(self) -> Metric:
-        return self
+        assert self._by is not None
+        return Metric(by_address={pc: pc for pc in self._by})
 
     def num_instances(self) -> int:
         return len(self._by or {})
-
-    def value(self, i: int) -> Any:
-        assert self._by is not None
-        return list(self._by.values())[i]
 
 
 class Action:
@@ -57,7 +58,7 @@ class Action:
 
     NameBase_MANGLED = 2
 
-    def __init__(self, symbol: str, instructions: dict[int, tuple[int, str, dict[str, int]]], totals: dict[str, float]) -> None:
+    def __init__(self, symbol: str, instructions: dict[int, tuple[int, str, dict[str, Any]]], totals: dict[str, float]) -> None:
         self._symbol, self._at = symbol, instructions
         self._metrics = {name: Metric(value) for name, value in totals.items()}
         for name in {n for _, _, values in instructions.values() for n in values}:
@@ -87,9 +88,9 @@ def shared(wavefronts: int, ideal: int, executed: int = 8) -> dict[str, int]:
     }  # fmt: skip
 
 
-def sectors(number: int, ideal: int, executed: int = 8) -> dict[str, int]:
+def sectors(number: int, ideal: int, executed: int = 8) -> dict[str, Any]:
     return {
-        "inst_executed": executed, "thread_inst_executed_true": 32 * executed, "memory_access_size_type": 32,
+        "inst_executed": executed, "thread_inst_executed_true": 32 * executed, "memory_access_size_type": 32, "memory_type": "Global",
         "memory_l2_theoretical_sectors_global": number, "memory_l2_theoretical_sectors_global_ideal": ideal,
     }  # fmt: skip
 
@@ -126,7 +127,7 @@ def test_instructions_are_added_up_by_line_and_opcode() -> None:
     assert set(found) == {(3, "LDG.E.CONSTANT"), (3, "STS"), (4, "LDS"), (4, "STG.E"), (0, "LDGSTS.E.BYPASS.128")}
     load = found[3, "LDG.E.CONSTANT"]
     assert (load["instructions"], load["executed"], load["threads"], load["sectors"], load["ideal_sectors"]) == (2, 16, 512, 288, 64)
-    assert (load["file"], load["text"], load["width"]) == (SHOWN, "s[t] = x[t];", 32)
+    assert (load["file"], load["text"], load["width"], load["space"]) == (SHOWN, "s[t] = x[t];", 32, "Global")
     assert load["sass"] == ["@!P0 LDG.E.CONSTANT R4, desc[UR4][R2.64] ;", "LDG.E.CONSTANT R5, desc[UR4][R2.64+0x80] ;"]
     assert (found[4, "LDS"]["wavefronts"], found[4, "LDS"]["ideal_wavefronts"]) == (256, 8)
     both = found[0, "LDGSTS.E.BYPASS.128"]

@@ -118,19 +118,14 @@ def version(action: Any) -> dict[str, str]:
     return {ours: str(metric.as_string()) for ours, metric in found.items() if metric is not None}
 
 
-def instances(action: Any, name: str) -> dict[int, Any]:
-    """Address of an instruction -> value of a source metric; empty where the report has none."""
+def instances(action: Any, name: str, labels: bool = False) -> dict[int, Any]:
+    """Address of an instruction -> value of a source metric, a whole number or with `labels` a text; empty where the report has none."""
     metric = action.metric_by_name(name)
     if metric is None or not metric.has_correlation_ids():
         return {}
     addresses = metric.correlation_ids()
-    return {int(addresses.as_uint64(i)): _value(metric, i) for i in range(metric.num_instances())}
-
-
-def _value(metric: Any, i: int) -> Any:
-    if hasattr(metric, "value"):
-        return metric.value(i)
-    return metric.as_uint64(i)
+    value = (lambda i: metric.as_string(i) or metric.as_uint64(i)) if labels else (lambda i: metric.as_uint64(i) or round(metric.as_double(i)))
+    return {int(addresses.as_uint64(i)): value(i) for i in range(metric.num_instances())}
 
 
 def lines(action: Any, shown: str, source: str) -> tuple[list[dict[str, Any]], dict[str, list[int]]]:
@@ -139,7 +134,7 @@ def lines(action: Any, shown: str, source: str) -> tuple[list[dict[str, Any]], d
     `shown`: the path under which the kernel was compiled; `source`: its text. A row holds `file`, `line`, `text`, `opcode`, `width` (bits a
     thread), `instructions` (places in the machine code), the sums of ADDED, and some of the SASS."""
     columns = {ours: instances(action, name) for ours, name in ADDED.items()}
-    widths, spaces = instances(action, "memory_access_size_type"), instances(action, "memory_type")
+    widths, spaces = instances(action, "memory_access_size_type"), instances(action, "memory_type", labels=True)
     rows: dict[tuple[str, int, str], dict[str, Any]] = {}
     opcodes: dict[str, list[int]] = {}
     texts = {shown: source.splitlines()}
