@@ -124,7 +124,10 @@ def instances(action: Any, name: str, labels: bool = False) -> dict[int, Any]:
     if metric is None or not metric.has_correlation_ids():
         return {}
     addresses = metric.correlation_ids()
-    value = (lambda i: metric.as_string(i) or metric.as_uint64(i)) if labels else (lambda i: metric.as_uint64(i) or round(metric.as_double(i)))
+
+    def value(i: int) -> Any:
+        return (metric.as_string(i) if labels else None) or metric.as_uint64(i) or round(metric.as_double(i))
+
     return {int(addresses.as_uint64(i)): value(i) for i in range(metric.num_instances())}
 
 
