@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from rooftop.lab import counters, records, settings
+from rooftop.lab import counters, records, sass_lines
 from rooftop.lab import counters_jobs as jobs
 from rooftop.lab import counters_report as reports
 from rooftop.lab.compile import ToolchainError
@@ -111,16 +111,6 @@ def action(symbol: str = "_Z1kPf") -> Action:
     )
 
 
-def test_opcodes_and_what_they_access() -> None:
-    assert reports.opcode("@!UP0 LDG.E.128 R4, desc[UR4][R2.64] ;") == "LDG.E.128"
-    assert reports.opcode("STS.64 [R2], R4") == "STS.64"
-    assert reports.accesses("LDG.E.128") == (("global", "read"),)
-    assert reports.accesses("LDGSTS.E.BYPASS.128") == (("global", "read"), ("shared", "write"))
-    assert reports.accesses("REDG.E.ADD.F32") == (("global", "atomic"),)
-    assert reports.accesses("LDSM.16.M88.4") == (("shared", "read"),)
-    assert reports.accesses("FFMA") == reports.accesses("LDC") == ()
-
-
 def test_instructions_are_added_up_by_line_and_opcode() -> None:
     rows, opcodes = reports.lines(action(), SHOWN, SOURCE)
     found = {(r["line"], r["opcode"]): r for r in rows}
@@ -140,12 +130,6 @@ def test_absent_metrics_are_named_and_left_out() -> None:
     absent = reports.missing(action(), counters.METRICS["lines"])
     assert "dram__bytes_write.sum" in absent
     assert "inst_executed" not in absent
-
-
-def test_files_are_named_from_the_checkout() -> None:
-    assert reports.place(f"/a/b/{SHOWN}", SHOWN) == SHOWN
-    assert reports.place(str(settings.CHECKOUT / "rooftop/kernels/_device/packs.cuh"), SHOWN) == "rooftop/kernels/_device/packs.cuh"
-    assert reports.place("/usr/include/crt/sm_80_rt.hpp", SHOWN) == "crt/sm_80_rt.hpp"
 
 
 def test_what_ncu_refuses_is_read_from_its_words() -> None:
@@ -239,15 +223,25 @@ def test_without_permission_it_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path
 def test_a_record_is_one_that_records_take(tmp_path: Path) -> None:
     (job,) = plan(["tests/simt/transpose/naive.cu"])
     (launch,) = job.launches(H100)
-    record = counters._record(action("_Z9transposeiiPKfPf"), job, 0, (launch, "_Z9transposeiiPKfPf"), H100)
+    symbol = "_Z9transposeiiPKfPf"
+    code = job.implementation.compile([launch.kernel], H100.target).cubin
+    listing = sass_lines.instructions(code, symbol, "tests/simt/transpose/naive.cu")
+    base = 0x7F0000
+    run = Action(symbol, {base + i.offset: (1, i.sass, sectors(32, 4)) for i in listing}, {"dram__bytes_read.sum": 4096.0})
+    record = counters._record(run, job, 0, (launch, symbol), code, H100)
     with records.Writer(tmp_path, H100.name) as writer:
         writer.write(record)
     (read,) = records.read(tmp_path)
     assert (read["kind"], read["subject"], read["case"], read["file"]) == ("counters", job.subject, "M=1024, N=1024", "tests/simt/transpose/naive.cu")
     assert read["digest"] == job.digest(H100)
+    lines = {(r["opcode"].split(".")[0], r["text"].split(" =")[0]) for r in read["lines"] if r["opcode"].startswith(("LDG", "STG"))}
+    assert lines == {("LDG", "const float value"), ("STG", "out[static_cast<long long>(n) * M + m]")}  # the machine code's lines, not the report's
     assert "4,096" in counters.table([read])
     with pytest.raises(ToolchainError, match="_Z1kPf"):
-        counters._record(action(), job, 0, (launch, "_Z9transposeiiPKfPf"), H100)
+        counters._record(action(), job, 0, (launch, symbol), code, H100)
+    other = Action(symbol, {base + i.offset: (1, "FFMA", sectors(32, 4)) for i in listing}, {})
+    with pytest.raises(ToolchainError, match="not those of the machine code"):
+        counters._record(other, job, 0, (launch, symbol), code, H100)
 
 
 def test_ncu_report_is_looked_for_beside_the_program_and_where_a_script_points(tmp_path: Path) -> None:

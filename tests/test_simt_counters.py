@@ -23,10 +23,10 @@ SAMPLED = 6  # blocks counted of each launch: all do the same in these cases
 # -- on canned data ---------------------------------------------------------------------------------------------------
 
 
-def line(number: int, opcode: str, sectors: int = 0, wavefronts: int = 0, executed: int = 8) -> dict[str, Any]:
+def line(number: int, opcode: str, sectors: int = 0, wavefronts: int = 0, threads: int = 256) -> dict[str, Any]:
     return {
         "file": "a.cu", "line": number, "text": f"line {number}", "opcode": opcode, "sectors": sectors, "ideal_sectors": sectors,
-        "wavefronts": wavefronts, "executed": executed, "sass": [f"{opcode} ;"],
+        "wavefronts": wavefronts, "executed": 8, "threads": threads, "sass": [f"{opcode} ;"],
     }  # fmt: skip
 
 
@@ -61,7 +61,7 @@ def test_what_the_compiler_moved_is_told_apart_from_what_is_missing() -> None:
 
 
 def test_sampled_blocks_are_scaled_and_instructions_that_never_ran_left_out() -> None:
-    rows = rows_of([line(3, "LDG.E", sectors=400), line(4, "LDG.E", executed=0)], counts(3, "global", "read", 10), blocks=2, grid=80)
+    rows = rows_of([line(3, "LDG.E", sectors=400), line(4, "LDG.E", threads=0)], counts(3, "global", "read", 10), blocks=2, grid=80)
     assert [(r.line, r.verdict) for r in rows] == [(3, "agrees")]
 
 

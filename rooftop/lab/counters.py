@@ -28,8 +28,9 @@ from pathlib import Path
 from typing import Any
 
 from rooftop.lab import counters_report as reports
-from rooftop.lab import records, settings
+from rooftop.lab import records, sass_lines, settings
 from rooftop.lab.bench import NoGpuError
+from rooftop.lab.binary import BinaryError
 from rooftop.lab.compile import ToolchainError
 from rooftop.lab.counters_jobs import Job, jobs_for
 from rooftop.lab.spec import Device, Launch
@@ -208,7 +209,12 @@ def run(jobs: Sequence[Job], out: Path, *, keep: bool = False, say: Callable[[st
             wrong += errors
             for number, (action, job) in enumerate(zip(actions, owners, strict=False)):
                 launch = _which(owners, number)
-                record = _record(action, job, launch, symbols[job][launch], device)
+                compiled = job.implementation.compile([x.kernel for x, _ in symbols[job]], device.target)
+                try:
+                    record = _record(action, job, launch, symbols[job][launch], compiled.cubin, device)
+                except (ToolchainError, BinaryError) as error:  # its lines are then those that the report itself names
+                    wrong.append(str(error))
+                    record = _record(action, job, launch, symbols[job][launch], b"", device)
                 wrong += [f"metrics that the report lacks: {', '.join(absent)}" for absent in [reports.missing(action, METRICS[tier])] if absent]
                 written.append(writer.write(record))
             say(f"{tier} {name}: {len(actions)} kernels in {time.monotonic() - begun:.0f} s")
@@ -253,16 +259,20 @@ def _which(owners: Sequence[Job], number: int) -> int:
     return number - first
 
 
-def _record(action: Any, job: Job, number: int, launched: tuple[Launch, str], device: Device) -> records.Record:
+def _record(action: Any, job: Job, number: int, launched: tuple[Launch, str], code: bytes, device: Device) -> records.Record:
     launch, symbol = launched
     name = reports.symbol(action)
-    if name != symbol:
+    if code and name != symbol:
         raise ToolchainError(f"{job.subject}: ncu reports the kernel {name}, where {symbol} was launched")
     shown = job.implementation.head.path
-    lines, opcodes = reports.lines(action, shown, job.implementation.head.source) if job.tier == "lines" else ([], {})
+    lines: list[dict[str, Any]] = []
+    opcodes: dict[str, list[int]] = {}
+    if job.tier == "lines":
+        listing = sass_lines.instructions(code, symbol, shown) if code else []
+        lines, opcodes = reports.lines(action, shown, job.implementation.head.source, listing)
     return {
         "kind": "counters", "op": job.found.op.name if job.found else Path(job.subject).stem, "subject": job.subject, "case": job.title, "tier": job.tier,
-        "digest": job.digest(device), "file": shown, "kernel": launch.kernel, "launch": number, "grid": list(launch.grid), "block": list(launch.block),
+        "digest": job.digest(device), "file": shown, "kernel": launch.kernel, "symbol": name, "launch": number, "grid": list(launch.grid), "block": list(launch.block),
         "cluster": list(launch.cluster), "shared": launch.shared, "totals": reports.totals(action, TOTALS), "opcodes": opcodes, "lines": lines,
         "device": {"name": device.name, "arch": device.arch, "sms": device.sms, "l2_bytes": device.l2_bytes},
         "versions": {**records.versions(), **reports.version(action)},

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from rooftop.lab.counters_report import accesses
+from rooftop.lab.sass_lines import accesses
 
 if TYPE_CHECKING:
     from rooftop.lab.simt import Report
@@ -70,6 +70,8 @@ def hardware(records: Iterable[Mapping[str, Any]]) -> dict[Key, _Side]:
     found: dict[Key, _Side] = {}
     for record in records:
         for line in record["lines"]:
+            if not line["threads"]:  # issued, and masked in every lane: the compiler's padding of asynchronous copies, say
+                continue
             for space, op in accesses(line["opcode"]):
                 if space == "generic":  # the address decides: a cluster's shared memory is reached so
                     space = "global" if line["sectors"] or line["ideal_sectors"] else "shared"
@@ -78,7 +80,7 @@ def hardware(records: Iterable[Mapping[str, Any]]) -> dict[Key, _Side]:
                 side = _Side(float(line[UNIT[space]]), float(line["executed"]), line["text"], tuple(line["sass"]))
                 key = (line["file"], line["line"], space, op)
                 found[key] = found[key].plus(side) if key in found else side
-    return {k: s for k, s in found.items() if s.requests}
+    return found
 
 
 def simulated(report: Report) -> dict[Key, _Side]:

@@ -11,6 +11,7 @@ from typing import Any
 
 from rooftop.lab import settings
 from rooftop.lab.compile import ToolchainError
+from rooftop.lab.sass_lines import Instruction, accesses, opcode, place
 
 ADDED: Mapping[str, str] = {  # our name -> the source metric that is added up over instructions
     "executed": "inst_executed", "threads": "thread_inst_executed_true", "tags": "memory_l1_tag_requests_global",
@@ -18,31 +19,7 @@ ADDED: Mapping[str, str] = {  # our name -> the source metric that is added up o
     "local_sectors": "memory_l2_theoretical_sectors_local",
     "wavefronts": "memory_l1_wavefronts_shared", "ideal_wavefronts": "memory_l1_wavefronts_shared_ideal",
 }  # fmt: skip
-_OPCODE = re.compile(r"^(?:@!?U?P\w+\s+)?([A-Z][\w.]*)")
 _SASS_KEPT = 4  # instructions quoted of each line and opcode
-# What an opcode touches: (space, op). LDGSTS reads global memory and writes shared memory.
-_ACCESS: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
-    ("LDGSTS", (("global", "read"), ("shared", "write"))), ("LDG", (("global", "read"),)), ("STG", (("global", "write"),)),
-    ("ATOMG", (("global", "atomic"),)), ("REDG", (("global", "atomic"),)), ("RED", (("global", "atomic"),)), ("ATOMS", (("shared", "atomic"),)),
-    ("LDSM", (("shared", "read"),)), ("STSM", (("shared", "write"),)), ("LDS", (("shared", "read"),)), ("STS", (("shared", "write"),)),
-    ("ATOM", (("generic", "atomic"),)), ("LDL", (("local", "read"),)), ("STL", (("local", "write"),)),
-)  # fmt: skip
-
-
-def opcode(sass: str) -> str:
-    """`LDG.E.128` of `@!P0 LDG.E.128 R4, desc[UR4][R2.64] ;`."""
-    match = _OPCODE.match(sass.strip())
-    return match[1] if match else "?"
-
-
-def accesses(op: str) -> tuple[tuple[str, str], ...]:
-    """The (space, read | write | atomic) that an opcode performs; LD and ST are generic. Empty: no memory that is counted."""
-    base = op.split(".")[0]
-    for name, what in _ACCESS:
-        if base == name:
-            return what
-    return {"LD": (("generic", "read"),), "ST": (("generic", "write"),)}.get(base, ())
-
 
 def module(ncu: Path) -> Any:
     """NVIDIA's ncu_report. Raises ToolchainError with the folders that were looked into."""
@@ -77,8 +54,8 @@ def folders(ncu: Path) -> Iterable[Path]:
     places += sorted(Path("/opt/nvidia/nsight-compute").glob("*"), reverse=True)
     places += sorted(Path("/usr/local").glob("cuda*/nsight-compute*"), reverse=True)
     seen: set[Path] = set()
-    for place in places:
-        folder = place / "extras" / "python"
+    for near in places:
+        folder = near / "extras" / "python"
         if folder not in seen and (folder / "ncu_report.py").is_file():
             seen.add(folder)
             yield folder
@@ -131,17 +108,21 @@ def instances(action: Any, name: str, labels: bool = False) -> dict[int, Any]:
     return {int(addresses.as_uint64(i)): value(i) for i in range(metric.num_instances())}
 
 
-def lines(action: Any, shown: str, source: str) -> tuple[list[dict[str, Any]], dict[str, list[int]]]:
+def lines(action: Any, shown: str, source: str, code: Sequence[Instruction] = ()) -> tuple[list[dict[str, Any]], dict[str, list[int]]]:
     """A kernel's memory instructions added up by (file, line, opcode), and of every opcode how many warps and threads executed it.
 
-    `shown`: the path under which the kernel was compiled; `source`: its text. A row holds `file`, `line`, `text`, `opcode`, `width` (bits a
+    `shown`: the path under which the kernel was compiled; `source`: its text; `code`: its instructions with their lines (rooftop.lab.sass_lines),
+    without which the report's own are taken, which name CUDA's headers for what these put in. A row holds `file`, `line`, `text`, `opcode`, `width` (bits a
     thread), `instructions` (places in the machine code), the sums of ADDED, and some of the SASS."""
     columns = {ours: instances(action, name) for ours, name in ADDED.items()}
     widths, spaces = instances(action, "memory_access_size_type"), instances(action, "memory_type", labels=True)
     rows: dict[tuple[str, int, str], dict[str, Any]] = {}
     opcodes: dict[str, list[int]] = {}
     texts = {shown: source.splitlines()}
-    for pc in sorted(set(columns["executed"]) | {a for c in columns.values() for a in c}):
+    known = {i.offset: i for i in code}
+    pcs = sorted(set(columns["executed"]) | {a for c in columns.values() for a in c})
+    base = _base(action, pcs, known, shown) if code else 0
+    for pc in pcs:
         sass = str(action.sass_by_pc(pc) or "").strip()
         op = opcode(sass)
         counts = opcodes.setdefault(op, [0, 0])
@@ -150,8 +131,7 @@ def lines(action: Any, shown: str, source: str) -> tuple[list[dict[str, Any]], d
         sums = {ours: int(values.get(pc, 0)) for ours, values in columns.items()}
         if not accesses(op) and not any(sums[k] for k in ("sectors", "local_sectors", "wavefronts", "ideal_wavefronts")):
             continue
-        info = action.source_info(pc)
-        file, line = (place(str(info.file_name()), shown), int(info.line())) if info is not None else ("", 0)
+        file, line = _where(action, pc, shown, known.get(pc - base))
         row = rows.setdefault((file, line, op), {"instructions": 0, **dict.fromkeys(ADDED, 0), "sass": []})
         row["instructions"] += 1
         for ours, value in sums.items():
@@ -167,15 +147,26 @@ def lines(action: Any, shown: str, source: str) -> tuple[list[dict[str, Any]], d
     return found, dict(sorted(opcodes.items()))
 
 
-def place(name: str, shown: str) -> str:
-    """A file as records call it: the kernel's own by the path it was compiled under, the house's from the checkout, CUDA's by their last two parts."""
-    path = Path(name)
-    if name.endswith(shown) or path.name == Path(shown).name:
-        return shown
-    try:
-        return str(path.resolve().relative_to(settings.CHECKOUT))
-    except ValueError:
-        return "/".join(path.parts[-2:])
+def _base(action: Any, pcs: Sequence[int], known: Mapping[int, Instruction], shown: str) -> int:
+    """The address of the kernel's first instruction: that at which every address of the report holds the opcode of the machine code."""
+    opcodes = {pc: opcode(str(action.sass_by_pc(pc) or "")) for pc in pcs}
+    for offset in known:
+        base = pcs[0] - offset
+        if all(pc - base in known and known[pc - base].opcode == op for pc, op in opcodes.items() if not _padding(op)):
+            return base
+    raise ToolchainError(f"{shown}: the instructions of the report are not those of the machine code that was launched")
+
+
+def _padding(op: str) -> bool:
+    """Of instructions that sass_lines leaves out, since they never run."""
+    return op in ("NOP", "LDS", "?")
+
+
+def _where(action: Any, pc: int, shown: str, instruction: Instruction | None) -> tuple[str, int]:
+    if instruction is not None:
+        return instruction.file, instruction.line
+    info = action.source_info(pc)
+    return ("", 0) if info is None else (place(str(info.file_name()), shown), int(info.line()))
 
 
 def _text(file: str) -> list[str]:
