@@ -25,7 +25,7 @@ __global__ void copy_into_a_buffer_in_use(int n, const float* __restrict__ x, co
         __pipeline_wait_prior(1);  // MAY: shared-race
         __syncthreads();
         const int i = first + tile * 128 + 127 - t;
-        if (i < n) out[i] = staged[tile % 2][127 - t] + y[i];  // BUG: shared-race
+        if (i < n) out[i] = staged[tile % 2][127 - t] + y[i];  // BUG: shared-race, missing-wait
 #if FIXED
         __syncthreads();
 #endif
