@@ -23,7 +23,7 @@ MODES = ("check", "count")
 COMMON = ("-fPIC", "-fvisibility=hidden", "-fno-exceptions", "-fno-math-errno", "-w")
 # Aggregates stay whole (no scalar replacement): copying a float4 is one access, as on the GPU. Everything is inlined that can be.
 KERNEL = (
-    "-g1", "-fsanitize=thread", "-fno-strict-aliasing", "-ffp-contract=fast", "-fno-trapping-math", "-fpermissive", "-fno-rtti",
+    "-g1", "-gdwarf-4", "-fsanitize=thread", "-fno-strict-aliasing", "-ffp-contract=fast", "-fno-trapping-math", "-fpermissive", "-fno-rtti",
 )  # fmt: skip
 GCC = (
     "-O2", "-fno-gnu-unique", "-fno-tree-sra", "-fno-ipa-sra", "-fno-tree-vectorize", "-fno-store-merging", "-finline-functions",
@@ -102,7 +102,9 @@ def build(text: str, *, path: str, kernels: Sequence[str], mode: str, arch: int 
     if mode not in MODES:
         raise ValueError(f"mode {mode!r} is not one of {', '.join(MODES)}")
     tool = compiler()
-    flags = (*_flags(tool), *KERNEL, *(CLANG if tool.clang else GCC), f"-DSIMT_ARCH={arch * 10}")
+    marks = ("-fsanitize-coverage=trace-pc", "-fno-reorder-blocks", "-fno-reorder-blocks-and-partition") if mode == "count" and not tool.clang else ()
+    marks = ("-fsanitize-coverage=bb,trace-pc",) if mode == "count" and tool.clang else marks
+    flags = (*_flags(tool), *KERNEL, *marks, *(CLANG if tool.clang else GCC), f"-DSIMT_ARCH={arch * 10}")
     own = {p.name: p for p in headers(text, folder)}
     order = sorted(set(kernels))
     parts = [text, path, *(p.read_text(encoding="utf-8") for _, p in sorted(own.items())), *order, *flags, tool.version, _runtime_digest()]

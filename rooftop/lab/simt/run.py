@@ -114,12 +114,13 @@ def run_launches(
                 place.store()
         found = findings.read(lib, lib.findings(), place, {path: text})
         lines: tuple[LineCounts, ...] = ()
+        fma, other = lib.floats()
         divergent: Mapping[tuple[str, int], int] = {}
         if mode == "count":
             from rooftop.lab.simt import counts
 
-            lines, divergent = counts.read(lib, {path: text})
-        fma, other = lib.floats()
+            lines, divergent, more, others = counts.read(lib, {path: text})
+            fma, other = fma + more, other + others
         printed = lib.printed()
     return Report(
         findings=found, lines=lines, outputs=tensors, fma=fma, other_flops=other, divergent=divergent, threads=threads, blocks=ran, grid_blocks=total,

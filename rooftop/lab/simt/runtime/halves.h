@@ -60,6 +60,10 @@ SIMT_INLINE float lesser(float a, float b) { return a != a ? b : b != b ? a : a 
         SIMT_MEMBER T(unsigned long long v) : T(static_cast<float>(v)) {}                                                                   \
         SIMT_MEMBER T(short v) : T(static_cast<float>(v)) {}                                                                                \
         SIMT_MEMBER T(unsigned short v) : T(static_cast<float>(v)) {}                                                                       \
+        template <class V, class = std::enable_if_t<std::is_same_v<V, T>>>                                                                  \
+        SIMT_MEMBER T(const volatile V& v) : __x(v.__x) {}                                                                                  \
+        template <class V, class = std::enable_if_t<std::is_same_v<V, T>>>                                                                  \
+        SIMT_MEMBER T& operator=(const volatile V& v) { __x = v.__x; return *this; }                                                        \
         SIMT_MEMBER T(RAW r) : __x(r.x) {}                                                                                                  \
         SIMT_MEMBER operator float() const { return simt::to_float(__x); }                                                                  \
         SIMT_MEMBER operator RAW() const { return {__x}; }                                                                                  \
