@@ -5,4 +5,17 @@ from __future__ import annotations
 from rooftop.lab.simt.report import KINDS, Finding, LineCounts, Other, Report
 from rooftop.lab.simt.run import run_rung, simulate
 
-__all__ = ["KINDS", "Finding", "LineCounts", "Other", "Report", "run_rung", "simulate"]
+__all__ = ["KINDS", "Finding", "LineCounts", "Other", "Report", "run_rung", "simulate", "unavailable"]
+
+
+def unavailable() -> str | None:
+    """None, or why CUDA C++ cannot be simulated here."""
+    from rooftop.lab import settings
+    from rooftop.lab.simt.build import NoCompilerError, compiler
+
+    try:
+        compiler()
+    except NoCompilerError as error:
+        return str(error)
+    missing = [name for name in ("addr2line", "objdump") if settings.tool_path(name) is None]
+    return f"{' and '.join(missing)} not on PATH: simulating CUDA C++ needs binutils (apt install binutils)" if missing else None

@@ -22,8 +22,10 @@ def read(lib: native.Native, raw: Sequence[native.RawFinding], place: Memory, so
         kind = KINDS[f.kind]
         file, line = where[f.pc]
         other_file, other_line = where.get(f.other_pc, ("", 0)) if f.other_pc else ("", 0)
-        if kind == "barrier-divergence" and f.other_pc and (file, line) == (other_file, other_line):
+        if kind in ("barrier-divergence", "absent-lane") and f.other_pc and (file, line) == (other_file, other_line):
             continue  # one barrier of the source that the compiler has copied
+        if kind == "barrier-divergence" and f.detail[0] and (file != other_file or other_line <= line):
+            continue  # those threads returned before the barrier: they do not count at it
         other = None
         if f.other_pc or f.has_other:
             other = Other(
@@ -52,6 +54,8 @@ def _words(f: native.RawFinding, kind: str, place: Memory, other: Other | None) 
     else:
         at = "a null pointer" if f.address < 4096 else f"address 0x{f.address:x}"
     if kind == "out-of-bounds":
+        if f.space == SHARED and f.detail[0] == 2:
+            return f"{access} at {at} of a block that has ended"
         if f.space == OTHER:
             return f"{access} through {at}, which is no memory of the kernel's"
         return f"{access} at {at}, outside what it may {'write' if f.write else 'read'}"

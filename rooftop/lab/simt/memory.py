@@ -41,7 +41,10 @@ class _Block:
 class Memory:
     """The tensors of one simulation. Copies are made at the start; `store` brings the results back."""
 
-    def __init__(self, native: Native, tensors: Mapping[str, Tensor], *, uninitialised: Collection[str] = (), constant: Collection[str] = ()) -> None:
+    def __init__(
+        self, native: Native, tensors: Mapping[str, Tensor], *, uninitialised: Collection[str] = (), constant: Collection[str] = (),
+        poison: int | None = None,
+    ) -> None:  # fmt: skip
         self._native = native
         self._tensors = dict(tensors)
         storages: dict[int, int] = {}
@@ -58,6 +61,10 @@ class Memory:
         for block in self._blocks.values():
             ctypes.memmove(self.base + block.at, block.address, block.size)
         self.buffers = {n: self._buffer(n, t) for n, t in tensors.items()}
+        if poison is not None:  # what nobody has written may be anything
+            for name in uninitialised:
+                if name in self.buffers:
+                    ctypes.memset(self.base + self.buffers[name].at, poison, self.buffers[name].span)
         for name, b in self.buffers.items():  # bytes between the elements may be read (a wide load passes over them), never written
             if b.span:
                 native.mark(b.at, 1, (b.span,), (1,), INITIALISED | READABLE)
@@ -76,10 +83,14 @@ class Memory:
         """Of the tensor's first element, in simulated memory."""
         return self.base + self.buffers[name].at
 
-    def store(self) -> None:
+    def contents(self) -> list[bytes]:
+        """All of it as it is now."""
+        return [ctypes.string_at(self.base + block.at, block.size) for block in self._blocks.values()]
+
+    def store(self, contents: list[bytes]) -> None:
         """What the kernels wrote, into the tensors."""
-        for block in self._blocks.values():
-            ctypes.memmove(block.address, self.base + block.at, block.size)
+        for block, content in zip(self._blocks.values(), contents, strict=True):
+            ctypes.memmove(block.address, content, block.size)
 
     def describe(self, at: int, size: int) -> str:
         """Where an access of `size` bytes at `at` lies, in words."""

@@ -13,13 +13,14 @@ from rooftop.lab.compile import DEVICE_HEADERS
 from rooftop.lab.simt import findings, native
 from rooftop.lab.simt.build import build
 from rooftop.lab.simt.memory import Memory
-from rooftop.lab.simt.report import Index, LineCounts, Report
+from rooftop.lab.simt.report import KINDS, Index, LineCounts, Report
 from rooftop.lab.spec import Case, Launch
 
 if TYPE_CHECKING:
     from rooftop.lab.subjects import Subject
 
 Mode = Literal["check", "count"]
+POISONS = (0xFF, 0xC3, 0x3C)  # of memory that nothing has written: NaN, then a negative and a positive number
 SAMPLE = 64  # blocks that are counted where nothing is said
 
 
@@ -104,15 +105,17 @@ def run_launches(
         for schedule in range(schedules if mode == "check" else 1):
             place = Memory(lib, tensors, uninitialised=uninitialised, constant=_apart(tensors, kept))
             for launch in launches:
-                counted, of, status = _launch(lib, library.kernels, launch, place, memory, mode, seed + schedule, blocks, workers, "this_grid" in text)
+                counted, of, status = _launch(lib, library.kernels, launch, place, memory, mode, seed + schedule, blocks, workers, POISONS[0], "this_grid" in text)
                 ran, total, threads = ran + counted, total + of, threads + counted * _product(launch.block)
-                if status == 2:
-                    raise MemoryError(f"no memory for the threads of {launch.kernel}")
                 if status:
                     break
             if schedule == 0:
-                place.store()
-        found = findings.read(lib, lib.findings(), place, {path: text})
+                results = place.contents()
+        raw, printed = lib.findings(), lib.printed()
+        if any(KINDS[f.kind] == "uninitialised" for f in raw) and not _matters(lib, library.kernels, launches, memory, tensors, uninitialised, seed, text):
+            raw = [f for f in raw if KINDS[f.kind] != "uninitialised"]
+        place.store(results)
+        found = findings.read(lib, raw, place, {path: text})
         lines: tuple[LineCounts, ...] = ()
         fma, other = lib.floats()
         divergent: Mapping[tuple[str, int], int] = {}
@@ -121,11 +124,34 @@ def run_launches(
 
             lines, divergent, more, others = counts.read(lib, {path: text})
             fma, other = fma + more, other + others
-        printed = lib.printed()
     return Report(
         findings=found, lines=lines, outputs=tensors, fma=fma, other_flops=other, divergent=divergent, threads=threads, blocks=ran, grid_blocks=total,
         seconds=time.perf_counter() - started, build_seconds=library.seconds, printed=printed,
     )  # fmt: skip
+
+
+def _matters(
+    lib: native.Native, numbers: Mapping[str, int], launches: Sequence[Launch], memory: Mapping[str, Any], tensors: Mapping[str, Any],
+    uninitialised: Collection[str], seed: int, text: str,
+) -> bool:  # fmt: skip
+    """Whether anything comes of memory that was read before it was written: the same run with other contents there has other results.
+
+    A kernel may load what it never uses (the slice after the last one, the columns past the edge): that is no fault."""
+    seen: list[list[bytes]] = []
+    for poison in POISONS[1:]:
+        place = Memory(lib, tensors, uninitialised=uninitialised, poison=poison)
+        for launch in launches:
+            if _launch(lib, numbers, launch, place, memory, "check", seed, None, 1, poison, "this_grid" in text)[2]:
+                return True
+        seen.append(place.contents())
+    import numpy as np
+
+    first, second = POISONS[1:]
+    for one, two in zip(*seen, strict=True):
+        a, b = np.frombuffer(one, np.uint8), np.frombuffer(two, np.uint8)
+        if not bool(((a == b) | ((a == first) & (b == second))).all()):  # what is still poisoned, nobody wrote
+            return True
+    return False
 
 
 def _product(values: Sequence[int]) -> int:
@@ -177,7 +203,7 @@ def _apart(tensors: Mapping[str, Any], constant: set[str]) -> set[str]:
 
 def _launch(
     lib: native.Native, numbers: Mapping[str, int], launch: Launch, place: Memory, memory: Mapping[str, Any], mode: Mode, seed: int,
-    blocks: int | None, workers: int | None, cooperative: bool,
+    blocks: int | None, workers: int | None, poison: int, cooperative: bool,
 ) -> tuple[int, int, int]:  # fmt: skip
     """Blocks run, blocks of the grid, status."""
     cells = []
@@ -196,11 +222,13 @@ def _launch(
             chosen = sorted({i * units // wanted + random.Random(seed + i).randrange(max(units // wanted, 1)) for i in range(wanted)})
     geometry = native.Launch(
         grid=grid, block=_three(launch.block), cluster=cluster, dynamic=launch.shared, cooperative=int(cooperative),
-        workers=workers or settings.load().jobs, unit_count=len(chosen) if chosen else 0, seed=seed,
+        workers=workers or settings.load().jobs, unit_count=len(chosen) if chosen else 0, seed=seed, poison=poison,
     )  # fmt: skip
     if chosen is not None:
         geometry.units = (native.ctypes.c_uint32 * len(chosen))(*chosen)
     status = lib.run(lib.kernel(numbers[launch.kernel]), cells, geometry)
+    if status == 2:
+        raise MemoryError(f"no memory for the threads of {launch.kernel}")
     return (len(chosen) * in_cluster if chosen is not None else total), total, status
 
 

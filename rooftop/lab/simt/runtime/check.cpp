@@ -81,10 +81,21 @@ void mode_worker(Worker& w, bool begins) {
 void mode_shared_range(Worker& w, u32 from, u32 bytes) {
     for (size_t b = 0; b < w.shared_bytes / SHARED_STRIDE; ++b)
         for (u32 word = from / 4; word < (from + bytes + 3) / 4; ++word) w.mode->flags[b * SHARED_WORDS + word] |= USED;
+    for (size_t b = 0; b < w.shared_bytes / SHARED_STRIDE; ++b) std::memset(w.shared + b * SHARED_STRIDE + from, static_cast<int>(w.launch->poison), bytes);
 }
 void mode_unit(Worker& w, Unit&, bool begins) {
     Mode& m = *w.mode;
     if (!begins) return;
+    Launch& l = *w.launch;
+    if (l.dynamic) mode_shared_range(w, 0, l.dynamic);   // nothing in shared memory is what the block before left there
+    for (u32 i = 0; i < w.shared_known; ++i) {
+        std::pair<u32, u32> range;
+        {
+            std::lock_guard<std::mutex> lock(l.mutex);
+            range = l.shared_ranges[i];
+        }
+        mode_shared_range(w, range.first, range.second);
+    }
     m.acquired = 0;
     if (m.split_any || m.way_any)
         for (size_t i = 0; i < m.words; ++i)
@@ -222,7 +233,7 @@ static inline u64 limit(const Worker& w, const Block& b) { return w.unit->cluste
 // Whether the access that left `record` may run at the same time as one that `f` makes now.
 static bool concurrent(Worker& w, const Fiber& f, u64 record) {
     const u32 thread = static_cast<u32>(record >> THREAD_SHIFT & 0x3fff);
-    if (thread == f.number) return false;
+    if (thread == f.number || (record >> 1 & 0x7fff) == 0) return false;
     const Fiber& other = w.unit->fibers[thread];
     if (other.block != f.block) return (record & ~LOW_MASK) >= w.unit->cluster_epoch;
     if (record < f.block->epoch) return false;
@@ -283,7 +294,7 @@ static __attribute__((noinline)) void shared_slow(Worker& w, Fiber& f, size_t wo
         SharedCell& c = flags & SPLIT ? m.bytes[word * 4 + i] : whole;
         if ((!WRITE || atomic) && c.write < owner.start) {
             fault(w, UNINITIALISED, SHARED, at, bytes, false, pc);
-            c.write = owner.start | low;
+            c.write = owner.start;           // said once; clock 0: it races with nothing
         }
         shared_cell<WRITE>(w, f, c, low, bound, at, bytes, atomic, pc);
         if (!(flags & SPLIT)) break;
@@ -297,6 +308,10 @@ static inline void shared_access(Worker& w, size_t at, u32 bytes, u64 pc) {
     size_t word = at >> 2;
     const u32 shift = at & 3;
     const u64 bound = limit(w, *f.block), low = f.low;
+    if (w.unit->cluster_blocks > 1 && w.unit->blocks[at / SHARED_STRIDE].live == 0) {
+        if (Finding* found = fault(w, OUT_OF_BOUNDS, SHARED, at, bytes, WRITE, pc)) found->detail[0] = 2;
+        return;
+    }
     if ((bytes & 3) == 0 && shift == 0) {
         for (const size_t end = word + bytes / 4; word < end; ++word) {
             if (m.flags[word] == USED && (WRITE || m.cells[word].write >= f.block->start)) {
@@ -320,6 +335,7 @@ static inline void shared_access(Worker& w, size_t at, u32 bytes, u64 pc) {
 template <bool WRITE>
 static inline void access(Worker& w, const void* p, u32 bytes, u64 pc) {
     const char* at = static_cast<const char*>(p);
+    w.current->last = pc;
     if (const size_t in = static_cast<size_t>(at - w.shared); in < w.shared_bytes) {
         shared_access<WRITE>(w, in, bytes, pc);
     } else if (const size_t far = static_cast<size_t>(at - arena); far < cell_count * 4) {
@@ -463,9 +479,9 @@ __attribute__((visibility("default"))) void simt_mark(size_t at, u32 item, u32 d
     }                                                                                                                                 \
     void __tsan_unaligned_read##n(void* p) { access<false>(*worker, p, n, SIMT_PC()); }                                               \
     void __tsan_unaligned_write##n(void* p) { access<true>(*worker, p, n, SIMT_PC()); }                                               \
-    void __tsan_volatile_read##n(void* p) { access<false>(*worker, p, n, SIMT_PC()); pause(); }                                       \
+    void __tsan_volatile_read##n(void* p) { access<false>(*worker, p, n, SIMT_PC()); pause_at(SIMT_PC()); }                                       \
     void __tsan_volatile_write##n(void* p) { access<true>(*worker, p, n, SIMT_PC()); }                                                \
-    void __tsan_unaligned_volatile_read##n(void* p) { access<false>(*worker, p, n, SIMT_PC()); pause(); }                             \
+    void __tsan_unaligned_volatile_read##n(void* p) { access<false>(*worker, p, n, SIMT_PC()); pause_at(SIMT_PC()); }                             \
     void __tsan_unaligned_volatile_write##n(void* p) { access<true>(*worker, p, n, SIMT_PC()); }
 SIMT_HOOK(1)
 SIMT_HOOK(2)

@@ -140,7 +140,14 @@ __attribute__((noinline)) void collective(unsigned mask, Combine combine, void* 
     f.mask = mask, f.record = record, f.combine = combine;
     size_t at = 0;
     while (at < warp.pending.size() && (warp.pending[at].mask != mask || warp.pending[at].combine != combine)) ++at;
-    if (at == warp.pending.size()) warp.pending.push_back({mask, 0, combine, ordered});
+    if (at == warp.pending.size()) warp.pending.push_back({mask, 0, combine, ordered, f.pc});
+    if (const u64 first = warp.pending[at].pc; first != f.pc && !ordered) {
+        if (Finding* found = report(w, f, ABSENT_LANE, f.pc, first)) {
+            const u32 lane = static_cast<u32>(__builtin_ctz(warp.pending[at].arrived));
+            other_thread(w, *found, warp.lanes[lane].number);
+            say(*found, "lane %u is at this collective while lane %u of its warp, which the mask 0x%08x names as well, waits at another", f.lane, lane, mask);
+        }
+    }
     warp.pending[at].arrived |= bit;
     const u32 waited = warp.pending[at].arrived & ~bit;
     f.state = AT_COLLECTIVE;
@@ -193,23 +200,41 @@ static void join_warps(Worker&, Block& b, int id) {   // a barrier that only som
     }
 }
 
+static u64 barrier_bit(u64 pc) { return u64(1) << (pc * 0x9e3779b97f4a7c15u >> 58); }
+
+// Threads that return early do not count at a barrier. One that has returned without ever coming to this one and touched memory last at a
+// place behind it has gone around it: whether that place is behind is for the lines of the source to say (findings.py).
+static void skipped(Worker& w, Block& b, int id) {
+    const Fiber* waits = nullptr;
+    for (Warp& warp : b.warps)
+        if (warp.at[id]) waits = &warp.lanes[__builtin_ctz(warp.at[id])];
+    if (!waits) return;
+    for (Warp& warp : b.warps) {
+        u32 around = 0;
+        for (u32 todo = warp.exited; todo; todo &= todo - 1) {
+            const Fiber& f = warp.lanes[__builtin_ctz(todo)];
+            if (f.last && !(f.barriers & barrier_bit(waits->pc))) around |= 1u << f.lane;
+        }
+        if (!around) continue;
+        const Fiber& gone = warp.lanes[__builtin_ctz(around)];
+        if (Finding* found = report(w, *waits, BARRIER_DIVERGENCE, waits->pc, gone.last)) {
+            other_thread(w, *found, gone.number);
+            found->detail[0] = 1;
+            say(*found, "%d threads of a warp have returned without coming to this barrier, at which others of the block wait", __builtin_popcount(around));
+        }
+    }
+}
+
 static bool try_barrier(Worker& w, Block& b, int id, const Fiber* last) {
     Barrier& bar = b.barriers[id];
     const u32 needed = bar.expected ? bar.expected : b.live;
     if (bar.arrived == 0 || bar.arrived < needed) return false;
     const bool everyone = bar.arrived >= b.live;
     if (!everyone) join_warps(w, b, id);
+    if (everyone && !bar.expected && b.live < b.threads) skipped(w, b, id);
     for (Warp& warp : b.warps) {
         const u32 lanes = warp.at[id];
         if (!lanes) continue;
-        if (const u32 gone = warp.exited; gone && everyone && !bar.expected) {
-            const Fiber& waits = warp.lanes[__builtin_ctz(lanes)];
-            if (Finding* found = report(w, waits, BARRIER_DIVERGENCE, waits.pc)) {
-                other_thread(w, *found, warp.lanes[__builtin_ctz(gone)].number);
-                found->detail[0] = lanes, found->detail[1] = gone;
-                say(*found, "%d threads of a warp wait at this barrier, %d others of it have returned without reaching it", __builtin_popcount(lanes), __builtin_popcount(gone));
-            }
-        }
         warp.at[id] = 0;
         for (u32 todo = lanes; todo; todo &= todo - 1) {
             Fiber& f = warp.lanes[__builtin_ctz(todo)];
@@ -241,6 +266,7 @@ __attribute__((noinline)) int block_barrier(int id, int threads, Reduce reduce, 
     bar.yes += predicate != 0;
     f.state = AT_BARRIER, f.barrier = static_cast<u8>(id);
     f.warp->at[id] |= 1u << f.lane;
+    f.barriers |= barrier_bit(f.pc);
     if (!try_barrier(w, b, id, &f)) park(w, f);
     switch (reduce) {
         case AND: return f.result == static_cast<int>(f.met);
@@ -410,7 +436,7 @@ __attribute__((noinline)) void note_write(void* p, unsigned bytes) { mode_access
 __attribute__((noinline)) void note_atomic(void* p, unsigned bytes, int kind) {
     Worker& w = *worker;
     mode_atomic(w, p, bytes, kind, SIMT_PC());
-    pause();
+    pause_at(SIMT_PC());
 }
 void note_float(unsigned fma, unsigned other) { worker->fma += fma, worker->flops += other; }
 
@@ -448,16 +474,20 @@ void atomic_load(const void* p, void* to, unsigned bytes) {
 
 void fence() { worker->current->fenced = true; }
 
-__attribute__((noinline)) void pause() {   // every so often, so that whom it waits for comes to run
+__attribute__((noinline)) void pause() { pause_at(SIMT_PC()); }
+
+void pause_at(u64 pc) {   // every so often, so that whom it waits for comes to run
     Worker& w = *worker;
     Fiber& f = *w.current;
     if (++f.spins % 32) return;
-    if (w.pauses++ == 0) {
-        w.idle_since = std::chrono::steady_clock::now();
-    } else if (w.pauses % 4096 == 0 && std::chrono::steady_clock::now() - w.idle_since > std::chrono::seconds(10)) {
-        f.pc = SIMT_PC();
-        if (Finding* found = report(w, f, DEADLOCK, f.pc)) say(*found, "a thread has waited here for 10 seconds for something that does not come");
-        die(w);
+    if (w.pauses++ == 0) w.idle_since = std::chrono::steady_clock::now();
+    if (w.pauses % 1024 == 0 && w.pauses > 64 * static_cast<u64>(w.unit->live)) {   // everyone has had many turns, and nobody has come on
+        const bool alone = w.launch->unit_count == 1 || w.launch->workers == 1;
+        if (std::chrono::steady_clock::now() - w.idle_since > std::chrono::milliseconds(alone ? 300 : 5000)) {
+            f.pc = pc;
+            if (Finding* found = report(w, f, DEADLOCK, f.pc)) say(*found, "this thread waits for something that does not come: nobody in its block can change it");
+            die(w);
+        }
     }
     yield(w, f);
 }
@@ -679,7 +709,7 @@ static void run_unit(Worker& w, Unit& u, u32 number) {
                 f.spins = f.cluster_phase = 0;
                 warp.clocks[lane][lane] = 1;
                 f.low = static_cast<u64>(f.number & 0x3fff) << THREAD_SHIFT | 1 << 1;
-                f.pc = 0;
+                f.pc = f.last = f.barriers = 0;
                 if (f.copies) f.copies->open.clear(), f.copies->groups.clear();
                 f.bottom = w.stacks + f.number * STACK;
                 *reinterpret_cast<u32*>(f.bottom) = CANARY;
@@ -781,7 +811,7 @@ SIMT_EXPORT void* simt_arena(size_t bytes);
 
 struct SimtLaunch {
     u32 grid[3], block[3], cluster[3];
-    u32 dynamic, cooperative, workers, unit_count;
+    u32 dynamic, cooperative, workers, unit_count, poison, unused;
     u64 seed;
     const u32* units;
 };
@@ -795,6 +825,7 @@ SIMT_EXPORT int simt_run(const Kernel* kernel, void** values, const SimtLaunch* 
     l.dynamic = given->dynamic;
     l.cooperative = given->cooperative;
     l.seed = given->seed;
+    l.poison = given->poison;
     l.call = kernel->call;
     l.values = values;
     l.units = given->units;
@@ -806,7 +837,7 @@ SIMT_EXPORT int simt_run(const Kernel* kernel, void** values, const SimtLaunch* 
     l.me0 = tags;
     tags += all / in_cluster + 4;
     mode_launch(l);
-    const u32 workers = std::max(1u, std::min(given->workers, l.unit_count));
+    const u32 workers = l.workers = std::max(1u, std::min(given->workers, l.unit_count));
     const u32 blocks = l.cooperative ? all : in_cluster;
     std::vector<std::thread> others;
     for (u32 i = 1; i < workers; ++i) others.emplace_back([&l, i, blocks] { work(l, i, blocks); });

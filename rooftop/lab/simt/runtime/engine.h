@@ -88,7 +88,8 @@ struct Fiber {
     u64 low;                       // thread << 16 | clock << 1
     Combine combine;
     void* record;
-    u64 pc;
+    u64 pc, last;                  // where it waits or waited; its last access
+    u64 barriers;                  // a few bits of each barrier it has come to
     int result;                    // of the barrier it came from,
     u32 met;                       // and how many met there
     Copies* copies;
@@ -99,6 +100,7 @@ struct Pending {
     u32 mask, arrived;
     Combine combine;
     bool ordered;
+    u64 pc;                        // of the first to come
 };
 
 struct Warp {
@@ -141,7 +143,7 @@ struct Unit {       // the blocks that run together: a cluster, or the whole gri
 struct Launch {
     dim3 grid, block, cluster;
     u32 dynamic;                   // bytes of dynamic shared memory
-    u32 cooperative, workers;
+    u32 cooperative, workers, poison;
     u64 seed;
     void (*call)(void**);
     void** values;
@@ -186,6 +188,7 @@ Finding* report(Worker& w, const Fiber& f, Kind kind, u64 pc, u64 other_pc = 0);
 void other_thread(Worker& w, Finding& found, u32 thread);
 [[noreturn]] void die(Worker& w);
 void yield(Worker& w, Fiber& f);
+void pause_at(u64 pc);
 
 inline u64 next_random(Worker& w) {
     w.random ^= w.random << 13, w.random ^= w.random >> 7, w.random ^= w.random << 17;
