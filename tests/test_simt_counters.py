@@ -11,13 +11,12 @@ from simt.counts import EXPECTED, PROBES, Expected
 
 from rooftop.lab import counters_compare as comparing
 from rooftop.lab import records, settings, subjects
-from rooftop.lab.counters_jobs import CASES, Job
+from rooftop.lab.counters_jobs import jobs_for
 from rooftop.lab.simt.report import LineCounts, Report
 from rooftop.lab.spec import TARGETS
 
 H100 = TARGETS[90]
 RESULTS = settings.CHECKOUT / "results" / "h100-80gb-hbm3"
-SAMPLED = 6  # blocks counted of each launch: all do the same in these cases
 
 
 # -- on canned data ---------------------------------------------------------------------------------------------------
@@ -65,11 +64,26 @@ def test_sampled_blocks_are_scaled_and_instructions_that_never_ran_left_out() ->
     assert [(r.line, r.verdict) for r in rows] == [(3, "agrees")]
 
 
+def test_a_job_is_found_again_from_its_record() -> None:
+    for job in jobs_for([], ["lines"]):
+        assert comparing.job_of(job.subject, job.title).digest(H100) == job.digest(H100)
+
+
+def test_the_comparison_is_data(tmp_path: Path) -> None:
+    (job,) = jobs_for(["tests/simt/transpose/naive.cu"], ["lines"])
+    rows = rows_of([line(3, "LDG.E", sectors=100), line(4, "STG.E", sectors=100)], counts(3, "global", "read", 100), counts(4, "global", "write", 7))
+    about = {"op": "naive", "subject": job.subject, "case": job.title, "digest": job.digest(H100), "run": "r", "device": {"name": H100.name}}
+    with records.Writer(tmp_path, H100.name) as writer:
+        writer.write(comparing.record(job, [about], rows))
+    (read,) = records.read(tmp_path)
+    assert (read["share"], read["sums"], [r["verdict"] for r in read["rows"]]) == (0.5, {"global": [200.0, 107.0]}, ["agrees", "differs"])
+
+
 def test_the_newest_run_is_taken() -> None:
     def record(run: str, at: str, launch: int) -> dict[str, Any]:
         return {"kind": "counters", "tier": "lines", "subject": "s", "case": "c", "run": run, "at": at, "launch": launch}
 
-    found = comparing.records_of([record("a", "2026-01-01", 0), record("b", "2026-02-01", 0), record("b", "2026-02-01", 1), {"kind": "bench"}])
+    found = comparing.newest([record("a", "2026-01-01", 0), record("b", "2026-02-01", 0), record("b", "2026-02-01", 1), {"kind": "bench"}])
     assert [r["run"] for r in found["s", "c"]] == ["b", "b"]
 
 
@@ -78,36 +92,11 @@ def test_the_newest_run_is_taken() -> None:
 
 @cache
 def recorded() -> dict[tuple[str, str], list[Any]]:
-    return comparing.records_of(records.read(RESULTS))  # type: ignore[return-value]
+    return comparing.newest(records.read(RESULTS))  # type: ignore[return-value]
 
 
 RECORDED = sorted(recorded())
 needs_records = pytest.mark.skipif(not RECORDED, reason="no counters are recorded yet: python -m rooftop.lab.counters on a GPU writes them")
-
-
-def job_of(subject: str, case: str) -> Job:
-    """The job that a record was made of."""
-    if subject.endswith(".cu"):
-        return Job(subject, "lines", 0, tuple((k, int(v)) for k, v in (part.split("=") for part in case.split(", "))))
-    found = subjects.find([subject])[0]
-    cases = CASES[found.op.name]["lines"]
-    return Job(subject, "lines", [c.id for c in cases].index(case))
-
-
-@cache
-def simulated(subject: str, case: str) -> Report:
-    from rooftop.lab import simt
-
-    job = job_of(subject, case)
-    launches = job.launches(H100)
-    if job.found is not None:
-        assert job.case is not None
-        return simt.run_rung(job.found, job.case, mode="count", blocks=SAMPLED if len(launches) == 1 else None)
-    (launch,) = launches
-    return simt.simulate(
-        job.implementation.head.source, launch.kernel, job.memory(H100, "cpu"), grid=(*launch.grid, 1, 1)[:3], block=(*launch.block, 1, 1)[:3],
-        arguments=list(zip(launch.args.values(), launch.types, strict=True)), shared=launch.shared, mode="count", blocks=SAMPLED,
-    )  # fmt: skip
 
 
 RUNGS = [(s, c) for s, c in RECORDED if "patterns/" not in s]
@@ -124,9 +113,10 @@ def test_every_rung_and_transpose_is_recorded() -> None:
 @pytest.mark.parametrize(("subject", "case"), RUNGS, ids=[f"{s} {c}" for s, c in RUNGS])
 def test_lines_agree_with_the_hardware(subject: str, case: str) -> None:
     found = recorded()[subject, case]
-    if found[0]["digest"] != job_of(subject, case).digest(H100):
+    job = comparing.job_of(subject, case)
+    if found[0]["digest"] != job.digest(H100):
         pytest.skip("the records are of other code: they are stale")
-    rows = comparing.compare(comparing.hardware(found), comparing.simulated(simulated(subject, case)))
+    rows = comparing.compare(comparing.hardware(found), comparing.simulated(comparing.simulate(job)))
     assert rows
     assert comparing.share(rows) >= 0.9, f"{comparing.share(rows):.0%} agree\n" + "\n".join(str(r) for r in rows if not r.agrees)
 

@@ -1,22 +1,30 @@
 """The simulator's counts beside the hardware's, source line by source line.
 
+    python -m rooftop.lab.counters_compare [--out DIR] [SUBJECT ...]
+
 What is compared: 32-byte sectors of global accesses, wavefronts of shared ones, of each (file, line, space, read | write | atomic). The machine
 code need not access memory where the source says so: the compiler hoists loads, merges and widens them, drops the second of two equal ones, and
 attributes the copy of a structure to the line that uses it. So each line that does not agree is shown with its SASS."""
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rooftop.lab import records, settings, subjects
+from rooftop.lab.counters_jobs import CASES, Job
 from rooftop.lab.sass_lines import accesses
+from rooftop.lab.spec import TARGETS, Device
 
 if TYPE_CHECKING:
     from rooftop.lab.simt import Report
 
 Key = tuple[str, int, str, str]  # file, line, space, op
 ALLOWED: Mapping[str, float] = {"global": 0.02, "shared": 0.05}  # relative difference: of sectors, of wavefronts
+SAMPLED = 8  # blocks of a launch that are simulated: in the cases that are counted all do the same
 UNIT: Mapping[str, str] = {"global": "sectors", "shared": "wavefronts"}
 
 
@@ -65,10 +73,10 @@ class _Side:
         return replace(self, number=self.number + other.number, requests=self.requests + other.requests, sass=(*self.sass, *other.sass))
 
 
-def hardware(records: Iterable[Mapping[str, Any]]) -> dict[Key, _Side]:
+def hardware(found_records: Iterable[Mapping[str, Any]]) -> dict[Key, _Side]:
     """The lines of the records of one subject and case (one record for each launch)."""
     found: dict[Key, _Side] = {}
-    for record in records:
+    for record in found_records:
         for line in record["lines"]:
             if not line["threads"]:  # issued, and masked in every lane: the compiler's padding of asynchronous copies, say
                 continue
@@ -144,10 +152,80 @@ def sums(rows: Sequence[Row]) -> dict[str, tuple[float, float]]:
     }
 
 
-def records_of(records: Iterable[Mapping[str, Any]], tier: str = "lines") -> dict[tuple[str, str], list[Mapping[str, Any]]]:
+def newest(found_records: Iterable[Mapping[str, Any]], tier: str = "lines") -> dict[tuple[str, str], list[Mapping[str, Any]]]:
     """(subject, case) -> its records of kind `counters` and that tier, one for each launch, of the newest run that has them."""
     found: dict[tuple[str, str], dict[str, list[Mapping[str, Any]]]] = {}
-    for r in records:
+    for r in found_records:
         if r["kind"] == "counters" and r["tier"] == tier:
             found.setdefault((str(r["subject"]), str(r["case"])), {}).setdefault(str(r["run"]), []).append(r)
     return {key: max(runs.values(), key=lambda rs: str(rs[0].get("at", ""))) for key, runs in found.items()}
+
+
+# -- both sides of a record -------------------------------------------------------------------------------------------
+
+
+def job_of(subject: str, case: str, tier: str = "lines") -> Job:
+    """The job that a record was made of. Raises ValueError where its op is no longer counted at that case."""
+    if subject.endswith(".cu"):
+        return Job(subject, tier, 0, tuple((k, int(v)) for k, v in (part.split("=") for part in case.split(", "))))
+    op = subjects.find([subject])[0].op
+    ids = [c.id for c in CASES.get(op.name, {}).get(tier, ())]
+    if case in ids:
+        return Job(subject, tier, ids.index(case))
+    return Job(subject, tier, 0, case_id=op.case(case).id)
+
+
+def simulate(job: Job, device: Device = TARGETS[90], blocks: int | None = SAMPLED) -> Report:
+    """The job counted by the simulator: of one launch `blocks` blocks, of several all."""
+    from rooftop.lab import simt
+
+    launches = job.launches(device)
+    if job.found is not None:
+        assert job.case is not None
+        return simt.run_rung(job.found, job.case, mode="count", blocks=blocks if len(launches) == 1 else None)
+    (launch,) = launches
+    report = simt.simulate(
+        job.implementation.head.source, launch.kernel, job.memory(device, "cpu"), grid=_three(launch.grid), block=_three(launch.block),
+        arguments=list(zip(launch.args.values(), launch.types, strict=True)), shared=launch.shared, mode="count", blocks=blocks,
+    )  # fmt: skip
+    shown = job.implementation.head.path
+    return replace(report, lines=tuple(replace(c, file=shown) for c in report.lines))
+
+
+def _three(extents: tuple[int, ...]) -> tuple[int, int, int]:
+    x, y, z = (*extents, 1, 1)[:3]
+    return x, y, z
+
+
+def record(job: Job, found: Sequence[Mapping[str, Any]], rows: Sequence[Row]) -> records.Record:
+    """The comparison as data, of kind `compared`."""
+    first = found[0]
+    return {
+        "kind": "compared", "op": first["op"], "subject": first["subject"], "case": first["case"], "digest": first["digest"], "counters": first["run"],
+        "share": share(rows), "sums": {k: list(v) for k, v in sums(rows).items()}, "rows": [asdict(r) for r in rows], "device": first["device"],
+        "versions": records.versions(),
+    }  # fmt: skip
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m rooftop.lab.counters_compare", description="The simulator's counts beside recorded hardware counters.")
+    parser.add_argument("names", nargs="*", help="subjects, by a part of their name; none: every one that is recorded")
+    parser.add_argument("--out", type=Path, help="folder to write records of kind `compared` to")
+    given = parser.parse_args(arguments)
+    made: list[records.Record] = []
+    for (subject, case), found in sorted(newest(records.read(settings.load().results)).items()):
+        if "patterns/" in subject or (given.names and not any(n in subject for n in given.names)):
+            continue
+        job = job_of(subject, case)
+        rows = compare(hardware(found), simulated(simulate(job)))
+        print(f"{subject}, {case}: {share(rows):.0%} of {len(rows)} lines agree; sums {sums(rows)}")
+        print("".join(f"    {str(r).replace(chr(10), chr(10) + '    ')}\n" for r in rows if not r.agrees), end="")
+        made.append(record(job, found, rows))
+    if given.out and made:
+        with records.Writer(given.out, str(made[0]["device"]["name"])) as writer:
+            for one in made:
+                writer.write(one)
+
+
+if __name__ == "__main__":
+    main()
