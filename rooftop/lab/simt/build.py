@@ -16,17 +16,17 @@ from pathlib import Path
 
 from rooftop.lab import settings
 from rooftop.lab.compile import DEVICE_HEADERS, STANDARD, CompileError, headers
-from rooftop.lab.simt.translate import translate
+from rooftop.lab.simt.translate import MARK, translate
 
 RUNTIME = Path(__file__).parent / "runtime"
 MODES = ("check", "count")
 COMMON = ("-fPIC", "-fvisibility=hidden", "-fno-exceptions", "-fno-math-errno", "-w")
 # Aggregates stay whole (no scalar replacement): copying a float4 is one access, as on the GPU. Everything is inlined that can be.
 KERNEL = (
-    "-g1", "-gdwarf-4", "-fsanitize=thread", "-fno-strict-aliasing", "-ffp-contract=fast", "-fno-trapping-math", "-fpermissive", "-fno-rtti",
+    "-g1", "-gdwarf-4", "-fsanitize=thread", "-fno-optimize-sibling-calls", "-fno-strict-aliasing", "-ffp-contract=fast", "-fno-trapping-math", "-fpermissive", "-fno-rtti",
 )  # fmt: skip
 GCC = (
-    "-O2", "-fno-gnu-unique", "-fno-tree-sra", "-fno-ipa-sra", "-fno-tree-vectorize", "-fno-store-merging", "-finline-functions",
+    "-O2", "-fno-gnu-unique", "-fno-tree-sra", "-fno-ipa-sra", "-fno-tree-vectorize", "-fno-store-merging", "-fno-ipa-icf", "-fno-tree-tail-merge", "-fno-crossjumping", "-finline-functions",
     "--param=tsan-instrument-func-entry-exit=0", "--param=tsan-distinguish-volatile=1", "--param=inline-unit-growth=1000",
     "--param=large-function-growth=100000", "--param=large-function-insns=100000", "--param=max-inline-insns-single=100000",
     "--param=max-inline-insns-auto=100000", "--param=large-stack-frame-growth=100000", "--param=early-inlining-insns=1000",
@@ -155,7 +155,7 @@ def _run(command: list[str], folder: Path, path: str) -> None:
     if done.returncode != 0:
         lines = done.stderr.splitlines()
         errors = [line for line in lines if re.search(r"\b(error|undefined reference|multiple definition)\b", line)] or lines
-        raise CompileError(f"{path} does not compile for simulation:\n" + "\n".join(errors[:40]))
+        raise CompileError(f"{path} does not compile for simulation:\n" + "\n".join(errors[:40]).replace(MARK, ""))
 
 
 def _shown(path: Path) -> str:

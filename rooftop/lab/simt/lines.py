@@ -8,7 +8,8 @@ from functools import cache
 from pathlib import Path
 
 from rooftop.lab import settings
-from rooftop.lab.simt.build import RUNTIME, NoCompilerError
+from rooftop.lab.simt.build import NoCompilerError
+from rooftop.lab.simt.translate import MARK
 
 _CACHE: dict[tuple[Path, int], tuple[str, int]] = {}
 
@@ -39,18 +40,9 @@ def places(library: Path, addresses: Iterable[int]) -> dict[int, tuple[str, int]
 def _users(frames: list[str]) -> tuple[str, int]:
     for frame in frames:
         file, _, line = frame.partition(" (")[0].rpartition(":")
-        if file and not file.startswith("??") and not Path(file).is_relative_to(RUNTIME) and not file.startswith("/usr/"):
-            return _relative(file), int(line) if line.isdigit() else 0
+        if file.startswith(MARK):
+            return file.removeprefix(MARK), int(line) if line.isdigit() else 0
     return "", 0
-
-
-def _relative(file: str) -> str:
-    """The name given by `#line`: the compiler puts its own folder before a relative one."""
-    marker = "/simt/"
-    if file.startswith("/") and not Path(file).is_file() and marker in file:
-        tail = file.rpartition(marker)[2].split("/")
-        return "/".join(tail[2:]) if len(tail) > 2 else file
-    return file
 
 
 @cache

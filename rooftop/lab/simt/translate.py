@@ -13,6 +13,7 @@ _TOKEN = re.compile(
     r"|(?P<word>[A-Za-z_]\w*)|(?P<number>\.?\d(?:[eEpP][+-]|[\w.'])*)|(?P<symbol>::|->|<<<|>>>|<<=|>>=|<<|[-+*/%&|^=!<>]=|&&|\|\||\+\+|--|.)",
     re.S,
 )
+MARK = "/simulated:/"  # before the shown path of a source in debug information, which else would put a folder before it
 _OPEN, _CLOSE = "([{", ")]}"
 
 
@@ -49,6 +50,7 @@ def translate(text: str, path: str) -> str:
     """`text` in C++, beginning with a `#line` that names `path`; every line stays where it was.
 
     Raises TranslateError for a declaration of shared memory or inline PTX that cannot be read."""
+    path = MARK + path
     return f'#line 1 "{path}"\n' + "".join(_Translator(_tokens(text), path).run())
 
 
@@ -82,7 +84,7 @@ class _Translator:
                 elif token.text == "}" and self.scopes:
                     self.scopes.pop()
                 elif token.text == "<<<":
-                    raise TranslateError(f"{self.path}:{token.line}: a launch <<<...>>> in the source: the simulator runs one kernel at a time")
+                    raise TranslateError(f"{self.path.removeprefix(MARK)}:{token.line}: a launch <<<...>>> in the source: the simulator runs one kernel at a time")
             if token.kind in ("word", "string", "symbol"):
                 self.recent = [] if token.text in ("{", "}", ";") else [*self.recent[-7:], token.text]
             self.at += 1
@@ -108,7 +110,7 @@ class _Translator:
                     return at
                 depth += (text in _OPEN) - (text in _CLOSE)
             at += 1
-        raise TranslateError(f"{self.path}:{self.tokens[-1].line}: the file ends before a {end!r}")
+        raise TranslateError(f"{self.path.removeprefix(MARK)}:{self.tokens[-1].line}: the file ends before a {end!r}")
 
     # -- shared memory ------------------------------------------------------------------------------------------------
 
@@ -123,7 +125,7 @@ class _Translator:
         kept = [t for t in kept if t.text not in ("static", "extern", "inline")]
         declarators = _declarators(kept)
         if not declarators:
-            raise TranslateError(f"{self.path}:{first.line}: no name in this declaration of shared memory")
+            raise TranslateError(f"{self.path.removeprefix(MARK)}:{first.line}: no name in this declaration of shared memory")
         type_text = "".join(t.text for t in kept[: declarators[0][1]]).replace("\n", " ").strip()
         outside = all(self.scopes)
         made = []
@@ -179,7 +181,7 @@ class _Translator:
                 sections[-1].append(token)
         template = "".join(_unquote(t.text) for t in sections[0] if t.kind in ("string", "raw"))
         operands = [ptx.Operand(c, e) for section in sections[1:3] for c, e in _operands(section)]
-        return ptx.translate(template, operands, f"{self.path}:{first.line}") + newlines
+        return ptx.translate(template, operands, f"{self.path.removeprefix(MARK)}:{first.line}") + newlines
 
 
 def _unquote(text: str) -> str:

@@ -92,6 +92,7 @@ void yield(Worker& w, Fiber& f) {      // the others of the warp first, then thi
 
 static void progress(Worker& w) {
     w.pauses = 0;
+    if (w.idle) w.idle = false, --w.launch->idle;
 }
 
 // -- collectives of a warp -------------------------------------------------------------------------------------------------------
@@ -482,8 +483,9 @@ void pause_at(u64 pc) {   // every so often, so that whom it waits for comes to 
     if (++f.spins % 32) return;
     if (w.pauses++ == 0) w.idle_since = std::chrono::steady_clock::now();
     if (w.pauses % 1024 == 0 && w.pauses > 64 * static_cast<u64>(w.unit->live)) {   // everyone has had many turns, and nobody has come on
-        const bool alone = w.launch->unit_count == 1 || w.launch->workers == 1;
-        if (std::chrono::steady_clock::now() - w.idle_since > std::chrono::milliseconds(alone ? 300 : 5000)) {
+        const auto waited = std::chrono::steady_clock::now() - w.idle_since;
+        if (!w.idle && waited > std::chrono::milliseconds(200)) w.idle = true, ++w.launch->idle;
+        if ((w.idle && w.launch->idle == w.launch->active && waited > std::chrono::milliseconds(300)) || waited > std::chrono::seconds(20)) {
             f.pc = pc;
             if (Finding* found = report(w, f, DEADLOCK, f.pc)) say(*found, "this thread waits for something that does not come: nobody in its block can change it");
             die(w);
@@ -779,12 +781,15 @@ static void work(Launch& l, u32 index, u32 blocks) {
     u.cluster_arrived.resize(clusters), u.cluster_phase.resize(clusters), u.cluster_live.resize(clusters);
     if (w.shared && w.stacks) {
         mode_worker(w, true);
+        ++l.active;
         if (l.dynamic) mode_shared_range(w, 0, l.dynamic);
         for (;;) {
             const u32 i = l.next.fetch_add(1);
             if (i >= l.unit_count || l.stop) break;
             run_unit(w, u, l.units ? l.units[i] : i);
         }
+        progress(w);
+        --l.active;
         mode_worker(w, false);
     } else {
         l.stop = 2;

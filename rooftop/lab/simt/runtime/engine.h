@@ -151,7 +151,7 @@ struct Launch {
     u32 unit_count;
     u32 number;                    // of the launch, from 1
     u32 me0;                       // the first of the tags of its clusters
-    std::atomic<u32> next{0}, stop{0};
+    std::atomic<u32> next{0}, stop{0}, idle{0}, active{0};   // idle: workers whose threads all wait, of those that are active
     std::mutex mutex;              // of `shared_at`
     u32 shared_at = 0;             // where the next static variable goes
     std::vector<std::pair<u32, u32>> shared_ranges;
@@ -168,6 +168,7 @@ struct Worker {
     u32 me = 0;                    // tag of the cluster in the shadow of global memory
     std::vector<Warp*> queue;
     u64 random = 0, epoch = 1, pauses = 0, steps = 0;
+    bool idle = false;
     std::chrono::steady_clock::time_point idle_since;
     std::unordered_map<u64, u32> known;
     std::vector<Finding> findings;
