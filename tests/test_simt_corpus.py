@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from simt.corpus import BUGS, KINDS, Bug
+from simt.corpus import BUGS, CLEAN, KINDS, Bug
 from simt.counts import EXPECTED, FOLDER, PROBES, SIZE, Expected
 
 from rooftop.lab import check
@@ -49,7 +49,7 @@ def test_the_corpus_holds_what_it_promises() -> None:
         assert bug.text(False).count("\n") == bug.text(True).count("\n")
 
 
-@pytest.mark.parametrize("bug", BUGS, ids=lambda b: b.name)
+@pytest.mark.parametrize("bug", BUGS + CLEAN, ids=lambda b: b.name)
 def test_a_planted_fault_and_its_twin_compile(bug: Bug) -> None:
     for fixed in (False, True):
         subject = bug.subject(fixed)
@@ -94,7 +94,7 @@ def test_a_planted_fault_is_found_at_its_line(bug: Bug) -> None:
     assert all(f.text.strip() == source[f.line - 1].strip() for f in report.findings)
 
 
-@pytest.mark.parametrize("bug", BUGS, ids=lambda b: b.name)
+@pytest.mark.parametrize("bug", BUGS + CLEAN, ids=lambda b: b.name)
 def test_the_corrected_twin_is_clean_and_right(bug: Bug) -> None:
     subject = bug.subject(fixed=True)
     report: Report = simulator().run_rung(subject, bug.case, mode="check", seed=1, schedules=3)
@@ -145,7 +145,7 @@ def test_the_probes_run_too() -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("bug", BUGS, ids=lambda b: b.name)
+@pytest.mark.parametrize("bug", BUGS + CLEAN, ids=lambda b: b.name)
 def test_the_corrected_twin_is_right_on_a_gpu(bug: Bug) -> None:
     import torch
 
