@@ -1,4 +1,4 @@
-"""Check kernels against their contract: on the GPU where there is one, else Triton in its interpreter.
+"""Check kernels against their contract: on the GPU where there is one, else Triton in its interpreter and CUDA C++ in the simulator.
 
 Inputs are random and fresh; outputs and scratch are poisoned and lie between guard zones; each case runs twice with different poison, so that
 an element nobody writes differs; inputs must be unchanged after; results of a deterministic op must be the same bits both times."""
@@ -169,6 +169,12 @@ def run_interpreter(subject: Subject, problem: Problem, launches: Sequence[Launc
         interpret.run(launch.kernel, launch.grid, args, readonly=readonly)
 
 
+def run_simulator(subject: Subject, problem: Problem, launches: Sequence[Launch], memory: dict[str, Any], device: Device) -> None:
+    from rooftop.lab import simt
+
+    simt.run_simulator(subject, problem, launches, memory, device)
+
+
 def backend_of(subject: Subject, wanted: str = "auto") -> tuple[str, str | None]:
     """Where the subject can run here, and the reason if nowhere."""
     import torch
@@ -179,6 +185,10 @@ def backend_of(subject: Subject, wanted: str = "auto") -> tuple[str, str | None]
     assert subject.implementation is not None
     if subject.implementation.backend == "triton":
         return "interpreter", None
+    if subject.implementation.backend == "cuda":
+        from rooftop.lab import simt
+
+        return "simt", simt.unavailable()
     return "none", f"{subject.implementation.backend} kernels run on a GPU, and there is none here"
 
 
@@ -241,7 +251,7 @@ def _check(
     config, _ = implementation.resolve(seen)
     launches = implementation.launches(seen, config)
     result.path = tuple(str(getattr(x.kernel, "__name__", x.kernel)) for x in launches)
-    runner = run_gpu if where == "gpu" else run_interpreter
+    runner = run_gpu if where == "gpu" else run_simulator if where == "simt" else run_interpreter
     first: dict[str, Any] | None = None
     for poison in (0xFF, 0x5A):  # NaN in every floating dtype, then a number
         outputs = {n: Guarded(m, place, poison, guard) for n, m in output_metas.items()}
@@ -283,7 +293,7 @@ def _too_large(case: Case, where: str) -> str | None:
             return f"needs a GPU with {HUGE_BYTES >> 30} GiB of memory"
         return None
     elements = sum(count(v) for v in case.inputs.values() if isinstance(v, Input))
-    return f"{elements} elements: too slow in the interpreter, left to a GPU" if elements > INTERPRETED_ELEMENTS else None
+    return f"{elements} elements: too slow in the {'simulator' if where == 'simt' else 'interpreter'}, left to a GPU" if elements > INTERPRETED_ELEMENTS else None
 
 
 def count(spec: Input) -> int:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from rooftop.lab.simt.report import KINDS, Finding, LineCounts, Other, Report
-from rooftop.lab.simt.run import run_rung, simulate
+from rooftop.lab.simt.run import LaunchError, SimulatedFault, run_launches, run_rung, run_simulator, simulate
 
-__all__ = ["KINDS", "Finding", "LineCounts", "Other", "Report", "run_rung", "simulate", "unavailable"]
+__all__ = [
+    "KINDS", "Finding", "LaunchError", "LineCounts", "Other", "Report", "SimulatedFault", "run_launches", "run_rung", "run_simulator", "simulate",
+    "unavailable",
+]  # fmt: skip
 
 
 def unavailable() -> str | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
 
@@ -50,13 +50,15 @@ def _text(path: Path, stamp: int) -> tuple[str, ...]:
     return tuple(path.read_text(encoding="utf-8").splitlines())
 
 
-def text_of(file: str, line: int, sources: dict[str, str]) -> str:
-    """The text of a line: of `sources` (shown name -> text) or of a file of the checkout."""
+def source_of(file: str, sources: Mapping[str, str]) -> str:
+    """The text of a file: of `sources` (shown name -> text) or of the checkout; empty where it is neither."""
     if file in sources:
-        found = sources[file].splitlines()
-        return found[line - 1] if 0 < line <= len(found) else ""
+        return sources[file]
     path = Path(file) if Path(file).is_absolute() else settings.CHECKOUT / file
-    if not path.is_file():
-        return ""
-    lines = _text(path, path.stat().st_mtime_ns)
-    return lines[line - 1] if 0 < line <= len(lines) else ""
+    return "\n".join(_text(path, path.stat().st_mtime_ns)) if file and path.is_file() else ""
+
+
+def text_of(file: str, line: int, sources: Mapping[str, str]) -> str:
+    """The text of one line; empty where there is none."""
+    found = source_of(file, sources).splitlines()
+    return found[line - 1] if 0 < line <= len(found) else ""

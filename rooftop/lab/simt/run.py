@@ -14,14 +14,14 @@ from rooftop.lab.simt import findings, native
 from rooftop.lab.simt.build import build
 from rooftop.lab.simt.memory import Memory
 from rooftop.lab.simt.report import KINDS, Index, LineCounts, Report
-from rooftop.lab.spec import Case, Launch
+from rooftop.lab.spec import Case, Device, Launch, Problem
 
 if TYPE_CHECKING:
     from rooftop.lab.subjects import Subject
 
 Mode = Literal["check", "count"]
 POISONS = (0xFF, 0xC3, 0x3C)  # of memory that nothing has written: NaN, then a negative and a positive number
-SAMPLE = 64  # blocks that are counted where nothing is said
+SAMPLE = 32  # blocks that are counted where nothing is said
 
 
 class LaunchError(ValueError):
@@ -53,7 +53,7 @@ def simulate(
     arguments      (value, type) in order: a text names something in `memory`; types are "ptr", "i32", "u32", "i64", "u64", "f32", "f64", "bool"
     uninitialised  names of tensors whose elements must not be read before they are written
     schedules      how often it is run, each time in another order of its warps; `seed` gives the first
-    blocks         counting: how many blocks are run and counted, spread evenly over the grid (64 where None)
+    blocks         counting: how many blocks are run and counted, spread evenly over the grid (32 where None)
 
     Tensors to which the kernel has only pointers to const must not be written. Raises CompileError, LaunchError, NoCompilerError."""
     text, path = _source(source)
@@ -276,3 +276,27 @@ def run_rung(
     from dataclasses import replace
 
     return replace(report, outputs=outputs)
+
+
+class SimulatedFault(RuntimeError):
+    """A kernel did in the simulator what it must not do. `report` has all of it."""
+
+    def __init__(self, report: Report) -> None:
+        first = report.findings[0]
+        more = f" (and {len(report.findings) - 1} more)" if len(report.findings) > 1 else ""
+        super().__init__(f"{first}{more}")
+        self.report = report
+
+
+def run_simulator(subject: Subject, problem: Problem, launches: Sequence[Launch], memory: dict[str, Any], device: Device) -> None:
+    """Run launches of CUDA C++ on CPU memory, as the checker runs them on a GPU. Raises SimulatedFault where they do what they must not."""
+    assert subject.implementation is not None and subject.implementation.head is not None
+    head, op = subject.implementation.head, subject.op
+    inputs = {n for n in op.tensor_names if memory.get(n) is not None}
+    given = {memory[n].untyped_storage().data_ptr() for n in inputs}
+    fresh = [n for n, t in memory.items() if n not in inputs and hasattr(t, "data_ptr") and t.untyped_storage().data_ptr() not in given]
+    report = run_launches(
+        head.source, head.path, launches, memory, uninitialised=fresh, constant=[n for n in inputs if n not in op.mutates], arch=device.arch
+    )
+    if report.findings:
+        raise SimulatedFault(report)
