@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 Key = tuple[str, int, str, str]  # file, line, space, op
 ALLOWED: Mapping[str, float] = {"global": 0.02, "shared": 0.05}  # relative difference: of sectors, of wavefronts
+_ALL = 1 << 30
 SAMPLED = 8  # blocks of a launch that are simulated: in the cases that are counted all do the same
 UNIT: Mapping[str, str] = {"global": "sectors", "shared": "wavefronts"}
 
@@ -116,7 +117,7 @@ def compare(hard: Mapping[Key, _Side], soft: Mapping[Key, _Side]) -> list[Row]:
             continue
         for j in lost:
             other = rows[j]
-            same = (other.file, other.space, other.op) == (row.file, row.space, row.op) and other.verdict == "simulated only"
+            same = (other.space, other.op) == (row.space, row.op) and other.verdict == "simulated only"
             if same and row.hardware is not None and other.simulated is not None and near(row.hardware, other.simulated, row.space):
                 rows[i] = replace(row, verdict="moved", other=other.line)
                 rows[j] = replace(other, verdict="moved", other=row.line)
@@ -139,8 +140,10 @@ def _row(key: Key, hard: _Side | None, soft: _Side | None) -> Row:
 
 
 def share(rows: Sequence[Row]) -> float:
-    """The part of the accessing lines that agree; 1 where nothing accesses memory."""
-    return sum(r.agrees for r in rows) / len(rows) if rows else 1.0
+    """The part of the accessing lines that agree; 1 where nothing accesses memory. A line whose count stands at another line counts as one that
+    does not agree, once: the machine code accesses memory there as the source says, and names another line for it."""
+    moved = sum(r.verdict == "moved" for r in rows) // 2
+    return sum(r.agrees for r in rows) / (len(rows) - moved) if rows else 1.0
 
 
 def sums(rows: Sequence[Row]) -> dict[str, tuple[float, float]]:
@@ -182,7 +185,7 @@ def simulate(job: Job, device: Device = TARGETS[90], blocks: int | None = SAMPLE
     launches = job.launches(device)
     if job.found is not None:
         assert job.case is not None
-        return simt.run_rung(job.found, job.case, mode="count", blocks=blocks if len(launches) == 1 else None)
+        return simt.run_rung(job.found, job.case, mode="count", blocks=blocks if len(launches) == 1 else _ALL)
     (launch,) = launches
     report = simt.simulate(
         job.implementation.head.source, launch.kernel, job.memory(device, "cpu"), grid=_three(launch.grid), block=_three(launch.block),
