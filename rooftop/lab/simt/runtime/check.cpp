@@ -354,6 +354,7 @@ static __attribute__((noinline, cold)) void misaligned(Worker& w, const void* p,
     fault(w, MISALIGNED, space, static_cast<u64>(static_cast<const char*>(p) - base), bytes, write, pc);
 }
 
+void mode_misaligned(Worker& w, const void* p, u32 bytes, u64 pc) { misaligned(w, p, bytes, false, pc); }
 void mode_access(Worker& w, const void* p, u32 bytes, bool write, u64 pc) {
     if (write) access<true>(w, p, bytes, pc);
     else access<false>(w, p, bytes, pc);

@@ -241,6 +241,7 @@ static void note_parts(Worker& w, const void* p, u32 bytes, EventKind kind, u64 
 }
 
 void mode_launch(Launch&) {}
+void mode_misaligned(Worker&, const void*, u32, u64) {}
 void mode_new_grid_phase(Launch&) {}
 void mode_shared_range(Worker&, u32, u32) {}
 void mode_unit(Worker& w, Unit& u, bool begins) {

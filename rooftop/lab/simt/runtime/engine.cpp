@@ -545,6 +545,81 @@ void copy_wait_all() {
     if (w.current->copies) land(w, w.current->copies->open);
 }
 
+// -- mbarriers ----------------------------------------------------------------------------------------------------------------------------
+
+void check_aligned(const void* p, unsigned bytes) {
+    if (reinterpret_cast<u64>(p) & (bytes - 1)) mode_misaligned(*worker, p, bytes, SIMT_PC());
+}
+
+__attribute__((noinline)) void mbarrier_init(void* shared, unsigned count) {
+    Worker& w = *worker;
+    mode_access(w, shared, 8, true, SIMT_PC());
+    MBarrier& bar = w.unit->mbarriers[shared];
+    std::memset(&bar, 0, sizeof bar);
+    bar.count = bar.pending = count;
+}
+
+static MBarrier& mbarrier_at(Worker& w, const void* shared) {
+    const auto at = w.unit->mbarriers.find(shared);
+    if (at == w.unit->mbarriers.end()) trap("an mbarrier that has not been initialised");
+    return at->second;
+}
+
+static u64 arrive_at(Fiber& f, MBarrier& bar, u32 count) {
+    Warp& warp = *f.warp;
+    const u16 clock = warp.clocks[f.lane][f.lane];
+    for (int i = 0; i < 32; ++i) bar.now[i] = std::max(bar.now[i], warp.knows[i]);
+    bar.now[warp.index] = std::max(bar.now[warp.index], clock);
+    if (clock < CLOCK_LIMIT) ++warp.clocks[f.lane][f.lane];
+    f.low = (f.low & ~u64(0xffff)) | static_cast<u64>(warp.clocks[f.lane][f.lane]) << 1;
+    const u64 phase = bar.phase;
+    bar.pending -= std::min(count, bar.pending);
+    if (bar.pending == 0) {
+        ++bar.phase;
+        bar.pending = bar.count;
+        for (int i = 0; i < 32; ++i) bar.past[i] = std::max(bar.past[i], bar.now[i]);
+    }
+    return phase;
+}
+
+__attribute__((noinline)) u_long mbarrier_arrive(void* shared, unsigned count) {
+    Worker& w = *worker;
+    Fiber& f = *w.current;
+    f.pc = SIMT_PC();
+    MBarrier& bar = mbarrier_at(w, shared);
+    const u64 before = bar.phase, phase = arrive_at(f, bar, count);
+    if (bar.phase != before) progress(w);
+    return phase;
+}
+
+__attribute__((noinline)) bool mbarrier_test(void* shared, u_long phase) {
+    Worker& w = *worker;
+    Fiber& f = *w.current;
+    f.pc = SIMT_PC();
+    MBarrier& bar = mbarrier_at(w, shared);
+    if ((bar.phase & 1) == (phase & 1)) {
+        f.spins |= 31;                              // the next pause is a real one
+        pause_at(f.pc);
+        return false;
+    }
+    Warp& warp = *f.warp;
+    for (int i = 0; i < 32; ++i) warp.knows[i] = std::max(warp.knows[i], bar.past[i]);
+    for (u32 todo = warp.valid & ~(1u << f.lane); todo; todo &= todo - 1) {
+        u16& known = warp.clocks[f.lane][__builtin_ctz(todo)];
+        known = std::max(known, bar.past[warp.index]);
+    }
+    return true;
+}
+
+void copy_arrive(void* shared, int noinc) {
+    Worker& w = *worker;
+    Fiber& f = *w.current;
+    MBarrier& bar = mbarrier_at(w, shared);
+    copy_wait_all();                                // they may land at any time from here on: now is one
+    if (!noinc) ++bar.pending;
+    arrive_at(f, bar, 1);
+}
+
 // -- what ends a launch ---------------------------------------------------------------------------------------------------------------------
 
 static void stop_with(Kind kind, u64 pc, const char* text) {
@@ -667,6 +742,7 @@ static void run_unit(Worker& w, Unit& u, u32 number) {
     w.me = l.me0 + number;
     u.live = static_cast<u32>(u.blocks.size()) * threads;
     u.grid_arrived = 0;
+    u.mbarriers.clear();
     std::fill(u.cluster_arrived.begin(), u.cluster_arrived.end(), 0);
     std::fill(u.cluster_phase.begin(), u.cluster_phase.end(), 0);
     std::fill(u.cluster_live.begin(), u.cluster_live.end(), u.cluster_blocks * threads);

@@ -130,6 +130,12 @@ struct Block {
     char* shared;
 };
 
+struct MBarrier {   // its words lie in shared memory; what they mean is kept here
+    u32 count, pending;
+    u64 phase;
+    u16 now[32], past[32];         // what its arrivals release, by warp: of the phase that is open, and of those that are over
+};
+
 struct Unit {       // the blocks that run together: a cluster, or the whole grid of a cooperative launch
     std::vector<Block> blocks;
     std::vector<Fiber> fibers;
@@ -138,6 +144,7 @@ struct Unit {       // the blocks that run together: a cluster, or the whole gri
     std::vector<u32> cluster_arrived, cluster_phase, cluster_live;   // of each cluster
     u64 cluster_epoch;
     u32 grid_arrived;
+    std::unordered_map<const void*, MBarrier> mbarriers;
 };
 
 struct Launch {
@@ -208,4 +215,5 @@ void mode_atomic(Worker& w, void* p, u32 bytes, int kind, u64 pc);
 void mode_copy_begin(Worker& w, Copy& c);
 void mode_copy_end(Worker& w, Copy& c);
 void mode_new_grid_phase(Launch& l);
+void mode_misaligned(Worker& w, const void* p, u32 bytes, u64 pc);
 }  // namespace simt

@@ -168,10 +168,6 @@ SIMT_INLINE float lesser(float a, float b) { return a != a ? b : b != b ? a : a 
 
 SIMT_HALF(__half, __half2, __half_raw, half_to_float, float_to_half)
 SIMT_HALF(__nv_bfloat16, __nv_bfloat162, __nv_bfloat16_raw, bfloat_to_float, float_to_bfloat)
-typedef __half half;
-typedef __half2 half2;
-typedef __nv_bfloat16 nv_bfloat16;
-typedef __nv_bfloat162 nv_bfloat162;
 
 // -- names that differ between the two -----------------------------------------------------------------------------------
 #define SIMT_HALF_NAMES(T, T2, h, h2, word)                                                                 \

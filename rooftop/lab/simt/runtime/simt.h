@@ -43,6 +43,7 @@
 #include "vectors.h"
 
 namespace simt {
+typedef unsigned long long u_long;
 
 // -- the engine's entry points; each call is a place in the user's source, found by its return address --------------
 
@@ -101,6 +102,11 @@ SIMT_API void copy_async(void* shared, const void* global, unsigned bytes, unsig
 SIMT_API void copy_commit();
 SIMT_API void copy_wait(unsigned groups);                       // until at most `groups` of the newest are under way
 SIMT_API void copy_wait_all();
+SIMT_API void check_aligned(const void* p, unsigned bytes);      // a fault where the address is not a multiple
+SIMT_API void mbarrier_init(void* shared, unsigned count);
+SIMT_API u_long mbarrier_arrive(void* shared, unsigned count);   // the phase that it arrives in
+SIMT_API bool mbarrier_test(void* shared, u_long phase);         // whether that phase (its last bit) is over; else the others run first
+SIMT_API void copy_arrive(void* shared, int counted);            // arrives when this thread's copies so far have landed
 SIMT_API void assertion(const char* text, const char* function) __attribute__((noreturn));
 SIMT_API void trap(const char* what) __attribute__((noreturn));
 SIMT_API void not_simulated(const char* what) __attribute__((noreturn));

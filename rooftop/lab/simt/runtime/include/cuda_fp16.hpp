@@ -1,2 +1,2 @@
 #pragma once
-#include "halves.h"
+#include <cuda_fp16.h>
