@@ -20,7 +20,7 @@ __global__ void barrier_in_branch(int n, const float* __restrict__ x, const floa
     __syncthreads();
 #else
     if (first + t < n) {
-        staged[t] = x[first + t];
+        staged[t] = x[first + t];  // MAY: shared-race
         __syncthreads();  // BUG: barrier-divergence
     }
 #endif
