@@ -17,6 +17,7 @@ from pathlib import Path
 from rooftop.lab import settings
 from rooftop.lab.compile import DEVICE_HEADERS, STANDARD, CompileError, headers
 from rooftop.lab.simt.translate import MARK, translate
+from rooftop.lab.source import strip
 
 RUNTIME = Path(__file__).parent / "runtime"
 MODES = ("check", "count")
@@ -85,6 +86,15 @@ def _flags(tool: Compiler) -> tuple[str, ...]:
     return (f"-std={STANDARD}", *COMMON, *_machine(), f"-I{RUNTIME}")
 
 
+_KERNEL = re.compile(r"(template\s*<[^;{]*>\s*)?__global__\s+(?:(?!__global__)[^;{(]|__launch_bounds__\s*\([^)]*\))*?\bvoid\s+(?:__launch_bounds__\s*\([^)]*\)\s*)?(\w+)\s*\(")
+
+
+def family(text: str, kernels: Sequence[str]) -> list[str]:
+    """`kernels` and, where they are plain names, all kernels of the source that are: so one build serves them all."""
+    plain = {m[2] for m in _KERNEL.finditer(strip(text, "c")) if not m[1]}
+    return sorted({*kernels, *plain} if plain & set(kernels) and set(kernels) <= plain else set(kernels))
+
+
 @dataclass(frozen=True)
 class Library:
     """A built simulation. `kernels`: name expression -> number of its symbol."""
@@ -106,7 +116,7 @@ def build(text: str, *, path: str, kernels: Sequence[str], mode: str, arch: int 
     marks = ("-fsanitize-coverage=bb,trace-pc",) if mode == "count" and tool.clang else marks
     flags = (*_flags(tool), *KERNEL, *marks, *(CLANG if tool.clang else GCC), f"-DSIMT_ARCH={arch * 10}")
     own = {p.name: p for p in headers(text, folder)}
-    order = sorted(set(kernels))
+    order = family(text, kernels)
     parts = [text, path, *(p.read_text(encoding="utf-8") for _, p in sorted(own.items())), *order, *flags, tool.version, _runtime_digest()]
     key = _key(*parts)
     cache_folder = settings.load().cache / "simt" / key[:2]

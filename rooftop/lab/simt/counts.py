@@ -6,6 +6,7 @@ import re
 import subprocess
 from bisect import bisect_right
 from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 
@@ -24,13 +25,67 @@ _MATHS = re.compile(r"(?:exp|log|sin|cos|tan|pow|erf|cbrt|gamma|fmod|round|fma)\
 _JUMP = re.compile(r"j(?!mp)[a-z]+|b\.\w+|cbn?z|tbn?z")
 
 
+_ACCESS = re.compile(r"__tsan_(?:unaligned_)?(?:volatile_)?(read|write)\d+")
+
+
 @lru_cache(maxsize=64)
-def _blocks(library: Path) -> tuple[list[int], dict[int, tuple[int, int, int]]]:
-    """For each place (the return address of a mark): FMAs, other floating operations, and the conditional jump that ends it (0: none)."""
+def _accesses(library: Path) -> tuple[tuple[int, str], ...]:
+    """(return address, read | write) of every instrumented access in the library."""
+    found, pending = [], ""
+    for line in _disassembly(library).splitlines():
+        address_text, colon, rest = line.partition(":\t")
+        if not colon:
+            continue
+        if pending:
+            found.append((int(address_text, 16), pending))
+            pending = ""
+        if rest.startswith(("call", "bl")) and (match := _ACCESS.search(rest)):
+            pending = match[1]
+    return tuple(found)
+
+
+def widen(lib: native.Native, widest: Mapping[tuple[str, int, str, str], int]) -> None:
+    """Tell the engine how wide the GPU's machine code accesses memory at each (file, line, space, op)."""
+    if not widest:
+        lib.widths([])
+        return
+    sites = _accesses(lib.path)
+    where = places(lib.path, (a for a, _ in sites))
+    numbers: dict[tuple[str, int], int] = {}
+    lib.widths([
+        (a, numbers.setdefault(where[a], len(numbers) + 1), widest.get((*where[a], "shared", op), 0), widest.get((*where[a], "global", op), 0))
+        for a, op in sites
+    ])  # fmt: skip
+
+
+def machine_widths(text: str, path: str, kernels: Sequence[str], target: str) -> dict[tuple[str, int, str, str], int]:
+    """The widest access in bytes of each (file, line, space, op) of the GPU's machine code; empty where that cannot be made here."""
+    from rooftop.lab.binary import BinaryError
+    from rooftop.lab.compile import CompileError, ToolchainError, compile_cuda
+    from rooftop.lab.sass_lines import widths
+
+    found: dict[tuple[str, int, str, str], int] = {}
+    try:
+        binary = compile_cuda(text, name=path, target=target, kernels=sorted(set(kernels)))
+        for kernel in sorted(set(kernels)):
+            for key, by_width in widths(binary.cubin, binary.names[kernel], path).items():
+                found[key] = max(found.get(key, 0), *by_width)
+    except (BinaryError, CompileError, ToolchainError):
+        return {}
+    return found
+
+
+@lru_cache(maxsize=8)
+def _disassembly(library: Path) -> str:
     tool = settings.tool_path("objdump")
     if tool is None:
         raise NoCompilerError("objdump is not on PATH: counting needs binutils (apt install binutils)")
-    text = subprocess.run([str(tool), "-d", "--no-show-raw-insn", str(library)], capture_output=True, text=True, check=True).stdout
+    return subprocess.run([str(tool), "-d", "--no-show-raw-insn", str(library)], capture_output=True, text=True, check=True).stdout
+
+
+@lru_cache(maxsize=64)
+def _blocks(library: Path) -> tuple[list[int], dict[int, tuple[int, int, int]]]:
+    """For each place (the return address of a mark): FMAs, other floating operations, and the conditional jump that ends it (0: none)."""
     found: dict[int, tuple[int, int, int]] = {}
     place, fma, flops, jump, marked = 0, 0, 0, 0, False
 
@@ -38,7 +93,7 @@ def _blocks(library: Path) -> tuple[list[int], dict[int, tuple[int, int, int]]]:
         if place:
             found[place] = (fma, flops, jump)
 
-    for line in text.splitlines():
+    for line in _disassembly(library).splitlines():
         if line.endswith(">:"):
             close()
             place, marked = 0, False

@@ -95,6 +95,11 @@ class Native:
         n = self._library.simt_counts(ctypes.byref(at))
         return [RawCount.from_buffer_copy(at[i]) for i in range(n)]
 
+    def widths(self, sites: Sequence[tuple[int, int, int, int]]) -> None:
+        """(site, number of its line, widest access of shared memory, of global memory in the GPU's machine code)."""
+        columns = [(_U32 * max(len(sites), 1))(*column) for column in zip(*sites, strict=True)] if sites else [(_U32 * 1)()] * 4
+        self._library.simt_widths(*columns, _U32(len(sites)))
+
     def floats(self) -> tuple[int, int]:
         fma, other = _U64(), _U64()
         self._library.simt_floats(ctypes.byref(fma), ctypes.byref(other))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from rooftop.lab import settings
 from rooftop.lab.compile import DEVICE_HEADERS
-from rooftop.lab.simt import findings, native
+from rooftop.lab.simt import counts, findings, native
 from rooftop.lab.simt.build import build
 from rooftop.lab.simt.memory import Memory
 from rooftop.lab.simt.report import KINDS, Index, LineCounts, Report
@@ -88,9 +88,11 @@ def run_launches(
     blocks: int | None = None,
     folder: Path = DEVICE_HEADERS,
     workers: int | None = None,
+    widen: bool = True,
 ) -> Report:
     """Run the launches of one call, in order, on the tensors of `memory`, which are written in place (by the first schedule).
 
+    `widen`: counting, accesses are as wide as NVRTC and ptxas make them at their line, where those can be asked; else as the source has them.
     `constant`: tensors that must not be written; None: those that kernels have only pointers to const to."""
     library = build(text, path=path, kernels=[x.kernel for x in launches], mode=mode, arch=arch, folder=folder)
     lib = native.of(library)
@@ -101,6 +103,9 @@ def run_launches(
             _fits(lib.kernel(library.kernels[launch.kernel]), launch)
         kept = _constants(lib, library.kernels, launches, tensors) if constant is None else set(constant)
         lib.forget()
+        if mode == "count":
+            target = f"sm_{arch}a" if arch >= 90 else f"sm_{arch}"
+            counts.widen(lib, counts.machine_widths(text, path, [x.kernel for x in launches], target) if widen else {})
         ran = total = threads = 0
         for schedule in range(schedules if mode == "check" else 1):
             place = Memory(lib, tensors, uninitialised=uninitialised, constant=_apart(tensors, kept))
@@ -120,8 +125,6 @@ def run_launches(
         fma, other = lib.floats()
         divergent: Mapping[tuple[str, int], int] = {}
         if mode == "count":
-            from rooftop.lab.simt import counts
-
             lines, divergent, more, others = counts.read(lib, {path: text})
             fma, other = fma + more, other + others
     return Report(
@@ -225,7 +228,8 @@ def _launch(
         workers=workers or settings.load().jobs, unit_count=len(chosen) if chosen else 0, seed=seed, poison=poison,
     )  # fmt: skip
     if chosen is not None:
-        geometry.units = (native.ctypes.c_uint32 * len(chosen))(*chosen)
+        units_array = (native.ctypes.c_uint32 * len(chosen))(*chosen)
+        geometry.units = units_array
     status = lib.run(lib.kernel(numbers[launch.kernel]), cells, geometry)
     if status == 2:
         raise MemoryError(f"no memory for the threads of {launch.kernel}")

@@ -18,7 +18,6 @@ struct Mode {
 };
 
 static std::vector<Count> all_counts;
-static std::vector<Count> all_places;    // site, lanes and (as requests) how often the warp parted
 static size_t arena_bytes;
 
 // -- what the hardware makes of one request ---------------------------------------------------------------------------------------
@@ -132,12 +131,60 @@ static void issue(Worker& w, const Event& e, const u64* address, u32 lanes) {
     }
 }
 
+// -- what the compiler makes of neighbouring accesses ------------------------------------------------------------------------------------
+// Where the machine code for the GPU has wide accesses at a line, a lane's accesses there that continue each other are one, up to that width.
+struct Width { u16 line; u8 shared, global; };
+static std::vector<Width> wide;          // by site
+struct Run {
+    u64 next;
+    size_t index;
+    u16 line, space;
+    u8 kind, bytes, width;
+};
+
+static void widen(std::vector<Event>& trace) {
+    if (wide.empty()) return;
+    Run runs[16];
+    u32 open = 0, oldest = 0;
+    size_t to = 0;
+    for (size_t i = 0; i < trace.size(); ++i) {
+        const Event e = trace[i];
+        if (e.kind == SYNC) open = 0;
+        if (e.kind > WRITE || e.site >= wide.size()) {
+            trace[to++] = e;
+            continue;
+        }
+        const Width& at = wide[e.site];
+        const u8 width = e.space == SHARED ? at.shared : at.global;
+        if (width <= e.bytes) {
+            trace[to++] = e;
+            continue;
+        }
+        u32 r = 0;
+        while (r < open && !(runs[r].next == e.address && runs[r].line == at.line && runs[r].space == e.space && runs[r].kind == e.kind && runs[r].bytes + e.bytes <= width)) ++r;
+        if (r < open) {
+            trace[runs[r].index].bytes = static_cast<u8>(trace[runs[r].index].bytes + e.bytes);
+            runs[r].bytes = static_cast<u8>(runs[r].bytes + e.bytes);
+            runs[r].next += e.bytes;
+            if (runs[r].bytes == width) runs[r] = runs[--open];
+            continue;
+        }
+        if (e.address % width == 0) {
+            const u32 slot = open < 16 ? open++ : oldest++ % 16;
+            runs[slot] = {e.address + e.bytes, to, at.line, e.space, e.kind, e.bytes, width};
+        }
+        trace[to++] = e;
+    }
+    trace.resize(to);
+}
+
 // -- the trails of a warp put together ------------------------------------------------------------------------------------------------
 // The lanes whose next event lies lowest in the code go first: loops are left together and both arms of a branch end where they meet.
 
 static void merge_trails(Worker& w, Warp& warp, bool to_the_end) {
     size_t at[32] = {};
     u32 open = 0;
+    for (u32 todo = warp.valid; todo; todo &= todo - 1) widen(warp.lanes[__builtin_ctz(todo)].trace);
     for (u32 todo = warp.valid; todo; todo &= todo - 1)
         if (const u32 lane = static_cast<u32>(__builtin_ctz(todo)); !warp.lanes[lane].trace.empty()) open |= 1u << lane;
     u32 waits = 0;   // lanes that have more to tell
@@ -287,6 +334,14 @@ __attribute__((visibility("default"))) void* simt_arena(size_t bytes) {
     return arena;
 }
 __attribute__((visibility("default"))) void simt_mark(size_t, u32, u32, const u64*, const u64*, u32) {}
+/// For each site (the return address of an access) its line's number and the widest access of the GPU's machine code there, by space.
+__attribute__((visibility("default"))) void simt_widths(const u32* sites, const u32* lines, const u32* shared, const u32* global, u32 n) {
+    wide.clear();
+    for (u32 i = 0; i < n; ++i) {
+        if (sites[i] >= wide.size()) wide.resize(sites[i] + 1, {0, 0, 0});
+        wide[sites[i]] = {static_cast<u16>(lines[i]), static_cast<u8>(shared[i]), static_cast<u8>(global[i])};
+    }
+}
 __attribute__((visibility("default"))) u32 simt_counts(const Count** at) {
     *at = all_counts.data();
     return static_cast<u32>(all_counts.size());
