@@ -24,7 +24,7 @@ MODES = ("check", "count")
 COMMON = ("-fPIC", "-fvisibility=hidden", "-fno-exceptions", "-fno-math-errno", "-w")
 # Aggregates stay whole (no scalar replacement): copying a float4 is one access, as on the GPU. Everything is inlined that can be.
 KERNEL = (
-    "-g1", "-gdwarf-4", "-fsanitize=thread", "-fno-optimize-sibling-calls", "-fno-strict-aliasing", "-ffp-contract=fast", "-fno-trapping-math", "-fpermissive", "-fno-rtti",
+    "-g1", "-gdwarf-4", "-fsanitize=thread,bounds", "-fno-optimize-sibling-calls", "-fno-strict-aliasing", "-ffp-contract=fast", "-fno-trapping-math", "-fpermissive", "-fno-rtti",
 )  # fmt: skip
 GCC = (
     "-O2", "-fno-gnu-unique", "-fno-tree-sra", "-fno-ipa-sra", "-fno-tree-vectorize", "-fno-store-merging", "-fno-ipa-icf", "-fno-tree-tail-merge", "-fno-crossjumping", "-finline-functions",

@@ -31,12 +31,22 @@ struct SharedCell {
 };
 enum Flag : u8 { INVALID = 0, USED = 1, SPLIT = 2, UNDER_WAY = 4 };
 
+// Two writes of one value do no harm whichever comes last. The second is seen before it is done, so what it makes is looked at afterwards.
+struct Suspect {
+    char* at;
+    u8 before[16];
+    Finding finding;
+    bool armed = false;
+};
+
 struct Mode {
+    Suspect suspect;                // of the thread that runs: it is settled before another does
     SharedCell* cells = nullptr;    // by word
     SharedCell* bytes = nullptr;    // by byte, of words that are accessed in parts
     u8* flags = nullptr;            // by word
     size_t words = 0;
-    u32 acquired = 0;               // the time up to which this cluster has acquired
+    u32 acquired = 0;               // the time up to which this cluster has acquired,
+    std::vector<Place*> met;        // at these addresses
     u32 split_any = 0, way_any = 0;
 };
 
@@ -97,13 +107,13 @@ void mode_unit(Worker& w, Unit&, bool begins) {
         mode_shared_range(w, range.first, range.second);
     }
     m.acquired = 0;
+    m.met.clear();
     if (m.split_any || m.way_any)
         for (size_t i = 0; i < m.words; ++i)
             if (m.flags[i] > USED) m.flags[i] = USED;
     m.split_any = m.way_any = 0;
 }
 void mode_stall(Worker&, Warp&) {}
-void mode_sync(Worker&, Fiber&) {}
 
 // -- faults ---------------------------------------------------------------------------------------------------------------------------
 
@@ -113,9 +123,48 @@ static __attribute__((noinline, cold)) Finding* fault(Worker& w, Kind kind, Memo
     return found;
 }
 
+static Finding described(Kind kind, Memory space, u64 address, u32 bytes, bool write, u64 pc, u64 other_pc) {
+    Finding f;
+    std::memset(&f, 0, sizeof f);
+    f.kind = kind, f.space = space, f.address = address, f.bytes = bytes, f.write = write, f.pc = pc, f.other_pc = other_pc, f.count = 1;
+    return f;
+}
+static void put_thread(Finding& found, const Fiber& f) {
+    found.block[0] = f.block->index.x, found.block[1] = f.block->index.y, found.block[2] = f.block->index.z;
+    found.thread[0] = f.tid.x, found.thread[1] = f.tid.y, found.thread[2] = f.tid.z;
+}
+
 static __attribute__((noinline, cold)) void wild(Worker& w, u64 address, u32 bytes, bool write, u64 pc) {
     if (Finding* found = fault(w, OUT_OF_BOUNDS, OTHER, address, bytes, write, pc)) found->detail[0] = address == 0;
     die(w);
+}
+
+static __attribute__((noinline, cold)) void settle(Worker& w, Fiber& f) {
+    Suspect& s = *f.suspect;
+    f.suspect = nullptr;
+    if (!std::memcmp(s.at, s.before, std::min<u32>(s.finding.bytes, 16))) return;
+    if (Finding* found = report(w, f, static_cast<Kind>(s.finding.kind), s.finding.pc, s.finding.other_pc)) {
+        const u64 count = found->count;
+        *found = s.finding;
+        found->count = count;
+        put_thread(*found, f);
+    }
+}
+static void suspect(Worker& w, Fiber& f, char* at, const Finding& finding) {
+    if (f.suspect) return;
+    Suspect& s = w.mode->suspect;
+    s.at = at, s.finding = finding;
+    std::memcpy(s.before, at, std::min<u32>(finding.bytes, 16));
+    f.suspect = &s;
+}
+
+// An index outside the type of its array. Of an array in shared or global memory the access itself follows at once and is judged by its
+// address (rows of a tile may be walked as one); what follows no access is an array of the thread's own.
+static __attribute__((noinline, cold)) void overrun(Worker& w, Fiber& f, u64 pc, const void* p) {
+    const u64 at = f.outside;
+    f.outside = 0;
+    if (p && pc > at && pc - at < 192 && memory_of(p) != LOCAL) return;
+    if (Finding* found = report(w, f, OUT_OF_BOUNDS, at)) snprintf(found->text, sizeof found->text, "index %llu of an array of the thread's own, %.100s", static_cast<unsigned long long>(f.index), f.array);
 }
 
 // -- global -------------------------------------------------------------------------------------------------------------------------------
@@ -124,6 +173,8 @@ static u32 cluster_index(Worker& w, u32 tag) { return tag - w.launch->me0; }
 
 // Whether what cluster `tag` did before came before now for this one, by a chain of atomics.
 static bool ordered(Worker& w, u32 tag) {
+    if (w.mode->met.size() >= 64) w.mode->acquired = release_time.load();   // too many to tell apart
+    for (const Place* place : w.mode->met) w.mode->acquired = std::max(w.mode->acquired, place->time.load());
     const u32 i = cluster_index(w, tag);
     if (i >= released->size()) return w.mode->acquired != 0;
     const u32 time = (*released)[i].load();
@@ -158,7 +209,12 @@ static __attribute__((noinline)) void global_slow(Worker& w, GlobalCell& c, size
     const u32 me = w.me, first = w.launch->me0;
     if (c.writer >= first && c.writer != me && (bits >> MINE & mask)) {
         if (c.writer != mixed && !(atomic && bits & ATOMIC) && !ordered(w, c.writer)) {
-            if (Finding* found = fault(w, GLOBAL_RACE, GLOBAL, address, bytes, write, pc, c.pc)) {
+            if (write && !atomic && !(bits & ATOMIC)) {
+                Finding later = described(GLOBAL_RACE, GLOBAL, address, bytes, true, pc, c.pc);
+                put_cluster(w, later, c.writer);
+                later.detail[0] = 1;
+                suspect(w, *w.current, arena + address, later);
+            } else if (Finding* found = fault(w, GLOBAL_RACE, GLOBAL, address, bytes, write, pc, c.pc)) {
                 put_cluster(w, *found, c.writer);
                 found->detail[0] = 1, found->detail[1] = bits & ATOMIC ? 1 : 0, found->detail[2] = atomic;
             }
@@ -226,6 +282,11 @@ static inline void global_access(Worker& w, size_t at, u32 bytes, u64 pc) {
     }
 }
 
+void mode_sync(Worker& w, Fiber& f) {
+    if (f.outside) overrun(w, f, 0, nullptr);
+    if (f.suspect) settle(w, f);
+}
+
 // -- shared ---------------------------------------------------------------------------------------------------------------------------------
 
 static inline u64 limit(const Worker& w, const Block& b) { return w.unit->cluster_blocks == 1 ? b.epoch : std::min(b.epoch, w.unit->cluster_epoch); }
@@ -246,7 +307,15 @@ static bool concurrent(Worker& w, const Fiber& f, u64 record) {
 static __attribute__((noinline)) void shared_race(Worker& w, Fiber& f, u64 record, u32 other_pc, bool other_writes, u64 address, u32 bytes, bool write, u64 pc) {
     const u32 thread = static_cast<u32>(record >> THREAD_SHIFT & 0x3fff);
     const Fiber& other = w.unit->fibers[thread];
-    if (Finding* found = fault(w, other.warp == f.warp ? WARP_RACE : SHARED_RACE, SHARED, address, bytes, write, pc, other_pc)) {
+    const Kind kind = other.warp == f.warp ? WARP_RACE : SHARED_RACE;
+    if (write && other_writes) {
+        Finding later = described(kind, SHARED, address, bytes, true, pc, other_pc);
+        other_thread(w, later, thread);
+        later.detail[0] = 1;
+        suspect(w, f, w.shared + address, later);
+        return;
+    }
+    if (Finding* found = fault(w, kind, SHARED, address, bytes, write, pc, other_pc)) {
         other_thread(w, *found, thread);
         found->detail[0] = other_writes;
     }
@@ -335,7 +404,10 @@ static inline void shared_access(Worker& w, size_t at, u32 bytes, u64 pc) {
 template <bool WRITE>
 static inline void access(Worker& w, const void* p, u32 bytes, u64 pc) {
     const char* at = static_cast<const char*>(p);
-    w.current->last = pc;
+    Fiber& f = *w.current;
+    f.last = pc;
+    if (__builtin_expect(f.suspect != nullptr, 0)) settle(w, f);
+    if (__builtin_expect(f.outside != 0, 0)) overrun(w, f, pc, p);
     if (const size_t in = static_cast<size_t>(at - w.shared); in < w.shared_bytes) {
         shared_access<WRITE>(w, in, bytes, pc);
     } else if (const size_t far = static_cast<size_t>(at - arena); far < cell_count * 4) {
@@ -372,8 +444,28 @@ static Place& place_of(u64 address) {
     return (*places)[0];
 }
 
+// An atomic on shared memory releases what its thread did before a fence, and acquires what others released at the same word.
+static void order_by(Worker& w, u64 word, bool writes, bool releases) {
+    Fiber& f = *w.current;
+    Warp& warp = *f.warp;
+    if (f.block->threads <= 32) return;
+    if (const auto at = w.unit->releases.find(word); at != w.unit->releases.end()) {
+        for (int i = 0; i < 32; ++i) warp.knows[i] = std::max(warp.knows[i], at->second.past[i]);
+        for (int i = 0; i < 32; ++i) warp.clocks[f.lane][i] = std::max(warp.clocks[f.lane][i], static_cast<u16>(i == static_cast<int>(f.lane) ? 0 : at->second.past[warp.index]));
+    }
+    if (!writes || !releases) return;
+    MBarrier& place = w.unit->releases[word];
+    u16& clock = warp.clocks[f.lane][f.lane];
+    for (int i = 0; i < 32; ++i) place.past[i] = std::max(place.past[i], warp.knows[i]);
+    place.past[warp.index] = std::max(place.past[warp.index], clock);
+    if (clock < CLOCK_LIMIT) ++clock;
+    f.low = (f.low & ~u64(0xffff)) | static_cast<u64>(clock) << 1;
+}
+
 void mode_atomic(Worker& w, void* p, u32 bytes, int kind, u64 pc) {
     char* at = static_cast<char*>(p);
+    w.current->last = pc;
+    if (w.current->suspect) settle(w, *w.current);
     if (reinterpret_cast<u64>(p) & (bytes - 1)) misaligned(w, p, bytes, true, pc);
     const bool writes = (kind & 3) != 1;
     if (const size_t in = static_cast<size_t>(at - w.shared); in < w.shared_bytes) {
@@ -382,6 +474,7 @@ void mode_atomic(Worker& w, void* p, u32 bytes, int kind, u64 pc) {
             if (writes) shared_slow<true>(w, *w.current, in / 4 + i, mask, in, bytes, true, pc);
             else shared_slow<false>(w, *w.current, in / 4 + i, mask, in, bytes, true, pc);
         }
+        order_by(w, in / 4, writes, kind & 4 || w.current->fenced);
     } else if (const size_t far = static_cast<size_t>(at - arena); far < cell_count * 4) {
         Place& place = place_of(far + 1);
         if (kind & 4 || w.current->fenced) {
@@ -391,7 +484,8 @@ void mode_atomic(Worker& w, void* p, u32 bytes, int kind, u64 pc) {
                 place.time = time;
             }
         }
-        if ((kind & 3) != 2) w.mode->acquired = std::max(w.mode->acquired, place.time.load());
+        std::vector<Place*>& met = w.mode->met;
+        if ((kind & 3) != 2 && met.size() < 64 && std::find(met.begin(), met.end(), &place) == met.end()) met.push_back(&place);
         for (u32 i = 0; i < std::max(1u, bytes / 4); ++i) {
             const u32 mask = bytes >= 4 ? 15 : ((1u << bytes) - 1) << (far & 3);
             global_slow(w, cells[far / 4 + i], far / 4 + i, mask, bytes, writes, true, far, pc);
@@ -491,6 +585,13 @@ SIMT_HOOK(8)
 SIMT_HOOK(16)
 void __tsan_read_range(void* p, size_t n) { access<false>(*worker, p, static_cast<u32>(n), SIMT_PC()); }
 void __tsan_write_range(void* p, size_t n) { access<true>(*worker, p, static_cast<u32>(n), SIMT_PC()); }
+// The compiler's own check of indices (-fsanitize=bounds).
+struct BoundsData { const char* file; u32 line, column; const struct { u16 kind, info; char name[1]; } *array, *index; };
+void __ubsan_handle_out_of_bounds(BoundsData* data, uintptr_t index) {
+    Fiber& f = *worker->current;
+    if (f.outside) overrun(*worker, f, 0, nullptr);
+    f.outside = SIMT_PC(), f.index = index, f.array = data->array->name;
+}
 void __tsan_init() {}
 void __tsan_func_entry(void*) {}
 void __tsan_func_exit() {}

@@ -367,6 +367,7 @@ void __sanitizer_cov_trace_pc() {
     Worker* w = worker;
     if (w && w->current) leave_event(*w, {0, static_cast<u32>(SIMT_PC()), 0, PLACE, 0});
 }
+void __ubsan_handle_out_of_bounds(void*, uintptr_t) {}
 void __tsan_init() {}
 void __tsan_func_entry(void*) {}
 void __tsan_func_exit() {}

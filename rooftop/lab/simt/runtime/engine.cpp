@@ -436,8 +436,8 @@ __attribute__((noinline)) void note_read(const void* p, unsigned bytes) { mode_a
 __attribute__((noinline)) void note_write(void* p, unsigned bytes) { mode_access(*worker, p, bytes, true, SIMT_PC()); }
 __attribute__((noinline)) void note_atomic(void* p, unsigned bytes, int kind) {
     Worker& w = *worker;
+    pause_at(SIMT_PC());   // before: nobody else of this worker runs between what is noted and what is done
     mode_atomic(w, p, bytes, kind, SIMT_PC());
-    pause_at(SIMT_PC());
 }
 void note_float(unsigned fma, unsigned other) { worker->fma += fma, worker->flops += other; }
 
@@ -743,6 +743,7 @@ static void run_unit(Worker& w, Unit& u, u32 number) {
     u.live = static_cast<u32>(u.blocks.size()) * threads;
     u.grid_arrived = 0;
     u.mbarriers.clear();
+    u.releases.clear();
     std::fill(u.cluster_arrived.begin(), u.cluster_arrived.end(), 0);
     std::fill(u.cluster_phase.begin(), u.cluster_phase.end(), 0);
     std::fill(u.cluster_live.begin(), u.cluster_live.end(), u.cluster_blocks * threads);
@@ -788,6 +789,8 @@ static void run_unit(Worker& w, Unit& u, u32 number) {
                 warp.clocks[lane][lane] = 1;
                 f.low = static_cast<u64>(f.number & 0x3fff) << THREAD_SHIFT | 1 << 1;
                 f.pc = f.last = f.barriers = 0;
+                f.suspect = nullptr;
+                f.outside = 0;
                 if (f.copies) f.copies->open.clear(), f.copies->groups.clear();
                 f.bottom = w.stacks + f.number * STACK;
                 *reinterpret_cast<u32*>(f.bottom) = CANARY;

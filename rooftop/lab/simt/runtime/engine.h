@@ -89,6 +89,9 @@ struct Fiber {
     Combine combine;
     void* record;
     u64 pc, last;                  // where it waits or waited; its last access
+    u64 outside, index;            // checking: where an index left its array's type, and its value
+    const char* array;
+    struct Suspect* suspect;       // checking: a write that is a race if it changes what is there
     u64 barriers;                  // a few bits of each barrier it has come to
     int result;                    // of the barrier it came from,
     u32 met;                       // and how many met there
@@ -145,6 +148,7 @@ struct Unit {       // the blocks that run together: a cluster, or the whole gri
     u64 cluster_epoch;
     u32 grid_arrived;
     std::unordered_map<const void*, MBarrier> mbarriers;
+    std::unordered_map<u64, MBarrier> releases;
 };
 
 struct Launch {
