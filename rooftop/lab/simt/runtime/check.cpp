@@ -208,7 +208,8 @@ static __attribute__((noinline)) void global_slow(Worker& w, GlobalCell& c, size
     }
     const u32 me = w.me, first = w.launch->me0;
     if (c.writer >= first && c.writer != me && (bits >> MINE & mask)) {
-        if (c.writer != mixed && !(atomic && bits & ATOMIC) && !ordered(w, c.writer)) {
+        // A plain read of what others change atomically gets one whole value or another: loops of compare-and-swap begin so.
+        if (c.writer != mixed && !((atomic || !write) && bits & ATOMIC) && !ordered(w, c.writer)) {
             if (write && !atomic && !(bits & ATOMIC)) {
                 Finding later = described(GLOBAL_RACE, GLOBAL, address, bytes, true, pc, c.pc);
                 put_cluster(w, later, c.writer);

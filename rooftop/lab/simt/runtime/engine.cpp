@@ -170,10 +170,33 @@ void absent_lane(Group&, int reader, int source, unsigned mask) {
     }
 }
 
-unsigned active_mask() {       // the lanes of the warp that have not parted from it: those that wait nowhere
+// Which lanes run together: those that come to the same place before any of the warp has to wait for something else.
+__attribute__((noinline)) unsigned active_mask() {
     Worker& w = *worker;
-    const Warp& warp = *w.current->warp;
-    return warp.ready | 1u << w.current->lane;
+    Fiber& f = *w.current;
+    f.pc = SIMT_PC();
+    mode_sync(w, f);
+    f.state = AT_MASK;
+    park(w, f);
+    return f.mask;
+}
+
+static void answer_mask(Warp& warp) {   // no lane of the warp can run: those at the lowest place that ask are told of each other
+    u32 lanes = 0;
+    u64 lowest = ~u64(0);
+    for (u32 todo = warp.valid & ~warp.exited; todo; todo &= todo - 1) {
+        const Fiber& f = warp.lanes[__builtin_ctz(todo)];
+        if (f.state != AT_MASK || f.pc > lowest) continue;
+        if (f.pc < lowest) lanes = 0;
+        lowest = f.pc;
+        lanes |= 1u << f.lane;
+    }
+    for (u32 todo = lanes; todo; todo &= todo - 1) {
+        Fiber& f = warp.lanes[__builtin_ctz(todo)];
+        f.mask = lanes;
+        f.state = READY;
+    }
+    warp.ready |= lanes;
 }
 
 // -- barriers of a block -----------------------------------------------------------------------------------------------------------
@@ -259,7 +282,7 @@ __attribute__((noinline)) int block_barrier(int id, int threads, Reduce reduce, 
     if (id < 0 || id > 15) trap("a barrier with a number other than 0 to 15");
     Barrier& bar = b.barriers[id];
     if (bar.arrived == 0) bar.pc = f.pc;
-    if (bar.pc != f.pc) {
+    if (bar.pc != f.pc && id == 0 && threads == 0) {   // named barriers are for meeting from different places
         if (Finding* found = report(w, f, BARRIER_DIVERGENCE, f.pc, bar.pc)) say(*found, "threads of one block wait at different barriers");
     }
     ++bar.arrived;
@@ -719,7 +742,7 @@ static void deadlock(Worker& w, Unit& u) {
     const Where* second = nullptr;
     for (const Where& p : places)
         if (&p != &places[0] && p.first->block == b) second = second ? second : &p;
-    static const char* const names[] = {"run", "wait at a collective of the warp", "wait at a barrier of the block", "wait at a barrier of the cluster", "wait at a barrier of the grid", ""};
+    static const char* const names[] = {"run", "wait at a collective of the warp", "wait at a barrier of the block", "wait at a barrier of the cluster", "wait at a barrier of the grid", "", ""};
     const Where& p = places[0];
     if (Finding* found = report(w, *p.first, DEADLOCK, p.pc, second ? second->pc : 0)) {
         u32 gone = 0;
@@ -821,6 +844,7 @@ static void run_unit(Worker& w, Unit& u, u32 number) {
             w.queue.push_back(&warp);
         } else {
             mode_stall(w, warp);
+            if (!warp.ready) answer_mask(warp);
             if (warp.ready && !warp.queued) {
                 warp.queued = true;
                 w.queue.push_back(&warp);

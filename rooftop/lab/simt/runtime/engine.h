@@ -65,7 +65,7 @@ struct Copies {
     std::deque<std::vector<Copy>> groups;
 };
 
-enum State : u8 { READY, AT_COLLECTIVE, AT_BARRIER, AT_CLUSTER, AT_GRID, DONE };
+enum State : u8 { READY, AT_COLLECTIVE, AT_BARRIER, AT_CLUSTER, AT_GRID, AT_MASK, DONE };
 
 struct Event {      // counting: one access (or place in the code) of one lane
     u64 address;

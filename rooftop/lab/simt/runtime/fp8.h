@@ -12,6 +12,7 @@ SIMT_INLINE unsigned fp8_of(float v, int e5m2, bool saturate = true) {   // to t
     const float size = std::fabs(v), most = e5m2 ? 57344.0f : 448.0f;
     const int bits_ = e5m2 ? 2 : 3, least = e5m2 ? -14 : -6;
     if (v != v) return sign | 0x7f;
+    if (size == 0) return sign;
     if (size > most) {
         if (saturate) return sign | (e5m2 ? 0x7b : 0x7e);
         const float edge = e5m2 ? 61440.0f : 464.0f;
@@ -22,7 +23,7 @@ SIMT_INLINE unsigned fp8_of(float v, int e5m2, bool saturate = true) {   // to t
     std::frexp(size, &exponent);
     exponent = exponent - 1 < least ? least : exponent - 1;
     const float step = std::ldexp(1.0f, exponent - bits_);
-    const unsigned units = size == 0 ? 0 : static_cast<unsigned>(std::nearbyint(size / step));   // at least 1 << bits_ where normal
+    const unsigned units = static_cast<unsigned>(std::nearbyint(size / step));   // at least 1 << bits_ where normal
     const unsigned code = static_cast<unsigned>(exponent - least) * (1u << bits_) + units;       // a carry goes into the exponent
     return sign | code;
 }
