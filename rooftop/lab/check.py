@@ -210,7 +210,12 @@ def check(
     try:
         _check(subject, case, backend, seed, arch, result, expected, guard)
     except Exception as error:  # whatever a kernel under test does is a finding
-        result.status, result.message = "error", f"{type(error).__name__}: {error}"
+        from rooftop.lab.simt import SimulatedFault
+
+        if isinstance(error, SimulatedFault):
+            result.status, result.message = "wrong", str(error)
+        else:
+            result.status, result.message = "error", f"{type(error).__name__}: {error}"
     result.seconds = time.perf_counter() - started
     return result
 

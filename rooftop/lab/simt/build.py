@@ -11,7 +11,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 
 from rooftop.lab import settings
@@ -21,10 +21,11 @@ from rooftop.lab.source import strip
 
 RUNTIME = Path(__file__).parent / "runtime"
 MODES = ("check", "count")
+SPARE_STACK = 60 << 10  # bytes of a thread's stack beside its largest frames
 COMMON = ("-fPIC", "-fvisibility=hidden", "-fno-exceptions", "-fno-math-errno", "-w")
 # Aggregates stay whole (no scalar replacement): copying a float4 is one access, as on the GPU. Everything is inlined that can be.
 KERNEL = (
-    "-g1", "-gdwarf-4", "-fsanitize=thread,bounds", "-fno-optimize-sibling-calls", "-fno-strict-aliasing", "-ffp-contract=fast", "-fno-trapping-math", "-fpermissive", "-fno-rtti",
+    "-g1", "-gdwarf-4", "-fstack-usage", "-fsanitize=thread,bounds", "-fno-optimize-sibling-calls", "-fno-strict-aliasing", "-ffp-contract=fast", "-fno-trapping-math", "-fpermissive", "-fno-rtti",
 )  # fmt: skip
 GCC = (
     "-O2", "-fno-gnu-unique", "-fno-tree-sra", "-fno-ipa-sra", "-fno-tree-vectorize", "-fno-store-merging", "-fno-ipa-icf", "-fno-tree-tail-merge", "-fno-crossjumping", "-finline-functions",
@@ -136,11 +137,27 @@ def build(text: str, *, path: str, kernels: Sequence[str], mode: str, arch: int 
         if not unit.is_file():
             command = [str(tool.path), *flags, f"-I{work / 'include'}", f"-I{RUNTIME / 'include'}", "-c", "kernel.cpp", "-o", "kernel.o"]
             _run(command, work, path)
+            frames = _frames((work / "kernel.su").read_text(encoding="utf-8")) if (work / "kernel.su").is_file() else 0
+            (work / "stack").write_text(str(2 * frames + SPARE_STACK), encoding="utf-8")
+            os.replace(work / "stack", unit.with_suffix(".stack"))
             os.replace(work / "kernel.o", unit)
         objects = _engine(mode)
         _run([str(tool.path), "-shared", "-Wl,-Bsymbolic", "-o", "out.so", str(unit), *map(str, objects), "-pthread"], work, path)
+        (work / "stack").write_text(unit.with_suffix(".stack").read_text(encoding="utf-8"), encoding="utf-8")
+        os.replace(work / "stack", target.with_suffix(".stack"))
         os.replace(work / "out.so", target)
     return Library(target, numbers, time.perf_counter() - started)
+
+
+@lru_cache(maxsize=256)
+def stack_bytes(library: Path) -> int:
+    """What a thread's stack must hold: the largest frame of the kernels' code, the engine's own and some to spare."""
+    return int(library.with_suffix(".stack").read_text(encoding="utf-8"))
+
+
+def _frames(usage: str) -> int:
+    """The largest frame that the compiler reports, in bytes."""
+    return max((int(line.split("\t")[1]) for line in usage.splitlines() if line.count("\t") >= 2), default=0)
 
 
 def _engine(mode: str) -> list[Path]:

@@ -29,7 +29,7 @@ class Kernel(ctypes.Structure):
 class Launch(ctypes.Structure):
     _fields_ = [
         ("grid", _U32 * 3), ("block", _U32 * 3), ("cluster", _U32 * 3), ("dynamic", _U32), ("cooperative", _U32), ("workers", _U32), ("unit_count", _U32),
-        ("poison", _U32), ("unused", _U32), ("seed", _U64), ("units", ctypes.POINTER(_U32)),
+        ("poison", _U32), ("stack", _U32), ("seed", _U64), ("units", ctypes.POINTER(_U32)),
     ]  # fmt: skip
 
 

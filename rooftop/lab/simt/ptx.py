@@ -54,7 +54,7 @@ def translate(template: str, operands: Sequence[Operand], where: str) -> str:
         else:
             try:
                 body.append(_instruction(words, operands))
-            except (_Unknown, KeyError, IndexError, ValueError):
+            except (_Unknown, KeyError, IndexError, ValueError, StopIteration):
                 name = re.sub(r"^@!?\S+\s+", "", words).split()[0]
                 body.append(f'simt::not_simulated("{name} at {where}");')
     opened = f"__label__ {', '.join(dict.fromkeys(labels))}; " if labels else ""

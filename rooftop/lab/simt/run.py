@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from rooftop.lab import settings
 from rooftop.lab.compile import DEVICE_HEADERS
 from rooftop.lab.simt import counts, findings, native
-from rooftop.lab.simt.build import build
+from rooftop.lab.simt.build import build, stack_bytes
 from rooftop.lab.simt.memory import Memory
 from rooftop.lab.simt.report import KINDS, Index, LineCounts, Report
 from rooftop.lab.spec import Case, Device, Launch, Problem
@@ -225,7 +225,7 @@ def _launch(
             chosen = sorted({i * units // wanted + random.Random(seed + i).randrange(max(units // wanted, 1)) for i in range(wanted)})
     geometry = native.Launch(
         grid=grid, block=_three(launch.block), cluster=cluster, dynamic=launch.shared, cooperative=int(cooperative),
-        workers=workers or settings.load().jobs, unit_count=len(chosen) if chosen else 0, seed=seed, poison=poison,
+        workers=workers or settings.load().jobs, unit_count=len(chosen) if chosen else 0, seed=seed, poison=poison, stack=stack_bytes(lib.path),
     )  # fmt: skip
     if chosen is not None:
         units_array = (native.ctypes.c_uint32 * len(chosen))(*chosen)

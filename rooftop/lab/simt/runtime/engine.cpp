@@ -704,7 +704,7 @@ static void leave(Worker& w, Fiber& f) {
     try_cluster(w, u, cluster_of(f));
     try_grid(w, u);
     if (*reinterpret_cast<u32*>(f.bottom) != CANARY) {
-        if (Finding* found = report(w, f, OUT_OF_BOUNDS, 0)) say(*found, "a thread's stack, %zu bytes, is too small for its local variables", STACK);
+        if (Finding* found = report(w, f, OUT_OF_BOUNDS, 0)) say(*found, "a thread's stack, %zu bytes, is too small for its local variables", w.launch->stack);
         die(w);
     }
 }
@@ -815,9 +815,9 @@ static void run_unit(Worker& w, Unit& u, u32 number) {
                 f.suspect = nullptr;
                 f.outside = 0;
                 if (f.copies) f.copies->open.clear(), f.copies->groups.clear();
-                f.bottom = w.stacks + f.number * STACK;
+                f.bottom = w.stacks + f.number * l.stack;
                 *reinterpret_cast<u32*>(f.bottom) = CANARY;
-                f.sp = simt_begin(f.bottom + 64, f.bottom + STACK, enter);
+                f.sp = simt_begin(f.bottom + 64, f.bottom + l.stack, enter);
             }
         }
     }
@@ -872,7 +872,7 @@ static void work(Launch& l, u32 index, u32 blocks) {
     if (!w.random) w.random = 1;
     const u32 threads = l.block.x * l.block.y * l.block.z;
     w.shared_bytes = blocks * SHARED_STRIDE;
-    w.stack_bytes = static_cast<size_t>(blocks) * threads * STACK;
+    w.stack_bytes = static_cast<size_t>(blocks) * threads * l.stack;
     w.shared = map_memory(w.shared_bytes);
     w.stacks = map_memory(w.stack_bytes);
     Unit u;
@@ -919,7 +919,7 @@ SIMT_EXPORT void* simt_arena(size_t bytes);
 
 struct SimtLaunch {
     u32 grid[3], block[3], cluster[3];
-    u32 dynamic, cooperative, workers, unit_count, poison, unused;
+    u32 dynamic, cooperative, workers, unit_count, poison, stack;
     u64 seed;
     const u32* units;
 };
@@ -934,6 +934,7 @@ SIMT_EXPORT int simt_run(const Kernel* kernel, void** values, const SimtLaunch* 
     l.cooperative = given->cooperative;
     l.seed = given->seed;
     l.poison = given->poison;
+    l.stack = (static_cast<size_t>(given->stack) + 4095) / 4096 * 4096 + STACK_ODD;
     l.call = kernel->call;
     l.values = values;
     l.units = given->units;

@@ -39,7 +39,7 @@ struct Finding {    // as rooftop/lab/simt/native.py reads it
     char text[192];
 };
 
-constexpr size_t STACK = (64 << 10) + 320;     // odd in cache lines, so that the tops of a warp's stacks lie in different sets
+constexpr size_t STACK_ODD = 320;               // beside whole pages: the tops of a warp's stacks lie in different sets of the cache
 constexpr size_t SHARED_LIMIT = 227 << 10;     // bytes a block may have on sm_90
 constexpr size_t SHARED_STRIDE = 512 << 10;    // from one block's shared memory to the next of its cluster
 constexpr size_t SHARED_WORDS = SHARED_STRIDE / 4;
@@ -154,6 +154,7 @@ struct Unit {       // the blocks that run together: a cluster, or the whole gri
 struct Launch {
     dim3 grid, block, cluster;
     u32 dynamic;                   // bytes of dynamic shared memory
+    size_t stack;                  // bytes of a thread's stack
     u32 cooperative, workers, poison;
     u64 seed;
     void (*call)(void**);
