@@ -181,7 +181,7 @@ def _run(command: list[str], folder: Path, path: str) -> None:
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
     if done.returncode != 0:
         lines = done.stderr.splitlines()
-        errors = [line for line in lines if re.search(r"\b(error|undefined reference|multiple definition)\b", line)] or lines
+        errors = [line for line in lines if re.search(r"\b(error|undefined reference|multiple definition|relocation)\b", line)] or lines
         raise CompileError(f"{path} does not compile for simulation:\n" + "\n".join(errors[:40]).replace(MARK, ""))
 
 

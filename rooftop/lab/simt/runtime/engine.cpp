@@ -4,7 +4,7 @@
 
 namespace simt {
 
-thread_local Worker* worker = nullptr;
+__thread Worker* worker = nullptr;
 char *arena = nullptr, *arena_end = nullptr;
 static std::vector<Finding> all_findings;
 static u64 total_fma, total_flops;

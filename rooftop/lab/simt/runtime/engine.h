@@ -189,7 +189,7 @@ struct Worker {
     struct Mode* mode = nullptr;
 };
 
-extern thread_local Worker* worker __attribute__((tls_model("initial-exec"), visibility("hidden")));
+extern __thread Worker* worker __attribute__((tls_model("initial-exec"), visibility("hidden")));
 extern char *arena, *arena_end;
 extern "C" char __ehdr_start __attribute__((visibility("hidden")));
 extern "C" char _end __attribute__((visibility("hidden")));
