@@ -22,12 +22,14 @@ FILES = sorted(FOLDER.glob("*.cu"))
 
 
 def simulator() -> Any:
-    """rooftop.lab.simt, where there is a C++ compiler to build kernels with."""
+    """rooftop.lab.simt, where there is a C++ compiler to build kernels with; else the test is skipped, with the reason."""
     from rooftop.lab import simt
+    from rooftop.lab.simt.build import NoCompilerError, compiler
 
-    reason = simt.unavailable() if hasattr(simt, "unavailable") else None
-    if reason:
-        pytest.skip(reason)
+    try:
+        compiler()
+    except NoCompilerError as error:
+        pytest.skip(str(error))
     return simt
 
 
