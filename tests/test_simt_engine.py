@@ -411,3 +411,11 @@ def test_several_launches_share_memory() -> None:
     report = simt.run_launches(SCALE, "kernel.cu", launches, memory, uninitialised=["y", "z"])
     assert report.clean
     assert memory["z"].tolist() == [9.0] * 64
+
+
+@compiled
+def test_a_crash_ends_the_launch_and_not_the_process() -> None:
+    source = "__global__ void divide(int n, int* y) {\n    y[threadIdx.x] = 7 / (n - 1);\n}\n"
+    report = simt.simulate(source, "divide", {"y": torch.zeros(32, dtype=torch.int32)}, grid=(3,), block=(32,), arguments=[(1, "i32"), ("y", "ptr")])
+    assert [(f.kind, f.line) for f in report.findings] == [("assert", 2)]
+    assert "integer division by zero" in report.findings[0].message

@@ -83,6 +83,13 @@ def _key(*parts: str) -> str:
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
+def _binutils(name: str) -> Path:
+    path = settings.tool_path(name)
+    if path is None:
+        raise NoCompilerError(f"{name} is not on PATH: simulating CUDA C++ needs binutils (apt install binutils)")
+    return path
+
+
 def _flags(tool: Compiler) -> tuple[str, ...]:
     return (f"-std={STANDARD}", *COMMON, *_machine(), f"-I{RUNTIME}")
 
@@ -137,6 +144,9 @@ def build(text: str, *, path: str, kernels: Sequence[str], mode: str, arch: int 
         if not unit.is_file():
             command = [str(tool.path), *flags, f"-I{work / 'include'}", f"-I{RUNTIME / 'include'}", "-c", "kernel.cpp", "-o", "kernel.o"]
             _run(command, work, path)
+            if tool.clang:  # it copies aggregates by calls of memcpy, which are accesses like others
+                names = [f"--redefine-sym={n}=__tsan_{n}" for n in ("memcpy", "memmove", "memset")]
+                _run([str(_binutils("objcopy")), *names, "kernel.o"], work, path)
             frames = _frames((work / "kernel.su").read_text(encoding="utf-8")) if (work / "kernel.su").is_file() else 0
             (work / "stack").write_text(str(2 * frames + SPARE_STACK), encoding="utf-8")
             os.replace(work / "stack", unit.with_suffix(".stack"))

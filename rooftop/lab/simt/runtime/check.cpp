@@ -528,6 +528,12 @@ void mode_copy_end(Worker& w, Copy& c) {
 
 using namespace simt;
 
+static void block_access(Worker& w, const void* p, size_t n, bool write, u64 pc) {
+    if (!n || !w.current) return;
+    if (write) access<true>(w, p, static_cast<u32>(n), pc);
+    else access<false>(w, p, static_cast<u32>(n), pc);
+}
+
 extern "C" {
 __attribute__((visibility("default"))) void* simt_arena(size_t bytes) {
     if (arena) {
@@ -592,6 +598,19 @@ void __ubsan_handle_out_of_bounds(BoundsData* data, uintptr_t index) {
     Fiber& f = *worker->current;
     if (f.outside) overrun(*worker, f, 0, nullptr);
     f.outside = SIMT_PC(), f.index = index, f.array = data->array->name;
+}
+// Copies that the compiler leaves to the library (clang++ all those of aggregates).
+void* __tsan_memcpy(void* to, const void* from, size_t n) {
+    block_access(*worker, from, n, false, SIMT_PC()), block_access(*worker, to, n, true, SIMT_PC());
+    return std::memmove(to, from, n);
+}
+void* __tsan_memmove(void* to, const void* from, size_t n) {
+    block_access(*worker, from, n, false, SIMT_PC()), block_access(*worker, to, n, true, SIMT_PC());
+    return std::memmove(to, from, n);
+}
+void* __tsan_memset(void* to, int v, size_t n) {
+    block_access(*worker, to, n, true, SIMT_PC());
+    return std::memset(to, v, n);
 }
 void __tsan_init() {}
 void __tsan_func_entry(void*) {}

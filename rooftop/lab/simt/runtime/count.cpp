@@ -323,6 +323,13 @@ void mode_worker(Worker& w, bool begins) {
 
 using namespace simt;
 
+static void block_access(Worker& w, const void* p, size_t n, bool write, u64 pc) {
+    if (!n || !w.current) return;
+    const bool whole = n <= 16 && (n & (n - 1)) == 0 && (reinterpret_cast<u64>(p) & (n - 1)) == 0;
+    if (whole) note(w, p, static_cast<u32>(n), write ? WRITE : READ, pc);
+    else note_parts(w, p, static_cast<u32>(n), write ? WRITE : READ, pc);
+}
+
 extern "C" {
 __attribute__((visibility("default"))) void* simt_arena(size_t bytes) {
     if (arena) munmap(arena, static_cast<size_t>(arena_end - arena));
@@ -368,6 +375,19 @@ void __sanitizer_cov_trace_pc() {
     if (w && w->current) leave_event(*w, {0, static_cast<u32>(SIMT_PC()), 0, PLACE, 0});
 }
 void __ubsan_handle_out_of_bounds(void*, uintptr_t) {}
+// Copies that the compiler leaves to the library (clang++ all those of aggregates).
+void* __tsan_memcpy(void* to, const void* from, size_t n) {
+    block_access(*worker, from, n, false, SIMT_PC()), block_access(*worker, to, n, true, SIMT_PC());
+    return std::memmove(to, from, n);
+}
+void* __tsan_memmove(void* to, const void* from, size_t n) {
+    block_access(*worker, from, n, false, SIMT_PC()), block_access(*worker, to, n, true, SIMT_PC());
+    return std::memmove(to, from, n);
+}
+void* __tsan_memset(void* to, int v, size_t n) {
+    block_access(*worker, to, n, true, SIMT_PC());
+    return std::memset(to, v, n);
+}
 void __tsan_init() {}
 void __tsan_func_entry(void*) {}
 void __tsan_func_exit() {}

@@ -2,6 +2,9 @@
 #define SIMT_SWITCH 1  // the switch itself is assembled into this file
 #include "engine.h"
 
+#include <csignal>
+#include <ucontext.h>
+
 namespace simt {
 
 __thread Worker* worker = nullptr;
@@ -678,6 +681,46 @@ int print(const char* format, ...) {
     return n;
 }
 
+// -- crashes: what a thread does to its own stack, or a division by zero, ends the launch and not the process -----------------------------
+
+static constexpr int SIGNALS[] = {SIGSEGV, SIGILL, SIGBUS, SIGFPE, SIGTRAP};
+static struct sigaction before[5];
+static std::mutex signalling;
+static u32 catching;
+
+static void crashed(int number, siginfo_t*, void* context) {
+    Worker* w = worker;
+    if (!w || !w->current) {              // not ours: as if nobody had caught it
+        signal(number, SIG_DFL);
+        return;
+    }
+    u64 pc = w->current->last;
+#if defined(__x86_64__)
+    const u64 at = static_cast<u64>(static_cast<ucontext_t*>(context)->uc_mcontext.gregs[REG_RIP]) - reinterpret_cast<u64>(&__ehdr_start);
+    if (at < static_cast<u64>(&_end - &__ehdr_start)) pc = at + 1;
+#else
+    (void)context;
+#endif
+    if (Finding* found = report(*w, *w->current, number == SIGFPE ? ASSERT : OUT_OF_BOUNDS, pc)) {
+        found->space = LOCAL;
+        say(*found, "%s", number == SIGFPE ? "an integer division by zero: on a GPU its result is unspecified" : "the thread crashes here: it has overwritten its own stack, or gone where no code is");
+    }
+    die(*w);
+}
+
+static void catch_crashes(bool begins) {
+    std::lock_guard<std::mutex> lock(signalling);
+    if (begins ? catching++ : --catching) return;
+    for (int i = 0; i < 5; ++i) {
+        struct sigaction action;
+        std::memset(&action, 0, sizeof action);
+        action.sa_sigaction = crashed;
+        action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER;
+        if (begins) sigaction(SIGNALS[i], &action, &before[i]);
+        else sigaction(SIGNALS[i], &before[i], nullptr);
+    }
+}
+
 // -- running one unit -------------------------------------------------------------------------------------------------------------------------
 
 static void leave(Worker& w, Fiber& f) {
@@ -867,6 +910,10 @@ static char* map_memory(size_t bytes) {
 static void work(Launch& l, u32 index, u32 blocks) {
     Worker w;
     worker = &w;
+    std::vector<char> signal_stack(64 << 10);
+    stack_t own = {}, old = {};
+    own.ss_sp = signal_stack.data(), own.ss_size = signal_stack.size();
+    sigaltstack(&own, &old);
     w.launch = &l;
     w.random = (l.seed + 1) * 0x9e3779b97f4a7c15u + index * 0xbf58476d1ce4e5b9u + l.number * 0x94d049bb133111ebu;
     if (!w.random) w.random = 1;
@@ -901,6 +948,7 @@ static void work(Launch& l, u32 index, u32 blocks) {
     if (w.shared) munmap(w.shared, w.shared_bytes);
     if (w.stacks) munmap(w.stacks, w.stack_bytes);
     worker = nullptr;
+    sigaltstack(&old, nullptr);
     std::lock_guard<std::mutex> lock(merge);
     all_findings.insert(all_findings.end(), w.findings.begin(), w.findings.end());
     total_fma += w.fma, total_flops += w.flops;
@@ -948,10 +996,12 @@ SIMT_EXPORT int simt_run(const Kernel* kernel, void** values, const SimtLaunch* 
     mode_launch(l);
     const u32 workers = l.workers = std::max(1u, std::min(given->workers, l.unit_count));
     const u32 blocks = l.cooperative ? all : in_cluster;
+    catch_crashes(true);
     std::vector<std::thread> others;
     for (u32 i = 1; i < workers; ++i) others.emplace_back([&l, i, blocks] { work(l, i, blocks); });
     work(l, 0, blocks);
     for (std::thread& t : others) t.join();
+    catch_crashes(false);
     return static_cast<int>(l.stop.load());
 }
 
