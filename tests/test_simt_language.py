@@ -256,7 +256,10 @@ __global__ void last_block(const float* x, float* parts, unsigned* counter, floa
         *out = total;
     }
 }
-__global__ void tanhs(const float* x, float* out) { out[threadIdx.x] = tanhf(x[threadIdx.x]) + rsqrtf(1 + x[threadIdx.x] * x[threadIdx.x]) + fminf(x[threadIdx.x], CUDART_INF_F); }
+__global__ void tanhs(const float* x, float* out) {
+    const float v = x[threadIdx.x];
+    out[threadIdx.x] = tanhf(v) + rsqrtf(1 + v * v) + fminf(v, CUDART_INF_F);
+}
 """
 P = "ptr"
 
@@ -264,8 +267,8 @@ P = "ptr"
 def launch(kernel: str, *names: str, grid: int = 1, block: int = 32, shared: int = 0, cluster: int = 1, n: int | None = None) -> Launch:
     args: dict[str, Any] = {"n": n} if n is not None else {}
     return Launch(
-        kernel, (grid,), {**args, **{name: name for name in names}}, types=(("i32",) if n is not None else ()) + (P,) * len(names), block=(block,), shared=shared,
-        cluster=(cluster,),
+        kernel, (grid,), {**args, **{name: name for name in names}}, types=(("i32",) if n is not None else ()) + (P,) * len(names), block=(block,),
+        shared=shared, cluster=(cluster,),
     )  # fmt: skip
 
 
@@ -276,15 +279,18 @@ def numbers(n: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> torch.
 @cache
 def ran() -> tuple[dict[str, torch.Tensor], simt.Report]:
     """Everything in one build and one run."""
-    i32, f32, f16, bf16, u8 = torch.int32, torch.float32, torch.float16, torch.bfloat16, torch.uint8
+    i32, f16, bf16, u8 = torch.int32, torch.float16, torch.bfloat16, torch.uint8
     memory = {
         "barriers": torch.zeros(64, dtype=i32), "votes": torch.zeros(160, dtype=i32), "shuffles": torch.zeros(160, dtype=i32),
-        "ints": torch.arange(256, dtype=i32) * 7 % 13, "scan": torch.zeros(256, dtype=i32), "ai": torch.zeros(8, dtype=i32), "af": torch.zeros(1), "au": torch.zeros(1, dtype=torch.int64),
+        "ints": torch.arange(256, dtype=i32) * 7 % 13, "scan": torch.zeros(256, dtype=i32),
+        "ai": torch.zeros(8, dtype=i32), "af": torch.zeros(1), "au": torch.zeros(1, dtype=torch.int64),
         "ah": torch.zeros(2, dtype=f16), "ad": torch.zeros(1, dtype=torch.float64), "groups": torch.zeros(96, dtype=i32), "clusters": torch.zeros(8, dtype=i32),
-        "x": numbers(384), "copies": torch.zeros(64), "pipelines": torch.zeros(64, dtype=i32), "objects": torch.zeros(32, dtype=i32), "named": torch.zeros(32, dtype=i32),
+        "x": numbers(384), "copies": torch.zeros(64), "pipelines": torch.zeros(64, dtype=i32), "objects": torch.zeros(32, dtype=i32),
+        "named": torch.zeros(32, dtype=i32),
         "h": numbers(64, f16), "b": numbers(64, bf16, 1), "hc": torch.zeros(64, dtype=f16), "bd": torch.zeros(64, dtype=bf16),
-        "fx": torch.cat((numbers(96) * 30, torch.tensor([0.0, -0.0, 448, 464, 1e6, -1e6, 2.0**-9, 2.0**-10, 1.5 * 2.0**-9, 57344, 70000, 0.3], dtype=f32)))[:108],
-        "e4": torch.zeros(108, dtype=u8), "e5": torch.zeros(108, dtype=u8), "back": torch.zeros(108), "bits": torch.zeros(192, dtype=i32), "bitsf": torch.zeros(96),
+        "fx": torch.cat((numbers(96) * 30, torch.tensor([0.0, -0.0, 448, 464, 1e6, -1e6, 2.0**-9, 2.0**-10, 1.5 * 2.0**-9, 57344, 70000, 0.3]))),
+        "e4": torch.zeros(108, dtype=u8), "e5": torch.zeros(108, dtype=u8), "back": torch.zeros(108),
+        "bits": torch.zeros(192, dtype=i32), "bitsf": torch.zeros(96),
         "ma": numbers(256, f16, 2), "mb": numbers(256, f16, 3), "mc": torch.zeros(128), "wc": torch.zeros(256),
         "sa": torch.randint(-128, 128, (512,), generator=torch.Generator().manual_seed(4)).to(torch.int8), "sc": torch.zeros(128, dtype=i32),
         "sb": torch.randint(-128, 128, (256,), generator=torch.Generator().manual_seed(5)).to(torch.int8), "dynamic": torch.zeros(48, dtype=i32),
@@ -292,11 +298,13 @@ def ran() -> tuple[dict[str, torch.Tensor], simt.Report]:
     }  # fmt: skip
     launches = [
         launch("barriers", "barriers", block=64), launch("votes", "votes"), launch("shuffles", "shuffles"), launch("scan", "ints", "scan", block=256),
-        launch("atomics", "ai", "af", "au", "ah", "ad", grid=3, block=64), launch("groups", "groups", block=64), launch("clusters", "clusters", grid=8, cluster=4),
+        launch("atomics", "ai", "af", "au", "ah", "ad", grid=3, block=64), launch("groups", "groups", block=64),
+        launch("clusters", "clusters", grid=8, cluster=4),
         launch("copies", "x", "copies"), launch("pipelines", "ints", "pipelines", block=64), launch("barrier_objects", "objects", block=64),
         launch("named", "named", block=96), launch("halves", "h", "b", "hc", "bd"), launch("eighths", "fx", "e4", "e5", "back", block=108),
         launch("bits", "bits", "bitsf"), launch("mma_half", "ma", "mb", "mc"), launch("mma_bytes", "sa", "sb", "sc"), launch("wmma_product", "ma", "mb", "wc"),
-        launch("dynamic", "dynamic", n=48, block=48, shared=48 * 8), launch("last_block", "x", "parts", "counter", "total", grid=12), launch("tanhs", "x", "tanhs"),
+        launch("dynamic", "dynamic", n=48, block=48, shared=48 * 8), launch("last_block", "x", "parts", "counter", "total", grid=12),
+        launch("tanhs", "x", "tanhs"),
     ]  # fmt: skip
     report = simt.run_launches(SOURCE, "language.cu", launches, memory, uninitialised=["parts"], seed=3)
     return memory, report

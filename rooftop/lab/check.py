@@ -298,7 +298,8 @@ def _too_large(case: Case, where: str) -> str | None:
             return f"needs a GPU with {HUGE_BYTES >> 30} GiB of memory"
         return None
     elements = sum(count(v) for v in case.inputs.values() if isinstance(v, Input))
-    return f"{elements} elements: too slow in the {'simulator' if where == 'simt' else 'interpreter'}, left to a GPU" if elements > INTERPRETED_ELEMENTS else None
+    tool = "simulator" if where == "simt" else "interpreter"
+    return f"{elements} elements: too slow in the {tool}, left to a GPU" if elements > INTERPRETED_ELEMENTS else None
 
 
 def count(spec: Input) -> int:

@@ -25,16 +25,19 @@ SPARE_STACK = 60 << 10  # bytes of a thread's stack beside its largest frames
 COMMON = ("-fPIC", "-fvisibility=hidden", "-fno-exceptions", "-fno-math-errno", "-w")
 # Aggregates stay whole (no scalar replacement): copying a float4 is one access, as on the GPU. Everything is inlined that can be.
 KERNEL = (
-    "-g1", "-gdwarf-4", "-fstack-usage", "-fsanitize=thread,bounds", "-fno-optimize-sibling-calls", "-fno-strict-aliasing", "-ffp-contract=fast", "-fno-trapping-math", "-fpermissive", "-fno-rtti",
+    "-g1", "-gdwarf-4", "-fstack-usage", "-fsanitize=thread,bounds", "-fno-optimize-sibling-calls",
+    "-fno-strict-aliasing", "-ffp-contract=fast", "-fno-trapping-math", "-fpermissive", "-fno-rtti",
 )  # fmt: skip
 GCC = (
-    "-O2", "-fno-gnu-unique", "-fno-tree-sra", "-fno-ipa-sra", "-fno-tree-vectorize", "-fno-store-merging", "-fno-ipa-icf", "-fno-tree-tail-merge", "-fno-crossjumping", "-finline-functions",
+    "-O2", "-fno-gnu-unique", "-fno-tree-sra", "-fno-ipa-sra", "-fno-tree-vectorize", "-fno-store-merging", "-fno-ipa-icf",
+    "-fno-tree-tail-merge", "-fno-crossjumping", "-finline-functions",
     "--param=tsan-instrument-func-entry-exit=0", "--param=tsan-distinguish-volatile=1", "--param=inline-unit-growth=1000",
     "--param=large-function-growth=100000", "--param=large-function-insns=100000", "--param=max-inline-insns-single=100000",
     "--param=max-inline-insns-auto=100000", "--param=large-stack-frame-growth=100000", "--param=early-inlining-insns=1000",
 )  # fmt: skip
 CLANG = (
-    "-O1", "-fno-vectorize", "-fno-slp-vectorize", "-fno-unroll-loops", "-mllvm", "-tsan-instrument-func-entry-exit=0", "-mllvm", "-tsan-distinguish-volatile=1",
+    "-O1", "-fno-vectorize", "-fno-slp-vectorize", "-fno-unroll-loops", "-mllvm",
+    "-tsan-instrument-func-entry-exit=0", "-mllvm", "-tsan-distinguish-volatile=1",
 )  # fmt: skip
 
 
@@ -94,7 +97,8 @@ def _flags(tool: Compiler) -> tuple[str, ...]:
     return (f"-std={STANDARD}", *COMMON, *_machine(), f"-I{RUNTIME}")
 
 
-_KERNEL = re.compile(r"(template\s*<[^;{]*>\s*)?__global__\s+(?:(?!__global__)[^;{(]|__launch_bounds__\s*\([^)]*\))*?\bvoid\s+(?:__launch_bounds__\s*\([^)]*\)\s*)?(\w+)\s*\(")
+_BOUNDS = r"__launch_bounds__\s*\([^)]*\)"
+_KERNEL = re.compile(rf"(template\s*<[^;{{]*>\s*)?__global__\s+(?:(?!__global__)[^;{{(]|{_BOUNDS})*?\bvoid\s+(?:{_BOUNDS}\s*)?(\w+)\s*\(")
 
 
 def family(text: str, kernels: Sequence[str]) -> list[str]:
@@ -120,8 +124,10 @@ def build(text: str, *, path: str, kernels: Sequence[str], mode: str, arch: int 
     if mode not in MODES:
         raise ValueError(f"mode {mode!r} is not one of {', '.join(MODES)}")
     tool = compiler()
-    marks = ("-fsanitize-coverage=trace-pc", "-fno-reorder-blocks", "-fno-reorder-blocks-and-partition") if mode == "count" and not tool.clang else ()
-    marks = ("-fsanitize-coverage=bb,trace-pc",) if mode == "count" and tool.clang else marks
+    marks: tuple[str, ...] = ()
+    if mode == "count":
+        order_kept = ("-fsanitize-coverage=trace-pc", "-fno-reorder-blocks", "-fno-reorder-blocks-and-partition")
+        marks = ("-fsanitize-coverage=bb,trace-pc",) if tool.clang else order_kept
     flags = (*_flags(tool), *KERNEL, *marks, *(CLANG if tool.clang else GCC), f"-DSIMT_ARCH={arch * 10}")
     own = {p.name: p for p in headers(text, folder)}
     order = family(text, kernels)

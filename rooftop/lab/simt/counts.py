@@ -129,7 +129,8 @@ def read(lib: native.Native, sources: dict[str, str]) -> tuple[tuple[LineCounts,
             merged[file, line, c.space, c.op].append(c)
     lines = tuple(
         LineCounts(
-            file, line, text_of(file, line, sources), SPACES[space], OPS[op], max(c.width for c in all_), sum(c.requests for c in all_), sum(c.lanes for c in all_),
+            file, line, text_of(file, line, sources), SPACES[space], OPS[op], max(c.width for c in all_),
+            sum(c.requests for c in all_), sum(c.lanes for c in all_),
             sum(c.sectors for c in all_), sum(c.ideal_sectors for c in all_), sum(c.bytes_useful for c in all_), sum(c.wavefronts for c in all_),
             sum(c.ideal_wavefronts for c in all_), max(c.contention for c in all_),
         )

@@ -65,7 +65,7 @@ class Memory:
             for name in uninitialised:
                 if name in self.buffers:
                     ctypes.memset(self.base + self.buffers[name].at, poison, self.buffers[name].span)
-        for name, b in self.buffers.items():  # bytes between the elements may be read (a wide load passes over them), never written
+        for b in self.buffers.values():  # bytes between the elements may be read (a wide load passes over them), never written
             if b.span:
                 native.mark(b.at, 1, (b.span,), (1,), INITIALISED | READABLE)
         for name, b in self.buffers.items():

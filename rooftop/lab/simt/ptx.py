@@ -19,7 +19,11 @@ SPECIAL = {
     "laneid": "simt::lane_index()", "warpid": "simt::warp_index()", "clock": "uint32_t(simt::clock_now())", "clock64": "uint64_t(simt::clock_now())",
     "globaltimer": "uint64_t(simt::clock_now())", "smid": "0u", "nsmid": "1u", "cluster_ctarank": "simt::cluster_rank()",
     "cluster_nctarank": "(simt::cluster_extent().x * simt::cluster_extent().y * simt::cluster_extent().z)",
-    **{f"{name}.{axis}": f"{cpp}.{axis}" for name, cpp in (("tid", "threadIdx"), ("ctaid", "blockIdx"), ("ntid", "blockDim"), ("nctaid", "gridDim")) for axis in "xyz"},
+    **{
+        f"{name}.{axis}": f"{cpp}.{axis}"
+        for name, cpp in (("tid", "threadIdx"), ("ctaid", "blockIdx"), ("ntid", "blockDim"), ("nctaid", "gridDim"))
+        for axis in "xyz"
+    },
     "lanemask_eq": "(1u << simt::lane_index())", "lanemask_lt": "((1u << simt::lane_index()) - 1)", "lanemask_le": "((2u << simt::lane_index()) - 1)",
     "lanemask_gt": "~((2u << simt::lane_index()) - 1)", "lanemask_ge": "~((1u << simt::lane_index()) - 1)",
 }  # fmt: skip
@@ -63,7 +67,8 @@ def translate(template: str, operands: Sequence[Operand], where: str) -> str:
 
 def _scopes(text: str) -> str:
     """Without the braces that only open and close a scope of registers."""
-    kept, depth = [], 0
+    kept: list[str] = []
+    depth = 0
     for match in re.finditer(r"[{}]|[^{}]+", text):
         token = match[0]
         if token == "{":
@@ -411,7 +416,7 @@ _MMA_ELEMENT = {"f16": "F16", "bf16": "BF16", "tf32": "TF32", "s8": "S8", "u8": 
 
 
 def _mma(x: _Line) -> str:
-    shape = re.fullmatch(r"m16n8k(\d+)", next(w for w in x.words if w.startswith("m16") or w.startswith("m8")))
+    shape = re.fullmatch(r"m16n8k(\d+)", next(w for w in x.words if w.startswith(("m16", "m8"))))
     if shape is None or not x.has("row") or not x.has("col") or x.has("sp", "block_scale"):
         raise _Unknown
     d, a, b, c = x.words[-4:]
@@ -457,15 +462,21 @@ def _cvta(x: _Line) -> str:
     return _out(x.value(x.args[0]), result)
 
 
+def _space(x: _Line) -> str:
+    space = "SHARED" if x.has("shared") else "GLOBAL"
+    return f"{x.value(x.args[0])} = simt::memory_of(simt::ptx::pointer({x.value(x.args[1])}, 0)) == simt::{space};"
+
+
 _TABLE: dict[str, Callable[[_Line], str]] = {
     "mul": _mul, "mad": _mul, "fma": _mul, "shl": _shift, "shr": _shift, "mov": _mov, "ld": _load, "ldu": _load, "st": _store, "atom": _atom, "red": _atom,
     "setp": _setp, "selp": _selp, "cvt": _cvt, "lop3": _lop3, "shf": _shf, "shfl": _shfl, "vote": _vote, "redux": _redux, "bar": _barrier,
     "barrier": _barrier, "cp": _cp, "ldmatrix": _matrix, "stmatrix": _matrix, "mma": _mma, "mbarrier": _mbarrier, "cvta": _cvta,
     "prmt": lambda x: _out(x.value(x.args[0]), f"__byte_perm({', '.join(x.source(i, 'uint32_t') for i in (1, 2, 3))})"),
-    "bfe": _three("bfe"), "bfi": _three("bfi"), "dp4a": lambda x: _out(x.value(x.args[0]), f"__dp4a({', '.join(x.source(i, TYPES[x.type]) for i in (1, 2, 3))})"),
+    "bfe": _three("bfe"), "bfi": _three("bfi"),
+    "dp4a": lambda x: _out(x.value(x.args[0]), f"__dp4a({', '.join(x.source(i, TYPES[x.type]) for i in (1, 2, 3))})"),
     "membar": lambda x: "simt::fence();", "fence": lambda x: "simt::fence();", "nanosleep": lambda x: "simt::pause();",
     "trap": lambda x: 'simt::trap("trap");', "activemask": lambda x: _out(x.value(x.args[0]), "simt::active_mask()"),
     "mapa": lambda x: _out(x.value(x.args[0]), f"simt::ptx::mapa({x.source(1, 'uint32_t')}, {x.source(2, 'uint32_t')})"),
     "elect": lambda x: f"{x.value(x.args[0].partition('|')[2])} = simt::ptx::elect({x.source(1, 'uint32_t')});",
-    "isspacep": lambda x: f"{x.value(x.args[0])} = simt::memory_of(simt::ptx::pointer({x.value(x.args[1])}, 0)) == simt::{'SHARED' if x.has('shared') else 'GLOBAL'};",
+    "isspacep": _space,
 }  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import random
 import time
 from collections.abc import Collection, Mapping, Sequence
@@ -110,7 +111,9 @@ def run_launches(
         for schedule in range(schedules if mode == "check" else 1):
             place = Memory(lib, tensors, uninitialised=uninitialised, constant=_apart(tensors, kept))
             for launch in launches:
-                counted, of, status = _launch(lib, library.kernels, launch, place, memory, mode, seed + schedule, blocks, workers, POISONS[0], "this_grid" in text)
+                counted, of, status = _launch(
+                    lib, library.kernels, launch, place, memory, mode, seed + schedule, blocks, workers, POISONS[0], "this_grid" in text
+                )
                 ran, total, threads = ran + counted, total + of, threads + counted * _product(launch.block)
                 if status:
                     break
@@ -174,7 +177,7 @@ def _fits(kernel: native.Kernel, launch: Launch) -> None:
         raise LaunchError(f"{launch.kernel} has {kernel.count} parameters; {len(launch.args)} arguments are given")
     for i, (name, kind) in enumerate(zip(launch.args, launch.types, strict=True)):
         parameter = kernel.parameters[i]
-        size = native.ctypes.sizeof(native.CTYPES[kind])
+        size = ctypes.sizeof(native.CTYPES[kind])
         if parameter.bytes != size or (kind == "ptr") != bool(parameter.pointer):
             what = "a pointer" if parameter.pointer else f"{parameter.bytes} bytes"
             raise LaunchError(f"{launch.kernel}: parameter {i + 1} is {what}; the argument {name} is {kind}")
@@ -228,7 +231,7 @@ def _launch(
         workers=workers or settings.load().jobs, unit_count=len(chosen) if chosen else 0, seed=seed, poison=poison, stack=stack_bytes(lib.path),
     )  # fmt: skip
     if chosen is not None:
-        units_array = (native.ctypes.c_uint32 * len(chosen))(*chosen)
+        units_array = (ctypes.c_uint32 * len(chosen))(*chosen)
         geometry.units = units_array
     status = lib.run(lib.kernel(numbers[launch.kernel]), cells, geometry)
     if status == 2:

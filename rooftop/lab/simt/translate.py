@@ -84,7 +84,8 @@ class _Translator:
                 elif token.text == "}" and self.scopes:
                     self.scopes.pop()
                 elif token.text == "<<<":
-                    raise TranslateError(f"{self.path.removeprefix(MARK)}:{token.line}: a launch <<<...>>> in the source: the simulator runs one kernel at a time")
+                    where = f"{self.path.removeprefix(MARK)}:{token.line}"
+                    raise TranslateError(f"{where}: a launch <<<...>>> in the source: the simulator runs one kernel at a time")
             if token.kind in ("word", "string", "symbol"):
                 self.recent = [] if token.text in ("{", "}", ";") else [*self.recent[-7:], token.text]
             self.at += 1
