@@ -55,6 +55,12 @@ def test_declarations_become_places_in_the_blocks_memory(text: str, holds: tuple
         assert part in made
 
 
+def test_loops_marked_for_unrolling_are_so_for_the_host() -> None:
+    text = "#pragma unroll\n  for (;;) {}\n#pragma unroll 4  // why\nwhile (1) {}\n#pragma unroll\nint i;\n"
+    made = translate(text, "k.cu", unroll=True).split("\n", 1)[1].splitlines()
+    assert (made[0], made[2], made[4]) == ("#pragma GCC unroll 256", "#pragma GCC unroll 4", "#pragma unroll")
+
+
 def test_shared_memory_of_a_file_is_a_name_for_a_call() -> None:
     assert "#define held (static_cast<uint4*>(simt::dynamic_shared()))" in body("namespace a {\nextern __shared__ uint4 held[];\n}\n")
 

@@ -142,9 +142,11 @@ def build(text: str, *, path: str, kernels: Sequence[str], mode: str, arch: int 
     with tempfile.TemporaryDirectory(dir=cache_folder) as temporary:
         work = Path(temporary)
         (work / "include").mkdir()
+        unroll = mode == "count" and not tool.clang  # fewer places to pass, as in the GPU's code
         for name, header in own.items():
-            (work / "include" / name).write_text(translate(header.read_text(encoding="utf-8"), _shown(header)), encoding="utf-8")
-        source = translate(text, path) + "\n" + "".join(f"#line 1 \"the kernel's name\"\nSIMT_KERNEL({i}, {name})\n" for name, i in numbers.items())
+            made = translate(header.read_text(encoding="utf-8"), _shown(header), unroll=unroll)
+            (work / "include" / name).write_text(made, encoding="utf-8")
+        source = translate(text, path, unroll=unroll) + "\n" + "".join(f"#line 1 \"the kernel's name\"\nSIMT_KERNEL({i}, {name})\n" for name, i in numbers.items())
         (work / "kernel.cpp").write_text('#include "simt.h"\n' + source, encoding="utf-8")
         unit = cache_folder / f"{key}.o"
         if not unit.is_file():

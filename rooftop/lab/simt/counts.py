@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
 import subprocess
 from bisect import bisect_right
@@ -58,8 +60,26 @@ def widen(lib: native.Native, widest: Mapping[tuple[str, int, str, str], int]) -
     ])  # fmt: skip
 
 
-def machine_widths(text: str, path: str, kernels: Sequence[str], target: str) -> dict[tuple[str, int, str, str], int]:
-    """The widest access in bytes of each (file, line, space, op) of the GPU's machine code; empty where that cannot be made here."""
+def machine_widths(library: Path, text: str, path: str, kernels: Sequence[str], target: str) -> dict[tuple[str, int, str, str], int]:
+    """The widest access in bytes of each (file, line, space, op) of the GPU's machine code; empty where that cannot be made here.
+
+    It is kept beside the library, which is of the same text and kernels."""
+    from rooftop.lab.compile import ToolchainError, nvrtc_version
+
+    try:
+        kept = library.with_suffix(f".{target}-{nvrtc_version()}.json")
+    except ToolchainError:
+        return {}
+    if kept.is_file():
+        return {(file, line, space, op): wide for file, line, space, op, wide in json.loads(kept.read_text(encoding="utf-8"))}
+    found = _machine_widths(text, path, kernels, target)
+    part = kept.with_suffix(f".{os.getpid()}")
+    part.write_text(json.dumps([[*key, wide] for key, wide in found.items()]), encoding="utf-8")
+    os.replace(part, kept)
+    return found
+
+
+def _machine_widths(text: str, path: str, kernels: Sequence[str], target: str) -> dict[tuple[str, int, str, str], int]:
     from rooftop.lab.binary import BinaryError
     from rooftop.lab.compile import CompileError, ToolchainError, compile_cuda
     from rooftop.lab.sass_lines import widths

@@ -106,7 +106,7 @@ def run_launches(
         lib.forget()
         if mode == "count":
             target = f"sm_{arch}a" if arch >= 90 else f"sm_{arch}"
-            counts.widen(lib, counts.machine_widths(text, path, [x.kernel for x in launches], target) if widen else {})
+            counts.widen(lib, counts.machine_widths(lib.path, text, path, list(library.kernels), target) if widen else {})
         ran = total = threads = 0
         for schedule in range(schedules if mode == "check" else 1):
             place = Memory(lib, tensors, uninitialised=uninitialised, constant=_apart(tensors, kept))

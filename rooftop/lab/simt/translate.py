@@ -14,6 +14,8 @@ _TOKEN = re.compile(
     re.S,
 )
 MARK = "/simulated:/"  # before the shown path of a source in debug information, which else would put a folder before it
+_UNROLL = re.compile(r"\s*#\s*pragma\s+unroll\s*\(?\s*(\d*)\s*\)?\s*(?://.*)?$", re.S)
+MOST = 256  # times that a loop marked for unrolling, without a number, is
 _OPEN, _CLOSE = "([{", ")]}"
 
 
@@ -46,17 +48,17 @@ def _tokens(text: str) -> list[_Token]:
     return found
 
 
-def translate(text: str, path: str) -> str:
-    """`text` in C++, beginning with a `#line` that names `path`; every line stays where it was.
+def translate(text: str, path: str, *, unroll: bool = False) -> str:
+    """`text` in C++, beginning with a `#line` that names `path`; every line stays where it was. `unroll`: loops so marked, in g++'s words.
 
     Raises TranslateError for a declaration of shared memory or inline PTX that cannot be read."""
     path = MARK + path
-    return f'#line 1 "{path}"\n' + "".join(_Translator(_tokens(text), path).run())
+    return f'#line 1 "{path}"\n' + "".join(_Translator(_tokens(text), path, unroll).run())
 
 
 class _Translator:
-    def __init__(self, tokens: list[_Token], path: str) -> None:
-        self.tokens, self.path, self.at = tokens, path, 0
+    def __init__(self, tokens: list[_Token], path: str, unroll: bool) -> None:
+        self.tokens, self.path, self.at, self.unroll = tokens, path, 0, unroll
         self.scopes: list[bool] = []  # for each open brace, whether it is a namespace's
         self.recent: list[str] = []  # the last words before a brace
 
@@ -78,6 +80,10 @@ class _Translator:
                     self.at += 1
                     yield "__attribute__((noinline))"
                     continue
+            if self.unroll and token.kind == "directive" and (made := self._unrolled(token)):
+                self.at += 1
+                yield made
+                continue
             if token.kind == "symbol":
                 if token.text == "{":
                     self.scopes.append("namespace" in self.recent or self.recent[-2:-1] == ["extern"])
@@ -90,6 +96,12 @@ class _Translator:
                 self.recent = [] if token.text in ("{", "}", ";") else [*self.recent[-7:], token.text]
             self.at += 1
             yield token.text
+
+    def _unrolled(self, token: _Token) -> str:
+        match = _UNROLL.match(token.text)
+        if not match or self._next_word(self.at + 1) not in ("for", "while", "do"):
+            return ""
+        return f"#pragma GCC unroll {match[1] or MOST}" + "\n" * token.text.count("\n")
 
     def _find(self, at: int) -> int:
         """The next token that is neither space nor comment."""
