@@ -146,23 +146,18 @@ def build(text: str, *, path: str, kernels: Sequence[str], mode: str, arch: int 
         for name, header in own.items():
             made = translate(header.read_text(encoding="utf-8"), _shown(header), unroll=unroll)
             (work / "include" / name).write_text(made, encoding="utf-8")
-        source = translate(text, path, unroll=unroll) + "\n" + "".join(f"#line 1 \"the kernel's name\"\nSIMT_KERNEL({i}, {name})\n" for name, i in numbers.items())
+        entries = "".join(f"#line 1 \"the kernel's name\"\nSIMT_KERNEL({i}, {name})\n" for name, i in numbers.items())
+        source = translate(text, path, unroll=unroll) + "\n" + entries
         (work / "kernel.cpp").write_text('#include "simt.h"\n' + source, encoding="utf-8")
-        unit = cache_folder / f"{key}.o"
-        if not unit.is_file():
-            command = [str(tool.path), *flags, f"-I{work / 'include'}", f"-I{RUNTIME / 'include'}", "-c", "kernel.cpp", "-o", "kernel.o"]
-            _run(command, work, path)
-            if tool.clang:  # it copies aggregates by calls of memcpy, which are accesses like others
-                names = [f"--redefine-sym={n}=__tsan_{n}" for n in ("memcpy", "memmove", "memset")]
-                _run([str(_binutils("objcopy")), *names, "kernel.o"], work, path)
-            frames = _frames((work / "kernel.su").read_text(encoding="utf-8")) if (work / "kernel.su").is_file() else 0
-            (work / "stack").write_text(str(2 * frames + SPARE_STACK), encoding="utf-8")
-            os.replace(work / "stack", unit.with_suffix(".stack"))
-            os.replace(work / "kernel.o", unit)
-        objects = _engine(mode)
-        _run([str(tool.path), "-shared", "-Wl,-Bsymbolic", "-o", "out.so", str(unit), *map(str, objects), "-pthread"], work, path)
-        (work / "stack").write_text(unit.with_suffix(".stack").read_text(encoding="utf-8"), encoding="utf-8")
-        os.replace(work / "stack", target.with_suffix(".stack"))
+        command = [str(tool.path), *flags, f"-I{work / 'include'}", f"-I{RUNTIME / 'include'}", "-c", "kernel.cpp", "-o", "kernel.o"]
+        _run(command, work, path)
+        if tool.clang:  # it copies aggregates by calls of memcpy, which are accesses like others
+            names = [f"--redefine-sym={n}=__tsan_{n}" for n in ("memcpy", "memmove", "memset")]
+            _run([str(_binutils("objcopy")), *names, "kernel.o"], work, path)
+        _run([str(tool.path), "-shared", "-Wl,-Bsymbolic", "-o", "out.so", "kernel.o", *map(str, _engine(mode)), "-pthread"], work, path)
+        frames = _frames((work / "kernel.su").read_text(encoding="utf-8")) if (work / "kernel.su").is_file() else 0
+        (work / "stack").write_text(str(2 * frames + SPARE_STACK), encoding="utf-8")
+        os.replace(work / "stack", target.with_suffix(".stack"))  # before the library: who finds that finds both
         os.replace(work / "out.so", target)
     return Library(target, numbers, time.perf_counter() - started)
 

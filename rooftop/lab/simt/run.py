@@ -62,9 +62,8 @@ def simulate(
         kernel=entry, grid=tuple(grid), block=tuple(block), cluster=tuple(cluster), shared=shared, types=tuple(kind for _, kind in arguments),
         args={f"{i}": value for i, (value, _) in enumerate(arguments)},
     )  # fmt: skip
-    folder = Path(path).parent if isinstance(source, Path) else DEVICE_HEADERS
     return run_launches(
-        text, path, [launch], memory, uninitialised=uninitialised, arch=arch, mode=mode, seed=seed, schedules=schedules, blocks=blocks, folder=folder
+        text, path, [launch], memory, uninitialised=uninitialised, arch=arch, mode=mode, seed=seed, schedules=schedules, blocks=blocks
     )
 
 
