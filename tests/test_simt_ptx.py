@@ -93,7 +93,8 @@ __global__ void handed_over(float* out) {      // one warp fills, the other wait
             box[threadIdx.x] = threadIdx.x + 100.0f * round;
             asm volatile("{ .reg .b64 s; mbarrier.arrive.shared::cta.b64 s, [%0]; }" :: "r"(at) : "memory");
         } else {
-            asm volatile("{\n.reg .pred p;\nAGAIN:\nmbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n@p bra DONE;\nbra AGAIN;\nDONE:\n}" :: "r"(at), "r"(round & 1) : "memory");
+            asm volatile("{\n.reg .pred p;\nAGAIN:\n"
+                         "mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n@p bra DONE;\nbra AGAIN;\nDONE:\n}" ::"r"(at), "r"(round & 1) : "memory");
             out[32 * round + threadIdx.x - 32] = box[63 - threadIdx.x];
         }
         __syncthreads();

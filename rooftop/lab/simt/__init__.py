@@ -23,9 +23,13 @@ __all__ = [
 
 def unavailable() -> str | None:
     """None, or why CUDA C++ cannot be simulated here."""
+    import sys
+
     from rooftop.lab import settings
     from rooftop.lab.simt.build import NoCompilerError, compiler
 
+    if sys.platform != "linux":
+        return f"simulating CUDA C++ needs Linux; this is {sys.platform}"
     try:
         compiler()
     except NoCompilerError as error:
