@@ -170,7 +170,7 @@ __global__ void null(float* y) { float* p = y[0] == 0 ? nullptr : y; *p = 1; }
 __global__ void deep(float* y) {
     volatile float large[20000];
     for (int i = 0; i < 20000; i += 500) large[i] = y[i % 8];
-    y[threadIdx.x % 8] = large[500];
+    y[8 + threadIdx.x % 8] = large[500];
 }
 __global__ void not_here(float* y) {
     if (y[0] > 1) asm volatile("wgmma.fence.sync.aligned;");
@@ -182,6 +182,10 @@ __global__ void unused(const float* x, float* y) {
     __syncthreads();
     const float v = s[threadIdx.x];
     y[threadIdx.x] = threadIdx.x < 32 ? v : 0;
+}
+__global__ void through_global(const float* x, float* y) {
+    y[threadIdx.x] = x[threadIdx.x];
+    if (threadIdx.x < 63 && y[threadIdx.x + 1] < 0) y[threadIdx.x] = 0;
 }
 """
 
@@ -207,6 +211,13 @@ def test_a_race_names_both_lines() -> None:
     assert race.other is not None
     assert {race.line, race.other.line} == {5, 6}
     assert "with no __syncthreads() between" in race.message
+
+
+@compiled
+def test_threads_of_a_block_meet_in_global_memory_at_barriers_alone() -> None:
+    (found,) = faults("through_global", ("x", "y"))
+    assert (found.kind, found.line, found.other and found.other.line) == ("global-race", 27, 26)
+    assert "with no barrier between" in found.message
 
 
 @compiled

@@ -73,6 +73,9 @@ def _words(f: native.RawFinding, kind: str, place: Memory, other: Other | None) 
         missing = "no __syncwarp()" if kind == "warp-race" else "no __syncthreads()"
         inside = " of the same warp" if kind == "warp-race" else ""
         return f"{access} at {at}, which {whom}{inside} {before} at line {other.line if other else '?'} with {missing} between"
+    if kind == "global-race" and f.detail[3]:
+        whom = f"thread {other.thread} of block {other.block}" if other and other.thread else "another thread"
+        return f"{access} at {at}, which {whom} wrote at line {other.line if other else '?'} with no barrier between"
     if kind == "global-race":
         whom = f"block {other.block}" if other and other.block else "other blocks"
         return f"{access} at {at}, which {whom} {before} at line {other.line if other else '?'}: blocks run in any order"

@@ -11,6 +11,7 @@ struct GlobalCell {
 constexpr u32 INIT = 0, VALID = 4, WRITABLE = 8, MINE = 12, ATOMIC = 1 << 16;
 static GlobalCell* cells;
 static u32* reader_pcs;
+static u64* stamps;                 // of the last write, as in shared memory: for races inside a cluster
 static size_t cell_count;
 static u32 many, mixed;             // tags of this launch: several readers; several writers, each of its own bytes
 static std::vector<std::atomic<u32>>* released;   // by cluster: when it last released what it had done
@@ -246,12 +247,34 @@ static __attribute__((noinline)) void global_slow(Worker& w, GlobalCell& c, size
     }
 }
 
+static bool concurrent(Worker& w, const Fiber& f, u64 record);
+static inline u64 limit(const Worker& w, const Block& b) { return w.unit->cluster_blocks == 1 ? b.epoch : std::min(b.epoch, w.unit->cluster_epoch); }
+
+// What another thread of the block or cluster has written with no barrier since.
+static inline void same_cluster(Worker& w, Fiber& f, GlobalCell& c, size_t word, u32 mask, u32 bytes, bool write, u64 address, u64 pc) {
+    const u64 record = stamps[word];
+    if (record < limit(w, *f.block) || ((record ^ f.low) >> THREAD_SHIFT & 0x3fff) == 0 || c.bits & ATOMIC || !(c.bits >> MINE & mask)) return;
+    if (mask != 15 || w.launch->cooperative || !concurrent(w, f, record)) return;
+    Finding later = described(GLOBAL_RACE, GLOBAL, address, bytes, write, pc, c.pc);
+    other_thread(w, later, static_cast<u32>(record >> THREAD_SHIFT & 0x3fff));
+    later.detail[0] = 1, later.detail[3] = 1;
+    if (write) {
+        suspect(w, f, arena + address, later);
+    } else if (Finding* found = report(w, f, GLOBAL_RACE, pc, c.pc)) {
+        const u64 count = found->count;
+        *found = later;
+        found->count = count;
+        put_thread(*found, f);
+    }
+}
+
 template <bool WRITE>
-static inline void global_word(Worker& w, size_t word, u32 mask, u32 bytes, u64 address, u64 pc) {
+static inline void global_word(Worker& w, Fiber& f, size_t word, u32 mask, u32 bytes, u64 address, u64 pc) {
     GlobalCell& c = cells[word];
     const u32 me = w.me, first = w.launch->me0;
     if (!WRITE) {
         if ((c.bits & mask) == mask && (c.writer < first || c.writer == me)) {
+            if (c.writer == me) same_cluster(w, f, c, word, mask, bytes, false, address, pc);
             if (c.reader != me && c.reader != many) {
                 c.reader = c.reader >= first ? many : me;
                 reader_pcs[word] = static_cast<u32>(pc);
@@ -259,11 +282,14 @@ static inline void global_word(Worker& w, size_t word, u32 mask, u32 bytes, u64 
             return;
         }
     } else if ((c.bits >> WRITABLE & mask) == mask && (c.writer < first || c.writer == me) && (c.reader < first || c.reader == me)) {
+        if (c.writer == me) same_cluster(w, f, c, word, mask, bytes, true, address, pc);
+        stamps[word] = f.block->epoch | f.low;
         c.bits = (c.bits & ~(ATOMIC | (c.writer == me ? 0 : 15u << MINE))) | mask << INIT | mask << MINE;
         c.writer = me;
         c.pc = static_cast<u32>(pc);
         return;
     }
+    if (WRITE) stamps[word] = f.block->epoch | f.low;
     global_slow(w, c, word, mask, bytes, WRITE, false, address, pc);
 }
 
@@ -271,14 +297,15 @@ template <bool WRITE>
 static inline void global_access(Worker& w, size_t at, u32 bytes, u64 pc) {
     size_t word = at >> 2;
     const u32 shift = at & 3;
+    Fiber& f = *w.current;
     if (bytes <= 4 && shift + bytes <= 4) {
-        global_word<WRITE>(w, word, ((1u << bytes) - 1) << shift, bytes, at, pc);
+        global_word<WRITE>(w, f, word, ((1u << bytes) - 1) << shift, bytes, at, pc);
         return;
     }
     u32 left = bytes, from = shift;
     while (left) {
         const u32 n = std::min(left, 4 - from);
-        global_word<WRITE>(w, word, ((1u << n) - 1) << from, bytes, at, pc);
+        global_word<WRITE>(w, f, word, ((1u << n) - 1) << from, bytes, at, pc);
         left -= n, from = 0, ++word;
     }
 }
@@ -289,8 +316,6 @@ void mode_sync(Worker& w, Fiber& f) {
 }
 
 // -- shared ---------------------------------------------------------------------------------------------------------------------------------
-
-static inline u64 limit(const Worker& w, const Block& b) { return w.unit->cluster_blocks == 1 ? b.epoch : std::min(b.epoch, w.unit->cluster_epoch); }
 
 // Whether the access that left `record` may run at the same time as one that `f` makes now.
 static bool concurrent(Worker& w, const Fiber& f, u64 record) {
@@ -487,6 +512,7 @@ void mode_atomic(Worker& w, void* p, u32 bytes, int kind, u64 pc) {
         }
         std::vector<Place*>& met = w.mode->met;
         if ((kind & 3) != 2 && met.size() < 64 && std::find(met.begin(), met.end(), &place) == met.end()) met.push_back(&place);
+        order_by(w, u64(1) << 40 | far / 4, writes, kind & 4 || w.current->fenced);
         for (u32 i = 0; i < std::max(1u, bytes / 4); ++i) {
             const u32 mask = bytes >= 4 ? 15 : ((1u << bytes) - 1) << (far & 3);
             global_slow(w, cells[far / 4 + i], far / 4 + i, mask, bytes, writes, true, far, pc);
@@ -540,12 +566,14 @@ __attribute__((visibility("default"))) void* simt_arena(size_t bytes) {
         munmap(arena, static_cast<size_t>(arena_end - arena));
         munmap(cells, cell_count * sizeof(GlobalCell) + 64);
         munmap(reader_pcs, cell_count * sizeof(u32) + 64);
+        munmap(stamps, cell_count * sizeof(u64) + 64);
     }
     arena = map_array<char>(bytes);
     arena_end = arena ? arena + bytes : nullptr;
     cell_count = arena ? bytes / 4 : 0;
     cells = map_array<GlobalCell>(cell_count);
     reader_pcs = map_array<u32>(cell_count);
+    stamps = map_array<u64>(cell_count);
     return arena;
 }
 
