@@ -1,4 +1,4 @@
-"""Check kernels against their contract: on the GPU where there is one, else Triton in its interpreter.
+"""Check kernels against their contract: on the GPU where there is one, else Triton in its interpreter and CUDA C++ in the simulator.
 
 Inputs are random and fresh; outputs and scratch are poisoned and lie between guard zones; each case runs twice with different poison, so that
 an element nobody writes differs; inputs must be unchanged after; results of a deterministic op must be the same bits both times."""
@@ -19,7 +19,7 @@ from rooftop.lab.subjects import Subject
 if TYPE_CHECKING:
     import torch
 
-BACKENDS = ("auto", "gpu", "interpreter")
+BACKENDS = ("auto", "gpu", "cpu", "interpreter", "simt")  # cpu: whichever of the last two can run the kernel
 GUARD = 256  # bytes before and after every output
 INTERPRETED_ELEMENTS = 1 << 19  # larger cases are left to a GPU
 HUGE_BYTES = 72 << 30  # memory of the GPU that the huge cases need
@@ -170,6 +170,12 @@ def run_interpreter(subject: Subject, problem: Problem, launches: Sequence[Launc
         interpret.run(launch.kernel, launch.grid, args, readonly=readonly)
 
 
+def run_simulator(subject: Subject, problem: Problem, launches: Sequence[Launch], memory: dict[str, Any], device: Device) -> None:
+    from rooftop.lab import simt
+
+    simt.run_simulator(subject, problem, launches, memory, device)
+
+
 def backend_of(subject: Subject, wanted: str = "auto") -> tuple[str, str | None]:
     """Where the subject can run here, and the reason if nowhere. Raises ValueError for another backend than those of BACKENDS."""
     import torch
@@ -180,9 +186,15 @@ def backend_of(subject: Subject, wanted: str = "auto") -> tuple[str, str | None]
     if wanted == "gpu" or (wanted == "auto" and gpu):
         return "gpu", None if gpu else "no GPU: torch.cuda.is_available() is False"
     assert subject.implementation is not None
-    if subject.implementation.backend == "triton":
-        return "interpreter", None
-    return "none", f"{subject.implementation.backend} kernels run on a GPU, and there is none here"
+    kind = subject.implementation.backend
+    where = {"triton": "interpreter", "cuda": "simt"}.get(kind, "none")
+    if where == "none" or (wanted in ("interpreter", "simt") and wanted != where):
+        return "none", f"{kind} kernels run on a GPU" + ("" if where == "none" else f" or in the {where}")
+    if where == "simt":
+        from rooftop.lab import simt
+
+        return where, simt.unavailable()
+    return where, None
 
 
 def check(
@@ -203,7 +215,12 @@ def check(
     try:
         _check(subject, case, backend, seed, arch, result, expected, guard)
     except Exception as error:  # whatever a kernel under test does is a finding
-        result.status, result.message = "error", f"{type(error).__name__}: {error}"
+        from rooftop.lab.simt import SimulatedFault
+
+        if isinstance(error, SimulatedFault):
+            result.status, result.message = "wrong", str(error)
+        else:
+            result.status, result.message = "error", f"{type(error).__name__}: {error}"
     result.seconds = time.perf_counter() - started
     return result
 
@@ -244,7 +261,7 @@ def _check(
     config, _ = implementation.resolve(seen)
     launches = implementation.launches(seen, config)
     result.path = tuple(str(getattr(x.kernel, "__name__", x.kernel)) for x in launches)
-    runner = run_gpu if where == "gpu" else run_interpreter
+    runner = run_gpu if where == "gpu" else run_simulator if where == "simt" else run_interpreter
     first: dict[str, Any] | None = None
     for poison in (0xFF, 0x5A):  # NaN in every floating dtype, then a number
         outputs = {n: Guarded(m, place, poison, guard) for n, m in output_metas.items()}
@@ -286,7 +303,8 @@ def _too_large(case: Case, where: str) -> str | None:
             return f"needs a GPU with {HUGE_BYTES >> 30} GiB of memory"
         return None
     elements = sum(count(v) for v in case.inputs.values() if isinstance(v, Input))
-    return f"{elements} elements: too slow in the interpreter, left to a GPU" if elements > INTERPRETED_ELEMENTS else None
+    tool = "simulator" if where == "simt" else "interpreter"
+    return f"{elements} elements: too slow in the {tool}, left to a GPU" if elements > INTERPRETED_ELEMENTS else None
 
 
 def count(spec: Input) -> int:

@@ -19,7 +19,8 @@ def climb(names: list[str], out: Path) -> bool:
     console = Console()
     started = time.monotonic()
     gpu = torch.cuda.is_available()
-    where = torch.cuda.get_device_name() if gpu else "no GPU: Triton in its interpreter, everything compiled for three targets, times from the records"
+    here = "no GPU: Triton in its interpreter, CUDA C++ in the simulator, everything compiled for three targets, times from the records"
+    where = torch.cuda.get_device_name() if gpu else here
     console.print(f"climbing on {where}", highlight=False)
     found = [s for name in names or registry.ladder_names() for s in subjects.rungs(registry.ladder(name))]
     shipped = [s for op in dict.fromkeys(s.op.name for s in found) for s in subjects.implementations(registry.op(op))]

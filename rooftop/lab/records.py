@@ -4,7 +4,7 @@ A file a run, `results/<device>/<UTC time>-<run>.jsonl`, so that two processes n
 
 | key | what it holds |
 |---|---|
-| `kind` | `bench`, `check`, `ceiling`, `sanitize`, `build`, `clock`, `tune` |
+| `kind` | `bench`, `check`, `ceiling`, `sanitize`, `build`, `clock`, `tune`, `counters`, `compared` |
 | `at`, `run` | UTC time, and the run that wrote it |
 | `op`, `case`, `subject` | what; `subject` is an implementation's name, a rung's (`softmax_cuda/03_online`), or `peer:torch` |
 | `digest` | hash of kernel, helpers, contract and config: no longer that of the tree, then the record is stale |
@@ -35,7 +35,7 @@ from pathlib import Path
 from typing import Any
 
 Record = dict[str, Any]
-KINDS = ("bench", "check", "ceiling", "sanitize", "build", "clock", "tune")
+KINDS = ("bench", "check", "ceiling", "sanitize", "build", "clock", "tune", "counters", "compared")
 
 
 class RecordError(ValueError):

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 @app.command(rich_help_panel=JUDGE)
 def check(
     what: What = None, case: CaseName = None, dtype: DTypeName = None,
-    backend: Annotated[str, typer.Option(help="auto, gpu or interpreter")] = "auto",
+    backend: Annotated[str, typer.Option(help="auto, gpu, or cpu: Triton's interpreter, the simulator of CUDA C++")] = "auto",
     seed: Annotated[int | None, typer.Option(help="Of the inputs; fresh each time when not given.")] = None,
     tag: Annotated[list[str] | None, typer.Option(help="Only cases with this tag: edge, bench, model, huge.")] = None,
     huge: Annotated[bool, typer.Option("--huge/--no-huge", help="Also the cases of more than 2^31 elements, on a GPU that holds them.")] = True,
@@ -30,7 +30,8 @@ def check(
 ) -> None:  # fmt: skip
     """Judge kernels by their contract: error against float64, what is allowed, the first wrong element.
 
-    Runs on the GPU where there is one, else Triton in its interpreter. Exit code 1 if anything is wrong or there is nothing to check.
+    Runs on the GPU where there is one, else Triton in its interpreter and CUDA C++ thread by thread in the simulator. Exit code 1 if anything
+    is wrong or there is nothing to check.
 
     Examples: [bold]rooftop check softmax[/bold] · [bold]rooftop check softmax_cuda/06[/bold] · [bold]rooftop check my.cu --case "odd 3x7"[/bold]"""
     import secrets

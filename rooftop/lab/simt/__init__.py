@@ -1,0 +1,38 @@
+"""CUDA C++ without a GPU: kernels run on the CPU thread by thread, with their faults found and their memory accesses counted.
+
+A source is translated line for line (`translate`, `ptx`), compiled by the host's compiler with its ThreadSanitizer instrumentation, and linked with
+an engine of our own (`runtime/`) that receives what the instrumentation reports. Each CUDA thread is a fiber; barriers and collectives of a warp are
+where fibers wait for each other; blocks, or clusters of them, are spread over threads of the host.
+
+What is not seen. Inside a block, a write to global memory that follows another thread's read is not held against it; a plain read of what others
+change atomically is let pass. Registers and stacks are not watched, but for indices past the end of an array whose type tells its size. A pointer
+that leaves its tensor and lands in another is in bounds. Uninitialised reads are reported where the results depend on them. Copies by cp.async land
+when they are waited for. Accesses that ptxas hoists, drops or moves are counted where the source has them; how wide they are is asked of its machine
+code, where NVRTC is at hand. Not simulated: TMA, wgmma, tcgen05, multimem, textures, dynamic parallelism, CUB and the other headers of CCCL."""
+
+from __future__ import annotations
+
+from rooftop.lab.simt.report import KINDS, Finding, LineCounts, Other, Report
+from rooftop.lab.simt.run import LaunchError, SimulatedFault, run_launches, run_rung, run_simulator, simulate
+
+__all__ = [
+    "KINDS", "Finding", "LaunchError", "LineCounts", "Other", "Report", "SimulatedFault", "run_launches", "run_rung", "run_simulator", "simulate",
+    "unavailable",
+]  # fmt: skip
+
+
+def unavailable() -> str | None:
+    """None, or why CUDA C++ cannot be simulated here."""
+    import sys
+
+    from rooftop.lab import settings
+    from rooftop.lab.simt.build import NoCompilerError, compiler
+
+    if sys.platform != "linux":
+        return f"simulating CUDA C++ needs Linux; this is {sys.platform}"
+    try:
+        compiler()
+    except NoCompilerError as error:
+        return str(error)
+    missing = [name for name in ("addr2line", "objdump") if settings.tool_path(name) is None]
+    return f"{' and '.join(missing)} not on PATH: simulating CUDA C++ needs binutils (apt install binutils)" if missing else None

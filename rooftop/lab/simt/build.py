@@ -1,0 +1,205 @@
+"""Translated CUDA C++ to a shared library, by the host's own compiler, with a disk cache."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import re
+import subprocess
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from pathlib import Path
+
+from rooftop.lab import settings
+from rooftop.lab.compile import DEVICE_HEADERS, STANDARD, CompileError, headers
+from rooftop.lab.simt.translate import MARK, translate
+from rooftop.lab.source import strip
+
+RUNTIME = Path(__file__).parent / "runtime"
+MODES = ("check", "count")
+SPARE_STACK = 60 << 10  # bytes of a thread's stack beside its largest frames
+COMMON = ("-fPIC", "-fvisibility=hidden", "-fno-exceptions", "-fno-math-errno", "-w")
+# Aggregates stay whole (no scalar replacement): copying a float4 is one access, as on the GPU. Everything is inlined that can be.
+KERNEL = (
+    "-g1", "-gdwarf-4", "-fstack-usage", "-fsanitize=thread,bounds", "-fno-optimize-sibling-calls",
+    "-fno-strict-aliasing", "-ffp-contract=fast", "-fno-trapping-math", "-fpermissive", "-fno-rtti",
+)  # fmt: skip
+GCC = (
+    "-O2", "-fno-gnu-unique", "-fno-tree-sra", "-fno-ipa-sra", "-fno-tree-vectorize", "-fno-store-merging", "-fno-ipa-icf",
+    "-fno-tree-tail-merge", "-fno-crossjumping", "-finline-functions",
+    "--param=tsan-instrument-func-entry-exit=0", "--param=tsan-distinguish-volatile=1", "--param=inline-unit-growth=1000",
+    "--param=large-function-growth=100000", "--param=large-function-insns=100000", "--param=max-inline-insns-single=100000",
+    "--param=max-inline-insns-auto=100000", "--param=large-stack-frame-growth=100000", "--param=early-inlining-insns=1000",
+)  # fmt: skip
+CLANG = (
+    "-O1", "-fno-vectorize", "-fno-slp-vectorize", "-fno-unroll-loops", "-mllvm",
+    "-tsan-instrument-func-entry-exit=0", "-mllvm", "-tsan-distinguish-volatile=1",
+)  # fmt: skip
+
+
+class NoCompilerError(RuntimeError):
+    """There is no C++ compiler that can build a simulation; the text says what is needed."""
+
+
+@dataclass(frozen=True)
+class Compiler:
+    path: Path
+    version: str
+    clang: bool
+
+
+@cache
+def compiler() -> Compiler:
+    """The host's C++ compiler: g++, or clang++ where it is absent. Raises NoCompilerError."""
+    for name in ("g++", "clang++", "c++"):
+        path = settings.tool_path(name)
+        if path is None:
+            continue
+        version = subprocess.run([str(path), "--version"], capture_output=True, text=True).stdout.partition("\n")[0]
+        return Compiler(path, version, "clang" in version)
+    raise NoCompilerError("no C++ compiler on PATH: simulating CUDA C++ needs g++ (11 or later) or clang++, with binutils (apt install g++)")
+
+
+@cache
+def _machine() -> tuple[str, ...]:
+    """What the compiler may use of this CPU: fused multiply-add, as the GPU has it."""
+    if platform.machine() not in ("x86_64", "AMD64"):
+        return ()
+    try:
+        flags = set(Path("/proc/cpuinfo").read_text(encoding="utf-8").partition("flags")[2].partition("\n")[0].split())
+    except OSError:
+        return ()
+    return ("-mavx2", "-mfma") if {"avx2", "fma"} <= flags else ()
+
+
+@cache
+def _runtime_digest() -> str:
+    files = sorted(p for p in RUNTIME.rglob("*") if p.is_file())
+    return hashlib.sha256("\0".join(f"{p.relative_to(RUNTIME)}\0{p.read_text(encoding='utf-8')}" for p in files).encode()).hexdigest()
+
+
+def _key(*parts: str) -> str:
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+
+def _binutils(name: str) -> Path:
+    path = settings.tool_path(name)
+    if path is None:
+        raise NoCompilerError(f"{name} is not on PATH: simulating CUDA C++ needs binutils (apt install binutils)")
+    return path
+
+
+def _flags(tool: Compiler) -> tuple[str, ...]:
+    return (f"-std={STANDARD}", *COMMON, *_machine(), f"-I{RUNTIME}")
+
+
+_BOUNDS = r"__launch_bounds__\s*\([^)]*\)"
+_KERNEL = re.compile(rf"(template\s*<[^;{{]*>\s*)?__global__\s+(?:(?!__global__)[^;{{(]|{_BOUNDS})*?\bvoid\s+(?:{_BOUNDS}\s*)?(\w+)\s*\(")
+
+
+def family(text: str, kernels: Sequence[str]) -> list[str]:
+    """`kernels` and, where they are plain names, all kernels of the source that are: so one build serves them all."""
+    plain = {m[2] for m in _KERNEL.finditer(strip(text, "c")) if not m[1]}
+    return sorted({*kernels, *plain} if plain & set(kernels) and set(kernels) <= plain else set(kernels))
+
+
+@dataclass(frozen=True)
+class Library:
+    """A built simulation. `kernels`: name expression -> number of its symbol."""
+
+    path: Path
+    kernels: dict[str, int]
+    seconds: float  # spent building: 0 where it was in the cache
+
+
+def build(text: str, *, path: str, kernels: Sequence[str], mode: str, arch: int = 90, folder: Path = DEVICE_HEADERS) -> Library:
+    """The library that runs `kernels` (name expressions) of the source `text`. `path` is the name shown; `folder` holds what it includes.
+
+    Raises CompileError with the compiler's own words and the user's lines, NoCompilerError where there is none."""
+    started = time.perf_counter()
+    if mode not in MODES:
+        raise ValueError(f"mode {mode!r} is not one of {', '.join(MODES)}")
+    tool = compiler()
+    marks: tuple[str, ...] = ()
+    if mode == "count":
+        order_kept = ("-fsanitize-coverage=trace-pc", "-fno-reorder-blocks", "-fno-reorder-blocks-and-partition")
+        marks = ("-fsanitize-coverage=bb,trace-pc",) if tool.clang else order_kept
+    flags = (*_flags(tool), *KERNEL, *marks, *(CLANG if tool.clang else GCC), f"-DSIMT_ARCH={arch * 10}")
+    own = {p.name: p for p in headers(text, folder)}
+    order = family(text, kernels)
+    parts = [text, path, *(p.read_text(encoding="utf-8") for _, p in sorted(own.items())), *order, *flags, tool.version, _runtime_digest()]
+    key = _key(*parts)
+    cache_folder = settings.load().cache / "simt" / key[:2]
+    numbers = {name: i for i, name in enumerate(order)}
+    target = cache_folder / f"{key}.{mode}.so"
+    if target.is_file():
+        return Library(target, numbers, 0.0)
+    cache_folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=cache_folder) as temporary:
+        work = Path(temporary)
+        (work / "include").mkdir()
+        unroll = mode == "count" and not tool.clang  # fewer places to pass, as in the GPU's code
+        for name, header in own.items():
+            made = translate(header.read_text(encoding="utf-8"), _shown(header), unroll=unroll)
+            (work / "include" / name).write_text(made, encoding="utf-8")
+        entries = "".join(f"#line 1 \"the kernel's name\"\nSIMT_KERNEL({i}, {name})\n" for name, i in numbers.items())
+        source = translate(text, path, unroll=unroll) + "\n" + entries
+        (work / "kernel.cpp").write_text('#include "simt.h"\n' + source, encoding="utf-8")
+        command = [str(tool.path), *flags, f"-I{work / 'include'}", f"-I{RUNTIME / 'include'}", "-c", "kernel.cpp", "-o", "kernel.o"]
+        _run(command, work, path)
+        if tool.clang:  # it copies aggregates by calls of memcpy, which are accesses like others
+            names = [f"--redefine-sym={n}=__tsan_{n}" for n in ("memcpy", "memmove", "memset")]
+            _run([str(_binutils("objcopy")), *names, "kernel.o"], work, path)
+        _run([str(tool.path), "-shared", "-Wl,-Bsymbolic", "-o", "out.so", "kernel.o", *map(str, _engine(mode)), "-pthread"], work, path)
+        frames = _frames((work / "kernel.su").read_text(encoding="utf-8")) if (work / "kernel.su").is_file() else 0
+        (work / "stack").write_text(str(2 * frames + SPARE_STACK), encoding="utf-8")
+        os.replace(work / "stack", target.with_suffix(".stack"))  # before the library: who finds that finds both
+        os.replace(work / "out.so", target)
+    return Library(target, numbers, time.perf_counter() - started)
+
+
+@lru_cache(maxsize=256)
+def stack_bytes(library: Path) -> int:
+    """What a thread's stack must hold: the largest frame of the kernels' code, the engine's own and some to spare."""
+    return int(library.with_suffix(".stack").read_text(encoding="utf-8"))
+
+
+def _frames(usage: str) -> int:
+    """The largest frame that the compiler reports, in bytes."""
+    return max((int(line.split("\t")[1]) for line in usage.splitlines() if line.count("\t") >= 2), default=0)
+
+
+def _engine(mode: str) -> list[Path]:
+    """The engine's objects, built once for each compiler and version of the runtime."""
+    tool = compiler()
+    flags = (*_flags(tool), "-O2", "-g1", f"-DSIMT_COUNT={int(mode == 'count')}", "-pthread")
+    folder = settings.load().cache / "simt" / "engine"
+    found = []
+    for name in ("engine.cpp", f"{mode}.cpp"):
+        target = folder / f"{_key(name, _runtime_digest(), tool.version, *flags)}.o"
+        if not target.is_file():
+            folder.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(dir=folder) as temporary:
+                _run([str(tool.path), *flags, "-c", str(RUNTIME / name), "-o", "part.o"], Path(temporary), name)
+                os.replace(Path(temporary) / "part.o", target)
+        found.append(target)
+    return found
+
+
+def _run(command: list[str], folder: Path, path: str) -> None:
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    if done.returncode != 0:
+        lines = done.stderr.splitlines()
+        errors = [line for line in lines if re.search(r"\b(error|undefined reference|multiple definition|relocation)\b", line)] or lines
+        raise CompileError(f"{path} does not compile for simulation:\n" + "\n".join(errors[:40]).replace(MARK, ""))
+
+
+def _shown(path: Path) -> str:
+    try:
+        return str(path.resolve().relative_to(settings.CHECKOUT))
+    except ValueError:
+        return str(path)

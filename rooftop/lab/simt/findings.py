@@ -1,0 +1,82 @@
+"""The engine's findings in words, with the lines of the source."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rooftop.lab.simt import native
+from rooftop.lab.simt.lines import places, text_of
+from rooftop.lab.simt.memory import Memory
+from rooftop.lab.simt.report import KINDS, Finding, Other
+
+SHARED, GLOBAL, LOCAL, OTHER = range(4)  # the engine's `Memory`
+SHARED_STRIDE = 512 << 10
+
+
+def read(lib: native.Native, raw: Sequence[native.RawFinding], place: Memory, sources: dict[str, str]) -> tuple[Finding, ...]:
+    """One finding for each kind and pair of lines, those with most sightings of a kind kept together; in the order of the source."""
+    addresses = [f.pc for f in raw] + [f.other_pc for f in raw if f.other_pc]
+    where = places(lib.path, addresses)
+    merged: dict[tuple[object, ...], Finding] = {}
+    for f in raw:
+        kind = KINDS[f.kind]
+        file, line = where[f.pc]
+        other_file, other_line = where.get(f.other_pc, ("", 0)) if f.other_pc else ("", 0)
+        if kind in ("barrier-divergence", "absent-lane") and f.other_pc and (file, line) == (other_file, other_line):
+            continue  # one barrier of the source that the compiler has copied
+        if kind == "barrier-divergence" and f.detail[0] and (file != other_file or other_line <= line):
+            continue  # those threads returned before the barrier: they do not count at it
+        other = None
+        if f.other_pc or f.has_other:
+            other = Other(
+                other_file, other_line, text_of(other_file, other_line, sources),
+                native.index(f.other_block) if f.has_other else None, native.index(f.other_thread) if f.has_other == 1 else None,
+            )  # fmt: skip
+        key = (kind, file, line, other_file, other_line)
+        if (old := merged.get(key)) is not None:
+            merged[key] = Finding(**{**old.__dict__, "count": old.count + f.count})
+            continue
+        merged[key] = Finding(
+            kind, _words(f, kind, place, other), file, line, text_of(file, line, sources), native.index(f.block), native.index(f.thread), other, int(f.count)
+        )
+    return tuple(sorted(merged.values(), key=lambda x: (x.file, x.line, KINDS.index(x.kind))))
+
+
+def _words(f: native.RawFinding, kind: str, place: Memory, other: Other | None) -> str:
+    text = bytes(f.text).decode(errors="replace")
+    if text:
+        return text
+    access = f"{'write' if f.write else 'read'} of {f.bytes} byte{'s' if f.bytes != 1 else ''}"
+    if f.space == GLOBAL:
+        at = place.describe(f.address, f.bytes)
+    elif f.space == SHARED:
+        at = f"shared memory, byte {f.address % SHARED_STRIDE}"
+    else:
+        at = "a null pointer" if f.address < 4096 else f"address 0x{f.address:x}"
+    if kind == "out-of-bounds":
+        if f.space == SHARED and f.detail[0] == 2:
+            return f"{access} at {at} of a block that has ended"
+        if f.space == OTHER:
+            return f"{access} through {at}, which is no memory of the kernel's"
+        return f"{access} at {at}, outside what it may {'write' if f.write else 'read'}"
+    if kind == "misaligned":
+        return f"{access} at {at}: the address is not a multiple of {f.bytes} bytes (it is {f.address % f.bytes} past one)"
+    if kind == "uninitialised":
+        return f"{access} at {at}, which nothing has written"
+    if kind == "const-write":
+        return f"{access} at {at}, an input that must not be written"
+    if kind == "missing-wait":
+        return f"{access} at {at}, to which an asynchronous copy is still under way (line {other.line if other else '?'}): wait for its group first"
+    before = "wrote" if f.detail[0] else "read"
+    if kind in ("shared-race", "warp-race"):
+        whom = f"thread {other.thread}" if other and other.thread else "another thread"
+        missing = "no __syncwarp()" if kind == "warp-race" else "no __syncthreads()"
+        inside = " of the same warp" if kind == "warp-race" else ""
+        return f"{access} at {at}, which {whom}{inside} {before} at line {other.line if other else '?'} with {missing} between"
+    if kind == "global-race" and f.detail[3]:
+        whom = f"thread {other.thread} of block {other.block}" if other and other.thread else "another thread"
+        return f"{access} at {at}, which {whom} wrote at line {other.line if other else '?'} with no barrier between"
+    if kind == "global-race":
+        whom = f"block {other.block}" if other and other.block else "other blocks"
+        return f"{access} at {at}, which {whom} {before} at line {other.line if other else '?'}: blocks run in any order"
+    return f"{access} at {at}"

@@ -1,0 +1,134 @@
+"""CPU tensors in the simulator's global memory: aligned as cudaMalloc aligns, apart from each other, marked byte by byte."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rooftop.lab.simt.native import Native
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+GAP = 1 << 20  # bytes between buffers, in which every access is a fault
+ALIGN = 256
+INITIALISED, READABLE, WRITABLE, CONSTANT = 1, 2, 4, 8
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """One tensor in simulated memory; `at` is its first element's place, `span` the bytes from there to its last one's end."""
+
+    name: str
+    at: int
+    span: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    item: int
+
+
+@dataclass(frozen=True)
+class _Block:
+    """Storage that one or more tensors share, copied in and out as one."""
+
+    address: int
+    size: int
+    at: int
+
+
+class Memory:
+    """The tensors of one simulation. Copies are made at the start; `store` brings the results back."""
+
+    def __init__(
+        self, native: Native, tensors: Mapping[str, Tensor], *, uninitialised: Collection[str] = (), constant: Collection[str] = (),
+        poison: int | None = None,
+    ) -> None:  # fmt: skip
+        self._native = native
+        self._tensors = dict(tensors)
+        storages: dict[int, int] = {}
+        for t in tensors.values():
+            if t.device.type != "cpu":
+                raise ValueError(f"a tensor on {t.device}: the simulator takes CPU tensors")
+            storages[t.untyped_storage().data_ptr()] = max(storages.get(t.untyped_storage().data_ptr(), 0), t.untyped_storage().nbytes())
+        self._blocks: dict[int, _Block] = {}
+        at = GAP
+        for address, size in storages.items():
+            self._blocks[address] = _Block(address, size, at)
+            at += (size + GAP + ALIGN - 1) // ALIGN * ALIGN
+        self.base = native.arena(at)
+        for block in self._blocks.values():
+            ctypes.memmove(self.base + block.at, block.address, block.size)
+        self.buffers = {n: self._buffer(n, t) for n, t in tensors.items()}
+        if poison is not None:  # what nobody has written may be anything
+            for name in uninitialised:
+                if name in self.buffers:
+                    ctypes.memset(self.base + self.buffers[name].at, poison, self.buffers[name].span)
+        for b in self.buffers.values():  # bytes between the elements may be read (a wide load passes over them), never written
+            if b.span:
+                native.mark(b.at, 1, (b.span,), (1,), INITIALISED | READABLE)
+        for name, b in self.buffers.items():
+            if b.span:
+                bits = READABLE | (CONSTANT if name in constant else WRITABLE) | (0 if name in uninitialised else INITIALISED)
+                native.mark(b.at, b.item, *_runs(b), bits)
+
+    def _buffer(self, name: str, t: Tensor) -> Buffer:
+        block = self._blocks[t.untyped_storage().data_ptr()]
+        at = block.at + t.storage_offset() * t.element_size()
+        span = 0 if t.numel() == 0 else (1 + sum((n - 1) * s for n, s in zip(t.shape, t.stride(), strict=True))) * t.element_size()
+        return Buffer(name, at, span, tuple(t.shape), tuple(t.stride()), t.element_size())
+
+    def address(self, name: str) -> int:
+        """Of the tensor's first element, in simulated memory."""
+        return self.base + self.buffers[name].at
+
+    def contents(self) -> list[bytes]:
+        """All of it as it is now."""
+        return [ctypes.string_at(self.base + block.at, block.size) for block in self._blocks.values()]
+
+    def store(self, contents: list[bytes]) -> None:
+        """What the kernels wrote, into the tensors."""
+        for block, content in zip(self._blocks.values(), contents, strict=True):
+            ctypes.memmove(block.address, content, block.size)
+
+    def describe(self, at: int, size: int) -> str:
+        """Where an access of `size` bytes at `at` lies, in words."""
+        best: tuple[int, str] | None = None
+        for b in self.buffers.values():
+            if b.at <= at < b.at + b.span:
+                return f"{b.name}[{', '.join(map(str, _position(b, at)))}]"
+            distance = b.at - at if at < b.at else at - (b.at + b.span)
+            side = f"{distance} bytes before the first element of {b.name}" if at < b.at else f"{distance} bytes past the end of {b.name}"
+            shape = "x".join(map(str, b.shape)) or "scalar"
+            if best is None or distance < best[0]:
+                best = distance, f"{side} ({shape}, {b.span} bytes)"
+        return best[1] if best else "no tensor"
+
+
+def _runs(b: Buffer) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Shape and strides with neighbouring dimensions joined and the last one of stride 1."""
+    dims = [(n, s) for n, s in zip(b.shape, b.strides, strict=True) if n != 1]
+    dims.sort(key=lambda d: -d[1])
+    joined: list[tuple[int, int]] = []
+    for n, s in dims:
+        if s == 0:
+            continue
+        if joined and joined[-1][1] == n * s:
+            joined[-1] = (joined[-1][0] * n, s)
+        else:
+            joined.append((n, s))
+    if not joined or joined[-1][1] != 1:
+        joined.append((1, 1))
+    return tuple(n for n, _ in joined), tuple(s for _, s in joined)
+
+
+def _position(b: Buffer, at: int) -> tuple[int, ...]:
+    """Indices of the element that holds the byte; of the one before it where it lies between elements."""
+    left = (at - b.at) // b.item
+    found = [0] * len(b.shape)
+    for i in sorted(range(len(b.shape)), key=lambda i: -b.strides[i]):
+        if b.strides[i] > 0:
+            found[i] = min(left // b.strides[i], b.shape[i] - 1)
+            left -= found[i] * b.strides[i]
+    return tuple(found)

@@ -1,0 +1,128 @@
+"""The built library from Python: its structures, memory and findings, by ctypes."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from rooftop.lab.simt.build import Library
+from rooftop.lab.simt.report import Index
+
+_U32, _U64 = ctypes.c_uint32, ctypes.c_uint64
+CTYPES: dict[str, Any] = {
+    "i32": ctypes.c_int32, "u32": _U32, "i64": ctypes.c_int64, "u64": _U64, "f32": ctypes.c_float, "f64": ctypes.c_double, "bool": ctypes.c_bool,
+    "ptr": _U64, "i16": ctypes.c_int16, "u16": ctypes.c_uint16, "i8": ctypes.c_int8, "u8": ctypes.c_uint8,
+}  # fmt: skip
+
+
+class Parameter(ctypes.Structure):
+    _fields_ = [("bytes", _U32), ("pointer", _U32), ("constant", _U32)]
+
+
+class Kernel(ctypes.Structure):
+    _fields_ = [("parameters", ctypes.POINTER(Parameter)), ("count", _U32), ("call", ctypes.c_void_p)]
+
+
+class Launch(ctypes.Structure):
+    _fields_ = [
+        ("grid", _U32 * 3), ("block", _U32 * 3), ("cluster", _U32 * 3), ("dynamic", _U32), ("cooperative", _U32), ("workers", _U32), ("unit_count", _U32),
+        ("poison", _U32), ("stack", _U32), ("seed", _U64), ("units", ctypes.POINTER(_U32)),
+    ]  # fmt: skip
+
+
+class RawFinding(ctypes.Structure):
+    _fields_ = [
+        ("kind", _U32), ("bytes", _U32), ("write", _U32), ("space", _U32), ("pc", _U64), ("other_pc", _U64), ("address", _U64), ("count", _U64),
+        ("block", _U32 * 3), ("thread", _U32 * 3), ("other_block", _U32 * 3), ("other_thread", _U32 * 3), ("detail", _U32 * 4),
+        ("has_other", _U32), ("unused", _U32), ("text", ctypes.c_char * 192),
+    ]  # fmt: skip
+
+
+class RawCount(ctypes.Structure):
+    _fields_ = [
+        ("site", _U64), ("space", _U32), ("op", _U32), ("width", _U32), ("contention", _U32), ("requests", _U64), ("lanes", _U64), ("sectors", _U64),
+        ("ideal_sectors", _U64), ("bytes_useful", _U64), ("wavefronts", _U64), ("ideal_wavefronts", _U64),
+    ]  # fmt: skip
+
+
+class Native:
+    """One loaded library. It holds one simulation at a time: callers take `lock`."""
+
+    def __init__(self, path: Path) -> None:
+        import threading
+
+        self.lock = threading.Lock()
+        self.path = path
+        self._library = ctypes.CDLL(str(path))
+        lib = self._library
+        lib.simt_arena.restype, lib.simt_arena.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
+        lib.simt_mark.argtypes = [ctypes.c_size_t, _U32, _U32, ctypes.POINTER(_U64), ctypes.POINTER(_U64), _U32]
+        lib.simt_run.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.POINTER(Launch)]
+        lib.simt_findings.argtypes = [ctypes.POINTER(ctypes.POINTER(RawFinding))]
+        lib.simt_printed.restype = ctypes.c_size_t
+        if lib.simt_finding_bytes() != ctypes.sizeof(RawFinding):
+            raise RuntimeError(f"{path} was built of another version of the engine")
+
+    def arena(self, size: int) -> int:
+        """The address of `size` bytes of zeroed global memory. Raises MemoryError."""
+        base = self._library.simt_arena(size)
+        if not base:
+            raise MemoryError(f"no address space for {size} bytes of simulated global memory")
+        return int(base)
+
+    def mark(self, at: int, item: int, shape: Sequence[int], strides: Sequence[int], bits: int) -> None:
+        n = len(shape)
+        self._library.simt_mark(at, item, n, (_U64 * max(n, 1))(*shape), (_U64 * max(n, 1))(*strides), bits)
+
+    def kernel(self, number: int) -> Kernel:
+        return Kernel.in_dll(self._library, f"simt_kernel_{number}")
+
+    def run(self, kernel: Kernel, cells: Sequence[Any], launch: Launch) -> int:
+        """0: it ran to its end; 1: a fault stopped it; 2: no memory for its threads."""
+        values = (ctypes.c_void_p * max(len(cells), 1))(*(ctypes.addressof(c) for c in cells))
+        return int(self._library.simt_run(ctypes.addressof(kernel), values, ctypes.byref(launch)))
+
+    def findings(self) -> list[RawFinding]:
+        at = ctypes.POINTER(RawFinding)()
+        n = self._library.simt_findings(ctypes.byref(at))
+        return [RawFinding.from_buffer_copy(at[i]) for i in range(n)]
+
+    def counts(self) -> list[RawCount]:
+        at = ctypes.POINTER(RawCount)()
+        n = self._library.simt_counts(ctypes.byref(at))
+        return [RawCount.from_buffer_copy(at[i]) for i in range(n)]
+
+    def widths(self, sites: Sequence[tuple[int, int, int, int]]) -> None:
+        """(site, number of its line, widest access of shared memory, of global memory in the GPU's machine code)."""
+        columns = [(_U32 * max(len(sites), 1))(*column) for column in zip(*sites, strict=True)] if sites else [(_U32 * 1)()] * 4
+        self._library.simt_widths(*columns, _U32(len(sites)))
+
+    def floats(self) -> tuple[int, int]:
+        fma, other = _U64(), _U64()
+        self._library.simt_floats(ctypes.byref(fma), ctypes.byref(other))
+        return fma.value, other.value
+
+    def printed(self) -> str:
+        at = ctypes.c_char_p()
+        n = self._library.simt_printed(ctypes.byref(at))
+        return ctypes.string_at(at, n).decode(errors="replace") if n else ""
+
+    def forget(self) -> None:
+        self._library.simt_forget()
+
+
+@lru_cache(maxsize=256)
+def load(path: Path) -> Native:
+    """The library, loaded once."""
+    return Native(path)
+
+
+def of(library: Library) -> Native:
+    return load(library.path)
+
+
+def index(values: Any) -> Index:
+    return (int(values[0]), int(values[1]), int(values[2]))

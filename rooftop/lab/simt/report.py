@@ -1,0 +1,100 @@
+"""What a simulation found: faults, counts by source line, results."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+KINDS = (  # in the order of the engine's `Kind`
+    "out-of-bounds", "misaligned", "uninitialised", "shared-race", "warp-race", "global-race", "barrier-divergence", "deadlock", "absent-lane",
+    "const-write", "missing-wait", "not-simulated", "assert",
+)  # fmt: skip
+Index = tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class Other:
+    """The other side of a race, or where the other threads wait. `thread` is None where only its block is known."""
+
+    file: str
+    line: int
+    text: str
+    block: Index | None = None
+    thread: Index | None = None
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One fault, at one line of the source: the first thread that showed it, and how often it was seen."""
+
+    kind: str
+    message: str
+    file: str
+    line: int
+    text: str
+    block: Index
+    thread: Index
+    other: Other | None = None
+    count: int = 1
+
+    def __str__(self) -> str:
+        where = f"{self.file}:{self.line}: {self.kind}: {self.message} [block {_index(self.block)}, thread {_index(self.thread)}]"
+        return where + (f"\n    {self.text.strip()}" if self.text.strip() else "")
+
+
+def _index(index: Index) -> str:
+    return f"({index[0]}, {index[1]}, {index[2]})"
+
+
+@dataclass(frozen=True)
+class LineCounts:
+    """Accesses of one source line to one kind of memory, summed over the blocks that were counted."""
+
+    file: str
+    line: int
+    text: str
+    space: str  # global | shared
+    op: str  # read | write | atomic
+    width: int  # bytes a thread, the widest
+    requests: int  # instructions of a warp
+    lanes: int = 0  # threads that took part, over all requests
+    sectors: int = 0  # of 32 bytes (global)
+    ideal_sectors: int = 0
+    bytes_useful: int = 0
+    wavefronts: int = 0  # (shared)
+    ideal_wavefronts: int = 0
+    contention: int = 0  # atomics: the most lanes on one address
+
+
+@dataclass(frozen=True)
+class Report:
+    """All that one simulation came to. `outputs`: the tensors it wrote, by name. `divergent`: (file, line) -> times a warp parted there."""
+
+    findings: tuple[Finding, ...] = ()
+    lines: tuple[LineCounts, ...] = ()
+    outputs: Mapping[str, Tensor] = field(default_factory=dict)
+    fma: int = 0
+    other_flops: int = 0
+    divergent: Mapping[tuple[str, int], int] = field(default_factory=dict)
+    threads: int = 0
+    blocks: int = 0  # that were run
+    grid_blocks: int = 0  # of all launches
+    seconds: float = 0.0
+    build_seconds: float = 0.0
+    printed: str = ""
+
+    @property
+    def clean(self) -> bool:
+        return not self.findings
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything but the outputs."""
+        return {
+            "findings": [asdict(f) for f in self.findings], "lines": [asdict(c) for c in self.lines], "fma": self.fma, "other_flops": self.other_flops,
+            "divergent": [{"file": f, "line": n, "count": c} for (f, n), c in self.divergent.items()], "threads": self.threads, "blocks": self.blocks,
+            "grid_blocks": self.grid_blocks, "seconds": self.seconds, "build_seconds": self.build_seconds, "printed": self.printed,
+        }  # fmt: skip

@@ -1,0 +1,308 @@
+"""Run launches of CUDA C++ on the CPU: build, lay out memory, run, read what was found."""
+
+from __future__ import annotations
+
+import ctypes
+import random
+import time
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from rooftop.lab import settings
+from rooftop.lab.compile import DEVICE_HEADERS
+from rooftop.lab.simt import counts, findings, native
+from rooftop.lab.simt.build import build, stack_bytes
+from rooftop.lab.simt.memory import Memory
+from rooftop.lab.simt.report import KINDS, Index, LineCounts, Report
+from rooftop.lab.spec import Case, Device, Launch, Problem
+
+if TYPE_CHECKING:
+    from rooftop.lab.subjects import Subject
+
+Mode = Literal["check", "count"]
+POISONS = (0xFF, 0xC3, 0x3C)  # of memory that nothing has written: NaN, then a negative and a positive number
+SAMPLE = 32  # blocks that are counted where nothing is said
+
+
+class LaunchError(ValueError):
+    """The arguments do not fit the kernel's parameters, or the geometry is none that a GPU takes."""
+
+
+def simulate(
+    source: Path | str,
+    entry: str,
+    memory: Mapping[str, Any],
+    *,
+    grid: Sequence[int],
+    block: Sequence[int],
+    arguments: Sequence[tuple[Any, str]],
+    shared: int = 0,
+    cluster: Sequence[int] = (1, 1, 1),
+    uninitialised: Collection[str] = (),
+    arch: int = 90,
+    mode: Mode = "check",
+    seed: int = 0,
+    schedules: int = 1,
+    blocks: int | None = None,
+) -> Report:
+    """Run one kernel of a source on the CPU.
+
+    source         a file, or the text itself
+    entry          the kernel's name expression: ``"softmax<float, 256>"``
+    memory         CPU tensors and numbers by name; the tensors that the kernel writes are written in place
+    arguments      (value, type) in order: a text names something in `memory`; types are "ptr", "i32", "u32", "i64", "u64", "f32", "f64", "bool"
+    uninitialised  names of tensors whose elements must not be read before they are written
+    schedules      how often it is run, each time in another order of its warps; `seed` gives the first
+    blocks         counting: how many blocks are run and counted, spread evenly over the grid (32 where None)
+
+    Tensors to which the kernel has only pointers to const must not be written. Raises CompileError, LaunchError, NoCompilerError."""
+    text, path = _source(source)
+    launch = Launch(
+        kernel=entry, grid=tuple(grid), block=tuple(block), cluster=tuple(cluster), shared=shared, types=tuple(kind for _, kind in arguments),
+        args={f"{i}": value for i, (value, _) in enumerate(arguments)},
+    )  # fmt: skip
+    return run_launches(
+        text, path, [launch], memory, uninitialised=uninitialised, arch=arch, mode=mode, seed=seed, schedules=schedules, blocks=blocks
+    )
+
+
+def _source(source: Path | str) -> tuple[str, str]:
+    if isinstance(source, Path) or ("\n" not in source and source.endswith((".cu", ".cuh"))):
+        return Path(source).read_text(encoding="utf-8"), str(source)
+    return source, "kernel.cu"
+
+
+def run_launches(
+    text: str,
+    path: str,
+    launches: Sequence[Launch],
+    memory: Mapping[str, Any],
+    *,
+    uninitialised: Collection[str] = (),
+    constant: Collection[str] | None = None,
+    arch: int = 90,
+    mode: Mode = "check",
+    seed: int = 0,
+    schedules: int = 1,
+    blocks: int | None = None,
+    folder: Path = DEVICE_HEADERS,
+    workers: int | None = None,
+    widen: bool = True,
+) -> Report:
+    """Run the launches of one call, in order, on the tensors of `memory`, which are written in place (by the first schedule).
+
+    `widen`: counting, accesses are as wide as NVRTC and ptxas make them at their line, where those can be asked; else as the source has them.
+    `constant`: tensors that must not be written; None: those that kernels have only pointers to const to."""
+    library = build(text, path=path, kernels=[x.kernel for x in launches], mode=mode, arch=arch, folder=folder)
+    lib = native.of(library)
+    tensors = {n: t for n, t in memory.items() if hasattr(t, "data_ptr")}
+    started = time.perf_counter()
+    with lib.lock:
+        for launch in launches:
+            _fits(lib.kernel(library.kernels[launch.kernel]), launch)
+        kept = _constants(lib, library.kernels, launches, tensors) if constant is None else set(constant)
+        lib.forget()
+        if mode == "count":
+            target = f"sm_{arch}a" if arch >= 90 else f"sm_{arch}"
+            counts.widen(lib, counts.machine_widths(lib.path, text, path, list(library.kernels), target) if widen else {})
+        ran = total = threads = 0
+        for schedule in range(schedules if mode == "check" else 1):
+            place = Memory(lib, tensors, uninitialised=uninitialised, constant=_apart(tensors, kept))
+            for launch in launches:
+                counted, of, status = _launch(
+                    lib, library.kernels, launch, place, memory, mode, seed + schedule, blocks, workers, POISONS[0], "this_grid" in text
+                )
+                ran, total, threads = ran + counted, total + of, threads + counted * _product(launch.block)
+                if status:
+                    break
+            if schedule == 0:
+                results = place.contents()
+        raw, printed = lib.findings(), lib.printed()
+        if any(KINDS[f.kind] == "uninitialised" for f in raw) and not _matters(lib, library.kernels, launches, memory, tensors, uninitialised, seed, text):
+            raw = [f for f in raw if KINDS[f.kind] != "uninitialised"]
+        place.store(results)
+        found = findings.read(lib, raw, place, {path: text})
+        lines: tuple[LineCounts, ...] = ()
+        fma, other = lib.floats()
+        divergent: Mapping[tuple[str, int], int] = {}
+        if mode == "count":
+            lines, divergent, more, others = counts.read(lib, {path: text})
+            fma, other = fma + more, other + others
+    return Report(
+        findings=found, lines=lines, outputs=tensors, fma=fma, other_flops=other, divergent=divergent, threads=threads, blocks=ran, grid_blocks=total,
+        seconds=time.perf_counter() - started, build_seconds=library.seconds, printed=printed,
+    )  # fmt: skip
+
+
+def _matters(
+    lib: native.Native, numbers: Mapping[str, int], launches: Sequence[Launch], memory: Mapping[str, Any], tensors: Mapping[str, Any],
+    uninitialised: Collection[str], seed: int, text: str,
+) -> bool:  # fmt: skip
+    """Whether anything comes of memory that was read before it was written: the same run with other contents there has other results.
+
+    A kernel may load what it never uses (the slice after the last one, the columns past the edge): that is no fault."""
+    seen: list[list[bytes]] = []
+    for poison in POISONS[1:]:
+        place = Memory(lib, tensors, uninitialised=uninitialised, poison=poison)
+        for launch in launches:
+            if _launch(lib, numbers, launch, place, memory, "check", seed, None, 1, poison, "this_grid" in text)[2]:
+                return True
+        seen.append(place.contents())
+    import numpy as np
+
+    first, second = POISONS[1:]
+    for one, two in zip(*seen, strict=True):
+        a, b = np.frombuffer(one, np.uint8), np.frombuffer(two, np.uint8)
+        if not bool(((a == b) | ((a == first) & (b == second))).all()):  # what is still poisoned, nobody wrote
+            return True
+    return False
+
+
+def _product(values: Sequence[int]) -> int:
+    n = 1
+    for value in values:
+        n *= value
+    return n
+
+
+def _three(values: Sequence[int]) -> Index:
+    x, y, z = (*values, 1, 1, 1)[:3]
+    return int(x), int(y), int(z)
+
+
+def _fits(kernel: native.Kernel, launch: Launch) -> None:
+    if kernel.count != len(launch.args):
+        raise LaunchError(f"{launch.kernel} has {kernel.count} parameters; {len(launch.args)} arguments are given")
+    for i, (name, kind) in enumerate(zip(launch.args, launch.types, strict=True)):
+        parameter = kernel.parameters[i]
+        size = ctypes.sizeof(native.CTYPES[kind])
+        if parameter.bytes != size or (kind == "ptr") != bool(parameter.pointer):
+            what = "a pointer" if parameter.pointer else f"{parameter.bytes} bytes"
+            raise LaunchError(f"{launch.kernel}: parameter {i + 1} is {what}; the argument {name} is {kind}")
+    grid, block, cluster = _three(launch.grid), _three(launch.block), _three(launch.cluster or (1,))
+    if not 1 <= _product(block) <= 1024:
+        raise LaunchError(f"{launch.kernel}: a block of {_product(block)} threads; it must be 1 to 1024")
+    if min(grid) < 1 or grid[0] > 2**31 - 1 or max(grid[1:]) > 65535:
+        raise LaunchError(f"{launch.kernel}: a grid of {grid}; it must be 1 to 2147483647, 65535, 65535")
+    if not 1 <= _product(cluster) <= 16 or any(g % c for g, c in zip(grid, cluster, strict=True)):
+        raise LaunchError(f"{launch.kernel}: a cluster of {cluster} in a grid of {grid}; clusters have 1 to 16 blocks and fill the grid")
+
+
+def _constants(lib: native.Native, numbers: Mapping[str, int], launches: Sequence[Launch], tensors: Mapping[str, Any]) -> set[str]:
+    """The tensors that no kernel has a pointer to that it may write through."""
+    written: set[str] = set()
+    for launch in launches:
+        kernel = lib.kernel(numbers[launch.kernel])
+        for i, value in enumerate(launch.args.values()):
+            if isinstance(value, str) and kernel.parameters[i].pointer and not kernel.parameters[i].constant:
+                written.add(value)
+    return set(tensors) - written
+
+
+def _apart(tensors: Mapping[str, Any], constant: set[str]) -> set[str]:
+    """Those of `constant` whose memory is not that of a tensor that may be written."""
+    written = {t.untyped_storage().data_ptr() for n, t in tensors.items() if n not in constant}
+    return {n for n in constant if tensors[n].untyped_storage().data_ptr() not in written}
+
+
+def _launch(
+    lib: native.Native, numbers: Mapping[str, int], launch: Launch, place: Memory, memory: Mapping[str, Any], mode: Mode, seed: int,
+    blocks: int | None, workers: int | None, poison: int, cooperative: bool,
+) -> tuple[int, int, int]:  # fmt: skip
+    """Blocks run, blocks of the grid, status."""
+    cells = []
+    for value, kind in zip(launch.args.values(), launch.types, strict=True):
+        given = memory.get(value, value) if isinstance(value, str) else value
+        if isinstance(given, str):
+            raise LaunchError(f"{launch.kernel}: the argument {given!r} is not in memory, which has {', '.join(memory)}")
+        cells.append(native.CTYPES[kind](place.address(value) if hasattr(given, "data_ptr") else 0 if given is None else given))
+    grid, cluster = _three(launch.grid), _three(launch.cluster or (1,))
+    total, in_cluster = _product(grid), _product(cluster)
+    units = total // in_cluster
+    chosen: list[int] | None = None
+    if mode == "count" and not cooperative:
+        wanted = max(1, (SAMPLE if blocks is None else blocks) // in_cluster)
+        if wanted < units:
+            chosen = sorted({i * units // wanted + random.Random(seed + i).randrange(max(units // wanted, 1)) for i in range(wanted)})
+    geometry = native.Launch(
+        grid=grid, block=_three(launch.block), cluster=cluster, dynamic=launch.shared, cooperative=int(cooperative),
+        workers=workers or settings.load().jobs, unit_count=len(chosen) if chosen else 0, seed=seed, poison=poison, stack=stack_bytes(lib.path),
+    )  # fmt: skip
+    if chosen is not None:
+        units_array = (ctypes.c_uint32 * len(chosen))(*chosen)
+        geometry.units = units_array
+    status = lib.run(lib.kernel(numbers[launch.kernel]), cells, geometry)
+    if status == 2:
+        raise MemoryError(f"no memory for the threads of {launch.kernel}")
+    return (len(chosen) * in_cluster if chosen is not None else total), total, status
+
+
+def run_rung(
+    subject: Subject, case: Case, *, mode: Mode = "check", seed: int = 0, schedules: int = 1, blocks: int | None = None, arch: int = 90
+) -> Report:
+    """One case of an op computed by an implementation in CUDA C++: fresh inputs, all launches; `outputs` has what it wrote.
+
+    Raises ValueError where the implementation cannot take the case or is not CUDA C++."""
+    import torch
+
+    from rooftop.lab.inputs import make
+    from rooftop.lab.spec import DTYPES, TARGETS
+
+    op, implementation = subject.op, subject.implementation
+    if implementation is None or implementation.head is None or implementation.backend != "cuda":
+        raise ValueError(f"{subject.name} is not CUDA C++: only that can be simulated")
+    device = TARGETS[max(arch, implementation.arch)]
+    if reason := subject.supports(case, device):
+        raise ValueError(f"{subject.name} cannot take {case.id}: {reason}")
+    tensors, options = make(op, case, "cpu", seed)
+    problem, seen = subject.kernel_problem(case, device)
+    copies = op.kernel_problem(problem) is None
+    given = {n: t.contiguous() if copies and t is not None else t for n, t in tensors.items()}
+    metas = {n: m for n, m in (op.contiguous(problem) if copies else problem).tensors if n in op.output_names and m is not None}
+    taken = {} if copies else op.taken(problem)
+    config, _ = implementation.resolve(seen)
+    launches = implementation.launches(seen, config)
+
+    def empty(meta: Any) -> Any:
+        memory = torch.full((max(meta.span, 1) * DTYPES[meta.dtype].bytes,), 0xFF, dtype=torch.uint8)
+        return memory.view(getattr(torch, DTYPES[meta.dtype].torch)).as_strided(meta.shape, meta.strides)
+
+    outputs = {n: empty(m) for n, m in metas.items()}
+    scratch = {n: empty(m) for n, m in implementation.scratch(seen, config).items()}
+    for name, source in taken.items():
+        outputs[name].copy_(given[source])
+        given[source] = outputs[name]
+    memory = {**given, **dict.fromkeys(op.output_names), **outputs, **scratch, **{n: options[n] for n in op.late}}
+    report = run_launches(
+        implementation.head.source, implementation.head.path, launches, memory, uninitialised=[n for n in (*outputs, *scratch) if n not in taken],
+        constant=[n for n in given if n not in op.mutates and n not in taken.values() and memory[n] is not None],
+        arch=device.arch, mode=mode, seed=seed, schedules=schedules, blocks=blocks,
+    )  # fmt: skip
+    from dataclasses import replace
+
+    return replace(report, outputs=outputs)
+
+
+class SimulatedFault(RuntimeError):
+    """A kernel did in the simulator what it must not do. `report` has all of it."""
+
+    def __init__(self, report: Report) -> None:
+        first = report.findings[0]
+        more = f" (and {len(report.findings) - 1} more)" if len(report.findings) > 1 else ""
+        super().__init__(f"{first}{more}")
+        self.report = report
+
+
+def run_simulator(subject: Subject, problem: Problem, launches: Sequence[Launch], memory: dict[str, Any], device: Device) -> None:
+    """Run launches of CUDA C++ on CPU memory, as the checker runs them on a GPU. Raises SimulatedFault where they do what they must not."""
+    assert subject.implementation is not None and subject.implementation.head is not None
+    head, op = subject.implementation.head, subject.op
+    inputs = {n for n in op.tensor_names if memory.get(n) is not None}
+    given = {memory[n].untyped_storage().data_ptr() for n in inputs}
+    fresh = [n for n, t in memory.items() if n not in inputs and hasattr(t, "data_ptr") and t.untyped_storage().data_ptr() not in given]
+    report = run_launches(
+        head.source, head.path, launches, memory, uninitialised=fresh, constant=[n for n in inputs if n not in op.mutates], arch=device.arch
+    )
+    if report.findings:
+        raise SimulatedFault(report)

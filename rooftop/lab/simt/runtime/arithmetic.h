@@ -1,0 +1,235 @@
+// Arithmetic that CUDA has and C++ has not: conversions, bit operations, fast mathematics, cache hints.
+#pragma once
+
+namespace simt {
+template <class To, class From>
+SIMT_INLINE To bits(From v) {
+    static_assert(sizeof(To) == sizeof(From), "the same number of bytes");
+    To r;
+    std::memcpy(&r, &v, sizeof r);
+    return r;
+}
+}  // namespace simt
+
+#define SIMT_PAIR(name, T, U) SIMT_INLINE T name(T a, U b)
+#define SIMT_MINMAX(A, B, R)                                                         \
+    SIMT_INLINE constexpr R min(A a, B b) { return static_cast<R>(b) < static_cast<R>(a) ? static_cast<R>(b) : static_cast<R>(a); } \
+    SIMT_INLINE constexpr R max(A a, B b) { return static_cast<R>(a) < static_cast<R>(b) ? static_cast<R>(b) : static_cast<R>(a); }
+SIMT_MINMAX(int, int, int)
+SIMT_MINMAX(unsigned, unsigned, unsigned)
+SIMT_MINMAX(int, unsigned, unsigned)
+SIMT_MINMAX(unsigned, int, unsigned)
+SIMT_MINMAX(long, long, long)
+SIMT_MINMAX(unsigned long, unsigned long, unsigned long)
+SIMT_MINMAX(long, unsigned long, unsigned long)
+SIMT_MINMAX(unsigned long, long, unsigned long)
+SIMT_MINMAX(long long, long long, long long)
+SIMT_MINMAX(unsigned long long, unsigned long long, unsigned long long)
+SIMT_MINMAX(long long, unsigned long long, unsigned long long)
+SIMT_MINMAX(unsigned long long, long long, unsigned long long)
+#undef SIMT_MINMAX
+SIMT_INLINE float min(float a, float b) { return fminf(a, b); }
+SIMT_INLINE float max(float a, float b) { return fmaxf(a, b); }
+SIMT_INLINE double min(double a, double b) { return fmin(a, b); }
+SIMT_INLINE double max(double a, double b) { return fmax(a, b); }
+SIMT_INLINE double min(float a, double b) { return fmin(a, b); }
+SIMT_INLINE double max(float a, double b) { return fmax(a, b); }
+SIMT_INLINE double min(double a, float b) { return fmin(a, b); }
+SIMT_INLINE double max(double a, float b) { return fmax(a, b); }
+SIMT_INLINE unsigned umin(unsigned a, unsigned b) { return a < b ? a : b; }
+SIMT_INLINE unsigned umax(unsigned a, unsigned b) { return a < b ? b : a; }
+using std::abs;
+using std::isfinite;
+using std::isinf;
+using std::isnan;
+using std::signbit;
+
+// -- bits ------------------------------------------------------------------------------------------------------------
+SIMT_INLINE int __float_as_int(float v) { return simt::bits<int>(v); }
+SIMT_INLINE unsigned __float_as_uint(float v) { return simt::bits<unsigned>(v); }
+SIMT_INLINE float __int_as_float(int v) { return simt::bits<float>(v); }
+SIMT_INLINE float __uint_as_float(unsigned v) { return simt::bits<float>(v); }
+SIMT_INLINE long long __double_as_longlong(double v) { return simt::bits<long long>(v); }
+SIMT_INLINE double __longlong_as_double(long long v) { return simt::bits<double>(v); }
+SIMT_INLINE int __double2hiint(double v) { return static_cast<int>(simt::bits<uint64_t>(v) >> 32); }
+SIMT_INLINE int __double2loint(double v) { return static_cast<int>(simt::bits<uint64_t>(v)); }
+SIMT_INLINE double __hiloint2double(int h, int l) { return simt::bits<double>(static_cast<uint64_t>(static_cast<unsigned>(h)) << 32 | static_cast<unsigned>(l)); }
+SIMT_INLINE int __popc(unsigned v) { return __builtin_popcount(v); }
+SIMT_INLINE int __popcll(unsigned long long v) { return __builtin_popcountll(v); }
+SIMT_INLINE int __clz(int v) { return v ? __builtin_clz(static_cast<unsigned>(v)) : 32; }
+SIMT_INLINE int __clzll(long long v) { return v ? __builtin_clzll(static_cast<unsigned long long>(v)) : 64; }
+SIMT_INLINE int __ffs(int v) { return __builtin_ffs(v); }
+SIMT_INLINE int __ffsll(long long v) { return __builtin_ffsll(v); }
+SIMT_INLINE unsigned __brev(unsigned v) {
+    v = __builtin_bswap32(v);
+    v = (v >> 4 & 0x0f0f0f0fu) | (v & 0x0f0f0f0fu) << 4;
+    v = (v >> 2 & 0x33333333u) | (v & 0x33333333u) << 2;
+    return (v >> 1 & 0x55555555u) | (v & 0x55555555u) << 1;
+}
+SIMT_INLINE unsigned long long __brevll(unsigned long long v) {
+    return static_cast<unsigned long long>(__brev(static_cast<unsigned>(v))) << 32 | __brev(static_cast<unsigned>(v >> 32));
+}
+SIMT_INLINE unsigned __byte_perm(unsigned a, unsigned b, unsigned select) {
+    const uint64_t both = static_cast<uint64_t>(b) << 32 | a;
+    unsigned r = 0;
+    for (int i = 0; i < 4; ++i) {
+        const unsigned s = select >> 4 * i & 15;
+        unsigned byte = static_cast<unsigned>(both >> 8 * (s & 7)) & 255;
+        if (s & 8) byte = byte & 128 ? 255 : 0;
+        r |= byte << 8 * i;
+    }
+    return r;
+}
+SIMT_INLINE unsigned __funnelshift_l(unsigned lo, unsigned hi, unsigned s) { return static_cast<unsigned>(((static_cast<uint64_t>(hi) << 32 | lo) << (s & 31)) >> 32); }
+SIMT_INLINE unsigned __funnelshift_r(unsigned lo, unsigned hi, unsigned s) { return static_cast<unsigned>((static_cast<uint64_t>(hi) << 32 | lo) >> (s & 31)); }
+SIMT_INLINE unsigned __funnelshift_lc(unsigned lo, unsigned hi, unsigned s) { return static_cast<unsigned>(((static_cast<uint64_t>(hi) << 32 | lo) << (s > 32 ? 32 : s)) >> 32); }
+SIMT_INLINE unsigned __funnelshift_rc(unsigned lo, unsigned hi, unsigned s) { return static_cast<unsigned>((static_cast<uint64_t>(hi) << 32 | lo) >> (s > 32 ? 32 : s)); }
+SIMT_INLINE int __mul24(int a, int b) { return static_cast<int>(static_cast<unsigned>((a << 8) >> 8) * static_cast<unsigned>((b << 8) >> 8)); }
+SIMT_INLINE unsigned __umul24(unsigned a, unsigned b) { return (a & 0xffffff) * (b & 0xffffff); }
+SIMT_INLINE int __mulhi(int a, int b) { return static_cast<int>(static_cast<int64_t>(a) * b >> 32); }
+SIMT_INLINE unsigned __umulhi(unsigned a, unsigned b) { return static_cast<unsigned>(static_cast<uint64_t>(a) * b >> 32); }
+SIMT_INLINE long long __mul64hi(long long a, long long b) { return static_cast<long long>(static_cast<__int128>(a) * b >> 64); }
+SIMT_INLINE unsigned long long __umul64hi(unsigned long long a, unsigned long long b) { return static_cast<unsigned long long>(static_cast<unsigned __int128>(a) * b >> 64); }
+SIMT_INLINE int __hadd(int a, int b) { return static_cast<int>((static_cast<int64_t>(a) + b) >> 1); }
+SIMT_INLINE unsigned __uhadd(unsigned a, unsigned b) { return static_cast<unsigned>((static_cast<uint64_t>(a) + b) >> 1); }
+SIMT_INLINE unsigned __sad(int a, int b, unsigned c) { return static_cast<unsigned>(a > b ? a - b : b - a) + c; }
+SIMT_INLINE int __dp4a(int a, int b, int c) {
+    for (int i = 0; i < 4; ++i) c += static_cast<int8_t>(a >> 8 * i) * static_cast<int8_t>(b >> 8 * i);
+    return c;
+}
+SIMT_INLINE unsigned __dp4a(unsigned a, unsigned b, unsigned c) {
+    for (int i = 0; i < 4; ++i) c += (a >> 8 * i & 255) * (b >> 8 * i & 255);
+    return c;
+}
+
+// -- conversions: rn to the nearest even, rz towards zero, ru up, rd down ---------------------------------------------------
+namespace simt {
+template <class I, class F>
+SIMT_INLINE I to_integer(F v) {   // saturating, NaN to 0, as the GPU converts
+    if (v != v) return 0;
+    if (v <= static_cast<F>(std::numeric_limits<I>::min())) return std::numeric_limits<I>::min();
+    if (v >= static_cast<F>(std::numeric_limits<I>::max())) return std::numeric_limits<I>::max();
+    return static_cast<I>(v);
+}
+template <class To, class From>
+SIMT_INLINE To down(From v) {     // the nearest To that is not above v
+    To r = static_cast<To>(v);
+    return static_cast<long double>(r) > static_cast<long double>(v) ? std::nextafter(r, -std::numeric_limits<To>::infinity()) : r;
+}
+template <class To, class From>
+SIMT_INLINE To up(From v) {
+    To r = static_cast<To>(v);
+    return static_cast<long double>(r) < static_cast<long double>(v) ? std::nextafter(r, std::numeric_limits<To>::infinity()) : r;
+}
+template <class To, class From>
+SIMT_INLINE To chop(From v) { return v < 0 ? up<To>(v) : down<To>(v); }
+}  // namespace simt
+#define SIMT_TO(F, f, I, i)                                                                       \
+    SIMT_INLINE I __##f##2##i##_rn(F v) { return simt::to_integer<I>(std::nearbyint(v)); }         \
+    SIMT_INLINE I __##f##2##i##_rz(F v) { return simt::to_integer<I>(std::trunc(v)); }             \
+    SIMT_INLINE I __##f##2##i##_ru(F v) { return simt::to_integer<I>(std::ceil(v)); }              \
+    SIMT_INLINE I __##f##2##i##_rd(F v) { return simt::to_integer<I>(std::floor(v)); }
+SIMT_TO(float, float, int, int)
+SIMT_TO(float, float, unsigned, uint)
+SIMT_TO(float, float, long long, ll)
+SIMT_TO(float, float, unsigned long long, ull)
+SIMT_TO(double, double, int, int)
+SIMT_TO(double, double, unsigned, uint)
+SIMT_TO(double, double, long long, ll)
+SIMT_TO(double, double, unsigned long long, ull)
+#undef SIMT_TO
+#define SIMT_FROM(I, i, F, f)                                                    \
+    SIMT_INLINE F __##i##2##f##_rn(I v) { return static_cast<F>(v); }             \
+    SIMT_INLINE F __##i##2##f##_rz(I v) { return simt::chop<F>(v); }              \
+    SIMT_INLINE F __##i##2##f##_ru(I v) { return simt::up<F>(v); }                \
+    SIMT_INLINE F __##i##2##f##_rd(I v) { return simt::down<F>(v); }
+SIMT_FROM(int, int, float, float)
+SIMT_FROM(unsigned, uint, float, float)
+SIMT_FROM(long long, ll, float, float)
+SIMT_FROM(unsigned long long, ull, float, float)
+SIMT_FROM(long long, ll, double, double)
+SIMT_FROM(unsigned long long, ull, double, double)
+SIMT_FROM(double, double, float, float)
+#undef SIMT_FROM
+SIMT_INLINE double __int2double_rn(int v) { return v; }
+SIMT_INLINE double __uint2double_rn(unsigned v) { return v; }
+
+// -- floats ------------------------------------------------------------------------------------------------------------
+SIMT_INLINE float __fadd_rn(float a, float b) { volatile float r = a + b; return r; }   // volatile: never contracted to an FMA
+SIMT_INLINE float __fsub_rn(float a, float b) { volatile float r = a - b; return r; }
+SIMT_INLINE float __fmul_rn(float a, float b) { volatile float r = a * b; return r; }
+SIMT_INLINE float __fmaf_rn(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
+SIMT_INLINE float __fdiv_rn(float a, float b) { return a / b; }
+SIMT_INLINE float __frcp_rn(float a) { return 1 / a; }
+SIMT_INLINE float __fsqrt_rn(float a) { return __builtin_sqrtf(a); }
+SIMT_INLINE float __frsqrt_rn(float a) { return static_cast<float>(1 / __builtin_sqrt(a)); }
+SIMT_INLINE double __dadd_rn(double a, double b) { volatile double r = a + b; return r; }
+SIMT_INLINE double __dmul_rn(double a, double b) { volatile double r = a * b; return r; }
+SIMT_INLINE double __fma_rn(double a, double b, double c) { return __builtin_fma(a, b, c); }
+SIMT_INLINE float rsqrtf(float x) { return 1 / __builtin_sqrtf(x); }
+SIMT_INLINE double rsqrt(double x) { return 1 / __builtin_sqrt(x); }
+SIMT_INLINE float rsqrt(float x) { return rsqrtf(x); }
+SIMT_INLINE float rcbrtf(float x) { return 1 / cbrtf(x); }
+// The C library has functions of these names that no header shows: ours go by others.
+#define __expf simt_expf
+#define __exp2f simt_exp2f
+#define __exp10f simt_exp10f
+#define __logf simt_logf
+#define __log2f simt_log2f
+#define __log10f simt_log10f
+#define __sinf simt_sinf
+#define __cosf simt_cosf
+#define __tanf simt_tanf
+#define __tanhf simt_tanhf
+#define __powf simt_powf
+#define __sincosf simt_sincosf
+SIMT_INLINE float __expf(float x) { return expf(x); }
+SIMT_INLINE float __exp2f(float x) { return exp2f(x); }
+SIMT_INLINE float __exp10f(float x) { return exp10f(x); }
+SIMT_INLINE float __logf(float x) { return logf(x); }
+SIMT_INLINE float __log2f(float x) { return log2f(x); }
+SIMT_INLINE float __log10f(float x) { return log10f(x); }
+SIMT_INLINE float __sinf(float x) { return sinf(x); }
+SIMT_INLINE float __cosf(float x) { return cosf(x); }
+SIMT_INLINE float __tanf(float x) { return tanf(x); }
+SIMT_INLINE float __tanhf(float x) { return tanhf(x); }
+SIMT_INLINE void __sincosf(float x, float* s, float* c) { *s = sinf(x), *c = cosf(x); }
+SIMT_INLINE float __powf(float a, float b) { return powf(a, b); }
+SIMT_INLINE float __fdividef(float a, float b) { return a / b; }
+SIMT_INLINE float fdividef(float a, float b) { return a / b; }
+SIMT_INLINE float __saturatef(float x) { return x > 0 ? x < 1 ? x : 1 : 0; }
+SIMT_INLINE float sinpif(float x) { return sinf(3.14159265358979f * x); }
+SIMT_INLINE float cospif(float x) { return cosf(3.14159265358979f * x); }
+SIMT_INLINE double sinpi(double x) { return sin(3.14159265358979323846 * x); }
+SIMT_INLINE double cospi(double x) { return cos(3.14159265358979323846 * x); }
+SIMT_INLINE float normcdff(float x) { return 0.5f * erfcf(-0.70710678118654752f * x); }
+SIMT_INLINE double normcdf(double x) { return 0.5 * erfc(-0.70710678118654752440 * x); }
+SIMT_INLINE float norm3df(float a, float b, float c) { return sqrtf(a * a + b * b + c * c); }
+SIMT_INLINE float rnorm3df(float a, float b, float c) { return 1 / norm3df(a, b, c); }
+
+// -- cache hints: the access itself, by its one instruction ------------------------------------------------------------------
+#define SIMT_HINT(name)                                                     \
+    template <class T>                                                      \
+    SIMT_INLINE T __ld##name(const T* p) { return *p; }
+SIMT_HINT(g)
+SIMT_HINT(cg)
+SIMT_HINT(ca)
+SIMT_HINT(cs)
+SIMT_HINT(lu)
+SIMT_HINT(cv)
+#undef SIMT_HINT
+#define SIMT_HINT(name)                                                     \
+    template <class T>                                                      \
+    SIMT_INLINE void __st##name(T* p, simt::same<T> v) { *p = v; }
+SIMT_HINT(wb)
+SIMT_HINT(cg)
+SIMT_HINT(cs)
+SIMT_HINT(wt)
+#undef SIMT_HINT
+#undef SIMT_PAIR
+SIMT_INLINE void __prefetch_global_l1(const void*) {}
+SIMT_INLINE void __prefetch_global_l2(const void*) {}
+template <class T>
+SIMT_INLINE T* __builtin_assume_aligned_simt(T* p, size_t) { return p; }
+#define __builtin_assume(x) ((x) ? void(0) : __builtin_unreachable())
+#define __assume(x) __builtin_assume(x)

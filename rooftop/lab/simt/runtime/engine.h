@@ -1,0 +1,224 @@
+// The engine's own structures: who runs where, what waits for what. Built once for checking and once for counting (SIMT_COUNT).
+#pragma once
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdarg>
+#include <deque>
+#include <mutex>
+#include <random>
+#include <sys/mman.h>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#define SIMT_ENGINE 1
+#include "simt.h"
+#undef printf
+#undef assert
+#include "fiber.h"
+
+namespace simt {
+
+typedef uint8_t u8;
+typedef uint16_t u16;
+typedef uint32_t u32;
+typedef uint64_t u64;
+
+enum Kind : u32 {   // in the order of rooftop/lab/simt/report.py's KINDS
+    OUT_OF_BOUNDS, MISALIGNED, UNINITIALISED, SHARED_RACE, WARP_RACE, GLOBAL_RACE, BARRIER_DIVERGENCE, DEADLOCK, ABSENT_LANE, CONST_WRITE,
+    MISSING_WAIT, NOT_SIMULATED, ASSERT,
+};
+
+struct Finding {    // as rooftop/lab/simt/native.py reads it
+    u32 kind, bytes, write, space;             // space: Memory
+    u64 pc, other_pc, address, count;          // address: global: from the arena's first byte; shared: from the block's
+    u32 block[3], thread[3], other_block[3], other_thread[3];
+    u32 detail[4];
+    u32 has_other, unused;
+    char text[192];
+};
+
+constexpr size_t STACK_ODD = 320;               // beside whole pages: the tops of a warp's stacks lie in different sets of the cache
+constexpr size_t SHARED_LIMIT = 227 << 10;     // bytes a block may have on sm_90
+constexpr size_t SHARED_STRIDE = 512 << 10;    // from one block's shared memory to the next of its cluster
+constexpr size_t SHARED_WORDS = SHARED_STRIDE / 4;
+constexpr u32 SHARED_GAP = 64;                 // bytes left free after each shared variable
+constexpr int EPOCH_SHIFT = 30, THREAD_SHIFT = 16;
+constexpr u64 LOW_MASK = (u64(1) << EPOCH_SHIFT) - 1;
+constexpr u32 CLOCK_LIMIT = 0x7fff;            // bit 0 of a stamp's low 16 says that the access was atomic, the rest is the lane's clock
+constexpr u32 CANARY = 0x51a7c0deu;
+
+struct Block;
+struct Warp;
+struct Unit;
+
+struct Copy {       // cp.async
+    char* to;
+    const char* from;
+    u32 bytes, filled;
+    u64 pc;
+    u8 early, data[16];
+};
+struct Copies {
+    std::vector<Copy> open;
+    std::deque<std::vector<Copy>> groups;
+};
+
+enum State : u8 { READY, AT_COLLECTIVE, AT_BARRIER, AT_CLUSTER, AT_GRID, AT_MASK, DONE };
+
+struct Event {      // counting: one access (or place in the code) of one lane
+    u64 address;
+    u32 site;       // return address, from the library's first byte
+    u8 bytes, kind; // kind: 0 read, 1 write, 2 atomic, 3 place, 4 warp barrier
+    u16 space;
+};
+
+struct Fiber {
+    void* sp;
+    Block* block;
+    Warp* warp;
+    char* bottom;
+    uint3 tid;
+    u32 lane, number;              // number: in the unit
+    State state;
+    u8 barrier;
+    bool fenced, ordered;
+    u32 spins, mask, cluster_phase;
+    u64 low;                       // thread << 16 | clock << 1
+    Combine combine;
+    void* record;
+    u64 pc, last;                  // where it waits or waited; its last access
+    u64 outside, index;            // checking: where an index left its array's type, and its value
+    const char* array;
+    struct Suspect* suspect;       // checking: a write that is a race if it changes what is there
+    u64 barriers;                  // a few bits of each barrier it has come to
+    int result;                    // of the barrier it came from,
+    u32 met;                       // and how many met there
+    Copies* copies;
+    std::vector<Event> trace;
+};
+
+struct Pending {
+    u32 mask, arrived;
+    Combine combine;
+    bool ordered;
+    u64 pc;                        // of the first to come
+};
+
+struct Warp {
+    Block* block;
+    Fiber* lanes;
+    u32 index, valid, ready, exited, rotate;
+    bool queued;
+    u32 at[16];                    // lanes that wait at each of the block's barriers
+    std::vector<Pending> pending;
+    u16 clocks[32][32];            // what a lane knows of another: accesses up to this clock came before
+    u16 knows[32];                 // and a warp of another warp
+};
+
+struct Barrier {
+    u32 arrived, expected, yes;
+    bool reduces;
+    u64 pc;
+};
+
+struct Block {
+    Unit* unit;
+    uint3 index;
+    u32 linear, rank, live, threads;
+    std::vector<Warp> warps;
+    Barrier barriers[16];
+    u64 epoch, start;              // shifted by EPOCH_SHIFT
+    char* shared;
+};
+
+struct MBarrier {   // its words lie in shared memory; what they mean is kept here
+    u32 count, pending;
+    u64 phase;
+    u16 now[32], past[32];         // what its arrivals release, by warp: of the phase that is open, and of those that are over
+};
+
+struct Unit {       // the blocks that run together: a cluster, or the whole grid of a cooperative launch
+    std::vector<Block> blocks;
+    std::vector<Fiber> fibers;
+    u32 live;
+    u32 cluster_blocks;            // blocks of one cluster
+    std::vector<u32> cluster_arrived, cluster_phase, cluster_live;   // of each cluster
+    u64 cluster_epoch;
+    u32 grid_arrived;
+    std::unordered_map<const void*, MBarrier> mbarriers;
+    std::unordered_map<u64, MBarrier> releases;
+};
+
+struct Launch {
+    dim3 grid, block, cluster;
+    u32 dynamic;                   // bytes of dynamic shared memory
+    size_t stack;                  // bytes of a thread's stack
+    u32 cooperative, workers, poison;
+    u64 seed;
+    void (*call)(void**);
+    void** values;
+    const u32* units;              // which to run, or null: all
+    u32 unit_count;
+    u32 number;                    // of the launch, from 1
+    u32 me0;                       // the first of the tags of its clusters
+    std::atomic<u32> next{0}, stop{0}, idle{0}, active{0};   // idle: workers whose threads all wait, of those that are active
+    std::mutex mutex;              // of `shared_at`
+    u32 shared_at = 0;             // where the next static variable goes
+    std::vector<std::pair<u32, u32>> shared_ranges;
+};
+
+struct Worker {
+    void* main = nullptr;
+    Fiber* current = nullptr;
+    Warp* running = nullptr;
+    Unit* unit = nullptr;
+    Launch* launch = nullptr;
+    char *shared = nullptr, *stacks = nullptr;
+    size_t shared_bytes = 0, stack_bytes = 0;
+    u32 me = 0;                    // tag of the cluster in the shadow of global memory
+    std::vector<Warp*> queue;
+    u64 random = 0, epoch = 1, pauses = 0, steps = 0;
+    bool idle = false;
+    std::chrono::steady_clock::time_point idle_since;
+    std::unordered_map<u64, u32> known;
+    std::vector<Finding> findings;
+    u32 shared_known = 0;          // how many of the launch's ranges are marked in the shadow
+    u64 fma = 0, flops = 0;
+    struct Mode* mode = nullptr;
+};
+
+extern __thread Worker* worker __attribute__((tls_model("initial-exec"), visibility("hidden")));
+extern char *arena, *arena_end;
+extern "C" char __ehdr_start __attribute__((visibility("hidden")));
+extern "C" char _end __attribute__((visibility("hidden")));
+
+inline u64 here(void* return_address) { return reinterpret_cast<u64>(return_address) - reinterpret_cast<u64>(&__ehdr_start); }
+#define SIMT_PC() simt::here(__builtin_return_address(0))
+
+Finding* report(Worker& w, const Fiber& f, Kind kind, u64 pc, u64 other_pc = 0);   // null: already known
+void other_thread(Worker& w, Finding& found, u32 thread);
+[[noreturn]] void die(Worker& w);
+void yield(Worker& w, Fiber& f);
+void pause_at(u64 pc);
+
+inline u64 next_random(Worker& w) {
+    w.random ^= w.random << 13, w.random ^= w.random >> 7, w.random ^= w.random << 17;
+    return w.random;
+}
+
+// -- what checking and counting each do in their own way --------------------------------------------------------------------
+void mode_launch(Launch& l);
+void mode_worker(Worker& w, bool begins);
+void mode_unit(Worker& w, Unit& u, bool begins);
+void mode_stall(Worker& w, Warp& warp);                        // no lane of the warp can run
+void mode_sync(Worker& w, Fiber& f);                           // the fiber reaches a point that others wait at
+void mode_shared_range(Worker& w, u32 from, u32 bytes);
+void mode_access(Worker& w, const void* p, u32 bytes, bool write, u64 pc);
+void mode_atomic(Worker& w, void* p, u32 bytes, int kind, u64 pc);
+void mode_copy_begin(Worker& w, Copy& c);
+void mode_copy_end(Worker& w, Copy& c);
+void mode_new_grid_phase(Launch& l);
+void mode_misaligned(Worker& w, const void* p, u32 bytes, u64 pc);
+}  // namespace simt

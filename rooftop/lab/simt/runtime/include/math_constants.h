@@ -1,0 +1,19 @@
+#pragma once
+#define CUDART_INF_F __builtin_inff()
+#define CUDART_NAN_F __builtin_nanf("")
+#define CUDART_INF __builtin_inf()
+#define CUDART_NAN __builtin_nan("")
+#define CUDART_MIN_DENORM_F 1.4012984643e-45f
+#define CUDART_MAX_NORMAL_F 3.4028234664e38f
+#define CUDART_NEG_ZERO_F (-0.0f)
+#define CUDART_ZERO_F 0.0f
+#define CUDART_ONE_F 1.0f
+#define CUDART_SQRT_HALF_F 0.707106781f
+#define CUDART_SQRT_TWO_F 1.414213562f
+#define CUDART_PI_F 3.141592654f
+#define CUDART_PI 3.1415926535897931
+#define CUDART_L2E_F 1.442695041f
+#define CUDART_LN2_F 0.693147181f
+#define CUDART_L2E 1.4426950408889634
+#define CUDART_LN2 0.69314718055994531
+#define CUDART_TWO_TO_23_F 8388608.0f

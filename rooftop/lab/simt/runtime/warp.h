@@ -1,0 +1,163 @@
+// Barriers of a block and the collectives of a warp.
+#pragma once
+
+SIMT_INLINE void __syncthreads() { simt::block_barrier(0, 0, simt::PLAIN, 0); }
+SIMT_INLINE int __syncthreads_count(int p) { return simt::block_barrier(0, 0, simt::COUNT, p); }
+SIMT_INLINE int __syncthreads_and(int p) { return simt::block_barrier(0, 0, simt::AND, p); }
+SIMT_INLINE int __syncthreads_or(int p) { return simt::block_barrier(0, 0, simt::OR, p); }
+SIMT_INLINE void __barrier_sync(unsigned id) { simt::block_barrier(static_cast<int>(id), 0, simt::PLAIN, 0); }
+SIMT_INLINE void __barrier_sync_count(unsigned id, unsigned n) { simt::block_barrier(static_cast<int>(id), static_cast<int>(n), simt::PLAIN, 0); }
+SIMT_INLINE void __threadfence() { simt::fence(); }
+SIMT_INLINE void __threadfence_system() { simt::fence(); }
+SIMT_INLINE void __threadfence_block() { simt::fence(); }
+SIMT_INLINE void __nanosleep(unsigned) { simt::pause(); }
+SIMT_INLINE long long clock64() { return simt::clock_now(); }
+#define clock() static_cast<int>(simt::clock_now())
+SIMT_INLINE unsigned long long globaltimer() { return simt::clock_now(); }
+SIMT_INLINE unsigned __activemask() { return simt::active_mask(); }
+SIMT_INLINE bool __isShared(const void* p) { return simt::is_shared(p); }
+SIMT_INLINE bool __isGlobal(const void* p) { return simt::memory_of(p) == simt::GLOBAL; }
+SIMT_INLINE size_t __cvta_generic_to_shared(const void* p) { return simt::shared_address(p); }
+SIMT_INLINE void* __cvta_shared_to_generic(size_t a) { return simt::shared_pointer(static_cast<unsigned>(a)); }
+SIMT_INLINE size_t __cvta_generic_to_global(const void* p) { return reinterpret_cast<size_t>(p); }
+
+namespace simt {
+
+template <class T>
+struct Shuffle {
+    T in, out;
+    int source;        // lane, or -1: keeps its own
+};
+template <class T>
+SIMT_PLAIN void shuffle_all(Group& g) {
+    for (unsigned todo = g.mask; todo; todo &= todo - 1) {
+        const int lane = __builtin_ctz(todo);
+        Shuffle<T>& mine = *static_cast<Shuffle<T>*>(g.record[lane]);
+        if (mine.source < 0) {
+            mine.out = mine.in;
+        } else if (g.mask >> mine.source & 1) {
+            mine.out = static_cast<Shuffle<T>*>(g.record[mine.source])->in;
+        } else {
+            mine.out = mine.in;
+            absent_lane(g, lane, mine.source, g.mask);
+        }
+    }
+}
+template <class T>
+SIMT_INLINE T shuffle(unsigned mask, T value, int source) {
+    static_assert(std::is_trivially_copyable_v<T>, "a shuffle moves bits");
+    Shuffle<T> record;
+    record.in = value;
+    record.source = source;
+    collective(mask, shuffle_all<T>, &record, false);
+    return record.out;
+}
+
+struct Vote {
+    unsigned in, out, every;
+};
+SIMT_PLAIN inline void ballot_all(Group& g) {
+    unsigned yes = 0;
+    for (unsigned todo = g.mask; todo; todo &= todo - 1)
+        if (const int lane = __builtin_ctz(todo); static_cast<Vote*>(g.record[lane])->in) yes |= 1u << lane;
+    for (unsigned todo = g.mask; todo; todo &= todo - 1) {
+        Vote& mine = *static_cast<Vote*>(g.record[__builtin_ctz(todo)]);
+        mine.out = yes, mine.every = yes == g.mask;
+    }
+}
+SIMT_INLINE Vote vote(unsigned mask, bool yes) {
+    Vote record = {yes, 0, 0};
+    collective(mask, ballot_all, &record, false);
+    return record;
+}
+SIMT_PLAIN inline void nothing(Group&) {}
+
+template <class T>
+struct Match {
+    T in;
+    unsigned same;
+    int all;
+};
+template <class T>
+SIMT_PLAIN void match_all(Group& g) {
+    for (unsigned todo = g.mask; todo; todo &= todo - 1) {
+        Match<T>& mine = *static_cast<Match<T>*>(g.record[__builtin_ctz(todo)]);
+        mine.same = 0;
+        for (unsigned others = g.mask; others; others &= others - 1)
+            if (const int lane = __builtin_ctz(others); !std::memcmp(&static_cast<Match<T>*>(g.record[lane])->in, &mine.in, sizeof(T))) mine.same |= 1u << lane;
+        mine.all = mine.same == g.mask;
+    }
+}
+
+struct Add { template <class T> static T of(T a, T b) { return a + b; } };
+struct Min { template <class T> static T of(T a, T b) { return b < a ? b : a; } };
+struct Max { template <class T> static T of(T a, T b) { return a < b ? b : a; } };
+struct BitAnd { template <class T> static T of(T a, T b) { return a & b; } };
+struct BitOr { template <class T> static T of(T a, T b) { return a | b; } };
+struct BitXor { template <class T> static T of(T a, T b) { return a ^ b; } };
+template <class T, class F>
+SIMT_PLAIN void reduce_all(Group& g) {
+    T total{};
+    bool first = true;
+    for (unsigned todo = g.mask; todo; todo &= todo - 1) {
+        const T v = *static_cast<T*>(g.record[__builtin_ctz(todo)]);
+        total = first ? v : F::of(total, v);
+        first = false;
+    }
+    for (unsigned todo = g.mask; todo; todo &= todo - 1) *static_cast<T*>(g.record[__builtin_ctz(todo)]) = total;
+}
+template <class F, class T>
+SIMT_INLINE T reduce(unsigned mask, T v) {
+    collective(mask, reduce_all<T, F>, &v, false);
+    return v;
+}
+}  // namespace simt
+
+SIMT_INLINE void __syncwarp(unsigned mask = ~0u) {
+    char none;
+    simt::collective(mask, simt::nothing, &none, true);
+}
+template <class T>
+SIMT_INLINE T __shfl_sync(unsigned mask, T v, int source, int width = 32) {
+    return simt::shuffle(mask, v, static_cast<int>((simt::lane_index() & ~(width - 1)) | (source & (width - 1))));
+}
+template <class T>
+SIMT_INLINE T __shfl_xor_sync(unsigned mask, T v, int flip, int width = 32) {
+    const int lane = static_cast<int>(simt::lane_index()), source = lane ^ flip;
+    return simt::shuffle(mask, v, (source & ~(width - 1)) > (lane & ~(width - 1)) || source > 31 ? -1 : source);
+}
+template <class T>
+SIMT_INLINE T __shfl_down_sync(unsigned mask, T v, unsigned by, int width = 32) {
+    const int lane = static_cast<int>(simt::lane_index());
+    return simt::shuffle(mask, v, (lane & (width - 1)) + static_cast<int>(by) >= width ? -1 : lane + static_cast<int>(by));
+}
+template <class T>
+SIMT_INLINE T __shfl_up_sync(unsigned mask, T v, unsigned by, int width = 32) {
+    const int lane = static_cast<int>(simt::lane_index());
+    return simt::shuffle(mask, v, (lane & (width - 1)) < static_cast<int>(by) ? -1 : lane - static_cast<int>(by));
+}
+SIMT_INLINE unsigned __ballot_sync(unsigned mask, int p) { return simt::vote(mask, p != 0).out; }
+SIMT_INLINE int __any_sync(unsigned mask, int p) { return simt::vote(mask, p != 0).out != 0; }
+SIMT_INLINE int __all_sync(unsigned mask, int p) { return static_cast<int>(simt::vote(mask, p != 0).every); }
+template <class T>
+SIMT_INLINE unsigned __match_any_sync(unsigned mask, T v) {
+    simt::Match<T> record = {v, 0, 0};
+    simt::collective(mask, simt::match_all<T>, &record, false);
+    return record.same;
+}
+template <class T>
+SIMT_INLINE unsigned __match_all_sync(unsigned mask, T v, int* all) {
+    simt::Match<T> record = {v, 0, 0};
+    simt::collective(mask, simt::match_all<T>, &record, false);
+    *all = record.all;
+    return record.all ? mask : 0;
+}
+SIMT_INLINE unsigned __reduce_add_sync(unsigned m, unsigned v) { return simt::reduce<simt::Add>(m, v); }
+SIMT_INLINE int __reduce_add_sync(unsigned m, int v) { return simt::reduce<simt::Add>(m, v); }
+SIMT_INLINE unsigned __reduce_min_sync(unsigned m, unsigned v) { return simt::reduce<simt::Min>(m, v); }
+SIMT_INLINE int __reduce_min_sync(unsigned m, int v) { return simt::reduce<simt::Min>(m, v); }
+SIMT_INLINE unsigned __reduce_max_sync(unsigned m, unsigned v) { return simt::reduce<simt::Max>(m, v); }
+SIMT_INLINE int __reduce_max_sync(unsigned m, int v) { return simt::reduce<simt::Max>(m, v); }
+SIMT_INLINE unsigned __reduce_and_sync(unsigned m, unsigned v) { return simt::reduce<simt::BitAnd>(m, v); }
+SIMT_INLINE unsigned __reduce_or_sync(unsigned m, unsigned v) { return simt::reduce<simt::BitOr>(m, v); }
+SIMT_INLINE unsigned __reduce_xor_sync(unsigned m, unsigned v) { return simt::reduce<simt::BitXor>(m, v); }

@@ -1,0 +1,274 @@
+"""CUDA C++ to C++ that the host's compiler takes: what macros cannot do, line for line."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from rooftop.lab.simt import ptx
+
+_TOKEN = re.compile(
+    r"(?P<space>[ \t\r\f\v]+|\\\n)|(?P<newline>\n)|(?P<comment>//[^\n]*|/\*.*?\*/)|(?P<raw>R\"\(.*?\)\")|(?P<string>\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*')"
+    r"|(?P<word>[A-Za-z_]\w*)|(?P<number>\.?\d(?:[eEpP][+-]|[\w.'])*)|(?P<symbol>::|->|<<<|>>>|<<=|>>=|<<|[-+*/%&|^=!<>]=|&&|\|\||\+\+|--|.)",
+    re.S,
+)
+MARK = "/simulated:/"  # before the shown path of a source in debug information, which else would put a folder before it
+_UNROLL = re.compile(r"\s*#\s*pragma\s+unroll\s*\(?\s*(\d*)\s*\)?\s*(?://.*)?$", re.S)
+MOST = 256  # times that a loop marked for unrolling, without a number, is
+_OPEN, _CLOSE = "([{", ")]}"
+
+
+class TranslateError(ValueError):
+    """The source uses a form that this step cannot read; the text names file and line."""
+
+
+@dataclass
+class _Token:
+    kind: str
+    text: str
+    line: int
+
+
+def _tokens(text: str) -> list[_Token]:
+    found, line = [], 1
+    at_start = True
+    position = 0
+    while position < len(text):
+        if at_start and (match := re.compile(r"[ \t]*#(?:[^\n\\]|\\\n|\\.)*").match(text, position)):
+            kind = "directive"
+        else:
+            match = _TOKEN.match(text, position)
+            assert match is not None and match.lastgroup is not None  # the last alternative takes any character
+            kind = match.lastgroup
+        found.append(_Token(kind, match[0], line))
+        line += match[0].count("\n")
+        at_start = kind == "newline" or (at_start and kind in ("space", "comment"))
+        position = match.end()
+    return found
+
+
+def translate(text: str, path: str, *, unroll: bool = False) -> str:
+    """`text` in C++, beginning with a `#line` that names `path`; every line stays where it was. `unroll`: loops so marked, in g++'s words.
+
+    Raises TranslateError for a declaration of shared memory or inline PTX that cannot be read."""
+    path = MARK + path
+    return f'#line 1 "{path}"\n' + "".join(_Translator(_tokens(text), path, unroll).run())
+
+
+class _Translator:
+    def __init__(self, tokens: list[_Token], path: str, unroll: bool) -> None:
+        self.tokens, self.path, self.at, self.unroll = tokens, path, 0, unroll
+        self.scopes: list[bool] = []  # for each open brace, whether it is a namespace's
+        self.recent: list[str] = []  # the last words before a brace
+
+    def run(self) -> Iterator[str]:
+        while self.at < len(self.tokens):
+            token = self.tokens[self.at]
+            if token.kind == "word":
+                if token.text == "__shared__":
+                    yield self._shared(extern=False)
+                    continue
+                if token.text == "extern" and self._next_word(self.at + 1) == "__shared__":
+                    self.at = self._find(self.at + 1)
+                    yield self._shared(extern=True)
+                    continue
+                if token.text in ("asm", "__asm__", "__asm"):
+                    yield self._asm()
+                    continue
+                if token.text == "__noinline__":
+                    self.at += 1
+                    yield "__attribute__((noinline))"
+                    continue
+            if self.unroll and token.kind == "directive" and (made := self._unrolled(token)):
+                self.at += 1
+                yield made
+                continue
+            if token.kind == "symbol":
+                if token.text == "{":
+                    self.scopes.append("namespace" in self.recent or self.recent[-2:-1] == ["extern"])
+                elif token.text == "}" and self.scopes:
+                    self.scopes.pop()
+                elif token.text == "<<<":
+                    where = f"{self.path.removeprefix(MARK)}:{token.line}"
+                    raise TranslateError(f"{where}: a launch <<<...>>> in the source: the simulator runs one kernel at a time")
+            if token.kind in ("word", "string", "symbol"):
+                self.recent = [] if token.text in ("{", "}", ";") else [*self.recent[-7:], token.text]
+            self.at += 1
+            yield token.text
+
+    def _unrolled(self, token: _Token) -> str:
+        match = _UNROLL.match(token.text)
+        if not match or self._next_word(self.at + 1) not in ("for", "while", "do"):
+            return ""
+        return f"#pragma GCC unroll {match[1] or MOST}" + "\n" * token.text.count("\n")
+
+    def _find(self, at: int) -> int:
+        """The next token that is neither space nor comment."""
+        while at < len(self.tokens) and self.tokens[at].kind in ("space", "newline", "comment"):
+            at += 1
+        return at
+
+    def _next_word(self, at: int) -> str:
+        at = self._find(at)
+        return self.tokens[at].text if at < len(self.tokens) else ""
+
+    def _until(self, at: int, end: str) -> int:
+        """The index of `end` at the depth of `at`."""
+        depth = 0
+        while at < len(self.tokens):
+            text = self.tokens[at].text
+            if self.tokens[at].kind == "symbol":
+                if depth == 0 and text == end:
+                    return at
+                depth += (text in _OPEN) - (text in _CLOSE)
+            at += 1
+        raise TranslateError(f"{self.path.removeprefix(MARK)}:{self.tokens[-1].line}: the file ends before a {end!r}")
+
+    # -- shared memory ------------------------------------------------------------------------------------------------
+
+    def _shared(self, extern: bool) -> str:
+        first = self.tokens[self.at]
+        end = self._until(self.at, ";")
+        body = [t for t in self.tokens[self.at + 1 : end] if t.kind != "comment"]
+        newlines = "\n" * sum(t.text.count("\n") for t in self.tokens[self.at : end])
+        self.at = end + 1
+        kept, align = _attributes(body)
+        extern = extern or any(t.text == "extern" for t in kept)
+        kept = [t for t in kept if t.text not in ("static", "extern", "inline")]
+        declarators = _declarators(kept)
+        if not declarators:
+            raise TranslateError(f"{self.path.removeprefix(MARK)}:{first.line}: no name in this declaration of shared memory")
+        type_text = "".join(t.text for t in kept[: declarators[0][1]]).replace("\n", " ").strip()
+        outside = all(self.scopes)
+        made = []
+        for name, at, stop in declarators:
+            declarator = "".join(t.text for t in kept[at:stop]).replace("\n", " ").strip()
+            if extern:
+                if outside:
+                    made.append((name, f"(static_cast<{type_text}*>(simt::dynamic_shared()))"))
+                else:
+                    made.append((name, f"{type_text}* const {name} = static_cast<{type_text}*>(simt::dynamic_shared());"))
+                continue
+            kind = f"simt_type_{name}"
+            typedef = f"typedef {type_text} {declarator.replace(name, kind, 1)};"
+            alignment = f"(alignof({kind}) < ({align}) ? ({align}) : alignof({kind}))" if align else f"alignof({kind})"
+            found = f"static_cast<{kind}*>(simt::shared_variable({{}}, sizeof({kind}), {alignment}))"
+            if outside:
+                site = f"simt_site_{name}"
+                made.append((name, f"{typedef} static simt::SharedSite {site};|(*{found.format(site)})"))
+            else:
+                site = f"simt_site_{name}"
+                made.append((name, f"{typedef} static simt::SharedSite {site}; {kind}& {name} = *{found.format(site)};"))
+        if not outside:
+            return " ".join(text for _, text in made) + newlines
+        lines = []
+        for name, text in made:  # at the level of the file a name stands for a call
+            before, _, value = text.rpartition("|")
+            lines.append(f"{before}\n#define {name} {value}\n")
+        return "\n".join(lines) + f'#line {first.line + len(newlines)} "{self.path}"\n'
+
+    # -- inline PTX -----------------------------------------------------------------------------------------------------
+
+    def _asm(self) -> str:
+        first = self.tokens[self.at]
+        at = self._find(self.at + 1)
+        while self.tokens[at].text in ("volatile", "__volatile__", "goto"):
+            at = self._find(at + 1)
+        if self.tokens[at].text != "(":
+            self.at += 1
+            return first.text
+        end = self._until(at + 1, ")")
+        body = self.tokens[at + 1 : end]
+        newlines = "\n" * sum(t.text.count("\n") for t in self.tokens[self.at : end])
+        self.at = end + 1
+        sections: list[list[_Token]] = [[]]
+        depth = 0
+        for token in body:
+            if token.kind == "symbol":
+                if depth == 0 and token.text in (":", "::"):
+                    sections += [[] for _ in token.text]
+                    continue
+                depth += (token.text in _OPEN) - (token.text in _CLOSE)
+            if token.kind not in ("comment", "newline"):
+                sections[-1].append(token)
+        template = "".join(_unquote(t.text) for t in sections[0] if t.kind in ("string", "raw"))
+        operands = [ptx.Operand(c, e) for section in sections[1:3] for c, e in _operands(section)]
+        return ptx.translate(template, operands, f"{self.path.removeprefix(MARK)}:{first.line}") + newlines
+
+
+def _unquote(text: str) -> str:
+    if text.startswith('R"('):
+        return text[3:-2]
+    return text[1:-1].replace("\\n", "\n").replace("\\t", "\t").replace('\\"', '"').replace("\\\\", "\\")
+
+
+def _operands(tokens: list[_Token]) -> Iterator[tuple[str, str]]:
+    """Constraint and expression of each operand of one section."""
+    depth, constraint, expression = 0, "", ""
+    for token in [*tokens, _Token("symbol", ",", 0)]:
+        if token.kind == "symbol" and token.text == "," and depth == 0:
+            if constraint:
+                yield constraint, expression
+            constraint, expression = "", ""
+            continue
+        if token.kind == "symbol" and token.text in _OPEN:
+            depth += 1
+            if depth == 1:
+                continue
+        if token.kind == "symbol" and token.text in _CLOSE:
+            depth -= 1
+            if depth == 0:
+                continue
+        if depth == 0:
+            constraint += _unquote(token.text) if token.kind == "string" else ""
+        else:
+            expression += token.text
+
+
+def _attributes(tokens: list[_Token]) -> tuple[list[_Token], str]:
+    """The declaration without its attributes, and the alignment that they ask for."""
+    kept: list[_Token] = []
+    align, at = "", 0
+    while at < len(tokens):
+        if tokens[at].text in ("__align__", "alignas", "__attribute__"):
+            start = next(i for i in range(at, len(tokens)) if tokens[i].text == "(")
+            depth, end = 0, start
+            for end in range(start, len(tokens)):
+                depth += (tokens[end].text == "(") - (tokens[end].text == ")")
+                if depth == 0:
+                    break
+            inside = "".join(t.text for t in tokens[start + 1 : end])
+            if match := re.search(r"aligned\s*\((.*?)\)", inside):
+                inside = match[1]
+            align = inside
+            at = end + 1
+            continue
+        kept.append(tokens[at])
+        at += 1
+    return kept, align
+
+
+def _declarators(tokens: list[_Token]) -> list[tuple[str, int, int]]:
+    """Name, first and last token (exclusive) of each declarator."""
+    found: list[tuple[str, int, int]] = []
+    depth = angle = 0
+    word, start, open_name = -1, -1, False
+    for i, token in enumerate([*tokens, _Token("symbol", ",", 0)]):
+        if token.kind == "word" and depth == 0 and angle == 0 and not open_name:
+            word = i
+        if token.kind != "symbol":
+            continue
+        if depth == 0 and token.text in ("[", ",", "=") and angle == 0:
+            if word >= 0 and not open_name:
+                start, open_name = word, True
+            if token.text == "," and start >= 0:
+                found.append((tokens[start].text, start, i))
+                word, start, open_name = -1, -1, False
+        if token.text in _OPEN:
+            depth += 1
+        elif token.text in _CLOSE:
+            depth -= 1
+        elif depth == 0 and not open_name:
+            angle += {"<": 1, ">": -1, ">>": -2, "<<": 2}.get(token.text, 0)
+    return found

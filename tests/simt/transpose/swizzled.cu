@@ -1,0 +1,26 @@
+/* rooftop
+idea  = "As the padded one, without the spare column: element [row][column] lies at [row][column ^ row], so that a column touches every bank once."
+limit = "An exclusive or at each access of the tile."
+args  = ["M: i32", "N: i32", "x: f32[M, N]", "out: f32[N, M]"]
+
+[[launch]]
+kernel = "transpose"
+grid   = ["ceil(N / 32)", "ceil(M / 32)"]
+block  = ["32", "8"]
+*/
+__global__ void transpose(int M, int N, const float* __restrict__ x, float* __restrict__ out) {
+    __shared__ float tile[32][32];
+    const int n0 = blockIdx.x * 32, m0 = blockIdx.y * 32;
+    const int lane = threadIdx.x;
+    for (int i = threadIdx.y; i < 32; i += 8) {
+        if (m0 + i >= M || n0 + lane >= N) continue;
+        const float value = x[static_cast<long long>(m0 + i) * N + n0 + lane];   // 4 sectors a request
+        tile[i][lane ^ i] = value;                                               // 1 wavefront: a permutation of one row
+    }
+    __syncthreads();
+    for (int i = threadIdx.y; i < 32; i += 8) {
+        if (n0 + i >= N || m0 + lane >= M) continue;
+        const float value = tile[lane][i ^ lane];                                // 1 wavefront: bank i ^ lane, all different
+        out[static_cast<long long>(n0 + i) * M + m0 + lane] = value;             // 4 sectors a request
+    }
+}
