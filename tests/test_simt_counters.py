@@ -149,6 +149,5 @@ def test_counts_by_hand_are_those_of_the_hardware(expected: Expected) -> None:
 
 
 @needs_records
-@pytest.mark.xfail(strict=True, reason="not measured yet")
 def test_the_probes_are_recorded_for_the_rule_of_wide_accesses() -> None:
     assert any(Path(s).stem == PROBES for s, _ in RECORDED)

@@ -464,3 +464,52 @@ def test_names_of_let_that_name_each_other_in_a_circle_are_an_error() -> None:
     problem = Problem("any", (("x", Meta((10,), "f32")), ("y", Meta((10,), "f32"))), (), TARGETS[80])
     with pytest.raises(ExpressionError):
         read.launches_for(problem, read.config)
+
+
+ADDS = """/* rooftop
+op      = "add"
+args    = ["n: i64 = numel(x)", "x: f32[N]", "y: f32[N]", "out: f32[N]"]
+[[launch]]
+kernel = "k"
+grid   = ["ceil(N / 256)"]
+block  = [256]
+*/
+__global__ void k(long long n, const float* x, const float* y, float* out) {
+    const long long i = blockIdx.x * 256ll + threadIdx.x;
+    if (i < n) out[i] = x[i] + y[i];
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ("ceil(N / 256)", "Q", "names 'Q'"),
+        ("ceil(N / 256)", "ceil(N / smss)", "did you mean 'sms'"),
+        ("y: f32[N]", "z: f32[N]", "args name a tensor 'z'"),
+        ("[256]", "[2048]", "comes out as 2048"),
+        ("ceil(N / 256)", "0", "comes out as 0"),
+    ],
+)
+def test_a_head_that_no_problem_fits_is_wrong_and_never_just_not_supported(old: str, new: str, says: str, tmp_path: Path) -> None:
+    path = tmp_path / "mine.cu"
+    path.write_text(ADDS.replace(old, new))
+    with pytest.raises(head.HeadError, match=says):
+        (subject,) = subjects.find([str(path)])
+        subject.supports(registry.op("add").case("odd f32"), TARGETS[90])
+
+
+def test_a_problem_that_does_not_fit_is_not_supported(tmp_path: Path) -> None:
+    path = tmp_path / "mine.cu"
+    path.write_text(ADDS)
+    (subject,) = subjects.find([str(path)])
+    assert "takes f32" in str(subject.supports(registry.op("add").case("odd bf16"), TARGETS[90]))
+    assert subject.supports(registry.op("add").case("odd f32"), TARGETS[90]) is None
+
+
+@pytest.mark.parametrize(
+    "line", ['demands = { has = "LDG" }', 'demands = { spills = "0" }', "predict = { speedup = nan }", 'requires = { "N > 0" = 3 }']
+)
+def test_demands_predictions_and_reasons_of_the_wrong_kind_are_refused(line: str) -> None:
+    with pytest.raises(head.HeadError):
+        head.parse(ADDS.replace('op      = "add"', 'op      = "add"\n' + line), "mine.cu")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import math
 import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,6 +27,10 @@ _OPEN = re.compile(r"\s*/\*\s*rooftop\b")
 
 class HeadError(ValueError):
     """A head is missing, malformed or does not fit the op. The text names the file and what is accepted."""
+
+
+class Unfit(HeadError):
+    """A problem that the head does not take: not supported, where any other HeadError says that the head is wrong."""
 
 
 @dataclass(frozen=True)
@@ -98,39 +103,65 @@ class Head:
         meta = known[arg.name]
         if meta is None:
             if not arg.optional:
-                raise HeadError(f"{self.path}: {arg.name} is absent, and args do not mark it optional with a '?'")
+                raise Unfit(f"{self.path}: {arg.name} is absent, and args do not mark it optional with a '?'")
             return
         if len(meta.shape) != len(arg.dims):
-            raise HeadError(f"{arg.name} has {len(meta.shape)} dimensions; the kernel takes {len(arg.dims)}: [{', '.join(arg.dims)}]")
+            raise Unfit(f"{arg.name} has {len(meta.shape)} dimensions; the kernel takes {len(arg.dims)}: [{', '.join(arg.dims)}]")
         if arg.dtype == "T":
             if scope.setdefault("T", meta.dtype) != meta.dtype:
-                raise HeadError(f"{arg.name} is {meta.dtype}, other tensors of type T are {scope['T']}")
+                raise Unfit(f"{arg.name} is {meta.dtype}, other tensors of type T are {scope['T']}")
             if self.dtypes and meta.dtype not in self.dtypes:
-                raise HeadError(f"{arg.name} is {meta.dtype}; the kernel takes {', '.join(self.dtypes)}")
+                raise Unfit(f"{arg.name} is {meta.dtype}; the kernel takes {', '.join(self.dtypes)}")
         elif meta.dtype != arg.dtype:
-            raise HeadError(f"{arg.name} is {meta.dtype}; the kernel takes {arg.dtype}")
+            raise Unfit(f"{arg.name} is {meta.dtype}; the kernel takes {arg.dtype}")
         for name, extent in zip(arg.dims, meta.shape, strict=True):
             want = int(name) if name.isdigit() else scope.setdefault(name, extent)
             if want != extent and name.isdigit():
-                raise HeadError(f"{arg.name} is [{', '.join(map(str, meta.shape))}] as the kernel sees it; it takes [{', '.join(arg.dims)}]")
+                raise Unfit(f"{arg.name} is [{', '.join(map(str, meta.shape))}] as the kernel sees it; it takes [{', '.join(arg.dims)}]")
             if want != extent:
-                raise HeadError(f"{arg.name}[{', '.join(arg.dims)}]: {name} is {want} elsewhere and {extent} here")
+                raise Unfit(f"{arg.name}[{', '.join(arg.dims)}]: {name} is {want} elsewhere and {extent} here")
 
     def supports(self, problem: Problem) -> str | None:
-        """None, or the reason why this kernel cannot take the problem."""
+        """None, or the reason why this kernel cannot take the problem. Raises HeadError where no problem could be taken: the head is wrong."""
         if problem.device.arch < self.arch:
             return f"needs sm_{self.arch} or later; {problem.device.name} is sm_{problem.device.arch}"
+        self._known(problem)
         try:
             scope = self.scope(problem, self.choose(problem))
             for condition, why in self.requires.items():
                 if not evaluate(condition, scope):
                     return f"{why} ({condition})"
             self.launches_for(problem, self.choose(problem))
-        except HeadError as error:
-            return str(error)
-        except ExpressionError as error:
+        except (Unfit, ExpressionError) as error:
             return str(error)
         return None
+
+    def _known(self, problem: Problem) -> None:
+        """Raises HeadError for a name in an expression that nothing binds."""
+        letters = {d for arg in self.args if isinstance(arg, TensorArg) for d in arg.dims}
+        known = {"sms", "arch", "T", *letters, *self.config, *self.let, *self.scratch, *(n for n, _ in problem.tensors), *(n for n, _ in problem.options)}
+        for where, text in self._expressions():
+            if unknown := names(text) - known - set(problem.late):
+                close = get_close_matches(min(unknown), known, 1)
+                hint = f"; did you mean {close[0]!r}?" if close else f"; there are {', '.join(sorted(known))}"
+                raise HeadError(f"{self.path}: {where}: {text!r} names {min(unknown)!r}{hint}")
+
+    def _expressions(self) -> Iterator[tuple[str, str]]:
+        """Every expression, and where it stands."""
+        for name, text in self.let.items():
+            yield f"let.{name}", text
+        yield from (("requires", text) for text in self.requires)
+        yield from (("[[choice]] when", when) for when, _ in self.choices)
+        yield from ((key, text) for key, text in (("valid", self.valid), ("prefer", self.prefer)) if text is not None)
+        for name, arg in self.scratch.items():
+            yield from ((f"scratch.{name}", d) for d in arg.dims)
+        for number, launch in enumerate(self.launches, 1):
+            for key, texts in (("grid", launch.grid), ("block", launch.block), ("cluster", launch.cluster), ("shared", (launch.shared,))):
+                yield from ((f"[[launch]] {number}: {key}", text) for text in texts)
+            if launch.when is not None:
+                yield f"[[launch]] {number}: when", launch.when
+            yield from ((f"[[launch]] {number}: kernel", inside) for inside in _BRACES.findall(launch.kernel))
+            yield from (("args", arg.expression) for arg in launch.args or self.args if isinstance(arg, NumberArg))
 
     def prefers(self, problem: Problem) -> bool:
         """Whether `prefer` holds for a problem that this kernel supports."""
@@ -178,13 +209,13 @@ class Head:
             values = tuple(integer(t, scope) for t in texts)
             for text, value, limit in zip(texts, values, most, strict=False):
                 if not 1 <= value <= limit:
-                    raise HeadError(f"{self.path}: {what} {text!r} comes out as {value}; it must be 1 to {limit}")
+                    raise Unfit(f"{self.path}: {what} {text!r} comes out as {value}; it must be 1 to {limit}")
             return values
 
         block = extents(head.block, "block", (1024, 1024, 64))
         threads = block[0] * (block[1] if len(block) > 1 else 1) * (block[2] if len(block) > 2 else 1)
         if threads > 1024:
-            raise HeadError(f"{self.path}: a block of {threads} threads; at most 1024")
+            raise Unfit(f"{self.path}: a block of {threads} threads; at most 1024")
         args: dict[str, Any] = {}
         types: list[str] = []
         for arg in self.args if head.args is None else head.args:
@@ -210,7 +241,7 @@ class Head:
         value = integer(arg.expression, scope)
         low, high = _RANGE[arg.type]
         if not low <= value <= high:
-            raise HeadError(f"{self.path}: {arg.name} = {value} does not fit {arg.type}")
+            raise Unfit(f"{self.path}: {arg.name} = {value} does not fit {arg.type}")
         return value
 
     def kernel_name(self, template: str, scope: Mapping[str, Any]) -> str:
@@ -309,6 +340,17 @@ def _build(data: dict[str, Any], source: str, path: str, toml: bool) -> Head:
     for name, number in data.get("predict", {}).items():
         if isinstance(number, bool) or not isinstance(number, (int, float)):
             raise HeadError(f"{path}: predict.{name} must be a number, not {number!r}")
+        if not math.isfinite(number):
+            raise HeadError(f"{path}: predict.{name} is {number}; it must be finite")
+    for key in ("has", "lacks"):
+        listed = data.get("demands", {}).get(key, [])
+        if not isinstance(listed, list) or not all(isinstance(x, str) for x in listed):
+            raise HeadError(f"{path}: demands.{key} must be a list of instructions such as [\"LDG.128\"], not {listed!r}")
+    if not isinstance(data.get("demands", {}).get("spills", 0), int):
+        raise HeadError(f"{path}: demands.spills must be a number of bytes, not {data['demands']['spills']!r}")
+    for condition, why in data.get("requires", {}).items():
+        if not isinstance(why, str):
+            raise HeadError(f"{path}: requires {condition!r} must say why in a text, not {why!r}")
     known = {"has", "lacks", "spills"}
     if unknown := set(data.get("demands", {})) - known:
         raise HeadError(f"{path}: demands has {', '.join(sorted(unknown))}; it may hold {', '.join(sorted(known))}")
@@ -372,6 +414,10 @@ def _launch_heads(tables: list[dict[str, Any]], path: str) -> Iterator[LaunchHea
             names(inside)
         shared = str(table.get("shared", 0))
         names(shared)
+        for key, most in (("grid", (2**31 - 1, 65535, 65535)), ("block", (1024, 1024, 64)), ("cluster", (16, 16, 16))):
+            for text, limit in zip(texts(key), most, strict=False):
+                if not names(text) and not 1 <= integer(text, {}) <= limit:
+                    raise HeadError(f"{where}: {key} {text!r} comes out as {integer(text, {})}; it must be 1 to {limit}")
         yield LaunchHead(
             kernel=table["kernel"], grid=texts("grid"), block=texts("block"), cluster=texts("cluster"), when=table.get("when"), shared=shared,
             args=tuple(_arg(a, path) for a in table["args"]) if "args" in table else None,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rooftop.lab.cli.app import JUDGE, WRONG, AsJson, CaseName, DTypeName, What, app, known, table
+from rooftop.lab.cli.app import ENVIRONMENT, JUDGE, WRONG, AsJson, CaseName, DTypeName, What, app, known, table
 
 if TYPE_CHECKING:
     from rooftop.lab.check import Result
@@ -58,6 +58,9 @@ def check(
     _show_checks(results, seed, every, as_json)
     if any(r.status in ("wrong", "error") for r in results):
         raise typer.Exit(WRONG)
+    if all(r.status == "skipped" for r in results):
+        typer.echo("nothing was judged: every case was skipped", err=True)
+        raise typer.Exit(ENVIRONMENT if all(checks.backend_of(s, backend)[1] for s in found) else WRONG)
 
 
 def _needs_gpu() -> None:
