@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +15,7 @@ from torch.nn import functional
 import rooftop
 from rooftop.lab import compare, registry
 from rooftop.lab.inputs import widen
-from rooftop.lab.spec import DTYPES, OF_TORCH
+from rooftop.lab.spec import DTYPES, OF_TORCH, Case, Input
 
 LAYOUTS = ("transposed", "sliced", "strided", "expanded", "misaligned")
 
@@ -106,6 +107,39 @@ CALLS = [
          lambda input, target: rooftop.cross_entropy(input, target, reduction="none", label_smoothing=0.1, ignore_index=3),
          lambda input, target: functional.cross_entropy(input, target, reduction="none", label_smoothing=0.1, ignore_index=3), index={"target": 65}),
 ]  # fmt: skip
+
+
+def from_contract(name: str) -> Call | None:
+    """A call of an op at a small case of its contract, beside its reference; None where the public function is called otherwise than the reference."""
+    op = registry.op(name)
+    public = inspect.signature(getattr(rooftop, name)).parameters
+    needed = {n for n, q in public.items() if q.default is q.empty and q.kind is not q.VAR_KEYWORD}
+    if not needed <= set(op.parameters) <= set(public) or (op.grad and op.grad.aside):
+        return None
+
+    def usable(case: Case) -> bool:
+        given = dict(case.tensors())
+        plain = all(v.layout == "contiguous" and (v.fill in ("normal", "wide") or not DTYPES[v.dtype].floating) for v in given.values())
+        sizes = [torch.Size(v.shape).numel() for v in given.values()]
+        return plain and not {"bench", "huge"} & case.tags and min(sizes) > 5 and sum(sizes) < 10_000
+
+    found = sorted((c for c in op.cases if usable(c)), key=lambda c: all(len(v.shape) < 2 for _, v in c.tensors()))  # more dimensions: more layouts
+    if not found:
+        return None
+    given, options = dict(found[0].tensors()), op.options(found[0])
+
+    def bound(v: Input) -> int:
+        return int(v.fill.removeprefix("below ")) if v.fill.startswith("below ") else 100
+
+    return Call(
+        name, "from its contract", {n: v.shape for n, v in given.items()},
+        ours=lambda **t: getattr(rooftop, name)(**t, **options), theirs=lambda **t: op.reference(*(t.get(n) for n in op.tensor_names), *options.values()),
+        mask=tuple(n for n, v in given.items() if v.dtype == "bool"),
+        index={n: bound(v) for n, v in given.items() if v.dtype != "bool" and not DTYPES[v.dtype].floating},
+    )  # fmt: skip
+
+
+CALLS += [call for name in registry.op_names() if name not in {c.op for c in CALLS} and (call := from_contract(name))]  # a new op is one file
 FIRST: Mapping[str, Call] = {c.op: c for c in reversed(CALLS)}
 
 

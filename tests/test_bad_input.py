@@ -21,15 +21,21 @@ from typing import Any
 
 import pytest
 import torch
-from _support import CALLS, FIRST, LAYOUTS, Call, command, faults, gradients, laid, results
+import typer
+from _support import CALLS, FIRST, LAYOUTS, Call, command, faults, from_contract, gradients, laid, results
 
 import rooftop
-from rooftop.lab import api, dispatch, head, interpret, records, registry, skeletons
+from rooftop.lab import api, cli, dispatch, doctor, head, interpret, records, registry, settings, skeletons
+from rooftop.lab import compile as compiling
+from rooftop.lab import inspect as inspecting
+from rooftop.lab.cli.app import _narrow, table
 from rooftop.lab.compile import CompileError
 from rooftop.lab.expressions import ExpressionError, TensorFacts, evaluate, integer
 from rooftop.lab.implementation import UnsupportedError
+from rooftop.lab.inputs import make
 from rooftop.lab.op import Op, metas_of
 from rooftop.lab.spec import DTYPES, TARGETS, Case, Device, Input, Meta, Problem
+from rooftop.lab.subjects import Subject
 
 FORWARD = list(registry.op_names())
 OPS = [n for name in FORWARD for n in (name, *([f"{name}_bwd"] if registry.op(name).bwd else []))]
@@ -152,7 +158,7 @@ EMPTY = {
 }
 
 
-@pytest.mark.parametrize("name", FORWARD)
+@pytest.mark.parametrize("name", EMPTY)
 def test_empty_tensors_give_empty_results_and_gradients_of_their_shape(name: str) -> None:
     made: list[torch.Tensor] = []
 
@@ -164,6 +170,46 @@ def test_empty_tensors_give_empty_results_and_gradients_of_their_shape(name: str
     assert all(r.numel() == 0 for r in found)
     sum(r.sum() for r in found).backward()
     assert [t.grad is not None and t.grad.shape == t.shape and not t.grad.any() for t in made] == [True] * len(made)
+
+
+def emptied(op: Op) -> list[Case]:
+    """The cases of an op whose results are empty; where its contract has none, its first case without rows."""
+
+    def empty(case: Case) -> bool:
+        return all(m is None or m.numel == 0 for n, m in op.problem(case).tensors if n in op.output_names)
+
+    if found := [c for c in op.cases if empty(c)]:
+        return found
+    rows = next(v.shape[0] for _, v in op.cases[0].tensors() if v.shape)
+    inputs = {n: replace(v, shape=tuple(0 if e == rows else e for e in v.shape)) if isinstance(v, Input) else v for n, v in op.cases[0].inputs.items()}
+    return [c for c in (Case("no rows", inputs),) if empty(c)]
+
+
+@pytest.mark.parametrize("name", FORWARD)
+def test_the_empty_cases_of_a_contract_give_empty_results_and_gradients(name: str) -> None:
+    op = registry.op(name)
+    if not (cases := emptied(op)):
+        pytest.skip("its results are never empty")
+    wrt = {n for entry in op.grad.wrt for n in entry.split("=")} if op.grad else set()
+    for case in cases:
+        tensors, options = make(op, case, "cpu", 0)
+        leaves = [t.requires_grad_() for n, t in tensors.items() if t is not None and n in wrt]
+        found = results(op(*tensors.values(), *options.values()))
+        want = [m for n, m in op.problem(case).tensors if n in op.output_names]
+        assert [tuple(r.shape) for r, m in zip(found, want, strict=False) if m is not None] == [m.shape for m in want[: len(found)] if m is not None], case.id
+        if leaves:
+            sum(r.sum() for r in found if r is not None and r.requires_grad).backward()
+        assert [t.grad is not None and t.grad.shape == t.shape and not t.grad.any() for t in leaves] == [True] * len(leaves), case.id
+
+
+@pytest.mark.parametrize("name", FORWARD)
+def test_a_call_worked_out_from_the_contract_is_right(name: str) -> None:
+    if (call := from_contract(name)) is None:
+        pytest.skip("its public function is called otherwise than its reference: tests/_support.py has its calls")
+    tensors = call.make("f32", "cpu")
+    assert faults(call, tensors, call.ours(**tensors)) == []
+    wrong = [torch.ones_like(r) for r in results(call.ours(**tensors))]
+    assert faults(call, tensors, tuple(wrong)), "anything would be right"
 
 
 # -- more than 2^31 elements ---------------------------------------------------------------------------------------
@@ -281,7 +327,7 @@ def test_a_card_that_is_too_old_gets_the_reference_or_by_name_an_error(name: str
     found = dispatch.explain_problem(op, asked)
     assert found.choice is not None and found.choice.implementation is None
     assert "the reference" in found.why
-    assert len(re.findall(says, str(found))) == len(registry.implementations(name)) > 0
+    assert len(re.findall(says, str(found))) == len(registry.implementations(name))
     for implementation in registry.implementations(name):
         with pytest.raises(UnsupportedError, match=says):
             dispatch.select(op, asked, implementation.name)
@@ -308,7 +354,7 @@ def test_a_target_that_is_not_compiled_for(words: tuple[str, ...], monkeypatch: 
     [
         (("y[0] = x[0];", "y[0] = x[0]"), 12, "error: expected a"),
         (("y[0] = x[0];", "y[0] = z[0];"), 11, 'error: identifier "z" is undefined'),
-        (("template", '#include "nothing.cuh"\ntemplate'), 10, 'error: cannot open source file "nothing.cuh"'),
+        (("template", '#include "nothing.cuh"\ntemplate'), 10, 'error: cannot include "nothing.cuh"; a kernel may include CUDA\'s own headers'),
     ],
 )
 def test_a_file_that_does_not_compile_shows_its_line(
@@ -320,6 +366,76 @@ def test_a_file_that_does_not_compile_shows_its_line(
     said = capsys.readouterr().err
     assert f"{path} does not compile" in said
     assert re.search(rf"{re.escape(str(path))}\({line}\): (catastrophic )?{re.escape(says)}", said), said
+
+
+INCLUDES = [
+    '#include "helper.cuh"', "#include <helper.cuh>", '#include "FOLDER/helper.cuh"', "#include <FOLDER/helper.cuh>", '#  include /* x */ "helper.cuh"',
+    '#include "../f/helper.cuh"', '#include \\\n"helper.cuh"', '#define H "helper.cuh"\n#include H', '%:include "helper.cuh"', '#include "words.cuh"',
+    "#include <cuda_fp16.h>",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("line", INCLUDES)
+def test_a_header_that_the_cache_would_not_see_change_is_refused(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "mine.cu"
+    for name in ("helper.cuh", "words.cuh", "cuda_fp16.h"):  # of which two hide others of the same name
+        (tmp_path / name).write_text("static const int FACTOR = 2;\n")
+    path.write_text(KERNEL.replace("template", line.replace("FOLDER", str(tmp_path)) + "\ntemplate"))
+    with pytest.raises(CompileError, match=rf"mine\.cu\({10 + line.count(chr(10))}\): error: .*words\.cuh"):
+        registry.user_file(path).compile(["k<float>"], "sm_90a")  # type: ignore[attr-defined]
+
+
+def test_headers_of_the_house_and_of_cuda_may_be_included_in_both_forms(tmp_path: Path) -> None:
+    path = tmp_path / "mine.cu"
+    path.write_text(KERNEL.replace("template", '// #include "helper.cuh"\n#include "words.cuh"\n#include <packs.cuh>\n#include "cuda_fp16.h"\ntemplate', 1))
+    assert registry.user_file(path).compile(["k<float>"], "sm_90a").cubin  # type: ignore[attr-defined]
+
+
+def test_a_house_header_in_angle_brackets_counts_for_the_cache(tmp_path: Path) -> None:
+    (tmp_path / "a.cuh").write_text('#include "b.cuh"\n')
+    (tmp_path / "b.cuh").write_text("\n")
+    assert [p.name for p in compiling.headers("#include <a.cuh>\n#include <cuda_fp16.h>\n", tmp_path)] == ["a.cuh", "b.cuh"]
+    (tmp_path / "b.cuh").write_text('\n#include "c.cuh"\n')
+    with pytest.raises(CompileError, match=r'b\.cuh\(2\): error: cannot include "c\.cuh"; .*: a\.cuh, b\.cuh'):
+        compiling.check_includes('#include "a.cuh"\n', "mine.cu", tmp_path)
+
+
+def test_a_kernel_that_is_never_launched_is_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "mine.cu"
+    path.write_text(KERNEL.replace("block   = [256]", 'block   = [256]\nwhen    = "0"'))
+    assert command(monkeypatch, "inspect", str(path), "--arch", "90") == 0
+    assert "launches nothing for" in flat(capsys.readouterr().out)
+    table([], {"a": "a"}, False)  # no row at all
+    assert list(_narrow([], {"a": "a", "b": "b"}, "", 80)) == ["a  b", "----"]
+
+
+@pytest.mark.parametrize("text", ["[]", "null", "5", "{}", '"x"', "[" * 100_000, '{"sha256": 1, "names": [], "log": 1}', ""])
+def test_a_broken_cache_is_a_cache_without_the_entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    monkeypatch.setenv("ROOFTOP_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "mine.cu").write_text(KERNEL)
+    file = registry.user_file(tmp_path / "mine.cu")
+    subject = Subject(file.name, registry.op("softmax"), file)
+    case = inspecting.inspect_case(subject, None, 90)
+    good = inspecting.facts_of(subject, case, 90)
+    entries = list((tmp_path / "cache").rglob("*.json"))
+    assert sorted(p.relative_to(tmp_path / "cache").parts[0] for p in entries) == ["cuda", "facts"]
+    for p in entries:
+        p.write_text(text)
+    assert inspecting.facts_of(subject, case, 90) == good
+    assert all(json.loads(p.read_text()) for p in entries)  # written anew
+
+
+def test_facts_of_wrong_types_are_not_taken_from_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROOFTOP_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "mine.cu").write_text(KERNEL)
+    file = registry.user_file(tmp_path / "mine.cu")
+    subject = Subject(file.name, registry.op("softmax"), file)
+    case = inspecting.inspect_case(subject, None, 90)
+    good = inspecting.facts_of(subject, case, 90)
+    (entry,) = (tmp_path / "cache" / "facts").rglob("*.json")
+    for change in ({"registers": "16"}, {"opcodes": {"LDG": None}}, {"opcodes": []}, {"loop": {"start": 0}}):
+        entry.write_text(json.dumps({**json.loads(entry.read_text()), **change}))
+        assert inspecting.facts_of(subject, case, 90) == good
 
 
 def test_a_kernel_that_the_file_does_not_have_is_named_as_the_heads(tmp_path: Path) -> None:
@@ -442,8 +558,8 @@ def test_nothing_of_a_head_is_run_even_where_it_was_not_read_before(monkeypatch:
         replace(plain, launches=(replace(plain.launches[0], kernel="k<{" + CALLS_PYTHON + "}>"),)),
         replace(plain, scratch={"s": head.TensorArg("s", "f32", (CALLS_PYTHON,))}),
     ):
-        reason = other.supports(problem())
-        assert reason is not None and "may be called" in reason
+        with pytest.raises(head.HeadError, match=r"^my\.cu: .*may be called"):
+            other.supports(problem())
     with pytest.raises(head.HeadError, match=r"^my\.cu: prefer: .*may be called"):
         replace(plain, prefer=CALLS_PYTHON).prefers(problem())
     with pytest.raises(head.HeadError, match=r"^my\.cu: valid: .*may be called"):
@@ -484,9 +600,12 @@ def test_a_long_expression_is_calculated_or_refused_at_once(text: str) -> None:
 
 
 def test_a_grid_of_absurd_size_is_refused() -> None:
-    for grid in ("9" * 490, "R * 2147483647", "0", "-R", "R * sms * 999999999"):
+    for grid in ("R * 2147483647", "-R", "R * sms * 999999999"):
         reason = head.parse(KERNEL.replace('["R"]', f'["{grid}"]'), "my.cu").supports(problem())
         assert reason is not None and "it must be 1 to 2147483647" in reason
+    for grid in ("9" * 490, "0"):  # whatever the problem
+        with pytest.raises(head.HeadError, match="it must be 1 to 2147483647"):
+            head.parse(KERNEL.replace('["R"]', f'["{grid}"]'), "my.cu")
 
 
 # -- several threads -----------------------------------------------------------------------------------------------
@@ -628,6 +747,7 @@ def test_a_check_on_a_gpu_that_is_not_there_has_exit_code_3(monkeypatch: pytest.
 # -- records -------------------------------------------------------------------------------------------------------
 
 CARD = "NVIDIA H100 80GB HBM3"
+RESULTS = settings.CHECKOUT / "results"
 WRITE = """
 import sys
 from pathlib import Path
@@ -635,7 +755,7 @@ from rooftop.lab import records
 folder, who, count = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 with records.Writer(folder, "NVIDIA H100 80GB HBM3") as writer:
     for i in range(count):
-        writer.write({"kind": "bench", "subject": who, "case": str(i), "text": who * 5000, "device": {"name": "NVIDIA H100 80GB HBM3"}})
+        writer.write({"kind": "clock", "subject": who, "case": str(i), "text": who * 5000, "device": {"name": "NVIDIA H100 80GB HBM3"}})
 """
 MERGE = """
 import sys
@@ -655,7 +775,7 @@ def done(process: subprocess.Popen[str]) -> None:
 
 
 def row(who: str, i: int = 0) -> dict[str, Any]:
-    return {"kind": "bench", "subject": who, "case": str(i), "device": {"name": CARD}}
+    return {"kind": "clock", "subject": who, "case": str(i), "device": {"name": CARD}}
 
 
 def put(folder: Path, rows: list[dict[str, Any]], name: str = "a.jsonl", tail: str = "") -> Path:
@@ -790,14 +910,21 @@ def test_a_report_says_that_a_record_is_cut_off(tmp_path: Path, monkeypatch: pyt
     assert "a.jsonl:2: cut off, left out" in said.out + said.err + "".join(p.read_text() for p in (tmp_path / "pages").glob("index.html"))
 
 
+GOOD = b'{"kind": "clock", "subject": "a", "device": {"name": "H100"}}\n'
 NO_RECORDS = {
-    "a number": b"5\n{}\n",
-    "a list": b"[1]\n{}\n",
-    "no kind": b'{"subject": "a"}\n{"kind": "bench"}\n',
-    "another kind": b'{"kind": "bnch"}\n{"kind": "bench"}\n',
-    "not UTF-8": b'{"kind": "bench"}\n\xff\xfe\n{"kind": "bench"}\n',
-    "a device that is null": b'{"kind": "bench", "device": null}\n',
-    "a device that is a text": b'{"kind": "bench", "device": "H100"}\n',
+    "a number": GOOD + b"5\n{}\n",
+    "a list": GOOD + b"[1]\n{}\n",
+    "no kind": GOOD + b'{"subject": "a"}\n' + GOOD,
+    "another kind": GOOD + b'{"kind": "clck"}\n' + GOOD,
+    "not UTF-8": GOOD + b"\xff\xfe\n" + GOOD,
+    "half a character": GOOD + GOOD.replace(b'"a"', b'"\\ud800"') + GOOD,
+    "a device that is null": GOOD + b'{"kind": "clock", "subject": "a", "device": null}\n',
+    "a device that is a text": GOOD + b'{"kind": "clock", "subject": "a", "device": "H100"}\n',
+    "nested without end": GOOD + GOOD.replace(b'"a"', b"[" * 100_000 + b"]" * 100_000),
+    "nested deeply": GOOD + GOOD.replace(b'"subject"', b'"all": ' + b"[" * 200 + b"]" * 200 + b', "subject"'),
+    "not a number": GOOD + GOOD.replace(b'"subject"', b'"t": NaN, "subject"'),
+    "infinity": GOOD + GOOD.replace(b'"subject"', b'"t": [{"u": -Infinity}], "subject"'),
+    "a number past the largest": GOOD + GOOD.replace(b'"subject"', b'"t": 1e999, "subject"'),
 }
 
 
@@ -805,9 +932,54 @@ NO_RECORDS = {
 def test_what_is_no_record_is_named_with_its_line_and_nothing_is_written(tmp_path: Path, what: str) -> None:
     put(tmp_path / "away", [row("a")], "0.jsonl")
     (tmp_path / "away" / "a.jsonl").write_bytes(NO_RECORDS[what])
-    with pytest.raises(records.RecordError, match=r"a\.jsonl:\d"):
+    with pytest.raises(records.RecordError, match=r"a\.jsonl:2: "):
         records.merge(tmp_path / "away", tmp_path / "home")
     assert not (tmp_path / "home").exists()
+
+
+def committed(kind: str) -> records.Record:
+    return next(r for r in records.read(RESULTS) if r["kind"] == kind and (kind != "bench" or ("predict" in r and r["versus"] and r["clocks"])))
+
+
+WRONG_VALUES = [
+    ("bench", "work", None), ("bench", "work.read", "1"), ("bench", "clocks", []), ("bench", "clocks.kernel.median", 0),
+    ("bench", "clocks.kernel.low", "x"),
+    ("bench", "versus", {"a": {"ratio": 0.0, "low": 1.0, "high": 1.0, "verdict": "tie"}}), ("bench", "versus", {"a": 1}),
+    ("bench", "predict", {"speedup": None}),
+    ("bench", "device.arch", "90"), ("bench", "device.sms", None), ("bench", "error", {"ok": "yes"}), ("bench", "case", 5), ("bench", "work.read", 10**400),
+    ("check", "error", None), ("check", "error.max_share", "0"), ("ceiling", "curves.copy", []), ("ceiling", "curves.copy", [{"bytes": 1}]),
+    ("ceiling", "launch.graph_node_s", None), ("ceiling", "fma_fp32", {"burst": 1}), ("sanitize", "cases", "odd f32"),
+    ("sanitize", "errors", "0"),
+    ("counters", "lines", {}), ("counters", "totals", []), ("tune", "config", None), ("build", "seconds", "3"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "key", "value"), WRONG_VALUES, ids=lambda v: str(v)[:30])
+def test_a_record_that_the_pages_could_not_read_is_named_with_its_line(tmp_path: Path, kind: str, key: str, value: Any) -> None:
+    good = committed(kind)
+    bad = json.loads(json.dumps(good))
+    *way, last = key.split(".")
+    inner = bad
+    for name in way:
+        inner = inner[name]
+    inner[last] = value
+    put(tmp_path / "away", [good, bad])
+    with pytest.raises(records.RecordError, match=rf"a\.jsonl:2: not a record: {re.escape(way[0] if way else last)}"):
+        records.merge(tmp_path / "away", tmp_path / "home")
+    assert not (tmp_path / "home").exists()
+
+
+@pytest.mark.parametrize("kind", ["bench", "check", "ceiling", "sanitize", "build", "clock", "tune", "counters"])
+def test_what_a_record_must_have_is_named_where_it_is_missing(tmp_path: Path, kind: str) -> None:
+    good = committed(kind)
+    put(tmp_path / "away", [good, {k: v for k, v in good.items() if k != "device"}])
+    with pytest.raises(records.RecordError, match=r"a\.jsonl:2: not a record: device is missing"):
+        records.merge(tmp_path / "away", tmp_path / "home")
+
+
+def test_every_committed_record_can_be_read() -> None:
+    assert len(records.read(RESULTS)) > 4000
+    assert set(records.SHAPES) == set(records.KINDS)
 
 
 def test_a_text_that_is_cut_within_a_letter_is_cut_off(tmp_path: Path) -> None:
@@ -948,3 +1120,74 @@ def test_a_ladder_without_a_cu_rung_has_no_model_for_one(house: registry.House) 
 def test_an_op_cannot_be_called_as_a_keyword_or_as_what_the_package_has(house: registry.House, name: str) -> None:
     with pytest.raises(ValueError, match=name):
         skeletons.write("op", name, house)
+
+
+# -- the machine ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("words", [("nosuch",), ("ls", "--bad"), ("where",), ("inspect", "add", "--arch", "x")])
+def test_a_usage_error_is_not_the_exit_code_of_a_slower_kernel(words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    assert command(monkeypatch, *words) == 1
+
+
+def test_exit_code_two_is_left_to_those_who_mean_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def slower() -> None:
+        raise typer.Exit(2)
+
+    monkeypatch.setattr(cli, "app", typer.Typer())
+    cli.app.command()(slower)
+    assert command(monkeypatch) == 2
+
+
+@pytest.mark.parametrize(("name", "package"), [("jinja2", "jinja2"), ("plotly.graph_objects", "plotly"), ("liger_kernel.ops", "liger-kernel")])
+def test_a_package_that_is_missing_is_named(name: str, package: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def absent() -> None:
+        raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+    monkeypatch.setattr(cli, "commands", absent)
+    assert command(monkeypatch, "ls") == 3
+    assert capsys.readouterr().err == f"rooftop: {name.partition('.')[0]} is not installed: pip install {package}\n"
+
+
+def test_a_module_of_the_house_that_is_missing_is_a_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    def absent() -> None:
+        raise ModuleNotFoundError("No module named 'rooftop.nosuch'", name="rooftop.nosuch")
+
+    monkeypatch.setattr(cli, "commands", absent)
+    with pytest.raises(ModuleNotFoundError):
+        command(monkeypatch, "ls")
+
+
+def test_doctor_names_the_packages_that_pages_and_references_need(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "plotly", None)
+    rows = {r.what: r for r in doctor.examine()}
+    assert (rows["plotly"].state, rows["plotly"].do, rows["plotly"].needed) == ("missing", "pip install plotly", True)
+    assert [rows[n].state for n in ("ml_dtypes", "jinja2", "pygments")] == ["ok"] * 3
+
+
+@pytest.mark.parametrize("error", [PermissionError, FileNotFoundError, NotADirectoryError])
+@pytest.mark.parametrize("where", ["cache/simt/ab", "cache", ""])
+def test_a_cache_that_cannot_be_used_names_its_setting(
+    error: type[OSError], where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("ROOFTOP_CACHE", str(tmp_path / "cache"))
+
+    def fails() -> None:
+        raise error(1, "No", str(tmp_path / where))
+
+    monkeypatch.setattr(cli, "app", fails)
+    assert command(monkeypatch, "ls") == 3
+    assert "ROOFTOP_CACHE" in capsys.readouterr().err
+
+
+def test_another_file_that_is_not_there_is_no_matter_of_the_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("ROOFTOP_CACHE", str(tmp_path / "cache"))
+
+    def fails() -> None:
+        raise FileNotFoundError(2, "No such file", str(tmp_path / "mine.cu"))
+
+    monkeypatch.setattr(cli, "app", fails)
+    assert command(monkeypatch, "ls") == 1
+    assert "ROOFTOP_CACHE" not in capsys.readouterr().err

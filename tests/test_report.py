@@ -147,6 +147,23 @@ def test_a_predicted_fact_is_held_against_the_binary(made: Made) -> None:
     assert [(p.name, p.measured, p.verdict) for p in rung.predictions] == [("speedup", None, "not measured"), ("registers", 17.0, "hit")]
 
 
+@pytest.mark.parametrize(
+    ("predicted", "measured", "verdict"),
+    [(1.10, 0.964, "too high"), (0.95, 1.05, "too low"), (1.02, 0.995, "hit"), (1.10, 1.0, "hit"), (0.9, 0.97, "hit"), (1.05, 1.12, "hit")],
+)
+@pytest.mark.parametrize("paired", [True, False])
+def test_a_prediction_of_the_wrong_sign_is_no_hit(made: Made, predicted: float, measured: float, verdict: str, paired: bool) -> None:
+    """All within 15 %. What lies on the other side of 1 by less than its interval (1 % here) may be noise: that stays a hit."""
+    versus = {"steps/01_plain": ratio(1 / measured, "slower")} if paired else {}
+    after = made.bench("steps/02_wide", 1e-3 / measured, predict={"speedup": predicted}, versus=versus)
+    before = made.bench("steps/01_plain", 1e-3)
+    for record in (before, after):
+        record["clocks"]["kernel"].update(low=record["clocks"]["kernel"]["median"] * 0.995, high=record["clocks"]["kernel"]["median"] * 1.005)
+    rung = rows(made.page([before, after]))[2]
+    assert rung.speedup is not None
+    assert (rung.speedup.verdict, rung.speedup.measured) == (verdict, pytest.approx(measured))
+
+
 # -- stale and missing -----------------------------------------------------------------------------------------------
 
 

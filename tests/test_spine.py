@@ -151,7 +151,7 @@ def test_a_kernel_file_with_a_wrong_name_is_an_error(tmp_path: Path, name: str) 
 def _write(folder: Path, count: int) -> None:
     with records.Writer(folder, "NVIDIA H100 80GB HBM3") as writer:
         for i in range(count):
-            writer.write({"kind": "bench", "subject": str(i), "device": {"name": "NVIDIA H100 80GB HBM3"}})
+            writer.write({"kind": "clock", "subject": str(i), "device": {"name": "NVIDIA H100 80GB HBM3"}})
 
 
 def test_two_processes_writing_at_once_lose_nothing(tmp_path: Path) -> None:
@@ -170,7 +170,7 @@ def test_merging_loses_nothing_and_twice_changes_nothing(tmp_path: Path) -> None
     assert records.merge(tmp_path / "there", tmp_path / "here").added == [source.name]
     assert records.merge(tmp_path / "there", tmp_path / "here").same == [source.name]
     with source.open("a") as file:
-        file.write('{"kind": "bench", "device": {"name": "NVIDIA H100 80GB HBM3"}}\n{"kind": "be')
+        file.write('{"kind": "clock", "subject": "copy", "device": {"name": "NVIDIA H100 80GB HBM3"}}\n{"kind": "be')
     grown = records.merge(tmp_path / "there", tmp_path / "here")
     assert grown.grown == [source.name]
     assert "cut off" in grown.notes[0]
@@ -179,7 +179,7 @@ def test_merging_loses_nothing_and_twice_changes_nothing(tmp_path: Path) -> None
 
 def test_a_file_that_is_not_of_records_is_refused_before_anything_is_written(tmp_path: Path) -> None:
     (tmp_path / "bad").mkdir()
-    (tmp_path / "bad" / "a.jsonl").write_text('{"kind": "bench"}\nnonsense\n{"kind": "bench"}\n')
+    (tmp_path / "bad" / "a.jsonl").write_text('{"kind": "clock", "subject": "copy", "device": {"name": "card"}}\nnonsense\n{"kind": "bench"}\n')
     with pytest.raises(records.RecordError, match=r"a\.jsonl:2"):
         records.merge(tmp_path / "bad", tmp_path / "here")
     assert not (tmp_path / "here").exists()
@@ -246,7 +246,7 @@ def test_the_choice_for_every_case_and_target_is_made_without_a_gpu(name: str) -
     for device in TARGETS.values():
         for c in op.cases:
             choice = dispatch.select(op, op.problem(c, device))
-            if "bench" in c.tags:
+            if "bench" in c.tags and registry.implementations(name):  # a new op has no kernel yet
                 assert choice.implementation is not None, c.id
             if choice.implementation is not None:
                 assert choice.implementation.launches(choice.problem, choice.config)
@@ -487,8 +487,8 @@ __global__ void k(long long n, const float* x, const float* y, float* out) {
         ("ceil(N / 256)", "Q", "names 'Q'"),
         ("ceil(N / 256)", "ceil(N / smss)", "did you mean 'sms'"),
         ("y: f32[N]", "z: f32[N]", "args name a tensor 'z'"),
-        ("[256]", "[2048]", "comes out as 2048"),
-        ("ceil(N / 256)", "0", "comes out as 0"),
+        ("[256]", "[2048]", "out of range"),
+        ("ceil(N / 256)", "0", "out of range"),
     ],
 )
 def test_a_head_that_no_problem_fits_is_wrong_and_never_just_not_supported(old: str, new: str, says: str, tmp_path: Path) -> None:

@@ -16,11 +16,13 @@ from functools import cache
 from pathlib import Path
 
 from rooftop.lab import settings
+from rooftop.lab.source import without_comments
 
 DEVICE_HEADERS = settings.PACKAGE / "kernels" / "_device"
 STANDARD = "c++17"
 _NAMES = "__nv_name_map"  # the file that NVRTC makes of the name expressions
-_INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"', re.M)
+_GAP = r"(?:[ \t]|\\\n)*"
+_INCLUDE = re.compile(rf"^{_GAP}(?:#|%:){_GAP}(?:include|include_next|import)\b{_GAP}(?:\"([^\"\n]*)\"|<([^>\n]*)>|([^\n]*))", re.M)
 
 
 class CompileError(ValueError):
@@ -101,12 +103,37 @@ def headers(source: str, folder: Path = DEVICE_HEADERS) -> Iterator[Path]:
     seen: set[Path] = set()
     queue = [source]
     while queue:
-        for name in _INCLUDE.findall(queue.pop()):
-            path = folder / name
+        for found in _INCLUDE.finditer(without_comments(queue.pop())):
+            path = folder / (found[1] or found[2] or "")
             if path.is_file() and path not in seen:
                 seen.add(path)
                 queue.append(path.read_text(encoding="utf-8"))
                 yield path
+
+
+def check_includes(source: str, name: str, folder: Path = DEVICE_HEADERS) -> None:
+    """Raises CompileError, with file and line, for an include of a file that the cache key does not cover: one that is neither in `folder` nor
+    CUDA's. What such a file says could change without the binary. `name` is the path shown; the house's headers are looked through too."""
+    allowed = f"CUDA's own headers and those of rooftop/kernels/_device: {', '.join(sorted(p.name for p in folder.glob('*.cuh')))}"
+    for path, text in ((name, source), *((str(p), p.read_text(encoding="utf-8")) for p in headers(source, folder))):
+        bare = without_comments(text)
+        for found in _INCLUDE.finditer(bare):
+            quoted, angled, other = found[1], found[2], found[3]
+            wanted = Path(quoted or angled or "")
+            shown = f'"{quoted}"' if quoted is not None else f"<{angled}>"
+            beside = Path(name).parent / wanted  # where NVRTC looks too, for both forms
+            if other is not None:
+                why = f"an include must name its file, not {other.strip()!r}"
+            elif wanted.is_absolute() or ".." in wanted.parts:
+                why = f"cannot include {shown} by its path"
+            elif beside.is_file() and not ((folder / wanted).is_file() and beside.samefile(folder / wanted)):
+                why = f"cannot include {shown}, which stands beside the file"
+            elif quoted is not None and not any((Path(part) / wanted).is_file() for part in (str(folder), *cuda_include())):
+                why = f"cannot include {shown}"
+            else:
+                continue
+            line = bare.count("\n", 0, found.end()) + 1
+            raise CompileError(f"{name} does not compile:\n{path}({line}): error: {why}; a kernel may include {allowed}")
 
 
 def cache_key(source: str, target: str, kernels: Sequence[str], options: Sequence[str]) -> str:
@@ -121,6 +148,7 @@ def compile_cuda(
     """Compile `source` for `target` (`sm_80`, `sm_90a`); `kernels` are name expressions such as ``softmax<float, 256>``.
 
     `name` is the path shown in errors. Raises CompileError with the compiler's own text, ToolchainError where NVRTC is missing."""
+    check_includes(source, name)
     key = cache_key(source, target, kernels, options)
     folder = settings.load().cache / "cuda" / key[:2]
     if use_cache and (hit := _read(folder / key, target)):
@@ -204,11 +232,12 @@ def _read(path: Path, target: str) -> Binary | None:
     try:
         info = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
         cubin = path.with_suffix(".cubin").read_bytes()
-    except (OSError, ValueError):
+        names, log = info["names"], info["log"]
+        if hashlib.sha256(cubin).hexdigest() != info["sha256"] or not all(isinstance(v, str) for v in (log, *names.values())):
+            return None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):  # not what `_write` wrote: compiled again
         return None
-    if hashlib.sha256(cubin).hexdigest() != info.get("sha256"):
-        return None
-    return Binary(cubin, info["names"], target, info.get("log", ""), cached=True)
+    return Binary(cubin, names, target, log, cached=True)
 
 
 def _write(path: Path, binary: Binary) -> None:

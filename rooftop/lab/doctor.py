@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import platform
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 
 from rooftop.lab import settings
+
+PURE = ("ml_dtypes", "plotly", "jinja2", "pygments")  # the references of 8-bit floats, and the pages
 
 
 @dataclass(frozen=True)
@@ -52,6 +57,12 @@ def _packages() -> Iterator[Row]:
         yield Row("triton", "ok", ".".join(map(str, version())), "", True)
     except Exception as error:
         yield Row("triton", "missing", str(error), "pip install 'triton>=3.6,<3.10'", True)
+    for name in PURE:
+        try:
+            importlib.import_module(name)
+            yield Row(name, "ok", metadata.version(name), "", True)
+        except ImportError as error:  # PackageNotFoundError too
+            yield Row(name, "missing", str(error), f"pip install {name}", True)
 
 
 def _nvrtc() -> Iterator[Row]:
@@ -110,8 +121,6 @@ def _optional() -> Iterator[Row]:
     sanitizer = settings.tool_path("compute-sanitizer")
     do = "" if sanitizer else "part of the CUDA toolkit; finds bad accesses and races on a GPU"
     yield Row("compute-sanitizer", "ok" if sanitizer else "absent", str(sanitizer or "not on PATH"), do)
-    import importlib.util
-
     liger = importlib.util.find_spec("liger_kernel") is not None
     yield Row("peer Liger", "ok" if liger else "absent", "installed" if liger else "not installed", "" if liger else "pip install liger-kernel")
 

@@ -141,7 +141,11 @@ class Head:
         letters = {d for arg in self.args if isinstance(arg, TensorArg) for d in arg.dims}
         known = {"sms", "arch", "T", *letters, *self.config, *self.let, *self.scratch, *(n for n, _ in problem.tensors), *(n for n, _ in problem.options)}
         for where, text in self._expressions():
-            if unknown := names(text) - known - set(problem.late):
+            try:
+                used = names(text)
+            except ExpressionError as error:
+                raise HeadError(f"{self.path}: {where}: {error}") from None
+            if unknown := used - known - set(problem.late):
                 close = get_close_matches(min(unknown), known, 1)
                 hint = f"; did you mean {close[0]!r}?" if close else f"; there are {', '.join(sorted(known))}"
                 raise HeadError(f"{self.path}: {where}: {text!r} names {min(unknown)!r}{hint}")
@@ -417,7 +421,7 @@ def _launch_heads(tables: list[dict[str, Any]], path: str) -> Iterator[LaunchHea
         for key, most in (("grid", (2**31 - 1, 65535, 65535)), ("block", (1024, 1024, 64)), ("cluster", (16, 16, 16))):
             for text, limit in zip(texts(key), most, strict=False):
                 if not names(text) and not 1 <= integer(text, {}) <= limit:
-                    raise HeadError(f"{where}: {key} {text!r} comes out as {integer(text, {})}; it must be 1 to {limit}")
+                    raise HeadError(f"{where}: {key} {text[:40]!r} is out of range; it must be 1 to {limit}")
         yield LaunchHead(
             kernel=table["kernel"], grid=texts("grid"), block=texts("block"), cluster=texts("cluster"), when=table.get("when"), shared=shared,
             args=tuple(_arg(a, path) for a in table["args"]) if "args" in table else None,

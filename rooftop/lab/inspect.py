@@ -40,11 +40,12 @@ def facts_of(subject: Subject, case: Case, arch: int) -> Facts:
         return {**base, "refused": reason}
     config, source = implementation.resolve(problem)
     launches = implementation.launches(problem, config)
+    if not launches:
+        return {**base, "refused": f"launches nothing for {case.id}"}
     kernels = [kernel_facts(subject, problem, launch, arch) for launch in launches]
-    if kernels:  # what must be there may be in any of the kernels; what must not be, and spills, hold for each
-        has = list(implementation.demands.get("has", []))
-        missing = [w for w in has if not any(binary.count(k["opcodes"], w) for k in kernels)]
-        kernels[0]["unmet"] += [f"no {w} in any kernel" for w in missing]
+    has = list(implementation.demands.get("has", []))  # what must be there may be in any of the kernels; what must not be, and spills, hold for each
+    missing = [w for w in has if not any(binary.count(k["opcodes"], w) for k in kernels)]
+    kernels[0]["unmet"] += [f"no {w} in any kernel" for w in missing]
     return {**base, "config": implementation.config_dict(config), "config_from": source, "kernels": kernels}
 
 
@@ -85,9 +86,13 @@ def _cached(cubin: bytes, symbol: str) -> binary.Facts:
     key = hashlib.sha256(cubin + symbol.encode()).hexdigest()
     path = settings.load().cache / "facts" / key[:2] / f"{key}.json"
     try:
-        return binary.Facts.from_json(json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, KeyError):
-        found = binary.facts(cubin, symbol)
+        found = binary.Facts.from_json(json.loads(path.read_text(encoding="utf-8")))
+        numbers = (found.arch, found.registers, found.stack, found.spill_stores, found.spill_loads, found.shared, found.constant)
+        if all(type(n) is int for n in (*numbers, *found.opcodes.values(), *(found.loop.opcodes.values() if found.loop else ()))):
+            return found
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):  # absent, or not what is written below
+        pass
+    found = binary.facts(cubin, symbol)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=path.parent)

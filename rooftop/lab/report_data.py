@@ -16,6 +16,9 @@ from typing import Any
 
 from rooftop.lab import registry, report_checks, settings
 from rooftop.lab.devices import lookup
+from rooftop.lab.dispatch import preference
+from rooftop.lab.implementation import Implementation
+from rooftop.lab.op import Op
 from rooftop.lab.records import Record
 from rooftop.lab.report_model import (
     CaseView,
@@ -279,7 +282,8 @@ class Gatherer:
             rows: list[ScoreRow] = []
             for case in cases:
                 measured = [m for i in implementations if (m := self.measured.get((device.name, name, i.name, case.id))) and m.kernel]
-                measured.sort(key=lambda m: (m.stale is not None, m.seconds))
+                taken = first_choice(op, found, case, device.device)
+                measured.sort(key=lambda m: (m.stale is not None, m.subject != taken, m.seconds))
                 hosts = sorted(
                     ((s.removeprefix("peer:"), m.clocks["host"].median) for (d, o, s, c), m in self.measured.items()
                      if (d, o, c) == (device.name, name, case.id) and s.startswith("peer:") and "host" in m.clocks and not m.stale),
@@ -295,7 +299,7 @@ class Gatherer:
 
 
 def summarise(rows: Iterable[ScoreRow]) -> Summary:
-    """The score of an op on a card: of each case its fastest implementation, stale records left out."""
+    """The score of an op on a card: of each case the implementation that a call takes, stale records left out."""
     rows = list(rows)
     best = [row.best for row in rows if row.best]
     shares = [m.share for m in best if m.share is not None]
@@ -304,6 +308,15 @@ def summarise(rows: Iterable[ScoreRow]) -> Summary:
         if m.best_peer:
             verdicts[m.best_peer.verdict] = verdicts.get(m.best_peer.verdict, 0) + 1
     return Summary(len(best), len(rows), min(shares, default=None), median(shares) if shares else None, verdicts)
+
+
+def first_choice(op: Op, found: Iterable[Implementation], case: Case, device: Device) -> str | None:
+    """The implementation that a call of this case takes on this card."""
+    problem = op.problem(case, device)
+    seen = op.kernel_problem(problem) or op.kernel_problem(op.contiguous(problem))
+    if seen is None:
+        return None
+    return next((i.name for i in sorted(found, key=lambda i: preference(i, seen)) if i.supports(seen) is None), None)
 
 
 def device_of(record: Record) -> Device:
@@ -350,12 +363,22 @@ def _predictions(
         result = _speedup(now, before) if name == "speedup" else _fact(name, now, facts)
         if result is None:
             verdict = "not measured"
-        elif abs(result / value - 1) <= HIT if value else result == 0:
+        elif (abs(result / value - 1) <= HIT if value else result == 0) and not (name == "speedup" and _opposite(value, result, now, before)):
             verdict = "hit"
         else:
             verdict = "too high" if value > result else "too low"
         found.append(Prediction(name, float(value), result, verdict))
     return tuple(found)
+
+
+def _opposite(predicted: float, measured: float, now: Measured | None, before: Measured | None) -> bool:
+    """Whether a gain was predicted and a loss came, or the other way about, beyond the noise: the interval of the paired samples,
+    else those of the two medians, must lie on the other side of 1."""
+    if (predicted - 1) * (measured - 1) >= 0 or not now or not before or not now.kernel or not before.kernel:
+        return False
+    paired = next((v.interval for v in now.versus if now.run == before.run and v.name == before.subject), None)
+    low, high = paired or (before.kernel.low / now.kernel.high, before.kernel.high / now.kernel.low)
+    return high < 1 if measured < 1 else low > 1
 
 
 def _fact(name: str, now: Measured | None, facts: Sequence[TargetFacts]) -> float | None:

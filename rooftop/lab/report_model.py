@@ -340,7 +340,7 @@ class ImplementationView:
 
 @dataclass(frozen=True)
 class ScoreRow:
-    """One case on one card: its implementations, fastest first, stale ones last."""
+    """One case on one card: the implementation that a call takes, the others fastest first, stale ones last."""
 
     case: CaseView
     measured: tuple[Measured, ...]
@@ -348,6 +348,7 @@ class ScoreRow:
 
     @property
     def best(self) -> Measured | None:
+        """What speaks for the op: what a call takes."""
         return next((m for m in self.measured if not m.stale), None)
 
 

@@ -15,7 +15,8 @@ _NAME = re.compile(r"^[a-z][a-z0-9]*(?:_[a-z0-9]+)*$")
 def write(kind: str, name: str, house: House = HOUSE) -> Path:
     """Write the skeleton and return its path.
 
-    `op scale`: a contract, a copy of `add` under the new name, to be changed line by line. `kernel add__mine__triton`: a second kernel of `add`.
+    `op scale`: a contract, a copy of `add` under the new name, to be changed line by line. `kernel add__mine__triton`: a second kernel of `add`,
+    a copy of the first Triton kernel of the op (of `add`, where the op has none) with a docstring of its own.
     `rung softmax_cuda/08_my_idea`: the last `.cu` rung, its idea, prediction and limit emptied.
 
     Raises ValueError for another kind, a name or number that cannot be one, or a file that is there already; RegistryError for what is not there."""
@@ -41,6 +42,7 @@ def _op(name: str, house: House) -> tuple[Path, str]:
         raise ValueError(f"{name!r} cannot name an op: rooftop.{name} is the package's own")
     model = (HOUSE.ops / "add.py").read_text(encoding="utf-8")
     text = re.sub(r"\badd\b(?=[:(])", name, model).replace('"""Elementwise sum', f'"""{name}, to be written (this is the contract of add). Elementwise sum', 1)
+    text = text.replace(": the hello world.", ".", 1)
     return house.ops / f"{name}.py", text
 
 
@@ -53,7 +55,8 @@ def _kernel(name: str, house: House) -> tuple[Path, str]:
         raise registry.unknown("op", op, list(registry.op_names(house)))
     family = next((f.path.parent.name for f in registry.kernel_files(house) if f.op == op), "elementwise")
     model = next((f.path for f in registry.kernel_files(house) if f.op == op and f.backend == "triton"), HOUSE.kernels / "elementwise" / "add__triton.py")
-    return house.kernels / family / f"{name}.py", model.read_text(encoding="utf-8")
+    said = f'"""{name}, to be written (this is {model.stem}). Contract: rooftop/ops/{op.removesuffix("_bwd")}.py"""'
+    return house.kernels / family / f"{name}.py", re.sub(r'\A""".*?"""', lambda _: said, model.read_text(encoding="utf-8"), count=1, flags=re.S)
 
 
 def _rung(name: str, house: House) -> tuple[Path, str]:

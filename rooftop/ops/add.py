@@ -97,7 +97,6 @@ def _cases() -> list[Case]:
         case(name, tags="edge", **both(d, *how))
         for d in FLOATS
         for name, how in edges.items()
-
     ]
     huge = [case("over 2^31 elements", tags="edge huge", **both("bf16", ((1 << 31) + 4097,)))]
     return bench + edge + huge

@@ -186,6 +186,7 @@ def _cases() -> list[Case]:
             case("long 2x33000", x=Input((2, 33000), d), dim=1, tags="edge", why="beyond one block's registers"),
             case("longer 1x131080", x=Input((1, 131080), d), dim=1, tags="edge", why="over a cluster, the last part short"),
             case("middle 3x50x4", x=Input((3, 50, 4), d), dim=1, tags="edge"),
+            case("middle, long 2x1030x5", x=Input((2, 1030, 5), d), dim=1, tags="edge", why="columns in rounds, inner positions no multiple of the lanes"),
             case("first 65x33", x=Input((65, 33), d), dim=0, tags="edge"),
             case("four dimensions", x=Input((2, 3, 4, 40), d), dim=3, tags="edge"),
             case("transposed", x=Input((20, 36), d, layout="transposed"), dim=1, tags="edge"),

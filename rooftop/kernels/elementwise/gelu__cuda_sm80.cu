@@ -5,6 +5,7 @@ limit   = "not measured yet"
 dtypes  = ["f32", "f16", "bf16"]
 args    = ["N: i64 = numel(x)", "x: T[R, C]", "y: T[R, C]"]
 demands = { has = ["LDG.E.128", "STG.E.128"], spills = 0 }
+prefer  = "numel(x) > 2097152 and numel(x) <= 33554432"
 
 [requires]
 "R == 1 or stride(x, 0) == C and stride(y, 0) == C" = "the elements must lie without gaps"

@@ -1,16 +1,22 @@
-"""The command line. Exit codes: 0 ok, 1 wrong, 2 slower than required, 3 environment.
+"""The command line. Exit codes: 0 ok, 1 wrong (usage too), 2 slower than required, 3 environment.
 
 Each file of this package adds its commands to `app`; a new command is a new file."""
 
 from __future__ import annotations
 
 import importlib
+import os
 import pkgutil
 import sys
+from pathlib import Path
+from typing import NoReturn
 
 import typer
 
 from rooftop.lab.cli.app import ENVIRONMENT, WRONG, app
+
+USAGE = typer.BadParameter.__bases__[0]  # typer's own class of usage errors, which it gives exit code 2
+PACKAGES = {"liger_kernel": "liger-kernel", "pynvml": "nvidia-ml-py", "cuda": "cuda-core", "nvidia": "nvidia-cuda-runtime"}  # where the names differ
 
 
 def commands() -> None:
@@ -22,6 +28,20 @@ def commands() -> None:
 
 def main() -> None:
     """Entry point. Errors that a user can mend are one clear text, not a traceback."""
+    try:
+        _main()
+    except ModuleNotFoundError as error:
+        absent = (error.name or "").partition(".")[0]
+        if absent in ("", "rooftop"):
+            raise
+        _end(f"{absent} is not installed: pip install {PACKAGES.get(absent, absent)}", ENVIRONMENT)
+    except SystemExit as end:
+        if isinstance(end.__context__, USAGE):
+            sys.exit(WRONG)
+        raise
+
+
+def _main() -> None:
     from rooftop.lab.bench import NoGpuError
     from rooftop.lab.compile import CompileError, ToolchainError
     from rooftop.lab.expressions import ExpressionError
@@ -33,12 +53,29 @@ def main() -> None:
     try:
         app()
     except (NoGpuError, ToolchainError) as error:
-        typer.echo(f"rooftop: {error}", err=True)
-        sys.exit(ENVIRONMENT)
-    except (RegistryError, HeadError, ExpressionError, CompileError, RecordError, FileNotFoundError, ValueError) as error:
-        typer.echo(f"rooftop: {error.args[0] if isinstance(error, LookupError) and error.args else error}", err=True)
-        sys.exit(WRONG)
+        _end(str(error), ENVIRONMENT)
+    except (RegistryError, HeadError, ExpressionError, CompileError, RecordError, ValueError) as error:
+        _end(str(error.args[0] if isinstance(error, LookupError) and error.args else error), WRONG)
     except OSError as error:  # a folder that cannot be written, a full disk
         where = " -> ".join(str(name) for name in (error.filename, error.filename2) if name is not None)
-        typer.echo(f"rooftop: {where}: {error.strerror}" if where else f"rooftop: {error}", err=True)
-        sys.exit(ENVIRONMENT)
+        said = f"{where}: {error.strerror}" if where else str(error)
+        if _of_cache(error):
+            _end(f"{said}: the compile cache cannot be used; set ROOFTOP_CACHE to a folder that can be written", ENVIRONMENT)
+        if isinstance(error, FileNotFoundError):
+            _end(str(error), WRONG)
+        _end(said, ENVIRONMENT)
+
+
+def _end(text: str, code: int) -> NoReturn:
+    typer.echo(f"rooftop: {text}", err=True)
+    sys.exit(code)
+
+
+def _of_cache(error: OSError) -> bool:
+    """Whether the path of the error lies in the compile cache, or above it while there is none."""
+    from rooftop.lab import settings
+
+    if not isinstance(error.filename, (str, os.PathLike)):
+        return False
+    path, cache = Path(error.filename).absolute(), settings.load().cache.absolute()
+    return path.is_relative_to(cache) or (cache.is_relative_to(path) and not cache.is_dir())

@@ -62,8 +62,8 @@ LONG = 22  # characters: what is longer leaves the row of a narrow table
 def _narrow(rows: list[dict[str, Any]], columns: dict[str, str], title: str, width: int) -> Iterator[str]:
     texts = [{key: plain(row.get(key)) for key in columns} for row in rows]
     first = next(iter(columns))
-    size = {key: max(len(key_name), *(len(t[key]) for t in texts)) for key, key_name in columns.items()}
-    inline = [key for key in columns if key == first or max(len(t[key]) for t in texts) <= LONG]
+    size = {key: max(len(key_name), *(len(t[key]) for t in texts), 0) for key, key_name in columns.items()}
+    inline = [key for key in columns if key == first or max((len(t[key]) for t in texts), default=0) <= LONG]
     while len(inline) > 1 and sum(size[key] + 2 for key in inline) > width:
         inline.remove(max(inline[1:], key=lambda key: size[key]))
     below = [key for key in columns if key not in inline]
