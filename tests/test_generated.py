@@ -91,7 +91,7 @@ def test_check_writes_nothing_and_exits_1_where_a_file_would_change(tmp_path: Pa
     assert ran.exit_code == 1
     assert "README.md" in ran.output
     assert {file: (settings.CHECKOUT / file).read_bytes() for file in FILES} == before
-    monkeypatch.setattr(generated, "outdated", lambda folder: {})
+    monkeypatch.setattr(generated, "outdated", lambda folder, cut: {})
     assert CliRunner().invoke(app, ["report", "--docs", "--check"]).exit_code == 0
     assert CliRunner().invoke(app, ["report", "--check"]).exit_code == 2
 

@@ -62,6 +62,6 @@ def report_facts() -> Mapping[tuple[str, int], Any]:
     return inspect.many([(s, inspect.inspect_case(s, None, arch), arch) for s in found for arch in _targets(s)])
 
 
-def build_report(out: Path, folder: Path | None) -> Path:
-    """The pages from the records and the binaries, without checking anything anew. Returns the index."""
-    return report.build(out, records.read(folder or settings.load().results), report_facts())
+def build_report(out: Path, known: list[records.Record]) -> Path:
+    """The pages from records and the binaries, without checking anything anew. Returns the index."""
+    return report.build(out, known, report_facts())

@@ -5,7 +5,7 @@ tensor subclasses) goes through the op registered with `torch.library`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -59,6 +59,12 @@ def preference(implementation: Implementation, problem: Problem) -> tuple[int, s
     return (0 if implementation.prefers(problem) else 1 if implementation.backend == "triton" else 2, implementation.name)
 
 
+def ranked(found: Iterable[Implementation], problem: Problem) -> Iterator[tuple[Implementation, str | None]]:
+    """In the order in which they are asked, each with None or the reason why it cannot take the problem. The first without a reason runs."""
+    for candidate in sorted(found, key=lambda f: preference(f, problem)):
+        yield candidate, candidate.supports(problem)
+
+
 def select(op: Op, problem: Problem, implementation: str | None = None, config: Mapping[str, Any] | None = None) -> Choice:
     """The implementation and config for a problem: a pure function of shapes, strides, dtypes and device.
 
@@ -79,8 +85,7 @@ def select(op: Op, problem: Problem, implementation: str | None = None, config: 
         if not found:
             raise registry.unknown(f"implementation of {op.name}", implementation, [f.name for f in registry.implementations(op.name)])
     rejected: list[tuple[str, str]] = []
-    for candidate in sorted(found, key=lambda f: preference(f, kernel_problem)):
-        reason = candidate.supports(kernel_problem)
+    for candidate, reason in ranked(found, kernel_problem):
         if reason is None:
             chosen, source = candidate.resolve(kernel_problem, config)
             return Choice(candidate, kernel_problem, chosen, source, copies, tuple(rejected))

@@ -105,17 +105,18 @@ def pages(root: Path, found: list[Record]) -> dict[str, str]:
     return texts | {file: climb(ladders[ladder], names) for file, (ladder, names) in PICTURES.items()}
 
 
-def outdated(root: Path = settings.CHECKOUT, folder: Path | None = None) -> dict[str, str]:
-    """The generated files that are not as the records below `folder` (results/ where None) have them, as they should be."""
+def outdated(root: Path = settings.CHECKOUT, folder: Path | None = None, cut: list[str] | None = None) -> dict[str, str]:
+    """The generated files that are not as the records below `folder` (results/ where None) have them, as they should be. `cut`: as
+    for `records.read`."""
     where = folder or settings.load().results
-    found = records.read(where) if where.is_dir() else []
+    found = records.read(where, cut) if where.is_dir() else []
     texts = pages(root, found)
     return {file: text for file, text in texts.items() if not (root / file).is_file() or (root / file).read_text(encoding="utf-8") != text}
 
 
-def update(root: Path = settings.CHECKOUT, folder: Path | None = None) -> list[str]:
+def update(root: Path = settings.CHECKOUT, folder: Path | None = None, cut: list[str] | None = None) -> list[str]:
     """Write anew what is outdated; the files that changed."""
-    changed = outdated(root, folder)
+    changed = outdated(root, folder, cut)
     for file, text in changed.items():
         (root / file).parent.mkdir(parents=True, exist_ok=True)
         (root / file).write_text(text, encoding="utf-8")

@@ -16,7 +16,7 @@ from typing import Any
 
 from rooftop.lab import registry, report_checks, settings
 from rooftop.lab.devices import lookup
-from rooftop.lab.dispatch import preference
+from rooftop.lab.dispatch import ranked
 from rooftop.lab.implementation import Implementation
 from rooftop.lab.op import Op
 from rooftop.lab.records import Record
@@ -312,11 +312,8 @@ def summarise(rows: Iterable[ScoreRow]) -> Summary:
 
 def first_choice(op: Op, found: Iterable[Implementation], case: Case, device: Device) -> str | None:
     """The implementation that a call of this case takes on this card."""
-    problem = op.problem(case, device)
-    seen = op.kernel_problem(problem) or op.kernel_problem(op.contiguous(problem))
-    if seen is None:
-        return None
-    return next((i.name for i in sorted(found, key=lambda i: preference(i, seen)) if i.supports(seen) is None), None)
+    seen = Subject(op.name, op).kernel_problem(case, device)[1]
+    return next((i.name for i, reason in ranked(found, seen) if reason is None), None)
 
 
 def device_of(record: Record) -> Device:

@@ -1,7 +1,7 @@
 /* rooftop
 idea    = "Clusters of 1 to 16 blocks stay for the whole launch and walk over the rows. Each thread owns 8 to 32 columns: it holds a row of s and dy in registers; the weight, its sums of dweight and dbias and the rows to come wait in shared memory, so that every row is read once, partial sums are a few MiB in all, and registers leave room for 1024 threads a multiprocessor. Two sums pass between the blocks, one barrier a row. A last launch adds the clusters' partial rows in a fixed order: the same bits every time."
 predict = { speedup = 1.8 }
-limit   = "not measured yet"
+limit   = "Instructions of a row and the wait at its barrier: 0.93 of a copy at 8192 columns of bf16, 0.83 at 32768, 0.67 at 131072. Below 64 MiB the second launch."
 dtypes  = ["f32", "f16", "bf16"]
 args    = ["R: i32", "C: i32", "clusters: i32", "dy: T[R, C]", "dys: i64 = stride(dy, 0)", "ds: T[R, C]?", "dss: i64 = stride(ds, 0)", "s: T[R, C]", "ss: i64 = stride(s, 0)", "weight: T[C]?", "dx: T[R, C]", "dxs: i64 = stride(dx, 0)", "pw: f32[P, C]", "pb: f32[P, C]", "eps: f32"]
 demands = { has = ["LDGSTS.E.128", "STG.E.128"], spills = 0 }

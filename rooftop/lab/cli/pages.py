@@ -52,21 +52,20 @@ def report(
     if records is not None and not records.exists():
         raise FileNotFoundError(f"no {records}")
     cut: list[str] = []
-    if (records or settings.load().results).is_dir():
-        recorded.read(records or settings.load().results, cut)
-    for note in cut:
-        typer.echo(f"note: {note}", err=True)
     if docs:
         from rooftop.lab import generated
 
-        changed = list(generated.outdated(folder=records)) if check else generated.update(folder=records)
+        changed = list(generated.outdated(folder=records, cut=cut)) if check else generated.update(folder=records, cut=cut)
         said = "not as the records have it" if check else "written anew"
         typer.echo(f"{said}: {', '.join(changed)}" if changed else "every table and picture is as the records have it")
-        if check and changed:
-            typer.echo("rooftop report --docs writes them")
-            raise typer.Exit(WRONG)
-        return
-    typer.echo(climb.build_report(out, records).resolve())
+    else:
+        changed = []
+        typer.echo(climb.build_report(out, recorded.read(records or settings.load().results, cut)).resolve())
+    for note in cut:
+        typer.echo(f"note: {note}", err=True)
+    if check and changed:
+        typer.echo("rooftop report --docs writes them")
+        raise typer.Exit(WRONG)
 
 
 @app.command(rich_help_panel=SHOW)
