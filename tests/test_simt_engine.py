@@ -338,6 +338,16 @@ def test_lanes_that_leave_a_loop_wait_for_the_others() -> None:
     assert [(c.line, c.op, c.requests, c.lanes) for c in report.lines] == [(19, "read", 8, 2 * 80), (20, "write", 2, 64)]
 
 
+@compiled
+@pytest.mark.parametrize("collective", ["__syncwarp()", "__shfl_sync(-1, t, 0)", "__reduce_add_sync(-1, t)"])
+def test_lanes_are_together_after_a_collective(collective: str) -> None:
+    """What one lane does for all of them, to make the results, is no path of its own."""
+    source = "__global__ void k(float* out) {\n    const int t = threadIdx.x;\n    COLLECTIVE;\n    out[t] = 1;\n}\n".replace("COLLECTIVE", collective)
+    report = simt.simulate(source, "k", {"out": torch.zeros(32)}, grid=(1,), block=(32,), arguments=[("out", "ptr")], mode="count")
+    assert [(c.line, c.requests, c.sectors) for c in report.lines] == [(4, 1, 4)]
+    assert not report.divergent
+
+
 # -- pages and commands -----------------------------------------------------------------------------------------------------------
 
 

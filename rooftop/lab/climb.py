@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from rooftop.lab import check, inspect, records, registry, report, settings, subjects
+from rooftop.lab import check, inspect, records, registry, report, report_data, rung_counts, settings, subjects
 
 
 def climb(names: list[str], out: Path) -> bool:
@@ -34,6 +34,8 @@ def climb(names: list[str], out: Path) -> bool:
         jobs = [(s, inspect.inspect_case(s, None, arch), arch) for s in (*found, *shipped) for arch in _targets(s)]
         task = progress.add_task("compile and inspect", total=len(jobs))
         facts = inspect.many(jobs, lambda job, f: progress.advance(task))
+        task = progress.add_task("count memory accesses", total=sum(s.implementation is not None and s.implementation.backend == "cuda" for s in found))
+        counts = report_counts({s.rung.ladder for s in found if s.rung}, lambda s: progress.advance(task))
     wrong = [r for r in results if r.status in ("wrong", "error")]
     unmet = [f"{n} on sm_{a}: {'; '.join(k['unmet'])}" for (n, a), f in facts.items() for k in f.get("kernels", []) if k["unmet"]]
     ran = sum(r.status == "ok" for r in results)
@@ -47,7 +49,7 @@ def climb(names: list[str], out: Path) -> bool:
 
         summary = bench.run(bench.fields(found), settings.load().results, say=lambda text: console.print(text, highlight=False, markup=False))
         wrong += [check.Result("", "", "", "wrong", message=line) for line in summary.wrong]
-    index = report.build(out, records.read(settings.load().results), facts, [r.to_json() for r in results])
+    index = report.build(out, records.read(settings.load().results), facts, [r.to_json() for r in results], counts)
     console.print(f"{time.monotonic() - started:.0f} s; the report: {index.resolve()}", highlight=False, soft_wrap=True)
     return not wrong and not unmet
 
@@ -62,6 +64,18 @@ def report_facts() -> Mapping[tuple[str, int], Any]:
     return inspect.many([(s, inspect.inspect_case(s, None, arch), arch) for s in found for arch in _targets(s)])
 
 
+def report_counts(run: Collection[str], done: Callable[[subjects.Subject], None] = lambda s: None) -> dict[str, rung_counts.RungCounts]:
+    """What the simulator counts of the rungs of all ladders: those of the ladders in `run` are counted where they have not been, the others
+    looked up. `done` is told of each rung."""
+    found: dict[str, rung_counts.RungCounts] = {}
+    for name in registry.ladder_names():
+        ladder = registry.ladder(name)
+        headline = report_data.headline_of(ladder, registry.op(ladder.op))
+        found.update(rung_counts.count(subjects.rungs(ladder), headline, run=name in run, done=done if name in run else lambda s: None))
+    return found
+
+
 def build_report(out: Path, known: list[records.Record]) -> Path:
-    """The pages from records and the binaries, without checking anything anew. Returns the index."""
-    return report.build(out, known, report_facts())
+    """The pages from records, the binaries and the simulator's counts, without checking anything anew. Returns the index."""
+    out.mkdir(parents=True, exist_ok=True)  # before the work: it may not be possible
+    return report.build(out, known, report_facts(), counts=report_counts(registry.ladder_names()))

@@ -2,14 +2,19 @@
 
     python -m rooftop.lab.counters_compare [--out DIR] [SUBJECT ...]
 
-What is compared: 32-byte sectors of global accesses, wavefronts of shared ones, of each (file, line, space, read | write | atomic). The machine
-code need not access memory where the source says so: the compiler hoists loads, merges and widens them, drops the second of two equal ones, and
-attributes the copy of a structure to the line that uses it. So each line that does not agree is shown with its SASS."""
+What is compared: 32-byte sectors of global accesses, wavefronts of shared ones, of each (file, line, space, read | write | atomic).
+
+The machine code need not access memory as the source says so, nor where. How wide its accesses are the simulator asks of the compiler itself
+(rooftop.lab.simt.machine). Where they stand is asked there too: an instruction at a line whose source has no such access is counted for the line it
+belongs to by the chain of inlined calls or, failing that, for the nearest one that makes an access of its width. That is settled from the machine code
+and the source alone, before any counts are looked at, and each instruction is counted for one line; a line that agrees with the help of instructions at
+another is `moved`, and named with them. Each line that does not agree plainly is shown with its SASS."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,12 +22,14 @@ from typing import TYPE_CHECKING, Any
 from rooftop.lab import records, settings, subjects
 from rooftop.lab.counters_jobs import CASES, Job
 from rooftop.lab.sass_lines import accesses
+from rooftop.lab.simt import machine
+from rooftop.lab.simt.machine import Access, Key
 from rooftop.lab.spec import TARGETS, Device
 
 if TYPE_CHECKING:
     from rooftop.lab.simt import Report
 
-Key = tuple[str, int, str, str]  # file, line, space, op
+Homes = Callable[[Mapping[str, Any], str, str], Key]  # a recorded line, space, op -> the line it belongs to
 ALLOWED: Mapping[str, float] = {"global": 0.02, "shared": 0.05}  # relative difference: of sectors, of wavefronts
 _ALL = 1 << 30
 SAMPLED = 8  # blocks of a launch that are simulated: in the cases that are counted all do the same
@@ -33,7 +40,8 @@ UNIT: Mapping[str, str] = {"global": "sectors", "shared": "wavefronts"}
 class Row:
     """One accessing line. `hardware`, `simulated`: sectors or wavefronts, None where that side accesses nothing there.
 
-    `verdict`: agrees; differs; moved (the same count stands at another line of the other side: `other`); hardware only; simulated only."""
+    `verdict`: agrees; moved (agrees, its instructions standing at other lines, `found_at`, some or all); differs; hardware only; simulated only.
+    `source`: requests of the source where the compiler merged or split accesses, before it did."""
 
     file: str
     line: int
@@ -45,18 +53,20 @@ class Row:
     requests: tuple[float | None, float | None]  # of a warp: hardware, simulated
     sass: tuple[str, ...]
     verdict: str = ""
-    other: int | None = None
+    found_at: tuple[str, ...] = ()  # file:line
+    source: float | None = None
 
     @property
     def agrees(self) -> bool:
-        return self.verdict == "agrees"
+        return self.verdict in ("agrees", "moved")
 
     def __str__(self) -> str:
         numbers = f"{UNIT[self.space]} {_shown(self.hardware)} on hardware, {_shown(self.simulated)} simulated"
         requests = f"requests {_shown(self.requests[0])} and {_shown(self.requests[1])}"
-        where = f" (line {self.other})" if self.other is not None else ""
+        source = f" ({_shown(self.source)} in the source)" if self.source is not None else ""
+        where = f" (found at {', '.join(self.found_at)})" if self.found_at else ""
         code = "".join(f"\n        {s}" for s in self.sass)
-        return f"{self.file}:{self.line} {self.space} {self.op}: {self.verdict}{where}: {numbers}; {requests}\n    {self.text}{code}"
+        return f"{self.file}:{self.line} {self.space} {self.op}: {self.verdict}{where}: {numbers}; {requests}{source}\n    {self.text}{code}"
 
 
 def _shown(number: float | None) -> str:
@@ -69,13 +79,18 @@ class _Side:
     requests: float
     text: str
     sass: tuple[str, ...] = ()
+    found_at: tuple[str, ...] = ()
+    source: float | None = None
 
     def plus(self, other: _Side) -> _Side:
-        return replace(self, number=self.number + other.number, requests=self.requests + other.requests, sass=(*self.sass, *other.sass))
+        return replace(
+            self, number=self.number + other.number, requests=self.requests + other.requests, sass=(*self.sass, *other.sass),
+            found_at=tuple(dict.fromkeys((*self.found_at, *other.found_at))),
+        )  # fmt: skip
 
 
-def hardware(found_records: Iterable[Mapping[str, Any]]) -> dict[Key, _Side]:
-    """The lines of the records of one subject and case (one record for each launch)."""
+def hardware(found_records: Iterable[Mapping[str, Any]], soft: Mapping[Key, _Side] | None = None, homes: Homes | None = None) -> dict[Key, _Side]:
+    """The lines of the records of one subject and case (one record for each launch); with `homes`, by the line of `soft` that they belong to."""
     found: dict[Key, _Side] = {}
     for record in found_records:
         for line in record["lines"]:
@@ -88,8 +103,29 @@ def hardware(found_records: Iterable[Mapping[str, Any]]) -> dict[Key, _Side]:
                     continue
                 side = _Side(float(line[UNIT[space]]), float(line["executed"]), line["text"], tuple(line["sass"]))
                 key = (line["file"], line["line"], space, op)
-                found[key] = found[key].plus(side) if key in found else side
+                home = homes(line, space, op) if homes is not None else key
+                if home != key and soft is not None:
+                    side = replace(side, text=soft[home].text, found_at=(f"{line['file']}:{line['line']}",))
+                found[home] = found[home].plus(side) if home in found else side
     return found
+
+
+def homes_of(code: Sequence[Access], source: Mapping[Key, int]) -> Homes:
+    """The line of the source, of those that access memory with so many bytes a lane, that a recorded line belongs to.
+
+    `code`: the accesses of the machine code that was run. A recorded line stays where it is if they are not the same there, or belong apart."""
+    by_place: dict[tuple[str, int, str], list[Access]] = {}
+    for a in code:
+        by_place.setdefault((a.file, a.line, a.opcode), []).append(a)
+
+    def home(line: Mapping[str, Any], space: str, op: str) -> Key:
+        at: Key = (line["file"], line["line"], space, op)
+        here = [a for a in by_place.get((line["file"], line["line"], line["opcode"]), []) if a.op == op and a.space in (space, "generic")]
+        wanted = {machine.home(a, space, op, source) for a in here}
+        found = wanted.pop() if len(wanted) == 1 and len(here) == line["instructions"] else None
+        return at if found is None else found
+
+    return home
 
 
 def simulated(report: Report) -> dict[Key, _Side]:
@@ -99,7 +135,8 @@ def simulated(report: Report) -> dict[Key, _Side]:
     for line in report.lines:
         if line.space in UNIT and line.requests:
             key = (line.file, line.line, line.space, line.op)
-            side = _Side(getattr(line, UNIT[line.space]) * scale, line.requests * scale, line.text.strip())
+            source = line.source_requests * scale if line.rewritten else None
+            side = _Side(getattr(line, UNIT[line.space]) * scale, line.requests * scale, line.text.strip(), source=source)
             found[key] = found[key].plus(side) if key in found else side
     return found
 
@@ -110,25 +147,13 @@ def near(a: float, b: float, space: str) -> bool:
 
 def compare(hard: Mapping[Key, _Side], soft: Mapping[Key, _Side]) -> list[Row]:
     """A row for each line that accesses memory on either side, in the order of the source."""
-    rows = [_row(key, hard.get(key), soft.get(key)) for key in sorted({*hard, *soft})]
-    lost = [i for i, r in enumerate(rows) if r.verdict == "simulated only"]
-    for i, row in enumerate(rows):
-        if row.verdict != "hardware only":
-            continue
-        for j in lost:
-            other = rows[j]
-            same = (other.space, other.op) == (row.space, row.op) and other.verdict == "simulated only"
-            if same and row.hardware is not None and other.simulated is not None and near(row.hardware, other.simulated, row.space):
-                rows[i] = replace(row, verdict="moved", other=other.line)
-                rows[j] = replace(other, verdict="moved", other=row.line)
-                break
-    return rows
+    return [_row(key, hard.get(key), soft.get(key)) for key in sorted({*hard, *soft})]
 
 
 def _row(key: Key, hard: _Side | None, soft: _Side | None) -> Row:
     file, line, space, op = key
     if hard is not None and soft is not None:
-        verdict = "agrees" if near(hard.number, soft.number, space) else "differs"
+        verdict = "differs" if not near(hard.number, soft.number, space) else "moved" if hard.found_at else "agrees"
     else:
         verdict = "hardware only" if hard is not None else "simulated only"
     either = hard or soft
@@ -136,14 +161,13 @@ def _row(key: Key, hard: _Side | None, soft: _Side | None) -> Row:
     return Row(
         file, line, space, op, either.text, hard.number if hard else None, soft.number if soft else None,
         (hard.requests if hard else None, soft.requests if soft else None), hard.sass if hard else (), verdict,
+        hard.found_at if hard else (), soft.source if soft else None,
     )  # fmt: skip
 
 
 def share(rows: Sequence[Row]) -> float:
-    """The part of the accessing lines that agree; 1 where nothing accesses memory. A line whose count stands at another line counts as one that
-    does not agree, once: the machine code accesses memory there as the source says, and names another line for it."""
-    moved = sum(r.verdict == "moved" for r in rows) // 2
-    return sum(r.agrees for r in rows) / (len(rows) - moved) if rows else 1.0
+    """The part of the accessing lines that agree, those among them whose instructions stand at other lines; 1 where nothing accesses memory."""
+    return sum(r.agrees for r in rows) / len(rows) if rows else 1.0
 
 
 def sums(rows: Sequence[Row]) -> dict[str, tuple[float, float]]:
@@ -178,15 +202,15 @@ def job_of(subject: str, case: str, tier: str = "lines") -> Job:
     return Job(subject, tier, 0, case_id=op.case(case).id)
 
 
-def simulate(job: Job, device: Device = TARGETS[90], blocks: int | None = SAMPLED) -> Report:
-    """The job counted by the simulator: of one launch `blocks` blocks, of several all."""
+def simulate(job: Job, device: Device = TARGETS[90], blocks: int | None = SAMPLED, kernel: str | None = None) -> Report:
+    """The job counted by the simulator: of one launch `blocks` blocks, of several all. `kernel`: which of those of a file without an op."""
     from rooftop.lab import simt
 
     launches = job.launches(device)
     if job.found is not None:
         assert job.case is not None
         return simt.run_rung(job.found, job.case, mode="count", blocks=blocks if len(launches) == 1 else _ALL)
-    (launch,) = launches
+    (launch,) = [x for x in launches if kernel in (None, x.kernel)]
     report = simt.simulate(
         job.implementation.head.source, launch.kernel, job.memory(device, "cpu"), grid=_three(launch.grid), block=_three(launch.block),
         arguments=list(zip(launch.args.values(), launch.types, strict=True)), shared=launch.shared, mode="count", blocks=blocks,
@@ -200,14 +224,48 @@ def _three(extents: tuple[int, ...]) -> tuple[int, int, int]:
     return x, y, z
 
 
+def both(job: Job, found_records: Sequence[Mapping[str, Any]], device: Device = TARGETS[90]) -> list[Row]:
+    """The recorded counters of a job and the simulator's, as `compare` gives them."""
+    report = simulate(job, device)
+    soft = simulated(report)
+    source = {(c.file, c.line, c.space, c.op): c.source_width or c.width for c in report.lines}
+    return compare(hardware(found_records, soft, homes_of(_machine_code(job, device), source)), soft)
+
+
+def _machine_code(job: Job, device: Device) -> list[Access]:
+    """Of the job's launches, each kernel once; empty where it cannot be compiled here."""
+    from rooftop.lab.binary import BinaryError
+    from rooftop.lab.compile import CompileError, ToolchainError
+
+    kernels = list(dict.fromkeys(launch.kernel for launch in job.launches(device)))
+    try:
+        binary = job.implementation.compile(kernels, device.target)
+        return [a for k in kernels for a in machine.accesses_of(binary.cubin, binary.names[k], job.implementation.head.path)]
+    except (BinaryError, CompileError, ToolchainError):
+        return []
+
+
 def record(job: Job, found: Sequence[Mapping[str, Any]], rows: Sequence[Row]) -> records.Record:
     """The comparison as data, of kind `compared`."""
     first = found[0]
     return {
         "kind": "compared", "op": first["op"], "subject": first["subject"], "case": first["case"], "digest": first["digest"], "counters": first["run"],
         "share": share(rows), "sums": {k: list(v) for k, v in sums(rows).items()}, "rows": [asdict(r) for r in rows], "device": first["device"],
-        "versions": records.versions(),
+        "versions": {**records.versions(), **compilers()},
     }  # fmt: skip
+
+
+def compilers() -> dict[str, str]:
+    """The versions of NVRTC and of the host's compiler, which decide what a comparison gives; what is absent is left out."""
+    from rooftop.lab.compile import ToolchainError, nvrtc_version
+    from rooftop.lab.simt.build import NoCompilerError, compiler
+
+    found: dict[str, str] = {}
+    with suppress(ToolchainError):
+        found["nvrtc"] = nvrtc_version()
+    with suppress(NoCompilerError):
+        found["host compiler"] = compiler().version
+    return found
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -220,9 +278,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if "patterns/" in subject or (given.names and not any(n in subject for n in given.names)):
             continue
         job = job_of(subject, case)
-        rows = compare(hardware(found), simulated(simulate(job)))
-        print(f"{subject}, {case}: {share(rows):.0%} of {len(rows)} lines agree; sums {sums(rows)}")
-        print("".join(f"    {str(r).replace(chr(10), chr(10) + '    ')}\n" for r in rows if not r.agrees), end="")
+        rows = both(job, found)
+        moved = sum(r.verdict == "moved" for r in rows)
+        print(f"{subject}, {case}: {share(rows):.0%} of {len(rows)} lines agree{f' ({moved} of them moved)' if moved else ''}; sums {sums(rows)}")
+        print("".join(f"    {str(r).replace(chr(10), chr(10) + '    ')}\n" for r in rows if r.verdict != "agrees"), end="")
         made.append(record(job, found, rows))
     if given.out and made:
         with records.Writer(given.out, str(made[0]["device"]["name"])) as writer:

@@ -20,11 +20,13 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from rooftop.lab import registry
+from rooftop.lab import registry, report_counts
+from rooftop.lab.predictions import COUNTS, HIT
 from rooftop.lab.records import Record
 from rooftop.lab.report_charts import charts, number
-from rooftop.lab.report_data import HIT, gather
+from rooftop.lab.report_data import gather
 from rooftop.lab.report_model import RungRow, SiteData
+from rooftop.lab.rung_counts import RungCounts
 
 TEMPLATES = Path(__file__).parent / "templates"
 CONTEXT = 3  # unchanged lines shown around a change
@@ -40,15 +42,16 @@ def build(
     records: Iterable[Record],
     facts: Mapping[tuple[str, int], Mapping[str, Any]] | None = None,
     checks: Iterable[Mapping[str, Any]] = (),
+    counts: Mapping[str, RungCounts] | None = None,
     *,
     house: registry.House = registry.HOUSE,
     now: datetime | None = None,
 ) -> Path:
     """Writes the pages into the folder `out` (made where absent) and returns the path of the index.
 
-    `facts` and `checks` are as `rooftop.lab.report_data.gather` takes them. Raises RegistryError for a ladder that does not read as
+    `facts`, `checks` and `counts` are as `rooftop.lab.report_data.gather` takes them. Raises RegistryError for a ladder that does not read as
     one, ValueError for facts that lack a fact."""
-    return write(out, gather(records, facts, checks, house=house, now=now))
+    return write(out, gather(records, facts, checks, counts, house=house, now=now))
 
 
 def write(out: Path, site: SiteData) -> Path:
@@ -59,7 +62,8 @@ def write(out: Path, site: SiteData) -> Path:
         figures = charts(ladder)
         page = env.get_template("ladder.html.j2").render(
             site=site, page=ladder, figures=figures, changes=_changes(ladder.rungs), sources=[list(highlight(r.source, r.path)) for r in ladder.rungs],
-            plotly=_plotly() if figures else None,
+            plotly=_plotly() if figures else None, counted=report_counts.table(ladder.rungs),
+            asked=[report_counts.of_rung(r, ladder.rungs[i - 1] if i else None) for i, r in enumerate(ladder.rungs)],
         )  # fmt: skip
         _place(out / ladder.file, page)
     index = out / "index.html"
@@ -74,8 +78,8 @@ def environment() -> jinja2.Environment:
     )
     env.filters.update(num=number, micro=lambda seconds: number(seconds * 1e6), percent=lambda share: f"{100 * share:.1f}", json=_json)
     env.filters.update(ratio=lambda value: number(value, 4 if value >= 0.9995 else 3))
-    env.filters.update(grouped=lambda n: f"{n:,}".replace(",", "\N{NARROW NO-BREAK SPACE}"), instructions=instructions)
-    env.globals.update(style=Markup(_style()), hit=round(100 * HIT))
+    env.filters.update(grouped=lambda n: f"{n:,}".replace(",", "\N{NARROW NO-BREAK SPACE}"), instructions=instructions, plain=report_counts.plain)
+    env.globals.update(style=Markup(_style()), hit=round(100 * HIT), about=dict(COUNTS))
     return env
 
 

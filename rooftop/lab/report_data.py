@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from rooftop.lab import registry, report_checks, settings
+from rooftop.lab import predictions, registry, report_checks, settings
 from rooftop.lab.devices import lookup
 from rooftop.lab.dispatch import ranked
 from rooftop.lab.implementation import Implementation
@@ -30,23 +30,22 @@ from rooftop.lab.report_model import (
     LadderPage,
     Measured,
     OpScore,
-    Prediction,
     Roofs,
     RungRow,
     Sanitized,
     ScoreRow,
     SiteData,
     Summary,
-    TargetFacts,
     Versus,
     target_facts,
 )  # fmt: skip
 from rooftop.lab.roofline import Ceilings
+from rooftop.lab.rung_counts import RungCounts
 from rooftop.lab.sanitize import digest_of
+from rooftop.lab.simt import traffic
 from rooftop.lab.spec import TARGETS, Case, Device, Work
 from rooftop.lab.subjects import Subject
 
-HIT = 0.15  # a prediction within this of the result is a hit
 CHANGED = "kernel, contract or config changed since"
 
 
@@ -54,6 +53,7 @@ def gather(
     records: Iterable[Record],
     facts: Mapping[tuple[str, int], Mapping[str, Any]] | None = None,
     checks: Iterable[Mapping[str, Any]] = (),
+    counts: Mapping[str, RungCounts] | None = None,
     *,
     house: registry.House = registry.HOUSE,
     now: datetime | None = None,
@@ -62,8 +62,9 @@ def gather(
 
     records   as `rooftop.lab.records.read` gives them
     facts     (subject, architecture) -> facts of its binary at the headline case (see `target_facts`)
-    checks    results of checks made just now, each a `rooftop.lab.check.Result.to_json()`"""
-    return Gatherer(list(records), dict(facts or {}), list(checks), house).site(now or datetime.now(UTC))
+    checks    results of checks made just now, each a `rooftop.lab.check.Result.to_json()`
+    counts    rung -> what the simulator counts of it (rooftop.lab.rung_counts)"""
+    return Gatherer(list(records), dict(facts or {}), list(checks), house, dict(counts or {})).site(now or datetime.now(UTC))
 
 
 @dataclass
@@ -74,6 +75,7 @@ class Gatherer:
     facts: Mapping[tuple[str, int], Mapping[str, Any]]
     checks: list[Mapping[str, Any]]
     house: registry.House
+    counts: Mapping[str, RungCounts] = field(default_factory=dict)
     _digests: dict[tuple[str, str, tuple[str, ...], Device], str] = field(default_factory=dict)
     _ceilings: dict[str, tuple[Ceilings | None, Ceilings | None]] = field(default_factory=dict)
 
@@ -203,15 +205,21 @@ class Gatherer:
             views[name] = DeviceView(name, device_of(r), self.ceilings(name)[0] is not None, self.ceilings(name)[1] is not None)
         return tuple(views[name] for name in sorted(views, key=lambda n: (-fresh[n], n)))
 
+    @cached_property
+    def traffic(self) -> dict[str, tuple[traffic.Comparison, ...]]:
+        """Subject -> the model of the caches beside the hardware's counters, while the records show that the model holds for enough kernels."""
+        found = traffic.compared(self.records)
+        return {s: tuple(c for c in found if c.subject == s) for s in {c.subject for c in found}} if traffic.proven(found) else {}
+
     # -- ladders ----------------------------------------------------------------------------------------------------
 
     def ladder_page(self, ladder: registry.Ladder) -> LadderPage:
         op = registry.op(ladder.op, self.house)
-        cases = [c for name in ladder.cases for dtype in ladder.dtypes for c in op.cases if c.name == name and c.dtype == dtype]
+        cases = cases_of(ladder, op)
         names = {r.name for r in ladder.rungs} | {r.implementation.name for r in ladder.rungs if r.head and r.head.implementation}
         mine = [r for r in self.records if r["kind"] == "bench" and r.get("op") == op.name and str(r.get("subject")) in names]
         devices = self.devices(mine)
-        headline = _headline(ladder, cases)
+        headline = headline_of(ladder, op).id
         rungs: list[RungRow] = []
         for rung in ladder.rungs:
             rungs.append(self._rung(rung, op.name, cases, headline, ladder.targets, devices, rungs[-1] if rungs else None))
@@ -246,14 +254,16 @@ class Gatherer:
         text = path.read_text(encoding="utf-8")
         idea, limit = (rung.head.idea, rung.head.limit) if rung.head else (_docstring(text), "")
         predict = dict(rung.head.predict) if rung.head else {}
+        counts = self.counts.get(rung.name)
         best = cells.get((devices[0].name, headline)) if devices else None
         previous = before.cells.get((devices[0].name, headline)) if devices and before else None
         return RungRow(
             number=rung.number, slug=rung.slug, name=rung.name, path=_shown(path), shipped=shipped, idea=idea, limit=limit, cells=cells,
             unsupported=unsupported, facts=facts, checks=self.checked(op, rung.name, shipped),
             sanitized=self.sanitized(op, rung.name, shipped), source=text,
-            predictions=_predictions(predict, best, previous, facts, before is None), measured_speedup=_speedup(best, previous),
-            restated=bool(best and best.predict and best.predict != predict),
+            predictions=predictions.judge(predict, best, previous, facts, counts.values if counts else {}, before is None),
+            measured_speedup=predictions.speedup(best, previous), restated=predictions.restated(predict, best), counts=counts,
+            traffic=self.traffic.get(rung.name, ()),
         )  # fmt: skip
 
     def checked(self, op: str, *names: str | None) -> tuple[Checked, ...]:
@@ -325,9 +335,15 @@ def device_of(record: Record) -> Device:
     return Device(str(d["name"]), arch, int(d.get("sms", like.sms)), int(shared), int(l2))
 
 
-def _headline(ladder: registry.Ladder, cases: Sequence[Case]) -> str:
+def cases_of(ladder: registry.Ladder, op: Op) -> list[Case]:
+    """The cases on a ladder's page."""
+    return [c for name in ladder.cases for dtype in ladder.dtypes for c in op.cases if c.name == name and c.dtype == dtype]
+
+
+def headline_of(ladder: registry.Ladder, op: Op) -> Case:
     """The case that predictions speak of: the headline in the first of the ladder's dtypes that has it."""
-    found = [c.id for dtype in ladder.dtypes for c in cases if c.name == ladder.headline and c.dtype == dtype]
+    cases = cases_of(ladder, op)
+    found = [c for dtype in ladder.dtypes for c in cases if c.name == ladder.headline and c.dtype == dtype]
     if not found:
         known = ", ".join(c.id for c in cases) or "none"
         raise registry.RegistryError(f"ladders/{ladder.name}/ladder.toml: headline {ladder.headline!r} is no case of the ladder; there are {known}")
@@ -337,57 +353,6 @@ def _headline(ladder: registry.Ladder, cases: Sequence[Case]) -> str:
 def _versus(name: str, v: Mapping[str, Any]) -> Versus:
     """From a ratio of times, this subject's over the other's, to a ratio of speeds."""
     return Versus(name, 1 / float(v["ratio"]), (1 / float(v["high"]), 1 / float(v["low"])), str(v["verdict"]))
-
-
-def _speedup(now: Measured | None, before: Measured | None) -> float | None:
-    """Kernel time of the rung before over that of this one: of paired samples where the two were timed side by side. None unless both stand."""
-    if not now or not before or now.stale or before.stale or not now.kernel or not before.kernel:
-        return None
-    if now.run == before.run and (paired := next((v for v in now.versus if v.name == before.subject), None)):
-        return paired.speed
-    return before.seconds / now.seconds
-
-
-def _predictions(
-    head: Mapping[str, float], now: Measured | None, before: Measured | None, facts: Sequence[TargetFacts], first: bool
-) -> tuple[Prediction, ...]:
-    """Each prediction against its result. The record says what was predicted when it was made; the head, where there is none."""
-    stood = now.predict if now and now.predict else head
-    found = []
-    for name, value in stood.items():
-        if name == "speedup" and first:
-            continue  # over no rung
-        result = _speedup(now, before) if name == "speedup" else _fact(name, now, facts)
-        if result is None:
-            verdict = "not measured"
-        elif (abs(result / value - 1) <= HIT if value else result == 0) and not (name == "speedup" and _opposite(value, result, now, before)):
-            verdict = "hit"
-        else:
-            verdict = "too high" if value > result else "too low"
-        found.append(Prediction(name, float(value), result, verdict))
-    return tuple(found)
-
-
-def _opposite(predicted: float, measured: float, now: Measured | None, before: Measured | None) -> bool:
-    """Whether a gain was predicted and a loss came, or the other way about, beyond the noise: the interval of the paired samples,
-    else those of the two medians, must lie on the other side of 1."""
-    if (predicted - 1) * (measured - 1) >= 0 or not now or not before or not now.kernel or not before.kernel:
-        return False
-    paired = next((v.interval for v in now.versus if now.run == before.run and v.name == before.subject), None)
-    low, high = paired or (before.kernel.low / now.kernel.high, before.kernel.high / now.kernel.low)
-    return high < 1 if measured < 1 else low > 1
-
-
-def _fact(name: str, now: Measured | None, facts: Sequence[TargetFacts]) -> float | None:
-    """A predicted fact by its name: a counter of the record, or a fact of the newest target's binary."""
-    if now and not now.stale and name in now.counters:
-        return now.counters[name]
-    for target in sorted(facts, key=lambda t: -t.arch):
-        for k in target.kernels:
-            known = {"registers": k.registers, "spills": k.spills, "shared": k.shared, "occupancy": k.occupancy, **k.counts}
-            if name in known:
-                return float(known[name])
-    return None
 
 
 def _docstring(text: str) -> str:

@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rooftop.lab.spec import TARGETS, Device
+
+if TYPE_CHECKING:
+    from rooftop.lab.rung_counts import RungCounts
+    from rooftop.lab.simt.traffic import Comparison
 
 SCALE: Mapping[str, float] = {"GB/s": 1e9, "TFLOP/s": 1e12, "Top/s": 1e12}
 STREAMS = ("ceiling:copy", "ceiling:read")  # what records call a plain copy, or read, of as many bytes, timed beside the kernels
@@ -175,7 +179,7 @@ class Prediction:
     name: str
     predicted: float
     measured: float | None
-    verdict: str  # hit, too high, too low, not measured
+    verdict: str  # hit, too high, too low, not measured, not counted
 
 
 @dataclass(frozen=True)
@@ -268,6 +272,8 @@ class RungRow:
     predictions: tuple[Prediction, ...]
     measured_speedup: float | None  # over the rung before, at the headline case on the first card
     restated: bool  # the head now predicts otherwise than it did when this was measured
+    counts: RungCounts | None  # of the simulator; None: not asked for, or no CUDA C++
+    traffic: tuple[Comparison, ...]  # of the memory, by the model of the caches: empty while that is not proven
 
     @property
     def title(self) -> str:

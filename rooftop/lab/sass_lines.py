@@ -50,12 +50,24 @@ def width(op: str) -> int:
     return next((sizes[p] for p in parts[1:] if p in sizes), 4)
 
 
+_ADDRESS = re.compile(r"\[([^\[\]]*?)(?:\+?(-?0x[0-9a-f]+))?\]")
+
+
+def address(sass: str) -> tuple[str, int]:
+    """What an access adds its offset to, with its predicate, and the offset in bytes: `@P0 R24.64` and 4 of `@P0 STG.E desc[UR4][R24.64+0x4], R3`."""
+    found = _ADDRESS.findall(sass)
+    base, offset = found[-1] if found else ("", "")
+    predicate = sass.split()[0] if sass.startswith("@") else ""
+    return f"{predicate} {base.rstrip('+')}".strip(), int(offset, 16) if offset else 0
+
+
 @dataclass(frozen=True)
 class Instruction:
     offset: int  # bytes from the kernel's first
     sass: str
     file: str  # as the user knows it; "" where the machine code does not say
     line: int
+    callers: tuple[tuple[str, int], ...] = ()  # (file, line) of the calls by which that line was inlined, innermost first
 
     @property
     def opcode(self) -> str:
@@ -65,12 +77,12 @@ class Instruction:
 def place(name: str, shown: str) -> str:
     """A file as records call it: the kernel's own by the path it was compiled under, the house's from the checkout, CUDA's by their last two parts."""
     path = Path(name)
-    if name.endswith(shown) or path.stem == Path(shown).stem:
+    if path.suffix == ".cu" or name.endswith(shown):
         return shown
-    try:
-        return str(path.resolve().relative_to(settings.CHECKOUT))
-    except ValueError:
-        return "/".join(path.parts[-2:])
+    for n in range(1, len(path.parts)):  # a binary found in the cache may be of another checkout,
+        if (settings.CHECKOUT / (tail := Path(*path.parts[n:]))).is_file():
+            return str(tail)
+    return "/".join(path.parts[-2:]) if foreign(name) else shown  # and its kernel, which is no header, have been called otherwise there
 
 
 def foreign(name: str) -> bool:
@@ -96,8 +108,9 @@ def instructions(cubin: bytes, symbol: str, shown: str) -> list[Instruction]:
         elif match := _CODE.match(text):
             fresh = True
             if not _NEVER.match(match[2]):
-                file, line = next((p for p in chain if not foreign(p[0])), chain[0] if chain else ("", 0))
-                found.append(Instruction(int(match[1], 16), match[2].strip(), place(file, shown) if file else "", line))
+                own = [(place(file, shown), line) for file, line in chain if not foreign(file)]
+                own = own or [(place(file, shown), line) for file, line in chain[:1]] or [("", 0)]
+                found.append(Instruction(int(match[1], 16), match[2].strip(), *own[0], tuple(own[1:])))
     return found
 
 

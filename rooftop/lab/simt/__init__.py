@@ -7,8 +7,9 @@ where fibers wait for each other; blocks, or clusters of them, are spread over t
 What is not seen. Inside a block, a write to global memory that follows another thread's read is not held against it; a plain read of what others
 change atomically is let pass. Registers and stacks are not watched, but for indices past the end of an array whose type tells its size. A pointer
 that leaves its tensor and lands in another is in bounds. Uninitialised reads are reported where the results depend on them. Copies by cp.async land
-when they are waited for. Accesses that ptxas hoists, drops or moves are counted where the source has them; how wide they are is asked of its machine
-code, where NVRTC is at hand. Not simulated: TMA, wgmma, tcgen05, multimem, textures, dynamic parallelism, CUB and the other headers of CCCL."""
+when they are waited for. Accesses that ptxas hoists, drops or moves are counted where the source has them; how wide they are, and which lines it names
+for them, is asked of its machine code, where NVRTC is at hand (`machine`). Not simulated: TMA, wgmma, tcgen05, multimem, textures, dynamic parallelism,
+CUB and the other headers of CCCL."""
 
 from __future__ import annotations
 

@@ -50,13 +50,16 @@ def excess(c: LineCounts) -> float:
 
 
 def note(c: LineCounts) -> str:
-    """`global read 4 B: 16.0 sectors (4)`: by request, the ideal in brackets."""
+    """`global read 4 B: 16.0 sectors (4)`: by request, the ideal in brackets; then what the source has and where the machine code has it, if elsewhere."""
     if c.space == "shared":
-        found, ideal, word = c.wavefronts, c.ideal_wavefronts, "wavefronts"
+        found, ideal, word, written = c.wavefronts, c.ideal_wavefronts, "wavefronts", c.source_wavefronts
     else:
-        found, ideal, word = c.sectors, c.ideal_sectors, "sectors"
+        found, ideal, word, written = c.sectors, c.ideal_sectors, "sectors", c.source_sectors
     crowd = f", up to {c.contention} lanes on one address" if c.contention > 1 else ""
-    return f"{c.space} {c.op} {c.width} B x{c.requests:,}: {found / c.requests:.3g} {word} ({ideal / c.requests:.3g}){crowd}"
+    source = f"; as written {c.source_width} B x{c.source_requests:,}: {written / c.source_requests:.3g} {word}" if c.rewritten else ""
+    elsewhere = ", ".join(str(line) if file == c.file else f"{file}:{line}" for file, line in c.found_at)
+    where = f"; compiled at line {elsewhere}" if elsewhere else ""
+    return f"{c.space} {c.op} {c.width} B x{c.requests:,}: {found / c.requests:.3g} {word} ({ideal / c.requests:.3g}){crowd}{source}{where}"
 
 
 def pages(report: Report, sources: Mapping[str, str]) -> tuple[Page, ...]:

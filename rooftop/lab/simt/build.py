@@ -10,9 +10,11 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
+from threading import Lock
 
 from rooftop.lab import settings
 from rooftop.lab.compile import DEVICE_HEADERS, STANDARD, CompileError, headers
@@ -20,7 +22,8 @@ from rooftop.lab.simt.translate import MARK, translate
 from rooftop.lab.source import strip
 
 RUNTIME = Path(__file__).parent / "runtime"
-MODES = ("check", "count")
+MODES = ("check", "count", "traffic")
+ENGINE = ("engine.cpp", "faults.cpp", "meeting.cpp", "memory.cpp")  # what all modes share
 SPARE_STACK = 60 << 10  # bytes of a thread's stack beside its largest frames
 COMMON = ("-fPIC", "-fvisibility=hidden", "-fno-exceptions", "-fno-math-errno", "-w")
 # Aggregates stay whole (no scalar replacement): copying a float4 is one access, as on the GPU. Everything is inlined that can be.
@@ -35,9 +38,12 @@ GCC = (
     "--param=large-function-growth=100000", "--param=large-function-insns=100000", "--param=max-inline-insns-single=100000",
     "--param=max-inline-insns-auto=100000", "--param=large-stack-frame-growth=100000", "--param=early-inlining-insns=1000",
 )  # fmt: skip
-CLANG = (
-    "-O1", "-fno-vectorize", "-fno-slp-vectorize", "-fno-unroll-loops", "-mllvm",
-    "-tsan-instrument-func-entry-exit=0", "-mllvm", "-tsan-distinguish-volatile=1",
+CLANG = (  # arms of a branch keep their own lines, and a read before a write of the same place is one
+    "-O1", "-fno-vectorize", "-fno-slp-vectorize", "-fno-unroll-loops",
+    *(word for option in (
+        "tsan-instrument-func-entry-exit=0", "tsan-distinguish-volatile=1", "tsan-instrument-read-before-write=1", "simplifycfg-sink-common=0",
+        "simplifycfg-hoist-common=0", "simplifycfg-merge-cond-stores=0", "sink-common-insts=0", "hoist-common-insts=0",
+    ) for word in ("-mllvm", f"-{option}")),
 )  # fmt: skip
 
 
@@ -65,7 +71,7 @@ def compiler() -> Compiler:
 
 
 @cache
-def _machine() -> tuple[str, ...]:
+def machine() -> tuple[str, ...]:
     """What the compiler may use of this CPU: fused multiply-add, as the GPU has it."""
     if platform.machine() not in ("x86_64", "AMD64"):
         return ()
@@ -94,7 +100,7 @@ def _binutils(name: str) -> Path:
 
 
 def _flags(tool: Compiler) -> tuple[str, ...]:
-    return (f"-std={STANDARD}", *COMMON, *_machine(), f"-I{RUNTIME}")
+    return (f"-std={STANDARD}", *COMMON, *machine(), f"-I{RUNTIME}")
 
 
 _BOUNDS = r"__launch_bounds__\s*\([^)]*\)"
@@ -127,7 +133,7 @@ def build(text: str, *, path: str, kernels: Sequence[str], mode: str, arch: int 
     marks: tuple[str, ...] = ()
     if mode == "count":
         order_kept = ("-fsanitize-coverage=trace-pc", "-fno-reorder-blocks", "-fno-reorder-blocks-and-partition")
-        marks = ("-fsanitize-coverage=bb,trace-pc",) if tool.clang else order_kept
+        marks = ("-fsanitize-coverage=bb,no-prune,trace-pc",) if tool.clang else order_kept
     flags = (*_flags(tool), *KERNEL, *marks, *(CLANG if tool.clang else GCC), f"-DSIMT_ARCH={arch * 10}")
     own = {p.name: p for p in headers(text, folder)}
     order = family(text, kernels)
@@ -173,21 +179,26 @@ def _frames(usage: str) -> int:
     return max((int(line.split("\t")[1]) for line in usage.splitlines() if line.count("\t") >= 2), default=0)
 
 
+_ENGINES = Lock()  # kernels are built by several threads at once, the engine for all of them by the first
+
+
 def _engine(mode: str) -> list[Path]:
     """The engine's objects, built once for each compiler and version of the runtime."""
     tool = compiler()
-    flags = (*_flags(tool), "-O2", "-g1", f"-DSIMT_COUNT={int(mode == 'count')}", "-pthread")
+    flags = (*_flags(tool), "-O2", "-g1", f"-DSIMT_COUNT={int(mode != 'check')}", "-pthread")
     folder = settings.load().cache / "simt" / "engine"
-    found = []
-    for name in ("engine.cpp", f"{mode}.cpp"):
+
+    def one(name: str) -> Path:
         target = folder / f"{_key(name, _runtime_digest(), tool.version, *flags)}.o"
         if not target.is_file():
             folder.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory(dir=folder) as temporary:
                 _run([str(tool.path), *flags, "-c", str(RUNTIME / name), "-o", "part.o"], Path(temporary), name)
                 os.replace(Path(temporary) / "part.o", target)
-        found.append(target)
-    return found
+        return target
+
+    with _ENGINES, ThreadPoolExecutor(settings.load().jobs) as pool:
+        return list(pool.map(one, (*ENGINE, f"{mode}.cpp")))
 
 
 def _run(command: list[str], folder: Path, path: str) -> None:

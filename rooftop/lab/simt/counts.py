@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import json
-import os
 import re
 import subprocess
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
 from rooftop.lab import settings
-from rooftop.lab.simt import native
+from rooftop.lab.simt import machine, native
 from rooftop.lab.simt.build import NoCompilerError
 from rooftop.lab.simt.lines import places, text_of
+from rooftop.lab.simt.machine import Key, MachineCode
 from rooftop.lab.simt.report import LineCounts
 
 SPACES = ("shared", "global", "local", "other")
@@ -27,72 +27,57 @@ _MATHS = re.compile(r"(?:exp|log|sin|cos|tan|pow|erf|cbrt|gamma|fmod|round|fma)\
 _JUMP = re.compile(r"j(?!mp)[a-z]+|b\.\w+|cbn?z|tbn?z")
 
 
-_ACCESS = re.compile(r"__tsan_(?:unaligned_)?(?:volatile_)?(read|write)\d+")
+_ACCESS = re.compile(r"__tsan_(?:unaligned_)?(?:volatile_)?(read|write)(\d+)|simt\d+(copy)_async")
 
 
 @lru_cache(maxsize=64)
-def _accesses(library: Path) -> tuple[tuple[int, str], ...]:
-    """(return address, read | write) of every instrumented access in the library."""
-    found, pending = [], ""
+def _accesses(library: Path) -> tuple[tuple[int, str, int], ...]:
+    """(return address, read | write | copy, bytes) of every access in the library that the compiler instruments, and of asynchronous copies."""
+    found: list[tuple[int, str, int]] = []
+    pending = ("", 0)
     for line in _disassembly(library).splitlines():
         address_text, colon, rest = line.partition(":\t")
         if not colon:
             continue
-        if pending:
-            found.append((int(address_text, 16), pending))
-            pending = ""
+        if pending[0]:
+            found.append((int(address_text, 16), *pending))
+            pending = ("", 0)
         if rest.startswith(("call", "bl")) and (match := _ACCESS.search(rest)):
-            pending = match[1]
+            pending = (match[1] or match[3], int(match[2] or 0))
     return tuple(found)
 
 
-def widen(lib: native.Native, widest: Mapping[tuple[str, int, str, str], int]) -> None:
-    """Tell the engine how wide the GPU's machine code accesses memory at each (file, line, space, op)."""
+def widen(lib: native.Native, code: MachineCode) -> None:
+    """Tell the engine how wide the GPU's machine code accesses memory at each line: where it merges a line's accesses and where it splits them."""
+    widest = code.widest()
     if not widest:
-        lib.widths([])
+        lib.widths([], [])
         return
-    sites = _accesses(lib.path)
-    where = places(lib.path, (a for a, _ in sites))
+    sites = [x for x in _accesses(lib.path) if x[1] != "copy"]
+    where = places(lib.path, (a for a, _, _ in sites))
     numbers: dict[tuple[str, int], int] = {}
-    lib.widths([
-        (a, numbers.setdefault(where[a], len(numbers) + 1), widest.get((*where[a], "shared", op), 0), widest.get((*where[a], "global", op), 0))
-        for a, op in sites
-    ])  # fmt: skip
+    sizes: dict[tuple[str, int, str], set[int]] = defaultdict(set)
+    for a, op, size in sites:
+        sizes[*where[a], op].add(size)
+    splits: list[list[int]] = []
+    known: dict[Key, int] = {}
 
+    def split(key: Key) -> int:
+        """The number of the line's split, from 1; 0: none. Lines of accesses of several widths have none: whose the narrow ones are is not known."""
+        if key not in known:
+            known[key] = 0
+            found = machine.split(code.at(key), max(sizes[key[0], key[1], key[3]])) if len(sizes[key[0], key[1], key[3]]) == 1 else []
+            if found:
+                splits.append(found)
+                known[key] = len(splits)
+        return known[key]
 
-def machine_widths(library: Path, text: str, path: str, kernels: Sequence[str], target: str) -> dict[tuple[str, int, str, str], int]:
-    """The widest access in bytes of each (file, line, space, op) of the GPU's machine code; empty where that cannot be made here.
-
-    It is kept beside the library, which is of the same text and kernels."""
-    from rooftop.lab.compile import ToolchainError, nvrtc_version
-
-    try:
-        kept = library.with_suffix(f".{target}-{nvrtc_version()}.json")
-    except ToolchainError:
-        return {}
-    if kept.is_file():
-        return {(file, line, space, op): wide for file, line, space, op, wide in json.loads(kept.read_text(encoding="utf-8"))}
-    found = _machine_widths(text, path, kernels, target)
-    part = kept.with_suffix(f".{os.getpid()}")
-    part.write_text(json.dumps([[*key, wide] for key, wide in found.items()]), encoding="utf-8")
-    os.replace(part, kept)
-    return found
-
-
-def _machine_widths(text: str, path: str, kernels: Sequence[str], target: str) -> dict[tuple[str, int, str, str], int]:
-    from rooftop.lab.binary import BinaryError
-    from rooftop.lab.compile import CompileError, ToolchainError, compile_cuda
-    from rooftop.lab.sass_lines import widths
-
-    found: dict[tuple[str, int, str, str], int] = {}
-    try:
-        binary = compile_cuda(text, name=path, target=target, kernels=sorted(set(kernels)))
-        for kernel in sorted(set(kernels)):
-            for key, by_width in widths(binary.cubin, binary.names[kernel], path).items():
-                found[key] = max(found.get(key, 0), *by_width)
-    except (BinaryError, CompileError, ToolchainError):
-        return {}
-    return found
+    made = []
+    for a, op, _ in sites:
+        shared, far = (*where[a], "shared", op), (*where[a], "global", op)
+        number = numbers.setdefault(where[a], len(numbers) + 1)
+        made.append(native.Site(a, number, widest.get(shared, 0), widest.get(far, 0), split(shared), split(far)))
+    lib.widths(made, splits)
 
 
 @lru_cache(maxsize=8)
@@ -138,8 +123,10 @@ def _blocks(library: Path) -> tuple[list[int], dict[int, tuple[int, int, int]]]:
     return sorted(found), found
 
 
-def read(lib: native.Native, sources: dict[str, str]) -> tuple[tuple[LineCounts, ...], dict[tuple[str, int], int], int, int]:
-    """Counts of every line, how often warps parted at each line, FMAs, other floating operations."""
+def read(
+    lib: native.Native, sources: dict[str, str], code: MachineCode | None = None
+) -> tuple[tuple[LineCounts, ...], dict[tuple[str, int], int], int, int]:
+    """Counts of every line, how often warps parted at each line, FMAs, other floating operations. `code`: where the accesses stand on the GPU."""
     raw = lib.counts()
     where = places(lib.path, (c.site for c in raw if c.op != PLACE))
     merged: dict[tuple[str, int, int, int], list[native.RawCount]] = defaultdict(list)
@@ -153,9 +140,12 @@ def read(lib: native.Native, sources: dict[str, str]) -> tuple[tuple[LineCounts,
             sum(c.requests for c in all_), sum(c.lanes for c in all_),
             sum(c.sectors for c in all_), sum(c.ideal_sectors for c in all_), sum(c.bytes_useful for c in all_), sum(c.wavefronts for c in all_),
             sum(c.ideal_wavefronts for c in all_), max(c.contention for c in all_),
+            source_width=max(c.source_width for c in all_), source_requests=sum(c.source_requests for c in all_),
+            source_sectors=sum(c.source_sectors for c in all_), source_wavefronts=sum(c.source_wavefronts for c in all_),
         )
         for (file, line, space, op), all_ in sorted(merged.items())
     )  # fmt: skip
+    lines = _placed(lib.path, lines, code) if code is not None and code.kernels else lines
     starts, blocks = _blocks(lib.path)
     fma = flops = 0
     parted: dict[int, int] = defaultdict(int)
@@ -173,3 +163,19 @@ def read(lib: native.Native, sources: dict[str, str]) -> tuple[tuple[LineCounts,
     for address, times in parted.items():
         divergent[lines_of[address]] += times
     return lines, dict(sorted(divergent.items())), fma, flops
+
+
+def _placed(library: Path, lines: Sequence[LineCounts], code: MachineCode) -> tuple[LineCounts, ...]:
+    """`lines` with the other places where the machine code has accesses of theirs: those at a place whose source has none of that kind."""
+    source = {(c.file, c.line, c.space, c.op): c.source_width for c in lines}
+    sites = _accesses(library)
+    where = places(library, (a for a, _, _ in sites))
+    passed = {(*where[a], op) for a, op, _ in sites}  # or never reached
+    found: dict[Key, set[tuple[str, int]]] = defaultdict(set)
+    for a in code.accesses:
+        if a.key not in source and (a.file, a.line, "copy" if a.copies else a.op) in passed:
+            continue
+        key = machine.home(a, a.space, a.op, source)
+        if key is not None and key[:2] != (a.file, a.line):
+            found[key].add((a.file, a.line))
+    return tuple(replace(c, found_at=tuple(sorted(found.get((c.file, c.line, c.space, c.op), ())))) for c in lines)

@@ -45,7 +45,14 @@ class RawCount(ctypes.Structure):
     _fields_ = [
         ("site", _U64), ("space", _U32), ("op", _U32), ("width", _U32), ("contention", _U32), ("requests", _U64), ("lanes", _U64), ("sectors", _U64),
         ("ideal_sectors", _U64), ("bytes_useful", _U64), ("wavefronts", _U64), ("ideal_wavefronts", _U64),
+        ("source_requests", _U64), ("source_sectors", _U64), ("source_wavefronts", _U64), ("source_width", _U32), ("unused", _U32),
     ]  # fmt: skip
+
+
+class Site(ctypes.Structure):
+    """One access in the library and what the GPU's machine code has at its line: see runtime/compiled.h. Splits are numbered from 1."""
+
+    _fields_ = [("site", _U32), ("line", _U32), ("shared", _U32), ("global", _U32), ("shared_split", _U32), ("global_split", _U32)]
 
 
 class Native:
@@ -95,10 +102,17 @@ class Native:
         n = self._library.simt_counts(ctypes.byref(at))
         return [RawCount.from_buffer_copy(at[i]) for i in range(n)]
 
-    def widths(self, sites: Sequence[tuple[int, int, int, int]]) -> None:
-        """(site, number of its line, widest access of shared memory, of global memory in the GPU's machine code)."""
-        columns = [(_U32 * max(len(sites), 1))(*column) for column in zip(*sites, strict=True)] if sites else [(_U32 * 1)()] * 4
-        self._library.simt_widths(*columns, _U32(len(sites)))
+    def widths(self, sites: Sequence[Site], splits: Sequence[Sequence[int]]) -> None:
+        """Tell the engine how wide the GPU's machine code accesses memory; counting libraries only."""
+        masks = [m for s in splits for m in s]
+        self._library.simt_widths(
+            (Site * max(len(sites), 1))(*sites), _U32(len(sites)), (_U32 * max(len(masks), 1))(*masks), (_U32 * max(len(splits), 1))(*map(len, splits)),
+            _U32(len(splits)),
+        )  # fmt: skip
+
+    def dynamic_at(self, offset: int) -> None:
+        """Where dynamic shared memory begins on the GPU, in bytes; counting libraries only."""
+        self._library.simt_dynamic_at(_U32(offset))
 
     def floats(self) -> tuple[int, int]:
         fma, other = _U64(), _U64()

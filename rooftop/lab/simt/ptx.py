@@ -268,6 +268,9 @@ def _load(x: _Line) -> str:
 def _store(x: _Line) -> str:
     kind = TYPES[x.type]
     values = [f"simt::ptx::in<{kind}>({v})" for v in x.many(1)]
+    if x.has("async"):
+        given = f"const simt::ptx::Vector<{kind}, {len(values)}> simt_v{{{{{', '.join(values)}}}}};"
+        return f"{given} simt::store_async({_shared(x, 0)}, &simt_v, sizeof simt_v, {_shared(x, 2)});"
     where = _pointer(x, 0)
     if x.has("release") or (x.has("relaxed") and len(values) == 1):
         return f"simt::ptx::store_atomic<{kind}>({where}, {values[0]}, {int(x.has('release'))});"
@@ -442,8 +445,12 @@ def _mbarrier(x: _Line) -> str:
     if x.has("inval"):
         return ""
     if x.has("arrive"):
-        if x.has("expect_tx", "complete_tx") or any("remote" in w or "shared::cluster" in w for w in x.words):
+        if x.has("complete_tx") or any("remote" in w or "shared::cluster" in w for w in x.words):
             raise _Unknown
+        if x.has("expect_tx"):
+            expected = f"simt::mbarrier_expect({_shared(x, 1)}, {x.source(2, 'uint32_t')});"
+            call = f"simt::mbarrier_arrive({_shared(x, 1)}, 1)"
+            return f"{expected} {call};" if x.args[0].strip() == "_" else f"{expected} {_out(x.value(x.args[0]), call)}"
         count = x.source(2, "uint32_t") if len(x.args) > 2 else "1"
         call = f"simt::mbarrier_arrive({_shared(x, 1)}, {count})"
         return f"{call};" if x.args[0].strip() == "_" else _out(x.value(x.args[0]), call)

@@ -52,7 +52,10 @@ def _index(index: Index) -> str:
 
 @dataclass(frozen=True)
 class LineCounts:
-    """Accesses of one source line to one kind of memory, summed over the blocks that were counted."""
+    """Accesses of one source line to one kind of memory, summed over the blocks that were counted.
+
+    They are counted as compiled, where NVRTC is at hand: a line's 4-byte reads that the machine code makes as one of 16 are one request. The fields
+    `source_...` say what the source alone would make; `found_at` the other lines at which the machine code has some of these accesses or all."""
 
     file: str
     line: int
@@ -68,6 +71,16 @@ class LineCounts:
     wavefronts: int = 0  # (shared)
     ideal_wavefronts: int = 0
     contention: int = 0  # atomics: the most lanes on one address
+    source_width: int = 0  # bytes a thread, the widest; 0: not told apart
+    source_requests: int = 0
+    source_sectors: int = 0
+    source_wavefronts: int = 0
+    found_at: tuple[tuple[str, int], ...] = ()  # (file, line)
+
+    @property
+    def rewritten(self) -> bool:
+        """Whether the compiler merged or split accesses of the line."""
+        return self.source_requests not in (0, self.requests)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from rooftop.lab import settings
 from rooftop.lab.compile import DEVICE_HEADERS
-from rooftop.lab.simt import counts, findings, native
+from rooftop.lab.simt import counts, findings, machine, native
 from rooftop.lab.simt.build import build, stack_bytes
 from rooftop.lab.simt.memory import Memory
 from rooftop.lab.simt.report import KINDS, Index, LineCounts, Report
@@ -98,6 +98,7 @@ def run_launches(
     lib = native.of(library)
     tensors = {n: t for n, t in memory.items() if hasattr(t, "data_ptr")}
     started = time.perf_counter()
+    code = machine.MachineCode()
     with lib.lock:
         for launch in launches:
             _fits(lib.kernel(library.kernels[launch.kernel]), launch)
@@ -105,11 +106,15 @@ def run_launches(
         lib.forget()
         if mode == "count":
             target = f"sm_{arch}a" if arch >= 90 else f"sm_{arch}"
-            counts.widen(lib, counts.machine_widths(lib.path, text, path, list(library.kernels), target) if widen else {})
+            if widen:
+                code = machine.of(lib.path, text, path, list(library.kernels), target).only([x.kernel for x in launches])
+            counts.widen(lib, code)
         ran = total = threads = 0
         for schedule in range(schedules if mode == "check" else 1):
             place = Memory(lib, tensors, uninitialised=uninitialised, constant=_apart(tensors, kept))
             for launch in launches:
+                if mode == "count":
+                    lib.dynamic_at((code.shared.get(launch.kernel, 0) + 15) // 16 * 16)
                 counted, of, status = _launch(
                     lib, library.kernels, launch, place, memory, mode, seed + schedule, blocks, workers, POISONS[0], "this_grid" in text
                 )
@@ -127,7 +132,7 @@ def run_launches(
         fma, other = lib.floats()
         divergent: Mapping[tuple[str, int], int] = {}
         if mode == "count":
-            lines, divergent, more, others = counts.read(lib, {path: text})
+            lines, divergent, more, others = counts.read(lib, {path: text}, code)
             fma, other = fma + more, other + others
     return Report(
         findings=found, lines=lines, outputs=tensors, fma=fma, other_flops=other, divergent=divergent, threads=threads, blocks=ran, grid_blocks=total,

@@ -1,6 +1,6 @@
 /* rooftop
 idea    = "One block a row: neighbouring threads read neighbouring elements, and their sums are folded by shuffles. Still three readings of the row."
-predict = { speedup = 12 }
+predict = { speedup = 12, sectors_read = 2, reads = 5 }
 limit   = "not measured yet"
 dtypes  = ["f32", "bf16"]
 args   = ["R: i64", "C: u32", "x: T[R, C]", "xs: i64 = stride(x, 0)", "weight: T[C]?", "bias: T[C]?", "y: T[R, C]", "ys: i64 = stride(y, 0)", "eps: f32"]

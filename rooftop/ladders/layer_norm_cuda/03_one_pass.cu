@@ -1,6 +1,6 @@
 /* rooftop
 idea    = "Mean and variance in one reading: every thread keeps the moments of what it has seen, about its own running mean, so that no digits are lost; threads are then joined two by two."
-predict = { speedup = 1.3 }
+predict = { speedup = 1.3, reads = 4 }
 limit   = "not measured yet"
 dtypes  = ["f32", "bf16"]
 args   = ["R: i64", "C: u32", "x: T[R, C]", "xs: i64 = stride(x, 0)", "weight: T[C]?", "bias: T[C]?", "y: T[R, C]", "ys: i64 = stride(y, 0)", "eps: f32"]

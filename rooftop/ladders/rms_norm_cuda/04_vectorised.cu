@@ -1,6 +1,6 @@
 /* rooftop
 idea    = "Each thread loads and stores 16 bytes at once where rows start on 16-byte boundaries: an eighth of the instructions, and more bytes under way."
-predict = { speedup = 1.5 }
+predict = { speedup = 1.5, sectors_read = 16 }
 limit   = "not measured yet"
 dtypes  = ["f32", "bf16"]
 demands = { has = ["LDG.E.128", "STG.E.128"], spills = 0 }

@@ -1,6 +1,6 @@
 /* rooftop
 idea    = "One thread an output: it walks a row of a and a column of b. Neighbouring threads take neighbouring rows."
-predict = { speedup = 1.0 }
+predict = { speedup = 1.0, sectors_read = 16.5, sectors_written = 32 }
 limit   = "The 32 threads of a warp read 32 rows of a and write 32 rows of the result: every access touches 32 separate sectors."
 dtypes  = ["f32"]
 args    = ["M: i32", "N: i32", "K: i32", "alpha: f32", "a: f32[M, K]", "lda: i64 = stride(a, 0)", "b: f32[K, N]", "ldb: i64 = stride(b, 0)", "beta: f32", "c: f32[M, N]?", "ldc: i64 = stride(c, 0)", "out: f32[M, N]", "ldo: i64 = stride(out, 0)"]

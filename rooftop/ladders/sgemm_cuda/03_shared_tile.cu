@@ -1,6 +1,6 @@
 /* rooftop
 idea    = "A block copies a 32 x 32 tile of a and one of b into shared memory and uses each number 32 times."
-predict = { speedup = 1.3 }
+predict = { speedup = 1.3, sectors_read = 4, wavefronts_per_fma = 1.5 }
 limit   = "Still two loads for each FMA, now from shared memory: 128 bytes a clock feed 16 FMAs of the 128."
 dtypes  = ["f32"]
 args    = ["M: i32", "N: i32", "K: i32", "alpha: f32", "a: f32[M, K]", "lda: i64 = stride(a, 0)", "b: f32[K, N]", "ldb: i64 = stride(b, 0)", "beta: f32", "c: f32[M, N]?", "ldc: i64 = stride(c, 0)", "out: f32[M, N]", "ldo: i64 = stride(out, 0)"]

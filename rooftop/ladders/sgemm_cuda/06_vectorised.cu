@@ -1,6 +1,6 @@
 /* rooftop
 idea    = "Sixteen bytes an instruction on the way in and out, where rows begin on 16 bytes; elsewhere one number at a time, as before."
-predict = { speedup = 1.1 }
+predict = { speedup = 1.1, sectors_read = 16 }
 limit   = "Bank conflicts: a warp's threads read b 32 bytes apart, and its two rows of a lie 256 bytes apart, in one bank."
 dtypes  = ["f32"]
 args    = ["M: i32", "N: i32", "K: i32", "alpha: f32", "a: f32[M, K]", "lda: i64 = stride(a, 0)", "b: f32[K, N]", "ldb: i64 = stride(b, 0)", "beta: f32", "c: f32[M, N]?", "ldc: i64 = stride(c, 0)", "out: f32[M, N]", "ldo: i64 = stride(out, 0)"]

@@ -1,6 +1,7 @@
 // Counting: each lane leaves a trail of its accesses and of the places in the code that it passes; the trails of a warp are put together
 // to the instructions that the warp would have issued.
-#include "engine.h"
+#include "compiled.h"
+#include "hardware.h"
 
 namespace simt {
 
@@ -8,119 +9,92 @@ struct Count {      // as rooftop/lab/simt/native.py reads it
     u64 site;
     u32 space, op, width, contention;
     u64 requests, lanes, sectors, ideal_sectors, bytes_useful, wavefronts, ideal_wavefronts;
+    u64 source_requests, source_sectors, source_wavefronts;     // as the source has them, before the compiler merged or split any
+    u32 source_width, unused;
 };
-enum EventKind : u8 { READ, WRITE, RMW, PLACE, SYNC };
 constexpr size_t TRAIL = 1 << 13;        // events after which a lane lets the others of its warp catch up
 
 struct Mode {
     std::unordered_map<u64, Count> counts;                      // by site, space and op
     std::unordered_map<u32, std::pair<u64, u64>> passed;        // by place: lanes, and how often the warp parted after it
+    std::unordered_map<u64, u32> turns;                         // by warp and split: executions so far
+    u64 copied[32] = {};                                        // where the asynchronous copies of the last request read,
+    u32 copying = 0;                                            // and their site
 };
 
 static std::vector<Count> all_counts;
 static size_t arena_bytes;
+static u32 dynamic_at;                   // where dynamic shared memory begins behind the static, as the GPU's compiler lays it out
 
-// -- what the hardware makes of one request ---------------------------------------------------------------------------------------
+struct Tally {
+    u64 requests, sectors, ideal_sectors, wavefronts, ideal_wavefronts;
+};
 
-// Wavefronts of shared memory: 32 banks of 4 bytes; in one wavefront each bank gives one word, to any number of lanes.
-static u32 bank_cycles(const u64* address, u32 bytes, u32 lanes) {
-    u64 words[32][8];
-    u8 held[32] = {};
-    u32 most = 0;
-    for (u32 todo = lanes; todo; todo &= todo - 1) {
-        const u64 at = address[__builtin_ctz(todo)];
-        for (u64 word = at / 4; word <= (at + bytes - 1) / 4; ++word) {
-            const u32 bank = word & 31;
-            u32 i = 0;
-            while (i < held[bank] && words[bank][i % 8] != word) ++i;
-            if (i == held[bank] && held[bank] < 8) words[bank][held[bank]++] = word;
-            else if (i == held[bank]) ++held[bank];             // more than eight: taken as all different
-            most = std::max<u32>(most, held[bank]);
-        }
+// One request: `bytes` of each lane.
+static void add(Tally& t, u32 space, u32 bytes, const u64* address, u32 lanes) {
+    ++t.requests;
+    if (space == SHARED) {
+        const u32 taken = wavefronts(address, bytes, lanes);
+        t.wavefronts += taken, t.ideal_wavefronts += ideal_wavefronts(bytes, lanes, taken);
+    } else {
+        t.sectors += distinct_sectors(address, bytes, lanes);
+        t.ideal_sectors += (static_cast<u32>(__builtin_popcount(lanes)) * bytes + 31) / 32;
     }
-    return most;
-}
-static u32 bank_cycles_wide(const u64* address, u32 bytes, u32 lanes) {   // exact, whatever the number of words
-    std::vector<u64> words[32];
-    size_t most = 0;
-    for (u32 todo = lanes; todo; todo &= todo - 1) {
-        const u64 at = address[__builtin_ctz(todo)];
-        for (u64 word = at / 4; word <= (at + bytes - 1) / 4; ++word) {
-            std::vector<u64>& bank = words[word & 31];
-            if (std::find(bank.begin(), bank.end(), word) == bank.end()) bank.push_back(word);
-            most = std::max(most, bank.size());
-        }
-    }
-    return static_cast<u32>(most);
-}
-static u32 cycles(const u64* address, u32 bytes, u32 lanes) {
-    const u32 n = bank_cycles(address, bytes, lanes);
-    return n < 8 ? n : bank_cycles_wide(address, bytes, lanes);
-}
-// Whether every active lane has the address of the active lane `flip` away.
-static bool pairs(const u64* address, u32 lanes, u32 flip) {
-    for (u32 todo = lanes; todo; todo &= todo - 1) {
-        const u32 lane = static_cast<u32>(__builtin_ctz(todo)), other = lane ^ flip;
-        if (lanes >> other & 1 && address[other] != address[lane]) return false;
-    }
-    return true;
-}
-// 8 bytes a lane are served by half-warps, 16 by quarters; neighbours with equal addresses are served together.
-static u32 wavefronts(const u64* address, u32 bytes, u32 lanes) {
-    if (bytes <= 4) return cycles(address, bytes, lanes);
-    u32 total = 0;
-    if (bytes == 8) {
-        if (pairs(address, lanes, 1) || pairs(address, lanes, 2)) return cycles(address, bytes, lanes);
-        for (const u32 half : {0x0000ffffu, 0xffff0000u})
-            if (lanes & half) total += cycles(address, bytes, lanes & half);
-        return total;
-    }
-    for (const u32 half : {0x0000ffffu, 0xffff0000u}) {
-        const u32 in = lanes & half;
-        if (!in) continue;
-        if (pairs(address, in, 1) || pairs(address, in, 2)) {
-            total += cycles(address, bytes, in);
-            continue;
-        }
-        for (const u32 quarter : {0x00ff00ffu, 0xff00ff00u})
-            if (in & quarter) total += cycles(address, bytes, in & quarter);
-    }
-    return total;
 }
 
-static u32 distinct_sectors(const u64* address, u32 bytes, u32 lanes) {
-    u64 found[64];
-    u32 n = 0;
-    u64 last = ~u64(0);
-    for (u32 todo = lanes; todo; todo &= todo - 1) {
-        const u64 at = address[__builtin_ctz(todo)];
-        for (u64 sector = at / 32; sector <= (at + bytes - 1) / 32; ++sector) {
-            if (sector == last) continue;
-            last = sector;
-            u32 i = 0;
-            while (i < n && found[i] != sector) ++i;
-            if (i == n && n < 64) found[n++] = sector;
-        }
-    }
-    return n;
+static void add_part(Tally& t, const Event& e, u32 from, u32 bytes, const u64* address, u32 lanes) {
+    u64 moved[32];
+    for (u32 todo = lanes; todo; todo &= todo - 1) moved[__builtin_ctz(todo)] = address[__builtin_ctz(todo)] + from;
+    add(t, e.space, bytes, moved, lanes);
 }
 
-static void issue(Worker& w, const Event& e, const u64* address, u32 lanes) {
+// The wavefronts of what an asynchronous copy writes, whose reads were the request before; of other requests what was found.
+static void copies(Worker& w, const Event& e, const u64* address, u32 lanes, Tally& t) {
+    Mode& m = *w.mode;
+    if (e.kind == COPY_READ || (e.kind == COPY_WRITE && m.copying != e.site)) std::fill(m.copied, m.copied + 32, 0);
+    if (e.kind == COPY_READ) {
+        for (u32 todo = lanes; todo; todo &= todo - 1) m.copied[__builtin_ctz(todo)] = address[__builtin_ctz(todo)];
+        m.copying = e.site;
+    } else if (e.kind == COPY_WRITE) {
+        u64 to[32];
+        for (u32 todo = lanes; todo; todo &= todo - 1) {
+            const u64 at = address[__builtin_ctz(todo)] % SHARED_STRIDE;
+            to[__builtin_ctz(todo)] = at + (at < w.launch->dynamic ? dynamic_at : 0);
+        }
+        t.wavefronts = copy_wavefronts(to, m.copied, e.bytes, lanes);
+        if (e.bytes == 16 && m.copying == e.site) {
+            Count& read = m.counts[static_cast<u64>(e.site) << 8 | static_cast<u64>(GLOBAL) << 4 | COPY_READ];
+            const u32 more = copy_sectors(to, m.copied, lanes) - distinct_sectors(m.copied, 16, lanes);
+            read.sectors += more, read.source_sectors += more;
+        }
+        m.copying = 0;
+    }
+}
+
+static void issue(Worker& w, const Warp& warp, const Event& e, const u64* address, u32 lanes) {
     const u64 key = static_cast<u64>(e.site) << 8 | static_cast<u64>(e.space) << 4 | e.kind;
     Count& c = w.mode->counts[key];
-    const u32 active = static_cast<u32>(__builtin_popcount(lanes));
-    c.site = e.site, c.space = e.space, c.op = e.kind;
-    c.width = std::max<u32>(c.width, e.bytes);
-    ++c.requests;
-    c.lanes += active;
+    const u32 active = static_cast<u32>(__builtin_popcount(lanes)), source_bytes = e.bytes / e.parts;
+    c.site = e.site, c.space = e.space, c.op = e.kind == COPY_READ ? u32(READ) : e.kind == COPY_WRITE ? u32(WRITE) : e.kind;
     c.bytes_useful += active * e.bytes;
-    if (e.space == SHARED) {
-        c.wavefronts += wavefronts(address, e.bytes, lanes);
-        c.ideal_wavefronts += (active * e.bytes + 127) / 128;
-    } else {
-        c.sectors += distinct_sectors(address, e.bytes, lanes);
-        c.ideal_sectors += (active * e.bytes + 31) / 32;
+    Tally whole = {}, compiled = {}, source = {};
+    const Split* split = split_of(e);
+    const u32 starts = split ? (*split)[w.mode->turns[reinterpret_cast<u64>(&warp) << 16 ^ (split - splits.data())]++ % split->size()] : 1;
+    if (starts == 1 || e.parts == 1) add(whole, e.space, e.bytes, address, lanes);
+    if (e.kind > SYNC) copies(w, e, address, lanes, whole);
+    for (u32 from = 0, to; from < e.bytes; from = to) {
+        for (to = from + 1; to < e.bytes && !(starts >> to & 1); ++to) {}
+        if (starts != 1) add_part(compiled, e, from, to - from, address, lanes);
+        c.width = std::max(c.width, to - from);
     }
+    if (e.parts > 1) add(source, e.space, source_bytes, address, lanes);   // the others lie in the same sector, or as far apart in their banks
+    if (starts == 1) compiled = whole;
+    if (e.parts == 1) source = whole;
+    c.requests += compiled.requests, c.lanes += compiled.requests * active;
+    c.sectors += compiled.sectors, c.ideal_sectors += compiled.ideal_sectors;
+    c.wavefronts += compiled.wavefronts, c.ideal_wavefronts += compiled.ideal_wavefronts;
+    c.source_requests += e.parts * source.requests, c.source_sectors += e.parts * source.sectors, c.source_wavefronts += e.parts * source.wavefronts;
+    c.source_width = std::max(c.source_width, source_bytes);
     if (e.kind == RMW) {
         for (u32 todo = lanes; todo; todo &= todo - 1) {
             const u64 at = address[__builtin_ctz(todo)];
@@ -131,52 +105,8 @@ static void issue(Worker& w, const Event& e, const u64* address, u32 lanes) {
     }
 }
 
-// -- what the compiler makes of neighbouring accesses ------------------------------------------------------------------------------------
-// Where the machine code for the GPU has wide accesses at a line, a lane's accesses there that continue each other are one, up to that width.
-struct Width { u16 line; u8 shared, global; };
-static std::vector<Width> wide;          // by site
-struct Run {
-    u64 next;
-    size_t index;
-    u16 line, space;
-    u8 kind, bytes, width;
-};
-
-static void widen(std::vector<Event>& trace) {
-    if (wide.empty()) return;
-    Run runs[16];
-    u32 open = 0, oldest = 0;
-    size_t to = 0;
-    for (size_t i = 0; i < trace.size(); ++i) {
-        const Event e = trace[i];
-        if (e.kind == SYNC) open = 0;
-        if (e.kind > WRITE || e.site >= wide.size()) {
-            trace[to++] = e;
-            continue;
-        }
-        const Width& at = wide[e.site];
-        const u8 width = e.space == SHARED ? at.shared : at.global;
-        if (width <= e.bytes) {
-            trace[to++] = e;
-            continue;
-        }
-        u32 r = 0;
-        while (r < open && !(runs[r].next == e.address && runs[r].line == at.line && runs[r].space == e.space && runs[r].kind == e.kind && runs[r].bytes + e.bytes <= width)) ++r;
-        if (r < open) {
-            trace[runs[r].index].bytes = static_cast<u8>(trace[runs[r].index].bytes + e.bytes);
-            runs[r].bytes = static_cast<u8>(runs[r].bytes + e.bytes);
-            runs[r].next += e.bytes;
-            if (runs[r].bytes == width) runs[r] = runs[--open];
-            continue;
-        }
-        if (e.address % width == 0) {
-            const u32 slot = open < 16 ? open++ : oldest++ % 16;
-            runs[slot] = {e.address + e.bytes, to, at.line, e.space, e.kind, e.bytes, width};
-        }
-        trace[to++] = e;
-    }
-    trace.resize(to);
-}
+std::vector<Width> wide;
+std::vector<Split> splits;
 
 // -- the trails of a warp put together ------------------------------------------------------------------------------------------------
 // The lanes whose next event lies lowest in the code go first: loops are left together and both arms of a branch end where they meet.
@@ -193,18 +123,17 @@ static void merge_trails(Worker& w, Warp& warp, bool to_the_end) {
             if (warp.lanes[__builtin_ctz(todo)].state == READY) waits |= 1u << __builtin_ctz(todo);
     u64 address[32];
     while (open && !(waits & ~open)) {
-        u32 lowest = ~0u;
-        for (u32 todo = open; todo; todo &= todo - 1) {
-            const u32 lane = static_cast<u32>(__builtin_ctz(todo));
-            lowest = std::min(lowest, warp.lanes[lane].trace[at[lane]].site);
-        }
-        u32 group = 0;
-        const Event* first = nullptr;
+        const Event* first = nullptr;   // of those lowest in the code; the reads of copies before their writes, which lanes that fill with zeros have alone
         for (u32 todo = open; todo; todo &= todo - 1) {
             const u32 lane = static_cast<u32>(__builtin_ctz(todo));
             const Event& e = warp.lanes[lane].trace[at[lane]];
-            if (e.site != lowest || (first && (e.kind != first->kind || e.space != first->space || e.bytes != first->bytes))) continue;
-            if (!first) first = &e;
+            if (!first || e.site < first->site || (e.site == first->site && e.kind < first->kind)) first = &e;
+        }
+        u32 group = 0;
+        for (u32 todo = open; todo; todo &= todo - 1) {
+            const u32 lane = static_cast<u32>(__builtin_ctz(todo));
+            const Event& e = warp.lanes[lane].trace[at[lane]];
+            if (e.site != first->site || e.kind != first->kind || e.space != first->space || e.bytes != first->bytes || e.parts != first->parts) continue;
             address[lane] = e.address;
             group |= 1u << lane;
         }
@@ -213,8 +142,8 @@ static void merge_trails(Worker& w, Warp& warp, bool to_the_end) {
             const u32 lane = static_cast<u32>(__builtin_ctz(todo));
             if (++at[lane] == warp.lanes[lane].trace.size()) open &= ~(1u << lane);
         }
-        if (e.kind < PLACE) {
-            issue(w, e, address, group);
+        if (e.kind < PLACE || e.kind > SYNC) {
+            issue(w, warp, e, address, group);
         } else if (e.kind == PLACE) {
             auto& [lanes, parted] = w.mode->passed[e.site];
             lanes += static_cast<u32>(__builtin_popcount(group));
@@ -261,14 +190,14 @@ static inline void leave_event(Worker& w, const Event& e) {
     }
 }
 
-void mode_sync(Worker& w, Fiber& f) { leave_event(w, {0, static_cast<u32>(f.state == DONE ? 0 : f.pc), 0, SYNC, 0}); }
+void mode_sync(Worker& w, Fiber& f) { leave_event(w, {0, static_cast<u32>(f.state == DONE ? 0 : f.pc), 0, SYNC, 0, 1}); }
 
 static inline void note(Worker& w, const void* p, u32 bytes, EventKind kind, u64 pc) {
     const char* at = static_cast<const char*>(p);
     if (const size_t in = static_cast<size_t>(at - w.shared); in < w.shared_bytes) {
-        leave_event(w, {in, static_cast<u32>(pc), static_cast<u8>(bytes), kind, SHARED});
+        leave_event(w, {in, static_cast<u32>(pc), static_cast<u8>(bytes), kind, SHARED, 1});
     } else if (const size_t far = static_cast<size_t>(at - arena); far < arena_bytes) {
-        leave_event(w, {far, static_cast<u32>(pc), static_cast<u8>(bytes), kind, GLOBAL});
+        leave_event(w, {far, static_cast<u32>(pc), static_cast<u8>(bytes), kind, GLOBAL, 1});
     } else if (static_cast<size_t>(at - w.stacks) < w.stack_bytes || (at >= &__ehdr_start && at < &_end)) {
     } else {
         if (Finding* found = report(w, *w.current, OUT_OF_BOUNDS, pc)) found->space = OTHER, found->address = reinterpret_cast<u64>(p), found->bytes = bytes, found->write = kind != READ;
@@ -294,15 +223,16 @@ void mode_shared_range(Worker&, u32, u32) {}
 void mode_unit(Worker& w, Unit& u, bool begins) {
     if (begins)
         for (Fiber& f : u.fibers) f.trace.clear();
-    (void)w;
+    w.mode->turns.clear();
 }
 void mode_access(Worker& w, const void* p, u32 bytes, bool write, u64 pc) { note(w, p, bytes, write ? WRITE : READ, pc); }
 void mode_atomic(Worker& w, void* p, u32 bytes, int kind, u64 pc) { note(w, p, bytes, (kind & 3) == 1 ? READ : (kind & 3) == 2 ? WRITE : RMW, pc); }
 void mode_copy_begin(Worker& w, Copy& c) {
-    if (c.filled) note(w, c.from, c.filled, READ, c.pc);
-    note(w, c.to, c.bytes, WRITE, c.pc);
+    if (c.filled) note(w, c.from, c.filled, COPY_READ, c.pc);
+    note(w, c.to, c.bytes, COPY_WRITE, c.pc);
 }
 void mode_copy_end(Worker&, Copy&) {}
+void mode_store_landed(Worker&, const Store&) {}
 
 static std::mutex merging;
 void mode_worker(Worker& w, bool begins) {
@@ -341,14 +271,23 @@ __attribute__((visibility("default"))) void* simt_arena(size_t bytes) {
     return arena;
 }
 __attribute__((visibility("default"))) void simt_mark(size_t, u32, u32, const u64*, const u64*, u32) {}
-/// For each site (the return address of an access) its line's number and the widest access of the GPU's machine code there, by space.
-__attribute__((visibility("default"))) void simt_widths(const u32* sites, const u32* lines, const u32* shared, const u32* global, u32 n) {
+struct SiteWidths {     // as rooftop/lab/simt/native.py writes it
+    u32 site, line, shared, global, shared_split, global_split;
+};
+/// For each site (the return address of an access) its line's number, the widest access of the GPU's machine code there, and the number of its
+/// split: `counts[i]` masks of `masks` are split i + 1.
+__attribute__((visibility("default"))) void simt_widths(const SiteWidths* sites, u32 n, const u32* masks, const u32* counts, u32 split_count) {
     wide.clear();
+    splits.assign(1, {});
+    for (u32 i = 0; i < split_count; masks += counts[i++]) splits.emplace_back(masks, masks + counts[i]);
     for (u32 i = 0; i < n; ++i) {
-        if (sites[i] >= wide.size()) wide.resize(sites[i] + 1, {0, 0, 0});
-        wide[sites[i]] = {static_cast<u16>(lines[i]), static_cast<u8>(shared[i]), static_cast<u8>(global[i])};
+        const SiteWidths& s = sites[i];
+        if (s.site >= wide.size()) wide.resize(s.site + 1, {});
+        wide[s.site] = {static_cast<u16>(s.line), static_cast<u8>(s.shared), static_cast<u8>(s.global), static_cast<u16>(s.shared_split), static_cast<u16>(s.global_split)};
     }
 }
+/// Where dynamic shared memory begins, in bytes from the first of the block's.
+__attribute__((visibility("default"))) void simt_dynamic_at(u32 bytes) { dynamic_at = bytes; }
 __attribute__((visibility("default"))) u32 simt_counts(const Count** at) {
     *at = all_counts.data();
     return static_cast<u32>(all_counts.size());
@@ -372,7 +311,7 @@ void __tsan_read_range(void* p, size_t n) { note_parts(*worker, p, static_cast<u
 void __tsan_write_range(void* p, size_t n) { note_parts(*worker, p, static_cast<u32>(n), WRITE, SIMT_PC()); }
 void __sanitizer_cov_trace_pc() {
     Worker* w = worker;
-    if (w && w->current) leave_event(*w, {0, static_cast<u32>(SIMT_PC()), 0, PLACE, 0});
+    if (w && w->current && !w->combining) leave_event(*w, {0, static_cast<u32>(SIMT_PC()), 0, PLACE, 0, 1});
 }
 void __ubsan_handle_out_of_bounds(void*, uintptr_t) {}
 // Copies that the compiler leaves to the library (clang++ all those of aggregates).

@@ -70,8 +70,8 @@ enum State : u8 { READY, AT_COLLECTIVE, AT_BARRIER, AT_CLUSTER, AT_GRID, AT_MASK
 struct Event {      // counting: one access (or place in the code) of one lane
     u64 address;
     u32 site;       // return address, from the library's first byte
-    u8 bytes, kind; // kind: 0 read, 1 write, 2 atomic, 3 place, 4 warp barrier
-    u16 space;
+    u8 bytes, kind; // kind: of compiled.h's EventKind
+    u8 space, parts; // parts: accesses of the source that it is made of
 };
 
 struct Fiber {
@@ -133,10 +133,18 @@ struct Block {
     char* shared;
 };
 
+struct Store {      // of st.async, on its way to the shared memory of a block of the cluster
+    char* to;
+    u32 bytes;
+    char data[16];
+};
+
 struct MBarrier {   // its words lie in shared memory; what they mean is kept here
     u32 count, pending;
+    long long awaited;             // bytes of the open phase that are announced and have not been sent
     u64 phase;
     u16 now[32], past[32];         // what its arrivals release, by warp: of the phase that is open, and of those that are over
+    std::vector<Store> stores;     // of the open phase: they land as late as they may, when it is over
 };
 
 struct Unit {       // the blocks that run together: a cluster, or the whole grid of a cooperative launch
@@ -181,6 +189,7 @@ struct Worker {
     std::vector<Warp*> queue;
     u64 random = 0, epoch = 1, pauses = 0, steps = 0;
     bool idle = false;
+    bool combining = false;        // the results of a collective are made, for all its lanes by one: what that passes is no lane's path
     std::chrono::steady_clock::time_point idle_since;
     std::unordered_map<u64, u32> known;
     std::vector<Finding> findings;
@@ -219,6 +228,7 @@ void mode_access(Worker& w, const void* p, u32 bytes, bool write, u64 pc);
 void mode_atomic(Worker& w, void* p, u32 bytes, int kind, u64 pc);
 void mode_copy_begin(Worker& w, Copy& c);
 void mode_copy_end(Worker& w, Copy& c);
+void mode_store_landed(Worker& w, const Store& store);
 void mode_new_grid_phase(Launch& l);
 void mode_misaligned(Worker& w, const void* p, u32 bytes, u64 pc);
 }  // namespace simt

@@ -106,6 +106,8 @@ SIMT_API void check_aligned(const void* p, unsigned bytes);      // a fault wher
 SIMT_API void mbarrier_init(void* shared, unsigned count);
 SIMT_API u_long mbarrier_arrive(void* shared, unsigned count);   // the phase that it arrives in
 SIMT_API bool mbarrier_test(void* shared, u_long phase);         // whether that phase (its last bit) is over; else the others run first
+SIMT_API void mbarrier_expect(void* shared, unsigned bytes);       // the open phase ends after so many bytes of store_async as well
+SIMT_API void store_async(void* to, const void* data, unsigned bytes, void* shared);  // lands when the phase of the mbarrier ends
 SIMT_API void copy_arrive(void* shared, int counted);            // arrives when this thread's copies so far have landed
 SIMT_API void assertion(const char* text, const char* function) __attribute__((noreturn));
 SIMT_API void trap(const char* what) __attribute__((noreturn));

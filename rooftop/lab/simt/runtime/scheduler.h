@@ -1,0 +1,41 @@
+// What the parts of the engine ask of each other: whose turn it is, who waits for whom, how a launch ends.
+#pragma once
+#include "engine.h"
+
+namespace simt {
+
+extern std::vector<char> printed;
+void say(Finding& found, const char* format, ...);
+void catch_crashes(bool begins);
+
+inline Fiber* take(Warp& warp) {
+    const u32 turned = warp.ready >> warp.rotate | warp.ready << ((32 - warp.rotate) & 31);
+    const u32 lane = (static_cast<u32>(__builtin_ctz(turned)) + warp.rotate) & 31;
+    warp.ready &= ~(1u << lane);
+    return &warp.lanes[lane];
+}
+
+inline void make_ready(Worker& w, Warp& warp, u32 lanes) {
+    warp.ready |= lanes;
+    if (lanes && !warp.queued && &warp != w.running) {
+        warp.queued = true;
+        w.queue.push_back(&warp);
+    }
+}
+
+inline void progress(Worker& w) {
+    w.pauses = 0;
+    if (w.idle) w.idle = false, --w.launch->idle;
+}
+
+void park(Worker& w, Fiber& f);                               // the next of its warp runs, till this one is ready again
+
+// Whether all have come that a meeting waits for; then it is over.
+bool try_collective(Worker& w, Warp& warp, size_t at);
+bool try_barrier(Worker& w, Block& b, int id, const Fiber* last);
+void try_cluster(Worker& w, Unit& u, u32 cluster);
+void try_grid(Worker& w, Unit& u);
+void answer_mask(Warp& warp);
+
+inline u32 cluster_of(const Fiber& f) { return f.block->rank / f.block->unit->cluster_blocks; }
+}  // namespace simt
