@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -9,8 +10,9 @@ import torch
 from torch.nn import functional
 
 import rooftop
+from rooftop.kernels._device.logits import each
 from rooftop.lab import check, registry
-from rooftop.lab.spec import TARGETS
+from rooftop.lab.spec import DTYPES, TARGETS, Input
 from rooftop.lab.subjects import Subject
 
 OPTIONS: list[dict[str, Any]] = [
@@ -108,11 +110,40 @@ def test_every_config_is_right(name: str, case: str) -> None:
     implementation = registry.implementation(f"{name}__triton")
     problem = op.kernel_problem(op.problem(op.case(case), TARGETS[90]))
     assert problem is not None
-    for config in implementation.configs(problem)[::3]:
+    for config in implementation.configs(problem)[::5]:
         fixed = type(implementation)(implementation.path, implementation.op, implementation.name)
         fixed.choose = lambda p, config=config: config  # type: ignore[method-assign]
         found = check.check(Subject("fixed", op, fixed), op.case(case), backend="interpreter")
         assert found.status == "ok", (config, found.message)
+
+
+@pytest.mark.parametrize(("parts", "stages"), [(1, 2), (2, 1), (4, 1), (8, 3)])
+@pytest.mark.parametrize("like", ["everything bf16", "sum f32", "two blocks 3x4097 f16", "ignored bf16"])
+def test_rows_that_programs_share_are_put_together(like: str, parts: int, stages: int) -> None:
+    op = registry.op("cross_entropy")
+    c = op.case(like)
+    x, target = c.inputs["input"], c.inputs["target"]
+    assert isinstance(x, Input) and isinstance(target, Input)
+    c = dataclasses.replace(c, inputs={**c.inputs, "input": Input((90, 5209), x.dtype), "target": Input((90,), "i64", "below 5211")})
+    implementation = registry.implementation("cross_entropy__triton")
+    fixed = type(implementation)(implementation.path, implementation.op, implementation.name)
+    fixed.choose = lambda p: fixed.module.Config(4, 32 * 16 // DTYPES[x.dtype].bytes, 1, parts, stages)  # type: ignore[method-assign]
+    found = check.check(Subject("fixed", op, fixed), c, backend="interpreter")
+    assert found.status == "ok", found.message
+
+
+@pytest.mark.parametrize("columns", [64, 65, 71, 72, 79])
+@pytest.mark.parametrize("name", ["cross_entropy", "cross_entropy_bwd"])
+def test_rows_that_start_at_any_address(name: str, columns: int) -> None:
+    op = registry.op(name)
+    c = op.case("everything f16")
+    c = dataclasses.replace(c, inputs={**c.inputs, **{k: dataclasses.replace(v, shape=(9, *((columns,) if len(v.shape) > 1 else ())))
+                                                      for k, v in c.inputs.items() if isinstance(v, Input) and v.shape}})  # fmt: skip
+    problem = op.kernel_problem(op.problem(c, TARGETS[90]))
+    assert problem is not None
+    assert each(problem) == (0 if columns == 64 else 8)
+    found = check.check(Subject("found", op, registry.implementation(f"{name}__triton")), c, backend="interpreter")
+    assert found.status == "ok", found.message
 
 
 @pytest.mark.parametrize(

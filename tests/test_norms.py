@@ -37,15 +37,18 @@ def given(rows: int, columns: int, dtype: str, residual: bool = True) -> Case:
 WAYS = {
     "": [
         ({"way": "tile", "columns": 1024, "lanes": 2, "warps": 4}, 5, 1000, ("_tile",)),
+        ({"way": "tile", "columns": 1024, "lanes": 1, "warps": 4, "early": True}, 5, 1000, ("_tile",)),
+        ({"way": "tile", "columns": 1024, "lanes": 1, "warps": 2, "more": 512, "early": True}, 3, 1500, ("_tile",)),
         ({"way": "loop", "columns": 256, "lanes": 1, "warps": 4}, 4, 1000, ("_loop",)),
         ({"way": "loop", "columns": 256, "lanes": 1, "warps": 4}, 2, 130, ("_loop",)),
         ({"way": "split", "columns": 128, "lanes": 1, "warps": 4, "parts": 3}, 3, 1000, ("_part", "_fold")),
         ({"way": "split", "columns": 128, "lanes": 1, "warps": 4, "parts": 8}, 2, 1020, ("_part", "_fold")),
     ],
     "_bwd": [
-        ({"way": "tile", "columns": 64, "lanes": 1, "warps": 4, "parts": 1}, 300, 40, ("_tile_bwd", "_columns", "_columns")),
-        ({"way": "tile", "columns": 64, "lanes": 2, "warps": 4, "parts": 1, "stages": 3}, 301, 64, ("_tile_bwd", "_columns", "_columns")),
-        ({"way": "slabs", "columns": 128, "lanes": 4, "warps": 4, "parts": 8}, 21, 300, ("_rows_bwd", "_slabs_bwd", "_columns", "_columns")),
+        ({"way": "tile", "columns": 64, "lanes": 1, "warps": 4, "parts": 1}, 300, 40, ("_tile_bwd", "_columns")),
+        ({"way": "tile", "columns": 64, "lanes": 2, "warps": 4, "parts": 1, "stages": 3}, 301, 64, ("_tile_bwd", "_columns")),
+        ({"way": "tile", "columns": 64, "lanes": 8, "warps": 4, "parts": 1}, 70, 64, ("_tile_bwd", "_columns")),
+        ({"way": "slabs", "columns": 128, "lanes": 4, "warps": 4, "parts": 8}, 21, 300, ("_rows_bwd", "_slabs_bwd", "_columns")),
     ],
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import shutil
 import subprocess
 from pathlib import Path
@@ -15,7 +16,10 @@ import triton.language as tl
 
 import rooftop
 from rooftop.kernels._device.random import random_bits
-from rooftop.lab import interpret, library, registry, settings
+from rooftop.lab import check, interpret, library, registry, settings
+from rooftop.lab.spec import TARGETS, Input
+from rooftop.lab.subjects import Subject
+from rooftop.lab.triton_compat import compile_launch
 from rooftop.ops import _random
 
 COUNT = 1 << 20
@@ -172,6 +176,41 @@ def test_a_mask_that_is_given_and_strides_do_not_change_the_seeds() -> None:
     nan = torch.full((4, 4), float("nan"))
     assert not rooftop.bias_mask_scale_add(nan, mask=torch.zeros(4, 4, dtype=torch.bool)).any()
     assert not rooftop.bias_mask_scale_add(nan, p=1.0, scale=3.0)[nan.isnan()].nan_to_num(0).any()
+
+
+@pytest.mark.parametrize("how", ["mask", "seed"])
+@pytest.mark.parametrize(
+    ("config", "launches"),
+    [
+        ({"block": 16, "lanes": 64, "height": 128, "warps": 4}, 1), ({"block": 32, "lanes": 16, "height": 112, "warps": 1, "stages": 3}, 1),
+        ({"block": 64, "lanes": 4, "height": 20, "warps": 1, "stages": 3}, 2), ({"block": 128, "lanes": 1, "height": 7, "warps": 4}, 2),
+    ],
+)  # fmt: skip
+def test_the_bias_gradient_of_every_way_is_right(how: str, config: dict[str, int], launches: int) -> None:
+    op = registry.op("bias_mask_scale_add_bwd")
+    implementation = registry.implementation("bias_mask_scale_add_bwd__triton")
+    fixed = type(implementation)(implementation.path, implementation.op, implementation.name)
+    fixed.choose = lambda p: fixed.module.Config(**config)  # type: ignore[method-assign]
+    c = op.case(f"{how} three dimensions bf16")
+    shape = {1: (100,), 2: (101, 100), 3: (1, 101, 100)}
+    c = dataclasses.replace(c, inputs={k: dataclasses.replace(v, shape=shape[len(v.shape)]) if isinstance(v, Input) else v for k, v in c.inputs.items()})
+    found = check.check(Subject("fixed", op, fixed), c, backend="interpreter")
+    assert (found.status, len(found.path)) == ("ok", launches), found.message
+
+
+@pytest.mark.parametrize("name", ["bias_mask_scale_add", "bias_mask_scale_add_bwd"])
+@pytest.mark.parametrize("case", ["mask one element f32", "mask one block bf16", "mask odd bf16"])
+def test_what_is_said_to_the_compiler_of_the_mask_compiles(name: str, case: str) -> None:
+    """And spares the forward an exchange between layouts where rows lie on 16 bytes."""
+    op, implementation = registry.op(name), registry.implementation(f"{name}__triton")
+    problem = op.kernel_problem(op.problem(op.case(case), TARGETS[90]))
+    assert problem is not None
+    wide = (name, case) == ("bias_mask_scale_add", "mask one block bf16")
+    config = implementation.module.Config(2048, 1, 4) if wide else implementation.choose(problem)  # 16 elements a thread
+    launch = implementation.launches(problem, config)[0]
+    made = compile_launch(launch, {**dict(problem.tensors), **implementation.scratch(problem, config)}, 90)
+    if wide:
+        assert "bar.sync" not in made.ptx
 
 
 def test_a_new_seed_is_no_new_plan() -> None:

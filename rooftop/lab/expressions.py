@@ -18,7 +18,7 @@ class ExpressionError(ValueError):
 
 
 class TensorFacts:
-    """What `stride`, `aligned`, `bytes` and `numel` ask of a tensor; the caller hands it in by name."""
+    """What `stride`, `aligned`, `starts`, `bytes` and `numel` ask of a tensor; the caller hands it in by name."""
 
     def __init__(self, meta: Any) -> None:  # Meta | None
         self.meta = meta
@@ -68,6 +68,22 @@ def _aligned(tensor: Any, boundary: Value) -> bool:
     return meta.align % boundary == 0 and all(step % boundary == 0 for step in outer)
 
 
+def _starts(tensor: Any, boundary: Value) -> bool:
+    """Whether the address is a multiple of `boundary` bytes, whatever the strides."""
+    meta = _facts(tensor, "starts")
+    if not isinstance(boundary, int) or boundary < 1:
+        raise ExpressionError(f"starts(..., {boundary}): the boundary is a number of bytes")
+    return meta is None or meta.align % boundary == 0
+
+
+def _resident(card: Any, blocks: Value) -> int:
+    if not hasattr(card, "resident"):
+        raise ExpressionError("resident() takes `card` first")
+    if not isinstance(blocks, int) or blocks < 1:
+        raise ExpressionError(f"resident(card, {blocks}): a cluster has at least one block")
+    return int(card.resident(blocks))
+
+
 def _bytes(tensor: Any) -> int:
     meta = _facts(tensor, "bytes")
     if meta is None:
@@ -82,6 +98,8 @@ FUNCTIONS: Mapping[str, tuple[Callable[..., Any], int, int]] = {  # name: (funct
     "pow2": (_pow2, 1, 1),
     "stride": (_stride, 2, 2),
     "aligned": (_aligned, 2, 2),
+    "starts": (_starts, 2, 2),
+    "resident": (_resident, 2, 2),
     "bytes": (_bytes, 1, 1),
     "numel": (lambda t: 0 if _facts(t, "numel") is None else t.meta.numel, 1, 1),
     "present": (lambda t: _facts(t, "present") is not None, 1, 1),

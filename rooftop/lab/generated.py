@@ -14,7 +14,12 @@ END = "<!-- /generated -->"
 NOTHING = "Nothing has been measured yet."
 
 
-def scores(found: list[Record]) -> str:
+def headlines(found: list[Record]) -> str:
+    """As scores, of the case of each op that takes longest."""
+    return scores(found, every=False)
+
+
+def scores(found: list[Record], *, every: bool = True) -> str:
     """Every op's bench cases with a fresh record, by device: time, share of the measured roof, best peer, error. Stale ones are left out."""
     site = gather(found)
     lines = [
@@ -23,10 +28,8 @@ def scores(found: list[Record]) -> str:
     ]
     for op in site.ops:
         for device in op.scores:
-            for row in device.rows:
-                m = row.best
-                if m is None or m.stale or m.kernel is None:
-                    continue
+            shown = [m for row in device.rows if (m := row.best) is not None and not m.stale and m.kernel is not None]
+            for m in shown if every else sorted(shown, key=lambda m: -m.seconds)[:1]:
                 peer = m.best_peer
                 versus = f"{peer.speed:.2f}x {peer.label} ({peer.verdict})" if peer else ""
                 share = f"{m.share:.2f}" if m.share else ""
@@ -77,7 +80,8 @@ def build(found: list[Record]) -> str:
 
 
 TABLES: Mapping[tuple[str, str], Callable[[list[Record]], str]] = {
-    ("README.md", "scores"): scores,
+    ("README.md", "headlines"): headlines,
+    ("docs/scores.md", "scores"): scores,
     ("docs/timing.md", "timing"): timing,
     ("docs/dependencies.md", "build"): build,
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import math
 import re
 import tomllib
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from rooftop.lab.expressions import ExpressionError, Let, TensorFacts, evaluate, integer, names
+from rooftop.lab.predictions import refused
 from rooftop.lab.spec import DTYPES, Launch, Meta, Problem
 
 C_TYPES: Mapping[str, str] = {
@@ -88,7 +90,7 @@ class Head:
 
     def scope(self, problem: Problem, config: Mapping[str, Any]) -> dict[str, Any]:
         """The names of every expression for this problem. Raises HeadError where the tensors do not fit `args`."""
-        scope: dict[str, Any] = {"sms": problem.device.sms, "arch": problem.device.arch, **dict(problem.options), **config}
+        scope: dict[str, Any] = {"sms": problem.device.sms, "card": problem.device, "arch": problem.device.arch, **dict(problem.options), **config}
         scope.update({name: Let(text) for name, text in self.let.items()})
         for arg in self.args:
             if isinstance(arg, TensorArg) and arg.name not in self.scratch:
@@ -139,7 +141,8 @@ class Head:
     def _known(self, problem: Problem) -> None:
         """Raises HeadError for a name in an expression that nothing binds."""
         letters = {d for arg in self.args if isinstance(arg, TensorArg) for d in arg.dims}
-        known = {"sms", "arch", "T", *letters, *self.config, *self.let, *self.scratch, *(n for n, _ in problem.tensors), *(n for n, _ in problem.options)}
+        given = {n for n, _ in (*problem.tensors, *problem.options)}
+        known = {"sms", "card", "arch", "T", *letters, *self.config, *self.let, *self.scratch, *given}
         for where, text in self._expressions():
             try:
                 used = names(text)
@@ -314,6 +317,7 @@ def of_python(text: str, path: str | Path) -> Head:
                 raise HeadError(f"{path}:{node.lineno}: {node.targets[0].id} must be a plain value") from None
     if not isinstance(found.get("IDEA"), str):
         raise HeadError(f"{path}: a rung in Python says its idea: IDEA = \"...\", and PREDICT = {{\"speedup\": 1.5}}, LIMIT = \"...\"")
+    _predictable(found.get("PREDICT", {}), path)
     return Head(path=str(path), source=text, idea=found["IDEA"], predict=found.get("PREDICT", {}), limit=found.get("LIMIT", ""))
 
 
@@ -341,11 +345,7 @@ def _build(data: dict[str, Any], source: str, path: str, toml: bool) -> Head:
     for dtype in data.get("dtypes", []):
         if dtype not in DTYPES:
             raise HeadError(f"{path}: dtype {dtype!r} is not one of {', '.join(DTYPES)}")
-    for name, number in data.get("predict", {}).items():
-        if isinstance(number, bool) or not isinstance(number, (int, float)):
-            raise HeadError(f"{path}: predict.{name} must be a number, not {number!r}")
-        if not math.isfinite(number):
-            raise HeadError(f"{path}: predict.{name} is {number}; it must be finite")
+    _predictable(data.get("predict", {}), path)
     for key in ("has", "lacks"):
         listed = data.get("demands", {}).get(key, [])
         if not isinstance(listed, list) or not all(isinstance(x, str) for x in listed):
@@ -384,14 +384,25 @@ def _build(data: dict[str, Any], source: str, path: str, toml: bool) -> Head:
         if not isinstance(parsed, TensorArg):
             raise HeadError(f"{path}: scratch.{name} must read like \"f32[R, 8]\", not {text!r}")
         scratch[name] = parsed
+    further = (one for extra in data.get("configs", []) for one in _combinations(extra))
     return Head(
         path=path, source=source, op=data.get("op"), idea=data.get("idea", ""), predict=data.get("predict", {}), limit=data.get("limit", ""),
         arch=data.get("arch", 80), dtypes=tuple(data.get("dtypes", [])), args=tuple(_arg(a, path) for a in data.get("args", [])),
         requires=data.get("requires", {}), demands=data.get("demands", {}), config=config,
-        configs=tuple({**config, **extra} for extra in data.get("configs", [])), choices=tuple(choices), valid=data.get("valid"), prefer=data.get("prefer"),
+        configs=tuple({**config, **one} for one in further), choices=tuple(choices), valid=data.get("valid"), prefer=data.get("prefer"),
         scratch=scratch, launches=tuple(_launch_heads(data.get("launch", []), path)), implementation=data.get("implementation"),
         let=data.get("let", {}),
     )  # fmt: skip
+
+
+def _predictable(predict: Mapping[str, Any], path: str | Path) -> None:
+    for name, number in predict.items():
+        if why := refused(name):
+            raise HeadError(f"{path}: predict.{name}: {why}")
+        if isinstance(number, bool) or not isinstance(number, (int, float)):
+            raise HeadError(f"{path}: predict.{name} must be a number, not {number!r}")
+        if not math.isfinite(number):
+            raise HeadError(f"{path}: predict.{name} is {number}; it must be finite")
 
 
 def _launch_heads(tables: list[dict[str, Any]], path: str) -> Iterator[LaunchHead]:
@@ -432,6 +443,13 @@ def _reads(text: Any, where: str) -> None:
     if not isinstance(text, str):
         raise HeadError(f"{where} must be a condition, not {text!r}")
     names(text)
+
+
+def _combinations(constants: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Each set of constants that an entry of `configs` stands for: a list stands for each of its values, the last name's changing fastest."""
+    several = [value if isinstance(value, list) else [value] for value in constants.values()]
+    for values in itertools.product(*several):
+        yield dict(zip(constants, values, strict=True))
 
 
 def _arg(text: Any, path: str, *, extents: bool = False) -> TensorArg | NumberArg:

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from rooftop.lab import head as heads
 from rooftop.lab import settings
 from rooftop.lab.compile import Binary, compile_cuda, headers
-from rooftop.lab.launch import Module
+from rooftop.lab.launch import Module, resident_clusters
 from rooftop.lab.source import digest, strip
 from rooftop.lab.spec import Device, Launch, Meta, Problem
 
@@ -301,4 +301,5 @@ def device_of(index: int) -> Device:
 
     p = torch.cuda.get_device_properties(index)
     shared = getattr(p, "shared_memory_per_block_optin", 0) or {80: 163, 86: 99, 89: 99, 90: 227}.get(p.major * 10 + p.minor, 99) * 1024
-    return Device(p.name, p.major * 10 + p.minor, p.multi_processor_count, int(shared), int(getattr(p, "L2_cache_size", 0)))
+    l2 = int(getattr(p, "L2_cache_size", 0))
+    return Device(p.name, p.major * 10 + p.minor, p.multi_processor_count, int(shared), l2, resident_clusters(index) if p.major >= 9 else ())

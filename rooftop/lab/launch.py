@@ -14,7 +14,8 @@ _CTYPES: dict[str, type] = {
     "i32": ctypes.c_int32, "u32": ctypes.c_uint32, "i64": ctypes.c_int64, "u64": ctypes.c_uint64,
     "f32": ctypes.c_float, "f64": ctypes.c_double, "bool": ctypes.c_bool, "ptr": ctypes.c_uint64,
 }  # fmt: skip
-STATIC_SHARED = 48 * 1024
+_NOTHING = b".version 7.8\n.target sm_90\n.address_size 64\n.visible .entry nothing() { ret; }\n\0"
+_HALF = 120_000  # bytes of shared memory of which a multiprocessor has room for one block's
 
 
 class LaunchError(RuntimeError):
@@ -26,6 +27,39 @@ def _checked(result: tuple[Any, ...], what: str) -> Any:
     if int(status) != 0:
         raise LaunchError(f"{what}: the driver answers {status.name}")
     return values[0] if values else None
+
+
+def resident_clusters(index: int) -> tuple[int, ...]:
+    """How many clusters of 1, 2, 4, 8 and 16 blocks run at once on GPU `index`, a block to a multiprocessor; () below sm_90."""
+    from cuda.bindings import driver
+
+    device = _checked(driver.cuDeviceGet(index), f"GPU {index}")
+    major = driver.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR
+    if _checked(driver.cuDeviceGetAttribute(major, device), f"GPU {index}") < 9:
+        return ()
+    context = _checked(driver.cuDevicePrimaryCtxRetain(device), f"GPU {index}")
+    _checked(driver.cuCtxPushCurrent(context), f"GPU {index}")
+    try:
+        library = _checked(driver.cuLibraryLoadData(_NOTHING, [], [], 0, [], [], 0), "loading an empty kernel")
+        kernel = _checked(driver.cuLibraryGetKernel(library, b"nothing"), "finding an empty kernel")
+        shared = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+        large = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
+        _checked(driver.cuKernelSetAttribute(shared, _HALF, kernel, device), "shared memory of an empty kernel")
+        _checked(driver.cuKernelSetAttribute(large, 1, kernel, device), "clusters of an empty kernel")
+        found = []
+        for blocks in (1, 2, 4, 8, 16):
+            config, attribute = driver.CUlaunchConfig(), driver.CUlaunchAttribute()
+            config.gridDimX, config.gridDimY, config.gridDimZ = blocks, 1, 1
+            config.blockDimX, config.blockDimY, config.blockDimZ = 128, 1, 1
+            config.sharedMemBytes = _HALF
+            attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+            attribute.value.clusterDim.x, attribute.value.clusterDim.y, attribute.value.clusterDim.z = blocks, 1, 1
+            config.attrs, config.numAttrs = [attribute], 1
+            found.append(int(_checked(driver.cuOccupancyMaxActiveClusters(driver.CUfunction(int(kernel)), config), "counting clusters")))
+        _checked(driver.cuLibraryUnload(library), "unloading an empty kernel")
+        return tuple(found)
+    finally:
+        _checked(driver.cuCtxPopCurrent(), f"GPU {index}")
 
 
 class Module:
@@ -49,7 +83,7 @@ class PreparedCuda:
     """One kernel launch whose addresses alone change: ``prepared(stream, addresses)``. Safe to call from several threads."""
 
     def __init__(self, driver: Any, kernel: Any, launch: Launch, names: Sequence[str], device: int) -> None:
-        if launch.shared > STATIC_SHARED:
+        if launch.shared:  # what is static counts towards the 48 KiB that need no leave
             attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
             _checked(driver.cuKernelSetAttribute(attribute, launch.shared, kernel, device), f"{launch.shared} bytes of shared memory for {launch.kernel}")
         blocks = 1

@@ -35,6 +35,7 @@ TOOLS: Mapping[str, tuple[str, ...]] = {  # tool -> the planted faults that it m
 ELEMENTS = 1 << 21  # of all inputs of a case: instrumented code is some hundred times slower
 AT_ONCE = 8  # processes on one GPU: each holds a context of some 500 MB
 TIMEOUT_S = 400.0
+BARRIERS = 65536  # mbarriers that synccheck tracks: two a block of those that run and have run
 _SUMMARY = re.compile(r"(?:ERROR SUMMARY: (\d+) error|RACECHECK SUMMARY: (\d+) hazard)")
 _RESULTS = "rooftop-sanitize-results "
 
@@ -157,7 +158,7 @@ def _one(program: Path, subject: Subject, tool: str, ids: Sequence[str], device:
     name = subject.name if not subject.implementation or subject.implementation.path.parent != PLANTED else str(subject.implementation.path)
     command = [
         str(program), "--tool", tool, "--report-api-errors", "no", "--target-processes", "application-only", "--print-limit", "20",
-        *only, sys.executable, "-m", "rooftop.lab.sanitize", name, *ids,
+        *(("--num-cuda-barriers", str(BARRIERS)) if tool == "synccheck" else ()), *only, sys.executable, "-m", "rooftop.lab.sanitize", name, *ids,
     ]  # fmt: skip
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=TIMEOUT_S)

@@ -131,6 +131,13 @@ class Device:
     sms: int
     shared_per_block: int  # bytes a block may ask for (opt-in)
     l2_bytes: int
+    clusters: tuple[int, ...] = ()  # of 1, 2, 4, 8 and 16 blocks, a block to a multiprocessor: how many run at once
+
+    def resident(self, blocks: int) -> int:
+        """How many clusters of so many blocks run at once, a block to a multiprocessor. Fewer than `sms` allow: a cluster lies within a
+        group of multiprocessors, of which some are switched off, others on each card."""
+        sizes = [i for i in range(len(self.clusters)) if 1 << i >= blocks]
+        return self.clusters[sizes[0]] if sizes else max(1, self.sms // blocks)
 
     @property
     def target(self) -> str:
@@ -142,7 +149,7 @@ TARGETS: Mapping[int, Device] = MappingProxyType(
     {
         80: Device("NVIDIA A800-SXM4-80GB", 80, 108, 163 * 1024, 40 << 20),
         89: Device("NVIDIA GeForce RTX 4090", 89, 128, 99 * 1024, 72 << 20),
-        90: Device("NVIDIA H100 80GB HBM3", 90, 132, 227 * 1024, 50 << 20),
+        90: Device("NVIDIA H100 80GB HBM3", 90, 132, 227 * 1024, 50 << 20, (132, 66, 30, 15, 7)),
     }
 )
 

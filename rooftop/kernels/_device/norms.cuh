@@ -7,6 +7,7 @@
 
 #include "packs.cuh"
 #include "quotients.cuh"
+#include "slices.cuh"
 
 namespace cg = cooperative_groups;
 
@@ -49,7 +50,8 @@ __device__ Part fold_parts(const Part* parts, int C) {
     return p;
 }
 
-extern __shared__ uint4 held[];  // this block's packs of x, then of the residual; each thread reads only what it copied itself
+// On 128 bytes: an asynchronous copy whose destination is not asks the L2 for each line two or three times.
+extern __shared__ __align__(128) uint4 held[];  // this block's packs of x, then of the residual; each thread reads only what it copied itself
 
 /// y = norm(x + residual) · weight + bias, s = x + residual; a cluster a row, brought to shared memory by asynchronous copies and read once.
 template <typename T, int THREADS, int CLUSTER, int BLOCKS, bool CENTRE, bool RESIDUAL>
@@ -272,135 +274,130 @@ struct alignas(8) Moments {
     float mean, squares;
 };
 
-/// The parts that a warp's lanes hold, each of n elements, as one, in all lanes. `total`: elements of them all.
-template <bool CENTRE>
+/// The parts that LANES lanes hold, each of n elements, as one, in all lanes. `total`: elements of them all.
+template <bool CENTRE, int LANES = 32>
 __device__ Moments fold(Moments p, float n, float total) {
-    if (!CENTRE) return {0, warp_sum(p.squares)};
-    const float base = __shfl_sync(~0u, p.mean, 0), mean = base + over(warp_sum(n * (p.mean - base)), total), off = p.mean - mean;
-    return {mean, warp_sum(p.squares + n * off * off)};
+    if (!CENTRE) return {0, lanes_sum<LANES>(p.squares)};
+    const float base = __shfl_sync(~0u, p.mean, 0), mean = base + over(lanes_sum<LANES>(n * (p.mean - base)), total), off = p.mean - mean;
+    return {mean, lanes_sum<LANES>(p.squares + n * off * off)};
 }
 
-/// As norm_forward, of rows that start on 16 bytes, by clusters that stay for the whole launch and walk over rows `clusters` apart: the weight
-/// and the bias, which for long rows would cross the L2 again with every row, are read once and wait in shared memory beside the rows to
-/// come. Each thread owns PIECES packs and reads only what it copied itself.
-template <typename T, int PIECES, int THREADS, int CLUSTER, int BLOCKS, int STAGES, bool CENTRE, bool RESIDUAL, bool WEIGHT, bool BIAS>
+/// As norm_forward, by clusters that stay for the whole launch and walk over rows `clusters` apart: the weight and the bias, which for long rows
+/// would cross the L2 again with every row, are read once and wait in shared memory beside the rows to come. Each thread owns PIECES packs and
+/// reads only what it copied itself. While a row's parts are on their way, the row before is written: STAGES is at least 3. FIT is of all four
+/// tensors.
+template <typename T, int PIECES, int THREADS, int CLUSTER, int BLOCKS, int STAGES, int FIT, bool CENTRE, bool RESIDUAL, bool WEIGHT, bool BIAS>
 __global__ void __launch_bounds__(THREADS, BLOCKS)
     norm_stay(int R, int C, int clusters, const T* __restrict__ x, long long xs, const T* __restrict__ r, long long rs, const T* __restrict__ w,
               const T* __restrict__ b, T* __restrict__ y, long long ys, T* __restrict__ s, long long ss, float eps) {
     using P = Pack<T>;
-    constexpr int N = P::N, WARPS = THREADS / 32, INPUTS = RESIDUAL ? 2 : 1;
-    __shared__ Moments of_warps[2][WARPS], of_blocks[2][CLUSTER];  // of even and of odd rows, so that one barrier a row is enough
-    const auto cluster = cg::this_cluster();
-    const int tid = threadIdx.x, lane = tid % 32, warp = tid / 32, rank = CLUSTER == 1 ? 0 : blockIdx.x % CLUSTER, id = blockIdx.x / CLUSTER;
-    const int slice = (C + CLUSTER * N - 1) / (CLUSTER * N) * N, first = min(C, rank * slice), mine = min(C, first + slice) - first;
+    constexpr bool SHIFTED = FIT == ANYWHERE;
+    constexpr int N = P::N, INPUTS = RESIDUAL ? 2 : 1;
+    using Parts = Exchange<Moments, THREADS, CLUSTER>;
+    __shared__ typename Parts::Shared shared;
+    const int tid = threadIdx.x, lane = tid % 32, rank = CLUSTER == 1 ? 0 : blockIdx.x % CLUSTER, id = blockIdx.x / CLUSTER;
+    const Slice<T, PIECES, THREADS, CLUSTER, FIT> slice(C, FIT == ANYWHERE ? beyond(x + id * xs) : 0, rank);
     uint4* const weights = held + STAGES * INPUTS * PIECES * THREADS;
     uint4* const biases = weights + (WEIGHT ? PIECES * THREADS : 0);
+    const T *const end = x + (R - 1) * xs + C, *const end_r = r + (R - 1) * rs + C;
 
-    const auto at = [&](int i) { return (i * THREADS + tid) * N; };  // column within the slice
     const auto slot = [&](int stage, int which, int i) { return held + ((stage * INPUTS + which) * PIECES + i) * THREADS + tid; };
     const auto fetch = [&](int stage, long long row) {
         if (row < R) {
 #pragma unroll
             for (int i = 0; i < PIECES; ++i) {
-                if (at(i) >= mine) continue;
-                __pipeline_memcpy_async(slot(stage, 0, i), x + row * xs + first + at(i), 16);
-                if (RESIDUAL) __pipeline_memcpy_async(slot(stage, INPUTS - 1, i), r + row * rs + first + at(i), 16);
+                if (!slice.has(i)) continue;
+                slice.fetch(slot(stage, 0, i), x + row * xs, i, x, end);
+                if (RESIDUAL) slice.fetch(slot(stage, INPUTS - 1, i), r + row * rs, i, r, end_r);
             }
         }
         __pipeline_commit();
     };
-    const auto elements = [&](int warp) {
-        int n = 0;
-#pragma unroll
-        for (int i = 0; i < PIECES; ++i) n += max(0, min(mine - (i * THREADS + warp * 32) * N, 32 * N));
-        return static_cast<float>(n);
-    };
-    for (int stage = 0; stage < STAGES; ++stage) fetch(stage, id + static_cast<long long>(stage) * clusters);
+    for (int k = 0; k + 1 < STAGES; ++k) fetch(k, id + static_cast<long long>(k) * clusters);
+    Parts parts(shared, rank);
 #pragma unroll
     for (int i = 0; i < PIECES; ++i) {
-        if (WEIGHT && at(i) < mine) weights[i * THREADS + tid] = P::load(w + first + at(i), true);
-        if (BIAS && at(i) < mine) biases[i * THREADS + tid] = P::load(b + first + at(i), true);
+        if (WEIGHT) weights[i * THREADS + tid] = slice.load(w, i, SHIFTED);
+        if (BIAS) biases[i * THREADS + tid] = slice.load(b, i, SHIFTED);
     }
-    const float of_lane = lane < WARPS ? elements(lane) : 0, of_warp = elements(warp);
-    const float of_rank = lane < CLUSTER ? static_cast<float>(max(0, min(C - lane * slice, slice))) : 0;
-    if (CLUSTER > 1) cluster.sync();  // all blocks have started
+    const float of_lane = lane < Parts::WARPS ? slice.of_warp(lane) : 0, of_warp = fmaxf(slice.of_warp(parts.warp), 1);
+    const float of_thread = slice.of_thread(), inverse = of_thread > 0 ? 1 / of_thread : 0;
+    const float of_rank = slice.of_rank(lane % CLUSTER), of_block = fmaxf(slice.of_rank(rank), 1);
 
-    int step = 0, stage = 0;
-    for (int row = id; row < R; row += clusters, step ^= 1) {
-        uint4 p[PIECES];
-        float f[N], g[N];
-        __pipeline_wait_prior(STAGES - 1);
-#pragma unroll
-        for (int i = 0; i < PIECES; ++i) {
-            const bool there = at(i) < mine;
-            p[i] = there ? *slot(stage, 0, i) : make_uint4(0, 0, 0, 0);
-            if (RESIDUAL && there) {
-                P::widen(p[i], f), P::widen(*slot(stage, INPUTS - 1, i), g);
-#pragma unroll
-                for (int j = 0; j < N; ++j) f[j] += g[j];
-                p[i] = P::narrow(f);  // what is normalised is what is returned
-                P::store(s + row * ss + first + at(i), true, p[i]);
-            }
-        }
-        fetch(stage, row + static_cast<long long>(STAGES) * clusters);
-        stage = stage + 1 == STAGES ? 0 : stage + 1;
-
-        Moments part = {0, 0};
-        float rest = 0;
-        if (CENTRE) {
+    const int rows = R > id ? (R - id + clusters - 1) / clusters : 0;
+    int last = STAGES - 1, stage = 0;  // of the row before, which is where the row to come goes; and of this one
+    Moments seen = {0, 0};
+    float f[N], g[N];
+    for (int k = 0; k <= rows; ++k) {
+        const long long row = id + static_cast<long long>(k) * clusters;
+        if (k < rows) {
+            uint4 p[PIECES];
+            __pipeline_wait_prior(STAGES - 2);
 #pragma unroll
             for (int i = 0; i < PIECES; ++i) {
+                p[i] = slice.has(i) ? *slot(stage, 0, i) : make_uint4(0, 0, 0, 0);
+                if (RESIDUAL && slice.has(i)) {
+                    P::widen(p[i], f), P::widen(*slot(stage, INPUTS - 1, i), g);
+#pragma unroll
+                    for (int j = 0; j < N; ++j) f[j] += g[j];
+                    *slot(stage, 0, i) = p[i] = P::narrow(f);  // what is normalised is what is returned
+                    slice.store(s + row * ss, i, p[i]);
+                }
+                if (SHIFTED && slice.has(i) && !slice.whole(i)) p[i] = slice.cut(p[i], i);
+            }
+            float pivot = 0, total = 0, squares = 0;  // about the thread's first element: one pass, and nothing cancels but what 32 elements spread
+            if (CENTRE) {
+                P::widen(p[0], f);
+                pivot = f[0];
+                if (SHIFTED) {
+#pragma unroll
+                    for (int j = 1; j < N; ++j) pivot = slice.inside(0, j - 1) ? pivot : f[j];
+                }
+            }
+#pragma unroll
+            for (int i = 0; i < PIECES; ++i) {
+                if (CENTRE && !slice.has(i)) continue;
                 P::widen(p[i], f);
+                if (SHIFTED && CENTRE && !slice.whole(i)) {
 #pragma unroll
-                for (int j = 0; j < N; ++j) part.mean += f[j];
+                    for (int j = 0; j < N; ++j) f[j] = slice.inside(i, j) ? f[j] : pivot;
+                }
+#pragma unroll
+                for (int j = 0; j < N; ++j) {
+                    const float off = f[j] - pivot;
+                    squares += off * off;
+                    if (CENTRE) total += off;
+                }
             }
-            part.mean = over(warp_sum(part.mean), fmaxf(of_warp, 1));
+            const float d = total * inverse;  // the mean of the thread's elements less the pivot
+            const Moments part = fold<CENTRE>({pivot + d, CENTRE ? fmaxf(squares - d * (2 * total - of_thread * d), 0) : squares}, of_thread, of_warp);
+            parts.post(k, part, [&](const Moments& p) { return fold<CENTRE>(p, of_lane, of_block); });
         }
+        if (k > 0) {
+            const Moments all = CLUSTER == 1 ? fold<CENTRE>(seen, of_lane, C) : fold<CENTRE, CLUSTER>(seen, of_rank, C);
+            const float scale = reciprocal_root(over(all.squares, C) + eps);
 #pragma unroll
-        for (int i = 0; i < PIECES; ++i) {
-            if (CENTRE && at(i) >= mine) continue;
-            P::widen(p[i], f);
+            for (int i = 0; i < PIECES; ++i) {
+                if (!slice.has(i)) continue;
+                P::widen(*slot(last, 0, i), f);
 #pragma unroll
-            for (int j = 0; j < N; ++j) {
-                const float off = f[j] - part.mean;
-                part.squares += off * off;
-                if (CENTRE) rest += off;
+                for (int j = 0; j < N; ++j) f[j] = (f[j] - all.mean) * scale;
+                if (WEIGHT) {
+                    P::widen(weights[i * THREADS + tid], g);
+#pragma unroll
+                    for (int j = 0; j < N; ++j) f[j] *= g[j];
+                }
+                if (BIAS) {
+                    P::widen(biases[i * THREADS + tid], g);
+#pragma unroll
+                    for (int j = 0; j < N; ++j) f[j] += g[j];
+                }
+                slice.store(y + (row - clusters) * ys, i, P::narrow(f));
             }
         }
-        part.squares = warp_sum(part.squares);
-        if (CENTRE) {
-            rest = over(warp_sum(rest), fmaxf(of_warp, 1));  // the rounding error of the mean
-            part = {part.mean + rest, fmaxf(part.squares - of_warp * rest * rest, 0)};
-        }
-        if (lane == 0) of_warps[step][warp] = part;
-        __syncthreads();
-        Moments all;
-        if (CLUSTER == 1 || warp == 0) {  // alone in its cluster, every warp for itself
-            all = fold<CENTRE>(lane < WARPS ? of_warps[step][lane] : Moments{0, 0}, of_lane, fmaxf(static_cast<float>(mine), 1));
-        }
-        if (CLUSTER > 1) {
-            if (warp == 0 && lane < CLUSTER) *cluster.map_shared_rank(&of_blocks[step][rank], lane) = all;
-            cluster.sync();
-            all = fold<CENTRE>(lane < CLUSTER ? of_blocks[step][lane] : Moments{0, 0}, of_rank, C);
-        }
-        const float scale = reciprocal_root(over(all.squares, C) + eps);
-#pragma unroll
-        for (int i = 0; i < PIECES; ++i) {
-            if (at(i) >= mine) continue;
-            P::widen(p[i], f);
-#pragma unroll
-            for (int j = 0; j < N; ++j) f[j] = (f[j] - all.mean) * scale;
-            if (WEIGHT) {
-                P::widen(weights[i * THREADS + tid], g);
-#pragma unroll
-                for (int j = 0; j < N; ++j) f[j] *= g[j];
-            }
-            if (BIAS) {
-                P::widen(biases[i * THREADS + tid], g);
-#pragma unroll
-                for (int j = 0; j < N; ++j) f[j] += g[j];
-            }
-            P::store(y + row * ys + first + at(i), true, P::narrow(f));
-        }
+        fetch(last, row + static_cast<long long>(STAGES - 1) * clusters);
+        if (k < rows) seen = parts.wait(k);
+        last = stage;
+        stage = stage + 1 == STAGES ? 0 : stage + 1;
     }
 }

@@ -88,14 +88,32 @@ def _take(x, r, s, row, xs, rs, ss, column, inside):  # type: ignore[no-untyped-
 
 
 @triton.jit
-def _give(y, row, ys, v, w, b, column, C, inside):  # type: ignore[no-untyped-def]
-    tl.store(y + row * ys + column, affine(v, w, b, column, column < C).to(y.dtype.element_ty), inside)
+def _give(y, row, ys, v, w, b, column, C, inside, g, h, EARLY: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The result of elements v; EARLY: g and h are weight and bias, read before."""
+    if EARLY:
+        if w is not None:
+            v *= g.to(tl.float32)
+        if b is not None:
+            v += h.to(tl.float32)
+    else:
+        v = affine(v, w, b, column, column < C)
+    tl.store(y + row * ys + column, v.to(y.dtype.element_ty), inside)
+
+
+@triton.jit
+def _before(pointer, column, C):  # type: ignore[no-untyped-def]
+    """Elements of a weight or bias, 0 where there is none."""
+    if pointer is None:
+        return 0.0
+    else:  # noqa: RET505  Triton compiles the rest of a function even where it has returned
+        return tl.load(pointer + column, column < C, other=0)
 
 
 @triton.jit
 def _tile(x, r, w, b, y, s, R, C, xs, rs, ys, ss, eps,
-          CENTRE: tl.constexpr, COLUMNS: tl.constexpr, MORE: tl.constexpr, LANES: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
+          CENTRE: tl.constexpr, COLUMNS: tl.constexpr, MORE: tl.constexpr, LANES: tl.constexpr, EARLY: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
     """LANES whole rows, as a piece of COLUMNS and one of MORE columns. Row strides of x, r, y, s in elements; r and s, w, b may be absent.
+    EARLY: weight and bias are asked for with the row, not after its sums: less to wait for, more registers.
 
     With CENTRE the mean is mended: what is left of the sum after it was taken off, its rounding error, is taken off as well (Chan, Golub &
     LeVeque 1983), or rows of equal elements would not become 0. A reduction of parts, each with a mean of its own, would save one exchange
@@ -110,6 +128,14 @@ def _tile(x, r, w, b, y, s, R, C, xs, rs, ys, ss, eps,
         u = _take(x, r, s, row, xs, rs, ss, last, beyond)
     else:
         u = v
+    g = _before(w, first, C) if EARLY else 0.0
+    h = _before(b, first, C) if EARLY else 0.0
+    if MORE > 0 and EARLY:
+        more_g = _before(w, last, C)
+        more_h = _before(b, last, C)
+    else:
+        more_g = 0.0
+        more_h = 0.0
     if CENTRE:
         mean = over(tl.sum(_folded(v, u, COLUMNS, MORE, LANES), 1, keep_dims=True), C)
         v = tl.where(within, v - mean, 0)
@@ -124,9 +150,9 @@ def _tile(x, r, w, b, y, s, R, C, xs, rs, ys, ss, eps,
     else:
         squares = tl.sum(_folded(v * v, u * u, COLUMNS, MORE, LANES), 1, keep_dims=True)
     scale = scale_of(squares, C, eps)
-    _give(y, row, ys, v * scale, w, b, first, C, within)
+    _give(y, row, ys, v * scale, w, b, first, C, within, g, h, EARLY)
     if MORE > 0:
-        _give(y, row, ys, u * scale, w, b, last, C, beyond)
+        _give(y, row, ys, u * scale, w, b, last, C, beyond, more_g, more_h, EARLY)
 
 
 @triton.jit
@@ -219,7 +245,8 @@ def _fold(found, v, w, b, y, C, vs, ys, eps, parts, width, rounds, COLUMNS: tl.c
 
 @dataclass(frozen=True)
 class Config:
-    """`columns` (tile: and `more`) × `lanes` elements at a time by `warps` warps. `way`: tile, loop, split. `parts` programs share a row."""
+    """`columns` (tile: and `more`) × `lanes` elements at a time by `warps` warps. `way`: tile, loop, split. `parts` programs share a row. `early`:
+    weight and bias are read with the row."""
 
     way: str
     columns: int
@@ -227,6 +254,7 @@ class Config:
     warps: int
     parts: int = 1
     more: int = 0
+    early: bool = False
 
 
 def pow2(n: int) -> int:
@@ -277,20 +305,24 @@ def forward(centre: bool) -> tuple[Callable[..., Any], ...]:
                 return Config("loop", 8192, 1, 16)
             return Config("split", 4096, 1, 8, parts=min(64, max(2, -(-4 * p.device.sms // rows)), -(-columns // 4096)))
         tile, each = (4096, 512) if wide_access(p) else (2048, 1024)
-        lanes = lanes_of(p, rows, wide, tile)
+        lanes = max(lanes_of(p, rows, wide, tile), 32 // wide)  # fewer elements than threads, and Triton lets several threads write one place of an exchange
         warps = max(1, min(16 if each == 512 else 32, pow2(columns + 1) // 2 * lanes // each))
+        early = lanes == 1 and wide_access(p) and 1024 <= columns <= 4096 and wide == columns
+        if early:  # short rows, for which what is waited for is the time: a thread has 8 elements, or 16, or where there are two sums to wait for 32
+            warps = max(1, wide // (1024 if centre and wide == 4096 else 512 if wide > 1024 else 256))
         most, more = pieces(columns, lanes, warps, p["x"].itemsize)
-        return Config("tile", most, lanes, warps, more=more)
+        return Config("tile", most, lanes, warps, more=more, early=early)
 
     def configs(p: Problem) -> list[Config]:
         rows, columns = p["x"].shape
         wide = pow2(columns)
         found = [
-            Config("tile", most, lanes, warps, more=more)
+            Config("tile", most, lanes, warps, more=more, early=early)
             for lanes in (1, 2, 4, 8, 16)
             for warps in (1, 2, 4, 8, 16, 32)
             for most, more in sorted({pieces(columns, lanes, warps, p["x"].itemsize), (wide, 0)})
-            if 8 * 32 * warps <= wide * lanes <= 64 * 32 * warps and wide * lanes <= 65536 and lanes <= pow2(rows)
+            for early in (False, True)
+            if 8 * 32 * warps <= wide * lanes <= (16 if early else 64) * 32 * warps and wide * lanes <= 65536 and lanes <= pow2(rows)
         ]
         found += [Config("loop", size, 1, warps) for size in (2048, 4096, 8192, 16384) for warps in (8, 16, 32) if size < wide and size // warps <= 1024]
         found += [Config("split", size, 1, 8, parts) for size in (2048, 4096, 8192) for parts in (2, 4, 8, 16, 32, 64) if size * parts <= wide]
@@ -306,7 +338,7 @@ def forward(centre: bool) -> tuple[Callable[..., Any], ...]:
         eps = float(p.option("eps"))
         if config.way == "tile":
             args = {**names, "R": rows, "C": columns, **strides, "eps": eps, "CENTRE": centre}
-            args |= {"COLUMNS": config.columns, "MORE": config.more, "LANES": config.lanes}
+            args |= {"COLUMNS": config.columns, "MORE": config.more, "LANES": config.lanes, "EARLY": config.early}
             return [Launch(_tile, (-(-rows // config.lanes),), args, config.warps)]
         if config.way == "loop":
             rounds = -(-columns // config.columns)

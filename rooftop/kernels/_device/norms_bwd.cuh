@@ -5,6 +5,7 @@
 
 #include "packs.cuh"
 #include "quotients.cuh"
+#include "slices.cuh"
 
 namespace cg = cooperative_groups;
 
@@ -13,186 +14,214 @@ struct alignas(16) Part {
     float mean, squares, g, products;
 };
 
-/// The parts that a warp's lanes hold, each of n elements, as one, in all lanes (Chan, Golub & LeVeque 1979). `total`: elements of them all.
-template <bool CENTRE>
+/// The parts that LANES lanes hold, each of n elements, as one, in all lanes (Chan, Golub & LeVeque 1979). `total`: elements of them all.
+template <bool CENTRE, int LANES = 32>
 __device__ Part fold(Part p, float n, float total) {
     const float base = CENTRE ? __shfl_sync(~0u, p.mean, 0) : 0;
-    const float mean = CENTRE ? base + over(warp_sum(n * (p.mean - base)), total) : 0, off = CENTRE ? p.mean - mean : 0;
-    Part all = {mean, warp_sum(p.squares + n * off * off), 0, warp_sum(p.products + p.g * off)};
-    if (CENTRE) all.g = warp_sum(p.g);
+    const float mean = CENTRE ? base + over(lanes_sum<LANES>(n * (p.mean - base)), total) : 0, off = CENTRE ? p.mean - mean : 0;
+    Part all = {mean, lanes_sum<LANES>(p.squares + n * off * off), 0, lanes_sum<LANES>(p.products + p.g * off)};
+    if (CENTRE) all.g = lanes_sum<LANES>(p.g);
     return all;
 }
 
-extern __shared__ uint4 held[];  // of each thread, and used by it alone: rows on their way, the weight, sums of dweight and of dbias
+// On 128 bytes: an asynchronous copy whose destination is not asks the L2 for each line two or three times.
+extern __shared__ __align__(128) uint4 held[];  // of each thread, and used by it alone: rows on their way, the weight, sums of dweight and of dbias
 
-/// dx, and this cluster's part of dweight and dbias -> pw, pb[cluster, C]. A cluster of blocks walks over rows `clusters` apart. Each thread
-/// owns PIECES packs of N columns: a row of s and dy in registers, the next STAGES rows on their way to shared memory, where the weight and
-/// the sums wait as well, so that registers leave room for twice the threads.
-template <typename T, int PIECES, int THREADS, int CLUSTER, int BLOCKS, int STAGES, bool CENTRE, bool WEIGHT, bool BIAS, bool SECOND>
+/// Sums of a thread's PIECES packs of N columns: in its registers, or in shared memory, so that registers leave room for twice the threads.
+template <int PIECES, int N, int THREADS, bool REGISTERS, bool WANTED>
+struct Sums {
+    float4 own[REGISTERS && WANTED ? PIECES * N / 4 : 1];
+    float4* const shared;
+
+    __device__ explicit Sums(uint4* at) : shared(reinterpret_cast<float4*>(at) + threadIdx.x) {
+#pragma unroll
+        for (int i = 0; i < PIECES * N / 4; ++i) {
+            if (WANTED) (*this)[i] = {0, 0, 0, 0};
+        }
+    }
+    __device__ float4& operator[](int i) { return REGISTERS ? own[i] : shared[i * THREADS]; }
+};
+
+/// dx, and this cluster's part of dweight and dbias -> pw, pb[cluster, C]. A cluster of blocks walks over rows `clusters` apart; each thread owns
+/// PIECES packs. Rows come to shared memory STAGES ahead, at least 3: while a row's parts are on their way, the row before is finished.
+/// FIT is of all four tensors.
+template <typename T, int PIECES, int THREADS, int CLUSTER, int BLOCKS, int STAGES, bool REGISTERS, int FIT, bool CENTRE, bool WEIGHT, bool BIAS,
+          bool SECOND>
 __global__ void __launch_bounds__(THREADS, BLOCKS)
     norm_backward(int R, int C, int clusters, const T* __restrict__ dy, long long dys, const T* __restrict__ ds, long long dss,
                   const T* __restrict__ s, long long ss, const T* __restrict__ w, T* __restrict__ dx, long long dxs, float* __restrict__ pw,
                   float* __restrict__ pb, float eps) {
     using P = Pack<T>;
-    constexpr int N = P::N, QUADS = N / 4, WARPS = THREADS / 32;
-    __shared__ Part of_warps[2][WARPS], of_blocks[2][CLUSTER];  // of even and of odd rows, so that one barrier a row is enough
-    const auto cluster = cg::this_cluster();
-    const int tid = threadIdx.x, lane = tid % 32, warp = tid / 32, rank = CLUSTER == 1 ? 0 : blockIdx.x % CLUSTER, id = blockIdx.x / CLUSTER;
-    const int slice = (C + CLUSTER * N - 1) / (CLUSTER * N) * N, first = min(C, rank * slice), mine = min(C, first + slice) - first;
-    uint4* const weights = held + STAGES * 2 * PIECES * THREADS;
-    float4* const sums_w = reinterpret_cast<float4*>(weights + (WEIGHT ? PIECES * THREADS : 0));
-    float4* const sums_b = sums_w + (WEIGHT ? PIECES * QUADS * THREADS : 0);
+    constexpr bool SHIFTED = FIT == ANYWHERE;
+    constexpr int N = P::N, QUADS = N / 4, PACKS = PIECES * THREADS;
+    using Parts = Exchange<Part, THREADS, CLUSTER>;
+    __shared__ typename Parts::Shared shared;
+    const int tid = threadIdx.x, lane = tid % 32, rank = CLUSTER == 1 ? 0 : blockIdx.x % CLUSTER, id = blockIdx.x / CLUSTER;
+    const Slice<T, PIECES, THREADS, CLUSTER, FIT> slice(C, FIT == ANYWHERE ? beyond(s + id * ss) : 0, rank);
+    uint4* const weights = held + STAGES * 2 * PACKS;
+    uint4* const behind = weights + (WEIGHT ? PACKS : 0);
+    const T *const end = s + (R - 1) * ss + C, *const end_dy = dy + (R - 1) * dys + C;
 
-    const auto at = [&](int i) { return (i * THREADS + tid) * N; };  // column within the slice
     const auto slot = [&](int stage, int which, int i) { return held + ((stage * 2 + which) * PIECES + i) * THREADS + tid; };
     const auto fetch = [&](int stage, long long row) {
         if (row < R) {
 #pragma unroll
             for (int i = 0; i < PIECES; ++i) {
-                if (at(i) >= mine) continue;
-                __pipeline_memcpy_async(slot(stage, 0, i), s + row * ss + first + at(i), 16);
-                __pipeline_memcpy_async(slot(stage, 1, i), dy + row * dys + first + at(i), 16);
+                if (!slice.has(i)) continue;
+                slice.fetch(slot(stage, 0, i), s + row * ss, i, s, end);
+                slice.fetch(slot(stage, 1, i), dy + row * dys, i, dy, end_dy);
             }
         }
         __pipeline_commit();
     };
-    const auto elements = [&](int warp) {
-        int n = 0;
-#pragma unroll
-        for (int i = 0; i < PIECES; ++i) n += max(0, min(mine - (i * THREADS + warp * 32) * N, 32 * N));
-        return static_cast<float>(n);
+    const auto taken = [&](int stage, int which, int i) {
+        const uint4 v = slice.has(i) ? *slot(stage, which, i) : make_uint4(0, 0, 0, 0);
+        return SHIFTED && slice.has(i) && !slice.whole(i) ? slice.cut(v, i) : v;
     };
-    for (int stage = 0; stage < STAGES; ++stage) fetch(stage, id + static_cast<long long>(stage) * clusters);
-    const float4 nought = {0, 0, 0, 0};
+    for (int k = 0; k + 1 < STAGES; ++k) fetch(k, id + static_cast<long long>(k) * clusters);
+    Parts parts(shared, rank);
+    Sums<PIECES, N, THREADS, REGISTERS, WEIGHT> sums_w(behind);
+    Sums<PIECES, N, THREADS, REGISTERS, BIAS> sums_b(behind + (WEIGHT ? PACKS * QUADS : 0));
 #pragma unroll
     for (int i = 0; i < PIECES; ++i) {
-        if (WEIGHT) weights[i * THREADS + tid] = at(i) < mine ? P::load(w + first + at(i), true) : make_uint4(0, 0, 0, 0);
-#pragma unroll
-        for (int q = 0; q < QUADS; ++q) {
-            if (WEIGHT) sums_w[(i * QUADS + q) * THREADS + tid] = nought;
-            if (BIAS) sums_b[(i * QUADS + q) * THREADS + tid] = nought;
-        }
+        if (WEIGHT) weights[i * THREADS + tid] = slice.load(w, i, SHIFTED);
     }
-    const float of_lane = lane < WARPS ? elements(lane) : 0, of_warp = elements(warp);
-    const float of_rank = lane < CLUSTER ? static_cast<float>(max(0, min(C - lane * slice, slice))) : 0;
-    if (CLUSTER > 1) cluster.sync();  // all blocks have started
+    const float of_lane = lane < Parts::WARPS ? slice.of_warp(lane) : 0, of_warp = fmaxf(slice.of_warp(parts.warp), 1);
+    const float of_thread = slice.of_thread(), inverse = of_thread > 0 ? 1 / of_thread : 0;
+    const float of_rank = slice.of_rank(lane % CLUSTER), of_block = fmaxf(slice.of_rank(rank), 1);
 
-    int step = 0, stage = 0;
-    for (int row = id; row < R; row += clusters, step ^= 1) {
-        uint4 a[PIECES], g[PIECES], second[PIECES];
-        __pipeline_wait_prior(STAGES - 1);
+    const int rows = R > id ? (R - id + clusters - 1) / clusters : 0;
+    int last = STAGES - 1, stage = 0;  // of the row before, which is where the row to come goes; and of this one
+    Part seen = {0, 0, 0, 0};
+    float v[N], h[N], c[N];
+    for (int k = 0; k <= rows; ++k) {
+        const long long row = id + static_cast<long long>(k) * clusters, before = row - clusters;
+        uint4 second[PIECES];
+        if (SECOND && k > 0) {
 #pragma unroll
-        for (int i = 0; i < PIECES; ++i) {
-            const bool there = at(i) < mine;
-            a[i] = there ? *slot(stage, 0, i) : make_uint4(0, 0, 0, 0);
-            g[i] = there ? *slot(stage, 1, i) : make_uint4(0, 0, 0, 0);
+            for (int i = 0; i < PIECES; ++i) second[i] = slice.load(ds + before * dss, i);
         }
-        fetch(stage, row + static_cast<long long>(STAGES) * clusters);
-        stage = stage + 1 == STAGES ? 0 : stage + 1;
-        if (SECOND) {
+        if (k < rows) {
+            float pivot = 0, total = 0, squares = 0, products = 0, level = 0;  // about the thread's first element
+            __pipeline_wait_prior(STAGES - 2);
+            if (CENTRE) {
+                P::widen(taken(stage, 0, 0), v);
+                pivot = v[0];
+                if (SHIFTED) {
 #pragma unroll
-            for (int i = 0; i < PIECES; ++i) second[i] = at(i) < mine ? P::load(ds + row * dss + first + at(i), true) : make_uint4(0, 0, 0, 0);
-        }
-
-        float v[N], h[N], k[N];
-        Part part = {0, 0, 0, 0};
-        if (CENTRE) {
+                    for (int j = 1; j < N; ++j) pivot = slice.inside(0, j - 1) ? pivot : v[j];
+                }
+            }
 #pragma unroll
             for (int i = 0; i < PIECES; ++i) {
-                P::widen(a[i], v);
+                if (CENTRE && !slice.has(i)) continue;
+                P::widen(taken(stage, 0, i), v), P::widen(taken(stage, 1, i), h);
+                if (WEIGHT) P::widen(weights[i * THREADS + tid], c);
+                if (SHIFTED && CENTRE && !slice.whole(i)) {
 #pragma unroll
-                for (int j = 0; j < N; ++j) part.mean += v[j];
-            }
-            part.mean = over(warp_sum(part.mean), fmaxf(of_warp, 1));
-        }
-#pragma unroll
-        for (int i = 0; i < PIECES; ++i) {
-            if (CENTRE && at(i) >= mine) continue;
-            P::widen(a[i], v), P::widen(g[i], h);
-            if (WEIGHT) P::widen(weights[i * THREADS + tid], k);
-#pragma unroll
-            for (int j = 0; j < N; ++j) {
-                const float off = v[j] - part.mean, gw = WEIGHT ? h[j] * k[j] : h[j];
-                part.squares += off * off;
-                part.products += gw * off;
-                if (CENTRE) part.g += gw;
-            }
-        }
-        part.squares = warp_sum(part.squares);
-        part.products = warp_sum(part.products);
-        if (CENTRE) part.g = warp_sum(part.g);
-        if (lane == 0) of_warps[step][warp] = part;
-        __syncthreads();
-        Part all;
-        if (CLUSTER == 1 || warp == 0) {  // alone in its cluster, every warp for itself
-            const Part one = lane < WARPS ? of_warps[step][lane] : Part{0, 0, 0, 0};
-            all = fold<CENTRE>(one, of_lane, fmaxf(static_cast<float>(mine), 1));
-        }
-        if (CLUSTER > 1) {
-            if (warp == 0 && lane < CLUSTER) *cluster.map_shared_rank(&of_blocks[step][rank], lane) = all;
-            cluster.sync();
-            all = fold<CENTRE>(lane < CLUSTER ? of_blocks[step][lane] : Part{0, 0, 0, 0}, of_rank, C);
-        }
-        const float scale = reciprocal_root(over(all.squares, C) + eps), along = over(all.products * scale, C), level = CENTRE ? over(all.g, C) : 0;
-
-#pragma unroll
-        for (int i = 0; i < PIECES; ++i) {
-            if (at(i) >= mine) continue;
-            float d[N];
-            P::widen(a[i], v), P::widen(g[i], h);
-            if (WEIGHT) P::widen(weights[i * THREADS + tid], k);
-            if (SECOND) P::widen(second[i], d);
-#pragma unroll
-            for (int q = 0; q < QUADS; ++q) {
-                float4* const sum_w = sums_w + (i * QUADS + q) * THREADS + tid;
-                float4* const sum_b = sums_b + (i * QUADS + q) * THREADS + tid;
-                float of_w[4], of_b[4];
-                if (WEIGHT) *reinterpret_cast<float4*>(of_w) = *sum_w;
-                if (BIAS) *reinterpret_cast<float4*>(of_b) = *sum_b;
-#pragma unroll
-                for (int l = 0; l < 4; ++l) {
-                    const int j = q * 4 + l;
-                    const float unit = (v[j] - all.mean) * scale, gw = WEIGHT ? h[j] * k[j] : h[j];
-                    if (WEIGHT) of_w[l] += h[j] * unit;
-                    if (BIAS) of_b[l] += h[j];
-                    const float found = scale * (gw - unit * along - level);
-                    d[j] = SECOND ? found + d[j] : found;
+                    for (int j = 0; j < N; ++j) v[j] = slice.inside(i, j) ? v[j] : pivot;
                 }
-                if (WEIGHT) *sum_w = *reinterpret_cast<float4*>(of_w);
-                if (BIAS) *sum_b = *reinterpret_cast<float4*>(of_b);
+#pragma unroll
+                for (int j = 0; j < N; ++j) {
+                    const float off = v[j] - pivot, gw = WEIGHT ? h[j] * c[j] : h[j];
+                    squares += off * off;
+                    products += gw * off;
+                    if (CENTRE) total += off, level += gw;
+                }
             }
-            P::store(dx + row * dxs + first + at(i), true, P::narrow(d));
+            const float d = total * inverse;  // the mean of the thread's elements less the pivot
+            if (CENTRE) squares = fmaxf(squares - d * (2 * total - of_thread * d), 0), products -= level * d;
+            const Part part = fold<CENTRE>({pivot + d, squares, level, products}, of_thread, of_warp);
+            parts.post(k, part, [&](const Part& p) { return fold<CENTRE>(p, of_lane, of_block); });
         }
+        if (k > 0) {
+            const Part all = CLUSTER == 1 ? fold<CENTRE>(seen, of_lane, C) : fold<CENTRE, CLUSTER>(seen, of_rank, C);
+            const float scale = reciprocal_root(over(all.squares, C) + eps);
+            const float along = over(all.products * scale, C), level = CENTRE ? over(all.g, C) : 0;
+#pragma unroll
+            for (int i = 0; i < PIECES; ++i) {
+                if (!slice.has(i)) continue;
+                float d[N];
+                P::widen(taken(last, 0, i), v), P::widen(taken(last, 1, i), h);
+                if (WEIGHT) P::widen(weights[i * THREADS + tid], c);
+                if (SECOND) P::widen(second[i], d);
+#pragma unroll
+                for (int q = 0; q < QUADS; ++q) {
+                    float of_w[4], of_b[4];
+                    if (WEIGHT) *reinterpret_cast<float4*>(of_w) = sums_w[i * QUADS + q];
+                    if (BIAS) *reinterpret_cast<float4*>(of_b) = sums_b[i * QUADS + q];
+#pragma unroll
+                    for (int l = 0; l < 4; ++l) {
+                        const int j = q * 4 + l;
+                        const float unit = (v[j] - all.mean) * scale, gw = WEIGHT ? __fmul_rn(h[j], c[j]) : h[j];  // rounded, as its sum was
+                        if (WEIGHT) of_w[l] += h[j] * unit;
+                        if (BIAS) of_b[l] += h[j];
+                        const float found = scale * fmaf(-unit, along, gw - level);
+                        d[j] = SECOND ? found + d[j] : found;
+                    }
+                    if (WEIGHT) sums_w[i * QUADS + q] = *reinterpret_cast<float4*>(of_w);
+                    if (BIAS) sums_b[i * QUADS + q] = *reinterpret_cast<float4*>(of_b);
+                }
+                slice.store(dx + before * dxs, i, P::narrow(d));
+            }
+        }
+        fetch(last, row + static_cast<long long>(STAGES - 1) * clusters);
+        if (k < rows) seen = parts.wait(k);
+        last = stage;
+        stage = stage + 1 == STAGES ? 0 : stage + 1;
     }
 #pragma unroll
     for (int i = 0; i < PIECES; ++i) {
-        if (at(i) >= mine) continue;
+        if (!slice.has(i)) continue;
 #pragma unroll
         for (int q = 0; q < QUADS; ++q) {
-            const long long to = static_cast<long long>(id) * C + first + at(i) + q * 4;
-            if (WEIGHT) *reinterpret_cast<float4*>(pw + to) = sums_w[(i * QUADS + q) * THREADS + tid];
-            if (BIAS) *reinterpret_cast<float4*>(pb + to) = sums_b[(i * QUADS + q) * THREADS + tid];
+            const long long row = static_cast<long long>(id) * C;
+            const int column = slice.column(i) + q * 4;
+            if (slice.whole(i) && !SHIFTED) {
+                if (WEIGHT) *reinterpret_cast<float4*>(pw + row + column) = sums_w[i * QUADS + q];
+                if (BIAS) *reinterpret_cast<float4*>(pb + row + column) = sums_b[i * QUADS + q];
+                continue;
+            }
+            const float4 of_w = WEIGHT ? sums_w[i * QUADS + q] : float4{}, of_b = BIAS ? sums_b[i * QUADS + q] : float4{};
+#pragma unroll
+            for (int l = 0; l < 4; ++l) {
+                if (WEIGHT && slice.inside(i, q * 4 + l)) pw[row + column + l] = reinterpret_cast<const float*>(&of_w)[l];
+                if (BIAS && slice.inside(i, q * 4 + l)) pb[row + column + l] = reinterpret_cast<const float*>(&of_b)[l];
+            }
         }
     }
 }
 
-/// The sums of `count` partial rows of dweight and of dbias (either may be absent: null), always in the same order. A block of 32 × 32
-/// threads takes 32 columns of one of them.
-template <typename T>
-__global__ void __launch_bounds__(1024)
+/// The sums of `count` partial rows of dweight and of dbias (either may be absent: null), always in the same order. A block of 32 × HEIGHT
+/// threads takes 32 · VEC columns of one of them, VEC 4 where the rows start on 16 bytes, 1 elsewhere.
+template <typename T, int VEC, int HEIGHT>
+__global__ void __launch_bounds__(32 * HEIGHT)
     norm_columns(int count, int C, const float* __restrict__ pw, T* __restrict__ dw, const float* __restrict__ pb, T* __restrict__ db) {
-    __shared__ float sums[32][33];
+    __shared__ float sums[HEIGHT][32 * VEC];
     const bool of_weight = dw && blockIdx.y == 0;
     const float* parts = of_weight ? pw : pb;
     T* to = of_weight ? dw : db;
-    const int column = blockIdx.x * 32 + threadIdx.x;
-    float sum = 0;
+    const int first = blockIdx.x * 32 * VEC, column = first + threadIdx.x * VEC;
+    float sum[VEC] = {};
     if (column < C) {
 #pragma unroll 8
-        for (int k = threadIdx.y; k < count; k += 32) sum += parts[static_cast<long long>(k) * C + column];
+        for (int k = threadIdx.y; k < count; k += HEIGHT) {
+            const float* from = parts + static_cast<long long>(k) * C + column;
+            if (VEC == 4) {
+                const float4 v = *reinterpret_cast<const float4*>(from);
+                sum[0] += v.x, sum[VEC / 2 - VEC / 4] += v.y, sum[VEC / 2] += v.z, sum[VEC - 1] += v.w;
+            } else {
+                sum[0] += *from;
+            }
+        }
     }
-    sums[threadIdx.y][threadIdx.x] = sum;
+#pragma unroll
+    for (int j = 0; j < VEC; ++j) sums[threadIdx.y][threadIdx.x * VEC + j] = sum[j];
     __syncthreads();
-    sum = warp_sum(sums[threadIdx.x][threadIdx.y]);
-    if (threadIdx.x == 0 && blockIdx.x * 32 + threadIdx.y < C) to[blockIdx.x * 32 + threadIdx.y] = T(sum);
+    const int mine = threadIdx.y * 32 + threadIdx.x;
+    if (mine >= 32 * VEC || first + mine >= C) return;
+    float all = 0;
+#pragma unroll
+    for (int k = 0; k < HEIGHT; ++k) all += sums[k][mine];
+    to[first + mine] = T(all);
 }

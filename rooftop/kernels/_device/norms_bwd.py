@@ -16,9 +16,9 @@ from typing import Any
 
 import triton
 import triton.language as tl
-from triton.language.extra.cuda import libdevice
+from triton.language.extra.cuda import gdc_launch_dependents, libdevice
 
-from rooftop.kernels._device.columns import column_sums
+from rooftop.kernels._device.columns import chained, column_sums
 from rooftop.kernels._device.norms import affine, both, lanes_of, load, over, pow2, reason, scale_of, seen, wide_access
 from rooftop.lab.spec import Launch, Meta, Problem
 
@@ -30,18 +30,28 @@ def _four(a, b, c, d, e, f, g, h):  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _tile_bwd(dy, ds, s, w, dx, pw, pb, R, C, dys, dss, ss, dxs, eps, blocks, programs,
-              CENTRE: tl.constexpr, COLUMNS: tl.constexpr, LANES: tl.constexpr, STAGES: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
-    """Blocks of LANES whole rows, `programs` apart; this program's parts of dweight and dbias -> pw, pb[program, C]."""
+              CENTRE: tl.constexpr, COLUMNS: tl.constexpr, LANES: tl.constexpr, STAGES: tl.constexpr, KEEP: tl.constexpr,
+              CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
+    """Blocks of LANES whole rows, `programs` apart; this program's parts of dweight and dbias -> pw, pb[program, C].
+
+    KEEP: the weight is read once, as wide as the tile: where a warp takes whole rows, a weight of one row would be laid over all warps, the
+    tile would follow it, and each of its sums would be an exchange between the warps."""
+    if CHAINED:
+        gdc_launch_dependents()
     column = tl.arange(0, COLUMNS)[None, :]
     sum_w = tl.zeros((LANES, COLUMNS), tl.float32)
     sum_b = tl.zeros((LANES, COLUMNS), tl.float32)
+    if KEEP:
+        kept = tl.load(w + column + tl.zeros((LANES, COLUMNS), tl.int32), column + tl.zeros((LANES, COLUMNS), tl.int32) < C, other=0)
     for block in tl.range(tl.program_id(0), blocks, programs, num_stages=STAGES):
         row = block.to(tl.int64) * LANES + tl.arange(0, LANES)[:, None]
         inside = (row < R) & (column < C)
         v = load(s, row * ss + column, inside)
         g = load(dy, row * dys + column, inside)
         h = g
-        if w is not None:  # rounded before it is used: fused into a difference it would not be what its sum was taken of
+        if KEEP:  # rounded before it is used: fused into a difference it would not be what its sum was taken of
+            h = libdevice.mul_rn(g, kept.to(tl.float32))
+        elif w is not None:
             h = libdevice.mul_rn(g, load(w, column, column < C) + tl.zeros((LANES, COLUMNS), tl.float32))
         if CENTRE:  # what is left of the sum after the mean was taken off is its rounding error: it is taken off too
             v = tl.where(inside, v - over(tl.sum(v, 1, keep_dims=True), C), 0)
@@ -186,14 +196,22 @@ def backward(centre: bool) -> tuple[Callable[..., Any], ...]:
             if not wide_access(p):  # each element has an address of its own: a smaller tile, or registers spill
                 return Config("slabs", 512, 2, 4, parts=height)
             return Config("slabs", 1024, 4, 4, parts=height)
-        if wide >= 4096 and wide_access(p) and rows >= 4 * p.device.sms:  # one program a multiprocessor, with two rows on their way
+        if wide >= 4096 and wide_access(p) and rows >= 4 * p.device.sms:  # one program a multiprocessor, with two rows on their way, or three
             full = 4 * columns > 3 * wide
-            lanes, warps, parts = (1, 8, 1) if wide == 8192 else (2, 8, 1) if full else (1, 4, 2)
-            found = Config("tile", wide, lanes, warps, parts=parts, stages=3)
+            lanes, warps, parts, stages = (1, 8, 1, 3) if wide == 8192 else (2, 8, 1, 3) if full else (1, 4, 2, 3)
+            if wide == 8192 and full == centre and p.get("ds") is None:  # measured: which is faster hangs on what is summed
+                warps, stages = 16, 3 if full else 4
+            elif wide == 4096 and not full and not centre:
+                lanes, warps, parts, stages = 2, 8, 1, 4
+            found = Config("tile", wide, lanes, warps, parts=parts, stages=stages)
             while shared(p, found) > p.device.shared_per_block:
                 found = dataclasses.replace(found, stages=found.stages - 1)
             return found
-        lanes = lanes_of(p, rows, wide, 2048)
+        if wide >= 512 and rows < 8 * p.device.sms:  # as many programs as have a row or two: fewer partial rows, and all of them at once
+            return Config("tile", wide, 1, 16 if wide == 8192 else min(8, wide // 256), parts=2)
+        if wide == 256 and wide_access(p):  # a warp has a row, two more on their way
+            return Config("tile", wide, 2, 2, parts=6 if centre else 8, stages=4 if centre else 3)
+        lanes = max(lanes_of(p, rows, wide, 2048), 32 // wide)  # no fewer elements than threads: see norms.py
         warps = max(1, min(16, wide * lanes // 512))
         parts = max(1, min(8, 32 // (2 * warps)))
         stages = 2 if wide_access(p) and rows > 2 * lanes * parts * p.device.sms else 1  # one row ahead, where there are some to come
@@ -230,9 +248,12 @@ def backward(centre: bool) -> tuple[Callable[..., Any], ...]:
         strides = {f"{n}s": m.strides[0] if (m := p.get(n)) is not None else 0 for n in ("dy", "ds", "s", "dx")}
         eps = float(p.option("eps"))
         size = {"COLUMNS": config.columns, "LANES": config.lanes}
+        sums = [(parts, to) for parts, to in (("pw", "dweight"), ("pb", "dbias")) if parts in made]
         if config.way == "tile":
             blocks = {"eps": eps, "blocks": -(-rows // config.lanes), "programs": programs(p, config), "CENTRE": centre, "STAGES": config.stages}
-            found = [Launch(_tile_bwd, (programs(p, config),), {**names, "R": rows, "C": columns, **strides, **blocks, **size}, config.warps)]
+            keep = p.get("weight") is not None and config.lanes > 1 and config.columns * p["s"].itemsize < 16 * 32 * config.warps
+            more = {"KEEP": keep, "CHAINED": bool(sums) and chained(p.device)}
+            found = [Launch(_tile_bwd, (programs(p, config),), {**names, "R": rows, "C": columns, **strides, **blocks, **size, **more}, config.warps)]
         else:
             long = 4096
             args = {"dy": "dy", "s": "s", "w": "weight", "found": "found", "C": columns, "dys": strides["dys"], "ss": strides["ss"], "eps": eps}
@@ -240,9 +261,6 @@ def backward(centre: bool) -> tuple[Callable[..., Any], ...]:
             blocks = {"found": "found", "R": rows, "C": columns, **strides, "blocks": -(-columns // config.columns), "height": config.parts}
             grid = (blocks["blocks"] * programs(p, config),)
             found = [Launch(_rows_bwd, (rows,), args, 8), Launch(_slabs_bwd, grid, {**names, **blocks, **size}, config.warps)]
-        for parts, to in (("pw", "dweight"), ("pb", "dbias")):
-            if parts in made:
-                found.append(column_sums(parts, to, programs(p, config), columns))
-        return found
+        return found + column_sums(sums, programs(p, config), columns, p.device)
 
     return supports, choose, configs, launches, scratch

@@ -11,10 +11,15 @@ struct Pack {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
             float g[WORDS];
-            Word<T>::widen(w[i], g);
+            widen(w[i], g, static_cast<const T*>(nullptr));
 #pragma unroll
             for (int j = 0; j < WORDS; ++j) f[i * WORDS + j] = g[j];
         }
+    }
+    template <typename E>
+    __device__ static void widen(unsigned w, float (&g)[WORDS], const E*) { Word<T>::widen(w, g); }
+    __device__ static void widen(unsigned w, float (&g)[WORDS], const __nv_bfloat16*) {  // one instruction each, where the library's way takes three for two
+        g[0] = __uint_as_float(w << 16), g[WORDS - 1] = __uint_as_float(w & 0xffff0000u);
     }
     __device__ static uint4 narrow(const float (&f)[N]) {
         unsigned w[4];

@@ -1,7 +1,7 @@
 """dx = scale · mask · dout over [R, C] and dbias, its sum over the rows. Contract: rooftop/ops/bias_mask_scale_add.py
 
 Bytes: dout and mask read once, dx written once: the floor. dbias in two stages: each program adds a slab of rows in float32 in a fixed
-order and leaves a partial row (2 / height of the traffic in bf16), a second launch adds those. A mask
+order and leaves a partial row (2 / height of the traffic in bf16), a second launch adds those; none where a slab is all rows. A mask
 from a seed takes 17 integer instructions an element at half rate: at 4 bytes an element that alone is 0.86 of the time of a copy.
 Prediction: 0.95 of a copy with a mask that is given, 0.9 with one from a seed."""
 
@@ -11,43 +11,54 @@ from dataclasses import dataclass
 
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents
 
-from rooftop.kernels._device.columns import column_sums
+from rooftop.kernels._device.columns import chained, column_sums
 from rooftop.kernels._device.random import kept
 from rooftop.lab.spec import Launch, Meta, Problem
 from rooftop.ops._random import threshold
 
 
 @triton.jit
-def _slab(dout, mask, dx, pb, R, C, blocks, height, ds, ms, xs, scale, seed,
-          THRESHOLD: tl.constexpr, SHORT: tl.constexpr, BLOCK: tl.constexpr, LANES: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
-    """BLOCK columns of a slab of `height` rows, LANES at a time; the sums of its columns -> pb[slab, C] where that is given."""
-    slab = tl.program_id(0) // blocks
-    column = (tl.program_id(0) % blocks) * BLOCK + tl.arange(0, BLOCK)[None, :]
+def _slab(dout, mask, dx, to, R, C, blocks, height, ds, ms, xs, scale, seed,
+          THRESHOLD: tl.constexpr, SHORT: tl.constexpr, BLOCK: tl.constexpr, LANES: tl.constexpr, STAGES: tl.constexpr,
+          CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
+    """BLOCK columns of a slab of `height` rows, LANES at a time; the sums of its columns -> to[slab, C] where that is given."""
+    if CHAINED:
+        gdc_launch_dependents()
+    slab = (tl.program_id(0) // blocks).to(tl.int64)
+    at = (tl.program_id(0) % blocks) * BLOCK + tl.arange(0, BLOCK)
+    column = at[None, :]
     total = tl.zeros((LANES, BLOCK), tl.float32)
-    for k in range(height // LANES):
-        row = slab.to(tl.int64) * height + k * LANES + tl.arange(0, LANES)[:, None]
-        inside = (row < R) & (column < C)
+    last = tl.minimum(height, R - slab * height).to(tl.int32)
+    for k in tl.range(0, tl.cdiv(last, LANES), num_stages=STAGES):
+        step = k * LANES + tl.arange(0, LANES)[:, None]
+        row = slab * height + step
+        inside = (step < last) & (column < C)
         v = tl.load(dout + row * ds + column, inside, other=0).to(tl.float32) * scale
         if mask is not None:
-            v = tl.where(tl.load(mask + row * ms + column, inside, other=0) != 0, v, 0)
+            # said to lie side by side by eights alone: 16 bytes of the mask a thread would be another layout than dout's, and an exchange between them
+            flag = row * ms + column
+            if BLOCK >= 16:  # of one element Triton makes a scalar, which such a word breaks
+                flag = tl.max_contiguous(flag, [1, 8])
+            v = tl.where(tl.load(mask + flag, inside, other=0) != 0, v, 0)
         elif THRESHOLD > 0:
             v = tl.where(kept(seed, row, column, C, THRESHOLD, SHORT), v, 0)
         tl.store(dx + row * xs + column, v.to(dx.dtype.element_ty), inside)
         total += v
-    if pb is not None:
-        at = (tl.program_id(0) % blocks) * BLOCK + tl.arange(0, BLOCK)
-        tl.store(pb + slab.to(tl.int64) * C + at, tl.sum(total, 0), at < C)
+    if to is not None:
+        tl.store(to + slab * C + at, tl.sum(total, 0).to(to.dtype.element_ty), at < C)
 
 
 @dataclass(frozen=True)
 class Config:
-    """Columns, rows at a time, rows of a slab and warps of one program."""
+    """Columns, rows at a time, rows of a slab and warps of one program; `stages` - 1 loads of rows under way beside those in use."""
 
     block: int
     lanes: int
     height: int
     warps: int
+    stages: int = 1
 
 
 def _grid(p: Problem, config: Config) -> tuple[int, int, int]:
@@ -66,27 +77,49 @@ def supports(p: Problem) -> str | None:
 
 
 def choose(p: Problem) -> Config:
-    """Slabs as high as leave sixteen programs a multiprocessor, where there is a bias to sum."""
+    """Measured on an H100. Where there is a bias to sum: few columns down all rows, which needs no second launch, where that makes programs enough and
+    rows are few; else slabs, one program a multiprocessor with five rows on their way, or eight where a seed keeps the arithmetic busy."""
     rows, columns = p["dx"].shape
-    block = min(1024, 1 << (columns - 1).bit_length())
-    lanes = max(1, min(2048 // block, 1 << (rows - 1).bit_length()))
+    wide, tall = (1 << (n - 1).bit_length() for n in (columns, rows))
     if p.get("dbias") is None:
+        block = min(1024, wide)
+        lanes = max(1, min(2048 // block, tall))
         return Config(block, lanes, lanes, 4)
-    height = rows * -(-columns // block) // (16 * p.device.sms)
-    return Config(block, lanes, max(lanes, min(128, 1 << max(0, height.bit_length() - 1))), 4)
+    if columns >= 1024 and rows * columns < 1 << 24:
+        block = 32 if columns >= 4096 else 16
+        lanes = min(4096 // block, tall)
+        return Config(block, lanes, -(-rows // lanes) * lanes, max(1, min(8, block * lanes // 256)))
+    made = p.get("mask") is None and float(p.option("p")) > 0
+    tile, programs, stages = (1024, 8, 1) if made else (2048, 1, 6)
+    block = min(tile, wide)
+    lanes = max(1, 32 // block, min(tile // block, tall))  # no fewer elements than threads
+    slabs = max(1, programs * p.device.sms // -(-columns // block))
+    height = -(-rows // (slabs * lanes)) * lanes
+    return Config(block, lanes, height, max(1, min(8, block * lanes // 256)), stages if height >= 2 * stages * lanes else 1)
 
 
 def configs(p: Problem) -> list[Config]:
-    heights = (1, 4, 16, 32, 64, 128) if p.get("dbias") is not None else (1, 2, 4)
-    return [
-        Config(block, lanes, height, warps)
-        for block in (512, 1024, 2048) for lanes in (1, 2, 4) for height in heights for warps in (4, 8)
-        if height >= lanes and 1024 <= block * lanes <= 4096
-    ]  # fmt: skip
+    """A slab of all rows needs no second launch."""
+    rows, columns = p["dx"].shape
+    summed, wide, found = p.get("dbias") is not None, 1 << (columns - 1).bit_length(), set()
+    for block in (8, 16, 32, 64, 1024, 2048):
+        for warps in (4, 8, 16):
+            for each in (8, 16):
+                lanes = 32 * warps * each // block
+                if block > max(16, wide) or lanes < 1 or lanes > 1 << (rows - 1).bit_length():
+                    continue
+                blocks = -(-columns // block)
+                for programs in (1, 4, 8) if summed and block >= 1024 else ():  # a multiprocessor
+                    slabs = max(1, programs * p.device.sms // blocks)
+                    height = -(-rows // (slabs * lanes)) * lanes
+                    found |= {Config(block, lanes, height, warps, stages) for stages in (1, 3, 6) if stages == 1 or height > lanes}
+                found.add(Config(block, lanes, lanes if not summed else -(-rows // lanes) * lanes, warps))
+    return sorted(found, key=str)
 
 
 def scratch(p: Problem, config: Config) -> dict[str, Meta]:
-    return {} if p.get("dbias") is None else {"pb": Meta((_grid(p, config)[2], p["dx"].shape[1]), "f32")}
+    slabs = _grid(p, config)[2]
+    return {} if p.get("dbias") is None or slabs == 1 else {"pb": Meta((slabs, p["dx"].shape[1]), "f32")}
 
 
 def launches(p: Problem, config: Config) -> list[Launch]:
@@ -94,8 +127,10 @@ def launches(p: Problem, config: Config) -> list[Launch]:
     programs, blocks, slabs = _grid(p, config)
     summed = p.get("dbias") is not None
     strides = {short: m.strides[0] if (m := p.get(n)) is not None else 0 for short, n in (("ds", "dout"), ("ms", "mask"), ("xs", "dx"))}
-    args = {"dout": "dout", "mask": "mask", "dx": "dx", "pb": "pb" if summed else None, "R": rows, "C": columns, "blocks": blocks}
+    to = None if not summed else "dbias" if slabs == 1 else "pb"
+    args = {"dout": "dout", "mask": "mask", "dx": "dx", "to": to, "R": rows, "C": columns, "blocks": blocks}
     args |= {"height": config.height, **strides, "scale": float(p.option("scale")), "seed": "seed"}
     args |= {"THRESHOLD": threshold(float(p.option("p"))), "SHORT": rows * columns <= 2**32, "BLOCK": config.block, "LANES": config.lanes}
+    args |= {"STAGES": config.stages, "CHAINED": to == "pb" and chained(p.device)}
     found = [Launch(_slab, (programs,), args, config.warps)]
-    return found + [column_sums("pb", "dbias", slabs, columns)] if summed else found
+    return found + column_sums([("pb", "dbias")], slabs, columns, p.device) if to == "pb" else found

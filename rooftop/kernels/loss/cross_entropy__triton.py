@@ -1,9 +1,11 @@
 """Cross-entropy of logits [R, C]. Contract: rooftop/ops/cross_entropy.py
 
-Bytes: each logit read once, nothing of their size written: the floor is a read. One program a row goes over it once: each position keeps a
-maximum and a sum (Milakov & Gimelshein 2018), raised once for `deep` logits, so that a logit costs one exponential and no barrier; positions
-are folded at the end. A last launch of one program adds the rows' losses in a fixed order where there is a reduction.
-Prediction: 0.95 of a read from 256 MiB; below 4 MiB the second launch costs as much as the first."""
+Bytes: each logit read once, nothing of their size written: the floor is a read. A program goes once over a row, or over one of the parts of a row
+where rows are few: each position keeps a maximum and a sum (Milakov & Gimelshein 2018), raised once for `deep` logits, so that a logit costs one
+exponential and no barrier; positions are folded at the end. Bounded logits need no maximum, but two exponentials and a quarter of a reciprocal: 0.9
+of the time of a read by the special functions alone. A last launch of one program adds the rows' losses in a fixed order where there is a reduction.
+Rows in order, one a program, measured better than an equal share of all tiles a program: what is read at one time then lies close together.
+Prediction: 0.95 of a read from 256 MiB, 0.92 where logits are bounded; below 4 MiB the second launch costs as much as the first."""
 
 from __future__ import annotations
 
@@ -11,79 +13,187 @@ from dataclasses import dataclass
 
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait, libdevice
 
-from rooftop.kernels._device.logits import capped
+from rooftop.kernels._device.columns import chained
+from rooftop.kernels._device.logits import EXACT, LN2, LOG2E, SHORT, bounded, capped, each, edges, exp, how, middle
 from rooftop.lab.spec import Launch, Meta, Problem
 
 # Stands for "nothing yet" among maxima: with -inf, -inf - -inf would be NaN where only a part of a row is -inf.
 LOWEST = tl.constexpr(-3.4028234663852886e38)
 INF = tl.constexpr(float("inf"))
-ADDED = 4096  # rows that the last launch adds at a time
+ADDED = 16384  # rows, or parts of rows, that the last launch adds at a time
 
 
 @triton.jit
-def _rows(x, target, loss, lse, C, xs, rounds, ignore, smoothing, scale, cap,
-          SMOOTH: tl.constexpr, CAP: tl.constexpr, DEEP: tl.constexpr, COLUMNS: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
-    """The loss and log-normaliser of one row, DEEP × COLUMNS logits at a time."""
+def _add(v, m, s, total, at, last, SMOOTH: tl.constexpr, CAP: tl.constexpr, WHOLE: tl.constexpr):  # type: ignore[no-untyped-def]
+    """A quarter of a tile, its columns `at`, into sum and total of each position, given the maximum."""
+    e = libdevice.exp2(v) if CAP == SHORT else exp(v - m[None, :])  # SHORT: between 2^-101 and 2^101, and multiplied by log2(e)
+    if CAP == SHORT and not WHOLE:
+        e = tl.where(at < last, e, 0)
+    s += tl.sum(e, 0)
+    if SMOOTH:
+        total += tl.sum(v if WHOLE else tl.where(at < last, v, 0), 0)
+    return s, total
+
+
+@triton.jit
+def _tile(x, now, last, m, s, total, cap, SMOOTH: tl.constexpr, CAP: tl.constexpr, WHOLE: tl.constexpr, DEEP: tl.constexpr, COLUMNS: tl.constexpr):  # type: ignore[no-untyped-def]
+    """DEEP × COLUMNS logits, from column `now` on, into maximum, sum and total of each position. WHOLE: all of them lie before column `last`."""
+    step: tl.constexpr = DEEP // 4 * COLUMNS
+    at = now + tl.arange(0, DEEP // 4)[:, None] * COLUMNS + tl.arange(0, COLUMNS)[None, :]
+    if WHOLE:
+        a = tl.load(x + at).to(tl.float32)
+        b = tl.load(x + (at + step)).to(tl.float32)
+        c = tl.load(x + (at + 2 * step)).to(tl.float32)
+        d = tl.load(x + (at + 3 * step)).to(tl.float32)
+    else:
+        a = tl.load(x + at, at < last, other=-INF).to(tl.float32)
+        b = tl.load(x + (at + step), at + step < last, other=-INF).to(tl.float32)
+        c = tl.load(x + (at + 2 * step), at + 2 * step < last, other=-INF).to(tl.float32)
+        d = tl.load(x + (at + 3 * step), at + 3 * step < last, other=-INF).to(tl.float32)
+    if CAP == SHORT:
+        a, b, c, d = bounded(a, b, c, d, cap, LOG2E)
+    else:
+        if CAP == EXACT:
+            a, b, c, d = capped(a, cap), capped(b, cap), capped(c, cap), capped(d, cap)
+            if not WHOLE:
+                a = tl.where(at < last, a, -INF)
+                b = tl.where(at + step < last, b, -INF)
+                c = tl.where(at + 2 * step < last, c, -INF)
+                d = tl.where(at + 3 * step < last, d, -INF)
+        top = tl.maximum(m, tl.maximum(tl.maximum(tl.max(a, 0), tl.max(b, 0)), tl.maximum(tl.max(c, 0), tl.max(d, 0))))
+        s *= exp(m - top)
+        m = top
+    s, total = _add(a, m, s, total, at, last, SMOOTH, CAP, WHOLE)
+    s, total = _add(b, m, s, total, at + step, last, SMOOTH, CAP, WHOLE)
+    s, total = _add(c, m, s, total, at + 2 * step, last, SMOOTH, CAP, WHOLE)
+    s, total = _add(d, m, s, total, at + 3 * step, last, SMOOTH, CAP, WHOLE)
+    return m, s, total
+
+
+@triton.jit
+def _loss(z, picked, total, C, smoothing, scale, SMOOTH: tl.constexpr):  # type: ignore[no-untyped-def]
+    found = z - picked
+    if SMOOTH:
+        found = z - (1 - smoothing) * picked - smoothing * tl.div_rn(total, C)
+    return found + scale * z * z
+
+
+@triton.jit
+def _rows(x, target, loss, lse, divisor, parts, C, xs, share, width, ignore, smoothing, scale, cap,
+          SMOOTH: tl.constexpr, CAP: tl.constexpr, EACH: tl.constexpr, WHOLE: tl.constexpr, DEEP: tl.constexpr, COLUMNS: tl.constexpr,
+          STAGES: tl.constexpr, CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
+    """The loss and log-normaliser of one row, DEEP × COLUMNS logits at a time; or, where `parts` is given, maximum, sum and total of one of `share`
+    parts of it, `width` columns, -> parts[row, part, 3]. `divisor`: where the losses are not added. WHOLE: rows are whole tiles."""
+    if CHAINED:
+        gdc_launch_dependents()
     row = tl.program_id(0).to(tl.int64)
-    x += row * xs
-    at = tl.arange(0, DEEP)[:, None] * COLUMNS + tl.arange(0, COLUMNS)[None, :]
+    part = 0
+    if parts is not None:
+        row = (tl.program_id(0) // share).to(tl.int64)
+        part = tl.program_id(0) % share
+    start, before, within = middle(row, xs, C, EACH)
+    t = tl.load(target + row)
     m = tl.full((COLUMNS,), LOWEST, tl.float32)
     s = tl.zeros((COLUMNS,), tl.float32)
     total = tl.zeros((COLUMNS,), tl.float32)
-    for k in range(rounds):
-        column = k * (DEEP * COLUMNS) + at
-        inside = column < C
-        v = tl.load(x + column, inside, other=-INF).to(tl.float32)
-        if CAP:
-            v = tl.where(inside, capped(v, cap, x.dtype.element_ty == tl.float32), -INF)
-        top = tl.maximum(m, tl.max(v, 0))
-        s = s * tl.exp(m - top) + tl.sum(tl.exp(v - top[None, :]), 0)
-        m = top
-        if SMOOTH:
-            total += tl.sum(tl.where(inside, v, 0), 0)
-    most = tl.max(m, 0)
-    sum_ = tl.sum(s * tl.exp(m - most), 0)
-    z = tl.where(sum_ == 0, float("nan"), most + tl.log(sum_))  # nothing but -inf
-    tl.store(lse + row, z)
-    t = tl.load(target + row)
+    first = part * width
+    last = tl.minimum(first + width, within)
+    whole = tl.maximum(last - first, 0) // (DEEP * COLUMNS)
+    for k in tl.range(0, whole, num_stages=STAGES):
+        m, s, total = _tile(x + start, first + k * (DEEP * COLUMNS), last, m, s, total, cap, SMOOTH, CAP, True, DEEP, COLUMNS)
+    if not WHOLE:
+        now = first + whole * (DEEP * COLUMNS)
+        if now < last:
+            m, s, total = _tile(x + start, now, last, m, s, total, cap, SMOOTH, CAP, False, DEEP, COLUMNS)
     known = (t >= 0) & (t < C)
-    picked = tl.load(x + t, known, other=float("nan")).to(tl.float32)
-    if CAP:
-        picked = capped(picked, cap, x.dtype.element_ty == tl.float32)
-    found = z - picked
-    if SMOOTH:
-        found = z - (1 - smoothing) * picked - smoothing * tl.div_rn(tl.sum(total, 0), tl.full((), C, tl.float32))
-    found += scale * z * z
-    tl.store(loss + row, tl.where(t == ignore, 0.0, tl.where(known, found, float("nan"))))
+    if parts is None:
+        picked = tl.load(x + row * xs + t, known, other=float("nan")).to(tl.float32)
+    most = tl.max(m, 0)
+    all_ = tl.sum(total, 0)
+    if EACH > 0:
+        column, there = edges(before, within, C, EACH)
+        there = there & (part == 0)
+        edge = tl.load(x + row * xs + column, there, other=-INF).to(tl.float32)
+        if CAP != 0:
+            edge = capped(edge, cap)
+        if CAP == SHORT:
+            edge *= LOG2E
+        edge = tl.where(there, edge, -INF)
+        most = tl.maximum(most, tl.max(edge, 0))
+        all_ += tl.sum(tl.where(there, edge, 0), 0)
+    if CAP == SHORT:
+        most = 0.0
+        all_ *= LN2
+        sum_ = tl.sum(s, 0)
+    else:
+        sum_ = tl.sum(s * exp(m - most), 0)
+    if EACH > 0:
+        sum_ += tl.sum(libdevice.exp2(edge) if CAP == SHORT else exp(edge - most), 0)
+    if parts is None:
+        z = tl.where(sum_ == 0, float("nan"), most + tl.log(sum_))  # nothing but -inf
+        tl.store(lse + row, z)
+        if CAP != 0:
+            picked = capped(picked, cap)
+        found = _loss(z, picked, all_, tl.full((), C, tl.float32), smoothing, scale, SMOOTH)
+        tl.store(loss + row, tl.where(t == ignore, 0.0, tl.where(known, found, float("nan"))))
+        if divisor is not None:
+            tl.store(divisor, 1.0, row == 0)
+    else:
+        to = parts + 3 * tl.program_id(0).to(tl.int64)
+        tl.store(to, most)
+        tl.store(to + 1, sum_)
+        if SMOOTH:
+            tl.store(to + 2, all_)
 
 
 @triton.jit
-def _reduce(found, target, loss, divisor, R, ignore, MEAN: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
-    """The sum of the rows' losses, over the number of rows that count where MEAN."""
+def _reduce(found, parts, x, target, lse, loss, divisor, R, C, xs, share, ignore, smoothing, scale, cap,
+            MEAN: tl.constexpr, SMOOTH: tl.constexpr, CAP: tl.constexpr, BLOCK: tl.constexpr, SHARE: tl.constexpr,
+            CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
+    """The sum of the rows' losses, over the number of rows that count where MEAN. `parts`: rows are first put together from their parts."""
+    if CHAINED:
+        gdc_wait()
     total = tl.zeros((BLOCK,), tl.float32)
     count = tl.zeros((BLOCK,), tl.float32)
     for k in range(tl.cdiv(R, BLOCK)):
         row = k * BLOCK + tl.arange(0, BLOCK)
-        total += tl.load(found + row, row < R, other=0)
-        count += ((row < R) & (tl.load(target + row, row < R, other=0) != ignore)).to(tl.float32)
+        t = tl.load(target + row, row < R, other=ignore)
+        if parts is None:
+            total += tl.load(found + row, row < R, other=0)
+        else:
+            known = (t >= 0) & (t < C) & (row < R)
+            picked = tl.load(x + row.to(tl.int64) * xs + t, known, other=float("nan")).to(tl.float32)
+            part = tl.arange(0, SHARE)[None, :]
+            at = parts + 3 * (row[:, None] * share + part)
+            there = (row[:, None] < R) & (part < share)
+            m = tl.load(at, there, other=LOWEST)
+            most = tl.max(m, 1)
+            sum_ = tl.sum(tl.load(at + 1, there, other=0) * exp(m - most[:, None]), 1)
+            z = tl.where(sum_ == 0, float("nan"), most + tl.log(sum_))
+            tl.store(lse + row, z, row < R)
+            if CAP != 0:
+                picked = capped(picked, cap)
+            whole = tl.sum(tl.load(at + 2, there, other=0), 1) if SMOOTH else 0.0
+            loss_ = _loss(z, picked, whole, tl.full((BLOCK,), C, tl.float32), smoothing, scale, SMOOTH)
+            total += tl.where((t == ignore) | (row >= R), 0.0, tl.where(known, loss_, float("nan")))
+        count += ((row < R) & (t != ignore)).to(tl.float32)
     by = tl.sum(count, 0) if MEAN else 1.0
     tl.store(divisor, by)
     tl.store(loss, tl.div_rn(tl.sum(total, 0), tl.full((), by, tl.float32)))
 
 
-@triton.jit
-def _one(divisor):  # type: ignore[no-untyped-def]
-    tl.store(divisor, 1.0)
-
-
 @dataclass(frozen=True)
 class Config:
-    """A program takes `deep` × `columns` logits at a time by `warps` warps."""
+    """A program takes `deep` × `columns` logits at a time by `warps` warps, `stages` - 1 such tiles under way beside the one in use; `parts`
+    programs share a row."""
 
     deep: int
     columns: int
     warps: int
+    parts: int = 1
+    stages: int = 1
 
 
 def supports(p: Problem) -> str | None:
@@ -96,35 +206,64 @@ def supports(p: Problem) -> str | None:
 
 
 def choose(p: Problem) -> Config:
-    """16 bytes a thread side by side; eight of them under way where a row has so many. Sixteen warps for the longest rows."""
+    """Measured on an H100. 16 bytes a thread side by side, four or eight of them a tile; the more warps the longer the rows. Few rows are
+    shared by two programs; tiles are on their way where there are not many, and where logits are bounded."""
     rows, columns = p["input"].shape
-    each = 16 // p["input"].itemsize
-    warps = max(1, min(16 if columns >= 65536 or rows < 2 * p.device.sms else 8, columns // (8 * 32 * each)))
-    warps = 1 << (warps.bit_length() - 1)
-    deep = 8 if columns > 128 * each else 4 if columns > 64 * each else 2 if columns > 32 * each else 1
-    return Config(deep, 32 * each * warps, warps)
+    side = 16 // p["input"].itemsize
+
+    def config(deep: int, warps: int, parts: int = 1, stages: int = 1) -> Config:
+        while warps > 1 and deep * 32 * side * warps >= 2 * columns:
+            warps //= 2
+        return Config(deep, 32 * side * warps, warps, parts, stages)
+
+    added = p.option("reduction") != "none"
+    if rows < p.device.sms and columns >= 16384 and added:
+        return config(4, 8, parts=2)
+    parts = 4 if added and columns >= 65536 and rows <= ADDED // 4 else 1
+    if how(p) == SHORT.value:
+        return config(4, 8, parts, stages=3) if columns >= 16384 else config(4, 4)
+    if columns >= 65536:
+        return config(4, 16) if side == 8 else config(8, 16, parts)
+    if rows < 8 * p.device.sms and columns >= 16384:
+        return config(4, 4, stages=3)
+    return config(8, 8) if columns > 16384 else config(8 if columns > 2048 else 4, 4)
 
 
 def configs(p: Problem) -> list[Config]:
-    each = 16 // p["input"].itemsize
-    return [Config(deep, 32 * each * warps, warps) for deep in (1, 2, 4, 8) for warps in (1, 2, 4, 8, 16, 32)]
+    rows, columns = p["input"].shape
+    side = 16 // p["input"].itemsize
+    shares = [n for n in (1, 2, 4, 8) if n == 1 or (p.option("reduction") != "none" and n * rows <= ADDED)]
+    return [
+        Config(deep, 32 * side * warps, warps, parts, stages)
+        for deep in (4, 8) for warps in (1, 2, 4, 8, 16) for parts in shares for stages in (1, 2, 3)
+        if (warps == 1 or deep * 32 * side * warps * parts < 2 * columns) and (stages == 1 or stages * deep * 32 * side * warps * parts <= columns)
+        and (stages - 1) * deep * 512 * warps <= p.device.shared_per_block // 2
+    ]  # fmt: skip
 
 
 def scratch(p: Problem, config: Config) -> dict[str, Meta]:
-    return {} if p.option("reduction") == "none" else {"found": Meta((p["input"].shape[0],), "f32")}
+    rows = p["input"].shape[0]
+    if config.parts > 1:
+        return {"parts": Meta((rows, config.parts, 3), "f32")}
+    return {} if p.option("reduction") == "none" else {"found": Meta((rows,), "f32")}
 
 
 def launches(p: Problem, config: Config) -> list[Launch]:
     rows, columns = p["input"].shape
-    reduction, ignore = p.option("reduction"), int(p.option("ignore_index"))
-    rounds = -(-columns // (config.deep * config.columns))
-    args = {"x": "input", "target": "target", "loss": "loss" if reduction == "none" else "found", "lse": "lse", "C": columns}
-    args |= {"xs": p["input"].strides[0], "rounds": rounds, "ignore": ignore, "smoothing": float(p.option("label_smoothing"))}
-    args |= {"scale": float(p.option("lse_square_scale")), "cap": float(p.option("softcap")), "SMOOTH": p.option("label_smoothing") != 0}
-    args |= {"CAP": p.option("softcap") != 0, "DEEP": config.deep, "COLUMNS": config.columns}
-    found = [Launch(_rows, (rows,), args, config.warps)]
-    if reduction == "none":
-        return [*found, Launch(_one, (1,), {"divisor": "divisor"}, 1)]
-    block = min(ADDED, max(128, 1 << (rows - 1).bit_length()))
-    last = {"found": "found", "target": "target", "loss": "loss", "divisor": "divisor", "R": rows, "ignore": ignore}
-    return [*found, Launch(_reduce, (1,), {**last, "MEAN": reduction == "mean", "BLOCK": block}, max(4, block // 256))]
+    single, side, tile = p.option("reduction") == "none", each(p), config.deep * config.columns
+    assert config.parts == 1 or not single, "the rows' own losses are not put together from parts"
+    both = {"x": "input", "target": "target", "lse": "lse", "C": columns, "xs": p["input"].strides[0], "share": config.parts}
+    both |= {"ignore": int(p.option("ignore_index")), "smoothing": float(p.option("label_smoothing")), "scale": float(p.option("lse_square_scale"))}
+    both |= {"cap": float(p.option("softcap")), "SMOOTH": p.option("label_smoothing") != 0, "CAP": how(p), "parts": "parts" if config.parts > 1 else None}
+    both |= {"CHAINED": not single and chained(p.device)}
+    width = -(-columns // (tile * config.parts)) * tile
+    args = {**both, "loss": None if config.parts > 1 else "loss" if single else "found", "divisor": "divisor" if single else None, "width": width}
+    args |= {"EACH": side, "WHOLE": side == 0 and columns % tile == 0, "DEEP": config.deep, "COLUMNS": config.columns, "STAGES": config.stages}
+    first = Launch(_rows, (rows * config.parts,), args, config.warps)
+    if single:
+        return [first]
+    parts = 1 << (config.parts - 1).bit_length()
+    block = min(ADDED // (1 if parts == 1 else 2 * parts), max(128, 1 << (rows - 1).bit_length()))
+    more = {"found": "found" if config.parts == 1 else None, "loss": "loss", "divisor": "divisor", "R": rows, "MEAN": p.option("reduction") == "mean"}
+    last = {**both, **more, "BLOCK": block, "SHARE": parts}
+    return [first, Launch(_reduce, (1,), last, max(4, min(32, block * parts // 512)))]

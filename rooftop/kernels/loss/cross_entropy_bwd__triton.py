@@ -9,30 +9,49 @@ from dataclasses import dataclass
 
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import libdevice
 
-from rooftop.kernels._device.logits import capped
+from rooftop.kernels._device.logits import EXACT, SHORT, capped, each, edges, exp, how, middle, raised
 from rooftop.lab.spec import Launch, Problem
 
 
 @triton.jit
+def _slope(v, hit, z, smoothed, smoothing, scale, cap, CAP: tl.constexpr):  # type: ignore[no-untyped-def]
+    """d loss / d logit; `hit`: it is the target's; `smoothed`: the smoothing of one class."""
+    if CAP == SHORT:
+        part = libdevice.fast_dividef(2.0, raised(v, cap))  # tanh is 1 - part
+        v = cap - cap * part
+        slope = part * (2 - part)
+    if CAP == EXACT:
+        v = capped(v, cap)
+        u = v / cap
+        slope = 1 - u * u
+    d = exp(v - z) * (1 + 2 * scale * z) - smoothed
+    d = tl.where(hit, d - (1 - smoothing), d)
+    return d * slope if CAP != 0 else d
+
+
+@triton.jit
 def _grad(dloss, x, target, lse, divisor, dx, C, blocks, xs, gs, ds, ignore, smoothing, scale, cap,
-          CAP: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
-    """BLOCK classes of one row. Row strides of x, dloss (0: one for all) and dx in elements; `smoothing` of one class alone."""
+          CAP: tl.constexpr, EACH: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
+    """BLOCK classes of one row. Row strides of x, dloss (0: one for all) and dx in elements. EACH: x and dx lie alike."""
     row = (tl.program_id(0) // blocks).to(tl.int64)
-    column = (tl.program_id(0) % blocks) * BLOCK + tl.arange(0, BLOCK)
+    at = (tl.program_id(0) % blocks) * BLOCK + tl.arange(0, BLOCK)
     t = tl.load(target + row)
     live = t != ignore
     z = tl.load(lse + row)
     g = tl.where((t >= 0) & (t < C), tl.load(dloss + row * gs).to(tl.float32) / tl.load(divisor), float("nan"))
-    v = tl.load(x + row * xs + column, (column < C) & live, other=0).to(tl.float32)
-    if CAP:
-        v = capped(v, cap, x.dtype.element_ty == tl.float32)
-    d = tl.exp(v - z) * (1 + 2 * scale * z) - smoothing / C
-    d = g * tl.where(column == t, d - (1 - smoothing), d)
-    if CAP:
-        u = v / cap
-        d *= 1 - u * u
-    tl.store(dx + row * ds + column, tl.where(live, d, 0).to(dx.dtype.element_ty), column < C)
+    start, before, within = middle(row, xs, C, EACH)
+    v = tl.load(x + start + at, (at < within) & live, other=0).to(tl.float32)
+    d = g * _slope(v, at + before == t, z, smoothing / C, smoothing, scale, cap, CAP)
+    to = dx + (row * ds if EACH == 0 else start)
+    tl.store(to + at, tl.where(live, d, 0).to(dx.dtype.element_ty), at < within)
+    if EACH > 0:
+        column, there = edges(before, within, C, EACH)
+        there = there & (tl.program_id(0) % blocks == 0)
+        v = tl.load(x + row * xs + column, there & live, other=0).to(tl.float32)
+        d = g * _slope(v, column == t, z, smoothing / C, smoothing, scale, cap, CAP)
+        tl.store(dx + row * ds + column, tl.where(live, d, 0).to(dx.dtype.element_ty), there)
 
 
 @dataclass(frozen=True)
@@ -53,11 +72,11 @@ def supports(p: Problem) -> str | None:
 
 
 def choose(p: Problem) -> Config:
-    return Config(min(8192 // p["input"].itemsize, 1 << (p["input"].shape[1] - 1).bit_length()), 4)
+    return Config(min(2048, 1 << (p["input"].shape[1] - 1).bit_length()), 4)
 
 
 def configs(p: Problem) -> list[Config]:
-    return [Config(block, warps) for block in (1024, 2048, 4096, 8192) for warps in (4, 8)]
+    return [Config(block, warps) for block in (512, 1024, 2048, 4096, 8192) for warps in (2, 4, 8) if 128 * warps <= block <= 1024 * warps]
 
 
 def launches(p: Problem, config: Config) -> list[Launch]:
@@ -67,4 +86,4 @@ def launches(p: Problem, config: Config) -> list[Launch]:
     step = p["dloss"].strides[0] if p["dloss"].shape else 0
     args |= {"xs": p["input"].strides[0], "gs": step, "ds": p["dinput"].strides[0], "ignore": int(p.option("ignore_index"))}
     args |= {"smoothing": float(p.option("label_smoothing")), "scale": float(p.option("lse_square_scale")), "cap": float(p.option("softcap"))}
-    return [Launch(_grad, (rows * blocks,), {**args, "CAP": p.option("softcap") != 0, "BLOCK": config.block}, config.warps)]
+    return [Launch(_grad, (rows * blocks,), {**args, "CAP": how(p), "EACH": each(p), "BLOCK": config.block}, config.warps)]

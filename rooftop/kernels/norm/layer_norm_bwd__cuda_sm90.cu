@@ -1,103 +1,169 @@
 /* rooftop
-idea    = "Clusters of 1 to 16 blocks stay for the whole launch and walk over the rows. Each thread owns 8 to 32 columns: it holds a row of s and dy in registers; the weight, its sums of dweight and dbias and the rows to come wait in shared memory, so that every row is read once, partial sums are a few MiB in all, and registers leave room for 1024 threads a multiprocessor. Four sums about each warp's own mean pass between the blocks, one barrier a row. A last launch adds the clusters' partial rows in a fixed order: the same bits every time."
+idea    = "Clusters of 1 to 16 blocks stay for the whole launch, no more of them than the card runs at once, and walk over the rows. Each thread owns 8 to 32 columns of all of them; the weight and the rows to come wait in shared memory, the sums of dweight and dbias there or in registers, so that every row is read once and partial sums are a few MiB in all. Four sums of a row are wanted, taken in one pass about the thread's first element. While the parts of a row travel between the blocks (st.async, counted by an mbarrier: nobody stands at a barrier of the cluster) the row before is finished. A last launch adds the clusters' partial rows in a fixed order: the same bits every time."
 predict = { speedup = 1.8 }
-limit   = "Instructions of a row, which is gone over three times: 0.94 of a copy at 8192 columns of bf16, 0.71 at 32768; longer rows go faster in two launches of Triton. Below 64 MiB the second launch."
+limit   = "0.94 to 0.99 of a copy from 8192 to 262144 columns of bf16: blocks that stay share the memory unequally (docs/staying.md). Rows that start anywhere 0.68: instructions. Below 64 MiB the second launch, and Triton's way is faster."
 dtypes  = ["f32", "f16", "bf16"]
 args    = ["R: i32", "C: i32", "clusters: i32", "dy: T[R, C]", "dys: i64 = stride(dy, 0)", "ds: T[R, C]?", "dss: i64 = stride(ds, 0)", "s: T[R, C]", "ss: i64 = stride(s, 0)", "weight: T[C]?", "dx: T[R, C]", "dxs: i64 = stride(dx, 0)", "pw: f32[P, C]", "pb: f32[P, C]", "eps: f32"]
 demands = { has = ["LDGSTS.E.128", "STG.E.128"], spills = 0 }
-prefer  = "C >= 256 and bytes_of_row <= 65536"
-valid   = "threads <= 1024 and each * threads <= 1536 and each * (shared + 2048) <= 231000 and (cluster == 1 or bytes_of_row > 4096 * cluster)"
-configs = [{ pieces = 1, cluster = 1, each = 1, stages = 1 }, { pieces = 1, cluster = 1, each = 1, stages = 2 }, { pieces = 1, cluster = 1, each = 1, stages = 3 }, { pieces = 1, cluster = 1, each = 2, stages = 1 }, { pieces = 1, cluster = 1, each = 2, stages = 2 }, { pieces = 1, cluster = 1, each = 2, stages = 3 }, { pieces = 1, cluster = 1, each = 3, stages = 1 }, { pieces = 1, cluster = 1, each = 3, stages = 2 }, { pieces = 1, cluster = 1, each = 3, stages = 3 }, { pieces = 1, cluster = 1, each = 4, stages = 1 }, { pieces = 1, cluster = 1, each = 4, stages = 2 }, { pieces = 1, cluster = 1, each = 4, stages = 3 }, { pieces = 1, cluster = 1, each = 6, stages = 1 }, { pieces = 1, cluster = 1, each = 6, stages = 2 }, { pieces = 1, cluster = 1, each = 6, stages = 3 }, { pieces = 1, cluster = 1, each = 8, stages = 1 }, { pieces = 1, cluster = 1, each = 8, stages = 2 }, { pieces = 1, cluster = 1, each = 8, stages = 3 }, { pieces = 1, cluster = 2, each = 1, stages = 1 }, { pieces = 1, cluster = 2, each = 1, stages = 2 }, { pieces = 1, cluster = 2, each = 1, stages = 3 }, { pieces = 1, cluster = 2, each = 2, stages = 1 }, { pieces = 1, cluster = 2, each = 2, stages = 2 }, { pieces = 1, cluster = 2, each = 2, stages = 3 }, { pieces = 1, cluster = 2, each = 3, stages = 1 }, { pieces = 1, cluster = 2, each = 3, stages = 2 }, { pieces = 1, cluster = 2, each = 3, stages = 3 }, { pieces = 1, cluster = 2, each = 4, stages = 1 }, { pieces = 1, cluster = 2, each = 4, stages = 2 }, { pieces = 1, cluster = 2, each = 4, stages = 3 }, { pieces = 1, cluster = 2, each = 6, stages = 1 }, { pieces = 1, cluster = 2, each = 6, stages = 2 }, { pieces = 1, cluster = 2, each = 6, stages = 3 }, { pieces = 1, cluster = 2, each = 8, stages = 1 }, { pieces = 1, cluster = 2, each = 8, stages = 2 }, { pieces = 1, cluster = 2, each = 8, stages = 3 }, { pieces = 1, cluster = 4, each = 1, stages = 1 }, { pieces = 1, cluster = 4, each = 1, stages = 2 }, { pieces = 1, cluster = 4, each = 1, stages = 3 }, { pieces = 1, cluster = 4, each = 2, stages = 1 }, { pieces = 1, cluster = 4, each = 2, stages = 2 }, { pieces = 1, cluster = 4, each = 2, stages = 3 }, { pieces = 1, cluster = 4, each = 3, stages = 1 }, { pieces = 1, cluster = 4, each = 3, stages = 2 }, { pieces = 1, cluster = 4, each = 3, stages = 3 }, { pieces = 1, cluster = 4, each = 4, stages = 1 }, { pieces = 1, cluster = 4, each = 4, stages = 2 }, { pieces = 1, cluster = 4, each = 4, stages = 3 }, { pieces = 1, cluster = 4, each = 6, stages = 1 }, { pieces = 1, cluster = 4, each = 6, stages = 2 }, { pieces = 1, cluster = 4, each = 6, stages = 3 }, { pieces = 1, cluster = 4, each = 8, stages = 1 }, { pieces = 1, cluster = 4, each = 8, stages = 2 }, { pieces = 1, cluster = 4, each = 8, stages = 3 }, { pieces = 1, cluster = 8, each = 1, stages = 1 }, { pieces = 1, cluster = 8, each = 1, stages = 2 }, { pieces = 1, cluster = 8, each = 1, stages = 3 }, { pieces = 1, cluster = 8, each = 2, stages = 1 }, { pieces = 1, cluster = 8, each = 2, stages = 2 }, { pieces = 1, cluster = 8, each = 2, stages = 3 }, { pieces = 1, cluster = 8, each = 3, stages = 1 }, { pieces = 1, cluster = 8, each = 3, stages = 2 }, { pieces = 1, cluster = 8, each = 3, stages = 3 }, { pieces = 1, cluster = 8, each = 4, stages = 1 }, { pieces = 1, cluster = 8, each = 4, stages = 2 }, { pieces = 1, cluster = 8, each = 4, stages = 3 }, { pieces = 1, cluster = 8, each = 6, stages = 1 }, { pieces = 1, cluster = 8, each = 6, stages = 2 }, { pieces = 1, cluster = 8, each = 6, stages = 3 }, { pieces = 1, cluster = 8, each = 8, stages = 1 }, { pieces = 1, cluster = 8, each = 8, stages = 2 }, { pieces = 1, cluster = 8, each = 8, stages = 3 }, { pieces = 1, cluster = 16, each = 1, stages = 1 }, { pieces = 1, cluster = 16, each = 1, stages = 2 }, { pieces = 1, cluster = 16, each = 1, stages = 3 }, { pieces = 1, cluster = 16, each = 2, stages = 1 }, { pieces = 1, cluster = 16, each = 2, stages = 2 }, { pieces = 1, cluster = 16, each = 2, stages = 3 }, { pieces = 1, cluster = 16, each = 3, stages = 1 }, { pieces = 1, cluster = 16, each = 3, stages = 2 }, { pieces = 1, cluster = 16, each = 3, stages = 3 }, { pieces = 1, cluster = 16, each = 4, stages = 1 }, { pieces = 1, cluster = 16, each = 4, stages = 2 }, { pieces = 1, cluster = 16, each = 4, stages = 3 }, { pieces = 1, cluster = 16, each = 6, stages = 1 }, { pieces = 1, cluster = 16, each = 6, stages = 2 }, { pieces = 1, cluster = 16, each = 6, stages = 3 }, { pieces = 1, cluster = 16, each = 8, stages = 1 }, { pieces = 1, cluster = 16, each = 8, stages = 2 }, { pieces = 1, cluster = 16, each = 8, stages = 3 }, { pieces = 2, cluster = 1, each = 1, stages = 1 }, { pieces = 2, cluster = 1, each = 1, stages = 2 }, { pieces = 2, cluster = 1, each = 1, stages = 3 }, { pieces = 2, cluster = 1, each = 2, stages = 1 }, { pieces = 2, cluster = 1, each = 2, stages = 2 }, { pieces = 2, cluster = 1, each = 2, stages = 3 }, { pieces = 2, cluster = 1, each = 3, stages = 1 }, { pieces = 2, cluster = 1, each = 3, stages = 2 }, { pieces = 2, cluster = 1, each = 3, stages = 3 }, { pieces = 2, cluster = 1, each = 4, stages = 1 }, { pieces = 2, cluster = 1, each = 4, stages = 2 }, { pieces = 2, cluster = 1, each = 4, stages = 3 }, { pieces = 2, cluster = 1, each = 6, stages = 1 }, { pieces = 2, cluster = 1, each = 6, stages = 2 }, { pieces = 2, cluster = 1, each = 6, stages = 3 }, { pieces = 2, cluster = 1, each = 8, stages = 1 }, { pieces = 2, cluster = 1, each = 8, stages = 2 }, { pieces = 2, cluster = 1, each = 8, stages = 3 }, { pieces = 2, cluster = 2, each = 1, stages = 1 }, { pieces = 2, cluster = 2, each = 1, stages = 2 }, { pieces = 2, cluster = 2, each = 1, stages = 3 }, { pieces = 2, cluster = 2, each = 2, stages = 1 }, { pieces = 2, cluster = 2, each = 2, stages = 2 }, { pieces = 2, cluster = 2, each = 2, stages = 3 }, { pieces = 2, cluster = 2, each = 3, stages = 1 }, { pieces = 2, cluster = 2, each = 3, stages = 2 }, { pieces = 2, cluster = 2, each = 3, stages = 3 }, { pieces = 2, cluster = 2, each = 4, stages = 1 }, { pieces = 2, cluster = 2, each = 4, stages = 2 }, { pieces = 2, cluster = 2, each = 4, stages = 3 }, { pieces = 2, cluster = 2, each = 6, stages = 1 }, { pieces = 2, cluster = 2, each = 6, stages = 2 }, { pieces = 2, cluster = 2, each = 6, stages = 3 }, { pieces = 2, cluster = 2, each = 8, stages = 1 }, { pieces = 2, cluster = 2, each = 8, stages = 2 }, { pieces = 2, cluster = 2, each = 8, stages = 3 }, { pieces = 2, cluster = 4, each = 1, stages = 1 }, { pieces = 2, cluster = 4, each = 1, stages = 2 }, { pieces = 2, cluster = 4, each = 1, stages = 3 }, { pieces = 2, cluster = 4, each = 2, stages = 1 }, { pieces = 2, cluster = 4, each = 2, stages = 2 }, { pieces = 2, cluster = 4, each = 2, stages = 3 }, { pieces = 2, cluster = 4, each = 3, stages = 1 }, { pieces = 2, cluster = 4, each = 3, stages = 2 }, { pieces = 2, cluster = 4, each = 3, stages = 3 }, { pieces = 2, cluster = 4, each = 4, stages = 1 }, { pieces = 2, cluster = 4, each = 4, stages = 2 }, { pieces = 2, cluster = 4, each = 4, stages = 3 }, { pieces = 2, cluster = 4, each = 6, stages = 1 }, { pieces = 2, cluster = 4, each = 6, stages = 2 }, { pieces = 2, cluster = 4, each = 6, stages = 3 }, { pieces = 2, cluster = 4, each = 8, stages = 1 }, { pieces = 2, cluster = 4, each = 8, stages = 2 }, { pieces = 2, cluster = 4, each = 8, stages = 3 }, { pieces = 2, cluster = 8, each = 1, stages = 1 }, { pieces = 2, cluster = 8, each = 1, stages = 2 }, { pieces = 2, cluster = 8, each = 1, stages = 3 }, { pieces = 2, cluster = 8, each = 2, stages = 1 }, { pieces = 2, cluster = 8, each = 2, stages = 2 }, { pieces = 2, cluster = 8, each = 2, stages = 3 }, { pieces = 2, cluster = 8, each = 3, stages = 1 }, { pieces = 2, cluster = 8, each = 3, stages = 2 }, { pieces = 2, cluster = 8, each = 3, stages = 3 }, { pieces = 2, cluster = 8, each = 4, stages = 1 }, { pieces = 2, cluster = 8, each = 4, stages = 2 }, { pieces = 2, cluster = 8, each = 4, stages = 3 }, { pieces = 2, cluster = 8, each = 6, stages = 1 }, { pieces = 2, cluster = 8, each = 6, stages = 2 }, { pieces = 2, cluster = 8, each = 6, stages = 3 }, { pieces = 2, cluster = 8, each = 8, stages = 1 }, { pieces = 2, cluster = 8, each = 8, stages = 2 }, { pieces = 2, cluster = 8, each = 8, stages = 3 }, { pieces = 2, cluster = 16, each = 1, stages = 1 }, { pieces = 2, cluster = 16, each = 1, stages = 2 }, { pieces = 2, cluster = 16, each = 1, stages = 3 }, { pieces = 2, cluster = 16, each = 2, stages = 1 }, { pieces = 2, cluster = 16, each = 2, stages = 2 }, { pieces = 2, cluster = 16, each = 2, stages = 3 }, { pieces = 2, cluster = 16, each = 3, stages = 1 }, { pieces = 2, cluster = 16, each = 3, stages = 2 }, { pieces = 2, cluster = 16, each = 3, stages = 3 }, { pieces = 2, cluster = 16, each = 4, stages = 1 }, { pieces = 2, cluster = 16, each = 4, stages = 2 }, { pieces = 2, cluster = 16, each = 4, stages = 3 }, { pieces = 2, cluster = 16, each = 6, stages = 1 }, { pieces = 2, cluster = 16, each = 6, stages = 2 }, { pieces = 2, cluster = 16, each = 6, stages = 3 }, { pieces = 2, cluster = 16, each = 8, stages = 1 }, { pieces = 2, cluster = 16, each = 8, stages = 2 }, { pieces = 2, cluster = 16, each = 8, stages = 3 }, { pieces = 3, cluster = 1, each = 1, stages = 1 }, { pieces = 3, cluster = 1, each = 1, stages = 2 }, { pieces = 3, cluster = 1, each = 1, stages = 3 }, { pieces = 3, cluster = 1, each = 2, stages = 1 }, { pieces = 3, cluster = 1, each = 2, stages = 2 }, { pieces = 3, cluster = 1, each = 2, stages = 3 }, { pieces = 3, cluster = 1, each = 3, stages = 1 }, { pieces = 3, cluster = 1, each = 3, stages = 2 }, { pieces = 3, cluster = 1, each = 3, stages = 3 }, { pieces = 3, cluster = 1, each = 4, stages = 1 }, { pieces = 3, cluster = 1, each = 4, stages = 2 }, { pieces = 3, cluster = 1, each = 4, stages = 3 }, { pieces = 3, cluster = 1, each = 6, stages = 1 }, { pieces = 3, cluster = 1, each = 6, stages = 2 }, { pieces = 3, cluster = 1, each = 6, stages = 3 }, { pieces = 3, cluster = 1, each = 8, stages = 1 }, { pieces = 3, cluster = 1, each = 8, stages = 2 }, { pieces = 3, cluster = 1, each = 8, stages = 3 }, { pieces = 3, cluster = 2, each = 1, stages = 1 }, { pieces = 3, cluster = 2, each = 1, stages = 2 }, { pieces = 3, cluster = 2, each = 1, stages = 3 }, { pieces = 3, cluster = 2, each = 2, stages = 1 }, { pieces = 3, cluster = 2, each = 2, stages = 2 }, { pieces = 3, cluster = 2, each = 2, stages = 3 }, { pieces = 3, cluster = 2, each = 3, stages = 1 }, { pieces = 3, cluster = 2, each = 3, stages = 2 }, { pieces = 3, cluster = 2, each = 3, stages = 3 }, { pieces = 3, cluster = 2, each = 4, stages = 1 }, { pieces = 3, cluster = 2, each = 4, stages = 2 }, { pieces = 3, cluster = 2, each = 4, stages = 3 }, { pieces = 3, cluster = 2, each = 6, stages = 1 }, { pieces = 3, cluster = 2, each = 6, stages = 2 }, { pieces = 3, cluster = 2, each = 6, stages = 3 }, { pieces = 3, cluster = 2, each = 8, stages = 1 }, { pieces = 3, cluster = 2, each = 8, stages = 2 }, { pieces = 3, cluster = 2, each = 8, stages = 3 }, { pieces = 3, cluster = 4, each = 1, stages = 1 }, { pieces = 3, cluster = 4, each = 1, stages = 2 }, { pieces = 3, cluster = 4, each = 1, stages = 3 }, { pieces = 3, cluster = 4, each = 2, stages = 1 }, { pieces = 3, cluster = 4, each = 2, stages = 2 }, { pieces = 3, cluster = 4, each = 2, stages = 3 }, { pieces = 3, cluster = 4, each = 3, stages = 1 }, { pieces = 3, cluster = 4, each = 3, stages = 2 }, { pieces = 3, cluster = 4, each = 3, stages = 3 }, { pieces = 3, cluster = 4, each = 4, stages = 1 }, { pieces = 3, cluster = 4, each = 4, stages = 2 }, { pieces = 3, cluster = 4, each = 4, stages = 3 }, { pieces = 3, cluster = 4, each = 6, stages = 1 }, { pieces = 3, cluster = 4, each = 6, stages = 2 }, { pieces = 3, cluster = 4, each = 6, stages = 3 }, { pieces = 3, cluster = 4, each = 8, stages = 1 }, { pieces = 3, cluster = 4, each = 8, stages = 2 }, { pieces = 3, cluster = 4, each = 8, stages = 3 }, { pieces = 3, cluster = 8, each = 1, stages = 1 }, { pieces = 3, cluster = 8, each = 1, stages = 2 }, { pieces = 3, cluster = 8, each = 1, stages = 3 }, { pieces = 3, cluster = 8, each = 2, stages = 1 }, { pieces = 3, cluster = 8, each = 2, stages = 2 }, { pieces = 3, cluster = 8, each = 2, stages = 3 }, { pieces = 3, cluster = 8, each = 3, stages = 1 }, { pieces = 3, cluster = 8, each = 3, stages = 2 }, { pieces = 3, cluster = 8, each = 3, stages = 3 }, { pieces = 3, cluster = 8, each = 4, stages = 1 }, { pieces = 3, cluster = 8, each = 4, stages = 2 }, { pieces = 3, cluster = 8, each = 4, stages = 3 }, { pieces = 3, cluster = 8, each = 6, stages = 1 }, { pieces = 3, cluster = 8, each = 6, stages = 2 }, { pieces = 3, cluster = 8, each = 6, stages = 3 }, { pieces = 3, cluster = 8, each = 8, stages = 1 }, { pieces = 3, cluster = 8, each = 8, stages = 2 }, { pieces = 3, cluster = 8, each = 8, stages = 3 }, { pieces = 3, cluster = 16, each = 1, stages = 1 }, { pieces = 3, cluster = 16, each = 1, stages = 2 }, { pieces = 3, cluster = 16, each = 1, stages = 3 }, { pieces = 3, cluster = 16, each = 2, stages = 1 }, { pieces = 3, cluster = 16, each = 2, stages = 2 }, { pieces = 3, cluster = 16, each = 2, stages = 3 }, { pieces = 3, cluster = 16, each = 3, stages = 1 }, { pieces = 3, cluster = 16, each = 3, stages = 2 }, { pieces = 3, cluster = 16, each = 3, stages = 3 }, { pieces = 3, cluster = 16, each = 4, stages = 1 }, { pieces = 3, cluster = 16, each = 4, stages = 2 }, { pieces = 3, cluster = 16, each = 4, stages = 3 }, { pieces = 3, cluster = 16, each = 6, stages = 1 }, { pieces = 3, cluster = 16, each = 6, stages = 2 }, { pieces = 3, cluster = 16, each = 6, stages = 3 }, { pieces = 3, cluster = 16, each = 8, stages = 1 }, { pieces = 3, cluster = 16, each = 8, stages = 2 }, { pieces = 3, cluster = 16, each = 8, stages = 3 }, { pieces = 4, cluster = 1, each = 1, stages = 1 }, { pieces = 4, cluster = 1, each = 1, stages = 2 }, { pieces = 4, cluster = 1, each = 1, stages = 3 }, { pieces = 4, cluster = 1, each = 2, stages = 1 }, { pieces = 4, cluster = 1, each = 2, stages = 2 }, { pieces = 4, cluster = 1, each = 2, stages = 3 }, { pieces = 4, cluster = 1, each = 3, stages = 1 }, { pieces = 4, cluster = 1, each = 3, stages = 2 }, { pieces = 4, cluster = 1, each = 3, stages = 3 }, { pieces = 4, cluster = 1, each = 4, stages = 1 }, { pieces = 4, cluster = 1, each = 4, stages = 2 }, { pieces = 4, cluster = 1, each = 4, stages = 3 }, { pieces = 4, cluster = 1, each = 6, stages = 1 }, { pieces = 4, cluster = 1, each = 6, stages = 2 }, { pieces = 4, cluster = 1, each = 6, stages = 3 }, { pieces = 4, cluster = 1, each = 8, stages = 1 }, { pieces = 4, cluster = 1, each = 8, stages = 2 }, { pieces = 4, cluster = 1, each = 8, stages = 3 }, { pieces = 4, cluster = 2, each = 1, stages = 1 }, { pieces = 4, cluster = 2, each = 1, stages = 2 }, { pieces = 4, cluster = 2, each = 1, stages = 3 }, { pieces = 4, cluster = 2, each = 2, stages = 1 }, { pieces = 4, cluster = 2, each = 2, stages = 2 }, { pieces = 4, cluster = 2, each = 2, stages = 3 }, { pieces = 4, cluster = 2, each = 3, stages = 1 }, { pieces = 4, cluster = 2, each = 3, stages = 2 }, { pieces = 4, cluster = 2, each = 3, stages = 3 }, { pieces = 4, cluster = 2, each = 4, stages = 1 }, { pieces = 4, cluster = 2, each = 4, stages = 2 }, { pieces = 4, cluster = 2, each = 4, stages = 3 }, { pieces = 4, cluster = 2, each = 6, stages = 1 }, { pieces = 4, cluster = 2, each = 6, stages = 2 }, { pieces = 4, cluster = 2, each = 6, stages = 3 }, { pieces = 4, cluster = 2, each = 8, stages = 1 }, { pieces = 4, cluster = 2, each = 8, stages = 2 }, { pieces = 4, cluster = 2, each = 8, stages = 3 }, { pieces = 4, cluster = 4, each = 1, stages = 1 }, { pieces = 4, cluster = 4, each = 1, stages = 2 }, { pieces = 4, cluster = 4, each = 1, stages = 3 }, { pieces = 4, cluster = 4, each = 2, stages = 1 }, { pieces = 4, cluster = 4, each = 2, stages = 2 }, { pieces = 4, cluster = 4, each = 2, stages = 3 }, { pieces = 4, cluster = 4, each = 3, stages = 1 }, { pieces = 4, cluster = 4, each = 3, stages = 2 }, { pieces = 4, cluster = 4, each = 3, stages = 3 }, { pieces = 4, cluster = 4, each = 4, stages = 1 }, { pieces = 4, cluster = 4, each = 4, stages = 2 }, { pieces = 4, cluster = 4, each = 4, stages = 3 }, { pieces = 4, cluster = 4, each = 6, stages = 1 }, { pieces = 4, cluster = 4, each = 6, stages = 2 }, { pieces = 4, cluster = 4, each = 6, stages = 3 }, { pieces = 4, cluster = 4, each = 8, stages = 1 }, { pieces = 4, cluster = 4, each = 8, stages = 2 }, { pieces = 4, cluster = 4, each = 8, stages = 3 }, { pieces = 4, cluster = 8, each = 1, stages = 1 }, { pieces = 4, cluster = 8, each = 1, stages = 2 }, { pieces = 4, cluster = 8, each = 1, stages = 3 }, { pieces = 4, cluster = 8, each = 2, stages = 1 }, { pieces = 4, cluster = 8, each = 2, stages = 2 }, { pieces = 4, cluster = 8, each = 2, stages = 3 }, { pieces = 4, cluster = 8, each = 3, stages = 1 }, { pieces = 4, cluster = 8, each = 3, stages = 2 }, { pieces = 4, cluster = 8, each = 3, stages = 3 }, { pieces = 4, cluster = 8, each = 4, stages = 1 }, { pieces = 4, cluster = 8, each = 4, stages = 2 }, { pieces = 4, cluster = 8, each = 4, stages = 3 }, { pieces = 4, cluster = 8, each = 6, stages = 1 }, { pieces = 4, cluster = 8, each = 6, stages = 2 }, { pieces = 4, cluster = 8, each = 6, stages = 3 }, { pieces = 4, cluster = 8, each = 8, stages = 1 }, { pieces = 4, cluster = 8, each = 8, stages = 2 }, { pieces = 4, cluster = 8, each = 8, stages = 3 }, { pieces = 4, cluster = 16, each = 1, stages = 1 }, { pieces = 4, cluster = 16, each = 1, stages = 2 }, { pieces = 4, cluster = 16, each = 1, stages = 3 }, { pieces = 4, cluster = 16, each = 2, stages = 1 }, { pieces = 4, cluster = 16, each = 2, stages = 2 }, { pieces = 4, cluster = 16, each = 2, stages = 3 }, { pieces = 4, cluster = 16, each = 3, stages = 1 }, { pieces = 4, cluster = 16, each = 3, stages = 2 }, { pieces = 4, cluster = 16, each = 3, stages = 3 }, { pieces = 4, cluster = 16, each = 4, stages = 1 }, { pieces = 4, cluster = 16, each = 4, stages = 2 }, { pieces = 4, cluster = 16, each = 4, stages = 3 }, { pieces = 4, cluster = 16, each = 6, stages = 1 }, { pieces = 4, cluster = 16, each = 6, stages = 2 }, { pieces = 4, cluster = 16, each = 6, stages = 3 }, { pieces = 4, cluster = 16, each = 8, stages = 1 }, { pieces = 4, cluster = 16, each = 8, stages = 2 }, { pieces = 4, cluster = 16, each = 8, stages = 3 }]
+prefer  = "C >= 1024 and numel(s) * bytes(s) > 33554432"
+valid   = "threads <= 1024 and each * threads >= 256 and each * threads * (3 if registers == 1 else 2) <= 3072 and each * (shared + 1024 + static) <= 233472 and shared + static <= 232448 and (cluster == 1 or bytes_of_row > 4096 * cluster)"
+configs = [{ pieces = [1, 2, 4], cluster = [1, 2, 4, 8, 16], each = [1, 2, 3, 4, 6, 8], stages = [3, 4], registers = [0, 1], waves = [1, 2, 3] }]
 
 [let]
 bytes_of_row = "C * bytes(s)"
-own          = "pieces * 16 // bytes(s)"
-threads      = "32 * ceil(C / (32 * cluster * own))"
-shared       = "own * threads * (stages * 2 * bytes(s) + (bytes(s) + 4 if present(dweight) else 0) + (4 if present(dbias) else 0))"
-clusters     = "ceil(R / (ceil(R / (sms * each // cluster)) if R > 0 else 1))"
+own_of_pack  = "16 // bytes(s)"
+threads      = "32 * ceil((ceil(C / own_of_pack) + (0 if whole else 1)) / (32 * cluster * pieces))"
+shared       = "pieces * threads * (stages * 32 + (16 if present(dweight) else 0) + (0 if registers == 1 else 4 * own_of_pack * ((1 if present(dweight) else 0) + (1 if present(dbias) else 0))))"
+fit          = "0 if not whole else 2 if bytes_of_row == 16 * cluster * pieces * threads else 1"
+room         = "resident(card, cluster) * each"
+period       = "1 if whole else 2 if stride(s, 0) * 2 % own_of_pack == 0 else 4 if stride(s, 0) * 4 % own_of_pack == 0 else 8"
+static       = "128 * ceil((16 * threads // 32 * (2 if cluster == 1 else 1) + 32 * cluster + 32) / 128)"
+clusters     = "(ceil(R / ceil(R / (room * waves))) if R > 0 else 1) if whole else max(1, room * waves // period) * period"
+wide         = "4 if C % 4 == 0 else 1"
+height       = "max(4, min(32, pow2(clusters)))"
+alike        = "whole or starts(s, 16) and starts(dy, 16) and starts(dx, 16) and starts(ds, 16) and (stride(s, 0) - stride(dy, 0)) * bytes(s) % 16 == 0 and (stride(s, 0) - stride(dx, 0)) * bytes(s) % 16 == 0 and (not present(ds) or (stride(s, 0) - stride(ds, 0)) * bytes(s) % 16 == 0)"
 whole        = "C % (16 // bytes(s)) == 0 and aligned(s, 16) and aligned(dy, 16) and aligned(dx, 16) and (not present(ds) or aligned(ds, 16)) and (not present(weight) or aligned(weight, 16))"
 
 [requires]
 "R > 0" = "there must be a row"
-"bytes_of_row <= 524288" = "each of the 1024 threads of 16 blocks owns two packs of 16 bytes"
+"bytes_of_row <= (524288 if whole else 491520)" = "three rows of s and dy, the weight and its sums must fit the sixteen blocks of a cluster"
 "R < 2147483648" = "rows are counted in 32 bits"
-"whole" = "rows must start and end on 16 bytes"
+"alike" = "rows must start on 16 bytes, or all of s, dy, ds and dx as far from them"
 
 [config]
-pieces  = 2
-cluster = 16
-each    = 1
-stages  = 1
+pieces    = 4
+cluster   = 16
+each      = 1
+stages    = 3
+registers = 1
+waves     = 1
 
 [[choice]]
-when    = "bytes_of_row <= 2048"
-pieces  = 1
-cluster = 1
-each    = 8
-stages  = 2
+when      = "not whole and bytes_of_row > 8192 and bytes_of_row <= 16384"
+pieces    = 2
+cluster   = 1
+each      = 1
+stages    = 3
+registers = 1
 
 [[choice]]
-when    = "bytes_of_row <= 4096"
-pieces  = 1
-cluster = 1
-each    = 4
-stages  = 2
+when      = "not whole and bytes_of_row > 32768 and bytes_of_row <= 131072"
+pieces    = 4
+cluster   = 8
+each      = 1
+stages    = 3
+registers = 1
 
 [[choice]]
-when    = "bytes_of_row <= 6144"
-pieces  = 2
-cluster = 1
-each    = 3
-stages  = 1
+when      = "bytes_of_row > 4096 and bytes_of_row <= 8192 and R <= 2 * sms"
+pieces    = 2
+cluster   = 1
+each      = 1
+stages    = 3
+registers = 1
 
 [[choice]]
-when    = "bytes_of_row <= 12288"
-pieces  = 2
-cluster = 1
-each    = 2
-stages  = 1
+when      = "bytes_of_row > 16384 and bytes_of_row <= 28672 and not whole"
+pieces    = 4
+cluster   = 1
+each      = 1
+stages    = 3
+registers = 1
 
 [[choice]]
-when    = "bytes_of_row <= 16384"
-pieces  = 2
-cluster = 1
-each    = 1
-stages  = 1
+when      = "bytes_of_row <= 2048"
+pieces    = 1
+cluster   = 1
+each      = 3
+stages    = 3
+registers = 1
 
 [[choice]]
-when    = "bytes_of_row <= 32768"
-pieces  = 2
-cluster = 1
-each    = 1
-stages  = 1
+when      = "bytes_of_row <= 4096"
+pieces    = 1
+cluster   = 1
+each      = 4
+stages    = 3
+registers = 1
 
 [[choice]]
-when    = "bytes_of_row <= 65536"
-pieces  = 2
-cluster = 2
-each    = 1
-stages  = 1
+when      = "bytes_of_row <= 6144"
+pieces    = 2
+cluster   = 1
+each      = 3
+stages    = 3
+registers = 1
 
 [[choice]]
-when    = "bytes_of_row <= 131072"
-pieces  = 2
-cluster = 4
-each    = 1
-stages  = 1
+when      = "bytes_of_row <= 8192"
+pieces    = 2
+cluster   = 1
+each      = 2
+stages    = 3
+registers = 1
 
 [[choice]]
-when    = "bytes_of_row <= 262144"
-pieces  = 2
-cluster = 8
-each    = 1
-stages  = 1
+when      = "bytes_of_row <= 12288"
+pieces    = 2
+cluster   = 1
+each      = 1
+stages    = 4
+registers = 1
+
+[[choice]]
+when      = "bytes_of_row <= 16384"
+pieces    = 1
+cluster   = 1
+each      = 1
+stages    = 3
+registers = 1
+
+[[choice]]
+when      = "whole and bytes_of_row <= 32768"
+pieces    = 4
+cluster   = 2
+each      = 2
+stages    = 3
+registers = 1
+
+[[choice]]
+when      = "bytes_of_row <= 32768"
+pieces    = 2
+cluster   = 2
+each      = 1
+stages    = 3
+registers = 1
+
+[[choice]]
+when      = "bytes_of_row <= 65536"
+pieces    = 4
+cluster   = 4
+each      = 1
+stages    = 4
+registers = 0
+
+[[choice]]
+when      = "bytes_of_row <= 131072"
+pieces    = 1
+cluster   = 8
+each      = 1
+stages    = 3
+registers = 0
+
+[[choice]]
+when      = "bytes_of_row <= 262144"
+pieces    = 2
+cluster   = 16
+each      = 1
+stages    = 4
+registers = 1
 
 [scratch]
 pw = "f32[clusters, C]"
 pb = "f32[clusters, C]"
 
 [[launch]]
-kernel  = "norm_backward<{T}, {pieces}, {threads}, {cluster}, {each}, {stages}, true, {present(dweight)}, {present(dbias)}, {present(ds)}>"
+kernel  = "norm_backward<{T}, {pieces}, {threads}, {cluster}, {each}, {stages}, {registers == 1}, {fit}, true, {present(dweight)}, {present(dbias)}, {present(ds)}>"
 grid    = ["cluster * clusters"]
 block   = ["threads"]
 cluster = ["cluster"]
@@ -105,9 +171,9 @@ shared  = "shared"
 
 [[launch]]
 when    = "present(dweight) or present(dbias)"
-kernel  = "norm_columns<{T}>"
-grid    = ["ceil(C / 32)", "(1 if present(dweight) else 0) + (1 if present(dbias) else 0)"]
-block   = [32, 32]
+kernel  = "norm_columns<{T}, {wide}, {height}>"
+grid    = ["ceil(C / (32 * wide))", "(1 if present(dweight) else 0) + (1 if present(dbias) else 0)"]
+block   = [32, "height"]
 args    = ["clusters: i32", "C: i32", "pw: f32[P, C]", "dweight: T[C]?", "pb: f32[P, C]", "dbias: T[C]?"]
 */
 #include "norms_bwd.cuh"

@@ -1,0 +1,170 @@
+// Rows shared out over the blocks of clusters that stay for the whole launch, in packs of 16 bytes, PIECES a thread.
+#pragma once
+#include <cooperative_groups.h>
+#include <cuda_pipeline.h>
+
+#include "packs.cuh"
+
+/// How rows lie: anywhere, but those of a cluster all as far from a 16-byte boundary; on 16 bytes, with as many columns; and so that every thread
+/// has all of its packs.
+constexpr int ANYWHERE = 0, ALIGNED = 1, FILLED = 2;
+
+/// A block's slice of the rows that its cluster walks over. They all start `shift` elements after a 16-byte boundary, so the packs at a row's
+/// ends may reach beyond it: pack i of a thread begins at column(i), which may be negative.
+template <typename T, int PIECES, int THREADS, int CLUSTER, int FIT>
+struct Slice {
+    static constexpr int N = 16 / sizeof(T);
+    static constexpr bool SHIFTED = FIT == ANYWHERE;
+    int C, shift, each, first, mine;  // columns of a row; packs of a block, before this one, of this one
+
+    __device__ Slice(int C, int shift, int rank) : C(C), shift(shift) {
+        const int packs = (this->shift + C + N - 1) / N;
+        each = (packs + CLUSTER - 1) / CLUSTER;
+        first = min(packs, rank * each);
+        mine = min(packs, first + each) - first;
+    }
+    __device__ static int pack(int i) { return i * THREADS + static_cast<int>(threadIdx.x); }
+    __device__ bool has(int i) const { return FIT == FILLED || pack(i) < mine; }
+    __device__ int column(int i) const { return (first + pack(i)) * N - shift; }
+    /// Whether pack i lies within the row. Only the first and the last pack of a row may not.
+    __device__ bool whole(int i) const { return !SHIFTED || (column(i) >= 0 && column(i) + N <= C); }
+    __device__ bool inside(int i, int j) const { return !SHIFTED || static_cast<unsigned>(column(i) + j) < static_cast<unsigned>(C); }
+
+    __device__ int columns(int from, int to) const { return max(0, min(C, to * N - shift) - max(0, from * N - shift)); }
+    /// Columns of this thread, of a warp, and of a block.
+    __device__ float of_thread() const {
+        if (FIT == FILLED) return PIECES * N;
+        int n = 0;
+#pragma unroll
+        for (int i = 0; i < PIECES; ++i) {
+            if (has(i)) n += max(0, min(C, column(i) + N) - max(0, column(i)));
+        }
+        return static_cast<float>(n);
+    }
+    __device__ float of_warp(int warp) const {
+        if (FIT == FILLED) return PIECES * 32 * N;
+        int n = 0;
+#pragma unroll
+        for (int i = 0; i < PIECES; ++i) {
+            const int from = i * THREADS + warp * 32;
+            n += columns(first + min(mine, from), first + min(mine, from + 32));
+        }
+        return static_cast<float>(n);
+    }
+    __device__ float of_rank(int rank) const {
+        return FIT == FILLED ? PIECES * THREADS * N : static_cast<float>(columns(rank * each, rank * each + each));
+    }
+
+    /// Pack i of a row, zeros where it reaches beyond it; of the weight, which does not start as far from 16 bytes, `one_by_one`.
+    __device__ uint4 load(const T* row, int i, bool one_by_one = false) const {
+        uint4 v = make_uint4(0, 0, 0, 0);
+        if (!has(i)) return v;
+        if (!one_by_one && whole(i)) return *reinterpret_cast<const uint4*>(row + column(i));
+#pragma unroll
+        for (int j = 0; j < N; ++j) {
+            if (inside(i, j)) reinterpret_cast<T*>(&v)[j] = row[column(i) + j];
+        }
+        return v;
+    }
+    __device__ uint4 cut(const uint4& v, int i) const {
+        uint4 inner = v;
+#pragma unroll
+        for (int j = 0; j < N; ++j) {
+            if (!inside(i, j)) reinterpret_cast<T*>(&inner)[j] = T(0.0f);
+        }
+        return inner;
+    }
+    /// Pack i of a row on its way to `to`, with what lies beside the row where it reaches beyond it; [begin, end) holds the array.
+    __device__ void fetch(uint4* to, const T* row, int i, const T* begin, const T* end) const {
+        const T* from = row + column(i);
+        if (whole(i) || (from >= begin && from + N <= end)) {
+            __pipeline_memcpy_async(to, from, 16);
+        } else {
+            *to = load(row, i);
+        }
+    }
+    __device__ void store(T* row, int i, const uint4& v) const {  // written once: first to leave the L2
+        if (whole(i)) return __stcs(reinterpret_cast<uint4*>(row + column(i)), v);
+#pragma unroll
+        for (int j = 0; j < N; ++j) {
+            if (inside(i, j)) row[column(i) + j] = reinterpret_cast<const T*>(&v)[j];
+        }
+    }
+};
+
+/// Elements from the last 16-byte boundary to p.
+template <typename T>
+__device__ int beyond(const T* p) {
+    return static_cast<int>(reinterpret_cast<unsigned long long>(p) % 16 / sizeof(T));
+}
+
+/// The sum of what LANES neighbouring lanes hold, a power of two, in all of them.
+template <int LANES>
+__device__ float lanes_sum(float v) {
+#pragma unroll
+    for (int step = LANES / 2; step > 0; step /= 2) v += __shfl_xor_sync(~0u, v, step);
+    return v;
+}
+
+__device__ inline unsigned shared_address(const void* p) { return static_cast<unsigned>(__cvta_generic_to_shared(p)); }
+
+/// The parts that a row's warps leave behind, folded in two steps: one warp folds those of its block and sends the result to all blocks of the
+/// cluster; every warp folds those of the blocks. Nobody stands at a barrier of the cluster, whose release would wait for all stores before it:
+/// an mbarrier in each block counts the bytes that have come. Between post() and wait() of a row lies the work on the row before.
+template <typename P, int THREADS, int CLUSTER>
+struct Exchange {
+    static constexpr int WARPS = THREADS / 32;
+    struct alignas(16) Shared {
+        P of_warps[CLUSTER == 1 ? 2 : 1][WARPS], of_blocks[2][CLUSTER];  // of even and of odd rows
+        unsigned long long come[2];
+    };
+    Shared& shared;
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, rank;
+
+    /// All threads of the cluster, before any of them posts.
+    __device__ Exchange(Shared& shared, int rank) : shared(shared), rank(rank) {
+        if (CLUSTER == 1) return;
+        if (threadIdx.x < 2) asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(shared_address(&shared.come[threadIdx.x])) : "memory");
+        cooperative_groups::this_cluster().sync();
+    }
+
+    /// Leave this warp's part of the cluster's row k; `fold` makes one of those that the lanes hold, of which lane 0 to WARPS - 1 have one.
+    template <typename Fold>
+    __device__ void post(int k, const P& part, const Fold& fold) {
+        if (lane == 0) shared.of_warps[CLUSTER == 1 ? k % 2 : 0][warp] = part;
+        if (CLUSTER == 1) return;
+        if (warp != k % WARPS) {
+            asm volatile("bar.arrive 1, %0;" ::"n"(THREADS) : "memory");
+            return;
+        }
+        asm volatile("bar.sync 1, %0;" ::"n"(THREADS) : "memory");
+        const P all = fold(lane < WARPS ? shared.of_warps[0][lane] : P{});
+        const unsigned come = shared_address(&shared.come[k % 2]);
+        if (lane == 0) asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(come), "n"(CLUSTER * sizeof(P)) : "memory");
+        if (lane >= CLUSTER) return;
+        unsigned to, there;
+        asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(to) : "r"(shared_address(&shared.of_blocks[k % 2][rank])), "r"(lane));
+        asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(come), "r"(lane));
+        const float* v = reinterpret_cast<const float*>(&all);
+        if (sizeof(P) == 16) {
+            asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];"
+                         ::"r"(to), "f"(v[0]), "f"(v[1]), "f"(v[sizeof(P) / 8]), "f"(v[sizeof(P) / 4 - 1]), "r"(there) : "memory");
+        } else {
+            asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];"
+                         ::"r"(to), "f"(v[0]), "f"(v[1]), "r"(there) : "memory");
+        }
+    }
+    /// The part, of row k, of the warp whose number the lane is, or of the block, which CLUSTER lanes hold, and the next, and so on.
+    __device__ P wait(int k) const {
+        if (CLUSTER == 1) {
+            __syncthreads();
+            return lane < WARPS ? shared.of_warps[k % 2][lane] : P{};
+        }
+        unsigned over = 0;
+        while (!over) {
+            asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+                         : "=r"(over) : "r"(shared_address(&shared.come[k % 2])), "r"(k / 2 % 2) : "memory");
+        }
+        return shared.of_blocks[k % 2][lane % CLUSTER];
+    }
+};

@@ -1,0 +1,101 @@
+"""The ways of the CUDA C++ kernels of rms_norm and layer_norm in the simulator: rows on and off 16 bytes, clusters of blocks, more rows than stages."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+from unittest import mock
+
+import pytest
+
+from rooftop.lab import check, registry
+from rooftop.lab.implementation import CudaImplementation
+from rooftop.lab.spec import TARGETS, Case, Input, Problem, case
+from rooftop.lab.subjects import Subject
+
+STAY = {"way": 3, "blocks": 1, "pieces": 1, "stages": 3}
+FORWARD: list[tuple[dict[str, Any], int, int, str]] = [
+    (STAY | {"cluster": 1}, 70, 64, "f32"),
+    (STAY | {"cluster": 1, "pieces": 2, "stages": 4}, 50, 1000, "bf16"),
+    (STAY | {"cluster": 1}, 90, 257, "bf16"),  # odd rows: eight rows to a period
+    (STAY | {"cluster": 2, "pieces": 2}, 45, 1026, "f16"),  # four
+    (STAY | {"cluster": 4}, 21, 2049, "f32"),
+    (STAY | {"cluster": 4, "blocks": 2}, 40, 2048, "bf16"),
+    (STAY | {"cluster": 16, "pieces": 2, "stages": 4}, 7, 16 * 1024, "bf16"),
+    (STAY | {"cluster": 16, "pieces": 2}, 19, 16 * 512 - 3, "bf16"),
+    ({"way": 1, "threads": 128, "cluster": 2, "blocks": 1}, 3, 1001, "bf16"),
+    ({"way": 2, "threads": 64, "cluster": 1, "blocks": 1, "pieces": 2, "early": 1}, 3, 1000, "bf16"),
+]
+BACKWARD: list[tuple[dict[str, Any], int, int, str]] = [
+    ({"pieces": 1, "cluster": 1, "each": 1, "stages": 3, "registers": 1}, 70, 64, "f32"),
+    ({"pieces": 2, "cluster": 1, "each": 1, "stages": 4, "registers": 0}, 50, 1000, "bf16"),
+    ({"pieces": 1, "cluster": 1, "each": 1, "stages": 3, "registers": 1}, 90, 257, "bf16"),
+    ({"pieces": 2, "cluster": 2, "each": 1, "stages": 3, "registers": 0}, 45, 1026, "f16"),
+    ({"pieces": 1, "cluster": 4, "each": 2, "stages": 3, "registers": 1}, 40, 2049, "f32"),
+    ({"pieces": 2, "cluster": 16, "each": 1, "stages": 3, "registers": 1}, 7, 16 * 1024, "bf16"),
+    ({"pieces": 2, "cluster": 16, "each": 1, "stages": 3, "registers": 0}, 19, 16 * 512 - 3, "bf16"),
+]
+SMALL = {arch: replace(device, sms=16) for arch, device in TARGETS.items()}  # so that few rows are several to a block
+
+
+class Fixed(CudaImplementation):
+    """An implementation that always takes one config."""
+
+    def __init__(self, name: str, config: dict[str, Any]) -> None:
+        found = registry.implementation(name)
+        super().__init__(found.path, found.op, found.name)
+        self._fixed = {**self.head.config, **config}
+
+    def choose(self, problem: Problem) -> dict[str, Any]:
+        return self._fixed
+
+
+def given(rows: int, columns: int, dtype: str, full: bool) -> Case:
+    x, weight = Input((rows, columns), dtype), Input((columns,), dtype)
+    return case("c", x=x, residual=x if full else None, weight=weight if full else None, bias=weight if full else None, dims=1, eps=1e-5)
+
+
+@pytest.mark.parametrize("full", [True, False], ids=["full", "bare"])
+@pytest.mark.parametrize("number", range(len(FORWARD)))
+@pytest.mark.parametrize("name", ["rms_norm", "layer_norm"])
+def test_every_way_forward_is_right(name: str, number: int, full: bool) -> None:
+    run(name, *FORWARD[number], full)
+
+
+@pytest.mark.parametrize("full", [True, False], ids=["full", "bare"])
+@pytest.mark.parametrize("number", range(len(BACKWARD)))
+@pytest.mark.parametrize("name", ["rms_norm_bwd", "layer_norm_bwd"])
+def test_every_way_back_is_right(name: str, number: int, full: bool) -> None:
+    run(name, *BACKWARD[number], full)
+
+
+def run(name: str, config: dict[str, Any], rows: int, columns: int, dtype: str, full: bool) -> None:
+    implementation = Fixed(f"{name}__cuda_sm90", config)
+    subject = Subject("fixed", registry.op(name), implementation)
+    with mock.patch.object(check, "TARGETS", SMALL):
+        found = check.check(subject, given(rows, columns, dtype, full), backend="simt", seed=1)
+    assert found.status == "ok", found.message
+    way = {1: "norm_forward<", 2: "norm_whole<", 3: "norm_stay<", None: "norm_backward<"}[config.get("way")]
+    assert found.path[0].startswith(way)
+
+
+@pytest.mark.parametrize("name", ["rms_norm", "layer_norm", "rms_norm_bwd", "layer_norm_bwd"])
+@pytest.mark.parametrize("dtype", ["bf16", "f32"])
+def test_what_is_chosen_fits_a_multiprocessor(name: str, dtype: str) -> None:
+    op, found = registry.op(name), registry.implementation(f"{name}__cuda_sm90")
+    seen = 0
+    for power in range(8, 20):
+        for columns in ((1 << power) + d for d in (-9, -8, -1, 0, 1, 8, 1 << power - 1, 1 + (1 << power - 1))):
+            for rows, full in ((40, False), (3000, True)):
+                problem = Subject("fixed", op, found).kernel_problem(given(rows, columns, dtype, full), TARGETS[90])[1]
+                if found.supports(problem):
+                    continue
+                config = found.choose(problem)
+                launch = found.launches(problem, config)[0]
+                threads, static = launch.block[0], 12 * 32 * 16 if "norm_forward" in launch.kernel else 2048
+                assert threads <= 1024 and launch.shared + static <= 232448, (columns, rows, config, launch)
+                blocks = config.get("blocks", config.get("each"))
+                if config.get("way", 3) == 3:  # those that stay must all be there
+                    assert blocks * threads <= 2048 and blocks * (launch.shared + 1024 + 1024) <= 233472, (columns, rows, config, launch)
+                seen += 1
+    assert seen > 100
