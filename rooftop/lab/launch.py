@@ -29,14 +29,25 @@ def _checked(result: tuple[Any, ...], what: str) -> Any:
     return values[0] if values else None
 
 
+def _config(driver: Any, grid: Sequence[int], block: Sequence[int], shared: int, cluster: Sequence[int]) -> Any:
+    """The driver's description of a launch, but for the stream."""
+    config = driver.CUlaunchConfig()
+    config.gridDimX, config.gridDimY, config.gridDimZ = (*grid, 1, 1)[:3]
+    config.blockDimX, config.blockDimY, config.blockDimZ = (*block, 1, 1)[:3]
+    config.sharedMemBytes = shared
+    if cluster:
+        attribute = driver.CUlaunchAttribute()
+        attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+        attribute.value.clusterDim.x, attribute.value.clusterDim.y, attribute.value.clusterDim.z = (*cluster, 1, 1)[:3]
+        config.attrs, config.numAttrs = [attribute], 1
+    return config
+
+
 def resident_clusters(index: int) -> tuple[int, ...]:
-    """How many clusters of 1, 2, 4, 8 and 16 blocks run at once on GPU `index`, a block to a multiprocessor; () below sm_90."""
+    """How many clusters of 1, 2, 4, 8 and 16 blocks run at once on GPU `index`, of sm_90 or later, a block to a multiprocessor."""
     from cuda.bindings import driver
 
     device = _checked(driver.cuDeviceGet(index), f"GPU {index}")
-    major = driver.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR
-    if _checked(driver.cuDeviceGetAttribute(major, device), f"GPU {index}") < 9:
-        return ()
     context = _checked(driver.cuDevicePrimaryCtxRetain(device), f"GPU {index}")
     _checked(driver.cuCtxPushCurrent(context), f"GPU {index}")
     try:
@@ -48,13 +59,7 @@ def resident_clusters(index: int) -> tuple[int, ...]:
         _checked(driver.cuKernelSetAttribute(large, 1, kernel, device), "clusters of an empty kernel")
         found = []
         for blocks in (1, 2, 4, 8, 16):
-            config, attribute = driver.CUlaunchConfig(), driver.CUlaunchAttribute()
-            config.gridDimX, config.gridDimY, config.gridDimZ = blocks, 1, 1
-            config.blockDimX, config.blockDimY, config.blockDimZ = 128, 1, 1
-            config.sharedMemBytes = _HALF
-            attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
-            attribute.value.clusterDim.x, attribute.value.clusterDim.y, attribute.value.clusterDim.z = blocks, 1, 1
-            config.attrs, config.numAttrs = [attribute], 1
+            config = _config(driver, (blocks,), (128,), _HALF, (blocks,))
             found.append(int(_checked(driver.cuOccupancyMaxActiveClusters(driver.CUfunction(int(kernel)), config), "counting clusters")))
         _checked(driver.cuLibraryUnload(library), "unloading an empty kernel")
         return tuple(found)
@@ -103,17 +108,7 @@ class PreparedCuda:
         self._slots = [(cell, names.index(v)) for cell, v in zip(self._values, launch.args.values(), strict=True) if isinstance(v, str)]
         self._params = (ctypes.c_void_p * max(len(self._values), 1))(*(ctypes.addressof(v) for v in self._values))
         self._address = ctypes.addressof(self._params)
-        grid, block = (*launch.grid, 1, 1)[:3], (*launch.block, 1, 1)[:3]
-        config = driver.CUlaunchConfig()
-        config.gridDimX, config.gridDimY, config.gridDimZ = grid
-        config.blockDimX, config.blockDimY, config.blockDimZ = block
-        config.sharedMemBytes = launch.shared
-        if launch.cluster:
-            attribute = driver.CUlaunchAttribute()
-            attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
-            attribute.value.clusterDim.x, attribute.value.clusterDim.y, attribute.value.clusterDim.z = (*launch.cluster, 1, 1)[:3]
-            config.attrs, config.numAttrs = [attribute], 1
-        self._config = config
+        self._config = _config(driver, launch.grid, launch.block, launch.shared, launch.cluster)
         self._stream = -1
 
     def __call__(self, stream: int, addresses: Sequence[int]) -> None:

@@ -1,7 +1,7 @@
 /* rooftop
 idea    = "Each warp passes on its sum of squares. Way 2: a row that fits a block waits in its registers. Way 3: longer rows are shared out over clusters of blocks that stay for the whole launch, no more of them than the card runs at once, so that the weight, which for long rows is as many bytes as the row, is read once; rows to come are on their way to shared memory, and while the parts of a row travel between the blocks (st.async, counted by an mbarrier: nobody stands at a barrier of the cluster) the row before is written. Way 1, for rows that start anywhere: a cluster a row, which waits in shared memory. x and the residual are read once, y and their sum written once."
 predict = { speedup = 1.4 }
-limit   = "The copy itself up to 64 KiB a row, 0.98 of it at 131072 and 262144 columns of bf16: blocks that stay share the memory unequally (docs/staying.md)."
+limit   = "Blocks that stay share the memory unequally (docs/staying.md): 0.97 of the roof at 131072 and 262144 columns of bf16. Shorter rows: the copy itself."
 dtypes  = ["f32", "f16", "bf16"]
 args    = ["C: i32", "x: T[R, C]", "xs: i64 = stride(x, 0)", "residual: T[R, C]?", "rs: i64 = stride(residual, 0)", "weight: T[C]?", "bias: T[C]?", "y: T[R, C]", "ys: i64 = stride(y, 0)", "s: T[R, C]?", "ss: i64 = stride(s, 0)", "eps: f32"]
 demands = { has = ["STG.E.128"], spills = 0 }
