@@ -55,7 +55,7 @@ def cross_entropy(input: Tensor, target: Tensor, *, ignore_index: int=-100, redu
 
     Returns float32: a scalar, or [N] without a reduction. The mean over no rows is NaN, as torch's.
 
-    Raises TypeError for other dtypes, ValueError for shapes, devices or options that are not accepted."""
+    Raises TypeError for other dtypes or options that are no numbers, ValueError for shapes, devices or options that are not accepted."""
 
 def geglu(a: Tensor, b: Tensor | None=None, approximate: str='none', *, implementation: str | None=None) -> Tensor:
     """gelu(a) · b, computed in float32 and rounded once.

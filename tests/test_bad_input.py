@@ -25,7 +25,7 @@ import typer
 from _support import CALLS, FIRST, LAYOUTS, Call, command, faults, from_contract, gradients, laid, results
 
 import rooftop
-from rooftop.lab import api, cli, dispatch, doctor, head, interpret, records, registry, settings, skeletons
+from rooftop.lab import api, cli, dispatch, doctor, head, head_text, interpret, records, registry, settings, skeletons
 from rooftop.lab import compile as compiling
 from rooftop.lab import inspect as inspecting
 from rooftop.lab.cli.app import _narrow, table
@@ -546,14 +546,14 @@ def test_python_in_a_head_is_refused_when_the_file_is_read(place: str) -> None:
     text = KERNEL.replace(*PLACES[place], 1)
     assert text != KERNEL
     with pytest.raises(head.HeadError, match=r"^my\.cu: .*"):
-        head.parse(text, "my.cu")
+        head_text.parse(text, "my.cu")
 
 
 def test_nothing_of_a_head_is_run_even_where_it_was_not_read_before(monkeypatch: pytest.MonkeyPatch) -> None:
     """A head that was made without being read: what it holds is calculated by the same rules."""
     ran: list[Any] = []
     monkeypatch.setattr(os, "system", ran.append)
-    plain = head.parse(KERNEL, "my.cu")
+    plain = head_text.parse(KERNEL, "my.cu")
     for other in (
         replace(plain, launches=(replace(plain.launches[0], kernel="k<{" + CALLS_PYTHON + "}>"),)),
         replace(plain, scratch={"s": head.TensorArg("s", "f32", (CALLS_PYTHON,))}),
@@ -569,7 +569,7 @@ def test_nothing_of_a_head_is_run_even_where_it_was_not_read_before(monkeypatch:
 
 @pytest.mark.parametrize("key", ["valid", "prefer"])
 def test_a_condition_on_a_name_that_is_not_there_names_file_and_key(key: str) -> None:
-    found = head.parse(KERNEL.replace("[[launch]]", f'{key} = "Q > 3"\n[[launch]]'), "my.cu")
+    found = head_text.parse(KERNEL.replace("[[launch]]", f'{key} = "Q > 3"\n[[launch]]'), "my.cu")
     with pytest.raises(head.HeadError, match=rf"^my\.cu: {key}: 'Q > 3' names 'Q'"):
         (found.prefers(problem()), found.is_valid(problem(), {}))
 
@@ -581,7 +581,8 @@ SCOPE = {"R": 4, "sms": 132, "x": TensorFacts(Meta((4, 8), "f32")), "c": TensorF
     "text",
     [
         "10 ** 99999", "pow(2, 99)", "x.meta", "x.__class__", "().__class__", "[r for r in (1,)]", "{1: 2}", "lambda: 1", "R; R", "R if", "\0", "(" * 240,
-        "'a' * 3", "'a' < 1", "max('a', 1)", "min(x, 1)", "pow2(1.5)", "pow2(-1)", "aligned(x, 0)", "stride(x, 99)", "stride(R, 0)", "ceil()", "min(1)",
+        "'a' * 3", "'a' < 1", "max('a', 1)", "min(x, 1)", "pow2(1.5)", "gcd(1.5, 2)", "pow2(-1)",
+        "aligned(x, 0)", "stride(x, 99)", "stride(R, 0)", "ceil()", "min(1)",
         "ceil(R, 2)", "1e400", "ceil(1e400)", "1e308 * 10", "0.0 / 0.0", "R % 0", "None", "b'a'", "...", "x", "R == 4", "R / 3", "r", "R\nR",
         "bytes(c)",
     ],
@@ -601,11 +602,11 @@ def test_a_long_expression_is_calculated_or_refused_at_once(text: str) -> None:
 
 def test_a_grid_of_absurd_size_is_refused() -> None:
     for grid in ("R * 2147483647", "-R", "R * sms * 999999999"):
-        reason = head.parse(KERNEL.replace('["R"]', f'["{grid}"]'), "my.cu").supports(problem())
+        reason = head_text.parse(KERNEL.replace('["R"]', f'["{grid}"]'), "my.cu").supports(problem())
         assert reason is not None and "it must be 1 to 2147483647" in reason
     for grid in ("9" * 490, "0"):  # whatever the problem
         with pytest.raises(head.HeadError, match="it must be 1 to 2147483647"):
-            head.parse(KERNEL.replace('["R"]', f'["{grid}"]'), "my.cu")
+            head_text.parse(KERNEL.replace('["R"]', f'["{grid}"]'), "my.cu")
 
 
 # -- several threads -----------------------------------------------------------------------------------------------
@@ -621,7 +622,7 @@ def test_calls_of_other_threads_run_while_one_is_explained() -> None:
         return rooftop.add(*given)
 
     rooftop.add(x, x)
-    before = registry.op("add")._call
+    before = registry.op("add").caller()
     with ThreadPoolExecutor(2) as pool:
         slow = pool.submit(rooftop.explain, add, x, x)
         assert inside.wait(60)

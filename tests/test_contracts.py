@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from rooftop.lab import check, dispatch, head, library, registry, triton_compat
+from rooftop.lab import check, dispatch, head_text, library, registry, triton_compat
 from rooftop.lab.op import Grad, Op, like
 from rooftop.lab.spec import TARGETS, Input, Launch, Meta, Work, case
 from rooftop.lab.subjects import Subject
@@ -91,7 +91,7 @@ kernel  = "k"
 grid    = [1]
 block   = [32]
 */"""
-    launch = head.parse(text, "k.cu").launches_for(problem, {})[0]
+    launch = head_text.parse(text, "k.cu").launches_for(problem, {})[0]
     assert dict(launch.args) == {"n": 15, "seed": "seed", "x": "x"}
     assert check.address(5) == 5
 

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from rooftop.lab.expressions import ExpressionError, TensorFacts, evaluate
-from rooftop.lab.head import HeadError, parse
+from rooftop.lab.head import HeadError
+from rooftop.lab.head_text import parse
 from rooftop.lab.spec import TARGETS, Meta
 
 HEAD = '''/* rooftop

@@ -171,12 +171,12 @@ def test_the_rungs_in_triton_are_right(number: int) -> None:
 
 
 def test_a_rung_in_python_says_its_idea() -> None:
-    from rooftop.lab import head
+    from rooftop.lab import head, head_text
 
     text = 'IDEA = "one"\nPREDICT = {"speedup": 1.5}\nLIMIT = "the loads"\n'
-    found = head.of_python(text, "01_x.py")
+    found = head_text.of_python(text, "01_x.py")
     assert (found.idea, dict(found.predict), found.limit) == ("one", {"speedup": 1.5}, "the loads")
     with pytest.raises(head.HeadError, match="IDEA"):
-        head.of_python("X = 1\n", "01_x.py")
+        head_text.of_python("X = 1\n", "01_x.py")
     with pytest.raises(head.HeadError, match="plain value"):
-        head.of_python("IDEA = open('x')\n", "01_x.py")
+        head_text.of_python("IDEA = open('x')\n", "01_x.py")

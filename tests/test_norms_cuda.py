@@ -8,7 +8,7 @@ from unittest import mock
 
 import pytest
 
-from rooftop.lab import check, registry
+from rooftop.lab import check, inputs, registry
 from rooftop.lab.implementation import CudaImplementation
 from rooftop.lab.spec import TARGETS, Case, Input, Problem, case
 from rooftop.lab.subjects import Subject
@@ -67,6 +67,28 @@ def test_every_way_forward_is_right(name: str, number: int, full: bool) -> None:
 @pytest.mark.parametrize("name", ["rms_norm_bwd", "layer_norm_bwd"])
 def test_every_way_back_is_right(name: str, number: int, full: bool) -> None:
     run(name, *BACKWARD[number], full)
+
+
+ODD: list[tuple[int, str]] = [(257, "bf16"), (257, "f16"), (130, "f32")]  # rows whose first pack may lie before them
+
+
+@pytest.mark.parametrize("fill", ["row 0 is NaN", "all 1000"])
+@pytest.mark.parametrize(("columns", "dtype"), ODD)
+@pytest.mark.parametrize("name", ["rms_norm", "layer_norm", "rms_norm_bwd", "layer_norm_bwd"])
+def test_a_row_of_nan_spoils_no_other_and_equal_rows_are_exact(name: str, columns: int, dtype: str, fill: str) -> None:
+    def made(shape: Any, d: Any, g: Any, device: Any) -> Any:
+        x = inputs._normal(shape, d, g, device)
+        if fill == "all 1000":
+            return x * 0 + 1000
+        x[0] = float("nan")
+        return x
+
+    config = {"pieces": 1, "cluster": 1, "each": 1, "stages": 3, "registers": 1} if name.endswith("bwd") else STAY | {"cluster": 1}
+    subject = Subject("fixed", registry.op(name), Fixed(f"{name}__cuda_sm90", config))
+    x = Input((90, columns), dtype, fill)
+    with mock.patch.object(check, "TARGETS", SMALL), mock.patch.dict(inputs.FILLS, {fill: made}):
+        found = check.check(subject, case("c", x=x, residual=None, weight=None, bias=None, dims=1, eps=1e-5), backend="simt", seed=1)
+    assert found.status == "ok", found.message
 
 
 def run(name: str, config: dict[str, Any], rows: int, columns: int, dtype: str, full: bool) -> None:

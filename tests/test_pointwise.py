@@ -110,7 +110,7 @@ def test_packed_inputs_are_read_in_place() -> None:
     choice = dispatch.select(op, op.problem(op.case("packed 512 MiB 10922x8192 bf16")))
     assert choice.copies == ()
     args = choice.implementation.launches(choice.problem, choice.config)[0].args  # type: ignore[union-attr]
-    assert (args["p"], args["po"], args["q"], args["qo"]) == ("a", 0, "a", 8192)
+    assert (args["p"], args["po"], args["q"], args["qo"]) == ("a", None, "a", 8192)
 
 
 def test_the_short_normal_distribution_keeps_to_its_stated_error() -> None:

@@ -231,9 +231,9 @@ def test_opcheck() -> None:
 @pytest.mark.parametrize(
     ("change", "error", "says"),
     [
-        ({"bias": torch.ones(5)}, ValueError, "bias is"),
-        ({"bias": torch.ones(4).half()}, ValueError, "bias is torch.float16"),
-        ({"mask": torch.ones(3, 4)}, ValueError, "mask is torch.float32"),
+        ({"bias": torch.ones(5)}, ValueError, "bias has shape"),
+        ({"bias": torch.ones(4).half()}, TypeError, "bias is torch.float16"),
+        ({"mask": torch.ones(3, 4)}, TypeError, "mask is torch.float32"),
         ({"residual": torch.ones(4, 3)}, ValueError, r"\(3, 4\)"),
         ({"p": 1.5}, ValueError, "p is 1.5"),
         ({"p": 0.5, "mask": torch.ones(3, 4, dtype=torch.bool)}, ValueError, "where a mask is given"),

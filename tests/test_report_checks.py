@@ -11,7 +11,7 @@ from _report import FACTS, H100, H200, Made, Strict, make
 from rooftop.lab import sanitize
 from rooftop.lab.records import Record
 from rooftop.lab.report_data import CHANGED, device_of
-from rooftop.lab.report_model import target_facts
+from rooftop.lab.report_facts import target_facts
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from _report import H100, Made, Strict, kernel, make, rows
 
-from rooftop.lab import climb, head, predictions, registry, report, report_counts, report_data, rung_counts, settings, simt, subjects
+from rooftop.lab import climb, head, head_text, predictions, registry, report, report_counts, report_data, rung_counts, settings, simt, subjects
 from rooftop.lab.rung_counts import RungCounts
 from rooftop.lab.simt import build
 from rooftop.lab.simt.report import Finding, LineCounts, Report
@@ -30,7 +30,7 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Made:
 
 @pytest.mark.parametrize("name", ["speedup", *predictions.COUNTS, "registers", "occupancy", '"LDG.128"', "FFMA", '"dram__bytes_read.sum"'])
 def test_what_is_measured_may_be_predicted(name: str) -> None:
-    found = head.parse(kernel("x", predict=f"{name} = 2"), "x.cu")
+    found = head_text.parse(kernel("x", predict=f"{name} = 2"), "x.cu")
     assert dict(found.predict) == {name.strip('"'): 2}
 
 
@@ -43,10 +43,10 @@ def test_what_is_measured_may_be_predicted(name: str) -> None:
 )
 def test_what_nobody_measures_is_refused_with_what_there_is(name: str, said: str) -> None:
     with pytest.raises(head.HeadError, match=rf"x\.cu: predict\.{name}: nothing is measured by that name; ") as caught:
-        head.parse(kernel("x", predict=f"{name} = 2"), "x.cu")
+        head_text.parse(kernel("x", predict=f"{name} = 2"), "x.cu")
     assert said in str(caught.value)
     with pytest.raises(head.HeadError, match=f"predict.{name}"):
-        head.of_python(f'IDEA = "x"\nPREDICT = {{"{name}": 2}}\n', "x.py")
+        head_text.of_python(f'IDEA = "x"\nPREDICT = {{"{name}": 2}}\n', "x.py")
 
 
 # -- scores ----------------------------------------------------------------------------------------------------------

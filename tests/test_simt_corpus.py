@@ -106,6 +106,17 @@ def test_the_corrected_twin_is_clean_and_right(bug: Bug) -> None:
         assert verdict.ok, f"{name}: {verdict.message}"
 
 
+def test_a_race_between_blocks_of_a_cluster_names_both() -> None:
+    (bug,) = [b for b in BUGS if b.name == "st_async_slot_freed_too_soon"]
+    report: Report = simulator().run_rung(bug.subject(), bug.case, mode="check", seed=1)
+    (race,) = [f for f in report.findings if f.text.startswith("            asm volatile") or "st.async" in f.text]
+    assert race.other is not None
+    assert race.other.text.strip().startswith("s += theirs[k % 2];")
+    assert race.other.block is not None
+    assert {race.block[0], race.other.block[0]} == {0, 1}
+    assert f"of block {race.other.block} read at line {race.other.line} with no barrier of the cluster, nor an mbarrier that counts it, between" in race.message
+
+
 def shaped(op: Any, bug: Bug, report: Report) -> dict[str, Any]:
     """The outputs in the shapes of the op (kernels see them flattened)."""
     problem = op.problem(bug.case)

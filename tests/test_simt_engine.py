@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -414,6 +415,15 @@ def test_a_build_is_found_again_and_depends_on_its_text(tmp_path: Path, monkeypa
     assert build.build(SCALE, path="k.cu", kernels=["scale"], mode="check").path == first.path
     with pytest.raises(ValueError, match="mode 'fast' is not one of check, count"):
         build.build(SCALE, path="k.cu", kernels=["scale"], mode="fast")
+
+
+@compiled
+def test_a_library_keeps_nothing_for_each_thread() -> None:
+    """What is kept so has little room in a process: a few hundred simulations would fill it."""
+    library = build.build(SCALE, path="k.cu", kernels=["scale"], mode="check")
+    headers = subprocess.run([str(settings.tool_path("objdump")), "-p", str(library.path)], capture_output=True, text=True, check=True).stdout
+    assert "LOAD" in headers
+    assert "TLS" not in headers.split("Dynamic Section")[0]
 
 
 def test_without_a_compiler_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

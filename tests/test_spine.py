@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import rooftop
-from rooftop.lab import api, check, head, inspect, library, records, registry, settings, subjects
+from rooftop.lab import api, check, head, head_text, inspect, library, records, registry, settings, subjects
 from rooftop.lab.compile import CompileError, compile_cuda, compile_many
 from rooftop.lab.expressions import ExpressionError, evaluate, integer
 from rooftop.lab.spec import TARGETS, Case, Meta, Problem
@@ -68,7 +68,7 @@ def problem(rows: int = 4, columns: int = 8, dtype: str = "f32") -> Problem:
 
 
 def test_a_head_becomes_launches() -> None:
-    launch = head.parse(HEAD, "my.cu").launches_for(problem(), {})[0]
+    launch = head_text.parse(HEAD, "my.cu").launches_for(problem(), {})[0]
     assert (launch.kernel, launch.grid, launch.block, dict(launch.args)) == ("k<float>", (4,), (256,), {"C": 8, "x": "x", "y": "y"})
 
 
@@ -87,7 +87,7 @@ def test_a_head_becomes_launches() -> None:
 )
 def test_a_malformed_head_says_what_is_wrong(old: str, new: str, says: str) -> None:
     with pytest.raises(head.HeadError, match=says):
-        head.parse(HEAD.replace(old, new), "my.cu")
+        head_text.parse(HEAD.replace(old, new), "my.cu")
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_a_malformed_head_says_what_is_wrong(old: str, new: str, says: str) -> N
 def test_a_problem_that_does_not_fit_is_refused_with_the_reason(change: tuple[str, str], given: Problem, says: str) -> None:
     import re
 
-    reason = head.parse(HEAD.replace(*change), "my.cu").supports(given)
+    reason = head_text.parse(HEAD.replace(*change), "my.cu").supports(given)
     assert reason is not None
     assert re.search(says, reason)
 
@@ -440,7 +440,7 @@ block  = ["each"]
 
 
 def test_a_name_of_let_stands_for_its_expression_wherever_it_is_used() -> None:
-    read = head.parse(LET, "let.cu")
+    read = head_text.parse(LET, "let.cu")
     problem = Problem("any", (("x", Meta((10,), "f32")), ("y", Meta((10,), "f32"))), (), TARGETS[80])
     (launch,) = read.launches_for(problem, {"each": 6})
     assert (launch.kernel, launch.grid, launch.block, launch.args["n"]) == ("k<120>", (30,), (6,), 60)
@@ -456,11 +456,11 @@ def test_a_name_of_let_stands_for_its_expression_wherever_it_is_used() -> None:
 )
 def test_a_let_that_cannot_be_read_is_refused(old: str, new: str, says: str) -> None:
     with pytest.raises(head.HeadError, match=says):
-        head.parse(LET.replace(old, new), "let.cu")
+        head_text.parse(LET.replace(old, new), "let.cu")
 
 
 def test_names_of_let_that_name_each_other_in_a_circle_are_an_error() -> None:
-    read = head.parse(LET.replace('count   = "N * each"', 'count   = "doubled"'), "let.cu")
+    read = head_text.parse(LET.replace('count   = "N * each"', 'count   = "doubled"'), "let.cu")
     problem = Problem("any", (("x", Meta((10,), "f32")), ("y", Meta((10,), "f32"))), (), TARGETS[80])
     with pytest.raises(ExpressionError):
         read.launches_for(problem, read.config)
@@ -512,4 +512,4 @@ def test_a_problem_that_does_not_fit_is_not_supported(tmp_path: Path) -> None:
 )
 def test_demands_predictions_and_reasons_of_the_wrong_kind_are_refused(line: str) -> None:
     with pytest.raises(head.HeadError):
-        head.parse(ADDS.replace('op      = "add"', 'op      = "add"\n' + line), "mine.cu")
+        head_text.parse(ADDS.replace('op      = "add"', 'op      = "add"\n' + line), "mine.cu")

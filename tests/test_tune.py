@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from rooftop.lab import records, registry, subjects, tune, tune_tables
+from rooftop.lab import records, registry, subjects, tune, tune_contest, tune_tables
 from rooftop.lab.spec import TARGETS, Input, case
 from rooftop.lab.subjects import Subject
 from rooftop.lab.timing import Call, Clock, Contestant, Program, Timer, sets_needed
@@ -89,8 +89,8 @@ def entrant(name: str, seconds: float, scatter: float = 0.002) -> Contestant:
     return Contestant(name, [Kernel(name, seconds, scatter) for _ in range(sets_needed(SIZE, Simulated.l2_bytes))])
 
 
-def contest(device: Simulated, times: Mapping[str, float], scatter: float = 0.002) -> tune.Outcome:
-    return tune.contest(Timer(device), [entrant(n, s * 1e-6, scatter) for n, s in times.items()], size=SIZE)
+def contest(device: Simulated, times: Mapping[str, float], scatter: float = 0.002) -> tune_contest.Outcome:
+    return tune_contest.contest(Timer(device), [entrant(n, s * 1e-6, scatter) for n, s in times.items()], size=SIZE)
 
 
 # -- who wins ------------------------------------------------------------------------------------------------------
@@ -280,9 +280,9 @@ class OnPaper(tune.Tuner):
     def faults(self, job: tune.Job, configs: Mapping[str, Any], where: str = "auto") -> dict[str, str]:
         return super().faults(job, configs, "auto")
 
-    def measure(self, job: tune.Job, configs: Mapping[str, Any]) -> tune.Outcome:
+    def measure(self, job: tune.Job, configs: Mapping[str, Any]) -> tune_contest.Outcome:
         self.entered = list(configs)
-        return tune.contest(self.timer, [entrant(n, self.times[n] * 1e-6, self.scatter) for n in configs], size=SIZE)
+        return tune_contest.contest(self.timer, [entrant(n, self.times[n] * 1e-6, self.scatter) for n in configs], size=SIZE)
 
 
 @pytest.fixture

@@ -65,7 +65,7 @@ def explain(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     assert isinstance(found, Op)
     mine = threading.get_ident()
     with _EXPLAINING:
-        present = found._call
+        present = found.caller()
 
         def capture(*given: Any, implementation: str | None = None) -> Any:
             if threading.get_ident() != mine:  # another thread's call in the meantime is a call as any other
@@ -73,13 +73,13 @@ def explain(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
             captured.append(dispatch.explain(found, given))
             raise Stop
 
-        found.__dict__["_call"] = capture
+        found._call = capture
         try:
             function(*args, **kwargs)
         except Stop:
             pass
         finally:
-            found.__dict__["_call"] = present
+            found._call = present
     return captured[0]
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rooftop.lab import head as heads
-from rooftop.lab import settings, subjects
+from rooftop.lab import head_text, settings, subjects
 from rooftop.lab.expressions import integer
 from rooftop.lab.implementation import CudaImplementation
 from rooftop.lab.source import digest
@@ -148,7 +148,7 @@ def jobs_for(names: Sequence[str], tiers: Sequence[str] = ("lines", "traffic"), 
     found: list[Job] = []
     for word in words:
         path = Path(word)
-        head = heads.parse(path_of(path).read_text(encoding="utf-8"), word) if path.suffix == ".cu" else None
+        head = head_text.parse(path_of(path).read_text(encoding="utf-8"), word) if path.suffix == ".cu" else None
         if head is not None and head.op is None and not _is_rung(path):
             dims = " ".join(sorted(dimensions(head)))
             if shapes is None and dims not in SHAPES:

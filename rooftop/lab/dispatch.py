@@ -218,13 +218,19 @@ def caller(op: Op) -> Callable[..., Any]:
     is_grad_enabled = torch.is_grad_enabled
     is_compiling = torch.compiler.is_compiling
     modes = torch._C._len_torch_dispatch_stack
+    forward = torch.autograd.forward_ad
+    differentiating = (torch._C._functorch.TransformType.Grad, torch._C._functorch.TransformType.Jvp)
     transform = torch._C._functorch.peek_interpreter_stack
     current_device = torch._C._cuda_getDevice if hasattr(torch._C, "_cuda_getDevice") else None
     single = len(op.output_names) == 1
 
     def call(*args: Any, implementation: str | None = None) -> Any:
         if is_compiling() or modes() or transform() is not None:
+            if not is_compiling() and (top := transform()) is not None and top.key() in differentiating:
+                raise NotImplementedError(f"{op.name}: torch.func's grad, vjp and jvp do not reach registered ops; torch.autograd and torch.compile do")
             return registered(*args, implementation or "")
+        if forward._current_level >= 0 and any(forward.unpack_dual(args[i]).tangent is not None for i in tensor_positions if args[i] is not None):
+            raise NotImplementedError(f"{op.name}: forward-mode differentiation does not reach registered ops; torch.autograd does")
         grad = is_grad_enabled()
         key: list[Any] = [implementation]
         first = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import math
 from collections.abc import Callable, Mapping
 from fractions import Fraction
 from functools import lru_cache
@@ -40,6 +41,12 @@ def _pow2(value: Value) -> int:
     if not isinstance(value, int) or value < 0:
         raise ExpressionError(f"pow2({value}): it takes a whole number of at least 0")
     return 1 << max(value - 1, 0).bit_length() if value > 1 else 1
+
+
+def _gcd(a: Value, b: Value) -> int:
+    if not isinstance(a, int) or not isinstance(b, int):
+        raise ExpressionError(f"gcd({a}, {b}): it takes whole numbers")
+    return math.gcd(a, b)
 
 
 def _facts(value: Any, function: str) -> Any:
@@ -96,6 +103,7 @@ FUNCTIONS: Mapping[str, tuple[Callable[..., Any], int, int]] = {  # name: (funct
     "min": (min, 2, 8),
     "max": (max, 2, 8),
     "pow2": (_pow2, 1, 1),
+    "gcd": (_gcd, 2, 2),
     "stride": (_stride, 2, 2),
     "aligned": (_aligned, 2, 2),
     "starts": (_starts, 2, 2),

@@ -14,9 +14,10 @@ from types import ModuleType
 from typing import Any, Protocol
 
 from rooftop.lab import head as heads
-from rooftop.lab import settings
+from rooftop.lab import head_text, settings
 from rooftop.lab.compile import Binary, compile_cuda, headers
 from rooftop.lab.launch import Module, resident_clusters
+from rooftop.lab.parameters import check as check_parameters
 from rooftop.lab.source import digest, strip
 from rooftop.lab.spec import Device, Launch, Meta, Problem
 
@@ -122,14 +123,19 @@ def _tuned_table(path: Path) -> dict[str, Any]:
     return _TABLES[path]
 
 
+def _facts(launch: heads.LaunchHead) -> tuple[Any, ...]:
+    names = [f.name for f in dataclasses.fields(launch)]
+    return tuple(value for name, value in zip(names, dataclasses.astuple(launch), strict=True) if name != "chained")
+
+
 class CudaImplementation(Implementation):
     """A `.cu` file, read through its head."""
 
     backend = "cuda"
 
     def __init__(self, path: Path, op: str, name: str | None = None, arch: int | None = None, text: str | None = None) -> None:
-        self._text = heads.read(path) if text is None else text
-        self._head = heads.parse(self._text, _shown(path))
+        self._text = head_text.read(path) if text is None else text
+        self._head = head_text.parse(self._text, _shown(path))
         super().__init__(path, op, name, max(arch or 0, self._head.arch))
         if arch and arch > self._head.arch:
             self._head = dataclasses.replace(self._head, arch=arch)
@@ -181,18 +187,23 @@ class CudaImplementation(Implementation):
         kernels = tuple(sorted({launch.kernel for launch in launches}))
         key = (problem.device.target, kernels)
         if key not in self._modules:
-            self._modules[key] = Module(self.compile(kernels, problem.device.target))
+            binary = self.compile(kernels, problem.device.target)
+            for launch in launches:
+                check_parameters(launch, binary.cubin, binary.names[launch.kernel], self._head.path)
+            self._modules[key] = Module(binary)
         return [self._modules[key].prepare(launch, names, index) for launch in launches]
 
     @cached_property
     def digest(self) -> str:
         h = self._head
-        facts = {
-            "args": [dataclasses.astuple(a) for a in h.args], "launches": [dataclasses.astuple(x) for x in h.launches], "requires": dict(h.requires),
+        facts: dict[str, Any] = {
+            "args": [dataclasses.astuple(a) for a in h.args], "launches": [_facts(x) for x in h.launches], "requires": dict(h.requires),
             "config": dict(h.config), "choices": [[w, dict(c)] for w, c in h.choices], "scratch": {k: dataclasses.astuple(v) for k, v in h.scratch.items()},
         }  # fmt: skip
         if h.let:
             facts["let"] = dict(h.let)
+        if any(x.chained for x in h.launches):  # what a head does not say leaves its digest as it was
+            facts["chained"] = [x.chained for x in h.launches]
         return digest(strip(self._text, "c"), *(strip(p.read_text(encoding="utf-8"), "c") for p in sorted(headers(self._text))), facts)
 
 

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from math import prod
 from typing import Any
 
-from rooftop.lab import binary, settings
+from rooftop.lab import binary, parameters, settings
 from rooftop.lab.implementation import CudaImplementation
 from rooftop.lab.occupancy import occupancy
 from rooftop.lab.spec import TARGETS, Case, Device, Launch, Problem
@@ -50,10 +50,13 @@ def facts_of(subject: Subject, case: Case, arch: int) -> Facts:
 
 
 def compiled(subject: Subject, problem: Problem, launch: Launch) -> tuple[bytes, str, str, int, int, str]:
-    """(cubin, symbol, shown name, threads a block, dynamic shared bytes, ptx where there is one) of one launch."""
+    """(cubin, symbol, shown name, threads a block, dynamic shared bytes, ptx where there is one) of one launch.
+
+    Raises HeadError where the head of CUDA C++ hands the kernel other parameters than it takes."""
     implementation = subject.implementation
     if isinstance(implementation, CudaImplementation):
         made = implementation.compile([launch.kernel], problem.device.target)
+        parameters.check(launch, made.cubin, made.names[launch.kernel], implementation.head.path)
         return made.cubin, made.names[launch.kernel], launch.kernel, prod(launch.block), launch.shared, ""
     from rooftop.lab.triton_compat import compile_launch
 

@@ -1,8 +1,9 @@
 """Triton kernels on a CPU: any ``@triton.jit`` function, in the same process that compiles it, on CPU tensors.
 
 ``run`` calls the kernel's Python code once for each program of the grid. While it runs, and only then, Triton's own builtins are bound to
-a builder that computes with NumPy (``interpret_numbers``) on memory that is checked access by access (``interpret_memory``); ``tl.sum`` and
-every other ``@triton.jit`` function that the kernel calls are run in the same way. TRITON_INTERPRET need not (and must not) be set.
+a builder (``interpret_builder``) that computes with NumPy (``interpret_numbers``) on memory that is checked access by access
+(``interpret_memory``); ``tl.sum`` and every other ``@triton.jit`` function that the kernel calls are run in the same way. TRITON_INTERPRET
+need not (and must not) be set.
 
 Not modelled: the order in which programs run (here x fastest, one after another), contraction of a * b + c into an fma, the error of
 approximate instructions (exp, log, sin, division), the order of sums inside tl.dot.
@@ -169,7 +170,7 @@ class _Session(Language):
         import triton.runtime.interpreter as interpreter
         from triton.language.semantic import TritonSemantic
 
-        from rooftop.lab.interpret_numbers import Builder
+        from rooftop.lab.interpret_builder import Builder
 
         self.memory = Memory()
         self.interpreter, self.tl = interpreter, interpreter.tl

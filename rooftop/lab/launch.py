@@ -29,17 +29,25 @@ def _checked(result: tuple[Any, ...], what: str) -> Any:
     return values[0] if values else None
 
 
-def _config(driver: Any, grid: Sequence[int], block: Sequence[int], shared: int, cluster: Sequence[int]) -> Any:
+def _config(driver: Any, grid: Sequence[int], block: Sequence[int], shared: int, cluster: Sequence[int], chained: bool = False) -> Any:
     """The driver's description of a launch, but for the stream."""
     config = driver.CUlaunchConfig()
     config.gridDimX, config.gridDimY, config.gridDimZ = (*grid, 1, 1)[:3]
     config.blockDimX, config.blockDimY, config.blockDimZ = (*block, 1, 1)[:3]
     config.sharedMemBytes = shared
+    attributes = []
     if cluster:
         attribute = driver.CUlaunchAttribute()
         attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
         attribute.value.clusterDim.x, attribute.value.clusterDim.y, attribute.value.clusterDim.z = (*cluster, 1, 1)[:3]
-        config.attrs, config.numAttrs = [attribute], 1
+        attributes.append(attribute)
+    if chained:
+        attribute = driver.CUlaunchAttribute()
+        attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+        attribute.value.programmaticStreamSerializationAllowed = 1
+        attributes.append(attribute)
+    if attributes:
+        config.attrs, config.numAttrs = attributes, len(attributes)
     return config
 
 
@@ -108,7 +116,7 @@ class PreparedCuda:
         self._slots = [(cell, names.index(v)) for cell, v in zip(self._values, launch.args.values(), strict=True) if isinstance(v, str)]
         self._params = (ctypes.c_void_p * max(len(self._values), 1))(*(ctypes.addressof(v) for v in self._values))
         self._address = ctypes.addressof(self._params)
-        self._config = _config(driver, launch.grid, launch.block, launch.shared, launch.cluster)
+        self._config = _config(driver, launch.grid, launch.block, launch.shared, launch.cluster, launch.chained)
         self._stream = -1
 
     def __call__(self, stream: int, addresses: Sequence[int]) -> None:

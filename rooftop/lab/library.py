@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ from rooftop.lab.op import KINDS, Op, metas_of
 
 NAMESPACE = "rooftop"
 _LIBRARY: Any = None
+_REGISTERING = threading.RLock()  # the first calls of several threads come at once
 
 
 def schema(op: Op) -> str:
@@ -22,8 +24,13 @@ def schema(op: Op) -> str:
 
 def register(op: Op) -> Callable[..., Any]:
     """The registered op as a callable; registers it the first time."""
-    if op._library is not None:
+    with _REGISTERING:
+        if op._library is None:
+            op._library = _registered(op)
         return op._library
+
+
+def _registered(op: Op) -> Callable[..., Any]:
     import torch
 
     global _LIBRARY
@@ -72,8 +79,18 @@ def register(op: Op) -> Callable[..., Any]:
     if op.grad is not None:
         setup, backward = _autograd(op)
         torch.library.register_autograd(qualified, backward, setup_context=setup, lib=_LIBRARY)
-    op._library = getattr(getattr(torch.ops, NAMESPACE), op.name).default
-    return op._library
+    elif op.forward is not None:
+        torch.library.register_autograd(qualified, _once(op.forward.name), lib=_LIBRARY)
+    return getattr(getattr(torch.ops, NAMESPACE), op.name).default
+
+
+def _once(name: str) -> Callable[..., Any]:
+    """The derivative of a derivative: an error, where none would be a gradient of zeros."""
+
+    def refuse(ctx: Any, *gradients: Any) -> Any:
+        raise NotImplementedError(f"{name} can be differentiated once; a derivative of its derivative was asked for (create_graph=True)")
+
+    return refuse
 
 
 def _key(op: Op, given: list[Any]) -> list[Any]:

@@ -74,6 +74,12 @@ class Tolerance:
             raise ValueError(f"multiple is {self.multiple}; it must be 1 to 4")
 
 
+def _constant(function: Any) -> Any:
+    """As `torch.compiler.assume_constant_result`, but without torch: a trace, of which an op's first call may be a part, runs it and keeps its result."""
+    function._dynamo_marked_constant = True
+    return function
+
+
 class Op:
     """An op: maths, shapes, cases, tolerance, work, peers. Calling it runs the best implementation for the input.
 
@@ -120,6 +126,7 @@ class Op:
         self.bwd: Op | None = self._backward_op() if grad and grad.outputs else None
         self._plans: dict[Any, Any] = {}
         self._library: Any = None
+        self._call: Callable[..., Any] | None = None
 
     # -- names and kinds, read off the reference's signature ------------------------------------------------------
 
@@ -225,14 +232,22 @@ class Op:
 
     # -- calling --------------------------------------------------------------------------------------------------
 
-    @cached_property
-    def _call(self) -> Callable[..., Any]:
-        from rooftop.lab import dispatch
+    def caller(self) -> Callable[..., Any]:
+        """What a call comes down to; made, and the op registered, by the first."""
+        if self._call is None:
+            from rooftop.lab import dispatch
 
-        return dispatch.caller(self)
+            self._call = dispatch.caller(self)
+        return self._call
+
+    @_constant
+    def _ready(self) -> bool:
+        return self._call is not None or self.caller() is not None
 
     def __call__(self, *args: Any, implementation: str | None = None) -> Any:
         """Arguments come validated and in the reference's order, none left out."""
+        self._ready()
+        assert self._call is not None
         return self._call(*args, implementation=implementation)
 
     def explain(self, *args: Any) -> Any:

@@ -6,7 +6,8 @@ import re
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 
-from rooftop.lab.report_model import Measured, Prediction, TargetFacts
+from rooftop.lab.report_facts import TargetFacts
+from rooftop.lab.report_model import Measured, Prediction
 
 HIT = 0.15  # a prediction within this of the result is a hit
 SPEEDUP = "speedup"

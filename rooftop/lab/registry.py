@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rooftop.lab import head as heads
-from rooftop.lab import settings
+from rooftop.lab import head_text, settings
 from rooftop.lab.implementation import CudaImplementation, Implementation, TritonImplementation
 
 if TYPE_CHECKING:
@@ -211,14 +211,14 @@ def _rungs(name: str, folder: Path, op_name: str, house: House) -> list[Rung]:
         head: heads.Head | None
         found: Implementation
         if path.suffix == ".toml":
-            head = heads.parse(heads.read(path), f"ladders/{name}/{path.name}", toml=True)
+            head = head_text.parse(head_text.read(path), f"ladders/{name}/{path.name}", toml=True)
             found = implementation(head.implementation or "", house)
         elif path.suffix == ".cu":
             found = CudaImplementation(path, op_name, rung_name)
             head = found.head
         else:
             found = TritonImplementation(path, op_name, rung_name)
-            head = heads.of_python(heads.read(path), f"ladders/{name}/{path.name}")
+            head = head_text.of_python(head_text.read(path), f"ladders/{name}/{path.name}")
         rungs.append(Rung(name, number, slug, path, head, found))
     return rungs
 
@@ -247,7 +247,7 @@ def user_file(path: Path) -> Implementation:
     if not path.is_file():
         raise RegistryError(no_file(path))
     if path.suffix == ".cu":
-        head = heads.parse(heads.read(path), str(path))
+        head = head_text.parse(head_text.read(path), str(path))
         if head.op is None:
             raise heads.HeadError(f"{path}: the head names no op (op = \"softmax\"); there are {', '.join(op_names())}")
         op(head.op)

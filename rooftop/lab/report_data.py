@@ -20,6 +20,7 @@ from rooftop.lab.dispatch import ranked
 from rooftop.lab.implementation import Implementation
 from rooftop.lab.op import Op
 from rooftop.lab.records import Record
+from rooftop.lab.report_facts import target_facts
 from rooftop.lab.report_model import (
     CaseView,
     Checked,
@@ -37,7 +38,6 @@ from rooftop.lab.report_model import (
     SiteData,
     Summary,
     Versus,
-    target_facts,
 )  # fmt: skip
 from rooftop.lab.roofline import Ceilings
 from rooftop.lab.rung_counts import RungCounts

@@ -217,7 +217,11 @@ class Launch:
     """One kernel launch as data. Strings in `args` name tensors (their address is passed) or late options (their value is); all else are numbers.
 
     Triton: `kernel` is the jit function, `args` go by parameter name (constexprs too), `warps` and `stages` apply.
-    CUDA C++: `kernel` is the name expression, `args` go by position, `types` are their C types, `block`, `cluster`, `shared` apply."""
+    CUDA C++: `kernel` is the name expression, `args` go by position, `types` are their C types, `block`, `cluster`, `shared` apply.
+
+    `chained` (sm_90): the launch may begin while the one before it still runs (programmatic dependent launch). Its kernel waits for the whole of that
+    one (`gdc_wait`, `griddepcontrol.wait`) before it reads what that one writes; the kernel before it may say early that it may begin
+    (`gdc_launch_dependents`, `griddepcontrol.launch_dependents`)."""
 
     kernel: Any
     grid: tuple[int, ...]
@@ -228,6 +232,7 @@ class Launch:
     block: tuple[int, ...] = (1,)
     cluster: tuple[int, ...] = ()
     shared: int = 0
+    chained: bool = False
 
 
 @dataclass(frozen=True)

@@ -98,12 +98,17 @@ def compile_launch(launch: Launch, tensors: Mapping[str, Meta | None], arch: int
     from triton.runtime.jit import create_function_from_signature
 
     kernel, backend = launch.kernel, make_backend(GPUTarget("cuda", arch, 32))
-    options = {**DEFAULTS, "num_warps": launch.warps, "num_stages": launch.stages}
+    options = _options(launch)
     bound, specialization, rest = create_function_from_signature(kernel.signature, kernel.params, backend)(**_values(launch, tensors))
     if rest:
         raise TypeError(f"{kernel.__name__} takes {', '.join(kernel.arg_names)}; unknown are {', '.join(rest)}")
     _, types, places, attrs = kernel._pack_args(backend, options, bound, specialization, None)
     return _compile(kernel, types, places, attrs, arch, options)
+
+
+def _options(launch: Launch) -> dict[str, Any]:
+    chained = {"launch_pdl": True} if launch.chained else {}
+    return {**DEFAULTS, "num_warps": launch.warps, "num_stages": launch.stages, **chained}
 
 
 def _compile(kernel: Any, types: Any, places: Any, attrs: Any, arch: int, options: dict[str, Any]) -> Compiled:
@@ -210,7 +215,7 @@ def prepare(launch: Launch, tensors: Mapping[str, Meta | None], names: Sequence[
     before = driver.active.get_current_device()
     driver.active.set_current_device(device)
     try:
-        options = {**DEFAULTS, "num_warps": launch.warps, "num_stages": launch.stages}
+        options = _options(launch)
         made = kernel.run(*ordered.values(), grid=launch.grid, warmup=True, **options)
         made = made.result() if hasattr(made, "result") else made  # where Triton compiles asynchronously
         made._init_handles()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from rooftop.lab.op import like
 from rooftop.lab.spec import Case, Input, Meta, Problem, Work, case, collapse
+from rooftop.ops import _arguments
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -32,7 +33,7 @@ def validate(name: str, x: Tensor, shape: Sequence[int] | int, residual: Tensor 
             raise TypeError(f"{name}: {what} is {t.dtype}; accepted are torch.float32, torch.float16, torch.bfloat16")
         if t.device != x.device:
             raise ValueError(f"{name}: input lies on {x.device} and {what} on {t.device}; they must be on one device")
-    dims = (shape,) if isinstance(shape, int) else tuple(shape)
+    dims = _arguments.shape(name, "normalized_shape", shape)
     if not dims or tuple(x.shape[-len(dims) :]) != dims:
         raise ValueError(f"{name}: normalized_shape is {dims}; it must be the last dimensions of the input, which has shape {tuple(x.shape)}")
     if residual is not None and (residual.shape != x.shape or residual.dtype != x.dtype):
@@ -43,7 +44,8 @@ def validate(name: str, x: Tensor, shape: Sequence[int] | int, residual: Tensor 
         if t is not None and tuple(t.shape) != dims:
             raise ValueError(f"{name}: {what} has shape {tuple(t.shape)}; it must be normalized_shape, {dims}")
         if t is not None and t.dtype not in (x.dtype, torch.float32):
-            raise TypeError(f"{name}: {what} is {t.dtype}; accepted are the input's {x.dtype} and torch.float32")
+            raise TypeError(f"{name}: {what} is {t.dtype}; accepted are {' and '.join(dict.fromkeys((str(x.dtype), 'torch.float32')))}")
+    _arguments.number(name, "eps", eps, "a number of at least 0")
     if not eps >= 0:
         raise ValueError(f"{name}: eps is {eps}; it must be at least 0")
     return len(dims)
@@ -126,7 +128,8 @@ def cases(bias: bool) -> list[Case]:
         case(f"{name} {r}x{c}", tags=f"bench {more}", **call((r, c), "bf16"))
         for name, r, c, more in (
             ("rows", 1024, 262144, ""), ("rows", 262144, 256, ""), ("model", 32768, 2304, "model"), ("model", 16384, 5120, "model"),
-            ("odd", 8192, 12289, ""), ("32 MiB", 2048, 4096, "model"), ("4 MiB", 256, 4096, "model"), ("2 MiB", 512, 1024, ""),
+            ("model", 16384, 7168, ""), ("model", 8192, 12288, ""), ("odd", 8192, 12289, ""),
+            ("32 MiB", 2048, 4096, "model"), ("4 MiB", 256, 4096, "model"), ("2 MiB", 512, 1024, ""),
         )
     ]  # fmt: skip
     bench += [case("residual 16384x8192", tags="bench model", **call((16384, 8192), "bf16", r=True))]

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from rooftop.lab.op import Grad, Op, Tolerance
 from rooftop.lab.spec import Case, Input, Meta, Problem, Work, case
 from rooftop.ops import _random
+from rooftop.ops._arguments import number
 from rooftop.ops._peers import compiled
 from rooftop.ops._pointwise import EDGES, FLOATS, by_rows, validate
 
@@ -56,8 +57,14 @@ def bias_mask_scale_add(
     for what, t, dtype, shape in (("bias", bias, x.dtype, tuple(x.shape[-1:])), ("mask", mask, torch.bool, tuple(x.shape))):
         if t is not None and not isinstance(t, torch.Tensor):
             raise TypeError(f"bias_mask_scale_add: {what} is a {type(t).__name__}; it must be a tensor")
-        if t is not None and (t.dtype != dtype or tuple(t.shape) != shape or t.device != x.device):
-            raise ValueError(f"bias_mask_scale_add: {what} is {t.dtype} {tuple(t.shape)} on {t.device}; it must be {dtype} {shape} on {x.device}")
+        if t is not None and t.dtype != dtype:
+            raise TypeError(f"bias_mask_scale_add: {what} is {t.dtype}; it must be {dtype}")
+        if t is not None and (tuple(t.shape) != shape or t.device != x.device):
+            raise ValueError(f"bias_mask_scale_add: {what} has shape {tuple(t.shape)} on {t.device}; it must be {shape} on {x.device}")
+    number("bias_mask_scale_add", "p", p, "0 to 1")
+    number("bias_mask_scale_add", "seed", seed, "a whole number", whole=True)
+    if scale is not None:
+        number("bias_mask_scale_add", "scale", scale, "a number, or None")
     if not 0 <= p <= 1 or (p and mask is not None):
         raise ValueError(f"bias_mask_scale_add: p is {p}; it must be 0 to 1, and 0 where a mask is given")
     chosen = (1 / (1 - p) if p < 1 else 0.0) if scale is None else float(scale)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from rooftop.lab.op import Grad, Op, Tolerance, like
 from rooftop.lab.spec import Case, Input, Meta, Problem, Work, case
+from rooftop.ops._arguments import number
 from rooftop.ops._peers import compiled
 
 if TYPE_CHECKING:
@@ -50,8 +51,8 @@ def cross_entropy(
 
     Returns float32: a scalar, or [N] without a reduction. The mean over no rows is NaN, as torch's.
 
-    Raises TypeError for other dtypes, ValueError for shapes, devices or options that are not accepted."""
-    _validate(input, target, reduction, label_smoothing, softcap)
+    Raises TypeError for other dtypes or options that are no numbers, ValueError for shapes, devices or options that are not accepted."""
+    _validate(input, target, ignore_index, reduction, label_smoothing, lse_square_scale, softcap)
     single = input.dim() == 1
     x, t = (input[None], target[None]) if single else (input, target)
     cap = 0.0 if softcap is None else float(softcap)
@@ -59,7 +60,9 @@ def cross_entropy(
     return loss[0] if single and reduction == "none" else loss
 
 
-def _validate(input: Tensor, target: Tensor, reduction: str, label_smoothing: float, softcap: float | None) -> None:
+def _validate(
+    input: Tensor, target: Tensor, ignore_index: int, reduction: str, label_smoothing: float, lse_square_scale: float, softcap: float | None
+) -> None:
     import torch
 
     for name, t in (("input", input), ("target", target)):
@@ -77,10 +80,15 @@ def _validate(input: Tensor, target: Tensor, reduction: str, label_smoothing: fl
         raise ValueError(f"cross_entropy: input lies on {input.device} and target on {target.device}; they must be on one device")
     if reduction not in REDUCTIONS:
         raise ValueError(f"cross_entropy: reduction is {reduction!r}; it must be 'mean', 'sum' or 'none'")
+    number("cross_entropy", "ignore_index", ignore_index, "a whole number", whole=True)
+    number("cross_entropy", "lse_square_scale", lse_square_scale, "a finite number", finite=True)
+    number("cross_entropy", "label_smoothing", label_smoothing, "0 to 1")
     if not 0 <= label_smoothing <= 1:
         raise ValueError(f"cross_entropy: label_smoothing is {label_smoothing}; it must be 0 to 1")
-    if softcap is not None and not softcap > 0:
-        raise ValueError(f"cross_entropy: softcap is {softcap}; it must be above 0, or None")
+    if softcap is not None:
+        number("cross_entropy", "softcap", softcap, "a finite number above 0, or None", finite=True)
+        if not softcap > 0:
+            raise ValueError(f"cross_entropy: softcap is {softcap}; it must be a finite number above 0, or None")
 
 
 def reference(

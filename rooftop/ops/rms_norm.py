@@ -41,9 +41,9 @@ def rms_norm(
 
     Raises TypeError for other dtypes, ValueError for shapes or devices that do not fit, an eps below 0, or an input that a named
     implementation cannot take."""
-    chosen = 2.0**-23 if eps is None else float(eps)
+    chosen = 2.0**-23 if eps is None else eps
     dims = validate("rms_norm", input, normalized_shape, residual, weight, bias, chosen)
-    y, s = OP(input, residual, weight, bias, dims, chosen, implementation=implementation)
+    y, s = OP(input, residual, weight, bias, dims, float(chosen), implementation=implementation)
     return y if residual is None else (y, s)
 
 

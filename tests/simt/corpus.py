@@ -12,8 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from rooftop.lab import head as heads
-from rooftop.lab import registry
+from rooftop.lab import head_text, registry
 from rooftop.lab.implementation import CudaImplementation
 from rooftop.lab.spec import Case, Input, case
 from rooftop.lab.subjects import Subject
@@ -64,7 +63,7 @@ class Bug:
 
     def subject(self, fixed: bool = False) -> Subject:
         text = self.text(fixed)
-        op = heads.parse(text, self.path).op
+        op = head_text.parse(text, self.path).op
         assert op is not None
         implementation = CudaImplementation(self.path, op, self.name, text=text)
         return Subject(self.name, registry.op(op), implementation)

@@ -274,11 +274,12 @@ struct alignas(8) Moments {
     float mean, squares;
 };
 
-/// The parts that LANES lanes hold, each of n elements, as one, in all lanes. `total`: elements of them all.
+/// The parts that LANES lanes hold, each of n elements, as one, in all lanes. `share`: 1 over the elements of them all; `from`: the first lane
+/// that holds any, whose mean the others are taken about: exact where all are equal.
 template <bool CENTRE, int LANES = 32>
-__device__ Moments fold(Moments p, float n, float total) {
+__device__ Moments fold(Moments p, float n, float share, int from = 0) {
     if (!CENTRE) return {0, lanes_sum<LANES>(p.squares)};
-    const float base = __shfl_sync(~0u, p.mean, 0), mean = base + over(lanes_sum<LANES>(n * (p.mean - base)), total), off = p.mean - mean;
+    const float base = __shfl_sync(~0u, p.mean, from), mean = base + lanes_sum<LANES>(n * (p.mean - base)) * share, off = p.mean - mean;
     return {mean, lanes_sum<LANES>(p.squares + n * off * off)};
 }
 
@@ -301,18 +302,26 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
     uint4* const biases = weights + (WEIGHT ? PIECES * THREADS : 0);
     const T *const end = x + (R - 1) * xs + C, *const end_r = r + (R - 1) * rs + C;
 
-    const auto slot = [&](int stage, int which, int i) { return held + ((stage * INPUTS + which) * PIECES + i) * THREADS + tid; };
+    const auto slots = [&](int stage, int which) {
+        uint4* const first = held + (stage * INPUTS + which) * PIECES * THREADS + tid;
+        return [=](int i) { return first + i * THREADS; };
+    };
     const auto fetch = [&](int stage, long long row) {
         if (row < R) {
-#pragma unroll
-            for (int i = 0; i < PIECES; ++i) {
-                if (!slice.has(i)) continue;
-                slice.fetch(slot(stage, 0, i), x + row * xs, i, x, end);
-                if (RESIDUAL) slice.fetch(slot(stage, INPUTS - 1, i), r + row * rs, i, r, end_r);
-            }
+            slice.fetch(slots(stage, 0), x + row * xs, slice.amid(row, R, xs), x, end);
+            if (RESIDUAL) slice.fetch(slots(stage, INPUTS - 1), r + row * rs, slice.amid(row, R, rs), r, end_r);
         }
         __pipeline_commit();
     };
+    const bool ragged = slice.ragged();
+    if (slice.packs != slice.ALL) {  // packs that the thread lacks
+        for (int k = 0; k < STAGES; ++k) {
+#pragma unroll
+            for (int i = 0; i < PIECES; ++i) {
+                if (!slice.has(i)) *slots(k, 0)(i) = make_uint4(0, 0, 0, 0);
+            }
+        }
+    }
     for (int k = 0; k + 1 < STAGES; ++k) fetch(k, id + static_cast<long long>(k) * clusters);
     Parts parts(shared, rank);
 #pragma unroll
@@ -320,9 +329,10 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
         if (WEIGHT) weights[i * THREADS + tid] = slice.load(w, i, SHIFTED);
         if (BIAS) biases[i * THREADS + tid] = slice.load(b, i, SHIFTED);
     }
-    const float of_lane = lane < Parts::WARPS ? slice.of_warp(lane) : 0, of_warp = fmaxf(slice.of_warp(parts.warp), 1);
+    const float of_lane = lane < Parts::WARPS ? slice.of_warp(lane) : 0, of_warp = 1 / fmaxf(slice.of_warp(parts.warp), 1);
     const float of_thread = slice.of_thread(), inverse = of_thread > 0 ? 1 / of_thread : 0;
-    const float of_rank = slice.of_rank(lane % CLUSTER), of_block = fmaxf(slice.of_rank(rank), 1);
+    const int from = SHIFTED && parts.warp == 0 ? __ffs(__ballot_sync(~0u, of_thread > 0)) - 1 : 0;  // a row's first pack may lie before it
+    const float of_rank = slice.of_rank(lane % CLUSTER), of_block = 1 / fmaxf(slice.of_rank(rank), 1), of_row = 1.0f / C;
 
     const int rows = R > id ? (R - id + clusters - 1) / clusters : 0;
     int last = STAGES - 1, stage = 0;  // of the row before, which is where the row to come goes; and of this one
@@ -331,37 +341,27 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
     for (int k = 0; k <= rows; ++k) {
         const long long row = id + static_cast<long long>(k) * clusters;
         if (k < rows) {
-            uint4 p[PIECES];
             __pipeline_wait_prior(STAGES - 2);
+            const auto at = slots(stage, 0);
+            if (RESIDUAL) {
 #pragma unroll
-            for (int i = 0; i < PIECES; ++i) {
-                p[i] = slice.has(i) ? *slot(stage, 0, i) : make_uint4(0, 0, 0, 0);
-                if (RESIDUAL && slice.has(i)) {
-                    P::widen(p[i], f), P::widen(*slot(stage, INPUTS - 1, i), g);
+                for (int i = 0; i < PIECES; ++i) {
+                    if (!slice.has(i)) continue;
+                    uint4* const beside = slots(stage, INPUTS - 1)(i);
+                    P::widen(*at(i), f), P::widen(*beside, g);
 #pragma unroll
                     for (int j = 0; j < N; ++j) f[j] += g[j];
-                    *slot(stage, 0, i) = p[i] = P::narrow(f);  // what is normalised is what is returned
-                    slice.store(s + row * ss, i, p[i]);
+                    *at(i) = P::narrow(f);  // what is normalised is what is returned
+                    slice.store(s + row * ss, i, *at(i), beside);
                 }
-                if (SHIFTED && slice.has(i) && !slice.whole(i)) p[i] = slice.cut(p[i], i);
+                if (ragged) slice.store_parts(s + row * ss, slots(stage, INPUTS - 1));
             }
+            if (ragged && (SHIFTED || CENTRE)) slice.settle(at, CENTRE ? slice.first_of(at) : T(0.0f));  // what is not of the row is made to add nothing
             float pivot = 0, total = 0, squares = 0;  // about the thread's first element: one pass, and nothing cancels but what 32 elements spread
-            if (CENTRE) {
-                P::widen(p[0], f);
-                pivot = f[0];
-                if (SHIFTED) {
-#pragma unroll
-                    for (int j = 1; j < N; ++j) pivot = slice.inside(0, j - 1) ? pivot : f[j];
-                }
-            }
+            if (CENTRE) P::widen(*at(0), f), pivot = f[0];
 #pragma unroll
             for (int i = 0; i < PIECES; ++i) {
-                if (CENTRE && !slice.has(i)) continue;
-                P::widen(p[i], f);
-                if (SHIFTED && CENTRE && !slice.whole(i)) {
-#pragma unroll
-                    for (int j = 0; j < N; ++j) f[j] = slice.inside(i, j) ? f[j] : pivot;
-                }
+                P::widen(*at(i), f);
 #pragma unroll
                 for (int j = 0; j < N; ++j) {
                     const float off = f[j] - pivot;
@@ -370,16 +370,16 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
                 }
             }
             const float d = total * inverse;  // the mean of the thread's elements less the pivot
-            const Moments part = fold<CENTRE>({pivot + d, CENTRE ? fmaxf(squares - d * (2 * total - of_thread * d), 0) : squares}, of_thread, of_warp);
+            const Moments part = fold<CENTRE>({pivot + d, CENTRE ? fmaxf(squares - d * total, 0) : squares}, of_thread, of_warp, from);
             parts.post(k, part, [&](const Moments& p) { return fold<CENTRE>(p, of_lane, of_block); });
         }
         if (k > 0) {
-            const Moments all = CLUSTER == 1 ? fold<CENTRE>(seen, of_lane, C) : fold<CENTRE, CLUSTER>(seen, of_rank, C);
+            const Moments all = CLUSTER == 1 ? fold<CENTRE>(seen, of_lane, of_row) : fold<CENTRE, CLUSTER>(seen, of_rank, of_row);
             const float scale = reciprocal_root(over(all.squares, C) + eps);
+            const auto at = slots(last, 0);
 #pragma unroll
             for (int i = 0; i < PIECES; ++i) {
-                if (!slice.has(i)) continue;
-                P::widen(*slot(last, 0, i), f);
+                P::widen(*at(i), f);
 #pragma unroll
                 for (int j = 0; j < N; ++j) f[j] = (f[j] - all.mean) * scale;
                 if (WEIGHT) {
@@ -392,8 +392,9 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
 #pragma unroll
                     for (int j = 0; j < N; ++j) f[j] += g[j];
                 }
-                slice.store(y + (row - clusters) * ys, i, P::narrow(f));
+                slice.store(y + (row - clusters) * ys, i, P::narrow(f), at(i));
             }
+            if (ragged) slice.store_parts(y + (row - clusters) * ys, at);
         }
         fetch(last, row + static_cast<long long>(STAGES - 1) * clusters);
         if (k < rows) seen = parts.wait(k);

@@ -14,11 +14,12 @@ struct alignas(16) Part {
     float mean, squares, g, products;
 };
 
-/// The parts that LANES lanes hold, each of n elements, as one, in all lanes (Chan, Golub & LeVeque 1979). `total`: elements of them all.
+/// The parts that LANES lanes hold, each of n elements, as one, in all lanes (Chan, Golub & LeVeque 1979). `share`: 1 over the elements of them
+/// all; `from`: the first lane that holds any, whose mean the others are taken about: exact where all are equal.
 template <bool CENTRE, int LANES = 32>
-__device__ Part fold(Part p, float n, float total) {
-    const float base = CENTRE ? __shfl_sync(~0u, p.mean, 0) : 0;
-    const float mean = CENTRE ? base + over(lanes_sum<LANES>(n * (p.mean - base)), total) : 0, off = CENTRE ? p.mean - mean : 0;
+__device__ Part fold(Part p, float n, float share, int from = 0) {
+    const float base = CENTRE ? __shfl_sync(~0u, p.mean, from) : 0;
+    const float mean = CENTRE ? base + lanes_sum<LANES>(n * (p.mean - base)) * share : 0, off = CENTRE ? p.mean - mean : 0;
     Part all = {mean, lanes_sum<LANES>(p.squares + n * off * off), 0, lanes_sum<LANES>(p.products + p.g * off)};
     if (CENTRE) all.g = lanes_sum<LANES>(p.g);
     return all;
@@ -56,28 +57,33 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
     constexpr int N = P::N, QUADS = N / 4, PACKS = PIECES * THREADS;
     using Parts = Exchange<Part, THREADS, CLUSTER>;
     __shared__ typename Parts::Shared shared;
+    asm volatile("griddepcontrol.launch_dependents;");  // the sums' launch, which waits for this one, may stand ready
     const int tid = threadIdx.x, lane = tid % 32, rank = CLUSTER == 1 ? 0 : blockIdx.x % CLUSTER, id = blockIdx.x / CLUSTER;
     const Slice<T, PIECES, THREADS, CLUSTER, FIT> slice(C, FIT == ANYWHERE ? beyond(s + id * ss) : 0, rank);
     uint4* const weights = held + STAGES * 2 * PACKS;
     uint4* const behind = weights + (WEIGHT ? PACKS : 0);
     const T *const end = s + (R - 1) * ss + C, *const end_dy = dy + (R - 1) * dys + C;
 
-    const auto slot = [&](int stage, int which, int i) { return held + ((stage * 2 + which) * PIECES + i) * THREADS + tid; };
+    const auto slots = [&](int stage, int which) {
+        uint4* const first = held + (stage * 2 + which) * PACKS + tid;
+        return [=](int i) { return first + i * THREADS; };
+    };
     const auto fetch = [&](int stage, long long row) {
         if (row < R) {
-#pragma unroll
-            for (int i = 0; i < PIECES; ++i) {
-                if (!slice.has(i)) continue;
-                slice.fetch(slot(stage, 0, i), s + row * ss, i, s, end);
-                slice.fetch(slot(stage, 1, i), dy + row * dys, i, dy, end_dy);
-            }
+            slice.fetch(slots(stage, 0), s + row * ss, slice.amid(row, R, ss), s, end);
+            slice.fetch(slots(stage, 1), dy + row * dys, slice.amid(row, R, dys), dy, end_dy);
         }
         __pipeline_commit();
     };
-    const auto taken = [&](int stage, int which, int i) {
-        const uint4 v = slice.has(i) ? *slot(stage, which, i) : make_uint4(0, 0, 0, 0);
-        return SHIFTED && slice.has(i) && !slice.whole(i) ? slice.cut(v, i) : v;
-    };
+    const bool ragged = slice.ragged();
+    if (slice.packs != slice.ALL) {  // packs that the thread lacks
+        for (int k = 0; k < 2 * STAGES; ++k) {
+#pragma unroll
+            for (int i = 0; i < PIECES; ++i) {
+                if (!slice.has(i)) *slots(k / 2, k % 2)(i) = make_uint4(0, 0, 0, 0);
+            }
+        }
+    }
     for (int k = 0; k + 1 < STAGES; ++k) fetch(k, id + static_cast<long long>(k) * clusters);
     Parts parts(shared, rank);
     Sums<PIECES, N, THREADS, REGISTERS, WEIGHT> sums_w(behind);
@@ -86,9 +92,10 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
     for (int i = 0; i < PIECES; ++i) {
         if (WEIGHT) weights[i * THREADS + tid] = slice.load(w, i, SHIFTED);
     }
-    const float of_lane = lane < Parts::WARPS ? slice.of_warp(lane) : 0, of_warp = fmaxf(slice.of_warp(parts.warp), 1);
+    const float of_lane = lane < Parts::WARPS ? slice.of_warp(lane) : 0, of_warp = 1 / fmaxf(slice.of_warp(parts.warp), 1);
     const float of_thread = slice.of_thread(), inverse = of_thread > 0 ? 1 / of_thread : 0;
-    const float of_rank = slice.of_rank(lane % CLUSTER), of_block = fmaxf(slice.of_rank(rank), 1);
+    const int from = SHIFTED && parts.warp == 0 ? __ffs(__ballot_sync(~0u, of_thread > 0)) - 1 : 0;  // a row's first pack may lie before it
+    const float of_rank = slice.of_rank(lane % CLUSTER), of_block = 1 / fmaxf(slice.of_rank(rank), 1), of_row = 1.0f / C;
 
     const int rows = R > id ? (R - id + clusters - 1) / clusters : 0;
     int last = STAGES - 1, stage = 0;  // of the row before, which is where the row to come goes; and of this one
@@ -104,23 +111,16 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
         if (k < rows) {
             float pivot = 0, total = 0, squares = 0, products = 0, level = 0;  // about the thread's first element
             __pipeline_wait_prior(STAGES - 2);
-            if (CENTRE) {
-                P::widen(taken(stage, 0, 0), v);
-                pivot = v[0];
-                if (SHIFTED) {
-#pragma unroll
-                    for (int j = 1; j < N; ++j) pivot = slice.inside(0, j - 1) ? pivot : v[j];
-                }
+            const auto at_s = slots(stage, 0), at_dy = slots(stage, 1);
+            if (ragged && (SHIFTED || CENTRE)) {  // what is not of the row is made to add nothing
+                slice.settle(at_s, CENTRE ? slice.first_of(at_s) : T(0.0f));
+                if (SHIFTED) slice.settle(at_dy, T(0.0f));
             }
+            if (CENTRE) P::widen(*at_s(0), v), pivot = v[0];
 #pragma unroll
             for (int i = 0; i < PIECES; ++i) {
-                if (CENTRE && !slice.has(i)) continue;
-                P::widen(taken(stage, 0, i), v), P::widen(taken(stage, 1, i), h);
+                P::widen(*at_s(i), v), P::widen(*at_dy(i), h);
                 if (WEIGHT) P::widen(weights[i * THREADS + tid], c);
-                if (SHIFTED && CENTRE && !slice.whole(i)) {
-#pragma unroll
-                    for (int j = 0; j < N; ++j) v[j] = slice.inside(i, j) ? v[j] : pivot;
-                }
 #pragma unroll
                 for (int j = 0; j < N; ++j) {
                     const float off = v[j] - pivot, gw = WEIGHT ? h[j] * c[j] : h[j];
@@ -130,19 +130,19 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
                 }
             }
             const float d = total * inverse;  // the mean of the thread's elements less the pivot
-            if (CENTRE) squares = fmaxf(squares - d * (2 * total - of_thread * d), 0), products -= level * d;
-            const Part part = fold<CENTRE>({pivot + d, squares, level, products}, of_thread, of_warp);
+            if (CENTRE) squares = fmaxf(squares - d * total, 0), products -= level * d;
+            const Part part = fold<CENTRE>({pivot + d, squares, level, products}, of_thread, of_warp, from);
             parts.post(k, part, [&](const Part& p) { return fold<CENTRE>(p, of_lane, of_block); });
         }
         if (k > 0) {
-            const Part all = CLUSTER == 1 ? fold<CENTRE>(seen, of_lane, C) : fold<CENTRE, CLUSTER>(seen, of_rank, C);
+            const Part all = CLUSTER == 1 ? fold<CENTRE>(seen, of_lane, of_row) : fold<CENTRE, CLUSTER>(seen, of_rank, of_row);
             const float scale = reciprocal_root(over(all.squares, C) + eps);
             const float along = over(all.products * scale, C), level = CENTRE ? over(all.g, C) : 0;
+            const auto at_s = slots(last, 0), at_dy = slots(last, 1);
 #pragma unroll
             for (int i = 0; i < PIECES; ++i) {
-                if (!slice.has(i)) continue;
                 float d[N];
-                P::widen(taken(last, 0, i), v), P::widen(taken(last, 1, i), h);
+                P::widen(*at_s(i), v), P::widen(*at_dy(i), h);
                 if (WEIGHT) P::widen(weights[i * THREADS + tid], c);
                 if (SECOND) P::widen(second[i], d);
 #pragma unroll
@@ -162,8 +162,9 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
                     if (WEIGHT) sums_w[i * QUADS + q] = *reinterpret_cast<float4*>(of_w);
                     if (BIAS) sums_b[i * QUADS + q] = *reinterpret_cast<float4*>(of_b);
                 }
-                slice.store(dx + before * dxs, i, P::narrow(d));
+                slice.store(dx + before * dxs, i, P::narrow(d), at_s(i));
             }
+            if (ragged) slice.store_parts(dx + before * dxs, at_s);
         }
         fetch(last, row + static_cast<long long>(STAGES - 1) * clusters);
         if (k < rows) seen = parts.wait(k);
@@ -203,6 +204,7 @@ __global__ void __launch_bounds__(32 * HEIGHT)
     T* to = of_weight ? dw : db;
     const int first = blockIdx.x * 32 * VEC, column = first + threadIdx.x * VEC;
     float sum[VEC] = {};
+    asm volatile("griddepcontrol.wait;" ::: "memory");  // for the parts
     if (column < C) {
 #pragma unroll 8
         for (int k = threadIdx.y; k < count; k += HEIGHT) {

@@ -22,35 +22,48 @@ GRID = 65535  # programs along the second and third axes of a launch
 
 
 @triton.jit
+def _at(pointer, offset, row, stride, column):  # type: ignore[no-untyped-def]
+    if offset is not None:
+        pointer += offset
+    if stride is not None:
+        pointer += row * stride
+    return pointer + column
+
+
+@triton.jit
 def _wide(pointer, offset, row, stride, column, inside):  # type: ignore[no-untyped-def]
-    return tl.load(pointer + offset + row * stride + column, inside, other=0).to(tl.float32)
+    return tl.load(_at(pointer, offset, row, stride, column), inside, other=0).to(tl.float32)
 
 
 @triton.jit
 def _narrow(pointer, offset, row, stride, column, inside, value):  # type: ignore[no-untyped-def]
-    tl.store(pointer + offset + row * stride + column, value.to(pointer.dtype.element_ty), inside)
+    tl.store(_at(pointer, offset, row, stride, column), value.to(pointer.dtype.element_ty), inside)
 
 
 @triton.jit
-def _pointwise(p, q, r, u, v, R, C, ps, qs, rs, us, vs, po, qo, ro, uo, vo,
-               F: tl.constexpr, ONE: tl.constexpr, FAR: tl.constexpr, BLOCK: tl.constexpr, LANES: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
-    """u (and v) = F(p, q, r) in float32; absent tensors are None. Strides of rows and offsets of first elements, in elements.
+def _pointwise(p, q, r, u, v, ps, qs, rs, us, vs, po, qo, ro, uo, vo, R, C,
+               F: tl.constexpr, ONE: tl.constexpr, EVEN: tl.constexpr, HIGH: tl.constexpr, FAR: tl.constexpr,
+               BLOCK: tl.constexpr, LANES: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
+    """u (and v) = F(p, q, r) in float32; absent tensors are None. Strides of rows and offsets of first elements, in elements; None for no offset, and
+    for the strides of one row: the shortest launches are over in the time of a few cache misses, of which the arguments are some.
 
     ONE: there is one row, and the programs stand along it; else they stand along the columns (axis 0) and the rows (axis 1, with axis 2 as
-    its high part). FAR: an element lies 2**31 or further from the first."""
+    its high part where HIGH). EVEN: no program has less than all of its elements. FAR: an element lies 2**31 or further from the first."""
     column = tl.program_id(0)
     row = 0
     if FAR:
         column = column.to(tl.int64)
     column = column * BLOCK + tl.arange(0, BLOCK)[None, :]
     if ONE:
-        inside = column < C
+        inside = (column < C) | EVEN
     else:
-        row = tl.program_id(2) * tl.num_programs(1) + tl.program_id(1)
+        row = tl.program_id(1)
+        if HIGH:
+            row += tl.program_id(2) * tl.num_programs(1)
         if FAR:
             row = row.to(tl.int64)
         row = row * LANES + tl.arange(0, LANES)[:, None]
-        inside = (row < R) & (column < C)
+        inside = (row < R) & (column < C) | EVEN
     a = _wide(p, po, row, ps, column, inside)
     if q is None:
         found = F(a)
@@ -135,13 +148,15 @@ def pointwise(inputs: tuple[str, ...], outputs: tuple[str, ...], function: Calla
         rows, columns = extents(p)
         at = found(p)
         far = max((m.shape[0] - 1) * abs(m.strides[0]) + m.shape[1] for _, m in p.tensors if m is not None) + config.block * config.lanes >= 2**31
-        args: dict[str, Any] = {"R": rows, "C": columns, "F": function(p), "ONE": rows == 1, "FAR": far, "BLOCK": config.block, "LANES": config.lanes}
+        even, high = rows % config.lanes == 0 and columns % config.block == 0, -(-rows // config.lanes) > GRID
+        args: dict[str, Any] = {"R": rows, "C": columns, "F": function(p), "ONE": rows == 1, "EVEN": even and not high, "HIGH": high, "FAR": far}
+        args |= {"BLOCK": config.block, "LANES": config.lanes}
         for letters, names in ((INPUTS, inputs), (OUTPUTS, outputs)):
             for letter, name in zip(letters, (*names, None, None, None), strict=False):
                 place = at.get(name) if name else None
                 args[letter] = place and place.name
-                args[f"{letter}s"] = p[place.name].strides[0] if place else 0
-                args[f"{letter}o"] = place.offset if place else 0
+                args[f"{letter}s"] = p[place.name].strides[0] if place and rows > 1 else None
+                args[f"{letter}o"] = place.offset or None if place else None
         return [Launch(_pointwise, _grid(p, config), args, config.warps)]
 
     return supports, choose, configs, launches

@@ -5,29 +5,40 @@
 
 #include "packs.cuh"
 
-/// How rows lie: anywhere, but those of a cluster all as far from a 16-byte boundary; on 16 bytes, with as many columns; and so that every thread
+/// How rows lie: anywhere, but those of a cluster all as far from a 32-byte boundary; on 16 bytes, with as many columns; and so that every thread
 /// has all of its packs.
 constexpr int ANYWHERE = 0, ALIGNED = 1, FILLED = 2;
 
-/// A block's slice of the rows that its cluster walks over. They all start `shift` elements after a 16-byte boundary, so the packs at a row's
-/// ends may reach beyond it: pack i of a thread begins at column(i), which may be negative.
+/// A block's slice of the rows that its cluster walks over. They all start `shift` elements after a 32-byte boundary, so the packs at a row's
+/// ends may reach beyond it: pack i of a thread begins at column(i), which may be negative. A boundary of 32 bytes, not of 16: a warp that copies
+/// half sectors to whole rows of shared memory asks the L2 for each pack by itself (docs/staying.md).
 template <typename T, int PIECES, int THREADS, int CLUSTER, int FIT>
 struct Slice {
-    static constexpr int N = 16 / sizeof(T);
+    static constexpr int N = 16 / sizeof(T), LINE = CLUSTER == 1 ? 1 : 8;  // packs of 128 bytes: blocks divide a row between them
     static constexpr bool SHIFTED = FIT == ANYWHERE;
+    static constexpr unsigned ALL = (1u << PIECES) - 1;
     int C, shift, each, first, mine;  // columns of a row; packs of a block, before this one, of this one
+    int start;                        // column of this thread's first pack
+    unsigned packs, inner;            // a bit for each pack that this thread has, and for each that lies within the row
 
     __device__ Slice(int C, int shift, int rank) : C(C), shift(shift) {
-        const int packs = (this->shift + C + N - 1) / N;
-        each = (packs + CLUSTER - 1) / CLUSTER;
-        first = min(packs, rank * each);
-        mine = min(packs, first + each) - first;
+        const int of_row = (shift + C + N - 1) / N;
+        each = (of_row + CLUSTER * LINE - 1) / (CLUSTER * LINE) * LINE;
+        first = min(of_row, rank * each);
+        mine = min(of_row, first + each) - first;
+        start = (first + static_cast<int>(threadIdx.x)) * N - shift;
+        packs = inner = 0;
+#pragma unroll
+        for (int i = 0; i < PIECES; ++i) {
+            packs |= (i * THREADS + static_cast<int>(threadIdx.x) < mine) << i;
+            inner |= (column(i) >= 0 && column(i) + N <= C) << i;
+        }
+        inner &= packs;
     }
-    __device__ static int pack(int i) { return i * THREADS + static_cast<int>(threadIdx.x); }
-    __device__ bool has(int i) const { return FIT == FILLED || pack(i) < mine; }
-    __device__ int column(int i) const { return (first + pack(i)) * N - shift; }
-    /// Whether pack i lies within the row. Only the first and the last pack of a row may not.
-    __device__ bool whole(int i) const { return !SHIFTED || (column(i) >= 0 && column(i) + N <= C); }
+    __device__ int column(int i) const { return start + i * THREADS * N; }
+    __device__ bool has(int i) const { return FIT == FILLED || packs >> i & 1; }
+    /// Whether the thread has pack i and it lies within the row. Of what a row has, only the first two packs and the last may not.
+    __device__ bool whole(int i) const { return FIT == FILLED || (SHIFTED ? inner : packs) >> i & 1; }
     __device__ bool inside(int i, int j) const { return !SHIFTED || static_cast<unsigned>(column(i) + j) < static_cast<unsigned>(C); }
 
     __device__ int columns(int from, int to) const { return max(0, min(C, to * N - shift) - max(0, from * N - shift)); }
@@ -66,36 +77,77 @@ struct Slice {
         }
         return v;
     }
-    __device__ uint4 cut(const uint4& v, int i) const {
-        uint4 inner = v;
+    /// Whether of the packs of a thread, which has some, not all lie within the row.
+    __device__ bool ragged() const { return FIT != FILLED && packs != 0 && (SHIFTED ? inner : packs) != ALL; }
+    /// For a thread that is ragged: `value` for what the packs in its slots hold outside of the row.
+    template <typename Slot>
+    __device__ void settle(const Slot& slot, T value) const {
+#pragma unroll 1
+        for (int i = 0; i < PIECES; ++i) {
+            if (whole(i)) continue;
+            uint4 v = *slot(i);
 #pragma unroll
-        for (int j = 0; j < N; ++j) {
-            if (!inside(i, j)) reinterpret_cast<T*>(&inner)[j] = T(0.0f);
+            for (int j = 0; j < N; ++j) {
+                if (!has(i) || !inside(i, j)) reinterpret_cast<T*>(&v)[j] = value;
+            }
+            *slot(i) = v;
         }
-        return inner;
     }
-    /// Pack i of a row on its way to `to`, with what lies beside the row where it reaches beyond it; [begin, end) holds the array.
-    __device__ void fetch(uint4* to, const T* row, int i, const T* begin, const T* end) const {
-        const T* from = row + column(i);
-        if (whole(i) || (from >= begin && from + N <= end)) {
-            __pipeline_memcpy_async(to, from, 16);
+    /// The first element of the row that this thread's packs hold; 0 where they hold none.
+    template <typename Slot>
+    __device__ T first_of(const Slot& slot) const {
+        if (!SHIFTED) return reinterpret_cast<const T*>(slot(0))[0];
+        const int i = PIECES > 1 && column(0) + N <= 0 ? 1 : 0, j = max(0, -column(i));
+        return has(i) && j < N ? reinterpret_cast<const T*>(slot(i))[j] : T(0.0f);
+    }
+    /// Whether no pack of a row reaches beyond the array of R rows: the same for all threads.
+    __device__ static bool amid(long long row, int R, long long stride) { return !SHIFTED || (row * stride >= 2 * N && (R - 1 - row) * stride >= N); }
+    /// This thread's packs of a row on their way to its slots, with what lies beside the row where they reach beyond it; [begin, end) holds the
+    /// array; `amid`: nothing reaches beyond that.
+    template <typename Slot>
+    __device__ void fetch(const Slot& slot, const T* row, bool amid, const T* begin, const T* end) const {
+        if (!SHIFTED || amid) {
+#pragma unroll
+            for (int i = 0; i < PIECES; ++i) {
+                if (has(i)) __pipeline_memcpy_async(slot(i), row + column(i), 16);
+            }
         } else {
-            *to = load(row, i);
+#pragma unroll 1
+            for (int i = 0; i < PIECES; ++i) {
+                if (!has(i)) continue;
+                const T* from = row + column(i);
+                if (from >= begin && from + N <= end) {
+                    __pipeline_memcpy_async(slot(i), from, 16);
+                } else {
+                    *slot(i) = load(row, i);
+                }
+            }
         }
     }
-    __device__ void store(T* row, int i, const uint4& v) const {  // written once: first to leave the L2
-        if (whole(i)) return __stcs(reinterpret_cast<uint4*>(row + column(i)), v);
+    /// Pack i of a row; where only a part of it lies within, to `aside`, for store_parts.
+    __device__ void store(T* row, int i, const uint4& v, uint4* aside) const {  // written once: first to leave the L2
+        if (whole(i)) __stcs(reinterpret_cast<uint4*>(row + column(i)), v);
+        if (SHIFTED && (packs & ~inner) >> i & 1) *aside = v;
+    }
+    /// For a thread that is ragged: the parts that lie within the row of the packs that were put aside.
+    template <typename Slot>
+    __device__ void store_parts(T* row, const Slot& slot) const {
+        if (!SHIFTED) return;
+#pragma unroll 1
+        for (int i = 0; i < PIECES; ++i) {
+            if (!has(i) || whole(i)) continue;
 #pragma unroll
-        for (int j = 0; j < N; ++j) {
-            if (inside(i, j)) row[column(i) + j] = reinterpret_cast<const T*>(&v)[j];
+            for (int j = 0; j < N; ++j) {
+                if (inside(i, j)) row[column(i) + j] = reinterpret_cast<const T*>(slot(i))[j];
+            }
         }
     }
 };
 
-/// Elements from the last 16-byte boundary to p.
+/// Elements from the last 32-byte boundary to p.
 template <typename T>
 __device__ int beyond(const T* p) {
-    return static_cast<int>(reinterpret_cast<unsigned long long>(p) % 16 / sizeof(T));
+    return static_cast<int>(reinterpret_cast<unsigned long long>(p) % 32 / sizeof(T));
 }
 
 /// The sum of what LANES neighbouring lanes hold, a power of two, in all of them.

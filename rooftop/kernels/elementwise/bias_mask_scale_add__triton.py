@@ -18,19 +18,22 @@ GRID = 65535  # programs along the second and third axes of a launch
 
 
 @triton.jit
-def _add(x, bias, residual, mask, out, R, C, xs, rs, ms, os, scale, seed,
-         THRESHOLD: tl.constexpr, FAR: tl.constexpr, BLOCK: tl.constexpr, LANES: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
+def _add(x, bias, residual, mask, out, xs, rs, ms, os, scale, seed, R, C,
+         THRESHOLD: tl.constexpr, EVEN: tl.constexpr, HIGH: tl.constexpr, FAR: tl.constexpr, BLOCK: tl.constexpr, LANES: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
     """LANES × BLOCK elements. Row strides of x, residual, mask and out in elements; THRESHOLD 0: no mask is made. Programs stand along the
-    columns (axis 0) and the rows (axis 1, with axis 2 as its high part). FAR: an element lies 2**31 or further from the first."""
-    row = tl.program_id(2) * tl.num_programs(1) + tl.program_id(1)
+    columns (axis 0) and the rows (axis 1, with axis 2 as its high part where HIGH). EVEN: no program has less than all of its elements. FAR: an
+    element lies 2**31 or further from the first."""
+    row = tl.program_id(1)
+    if HIGH:
+        row += tl.program_id(2) * tl.num_programs(1)
     if FAR:
         row = row.to(tl.int64)
     row = row * LANES + tl.arange(0, LANES)[:, None]
     column = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)[None, :]
-    inside = (row < R) & (column < C)
+    inside = (row < R) & (column < C) | EVEN
     v = tl.load(x + row * xs + column, inside, other=0).to(tl.float32)
     if bias is not None:
-        v += tl.load(bias + column, column < C, other=0).to(tl.float32)
+        v += tl.load(bias + column, (column < C) | EVEN, other=0).to(tl.float32)
     v *= scale
     if mask is not None:
         # said to lie side by side by eights alone: 16 bytes of the mask a thread would be another layout than that of x, and an exchange between them
@@ -90,7 +93,9 @@ def launches(p: Problem, config: Config) -> list[Launch]:
     metas = {n: m for n, m in p.tensors if m is not None}
     far = max((m.shape[0] - 1) * abs(m.strides[0]) + columns for m in metas.values() if len(m.shape) == 2) + config.block * config.lanes >= 2**31
     args = {n: n for n in ("x", "bias", "residual", "mask", "out")}
-    strides = {f"{n[0]}s": m.strides[0] if (m := p.get(n)) is not None else 0 for n in ("x", "residual", "mask", "out")}
+    strides = {f"{n[0]}s": m.strides[0] if (m := p.get(n)) is not None else None for n in ("x", "residual", "mask", "out")}
     sizes = {"R": rows, "C": columns, **strides, "scale": float(p.option("scale")), "seed": "seed"}
-    made = {"THRESHOLD": threshold(float(p.option("p"))), "FAR": far or rows * columns >= 2**31, "BLOCK": config.block, "LANES": config.lanes}
+    even, high = rows % config.lanes == 0 and columns % config.block == 0, -(-rows // config.lanes) > GRID
+    made = {"THRESHOLD": threshold(float(p.option("p"))), "EVEN": even and not high, "HIGH": high, "BLOCK": config.block}
+    made |= {"LANES": config.lanes, "FAR": far or rows * columns >= 2**31}
     return [Launch(_add, _grid(p, config), {**args, **sizes, **made}, config.warps)]

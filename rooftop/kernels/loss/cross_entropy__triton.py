@@ -153,16 +153,20 @@ def _reduce(found, parts, x, target, lse, loss, divisor, R, C, xs, share, ignore
             MEAN: tl.constexpr, SMOOTH: tl.constexpr, CAP: tl.constexpr, BLOCK: tl.constexpr, SHARE: tl.constexpr,
             CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
     """The sum of the rows' losses, over the number of rows that count where MEAN. `parts`: rows are first put together from their parts."""
-    if CHAINED:
-        gdc_wait()
     total = tl.zeros((BLOCK,), tl.float32)
     count = tl.zeros((BLOCK,), tl.float32)
+    for k in range(tl.cdiv(R, BLOCK)):  # the targets are nobody's result: they are counted while the rows are still under way
+        row = k * BLOCK + tl.arange(0, BLOCK)
+        count += (tl.load(target + row, row < R, other=ignore) != ignore).to(tl.float32)
+    by = tl.sum(count, 0) if MEAN else 1.0
+    if CHAINED:
+        gdc_wait()
     for k in range(tl.cdiv(R, BLOCK)):
         row = k * BLOCK + tl.arange(0, BLOCK)
-        t = tl.load(target + row, row < R, other=ignore)
         if parts is None:
             total += tl.load(found + row, row < R, other=0)
         else:
+            t = tl.load(target + row, row < R, other=ignore)
             known = (t >= 0) & (t < C) & (row < R)
             picked = tl.load(x + row.to(tl.int64) * xs + t, known, other=float("nan")).to(tl.float32)
             part = tl.arange(0, SHARE)[None, :]
@@ -178,8 +182,6 @@ def _reduce(found, parts, x, target, lse, loss, divisor, R, C, xs, share, ignore
             whole = tl.sum(tl.load(at + 2, there, other=0), 1) if SMOOTH else 0.0
             loss_ = _loss(z, picked, whole, tl.full((BLOCK,), C, tl.float32), smoothing, scale, SMOOTH)
             total += tl.where((t == ignore) | (row >= R), 0.0, tl.where(known, loss_, float("nan")))
-        count += ((row < R) & (t != ignore)).to(tl.float32)
-    by = tl.sum(count, 0) if MEAN else 1.0
     tl.store(divisor, by)
     tl.store(loss, tl.div_rn(tl.sum(total, 0), tl.full((), by, tl.float32)))
 
@@ -266,4 +268,4 @@ def launches(p: Problem, config: Config) -> list[Launch]:
     block = min(ADDED // (1 if parts == 1 else 2 * parts), max(128, 1 << (rows - 1).bit_length()))
     more = {"found": "found" if config.parts == 1 else None, "loss": "loss", "divisor": "divisor", "R": rows, "MEAN": p.option("reduction") == "mean"}
     last = {**both, **more, "BLOCK": block, "SHARE": parts}
-    return [first, Launch(_reduce, (1,), last, max(4, min(32, block * parts // 512)))]
+    return [first, Launch(_reduce, (1,), last, max(4, min(32, block * parts // 512)), chained=chained(p.device))]

@@ -1,7 +1,7 @@
 /* rooftop
 idea    = "Each warp passes on its sum of squares. Way 2: a row that fits a block waits in its registers. Way 3: longer rows are shared out over clusters of blocks that stay for the whole launch, no more of them than the card runs at once, so that the weight, which for long rows is as many bytes as the row, is read once; rows to come are on their way to shared memory, and while the parts of a row travel between the blocks (st.async, counted by an mbarrier: nobody stands at a barrier of the cluster) the row before is written. Way 1, for rows that start anywhere: a cluster a row, which waits in shared memory. x and the residual are read once, y and their sum written once."
 predict = { speedup = 1.4 }
-limit   = "Blocks that stay share the memory unequally (docs/staying.md): 0.97 of the roof at 131072 and 262144 columns of bf16. Shorter rows: the copy itself."
+limit   = "Blocks that stay share the memory unequally (docs/staying.md): 0.96 and 0.97 of the roof at 131072 and 262144 columns of bf16. Shorter rows: the copy itself."
 dtypes  = ["f32", "f16", "bf16"]
 args    = ["C: i32", "x: T[R, C]", "xs: i64 = stride(x, 0)", "residual: T[R, C]?", "rs: i64 = stride(residual, 0)", "weight: T[C]?", "bias: T[C]?", "y: T[R, C]", "ys: i64 = stride(y, 0)", "s: T[R, C]?", "ss: i64 = stride(s, 0)", "eps: f32"]
 demands = { has = ["STG.E.128"], spills = 0 }
@@ -10,17 +10,19 @@ valid   = "threads <= 1024 and (cluster == 1 or bytes_of_row > 4096 * cluster) a
 configs = [
     { way = 1, threads = [256, 512, 1024], cluster = [1, 2, 4, 8, 16], blocks = [1, 2, 3, 4, 6, 8] },
     { way = 2, threads = [64, 128, 256, 512, 1024], cluster = 1, blocks = [1, 2, 3, 4, 6, 8, 12, 16], pieces = [1, 2, 3, 4], early = [0, 1] },
-    { way = 3, cluster = [1, 2, 4, 8, 16], blocks = [1, 2, 3, 4], pieces = [1, 2, 4], stages = [3, 4], rows = [0, 4, 8, 16] },
+    { way = 3, cluster = [1, 2, 4, 8, 16], blocks = [1, 2, 3, 4], pieces = [1, 2, 4], stages = [3, 4] },
 ]
 
 [let]
+sector       = "32 // bytes(x)"
 bytes_of_row = "C * bytes(x)"
-needed       = "32 * ceil((ceil(bytes_of_row / 16) + (0 if whole else 1)) / (32 * cluster * pieces))"
+needed       = "32 * ceil((ceil(bytes_of_row / 16) + (0 if whole else 2)) / (32 * cluster * pieces))"
 shared       = "16 * pieces * needed * (stages * (2 if present(residual) else 1) + (1 if present(weight) else 0) + (1 if present(bias) else 0))"
 fit          = "0 if not whole else 2 if bytes_of_row == 16 * cluster * pieces * needed else 1"
 room         = "resident(card, cluster) * blocks"
-period       = "1 if whole else 2 if stride(x, 0) * 2 % (16 // bytes(x)) == 0 else 4 if stride(x, 0) * 4 % (16 // bytes(x)) == 0 else 8"
-clusters     = "period * ceil(R / (rows * period)) if rows > 0 else (ceil(R / ceil(R / room)) if R > 0 else 1) if whole else max(1, room // period) * period"
+coarse       = "sector // gcd(stride(x, 0), sector)"
+period       = "1 if whole else coarse if coarse <= room else max(1, coarse // 2)"
+clusters     = "(ceil(R / ceil(R / room)) if R > 0 else 1) if whole else max(1, room // period) * period"
 alike        = "whole or starts(x, 16) and starts(y, 16) and (stride(x, 0) - stride(y, 0)) * bytes(x) % 16 == 0 and (not present(residual) or starts(residual, 16) and starts(s, 16) and (stride(residual, 0) - stride(x, 0)) * bytes(x) % 16 == 0 and (stride(s, 0) - stride(x, 0)) * bytes(x) % 16 == 0)"
 whole        = "C % (16 // bytes(x)) == 0 and aligned(x, 16) and aligned(y, 16) and (not present(residual) or aligned(residual, 16) and aligned(s, 16)) and (not present(weight) or aligned(weight, 16)) and (not present(bias) or aligned(bias, 16))"
 static       = "128 * ceil((8 * needed // 32 * (2 if cluster == 1 else 1) + 16 * cluster + 32) / 128)"
@@ -34,7 +36,6 @@ fits_3       = "alike and stages >= 3 and R * cluster > sms * blocks and needed 
 
 [config]
 way     = 1
-rows    = 0
 threads = 256
 cluster = 16
 blocks  = 2
@@ -106,12 +107,28 @@ blocks  = 3
 pieces  = 2
 
 [[choice]]
+when    = "whole and bytes_of_row <= 24576"
+way     = 2
+threads = 512
+cluster = 1
+blocks  = 2
+pieces  = 3
+
+[[choice]]
 when    = "whole and bytes_of_row <= 32768"
+way     = 2
+threads = 512
+cluster = 1
+blocks  = 2
+pieces  = 4
+
+[[choice]]
+when    = "whole and bytes_of_row <= 49152"
 way     = 2
 threads = 1024
 cluster = 1
 blocks  = 1
-pieces  = 2
+pieces  = 3
 
 [[choice]]
 when    = "whole and bytes_of_row <= 65536"

@@ -1,24 +1,26 @@
 /* rooftop
 idea    = "Clusters of 1 to 16 blocks stay for the whole launch, no more of them than the card runs at once, and walk over the rows. Each thread owns 8 to 32 columns of all of them; the weight and the rows to come wait in shared memory, the sums of dweight and dbias there or in registers, so that every row is read once and partial sums are a few MiB in all. Two sums of a row are wanted. While the parts of a row travel between the blocks (st.async, counted by an mbarrier: nobody stands at a barrier of the cluster) the row before is finished. A last launch adds the clusters' partial rows in a fixed order: the same bits every time."
 predict = { speedup = 1.8 }
-limit   = "Blocks that stay share the memory unequally (docs/staying.md): 0.92 to 0.96 of the roof from 8192 to 262144 columns of bf16. Rows that start anywhere, 0.85: instructions. Below 64 MiB the second launch, and Triton's way is faster."
+limit   = "Blocks that stay share the memory unequally (docs/staying.md): 0.93 to 0.96 of the roof from 8192 to 262144 columns of bf16, 0.92 for rows that start anywhere. At 32 MiB 0.82: the second launch."
 dtypes  = ["f32", "f16", "bf16"]
 args    = ["R: i32", "C: i32", "clusters: i32", "dy: T[R, C]", "dys: i64 = stride(dy, 0)", "ds: T[R, C]?", "dss: i64 = stride(ds, 0)", "s: T[R, C]", "ss: i64 = stride(s, 0)", "weight: T[C]?", "dx: T[R, C]", "dxs: i64 = stride(dx, 0)", "pw: f32[P, C]", "pb: f32[P, C]", "eps: f32"]
 demands = { has = ["LDGSTS.E.128", "STG.E.128"], spills = 0 }
-prefer  = "C >= 1024 and numel(s) * bytes(s) > 33554432 and not (present(ds) and bytes_of_row <= 16384)"
+prefer  = "C >= 1024 and (numel(s) * bytes(s) > 33554432 or R >= 2 * sms - 8 and C <= 4096) and not (present(ds) and bytes_of_row <= 16384)"
 valid   = "threads <= 1024 and each * threads >= 256 and each * threads * (3 if registers == 1 else 2) <= 3072 and each * (shared + 1024 + static) <= 233472 and shared + static <= 232448 and (cluster == 1 or bytes_of_row > 4096 * cluster)"
-configs = [{ pieces = [1, 2, 4], cluster = [1, 2, 4, 8, 16], each = [1, 2, 3, 4, 6, 8], stages = [3, 4], registers = [0, 1], waves = [1, 2, 3] }]
+configs = [{ pieces = [1, 2, 3, 4], cluster = [1, 2, 4, 8, 16], each = [1, 2, 3, 4, 6, 8], stages = [3, 4], registers = [0, 1] }]
 
 [let]
 bytes_of_row = "C * bytes(s)"
+sector       = "32 // bytes(s)"
 own_of_pack  = "16 // bytes(s)"
-threads      = "32 * ceil((ceil(C / own_of_pack) + (0 if whole else 1)) / (32 * cluster * pieces))"
+threads      = "32 * ceil((ceil(C / own_of_pack) + (0 if whole else 2)) / (32 * cluster * pieces))"
 shared       = "pieces * threads * (stages * 32 + (16 if present(dweight) else 0) + (0 if registers == 1 else 4 * own_of_pack * ((1 if present(dweight) else 0) + (1 if present(dbias) else 0))))"
 fit          = "0 if not whole else 2 if bytes_of_row == 16 * cluster * pieces * threads else 1"
 room         = "resident(card, cluster) * each"
-period       = "1 if whole else 2 if stride(s, 0) * 2 % own_of_pack == 0 else 4 if stride(s, 0) * 4 % own_of_pack == 0 else 8"
+coarse       = "sector // gcd(stride(s, 0), sector)"
+period       = "1 if whole else coarse if coarse <= room else max(1, coarse // 2)"
 static       = "128 * ceil((16 * threads // 32 * (2 if cluster == 1 else 1) + 32 * cluster + 32) / 128)"
-clusters     = "(ceil(R / ceil(R / (room * waves))) if R > 0 else 1) if whole else max(1, room * waves // period) * period"
+clusters     = "(ceil(R / ceil(R / room)) if R > 0 else 1) if whole else max(1, room // period) * period"
 wide         = "4 if C % 4 == 0 else 1"
 height       = "max(4, min(32, pow2(clusters)))"
 alike        = "whole or starts(s, 16) and starts(dy, 16) and starts(dx, 16) and starts(ds, 16) and (stride(s, 0) - stride(dy, 0)) * bytes(s) % 16 == 0 and (stride(s, 0) - stride(dx, 0)) * bytes(s) % 16 == 0 and (not present(ds) or (stride(s, 0) - stride(ds, 0)) * bytes(s) % 16 == 0)"
@@ -36,7 +38,54 @@ cluster   = 16
 each      = 1
 stages    = 3
 registers = 1
-waves     = 1
+
+[[choice]]
+when      = "not whole and bytes_of_row > 8192 and bytes_of_row <= 16384"
+pieces    = 1
+cluster   = 2
+each      = 2
+stages    = 3
+registers = 1
+
+[[choice]]
+when      = "not whole and bytes_of_row > 16384 and bytes_of_row <= 24592"
+pieces    = 1
+cluster   = 2
+each      = 1
+stages    = 3
+registers = 1
+
+[[choice]]
+when      = "not whole and bytes_of_row > 24592 and bytes_of_row <= 65472"
+pieces    = 2
+cluster   = 2
+each      = 1
+stages    = 3
+registers = 1
+
+[[choice]]
+when      = "not whole and bytes_of_row > 65472 and bytes_of_row <= 130000"
+pieces    = 2
+cluster   = 4
+each      = 1
+stages    = 3
+registers = 1
+
+[[choice]]
+when      = "not whole and bytes_of_row > 130000 and bytes_of_row <= 131072"
+pieces    = 4
+cluster   = 8
+each      = 1
+stages    = 3
+registers = 1
+
+[[choice]]
+when      = "bytes_of_row <= 2048 and R <= 16 * sms"
+pieces    = 1
+cluster   = 1
+each      = 2
+stages    = 3
+registers = 0
 
 [[choice]]
 when      = "bytes_of_row <= 2048"
@@ -55,12 +104,28 @@ stages    = 3
 registers = 1
 
 [[choice]]
-when      = "bytes_of_row <= 6144"
+when      = "bytes_of_row <= 5120"
 pieces    = 1
 cluster   = 1
 each      = 2
 stages    = 3
 registers = 1
+
+[[choice]]
+when      = "bytes_of_row <= 6144"
+pieces    = 1
+cluster   = 1
+each      = 1
+stages    = 4
+registers = 1
+
+[[choice]]
+when      = "bytes_of_row <= 8192 and R <= 16 * sms"
+pieces    = 2
+cluster   = 1
+each      = 1
+stages    = 4
+registers = 0
 
 [[choice]]
 when      = "bytes_of_row <= 8192"
@@ -71,12 +136,20 @@ stages    = 3
 registers = 0
 
 [[choice]]
-when      = "bytes_of_row <= 12288"
+when      = "bytes_of_row <= 10240"
 pieces    = 2
 cluster   = 1
 each      = 1
 stages    = 3
 registers = 0
+
+[[choice]]
+when      = "bytes_of_row <= 14336"
+pieces    = 1
+cluster   = 2
+each      = 1
+stages    = 4
+registers = 1
 
 [[choice]]
 when      = "bytes_of_row <= 16384"
@@ -87,10 +160,18 @@ stages    = 3
 registers = 1
 
 [[choice]]
-when      = "bytes_of_row <= 24592"
+when      = "bytes_of_row <= 20480"
 pieces    = 1
-cluster   = 2
-each      = 1
+cluster   = 4
+each      = 2
+stages    = 3
+registers = 1
+
+[[choice]]
+when      = "bytes_of_row <= 24576"
+pieces    = 2
+cluster   = 4
+each      = 2
 stages    = 3
 registers = 1
 
@@ -101,6 +182,14 @@ cluster   = 4
 each      = 1
 stages    = 4
 registers = 0
+
+[[choice]]
+when      = "bytes_of_row <= 45056"
+pieces    = 2
+cluster   = 4
+each      = 1
+stages    = 4
+registers = 1
 
 [[choice]]
 when      = "bytes_of_row <= 65536"
@@ -142,6 +231,7 @@ when    = "present(dweight) or present(dbias)"
 kernel  = "norm_columns<{T}, {wide}, {height}>"
 grid    = ["ceil(C / (32 * wide))", "(1 if present(dweight) else 0) + (1 if present(dbias) else 0)"]
 block   = [32, "height"]
+chained = true
 args    = ["clusters: i32", "C: i32", "pw: f32[P, C]", "dweight: T[C]?", "pb: f32[P, C]", "dbias: T[C]?"]
 */
 #include "norms_bwd.cuh"

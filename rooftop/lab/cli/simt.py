@@ -70,13 +70,12 @@ def _run(
     what: str, case: str | None, shape: str | None, blocks: int | None, seed: int, schedules: int, check: bool
 ) -> tuple[str, dict[str, str], Report, Report | None]:
     """Title, sources by shown name, the counted run, the checked run."""
-    from rooftop.lab import head as heads
+    from rooftop.lab import head_text, subjects
     from rooftop.lab import simt as simulator
-    from rooftop.lab import subjects
 
     sizes = dict(_size(part) for part in shape.split(",")) if shape else {}
     path = Path(what)
-    if path.suffix == ".cu" and path.is_file() and heads.parse(path.read_text(encoding="utf-8"), path).op is None and not _registered(path):
+    if path.suffix == ".cu" and path.is_file() and head_text.parse(path.read_text(encoding="utf-8"), path).op is None and not _registered(path):
         return _without_op(path, sizes, blocks, seed, schedules, check)
     found = subjects.find([what])
     if len(found) != 1:

@@ -1,8 +1,8 @@
 """CUDA C++ without a GPU: kernels run on the CPU thread by thread, with their faults found and their memory accesses counted.
 
-A source is translated line for line (`translate`, `ptx`), compiled by the host's compiler with its ThreadSanitizer instrumentation, and linked with
-an engine of our own (`runtime/`) that receives what the instrumentation reports. Each CUDA thread is a fiber; barriers and collectives of a warp are
-where fibers wait for each other; blocks, or clusters of them, are spread over threads of the host.
+A source is translated line for line (`translate`, `ptx`), compiled by the host's compiler with its ThreadSanitizer instrumentation (clang++'s code is
+changed on the way: `whole`), and linked with an engine of our own (`runtime/`) that receives what the instrumentation reports. Each CUDA thread is a
+fiber; barriers and collectives of a warp are where fibers wait for each other; blocks, or clusters of them, are spread over threads of the host.
 
 What is not seen. Inside a block, a write to global memory that follows another thread's read is not held against it; a plain read of what others
 change atomically is let pass. Registers and stacks are not watched, but for indices past the end of an array whose type tells its size. A pointer

@@ -19,11 +19,13 @@ from threading import Lock
 from rooftop.lab import settings
 from rooftop.lab.compile import DEVICE_HEADERS, STANDARD, CompileError, headers
 from rooftop.lab.simt.translate import MARK, translate
+from rooftop.lab.simt.whole import keep
 from rooftop.lab.source import strip
 
 RUNTIME = Path(__file__).parent / "runtime"
 MODES = ("check", "count", "traffic")
-ENGINE = ("engine.cpp", "faults.cpp", "meeting.cpp", "memory.cpp")  # what all modes share
+ENGINE = ("engine.cpp", "faults.cpp", "mbarrier.cpp", "meeting.cpp", "memory.cpp")  # what all modes share
+STEPS = ("translate", "ptx", "whole")  # the modules that change a source
 SPARE_STACK = 60 << 10  # bytes of a thread's stack beside its largest frames
 COMMON = ("-fPIC", "-fvisibility=hidden", "-fno-exceptions", "-fno-math-errno", "-w")
 # Aggregates stay whole (no scalar replacement): copying a float4 is one access, as on the GPU. Everything is inlined that can be.
@@ -38,12 +40,19 @@ GCC = (
     "--param=large-function-growth=100000", "--param=large-function-insns=100000", "--param=max-inline-insns-single=100000",
     "--param=max-inline-insns-auto=100000", "--param=large-stack-frame-growth=100000", "--param=early-inlining-insns=1000",
 )  # fmt: skip
-CLANG = (  # arms of a branch keep their own lines, and a read before a write of the same place is one
-    "-O1", "-fno-vectorize", "-fno-slp-vectorize", "-fno-unroll-loops",
-    *(word for option in (
-        "tsan-instrument-func-entry-exit=0", "tsan-distinguish-volatile=1", "tsan-instrument-read-before-write=1", "simplifycfg-sink-common=0",
-        "simplifycfg-hoist-common=0", "simplifycfg-merge-cond-stores=0", "sink-common-insts=0", "hoist-common-insts=0",
-    ) for word in ("-mllvm", f"-{option}")),
+# Without columns, two accesses of a line that become one are at that line, not at none. Its `bounds` would stop at the array's end; `array-bounds` tells
+# and goes on, as g++'s does. A null pointer is read where the source says so.
+CLANG = (
+    "-O1", "-fno-vectorize", "-fno-slp-vectorize", "-fno-unroll-loops", "-gno-column-info", "-fno-sanitize=local-bounds",
+    "-fno-delete-null-pointer-checks",
+)  # fmt: skip
+# Options of LLVM's own: arms of a branch keep their own lines and stay where they stand, no path gets a copy of its own, a loop of copies stays one,
+# and a read before a write of the same place is one.
+STEADY = (
+    "tsan-instrument-func-entry-exit=0", "tsan-distinguish-volatile=1", "tsan-instrument-read-before-write=1",
+    "simplifycfg-sink-common=0", "simplifycfg-hoist-common=0", "simplifycfg-merge-cond-stores=0", "sink-common-insts=0", "hoist-common-insts=0",
+    "simplifycfg-max-small-block-size=0", "jump-threading-threshold=0", "enable-tail-merge=0", "disable-block-placement", "disable-machine-sink",
+    "disable-licm-promotion", "disable-loop-idiom-all", "disable-vector-combine",
 )  # fmt: skip
 
 
@@ -71,6 +80,19 @@ def compiler() -> Compiler:
 
 
 @cache
+def steady(tool: Compiler) -> tuple[str, ...]:
+    """Those of STEADY that this clang++ has: what one version calls an option, another may not know."""
+
+    def known(options: Sequence[str]) -> tuple[str, ...] | None:
+        words = tuple(word for option in options for word in ("-mllvm", f"-{option}"))
+        command = [str(tool.path), "-fsyntax-only", *words, "-x", "c++", os.devnull]
+        return words if subprocess.run(command, capture_output=True).returncode == 0 else None
+
+    every = known(STEADY)
+    return every if every is not None else tuple(word for option in STEADY for word in known((option,)) or ())
+
+
+@cache
 def machine() -> tuple[str, ...]:
     """What the compiler may use of this CPU: fused multiply-add, as the GPU has it."""
     if platform.machine() not in ("x86_64", "AMD64"):
@@ -84,8 +106,9 @@ def machine() -> tuple[str, ...]:
 
 @cache
 def _runtime_digest() -> str:
-    files = sorted(p for p in RUNTIME.rglob("*") if p.is_file())
-    return hashlib.sha256("\0".join(f"{p.relative_to(RUNTIME)}\0{p.read_text(encoding='utf-8')}" for p in files).encode()).hexdigest()
+    """Of the runtime, and of the steps that change a source on its way to the compiler."""
+    files = sorted([*(p for p in RUNTIME.rglob("*") if p.is_file()), *(p for p in RUNTIME.parent.glob("*.py") if p.stem.startswith(STEPS))])
+    return hashlib.sha256("\0".join(f"{p.name}\0{p.read_text(encoding='utf-8')}" for p in files).encode()).hexdigest()
 
 
 def _key(*parts: str) -> str:
@@ -133,8 +156,8 @@ def build(text: str, *, path: str, kernels: Sequence[str], mode: str, arch: int 
     marks: tuple[str, ...] = ()
     if mode == "count":
         order_kept = ("-fsanitize-coverage=trace-pc", "-fno-reorder-blocks", "-fno-reorder-blocks-and-partition")
-        marks = ("-fsanitize-coverage=bb,no-prune,trace-pc",) if tool.clang else order_kept
-    flags = (*_flags(tool), *KERNEL, *marks, *(CLANG if tool.clang else GCC), f"-DSIMT_ARCH={arch * 10}")
+        marks = ("-fsanitize-coverage=bb,no-prune,trace-pc", "-fno-sanitize=bounds") if tool.clang else order_kept  # its checks of indices are places
+    flags = (*_flags(tool), *KERNEL, *((*CLANG, *steady(tool)) if tool.clang else GCC), *marks, f"-DSIMT_ARCH={arch * 10}")
     own = {p.name: p for p in headers(text, folder)}
     order = family(text, kernels)
     parts = [text, path, *(p.read_text(encoding="utf-8") for _, p in sorted(own.items())), *order, *flags, tool.version, _runtime_digest()]
@@ -155,12 +178,16 @@ def build(text: str, *, path: str, kernels: Sequence[str], mode: str, arch: int 
         entries = "".join(f"#line 1 \"the kernel's name\"\nSIMT_KERNEL({i}, {name})\n" for name, i in numbers.items())
         source = translate(text, path, unroll=unroll) + "\n" + entries
         (work / "kernel.cpp").write_text('#include "simt.h"\n' + source, encoding="utf-8")
-        command = [str(tool.path), *flags, f"-I{work / 'include'}", f"-I{RUNTIME / 'include'}", "-c", "kernel.cpp", "-o", "kernel.o"]
-        _run(command, work, path)
-        if tool.clang:  # it copies aggregates by calls of memcpy, which are accesses like others
+        command = [str(tool.path), *flags, f"-I{work / 'include'}", f"-I{RUNTIME / 'include'}"]
+        if tool.clang:
+            _run([*command, "-Xclang", "-disable-llvm-passes", "-S", "-emit-llvm", "kernel.cpp", "-o", "written.ll"], work, path)
+            (work / "kernel.ll").write_text(keep((work / "written.ll").read_text(encoding="utf-8")), encoding="utf-8")
+        _run([*command, "-c", "kernel.ll" if tool.clang else "kernel.cpp", "-o", "kernel.o"], work, path)
+        if tool.clang:  # larger aggregates it copies by calls of memcpy, which are accesses like others
             names = [f"--redefine-sym={n}=__tsan_{n}" for n in ("memcpy", "memmove", "memset")]
             _run([str(_binutils("objcopy")), *names, "kernel.o"], work, path)
-        _run([str(tool.path), "-shared", "-Wl,-Bsymbolic", "-o", "out.so", "kernel.o", *map(str, _engine(mode)), "-pthread"], work, path)
+        shared = (f"-L{_folder()}", f"-l:{_worker().name}", "-Wl,-rpath,$ORIGIN/../engine")
+        _run([str(tool.path), "-shared", "-Wl,-Bsymbolic", "-o", "out.so", "kernel.o", *map(str, _engine(mode)), *shared, "-pthread"], work, path)
         frames = _frames((work / "kernel.su").read_text(encoding="utf-8")) if (work / "kernel.su").is_file() else 0
         (work / "stack").write_text(str(2 * frames + SPARE_STACK), encoding="utf-8")
         os.replace(work / "stack", target.with_suffix(".stack"))  # before the library: who finds that finds both
@@ -182,23 +209,34 @@ def _frames(usage: str) -> int:
 _ENGINES = Lock()  # kernels are built by several threads at once, the engine for all of them by the first
 
 
-def _engine(mode: str) -> list[Path]:
-    """The engine's objects, built once for each compiler and version of the runtime."""
+def _folder() -> Path:
+    return settings.load().cache / "simt" / "engine"
+
+
+def _part(name: str, suffix: str, flags: tuple[str, ...]) -> Path:
+    """A file of the runtime, compiled once for each compiler and version of the runtime."""
     tool = compiler()
-    flags = (*_flags(tool), "-O2", "-g1", f"-DSIMT_COUNT={int(mode != 'check')}", "-pthread")
-    folder = settings.load().cache / "simt" / "engine"
+    folder = _folder()
+    target = folder / f"{_key(name, _runtime_digest(), tool.version, *flags)}{suffix}"
+    if not target.is_file():
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder) as temporary:
+            _run([str(tool.path), *flags, str(RUNTIME / name), "-o", f"part{suffix}"], Path(temporary), name)
+            os.replace(Path(temporary) / f"part{suffix}", target)
+    return target
 
-    def one(name: str) -> Path:
-        target = folder / f"{_key(name, _runtime_digest(), tool.version, *flags)}.o"
-        if not target.is_file():
-            folder.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(dir=folder) as temporary:
-                _run([str(tool.path), *flags, "-c", str(RUNTIME / name), "-o", "part.o"], Path(temporary), name)
-                os.replace(Path(temporary) / "part.o", target)
-        return target
 
+def _worker() -> Path:
+    """The library that says which worker a thread is, for all simulations of a process."""
+    with _ENGINES:
+        return _part("worker.cpp", ".so", (*_flags(compiler()), "-O2", "-shared"))
+
+
+def _engine(mode: str) -> list[Path]:
+    """The engine's objects."""
+    flags = (*_flags(compiler()), "-O2", "-g1", f"-DSIMT_COUNT={int(mode != 'check')}", "-pthread", "-c")
     with _ENGINES, ThreadPoolExecutor(settings.load().jobs) as pool:
-        return list(pool.map(one, (*ENGINE, f"{mode}.cpp")))
+        return list(pool.map(lambda name: _part(name, ".o", flags), (*ENGINE, f"{mode}.cpp")))
 
 
 def _run(command: list[str], folder: Path, path: str) -> None:

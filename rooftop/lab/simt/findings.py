@@ -66,11 +66,13 @@ def _words(f: native.RawFinding, kind: str, place: Memory, other: Other | None) 
     if kind == "const-write":
         return f"{access} at {at}, an input that must not be written"
     if kind == "missing-wait":
-        return f"{access} at {at}, to which an asynchronous copy is still under way (line {other.line if other else '?'}): wait for its group first"
+        return f"{access} at {at}, to which an asynchronous copy or store is still under way (line {other.line if other else '?'}): wait for it first"
     before = "wrote" if f.detail[0] else "read"
     if kind in ("shared-race", "warp-race"):
         whom = f"thread {other.thread}" if other and other.thread else "another thread"
         missing = "no __syncwarp()" if kind == "warp-race" else "no __syncthreads()"
+        if f.has_other == 1 and tuple(f.other_block) != tuple(f.block):
+            missing, whom = "no barrier of the cluster, nor an mbarrier that counts it,", f"{whom} of block {native.index(f.other_block)}"
         inside = " of the same warp" if kind == "warp-race" else ""
         return f"{access} at {at}, which {whom}{inside} {before} at line {other.line if other else '?'} with {missing} between"
     if kind == "global-race" and f.detail[3]:

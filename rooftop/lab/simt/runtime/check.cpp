@@ -113,13 +113,16 @@ static Place& place_of(u64 address) {
 static void order_by(Worker& w, u64 word, bool writes, bool releases) {
     Fiber& f = *w.current;
     Warp& warp = *f.warp;
-    if (f.block->threads <= 32) return;
-    if (const auto at = w.unit->releases.find(word); at != w.unit->releases.end()) {
+    if (f.block->threads <= 32 && warp.far.empty()) return;
+    if (const auto at = w.unit->releases.find(word); at != w.unit->releases.end()) learn(warp.far, at->second.far_past);
+    const u64 near = word | static_cast<u64>(f.block->rank) << 44;   // clocks of a block's warps are told to that block alone
+    if (const auto at = w.unit->releases.find(near); at != w.unit->releases.end()) {
         for (int i = 0; i < 32; ++i) warp.knows[i] = std::max(warp.knows[i], at->second.past[i]);
         for (int i = 0; i < 32; ++i) warp.clocks[f.lane][i] = std::max(warp.clocks[f.lane][i], static_cast<u16>(i == static_cast<int>(f.lane) ? 0 : at->second.past[warp.index]));
     }
     if (!writes || !releases) return;
-    MBarrier& place = w.unit->releases[word];
+    if (!warp.far.empty()) release_far(w.unit->releases[word].far_past, warp, warp.clocks[f.lane][f.lane]);
+    MBarrier& place = w.unit->releases[near];
     u16& clock = warp.clocks[f.lane][f.lane];
     for (int i = 0; i < 32; ++i) place.past[i] = std::max(place.past[i], warp.knows[i]);
     place.past[warp.index] = std::max(place.past[warp.index], clock);
@@ -189,14 +192,25 @@ void mode_copy_end(Worker& w, Copy& c) {
             for (u32 k = 0; k < 4; ++k) w.mode->bytes[in + 4 * i + k] = cell;
     }
 }
-// Written, by nobody in particular: no race is looked for between it and what other blocks do at the same place.
+// A write by who sends it, from here on until it lands; from then on it is known to those who have waited for its phase.
+void mode_store_begin(Worker& w, Store& store) {
+    const size_t in = static_cast<size_t>(store.to - w.shared);
+    shared_access<true>(w, in, store.bytes, store.pc);
+    store.record = w.current->block->epoch | w.current->low;
+    for (u32 i = 0; i < store.bytes / 4; ++i)
+        if (u8& flags = w.mode->flags[in / 4 + i]; flags & USED) flags |= UNDER_WAY;
+    w.mode->way_any = 1;
+    if (w.mode->flags[in / 4] & USED) std::memset(store.to, 0xff, store.bytes);   // NaN until it lands
+}
 void mode_store_landed(Worker& w, const Store& store) {
     const size_t in = static_cast<size_t>(store.to - w.shared);
-    const Block& block = w.unit->blocks[in / SHARED_STRIDE];
     for (u32 i = 0; i < store.bytes / 4; ++i) {
+        u8& flags = w.mode->flags[in / 4 + i];
+        flags &= static_cast<u8>(~UNDER_WAY);
         SharedCell& cell = w.mode->cells[in / 4 + i];
-        cell.write = block.start;
-        if (w.mode->flags[in / 4 + i] & SPLIT)
+        cell.write = store.record;
+        cell.write_pc = static_cast<u32>(store.pc);
+        if (flags & SPLIT)
             for (u32 k = 0; k < 4; ++k) w.mode->bytes[in + 4 * i + k] = cell;
     }
 }

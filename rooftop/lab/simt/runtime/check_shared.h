@@ -11,10 +11,12 @@ static bool concurrent(Worker& w, const Fiber& f, u64 record) {
     const u32 thread = static_cast<u32>(record >> THREAD_SHIFT & 0x3fff);
     if (thread == f.number || (record >> 1 & 0x7fff) == 0) return false;
     const Fiber& other = w.unit->fibers[thread];
-    if (other.block != f.block) return (record & ~LOW_MASK) >= w.unit->cluster_epoch;
-    if (record < f.block->epoch) return false;
     const u32 clock = static_cast<u32>(record >> 1 & 0x7fff);
-    if (clock >= CLOCK_LIMIT) return false;
+    if (other.block != f.block) {
+        const std::vector<u16>& far = f.warp->far;
+        return (record & ~LOW_MASK) >= w.unit->cluster_epoch && clock < CLOCK_LIMIT && (far.empty() || far[far_index(*other.warp)] < clock);
+    }
+    if (record < f.block->epoch || clock >= CLOCK_LIMIT) return false;
     if (other.warp == f.warp) return f.warp->clocks[f.lane][other.lane] < clock;
     return f.warp->knows[other.warp->index] < clock;
 }

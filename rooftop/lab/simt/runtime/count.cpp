@@ -232,6 +232,7 @@ void mode_copy_begin(Worker& w, Copy& c) {
     note(w, c.to, c.bytes, COPY_WRITE, c.pc);
 }
 void mode_copy_end(Worker&, Copy&) {}
+void mode_store_begin(Worker&, Store&) {}
 void mode_store_landed(Worker&, const Store&) {}
 
 static std::mutex merging;

@@ -7,7 +7,6 @@
 
 namespace simt {
 
-__thread Worker* worker = nullptr;
 char *arena = nullptr, *arena_end = nullptr;
 static std::vector<Finding> all_findings;
 static u64 total_fma, total_flops;
@@ -156,6 +155,7 @@ static void run_unit(Worker& w, Unit& u, u32 number) {
             std::memset(warp.at, 0, sizeof warp.at);
             std::memset(warp.clocks, 0, sizeof warp.clocks);
             std::memset(warp.knows, 0, sizeof warp.knows);
+            warp.far.assign(far_warps(u), 0);
             w.queue.push_back(&warp);
             for (u32 lane = 0; lane < lanes; ++lane) {
                 const u32 t = 32 * k + lane;

@@ -115,6 +115,7 @@ struct Warp {
     std::vector<Pending> pending;
     u16 clocks[32][32];            // what a lane knows of another: accesses up to this clock came before
     u16 knows[32];                 // and a warp of another warp
+    std::vector<u16> far;          // checking a cluster: and a warp of each warp of the cluster's blocks, since its last barrier
 };
 
 struct Barrier {
@@ -137,6 +138,7 @@ struct Store {      // of st.async, on its way to the shared memory of a block o
     char* to;
     u32 bytes;
     char data[16];
+    u64 record, pc;                // checking: who sent it, and where, as the shadow of shared memory keeps it
 };
 
 struct MBarrier {   // its words lie in shared memory; what they mean is kept here
@@ -144,6 +146,7 @@ struct MBarrier {   // its words lie in shared memory; what they mean is kept he
     long long awaited;             // bytes of the open phase that are announced and have not been sent
     u64 phase;
     u16 now[32], past[32];         // what its arrivals release, by warp: of the phase that is open, and of those that are over
+    std::vector<u16> far_now, far_past;   // the same of all warps of the cluster, its arrivals' and its stores'
     std::vector<Store> stores;     // of the open phase: they land as late as they may, when it is over
 };
 
@@ -158,6 +161,25 @@ struct Unit {       // the blocks that run together: a cluster, or the whole gri
     std::unordered_map<const void*, MBarrier> mbarriers;
     std::unordered_map<u64, MBarrier> releases;
 };
+
+// Of the warps of a cluster: how many, where that is looked at, and which this one is.
+inline u32 far_warps(const Unit& u) { return SIMT_COUNT || u.cluster_blocks == 1 ? 0 : u.cluster_blocks * static_cast<u32>(u.blocks[0].warps.size()); }
+inline u32 far_index(const Warp& warp) {
+    const Block& b = *warp.block;
+    return b.rank % b.unit->cluster_blocks * static_cast<u32>(b.warps.size()) + warp.index;
+}
+
+inline void learn(std::vector<u16>& to, const std::vector<u16>& from) {
+    if (to.size() < from.size()) to.resize(from.size(), 0);
+    for (size_t i = 0; i < from.size(); ++i) to[i] = std::max(to[i], from[i]);
+}
+/// To what a meeting hands on, what the warp knows, and that it has come to `clock` itself.
+inline void release_far(std::vector<u16>& to, const Warp& warp, u16 clock) {
+    if (warp.far.empty()) return;
+    learn(to, warp.far);
+    u16& known = to[far_index(warp)];
+    known = std::max(known, clock);
+}
 
 struct Launch {
     dim3 grid, block, cluster;
@@ -198,7 +220,7 @@ struct Worker {
     struct Mode* mode = nullptr;
 };
 
-extern __thread Worker* worker __attribute__((tls_model("initial-exec"), visibility("hidden")));
+extern __thread Worker* worker __attribute__((tls_model("initial-exec"), visibility("default")));   // worker.cpp
 extern char *arena, *arena_end;
 extern "C" char __ehdr_start __attribute__((visibility("hidden")));
 extern "C" char _end __attribute__((visibility("hidden")));
@@ -228,6 +250,7 @@ void mode_access(Worker& w, const void* p, u32 bytes, bool write, u64 pc);
 void mode_atomic(Worker& w, void* p, u32 bytes, int kind, u64 pc);
 void mode_copy_begin(Worker& w, Copy& c);
 void mode_copy_end(Worker& w, Copy& c);
+void mode_store_begin(Worker& w, Store& store);
 void mode_store_landed(Worker& w, const Store& store);
 void mode_new_grid_phase(Launch& l);
 void mode_misaligned(Worker& w, const void* p, u32 bytes, u64 pc);

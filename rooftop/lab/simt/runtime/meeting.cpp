@@ -1,9 +1,10 @@
-// Where threads wait for each other: collectives of a warp, barriers of a block, a cluster and the grid, mbarriers.
+// Where threads wait for each other: collectives of a warp, barriers of a block, a cluster and the grid.
 #include "scheduler.h"
 
 namespace simt {
 
 // -- collectives of a warp -------------------------------------------------------------------------------------------------------
+
 
 static void join_lanes(Warp& warp, u32 lanes) {
     u16 row[32] = {};
@@ -14,9 +15,7 @@ static void join_lanes(Warp& warp, u32 lanes) {
     for (u32 todo = lanes; todo; todo &= todo - 1) {
         const int lane = __builtin_ctz(todo);
         std::memcpy(warp.clocks[lane], row, sizeof row);
-        if (row[lane] < CLOCK_LIMIT) ++warp.clocks[lane][lane];
-        Fiber& f = warp.lanes[lane];
-        f.low = (f.low & ~u64(0xffff)) | static_cast<u64>(warp.clocks[lane][lane]) << 1;
+        set_clock(warp, static_cast<u32>(lane), row[lane] + 1u);
     }
 }
 
@@ -127,11 +126,25 @@ static void join_warps(Worker&, Block& b, int id) {   // a barrier that only som
         std::memcpy(warp.knows, all, sizeof all);
         join_lanes(warp, warp.at[id]);
         for (u32 todo = warp.at[id]; todo; todo &= todo - 1) {
-            const int lane = __builtin_ctz(todo);
-            warp.clocks[lane][lane] = static_cast<u16>(std::min<u32>(top[warp.index] + 1u, CLOCK_LIMIT));
-            warp.lanes[lane].low = (warp.lanes[lane].low & ~u64(0xffff)) | static_cast<u64>(warp.clocks[lane][lane]) << 1;
+            const u32 lane = static_cast<u32>(__builtin_ctz(todo));
+            set_clock(warp, lane, top[warp.index] + 1u);
         }
     }
+}
+
+// What a block's warps know of each other and of other blocks' is known to those that have waited at a barrier. What comes after it is later.
+static void join_far(Block& b, int id, bool everyone) {
+    if (!far_warps(*b.unit)) return;
+    std::vector<u16> all(far_warps(*b.unit), 0);
+    for (Warp& warp : b.warps) {
+        if (!everyone && !warp.at[id]) continue;
+        u16 top = 0;
+        for (u32 todo = warp.valid; todo; todo &= todo - 1) top = std::max(top, warp.clocks[__builtin_ctz(todo)][__builtin_ctz(todo)]);
+        release_far(all, warp, top);
+        for (u32 todo = warp.valid; todo; todo &= todo - 1) set_clock(warp, static_cast<u32>(__builtin_ctz(todo)), top + 1u);
+    }
+    for (Warp& warp : b.warps)
+        if (warp.at[id]) learn(warp.far, all);
 }
 
 static u64 barrier_bit(u64 pc) { return u64(1) << (pc * 0x9e3779b97f4a7c15u >> 58); }
@@ -165,6 +178,7 @@ bool try_barrier(Worker& w, Block& b, int id, const Fiber* last) {
     if (bar.arrived == 0 || bar.arrived < needed) return false;
     const bool everyone = bar.arrived >= b.live;
     if (!everyone) join_warps(w, b, id);
+    join_far(b, id, everyone);
     if (everyone && !bar.expected && b.live < b.threads) skipped(w, b, id);
     for (Warp& warp : b.warps) {
         const u32 lanes = warp.at[id];
@@ -292,105 +306,5 @@ __attribute__((noinline)) void grid_barrier() {
     } else {
         f.warp->ready &= ~(1u << f.lane);
     }
-}
-
-// -- mbarriers ----------------------------------------------------------------------------------------------------------------------------
-
-void check_aligned(const void* p, unsigned bytes) {
-    if (reinterpret_cast<u64>(p) & (bytes - 1)) mode_misaligned(*worker, p, bytes, SIMT_PC());
-}
-
-__attribute__((noinline)) void mbarrier_init(void* shared, unsigned count) {
-    Worker& w = *worker;
-    mode_access(w, shared, 8, true, SIMT_PC());
-    MBarrier& bar = w.unit->mbarriers[shared];
-    bar = {};
-    bar.count = bar.pending = count;
-}
-
-static MBarrier& mbarrier_at(Worker& w, const void* shared) {
-    const auto at = w.unit->mbarriers.find(shared);
-    if (at == w.unit->mbarriers.end()) trap("an mbarrier that has not been initialised");
-    return at->second;
-}
-
-static void end_phase(Worker& w, MBarrier& bar) {   // where nothing more is waited for
-    if (bar.pending || bar.awaited) return;
-    ++bar.phase;
-    bar.pending = bar.count;
-    for (int i = 0; i < 32; ++i) bar.past[i] = std::max(bar.past[i], bar.now[i]);
-    for (const Store& store : bar.stores) {
-        std::memcpy(store.to, store.data, store.bytes);
-        mode_store_landed(w, store);
-    }
-    bar.stores.clear();
-}
-
-static u64 arrive_at(Fiber& f, MBarrier& bar, u32 count) {
-    Warp& warp = *f.warp;
-    const u16 clock = warp.clocks[f.lane][f.lane];
-    for (int i = 0; i < 32; ++i) bar.now[i] = std::max(bar.now[i], warp.knows[i]);
-    bar.now[warp.index] = std::max(bar.now[warp.index], clock);
-    if (clock < CLOCK_LIMIT) ++warp.clocks[f.lane][f.lane];
-    f.low = (f.low & ~u64(0xffff)) | static_cast<u64>(warp.clocks[f.lane][f.lane]) << 1;
-    const u64 phase = bar.phase;
-    bar.pending -= std::min(count, bar.pending);
-    end_phase(*worker, bar);
-    return phase;
-}
-
-__attribute__((noinline)) u_long mbarrier_arrive(void* shared, unsigned count) {
-    Worker& w = *worker;
-    Fiber& f = *w.current;
-    f.pc = SIMT_PC();
-    MBarrier& bar = mbarrier_at(w, shared);
-    const u64 before = bar.phase, phase = arrive_at(f, bar, count);
-    if (bar.phase != before) progress(w);
-    return phase;
-}
-
-__attribute__((noinline)) bool mbarrier_test(void* shared, u_long phase) {
-    Worker& w = *worker;
-    Fiber& f = *w.current;
-    f.pc = SIMT_PC();
-    MBarrier& bar = mbarrier_at(w, shared);
-    if ((bar.phase & 1) == (phase & 1)) {
-        f.spins |= 31;                              // the next pause is a real one
-        pause_at(f.pc);
-        return false;
-    }
-    Warp& warp = *f.warp;
-    for (int i = 0; i < 32; ++i) warp.knows[i] = std::max(warp.knows[i], bar.past[i]);
-    for (u32 todo = warp.valid & ~(1u << f.lane); todo; todo &= todo - 1) {
-        u16& known = warp.clocks[f.lane][__builtin_ctz(todo)];
-        known = std::max(known, bar.past[warp.index]);
-    }
-    return true;
-}
-
-void mbarrier_expect(void* shared, unsigned bytes) { mbarrier_at(*worker, shared).awaited += bytes; }
-
-__attribute__((noinline)) void store_async(void* to, const void* data, unsigned bytes, void* shared) {
-    Worker& w = *worker;
-    w.current->pc = SIMT_PC();
-    if (reinterpret_cast<u64>(to) & (bytes - 1)) mode_misaligned(w, to, bytes, SIMT_PC());
-    if (memory_of(to) != SHARED) trap("st.async to an address that is not in shared memory");
-    MBarrier& bar = mbarrier_at(w, shared);
-    const u64 before = bar.phase;
-    Store store = {static_cast<char*>(to), bytes, {}};
-    std::memcpy(store.data, data, bytes);
-    bar.stores.push_back(store);
-    bar.awaited -= bytes;
-    end_phase(w, bar);
-    if (bar.phase != before) progress(w);
-}
-
-void copy_arrive(void* shared, int noinc) {
-    Worker& w = *worker;
-    Fiber& f = *w.current;
-    MBarrier& bar = mbarrier_at(w, shared);
-    copy_wait_all();                                // they may land at any time from here on: now is one
-    if (!noinc) ++bar.pending;
-    arrive_at(f, bar, 1);
 }
 }  // namespace simt

@@ -23,6 +23,13 @@ inline void make_ready(Worker& w, Warp& warp, u32 lanes) {
     }
 }
 
+/// The lane's own clock: what it does from here on is later than what others know of it.
+inline void set_clock(Warp& warp, u32 lane, u32 clock) {
+    Fiber& f = warp.lanes[lane];
+    warp.clocks[lane][lane] = static_cast<u16>(std::min(clock, CLOCK_LIMIT));
+    f.low = (f.low & ~u64(0xffff)) | static_cast<u64>(warp.clocks[lane][lane]) << 1;
+}
+
 inline void progress(Worker& w) {
     w.pauses = 0;
     if (w.idle) w.idle = false, --w.launch->idle;

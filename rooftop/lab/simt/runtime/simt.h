@@ -18,6 +18,11 @@
 #define SIMT_MEMBER inline __attribute__((always_inline))
 #define SIMT_API __attribute__((visibility("hidden")))
 #define SIMT_PLAIN __attribute__((no_sanitize("thread")))
+#ifdef __clang__   // where threads meet: no path of the code gets a copy of its own
+#define SIMT_MEETING SIMT_API __attribute__((convergent))
+#else
+#define SIMT_MEETING SIMT_API
+#endif
 
 #define __CUDA_ARCH__ SIMT_ARCH
 #define __CUDACC__ 1
@@ -57,11 +62,11 @@ SIMT_API dim3 cluster_extent() __attribute__((const));
 SIMT_API unsigned cluster_rank() __attribute__((const));       // of this block in its cluster
 
 enum Reduce { PLAIN, COUNT, AND, OR };
-SIMT_API int block_barrier(int id, int threads, Reduce reduce, int predicate);  // threads: 0, all of the block
-SIMT_API void block_arrive(int id, int threads);
-SIMT_API void cluster_arrive();
-SIMT_API void cluster_wait();
-SIMT_API void grid_barrier();
+SIMT_MEETING int block_barrier(int id, int threads, Reduce reduce, int predicate);  // threads: 0, all of the block
+SIMT_MEETING void block_arrive(int id, int threads);
+SIMT_MEETING void cluster_arrive();
+SIMT_MEETING void cluster_wait();
+SIMT_MEETING void grid_barrier();
 SIMT_API void* cluster_map(const void* shared, unsigned rank);
 
 // A warp's collective: every lane of `mask` hands in the address of its own record; the last to come calls `combine` on all of them.
@@ -72,9 +77,9 @@ struct Group {
     unsigned named;    // those that the callers name
 };
 typedef void (*Combine)(Group&);
-SIMT_API void collective(unsigned mask, Combine combine, void* record, bool ordered);
+SIMT_MEETING void collective(unsigned mask, Combine combine, void* record, bool ordered);
 SIMT_API void absent_lane(Group& group, int reader, int source, unsigned mask);
-SIMT_API unsigned active_mask();
+SIMT_MEETING unsigned active_mask();
 
 // Shared memory: a place for each variable, found when it is first met in a launch.
 struct SharedSite {
@@ -91,7 +96,7 @@ enum Memory { SHARED, GLOBAL, LOCAL, OTHER };
 SIMT_API Memory memory_of(const void* p);
 SIMT_API void note_read(const void* p, unsigned bytes);         // an access that the instrumentation does not see
 SIMT_API void note_write(void* p, unsigned bytes);
-SIMT_API void note_atomic(void* p, unsigned bytes, int kind);   // kind: 0 read-modify-write, 1 load, 2 store; 4 added: it releases and acquires
+SIMT_MEETING void note_atomic(void* p, unsigned bytes, int kind);   // kind: 0 read-modify-write, 1 load, 2 store; 4 added: it releases and acquires
 SIMT_API bool compare_and_swap(void* p, void* expected, const void* desired, unsigned bytes);
 SIMT_API void atomic_load(const void* p, void* to, unsigned bytes);
 SIMT_API void note_float(unsigned fma, unsigned other);         // floating operations that are not instructions of the CPU's
@@ -104,8 +109,8 @@ SIMT_API void copy_wait(unsigned groups);                       // until at most
 SIMT_API void copy_wait_all();
 SIMT_API void check_aligned(const void* p, unsigned bytes);      // a fault where the address is not a multiple
 SIMT_API void mbarrier_init(void* shared, unsigned count);
-SIMT_API u_long mbarrier_arrive(void* shared, unsigned count);   // the phase that it arrives in
-SIMT_API bool mbarrier_test(void* shared, u_long phase);         // whether that phase (its last bit) is over; else the others run first
+SIMT_MEETING u_long mbarrier_arrive(void* shared, unsigned count);   // the phase that it arrives in
+SIMT_MEETING bool mbarrier_test(void* shared, u_long phase);         // whether that phase (its last bit) is over; else the others run first
 SIMT_API void mbarrier_expect(void* shared, unsigned bytes);       // the open phase ends after so many bytes of store_async as well
 SIMT_API void store_async(void* to, const void* data, unsigned bytes, void* shared);  // lands when the phase of the mbarrier ends
 SIMT_API void copy_arrive(void* shared, int counted);            // arrives when this thread's copies so far have landed

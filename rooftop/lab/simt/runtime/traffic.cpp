@@ -72,6 +72,7 @@ void mode_copy_begin(Worker& w, Copy& c) {
     if (c.filled) note(w, c.from, c.filled, false);
 }
 void mode_copy_end(Worker&, Copy&) {}
+void mode_store_begin(Worker&, Store&) {}
 void mode_store_landed(Worker&, const Store&) {}
 void mode_new_grid_phase(Launch&) {}
 void mode_misaligned(Worker&, const void*, u32, u64) {}

@@ -1,0 +1,64 @@
+/* rooftop
+op     = "rms_norm"
+idea   = "Planted fault: a block reads what its neighbour sends it by st.async without waiting for the mbarrier that counts its bytes."
+limit  = "On a GPU: the sum may not have come: what the shared memory held before is added instead."
+dtypes = ["f32"]
+args   = ["C: i32", "x: T[R, C]", "y: T[R, C]", "eps: f32"]
+arch   = 90
+
+[[launch]]
+kernel = "st_async_read_before_wait"
+grid   = ["2 * R"]
+block  = [32]
+cluster = [2]
+*/
+#include <cooperative_groups.h>
+
+#define FIXED 0
+
+__device__ inline unsigned shared_address(const void* p) { return static_cast<unsigned>(__cvta_generic_to_shared(p)); }
+
+/// The same place in the shared memory of the cluster's block `rank`.
+__device__ inline unsigned there(const void* p, int rank) {
+    unsigned to;
+    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(to) : "r"(shared_address(p)), "r"(rank));
+    return to;
+}
+__device__ inline void init(unsigned long long* come) { asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(shared_address(come)) : "memory"); }
+__device__ inline void expect(unsigned long long* come) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], 4;" ::"r"(shared_address(come)) : "memory");
+}
+__device__ inline void wait(unsigned long long* come, int parity) {
+    unsigned over = 0;
+    while (!over) {
+        asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+                     : "=r"(over) : "r"(shared_address(come)), "r"(parity) : "memory");
+    }
+    __syncthreads();
+}
+
+__global__ void st_async_read_before_wait(int C, const float* __restrict__ x, float* __restrict__ y, float eps) {
+    __shared__ float theirs;
+    __shared__ unsigned long long come;
+    const auto cluster = cooperative_groups::this_cluster();
+    const int lane = threadIdx.x, rank = cluster.block_rank();
+    const long long row = blockIdx.x / 2;
+    x += row * C;
+    y += row * C;
+    if (lane == 0) init(&come), expect(&come);
+    cluster.sync();
+    float s = 0;
+    for (int c = rank * 32 + lane; c < C; c += 64) s += x[c] * x[c];
+    for (int step = 16; step > 0; step /= 2) s += __shfl_xor_sync(~0u, s, step);
+    if (lane == 0) {
+        asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.f32 [%0], %1, [%2];"  // MAY: shared-race
+                     ::"r"(there(&theirs, rank ^ 1)), "f"(s), "r"(there(&come, rank ^ 1)) : "memory");
+    }
+#if FIXED
+    wait(&come, 0);
+#endif
+    s += theirs;  // BUG: shared-race, missing-wait, uninitialised
+    const float scale = 1 / sqrtf(s / C + eps);
+    for (int c = rank * 32 + lane; c < C; c += 64) y[c] = x[c] * scale;
+    cluster.sync();
+}
