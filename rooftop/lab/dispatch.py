@@ -225,8 +225,11 @@ def caller(op: Op) -> Callable[..., Any]:
     single = len(op.output_names) == 1
 
     def call(*args: Any, implementation: str | None = None) -> Any:
-        if is_compiling() or modes() or transform() is not None:
-            if not is_compiling() and (top := transform()) is not None and top.key() in differentiating:
+        if is_compiling():
+            return registered(*args, implementation or "")
+        top = transform()
+        if modes() or top is not None:
+            if top is not None and top.key() in differentiating:
                 raise NotImplementedError(f"{op.name}: torch.func's grad, vjp and jvp do not reach registered ops; torch.autograd and torch.compile do")
             return registered(*args, implementation or "")
         if forward._current_level >= 0 and any(forward.unpack_dual(args[i]).tangent is not None for i in tensor_positions if args[i] is not None):

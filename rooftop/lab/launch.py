@@ -10,7 +10,7 @@ from typing import Any
 from rooftop.lab.compile import Binary
 from rooftop.lab.spec import Launch
 
-_CTYPES: dict[str, type] = {
+CTYPES: dict[str, type] = {  # of `Launch.types`
     "i32": ctypes.c_int32, "u32": ctypes.c_uint32, "i64": ctypes.c_int64, "u64": ctypes.c_uint64,
     "f32": ctypes.c_float, "f64": ctypes.c_double, "bool": ctypes.c_bool, "ptr": ctypes.c_uint64,
 }  # fmt: skip
@@ -110,7 +110,7 @@ class PreparedCuda:
         self._launch = driver.cuLaunchKernelEx
         self._lock = threading.Lock()
         self._values = [
-            _CTYPES[kind](0 if value is None or isinstance(value, str) else value)
+            CTYPES[kind](0 if value is None or isinstance(value, str) else value)
             for kind, value in zip(launch.types, launch.args.values(), strict=True)
         ]
         self._slots = [(cell, names.index(v)) for cell, v in zip(self._values, launch.args.values(), strict=True) if isinstance(v, str)]

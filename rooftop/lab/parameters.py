@@ -6,14 +6,16 @@ Sizes are all that is known there: a pointer and an i64 are alike, and so are an
 
 from __future__ import annotations
 
+import ctypes
 import struct
 from collections.abc import Iterator, Mapping
 
 from rooftop.lab.binary import BinaryError
 from rooftop.lab.head import HeadError
+from rooftop.lab.launch import CTYPES
 from rooftop.lab.spec import Launch
 
-BYTES: Mapping[str, int] = {"ptr": 8, "i32": 4, "u32": 4, "i64": 8, "u64": 8, "f32": 4, "f64": 8, "bool": 1}  # of `Launch.types`
+BYTES: Mapping[str, int] = {kind: ctypes.sizeof(made) for kind, made in CTYPES.items()}
 _SECTION = struct.Struct("<IIQQQQ")  # of ELF-64: name, type, flags, address, offset, size, and what is of no use here
 _PARAMETER = struct.Struct("<IHHI")  # index, which parameter, offset, and bits of which the upper 14 are the bytes
 _PARAMETER_INFO = 0x17  # EIATTR_KPARAM_INFO

@@ -1,6 +1,7 @@
 // Normalisation of rows in CUDA C++: rms_norm and layer_norm, which differ in CENTRE alone; their backward: norms_bwd.cuh. A row is shared out over
 // the blocks of a cluster; every warp leaves its part of the statistics in the shared memory of all of them, one barrier, and every warp
-// folds the parts. Parts with a mean of their own are folded after Chan, Golub & LeVeque 1979, so that one barrier is enough.
+// folds the parts. Parts with a mean of their own are folded after Chan, Golub & LeVeque 1979, so that one barrier is enough. Its three
+// ways stand in one file, since each says what it does otherwise than the one before.
 #pragma once
 #include <cooperative_groups.h>
 #include <cuda_pipeline.h>

@@ -4,7 +4,8 @@ A source is translated line for line (`translate`, `ptx`), compiled by the host'
 changed on the way: `whole`), and linked with an engine of our own (`runtime/`) that receives what the instrumentation reports. Each CUDA thread is a
 fiber; barriers and collectives of a warp are where fibers wait for each other; blocks, or clusters of them, are spread over threads of the host.
 
-What is not seen. Inside a block, a write to global memory that follows another thread's read is not held against it; a plain read of what others
+What is not seen. `__device__` and `__constant__` variables, and what is ordered by them.
+Inside a block, a write to global memory that follows another thread's read is not held against it; a plain read of what others
 change atomically is let pass. Registers and stacks are not watched, but for indices past the end of an array whose type tells its size. A pointer
 that leaves its tensor and lands in another is in bounds. Uninitialised reads are reported where the results depend on them. Copies by cp.async land
 when they are waited for. Accesses that ptxas hoists, drops or moves are counted where the source has them; how wide they are, and which lines it names

@@ -1,7 +1,7 @@
 """What each instruction of inline PTX becomes: `out(destination, operation<types>(in<type>(source), ...))`.
 
 `in` and `out` carry bits between the types of the asm operands and those that the instruction names. Source of the instructions' meaning: NVIDIA's PTX
-ISA 9.0."""
+ISA 9.0. One table, in one file however long it grows."""
 
 from __future__ import annotations
 
