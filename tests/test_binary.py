@@ -263,6 +263,11 @@ def test_hopper(hopper: dict[str, Facts]) -> None:
     assert unmet(hopper["tma"], {"has": ["UTMALDG.2D"], "lacks": ["LDG"]}) == []
 
 
+def test_static_shared_memory_alone(cubin: tuple[str, bytes, Any], found: dict[str, Facts]) -> None:
+    assert binary.static_shared(cubin[1], next(iter(found.values())).arch) == {name: f.shared for name, f in found.items()}
+    assert any(f.shared for f in found.values())
+
+
 def test_json(found: dict[str, Facts]) -> None:
     for facts in found.values():
         text = json.dumps(facts.to_json())

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from rooftop.lab import generated, records, registry, settings
 from rooftop.lab.cli import app, commands
 from rooftop.lab.report_charts import number
-from rooftop.lab.report_data import Gatherer, device_of
+from rooftop.lab.report_data import Gatherer, device_of, gather
 
 RESULTS = settings.CHECKOUT / "results"
 FILES = sorted({file for file, _ in generated.TABLES} | set(generated.PICTURES))
@@ -101,7 +101,7 @@ def test_a_table_names_no_stale_record(tmp_path: Path) -> None:
     gatherer = Gatherer(every, {}, [], registry.HOUSE)
     fresh = [r for r in every if gatherer.stale(r) is None and not r["subject"].startswith("peer:")]
     assert fresh
-    assert f"| add | {fresh[-1]['case']} |" in generated.scores(every)
+    assert f"| add | {fresh[-1]['case']} |" in generated.scores(every, gather(every))
     for r in every:
         r["digest"] = "0"
-    assert generated.scores(json.loads(json.dumps(every))).startswith("No fresh record")
+    assert generated.scores(every, gather(json.loads(json.dumps(every)))).startswith("No fresh record")

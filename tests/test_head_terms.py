@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from rooftop.lab import settings
 from rooftop.lab.expressions import ExpressionError, TensorFacts, evaluate
 from rooftop.lab.head import HeadError
 from rooftop.lab.head_text import parse
@@ -48,3 +49,17 @@ def test_an_address_alone_may_be_asked_for() -> None:
     assert evaluate("starts(x, 16)", {"x": TensorFacts(Meta((4,), "f32", (1,), 4))}) is False
     with pytest.raises(ExpressionError, match="starts"):
         evaluate("starts(x, 0)", {"x": odd})
+
+
+def test_what_a_rung_in_python_says_of_itself_is_no_part_of_its_digest(tmp_path):
+    from rooftop.lab.implementation import TritonImplementation
+
+    source = (settings.PACKAGE / "ladders" / "norm_triton" / "04_whole_row.py").read_text(encoding="utf-8")
+    other = source.replace("\nLIMIT = ", '\nLIMIT = (\n    "first"\n    " and second")\nLIMIT = ', 1)
+    code = source.replace("wide // 512", "wide // 256", 1)
+    assert other != source and code != source
+    found = []
+    for name, text in (("a", source), ("b", other), ("c", code)):
+        (tmp_path / f"{name}.py").write_text(text, encoding="utf-8")
+        found.append(TritonImplementation(tmp_path / f"{name}.py", "rms_norm", name).digest)
+    assert found[0] == found[1] != found[2]

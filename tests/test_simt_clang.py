@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 import test_simt_corpus
+import test_simt_counts
 import test_simt_engine
 import torch
 from simt.corpus import BUGS, CLEAN, Bug
-from simt.counts import EXPECTED, Expected
+from simt.counts import DONE, EXPECTED, Done, Expected
 
 from rooftop.lab import rung_counts, settings, simt, subjects
 from rooftop.lab.compile import CompileError
@@ -129,6 +130,14 @@ by_clang = cache(test_simt_corpus.counted.__wrapped__)  # not what g++ counted i
 def test_a_pattern_is_counted_as_by_hand(expected: Expected, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(test_simt_corpus, "counted", by_clang)
     test_simt_corpus.test_a_pattern_is_counted_as_by_hand(expected)
+
+
+@here
+@pytest.mark.usefixtures("clang")
+@pytest.mark.parametrize("done", DONE, ids=str)
+def test_operations_and_branches_are_counted_as_by_hand(done: Done, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(test_simt_corpus, "counted", by_clang)
+    test_simt_counts.test_operations_and_branches_are_counted_as_by_hand(done)
 
 
 @here

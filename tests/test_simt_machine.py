@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -126,7 +127,7 @@ def test_what_the_compiler_splits_is_counted_in_parts_copy_after_copy(monkeypatc
     found = counted("stores", 5, "global", "write", code, monkeypatch)
     assert (found.requests, found.sectors, found.ideal_sectors, found.lanes, found.width) == (2 * 4 + 2, 2 * 4 * 16 + 2 * 16, 4 * 16, 10 * 32, 16)
     assert (found.source_width, found.source_requests, found.source_sectors, found.rewritten) == (16, 4, 4 * 16, True)
-    assert annotate.note(found) == "global write 16 B x10: 16 sectors (6.4); as written 16 B x4: 16 sectors"
+    assert annotate.note(found) == "global write 16 B x2, 4 B x8: 16 sectors (6.4); as written 16 B x4: 16 sectors"
     plain = counted("stores", 5, "global", "write", MachineCode(), monkeypatch)
     assert (plain.requests, plain.sectors, plain.rewritten) == (4, 64, False)
 
@@ -188,3 +189,23 @@ def _made() -> bool:
 
 
 MADE = _made()
+
+
+@compiled
+def test_what_the_gpus_compiler_made_is_kept_for_every_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROOFTOP_CACHE", str(tmp_path))
+    source = "__global__ void copy(const float4* x, float4* out) { out[threadIdx.x] = x[threadIdx.x]; }\n"
+    made = machine.of(source, "a.cu", ["copy"], "sm_90a")
+    assert [(a.op, a.width) for a in made.accesses] == [("read", 16), ("write", 16)]
+    compiling = machine._compile
+    asked: list[str] = []
+
+    def noted(text: str, *rest: Any) -> machine.MachineCode:
+        asked.append(text)
+        return compiling(text, *rest)
+
+    monkeypatch.setattr(machine, "_compile", noted)
+    assert machine.of(source, "a.cu", ["copy"], "sm_90a") == made
+    assert not asked
+    machine.of(source + "// more\n", "a.cu", ["copy"], "sm_90a")
+    assert asked == [source + "// more\n"]

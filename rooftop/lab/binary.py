@@ -113,7 +113,6 @@ def all_facts(cubin: bytes) -> dict[str, Facts]:
         code, labels, targets = parse(lines)
         used = resources[name]
         opcodes = Counter(i.opcode for i in code)
-        reserved = RESERVED_SHARED if arch >= 90 and used["SHARED"] >= RESERVED_SHARED else 0
         out[name] = Facts(
             kernel=name,
             arch=arch,
@@ -121,12 +120,24 @@ def all_facts(cubin: bytes) -> dict[str, Facts]:
             stack=max(used["STACK"], used["LOCAL"]),
             spill_stores=sum(n * width(o) // 8 for o, n in opcodes.items() if o.partition(".")[0] == "STL"),
             spill_loads=sum(n * width(o) // 8 for o, n in opcodes.items() if o.partition(".")[0] == "LDL"),
-            shared=used["SHARED"] - reserved,
+            shared=used["SHARED"] - _reserved(used["SHARED"], arch),
             constant=sum(v for k, v in used.items() if k.startswith("CONSTANT")),
             opcodes=dict(sorted(opcodes.items())),
             loop=hottest(code, labels, targets),
         )
     return out
+
+
+def static_shared(cubin: bytes, arch: int) -> dict[str, int]:
+    """`Facts.shared` of every kernel of `cubin`, by symbol, without reading its code. Raises as `facts` does."""
+    with _file(cubin) as path:
+        found = _resources(_run("cuobjdump", ["--dump-resource-usage", path]))
+    return {name: used["SHARED"] - _reserved(used["SHARED"], arch) for name, used in found.items()}
+
+
+def _reserved(shared: int, arch: int) -> int:
+    """Of the bytes of shared memory that a kernel has, those that the system keeps."""
+    return RESERVED_SHARED if arch >= 90 and shared >= RESERVED_SHARED else 0
 
 
 def sass(cubin: bytes, kernel: str | None = None) -> str:

@@ -74,6 +74,11 @@ def compare(out: torch.Tensor, exact: torch.Tensor, same: torch.Tensor, dtype: s
     columns = out.shape[-1] if out.dim() else 1
     if out.numel() == columns > LONG_ROW:
         return _compare_long(out, exact, same, dtype, multiple)
+    return _compare_rows(out, exact, same, dtype, multiple, columns)
+
+
+def _compare_rows(out: torch.Tensor, exact: torch.Tensor, same: torch.Tensor, dtype: str, multiple: float, columns: int) -> Verdict:
+    verdict = Verdict(elements=out.numel())
     rows = out.numel() // columns
     flat_out, flat_exact, flat_same = (t.reshape(rows, columns) for t in (out, exact, same))
     step = max(BLOCK_ROWS, CHUNK // max(columns, 1) // BLOCK_ROWS * BLOCK_ROWS)
@@ -106,17 +111,17 @@ def compare(out: torch.Tensor, exact: torch.Tensor, same: torch.Tensor, dtype: s
 
 
 def _compare_long(out: Any, exact: Any, same: Any, dtype: str, multiple: float) -> Verdict:
-    """One very long row, judged as rows of 4096 and what is left of it."""
-    whole = out.numel() // LONG_ROW * LONG_ROW
+    """One very long row, judged as rows of 4096, and its last 4096 elements once more: what is left alone would be allowed what one rounding came to."""
+    count = out.numel()
+    spans = [(0, count // LONG_ROW * LONG_ROW)] + ([(count - LONG_ROW, count)] if count % LONG_ROW else [])
     parts = []
-    for a, b in ((0, whole), (whole, out.numel())):
-        o, e, s = (t.reshape(-1)[a:b].reshape(-1, LONG_ROW if a < whole else b - a) for t in (out, exact, same)) if b > a else (None,) * 3
-        if o is not None:
-            parts.append(found := compare(o, e, s, dtype, multiple))
-            if found.where is not None:
-                found.where = _index(out.shape, a + found.where[0] * o.shape[1] + found.where[1])
+    for a, b in spans:
+        o, e, s = (t.reshape(-1)[a:b].reshape(-1, LONG_ROW) for t in (out, exact, same))
+        parts.append(found := _compare_rows(o, e, s, dtype, multiple, LONG_ROW))
+        if found.where is not None:
+            found.where = _index(out.shape, a + found.where[0] * LONG_ROW + found.where[1])
     worst = max(parts, key=lambda v: (not v.ok, v.max_share, v.rms_share))
-    worst.elements = out.numel()
+    worst.elements = count
     return worst
 
 

@@ -157,11 +157,12 @@ _ALLOWED = (
 )  # fmt: skip
 
 
-def names(text: str) -> set[str]:
+@lru_cache(maxsize=4096)
+def names(text: str) -> frozenset[str]:
     """The names an expression uses, functions apart."""
     tree = _parse(text)
     called = {id(n.func) for n in ast.walk(tree) if isinstance(n, ast.Call)}
-    return {n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and id(n) not in called}
+    return frozenset(n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and id(n) not in called)
 
 
 def evaluate(text: str, scope: Mapping[str, Any]) -> Any:

@@ -8,20 +8,20 @@ from pathlib import Path
 from rooftop.lab import records, settings
 from rooftop.lab.records import Record
 from rooftop.lab.report_data import gather
+from rooftop.lab.report_model import SiteData
 from rooftop.lab.report_picture import climb
 
 END = "<!-- /generated -->"
 NOTHING = "Nothing has been measured yet."
 
 
-def headlines(found: list[Record]) -> str:
+def headlines(found: list[Record], site: SiteData) -> str:
     """As scores, of the case of each op that takes longest."""
-    return scores(found, every=False)
+    return scores(found, site, every=False)
 
 
-def scores(found: list[Record], *, every: bool = True) -> str:
+def scores(_found: list[Record], site: SiteData, *, every: bool = True) -> str:
     """Every op's bench cases with a fresh record, by device: time, share of the measured roof, best peer, error. Stale ones are left out."""
-    site = gather(found)
     lines = [
         "| op | case | device | implementation | kernel µs | of the roof | against the best peer | error / allowance |",
         "|---|---|---|---|---:|---:|---:|---:|",
@@ -40,7 +40,7 @@ def scores(found: list[Record], *, every: bool = True) -> str:
     return "\n".join(lines)
 
 
-def timing(found: list[Record]) -> str:
+def timing(found: list[Record], _site: SiteData) -> str:
     """The newest demonstration of naive timing (`rooftop.lab.timing_cuda.naive_demo`)."""
     mine = [r for r in found if r["kind"] == "clock" and r.get("subject") == "naive timing"]
     if not mine:
@@ -64,7 +64,7 @@ def timing(found: list[Record]) -> str:
     return "\n".join(lines)
 
 
-def build(found: list[Record]) -> str:
+def build(found: list[Record], _site: SiteData) -> str:
     """The newest build times of each way (`rooftop.lab.builds`)."""
     newest: dict[str, Record] = {}
     for r in sorted((r for r in found if r["kind"] == "build"), key=lambda r: str(r["at"])):
@@ -79,7 +79,7 @@ def build(found: list[Record]) -> str:
     return "\n".join(lines)
 
 
-TABLES: Mapping[tuple[str, str], Callable[[list[Record]], str]] = {
+TABLES: Mapping[tuple[str, str], Callable[[list[Record], SiteData], str]] = {  # of the records, and of what the pages show of them
     ("README.md", "headlines"): headlines,
     ("docs/scores.md", "scores"): scores,
     ("docs/timing.md", "timing"): timing,
@@ -103,9 +103,10 @@ def replaced(text: str, name: str, content: str) -> str:
 def pages(root: Path, found: list[Record]) -> dict[str, str]:
     """Every generated file below `root`, as it should be. Raises ValueError for markers that are missing, OSError for a file that is."""
     texts: dict[str, str] = {}
+    site = gather(found)
     for (file, name), make in TABLES.items():
-        texts[file] = replaced(texts.get(file) or (root / file).read_text(encoding="utf-8"), name, make(found))
-    ladders = {ladder.name: ladder for ladder in gather(found).ladders}
+        texts[file] = replaced(texts.get(file) or (root / file).read_text(encoding="utf-8"), name, make(found, site))
+    ladders = {ladder.name: ladder for ladder in site.ladders}
     return texts | {file: climb(ladders[ladder], names) for file, (ladder, names) in PICTURES.items()}
 
 

@@ -120,11 +120,12 @@ class Head:
             return f"needs sm_{self.arch} or later; {problem.device.name} is sm_{problem.device.arch}"
         self._known(problem)
         try:
-            scope = self.scope(problem, self.choose(problem))
+            config = self.choose(problem)
+            scope = self.scope(problem, config)
             for condition, why in self.requires.items():
                 if not evaluate(condition, scope):
                     return f"{why} ({condition})"
-            self.launches_for(problem, self.choose(problem))
+            self.launches_for(problem, config)
         except (Unfit, ExpressionError) as error:
             return str(error)
         return None

@@ -64,6 +64,20 @@ def parse(text: str, path: str | Path, *, toml: bool = False) -> Head:
         raise HeadError(f"{where}: {error}") from None
 
 
+HEAD_NAMES = ("IDEA", "PREDICT", "LIMIT")  # of a rung in Python
+
+
+def without_head(text: str) -> str:
+    """The Python `text` of an implementation without the plain values of its head, which change nothing that runs."""
+    if not re.search(rf"^({'|'.join(HEAD_NAMES)}) = ", text, re.M):
+        return text
+    lines = text.split("\n")
+    for node in ast.parse(text).body:
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and node.targets[0].id in HEAD_NAMES:
+            lines[node.lineno - 1 : node.end_lineno] = [""] * ((node.end_lineno or node.lineno) - node.lineno + 1)
+    return "\n".join(lines)
+
+
 def of_python(text: str, path: str | Path) -> Head:
     """The head of a rung in Python: the plain values of IDEA, PREDICT and LIMIT, read without importing it. Raises HeadError without an IDEA."""
     found: dict[str, Any] = {}
@@ -72,7 +86,7 @@ def of_python(text: str, path: str | Path) -> Head:
     except SyntaxError as error:
         raise HeadError(f"{path}:{error.lineno}: not Python: {error.msg}") from None
     for node in tree.body:
-        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and node.targets[0].id in ("IDEA", "PREDICT", "LIMIT"):
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and node.targets[0].id in HEAD_NAMES:
             try:
                 found[node.targets[0].id] = ast.literal_eval(node.value)
             except ValueError:

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 from rooftop.lab import head as heads
 from rooftop.lab import head_text, settings
 from rooftop.lab.compile import Binary, compile_cuda, headers
+from rooftop.lab.head_text import without_head
 from rooftop.lab.launch import Module, resident_clusters
 from rooftop.lab.parameters import check as check_parameters
 from rooftop.lab.source import digest, strip
@@ -262,7 +263,7 @@ class TritonImplementation(Implementation):
 
     @cached_property
     def digest(self) -> str:
-        return digest(*(strip(text, "python") for text in _with_helpers(self.path.read_text(encoding="utf-8"))))
+        return digest(*(strip(without_head(text), "python") for text in _with_helpers(self.path.read_text(encoding="utf-8"))))
 
 
 _HELPER = re.compile(r"^from rooftop\.kernels\._device\.(\w+) import ", re.M)

@@ -361,6 +361,18 @@ def _written(target: Path, content: bytes) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
+def replace(path: Path, before: bytes, after: bytes) -> None:
+    """The content of `path`, which was `before`, made `after` at one stroke; nothing left of it: the file goes. Raises RecordError if it has changed."""
+    with _alone(path.parent):
+        if path.read_bytes().rstrip(b"\n") != before.rstrip(b"\n"):
+            raise RecordError(f"{path} has changed meanwhile")
+        if after:
+            with _written(path, after) as temporary:
+                os.replace(temporary, path)
+        else:
+            path.unlink()
+
+
 def _put(path: Path, content: bytes) -> None:
     with open(path, "xb") as file:
         file.write(content)

@@ -6,7 +6,7 @@ None here and "not measured" on the page."""
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cached_property
@@ -76,7 +76,7 @@ class Gatherer:
     checks: list[Mapping[str, Any]]
     house: registry.House
     counts: Mapping[str, RungCounts] = field(default_factory=dict)
-    _digests: dict[tuple[str, str, tuple[str, ...], Device], str] = field(default_factory=dict)
+    _digests: dict[tuple[str, str, tuple[str, ...], Device, bool], tuple[str | None, str]] = field(default_factory=dict)  # why unsupported; digest
     _ceilings: dict[str, tuple[Ceilings | None, Ceilings | None]] = field(default_factory=dict)
 
     def site(self, now: datetime) -> SiteData:
@@ -121,13 +121,15 @@ class Gatherer:
         ids = tuple(map(str, record["cases"])) if record["kind"] == "sanitize" else (str(record.get("case")),)
         if any(i not in cases for i in ids):
             return f"{op_name} no longer has this case"
-        device = device_of(record)
-        if why := next((why for i in ids if (why := subject.supports(cases[i], device))), None):
-            return f"it no longer takes this case: {why}"
-        key = (op_name, name, ids, device)
+        device, sanitized = device_of(record), record["kind"] == "sanitize"
+        key = (op_name, name, ids, device, sanitized)
         if key not in self._digests:
-            self._digests[key] = digest_of(subject, ids, device) if record["kind"] == "sanitize" else subject.digest(cases[ids[0]], device)
-        return None if self._digests[key] == record.get("digest") else CHANGED
+            why = next((why for i in ids if (why := subject.supports(cases[i], device))), None)
+            self._digests[key] = (why, "" if why else digest_of(subject, ids, device) if sanitized else subject.digest(cases[ids[0]], device))
+        why, digest = self._digests[key]
+        if why:
+            return f"it no longer takes this case: {why}"
+        return None if digest == record.get("digest") else CHANGED
 
     # -- records ----------------------------------------------------------------------------------------------------
 
@@ -306,6 +308,12 @@ class Gatherer:
         base = self.house.ops / f"{name.removesuffix('_bwd') if op.forward else name}.py"
         about = _docstring(base.read_text(encoding="utf-8"))
         return OpScore(name, f"The gradient of {op.forward.name}." if op.forward else about, implementations, ladders, views, tuple(scores))
+
+
+def staleness(found: Iterable[Record]) -> Callable[[Record], bool]:
+    """Whether a record is not of the tree as it is. Those that measure no kernel of the tree are never stale."""
+    gatherer = Gatherer(list(found), {}, [], registry.HOUSE)
+    return lambda r: "digest" in r and gatherer.stale(r) is not None
 
 
 def summarise(rows: Iterable[ScoreRow]) -> Summary:

@@ -11,6 +11,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from rooftop.lab import settings
@@ -123,6 +124,7 @@ def widths(cubin: bytes, symbol: str, shown: str) -> dict[tuple[str, int, str, s
     return found
 
 
+@lru_cache(maxsize=2)  # kernel after kernel is asked of one cubin
 def _disassemble(cubin: bytes) -> str:
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(cubin)

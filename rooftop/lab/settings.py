@@ -5,6 +5,7 @@
 | `ROOFTOP_CACHE` | folder of compiled kernels | `$XDG_CACHE_HOME/rooftop` or `~/.cache/rooftop` |
 | `ROOFTOP_RESULTS` | folder of the records that pages and `explain` read | `results/` of the checkout, else the cache folder's `results/` |
 | `ROOFTOP_JOBS` | processes that compile at once | number of usable cores |
+| `ROOFTOP_SIMT_PATIENCE` | seconds of CPU time in which simulated threads must get anywhere, or their loop is taken to be endless | 20 |
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ class Settings:
     cache: Path
     results: Path
     jobs: int
+    patience: int = 20
 
 
 def load() -> Settings:
@@ -36,7 +38,10 @@ def load() -> Settings:
     jobs_text = os.environ.get("ROOFTOP_JOBS") or str(len(os.sched_getaffinity(0)))
     if not jobs_text.isdigit() or int(jobs_text) < 1:
         raise ValueError(f"ROOFTOP_JOBS is {jobs_text!r}; it must be a whole number of at least 1")
-    return Settings(cache, where, int(jobs_text))
+    patience = os.environ.get("ROOFTOP_SIMT_PATIENCE") or "20"
+    if not patience.isdigit() or not 1 <= int(patience) <= 1_000_000:
+        raise ValueError(f"ROOFTOP_SIMT_PATIENCE is {patience!r}; it must be a whole number of seconds, 1 to 1000000")
+    return Settings(cache, where, int(jobs_text), int(patience))
 
 
 def tool_path(name: str) -> Path | None:

@@ -275,12 +275,12 @@ struct alignas(8) Moments {
     float mean, squares;
 };
 
-/// The parts that LANES lanes hold, each of n elements, as one, in all lanes. `share`: 1 over the elements of them all; `from`: the first lane
-/// that holds any, whose mean the others are taken about: exact where all are equal.
+/// The parts that LANES lanes hold, each of n elements, as one, in all lanes. `total`: elements of them all; about the mean of lane 0:
+/// exact where all are equal.
 template <bool CENTRE, int LANES = 32>
-__device__ Moments fold(Moments p, float n, float share, int from = 0) {
+__device__ Moments fold(Moments p, float n, float total) {
     if (!CENTRE) return {0, lanes_sum<LANES>(p.squares)};
-    const float base = __shfl_sync(~0u, p.mean, from), mean = base + lanes_sum<LANES>(n * (p.mean - base)) * share, off = p.mean - mean;
+    const float base = __shfl_sync(~0u, p.mean, 0), mean = base + over(lanes_sum<LANES>(n * (p.mean - base)), total), off = p.mean - mean;
     return {mean, lanes_sum<LANES>(p.squares + n * off * off)};
 }
 
@@ -330,10 +330,9 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
         if (WEIGHT) weights[i * THREADS + tid] = slice.load(w, i, SHIFTED);
         if (BIAS) biases[i * THREADS + tid] = slice.load(b, i, SHIFTED);
     }
-    const float of_lane = lane < Parts::WARPS ? slice.of_warp(lane) : 0, of_warp = 1 / fmaxf(slice.of_warp(parts.warp), 1);
+    const float of_lane = lane < Parts::WARPS ? slice.of_warp(lane) : 0, of_warp = fmaxf(slice.of_warp(parts.warp), 1);
     const float of_thread = slice.of_thread(), inverse = of_thread > 0 ? 1 / of_thread : 0;
-    const int from = SHIFTED && parts.warp == 0 ? __ffs(__ballot_sync(~0u, of_thread > 0)) - 1 : 0;  // a row's first pack may lie before it
-    const float of_rank = slice.of_rank(lane % CLUSTER), of_block = 1 / fmaxf(slice.of_rank(rank), 1), of_row = 1.0f / C;
+    const float of_rank = slice.of_rank(lane % CLUSTER), of_block = fmaxf(slice.of_rank(rank), 1);
 
     const int rows = R > id ? (R - id + clusters - 1) / clusters : 0;
     int last = STAGES - 1, stage = 0;  // of the row before, which is where the row to come goes; and of this one
@@ -355,27 +354,36 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
                     *at(i) = P::narrow(f);  // what is normalised is what is returned
                     slice.store(s + row * ss, i, *at(i), beside);
                 }
-                if (ragged) slice.store_parts(s + row * ss, slots(stage, INPUTS - 1));
+                if (ragged) slice.each_ragged([&](int i) { slice.store_part(s + row * ss, i, slots(stage, INPUTS - 1)(i)); });
             }
-            if (ragged && (SHIFTED || CENTRE)) slice.settle(at, CENTRE ? slice.first_of(at) : T(0.0f));  // what is not of the row is made to add nothing
+            if (ragged) {  // what is not of the row is made to add nothing
+                const T nothing = CENTRE ? slice.first_of(at) : T(0.0f);
+                slice.each_ragged([&](int i) { slice.settle(at(i), i, nothing); });
+            }
             float pivot = 0, total = 0, squares = 0;  // about the thread's first element: one pass, and nothing cancels but what 32 elements spread
             if (CENTRE) P::widen(*at(0), f), pivot = f[0];
 #pragma unroll
             for (int i = 0; i < PIECES; ++i) {
                 P::widen(*at(i), f);
+                const float about = slice.has(i) ? pivot : 0;  // a pack that the thread lacks holds zeros
 #pragma unroll
                 for (int j = 0; j < N; ++j) {
-                    const float off = f[j] - pivot;
+                    const float off = f[j] - about;
                     squares += off * off;
                     if (CENTRE) total += off;
                 }
             }
             const float d = total * inverse;  // the mean of the thread's elements less the pivot
-            const Moments part = fold<CENTRE>({pivot + d, CENTRE ? fmaxf(squares - d * total, 0) : squares}, of_thread, of_warp, from);
+            float mean = pivot + d;
+            if (SHIFTED && CENTRE) {  // a row's first pack may lie before it: then lane 0, about whose mean all is folded, takes its neighbour's
+                const float next = __shfl_down_sync(~0u, mean, 1);
+                mean = of_thread > 0 ? mean : next;
+            }
+            const Moments part = fold<CENTRE>({mean, CENTRE ? fmaxf(squares - d * (2 * total - of_thread * d), 0) : squares}, of_thread, of_warp);
             parts.post(k, part, [&](const Moments& p) { return fold<CENTRE>(p, of_lane, of_block); });
         }
         if (k > 0) {
-            const Moments all = CLUSTER == 1 ? fold<CENTRE>(seen, of_lane, of_row) : fold<CENTRE, CLUSTER>(seen, of_rank, of_row);
+            const Moments all = CLUSTER == 1 ? fold<CENTRE>(seen, of_lane, C) : fold<CENTRE, CLUSTER>(seen, of_rank, C);
             const float scale = reciprocal_root(over(all.squares, C) + eps);
             const auto at = slots(last, 0);
 #pragma unroll
@@ -395,7 +403,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
                 }
                 slice.store(y + (row - clusters) * ys, i, P::narrow(f), at(i));
             }
-            if (ragged) slice.store_parts(y + (row - clusters) * ys, at);
+            if (ragged) slice.each_ragged([&](int i) { slice.store_part(y + (row - clusters) * ys, i, at(i)); });
         }
         fetch(last, row + static_cast<long long>(STAGES - 1) * clusters);
         if (k < rows) seen = parts.wait(k);

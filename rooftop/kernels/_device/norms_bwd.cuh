@@ -14,12 +14,12 @@ struct alignas(16) Part {
     float mean, squares, g, products;
 };
 
-/// The parts that LANES lanes hold, each of n elements, as one, in all lanes (Chan, Golub & LeVeque 1979). `share`: 1 over the elements of them
-/// all; `from`: the first lane that holds any, whose mean the others are taken about: exact where all are equal.
+/// The parts that LANES lanes hold, each of n elements, as one, in all lanes (Chan, Golub & LeVeque 1979). `total`: elements of them all,
+/// about the mean of lane 0: exact where all are equal.
 template <bool CENTRE, int LANES = 32>
-__device__ Part fold(Part p, float n, float share, int from = 0) {
-    const float base = CENTRE ? __shfl_sync(~0u, p.mean, from) : 0;
-    const float mean = CENTRE ? base + lanes_sum<LANES>(n * (p.mean - base)) * share : 0, off = CENTRE ? p.mean - mean : 0;
+__device__ Part fold(Part p, float n, float total) {
+    const float base = CENTRE ? __shfl_sync(~0u, p.mean, 0) : 0;
+    const float mean = CENTRE ? base + over(lanes_sum<LANES>(n * (p.mean - base)), total) : 0, off = CENTRE ? p.mean - mean : 0;
     Part all = {mean, lanes_sum<LANES>(p.squares + n * off * off), 0, lanes_sum<LANES>(p.products + p.g * off)};
     if (CENTRE) all.g = lanes_sum<LANES>(p.g);
     return all;
@@ -28,19 +28,34 @@ __device__ Part fold(Part p, float n, float share, int from = 0) {
 // On 128 bytes: an asynchronous copy whose destination is not asks the L2 for each line two or three times.
 extern __shared__ __align__(128) uint4 held[];  // of each thread, and used by it alone: rows on their way, the weight, sums of dweight and of dbias
 
-/// Sums of a thread's PIECES packs of N columns: in its registers, or in shared memory, so that registers leave room for twice the threads.
+/// Sums of a thread's PIECES packs of N columns: in its registers, or in shared memory, so that registers leave room for twice the threads. Of
+/// float32 (N = 4) those of SPAN rows at a time, which are added up in turn: a sum of hundreds of rows in one would err by several times what a
+/// sum in pairs does.
 template <int PIECES, int N, int THREADS, bool REGISTERS, bool WANTED>
 struct Sums {
-    float4 own[REGISTERS && WANTED ? PIECES * N / 4 : 1];
+    static constexpr int QUADS = PIECES * N / 4, SPAN = 16;
+    static constexpr bool SPANS = WANTED && N == 4;
+    float4 own[REGISTERS && WANTED ? QUADS : 1], past[SPANS ? QUADS : 1];
     float4* const shared;
 
     __device__ explicit Sums(uint4* at) : shared(reinterpret_cast<float4*>(at) + threadIdx.x) {
 #pragma unroll
-        for (int i = 0; i < PIECES * N / 4; ++i) {
+        for (int i = 0; i < QUADS; ++i) {
             if (WANTED) (*this)[i] = {0, 0, 0, 0};
+            if (SPANS) past[i] = {0, 0, 0, 0};
         }
     }
     __device__ float4& operator[](int i) { return REGISTERS ? own[i] : shared[i * THREADS]; }
+    /// After row k.
+    __device__ void rest(int k) {
+        if (!SPANS || k % SPAN != 0) return;
+#pragma unroll
+        for (int i = 0; i < QUADS; ++i) past[i] = all(i), (*this)[i] = {0, 0, 0, 0};
+    }
+    __device__ float4 all(int i) {
+        const float4 a = WANTED ? (*this)[i] : float4{}, b = SPANS ? past[i] : float4{};
+        return SPANS ? float4{a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w} : a;
+    }
 };
 
 /// dx, and this cluster's part of dweight and dbias -> pw, pb[cluster, C]. A cluster of blocks walks over rows `clusters` apart; each thread owns
@@ -92,10 +107,9 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
     for (int i = 0; i < PIECES; ++i) {
         if (WEIGHT) weights[i * THREADS + tid] = slice.load(w, i, SHIFTED);
     }
-    const float of_lane = lane < Parts::WARPS ? slice.of_warp(lane) : 0, of_warp = 1 / fmaxf(slice.of_warp(parts.warp), 1);
+    const float of_lane = lane < Parts::WARPS ? slice.of_warp(lane) : 0, of_warp = fmaxf(slice.of_warp(parts.warp), 1);
     const float of_thread = slice.of_thread(), inverse = of_thread > 0 ? 1 / of_thread : 0;
-    const int from = SHIFTED && parts.warp == 0 ? __ffs(__ballot_sync(~0u, of_thread > 0)) - 1 : 0;  // a row's first pack may lie before it
-    const float of_rank = slice.of_rank(lane % CLUSTER), of_block = 1 / fmaxf(slice.of_rank(rank), 1), of_row = 1.0f / C;
+    const float of_rank = slice.of_rank(lane % CLUSTER), of_block = fmaxf(slice.of_rank(rank), 1);
 
     const int rows = R > id ? (R - id + clusters - 1) / clusters : 0;
     int last = STAGES - 1, stage = 0;  // of the row before, which is where the row to come goes; and of this one
@@ -112,30 +126,36 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
             float pivot = 0, total = 0, squares = 0, products = 0, level = 0;  // about the thread's first element
             __pipeline_wait_prior(STAGES - 2);
             const auto at_s = slots(stage, 0), at_dy = slots(stage, 1);
-            if (ragged && (SHIFTED || CENTRE)) {  // what is not of the row is made to add nothing
-                slice.settle(at_s, CENTRE ? slice.first_of(at_s) : T(0.0f));
-                if (SHIFTED) slice.settle(at_dy, T(0.0f));
+            if (ragged) {  // what is not of the row is made to add nothing
+                const T nothing = CENTRE ? slice.first_of(at_s) : T(0.0f);
+                slice.each_ragged([&](int i) { slice.settle(at_s(i), i, nothing), slice.settle(at_dy(i), i, T(0.0f)); });
             }
             if (CENTRE) P::widen(*at_s(0), v), pivot = v[0];
 #pragma unroll
             for (int i = 0; i < PIECES; ++i) {
                 P::widen(*at_s(i), v), P::widen(*at_dy(i), h);
                 if (WEIGHT) P::widen(weights[i * THREADS + tid], c);
+                const float about = slice.has(i) ? pivot : 0;  // a pack that the thread lacks holds zeros
 #pragma unroll
                 for (int j = 0; j < N; ++j) {
-                    const float off = v[j] - pivot, gw = WEIGHT ? h[j] * c[j] : h[j];
+                    const float off = v[j] - about, gw = WEIGHT ? h[j] * c[j] : h[j];
                     squares += off * off;
                     products += gw * off;
                     if (CENTRE) total += off, level += gw;
                 }
             }
             const float d = total * inverse;  // the mean of the thread's elements less the pivot
-            if (CENTRE) squares = fmaxf(squares - d * total, 0), products -= level * d;
-            const Part part = fold<CENTRE>({pivot + d, squares, level, products}, of_thread, of_warp, from);
+            if (CENTRE) squares = fmaxf(squares - d * (2 * total - of_thread * d), 0), products -= level * d;
+            float mean = pivot + d;
+            if (SHIFTED && CENTRE) {  // a row's first pack may lie before it: then lane 0, about whose mean all is folded, takes its neighbour's
+                const float next = __shfl_down_sync(~0u, mean, 1);
+                mean = of_thread > 0 ? mean : next;
+            }
+            const Part part = fold<CENTRE>({mean, squares, level, products}, of_thread, of_warp);
             parts.post(k, part, [&](const Part& p) { return fold<CENTRE>(p, of_lane, of_block); });
         }
         if (k > 0) {
-            const Part all = CLUSTER == 1 ? fold<CENTRE>(seen, of_lane, of_row) : fold<CENTRE, CLUSTER>(seen, of_rank, of_row);
+            const Part all = CLUSTER == 1 ? fold<CENTRE>(seen, of_lane, C) : fold<CENTRE, CLUSTER>(seen, of_rank, C);
             const float scale = reciprocal_root(over(all.squares, C) + eps);
             const float along = over(all.products * scale, C), level = CENTRE ? over(all.g, C) : 0;
             const auto at_s = slots(last, 0), at_dy = slots(last, 1);
@@ -164,7 +184,8 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
                 }
                 slice.store(dx + before * dxs, i, P::narrow(d), at_s(i));
             }
-            if (ragged) slice.store_parts(dx + before * dxs, at_s);
+            if (ragged) slice.each_ragged([&](int i) { slice.store_part(dx + before * dxs, i, at_s(i)); });
+            sums_w.rest(k), sums_b.rest(k);
         }
         fetch(last, row + static_cast<long long>(STAGES - 1) * clusters);
         if (k < rows) seen = parts.wait(k);
@@ -179,11 +200,11 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
             const long long row = static_cast<long long>(id) * C;
             const int column = slice.column(i) + q * 4;
             if (slice.whole(i) && !SHIFTED) {
-                if (WEIGHT) *reinterpret_cast<float4*>(pw + row + column) = sums_w[i * QUADS + q];
-                if (BIAS) *reinterpret_cast<float4*>(pb + row + column) = sums_b[i * QUADS + q];
+                if (WEIGHT) *reinterpret_cast<float4*>(pw + row + column) = sums_w.all(i * QUADS + q);
+                if (BIAS) *reinterpret_cast<float4*>(pb + row + column) = sums_b.all(i * QUADS + q);
                 continue;
             }
-            const float4 of_w = WEIGHT ? sums_w[i * QUADS + q] : float4{}, of_b = BIAS ? sums_b[i * QUADS + q] : float4{};
+            const float4 of_w = sums_w.all(i * QUADS + q), of_b = sums_b.all(i * QUADS + q);
 #pragma unroll
             for (int l = 0; l < 4; ++l) {
                 if (WEIGHT && slice.inside(i, q * 4 + l)) pw[row + column + l] = reinterpret_cast<const float*>(&of_w)[l];

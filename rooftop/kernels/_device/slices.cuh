@@ -77,21 +77,22 @@ struct Slice {
         }
         return v;
     }
-    /// Whether of the packs of a thread, which has some, not all lie within the row.
-    __device__ bool ragged() const { return FIT != FILLED && packs != 0 && (SHIFTED ? inner : packs) != ALL; }
-    /// For a thread that is ragged: `value` for what the packs in its slots hold outside of the row.
-    template <typename Slot>
-    __device__ void settle(const Slot& slot, T value) const {
+    /// Whether a pack of this thread lies partly, or not at all, within the row: a few threads of a row that starts anywhere.
+    __device__ bool ragged() const { return SHIFTED && (packs & ~inner) != 0; }
+    /// `work(i)` for each such pack.
+    template <typename Work>
+    __device__ void each_ragged(const Work& work) const {
 #pragma unroll 1
-        for (int i = 0; i < PIECES; ++i) {
-            if (whole(i)) continue;
-            uint4 v = *slot(i);
+        for (unsigned rest = packs & ~inner; rest != 0; rest &= rest - 1) work(__ffs(static_cast<int>(rest)) - 1);
+    }
+    /// `value` for what pack i holds outside of the row.
+    __device__ void settle(uint4* slot, int i, T value) const {
+        uint4 v = *slot;
 #pragma unroll
-            for (int j = 0; j < N; ++j) {
-                if (!has(i) || !inside(i, j)) reinterpret_cast<T*>(&v)[j] = value;
-            }
-            *slot(i) = v;
+        for (int j = 0; j < N; ++j) {
+            if (!inside(i, j)) reinterpret_cast<T*>(&v)[j] = value;
         }
+        *slot = v;
     }
     /// The first element of the row that this thread's packs hold; 0 where they hold none.
     template <typename Slot>
@@ -124,22 +125,17 @@ struct Slice {
             }
         }
     }
-    /// Pack i of a row; where only a part of it lies within, to `aside`, for store_parts.
+    /// Pack i of a row; where only a part of it lies within, to `aside`, for store_part.
     __device__ void store(T* row, int i, const uint4& v, uint4* aside) const {  // written once: first to leave the L2
         if (whole(i)) __stcs(reinterpret_cast<uint4*>(row + column(i)), v);
         if (SHIFTED && (packs & ~inner) >> i & 1) *aside = v;
     }
-    /// For a thread that is ragged: the parts that lie within the row of the packs that were put aside.
-    template <typename Slot>
-    __device__ void store_parts(T* row, const Slot& slot) const {
-        if (!SHIFTED) return;
-#pragma unroll 1
-        for (int i = 0; i < PIECES; ++i) {
-            if (!has(i) || whole(i)) continue;
+    /// The part of pack i, which was put aside, that lies within the row.
+    __device__ void store_part(T* row, int i, const uint4* aside) const {
+        const uint4 v = *aside;
 #pragma unroll
-            for (int j = 0; j < N; ++j) {
-                if (inside(i, j)) row[column(i) + j] = reinterpret_cast<const T*>(slot(i))[j];
-            }
+        for (int j = 0; j < N; ++j) {
+            if (inside(i, j)) row[column(i) + j] = reinterpret_cast<const T*>(&v)[j];
         }
     }
 };

@@ -34,6 +34,30 @@ def merge(
             typer.echo(f"note: {note}")
 
 
+@records_app.command("prune")
+def prune(
+    folder: Annotated[Path | None, typer.Option("--records", help="The folder of the records.", show_default="results/")] = None,
+    dry: Annotated[bool, typer.Option("--dry-run", help="Say what would go; write nothing.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Drop the records that no page shows any more: a newer one of the same subject, case and card stands for them.
+
+    Of each, the newest that is not stale stays, or the newest where all are. What git or another copy holds of them is not touched.
+
+    Example: [bold]rooftop records prune --dry-run[/bold]"""
+    from rooftop.lab import prune as pruning
+    from rooftop.lab import settings
+    from rooftop.lab.report_data import staleness
+
+    done = pruning.prune(folder or settings.load().results, staleness, dry)
+    if as_json:
+        typer.echo(json.dumps(done.__dict__))
+    else:
+        verb, gone = ("would be dropped", "would go") if dry else ("dropped", "gone")
+        size = f"{done.bytes_dropped / 1e6:.1f} of {done.bytes / 1e6:.1f} MB"
+        typer.echo(f"{done.dropped} of {done.records} records {verb}, {size}; {done.files_dropped} of {done.files} files {gone}")
+
+
 @app.command(rich_help_panel=SHOW)
 def report(
     out: Annotated[Path, typer.Option(help="The folder of the pages.")] = Path("report"),

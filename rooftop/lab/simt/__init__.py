@@ -4,13 +4,16 @@ A source is translated line for line (`translate`, `ptx`), compiled by the host'
 changed on the way: `whole`), and linked with an engine of our own (`runtime/`) that receives what the instrumentation reports. Each CUDA thread is a
 fiber; barriers and collectives of a warp are where fibers wait for each other; blocks, or clusters of them, are spread over threads of the host.
 
-What is not seen. `__device__` and `__constant__` variables, and what is ordered by them.
-Inside a block, a write to global memory that follows another thread's read is not held against it; a plain read of what others
-change atomically is let pass. Registers and stacks are not watched, but for indices past the end of an array whose type tells its size. A pointer
-that leaves its tensor and lands in another is in bounds. Uninitialised reads are reported where the results depend on them. Copies by cp.async land
-when they are waited for. Accesses that ptxas hoists, drops or moves are counted where the source has them; how wide they are, and which lines it names
-for them, is asked of its machine code, where NVRTC is at hand (`machine`). Not simulated: TMA, wgmma, tcgen05, multimem, textures, dynamic parallelism,
-CUB and the other headers of CCCL."""
+`__device__` and `__constant__` variables are global memory beside the tensors (`link`): they hold what they are initialised to at the start of a run,
+and what a launch left there at the next.
+
+What is not seen. Reads of `__constant__` variables are checked and not counted; what is `constexpr` is neither. Inside a block, a write to global memory
+that follows another thread's read is not held against it; a plain read of what others change atomically is let pass. Registers and stacks are not
+watched, but for indices past the end of an array whose type tells its size. A pointer that leaves its tensor and lands in another is in bounds.
+Uninitialised reads are reported where the results depend on them. Copies by cp.async land when they are waited for. An arrival at another block's
+mbarrier before that block has begun is not told from a later one. Accesses that ptxas hoists, drops or moves are counted where the source has them; how
+wide they are, and which lines it names for them, is asked of its machine code, where NVRTC is at hand (`machine`). Not simulated: TMA, wgmma, tcgen05,
+multimem, textures, dynamic parallelism, CUB and the other headers of CCCL."""
 
 from __future__ import annotations
 
@@ -36,5 +39,5 @@ def unavailable() -> str | None:
         compiler()
     except NoCompilerError as error:
         return str(error)
-    missing = [name for name in ("addr2line", "objdump") if settings.tool_path(name) is None]
+    missing = [name for name in ("addr2line", "nm", "objdump") if settings.tool_path(name) is None]
     return f"{' and '.join(missing)} not on PATH: simulating CUDA C++ needs binutils (apt install binutils)" if missing else None

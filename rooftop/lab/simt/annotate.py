@@ -22,11 +22,14 @@ class Row:
     counts: tuple[LineCounts, ...] = ()
     findings: tuple[Finding, ...] = ()
     parted: int = 0
+    fma: int = 0
+    flops: int = 0  # others
     heat: float = 0.0
 
     @property
     def notes(self) -> tuple[str, ...]:
-        return tuple(note(c) for c in self.counts) + ((f"parted {self.parted:,}x",) if self.parted else ())
+        done = [f"{n:,} {what}{'s' if n != 1 else ''}" for n, what in ((self.fma, "FMA"), (self.flops, "FLOP")) if n]
+        return (*(note(c) for c in self.counts), *([" + ".join(done)] if done else []), *([f"parted {self.parted:,}x"] if self.parted else []))
 
     @property
     def worst(self) -> float:
@@ -44,22 +47,29 @@ class Page:
 
 
 def excess(c: LineCounts) -> float:
-    """Sectors or wavefronts against the ideal; below 1 where lanes share what they read."""
+    """Sectors or wavefronts against the ideal, 1 at the least."""
     found, ideal = (c.wavefronts, c.ideal_wavefronts) if c.space == "shared" else (c.sectors, c.ideal_sectors)
     return found / ideal if ideal else 1.0
 
 
 def note(c: LineCounts) -> str:
-    """`global read 4 B: 16.0 sectors (4)`: by request, the ideal in brackets; then what the source has and where the machine code has it, if elsewhere."""
+    """`global read 4 B x8: 16 sectors (4)`: by request, the ideal in brackets; then what the source has and where the machine code has it, if elsewhere."""
     if c.space == "shared":
         found, ideal, word, written = c.wavefronts, c.ideal_wavefronts, "wavefronts", c.source_wavefronts
     else:
         found, ideal, word, written = c.sectors, c.ideal_sectors, "sectors", c.source_sectors
     crowd = f", up to {c.contention} lanes on one address" if c.contention > 1 else ""
-    source = f"; as written {c.source_width} B x{c.source_requests:,}: {written / c.source_requests:.3g} {word}" if c.rewritten else ""
+    as_written = _widths(c.source_widths or ((c.source_width, c.source_requests),))
+    source = f"; as written {as_written}: {written / c.source_requests:.3g} {word}" if c.rewritten else ""
     elsewhere = ", ".join(str(line) if file == c.file else f"{file}:{line}" for file, line in c.found_at)
     where = f"; compiled at line {elsewhere}" if elsewhere else ""
-    return f"{c.space} {c.op} {c.width} B x{c.requests:,}: {found / c.requests:.3g} {word} ({ideal / c.requests:.3g}){crowd}{source}{where}"
+    widths = _widths(c.widths or ((c.width, c.requests),))
+    return f"{c.space} {c.op} {widths}: {found / c.requests:.3g} {word} ({ideal / c.requests:.3g}){crowd}{source}{where}"
+
+
+def _widths(of_width: Sequence[tuple[int, int]]) -> str:
+    """`16 B x128, 4 B x512`."""
+    return ", ".join(f"{width} B x{requests:,}" for width, requests in of_width)
 
 
 def pages(report: Report, sources: Mapping[str, str]) -> tuple[Page, ...]:
@@ -99,7 +109,7 @@ def _row(report: Report, file: str, number: int, text: str, most: int) -> Row:
     counts = tuple(c for c in report.lines if c.file == file and c.line == number)
     return Row(
         number, text, counts, tuple(f for f in report.findings if f.file == file and f.line == number), report.divergent.get((file, number), 0),
-        sum(c.sectors + c.wavefronts for c in counts) / most,
+        report.fma_at.get((file, number), 0), report.other_at.get((file, number), 0), sum(c.sectors + c.wavefronts for c in counts) / most,
     )  # fmt: skip
 
 

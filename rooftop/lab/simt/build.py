@@ -18,24 +18,25 @@ from threading import Lock
 
 from rooftop.lab import settings
 from rooftop.lab.compile import DEVICE_HEADERS, STANDARD, CompileError, headers
-from rooftop.lab.simt.translate import MARK, translate
+from rooftop.lab.simt import link, precompiled
+from rooftop.lab.simt.translate import MARK, constants, translate
 from rooftop.lab.simt.whole import keep
 from rooftop.lab.source import strip
 
 RUNTIME = Path(__file__).parent / "runtime"
 MODES = ("check", "count", "traffic")
-ENGINE = ("engine.cpp", "faults.cpp", "mbarrier.cpp", "meeting.cpp", "memory.cpp")  # what all modes share
-STEPS = ("translate", "ptx", "whole")  # the modules that change a source
+ENGINE = ("common.cpp",)  # what all modes share
+STEPS = ("translate", "ptx", "whole", "link")  # the modules that change a source or lay it out
 SPARE_STACK = 60 << 10  # bytes of a thread's stack beside its largest frames
 COMMON = ("-fPIC", "-fvisibility=hidden", "-fno-exceptions", "-fno-math-errno", "-w")
 # Aggregates stay whole (no scalar replacement): copying a float4 is one access, as on the GPU. Everything is inlined that can be.
 KERNEL = (
     "-g1", "-gdwarf-4", "-fstack-usage", "-fsanitize=thread,bounds", "-fno-optimize-sibling-calls",
-    "-fno-strict-aliasing", "-ffp-contract=fast", "-fno-trapping-math", "-fpermissive", "-fno-rtti",
+    "-fno-strict-aliasing", "-ffp-contract=fast", "-fno-trapping-math", "-fpermissive", "-fno-rtti", "-fdata-sections", "-fno-finite-loops",
 )  # fmt: skip
 GCC = (
     "-O2", "-fno-gnu-unique", "-fno-tree-sra", "-fno-ipa-sra", "-fno-tree-vectorize", "-fno-store-merging", "-fno-ipa-icf",
-    "-fno-tree-tail-merge", "-fno-crossjumping", "-finline-functions",
+    "-fno-tree-tail-merge", "-fno-crossjumping", "-fno-tree-sink", "-fno-code-hoisting", "-finline-functions", "-fno-ipa-reference-addressable",
     "--param=tsan-instrument-func-entry-exit=0", "--param=tsan-distinguish-volatile=1", "--param=inline-unit-growth=1000",
     "--param=large-function-growth=100000", "--param=large-function-insns=100000", "--param=max-inline-insns-single=100000",
     "--param=max-inline-insns-auto=100000", "--param=large-stack-frame-growth=100000", "--param=early-inlining-insns=1000",
@@ -68,13 +69,18 @@ class Compiler:
 
 
 @cache
+def _version(path: Path) -> str:
+    return subprocess.run([str(path), "--version"], capture_output=True, text=True).stdout.partition("\n")[0]
+
+
+@cache
 def compiler() -> Compiler:
     """The host's C++ compiler: g++, or clang++ where it is absent. Raises NoCompilerError."""
     for name in ("g++", "clang++", "c++"):
         path = settings.tool_path(name)
         if path is None:
             continue
-        version = subprocess.run([str(path), "--version"], capture_output=True, text=True).stdout.partition("\n")[0]
+        version = _version(path)
         return Compiler(path, version, "clang" in version)
     raise NoCompilerError("no C++ compiler on PATH: simulating CUDA C++ needs g++ (11 or later) or clang++, with binutils (apt install g++)")
 
@@ -94,14 +100,14 @@ def steady(tool: Compiler) -> tuple[str, ...]:
 
 @cache
 def machine() -> tuple[str, ...]:
-    """What the compiler may use of this CPU: fused multiply-add, as the GPU has it."""
+    """What the compiler may use of this CPU: fused multiply-add and conversions of 16-bit numbers, as the GPU has them."""
     if platform.machine() not in ("x86_64", "AMD64"):
         return ()
     try:
         flags = set(Path("/proc/cpuinfo").read_text(encoding="utf-8").partition("flags")[2].partition("\n")[0].split())
     except OSError:
         return ()
-    return ("-mavx2", "-mfma") if {"avx2", "fma"} <= flags else ()
+    return (("-mavx2", "-mfma", "-mf16c") if "f16c" in flags else ("-mavx2", "-mfma")) if {"avx2", "fma"} <= flags else ()
 
 
 @cache
@@ -126,6 +132,8 @@ def _flags(tool: Compiler) -> tuple[str, ...]:
     return (f"-std={STANDARD}", *COMMON, *machine(), f"-I{RUNTIME}")
 
 
+ENTRY = "the launched kernel"  # where a kernel's name expression stands, to the compiler
+_NO_HEADER = re.compile(r"^(\S.*?):(\d+):(?:\d+:)? fatal error: '?([^'\n]+?)(?:: No such file or directory|' file not found)$", re.M)
 _BOUNDS = r"__launch_bounds__\s*\([^)]*\)"
 _KERNEL = re.compile(rf"(template\s*<[^;{{]*>\s*)?__global__\s+(?:(?!__global__)[^;{{(]|{_BOUNDS})*?\bvoid\s+(?:{_BOUNDS}\s*)?(\w+)\s*\(")
 
@@ -157,10 +165,10 @@ def build(text: str, *, path: str, kernels: Sequence[str], mode: str, arch: int 
     if mode == "count":
         order_kept = ("-fsanitize-coverage=trace-pc", "-fno-reorder-blocks", "-fno-reorder-blocks-and-partition")
         marks = ("-fsanitize-coverage=bb,no-prune,trace-pc", "-fno-sanitize=bounds") if tool.clang else order_kept  # its checks of indices are places
-    flags = (*_flags(tool), *KERNEL, *((*CLANG, *steady(tool)) if tool.clang else GCC), *marks, f"-DSIMT_ARCH={arch * 10}")
+    flags = (*_flags(tool), *KERNEL, *((*CLANG, *steady(tool)) if tool.clang else GCC))
     own = {p.name: p for p in headers(text, folder)}
     order = family(text, kernels)
-    parts = [text, path, *(p.read_text(encoding="utf-8") for _, p in sorted(own.items())), *order, *flags, tool.version, _runtime_digest()]
+    parts = [text, path, str(arch), *(p.read_text(encoding="utf-8") for _, p in sorted(own.items())), *order, *flags, *marks, tool.version, _runtime_digest()]
     key = _key(*parts)
     cache_folder = settings.load().cache / "simt" / key[:2]
     numbers = {name: i for i, name in enumerate(order)}
@@ -175,22 +183,30 @@ def build(text: str, *, path: str, kernels: Sequence[str], mode: str, arch: int 
         for name, header in own.items():
             made = translate(header.read_text(encoding="utf-8"), _shown(header), unroll=unroll)
             (work / "include" / name).write_text(made, encoding="utf-8")
-        entries = "".join(f"#line 1 \"the kernel's name\"\nSIMT_KERNEL({i}, {name})\n" for name, i in numbers.items())
+        entries = "".join(f'#line {i + 1} "{ENTRY}"\nSIMT_KERNEL({i}, {name})\n' for name, i in numbers.items())
         source = translate(text, path, unroll=unroll) + "\n" + entries
-        (work / "kernel.cpp").write_text('#include "simt.h"\n' + source, encoding="utf-8")
-        command = [str(tool.path), *flags, f"-I{work / 'include'}", f"-I{RUNTIME / 'include'}"]
+        (work / "kernel.cpp").write_text(f'#include "simt.h"\n#define SIMT_ARCH {arch * 10}\n{source}', encoding="utf-8")
+        command = [*flags, *marks, f"-I{work / 'include'}", f"-I{RUNTIME / 'include'}"]
+        read = (*flags, *marks) if tool.clang else flags  # a header that g++ has read does not depend on the marks
+        kept = _folder() / _key(str(RUNTIME), _runtime_digest(), tool.version, *read)
+        first = [str(tool.path), *precompiled.options(tool.path, tool.clang, read, RUNTIME / "simt.h", kept)]
         if tool.clang:
-            _run([*command, "-Xclang", "-disable-llvm-passes", "-S", "-emit-llvm", "kernel.cpp", "-o", "written.ll"], work, path)
+            _run([*first, *command, "-Xclang", "-disable-llvm-passes", "-S", "-emit-llvm", "kernel.cpp", "-o", "written.ll"], work, path, text, order)
             (work / "kernel.ll").write_text(keep((work / "written.ll").read_text(encoding="utf-8")), encoding="utf-8")
-        _run([*command, "-c", "kernel.ll" if tool.clang else "kernel.cpp", "-o", "kernel.o"], work, path)
+        _run([*(first[:1] if tool.clang else first), *command, "-c", "kernel.ll" if tool.clang else "kernel.cpp", "-o", "kernel.o"], work, path, text, order)
         if tool.clang:  # larger aggregates it copies by calls of memcpy, which are accesses like others
             names = [f"--redefine-sym={n}=__tsan_{n}" for n in ("memcpy", "memmove", "memset")]
             _run([str(_binutils("objcopy")), *names, "kernel.o"], work, path)
-        shared = (f"-L{_folder()}", f"-l:{_worker().name}", "-Wl,-rpath,$ORIGIN/../engine")
+        named = constants("\n".join([text, *(p.read_text(encoding="utf-8") for p in own.values())]))
+        script, theirs = link.script(_binutils("nm"), work / "kernel.o", named)
+        (work / "layout").write_text(script, encoding="utf-8")
+        shared = (f"-L{_folder()}", f"-l:{_worker().name}", "-Wl,-rpath,$ORIGIN/../engine", "-Wl,-T,layout")
         _run([str(tool.path), "-shared", "-Wl,-Bsymbolic", "-o", "out.so", "kernel.o", *map(str, _engine(mode)), *shared, "-pthread"], work, path)
+        (work / "variables").write_text(link.written(_binutils("nm"), work / "out.so", theirs), encoding="utf-8")
         frames = _frames((work / "kernel.su").read_text(encoding="utf-8")) if (work / "kernel.su").is_file() else 0
         (work / "stack").write_text(str(2 * frames + SPARE_STACK), encoding="utf-8")
-        os.replace(work / "stack", target.with_suffix(".stack"))  # before the library: who finds that finds both
+        for beside in ("stack", "variables"):  # before the library: who finds that finds all
+            os.replace(work / beside, target.with_suffix(f".{beside}"))
         os.replace(work / "out.so", target)
     return Library(target, numbers, time.perf_counter() - started)
 
@@ -239,11 +255,18 @@ def _engine(mode: str) -> list[Path]:
         return list(pool.map(lambda name: _part(name, ".o", flags), (*ENGINE, f"{mode}.cpp")))
 
 
-def _run(command: list[str], folder: Path, path: str) -> None:
+def _run(command: list[str], folder: Path, path: str, text: str = "", kernels: Sequence[str] = ()) -> None:
+    """Run a step of building `path`. `text`, `kernels`: the source and the kernels asked for, which the error then speaks of."""
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
     if done.returncode != 0:
         lines = done.stderr.splitlines()
+        if found := _NO_HEADER.search(done.stderr):
+            raise CompileError(f"{found[1].replace(MARK, '')}:{found[2]}: not simulated: #include <{found[3]}>: the simulator has no such header")
         errors = [line for line in lines if re.search(r"\b(error|undefined reference|multiple definition|relocation)\b", line)] or lines
+        if (unknown := re.search(rf"^{ENTRY}:(\d+)\b.*error: (.*)", done.stderr, re.M)) and kernels:
+            have = ", ".join(dict.fromkeys(m[2] + ("<...>" if m[1] else "") for m in _KERNEL.finditer(strip(text, "c")))) or "none"
+            asked = kernels[int(unknown[1]) - 1]
+            raise CompileError(f"{path}: a launch names the kernel {asked}, which the source does not have ({unknown[2]}); it has {have}")
         raise CompileError(f"{path} does not compile for simulation:\n" + "\n".join(errors[:40]).replace(MARK, ""))
 
 

@@ -11,13 +11,23 @@ from rooftop.lab import settings
 from rooftop.lab.simt.build import NoCompilerError
 from rooftop.lab.simt.translate import MARK
 
-_CACHE: dict[tuple[Path, int], tuple[str, int]] = {}
+Place = tuple[str, int]  # file, line
+_CACHE: dict[tuple[Path, int], tuple[str, int, bool]] = {}
 
 
-def places(library: Path, addresses: Iterable[int]) -> dict[int, tuple[str, int]]:
+def places(library: Path, addresses: Iterable[int]) -> dict[int, Place]:
     """(file, line) of the innermost frame of the user's source at each return address; ("", 0) where there is none.
 
     Raises NoCompilerError where addr2line is absent."""
+    return {a: found[:2] for a, found in _find(library, addresses).items()}
+
+
+def outright(library: Path, addresses: Iterable[int]) -> set[int]:
+    """Those of the return addresses that lie in the user's source itself, not in what it calls of the simulator's."""
+    return {a for a, found in _find(library, addresses).items() if found[2]}
+
+
+def _find(library: Path, addresses: Iterable[int]) -> dict[int, tuple[str, int, bool]]:
     wanted = sorted(set(addresses))
     missing = [a for a in wanted if (library, a) not in _CACHE]
     if missing:
@@ -37,12 +47,13 @@ def places(library: Path, addresses: Iterable[int]) -> dict[int, tuple[str, int]
     return {a: _CACHE[library, a] for a in wanted}
 
 
-def _users(frames: list[str]) -> tuple[str, int]:
-    for frame in frames:
+def _users(frames: list[str]) -> tuple[str, int, bool]:
+    """File and line, and whether that is the innermost frame."""
+    for i, frame in enumerate(frames):
         file, _, line = frame.partition(" (")[0].rpartition(":")
         if file.startswith(MARK):
-            return file.removeprefix(MARK), int(line) if line.isdigit() else 0
-    return "", 0
+            return file.removeprefix(MARK), int(line) if line.isdigit() else 0, i == 0
+    return "", 0, False
 
 
 @cache

@@ -5,11 +5,11 @@ another line for them. From here the counting engine has the widths, and whoever
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, field
-from pathlib import Path
 from typing import Any
 
 Key = tuple[str, int, str, str]  # file, line, space, read | write | atomic
@@ -67,22 +67,26 @@ class MachineCode:
         return [a for a in self.accesses if a.key == key and not a.copies]
 
 
-def of(library: Path, text: str, path: str, kernels: Sequence[str], target: str) -> MachineCode:
+def of(text: str, path: str, kernels: Sequence[str], target: str) -> MachineCode:
     """The machine code of `kernels` of the source `text`, shown as `path`, for `target`; empty where it cannot be made here.
 
-    It is kept beside the library, which is of the same text and kernels."""
-    from rooftop.lab.compile import ToolchainError, nvrtc_version
+    It is kept on disk, by all that it follows from: whichever compiler of the host's builds the simulation, this is the same."""
+    from rooftop.lab import settings
+    from rooftop.lab.compile import ToolchainError, headers, nvrtc_version
 
     try:
-        kept = library.with_suffix(f".{target}-{nvrtc_version()}-{_FORMAT}.json")
+        parts = (str(_FORMAT), target, str(nvrtc_version()), path, text, *(p.read_text(encoding="utf-8") for p in sorted(headers(text))), *sorted(set(kernels)))
     except ToolchainError:
         return MachineCode()
+    key = hashlib.sha256("\0".join(parts).encode()).hexdigest()
+    kept = settings.load().cache / "simt" / "machine" / key[:2] / f"{key}.json"
     if kept.is_file():
         data = json.loads(kept.read_text(encoding="utf-8"))
         return MachineCode({k: tuple(_access(fields) for fields in found) for k, found in data["kernels"].items()}, data["shared"])
     found = _compile(text, path, kernels, target)
     if not found.kernels:
         return found
+    kept.parent.mkdir(parents=True, exist_ok=True)
     part = kept.with_suffix(f".{os.getpid()}")
     data = {"kernels": {k: [astuple(a) for a in accesses] for k, accesses in found.kernels.items()}, "shared": found.shared}
     part.write_text(json.dumps(data), encoding="utf-8")
@@ -96,17 +100,17 @@ def _access(fields: Sequence[Any]) -> Access:
 
 
 def _compile(text: str, path: str, kernels: Sequence[str], target: str) -> MachineCode:
-    from rooftop.lab.binary import BinaryError, all_facts
+    from rooftop.lab.binary import BinaryError, static_shared
     from rooftop.lab.compile import CompileError, ToolchainError, compile_cuda
 
     wanted = sorted(set(kernels))
     try:
         binary = compile_cuda(text, name=path, target=target, kernels=wanted)
-        facts = all_facts(binary.cubin)
+        shared = static_shared(binary.cubin, int("".join(filter(str.isdigit, target))))
         found = {k: tuple(accesses_of(binary.cubin, binary.names[k], path)) for k in wanted}
     except (BinaryError, CompileError, ToolchainError):
         return MachineCode()
-    return MachineCode(found, {k: facts[binary.names[k]].shared for k in wanted if binary.names[k] in facts})
+    return MachineCode(found, {k: shared[binary.names[k]] for k in wanted if binary.names[k] in shared})
 
 
 def accesses_of(cubin: bytes, symbol: str, shown: str) -> list[Access]:

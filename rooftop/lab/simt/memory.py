@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from rooftop.lab.simt.link import Variable, variables
 from rooftop.lab.simt.native import Native
 
 if TYPE_CHECKING:
@@ -57,7 +58,10 @@ class Memory:
         for address, size in storages.items():
             self._blocks[address] = _Block(address, size, at)
             at += (size + GAP + ALIGN - 1) // ALIGN * ALIGN
-        self.base = native.arena(at)
+        self.base, self._end = native.arena(at), at
+        self.variables = variables(native.path)
+        for v in self.variables:
+            native.mark(at + v.at, 1, (v.size,), (1,), INITIALISED | READABLE | (CONSTANT if v.constant else WRITABLE))
         for block in self._blocks.values():
             ctypes.memmove(self.base + block.at, block.address, block.size)
         self.buffers = {n: self._buffer(n, t) for n, t in tensors.items()}
@@ -92,18 +96,41 @@ class Memory:
         for block, content in zip(self._blocks.values(), contents, strict=True):
             ctypes.memmove(block.address, content, block.size)
 
+    def is_constant(self, at: int) -> bool:
+        """Whether a `__constant__` variable lies there."""
+        return any(v.constant and v.at <= at - self._end < v.at + v.size for v in self.variables)
+
     def describe(self, at: int, size: int) -> str:
         """Where an access of `size` bytes at `at` lies, in words."""
         best: tuple[int, str] | None = None
+        if self.variables and at >= self._end:
+            return _near(self.variables, at - self._end, size)
         for b in self.buffers.values():
             if b.at <= at < b.at + b.span:
-                return f"{b.name}[{', '.join(map(str, _position(b, at)))}]"
+                over = at + size - (b.at + b.span)
+                return f"{b.name}[{', '.join(map(str, _position(b, at)))}]" + (f", {_bytes(over)} of it past the end" if over > 0 else "")
             distance = b.at - at if at < b.at else at - (b.at + b.span)
             side = f"{distance} bytes before the first element of {b.name}" if at < b.at else f"{distance} bytes past the end of {b.name}"
             shape = "x".join(map(str, b.shape)) or "scalar"
             if best is None or distance < best[0]:
                 best = distance, f"{side} ({shape}, {b.span} bytes)"
         return best[1] if best else "no tensor"
+
+
+def _near(known: tuple[Variable, ...], at: int, size: int) -> str:
+    """The variable at that place, or the one nearest to it."""
+    v = min(known, key=lambda v: max(v.at - at, at - (v.at + v.size) + 1, 0))
+    kind = f"{'__constant__' if v.constant else '__device__'}, {_bytes(v.size)}"
+    if at < v.at:
+        return f"{v.at - at} bytes before {v.name} ({kind})"
+    if at >= v.at + v.size:
+        return f"{at - v.at - v.size} bytes past the end of {v.name} ({kind})"
+    over = at + size - (v.at + v.size)
+    return f"{v.name}{f' + {at - v.at} bytes' if at > v.at else ''} ({kind})" + (f", {_bytes(over)} of it past the end" if over > 0 else "")
+
+
+def _bytes(n: int) -> str:
+    return f"{n} byte{'s' if n != 1 else ''}"
 
 
 def _runs(b: Buffer) -> tuple[tuple[int, ...], tuple[int, ...]]:

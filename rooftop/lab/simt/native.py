@@ -18,8 +18,16 @@ CTYPES: dict[str, Any] = {
 }  # fmt: skip
 
 
+ENDLESS = 4
+
+
 class Parameter(ctypes.Structure):
-    _fields_ = [("bytes", _U32), ("pointer", _U32), ("constant", _U32)]
+    _fields_ = [("bytes", _U32), ("pointer", _U32), ("constant", _U32), ("text", ctypes.c_char_p)]
+
+    @property
+    def target(self) -> str:
+        """The type that a pointer points to, as the compiler writes it."""
+        return bytes(self.text or b"").decode(errors="replace").rpartition("Target = ")[2].rstrip("]")
 
 
 class Kernel(ctypes.Structure):
@@ -29,7 +37,7 @@ class Kernel(ctypes.Structure):
 class Launch(ctypes.Structure):
     _fields_ = [
         ("grid", _U32 * 3), ("block", _U32 * 3), ("cluster", _U32 * 3), ("dynamic", _U32), ("cooperative", _U32), ("workers", _U32), ("unit_count", _U32),
-        ("poison", _U32), ("stack", _U32), ("seed", _U64), ("units", ctypes.POINTER(_U32)),
+        ("poison", _U32), ("stack", _U32), ("patience", _U32), ("seed", _U64), ("units", ctypes.POINTER(_U32)),
     ]  # fmt: skip
 
 
@@ -37,7 +45,7 @@ class RawFinding(ctypes.Structure):
     _fields_ = [
         ("kind", _U32), ("bytes", _U32), ("write", _U32), ("space", _U32), ("pc", _U64), ("other_pc", _U64), ("address", _U64), ("count", _U64),
         ("block", _U32 * 3), ("thread", _U32 * 3), ("other_block", _U32 * 3), ("other_thread", _U32 * 3), ("detail", _U32 * 4),
-        ("has_other", _U32), ("unused", _U32), ("text", ctypes.c_char * 192),
+        ("has_other", _U32), ("unused", _U32), ("place", ctypes.c_char * 112), ("text", ctypes.c_char * 192),
     ]  # fmt: skip
 
 
@@ -46,13 +54,14 @@ class RawCount(ctypes.Structure):
         ("site", _U64), ("space", _U32), ("op", _U32), ("width", _U32), ("contention", _U32), ("requests", _U64), ("lanes", _U64), ("sectors", _U64),
         ("ideal_sectors", _U64), ("bytes_useful", _U64), ("wavefronts", _U64), ("ideal_wavefronts", _U64),
         ("source_requests", _U64), ("source_sectors", _U64), ("source_wavefronts", _U64), ("source_width", _U32), ("unused", _U32),
+        ("of_width", _U64 * 5), ("source_of_width", _U64 * 5),
     ]  # fmt: skip
 
 
 class Site(ctypes.Structure):
     """One access in the library and what the GPU's machine code has at its line: see runtime/compiled.h. Splits are numbered from 1."""
 
-    _fields_ = [("site", _U32), ("line", _U32), ("shared", _U32), ("global", _U32), ("shared_split", _U32), ("global_split", _U32)]
+    _fields_ = [("site", _U32), ("line", _U32), ("shared", _U32), ("global", _U32), ("shared_split", _U32), ("global_split", _U32), ("again", _U32)]
 
 
 class Native:
@@ -74,7 +83,8 @@ class Native:
             raise RuntimeError(f"{path} was built of another version of the engine")
 
     def arena(self, size: int) -> int:
-        """The address of `size` bytes of zeroed global memory. Raises MemoryError."""
+        """The address of `size` bytes of zeroed global memory, behind which lie the source's variables as they are initialised. Raises MemoryError."""
+        self._library.simt_restore()
         base = self._library.simt_arena(size)
         if not base:
             raise MemoryError(f"no address space for {size} bytes of simulated global memory")
@@ -88,7 +98,7 @@ class Native:
         return Kernel.in_dll(self._library, f"simt_kernel_{number}")
 
     def run(self, kernel: Kernel, cells: Sequence[Any], launch: Launch) -> int:
-        """0: it ran to its end; 1: a fault stopped it; 2: no memory for its threads."""
+        """0: it ran to its end; 1: a fault stopped it; 2: no memory for its threads; 4 (ENDLESS): a loop of it does not end."""
         values = (ctypes.c_void_p * max(len(cells), 1))(*(ctypes.addressof(c) for c in cells))
         return int(self._library.simt_run(ctypes.addressof(kernel), values, ctypes.byref(launch)))
 

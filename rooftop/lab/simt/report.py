@@ -76,6 +76,8 @@ class LineCounts:
     source_sectors: int = 0
     source_wavefronts: int = 0
     found_at: tuple[tuple[str, int], ...] = ()  # (file, line)
+    widths: tuple[tuple[int, int], ...] = ()  # (bytes a thread, requests), the widest first
+    source_widths: tuple[tuple[int, int], ...] = ()
 
     @property
     def rewritten(self) -> bool:
@@ -85,13 +87,17 @@ class LineCounts:
 
 @dataclass(frozen=True)
 class Report:
-    """All that one simulation came to. `outputs`: the tensors it wrote, by name. `divergent`: (file, line) -> times a warp parted there."""
+    """All that one simulation came to. `outputs`: the tensors it wrote, by name. `divergent`: (file, line) -> times a warp parted there.
+
+    `fma_at`, `other_at`: operations by (file, line); those of `mma` instructions have no line and are in the sums alone."""
 
     findings: tuple[Finding, ...] = ()
     lines: tuple[LineCounts, ...] = ()
     outputs: Mapping[str, Tensor] = field(default_factory=dict)
     fma: int = 0
     other_flops: int = 0
+    fma_at: Mapping[tuple[str, int], int] = field(default_factory=dict)
+    other_at: Mapping[tuple[str, int], int] = field(default_factory=dict)
     divergent: Mapping[tuple[str, int], int] = field(default_factory=dict)
     threads: int = 0
     blocks: int = 0  # that were run
@@ -108,6 +114,10 @@ class Report:
         """Everything but the outputs."""
         return {
             "findings": [asdict(f) for f in self.findings], "lines": [asdict(c) for c in self.lines], "fma": self.fma, "other_flops": self.other_flops,
-            "divergent": [{"file": f, "line": n, "count": c} for (f, n), c in self.divergent.items()], "threads": self.threads, "blocks": self.blocks,
+            **{
+                name: [{"file": f, "line": n, "count": c} for (f, n), c in found.items()]
+                for name, found in (("divergent", self.divergent), ("fma_at", self.fma_at), ("other_at", self.other_at))
+            },
+            "threads": self.threads, "blocks": self.blocks,
             "grid_blocks": self.grid_blocks, "seconds": self.seconds, "build_seconds": self.build_seconds, "printed": self.printed,
         }  # fmt: skip

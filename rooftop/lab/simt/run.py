@@ -14,7 +14,7 @@ from rooftop.lab.compile import DEVICE_HEADERS
 from rooftop.lab.simt import counts, findings, machine, native
 from rooftop.lab.simt.build import build, stack_bytes
 from rooftop.lab.simt.memory import Memory
-from rooftop.lab.simt.report import KINDS, Index, LineCounts, Report
+from rooftop.lab.simt.report import KINDS, Index, Report
 from rooftop.lab.spec import Case, Device, Launch, Problem
 
 if TYPE_CHECKING:
@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 
 Mode = Literal["check", "count"]
 POISONS = (0xFF, 0xC3, 0x3C)  # of memory that nothing has written: NaN, then a negative and a positive number
+ELEMENTS = {  # what a kernel's pointer points to -> torch's name of the elements; integers may be a view of any bits
+    **{f"float{n}": "float32" for n in ("", "2", "3", "4")}, **{f"double{n}": "float64" for n in ("", "2", "3", "4")}, "__half": "float16",
+    "__half2": "float16", "__nv_bfloat16": "bfloat16", "__nv_bfloat162": "bfloat16",
+}  # fmt: skip
 SAMPLE = 32  # blocks that are counted where nothing is said
 
 
@@ -101,15 +105,15 @@ def run_launches(
     code = machine.MachineCode()
     with lib.lock:
         for launch in launches:
-            _fits(lib.kernel(library.kernels[launch.kernel]), launch)
+            _fits(lib.kernel(library.kernels[launch.kernel]), launch, tensors)
         kept = _constants(lib, library.kernels, launches, tensors) if constant is None else set(constant)
         lib.forget()
         if mode == "count":
             target = f"sm_{arch}a" if arch >= 90 else f"sm_{arch}"
             if widen:
-                code = machine.of(lib.path, text, path, list(library.kernels), target).only([x.kernel for x in launches])
+                code = machine.of(text, path, list(library.kernels), target).only([x.kernel for x in launches])
             counts.widen(lib, code)
-        ran = total = threads = 0
+        ran = total = threads = status = 0
         for schedule in range(schedules if mode == "check" else 1):
             place = Memory(lib, tensors, uninitialised=uninitialised, constant=_apart(tensors, kept))
             for launch in launches:
@@ -123,19 +127,18 @@ def run_launches(
                     break
             if schedule == 0:
                 results = place.contents()
+            if status == native.ENDLESS:
+                break  # another order of warps would take as long
         raw, printed = lib.findings(), lib.printed()
         if any(KINDS[f.kind] == "uninitialised" for f in raw) and not _matters(lib, library.kernels, launches, memory, tensors, uninitialised, seed, text):
             raw = [f for f in raw if KINDS[f.kind] != "uninitialised"]
         place.store(results)
         found = findings.read(lib, raw, place, {path: text})
-        lines: tuple[LineCounts, ...] = ()
         fma, other = lib.floats()
-        divergent: Mapping[tuple[str, int], int] = {}
-        if mode == "count":
-            lines, divergent, more, others = counts.read(lib, {path: text}, code)
-            fma, other = fma + more, other + others
+        seen = counts.read(lib, {path: text}, code) if mode == "count" else counts.Counts()
     return Report(
-        findings=found, lines=lines, outputs=tensors, fma=fma, other_flops=other, divergent=divergent, threads=threads, blocks=ran, grid_blocks=total,
+        findings=found, lines=seen.lines, outputs=tensors, fma=fma + sum(seen.fma.values()), other_flops=other + sum(seen.flops.values()),
+        fma_at=seen.fma, other_at=seen.flops, divergent=seen.parted, threads=threads, blocks=ran, grid_blocks=total,
         seconds=time.perf_counter() - started, build_seconds=library.seconds, printed=printed,
     )  # fmt: skip
 
@@ -176,7 +179,7 @@ def _three(values: Sequence[int]) -> Index:
     return int(x), int(y), int(z)
 
 
-def _fits(kernel: native.Kernel, launch: Launch) -> None:
+def _fits(kernel: native.Kernel, launch: Launch, tensors: Mapping[str, Any]) -> None:
     if kernel.count != len(launch.args):
         raise LaunchError(f"{launch.kernel} has {kernel.count} parameters; {len(launch.args)} arguments are given")
     for i, (name, kind) in enumerate(zip(launch.args, launch.types, strict=True)):
@@ -185,6 +188,11 @@ def _fits(kernel: native.Kernel, launch: Launch) -> None:
         if parameter.bytes != size or (kind == "ptr") != bool(parameter.pointer):
             what = "a pointer" if parameter.pointer else f"{parameter.bytes} bytes"
             raise LaunchError(f"{launch.kernel}: parameter {i + 1} is {what}; the argument {name} is {kind}")
+        value = launch.args[name]
+        given = str(tensors[value].dtype).removeprefix("torch.") if isinstance(value, str) and value in tensors else None
+        taken = ELEMENTS.get(parameter.target)
+        if kind == "ptr" and given is not None and taken is not None and given not in (taken, "uint8", "int8"):  # bytes may hold anything
+            raise LaunchError(f"{launch.kernel}: parameter {i + 1} points to {parameter.target} and takes a tensor of {taken}; {value} is {given}")
     grid, block, cluster = _three(launch.grid), _three(launch.block), _three(launch.cluster or (1,))
     if not 1 <= _product(block) <= 1024:
         raise LaunchError(f"{launch.kernel}: a block of {_product(block)} threads; it must be 1 to 1024")
@@ -233,6 +241,7 @@ def _launch(
     geometry = native.Launch(
         grid=grid, block=_three(launch.block), cluster=cluster, dynamic=launch.shared, cooperative=int(cooperative),
         workers=workers or settings.load().jobs, unit_count=len(chosen) if chosen else 0, seed=seed, poison=poison, stack=stack_bytes(lib.path),
+        patience=settings.load().patience,
     )  # fmt: skip
     if chosen is not None:
         units_array = (ctypes.c_uint32 * len(chosen))(*chosen)

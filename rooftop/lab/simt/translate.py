@@ -56,6 +56,20 @@ def translate(text: str, path: str, *, unroll: bool = False) -> str:
     return f'#line 1 "{path}"\n' + "".join(_Translator(_tokens(text), path, unroll).run())
 
 
+def constants(text: str) -> set[str]:
+    """The names of the `__constant__` variables that a source declares."""
+    tokens = [t for t in _tokens(text) if t.kind not in ("comment", "directive")] if "__constant__" in text else []
+    found: set[str] = set()
+    for at in (i for i, t in enumerate(tokens) if t.text == "__constant__"):
+        end, depth = at + 1, 0
+        while end < len(tokens) and not (depth == 0 and tokens[end].text in (";", "{", "}")):
+            depth += (tokens[end].text in ("(", "[")) - (tokens[end].text in (")", "]"))
+            end += 1
+        kept, _ = _attributes(tokens[at + 1 : end])
+        found |= {name for name, _, _ in _declarators(kept)}
+    return found
+
+
 class _Translator:
     def __init__(self, tokens: list[_Token], path: str, unroll: bool) -> None:
         self.tokens, self.path, self.at, self.unroll = tokens, path, 0, unroll
@@ -75,6 +89,10 @@ class _Translator:
                     continue
                 if token.text in ("asm", "__asm__", "__asm"):
                     yield self._asm()
+                    continue
+                if token.text in ("__device__", "__constant__"):
+                    self.at += 1
+                    self._watched()
                     continue
                 if token.text == "__noinline__":
                     self.at += 1
@@ -125,6 +143,16 @@ class _Translator:
             at += 1
         raise TranslateError(f"{self.path.removeprefix(MARK)}:{self.tokens[-1].line}: the file ends before a {end!r}")
 
+    def _watched(self) -> None:
+        """Takes `const` from an array of the device's: of what cannot change the compiler leaves the reads out of its report."""
+        end = self.at
+        while end < len(self.tokens) and self.tokens[end].text not in ("(", "[", "=", ";", "{", "}", "*", "&"):
+            end += 1
+        if end < len(self.tokens) and self.tokens[end].text == "[":
+            for token in self.tokens[self.at : end]:
+                if token.text == "const":
+                    token.kind, token.text = "space", ""
+
     # -- shared memory ------------------------------------------------------------------------------------------------
 
     def _shared(self, extern: bool) -> str:
@@ -154,12 +182,9 @@ class _Translator:
             typedef = f"typedef {type_text} {declarator.replace(name, kind, 1)};"
             alignment = f"(alignof({kind}) < ({align}) ? ({align}) : alignof({kind}))" if align else f"alignof({kind})"
             found = f"static_cast<{kind}*>(simt::shared_variable({{}}, sizeof({kind}), {alignment}))"
-            if outside:
-                site = f"simt_site_{name}"
-                made.append((name, f"{typedef} static simt::SharedSite {site};|(*{found.format(site)})"))
-            else:
-                site = f"simt_site_{name}"
-                made.append((name, f"{typedef} static simt::SharedSite {site}; {kind}& {name} = *{found.format(site)};"))
+            site = f"simt_site_{name}"
+            typedef += f' static simt::SharedSite {site} = simt::shared_site<{kind}>("{name}");'
+            made.append((name, f"{typedef}|(*{found.format(site)})" if outside else f"{typedef} {kind}& {name} = *{found.format(site)};"))
         if not outside:
             return " ".join(text for _, text in made) + newlines
         lines = []

@@ -1,4 +1,4 @@
-"""y = x / sqrt(mean(x²) + eps) · weight, one program a row, in pieces of 256 columns by one warp, twice."""
+"""y = x / sqrt(mean(x²) + eps) · weight, one program a row, in pieces of 1024 columns by one warp, twice."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import triton.language as tl
 
 from rooftop.lab.spec import Launch, Problem
 
-IDEA = "One program a row goes over it in pieces of 256 columns with one warp, twice: for the sum of squares, folded at each piece, and for the result."
-LIMIT = "not measured yet"
+IDEA = "One program a row goes over it in pieces of 1024 columns with one warp, twice: for the sum of squares, folded at each piece, and for the result."
+LIMIT = "The row is read twice, and the sum folded across the warp at each piece: 1.54 times the copy at 8192 columns of bf16, 1.56 from 32768."
 
 
 @triton.jit
@@ -32,7 +32,7 @@ def _rms_norm(x, w, y, C, xs, ys, eps, PIECE: tl.constexpr):  # type: ignore[no-
 
 @dataclass(frozen=True)
 class Config:
-    piece: int = 256
+    piece: int = 1024
     warps: int = 1
 
 

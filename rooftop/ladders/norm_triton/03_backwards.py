@@ -11,7 +11,7 @@ from rooftop.lab.spec import Launch, Problem
 
 IDEA = "The second reading goes from the end of the row backwards: what was read last still lies in the L2."
 PREDICT = {"speedup": 1.1}
-LIMIT = "not measured yet"
+LIMIT = "What was read last is still near for short rows only: 1.22 times the copy at 8192 columns of bf16, 1.46 and 1.55 at 32768 and 131072."
 
 
 @triton.jit

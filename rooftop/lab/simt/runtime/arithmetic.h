@@ -9,6 +9,25 @@ SIMT_INLINE To bits(From v) {
     std::memcpy(&r, &v, sizeof r);
     return r;
 }
+/// Functions that take more than one instruction of the CPU's and are one operation: by that name they are known (counts.py). In convert.cpp.
+namespace maths {
+#define SIMT_MATHS(T, ...) SIMT_API T __VA_ARGS__ __attribute__((const));
+SIMT_MATHS(float, rsqrt(float x))
+SIMT_MATHS(double, rsqrt(double x))
+SIMT_MATHS(float, rsqrt_rn(float x))
+SIMT_MATHS(float, rcbrt(float x))
+SIMT_MATHS(float, sinpi(float x))
+SIMT_MATHS(float, cospi(float x))
+SIMT_MATHS(double, sinpi(double x))
+SIMT_MATHS(double, cospi(double x))
+SIMT_MATHS(float, normcdf(float x))
+SIMT_MATHS(double, normcdf(double x))
+SIMT_MATHS(float, norm3d(float a, float b, float c))
+SIMT_MATHS(float, rnorm3d(float a, float b, float c))
+SIMT_MATHS(float, greater(float a, float b))        // a number before NaN, 0 before -0
+SIMT_MATHS(float, lesser(float a, float b))
+#undef SIMT_MATHS
+}  // namespace maths
 }  // namespace simt
 
 #define SIMT_PAIR(name, T, U) SIMT_INLINE T name(T a, U b)
@@ -162,14 +181,14 @@ SIMT_INLINE float __fmaf_rn(float a, float b, float c) { return __builtin_fmaf(a
 SIMT_INLINE float __fdiv_rn(float a, float b) { return a / b; }
 SIMT_INLINE float __frcp_rn(float a) { return 1 / a; }
 SIMT_INLINE float __fsqrt_rn(float a) { return __builtin_sqrtf(a); }
-SIMT_INLINE float __frsqrt_rn(float a) { return static_cast<float>(1 / __builtin_sqrt(a)); }
+SIMT_INLINE float __frsqrt_rn(float a) { return simt::maths::rsqrt_rn(a); }
 SIMT_INLINE double __dadd_rn(double a, double b) { volatile double r = a + b; return r; }
 SIMT_INLINE double __dmul_rn(double a, double b) { volatile double r = a * b; return r; }
 SIMT_INLINE double __fma_rn(double a, double b, double c) { return __builtin_fma(a, b, c); }
-SIMT_INLINE float rsqrtf(float x) { return 1 / __builtin_sqrtf(x); }
-SIMT_INLINE double rsqrt(double x) { return 1 / __builtin_sqrt(x); }
+SIMT_INLINE float rsqrtf(float x) { return simt::maths::rsqrt(x); }
+SIMT_INLINE double rsqrt(double x) { return simt::maths::rsqrt(x); }
 SIMT_INLINE float rsqrt(float x) { return rsqrtf(x); }
-SIMT_INLINE float rcbrtf(float x) { return 1 / cbrtf(x); }
+SIMT_INLINE float rcbrtf(float x) { return simt::maths::rcbrt(x); }
 // The C library has functions of these names that no header shows: ours go by others.
 #define __expf simt_expf
 #define __exp2f simt_exp2f
@@ -197,15 +216,18 @@ SIMT_INLINE void __sincosf(float x, float* s, float* c) { *s = sinf(x), *c = cos
 SIMT_INLINE float __powf(float a, float b) { return powf(a, b); }
 SIMT_INLINE float __fdividef(float a, float b) { return a / b; }
 SIMT_INLINE float fdividef(float a, float b) { return a / b; }
-SIMT_INLINE float __saturatef(float x) { return x > 0 ? x < 1 ? x : 1 : 0; }
-SIMT_INLINE float sinpif(float x) { return sinf(3.14159265358979f * x); }
-SIMT_INLINE float cospif(float x) { return cosf(3.14159265358979f * x); }
-SIMT_INLINE double sinpi(double x) { return sin(3.14159265358979323846 * x); }
-SIMT_INLINE double cospi(double x) { return cos(3.14159265358979323846 * x); }
-SIMT_INLINE float normcdff(float x) { return 0.5f * erfcf(-0.70710678118654752f * x); }
-SIMT_INLINE double normcdf(double x) { return 0.5 * erfc(-0.70710678118654752440 * x); }
-SIMT_INLINE float norm3df(float a, float b, float c) { return sqrtf(a * a + b * b + c * c); }
-SIMT_INLINE float rnorm3df(float a, float b, float c) { return 1 / norm3df(a, b, c); }
+SIMT_INLINE float __saturatef(float x) {   // by its bits: the GPU does it on the way
+    const int u = simt::bits<int>(x);
+    return simt::bits<float>(u <= 0 || u > 0x7f800000 ? 0 : u > 0x3f800000 ? 0x3f800000 : u);
+}
+SIMT_INLINE float sinpif(float x) { return simt::maths::sinpi(x); }
+SIMT_INLINE float cospif(float x) { return simt::maths::cospi(x); }
+SIMT_INLINE double sinpi(double x) { return simt::maths::sinpi(x); }
+SIMT_INLINE double cospi(double x) { return simt::maths::cospi(x); }
+SIMT_INLINE float normcdff(float x) { return simt::maths::normcdf(x); }
+SIMT_INLINE double normcdf(double x) { return simt::maths::normcdf(x); }
+SIMT_INLINE float norm3df(float a, float b, float c) { return simt::maths::norm3d(a, b, c); }
+SIMT_INLINE float rnorm3df(float a, float b, float c) { return simt::maths::rnorm3d(a, b, c); }
 
 // -- cache hints: the access itself, by its one instruction ------------------------------------------------------------------
 #define SIMT_HINT(name)                                                     \
@@ -220,7 +242,7 @@ SIMT_HINT(cv)
 #undef SIMT_HINT
 #define SIMT_HINT(name)                                                     \
     template <class T>                                                      \
-    SIMT_INLINE void __st##name(T* p, simt::same<T> v) { *p = v; }
+    SIMT_INLINE void __st##name(T* p, const simt::same<T>& v) { *p = v; }
 SIMT_HINT(wb)
 SIMT_HINT(cg)
 SIMT_HINT(cs)

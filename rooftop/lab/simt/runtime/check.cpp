@@ -27,12 +27,14 @@ void mode_worker(Worker& w, bool begins) {
         m->words = w.shared_bytes / 4;
         m->cells = map_array<SharedCell>(m->words);
         m->bytes = map_array<SharedCell>(m->words * 4);
+        m->other_pcs = map_array<u32>(m->words);
         m->flags = map_array<u8>(m->words);
         w.mode = m;
     } else {
         Mode* m = w.mode;
         munmap(m->cells, m->words * sizeof(SharedCell) + 64);
         munmap(m->bytes, m->words * 4 * sizeof(SharedCell) + 64);
+        munmap(m->other_pcs, m->words * sizeof(u32) + 64);
         munmap(m->flags, m->words + 64);
         delete m;
     }
@@ -72,13 +74,15 @@ static inline void access(Worker& w, const void* p, u32 bytes, u64 pc) {
     Fiber& f = *w.current;
     f.last = pc;
     if (__builtin_expect(f.suspect != nullptr, 0)) settle(w, f);
-    if (__builtin_expect(f.outside != 0, 0)) overrun(w, f, pc, p);
+    if (__builtin_expect(f.outside != 0, 0)) overrun(w, f, p, pc);
     if (const size_t in = static_cast<size_t>(at - w.shared); in < w.shared_bytes) {
         shared_access<WRITE>(w, in, bytes, pc);
     } else if (const size_t far = static_cast<size_t>(at - arena); far < cell_count * 4) {
         global_access<WRITE>(w, far, bytes, pc);
     } else if (static_cast<size_t>(at - w.stacks) < w.stack_bytes) {
-    } else if (at >= &__ehdr_start && at < &_end) {
+    } else if (at >= simt_variables && at < simt_variables_end) {
+        global_access<WRITE>(w, global_place(at), bytes, pc);
+    } else if (in_library(at)) {
     } else {
         wild(w, reinterpret_cast<u64>(p), bytes, WRITE, pc);
     }
@@ -87,8 +91,8 @@ static inline void access(Worker& w, const void* p, u32 bytes, u64 pc) {
 static __attribute__((noinline, cold)) void misaligned(Worker& w, const void* p, u32 bytes, bool write, u64 pc) {
     const Memory space = memory_of(p);
     if (space == LOCAL) return;
-    const char* base = space == SHARED ? w.shared : space == GLOBAL ? arena : nullptr;
-    fault(w, MISALIGNED, space, static_cast<u64>(static_cast<const char*>(p) - base), bytes, write, pc);
+    const char* at = static_cast<const char*>(p);
+    fault(w, MISALIGNED, space, space == SHARED ? static_cast<u64>(at - w.shared) : space == GLOBAL ? global_place(at) : reinterpret_cast<u64>(p), bytes, write, pc);
 }
 
 void mode_misaligned(Worker& w, const void* p, u32 bytes, u64 pc) { misaligned(w, p, bytes, false, pc); }
@@ -137,13 +141,14 @@ void mode_atomic(Worker& w, void* p, u32 bytes, int kind, u64 pc) {
     if (reinterpret_cast<u64>(p) & (bytes - 1)) misaligned(w, p, bytes, true, pc);
     const bool writes = (kind & 3) != 1;
     if (const size_t in = static_cast<size_t>(at - w.shared); in < w.shared_bytes) {
+        if (w.unit->cluster_blocks > 1 && in / SHARED_STRIDE != w.current->block->rank && !neighbour(w, *w.current, in, bytes, writes, pc)) return;
         for (u32 i = 0; i < std::max(1u, bytes / 4); ++i) {
             const u32 mask = bytes >= 4 ? 15 : ((1u << bytes) - 1) << (in & 3);
             if (writes) shared_slow<true>(w, *w.current, in / 4 + i, mask, in, bytes, true, pc);
             else shared_slow<false>(w, *w.current, in / 4 + i, mask, in, bytes, true, pc);
         }
         order_by(w, in / 4, writes, kind & 4 || w.current->fenced);
-    } else if (const size_t far = static_cast<size_t>(at - arena); far < cell_count * 4) {
+    } else if (const u64 far = global_place(at); far != ~u64(0)) {
         Place& place = place_of(far + 1);
         if (kind & 4 || w.current->fenced) {
             const u32 time = ++release_time, mine = cluster_index(w, w.me);
@@ -159,7 +164,7 @@ void mode_atomic(Worker& w, void* p, u32 bytes, int kind, u64 pc) {
             const u32 mask = bytes >= 4 ? 15 : ((1u << bytes) - 1) << (far & 3);
             global_slow(w, cells[far / 4 + i], far / 4 + i, mask, bytes, writes, true, far, pc);
         }
-    } else if (!(at >= &__ehdr_start && at < &_end) && static_cast<size_t>(at - w.stacks) >= w.stack_bytes) {
+    } else if (!in_library(at) && static_cast<size_t>(at - w.stacks) >= w.stack_bytes) {
         wild(w, reinterpret_cast<u64>(p), bytes, true, pc);
     }
 }
@@ -228,16 +233,16 @@ extern "C" {
 __attribute__((visibility("default"))) void* simt_arena(size_t bytes) {
     if (arena) {
         munmap(arena, static_cast<size_t>(arena_end - arena));
-        munmap(cells, cell_count * sizeof(GlobalCell) + 64);
-        munmap(reader_pcs, cell_count * sizeof(u32) + 64);
-        munmap(stamps, cell_count * sizeof(u64) + 64);
+        munmap(cells, (cell_count + variable_cells) * sizeof(GlobalCell) + 64);
+        munmap(readers, (cell_count + variable_cells) * sizeof(Readers) + 64);
+        munmap(stamps, (cell_count + variable_cells) * sizeof(u64) + 64);
     }
     arena = map_array<char>(bytes);
     arena_end = arena ? arena + bytes : nullptr;
     cell_count = arena ? bytes / 4 : 0;
-    cells = map_array<GlobalCell>(cell_count);
-    reader_pcs = map_array<u32>(cell_count);
-    stamps = map_array<u64>(cell_count);
+    cells = map_array<GlobalCell>(cell_count + variable_cells);
+    readers = map_array<Readers>(cell_count + variable_cells);
+    stamps = map_array<u64>(cell_count + variable_cells);
     return arena;
 }
 
@@ -285,11 +290,11 @@ SIMT_HOOK(16)
 void __tsan_read_range(void* p, size_t n) { access<false>(*worker, p, static_cast<u32>(n), SIMT_PC()); }
 void __tsan_write_range(void* p, size_t n) { access<true>(*worker, p, static_cast<u32>(n), SIMT_PC()); }
 // The compiler's own check of indices (-fsanitize=bounds).
-struct BoundsData { const char* file; u32 line, column; const struct { u16 kind, info; char name[1]; } *array, *index; };
+struct BoundsData { const char* file; u32 line, column; const TypeData *array, *index; };
 void __ubsan_handle_out_of_bounds(BoundsData* data, uintptr_t index) {
     Fiber& f = *worker->current;
-    if (f.outside) overrun(*worker, f, 0, nullptr);
-    f.outside = SIMT_PC(), f.index = index, f.array = data->array->name;
+    if (f.outside) overrun(*worker, f, nullptr, 0);
+    f.outside = SIMT_PC(), f.index = static_cast<i64>(index), f.array = data->array->name;
 }
 // Copies that the compiler leaves to the library (clang++ all those of aggregates).
 void* __tsan_memcpy(void* to, const void* from, size_t n) {

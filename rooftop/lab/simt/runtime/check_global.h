@@ -27,6 +27,13 @@ static void put_cluster(Worker& w, Finding& found, u32 tag) {   // a block of th
     found.has_other = 2;
 }
 
+// Another cluster than before reads the word.
+static inline void note_reader(GlobalCell& c, size_t word, u32 me, u32 first, u64 pc) {
+    Readers& r = readers[word];
+    if (c.reader >= first) c.reader = many, r.second = me, r.second_pc = static_cast<u32>(pc);
+    else c.reader = me, r.first = me, r.first_pc = static_cast<u32>(pc);
+}
+
 static __attribute__((noinline)) void global_slow(Worker& w, GlobalCell& c, size_t word, u32 mask, u32 bytes, bool write, bool atomic, u64 address, u64 pc) {
     const u32 bits = c.bits;
     if (!write || atomic) {
@@ -51,7 +58,7 @@ static __attribute__((noinline)) void global_slow(Worker& w, GlobalCell& c, size
                 Finding later = described(GLOBAL_RACE, GLOBAL, address, bytes, true, pc, c.pc);
                 put_cluster(w, later, c.writer);
                 later.detail[0] = 1;
-                suspect(w, *w.current, arena + address, later);
+                suspect(w, *w.current, global_pointer(address), later);
             } else if (Finding* found = fault(w, GLOBAL_RACE, GLOBAL, address, bytes, write, pc, c.pc)) {
                 put_cluster(w, *found, c.writer);
                 found->detail[0] = 1, found->detail[1] = bits & ATOMIC ? 1 : 0, found->detail[2] = atomic;
@@ -60,8 +67,10 @@ static __attribute__((noinline)) void global_slow(Worker& w, GlobalCell& c, size
     } else if (write && !atomic && c.reader >= first && c.reader != me && !ordered(w, c.reader)) {
         // A reader of other bytes of the word is no race; which bytes were read is not kept, so words in parts are let pass.
         if (mask == 15) {
-            if (Finding* found = fault(w, GLOBAL_RACE, GLOBAL, address, bytes, write, pc, reader_pcs[word])) {
-                if (c.reader != many) put_cluster(w, *found, c.reader);
+            const Readers& r = readers[word];
+            const bool other = c.reader == many && r.first == me;
+            if (Finding* found = fault(w, GLOBAL_RACE, GLOBAL, address, bytes, write, pc, other ? r.second_pc : r.first_pc)) {
+                put_cluster(w, *found, other ? r.second : r.first);
                 found->detail[0] = 0;
             }
         }
@@ -75,11 +84,8 @@ static __attribute__((noinline)) void global_slow(Worker& w, GlobalCell& c, size
         c.bits = now;
         c.writer = others ? mixed : me;
         c.pc = static_cast<u32>(pc);
-    } else if (c.reader != me) {
-        if (c.reader != many) {
-            c.reader = c.reader >= first ? many : me;
-            reader_pcs[word] = static_cast<u32>(pc);
-        }
+    } else if (c.reader != me && c.reader != many) {
+        note_reader(c, word, me, first, pc);
     }
 }
 
@@ -95,7 +101,7 @@ static inline void same_cluster(Worker& w, Fiber& f, GlobalCell& c, size_t word,
     other_thread(w, later, static_cast<u32>(record >> THREAD_SHIFT & 0x3fff));
     later.detail[0] = 1, later.detail[3] = 1;
     if (write) {
-        suspect(w, f, arena + address, later);
+        suspect(w, f, global_pointer(address), later);
     } else if (Finding* found = report(w, f, GLOBAL_RACE, pc, c.pc)) {
         const u64 count = found->count;
         *found = later;
@@ -111,10 +117,7 @@ static inline void global_word(Worker& w, Fiber& f, size_t word, u32 mask, u32 b
     if (!WRITE) {
         if ((c.bits & mask) == mask && (c.writer < first || c.writer == me)) {
             if (c.writer == me) same_cluster(w, f, c, word, mask, bytes, false, address, pc);
-            if (c.reader != me && c.reader != many) {
-                c.reader = c.reader >= first ? many : me;
-                reader_pcs[word] = static_cast<u32>(pc);
-            }
+            if (c.reader != me && c.reader != many) note_reader(c, word, me, first, pc);
             return;
         }
     } else if ((c.bits >> WRITABLE & mask) == mask && (c.writer < first || c.writer == me) && (c.reader < first || c.reader == me)) {
@@ -147,7 +150,7 @@ static inline void global_access(Worker& w, size_t at, u32 bytes, u64 pc) {
 }
 
 void mode_sync(Worker& w, Fiber& f) {
-    if (f.outside) overrun(w, f, 0, nullptr);
+    if (f.outside) overrun(w, f, nullptr, 0);
     if (f.suspect) settle(w, f);
 }
 }  // namespace simt

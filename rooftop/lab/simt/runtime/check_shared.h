@@ -40,7 +40,7 @@ static __attribute__((noinline)) void shared_race(Worker& w, Fiber& f, u64 recor
 
 // One cell (a word, or a byte of a split word). `slow`: something is to be looked at closely.
 template <bool WRITE>
-static inline void shared_cell(Worker& w, Fiber& f, SharedCell& c, u64 low, u64 bound, size_t at, u32 bytes, bool atomic, u64 pc) {
+static inline void shared_cell(Worker& w, Fiber& f, SharedCell& c, u32& other_pc, u64 low, u64 bound, size_t at, u32 bytes, bool atomic, u64 pc) {
     const Block& b = *f.block;
     const u64 mine = b.epoch | low;
     constexpr u64 THREAD = u64(0x3fff) << THREAD_SHIFT;
@@ -48,13 +48,20 @@ static inline void shared_cell(Worker& w, Fiber& f, SharedCell& c, u64 low, u64 
     if (other(c.write) && concurrent(w, f, c.write)) shared_race(w, f, c.write, c.write_pc, true, at, bytes, WRITE, pc);
     if (WRITE) {
         if (other(c.read) && concurrent(w, f, c.read)) shared_race(w, f, c.read, c.read_pc, false, at, bytes, true, pc);
-        else if (other(c.other) && concurrent(w, f, c.other)) shared_race(w, f, c.other, c.read_pc, false, at, bytes, true, pc);
+        else if (const u64 o = c.other & ~SAME_PLACE; other(o) && concurrent(w, f, o)) shared_race(w, f, o, c.other & SAME_PLACE ? c.read_pc : other_pc, false, at, bytes, true, pc);
         c.write = mine;
         c.write_pc = static_cast<u32>(pc);
     } else {
-        if (other(c.read)) c.other = mine;
-        else c.read = mine;
-        c.read_pc = static_cast<u32>(pc);
+        if (other(c.read)) {
+            if (c.read_pc == static_cast<u32>(pc)) c.other = mine | SAME_PLACE;
+            else c.other = mine, other_pc = static_cast<u32>(pc);
+        } else {
+            c.read = mine;
+            if (c.read_pc != static_cast<u32>(pc)) {
+                if (c.other >= (bound | SAME_PLACE)) c.other &= ~SAME_PLACE, other_pc = c.read_pc;
+                c.read_pc = static_cast<u32>(pc);
+            }
+        }
     }
 }
 
@@ -82,9 +89,23 @@ static __attribute__((noinline)) void shared_slow(Worker& w, Fiber& f, size_t wo
             fault(w, UNINITIALISED, SHARED, at, bytes, false, pc);
             c.write = owner.start;           // said once; clock 0: it races with nothing
         }
-        shared_cell<WRITE>(w, f, c, low, bound, at, bytes, atomic, pc);
+        shared_cell<WRITE>(w, f, c, m.other_pcs[word], low, bound, at, bytes, atomic, pc);
         if (!(flags & SPLIT)) break;
     }
+}
+
+// Shared memory of another block of the cluster is there from when that block has begun until it ends. False: it has ended.
+static __attribute__((noinline)) bool neighbour(Worker& w, const Fiber& f, size_t at, u32 bytes, bool write, u64 pc) {
+    const Block& b = w.unit->blocks[at / SHARED_STRIDE];
+    if (b.live == 0) {
+        if (Finding* found = fault(w, OUT_OF_BOUNDS, SHARED, at, bytes, write, pc)) found->detail[0] = 2;
+        return false;
+    }
+    if (f.warp->all_began) return true;
+    for (const Warp& warp : b.warps)
+        if (f.warp->far[far_index(warp)]) return true;     // told by one of its threads
+    if (Finding* found = fault(w, OUT_OF_BOUNDS, SHARED, at, bytes, write, pc)) found->detail[0] = 3;
+    return true;
 }
 
 template <bool WRITE>
@@ -94,14 +115,11 @@ static inline void shared_access(Worker& w, size_t at, u32 bytes, u64 pc) {
     size_t word = at >> 2;
     const u32 shift = at & 3;
     const u64 bound = limit(w, *f.block), low = f.low;
-    if (w.unit->cluster_blocks > 1 && w.unit->blocks[at / SHARED_STRIDE].live == 0) {
-        if (Finding* found = fault(w, OUT_OF_BOUNDS, SHARED, at, bytes, WRITE, pc)) found->detail[0] = 2;
-        return;
-    }
+    if (w.unit->cluster_blocks > 1 && at / SHARED_STRIDE != f.block->rank && !neighbour(w, f, at, bytes, WRITE, pc)) return;
     if ((bytes & 3) == 0 && shift == 0) {
         for (const size_t end = word + bytes / 4; word < end; ++word) {
             if (m.flags[word] == USED && (WRITE || m.cells[word].write >= f.block->start)) {
-                shared_cell<WRITE>(w, f, m.cells[word], low, bound, at, bytes, false, pc);
+                shared_cell<WRITE>(w, f, m.cells[word], m.other_pcs[word], low, bound, at, bytes, false, pc);
             } else {
                 shared_slow<WRITE>(w, f, word, 15, at, bytes, false, pc);
             }

@@ -10,6 +10,7 @@ struct Width {      // of a site: its line, the widest access of the machine cod
     u16 line;
     u8 shared, global;
     u16 shared_split, global_split;
+    bool again;     // it reads what the lane has just read: the machine code has no such access
 };
 /// The copies of an access that the machine code holds, in order, which a warp's executions go through in turn. Bit i of a copy: one of the
 /// instructions that it consists of begins at byte i of the access.
@@ -52,13 +53,17 @@ inline void widen(std::vector<Event>& trace) {
         if (runs[r].members > 1) close_run(trace, runs[r]), merged = true;
     };
     for (size_t i = 0; i < trace.size(); ++i) {
-        const Event& e = trace[i];
+        Event& e = trace[i];
         if (e.kind == SYNC) {
             for (u32 r = 0; r < open; ++r) close(r);
             open = 0;
         }
         if (e.kind > WRITE || e.site >= wide.size()) continue;
         const Width& at = wide[e.site];
+        if (at.again) {
+            e.bytes = 0, merged = true;
+            continue;
+        }
         const u8 width = e.space == SHARED ? at.shared : at.global;
         if (width <= e.bytes) continue;
         const u64 window = e.address & ~static_cast<u64>(width - 1);

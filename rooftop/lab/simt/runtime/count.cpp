@@ -11,12 +11,22 @@ struct Count {      // as rooftop/lab/simt/native.py reads it
     u64 requests, lanes, sectors, ideal_sectors, bytes_useful, wavefronts, ideal_wavefronts;
     u64 source_requests, source_sectors, source_wavefronts;     // as the source has them, before the compiler merged or split any
     u32 source_width, unused;
+    u64 of_width[5], source_of_width[5];                        // requests of 1, 2, 4, 8 and 16 bytes a lane
 };
 constexpr size_t TRAIL = 1 << 13;        // events after which a lane lets the others of its warp catch up
+
+constexpr u32 END = 1;                   // where a lane's path ends: no place in the code
+/// Where the lanes of a warp went from the last place that they passed. Those that passed it together share a path.
+struct Paths {
+    u32 from[32], to[32], lanes[32] = {};                       // of each path: its place, where the first of its lanes went on to (0: none yet), its lanes
+    bool parted[32];
+    u8 of[32];                                                  // each lane's path
+};
 
 struct Mode {
     std::unordered_map<u64, Count> counts;                      // by site, space and op
     std::unordered_map<u32, std::pair<u64, u64>> passed;        // by place: lanes, and how often the warp parted after it
+    std::unordered_map<const Warp*, Paths> paths;
     std::unordered_map<u64, u32> turns;                         // by warp and split: executions so far
     u64 copied[32] = {};                                        // where the asynchronous copies of the last request read,
     u32 copying = 0;                                            // and their site
@@ -37,8 +47,8 @@ static void add(Tally& t, u32 space, u32 bytes, const u64* address, u32 lanes) {
         const u32 taken = wavefronts(address, bytes, lanes);
         t.wavefronts += taken, t.ideal_wavefronts += ideal_wavefronts(bytes, lanes, taken);
     } else {
-        t.sectors += distinct_sectors(address, bytes, lanes);
-        t.ideal_sectors += (static_cast<u32>(__builtin_popcount(lanes)) * bytes + 31) / 32;
+        const u32 taken = distinct_sectors(address, bytes, lanes);
+        t.sectors += taken, t.ideal_sectors += ideal_sectors(bytes, lanes, taken);
     }
 }
 
@@ -62,6 +72,7 @@ static void copies(Worker& w, const Event& e, const u64* address, u32 lanes, Tal
             to[__builtin_ctz(todo)] = at + (at < w.launch->dynamic ? dynamic_at : 0);
         }
         t.wavefronts = copy_wavefronts(to, m.copied, e.bytes, lanes);
+        t.ideal_wavefronts = ideal_wavefronts(e.bytes, lanes, static_cast<u32>(t.wavefronts));
         if (e.bytes == 16 && m.copying == e.site) {
             Count& read = m.counts[static_cast<u64>(e.site) << 8 | static_cast<u64>(GLOBAL) << 4 | COPY_READ];
             const u32 more = copy_sectors(to, m.copied, lanes) - distinct_sectors(m.copied, 16, lanes);
@@ -86,6 +97,7 @@ static void issue(Worker& w, const Warp& warp, const Event& e, const u64* addres
         for (to = from + 1; to < e.bytes && !(starts >> to & 1); ++to) {}
         if (starts != 1) add_part(compiled, e, from, to - from, address, lanes);
         c.width = std::max(c.width, to - from);
+        ++c.of_width[__builtin_ctz(to - from)];
     }
     if (e.parts > 1) add(source, e.space, source_bytes, address, lanes);   // the others lie in the same sector, or as far apart in their banks
     if (starts == 1) compiled = whole;
@@ -94,7 +106,7 @@ static void issue(Worker& w, const Warp& warp, const Event& e, const u64* addres
     c.sectors += compiled.sectors, c.ideal_sectors += compiled.ideal_sectors;
     c.wavefronts += compiled.wavefronts, c.ideal_wavefronts += compiled.ideal_wavefronts;
     c.source_requests += e.parts * source.requests, c.source_sectors += e.parts * source.sectors, c.source_wavefronts += e.parts * source.wavefronts;
-    c.source_width = std::max(c.source_width, source_bytes);
+    c.source_width = std::max(c.source_width, source_bytes), c.source_of_width[__builtin_ctz(source_bytes)] += e.parts;
     if (e.kind == RMW) {
         for (u32 todo = lanes; todo; todo &= todo - 1) {
             const u64 at = address[__builtin_ctz(todo)];
@@ -103,6 +115,32 @@ static void issue(Worker& w, const Warp& warp, const Event& e, const u64* addres
             c.contention = std::max(c.contention, same);
         }
     }
+}
+
+// Lanes that go on to `place`, together. A path whose lanes go on to different places parted where it began.
+static void pass(Mode& m, Paths& p, u32 place, u32 group) {
+    if (const u32 path = p.of[__builtin_ctz(group)]; p.lanes[path] == group) {   // all that are left of it: it goes on
+        if (p.to[path] && p.to[path] != place && !p.parted[path]) ++m.passed[p.from[path]].second;
+        p.from[path] = place, p.to[path] = 0, p.parted[path] = false, p.lanes[path] = place == END ? 0 : group;
+        return;
+    }
+    for (u32 todo = group; todo;) {
+        const u32 path = p.of[__builtin_ctz(todo)];
+        const u32 with = p.lanes[path] & todo;
+        if (!with) {                     // the first place of these lanes
+            todo &= todo - 1;
+            continue;
+        }
+        if (p.to[path] && p.to[path] != place && !p.parted[path]) p.parted[path] = true, ++m.passed[p.from[path]].second;
+        p.to[path] = place;
+        p.lanes[path] &= ~with;
+        todo &= ~with;
+    }
+    if (place == END) return;
+    u32 path = 0;
+    while (p.lanes[path]) ++path;        // each of the other lanes holds one at most
+    p.from[path] = place, p.to[path] = 0, p.parted[path] = false, p.lanes[path] = group;
+    for (u32 todo = group; todo; todo &= todo - 1) p.of[__builtin_ctz(todo)] = static_cast<u8>(path);
 }
 
 std::vector<Width> wide;
@@ -122,6 +160,7 @@ static void merge_trails(Worker& w, Warp& warp, bool to_the_end) {
         for (u32 todo = warp.valid; todo; todo &= todo - 1)
             if (warp.lanes[__builtin_ctz(todo)].state == READY) waits |= 1u << __builtin_ctz(todo);
     u64 address[32];
+    Paths& paths = w.mode->paths[&warp];
     while (open && !(waits & ~open)) {
         const Event* first = nullptr;   // of those lowest in the code; the reads of copies before their writes, which lanes that fill with zeros have alone
         for (u32 todo = open; todo; todo &= todo - 1) {
@@ -145,18 +184,10 @@ static void merge_trails(Worker& w, Warp& warp, bool to_the_end) {
         if (e.kind < PLACE || e.kind > SYNC) {
             issue(w, warp, e, address, group);
         } else if (e.kind == PLACE) {
-            auto& [lanes, parted] = w.mode->passed[e.site];
-            lanes += static_cast<u32>(__builtin_popcount(group));
-            u32 next = 0;
-            bool seen = false;
-            for (u32 todo = group & open; todo; todo &= todo - 1) {
-                const u32 lane = static_cast<u32>(__builtin_ctz(todo)), site = warp.lanes[lane].trace[at[lane]].site;
-                if (seen && site != next) {
-                    ++parted;
-                    break;
-                }
-                next = site, seen = true;
-            }
+            w.mode->passed[e.site].first += static_cast<u32>(__builtin_popcount(group));
+            pass(*w.mode, paths, e.site, group);
+        } else if (!e.site) {
+            pass(*w.mode, paths, END, group);
         }
     }
     for (u32 todo = warp.valid; todo; todo &= todo - 1) {
@@ -198,7 +229,9 @@ static inline void note(Worker& w, const void* p, u32 bytes, EventKind kind, u64
         leave_event(w, {in, static_cast<u32>(pc), static_cast<u8>(bytes), kind, SHARED, 1});
     } else if (const size_t far = static_cast<size_t>(at - arena); far < arena_bytes) {
         leave_event(w, {far, static_cast<u32>(pc), static_cast<u8>(bytes), kind, GLOBAL, 1});
-    } else if (static_cast<size_t>(at - w.stacks) < w.stack_bytes || (at >= &__ehdr_start && at < &_end)) {
+    } else if (at >= simt_device && at < simt_variables_end) {
+        leave_event(w, {global_place(at), static_cast<u32>(pc), static_cast<u8>(bytes), kind, GLOBAL, 1});
+    } else if (static_cast<size_t>(at - w.stacks) < w.stack_bytes || in_library(at)) {   // constants go through a cache of their own
     } else {
         if (Finding* found = report(w, *w.current, OUT_OF_BOUNDS, pc)) found->space = OTHER, found->address = reinterpret_cast<u64>(p), found->bytes = bytes, found->write = kind != READ;
         die(w);
@@ -223,7 +256,7 @@ void mode_shared_range(Worker&, u32, u32) {}
 void mode_unit(Worker& w, Unit& u, bool begins) {
     if (begins)
         for (Fiber& f : u.fibers) f.trace.clear();
-    w.mode->turns.clear();
+    w.mode->turns.clear(), w.mode->paths.clear();
 }
 void mode_access(Worker& w, const void* p, u32 bytes, bool write, u64 pc) { note(w, p, bytes, write ? WRITE : READ, pc); }
 void mode_atomic(Worker& w, void* p, u32 bytes, int kind, u64 pc) { note(w, p, bytes, (kind & 3) == 1 ? READ : (kind & 3) == 2 ? WRITE : RMW, pc); }
@@ -273,10 +306,10 @@ __attribute__((visibility("default"))) void* simt_arena(size_t bytes) {
 }
 __attribute__((visibility("default"))) void simt_mark(size_t, u32, u32, const u64*, const u64*, u32) {}
 struct SiteWidths {     // as rooftop/lab/simt/native.py writes it
-    u32 site, line, shared, global, shared_split, global_split;
+    u32 site, line, shared, global, shared_split, global_split, again;
 };
 /// For each site (the return address of an access) its line's number, the widest access of the GPU's machine code there, and the number of its
-/// split: `counts[i]` masks of `masks` are split i + 1.
+/// split: `counts[i]` masks of `masks` are split i + 1; and whether it reads again what has just been read.
 __attribute__((visibility("default"))) void simt_widths(const SiteWidths* sites, u32 n, const u32* masks, const u32* counts, u32 split_count) {
     wide.clear();
     splits.assign(1, {});
@@ -284,7 +317,7 @@ __attribute__((visibility("default"))) void simt_widths(const SiteWidths* sites,
     for (u32 i = 0; i < n; ++i) {
         const SiteWidths& s = sites[i];
         if (s.site >= wide.size()) wide.resize(s.site + 1, {});
-        wide[s.site] = {static_cast<u16>(s.line), static_cast<u8>(s.shared), static_cast<u8>(s.global), static_cast<u16>(s.shared_split), static_cast<u16>(s.global_split)};
+        wide[s.site] = {static_cast<u16>(s.line), static_cast<u8>(s.shared), static_cast<u8>(s.global), static_cast<u16>(s.shared_split), static_cast<u16>(s.global_split), s.again != 0};
     }
 }
 /// Where dynamic shared memory begins, in bytes from the first of the block's.

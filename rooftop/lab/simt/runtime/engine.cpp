@@ -42,6 +42,7 @@ static void leave(Worker& w, Fiber& f) {
     Unit& u = *b.unit;
     warp.exited |= 1u << f.lane;
     --b.live, --u.live, --u.cluster_live[cluster_of(f)];
+    __atomic_store_n(&w.returned, w.returned + 1, __ATOMIC_RELAXED);
     if (f.cluster_phase > u.cluster_phase[cluster_of(f)]) --u.cluster_arrived[cluster_of(f)];   // it had arrived and has gone: it counts once
     progress(w);
     for (size_t i = 0; i < warp.pending.size();) {
@@ -156,6 +157,7 @@ static void run_unit(Worker& w, Unit& u, u32 number) {
             std::memset(warp.clocks, 0, sizeof warp.clocks);
             std::memset(warp.knows, 0, sizeof warp.knows);
             warp.far.assign(far_warps(u), 0);
+            warp.all_began = false;
             w.queue.push_back(&warp);
             for (u32 lane = 0; lane < lanes; ++lane) {
                 const u32 t = 32 * k + lane;
@@ -195,6 +197,10 @@ static void run_unit(Worker& w, Unit& u, u32 number) {
         w.current = f;
         simt_switch(&w.main, f->sp);
         w.running = nullptr;
+        if (__builtin_expect(w.overdue != 0, 0) && w.current->state != DONE) {
+            end_overdue_at(w, *w.current);
+            break;
+        }
         if (warp.ready) {
             warp.queued = true;
             w.queue.push_back(&warp);
@@ -244,6 +250,7 @@ static void work(Launch& l, u32 index, u32 blocks) {
     u.cluster_arrived.resize(clusters), u.cluster_phase.resize(clusters), u.cluster_live.resize(clusters);
     if (w.shared && w.stacks) {
         mode_worker(w, true);
+        l.watch->add(w);
         ++l.active;
         if (l.dynamic) mode_shared_range(w, 0, l.dynamic);
         for (;;) {
@@ -253,6 +260,7 @@ static void work(Launch& l, u32 index, u32 blocks) {
         }
         progress(w);
         --l.active;
+        l.watch->remove(w);
         mode_worker(w, false);
     } else {
         l.stop = 2;
@@ -280,12 +288,12 @@ SIMT_EXPORT void* simt_arena(size_t bytes);
 
 struct SimtLaunch {
     u32 grid[3], block[3], cluster[3];
-    u32 dynamic, cooperative, workers, unit_count, poison, stack;
+    u32 dynamic, cooperative, workers, unit_count, poison, stack, patience;
     u64 seed;
     const u32* units;
 };
 
-/// 0: it ran to its end; 1: it was stopped by a fault; 2: no memory.
+/// 0: it ran to its end; 1: it was stopped by a fault; 2: no memory; 4: a loop of it does not end.
 SIMT_EXPORT int simt_run(const Kernel* kernel, void** values, const SimtLaunch* given) {
     Launch l;
     l.grid = dim3(given->grid[0], given->grid[1], given->grid[2]);
@@ -295,6 +303,7 @@ SIMT_EXPORT int simt_run(const Kernel* kernel, void** values, const SimtLaunch* 
     l.cooperative = given->cooperative;
     l.seed = given->seed;
     l.poison = given->poison;
+    l.patience = given->patience;
     l.stack = (static_cast<size_t>(given->stack) + 4095) / 4096 * 4096 + STACK_ODD;
     l.call = kernel->call;
     l.values = values;
@@ -310,6 +319,8 @@ SIMT_EXPORT int simt_run(const Kernel* kernel, void** values, const SimtLaunch* 
     const u32 workers = l.workers = std::max(1u, std::min(given->workers, l.unit_count));
     const u32 blocks = l.cooperative ? all : in_cluster;
     catch_crashes(true);
+    Watch watch(l);
+    l.watch = &watch;
     std::vector<std::thread> others;
     for (u32 i = 1; i < workers; ++i) others.emplace_back([&l, i, blocks] { work(l, i, blocks); });
     work(l, 0, blocks);

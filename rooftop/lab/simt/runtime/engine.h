@@ -24,6 +24,7 @@ typedef uint8_t u8;
 typedef uint16_t u16;
 typedef uint32_t u32;
 typedef uint64_t u64;
+typedef int64_t i64;
 
 enum Kind : u32 {   // in the order of rooftop/lab/simt/report.py's KINDS
     OUT_OF_BOUNDS, MISALIGNED, UNINITIALISED, SHARED_RACE, WARP_RACE, GLOBAL_RACE, BARRIER_DIVERGENCE, DEADLOCK, ABSENT_LANE, CONST_WRITE,
@@ -36,6 +37,7 @@ struct Finding {    // as rooftop/lab/simt/native.py reads it
     u32 block[3], thread[3], other_block[3], other_thread[3];
     u32 detail[4];
     u32 has_other, unused;
+    char place[112];                           // in shared memory: the variable
     char text[192];
 };
 
@@ -89,7 +91,8 @@ struct Fiber {
     Combine combine;
     void* record;
     u64 pc, last;                  // where it waits or waited; its last access
-    u64 outside, index;            // checking: where an index left its array's type, and its value
+    u64 outside;                   // checking: where an index left its array's type,
+    i64 index;                     // and its value
     const char* array;
     struct Suspect* suspect;       // checking: a write that is a race if it changes what is there
     u64 barriers;                  // a few bits of each barrier it has come to
@@ -116,6 +119,7 @@ struct Warp {
     u16 clocks[32][32];            // what a lane knows of another: accesses up to this clock came before
     u16 knows[32];                 // and a warp of another warp
     std::vector<u16> far;          // checking a cluster: and a warp of each warp of the cluster's blocks, since its last barrier
+    bool all_began;                // checking a cluster: it knows that all its blocks have begun
 };
 
 struct Barrier {
@@ -193,10 +197,13 @@ struct Launch {
     u32 unit_count;
     u32 number;                    // of the launch, from 1
     u32 me0;                       // the first of the tags of its clusters
+    u32 patience;                  // seconds: see watch
+    struct Watch* watch;
     std::atomic<u32> next{0}, stop{0}, idle{0}, active{0};   // idle: workers whose threads all wait, of those that are active
     std::mutex mutex;              // of `shared_at`
     u32 shared_at = 0;             // where the next static variable goes
-    std::vector<std::pair<u32, u32>> shared_ranges;
+    std::vector<std::pair<u32, u32>> shared_ranges;            // first byte and bytes,
+    std::vector<SharedSite*> shared_sites;                     // and what lies there
 };
 
 struct Worker {
@@ -213,6 +220,9 @@ struct Worker {
     bool idle = false;
     bool combining = false;        // the results of a collective are made, for all its lanes by one: what that passes is no lane's path
     std::chrono::steady_clock::time_point idle_since;
+    u64 advanced = 0, returned = 0;                 // how often threads met or returned; how many returned
+    u32 overdue = 0;                                // the watch wants it to end: seconds without that << 1, 1 added for the former
+    void (*end_overdue)(Worker&, u64 pc) = nullptr;
     std::unordered_map<u64, u32> known;
     std::vector<Finding> findings;
     u32 shared_known = 0;          // how many of the launch's ranges are marked in the shadow
@@ -222,10 +232,29 @@ struct Worker {
 
 extern __thread Worker* worker __attribute__((tls_model("initial-exec"), visibility("default")));   // worker.cpp
 extern char *arena, *arena_end;
-extern "C" char __ehdr_start __attribute__((visibility("hidden")));
-extern "C" char _end __attribute__((visibility("hidden")));
+#define SIMT_MARK(name) extern "C" char name[] __attribute__((visibility("hidden")))
+SIMT_MARK(__ehdr_start);
+SIMT_MARK(_end);
+SIMT_MARK(simt_code);                   // of the linker's script (link.py): the kernels' code,
+SIMT_MARK(simt_code_end);
+SIMT_MARK(simt_variables);              // the source's variables: __constant__ ones,
+SIMT_MARK(simt_device);                 // then __device__ ones
+SIMT_MARK(simt_zeroed);                 // of these, ones without an initialiser
+SIMT_MARK(simt_variables_end);
 
-inline u64 here(void* return_address) { return reinterpret_cast<u64>(return_address) - reinterpret_cast<u64>(&__ehdr_start); }
+inline bool in_library(const char* p) { return p >= __ehdr_start && p < _end; }
+/// Where an address of global memory lies, from the arena's first byte: the source's variables come behind the arena. ~0: it is none.
+inline u64 global_place(const char* p) {
+    if (static_cast<size_t>(p - arena) < static_cast<size_t>(arena_end - arena)) return static_cast<u64>(p - arena);
+    if (p >= simt_variables && p < simt_variables_end) return static_cast<u64>(arena_end - arena) + static_cast<u64>(p - simt_variables);
+    return ~u64(0);
+}
+inline char* global_pointer(u64 place) {
+    const u64 bytes = static_cast<u64>(arena_end - arena);
+    return place < bytes ? arena + place : simt_variables + (place - bytes);
+}
+
+inline u64 here(void* return_address) { return reinterpret_cast<u64>(return_address) - reinterpret_cast<u64>(__ehdr_start); }
 #define SIMT_PC() simt::here(__builtin_return_address(0))
 
 Finding* report(Worker& w, const Fiber& f, Kind kind, u64 pc, u64 other_pc = 0);   // null: already known

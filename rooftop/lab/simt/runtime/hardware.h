@@ -88,6 +88,9 @@ inline u32 distinct_sectors(const u64* address, u32 bytes, u32 lanes) {
     }
     return n;
 }
+/// The fewest sectors: as many as the bytes fill that the lanes ask for, but no more than the request takes.
+inline u32 ideal_sectors(u32 bytes, u32 lanes, u32 taken) { return std::min(taken, (static_cast<u32>(__builtin_popcount(lanes)) * bytes + 31) / 32); }
+
 // -- asynchronous copies ------------------------------------------------------------------------------------------------------------
 // As the counters of tests/simt/patterns/async_copies.cu say. `to`: from the block's first byte of shared memory; `from`: 0 where a lane copies
 // nothing and zeros are written.

@@ -136,15 +136,17 @@ static void join_warps(Worker&, Block& b, int id) {   // a barrier that only som
 static void join_far(Block& b, int id, bool everyone) {
     if (!far_warps(*b.unit)) return;
     std::vector<u16> all(far_warps(*b.unit), 0);
+    bool began = false;
     for (Warp& warp : b.warps) {
         if (!everyone && !warp.at[id]) continue;
+        began |= warp.all_began;
         u16 top = 0;
         for (u32 todo = warp.valid; todo; todo &= todo - 1) top = std::max(top, warp.clocks[__builtin_ctz(todo)][__builtin_ctz(todo)]);
         release_far(all, warp, top);
         for (u32 todo = warp.valid; todo; todo &= todo - 1) set_clock(warp, static_cast<u32>(__builtin_ctz(todo)), top + 1u);
     }
     for (Warp& warp : b.warps)
-        if (warp.at[id]) learn(warp.far, all);
+        if (warp.at[id]) learn(warp.far, all), warp.all_began |= began;
 }
 
 static u64 barrier_bit(u64 pc) { return u64(1) << (pc * 0x9e3779b97f4a7c15u >> 58); }
@@ -274,6 +276,7 @@ __attribute__((noinline)) void cluster_wait() {
         f.state = AT_CLUSTER;
         park(w, f);
     }
+    f.warp->all_began = true;
 }
 
 void try_grid(Worker& w, Unit& u) {
@@ -306,5 +309,6 @@ __attribute__((noinline)) void grid_barrier() {
     } else {
         f.warp->ready &= ~(1u << f.lane);
     }
+    f.warp->all_began = true;
 }
 }  // namespace simt

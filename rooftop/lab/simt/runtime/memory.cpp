@@ -1,6 +1,8 @@
 // Where a thread is, and its memory: shared variables, addresses, atomics, asynchronous copies.
 #include "scheduler.h"
 
+#include <unistd.h>
+
 namespace simt {
 
 // -- where a thread is -----------------------------------------------------------------------------------------------------------------
@@ -35,6 +37,7 @@ __attribute__((noinline)) void* shared_variable(SharedSite& site, unsigned bytes
                 die(w);
             }
             l.shared_ranges.push_back({site.offset, bytes});
+            l.shared_sites.push_back(&site);
             __atomic_store_n(&site.launch, l.number, __ATOMIC_RELEASE);
         }
         for (; w.shared_known < l.shared_ranges.size(); ++w.shared_known) mode_shared_range(w, l.shared_ranges[w.shared_known].first, l.shared_ranges[w.shared_known].second);
@@ -68,7 +71,7 @@ Memory memory_of(const void* p) {
     Worker& w = *worker;
     const char* at = static_cast<const char*>(p);
     if (static_cast<size_t>(at - w.shared) < w.shared_bytes) return SHARED;
-    if (at >= arena && at < arena_end) return GLOBAL;
+    if (global_place(at) != ~u64(0)) return GLOBAL;
     if (static_cast<size_t>(at - w.stacks) < w.stack_bytes) return LOCAL;
     return OTHER;
 }
@@ -137,6 +140,19 @@ void pause_at(u64 pc) {   // every so often, so that whom it waits for comes to 
 long long clock_now() {   // turns of the scheduler stand for cycles: it grows, and says nothing about time
     Worker& w = *worker;
     return static_cast<long long>(++w.steps);
+}
+
+// -- variables of the source ----------------------------------------------------------------------------------------------------------------
+
+extern "C" {
+/// Puts the source's variables back to what they are initialised to, as the first run found them.
+__attribute__((visibility("default"))) void simt_restore() {
+    static const std::vector<char> first(simt_variables, simt_zeroed);
+    std::memcpy(simt_variables, first.data(), first.size());
+    const size_t page = static_cast<size_t>(sysconf(_SC_PAGESIZE)), bytes = static_cast<size_t>(simt_variables_end - simt_zeroed), whole = bytes / page * page;
+    const bool given_back = page <= 4096 && whole && !madvise(simt_zeroed, whole, MADV_DONTNEED);   // such pages are zero when they are next touched
+    if (const size_t done = given_back ? whole : 0; done < bytes) std::memset(simt_zeroed + done, 0, bytes - done);
+}
 }
 
 // -- asynchronous copies -----------------------------------------------------------------------------------------------------------------

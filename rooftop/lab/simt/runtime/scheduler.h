@@ -2,11 +2,40 @@
 #pragma once
 #include "engine.h"
 
+#include <condition_variable>
+#include <pthread.h>
+
 namespace simt {
 
 extern std::vector<char> printed;
 void say(Finding& found, const char* format, ...);
 void catch_crashes(bool begins);
+
+void end_overdue_at(Worker& w, const Fiber& f);
+
+constexpr u32 ENDLESS = 4;            // what simt_run gives where a loop was taken to be endless
+
+/// Looks after the workers of a launch while it lives: one whose threads get nowhere is ended, with a finding where it is.
+struct Watch {
+    struct Watched {
+        Worker* worker;
+        pthread_t thread;
+        clockid_t clock;
+        u64 advanced, returned;
+        double advanced_at, returned_at;   // seconds of CPU time
+    };
+    Launch& launch;
+    std::mutex mutex;
+    std::condition_variable ends;
+    std::vector<Watched> watched;
+    bool over = false;
+    std::thread thread;
+    explicit Watch(Launch& l);
+    ~Watch();
+    void add(Worker& w);
+    void remove(const Worker& w);
+    void look();
+};
 
 inline Fiber* take(Warp& warp) {
     const u32 turned = warp.ready >> warp.rotate | warp.ready << ((32 - warp.rotate) & 31);
@@ -32,6 +61,7 @@ inline void set_clock(Warp& warp, u32 lane, u32 clock) {
 
 inline void progress(Worker& w) {
     w.pauses = 0;
+    __atomic_store_n(&w.advanced, w.advanced + 1, __ATOMIC_RELAXED);
     if (w.idle) w.idle = false, --w.launch->idle;
 }
 

@@ -11,9 +11,13 @@ struct GlobalCell {
 };
 constexpr u32 INIT = 0, VALID = 4, WRITABLE = 8, MINE = 12, ATOMIC = 1 << 16;
 static GlobalCell* cells;
-static u32* reader_pcs;
+struct Readers {                    // of a word: the clusters that read it, and where: the first, and the first that is another one
+    u32 first, first_pc, second, second_pc;
+};
+static Readers* readers;
 static u64* stamps;                 // of the last write, as in shared memory: for races inside a cluster
-static size_t cell_count;
+static size_t cell_count;           // of the arena; those of the source's variables come behind
+static const size_t variable_cells = static_cast<size_t>(simt_variables_end - simt_variables + 3) / 4;
 static u32 many, mixed;             // tags of this launch: several readers; several writers, each of its own bytes
 static std::vector<std::atomic<u32>>* released;   // by cluster: when it last released what it had done
 static std::atomic<u32> release_time;
@@ -29,8 +33,9 @@ static std::vector<Place>* places;
 // A record: epoch << 30 | thread << 16 | the lane's clock << 1 | atomic.
 struct SharedCell {
     u64 write, read, other;         // the last write; a read since; one by another thread
-    u32 write_pc, read_pc;
+    u32 write_pc, read_pc;          // where `other` was: there as well, if it has SAME_PLACE, else as `other_pcs` says
 };
+constexpr u64 SAME_PLACE = u64(1) << 63;
 enum Flag : u8 { INVALID = 0, USED = 1, SPLIT = 2, UNDER_WAY = 4 };
 
 // Two writes of one value do no harm whichever comes last. The second is seen before it is done, so what it makes is looked at afterwards.
@@ -41,10 +46,14 @@ struct Suspect {
     bool armed = false;
 };
 
+struct Fault { u64 address, pc; u32 thread, kind; };
+
 struct Mode {
+    Fault last = {};                // of this worker
     Suspect suspect;                // of the thread that runs: it is settled before another does
     SharedCell* cells = nullptr;    // by word
     SharedCell* bytes = nullptr;    // by byte, of words that are accessed in parts
+    u32* other_pcs = nullptr;       // by word: where `other` of its cell, or the last one of its bytes' cells, was
     u8* flags = nullptr;            // by word
     size_t words = 0;
     u32 acquired = 0;               // the time up to which this cluster has acquired,
@@ -60,9 +69,62 @@ static T* map_array(size_t n) {
 
 // -- faults ---------------------------------------------------------------------------------------------------------------------------
 
+// The variable in shared memory at `address`, or the one nearest to it.
+static __attribute__((noinline, cold)) void put_place(Worker& w, Finding& found) {
+    Launch& l = *w.launch;
+    const u32 at = static_cast<u32>(found.address % SHARED_STRIDE), rank = static_cast<u32>(found.address / SHARED_STRIDE);
+    std::lock_guard<std::mutex> lock(l.mutex);
+    u32 first = 0, bytes = l.dynamic, least = l.dynamic ? (at < bytes ? 0 : at - bytes + 1) : ~0u;
+    const SharedSite* site = nullptr;
+    for (size_t i = 0; i < l.shared_ranges.size(); ++i) {
+        const auto [from, size] = l.shared_ranges[i];
+        const u32 away = at < from ? from - at : at < from + size ? 0 : at - from - size + 1;
+        if (away < least) least = away, first = from, bytes = size, site = l.shared_sites[i];
+    }
+    char text[96] = "", part[40];
+    const char* name = site ? site->name : "dynamic shared memory";
+    if (least == ~0u) {
+        snprintf(text, sizeof text, "byte %u of shared memory, of which the block has none", at);
+    } else if (at < first || at >= first + bytes) {
+        snprintf(text, sizeof text, "%u bytes %s %.40s (%u bytes)", at < first ? first - at : at - first - bytes, at < first ? "before" : "past the end of", name, bytes);
+    } else if (!site) {
+        snprintf(text, sizeof text, "byte %u of dynamic shared memory", at);
+    } else {
+        u32 count = (at - first) / site->item, whole = 1;
+        const u32 rest = (at - first) % site->item;
+        snprintf(text, sizeof text, "%.40s", name);
+        for (u32 d = 1; d < 4 && site->extents[d]; ++d) whole *= site->extents[d];
+        for (u32 d = 0; d < 4 && site->extents[d]; ++d) {
+            snprintf(part, sizeof part, "[%u]", count / whole);
+            std::strncat(text, part, sizeof text - std::strlen(text) - 1);
+            count %= whole, whole /= d < 3 && site->extents[d + 1] ? site->extents[d + 1] : 1;
+        }
+        if (rest) {
+            snprintf(part, sizeof part, " + %u bytes", rest);
+            std::strncat(text, part, sizeof text - std::strlen(text) - 1);
+        }
+    }
+    if (site && at >= first && at < first + bytes && at + found.bytes > first + bytes) {
+        snprintf(part, sizeof part, ", %u bytes of it past the end", at + found.bytes - first - bytes);
+        std::strncat(text, part, sizeof text - std::strlen(text) - 1);
+    }
+    if (const Block* own = w.current ? w.current->block : nullptr; own && w.unit->cluster_blocks > 1 && own->rank != rank) {
+        const uint3& b = w.unit->blocks[rank].index;
+        snprintf(found.place, sizeof found.place, "%.72s of block (%u, %u, %u)", text, b.x, b.y, b.z);
+    } else {
+        snprintf(found.place, sizeof found.place, "%s", text);
+    }
+}
+
 static __attribute__((noinline, cold)) Finding* fault(Worker& w, Kind kind, Memory space, u64 address, u32 bytes, bool write, u64 pc, u64 other_pc = 0) {
+    Fault& last = w.mode->last;
+    if (bytes > 4 && last.address == address && last.pc == pc && last.thread == w.current->number && last.kind == kind) return nullptr;   // its next word
+    last = {address, pc, w.current->number, kind};
     Finding* found = report(w, *w.current, kind, pc, other_pc);
-    if (found) found->space = space, found->address = address, found->bytes = bytes, found->write = write;
+    if (found) {
+        found->space = space, found->address = address, found->bytes = bytes, found->write = write;
+        if (space == SHARED) put_place(w, *found);
+    }
     return found;
 }
 
@@ -91,6 +153,7 @@ static __attribute__((noinline, cold)) void settle(Worker& w, Fiber& f) {
         *found = s.finding;
         found->count = count;
         put_thread(*found, f);
+        if (found->space == SHARED) put_place(w, *found);
     }
 }
 static void suspect(Worker& w, Fiber& f, char* at, const Finding& finding) {
@@ -101,12 +164,56 @@ static void suspect(Worker& w, Fiber& f, char* at, const Finding& finding) {
     f.suspect = &s;
 }
 
-// An index outside the type of its array. Of an array in shared or global memory the access itself follows at once and is judged by its
-// address (rows of a tile may be walked as one); what follows no access is an array of the thread's own.
-static __attribute__((noinline, cold)) void overrun(Worker& w, Fiber& f, u64 pc, const void* p) {
+// -- indices --------------------------------------------------------------------------------------------------------------------------
+
+struct TypeData { u16 kind, info; char name[1]; };   // as -fsanitize=bounds describes an array's type: 'float [4][33]'
+
+// Bytes of an element of the array that such a name tells of; 0 where it is a type of the source's own.
+static u32 element_bytes(const char* name) {
+    static constexpr struct { const char* word; u32 bytes; } known[] = {
+        {"char", 1}, {"bool", 1}, {"short", 2}, {"__half2", 4}, {"__half", 2}, {"__nv_bfloat162", 4}, {"__nv_bfloat16", 2}, {"long", 8}, {"double", 8}, {"int", 4},
+        {"unsigned", 4}, {"float", 4}};
+    const char* at = *name == '\'' ? name + 1 : name;
+    for (const char* word : {"const ", "volatile ", "unsigned ", "signed "})
+        if (!std::strncmp(at, word, std::strlen(word))) at += std::strlen(word);
+    for (const auto& [word, bytes] : known) {
+        const size_t n = std::strlen(word);
+        if (std::strncmp(at, word, n)) continue;
+        const char* bracket = std::strchr(at, '[');
+        if (!bracket || (at[n] != ' ' && at[n] != '[')) return 0;
+        u32 all = bytes;
+        for (bracket = std::strchr(bracket + 1, '['); bracket; bracket = std::strchr(bracket + 1, '[')) all *= static_cast<u32>(std::strtoul(bracket + 1, nullptr, 10));
+        return all;
+    }
+    return 0;
+}
+
+// Whether the access at `p` may be the one of the index that was outside: of an array in shared memory or of the source's variables, such an element
+// is judged by its address (rows of a tile may be walked as one). Then the array begins where the access does less the index.
+static bool judged(Worker& w, const Fiber& f, const void* p, u64 pc) {
+    const char* at = static_cast<const char*>(p);
+    const Memory space = memory_of(p);
+    if (space == LOCAL || space == OTHER) return false;
+    if (space == GLOBAL && !in_library(at)) return pc > f.outside && pc - f.outside < 192;   // a tensor seen as an array: hardly ever
+    const u32 bytes = element_bytes(f.array);
+    if (!bytes || std::strstr(f.array, "simt_type_")) return true;
+    const char* array = at - f.index * static_cast<i64>(bytes);
+    if (space == GLOBAL) return array >= simt_variables && array < simt_variables_end && cells[global_place(array) / 4].bits >> VALID & 15;
+    Launch& l = *w.launch;
+    const i64 from = array - w.shared, in = from % static_cast<i64>(SHARED_STRIDE);
+    if (from < 0) return false;
+    if (in < l.dynamic) return true;
+    std::lock_guard<std::mutex> lock(l.mutex);
+    return std::any_of(l.shared_ranges.begin(), l.shared_ranges.end(), [&](const std::pair<u32, u32>& r) { return in >= r.first && in < r.first + r.second; });
+}
+
+// An index outside the type of its array. `p`: of the access that follows; null: none does before the thread meets others.
+static __attribute__((noinline, cold)) void overrun(Worker& w, Fiber& f, const void* p, u64 pc) {
+    const bool known = p && judged(w, f, p, pc);
     const u64 at = f.outside;
     f.outside = 0;
-    if (p && pc > at && pc - at < 192 && memory_of(p) != LOCAL) return;
-    if (Finding* found = report(w, f, OUT_OF_BOUNDS, at)) snprintf(found->text, sizeof found->text, "index %llu of an array of the thread's own, %.100s", static_cast<unsigned long long>(f.index), f.array);
+    if (known) return;
+    const char* whose = std::strncmp(f.array, "'const ", 7) ? "an array of the thread's own" : "a constant array";
+    if (Finding* found = report(w, f, OUT_OF_BOUNDS, at)) snprintf(found->text, sizeof found->text, "index %lld of %s, %.100s", static_cast<long long>(f.index), whose, f.array);
 }
 }  // namespace simt

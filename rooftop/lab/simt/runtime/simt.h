@@ -83,9 +83,14 @@ SIMT_MEETING unsigned active_mask();
 
 // Shared memory: a place for each variable, found when it is first met in a launch.
 struct SharedSite {
-    unsigned launch = 0, offset = 0;
-    constexpr SharedSite() {}
+    unsigned launch, offset;
+    const char* name;
+    unsigned item, extents[4];                                  // bytes of an element; of the array, 0 where it has fewer dimensions
 };
+template <class T>
+constexpr SharedSite shared_site(const char* name) {
+    return {0, 0, name, sizeof(std::remove_all_extents_t<T>), {std::extent_v<T, 0>, std::extent_v<T, 1>, std::extent_v<T, 2>, std::extent_v<T, 3>}};
+}
 SIMT_API void* shared_variable(SharedSite& site, unsigned bytes, unsigned align);
 SIMT_API void* dynamic_shared();
 SIMT_API bool is_shared(const void* p);
@@ -122,7 +127,8 @@ SIMT_API int print(const char* format, ...) __attribute__((format(printf, 1, 2))
 // -- launching -----------------------------------------------------------------------------------------------------
 
 struct Parameter {
-    unsigned bytes, pointer, constant;      // constant: what it points to
+    unsigned bytes, pointer, constant;      // constant: what it points to,
+    const char* target;                     // whose type is at the end of this text
 };
 struct Kernel {
     const Parameter* parameters;
@@ -130,14 +136,16 @@ struct Kernel {
     void (*call)(void** values);
 };
 
+template <class Target>
+constexpr const char* type_text() { return __PRETTY_FUNCTION__; }
 template <class A>
 constexpr Parameter parameter() {
     using T = std::remove_cv_t<A>;
-    return {sizeof(T), std::is_pointer_v<T>, std::is_const_v<std::remove_pointer_t<T>>};
+    return {sizeof(T), std::is_pointer_v<T>, std::is_const_v<std::remove_pointer_t<T>>, type_text<std::remove_cv_t<std::remove_pointer_t<T>>>()};
 }
 template <class... A>
 struct Parameters {
-    static constexpr Parameter list[sizeof...(A) + 1] = {parameter<A>()..., {0, 0, 0}};
+    static constexpr Parameter list[sizeof...(A) + 1] = {parameter<A>()..., {0, 0, 0, nullptr}};
 };
 template <auto F, class... A, size_t... I>
 SIMT_PLAIN inline void call_with(void (*)(A...), void** v, std::index_sequence<I...>) {

@@ -46,8 +46,9 @@ static void merge_trails(Warp& warp) {
 void mode_stall(Worker&, Warp& warp) { merge_trails(warp); }
 
 static inline void note(Worker& w, const void* p, u32 bytes, bool write) {
-    const size_t at = static_cast<size_t>(static_cast<const char*>(p) - arena);
-    if (at < arena_bytes && w.current) w.current->trace.push_back({at, 0, static_cast<u8>(bytes), static_cast<u8>(write), 0});
+    size_t at = static_cast<size_t>(static_cast<const char*>(p) - arena);
+    if (at >= arena_bytes && p >= simt_device && p < simt_variables_end) at = global_place(static_cast<const char*>(p));
+    if (at < arena_bytes + static_cast<size_t>(simt_variables_end - simt_variables) && w.current) w.current->trace.push_back({at, 0, static_cast<u8>(bytes), static_cast<u8>(write), 0});
 }
 
 void mode_launch(Launch& l) {

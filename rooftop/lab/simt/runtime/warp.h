@@ -23,6 +23,11 @@ SIMT_INLINE size_t __cvta_generic_to_global(const void* p) { return reinterpret_
 
 namespace simt {
 
+SIMT_API int nth_lane(unsigned mask, int rank) __attribute__((const));              // the lane that `rank` others of the mask come before, or -1
+SIMT_API unsigned gather_bits(unsigned mask, unsigned bits) __attribute__((const)); // those of the mask, next to each other
+/// -1 where `no`, without a branch: the GPU has none here.
+SIMT_INLINE int unless(bool no, int value) { return value | -static_cast<int>(no); }
+
 template <class T>
 struct Shuffle {
     T in, out;
@@ -44,7 +49,7 @@ SIMT_PLAIN void shuffle_all(Group& g) {
     }
 }
 template <class T>
-SIMT_INLINE T shuffle(unsigned mask, T value, int source) {
+SIMT_INLINE T shuffle(unsigned mask, const T& value, int source) {
     static_assert(std::is_trivially_copyable_v<T>, "a shuffle moves bits");
     Shuffle<T> record;
     record.in = value;
@@ -118,23 +123,23 @@ SIMT_INLINE void __syncwarp(unsigned mask = ~0u) {
     simt::collective(mask, simt::nothing, &none, true);
 }
 template <class T>
-SIMT_INLINE T __shfl_sync(unsigned mask, T v, int source, int width = 32) {
+SIMT_INLINE T __shfl_sync(unsigned mask, const T& v, int source, int width = 32) {
     return simt::shuffle(mask, v, static_cast<int>((simt::lane_index() & ~(width - 1)) | (source & (width - 1))));
 }
 template <class T>
-SIMT_INLINE T __shfl_xor_sync(unsigned mask, T v, int flip, int width = 32) {
+SIMT_INLINE T __shfl_xor_sync(unsigned mask, const T& v, int flip, int width = 32) {
     const int lane = static_cast<int>(simt::lane_index()), source = lane ^ flip;
-    return simt::shuffle(mask, v, (source & ~(width - 1)) > (lane & ~(width - 1)) || source > 31 ? -1 : source);
+    return simt::shuffle(mask, v, simt::unless(((source & ~(width - 1)) > (lane & ~(width - 1))) | (source > 31), source));
 }
 template <class T>
-SIMT_INLINE T __shfl_down_sync(unsigned mask, T v, unsigned by, int width = 32) {
+SIMT_INLINE T __shfl_down_sync(unsigned mask, const T& v, unsigned by, int width = 32) {
     const int lane = static_cast<int>(simt::lane_index());
-    return simt::shuffle(mask, v, (lane & (width - 1)) + static_cast<int>(by) >= width ? -1 : lane + static_cast<int>(by));
+    return simt::shuffle(mask, v, simt::unless((lane & (width - 1)) + static_cast<int>(by) >= width, lane + static_cast<int>(by)));
 }
 template <class T>
-SIMT_INLINE T __shfl_up_sync(unsigned mask, T v, unsigned by, int width = 32) {
+SIMT_INLINE T __shfl_up_sync(unsigned mask, const T& v, unsigned by, int width = 32) {
     const int lane = static_cast<int>(simt::lane_index());
-    return simt::shuffle(mask, v, (lane & (width - 1)) < static_cast<int>(by) ? -1 : lane - static_cast<int>(by));
+    return simt::shuffle(mask, v, simt::unless((lane & (width - 1)) < static_cast<int>(by), lane - static_cast<int>(by)));
 }
 SIMT_INLINE unsigned __ballot_sync(unsigned mask, int p) { return simt::vote(mask, p != 0).out; }
 SIMT_INLINE int __any_sync(unsigned mask, int p) { return simt::vote(mask, p != 0).out != 0; }
@@ -146,11 +151,11 @@ SIMT_INLINE unsigned __match_any_sync(unsigned mask, T v) {
     return record.same;
 }
 template <class T>
-SIMT_INLINE unsigned __match_all_sync(unsigned mask, T v, int* all) {
+SIMT_INLINE unsigned __match_all_sync(unsigned mask, const T& v, int* all) {
     simt::Match<T> record = {v, 0, 0};
     simt::collective(mask, simt::match_all<T>, &record, false);
     *all = record.all;
-    return record.all ? mask : 0;
+    return mask & -static_cast<unsigned>(record.all);
 }
 SIMT_INLINE unsigned __reduce_add_sync(unsigned m, unsigned v) { return simt::reduce<simt::Add>(m, v); }
 SIMT_INLINE int __reduce_add_sync(unsigned m, int v) { return simt::reduce<simt::Add>(m, v); }

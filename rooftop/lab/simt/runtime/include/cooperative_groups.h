@@ -6,13 +6,9 @@ struct thread_group {};
 namespace details {
 struct Lanes {   // a set of lanes of one warp, this one among them
     unsigned mask;
-    SIMT_MEMBER unsigned rank() const { return static_cast<unsigned>(__popc(mask & ((1u << simt::lane_index()) - 1))); }
+    SIMT_MEMBER int rank() const { return __popc(mask & ((1u << simt::lane_index()) - 1)); }
     SIMT_MEMBER unsigned size() const { return static_cast<unsigned>(__popc(mask)); }
-    SIMT_MEMBER int lane(unsigned rank) const {   // of the group's member with this rank
-        unsigned m = mask;
-        for (unsigned i = 0; i < rank && m; ++i) m &= m - 1;
-        return m ? __ffs(static_cast<int>(m)) - 1 : 0;
-    }
+    SIMT_MEMBER int lane(int rank) const { return simt::nth_lane(mask, rank); }   // of the group's member with this rank, or -1
 };
 }  // namespace details
 
@@ -20,34 +16,22 @@ template <class Derived>
 struct lanes_group : thread_group {
     SIMT_MEMBER details::Lanes lanes() const { return static_cast<const Derived*>(this)->lanes_(); }
     SIMT_MEMBER void sync() const { __syncwarp(lanes().mask); }
-    SIMT_MEMBER unsigned thread_rank() const { return lanes().rank(); }
+    SIMT_MEMBER unsigned thread_rank() const { return static_cast<unsigned>(lanes().rank()); }
     SIMT_MEMBER unsigned long long size() const { return lanes().size(); }
     SIMT_MEMBER unsigned long long num_threads() const { return lanes().size(); }
     template <class T>
-    SIMT_MEMBER T shfl(T v, int source) const { const auto l = lanes(); return simt::shuffle(l.mask, v, l.lane(static_cast<unsigned>(source) % l.size())); }
+    SIMT_MEMBER T shfl(const T& v, int source) const { const auto l = lanes(); return simt::shuffle(l.mask, v, l.lane(static_cast<int>(static_cast<unsigned>(source) % l.size()))); }
     template <class T>
-    SIMT_MEMBER T shfl_down(T v, unsigned by) const { const auto l = lanes(); return simt::shuffle(l.mask, v, l.rank() + by < l.size() ? l.lane(l.rank() + by) : -1); }
+    SIMT_MEMBER T shfl_down(const T& v, unsigned by) const { const auto l = lanes(); return simt::shuffle(l.mask, v, l.lane(l.rank() + static_cast<int>(by))); }
     template <class T>
-    SIMT_MEMBER T shfl_up(T v, unsigned by) const { const auto l = lanes(); return simt::shuffle(l.mask, v, l.rank() >= by ? l.lane(l.rank() - by) : -1); }
+    SIMT_MEMBER T shfl_up(const T& v, unsigned by) const { const auto l = lanes(); return simt::shuffle(l.mask, v, l.lane(l.rank() - static_cast<int>(by))); }
     template <class T>
-    SIMT_MEMBER T shfl_xor(T v, unsigned flip) const { const auto l = lanes(); return simt::shuffle(l.mask, v, (l.rank() ^ flip) < l.size() ? l.lane(l.rank() ^ flip) : -1); }
+    SIMT_MEMBER T shfl_xor(const T& v, unsigned flip) const { const auto l = lanes(); return simt::shuffle(l.mask, v, l.lane(l.rank() ^ static_cast<int>(flip))); }
     SIMT_MEMBER int any(int p) const { return __any_sync(lanes().mask, p); }
     SIMT_MEMBER int all(int p) const { return __all_sync(lanes().mask, p); }
-    SIMT_MEMBER unsigned ballot(int p) const {
-        const auto l = lanes();
-        const unsigned found = __ballot_sync(l.mask, p);
-        unsigned r = 0, i = 0;
-        for (unsigned m = l.mask; m; m &= m - 1, ++i) r |= (found >> (__ffs(static_cast<int>(m)) - 1) & 1) << i;
-        return r;
-    }
+    SIMT_MEMBER unsigned ballot(int p) const { const auto l = lanes(); return simt::gather_bits(l.mask, __ballot_sync(l.mask, p)); }
     template <class T>
-    SIMT_MEMBER unsigned match_any(T v) const {
-        const auto l = lanes();
-        const unsigned found = __match_any_sync(l.mask, v);
-        unsigned r = 0, i = 0;
-        for (unsigned m = l.mask; m; m &= m - 1, ++i) r |= (found >> (__ffs(static_cast<int>(m)) - 1) & 1) << i;
-        return r;
-    }
+    SIMT_MEMBER unsigned match_any(T v) const { const auto l = lanes(); return simt::gather_bits(l.mask, __match_any_sync(l.mask, v)); }
 };
 
 class thread_block : public thread_group {
@@ -67,6 +51,9 @@ template <unsigned Size, class Parent = void>
 class thread_block_tile : public lanes_group<thread_block_tile<Size, Parent>> {
     static_assert(Size <= 32 && (Size & (Size - 1)) == 0, "not simulated: tiles wider than a warp");
 public:
+    thread_block_tile() = default;
+    template <class Other>
+    SIMT_MEMBER thread_block_tile(const thread_block_tile<Size, Other>&) {}   // what it is a part of may be left out
     SIMT_MEMBER details::Lanes lanes_() const { return {Size == 32 ? ~0u : ((1u << Size % 32) - 1) << simt::lane_index() / Size * Size}; }
     SIMT_MEMBER static constexpr unsigned long long size() { return Size; }
     SIMT_MEMBER static constexpr unsigned long long num_threads() { return Size; }
@@ -129,17 +116,18 @@ template <class T> struct bit_and { SIMT_MEMBER T operator()(T a, T b) const { r
 template <class T> struct bit_or { SIMT_MEMBER T operator()(T a, T b) const { return a | b; } };
 template <class T> struct bit_xor { SIMT_MEMBER T operator()(T a, T b) const { return a ^ b; } };
 template <class Group, class T, class F>
-SIMT_INLINE T reduce(const Group& g, T v, F f) {
-    T total = g.shfl(v, 0);
-    for (unsigned i = 1; i < g.size(); ++i) total = f(total, g.shfl(v, static_cast<int>(i)));
-    return total;
-}
-template <class Group, class T, class F>
 SIMT_INLINE T inclusive_scan(const Group& g, T v, F f) {
     for (unsigned by = 1; by < g.size(); by *= 2) {
         const T other = g.shfl_up(v, by);
         if (g.thread_rank() >= by) v = f(other, v);
     }
+    return v;
+}
+template <class Group, class T, class F>
+SIMT_INLINE T reduce(const Group& g, T v, F f) {   // as on the GPU: half meets half; a group that has none takes the last of a scan
+    const unsigned n = static_cast<unsigned>(g.size());
+    if (n & (n - 1)) return g.shfl(inclusive_scan(g, v, f), static_cast<int>(n - 1));
+    for (unsigned by = n / 2; by; by /= 2) v = f(v, g.shfl_xor(v, by));
     return v;
 }
 template <class Group, class T, class F>

@@ -1,0 +1,90 @@
+"""Whether a result is called right or wrong."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from rooftop.lab.compare import compare  # noqa: E402
+
+
+def sums(*shape: int, seed: int = 1):
+    """Exact sums of products, what plain float32 makes of them, and what another order of adding makes."""
+    g = torch.Generator().manual_seed(seed)
+    a, b = (torch.randn(*shape, 24, generator=g) for _ in range(2))
+    exact = (a.double() * b.double()).sum(-1)
+    same = (a * b).sum(-1)
+    other = torch.zeros(shape)
+    for k in range(24):
+        other = other + a[..., k] * b[..., k]
+    return other, exact, same
+
+
+@pytest.mark.parametrize("shape", [(300, 64), (1, 1), (4097,), (1, 12289), (7, 4097)])
+def test_another_order_of_adding_is_right(shape):
+    verdict = compare(*sums(*shape), "f32", 4.0)
+    assert verdict.ok and verdict.elements == torch.Size(shape).numel()
+
+
+@pytest.mark.parametrize("shape,at", [((300, 64), (299, 3)),
+                                      ((300, 64), (0, 0)), ((4097,), (4096,)), ((12289,), (12287,)), ((12289,), (5,)), ((1, 9000), (0, 8999))])
+def test_one_wrong_element_is_found_where_it_is(shape, at):
+    out, exact, same = sums(*shape)
+    out[at] += 0.01
+    verdict = compare(out, exact, same, "f32", 4.0)
+    assert not verdict.ok and verdict.where == at and verdict.wrong == 1
+    assert verdict.expected == pytest.approx(float(exact[at])) and verdict.value == float(out[at])
+
+
+def test_the_end_of_a_long_row_is_not_judged_by_one_rounding():
+    out, exact, same = sums(4097)
+    same[-1] = exact[-1]  # as luck would have it
+    out[-1] = float(exact[-1]) + 3 * abs(float(exact[-1])) * 2.0**-23
+    assert compare(out, exact, same, "f32", 4.0).ok
+
+
+def test_infinities_and_shapes():
+    out, exact, same = sums(4, 5)
+    same[1, 2] = out[1, 2] = float("nan")
+    assert compare(out, exact, same, "f32", 4.0).ok
+    out[1, 2] = 0.0
+    verdict = compare(out, exact, same, "f32", 4.0)
+    assert not verdict.ok and verdict.where == (1, 2)
+    assert "it must be (4, 5)" in compare(out.T, exact, same, "f32", 4.0).message
+    assert compare(out[:0], exact[:0], same[:0], "f32", 4.0).ok
+
+
+def test_integers_are_equal_or_wrong():
+    out = torch.arange(12).reshape(3, 4)
+    assert compare(out, out.double(), out.clone(), "i64", 4.0).ok
+    wrong = out.clone()
+    wrong[2, 1] += 1
+    verdict = compare(wrong, out.double(), out, "i64", 4.0)
+    assert not verdict.ok and verdict.where == (2, 1)
+
+
+@pytest.mark.parametrize("slip", [0.0, 1e-4])
+def test_one_element_is_judged_over_several_draws_where_it_misses_its_allowance(slip, monkeypatch):
+    """dx of one column is what cancels in g - unit * (unit * g): what torch errs there is now and then 0. Still a wrong scale is found."""
+    from rooftop.lab import check, subjects
+
+    (subject,) = subjects.find(["rms_norm_bwd__triton"])
+    case = subject.op.case("one element f32")
+
+    def runner(_subject, problem, _launches, memory, _device):
+        s, dy = memory["s"], memory["dy"]
+        weight = memory["weight"] if memory["weight"] is not None else torch.ones(1)
+        scale = ((s.double().pow(2).mean(-1, keepdim=True) + problem.option("eps")).rsqrt() * (1 + slip)).float()
+        unit, g = s * scale, dy * weight
+        memory["dx"].copy_(scale * g - (scale * unit) * (unit * g).mean(-1, keepdim=True))
+        if memory["dweight"] is not None:
+            memory["dweight"].copy_((dy * unit).reshape(-1, 1).sum(0))
+
+    monkeypatch.setattr(check, "run_interpreter", runner)
+    found = [check.check(subject, case, backend="interpreter", seed=seed) for seed in range(24)]
+    assert {r.status for r in found} == ({"wrong"} if slip else {"ok"}), [r.message for r in found]
+    if slip:
+        assert all("over 16 draws" in r.message for r in found)
+    else:
+        assert any(r.outputs["dx"].elements == 16 for r in found)  # judged over all draws, for it had missed the allowance of one
