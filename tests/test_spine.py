@@ -424,6 +424,19 @@ def test_many_programs_are_compiled_into_the_cache_and_one_that_fails_is_left(jo
         compile_cuda(programs[-1][0], name="wrong.cu", target="sm_80", kernels=("broken",))
 
 
+def test_headers_that_are_kept_change_no_byte_and_parts_hold_every_job_once() -> None:
+    from rooftop.lab import compile as compiling
+
+    source = "#include <cuda_fp16.h>\ntemplate <int N> __global__ void fill(__half* y) { y[threadIdx.x] = __hadd(y[threadIdx.x], __half(N)); }"
+    plain = compile_cuda(source, name="fill.cu", target="sm_80", kernels=("fill<3>",), use_cache=False)
+    for _ in range(2):  # made, then used
+        assert compile_cuda(source, name="fill.cu", target="sm_80", kernels=("fill<3>",), use_cache=False, of_many=True).cubin == plain.cubin
+    jobs = [(s, "a.cu", t, (str(i),)) for s, t, n in (("a", "sm_80", 11), ("a", "sm_90a", 2), ("b", "sm_80", 5)) for i in range(n)]
+    parts = compiling._parts(jobs, 4)
+    assert sorted(job for part in parts for job in part) == sorted(jobs)
+    assert all(len({(job[0], job[2]) for job in part}) == 1 for part in parts) and [len(p) for p in parts] == [5, 4, 4, 3, 2]
+
+
 LET = """/* rooftop
 args    = ["n: i32 = count", "x: f32[N]", "y: f32[N]"]
 [let]

@@ -143,11 +143,13 @@ def cache_key(source: str, target: str, kernels: Sequence[str], options: Sequenc
 
 
 def compile_cuda(
-    source: str, *, name: str, target: str, kernels: Sequence[str], options: Sequence[str] = (), use_cache: bool = True
+    source: str, *, name: str, target: str, kernels: Sequence[str], options: Sequence[str] = (), use_cache: bool = True, of_many: bool = False
 ) -> Binary:
     """Compile `source` for `target` (`sm_80`, `sm_90a`); `kernels` are name expressions such as ``softmax<float, 256>``.
 
-    `name` is the path shown in errors. Raises CompileError with the compiler's own text, ToolchainError where NVRTC is missing."""
+    `name` is the path shown in errors. `of_many`: NVRTC is to keep the headers in a form that this process reads sooner the next time, which
+    costs a second and about 100 MB; the machine code is the same. Raises CompileError with the compiler's own text, ToolchainError where
+    NVRTC is missing."""
     check_includes(source, name)
     key = cache_key(source, target, kernels, options)
     folder = settings.load().cache / "cuda" / key[:2]
@@ -162,7 +164,7 @@ def compile_cuda(
             source, "c++",
             options_class(
                 name=name, arch=target, std=STANDARD, include_path=[*cuda_include(), str(DEVICE_HEADERS)],
-                device_as_default_execution_space=True, lineinfo=True, **_flags(options),
+                device_as_default_execution_space=True, lineinfo=True, **_flags(options), **(_kept_headers() if of_many else {}),
             ),
         )  # fmt: skip
         compiled = program.compile("cubin", name_expressions=tuple(kernels), logs=log)
@@ -178,25 +180,51 @@ def compile_cuda(
     return binary
 
 
-def compile_many(jobs: Sequence[tuple[str, str, str, Sequence[str]]]) -> None:
-    """Compile (source, name, target, kernels) into the disk cache on all cores, those that are not there yet. In processes: within one, NVRTC
-    compiles one program at a time. What does not compile is left to whoever compiles it again, who gets the error."""
+Job = tuple[str, str, str, Sequence[str]]  # source, name, target, kernels
+MANY = 4  # programs of one source for which it is worth keeping its headers
+
+
+def compile_many(jobs: Sequence[Job]) -> None:
+    """Compile into the disk cache, on all cores, those that are not there yet. In processes: within one, NVRTC compiles one program at a time.
+    What does not compile is left to whoever compiles it again, who gets the error."""
     todo = [job for job in jobs if _read(settings.load().cache / "cuda" / (key := cache_key(job[0], job[2], job[3], ()))[:2] / key, job[2]) is None]
-    workers = min(settings.load().jobs, len(todo) // 4)  # a process takes seconds to start
+    workers = min(settings.load().jobs, len(todo) // MANY)  # a process takes seconds to start
+    parts = _parts(todo, max(1, workers))
     if workers < 2:
-        for job in todo:
-            _compile_one(job)
+        for part in parts:
+            _compile_part(part)
         return
     with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:  # a forked process would share a CUDA context
-        list(pool.map(_compile_one, todo))
+        list(pool.map(_compile_part, parts))
 
 
-def _compile_one(job: tuple[str, str, str, Sequence[str]]) -> None:
-    source, name, target, kernels = job
-    try:
-        compile_cuda(source, name=name, target=target, kernels=kernels)
-    except (CompileError, ToolchainError):
-        return
+def _parts(jobs: Sequence[Job], workers: int) -> list[list[Job]]:
+    """The jobs in parts of one source and target each, the largest first, none of them much more than a worker's share."""
+    alike: dict[tuple[str, str], list[Job]] = {}
+    for job in jobs:
+        alike.setdefault((job[0], job[2]), []).append(job)
+    share = max(MANY, -(-len(jobs) // workers))
+    parts = []
+    for found in alike.values():
+        count = -(-len(found) // share)
+        parts += [found[i::count] for i in range(count)]
+    return sorted(parts, key=len, reverse=True)
+
+
+def _compile_part(jobs: Sequence[Job]) -> None:
+    for source, name, target, kernels in jobs:
+        try:
+            compile_cuda(source, name=name, target=target, kernels=kernels, of_many=len(jobs) >= MANY)
+        except (CompileError, ToolchainError):
+            continue
+
+
+@cache
+def _kept_headers() -> dict[str, object]:
+    """The option by which NVRTC keeps headers in a form that it reads sooner: since CUDA 12.8, where cuda-core knows it."""
+    _, options_class = _cuda_core()
+    known = "pch" in getattr(options_class, "__dataclass_fields__", {})
+    return {"pch": True} if known and tuple(map(int, nvrtc_version().split(".")[:2])) >= (12, 8) else {}
 
 
 def _flags(options: Sequence[str]) -> dict[str, object]:
