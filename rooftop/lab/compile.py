@@ -181,14 +181,14 @@ def compile_cuda(
 
 
 Job = tuple[str, str, str, Sequence[str]]  # source, name, target, kernels
-MANY = 4  # programs of one source for which it is worth keeping its headers
+FEW, MANY = 2, 4  # programs that are worth a process, which takes seconds to start; of one source, that are worth keeping its headers
 
 
 def compile_many(jobs: Sequence[Job]) -> None:
     """Compile into the disk cache, on all cores, those that are not there yet. In processes: within one, NVRTC compiles one program at a time.
     What does not compile is left to whoever compiles it again, who gets the error."""
     todo = [job for job in jobs if _read(settings.load().cache / "cuda" / (key := cache_key(job[0], job[2], job[3], ()))[:2] / key, job[2]) is None]
-    workers = min(settings.load().jobs, len(todo) // MANY)  # a process takes seconds to start
+    workers = min(settings.load().jobs, len(todo) // FEW)
     parts = _parts(todo, max(1, workers))
     if workers < 2:
         for part in parts:
@@ -203,7 +203,7 @@ def _parts(jobs: Sequence[Job], workers: int) -> list[list[Job]]:
     alike: dict[tuple[str, str], list[Job]] = {}
     for job in jobs:
         alike.setdefault((job[0], job[2]), []).append(job)
-    share = max(MANY, -(-len(jobs) // workers))
+    share = max(FEW, -(-len(jobs) // workers))
     parts = []
     for found in alike.values():
         count = -(-len(found) // share)
