@@ -98,3 +98,38 @@ def test_of_the_records_that_come_with_the_tree_no_page_shows_less() -> None:
     whole, pruned = (Gatherer(list(some), {}, [], registry.HOUSE).measured for some in (found, left))
     assert whole.keys() == pruned.keys() and all(whole[k].at == pruned[k].at and whole[k].stale == pruned[k].stale for k in whole)
     assert len(whole) > 500
+
+
+def test_a_run_that_is_under_way_keeps_its_file(tmp_path: Path) -> None:
+    from rooftop.lab.records import Writer
+
+    done = put(tmp_path / "h100" / "1.jsonl", row("a", "1"), row("a", "2"))
+    done.chmod(0o664)
+    before = done.read_bytes()
+    with Writer(tmp_path, "H100") as writer:
+        writer.write(row("b", "1"))
+        with pytest.raises(RecordError, match="a run is writing"):
+            prune.prune(tmp_path, lambda _: old)
+        assert done.read_bytes() == before
+        writer.write(row("b", "1"))
+    assert prune.prune(tmp_path, lambda _: old).dropped == 2
+    assert done.stat().st_mode & 0o777 == 0o664
+
+
+def test_a_link_stays_one_and_a_file_is_no_folder(tmp_path: Path) -> None:
+    target = put(tmp_path / "elsewhere" / "1.jsonl", row("a", "1"), row("a", "2"))
+    (tmp_path / "r").mkdir()
+    (tmp_path / "r" / "1.jsonl").symlink_to(target)
+    (tmp_path / "r" / "2.jsonl").symlink_to(target)
+    done = prune.prune(tmp_path / "r", lambda _: old)
+    assert (done.records, done.dropped, done.files) == (2, 1, 1)
+    assert (tmp_path / "r" / "1.jsonl").is_symlink() and len(target.read_text(encoding="utf-8").splitlines()) == 1
+    with pytest.raises(NotADirectoryError, match="no folder"):
+        prune.prune(target, lambda _: old)
+
+
+def test_a_record_that_names_no_code_is_of_no_tree() -> None:
+    from rooftop.lab.report_data import staleness
+
+    nameless = {k: v for k, v in row("add__triton", "1").items() if k != "digest"}
+    assert staleness([])(nameless) and not staleness([])({**nameless, "kind": "clock"})

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from rooftop.lab.compare import Verdict, compare
+from rooftop.lab.compare import Verdict, compare, index_of
 from rooftop.lab.inputs import make, round_to, widen
 from rooftop.lab.op import Op
 from rooftop.lab.spec import DTYPES, TARGETS, Case, Device, Input, Launch, Meta, Problem
@@ -299,12 +299,16 @@ def _check(
                     result.status = "wrong"
                     result.message = f"{name}: {unequal} elements differ between two runs: not written, read before they were written, or a race"
     few = [n for n, v in result.outputs.items() if not v.ok and v.elements <= FEW and not op.tolerance.exact]
-    if few and not result.message:
-        drawn = [(expected, first or {})]
+    if few and first is not None and not result.message:
+        drawn = [_drawn(expected, first, few)]
+        del expected, first
         for i in range(1, DRAWS):
-            other = expect(op, case, place, seed + i)
-            inputs = {n: t.contiguous() if copies and t is not None else t for n, t in other.tensors.items()}
-            drawn.append((other, {n: g.tensor for n, g in run(inputs, other.options, 0xFF)[0].items()}))
+            try:
+                other = expect(op, case, place, seed + i)
+                inputs = {n: t.contiguous() if copies and t is not None else t for n, t in other.tensors.items()}
+                drawn.append(_drawn(other, {n: g.tensor for n, g in run(inputs, other.options, 0xFF)[0].items()}, few))
+            except torch.OutOfMemoryError:
+                break
         result.outputs.update({n: _judge_draws(op, problem, n, drawn) for n in few})
     for name, verdict in result.outputs.items():
         if not verdict.ok:
@@ -313,17 +317,26 @@ def _check(
             result.message = f"{name}: {verdict.message}{at}"
 
 
-def _judge_draws(op: Op, problem: Problem, name: str, drawn: Sequence[tuple[Expected, dict[str, Any]]]) -> Verdict:
+def _drawn(expected: Expected, got: dict[str, Any], names: Iterable[str]) -> dict[str, tuple[Any, Any, Any]]:
+    """Of one draw, what was computed and what is right: copies, so that nothing else of it stays alive."""
+    return {n: (got[n].clone(), expected.exact[n].clone(), expected.same[n].clone()) for n in names}
+
+
+def _judge_draws(op: Op, problem: Problem, name: str, drawn: Sequence[dict[str, tuple[Any, Any, Any]]]) -> Verdict:
     """One output of several draws, judged as one. Where it errs is said of the draw that errs most."""
     import torch
 
-    out, exact, same = (torch.stack([x.reshape(-1) for x in found]) for found in (
-        [got[name] for _, got in drawn], [e.exact[name] for e, _ in drawn], [e.same[name] for e, _ in drawn]))  # fmt: skip
+    out, exact, same = (torch.stack([draw[name][k].reshape(-1) for draw in drawn]) for k in range(3))
     verdict = compare(out, exact, same, problem[name].dtype, op.tolerance.multiple)
+    verdict.elements = out.shape[1]
     if verdict.where is not None:
-        at = verdict.where[1]
-        verdict.where = tuple(int(i) for i in torch.unravel_index(torch.tensor(at), drawn[0][0].exact[name].shape)) if drawn[0][0].exact[name].dim() else ()
-        verdict.message += f", over {len(drawn)} draws"
+        errors = (out.double() - exact.double()).abs()
+        draw, at = verdict.where if bool(errors.isnan().any()) else divmod(int(errors.argmax()), out.shape[1])
+        verdict.where = index_of(drawn[0][name][1].shape, at)
+        verdict.value, verdict.expected = float(out[draw, at]), float(exact[draw, at])
+        verdict.message = f"{verdict.message.partition(' in rows ')[0]} over {len(drawn)} draws"
+        if verdict.max_share > 1.0:
+            verdict.message += f"; {verdict.allowed_max:.3g} is allowed"
     return verdict
 
 

@@ -88,7 +88,7 @@ def _compare_rows(out: torch.Tensor, exact: torch.Tensor, same: torch.Tensor, dt
         o, e, s = flat_out[start:stop].double(), flat_exact[start:stop].double(), flat_same[start:stop].double()
         if found := _nonfinite(o, s):
             row, column, what = found
-            where = _index(out.shape, (start + row) * columns + column)
+            where = index_of(out.shape, (start + row) * columns + column)
             verdict.where, verdict.value, verdict.expected = where, float(o[row, column]), float(s[row, column])
             return _failed(verdict, what)
         finite = s.isfinite()
@@ -104,7 +104,7 @@ def _compare_rows(out: torch.Tensor, exact: torch.Tensor, same: torch.Tensor, dt
             bad = mine > verdict.allowed_max if kind == "largest" else mine >= mine.max()
             first = int(bad.reshape(-1).to(dtype=_int8()).argmax())
             verdict.wrong = int(bad.sum())
-            verdict.where = _index(out.shape, a * columns + first)
+            verdict.where = index_of(out.shape, a * columns + first)
             verdict.value, verdict.expected = float(flat_out[a:b].reshape(-1)[first]), float(flat_exact[a:b].reshape(-1)[first])
             return _failed(verdict, f"{kind} error {worst.error:.3g} in rows {a} to {b - 1}; {worst.allowed:.3g} is allowed")
     return verdict
@@ -119,7 +119,7 @@ def _compare_long(out: Any, exact: Any, same: Any, dtype: str, multiple: float) 
         o, e, s = (t.reshape(-1)[a:b].reshape(-1, LONG_ROW) for t in (out, exact, same))
         parts.append(found := _compare_rows(o, e, s, dtype, multiple, LONG_ROW))
         if found.where is not None:
-            found.where = _index(out.shape, a + found.where[0] * LONG_ROW + found.where[1])
+            found.where = index_of(out.shape, a + found.where[0] * LONG_ROW + found.where[1])
     worst = max(parts, key=lambda v: (not v.ok, v.max_share, v.rms_share))
     worst.elements = count
     return worst
@@ -181,14 +181,15 @@ def _bitwise(verdict: Verdict, out: Any, same: Any) -> Verdict:
     if bool(different.any()):
         first = int(different.reshape(-1).to(_int8()).argmax())
         verdict.wrong = int(different.sum())
-        verdict.where = _index(out.shape, first)
+        verdict.where = index_of(out.shape, first)
         verdict.value, verdict.expected = float(out.reshape(-1)[first]), float(same.reshape(-1)[first])
         verdict.max_share = math.inf
         return _failed(verdict, f"{verdict.wrong} of {out.numel()} elements differ; they must be the same bit for bit")
     return verdict
 
 
-def _index(shape: Any, flat: int) -> tuple[int, ...]:
+def index_of(shape: Any, flat: int) -> tuple[int, ...]:
+    """Where the element stands that is number `flat` of a tensor of this shape."""
     index = []
     for extent in reversed(tuple(shape)):
         flat, rest = divmod(flat, extent)

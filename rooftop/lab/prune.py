@@ -48,28 +48,32 @@ def prune(folder: Path, stale: Callable[[Iterable[Record]], Callable[[Record], b
     """Take the superseded records below `folder` out of their files; a file that is left with none goes. Lines that stay are left as they are.
 
     `stale` of all records says which are not of the tree. Raises RecordError, before anything is written, if a file is not one of records or a run
-    is still writing it, FileNotFoundError if `folder` is not there."""
-    if not folder.exists():
-        raise FileNotFoundError(f"no {folder}")
-    files: list[tuple[Path, list[bytes], list[Record]]] = []
-    for path in sorted(folder.rglob("*.jsonl")):
-        content = path.read_bytes()
-        parsed, note = records.read_file(path)
-        if note:
-            raise RecordError(f"{note}: a run is writing it, or was cut off")
-        files.append((path, [line + b"\n" for line in content.split(b"\n") if line.strip()], parsed))
-    everything = [r for _, _, found in files for r in found]
-    gone = iter(superseded(everything, stale(everything)))
-    result = Pruned(records=len(everything), files=len(files))
-    plans: list[tuple[Path, bytes, bytes]] = []
-    for path, lines, found in files:
-        drop = [next(gone) for _ in found]
-        before, after = b"".join(lines), b"".join(line for line, out in zip(lines, drop, strict=True) if not out)
-        result.bytes, result.bytes_dropped = result.bytes + len(before), result.bytes_dropped + len(before) - len(after)
-        result.dropped, result.files_dropped = result.dropped + sum(drop), result.files_dropped + (not after)
-        if any(drop):
-            plans.append((path, before, after))
-    if not dry:
-        for path, before, after in plans:
-            records.replace(path, before, after)
+    is still writing it, NotADirectoryError or FileNotFoundError if `folder` is not a folder."""
+    if not folder.is_dir():
+        raise NotADirectoryError(f"{folder} is no folder") if folder.exists() else FileNotFoundError(f"no {folder}")
+    files: list[tuple[Path, bytes, list[Record]]] = []
+    paths = sorted({path.resolve() for path in folder.rglob("*.jsonl")})
+    with records.held(paths):
+        for path in paths:
+            content = path.read_bytes()
+            parsed, note = records.read_file(path)
+            if note:
+                raise RecordError(f"{note}: a run is writing it, or was cut off")
+            files.append((path, content, parsed))
+        everything = [r for _, _, found in files for r in found]
+        gone = iter(superseded(everything, stale(everything)))
+        result = Pruned(records=len(everything), files=len(files))
+        plans: list[tuple[Path, bytes, bytes]] = []
+        for path, before, found in files:
+            drop = [next(gone) for _ in found]
+            lines = [line + b"\n" for line in before.split(b"\n") if line.strip()]
+            after = b"".join(line for line, out in zip(lines, drop, strict=True) if not out)
+            if any(drop):
+                plans.append((path, before, after))
+            size = len(after) if any(drop) else len(before)
+            result.bytes, result.bytes_dropped = result.bytes + len(before), result.bytes_dropped + len(before) - size
+            result.dropped, result.files_dropped = result.dropped + sum(drop), result.files_dropped + (any(drop) and not after)
+        if not dry:
+            for path, before, after in plans:
+                records.replace(path, before, after)
     return result

@@ -194,6 +194,8 @@ class Writer:
             where.mkdir(parents=True, exist_ok=True)
             stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
             self._file = open(where / f"{stamp}-{self.run}.jsonl", "x", encoding="utf-8")  # noqa: SIM115 - closed by close()
+            with contextlib.suppress(OSError):  # a file system without locks
+                fcntl.flock(self._file, fcntl.LOCK_SH)
         return Path(self._file.name)
 
     def write(self, record: Mapping[str, Any]) -> Record:
@@ -361,13 +363,29 @@ def _written(target: Path, content: bytes) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
+@contextlib.contextmanager
+def held(paths: Iterable[Path]) -> Iterator[None]:
+    """The files for us alone. Raises RecordError where a run has one of them open to write into (`Writer`)."""
+    with contextlib.ExitStack() as stack:
+        for path in paths:
+            file = stack.enter_context(open(path, "rb"))
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise RecordError(f"a run is writing {path}") from None
+            except OSError:
+                continue  # a file system without locks
+        yield
+
+
 def replace(path: Path, before: bytes, after: bytes) -> None:
     """The content of `path`, which was `before`, made `after` at one stroke; nothing left of it: the file goes. Raises RecordError if it has changed."""
     with _alone(path.parent):
-        if path.read_bytes().rstrip(b"\n") != before.rstrip(b"\n"):
+        if path.read_bytes() != before:
             raise RecordError(f"{path} has changed meanwhile")
         if after:
             with _written(path, after) as temporary:
+                temporary.chmod(path.stat().st_mode & 0o7777)
                 os.replace(temporary, path)
         else:
             path.unlink()

@@ -311,9 +311,9 @@ class Gatherer:
 
 
 def staleness(found: Iterable[Record]) -> Callable[[Record], bool]:
-    """Whether a record is not of the tree as it is. Those that measure no kernel of the tree are never stale."""
+    """Whether a record is not of the tree as it is. Those of kind `clock` measure no kernel of the tree and are never stale."""
     gatherer = Gatherer(list(found), {}, [], registry.HOUSE)
-    return lambda r: "digest" in r and gatherer.stale(r) is not None
+    return lambda r: r["kind"] != "clock" and gatherer.stale(r) is not None
 
 
 def summarise(rows: Iterable[ScoreRow]) -> Summary:

@@ -35,7 +35,7 @@ def layer_norm(
         normalized_shape: the last dimensions of `input`, which are normalised together.
         weight, bias: of `normalized_shape`, in the dtype of `input` or float32; None for none.
         eps: added to the variance.
-        residual: added to `input` first, in its dtype; of its shape and dtype.
+        residual: added to `input` first; of its shape and dtype. What is normalised is the sum as it is returned, rounded to that dtype.
         implementation: a kernel by name (`"triton"`): it runs or raises. None picks the best that takes the input.
 
     Returns y, of the shape and dtype of `input`; with `residual` the pair (y, input + residual).

@@ -276,7 +276,7 @@ struct alignas(8) Moments {
 };
 
 /// The parts that LANES lanes hold, each of n elements, as one, in all lanes. `total`: elements of them all; about the mean of lane 0:
-/// exact where all are equal.
+/// exact where all are equal. n comes first in n · off · off: it is 0 where off² may overflow.
 template <bool CENTRE, int LANES = 32>
 __device__ Moments fold(Moments p, float n, float total) {
     if (!CENTRE) return {0, lanes_sum<LANES>(p.squares)};

@@ -15,7 +15,7 @@ struct alignas(16) Part {
 };
 
 /// The parts that LANES lanes hold, each of n elements, as one, in all lanes (Chan, Golub & LeVeque 1979). `total`: elements of them all,
-/// about the mean of lane 0: exact where all are equal.
+/// about the mean of lane 0: exact where all are equal. n comes first in n · off · off: it is 0 where off² may overflow.
 template <bool CENTRE, int LANES = 32>
 __device__ Part fold(Part p, float n, float total) {
     const float base = CENTRE ? __shfl_sync(~0u, p.mean, 0) : 0;
