@@ -142,6 +142,18 @@ def test_the_figures_of_a_page_are_valid_plotly(made: Made) -> None:
         go.Figure({"data": figures[0]["data"], "layout": {"nonsense": 1}})
 
 
+def test_a_prediction_far_above_all_else_does_not_press_the_climb_together(made: Made) -> None:
+    rung = made.house.ladders / "steps" / "02_wide.cu"
+    rung.write_text(rung.read_text(encoding="utf-8").replace("speedup = 2.1", "speedup = 40.0"), encoding="utf-8")
+    figure = report_charts.charts(made.page(made.climb()))[0]
+    series = {s["name"]: s for s in figure["data"]}
+    y, symbols = series["predicted beforehand"]["y"], series["predicted beforehand"]["marker"]["symbol"]
+    most = max(v for name, s in series.items() if name != "predicted beforehand" for v in s["y"] if v is not None)
+    assert symbols[0] == "triangle-up-open" and y[0] == pytest.approx(1.1 * most)
+    assert "40.0× of" in series["predicted beforehand"]["text"][0]
+    assert set(symbols[1:]) == {"diamond-open"}
+
+
 def test_the_chart_holds_rungs_roofs_peers_and_predictions(made: Made) -> None:
     figure = report_charts.charts(made.page(made.climb()))[0]
     series = {s["name"]: s for s in figure["data"]}

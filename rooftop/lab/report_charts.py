@@ -13,6 +13,7 @@ from rooftop.lab.report_model import DeviceView, LadderPage, Measured, RungRow
 HEIGHT = 460  # pixels
 TOP, BOTTOM, LEFT, RIGHT = 40, 76, 72, 184  # margins, pixels
 LABEL = 16  # pixels between two labels at the right edge
+BEYOND = 1.1  # times the highest line or point: predictions above it stand there, as a triangle that points up
 LOG_FROM = 20.0  # a climb of more than this many times starts on a logarithmic axis
 INK, GREY, BLUE, AMBER = "#1c2733", "#6b7785", "#1f5fa8", "#b45309"
 FONT = "system-ui, -apple-system, 'Segoe UI', sans-serif"
@@ -60,10 +61,13 @@ def climb(page: LadderPage, device: DeviceView, case: str) -> dict[str, Any]:
     if stale:
         data.append(_series("stale", stale, unit, GREY, "circle-open", "markers"))
     if case == page.headline and device == page.devices[0] and (marks := _predicted(page, device, case)):
+        most = BEYOND * max(v for series in data for v in series["y"] if v is not None)  # what is predicted far above all else would press it together
         data.append({
-            "type": "scatter", "mode": "markers", "name": "predicted beforehand", "x": [m[0] for m in marks], "y": [m[1] for m in marks],
+            "type": "scatter", "mode": "markers", "name": "predicted beforehand", "x": [m[0] for m in marks], "y": [min(m[1], most) for m in marks],
             "text": [m[2] for m in marks], "hovertemplate": "%{text}<extra></extra>",
-            "marker": {"symbol": "diamond-open", "size": 11, "color": AMBER, "line": {"width": 2}},
+            "marker": {
+                "symbol": ["triangle-up-open" if m[1] > most else "diamond-open" for m in marks], "size": 11, "color": AMBER, "line": {"width": 2},
+            },
         })  # fmt: skip
     values = [v for series in data for v in series["y"] if v is not None]
     name = next(c.id for c in page.cases if c.id == case)
