@@ -91,7 +91,7 @@ def layer_norm(input: Tensor, normalized_shape: Sequence[int] | int, weight: Ten
         normalized_shape: the last dimensions of `input`, which are normalised together.
         weight, bias: of `normalized_shape`, in the dtype of `input` or float32; None for none.
         eps: added to the variance.
-        residual: added to `input` first, in its dtype; of its shape and dtype.
+        residual: added to `input` first; of its shape and dtype. What is normalised is the sum as it is returned, rounded to that dtype.
         implementation: a kernel by name (`"triton"`): it runs or raises. None picks the best that takes the input.
 
     Returns y, of the shape and dtype of `input`; with `residual` the pair (y, input + residual).
@@ -121,7 +121,7 @@ def rms_norm(input: Tensor, normalized_shape: Sequence[int] | int, weight: Tenso
         normalized_shape: the last dimensions of `input`, which are normalised together.
         weight, bias: of `normalized_shape`, in the dtype of `input` or float32; None for none.
         eps: added to the mean of the squares. None: torch's default, the epsilon of float32.
-        residual: added to `input` first, in its dtype; of its shape and dtype.
+        residual: added to `input` first; of its shape and dtype. What is normalised is the sum as it is returned, rounded to that dtype.
         implementation: a kernel by name (`"triton"`): it runs or raises. None picks the best that takes the input.
 
     Returns y, of the shape and dtype of `input`; with `residual` the pair (y, input + residual).

@@ -194,6 +194,32 @@ def test_every_access_is_at_its_line_and_as_wide_as_it_stands() -> None:
     assert [(c.line, f"{c.source_width} {c.op}") for c in lines().lines] == marked
 
 
+STATIC = """
+static __device__ int seen;
+static __device__ struct { int a; float b; } two;
+__global__ void statics(const float* __restrict__ x, float* __restrict__ out) {
+    const int t = threadIdx.x;
+    if (t == 0) seen = 1;                      // 4 write
+    if (t == 0) {
+        two.a = 5;                             // 4 write
+        two.b = x[0];                          // 4 read, 4 write
+    }
+    __syncthreads();
+    out[t] = seen ? x[t] : two.b + two.a;      // 4 read, 4 write
+}
+"""
+
+
+@here
+@pytest.mark.usefixtures("clang")
+def test_static_variables_are_as_wide_as_they_stand() -> None:
+    """LLVM makes a truth value of an internal variable that holds two values, and parts of a struct."""
+    memory = {"x": torch.ones(32), "out": torch.zeros(32)}
+    report = simt.simulate(STATIC, "statics", memory, grid=(1,), block=(32,), arguments=[("x", "ptr"), ("out", "ptr")], mode="count")
+    marked = [(n, facts) for n, line in enumerate(STATIC.splitlines(), 1) if "// " in line for facts in line.rsplit("// ", 1)[1].split(", ")]
+    assert [(c.line, f"{c.source_width} {c.op}") for c in report.lines] == marked
+
+
 def product(m: int, n: int, k: int) -> Case:
     return Case(f"{m}x{n}x{k}", {"a": Input((m, k)), "b": Input((k, n)), "c": None, "alpha": 1.0, "beta": 1.0})
 
@@ -246,6 +272,13 @@ def test_pointers_have_types_up_to_llvm_14() -> None:
     found = body(COPY.format(p="p0i8", t="i8*", a=8, b=16, n=8), "i8*")
     assert found[:2] == ["%kept.from.0 = bitcast i8* %from to <2 x i32>*, !dbg !7", "%kept.to.0 = bitcast i8* %to to <2 x i32>*, !dbg !7"]
     assert found[-1] == "store <2 x i32> %kept.0, <2 x i32>* %kept.to.0, align 8, !dbg !7"
+
+
+def test_static_variables_of_the_source_might_be_used_elsewhere_and_those_of_the_runtime_not() -> None:
+    text = "@_ZL4seen = internal global i32 0, section \"x\", align 4\n@_ZN12_GLOBAL__N_15otherE = internal global i32 3, align 4"
+    assert keep(text) == text.replace("internal", "hidden")
+    others = "@_ZN4simtL4heldE = internal global i32 0\n@_ZL5table = internal constant [1 x i32] [i32 1]\n@_ZGVZ1fvE1x = internal global i64 0"
+    assert keep(others) == others
 
 
 @pytest.mark.parametrize(("size", "align", "parts"), [(12, 4, 3), (16, 4, 4), (3, 1, 3), (32, 16, 8), (6, 2, 3), (4, 4, 1)])

@@ -76,6 +76,29 @@ def test_every_width_of_a_line_is_shown() -> None:
     assert annotate.note(found[6, "global", "read"]) == "global read 4 B x2: 2.5 sectors (2.5)"
 
 
+FILLED = """
+__global__ void filled(int n, const float* __restrict__ x, float* __restrict__ out) {
+    __shared__ __align__(16) float s[128];
+    const int t = threadIdx.x;
+    const int left = n - 4 * t, bytes = left >= 4 ? 16 : left > 0 ? 4 * left : 0;
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" :: "r"((unsigned)__cvta_generic_to_shared(s + 4 * t)), "l"(bytes ? x + 4 * t : x), "r"(bytes));
+    asm volatile("cp.async.wait_all;");
+    __syncwarp();
+    out[t] = s[4 * t];
+}
+"""
+
+
+@needs_compiler
+@pytest.mark.parametrize(("n", "sectors"), [(128, 16), (64, 8), (66, 9), (1, 1), (0, 0)])
+def test_lanes_of_a_copy_that_fill_with_zeros_read_no_sector(n: int, sectors: int) -> None:
+    memory = {"x": torch.ones(128), "out": torch.zeros(32)}
+    report = simt.simulate(FILLED, "filled", memory, grid=(1,), block=(32,), arguments=[(n, "i32"), ("x", "ptr"), ("out", "ptr")], mode="count")
+    assert memory["out"].tolist() == [float(4 * t < n) for t in range(32)]
+    assert sum(c.sectors for c in report.lines if (c.line, c.op) == (6, "read")) == sectors
+    assert sum(c.source_sectors for c in report.lines if (c.line, c.op) == (6, "read")) == sectors
+
+
 def test_a_line_of_one_width_and_a_rewritten_one_are_shown() -> None:
     one = LineCounts("a.cu", 3, "", "global", "read", 4, 8, sectors=32, ideal_sectors=32, source_width=4, source_requests=8, source_sectors=32)
     assert annotate.note(one) == "global read 4 B x8: 4 sectors (4)"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,6 +15,7 @@ from rooftop.lab.cli.app import JUDGE, WRONG, AsJson, app
 
 if TYPE_CHECKING:
     from rooftop.lab.simt import Report
+    from rooftop.lab.simt.run import Mode
     from rooftop.lab.spec import Case
     from rooftop.lab.subjects import Subject
 
@@ -60,8 +62,7 @@ def simt(
         if checked is not None:
             times = f" in {schedules} orders of warps" if schedules > 1 else ""
             typer.echo(f"checked{times}: {'no fault' if not report.findings else f'{len(report.findings)} faults'} ({checked.seconds:.2f} s)")
-        for text in (counted.printed,):
-            sys.stdout.write(text)
+        sys.stdout.write(counted.printed)
     if report.findings:
         raise typer.Exit(WRONG)
 
@@ -73,9 +74,14 @@ def _run(
     from rooftop.lab import head_text, subjects
     from rooftop.lab import simt as simulator
 
-    sizes = dict(_size(part) for part in shape.split(",")) if shape else {}
+    for option, number in (("--schedules", schedules), ("--blocks", blocks)):
+        if number is not None and number < 1:
+            raise ValueError(f"{option} {number}: it must be 1 or more")
+    sizes = _sizes(shape) if shape else {}
     path = Path(what)
-    if path.suffix == ".cu" and path.is_file() and head_text.parse(path.read_text(encoding="utf-8"), path).op is None and not _registered(path):
+    if path.suffix == ".cu" and path.is_file() and head_text.parse(head_text.read(path), path).op is None and not _registered(path):
+        if case is not None:
+            raise ValueError(f"--case {case}: {path} names no op and so has no cases; its sizes are given by --shape")
         return _without_op(path, sizes, blocks, seed, schedules, check)
     found = subjects.find([what])
     if len(found) != 1:
@@ -85,10 +91,21 @@ def _run(
         raise ValueError(f"{subject.name} is not CUDA C++: only that is simulated (Triton runs in its interpreter: rooftop check)")
     chosen = _case(subject, case, sizes)
     sources = {subject.implementation.head.path: subject.implementation.head.source}
-    counted = simulator.run_rung(subject, chosen, mode="count", seed=seed, blocks=blocks)
-    checked = simulator.run_rung(subject, chosen, mode="check", seed=seed, schedules=schedules) if check else None
+
+    def run(mode: Mode) -> Report:
+        return simulator.run_rung(subject, chosen, mode=mode, seed=seed, schedules=schedules, blocks=blocks)
+
+    counted, checked = _runs(run, check)
     inputs = ", ".join(f"{n} {'x'.join(map(str, v.shape))}" for n, v in chosen.tensors())
     return f"{subject.name}, {chosen.id} ({inputs})", sources, counted, checked
+
+
+def _runs(run: Callable[[Mode], Report], check: bool) -> tuple[Report, Report | None]:
+    """The counted run and the checked one, which comes first: what does not end in it would not end while it is counted either, and is not."""
+    checked = run("check") if check else None
+    if checked is not None and any(f.kind == "deadlock" for f in checked.findings):
+        return checked, checked
+    return run("count"), checked
 
 
 def _registered(path: Path) -> bool:
@@ -96,6 +113,15 @@ def _registered(path: Path) -> bool:
 
     known = [f.path for f in registry.kernel_files()] + [r.path for n in registry.ladder_names() for r in registry.ladder(n).rungs]
     return any(path.samefile(p) for p in known)
+
+
+def _sizes(text: str) -> dict[str, tuple[int, ...]]:
+    found: dict[str, tuple[int, ...]] = {}
+    for name, size in map(_size, text.split(",")):
+        if name in found:
+            raise ValueError(f"--shape {text}: {name} is given twice")
+        found[name] = size
+    return found
 
 
 def _size(part: str) -> tuple[str, tuple[int, ...]]:
@@ -128,32 +154,72 @@ def _case(subject: Subject, name: str | None, sizes: dict[str, tuple[int, ...]])
         cases = [resized(c) for c in cases]
     reasons = []
     for c in cases:
-        reason = subject.supports(c, device)
+        reason = (_mismatch(subject, c) if sizes else None) or subject.supports(c, device)
         if reason is None and all(m is None or m.numel == 0 for n, m in subject.op.problem(c, device).tensors if n in subject.op.output_names):
             reason = "the output is empty: nothing is launched"
         if reason is None:
             return c
         reasons.append(f"{c.id}: {reason}")
-    raise ValueError(f"{subject.name} takes none of its cases here: {'; '.join(reasons[:3])}")
+    raise ValueError(f"{subject.name} takes none of its cases here: {'; '.join(dict.fromkeys(reasons[:3]))}")
+
+
+def _mismatch(subject: Subject, case: Case) -> str | None:
+    """Why the op's maths cannot take inputs of these shapes and options, in torch's words; None where it can."""
+    import torch
+
+    from rooftop.lab.spec import DTYPES, TARGETS, Input
+
+    op = subject.op.forward or subject.op
+    given: dict[str, Any] = dict.fromkeys(op.tensor_names)
+    given |= {n: torch.empty(v.shape, dtype=getattr(torch, DTYPES[v.dtype].torch), device="meta") for n, v in case.inputs.items() if isinstance(v, Input)}
+    try:
+        op.reference(**given, **op.options(case))
+        subject.kernel_problem(case, TARGETS[90])  # torch does not look at every dimension of tensors without values
+    except NotImplementedError:  # an operation that has no shapes without values
+        return None
+    except (IndexError, RuntimeError, TypeError, ValueError) as error:
+        options = "".join(f", {n}={v!r}" for n, v in op.options(case).items())
+        shapes = ", ".join(f"{n} {'x'.join(map(str, v.shape))}" for n, v in case.tensors())
+        why = "an option names a dimension that no input has" if isinstance(error, IndexError) else error
+        return f"{op.name} cannot take {shapes}{options}: {why}"
+    return None
 
 
 def _without_op(
     path: Path, sizes: dict[str, tuple[int, ...]], blocks: int | None, seed: int, schedules: int, check: bool
 ) -> tuple[str, dict[str, str], Report, Report | None]:
     """A file whose head names no op: its tensors are random, their sizes those of `--shape`."""
+    from rooftop.lab import head_text
     from rooftop.lab import simt as simulator
-    from rooftop.lab.counters_jobs import Job
+    from rooftop.lab.counters_jobs import Job, dimensions
+    from rooftop.lab.expressions import names
+    from rooftop.lab.head import NumberArg, TensorArg
     from rooftop.lab.spec import TARGETS
 
-    if not sizes:
-        raise ValueError(f"{path} names no op: give the sizes of its dimensions, as in --shape M=1024,N=1024")
+    text = head_text.read(path)
+    head = head_text.parse(text, path)
+    known = dimensions(head)
+    written = [a.expression for a in head.args if isinstance(a, NumberArg)] + [*head.let.values(), *head.requires]
+    for launch in head.launches:
+        written += [*launch.grid, *launch.block, *launch.cluster, launch.shared, launch.when or "1"]
+        written += [a.expression for a in launch.args or () if isinstance(a, NumberArg)]
+    bound = {"arch", "card", "sms", *head.config, *head.let, *(a.name for a in head.args if isinstance(a, TensorArg))}
+    free = {name for expression in written for name in names(expression)} - bound  # may be given as well: options
+    example = ",".join(f"{d}=1024" for d in sorted(known))
+    if missing := sorted(known - set(sizes)):
+        raise ValueError(f"{path} names no op: give the sizes of its dimensions ({', '.join(missing)} missing), as in --shape {example}")
+    if unknown := sorted(set(sizes) - known - free):
+        raise ValueError(f"--shape names {', '.join(unknown)}; the sizes in the head of {path} are {', '.join(sorted(known | free)) or 'all fixed'}")
+    for name, size in sizes.items():
+        if len(size) != 1:
+            raise ValueError(f"--shape {name}={'x'.join(map(str, size))}: {path} names no op, so {name} is one size, as in --shape {name}={size[0]}")
     device = TARGETS[90]
     job = Job(str(path.resolve()), "lines", 0, tuple((n, v[0]) for n, v in sizes.items()))
-    text = path.read_text(encoding="utf-8")
 
-    def run(mode: Any) -> Report:
+    def run(mode: Mode) -> Report:
         return simulator.run_launches(
             text, str(path), job.launches(device), job.memory(device, "cpu", seed), mode=mode, seed=seed, schedules=schedules, blocks=blocks
         )
 
-    return f"{path}, {job.title}", {str(path): text}, run("count"), run("check") if check else None
+    counted, checked = _runs(run, check)
+    return f"{path}, {job.title}" if sizes else str(path), {str(path): text}, counted, checked

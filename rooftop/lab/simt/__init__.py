@@ -8,12 +8,13 @@ fiber; barriers and collectives of a warp are where fibers wait for each other; 
 and what a launch left there at the next.
 
 What is not seen. Reads of `__constant__` variables are checked and not counted; what is `constexpr` is neither. Inside a block, a write to global memory
-that follows another thread's read is not held against it; a plain read of what others change atomically is let pass. Registers and stacks are not
+that follows another thread's read is not held against it; a plain read of what others change atomically is let pass. An update lost between a volatile
+read and a volatile write of global memory is none either; `ld.volatile` and `st.volatile` of vectors are taken for plain. Registers and stacks are not
 watched, but for indices past the end of an array whose type tells its size. A pointer that leaves its tensor and lands in another is in bounds.
-Uninitialised reads are reported where the results depend on them. Copies by cp.async land when they are waited for. An arrival at another block's
-mbarrier before that block has begun is not told from a later one. Accesses that ptxas hoists, drops or moves are counted where the source has them; how
-wide they are, and which lines it names for them, is asked of its machine code, where NVRTC is at hand (`machine`). Not simulated: TMA, wgmma, tcgen05,
-multimem, textures, dynamic parallelism, CUB and the other headers of CCCL."""
+Uninitialised reads are reported where the results depend on them. Copies by cp.async land when they are waited for. An arrival at another block's mbarrier
+before that block has begun is not told from a later one. Accesses that ptxas hoists, drops or moves are counted where the source has them; how wide they
+are, and which lines it names for them, is asked of its machine code, where NVRTC is at hand (`machine`). Not simulated: TMA, wgmma, tcgen05, multimem,
+textures, dynamic parallelism, CUB and the other headers of CCCL."""
 
 from __future__ import annotations
 

@@ -114,7 +114,9 @@ def _row(report: Report, file: str, number: int, text: str, most: int) -> Row:
 
 
 def summary(report: Report) -> str:
-    """One line: blocks, arithmetic, bytes moved, arithmetic intensity."""
+    """One line: blocks, arithmetic, bytes moved, arithmetic intensity. Of a run that does not end and was only checked, that it was not counted."""
+    if not report.lines and any(f.kind == "deadlock" for f in report.findings):
+        return "not counted: the kernel does not end"
     moved = 32 * sum(c.sectors for c in report.lines)
     flops = 2 * report.fma + report.other_flops
     share = f"{report.blocks:,} of {report.grid_blocks:,} blocks" if report.blocks != report.grid_blocks else f"{report.blocks:,} blocks"

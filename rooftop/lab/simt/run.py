@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from rooftop.lab import settings
+from rooftop.lab import head_text, settings
 from rooftop.lab.compile import DEVICE_HEADERS
 from rooftop.lab.simt import counts, findings, machine, native
 from rooftop.lab.simt.build import build, stack_bytes
@@ -73,7 +73,7 @@ def simulate(
 
 def _source(source: Path | str) -> tuple[str, str]:
     if isinstance(source, Path) or ("\n" not in source and source.endswith((".cu", ".cuh"))):
-        return Path(source).read_text(encoding="utf-8"), str(source)
+        return head_text.read(Path(source)), str(source)
     return source, "kernel.cu"
 
 
@@ -97,7 +97,12 @@ def run_launches(
     """Run the launches of one call, in order, on the tensors of `memory`, which are written in place (by the first schedule).
 
     `widen`: counting, accesses are as wide as NVRTC and ptxas make them at their line, where those can be asked; else as the source has them.
-    `constant`: tensors that must not be written; None: those that kernels have only pointers to const to."""
+    `constant`: tensors that must not be written; None: those that kernels have only pointers to const to.
+
+    Raises ValueError for less than one schedule or block."""
+    for name, given in (("schedules", schedules), ("blocks", blocks)):
+        if given is not None and given < 1:
+            raise ValueError(f"{name} is {given}; it must be 1 or more")
     library = build(text, path=path, kernels=[x.kernel for x in launches], mode=mode, arch=arch, folder=folder)
     lib = native.of(library)
     tensors = {n: t for n, t in memory.items() if hasattr(t, "data_ptr")}
@@ -130,7 +135,8 @@ def run_launches(
             if status == native.ENDLESS:
                 break  # another order of warps would take as long
         raw, printed = lib.findings(), lib.printed()
-        if any(KINDS[f.kind] == "uninitialised" for f in raw) and not _matters(lib, library.kernels, launches, memory, tensors, uninitialised, seed, text):
+        unwritten = status != native.ENDLESS and any(KINDS[f.kind] == "uninitialised" for f in raw)  # it would not end with other contents either
+        if unwritten and not _matters(lib, library.kernels, launches, memory, tensors, uninitialised, seed, text):
             raw = [f for f in raw if KINDS[f.kind] != "uninitialised"]
         place.store(results)
         found = findings.read(lib, raw, place, {path: text})

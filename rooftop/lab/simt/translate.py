@@ -17,6 +17,8 @@ MARK = "/simulated:/"  # before the shown path of a source in debug information,
 _UNROLL = re.compile(r"\s*#\s*pragma\s+unroll\s*\(?\s*(\d*)\s*\)?\s*(?://.*)?$", re.S)
 MOST = 256  # times that a loop marked for unrolling, without a number, is
 _OPEN, _CLOSE = "([{", ")]}"
+_ALIGNMENTS = ("__align__", "alignas", "__attribute__")
+_SPECIFIERS = ("extern", "static", "inline", "const", "volatile", *_ALIGNMENTS)  # that may stand before __shared__
 
 
 class TranslateError(ValueError):
@@ -62,8 +64,8 @@ def constants(text: str) -> set[str]:
     found: set[str] = set()
     for at in (i for i, t in enumerate(tokens) if t.text == "__constant__"):
         end, depth = at + 1, 0
-        while end < len(tokens) and not (depth == 0 and tokens[end].text in (";", "{", "}")):
-            depth += (tokens[end].text in ("(", "[")) - (tokens[end].text in (")", "]"))
+        while end < len(tokens) and not (depth == 0 and tokens[end].text in (";", "}")):
+            depth += (tokens[end].text in _OPEN) - (tokens[end].text in _CLOSE)
             end += 1
         kept, _ = _attributes(tokens[at + 1 : end])
         found |= {name for name, _, _ in _declarators(kept)}
@@ -81,11 +83,11 @@ class _Translator:
             token = self.tokens[self.at]
             if token.kind == "word":
                 if token.text == "__shared__":
-                    yield self._shared(extern=False)
+                    yield self._shared()
                     continue
-                if token.text == "extern" and self._next_word(self.at + 1) == "__shared__":
-                    self.at = self._find(self.at + 1)
-                    yield self._shared(extern=True)
+                if token.text in _SPECIFIERS and (at := self._shared_after(self.at)):
+                    self.tokens.insert(self.at, self.tokens.pop(at))
+                    yield self._shared()
                     continue
                 if token.text in ("asm", "__asm__", "__asm"):
                     yield self._asm()
@@ -155,19 +157,28 @@ class _Translator:
 
     # -- shared memory ------------------------------------------------------------------------------------------------
 
-    def _shared(self, extern: bool) -> str:
+    def _shared_after(self, at: int) -> int:
+        """The index of the `__shared__` that other specifiers stand before; 0 where none follows."""
+        while at < len(self.tokens) and self.tokens[at].text in _SPECIFIERS:
+            aligns = self.tokens[at].text in _ALIGNMENTS
+            at = self._find(at + 1)
+            if aligns and at < len(self.tokens) and self.tokens[at].text == "(":
+                at = self._find(self._until(at + 1, ")") + 1)
+        return at if at < len(self.tokens) and self.tokens[at].text == "__shared__" else 0
+
+    def _shared(self) -> str:
         first = self.tokens[self.at]
         end = self._until(self.at, ";")
         body = [t for t in self.tokens[self.at + 1 : end] if t.kind != "comment"]
         newlines = "\n" * sum(t.text.count("\n") for t in self.tokens[self.at : end])
         self.at = end + 1
         kept, align = _attributes(body)
-        extern = extern or any(t.text == "extern" for t in kept)
+        extern = any(t.text == "extern" for t in kept)
         kept = [t for t in kept if t.text not in ("static", "extern", "inline")]
         declarators = _declarators(kept)
         if not declarators:
             raise TranslateError(f"{self.path.removeprefix(MARK)}:{first.line}: no name in this declaration of shared memory")
-        type_text = "".join(t.text for t in kept[: declarators[0][1]]).replace("\n", " ").strip()
+        type_text = " ".join("".join(t.text for t in kept[: declarators[0][1]]).split())
         outside = all(self.scopes)
         made = []
         for name, at, stop in declarators:
@@ -256,7 +267,7 @@ def _attributes(tokens: list[_Token]) -> tuple[list[_Token], str]:
     kept: list[_Token] = []
     align, at = "", 0
     while at < len(tokens):
-        if tokens[at].text in ("__align__", "alignas", "__attribute__"):
+        if tokens[at].text in _ALIGNMENTS:
             start = next(i for i in range(at, len(tokens)) if tokens[i].text == "(")
             depth, end = 0, start
             for end in range(start, len(tokens)):

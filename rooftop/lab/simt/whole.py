@@ -10,7 +10,8 @@ before any optimisation (`clang++ -Xclang -disable-llvm-passes -S -emit-llvm`) a
   moved before it;
 - behind the last one, where the block ends without a choice, stands an empty `asm` that might write a byte of the thread's own: no read is moved past it.
 
-Neither makes an instruction. See https://llvm.org/docs/LangRef.html for the text."""
+Neither makes an instruction. A static variable of the source becomes one that other files might use: of one that no other file can, the optimiser makes a
+truth value where it only ever holds two, and parts where it is a struct. See https://llvm.org/docs/LangRef.html for the text."""
 
 from __future__ import annotations
 
@@ -28,6 +29,7 @@ _ALIGN = re.compile(r"\balign (\d+)")
 _LINE = re.compile(r", (!dbg ![\w.]+)")
 _LOCAL = re.compile(rf"({_NAME}) = (?:alloca |(?:getelementptr|bitcast) [^@]*?(?:\*|\bptr) ({_NAME}))")  # of a pointer, what it points into
 _ACCESS = re.compile(rf"(?:{_NAME} = load|store) (?!atomic|volatile).*?(?:\*|\bptr) ({_NAME}), align ")
+_INTERNAL = re.compile(r"(@(?!_ZGV|_ZZ?N[KVR]?(?:4simt|St)|_ZSt|_ZL?__|simt_|__|\.)[-\w.$]+ = )internal (global )")  # a static variable, not of the runtime's
 _START = '  call void asm sideeffect "", ""() convergent readnone'
 _END = '  call void asm sideeffect "", "X"({pointer} nocapture %kept.here) argmemonly nounwind'
 
@@ -44,8 +46,10 @@ def keep(text: str) -> str:
         elif body is not None and line == "}":
             made += [*_function(body, pointer), line]
             body = None
+        elif body is None:
+            made.append(_INTERNAL.sub(r"\1hidden \2", line) if line.startswith("@") else line)
         else:
-            (made if body is None else body).append(line)
+            body.append(line)
     return "\n".join(made)
 
 

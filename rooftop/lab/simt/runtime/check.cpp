@@ -59,6 +59,7 @@ void mode_unit(Worker& w, Unit&, bool begins) {
     }
     m.acquired = 0;
     m.met.clear();
+    m.sought.clear();
     if (m.split_any || m.way_any)
         for (size_t i = 0; i < m.words; ++i)
             if (m.flags[i] > USED) m.flags[i] = USED;
@@ -101,18 +102,6 @@ void mode_access(Worker& w, const void* p, u32 bytes, bool write, u64 pc) {
     else access<false>(w, p, bytes, pc);
 }
 
-static Place& place_of(u64 address) {
-    const size_t n = places->size();
-    size_t i = (address >> 2) * 0x9e3779b97f4a7c15u >> 50;
-    for (size_t tries = 0; tries < n; ++tries, i = (i + 1) % n) {
-        u64 there = (*places)[i].address.load();
-        if (there == address) return (*places)[i];
-        if (there == 0 && (*places)[i].address.compare_exchange_strong(there, address)) return (*places)[i];
-        if (there == address) return (*places)[i];
-    }
-    return (*places)[0];
-}
-
 // An atomic on shared memory releases what its thread did before a fence, and acquires what others released at the same word.
 static void order_by(Worker& w, u64 word, bool writes, bool releases) {
     Fiber& f = *w.current;
@@ -134,6 +123,41 @@ static void order_by(Worker& w, u64 word, bool writes, bool releases) {
     f.low = (f.low & ~u64(0xffff)) | static_cast<u64>(clock) << 1;
 }
 
+// What this cluster did before is past for those who meet it at the place.
+static void release(Worker& w, Place& place) {
+    const u32 time = ++release_time, mine = cluster_index(w, w.me);
+    if (mine < released->size()) (*released)[mine] = time;
+    place.time = time;
+}
+
+// A volatile access. To global memory it is what a relaxed atomic load or store is, but that plain reads race with it; elsewhere a plain access.
+template <bool WRITE>
+static void volatile_access(Worker& w, const void* p, u32 bytes, u64 pc) {
+    const u64 far = global_place(static_cast<const char*>(p));
+    const bool global = far != ~u64(0);
+    if (w.current->suspect) settle(w, *w.current);
+    if (!WRITE && global) pause_at(pc);   // before, as for atomics
+    if (bytes > 1 && reinterpret_cast<u64>(p) & (bytes - 1)) misaligned(w, p, bytes, WRITE, pc);
+    if (!global) {
+        access<WRITE>(w, p, bytes, pc);
+        if (!WRITE) pause_at(pc);
+        return;
+    }
+    Fiber& f = *w.current;
+    f.last = pc;
+    if (f.outside) overrun(w, f, p, pc);
+    if (WRITE && f.fenced) release(w, *place_of(far + 1, true));
+    if (!WRITE) seek(*w.mode, far + 1);
+    order_by(w, u64(1) << 40 | far / 4, WRITE, f.fenced);
+    for (u32 done = 0; done < bytes;) {
+        const size_t word = (far + done) / 4;
+        const u32 from = static_cast<u32>((far + done) & 3), n = std::min(bytes - done, 4 - from);
+        if (WRITE) stamps[word] = f.block->epoch | f.low;
+        global_slow(w, cells[word], word, ((1u << n) - 1) << from, bytes, WRITE, !WRITE, AS_VOLATILE, far, pc);
+        done += n;
+    }
+}
+
 void mode_atomic(Worker& w, void* p, u32 bytes, int kind, u64 pc) {
     char* at = static_cast<char*>(p);
     w.current->last = pc;
@@ -149,20 +173,13 @@ void mode_atomic(Worker& w, void* p, u32 bytes, int kind, u64 pc) {
         }
         order_by(w, in / 4, writes, kind & 4 || w.current->fenced);
     } else if (const u64 far = global_place(at); far != ~u64(0)) {
-        Place& place = place_of(far + 1);
-        if (kind & 4 || w.current->fenced) {
-            const u32 time = ++release_time, mine = cluster_index(w, w.me);
-            if (writes) {
-                if (mine < released->size()) (*released)[mine] = time;
-                place.time = time;
-            }
-        }
-        std::vector<Place*>& met = w.mode->met;
-        if ((kind & 3) != 2 && met.size() < 64 && std::find(met.begin(), met.end(), &place) == met.end()) met.push_back(&place);
+        Place& place = *place_of(far + 1, true);
+        if (writes && (kind & 4 || w.current->fenced)) release(w, place);
+        if ((kind & 3) != 2) meet(*w.mode, &place);
         order_by(w, u64(1) << 40 | far / 4, writes, kind & 4 || w.current->fenced);
         for (u32 i = 0; i < std::max(1u, bytes / 4); ++i) {
             const u32 mask = bytes >= 4 ? 15 : ((1u << bytes) - 1) << (far & 3);
-            global_slow(w, cells[far / 4 + i], far / 4 + i, mask, bytes, writes, true, far, pc);
+            global_slow(w, cells[far / 4 + i], far / 4 + i, mask, bytes, writes, (kind & 3) != 2, ATOMICALLY, far, pc);
         }
     } else if (!in_library(at) && static_cast<size_t>(at - w.stacks) >= w.stack_bytes) {
         wild(w, reinterpret_cast<u64>(p), bytes, true, pc);
@@ -235,6 +252,7 @@ __attribute__((visibility("default"))) void* simt_arena(size_t bytes) {
         munmap(arena, static_cast<size_t>(arena_end - arena));
         munmap(cells, (cell_count + variable_cells) * sizeof(GlobalCell) + 64);
         munmap(readers, (cell_count + variable_cells) * sizeof(Readers) + 64);
+        munmap(watchers, (cell_count + variable_cells) * sizeof(Readers) + 64);
         munmap(stamps, (cell_count + variable_cells) * sizeof(u64) + 64);
     }
     arena = map_array<char>(bytes);
@@ -242,6 +260,7 @@ __attribute__((visibility("default"))) void* simt_arena(size_t bytes) {
     cell_count = arena ? bytes / 4 : 0;
     cells = map_array<GlobalCell>(cell_count + variable_cells);
     readers = map_array<Readers>(cell_count + variable_cells);
+    watchers = map_array<Readers>(cell_count + variable_cells);
     stamps = map_array<u64>(cell_count + variable_cells);
     return arena;
 }
@@ -257,7 +276,7 @@ __attribute__((visibility("default"))) void simt_mark(size_t at, u32 item, u32 d
             else b &= ~(mask << INIT);
             if (bits & 2) b |= mask << VALID;
             if (bits & 4) b |= mask << WRITABLE;
-            if (bits & 8) b = (b & ~(mask << WRITABLE)) | 1 << 17;
+            if (bits & 8) b = (b & ~(mask << WRITABLE)) | INPUT;
             i += n;
         }
         return;
@@ -278,10 +297,10 @@ __attribute__((visibility("default"))) void simt_mark(size_t at, u32 item, u32 d
     }                                                                                                                                 \
     void __tsan_unaligned_read##n(void* p) { access<false>(*worker, p, n, SIMT_PC()); }                                               \
     void __tsan_unaligned_write##n(void* p) { access<true>(*worker, p, n, SIMT_PC()); }                                               \
-    void __tsan_volatile_read##n(void* p) { access<false>(*worker, p, n, SIMT_PC()); pause_at(SIMT_PC()); }                                       \
-    void __tsan_volatile_write##n(void* p) { access<true>(*worker, p, n, SIMT_PC()); }                                                \
-    void __tsan_unaligned_volatile_read##n(void* p) { access<false>(*worker, p, n, SIMT_PC()); pause_at(SIMT_PC()); }                             \
-    void __tsan_unaligned_volatile_write##n(void* p) { access<true>(*worker, p, n, SIMT_PC()); }
+    void __tsan_volatile_read##n(void* p) { volatile_access<false>(*worker, p, n, SIMT_PC()); }                                       \
+    void __tsan_volatile_write##n(void* p) { volatile_access<true>(*worker, p, n, SIMT_PC()); }                                       \
+    void __tsan_unaligned_volatile_read##n(void* p) { volatile_access<false>(*worker, p, n, SIMT_PC()); }                             \
+    void __tsan_unaligned_volatile_write##n(void* p) { volatile_access<true>(*worker, p, n, SIMT_PC()); }
 SIMT_HOOK(1)
 SIMT_HOOK(2)
 SIMT_HOOK(4)

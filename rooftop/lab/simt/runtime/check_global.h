@@ -8,15 +8,56 @@ namespace simt {
 
 static u32 cluster_index(Worker& w, u32 tag) { return tag - w.launch->me0; }
 
+// The place of an address (and 1), or null where it has none; `make`: then it gets one.
+static Place* place_of(u64 address, bool make) {
+    const size_t n = places->size();
+    size_t i = (address >> 2) * 0x9e3779b97f4a7c15u >> 50;
+    for (size_t tries = 0; tries < PLACE_TRIES; ++tries, i = (i + 1) % n) {
+        u64 there = (*places)[i].address.load();
+        if (there == address) return &(*places)[i];
+        if (there == 0 && !make) return nullptr;
+        if (there == 0 && (*places)[i].address.compare_exchange_strong(there, address)) return &(*places)[i];
+        if (there == address) return &(*places)[i];
+    }
+    return &(*places)[0];
+}
+static void meet(Mode& m, Place* place) {
+    if (m.met.size() < MOST_MET && std::find(m.met.begin(), m.met.end(), place) == m.met.end()) m.met.push_back(place);
+}
+// A volatile read of an address makes no place. What it reads is there after this, and a release by then: so it is looked for again later.
+static void seek(Mode& m, u64 address) {
+    if (Place* place = place_of(address, false)) return meet(m, place);
+    if (std::find(m.sought.begin(), m.sought.end(), address) != m.sought.end()) return;
+    if (m.sought.size() < MOST_MET) return m.sought.push_back(address);
+    u64& old = m.sought[m.next_sought++ % MOST_MET];
+    if (Place* place = place_of(old, false)) meet(m, place);
+    old = address;
+}
+
 // Whether what cluster `tag` did before came before now for this one, by a chain of atomics.
 static bool ordered(Worker& w, u32 tag) {
-    if (w.mode->met.size() >= 64) w.mode->acquired = release_time.load();   // too many to tell apart
+    for (const u64 address : w.mode->sought)
+        if (Place* place = place_of(address, false)) meet(*w.mode, place);
+    if (w.mode->met.size() >= MOST_MET) w.mode->acquired = release_time.load();   // too many to tell apart
     for (const Place* place : w.mode->met) w.mode->acquired = std::max(w.mode->acquired, place->time.load());
     const u32 i = cluster_index(w, tag);
     if (i >= released->size()) return w.mode->acquired != 0;
     const u32 time = (*released)[i].load();
     return time && time <= w.mode->acquired;
 }
+
+enum How : u8 { PLAINLY, AS_VOLATILE, ATOMICALLY };
+
+// Volatile accesses and atomics of several threads of the host at one word: its cell changes at once.
+class CellLock {
+    static inline std::atomic<bool> held[256];
+    std::atomic<bool>* mine;
+public:
+    CellLock(size_t word, How how) : mine(how == PLAINLY ? nullptr : &held[word % 256]) {
+        while (mine && mine->exchange(true, std::memory_order_acquire)) {}
+    }
+    ~CellLock() { if (mine) mine->store(false, std::memory_order_release); }
+};
 
 static void put_cluster(Worker& w, Finding& found, u32 tag) {   // a block of the cluster with this tag: its first
     const Launch& l = *w.launch;
@@ -27,6 +68,14 @@ static void put_cluster(Worker& w, Finding& found, u32 tag) {   // a block of th
     found.has_other = 2;
 }
 
+// A cluster reads the word by an atomic or as volatile.
+static void note_watcher(GlobalCell& c, size_t word, u32 me, u32 first, u64 pc) {
+    Readers& r = watchers[word];
+    if (r.first < first) r = {me, static_cast<u32>(pc), 0, 0};
+    else if (r.first != me && r.second < first) r.second = me, r.second_pc = static_cast<u32>(pc);
+    if (!(c.bits & WATCHED)) __atomic_fetch_or(&c.bits, WATCHED, __ATOMIC_RELAXED);
+}
+
 // Another cluster than before reads the word.
 static inline void note_reader(GlobalCell& c, size_t word, u32 me, u32 first, u64 pc) {
     Readers& r = readers[word];
@@ -34,9 +83,19 @@ static inline void note_reader(GlobalCell& c, size_t word, u32 me, u32 first, u6
     else c.reader = me, r.first = me, r.first_pc = static_cast<u32>(pc);
 }
 
-static __attribute__((noinline)) void global_slow(Worker& w, GlobalCell& c, size_t word, u32 mask, u32 bytes, bool write, bool atomic, u64 address, u64 pc) {
+static __attribute__((noinline, cold)) void read_before(Worker& w, const Readers& r, u32 bytes, u64 address, u64 pc) {
+    const bool other = r.second >= w.launch->me0 && r.first == w.me;
+    if (Finding* found = fault(w, GLOBAL_RACE, GLOBAL, address, bytes, true, pc, other ? r.second_pc : r.first_pc)) {
+        put_cluster(w, *found, other ? r.second : r.first);
+        found->detail[0] = 0;
+    }
+}
+
+// PTX takes ld.volatile and st.volatile for relaxed ones of the system's scope (PTX ISA, Memory Consistency Model): they race with what is plain alone.
+static __attribute__((noinline)) void global_slow(Worker& w, GlobalCell& c, size_t word, u32 mask, u32 bytes, bool write, bool read, How how, u64 address, u64 pc) {
+    const CellLock lock(word, how);
     const u32 bits = c.bits;
-    if (!write || atomic) {
+    if (read) {
         if (~bits >> VALID & mask) {
             fault(w, OUT_OF_BOUNDS, GLOBAL, address, bytes, write, pc);
             return;
@@ -47,43 +106,44 @@ static __attribute__((noinline)) void global_slow(Worker& w, GlobalCell& c, size
         }
     }
     if (write && (~bits >> WRITABLE & mask)) {
-        fault(w, (bits >> VALID & mask) == mask && (bits & 1 << 17) ? CONST_WRITE : OUT_OF_BOUNDS, GLOBAL, address, bytes, true, pc);
+        fault(w, (bits >> VALID & mask) == mask && (bits & INPUT) ? CONST_WRITE : OUT_OF_BOUNDS, GLOBAL, address, bytes, true, pc);
         return;
     }
     const u32 me = w.me, first = w.launch->me0;
-    if (c.writer >= first && c.writer != me && (bits >> MINE & mask)) {
+    const bool theirs = c.writer >= first && c.writer != me && (bits >> MINE & mask);   // others wrote it
+    if (theirs) {
         // A plain read of what others change atomically gets one whole value or another: loops of compare-and-swap begin so.
-        if (c.writer != mixed && !((atomic || !write) && bits & ATOMIC) && !ordered(w, c.writer)) {
-            if (write && !atomic && !(bits & ATOMIC)) {
+        const bool together = bits & ATOMIC && (how != PLAINLY || (!write && !(bits & VOLATILE)));
+        if (c.writer != mixed && !together && !ordered(w, c.writer)) {
+            if (write && how != ATOMICALLY && (!(bits & ATOMIC) || bits & VOLATILE)) {
                 Finding later = described(GLOBAL_RACE, GLOBAL, address, bytes, true, pc, c.pc);
                 put_cluster(w, later, c.writer);
                 later.detail[0] = 1;
                 suspect(w, *w.current, global_pointer(address), later);
             } else if (Finding* found = fault(w, GLOBAL_RACE, GLOBAL, address, bytes, write, pc, c.pc)) {
                 put_cluster(w, *found, c.writer);
-                found->detail[0] = 1, found->detail[1] = bits & ATOMIC ? 1 : 0, found->detail[2] = atomic;
+                found->detail[0] = 1;
             }
         }
-    } else if (write && !atomic && c.reader >= first && c.reader != me && !ordered(w, c.reader)) {
+    }
+    if (write && mask == 15 && (how == PLAINLY ? !theirs : how == AS_VOLATILE && (!theirs || bits & ATOMIC))) {
         // A reader of other bytes of the word is no race; which bytes were read is not kept, so words in parts are let pass.
-        if (mask == 15) {
-            const Readers& r = readers[word];
-            const bool other = c.reader == many && r.first == me;
-            if (Finding* found = fault(w, GLOBAL_RACE, GLOBAL, address, bytes, write, pc, other ? r.second_pc : r.first_pc)) {
-                put_cluster(w, *found, other ? r.second : r.first);
-                found->detail[0] = 0;
-            }
-        }
+        const Readers& r = watchers[word];
+        const u32 watcher = !(bits & WATCHED) || r.first < first ? 0 : r.second >= first ? many : r.first;
+        if (c.reader >= first && c.reader != me && !ordered(w, c.reader)) read_before(w, readers[word], bytes, address, pc);
+        else if (how == PLAINLY && watcher && watcher != me && !ordered(w, watcher)) read_before(w, r, bytes, address, pc);
     }
     if (write) {
         const u32 before = c.writer >= first ? bits >> MINE & 15 : 0;
         const bool others = before & ~mask && c.writer != me;
-        u32 now = (bits | mask << INIT) & ~(15u << MINE | ATOMIC);
+        u32 now = (bits | mask << INIT) & ~(15u << MINE | ATOMIC | VOLATILE);
         now |= ((others || c.writer == me ? before : 0) | mask) << MINE;
-        if (atomic) now |= ATOMIC;
+        if (how != PLAINLY) now |= how == AS_VOLATILE ? ATOMIC | VOLATILE : ATOMIC;
         c.bits = now;
         c.writer = others ? mixed : me;
         c.pc = static_cast<u32>(pc);
+    } else if (how != PLAINLY) {
+        note_watcher(c, word, me, first, pc);
     } else if (c.reader != me && c.reader != many) {
         note_reader(c, word, me, first, pc);
     }
@@ -95,7 +155,7 @@ static inline u64 limit(const Worker& w, const Block& b) { return w.unit->cluste
 // What another thread of the block or cluster has written with no barrier since.
 static inline void same_cluster(Worker& w, Fiber& f, GlobalCell& c, size_t word, u32 mask, u32 bytes, bool write, u64 address, u64 pc) {
     const u64 record = stamps[word];
-    if (record < limit(w, *f.block) || ((record ^ f.low) >> THREAD_SHIFT & 0x3fff) == 0 || c.bits & ATOMIC || !(c.bits >> MINE & mask)) return;
+    if (record < limit(w, *f.block) || ((record ^ f.low) >> THREAD_SHIFT & 0x3fff) == 0 || (c.bits & (ATOMIC | VOLATILE)) == ATOMIC || !(c.bits >> MINE & mask)) return;
     if (mask != 15 || w.launch->cooperative || !concurrent(w, f, record)) return;
     Finding later = described(GLOBAL_RACE, GLOBAL, address, bytes, write, pc, c.pc);
     other_thread(w, later, static_cast<u32>(record >> THREAD_SHIFT & 0x3fff));
@@ -120,16 +180,17 @@ static inline void global_word(Worker& w, Fiber& f, size_t word, u32 mask, u32 b
             if (c.reader != me && c.reader != many) note_reader(c, word, me, first, pc);
             return;
         }
-    } else if ((c.bits >> WRITABLE & mask) == mask && (c.writer < first || c.writer == me) && (c.reader < first || c.reader == me)) {
+    } else if ((c.bits >> WRITABLE & mask) == mask && !(c.bits & WATCHED) && (c.writer < first || c.writer == me) && (c.reader < first || c.reader == me)) {
         if (c.writer == me) same_cluster(w, f, c, word, mask, bytes, true, address, pc);
         stamps[word] = f.block->epoch | f.low;
-        c.bits = (c.bits & ~(ATOMIC | (c.writer == me ? 0 : 15u << MINE))) | mask << INIT | mask << MINE;
+        c.bits = (c.bits & ~(ATOMIC | VOLATILE | (c.writer == me ? 0 : 15u << MINE))) | mask << INIT | mask << MINE;
         c.writer = me;
         c.pc = static_cast<u32>(pc);
         return;
     }
+    if (WRITE && c.bits & WATCHED && c.writer == me) same_cluster(w, f, c, word, mask, bytes, true, address, pc);
     if (WRITE) stamps[word] = f.block->epoch | f.low;
-    global_slow(w, c, word, mask, bytes, WRITE, false, address, pc);
+    global_slow(w, c, word, mask, bytes, WRITE, !WRITE, PLAINLY, address, pc);
 }
 
 template <bool WRITE>

@@ -29,7 +29,8 @@ struct Mode {
     std::unordered_map<const Warp*, Paths> paths;
     std::unordered_map<u64, u32> turns;                         // by warp and split: executions so far
     u64 copied[32] = {};                                        // where the asynchronous copies of the last request read,
-    u32 copying = 0;                                            // and their site
+    u32 copying = 0, readers = 0;                               // their site, the lanes that read (others fill with zeros)
+    u64 read_sectors = 0;                                       // and the sectors counted for them
 };
 
 static std::vector<Count> all_counts;
@@ -61,10 +62,13 @@ static void add_part(Tally& t, const Event& e, u32 from, u32 bytes, const u64* a
 // The wavefronts of what an asynchronous copy writes, whose reads were the request before; of other requests what was found.
 static void copies(Worker& w, const Event& e, const u64* address, u32 lanes, Tally& t) {
     Mode& m = *w.mode;
-    if (e.kind == COPY_READ || (e.kind == COPY_WRITE && m.copying != e.site)) std::fill(m.copied, m.copied + 32, 0);
+    if (m.copying != e.site || (e.kind == COPY_READ && m.readers & lanes)) {   // lanes that read less than others have an event of their own
+        std::fill(m.copied, m.copied + 32, 0);
+        m.readers = 0, m.read_sectors = 0;
+    }
     if (e.kind == COPY_READ) {
         for (u32 todo = lanes; todo; todo &= todo - 1) m.copied[__builtin_ctz(todo)] = address[__builtin_ctz(todo)];
-        m.copying = e.site;
+        m.copying = e.site, m.readers |= lanes, m.read_sectors += t.sectors;
     } else if (e.kind == COPY_WRITE) {
         u64 to[32];
         for (u32 todo = lanes; todo; todo &= todo - 1) {
@@ -75,7 +79,7 @@ static void copies(Worker& w, const Event& e, const u64* address, u32 lanes, Tal
         t.ideal_wavefronts = ideal_wavefronts(e.bytes, lanes, static_cast<u32>(t.wavefronts));
         if (e.bytes == 16 && m.copying == e.site) {
             Count& read = m.counts[static_cast<u64>(e.site) << 8 | static_cast<u64>(GLOBAL) << 4 | COPY_READ];
-            const u32 more = copy_sectors(to, m.copied, lanes) - distinct_sectors(m.copied, 16, lanes);
+            const u64 taken = copy_sectors(to, m.copied, lanes & m.readers), more = taken - std::min(taken, m.read_sectors);
             read.sectors += more, read.source_sectors += more;
         }
         m.copying = 0;

@@ -7,14 +7,16 @@ namespace simt {
 // -- global memory: one cell for each 4 bytes --------------------------------------------------------------------------------------
 // Tags of `writer` and `reader`: 0 nobody in this launch, else a cluster's (blocks of a cluster count as one: their barriers order them).
 struct GlobalCell {
-    u32 writer, reader, pc, bits;   // pc: of the write. bits: 4 initialised, 4 readable, 4 writable, 4 written by `writer`, 1 by atomics
+    u32 writer, reader, pc, bits;   // pc: of the write. bits: 4 initialised, 4 readable, 4 writable, 4 written by `writer`; then these:
 };
-constexpr u32 INIT = 0, VALID = 4, WRITABLE = 8, MINE = 12, ATOMIC = 1 << 16;
+constexpr u32 INIT = 0, VALID = 4, WRITABLE = 8, MINE = 12;
+constexpr u32 ATOMIC = 1 << 16, INPUT = 1 << 17, VOLATILE = 1 << 18, WATCHED = 1 << 19;   // written by an atomic, or (both) a volatile store; has watchers
 static GlobalCell* cells;
 struct Readers {                    // of a word: the clusters that read it, and where: the first, and the first that is another one
     u32 first, first_pc, second, second_pc;
 };
 static Readers* readers;
+static Readers* watchers;           // those that read it by atomics or as volatile: `first` and `second` are tags, which count from the launch's first on
 static u64* stamps;                 // of the last write, as in shared memory: for races inside a cluster
 static size_t cell_count;           // of the arena; those of the source's variables come behind
 static const size_t variable_cells = static_cast<size_t>(simt_variables_end - simt_variables + 3) / 4;
@@ -28,6 +30,8 @@ struct Place {                      // an address that atomics meet at
     std::atomic<u32> time;
 };
 static std::vector<Place>* places;
+constexpr size_t PLACE_TRIES = 64;  // where so many are taken, an address shares the first place
+constexpr size_t MOST_MET = 64;
 
 // -- shared memory: one cell for each 4 bytes of each block of the unit --------------------------------------------------------------
 // A record: epoch << 30 | thread << 16 | the lane's clock << 1 | atomic.
@@ -58,6 +62,8 @@ struct Mode {
     size_t words = 0;
     u32 acquired = 0;               // the time up to which this cluster has acquired,
     std::vector<Place*> met;        // at these addresses
+    std::vector<u64> sought;        // addresses read as volatile at which nobody had released anything by then
+    size_t next_sought = 0;
     u32 split_any = 0, way_any = 0;
 };
 
