@@ -14,16 +14,16 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from rooftop.lab.compare import Verdict, compare, index_of
+from rooftop.lab.guarded import GUARD, Guarded
 from rooftop.lab.inputs import make, round_to, widen
 from rooftop.lab.op import Op
-from rooftop.lab.spec import DTYPES, TARGETS, Case, Device, Input, Launch, Meta, Problem
+from rooftop.lab.spec import DTYPES, TARGETS, Case, Device, Input, Launch, Problem
 from rooftop.lab.subjects import Subject
 
 if TYPE_CHECKING:
-    import torch
+    pass
 
 BACKENDS = ("auto", "gpu", "cpu", "interpreter", "simt")  # cpu: whichever of the last two can run the kernel
-GUARD = 256  # bytes before and after every output
 INTERPRETED_ELEMENTS = 1 << 19  # larger cases are left to a GPU
 FEW, DRAWS = 64, 16  # elements of an output that is judged over so many draws where the first misses its allowance
 HUGE_BYTES = 72 << 30  # memory of the GPU that the huge cases need
@@ -81,13 +81,9 @@ def expect(op: Op, case: Case, device: Any, seed: int) -> Expected:
     with torch.no_grad():
         exact = op.reference(*wide, *options.values())
         del wide
-        same = round_to_outputs(op, case, op.reference(*(widen(t) for t in tensors.values()), *options.values()))
+        same = round_to(op, case, op.reference(*(widen(t) for t in tensors.values()), *options.values()))
     found = exact if isinstance(exact, tuple) else (exact,)
     return Expected(tensors, options, dict(zip(op.output_names, found, strict=True)), same)
-
-
-def round_to_outputs(op: Op, case: Case, results: Any) -> dict[str, torch.Tensor]:
-    return round_to(op, case, results)
 
 
 def judge(op: Op, case: Case, expected: Expected, outputs: dict[str, Any]) -> dict[str, Verdict]:
@@ -97,49 +93,6 @@ def judge(op: Op, case: Case, expected: Expected, outputs: dict[str, Any]) -> di
         for n in op.output_names
         if problem.get(n) is not None and not (outputs[n] is None and op.grad is not None and n in op.grad.aside)
     }
-
-
-# -- memory that tells of misuse -----------------------------------------------------------------------------------
-
-
-class Guarded:
-    """An output in a buffer of its own, between guard zones; everything but its elements must keep the poison."""
-
-    def __init__(self, meta: Meta, device: Any, poison: int, guard: int = GUARD) -> None:
-        import torch
-
-        size = DTYPES[meta.dtype].bytes
-        self._poison, self._guard = poison, guard
-        self._bytes = torch.full((2 * guard + meta.span * size,), poison, dtype=torch.uint8, device=device)
-        flat = self._bytes[guard : guard + meta.span * size].view(getattr(torch, DTYPES[meta.dtype].torch))
-        self.tensor = flat.as_strided(meta.shape, meta.strides)
-        self._meta = meta
-
-    def stray(self) -> str | None:
-        """Where something outside the elements was written, if anything was."""
-        import torch
-
-        size, guard = DTYPES[self._meta.dtype].bytes, self._guard
-        if self._meta.contiguous:  # nothing lies between the elements: the guard zones alone can tell
-            if not guard:
-                return None
-            ends = torch.cat((self._bytes[:guard], self._bytes[-guard:]))
-            bad = ends != self._poison
-            if not bool(bad.any()):
-                return None
-            first = int(bad.to(torch.int8).argmax())
-            first = first - guard if first < guard else self._meta.span * size + first - guard
-            return f"{int(bad.sum())} bytes outside the output were written, the first at byte {first} of its {self._meta.span * size}"
-        inside = torch.zeros(self._meta.span, dtype=torch.bool, device=self._bytes.device)
-        if self._meta.numel:
-            inside.as_strided(self._meta.shape, self._meta.strides).fill_(True)
-        mask = torch.ones_like(self._bytes, dtype=torch.bool)
-        mask[guard : guard + self._meta.span * size] = ~inside.repeat_interleave(size)
-        bad = mask & (self._bytes != self._poison)
-        if not bool(bad.any()):
-            return None
-        first = int(bad.to(torch.int8).argmax()) - guard
-        return f"{int(bad.sum())} bytes outside the output were written, the first at byte {first} of its {self._meta.span * size}"
 
 
 # -- running -------------------------------------------------------------------------------------------------------

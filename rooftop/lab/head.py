@@ -135,7 +135,7 @@ class Head:
         letters = {d for arg in self.args if isinstance(arg, TensorArg) for d in arg.dims}
         given = {n for n, _ in (*problem.tensors, *problem.options)}
         known = {"sms", "card", "arch", "T", *letters, *self.config, *self.let, *self.scratch, *given}
-        for where, text in self._expressions():
+        for where, text in self.expressions():
             try:
                 used = names(text)
             except ExpressionError as error:
@@ -145,7 +145,7 @@ class Head:
                 hint = f"; did you mean {close[0]!r}?" if close else f"; there are {', '.join(sorted(known))}"
                 raise HeadError(f"{self.path}: {where}: {text!r} names {min(unknown)!r}{hint}")
 
-    def _expressions(self) -> Iterator[tuple[str, str]]:
+    def expressions(self) -> Iterator[tuple[str, str]]:
         """Every expression, and where it stands."""
         for name, text in self.let.items():
             yield f"let.{name}", text

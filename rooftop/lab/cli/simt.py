@@ -193,18 +193,14 @@ def _without_op(
     from rooftop.lab import simt as simulator
     from rooftop.lab.counters_jobs import Job, dimensions
     from rooftop.lab.expressions import names
-    from rooftop.lab.head import NumberArg, TensorArg
+    from rooftop.lab.head import TensorArg
     from rooftop.lab.spec import TARGETS
 
     text = head_text.read(path)
     head = head_text.parse(text, path)
     known = dimensions(head)
-    written = [a.expression for a in head.args if isinstance(a, NumberArg)] + [*head.let.values(), *head.requires]
-    for launch in head.launches:
-        written += [*launch.grid, *launch.block, *launch.cluster, launch.shared, launch.when or "1"]
-        written += [a.expression for a in launch.args or () if isinstance(a, NumberArg)]
     bound = {"arch", "card", "sms", *head.config, *head.let, *(a.name for a in head.args if isinstance(a, TensorArg))}
-    free = {name for expression in written for name in names(expression)} - bound  # may be given as well: options
+    free = {name for _, expression in head.expressions() for name in names(expression)} - bound  # may be given as well: options
     example = ",".join(f"{d}=1024" for d in sorted(known))
     if missing := sorted(known - set(sizes)):
         raise ValueError(f"{path} names no op: give the sizes of its dimensions ({', '.join(missing)} missing), as in --shape {example}")
