@@ -14,6 +14,7 @@ from rooftop.lab.spec import TARGETS, Case, Input, Problem, case
 from rooftop.lab.subjects import Subject
 
 STAY = {"way": 3, "blocks": 1, "pieces": 1, "stages": 3}
+ONCE = {"way": 4, "blocks": 1}
 FORWARD: list[tuple[dict[str, Any], int, int, str]] = [
     (STAY | {"cluster": 1}, 70, 64, "f32"),
     (STAY | {"cluster": 1, "pieces": 2, "stages": 4}, 50, 1000, "bf16"),
@@ -23,6 +24,11 @@ FORWARD: list[tuple[dict[str, Any], int, int, str]] = [
     (STAY | {"cluster": 4, "blocks": 2}, 40, 2048, "bf16"),
     (STAY | {"cluster": 16, "pieces": 2, "stages": 4}, 7, 16 * 1024, "bf16"),
     (STAY | {"cluster": 16, "pieces": 2}, 19, 16 * 512 - 3, "bf16"),
+    (ONCE | {"cluster": 1, "pieces": 2}, 9, 257, "bf16"),
+    (ONCE | {"cluster": 1, "pieces": 2, "rows": 2}, 5, 1024, "bf16"),
+    (ONCE | {"cluster": 4, "pieces": 1, "rows": 2}, 3, 2040, "f16"),
+    (ONCE | {"cluster": 2, "pieces": 1}, 3, 1027, "f32"),
+    (ONCE | {"cluster": 16, "pieces": 2}, 2, 16 * 512 - 3, "bf16"),
     ({"way": 1, "threads": 128, "cluster": 2, "blocks": 1}, 3, 1001, "bf16"),
     ({"way": 2, "threads": 64, "cluster": 1, "blocks": 1, "pieces": 2, "early": 1}, 3, 1000, "bf16"),
 ]
@@ -34,6 +40,8 @@ BACKWARD: list[tuple[dict[str, Any], int, int, str]] = [
     ({"pieces": 1, "cluster": 4, "each": 2, "stages": 3, "registers": 1}, 40, 2049, "f32"),
     ({"pieces": 2, "cluster": 16, "each": 1, "stages": 3, "registers": 1}, 7, 16 * 1024, "bf16"),
     ({"pieces": 2, "cluster": 16, "each": 1, "stages": 3, "registers": 0}, 19, 16 * 512 - 3, "bf16"),
+    ({"pieces": 1, "cluster": 1, "each": 1, "stages": 3, "registers": 2}, 90, 1001, "bf16"),
+    ({"pieces": 2, "cluster": 2, "each": 1, "stages": 3, "registers": 2}, 40, 1024, "f32"),
 ]
 SMALL = {arch: replace(device, sms=16) for arch, device in TARGETS.items()}  # so that few rows are several to a block
 
@@ -97,7 +105,7 @@ def run(name: str, config: dict[str, Any], rows: int, columns: int, dtype: str, 
     with mock.patch.object(check, "TARGETS", SMALL):
         found = check.check(subject, given(rows, columns, dtype, full), backend="simt", seed=1)
     assert found.status == "ok", found.message
-    way = {1: "norm_forward<", 2: "norm_whole<", 3: "norm_stay<", None: "norm_backward<"}[config.get("way")]
+    way = {1: "norm_forward<", 2: "norm_whole<", 3: "norm_stay<", 4: "norm_once<", None: "norm_backward<"}[config.get("way")]
     assert found.path[0].startswith(way)
 
 

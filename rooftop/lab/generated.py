@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from rooftop.lab import records, settings
 from rooftop.lab.records import Record
 from rooftop.lab.report_data import gather
 from rooftop.lab.report_model import SiteData
 from rooftop.lab.report_picture import climb
+from rooftop.lab.simt.speed import MODES, newest
 
 END = "<!-- /generated -->"
 NOTHING = "Nothing has been measured yet."
@@ -79,11 +81,40 @@ def build(found: list[Record], _site: SiteData) -> str:
     return "\n".join(lines)
 
 
+def speed(found: list[Record], _site: SiteData) -> str:
+    """The newest times of the simulator itself (`rooftop.lab.simt.speed`): a line a rung, with what each mode may take."""
+    record = newest(found)
+    if record is None:
+        return NOTHING
+    rows: list[dict[str, Any]] = record["rows"]
+    compiler = record.get("versions", {}).get("host compiler", "a compiler that was not recorded")
+    lines = [
+        f"{record['device']['name']}, {record['cores']} cores, {compiler}; median of {record['repeats']} runs, the fastest and the slowest in brackets.",
+        "",
+        "| rung | case | check: s | under | count: s | under | blocks counted |",
+        "|---|---|---:|---:|---:|---:|---:|",
+    ]
+    for subject, case in dict.fromkeys((str(r["subject"]), str(r["case"])) for r in rows):
+        mine = {str(r["mode"]): r for r in rows if (r["subject"], r["case"]) == (subject, case)}
+        cells = [cell for mode in MODES for cell in (_seconds(mine[mode]) if mode in mine else ("not measured", ""))]
+        counted = mine.get("count")
+        blocks = f"{counted['blocks']} of {counted['grid_blocks']}" if counted else ""
+        lines.append(f"| {subject} | {case} | {' | '.join(cells)} | {blocks} |")
+    return "\n".join(lines)
+
+
+def _seconds(row: Mapping[str, Any]) -> tuple[str, str]:
+    """A time, and what it may take."""
+    median, low, high, limit = (float(row[k]) for k in ("seconds", "low", "high", "limit"))
+    return f"{median:.2f} ({low:.2f} to {high:.2f})", f"{limit:g}" if median < limit else f"{limit:g}: **not met**"
+
+
 TABLES: Mapping[tuple[str, str], Callable[[list[Record], SiteData], str]] = {  # of the records, and of what the pages show of them
     ("README.md", "headlines"): headlines,
     ("docs/scores.md", "scores"): scores,
     ("docs/timing.md", "timing"): timing,
     ("docs/dependencies.md", "build"): build,
+    ("docs/simulator.md", "speed"): speed,
 }
 PICTURES: Mapping[str, tuple[str, Mapping[str, str]]] = {  # file -> ladder, and what its peers are called there
     "docs/pictures/sgemm_cuda.svg": ("sgemm_cuda", {"torch": "torch (cuBLAS)"}),

@@ -1,14 +1,13 @@
-// Normalisation of rows in CUDA C++: rms_norm and layer_norm, which differ in CENTRE alone; their backward: norms_bwd.cuh. A row is shared out over
-// the blocks of a cluster; every warp leaves its part of the statistics in the shared memory of all of them, one barrier, and every warp
-// folds the parts. Parts with a mean of their own are folded after Chan, Golub & LeVeque 1979, so that one barrier is enough. Its three
-// ways stand in one file, since each says what it does otherwise than the one before.
+// Normalisation of rows in CUDA C++: rms_norm and layer_norm, which differ in CENTRE alone; rows shared out in whole packs: norms_slices.cuh, their
+// backward: norms_bwd.cuh. A row is shared out over the blocks of a cluster; every warp leaves its part of the statistics in the shared memory of all
+// of them, one barrier, and every warp folds the parts. Parts with a mean of their own are folded after Chan, Golub & LeVeque 1979, so that one
+// barrier is enough.
 #pragma once
 #include <cooperative_groups.h>
 #include <cuda_pipeline.h>
 
 #include "packs.cuh"
 #include "quotients.cuh"
-#include "slices.cuh"
 
 namespace cg = cooperative_groups;
 
@@ -267,147 +266,5 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
             for (int j = 0; j < N; ++j) f[j] += g[j];
         }
         P::store(y + row * ys + column(i), true, P::narrow(f));
-    }
-}
-
-/// A part of a row, its n elements known: their mean and the sum of squares about it.
-struct alignas(8) Moments {
-    float mean, squares;
-};
-
-/// The parts that LANES lanes hold, each of n elements, as one, in all lanes. `total`: elements of them all; about the mean of lane 0:
-/// exact where all are equal. n comes first in n · off · off: it is 0 where off² may overflow.
-template <bool CENTRE, int LANES = 32>
-__device__ Moments fold(Moments p, float n, float total) {
-    if (!CENTRE) return {0, lanes_sum<LANES>(p.squares)};
-    const float base = __shfl_sync(~0u, p.mean, 0), mean = base + over(lanes_sum<LANES>(n * (p.mean - base)), total), off = p.mean - mean;
-    return {mean, lanes_sum<LANES>(p.squares + n * off * off)};
-}
-
-/// As norm_forward, by clusters that stay for the whole launch and walk over rows `clusters` apart: the weight and the bias, which for long rows
-/// would cross the L2 again with every row, are read once and wait in shared memory beside the rows to come. Each thread owns PIECES packs and
-/// reads only what it copied itself. While a row's parts are on their way, the row before is written: STAGES is at least 3. FIT is of all four
-/// tensors.
-template <typename T, int PIECES, int THREADS, int CLUSTER, int BLOCKS, int STAGES, int FIT, bool CENTRE, bool RESIDUAL, bool WEIGHT, bool BIAS>
-__global__ void __launch_bounds__(THREADS, BLOCKS)
-    norm_stay(int R, int C, int clusters, const T* __restrict__ x, long long xs, const T* __restrict__ r, long long rs, const T* __restrict__ w,
-              const T* __restrict__ b, T* __restrict__ y, long long ys, T* __restrict__ s, long long ss, float eps) {
-    using P = Pack<T>;
-    constexpr bool SHIFTED = FIT == ANYWHERE;
-    constexpr int N = P::N, INPUTS = RESIDUAL ? 2 : 1;
-    using Parts = Exchange<Moments, THREADS, CLUSTER>;
-    __shared__ typename Parts::Shared shared;
-    const int tid = threadIdx.x, lane = tid % 32, rank = CLUSTER == 1 ? 0 : blockIdx.x % CLUSTER, id = blockIdx.x / CLUSTER;
-    const Slice<T, PIECES, THREADS, CLUSTER, FIT> slice(C, FIT == ANYWHERE ? beyond(x + id * xs) : 0, rank);
-    uint4* const weights = held + STAGES * INPUTS * PIECES * THREADS;
-    uint4* const biases = weights + (WEIGHT ? PIECES * THREADS : 0);
-    const T *const end = x + (R - 1) * xs + C, *const end_r = r + (R - 1) * rs + C;
-
-    const auto slots = [&](int stage, int which) {
-        uint4* const first = held + (stage * INPUTS + which) * PIECES * THREADS + tid;
-        return [=](int i) { return first + i * THREADS; };
-    };
-    const auto fetch = [&](int stage, long long row) {
-        if (row < R) {
-            slice.fetch(slots(stage, 0), x + row * xs, slice.amid(row, R, xs), x, end);
-            if (RESIDUAL) slice.fetch(slots(stage, INPUTS - 1), r + row * rs, slice.amid(row, R, rs), r, end_r);
-        }
-        __pipeline_commit();
-    };
-    const bool ragged = slice.ragged();
-    if (slice.packs != slice.ALL) {  // packs that the thread lacks
-        for (int k = 0; k < STAGES; ++k) {
-#pragma unroll
-            for (int i = 0; i < PIECES; ++i) {
-                if (!slice.has(i)) *slots(k, 0)(i) = make_uint4(0, 0, 0, 0);
-            }
-        }
-    }
-    for (int k = 0; k + 1 < STAGES; ++k) fetch(k, id + static_cast<long long>(k) * clusters);
-    Parts parts(shared, rank);
-#pragma unroll
-    for (int i = 0; i < PIECES; ++i) {
-        if (WEIGHT) weights[i * THREADS + tid] = slice.load(w, i, SHIFTED);
-        if (BIAS) biases[i * THREADS + tid] = slice.load(b, i, SHIFTED);
-    }
-    const float of_lane = lane < Parts::WARPS ? slice.of_warp(lane) : 0, of_warp = fmaxf(slice.of_warp(parts.warp), 1);
-    const float of_thread = slice.of_thread(), inverse = of_thread > 0 ? 1 / of_thread : 0;
-    const float of_rank = slice.of_rank(lane % CLUSTER), of_block = fmaxf(slice.of_rank(rank), 1);
-
-    const int rows = R > id ? (R - id + clusters - 1) / clusters : 0;
-    int last = STAGES - 1, stage = 0;  // of the row before, which is where the row to come goes; and of this one
-    Moments seen = {0, 0};
-    float f[N], g[N];
-    for (int k = 0; k <= rows; ++k) {
-        const long long row = id + static_cast<long long>(k) * clusters;
-        if (k < rows) {
-            __pipeline_wait_prior(STAGES - 2);
-            const auto at = slots(stage, 0);
-            if (RESIDUAL) {
-#pragma unroll
-                for (int i = 0; i < PIECES; ++i) {
-                    if (!slice.has(i)) continue;
-                    uint4* const beside = slots(stage, INPUTS - 1)(i);
-                    P::widen(*at(i), f), P::widen(*beside, g);
-#pragma unroll
-                    for (int j = 0; j < N; ++j) f[j] += g[j];
-                    *at(i) = P::narrow(f);  // what is normalised is what is returned
-                    slice.store(s + row * ss, i, *at(i), beside);
-                }
-                if (ragged) slice.each_ragged([&](int i) { slice.store_part(s + row * ss, i, slots(stage, INPUTS - 1)(i)); });
-            }
-            if (ragged) {  // what is not of the row is made to add nothing
-                const T nothing = CENTRE ? slice.first_of(at) : T(0.0f);
-                slice.each_ragged([&](int i) { slice.settle(at(i), i, nothing); });
-            }
-            float pivot = 0, total = 0, squares = 0;  // about the thread's first element: one pass, and nothing cancels but what 32 elements spread
-            if (CENTRE) P::widen(*at(0), f), pivot = f[0];
-#pragma unroll
-            for (int i = 0; i < PIECES; ++i) {
-                P::widen(*at(i), f);
-                const float about = slice.has(i) ? pivot : 0;  // a pack that the thread lacks holds zeros
-#pragma unroll
-                for (int j = 0; j < N; ++j) {
-                    const float off = f[j] - about;
-                    squares += off * off;
-                    if (CENTRE) total += off;
-                }
-            }
-            const float d = total * inverse;  // the mean of the thread's elements less the pivot
-            float mean = pivot + d;
-            if (SHIFTED && CENTRE) {  // a row's first pack may lie before it: then lane 0, about whose mean all is folded, takes its neighbour's
-                const float next = __shfl_down_sync(~0u, mean, 1);
-                mean = of_thread > 0 ? mean : next;
-            }
-            const Moments part = fold<CENTRE>({mean, CENTRE ? fmaxf(squares - d * (2 * total - of_thread * d), 0) : squares}, of_thread, of_warp);
-            parts.post(k, part, [&](const Moments& p) { return fold<CENTRE>(p, of_lane, of_block); });
-        }
-        if (k > 0) {
-            const Moments all = CLUSTER == 1 ? fold<CENTRE>(seen, of_lane, C) : fold<CENTRE, CLUSTER>(seen, of_rank, C);
-            const float scale = reciprocal_root(over(all.squares, C) + eps);
-            const auto at = slots(last, 0);
-#pragma unroll
-            for (int i = 0; i < PIECES; ++i) {
-                P::widen(*at(i), f);
-#pragma unroll
-                for (int j = 0; j < N; ++j) f[j] = (f[j] - all.mean) * scale;
-                if (WEIGHT) {
-                    P::widen(weights[i * THREADS + tid], g);
-#pragma unroll
-                    for (int j = 0; j < N; ++j) f[j] *= g[j];
-                }
-                if (BIAS) {
-                    P::widen(biases[i * THREADS + tid], g);
-#pragma unroll
-                    for (int j = 0; j < N; ++j) f[j] += g[j];
-                }
-                slice.store(y + (row - clusters) * ys, i, P::narrow(f), at(i));
-            }
-            if (ragged) slice.each_ragged([&](int i) { slice.store_part(y + (row - clusters) * ys, i, at(i)); });
-        }
-        fetch(last, row + static_cast<long long>(STAGES - 1) * clusters);
-        if (k < rows) seen = parts.wait(k);
-        last = stage;
-        stage = stage + 1 == STAGES ? 0 : stage + 1;
     }
 }

@@ -17,7 +17,7 @@ struct alignas(16) Part {
 /// The parts that LANES lanes hold, each of n elements, as one, in all lanes (Chan, Golub & LeVeque 1979). `total`: elements of them all,
 /// about the mean of lane 0: exact where all are equal. n comes first in n · off · off: it is 0 where off² may overflow.
 template <bool CENTRE, int LANES = 32>
-__device__ Part fold(Part p, float n, float total) {
+__device__ Part fold(Part p, float n, const Divisor& total) {
     const float base = CENTRE ? __shfl_sync(~0u, p.mean, 0) : 0;
     const float mean = CENTRE ? base + over(lanes_sum<LANES>(n * (p.mean - base)), total) : 0, off = CENTRE ? p.mean - mean : 0;
     Part all = {mean, lanes_sum<LANES>(p.squares + n * off * off), 0, lanes_sum<LANES>(p.products + p.g * off)};
@@ -33,7 +33,7 @@ extern __shared__ __align__(128) uint4 held[];  // of each thread, and used by i
 /// sum in pairs does.
 template <int PIECES, int N, int THREADS, bool REGISTERS, bool WANTED>
 struct Sums {
-    static constexpr int QUADS = PIECES * N / 4, SPAN = 16;
+    static constexpr int QUADS = PIECES * N / 4, SPAN = 16, SIZE = REGISTERS || !WANTED ? 0 : QUADS * THREADS;  // packs of shared memory
     static constexpr bool SPANS = WANTED && N == 4;
     float4 own[REGISTERS && WANTED ? QUADS : 1], past[SPANS ? QUADS : 1];
     float4* const shared;
@@ -58,83 +58,98 @@ struct Sums {
     }
 };
 
+/// As Sums, of the element of a row's edge that a lane of the first warp has: in shared memory, now and past.
+template <bool SPANS>
+struct EdgeSum {
+    float *const now, *const past;
+    __device__ explicit EdgeSum(float* at) : now(at + threadIdx.x), past(at + 32 + threadIdx.x) {}
+    __device__ void clear() { *now = *past = 0; }
+    __device__ void add(float v, int k) {
+        *now += v;
+        if (SPANS && k % 16 == 0) *past += *now, *now = 0;
+    }
+    __device__ float all() const { return *now + *past; }
+};
+
 /// dx, and this cluster's part of dweight and dbias -> pw, pb[cluster, C]. A cluster of blocks walks over rows `clusters` apart; each thread owns
 /// PIECES packs. Rows come to shared memory STAGES ahead, at least 3: while a row's parts are on their way, the row before is finished.
-/// FIT is of all four tensors.
-template <typename T, int PIECES, int THREADS, int CLUSTER, int BLOCKS, int STAGES, bool REGISTERS, int FIT, bool CENTRE, bool WEIGHT, bool BIAS,
+/// FIT is of all four tensors. REGISTERS: of both sums 1, of dweight's alone 2, of none 0.
+template <typename T, int PIECES, int THREADS, int CLUSTER, int BLOCKS, int STAGES, int REGISTERS, int FIT, bool CENTRE, bool WEIGHT, bool BIAS,
           bool SECOND>
 __global__ void __launch_bounds__(THREADS, BLOCKS)
     norm_backward(int R, int C, int clusters, const T* __restrict__ dy, long long dys, const T* __restrict__ ds, long long dss,
                   const T* __restrict__ s, long long ss, const T* __restrict__ w, T* __restrict__ dx, long long dxs, float* __restrict__ pw,
                   float* __restrict__ pb, float eps) {
     using P = Pack<T>;
-    constexpr bool SHIFTED = FIT == ANYWHERE;
-    constexpr int N = P::N, QUADS = N / 4, PACKS = PIECES * THREADS;
+    constexpr int N = P::N, QUADS = N / 4;
     using Parts = Exchange<Part, THREADS, CLUSTER>;
     __shared__ typename Parts::Shared shared;
     asm volatile("griddepcontrol.launch_dependents;");  // the sums' launch, which waits for this one, may stand ready
     const int tid = threadIdx.x, lane = tid % 32, rank = CLUSTER == 1 ? 0 : blockIdx.x % CLUSTER, id = blockIdx.x / CLUSTER;
-    const Slice<T, PIECES, THREADS, CLUSTER, FIT> slice(C, FIT == ANYWHERE ? beyond(s + id * ss) : 0, rank);
-    uint4* const weights = held + STAGES * 2 * PACKS;
-    uint4* const behind = weights + (WEIGHT ? PACKS : 0);
+    using Packs = Slice<T, PIECES, THREADS, CLUSTER, FIT>;
+    constexpr bool EDGE = Packs::EDGE;
+    constexpr int SLOTS = Packs::SLOTS, STAGE = 2 * SLOTS;
+    const Packs slice(C, EDGE ? beyond(s + id * ss) : 0, rank);
+    uint4* const weights = held + STAGES * STAGE + tid;
+    uint4* const behind = held + STAGES * STAGE + (WEIGHT ? SLOTS : 0);
     const T *const end = s + (R - 1) * ss + C, *const end_dy = dy + (R - 1) * dys + C;
-
-    const auto slots = [&](int stage, int which) {
-        uint4* const first = held + (stage * 2 + which) * PACKS + tid;
-        return [=](int i) { return first + i * THREADS; };
-    };
-    const auto fetch = [&](int stage, long long row) {
-        if (row < R) {
-            slice.fetch(slots(stage, 0), s + row * ss, slice.amid(row, R, ss), s, end);
-            slice.fetch(slots(stage, 1), dy + row * dys, slice.amid(row, R, dys), dy, end_dy);
+    const T *next_s = s + id * ss - slice.shift, *next_dy = dy + id * dys - slice.shift;  // the row to come
+    T* to = dx + id * dxs - slice.shift;
+    const long long step_s = clusters * ss, step_dy = clusters * dys, step = clusters * dxs;
+    const int rows = R > id ? (R - id + clusters - 1) / clusters : 0;
+    const auto slots = [&](int at) { return [=](int i) { return held + at + tid + i * THREADS; }; };
+    const auto fetch = [&](int at, int k) {
+        if (k < rows) {
+            slice.fetch(slots(at), next_s, s, end);
+            slice.fetch(slots(at + SLOTS), next_dy, dy, end_dy);
         }
+        next_s += step_s, next_dy += step_dy;
         __pipeline_commit();
     };
-    const bool ragged = slice.ragged();
-    if (slice.packs != slice.ALL) {  // packs that the thread lacks
+    if (slice.lacks()) {
         for (int k = 0; k < 2 * STAGES; ++k) {
 #pragma unroll
             for (int i = 0; i < PIECES; ++i) {
-                if (!slice.has(i)) *slots(k / 2, k % 2)(i) = make_uint4(0, 0, 0, 0);
+                if (!slice.has(i)) *slots(k * SLOTS)(i) = make_uint4(0, 0, 0, 0);
             }
         }
     }
-    for (int k = 0; k + 1 < STAGES; ++k) fetch(k, id + static_cast<long long>(k) * clusters);
+    for (int k = 0; k + 1 < STAGES; ++k) fetch(k * STAGE, k);
     Parts parts(shared, rank);
-    Sums<PIECES, N, THREADS, REGISTERS, WEIGHT> sums_w(behind);
-    Sums<PIECES, N, THREADS, REGISTERS, BIAS> sums_b(behind + (WEIGHT ? PACKS * QUADS : 0));
-#pragma unroll
-    for (int i = 0; i < PIECES; ++i) {
-        if (WEIGHT) weights[i * THREADS + tid] = slice.load(w, i, SHIFTED);
-    }
-    const float of_lane = lane < Parts::WARPS ? slice.of_warp(lane) : 0, of_warp = fmaxf(slice.of_warp(parts.warp), 1);
+    using OfWeight = Sums<PIECES, N, THREADS, (REGISTERS > 0), WEIGHT>;
+    using OfBias = Sums<PIECES, N, THREADS, REGISTERS == 1, BIAS>;
+    OfWeight sums_w(behind);
+    OfBias sums_b(behind + OfWeight::SIZE);
+    float* const edges = reinterpret_cast<float*>(behind + OfWeight::SIZE + OfBias::SIZE);
+    if (WEIGHT) slice.keep([&](int i) { return weights + i * THREADS; }, w);
+    EdgeSum<N == 4> edge_w(edges), edge_b(edges + 64);
+    if (slice.has_edge()) edge_w.clear(), edge_b.clear();
+    const float of_lane = lane < Parts::WARPS ? slice.of_warp(lane) : 0;
+    const Divisor of_warp(fmaxf(slice.of_warp(parts.warp), 1)), of_block(fmaxf(slice.of_rank(rank), 1)), columns(C);
     const float of_thread = slice.of_thread(), inverse = of_thread > 0 ? 1 / of_thread : 0;
-    const float of_rank = slice.of_rank(lane % CLUSTER), of_block = fmaxf(slice.of_rank(rank), 1);
+    const float of_rank = slice.of_rank(lane % CLUSTER);
 
-    const int rows = R > id ? (R - id + clusters - 1) / clusters : 0;
-    int last = STAGES - 1, stage = 0;  // of the row before, which is where the row to come goes; and of this one
+    int last = (STAGES - 1) * STAGE, now = 0;  // slots of the row before, which is where the row to come goes; and of this one
     Part seen = {0, 0, 0, 0};
     float v[N], h[N], c[N];
     for (int k = 0; k <= rows; ++k) {
-        const long long row = id + static_cast<long long>(k) * clusters, before = row - clusters;
         uint4 second[PIECES];
+        float second_edge = 0;
         if (SECOND && k > 0) {
+            const long long before = id + static_cast<long long>(k - 1) * clusters;
 #pragma unroll
             for (int i = 0; i < PIECES; ++i) second[i] = slice.load(ds + before * dss, i);
+            if (slice.has_edge()) second_edge = static_cast<float>(ds[before * dss + slice.at_edge()]);
         }
         if (k < rows) {
             float pivot = 0, total = 0, squares = 0, products = 0, level = 0;  // about the thread's first element
             __pipeline_wait_prior(STAGES - 2);
-            const auto at_s = slots(stage, 0), at_dy = slots(stage, 1);
-            if (ragged) {  // what is not of the row is made to add nothing
-                const T nothing = CENTRE ? slice.first_of(at_s) : T(0.0f);
-                slice.each_ragged([&](int i) { slice.settle(at_s(i), i, nothing), slice.settle(at_dy(i), i, T(0.0f)); });
-            }
+            const auto at_s = slots(now), at_dy = slots(now + SLOTS);
             if (CENTRE) P::widen(*at_s(0), v), pivot = v[0];
 #pragma unroll
             for (int i = 0; i < PIECES; ++i) {
                 P::widen(*at_s(i), v), P::widen(*at_dy(i), h);
-                if (WEIGHT) P::widen(weights[i * THREADS + tid], c);
+                if (WEIGHT) P::widen(weights[i * THREADS], c);
                 const float about = slice.has(i) ? pivot : 0;  // a pack that the thread lacks holds zeros
 #pragma unroll
                 for (int j = 0; j < N; ++j) {
@@ -144,26 +159,31 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
                     if (CENTRE) total += off, level += gw;
                 }
             }
+            if (EDGE && tid < 32) __syncwarp();
+            if (slice.has_edge()) {
+                const float off = static_cast<float>(slice.edge(at_s(0))) - pivot;
+                const float gw = static_cast<float>(slice.edge(at_dy(0))) * (WEIGHT ? static_cast<float>(slice.edge(weights)) : 1);
+                squares += off * off;
+                products += gw * off;
+                if (CENTRE) total += off, level += gw;
+            }
             const float d = total * inverse;  // the mean of the thread's elements less the pivot
             if (CENTRE) squares = fmaxf(squares - d * (2 * total - of_thread * d), 0), products -= level * d;
-            float mean = pivot + d;
-            if (SHIFTED && CENTRE) {  // a row's first pack may lie before it: then lane 0, about whose mean all is folded, takes its neighbour's
-                const float next = __shfl_down_sync(~0u, mean, 1);
-                mean = of_thread > 0 ? mean : next;
-            }
-            const Part part = fold<CENTRE>({mean, squares, level, products}, of_thread, of_warp);
-            parts.post(k, part, [&](const Part& p) { return fold<CENTRE>(p, of_lane, of_block); });
+            const float mean = pivot + d;
+            const Part part = fold<CENTRE>({mean, squares, level, products}, of_thread, EDGE ? of_warp : Divisor(of_warp.n));
+            parts.post(k, part, [&](const Part& p) { return fold<CENTRE>(p, of_lane, EDGE ? of_block : Divisor(of_block.n)); });
         }
         if (k > 0) {
-            const Part all = CLUSTER == 1 ? fold<CENTRE>(seen, of_lane, C) : fold<CENTRE, CLUSTER>(seen, of_rank, C);
-            const float scale = reciprocal_root(over(all.squares, C) + eps);
-            const float along = over(all.products * scale, C), level = CENTRE ? over(all.g, C) : 0;
-            const auto at_s = slots(last, 0), at_dy = slots(last, 1);
+            const Part all = CLUSTER == 1 ? fold<CENTRE>(seen, of_lane, columns) : fold<CENTRE, CLUSTER>(seen, of_rank, columns);
+            float scale = reciprocal_root(over(all.squares, columns) + eps);
+            if (EDGE && CENTRE && C == 1) scale = 0;  // one column: no gradient, and the two roundings below would leave one
+            const float along = over(all.products * scale, columns), level = CENTRE ? over(all.g, columns) : 0;
+            const auto at_s = slots(last), at_dy = slots(last + SLOTS);
 #pragma unroll
             for (int i = 0; i < PIECES; ++i) {
                 float d[N];
                 P::widen(*at_s(i), v), P::widen(*at_dy(i), h);
-                if (WEIGHT) P::widen(weights[i * THREADS + tid], c);
+                if (WEIGHT) P::widen(weights[i * THREADS], c);
                 if (SECOND) P::widen(second[i], d);
 #pragma unroll
                 for (int q = 0; q < QUADS; ++q) {
@@ -176,42 +196,56 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
                         const float unit = (v[j] - all.mean) * scale, gw = WEIGHT ? __fmul_rn(h[j], c[j]) : h[j];  // rounded, as its sum was
                         if (WEIGHT) of_w[l] += h[j] * unit;
                         if (BIAS) of_b[l] += h[j];
-                        const float found = scale * fmaf(-unit, along, gw - level);
+                        // An instruction less where all warps wait for the one with the edge; elsewhere equal gradients give 0.
+                        const float found = EDGE ? fmaf(gw, scale, fmaf(-unit, along * scale, -level * scale)) : scale * fmaf(-unit, along, gw - level);
                         d[j] = SECOND ? found + d[j] : found;
                     }
                     if (WEIGHT) sums_w[i * QUADS + q] = *reinterpret_cast<float4*>(of_w);
                     if (BIAS) sums_b[i * QUADS + q] = *reinterpret_cast<float4*>(of_b);
                 }
-                slice.store(dx + before * dxs, i, P::narrow(d), at_s(i));
+                slice.store(to, i, P::narrow(d));
             }
-            if (ragged) slice.each_ragged([&](int i) { slice.store_part(dx + before * dxs, i, at_s(i)); });
+            if (slice.has_edge()) {
+                const float unit = (static_cast<float>(slice.edge(at_s(0))) - all.mean) * scale, h = static_cast<float>(slice.edge(at_dy(0)));
+                const float gw = WEIGHT ? __fmul_rn(h, static_cast<float>(slice.edge(weights))) : h;
+                if (WEIGHT) edge_w.add(h * unit, k);
+                if (BIAS) edge_b.add(h, k);
+                (to + slice.shift)[slice.at_edge()] = T(scale * fmaf(-unit, along, gw - level) + (SECOND ? second_edge : 0));
+            }
+            to += step;
             sums_w.rest(k), sums_b.rest(k);
         }
-        fetch(last, row + static_cast<long long>(STAGES - 1) * clusters);
+        fetch(last, k + STAGES - 1);
         if (k < rows) seen = parts.wait(k);
-        last = stage;
-        stage = stage + 1 == STAGES ? 0 : stage + 1;
+        last = now;
+        now = now < (STAGES - 1) * STAGE ? now + STAGE : 0;
     }
+    const auto leave = [&](auto& sums, float* to) {
+        const long long row = static_cast<long long>(id) * C;
+        if (!EDGE) {
 #pragma unroll
-    for (int i = 0; i < PIECES; ++i) {
-        if (!slice.has(i)) continue;
-#pragma unroll
-        for (int q = 0; q < QUADS; ++q) {
-            const long long row = static_cast<long long>(id) * C;
-            const int column = slice.column(i) + q * 4;
-            if (slice.whole(i) && !SHIFTED) {
-                if (WEIGHT) *reinterpret_cast<float4*>(pw + row + column) = sums_w.all(i * QUADS + q);
-                if (BIAS) *reinterpret_cast<float4*>(pb + row + column) = sums_b.all(i * QUADS + q);
-                continue;
+            for (int i = 0; i < PIECES * QUADS; ++i) {
+                if (slice.has(i / QUADS)) *reinterpret_cast<float4*>(to + row + slice.column(i / QUADS) + i % QUADS * 4) = sums.all(i);
             }
-            const float4 of_w = sums_w.all(i * QUADS + q), of_b = sums_b.all(i * QUADS + q);
-#pragma unroll
-            for (int l = 0; l < 4; ++l) {
-                if (WEIGHT && slice.inside(i, q * 4 + l)) pw[row + column + l] = reinterpret_cast<const float*>(&of_w)[l];
-                if (BIAS && slice.inside(i, q * 4 + l)) pb[row + column + l] = reinterpret_cast<const float*>(&of_b)[l];
-            }
+            return;
         }
-    }
+        // Columns that start anywhere: by way of shared memory, so that neighbouring lanes write neighbouring columns.
+        __syncthreads();
+        const int me = slice.here();
+        float4* const own = reinterpret_cast<float4*>(held);
+#pragma unroll
+        for (int i = 0; i < PIECES * QUADS; ++i) own[(i / QUADS * THREADS + me) * QUADS + i % QUADS] = sums.all(i);
+        __syncthreads();
+        float* const first = to + row + (slice.first + slice.heads) * N - slice.shift;
+        for (int k = me; k < slice.amid * N; k += THREADS) first[k] = reinterpret_cast<float*>(held)[k];
+    };
+    if (EDGE) __pipeline_wait_prior(0);
+    if (WEIGHT) leave(sums_w, pw);
+    if (BIAS) leave(sums_b, pb);
+    if (!slice.has_edge()) return;
+    const long long at = static_cast<long long>(id) * C + slice.at_edge();
+    if (WEIGHT) pw[at] = edge_w.all();
+    if (BIAS) pb[at] = edge_b.all();
 }
 
 /// The sums of `count` partial rows of dweight and of dbias (either may be absent: null), always in the same order. A block of 32 × HEIGHT

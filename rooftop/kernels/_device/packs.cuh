@@ -60,4 +60,14 @@ struct Pack {
         for (int i = 0; i < 4; ++i) w[i] = __funnelshift_r(w[i], w[i + 1], off % 4 * 8);
         return make_uint4(w[0], w[1], w[2], w[3]);
     }
+    /// The pack that begins 4 · WORD bytes and `bits`, 0 or 16, after q, a multiple of 16, of two aligned ones: for many of the same WORD.
+    template <int WORD>
+    __device__ static uint4 load_amid(const T* q, unsigned bits) {
+        const uint4 a = *reinterpret_cast<const uint4*>(q), b = *reinterpret_cast<const uint4*>(q + N);
+        const unsigned w[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
+        uint4 v;
+        v.x = __funnelshift_r(w[WORD], w[WORD + 1], bits), v.y = __funnelshift_r(w[WORD + 1], w[WORD + 2], bits);
+        v.z = __funnelshift_r(w[WORD + 2], w[WORD + 3], bits), v.w = __funnelshift_r(w[WORD + 3], w[WORD + 4], bits);
+        return v;
+    }
 };

@@ -9,134 +9,120 @@
 /// has all of its packs.
 constexpr int ANYWHERE = 0, ALIGNED = 1, FILLED = 2;
 
-/// A block's slice of the rows that its cluster walks over. They all start `shift` elements after a 32-byte boundary, so the packs at a row's
-/// ends may reach beyond it: pack i of a thread begins at column(i), which may be negative. A boundary of 32 bytes, not of 16: a warp that copies
-/// half sectors to whole rows of shared memory asks the L2 for each pack by itself (docs/staying.md).
+/// A block's slice of the rows that its cluster walks over. They all start `shift` elements after a 32-byte boundary: a boundary of 32 bytes, not of
+/// 16, since a warp that copies half sectors to whole rows of shared memory asks the L2 for each pack by itself (docs/staying.md).
+/// Each thread has PIECES packs. Of rows that start anywhere those all lie within the row; up to four packs at its ends are the EDGE, at most 32
+/// elements of which lie within, and each of them is a lane's of the first warp. So nobody else asks what lies within, and a few packs more than the
+/// threads hold need no warp of their own, which all would wait for.
 template <typename T, int PIECES, int THREADS, int CLUSTER, int FIT>
 struct Slice {
-    static constexpr int N = 16 / sizeof(T), LINE = CLUSTER == 1 ? 1 : 8;  // packs of 128 bytes: blocks divide a row between them
-    static constexpr bool SHIFTED = FIT == ANYWHERE;
+    static constexpr bool EDGE = FIT == ANYWHERE;
+    static constexpr int N = 16 / sizeof(T), LINE = CLUSTER == 1 ? 1 : EDGE ? 2 : 8;  // packs that stay together where blocks divide a row: 32 bytes, 128
+    static constexpr int SLOTS = PIECES * THREADS + (EDGE ? 4 : 0);
     static constexpr unsigned ALL = (1u << PIECES) - 1;
     int C, shift, each, first, mine;  // columns of a row; packs of a block, before this one, of this one
-    int start;                        // column of this thread's first pack
-    unsigned packs, inner;            // a bit for each pack that this thread has, and for each that lies within the row
+    int heads, amid;                  // packs of this block at the row's start that are of the edge; those that are not of it
+    int offset;                       // elements from the boundary before the row to this thread's first pack
+    unsigned packs;                   // a bit for each pack that this thread has, and one if it has an element of the edge
 
     __device__ Slice(int C, int shift, int rank) : C(C), shift(shift) {
         const int of_row = (shift + C + N - 1) / N;
         each = (of_row + CLUSTER * LINE - 1) / (CLUSTER * LINE) * LINE;
         first = min(of_row, rank * each);
         mine = min(of_row, first + each) - first;
-        start = (first + static_cast<int>(threadIdx.x)) * N - shift;
-        packs = inner = 0;
+        heads = EDGE && rank == 0 ? min(mine, 2) : 0;
+        amid = EDGE ? max(0, min(mine - heads - (first + mine == of_row), PIECES * THREADS)) : mine;
+        offset = (first + heads + static_cast<int>(threadIdx.x)) * N;
+        packs = 0;
 #pragma unroll
-        for (int i = 0; i < PIECES; ++i) {
-            packs |= (i * THREADS + static_cast<int>(threadIdx.x) < mine) << i;
-            inner |= (column(i) >= 0 && column(i) + N <= C) << i;
-        }
-        inner &= packs;
+        for (int i = 0; i < PIECES; ++i) packs |= (i * THREADS + static_cast<int>(threadIdx.x) < amid) << i;
+        if (EDGE && threadIdx.x < 32) packs |= (static_cast<int>(threadIdx.x) < of_edge()) << PIECES;
+        asm volatile("" : "+r"(packs));  // kept, not found again in every row
     }
-    __device__ int column(int i) const { return start + i * THREADS * N; }
     __device__ bool has(int i) const { return FIT == FILLED || packs >> i & 1; }
-    /// Whether the thread has pack i and it lies within the row. Of what a row has, only the first two packs and the last may not.
-    __device__ bool whole(int i) const { return FIT == FILLED || (SHIFTED ? inner : packs) >> i & 1; }
-    __device__ bool inside(int i, int j) const { return !SHIFTED || static_cast<unsigned>(column(i) + j) < static_cast<unsigned>(C); }
+    __device__ bool lacks() const { return FIT != FILLED && (packs & ALL) != ALL; }
+    __device__ unsigned place(int i) const { return offset + i * THREADS * N; }  // elements from the boundary before a row to pack i
+    __device__ int column(int i) const { return static_cast<int>(place(i)) - shift; }
+
+    /// Whether the edge has an element of this thread, with the column `at_edge`: the same for nearly all warps.
+    __device__ bool has_edge() const { return EDGE && threadIdx.x < 32 && packs >> PIECES & 1; }
+    __device__ int at_edge() const {
+        const int lane = here(), head = heads > 0 ? heads * N - shift : 0;
+        return lane < head ? lane : (first + heads + amid) * N - shift + lane - head;
+    }
+    __device__ int of_edge() const { return columns(first, first + mine) - amid * N; }
+    /// The thread's element of the edge in the slots of a row of which `slot` is the thread's first.
+    __device__ T& edge(uint4* slot) const {
+        const int lane = here();
+        return (reinterpret_cast<T*>(slot - lane + PIECES * THREADS) + lane)[heads > 0 ? shift : 0];
+    }
+    /// This thread, for what one warp asks in every row: found there, since kept it would take a register of all the others.
+    __device__ static int here() {
+        int lane = threadIdx.x;
+        asm volatile("" : "+r"(lane));
+        return lane;
+    }
 
     __device__ int columns(int from, int to) const { return max(0, min(C, to * N - shift) - max(0, from * N - shift)); }
     /// Columns of this thread, of a warp, and of a block.
     __device__ float of_thread() const {
         if (FIT == FILLED) return PIECES * N;
-        int n = 0;
-#pragma unroll
-        for (int i = 0; i < PIECES; ++i) {
-            if (has(i)) n += max(0, min(C, column(i) + N) - max(0, column(i)));
-        }
-        return static_cast<float>(n);
+        unsigned has = packs;
+        asm volatile("" : "+r"(has));
+        return static_cast<float>(__popc(has & ALL) * N + (has >> PIECES & 1));
     }
     __device__ float of_warp(int warp) const {
         if (FIT == FILLED) return PIECES * 32 * N;
-        int n = 0;
+        int n = EDGE && warp == 0 ? of_edge() : 0;
 #pragma unroll
-        for (int i = 0; i < PIECES; ++i) {
-            const int from = i * THREADS + warp * 32;
-            n += columns(first + min(mine, from), first + min(mine, from + 32));
-        }
+        for (int i = 0; i < PIECES; ++i) n += max(0, min(amid - i * THREADS - warp * 32, 32)) * N;
         return static_cast<float>(n);
     }
     __device__ float of_rank(int rank) const {
         return FIT == FILLED ? PIECES * THREADS * N : static_cast<float>(columns(rank * each, rank * each + each));
     }
 
-    /// Pack i of a row, zeros where it reaches beyond it; of the weight, which does not start as far from 16 bytes, `one_by_one`.
+    /// Pack i of a row, zeros where the thread has none; of the weight, which does not start as far from 16 bytes, `one_by_one`.
     __device__ uint4 load(const T* row, int i, bool one_by_one = false) const {
         uint4 v = make_uint4(0, 0, 0, 0);
         if (!has(i)) return v;
-        if (!one_by_one && whole(i)) return *reinterpret_cast<const uint4*>(row + column(i));
+        if (!one_by_one) return *reinterpret_cast<const uint4*>(row + column(i));
 #pragma unroll
-        for (int j = 0; j < N; ++j) {
-            if (inside(i, j)) reinterpret_cast<T*>(&v)[j] = row[column(i) + j];
-        }
+        for (int j = 0; j < N; ++j) reinterpret_cast<T*>(&v)[j] = row[column(i) + j];
         return v;
     }
-    /// Whether a pack of this thread lies partly, or not at all, within the row: a few threads of a row that starts anywhere.
-    __device__ bool ragged() const { return SHIFTED && (packs & ~inner) != 0; }
-    /// `work(i)` for each such pack.
-    template <typename Work>
-    __device__ void each_ragged(const Work& work) const {
-#pragma unroll 1
-        for (unsigned rest = packs & ~inner; rest != 0; rest &= rest - 1) work(__ffs(static_cast<int>(rest)) - 1);
-    }
-    /// `value` for what pack i holds outside of the row.
-    __device__ void settle(uint4* slot, int i, T value) const {
-        uint4 v = *slot;
+    /// A row of the weight to this thread's slots.
+    template <typename Slot>
+    __device__ void keep(const Slot& slot, const T* row) const {
 #pragma unroll
-        for (int j = 0; j < N; ++j) {
-            if (!inside(i, j)) reinterpret_cast<T*>(&v)[j] = value;
+        for (int i = 0; i < PIECES; ++i) *slot(i) = load(row, i, EDGE);
+        if (has_edge()) edge(slot(0)) = row[at_edge()];
+    }
+    /// This thread's packs of a row on their way to its slots, of the edge with what lies beside the row. `from`: the boundary before the row, the same
+    /// for all threads, each of which adds 32 bits; [begin, end) holds the array. Its warp's other lanes have read what lay there.
+    template <typename Slot>
+    __device__ void fetch(const Slot& slot, const T* from, const T* begin, const T* end) const {
+#pragma unroll
+        for (int i = 0; i < PIECES; ++i) {
+            if (has(i)) __pipeline_memcpy_async(slot(i), from + place(i), 16);
         }
-        *slot = v;
-    }
-    /// The first element of the row that this thread's packs hold; 0 where they hold none.
-    template <typename Slot>
-    __device__ T first_of(const Slot& slot) const {
-        if (!SHIFTED) return reinterpret_cast<const T*>(slot(0))[0];
-        const int i = PIECES > 1 && column(0) + N <= 0 ? 1 : 0, j = max(0, -column(i));
-        return has(i) && j < N ? reinterpret_cast<const T*>(slot(i))[j] : T(0.0f);
-    }
-    /// Whether no pack of a row reaches beyond the array of R rows: the same for all threads.
-    __device__ static bool amid(long long row, int R, long long stride) { return !SHIFTED || (row * stride >= 2 * N && (R - 1 - row) * stride >= N); }
-    /// This thread's packs of a row on their way to its slots, with what lies beside the row where they reach beyond it; [begin, end) holds the
-    /// array; `amid`: nothing reaches beyond that.
-    template <typename Slot>
-    __device__ void fetch(const Slot& slot, const T* row, bool amid, const T* begin, const T* end) const {
-        if (!SHIFTED || amid) {
-#pragma unroll
-            for (int i = 0; i < PIECES; ++i) {
-                if (has(i)) __pipeline_memcpy_async(slot(i), row + column(i), 16);
-            }
+        if (!EDGE || threadIdx.x >= 32) return;
+        __syncwarp();
+        const int lane = here();
+        if (lane >= mine - amid) return;
+        const T* at = from + (first + lane + (lane < heads ? 0 : amid)) * N;
+        if (at >= begin && at + N <= end) {
+            __pipeline_memcpy_async(slot(PIECES), at, 16);
         } else {
 #pragma unroll 1
-            for (int i = 0; i < PIECES; ++i) {
-                if (!has(i)) continue;
-                const T* from = row + column(i);
-                if (from >= begin && from + N <= end) {
-                    __pipeline_memcpy_async(slot(i), from, 16);
-                } else {
-                    *slot(i) = load(row, i);
-                }
+            for (int j = 0; j < N; ++j) {
+                if (at + j >= begin && at + j < end) reinterpret_cast<T*>(slot(PIECES))[j] = at[j];
             }
         }
     }
-    /// Pack i of a row; where only a part of it lies within, to `aside`, for store_part.
-    __device__ void store(T* row, int i, const uint4& v, uint4* aside) const {  // written once: first to leave the L2
-        if (whole(i)) __stcs(reinterpret_cast<uint4*>(row + column(i)), v);
-        if (SHIFTED && (packs & ~inner) >> i & 1) *aside = v;
-    }
-    /// The part of pack i, which was put aside, that lies within the row.
-    __device__ void store_part(T* row, int i, const uint4* aside) const {
-        const uint4 v = *aside;
-#pragma unroll
-        for (int j = 0; j < N; ++j) {
-            if (inside(i, j)) row[column(i) + j] = reinterpret_cast<const T*>(&v)[j];
-        }
+    /// Pack i to a row, of which `from` is the boundary before it.
+    __device__ void store(T* from, int i, const uint4& v) const {  // written once: first to leave the L2
+        if (has(i)) __stcs(reinterpret_cast<uint4*>(from + place(i)), v);
     }
 };
 

@@ -1,23 +1,28 @@
 /* rooftop
-idea    = "Each warp passes on its mean and the sum of squares about it, taken in one pass about the thread's first element. Way 2: a row that fits a block waits in its registers. Way 3: longer rows are shared out over clusters of blocks that stay for the whole launch, no more of them than the card runs at once, so that the weight, which for long rows is as many bytes as the row, is read once; rows to come are on their way to shared memory, and while the parts of a row travel between the blocks (st.async, counted by an mbarrier: nobody stands at a barrier of the cluster) the row before is written. Way 1, for rows that start anywhere: a cluster a row, which waits in shared memory. x and the residual are read once, y and their sum written once."
+idea    = "Each warp passes on its mean and the sum of squares about it, taken in one pass about the thread's first element. Way 2: a row that fits a block waits in its registers. Way 3: longer rows are shared out over clusters of blocks that stay for the whole launch, no more of them than the card runs at once, so that the weight, which for long rows is as many bytes as the row, is read once; rows to come are on their way to shared memory, and while the parts of a row travel between the blocks (st.async, counted by an mbarrier: nobody stands at a barrier of the cluster) the row before is written. Way 4: a cluster takes a row, or two, which wait in shared memory, and comes and goes: what has few bytes beside the row, and rows that start anywhere, whose whole packs all threads share out while one warp has the elements at the ends. Way 1, for what is left: a cluster a row, its barrier once. x and the residual are read once, y and their sum written once."
 predict = { speedup = 1.4 }
-limit   = "Blocks that stay share the memory unequally (docs/staying.md): 0.95 and 0.96 of the roof at 131072 and 262144 columns of bf16. Rows that start anywhere, 0.91: a barrier a row with one block on a multiprocessor."
+limit   = "Clusters that stay share the memory unequally (docs/staying.md), those that come and go read weight and bias again for each row: 0.95 and 0.96 of the roof at 131072 and 262144 columns of bf16. 32768 columns: a row is half of what a multiprocessor holds. Shorter rows: the copy itself; from 32 MiB down, the launch."
 dtypes  = ["f32", "f16", "bf16"]
 args    = ["C: i32", "x: T[R, C]", "xs: i64 = stride(x, 0)", "residual: T[R, C]?", "rs: i64 = stride(residual, 0)", "weight: T[C]?", "bias: T[C]?", "y: T[R, C]", "ys: i64 = stride(y, 0)", "s: T[R, C]?", "ss: i64 = stride(s, 0)", "eps: f32"]
 demands = { has = ["STG.E.128"], spills = 0 }
 prefer  = "bytes_of_row > 65536 or bytes_of_row > 6144 and not (C % 16 == 0 and stride(x, 0) % 16 == 0 and aligned(x, 16)) or (bytes_of_row > 4096 and C == pow2(C) or bytes_of_row > 16384) and whole and not present(residual) and numel(x) * bytes(x) > 33554432"
-valid   = "threads <= 1024 and (cluster == 1 or bytes_of_row > 4096 * cluster) and (way == 1 and fits_1 or way == 2 and fits_2 or way == 3 and fits_3)"
+valid   = "threads <= 1024 and (cluster == 1 or bytes_of_row > 4096 * cluster) and (way == 1 and fits_1 or way == 2 and fits_2 or way == 3 and fits_3 or way == 4 and fits_4)"
 configs = [
     { way = 1, threads = [256, 512, 1024], cluster = [1, 2, 4, 8, 16], blocks = [1, 2, 3, 4, 6, 8] },
     { way = 2, threads = [64, 128, 256, 512, 1024], cluster = 1, blocks = [1, 2, 3, 4, 6, 8, 12, 16], pieces = [1, 2, 3, 4], early = [0, 1] },
     { way = 3, cluster = [1, 2, 4, 8, 16], blocks = [1, 2, 3, 4], pieces = [1, 2, 4], stages = [3, 4] },
+    { way = 4, cluster = [1, 2, 4, 8, 16], blocks = [1, 2, 3, 4, 5, 6, 8, 12], pieces = [1, 2, 3, 4, 8], rows = [1, 2] },
 ]
 
 [let]
 sector       = "32 // bytes(x)"
 bytes_of_row = "C * bytes(x)"
-needed       = "32 * ceil((ceil(bytes_of_row / 16) + (0 if whole else 2)) / (32 * cluster * pieces))"
-shared       = "16 * pieces * needed * (stages * (2 if present(residual) else 1) + (1 if present(weight) else 0) + (1 if present(bias) else 0))"
+line         = "1 if cluster == 1 else 8 if whole else 2"
+per_block    = "ceil((ceil(bytes_of_row / 16) + (0 if whole else 2)) / (line * cluster)) * line"
+needed       = "32 * ceil(max(1, per_block - (0 if whole else 4)) / (32 * pieces))"
+slots        = "pieces * needed + (0 if whole else 4)"
+shared       = "16 * slots * (stages * (2 if present(residual) else 1) + (1 if present(weight) else 0) + (1 if present(bias) else 0))"
+once         = "16 * rows * slots * (2 if present(residual) else 1)"
 fit          = "0 if not whole else 2 if bytes_of_row == 16 * cluster * pieces * needed else 1"
 room         = "resident(card, cluster) * blocks"
 coarse       = "sector // gcd(stride(x, 0), sector)"
@@ -25,10 +30,11 @@ period       = "1 if whole else coarse if coarse <= room else max(1, coarse // 2
 clusters     = "(ceil(R / ceil(R / room)) if R > 0 else 1) if whole else max(1, room // period) * period"
 alike        = "whole or starts(x, 16) and starts(y, 16) and (stride(x, 0) - stride(y, 0)) * bytes(x) % 16 == 0 and (not present(residual) or starts(residual, 16) and starts(s, 16) and (stride(residual, 0) - stride(x, 0)) * bytes(x) % 16 == 0 and (stride(s, 0) - stride(x, 0)) * bytes(x) % 16 == 0)"
 whole        = "C % (16 // bytes(x)) == 0 and aligned(x, 16) and aligned(y, 16) and (not present(residual) or aligned(residual, 16) and aligned(s, 16)) and (not present(weight) or aligned(weight, 16)) and (not present(bias) or aligned(bias, 16))"
-static       = "128 * ceil((8 * needed // 32 * (2 if cluster == 1 else 1) + 16 * cluster + 32) / 128)"
+static       = "128 * ceil((8 * rows * (needed // 32) * (2 if cluster == 1 else 1) + 16 * rows * cluster + 32) / 128)"
 fits_1       = "blocks * threads <= 2048 and bytes_of_row * blocks <= 225000 * cluster"
 fits_2       = "whole and blocks * threads >= 512 and blocks * threads <= 2048 and pieces * threads * 16 >= bytes_of_row and (pieces - 1) * threads * 16 < bytes_of_row"
 fits_3       = "alike and stages >= 3 and R * cluster > sms * blocks and needed <= 1024 and blocks * needed >= 256 and blocks * needed <= 2048 and blocks * (shared + 1024 + static) <= 233472 and shared + static <= 232448"
+fits_4       = "alike and (rows == 1 or whole) and needed <= 1024 and blocks * needed >= 256 and blocks * needed <= 2048 and blocks * (once + 1024 + static) <= 233472 and once + static <= 232448"
 
 [requires]
 "bytes_of_row * (2 if present(residual) else 1) <= 1800000" = "a row, and the residual's, must fit the shared memory of sixteen blocks, two on a multiprocessor"
@@ -41,7 +47,60 @@ cluster = 16
 blocks  = 2
 pieces  = 1
 early   = 0
+rows    = 1
 stages  = 3
+
+[[choice]]
+when    = "not whole and alike and not present(residual) and bytes_of_row > 8192 and bytes_of_row <= 24592"
+way     = 4
+cluster = 1
+blocks  = 4
+pieces  = 4
+
+[[choice]]
+when    = "not whole and alike and not present(residual) and bytes_of_row > 24592 and bytes_of_row <= 32768"
+way     = 4
+cluster = 1
+blocks  = 3
+pieces  = 4
+
+[[choice]]
+when    = "not whole and alike and not present(residual) and bytes_of_row > 32768 and bytes_of_row <= 49152"
+way     = 4
+cluster = 1
+blocks  = 2
+pieces  = 4
+
+[[choice]]
+when    = "not whole and alike and not present(residual) and bytes_of_row > 49152 and bytes_of_row <= 98304"
+way     = 4
+cluster = 4
+blocks  = 4
+pieces  = 8
+
+[[choice]]
+when    = "whole and not present(residual) and bytes_of_row > 65536 and bytes_of_row <= 131072 and bytes(x) == 2"
+way     = 4
+cluster = 8
+blocks  = 6
+pieces  = 4
+rows    = 2
+
+[[choice]]
+when    = "whole and not present(residual) and bytes_of_row > 65536 and bytes_of_row <= 131072"
+way     = 4
+cluster = 8
+blocks  = 5
+pieces  = 4
+rows    = 2
+
+[[choice]]
+when    = "whole and not present(residual) and bytes_of_row > 65536 and bytes_of_row <= 196608 and bytes(x) == 2"
+way     = 4
+cluster = 8
+blocks  = 4
+pieces  = 4
+rows    = 2
 
 [[choice]]
 when    = "whole and bytes_of_row <= 1024"
@@ -159,13 +218,6 @@ cluster = 1
 blocks  = 6
 
 [[choice]]
-when    = "alike and bytes_of_row > 16384 and bytes_of_row <= 32768 and R >= 4 * sms and not present(residual)"
-way     = 3
-cluster = 1
-blocks  = 1
-pieces  = 2
-
-[[choice]]
 when    = "bytes_of_row <= 32768"
 threads = 256
 cluster = 1
@@ -241,5 +293,15 @@ block   = ["needed"]
 cluster = ["cluster"]
 shared  = "shared"
 args    = ["R: i32", "C: i32", "clusters: i32", "x: T[R, C]", "xs: i64 = stride(x, 0)", "residual: T[R, C]?", "rs: i64 = stride(residual, 0)", "weight: T[C]?", "bias: T[C]?", "y: T[R, C]", "ys: i64 = stride(y, 0)", "s: T[R, C]?", "ss: i64 = stride(s, 0)", "eps: f32"]
+
+[[launch]]
+when    = "way == 4"
+kernel  = "norm_once<{T}, {pieces}, {rows}, {needed}, {cluster}, {blocks}, {fit}, true, {present(residual)}>"
+grid    = ["cluster * ceil(R / rows)"]
+block   = ["needed"]
+cluster = ["cluster"]
+shared  = "once"
+args    = ["R: i32", "C: i32", "x: T[R, C]", "xs: i64 = stride(x, 0)", "residual: T[R, C]?", "rs: i64 = stride(residual, 0)", "weight: T[C]?", "bias: T[C]?", "y: T[R, C]", "ys: i64 = stride(y, 0)", "s: T[R, C]?", "ss: i64 = stride(s, 0)", "eps: f32"]
 */
 #include "norms.cuh"
+#include "norms_slices.cuh"

@@ -1,20 +1,23 @@
 /* rooftop
 idea    = "Clusters of 1 to 16 blocks stay for the whole launch, no more of them than the card runs at once, and walk over the rows. Each thread owns 8 to 32 columns of all of them; the weight and the rows to come wait in shared memory, the sums of dweight and dbias there or in registers, so that every row is read once and partial sums are a few MiB in all. Four sums of a row are wanted, taken in one pass about the thread's first element. While the parts of a row travel between the blocks (st.async, counted by an mbarrier: nobody stands at a barrier of the cluster) the row before is finished. A last launch adds the clusters' partial rows in a fixed order: the same bits every time."
 predict = { speedup = 1.8 }
-limit   = "Blocks that stay share the memory unequally (docs/staying.md): 0.93 to 0.96 of the roof from 8192 to 262144 columns of bf16. Rows that start anywhere: a barrier a row with one block on a multiprocessor, and registers that do not suffice for 800 threads. Up to 32 MiB the second launch, and Triton's way is faster."
+limit   = "Blocks that stay share the memory unequally (docs/staying.md): 0.91 to 0.97 of the roof from 2304 to 262144 columns of bf16, odd rows too. At 32 MiB, where Triton's way is faster, 0.72: a launch with seven rows a block has nothing to hide its start and its end behind, and leaves partial sums of a sixth of what it reads."
 dtypes  = ["f32", "f16", "bf16"]
 args    = ["R: i32", "C: i32", "clusters: i32", "dy: T[R, C]", "dys: i64 = stride(dy, 0)", "ds: T[R, C]?", "dss: i64 = stride(ds, 0)", "s: T[R, C]", "ss: i64 = stride(s, 0)", "weight: T[C]?", "dx: T[R, C]", "dxs: i64 = stride(dx, 0)", "pw: f32[P, C]", "pb: f32[P, C]", "eps: f32"]
 demands = { has = ["LDGSTS.E.128", "STG.E.128"], spills = 0 }
 prefer  = "C >= 1024 and numel(s) * bytes(s) > 33554432"
 valid   = "threads <= 1024 and each * threads >= 256 and each * threads * (3 if registers == 1 else 2) <= 3072 and each * (shared + 1024 + static) <= 233472 and shared + static <= 232448 and (cluster == 1 or bytes_of_row > 4096 * cluster)"
-configs = [{ pieces = [1, 2, 3, 4], cluster = [1, 2, 4, 8, 16], each = [1, 2, 3, 4, 6, 8], stages = [3, 4], registers = [0, 1] }]
+configs = [{ pieces = [1, 2, 3, 4], cluster = [1, 2, 4, 8, 16], each = [1, 2, 3, 4, 6, 8], stages = [3, 4], registers = [0, 1, 2] }]
 
 [let]
 bytes_of_row = "C * bytes(s)"
 sector       = "32 // bytes(s)"
 own_of_pack  = "16 // bytes(s)"
-threads      = "32 * ceil((ceil(C / own_of_pack) + (0 if whole else 2)) / (32 * cluster * pieces))"
-shared       = "pieces * threads * (stages * 32 + (16 if present(dweight) else 0) + (0 if registers == 1 else 4 * own_of_pack * ((1 if present(dweight) else 0) + (1 if present(dbias) else 0))))"
+line         = "1 if cluster == 1 else 8 if whole else 2"
+per_block    = "ceil((ceil(C / own_of_pack) + (0 if whole else 2)) / (line * cluster)) * line"
+threads      = "32 * ceil(max(1, per_block - (0 if whole else 4)) / (32 * pieces))"
+slots        = "pieces * threads + (0 if whole else 4)"
+shared       = "slots * (stages * 32 + (16 if present(dweight) else 0)) + 4 * own_of_pack * pieces * threads * ((1 if registers == 0 and present(dweight) else 0) + (1 if registers != 1 and present(dbias) else 0)) + (0 if whole else 512)"
 fit          = "0 if not whole else 2 if bytes_of_row == 16 * cluster * pieces * threads else 1"
 room         = "resident(card, cluster) * each"
 coarse       = "sector // gcd(stride(s, 0), sector)"
@@ -48,9 +51,17 @@ stages    = 3
 registers = 1
 
 [[choice]]
-when      = "not whole and bytes_of_row > 8192 and bytes_of_row <= 16336"
+when      = "not whole and bytes_of_row > 8192 and bytes_of_row <= 10256"
 pieces    = 2
-cluster   = 1
+cluster   = 2
+each      = 3
+stages    = 3
+registers = 1
+
+[[choice]]
+when      = "not whole and bytes_of_row > 10256 and bytes_of_row <= 16336"
+pieces    = 2
+cluster   = 2
 each      = 2
 stages    = 3
 registers = 1
@@ -58,13 +69,21 @@ registers = 1
 [[choice]]
 when      = "not whole and bytes_of_row > 16336 and bytes_of_row <= 28672"
 pieces    = 2
-cluster   = 1
+cluster   = 2
 each      = 1
-stages    = 3
+stages    = 4
 registers = 1
 
 [[choice]]
-when      = "not whole and bytes_of_row > 28672 and bytes_of_row <= 65472"
+when      = "not whole and bytes_of_row > 28672 and bytes_of_row <= 45056"
+pieces    = 3
+cluster   = 2
+each      = 1
+stages    = 4
+registers = 1
+
+[[choice]]
+when      = "not whole and bytes_of_row > 45056 and bytes_of_row <= 65472"
 pieces    = 4
 cluster   = 2
 each      = 1
@@ -74,8 +93,8 @@ registers = 1
 [[choice]]
 when      = "not whole and bytes_of_row > 65472 and bytes_of_row <= 130000"
 pieces    = 2
-cluster   = 4
-each      = 1
+cluster   = 16
+each      = 3
 stages    = 3
 registers = 1
 
@@ -105,7 +124,7 @@ registers = 1
 
 [[choice]]
 when      = "bytes_of_row <= 5120"
-pieces    = 2
+pieces    = 1
 cluster   = 1
 each      = 3
 stages    = 3
@@ -136,6 +155,22 @@ stages    = 3
 registers = 1
 
 [[choice]]
+when      = "present(ds) and bytes_of_row > 12288 and bytes_of_row <= 16384"
+pieces    = 2
+cluster   = 1
+each      = 1
+stages    = 3
+registers = 1
+
+[[choice]]
+when      = "bytes_of_row > 14336 and bytes_of_row <= 16384 and bytes(s) == 2"
+pieces    = 1
+cluster   = 1
+each      = 1
+stages    = 3
+registers = 2
+
+[[choice]]
 when      = "bytes_of_row <= 16384"
 pieces    = 1
 cluster   = 1
@@ -153,11 +188,11 @@ registers = 1
 
 [[choice]]
 when      = "bytes_of_row <= 24576"
-pieces    = 1
+pieces    = 3
 cluster   = 2
 each      = 1
 stages    = 4
-registers = 1
+registers = 0
 
 [[choice]]
 when      = "bytes_of_row > 28672 and bytes_of_row <= 32768 and bytes(s) == 2"
@@ -200,6 +235,14 @@ stages    = 4
 registers = 1
 
 [[choice]]
+when      = "bytes_of_row > 57344 and bytes_of_row <= 65536 and bytes(s) == 2"
+pieces    = 2
+cluster   = 8
+each      = 2
+stages    = 4
+registers = 0
+
+[[choice]]
 when      = "bytes_of_row <= 65536"
 pieces    = 3
 cluster   = 4
@@ -228,7 +271,7 @@ pw = "f32[clusters, C]"
 pb = "f32[clusters, C]"
 
 [[launch]]
-kernel  = "norm_backward<{T}, {pieces}, {threads}, {cluster}, {each}, {stages}, {registers == 1}, {fit}, true, {present(dweight)}, {present(dbias)}, {present(ds)}>"
+kernel  = "norm_backward<{T}, {pieces}, {threads}, {cluster}, {each}, {stages}, {registers}, {fit}, true, {present(dweight)}, {present(dbias)}, {present(ds)}>"
 grid    = ["cluster * clusters"]
 block   = ["threads"]
 cluster = ["cluster"]

@@ -1,7 +1,7 @@
 /* rooftop
 idea    = "Clusters of 1 to 16 blocks stay for the whole launch, no more of them than the card runs at once, and walk over the rows. Each thread owns 8 to 32 columns of all of them; the weight and the rows to come wait in shared memory, the sums of dweight and dbias there or in registers, so that every row is read once and partial sums are a few MiB in all. Two sums of a row are wanted. While the parts of a row travel between the blocks (st.async, counted by an mbarrier: nobody stands at a barrier of the cluster) the row before is finished. A last launch adds the clusters' partial rows in a fixed order: the same bits every time."
 predict = { speedup = 1.8 }
-limit   = "Blocks that stay share the memory unequally (docs/staying.md): 0.92 to 0.96 of the roof from 8192 to 262144 columns of bf16, 0.91 for rows that start anywhere. At 32 MiB 0.81: the second launch."
+limit   = "Blocks that stay share the memory unequally (docs/staying.md): 0.92 to 0.97 of the roof from 2304 to 262144 columns of bf16, odd rows too. At 32 MiB 0.81: a launch with seven rows a block has nothing to hide its start and its end behind."
 dtypes  = ["f32", "f16", "bf16"]
 args    = ["R: i32", "C: i32", "clusters: i32", "dy: T[R, C]", "dys: i64 = stride(dy, 0)", "ds: T[R, C]?", "dss: i64 = stride(ds, 0)", "s: T[R, C]", "ss: i64 = stride(s, 0)", "weight: T[C]?", "dx: T[R, C]", "dxs: i64 = stride(dx, 0)", "pw: f32[P, C]", "pb: f32[P, C]", "eps: f32"]
 demands = { has = ["LDGSTS.E.128", "STG.E.128"], spills = 0 }
@@ -13,8 +13,11 @@ configs = [{ pieces = [1, 2, 3, 4], cluster = [1, 2, 4, 8, 16], each = [1, 2, 3,
 bytes_of_row = "C * bytes(s)"
 sector       = "32 // bytes(s)"
 own_of_pack  = "16 // bytes(s)"
-threads      = "32 * ceil((ceil(C / own_of_pack) + (0 if whole else 2)) / (32 * cluster * pieces))"
-shared       = "pieces * threads * (stages * 32 + (16 if present(dweight) else 0) + (0 if registers == 1 else 4 * own_of_pack * ((1 if present(dweight) else 0) + (1 if present(dbias) else 0))))"
+line         = "1 if cluster == 1 else 8 if whole else 2"
+per_block    = "ceil((ceil(C / own_of_pack) + (0 if whole else 2)) / (line * cluster)) * line"
+threads      = "32 * ceil(max(1, per_block - (0 if whole else 4)) / (32 * pieces))"
+slots        = "pieces * threads + (0 if whole else 4)"
+shared       = "slots * (stages * 32 + (16 if present(dweight) else 0)) + 4 * own_of_pack * pieces * threads * ((1 if registers == 0 and present(dweight) else 0) + (1 if registers != 1 and present(dbias) else 0)) + (0 if whole else 512)"
 fit          = "0 if not whole else 2 if bytes_of_row == 16 * cluster * pieces * threads else 1"
 room         = "resident(card, cluster) * each"
 coarse       = "sector // gcd(stride(s, 0), sector)"
@@ -41,18 +44,18 @@ registers = 1
 
 [[choice]]
 when      = "not whole and bytes_of_row > 8192 and bytes_of_row <= 16384"
-pieces    = 1
-cluster   = 2
-each      = 2
-stages    = 3
+pieces    = 2
+cluster   = 1
+each      = 1
+stages    = 4
 registers = 1
 
 [[choice]]
 when      = "not whole and bytes_of_row > 16384 and bytes_of_row <= 24592"
-pieces    = 1
-cluster   = 2
-each      = 1
-stages    = 3
+pieces    = 2
+cluster   = 4
+each      = 2
+stages    = 4
 registers = 1
 
 [[choice]]
@@ -66,8 +69,8 @@ registers = 1
 [[choice]]
 when      = "not whole and bytes_of_row > 65472 and bytes_of_row <= 130000"
 pieces    = 2
-cluster   = 4
-each      = 1
+cluster   = 16
+each      = 3
 stages    = 3
 registers = 1
 
@@ -152,6 +155,14 @@ stages    = 4
 registers = 1
 
 [[choice]]
+when      = "present(ds) and bytes_of_row > 14336 and bytes_of_row <= 16384"
+pieces    = 2
+cluster   = 2
+each      = 2
+stages    = 3
+registers = 1
+
+[[choice]]
 when      = "bytes_of_row <= 16384"
 pieces    = 1
 cluster   = 2
@@ -169,7 +180,7 @@ registers = 1
 
 [[choice]]
 when      = "bytes_of_row <= 24576"
-pieces    = 2
+pieces    = 3
 cluster   = 4
 each      = 2
 stages    = 3
@@ -220,7 +231,7 @@ pw = "f32[clusters, C]"
 pb = "f32[clusters, C]"
 
 [[launch]]
-kernel  = "norm_backward<{T}, {pieces}, {threads}, {cluster}, {each}, {stages}, {registers == 1}, {fit}, false, {present(dweight)}, {present(dbias)}, {present(ds)}>"
+kernel  = "norm_backward<{T}, {pieces}, {threads}, {cluster}, {each}, {stages}, {registers}, {fit}, false, {present(dweight)}, {present(dbias)}, {present(ds)}>"
 grid    = ["cluster * clusters"]
 block   = ["threads"]
 cluster = ["cluster"]

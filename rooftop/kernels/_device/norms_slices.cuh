@@ -1,0 +1,290 @@
+// Normalisation of rows in CUDA C++, as in norms.cuh, of rows that are shared out over the blocks of a cluster in packs of 16 bytes (slices.cuh), by
+// clusters that stay and by clusters that take a row or two each.
+#pragma once
+#include <cooperative_groups.h>
+#include <cuda_pipeline.h>
+
+#include "packs.cuh"
+#include "quotients.cuh"
+#include "slices.cuh"
+
+// On 128 bytes: an asynchronous copy whose destination is not asks the L2 for each line two or three times.
+extern __shared__ __align__(128) uint4 held[];  // rows on their way, and what is done with all of them; each thread reads only what it copied itself
+
+/// A part of a row, its n elements known: their mean and the sum of squares about it.
+struct alignas(8) Moments {
+    float mean, squares;
+};
+
+/// The parts that LANES lanes hold, each of n elements, as one, in all lanes. `total`: elements of them all; about the mean of lane 0:
+/// exact where all are equal. n comes first in n · off · off: it is 0 where off² may overflow.
+template <bool CENTRE, int LANES = 32>
+__device__ Moments fold(Moments p, float n, const Divisor& total) {
+    if (!CENTRE) return {0, lanes_sum<LANES>(p.squares)};
+    const float base = __shfl_sync(~0u, p.mean, 0), mean = base + over(lanes_sum<LANES>(n * (p.mean - base)), total), off = p.mean - mean;
+    return {mean, lanes_sum<LANES>(p.squares + n * off * off)};
+}
+
+/// x + residual -> s, the boundary before its row, and, rounded as s is, to the slots of x.
+template <typename T, int PIECES, int THREADS, int CLUSTER, int FIT, typename Slot, typename Beside>
+__device__ void add_residual(const Slice<T, PIECES, THREADS, CLUSTER, FIT>& slice, const Slot& at, const Beside& beside, T* s) {
+    using P = Pack<T>;
+    float f[P::N], g[P::N];
+#pragma unroll
+    for (int i = 0; i < PIECES; ++i) {
+        if (!slice.has(i)) continue;
+        P::widen(*at(i), f), P::widen(*beside(i), g);
+#pragma unroll
+        for (int j = 0; j < P::N; ++j) f[j] += g[j];
+        *at(i) = P::narrow(f);  // what is normalised is what is returned
+        slice.store(s, i, *at(i));
+    }
+    if (slice.EDGE && threadIdx.x < 32) __syncwarp();
+    if (slice.has_edge()) (s + slice.shift)[slice.at_edge()] = slice.edge(at(0)) = T(static_cast<float>(slice.edge(at(0))) + static_cast<float>(slice.edge(beside(0))));
+}
+
+/// A warp's part of a row. About the thread's first element: one pass, and nothing cancels but what the thread's elements spread.
+template <bool CENTRE, typename T, int PIECES, int THREADS, int CLUSTER, int FIT, typename Slot>
+__device__ Moments part_of_warp(const Slice<T, PIECES, THREADS, CLUSTER, FIT>& slice, const Slot& at, float of_thread, float inverse,
+                                const Divisor& of_warp) {
+    using P = Pack<T>;
+    float f[P::N], pivot = 0, total = 0, squares = 0;
+    if (CENTRE) P::widen(*at(0), f), pivot = f[0];
+#pragma unroll
+    for (int i = 0; i < PIECES; ++i) {
+        P::widen(*at(i), f);
+        const float about = slice.has(i) ? pivot : 0;  // a pack that the thread lacks holds zeros
+#pragma unroll
+        for (int j = 0; j < P::N; ++j) {
+            const float off = f[j] - about;
+            squares += off * off;
+            if (CENTRE) total += off;
+        }
+    }
+    if (slice.EDGE && threadIdx.x < 32) __syncwarp();
+    if (slice.has_edge()) {
+        const float off = static_cast<float>(slice.edge(at(0))) - pivot;
+        squares += off * off;
+        if (CENTRE) total += off;
+    }
+    const float d = total * inverse;  // the mean of the thread's elements less the pivot
+    const float mean = pivot + d;
+    return fold<CENTRE>({mean, CENTRE ? fmaxf(squares - d * (2 * total - of_thread * d), 0) : squares}, of_thread, of_warp);
+}
+
+/// As norm_forward, by clusters that stay for the whole launch and walk over rows `clusters` apart: the weight and the bias, which for long rows
+/// would cross the L2 again with every row, are read once and wait in shared memory beside the rows to come. Each thread owns PIECES packs and
+/// reads only what it copied itself. While a row's parts are on their way, the row before is written: STAGES is at least 3. FIT is of all four
+/// tensors.
+template <typename T, int PIECES, int THREADS, int CLUSTER, int BLOCKS, int STAGES, int FIT, bool CENTRE, bool RESIDUAL, bool WEIGHT, bool BIAS>
+__global__ void __launch_bounds__(THREADS, BLOCKS)
+    norm_stay(int R, int C, int clusters, const T* __restrict__ x, long long xs, const T* __restrict__ r, long long rs, const T* __restrict__ w,
+              const T* __restrict__ b, T* __restrict__ y, long long ys, T* __restrict__ s, long long ss, float eps) {
+    using P = Pack<T>;
+    using Packs = Slice<T, PIECES, THREADS, CLUSTER, FIT>;
+    constexpr bool EDGE = Packs::EDGE;
+    constexpr int N = P::N, SLOTS = Packs::SLOTS, STAGE = (RESIDUAL ? 2 : 1) * SLOTS;
+    using Parts = Exchange<Moments, THREADS, CLUSTER>;
+    __shared__ typename Parts::Shared shared;
+    const int tid = threadIdx.x, lane = tid % 32, rank = CLUSTER == 1 ? 0 : blockIdx.x % CLUSTER, id = blockIdx.x / CLUSTER;
+    const Packs slice(C, EDGE ? beyond(x + id * xs) : 0, rank);
+    uint4* const weights = held + STAGES * STAGE + tid;
+    uint4* const biases = weights + (WEIGHT ? SLOTS : 0);
+    const T *const end = x + (R - 1) * xs + C, *const end_r = r + (R - 1) * rs + C;
+    const T *next = x + id * xs - slice.shift, *next_r = r + id * rs - slice.shift;  // the row to come
+    T *to = y + id * ys - slice.shift, *to_s = s + id * ss - slice.shift;
+
+    const int rows = R > id ? (R - id + clusters - 1) / clusters : 0;
+    const auto slots = [&](int at) { return [=](int i) { return held + at + tid + i * THREADS; }; };
+    const auto fetch = [&](int at, int k) {
+        if (k < rows) {
+            slice.fetch(slots(at), next, x, end);
+            if (RESIDUAL) slice.fetch(slots(at + SLOTS), next_r, r, end_r);
+        }
+        next += clusters * xs, next_r += clusters * rs;
+        __pipeline_commit();
+    };
+    if (slice.lacks()) {
+        for (int k = 0; k < STAGES; ++k) {
+#pragma unroll
+            for (int i = 0; i < PIECES; ++i) {
+                if (!slice.has(i)) *slots(k * STAGE)(i) = make_uint4(0, 0, 0, 0);
+            }
+        }
+    }
+    for (int k = 0; k + 1 < STAGES; ++k) fetch(k * STAGE, k);
+    Parts parts(shared, rank);
+    if (WEIGHT) slice.keep([&](int i) { return weights + i * THREADS; }, w);
+    if (BIAS) slice.keep([&](int i) { return biases + i * THREADS; }, b);
+    const float of_lane = lane < Parts::WARPS ? slice.of_warp(lane) : 0;
+    const Divisor of_warp(fmaxf(slice.of_warp(parts.warp), 1)), of_block(fmaxf(slice.of_rank(rank), 1)), columns(C);
+    const float of_thread = slice.of_thread(), inverse = of_thread > 0 ? 1 / of_thread : 0;
+    const float of_rank = slice.of_rank(lane % CLUSTER);
+
+    int last = (STAGES - 1) * STAGE, now = 0;  // slots of the row before, which is where the row to come goes; and of this one
+    Moments seen = {0, 0};
+    float f[N], g[N];
+    for (int k = 0; k <= rows; ++k) {
+        if (k < rows) {
+            __pipeline_wait_prior(STAGES - 2);
+            if (RESIDUAL) add_residual(slice, slots(now), slots(now + SLOTS), to_s), to_s += clusters * ss;
+            const Moments part = part_of_warp<CENTRE>(slice, slots(now), of_thread, inverse, of_warp);
+            parts.post(k, part, [&](const Moments& p) { return fold<CENTRE>(p, of_lane, of_block); });
+        }
+        if (k > 0) {
+            const Moments all = CLUSTER == 1 ? fold<CENTRE>(seen, of_lane, columns) : fold<CENTRE, CLUSTER>(seen, of_rank, columns);
+            const float scale = reciprocal_root(over(all.squares, columns) + eps);
+            const auto at = slots(last);
+#pragma unroll
+            for (int i = 0; i < PIECES; ++i) {
+                        P::widen(*at(i), f);
+#pragma unroll
+                for (int j = 0; j < N; ++j) f[j] = (f[j] - all.mean) * scale;
+                if (WEIGHT) {
+                    P::widen(weights[i * THREADS], g);
+#pragma unroll
+                    for (int j = 0; j < N; ++j) f[j] *= g[j];
+                }
+                if (BIAS) {
+                    P::widen(biases[i * THREADS], g);
+#pragma unroll
+                    for (int j = 0; j < N; ++j) f[j] += g[j];
+                }
+                slice.store(to, i, P::narrow(f));
+            }
+            if (slice.has_edge()) {
+                float v = (static_cast<float>(slice.edge(at(0))) - all.mean) * scale;
+                if (WEIGHT) v *= static_cast<float>(slice.edge(weights));
+                if (BIAS) v += static_cast<float>(slice.edge(biases));
+                (to + slice.shift)[slice.at_edge()] = T(v);
+            }
+            to += clusters * ys;
+        }
+        fetch(last, k + STAGES - 1);
+        if (k < rows) seen = parts.wait(k);
+        last = now;
+        now = now < (STAGES - 1) * STAGE ? now + STAGE : 0;
+    }
+}
+
+/// A number known when compiled.
+template <int V>
+struct Word4 {
+    static constexpr int VALUE = V;
+};
+
+/// The parts of ROWS rows that a cluster has at once.
+template <int ROWS>
+struct alignas(8 * ROWS) Together {
+    Moments of[ROWS];
+};
+
+/// As norm_stay, but a cluster ROWS rows, of which as many wait for memory as a multiprocessor's shared memory holds: the card gives out the rows
+/// as multiprocessors come free, which do not share the memory equally. The weight and the bias cross the L2 again every ROWS rows.
+template <typename T, int PIECES, int ROWS, int THREADS, int CLUSTER, int BLOCKS, int FIT, bool CENTRE, bool RESIDUAL>
+__global__ void __launch_bounds__(THREADS, BLOCKS)
+    norm_once(int R, int C, const T* __restrict__ x, long long xs, const T* __restrict__ r, long long rs, const T* __restrict__ w,
+              const T* __restrict__ b, T* __restrict__ y, long long ys, T* __restrict__ s, long long ss, float eps) {
+    using P = Pack<T>;
+    using Packs = Slice<T, PIECES, THREADS, CLUSTER, FIT>;
+    constexpr bool EDGE = Packs::EDGE;
+    constexpr int SLOTS = Packs::SLOTS;
+    static_assert(ROWS == 1 || ROWS == 2 && !EDGE, "rows that start anywhere do not start as far from 16 bytes as their neighbours");
+    constexpr int N = P::N;
+    using Parts = Exchange<Together<ROWS>, THREADS, CLUSTER>;
+    __shared__ typename Parts::Shared shared;
+    const int tid = threadIdx.x, lane = tid % 32, rank = CLUSTER == 1 ? 0 : blockIdx.x % CLUSTER;
+    const long long first = static_cast<long long>(blockIdx.x / CLUSTER) * ROWS;
+    const auto inside = [&](int k) { return ROWS == 1 || first + k < R; };  // else the last row once more, to be thrown away
+    const auto row = [&](int k) { return inside(k) ? first + k : R - 1LL; };
+    const Packs slice(C, EDGE ? beyond(x + first * xs) : 0, rank);
+    const auto slots = [&](int k) { return [=](int i) { return held + k * SLOTS + i * THREADS + tid; }; };
+#pragma unroll
+    for (int k = 0; k < ROWS; ++k) {
+        slice.fetch(slots(k), x + row(k) * xs - slice.shift, x, x + (R - 1) * xs + C);
+        if (RESIDUAL) slice.fetch(slots(ROWS + k), r + row(k) * rs - slice.shift, r, r + (R - 1) * rs + C);
+    }
+    __pipeline_commit();
+    Parts parts(shared, rank);
+    if (slice.lacks()) {
+#pragma unroll
+        for (int i = 0; i < ROWS * PIECES; ++i) {
+            if (!slice.has(i % PIECES)) *slots(i / PIECES)(i % PIECES) = make_uint4(0, 0, 0, 0);
+        }
+    }
+    const float of_lane = lane < Parts::WARPS ? slice.of_warp(lane) : 0;
+    const Divisor of_warp(fmaxf(slice.of_warp(parts.warp), 1)), of_block(fmaxf(slice.of_rank(rank), 1)), columns(C);
+    const float of_thread = slice.of_thread(), inverse = of_thread > 0 ? 1 / of_thread : 0;
+    const float of_rank = slice.of_rank(lane % CLUSTER);
+    Together<ROWS> part;
+    __pipeline_wait_prior(0);
+#pragma unroll
+    for (int k = 0; k < ROWS; ++k) {
+        if (RESIDUAL) add_residual(slice, slots(k), slots(ROWS + k), s + row(k) * ss - slice.shift);
+        part.of[k] = part_of_warp<CENTRE>(slice, slots(k), of_thread, inverse, of_warp);
+    }
+    parts.post(0, part, [&](Together<ROWS> p) {
+#pragma unroll
+        for (int k = 0; k < ROWS; ++k) p.of[k] = fold<CENTRE>(p.of[k], of_lane, of_block);
+        return p;
+    });
+    part = parts.wait(0);
+    float scale[ROWS];
+#pragma unroll
+    for (int k = 0; k < ROWS; ++k) {
+        part.of[k] = CLUSTER == 1 ? fold<CENTRE>(part.of[k], of_lane, columns) : fold<CENTRE, CLUSTER>(part.of[k], of_rank, columns);
+        scale[k] = reciprocal_root(over(part.of[k].squares, columns) + eps);
+    }
+    const auto finish = [&](auto load) {
+#pragma unroll 2
+        for (int i = 0; i < PIECES; ++i) {
+            if (!slice.has(i)) continue;
+            float f[N], g[N], h[N];
+            if (w) P::widen(load(w, i), g);
+            if (b) P::widen(load(b, i), h);
+#pragma unroll
+            for (int k = 0; k < ROWS; ++k) {
+                P::widen(*slots(k)(i), f);
+#pragma unroll
+                for (int j = 0; j < N; ++j) {
+                    f[j] = (f[j] - part.of[k].mean) * scale[k];
+                    if (w) f[j] *= g[j];
+                    if (b) f[j] += h[j];
+                }
+                if (inside(k)) slice.store(y + row(k) * ys - slice.shift, i, P::narrow(f));
+            }
+        }
+    };
+    if (!EDGE) {
+        finish([&](const T* of_all, int i) { return slice.load(of_all, i); });
+    } else {  // all packs of the weight and of the bias begin as far from 16 bytes, which of the four words at best is known when compiled
+        const auto off = [&](const T* of_all) { return static_cast<unsigned>(reinterpret_cast<unsigned long long>(of_all - slice.shift) % 16); };
+        const auto amid = [&](auto word) {
+            finish([&](const T* of_all, int i) {
+                const int column = slice.column(i);
+                const T* at = of_all + column;
+                if (column < N || column + 2 * N > C) return P::load_within(at, false, of_all, of_all + C);
+                return P::template load_amid<decltype(word)::VALUE>(at - off(of_all) / sizeof(T), off(of_all) % 4 * 8);
+            });
+        };
+        const unsigned word = off(w ? w : b) / 4;
+        if (w && b && off(w) != off(b)) {
+            finish([&](const T* of_all, int i) { return P::load_within(of_all + slice.column(i), false, of_all, of_all + C); });
+        } else if (word == 0) {
+            amid(Word4<0>());
+        } else if (word == 1) {
+            amid(Word4<1>());
+        } else if (word == 2) {
+            amid(Word4<2>());
+        } else {
+            amid(Word4<3>());
+        }
+    }
+    if (slice.has_edge()) {
+        const int at = slice.at_edge();
+        float v = (static_cast<float>(slice.edge(slots(0)(0))) - part.of[0].mean) * scale[0];
+        if (w) v *= static_cast<float>(w[at]);
+        if (b) v += static_cast<float>(b[at]);
+        y[first * ys + at] = T(v);
+    }
+}
