@@ -28,12 +28,14 @@ __device__ Part fold(Part p, float n, const Divisor& total) {
 // On 128 bytes: an asynchronous copy whose destination is not asks the L2 for each line two or three times.
 extern __shared__ __align__(128) uint4 held[];  // of each thread, and used by it alone: rows on their way, the weight, sums of dweight and of dbias
 
+constexpr int SPAN = 16;  // rows
+
 /// Sums of a thread's PIECES packs of N columns: in its registers, or in shared memory, so that registers leave room for twice the threads. Of
 /// float32 (N = 4) those of SPAN rows at a time, which are added up in turn: a sum of hundreds of rows in one would err by several times what a
 /// sum in pairs does.
 template <int PIECES, int N, int THREADS, bool REGISTERS, bool WANTED>
 struct Sums {
-    static constexpr int QUADS = PIECES * N / 4, SPAN = 16, SIZE = REGISTERS || !WANTED ? 0 : QUADS * THREADS;  // packs of shared memory
+    static constexpr int QUADS = PIECES * N / 4, SIZE = REGISTERS || !WANTED ? 0 : QUADS * THREADS;  // packs of shared memory
     static constexpr bool SPANS = WANTED && N == 4;
     float4 own[REGISTERS && WANTED ? QUADS : 1], past[SPANS ? QUADS : 1];
     float4* const shared;
@@ -66,7 +68,7 @@ struct EdgeSum {
     __device__ void clear() { *now = *past = 0; }
     __device__ void add(float v, int k) {
         *now += v;
-        if (SPANS && k % 16 == 0) *past += *now, *now = 0;
+        if (SPANS && k % SPAN == 0) *past += *now, *now = 0;
     }
     __device__ float all() const { return *now + *past; }
 };
@@ -170,6 +172,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
             const float d = total * inverse;  // the mean of the thread's elements less the pivot
             if (CENTRE) squares = fmaxf(squares - d * (2 * total - of_thread * d), 0), products -= level * d;
             const float mean = pivot + d;
+            // Found anew in every row but where the edge leaves registers to spare: kept, it made other kernels spill.
             const Part part = fold<CENTRE>({mean, squares, level, products}, of_thread, EDGE ? of_warp : Divisor(of_warp.n));
             parts.post(k, part, [&](const Part& p) { return fold<CENTRE>(p, of_lane, EDGE ? of_block : Divisor(of_block.n)); });
         }

@@ -4,12 +4,8 @@
 #include <cooperative_groups.h>
 #include <cuda_pipeline.h>
 
-#include "packs.cuh"
-#include "quotients.cuh"
+#include "norms.cuh"
 #include "slices.cuh"
-
-// On 128 bytes: an asynchronous copy whose destination is not asks the L2 for each line two or three times.
-extern __shared__ __align__(128) uint4 held[];  // rows on their way, and what is done with all of them; each thread reads only what it copied itself
 
 /// A part of a row, its n elements known: their mean and the sum of squares about it.
 struct alignas(8) Moments {
@@ -40,7 +36,11 @@ __device__ void add_residual(const Slice<T, PIECES, THREADS, CLUSTER, FIT>& slic
         slice.store(s, i, *at(i));
     }
     if (slice.EDGE && threadIdx.x < 32) __syncwarp();
-    if (slice.has_edge()) (s + slice.shift)[slice.at_edge()] = slice.edge(at(0)) = T(static_cast<float>(slice.edge(at(0))) + static_cast<float>(slice.edge(beside(0))));
+    if (slice.has_edge()) {
+        T& sum = slice.edge(at(0));
+        sum = T(static_cast<float>(sum) + static_cast<float>(slice.edge(beside(0))));
+        (s + slice.shift)[slice.at_edge()] = sum;
+    }
 }
 
 /// A warp's part of a row. About the thread's first element: one pass, and nothing cancels but what the thread's elements spread.
