@@ -433,7 +433,7 @@ def test_facts_of_wrong_types_are_not_taken_from_the_cache(tmp_path: Path, monke
     case = inspecting.inspect_case(subject, None, 90)
     good = inspecting.facts_of(subject, case, 90)
     (entry,) = (tmp_path / "cache" / "facts").rglob("*.json")
-    for change in ({"registers": "16"}, {"opcodes": {"LDG": None}}, {"opcodes": []}, {"loop": {"start": 0}}):
+    for change in ({"registers": "16"}, {"opcodes": {"LDG": None}}, {"opcodes": []}, {"loop": {"start": 0}}, {"before_wait": "LDG"}, {"before_wait": [1]}):
         entry.write_text(json.dumps({**json.loads(entry.read_text()), **change}))
         assert inspecting.facts_of(subject, case, 90) == good
 

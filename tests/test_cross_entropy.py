@@ -164,3 +164,31 @@ def test_rows_that_start_at_any_address(name: str, columns: int) -> None:
 def test_bad_input_is_refused_with_what_is_accepted(change: dict[str, Any], error: type[Exception], says: str) -> None:
     with pytest.raises(error, match=says):
         rooftop.cross_entropy(**{"input": torch.zeros(4, 3), "target": torch.zeros(4, dtype=torch.int64), **change})
+
+
+CUDA = [  # pieces, ahead, threads, cluster, blocks, spare
+    (2, 1, 32, 1, 16, 0), (4, 0, 64, 2, 8, 1), (8, 0, 128, 1, 8, 2), (2, 1, 128, 2, 4, 1), (2, 0, 256, 1, 4, 0),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("like", ["everything bf16", "two blocks 3x4097 f32", "rows misaligned f16", "soft cap f16", "long 2x131080 bf16"])
+@pytest.mark.parametrize("config", CUDA, ids=str)
+def test_configs_of_the_cuda_kernel(like: str, config: tuple[int, ...]) -> None:
+    op, implementation = registry.op("cross_entropy"), registry.implementation("cross_entropy__cuda_sm90")
+    fixed = type(implementation)(implementation.path, implementation.op, implementation.name)
+    chosen = dict(zip(("pieces", "ahead", "threads", "cluster", "blocks", "spare"), config, strict=True))
+    fixed.choose = lambda p: chosen  # type: ignore[method-assign]
+    found = check.check(Subject("fixed", op, fixed), op.case(like), backend="simt", seed=2)
+    assert found.status == "ok", (config, found.message)
+
+
+@pytest.mark.parametrize("rows", [1, 3, 513, 1030])
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_the_cuda_kernel_counts_the_rows_that_it_adds(rows: int, reduction: str) -> None:
+    """A row that is ignored leaves -0.0, a row whose loss is 0 does not: one class, target 0 or ignored."""
+    op = registry.op("cross_entropy")
+    c = op.case("all ignored f32")
+    given = {**c.inputs, "input": Input((rows, 3), "f32", "equal"), "target": Input((rows,), "i64", "below 3"), "ignore_index": 1, "reduction": reduction}
+    subject = Subject("cuda", op, registry.implementation("cross_entropy__cuda_sm90"))
+    found = check.check(subject, dataclasses.replace(c, inputs=given), backend="simt", seed=3)
+    assert found.status == "ok", found.message

@@ -280,6 +280,46 @@ def test_a_call_runs_on_the_current_stream(name: str) -> None:
     assert same_bits(made, want)
 
 
+@pytest.mark.parametrize("name", OPS)
+def test_a_call_waits_for_what_its_stream_waits_for(name: str) -> None:
+    """The inputs get their values on another stream, which is kept busy first. The kernel before the call has long ended by then: a launch that began as
+    soon as it might begin early would read the old ones."""
+    op, _, held, values, want = fresh(name)
+    stream, other = torch.cuda.Stream(), torch.cuda.Stream()
+    with torch.cuda.stream(other):
+        torch.cuda._sleep(20_000_000)  # cycles: some 10 ms
+        fill(held, values)
+    with torch.cuda.stream(stream):
+        op(*held)
+        stream.wait_stream(other)
+        made = op(*held)
+    stream.synchronize()
+    assert same_bits(made, want)
+
+
+@pytest.mark.parametrize("name", [n for n in OPS if registry.op(n).deterministic])
+def test_a_call_reads_what_the_kernel_right_before_it_writes(name: str) -> None:
+    """Inputs of up to 2^21 elements change from call to call, with no pause: a launch that began early and did not wait would read the values before."""
+    op = registry.op(name)
+    case = max((c for c in op.cases if "huge" not in c.tags and elements(op, c) <= 1 << 21), key=lambda c: elements(op, c))
+    tensors, options = arguments(name, case, seed=1)
+    values = [[None if t is None else t.clone() for t in tensors.values()], [*arguments(name, case, seed=2)[0].values()]]
+    held, wants = [*tensors.values(), *options], []
+    for given in values:
+        fill(held, given)
+        torch.cuda.synchronize()
+        wants.append([None if r is None else r.clone() for r in results(op(*held))])
+    assert not same_bits(*map(tuple, wants)), "the two sets of values give the same result: the test could not fail"
+    torch.cuda.synchronize()
+    torch.cuda._sleep(20_000_000)  # so that all of them are queued before the first begins
+    made = []
+    for i in range(20):
+        fill(held, values[i % 2])
+        made.append(tuple(None if r is None else r.clone() for r in results(op(*held))))
+    torch.cuda.synchronize()
+    assert [i for i, found in enumerate(made) if not same_bits(found, tuple(wants[i % 2]))] == []
+
+
 @pytest.mark.parametrize("threads", [2, 8])
 def test_threads_that_call_at_once_get_their_own_results(threads: int) -> None:
     """Each on a stream of its own, with shapes of its own and one that all share; nothing is planned before."""

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from rooftop.lab import settings
+from rooftop.lab.chained import before_wait
 from rooftop.lab.compile import ToolchainError
 from rooftop.lab.listing import Loop as Loop
 from rooftop.lab.listing import by_family, hottest, parse, width
@@ -49,6 +50,7 @@ class Facts:
     constant: int  # bytes of the kernel's constant banks: bank 0 holds launch data and the parameters
     opcodes: Mapping[str, int]  # instructions by full opcode, as `{"LDG.E.128.CONSTANT": 2}`; no padding
     loop: Loop | None  # the hottest loop (see `hottest`), or none
+    before_wait: tuple[str, ...] | None  # what must not stand before its wait (rooftop.lab.chained); None: it never waits
 
     @property
     def counts(self) -> dict[str, int]:
@@ -72,10 +74,14 @@ class Facts:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Facts:
-        """The inverse of `to_json`. Raises `KeyError` where a fact is missing."""
+        """The inverse of `to_json`. Raises `KeyError` where a fact is missing, `TypeError` where one is of another type."""
         body = data["loop"]
         fields: dict[str, Any] = {name: data[name] for name in cls.__slots__}
         fields["loop"] = body and Loop(body["start"], body["end"], body["depth"], body["opcodes"])
+        early = data["before_wait"]
+        if not isinstance(early, list | tuple | None):
+            raise TypeError(f"before_wait is a list or null, not {early!r}")
+        fields["before_wait"] = None if early is None else tuple(early)
         return cls(**fields)
 
 
@@ -124,6 +130,7 @@ def all_facts(cubin: bytes) -> dict[str, Facts]:
             constant=sum(v for k, v in used.items() if k.startswith("CONSTANT")),
             opcodes=dict(sorted(opcodes.items())),
             loop=hottest(code, labels, targets),
+            before_wait=before_wait(code, labels, targets),
         )
     return out
 

@@ -15,7 +15,11 @@ MAX_VALUE = 1 << 80
 
 
 class ExpressionError(ValueError):
-    """An expression is malformed, uses something that is not allowed, or does not come out as it must."""
+    """An expression is malformed, uses something that is not allowed, or does not come out as it must. `placed`: the text says where it stands."""
+
+    def __init__(self, text: str, *, placed: bool = False) -> None:
+        super().__init__(text)
+        self.placed = placed
 
 
 class TensorFacts:
@@ -26,10 +30,18 @@ class TensorFacts:
 
 
 class Let:
-    """A name that stands for an expression, which is read where the name is used."""
+    """A name that stands for an expression, which is read where the name is used. `where`: what its errors call it."""
 
-    def __init__(self, text: str) -> None:
-        self.text = text
+    def __init__(self, text: str, where: str = "") -> None:
+        self.text, self.where = text, where
+
+    def value(self, scope: Mapping[str, Any]) -> Any:
+        try:
+            return evaluate(self.text, scope)
+        except ExpressionError as error:
+            if not self.where or error.placed:  # the innermost says where
+                raise
+            raise ExpressionError(f"{self.where}: {error}", placed=True) from None
 
 
 def _ceil(value: Value) -> int:
@@ -199,7 +211,7 @@ def _eval(node: ast.expr, scope: Mapping[str, Any], text: str) -> Any:
                 known = ", ".join(sorted(k for k in scope if not k.startswith("_")))
                 raise ExpressionError(f"{text!r} names {name!r}, which is none of: {known}")
             value = scope[name]
-            return _eval(_parse(value.text), scope, value.text) if isinstance(value, Let) else value
+            return value.value(scope) if isinstance(value, Let) else value
         case ast.BinOp(left=left, op=op, right=right):
             value = _BINARY[type(op)](_number(left, scope, text), _number(right, scope, text))
             if abs(value) > MAX_VALUE:

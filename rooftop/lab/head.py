@@ -75,14 +75,15 @@ class Head:
     scratch: Mapping[str, TensorArg] = field(default_factory=dict)
     launches: tuple[LaunchHead, ...] = ()
     implementation: str | None = None
-    let: Mapping[str, str] = field(default_factory=dict)
+    let: Mapping[str, str] = field(default_factory=dict)  # the file's own and those of the headers that it includes
+    inherited: Mapping[str, str] = field(default_factory=dict)  # names of `let` that are a header's: the header
 
     # -- what a call comes out as -------------------------------------------------------------------------------
 
     def scope(self, problem: Problem, config: Mapping[str, Any]) -> dict[str, Any]:
         """The names of every expression for this problem. Raises HeadError where the tensors do not fit `args`."""
         scope: dict[str, Any] = {"sms": problem.device.sms, "card": problem.device, "arch": problem.device.arch, **dict(problem.options), **config}
-        scope.update({name: Let(text) for name, text in self.let.items()})
+        scope.update({name: Let(text, self.place(name)) for name, text in self.let.items()})
         for arg in self.args:
             if isinstance(arg, TensorArg) and arg.name not in self.scratch:
                 self._bind(arg, problem, scope)
@@ -134,6 +135,8 @@ class Head:
         """Raises HeadError for a name in an expression that nothing binds."""
         letters = {d for arg in self.args if isinstance(arg, TensorArg) for d in arg.dims}
         given = {n for n, _ in (*problem.tensors, *problem.options)}
+        if twice := given & set(self.let):
+            raise HeadError(f"{self.path}: {self.place(min(twice))}: {problem.op} has a tensor or an option of that name")
         known = {"sms", "card", "arch", "T", *letters, *self.config, *self.let, *self.scratch, *given}
         for where, text in self.expressions():
             try:
@@ -145,10 +148,28 @@ class Head:
                 hint = f"; did you mean {close[0]!r}?" if close else f"; there are {', '.join(sorted(known))}"
                 raise HeadError(f"{self.path}: {where}: {text!r} names {min(unknown)!r}{hint}")
 
+    def place(self, name: str) -> str:
+        """Where a name of `let` stands."""
+        return f"{self.inherited[name]}: let.{name}" if name in self.inherited else f"let.{name}"
+
+    def formulas(self) -> dict[str, str]:
+        """The names of `let` that count: the file's own, and of a header's those that are asked for."""
+        found = {name for name in self.let if name not in self.inherited}
+        todo = [*(text for _, text in self.uses()), *(self.let[name] for name in found)] if self.inherited else []
+        while todo:
+            new = names(todo.pop()) & set(self.inherited) - found
+            found |= new
+            todo += [self.let[name] for name in new]
+        return {name: text for name, text in self.let.items() if name in found}
+
     def expressions(self) -> Iterator[tuple[str, str]]:
-        """Every expression, and where it stands."""
-        for name, text in self.let.items():
-            yield f"let.{name}", text
+        """Every expression that counts, and where it stands."""
+        yield from ((self.place(name), text) for name, text in self.let.items() if name not in self.inherited)
+        yield from self.uses()
+        yield from ((self.place(name), text) for name, text in self.formulas().items() if name in self.inherited)
+
+    def uses(self) -> Iterator[tuple[str, str]]:
+        """Every expression but those of `let`, and where it stands."""
         yield from (("requires", text) for text in self.requires)
         yield from (("[[choice]] when", when) for when, _ in self.choices)
         yield from ((key, text) for key, text in (("valid", self.valid), ("prefer", self.prefer)) if text is not None)

@@ -1,8 +1,10 @@
-"""The text of a head, TOML in the first comment of a `.cu` file, read and checked. docs/head.md describes the form; `rooftop.lab.head` says what it means."""
+"""The text of a head, TOML in the first comment of a `.cu` file or of a header, read and checked. docs/head.md describes the form,
+`rooftop.lab.head` says what it means."""
 
 from __future__ import annotations
 
 import ast
+import dataclasses
 import itertools
 import math
 import re
@@ -12,6 +14,8 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+from rooftop.lab import settings
+from rooftop.lab.compile import headers
 from rooftop.lab.expressions import ExpressionError, integer, names
 from rooftop.lab.head import BRACES, Head, HeadError, LaunchHead, NumberArg, TensorArg
 from rooftop.lab.predictions import refused
@@ -52,16 +56,70 @@ def parse(text: str, path: str | Path, *, toml: bool = False) -> Head:
     Raises HeadError with the file, the line where known, and what is accepted."""
     where = str(path)
     body, first = (text, 1) if toml else split(text, where)
+    data = _toml(body, first, where)
     try:
-        data = tomllib.loads(body)
+        own = _build(data, text, where, toml)
+    except ExpressionError as error:
+        raise HeadError(f"{where}: {error}") from None
+    return own if toml else _inherit(own)
+
+
+def _toml(body: str, first: int, where: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(body)
     except tomllib.TOMLDecodeError as error:
         found = re.search(r"at line (\d+)", str(error))
         line = int(found[1]) + first - 1 if found else first
         raise HeadError(f"{where}:{line}: the head is not valid TOML: {error}") from None
+
+
+def _inherit(own: Head) -> Head:
+    """A head with the names that the headers define which its file includes. Raises HeadError, with both files, for a name that two define."""
+    let, inherited = dict(own.let), dict[str, str]()
+    taken = dict.fromkeys(own.let, "[let]") | dict.fromkeys(own.config, "[config]") | dict.fromkeys(own.scratch, "[scratch]")
+    for args in (own.args, *(launch.args or () for launch in own.launches)):
+        taken |= {name: "args" for arg in args if isinstance(arg, TensorArg) for name in (arg.name, *arg.dims)}
+    for path in headers(own.source):
+        where = shown(path)
+        for name, text in _of_header(read(path), where).items():
+            if name in inherited:
+                raise HeadError(f"{own.path}: {name!r} stands in the [let] of two headers that it includes, {inherited[name]} and {where}")
+            if name in taken:
+                raise HeadError(f"{own.path}: {name!r} of its {taken[name]} stands in the [let] of {where} too, which it includes; another name is needed")
+            let[name], inherited[name] = text, where
+    return dataclasses.replace(own, let=let, inherited=inherited) if inherited else own
+
+
+def _of_header(text: str, where: str) -> dict[str, str]:
+    """The `let` of a header's head; nothing where it has no head."""
+    found = re.search(rf"^{_OPEN.pattern}", text, re.M)
+    if found is None:
+        return {}
+    if text[: found.start()].strip():
+        raise HeadError(f"{where}: the head must open the file")
+    data = _toml(*split(text, where), where)
+    if set(data) != {"let"} or not isinstance(data["let"], dict):
+        raise HeadError(f"{where}: the head of a header holds [let] alone, not {', '.join(k for k in data if k != 'let') or 'nothing'}")
+    return _formulas(data["let"], where)
+
+
+def _formulas(table: Mapping[str, Any], path: str) -> dict[str, str]:
+    for name, text in table.items():
+        if not (name.isascii() and name.isidentifier()):
+            raise HeadError(f"{path}: let.{name}: a name is letters, digits and _")
+        try:
+            _reads(text, f"{path}: let.{name}")
+        except ExpressionError as error:
+            raise HeadError(f"{path}: let.{name}: {error}") from None
+    return dict(table)
+
+
+def shown(path: Path) -> str:
+    """The path as errors and pages show it: from the checkout's root where it lies inside."""
     try:
-        return _build(data, text, where, toml)
-    except ExpressionError as error:
-        raise HeadError(f"{where}: {error}") from None
+        return str(path.resolve().relative_to(settings.CHECKOUT))
+    except ValueError:
+        return str(path)
 
 
 HEAD_NAMES = ("IDEA", "PREDICT", "LIMIT")  # of a rung in Python
@@ -150,10 +208,9 @@ def _build(data: dict[str, Any], source: str, path: str, toml: bool) -> Head:
     for key in ("valid", "prefer"):
         if key in data:
             names(data[key])
-    for name, text in data.get("let", {}).items():
-        if not name.isidentifier() or name in config:
+    for name in _formulas(data.get("let", {}), path):
+        if name in config:
             raise HeadError(f"{path}: let.{name}: a name of its own is needed, which no constant of [config] has")
-        _reads(text, f"{path}: let.{name}")
     scratch = {}
     for name, text in data.get("scratch", {}).items():
         parsed = _arg(f"{name}: {text}", path, extents=True)
@@ -210,8 +267,8 @@ def _launch_heads(tables: list[dict[str, Any]], path: str) -> Iterator[LaunchHea
                 if not names(text) and not 1 <= integer(text, {}) <= limit:
                     raise HeadError(f"{where}: {key} {text[:40]!r} is out of range; it must be 1 to {limit}")
         chained = table.get("chained", False)
-        if not isinstance(chained, bool) or (chained and number == 1):
-            raise HeadError(f"{where}: chained must be true or false, and the first launch has none before it; given {chained!r}")
+        if not isinstance(chained, bool):
+            raise HeadError(f"{where}: chained must be true or false; given {chained!r}")
         yield LaunchHead(
             kernel=table["kernel"], grid=texts("grid"), block=texts("block"), cluster=texts("cluster"), when=table.get("when"), shared=shared,
             chained=chained, args=tuple(_arg(a, path) for a in table["args"]) if "args" in table else None,

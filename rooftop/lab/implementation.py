@@ -16,7 +16,8 @@ from typing import Any, Protocol
 from rooftop.lab import head as heads
 from rooftop.lab import head_text, settings
 from rooftop.lab.compile import Binary, compile_cuda, headers
-from rooftop.lab.head_text import without_head
+from rooftop.lab.expressions import names
+from rooftop.lab.head_text import shown, without_head
 from rooftop.lab.launch import Module, resident_clusters
 from rooftop.lab.parameters import check as check_parameters
 from rooftop.lab.source import digest, strip
@@ -129,6 +130,14 @@ def _facts(launch: heads.LaunchHead) -> tuple[Any, ...]:
     return tuple(value for name, value in zip(names, dataclasses.astuple(launch), strict=True) if name != "chained")
 
 
+def _formulas(head: heads.Head) -> dict[str, str]:
+    """The names of `let`. One that stands for a tensor or a constant, and only for other names of `let`, is written out: a formula that moves to
+    a header is the one that it was, and so is what was measured."""
+    let, used = head.formulas(), {name for _, text in head.uses() for name in names(text)}
+    other = {name: text for name, text in let.items() if text.isidentifier() and text not in let and name not in used}
+    return {name: re.sub(r"\w+", lambda m: other.get(m[0], m[0]), text) for name, text in let.items() if name not in other}
+
+
 class CudaImplementation(Implementation):
     """A `.cu` file, read through its head."""
 
@@ -136,7 +145,7 @@ class CudaImplementation(Implementation):
 
     def __init__(self, path: Path, op: str, name: str | None = None, arch: int | None = None, text: str | None = None) -> None:
         self._text = head_text.read(path) if text is None else text
-        self._head = head_text.parse(self._text, _shown(path))
+        self._head = head_text.parse(self._text, shown(path))
         super().__init__(path, op, name, max(arch or 0, self._head.arch))
         if arch and arch > self._head.arch:
             self._head = dataclasses.replace(self._head, arch=arch)
@@ -182,7 +191,7 @@ class CudaImplementation(Implementation):
 
     def compile_job(self, kernels: Sequence[str], target: str) -> tuple[str, str, str, tuple[str, ...]]:
         """What `compile_many` takes."""
-        return self._text, _shown(self.path), target, tuple(sorted(set(kernels)))
+        return self._text, shown(self.path), target, tuple(sorted(set(kernels)))
 
     def prepare(self, problem: Problem, launches: Sequence[Launch], names: Sequence[str], index: int) -> list[Prepared]:
         kernels = tuple(sorted({launch.kernel for launch in launches}))
@@ -201,8 +210,8 @@ class CudaImplementation(Implementation):
             "args": [dataclasses.astuple(a) for a in h.args], "launches": [_facts(x) for x in h.launches], "requires": dict(h.requires),
             "config": dict(h.config), "choices": [[w, dict(c)] for w, c in h.choices], "scratch": {k: dataclasses.astuple(v) for k, v in h.scratch.items()},
         }  # fmt: skip
-        if h.let:
-            facts["let"] = dict(h.let)
+        if let := _formulas(h):
+            facts["let"] = let
         if any(x.chained for x in h.launches):  # what a head does not say leaves its digest as it was
             facts["chained"] = [x.chained for x in h.launches]
         return digest(strip(self._text, "c"), *(strip(p.read_text(encoding="utf-8"), "c") for p in sorted(headers(self._text))), facts)
@@ -218,7 +227,7 @@ class TritonImplementation(Implementation):
         module = load_file(self.path)
         missing = [name for name in ("supports", "choose", "launches") if not hasattr(module, name)]
         if missing:
-            raise heads.HeadError(f"{_shown(self.path)} lacks {', '.join(missing)}: a Triton kernel defines supports, choose and launches")
+            raise heads.HeadError(f"{shown(self.path)} lacks {', '.join(missing)}: a Triton kernel defines supports, choose and launches")
         return module
 
     @property
@@ -297,14 +306,6 @@ def load_file(path: Path) -> ModuleType:
         del sys.modules[name]
         raise
     return module
-
-
-def _shown(path: Path) -> str:
-    """The path as errors and pages show it: from the checkout's root where it lies inside."""
-    try:
-        return str(path.resolve().relative_to(settings.CHECKOUT))
-    except ValueError:
-        return str(path)
 
 
 def device_of(index: int) -> Device:

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from math import prod
 from typing import Any
 
-from rooftop.lab import binary, parameters, settings
+from rooftop.lab import binary, chained, parameters, settings
 from rooftop.lab.implementation import CudaImplementation
 from rooftop.lab.occupancy import occupancy
 from rooftop.lab.spec import TARGETS, Case, Device, Launch, Problem
@@ -80,7 +80,7 @@ def kernel_facts(subject: Subject, problem: Problem, launch: Launch, arch: int) 
         "static_shared": found.shared, "dynamic_shared": dynamic, "shared": found.shared + dynamic, "threads": threads, "grid": list(launch.grid),
         "occupancy": {"percent": limit.percent, "limiter": limit.limiter, "blocks": limit.blocks, "refused": limit.refused},
         "counts": found.counts, "instructions": found.instructions, "loop": found.loop.counts if found.loop else {}, "opcodes": dict(found.opcodes),
-        "unmet": [*binary.unmet(found, demands), *([limit.refused] if limit.refused else [])],
+        "unmet": [*binary.unmet(found, demands), *chained.faults(found.kernel, found.before_wait, launch.chained), *([limit.refused] if limit.refused else [])],
     }  # fmt: skip
 
 
@@ -91,7 +91,8 @@ def _cached(cubin: bytes, symbol: str) -> binary.Facts:
     try:
         found = binary.Facts.from_json(json.loads(path.read_text(encoding="utf-8")))
         numbers = (found.arch, found.registers, found.stack, found.spill_stores, found.spill_loads, found.shared, found.constant)
-        if all(type(n) is int for n in (*numbers, *found.opcodes.values(), *(found.loop.opcodes.values() if found.loop else ()))):
+        counted = (*numbers, *found.opcodes.values(), *(found.loop.opcodes.values() if found.loop else ()))
+        if all(type(n) is int for n in counted) and all(type(o) is str and o for o in found.before_wait or ()):
             return found
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):  # absent, or not what is written below
         pass

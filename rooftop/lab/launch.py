@@ -116,7 +116,8 @@ class PreparedCuda:
         self._slots = [(cell, names.index(v)) for cell, v in zip(self._values, launch.args.values(), strict=True) if isinstance(v, str)]
         self._params = (ctypes.c_void_p * max(len(self._values), 1))(*(ctypes.addressof(v) for v in self._values))
         self._address = ctypes.addressof(self._params)
-        self._config = _config(driver, launch.grid, launch.block, launch.shared, launch.cluster, launch.chained)
+        # A launch of single blocks is not said to be one of clusters: those start later.
+        self._config = _config(driver, launch.grid, launch.block, launch.shared, launch.cluster if blocks > 1 else (), launch.chained)
         self._stream = -1
 
     def __call__(self, stream: int, addresses: Sequence[int]) -> None:

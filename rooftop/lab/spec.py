@@ -219,9 +219,10 @@ class Launch:
     Triton: `kernel` is the jit function, `args` go by parameter name (constexprs too), `warps` and `stages` apply.
     CUDA C++: `kernel` is the name expression, `args` go by position, `types` are their C types, `block`, `cluster`, `shared` apply.
 
-    `chained` (sm_90): the launch may begin while the one before it still runs (programmatic dependent launch). Its kernel waits for the whole of that
-    one (`gdc_wait`, `griddepcontrol.wait`) before it reads what that one writes; the kernel before it may say early that it may begin
-    (`gdc_launch_dependents`, `griddepcontrol.launch_dependents`)."""
+    `chained` (nothing is won or lost before sm_90): the launch may begin before the one before it in the stream, whoever's that is, has ended
+    (programmatic dependent launch). Every thread of its kernel waits for the whole of that one (`gdc_wait`, `griddepcontrol.wait`) before its first
+    access of global memory, without exception: `rooftop inspect` holds the machine code to it. Once it has waited it may say that the next launch
+    may begin (`gdc_launch_dependents`, `griddepcontrol.launch_dependents`); who does not says so by ending."""
 
     kernel: Any
     grid: tuple[int, ...]

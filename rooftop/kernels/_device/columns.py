@@ -38,7 +38,7 @@ def _columns(first, second, to_first, to_second, P, C, COLUMNS: tl.constexpr, LA
 
 
 def chained(device: Device) -> bool:
-    """Whether a launch may be under way before the one that it waits for has ended (programmatic dependent launch)."""
+    """Whether launches may begin before the one before them in the stream has ended (programmatic dependent launch): docs/head.md has the rules."""
     return device.arch >= 90
 
 

@@ -1,3 +1,16 @@
+/* rooftop
+[let]
+row          = "s"
+whole        = "C % (16 // bytes(s)) == 0 and aligned(s, 16) and aligned(dy, 16) and aligned(dx, 16) and (not present(ds) or aligned(ds, 16)) and (not present(weight) or aligned(weight, 16))"
+alike        = "whole or starts(s, 16) and starts(dy, 16) and starts(dx, 16) and starts(ds, 16) and (stride(s, 0) - stride(dy, 0)) * bytes(s) % 16 == 0 and (stride(s, 0) - stride(dx, 0)) * bytes(s) % 16 == 0 and (not present(ds) or (stride(s, 0) - stride(ds, 0)) * bytes(s) % 16 == 0)"
+own_of_pack  = "16 // bytes(s)"
+room         = "resident(card, cluster) * each"
+clusters     = "(ceil(R / ceil(R / room)) if R > 0 else 1) if whole else max(1, room // period) * period"
+shared       = "slots * (stages * 32 + (16 if present(dweight) else 0)) + 4 * own_of_pack * pieces * needed * ((1 if registers == 0 and present(dweight) else 0) + (1 if registers != 1 and present(dbias) else 0)) + (0 if whole else 512)"
+static       = "128 * ceil((16 * needed // 32 * (2 if cluster == 1 else 1) + 32 * cluster + 32) / 128)"
+wide         = "4 if C % 4 == 0 else 1"
+height       = "max(4, min(32, pow2(clusters)))"
+*/
 // The backward of rms_norm and layer_norm in CUDA C++, which differ in CENTRE alone.
 #pragma once
 #include <cooperative_groups.h>

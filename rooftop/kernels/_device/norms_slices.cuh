@@ -1,3 +1,18 @@
+/* rooftop
+[let]
+row          = "x"
+room         = "resident(card, cluster) * blocks"
+clusters     = "(ceil(R / ceil(R / room)) if R > 0 else 1) if whole else max(1, room // period) * period"
+whole        = "C % (16 // bytes(x)) == 0 and aligned(x, 16) and aligned(y, 16) and (not present(residual) or aligned(residual, 16) and aligned(s, 16)) and (not present(weight) or aligned(weight, 16)) and (not present(bias) or aligned(bias, 16))"
+alike        = "whole or starts(x, 16) and starts(y, 16) and (stride(x, 0) - stride(y, 0)) * bytes(x) % 16 == 0 and (not present(residual) or starts(residual, 16) and starts(s, 16) and (stride(residual, 0) - stride(x, 0)) * bytes(x) % 16 == 0 and (stride(s, 0) - stride(x, 0)) * bytes(x) % 16 == 0)"
+shared       = "16 * slots * (stages * (2 if present(residual) else 1) + (1 if present(weight) else 0) + (1 if present(bias) else 0))"
+once         = "16 * rows * slots * (2 if present(residual) else 1)"
+static       = "128 * ceil((8 * rows * (needed // 32) * (2 if cluster == 1 else 1) + 16 * rows * cluster + 32) / 128)"
+fits_1       = "blocks * threads <= 2048 and bytes_of_row * blocks <= 225000 * cluster"
+fits_2       = "whole and blocks * threads >= 512 and blocks * threads <= 2048 and pieces * threads * 16 >= bytes_of_row and (pieces - 1) * threads * 16 < bytes_of_row"
+fits_3       = "alike and stages >= 3 and R * cluster > sms * blocks and needed <= 1024 and blocks * needed >= 256 and blocks * needed <= 2048 and blocks * (shared + 1024 + static) <= 233472 and shared + static <= 232448"
+fits_4       = "alike and (rows == 1 or whole) and needed <= 1024 and blocks * needed >= 256 and blocks * needed <= 2048 and blocks * (once + 1024 + static) <= 233472 and once + static <= 232448"
+*/
 // Normalisation of rows in CUDA C++, as in norms.cuh, of rows that are shared out over the blocks of a cluster in packs of 16 bytes (slices.cuh), by
 // clusters that stay and by clusters that take a row or two each.
 #pragma once

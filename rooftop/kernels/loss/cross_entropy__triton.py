@@ -83,11 +83,14 @@ def _loss(z, picked, total, C, smoothing, scale, SMOOTH: tl.constexpr):  # type:
 @triton.jit
 def _rows(x, target, loss, lse, divisor, parts, C, xs, share, width, ignore, smoothing, scale, cap,
           SMOOTH: tl.constexpr, CAP: tl.constexpr, EACH: tl.constexpr, WHOLE: tl.constexpr, DEEP: tl.constexpr, COLUMNS: tl.constexpr,
-          STAGES: tl.constexpr, CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
+          STAGES: tl.constexpr, CHAINED: tl.constexpr, FIRST: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
     """The loss and log-normaliser of one row, DEEP × COLUMNS logits at a time; or, where `parts` is given, maximum, sum and total of one of `share`
-    parts of it, `width` columns, -> parts[row, part, 3]. `divisor`: where the losses are not added. WHOLE: rows are whole tiles."""
+    parts of it, `width` columns, -> parts[row, part, 3]. `divisor`: where the losses are not added. WHOLE: rows are whole tiles. FIRST: of two
+    launches."""
     if CHAINED:
-        gdc_launch_dependents()
+        gdc_wait()
+        if FIRST:
+            gdc_launch_dependents()
     row = tl.program_id(0).to(tl.int64)
     part = 0
     if parts is not None:
@@ -153,14 +156,14 @@ def _reduce(found, parts, x, target, lse, loss, divisor, R, C, xs, share, ignore
             MEAN: tl.constexpr, SMOOTH: tl.constexpr, CAP: tl.constexpr, BLOCK: tl.constexpr, SHARE: tl.constexpr,
             CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
     """The sum of the rows' losses, over the number of rows that count where MEAN. `parts`: rows are first put together from their parts."""
+    if CHAINED:
+        gdc_wait()
     total = tl.zeros((BLOCK,), tl.float32)
     count = tl.zeros((BLOCK,), tl.float32)
-    for k in range(tl.cdiv(R, BLOCK)):  # the targets are nobody's result: they are counted while the rows are still under way
+    for k in range(tl.cdiv(R, BLOCK)):
         row = k * BLOCK + tl.arange(0, BLOCK)
         count += (tl.load(target + row, row < R, other=ignore) != ignore).to(tl.float32)
     by = tl.sum(count, 0) if MEAN else 1.0
-    if CHAINED:
-        gdc_wait()
     for k in range(tl.cdiv(R, BLOCK)):
         row = k * BLOCK + tl.arange(0, BLOCK)
         if parts is None:
@@ -257,11 +260,11 @@ def launches(p: Problem, config: Config) -> list[Launch]:
     both = {"x": "input", "target": "target", "lse": "lse", "C": columns, "xs": p["input"].strides[0], "share": config.parts}
     both |= {"ignore": int(p.option("ignore_index")), "smoothing": float(p.option("label_smoothing")), "scale": float(p.option("lse_square_scale"))}
     both |= {"cap": float(p.option("softcap")), "SMOOTH": p.option("label_smoothing") != 0, "CAP": how(p), "parts": "parts" if config.parts > 1 else None}
-    both |= {"CHAINED": not single and chained(p.device)}
+    both |= {"CHAINED": chained(p.device)}
     width = -(-columns // (tile * config.parts)) * tile
     args = {**both, "loss": None if config.parts > 1 else "loss" if single else "found", "divisor": "divisor" if single else None, "width": width}
     args |= {"EACH": side, "WHOLE": side == 0 and columns % tile == 0, "DEEP": config.deep, "COLUMNS": config.columns, "STAGES": config.stages}
-    first = Launch(_rows, (rows * config.parts,), args, config.warps)
+    first = Launch(_rows, (rows * config.parts,), {**args, "FIRST": not single}, config.warps, chained=chained(p.device))
     if single:
         return [first]
     parts = 1 << (config.parts - 1).bit_length()

@@ -14,28 +14,6 @@ configs = [
     { way = 4, cluster = [1, 2, 4, 8, 16], blocks = [1, 2, 3, 4, 5, 6, 8, 12], pieces = [1, 2, 3, 4, 8], rows = [1, 2] },
 ]
 
-[let]
-sector       = "32 // bytes(x)"
-bytes_of_row = "C * bytes(x)"
-line         = "1 if cluster == 1 else 8 if whole else 2"
-per_block    = "ceil((ceil(bytes_of_row / 16) + (0 if whole else 2)) / (line * cluster)) * line"
-needed       = "32 * ceil(max(1, per_block - (0 if whole else 4)) / (32 * pieces))"
-slots        = "pieces * needed + (0 if whole else 4)"
-shared       = "16 * slots * (stages * (2 if present(residual) else 1) + (1 if present(weight) else 0) + (1 if present(bias) else 0))"
-once         = "16 * rows * slots * (2 if present(residual) else 1)"
-fit          = "0 if not whole else 2 if bytes_of_row == 16 * cluster * pieces * needed else 1"
-room         = "resident(card, cluster) * blocks"
-coarse       = "sector // gcd(stride(x, 0), sector)"
-period       = "1 if whole else coarse if coarse <= room else max(1, coarse // 2)"
-clusters     = "(ceil(R / ceil(R / room)) if R > 0 else 1) if whole else max(1, room // period) * period"
-alike        = "whole or starts(x, 16) and starts(y, 16) and (stride(x, 0) - stride(y, 0)) * bytes(x) % 16 == 0 and (not present(residual) or starts(residual, 16) and starts(s, 16) and (stride(residual, 0) - stride(x, 0)) * bytes(x) % 16 == 0 and (stride(s, 0) - stride(x, 0)) * bytes(x) % 16 == 0)"
-whole        = "C % (16 // bytes(x)) == 0 and aligned(x, 16) and aligned(y, 16) and (not present(residual) or aligned(residual, 16) and aligned(s, 16)) and (not present(weight) or aligned(weight, 16)) and (not present(bias) or aligned(bias, 16))"
-static       = "128 * ceil((8 * rows * (needed // 32) * (2 if cluster == 1 else 1) + 16 * rows * cluster + 32) / 128)"
-fits_1       = "blocks * threads <= 2048 and bytes_of_row * blocks <= 225000 * cluster"
-fits_2       = "whole and blocks * threads >= 512 and blocks * threads <= 2048 and pieces * threads * 16 >= bytes_of_row and (pieces - 1) * threads * 16 < bytes_of_row"
-fits_3       = "alike and stages >= 3 and R * cluster > sms * blocks and needed <= 1024 and blocks * needed >= 256 and blocks * needed <= 2048 and blocks * (shared + 1024 + static) <= 233472 and shared + static <= 232448"
-fits_4       = "alike and (rows == 1 or whole) and needed <= 1024 and blocks * needed >= 256 and blocks * needed <= 2048 and blocks * (once + 1024 + static) <= 233472 and once + static <= 232448"
-
 [requires]
 "bytes_of_row * (2 if present(residual) else 1) <= 1800000" = "a row, and the residual's, must fit the shared memory of sixteen blocks, two on a multiprocessor"
 "R * cluster < 2147483648" = "a launch has fewer than 2^31 blocks"

@@ -6,28 +6,8 @@ dtypes  = ["f32", "f16", "bf16"]
 args    = ["R: i32", "C: i32", "clusters: i32", "dy: T[R, C]", "dys: i64 = stride(dy, 0)", "ds: T[R, C]?", "dss: i64 = stride(ds, 0)", "s: T[R, C]", "ss: i64 = stride(s, 0)", "weight: T[C]?", "dx: T[R, C]", "dxs: i64 = stride(dx, 0)", "pw: f32[P, C]", "pb: f32[P, C]", "eps: f32"]
 demands = { has = ["LDGSTS.E.128", "STG.E.128"], spills = 0 }
 prefer  = "C >= 1024 and (numel(s) * bytes(s) > 33554432 or R >= 2 * sms - 8 and C <= 4096) and not (present(ds) and bytes_of_row <= 16384)"
-valid   = "threads <= 1024 and each * threads >= 256 and each * threads * (3 if registers == 1 else 2) <= 3072 and each * (shared + 1024 + static) <= 233472 and shared + static <= 232448 and (cluster == 1 or bytes_of_row > 4096 * cluster)"
+valid   = "needed <= 1024 and each * needed >= 256 and each * needed * (3 if registers == 1 else 2) <= 3072 and each * (shared + 1024 + static) <= 233472 and shared + static <= 232448 and (cluster == 1 or bytes_of_row > 4096 * cluster)"
 configs = [{ pieces = [1, 2, 3, 4], cluster = [1, 2, 4, 8, 16], each = [1, 2, 3, 4, 6, 8], stages = [3, 4], registers = [0, 1] }]
-
-[let]
-bytes_of_row = "C * bytes(s)"
-sector       = "32 // bytes(s)"
-own_of_pack  = "16 // bytes(s)"
-line         = "1 if cluster == 1 else 8 if whole else 2"
-per_block    = "ceil((ceil(C / own_of_pack) + (0 if whole else 2)) / (line * cluster)) * line"
-threads      = "32 * ceil(max(1, per_block - (0 if whole else 4)) / (32 * pieces))"
-slots        = "pieces * threads + (0 if whole else 4)"
-shared       = "slots * (stages * 32 + (16 if present(dweight) else 0)) + 4 * own_of_pack * pieces * threads * ((1 if registers == 0 and present(dweight) else 0) + (1 if registers != 1 and present(dbias) else 0)) + (0 if whole else 512)"
-fit          = "0 if not whole else 2 if bytes_of_row == 16 * cluster * pieces * threads else 1"
-room         = "resident(card, cluster) * each"
-coarse       = "sector // gcd(stride(s, 0), sector)"
-period       = "1 if whole else coarse if coarse <= room else max(1, coarse // 2)"
-static       = "128 * ceil((16 * threads // 32 * (2 if cluster == 1 else 1) + 32 * cluster + 32) / 128)"
-clusters     = "(ceil(R / ceil(R / room)) if R > 0 else 1) if whole else max(1, room // period) * period"
-wide         = "4 if C % 4 == 0 else 1"
-height       = "max(4, min(32, pow2(clusters)))"
-alike        = "whole or starts(s, 16) and starts(dy, 16) and starts(dx, 16) and starts(ds, 16) and (stride(s, 0) - stride(dy, 0)) * bytes(s) % 16 == 0 and (stride(s, 0) - stride(dx, 0)) * bytes(s) % 16 == 0 and (not present(ds) or (stride(s, 0) - stride(ds, 0)) * bytes(s) % 16 == 0)"
-whole        = "C % (16 // bytes(s)) == 0 and aligned(s, 16) and aligned(dy, 16) and aligned(dx, 16) and (not present(ds) or aligned(ds, 16)) and (not present(weight) or aligned(weight, 16))"
 
 [requires]
 "R > 0" = "there must be a row"
@@ -231,9 +211,9 @@ pw = "f32[clusters, C]"
 pb = "f32[clusters, C]"
 
 [[launch]]
-kernel  = "norm_backward<{T}, {pieces}, {threads}, {cluster}, {each}, {stages}, {registers}, {fit}, false, {present(dweight)}, {present(dbias)}, {present(ds)}>"
+kernel  = "norm_backward<{T}, {pieces}, {needed}, {cluster}, {each}, {stages}, {registers}, {fit}, false, {present(dweight)}, {present(dbias)}, {present(ds)}>"
 grid    = ["cluster * clusters"]
-block   = ["threads"]
+block   = ["needed"]
 cluster = ["cluster"]
 shared  = "shared"
 

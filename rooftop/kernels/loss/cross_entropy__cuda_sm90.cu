@@ -1,0 +1,399 @@
+/* rooftop
+idea    = "A row is a block's, or shared out over the blocks of a cluster, in packs of 16 bytes, whole lines of 128 for a warp wherever the row starts, that wait in registers only: nothing of a row is needed twice. Each thread keeps a maximum, raised once for all packs it has at a time, and the sum of the exponentials about it (Milakov & Gimelshein 2018). The target's logit is asked for when the first packs have come: before, a warp would wait for the target first. Bounded logits need no maximum, but two exponentials and a quarter of a reciprocal each, 0.97 of what the special functions do in the time of a read: one exponential in four is a polynomial, for which the other units have time. Rows that are ignored leave -0.0, which no loss of another row is, so that the launch that adds the losses, in a fixed order, counts them from what it adds."
+predict = { speedup = 1.02 }
+limit   = "0.95 to 0.97 of a read from 256 MiB, 0.98 without the launch that adds the losses: it costs about 1.2 us, 2.3 of 16384 rows. Of few rows the target's logit comes late."
+dtypes  = ["f32", "f16", "bf16"]
+args    = ["R: i32", "C: i32", "input: T[R, C]", "xs: i64 = stride(input, 0)", "target: i64[R]", "lse: f32[R]", "ignore_index: i64", "label_smoothing: f32", "lse_square_scale: f32", "softcap: f32"]
+demands = { has = ["LDG.E.128", "MUFU.EX2"], spills = 0 }
+prefer  = "R >= 2 * sms"
+valid   = "(threads * blocks == 1024 or threads * blocks == 2048 or threads * blocks == 512 and threads <= 64) and (cluster == 1 or bytes_of_row >= 4096 * cluster) and (pieces * threads * 8 * cluster < bytes_of_row or threads == 32) and (ahead == 0 or pieces * threads * 16 * cluster < bytes_of_row) and (softcap != 0 or spare == 0)"
+configs = [{ pieces = [2, 4, 8], ahead = [0, 1], threads = [32, 64, 128, 256, 512, 1024], cluster = [1, 2, 4, 8], blocks = [1, 2, 3, 4, 6, 8, 12, 16], spare = [0, 1] }]
+
+[let]
+row    = "input"
+adders = "1 if R <= 32768 else 8"
+
+[requires]
+"R > 0" = "there must be a row"
+"R * cluster < 2147483648 and C < 2147483648 - 1048576" = "rows, classes and blocks are counted in 32 bits"
+"softcap == 0 or bytes(input) == 2 and softcap <= 70 and softcap * 1000000 >= 1" = "logits are bounded to what 16 bits show, between -70 and 70 at most"
+
+[config]
+pieces  = 4
+ahead   = 0
+threads = 512
+cluster = 1
+blocks  = 2
+spare   = 0
+
+[[choice]]
+when    = "bytes_of_row <= 2048"
+pieces  = 2
+ahead   = 0
+threads = 64
+blocks  = 8
+
+[[choice]]
+when    = "bytes_of_row <= 4096"
+pieces  = 4
+ahead   = 0
+threads = 64
+blocks  = 16
+
+[[choice]]
+when    = "bytes_of_row <= 8192"
+pieces  = 4
+ahead   = 0
+threads = 128
+blocks  = 8
+
+[[choice]]
+when    = "bytes_of_row <= 16384 and softcap == 0"
+pieces  = 8
+ahead   = 0
+threads = 128
+blocks  = 8
+
+[[choice]]
+when    = "softcap != 0"
+pieces  = 2
+ahead   = 1
+threads = 256
+blocks  = 4
+spare   = 1
+
+[[choice]]
+when    = "R < 2 * sms and bytes_of_row >= 65536"
+pieces  = 2
+ahead   = 0
+threads = 256
+cluster = 8
+blocks  = 4
+
+[[choice]]
+when    = "bytes_of_row <= 65536 and R < 8 * sms"
+pieces  = 4
+ahead   = 1
+threads = 256
+blocks  = 4
+
+[[choice]]
+when    = "bytes_of_row <= 65536 and C % 64 == 0"
+pieces  = 4
+ahead   = 0
+threads = 512
+blocks  = 2
+
+[[choice]]
+when    = "C % 64 != 0 and bytes_of_row > 65536"
+pieces  = 8
+ahead   = 0
+threads = 512
+blocks  = 2
+
+[scratch]
+found = "f32[R if reduction != 'none' else 1]"
+
+[[launch]]
+when    = "reduction == 'none'"
+chained = true
+kernel  = "cross_entropy_rows<{T}, {pieces}, {ahead == 1}, {threads}, {cluster}, {blocks}, {4 - spare if softcap != 0 else 0}, {label_smoothing != 0}, false>"
+grid    = ["R * cluster"]
+block   = ["threads"]
+cluster = ["cluster"]
+args    = ["C: i32", "input: T[R, C]", "xs: i64 = stride(input, 0)", "target: i64[R]", "loss: f32[R]", "lse: f32[R]", "divisor: f32[1]", "ignore_index: i64", "label_smoothing: f32", "lse_square_scale: f32", "softcap: f32"]
+
+[[launch]]
+when    = "reduction != 'none'"
+chained = true
+kernel  = "cross_entropy_rows<{T}, {pieces}, {ahead == 1}, {threads}, {cluster}, {blocks}, {4 - spare if softcap != 0 else 0}, {label_smoothing != 0}, true>"
+grid    = ["R * cluster"]
+block   = ["threads"]
+cluster = ["cluster"]
+args    = ["C: i32", "input: T[R, C]", "xs: i64 = stride(input, 0)", "target: i64[R]", "found: f32[R]", "lse: f32[R]", "divisor: f32[1]", "ignore_index: i64", "label_smoothing: f32", "lse_square_scale: f32", "softcap: f32"]
+
+[[launch]]
+when    = "reduction != 'none'"
+kernel  = "cross_entropy_total<{adders}, {reduction == 'mean'}>"
+grid    = ["adders"]
+block   = ["min(1024, max(128, pow2(R) // 4))"]
+cluster = ["adders"]
+chained = true
+args    = ["R: i32", "found: f32[R]", "loss: f32[1]", "divisor: f32[1]"]
+*/
+#include <math_constants.h>
+
+#include "chain.cuh"
+#include "packs.cuh"
+#include "slices.cuh"
+
+constexpr float LOG2E = 1.4426950408889634f, LN2 = 0.6931471805599453f;
+
+// Stands for "nothing yet" among maxima. With -inf there, a part of a row that saw only -inf would make -inf - -inf = NaN in rows that have finite
+// elements too; with the lowest finite number such a part adds 0, and a row of -inf alone has no sum.
+constexpr float LOWEST = -3.402823466e38f;
+
+/// 2^v, 0 where that is below the normal numbers.
+__device__ inline float exp2_of(float v) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(v));
+    return y;
+}
+
+/// 2^v of |v| < 126 to 3e-6 of it, without the special functions: of v's whole part the exponent, of the rest, -1/2 to 1/2, a polynomial. A NaN is lost.
+__device__ inline float exp2_by_polynomial(float v) {
+    const float whole = v + 12582912.0f, r = v - (whole - 12582912.0f);  // 1.5 · 2^23: the last bits of `whole` count ones
+    float q = fmaf(0.00957010143404371f, r, 0.05591786028196694f);
+    q = fmaf(q, r, 0.24024744839646245f);
+    q = fmaf(q, r, 0.6931218147436675f);
+    q = fmaf(q, r, 0.9999992614421658f);
+    return __int_as_float(__float_as_int(q) + (__float_as_int(whole) << 23));
+}
+
+/// 1 / v of 1 <= v <= 2^121.
+__device__ inline float reciprocal(float v) {
+    float y;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(v));
+    return y;
+}
+
+/// The smaller of two words, element by element; NaN where one is.
+__device__ inline unsigned smaller(unsigned a, unsigned b, const __half*) {
+    const __half2 v = __hmin2_nan(Word<__half>::both(a), Word<__half>::both(b));
+    return Word<__half>::word(v);
+}
+__device__ inline unsigned smaller(unsigned a, unsigned b, const __nv_bfloat16*) {
+    const __nv_bfloat162 v = __hmin2_nan(Word<__nv_bfloat16>::both(a), Word<__nv_bfloat16>::both(b));
+    return Word<__nv_bfloat16>::word(v);
+}
+__device__ inline unsigned smaller(unsigned a, unsigned, const float*) { return a; }  // float32 is not bounded here
+
+/// The sum of the exponentials of what a thread, warp, block or cluster has seen, about the maximum m, and the sum of what it has seen.
+struct alignas(16) Part {
+    float m, s, total, unused;
+};
+
+/// The parts that LANES lanes hold as one, in all of them.
+template <int LANES>
+__device__ Part fold(Part p) {
+    float most = p.m;
+#pragma unroll
+    for (int step = LANES / 2; step > 0; step /= 2) most = fmaxf(most, __shfl_xor_sync(~0u, most, step));
+    return {most, lanes_sum<LANES>(p.s * exp2_of((p.m - most) * LOG2E)), lanes_sum<LANES>(p.total), 0};
+}
+
+/// A thread's part of a row. BOUND: 0, or how many of four bounded logits have their exponential from the special functions; then logits are in units
+/// of 1 / log2(e), the maximum is 0, and `cap` is what they are bounded to.
+template <typename T, int BOUND, bool SMOOTH>
+struct Seen {
+    using P = Pack<T>;
+    static constexpr int N = P::N, SUMS = 4;
+    const float most, rate;  // of bounded logits, and what makes 2 v / cap, in those units, of a logit v
+    unsigned high;           // twice in a word: the logit of which that is 30, where the tanh is 1 - 2e-9
+    float m = BOUND ? 0 : LOWEST, sums[SUMS] = {}, total = 0;
+
+    __device__ explicit Seen(float cap) : most(cap * LOG2E), rate(2 * LOG2E / cap) {
+        float f[Word<T>::N];
+        for (float& v : f) v = 30 / rate;
+        high = Word<T>::narrow(f);
+    }
+
+    __device__ void raise(float top) {
+        if (top <= m) return;  // for most packs of a long row
+        const float by = exp2_of((m - top) * LOG2E);
+#pragma unroll
+        for (int j = 0; j < SUMS; ++j) sums[j] *= by;
+        m = top;
+    }
+    /// COUNT packs, of which those that `has` says are there; `meanwhile` is done when they have come.
+    template <int COUNT, typename Has, typename Meanwhile>
+    __device__ void add(const uint4 (&p)[COUNT], const Has& has, const Meanwhile& meanwhile) {
+        float f[N];
+        if (BOUND == 0) {
+            constexpr int WORDS = Word<T>::N;
+            unsigned top = 0;
+            bool any = false;
+            float two[WORDS];
+#pragma unroll
+            for (int i = 0; i < COUNT; ++i) {
+                if (!has(i)) continue;
+                const unsigned of_pack = Word<T>::larger(Word<T>::larger(p[i].x, p[i].y), Word<T>::larger(p[i].z, p[i].w));
+                top = any ? Word<T>::larger(top, of_pack) : of_pack;
+                any = true;
+            }
+            if (any) {
+                Word<T>::widen(top, two);
+                raise(WORDS == 1 ? two[0] : fmaxf(two[0], two[WORDS - 1]));
+            }
+        }
+        meanwhile();
+#pragma unroll
+        for (int i = 0; i < COUNT; ++i) {
+            if (!has(i)) continue;
+            if (BOUND) {
+                const T* const of = nullptr;
+                P::widen(make_uint4(smaller(p[i].x, high, of), smaller(p[i].y, high, of), smaller(p[i].z, high, of), smaller(p[i].w, high, of)), f);
+#pragma unroll
+                for (int q = 0; q < N; q += 4) bounded(f[q], f[q + 1], f[q + 2], f[q + 3]);
+            } else {
+                P::widen(p[i], f);
+            }
+#pragma unroll
+            for (int j = 0; j < N; ++j) {
+                if (SMOOTH) total += f[j];
+                sums[j % SUMS] += BOUND == 0 ? exp2_of((f[j] - m) * LOG2E) : j % 4 < BOUND ? exp2_of(f[j]) : exp2_by_polynomial(f[j]);
+            }
+        }
+    }
+    /// cap · tanh(v / cap) · log2(e) of four: one reciprocal for them, because the special functions are what bounds the speed. A NaN among them makes
+    /// NaN of all.
+    __device__ void bounded(float& a, float& b, float& c, float& d) const {
+        a = 1 + exp2_of(a * rate), b = 1 + exp2_of(b * rate), c = 1 + exp2_of(c * rate), d = 1 + exp2_of(d * rate);
+        const float p = a * b, q = c * d, part = -2 * most * reciprocal(p * q), first = part * q, second = part * p, was_a = a, was_c = c;
+        a = fmaf(first, b, most), b = fmaf(first, was_a, most), c = fmaf(second, d, most), d = fmaf(second, was_c, most);
+    }
+    /// One element.
+    __device__ void add(float v) {
+        if (BOUND) {
+            v = most - 2 * most / (1 + exp2_of(v * rate));
+        } else {
+            raise(v);
+        }
+        if (SMOOTH) total += v;
+        sums[0] += exp2_of(BOUND ? v : (v - m) * LOG2E);
+    }
+    __device__ Part part() const { return {m, (sums[0] + sums[1]) + (sums[2] + sums[3]), total, 0}; }
+};
+
+/// *p, read here and not before.
+template <typename T>
+__device__ T now_from(const T* p) {
+    T v;
+    if (sizeof(T) == 2) {
+        *reinterpret_cast<unsigned short*>(&v) = *reinterpret_cast<const volatile unsigned short*>(p);
+    } else {
+        *reinterpret_cast<unsigned*>(&v) = *reinterpret_cast<const volatile unsigned*>(p);
+    }
+    return v;
+}
+
+/// The loss and the log-normaliser of each row, a cluster a row. AHEAD: the next packs are asked for before the last are used. ADDED: for a launch
+/// that adds the losses, and that counts those that are not -0.0, which a row that is ignored leaves; else this one writes the divisor, 1.
+template <typename T, int PIECES, bool AHEAD, int THREADS, int CLUSTER, int BLOCKS, int BOUND, bool SMOOTH, bool ADDED>
+__global__ void __launch_bounds__(THREADS, BLOCKS)
+    cross_entropy_rows(int C, const T* __restrict__ x, long long xs, const long long* __restrict__ target, float* __restrict__ loss,
+                       float* __restrict__ lse, float* __restrict__ divisor, long long ignore, float smoothing, float scale, float cap) {
+    using Parts = Exchange<Part, THREADS, CLUSTER>;
+    __shared__ typename Parts::Shared shared;
+    constexpr int STEP = PIECES * THREADS, N = Pack<T>::N;
+    const int tid = threadIdx.x, lane = tid % 32, rank = CLUSTER == 1 ? 0 : blockIdx.x % CLUSTER;
+    const long long row = blockIdx.x / CLUSTER;
+    wait_for_before();
+    if (ADDED) let_next_begin();
+    x += row * xs;
+    // Packs are counted from the last boundary of 128 bytes, so that what a warp asks for is whole lines; those from `lo` to `hi` lie in the row whole.
+    const int before = static_cast<int>(reinterpret_cast<unsigned long long>(x) % 128 / sizeof(T)), first = (before + N - 1) / N;
+    const int packs = max(first, (before + C) / N), each = CLUSTER == 1 ? packs : (packs + 8 * CLUSTER - 1) / (8 * CLUSTER) * 8;
+    const int lo = max(first - rank * each, 0), hi = max(lo, min(packs - rank * each, each));
+    const T* const from = x - before + (rank * static_cast<long long>(each) + tid) * N;
+    const auto has = [&](int at) { return static_cast<unsigned>(at + tid - lo) < static_cast<unsigned>(hi - lo); };
+    const auto ask = [&](uint4 (&p)[PIECES], int at) {
+#pragma unroll
+        for (int i = 0; i < PIECES; ++i) {
+            if (has(at + i * THREADS)) p[i] = __ldg(reinterpret_cast<const uint4*>(from + (at + i * THREADS) * N));
+        }
+    };
+    uint4 now[PIECES], next[AHEAD ? PIECES : 1];
+    ask(now, 0);
+    const int head = min(first * N - before, C), singles = rank == 0 ? C - (packs - first) * N : 0;  // what is in no such pack: fewer than 16
+    const bool has_single = tid < singles;
+    const float single = has_single ? static_cast<float>(x[tid < head ? tid : tid + (packs - first) * N]) : 0;
+    const bool last = rank == 0 && tid == 0;  // writes the row's loss
+    long long t = 0;
+    if (last) t = target[row];
+    const bool known = last && t >= 0 && t < C;
+    T picked = T(0.0f);
+    if (known && hi == 0) picked = x[t];
+    Parts parts(shared, rank);
+
+    Seen<T, BOUND, SMOOTH> seen(cap);
+#pragma unroll(AHEAD ? 2 : 1)
+    for (int at = 0; at < hi; at += STEP) {
+        if constexpr (AHEAD) ask(next, at + STEP);
+        // The target's logit is asked for when the row's first packs have come: before, the others would wait for the target.
+        const auto meanwhile = [&] {
+            if (at == 0 && known) picked = now_from(x + t);
+        };
+        if (at >= lo && at + STEP <= hi) {
+            seen.add(now, [](int) { return true; }, meanwhile);
+        } else {
+            seen.add(now, [&](int i) { return has(at + i * THREADS); }, meanwhile);
+        }
+        if constexpr (AHEAD) {
+#pragma unroll
+            for (int i = 0; i < PIECES; ++i) now[i] = next[i];
+        } else {
+            ask(now, at + STEP);
+        }
+    }
+    if (has_single) seen.add(single);
+    const Part empty = {LOWEST, 0, 0, 0};
+    parts.post(0, fold<32>(seen.part()), [&](const Part& p) { return fold<32>(lane < Parts::WARPS ? p : empty); });
+    Part all = parts.wait(0);
+    if (tid >= 32 || rank > 0) return;
+    all = CLUSTER == 1 ? fold<32>(lane < Parts::WARPS ? all : empty) : fold<CLUSTER>(all);
+    if (!last) return;
+    float hit = static_cast<float>(picked);
+    if (BOUND) hit = cap * tanhf(hit / cap), all.total *= LN2;
+    const float above = all.s == 0 ? CUDART_NAN_F : logf(all.s), z = all.m + above;  // no sum: nothing but -inf
+    const float off = SMOOTH ? (1 - smoothing) * (all.m - hit) + smoothing * (all.m - all.total / static_cast<float>(C)) : all.m - hit;
+    const float found = above + off + scale * z * z;
+    lse[row] = z;
+    loss[row] = t == ignore ? (ADDED ? -0.0f : 0.0f) : known ? found + 0.0f : CUDART_NAN_F;
+    if (!ADDED && row == 0) *divisor = 1;
+}
+
+/// A sum of losses, in double but for the few that a thread adds up: in float the mean of a thousand would err by units of its last place; and how many
+/// there are.
+struct Total {
+    double sum;
+    int count;
+};
+
+__device__ inline Total over_lanes(Total v) {
+    v.count = __reduce_add_sync(~0u, v.count);
+#pragma unroll
+    for (int step = 16; step > 0; step /= 2) v.sum += __shfl_xor_sync(~0u, v.sum, step);
+    return v;
+}
+
+/// The sum of the rows' losses, over the number of those that are not -0.0 where MEAN: a cluster of BLOCKS blocks, always in the same order.
+template <int BLOCKS, bool MEAN>
+__global__ void __launch_bounds__(1024) cross_entropy_total(int R, const float* __restrict__ found, float* __restrict__ loss, float* __restrict__ divisor) {
+    __shared__ Total of_warps[32], of_blocks[BLOCKS];
+    const int tid = threadIdx.x, threads = blockDim.x, lane = tid % 32, rank = BLOCKS == 1 ? 0 : blockIdx.x, whole = R / 4;
+    const Total none = {0, 0};
+    float4 sums = {0, 0, 0, 0};
+    int count = 0;
+    const auto add = [&](float& sum, float v) { sum += v, count += __float_as_uint(v) != 0x80000000u; };
+    wait_for_before();
+#pragma unroll 4
+    for (int k = rank * threads + tid; k < whole; k += BLOCKS * threads) {
+        const float4 v = reinterpret_cast<const float4*>(found)[k];
+        add(sums.x, v.x), add(sums.y, v.y), add(sums.z, v.z), add(sums.w, v.w);
+    }
+    if (rank == 0 && tid < R % 4) add(sums.x, found[whole * 4 + tid]);
+    Total all = over_lanes({static_cast<double>(sums.x) + sums.y + (static_cast<double>(sums.z) + sums.w), count});
+    if (lane == 0) of_warps[tid / 32] = all;
+    __syncthreads();
+    if (tid < 32) {
+        all = over_lanes(lane < threads / 32 ? of_warps[lane] : none);
+        if (BLOCKS > 1 && lane == 0) *cooperative_groups::this_cluster().map_shared_rank(&of_blocks[rank], 0) = all;
+    }
+    if (BLOCKS > 1) cooperative_groups::this_cluster().sync();
+    if (rank > 0 || tid >= 32) return;
+    if (BLOCKS > 1) all = over_lanes(lane < BLOCKS ? of_blocks[lane] : none);
+    if (tid > 0) return;
+    *divisor = MEAN ? all.count : 1;
+    *loss = static_cast<float>(MEAN ? all.sum / all.count : all.sum);
+}

@@ -1,0 +1,189 @@
+"""Names that a device header defines for the kernels that include it."""
+
+from __future__ import annotations
+
+import re
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from rooftop.lab import compile as compiling
+from rooftop.lab import head_text, implementation, registry
+from rooftop.lab.expressions import ExpressionError
+from rooftop.lab.head import HeadError
+from rooftop.lab.implementation import CudaImplementation
+from rooftop.lab.spec import TARGETS, Meta, Problem
+
+KERNEL = """/* rooftop
+op   = "add"
+args = ["n: i32 = packs", "x: T[R, C]", "y: T[R, C]", "out: T[R, C]"]
+valid = "packs % each == 0"
+[let]
+row = "x"
+[config]
+each = 2
+[[launch]]
+kernel = "k<{T}, {bytes(row)}>"
+grid   = ["packs // each"]
+block  = [32]
+shared = "stride(row, 0) if aligned(row, 16) else 0"
+*/
+#include "outer.cuh"
+template <typename T, int N> __global__ void k(int n, const T* x, const T* y, T* out) {}
+"""
+OUTER = '#pragma once\n#include "inner.cuh"\n'
+INNER = """/* rooftop
+[let]
+packs = "R * ceil(C / lanes)"
+lanes = "16 // bytes(row)"
+spare = "nowhere + 1"
+*/
+// Rows in packs.
+#pragma once
+"""
+
+
+@pytest.fixture
+def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of headers in place of the shipped ones."""
+    for module in (head_text, implementation):
+        monkeypatch.setattr(module, "headers", partial(compiling.headers, folder=tmp_path))
+    write(tmp_path, OUTER, INNER)
+    return tmp_path
+
+
+def write(house: Path, outer: str, inner: str) -> None:
+    (house / "outer.cuh").write_text(outer, encoding="utf-8")
+    (house / "inner.cuh").write_text(inner, encoding="utf-8")
+
+
+def problem(rows: int = 6, columns: int = 20, dtype: str = "f32") -> Problem:
+    tensor = Meta((rows, columns), dtype)
+    return Problem("add", (("x", tensor), ("y", tensor), ("out", tensor)), (), TARGETS[80])
+
+
+def test_a_kernel_has_the_names_of_the_headers_that_it_includes(house: Path) -> None:
+    read = head_text.parse(KERNEL, "my.cu")
+    assert read.supports(problem()) is None
+    (launch,) = read.launches_for(problem(), read.config)
+    assert (launch.kernel, launch.grid, launch.args["n"], launch.shared) == ("k<float, 4>", (15,), 30, 20)
+    (launch,) = read.launches_for(problem(dtype="bf16"), read.config)  # 40 bytes to a row: not on 16
+    assert (launch.kernel, launch.grid, launch.args["n"], launch.shared) == ("k<__nv_bfloat16, 2>", (9,), 18, 0)
+    assert read.is_valid(problem(), {"each": 5}) and not read.is_valid(problem(), {"each": 7})
+    assert set(read.formulas()) == {"row", "packs", "lanes"}  # `spare` is asked for by nobody, so what it names need not be there
+
+
+def test_a_comment_includes_nothing(house: Path) -> None:
+    read = head_text.parse(KERNEL.replace('#include "outer.cuh"', '// #include "outer.cuh"'), "my.cu")
+    with pytest.raises(HeadError, match=r"^my\.cu: valid: 'packs % each == 0' names 'packs'"):
+        read.supports(problem())
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "table"),
+    [
+        ('row = "x"', 'row = "x"\npacks = "R"', "[let]"),
+        ("each = 2", "each = 2\nlanes = 4", "[config]"),
+        ("[config]", '[scratch]\nspare = "f32[R]"\n[config]', "[scratch]"),
+        ("y: T[R, C]", "y: T[R, lanes]", "args"),
+        ("block  = [32]", 'block  = [32]\nargs   = ["spare: T[R, C]"]', "args"),
+    ],
+)
+def test_a_name_that_kernel_and_header_define_is_an_error_that_names_both(house: Path, old: str, new: str, table: str) -> None:
+    text = KERNEL.replace(old, new)
+    assert text != KERNEL
+    with pytest.raises(HeadError, match=rf"^my\.cu: '(packs|lanes|spare)' of its {re.escape(table)} stands in the \[let\] of .*inner\.cuh too"):
+        head_text.parse(text, "my.cu")
+
+
+def test_a_name_that_two_headers_define_is_an_error_that_names_all_three_files(house: Path) -> None:
+    write(house, '/* rooftop\n[let]\nlanes = "4"\n*/\n' + OUTER, INNER)
+    with pytest.raises(HeadError, match=r"^my\.cu: 'lanes' stands in the \[let\] of two headers that it includes, .*outer\.cuh and .*inner\.cuh"):
+        head_text.parse(KERNEL, "my.cu")
+
+
+def test_a_name_that_the_op_has_too_is_an_error(house: Path) -> None:
+    write(house, OUTER, INNER.replace("spare", "alpha"))
+    read = head_text.parse(KERNEL, "my.cu")
+    given = Problem("any", problem().tensors, (("alpha", 2),), TARGETS[80])
+    with pytest.raises(HeadError, match=r"^my\.cu: .*inner\.cuh: let\.alpha: any has a tensor or an option of that name"):
+        read.supports(given)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (INNER.replace("ceil(C / lanes)", "ceil(C / (lanes)"), r"inner\.cuh: let\.packs: .*is not an expression"),
+        (INNER.replace('"nowhere + 1"', '"open(1)"'), r"inner\.cuh: let\.spare: .*calls open"),
+        (INNER.replace('"nowhere + 1"', "3"), r"inner\.cuh: let\.spare must be a condition, not 3"),
+        (INNER.replace("spare", '"a b"'), r"inner\.cuh: let\.a b: a name is letters"),
+        (INNER.replace("lanes =", "lanes"), r"inner\.cuh:4: the head is not valid TOML"),
+        (INNER.replace("*/", '[config]\neach = 3\n*/'), r"inner\.cuh: the head of a header holds \[let\] alone, not config"),
+        ("#pragma once\n" + INNER, r"inner\.cuh: the head must open the file"),
+        (INNER.replace("*/", ""), r"inner\.cuh: the head's comment is not closed"),
+    ],
+)
+def test_a_header_that_cannot_be_read_is_named_with_what_is_wrong(house: Path, text: str, says: str) -> None:
+    write(house, OUTER, text)
+    with pytest.raises(HeadError, match=rf"^{re.escape(str(house))}/{says}"):
+        head_text.parse(KERNEL, "my.cu")
+
+
+def test_a_formula_that_names_what_is_not_there_names_kernel_header_and_formula(house: Path) -> None:
+    write(house, OUTER, INNER.replace("bytes(row)", "bytes(rows)"))
+    with pytest.raises(HeadError, match=r"^my\.cu: .*inner\.cuh: let\.lanes: '16 // bytes\(rows\)' names 'rows'; did you mean 'row'\?"):
+        head_text.parse(KERNEL, "my.cu").supports(problem())
+    with pytest.raises(HeadError, match=r"names 'lane'; did you mean 'lanes'\?"):  # a name that the header offers
+        head_text.parse(KERNEL.replace("n: i32 = packs", "n: i32 = lane"), "my.cu").supports(problem())
+
+
+def test_a_formula_that_does_not_come_out_says_where_it_stands_once(house: Path) -> None:
+    write(house, OUTER, INNER.replace("16 // bytes(row)", "16 // (R - 6)"))
+    read = head_text.parse(KERNEL, "my.cu")
+    reason = read.supports(problem())
+    assert reason is not None and re.search(r"inner\.cuh: let\.lanes: '16 // \(R - 6\)' divides by zero$", reason) and reason.count("let.") == 1
+    with pytest.raises(HeadError, match=r"^my\.cu: valid: .*inner\.cuh: let\.lanes: "):
+        read.is_valid(problem(), read.config)
+    with pytest.raises(ExpressionError, match=r"^let\.row: .*divides by zero"):  # a name of its own says as much
+        head_text.parse(KERNEL.replace('row = "x"', 'row = "1 // 0"'), "my.cu").launches_for(problem(7), read.config)
+
+
+def test_a_users_own_file_has_the_names_of_shipped_headers(tmp_path: Path) -> None:
+    text = KERNEL.replace('row = "x"\n', "").replace("outer.cuh", "norms_slices.cuh")
+    path = tmp_path / "mine.cu"
+    path.write_text(text.replace("= packs", "= bytes_of_row").replace("packs", "C"), encoding="utf-8")
+    found = registry.user_file(path)
+    (launch,) = found.launches(problem(), found.choose(problem()))
+    assert launch.args["n"] == 80
+
+
+# -- digests ------------------------------------------------------------------------------------------------------
+
+
+def digest_of(house: Path, text: str = KERNEL) -> str:
+    return CudaImplementation(house / "my.cu", "add", text=text).digest
+
+
+def test_the_digest_follows_the_formulas_that_are_used_and_nothing_else(house: Path) -> None:
+    before = digest_of(house)
+    write(house, OUTER, INNER.replace("16 // bytes(row)", "32 // bytes(row)"))
+    assert digest_of(house) != before
+    for same in (INNER.replace("nowhere + 1", "nowhere + 2"), INNER.replace("// Rows in packs.", "// Packs."), INNER.replace("[let]", "# rows\n[let]")):
+        assert same != INNER
+        write(house, OUTER, same)
+        assert digest_of(house) == before
+
+
+def test_a_formula_that_moves_to_a_header_leaves_the_digest_as_it_was(house: Path) -> None:
+    uses = KERNEL.replace("bytes(row)", "bytes(x)").replace("(row, ", "(x, ")  # the tensor's other name is used by formulas alone
+    own = uses.replace('row = "x"', 'packs = "R * ceil(C / lanes)"\nlanes = "16 // bytes(x)"')
+    moved = digest_of(house, uses)
+    assert digest_of(house, uses.replace('row = "x"', 'row = "y"')) != moved
+    write(house, OUTER, "#pragma once\n")
+    assert digest_of(house, own) == moved
+
+
+def test_another_name_for_a_tensor_that_a_launch_uses_is_part_of_the_digest(house: Path) -> None:
+    write(house, OUTER, INNER.replace("bytes(row)", "bytes(x)"))
+    assert digest_of(house) != digest_of(house, KERNEL.replace('row = "x"', 'row = "y"'))
