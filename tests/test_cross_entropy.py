@@ -182,7 +182,7 @@ def test_configs_of_the_cuda_kernel(like: str, config: tuple[int, ...]) -> None:
     assert found.status == "ok", (config, found.message)
 
 
-@pytest.mark.parametrize("rows", [1, 3, 513, 1030])
+@pytest.mark.parametrize("rows", [1, 3, 513, 1030, 32771])  # the last: by a cluster
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
 def test_the_cuda_kernel_counts_the_rows_that_it_adds(rows: int, reduction: str) -> None:
     """A row that is ignored leaves -0.0, a row whose loss is 0 does not: one class, target 0 or ignored."""

@@ -376,6 +376,7 @@ __global__ void __launch_bounds__(1024) cross_entropy_total(int R, const float* 
     float4 sums = {0, 0, 0, 0};
     int count = 0;
     const auto add = [&](float& sum, float v) { sum += v, count += __float_as_uint(v) != 0x80000000u; };
+    if (BLOCKS > 1) cooperative_groups::this_cluster().barrier_arrive();  // whoever has passed the matching wait knows that all blocks have begun
     wait_for_before();
 #pragma unroll 4
     for (int k = rank * threads + tid; k < whole; k += BLOCKS * threads) {
@@ -386,6 +387,7 @@ __global__ void __launch_bounds__(1024) cross_entropy_total(int R, const float* 
     Total all = over_lanes({static_cast<double>(sums.x) + sums.y + (static_cast<double>(sums.z) + sums.w), count});
     if (lane == 0) of_warps[tid / 32] = all;
     __syncthreads();
+    if (BLOCKS > 1) cooperative_groups::this_cluster().barrier_wait();
     if (tid < 32) {
         all = over_lanes(lane < threads / 32 ? of_warps[lane] : none);
         if (BLOCKS > 1 && lane == 0) *cooperative_groups::this_cluster().map_shared_rank(&of_blocks[rank], 0) = all;
