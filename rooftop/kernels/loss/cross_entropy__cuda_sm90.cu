@@ -157,16 +157,12 @@ __device__ inline float reciprocal(float v) {
     return y;
 }
 
-/// The smaller of two words, element by element; NaN where one is.
-__device__ inline unsigned smaller(unsigned a, unsigned b, const __half*) {
-    const __half2 v = __hmin2_nan(Word<__half>::both(a), Word<__half>::both(b));
-    return Word<__half>::word(v);
+/// The smaller of two words of 16-bit elements, element by element; NaN where one is.
+template <typename T>
+__device__ unsigned smaller(unsigned a, unsigned b) {
+    if constexpr (sizeof(T) == 4) return a;  // float32 is not bounded here
+    else return Word<T>::word(__hmin2_nan(Word<T>::both(a), Word<T>::both(b)));
 }
-__device__ inline unsigned smaller(unsigned a, unsigned b, const __nv_bfloat16*) {
-    const __nv_bfloat162 v = __hmin2_nan(Word<__nv_bfloat16>::both(a), Word<__nv_bfloat16>::both(b));
-    return Word<__nv_bfloat16>::word(v);
-}
-__device__ inline unsigned smaller(unsigned a, unsigned, const float*) { return a; }  // float32 is not bounded here
 
 /// The sum of the exponentials of what a thread, warp, block or cluster has seen, about the maximum m, and the sum of what it has seen.
 struct alignas(16) Part {
@@ -231,8 +227,7 @@ struct Seen {
         for (int i = 0; i < COUNT; ++i) {
             if (!has(i)) continue;
             if (BOUND) {
-                const T* const of = nullptr;
-                P::widen(make_uint4(smaller(p[i].x, high, of), smaller(p[i].y, high, of), smaller(p[i].z, high, of), smaller(p[i].w, high, of)), f);
+                P::widen(make_uint4(smaller<T>(p[i].x, high), smaller<T>(p[i].y, high), smaller<T>(p[i].z, high), smaller<T>(p[i].w, high)), f);
 #pragma unroll
                 for (int q = 0; q < N; q += 4) bounded(f[q], f[q + 1], f[q + 2], f[q + 3]);
             } else {
