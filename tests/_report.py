@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from markupsafe import Markup
 
-from rooftop.lab import registry, report
+from rooftop.lab import registry, report, roofline
 from rooftop.lab.records import Record
 from rooftop.lab.report_data import Gatherer, device_of, gather
 from rooftop.lab.report_model import LadderPage, RungRow
@@ -134,7 +134,7 @@ def ratio(value: float, verdict: str) -> dict[str, Any]:
 def ceiling(device: dict[str, Any]) -> Record:
     points = [{"bytes": 2**k << 20, "seconds": (2**k << 20) / BANDWIDTH, "by": "made up"} for k in range(1, 12)]
     return {
-        "kind": "ceiling", "at": "2026-01-01T09:00:00+00:00", "run": "zero", "device": device,
+        "kind": "ceiling", "digest": roofline.digest(), "at": "2026-01-01T09:00:00+00:00", "run": "zero", "device": device,
         "curves": {k: copy.deepcopy(points) for k in ("copy", "read", "write")},
         "fma_fp32": {duty: {"ops_per_s": FMA} for duty in ("burst", "sustained")}, "launch": {"graph_node_s": 1e-6},
     }  # fmt: skip

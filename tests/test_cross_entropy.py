@@ -171,7 +171,9 @@ CUDA = [  # pieces, ahead, threads, cluster, blocks, spare
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("like", ["everything bf16", "two blocks 3x4097 f32", "rows misaligned f16", "soft cap f16", "long 2x131080 bf16"])
+@pytest.mark.parametrize(
+    "like", ["everything, many classes bf16", "two blocks 3x4097 f32", "rows misaligned f16", "high soft cap, 1032 classes f16", "long 2x131080 bf16"]
+)
 @pytest.mark.parametrize("config", CUDA, ids=str)
 def test_configs_of_the_cuda_kernel(like: str, config: tuple[int, ...]) -> None:
     op, implementation = registry.op("cross_entropy"), registry.implementation("cross_entropy__cuda_sm90")

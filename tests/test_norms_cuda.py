@@ -15,6 +15,8 @@ from rooftop.lab.subjects import Subject
 
 STAY = {"way": 3, "blocks": 1, "pieces": 1, "stages": 3}
 ONCE = {"way": 4, "blocks": 1}
+WHOLE = {"way": 2, "cluster": 1, "blocks": 1}
+WARP = {"way": 5, "cluster": 1, "blocks": 1}
 FORWARD: list[tuple[dict[str, Any], int, int, str]] = [
     (STAY | {"cluster": 1}, 70, 64, "f32"),
     (STAY | {"cluster": 1, "pieces": 2, "stages": 4}, 50, 1000, "bf16"),
@@ -30,7 +32,14 @@ FORWARD: list[tuple[dict[str, Any], int, int, str]] = [
     (ONCE | {"cluster": 2, "pieces": 1}, 3, 1027, "f32"),
     (ONCE | {"cluster": 16, "pieces": 2}, 2, 16 * 512 - 3, "bf16"),
     ({"way": 1, "threads": 128, "cluster": 2, "blocks": 1}, 3, 1001, "bf16"),
-    ({"way": 2, "threads": 64, "cluster": 1, "blocks": 1, "pieces": 2, "early": 1}, 3, 1000, "bf16"),
+    (WHOLE | {"threads": 64, "pieces": 2, "early": 1}, 3, 1000, "bf16"),
+    (WHOLE | {"threads": 64, "pieces": 2, "early": 2}, 3, 1000, "bf16"),
+    (WHOLE | {"threads": 96, "pieces": 1, "early": 3}, 3, 768, "f16"),
+    (WHOLE | {"threads": 32, "pieces": 3, "early": 2}, 3, 380, "f32"),
+    (WARP | {"threads": 64, "pieces": 1, "rows": 2}, 7, 128, "bf16"),  # lanes without a pack, and a warp with one row
+    (WARP | {"threads": 32, "pieces": 2, "rows": 4}, 5, 512, "f16"),
+    (WARP | {"threads": 128, "pieces": 3, "rows": 1}, 5, 768, "bf16"),
+    (WARP | {"threads": 64, "pieces": 2, "rows": 2}, 3, 200, "f32"),
 ]
 BACKWARD: list[tuple[dict[str, Any], int, int, str]] = [
     ({"pieces": 1, "cluster": 1, "each": 1, "stages": 3, "registers": 1}, 70, 64, "f32"),
@@ -43,7 +52,14 @@ BACKWARD: list[tuple[dict[str, Any], int, int, str]] = [
     ({"pieces": 1, "cluster": 1, "each": 1, "stages": 3, "registers": 2}, 90, 1001, "bf16"),
     ({"pieces": 2, "cluster": 2, "each": 1, "stages": 3, "registers": 2}, 40, 1024, "f32"),
 ]
-SMALL = {arch: replace(device, sms=16) for arch, device in TARGETS.items()}  # so that few rows are several to a block
+GROUPED: list[tuple[dict[str, Any], int, int, str]] = [  # blocks that leave their sums together; columns that do and do not fill them
+    ({"group": 2, "pieces": 1, "each": 1, "stages": 3, "registers": 1}, 333, 64, "f32"),  # more than a span of rows to a block
+    ({"group": 4, "pieces": 2, "each": 1, "stages": 4, "registers": 0}, 45, 1032, "bf16"),
+    ({"group": 8, "pieces": 1, "each": 2, "stages": 3, "registers": 2}, 40, 1000, "f16"),
+    ({"group": 4, "pieces": 3, "each": 1, "stages": 3, "registers": 1}, 21, 1536, "f32"),
+    ({"group": 8, "pieces": 1, "each": 1, "stages": 3, "registers": 0}, 3, 512, "bf16"),  # most blocks have no row
+]
+SMALL = {arch: replace(device, sms=16, clusters=()) for arch, device in TARGETS.items()}  # so that few rows are several to a block
 
 
 class Fixed(CudaImplementation):
@@ -77,6 +93,43 @@ def test_every_way_back_is_right(name: str, number: int, full: bool) -> None:
     run(name, *BACKWARD[number], full)
 
 
+@pytest.mark.parametrize("wanted", ["weight bias", "weight", "bias", ""])
+@pytest.mark.parametrize("number", range(len(GROUPED)))
+@pytest.mark.parametrize("name", ["rms_norm_bwd", "layer_norm_bwd"])
+def test_blocks_leave_their_sums_together(name: str, number: int, wanted: str) -> None:
+    config, rows, columns, dtype = GROUPED[number]
+    x, of_columns = Input((rows, columns), dtype), Input((columns,), dtype)
+    given = {"x": x, "residual": x if number % 2 else None, **{n: of_columns if n in wanted else None for n in ("weight", "bias")}}
+    implementation = Fixed(f"{name}__cuda_sm90", config | {"cluster": 1})
+    subject, found = Subject("fixed", registry.op(name), implementation), case("c", dims=1, eps=1e-5, **given)
+    with mock.patch.object(check, "TARGETS", SMALL):
+        judged = check.check(subject, found, backend="simt", seed=1)
+    assert judged.status == "ok", judged.message
+    problem = subject.kernel_problem(found, SMALL[90])[1]
+    launch, *_ = implementation.launches(problem, implementation.choose(problem))
+    left = implementation.scratch(problem, implementation.choose(problem))["pw"].shape[0]
+    assert launch.cluster == (config["group"],) and launch.grid[0] == left * config["group"]
+
+
+def test_elements_far_from_the_others_are_right_wherever_they_lie() -> None:
+    def made(at: slice) -> Any:
+        def fill(shape: Any, d: Any, g: Any, device: Any) -> Any:
+            x = inputs._normal(shape, d, g, device)
+            x[..., at] += 3000
+            return x
+
+        return fill
+
+    for at in (slice(1), slice(8), slice(256), slice(700, 701)):  # of a thread, all of it, of a warp; not where the sums are about
+        for pieces, cluster, columns in ((2, 1, 1024), (1, 4, 2051)):
+            config = {"pieces": pieces, "cluster": cluster, "each": 1, "stages": 3, "registers": 1}
+            subject = Subject("fixed", registry.op("layer_norm_bwd"), Fixed("layer_norm_bwd__cuda_sm90", config))
+            x, weight = Input((9, columns), "f16", "far"), Input((columns,), "f16")
+            with mock.patch.object(check, "TARGETS", SMALL), mock.patch.dict(inputs.FILLS, {"far": made(at)}):
+                found = check.check(subject, case("c", x=x, residual=None, weight=weight, bias=weight, dims=1, eps=1e-5), backend="simt", seed=1)
+            assert found.status == "ok", (at, columns, found.message)
+
+
 ODD: list[tuple[int, str]] = [(257, "bf16"), (257, "f16"), (130, "f32")]  # rows whose first pack may lie before them
 
 
@@ -99,13 +152,30 @@ def test_a_row_of_nan_spoils_no_other_and_equal_rows_are_exact(name: str, column
     assert found.status == "ok", found.message
 
 
+@pytest.mark.parametrize("fill", ["first 3e38", "first 1e4", "all 0.3"])
+@pytest.mark.parametrize("config", [WHOLE | {"threads": 64, "pieces": 1}, WARP | {"threads": 32, "pieces": 2, "rows": 2}, ONCE | {"cluster": 2, "pieces": 1}])
+def test_one_pass_stands_outliers_and_equal_rows(config: dict[str, Any], fill: str) -> None:
+    def made(shape: Any, d: Any, g: Any, device: Any) -> Any:
+        x = inputs._normal(shape, d, g, device) * (0 if fill.startswith("all") else 1)
+        x[(slice(None), 0) if fill.startswith("first") else ...] += float(fill.split()[1])
+        return x
+
+    subject = Subject("fixed", registry.op("layer_norm"), Fixed("layer_norm__cuda_sm90", config))
+    x = Input((3, 512), "bf16", fill)
+    with mock.patch.object(check, "TARGETS", SMALL), mock.patch.dict(inputs.FILLS, {fill: made}):
+        found = check.check(subject, case("c", x=x, residual=None, weight=None, bias=None, dims=1, eps=1e-5), backend="simt", seed=1)
+    assert found.status == "ok", found.message
+    if fill.startswith("all"):
+        assert found.outputs["y"].max == 0
+
+
 def run(name: str, config: dict[str, Any], rows: int, columns: int, dtype: str, full: bool) -> None:
     implementation = Fixed(f"{name}__cuda_sm90", config)
     subject = Subject("fixed", registry.op(name), implementation)
     with mock.patch.object(check, "TARGETS", SMALL):
         found = check.check(subject, given(rows, columns, dtype, full), backend="simt", seed=1)
     assert found.status == "ok", found.message
-    way = {1: "norm_forward<", 2: "norm_whole<", 3: "norm_stay<", 4: "norm_once<", None: "norm_backward<"}[config.get("way")]
+    way = {1: "norm_forward<", 2: "norm_whole<", 3: "norm_stay<", 4: "norm_once<", 5: "norm_warp<", None: "norm_backward<"}[config.get("way")]
     assert found.path[0].startswith(way)
 
 

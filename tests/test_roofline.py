@@ -28,6 +28,7 @@ def record(at: str = "2026-01-01T00:00:00+00:00", name: str = "card", scale: flo
     rates = {"copy": 2e12, "read": 3e12, "write": 4e12}
     return {
         "kind": "ceiling",
+        "digest": roofline.digest(),
         "at": at,
         "device": {"name": name},
         "curves": {
@@ -36,6 +37,17 @@ def record(at: str = "2026-01-01T00:00:00+00:00", name: str = "card", scale: flo
         "fma_fp32": {"burst": {"ops_per_s": 30e12}, "sustained": {"ops_per_s": 25e12}},
         "launch": {"graph_node_s": 1.2e-6},
     }
+
+
+def test_a_calibration_of_other_kernels_says_nothing_of_these() -> None:
+    other = record("2026-02-01T00:00:00+00:00") | {"digest": "0123456789ab"}
+    none = {k: v for k, v in other.items() if k != "digest"}  # as before there were digests
+    for stale in (other, none):
+        assert Ceilings.from_records([record(), stale], "card").at == "2026-01-01T00:00:00+00:00"
+        alone = Ceilings.from_records([stale], "card", SHEET)
+        assert alone.stale and not alone.curves and alone.bandwidth("copy", MIB) == 4e12
+    assert not Ceilings.from_records([record()], "card").stale
+    assert not Ceilings.from_records([], "card").stale
 
 
 def test_sizes_are_those_promised() -> None:

@@ -120,6 +120,8 @@ def run(
     streams = roofline.Streams(torch.cuda.current_device()) if stale else None
     known = (r for where in {folder, settings.load().results} if where.is_dir() for r in records.read(where))
     ceilings = roofline.Ceilings.from_records(known, device.name)
+    if ceilings.stale:
+        say(f"{device.name} was calibrated with other kernels than these: no share of the roof before rooftop calibrate has run again")
     with records.Writer(folder, device.name) as writer:
         for f in stale:
             if time.monotonic() - started > budget_s:

@@ -138,3 +138,18 @@ def _folders() -> Iterator[Row]:
         yield Row("compile cache", "absent", f"{found.cache}: {error}", "set ROOFTOP_CACHE to a folder that can be written")
     count = sum(1 for _ in found.results.rglob("*.jsonl")) if found.results.is_dir() else 0
     yield Row("records", "ok", f"{found.results}: {count} files")
+    yield from _ceilings(found.results)
+
+
+def _ceilings(results: Path) -> Iterator[Row]:
+    from rooftop.lab import records, roofline
+
+    try:
+        measured = records.read(results)
+    except (OSError, records.RecordError) as error:
+        yield Row("ceilings", "absent", str(error))
+        return
+    for name in sorted({r["device"]["name"] for r in measured if r["kind"] == "ceiling"}):
+        ceilings = roofline.Ceilings.from_records(measured, name)
+        what = "measured with other calibration kernels than these: pages show no share of a roof" if ceilings.stale else f"measured {ceilings.at}"
+        yield Row("ceilings", "absent" if ceilings.stale else "ok", f"{name}: {what}", "rooftop calibrate, on that card" if ceilings.stale else "")

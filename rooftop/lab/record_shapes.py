@@ -101,7 +101,7 @@ _COUNTERS: dict[str, Check] = {"tier": _text, "run": _text, "totals": _table(_nu
 SHAPES: dict[str, Check] = {
     "bench": _keys({**_WHAT, "work": _WORK, "clocks": _CLOCKS}, _OFTEN),
     "check": _keys({**_WHAT, "error": _ERROR}, _OFTEN),
-    "ceiling": _keys(_CEILING),
+    "ceiling": _keys(_CEILING, {"digest": _text}),
     "sanitize": _keys({**_WHAT, "cases": _list(_text, 1), "errors": _whole}, {**_OFTEN, "first": _text, "message": _text}),
     "build": _keys({"subject": _text, "device": _DEVICE, "seconds": _positive}, {**_OFTEN, "all": _list(_number), "n": _whole}),
     "clock": _keys({"subject": _text, "device": _DEVICE}, {**_OFTEN, "rows": _list(_keys({}))}),

@@ -10,10 +10,13 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast, get_args
 
+from rooftop.lab import source
 from rooftop.lab.devices import Datasheet, slug
+from rooftop.lab.settings import PACKAGE
 from rooftop.lab.timing import Call, Contestant, Measurement, Timer, sets_needed
 
 if TYPE_CHECKING:
@@ -36,6 +39,7 @@ VARIANTS: Mapping[str, tuple[int, int, bool]] = {
     "8 vectors a thread, streaming": (8, 1, False),
     "4 vectors a thread, resident grid": (4, 0, True),
 }
+SOURCE = PACKAGE / "kernels" / "_device" / "ceilings.cu"
 TORCH: Mapping[Kind, str] = {"copy": "torch copy_", "read": "torch sum", "write": "torch fill_"}
 
 
@@ -45,18 +49,16 @@ class Streams:
     def __init__(self, device: int = 0) -> None:
         import torch
 
-        from rooftop.lab import settings
         from rooftop.lab.compile import compile_cuda
         from rooftop.lab.launch import Module
 
         self._torch, self._index = torch, device
         facts = torch.cuda.get_device_properties(device)
         self.sms = int(facts.multi_processor_count)
-        arch = facts.major * 10 + facts.minor
-        source = settings.PACKAGE / "kernels" / "_device" / "ceilings.cu"
+        self._arch = arch = facts.major * 10 + facts.minor
         self._module = Module(
             compile_cuda(
-                source.read_text(encoding="utf-8"), name=str(source), kernels=kernels(),
+                SOURCE.read_text(encoding="utf-8"), name=str(SOURCE), kernels=kernels(),
                 target=f"sm_{arch}a" if arch >= 90 else f"sm_{arch}",
             )
         )  # fmt: skip
@@ -73,8 +75,9 @@ class Streams:
         """A call that launches ``kernel`` on torch's current stream; string values in ``args`` name tensors."""
         from rooftop.lab.spec import Launch
 
+        chained = self._arch >= 90 and not kernel.startswith("fma")  # whose launches are long
         names = list(tensors)
-        prepared = self._module.prepare(Launch(kernel, (blocks,), args, types=tuple(types), block=(THREADS,)), names, self._index)
+        prepared = self._module.prepare(Launch(kernel, (blocks,), args, types=tuple(types), block=(THREADS,), chained=chained), names, self._index)
         current, index, kept = self._torch.cuda.current_stream, self._index, dict(tensors)
         addresses = [kept[n].data_ptr() for n in names]
 
@@ -142,6 +145,15 @@ def kernels() -> list[str]:
     return ["empty", f"fma<{FMA_CHAINS}>", *sorted(f"{kind}<{u}, {h}>" for kind in get_args(Kind) for u, h in shapes)]
 
 
+@cache
+def digest() -> str:
+    """Of the calibration kernels: what others measured is not what this tree holds kernels to."""
+    from rooftop.lab.compile import headers
+
+    text = SOURCE.read_text(encoding="utf-8")
+    return source.digest(*(source.strip(part, "c") for part in (text, *(p.read_text(encoding="utf-8") for p in sorted(headers(text))))))
+
+
 def calibrate(
     device: int = 0,
     *,
@@ -183,6 +195,7 @@ def calibrate(
     streams.reserve(0)
     return {
         "kind": "ceiling",
+        "digest": digest(),
         "at": datetime.now(UTC).isoformat(timespec="seconds"),
         "device": backend.describe(),
         "versions": versions() | {"cuda": str(torch.version.cuda)},
@@ -289,14 +302,15 @@ class Ceilings:
     graph_node_s: float = 0.0
     datasheet: Datasheet | None = None
     at: str = ""  # when it was measured
+    stale: bool = False  # there are measurements, but of other calibration kernels
 
     @classmethod
     def from_records(cls, records: Iterable[Mapping[str, Any]], device: str, datasheet: Datasheet | None = None) -> Ceilings:
-        """The newest ``ceiling`` record of the card named ``device``; without one, the datasheet alone."""
+        """The newest ``ceiling`` record of the card named ``device``, of the calibration kernels as they are; without one, the datasheet alone."""
         mine = [r for r in records if r.get("kind") == "ceiling" and slug(r["device"]["name"]) == slug(device)]
-        if not mine:
-            return cls(device, datasheet=datasheet)
-        record = max(mine, key=lambda r: r["at"])
+        record = max((r for r in mine if r.get("digest") == digest()), key=lambda r: r["at"], default=None)
+        if record is None:
+            return cls(device, datasheet=datasheet, stale=bool(mine))
         curves = {
             kind: Curve(tuple(p["bytes"] for p in points), tuple(p["seconds"] for p in points), tuple(p["by"] for p in points))
             for kind, points in record["curves"].items()

@@ -15,7 +15,8 @@ from rooftop.lab.spec import Problem
 LOG2E = tl.constexpr(1.4426950408889634)
 LN2 = tl.constexpr(0.6931471805599453)
 EXACT = tl.constexpr(1)  # how logits are bounded: to float32's last digits
-SHORT = tl.constexpr(2)  # to 1e-7 of the cap, which 16-bit logits do not show
+SHORT = tl.constexpr(2)  # to 1e-7 of the cap, which 16-bit logits do not show, nor a loss over a thousand classes
+FEW = 1024  # classes, below which a loss would show it
 
 
 @triton.jit
@@ -77,5 +78,5 @@ def each(p: Problem) -> int:
 
 def how(p: Problem) -> int:
     """0, EXACT or SHORT, which wants exp(± cap) to be a normal number."""
-    cap = float(p.option("softcap"))
-    return 0 if cap == 0 else EXACT.value if p["input"].itemsize >= 4 or not 1e-30 < cap <= 70 else SHORT.value
+    cap, x = float(p.option("softcap")), p["input"]
+    return 0 if cap == 0 else EXACT.value if x.itemsize >= 4 or x.shape[1] < FEW or not 1e-30 < cap <= 70 else SHORT.value

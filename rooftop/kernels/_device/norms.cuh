@@ -6,10 +6,203 @@
 #include <cooperative_groups.h>
 #include <cuda_pipeline.h>
 
+#include "chain.cuh"
 #include "packs.cuh"
 #include "quotients.cuh"
 
 namespace cg = cooperative_groups;
+
+/// What LANES neighbouring lanes hold, a power of two, summed up in all of them: K sums side by side, which wait for one another's shuffles.
+template <int LANES, int K>
+__device__ void lanes_sums(float (&v)[K]) {
+#pragma unroll
+    for (int step = LANES / 2; step > 0; step /= 2) {
+#pragma unroll
+        for (int k = 0; k < K; ++k) v[k] += __shfl_xor_sync(~0u, v[k], step);
+    }
+}
+
+/// The least power of two that is at least n: so many lanes for n parts.
+constexpr int lanes_for(int n) { return n <= 1 ? 1 : 2 * lanes_for((n + 1) / 2); }
+
+/// What others' distance is taken from: 0 instead of a value so large that a distance might be infinite (all squares then are, whatever it is).
+__device__ inline float near(float v) { return fabsf(v) < 1e36f ? v : 0; }
+
+/// Squares about something, less what they would be without its distance from the mean, `more`: never below 0, and infinite if they were.
+__device__ inline float squares_less(float squares, float more) { return fmaxf(squares - fminf(more, 3.4e38f), 0); }
+
+/// A part of a row, its n elements known: their mean and the sum of squares about it. Without CENTRE all means are 0.
+struct alignas(8) Moments {
+    float mean, squares;
+};
+
+/// The elements of a thread, in one pass about its first, the pivot: nothing cancels but what they spread.
+template <bool CENTRE>
+struct Pass {
+    float pivot, total = 0, squares = 0;
+
+    __device__ explicit Pass(float first) : pivot(CENTRE ? near(first) : 0) {}
+    __device__ void add(float v, float about) {
+        const float off = v - about;
+        squares += off * off;
+        if (CENTRE) total += off;
+    }
+    __device__ void add(float v) { add(v, pivot); }
+    /// A pack; one that the thread lacks holds zeros.
+    template <int N>
+    __device__ void add(const float (&f)[N], bool has) {
+        const float about = has ? pivot : 0;
+#pragma unroll
+        for (int j = 0; j < N; ++j) add(f[j], about);
+    }
+    /// n: how many they are; inverse: 1 / n, 0 where there is none.
+    __device__ Moments moments(float n, float inverse) const {
+        if (!CENTRE) return {0, squares};
+        const float d = total * inverse;  // the mean of the thread's elements less the pivot
+        return {pivot + d, squares_less(squares, d * (2 * total - n * d))};
+    }
+};
+
+/// The parts that LANES lanes hold, each of n elements, as one, in all lanes (Chan, Golub & LeVeque 1979): of K rows at once. `total`: elements of
+/// them all. About `base`, the mean of one of the parts: exact where all are equal. EXACT: the mean first, then the squares about it. Else both sums
+/// side by side: the squares about the base are at most one more than there are parts times those about the mean, of which that many roundings are
+/// lost, and of 16 bits none is seen. n comes first in n * off * off: it is 0 where off * off may overflow.
+template <bool CENTRE, bool EXACT, int LANES, int K>
+__device__ void fold(Moments (&p)[K], const float (&base)[K], float n, const Divisor& total) {
+    float first[K], second[K], both[2 * K];
+    if (!CENTRE || EXACT) {
+#pragma unroll
+        for (int k = 0; k < K; ++k) first[k] = n * (p[k].mean - base[k]);
+        if (CENTRE) lanes_sums<LANES>(first);
+#pragma unroll
+        for (int k = 0; k < K; ++k) {
+            const float mean = CENTRE ? base[k] + over(first[k], total) : 0, off = p[k].mean - mean;
+            second[k] = p[k].squares + (CENTRE ? n * off * off : 0);
+            p[k].mean = mean;
+        }
+        lanes_sums<LANES>(second);
+#pragma unroll
+        for (int k = 0; k < K; ++k) p[k].squares = second[k];
+        return;
+    }
+    const float share = n * total.part;  // summed up by its share a distance makes no infinite sum
+#pragma unroll
+    for (int k = 0; k < K; ++k) {
+        const float from = near(base[k]), off = p[k].mean - from;
+        both[2 * k] = share * off;
+        both[2 * k + 1] = p[k].squares + n * off * off;
+    }
+    lanes_sums<LANES>(both);
+#pragma unroll
+    for (int k = 0; k < K; ++k) {
+        const float d = both[2 * k];
+        p[k] = {near(base[k]) + d, squares_less(both[2 * k + 1], total.n * d * d)};
+    }
+}
+
+/// About the mean of lane 0.
+template <bool CENTRE, bool EXACT, int LANES, int K>
+__device__ void fold(Moments (&p)[K], float n, const Divisor& total) {
+    float base[K];
+#pragma unroll
+    for (int k = 0; k < K; ++k) base[k] = CENTRE ? __shfl_sync(~0u, p[k].mean, 0) : 0;
+    fold<CENTRE, EXACT, LANES>(p, base, n, total);
+}
+
+/// A warp's parts of K rows, PIECES packs a lane in its registers: those that `has` says, the others hold zeros. Float32 in two passes: the mean, and
+/// what the squares about it and its rounding error come to.
+template <typename T, bool CENTRE, int K, int PIECES, typename Has>
+__device__ void part_of_warp(Moments (&part)[K], const uint4 (&p)[K][PIECES], const Has& has, const Divisor& of_warp) {
+    using P = Pack<T>;
+    constexpr bool EXACT = sizeof(T) == 4;
+    float f[P::N];
+    if (!CENTRE || !EXACT) {
+        int n = 0;
+#pragma unroll
+        for (int i = 0; i < PIECES; ++i) n += has(i) ? P::N : 0;
+        const float of_thread = static_cast<float>(n), inverse = n > 0 ? __fdividef(1, of_thread) : 0;
+#pragma unroll
+        for (int k = 0; k < K; ++k) {
+            P::widen(p[k][0], f);
+            Pass<CENTRE> pass(f[0]);
+#pragma unroll
+            for (int i = 0; i < PIECES; ++i) {
+                P::widen(p[k][i], f);
+                pass.add(f, has(i));
+            }
+            part[k] = pass.moments(of_thread, inverse);
+        }
+        fold<CENTRE, EXACT, 32>(part, of_thread, of_warp);
+        return;
+    }
+    float sums[K], both[2 * K];
+#pragma unroll
+    for (int k = 0; k < K; ++k) {
+        sums[k] = 0;
+#pragma unroll
+        for (int i = 0; i < PIECES; ++i) {
+            P::widen(p[k][i], f);
+#pragma unroll
+            for (int j = 0; j < P::N; ++j) sums[k] += f[j];
+        }
+    }
+    lanes_sums<32>(sums);
+#pragma unroll
+    for (int k = 0; k < K; ++k) {
+        const float mean = over(sums[k], of_warp);
+        float squares = 0, rest = 0;
+#pragma unroll
+        for (int i = 0; i < PIECES; ++i) {
+            P::widen(p[k][i], f);
+            if (!has(i)) continue;
+#pragma unroll
+            for (int j = 0; j < P::N; ++j) {
+                const float off = f[j] - mean;
+                squares += off * off;
+                rest += off;
+            }
+        }
+        part[k].mean = mean, both[2 * k] = squares, both[2 * k + 1] = rest;
+    }
+    lanes_sums<32>(both);
+#pragma unroll
+    for (int k = 0; k < K; ++k) {
+        const float rest = over(both[2 * k + 1], of_warp);  // the rounding error of the mean
+        part[k] = {part[k].mean + rest, fmaxf(both[2 * k] - of_warp.n * rest * rest, 0)};
+    }
+}
+
+/// x + residual, rounded as it is returned: what is normalised.
+template <typename T>
+__device__ uint4 sum_of(const uint4& x, const uint4& r) {
+    using P = Pack<T>;
+    float f[P::N], g[P::N];
+    P::widen(x, f), P::widen(r, g);
+#pragma unroll
+    for (int j = 0; j < P::N; ++j) f[j] += g[j];
+    return P::narrow(f);
+}
+
+/// A pack normalised, times `weight` and plus `bias` where there are such.
+template <typename T>
+__device__ uint4 normalised(const uint4& x, float mean, float scale, bool w, const uint4& weight, bool b, const uint4& bias) {
+    using P = Pack<T>;
+    float f[P::N], g[P::N];
+    P::widen(x, f);
+#pragma unroll
+    for (int j = 0; j < P::N; ++j) f[j] = (f[j] - mean) * scale;
+    if (w) {
+        P::widen(weight, g);
+#pragma unroll
+        for (int j = 0; j < P::N; ++j) f[j] *= g[j];
+    }
+    if (b) {
+        P::widen(bias, g);
+#pragma unroll
+        for (int j = 0; j < P::N; ++j) f[j] += g[j];
+    }
+    return P::narrow(f);
+}
 
 /// A warp's part of a row: its elements, their mean and the sum of squares about it.
 struct Part {
@@ -66,6 +259,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
     x += row * xs, r += row * rs, y += row * ys, s += row * ss;
     const Share<T, CLUSTER> share(x, C, rank);
     const T *from = x + share.first, *also = r + share.first;
+    wait_for_before();
 
 #pragma unroll 8
     for (int k = tid; k < share.mine; k += THREADS) __pipeline_memcpy_async(held + k, from + k * N, 16);
@@ -94,13 +288,10 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
     const bool together_s = RESIDUAL && aligned(s + share.first);
 #pragma unroll 4
     for (int k = tid; k < share.mine; k += THREADS) {
-        P::widen(held[k], f);
-        if (RESIDUAL) {
-            float g[N];
-            P::widen(held_r[k], g);
-#pragma unroll
-            for (int j = 0; j < N; ++j) f[j] += g[j];
-            const uint4 sum = P::narrow(f);  // what is normalised is what is returned
+        if (!RESIDUAL) {
+            P::widen(held[k], f);
+        } else {
+            const uint4 sum = sum_of<T>(held[k], held_r[k]);
             held[k] = sum;
             P::store(s + share.first + k * N, together_s, sum);
             P::widen(sum, f);
@@ -164,16 +355,18 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
     }
 }
 
-/// As norm_forward, of rows that start on 16 bytes and fit one block: a row a block, PIECES packs a thread, in registers. EARLY: the weight and
-/// the bias are asked for before the barrier, at 4 registers a pack.
-template <typename T, int THREADS, int PIECES, int BLOCKS, bool EARLY, bool CENTRE, bool RESIDUAL>
+/// As norm_forward, of rows that start on 16 bytes and fit one block: a row a block, PIECES packs a thread, in registers. EARLY: the weight and the
+/// bias are asked for 0: after the sums; 1: before the barrier, at 4 registers a pack; 2: when the row has been, on the way to shared memory, where
+/// each thread reads only what it copied itself; 3: so, before the row.
+template <typename T, int THREADS, int PIECES, int BLOCKS, int EARLY, bool CENTRE, bool RESIDUAL>
 __global__ void __launch_bounds__(THREADS, BLOCKS)
     norm_whole(int C, const T* __restrict__ x, long long xs, const T* __restrict__ r, long long rs, const T* __restrict__ w,
                const T* __restrict__ b, T* __restrict__ y, long long ys, T* __restrict__ s, long long ss, float eps) {
     using P = Pack<T>;
-    constexpr int N = P::N, WARPS = THREADS / 32;
+    constexpr int N = P::N, WARPS = THREADS / 32, LANES = lanes_for(WARPS);
+    constexpr bool EXACT = sizeof(T) == 4;
     static_assert(WARPS <= 32, "a lane folds one warp's part");
-    __shared__ float2 parts[WARPS];  // mean and sum of squares about it
+    __shared__ Moments parts[WARPS];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const long long row = blockIdx.x;
     const auto column = [&](int i) { return (i * THREADS + static_cast<int>(threadIdx.x)) * N; };
@@ -183,88 +376,120 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
         for (int i = 0; i < PIECES; ++i) n += max(0, min(C - (i * THREADS + warp * 32) * N, 32 * N));
         return static_cast<float>(n);
     };
-    uint4 p[PIECES], pw[PIECES], pb[PIECES];
-    float f[N], g[N];
+    uint4* const weights = held + threadIdx.x;
+    uint4* const biases = weights + (w ? PIECES * THREADS : 0);
+    const auto bring = [&] {
+#pragma unroll 1  // copies in a loop are asked for where it stands; others the compiler puts off until after the sums
+        for (int k = 0; k < 2; ++k) {
+            const T* const from = k == 0 ? w : b;
+            if (!from) continue;
 #pragma unroll
-    for (int i = 0; i < PIECES; ++i) p[i] = column(i) < C ? P::load(x + row * xs + column(i), true) : make_uint4(0, 0, 0, 0);
+            for (int i = 0; i < PIECES; ++i) {
+                if (column(i) < C) __pipeline_memcpy_async((k == 0 ? weights : biases) + i * THREADS, from + column(i), 16);
+            }
+        }
+        __pipeline_commit();
+    };
+    uint4 p[1][PIECES], own[PIECES], pw[PIECES], pb[PIECES];
+    uint4* const pr = EXACT ? pw : own;  // the residual's: with either place for all, the compiler puts off loads of one type until others have come
+    const auto ask = [&](int i) {
+        if (w && column(i) < C) pw[i] = EARLY >= 2 ? weights[i * THREADS] : P::load(w + column(i), true);
+        if (b && column(i) < C) pb[i] = EARLY >= 2 ? biases[i * THREADS] : P::load(b + column(i), true);
+    };
+    wait_for_before();
+    if (EARLY == 3) bring();
+#pragma unroll
+    for (int i = 0; i < PIECES; ++i) p[0][i] = column(i) < C ? P::load(x + row * xs + column(i), true) : make_uint4(0, 0, 0, 0);
     if (RESIDUAL) {
 #pragma unroll
-        for (int i = 0; i < PIECES; ++i) pw[i] = column(i) < C ? P::load(r + row * rs + column(i), true) : make_uint4(0, 0, 0, 0);
+        for (int i = 0; i < PIECES; ++i) pr[i] = column(i) < C ? P::load(r + row * rs + column(i), true) : make_uint4(0, 0, 0, 0);
+    }
+    if (EARLY == 2) bring();
+    if (RESIDUAL) {
 #pragma unroll
         for (int i = 0; i < PIECES; ++i) {
-            P::widen(p[i], f), P::widen(pw[i], g);
-#pragma unroll
-            for (int j = 0; j < N; ++j) f[j] += g[j];
-            p[i] = P::narrow(f);  // what is normalised is what is returned
-            if (column(i) < C) P::store(s + row * ss + column(i), true, p[i]);
+            p[0][i] = sum_of<T>(p[0][i], pr[i]);
+            if (column(i) < C) P::store(s + row * ss + column(i), true, p[0][i]);
         }
     }
-    const auto ask = [&](int i) {
-        if (w && column(i) < C) pw[i] = P::load(w + column(i), true);
-        if (b && column(i) < C) pb[i] = P::load(b + column(i), true);
-    };
-    if (EARLY) {
+    if (EARLY == 1) {
 #pragma unroll
         for (int i = 0; i < PIECES; ++i) ask(i);
     }
-    float mean = 0, squares = 0, rest = 0;
-    if (CENTRE) {
-#pragma unroll
-        for (int i = 0; i < PIECES; ++i) {
-            P::widen(p[i], f);
-#pragma unroll
-            for (int j = 0; j < N; ++j) mean += f[j];
-        }
-        mean = over(warp_sum(mean), fmaxf(columns_of(warp), 1));
-    }
-#pragma unroll
-    for (int i = 0; i < PIECES; ++i) {
-        P::widen(p[i], f);
-        if (CENTRE && column(i) >= C) continue;
-#pragma unroll
-        for (int j = 0; j < N; ++j) {
-            const float off = f[j] - mean;
-            squares += off * off;
-            if (CENTRE) rest += off;
-        }
-    }
-    squares = warp_sum(squares);
-    if (CENTRE) {
-        const float n = columns_of(warp);
-        rest = over(warp_sum(rest), fmaxf(n, 1));  // the rounding error of the mean
-        mean += rest;
-        squares = fmaxf(squares - n * rest * rest, 0);
-    }
+    Moments part[1];
+    part_of_warp<T, CENTRE>(part, p, [&](int i) { return column(i) < C; }, Divisor(fmaxf(columns_of(warp), 1)));
+    const Divisor columns(C);
     if (WARPS > 1) {
-        if (lane == 0) parts[warp] = make_float2(mean, squares);
+        if (lane == 0) parts[warp] = part[0];
         __syncthreads();
-        const float2 part = lane < WARPS ? parts[lane] : make_float2(0, 0);
-        if (CENTRE) {
-            const float n = lane < WARPS ? columns_of(lane) : 0;
-            mean = parts[0].x + over(warp_sum(n * (part.x - parts[0].x)), C);  // exact where all are equal
-            squares = warp_sum(part.y + n * (part.x - mean) * (part.x - mean));
-        } else {
-            squares = warp_sum(part.y);
-        }
+        const int other = lane % LANES;
+        part[0] = other < WARPS ? parts[other] : Moments{0, 0};
+        const float base[1] = {parts[0].mean};
+        fold<CENTRE, EXACT, LANES>(part, base, other < WARPS ? columns_of(other) : 0, columns);
     }
-    const float scale = reciprocal_root(over(squares, C) + eps);
+    const float scale = reciprocal_root(over(part[0].squares, columns) + eps);
+    if (EARLY >= 2) __pipeline_wait_prior(0);
 #pragma unroll
     for (int i = 0; i < PIECES; ++i) {
         if (column(i) >= C) continue;
-        if (!EARLY) ask(i);
-        P::widen(p[i], f);
+        if (EARLY != 1) ask(i);
+        P::store(y + row * ys + column(i), true, normalised<T>(p[0][i], part[0].mean, scale, w, pw[i], b, pb[i]));
+    }
+}
+
+/// As norm_whole, of rows that fit a warp: ROWS of them, which follow one another, a warp, all on their way before the first is used. No barrier, no
+/// shared memory; the weight and the bias are read once a warp.
+template <typename T, int THREADS, int PIECES, int ROWS, int BLOCKS, bool CENTRE, bool RESIDUAL>
+__global__ void __launch_bounds__(THREADS, BLOCKS)
+    norm_warp(int R, int C, const T* __restrict__ x, long long xs, const T* __restrict__ r, long long rs, const T* __restrict__ w,
+              const T* __restrict__ b, T* __restrict__ y, long long ys, T* __restrict__ s, long long ss, float eps) {
+    using P = Pack<T>;
+    constexpr int N = P::N;
+    const int lane = threadIdx.x % 32;
+    const long long first = (static_cast<long long>(blockIdx.x) * (THREADS / 32) + threadIdx.x / 32) * ROWS;
+    const auto column = [&](int i) { return (i * 32 + lane) * N; };
+    const auto has = [&](int k, int i) { return column(i) < C && (ROWS == 1 || first + k < R); };
+    const Divisor columns(C);
+    uint4 p[ROWS][PIECES], pr[ROWS][PIECES], pw[PIECES], pb[PIECES];
+    wait_for_before();
+    if (first >= R) return;
+    x += first * xs, y += first * ys;
+    if (RESIDUAL) r += first * rs, s += first * ss;
 #pragma unroll
-        for (int j = 0; j < N; ++j) f[j] = (f[j] - mean) * scale;
-        if (w) {
-            P::widen(pw[i], g);
+    for (int k = 0; k < ROWS; ++k) {
 #pragma unroll
-            for (int j = 0; j < N; ++j) f[j] *= g[j];
+        for (int i = 0; i < PIECES; ++i) p[k][i] = has(k, i) ? P::load(x + k * xs + column(i), true) : make_uint4(0, 0, 0, 0);
+    }
+    if (RESIDUAL) {
+#pragma unroll
+        for (int k = 0; k < ROWS; ++k) {
+#pragma unroll
+            for (int i = 0; i < PIECES; ++i) pr[k][i] = has(k, i) ? P::load(r + k * rs + column(i), true) : make_uint4(0, 0, 0, 0);
         }
-        if (b) {
-            P::widen(pb[i], g);
+    }
 #pragma unroll
-            for (int j = 0; j < N; ++j) f[j] += g[j];
+    for (int i = 0; i < PIECES; ++i) {
+        if (w && column(i) < C) pw[i] = P::load(w + column(i), true);
+        if (b && column(i) < C) pb[i] = P::load(b + column(i), true);
+    }
+    if (RESIDUAL) {
+#pragma unroll
+        for (int k = 0; k < ROWS; ++k) {
+#pragma unroll
+            for (int i = 0; i < PIECES; ++i) {
+                p[k][i] = sum_of<T>(p[k][i], pr[k][i]);
+                if (has(k, i)) P::store(s + k * ss + column(i), true, p[k][i]);
+            }
         }
-        P::store(y + row * ys + column(i), true, P::narrow(f));
+    }
+    Moments part[ROWS];
+    part_of_warp<T, CENTRE>(part, p, [&](int i) { return column(i) < C; }, columns);
+#pragma unroll
+    for (int k = 0; k < ROWS; ++k) {
+        const float scale = reciprocal_root(over(part[k].squares, columns) + eps);
+#pragma unroll
+        for (int i = 0; i < PIECES; ++i) {
+            if (has(k, i)) P::store(y + k * ys + column(i), true, normalised<T>(p[k][i], part[k].mean, scale, w, pw[i], b, pb[i]));
+        }
     }
 }

@@ -16,8 +16,9 @@ from typing import Any
 
 import triton
 import triton.language as tl
-from triton.language.extra.cuda import libdevice
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait, libdevice
 
+from rooftop.kernels._device.columns import chained
 from rooftop.lab.spec import Launch, Meta, Problem
 
 # -- device code -----------------------------------------------------------------------------------------------------
@@ -111,13 +112,16 @@ def _before(pointer, column, C):  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _tile(x, r, w, b, y, s, R, C, xs, rs, ys, ss, eps,
-          CENTRE: tl.constexpr, COLUMNS: tl.constexpr, MORE: tl.constexpr, LANES: tl.constexpr, EARLY: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
+          CENTRE: tl.constexpr, COLUMNS: tl.constexpr, MORE: tl.constexpr, LANES: tl.constexpr, EARLY: tl.constexpr,
+          CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
     """LANES whole rows, as a piece of COLUMNS and one of MORE columns. Row strides of x, r, y, s in elements; r and s, w, b may be absent.
     EARLY: weight and bias are asked for with the row, not after its sums: less to wait for, more registers.
 
     With CENTRE the mean is mended: what is left of the sum after it was taken off, its rounding error, is taken off as well (Chan, Golub &
     LeVeque 1983), or rows of equal elements would not become 0. A reduction of parts, each with a mean of its own, would save one exchange
     between the warps; Triton pays for it with a change of layout that costs more."""
+    if CHAINED:
+        gdc_wait()
     row = tl.program_id(0).to(tl.int64) * LANES + tl.arange(0, LANES)[:, None]
     first = tl.arange(0, COLUMNS)[None, :]
     last = COLUMNS + tl.arange(0, MORE if MORE > 0 else 1)[None, :]
@@ -195,8 +199,10 @@ def _apply(v, w, b, y, first, rounds, last, mean, scale, COLUMNS: tl.constexpr):
 
 
 @triton.jit
-def _loop(x, r, w, b, y, s, C, xs, rs, ys, ss, eps, rounds, CENTRE: tl.constexpr, COLUMNS: tl.constexpr):  # type: ignore[no-untyped-def]
+def _loop(x, r, w, b, y, s, C, xs, rs, ys, ss, eps, rounds, CENTRE: tl.constexpr, COLUMNS: tl.constexpr, CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]
     """One row, COLUMNS columns at a time, in `rounds` rounds, twice."""
+    if CHAINED:
+        gdc_wait()
     row = tl.program_id(0).to(tl.int64)
     x += row * xs
     if r is not None:
@@ -212,8 +218,11 @@ def _loop(x, r, w, b, y, s, C, xs, rs, ys, ss, eps, rounds, CENTRE: tl.constexpr
 
 
 @triton.jit
-def _part(x, r, s, found, C, xs, rs, ss, parts, width, rounds, CENTRE: tl.constexpr, COLUMNS: tl.constexpr):  # type: ignore[no-untyped-def]
+def _part(x, r, s, found, C, xs, rs, ss, parts, width, rounds, CENTRE: tl.constexpr, COLUMNS: tl.constexpr, CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]
     """The statistics of one part, `width` columns, of a row -> found[row, part, 2]."""
+    if CHAINED:
+        gdc_wait()
+        gdc_launch_dependents()
     row, part = (tl.program_id(0) // parts).to(tl.int64), tl.program_id(0) % parts
     x += row * xs
     if r is not None:
@@ -226,8 +235,10 @@ def _part(x, r, s, found, C, xs, rs, ss, parts, width, rounds, CENTRE: tl.conste
 
 
 @triton.jit
-def _fold(found, v, w, b, y, C, vs, ys, eps, parts, width, rounds, COLUMNS: tl.constexpr, PARTS: tl.constexpr):  # type: ignore[no-untyped-def]
+def _fold(found, v, w, b, y, C, vs, ys, eps, parts, width, rounds, COLUMNS: tl.constexpr, PARTS: tl.constexpr, CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]
     """The result of one part of a row, given the statistics of all its parts."""
+    if CHAINED:
+        gdc_wait()
     row, part = (tl.program_id(0) // parts).to(tl.int64), tl.program_id(0) % parts
     at = tl.arange(0, PARTS)
     means = load(found, 2 * (row * parts + at), at < parts)
@@ -335,23 +346,24 @@ def forward(centre: bool) -> tuple[Callable[..., Any], ...]:
         rows, columns = p["x"].shape
         names = {"x": "x", "r": "residual", "w": "weight", "b": "bias", "y": "y", "s": "s"}
         strides = {f"{short}s": m.strides[0] if (m := p.get(names[short])) is not None else 0 for short in "xrys"}
-        eps = float(p.option("eps"))
+        eps, chain = float(p.option("eps")), chained(p.device)
         if config.way == "tile":
             args = {**names, "R": rows, "C": columns, **strides, "eps": eps, "CENTRE": centre}
-            args |= {"COLUMNS": config.columns, "MORE": config.more, "LANES": config.lanes, "EARLY": config.early}
-            return [Launch(_tile, (-(-rows // config.lanes),), args, config.warps)]
+            args |= {"COLUMNS": config.columns, "MORE": config.more, "LANES": config.lanes, "EARLY": config.early, "CHAINED": chain}
+            return [Launch(_tile, (-(-rows // config.lanes),), args, config.warps, chained=chain)]
         if config.way == "loop":
             rounds = -(-columns // config.columns)
             args = {**names, "C": columns, **strides, "eps": eps, "rounds": rounds, "CENTRE": centre, "COLUMNS": config.columns}
-            return [Launch(_loop, (rows,), args, config.warps)]
+            return [Launch(_loop, (rows,), {**args, "CHAINED": chain}, config.warps, chained=chain)]
         rounds = -(-columns // (config.columns * config.parts))
         width = rounds * config.columns
         parts = -(-columns // width)
-        shared = {"found": "found", "C": columns, "parts": parts, "width": width, "rounds": rounds, "COLUMNS": config.columns}
+        shared = {"found": "found", "C": columns, "parts": parts, "width": width, "rounds": rounds, "COLUMNS": config.columns, "CHAINED": chain}
         first = {**shared, "x": "x", "r": "residual", "s": "s", "xs": strides["xs"], "rs": strides["rs"], "ss": strides["ss"], "CENTRE": centre}
         source = "x" if p.get("residual") is None else "s"
         second = {**shared, "v": source, "w": "weight", "b": "bias", "y": "y", "vs": strides[f"{source}s"], "ys": strides["ys"], "eps": eps}
         grid = (rows * parts,)
-        return [Launch(_part, grid, first, config.warps), Launch(_fold, grid, {**second, "PARTS": max(2, pow2(parts))}, config.warps)]
+        second["PARTS"] = max(2, pow2(parts))
+        return [Launch(_part, grid, first, config.warps, chained=chain), Launch(_fold, grid, second, config.warps, chained=chain)]
 
     return supports, choose, configs, launches, scratch

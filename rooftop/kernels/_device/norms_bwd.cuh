@@ -4,23 +4,25 @@ row          = "s"
 whole        = "C % (16 // bytes(s)) == 0 and aligned(s, 16) and aligned(dy, 16) and aligned(dx, 16) and (not present(ds) or aligned(ds, 16)) and (not present(weight) or aligned(weight, 16))"
 alike        = "whole or starts(s, 16) and starts(dy, 16) and starts(dx, 16) and starts(ds, 16) and (stride(s, 0) - stride(dy, 0)) * bytes(s) % 16 == 0 and (stride(s, 0) - stride(dx, 0)) * bytes(s) % 16 == 0 and (not present(ds) or (stride(s, 0) - stride(ds, 0)) * bytes(s) % 16 == 0)"
 own_of_pack  = "16 // bytes(s)"
-room         = "resident(card, cluster) * each"
-clusters     = "(ceil(R / ceil(R / room)) if R > 0 else 1) if whole else max(1, room // period) * period"
+room         = "resident(card, cluster * group) * each * group"
+clusters     = "(group * ceil(ceil(R / ceil(R / room)) / group) if R > 0 else group) if whole else max(1, room // period) * period"
+left         = "clusters // group"
 shared       = "slots * (stages * 32 + (16 if present(dweight) else 0)) + 4 * own_of_pack * pieces * needed * ((1 if registers == 0 and present(dweight) else 0) + (1 if registers != 1 and present(dbias) else 0)) + (0 if whole else 512)"
 static       = "128 * ceil((16 * needed // 32 * (2 if cluster == 1 else 1) + 32 * cluster + 32) / 128)"
+grouped      = "group == 1 or cluster == 1 and whole and (present(dweight) or present(dbias))"
 wide         = "4 if C % 4 == 0 else 1"
-height       = "max(4, min(32, pow2(clusters)))"
+across       = "32 if wide == 1 or C >= 65536 else 8 if C >= 4096 else 4"
+height       = "max(8, min(32 if across == 32 else 64, pow2(ceil(left / 4))))"
+deep         = "min(8, ceil(left / height))"
 */
 // The backward of rms_norm and layer_norm in CUDA C++, which differ in CENTRE alone.
 #pragma once
-#include <cooperative_groups.h>
 #include <cuda_pipeline.h>
 
+#include "chain.cuh"
 #include "packs.cuh"
 #include "quotients.cuh"
 #include "slices.cuh"
-
-namespace cg = cooperative_groups;
 
 /// A part of a row, its n elements known: their mean, the sum of squares about it, of g = dy weight, and of g times (s - mean).
 struct alignas(16) Part {
@@ -28,13 +30,18 @@ struct alignas(16) Part {
 };
 
 /// The parts that LANES lanes hold, each of n elements, as one, in all lanes (Chan, Golub & LeVeque 1979). `total`: elements of them all,
-/// about the mean of lane 0: exact where all are equal. n comes first in n · off · off: it is 0 where off² may overflow.
-template <bool CENTRE, int LANES = 32>
+/// about the mean of lane 0: exact where all are equal. n comes first in n · off · off: it is 0 where off² may overflow. EXACT: sums about the new
+/// mean, which wait for it; else all at once about the mean of lane 0, and moved: that costs a few parts in a million, LANES being few.
+template <bool CENTRE, bool EXACT, int LANES = 32>
 __device__ Part fold(Part p, float n, const Divisor& total) {
-    const float base = CENTRE ? __shfl_sync(~0u, p.mean, 0) : 0;
-    const float mean = CENTRE ? base + over(lanes_sum<LANES>(n * (p.mean - base)), total) : 0, off = CENTRE ? p.mean - mean : 0;
-    Part all = {mean, lanes_sum<LANES>(p.squares + n * off * off), 0, lanes_sum<LANES>(p.products + p.g * off)};
-    if (CENTRE) all.g = lanes_sum<LANES>(p.g);
+    if (!CENTRE) return {0, lanes_sum<LANES>(p.squares), 0, lanes_sum<LANES>(p.products)};
+    const float base = __shfl_sync(~0u, p.mean, 0), from_base = p.mean - base, sum = lanes_sum<LANES>(n * from_base), d = over(sum, total);
+    const float off = EXACT ? p.mean - (base + d) : from_base;
+    Part all = {base + d, lanes_sum<LANES>(p.squares + n * off * off), lanes_sum<LANES>(p.g), lanes_sum<LANES>(p.products + p.g * off)};
+    if (EXACT) return all;
+    const float moved = all.squares - sum * d;
+    all.squares = moved < 0 ? 0 : moved == moved ? moved : all.squares;  // infinite, not NaN, where squares overflow
+    all.products -= all.g * d;
     return all;
 }
 
@@ -86,11 +93,12 @@ struct EdgeSum {
     __device__ float all() const { return *now + *past; }
 };
 
-/// dx, and this cluster's part of dweight and dbias -> pw, pb[cluster, C]. A cluster of blocks walks over rows `clusters` apart; each thread owns
+/// dx, and this cluster's part of dweight and dbias -> pw, pb[cluster / GROUP, C]. A cluster of blocks walks over rows `clusters` apart; each thread owns
 /// PIECES packs. Rows come to shared memory STAGES ahead, at least 3: while a row's parts are on their way, the row before is finished.
-/// FIT is of all four tensors. REGISTERS: of both sums 1, of dweight's alone 2, of none 0.
-template <typename T, int PIECES, int THREADS, int CLUSTER, int BLOCKS, int STAGES, int REGISTERS, int FIT, bool CENTRE, bool WEIGHT, bool BIAS,
-          bool SECOND>
+/// FIT is of all four tensors. REGISTERS: of both sums 1, of dweight's alone 2, of none 0. JOINT: a row's parts are folded not EXACT. GROUP blocks, of a cluster each, leave their sums
+/// together: the hardware's clusters are of so many.
+template <typename T, int PIECES, int THREADS, int CLUSTER, int GROUP, int BLOCKS, int STAGES, int REGISTERS, int FIT, bool JOINT, bool CENTRE,
+          bool WEIGHT, bool BIAS, bool SECOND>
 __global__ void __launch_bounds__(THREADS, BLOCKS)
     norm_backward(int R, int C, int clusters, const T* __restrict__ dy, long long dys, const T* __restrict__ ds, long long dss,
                   const T* __restrict__ s, long long ss, const T* __restrict__ w, T* __restrict__ dx, long long dxs, float* __restrict__ pw,
@@ -99,11 +107,13 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
     constexpr int N = P::N, QUADS = N / 4;
     using Parts = Exchange<Part, THREADS, CLUSTER>;
     __shared__ typename Parts::Shared shared;
-    asm volatile("griddepcontrol.launch_dependents;");  // the sums' launch, which waits for this one, may stand ready
     const int tid = threadIdx.x, lane = tid % 32, rank = CLUSTER == 1 ? 0 : blockIdx.x % CLUSTER, id = blockIdx.x / CLUSTER;
     using Packs = Slice<T, PIECES, THREADS, CLUSTER, FIT>;
     constexpr bool EDGE = Packs::EDGE;
     constexpr int SLOTS = Packs::SLOTS, STAGE = 2 * SLOTS;
+    constexpr bool EXACT = sizeof(T) == 4 || !JOINT;
+    constexpr int OF_THREAD = PIECES * QUADS, SUMS = (WEIGHT + BIAS) * OF_THREAD * THREADS, OWN = SUMS / GROUP;  // quads
+    static_assert(GROUP == 1 || CLUSTER == 1 && !EDGE && SUMS <= STAGES * STAGE && SUMS % GROUP == 0, "blocks of a group have whole rows, in packs");
     const Packs slice(C, EDGE ? beyond(s + id * ss) : 0, rank);
     uint4* const weights = held + STAGES * STAGE + tid;
     uint4* const behind = held + STAGES * STAGE + (WEIGHT ? SLOTS : 0);
@@ -129,6 +139,13 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
             }
         }
     }
+    const unsigned come = shared_address(&shared.come[0]);
+    if (GROUP > 1 && tid == 0) {  // known to the group after the barrier at the end
+        begin(come), expect(come, SUMS * 16);
+        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    }
+    wait_for_before();
+    if (WEIGHT || BIAS) let_next_begin();  // the launch that adds the sums
     for (int k = 0; k + 1 < STAGES; ++k) fetch(k * STAGE, k);
     Parts parts(shared, rank);
     using OfWeight = Sums<PIECES, N, THREADS, (REGISTERS > 0), WEIGHT>;
@@ -186,11 +203,11 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
             if (CENTRE) squares = fmaxf(squares - d * (2 * total - of_thread * d), 0), products -= level * d;
             const float mean = pivot + d;
             // Found anew in every row but where the edge leaves registers to spare: kept, it made other kernels spill.
-            const Part part = fold<CENTRE>({mean, squares, level, products}, of_thread, EDGE ? of_warp : Divisor(of_warp.n));
-            parts.post(k, part, [&](const Part& p) { return fold<CENTRE>(p, of_lane, EDGE ? of_block : Divisor(of_block.n)); });
+            const Part part = fold<CENTRE, EXACT>({mean, squares, level, products}, of_thread, EDGE ? of_warp : Divisor(of_warp.n));
+            parts.post(k, part, [&](const Part& p) { return fold<CENTRE, EXACT>(p, of_lane, EDGE ? of_block : Divisor(of_block.n)); });
         }
         if (k > 0) {
-            const Part all = CLUSTER == 1 ? fold<CENTRE>(seen, of_lane, columns) : fold<CENTRE, CLUSTER>(seen, of_rank, columns);
+            const Part all = CLUSTER == 1 ? fold<CENTRE, EXACT>(seen, of_lane, columns) : fold<CENTRE, EXACT, CLUSTER>(seen, of_rank, columns);
             float scale = reciprocal_root(over(all.squares, columns) + eps);
             if (EDGE && CENTRE && C == 1) scale = 0;  // one column: no gradient, and the two roundings below would leave one
             const float along = over(all.products * scale, columns), level = CENTRE ? over(all.g, columns) : 0;
@@ -236,6 +253,40 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
         last = now;
         now = now < (STAGES - 1) * STAGE ? now + STAGE : 0;
     }
+    if (GROUP > 1) {
+        if (SUMS == 0) return;
+        // Each block adds up its part of the columns for the group, where its rows were: after the barrier nobody reads those. It is relaxed, since
+        // what was read there has been used, and a fence would wait for dx on its way to memory.
+        asm volatile("barrier.cluster.arrive.relaxed;\n\tbarrier.cluster.wait;" ::: "memory");
+        constexpr bool WHOLE = OWN % THREADS == 0;
+        const int me = id % GROUP;
+        const auto pass = [&](int row, const float4& v) {
+            const int at = row * THREADS + tid, owner = WHOLE ? row * THREADS / OWN : at / OWN;
+            send(shared_of(owner, shared_address(held + me * OWN + at - owner * OWN)), v, shared_of(owner, come));
+        };
+#pragma unroll
+        for (int i = 0; i < OF_THREAD; ++i) {
+            if (WEIGHT) pass(i, sums_w.all(i));
+            if (BIAS) pass((WEIGHT ? OF_THREAD : 0) + i, sums_b.all(i));
+        }
+        wait_for(come, 0);
+#pragma unroll
+        for (int k = 0; k < (OWN + THREADS - 1) / THREADS; ++k) {
+            const int at = k * THREADS + tid, place = me * OWN + at, row = WHOLE ? me * (OWN / THREADS) + k : place / THREADS;
+            const int pack = row % OF_THREAD / QUADS * THREADS + place - row * THREADS;
+            if (!WHOLE && at >= OWN || FIT != FILLED && pack >= slice.amid) continue;
+            const float4* const from = reinterpret_cast<const float4*>(held) + at;
+            float4 sum = *from;
+#pragma unroll
+            for (int g = 1; g < GROUP; ++g) {
+                const float4 v = from[g * OWN];
+                sum.x += v.x, sum.y += v.y, sum.z += v.z, sum.w += v.w;
+            }
+            float* const to = (WEIGHT && row < OF_THREAD ? pw : pb) + static_cast<long long>(id / GROUP) * C;
+            *reinterpret_cast<float4*>(to + pack * N + row % QUADS * 4) = sum;
+        }
+        return;
+    }
     const auto leave = [&](auto& sums, float* to) {
         const long long row = static_cast<long long>(id) * C;
         if (!EDGE) {
@@ -264,37 +315,44 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
     if (BIAS) pb[at] = edge_b.all();
 }
 
-/// The sums of `count` partial rows of dweight and of dbias (either may be absent: null), always in the same order. A block of 32 × HEIGHT
-/// threads takes 32 · VEC columns of one of them, VEC 4 where the rows start on 16 bytes, 1 elsewhere.
-template <typename T, int VEC, int HEIGHT>
-__global__ void __launch_bounds__(32 * HEIGHT)
+/// The sums of `count` partial rows of dweight and of dbias (either may be absent: null), always in the same order. A block of ACROSS × HEIGHT
+/// threads takes ACROSS · VEC columns of one of them, VEC 4 where the rows start on 16 bytes, 1 elsewhere; a thread asks for DEEP rows at once.
+template <typename T, int VEC, int ACROSS, int HEIGHT, int DEEP>
+__global__ void __launch_bounds__(ACROSS * HEIGHT)
     norm_columns(int count, int C, const float* __restrict__ pw, T* __restrict__ dw, const float* __restrict__ pb, T* __restrict__ db) {
-    __shared__ float sums[HEIGHT][32 * VEC];
+    constexpr int WARPS = ACROSS * HEIGHT / 32, WIDTH = ACROSS * VEC;
+    struct alignas(4 * VEC) Columns {
+        float of[VEC];
+    };
+    __shared__ Columns sums[WARPS][ACROSS];
     const bool of_weight = dw && blockIdx.y == 0;
     const float* parts = of_weight ? pw : pb;
     T* to = of_weight ? dw : db;
-    const int first = blockIdx.x * 32 * VEC, column = first + threadIdx.x * VEC;
-    float sum[VEC] = {};
-    asm volatile("griddepcontrol.wait;" ::: "memory");  // for the parts
+    const int first = blockIdx.x * WIDTH, column = first + threadIdx.x * VEC, thread = threadIdx.y * ACROSS + threadIdx.x;
+    Columns sum = {};
+    wait_for_before();
     if (column < C) {
-#pragma unroll 8
-        for (int k = threadIdx.y; k < count; k += HEIGHT) {
-            const float* from = parts + static_cast<long long>(k) * C + column;
-            if (VEC == 4) {
-                const float4 v = *reinterpret_cast<const float4*>(from);
-                sum[0] += v.x, sum[VEC / 2 - VEC / 4] += v.y, sum[VEC / 2] += v.z, sum[VEC - 1] += v.w;
-            } else {
-                sum[0] += *from;
+#pragma unroll 1
+        for (int k = threadIdx.y; k < count; k += DEEP * HEIGHT) {
+            Columns v[DEEP] = {};
+#pragma unroll
+            for (int i = 0; i < DEEP; ++i) {
+                if (k + i * HEIGHT < count) v[i] = *reinterpret_cast<const Columns*>(parts + static_cast<long long>(k + i * HEIGHT) * C + column);
             }
+#pragma unroll
+            for (int i = 0; i < DEEP * VEC; ++i) sum.of[i % VEC] += v[i / VEC].of[i % VEC];
         }
     }
 #pragma unroll
-    for (int j = 0; j < VEC; ++j) sums[threadIdx.y][threadIdx.x * VEC + j] = sum[j];
+    for (int j = 0; j < VEC; ++j) {
+#pragma unroll
+        for (int step = ACROSS; step < 32; step *= 2) sum.of[j] += __shfl_xor_sync(~0u, sum.of[j], step);
+    }
+    if (thread % 32 < ACROSS) sums[thread / 32][threadIdx.x] = sum;
     __syncthreads();
-    const int mine = threadIdx.y * 32 + threadIdx.x;
-    if (mine >= 32 * VEC || first + mine >= C) return;
+    if (thread >= WIDTH || first + thread >= C) return;
     float all = 0;
 #pragma unroll
-    for (int k = 0; k < HEIGHT; ++k) all += sums[k][mine];
-    to[first + mine] = T(all);
+    for (int k = 0; k < WARPS; ++k) all += reinterpret_cast<const float*>(sums[k])[thread];
+    to[first + thread] = T(all);
 }

@@ -16,7 +16,7 @@ from typing import Any
 
 import triton
 import triton.language as tl
-from triton.language.extra.cuda import gdc_launch_dependents, libdevice
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait, libdevice
 
 from rooftop.kernels._device.columns import chained, column_sums
 from rooftop.kernels._device.norms import affine, both, lanes_of, load, over, pow2, reason, scale_of, seen, wide_access
@@ -31,13 +31,15 @@ def _four(a, b, c, d, e, f, g, h):  # type: ignore[no-untyped-def]
 @triton.jit
 def _tile_bwd(dy, ds, s, w, dx, pw, pb, R, C, dys, dss, ss, dxs, eps, blocks, programs,
               CENTRE: tl.constexpr, COLUMNS: tl.constexpr, LANES: tl.constexpr, STAGES: tl.constexpr, KEEP: tl.constexpr,
-              CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
+              CHAINED: tl.constexpr, FIRST: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
     """Blocks of LANES whole rows, `programs` apart; this program's parts of dweight and dbias -> pw, pb[program, C].
 
     KEEP: the weight is read once, as wide as the tile: where a warp takes whole rows, a weight of one row would be laid over all warps, the
-    tile would follow it, and each of its sums would be an exchange between the warps."""
+    tile would follow it, and each of its sums would be an exchange between the warps. FIRST: of two launches."""
     if CHAINED:
-        gdc_launch_dependents()
+        gdc_wait()
+        if FIRST:
+            gdc_launch_dependents()
     column = tl.arange(0, COLUMNS)[None, :]
     sum_w = tl.zeros((LANES, COLUMNS), tl.float32)
     sum_b = tl.zeros((LANES, COLUMNS), tl.float32)
@@ -83,8 +85,11 @@ def _tile_bwd(dy, ds, s, w, dx, pw, pb, R, C, dys, dss, ss, dxs, eps, blocks, pr
 
 
 @triton.jit
-def _rows_bwd(dy, s, w, found, C, dys, ss, eps, rounds, CENTRE: tl.constexpr, COLUMNS: tl.constexpr):  # type: ignore[no-untyped-def]
+def _rows_bwd(dy, s, w, found, C, dys, ss, eps, rounds, CENTRE: tl.constexpr, COLUMNS: tl.constexpr, CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]
     """mean, scale, mean of g n and mean of g of one row -> found[row, 4]. With CENTRE the co-moment is kept about running means."""
+    if CHAINED:
+        gdc_wait()
+        gdc_launch_dependents()
     row = tl.program_id(0).to(tl.int64)
     dy += row * dys
     s += row * ss
@@ -125,8 +130,12 @@ def _rows_bwd(dy, s, w, found, C, dys, ss, eps, rounds, CENTRE: tl.constexpr, CO
 
 @triton.jit
 def _slabs_bwd(dy, ds, s, w, dx, pw, pb, found, R, C, dys, dss, ss, dxs, blocks, height,
-               COLUMNS: tl.constexpr, LANES: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
-    """COLUMNS columns of a slab of `height` rows; its parts of dweight and dbias -> pw, pb[slab, C]."""
+               COLUMNS: tl.constexpr, LANES: tl.constexpr, CHAINED: tl.constexpr, FIRST: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
+    """COLUMNS columns of a slab of `height` rows; its parts of dweight and dbias -> pw, pb[slab, C]. FIRST: another launch comes."""
+    if CHAINED:
+        gdc_wait()
+        if FIRST:
+            gdc_launch_dependents()
     slab = tl.program_id(0) // blocks
     column = (tl.program_id(0) % blocks) * COLUMNS + tl.arange(0, COLUMNS)[None, :]
     weight = tl.full((1, COLUMNS), 1.0, tl.float32)
@@ -246,21 +255,23 @@ def backward(centre: bool) -> tuple[Callable[..., Any], ...]:
         made = scratch(p, config)
         names = {"dy": "dy", "ds": "ds", "s": "s", "w": "weight", "dx": "dx", "pw": "pw" if "pw" in made else None, "pb": "pb" if "pb" in made else None}
         strides = {f"{n}s": m.strides[0] if (m := p.get(n)) is not None else 0 for n in ("dy", "ds", "s", "dx")}
-        eps = float(p.option("eps"))
-        size = {"COLUMNS": config.columns, "LANES": config.lanes}
+        eps, chain = float(p.option("eps")), chained(p.device)
+        size = {"COLUMNS": config.columns, "LANES": config.lanes, "CHAINED": chain}
         sums = [(parts, to) for parts, to in (("pw", "dweight"), ("pb", "dbias")) if parts in made]
         if config.way == "tile":
             blocks = {"eps": eps, "blocks": -(-rows // config.lanes), "programs": programs(p, config), "CENTRE": centre, "STAGES": config.stages}
             keep = p.get("weight") is not None and config.lanes > 1 and config.columns * p["s"].itemsize < 16 * 32 * config.warps
-            more = {"KEEP": keep, "CHAINED": bool(sums) and chained(p.device)}
-            found = [Launch(_tile_bwd, (programs(p, config),), {**names, "R": rows, "C": columns, **strides, **blocks, **size, **more}, config.warps)]
+            more = {"KEEP": keep, "FIRST": bool(sums)}
+            args = {**names, "R": rows, "C": columns, **strides, **blocks, **size, **more}
+            found = [Launch(_tile_bwd, (programs(p, config),), args, config.warps, chained=chain)]
         else:
             long = 4096
             args = {"dy": "dy", "s": "s", "w": "weight", "found": "found", "C": columns, "dys": strides["dys"], "ss": strides["ss"], "eps": eps}
-            args |= {"rounds": -(-columns // long), "CENTRE": centre, "COLUMNS": long}
+            args |= {"rounds": -(-columns // long), "CENTRE": centre, "COLUMNS": long, "CHAINED": chain}
             blocks = {"found": "found", "R": rows, "C": columns, **strides, "blocks": -(-columns // config.columns), "height": config.parts}
             grid = (blocks["blocks"] * programs(p, config),)
-            found = [Launch(_rows_bwd, (rows,), args, 8), Launch(_slabs_bwd, grid, {**names, **blocks, **size}, config.warps)]
+            found = [Launch(_rows_bwd, (rows,), args, 8, chained=chain)]
+            found += [Launch(_slabs_bwd, grid, {**names, **blocks, **size, "FIRST": bool(sums)}, config.warps, chained=chain)]
         return found + column_sums(sums, programs(p, config), columns, p.device)
 
     return supports, choose, configs, launches, scratch

@@ -5,13 +5,16 @@ room         = "resident(card, cluster) * blocks"
 clusters     = "(ceil(R / ceil(R / room)) if R > 0 else 1) if whole else max(1, room // period) * period"
 whole        = "C % (16 // bytes(x)) == 0 and aligned(x, 16) and aligned(y, 16) and (not present(residual) or aligned(residual, 16) and aligned(s, 16)) and (not present(weight) or aligned(weight, 16)) and (not present(bias) or aligned(bias, 16))"
 alike        = "whole or starts(x, 16) and starts(y, 16) and (stride(x, 0) - stride(y, 0)) * bytes(x) % 16 == 0 and (not present(residual) or starts(residual, 16) and starts(s, 16) and (stride(residual, 0) - stride(x, 0)) * bytes(x) % 16 == 0 and (stride(s, 0) - stride(x, 0)) * bytes(x) % 16 == 0)"
-shared       = "16 * slots * (stages * (2 if present(residual) else 1) + (1 if present(weight) else 0) + (1 if present(bias) else 0))"
+beside       = "(1 if present(weight) else 0) + (1 if present(bias) else 0)"
+brought      = "16 * pieces * threads * beside if early >= 2 else 0"
+shared       = "16 * slots * (stages * (2 if present(residual) else 1) + beside)"
 once         = "16 * rows * slots * (2 if present(residual) else 1)"
 static       = "128 * ceil((8 * rows * (needed // 32) * (2 if cluster == 1 else 1) + 16 * rows * cluster + 32) / 128)"
 fits_1       = "blocks * threads <= 2048 and bytes_of_row * blocks <= 225000 * cluster"
-fits_2       = "whole and blocks * threads >= 512 and blocks * threads <= 2048 and pieces * threads * 16 >= bytes_of_row and (pieces - 1) * threads * 16 < bytes_of_row"
+fits_2       = "whole and blocks * threads >= 512 and blocks * threads <= 2048 and pieces * threads * 16 >= bytes_of_row and (pieces - 1) * threads * 16 < bytes_of_row and blocks * (brought + 1024 + 256) <= 233472 and (early == 0 or beside > 0)"
 fits_3       = "alike and stages >= 3 and R * cluster > sms * blocks and needed <= 1024 and blocks * needed >= 256 and blocks * needed <= 2048 and blocks * (shared + 1024 + static) <= 233472 and shared + static <= 232448"
 fits_4       = "alike and (rows == 1 or whole) and needed <= 1024 and blocks * needed >= 256 and blocks * needed <= 2048 and blocks * (once + 1024 + static) <= 233472 and once + static <= 232448"
+fits_5       = "whole and blocks * threads >= 256 and blocks * threads <= 2048 and blocks * threads * pieces * (rows + 3) <= 8192 and pieces * 512 >= bytes_of_row and (pieces - 1) * 512 < bytes_of_row"
 */
 // Normalisation of rows in CUDA C++, as in norms.cuh, of rows that are shared out over the blocks of a cluster in packs of 16 bytes (slices.cuh), by
 // clusters that stay and by clusters that take a row or two each.
@@ -22,32 +25,13 @@ fits_4       = "alike and (rows == 1 or whole) and needed <= 1024 and blocks * n
 #include "norms.cuh"
 #include "slices.cuh"
 
-/// A part of a row, its n elements known: their mean and the sum of squares about it.
-struct alignas(8) Moments {
-    float mean, squares;
-};
-
-/// The parts that LANES lanes hold, each of n elements, as one, in all lanes. `total`: elements of them all; about the mean of lane 0:
-/// exact where all are equal. n comes first in n · off · off: it is 0 where off² may overflow.
-template <bool CENTRE, int LANES = 32>
-__device__ Moments fold(Moments p, float n, const Divisor& total) {
-    if (!CENTRE) return {0, lanes_sum<LANES>(p.squares)};
-    const float base = __shfl_sync(~0u, p.mean, 0), mean = base + over(lanes_sum<LANES>(n * (p.mean - base)), total), off = p.mean - mean;
-    return {mean, lanes_sum<LANES>(p.squares + n * off * off)};
-}
-
 /// x + residual -> s, the boundary before its row, and, rounded as s is, to the slots of x.
 template <typename T, int PIECES, int THREADS, int CLUSTER, int FIT, typename Slot, typename Beside>
 __device__ void add_residual(const Slice<T, PIECES, THREADS, CLUSTER, FIT>& slice, const Slot& at, const Beside& beside, T* s) {
-    using P = Pack<T>;
-    float f[P::N], g[P::N];
 #pragma unroll
     for (int i = 0; i < PIECES; ++i) {
         if (!slice.has(i)) continue;
-        P::widen(*at(i), f), P::widen(*beside(i), g);
-#pragma unroll
-        for (int j = 0; j < P::N; ++j) f[j] += g[j];
-        *at(i) = P::narrow(f);  // what is normalised is what is returned
+        *at(i) = sum_of<T>(*at(i), *beside(i));
         slice.store(s, i, *at(i));
     }
     if (slice.EDGE && threadIdx.x < 32) __syncwarp();
@@ -58,34 +42,29 @@ __device__ void add_residual(const Slice<T, PIECES, THREADS, CLUSTER, FIT>& slic
     }
 }
 
-/// A warp's part of a row. About the thread's first element: one pass, and nothing cancels but what the thread's elements spread.
+/// A thread's part of a row.
 template <bool CENTRE, typename T, int PIECES, int THREADS, int CLUSTER, int FIT, typename Slot>
-__device__ Moments part_of_warp(const Slice<T, PIECES, THREADS, CLUSTER, FIT>& slice, const Slot& at, float of_thread, float inverse,
-                                const Divisor& of_warp) {
+__device__ Moments part_of_thread(const Slice<T, PIECES, THREADS, CLUSTER, FIT>& slice, const Slot& at, float of_thread, float inverse) {
     using P = Pack<T>;
-    float f[P::N], pivot = 0, total = 0, squares = 0;
-    if (CENTRE) P::widen(*at(0), f), pivot = f[0];
+    float f[P::N];
+    P::widen(*at(0), f);
+    // Of float32 about the mean of the first four (of equal ones exact): an element far from the others would be seen in the squares.
+    Pass<CENTRE> pass(P::N == 4 ? (f[0] * 0.25f + f[1] * 0.25f) + (f[2] * 0.25f + f[3] * 0.25f) : f[0]);
 #pragma unroll
     for (int i = 0; i < PIECES; ++i) {
         P::widen(*at(i), f);
-        const float about = slice.has(i) ? pivot : 0;  // a pack that the thread lacks holds zeros
-#pragma unroll
-        for (int j = 0; j < P::N; ++j) {
-            const float off = f[j] - about;
-            squares += off * off;
-            if (CENTRE) total += off;
-        }
+        pass.add(f, slice.has(i));
     }
     if (slice.EDGE && threadIdx.x < 32) __syncwarp();
-    if (slice.has_edge()) {
-        const float off = static_cast<float>(slice.edge(at(0))) - pivot;
-        squares += off * off;
-        if (CENTRE) total += off;
-    }
-    const float d = total * inverse;  // the mean of the thread's elements less the pivot
-    const float mean = pivot + d;
-    return fold<CENTRE>({mean, CENTRE ? fmaxf(squares - d * (2 * total - of_thread * d), 0) : squares}, of_thread, of_warp);
+    if (slice.has_edge()) pass.add(static_cast<float>(slice.edge(at(0))));
+    return pass.moments(of_thread, inverse);
 }
+
+/// The parts of ROWS rows that a cluster has at once.
+template <int ROWS>
+struct alignas(8 * ROWS) Together {
+    Moments of[ROWS];
+};
 
 /// As norm_forward, by clusters that stay for the whole launch and walk over rows `clusters` apart: the weight and the bias, which for long rows
 /// would cross the L2 again with every row, are read once and wait in shared memory beside the rows to come. Each thread owns PIECES packs and
@@ -98,8 +77,9 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
     using P = Pack<T>;
     using Packs = Slice<T, PIECES, THREADS, CLUSTER, FIT>;
     constexpr bool EDGE = Packs::EDGE;
-    constexpr int N = P::N, SLOTS = Packs::SLOTS, STAGE = (RESIDUAL ? 2 : 1) * SLOTS;
-    using Parts = Exchange<Moments, THREADS, CLUSTER>;
+    constexpr int N = P::N, SLOTS = Packs::SLOTS, STAGE = (RESIDUAL ? 2 : 1) * SLOTS, LANES = lanes_for(THREADS / 32 > CLUSTER ? THREADS / 32 : CLUSTER);
+    constexpr bool EXACT = sizeof(T) == 4;
+    using Parts = Exchange<Together<1>, THREADS, CLUSTER>;
     __shared__ typename Parts::Shared shared;
     const int tid = threadIdx.x, lane = tid % 32, rank = CLUSTER == 1 ? 0 : blockIdx.x % CLUSTER, id = blockIdx.x / CLUSTER;
     const Packs slice(C, EDGE ? beyond(x + id * xs) : 0, rank);
@@ -127,6 +107,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
             }
         }
     }
+    wait_for_before();
     for (int k = 0; k + 1 < STAGES; ++k) fetch(k * STAGE, k);
     Parts parts(shared, rank);
     if (WEIGHT) slice.keep([&](int i) { return weights + i * THREADS; }, w);
@@ -137,17 +118,22 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
     const float of_rank = slice.of_rank(lane % CLUSTER);
 
     int last = (STAGES - 1) * STAGE, now = 0;  // slots of the row before, which is where the row to come goes; and of this one
-    Moments seen = {0, 0};
+    Together<1> seen = {};
     float f[N], g[N];
     for (int k = 0; k <= rows; ++k) {
         if (k < rows) {
             __pipeline_wait_prior(STAGES - 2);
             if (RESIDUAL) add_residual(slice, slots(now), slots(now + SLOTS), to_s), to_s += clusters * ss;
-            const Moments part = part_of_warp<CENTRE>(slice, slots(now), of_thread, inverse, of_warp);
-            parts.post(k, part, [&](const Moments& p) { return fold<CENTRE>(p, of_lane, of_block); });
+            Together<1> part = {part_of_thread<CENTRE>(slice, slots(now), of_thread, inverse)};
+            fold<CENTRE, EXACT, 32>(part.of, of_thread, of_warp);
+            parts.post(k, part, [&](Together<1> p) {
+                fold<CENTRE, EXACT, LANES>(p.of, of_lane, of_block);
+                return p;
+            });
         }
         if (k > 0) {
-            const Moments all = CLUSTER == 1 ? fold<CENTRE>(seen, of_lane, columns) : fold<CENTRE, CLUSTER>(seen, of_rank, columns);
+            fold<CENTRE, EXACT, CLUSTER == 1 ? 32 : CLUSTER>(seen.of, CLUSTER == 1 ? of_lane : of_rank, columns);
+            const Moments all = seen.of[0];
             const float scale = reciprocal_root(over(all.squares, columns) + eps);
             const auto at = slots(last);
 #pragma unroll
@@ -188,12 +174,6 @@ struct Word4 {
     static constexpr int VALUE = V;
 };
 
-/// The parts of ROWS rows that a cluster has at once.
-template <int ROWS>
-struct alignas(8 * ROWS) Together {
-    Moments of[ROWS];
-};
-
 /// As norm_stay, but a cluster ROWS rows, of which as many wait for memory as a multiprocessor's shared memory holds: the card gives out the rows
 /// as multiprocessors come free, which do not share the memory equally. The weight and the bias cross the L2 again every ROWS rows.
 template <typename T, int PIECES, int ROWS, int THREADS, int CLUSTER, int BLOCKS, int FIT, bool CENTRE, bool RESIDUAL>
@@ -205,7 +185,8 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
     constexpr bool EDGE = Packs::EDGE;
     constexpr int SLOTS = Packs::SLOTS;
     static_assert(ROWS == 1 || ROWS == 2 && !EDGE, "rows that start anywhere do not start as far from 16 bytes as their neighbours");
-    constexpr int N = P::N;
+    constexpr int N = P::N, LANES = lanes_for(THREADS / 32 > CLUSTER ? THREADS / 32 : CLUSTER);
+    constexpr bool EXACT = sizeof(T) == 4;
     using Parts = Exchange<Together<ROWS>, THREADS, CLUSTER>;
     __shared__ typename Parts::Shared shared;
     const int tid = threadIdx.x, lane = tid % 32, rank = CLUSTER == 1 ? 0 : blockIdx.x % CLUSTER;
@@ -214,6 +195,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
     const auto row = [&](int k) { return inside(k) ? first + k : R - 1LL; };
     const Packs slice(C, EDGE ? beyond(x + first * xs) : 0, rank);
     const auto slots = [&](int k) { return [=](int i) { return held + k * SLOTS + i * THREADS + tid; }; };
+    wait_for_before();
 #pragma unroll
     for (int k = 0; k < ROWS; ++k) {
         slice.fetch(slots(k), x + row(k) * xs - slice.shift, x, x + (R - 1) * xs + C);
@@ -236,20 +218,18 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
 #pragma unroll
     for (int k = 0; k < ROWS; ++k) {
         if (RESIDUAL) add_residual(slice, slots(k), slots(ROWS + k), s + row(k) * ss - slice.shift);
-        part.of[k] = part_of_warp<CENTRE>(slice, slots(k), of_thread, inverse, of_warp);
+        part.of[k] = part_of_thread<CENTRE>(slice, slots(k), of_thread, inverse);
     }
+    fold<CENTRE, EXACT, 32>(part.of, of_thread, of_warp);
     parts.post(0, part, [&](Together<ROWS> p) {
-#pragma unroll
-        for (int k = 0; k < ROWS; ++k) p.of[k] = fold<CENTRE>(p.of[k], of_lane, of_block);
+        fold<CENTRE, EXACT, LANES>(p.of, of_lane, of_block);
         return p;
     });
     part = parts.wait(0);
+    fold<CENTRE, EXACT, CLUSTER == 1 ? 32 : CLUSTER>(part.of, CLUSTER == 1 ? of_lane : of_rank, columns);
     float scale[ROWS];
 #pragma unroll
-    for (int k = 0; k < ROWS; ++k) {
-        part.of[k] = CLUSTER == 1 ? fold<CENTRE>(part.of[k], of_lane, columns) : fold<CENTRE, CLUSTER>(part.of[k], of_rank, columns);
-        scale[k] = reciprocal_root(over(part.of[k].squares, columns) + eps);
-    }
+    for (int k = 0; k < ROWS; ++k) scale[k] = reciprocal_root(over(part.of[k].squares, columns) + eps);
     const auto finish = [&](auto load) {
 #pragma unroll 2
         for (int i = 0; i < PIECES; ++i) {

@@ -14,7 +14,9 @@ from typing import Any
 
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_wait
 
+from rooftop.kernels._device.columns import chained
 from rooftop.lab.spec import Launch, Problem
 
 INPUTS, OUTPUTS = ("p", "q", "r"), ("u", "v")
@@ -43,12 +45,14 @@ def _narrow(pointer, offset, row, stride, column, inside, value):  # type: ignor
 @triton.jit
 def _pointwise(p, q, r, u, v, ps, qs, rs, us, vs, po, qo, ro, uo, vo, R, C,
                F: tl.constexpr, ONE: tl.constexpr, EVEN: tl.constexpr, HIGH: tl.constexpr, FAR: tl.constexpr,
-               BLOCK: tl.constexpr, LANES: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
+               BLOCK: tl.constexpr, LANES: tl.constexpr, CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
     """u (and v) = F(p, q, r) in float32; absent tensors are None. Strides of rows and offsets of first elements, in elements; None for no offset, and
     for the strides of one row: the shortest launches are over in the time of a few cache misses, of which the arguments are some.
 
     ONE: there is one row, and the programs stand along it; else they stand along the columns (axis 0) and the rows (axis 1, with axis 2 as
     its high part where HIGH). EVEN: no program has less than all of its elements. FAR: an element lies 2**31 or further from the first."""
+    if CHAINED:
+        gdc_wait()
     column = tl.program_id(0)
     row = 0
     if FAR:
@@ -150,14 +154,14 @@ def pointwise(inputs: tuple[str, ...], outputs: tuple[str, ...], function: Calla
         far = max((m.shape[0] - 1) * abs(m.strides[0]) + m.shape[1] for _, m in p.tensors if m is not None) + config.block * config.lanes >= 2**31
         even, high = rows % config.lanes == 0 and columns % config.block == 0, -(-rows // config.lanes) > GRID
         args: dict[str, Any] = {"R": rows, "C": columns, "F": function(p), "ONE": rows == 1, "EVEN": even and not high, "HIGH": high, "FAR": far}
-        args |= {"BLOCK": config.block, "LANES": config.lanes}
+        args |= {"BLOCK": config.block, "LANES": config.lanes, "CHAINED": chained(p.device)}
         for letters, names in ((INPUTS, inputs), (OUTPUTS, outputs)):
             for letter, name in zip(letters, (*names, None, None, None), strict=False):
                 place = at.get(name) if name else None
                 args[letter] = place and place.name
                 args[f"{letter}s"] = p[place.name].strides[0] if place and rows > 1 else None
                 args[f"{letter}o"] = place.offset or None if place else None
-        return [Launch(_pointwise, _grid(p, config), args, config.warps)]
+        return [Launch(_pointwise, _grid(p, config), args, config.warps, chained=chained(p.device))]
 
     return supports, choose, configs, launches
 

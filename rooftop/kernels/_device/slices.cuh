@@ -155,6 +155,32 @@ __device__ float lanes_sum(float v) {
 
 __device__ inline unsigned shared_address(const void* p) { return static_cast<unsigned>(__cvta_generic_to_shared(p)); }
 
+/// The same place in the shared memory of block `rank` of the cluster.
+__device__ inline unsigned shared_of(int rank, unsigned address) {
+    unsigned there;
+    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));
+    return there;
+}
+/// v to a block of the cluster; the mbarrier `come` there counts the bytes.
+__device__ inline void send(unsigned to, const float4& v, unsigned come) {
+    asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];"
+                 ::"r"(to), "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w), "r"(come) : "memory");
+}
+/// An mbarrier of this block that counts bytes; blocks of the cluster may know of it after a barrier.
+__device__ inline void begin(unsigned come) { asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(come) : "memory"); }
+/// At the start of each of its phases: so many bytes are to come.
+__device__ inline void expect(unsigned come, int bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(come), "r"(bytes) : "memory");
+}
+/// Until they have come. Phases are 0, 1, 0, and so on.
+__device__ inline void wait_for(unsigned come, int phase) {
+    unsigned over = 0;
+    while (!over) {
+        asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+                     : "=r"(over) : "r"(come), "r"(phase) : "memory");
+    }
+}
+
 /// The parts that a row's warps leave behind, folded in two steps: one warp folds those of its block and sends the result to all blocks of the
 /// cluster; every warp folds those of the blocks. Nobody stands at a barrier of the cluster, whose release would wait for all stores before it:
 /// an mbarrier in each block counts the bytes that have come. Between post() and wait() of a row lies the work on the row before.
@@ -171,7 +197,7 @@ struct Exchange {
     /// All threads of the cluster, before any of them posts.
     __device__ Exchange(Shared& shared, int rank) : shared(shared), rank(rank) {
         if (CLUSTER == 1) return;
-        if (threadIdx.x < 2) asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(shared_address(&shared.come[threadIdx.x])) : "memory");
+        if (threadIdx.x < 2) begin(shared_address(&shared.come[threadIdx.x]));
         cooperative_groups::this_cluster().sync();
     }
 
@@ -187,15 +213,12 @@ struct Exchange {
         asm volatile("bar.sync 1, %0;" ::"n"(THREADS) : "memory");
         const P all = fold(lane < WARPS ? shared.of_warps[0][lane] : P{});
         const unsigned come = shared_address(&shared.come[k % 2]);
-        if (lane == 0) asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(come), "n"(CLUSTER * sizeof(P)) : "memory");
+        if (lane == 0) expect(come, CLUSTER * sizeof(P));
         if (lane >= CLUSTER) return;
-        unsigned to, there;
-        asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(to) : "r"(shared_address(&shared.of_blocks[k % 2][rank])), "r"(lane));
-        asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(come), "r"(lane));
+        const unsigned to = shared_of(lane, shared_address(&shared.of_blocks[k % 2][rank])), there = shared_of(lane, come);
         const float* v = reinterpret_cast<const float*>(&all);
         if (sizeof(P) == 16) {
-            asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];"
-                         ::"r"(to), "f"(v[0]), "f"(v[1]), "f"(v[sizeof(P) / 8]), "f"(v[sizeof(P) / 4 - 1]), "r"(there) : "memory");
+            send(to, {v[0], v[1], v[sizeof(P) / 8], v[sizeof(P) / 4 - 1]}, there);
         } else {
             asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];"
                          ::"r"(to), "f"(v[0]), "f"(v[1]), "r"(there) : "memory");
@@ -207,11 +230,7 @@ struct Exchange {
             __syncthreads();
             return lane < WARPS ? shared.of_warps[k % 2][lane] : P{};
         }
-        unsigned over = 0;
-        while (!over) {
-            asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
-                         : "=r"(over) : "r"(shared_address(&shared.come[k % 2])), "r"(k / 2 % 2) : "memory");
-        }
+        wait_for(shared_address(&shared.come[k % 2]), k / 2 % 2);
         return shared.of_blocks[k % 2][lane % CLUSTER];
     }
 };

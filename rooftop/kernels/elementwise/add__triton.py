@@ -9,12 +9,16 @@ from dataclasses import dataclass
 
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_wait
 
+from rooftop.kernels._device.columns import chained
 from rooftop.lab.spec import Launch, Problem
 
 
 @triton.jit
-def _add(x, y, out, n, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+def _add(x, y, out, n, BLOCK: tl.constexpr, CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]
+    if CHAINED:
+        gdc_wait()
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)  # 64 bits: n may be beyond 2**31
     inside = at < n
     total = tl.load(x + at, inside) + tl.load(y + at, inside)
@@ -47,5 +51,5 @@ def choose(p: Problem) -> Config:
 
 def launches(p: Problem, config: Config) -> list[Launch]:
     n = p["x"].numel
-    args = {"x": "x", "y": "y", "out": "out", "n": n, "BLOCK": config.block}
-    return [Launch(kernel=_add, grid=(-(-n // config.block),), args=args, warps=config.warps)]
+    args = {"x": "x", "y": "y", "out": "out", "n": n, "BLOCK": config.block, "CHAINED": chained(p.device)}
+    return [Launch(kernel=_add, grid=(-(-n // config.block),), args=args, warps=config.warps, chained=chained(p.device))]

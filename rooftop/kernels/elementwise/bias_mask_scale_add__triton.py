@@ -9,7 +9,9 @@ from dataclasses import dataclass
 
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_wait
 
+from rooftop.kernels._device.columns import chained
 from rooftop.kernels._device.random import kept
 from rooftop.lab.spec import Launch, Problem
 from rooftop.ops._random import threshold
@@ -19,10 +21,13 @@ GRID = 65535  # programs along the second and third axes of a launch
 
 @triton.jit
 def _add(x, bias, residual, mask, out, xs, rs, ms, os, scale, seed, R, C,
-         THRESHOLD: tl.constexpr, EVEN: tl.constexpr, HIGH: tl.constexpr, FAR: tl.constexpr, BLOCK: tl.constexpr, LANES: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
+         THRESHOLD: tl.constexpr, EVEN: tl.constexpr, HIGH: tl.constexpr, FAR: tl.constexpr, BLOCK: tl.constexpr, LANES: tl.constexpr,
+         CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
     """LANES × BLOCK elements. Row strides of x, residual, mask and out in elements; THRESHOLD 0: no mask is made. Programs stand along the
     columns (axis 0) and the rows (axis 1, with axis 2 as its high part where HIGH). EVEN: no program has less than all of its elements. FAR: an
     element lies 2**31 or further from the first."""
+    if CHAINED:
+        gdc_wait()
     row = tl.program_id(1)
     if HIGH:
         row += tl.program_id(2) * tl.num_programs(1)
@@ -97,5 +102,5 @@ def launches(p: Problem, config: Config) -> list[Launch]:
     sizes = {"R": rows, "C": columns, **strides, "scale": float(p.option("scale")), "seed": "seed"}
     even, high = rows % config.lanes == 0 and columns % config.block == 0, -(-rows // config.lanes) > GRID
     made = {"THRESHOLD": threshold(float(p.option("p"))), "EVEN": even and not high, "HIGH": high, "BLOCK": config.block}
-    made |= {"LANES": config.lanes, "FAR": far or rows * columns >= 2**31}
-    return [Launch(_add, _grid(p, config), {**args, **sizes, **made}, config.warps)]
+    made |= {"LANES": config.lanes, "FAR": far or rows * columns >= 2**31, "CHAINED": chained(p.device)}
+    return [Launch(_add, _grid(p, config), {**args, **sizes, **made}, config.warps, chained=chained(p.device))]

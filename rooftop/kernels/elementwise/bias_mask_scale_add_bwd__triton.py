@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import triton
 import triton.language as tl
-from triton.language.extra.cuda import gdc_launch_dependents
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from rooftop.kernels._device.columns import chained, column_sums
 from rooftop.kernels._device.random import kept
@@ -22,10 +22,13 @@ from rooftop.ops._random import threshold
 @triton.jit
 def _slab(dout, mask, dx, to, R, C, blocks, height, ds, ms, xs, scale, seed,
           THRESHOLD: tl.constexpr, SHORT: tl.constexpr, BLOCK: tl.constexpr, LANES: tl.constexpr, STAGES: tl.constexpr,
-          CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
-    """BLOCK columns of a slab of `height` rows, LANES at a time; the sums of its columns -> to[slab, C] where that is given."""
+          CHAINED: tl.constexpr, FIRST: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
+    """BLOCK columns of a slab of `height` rows, LANES at a time; the sums of its columns -> to[slab, C] where that is given. FIRST: of two
+    launches."""
     if CHAINED:
-        gdc_launch_dependents()
+        gdc_wait()
+        if FIRST:
+            gdc_launch_dependents()
     slab = (tl.program_id(0) // blocks).to(tl.int64)
     at = (tl.program_id(0) % blocks) * BLOCK + tl.arange(0, BLOCK)
     column = at[None, :]
@@ -131,6 +134,6 @@ def launches(p: Problem, config: Config) -> list[Launch]:
     args = {"dout": "dout", "mask": "mask", "dx": "dx", "to": to, "R": rows, "C": columns, "blocks": blocks}
     args |= {"height": config.height, **strides, "scale": float(p.option("scale")), "seed": "seed"}
     args |= {"THRESHOLD": threshold(float(p.option("p"))), "SHORT": rows * columns <= 2**32, "BLOCK": config.block, "LANES": config.lanes}
-    args |= {"STAGES": config.stages, "CHAINED": to == "pb" and chained(p.device)}
-    found = [Launch(_slab, (programs,), args, config.warps)]
+    args |= {"STAGES": config.stages, "CHAINED": chained(p.device), "FIRST": to == "pb"}
+    found = [Launch(_slab, (programs,), args, config.warps, chained=chained(p.device))]
     return found + column_sums([("pb", "dbias")], slabs, columns, p.device) if to == "pb" else found

@@ -1,23 +1,26 @@
 /* rooftop
-idea    = "Sixteen elements a thread in two packs of 16 bytes, both loaded before either is used. At 16 bits Φ is the sigmoid of x times a polynomial of x² (rooftop/kernels/_device/activations.py), with the fast exponential and reciprocal: 20 instructions an element instead of 38, below what a copy leaves time for."
+idea    = "A pack of 16 bytes a thread: since launches begin early, more blocks cost less than two packs a thread win. At 16 bits Φ is the sigmoid of x times a polynomial of x² (rooftop/kernels/_device/activations.py), with the fast exponential and reciprocal: 20 instructions an element instead of 38, below what a copy leaves time for."
 predict = { speedup = 1.02 }
-limit   = "The copy itself from 512 MiB; 0.90 of it at 32 MiB, and slower than smaller programs below 8 MiB."
+limit   = "The copy itself, from 4 MiB on."
 dtypes  = ["f32", "f16", "bf16"]
 args    = ["N: i64 = numel(x)", "x: T[R, C]", "y: T[R, C]"]
 demands = { has = ["LDG.E.128", "STG.E.128"], spills = 0 }
-prefer  = "numel(x) > 2097152 and numel(x) <= 33554432"
+configs = [{ threads = [128, 256, 512], packs = [1, 2, 4] }]
 
 [requires]
 "R == 1 or stride(x, 0) == C and stride(y, 0) == C" = "the elements must lie without gaps"
 
 [config]
-threads = 128
+threads = 256
+packs   = 1
 
 [[launch]]
-kernel = "gelu_of<{T}, {approximate == 'tanh'}, {threads}>"
-grid   = ["ceil(R * C * bytes(x) / (32 * threads))"]
+kernel = "gelu_of<{T}, {approximate == 'tanh'}, {threads}, {packs}>"
+grid   = ["ceil(R * C * bytes(x) / (16 * packs * threads))"]
 block  = ["threads"]
+chained = true
 */
+#include "chain.cuh"
 #include "packs.cuh"
 
 /// 1 / (1 + e^-z); in fast instructions, good to a few units of float32, where the result is rounded to 16 bits.
@@ -44,20 +47,21 @@ __device__ float gelu(float x) {
     return x * sigmoid<true>(x * q);
 }
 
-template <typename T, bool TANH, int THREADS>
+template <typename T, bool TANH, int THREADS, int PACKS>
 __global__ void __launch_bounds__(THREADS) gelu_of(long long N, const T* __restrict__ x, T* __restrict__ y) {
     using P = Pack<T>;
     constexpr bool FAST = sizeof(T) == 2;
-    const long long first = (static_cast<long long>(blockIdx.x) * 2 * THREADS + threadIdx.x) * P::N;
+    const long long first = (static_cast<long long>(blockIdx.x) * PACKS * THREADS + threadIdx.x) * P::N;
     const bool whole = aligned(x) && aligned(y);
-    uint4 p[2];
+    uint4 p[PACKS];
+    wait_for_before();
 #pragma unroll
-    for (int k = 0; k < 2; ++k) {
+    for (int k = 0; k < PACKS; ++k) {
         const long long i = first + k * THREADS * P::N;
         if (whole && i + P::N <= N) p[k] = P::load(x + i, true);
     }
 #pragma unroll
-    for (int k = 0; k < 2; ++k) {
+    for (int k = 0; k < PACKS; ++k) {
         const long long i = first + k * THREADS * P::N;
         if (whole && i + P::N <= N) {
             float f[P::N];

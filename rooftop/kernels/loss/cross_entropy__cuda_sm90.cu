@@ -1,11 +1,11 @@
 /* rooftop
-idea    = "A row is a block's, or shared out over the blocks of a cluster, in packs of 16 bytes, whole lines of 128 for a warp wherever the row starts, that wait in registers only: nothing of a row is needed twice. Each thread keeps a maximum, raised once for all packs it has at a time, and the sum of the exponentials about it (Milakov & Gimelshein 2018). The target's logit is asked for when the first packs have come: before, a warp would wait for the target first. Bounded logits need no maximum, but two exponentials and a quarter of a reciprocal each, 0.97 of what the special functions do in the time of a read: one exponential in four is a polynomial, for which the other units have time. Rows that are ignored leave -0.0, which no loss of another row is, so that the launch that adds the losses, in a fixed order, counts them from what it adds."
+idea    = "A row is a block's, or shared out over the blocks of a cluster, in packs of 16 bytes, whole lines of 128 for a warp wherever the row starts, that wait in registers only: nothing of a row is needed twice. Each thread keeps a maximum, raised once for all packs it has at a time, and the sum of the exponentials about it (Milakov & Gimelshein 2018). The target's logit is asked for when the first packs have come: before, a warp would wait for the target first, which only where rows are few is the lesser evil. Bounded logits need no maximum, but two exponentials and a quarter of a reciprocal each, 0.97 of what the special functions do in the time of a read: one exponential in four is a polynomial, for which the other units have time. Rows that are ignored leave -0.0, which no loss of another row is, so that the launch that adds the losses, in a fixed order, counts them from what it adds."
 predict = { speedup = 1.02 }
-limit   = "0.95 to 0.97 of a read from 256 MiB, 0.98 without the launch that adds the losses: it costs about 1.2 us, 2.3 of 16384 rows. Of few rows the target's logit comes late."
+limit   = "0.95 to 0.98 of a read from 256 MiB, 0.98 without the launch that adds the losses: it costs about 1.2 us, 2.3 of 16384 rows. With all options 0.93: the special functions. Of few rows the parts of a row and of the losses wait for each other."
 dtypes  = ["f32", "f16", "bf16"]
 args    = ["R: i32", "C: i32", "input: T[R, C]", "xs: i64 = stride(input, 0)", "target: i64[R]", "lse: f32[R]", "ignore_index: i64", "label_smoothing: f32", "lse_square_scale: f32", "softcap: f32"]
 demands = { has = ["LDG.E.128", "MUFU.EX2"], spills = 0 }
-prefer  = "R >= 2 * sms"
+prefer  = "R > 0"
 valid   = "(threads * blocks == 1024 or threads * blocks == 2048 or threads * blocks == 512 and threads <= 64) and (cluster == 1 or bytes_of_row >= 4096 * cluster) and (pieces * threads * 8 * cluster < bytes_of_row or threads == 32) and (ahead == 0 or pieces * threads * 16 * cluster < bytes_of_row) and (softcap != 0 or spare == 0)"
 configs = [{ pieces = [2, 4, 8], ahead = [0, 1], threads = [32, 64, 128, 256, 512, 1024], cluster = [1, 2, 4, 8], blocks = [1, 2, 3, 4, 6, 8, 12, 16], spare = [0, 1] }]
 
@@ -17,6 +17,7 @@ adders = "1 if R <= 32768 else 8"
 "R > 0" = "there must be a row"
 "R * cluster < 2147483648 and C < 2147483648 - 1048576" = "rows, classes and blocks are counted in 32 bits"
 "softcap == 0 or bytes(input) == 2 and softcap <= 70 and softcap * 1000000 >= 1" = "logits are bounded to what 16 bits show, between -70 and 70 at most"
+"softcap == 0 or C >= 1024" = "of few classes the loss shows what the short way of bounding leaves off"
 
 [config]
 pieces  = 4
@@ -97,7 +98,7 @@ found = "f32[R if reduction != 'none' else 1]"
 [[launch]]
 when    = "reduction == 'none'"
 chained = true
-kernel  = "cross_entropy_rows<{T}, {pieces}, {ahead == 1}, {threads}, {cluster}, {blocks}, {4 - spare if softcap != 0 else 0}, {label_smoothing != 0}, false>"
+kernel  = "cross_entropy_rows<{T}, {pieces}, {ahead == 1}, {threads}, {cluster}, {blocks}, {4 - spare if softcap != 0 else 0}, {label_smoothing != 0}, {R < 2 * sms}, false>"
 grid    = ["R * cluster"]
 block   = ["threads"]
 cluster = ["cluster"]
@@ -106,7 +107,7 @@ args    = ["C: i32", "input: T[R, C]", "xs: i64 = stride(input, 0)", "target: i6
 [[launch]]
 when    = "reduction != 'none'"
 chained = true
-kernel  = "cross_entropy_rows<{T}, {pieces}, {ahead == 1}, {threads}, {cluster}, {blocks}, {4 - spare if softcap != 0 else 0}, {label_smoothing != 0}, true>"
+kernel  = "cross_entropy_rows<{T}, {pieces}, {ahead == 1}, {threads}, {cluster}, {blocks}, {4 - spare if softcap != 0 else 0}, {label_smoothing != 0}, {R < 2 * sms}, true>"
 grid    = ["R * cluster"]
 block   = ["threads"]
 cluster = ["cluster"]
@@ -272,9 +273,10 @@ __device__ T now_from(const T* p) {
     return v;
 }
 
-/// The loss and the log-normaliser of each row, a cluster a row. AHEAD: the next packs are asked for before the last are used. ADDED: for a launch
+/// The loss and the log-normaliser of each row, a cluster a row. AHEAD: the next packs are asked for before the last are used. SOON: the
+/// target's logit is asked for at once, not when the first packs have come. ADDED: for a launch
 /// that adds the losses, and that counts those that are not -0.0, which a row that is ignored leaves; else this one writes the divisor, 1.
-template <typename T, int PIECES, bool AHEAD, int THREADS, int CLUSTER, int BLOCKS, int BOUND, bool SMOOTH, bool ADDED>
+template <typename T, int PIECES, bool AHEAD, int THREADS, int CLUSTER, int BLOCKS, int BOUND, bool SMOOTH, bool SOON, bool ADDED>
 __global__ void __launch_bounds__(THREADS, BLOCKS)
     cross_entropy_rows(int C, const T* __restrict__ x, long long xs, const long long* __restrict__ target, float* __restrict__ loss,
                        float* __restrict__ lse, float* __restrict__ divisor, long long ignore, float smoothing, float scale, float cap) {
@@ -298,26 +300,28 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
             if (has(at + i * THREADS)) p[i] = __ldg(reinterpret_cast<const uint4*>(from + (at + i * THREADS) * N));
         }
     };
+    const bool last = rank == 0 && tid == 0;  // writes the row's loss
+    long long t = 0;
+    T picked = T(0.0f);
+    const auto known = [&] { return last && t >= 0 && t < C; };
+    if (SOON && last) t = target[row];  // before the packs, so that its logit can be asked for as soon as those are on their way
     uint4 now[PIECES], next[AHEAD ? PIECES : 1];
     ask(now, 0);
+    if (SOON && known()) picked = now_from(x + t);
     const int head = min(first * N - before, C), singles = rank == 0 ? C - (packs - first) * N : 0;  // what is in no such pack: fewer than 16
     const bool has_single = tid < singles;
     const float single = has_single ? static_cast<float>(x[tid < head ? tid : tid + (packs - first) * N]) : 0;
-    const bool last = rank == 0 && tid == 0;  // writes the row's loss
-    long long t = 0;
-    if (last) t = target[row];
-    const bool known = last && t >= 0 && t < C;
-    T picked = T(0.0f);
-    if (known && hi == 0) picked = x[t];
+    if (!SOON && last) t = target[row];
+    if (!SOON && known() && hi == 0) picked = x[t];
     Parts parts(shared, rank);
 
     Seen<T, BOUND, SMOOTH> seen(cap);
 #pragma unroll(AHEAD ? 2 : 1)
     for (int at = 0; at < hi; at += STEP) {
         if constexpr (AHEAD) ask(next, at + STEP);
-        // The target's logit is asked for when the row's first packs have come: before, the others would wait for the target.
+        // Of many rows the target's logit is asked for when the row's first packs have come: before, the others would wait for the target.
         const auto meanwhile = [&] {
-            if (at == 0 && known) picked = now_from(x + t);
+            if (!SOON && at == 0 && known()) picked = now_from(x + t);
         };
         if (at >= lo && at + STEP <= hi) {
             seen.add(now, [](int) { return true; }, meanwhile);
@@ -344,7 +348,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
     const float off = SMOOTH ? (1 - smoothing) * (all.m - hit) + smoothing * (all.m - all.total / static_cast<float>(C)) : all.m - hit;
     const float found = above + off + scale * z * z;
     lse[row] = z;
-    loss[row] = t == ignore ? (ADDED ? -0.0f : 0.0f) : known ? found + 0.0f : CUDART_NAN_F;
+    loss[row] = t == ignore ? (ADDED ? -0.0f : 0.0f) : known() ? found + 0.0f : CUDART_NAN_F;
     if (!ADDED && row == 0) *divisor = 1;
 }
 

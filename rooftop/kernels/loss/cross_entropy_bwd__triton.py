@@ -9,8 +9,9 @@ from dataclasses import dataclass
 
 import triton
 import triton.language as tl
-from triton.language.extra.cuda import libdevice
+from triton.language.extra.cuda import gdc_wait, libdevice
 
+from rooftop.kernels._device.columns import chained
 from rooftop.kernels._device.logits import EXACT, SHORT, capped, each, edges, exp, how, middle, raised
 from rooftop.lab.spec import Launch, Problem
 
@@ -33,8 +34,10 @@ def _slope(v, hit, z, smoothed, smoothing, scale, cap, CAP: tl.constexpr):  # ty
 
 @triton.jit
 def _grad(dloss, x, target, lse, divisor, dx, C, blocks, xs, gs, ds, ignore, smoothing, scale, cap,
-          CAP: tl.constexpr, EACH: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
+          CAP: tl.constexpr, EACH: tl.constexpr, BLOCK: tl.constexpr, CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
     """BLOCK classes of one row. Row strides of x, dloss (0: one for all) and dx in elements. EACH: x and dx lie alike."""
+    if CHAINED:
+        gdc_wait()
     row = (tl.program_id(0) // blocks).to(tl.int64)
     at = (tl.program_id(0) % blocks) * BLOCK + tl.arange(0, BLOCK)
     t = tl.load(target + row)
@@ -86,4 +89,5 @@ def launches(p: Problem, config: Config) -> list[Launch]:
     step = p["dloss"].strides[0] if p["dloss"].shape else 0
     args |= {"xs": p["input"].strides[0], "gs": step, "ds": p["dinput"].strides[0], "ignore": int(p.option("ignore_index"))}
     args |= {"smoothing": float(p.option("label_smoothing")), "scale": float(p.option("lse_square_scale")), "cap": float(p.option("softcap"))}
-    return [Launch(_grad, (rows * blocks,), {**args, "CAP": how(p), "EACH": each(p), "BLOCK": config.block}, config.warps)]
+    args |= {"CAP": how(p), "EACH": each(p), "BLOCK": config.block, "CHAINED": chained(p.device)}
+    return [Launch(_grad, (rows * blocks,), args, config.warps, chained=chained(p.device))]

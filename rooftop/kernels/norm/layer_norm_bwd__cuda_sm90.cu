@@ -1,13 +1,13 @@
 /* rooftop
-idea    = "Clusters of 1 to 16 blocks stay for the whole launch, no more of them than the card runs at once, and walk over the rows. Each thread owns 8 to 32 columns of all of them; the weight and the rows to come wait in shared memory, the sums of dweight and dbias there or in registers, so that every row is read once and partial sums are a few MiB in all. Four sums of a row are wanted, taken in one pass about the thread's first element. While the parts of a row travel between the blocks (st.async, counted by an mbarrier: nobody stands at a barrier of the cluster) the row before is finished. A last launch adds the clusters' partial rows in a fixed order: the same bits every time."
+idea    = "Clusters of 1 to 16 blocks stay for the whole launch, no more of them than the card runs at once, and walk over the rows. Each thread owns 8 to 32 columns of all of them; the weight and the rows to come wait in shared memory, the sums of dweight and dbias there or in registers, so that every row is read once and partial sums are a few MiB in all. Four sums of a row are wanted, taken in one pass about the thread's first element. While the parts of a row travel between the blocks (st.async, counted by an mbarrier: nobody stands at a barrier of the cluster) the row before is finished. Where partial rows are many for the rows there are, a group of blocks adds up its own first (distributed shared memory). A last launch adds the partial rows in a fixed order: the same bits every time."
 predict = { speedup = 1.8 }
-limit   = "Blocks that stay share the memory unequally (docs/staying.md): 0.91 to 0.97 of the roof from 2304 to 262144 columns of bf16, odd rows too. At 32 MiB, where Triton's way is faster, 0.72: a launch with seven rows a block has nothing to hide its start and its end behind, and leaves partial sums of a sixth of what it reads."
+limit   = "Blocks that stay share the memory unequally (docs/staying.md): 0.93 to 0.99 of a copy from 2304 to 262144 columns of bf16, odd rows too. At 32 MiB 0.76: eight rows a block do not hide its start, its end and the launch that adds the sums, and what it leaves behind is a sixth of what it reads, a twelfth where two blocks add up theirs first; with more of them that launch is shorter, but fewer of the blocks fit the card."
 dtypes  = ["f32", "f16", "bf16"]
 args    = ["R: i32", "C: i32", "clusters: i32", "dy: T[R, C]", "dys: i64 = stride(dy, 0)", "ds: T[R, C]?", "dss: i64 = stride(ds, 0)", "s: T[R, C]", "ss: i64 = stride(s, 0)", "weight: T[C]?", "dx: T[R, C]", "dxs: i64 = stride(dx, 0)", "pw: f32[P, C]", "pb: f32[P, C]", "eps: f32"]
 demands = { has = ["LDGSTS.E.128", "STG.E.128"], spills = 0 }
-prefer  = "C >= 1024 and numel(s) * bytes(s) > 33554432"
-valid   = "needed <= 1024 and each * needed >= 256 and each * needed * (3 if registers == 1 else 2) <= 3072 and each * (shared + 1024 + static) <= 233472 and shared + static <= 232448 and (cluster == 1 or bytes_of_row > 4096 * cluster)"
-configs = [{ pieces = [1, 2, 3, 4], cluster = [1, 2, 4, 8, 16], each = [1, 2, 3, 4, 6, 8], stages = [3, 4], registers = [0, 1, 2] }]
+prefer  = "C >= 1024 and (numel(s) * bytes(s) > 33554432 or R >= 2 * sms - 8 and C <= 4096 and not present(ds))"
+valid   = "needed <= 1024 and each * needed >= 256 and each * needed * (3 if registers == 1 else 2) <= 3072 and each * (shared + 1024 + static) <= 233472 and shared + static <= 232448 and (cluster == 1 or bytes_of_row > 4096 * cluster) and grouped"
+configs = [{ pieces = [1, 2, 3, 4], cluster = [1, 2, 4, 8, 16], group = [1, 2, 4, 8], each = [1, 2, 3, 4, 6, 8], stages = [3, 4], registers = [0, 1, 2], joint = [0, 1] }]
 
 [requires]
 "R > 0" = "there must be a row"
@@ -18,9 +18,21 @@ configs = [{ pieces = [1, 2, 3, 4], cluster = [1, 2, 4, 8, 16], each = [1, 2, 3,
 [config]
 pieces    = 4
 cluster   = 16
+group     = 1
 each      = 1
 stages    = 3
 registers = 1
+joint     = 0
+
+[[choice]]
+when      = "whole and bytes_of_row > 4096 and bytes_of_row <= 8192 and R <= 2 * sms and (present(dweight) or present(dbias))"
+pieces    = 1
+cluster   = 1
+group     = 8
+each      = 1
+stages    = 3
+registers = 1
+joint     = 1
 
 [[choice]]
 when      = "bytes_of_row > 4096 and bytes_of_row <= 8192 and R <= 2 * sms"
@@ -87,6 +99,23 @@ stages    = 3
 registers = 1
 
 [[choice]]
+when      = "bytes_of_row <= 2048 and R <= 16 * sms"
+pieces    = 1
+cluster   = 1
+each      = 3
+stages    = 3
+registers = 1
+joint     = 1
+
+[[choice]]
+when      = "bytes_of_row > 1024 and bytes_of_row <= 2048"
+pieces    = 1
+cluster   = 1
+each      = 6
+stages    = 3
+registers = 1
+
+[[choice]]
 when      = "bytes_of_row <= 2048"
 pieces    = 1
 cluster   = 1
@@ -111,12 +140,32 @@ stages    = 3
 registers = 1
 
 [[choice]]
+when      = "whole and bytes_of_row > 5120 and bytes_of_row <= 8192 and R <= 16 * sms and (present(dweight) or present(dbias))"
+pieces    = 2
+cluster   = 1
+group     = 2
+each      = 2
+stages    = 3
+registers = 0
+joint     = 1
+
+[[choice]]
 when      = "bytes_of_row <= 8192"
 pieces    = 2
 cluster   = 1
 each      = 2
 stages    = 3
 registers = 1
+
+[[choice]]
+when      = "whole and bytes_of_row > 8192 and bytes_of_row <= 10240 and (present(dweight) or present(dbias))"
+pieces    = 2
+cluster   = 1
+group     = 8
+each      = 1
+stages    = 4
+registers = 1
+joint     = 1
 
 [[choice]]
 when      = "bytes_of_row <= 10240"
@@ -247,22 +296,23 @@ stages    = 4
 registers = 1
 
 [scratch]
-pw = "f32[clusters, C]"
-pb = "f32[clusters, C]"
+pw = "f32[left, C]"
+pb = "f32[left, C]"
 
 [[launch]]
-kernel  = "norm_backward<{T}, {pieces}, {needed}, {cluster}, {each}, {stages}, {registers}, {fit}, true, {present(dweight)}, {present(dbias)}, {present(ds)}>"
+kernel  = "norm_backward<{T}, {pieces}, {needed}, {cluster}, {group}, {each}, {stages}, {registers}, {fit}, {joint == 1}, true, {present(dweight)}, {present(dbias)}, {present(ds)}>"
 grid    = ["cluster * clusters"]
 block   = ["needed"]
-cluster = ["cluster"]
+chained = true
+cluster = ["cluster * group"]
 shared  = "shared"
 
 [[launch]]
 when    = "present(dweight) or present(dbias)"
-kernel  = "norm_columns<{T}, {wide}, {height}>"
-grid    = ["ceil(C / (32 * wide))", "(1 if present(dweight) else 0) + (1 if present(dbias) else 0)"]
-block   = [32, "height"]
+kernel  = "norm_columns<{T}, {wide}, {across}, {height}, {deep}>"
+grid    = ["ceil(C / (across * wide))", "(1 if present(dweight) else 0) + (1 if present(dbias) else 0)"]
+block   = ["across", "height"]
 chained = true
-args    = ["clusters: i32", "C: i32", "pw: f32[P, C]", "dweight: T[C]?", "pb: f32[P, C]", "dbias: T[C]?"]
+args    = ["left: i32", "C: i32", "pw: f32[P, C]", "dweight: T[C]?", "pb: f32[P, C]", "dbias: T[C]?"]
 */
 #include "norms_bwd.cuh"

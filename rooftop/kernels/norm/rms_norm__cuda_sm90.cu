@@ -1,17 +1,18 @@
 /* rooftop
-idea    = "Each warp passes on its sum of squares. Way 2: a row that fits a block waits in its registers. Way 3: longer rows are shared out over clusters of blocks that stay for the whole launch, no more of them than the card runs at once, so that the weight, which for long rows is as many bytes as the row, is read once; rows to come are on their way to shared memory, and while the parts of a row travel between the blocks (st.async, counted by an mbarrier: nobody stands at a barrier of the cluster) the row before is written. Way 4: a cluster takes a row, or two, which wait in shared memory, and comes and goes: what has few bytes beside the row, and rows that start anywhere, whose whole packs all threads share out while one warp has the elements at the ends. Way 1, for what is left: a cluster a row, its barrier once. x and the residual are read once, y and their sum written once."
+idea    = "Each warp passes on its sum of squares. Way 2: a row that fits a block waits in its registers, and the weight comes to shared memory while it is added up. Way 5: rows that fit a warp, a few of them a warp, and no barrier. Way 3: longer rows are shared out over clusters of blocks that stay for the whole launch, no more of them than the card runs at once, so that the weight, which for long rows is as many bytes as the row, is read once; rows to come are on their way to shared memory, and while the parts of a row travel between the blocks (st.async, counted by an mbarrier: nobody stands at a barrier of the cluster) the row before is written. Way 4: a cluster takes a row, or two, which wait in shared memory, and comes and goes: what has few bytes beside the row, and rows that start anywhere, whose whole packs all threads share out while one warp has the elements at the ends. Way 1, for what is left: a cluster a row, its barrier once. x and the residual are read once, y and their sum written once."
 predict = { speedup = 1.4 }
 limit   = "Clusters that stay share the memory unequally (docs/staying.md), those that come and go read the weight again for each row: 0.97 of the roof at 131072 and 262144 columns of bf16. Shorter rows: the copy itself."
 dtypes  = ["f32", "f16", "bf16"]
 args    = ["C: i32", "x: T[R, C]", "xs: i64 = stride(x, 0)", "residual: T[R, C]?", "rs: i64 = stride(residual, 0)", "weight: T[C]?", "bias: T[C]?", "y: T[R, C]", "ys: i64 = stride(y, 0)", "s: T[R, C]?", "ss: i64 = stride(s, 0)", "eps: f32"]
 demands = { has = ["STG.E.128"], spills = 0 }
-prefer  = "bytes_of_row > 131072 or bytes_of_row > 65536 and C > 32768 or bytes_of_row > 6144 and not (C % 16 == 0 and stride(x, 0) % 16 == 0 and aligned(x, 16)) or bytes_of_row >= 2048 and whole and not present(residual) and numel(x) * bytes(x) > 33554432"
-valid   = "threads <= 1024 and (cluster == 1 or bytes_of_row > 4096 * cluster) and (way == 1 and fits_1 or way == 2 and fits_2 or way == 3 and fits_3 or way == 4 and fits_4)"
+prefer  = "bytes_of_row > 131072 or bytes_of_row > 65536 and C > 32768 or bytes_of_row > 6144 and not (C % 16 == 0 and stride(x, 0) % 16 == 0 and aligned(x, 16)) or bytes_of_row >= 2048 and (bytes_of_row <= 8192 or bytes_of_row > 10240) and whole and not present(residual) and numel(x) * bytes(x) > 33554432"
+valid   = "threads <= 1024 and (cluster == 1 or bytes_of_row > 4096 * cluster) and (way == 1 and fits_1 or way == 2 and fits_2 or way == 3 and fits_3 or way == 4 and fits_4 or way == 5 and fits_5)"
 configs = [
     { way = 1, threads = [256, 512, 1024], cluster = [1, 2, 4, 8, 16], blocks = [1, 2, 3, 4, 6, 8] },
-    { way = 2, threads = [64, 128, 256, 512, 1024], cluster = 1, blocks = [1, 2, 3, 4, 6, 8, 12, 16], pieces = [1, 2, 3, 4], early = [0, 1] },
+    { way = 2, threads = [64, 128, 256, 512, 1024], cluster = 1, blocks = [1, 2, 3, 4, 6, 8, 12, 16], pieces = [1, 2, 3, 4], early = [0, 1, 2, 3] },
     { way = 3, cluster = [1, 2, 4, 8, 16], blocks = [1, 2, 3, 4], pieces = [1, 2, 4], stages = [3, 4] },
     { way = 4, cluster = [1, 2, 4, 8, 16], blocks = [1, 2, 3, 4, 5, 6, 8, 12], pieces = [1, 2, 3, 4, 8], rows = [1, 2] },
+    { way = 5, threads = [32, 64, 128, 256], cluster = 1, blocks = [4, 8, 16, 32], pieces = [1, 2, 3, 4], rows = [1, 2, 4] },
 ]
 
 [requires]
@@ -87,12 +88,37 @@ blocks  = 3
 pieces  = 8
 
 [[choice]]
+when    = "whole and bytes_of_row <= 512"
+way     = 5
+threads = 64
+cluster = 1
+blocks  = 32
+pieces  = 1
+
+[[choice]]
 when    = "whole and bytes_of_row <= 1024"
-way     = 2
+way     = 5
 threads = 64
 cluster = 1
 blocks  = 16
+pieces  = 2
+
+[[choice]]
+when    = "whole and bytes_of_row <= 2048 and R <= 16 * sms"
+way     = 2
+threads = 128
+cluster = 1
+blocks  = 12
 pieces  = 1
+early   = 2
+
+[[choice]]
+when    = "whole and bytes_of_row <= 2048 and bytes_of_row > 1536"
+way     = 5
+threads = 64
+cluster = 1
+blocks  = 8
+pieces  = 4
 
 [[choice]]
 when    = "whole and bytes_of_row <= 2048"
@@ -105,10 +131,11 @@ pieces  = 1
 [[choice]]
 when    = "whole and bytes_of_row <= 4096"
 way     = 2
-threads = 128
+threads = 256
 cluster = 1
-blocks  = 12
-pieces  = 2
+blocks  = 8
+pieces  = 1
+early   = 2
 
 [[choice]]
 when    = "whole and bytes_of_row <= 6144"
@@ -119,19 +146,13 @@ blocks  = 8
 pieces  = 3
 
 [[choice]]
-when    = "whole and bytes_of_row > 6144 and bytes_of_row <= 8192 and R < 4 * sms"
-way     = 2
-threads = 512
-cluster = 1
-blocks  = 3
-
-[[choice]]
 when    = "whole and bytes_of_row <= 8192"
 way     = 2
 threads = 256
 cluster = 1
-blocks  = 6
+blocks  = 8
 pieces  = 2
+early   = 2
 
 [[choice]]
 when    = "whole and bytes_of_row <= 12288"
@@ -140,6 +161,7 @@ threads = 256
 cluster = 1
 blocks  = 4
 pieces  = 3
+early   = 2
 
 [[choice]]
 when    = "whole and bytes_of_row <= 16384"
@@ -148,6 +170,7 @@ threads = 512
 cluster = 1
 blocks  = 3
 pieces  = 2
+early   = 2
 
 [[choice]]
 when    = "whole and bytes_of_row <= 24576"
@@ -156,6 +179,7 @@ threads = 512
 cluster = 1
 blocks  = 2
 pieces  = 3
+early   = 2
 
 [[choice]]
 when    = "whole and bytes_of_row <= 32768"
@@ -164,6 +188,7 @@ threads = 512
 cluster = 1
 blocks  = 2
 pieces  = 4
+early   = 2
 
 [[choice]]
 when    = "whole and bytes_of_row <= 49152"
@@ -172,6 +197,7 @@ threads = 1024
 cluster = 1
 blocks  = 1
 pieces  = 3
+early   = 2
 
 [[choice]]
 when    = "whole and bytes_of_row <= 65536"
@@ -180,6 +206,7 @@ threads = 1024
 cluster = 1
 blocks  = 1
 pieces  = 4
+early   = 2
 
 [[choice]]
 when    = "bytes_of_row <= 4096"
@@ -252,20 +279,24 @@ when    = "way == 1"
 kernel  = "norm_forward<{T}, {threads}, {cluster}, {blocks}, false, {present(residual)}>"
 grid    = ["R * cluster"]
 block   = ["threads"]
+chained = true
 cluster = ["cluster"]
 shared  = "(32 if present(residual) else 16) * ceil(bytes_of_row / (16 * cluster))"
 
 [[launch]]
 when    = "way == 2"
-kernel  = "norm_whole<{T}, {threads}, {pieces}, {blocks}, {early == 1}, false, {present(residual)}>"
+kernel  = "norm_whole<{T}, {threads}, {pieces}, {blocks}, {early}, false, {present(residual)}>"
 grid    = ["R"]
 block   = ["threads"]
+chained = true
+shared  = "brought"
 
 [[launch]]
 when    = "way == 3"
 kernel  = "norm_stay<{T}, {pieces}, {needed}, {cluster}, {blocks}, {stages}, {fit}, false, {present(residual)}, {present(weight)}, {present(bias)}>"
 grid    = ["cluster * clusters"]
 block   = ["needed"]
+chained = true
 cluster = ["cluster"]
 shared  = "shared"
 args    = ["R: i32", "C: i32", "clusters: i32", "x: T[R, C]", "xs: i64 = stride(x, 0)", "residual: T[R, C]?", "rs: i64 = stride(residual, 0)", "weight: T[C]?", "bias: T[C]?", "y: T[R, C]", "ys: i64 = stride(y, 0)", "s: T[R, C]?", "ss: i64 = stride(s, 0)", "eps: f32"]
@@ -275,8 +306,17 @@ when    = "way == 4"
 kernel  = "norm_once<{T}, {pieces}, {rows}, {needed}, {cluster}, {blocks}, {fit}, false, {present(residual)}>"
 grid    = ["cluster * ceil(R / rows)"]
 block   = ["needed"]
+chained = true
 cluster = ["cluster"]
 shared  = "once"
+args    = ["R: i32", "C: i32", "x: T[R, C]", "xs: i64 = stride(x, 0)", "residual: T[R, C]?", "rs: i64 = stride(residual, 0)", "weight: T[C]?", "bias: T[C]?", "y: T[R, C]", "ys: i64 = stride(y, 0)", "s: T[R, C]?", "ss: i64 = stride(s, 0)", "eps: f32"]
+
+[[launch]]
+when    = "way == 5"
+kernel  = "norm_warp<{T}, {threads}, {pieces}, {rows}, {blocks}, false, {present(residual)}>"
+grid    = ["ceil(R / (rows * threads // 32))"]
+block   = ["threads"]
+chained = true
 args    = ["R: i32", "C: i32", "x: T[R, C]", "xs: i64 = stride(x, 0)", "residual: T[R, C]?", "rs: i64 = stride(residual, 0)", "weight: T[C]?", "bias: T[C]?", "y: T[R, C]", "ys: i64 = stride(y, 0)", "s: T[R, C]?", "ss: i64 = stride(s, 0)", "eps: f32"]
 */
 #include "norms_slices.cuh"

@@ -55,6 +55,7 @@ cluster = 8
 kernel  = "softmax<{T}, {threads}, {cluster}, {blocks}>"
 grid    = ["R * cluster"]
 block   = ["threads"]
+chained = true
 cluster = ["cluster"]
 shared  = "16 * ceil(C * bytes(x) / (16 * cluster))"
 */
@@ -62,6 +63,7 @@ shared  = "16 * ceil(C * bytes(x) / (16 * cluster))"
 #include <cuda_pipeline.h>
 #include <math_constants.h>
 
+#include "chain.cuh"
 #include "words.cuh"
 
 namespace cg = cooperative_groups;
@@ -87,7 +89,8 @@ __device__ float quotient(float e, float s, float scale) {
     return sizeof(T) == 4 ? fmaf(fmaf(-q, s, e), scale, q) : q;
 }
 
-extern __shared__ uint4 held[];  // this block's packs; each thread reads only what it copied itself
+// On 128 bytes: docs/staying.md has why.
+extern __shared__ __align__(128) uint4 held[];  // this block's packs; each thread reads only what it copied itself
 
 template <typename T, int THREADS, int CLUSTER, int BLOCKS>
 __global__ void __launch_bounds__(THREADS, BLOCKS) softmax(int C, const T* __restrict__ x, long long xs, T* __restrict__ y, long long ys) {
@@ -102,6 +105,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS) softmax(int C, const T* __res
     const Share<T, CLUSTER> share(x, C, rank);
 
     const T* from = x + share.first;
+    wait_for_before();
 #pragma unroll 8
     for (int k = tid; k < share.mine; k += THREADS) __pipeline_memcpy_async(held + k, from + k * PACK, 16);
     __pipeline_commit();

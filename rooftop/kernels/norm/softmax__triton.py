@@ -11,8 +11,9 @@ from dataclasses import dataclass
 
 import triton
 import triton.language as tl
-from triton.language.extra import libdevice
+from triton.language.extra.cuda import gdc_wait, libdevice
 
+from rooftop.kernels._device.columns import chained
 from rooftop.lab.spec import Launch, Meta, Problem
 
 # Stands for "nothing yet" among maxima. -inf there would give -inf - -inf = NaN where only a part of a row is -inf; with the
@@ -38,8 +39,10 @@ def _quotient(e, s, scale, dtype: tl.constexpr):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _tile(x, y, C, L, blocks, xo, xc, xl, yo, yc, yl, COLUMNS: tl.constexpr, LANES: tl.constexpr):  # type: ignore[no-untyped-def]
+def _tile(x, y, C, L, blocks, xo, xc, xl, yo, yc, yl, COLUMNS: tl.constexpr, LANES: tl.constexpr, CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]
     """The whole of LANES lanes at once. Strides of outer, column and lane for x and y, in elements."""
+    if CHAINED:
+        gdc_wait()
     outer = (tl.program_id(0) // blocks).to(tl.int64)
     lane = (tl.program_id(0) % blocks).to(tl.int64) * LANES + tl.arange(0, LANES)[None, :]
     column = tl.arange(0, COLUMNS).to(tl.int64)[:, None]
@@ -52,8 +55,10 @@ def _tile(x, y, C, L, blocks, xo, xc, xl, yo, yc, yl, COLUMNS: tl.constexpr, LAN
 
 
 @triton.jit
-def _loop(x, y, C, L, blocks, rounds, xo, xc, xl, yo, yc, yl, COLUMNS: tl.constexpr, LANES: tl.constexpr):  # type: ignore[no-untyped-def]
+def _loop(x, y, C, L, blocks, rounds, xo, xc, xl, yo, yc, yl, COLUMNS: tl.constexpr, LANES: tl.constexpr, CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]
     """LANES lanes, COLUMNS columns at a time, in `rounds` rounds, twice."""
+    if CHAINED:
+        gdc_wait()
     outer = (tl.program_id(0) // blocks).to(tl.int64)
     lane = (tl.program_id(0) % blocks).to(tl.int64) * LANES + tl.arange(0, LANES)[None, :]
     start = tl.arange(0, COLUMNS).to(tl.int64)[:, None]
@@ -176,7 +181,7 @@ def launches(p: Problem, config: Config) -> list[Launch]:
 
     (xo, xc, xl), (yo, yc, yl) = strides(x.strides), strides(y.strides)
     args = {"x": "x", "y": "y", "C": columns, "L": _lanes(p), "blocks": blocks, "xo": xo, "xc": xc, "xl": xl, "yo": yo, "yc": yc, "yl": yl}
-    args |= {"COLUMNS": config.columns, "LANES": config.lanes}
+    args |= {"COLUMNS": config.columns, "LANES": config.lanes, "CHAINED": chained(p.device)}
     if config.loop:
         args["rounds"] = -(-columns // config.columns)
-    return [Launch(kernel=_loop if config.loop else _tile, grid=(programs,), args=args, warps=config.warps)]
+    return [Launch(kernel=_loop if config.loop else _tile, grid=(programs,), args=args, warps=config.warps, chained=chained(p.device))]

@@ -51,17 +51,20 @@ cluster = 8
 kernel  = "softmax_bwd<{T}, {threads}, {cluster}, {blocks}>"
 grid    = ["R * cluster"]
 block   = ["threads"]
+chained = true
 cluster = ["cluster"]
 shared  = "32 * ceil(C * bytes(y) / (16 * cluster))"
 */
 #include <cooperative_groups.h>
 #include <cuda_pipeline.h>
 
+#include "chain.cuh"
 #include "words.cuh"
 
 namespace cg = cooperative_groups;
 
-extern __shared__ uint4 held[];  // this block's packs of y, then those of dy; each thread reads only what it copied itself
+// On 128 bytes: docs/staying.md has why.
+extern __shared__ __align__(128) uint4 held[];  // this block's packs of y, then those of dy; each thread reads only what it copied itself
 
 template <typename T, int THREADS, int CLUSTER, int BLOCKS>
 __global__ void __launch_bounds__(THREADS, BLOCKS)
@@ -79,6 +82,7 @@ softmax_bwd(int C, const T* __restrict__ dy, long long gs, const T* __restrict__
     uint4 *held_y = held, *held_dy = held + share.mine;
 
     const T *from_y = y + share.first, *from_dy = dy + share.first;
+    wait_for_before();
     if (aligned(from_dy)) {
 #pragma unroll 4
         for (int k = tid; k < share.mine; k += THREADS) {

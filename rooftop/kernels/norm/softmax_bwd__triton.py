@@ -10,7 +10,9 @@ from dataclasses import dataclass
 
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_wait
 
+from rooftop.kernels._device.columns import chained
 from rooftop.lab.spec import Launch, Meta, Problem
 
 
@@ -23,8 +25,10 @@ def _sum(v, dtype: tl.constexpr):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _tile(dy, y, dx, C, L, blocks, go, gc, gl, yo, yc, yl, xo, xc, xl, COLUMNS: tl.constexpr, LANES: tl.constexpr):  # type: ignore[no-untyped-def]
+def _tile(dy, y, dx, C, L, blocks, go, gc, gl, yo, yc, yl, xo, xc, xl, COLUMNS: tl.constexpr, LANES: tl.constexpr, CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]
     """The whole of LANES lanes at once. Strides of outer, column and lane for dy, y and dx, in elements."""
+    if CHAINED:
+        gdc_wait()
     outer = (tl.program_id(0) // blocks).to(tl.int64)
     lane = (tl.program_id(0) % blocks).to(tl.int64) * LANES + tl.arange(0, LANES)[None, :]
     column = tl.arange(0, COLUMNS).to(tl.int64)[:, None]
@@ -36,8 +40,10 @@ def _tile(dy, y, dx, C, L, blocks, go, gc, gl, yo, yc, yl, xo, xc, xl, COLUMNS: 
 
 
 @triton.jit
-def _loop(dy, y, dx, C, L, blocks, rounds, go, gc, gl, yo, yc, yl, xo, xc, xl, COLUMNS: tl.constexpr, LANES: tl.constexpr):  # type: ignore[no-untyped-def]
+def _loop(dy, y, dx, C, L, blocks, rounds, go, gc, gl, yo, yc, yl, xo, xc, xl, COLUMNS: tl.constexpr, LANES: tl.constexpr, CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]
     """LANES lanes, COLUMNS columns at a time, in `rounds` rounds, twice."""
+    if CHAINED:
+        gdc_wait()
     outer = (tl.program_id(0) // blocks).to(tl.int64)
     lane = (tl.program_id(0) % blocks).to(tl.int64) * LANES + tl.arange(0, LANES)[None, :]
     start = tl.arange(0, COLUMNS).to(tl.int64)[:, None]
@@ -154,7 +160,7 @@ def launches(p: Problem, config: Config) -> list[Launch]:
         row, column, lane = p[name].strides
         outer, lane = (0, row) if inner == 1 else (row, lane)  # with one inner position the rows are the lanes
         args |= {f"{letter}o": outer, f"{letter}c": column, f"{letter}l": lane}
-    args |= {"COLUMNS": config.columns, "LANES": config.lanes}
+    args |= {"COLUMNS": config.columns, "LANES": config.lanes, "CHAINED": chained(p.device)}
     if config.loop:
         args["rounds"] = -(-columns // config.columns)
-    return [Launch(kernel=_loop if config.loop else _tile, grid=(programs,), args=args, warps=config.warps)]
+    return [Launch(kernel=_loop if config.loop else _tile, grid=(programs,), args=args, warps=config.warps, chained=chained(p.device))]
