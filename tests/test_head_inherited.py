@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rooftop.lab import compile as compiling
-from rooftop.lab import head_text, implementation, registry
+from rooftop.lab import head_text, registry
 from rooftop.lab.expressions import ExpressionError
 from rooftop.lab.head import HeadError
 from rooftop.lab.implementation import CudaImplementation
@@ -47,8 +47,9 @@ spare = "nowhere + 1"
 @pytest.fixture
 def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder of headers in place of the shipped ones."""
-    for module in (head_text, implementation):
-        monkeypatch.setattr(module, "headers", partial(compiling.headers, folder=tmp_path))
+    here = partial(compiling.headers, folder=tmp_path)
+    for module in (head_text, compiling):
+        monkeypatch.setattr(module, "headers", here)
     write(tmp_path, OUTER, INNER)
     return tmp_path
 

@@ -111,6 +111,11 @@ def headers(source: str, folder: Path = DEVICE_HEADERS) -> Iterator[Path]:
                 yield path
 
 
+def with_headers(source: str) -> list[str]:
+    """`source` and the texts of the house's headers that it includes, in one order: what a digest is over."""
+    return [source, *(p.read_text(encoding="utf-8") for p in sorted(headers(source)))]
+
+
 def check_includes(source: str, name: str, folder: Path = DEVICE_HEADERS) -> None:
     """Raises CompileError, with file and line, for an include of a file that the cache key does not cover: one that is neither in `folder` nor
     CUDA's. What such a file says could change without the binary. `name` is the path shown; the house's headers are looked through too."""
@@ -138,7 +143,7 @@ def check_includes(source: str, name: str, folder: Path = DEVICE_HEADERS) -> Non
 
 def cache_key(source: str, target: str, kernels: Sequence[str], options: Sequence[str]) -> str:
     """Hash of everything the machine code follows from: source, own headers, options, target, compiler."""
-    parts = [source, *(p.read_text(encoding="utf-8") for p in sorted(headers(source))), target, STANDARD, nvrtc_version(), *sorted(kernels), *options]
+    parts = [*with_headers(source), target, STANDARD, nvrtc_version(), *sorted(kernels), *options]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 

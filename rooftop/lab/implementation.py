@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from rooftop.lab import head as heads
 from rooftop.lab import head_text, settings
-from rooftop.lab.compile import Binary, compile_cuda, headers
+from rooftop.lab.compile import Binary, compile_cuda, with_headers
 from rooftop.lab.expressions import names
 from rooftop.lab.head_text import shown, without_head
 from rooftop.lab.launch import Module, resident_clusters
@@ -214,7 +214,7 @@ class CudaImplementation(Implementation):
             facts["let"] = let
         if any(x.chained for x in h.launches):  # what a head does not say leaves its digest as it was
             facts["chained"] = [x.chained for x in h.launches]
-        return digest(strip(self._text, "c"), *(strip(p.read_text(encoding="utf-8"), "c") for p in sorted(headers(self._text))), facts)
+        return digest(*(strip(text, "c") for text in with_headers(self._text)), facts)
 
 
 class TritonImplementation(Implementation):

@@ -148,10 +148,9 @@ def kernels() -> list[str]:
 @cache
 def digest() -> str:
     """Of the calibration kernels: what others measured is not what this tree holds kernels to."""
-    from rooftop.lab.compile import headers
+    from rooftop.lab.compile import with_headers
 
-    text = SOURCE.read_text(encoding="utf-8")
-    return source.digest(*(source.strip(part, "c") for part in (text, *(p.read_text(encoding="utf-8") for p in sorted(headers(text))))))
+    return source.digest(*(source.strip(text, "c") for text in with_headers(SOURCE.read_text(encoding="utf-8"))))
 
 
 def calibrate(

@@ -238,16 +238,15 @@ def engine() -> str:
 
 def _path(subject: Subject, case: Case) -> Path:
     """Where the counts of this program at this case, by this engine, are kept."""
-    from rooftop.lab.compile import headers
+    from rooftop.lab.compile import with_headers
     from rooftop.lab.spec import TARGETS
 
     assert subject.implementation is not None
     assert subject.implementation.head is not None
     text = subject.implementation.head.source  # comments too: lines are named by their numbers
-    own = [p.read_text(encoding="utf-8") for p in sorted(headers(text))]
     launches = [(x.kernel, x.grid, x.block, x.cluster, x.shared, dict(x.args)) for x in _launches(subject, case)]
     key = _hash(
-        str(FORM), engine(), subject.implementation.head.path, text, *own, subject.digest(case, TARGETS[max(ARCH, subject.implementation.arch)]),
+        str(FORM), engine(), subject.implementation.head.path, *with_headers(text), subject.digest(case, TARGETS[max(ARCH, subject.implementation.arch)]),
         case.id, repr(dict(case.inputs)), json.dumps(launches, sort_keys=True, default=str),
     )  # fmt: skip
     return folder() / key[:2] / f"{key}.json"
