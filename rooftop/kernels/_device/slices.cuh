@@ -16,6 +16,7 @@ period       = "1 if whole else coarse if coarse <= room else max(1, coarse // 2
 #include <cooperative_groups.h>
 #include <cuda_pipeline.h>
 
+#include "lanes.cuh"
 #include "packs.cuh"
 
 /// How rows lie: anywhere, but those of a cluster all as far from a 32-byte boundary; on 16 bytes, with as many columns; and so that every thread
@@ -143,14 +144,6 @@ struct Slice {
 template <typename T>
 __device__ int beyond(const T* p) {
     return static_cast<int>(reinterpret_cast<unsigned long long>(p) % 32 / sizeof(T));
-}
-
-/// The sum of what LANES neighbouring lanes hold, a power of two, in all of them.
-template <int LANES>
-__device__ float lanes_sum(float v) {
-#pragma unroll
-    for (int step = LANES / 2; step > 0; step /= 2) v += __shfl_xor_sync(~0u, v, step);
-    return v;
 }
 
 __device__ inline unsigned shared_address(const void* p) { return static_cast<unsigned>(__cvta_generic_to_shared(p)); }

@@ -1,0 +1,154 @@
+// Mean and squares of a row's parts, in CUDA C++: of a thread's elements, of a warp's, and many folded into one after Chan, Golub & LeVeque 1979, so
+// that one exchange between the warps is enough. Without CENTRE squares alone: rms_norm.
+#pragma once
+
+#include "lanes.cuh"
+#include "packs.cuh"
+#include "quotients.cuh"
+
+/// What others' distance is taken from: 0 instead of a value so large that a distance might be infinite (all squares then are, whatever it is).
+__device__ inline float near(float v) { return fabsf(v) < 1e36f ? v : 0; }
+
+/// Squares about something, less what they would be without its distance from the mean, `more`: never below 0, and infinite if they were.
+__device__ inline float squares_less(float squares, float more) { return fmaxf(squares - fminf(more, 3.4e38f), 0); }
+
+/// A part of a row, its n elements known: their mean and the sum of squares about it. Without CENTRE all means are 0.
+struct alignas(8) Moments {
+    float mean, squares;
+};
+
+/// The elements of a thread, in one pass about its first, the pivot: nothing cancels but what they spread.
+template <bool CENTRE>
+struct Pass {
+    float pivot, total = 0, squares = 0;
+
+    __device__ explicit Pass(float first) : pivot(CENTRE ? near(first) : 0) {}
+    __device__ void add(float v, float about) {
+        const float off = v - about;
+        squares += off * off;
+        if (CENTRE) total += off;
+    }
+    __device__ void add(float v) { add(v, pivot); }
+    /// A pack; one that the thread lacks holds zeros.
+    template <int N>
+    __device__ void add(const float (&f)[N], bool has) {
+        const float about = has ? pivot : 0;
+#pragma unroll
+        for (int j = 0; j < N; ++j) add(f[j], about);
+    }
+    /// n: how many they are; inverse: 1 / n, 0 where there is none.
+    __device__ Moments moments(float n, float inverse) const {
+        if (!CENTRE) return {0, squares};
+        const float d = total * inverse;  // the mean of the thread's elements less the pivot
+        return {pivot + d, squares_less(squares, d * (2 * total - n * d))};
+    }
+};
+
+/// The parts that LANES lanes hold, each of n elements, as one, in all lanes (Chan, Golub & LeVeque 1979): of K rows at once. `total`: elements of
+/// them all. About `base`, the mean of one of the parts: exact where all are equal. EXACT: the mean first, then the squares about it. Else both sums
+/// side by side: the squares about the base are at most one more than there are parts times those about the mean, of which that many roundings are
+/// lost, and of 16 bits none is seen. n comes first in n * off * off: it is 0 where off * off may overflow.
+template <bool CENTRE, bool EXACT, int LANES, int K>
+__device__ void fold(Moments (&p)[K], const float (&base)[K], float n, const Divisor& total) {
+    float first[K], second[K], both[2 * K];
+    if (!CENTRE || EXACT) {
+#pragma unroll
+        for (int k = 0; k < K; ++k) first[k] = n * (p[k].mean - base[k]);
+        if (CENTRE) lanes_sums<LANES>(first);
+#pragma unroll
+        for (int k = 0; k < K; ++k) {
+            const float mean = CENTRE ? base[k] + over(first[k], total) : 0, off = p[k].mean - mean;
+            second[k] = p[k].squares + (CENTRE ? n * off * off : 0);
+            p[k].mean = mean;
+        }
+        lanes_sums<LANES>(second);
+#pragma unroll
+        for (int k = 0; k < K; ++k) p[k].squares = second[k];
+        return;
+    }
+    const float share = n * total.part;  // summed up by its share a distance makes no infinite sum
+#pragma unroll
+    for (int k = 0; k < K; ++k) {
+        const float from = near(base[k]), off = p[k].mean - from;
+        both[2 * k] = share * off;
+        both[2 * k + 1] = p[k].squares + n * off * off;
+    }
+    lanes_sums<LANES>(both);
+#pragma unroll
+    for (int k = 0; k < K; ++k) {
+        const float d = both[2 * k];
+        p[k] = {near(base[k]) + d, squares_less(both[2 * k + 1], total.n * d * d)};
+    }
+}
+
+/// About the mean of lane 0.
+template <bool CENTRE, bool EXACT, int LANES, int K>
+__device__ void fold(Moments (&p)[K], float n, const Divisor& total) {
+    float base[K];
+#pragma unroll
+    for (int k = 0; k < K; ++k) base[k] = CENTRE ? __shfl_sync(~0u, p[k].mean, 0) : 0;
+    fold<CENTRE, EXACT, LANES>(p, base, n, total);
+}
+
+/// A warp's parts of K rows, PIECES packs a lane in its registers: those that `has` says, the others hold zeros. Float32 in two passes: the mean, and
+/// what the squares about it and its rounding error come to.
+template <typename T, bool CENTRE, int K, int PIECES, typename Has>
+__device__ void part_of_warp(Moments (&part)[K], const uint4 (&p)[K][PIECES], const Has& has, const Divisor& of_warp) {
+    using P = Pack<T>;
+    constexpr bool EXACT = sizeof(T) == 4;
+    float f[P::N];
+    if (!CENTRE || !EXACT) {
+        int n = 0;
+#pragma unroll
+        for (int i = 0; i < PIECES; ++i) n += has(i) ? P::N : 0;
+        const float of_thread = static_cast<float>(n), inverse = n > 0 ? __fdividef(1, of_thread) : 0;
+#pragma unroll
+        for (int k = 0; k < K; ++k) {
+            P::widen(p[k][0], f);
+            Pass<CENTRE> pass(f[0]);
+#pragma unroll
+            for (int i = 0; i < PIECES; ++i) {
+                P::widen(p[k][i], f);
+                pass.add(f, has(i));
+            }
+            part[k] = pass.moments(of_thread, inverse);
+        }
+        fold<CENTRE, EXACT, 32>(part, of_thread, of_warp);
+        return;
+    }
+    float sums[K], both[2 * K];
+#pragma unroll
+    for (int k = 0; k < K; ++k) {
+        sums[k] = 0;
+#pragma unroll
+        for (int i = 0; i < PIECES; ++i) {
+            P::widen(p[k][i], f);
+#pragma unroll
+            for (int j = 0; j < P::N; ++j) sums[k] += f[j];
+        }
+    }
+    lanes_sums<32>(sums);
+#pragma unroll
+    for (int k = 0; k < K; ++k) {
+        const float mean = over(sums[k], of_warp);
+        float squares = 0, rest = 0;
+#pragma unroll
+        for (int i = 0; i < PIECES; ++i) {
+            P::widen(p[k][i], f);
+            if (!has(i)) continue;
+#pragma unroll
+            for (int j = 0; j < P::N; ++j) {
+                const float off = f[j] - mean;
+                squares += off * off;
+                rest += off;
+            }
+        }
+        part[k].mean = mean, both[2 * k] = squares, both[2 * k + 1] = rest;
+    }
+    lanes_sums<32>(both);
+#pragma unroll
+    for (int k = 0; k < K; ++k) {
+        const float rest = over(both[2 * k + 1], of_warp);  // the rounding error of the mean
+        part[k] = {part[k].mean + rest, fmaxf(both[2 * k] - of_warp.n * rest * rest, 0)};
+    }
+}
