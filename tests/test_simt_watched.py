@@ -53,6 +53,26 @@ __global__ void last(const float* x, float* y) {
     for (int b = 0; b < gridDim.x; ++b) s += y[1 + b];
     y[0] = s;
 }
+__global__ void last_twice(const float* x, float* y) {      // others release a second time while the last one reads
+    if (threadIdx.x != 0) return;
+    y[1 + blockIdx.x] = x[blockIdx.x];
+    __threadfence();
+    if (atomicInc(&ticket, gridDim.x - 1) != gridDim.x - 1) {
+        atomicAdd(&table[0], 1);
+        return;
+    }
+    __threadfence();
+    float s = 0;
+    for (int b = 0; b < gridDim.x; ++b) s += y[1 + b];
+    y[0] = s;
+}
+__global__ void too_late(const float* x, float* y) {
+    if (threadIdx.x != 0) return;
+    __threadfence();
+    const bool last = atomicInc(&ticket, gridDim.x - 1) == gridDim.x - 1;
+    y[1 + blockIdx.x] = x[blockIdx.x];
+    if (last) for (int b = 0; b < gridDim.x; ++b) y[0] += y[1 + b];
+}
 """
 
 
@@ -99,6 +119,24 @@ def test_blocks_ordered_by_a_counter_of_the_devices_are_right(schedules: int) ->
     report = run("last", {"x": torch.ones(16), "y": y}, grid=16, schedules=schedules)
     assert report.clean, "\n".join(map(str, report.findings))
     assert y[0] == 16
+
+
+@compiled
+@pytest.mark.parametrize("entry", ["last", "last_twice"])
+def test_many_blocks_that_release_at_once_are_ordered(entry: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROOFTOP_JOBS", "8")
+    for _ in range(8):
+        y = torch.zeros(4097)
+        report = run(entry, {"x": torch.ones(4096), "y": y}, grid=4096, schedules=4)
+        assert report.clean, "\n".join(map(str, report.findings))
+        assert y[0] == 4096
+
+
+@compiled
+def test_what_a_block_writes_after_it_released_is_a_race() -> None:
+    found = run("too_late", {"x": torch.ones(16), "y": torch.zeros(17)}, grid=16).findings
+    assert {f.kind for f in found} == {"global-race"}
+    assert any("read of 4 bytes at y[" in f.message for f in found)
 
 
 @compiled

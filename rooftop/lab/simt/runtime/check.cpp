@@ -9,7 +9,7 @@ void mode_launch(Launch& l) {
     const u32 clusters = l.grid.x * l.grid.y * l.grid.z / (l.cluster.x * l.cluster.y * l.cluster.z);
     many = l.me0 + clusters, mixed = many + 1;
     delete released;
-    released = new std::vector<std::atomic<u32>>(clusters);
+    released = new std::vector<Releases>(clusters);
     release_time = 0;
     delete places;
     places = new std::vector<Place>(1 << 14);
@@ -57,7 +57,7 @@ void mode_unit(Worker& w, Unit&, bool begins) {
         }
         mode_shared_range(w, range.first, range.second);
     }
-    m.acquired = 0;
+    m.since = m.acquired = 0;
     m.met.clear();
     m.sought.clear();
     if (m.split_any || m.way_any)
@@ -126,8 +126,11 @@ static void order_by(Worker& w, u64 word, bool writes, bool releases) {
 // What this cluster did before is past for those who meet it at the place.
 static void release(Worker& w, Place& place) {
     const u32 time = ++release_time, mine = cluster_index(w, w.me);
-    if (mine < released->size()) (*released)[mine] = time;
-    place.time = time;
+    if (u32& since = w.mode->since; mine < released->size()) {
+        (*released)[mine].times[since] = (*released)[mine].times[Releases::LAST] = time;
+        since = std::min(since + 1, Releases::LAST);
+    }
+    for (u32 there = place.time.load(); there < time && !place.time.compare_exchange_weak(there, time);) {}   // another worker may have a later one there
 }
 
 // A volatile access. To global memory it is what a relaxed atomic load or store is, but that plain reads race with it; elsewhere a plain access.
@@ -146,7 +149,6 @@ static void volatile_access(Worker& w, const void* p, u32 bytes, u64 pc) {
     Fiber& f = *w.current;
     f.last = pc;
     if (f.outside) overrun(w, f, p, pc);
-    if (WRITE && f.fenced) release(w, *place_of(far + 1, true));
     if (!WRITE) seek(*w.mode, far + 1);
     order_by(w, u64(1) << 40 | far / 4, WRITE, f.fenced);
     for (u32 done = 0; done < bytes;) {
@@ -156,6 +158,7 @@ static void volatile_access(Worker& w, const void* p, u32 bytes, u64 pc) {
         global_slow(w, cells[word], word, ((1u << n) - 1) << from, bytes, WRITE, !WRITE, AS_VOLATILE, far, pc);
         done += n;
     }
+    if (WRITE && f.fenced) release(w, *place_of(far + 1, true));   // what it stores is past as well
 }
 
 void mode_atomic(Worker& w, void* p, u32 bytes, int kind, u64 pc) {
@@ -174,13 +177,13 @@ void mode_atomic(Worker& w, void* p, u32 bytes, int kind, u64 pc) {
         order_by(w, in / 4, writes, kind & 4 || w.current->fenced);
     } else if (const u64 far = global_place(at); far != ~u64(0)) {
         Place& place = *place_of(far + 1, true);
-        if (writes && (kind & 4 || w.current->fenced)) release(w, place);
         if ((kind & 3) != 2) meet(*w.mode, &place);
         order_by(w, u64(1) << 40 | far / 4, writes, kind & 4 || w.current->fenced);
         for (u32 i = 0; i < std::max(1u, bytes / 4); ++i) {
             const u32 mask = bytes >= 4 ? 15 : ((1u << bytes) - 1) << (far & 3);
             global_slow(w, cells[far / 4 + i], far / 4 + i, mask, bytes, writes, (kind & 3) != 2, ATOMICALLY, far, pc);
         }
+        if (writes && (kind & 4 || w.current->fenced)) release(w, place);
     } else if (!in_library(at) && static_cast<size_t>(at - w.stacks) >= w.stack_bytes) {
         wild(w, reinterpret_cast<u64>(p), bytes, true, pc);
     }

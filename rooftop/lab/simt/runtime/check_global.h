@@ -34,15 +34,15 @@ static void seek(Mode& m, u64 address) {
     old = address;
 }
 
-// Whether what cluster `tag` did before came before now for this one, by a chain of atomics.
-static bool ordered(Worker& w, u32 tag) {
+// Whether what cluster `tag` did when it had released `since` times came before now for this one, by a chain of atomics.
+static bool ordered(Worker& w, u32 tag, u32 since = Releases::LAST) {
     for (const u64 address : w.mode->sought)
         if (Place* place = place_of(address, false)) meet(*w.mode, place);
     if (w.mode->met.size() >= MOST_MET) w.mode->acquired = release_time.load();   // too many to tell apart
     for (const Place* place : w.mode->met) w.mode->acquired = std::max(w.mode->acquired, place->time.load());
     const u32 i = cluster_index(w, tag);
     if (i >= released->size()) return w.mode->acquired != 0;
-    const u32 time = (*released)[i].load();
+    const u32 time = (*released)[i].times[since].load();
     return time && time <= w.mode->acquired;
 }
 
@@ -114,7 +114,7 @@ static __attribute__((noinline)) void global_slow(Worker& w, GlobalCell& c, size
     if (theirs) {
         // A plain read of what others change atomically gets one whole value or another: loops of compare-and-swap begin so.
         const bool together = bits & ATOMIC && (how != PLAINLY || (!write && !(bits & VOLATILE)));
-        if (c.writer != mixed && !together && !ordered(w, c.writer)) {
+        if (c.writer != mixed && !together && !ordered(w, c.writer, bits >> SINCE & 3)) {
             if (write && how != ATOMICALLY && (!(bits & ATOMIC) || bits & VOLATILE)) {
                 Finding later = described(GLOBAL_RACE, GLOBAL, address, bytes, true, pc, c.pc);
                 put_cluster(w, later, c.writer);
@@ -136,8 +136,8 @@ static __attribute__((noinline)) void global_slow(Worker& w, GlobalCell& c, size
     if (write) {
         const u32 before = c.writer >= first ? bits >> MINE & 15 : 0;
         const bool others = before & ~mask && c.writer != me;
-        u32 now = (bits | mask << INIT) & ~(15u << MINE | ATOMIC | VOLATILE);
-        now |= ((others || c.writer == me ? before : 0) | mask) << MINE;
+        u32 now = (bits | mask << INIT) & ~(15u << MINE | 3u << SINCE | ATOMIC | VOLATILE);
+        now |= ((others || c.writer == me ? before : 0) | mask) << MINE | w.mode->since << SINCE;
         if (how != PLAINLY) now |= how == AS_VOLATILE ? ATOMIC | VOLATILE : ATOMIC;
         c.bits = now;
         c.writer = others ? mixed : me;
@@ -183,7 +183,7 @@ static inline void global_word(Worker& w, Fiber& f, size_t word, u32 mask, u32 b
     } else if ((c.bits >> WRITABLE & mask) == mask && !(c.bits & WATCHED) && (c.writer < first || c.writer == me) && (c.reader < first || c.reader == me)) {
         if (c.writer == me) same_cluster(w, f, c, word, mask, bytes, true, address, pc);
         stamps[word] = f.block->epoch | f.low;
-        c.bits = (c.bits & ~(ATOMIC | VOLATILE | (c.writer == me ? 0 : 15u << MINE))) | mask << INIT | mask << MINE;
+        c.bits = (c.bits & ~(3u << SINCE | ATOMIC | VOLATILE | (c.writer == me ? 0 : 15u << MINE))) | mask << INIT | mask << MINE | w.mode->since << SINCE;
         c.writer = me;
         c.pc = static_cast<u32>(pc);
         return;
