@@ -25,7 +25,7 @@ import typer
 from _support import CALLS, FIRST, LAYOUTS, Call, command, faults, from_contract, gradients, laid, results
 
 import rooftop
-from rooftop.lab import api, cli, dispatch, doctor, head, head_text, interpret, records, registry, settings, simt, skeletons
+from rooftop.lab import api, check, cli, dispatch, doctor, head, head_text, interpret, records, registry, settings, simt, skeletons
 from rooftop.lab import compile as compiling
 from rooftop.lab import inspect as inspecting
 from rooftop.lab.cli.app import _narrow, table
@@ -842,6 +842,25 @@ def test_the_doctor_says_that_there_is_no_gpu_and_what_to_do(monkeypatch: pytest
 def test_a_check_on_a_gpu_that_is_not_there_has_exit_code_3(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     assert command(monkeypatch, "check", "add", "--case", "odd f32", "--backend", "gpu") == 3
     assert "no GPU" in flat(capsys.readouterr().err)
+
+
+@pytest.mark.parametrize(
+    ("raised", "status", "code"), [(torch.OutOfMemoryError("CUDA out of memory"), "skipped", 1), (RuntimeError("no such kernel"), "error", 1)]
+)
+def test_a_case_that_could_not_be_judged_is_not_called_wrong(
+    raised: Exception, status: str, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fails(*_: Any, **__: Any) -> None:
+        raise raised
+
+    monkeypatch.setattr(check, "_check", fails)
+    assert command(monkeypatch, "check", "add", "--case", "odd f32", "--json") == code
+    said = json.loads(capsys.readouterr().out)["results"]
+    assert {r["status"] for r in said} == {status}
+    assert command(monkeypatch, "check", "add", "--case", "odd f32") == code
+    header, row = (line.split() for line in capsys.readouterr().out.splitlines() if line.split()[1:2] in (["ok"], ["0"]))
+    counts = dict(zip(header[1:5], map(int, row[1:5]), strict=True))
+    assert counts == {"ok": 0, "wrong": 0, "errors": 0, "skipped": 0, {"error": "errors"}.get(status, status): len(said)}
 
 
 # -- records -------------------------------------------------------------------------------------------------------

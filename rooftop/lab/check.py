@@ -172,10 +172,14 @@ def check(
     try:
         _check(subject, case, backend, seed, arch, result, expected, guard)
     except Exception as error:  # whatever a kernel under test does is a finding
+        import torch
+
         from rooftop.lab.simt import SimulatedFault
 
         if isinstance(error, SimulatedFault):
             result.status, result.message = "wrong", str(error)
+        elif isinstance(error, torch.OutOfMemoryError):
+            result.status, result.message = "skipped", "this case does not fit what is free of the GPU's memory"
         else:
             result.status, result.message = "error", f"{type(error).__name__}: {error}"
     result.seconds = time.perf_counter() - started

@@ -111,14 +111,14 @@ def _show_checks(results: list[Any], seed: int, every: bool, as_json: bool) -> N
     summary: dict[str, dict[str, Any]] = {}
     reasons: dict[str, list[str]] = {}
     for r in results:
-        row = summary.setdefault(r.subject, {"subject": r.subject, "ok": 0, "wrong": 0, "skipped": 0, "where": "", "worst": 0.0})
-        row["ok" if r.status == "ok" else "skipped" if r.status == "skipped" else "wrong"] += 1
+        row = summary.setdefault(r.subject, {"subject": r.subject, "ok": 0, "wrong": 0, "error": 0, "skipped": 0, "where": "", "worst": 0.0})
+        row[r.status] += 1
         row["where"] = r.backend or row["where"]
         if r.status == "ok" and r.worst:
             row["worst"] = max(row["worst"], r.worst.max_share, r.worst.rms_share)
         if r.status == "skipped":
             reasons.setdefault(r.message, []).append(r.subject)
-    table(list(summary.values()), {"subject": "subject", "ok": "ok", "wrong": "wrong", "skipped": "skipped", "where": "ran on",
+    table(list(summary.values()), {"subject": "subject", "ok": "ok", "wrong": "wrong", "error": "errors", "skipped": "skipped", "where": "ran on",
                                     "worst": "worst share of allowance"}, False, f"seed {seed}")  # fmt: skip
     for reason, names in sorted(reasons.items(), key=lambda item: -len(item[1])):
         unique = list(dict.fromkeys(names))
