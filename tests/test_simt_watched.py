@@ -139,6 +139,42 @@ def test_what_a_block_writes_after_it_released_is_a_race() -> None:
     assert any("read of 4 bytes at y[" in f.message for f in found)
 
 
+RING = r"""
+__device__ volatile int filled[2], emptied[2];
+__device__ float slot[2];
+__global__ void ring(const float* x, float* y, int n) {     // block 0 hands 1 what it reads, through two places
+    if (threadIdx.x != 0) return;
+    for (int i = 0; i < n; ++i) {
+        const int turn = i / 2, at = i % 2;
+        if (blockIdx.x == 0) {
+            while (emptied[at] < turn) {}
+            __threadfence();
+            slot[at] = x[i];
+            __threadfence();
+            filled[at] = turn + 1;
+        } else {
+            while (filled[at] < turn + 1) {}
+            __threadfence();
+            y[i] = slot[at];
+            __threadfence();
+            emptied[at] = turn + 1;
+        }
+    }
+}
+"""
+
+
+@compiled
+def test_a_ring_between_two_blocks_is_right_and_does_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROOFTOP_JOBS", "2")
+    n = 5000
+    x, y = torch.rand(n), torch.zeros(n)
+    arguments = [("x", "ptr"), ("y", "ptr"), ("n", "i32")]
+    report = simt.simulate(RING, "ring", {"x": x, "y": y, "n": n}, grid=(2,), block=(32,), arguments=arguments, schedules=4)
+    assert report.clean, "\n".join(map(str, report.findings))
+    assert torch.equal(x, y)
+
+
 @compiled
 @pytest.mark.parametrize(
     ("entry", "kind", "says"),

@@ -8,8 +8,8 @@ namespace simt {
 void mode_launch(Launch& l) {
     const u32 clusters = l.grid.x * l.grid.y * l.grid.z / (l.cluster.x * l.cluster.y * l.cluster.z);
     many = l.me0 + clusters, mixed = many + 1;
-    delete released;
-    released = new std::vector<Releases>(clusters);
+    if (released) munmap(static_cast<void*>(released), released_count * sizeof(Releases) + 64);
+    released = map_array<Releases>(released_count = clusters);
     release_time = 0;
     delete places;
     places = new std::vector<Place>(1 << 14);
@@ -126,9 +126,10 @@ static void order_by(Worker& w, u64 word, bool writes, bool releases) {
 // What this cluster did before is past for those who meet it at the place.
 static void release(Worker& w, Place& place) {
     const u32 time = ++release_time, mine = cluster_index(w, w.me);
-    if (u32& since = w.mode->since; mine < released->size()) {
-        (*released)[mine].times[since] = (*released)[mine].times[Releases::LAST] = time;
-        since = std::min(since + 1, Releases::LAST);
+    if (mine < released_count) {
+        Releases& r = released[mine];
+        r.times[r.count % Releases::KEPT] = time;
+        w.mode->since = ++r.count & Releases::LOW;
     }
     for (u32 there = place.time.load(); there < time && !place.time.compare_exchange_weak(there, time);) {}   // another worker may have a later one there
 }
@@ -139,7 +140,8 @@ static void volatile_access(Worker& w, const void* p, u32 bytes, u64 pc) {
     const u64 far = global_place(static_cast<const char*>(p));
     const bool global = far != ~u64(0);
     if (w.current->suspect) settle(w, *w.current);
-    if (!WRITE && global) pause_at(pc);   // before, as for atomics
+    if (WRITE) came_on(w);
+    else if (global) pause_at(pc);        // before, as for atomics
     if (bytes > 1 && reinterpret_cast<u64>(p) & (bytes - 1)) misaligned(w, p, bytes, WRITE, pc);
     if (!global) {
         access<WRITE>(w, p, bytes, pc);

@@ -34,16 +34,19 @@ static void seek(Mode& m, u64 address) {
     old = address;
 }
 
-// Whether what cluster `tag` did when it had released `since` times came before now for this one, by a chain of atomics.
-static bool ordered(Worker& w, u32 tag, u32 since = Releases::LAST) {
+// Whether what cluster `tag` did when it had released `since` times came before now for this one, by a chain of atomics. Taken to, if that is long ago.
+static bool ordered(Worker& w, u32 tag, u32 since) {
     for (const u64 address : w.mode->sought)
         if (Place* place = place_of(address, false)) meet(*w.mode, place);
     if (w.mode->met.size() >= MOST_MET) w.mode->acquired = release_time.load();   // too many to tell apart
     for (const Place* place : w.mode->met) w.mode->acquired = std::max(w.mode->acquired, place->time.load());
     const u32 i = cluster_index(w, tag);
-    if (i >= released->size()) return w.mode->acquired != 0;
-    const u32 time = (*released)[i].times[since].load();
-    return time && time <= w.mode->acquired;
+    if (i >= released_count) return w.mode->acquired != 0;
+    const Releases& r = released[i];
+    const u32 count = r.count.load(), ago = (count - since) & Releases::LOW;
+    if (ago == 0) return false;
+    const u32 time = r.times[(count - ago) % Releases::KEPT].load();
+    return time <= w.mode->acquired || r.count.load() - (count - ago) > Releases::KEPT;
 }
 
 enum How : u8 { PLAINLY, AS_VOLATILE, ATOMICALLY };
@@ -62,25 +65,33 @@ public:
 static void put_cluster(Worker& w, Finding& found, u32 tag) {   // a block of the cluster with this tag: its first
     const Launch& l = *w.launch;
     const u32 c = cluster_index(w, tag);
-    if (c >= released->size()) return;
+    if (c >= released_count) return;
     const u32 cx = l.grid.x / l.cluster.x, cy = l.grid.y / l.cluster.y;
     found.other_block[0] = c % cx * l.cluster.x, found.other_block[1] = c / cx % cy * l.cluster.y, found.other_block[2] = c / cx / cy * l.cluster.z;
     found.has_other = 2;
 }
 
 // A cluster reads the word by an atomic or as volatile.
-static void note_watcher(GlobalCell& c, size_t word, u32 me, u32 first, u64 pc) {
+static void note_watcher(GlobalCell& c, size_t word, u32 me, u32 first, u16 since, u64 pc) {
     Readers& r = watchers[word];
-    if (r.first < first) r = {me, static_cast<u32>(pc), 0, 0};
-    else if (r.first != me && r.second < first) r.second = me, r.second_pc = static_cast<u32>(pc);
+    if (r.first < first) r = {me, static_cast<u32>(pc), 0, 0, since};
+    else if (r.first == me) r.first_since = since;
+    else if (r.second < first) r.second = me, r.second_pc = static_cast<u32>(pc);
     if (!(c.bits & WATCHED)) __atomic_fetch_or(&c.bits, WATCHED, __ATOMIC_RELAXED);
 }
 
-// Another cluster than before reads the word.
-static inline void note_reader(GlobalCell& c, size_t word, u32 me, u32 first, u64 pc) {
+// A cluster reads the word.
+static inline void note_reader(const Worker& w, GlobalCell& c, size_t word, u64 pc) {
+    if (c.reader == many) return;
+    const u32 me = w.me;
     Readers& r = readers[word];
-    if (c.reader >= first) c.reader = many, r.second = me, r.second_pc = static_cast<u32>(pc);
-    else c.reader = me, r.first = me, r.first_pc = static_cast<u32>(pc);
+    if (c.reader == me) {
+        if (__builtin_expect(w.mode->since != 0, 0)) r.first_since = static_cast<u16>(w.mode->since);
+    } else if (c.reader >= w.launch->me0) {
+        c.reader = many, r.second = me, r.second_pc = static_cast<u32>(pc);
+    } else {
+        c.reader = r.first = me, r.first_pc = static_cast<u32>(pc), r.first_since = static_cast<u16>(w.mode->since);
+    }
 }
 
 static __attribute__((noinline, cold)) void read_before(Worker& w, const Readers& r, u32 bytes, u64 address, u64 pc) {
@@ -114,7 +125,7 @@ static __attribute__((noinline)) void global_slow(Worker& w, GlobalCell& c, size
     if (theirs) {
         // A plain read of what others change atomically gets one whole value or another: loops of compare-and-swap begin so.
         const bool together = bits & ATOMIC && (how != PLAINLY || (!write && !(bits & VOLATILE)));
-        if (c.writer != mixed && !together && !ordered(w, c.writer, bits >> SINCE & 3)) {
+        if (c.writer != mixed && !together && !ordered(w, c.writer, bits >> SINCE)) {
             if (write && how != ATOMICALLY && (!(bits & ATOMIC) || bits & VOLATILE)) {
                 Finding later = described(GLOBAL_RACE, GLOBAL, address, bytes, true, pc, c.pc);
                 put_cluster(w, later, c.writer);
@@ -130,22 +141,22 @@ static __attribute__((noinline)) void global_slow(Worker& w, GlobalCell& c, size
         // A reader of other bytes of the word is no race; which bytes were read is not kept, so words in parts are let pass.
         const Readers& r = watchers[word];
         const u32 watcher = !(bits & WATCHED) || r.first < first ? 0 : r.second >= first ? many : r.first;
-        if (c.reader >= first && c.reader != me && !ordered(w, c.reader)) read_before(w, readers[word], bytes, address, pc);
-        else if (how == PLAINLY && watcher && watcher != me && !ordered(w, watcher)) read_before(w, r, bytes, address, pc);
+        if (c.reader >= first && c.reader != me && !ordered(w, c.reader, readers[word].first_since)) read_before(w, readers[word], bytes, address, pc);
+        else if (how == PLAINLY && watcher && watcher != me && !ordered(w, watcher, r.first_since)) read_before(w, r, bytes, address, pc);
     }
     if (write) {
         const u32 before = c.writer >= first ? bits >> MINE & 15 : 0;
         const bool others = before & ~mask && c.writer != me;
-        u32 now = (bits | mask << INIT) & ~(15u << MINE | 3u << SINCE | ATOMIC | VOLATILE);
+        u32 now = (bits | mask << INIT) & ~(15u << MINE | Releases::LOW << SINCE | ATOMIC | VOLATILE);
         now |= ((others || c.writer == me ? before : 0) | mask) << MINE | w.mode->since << SINCE;
         if (how != PLAINLY) now |= how == AS_VOLATILE ? ATOMIC | VOLATILE : ATOMIC;
         c.bits = now;
         c.writer = others ? mixed : me;
         c.pc = static_cast<u32>(pc);
     } else if (how != PLAINLY) {
-        note_watcher(c, word, me, first, pc);
-    } else if (c.reader != me && c.reader != many) {
-        note_reader(c, word, me, first, pc);
+        note_watcher(c, word, me, first, static_cast<u16>(w.mode->since), pc);
+    } else {
+        note_reader(w, c, word, pc);
     }
 }
 
@@ -177,13 +188,13 @@ static inline void global_word(Worker& w, Fiber& f, size_t word, u32 mask, u32 b
     if (!WRITE) {
         if ((c.bits & mask) == mask && (c.writer < first || c.writer == me)) {
             if (c.writer == me) same_cluster(w, f, c, word, mask, bytes, false, address, pc);
-            if (c.reader != me && c.reader != many) note_reader(c, word, me, first, pc);
+            note_reader(w, c, word, pc);
             return;
         }
     } else if ((c.bits >> WRITABLE & mask) == mask && !(c.bits & WATCHED) && (c.writer < first || c.writer == me) && (c.reader < first || c.reader == me)) {
         if (c.writer == me) same_cluster(w, f, c, word, mask, bytes, true, address, pc);
         stamps[word] = f.block->epoch | f.low;
-        c.bits = (c.bits & ~(3u << SINCE | ATOMIC | VOLATILE | (c.writer == me ? 0 : 15u << MINE))) | mask << INIT | mask << MINE | w.mode->since << SINCE;
+        c.bits = (c.bits & ~(Releases::LOW << SINCE | ATOMIC | VOLATILE | (c.writer == me ? 0 : 15u << MINE))) | mask << INIT | mask << MINE | w.mode->since << SINCE;
         c.writer = me;
         c.pc = static_cast<u32>(pc);
         return;

@@ -337,7 +337,7 @@ __attribute__((visibility("default"))) u32 simt_counts(const Count** at) {
     void __tsan_unaligned_read##n(void* p) { note_parts(*worker, p, n, READ, SIMT_PC()); }                              \
     void __tsan_unaligned_write##n(void* p) { note_parts(*worker, p, n, WRITE, SIMT_PC()); }                            \
     void __tsan_volatile_read##n(void* p) { note(*worker, p, n, READ, SIMT_PC()); pause_at(SIMT_PC()); }                            \
-    void __tsan_volatile_write##n(void* p) { note(*worker, p, n, WRITE, SIMT_PC()); }                                   \
+    void __tsan_volatile_write##n(void* p) { note(*worker, p, n, WRITE, SIMT_PC()); came_on(*worker); }                             \
     void __tsan_unaligned_volatile_read##n(void* p) { note_parts(*worker, p, n, READ, SIMT_PC()); pause_at(SIMT_PC()); }            \
     void __tsan_unaligned_volatile_write##n(void* p) { note_parts(*worker, p, n, WRITE, SIMT_PC()); }
 SIMT_HOOK(1)

@@ -261,6 +261,11 @@ Finding* report(Worker& w, const Fiber& f, Kind kind, u64 pc, u64 other_pc = 0);
 void other_thread(Worker& w, Finding& found, u32 thread);
 [[noreturn]] void die(Worker& w);
 void yield(Worker& w, Fiber& f);
+// Somebody may have what it waits for.
+inline void came_on(Worker& w) {
+    w.pauses = 0;
+    if (w.idle) w.idle = false, --w.launch->idle;
+}
 void pause_at(u64 pc);
 
 inline u64 next_random(Worker& w) {

@@ -84,7 +84,7 @@ __attribute__((noinline)) void note_atomic(void* p, unsigned bytes, int kind) {
 }
 void note_float(unsigned fma, unsigned other) { worker->fma += fma, worker->flops += other; }
 
-bool compare_and_swap(void* p, void* expected, const void* desired, unsigned bytes) {
+static bool swapped(void* p, void* expected, const void* desired, unsigned bytes) {
     switch (bytes) {
 #define SIMT_CASE(n, T)                                                                                           \
     case n: {                                                                                                     \
@@ -107,6 +107,11 @@ bool compare_and_swap(void* p, void* expected, const void* desired, unsigned byt
             return false;
         }
     }
+}
+bool compare_and_swap(void* p, void* expected, const void* desired, unsigned bytes) {
+    const bool changes = std::memcmp(expected, desired, bytes) != 0, done = swapped(p, expected, desired, bytes);
+    if (done && changes) came_on(*worker);   // not one that only looks, or takes a lock that is taken
+    return done;
 }
 void atomic_load(const void* p, void* to, unsigned bytes) {
     switch (bytes) {

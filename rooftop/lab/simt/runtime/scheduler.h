@@ -60,9 +60,8 @@ inline void set_clock(Warp& warp, u32 lane, u32 clock) {
 }
 
 inline void progress(Worker& w) {
-    w.pauses = 0;
     __atomic_store_n(&w.advanced, w.advanced + 1, __ATOMIC_RELAXED);
-    if (w.idle) w.idle = false, --w.launch->idle;
+    came_on(w);
 }
 
 void park(Worker& w, Fiber& f);                               // the next of its warp runs, till this one is ready again

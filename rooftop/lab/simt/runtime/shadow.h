@@ -7,13 +7,14 @@ namespace simt {
 // -- global memory: one cell for each 4 bytes --------------------------------------------------------------------------------------
 // Tags of `writer` and `reader`: 0 nobody in this launch, else a cluster's (blocks of a cluster count as one: their barriers order them).
 struct GlobalCell {
-    u32 writer, reader, pc, bits;   // pc: of the write. bits: 4 initialised, 4 readable, 4 writable, 4 written by `writer`; 2 from SINCE on; and flags:
+    u32 writer, reader, pc, bits;   // pc: of the write. bits: 4 initialised, 4 readable, 4 writable, 4 written by `writer`; 12 from SINCE on; and flags:
 };
 constexpr u32 INIT = 0, VALID = 4, WRITABLE = 8, MINE = 12, SINCE = 20;
 constexpr u32 ATOMIC = 1 << 16, INPUT = 1 << 17, VOLATILE = 1 << 18, WATCHED = 1 << 19;   // written by an atomic, or (both) a volatile store; has watchers
 static GlobalCell* cells;
-struct Readers {                    // of a word: the clusters that read it, and where: the first, and the first that is another one
+struct Readers {                    // of a word: the clusters that read it, where: the first, and the first that is another one; how often that first one had released
     u32 first, first_pc, second, second_pc;
+    u16 first_since;
 };
 static Readers* readers;
 static Readers* watchers;           // those that read it by atomics or as volatile: `first` and `second` are tags, which count from the launch's first on
@@ -21,11 +22,13 @@ static u64* stamps;                 // of the last write, as in shared memory: f
 static size_t cell_count;           // of the arena; those of the source's variables come behind
 static const size_t variable_cells = static_cast<size_t>(simt_variables_end - simt_variables + 3) / 4;
 static u32 many, mixed;             // tags of this launch: several readers; several writers, each of its own bytes
-struct Releases {                   // when a cluster released what it had done by then: the first three times, and the last
-    static constexpr u32 LAST = 3;
-    std::atomic<u32> times[LAST + 1];
+// When a cluster released what it had done by then: the last so many times. An access keeps `since`, the low bits of how many there had been.
+struct Releases {
+    static constexpr u32 KEPT = 15, LOW = 0xfff;
+    std::atomic<u32> count, times[KEPT];
 };
-static std::vector<Releases>* released;   // by cluster
+static Releases* released;          // by cluster
+static size_t released_count;
 static std::atomic<u32> release_time;
 struct Acquired { u32 first, time; };
 
@@ -64,7 +67,7 @@ struct Mode {
     u32* other_pcs = nullptr;       // by word: where `other` of its cell, or the last one of its bytes' cells, was
     u8* flags = nullptr;            // by word
     size_t words = 0;
-    u32 since = 0;                  // how often this cluster has released, at most Releases::LAST: what it writes now is past from times[since] on
+    u32 since = 0;                  // how often this cluster has released: what it accesses now is past from the next time on
     u32 acquired = 0;               // the time up to which this cluster has acquired,
     std::vector<Place*> met;        // at these addresses
     std::vector<u64> sought;        // addresses read as volatile at which nobody had released anything by then

@@ -244,7 +244,7 @@ SIMT_EXPORT void simt_traffic(const Machine* m, u32 together, u32 cold, Traffic*
     void __tsan_unaligned_read##n(void* p) { note(*worker, p, n, false); }                                      \
     void __tsan_unaligned_write##n(void* p) { note(*worker, p, n, true); }                                      \
     void __tsan_volatile_read##n(void* p) { note(*worker, p, n, false); pause_at(SIMT_PC()); }                  \
-    void __tsan_volatile_write##n(void* p) { note(*worker, p, n, true); }                                       \
+    void __tsan_volatile_write##n(void* p) { note(*worker, p, n, true); came_on(*worker); }                     \
     void __tsan_unaligned_volatile_read##n(void* p) { note(*worker, p, n, false); pause_at(SIMT_PC()); }        \
     void __tsan_unaligned_volatile_write##n(void* p) { note(*worker, p, n, true); }
 SIMT_HOOK(1)
