@@ -43,10 +43,10 @@ static bool ordered(Worker& w, u32 tag, u32 since) {
     const u32 i = cluster_index(w, tag);
     if (i >= released_count) return w.mode->acquired != 0;
     const Releases& r = released[i];
-    const u32 count = r.count.load(), ago = (count - since) & Releases::LOW;
+    const u32 count = r.count.load(), ago = (count - since) & Releases::LOW, next = count - ago;   // the first release after it
     if (ago == 0) return false;
-    const u32 time = r.times[(count - ago) % Releases::KEPT].load();
-    return time <= w.mode->acquired || r.count.load() - (count - ago) > Releases::KEPT;
+    const u32 time = r.times[next % Releases::KEPT].load();
+    return time <= w.mode->acquired || r.count.load() - next >= Releases::KEPT;   // another may be taking its place by then
 }
 
 enum How : u8 { PLAINLY, AS_VOLATILE, ATOMICALLY };
@@ -72,7 +72,9 @@ static void put_cluster(Worker& w, Finding& found, u32 tag) {   // a block of th
 }
 
 // A cluster reads the word by an atomic or as volatile.
-static void note_watcher(GlobalCell& c, size_t word, u32 me, u32 first, u16 since, u64 pc) {
+static void note_watcher(const Worker& w, GlobalCell& c, size_t word, u64 pc) {
+    const u32 me = w.me, first = w.launch->me0;
+    const u16 since = static_cast<u16>(w.mode->since);
     Readers& r = watchers[word];
     if (r.first < first) r = {me, static_cast<u32>(pc), 0, 0, since};
     else if (r.first == me) r.first_since = since;
@@ -154,7 +156,7 @@ static __attribute__((noinline)) void global_slow(Worker& w, GlobalCell& c, size
         c.writer = others ? mixed : me;
         c.pc = static_cast<u32>(pc);
     } else if (how != PLAINLY) {
-        note_watcher(c, word, me, first, static_cast<u16>(w.mode->since), pc);
+        note_watcher(w, c, word, pc);
     } else {
         note_reader(w, c, word, pc);
     }

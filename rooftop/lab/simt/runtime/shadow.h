@@ -12,7 +12,7 @@ struct GlobalCell {
 constexpr u32 INIT = 0, VALID = 4, WRITABLE = 8, MINE = 12, SINCE = 20;
 constexpr u32 ATOMIC = 1 << 16, INPUT = 1 << 17, VOLATILE = 1 << 18, WATCHED = 1 << 19;   // written by an atomic, or (both) a volatile store; has watchers
 static GlobalCell* cells;
-struct Readers {                    // of a word: the clusters that read it, where: the first, and the first that is another one; how often that first one had released
+struct Readers {                    // of a word: the cluster that read it first, and the first other one; where; how often the first had released when it last did
     u32 first, first_pc, second, second_pc;
     u16 first_since;
 };
@@ -30,7 +30,6 @@ struct Releases {
 static Releases* released;          // by cluster
 static size_t released_count;
 static std::atomic<u32> release_time;
-struct Acquired { u32 first, time; };
 
 struct Place {                      // an address that atomics meet at
     std::atomic<u64> address;
