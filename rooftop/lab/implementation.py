@@ -272,7 +272,15 @@ class TritonImplementation(Implementation):
 
     @cached_property
     def digest(self) -> str:
-        return digest(*(strip(without_head(text), "python") for text in _with_helpers(self.path.read_text(encoding="utf-8"))))
+        return digest(*(strip(without_imports(without_head(text)), "python") for text in _with_helpers(self.path.read_text(encoding="utf-8"))))
+
+
+_IMPORTS = re.compile(r"^(?:from rooftop[\w.]* import (?:\([^)]*\)|[^\n(]*)|import rooftop[^\n]*)\n", re.M)
+
+
+def without_imports(text: str) -> str:
+    """A Python file without what it imports from the package: where a helper lies does not change what runs. The helpers' own text is hashed beside it."""
+    return _IMPORTS.sub("", text)
 
 
 _HELPER = re.compile(r"^from rooftop\.kernels\._device\.(\w+) import ", re.M)
