@@ -10,12 +10,12 @@ __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> Any:
-    from rooftop.lab import api
+    from rooftop.core import api
 
     return api.public(name)
 
 
 def __dir__() -> list[str]:
-    from rooftop.lab import api
+    from rooftop.core import api
 
     return [*globals(), *api.names()]

@@ -13,10 +13,12 @@ from typing import Any
 import pytest
 from markupsafe import Markup
 
-from rooftop.lab import registry, report, roofline
-from rooftop.lab.records import Record
-from rooftop.lab.report_data import Gatherer, device_of, gather
-from rooftop.lab.report_model import LadderPage, RungRow
+from rooftop.core import registry
+from rooftop.lab.records.store import Record
+from rooftop.lab.report import site
+from rooftop.lab.report.data import Gatherer, device_of, gather
+from rooftop.lab.report.model import LadderPage, RungRow
+from rooftop.lab.timing import roofline
 
 NOW = datetime(2026, 1, 2, 3, 4, tzinfo=UTC)
 H100 = {"name": "NVIDIA H100 80GB HBM3", "arch": 90, "sms": 132, "l2_bytes": 50 << 20}
@@ -27,8 +29,8 @@ FMA = 3e13  # FMAs/s
 CONTRACT = '''"""A tensor times a number & <nothing> else."""
 from __future__ import annotations
 
-from rooftop.lab.op import Op
-from rooftop.lab.spec import Input, Meta, Work, case
+from rooftop.core.op import Op
+from rooftop.core.spec import Input, Meta, Work, case
 
 
 def reference(x: Tensor, factor: float) -> Tensor:
@@ -119,7 +121,7 @@ class Made:
 
     def build(self, records: list[Record], facts: Any = None, checks: Any = ()) -> tuple[str, str]:
         """The texts of the home page and of the ladder's."""
-        index = report.build(self.out, records, facts, checks, house=self.house, now=NOW)
+        index = site.build(self.out, records, facts, checks, house=self.house, now=NOW)
         return index.read_text(encoding="utf-8"), (self.out / "ladder-steps.html").read_text(encoding="utf-8")
 
     def page(self, records: list[Record], facts: Any = None, checks: Any = ()) -> LadderPage:
@@ -159,7 +161,7 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Made:
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
-    monkeypatch.setattr(report, "_plotly", lambda: Markup("/* plotly.js */"))
+    monkeypatch.setattr(site, "_plotly", lambda: Markup("/* plotly.js */"))
     return Made(house, tmp_path / "report")
 
 

@@ -13,9 +13,10 @@ import torch
 from torch.nn import functional
 
 import rooftop
-from rooftop.lab import compare, registry
-from rooftop.lab.inputs import widen
-from rooftop.lab.spec import DTYPES, OF_TORCH, Case, Input
+from rooftop.core import registry
+from rooftop.core.layouts import widen
+from rooftop.core.spec import DTYPES, OF_TORCH, Case, Input
+from rooftop.lab.check import compare
 
 LAYOUTS = ("transposed", "sliced", "strided", "expanded", "misaligned")
 

@@ -25,17 +25,22 @@ import typer
 from _support import CALLS, FIRST, LAYOUTS, Call, command, faults, from_contract, gradients, laid, results
 
 import rooftop
-from rooftop.lab import api, check, cli, dispatch, doctor, head, head_text, interpret, records, registry, settings, simt, skeletons
-from rooftop.lab import compile as compiling
-from rooftop.lab import inspect as inspecting
+from rooftop.core import api, dispatch, head, head_text, registry, settings
+from rooftop.core import compile as compiling
+from rooftop.core.compile import CompileError
+from rooftop.core.contract import metas_of
+from rooftop.core.expressions import ExpressionError, TensorFacts, evaluate, integer
+from rooftop.core.implementation import UnsupportedError
+from rooftop.core.op import Op
+from rooftop.core.spec import DTYPES, TARGETS, Case, Device, Input, Meta, Problem
+from rooftop.lab import cli, doctor, scaffold, simt
+from rooftop.lab.candidates import Subject
+from rooftop.lab.check import checker
 from rooftop.lab.cli.app import _narrow, table
-from rooftop.lab.compile import CompileError
-from rooftop.lab.expressions import ExpressionError, TensorFacts, evaluate, integer
-from rooftop.lab.implementation import UnsupportedError
 from rooftop.lab.inputs import make
-from rooftop.lab.op import Op, metas_of
-from rooftop.lab.spec import DTYPES, TARGETS, Case, Device, Input, Meta, Problem
-from rooftop.lab.subjects import Subject
+from rooftop.lab.inspect import inspector as inspecting
+from rooftop.lab.interpret import interpreter
+from rooftop.lab.records import store
 
 FORWARD = list(registry.op_names())
 OPS = [n for name in FORWARD for n in (name, *([f"{name}_bwd"] if registry.op(name).bwd else []))]
@@ -253,7 +258,7 @@ def test_a_launch_beyond_two_to_the_31_fits_the_grid_or_is_refused(name: str) ->
                 continue
             for launch in choice.implementation.launches(choice.problem, choice.config):
                 grid = (*launch.grid, 1, 1)[:3]
-                assert all(1 <= n <= limit for n, limit in zip(grid, interpret.GRID_LIMITS, strict=True)), (change, choice.implementation, grid)
+                assert all(1 <= n <= limit for n, limit in zip(grid, interpreter.GRID_LIMITS, strict=True)), (change, choice.implementation, grid)
                 numbers = {k: v for k, v in launch.args.items() if isinstance(v, int) and not isinstance(v, bool)}
                 for (k, v), kind in zip(launch.args.items(), launch.types, strict=False):
                     assert kind != "i32" or k not in numbers or -(2**31) <= v < 2**31
@@ -276,7 +281,7 @@ def interpreted(op: Op, args: list[Any]) -> tuple[dispatch.Choice, dict[str, Any
         memory[n] = torch.zeros(m.shape, dtype=getattr(torch, DTYPES[m.dtype].torch))
     for launch in choice.implementation.launches(choice.problem, choice.config):  # type: ignore[union-attr]
         given = {k: memory[v] if isinstance(v, str) and v in memory else v for k, v in launch.args.items()}
-        interpret.run(launch.kernel, launch.grid, given)
+        interpreter.run(launch.kernel, launch.grid, given)
     return choice, made
 
 
@@ -854,7 +859,7 @@ def test_a_case_that_could_not_be_judged_is_not_called_wrong(
     def fails(*_: Any, **__: Any) -> None:
         raise raised
 
-    monkeypatch.setattr(check, "_check", fails)
+    monkeypatch.setattr(checker, "_check", fails)
     assert command(monkeypatch, "check", "add", "--case", "odd f32", "--json") == 1  # nothing was judged
     said = json.loads(capsys.readouterr().out)["results"]
     assert {r["status"] for r in said} == {status}
@@ -871,7 +876,7 @@ RESULTS = settings.CHECKOUT / "results"
 WRITE = """
 import sys
 from pathlib import Path
-from rooftop.lab import records
+from rooftop.lab.records import store as records
 folder, who, count = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 with records.Writer(folder, "NVIDIA H100 80GB HBM3") as writer:
     for i in range(count):
@@ -880,7 +885,7 @@ with records.Writer(folder, "NVIDIA H100 80GB HBM3") as writer:
 MERGE = """
 import sys
 from pathlib import Path
-from rooftop.lab import records
+from rooftop.lab.records import store as records
 records.merge(Path(sys.argv[1]), Path(sys.argv[2]))
 """
 
@@ -908,14 +913,14 @@ def test_many_processes_write_at_once_while_another_reads_and_merges(tmp_path: P
     writers = [started(WRITE, str(tmp_path / "r"), str(i), "25") for i in range(5)]
     while any(w.poll() is None for w in writers):  # what is half written is left out, nothing else
         if (tmp_path / "r").is_dir():
-            assert all(len(r["text"]) == 5000 for r in records.read(tmp_path / "r"))
+            assert all(len(r["text"]) == 5000 for r in store.read(tmp_path / "r"))
         time.sleep(0.02)
     for w in writers:
         done(w)
     for home in (tmp_path / "r", tmp_path / "home"):
         if home.name == "home":
-            records.merge(tmp_path / "r", home)
-        found = records.read(home)
+            store.merge(tmp_path / "r", home)
+        found = store.read(home)
         assert sorted((r["subject"], int(r["case"])) for r in found) == [(str(w), i) for w in range(5) for i in range(25)]
         assert all(r["text"] == r["subject"] * 5000 for r in found)
         assert len({(r["subject"], r["run"]) for r in found}) == 5
@@ -925,7 +930,7 @@ def test_processes_that_merge_the_same_at_once_make_one_of_it(tmp_path: Path) ->
     put(tmp_path / "away", [row("a", i) for i in range(200)])
     for p in [started(MERGE, str(tmp_path / "away"), str(tmp_path / "home")) for _ in range(4)]:
         done(p)
-    assert [len(records.read_file(p)[0]) for p in (tmp_path / "home").rglob("*.jsonl")] == [200]
+    assert [len(store.read_file(p)[0]) for p in (tmp_path / "home").rglob("*.jsonl")] == [200]
     assert [p.suffix for p in (tmp_path / "home").rglob("*") if p.is_file()] == [".jsonl"]
 
 
@@ -943,8 +948,8 @@ def test_two_merges_of_one_name_keep_both(tmp_path: Path, monkeypatch: pytest.Mo
         link(source, target)
 
     monkeypatch.setattr(os, "link", late)
-    assert records.merge(tmp_path / "away", tmp_path / "home").added == ["a-2.jsonl"]
-    assert sorted(r["subject"] for r in records.read(tmp_path / "home")) == ["ours", "theirs"]
+    assert store.merge(tmp_path / "away", tmp_path / "home").added == ["a-2.jsonl"]
+    assert sorted(r["subject"] for r in store.read(tmp_path / "home")) == ["ours", "theirs"]
     assert [p.suffix for p in (tmp_path / "home").rglob("*") if p.is_file()] == [".jsonl", ".jsonl"]
 
 
@@ -963,31 +968,31 @@ def test_a_merge_is_alone_while_it_lets_a_file_grow(tmp_path: Path, monkeypatch:
         whole(source, target)
 
     monkeypatch.setattr(os, "replace", watched)
-    assert records.merge(tmp_path / "away", tmp_path / "home").grown == replaced == ["a.jsonl"]
-    assert records.read(tmp_path / "home") == [row("a"), row("b")]
+    assert store.merge(tmp_path / "away", tmp_path / "home").grown == replaced == ["a.jsonl"]
+    assert store.read(tmp_path / "home") == [row("a"), row("b")]
 
 
 def test_an_empty_file_of_the_same_name_is_left_to_whom_it_belongs(tmp_path: Path) -> None:
     put(tmp_path / "home" / "h100-80gb-hbm3", [])
     put(tmp_path / "away", [row("a")])
     for _ in range(2):
-        records.merge(tmp_path / "away", tmp_path / "home")
-    assert sorted((p.name, len(records.read_file(p)[0])) for p in (tmp_path / "home").rglob("*.jsonl")) == [("a-2.jsonl", 1), ("a.jsonl", 0)]
+        store.merge(tmp_path / "away", tmp_path / "home")
+    assert sorted((p.name, len(store.read_file(p)[0])) for p in (tmp_path / "home").rglob("*.jsonl")) == [("a-2.jsonl", 1), ("a.jsonl", 0)]
 
 
 def test_files_of_one_name_and_other_content_stand_side_by_side(tmp_path: Path) -> None:
     for who in ("a", "b", "c"):
         put(tmp_path / who, [row(who)])
-        records.merge(tmp_path / who, tmp_path / "home")
+        store.merge(tmp_path / who, tmp_path / "home")
     for who in ("c", "a", "b"):  # again, in another order: nothing changes
-        assert records.merge(tmp_path / who, tmp_path / "home").same != []
-    assert sorted(r["subject"] for r in records.read(tmp_path / "home")) == ["a", "b", "c"]
+        assert store.merge(tmp_path / who, tmp_path / "home").same != []
+    assert sorted(r["subject"] for r in store.read(tmp_path / "home")) == ["a", "b", "c"]
 
 
 def test_merging_a_folder_into_itself_changes_nothing(tmp_path: Path) -> None:
     put(tmp_path / "h100-80gb-hbm3", [row("a")])
     before = (tmp_path / "h100-80gb-hbm3" / "a.jsonl").read_bytes()
-    again = records.merge(tmp_path, tmp_path)
+    again = store.merge(tmp_path, tmp_path)
     assert (again.added, again.grown, len(again.same)) == ([], [], 1)
     assert [p.read_bytes() for p in tmp_path.rglob("*.jsonl")] == [before]
 
@@ -1008,8 +1013,8 @@ def test_the_command_merges_twice_and_says_what_was_there(tmp_path: Path, monkey
 
 def test_a_last_line_that_is_whole_but_for_its_end_is_kept(tmp_path: Path) -> None:
     path = put(tmp_path / "away", [row("a")], tail=json.dumps(row("b")))
-    assert records.read_file(path) == ([row("a"), row("b")], None)
-    records.merge(tmp_path / "away", tmp_path / "home")
+    assert store.read_file(path) == ([row("a"), row("b")], None)
+    store.merge(tmp_path / "away", tmp_path / "home")
     assert next((tmp_path / "home").rglob("*.jsonl")).read_text().count("\n") == 2
 
 
@@ -1017,10 +1022,10 @@ def test_a_last_line_that_is_whole_but_for_its_end_is_kept(tmp_path: Path) -> No
 def test_a_cut_off_file_keeps_its_other_records(tmp_path: Path, cut: int) -> None:
     path = put(tmp_path, [row("a"), row("b")])
     path.write_bytes(path.read_bytes()[:-1 - cut])
-    found, note = records.read_file(path)
+    found, note = store.read_file(path)
     assert found == [row("a")]
     assert note == "a.jsonl:2: cut off, left out"
-    assert records.read(tmp_path) == [row("a")]
+    assert store.read(tmp_path) == [row("a")]
 
 
 def test_a_report_says_that_a_record_is_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
@@ -1055,13 +1060,13 @@ NO_RECORDS = {
 def test_what_is_no_record_is_named_with_its_line_and_nothing_is_written(tmp_path: Path, what: str) -> None:
     put(tmp_path / "away", [row("a")], "0.jsonl")
     (tmp_path / "away" / "a.jsonl").write_bytes(NO_RECORDS[what])
-    with pytest.raises(records.RecordError, match=r"a\.jsonl:2: "):
-        records.merge(tmp_path / "away", tmp_path / "home")
+    with pytest.raises(store.RecordError, match=r"a\.jsonl:2: "):
+        store.merge(tmp_path / "away", tmp_path / "home")
     assert not (tmp_path / "home").exists()
 
 
-def committed(kind: str) -> records.Record:
-    return next(r for r in records.read(RESULTS) if r["kind"] == kind and (kind != "bench" or ("predict" in r and r["versus"] and r["clocks"])))
+def committed(kind: str) -> store.Record:
+    return next(r for r in store.read(RESULTS) if r["kind"] == kind and (kind != "bench" or ("predict" in r and r["versus"] and r["clocks"])))
 
 
 WRONG_VALUES = [
@@ -1087,8 +1092,8 @@ def test_a_record_that_the_pages_could_not_read_is_named_with_its_line(tmp_path:
         inner = inner[name]
     inner[last] = value
     put(tmp_path / "away", [good, bad])
-    with pytest.raises(records.RecordError, match=rf"a\.jsonl:2: not a record: {re.escape(way[0] if way else last)}"):
-        records.merge(tmp_path / "away", tmp_path / "home")
+    with pytest.raises(store.RecordError, match=rf"a\.jsonl:2: not a record: {re.escape(way[0] if way else last)}"):
+        store.merge(tmp_path / "away", tmp_path / "home")
     assert not (tmp_path / "home").exists()
 
 
@@ -1096,25 +1101,25 @@ def test_a_record_that_the_pages_could_not_read_is_named_with_its_line(tmp_path:
 def test_what_a_record_must_have_is_named_where_it_is_missing(tmp_path: Path, kind: str) -> None:
     good = committed(kind)
     put(tmp_path / "away", [good, {k: v for k, v in good.items() if k != "device"}])
-    with pytest.raises(records.RecordError, match=r"a\.jsonl:2: not a record: device is missing"):
-        records.merge(tmp_path / "away", tmp_path / "home")
+    with pytest.raises(store.RecordError, match=r"a\.jsonl:2: not a record: device is missing"):
+        store.merge(tmp_path / "away", tmp_path / "home")
 
 
 def test_every_committed_record_can_be_read() -> None:
-    assert len(records.read(RESULTS)) > 4000
-    assert set(records.SHAPES) == set(records.KINDS)
+    assert len(store.read(RESULTS)) > 4000
+    assert set(store.SHAPES) == set(store.KINDS)
 
 
 def test_a_text_that_is_cut_within_a_letter_is_cut_off(tmp_path: Path) -> None:
     path = put(tmp_path, [row("a")])
     path.write_bytes(path.read_bytes() + '{"kind": "bench", "subject": "é'.encode()[:-1])
-    assert records.read_file(path) == ([row("a")], "a.jsonl:2: cut off, left out")
+    assert store.read_file(path) == ([row("a")], "a.jsonl:2: cut off, left out")
 
 
 def test_records_of_two_cards_in_one_file_are_refused(tmp_path: Path) -> None:
     put(tmp_path / "away", [row("a"), {**row("b"), "device": {"name": "NVIDIA H200"}}])
-    with pytest.raises(records.RecordError, match=r"several devices: .*H100.*H200"):
-        records.merge(tmp_path / "away", tmp_path / "home")
+    with pytest.raises(store.RecordError, match=r"several devices: .*H100.*H200"):
+        store.merge(tmp_path / "away", tmp_path / "home")
     assert not (tmp_path / "home").exists()
 
 
@@ -1141,15 +1146,15 @@ def test_a_folder_that_cannot_be_written_is_named_without_a_traceback(
 
 
 def test_a_folder_for_records_is_tried_before_anything_is_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from rooftop.lab import check
+    from rooftop.lab.check import checker
 
     (tmp_path / "file").write_text("kept")
-    monkeypatch.setattr(check, "check", lambda *given, **named: pytest.fail("checked first"))
+    monkeypatch.setattr(checker, "check", lambda *given, **named: pytest.fail("checked first"))
     assert command(monkeypatch, "check", "add", "--case", "odd f32", "--records", str(tmp_path / "file")) == 3
 
 
 def test_a_folder_that_was_tried_holds_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    where = records.Writer(tmp_path, CARD).ready()
+    where = store.Writer(tmp_path, CARD).ready()
     assert list(tmp_path.rglob("*")) == [where]
 
     def full(**_: Any) -> None:
@@ -1157,7 +1162,7 @@ def test_a_folder_that_was_tried_holds_nothing(tmp_path: Path, monkeypatch: pyte
 
     monkeypatch.setattr("tempfile.TemporaryFile", full)
     with pytest.raises(OSError, match="No space left") as caught:
-        records.Writer(tmp_path, CARD).ready()
+        store.Writer(tmp_path, CARD).ready()
     assert caught.value.filename == str(where)
 
 
@@ -1167,17 +1172,17 @@ def test_a_read_only_folder_of_records_can_be_read_and_not_written(tmp_path: Pat
     (tmp_path / "r" / "h100-80gb-hbm3").chmod(0o555)
     (tmp_path / "r").chmod(0o555)
     try:
-        assert records.read(tmp_path / "r") == [row("a")]
-        with pytest.raises(PermissionError, match="h100"), records.Writer(tmp_path / "r", CARD) as writer:
+        assert store.read(tmp_path / "r") == [row("a")]
+        with pytest.raises(PermissionError, match="h100"), store.Writer(tmp_path / "r", CARD) as writer:
             writer.write(row("b"))
-        assert records.read(tmp_path / "r") == [row("a")]
+        assert store.read(tmp_path / "r") == [row("a")]
     finally:
         (tmp_path / "r").chmod(0o755)
         (tmp_path / "r" / "h100-80gb-hbm3").chmod(0o755)
 
 
 def test_a_disk_that_is_full_is_an_error_and_loses_no_record_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with records.Writer(tmp_path, CARD) as writer:
+    with store.Writer(tmp_path, CARD) as writer:
         writer.write(row("a"))
         with monkeypatch.context() as m:
 
@@ -1187,7 +1192,7 @@ def test_a_disk_that_is_full_is_an_error_and_loses_no_record_before(tmp_path: Pa
             m.setattr(os, "fsync", full)
             with pytest.raises(OSError, match="No space left"):
                 writer.write(row("b"))
-    assert [r["subject"] for r in records.read(tmp_path)][:1] == ["a"]
+    assert [r["subject"] for r in store.read(tmp_path)][:1] == ["a"]
 
 
 # -- skeletons -----------------------------------------------------------------------------------------------------
@@ -1220,29 +1225,29 @@ def house(tmp_path: Path) -> registry.House:
 
 
 def test_a_rung_under_another_name_leaves_the_ladder_readable(house: registry.House) -> None:
-    skeletons.write("rung", "l/02_second", house)
+    scaffold.write("rung", "l/02_second", house)
     assert [r.slug for r in registry.ladder("l", house).rungs] == ["first", "second"]
     for name in ("l/../../out", "l/2_second", "l/02_Second", "l/", "l"):
         with pytest.raises(ValueError, match="must read <ladder>/NN_slug"):
-            skeletons.write("rung", name, house)
+            scaffold.write("rung", name, house)
 
 
 def test_a_rung_with_a_number_that_is_taken_is_refused(house: registry.House) -> None:
     with pytest.raises(ValueError, match="01"):
-        skeletons.write("rung", "l/01_other", house)
+        scaffold.write("rung", "l/01_other", house)
     assert len(registry.ladder("l", house).rungs) == 1
 
 
 def test_a_ladder_without_a_cu_rung_has_no_model_for_one(house: registry.House) -> None:
     (house.ladders / "l" / "01_first.cu").unlink()
     with pytest.raises(ValueError, match=r"l has no \.cu rung to start from"):
-        skeletons.write("rung", "l/01_first", house)
+        scaffold.write("rung", "l/01_first", house)
 
 
 @pytest.mark.parametrize("name", ["lambda", "import", "load", "explain", "register", "lab", "ops"])
 def test_an_op_cannot_be_called_as_a_keyword_or_as_what_the_package_has(house: registry.House, name: str) -> None:
     with pytest.raises(ValueError, match=name):
-        skeletons.write("op", name, house)
+        scaffold.write("op", name, house)
 
 
 # -- the machine ---------------------------------------------------------------------------------------------------

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from rooftop.lab import binary
-from rooftop.lab.binary import BinaryError, Facts, unmet
-from rooftop.lab.compile import ToolchainError, cuda_include
+from rooftop.core.compile import ToolchainError, cuda_include
+from rooftop.lab.inspect import binary
+from rooftop.lab.inspect.binary import BinaryError, Facts, unmet
 
 TARGETS = ("sm_80", "sm_89", "sm_90a")
 

@@ -7,14 +7,15 @@ from pathlib import Path
 import pytest
 from _support import command
 
-from rooftop.lab import binary, inspect, registry
-from rooftop.lab.chained import before_wait, faults
-from rooftop.lab.compile import headers
-from rooftop.lab.head import HeadError
-from rooftop.lab.implementation import CudaImplementation, Implementation, TritonImplementation, _with_helpers
-from rooftop.lab.listing import parse
-from rooftop.lab.spec import TARGETS, Launch, Problem
-from rooftop.lab.subjects import Subject
+from rooftop.core import registry
+from rooftop.core.compile import headers
+from rooftop.core.head import HeadError
+from rooftop.core.implementation import CudaImplementation, Implementation, TritonImplementation, _with_helpers
+from rooftop.core.spec import TARGETS, Launch, Problem
+from rooftop.lab.candidates import Subject
+from rooftop.lab.inspect import binary, inspector
+from rooftop.lab.inspect.dependent_launch import before_wait, faults
+from rooftop.lab.inspect.sass import parse
 
 RUNGS = [r for name in registry.ladder_names() for r in registry.ladder(name).rungs]
 EVERY: dict[str, Implementation] = {
@@ -62,7 +63,7 @@ def test_every_kernel_that_is_chained_waits_first_and_no_other_waits(name: str) 
         code = binary.all_facts(built.cubin)
         found = [code[built.names[launch.kernel]] for _, launch in launches]
     else:
-        made = [inspect.compiled(subject, problem, launch) for problem, launch in launches]
+        made = [inspector.compiled(subject, problem, launch) for problem, launch in launches]
         found = [binary.facts(cubin, symbol) for cubin, symbol, *_ in made]
     assert [line for (_, launch), f in zip(launches, found, strict=True) for line in faults(f.kernel, f.before_wait, launch.chained)] == []
 
@@ -114,7 +115,7 @@ def test_what_is_wrong_with_a_chained_kernel_is_told(what: str, tmp_path: Path) 
     path = tmp_path / "adds.cu"
     path.write_text(ADDS.replace(old, new), encoding="utf-8")
     subject = Subject("adds", registry.op("add"), registry.user_file(path))
-    found = inspect.facts_of(subject, registry.op("add").case("odd f32"), 90)["kernels"][0]["unmet"]
+    found = inspector.facts_of(subject, registry.op("add").case("odd f32"), 90)["kernels"][0]["unmet"]
     assert len(found) == len(expected)
     assert all(part in line for part, line in zip(expected, found, strict=True)), found
 

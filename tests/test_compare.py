@@ -6,7 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from rooftop.lab.compare import compare  # noqa: E402
+from rooftop.lab.check.compare import compare  # noqa: E402
 
 
 def sums(*shape: int, seed: int = 1):
@@ -67,9 +67,10 @@ def test_integers_are_equal_or_wrong():
 @pytest.mark.parametrize("slip", [0.0, 1e-4])
 def test_one_element_is_judged_over_several_draws_where_it_misses_its_allowance(slip, monkeypatch):
     """dx of one column is what cancels in g - unit * (unit * g): what torch errs there is now and then 0. Still a wrong scale is found."""
-    from rooftop.lab import check, subjects
+    from rooftop.lab import candidates
+    from rooftop.lab.check import checker
 
-    (subject,) = subjects.find(["rms_norm_bwd__triton"])
+    (subject,) = candidates.find(["rms_norm_bwd__triton"])
     case = subject.op.case("one element f32")
 
     runs = []
@@ -84,8 +85,8 @@ def test_one_element_is_judged_over_several_draws_where_it_misses_its_allowance(
         if memory["dweight"] is not None:
             memory["dweight"].copy_((dy * unit).reshape(-1, 1).sum(0))
 
-    monkeypatch.setattr(check, "run_interpreter", runner)
-    found = [check.check(subject, case, backend="interpreter", seed=seed) for seed in range(24)]
+    monkeypatch.setattr(checker, "run_interpreter", runner)
+    found = [checker.check(subject, case, backend="interpreter", seed=seed) for seed in range(24)]
     assert {r.status for r in found} == ({"wrong"} if slip else {"ok"}), [r.message for r in found]
     if slip:
         assert all("over 16 draws" in r.message for r in found)

@@ -8,10 +8,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from rooftop.lab import check, dispatch, head_text, library, registry, triton_compat
-from rooftop.lab.op import Grad, Op, like
-from rooftop.lab.spec import TARGETS, Input, Launch, Meta, Work, case
-from rooftop.lab.subjects import Subject
+from rooftop.core import dispatch, head_text, registry, triton_compat
+from rooftop.core.op import Grad, Op, like
+from rooftop.core.spec import TARGETS, Input, Launch, Meta, Work, case
+from rooftop.lab.candidates import Subject
+from rooftop.lab.check import checker
 
 
 def reference(x: torch.Tensor, r: torch.Tensor | None, seed: int, inplace: bool) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor]:
@@ -48,7 +49,7 @@ def toy(name: str = "toy") -> Op:
 
 def test_absent_outputs_and_outputs_aside() -> None:
     op = toy("toy_absent")
-    library.register(op)
+    dispatch.register(op)
     x = torch.randn(3, 5, requires_grad=True)
     y, s, slope = op(x, None, 7, False)
     assert s.numel() == 0
@@ -71,10 +72,10 @@ def test_absent_outputs_and_outputs_aside() -> None:
 def test_known_right_passes_and_a_missing_output_is_found() -> None:
     op = toy()
     for c in op.cases:
-        assert check.check_callable(op, c, op.reference, name="reference").status == "ok"
+        assert checker.check_callable(op, c, op.reference, name="reference").status == "ok"
         assert op.bwd is not None
-        assert check.check_callable(op.bwd, c, op.bwd.reference, name="reference").status == "ok"
-    assert check.check_callable(op, op.cases[1], lambda x, r, seed, inplace: (x * x, None, x), name="none").status == "error"
+        assert checker.check_callable(op.bwd, c, op.bwd.reference, name="reference").status == "ok"
+    assert checker.check_callable(op, op.cases[1], lambda x, r, seed, inplace: (x * x, None, x), name="none").status == "error"
 
 
 def test_a_late_option_is_in_no_problem_and_reaches_the_launch_by_name() -> None:
@@ -93,7 +94,7 @@ block   = [32]
 */"""
     launch = head_text.parse(text, "k.cu").launches_for(problem, {})[0]
     assert dict(launch.args) == {"n": 15, "seed": "seed", "x": "x"}
-    assert check.address(5) == 5
+    assert checker.address(5) == 5
 
 
 def test_a_late_option_is_compiled_as_a_general_number() -> None:
@@ -116,7 +117,7 @@ def test_memory_is_taken_over_only_where_it_lies_alike_and_only_when_asked() -> 
 KERNEL = '''
 import triton
 import triton.language as tl
-from rooftop.lab.spec import Launch
+from rooftop.core.spec import Launch
 @triton.jit
 def _k(dy, slope, dx, n, B: tl.constexpr):
     at = tl.arange(0, B)
@@ -135,9 +136,9 @@ def test_a_kernel_that_reads_what_it_has_overwritten_is_found(tmp_path: Path, mo
     path.write_text(KERNEL.replace("{more}", more))
     op = toy().bwd
     assert op is not None
-    from rooftop.lab.implementation import TritonImplementation
+    from rooftop.core.implementation import TritonImplementation
 
-    found = check.check(Subject("toy", op, TritonImplementation(path, op.name)), op.cases[0], backend="interpreter")
+    found = checker.check(Subject("toy", op, TritonImplementation(path, op.name)), op.cases[0], backend="interpreter")
     assert found.status == status, found.message
 
 
@@ -156,7 +157,7 @@ def test_results_are_promised_in_one_layout_and_written_in_another_only_with_a_c
 
 
 def test_the_hash_of_a_triton_file_holds_its_helpers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from rooftop.lab import implementation
+    from rooftop.core import implementation
 
     helpers = tmp_path / "kernels" / "_device"
     helpers.mkdir(parents=True)

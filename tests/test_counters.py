@@ -11,11 +11,13 @@ from typing import Any
 
 import pytest
 
-from rooftop.lab import counters, records, sass_lines
-from rooftop.lab import counters_jobs as jobs
-from rooftop.lab import counters_report as reports
-from rooftop.lab.compile import ToolchainError
-from rooftop.lab.spec import TARGETS
+from rooftop.core.compile import ToolchainError
+from rooftop.core.spec import TARGETS
+from rooftop.lab.counters import collect
+from rooftop.lab.counters import jobs as jobs
+from rooftop.lab.counters import ncu_report as reports
+from rooftop.lab.inspect import sass_lines
+from rooftop.lab.records import store
 
 H100 = TARGETS[90]
 SHOWN = "rooftop/ladders/some/01.cu"
@@ -126,16 +128,16 @@ def test_instructions_are_added_up_by_line_and_opcode() -> None:
 
 
 def test_absent_metrics_are_named_and_left_out() -> None:
-    assert reports.totals(action(), counters.TOTALS) == {"dram__bytes_read.sum": 4096.0, "gpu__time_duration.sum": 2000.0}
-    absent = reports.missing(action(), counters.METRICS["lines"])
+    assert reports.totals(action(), collect.TOTALS) == {"dram__bytes_read.sum": 4096.0, "gpu__time_duration.sum": 2000.0}
+    absent = reports.missing(action(), collect.METRICS["lines"])
     assert "dram__bytes_write.sum" in absent
     assert "inst_executed" not in absent
 
 
 def test_what_ncu_refuses_is_read_from_its_words() -> None:
     output = "==PROF== Connected\n==ERROR== Failed to find metric lts__t_sectors_srcunit_tex.sum\n"
-    assert counters.refused(output, counters.TOTALS) == ("lts__t_sectors_srcunit_tex.sum",)
-    assert counters.refused("==PROF== lts__t_sectors.sum", counters.TOTALS) == ()
+    assert collect.refused(output, collect.TOTALS) == ("lts__t_sectors_srcunit_tex.sum",)
+    assert collect.refused("==PROF== lts__t_sectors.sum", collect.TOTALS) == ()
 
 
 def test_the_default_jobs_are_every_rung_and_the_transposes_in_both_tiers() -> None:
@@ -167,25 +169,25 @@ def plan(names: list[str]) -> list[jobs.Job]:
     return jobs.jobs_for(names, ["lines"])
 
 
-def run_with(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, answers: list[tuple[list[Any], str]]) -> tuple[counters.Run, list[tuple[str, ...]]]:
+def run_with(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, answers: list[tuple[list[Any], str]]) -> tuple[collect.Run, list[tuple[str, ...]]]:
     """A Run whose ncu gives canned reports, and what was asked of it."""
     asked: list[tuple[str, ...]] = []
     actions: list[Any] = []
 
-    def ncu(self: counters.Run, name: str, plan: Path, what: tuple[str, ...]) -> tuple[Path, str]:
+    def ncu(self: collect.Run, name: str, plan: Path, what: tuple[str, ...]) -> tuple[Path, str]:
         asked.append(tuple(what))
         found, output = answers[len(asked) - 1]
         actions[:] = found
         (tmp_path / "r.ncu-rep").write_text("")
         return tmp_path / "r.ncu-rep", output
 
-    monkeypatch.setattr(counters.Run, "_ncu", ncu)
+    monkeypatch.setattr(collect.Run, "_ncu", ncu)
     monkeypatch.setattr(reports, "load", lambda path, ncu: list(actions))
-    return counters.Run(Path("ncu"), tmp_path, H100, lambda text: None), asked
+    return collect.Run(Path("ncu"), tmp_path, H100, lambda text: None), asked
 
 
 def words(*said: dict[str, Any]) -> str:
-    return "".join(f"==PROF== Profiling\n{counters._MARK}{json.dumps(d)}\n" for d in said)
+    return "".join(f"==PROF== Profiling\n{collect._MARK}{json.dumps(d)}\n" for d in said)
 
 
 def test_kernels_are_matched_to_their_jobs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -194,7 +196,7 @@ def test_kernels_are_matched_to_their_jobs(monkeypatch: pytest.MonkeyPatch, tmp_
     run, asked = run_with(monkeypatch, tmp_path, [(three, words({"job": 0, "launches": 2}, {"job": 1, "launches": 1}))])
     actions, owners, wrong = run.group("lines", "lines", [first, second])
     assert owners == [first, first, second]
-    assert [counters._which(owners, i) for i in range(3)] == [0, 1, 0]
+    assert [collect._which(owners, i) for i in range(3)] == [0, 1, 0]
     assert (actions, wrong, len(asked)) == (three, [], 1)
 
 
@@ -228,20 +230,20 @@ def test_a_record_is_one_that_records_take(tmp_path: Path) -> None:
     listing = sass_lines.instructions(code, symbol, "tests/simt/transpose/naive.cu")
     base = 0x7F0000
     run = Action(symbol, {base + i.offset: (1, i.sass, sectors(32, 4)) for i in listing}, {"dram__bytes_read.sum": 4096.0})
-    record = counters._record(run, job, 0, (launch, symbol), code, H100)
-    with records.Writer(tmp_path, H100.name) as writer:
+    record = collect._record(run, job, 0, (launch, symbol), code, H100)
+    with store.Writer(tmp_path, H100.name) as writer:
         writer.write(record)
-    (read,) = records.read(tmp_path)
+    (read,) = store.read(tmp_path)
     assert (read["kind"], read["subject"], read["case"], read["file"]) == ("counters", job.subject, "M=1024, N=1024", "tests/simt/transpose/naive.cu")
     assert read["digest"] == job.digest(H100)
     lines = {(r["opcode"].split(".")[0], r["text"].split(" =")[0]) for r in read["lines"] if r["opcode"].startswith(("LDG", "STG"))}
     assert lines == {("LDG", "const float value"), ("STG", "out[static_cast<long long>(n) * M + m]")}  # the machine code's lines, not the report's
-    assert "4,096" in counters.table([read])
+    assert "4,096" in collect.table([read])
     with pytest.raises(ToolchainError, match="_Z1kPf"):
-        counters._record(action(), job, 0, (launch, symbol), code, H100)
+        collect._record(action(), job, 0, (launch, symbol), code, H100)
     other = Action(symbol, {base + i.offset: (1, "FFMA", sectors(32, 4)) for i in listing}, {})
     with pytest.raises(ToolchainError, match="not those of the machine code"):
-        counters._record(other, job, 0, (launch, symbol), code, H100)
+        collect._record(other, job, 0, (launch, symbol), code, H100)
 
 
 def test_ncu_report_is_looked_for_beside_the_program_and_where_a_script_points(tmp_path: Path) -> None:
@@ -262,6 +264,6 @@ def test_without_a_gpu_the_command_says_so(tmp_path: Path) -> None:
 
     if torch.cuda.is_available():
         pytest.skip("there is a GPU")
-    done = subprocess.run([sys.executable, "-m", "rooftop.lab.counters", "--out", str(tmp_path)], capture_output=True, text=True, check=False)
+    done = subprocess.run([sys.executable, "-m", "rooftop.lab.counters.collect", "--out", str(tmp_path)], capture_output=True, text=True, check=False)
     assert done.returncode != 0
     assert "counters need an NVIDIA GPU" in done.stderr

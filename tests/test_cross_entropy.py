@@ -10,10 +10,11 @@ import torch
 from torch.nn import functional
 
 import rooftop
+from rooftop.core import registry
+from rooftop.core.spec import DTYPES, TARGETS, Input
 from rooftop.kernels._device.logits import each
-from rooftop.lab import check, registry
-from rooftop.lab.spec import DTYPES, TARGETS, Input
-from rooftop.lab.subjects import Subject
+from rooftop.lab.candidates import Subject
+from rooftop.lab.check import checker
 
 OPTIONS: list[dict[str, Any]] = [
     {},
@@ -113,7 +114,7 @@ def test_every_config_is_right(name: str, case: str) -> None:
     for config in implementation.configs(problem)[::5]:
         fixed = type(implementation)(implementation.path, implementation.op, implementation.name)
         fixed.choose = lambda p, config=config: config  # type: ignore[method-assign]
-        found = check.check(Subject("fixed", op, fixed), op.case(case), backend="interpreter")
+        found = checker.check(Subject("fixed", op, fixed), op.case(case), backend="interpreter")
         assert found.status == "ok", (config, found.message)
 
 
@@ -128,7 +129,7 @@ def test_rows_that_programs_share_are_put_together(like: str, parts: int, stages
     implementation = registry.implementation("cross_entropy__triton")
     fixed = type(implementation)(implementation.path, implementation.op, implementation.name)
     fixed.choose = lambda p: fixed.module.Config(4, 32 * 16 // DTYPES[x.dtype].bytes, 1, parts, stages)  # type: ignore[method-assign]
-    found = check.check(Subject("fixed", op, fixed), c, backend="interpreter")
+    found = checker.check(Subject("fixed", op, fixed), c, backend="interpreter")
     assert found.status == "ok", found.message
 
 
@@ -142,7 +143,7 @@ def test_rows_that_start_at_any_address(name: str, columns: int) -> None:
     problem = op.kernel_problem(op.problem(c, TARGETS[90]))
     assert problem is not None
     assert each(problem) == (0 if columns == 64 else 8)
-    found = check.check(Subject("found", op, registry.implementation(f"{name}__triton")), c, backend="interpreter")
+    found = checker.check(Subject("found", op, registry.implementation(f"{name}__triton")), c, backend="interpreter")
     assert found.status == "ok", found.message
 
 
@@ -180,7 +181,7 @@ def test_configs_of_the_cuda_kernel(like: str, config: tuple[int, ...]) -> None:
     fixed = type(implementation)(implementation.path, implementation.op, implementation.name)
     chosen = dict(zip(("pieces", "ahead", "threads", "cluster", "blocks", "spare"), config, strict=True))
     fixed.choose = lambda p: chosen  # type: ignore[method-assign]
-    found = check.check(Subject("fixed", op, fixed), op.case(like), backend="simt", seed=2)
+    found = checker.check(Subject("fixed", op, fixed), op.case(like), backend="simt", seed=2)
     assert found.status == "ok", (config, found.message)
 
 
@@ -192,5 +193,5 @@ def test_the_cuda_kernel_counts_the_rows_that_it_adds(rows: int, reduction: str)
     c = op.case("all ignored f32")
     given = {**c.inputs, "input": Input((rows, 3), "f32", "equal"), "target": Input((rows,), "i64", "below 3"), "ignore_index": 1, "reduction": reduction}
     subject = Subject("cuda", op, registry.implementation("cross_entropy__cuda_sm90"))
-    found = check.check(subject, dataclasses.replace(c, inputs=given), backend="simt", seed=3)
+    found = checker.check(subject, dataclasses.replace(c, inputs=given), backend="simt", seed=3)
     assert found.status == "ok", found.message

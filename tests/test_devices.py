@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from rooftop.lab import devices
-from rooftop.lab.devices import Datasheet, floor_seconds, lookup, sibling, slug
-from rooftop.lab.occupancy import LIMITS
-from rooftop.lab.spec import TARGETS
+from rooftop.core import devices
+from rooftop.core.devices import Datasheet, floor_seconds, lookup, sibling, slug
+from rooftop.core.spec import TARGETS
+from rooftop.lab.inspect.occupancy import LIMITS
 
 SHEETS = devices.datasheets()
 EACH = pytest.mark.parametrize("sheet", SHEETS, ids=lambda s: slug(s.name))

@@ -9,13 +9,15 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from rooftop.lab import generated, records, registry, settings
+from rooftop.core import registry, settings
 from rooftop.lab.cli import app, commands
-from rooftop.lab.report_charts import number
-from rooftop.lab.report_data import Gatherer, device_of, gather
+from rooftop.lab.records import store
+from rooftop.lab.report import documents
+from rooftop.lab.report.charts import number
+from rooftop.lab.report.data import Gatherer, device_of, gather
 
 RESULTS = settings.CHECKOUT / "results"
-FILES = sorted({file for file, _ in generated.TABLES} | set(generated.PICTURES))
+FILES = sorted({file for file, _ in documents.TABLES} | set(documents.PICTURES))
 
 
 @pytest.fixture
@@ -28,46 +30,46 @@ def copied(tmp_path: Path) -> Path:
 
 
 def test_the_committed_files_are_as_the_committed_records_have_them() -> None:
-    assert list(generated.outdated(folder=RESULTS)) == [], "rooftop report --docs writes them anew"
+    assert list(documents.outdated(folder=RESULTS)) == [], "rooftop report --docs writes them anew"
 
 
 def test_a_changed_number_is_found_and_written_over(copied: Path) -> None:
-    generated.update(copied, RESULTS)
+    documents.update(copied, RESULTS)
     wanted = {file: (copied / file).read_text(encoding="utf-8") for file in FILES}
-    assert generated.update(copied, RESULTS) == [], "what is right is not written again"
+    assert documents.update(copied, RESULTS) == [], "what is right is not written again"
     for file in FILES:
         text = (copied / file).read_text(encoding="utf-8")
         at = text.index('class="value"') if file.endswith(".svg") else text.index("<!-- generated:")
         digit = next(i for i in range(at + 20, len(text)) if text[i].isdigit())
         (copied / file).write_text(text[:digit] + str((int(text[digit]) + 1) % 10) + text[digit + 1 :], encoding="utf-8")
-    assert sorted(generated.outdated(copied, RESULTS)) == FILES
-    assert sorted(generated.update(copied, RESULTS)) == FILES
+    assert sorted(documents.outdated(copied, RESULTS)) == FILES
+    assert sorted(documents.update(copied, RESULTS)) == FILES
     assert {file: (copied / file).read_text(encoding="utf-8") for file in FILES} == wanted
 
 
 def test_without_records_nothing_is_claimed(copied: Path, tmp_path: Path) -> None:
-    assert sorted(generated.update(copied, tmp_path / "none")) == FILES
-    for file, name in generated.TABLES:
-        table = (copied / file).read_text(encoding="utf-8").partition(f"<!-- generated: {name} -->")[2].partition(generated.END)[0]
+    assert sorted(documents.update(copied, tmp_path / "none")) == FILES
+    for file, name in documents.TABLES:
+        table = (copied / file).read_text(encoding="utf-8").partition(f"<!-- generated: {name} -->")[2].partition(documents.END)[0]
         assert "measured" in table
         assert "|" not in table
     (copied / "docs/pictures/sgemm_cuda.svg").unlink()
-    assert generated.update(copied, tmp_path / "none") == ["docs/pictures/sgemm_cuda.svg"], "a missing picture is made"
+    assert documents.update(copied, tmp_path / "none") == ["docs/pictures/sgemm_cuda.svg"], "a missing picture is made"
 
 
 def test_missing_markers_are_an_error(copied: Path) -> None:
     path = copied / "README.md"
-    path.write_text(path.read_text(encoding="utf-8").replace(generated.END, ""), encoding="utf-8")
+    path.write_text(path.read_text(encoding="utf-8").replace(documents.END, ""), encoding="utf-8")
     with pytest.raises(ValueError, match="generated: headlines"):
-        generated.outdated(copied, RESULTS)
+        documents.outdated(copied, RESULTS)
 
 
 def test_the_picture_holds_the_newest_record_that_holds_of_every_rung() -> None:
     """Worked out from the records alone: an FMA counts as two operations."""
-    every = records.read(RESULTS)
+    every = store.read(RESULTS)
     gatherer = Gatherer(every, {}, [], registry.HOUSE)
-    texts = generated.pages(settings.CHECKOUT, every)
-    for file, (name, _) in generated.PICTURES.items():
+    texts = documents.pages(settings.CHECKOUT, every)
+    for file, (name, _) in documents.PICTURES.items():
         svg = texts[file]
         ladder = registry.ladder(name)
         shown = 0
@@ -91,17 +93,17 @@ def test_check_writes_nothing_and_exits_1_where_a_file_would_change(tmp_path: Pa
     assert ran.exit_code == 1
     assert "README.md" in ran.output
     assert {file: (settings.CHECKOUT / file).read_bytes() for file in FILES} == before
-    monkeypatch.setattr(generated, "outdated", lambda folder, cut: {})
+    monkeypatch.setattr(documents, "outdated", lambda folder, cut: {})
     assert CliRunner().invoke(app, ["report", "--docs", "--check"]).exit_code == 0
     assert CliRunner().invoke(app, ["report", "--check"]).exit_code == 2
 
 
 def test_a_table_names_no_stale_record(tmp_path: Path) -> None:
-    every = [r for r in records.read(RESULTS) if r["kind"] == "bench" and r["op"] == "add"]
+    every = [r for r in store.read(RESULTS) if r["kind"] == "bench" and r["op"] == "add"]
     gatherer = Gatherer(every, {}, [], registry.HOUSE)
     fresh = [r for r in every if gatherer.stale(r) is None and not r["subject"].startswith("peer:")]
     assert fresh
-    assert f"| add | {fresh[-1]['case']} |" in generated.scores(every, gather(every))
+    assert f"| add | {fresh[-1]['case']} |" in documents.scores(every, gather(every))
     for r in every:
         r["digest"] = "0"
-    assert generated.scores(every, gather(json.loads(json.dumps(every)))).startswith("No fresh record")
+    assert documents.scores(every, gather(json.loads(json.dumps(every)))).startswith("No fresh record")

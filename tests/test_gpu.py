@@ -15,12 +15,15 @@ import torch
 from _support import CALLS, FIRST, Call, as_double, faults, gradients, results
 
 import rooftop
-from rooftop.lab import check, compare, dispatch, library, registry
-from rooftop.lab.head import HeadError
-from rooftop.lab.implementation import UnsupportedError
-from rooftop.lab.inputs import make, widen
-from rooftop.lab.op import Op, metas_of
-from rooftop.lab.spec import DTYPES, Case, Input, Meta
+from rooftop.core import dispatch, registry
+from rooftop.core.contract import metas_of
+from rooftop.core.head import HeadError
+from rooftop.core.implementation import UnsupportedError
+from rooftop.core.layouts import widen
+from rooftop.core.op import Op
+from rooftop.core.spec import DTYPES, Case, Input, Meta
+from rooftop.lab.check import checker, compare
+from rooftop.lab.inputs import make
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU: torch.cuda.is_available() is False")]
 DEVICE = "cuda"
@@ -86,7 +89,7 @@ def arguments(name: str, case: Case, seed: int = 0) -> tuple[dict[str, torch.Ten
 
 def same_bits(a: Any, b: Any) -> bool:
     pairs = list(zip(results(a), results(b), strict=True))
-    return all((x is None) == (y is None) and (x is None or (x.shape == y.shape and check._same_bits(x, y))) for x, y in pairs)
+    return all((x is None) == (y is None) and (x is None or (x.shape == y.shape and checker._same_bits(x, y))) for x, y in pairs)
 
 
 def ran(name: str, case: Case) -> str | None:
@@ -105,7 +108,7 @@ def ran(name: str, case: Case) -> str | None:
 def test_an_eager_call_is_right_in_every_dtype_and_runs_a_kernel(name: str, dtype: str) -> None:
     op = registry.op(name)
     case = plain(op, dtype)
-    found = check.check_callable(op, case, op, name="eager", device=DEVICE)
+    found = checker.check_callable(op, case, op, name="eager", device=DEVICE)
     assert found.status == "ok", found.message
     assert ran(name, case) is not None, "no kernel takes it"
 
@@ -113,7 +116,7 @@ def test_an_eager_call_is_right_in_every_dtype_and_runs_a_kernel(name: str, dtyp
 @pytest.mark.parametrize(("name", "case"), THEMED)
 def test_every_layout_empty_tensors_and_numbers_that_are_no_numbers(name: str, case: str) -> None:
     op = registry.op(name)
-    found = check.check_callable(op, op.case(case), op, name="eager", device=DEVICE)
+    found = checker.check_callable(op, op.case(case), op, name="eager", device=DEVICE)
     assert found.status == "ok", found.message
 
 
@@ -197,12 +200,12 @@ def checkable(name: str) -> tuple[Any, ...]:
 
 @pytest.mark.parametrize("name", FORWARD)
 def test_opcheck(name: str) -> None:
-    torch.library.opcheck(library.register(registry.op(name)), checkable(name))
+    torch.library.opcheck(dispatch.register(registry.op(name)), checkable(name))
 
 
 @pytest.mark.parametrize("name", [n for n in OPS if n not in FORWARD])
 def test_opcheck_of_the_backward(name: str) -> None:
-    torch.library.opcheck(library.register(registry.op(name)), checkable(name), test_utils=("test_schema", "test_faketensor"))
+    torch.library.opcheck(dispatch.register(registry.op(name)), checkable(name), test_utils=("test_schema", "test_faketensor"))
 
 
 def families() -> dict[str, list[Call]]:
@@ -438,7 +441,7 @@ def test_a_named_implementation_runs_or_raises(name: str) -> None:
             refused = refused or (c, reason)
     assert taken is not None or refused is not None
     if taken is not None:
-        found = check.check_callable(op, taken, lambda *a: op(*a, implementation=name), name=name, device=DEVICE)
+        found = checker.check_callable(op, taken, lambda *a: op(*a, implementation=name), name=name, device=DEVICE)
         assert found.status == "ok", (taken.id, found.message)
     if refused is not None:
         tensors, options = arguments(op.name, refused[0])

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from rooftop.lab import compile as compiling
-from rooftop.lab import head_text, registry
-from rooftop.lab.expressions import ExpressionError
-from rooftop.lab.head import HeadError
-from rooftop.lab.implementation import CudaImplementation
-from rooftop.lab.spec import TARGETS, Meta, Problem
+from rooftop.core import compile as compiling
+from rooftop.core import head_text, registry
+from rooftop.core.expressions import ExpressionError
+from rooftop.core.head import HeadError
+from rooftop.core.implementation import CudaImplementation
+from rooftop.core.spec import TARGETS, Meta, Problem
 
 KERNEL = """/* rooftop
 op   = "add"

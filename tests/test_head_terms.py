@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from rooftop.lab import settings
-from rooftop.lab.expressions import ExpressionError, TensorFacts, evaluate
-from rooftop.lab.head import HeadError
-from rooftop.lab.head_text import parse
-from rooftop.lab.spec import TARGETS, Meta
+from rooftop.core import settings
+from rooftop.core.expressions import ExpressionError, TensorFacts, evaluate
+from rooftop.core.head import HeadError
+from rooftop.core.head_text import parse
+from rooftop.core.spec import TARGETS, Meta
 
 HEAD = '''/* rooftop
 op = "add"
@@ -52,7 +52,7 @@ def test_an_address_alone_may_be_asked_for() -> None:
 
 
 def test_what_a_rung_in_python_says_of_itself_is_no_part_of_its_digest(tmp_path):
-    from rooftop.lab.implementation import TritonImplementation
+    from rooftop.core.implementation import TritonImplementation
 
     source = (settings.PACKAGE / "ladders" / "norm_triton" / "04_whole_row.py").read_text(encoding="utf-8")
     other = source.replace("\nLIMIT = ", '\nLIMIT = (\n    "first"\n    " and second")\nLIMIT = ', 1)

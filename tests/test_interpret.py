@@ -15,7 +15,7 @@ from triton.language.extra import libdevice
 from triton.language.extra.libdevice import tanh
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from rooftop.lab import interpret
+from rooftop.lab.interpret import interpreter
 
 # -- memory --------------------------------------------------------------------------------------------------------
 
@@ -28,18 +28,18 @@ def copy(x, y, n, shift, BLOCK: tl.constexpr, MASK: tl.constexpr):
     tl.store(y + at, v, inside)
 
 
-def copying(n: int, x: torch.Tensor, y: torch.Tensor, *, grid: int = 2, shift: int = 0, mask: bool = True, **options: Any) -> interpret.Run:
-    return interpret.run(copy, (grid,), {"x": x, "y": y, "n": n, "shift": shift, "BLOCK": 64, "MASK": mask}, **options)
+def copying(n: int, x: torch.Tensor, y: torch.Tensor, *, grid: int = 2, shift: int = 0, mask: bool = True, **options: Any) -> interpreter.Run:
+    return interpreter.run(copy, (grid,), {"x": x, "y": y, "n": n, "shift": shift, "BLOCK": 64, "MASK": mask}, **options)
 
 
 def test_masked_accesses_pass_and_are_counted() -> None:
     x, y = torch.randn(100), torch.full((100,), math.nan)
     done = copying(100, x, y, readonly={"x"})
-    assert torch.equal(x, y) and done == interpret.Run(programs=2, loaded=400, stored=400)
+    assert torch.equal(x, y) and done == interpreter.Run(programs=2, loaded=400, stored=400)
 
 
 def test_load_outside() -> None:
-    with pytest.raises(interpret.OutOfBounds) as caught:
+    with pytest.raises(interpreter.OutOfBounds) as caught:
         copying(0, torch.randn(100), torch.zeros(128), mask=False)
     text = str(caught.value)
     for part in ("copy, program (1, 0, 0)", "test_interpret.py:", "v = tl.load(x + at + shift, inside)", "load outside argument 'x'"):
@@ -49,44 +49,44 @@ def test_load_outside() -> None:
 
 def test_store_outside_leaves_neighbours_alone() -> None:
     whole = torch.zeros(200)
-    with pytest.raises(interpret.OutOfBounds, match="store outside argument 'y'"):
+    with pytest.raises(interpreter.OutOfBounds, match="store outside argument 'y'"):
         copying(0, torch.ones(128), whole[:100], mask=False)
     assert whole[100:].abs().max() == 0
 
 
 def test_before_the_first_element() -> None:
     whole = torch.randn(300)
-    with pytest.raises(interpret.OutOfBounds, match=r"load outside argument 'x'.*byte offset -4 \(element -1\), the first of 1 "):
+    with pytest.raises(interpreter.OutOfBounds, match=r"load outside argument 'x'.*byte offset -4 \(element -1\), the first of 1 "):
         copying(64, whole[100:200], torch.zeros(100), shift=-1)
 
 
 def test_another_argument_is_outside_too() -> None:
     whole = torch.randn(256)
-    with pytest.raises(interpret.OutOfBounds, match="load outside argument 'x'"):
+    with pytest.raises(interpreter.OutOfBounds, match="load outside argument 'x'"):
         copying(128, whole[:128], whole[128:], shift=100)
 
 
 def test_gap_between_rows() -> None:
     view = torch.randn(4, 40)[:, :32]
-    with pytest.raises(interpret.OutOfBounds, match="in a gap between the elements of argument 'x'"):
+    with pytest.raises(interpreter.OutOfBounds, match="in a gap between the elements of argument 'x'"):
         copying(100, view, torch.zeros(128))
     copying(32, view, torch.zeros(32), grid=1)
 
 
 def test_empty_tensor() -> None:
     copying(0, torch.empty(0), torch.empty(0))
-    with pytest.raises(interpret.OutOfBounds):
+    with pytest.raises(interpreter.OutOfBounds):
         copying(1, torch.empty(0), torch.zeros(1))
 
 
 def test_wrapped_offset_is_caught() -> None:
-    with pytest.raises(interpret.OutOfBounds, match="load outside argument 'x'"):
+    with pytest.raises(interpreter.OutOfBounds, match="load outside argument 'x'"):
         copying(64, torch.randn(64), torch.zeros(64), grid=1, shift=2**40)
 
 
 def test_write_to_readonly() -> None:
     x = torch.zeros(64)
-    with pytest.raises(interpret.ReadOnly, match="store to read-only argument 'y'"):
+    with pytest.raises(interpreter.ReadOnly, match="store to read-only argument 'y'"):
         copying(64, torch.zeros(64), x, grid=1, readonly={"y"})
     with pytest.raises(ValueError, match="readonly names"):
         copying(64, torch.zeros(64), x, grid=1, readonly={"z"})
@@ -106,10 +106,10 @@ def reinterpreted(x, y, shift):
 
 def test_misaligned() -> None:
     x, y = torch.tensor([1, 2, 3, 4], dtype=torch.int16), torch.zeros(1, dtype=torch.int32)
-    interpret.run(reinterpreted, (1,), {"x": x, "y": y, "shift": 2})
+    interpreter.run(reinterpreted, (1,), {"x": x, "y": y, "shift": 2})
     assert y.item() == 3 + (4 << 16)
-    with pytest.raises(interpret.Misaligned, match="not aligned to its size"):
-        interpret.run(reinterpreted, (1,), {"x": x, "y": y, "shift": 1})
+    with pytest.raises(interpreter.Misaligned, match="not aligned to its size"):
+        interpreter.run(reinterpreted, (1,), {"x": x, "y": y, "shift": 1})
 
 
 @triton.jit
@@ -121,10 +121,10 @@ def through_table(table, y):
 def test_pointer_tables() -> None:
     parts, y = [torch.tensor([1.0, 2.0]), torch.tensor([3.0, 4.0])], torch.zeros(2)
     table = torch.tensor([p.data_ptr() for p in parts])
-    interpret.run(through_table, (2,), {"table": table, "y": y}, reachable=parts)
+    interpreter.run(through_table, (2,), {"table": table, "y": y}, reachable=parts)
     assert y.tolist() == [2.0, 4.0]
-    with pytest.raises(interpret.OutOfBounds, match="lies in no tensor of `reachable`"):
-        interpret.run(through_table, (2,), {"table": table, "y": y})
+    with pytest.raises(interpreter.OutOfBounds, match="lies in no tensor of `reachable`"):
+        interpreter.run(through_table, (2,), {"table": table, "y": y})
 
 
 @triton.jit
@@ -135,9 +135,9 @@ def unmasked_tail(x, y, n, BLOCK: tl.constexpr):
 
 def test_masked_lanes_are_poisoned() -> None:
     y = torch.zeros(1)
-    interpret.run(unmasked_tail, (1,), {"x": torch.ones(10), "y": y, "n": 10, "BLOCK": 16})
+    interpreter.run(unmasked_tail, (1,), {"x": torch.ones(10), "y": y, "n": 10, "BLOCK": 16})
     assert math.isnan(y.item())
-    interpret.run(unmasked_tail, (1,), {"x": torch.ones(10), "y": y, "n": 10, "BLOCK": 16}, poison=False)
+    interpreter.run(unmasked_tail, (1,), {"x": torch.ones(10), "y": y, "n": 10, "BLOCK": 16}, poison=False)
     assert y.item() == 10
 
 
@@ -152,10 +152,10 @@ def descriptors(host, y, M, N, BM: tl.constexpr, BN: tl.constexpr):
 def test_tensor_descriptors() -> None:
     x, y = torch.randn(50, 48), torch.zeros(50, 48)
     host = TensorDescriptor.from_tensor(x, [16, 32])
-    interpret.run(descriptors, (4,), {"host": host, "y": y, "M": 50, "N": 48, "BM": 16, "BN": 32}, readonly={"host"})
+    interpreter.run(descriptors, (4,), {"host": host, "y": y, "M": 50, "N": 48, "BM": 16, "BN": 32}, readonly={"host"})
     assert torch.equal(y, x * 2)
-    with pytest.raises(interpret.OutOfBounds):
-        interpret.run(descriptors, (4,), {"host": host, "y": y, "M": 64, "N": 48, "BM": 16, "BN": 32})
+    with pytest.raises(interpreter.OutOfBounds):
+        interpreter.run(descriptors, (4,), {"host": host, "y": y, "M": 64, "N": 48, "BM": 16, "BN": 32})
 
 
 # -- the language --------------------------------------------------------------------------------------------------
@@ -195,9 +195,9 @@ def test_language(rounds: int) -> None:
     """Helpers, constexpr globals, loops with bounds from arguments (which NumPy 2.4 broke), while, min and max, and, assert."""
     x, y = torch.randn(50), torch.zeros(50)
     if rounds == 1:  # compiled in by Triton: a plain number
-        interpret.run(language, (1,), {"x": x, "y": y, "n": 50, "rounds": 1, "eps": 0.25, "LOW": 0, "BLOCK": 64})
+        interpreter.run(language, (1,), {"x": x, "y": y, "n": 50, "rounds": 1, "eps": 0.25, "LOW": 0, "BLOCK": 64})
     else:
-        interpret.run(language, lambda a: (a["n"] // 50,), {"x": x, "y": y, "n": 50, "rounds": 4, "eps": 0.25, "LOW": 0, "BLOCK": 64})
+        interpreter.run(language, lambda a: (a["n"] // 50,), {"x": x, "y": y, "n": 50, "rounds": 4, "eps": 0.25, "LOW": 0, "BLOCK": 64})
     steps = 1.0 if rounds == 1 else 3.0
     assert torch.allclose(y, (2 * x * rounds / 4 + steps + 0.25) * rounds + 1 / 64, atol=1e-5)
 
@@ -212,7 +212,7 @@ def conditional(y, n):
 
 def test_condition() -> None:
     y = torch.zeros(1, dtype=torch.int32)
-    interpret.run(conditional, (1,), {"y": y, "n": 5})
+    interpreter.run(conditional, (1,), {"y": y, "n": 5})
     assert y.item() == 5
 
 
@@ -222,9 +222,9 @@ def test_argument_of_one_is_a_constant() -> None:
         tl.store(y, step.to(tl.int64))
 
     y = torch.zeros(1, dtype=torch.int64)
-    interpret.run(widen, (1,), {"y": y, "step": 3})
-    with pytest.raises(interpret.KernelError, match="AttributeError"):  # as Triton's compiler: a constexpr has no .to
-        interpret.run(widen, (1,), {"y": y, "step": 1})
+    interpreter.run(widen, (1,), {"y": y, "step": 3})
+    with pytest.raises(interpreter.KernelError, match="AttributeError"):  # as Triton's compiler: a constexpr has no .to
+        interpreter.run(widen, (1,), {"y": y, "step": 1})
 
 
 @triton.jit
@@ -234,7 +234,7 @@ def direct(x):
 
 def test_builtins_imported_by_name() -> None:
     x = torch.tensor([0.5, 1.0])
-    interpret.run(direct, (1,), {"x": x})
+    interpreter.run(direct, (1,), {"x": x})
     assert x[0].item() == pytest.approx(2 + math.tanh(0.5), rel=1e-6)
 
 
@@ -248,7 +248,7 @@ def test_closures() -> None:
         tl.store(y, inner(tl.load(y)))
 
     y = torch.ones(1)
-    interpret.run(outer, (1,), {"y": y})
+    interpreter.run(outer, (1,), {"y": y})
     assert y.item() == 3
 
 
@@ -272,7 +272,7 @@ def test_libdevice() -> None:
     x = torch.rand(64) + 0.1
     x[0] = math.nan
     y = torch.empty(8, 64)
-    interpret.run(transcendental, (1,), {"x": x, "y": y, "N": 64})
+    interpreter.run(transcendental, (1,), {"x": x, "y": y, "N": 64})
     i = torch.arange(64)
     bits = torch.tensor([bin(k).count("1") + 32 - int(k).bit_length() for k in i.tolist()]).float()
     rows = [x.tanh(), x.log1p(), x.erf(), x.rsqrt(), x**1.5, x.erf() + x.exp() + x.rsqrt() + x.sigmoid(), x.isnan().float(), bits]
@@ -295,33 +295,33 @@ def doubled(x):
 
 
 def test_device_assert_and_assembly() -> None:
-    interpret.run(asserting, (1,), {"x": torch.ones(4)})
-    with pytest.raises(interpret.DeviceAssert, match=r"asserting, program \(0, 0, 0\), .*all must be positive"):
-        interpret.run(asserting, (1,), {"x": -torch.ones(4)})
-    with pytest.raises(interpret.NotSimulated, match=r"inline assembly 'ex2\.approx\.f32"):
-        interpret.run(assembly, (1,), {"x": torch.ones(1)})
+    interpreter.run(asserting, (1,), {"x": torch.ones(4)})
+    with pytest.raises(interpreter.DeviceAssert, match=r"asserting, program \(0, 0, 0\), .*all must be positive"):
+        interpreter.run(asserting, (1,), {"x": -torch.ones(4)})
+    with pytest.raises(interpreter.NotSimulated, match=r"inline assembly 'ex2\.approx\.f32"):
+        interpreter.run(assembly, (1,), {"x": torch.ones(1)})
 
 
 def test_overflow_is_checked_on_request() -> None:
     x = torch.full((1,), 2**30, dtype=torch.int32)
-    interpret.run(doubled, (1,), {"x": x})
+    interpreter.run(doubled, (1,), {"x": x})
     assert x.item() == -(2**31)
-    with pytest.raises(interpret.DeviceAssert, match="overflow"):
-        interpret.run(doubled, (1,), {"x": x}, check_overflow=True)
+    with pytest.raises(interpreter.DeviceAssert, match="overflow"):
+        interpreter.run(doubled, (1,), {"x": x}, check_overflow=True)
 
 
 def test_bad_launches() -> None:
     x = torch.ones(1)
     for grid, text in (((20000,), "max_programs is 16384"), ((1, 70000), "at most"), ((1, 1, 1, 1), "one to three")):
         with pytest.raises(ValueError, match=text):
-            interpret.run(doubled, grid, {"x": x})
+            interpreter.run(doubled, grid, {"x": x})
     with pytest.raises(TypeError, match=r"missing are \['x'\], unknown are \['z'\]"):
-        interpret.run(doubled, (1,), {"z": x})
+        interpreter.run(doubled, (1,), {"z": x})
     with pytest.raises(TypeError, match="on the CPU is accepted"):
-        interpret.run(doubled, (1,), {"x": torch.empty(1, device="meta")})
+        interpreter.run(doubled, (1,), {"x": torch.empty(1, device="meta")})
     with pytest.raises(TypeError, match=r"a @triton\.jit function is accepted"):
-        interpret.run(doubled.fn, (1,), {"x": x})
-    assert interpret.run(doubled, (0,), {"x": x}).programs == 0 and x.item() == 1
+        interpreter.run(doubled.fn, (1,), {"x": x})
+    assert interpreter.run(doubled, (0,), {"x": x}).programs == 0 and x.item() == 1
 
 
 # -- leaving no trace ----------------------------------------------------------------------------------------------
@@ -344,12 +344,12 @@ def test_undone() -> None:
 
     before = stock()
     assert not {"__index__", "__bool__"} & set(vars(tl.tensor))  # nor has an earlier test left them there
-    interpret.run(doubled, (1,), {"x": torch.ones(1)})
+    interpreter.run(doubled, (1,), {"x": torch.ones(1)})
     assert stock() == before
-    with pytest.raises(interpret.InterpretError):
+    with pytest.raises(interpreter.InterpretError):
         copying(0, torch.randn(10), torch.zeros(128), mask=False)
-    with pytest.raises(interpret.InterpretError):
-        interpret.run(assembly, (1,), {"x": torch.ones(1)})
+    with pytest.raises(interpreter.InterpretError):
+        interpreter.run(assembly, (1,), {"x": torch.ones(1)})
     assert stock() == before
     with pytest.raises(RuntimeError, match="outside of the scope of a kernel"):
         doubled(torch.ones(1))
@@ -365,7 +365,7 @@ def test_runs_are_not_nested() -> None:
 
         def data_ptr(self) -> int:
             try:
-                interpret.run(doubled, grid, {"x": torch.ones(1)})
+                interpreter.run(doubled, grid, {"x": torch.ones(1)})
             except RuntimeError as error:
                 self.caught = str(error)
             return 0
@@ -375,5 +375,5 @@ def test_runs_are_not_nested() -> None:
 
     sneaky = Sneaky()
     with pytest.raises(RuntimeError, match=r"(?s).*"):
-        interpret.run(copy, (1,), {"x": sneaky, "y": sneaky, "n": 1, "shift": 0, "BLOCK": 64, "MASK": False})
+        interpreter.run(copy, (1,), {"x": sneaky, "y": sneaky, "n": 1, "shift": 0, "BLOCK": 64, "MASK": False})
     assert "cannot be nested" in sneaky.caught

@@ -12,7 +12,7 @@ import torch
 import triton
 import triton.language as tl
 
-from rooftop.lab import interpret
+from rooftop.lab.interpret import interpreter
 
 FLOATS = {
     "f64": torch.float64,
@@ -52,7 +52,7 @@ def same(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 
 def launch(kernel: Any, n: int, **args: Any) -> None:
-    interpret.run(kernel, (triton.cdiv(n, BLOCK),), {**args, "n": n, "BLOCK": BLOCK})
+    interpreter.run(kernel, (triton.cdiv(n, BLOCK),), {**args, "n": n, "BLOCK": BLOCK})
 
 
 # -- casts ---------------------------------------------------------------------------------------------------------
@@ -258,7 +258,7 @@ def test_fma_rounds_once() -> None:
 def test_fp8_arithmetic_is_refused(dtype: str) -> None:
     x = torch.ones(4).to(FLOATS[dtype])
     for op, out in (("add", x.clone()), ("lt", torch.empty(4, dtype=torch.bool))):
-        with pytest.raises(interpret.NotSimulated, match="arithmetic or comparison on fp8"):
+        with pytest.raises(interpreter.NotSimulated, match="arithmetic or comparison on fp8"):
             launch(binary, 4, x=x, y=x, out=out, OP=op)
 
 
@@ -302,7 +302,7 @@ def matmul(a, b, c, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr, PRECISION
 def dot(a: torch.Tensor, b: torch.Tensor, out: torch.dtype, precision: str = "ieee") -> torch.Tensor:
     c = torch.empty(a.shape[0], b.shape[1], dtype=out)
     args = {"a": a, "b": b, "c": c, "M": a.shape[0], "N": b.shape[1], "K": a.shape[1], "PRECISION": precision}
-    interpret.run(matmul, (1,), args, readonly={"a", "b"})
+    interpreter.run(matmul, (1,), args, readonly={"a", "b"})
     return c
 
 
@@ -348,7 +348,7 @@ def reductions(x, s, m, i, w, N: tl.constexpr):
 def test_reductions(dtype: str) -> None:
     x = torch.randint(-3, 4, (5, 64), generator=torch.Generator().manual_seed(6)).to(FLOATS[dtype])  # every partial sum is exact
     s, m, i, w = torch.empty(5, dtype=x.dtype), torch.empty(5, 2, dtype=x.dtype), torch.empty(5, 2, dtype=torch.int32), torch.empty(5, 64)
-    assert interpret.run(reductions, (5,), {"x": x, "s": s, "m": m, "i": i, "w": w, "N": 64}).programs == 5
+    assert interpreter.run(reductions, (5,), {"x": x, "s": s, "m": m, "i": i, "w": w, "N": 64}).programs == 5
     assert same(s, x.sum(1)) and same(m, torch.stack([x.amax(1), x.amin(1)], 1)) and same(w, x.float().cumsum(1))
     first = torch.stack([(x == x.amax(1, keepdim=True)).int().argmax(1), (x == x.amin(1, keepdim=True)).int().argmax(1)], 1)
     assert torch.equal(i.long(), first)
@@ -358,7 +358,7 @@ def test_bf16_sum_rounds_at_every_step() -> None:
     x = torch.full((1, 64), 1.0).bfloat16()
     x[0, 0] = 256.0  # 256 + 1 is 256 in bf16; a sum in f32 would give 319
     s, m, i, w = torch.empty(1).bfloat16(), torch.empty(1, 2).bfloat16(), torch.empty(1, 2, dtype=torch.int32), torch.empty(1, 64)
-    interpret.run(reductions, (1,), {"x": x, "s": s, "m": m, "i": i, "w": w, "N": 64})
+    interpreter.run(reductions, (1,), {"x": x, "s": s, "m": m, "i": i, "w": w, "N": 64})
     assert s.item() < 319 and s.item() == torch.tensor(256 + 62.0).bfloat16().item()
 
 
@@ -391,7 +391,7 @@ def shapes(x, y, z, t, k, M: tl.constexpr, N: tl.constexpr):
 def test_tuples_axes_scans_and_sort() -> None:
     x = torch.rand(8, 32, generator=torch.Generator().manual_seed(8))
     y, z, t, k = torch.empty(16), torch.empty(33), torch.empty(8, 32), torch.empty(8, 32)
-    interpret.run(shapes, (1,), {"x": x, "y": y, "z": z, "t": t, "k": k, "M": 8, "N": 32})
+    interpreter.run(shapes, (1,), {"x": x, "y": y, "z": z, "t": t, "k": k, "M": 8, "N": 32})
     assert torch.allclose(y, torch.cat([x.mean(1), x.var(1, unbiased=False)]), atol=1e-6)
     assert torch.allclose(z, torch.cat([x.sum()[None], x.sum(0)]), rtol=1e-6)
     h, expected = torch.zeros(8), torch.empty(8, 32)
@@ -420,7 +420,7 @@ def test_atomics(dtype: str) -> None:
     x, at = torch.randn(64, generator=g).to(FLOATS[dtype]), torch.randint(0, 5, (64,), generator=g, dtype=torch.int32)
     total, most = torch.zeros(5, dtype=x.dtype), torch.full((5,), -math.inf)
     old, swap = torch.empty(64, dtype=x.dtype), torch.zeros(2, dtype=torch.int32)
-    interpret.run(atomics, (1,), {"x": x, "at": at, "total": total, "most": most, "old": old, "swap": swap, "N": 64})
+    interpreter.run(atomics, (1,), {"x": x, "at": at, "total": total, "most": most, "old": old, "swap": swap, "N": 64})
     expected, before = torch.zeros(5, dtype=x.dtype), torch.empty(63, dtype=x.dtype)
     for i in range(63):
         before[i] = expected[at[i]]

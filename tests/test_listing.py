@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from rooftop.lab import listing
-from rooftop.lab.listing import matches
+from rooftop.lab.inspect import sass
+from rooftop.lab.inspect.sass import matches
 
 
 @pytest.mark.parametrize(
@@ -29,7 +29,7 @@ def test_matches(opcode: str, wanted: str, fits: bool) -> None:
     assert matches(opcode, wanted) is fits
 
 
-def loop_of(*lines: str) -> listing.Loop | None:
+def loop_of(*lines: str) -> sass.Loop | None:
     """The hottest loop of a hand-written listing: labels end in a colon, an address is put before the rest."""
     text, address = [], 0
     for line in lines:
@@ -38,7 +38,7 @@ def loop_of(*lines: str) -> listing.Loop | None:
         else:
             text.append(f"        /*{address:04x}*/                   {line} ;")
             address += 16
-    return listing.hottest(*listing.parse(text))
+    return sass.hottest(*sass.parse(text))
 
 
 END = (".L_end:", "BRA `(.L_end)", "NOP", "NOP")
@@ -101,7 +101,7 @@ def test_indirect_branches(told: str) -> None:
 
 
 def test_what_is_not_work_is_left_out() -> None:
-    code, _, _ = listing.parse(
+    code, _, _ = sass.parse(
         [
             "        /*0000*/                   HFMA2.MMA R21, -RZ, RZ, 0, 0 ;",
             "        /*0010*/              @!PT LDS RZ, [RZ] ;",

@@ -8,10 +8,11 @@ import pytest
 import torch
 
 import rooftop
-from rooftop.lab import check, registry
-from rooftop.lab.implementation import TritonImplementation
-from rooftop.lab.spec import TARGETS, Case, Input, case
-from rooftop.lab.subjects import Subject
+from rooftop.core import registry
+from rooftop.core.implementation import TritonImplementation
+from rooftop.core.spec import TARGETS, Case, Input, case
+from rooftop.lab.candidates import Subject
+from rooftop.lab.check import checker
 
 NORMS = ("rms_norm", "layer_norm")
 
@@ -60,7 +61,7 @@ def test_every_way_is_right(name: str, part: str, number: int, residual: bool) -
     config, rows, columns, path = WAYS[part][number]
     op = registry.op(name + part)
     implementation = Fixed(f"{name}{part}__triton", **config)
-    found = check.check(Subject("fixed", op, implementation), given(rows, columns, "bf16" if number % 2 else "f32", residual), backend="interpreter")
+    found = checker.check(Subject("fixed", op, implementation), given(rows, columns, "bf16" if number % 2 else "f32", residual), backend="interpreter")
     assert (found.status, found.path) == ("ok", path), found.message
 
 
@@ -158,7 +159,7 @@ def test_bad_input_is_refused_with_what_is_accepted(name: str, change: dict[str,
 
 @pytest.mark.parametrize("number", [1, 2, 3, 4, 5])
 def test_the_rungs_in_triton_are_right(number: int) -> None:
-    from rooftop.lab.registry import ladder
+    from rooftop.core.registry import ladder
 
     rung = ladder("norm_triton").rungs[number - 1]
     assert rung.head is not None
@@ -166,12 +167,12 @@ def test_the_rungs_in_triton_are_right(number: int) -> None:
     assert number == 1 or rung.head.predict["speedup"] > 0
     op = registry.op("rms_norm")
     for name in ("odd 37x1001 f32", "one more 2x4097 bf16", "one column f32", "NaN f16", "rows misaligned bf16"):
-        found = check.check(Subject(rung.name, op, rung.implementation, rung), op.case(name), backend="interpreter")
+        found = checker.check(Subject(rung.name, op, rung.implementation, rung), op.case(name), backend="interpreter")
         assert found.status == "ok" or "adds nothing" in found.message, (name, found.message)
 
 
 def test_a_rung_in_python_says_its_idea() -> None:
-    from rooftop.lab import head, head_text
+    from rooftop.core import head, head_text
 
     text = 'IDEA = "one"\nPREDICT = {"speedup": 1.5}\nLIMIT = "the loads"\n'
     found = head_text.of_python(text, "01_x.py")

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from rooftop.lab.compile import ToolchainError, cuda_include
-from rooftop.lab.occupancy import LIMITS, occupancy
+from rooftop.core.compile import ToolchainError, cuda_include
+from rooftop.lab.inspect.occupancy import LIMITS, occupancy
 
 KIB = 1024
 

@@ -9,12 +9,15 @@ from typing import Any
 
 import pytest
 
-from rooftop.lab import binary, check, implementation, inspect, parameters, registry, simt
-from rooftop.lab.compile import compile_cuda
-from rooftop.lab.head import HeadError
-from rooftop.lab.implementation import CudaImplementation
-from rooftop.lab.spec import TARGETS, Launch
-from rooftop.lab.subjects import Subject
+from rooftop.core import implementation, parameters, registry
+from rooftop.core.compile import compile_cuda
+from rooftop.core.head import HeadError
+from rooftop.core.implementation import CudaImplementation
+from rooftop.core.spec import TARGETS, Launch
+from rooftop.lab import simt
+from rooftop.lab.candidates import Subject
+from rooftop.lab.check import checker
+from rooftop.lab.inspect import binary, inspector
 
 ADDS = """/* rooftop
 op     = "add"
@@ -82,7 +85,7 @@ def test_sizes_of_every_type_are_read(target: str) -> None:
 @pytest.mark.parametrize("name", ["rms_norm_bwd__cuda_sm90", "matmul__simt__cuda_sm80"])
 def test_sizes_are_those_that_cuobjdump_prints(tmp_path: Path, name: str) -> None:
     subject = Subject(name, registry.op(name.split("__")[0]), registry.implementation(name))
-    problem = subject.kernel_problem(inspect.inspect_case(subject, None, 90), TARGETS[90])[1]
+    problem = subject.kernel_problem(inspector.inspect_case(subject, None, 90), TARGETS[90])[1]
     kernel = subject.implementation
     assert isinstance(kernel, CudaImplementation)
     for launch in kernel.launches(problem, kernel.choose(problem)):
@@ -99,12 +102,12 @@ def test_sizes_are_those_that_cuobjdump_prints(tmp_path: Path, name: str) -> Non
 @pytest.mark.parametrize("name", PLANTED)
 def test_a_mismatch_is_refused_by_inspect(tmp_path: Path, name: str) -> None:
     says = PLANTED[name][1]
-    assert inspect.facts_of(mine(tmp_path, ADDS), registry.op("add").case("odd f32"), 90)["kernels"]
+    assert inspector.facts_of(mine(tmp_path, ADDS), registry.op("add").case("odd f32"), 90)["kernels"]
     subject = mine(tmp_path, planted(name))
     with pytest.raises(HeadError, match=says):
-        inspect.facts_of(subject, subject.op.case("odd f32"), 90)
+        inspector.facts_of(subject, subject.op.case("odd f32"), 90)
     with pytest.raises(HeadError, match=says):
-        inspect.text(subject, subject.op.case("odd f32"), 90, "sass")
+        inspector.text(subject, subject.op.case("odd f32"), 90, "sass")
 
 
 class Loaded:
@@ -140,8 +143,8 @@ def test_a_mismatch_is_refused_before_anything_is_loaded(tmp_path: Path, monkeyp
 @pytest.mark.parametrize("name", PLANTED)
 def test_a_mismatch_is_refused_by_the_simulator(tmp_path: Path, name: str) -> None:
     case = registry.op("add").case("odd f32")
-    assert check.check(mine(tmp_path, ADDS), case, backend="simt").status == "ok"
-    found = check.check(mine(tmp_path, planted(name)), case, backend="simt")
+    assert checker.check(mine(tmp_path, ADDS), case, backend="simt").status == "ok"
+    found = checker.check(mine(tmp_path, planted(name)), case, backend="simt")
     assert found.status == "error"
     assert re.search(r"has 4 parameters; \d arguments|parameter 1 is \d bytes; the argument n", found.message), found.message
 

@@ -11,9 +11,10 @@ import torch
 from torch.nn import functional
 
 import rooftop
-from rooftop.lab import check, dispatch, registry
-from rooftop.lab.spec import TARGETS
-from rooftop.lab.subjects import Subject
+from rooftop.core import dispatch, registry
+from rooftop.core.spec import TARGETS
+from rooftop.lab.candidates import Subject
+from rooftop.lab.check import checker
 
 PAIRS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     "gelu": (lambda x: rooftop.gelu(x), functional.gelu),
@@ -100,7 +101,7 @@ def test_configs_of_several_rows_are_right(name: str) -> None:
         tried.add(config.lanes)
         fixed = type(implementation)(implementation.path, implementation.op, implementation.name)
         fixed.choose = lambda p, config=config: config  # type: ignore[method-assign]
-        found = check.check(Subject("fixed", op, fixed), c, backend="interpreter")
+        found = checker.check(Subject("fixed", op, fixed), c, backend="interpreter")
         assert found.status == "ok", (config, found.message)
     assert len(tried) > 2
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from rooftop.lab import prune
-from rooftop.lab.records import Record, RecordError
+from rooftop.lab.records import prune
+from rooftop.lab.records.store import Record, RecordError
 
 
 def row(subject: str, at: str, stale: bool = False, kind: str = "check", case: str = "big f32", card: str = "H100", **more: object) -> Record:
@@ -89,10 +89,11 @@ def test_a_file_that_changes_meanwhile_is_left_alone(tmp_path: Path) -> None:
 
 def test_of_the_records_that_come_with_the_tree_no_page_shows_less() -> None:
     """Every bench record that a page shows is still there after pruning."""
-    from rooftop.lab import records, registry, settings
-    from rooftop.lab.report_data import Gatherer, staleness
+    from rooftop.core import registry, settings
+    from rooftop.lab.records import store
+    from rooftop.lab.report.data import Gatherer, staleness
 
-    found = records.read(settings.CHECKOUT / "results")
+    found = store.read(settings.CHECKOUT / "results")
     gone = prune.superseded(found, staleness(found))
     left = [r for r, out in zip(found, gone, strict=True) if not out]
     whole, pruned = (Gatherer(list(some), {}, [], registry.HOUSE).measured for some in (found, left))
@@ -101,7 +102,7 @@ def test_of_the_records_that_come_with_the_tree_no_page_shows_less() -> None:
 
 
 def test_a_run_that_is_under_way_keeps_its_file(tmp_path: Path) -> None:
-    from rooftop.lab.records import Writer
+    from rooftop.lab.records.store import Writer
 
     done = put(tmp_path / "h100" / "1.jsonl", row("a", "1"), row("a", "2"))
     done.chmod(0o664)
@@ -129,7 +130,7 @@ def test_a_link_stays_one_and_a_file_is_no_folder(tmp_path: Path) -> None:
 
 
 def test_a_record_that_names_no_code_is_of_no_tree() -> None:
-    from rooftop.lab.report_data import staleness
+    from rooftop.lab.report.data import staleness
 
     nameless = {k: v for k, v in row("add__triton", "1").items() if k != "digest"}
     assert staleness([])(nameless) and not staleness([])({**nameless, "kind": "clock"})

@@ -15,11 +15,13 @@ import triton
 import triton.language as tl
 
 import rooftop
+from rooftop.core import dispatch, registry, settings
+from rooftop.core.spec import TARGETS, Input
+from rooftop.core.triton_compat import compile_launch
 from rooftop.kernels._device.random import random_bits
-from rooftop.lab import check, interpret, library, registry, settings
-from rooftop.lab.spec import TARGETS, Input
-from rooftop.lab.subjects import Subject
-from rooftop.lab.triton_compat import compile_launch
+from rooftop.lab.candidates import Subject
+from rooftop.lab.check import checker
+from rooftop.lab.interpret import interpreter
 from rooftop.ops import _random
 
 COUNT = 1 << 20
@@ -40,7 +42,7 @@ def _bits(out, seed, start, n, SHORT: tl.constexpr, BLOCK: tl.constexpr):  # typ
 def test_the_same_bits_in_triton(seed: int, start: int) -> None:
     out = torch.zeros(1000, dtype=torch.int64)
     for short in (False, True) if start + 1000 <= 2**32 else (False,):
-        interpret.run(_bits, (1,), {"out": out, "seed": _random.signed(seed), "start": start, "n": 1000, "SHORT": short, "BLOCK": 1024})
+        interpreter.run(_bits, (1,), {"out": out, "seed": _random.signed(seed), "start": start, "n": 1000, "SHORT": short, "BLOCK": 1024})
         assert torch.equal(out, _random.bits(seed, 1000, start=start))
         out.zero_()
 
@@ -194,7 +196,7 @@ def test_the_bias_gradient_of_every_way_is_right(how: str, config: dict[str, int
     c = op.case(f"{how} three dimensions bf16")
     shape = {1: (100,), 2: (101, 100), 3: (1, 101, 100)}
     c = dataclasses.replace(c, inputs={k: dataclasses.replace(v, shape=shape[len(v.shape)]) if isinstance(v, Input) else v for k, v in c.inputs.items()})
-    found = check.check(Subject("fixed", op, fixed), c, backend="interpreter")
+    found = checker.check(Subject("fixed", op, fixed), c, backend="interpreter")
     assert (found.status, len(found.path)) == ("ok", launches), found.message
 
 
@@ -216,8 +218,8 @@ def test_what_is_said_to_the_compiler_of_the_mask_compiles(name: str, case: str)
 def test_a_new_seed_is_no_new_plan() -> None:
     op = registry.op("bias_mask_scale_add")
     x = torch.ones(4)
-    assert library._key(op, [x, None, None, None, 1.0, 0.5, 1]) == library._key(op, [x, None, None, None, 1.0, 0.5, 2])
-    assert library._key(op, [x, None, None, None, 1.0, 0.5, 1]) != library._key(op, [x, None, None, None, 1.0, 0.6, 1])
+    assert dispatch._key(op, [x, None, None, None, 1.0, 0.5, 1]) == dispatch._key(op, [x, None, None, None, 1.0, 0.5, 2])
+    assert dispatch._key(op, [x, None, None, None, 1.0, 0.5, 1]) != dispatch._key(op, [x, None, None, None, 1.0, 0.6, 1])
 
 
 def test_opcheck() -> None:

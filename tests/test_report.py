@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 from _report import BANDWIDTH, FACTS, FMA, H100, H200, NOW, Made, Strict, ceiling, make, ratio, rows
 
-from rooftop.lab import registry, report_charts
-from rooftop.lab.report_data import CHANGED, Gatherer, gather
+from rooftop.core import registry
+from rooftop.lab.report import charts
+from rooftop.lab.report.data import CHANGED, Gatherer, gather
 
 
 @pytest.fixture
@@ -180,7 +181,7 @@ def test_a_stale_record_is_shown_and_scores_nothing(made: Made) -> None:
     assert "0 of 3 cases measured" in home
     assert CHANGED in ladder
     page = data.ladders[0]
-    chart = report_charts.charts(page)[0]
+    chart = charts.charts(page)[0]
     assert {s["name"]: len(s["x"]) for s in chart["data"] if s["name"] in ("measured", "stale")} == {"measured": 0, "stale": 1}
 
 
@@ -252,5 +253,5 @@ def test_each_card_is_shown_and_the_best_known_goes_first(made: Made) -> None:
     records = [*made.climb(), ceiling(H200), made.bench("steps/01_plain", 9e-4, device=H200)]
     page = made.page(records)
     assert [d.short for d in page.devices] == ["H100 80GB HBM3", "H200"]
-    assert [c["label"] for c in report_charts.charts(page)] == ["big f32 · H100 80GB HBM3", "big f32 · H200"]
+    assert [c["label"] for c in charts.charts(page)] == ["big f32 · H100 80GB HBM3", "big f32 · H200"]
     assert "900.0" in Strict(made.build(records)[1]).text

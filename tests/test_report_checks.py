@@ -9,9 +9,9 @@ import pytest
 from _report import FACTS, H100, H200, Made, Strict, make
 
 from rooftop.lab import sanitize
-from rooftop.lab.records import Record
-from rooftop.lab.report_data import CHANGED, device_of
-from rooftop.lab.report_facts import target_facts
+from rooftop.lab.records.store import Record
+from rooftop.lab.report.data import CHANGED, device_of
+from rooftop.lab.report.facts import target_facts
 
 
 @pytest.fixture

@@ -12,7 +12,8 @@ import pytest
 from _report import FACTS, H100, H200, Made, Strict, kernel, make, ratio
 from markupsafe import Markup
 
-from rooftop.lab import registry, report, report_charts
+from rooftop.core import registry
+from rooftop.lab.report import charts, site
 
 
 @pytest.fixture
@@ -25,7 +26,7 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Made:
 
 def test_the_difference_shows_what_changed_and_not_the_words_about_it(made: Made) -> None:
     page = made.page([])
-    found = report.change(page.rungs[0], page.rungs[1])
+    found = site.change(page.rungs[0], page.rungs[1])
     kinds = {kind: [re.sub("<[^>]+>", "", str(line.html)) for line in found.lines if line.kind == kind] for kind in ("added", "removed")}
     assert "threads = 256" in kinds["added"]
     assert "threads = 128" in kinds["removed"]
@@ -42,12 +43,12 @@ def test_the_difference_shows_what_changed_and_not_the_words_about_it(made: Made
 
 def test_a_long_idea_is_left_out_of_the_difference_whole() -> None:
     text = '/* rooftop\nidea = """\nlimit = "none of this"\n"""\nargs = []\n*/\nidea = 3;\n'
-    assert [text.splitlines()[i] for i in report.lesson(text)] == ["/* rooftop", "args = []", "*/", "idea = 3;"]
+    assert [text.splitlines()[i] for i in site.lesson(text)] == ["/* rooftop", "args = []", "*/", "idea = 3;"]
 
 
 def test_highlighting_keeps_every_line_and_escapes() -> None:
     text = "\n\nint a = b < c && d;  // <script>\n/* two\nlines */\n"
-    lines = list(report.highlight(text, "x.cu"))
+    lines = list(site.highlight(text, "x.cu"))
     assert [Markup(line).striptags() if line.strip() else "" for line in lines] == ["", "", "int a = b < c && d; // <script>", "/* two", "lines */"]
     assert not any("<script" in line for line in lines)
 
@@ -145,7 +146,7 @@ def test_the_figures_of_a_page_are_valid_plotly(made: Made) -> None:
 def test_a_prediction_far_above_all_else_does_not_press_the_climb_together(made: Made) -> None:
     rung = made.house.ladders / "steps" / "02_wide.cu"
     rung.write_text(rung.read_text(encoding="utf-8").replace("speedup = 2.1", "speedup = 40.0"), encoding="utf-8")
-    figure = report_charts.charts(made.page(made.climb()))[0]
+    figure = charts.charts(made.page(made.climb()))[0]
     series = {s["name"]: s for s in figure["data"]}
     y, symbols = series["predicted beforehand"]["y"], series["predicted beforehand"]["marker"]["symbol"]
     most = max(v for name, s in series.items() if name != "predicted beforehand" for v in s["y"] if v is not None)
@@ -155,7 +156,7 @@ def test_a_prediction_far_above_all_else_does_not_press_the_climb_together(made:
 
 
 def test_the_chart_holds_rungs_roofs_peers_and_predictions(made: Made) -> None:
-    figure = report_charts.charts(made.page(made.climb()))[0]
+    figure = charts.charts(made.page(made.climb()))[0]
     series = {s["name"]: s for s in figure["data"]}
     gigabytes = (1 << 28) / 1e9
     assert series["measured"]["y"] == pytest.approx([gigabytes / 1e-3, gigabytes / 5e-4, gigabytes / 1.25e-4])
@@ -165,20 +166,20 @@ def test_the_chart_holds_rungs_roofs_peers_and_predictions(made: Made) -> None:
     assert series["predicted beforehand"]["y"] == pytest.approx([2.1 * gigabytes / 1e-3, 2.0 * gigabytes / 5e-4])
     assert series["measured"]["error_y"]["array"][0] == pytest.approx(gigabytes / 0.99e-3 - gigabytes / 1e-3)
     assert figure["start"] == "linear"
-    assert report_charts.charts(made.page([*made.climb(), made.bench("steps/01_plain", 1e-2, at="2026-02-01")]))[0]["start"] == "log"
+    assert charts.charts(made.page([*made.climb(), made.bench("steps/01_plain", 1e-2, at="2026-02-01")]))[0]["start"] == "log"
 
 
 def test_labels_never_overlap_and_move_no_more_than_needed() -> None:
     rng = random.Random(7)
     for _ in range(300):
         heights = [rng.random() for _ in range(rng.randrange(1, 9))]
-        placed = report_charts.spread(heights, 0.05)
+        placed = charts.spread(heights, 0.05)
         order = sorted(range(len(heights)), key=lambda i: heights[i])
         ordered = [placed[i] for i in order]
         assert all(b - a >= 0.05 - 1e-9 for a, b in pairwise(ordered))
         assert all(-1e-9 <= y <= 1 + 1e-9 for y in placed)
-    assert report_charts.spread([0.2, 0.8, 0.5], 0.05) == [0.2, 0.8, 0.5]
-    assert report_charts.spread([0.5, 0.5], 0.1) == pytest.approx([0.45, 0.55])
+    assert charts.spread([0.2, 0.8, 0.5], 0.05) == [0.2, 0.8, 0.5]
+    assert charts.spread([0.5, 0.5], 0.1) == pytest.approx([0.45, 0.55])
 
 
 @pytest.mark.parametrize(
@@ -186,14 +187,14 @@ def test_labels_never_overlap_and_move_no_more_than_needed() -> None:
     [(0.0336, 4, "0.03360"), (1.0, 3, "1.00"), (184730.2, 4, "184\u202f730"), (999.96, 4, "1\u202f000"), (0.0, 4, "0"), (-12.346, 4, "-12.35")],
 )
 def test_numbers_are_written_to_so_many_digits(value: float, digits: int, text: str) -> None:
-    assert report_charts.number(value, digits) == text
+    assert charts.number(value, digits) == text
 
 
 # -- the tree as it is -----------------------------------------------------------------------------------------------
 
 
 def test_the_pages_of_the_tree_itself(tmp_path: Path) -> None:
-    index = report.build(tmp_path, [])
+    index = site.build(tmp_path, [])
     assert {p.name for p in tmp_path.iterdir()} == {"index.html", *(f"ladder-{n}.html" for n in registry.ladder_names())}
     for path in tmp_path.iterdir():
         page = Strict(path.read_text(encoding="utf-8"))
@@ -208,7 +209,7 @@ def test_the_pages_of_the_tree_itself(tmp_path: Path) -> None:
 
 def test_no_line_is_drawn_across_a_rung_that_has_no_time(made: Made) -> None:
     records = [r for r in made.climb() if r.get("subject") != "steps/02_wide"]
-    series = next(s for s in report_charts.charts(made.page(records))[0]["data"] if s["name"] == "measured")
+    series = next(s for s in charts.charts(made.page(records))[0]["data"] if s["name"] == "measured")
     assert series["x"] == [0, 1.5, 2]
     assert [y is None for y in series["y"]] == [False, True, False]
     assert {len(values) for values in (series["y"], series["text"], series["error_y"]["array"], series["error_y"]["arrayminus"])} == {3}

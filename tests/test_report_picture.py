@@ -12,8 +12,8 @@ from xml.etree import ElementTree
 import pytest
 from _report import FMA, H100, Made, ceiling, make
 
-from rooftop.lab.records import Record
-from rooftop.lab.report_picture import climb
+from rooftop.lab.records.store import Record
+from rooftop.lab.report.picture import climb
 
 SVG = "{http://www.w3.org/2000/svg}"
 WORK = {"read": 1 << 20, "write": 1 << 20, "ops": {"fma32": 1e10}}  # 20 GFLOP

@@ -10,10 +10,12 @@ from typing import Any
 
 import pytest
 
-from rooftop.lab import binary, roofline, settings
-from rooftop.lab.compile import compile_cuda
-from rooftop.lab.devices import datasheets
-from rooftop.lab.roofline import Ceilings, Curve, calibrate, suspicious
+from rooftop.core import settings
+from rooftop.core.compile import compile_cuda
+from rooftop.core.devices import datasheets
+from rooftop.lab.inspect import binary
+from rooftop.lab.timing import roofline
+from rooftop.lab.timing.roofline import Ceilings, Curve, calibrate, suspicious
 
 MIB = 1 << 20
 

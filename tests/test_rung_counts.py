@@ -10,11 +10,13 @@ from typing import Any
 import pytest
 from _report import H100, Made, Strict, kernel, make, rows
 
-from rooftop.lab import climb, head, head_text, predictions, registry, report, report_counts, report_data, rung_counts, settings, simt, subjects
-from rooftop.lab.rung_counts import RungCounts
+from rooftop.core import head, head_text, prediction_names, registry, settings
+from rooftop.core.spec import Work
+from rooftop.lab import candidates, climb, simt
+from rooftop.lab.report import counts, data, predictions, rung_counts, site
+from rooftop.lab.report.rung_counts import RungCounts
 from rooftop.lab.simt import build
 from rooftop.lab.simt.report import Finding, LineCounts, Report
-from rooftop.lab.spec import Work
 
 needs_compiler = pytest.mark.skipif(simt.unavailable() is not None, reason=str(simt.unavailable()))
 SCATTERED = "const long long j = i % 256 * (n / 256) + i / 256; if (i < n) y[j] = x[j] * factor;"
@@ -52,7 +54,7 @@ def test_what_nobody_measures_is_refused_with_what_there_is(name: str, said: str
 # -- scores ----------------------------------------------------------------------------------------------------------
 
 
-def counts(**values: float) -> RungCounts:
+def some_counts(**values: float) -> RungCounts:
     return RungCounts("a case", 1, 2, values)
 
 
@@ -64,25 +66,25 @@ def predicted(made: Made, text: str) -> None:
 @pytest.mark.parametrize(("value", "verdict"), [(4.0, "hit"), (4.5, "hit"), (5.0, "too low"), (3.0, "too high"), (None, "not counted")])
 def test_a_predicted_count_is_held_against_the_simulator(made: Made, value: float | None, verdict: str) -> None:
     predicted(made, "sectors_read = 4")
-    found = {} if value is None else {"steps/02_wide": counts(sectors_read=value)}
-    rung = rows(report_data.gather([], {}, [], found, house=made.house).ladders[0])[2]
+    found = {} if value is None else {"steps/02_wide": some_counts(sectors_read=value)}
+    rung = rows(data.gather([], {}, [], found, house=made.house).ladders[0])[2]
     assert [(p.name, p.predicted, p.measured, p.verdict) for p in rung.predictions] == [("sectors_read", 4.0, value, verdict)]
 
 
 def test_a_count_predicted_after_the_times_were_measured_is_judged_and_restates_nothing(made: Made) -> None:
     before = made.bench("steps/02_wide", 5e-4, predict={"speedup": 2.1})
     predicted(made, "speedup = 2.1, conflicts = 2")
-    rung = rows(report_data.gather([before], {}, [], {"steps/02_wide": counts(conflicts=2.0)}, house=made.house).ladders[0])[2]
+    rung = rows(data.gather([before], {}, [], {"steps/02_wide": some_counts(conflicts=2.0)}, house=made.house).ladders[0])[2]
     assert [(p.name, p.verdict) for p in rung.predictions] == [("speedup", "not measured"), ("conflicts", "hit")]
     assert not rung.restated
     predicted(made, "speedup = 3, conflicts = 2")
-    assert rows(report_data.gather([before], house=made.house).ladders[0])[2].restated
+    assert rows(data.gather([before], house=made.house).ladders[0])[2].restated
 
 
 def test_a_count_that_the_record_predicted_stays_what_it_was(made: Made) -> None:
     before = made.bench("steps/02_wide", 5e-4, predict={"conflicts": 4.0})
     predicted(made, "conflicts = 2")
-    rung = rows(report_data.gather([before], {}, [], {"steps/02_wide": counts(conflicts=2.0)}, house=made.house).ladders[0])[2]
+    rung = rows(data.gather([before], {}, [], {"steps/02_wide": some_counts(conflicts=2.0)}, house=made.house).ladders[0])[2]
     assert ([(p.predicted, p.verdict) for p in rung.predictions], rung.restated) == ([(4.0, "too high")], True)
 
 
@@ -140,8 +142,8 @@ def test_a_run_that_found_a_fault_has_no_counts() -> None:
 )
 def test_the_case_is_the_headline_made_smaller_while_every_rung_launches_the_same(ladder: str, shapes: dict[str, tuple[int, ...]]) -> None:
     known = registry.ladder(ladder)
-    headline = report_data.headline_of(known, registry.op(known.op))
-    rungs = subjects.rungs(known)
+    headline = data.headline_of(known, registry.op(known.op))
+    rungs = candidates.rungs(known)
     found = rung_counts.small(rungs, headline)
     assert {n: v.shape for n, v in found.tensors() if n in shapes} == shapes
     assert found.dtype == headline.dtype
@@ -167,7 +169,7 @@ def strided(made: Made, monkeypatch: pytest.MonkeyPatch) -> Iterator[Made]:
 def count(made: Made, **how: Any) -> dict[str, RungCounts]:
     ladder = registry.ladder("steps", made.house)
     op = registry.op("scale", made.house)
-    return rung_counts.count([subjects.Subject(r.name, op, r.implementation, r) for r in ladder.rungs], report_data.headline_of(ladder, op), **how)
+    return rung_counts.count([candidates.Subject(r.name, op, r.implementation, r) for r in ladder.rungs], data.headline_of(ladder, op), **how)
 
 
 @needs_compiler
@@ -178,7 +180,7 @@ def test_a_ladder_is_counted_shown_and_kept(strided: Made, monkeypatch: pytest.M
     assert sorted(told) == sorted(found) == ["steps/01_plain", "steps/02_wide", "steps/03_shipped"]
     assert [(c.values["sectors_read"], c.values["sectors_written"], c.values["reads"]) for c in found.values()] == [(32, 32, 8), (4, 4, 1), (4, 4, 1)]
 
-    index = report.build(strided.out, [], counts=found, house=strided.house)
+    index = site.build(strided.out, [], counts=found, house=strided.house)
     page = Strict(index.with_name("ladder-steps.html").read_text(encoding="utf-8"))
     assert "32 → 4" in page.text
     assert "sectors_read 32; counted 32 hit" in page.text
@@ -207,14 +209,14 @@ def test_what_is_kept_and_broken_is_not_taken(strided: Made, text: str) -> None:
     ladder = registry.ladder("steps", strided.house)
     op = registry.op("scale", strided.house)
     rung = ladder.rungs[1]
-    subject = subjects.Subject(rung.name, op, rung.implementation, rung)
-    case = rung_counts.small([subject], report_data.headline_of(ladder, op))
+    subject = candidates.Subject(rung.name, op, rung.implementation, rung)
+    case = rung_counts.small([subject], data.headline_of(ladder, op))
     path = rung_counts._path(subject, case)
     path.parent.mkdir(parents=True)
     path.write_text(text, encoding="utf-8")
     assert rung_counts._read(path) is None
-    rung_counts._write(path, counts(sectors_read=4.0))
-    assert rung_counts._read(path) == counts(sectors_read=4.0)
+    rung_counts._write(path, some_counts(sectors_read=4.0))
+    assert rung_counts._read(path) == some_counts(sectors_read=4.0)
 
 
 def test_without_a_compiler_the_page_says_what_is_missing(strided: Made, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -226,22 +228,22 @@ def test_without_a_compiler_the_page_says_what_is_missing(strided: Made, monkeyp
         monkeypatch.undo()
         build.compiler.cache_clear()
     assert all(c.why.startswith("no C++ compiler on PATH: simulating CUDA C++ needs g++") for c in found.values())
-    monkeypatch.setattr(report, "_plotly", lambda: "")
-    index = report.build(strided.out, [], counts=found, house=strided.house)
+    monkeypatch.setattr(site, "_plotly", lambda: "")
+    index = site.build(strided.out, [], counts=found, house=strided.house)
     text = Strict(index.with_name("ladder-steps.html").read_text(encoding="utf-8")).text
     assert text.count("Not counted here: no C++ compiler on PATH") == 1
     assert text.count("sectors_read 32 not counted") == 1
 
 
 def test_a_rung_without_counts_stands_between_others_with_its_reason(made: Made) -> None:
-    found = {"steps/01_plain": counts(sectors_read=32.0), "steps/02_wide": RungCounts("a case", why="not simulated: <wgmma>")}
-    found["steps/03_shipped"] = counts(sectors_read=4.0)
-    site = report_data.gather([], {}, [], found, house=made.house)
-    table = report_counts.table(site.ladders[0].rungs)
+    found = {"steps/01_plain": some_counts(sectors_read=32.0), "steps/02_wide": RungCounts("a case", why="not simulated: <wgmma>")}
+    found["steps/03_shipped"] = some_counts(sectors_read=4.0)
+    pages = data.gather([], {}, [], found, house=made.house)
+    table = counts.table(pages.ladders[0].rungs)
     assert table is not None
     shown = [(r.why, [c and (c.value, c.before) for c in r.cells]) for r in table.rows]
     assert shown == [("", [("32", None)]), ("not simulated: <wgmma>", [None]), ("", [("4", None)])]
-    report.write(made.out, site)
+    site.write(made.out, pages)
     page = Strict((made.out / "ladder-steps.html").read_text(encoding="utf-8"))
     assert "Not counted: not simulated: <wgmma>" in page.text
     assert all(len(set(widths)) == 1 for widths in page.widths)
@@ -249,14 +251,14 @@ def test_a_rung_without_counts_stands_between_others_with_its_reason(made: Made)
 
 def test_a_page_without_counts_speaks_of_none(made: Made) -> None:
     assert "asks of memory" not in made.build(made.climb())[1]
-    assert report_counts.table([]) is None
+    assert counts.table([]) is None
 
 
 @pytest.mark.parametrize(
     ("value", "text"), [(16.5, "16.5"), (32.0, "32"), (0.0606, "0.0606"), (8448.0, "8\u202f448"), (1.0, "1"), (0.2, "0.2"), (100.0, "100")]
 )
 def test_counts_are_written_without_needless_zeros(value: float, text: str) -> None:
-    assert report_counts.plain(value) == text
+    assert counts.plain(value) == text
 
 
 def test_the_climb_counts_its_own_ladders_and_looks_the_others_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -276,5 +278,5 @@ def test_the_predictions_of_the_tree_have_names_that_are_counted() -> None:
     ladders = [registry.ladder(name) for name in ("sgemm_cuda", "softmax_cuda", "layer_norm_cuda", "rms_norm_cuda")]
     names = {n for ladder in ladders for r in ladder.rungs if r.head for n in r.head.predict}
     assert names & set(predictions.COUNTS)
-    assert not [n for n in names if predictions.refused(n)]
+    assert not [n for n in names if prediction_names.refused(n)]
     assert H100["arch"] == rung_counts.ARCH

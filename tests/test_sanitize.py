@@ -8,8 +8,9 @@ import sys
 
 import pytest
 
-from rooftop.lab import check, sanitize, subjects
-from rooftop.lab.spec import TARGETS
+from rooftop.core.spec import TARGETS
+from rooftop.lab import candidates, sanitize
+from rooftop.lab.check import checker
 
 RESULTS = "\n" + sanitize._RESULTS
 
@@ -72,28 +73,28 @@ def test_a_process_that_died_is_not_clean() -> None:
 @pytest.mark.parametrize("tool", sorted(sanitize.TOOLS))
 def test_every_tool_has_a_planted_fault_that_compiles_for_every_target(tool: str) -> None:
     for file in sanitize.TOOLS[tool]:
-        subject = subjects.find([str(sanitize.PLANTED / file)])[0]
+        subject = candidates.find([str(sanitize.PLANTED / file)])[0]
         for device in TARGETS.values():
             assert sanitize.select_cases(subject, device, "odd f32")
             assert sanitize.symbols(subject, ["odd f32"], device)
 
 
 def test_symbols_are_those_the_driver_knows() -> None:
-    race = subjects.find([str(sanitize.PLANTED / "race.cu")])[0]
+    race = candidates.find([str(sanitize.PLANTED / "race.cu")])[0]
     assert sanitize.symbols(race, ["odd f32"], TARGETS[90]) == {"_Z4raceIfLi128EEviPKT_S2_PS0_"}
-    add = subjects.find(["add__triton"])[0]
+    add = candidates.find(["add__triton"])[0]
     assert sanitize.symbols(add, ["odd f32"], TARGETS[90]) == {"_add"}
 
 
 def test_the_planted_triton_fault_is_a_fault_in_the_interpreter_too() -> None:
-    subject = subjects.find([str(sanitize.PLANTED / "add__overrun__triton.py")])[0]
-    result = check.check(subject, subject.op.case("odd f32"), backend="interpreter")
+    subject = candidates.find([str(sanitize.PLANTED / "add__overrun__triton.py")])[0]
+    result = checker.check(subject, subject.op.case("odd f32"), backend="interpreter")
     assert result.status == "error"
     assert "OutOfBounds" in result.message
 
 
 def test_cases_are_small_edges_that_the_kernel_takes() -> None:
-    for subject in (*subjects.find(["softmax"]), *subjects.find(["sgemm_cuda/12"])):
+    for subject in (*candidates.find(["softmax"]), *candidates.find(["sgemm_cuda/12"])):
         chosen = sanitize.select_cases(subject, TARGETS[90])
         assert chosen
         assert all("edge" in c.tags and "huge" not in c.tags for c in chosen)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from rooftop.lab import sass_lines, settings
-from rooftop.lab.binary import BinaryError
-from rooftop.lab.compile import compile_cuda
+from rooftop.core import settings
+from rooftop.core.compile import compile_cuda
+from rooftop.lab.inspect import sass_lines
+from rooftop.lab.inspect.binary import BinaryError
 
 NAME = "some/place/of_a_kernel.cu"
 SOURCE = """#include <cuda_pipeline.h>

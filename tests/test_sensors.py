@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
-from rooftop.lab import sensors, settings
-from rooftop.lab.sensors import Absent, Sensors, read
+from rooftop.core import settings
+from rooftop.lab.timing import sensors
+from rooftop.lab.timing.sensors import Absent, Sensors, read
 
 UUID = "GPU-78b84756-65f8-ec6b-851d-3878b541caf4"
 

@@ -15,11 +15,13 @@ import torch
 from simt.corpus import BUGS, CLEAN, Bug
 from simt.counts import DONE, EXPECTED, Done, Expected
 
-from rooftop.lab import rung_counts, settings, simt, subjects
-from rooftop.lab.compile import CompileError
+from rooftop.core import settings
+from rooftop.core.compile import CompileError
+from rooftop.core.spec import Case, Input
+from rooftop.lab import candidates, simt
+from rooftop.lab.report import rung_counts
 from rooftop.lab.simt import build
 from rooftop.lab.simt.whole import keep
-from rooftop.lab.spec import Case, Input
 
 CLANG = settings.tool_path("clang++")
 here = pytest.mark.skipif(CLANG is None or simt.unavailable() is not None, reason="no clang++ here (apt install clang)")
@@ -239,7 +241,7 @@ def rows(r: int, c: int) -> Case:
 def test_rungs_are_counted_as_by_gcc(name: str, case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     if settings.tool_path("g++") is None:
         pytest.skip("no g++ here to compare with")
-    (subject,) = subjects.find([name])
+    (subject,) = candidates.find([name])
     gcc = simt.run_rung(subject, case, mode="count")
     with without("g++", "c++", monkeypatch=monkeypatch):
         assert build.compiler().clang

@@ -10,9 +10,9 @@ import pytest
 from simt.corpus import BUGS, CLEAN, KINDS, Bug
 from simt.counts import EXPECTED, FOLDER, PROBES, SIZE, Expected
 
-from rooftop.lab import check
-from rooftop.lab.counters_jobs import Job
-from rooftop.lab.spec import TARGETS
+from rooftop.core.spec import TARGETS
+from rooftop.lab.check import checker
+from rooftop.lab.counters.jobs import Job
 
 if TYPE_CHECKING:
     from rooftop.lab.simt import Report
@@ -103,8 +103,8 @@ def test_the_corrected_twin_is_clean_and_right(bug: Bug) -> None:
     subject = bug.subject(fixed=True)
     report: Report = simulator().run_rung(subject, bug.case, mode="check", seed=1, schedules=3)
     assert not report.findings, "\n".join(map(str, report.findings))
-    expected = check.expect(subject.op, bug.case, "cpu", 1)
-    for name, verdict in check.judge(subject.op, bug.case, expected, shaped(subject.op, bug, report)).items():
+    expected = checker.expect(subject.op, bug.case, "cpu", 1)
+    for name, verdict in checker.judge(subject.op, bug.case, expected, shaped(subject.op, bug, report)).items():
         assert verdict.ok, f"{name}: {verdict.message}"
 
 
@@ -166,5 +166,5 @@ def test_the_corrected_twin_is_right_on_a_gpu(bug: Bug) -> None:
 
     if not torch.cuda.is_available():
         pytest.skip("no GPU")
-    result = check.check(bug.subject(fixed=True), bug.case, backend="gpu", seed=1)
+    result = checker.check(bug.subject(fixed=True), bug.case, backend="gpu", seed=1)
     assert result.status == "ok" or (result.status == "wrong" and "differ between two runs" in result.message), result.message

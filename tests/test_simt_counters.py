@@ -11,12 +11,14 @@ from typing import Any
 import pytest
 from simt.counts import EXPECTED, PROBES, Expected
 
-from rooftop.lab import counters_compare as comparing
-from rooftop.lab import records, settings, subjects
-from rooftop.lab.counters_jobs import jobs_for
+from rooftop.core import settings
+from rooftop.core.spec import TARGETS
+from rooftop.lab import candidates
+from rooftop.lab.counters import compare as comparing
+from rooftop.lab.counters.jobs import jobs_for
+from rooftop.lab.records import store
 from rooftop.lab.simt.machine import Access
 from rooftop.lab.simt.report import LineCounts, Report
-from rooftop.lab.spec import TARGETS
 
 H100 = TARGETS[90]
 RESULTS = settings.CHECKOUT / "results" / "h100-80gb-hbm3"
@@ -106,9 +108,9 @@ def test_the_comparison_is_data(tmp_path: Path) -> None:
     (job,) = jobs_for(["tests/simt/transpose/naive.cu"], ["lines"])
     rows = rows_of([line(3, "LDG.E", sectors=100), line(4, "STG.E", sectors=100)], counts(3, "global", "read", 100), counts(4, "global", "write", 7))
     about = {"op": "naive", "subject": job.subject, "case": job.title, "digest": job.digest(H100), "run": "r", "device": {"name": H100.name}}
-    with records.Writer(tmp_path, H100.name) as writer:
+    with store.Writer(tmp_path, H100.name) as writer:
         writer.write(comparing.record(job, [about], rows))
-    (read,) = records.read(tmp_path)
+    (read,) = store.read(tmp_path)
     assert (read["share"], read["sums"], [r["verdict"] for r in read["rows"]]) == (0.5, {"global": [200.0, 107.0]}, ["agrees", "differs"])
 
 
@@ -125,11 +127,11 @@ def test_the_newest_run_is_taken() -> None:
 
 @cache
 def recorded() -> dict[tuple[str, str], list[Any]]:
-    return comparing.newest(records.read(RESULTS))  # type: ignore[return-value]
+    return comparing.newest(store.read(RESULTS))  # type: ignore[return-value]
 
 
 RECORDED = sorted(recorded())
-needs_records = pytest.mark.skipif(not RECORDED, reason="no counters are recorded yet: python -m rooftop.lab.counters on a GPU writes them")
+needs_records = pytest.mark.skipif(not RECORDED, reason="no counters are recorded yet: python -m rooftop.lab.counters.collect on a GPU writes them")
 
 
 RUNGS = [(s, c) for s, c in RECORDED if "patterns/" not in s]
@@ -138,7 +140,7 @@ RUNGS = [(s, c) for s, c in RECORDED if "patterns/" not in s]
 @needs_records
 def test_every_rung_and_transpose_is_recorded() -> None:
     names = {s for s, _ in RECORDED}
-    wanted = {s.name for ladder in ("sgemm_cuda", "softmax_cuda") for s in subjects.find([ladder])}
+    wanted = {s.name for ladder in ("sgemm_cuda", "softmax_cuda") for s in candidates.find([ladder])}
     assert wanted | {f"tests/simt/transpose/{n}.cu" for n in ("naive", "padded", "swizzled")} <= names
 
 
@@ -164,7 +166,7 @@ def test_lines_agree_with_the_hardware(subject: str, case: str) -> None:
 @cache
 def compared() -> dict[tuple[str, str], Any]:
     """The newest record of kind `compared` of each subject and case."""
-    found = sorted((r for r in records.read(RESULTS) if r["kind"] == "compared"), key=lambda r: str(r["at"]))
+    found = sorted((r for r in store.read(RESULTS) if r["kind"] == "compared"), key=lambda r: str(r["at"]))
     return {(str(r["subject"]), str(r["case"])): r for r in found}
 
 
@@ -173,7 +175,7 @@ def compared() -> dict[tuple[str, str], Any]:
 def test_the_committed_comparison_is_what_the_code_gives(subject: str, case: str) -> None:
     found, counters = compared().get((subject, case)), recorded()[subject, case][0]
     if found is None or (found["digest"], found["counters"]) != (counters["digest"], counters["run"]):
-        pytest.skip("not compared yet, or with counters of another run: python -m rooftop.lab.counters_compare --out results")
+        pytest.skip("not compared yet, or with counters of another run: python -m rooftop.lab.counters.compare --out results")
     if (made := {k: v for k, v in found["versions"].items() if k in comparing.compilers()}) != comparing.compilers():
         pytest.skip(f"compared with other compilers: {made}")
     rows = rows_for(subject, case)

@@ -11,14 +11,15 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from rooftop.lab import check as checks
-from rooftop.lab import settings, simt, subjects
+from rooftop.core import settings
+from rooftop.core.compile import CompileError
+from rooftop.core.spec import Case, Input, Launch
+from rooftop.lab import candidates, simt
+from rooftop.lab.check import checker as checks
 from rooftop.lab.cli import commands
 from rooftop.lab.cli.app import app
-from rooftop.lab.compile import CompileError
 from rooftop.lab.simt import annotate, build, ptx
 from rooftop.lab.simt.translate import TranslateError, translate
-from rooftop.lab.spec import Case, Input, Launch
 
 compiled = pytest.mark.skipif(simt.unavailable() is not None, reason=str(simt.unavailable()))
 PLANTED = settings.PACKAGE / "kernels" / "_planted"
@@ -250,7 +251,7 @@ def test_what_is_read_and_not_used_is_no_fault() -> None:
 @pytest.mark.parametrize(("name", "kind"), [("overrun", "out-of-bounds"), ("race", "shared-race"), ("divergent", "barrier-divergence")])
 def test_rooftop_check_finds_the_planted_faults_without_a_gpu(name: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    (subject,) = subjects.find([str(PLANTED / f"{name}.cu")])
+    (subject,) = candidates.find([str(PLANTED / f"{name}.cu")])
     found = checks.check(subject, Case("300", {"x": Input((300,)), "y": Input((300,))}))
     assert (found.status, found.backend) == ("wrong", "simt")
     assert f": {kind}: " in found.message
@@ -270,7 +271,7 @@ def test_rooftop_check_finds_the_planted_faults_without_a_gpu(name: str, kind: s
 )  # fmt: skip
 def test_rungs_are_right_and_clean(rung: str, case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    (subject,) = subjects.find([rung])
+    (subject,) = candidates.find([rung])
     cases = checks.select_cases(subject)
     chosen = next((c for c in cases if c.id == case), None) or next(c for c in cases if c.dtype == case.split()[-1] and "odd" in c.name)
     result = checks.check(subject, chosen, seed=1)
@@ -279,10 +280,10 @@ def test_rungs_are_right_and_clean(rung: str, case: str, monkeypatch: pytest.Mon
 
 @compiled
 def test_only_cuda_that_takes_the_case_is_run() -> None:
-    (triton,) = [s for s in subjects.find(["softmax"]) if s.name == "softmax__triton"]
+    (triton,) = [s for s in candidates.find(["softmax"]) if s.name == "softmax__triton"]
     with pytest.raises(ValueError, match="softmax__triton is not CUDA C"):
         simt.run_rung(triton, triton.op.cases[0])
-    (rung,) = subjects.find(["softmax_cuda/06"])
+    (rung,) = candidates.find(["softmax_cuda/06"])
     with pytest.raises(ValueError, match="cannot take"):
         simt.run_rung(rung, Case("wide", {"x": Input((1, 40000)), "dim": 1}))
 

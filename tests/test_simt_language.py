@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
+from rooftop.core.spec import Launch
 from rooftop.lab import simt
-from rooftop.lab.spec import Launch
 
 pytestmark = pytest.mark.skipif(simt.unavailable() is not None, reason=str(simt.unavailable()))
 

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from rooftop.lab import sass_lines, simt
+from rooftop.lab import simt
+from rooftop.lab.inspect import sass_lines
 from rooftop.lab.simt import annotate, machine
 from rooftop.lab.simt.machine import Access, MachineCode, home, split
 from rooftop.lab.simt.report import LineCounts
@@ -179,7 +180,7 @@ def test_a_copy_is_one_request_whichever_lanes_fill_with_zeros() -> None:
 
 
 def _made() -> bool:
-    from rooftop.lab.compile import CompileError, ToolchainError, compile_cuda
+    from rooftop.core.compile import CompileError, ToolchainError, compile_cuda
 
     try:
         machine.accesses_of((made := compile_cuda(SOURCE, name="k.cu", target="sm_90a", kernels=["stores"])).cubin, made.names["stores"], "k.cu")

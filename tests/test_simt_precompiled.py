@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rooftop.lab import settings
+from rooftop.core import settings
 from rooftop.lab.simt import precompiled
 
 FLAGS = ("-O1", "-std=c++20")

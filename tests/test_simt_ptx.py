@@ -7,8 +7,8 @@ from functools import cache
 import pytest
 import torch
 
+from rooftop.core.spec import Launch
 from rooftop.lab import simt
-from rooftop.lab.spec import Launch
 
 pytestmark = pytest.mark.skipif(simt.unavailable() is not None, reason=str(simt.unavailable()))
 

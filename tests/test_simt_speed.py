@@ -10,11 +10,14 @@ from typing import Any
 
 import pytest
 
-from rooftop.lab import generated, prune, records, registry, settings, simt, subjects
-from rooftop.lab.report_data import gather, staleness
-from rooftop.lab.simt import speed
-from rooftop.lab.simt.speed import Row, Run, row
-from rooftop.lab.spec import Case, Input, case
+from rooftop.core import registry, settings
+from rooftop.core.spec import Case, Input, case
+from rooftop.lab import candidates, simt
+from rooftop.lab.counters import simulator_speed as speed
+from rooftop.lab.counters.simulator_speed import Row, Run, row
+from rooftop.lab.records import prune, store
+from rooftop.lab.report import documents
+from rooftop.lab.report.data import gather, staleness
 
 RESULTS = settings.CHECKOUT / "results"
 RUNGS = {name: [r.name for r in registry.ladder(name).rungs] for name in speed.GOALS}
@@ -38,7 +41,7 @@ def rows(seconds: float = 0.2) -> list[Row]:
     ]  # fmt: skip
 
 
-def at(record: records.Record, when: str, **more: Any) -> records.Record:
+def at(record: store.Record, when: str, **more: Any) -> store.Record:
     return {**record, "at": when, **more}
 
 
@@ -49,7 +52,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[tuple[str, s
     def put(slow: dict[tuple[str, str], float] | None = None) -> list[tuple[str, str, str]]:
         asked: list[tuple[str, str, str]] = []
 
-        def timed(subject: subjects.Subject, taken: Any, mode: str) -> Run:
+        def timed(subject: candidates.Subject, taken: Any, mode: str) -> Run:
             asked.append((subject.name, taken.id, mode))
             return Run((slow or {}).get((subject.name, mode), 0.1), 0.0, 4, 16)
 
@@ -105,14 +108,14 @@ def test_every_rung_is_run_in_turn_in_both_modes(scripted: Callable[..., list[tu
 
 @pytest.mark.skipif(simt.unavailable() is not None, reason=f"{simt.unavailable()}")
 def test_a_run_is_a_simulation() -> None:
-    (subject,) = subjects.find(["softmax_cuda/02"])
+    (subject,) = candidates.find(["softmax_cuda/02"])
     checked, counted = speed.timed(subject, SMALL, "check"), speed.timed(subject, SMALL, "count")
     assert checked.blocks == checked.grid_blocks == 8 and counted.grid_blocks == 8
     assert checked.seconds > checked.built >= 0.0 and counted.seconds > 0.0
 
 
 def test_a_run_that_finds_a_fault_or_leaves_blocks_out_has_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    (subject,) = subjects.find(["softmax_cuda/02"])
+    (subject,) = candidates.find(["softmax_cuda/02"])
     fault = simt.Finding("shared-race", "two threads write", "a.cu", 7, "s[0] = 1;", (0, 0, 0), (1, 0, 0))
     monkeypatch.setattr(simt, "run_rung", lambda *_, **__: simt.Report(findings=(fault,), blocks=8, grid_blocks=8))
     with pytest.raises(speed.FaultError, match=r"softmax_cuda/02_shared_reduction, rows 8x96 f32: a\.cu:7: shared-race"):
@@ -147,9 +150,9 @@ def test_the_command_writes_one_record_of_all_rungs(
     scripted()
     speed.main(["--out", str(tmp_path)])
     out = capsys.readouterr().out
-    (record,) = records.read(tmp_path)
+    (record,) = store.read(tmp_path)
     (path,) = tmp_path.rglob("*.jsonl")
-    assert path.parent.name == records.slug_of(speed.describe()["name"]) and str(path) in out
+    assert path.parent.name == store.slug_of(speed.describe()["name"]) and str(path) in out
     assert (record["kind"], record["subject"], record["repeats"]) == ("clock", "simulator speed", speed.RUNS)
     assert [r["subject"] for r in record["rows"]] == [n for names in RUNGS.values() for n in names for _ in speed.MODES]
     assert {k: type(v) for k, v in record["rows"][0].items()} == {
@@ -169,7 +172,7 @@ def test_a_rung_above_its_limit_is_told_recorded_and_exits_1(
     assert exit.value.code == 1 and "under their limits" not in printed.out
     assert "1 of 38 are not under their limit: softmax_cuda/03_online (check)" in printed.err
     assert [line.split()[0] for line in printed.out.splitlines() if "ABOVE ITS LIMIT" in line] == ["softmax_cuda/03_online"]
-    (record,) = records.read(tmp_path)
+    (record,) = store.read(tmp_path)
     assert [r["subject"] for r in record["rows"] if r["seconds"] >= r["limit"]] == ["softmax_cuda/03_online"], "a bad time is recorded as well"
 
 
@@ -218,15 +221,15 @@ def test_faults_and_a_missing_compiler_leave_no_record(
 
 def test_the_record_is_one_that_is_read_again(tmp_path: Path) -> None:
     made = speed.record(rows(), 2, 0.1)
-    with records.Writer(tmp_path, str(made["device"]["name"])) as writer:
+    with store.Writer(tmp_path, str(made["device"]["name"])) as writer:
         written = writer.write(made)
-    assert records.read(tmp_path) == [written] and records.parse(json.dumps(written).encode()) == written
+    assert store.read(tmp_path) == [written] and store.parse(json.dumps(written).encode()) == written
     assert set(made["versions"]) >= {"python", "torch", "rooftop"} and made["cores"] == 2
     for broken in ({"device": {"name": 5}}, {"rows": [1]}, {"rows": 3}, {"device": {}}):
         with pytest.raises(ValueError, match=r"device|rows"):
-            records.parse(json.dumps({**written, **broken}).encode())
+            store.parse(json.dumps({**written, **broken}).encode())
     home = tmp_path / "home"
-    assert records.merge(tmp_path, home).records == 1 and records.read(home) == [written]
+    assert store.merge(tmp_path, home).records == 1 and store.read(home) == [written]
 
 
 def test_pruning_keeps_the_newest_of_each_cpu_and_other_clocks() -> None:
@@ -237,23 +240,23 @@ def test_pruning_keeps_the_newest_of_each_cpu_and_other_clocks() -> None:
     ]  # fmt: skip
     assert prune.superseded(found, staleness(found)) == [True, True, False, False, False]
     left = [r for r, gone in zip(found, prune.superseded(found, staleness(found)), strict=True) if not gone]
-    assert generated.speed(found, gather([])) == generated.speed(left, gather([]))
+    assert documents.speed(found, gather([])) == documents.speed(left, gather([]))
 
 
 def test_the_table_shows_the_newest_record_and_what_does_not_hold() -> None:
     site = gather([])
-    assert generated.speed([], site) == generated.NOTHING
+    assert documents.speed([], site) == documents.NOTHING
     old = at(speed.record(rows(0.11), 2, 0.1), "2026-01-01")
     new = at(speed.record(rows(0.6), 2, 0.1), "2026-01-02")
-    lines = generated.speed([new, old, at(new, "2026-01-03", subject="naive timing")], site).splitlines()
-    assert lines == generated.speed([new], site).splitlines() and speed.newest([new, old]) is new
+    lines = documents.speed([new, old, at(new, "2026-01-03", subject="naive timing")], site).splitlines()
+    assert lines == documents.speed([new], site).splitlines() and speed.newest([new, old]) is new
     assert "median of 7 runs" in lines[0] and f"{speed.describe()['name']}, 2 cores" in lines[0]
     table = {line.split(" | ")[0].removeprefix("| "): line for line in lines[4:]}
     assert list(table) == [n for names in RUNGS.values() for n in names]
     assert table["sgemm_cuda/01_naive"] == "| sgemm_cuda/01_naive | 512 cubed f32 | 0.60 (0.60 to 0.60) | 3 | 0.60 (0.60 to 0.60) | 6 | 4 of 16 |"
     assert all(table[n].count("0.5: **not met**") == 2 for n in RUNGS["softmax_cuda"])
     part = {**new, "rows": [r for r in new["rows"] if r["mode"] == "count" and r["subject"] == "sgemm_cuda/01_naive"]}
-    assert generated.speed([part], site).splitlines()[4] == "| sgemm_cuda/01_naive | 512 cubed f32 | not measured |  | 0.60 (0.60 to 0.60) | 6 | 4 of 16 |"
+    assert documents.speed([part], site).splitlines()[4] == "| sgemm_cuda/01_naive | 512 cubed f32 | not measured |  | 0.60 (0.60 to 0.60) | 6 | 4 of 16 |"
 
 
 def test_the_pages_of_a_folder_with_this_alone_are_those_of_none() -> None:
@@ -263,8 +266,8 @@ def test_the_pages_of_a_folder_with_this_alone_are_those_of_none() -> None:
 
 
 def test_the_newest_record_that_comes_with_the_tree_holds_every_rung_within_its_limit() -> None:
-    record = speed.newest(records.read(RESULTS))
-    assert record is not None, "python -m rooftop.lab.simt.speed --out results writes it"
+    record = speed.newest(store.read(RESULTS))
+    assert record is not None, "python -m rooftop.lab.counters.simulator_speed --out results writes it"
     found = {(r["subject"], r["case"], r["mode"]): r for r in record["rows"]}
     assert set(found) == {(name, _case(ladder).id, mode) for ladder, names in RUNGS.items() for name in names for mode in speed.MODES}
     for (subject, _, mode), r in found.items():

@@ -11,11 +11,14 @@ from typing import Any
 import pytest
 from _report import Made, Strict, make
 
-from rooftop.lab import records, report, settings, simt
-from rooftop.lab.counters_jobs import Job, jobs_for
-from rooftop.lab.simt import traffic
-from rooftop.lab.simt.traffic import Comparison
-from rooftop.lab.spec import TARGETS
+from rooftop.core import settings
+from rooftop.core.spec import TARGETS
+from rooftop.lab import simt
+from rooftop.lab.counters import traffic
+from rooftop.lab.counters.jobs import Job, jobs_for
+from rooftop.lab.counters.traffic import Comparison
+from rooftop.lab.records import store
+from rooftop.lab.report import site
 
 H100 = TARGETS[90]
 RESULTS = settings.CHECKOUT / "results" / "h100-80gb-hbm3"
@@ -104,14 +107,14 @@ def test_the_model_is_proven_by_five_kernels_at_all_their_cases() -> None:
 
 @cache
 def known() -> dict[tuple[str, str, int], Any]:
-    return dict(traffic.measured(records.read(RESULTS)))
+    return dict(traffic.measured(store.read(RESULTS)))
 
 
 def test_records_of_other_code_prove_nothing() -> None:
-    some = [r for r in records.read(RESULTS) if r["kind"] == "counters" and r["tier"] == "traffic" and r["subject"].startswith("tests/simt/transpose")]
+    some = [r for r in store.read(RESULTS) if r["kind"] == "counters" and r["tier"] == "traffic" and r["subject"].startswith("tests/simt/transpose")]
     fresh = traffic.measured(some)
     if not fresh:
-        pytest.skip("no traffic of the transposes as they are is recorded: python -m rooftop.lab.counters --tiers traffic on a GPU")
+        pytest.skip("no traffic of the transposes as they are is recorded: python -m rooftop.lab.counters.collect --tiers traffic on a GPU")
     key, r = next(iter(fresh.items()))
     assert key not in traffic.measured([{**r, "digest": "000000000000"}])
     assert not traffic.measured([{**r, "subject": "tests/simt/transpose/gone.cu"}])
@@ -122,7 +125,7 @@ def test_records_of_other_code_prove_nothing() -> None:
     assert traffic.measured([made]) == {}
 
 
-COMPARED = traffic.compared(records.read(RESULTS))
+COMPARED = traffic.compared(store.read(RESULTS))
 FAST = ["tests/simt/transpose/padded.cu", "softmax_cuda/07_cluster"]
 
 
@@ -132,7 +135,7 @@ def test_the_recorded_comparison_is_what_the_model_gives(subject: str) -> None:
     job = jobs_for([subject], ["traffic"])[0]
     found = [c for c in COMPARED if (c.subject, c.case) == (subject, job.title)]
     if not found:
-        pytest.skip("not compared, or other code since: python -m rooftop.lab.simt.traffic --out results")
+        pytest.skip("not compared, or other code since: python -m rooftop.lab.counters.traffic --out results")
     again = traffic.compare(job, known())
     assert [c.share for c in again] == pytest.approx([c.share for c in found], rel=0.02)
     assert all(c.holds for c in again)
@@ -140,7 +143,7 @@ def test_the_recorded_comparison_is_what_the_model_gives(subject: str) -> None:
 
 def test_the_records_prove_the_model() -> None:
     if not COMPARED:
-        pytest.skip("nothing is compared: python -m rooftop.lab.simt.traffic --out results")
+        pytest.skip("nothing is compared: python -m rooftop.lab.counters.traffic --out results")
     assert len(traffic.proven(COMPARED)) >= traffic.NEEDED, "\n".join(map(str, COMPARED))
 
 
@@ -152,6 +155,6 @@ def test_a_page_shows_the_model_only_where_it_is_proven(tmp_path: Path, monkeypa
     made: Made = make(tmp_path, monkeypatch)
     found = [comparison("steps/01_plain", 1.1), comparison("steps/02_wide", 0.7), *(comparison(f"k{i}", 1.0) for i in range(4 if proven else 3))]
     monkeypatch.setattr(traffic, "compared", lambda _: found)
-    index = report.build(made.out, [], house=made.house)
+    index = site.build(made.out, [], house=made.house)
     text = Strict(index.with_name("ladder-steps.html").read_text(encoding="utf-8")).text
     assert ("off by -30 %" in text, text.count("by the model of the caches")) == ((True, 2) if proven else (False, 0))

@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 import torch
 
-from rooftop.lab import settings, simt
-from rooftop.lab.compile import CompileError
+from rooftop.core import settings
+from rooftop.core.compile import CompileError
+from rooftop.core.spec import Launch
+from rooftop.lab import simt
 from rooftop.lab.simt import build, link
 from rooftop.lab.simt.run import LaunchError
 from rooftop.lab.simt.translate import constants, translate
-from rooftop.lab.spec import Launch
 
 compiled = pytest.mark.skipif(simt.unavailable() is not None, reason=str(simt.unavailable()))
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from rooftop.lab import registry, skeletons
+from rooftop.core import registry
+from rooftop.lab import scaffold
 
 
 @pytest.fixture
@@ -15,17 +16,17 @@ def house(tmp_path: Path) -> registry.House:
     made = registry.House(tmp_path / "ops", tmp_path / "kernels", tmp_path / "ladders")
     for folder in (made.ops, made.kernels, made.ladders):
         folder.mkdir()
-    skeletons.write("op", "relu6", made)
+    scaffold.write("op", "relu6", made)
     return made
 
 
 def test_a_kernel_names_its_own_contract_and_what_it_was_copied_from(house: registry.House) -> None:
-    path = skeletons.write("kernel", "relu6__triton", house)
+    path = scaffold.write("kernel", "relu6__triton", house)
     module = ast.parse(path.read_text(encoding="utf-8"))
     assert ast.get_docstring(module) == "relu6__triton, to be written (this is add__triton). Contract: rooftop/ops/relu6.py"
     model = ast.parse((registry.HOUSE.kernels / "elementwise" / "add__triton.py").read_text(encoding="utf-8"))
     assert [ast.dump(n) for n in module.body[1:]] == [ast.dump(n) for n in model.body[1:]]
-    second = skeletons.write("kernel", "relu6__mine__triton", house)
+    second = scaffold.write("kernel", "relu6__mine__triton", house)
     assert ast.get_docstring(ast.parse(second.read_text(encoding="utf-8"))) == (
         "relu6__mine__triton, to be written (this is relu6__triton). Contract: rooftop/ops/relu6.py"
     )

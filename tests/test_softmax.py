@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from rooftop.lab import check, registry, subjects
-from rooftop.lab.spec import TARGETS
+from rooftop.core import registry
+from rooftop.core.spec import TARGETS
+from rooftop.lab import candidates
+from rooftop.lab.check import checker
 
 RAGGED = "middle, long 2x1030x5"  # several lanes a program, of which the last three lie outside
 NAMES = ("softmax", "softmax_bwd")
@@ -26,7 +28,7 @@ def test_a_loop_over_columns_with_lanes_outside_is_judged_without_a_gpu(name: st
         assert config.lanes > 1
         assert problem.tensors[0][1].shape[2] % config.lanes
         assert problem.tensors[0][1].shape[1] % config.columns
-    assert check.check(subjects.Subject(found.name, op, found), case, backend="interpreter").status == "ok"
+    assert checker.check(candidates.Subject(found.name, op, found), case, backend="interpreter").status == "ok"
 
 
 @pytest.mark.parametrize("which", [0, 1], ids=["first pass", "second pass"])
@@ -42,6 +44,6 @@ def test_a_pass_of_the_loop_that_forgets_its_lanes_is_rejected(name: str, which:
     (house.kernels / "norm" / f"{name}__triton.py").write_text(f"{head}def _loop({loop}", encoding="utf-8")
     (found,) = registry.implementations(name, house)
     op = registry.op(name)
-    result = check.check(subjects.Subject(found.name, op, found), op.case(f"{RAGGED} f32"), backend="interpreter")
+    result = checker.check(candidates.Subject(found.name, op, found), op.case(f"{RAGGED} f32"), backend="interpreter")
     assert result.status in ("wrong", "error")
     assert "OutOfBounds" in str(result)

@@ -10,10 +10,14 @@ import pytest
 import torch
 
 import rooftop
-from rooftop.lab import api, check, head, head_text, inspect, library, records, registry, settings, subjects
-from rooftop.lab.compile import CompileError, compile_cuda, compile_many
-from rooftop.lab.expressions import ExpressionError, evaluate, integer
-from rooftop.lab.spec import TARGETS, Case, Meta, Problem
+from rooftop.core import api, head, head_text, library, registry, settings
+from rooftop.core.compile import CompileError, compile_cuda, compile_many
+from rooftop.core.expressions import ExpressionError, evaluate, integer
+from rooftop.core.spec import TARGETS, Case, Meta, Problem
+from rooftop.lab import candidates
+from rooftop.lab.check import checker
+from rooftop.lab.inspect import inspector
+from rooftop.lab.records import store
 
 OPS = [n for name in registry.op_names() for n in (name, *([f"{name}_bwd"] if registry.op(name).bwd else []))]
 
@@ -113,7 +117,7 @@ def test_a_problem_that_does_not_fit_is_refused_with_the_reason(change: tuple[st
 @pytest.mark.parametrize(("word", "hint"), [("softmx", "softmax"), ("sgemm_cud", "sgemm_cuda"), ("softmax__tritn", "softmax__triton")])
 def test_a_misspelt_name_gets_a_hint(word: str, hint: str) -> None:
     with pytest.raises(registry.RegistryError, match=hint):
-        subjects.find([word])
+        candidates.find([word])
 
 
 def house(tmp_path: Path) -> registry.House:
@@ -149,7 +153,7 @@ def test_a_kernel_file_with_a_wrong_name_is_an_error(tmp_path: Path, name: str) 
 
 
 def _write(folder: Path, count: int) -> None:
-    with records.Writer(folder, "NVIDIA H100 80GB HBM3") as writer:
+    with store.Writer(folder, "NVIDIA H100 80GB HBM3") as writer:
         for i in range(count):
             writer.write({"kind": "clock", "subject": str(i), "device": {"name": "NVIDIA H100 80GB HBM3"}})
 
@@ -161,29 +165,29 @@ def test_two_processes_writing_at_once_lose_nothing(tmp_path: Path) -> None:
         w.start()
     for w in workers:
         w.join()
-    assert len(records.read(tmp_path)) == 80
+    assert len(store.read(tmp_path)) == 80
 
 
 def test_merging_loses_nothing_and_twice_changes_nothing(tmp_path: Path) -> None:
     _write(tmp_path / "there", 3)
     source = next((tmp_path / "there").rglob("*.jsonl"))
-    assert records.merge(tmp_path / "there", tmp_path / "here").added == [source.name]
-    assert records.merge(tmp_path / "there", tmp_path / "here").same == [source.name]
+    assert store.merge(tmp_path / "there", tmp_path / "here").added == [source.name]
+    assert store.merge(tmp_path / "there", tmp_path / "here").same == [source.name]
     with source.open("a") as file:
         file.write('{"kind": "clock", "subject": "copy", "device": {"name": "NVIDIA H100 80GB HBM3"}}\n{"kind": "be')
-    grown = records.merge(tmp_path / "there", tmp_path / "here")
+    grown = store.merge(tmp_path / "there", tmp_path / "here")
     assert grown.grown == [source.name]
     assert "cut off" in grown.notes[0]
-    assert len(records.read(tmp_path / "here")) == 4
+    assert len(store.read(tmp_path / "here")) == 4
 
 
 def test_a_file_that_is_not_of_records_is_refused_before_anything_is_written(tmp_path: Path) -> None:
     (tmp_path / "bad").mkdir()
     (tmp_path / "bad" / "a.jsonl").write_text('{"kind": "clock", "subject": "copy", "device": {"name": "card"}}\nnonsense\n{"kind": "bench"}\n')
-    with pytest.raises(records.RecordError, match=r"a\.jsonl:2"):
-        records.merge(tmp_path / "bad", tmp_path / "here")
+    with pytest.raises(store.RecordError, match=r"a\.jsonl:2"):
+        store.merge(tmp_path / "bad", tmp_path / "here")
     assert not (tmp_path / "here").exists()
-    with records.Writer(tmp_path, "card") as writer, pytest.raises(records.RecordError, match="number"):
+    with store.Writer(tmp_path, "card") as writer, pytest.raises(store.RecordError, match="number"):
         writer.write({"kind": "bench", "subject": "x", "t": float("nan")})
 
 
@@ -193,14 +197,14 @@ def test_a_file_that_is_not_of_records_is_refused_before_anything_is_written(tmp
 @pytest.mark.parametrize("name", OPS)
 def test_the_reference_passes_its_own_check(name: str) -> None:
     op = registry.op(name)
-    found = [check.check_callable(op, c, lambda *args: library.fallback(op, args), name="reference") for c in small(name)]
+    found = [checker.check_callable(op, c, lambda *args: library.fallback(op, args), name="reference") for c in small(name)]
     assert [(r.case, r.message) for r in found if r.status != "ok"] == []
 
 
 @pytest.mark.parametrize(("name", "wrong"), [(n, w) for n in OPS for w in registry.op(n).wrong])
 def test_every_known_wrong_implementation_is_rejected(name: str, wrong: str) -> None:
     op = registry.op(name)
-    assert any(check.check_callable(op, c, op.wrong[wrong], name=wrong).status == "wrong" for c in small(name))
+    assert any(checker.check_callable(op, c, op.wrong[wrong], name=wrong).status == "wrong" for c in small(name))
 
 
 @pytest.mark.parametrize("name", OPS)
@@ -208,7 +212,7 @@ def test_one_precision_lower_is_rejected_in_every_dtype(name: str) -> None:
     op = registry.op(name)
     for dtype in sorted({c.dtype for c in small(name)}):
         cases = [c for c in small(name) if c.dtype == dtype]
-        assert any(check.check_callable(op, c, check.lower_precision(op), name="lower").status == "wrong" for c in cases), dtype
+        assert any(checker.check_callable(op, c, checker.lower_precision(op), name="lower").status == "wrong" for c in cases), dtype
 
 
 @pytest.mark.parametrize("name", [n for n in registry.op_names() if registry.op(n).grad])
@@ -240,7 +244,7 @@ def test_the_backward_is_the_gradient_of_the_reference(name: str) -> None:
 
 @pytest.mark.parametrize("name", OPS)
 def test_the_choice_for_every_case_and_target_is_made_without_a_gpu(name: str) -> None:
-    from rooftop.lab import dispatch
+    from rooftop.core import dispatch
 
     op = registry.op(name)
     for device in TARGETS.values():
@@ -301,8 +305,8 @@ TRITON = [f.name for f in registry.kernel_files() if f.backend == "triton"]
 @pytest.mark.parametrize("name", TRITON)
 @pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
 def test_every_triton_kernel_is_right_in_the_interpreter(name: str, dtype: str) -> None:
-    subject = subjects.find([name])[0]
-    found = [check.check(subject, c, backend="interpreter", seed=7) for c in check.select_cases(subject, tags=("edge",), dtype=dtype)]
+    subject = candidates.find([name])[0]
+    found = [checker.check(subject, c, backend="interpreter", seed=7) for c in checker.select_cases(subject, tags=("edge",), dtype=dtype)]
     assert [(r.case, r.message) for r in found if r.status in ("wrong", "error")] == []
     assert sum(r.status == "ok" for r in found) >= 10
 
@@ -323,15 +327,18 @@ def test_a_planted_fault_is_found(tmp_path: Path, name: str) -> None:
     assert old in text
     path = tmp_path / "add__triton.py"
     path.write_text(text.replace(old, new))
-    subject = subjects.Subject("planted", registry.op("add"), registry.user_file(path))
-    found = check.check(subject, registry.op("add").case("odd f32"), backend="interpreter")
+    subject = candidates.Subject("planted", registry.op("add"), registry.user_file(path))
+    found = checker.check(subject, registry.op("add").case("odd f32"), backend="interpreter")
     assert (found.status, says in found.message) == (status, True), found.message
 
 
-@pytest.mark.parametrize("subject", [s for n in registry.ladder_names() for s in subjects.rungs(registry.ladder(n))] + subjects.find(OPS), ids=lambda s: s.name)
+RUNGS = [s for n in registry.ladder_names() for s in candidates.rungs(registry.ladder(n))]
+
+
+@pytest.mark.parametrize("subject", RUNGS + candidates.find(OPS), ids=lambda s: s.name)
 @pytest.mark.parametrize("arch", [80, 89, 90])
-def test_every_kernel_compiles_and_meets_its_demands(subject: subjects.Subject, arch: int) -> None:
-    facts = inspect.facts_of(subject, inspect.inspect_case(subject, None, arch), arch)
+def test_every_kernel_compiles_and_meets_its_demands(subject: candidates.Subject, arch: int) -> None:
+    facts = inspector.facts_of(subject, inspector.inspect_case(subject, None, arch), arch)
     assert facts.get("kernels") or arch < 90, facts
     assert [u for k in facts.get("kernels", []) for u in k["unmet"]] == []
 
@@ -373,19 +380,19 @@ def test_importing_the_package_loads_nothing() -> None:
 
 
 def test_skeletons_are_right_as_they_stand(tmp_path: Path) -> None:
-    from rooftop.lab import skeletons
+    from rooftop.lab import scaffold
 
     h = house(tmp_path)
-    skeletons.write("op", "scale_two", h)
-    skeletons.write("kernel", "scale_two__triton", h)
+    scaffold.write("op", "scale_two", h)
+    scaffold.write("kernel", "scale_two__triton", h)
     assert registry.op_names(h) == ("scale_two",)
     found = registry.implementations("scale_two", h)[0]
     op = registry.op("scale_two", h)
-    assert check.check(subjects.Subject(found.name, op, found), op.case("odd f32"), backend="interpreter").status == "ok"
+    assert checker.check(candidates.Subject(found.name, op, found), op.case("odd f32"), backend="interpreter").status == "ok"
     with pytest.raises(ValueError, match="there already"):
-        skeletons.write("op", "scale_two", h)
+        scaffold.write("op", "scale_two", h)
     with pytest.raises(registry.RegistryError):
-        skeletons.write("kernel", "scale_tow__triton", h)
+        scaffold.write("kernel", "scale_tow__triton", h)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="asks what happens without a GPU")
@@ -425,7 +432,7 @@ def test_many_programs_are_compiled_into_the_cache_and_one_that_fails_is_left(jo
 
 
 def test_headers_that_are_kept_change_no_byte_and_parts_hold_every_job_once() -> None:
-    from rooftop.lab import compile as compiling
+    from rooftop.core import compile as compiling
 
     source = "#include <cuda_fp16.h>\ntemplate <int N> __global__ void fill(__half* y) { y[threadIdx.x] = __hadd(y[threadIdx.x], __half(N)); }"
     plain = compile_cuda(source, name="fill.cu", target="sm_80", kernels=("fill<3>",), use_cache=False)
@@ -508,14 +515,14 @@ def test_a_head_that_no_problem_fits_is_wrong_and_never_just_not_supported(old: 
     path = tmp_path / "mine.cu"
     path.write_text(ADDS.replace(old, new))
     with pytest.raises(head.HeadError, match=says):
-        (subject,) = subjects.find([str(path)])
+        (subject,) = candidates.find([str(path)])
         subject.supports(registry.op("add").case("odd f32"), TARGETS[90])
 
 
 def test_a_problem_that_does_not_fit_is_not_supported(tmp_path: Path) -> None:
     path = tmp_path / "mine.cu"
     path.write_text(ADDS)
-    (subject,) = subjects.find([str(path)])
+    (subject,) = candidates.find([str(path)])
     assert "takes f32" in str(subject.supports(registry.op("add").case("odd bf16"), TARGETS[90]))
     assert subject.supports(registry.op("add").case("odd f32"), TARGETS[90]) is None
 

@@ -7,8 +7,8 @@ import random
 
 import pytest
 
-from rooftop.lab import statistics
-from rooftop.lab.statistics import compare, estimate, median, median_ranks, paired_ratio, quantile, spread
+from rooftop.lab.timing import statistics
+from rooftop.lab.timing.statistics import compare, estimate, median, median_ranks, paired_ratio, quantile, spread
 
 
 def test_median_of_odd_even_and_none() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from rooftop.lab.timing import (
+from rooftop.lab.timing.timer import (
     AGAIN,
     HOST_BATCH,
     PACES,
@@ -26,6 +26,7 @@ from rooftop.lab.timing import (
     Timer,
     sets_needed,
 )
+from rooftop.lab.timing.timer_cuda import CudaBackend
 
 L2 = 50 << 20
 MIB = 1 << 20
@@ -317,14 +318,14 @@ def test_without_a_gpu_the_timer_says_so() -> None:
     if cuda():
         pytest.skip("a GPU is here")
     with pytest.raises(RuntimeError, match="no CUDA device"):
-        Timer()
+        CudaBackend()
 
 
 @pytest.fixture(scope="module")
 def real() -> Timer:
     if not cuda():
         pytest.skip("no GPU here")
-    return Timer()
+    return Timer(CudaBackend())
 
 
 def copies(name: str, words: int, sets: int) -> Contestant:

@@ -14,8 +14,9 @@ import triton.language as tl
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
-from rooftop.lab import interpret, triton_compat
-from rooftop.lab.spec import Launch, Meta
+from rooftop.core import triton_compat
+from rooftop.core.spec import Launch, Meta
+from rooftop.lab.interpret import interpreter
 
 
 @triton.jit
@@ -74,7 +75,7 @@ def test_gluon() -> None:
     made = triton_compat.compile_for(gluon_copy, {"x": "*fp32", "y": "*fp32"}, {"N": 128}, ("x", "y"), 90)
     assert made.cubin and "ld.global" in made.ptx
     with pytest.raises(TypeError, match="a Gluon kernel"):
-        interpret.run(gluon_copy, (1,), {"x": torch.ones(128), "y": torch.ones(128), "N": 128})
+        interpreter.run(gluon_copy, (1,), {"x": torch.ones(128), "y": torch.ones(128), "N": 128})
 
 
 def test_parameters_that_do_not_fit() -> None:
@@ -91,7 +92,7 @@ def test_parameters_that_do_not_fit() -> None:
 def test_interpreting_and_compiling_live_together() -> None:
     before = triton_compat.compile_for(scale, SIGNATURE, {"BLOCK": 64}, (), 80)
     x, y = torch.randn(60), torch.empty(60)
-    interpret.run(scale, (1,), {"x": x, "y": y, "bias": None, "n": 60, "stride": 1, "factor": 2.0, "BLOCK": 64})
+    interpreter.run(scale, (1,), {"x": x, "y": y, "bias": None, "n": 60, "stride": 1, "factor": 2.0, "BLOCK": 64})
     assert torch.equal(y, x * 2)
     assert triton_compat.compile_for(scale, SIGNATURE, {"BLOCK": 64}, (), 80) == before
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from rooftop.lab import registry, subjects, triton_compat
-from rooftop.lab.spec import TARGETS
+from rooftop.core import registry, triton_compat
+from rooftop.core.spec import TARGETS
+from rooftop.lab import candidates
 
 KERNELS = [f.name for f in registry.kernel_files() if f.backend == "triton"]
 
@@ -17,7 +18,7 @@ def test_the_installed_version_is_accepted() -> None:
 @pytest.mark.parametrize("arch", sorted(TARGETS))
 @pytest.mark.parametrize("name", KERNELS)
 def test_every_path_of_every_triton_kernel_compiles(name: str, arch: int) -> None:
-    subject = subjects.find([name])[0]
+    subject = candidates.find([name])[0]
     assert subject.implementation is not None
     seen = set()
     for case in subject.op.cases:

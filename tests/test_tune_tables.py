@@ -14,9 +14,11 @@ from typing import Any
 import pytest
 import torch
 
-from rooftop.lab import implementation, registry, subjects, tune, tune_tables
-from rooftop.lab.spec import TARGETS, Device, Meta
-from rooftop.lab.tune_tables import TuneError
+from rooftop.core import implementation, registry
+from rooftop.core.spec import TARGETS, Device, Meta
+from rooftop.lab import candidates
+from rooftop.lab.tune import tables, tuner
+from rooftop.lab.tune.tables import TuneError
 
 H100 = TARGETS[90]
 H800 = dataclasses.replace(H100, name="NVIDIA H800")
@@ -28,22 +30,22 @@ def entry(config: dict[str, Any] | None, code: str, at: str = "2026-01-01T00:00:
 
 def test_a_table_is_merged_sorted_and_rid_of_other_code(tmp_path: Path) -> None:
     path = tmp_path / "card" / "k.json"
-    assert tune_tables.store(path, {"b": entry({"n": 1}, "old"), "a": entry(None, "old")}, "old")
-    assert list(tune_tables.read_table(path)) == ["a", "b"]
-    assert tune_tables.store(path, {"c": entry({"n": 2}, "old")}, "old")
-    assert list(tune_tables.read_table(path)) == ["a", "b", "c"]
+    assert tables.save(path, {"b": entry({"n": 1}, "old"), "a": entry(None, "old")}, "old")
+    assert list(tables.read_table(path)) == ["a", "b"]
+    assert tables.save(path, {"c": entry({"n": 2}, "old")}, "old")
+    assert list(tables.read_table(path)) == ["a", "b", "c"]
     before = path.read_bytes()
     assert len(before.splitlines()) == 5, "one line an entry"
-    assert not tune_tables.store(path, {"c": entry({"n": 2}, "old")}, "old")
+    assert not tables.save(path, {"c": entry({"n": 2}, "old")}, "old")
     assert path.read_bytes() == before
-    assert tune_tables.store(path, {"d": entry({"n": 3}, "new")}, "new")
-    assert list(tune_tables.read_table(path)) == ["d"]
+    assert tables.save(path, {"d": entry({"n": 3}, "new")}, "new")
+    assert list(tables.read_table(path)) == ["d"]
     assert path.stat().st_mode & 0o777 == 0o644
 
 
 def test_a_write_that_fails_leaves_the_table_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "k.json"
-    tune_tables.store(path, {"a": entry({"n": 1}, "code")}, "code")
+    tables.save(path, {"a": entry({"n": 1}, "code")}, "code")
     before = path.read_bytes()
 
     def full(*_: object) -> None:
@@ -51,7 +53,7 @@ def test_a_write_that_fails_leaves_the_table_as_it_was(tmp_path: Path, monkeypat
 
     monkeypatch.setattr(os, "replace", full)
     with pytest.raises(TuneError, match=r"no space left.*--keep"):
-        tune_tables.store(path, {"b": entry({"n": 2}, "code")}, "code")
+        tables.save(path, {"b": entry({"n": 2}, "code")}, "code")
     assert path.read_bytes() == before
     assert [p.name for p in tmp_path.iterdir()] == ["k.json"]
 
@@ -72,7 +74,7 @@ def test_what_is_no_table_is_refused(tmp_path: Path, text: str, says: str) -> No
     path = tmp_path / "k.json"
     path.write_text(text, encoding="utf-8")
     with pytest.raises(TuneError, match=says):
-        tune_tables.read_table(path)
+        tables.read_table(path)
 
 
 @pytest.fixture
@@ -89,9 +91,9 @@ def write(home: Path) -> Callable[..., Path]:
 
     def write(config: dict[str, Any] | None, device: Device = H100, code: str | None = None, folder: Path = home, **how: Any) -> Path:
         kernel = registry.implementation("add__triton")
-        path = tune_tables.table_path(folder, device.name, kernel.name)
+        path = tables.table_path(folder, device.name, kernel.name)
         code = code or kernel.digest
-        tune_tables.store(path, {odd(device).signature: entry(config, code, **how)}, code)
+        tables.save(path, {odd(device).signature: entry(config, code, **how)}, code)
         return path
 
     return write
@@ -123,7 +125,7 @@ def test_an_entry_of_other_code_is_not_read(write: Callable[..., Path]) -> None:
 
 
 def test_a_sibling_lends_its_config_unless_the_card_says_that_none_is_better(write: Callable[..., Path]) -> None:
-    from rooftop.lab.devices import sibling
+    from rooftop.core.devices import sibling
 
     assert sibling(H800.name) == H100.name
     kernel = registry.implementation("add__triton")
@@ -140,24 +142,24 @@ def test_a_sibling_lends_its_config_unless_the_card_says_that_none_is_better(wri
 def test_tables_come_home_once_and_the_newer_entry_stays(home: Path, tmp_path: Path, write: Callable[..., Path]) -> None:
     away = tmp_path / "away"
     source = write(BEST, folder=away, at="2026-02-01T00:00:00+00:00")
-    found = tune_tables.bring(away, home)
+    found = tables.bring(away, home)
     assert found.taken == ["h100-80gb-hbm3/add__triton: odd f32"]
-    target = tune_tables.table_path(home, H100.name, "add__triton")
+    target = tables.table_path(home, H100.name, "add__triton")
     assert target.read_bytes() == source.read_bytes()
     assert registry.implementation("add__triton").resolve(odd())[1] == "tuned on h100-80gb-hbm3"
-    found = tune_tables.bring(away, home)
+    found = tables.bring(away, home)
     assert (found.taken, len(found.same)) == ([], 1)
     write(None, at="2026-03-01T00:00:00+00:00")
-    tune_tables.bring(away, home)
-    assert tune_tables.read_table(target)[odd().signature]["config"] is None
+    tables.bring(away, home)
+    assert tables.read_table(target)[odd().signature]["config"] is None
     write(BEST, folder=away, at="2026-04-01T00:00:00+00:00")
-    tune_tables.bring(away, home)
-    assert tune_tables.read_table(target)[odd().signature]["config"] == BEST
+    tables.bring(away, home)
+    assert tables.read_table(target)[odd().signature]["config"] == BEST
 
 
 def test_entries_of_other_code_stay_away(home: Path, tmp_path: Path, write: Callable[..., Path]) -> None:
     write(BEST, folder=tmp_path / "away", code="0123456789ab")
-    found = tune_tables.bring(tmp_path / "away", home)
+    found = tables.bring(tmp_path / "away", home)
     assert (found.taken, found.stale) == ([], ["h100-80gb-hbm3/add__triton: odd f32"])
     assert not home.exists()
 
@@ -178,47 +180,47 @@ def test_a_config_that_the_kernel_cannot_take_brings_nothing_home(
     write(BEST, folder=away)
     write(config, folder=away, device=TARGETS[80])
     with pytest.raises(TuneError, match=says):
-        tune_tables.bring(away, home)
+        tables.bring(away, home)
     assert not home.exists()
 
 
 def test_what_is_not_there_or_unknown_is_an_error(home: Path, tmp_path: Path, write: Callable[..., Path]) -> None:
     away = tmp_path / "away"
     with pytest.raises(FileNotFoundError, match="away"):
-        tune_tables.bring(away, home)
+        tables.bring(away, home)
     away.mkdir()
     with pytest.raises(TuneError, match="holds no table"):
-        tune_tables.bring(away, home)
+        tables.bring(away, home)
     path = write(BEST, folder=away)
     with pytest.raises(TuneError, match="<device>/<implementation>"):
-        tune_tables.bring(path.parent, home)
+        tables.bring(path.parent, home)
     path.rename(path.with_name("add__tritn.json"))
     with pytest.raises(registry.RegistryError, match="did you mean 'add__triton'"):
-        tune_tables.bring(away, home)
+        tables.bring(away, home)
     path.with_name("add__tritn.json").rename(path)
     kernel = registry.implementation("add__triton")
-    tune_tables.store(path, {"x:f32[7]": entry(BEST, kernel.digest)}, kernel.digest)
+    tables.save(path, {"x:f32[7]": entry(BEST, kernel.digest)}, kernel.digest)
     with pytest.raises(TuneError, match="no case of add has this signature"):
-        tune_tables.bring(away, home)
+        tables.bring(away, home)
 
 
 def test_a_folder_that_cannot_be_written_is_said_before_measuring(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(TuneError, match="--keep DIR"):
-        tune_tables.require_writable(tmp_path / "file" / "tuned")
+        tables.require_writable(tmp_path / "file" / "tuned")
 
 
 def test_every_table_of_the_package_is_one_of_its_kernels(tmp_path: Path) -> None:
     """Those that ship: each can be brought home, so names, keys and configs are in order."""
     if any(implementation.TUNED.rglob("*.json")):
-        tune_tables.bring(implementation.TUNED, tmp_path)
+        tables.bring(implementation.TUNED, tmp_path)
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="measures")
 def test_on_a_gpu_each_config_is_measured_and_the_table_is_read(home: Path, tmp_path: Path) -> None:
-    todo = tune.jobs(subjects.find(["add"]), case="1 Mi elements f32")
-    summary = tune.run(todo, tmp_path / "records", home, budget_s=60, say=lambda text: None)
+    todo = tuner.jobs(candidates.find(["add"]), case="1 Mi elements f32")
+    summary = tuner.run(todo, tmp_path / "records", home, budget_s=60, say=lambda text: None)
     assert not (summary.wrong or summary.failed or summary.skipped or summary.left)
     (row,) = summary.written
     assert all(r["seconds"] > 0 and r["fault"] is None for r in row["configs"])
@@ -239,6 +241,6 @@ def test_the_command_brings_tables_home(tmp_path: Path, write: Callable[..., Pat
     done = command("tune", "--from", str(tmp_path / "away"), "--keep", str(tmp_path / "there"), "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == {"taken": ["h100-80gb-hbm3/add__triton: odd f32"], "same": [], "stale": []}
-    assert tune_tables.read_table(tune_tables.table_path(tmp_path / "there", H100.name, "add__triton"))
+    assert tables.read_table(tables.table_path(tmp_path / "there", H100.name, "add__triton"))
     mixed = command("tune", "add", "--from", str(tmp_path / "away"))
     assert mixed.returncode == 1 and "--from" in mixed.stderr

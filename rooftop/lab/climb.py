@@ -7,7 +7,12 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from rooftop.lab import check, inspect, records, registry, report, report_data, rung_counts, settings, subjects
+from rooftop.core import registry, settings
+from rooftop.lab import candidates
+from rooftop.lab.check import checker
+from rooftop.lab.inspect import inspector
+from rooftop.lab.records import store
+from rooftop.lab.report import data, rung_counts, site
 
 
 def climb(names: list[str], out: Path) -> bool:
@@ -22,18 +27,18 @@ def climb(names: list[str], out: Path) -> bool:
     here = "no GPU: Triton in its interpreter, CUDA C++ in the simulator, everything compiled for three targets, times from the records"
     where = torch.cuda.get_device_name() if gpu else here
     console.print(f"climbing on {where}", highlight=False)
-    found = [s for name in names or registry.ladder_names() for s in subjects.rungs(registry.ladder(name))]
-    shipped = [s for op in dict.fromkeys(s.op.name for s in found) for s in subjects.implementations(registry.op(op))]
-    results: list[check.Result] = []
+    found = [s for name in names or registry.ladder_names() for s in candidates.rungs(registry.ladder(name))]
+    shipped = [s for op in dict.fromkeys(s.op.name for s in found) for s in candidates.implementations(registry.op(op))]
+    results: list[checker.Result] = []
     with Progress(TextColumn("{task.description:<28}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), console=console) as progress:
-        todo = [(s, c) for s in (*found, *shipped) for c in check.select_cases(s, tags=() if gpu else ("edge",))]
+        todo = [(s, c) for s in (*found, *shipped) for c in checker.select_cases(s, tags=() if gpu else ("edge",))]
         task = progress.add_task("check", total=len(todo))
         for s, c in todo:
-            results.append(check.check(s, c, seed=int(time.time())))
+            results.append(checker.check(s, c, seed=int(time.time())))
             progress.advance(task)
-        jobs = [(s, inspect.inspect_case(s, None, arch), arch) for s in (*found, *shipped) for arch in _targets(s)]
+        jobs = [(s, inspector.inspect_case(s, None, arch), arch) for s in (*found, *shipped) for arch in _targets(s)]
         task = progress.add_task("compile and inspect", total=len(jobs))
-        facts = inspect.many(jobs, lambda job, f: progress.advance(task))
+        facts = inspector.many(jobs, lambda job, f: progress.advance(task))
         task = progress.add_task("count memory accesses", total=sum(s.implementation is not None and s.implementation.backend == "cuda" for s in found))
         counts = report_counts({s.rung.ladder for s in found if s.rung}, lambda s: progress.advance(task))
     wrong = [r for r in results if r.status in ("wrong", "error")]
@@ -45,37 +50,37 @@ def climb(names: list[str], out: Path) -> bool:
     for line in unmet:
         console.print(f"  UNMET {line}", highlight=False, markup=False)
     if gpu:
-        from rooftop.lab import bench
+        from rooftop.lab.timing import bench
 
         summary = bench.run(bench.fields(found), settings.load().results, say=lambda text: console.print(text, highlight=False, markup=False))
-        wrong += [check.Result("", "", "", "wrong", message=line) for line in summary.wrong]
-    index = report.build(out, records.read(settings.load().results), facts, [r.to_json() for r in results], counts)
+        wrong += [checker.Result("", "", "", "wrong", message=line) for line in summary.wrong]
+    index = site.build(out, store.read(settings.load().results), facts, [r.to_json() for r in results], counts)
     console.print(f"{time.monotonic() - started:.0f} s; the report: {index.resolve()}", highlight=False, soft_wrap=True)
     return not wrong and not unmet
 
 
-def _targets(s: subjects.Subject) -> tuple[int, ...]:
+def _targets(s: candidates.Subject) -> tuple[int, ...]:
     return registry.ladder(s.rung.ladder).targets if s.rung else (80, 89, 90)
 
 
 def report_facts() -> Mapping[tuple[str, int], Any]:
     """Facts of every rung for every target."""
-    found = [s for name in registry.ladder_names() for s in subjects.rungs(registry.ladder(name))]
-    return inspect.many([(s, inspect.inspect_case(s, None, arch), arch) for s in found for arch in _targets(s)])
+    found = [s for name in registry.ladder_names() for s in candidates.rungs(registry.ladder(name))]
+    return inspector.many([(s, inspector.inspect_case(s, None, arch), arch) for s in found for arch in _targets(s)])
 
 
-def report_counts(run: Collection[str], done: Callable[[subjects.Subject], None] = lambda s: None) -> dict[str, rung_counts.RungCounts]:
+def report_counts(run: Collection[str], done: Callable[[candidates.Subject], None] = lambda s: None) -> dict[str, rung_counts.RungCounts]:
     """What the simulator counts of the rungs of all ladders: those of the ladders in `run` are counted where they have not been, the others
     looked up. `done` is told of each rung."""
     found: dict[str, rung_counts.RungCounts] = {}
     for name in registry.ladder_names():
         ladder = registry.ladder(name)
-        headline = report_data.headline_of(ladder, registry.op(ladder.op))
-        found.update(rung_counts.count(subjects.rungs(ladder), headline, run=name in run, done=done if name in run else lambda s: None))
+        headline = data.headline_of(ladder, registry.op(ladder.op))
+        found.update(rung_counts.count(candidates.rungs(ladder), headline, run=name in run, done=done if name in run else lambda s: None))
     return found
 
 
-def build_report(out: Path, known: list[records.Record]) -> Path:
+def build_report(out: Path, known: list[store.Record]) -> Path:
     """The pages from records, the binaries and the simulator's counts, without checking anything anew. Returns the index."""
     out.mkdir(parents=True, exist_ok=True)  # before the work: it may not be possible
-    return report.build(out, known, report_facts(), counts=report_counts(registry.ladder_names()))
+    return site.build(out, known, report_facts(), counts=report_counts(registry.ladder_names()))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
-from rooftop.lab import settings
+from rooftop.core import settings
 
 PURE = ("ml_dtypes", "plotly", "jinja2", "pygments")  # the references of 8-bit floats, and the pages
 
@@ -52,7 +52,7 @@ def _packages() -> Iterator[Row]:
     except ImportError as error:
         yield Row("torch", "missing", str(error), "pip install torch (2.11 or later)", True)
     try:
-        from rooftop.lab.triton_compat import version
+        from rooftop.core.triton_compat import version
 
         yield Row("triton", "ok", ".".join(map(str, version())), "", True)
     except Exception as error:
@@ -66,7 +66,7 @@ def _packages() -> Iterator[Row]:
 
 
 def _nvrtc() -> Iterator[Row]:
-    from rooftop.lab.compile import ToolchainError, compile_cuda, cuda_include, nvrtc_version
+    from rooftop.core.compile import ToolchainError, compile_cuda, cuda_include, nvrtc_version
 
     try:
         made = compile_cuda('extern "C" __global__ void k() {}', name="doctor.cu", target="sm_80", kernels=["k"], use_cache=False)
@@ -77,8 +77,8 @@ def _nvrtc() -> Iterator[Row]:
 
 
 def _tools() -> Iterator[Row]:
-    from rooftop.lab import binary
-    from rooftop.lab.compile import ToolchainError
+    from rooftop.core.compile import ToolchainError
+    from rooftop.lab.inspect import binary
 
     for name in ("cuobjdump", "nvdisasm"):
         try:
@@ -94,7 +94,7 @@ def _gpu() -> Iterator[Row]:
         do = "kernels are compiled, and Triton's run in the interpreter; bench and calibrate need a GPU"
         yield Row("GPU", "absent", "torch.cuda.is_available() is False", do)
         return
-    from rooftop.lab import sensors
+    from rooftop.lab.timing import sensors
 
     yield Row("GPU", "ok", f"{torch.cuda.get_device_name()}, sm_{''.join(map(str, torch.cuda.get_device_capability()))}")
     found = sensors.read(0)
@@ -142,11 +142,12 @@ def _folders() -> Iterator[Row]:
 
 
 def _ceilings(results: Path) -> Iterator[Row]:
-    from rooftop.lab import records, roofline
+    from rooftop.lab.records import store
+    from rooftop.lab.timing import roofline
 
     try:
-        measured = records.read(results)
-    except (OSError, records.RecordError) as error:
+        measured = store.read(results)
+    except (OSError, store.RecordError) as error:
         yield Row("ceilings", "absent", str(error))
         return
     for name in sorted({r["device"]["name"] for r in measured if r["kind"] == "ceiling"}):

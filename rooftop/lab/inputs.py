@@ -5,43 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from rooftop.lab.spec import DTYPES, Case, Input, Meta, Option, contiguous_strides
+from rooftop.core.layouts import strides_of, widen
+from rooftop.core.spec import DTYPES, Case, Input, Meta, Option
 
 if TYPE_CHECKING:
     import torch
 
-    from rooftop.lab.op import Op
-
-PAD = 5  # elements between the rows of a "sliced" tensor: rows lose their alignment
-WIDE = 64  # elements between the rows of a "padded" tensor: rows keep it
-
-
-def strides_of(shape: tuple[int, ...], layout: str) -> tuple[int, ...]:
-    """Strides in elements of a tensor of `shape` in `layout`."""
-    match layout:
-        case "contiguous" | "offset":
-            return contiguous_strides(shape)
-        case "transposed":
-            swapped = contiguous_strides((*shape[:-2], shape[-1], shape[-2]))
-            return (*swapped[:-2], swapped[-1], swapped[-2])
-        case "sliced" | "padded":
-            step = shape[-1] + (PAD if layout == "sliced" else WIDE - shape[-1] % 16)
-            return contiguous_strides((*shape[:-1], step))
-        case "strided":
-            return tuple(2 * s for s in contiguous_strides(shape))
-        case "expanded":
-            return (0, *contiguous_strides(shape)[1:])
-    raise ValueError(f"layout {layout!r} is not one of contiguous, offset, transposed, sliced, padded, strided, expanded")
-
-
-def meta_of(value: Any) -> Meta | None:
-    """The facts of an `Input` as `make` lays it out; None for anything else."""
-    if not isinstance(value, Input):
-        return None
-    strides = strides_of(value.shape, value.layout)
-    size = DTYPES[value.dtype].bytes
-    return Meta(value.shape, value.dtype, strides, size if value.layout == "offset" else 16)
-
+    from rooftop.core.contract import Contract
 
 def _normal(shape: Any, d: Any, g: torch.Generator, device: Any) -> torch.Tensor:
     import torch
@@ -122,7 +92,7 @@ def tensor(spec: Input, generator: torch.Generator, device: Any) -> torch.Tensor
     return view.copy_(values)
 
 
-def make(op: Op, case: Case, device: Any, seed: int) -> tuple[dict[str, torch.Tensor | None], dict[str, Option]]:
+def make(op: Contract, case: Case, device: Any, seed: int) -> tuple[dict[str, torch.Tensor | None], dict[str, Option]]:
     """The tensors (by name, None where absent) and options of a case. A backward's follow from its forward's reference."""
     import torch
 
@@ -147,12 +117,6 @@ def make(op: Op, case: Case, device: Any, seed: int) -> tuple[dict[str, torch.Te
     return {n: made[n] for n in op.tensor_names}, {n: options[n] for n in op.option_names}
 
 
-def widen(t: torch.Tensor | None) -> torch.Tensor | None:
-    """16- and 8-bit floating tensors in float32, in which the same-precision computation is done; others as they are."""
-
-    return t.float() if t is not None and t.is_floating_point() and t.element_size() < 4 else t
-
-
 def laid_out(t: Any, meta: Meta) -> torch.Tensor:
     """`t` in memory of its own with the strides of `meta`."""
     import torch
@@ -161,7 +125,7 @@ def laid_out(t: Any, meta: Meta) -> torch.Tensor:
     return out.copy_(t)
 
 
-def round_to(op: Op, case: Case, results: Any) -> dict[str, torch.Tensor]:
+def round_to(op: Contract, case: Case, results: Any) -> dict[str, torch.Tensor]:
     """A reference's results in the dtypes and layouts that the op's outputs have, by name; those that are absent are left out."""
     problem = op.problem(case)
     found = results if isinstance(results, tuple) else (results,)

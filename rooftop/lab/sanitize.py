@@ -18,13 +18,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rooftop.lab import check, records, settings, subjects
-from rooftop.lab.bench import NoGpuError
-from rooftop.lab.compile import ToolchainError
-from rooftop.lab.implementation import CudaImplementation
-from rooftop.lab.source import digest
-from rooftop.lab.spec import Case, Device, Input
-from rooftop.lab.subjects import Subject
+from rooftop.core import settings
+from rooftop.core.compile import ToolchainError
+from rooftop.core.digests import digest
+from rooftop.core.implementation import CudaImplementation
+from rooftop.core.spec import Case, Device, Input
+from rooftop.lab import candidates
+from rooftop.lab.candidates import Subject
+from rooftop.lab.check import checker
+from rooftop.lab.records import store
+from rooftop.lab.timing.bench import NoGpuError
 
 PLANTED = settings.PACKAGE / "kernels" / "_planted"
 TOOLS: Mapping[str, tuple[str, ...]] = {  # tool -> the planted faults that it must find
@@ -68,12 +71,12 @@ def sanitizer() -> Path:
 
 def select_cases(subject: Subject, device: Device, name: str | None = None) -> list[Case]:
     """The edge cases that the subject takes and that are small enough; with a name, that case whatever its size."""
-    chosen = check.select_cases(subject, name=name, tags=() if name else ("edge",))
+    chosen = checker.select_cases(subject, name=name, tags=() if name else ("edge",))
     return [c for c in chosen if (name or ("huge" not in c.tags and _elements(c) <= ELEMENTS)) and subject.supports(c, device) is None]
 
 
 def _elements(case: Case) -> int:
-    return sum(check.count(v) for v in case.inputs.values() if isinstance(v, Input))
+    return sum(checker.count(v) for v in case.inputs.values() if isinstance(v, Input))
 
 
 def run(
@@ -81,7 +84,7 @@ def run(
     tools: Sequence[str] = tuple(TOOLS),
     *,
     case: str | None = None,
-    writer: records.Writer | None = None,
+    writer: store.Writer | None = None,
     say: Callable[[str], None] = print,
 ) -> list[Found]:
     """Every subject under every tool, the planted faults first. Writes a `sanitize` record for each that came to its end.
@@ -89,7 +92,7 @@ def run(
     Raises NoGpuError, ToolchainError where the sanitizer is absent or does not find a planted fault, ValueError for an unknown tool."""
     import torch
 
-    from rooftop.lab.implementation import device_of
+    from rooftop.core.implementation import device_of
 
     for tool in tools:
         if tool not in TOOLS:
@@ -98,7 +101,7 @@ def run(
         raise NoGpuError("sanitize needs an NVIDIA GPU: torch.cuda.is_available() is False (rooftop doctor says what is missing)")
     program = sanitizer()
     device = device_of(torch.cuda.current_device())
-    faults = [(subjects.find([str(PLANTED / file)])[0], tool) for tool in tools for file in TOOLS[tool]]
+    faults = [(candidates.find([str(PLANTED / file)])[0], tool) for tool in tools for file in TOOLS[tool]]
     jobs: list[tuple[Subject, str, tuple[str, ...]]] = [(fault, tool, ("odd f32",)) for fault, tool in faults]
     for subject in found:
         ids = tuple(c.id for c in select_cases(subject, device, case))
@@ -130,11 +133,11 @@ def digest_of(subject: Subject, ids: Sequence[str], device: Device) -> str:
     return digest(*(subject.digest(subject.op.case(name), device) for name in ids))
 
 
-def _record(one: Found, subject: Subject, device: Device) -> records.Record:
+def _record(one: Found, subject: Subject, device: Device) -> store.Record:
     return {
         "kind": "sanitize", "op": one.op, "subject": one.subject, "case": one.tool, "digest": digest_of(subject, one.cases, device), "cases": list(one.cases),
         "errors": one.errors, "first": one.first, "message": one.message,
-        "device": {"name": device.name, "arch": device.arch, "sms": device.sms}, "versions": records.versions(),
+        "device": {"name": device.name, "arch": device.arch, "sms": device.sms}, "versions": store.versions(),
     }  # fmt: skip
 
 
@@ -200,11 +203,11 @@ def _first(output: str) -> str:
     return "\n".join(lines[:6])
 
 
-def _checks(name: str, ids: Sequence[str]) -> Iterator[tuple[str, check.Result]]:
-    subject = subjects.find([name])[0]
+def _checks(name: str, ids: Sequence[str]) -> Iterator[tuple[str, checker.Result]]:
+    subject = candidates.find([name])[0]
     for case in subject.op.cases:
         if case.id in ids or case.name in ids:
-            yield case.id, check.check(subject, case, backend="gpu", seed=1, guard=0)
+            yield case.id, checker.check(subject, case, backend="gpu", seed=1, guard=0)
 
 
 def worker(arguments: Sequence[str]) -> None:

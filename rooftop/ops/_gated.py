@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from rooftop.lab.spec import Case, Input, Meta, Problem, Work
+from rooftop.core.spec import Case, Input, Meta, Problem, Work
 from rooftop.ops._pointwise import cases, together
 from rooftop.ops._pointwise import validate as validate_alike
 

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from rooftop.lab.op import like
-from rooftop.lab.spec import Case, Input, Meta, Problem, Work, case, collapse
+from rooftop.core.op import like
+from rooftop.core.spec import Case, Input, Meta, Problem, Work, case, collapse
 from rooftop.ops import _arguments
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from rooftop.lab.op import like
-from rooftop.lab.spec import Case, Input, Meta, Problem, case, collapse
+from rooftop.core.op import like
+from rooftop.core.spec import Case, Input, Meta, Problem, case, collapse
 
 if TYPE_CHECKING:
     from torch import Tensor

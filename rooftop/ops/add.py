@@ -7,8 +7,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from rooftop.lab.op import Grad, Op, Tolerance, like
-from rooftop.lab.spec import Case, Input, Meta, Problem, Work, case
+from rooftop.core.op import Grad, Op, Tolerance, like
+from rooftop.core.spec import Case, Input, Meta, Problem, Work, case
 
 if TYPE_CHECKING:
     from torch import Tensor

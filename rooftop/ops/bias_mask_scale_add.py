@@ -11,8 +11,8 @@ from collections.abc import Callable
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from rooftop.lab.op import Grad, Op, Tolerance
-from rooftop.lab.spec import Case, Input, Meta, Problem, Work, case
+from rooftop.core.op import Grad, Op, Tolerance
+from rooftop.core.spec import Case, Input, Meta, Problem, Work, case
 from rooftop.ops import _random
 from rooftop.ops._arguments import number
 from rooftop.ops._peers import compiled

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from rooftop.lab.op import Grad, Op, Tolerance
-from rooftop.lab.spec import Case
+from rooftop.core.op import Grad, Op, Tolerance
+from rooftop.core.spec import Case
 from rooftop.ops import gelu
 from rooftop.ops._gated import gated_cases, halves, joined, outputs, outputs_bwd, validate, work_of
 from rooftop.ops._peers import compiled

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from math import pi, sqrt
 from typing import TYPE_CHECKING, Any
 
-from rooftop.lab.op import Grad, Op, Tolerance
-from rooftop.lab.spec import Case, Input, Meta, Problem, Work
+from rooftop.core.op import Grad, Op, Tolerance
+from rooftop.core.spec import Case, Input, Meta, Problem, Work
 from rooftop.ops._peers import compiled
 from rooftop.ops._pointwise import canonical, cases, together, validate
 

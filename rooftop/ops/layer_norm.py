@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from rooftop.lab.op import Grad, Op, Tolerance
+from rooftop.core.op import Grad, Op, Tolerance
 from rooftop.ops._norms import canonical, cases, outputs, outputs_bwd, total, validate, work, work_bwd
 from rooftop.ops._peers import Kept, compiled, one_dtype
 

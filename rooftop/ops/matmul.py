@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from rooftop.lab.op import Grad, Op, Tolerance
-from rooftop.lab.spec import Case, Input, Meta, Option, Problem, Work, case
+from rooftop.core.op import Grad, Op, Tolerance
+from rooftop.core.spec import Case, Input, Meta, Option, Problem, Work, case
 
 if TYPE_CHECKING:
     from torch import Tensor

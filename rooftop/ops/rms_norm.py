@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rooftop.lab.op import Grad, Op, Tolerance
+from rooftop.core.op import Grad, Op, Tolerance
 from rooftop.ops._norms import canonical, cases, outputs, outputs_bwd, total, validate, work, work_bwd
 from rooftop.ops._peers import Kept, compiled, one_dtype
 

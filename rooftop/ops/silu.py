@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from rooftop.lab.op import Grad, Op, Tolerance
-from rooftop.lab.spec import Meta, Problem, Work
+from rooftop.core.op import Grad, Op, Tolerance
+from rooftop.core.spec import Meta, Problem, Work
 from rooftop.ops._peers import compiled
 from rooftop.ops._pointwise import canonical, cases, together, validate
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from rooftop.lab.op import Grad, Op, Tolerance, like
-from rooftop.lab.spec import Case, Input, Meta, Problem, Work, case, collapse, contiguous_strides
+from rooftop.core.op import Grad, Op, Tolerance, like
+from rooftop.core.spec import Case, Input, Meta, Problem, Work, case, collapse, contiguous_strides
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from rooftop.lab.op import Grad, Op, Tolerance
+from rooftop.core.op import Grad, Op, Tolerance
 from rooftop.ops._gated import gated_cases, halves, joined, outputs, outputs_bwd, validate, work_of
 from rooftop.ops._peers import compiled
 from rooftop.ops._pointwise import canonical

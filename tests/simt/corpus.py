@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from rooftop.lab import head_text, registry
-from rooftop.lab.implementation import CudaImplementation
-from rooftop.lab.spec import Case, Input, case
-from rooftop.lab.subjects import Subject
+from rooftop.core import head_text, registry
+from rooftop.core.implementation import CudaImplementation
+from rooftop.core.spec import Case, Input, case
+from rooftop.lab.candidates import Subject
 
 FOLDER = Path(__file__).parent / "bugs"
 KINDS = (

@@ -1,4 +1,4 @@
-/* Calibration kernels: what this card can do at best. They fulfil no op; rooftop/lab/roofline.py times them.
+/* Calibration kernels: what this card can do at best. They fulfil no op; rooftop/lab/timing/roofline.py times them.
 
 copy, read, write: `n` vectors of 16 bytes. A block handles tiles of UNROLL * blockDim.x vectors; each thread has UNROLL
 loads in flight before its first use of one. The launch decides between one tile a block and a resident grid that strides.

@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_wait
 
-from rooftop.lab.spec import Device, Launch
+from rooftop.core.spec import Device, Launch
 
 HEIGHT = 1024  # partial rows at a time, at most
 TILE = 8192  # elements that a program holds

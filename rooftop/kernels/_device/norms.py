@@ -18,8 +18,8 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait, libdevice
 
+from rooftop.core.spec import Launch, Meta, Problem
 from rooftop.kernels._device.columns import chained
-from rooftop.lab.spec import Launch, Meta, Problem
 
 # -- device code -----------------------------------------------------------------------------------------------------
 

@@ -18,9 +18,9 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait, libdevice
 
+from rooftop.core.spec import Launch, Meta, Problem
 from rooftop.kernels._device.columns import chained, column_sums
 from rooftop.kernels._device.norms import affine, both, lanes_of, load, over, pow2, reason, scale_of, seen, wide_access
-from rooftop.lab.spec import Launch, Meta, Problem
 
 
 @triton.jit

@@ -16,8 +16,8 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_wait
 
+from rooftop.core.spec import Launch, Problem
 from rooftop.kernels._device.columns import chained
-from rooftop.lab.spec import Launch, Problem
 
 INPUTS, OUTPUTS = ("p", "q", "r"), ("u", "v")
 GRID = 65535  # programs along the second and third axes of a launch

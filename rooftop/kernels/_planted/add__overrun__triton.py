@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from rooftop.lab.spec import Launch, Problem
+from rooftop.core.spec import Launch, Problem
 
 
 @triton.jit

@@ -11,9 +11,9 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_wait
 
+from rooftop.core.spec import Launch, Problem
 from rooftop.kernels._device.columns import chained
 from rooftop.kernels._device.random import kept
-from rooftop.lab.spec import Launch, Problem
 from rooftop.ops._random import threshold
 
 GRID = 65535  # programs along the second and third axes of a launch

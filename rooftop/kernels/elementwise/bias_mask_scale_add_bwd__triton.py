@@ -13,9 +13,9 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from rooftop.core.spec import Launch, Meta, Problem
 from rooftop.kernels._device.columns import chained, column_sums
 from rooftop.kernels._device.random import kept
-from rooftop.lab.spec import Launch, Meta, Problem
 from rooftop.ops._random import threshold
 
 

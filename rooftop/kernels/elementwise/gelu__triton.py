@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from rooftop.core.spec import Problem
 from rooftop.kernels._device.activations import gelu, gelu_short, gelu_tanh
 from rooftop.kernels._device.pointwise import Config, pointwise
-from rooftop.lab.spec import Problem
 
 
 def _function(p: Problem) -> Any:

@@ -6,9 +6,9 @@ from typing import Any
 
 import triton
 
+from rooftop.core.spec import Problem
 from rooftop.kernels._device.activations import gelu_short_slope, gelu_slope, gelu_tanh_slope
 from rooftop.kernels._device.pointwise import Config, pointwise
-from rooftop.lab.spec import Problem
 
 
 @triton.jit

@@ -15,9 +15,9 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait, libdevice
 
+from rooftop.core.spec import Launch, Meta, Problem
 from rooftop.kernels._device.columns import chained
 from rooftop.kernels._device.logits import EXACT, LN2, LOG2E, SHORT, bounded, capped, each, edges, exp, how, middle
-from rooftop.lab.spec import Launch, Meta, Problem
 
 # Stands for "nothing yet" among maxima: with -inf, -inf - -inf would be NaN where only a part of a row is -inf.
 LOWEST = tl.constexpr(-3.4028234663852886e38)

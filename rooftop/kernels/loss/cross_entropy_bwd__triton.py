@@ -11,9 +11,9 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_wait, libdevice
 
+from rooftop.core.spec import Launch, Problem
 from rooftop.kernels._device.columns import chained
 from rooftop.kernels._device.logits import EXACT, SHORT, capped, each, edges, exp, how, middle, raised
-from rooftop.lab.spec import Launch, Problem
 
 
 @triton.jit

@@ -12,8 +12,8 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_wait
 
+from rooftop.core.spec import Launch, Meta, Problem
 from rooftop.kernels._device.columns import chained
-from rooftop.lab.spec import Launch, Meta, Problem
 
 
 @triton.jit

@@ -42,12 +42,12 @@ def main() -> None:
 
 
 def _main() -> None:
-    from rooftop.lab.bench import NoGpuError
-    from rooftop.lab.compile import CompileError, ToolchainError
-    from rooftop.lab.expressions import ExpressionError
-    from rooftop.lab.head import HeadError
-    from rooftop.lab.records import RecordError
-    from rooftop.lab.registry import RegistryError
+    from rooftop.core.compile import CompileError, ToolchainError
+    from rooftop.core.expressions import ExpressionError
+    from rooftop.core.head import HeadError
+    from rooftop.core.names import RegistryError
+    from rooftop.lab.records.store import RecordError
+    from rooftop.lab.timing.bench import NoGpuError
 
     commands()
     try:
@@ -73,7 +73,7 @@ def _end(text: str, code: int) -> NoReturn:
 
 def _of_cache(error: OSError) -> bool:
     """Whether the path of the error lies in the compile cache, or above it while there is none."""
-    from rooftop.lab import settings
+    from rooftop.core import settings
 
     if not isinstance(error.filename, (str, os.PathLike)):
         return False

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from rooftop.lab.subjects import Subject
+    from rooftop.lab.candidates import Subject
 
 OK, WRONG, SLOWER, ENVIRONMENT = 0, 1, 2, 3
 LOOK, JUDGE, MEASURE, SHOW = "Find your way", "Judge", "Measure", "Records and pages"  # the panels of the help

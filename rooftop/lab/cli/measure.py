@@ -27,10 +27,11 @@ def bench(
     Compiles first on all cores, measures what has no fresh record first, writes after each case, and takes up where it stopped.
 
     Examples: [bold]rooftop bench softmax --budget 8m[/bold] · [bold]rooftop bench sgemm_cuda --case "4096 cubed" --records out/[/bold]"""
-    from rooftop.lab import bench as benches
-    from rooftop.lab import settings, subjects
+    from rooftop.core import settings
+    from rooftop.lab import candidates
+    from rooftop.lab.timing import bench as benches
 
-    found = subjects.find(what or [])
+    found = candidates.find(what or [])
     todo = benches.fields(found, case=case, dtype=dtype)
     say = (lambda text: typer.echo(text, err=True)) if as_json else typer.echo
     summary = benches.run(todo, records or settings.load().results, budget_s=_seconds(budget), case_budget_s=case_budget,
@@ -77,9 +78,10 @@ def calibrate(
     Example: [bold]rooftop calibrate --clocks --builds --records out/[/bold]"""
     import torch
 
-    from rooftop.lab import records as recs
-    from rooftop.lab import roofline, sensors, settings
-    from rooftop.lab.bench import NoGpuError
+    from rooftop.core import settings
+    from rooftop.lab.records import store as recs
+    from rooftop.lab.timing import roofline, sensors
+    from rooftop.lab.timing.bench import NoGpuError
 
     if not torch.cuda.is_available():
         raise NoGpuError("calibrate needs an NVIDIA GPU: torch.cuda.is_available() is False (rooftop doctor says what is missing)")
@@ -97,11 +99,11 @@ def calibrate(
         if ceilings:
             written.append(writer.write(roofline.calibrate(index, sensors=read, progress=say)))
         if clocks:
-            from rooftop.lab.timing_cuda import naive_demo
+            from rooftop.lab.timing.timer_cuda import naive_demo
 
             written.append(writer.write(naive_demo(index) | {"versions": recs.versions()}))
         if builds:
-            from rooftop.lab import builds as building
+            from rooftop.lab.timing import build_time as building
 
             written += [writer.write(r) for r in building.measure(say=say)]
         if written:

@@ -23,9 +23,10 @@ def merge(
     """Bring records of another machine home. Nothing is lost; merging twice changes nothing.
 
     Example: [bold]rooftop records merge /tmp/from-the-gpu[/bold]"""
-    from rooftop.lab import records, settings
+    from rooftop.core import settings
+    from rooftop.lab.records import store
 
-    found = records.merge(path, into or settings.load().results)
+    found = store.merge(path, into or settings.load().results)
     if as_json:
         typer.echo(json.dumps(found.__dict__))
     else:
@@ -45,9 +46,9 @@ def prune(
     Of each, the newest that is not stale stays, or the newest where all are. What git or another copy holds of them is not touched.
 
     Example: [bold]rooftop records prune --dry-run[/bold]"""
-    from rooftop.lab import prune as pruning
-    from rooftop.lab import settings
-    from rooftop.lab.report_data import staleness
+    from rooftop.core import settings
+    from rooftop.lab.records import prune as pruning
+    from rooftop.lab.report.data import staleness
 
     done = pruning.prune(folder or settings.load().results, staleness, dry)
     if as_json:
@@ -68,8 +69,9 @@ def report(
     """Build the HTML pages from the records: home, and one for each ladder.
 
     Example: [bold]rooftop report --docs --check[/bold]"""
-    from rooftop.lab import climb, settings
-    from rooftop.lab import records as recorded
+    from rooftop.core import settings
+    from rooftop.lab import climb
+    from rooftop.lab.records import store as recorded
 
     if check and not docs:
         raise typer.BadParameter("--check is for --docs: pages are built anew each time")
@@ -77,9 +79,9 @@ def report(
         raise FileNotFoundError(f"no {records}")
     cut: list[str] = []
     if docs:
-        from rooftop.lab import generated
+        from rooftop.lab.report import documents
 
-        changed = list(generated.outdated(folder=records, cut=cut)) if check else generated.update(folder=records, cut=cut)
+        changed = list(documents.outdated(folder=records, cut=cut)) if check else documents.update(folder=records, cut=cut)
         said = "not as the records have it" if check else "written anew"
         typer.echo(f"{said}: {', '.join(changed)}" if changed else "every table and picture is as the records have it")
     else:
@@ -120,7 +122,7 @@ def doctor(as_json: AsJson = False) -> None:
 @app.command(rich_help_panel=SHOW)
 def stub() -> None:
     """Write rooftop/__init__.pyi, the types of the public functions, from the op files."""
-    from rooftop.lab import api
+    from rooftop.core import api
 
     api.STUB.write_text(api.stub(), encoding="utf-8")
     typer.echo(f"wrote {api.STUB}")

@@ -23,14 +23,14 @@ def sanitize(
     Edge cases, torch's caching allocator off; faults planted in three small kernels must be found first. Exit code 1 for any finding.
 
     Examples: [bold]rooftop sanitize softmax_cuda[/bold] · [bold]rooftop sanitize my.cu --tools memcheck --case "odd f32"[/bold]"""
-    from rooftop.lab import records as recs
+    from rooftop.lab import candidates
     from rooftop.lab import sanitize as sanitizes
-    from rooftop.lab import subjects
+    from rooftop.lab.records import store as recs
 
     def say(text: str) -> None:
         typer.echo(text, err=True)
 
-    found = subjects.find(what or [])
+    found = candidates.find(what or [])
     chosen = tuple(t.strip() for t in tools.split(",") if t.strip())
     if records is None:
         results = sanitizes.run(found, chosen, case=case, say=say)

@@ -14,10 +14,10 @@ import typer
 from rooftop.lab.cli.app import JUDGE, WRONG, AsJson, app
 
 if TYPE_CHECKING:
+    from rooftop.core.spec import Case
+    from rooftop.lab.candidates import Subject
     from rooftop.lab.simt import Report
     from rooftop.lab.simt.run import Mode
-    from rooftop.lab.spec import Case
-    from rooftop.lab.subjects import Subject
 
 LARGEST = 1 << 18  # elements of the inputs of a case that is taken where none is named
 
@@ -40,8 +40,8 @@ def simt(
     could take. Faults are named at their line: bounds, races, barriers, waits. Exit code 1 if there is one.
 
     Examples: [bold]rooftop simt sgemm_cuda/06[/bold] · [bold]rooftop simt my.cu --shape M=1024,N=1024 --html page.html[/bold]"""
+    from rooftop.core.compile import ToolchainError
     from rooftop.lab import simt as simulator
-    from rooftop.lab.compile import ToolchainError
     from rooftop.lab.simt import annotate
 
     if reason := simulator.unavailable():
@@ -71,7 +71,8 @@ def _run(
     what: str, case: str | None, shape: str | None, blocks: int | None, seed: int, schedules: int, check: bool
 ) -> tuple[str, dict[str, str], Report, Report | None]:
     """Title, sources by shown name, the counted run, the checked run."""
-    from rooftop.lab import head_text, subjects
+    from rooftop.core import head_text
+    from rooftop.lab import candidates
     from rooftop.lab import simt as simulator
 
     for option, number in (("--schedules", schedules), ("--blocks", blocks)):
@@ -83,7 +84,7 @@ def _run(
         if case is not None:
             raise ValueError(f"--case {case}: {path} names no op and so has no cases; its sizes are given by --shape")
         return _without_op(path, sizes, blocks, seed, schedules, check)
-    found = subjects.find([what])
+    found = candidates.find([what])
     if len(found) != 1:
         raise ValueError(f"{what} names {len(found)} things; one rung, implementation or file is simulated at a time")
     subject = found[0]
@@ -109,7 +110,7 @@ def _runs(run: Callable[[Mode], Report], check: bool) -> tuple[Report, Report | 
 
 
 def _registered(path: Path) -> bool:
-    from rooftop.lab import registry
+    from rooftop.core import registry
 
     known = [f.path for f in registry.kernel_files()] + [r.path for n in registry.ladder_names() for r in registry.ladder(n).rungs]
     return any(path.samefile(p) for p in known)
@@ -134,8 +135,8 @@ def _size(part: str) -> tuple[str, tuple[int, ...]]:
 
 def _case(subject: Subject, name: str | None, sizes: dict[str, tuple[int, ...]]) -> Case:
     """The case named; else the largest that is small enough to wait for. `sizes` replace the shapes of its inputs."""
-    from rooftop.lab import check as checks
-    from rooftop.lab.spec import TARGETS, Input
+    from rooftop.core.spec import TARGETS, Input
+    from rooftop.lab.check import checker as checks
 
     device = TARGETS[90]
     cases = checks.select_cases(subject, name=name)
@@ -167,7 +168,7 @@ def _mismatch(subject: Subject, case: Case) -> str | None:
     """Why the op's maths cannot take inputs of these shapes and options, in torch's words; None where it can."""
     import torch
 
-    from rooftop.lab.spec import DTYPES, TARGETS, Input
+    from rooftop.core.spec import DTYPES, TARGETS, Input
 
     op = subject.op.forward or subject.op
     given: dict[str, Any] = dict.fromkeys(op.tensor_names)
@@ -189,12 +190,12 @@ def _without_op(
     path: Path, sizes: dict[str, tuple[int, ...]], blocks: int | None, seed: int, schedules: int, check: bool
 ) -> tuple[str, dict[str, str], Report, Report | None]:
     """A file whose head names no op: its tensors are random, their sizes those of `--shape`."""
-    from rooftop.lab import head_text
+    from rooftop.core import head_text
+    from rooftop.core.expressions import names
+    from rooftop.core.head import TensorArg
+    from rooftop.core.spec import TARGETS
     from rooftop.lab import simt as simulator
-    from rooftop.lab.counters_jobs import Job, dimensions
-    from rooftop.lab.expressions import names
-    from rooftop.lab.head import TensorArg
-    from rooftop.lab.spec import TARGETS
+    from rooftop.lab.counters.jobs import Job, dimensions
 
     text = head_text.read(path)
     head = head_text.parse(text, path)

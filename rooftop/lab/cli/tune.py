@@ -27,20 +27,22 @@ def tune(
 
     Examples: [bold]rooftop tune softmax --budget 4m[/bold] · [bold]rooftop tune --keep out/tuned --records out/[/bold]
     · [bold]rooftop tune --from out/tuned[/bold]"""
-    from rooftop.lab import implementation, settings, subjects, tune_tables
-    from rooftop.lab import tune as tunes
+    from rooftop.core import implementation, settings
+    from rooftop.lab import candidates
+    from rooftop.lab.tune import tables
+    from rooftop.lab.tune import tuner as tunes
 
     if source is not None:
         if what or case or dtype or records:
             raise typer.BadParameter("--from brings tables home and measures nothing: of the rest only --keep and --json go with it")
-        brought = tune_tables.bring(source, implementation.TUNED if keep is None else keep)
+        brought = tables.bring(source, implementation.TUNED if keep is None else keep)
         if as_json:
             typer.echo(json.dumps(brought.__dict__))
         else:
             typer.echo(f"{len(brought.taken)} entries taken, {len(brought.same)} already there")
             _list("left out: measured with other code than the kernel's now", brought.stale)
         return
-    found = [s for s in subjects.find(what or []) if what or s.rung is None]
+    found = [s for s in candidates.find(what or []) if what or s.rung is None]
     say = (lambda text: typer.echo(text, err=True)) if as_json else typer.echo
     summary = tunes.run(tunes.jobs(found, case=case, dtype=dtype), records or settings.load().results, keep, budget_s=_seconds(budget), say=say)
     if as_json:
@@ -49,7 +51,7 @@ def tune(
         rows: list[dict[str, Any]] = [
             {
                 "subject": r["subject"], "case": r["case"], "configs": len(r["configs"]), "verdict": r["verdict"],
-                "gain": f"{r['over_heuristic']:.3f}" if r["pick"] else "", "config": tune_tables.label(r["pick"]) if r["pick"] else "",
+                "gain": f"{r['over_heuristic']:.3f}" if r["pick"] else "", "config": tables.label(r["pick"]) if r["pick"] else "",
             }
             for r in summary.written
         ]  # fmt: skip

@@ -31,7 +31,7 @@ def unavailable() -> str | None:
     """None, or why CUDA C++ cannot be simulated here."""
     import sys
 
-    from rooftop.lab import settings
+    from rooftop.core import settings
     from rooftop.lab.simt.build import NoCompilerError, compiler
 
     if sys.platform != "linux":

@@ -16,12 +16,12 @@ from functools import cache, lru_cache
 from pathlib import Path
 from threading import Lock
 
-from rooftop.lab import settings
-from rooftop.lab.compile import DEVICE_HEADERS, STANDARD, CompileError, headers
+from rooftop.core import settings
+from rooftop.core.compile import DEVICE_HEADERS, STANDARD, CompileError, headers
+from rooftop.core.digests import strip
 from rooftop.lab.simt import link, precompiled
 from rooftop.lab.simt.translate import MARK, constants, translate
 from rooftop.lab.simt.whole import keep
-from rooftop.lab.source import strip
 
 RUNTIME = Path(__file__).parent / "runtime"
 MODES = ("check", "count", "traffic")

@@ -18,7 +18,7 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
-from rooftop.lab import settings
+from rooftop.core import settings
 from rooftop.lab.simt.build import NoCompilerError
 from rooftop.lab.simt.lines import Place, outright, places
 

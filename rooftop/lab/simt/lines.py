@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
 
-from rooftop.lab import settings
+from rooftop.core import settings
 from rooftop.lab.simt.build import NoCompilerError
 from rooftop.lab.simt.translate import MARK
 

@@ -71,8 +71,8 @@ def of(text: str, path: str, kernels: Sequence[str], target: str) -> MachineCode
     """The machine code of `kernels` of the source `text`, shown as `path`, for `target`; empty where it cannot be made here.
 
     It is kept on disk, by all that it follows from: whichever compiler of the host's builds the simulation, this is the same."""
-    from rooftop.lab import settings
-    from rooftop.lab.compile import ToolchainError, headers, nvrtc_version
+    from rooftop.core import settings
+    from rooftop.core.compile import ToolchainError, headers, nvrtc_version
 
     try:
         parts = (str(_FORMAT), target, str(nvrtc_version()), path, text, *(p.read_text(encoding="utf-8") for p in sorted(headers(text))), *sorted(set(kernels)))
@@ -100,8 +100,8 @@ def _access(fields: Sequence[Any]) -> Access:
 
 
 def _compile(text: str, path: str, kernels: Sequence[str], target: str) -> MachineCode:
-    from rooftop.lab.binary import BinaryError, static_shared
-    from rooftop.lab.compile import CompileError, ToolchainError, compile_cuda
+    from rooftop.core.compile import CompileError, ToolchainError, compile_cuda
+    from rooftop.lab.inspect.binary import BinaryError, static_shared
 
     wanted = sorted(set(kernels))
     try:
@@ -114,8 +114,8 @@ def _compile(text: str, path: str, kernels: Sequence[str], target: str) -> Machi
 
 
 def accesses_of(cubin: bytes, symbol: str, shown: str) -> list[Access]:
-    """Those of one kernel. Raises BinaryError, ToolchainError as rooftop.lab.sass_lines does."""
-    from rooftop.lab import sass_lines
+    """Those of one kernel. Raises BinaryError, ToolchainError as rooftop.lab.inspect.sass_lines does."""
+    from rooftop.lab.inspect import sass_lines
 
     return [
         Access(i.file, i.line, space, op, sass_lines.width(i.opcode), i.opcode, *sass_lines.address(i.sass), i.callers)

@@ -9,16 +9,16 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from rooftop.lab import head_text, settings
-from rooftop.lab.compile import DEVICE_HEADERS
+from rooftop.core import head_text, settings
+from rooftop.core.compile import DEVICE_HEADERS
+from rooftop.core.spec import Case, Device, Launch, Problem
 from rooftop.lab.simt import counts, findings, machine, native
 from rooftop.lab.simt.build import build, stack_bytes
 from rooftop.lab.simt.memory import Memory
 from rooftop.lab.simt.report import KINDS, Index, Report
-from rooftop.lab.spec import Case, Device, Launch, Problem
 
 if TYPE_CHECKING:
-    from rooftop.lab.subjects import Subject
+    from rooftop.lab.candidates import Subject
 
 Mode = Literal["check", "count"]
 POISONS = (0xFF, 0xC3, 0x3C)  # of memory that nothing has written: NaN, then a negative and a positive number
@@ -266,8 +266,8 @@ def run_rung(
     Raises ValueError where the implementation cannot take the case or is not CUDA C++."""
     import torch
 
+    from rooftop.core.spec import DTYPES, TARGETS
     from rooftop.lab.inputs import make
-    from rooftop.lab.spec import DTYPES, TARGETS
 
     op, implementation = subject.op, subject.implementation
     if implementation is None or implementation.head is None or implementation.backend != "cuda":

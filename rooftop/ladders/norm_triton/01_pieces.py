@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import triton
 import triton.language as tl
 
-from rooftop.lab.spec import Launch, Problem
+from rooftop.core.spec import Launch, Problem
 
 IDEA = "One program a row goes over it in pieces of 1024 columns with one warp, twice: for the sum of squares, folded at each piece, and for the result."
 LIMIT = "The row is read twice, and the sum folded across the warp at each piece: 1.54 times the copy at 8192 columns of bf16, 1.56 from 32768."

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import triton
 import triton.language as tl
 
-from rooftop.lab.spec import Launch, Problem
+from rooftop.core.spec import Launch, Problem
 
 IDEA = "Pieces of 4096 columns by eight warps: 16 bytes a thread and access, and each position adds up its own squares, folded once at the end."
 PREDICT = {"speedup": 4.0}

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import triton
 import triton.language as tl
 
-from rooftop.lab.spec import Launch, Problem
+from rooftop.core.spec import Launch, Problem
 
 IDEA = "The second reading goes from the end of the row backwards: what was read last still lies in the L2."
 PREDICT = {"speedup": 1.1}

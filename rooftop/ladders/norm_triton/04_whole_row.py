@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import triton
 import triton.language as tl
 
-from rooftop.lab.spec import Launch, Problem
+from rooftop.core.spec import Launch, Problem
 
 IDEA = "The whole row at once, in registers: read once, written once. Sixteen elements a thread, up to 32 warps."
 PREDICT = {"speedup": 1.3}

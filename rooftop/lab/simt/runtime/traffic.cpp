@@ -122,7 +122,7 @@ struct Cache {
     }
 };
 
-struct Machine {    // as rooftop/lab/simt/traffic.py writes it
+struct Machine {    // as rooftop/lab/counters/traffic.py writes it
     u32 multiprocessors, partitions;
     u64 l1_bytes, l2_bytes;                        // of a multiprocessor; of all partitions
 };

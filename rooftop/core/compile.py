@@ -1,0 +1,291 @@
+"""CUDA C++ to machine code by NVRTC, through cuda-core, with a disk cache. Needs no GPU, driver or toolkit."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import multiprocessing
+import os
+import re
+import tempfile
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from rooftop.core import settings
+from rooftop.core.digests import without_comments
+
+DEVICE_HEADERS = settings.PACKAGE / "kernels" / "_device"
+STANDARD = "c++17"
+_NAMES = "__nv_name_map"  # the file that NVRTC makes of the name expressions
+_GAP = r"(?:[ \t]|\\\n)*"
+_INCLUDE = re.compile(rf"^{_GAP}(?:#|%:){_GAP}(?:include|include_next|import)\b{_GAP}(?:\"([^\"\n]*)\"|<([^>\n]*)>|([^\n]*))", re.M)
+
+
+class CompileError(ValueError):
+    """The source does not compile. The text is the compiler's, with the file and line of the user's source."""
+
+
+class BinaryError(RuntimeError):
+    """A cubin that cannot be read."""
+
+
+class ToolchainError(RuntimeError):
+    """NVRTC or CUDA's headers are not to be found; the text says what to install."""
+
+
+@dataclass(frozen=True)
+class Binary:
+    """Machine code for one target. `names` maps each kernel's name expression to its symbol."""
+
+    cubin: bytes
+    names: dict[str, str]
+    target: str
+    log: str = ""
+    cached: bool = False
+
+
+_IMPORTING = threading.Lock()  # cuda-core's modules import each other: two threads that start at once see one half made
+
+
+@cache
+def _cuda_core() -> tuple[type, type]:
+    with _IMPORTING:
+        return _import_cuda_core()
+
+
+def _import_cuda_core() -> tuple[type, type]:
+    try:
+        from cuda.core import Program, ProgramOptions
+    except ImportError:
+        try:
+            from cuda.core.experimental import Program, ProgramOptions  # cuda-core before 0.5
+        except ImportError as error:
+            raise ToolchainError(f"cuda-core is not installed ({error}): pip install cuda-core cuda-bindings nvidia-cuda-nvrtc") from None
+    return Program, ProgramOptions
+
+
+@cache
+def nvrtc_version() -> str:
+    """`13.0`, as the loaded NVRTC says. Raises ToolchainError where there is none."""
+    try:
+        with _IMPORTING:
+            from cuda.bindings import nvrtc
+
+        status, major, minor = nvrtc.nvrtcVersion()
+    except Exception as error:  # the loader raises RuntimeError or its own class, by version
+        raise ToolchainError(f"NVRTC cannot be loaded ({error}): pip install nvidia-cuda-nvrtc") from None
+    if int(status) != 0:
+        raise ToolchainError(f"NVRTC answers {status}")
+    return f"{major}.{minor}"
+
+
+@cache
+def cuda_include() -> tuple[str, ...]:
+    """The folders of CUDA's own headers: the wheels' before the toolkit's. Raises ToolchainError where there are none."""
+    found: list[Path] = []
+    try:
+        import nvidia.cu13 as wheels
+
+        found += [Path(folder) / "include" for folder in wheels.__path__]
+    except ImportError:
+        pass
+    if nvcc := settings.tool_path("nvcc"):
+        found.append(nvcc.resolve().parent.parent / "include")
+    found.append(Path("/usr/local/cuda/include"))
+    parts = list(dict.fromkeys(p for folder in found for p in (folder, folder / "cccl") if p.is_dir()))
+    if any((p / "cuda_fp16.h").is_file() for p in parts) and any((p / "nv" / "target").is_file() for p in parts):
+        return tuple(map(str, parts))  # torch's own wheels hold the first without the second, which the toolkit then has
+    raise ToolchainError("CUDA's headers are not to be found: pip install nvidia-cuda-runtime nvidia-cuda-crt nvidia-cuda-cccl (13.0)")
+
+
+def headers(source: str, folder: Path = DEVICE_HEADERS) -> Iterator[Path]:
+    """The house's own headers that `source` includes, at any depth, each once."""
+    seen: set[Path] = set()
+    queue = [source]
+    while queue:
+        for found in _INCLUDE.finditer(without_comments(queue.pop())):
+            path = folder / (found[1] or found[2] or "")
+            if path.is_file() and path not in seen:
+                seen.add(path)
+                queue.append(path.read_text(encoding="utf-8"))
+                yield path
+
+
+def with_headers(source: str) -> list[str]:
+    """`source` and the texts of the house's headers that it includes, in one order: what a digest is over."""
+    return [source, *(p.read_text(encoding="utf-8") for p in sorted(headers(source)))]
+
+
+def check_includes(source: str, name: str, folder: Path = DEVICE_HEADERS) -> None:
+    """Raises CompileError, with file and line, for an include of a file that the cache key does not cover: one that is neither in `folder` nor
+    CUDA's. What such a file says could change without the binary. `name` is the path shown; the house's headers are looked through too."""
+    allowed = f"CUDA's own headers and those of rooftop/kernels/_device: {', '.join(sorted(p.name for p in folder.glob('*.cuh')))}"
+    for path, text in ((name, source), *((str(p), p.read_text(encoding="utf-8")) for p in headers(source, folder))):
+        bare = without_comments(text)
+        for found in _INCLUDE.finditer(bare):
+            quoted, angled, other = found[1], found[2], found[3]
+            wanted = Path(quoted or angled or "")
+            shown = f'"{quoted}"' if quoted is not None else f"<{angled}>"
+            beside = Path(name).parent / wanted  # where NVRTC looks too, for both forms
+            if other is not None:
+                why = f"an include must name its file, not {other.strip()!r}"
+            elif wanted.is_absolute() or ".." in wanted.parts:
+                why = f"cannot include {shown} by its path"
+            elif beside.is_file() and not ((folder / wanted).is_file() and beside.samefile(folder / wanted)):
+                why = f"cannot include {shown}, which stands beside the file"
+            elif quoted is not None and not any((Path(part) / wanted).is_file() for part in (str(folder), *cuda_include())):
+                why = f"cannot include {shown}"
+            else:
+                continue
+            line = bare.count("\n", 0, found.end()) + 1
+            raise CompileError(f"{name} does not compile:\n{path}({line}): error: {why}; a kernel may include {allowed}")
+
+
+def cache_key(source: str, target: str, kernels: Sequence[str], options: Sequence[str]) -> str:
+    """Hash of everything the machine code follows from: source, own headers, options, target, compiler."""
+    parts = [*with_headers(source), target, STANDARD, nvrtc_version(), *sorted(kernels), *options]
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+
+def compile_cuda(
+    source: str, *, name: str, target: str, kernels: Sequence[str], options: Sequence[str] = (), use_cache: bool = True, of_many: bool = False
+) -> Binary:
+    """Compile `source` for `target` (`sm_80`, `sm_90a`); `kernels` are name expressions such as ``softmax<float, 256>``.
+
+    `name` is the path shown in errors. `of_many`: NVRTC is to keep the headers in a form that this process reads sooner the next time, which
+    costs a second and about 100 MB; the machine code is the same. Raises CompileError with the compiler's own text, ToolchainError where
+    NVRTC is missing."""
+    check_includes(source, name)
+    key = cache_key(source, target, kernels, options)
+    folder = settings.load().cache / "cuda" / key[:2]
+    if use_cache and (hit := _read(folder / key, target)):
+        return hit
+    program_class, options_class = _cuda_core()
+    import io
+
+    log = io.StringIO()
+    try:
+        program = program_class(
+            source, "c++",
+            options_class(
+                name=name, arch=target, std=STANDARD, include_path=[*cuda_include(), str(DEVICE_HEADERS)],
+                device_as_default_execution_space=True, lineinfo=True, **_flags(options), **(_kept_headers() if of_many else {}),
+            ),
+        )  # fmt: skip
+        compiled = program.compile("cubin", name_expressions=tuple(kernels), logs=log)
+    except (ToolchainError, CompileError):
+        raise
+    except Exception as error:  # cuda-core raises NVRTCError, by version from different modules
+        raise CompileError(_readable(str(error), log.getvalue(), name)) from None
+    symbols = compiled.symbol_mapping
+    names = {k: v.decode() if isinstance(v, bytes) else v for k, v in symbols.items()}
+    binary = Binary(bytes(compiled.code), names, target, log.getvalue())
+    if use_cache:
+        _write(folder / key, binary)
+    return binary
+
+
+Job = tuple[str, str, str, Sequence[str]]  # source, name, target, kernels
+FEW, MANY = 2, 4  # programs that are worth a process, which takes seconds to start; of one source, that are worth keeping its headers
+
+
+def compile_many(jobs: Sequence[Job]) -> None:
+    """Compile into the disk cache, on all cores, those that are not there yet. In processes: within one, NVRTC compiles one program at a time.
+    What does not compile is left to whoever compiles it again, who gets the error."""
+    todo = [job for job in jobs if _read(settings.load().cache / "cuda" / (key := cache_key(job[0], job[2], job[3], ()))[:2] / key, job[2]) is None]
+    workers = min(settings.load().jobs, len(todo) // FEW)
+    parts = _parts(todo, max(1, workers))
+    if workers < 2:
+        for part in parts:
+            _compile_part(part)
+        return
+    with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:  # a forked process would share a CUDA context
+        list(pool.map(_compile_part, parts))
+
+
+def _parts(jobs: Sequence[Job], workers: int) -> list[list[Job]]:
+    """The jobs in parts of one source and target each, the largest first, none of them much more than a worker's share."""
+    alike: dict[tuple[str, str], list[Job]] = {}
+    for job in jobs:
+        alike.setdefault((job[0], job[2]), []).append(job)
+    share = max(FEW, -(-len(jobs) // workers))
+    parts = []
+    for found in alike.values():
+        count = -(-len(found) // share)
+        parts += [found[i::count] for i in range(count)]
+    return sorted(parts, key=len, reverse=True)
+
+
+def _compile_part(jobs: Sequence[Job]) -> None:
+    for source, name, target, kernels in jobs:
+        try:
+            compile_cuda(source, name=name, target=target, kernels=kernels, of_many=len(jobs) >= MANY)
+        except (CompileError, ToolchainError):
+            continue
+
+
+@cache
+def _kept_headers() -> dict[str, object]:
+    """The option by which NVRTC keeps headers in a form that it reads sooner: since CUDA 12.8, where cuda-core knows it."""
+    _, options_class = _cuda_core()
+    known = "pch" in getattr(options_class, "__dataclass_fields__", {})
+    return {"pch": True} if known and tuple(map(int, nvrtc_version().split(".")[:2])) >= (12, 8) else {}
+
+
+def _flags(options: Sequence[str]) -> dict[str, object]:
+    allowed: dict[str, dict[str, object]] = {"fast-math": {"use_fast_math": True}, "no-fma": {"fma": False}}
+    flags: dict[str, object] = {}
+    for option in options:
+        if option not in allowed:
+            raise ValueError(f"option {option!r} is not one of {', '.join(allowed)}")
+        flags.update(allowed[option])
+    return flags
+
+
+def _readable(error: str, log: str, name: str) -> str:
+    """The compiler's complaints alone, in its own words, each with the user's file and line."""
+    text = log or error
+    lines: list[str] = []
+    kept = True
+    for line in text.splitlines():
+        found = re.search(r"\(\d+\): (catastrophic )?error", line)
+        if found or line.startswith(" "):  # what is set in belongs to the complaint above it
+            kept = not line.startswith(_NAMES) if found else kept
+            lines += [line] if kept else []
+    absent: dict[str, str] = {}
+    for why, kernel in re.findall(rf"^{re.escape(_NAMES)}\(\d+\): error: (.*)\n\s*#pragma nv_mangled_name (.*)$", text, re.M):
+        absent.setdefault(kernel.strip(), why)
+    if absent and not any("error" in line for line in lines):  # else what is wrong in the file is the reason
+        return "\n".join(f"{name}: the head's kernel {kernel!r} is not in the file: {why}" for kernel, why in absent.items())
+    body = "\n".join(lines[:40]) if any("error" in line for line in lines) else text.strip()
+    return f"{name} does not compile:\n{body}"
+
+
+def _read(path: Path, target: str) -> Binary | None:
+    try:
+        info = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
+        cubin = path.with_suffix(".cubin").read_bytes()
+        names, log = info["names"], info["log"]
+        if hashlib.sha256(cubin).hexdigest() != info["sha256"] or not all(isinstance(v, str) for v in (log, *names.values())):
+            return None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):  # not what `_write` wrote: compiled again
+        return None
+    return Binary(cubin, names, target, log, cached=True)
+
+
+def _write(path: Path, binary: Binary) -> None:
+    """Each file is complete or absent, whoever else writes at the same time. A cache that cannot be written is no error."""
+    info = {"names": binary.names, "log": binary.log, "sha256": hashlib.sha256(binary.cubin).hexdigest()}
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        for suffix, content in ((".cubin", binary.cubin), (".json", json.dumps(info).encode())):
+            handle, temporary = tempfile.mkstemp(dir=path.parent)
+            with os.fdopen(handle, "wb") as file:
+                file.write(content)
+            os.replace(temporary, path.with_suffix(suffix))
+    except OSError:
+        return

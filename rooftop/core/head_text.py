@@ -1,0 +1,312 @@
+"""The text of a head, TOML in the first comment of a `.cu` file or of a header, read and checked. docs/head.md describes the form,
+`rooftop.core.head` says what it means."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import itertools
+import math
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from rooftop.core import settings
+from rooftop.core.compile import headers
+from rooftop.core.expressions import ExpressionError, integer, names
+from rooftop.core.head import BRACES, Head, HeadError, LaunchHead, NumberArg, TensorArg
+from rooftop.core.prediction_names import refused
+from rooftop.core.spec import DTYPES
+
+C_TYPES: Mapping[str, str] = {
+    "i32": "int", "u32": "unsigned int", "i64": "long long", "u64": "unsigned long long", "f32": "float", "f64": "double", "bool": "bool",
+}  # fmt: skip
+_TENSOR = re.compile(r"^\s*(\w+)\s*:\s*(\w+)\s*\[([^\]]*)\]\s*(\?)?\s*$")
+_NUMBER = re.compile(r"^\s*(\w+)\s*:\s*(\w+)\s*(?:=\s*(.+?))?\s*$")
+_OPEN = re.compile(r"\s*/\*\s*rooftop\b")
+
+
+def read(path: Path) -> str:
+    """The text of a kernel's file. Raises HeadError with the line where it is not UTF-8."""
+    content = path.read_bytes()
+    try:
+        return content.decode("utf-8").replace("\r\n", "\n").replace("\r", "\n")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise HeadError(f"{path}:{line}: not UTF-8 ({error.reason}); save the file as UTF-8") from None
+
+
+def split(text: str, path: str) -> tuple[str, int]:
+    """The TOML of the head and the line number on which it starts (from 1)."""
+    match = _OPEN.match(text)
+    if not match:
+        raise HeadError(f"{path}: no head: the file must begin with a comment `/* rooftop ... */` (docs/head.md)")
+    end = text.find("*/", match.end())
+    if end < 0:
+        raise HeadError(f"{path}: the head's comment is not closed with */")
+    return text[match.end() : end], text.count("\n", 0, match.end()) + 1
+
+
+def parse(text: str, path: str | Path, *, toml: bool = False) -> Head:
+    """The head of a `.cu` file's text (or, with `toml`, of a rung that is a head alone).
+
+    Raises HeadError with the file, the line where known, and what is accepted."""
+    where = str(path)
+    body, first = (text, 1) if toml else split(text, where)
+    data = _toml(body, first, where)
+    try:
+        own = _build(data, text, where, toml)
+    except ExpressionError as error:
+        raise HeadError(f"{where}: {error}") from None
+    return own if toml else _inherit(own)
+
+
+def _toml(body: str, first: int, where: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(body)
+    except tomllib.TOMLDecodeError as error:
+        found = re.search(r"at line (\d+)", str(error))
+        line = int(found[1]) + first - 1 if found else first
+        raise HeadError(f"{where}:{line}: the head is not valid TOML: {error}") from None
+
+
+def _inherit(own: Head) -> Head:
+    """A head with the names that the headers define which its file includes. Raises HeadError, with both files, for a name that two define."""
+    let, inherited = dict(own.let), dict[str, str]()
+    taken = dict.fromkeys(own.let, "[let]") | dict.fromkeys(own.config, "[config]") | dict.fromkeys(own.scratch, "[scratch]")
+    for args in (own.args, *(launch.args or () for launch in own.launches)):
+        taken |= {name: "args" for arg in args if isinstance(arg, TensorArg) for name in (arg.name, *arg.dims)}
+    for path in headers(own.source):
+        where = shown(path)
+        for name, text in _of_header(read(path), where).items():
+            if name in inherited:
+                raise HeadError(f"{own.path}: {name!r} stands in the [let] of two headers that it includes, {inherited[name]} and {where}")
+            if name in taken:
+                raise HeadError(f"{own.path}: {name!r} of its {taken[name]} stands in the [let] of {where} too, which it includes; another name is needed")
+            let[name], inherited[name] = text, where
+    return dataclasses.replace(own, let=let, inherited=inherited) if inherited else own
+
+
+def _of_header(text: str, where: str) -> dict[str, str]:
+    """The `let` of a header's head; nothing where it has no head."""
+    found = re.search(rf"^{_OPEN.pattern}", text, re.M)
+    if found is None:
+        return {}
+    if text[: found.start()].strip():
+        raise HeadError(f"{where}: the head must open the file")
+    data = _toml(*split(text, where), where)
+    if set(data) != {"let"} or not isinstance(data["let"], dict):
+        raise HeadError(f"{where}: the head of a header holds [let] alone, not {', '.join(k for k in data if k != 'let') or 'nothing'}")
+    return _formulas(data["let"], where)
+
+
+def _formulas(table: Mapping[str, Any], path: str) -> dict[str, str]:
+    for name, text in table.items():
+        if not (name.isascii() and name.isidentifier()):
+            raise HeadError(f"{path}: let.{name}: a name is letters, digits and _")
+        try:
+            _reads(text, f"{path}: let.{name}")
+        except ExpressionError as error:
+            raise HeadError(f"{path}: let.{name}: {error}") from None
+    return dict(table)
+
+
+def shown(path: Path) -> str:
+    """The path as errors and pages show it: from the checkout's root where it lies inside."""
+    try:
+        return str(path.resolve().relative_to(settings.CHECKOUT))
+    except ValueError:
+        return str(path)
+
+
+HEAD_NAMES = ("IDEA", "PREDICT", "LIMIT")  # of a rung in Python
+
+
+def without_head(text: str) -> str:
+    """The Python `text` of an implementation without the plain values of its head, which change nothing that runs."""
+    if not re.search(rf"^({'|'.join(HEAD_NAMES)}) = ", text, re.M):
+        return text
+    lines = text.split("\n")
+    for node in ast.parse(text).body:
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and node.targets[0].id in HEAD_NAMES:
+            lines[node.lineno - 1 : node.end_lineno] = [""] * ((node.end_lineno or node.lineno) - node.lineno + 1)
+    return "\n".join(lines)
+
+
+def of_python(text: str, path: str | Path) -> Head:
+    """The head of a rung in Python: the plain values of IDEA, PREDICT and LIMIT, read without importing it. Raises HeadError without an IDEA."""
+    found: dict[str, Any] = {}
+    try:
+        tree = ast.parse(text)
+    except SyntaxError as error:
+        raise HeadError(f"{path}:{error.lineno}: not Python: {error.msg}") from None
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and node.targets[0].id in HEAD_NAMES:
+            try:
+                found[node.targets[0].id] = ast.literal_eval(node.value)
+            except ValueError:
+                raise HeadError(f"{path}:{node.lineno}: {node.targets[0].id} must be a plain value") from None
+    if not isinstance(found.get("IDEA"), str):
+        raise HeadError(f"{path}: a rung in Python says its idea: IDEA = \"...\", and PREDICT = {{\"speedup\": 1.5}}, LIMIT = \"...\"")
+    _predictable(found.get("PREDICT", {}), path)
+    return Head(path=str(path), source=text, idea=found["IDEA"], predict=found.get("PREDICT", {}), limit=found.get("LIMIT", ""))
+
+
+_KEYS = {
+    "op": str, "idea": str, "predict": dict, "limit": str, "arch": int, "dtypes": list, "args": list, "requires": dict, "demands": dict,
+    "config": dict, "configs": list, "choice": list, "valid": str, "prefer": str, "scratch": dict, "launch": list, "implementation": str,
+    "let": dict,
+}  # fmt: skip
+_LAUNCH_KEYS = {"kernel", "grid", "block", "when", "cluster", "shared", "chained", "args"}
+
+
+def _build(data: dict[str, Any], source: str, path: str, toml: bool) -> Head:
+    for key, value in data.items():
+        if key not in _KEYS:
+            close = get_close_matches(key, _KEYS, 1)
+            hint = f"; did you mean {close[0]!r}?" if close else f"; it may hold {', '.join(_KEYS)}"
+            raise HeadError(f"{path}: the head has an unknown key {key!r}{hint}")
+        if not isinstance(value, _KEYS[key]):
+            raise HeadError(f"{path}: {key} must be a {_KEYS[key].__name__}, not {type(value).__name__}")
+    if toml:
+        if "implementation" not in data or "launch" in data:
+            raise HeadError(f"{path}: a rung that is a .toml names the shipped kernel (implementation = ...) and launches nothing itself")
+    elif not data.get("launch") or "args" not in data:
+        raise HeadError(f"{path}: a head needs args and at least one [[launch]]")
+    for dtype in data.get("dtypes", []):
+        if dtype not in DTYPES:
+            raise HeadError(f"{path}: dtype {dtype!r} is not one of {', '.join(DTYPES)}")
+    _predictable(data.get("predict", {}), path)
+    for key in ("has", "lacks"):
+        listed = data.get("demands", {}).get(key, [])
+        if not isinstance(listed, list) or not all(isinstance(x, str) for x in listed):
+            raise HeadError(f"{path}: demands.{key} must be a list of instructions such as [\"LDG.128\"], not {listed!r}")
+    if not isinstance(data.get("demands", {}).get("spills", 0), int):
+        raise HeadError(f"{path}: demands.spills must be a number of bytes, not {data['demands']['spills']!r}")
+    for condition, why in data.get("requires", {}).items():
+        if not isinstance(why, str):
+            raise HeadError(f"{path}: requires {condition!r} must say why in a text, not {why!r}")
+    known = {"has", "lacks", "spills"}
+    if unknown := set(data.get("demands", {})) - known:
+        raise HeadError(f"{path}: demands has {', '.join(sorted(unknown))}; it may hold {', '.join(sorted(known))}")
+    config = data.get("config", {})
+    choices = []
+    for choice in data.get("choice", []):
+        constants = {k: v for k, v in choice.items() if k != "when"}
+        if "when" not in choice or set(constants) - set(config):
+            raise HeadError(f"{path}: a [[choice]] needs `when` and only constants of [config] ({', '.join(config)})")
+        _reads(choice["when"], f"{path}: [[choice]] when")
+        choices.append((choice["when"], constants))
+    for extra in data.get("configs", []):
+        if set(extra) - set(config):
+            raise HeadError(f"{path}: configs set {', '.join(sorted(set(extra) - set(config)))}, which [config] does not have")
+    for condition in data.get("requires", {}):
+        names(condition)
+    for key in ("valid", "prefer"):
+        if key in data:
+            names(data[key])
+    for name in _formulas(data.get("let", {}), path):
+        if name in config:
+            raise HeadError(f"{path}: let.{name}: a name of its own is needed, which no constant of [config] has")
+    scratch = {}
+    for name, text in data.get("scratch", {}).items():
+        parsed = _arg(f"{name}: {text}", path, extents=True)
+        if not isinstance(parsed, TensorArg):
+            raise HeadError(f"{path}: scratch.{name} must read like \"f32[R, 8]\", not {text!r}")
+        scratch[name] = parsed
+    further = (one for extra in data.get("configs", []) for one in _combinations(extra))
+    return Head(
+        path=path, source=source, op=data.get("op"), idea=data.get("idea", ""), predict=data.get("predict", {}), limit=data.get("limit", ""),
+        arch=data.get("arch", 80), dtypes=tuple(data.get("dtypes", [])), args=tuple(_arg(a, path) for a in data.get("args", [])),
+        requires=data.get("requires", {}), demands=data.get("demands", {}), config=config,
+        configs=tuple({**config, **one} for one in further), choices=tuple(choices), valid=data.get("valid"), prefer=data.get("prefer"),
+        scratch=scratch, launches=tuple(_launch_heads(data.get("launch", []), path)), implementation=data.get("implementation"),
+        let=data.get("let", {}),
+    )  # fmt: skip
+
+
+def _predictable(predict: Mapping[str, Any], path: str | Path) -> None:
+    for name, number in predict.items():
+        if why := refused(name):
+            raise HeadError(f"{path}: predict.{name}: {why}")
+        if isinstance(number, bool) or not isinstance(number, (int, float)):
+            raise HeadError(f"{path}: predict.{name} must be a number, not {number!r}")
+        if not math.isfinite(number):
+            raise HeadError(f"{path}: predict.{name} is {number}; it must be finite")
+
+
+def _launch_heads(tables: list[dict[str, Any]], path: str) -> Iterator[LaunchHead]:
+    for number, table in enumerate(tables, 1):
+        where = f"{path}: [[launch]] {number}"
+        if unknown := set(table) - _LAUNCH_KEYS:
+            raise HeadError(f"{where} has {', '.join(sorted(unknown))}; it may hold {', '.join(sorted(_LAUNCH_KEYS))}")
+        if missing := {"kernel", "grid", "block"} - set(table):
+            raise HeadError(f"{where} lacks {', '.join(sorted(missing))}")
+
+        def texts(key: str, table: dict[str, Any] = table, where: str = where) -> tuple[str, ...]:
+            value = table.get(key, [])
+            if not isinstance(value, list) or len(value) > 3 or (not value and key in table):
+                raise HeadError(f"{where}: {key} must be a list of one to three expressions, not {value!r}")
+            for item in value:
+                names(str(item))
+            return tuple(str(item) for item in value)
+
+        if "when" in table:
+            _reads(table["when"], f"{where}: when")
+        if not isinstance(table["kernel"], str):
+            raise HeadError(f"{where}: kernel must be a text such as \"softmax<{{T}}>\", not {table['kernel']!r}")
+        for inside in BRACES.findall(table["kernel"]):
+            names(inside)
+        shared = str(table.get("shared", 0))
+        names(shared)
+        for key, most in (("grid", (2**31 - 1, 65535, 65535)), ("block", (1024, 1024, 64)), ("cluster", (16, 16, 16))):
+            for text, limit in zip(texts(key), most, strict=False):
+                if not names(text) and not 1 <= integer(text, {}) <= limit:
+                    raise HeadError(f"{where}: {key} {text[:40]!r} is out of range; it must be 1 to {limit}")
+        chained = table.get("chained", False)
+        if not isinstance(chained, bool):
+            raise HeadError(f"{where}: chained must be true or false; given {chained!r}")
+        yield LaunchHead(
+            kernel=table["kernel"], grid=texts("grid"), block=texts("block"), cluster=texts("cluster"), when=table.get("when"), shared=shared,
+            chained=chained, args=tuple(_arg(a, path) for a in table["args"]) if "args" in table else None,
+        )  # fmt: skip
+
+
+def _reads(text: Any, where: str) -> None:
+    if not isinstance(text, str):
+        raise HeadError(f"{where} must be a condition, not {text!r}")
+    names(text)
+
+
+def _combinations(constants: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Each set of constants that an entry of `configs` stands for: a list stands for each of its values, the last name's changing fastest."""
+    several = [value if isinstance(value, list) else [value] for value in constants.values()]
+    for values in itertools.product(*several):
+        yield dict(zip(constants, values, strict=True))
+
+
+def _arg(text: Any, path: str, *, extents: bool = False) -> TensorArg | NumberArg:
+    """A parameter. Its dimensions bind shape names; with `extents` (scratch, which the caller makes) they are expressions."""
+    if not isinstance(text, str):
+        raise HeadError(f"{path}: an arg must be a text such as \"x: f32[M, N]\", not {text!r}")
+    if found := _TENSOR.match(text):
+        name, dtype, dims, optional = found.groups()
+        if dtype != "T" and dtype not in DTYPES:
+            raise HeadError(f"{path}: arg {text!r}: {dtype!r} is not T or one of {', '.join(DTYPES)}")
+        parts = tuple(d.strip() for d in dims.split(",") if d.strip())
+        for part in parts:
+            if extents:
+                names(part)
+            elif not (part.isascii() and (part.isidentifier() or part.isdigit())):
+                raise HeadError(f"{path}: arg {text!r}: dimension {part!r} is neither a shape name nor a whole number")
+        return TensorArg(name, dtype, parts, bool(optional))
+    if found := _NUMBER.match(text):
+        name, kind, expression = found.groups()
+        if kind not in C_TYPES:
+            raise HeadError(f"{path}: arg {text!r}: {kind!r} is not one of {', '.join(C_TYPES)} (a tensor is written x: f32[M, N])")
+        names(expression or name)
+        return NumberArg(name, kind, expression or name)
+    raise HeadError(f"{path}: arg {text!r} is neither \"name: dtype[dims]\" nor \"name: type\" nor \"name: type = expression\"")

@@ -1,0 +1,46 @@
+"""How the tensors of a case lie in memory, and the precision in which a reference computes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rooftop.core.spec import DTYPES, Input, Meta, contiguous_strides
+
+if TYPE_CHECKING:
+    import torch
+
+PAD = 5  # elements between the rows of a "sliced" tensor: rows lose their alignment
+WIDE = 64  # elements between the rows of a "padded" tensor: rows keep it
+
+
+def strides_of(shape: tuple[int, ...], layout: str) -> tuple[int, ...]:
+    """Strides in elements of a tensor of `shape` in `layout`."""
+    match layout:
+        case "contiguous" | "offset":
+            return contiguous_strides(shape)
+        case "transposed":
+            swapped = contiguous_strides((*shape[:-2], shape[-1], shape[-2]))
+            return (*swapped[:-2], swapped[-1], swapped[-2])
+        case "sliced" | "padded":
+            step = shape[-1] + (PAD if layout == "sliced" else WIDE - shape[-1] % 16)
+            return contiguous_strides((*shape[:-1], step))
+        case "strided":
+            return tuple(2 * s for s in contiguous_strides(shape))
+        case "expanded":
+            return (0, *contiguous_strides(shape)[1:])
+    raise ValueError(f"layout {layout!r} is not one of contiguous, offset, transposed, sliced, padded, strided, expanded")
+
+
+def meta_of(value: object) -> Meta | None:
+    """The facts of an `Input` as `make` lays it out; None for anything else."""
+    if not isinstance(value, Input):
+        return None
+    strides = strides_of(value.shape, value.layout)
+    size = DTYPES[value.dtype].bytes
+    return Meta(value.shape, value.dtype, strides, size if value.layout == "offset" else 16)
+
+
+def widen(t: torch.Tensor | None) -> torch.Tensor | None:
+    """16- and 8-bit floating tensors in float32, in which the same-precision computation is done; others as they are."""
+
+    return t.float() if t is not None and t.is_floating_point() and t.element_size() < 4 else t

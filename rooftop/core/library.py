@@ -1,0 +1,163 @@
+"""Ops as torch sees them: registered with `torch.library` through define and impl, with a fake kernel and autograd."""
+
+from __future__ import annotations
+
+import inspect
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from rooftop.core.contract import KINDS, Contract, metas_of
+from rooftop.core.layouts import widen
+
+NAMESPACE = "rooftop"
+_LIBRARY: Any = None
+_REGISTERING = threading.RLock()  # the first calls of several threads come at once
+
+
+def schema(op: Contract) -> str:
+    """`softmax(Tensor x, SymInt dim, str implementation) -> Tensor`"""
+    inputs = ", ".join(f"{KINDS[kind]}{'(a!)' if n in op.mutates else ''} {n}" for n, kind in op.kinds.items())
+    results = "Tensor" if len(op.output_names) == 1 else "(" + ", ".join("Tensor" for _ in op.output_names) + ")"
+    return f"{op.name}({inputs}, str implementation) -> {results}"
+
+
+Run = Callable[[Sequence[Any], "str | None"], Any]  # (arguments in the reference's order, implementation) -> outputs, None for an absent one
+
+
+def register(op: Contract, run: Run) -> Callable[..., Any]:
+    """The registered op as a callable; registers it the first time. `run`: what it does on CUDA tensors."""
+    with _REGISTERING:
+        if op._library is None:
+            op._library = _registered(op, run)
+        return op._library
+
+
+def _registered(op: Contract, run: Run) -> Callable[..., Any]:
+    import torch
+
+    global _LIBRARY
+    if _LIBRARY is None:
+        _LIBRARY = torch.library.Library(NAMESPACE, "DEF")
+    single = len(op.output_names) == 1
+    qualified = f"{NAMESPACE}::{op.name}"
+    _LIBRARY.define(schema(op), tags=(torch.Tag.pt2_compliant_tag,))
+
+    def cuda(*args: Any) -> Any:
+        *given, implementation = _functional(op, args)
+        return _present(run(given, implementation or None), [a for n, a in zip(op.kinds, given, strict=True) if n in op.tensor_names])
+
+    def cpu(*args: Any) -> Any:
+        *given, implementation = args
+        if implementation:
+            from rooftop.core.implementation import UnsupportedError
+
+            raise UnsupportedError(f"{op.name}: implementation={implementation!r} runs on CUDA tensors; these lie on the CPU")
+        return _present(fallback(op, given), [a for n, a in zip(op.kinds, given, strict=True) if n in op.tensor_names])
+
+    def fake(*args: Any) -> Any:
+        *given, _ = args
+        device = next(a for n, a in zip(op.kinds, given, strict=True) if n in op.tensor_names and a is not None).device
+        made = tuple(
+            torch.empty(0, device=device) if m is None else torch.empty_strided(m.shape, m.strides, dtype=_torch_dtype(m.dtype), device=device)
+            for m in _fake_metas(op, given)
+        )
+        return made[0] if single else made
+
+    _LIBRARY.impl(op.name, cuda, "CUDA")
+    _LIBRARY.impl(op.name, cpu, "CPU")
+    torch.library.register_fake(qualified, fake, lib=_LIBRARY)
+    if op.grad is not None:
+        setup, backward = _autograd(op)
+        torch.library.register_autograd(qualified, backward, setup_context=setup, lib=_LIBRARY)
+    elif op.forward is not None:
+        torch.library.register_autograd(qualified, _once(op.forward.name), lib=_LIBRARY)
+    return getattr(getattr(torch.ops, NAMESPACE), op.name).default
+
+
+def _once(name: str) -> Callable[..., Any]:
+    """The derivative of a derivative: an error, where none would be a gradient of zeros."""
+
+    def refuse(ctx: Any, *gradients: Any) -> Any:
+        raise NotImplementedError(f"{name} can be differentiated once; a derivative of its derivative was asked for (create_graph=True)")
+
+    return refuse
+
+
+def fallback(op: Contract, given: Sequence[Any]) -> Any:
+    """The reference, computed in float32 where the inputs have 16 bits and rounded once, in the layouts that the shape function states."""
+    result = op.reference(*(widen(a) if n in op.tensor_names else a for n, a in zip(op.kinds, given, strict=True)))
+    results = result if isinstance(result, tuple) else (result,)
+    shaped = tuple(None if m is None else _as(r, m) for r, m in zip(results, _fake_metas(op, given), strict=True))
+    return shaped if len(shaped) > 1 else shaped[0]
+
+
+def _present(results: Any, tensors: Sequence[Any]) -> Any:
+    """torch's ops have a fixed number of tensors as results: one that is absent is an empty one."""
+    if not isinstance(results, tuple):
+        return results
+    return tuple(next(t for t in tensors if t is not None).new_empty(0, dtype=_torch_dtype("f32")) if r is None else r for r in results)
+
+
+def _functional(op: Contract, args: Sequence[Any]) -> Sequence[Any]:
+    """A registered op returns no alias of its inputs: `inplace` is for eager calls."""
+    return [False if n == "inplace" else a for n, a in zip((*op.kinds, ""), args, strict=True)] if op.into else args
+
+
+def _torch_dtype(name: str) -> Any:
+    import torch
+
+    from rooftop.core.spec import DTYPES
+
+    return getattr(torch, DTYPES[name].torch)
+
+
+def _fake_metas(op: Contract, given: Sequence[Any]) -> list[Any]:
+    tensors = {n: a for n, a in zip(op.kinds, given, strict=True) if n in op.tensor_names}
+    options = {n: a for n, a in zip(op.kinds, given, strict=True) if n not in tensors}
+    return list(op.outputs(**metas_of(tensors, addresses=False), **options).values())
+
+
+def _as(result: Any, meta: Any) -> Any:
+    """The reference's result in the layout and dtype that the shape function states, and never an alias of an input."""
+    import torch
+
+    if tuple(result.stride()) == tuple(meta.strides) and result.dtype == _torch_dtype(meta.dtype):
+        return result
+    out = torch.empty_strided(meta.shape, meta.strides, dtype=_torch_dtype(meta.dtype), device=result.device)
+    return out.copy_(result)
+
+
+def _autograd(op: Contract) -> tuple[Callable[..., None], Callable[..., Any]]:
+    import torch
+
+    grad = op.grad
+    assert grad is not None
+    names = tuple(op.kinds)
+
+    takes_none = [p.annotation == "Tensor | None" for p in inspect.signature(grad.backward).parameters.values()]
+
+    def setup(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        outputs = (output,) if len(op.output_names) == 1 else output
+        values = dict(zip(names, inputs, strict=False))
+        present = _fake_metas(op, list(inputs[: len(names)]))
+        values.update({n: o for n, o, m in zip(op.output_names, outputs, present, strict=True) if m is not None})
+        ctx.save_for_backward(*grad.saved(values))
+        ctx.options = tuple(values[n] for n in op.option_names)
+        facts = zip(op.output_names, outputs, present, strict=True)
+        ctx.facts = [None if m is None or n in grad.aside else (o.shape, o.dtype, o.device) for n, o, m in facts]
+        ctx.mark_non_differentiable(*(o for o, kept in zip(outputs, ctx.facts, strict=True) if kept is None))
+        ctx.set_materialize_grads(False)
+
+    def backward(ctx: Any, *d_outputs: Any) -> Any:
+        function = op.bwd if op.bwd is not None else grad.backward
+        through = [(d, f) for n, d, f in zip(op.output_names, d_outputs, ctx.facts, strict=True) if n not in grad.aside]
+        d_given = [
+            torch.zeros(f[0], dtype=f[1], device=f[2]) if d is None and f is not None and not may else None if f is None else d
+            for (d, f), may in zip(through, takes_none, strict=False)
+        ]
+        gradients = grad.spread(function(*d_given, *ctx.saved_tensors, *ctx.options))
+        gradients.update({n: d_outputs[op.output_names.index(out)] for n, out in grad.same.items()})
+        return (*(gradients.get(n) if needed else None for n, needed in zip(names, ctx.needs_input_grad, strict=False)), None)
+
+    return setup, backward

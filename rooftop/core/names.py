@@ -1,0 +1,23 @@
+"""Names that are looked up: what to say of one that is not there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from difflib import get_close_matches
+
+
+class RegistryError(LookupError):
+    """A name that is not there, or a file whose name cannot be right."""
+
+
+def hint(name: str, known: Sequence[str]) -> str:
+    """The name that comes closest to a mistyped one, else all of them."""
+    close = get_close_matches(name, known, 1)
+    return f"did you mean {close[0]!r}?" if close else f"there are {', '.join(known) or 'none'}"
+
+
+class UnknownName(RegistryError):
+    """There is no `kind` of that name."""
+
+    def __init__(self, kind: str, name: str, known: Sequence[str]) -> None:
+        super().__init__(f"no {kind} {name!r}; {hint(name, known)}")

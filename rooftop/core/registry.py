@@ -1,0 +1,254 @@
+"""What there is, found by file name alone. A file is imported when it is used; a misspelt name is an error, not silence.
+
+    ops/<op>.py                                                        the contract
+    kernels/<family>/<op>[_bwd][__<variant>]__<backend>[_sm<arch>].{py,cu}  an implementation
+    ladders/<ladder>/ladder.toml, NN_slug.{cu,py,toml}                 a ladder and its rungs"""
+
+from __future__ import annotations
+
+import importlib
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from rooftop.core import head as heads
+from rooftop.core import head_text, settings
+from rooftop.core.contract import Contract
+from rooftop.core.implementation import CudaImplementation, Implementation, TritonImplementation
+from rooftop.core.names import RegistryError, UnknownName
+
+BACKENDS: Mapping[str, tuple[type[Implementation], str]] = {"cuda": (CudaImplementation, ".cu"), "triton": (TritonImplementation, ".py")}
+_KERNEL = re.compile(r"^(?P<op>[a-z0-9]+(?:_[a-z0-9]+)*)(?:__(?P<variant>[a-z0-9_]+?))?__(?P<backend>[a-z]+)(?:_sm(?P<arch>\d+))?$")
+_RUNG = re.compile(r"^(?P<number>\d\d)_(?P<slug>[a-z0-9_]+)$")
+
+
+@dataclass(frozen=True)
+class House:
+    """Where the files lie. Tests build one of their own."""
+
+    ops: Path = settings.PACKAGE / "ops"
+    kernels: Path = settings.PACKAGE / "kernels"
+    ladders: Path = settings.PACKAGE / "ladders"
+
+
+HOUSE = House()
+
+
+@dataclass(frozen=True)
+class KernelFile:
+    """An implementation as its file name tells it."""
+
+    path: Path
+    op: str
+    variant: str | None
+    backend: str
+    arch: int
+
+    @property
+    def name(self) -> str:
+        return self.path.stem
+
+
+@dataclass(frozen=True)
+class Rung:
+    """One version of a ladder's op. `implementation` is what it runs: its own file, or the shipped kernel it names."""
+
+    ladder: str
+    number: int
+    slug: str
+    path: Path
+    head: heads.Head | None
+    implementation: Implementation
+
+    @property
+    def name(self) -> str:
+        return f"{self.ladder}/{self.number:02d}_{self.slug}"
+
+
+@dataclass(frozen=True)
+class Ladder:
+    name: str
+    path: Path
+    op: str
+    title: str
+    intro: str
+    dtypes: tuple[str, ...]
+    targets: tuple[int, ...]
+    headline: str
+    cases: tuple[str, ...]
+    rungs: tuple[Rung, ...]
+
+
+def unknown(kind: str, name: str, known: list[str]) -> RegistryError:
+    return UnknownName(kind, name, known)
+
+
+@cache
+def op_names(house: House = HOUSE) -> tuple[str, ...]:
+    """The ops that have a contract, by file name."""
+    return tuple(sorted(p.stem for p in house.ops.glob("*.py") if not p.stem.startswith("_")))
+
+
+@cache
+def op(name: str, house: House = HOUSE) -> Contract:
+    """The contract of `name`; `<op>_bwd` is the backward's, which follows from the forward's.
+
+    Raises RegistryError where there is none."""
+
+    base = name.removesuffix("_bwd") if name.removesuffix("_bwd") in op_names(house) else name
+    if base not in op_names(house):
+        raise unknown("op", name, list(op_names(house)))
+    if house == HOUSE:
+        module = importlib.import_module(f"rooftop.ops.{base}")
+    else:
+        from rooftop.core.implementation import load_file
+
+        module = load_file(house.ops / f"{base}.py")
+    found = getattr(module, "OP", None)
+    if not isinstance(found, Contract):
+        raise RegistryError(f"ops/{base}.py defines no OP = Op(...)")
+    found.name = base  # the file's name, however it was imported
+    if found.bwd is not None:
+        found.bwd.name = f"{base}_bwd"
+    if name != base:
+        if found.bwd is None:
+            raise RegistryError(f"{name}: {base} has no backward op of its own")
+        return found.bwd
+    return found
+
+
+@cache
+def kernel_files(house: House = HOUSE) -> tuple[KernelFile, ...]:
+    """Every implementation's file. Raises RegistryError for a name that does not read as one, or that names no op."""
+    files = []
+    for path in sorted(p for p in house.kernels.rglob("*") if p.suffix in (".py", ".cu") and p.stem != "__init__"):
+        if any(part.startswith("_") for part in path.relative_to(house.kernels).parts[:-1]):
+            continue
+        shown = path.relative_to(house.kernels)
+        match = _KERNEL.match(path.stem)
+        if not match:
+            raise RegistryError(f"kernels/{shown}: the name must read <op>[_bwd][__<variant>]__<backend>[_sm<arch>]{path.suffix}")
+        backend = match["backend"]
+        if backend not in BACKENDS:
+            raise RegistryError(f"kernels/{shown}: {unknown('backend', backend, sorted(BACKENDS))}")
+        if path.suffix != BACKENDS[backend][1]:
+            raise RegistryError(f"kernels/{shown}: a {backend} kernel is a {BACKENDS[backend][1]} file")
+        base = match["op"].removesuffix("_bwd") if match["op"] not in op_names(house) else match["op"]
+        if base not in op_names(house):
+            raise RegistryError(f"kernels/{shown}: {unknown('op', match['op'], list(op_names(house)))}")
+        files.append(KernelFile(path, match["op"], match["variant"], backend, int(match["arch"] or 80)))
+    return tuple(files)
+
+
+@cache
+def implementation(name: str, house: House = HOUSE) -> Implementation:
+    """One implementation by its file's stem."""
+    files = {f.name: f for f in kernel_files(house)}
+    if name not in files:
+        raise unknown("implementation", name, sorted(files))
+    file = files[name]
+    return BACKENDS[file.backend][0](file.path, file.op, file.name, file.arch)
+
+
+def implementations(op_name: str, house: House = HOUSE) -> list[Implementation]:
+    """Those of one op, in the order of preference its contract states, then by name."""
+    return [implementation(f.name, house) for f in kernel_files(house) if f.op == op_name]
+
+
+@cache
+def ladder_names(house: House = HOUSE) -> tuple[str, ...]:
+    return tuple(sorted(p.parent.name for p in house.ladders.glob("*/ladder.toml")))
+
+
+_LADDER_KEYS: Mapping[str, type] = {"op": str, "title": str, "intro": str, "dtypes": list, "targets": list, "headline": str, "cases": list}
+
+
+@cache
+def ladder(name: str, house: House = HOUSE) -> Ladder:
+    """A ladder with all its rungs. Raises RegistryError for a name that is not there or a folder that does not read as one."""
+    if name not in ladder_names(house):
+        raise unknown("ladder", name, list(ladder_names(house)))
+    folder = house.ladders / name
+    try:
+        data: dict[str, Any] = tomllib.loads((folder / "ladder.toml").read_text(encoding="utf-8"))
+    except tomllib.TOMLDecodeError as error:
+        raise RegistryError(f"ladders/{name}/ladder.toml: {error}") from None
+    for key, kind in _LADDER_KEYS.items():
+        if not isinstance(data.get(key), kind):
+            raise RegistryError(f"ladders/{name}/ladder.toml: {key} must be a {kind.__name__}")
+    if extra := set(data) - set(_LADDER_KEYS):
+        raise RegistryError(f"ladders/{name}/ladder.toml: unknown keys {', '.join(sorted(extra))}; it holds {', '.join(_LADDER_KEYS)}")
+    if data["op"].removesuffix("_bwd") not in op_names(house):
+        raise RegistryError(f"ladders/{name}/ladder.toml: {unknown('op', data['op'], list(op_names(house)))}")
+    return Ladder(
+        name=name, path=folder, op=data["op"], title=data["title"], intro=data["intro"], dtypes=tuple(data["dtypes"]),
+        targets=tuple(data["targets"]), headline=data["headline"], cases=tuple(data["cases"]), rungs=tuple(_rungs(name, folder, data["op"], house)),
+    )  # fmt: skip
+
+
+def _rungs(name: str, folder: Path, op_name: str, house: House) -> list[Rung]:
+    rungs: list[Rung] = []
+    for path in sorted(p for p in folder.iterdir() if p.name not in ("ladder.toml", "__pycache__")):
+        match = _RUNG.match(path.stem)
+        if not match or path.suffix not in (".cu", ".py", ".toml"):
+            raise RegistryError(f"ladders/{name}/{path.name}: a rung's name reads NN_slug.cu, .py or .toml")
+        number, slug = int(match["number"]), match["slug"]
+        if rungs and number == rungs[-1].number:
+            raise RegistryError(f"ladders/{name}: two rungs have number {number:02d}: {rungs[-1].path.name} and {path.name}")
+        rung_name = f"{name}/{path.stem}"
+        head: heads.Head | None
+        found: Implementation
+        if path.suffix == ".toml":
+            head = head_text.parse(head_text.read(path), f"ladders/{name}/{path.name}", toml=True)
+            found = implementation(head.implementation or "", house)
+        elif path.suffix == ".cu":
+            found = CudaImplementation(path, op_name, rung_name)
+            head = found.head
+        else:
+            found = TritonImplementation(path, op_name, rung_name)
+            head = head_text.of_python(head_text.read(path), f"ladders/{name}/{path.name}")
+        rungs.append(Rung(name, number, slug, path, head, found))
+    return rungs
+
+
+def rung(name: str, house: House = HOUSE) -> Rung:
+    """A rung by `ladder/NN_slug`, `ladder/NN` or `ladder/slug`."""
+    ladder_name, _, wanted = name.partition("/")
+    found = ladder(ladder_name, house)
+    for candidate in found.rungs:
+        if wanted in (f"{candidate.number:02d}_{candidate.slug}", f"{candidate.number:02d}", str(candidate.number), candidate.slug):
+            return candidate
+    raise unknown("rung", name, [r.name for r in found.rungs])
+
+
+def no_file(path: Path) -> str:
+    """What to say where `path` is no file: with the name beside it that comes closest."""
+    present = [p.name for p in path.parent.iterdir() if p.suffix in (".cu", ".py")] if path.parent.is_dir() else []
+    close = get_close_matches(path.name, present, 1)
+    return f"no file {path}" + (f"; did you mean {close[0]!r}?" if close else "")
+
+
+def user_file(path: Path) -> Implementation:
+    """A user's own kernel: a `.cu` whose head names its op, or a `.py` whose name reads as a kernel's.
+
+    Raises RegistryError or HeadError with what is accepted."""
+    if not path.is_file():
+        raise RegistryError(no_file(path))
+    if path.suffix == ".cu":
+        head = head_text.parse(head_text.read(path), str(path))
+        if head.op is None:
+            raise heads.HeadError(f"{path}: the head names no op (op = \"softmax\"); there are {', '.join(op_names())}")
+        op(head.op)
+        return CudaImplementation(path.resolve(), head.op)
+    if path.suffix == ".py":
+        match = _KERNEL.match(path.stem)
+        if not match or match["backend"] != "triton":
+            raise RegistryError(f"{path}: a Triton file's name must read <op>[_bwd][__<variant>]__triton[_sm<arch>].py")
+        op(match["op"])
+        return TritonImplementation(path.resolve(), match["op"], arch=int(match["arch"] or 80))
+    raise RegistryError(f"{path}: a kernel is a .cu or a .py file")

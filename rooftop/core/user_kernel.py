@@ -1,0 +1,91 @@
+"""A `.cu` file as a callable on torch tensors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from rooftop.core import registry
+from rooftop.core.contract import metas_of
+from rooftop.core.dispatch import Choice, Plan, _device, _device_index
+from rooftop.core.head import HeadError
+from rooftop.core.implementation import CudaImplementation, UnsupportedError
+
+
+class Loaded:
+    """What `rooftop.load` returns. Calls with inputs of a kind seen before only launch. Results have no gradient: asking for one is an error."""
+
+    def __init__(self, path: Path, source: str | None = None) -> None:
+        if source is None and not path.is_file():
+            raise FileNotFoundError(registry.no_file(path))
+        if source is None:
+            found = registry.user_file(path)
+            if not isinstance(found, CudaImplementation):
+                raise HeadError(f"{path}: load takes a .cu file")
+            self.implementation = found
+        else:
+            draft = CudaImplementation(path, "", text=source)
+            if draft.head.op is None:
+                raise HeadError(f"{path}: the head names no op (op = \"softmax\"); there are {', '.join(registry.op_names())}")
+            self.implementation = CudaImplementation(path, draft.head.op, text=source)
+        self.op = registry.op(self.implementation.op)
+        self._plans: dict[Any, Plan] = {}
+
+    def __repr__(self) -> str:
+        return f"<{self.implementation.path.name}: {self.op.name}({', '.join(self.op.kinds)})>"
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        import torch
+
+        values = self._bind(args, kwargs)
+        tensors = [v for n, v in values.items() if n in self.op.tensor_names]
+        if torch.is_grad_enabled():
+            self._refuse_gradients(values)
+        key = tuple(
+            (v.shape, v.stride(), v.dtype, v.device, v.data_ptr() & 15) if n in self.op.tensor_names and v is not None else v
+            for n, v in values.items()
+            if n not in self.op.late
+        )
+        plan = self._plans.get(key)
+        if plan is None:
+            plan = self._plans[key] = self._plan(values)
+        with torch.cuda.device(next(t for t in tensors if t is not None).device):
+            made = plan(tensors, [values[n] for n in self.op.late])
+        return made[0] if len(made) == 1 else tuple(made)
+
+    def _refuse_gradients(self, values: dict[str, Any]) -> None:
+        wanting = [n for n, v in values.items() if n in self.op.tensor_names and getattr(v, "requires_grad", False)]
+        if wanting:
+            raise RuntimeError(
+                f"{self!r}: {', '.join(wanting)} requires a gradient, and a kernel that was loaded has none: "
+                "call it under torch.no_grad(), or with .detach()"
+            )
+
+    def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        """The arguments by name, in the contract's order. Raises TypeError as a Python function does."""
+        import inspect
+
+        bound = inspect.signature(self.op.reference).bind_partial(*args, **kwargs)
+        bound.apply_defaults()
+        missing = [n for n, kind in self.op.kinds.items() if n not in bound.arguments and kind != "Tensor | None"]
+        if missing:
+            raise TypeError(f"{self!r} lacks {', '.join(missing)}")
+        return {n: bound.arguments.get(n) for n in self.op.kinds}
+
+    def _plan(self, values: dict[str, Any]) -> Plan:
+        tensors = {n: v for n, v in values.items() if n in self.op.tensor_names}
+        for name, tensor in tensors.items():
+            if tensor is not None and not getattr(tensor, "is_cuda", False):
+                raise ValueError(f"{self!r}: {name} must be a CUDA tensor, not {type(tensor).__name__} on {getattr(tensor, 'device', 'no device')}")
+        index = _device_index(self.op, tensors)
+        problem = self.op.problem_of(metas_of(tensors), {n: v for n, v in values.items() if n not in tensors}, _device(index))
+        seen = self.op.kernel_problem(problem)
+        copies: tuple[str, ...] = ()
+        if seen is None:
+            copies = tuple(n for n, m in problem.tensors if n in tensors and m is not None and not m.contiguous)
+            seen = self.op.kernel_problem(self.op.contiguous(problem))
+        assert seen is not None
+        if reason := self.implementation.supports(seen):
+            raise UnsupportedError(f"{self.implementation.path.name} cannot take this input: {reason}")
+        config, source = self.implementation.resolve(seen)
+        return Plan(self.op, Choice(self.implementation, seen, config, source, copies, ()), problem, index)

@@ -1,0 +1,121 @@
+"""What can be checked, timed and inspected: an implementation, a rung, a user's file, or a peer, each for one op."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from rooftop.core import registry
+from rooftop.core.contract import Contract
+from rooftop.core.digests import digest
+from rooftop.core.head import Head
+from rooftop.core.implementation import Implementation
+from rooftop.core.spec import Case, Device, Problem
+
+
+@dataclass(frozen=True)
+class Subject:
+    """One thing that computes an op. `name` is what records call it."""
+
+    name: str
+    op: Contract
+    implementation: Implementation | None = None
+    rung: registry.Rung | None = None
+    peer: str | None = None
+
+    @property
+    def head(self) -> Head | None:
+        """The words about it: a rung's own, even where the kernel is the shipped one."""
+        return self.rung.head if self.rung else self.implementation.head if self.implementation else None
+
+    @cached_property
+    def function(self) -> Callable[..., Any]:
+        """A peer as a callable with the reference's signature. Raises ImportError where it is absent."""
+        assert self.peer is not None
+        return self.op.peers[self.peer]()
+
+    def absent(self) -> str | None:
+        """None, or why a peer cannot be had here."""
+        if self.peer is None:
+            return None
+        try:
+            _ = self.function
+        except ImportError as error:
+            return f"{self.peer} is not installed ({error})"
+        return None
+
+    def kernel_problem(self, case: Case, device: Device) -> tuple[Problem, Problem]:
+        """The case's problem as called and as kernels see it."""
+        problem = self.op.problem(case, device)
+        seen = self.op.kernel_problem(problem)
+        return (problem, seen) if seen is not None else (problem, self.op.kernel_problem(self.op.contiguous(problem)) or problem)
+
+    def supports(self, case: Case, device: Device) -> str | None:
+        if self.implementation is None:
+            return None
+        return self.implementation.supports(self.kernel_problem(case, device)[1])
+
+    def digest(self, case: Case, device: Device) -> str:
+        """Hash of all that a record of it depends on."""
+        if self.implementation is None:
+            return digest(self.op.digest(case), self.name)
+        _, problem = self.kernel_problem(case, device)
+        config, _ = self.implementation.resolve(problem)
+        return digest(self.op.digest(case), self.implementation.digest, self.implementation.config_dict(config))
+
+
+def implementations(op: Contract) -> list[Subject]:
+    return [Subject(i.name, op, i) for i in registry.implementations(op.name)]
+
+
+def peers(op: Contract) -> list[Subject]:
+    return [Subject(f"peer:{name}", op, peer=name) for name in op.peers]
+
+
+def rungs(ladder: registry.Ladder) -> list[Subject]:
+    op = registry.op(ladder.op)
+    return [Subject(r.name, op, r.implementation, r) for r in ladder.rungs]
+
+
+def find(names: Iterable[str]) -> list[Subject]:
+    """What the words on a command line mean: ops (their implementations), implementations, ladders, rungs, files. None: everything.
+
+    Raises RegistryError for a word that means none of these."""
+    words = list(names)
+    if not words:
+        words = [*_ops_with_kernels(), *registry.ladder_names()]
+    found: list[Subject] = []
+    for word in words:
+        found += [s for s in _one(word) if s.name not in {f.name for f in found}]
+    return found
+
+
+def _ops_with_kernels() -> list[str]:
+    return sorted({f.op for f in registry.kernel_files()} | set(registry.op_names()))
+
+
+def _one(word: str) -> list[Subject]:
+    path = Path(word)
+    if path.suffix in (".cu", ".py"):
+        for rung_subject in (s for ladder in registry.ladder_names() for s in rungs(registry.ladder(ladder))):
+            if rung_subject.rung and path.exists() and rung_subject.rung.path.samefile(path):
+                return [rung_subject]
+        for file in registry.kernel_files():
+            if path.exists() and file.path.samefile(path):
+                return [Subject(file.name, registry.op(file.op), registry.implementation(file.name))]
+        found = registry.user_file(path)
+        return [Subject(found.name, registry.op(found.op), found)]
+    if "/" in word:
+        rung = registry.rung(word)
+        return [Subject(rung.name, registry.op(registry.ladder(rung.ladder).op), rung.implementation, rung)]
+    if word in registry.ladder_names():
+        return rungs(registry.ladder(word))
+    kernels = {f.name: f for f in registry.kernel_files()}
+    if word in kernels:
+        return [Subject(word, registry.op(kernels[word].op), registry.implementation(word))]
+    if word in _ops_with_kernels() or word.removesuffix("_bwd") in registry.op_names():
+        return implementations(registry.op(word))
+    raise registry.unknown("op, implementation, ladder or rung", word, [*_ops_with_kernels(), *kernels, *registry.ladder_names()])

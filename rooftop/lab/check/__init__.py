@@ -1,0 +1,1 @@
+"""Whether a kernel is right: inputs, guard zones, the comparison with float64, and compute-sanitizer."""

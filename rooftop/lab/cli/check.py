@@ -1,0 +1,161 @@
+"""Whether kernels are right, and what their binaries hold."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from rooftop.lab.cli.app import ENVIRONMENT, JUDGE, WRONG, AsJson, CaseName, DTypeName, What, app, known, table
+
+if TYPE_CHECKING:
+    from rooftop.core.spec import Case
+    from rooftop.lab.candidates import Subject
+    from rooftop.lab.check.checker import Result
+
+
+@app.command(rich_help_panel=JUDGE)
+def check(
+    what: What = None, case: CaseName = None, dtype: DTypeName = None,
+    backend: Annotated[str, typer.Option(help="auto, gpu, or cpu: Triton's interpreter, the simulator of CUDA C++")] = "auto",
+    seed: Annotated[int | None, typer.Option(help="Of the inputs; fresh each time when not given.")] = None,
+    tag: Annotated[list[str] | None, typer.Option(help="Only cases with this tag: edge, bench, model, huge.")] = None,
+    huge: Annotated[bool, typer.Option("--huge/--no-huge", help="Also the cases of more than 2^31 elements, on a GPU that holds them.")] = True,
+    records: Annotated[Path | None, typer.Option(help="Folder to write check records to.")] = None,
+    every: Annotated[bool, typer.Option("--all", help="Show every case, not the summary and the failures.")] = False,
+    as_json: AsJson = False,
+) -> None:  # fmt: skip
+    """Judge kernels by their contract: error against float64, what is allowed, the first wrong element.
+
+    Runs on the GPU where there is one, else Triton in its interpreter and CUDA C++ thread by thread in the simulator. Exit code 1 if anything
+    is wrong or there is nothing to check.
+
+    Examples: [bold]rooftop check softmax[/bold] · [bold]rooftop check softmax_cuda/06[/bold] · [bold]rooftop check my.cu --case "odd 3x7"[/bold]"""
+    import secrets
+
+    from rooftop.lab import candidates
+    from rooftop.lab.check import checker as checks
+
+    seed = secrets.randbits(31) if seed is None else seed
+    found = candidates.find(what or [])
+    known(found, dtype, tag)
+    todo = [(s, c) for s in found for c in checks.select_cases(s, name=case, tags=tag or (), dtype=dtype) if huge or case or "huge" not in c.tags]
+    if not todo:
+        names = ", ".join(what or ["rooftop"])
+        raise ValueError(f"nothing to check: no case of {names} is left" if found else f"nothing to check: {names} has no implementation yet")
+    checks.backend_of(todo[0][0], backend)  # a backend that is none ends here
+    if backend == "gpu":
+        _needs_gpu()
+    keep = _keeper(records) if records is not None else None
+    results = []
+    for subject, c in todo:
+        results.append(checks.check(subject, c, backend=backend, seed=seed))
+        if keep:
+            keep(subject, c, results[-1])
+    _show_checks(results, seed, every, as_json)
+    if any(r.status in ("wrong", "error") for r in results):
+        raise typer.Exit(WRONG)
+    if all(r.status == "skipped" for r in results):
+        typer.echo("nothing was judged: every case was skipped", err=True)
+        raise typer.Exit(ENVIRONMENT if all(checks.backend_of(s, backend)[1] for s in found) else WRONG)
+
+
+def _needs_gpu() -> None:
+    import torch
+
+    from rooftop.lab.timing.bench import NoGpuError
+
+    if not torch.cuda.is_available():
+        raise NoGpuError("no GPU for --backend gpu: torch.cuda.is_available() is False (rooftop doctor says what is missing)")
+
+
+def _keeper(folder: Path) -> Callable[[Subject, Case, Result], None]:
+    """Writes a record of each result as it comes. What was skipped leaves none. Raises OSError where the folder cannot be written."""
+    import torch
+
+    from rooftop.core.implementation import device_of
+    from rooftop.core.spec import TARGETS
+    from rooftop.lab.records import store
+
+    gpu = torch.cuda.is_available()
+    device = device_of(torch.cuda.current_device()) if gpu else TARGETS[90]
+    name = device.name if gpu else "cpu"
+    about = {"name": name, "arch": device.arch, "sms": device.sms}
+    writer = store.Writer(folder, name)
+    writer.ready()
+
+    def keep(subject: Subject, case: Case, r: Result) -> None:
+        if r.status in ("ok", "wrong"):
+            writer.write({"kind": "check", "op": r.op, "case": r.case, "subject": r.subject, "digest": subject.digest(case, device), "error": r.error(),
+                          "path": list(r.path), "backend": r.backend, "device": about, "versions": store.versions()})  # fmt: skip
+
+    return keep
+
+
+def _show_checks(results: list[Any], seed: int, every: bool, as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps({"seed": seed, "results": [r.to_json() for r in results]}, indent=2, default=str))
+        return
+    rows: list[dict[str, Any]] = []
+    for r in results:
+        if every or r.status in ("wrong", "error"):
+            w = r.worst
+            rows.append({"subject": r.subject, "case": r.case, "status": r.status, "max": w and w.max, "allowed": w and w.allowed_max,
+                         "share": w and max(w.max_share, w.rms_share), "message": r.message})  # fmt: skip
+    if rows:
+        table(rows, {"subject": "subject", "case": "case", "status": "", "max": "largest error", "allowed": "allowed", "share": "share of allowance",
+                      "message": "finding"}, False, "cases")  # fmt: skip
+    summary: dict[str, dict[str, Any]] = {}
+    reasons: dict[str, list[str]] = {}
+    for r in results:
+        row = summary.setdefault(r.subject, {"subject": r.subject, "ok": 0, "wrong": 0, "error": 0, "skipped": 0, "where": "", "worst": 0.0})
+        row[r.status] += 1
+        row["where"] = r.backend or row["where"]
+        if r.status == "ok" and r.worst:
+            row["worst"] = max(row["worst"], r.worst.max_share, r.worst.rms_share)
+        if r.status == "skipped":
+            reasons.setdefault(r.message, []).append(r.subject)
+    table(list(summary.values()), {"subject": "subject", "ok": "ok", "wrong": "wrong", "error": "errors", "skipped": "skipped", "where": "ran on",
+                                    "worst": "worst share of allowance"}, False, f"seed {seed}")  # fmt: skip
+    for reason, names in sorted(reasons.items(), key=lambda item: -len(item[1])):
+        unique = list(dict.fromkeys(names))
+        typer.echo(f"skipped {len(names)}: {reason} ({', '.join(unique[:3])}{f' and {len(unique) - 3} more' if len(unique) > 3 else ''})")
+
+
+@app.command(rich_help_panel=JUDGE)
+def inspect(
+    what: What = None, case: CaseName = None,
+    arch: Annotated[list[int] | None, typer.Option(help="80, 89 or 90; all when not given.")] = None,
+    sass: Annotated[bool, typer.Option("--sass", help="Print the machine code.")] = False,
+    ptx: Annotated[bool, typer.Option("--ptx", help="Print PTX (Triton).")] = False,
+    as_json: AsJson = False,
+) -> None:  # fmt: skip
+    """Registers, spills, shared memory, occupancy and instructions from the binary; no GPU needed. Exit code 1 if a demand is not met.
+
+    Examples: [bold]rooftop inspect sgemm_cuda[/bold] · [bold]rooftop inspect softmax__triton --arch 80 --ptx[/bold]"""
+    from rooftop.lab import candidates
+    from rooftop.lab.inspect import inspector as inspects
+
+    found = candidates.find(what or [])
+    archs = arch or [80, 89, 90]
+    if sass or ptx:
+        for s in found:
+            typer.echo(inspects.text(s, inspects.inspect_case(s, case, archs[-1]), archs[-1], "sass" if sass else "ptx"))
+        return
+    jobs = [(s, inspects.inspect_case(s, case, a), a) for s in found for a in archs]
+    facts = inspects.many(jobs)
+    rows = []
+    for (name, a), f in facts.items():
+        if "refused" in f:
+            rows.append({"subject": name, "arch": a, "note": f["refused"]})
+        for k in f.get("kernels", []):
+            counts = " ".join(f"{n}:{c}" for n, c in k["counts"].items() if n not in ("BRA", "total"))
+            occupancy = f"{k['occupancy']['percent']:.0f} % ({k['occupancy']['limiter']})"
+            rows.append({"subject": name, "arch": a, **k, "occ": occupancy, "note": "; ".join(k["unmet"]), "sass": counts})
+    table(rows, {"subject": "subject", "arch": "sm", "kernel": "kernel", "registers": "regs", "spills": "spill B", "shared": "shared B",
+                  "occ": "occupancy", "sass": "instructions", "note": "unmet or refused"}, as_json)  # fmt: skip
+    if any(k["unmet"] for f in facts.values() for k in f.get("kernels", [])):
+        raise typer.Exit(WRONG)

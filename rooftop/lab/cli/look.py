@@ -1,0 +1,77 @@
+"""What there is, where to read it, and what would run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from rooftop.lab.cli.app import LOOK, AsJson, CaseName, app, table
+
+
+@app.command(rich_help_panel=LOOK)
+def ls(as_json: AsJson = False) -> None:
+    """List ops, implementations and ladders.
+
+    Example: [bold]rooftop ls[/bold]"""
+    from rooftop.core import registry
+
+    rows: list[dict[str, Any]] = []
+    for name in registry.op_names():
+        found = [f.name for f in registry.kernel_files() if f.op in (name, f"{name}_bwd")]
+        rows.append({"kind": "op", "name": name, "what": ", ".join(found) or "reference only"})
+    for name in registry.ladder_names():
+        ladder = registry.ladder(name)
+        rows.append({"kind": "ladder", "name": name, "what": f"{ladder.title}: {len(ladder.rungs)} rungs of {ladder.op}"})
+    table(rows, {"kind": "", "name": "name", "what": "what there is"}, as_json)
+
+
+@app.command(rich_help_panel=LOOK)
+def where(name: Annotated[str, typer.Argument(help="An op, an implementation, a ladder or a rung.")], as_json: AsJson = False) -> None:
+    """Print the files to read for a name, in the order to read them.
+
+    Example: [bold]rooftop where softmax[/bold]"""
+    from rooftop.core import registry, settings
+    from rooftop.lab import candidates
+
+    paths: list[Path] = []
+    found = candidates.find([name])
+    base = (found[0].op.forward or found[0].op).name if found else name
+    paths.append(registry.HOUSE.ops / f"{base}.py")
+    paths += [s.rung.path if s.rung else s.implementation.path for s in found if s.implementation]
+    paths += [f.path for f in registry.kernel_files() if f.op in (base, f"{base}_bwd") and f.path not in paths]
+    shown = [str(p.relative_to(settings.CHECKOUT)) if p.is_relative_to(settings.CHECKOUT) else str(p) for p in dict.fromkeys(paths)]
+    typer.echo(json.dumps(shown) if as_json else "\n".join(shown))
+
+
+@app.command(rich_help_panel=LOOK)
+def new(
+    kind: Annotated[str, typer.Argument(help="op, kernel or rung")],
+    name: Annotated[str, typer.Argument(help="scale · scale__triton · softmax_cuda/08_my_idea")],
+) -> None:
+    """Write a correct skeleton: an op, a kernel or a rung.
+
+    Examples: [bold]rooftop new op scale[/bold] · [bold]rooftop new kernel scale__triton[/bold] · [bold]rooftop new rung softmax_cuda/08_my_idea[/bold]"""
+    from rooftop.lab import scaffold
+
+    typer.echo(f"wrote {scaffold.write(kind, name)}")
+
+
+@app.command(rich_help_panel=LOOK)
+def explain(
+    op: Annotated[str, typer.Argument(help="An op.")], case: CaseName = None,
+    arch: Annotated[int, typer.Option(help="The card that stands for this target: 80, 89 or 90.")] = 90, as_json: AsJson = False,
+) -> None:  # fmt: skip
+    """Say what a call would run, with which config, and why not the others.
+
+    Example: [bold]rooftop explain softmax --case "rows 2048x131072 bf16"[/bold]"""
+    from rooftop.core import dispatch, registry
+    from rooftop.lab.inspect.inspector import device_of
+
+    found = registry.op(op)
+    rows = []
+    for c in [found.case(case)] if case else [c for c in found.cases if "bench" in c.tags]:
+        rows.append({"case": c.id, "explanation": str(dispatch.explain_problem(found, found.problem(c, device_of(arch))))})
+    table(rows, {"case": "case", "explanation": "what runs"}, as_json)

@@ -1,0 +1,1 @@
+"""What the compiled binary says of a kernel, without a GPU."""

@@ -1,0 +1,55 @@
+"""Whether a kernel may be launched before the launch before it has ended (`Launch.chained`): what its machine code does before it waits."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from rooftop.lab.inspect.sass import Instruction
+
+WAIT, MAY_BEGIN = "ACQBULK", "PREEXIT"  # griddepcontrol.wait, griddepcontrol.launch_dependents
+# What moves data, by the start of its name, and those of them that reach no further than the block: its shared memory, a thread's own, constants,
+# registers. A load that is not known here counts as one of global memory.
+_MEMORY = re.compile(r"LD|ST|ATOM|RED|CCTL|UBLK|UTMA|ULD|UST|TEX|TLD|TXD|TXQ|TMML|SULD|SUST|SUATOM|SURED")
+_WITHIN = frozenset({"LDC", "LDCU", "ULDC", "LDS", "LDSM", "LDL", "STS", "STSM", "STL", "ATOMS", "REDUX", "LDGDEPBAR"})
+_JUMPS = frozenset({"BRA", "BRX", "BRXU", "JMP", "JMX", "JMXU"})
+_AWAY = frozenset({"CALL", "RET", "EXIT", "KILL"})
+
+
+def before_wait(code: Sequence[Instruction], labels: Mapping[str, int], targets: Mapping[int, Sequence[str]]) -> tuple[str, ...] | None:
+    """What must not stand before a kernel's wait for the launches before it, and does, on any way through the code; None where it never waits. The
+    arguments are those that `rooftop.lab.inspect.sass.parse` gives.
+
+    Every thread must wait, and before it does anything that the kernel before may do too: no access of global memory, no word that the next launch may
+    begin, no end and no call before the wait, whichever way a branch goes."""
+    if not any(i.opcode.partition(".")[0] == WAIT for i in code):
+        return None
+    found: dict[str, None] = {}
+    todo, seen = [0], set[int]()
+    while todo:
+        at = todo.pop()
+        if at in seen or at >= len(code):
+            continue
+        seen.add(at)
+        i = code[at]
+        name = i.opcode.partition(".")[0]
+        if name == WAIT and not i.predicate:
+            continue
+        if name == WAIT:
+            found["a condition"] = None
+        if (_MEMORY.match(name) and name not in _WITHIN) or name == MAY_BEGIN or name in _AWAY or (name in _JUMPS and at not in targets):
+            found[i.opcode] = None
+        todo += [labels[label] for label in targets.get(at, ())]
+        if name not in _JUMPS or i.predicate or "," in i.operands:  # `BRA P1, there` and `BRA.U !UP0, there` have their condition among the operands
+            todo.append(at + 1)
+    return tuple(sorted(found))
+
+
+def faults(kernel: str, before: Sequence[str] | None, chained: bool) -> list[str]:
+    """Why a kernel does not fit a launch that is `chained`, or is not, as sentences; none where it does. `before`: what `before_wait` found in it.
+    Without a wait, or before it, a chained launch races with the one before it, and nothing would tell."""
+    if not chained:
+        return [] if before is None else [f"{kernel} waits for the launch before it and is not chained: nothing is won by the wait"]
+    if before is None:
+        return [f"{kernel} is chained and never waits for the launch before it (griddepcontrol.wait)"]
+    return [f"{kernel} is chained and waits for the launch before it only after {', '.join(before)}"] if before else []

@@ -1,0 +1,1 @@
+"""What was measured and checked, as JSON lines."""

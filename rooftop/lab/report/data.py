@@ -1,0 +1,382 @@
+"""What the pages show, worked out from records, the tree and the facts of binaries: no number has another source.
+
+A record counts while its digest is that of the tree. One that does not is *stale*: shown as stale, in no score. What no record says is
+None here and "not measured" on the page."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from functools import cached_property
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from rooftop.core import registry, settings
+from rooftop.core.contract import Contract
+from rooftop.core.devices import lookup
+from rooftop.core.dispatch import ranked
+from rooftop.core.implementation import Implementation
+from rooftop.core.names import RegistryError
+from rooftop.core.spec import TARGETS, Case, Device, Work
+from rooftop.lab.candidates import Subject
+from rooftop.lab.counters import traffic
+from rooftop.lab.records.store import Record
+from rooftop.lab.report import checks, predictions
+from rooftop.lab.report.facts import target_facts
+from rooftop.lab.report.model import (
+    CaseView,
+    Checked,
+    Clock,
+    DeviceScore,
+    DeviceView,
+    ImplementationView,
+    LadderPage,
+    Measured,
+    OpScore,
+    Roofs,
+    RungRow,
+    Sanitized,
+    ScoreRow,
+    SiteData,
+    Summary,
+    Versus,
+)  # fmt: skip
+from rooftop.lab.report.rung_counts import RungCounts
+from rooftop.lab.sanitize import digest_of
+from rooftop.lab.timing.roofline import Ceilings
+
+CHANGED = "kernel, contract or config changed since"
+
+
+def gather(
+    records: Iterable[Record],
+    facts: Mapping[tuple[str, int], Mapping[str, Any]] | None = None,
+    checks: Iterable[Mapping[str, Any]] = (),
+    counts: Mapping[str, RungCounts] | None = None,
+    *,
+    house: registry.House = registry.HOUSE,
+    now: datetime | None = None,
+) -> SiteData:
+    """Everything the pages show.
+
+    records   as `rooftop.lab.records.store.read` gives them
+    facts     (subject, architecture) -> facts of its binary at the headline case (see `target_facts`)
+    checks    results of checks made just now, each a `rooftop.lab.check.checker.Result.to_json()`
+    counts    rung -> what the simulator counts of it (rooftop.lab.report.rung_counts)"""
+    return Gatherer(list(records), dict(facts or {}), list(checks), house, dict(counts or {})).site(now or datetime.now(UTC))
+
+
+@dataclass
+class Gatherer:
+    """Records joined to the tree of one house."""
+
+    records: list[Record]
+    facts: Mapping[tuple[str, int], Mapping[str, Any]]
+    checks: list[Mapping[str, Any]]
+    house: registry.House
+    counts: Mapping[str, RungCounts] = field(default_factory=dict)
+    _digests: dict[tuple[str, str, tuple[str, ...], Device, bool], tuple[str | None, str]] = field(default_factory=dict)  # why unsupported; digest
+    _ceilings: dict[str, tuple[Ceilings | None, Ceilings | None]] = field(default_factory=dict)
+
+    def site(self, now: datetime) -> SiteData:
+        ladders = tuple(self.ladder_page(registry.ladder(name, self.house)) for name in registry.ladder_names(self.house))
+        ops = tuple(self.op_score(name) for name in self._op_names())
+        bench = [r for r in self.records if r["kind"] == "bench"]
+        stale = sum(self.stale(r) is not None for r in bench)
+        return SiteData(ops, ladders, self.devices(bench), len(bench), stale, now)
+
+    def _op_names(self) -> list[str]:
+        """Ops, and those backwards that have a contract of their own, next to their forward."""
+        names: list[str] = []
+        for name in registry.op_names(self.house):
+            names.append(name)
+            if registry.op(name, self.house).bwd is not None:
+                names.append(f"{name}_bwd")
+        return names
+
+    # -- the tree ---------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def subjects(self) -> dict[tuple[str, str], Subject]:
+        """(op, name) -> subject, of all that the tree holds."""
+        found: list[Subject] = []
+        for name in self._op_names():
+            op = registry.op(name, self.house)
+            found += [Subject(i.name, op, i) for i in registry.implementations(name, self.house)]
+            found += [Subject(f"peer:{peer}", op, peer=peer) for peer in op.peers]
+        for name in registry.ladder_names(self.house):
+            ladder = registry.ladder(name, self.house)
+            op = registry.op(ladder.op, self.house)
+            found += [Subject(r.name, op, r.implementation, r) for r in ladder.rungs]
+        return {(s.op.name, s.name): s for s in found}
+
+    def stale(self, record: Record) -> str | None:
+        """None for a record of the tree as it is, else why it is not."""
+        op_name, name = str(record.get("op")), str(record.get("subject"))
+        subject = self.subjects.get((op_name, name))
+        if subject is None:
+            return f"{name} is no longer in the tree"
+        cases = {c.id: c for c in subject.op.cases}
+        ids = tuple(map(str, record["cases"])) if record["kind"] == "sanitize" else (str(record.get("case")),)
+        if any(i not in cases for i in ids):
+            return f"{op_name} no longer has this case"
+        device, sanitized = device_of(record), record["kind"] == "sanitize"
+        key = (op_name, name, ids, device, sanitized)
+        if key not in self._digests:
+            why = next((why for i in ids if (why := subject.supports(cases[i], device))), None)
+            self._digests[key] = (why, "" if why else digest_of(subject, ids, device) if sanitized else subject.digest(cases[ids[0]], device))
+        why, digest = self._digests[key]
+        if why:
+            return f"it no longer takes this case: {why}"
+        return None if digest == record.get("digest") else CHANGED
+
+    # -- records ----------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def measured(self) -> dict[tuple[str, str, str, str], Measured]:
+        """(device, op, subject, case id) -> the newest record that is not stale; where all are, the newest of those."""
+        found: dict[tuple[str, str, str, str], Measured] = {}
+        for record in sorted((r for r in self.records if r["kind"] == "bench"), key=lambda r: str(r.get("at", ""))):
+            item = self._measured(record)
+            key = (item.device, item.op, item.subject, item.case)
+            if key not in found or item.stale is None or found[key].stale is not None:
+                found[key] = item
+        return {key: self._beside_peers(item, found) for key, item in found.items()}
+
+    @staticmethod
+    def _beside_peers(item: Measured, found: Mapping[tuple[str, str, str, str], Measured]) -> Measured:
+        """A rung too slow to be timed side by side with the peers, beside those of the same run."""
+        if item.subject.startswith("peer:") or item.best_peer or item.stale or not item.kernel:
+            return item
+        peers = [
+            Versus(m.subject, m.seconds / item.seconds, None, "not paired")
+            for (device, op, subject, case), m in found.items()
+            if (device, op, case, m.run) == (item.device, item.op, item.case, item.run) and subject.startswith("peer:") and m.kernel and not m.stale
+        ]
+        return replace(item, versus=(*item.versus, *peers))
+
+    def _measured(self, record: Record) -> Measured:
+        work = record["work"]
+        device = str(record["device"]["name"])
+        error = record.get("error") or {}
+        shares = [float(error[k]) for k in ("max_share", "rms_share") if k in error]
+        return Measured(
+            subject=str(record["subject"]), op=str(record["op"]), case=str(record["case"]), device=device, at=str(record.get("at", "")),
+            run=str(record.get("run", "")), stale=self.stale(record),
+            clocks={k: Clock(float(c["median"]), float(c["low"]), float(c["high"])) for k, c in record["clocks"].items() if c},
+            roofs=self.roofs(device, Work(int(work["read"]), int(work["write"]), dict(work.get("ops", {})))),
+            versus=tuple(sorted((_versus(k, v) for k, v in record.get("versus", {}).items()), key=lambda v: v.speed)),
+            error=max(shares) if shares else None, wrong=not error.get("ok", True),
+            predict={str(k): float(v) for k, v in record.get("predict", {}).items()},
+            counters={str(k): float(v) for k, v in record.get("counters", {}).items()},
+        )  # fmt: skip
+
+    def ceilings(self, device: str) -> tuple[Ceilings | None, Ceilings | None]:
+        """As measured (the datasheet filling gaps), and of the datasheet alone; None where there is no such thing."""
+        if device not in self._ceilings:
+            sheet = lookup(device)
+            found = Ceilings.from_records(self.records, device, sheet)
+            self._ceilings[device] = (found if found.curves else None, Ceilings(device, datasheet=sheet) if sheet else None)
+        return self._ceilings[device]
+
+    def roofs(self, device: str, work: Work) -> Roofs:
+        """The roofs of a work on a card. What bounds it says in which unit its throughput is given."""
+        measured, sheet = self.ceilings(device)
+        roof = measured.roof(work.read, work.write, work.ops) if measured else None
+        on_sheet = sheet.roof(work.read, work.write, work.ops) if sheet else None
+        if roof and measured and roof.bound not in ("memory", "launch") and not measured.rates.get(roof.bound):
+            roof = None  # what bounds it was not measured: that is the datasheet's roof, shown as such
+        kind = roof or on_sheet or Ceilings("", datasheet=lookup(TARGETS[90].name)).roof(work.read, work.write, work.ops)
+        count = work.ops.get(kind.bound, 0.0)
+        flops = kind.bound.startswith(("fma", "tensor"))
+        return Roofs(
+            amount=count * (2 if flops else 1) if count else float(work.bytes),
+            unit=("TFLOP/s" if flops else "Top/s") if count else "GB/s",
+            bound=kind.bound, measured=roof.seconds if roof else None, datasheet=on_sheet.seconds if on_sheet else None,
+            assumed=roof.assumed if roof else (), at=measured.at if measured else "",
+        )  # fmt: skip
+
+    def devices(self, records: Iterable[Record]) -> tuple[DeviceView, ...]:
+        """The cards of these records, the one with the most that are not stale first."""
+        fresh: dict[str, int] = {}
+        views: dict[str, DeviceView] = {}
+        for r in records:
+            name = str(r["device"]["name"])
+            fresh[name] = fresh.get(name, 0) + (self.stale(r) is None)
+            views[name] = DeviceView(name, device_of(r), self.ceilings(name)[0] is not None, self.ceilings(name)[1] is not None)
+        return tuple(views[name] for name in sorted(views, key=lambda n: (-fresh[n], n)))
+
+    @cached_property
+    def traffic(self) -> dict[str, tuple[traffic.Comparison, ...]]:
+        """Subject -> the model of the caches beside the hardware's counters, while the records show that the model holds for enough kernels."""
+        found = traffic.compared(self.records)
+        return {s: tuple(c for c in found if c.subject == s) for s in {c.subject for c in found}} if traffic.proven(found) else {}
+
+    # -- ladders ----------------------------------------------------------------------------------------------------
+
+    def ladder_page(self, ladder: registry.Ladder) -> LadderPage:
+        op = registry.op(ladder.op, self.house)
+        cases = cases_of(ladder, op)
+        names = {r.name for r in ladder.rungs} | {r.implementation.name for r in ladder.rungs if r.head and r.head.implementation}
+        mine = [r for r in self.records if r["kind"] == "bench" and r.get("op") == op.name and str(r.get("subject")) in names]
+        devices = self.devices(mine)
+        headline = headline_of(ladder, op).id
+        rungs: list[RungRow] = []
+        for rung in ladder.rungs:
+            rungs.append(self._rung(rung, op.name, cases, headline, ladder.targets, devices, rungs[-1] if rungs else None))
+        peers = {
+            (device.name, case.id): tuple(sorted(
+                (m for (d, o, s, c), m in self.measured.items() if (d, o, c) == (device.name, op.name, case.id) and s.startswith("peer:") and m.kernel),
+                key=lambda m: m.seconds,
+            ))
+            for device in devices for case in cases
+        }  # fmt: skip
+        views = tuple(CaseView(c.id, c.name, c.dtype, c.why, c.id == headline) for c in cases)
+        return LadderPage(ladder.name, ladder.title, ladder.intro.strip(), op.name, headline, views, ladder.targets, devices, tuple(rungs), peers)
+
+    def _rung(
+        self, rung: registry.Rung, op: str, cases: Sequence[Case], headline: str, targets: Sequence[int], devices: Sequence[DeviceView],
+        before: RungRow | None,
+    ) -> RungRow:  # fmt: skip
+        subject = self.subjects[(op, rung.name)]
+        shipped = rung.head.implementation if rung.head else None
+        cells: dict[tuple[str, str], Measured] = {}
+        for device in devices:
+            for case in cases:
+                own = self.measured.get((device.name, op, rung.name, case.id))
+                other = self.measured.get((device.name, op, shipped, case.id)) if shipped else None
+                found = [m for m in (own, other) if m is not None]  # the shipped kernel's record is the last rung's too
+                if found:
+                    cells[(device.name, case.id)] = min(found, key=lambda m: m.stale is not None)
+        at = devices[0].device if devices else TARGETS[90]
+        unsupported = {case.id: why for case in cases if (why := subject.supports(case, at))}
+        facts = tuple(target_facts(arch, self.facts.get((rung.name, arch))) for arch in targets)
+        path = rung.implementation.path
+        text = path.read_text(encoding="utf-8")
+        idea, limit = (rung.head.idea, rung.head.limit) if rung.head else (_docstring(text), "")
+        predict = dict(rung.head.predict) if rung.head else {}
+        counts = self.counts.get(rung.name)
+        best = cells.get((devices[0].name, headline)) if devices else None
+        previous = before.cells.get((devices[0].name, headline)) if devices and before else None
+        return RungRow(
+            number=rung.number, slug=rung.slug, name=rung.name, path=_shown(path), shipped=shipped, idea=idea, limit=limit, cells=cells,
+            unsupported=unsupported, facts=facts, checks=self.checked(op, rung.name, shipped),
+            sanitized=self.sanitized(op, rung.name, shipped), source=text,
+            predictions=predictions.judge(predict, best, previous, facts, counts.values if counts else {}, before is None),
+            measured_speedup=predictions.speedup(best, previous), restated=predictions.restated(predict, best), counts=counts,
+            traffic=self.traffic.get(rung.name, ()),
+        )  # fmt: skip
+
+    def checked(self, op: str, *names: str | None) -> tuple[Checked, ...]:
+        """Checks made just now, then those recorded on each card."""
+        now = [c for c in self.checks if c["op"] == op and c["subject"] in names]
+        return checks.checked(now, [r for r in self._of("check", op, *names) if self.stale(r) is None])
+
+    def sanitized(self, op: str, *names: str | None) -> tuple[Sanitized, ...]:
+        """Runs under compute-sanitizer on each card."""
+        return checks.sanitized(registry.op(op, self.house), self._of("sanitize", op, *names), self.stale)
+
+    def _of(self, kind: str, op: str, *names: str | None) -> list[Record]:
+        return sorted((r for r in self.records if r["kind"] == kind and r.get("op") == op and r.get("subject") in names), key=lambda r: str(r.get("at", "")))
+
+    # -- scores -----------------------------------------------------------------------------------------------------
+
+    def op_score(self, name: str) -> OpScore:
+        op = registry.op(name, self.house)
+        found = registry.implementations(name, self.house)
+        cases = [c for c in op.cases if "bench" in c.tags]
+        implementations = tuple(ImplementationView(i.name, i.backend, i.arch, _shown(i.path), self.sanitized(name, i.name)) for i in found)
+        names = {i.name for i in found}
+        mine = [r for r in self.records if r["kind"] == "bench" and r.get("op") == name and r.get("subject") in names]
+        scores = []
+        for device in self.devices(mine):
+            rows: list[ScoreRow] = []
+            for case in cases:
+                measured = [m for i in implementations if (m := self.measured.get((device.name, name, i.name, case.id))) and m.kernel]
+                taken = first_choice(op, found, case, device.device)
+                measured.sort(key=lambda m: (m.stale is not None, m.subject != taken, m.seconds))
+                hosts = sorted(
+                    ((s.removeprefix("peer:"), m.clocks["host"].median) for (d, o, s, c), m in self.measured.items()
+                     if (d, o, c) == (device.name, name, case.id) and s.startswith("peer:") and "host" in m.clocks and not m.stale),
+                    key=lambda host: host[1],
+                )  # fmt: skip
+                rows.append(ScoreRow(CaseView(case.id, case.name, case.dtype, case.why, False), tuple(measured), tuple(hosts)))
+            scores.append(DeviceScore(device, tuple(rows), summarise(rows)))
+        views = tuple(CaseView(c.id, c.name, c.dtype, c.why, False) for c in cases)
+        ladders = tuple(n for n in registry.ladder_names(self.house) if registry.ladder(n, self.house).op == name)
+        base = self.house.ops / f"{name.removesuffix('_bwd') if op.forward else name}.py"
+        about = _docstring(base.read_text(encoding="utf-8"))
+        return OpScore(name, f"The gradient of {op.forward.name}." if op.forward else about, implementations, ladders, views, tuple(scores))
+
+
+def staleness(found: Iterable[Record]) -> Callable[[Record], bool]:
+    """Whether a record is not of the tree as it is. Those of kind `clock` measure no kernel of the tree and are never stale."""
+    gatherer = Gatherer(list(found), {}, [], registry.HOUSE)
+    return lambda r: r["kind"] != "clock" and gatherer.stale(r) is not None
+
+
+def summarise(rows: Iterable[ScoreRow]) -> Summary:
+    """The score of an op on a card: of each case the implementation that a call takes, stale records left out."""
+    rows = list(rows)
+    best = [row.best for row in rows if row.best]
+    shares = [m.share for m in best if m.share is not None]
+    verdicts: dict[str, int] = {}
+    for m in best:
+        if m.best_peer:
+            verdicts[m.best_peer.verdict] = verdicts.get(m.best_peer.verdict, 0) + 1
+    return Summary(len(best), len(rows), min(shares, default=None), median(shares) if shares else None, verdicts)
+
+
+def first_choice(op: Contract, found: Iterable[Implementation], case: Case, device: Device) -> str | None:
+    """The implementation that a call of this case takes on this card."""
+    seen = Subject(op.name, op).kernel_problem(case, device)[1]
+    return next((i.name for i, reason in ranked(found, seen) if reason is None), None)
+
+
+def device_of(record: Record) -> Device:
+    """The card of a record, as kernels were asked about it."""
+    d = record["device"]
+    arch = int(d.get("arch", 90))
+    like = TARGETS.get(arch, TARGETS[90])
+    shared, l2 = d.get("shared_per_block", like.shared_per_block), d.get("l2_bytes", like.l2_bytes)
+    return Device(str(d["name"]), arch, int(d.get("sms", like.sms)), int(shared), int(l2))
+
+
+def cases_of(ladder: registry.Ladder, op: Contract) -> list[Case]:
+    """The cases on a ladder's page."""
+    return [c for name in ladder.cases for dtype in ladder.dtypes for c in op.cases if c.name == name and c.dtype == dtype]
+
+
+def headline_of(ladder: registry.Ladder, op: Contract) -> Case:
+    """The case that predictions speak of: the headline in the first of the ladder's dtypes that has it."""
+    cases = cases_of(ladder, op)
+    found = [c for dtype in ladder.dtypes for c in cases if c.name == ladder.headline and c.dtype == dtype]
+    if not found:
+        known = ", ".join(c.id for c in cases) or "none"
+        raise RegistryError(f"ladders/{ladder.name}/ladder.toml: headline {ladder.headline!r} is no case of the ladder; there are {known}")
+    return found[0]
+
+
+def _versus(name: str, v: Mapping[str, Any]) -> Versus:
+    """From a ratio of times, this subject's over the other's, to a ratio of speeds."""
+    return Versus(name, 1 / float(v["ratio"]), (1 / float(v["high"]), 1 / float(v["low"])), str(v["verdict"]))
+
+
+def _docstring(text: str) -> str:
+    """The first paragraph of a Python file's docstring, on one line."""
+    try:
+        found = ast.get_docstring(ast.parse(text)) or ""
+    except SyntaxError:
+        return ""
+    return " ".join(found.split("\n\n")[0].split())
+
+
+def _shown(path: Path) -> str:
+    """The path from the checkout's root where it lies inside, else its last three parts: a page that is sent on names no folder of this machine."""
+    try:
+        return path.resolve().relative_to(settings.CHECKOUT).as_posix()
+    except ValueError:
+        return "/".join(path.parts[-3:])

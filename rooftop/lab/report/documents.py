@@ -1,0 +1,160 @@
+"""What holds measured numbers in README and docs, written from the records: tables between markers, and pictures. Nobody types a number."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from rooftop.core import settings
+from rooftop.lab.counters.simulator_speed import MODES, newest
+from rooftop.lab.records import store
+from rooftop.lab.records.store import Record
+from rooftop.lab.report.data import gather
+from rooftop.lab.report.model import SiteData
+from rooftop.lab.report.picture import climb
+
+END = "<!-- /generated -->"
+NOTHING = "Nothing has been measured yet."
+
+
+def headlines(found: list[Record], site: SiteData) -> str:
+    """As scores, of the case of each op that takes longest."""
+    return scores(found, site, every=False)
+
+
+def scores(_found: list[Record], site: SiteData, *, every: bool = True) -> str:
+    """Every op's bench cases with a fresh record, by device: time, share of the measured roof, best peer, error. Stale ones are left out."""
+    lines = [
+        "| op | case | device | implementation | kernel µs | of the roof | against the best peer | error / allowance |",
+        "|---|---|---|---|---:|---:|---:|---:|",
+    ]
+    for op in site.ops:
+        for device in op.scores:
+            shown = [m for row in device.rows if (m := row.best) is not None and not m.stale and m.kernel is not None]
+            for m in shown if every else sorted(shown, key=lambda m: -m.seconds)[:1]:
+                peer = m.best_peer
+                versus = f"{peer.speed:.2f}x {peer.label} ({peer.verdict})" if peer else ""
+                share = f"{m.share:.2f}" if m.share else ""
+                error = f"{m.error:.2f}" if m.error is not None else ""
+                lines.append(f"| {op.name} | {m.case} | {m.device} | {m.subject} | {m.seconds * 1e6:.1f} | {share} | {versus} | {error} |")
+    if len(lines) == 2:
+        return "No fresh record: nothing has been measured yet with the kernels as they stand."
+    return "\n".join(lines)
+
+
+def timing(found: list[Record], _site: SiteData) -> str:
+    """The newest demonstration of naive timing (`rooftop.lab.timing.timer_cuda.naive_demo`)."""
+    mine = [r for r in found if r["kind"] == "clock" and r.get("subject") == "naive timing"]
+    if not mine:
+        return NOTHING
+    record = max(mine, key=lambda r: str(r["at"]))
+    rows: list[dict[str, object]] = record["rows"]
+    sizes = sorted({int(str(r["mib"])) for r in rows})
+    lines = [
+        f"{record['device']['name']}, median of {record['repeats']}. {' and '.join(map(str, sizes))} MiB are read + written; GB/s is what would be claimed.",
+        "",
+        "| how it was timed | " + " | ".join(f"{m} MiB: µs | GB/s" for m in sizes) + " | what was timed |",
+        "|---|" + "---:|---:|" * len(sizes) + "---|",
+    ]
+    for how in dict.fromkeys(str(r["how"]) for r in rows):
+        cells = []
+        for mib in sizes:
+            row = next(r for r in rows if r["how"] == how and r["mib"] == mib)
+            cells.append(f"{float(str(row['seconds'])) * 1e6:.1f} | {float(str(row['gb_per_s'])):.0f}")
+        says = next(str(r["says"]) for r in rows if r["how"] == how)
+        lines.append(f"| {how} | {' | '.join(cells)} | {says} |")
+    return "\n".join(lines)
+
+
+def build(found: list[Record], _site: SiteData) -> str:
+    """The newest build times of each way (`rooftop.lab.timing.build_time`)."""
+    newest: dict[str, Record] = {}
+    for r in sorted((r for r in found if r["kind"] == "build"), key=lambda r: str(r["at"])):
+        newest[str(r["subject"])] = r
+    if not newest:
+        return NOTHING
+    lines = ["| way | from source to the first result | builds | on |", "|---|---:|---:|---|"]
+    for name, r in newest.items():
+        seconds = float(r["seconds"])
+        shown = f"{seconds:.1f} s" if seconds >= 1 else f"{seconds * 1e3:.0f} ms" if seconds >= 0.01 else f"{seconds * 1e3:.1f} ms"
+        lines.append(f"| {name} | {shown} | {r['n']} | {r['device']['name']}, torch {r['versions'].get('torch', '?')} |")
+    return "\n".join(lines)
+
+
+def speed(found: list[Record], _site: SiteData) -> str:
+    """The newest times of the simulator itself (`rooftop.lab.counters.simulator_speed`): a line a rung, with what each mode may take."""
+    record = newest(found)
+    if record is None:
+        return NOTHING
+    rows: list[dict[str, Any]] = record["rows"]
+    compiler = record.get("versions", {}).get("host compiler", "a compiler that was not recorded")
+    lines = [
+        f"{record['device']['name']}, {record['cores']} cores, {compiler}; median of {record['repeats']} runs, the fastest and the slowest in brackets.",
+        "",
+        "| rung | case | check: s | under | count: s | under | blocks counted |",
+        "|---|---|---:|---:|---:|---:|---:|",
+    ]
+    for subject, case in dict.fromkeys((str(r["subject"]), str(r["case"])) for r in rows):
+        mine = {str(r["mode"]): r for r in rows if (r["subject"], r["case"]) == (subject, case)}
+        cells = [cell for mode in MODES for cell in (_seconds(mine[mode]) if mode in mine else ("not measured", ""))]
+        counted = mine.get("count")
+        blocks = f"{counted['blocks']} of {counted['grid_blocks']}" if counted else ""
+        lines.append(f"| {subject} | {case} | {' | '.join(cells)} | {blocks} |")
+    return "\n".join(lines)
+
+
+def _seconds(row: Mapping[str, Any]) -> tuple[str, str]:
+    """A time, and what it may take."""
+    median, low, high, limit = (float(row[k]) for k in ("seconds", "low", "high", "limit"))
+    return f"{median:.2f} ({low:.2f} to {high:.2f})", f"{limit:g}" if median < limit else f"{limit:g}: **not met**"
+
+
+TABLES: Mapping[tuple[str, str], Callable[[list[Record], SiteData], str]] = {  # of the records, and of what the pages show of them
+    ("README.md", "headlines"): headlines,
+    ("docs/scores.md", "scores"): scores,
+    ("docs/timing.md", "timing"): timing,
+    ("docs/dependencies.md", "build"): build,
+    ("docs/simulator.md", "speed"): speed,
+}
+PICTURES: Mapping[str, tuple[str, Mapping[str, str]]] = {  # file -> ladder, and what its peers are called there
+    "docs/pictures/sgemm_cuda.svg": ("sgemm_cuda", {"torch": "torch (cuBLAS)"}),
+}
+
+
+def replaced(text: str, name: str, content: str) -> str:
+    """`text` with what stands between the markers of table `name` replaced. Raises ValueError where they are missing."""
+    begin = f"<!-- generated: {name} -->"
+    before, found, rest = text.partition(begin)
+    _, end, after = rest.partition(END)
+    if not found or not end:
+        raise ValueError(f"the text has no {begin} ... {END}")
+    return f"{before}{begin}\n{content}\n{END}{after}"
+
+
+def pages(root: Path, found: list[Record]) -> dict[str, str]:
+    """Every generated file below `root`, as it should be. Raises ValueError for markers that are missing, OSError for a file that is."""
+    texts: dict[str, str] = {}
+    site = gather(found)
+    for (file, name), make in TABLES.items():
+        texts[file] = replaced(texts.get(file) or (root / file).read_text(encoding="utf-8"), name, make(found, site))
+    ladders = {ladder.name: ladder for ladder in site.ladders}
+    return texts | {file: climb(ladders[ladder], names) for file, (ladder, names) in PICTURES.items()}
+
+
+def outdated(root: Path = settings.CHECKOUT, folder: Path | None = None, cut: list[str] | None = None) -> dict[str, str]:
+    """The generated files that are not as the records below `folder` (results/ where None) have them, as they should be. `cut`: as
+    for `records.read`."""
+    where = folder or settings.load().results
+    found = store.read(where, cut) if where.is_dir() else []
+    texts = pages(root, found)
+    return {file: text for file, text in texts.items() if not (root / file).is_file() or (root / file).read_text(encoding="utf-8") != text}
+
+
+def update(root: Path = settings.CHECKOUT, folder: Path | None = None, cut: list[str] | None = None) -> list[str]:
+    """Write anew what is outdated; the files that changed."""
+    changed = outdated(root, folder, cut)
+    for file, text in changed.items():
+        (root / file).parent.mkdir(parents=True, exist_ok=True)
+        (root / file).write_text(text, encoding="utf-8")
+    return list(changed)

@@ -1,0 +1,356 @@
+"""The data of the pages: plain, without torch, records or files. `rooftop.lab.report.data` fills it, templates read it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from rooftop.core.spec import Device
+from rooftop.lab.report.facts import TargetFacts
+
+if TYPE_CHECKING:
+    from rooftop.lab.counters.traffic import Comparison
+    from rooftop.lab.report.rung_counts import RungCounts
+
+SCALE: Mapping[str, float] = {"GB/s": 1e9, "TFLOP/s": 1e12, "Top/s": 1e12}
+STREAMS = ("ceiling:copy", "ceiling:read")  # what records call a plain copy, or read, of as many bytes, timed beside the kernels
+SUSPICIOUS = 1.02  # a share of the roof above this says that the calibration is bad
+
+
+@dataclass(frozen=True)
+class Clock:
+    """Seconds a call: the median and its 95 % interval."""
+
+    median: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Versus:
+    """How fast a subject is beside another: `speed` above 1 is faster than the other. The interval is that of paired samples; None
+    where the two were timed in the same run, but not side by side."""
+
+    name: str
+    speed: float
+    interval: tuple[float, float] | None
+    verdict: str  # faster, slower, same, unresolved; "not paired" without an interval
+
+    @property
+    def label(self) -> str:
+        return self.name.removeprefix("peer:")
+
+
+@dataclass(frozen=True)
+class Roofs:
+    """Work as an amount (bytes, or operations with an FMA as two), and the seconds that it takes at the ceilings."""
+
+    amount: float
+    unit: str  # of throughput: one of SCALE
+    bound: str
+    measured: float | None
+    datasheet: float | None
+    assumed: tuple[str, ...]
+    at: str  # when the ceilings were measured
+
+    def throughput(self, seconds: float) -> float:
+        """In `unit`."""
+        return self.amount / seconds / SCALE[self.unit]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One bench record. `stale`: None, or why it no longer counts."""
+
+    subject: str
+    op: str
+    case: str
+    device: str
+    at: str
+    run: str
+    stale: str | None
+    clocks: Mapping[str, Clock]
+    roofs: Roofs
+    versus: tuple[Versus, ...]
+    error: float | None  # the worst error as a multiple of what is allowed
+    wrong: bool
+    predict: Mapping[str, float]
+    counters: Mapping[str, float]
+
+    @property
+    def kernel(self) -> Clock | None:
+        return self.clocks.get("kernel")
+
+    @property
+    def seconds(self) -> float:
+        """On the kernel clock. Only where there is one."""
+        assert self.kernel is not None
+        return self.kernel.median
+
+    @property
+    def throughput(self) -> float | None:
+        return self.roofs.throughput(self.seconds) if self.kernel else None
+
+    @property
+    def share(self) -> float | None:
+        """Of the measured roof."""
+        return self.roofs.measured / self.seconds if self.kernel and self.roofs.measured else None
+
+    @property
+    def sheet_share(self) -> float | None:
+        """Of the datasheet's roof."""
+        return self.roofs.datasheet / self.seconds if self.kernel and self.roofs.datasheet else None
+
+    @property
+    def suspicious(self) -> bool:
+        return self.share is not None and self.share > SUSPICIOUS
+
+    @property
+    def best_peer(self) -> Versus | None:
+        """The peer that is fastest beside this one."""
+        return min((v for v in self.versus if v.name.startswith("peer:")), key=lambda v: v.speed, default=None)
+
+    @property
+    def copy_share(self) -> float | None:
+        """Speed beside a plain copy of as many bytes, timed side by side."""
+        return next((v.speed for v in self.versus if v.name in STREAMS), None)
+
+    @property
+    def date(self) -> str:
+        return self.at[:10]
+
+
+def units(measured: Iterable[Measured]) -> list[str]:
+    return sorted({m.roofs.unit for m in measured})
+
+
+@dataclass(frozen=True)
+class Prediction:
+    name: str
+    predicted: float
+    measured: float | None
+    verdict: str  # hit, too high, too low, not measured, not counted
+
+
+@dataclass(frozen=True)
+class Checked:
+    """Checks of one subject in one place: how many cases were right, which were not, how many could not run there."""
+
+    where: str
+    ok: int
+    failed: tuple[tuple[str, str], ...]  # case, message
+    skipped: int
+    why: str  # the commonest reason for skipping
+
+
+@dataclass(frozen=True)
+class ToolRun:
+    """One tool of compute-sanitizer on one subject. `words`: the first finding, or why the run is stale."""
+
+    tool: str
+    state: str  # clean, wrong, stale, not run
+    errors: int = 0  # 0 and wrong: the results were, or the kernels did not come to their end
+    cases: int = 0
+    edge: bool = True  # all of the cases are edge cases
+    words: str = ""
+
+
+@dataclass(frozen=True)
+class Sanitized:
+    """Every tool of compute-sanitizer on one subject, on one card."""
+
+    device: str
+    date: str
+    tools: tuple[ToolRun, ...]
+
+    @property
+    def short(self) -> str:
+        return self.device.removeprefix("NVIDIA ")
+
+    @property
+    def lines(self) -> tuple[tuple[str, ToolRun], ...]:
+        """Tools that say the same, together: their names, and one of them."""
+        alike: dict[ToolRun, list[str]] = {}
+        for run in self.tools:
+            alike.setdefault(replace(run, tool=""), []).append(run.tool)
+        return tuple((", ".join(names), run) for run, names in alike.items())
+
+    @property
+    def state(self) -> str:
+        """The worst of its tools: wrong, stale, not run, clean."""
+        return min((run.state for run in self.tools), key=("wrong", "stale", "not run", "clean").index)
+
+
+@dataclass(frozen=True)
+class CaseView:
+    id: str
+    name: str
+    dtype: str
+    why: str
+    headline: bool
+
+
+@dataclass(frozen=True)
+class DeviceView:
+    """A card that records speak of. `calibrated`: its ceilings were measured. `known`: it has a datasheet here."""
+
+    name: str
+    device: Device
+    calibrated: bool
+    known: bool
+
+    @property
+    def short(self) -> str:
+        return self.name.removeprefix("NVIDIA ")
+
+
+@dataclass(frozen=True)
+class RungRow:
+    number: int
+    slug: str
+    name: str
+    path: str
+    shipped: str | None  # the shipped kernel that this rung is
+    idea: str
+    limit: str
+    cells: Mapping[tuple[str, str], Measured]  # (device, case id)
+    unsupported: Mapping[str, str]  # case id -> why
+    facts: tuple[TargetFacts, ...]
+    checks: tuple[Checked, ...]
+    sanitized: tuple[Sanitized, ...]  # by card
+    source: str
+    predictions: tuple[Prediction, ...]
+    measured_speedup: float | None  # over the rung before, at the headline case on the first card
+    restated: bool  # the head now predicts otherwise than it did when this was measured
+    counts: RungCounts | None  # of the simulator; None: not asked for, or no CUDA C++
+    traffic: tuple[Comparison, ...]  # of the memory, by the model of the caches: empty while that is not proven
+
+    @property
+    def title(self) -> str:
+        return self.slug.replace("_", " ")
+
+    @property
+    def anchor(self) -> str:
+        return f"rung-{self.number:02d}"
+
+    @property
+    def speedup(self) -> Prediction | None:
+        return next((p for p in self.predictions if p.name == "speedup"), None)
+
+
+@dataclass(frozen=True)
+class LadderPage:
+    name: str
+    title: str
+    intro: str
+    op: str
+    headline: str
+    cases: tuple[CaseView, ...]
+    targets: tuple[int, ...]
+    devices: tuple[DeviceView, ...]  # the one with the most records first
+    rungs: tuple[RungRow, ...]
+    peers: Mapping[tuple[str, str], tuple[Measured, ...]]  # (device, case id) -> fastest first
+
+    @property
+    def file(self) -> str:
+        return f"ladder-{self.name}.html"
+
+    @property
+    def top(self) -> tuple[RungRow, Measured] | None:
+        """The fastest rung at the headline case on the first card."""
+        if not self.devices:
+            return None
+        key = (self.devices[0].name, self.headline)
+        found = [(r, m) for r in self.rungs if (m := r.cells.get(key)) and not m.stale and m.kernel]
+        return min(found, key=lambda pair: pair[1].seconds, default=None)
+
+    @property
+    def units(self) -> list[str]:
+        """Of throughput, as the tables of this page need them."""
+        return units(m for r in self.rungs for m in r.cells.values())
+
+    @property
+    def clocks(self) -> list[str]:
+        """The clocks beside the kernel's that any record of this page has."""
+        return [n for n in ("cold", "hot", "host") if any(n in m.clocks for r in self.rungs for m in r.cells.values())]
+
+    @property
+    def copied(self) -> bool:
+        """Whether throughput is bytes, so that a plain copy is a fair mark, and one was timed."""
+        return self.units == ["GB/s"] and any(m.copy_share is not None for r in self.rungs for m in r.cells.values())
+
+    @property
+    def measured(self) -> int:
+        """Rungs with a record that is not stale."""
+        return sum(any(not m.stale for m in r.cells.values()) for r in self.rungs)
+
+
+@dataclass(frozen=True)
+class ImplementationView:
+    name: str
+    backend: str
+    arch: int
+    path: str
+    sanitized: tuple[Sanitized, ...]  # by card
+
+
+@dataclass(frozen=True)
+class ScoreRow:
+    """One case on one card: the implementation that a call takes, the others fastest first, stale ones last."""
+
+    case: CaseView
+    measured: tuple[Measured, ...]
+    peer_hosts: tuple[tuple[str, float], ...]  # what one eager call of a peer costs the CPU, seconds, cheapest first
+
+    @property
+    def best(self) -> Measured | None:
+        """What speaks for the op: what a call takes."""
+        return next((m for m in self.measured if not m.stale), None)
+
+
+@dataclass(frozen=True)
+class Summary:
+    measured: int
+    cases: int
+    lowest: float | None  # share of the roof
+    median: float | None
+    verdicts: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class DeviceScore:
+    device: DeviceView
+    rows: tuple[ScoreRow, ...]
+    summary: Summary
+
+    @property
+    def units(self) -> list[str]:
+        """Of throughput, as the table needs them."""
+        return units(m for row in self.rows for m in row.measured)
+
+    @property
+    def copied(self) -> bool:
+        """Whether a plain copy was timed beside any of these, and throughput is bytes."""
+        return self.units == ["GB/s"] and any(m.copy_share is not None for row in self.rows for m in row.measured)
+
+
+@dataclass(frozen=True)
+class OpScore:
+    name: str
+    about: str
+    implementations: tuple[ImplementationView, ...]
+    ladders: tuple[str, ...]
+    cases: tuple[CaseView, ...]
+    scores: tuple[DeviceScore, ...]
+
+
+@dataclass(frozen=True)
+class SiteData:
+    ops: tuple[OpScore, ...]
+    ladders: tuple[LadderPage, ...]
+    devices: tuple[DeviceView, ...]
+    records: int
+    stale: int
+    now: datetime

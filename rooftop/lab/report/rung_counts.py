@@ -1,0 +1,281 @@
+"""What the simulator counts of each rung of a ladder, for its page: counted here, kept on disk by the digest of all that they follow from.
+
+Every rung of a ladder is counted at one case: the headline made smaller for as long as each rung still launches the same kernels. Of the blocks a
+few are run, so many as half a second or so allows; all of them where a rung launches more than one kernel."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field, replace
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rooftop.core import settings
+
+if TYPE_CHECKING:
+    from rooftop.core.spec import Case, Work
+    from rooftop.lab.candidates import Subject
+    from rooftop.lab.simt import Report
+
+ARCH = 90  # whose kernels and machine code are counted
+SMALLEST = 1 << 21  # elements of the inputs below which a case is not made smaller
+FMAS = 1 << 26  # of the blocks that are run: about half a second
+FEWEST, MOST = 2, 32  # blocks that are run
+SHARE = 0.01  # of all wavefronts: a line that takes less is not looked at for conflicts
+FORM = 2  # of what is kept
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line's accesses, the one that takes the most beyond what it needs. `found`, `ideal`: sectors or wavefronts a request."""
+
+    file: str
+    line: int
+    text: str
+    what: str  # global read, shared write, ...
+    found: float
+    ideal: float
+    here: bool  # in the rung's own file
+
+    @property
+    def unit(self) -> str:
+        return "wavefronts" if self.what.startswith("shared") else "sectors"
+
+
+@dataclass(frozen=True)
+class RungCounts:
+    """Counts of one rung at one case, or in `why` why there are none.
+
+    `values`: by the names of rooftop.lab.report.predictions.COUNTS, those that there are. `ideals`: what as many accesses of as many bytes take at the
+    least, of those that have such a thing."""
+
+    case: str
+    blocks: int = 0  # that were run
+    grid_blocks: int = 0
+    values: Mapping[str, float] = field(default_factory=dict)
+    ideals: Mapping[str, float] = field(default_factory=dict)
+    lines: tuple[Line, ...] = ()  # where the most is lost, the worst first
+    why: str = ""
+
+
+# -- from a simulation to counts -------------------------------------------------------------------------------------
+
+
+def summarise(report: Report, work: Work, case: str, path: str) -> RungCounts:
+    """The counts of one run of the kernels in `path`. `work`: the least that the op must do there."""
+    if report.findings:
+        return RungCounts(case, why=str(report.findings[0]))
+    scale = report.grid_blocks / max(report.blocks, 1)
+    values: dict[str, float] = {}
+    ideals: dict[str, float] = {}
+    for name, times, op, least in (("sectors_read", "reads", "read", work.read), ("sectors_written", "writes", "write", work.write)):
+        found = [c for c in report.lines if c.space == "global" and c.op == op]
+        if requests := sum(c.requests for c in found):
+            values[name] = sum(c.sectors for c in found) / requests
+            ideals[name] = sum(c.ideal_sectors for c in found) / requests
+            if least:
+                values[times] = 32 * scale * sum(c.sectors for c in found) / least
+    shared = [c for c in report.lines if c.space == "shared" and c.requests]
+    wavefronts = sum(c.wavefronts for c in shared)
+    fmas = work.bytes and sum(n for unit, n in work.ops.items() if unit.startswith("fma")) >= work.bytes  # else they say little
+    if shared:
+        values["wavefronts"] = wavefronts / sum(c.requests for c in shared)
+        ideals["wavefronts"] = sum(c.ideal_wavefronts for c in shared) / sum(c.requests for c in shared)
+        values["conflicts"] = max((c.wavefronts / c.ideal_wavefronts for c in shared if c.ideal_wavefronts and c.wavefronts >= SHARE * wavefronts), default=1.0)
+        ideals["conflicts"] = 1.0
+        if fmas and report.fma:
+            values["wavefronts_per_fma"] = 32 * wavefronts / report.fma
+    if fmas and (sectors := sum(c.sectors for c in report.lines)):
+        values["intensity"] = (2 * report.fma + report.other_flops) / (32 * sectors)
+    return RungCounts(case, report.blocks, report.grid_blocks, values, ideals, _lines(report, path))
+
+
+def _lines(report: Report, path: str, most: int = 3) -> tuple[Line, ...]:
+    """Accesses that take more than they need, those that lose the most first."""
+    lost: list[tuple[int, Line]] = []
+    for c in report.lines:
+        found, ideal = (c.wavefronts, c.ideal_wavefronts) if c.space == "shared" else (c.sectors, c.ideal_sectors)
+        if c.requests and found > ideal:
+            line = Line(c.file, c.line, " ".join(c.text.split()), f"{c.space} {c.op}", found / c.requests, ideal / c.requests, c.file == path)
+            lost.append((found - ideal, line))
+    whole = sum(c.wavefronts + c.sectors for c in report.lines)
+    return tuple(line for extra, line in sorted(lost, key=lambda x: -x[0])[:most] if extra >= SHARE * whole)
+
+
+# -- the case ----------------------------------------------------------------------------------------------------------
+
+
+def small(subjects: Sequence[Subject], headline: Case) -> Case:
+    """The headline with its sizes halved, the largest first, for as long as every subject that takes it launches the same kernels and the inputs
+    have SMALLEST elements. Sizes that are equal in the headline stay equal."""
+    kernels = {s.name: _kernels(s, headline) for s in subjects}
+    parts = {n: 1 for _, v in headline.tensors() for n in v.shape}  # size in the headline -> what it is divided by
+    case, halved = headline, True
+    while halved:
+        halved = False
+        for size in sorted(parts, key=lambda n: n // parts[n], reverse=True):
+            tried = {**parts, size: parts[size] * 2}
+            smaller = _divided(headline, tried)
+            if size % tried[size] or _elements(smaller) < SMALLEST:
+                continue
+            if all(_kernels(s, smaller) == kernels[s.name] for s in subjects if kernels[s.name]):
+                case, parts, halved = smaller, tried, True
+                break
+    return case
+
+
+def _divided(case: Case, parts: Mapping[int, int]) -> Case:
+    from rooftop.core.spec import Input
+
+    inputs = {n: replace(v, shape=tuple(x // parts[x] for x in v.shape)) if isinstance(v, Input) else v for n, v in case.inputs.items()}
+    shapes = ", ".join(f"{n}[{', '.join(map(str, v.shape))}]" for n, v in inputs.items() if isinstance(v, Input))
+    return replace(case, name=shapes, inputs=inputs, tags=frozenset())
+
+
+def _elements(case: Case) -> int:
+    return sum(math.prod(v.shape) for _, v in case.tensors())
+
+
+def _kernels(subject: Subject, case: Case) -> tuple[Any, ...] | None:
+    """What is launched, sizes of grids apart; None where the case is not taken."""
+    from rooftop.core.spec import TARGETS
+
+    device = TARGETS[max(ARCH, subject.implementation.arch)] if subject.implementation else TARGETS[ARCH]
+    try:
+        if subject.supports(case, device):
+            return None
+    except ValueError:  # sizes that no longer fit each other or an option
+        return None
+    return tuple((x.kernel, x.block, x.cluster, x.shared) for x in _launches(subject, case))
+
+
+def _launches(subject: Subject, case: Case) -> list[Any]:
+    from rooftop.core.spec import TARGETS
+
+    assert subject.implementation is not None
+    _, problem = subject.kernel_problem(case, TARGETS[max(ARCH, subject.implementation.arch)])
+    return subject.implementation.launches(problem, subject.implementation.resolve(problem)[0])
+
+
+# -- counting, and what is kept of it ----------------------------------------------------------------------------------
+
+
+def count(subjects: Sequence[Subject], headline: Case, *, run: bool = True, done: Callable[[Subject], None] = lambda s: None) -> dict[str, RungCounts]:
+    """Counts by the subject's name, of those that are CUDA C++. `run=False`: only what is kept from before. `done` is told of each."""
+    from rooftop.lab import simt
+
+    able = [s for s in subjects if s.implementation is not None and s.implementation.backend == "cuda"]
+    if not able:
+        return {}
+    if reason := simt.unavailable():
+        for s in able:
+            done(s)
+        return {s.name: RungCounts("", why=reason) for s in able}
+    case = small(able, headline)
+
+    def one(subject: Subject) -> RungCounts:
+        found = _one(subject, case, run)
+        done(subject)
+        return found
+
+    with ThreadPoolExecutor(settings.load().jobs) as pool:
+        return dict(zip([s.name for s in able], pool.map(one, able), strict=True))
+
+
+def _one(subject: Subject, case: Case, run: bool) -> RungCounts:
+    from rooftop.core.compile import CompileError
+    from rooftop.lab.simt.build import NoCompilerError
+
+    try:
+        kept = _path(subject, case)
+        if found := _read(kept):
+            return found
+        if not run:
+            return RungCounts(case.id, why="not counted in this run: rooftop report counts it")
+        found = _count(subject, case)
+        _write(kept, found)
+        return found
+    except (CompileError, NoCompilerError, MemoryError, ValueError) as error:
+        return RungCounts(case.id, why=str(error).splitlines()[0])
+
+
+def _count(subject: Subject, case: Case) -> RungCounts:
+    from rooftop.core.spec import TARGETS
+    from rooftop.lab import simt
+
+    work = subject.op.work(subject.op.problem(case, TARGETS[ARCH]))
+    launches = _launches(subject, case)
+    blocks = math.prod(launches[0].grid) if launches else 0
+    if len(launches) == 1:
+        each = sum(work.ops.values()) / blocks
+        blocks = max(FEWEST, min(MOST, blocks, int(FMAS / each) if each else MOST))
+    assert subject.implementation is not None and subject.implementation.head is not None
+    report = simt.run_rung(subject, case, mode="count", blocks=blocks, arch=ARCH)
+    return summarise(report, work, case.id, subject.implementation.head.path)
+
+
+@cache
+def engine() -> str:
+    """Digest of what counts: the simulator, this file, the compiler, and NVRTC, whose machine code says how wide accesses are."""
+    from rooftop.core.compile import ToolchainError, nvrtc_version
+    from rooftop.lab.simt.build import compiler, machine
+
+    try:
+        nvrtc = str(nvrtc_version())
+    except ToolchainError:
+        nvrtc = ""
+    lab = settings.PACKAGE / "lab"
+    simulator = sorted(p for p in (lab / "simt").rglob("*") if p.is_file() and "__pycache__" not in p.parts)
+    files = [Path(__file__), lab / "inspect" / "sass_lines.py", lab / "inspect" / "sass.py", *simulator]
+    return _hash(compiler().version, *machine(), nvrtc, *(f"{p.relative_to(lab)}\0{p.read_text(encoding='utf-8')}" for p in files))
+
+
+def _path(subject: Subject, case: Case) -> Path:
+    """Where the counts of this program at this case, by this engine, are kept."""
+    from rooftop.core.compile import with_headers
+    from rooftop.core.spec import TARGETS
+
+    assert subject.implementation is not None
+    assert subject.implementation.head is not None
+    text = subject.implementation.head.source  # comments too: lines are named by their numbers
+    launches = [(x.kernel, x.grid, x.block, x.cluster, x.shared, dict(x.args)) for x in _launches(subject, case)]
+    key = _hash(
+        str(FORM), engine(), subject.implementation.head.path, *with_headers(text), subject.digest(case, TARGETS[max(ARCH, subject.implementation.arch)]),
+        case.id, repr(dict(case.inputs)), json.dumps(launches, sort_keys=True, default=str),
+    )  # fmt: skip
+    return folder() / key[:2] / f"{key}.json"
+
+
+def folder() -> Path:
+    """Where counts are kept."""
+    return settings.load().cache / "counts"
+
+
+def _hash(*parts: str) -> str:
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+
+def _read(path: Path) -> RungCounts | None:
+    """What is kept; None where there is nothing, or not what `_write` wrote."""
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+        values, ideals = ({str(n): float(v) for n, v in data[k].items()} for k in ("values", "ideals"))
+        lines = tuple(Line(**x) for x in data["lines"])
+        return RungCounts(str(data["case"]), int(data["blocks"]), int(data["grid_blocks"]), values, ideals, lines)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def _write(path: Path, counts: RungCounts) -> None:
+    if counts.why:  # of a fault that may be mended elsewhere: counted again the next time
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_suffix(f".{os.getpid()}")
+    part.write_text(json.dumps(asdict(counts)), encoding="utf-8")
+    part.replace(path)

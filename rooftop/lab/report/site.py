@@ -1,0 +1,206 @@
+"""`rooftop report`: a folder of static pages from the records and the tree: home, and one page for each ladder.
+
+Each page is one file that needs no other and no network: style, scripts and plotly.js are inside, and a content security policy
+forbids the browser to load anything. So a page can be mailed, and opens from a disk."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import jinja2
+from markupsafe import Markup
+
+from rooftop.core import registry
+from rooftop.core.prediction_names import COUNTS
+from rooftop.lab.records.store import Record
+from rooftop.lab.report import counts
+from rooftop.lab.report.charts import charts, number
+from rooftop.lab.report.data import gather
+from rooftop.lab.report.model import RungRow, SiteData
+from rooftop.lab.report.predictions import HIT
+from rooftop.lab.report.rung_counts import RungCounts
+
+TEMPLATES = Path(__file__).parent / "templates"
+CONTEXT = 3  # unchanged lines shown around a change
+# The instructions that matter, in the order of the page: arithmetic, global, shared and local memory, the rest. With any width.
+INSTRUCTIONS = (
+    "FFMA", "FFMA2", "HFMA2", "HMMA", "IMMA", "DMMA", "QMMA", "HGMMA", "QGMMA", "IGMMA", "MUFU", "UTMALDG", "UTMASTG", "UBLKCP", "LDGSTS",
+    "LDG", "STG", "ATOM", "RED", "LDSM", "STSM", "LDS", "STS", "ATOMS", "LDL", "STL", "BAR", "SHFL", "REDUX", "SYNCS",
+)  # fmt: skip
+
+
+def build(
+    out: Path,
+    records: Iterable[Record],
+    facts: Mapping[tuple[str, int], Mapping[str, Any]] | None = None,
+    checks: Iterable[Mapping[str, Any]] = (),
+    counts: Mapping[str, RungCounts] | None = None,
+    *,
+    house: registry.House = registry.HOUSE,
+    now: datetime | None = None,
+) -> Path:
+    """Writes the pages into the folder `out` (made where absent) and returns the path of the index.
+
+    `facts`, `checks` and `counts` are as `rooftop.lab.report.data.gather` takes them. Raises RegistryError for a ladder that does not read as
+    one, ValueError for facts that lack a fact."""
+    return write(out, gather(records, facts, checks, counts, house=house, now=now))
+
+
+def write(out: Path, site: SiteData) -> Path:
+    """The pages of what `gather` found. Each is written whole or not at all."""
+    out.mkdir(parents=True, exist_ok=True)
+    env = environment()
+    for ladder in site.ladders:
+        figures = charts(ladder)
+        page = env.get_template("ladder.html.j2").render(
+            site=site, page=ladder, figures=figures, changes=_changes(ladder.rungs), sources=[list(highlight(r.source, r.path)) for r in ladder.rungs],
+            plotly=_plotly() if figures else None, counted=counts.table(ladder.rungs),
+            asked=[counts.of_rung(r, ladder.rungs[i - 1] if i else None) for i, r in enumerate(ladder.rungs)],
+        )  # fmt: skip
+        _place(out / ladder.file, page)
+    index = out / "index.html"
+    _place(index, env.get_template("home.html.j2").render(site=site))
+    return index
+
+
+def environment() -> jinja2.Environment:
+    """Templates with everything escaped that is not marked as safe; an unknown name is an error."""
+    env = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(TEMPLATES), autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    env.filters.update(num=number, micro=lambda seconds: number(seconds * 1e6), percent=lambda share: f"{100 * share:.1f}", json=_json)
+    env.filters.update(ratio=lambda value: number(value, 4 if value >= 0.9995 else 3))
+    env.filters.update(grouped=lambda n: f"{n:,}".replace(",", "\N{NARROW NO-BREAK SPACE}"), instructions=instructions, plain=counts.plain)
+    env.globals.update(style=Markup(_style()), hit=round(100 * HIT), about=dict(COUNTS))
+    return env
+
+
+def instructions(counts: Mapping[str, int]) -> list[tuple[str, int]]:
+    """Those that matter, widest first within a kind: `LDG.128` before `LDG.32`."""
+
+    def place(name: str) -> tuple[int, int]:
+        family, _, width = name.partition(".")
+        return INSTRUCTIONS.index(family), -int(width or 0)
+
+    return sorted(((n, c) for n, c in counts.items() if c and n.partition(".")[0] in INSTRUCTIONS), key=lambda nc: place(nc[0]))
+
+
+# -- sources and the differences between them ----------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of a difference. `kind`: same, added, removed, or gap (lines left out)."""
+
+    kind: str
+    old: int | None
+    new: int | None
+    html: Markup
+
+
+@dataclass(frozen=True)
+class Change:
+    """What a rung changes on the one before."""
+
+    before: str
+    added: int
+    removed: int
+    lines: tuple[Line, ...]
+
+
+def highlight(text: str, path: str) -> Iterator[Markup]:
+    """The lines of a source, coloured by its language, escaped."""
+    from pygments import highlight as colour
+    from pygments.formatters.html import HtmlFormatter
+    from pygments.lexers import get_lexer_by_name
+
+    language = {".cu": "cuda", ".py": "python", ".toml": "toml"}.get(Path(path).suffix, "text")
+    lexer = get_lexer_by_name(language, stripnl=False)
+    for line in colour(text, lexer, HtmlFormatter(nowrap=True)).splitlines():
+        yield Markup(line)
+
+
+def lesson(text: str) -> list[int]:
+    """The lines of a source that a difference speaks of: all but the head's idea, prediction and limit, which the page shows apart."""
+    kept, inside, until = [], text.lstrip().startswith("/* rooftop"), ""
+    for i, line in enumerate(text.splitlines()):
+        if until:
+            until = "" if until in line else until
+            continue
+        if inside and (found := re.match(r"(?:idea|predict|limit)\s*=\s*(\"\"\"|''')?", line)):
+            quote = found[1] or ""
+            until = quote if quote and line.count(quote) < 2 else ""
+            continue
+        if "*/" in line:
+            inside = False
+        kept.append(i)
+    return kept
+
+
+def change(before: RungRow, after: RungRow) -> Change:
+    """The unified difference of two rungs' sources."""
+    old_at, new_at = lesson(before.source), lesson(after.source)
+    old, new = before.source.splitlines(), after.source.splitlines()
+    old_html, new_html = list(highlight(before.source, before.path)), list(highlight(after.source, after.path))
+    matcher = difflib.SequenceMatcher(None, [old[i].rstrip() for i in old_at], [new[i].rstrip() for i in new_at], autojunk=False)
+    lines: list[Line] = []
+    for group in matcher.get_grouped_opcodes(CONTEXT):
+        if lines:
+            lines.append(Line("gap", None, None, Markup("")))
+        for kind, a, b, c, d in group:
+            if kind == "equal":
+                lines += [Line("same", o + 1, n + 1, new_html[n]) for o, n in zip(old_at[a:b], new_at[c:d], strict=True)]
+            else:
+                lines += [Line("removed", o + 1, None, old_html[o]) for o in old_at[a:b]]
+                lines += [Line("added", None, n + 1, new_html[n]) for n in new_at[c:d]]
+    counts = {kind: sum(line.kind == kind for line in lines) for kind in ("added", "removed")}
+    return Change(before.name.rpartition("/")[2], counts["added"], counts["removed"], tuple(lines))
+
+
+def _changes(rungs: tuple[RungRow, ...]) -> list[Change | None]:
+    return [None, *(change(a, b) for a, b in pairwise(rungs))]
+
+
+# -- files ---------------------------------------------------------------------------------------------------------
+
+
+def _json(value: Any) -> Markup:
+    """JSON that may stand in a script element: no `<` can end it or open a comment."""
+    return Markup(json.dumps(value, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c"))
+
+
+@cache
+def _plotly() -> Markup:
+    """The text of plotly.js, of the installed package."""
+    from plotly.offline import get_plotlyjs
+
+    text = get_plotlyjs()
+    if "</script" in text.lower():
+        raise ValueError("this plotly.js holds a closing script tag and cannot stand inside a page; use another version of plotly")
+    return Markup(text)
+
+
+@cache
+def _style() -> str:
+    from pygments.formatters.html import HtmlFormatter
+
+    colours = HtmlFormatter(style="default").get_style_defs(".code")
+    # Only the colours of tokens: the page has its own for the rest.
+    tokens = "\n".join(line for line in colours.splitlines() if line.startswith(".code ."))
+    return (TEMPLATES / "report.css").read_text(encoding="utf-8") + tokens
+
+
+def _place(path: Path, text: str) -> None:
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary.write_text(text, encoding="utf-8")
+    temporary.replace(path)

@@ -1,0 +1,1 @@
+"""How fast a kernel is: the timer and its clocks, statistics, sensors, ceilings, and `rooftop bench`."""

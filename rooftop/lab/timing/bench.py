@@ -1,0 +1,402 @@
+"""Time kernels beside their peers and write records: compiled first, checked, then timed in one field, case by case.
+
+What has no fresh record comes first; every case is on disk before the next begins, so a run that is cut off loses one case at most, and
+the next takes up where it stopped."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rooftop.core import settings
+from rooftop.core.compile import compile_many
+from rooftop.core.contract import Contract
+from rooftop.core.implementation import CudaImplementation
+from rooftop.core.spec import DTYPES, Case, Device
+from rooftop.lab import candidates
+from rooftop.lab.candidates import Subject
+from rooftop.lab.check import checker
+from rooftop.lab.inputs import make
+from rooftop.lab.records import store
+from rooftop.lab.timing import roofline
+from rooftop.lab.timing.timer import Contestant, ImpossibleTime, Measurement, Timer, sets_needed
+from rooftop.lab.timing.timer_cuda import CudaBackend
+
+if TYPE_CHECKING:
+    import torch
+
+STREAM = "ceiling:"  # followed by copy or read: what is timed beside the kernels to hold them against
+SLOW = 25.0  # times the fastest: what is slower than that runs in a field of its own, with the fastest beside it
+LONGEST_S = 0.6  # one call that takes longer is not timed at that case
+MEMORY = 0.75  # of the free device memory that input sets may take
+
+
+class NoGpuError(RuntimeError):
+    """Timing needs an NVIDIA GPU, and there is none."""
+
+
+@dataclass
+class Field:
+    """Subjects that are timed together on one case."""
+
+    op: Contract
+    case: Case
+    entries: list[Subject]
+    ladder: str = ""
+
+    @property
+    def title(self) -> str:
+        return f"{self.ladder or self.op.name}: {self.case.id}"
+
+
+@dataclass
+class Summary:
+    """What a run did."""
+
+    written: list[store.Record] = field(default_factory=list)
+    skipped: list[str] = field(default_factory=list)
+    wrong: list[str] = field(default_factory=list)
+    left: list[str] = field(default_factory=list)
+
+
+def fields(found: Sequence[Subject], *, case: str | None = None, dtype: str | None = None, peers: bool = True) -> list[Field]:
+    """The fields of what was asked for: implementations of an op with its peers, rungs of a ladder with theirs."""
+    made: dict[tuple[str, str, str], Field] = {}
+    for subject in found:
+        ladder = subject.rung.ladder if subject.rung else ""
+        for c in checker.select_cases(subject, name=case, tags=() if case else ("bench",), dtype=dtype):
+            key = (subject.op.name, ladder, c.id)
+            if key not in made:
+                made[key] = Field(subject.op, c, [*(candidates.peers(subject.op) if peers else [])], ladder)
+            made[key].entries.append(subject)
+    return list(made.values())
+
+
+def compile_first(todo: Iterable[Field], device: Device) -> int:
+    """Compile every CUDA kernel of the fields on all cores. Returns how many programs."""
+    jobs: set[tuple[Any, tuple[str, ...]]] = set()
+    for f in todo:
+        for s in f.entries:
+            if isinstance(s.implementation, CudaImplementation) and s.supports(f.case, device) is None:
+                _, problem = s.kernel_problem(f.case, device)
+                config, _ = s.implementation.resolve(problem)
+                jobs.add((s.implementation, tuple(sorted({x.kernel for x in s.implementation.launches(problem, config)}))))
+    compile_many([i.compile_job(kernels, device.target) for i, kernels in jobs])
+    return len(jobs)
+
+
+def run(
+    todo: list[Field],
+    folder: Path,
+    *,
+    budget_s: float = 480.0,
+    case_budget_s: float = 4.0,
+    clocks: Sequence[str] = ("kernel", "cold", "hot", "host"),
+    again: bool = False,
+    say: Callable[[str], None] = print,
+) -> Summary:
+    """Check and time the fields until `budget_s` seconds are spent; write a record for each subject.
+
+    Raises NoGpuError without a GPU."""
+    import torch
+
+    if not torch.cuda.is_available():
+        raise NoGpuError("bench needs an NVIDIA GPU: torch.cuda.is_available() is False (rooftop doctor says what is missing)")
+    from rooftop.core.implementation import device_of
+    from rooftop.lab.timing import sensors
+
+    started = time.monotonic()
+    device = device_of(torch.cuda.current_device())
+    read = sensors.read(torch.cuda.current_device())
+    timer = Timer(CudaBackend(), sensors=lambda: sensors.read(torch.cuda.current_device()).to_json() if hasattr(read, "to_json") else {"absent": str(read)})
+    summary = Summary()
+    present = store.latest(store.read(folder), "bench") if folder.is_dir() else {}
+    stale: list[Field] = []
+    fresh: list[Field] = []
+    for f in todo:
+        (fresh if not again and all(_fresh(f, s, device, present) for s in f.entries) else stale).append(f)
+    summary.skipped += [f"{f.title}: has fresh records" for f in fresh]
+    programs = compile_first(stale, device)
+    say(f"compiled {programs} CUDA programs in {time.monotonic() - started:.1f} s; {len(stale)} fields to measure, {len(fresh)} have fresh records")
+    streams = roofline.Streams(torch.cuda.current_device()) if stale else None
+    known = (r for where in {folder, settings.load().results} if where.is_dir() for r in store.read(where))
+    ceilings = roofline.Ceilings.from_records(known, device.name)
+    if ceilings.stale:
+        say(f"{device.name} was calibrated with other kernels than these: no share of the roof before rooftop calibrate has run again")
+    with store.Writer(folder, device.name) as writer:
+        for f in stale:
+            if time.monotonic() - started > budget_s:
+                summary.left.append(f.title)
+                continue
+            begun = time.monotonic()
+            if any(s.peer is not None for s in f.entries):  # past its limit of recompilations torch.compile would run a peer eagerly
+                torch.compiler.reset()
+            try:
+                rows = Bench(f, device, timer, case_budget_s, clocks, summary, streams, ceilings).rows()
+            except torch.OutOfMemoryError as error:
+                summary.skipped.append(f"{f.title}: out of device memory ({str(error).splitlines()[0]})")
+                rows = []
+            torch.cuda.empty_cache()
+            for row in rows:
+                summary.written.append(writer.write(row))
+            say(f"{f.title}: {len(rows)} records in {time.monotonic() - begun:.1f} s" + _best(rows))
+    return summary
+
+
+def _best(rows: Sequence[store.Record]) -> str:
+    timed = [r for r in rows if "kernel" in r["clocks"]]
+    return "".join(f"\n    {r['subject']:40s} {r['clocks']['kernel']['median'] * 1e6:10.1f} us  {r.get('rate', '')}" for r in timed)
+
+
+def _fresh(f: Field, subject: Subject, device: Device, present: dict[tuple[str, str, str], store.Record]) -> bool:
+    record = present.get((device.name, subject.name, f"{f.op.name} {f.case.id}"))
+    if record is None:
+        return subject.absent() is not None or (subject.implementation is not None and subject.supports(f.case, device) is not None)
+    return record["digest"] == subject.digest(f.case, device)
+
+
+class Bench:
+    """One field: its inputs, its contestants, its records."""
+
+    def __init__(
+        self, f: Field, device: Device, timer: Timer, budget_s: float, clocks: Sequence[str], summary: Summary,
+        streams: roofline.Streams | None = None, ceilings: roofline.Ceilings | None = None,
+    ) -> None:  # fmt: skip
+        self.streams, self.ceilings = streams, ceilings or roofline.Ceilings(device.name)
+        self.f, self.device, self.timer, self.budget_s, self.clocks, self.summary = f, device, timer, budget_s, clocks, summary
+        self.problem = f.op.problem(f.case, device)
+        self.work = f.op.work(self.problem)
+        self.checks: dict[str, checker.Result] = {}
+
+    def rows(self) -> list[store.Record]:
+        import torch
+
+        able = self._able()
+        if not any(s.implementation for s in able):
+            return []
+        self._check(able)
+        able = [s for s in able if self.checks[s.name].status == "ok" or (s.peer is not None and self.checks[s.name].status == "wrong")]
+        size = max(sum(m.nbytes for _, m in self.problem.tensors if m is not None), 1)
+        count = sets_needed(size, self.device.l2_bytes)
+        free = torch.cuda.mem_get_info()[0] * MEMORY
+        if count * size > free:
+            self.summary.skipped.append(f"{self.f.title}: {count} input sets of {size >> 20} MiB do not fit the device")
+            return []
+        sets = [make(self.f.op, self.f.case, "cuda", seed)[0] for seed in range(count)]
+        options = list(self.f.op.options(self.f.case).values())
+        contestants = {s.name: self._contestant(s, sets, options) for s in able}
+        copies = [] if size < 1 << 20 or compute_bound(self.work) else self._copies(size // 32 * 32, count)
+        once = {name: self._once(c) for name, c in contestants.items()}
+        fastest = min(once.values())
+        quick = [s for s in able if once[s.name] <= SLOW * fastest]
+        slow = [s for s in able if SLOW * fastest < once[s.name] <= LONGEST_S]
+        self.summary.skipped += [f"{s.name} at {self.f.case.id}: one call takes {once[s.name]:.2f} s" for s in able if once[s.name] > LONGEST_S]
+        found = {s.name: {} for s in able}  # type: dict[str, dict[str, Measurement]]
+        for clock in self.clocks:
+            budget = self.budget_s if clock == "kernel" else self.budget_s / 4
+            extra = copies if clock == "kernel" else []
+            self._measure(clock, [contestants[s.name] for s in quick] + extra, size, budget, found)
+        if slow:
+            leader = min(quick, key=lambda s: once[s.name])
+            self._measure("kernel", [contestants[s.name] for s in (leader, *slow)], size, self.budget_s, found, keep={s.name for s in slow})
+        return [self._record(s, found[s.name]) for s in able if found[s.name]] + self._copy_row(found, quick)
+
+    def _copies(self, size: int, count: int) -> list[Contestant]:
+        """Plain copies of `size` bytes, read and written, or where hardly a byte is written plain reads: torch's, and that of ours which
+        calibration found to be the fastest."""
+        if self.streams is None:
+            return []
+        kind: roofline.Kind = "read" if 8 * self.work.write < self.work.read else "copy"
+        ours = self.ceilings.fastest(kind, size) or next(iter(roofline.VARIANTS))
+        self.streams.reserve(size * count)
+        found = self.streams.contestants(kind, size, count, only=tuple({ours, roofline.TORCH[kind]}))
+        self.streams.reserve(0)  # the calls hold what they need
+        return [Contestant(f"{STREAM}{kind} {c.name}", c.calls) for c in found]
+
+    def _able(self) -> list[Subject]:
+        able = []
+        for s in self.f.entries:
+            reason = s.absent() if s.peer is not None else s.supports(self.f.case, self.device)
+            if reason:
+                self.summary.skipped.append(f"{s.name} at {self.f.case.id}: {reason}")
+            else:
+                able.append(s)
+        return able
+
+    def _check(self, able: Sequence[Subject]) -> None:
+        import torch
+
+        expected = checker.expect(self.f.op, self.f.case, "cuda", 1)
+        for s in able:
+            if s.peer is not None:
+                found = checker.check_callable(self.f.op, self.f.case, s.function, name=s.name, device="cuda", expected=expected)
+            else:
+                found = checker.check(s, self.f.case, backend="gpu", expected=expected)
+            self.checks[s.name] = found
+            if found.status != "ok":
+                findings = self.summary.wrong if s.peer is None else self.summary.skipped
+                findings.append(f"{s.name} at {self.f.case.id}: {found.status}: {found.message}")
+        del expected
+        torch.cuda.empty_cache()
+
+    def _contestant(self, s: Subject, sets: Sequence[dict[str, Any]], options: list[Any]) -> Contestant:
+        if s.peer is not None:
+            function = s.function
+            return Contestant(s.name, [partial(_quietly, function, tuple(t.values()), options) for t in sets])
+        return Contestant(s.name, [self._call(s, t) for t in sets])
+
+    def _call(self, s: Subject, tensors: dict[str, torch.Tensor | None]) -> Callable[[], Any]:
+        """The kernel's own launches on one input set, outputs allocated beforehand."""
+        import torch
+
+        implementation = s.implementation
+        assert implementation is not None
+        problem, seen = s.kernel_problem(self.f.case, self.device)
+        config, _ = implementation.resolve(seen)
+        names = [n for n, _ in problem.tensors]
+        outputs = {n: m for n, m in problem.tensors if n not in tensors and m is not None}
+        scratch = implementation.scratch(seen, config)
+        made = {
+            n: torch.empty_strided(m.shape, m.strides, dtype=getattr(torch, DTYPES[m.dtype].torch), device="cuda")
+            for n, m in {**outputs, **scratch}.items()
+        }
+        late = {n: v for n, v in self.f.op.options(self.f.case).items() if n in self.f.op.late}
+        taken = self.f.op.taken(problem)
+        memory = {**tensors, **made, **{n: tensors[source] for n, source in taken.items()}, **late}
+        names += [*scratch, *late]
+        prepared = implementation.prepare(seen, implementation.launches(seen, config), names, torch.cuda.current_device())
+        addresses = [checker.address(memory.get(n)) for n in names]
+        stream = torch.cuda.current_stream
+
+        def call() -> Any:
+            handle = stream().cuda_stream
+            for launch in prepared:
+                launch(handle, addresses)
+            return memory  # keeps the tensors alive
+
+        return call
+
+    def _once(self, c: Contestant) -> float:
+        """Seconds of one call, after one to warm up."""
+        import torch
+
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        c.calls[0]()
+        start.record()
+        c.calls[-1]()
+        end.record()
+        end.synchronize()
+        return start.elapsed_time(end) * 1e-3
+
+    def _measure(
+        self, clock: str, contestants: Sequence[Contestant], size: int, budget_s: float, found: dict[str, dict[str, Measurement]], keep: set[str] | None = None
+    ) -> None:
+        if clock == "host":
+            contestants = [c for c in contestants if c.name.startswith("peer:")] + self._eager()
+        if not contestants:
+            return
+        samples = (11, 401) if keep is None else (6, 12)
+        try:
+            m = self.timer.measure(
+                contestants, clock, bytes_per_call=size, floor_seconds=self._floor(clock), budget_s=budget_s, samples=samples  # type: ignore[arg-type]
+            )
+        except ImpossibleTime as error:
+            self.summary.wrong.append(f"{self.f.title}, {clock}: {error}")
+            return
+        for name in m.timings:
+            if name in found and (keep is None or name in keep):
+                found[name][clock] = m
+        if any(name.startswith(STREAM) for name in m.timings):
+            self._copy = m
+
+    def _eager(self) -> list[Contestant]:
+        """The op as a user calls it, for the host clock: one contestant an implementation."""
+        made = []
+        tensors, options = make(self.f.op, self.f.case, "cuda", 0)
+        for s in self.f.entries:
+            if s.implementation is None or s.rung is not None or s.supports(self.f.case, self.device):
+                continue
+            args = [*tensors.values(), *options.values()]
+            made.append(Contestant(s.name, [partial(self.f.op, *args, implementation=s.name)]))
+        return made
+
+    def _floor(self, clock: str) -> float:
+        from rooftop.core.devices import floor_seconds, lookup
+
+        sheet = lookup(self.device.name)
+        if sheet is None or clock == "host":
+            return 0.0
+        dram = 0 if clock == "hot" else max(0, self.work.bytes - 2 * self.device.l2_bytes)
+        return floor_seconds(sheet, dram, self.work.ops)
+
+    def _record(self, s: Subject, found: dict[str, Measurement]) -> store.Record:
+        clocks, versus = {}, {}
+        for clock, m in found.items():
+            t = m[s.name].json()
+            clocks[clock] = {**t, "noise": m.noise, "duty": m.duty, "reached": m.reached, "empty_s": m.empty_s}
+        if "kernel" in found:
+            m = found["kernel"]
+            for other in m.timings:
+                if other != s.name and not other.startswith(STREAM):
+                    versus[other] = m.compare(s.name, other).json()
+            if copy := fastest_copy(m):
+                versus[copy.split()[0]] = m.compare(s.name, copy).json()
+        some = next(iter(found.values()))
+        record: store.Record = {
+            "kind": "bench", "op": self.f.op.name, "case": self.f.case.id, "subject": s.name, "digest": s.digest(self.f.case, self.device),
+            "work": {"read": self.work.read, "write": self.work.write, "ops": dict(self.work.ops)}, "clocks": clocks, "versus": versus,
+            "error": self.checks[s.name].error(), "device": dict(some.device), "versions": store.versions(), "sensors": dict(some.sensors),
+            "rate": rate(self.work, clocks["kernel"]["median"]) if "kernel" in clocks else "",
+        }  # fmt: skip
+        if s.implementation is not None:
+            _, seen = s.kernel_problem(self.f.case, self.device)
+            config, source = s.implementation.resolve(seen)
+            record |= {"config": s.implementation.config_dict(config), "config_from": source, "path": list(self.checks[s.name].path)}
+        if s.head is not None:
+            record["predict"] = dict(s.head.predict)
+        return record
+
+    _copy: Measurement | None = None
+
+    def _copy_row(self, found: dict[str, dict[str, Measurement]], quick: Sequence[Subject]) -> list[store.Record]:
+        """The plain copy, or read, of as many bytes, in the same field: a record of its own."""
+        copy = fastest_copy(self._copy) if self._copy else None
+        if self._copy is None or copy is None:
+            return []
+        t = self._copy[copy]
+        every = {n.partition(" ")[2]: other.median for n, other in self._copy.timings.items() if n.startswith(STREAM)}
+        return [{
+            "kind": "clock", "op": self.f.op.name, "case": self.f.case.id, "subject": copy.partition(" ")[0], "by": copy.partition(" ")[2], "all": every,
+            "clocks": {"kernel": t.json()}, "device": dict(self._copy.device),
+            "versions": store.versions(), "work": {"read": self.work.read, "write": self.work.write, "ops": {}},
+            "sensors": dict(self._copy.sensors),
+        }]  # fmt: skip
+
+
+def fastest_copy(m: Measurement) -> str | None:
+    """The faster of the copies, or reads, in a field."""
+    return min((n for n in m.timings if n.startswith(STREAM)), key=lambda n: m[n].median, default=None)
+
+
+def _quietly(function: Callable[..., Any], tensors: Sequence[Any], options: Sequence[Any]) -> Any:
+    import torch
+
+    with torch.no_grad():
+        return function(*tensors, *options)
+
+
+def compute_bound(work: Any) -> bool:
+    """Whether there are so many operations a byte that a copy of the bytes is no measure of it."""
+    return bool(sum(n for unit, n in work.ops.items() if unit != "exp") > 16 * work.bytes)
+
+
+def rate(work: Any, seconds: float) -> str:
+    """Throughput in the unit that says most: TFLOP/s where there are many operations a byte, else GB/s."""
+    fma = sum(n for unit, n in work.ops.items() if unit != "exp")
+    if compute_bound(work):
+        return f"{2 * fma / seconds / 1e12:.2f} TFLOP/s"
+    return f"{work.bytes / seconds / 1e9:.0f} GB/s"

@@ -1,0 +1,1 @@
+"""Configs chosen by measuring."""
