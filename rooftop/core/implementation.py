@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from rooftop.core import head as heads
 from rooftop.core import head_text, settings
@@ -30,6 +30,36 @@ class Prepared(Protocol):
     """A launch whose addresses alone change from call to call."""
 
     def __call__(self, stream: int, addresses: Sequence[int]) -> None: ...
+
+
+class Runner(Protocol):
+    """One call's work, ready to be run again and again: ``runner(stream, values)`` with the tensors and late numbers of this call, in the order that
+    `Implementation.bind` was given (None for a tensor that is absent). Safe to call from several threads."""
+
+    def __call__(self, stream: int, values: Sequence[Any]) -> None: ...
+
+
+class Launches:
+    """The runner of a backend that launches kernels. `addressed` takes the tensors as addresses (0 for an absent one): it asks torch nothing."""
+
+    __slots__ = ("prepared",)
+
+    def __init__(self, prepared: Sequence[Prepared]) -> None:
+        self.prepared = tuple(prepared)
+
+    def __call__(self, stream: int, values: Sequence[Any]) -> None:
+        self.addressed(stream, [0 if v is None else v if isinstance(v, (int, float)) else v.data_ptr() for v in values])
+
+    def addressed(self, stream: int, addresses: Sequence[Any]) -> None:
+        for launch in self.prepared:
+            launch(stream, addresses)
+
+
+class Where(NamedTuple):
+    """Where an implementation can be run without a GPU: "interpreter", "simt", "torch", or "none" with the reason."""
+
+    place: str
+    reason: str | None = None
 
 
 class UnsupportedError(ValueError):
@@ -67,10 +97,27 @@ class Implementation:
         raise NotImplementedError
 
     def scratch(self, problem: Problem, config: Any) -> dict[str, Meta]:
+        """Memory that the caller allocates for each call, by name."""
         return {}
 
-    def prepare(self, problem: Problem, launches: Sequence[Launch], names: Sequence[str], index: int) -> list[Prepared]:
-        """The launches compiled and loaded on GPU `index`; `names` gives the order of the addresses."""
+    def zeroed(self, problem: Problem, config: Any) -> tuple[str, ...]:
+        """Those of `scratch` that must hold zeros when the first launch begins: the caller sees to it in each call."""
+        return ()
+
+    def where(self) -> Where:
+        """Where it can be run without a GPU."""
+        return Where("none", f"{self.backend} kernels run on a GPU only")
+
+    def bind(self, problem: Problem, config: Any, names: Sequence[str], index: int) -> Runner:
+        """What one call runs on GPU `index`, compiled and loaded; nothing is launched. `names`: the order of the values of a call (inputs, outputs,
+        scratch, late options). Cheap where the kernels are compiled and loaded already."""
+        return Launches(self.prepare(problem, self.launches(problem, config), names, index, self.scratch(problem, config)))
+
+    def prepare(
+        self, problem: Problem, launches: Sequence[Launch], names: Sequence[str], index: int, scratch: Mapping[str, Meta] | None = None
+    ) -> list[Prepared]:
+        """The launches compiled and loaded on GPU `index`; `names` gives the order of the addresses. `scratch`: that of the config which launches so;
+        None: of the config that is resolved for the problem."""
         raise NotImplementedError
 
     @property
@@ -149,7 +196,7 @@ class CudaImplementation(Implementation):
         super().__init__(path, op, name, max(arch or 0, self._head.arch))
         if arch and arch > self._head.arch:
             self._head = dataclasses.replace(self._head, arch=arch)
-        self._modules: dict[tuple[str, tuple[str, ...]], Module] = {}
+        self._loaded: dict[tuple[str, str], Module] = {}  # by target and kernel
 
     @property
     def head(self) -> heads.Head:
@@ -185,6 +232,9 @@ class CudaImplementation(Implementation):
     def scratch(self, problem: Problem, config: Any) -> dict[str, Meta]:
         return self._head.scratch_for(problem, config)
 
+    def where(self) -> Where:
+        return Where("simt")
+
     def compile(self, kernels: Sequence[str], target: str) -> Binary:
         source, name, target, wanted = self.compile_job(kernels, target)
         return compile_cuda(source, name=name, target=target, kernels=wanted)
@@ -193,15 +243,18 @@ class CudaImplementation(Implementation):
         """What `compile_many` takes."""
         return self._text, shown(self.path), target, tuple(sorted(set(kernels)))
 
-    def prepare(self, problem: Problem, launches: Sequence[Launch], names: Sequence[str], index: int) -> list[Prepared]:
-        kernels = tuple(sorted({launch.kernel for launch in launches}))
-        key = (problem.device.target, kernels)
-        if key not in self._modules:
-            binary = self.compile(kernels, problem.device.target)
+    def prepare(
+        self, problem: Problem, launches: Sequence[Launch], names: Sequence[str], index: int, scratch: Mapping[str, Meta] | None = None
+    ) -> list[Prepared]:
+        target = problem.device.target
+        kernels = {launch.kernel for launch in launches}
+        if any((target, kernel) not in self._loaded for kernel in kernels):
+            binary = self.compile(tuple(kernels), target)  # all of them at once: most of the time goes into the headers
             for launch in launches:
                 check_parameters(launch, binary.cubin, binary.names[launch.kernel], self._head.path)
-            self._modules[key] = Module(binary)
-        return [self._modules[key].prepare(launch, names, index) for launch in launches]
+            module = Module(binary)
+            self._loaded.update({(target, kernel): self._loaded.get((target, kernel), module) for kernel in kernels})
+        return [self._loaded[target, launch.kernel].prepare(launch, names, index) for launch in launches]
 
     @cached_property
     def digest(self) -> str:
@@ -263,11 +316,19 @@ class TritonImplementation(Implementation):
         function: Callable[[Problem, Any], dict[str, Meta]] = getattr(self.module, "scratch", lambda p, c: {})
         return function(problem, config)
 
-    def prepare(self, problem: Problem, launches: Sequence[Launch], names: Sequence[str], index: int) -> list[Prepared]:
+    def zeroed(self, problem: Problem, config: Any) -> tuple[str, ...]:
+        function: Callable[[Problem, Any], Sequence[str]] = getattr(self.module, "zeroed", lambda p, c: ())
+        return tuple(function(problem, config))
+
+    def where(self) -> Where:
+        return Where("interpreter")
+
+    def prepare(
+        self, problem: Problem, launches: Sequence[Launch], names: Sequence[str], index: int, scratch: Mapping[str, Meta] | None = None
+    ) -> list[Prepared]:
         from rooftop.core.triton_compat import prepare
 
-        config, _ = self.resolve(problem)
-        tensors = {**dict(problem.tensors), **self.scratch(problem, config)}
+        tensors = {**dict(problem.tensors), **(self.scratch(problem, self.resolve(problem)[0]) if scratch is None else scratch)}
         return [prepare(launch, tensors, names, index) for launch in launches]
 
     @cached_property
