@@ -29,7 +29,7 @@ report: $(STAMP)
 # Triton 3.9 in an environment of its own: every Triton kernel is compiled with it for every target.
 test-triton39:
 	$(PYTHON) scripts/environment.py .venv-triton39 --triton 3.9.0
-	.venv-triton39/bin/python -m pytest tests/test_triton_versions.py
+	.venv-triton39/bin/python -m pytest tests/contracts/test_triton_versions.py
 
 $(STAMP): pyproject.toml constraints.txt scripts/environment.py
 	$(PYTHON) scripts/environment.py $(VENV)

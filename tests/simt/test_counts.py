@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import test_simt_corpus
 import torch
+from simt import test_corpus
 from simt.counts import DONE, Done
 
 from rooftop.lab import simt
@@ -27,7 +27,7 @@ def done_at(report: Report, line: int) -> dict[str, int]:
 @needs_compiler
 @pytest.mark.parametrize("done", DONE, ids=str)
 def test_operations_and_branches_are_counted_as_by_hand(done: Done) -> None:
-    report = test_simt_corpus.counted(done.file, done.kernel)
+    report = test_corpus.counted(done.file, done.kernel)
     found = done_at(report, done.line)
     assert {k: found[k] for k in done.counts} == done.counts, done.reason
 
@@ -35,7 +35,7 @@ def test_operations_and_branches_are_counted_as_by_hand(done: Done) -> None:
 @needs_compiler
 @pytest.mark.parametrize(("file", "kernel"), sorted({(d.file, d.kernel) for d in DONE}), ids=lambda x: str(getattr(x, "stem", x)))
 def test_no_other_line_does_anything(file: Path, kernel: str) -> None:
-    report = test_simt_corpus.counted(file, kernel)
+    report = test_corpus.counted(file, kernel)
     marked = [d for d in DONE if (d.file, d.kernel) == (file, kernel)]
     assert (report.fma, report.other_flops) == (sum(d.counts.get("fma", 0) for d in marked), sum(d.counts.get("flops", 0) for d in marked))
     assert sum(report.divergent.values()) == sum(d.counts.get("parted", 0) for d in marked)
@@ -44,7 +44,7 @@ def test_no_other_line_does_anything(file: Path, kernel: str) -> None:
 @needs_compiler
 def test_what_has_just_been_read_is_not_read_again() -> None:
     (file,) = {d.file for d in DONE if d.kernel == "copies_of_pairs"}
-    report = test_simt_corpus.counted(file, "copies_of_pairs")
+    report = test_corpus.counted(file, "copies_of_pairs")
     assert [(c.op, c.requests) for c in report.lines if c.op == "read"] == [("read", 1)]
 
 

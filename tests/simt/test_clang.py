@@ -8,10 +8,8 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-import test_simt_corpus
-import test_simt_counts
-import test_simt_engine
 import torch
+from simt import test_corpus, test_counts, test_engine
 from simt.corpus import BUGS, CLEAN, Bug
 from simt.counts import DONE, EXPECTED, Done, Expected
 
@@ -99,53 +97,53 @@ def test_options_that_the_compiler_does_not_have_are_left_out(monkeypatch: pytes
 @pytest.mark.usefixtures("clang")
 @pytest.mark.parametrize("bug", BUGS, ids=lambda b: b.name)
 def test_a_planted_fault_is_found_at_its_line(bug: Bug) -> None:
-    test_simt_corpus.test_a_planted_fault_is_found_at_its_line(bug)
+    test_corpus.test_a_planted_fault_is_found_at_its_line(bug)
 
 
 @here
 @pytest.mark.usefixtures("clang")
 @pytest.mark.parametrize("bug", TWINS, ids=lambda b: b.name)
 def test_the_corrected_twin_is_clean_and_right(bug: Bug) -> None:
-    test_simt_corpus.test_the_corrected_twin_is_clean_and_right(bug)
+    test_corpus.test_the_corrected_twin_is_clean_and_right(bug)
 
 
 @here
 @pytest.mark.usefixtures("clang")
 def test_a_null_pointer_is_not_assumed_away() -> None:
-    test_simt_engine.test_a_null_pointer_stops_the_kernel_and_large_arrays_have_room()
+    test_engine.test_a_null_pointer_stops_the_kernel_and_large_arrays_have_room()
 
 
 @here
 @pytest.mark.usefixtures("clang")
 def test_what_is_read_and_not_used_is_no_fault() -> None:
-    test_simt_engine.test_what_is_read_and_not_used_is_no_fault()
+    test_engine.test_what_is_read_and_not_used_is_no_fault()
 
 
 # -- counts -------------------------------------------------------------------------------------------------------------
 
-by_clang = cache(test_simt_corpus.counted.__wrapped__)  # not what g++ counted in this process
+by_clang = cache(test_corpus.counted.__wrapped__)  # not what g++ counted in this process
 
 
 @here
 @pytest.mark.usefixtures("clang")
 @pytest.mark.parametrize("expected", EXPECTED, ids=str)
 def test_a_pattern_is_counted_as_by_hand(expected: Expected, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(test_simt_corpus, "counted", by_clang)
-    test_simt_corpus.test_a_pattern_is_counted_as_by_hand(expected)
+    monkeypatch.setattr(test_corpus, "counted", by_clang)
+    test_corpus.test_a_pattern_is_counted_as_by_hand(expected)
 
 
 @here
 @pytest.mark.usefixtures("clang")
 @pytest.mark.parametrize("done", DONE, ids=str)
 def test_operations_and_branches_are_counted_as_by_hand(done: Done, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(test_simt_corpus, "counted", by_clang)
-    test_simt_counts.test_operations_and_branches_are_counted_as_by_hand(done)
+    monkeypatch.setattr(test_corpus, "counted", by_clang)
+    test_counts.test_operations_and_branches_are_counted_as_by_hand(done)
 
 
 @here
 @pytest.mark.usefixtures("clang")
 def test_arms_of_a_branch_are_requests_of_their_own() -> None:
-    test_simt_engine.test_arms_of_a_branch_are_requests_of_their_own()
+    test_engine.test_arms_of_a_branch_are_requests_of_their_own()
 
 
 LINES = r"""

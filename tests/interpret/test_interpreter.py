@@ -42,7 +42,7 @@ def test_load_outside() -> None:
     with pytest.raises(interpreter.OutOfBounds) as caught:
         copying(0, torch.randn(100), torch.zeros(128), mask=False)
     text = str(caught.value)
-    for part in ("copy, program (1, 0, 0)", "test_interpret.py:", "v = tl.load(x + at + shift, inside)", "load outside argument 'x'"):
+    for part in ("copy, program (1, 0, 0)", "test_interpreter.py:", "v = tl.load(x + at + shift, inside)", "load outside argument 'x'"):
         assert part in text
     assert "byte offset 400 (element 100), the first of 28 such lanes of 64 active" in text and "bytes 0 to 400" in text
 
