@@ -156,9 +156,10 @@ def faults(call: Call, tensors: Mapping[str, torch.Tensor], got: Any) -> list[st
     """What is wrong with the results of a call, by the tolerance of its op; empty where they are right."""
     exact = results(call.theirs(**as_double(tensors)))
     same = results(call.theirs(**{n: widen(t) for n, t in tensors.items()}))
-    tolerance = registry.op(call.op).tolerance
+    op = registry.op(call.op)
     found = []
     for i, (g, e, s) in enumerate(zip(results(got), exact, same, strict=True)):
+        tolerance = op.tolerance_of(op.output_names[i])
         verdict = compare.compare(g, e, s.to(g.dtype), OF_TORCH[str(g.dtype).removeprefix("torch.")], tolerance.multiple, tolerance.exact)
         found += [] if verdict.ok else [f"output {i}: {verdict.message}"]
     return found

@@ -4,21 +4,34 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self
 
 from rooftop.core.digests import digest, strip
 from rooftop.core.layouts import meta_of
 from rooftop.core.names import UnknownName
-from rooftop.core.spec import OF_TORCH, Case, Meta, Option, Problem, Work
+from rooftop.core.spec import Case, Meta, Option, Problem, Work, dtype_of
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 KINDS: Mapping[str, str] = {
-    "Tensor": "Tensor", "Tensor | None": "Tensor?", "int": "SymInt", "float": "float", "bool": "bool", "str": "str",
+    "Tensor": "Tensor", "Tensor | None": "Tensor?", "list[Tensor]": "Tensor[]", "int": "SymInt", "float": "float", "bool": "bool", "str": "str",
 }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """An error may be `multiple` times that of the same computation in plain torch at the same precision, never above 4; or two units
+    in the last place where torch is exact by luck. `exact`: bit for bit."""
+
+    multiple: float = 2.0
+    exact: bool = False
+
+    def __post_init__(self) -> None:
+        if not 1.0 <= self.multiple <= 4.0:
+            raise ValueError(f"multiple is {self.multiple}; it must be 1 to 4")
 
 
 @dataclass(frozen=True)
@@ -33,6 +46,7 @@ class Grad:
     same    input -> the output whose gradient is its own, as it stands
     aside   outputs made for the backward alone: no gradient flows through them, and `backward` is given none
     into    output of the backward -> the saved tensor whose memory it may take, where the option `inplace` is true
+    tolerance  of the backward's outputs; the forward's where that is one for all
 
     A gradient of an output may be absent (the output was not used, or is absent itself) where `backward` annotates it `Tensor | None`."""
 
@@ -47,6 +61,7 @@ class Grad:
     into: Mapping[str, str] = field(default_factory=dict)
     aside: tuple[str, ...] = ()
     same: Mapping[str, str] = field(default_factory=dict)
+    tolerance: Tolerance | Mapping[str, Tolerance] | None = None
 
     @property
     def saved_names(self) -> tuple[str, ...]:
@@ -64,16 +79,15 @@ class Grad:
 
 
 @dataclass(frozen=True)
-class Tolerance:
-    """An error may be `multiple` times that of the same computation in plain torch at the same precision, never above 4; or two units
-    in the last place where torch is exact by luck. `exact`: bit for bit."""
+class Judged:
+    """What a contract's own comparison (`compare`) is given: tensors by name. `got`: outputs and mutated inputs as the kernel left them; `exact` and
+    `same`: what they must be, in float64 and at the same precision; `tensors`: the inputs as they were."""
 
-    multiple: float = 2.0
-    exact: bool = False
-
-    def __post_init__(self) -> None:
-        if not 1.0 <= self.multiple <= 4.0:
-            raise ValueError(f"multiple is {self.multiple}; it must be 1 to 4")
+    got: Mapping[str, Any]
+    exact: Mapping[str, Any]
+    same: Mapping[str, Any]
+    tensors: Mapping[str, Any]
+    options: Mapping[str, Option]
 
 
 class Contract:
@@ -84,8 +98,22 @@ class Contract:
     into        output -> the input whose memory it takes where the option `inplace` is true (a backward's, from its Grad)
     work        the fewest bytes and operations of a problem
     canonical   the problem as kernels see it (collapsed dimensions); None where only a contiguous copy can be
-    mutates     names of the tensors that it writes into
-    late        whole-number options (32 bits, signed) that decide nothing but values, such as a seed: kernels get them at each call by name
+    mutates     names of the tensors that it writes into; the reference writes into them too. The outputs may then be none
+    late        options that decide nothing but values, such as a seed or a scale: kernels get them at each call by name, whole numbers of 32 bits
+                (signed) or float32
+    arrange     (tensors, options, generator) -> {name: tensor}: replaces inputs of a case that depend on each other (offsets, page tables, codes)
+                by ones that fit, of the same shape and dtype
+    tolerance   one for all outputs, or name -> Tolerance
+    same        the result at the same precision, where that is not the reference in float32, rounded once; parameters as the reference's
+    compare     output -> its own comparison in place of the error: None, or what is wrong (a round trip, a bound, ties, a distribution)
+    sizes       output -> the output that says how many of its leading elements mean something; the others are not looked at
+    measured_work  (problem, tensors) -> Work where the work depends on values
+    faults      (the reference's parameters) -> None or what is wrong: what only the device can see, asked under `rooftop.debug()`
+    bucket      (problem) -> the problem that stands for its like in the tables of tuned configs
+    public      (tensors, options) -> (args, kwargs) of the public function, where that takes other parameters than the reference
+    core        the reference without the parameters that were added later: a case in which those have their defaults depends on it alone, and so do
+                its records. The others are the problem's `extra`: a kernel whose head does not name them refuses them
+    twin_of     the contract whose kernels this one runs in place (`rooftop.core.op.in_place`)
     peers       name -> factory of a callable with the reference's signature; ImportError says that it is absent
     wrong       known-wrong callables that the checker must reject"""
 
@@ -97,7 +125,7 @@ class Contract:
         cases: Iterable[Case],
         work: Callable[[Problem], Work],
         canonical: Callable[[Problem], Problem | None] | None = None,
-        tolerance: Tolerance | None = None,
+        tolerance: Tolerance | Mapping[str, Tolerance] | None = None,
         grad: Grad | None = None,
         mutates: Sequence[str] = (),
         deterministic: bool = True,
@@ -107,10 +135,24 @@ class Contract:
         forward: Contract | None = None,
         into: Mapping[str, str] | None = None,
         late: Sequence[str] = (),
+        arrange: Callable[..., Mapping[str, Any]] | None = None,
+        same: Callable[..., Any] | None = None,
+        compare: Mapping[str, Callable[[Judged], str | None]] | None = None,
+        sizes: Mapping[str, str] | None = None,
+        measured_work: Callable[[Problem, Mapping[str, Any]], Work] | None = None,
+        faults: Callable[..., str | None] | None = None,
+        bucket: Callable[[Problem], Problem] | None = None,
+        public: Callable[[Mapping[str, Any], Mapping[str, Any]], tuple[Sequence[Any], Mapping[str, Any]]] | None = None,
+        core: Callable[..., Any] | None = None,
+        twin_of: Contract | None = None,
     ) -> None:
         self.name = name or reference.__module__.rpartition(".")[2]
         self.reference, self.outputs, self.work, self.canonical = reference, outputs, work, canonical
-        self.tolerance, self.grad, self.mutates, self.deterministic = tolerance or Tolerance(), grad, tuple(mutates), deterministic
+        self._tolerance, self.grad, self.mutates, self.deterministic = tolerance or Tolerance(), grad, tuple(mutates), deterministic
+        self.arrange, self.same, self.compare, self.sizes = arrange, same, dict(compare or {}), dict(sizes or {})
+        self.measured_work, self.faults, self.bucket, self.public, self.core, self.twin_of = (
+            measured_work, faults, bucket, public, core, twin_of
+        )  # fmt: skip
         self.peers, self.wrong, self.forward, self.into = dict(peers or {}), dict(wrong or {}), forward, dict(into or {})
         self.late = tuple(late)
         self.cases: tuple[Case, ...] = tuple(cases)
@@ -142,17 +184,77 @@ class Contract:
 
     @cached_property
     def tensor_names(self) -> tuple[str, ...]:
-        return tuple(n for n, k in self.kinds.items() if k.startswith("Tensor"))
+        """The parameters that are tensors, or lists of them."""
+        return tuple(n for n, k in self.kinds.items() if "Tensor" in k)
+
+    @cached_property
+    def list_names(self) -> tuple[str, ...]:
+        return tuple(n for n, k in self.kinds.items() if k == "list[Tensor]")
 
     @cached_property
     def option_names(self) -> tuple[str, ...]:
-        return tuple(n for n, k in self.kinds.items() if not k.startswith("Tensor"))
+        return tuple(n for n, k in self.kinds.items() if "Tensor" not in k)
+
+    @cached_property
+    def late_floats(self) -> tuple[str, ...]:
+        return tuple(n for n in self.late if self.kinds[n] == "float")
 
     @cached_property
     def output_names(self) -> tuple[str, ...]:
         if not self.cases:
-            raise ValueError(f"{self.name} has no case")
-        return tuple(self.problem(self.cases[0]).tensors[i][0] for i in range(len(self.tensor_names), len(self.problem(self.cases[0]).tensors)))
+            raise ValueError(f"{self.name} has no case: a contract needs some to be judged on")
+        first = self.cases[0]
+        return tuple(self.outputs(**self._grouped(self._metas(first)), **self.options(first)))
+
+    @property
+    def dtypes(self) -> tuple[str, ...]:
+        """Of the first tensors of its cases."""
+        return tuple(dict.fromkeys(c.dtype for c in self.cases))
+
+    def tolerance_of(self, output: str) -> Tolerance:
+        return self._tolerance if isinstance(self._tolerance, Tolerance) else self._tolerance.get(output, Tolerance())
+
+    @property
+    def exact(self) -> bool:
+        """Whether every output is judged bit for bit."""
+        return all(self.tolerance_of(n).exact for n in (*self.output_names, *self.mutates))
+
+    # -- lists of tensors: `xs` is `xs0`, `xs1`, ... wherever tensors have names ------------------------------------
+
+    def flattened(self, args: Sequence[Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """A call's arguments, in the reference's order, as tensors by name and options by name."""
+        tensors: dict[str, Any] = {}
+        options: dict[str, Any] = {}
+        for (name, kind), value in zip(self.kinds.items(), args, strict=True):
+            if kind == "list[Tensor]":
+                tensors.update((f"{name}{i}", t) for i, t in enumerate(value))
+            elif "Tensor" in kind:
+                tensors[name] = value
+            else:
+                options[name] = value
+        return tensors, options
+
+    def _grouped(self, tensors: Mapping[str, Any]) -> dict[str, Any]:
+        """By the names of the parameters: lists put together again. Names of outputs are left out."""
+        if not self.list_names:
+            return {n: tensors[n] for n in self.tensor_names}
+        grouped: dict[str, Any] = {}
+        for name in self.tensor_names:
+            if name not in self.list_names:
+                grouped[name] = tensors[name]
+                continue
+            grouped[name] = []
+            while (key := f"{name}{len(grouped[name])}") in tensors:
+                grouped[name].append(tensors[key])
+        return grouped
+
+    def arguments(self, tensors: Mapping[str, Any], options: Mapping[str, Any]) -> list[Any]:
+        """In the reference's order."""
+        grouped = self._grouped(tensors)
+        return [grouped[n] if n in grouped else options[n] for n in self.kinds]
+
+    def inputs_of(self, problem: Problem) -> tuple[str, ...]:
+        return tuple(n for n, _ in problem.tensors if n not in self.output_names)
 
     def case(self, case_id: str) -> Case:
         """A case by `name dtype`, or by its name where that is unique."""
@@ -165,16 +267,38 @@ class Contract:
 
     def problem_of(self, metas: Mapping[str, Meta | None], options: Mapping[str, Option], device: Any = None) -> Problem:
         """The facts of a call, outputs included."""
-        outputs = self.outputs(**metas, **options)
-        tensors = (*((n, metas[n]) for n in self.tensor_names), *outputs.items())
-        problem = Problem(self.name, tensors, tuple((k, v) for k, v in options.items() if k not in self.late), late=self.late)
+        grouped = self._grouped(metas)
+        outputs = self.outputs(**grouped, **options)
+        flat: list[tuple[str, Meta | None]] = []
+        for name in self.tensor_names:
+            flat += [(f"{name}{i}", m) for i, m in enumerate(grouped[name])] if name in self.list_names else [(name, grouped[name])]
+        problem = Problem(
+            self.name, (*flat, *outputs.items()), tuple((k, v) for k, v in options.items() if k not in self.late), late=self.late,
+            late_floats=self.late_floats, bucket=self.bucket, extra=self._extra(metas, options),
+        )  # fmt: skip
         return problem if device is None else problem.on(device)
+
+    @cached_property
+    def _added(self) -> tuple[str, ...]:
+        """Parameters that the core does not have."""
+        return () if self.core is None else tuple(n for n in self.parameters if n not in inspect.signature(self.core).parameters)
+
+    def _extra(self, metas: Mapping[str, Meta | None], options: Mapping[str, Option]) -> tuple[str, ...]:
+        """Those of them that are not at their defaults."""
+        if not self._added:
+            return ()
+        default = {n: self.parameters[n].default for n in self._added}
+        return tuple(n for n in self._added if (metas.get(n) is not None if n in metas else options[n] != default[n]))
 
     def problem(self, case: Case, device: Any = None) -> Problem:
         """The facts of a case, as its inputs will be laid out."""
-        values = self.forward._bwd_metas(case) if self.forward else {k: meta_of(v) for k, v in case.inputs.items()}
-        metas = {n: values.get(n) for n in self.tensor_names}
-        return self.problem_of(metas, self.options(case), device)
+        return self.problem_of(self._metas(case), self.options(case), device)
+
+    def _metas(self, case: Case) -> dict[str, Meta | None]:
+        """Of the inputs of a case; None where absent."""
+        if self.forward:
+            return self.forward._bwd_metas(case)
+        return {**{n: None for n in self.tensor_names if n not in self.list_names}, **{n: meta_of(v) for n, v in case.tensors()}}
 
     def options(self, case: Case) -> dict[str, Option]:
         options = {}
@@ -188,9 +312,15 @@ class Contract:
         return problem if self.canonical is None else self.canonical(problem)
 
     def contiguous(self, problem: Problem) -> Problem:
-        """The same problem with every input contiguous: what is left of it after the copies."""
-        metas = {n: m and Meta(m.shape, m.dtype) for n, m in problem.tensors if n in self.tensor_names}
+        """The same problem after the inputs that are not contiguous were copied. The others stay where they are, whatever their alignment."""
+        inputs = self.inputs_of(problem)
+        metas = {n: m if m is None or m.contiguous else Meta(m.shape, m.dtype) for n, m in problem.tensors if n in inputs}
         return self.problem_of(metas, {n: problem.option(n) if n not in self.late else 0 for n in self.option_names}, problem.device)
+
+    def idle(self, problem: Problem) -> bool:
+        """Whether there is nothing to write: every output and every tensor that is written into is absent or empty."""
+        written = (*self.output_names, *self.mutates)
+        return all(m is None or m.numel == 0 for n, m in problem.tensors if n in written)
 
     def taken(self, problem: Problem) -> dict[str, str]:
         """Output -> the input whose memory it takes in this problem: where `inplace` is true and both lie alike."""
@@ -209,8 +339,9 @@ class Contract:
         assert grad is not None and grad.outputs is not None and grad.work is not None
         return type(self)(
             grad.backward, outputs=grad.outputs, cases=self.cases, work=grad.work, canonical=grad.canonical or self.canonical,
-            tolerance=self.tolerance, deterministic=self.deterministic, peers=grad.peers, wrong=grad.wrong, name=f"{self.name}_bwd", forward=self,
-            into=grad.into, late=self.late,
+            tolerance=grad.tolerance or (self._tolerance if isinstance(self._tolerance, Tolerance) else None),
+            deterministic=self.deterministic, peers=grad.peers, wrong=grad.wrong, name=f"{self.name}_bwd", forward=self,
+            into=grad.into, late=tuple(n for n in self.late if n in inspect.signature(grad.backward).parameters),
         )  # fmt: skip
 
     def _bwd_metas(self, case: Case) -> dict[str, Meta | None]:
@@ -232,6 +363,9 @@ class Contract:
         problem = self.problem(case)
         work = self.work(problem)
         about = [{k: str(v) for k, v in case.inputs.items()}, work.read, work.write, dict(work.ops)]
+        if self.core is not None and not problem.extra:
+            known = replace(problem, options=tuple((k, v) for k, v in problem.options if k not in self._added))
+            return digest(strip(inspect.getsource(self.core), "python"), known.signature, about)
         return digest(strip(inspect.getsource(self.reference), "python"), problem.signature, about)
 
 
@@ -249,7 +383,7 @@ def like(x: Meta) -> Meta:
 def metas_of(tensors: Mapping[str, Tensor | None], *, addresses: bool = True) -> dict[str, Meta | None]:
     """The facts of torch tensors; without `addresses` (fake tensors have none) they count as aligned."""
     return {
-        n: None if t is None else Meta(tuple(t.shape), OF_TORCH[str(t.dtype).removeprefix("torch.")], tuple(t.stride()), alignment(t) if addresses else 16)
+        n: None if t is None else Meta(tuple(t.shape), dtype_of(t.dtype), tuple(t.stride()), alignment(t) if addresses else 16)
         for n, t in tensors.items()
     }
 

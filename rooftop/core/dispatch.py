@@ -5,32 +5,23 @@ tensor subclasses) goes through the op registered with `torch.library`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from rooftop.core import library, registry
+from rooftop.core import debugging, library
+from rooftop.core.call import Call, Choice, select
 from rooftop.core.contract import Contract, metas_of
-from rooftop.core.implementation import Implementation, Prepared, UnsupportedError, device_of
+from rooftop.core.implementation import device_of
 from rooftop.core.spec import DTYPES, Device, Meta, Problem
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 _MISSING: Any = object()
-
-
-@dataclass(frozen=True)
-class Choice:
-    """What a call runs. `implementation` None: the reference, as plain torch."""
-
-    implementation: Implementation | None
-    problem: Problem  # as the kernel sees it
-    config: Any
-    config_from: str
-    copies: tuple[str, ...]  # inputs first copied into contiguous memory
-    rejected: tuple[tuple[str, str], ...]  # (implementation, why not)
+PLANS = 4096  # kinds of input that an op remembers: a decode adds one with each step
 
 
 @dataclass(frozen=True)
@@ -44,9 +35,9 @@ class Explanation:
 
     def __str__(self) -> str:
         lines = [f"{self.op} on {self.device}: {self.why}"]
-        if self.choice and self.choice.implementation:
-            c = self.choice
-            config = ", ".join(f"{k}={v}" for k, v in c.implementation.config_dict(c.config).items())  # type: ignore[union-attr]
+        if self.choice and self.choice.call:
+            c = self.choice.call
+            config = ", ".join(f"{k}={v}" for k, v in c.implementation.config_dict(c.config).items())
             lines.append(f"  config {config or '(none)'} ({c.config_from})")
             if c.copies:
                 lines.append(f"  first copied into contiguous memory: {', '.join(c.copies)}")
@@ -55,115 +46,60 @@ class Explanation:
         return "\n".join(lines)
 
 
-def preference(implementation: Implementation, problem: Problem) -> tuple[int, str]:
-    """Those that say they are to be preferred for this problem come first, then Triton, then the rest."""
-    return (0 if implementation.prefers(problem) else 1 if implementation.backend == "triton" else 2, implementation.name)
-
-
-def ranked(found: Iterable[Implementation], problem: Problem) -> Iterator[tuple[Implementation, str | None]]:
-    """In the order in which they are asked, each with None or the reason why it cannot take the problem. The first without a reason runs."""
-    for candidate in sorted(found, key=lambda f: preference(f, problem)):
-        yield candidate, candidate.supports(problem)
-
-
-def select(op: Contract, problem: Problem, implementation: str | None = None, config: Mapping[str, Any] | None = None) -> Choice:
-    """The implementation and config for a problem: a pure function of shapes, strides, dtypes and device.
-
-    Raises UnsupportedError where a *named* implementation cannot take it, RegistryError where there is none of that name."""
-    kernel_problem = op.kernel_problem(problem)
-    copies: tuple[str, ...] = ()
-    if kernel_problem is None:
-        copies = tuple(n for n, m in problem.tensors if n in op.tensor_names and m is not None and not m.contiguous)
-        kernel_problem = op.kernel_problem(op.contiguous(problem))
-        assert kernel_problem is not None, f"{op.name}: canonical() refuses contiguous inputs"
-    found = registry.implementations(op.name)
-    if implementation is None and all(m is None or m.numel == 0 for n, m in problem.tensors if n not in op.tensor_names):
-        return Choice(None, problem, None, "", (), tuple((f.name, "the output is empty: nothing is launched") for f in found))
-    if implementation is not None:
-        found = [f for f in found if f.name in (implementation, f"{op.name}__{implementation}")]
-        if not found:
-            raise registry.unknown(f"implementation of {op.name}", implementation, [f.name for f in registry.implementations(op.name)])
-    rejected: list[tuple[str, str]] = []
-    for candidate, reason in ranked(found, kernel_problem):
-        if reason is None:
-            chosen, source = candidate.resolve(kernel_problem, config)
-            return Choice(candidate, kernel_problem, chosen, source, copies, tuple(rejected))
-        rejected.append((candidate.name, reason))
-    if implementation is not None:
-        raise UnsupportedError(f"{rejected[0][0]} cannot take this input: {rejected[0][1]}")
-    return Choice(None, problem, None, "", (), tuple(rejected))
-
-
 class Plan:
     """Everything about one kind of input that does not change from call to call."""
 
-    def __init__(self, op: Contract, choice: Choice, call_problem: Problem, index: int) -> None:
-        self.implementation = choice.implementation
-        assert self.implementation is not None
-        inputs = op.tensor_names
-        self._copies = tuple(i for i, n in enumerate(inputs) if n in choice.copies)
-        outputs, self._promised = allocations(op, choice, call_problem)
-        scratch = self.implementation.scratch(choice.problem, choice.config)
-        taken = {} if choice.copies else op.taken(call_problem)
-        self._taken = tuple((i, inputs.index(taken[n])) for i, (n, _) in enumerate(outputs) if n in taken)
-        self.names = (*inputs, *(n for n, _ in outputs), *scratch, *op.late)
-        self._outputs = [_allocator(None if n in taken else m, index) for n, m in outputs]
-        self._scratch = [_allocator(m, index) for m in scratch.values()]
-        empty = all(m is None or m.numel == 0 for _, m in outputs)
-        self.launches = [] if empty else self.implementation.launches(choice.problem, choice.config)
-        self._index = index
-        self._prepared: list[Prepared] | None = None
-        self._choice = choice
+    def __init__(self, call: Call, index: int) -> None:
         import torch
 
+        self.call = call
+        inputs, outputs = call.inputs, [n for n, _ in call.outputs]
+        self._copies = tuple(i for i, n in enumerate(inputs) if n in call.copies)
+        self._mutated = tuple(i for i, n in enumerate(inputs) if n in call.mutated)
+        self._back = tuple(i for i in self._mutated if i in self._copies)
+        self._taken = tuple((outputs.index(out), inputs.index(given)) for out, given in call.taken.items())
+        self._outputs = [_allocator(None if n in call.taken else m, index) for n, m in call.outputs]
+        self._scratch = [_allocator(m, index, n in call.zeroed) for n, m in call.scratch.items()]
+        self._promised = tuple((outputs.index(n), _allocator(m, index)) for n, m in call.promised.items() if n not in call.taken)
+        self._results = len(call.op.output_names)
+        self._index = index
+        self._runner: Any = None
+        self._addressed = False
         self._stream = torch._C._cuda_getCurrentRawStream
         self._written = torch.autograd.graph.increment_version
 
-    def prepared(self) -> list[Prepared]:
-        if self._prepared is None:
-            assert self.implementation is not None
-            self._prepared = self.implementation.prepare(self._choice.problem, self.launches, self.names, self._index) if self.launches else []
-        return self._prepared
+    def runner(self) -> Any:
+        if self._runner is None:
+            found = self.call.runner(self._index)
+            self._addressed = hasattr(found, "addressed")
+            self._runner = found.addressed if self._addressed else found  # type: ignore[attr-defined]
+        return self._runner
 
-    def __call__(self, tensors: list[Tensor | None], late: Sequence[int] = ()) -> list[Tensor | None]:
-        if self._copies:
-            tensors = list(tensors)
-            for i in self._copies:
-                tensors[i] = tensors[i].contiguous()  # type: ignore[union-attr]
-        made = [make() for make in self._outputs]
+    def __call__(self, tensors: Sequence[Tensor | None], late: Sequence[int | float] = ()) -> list[Tensor | None]:
+        """The outputs. `tensors` in the order of the call's inputs."""
+        run = self._runner or self.runner()
+        given: list[Any] = list(tensors)
+        for i in self._copies:
+            given[i] = given[i].contiguous()
+        made: list[Any] = [make() for make in self._outputs]
+        for i in self._mutated:
+            self._written(tensors[i])
         for i, j in self._taken:
-            self._written(tensors[j])
-            made[i] = tensors[j].detach()  # type: ignore[union-attr]  # a gradient has no history
-        scratch = [make() for make in self._scratch]
-        addresses = [0 if t is None else t.data_ptr() for t in (*tensors, *made, *scratch)]
-        addresses += late
+            made[i] = given[j].detach()  # a gradient has no history
+        values = [*given, *made, *[make() for make in self._scratch]]
         stream = self._stream(self._index)
-        for launch in self._prepared or self.prepared():
-            launch(stream, addresses)
+        if self._addressed:
+            run(stream, [*[0 if t is None else t.data_ptr() for t in values], *late])
+        else:
+            run(stream, [*values, *late])
+        for i in self._back:
+            tensors[i].copy_(given[i])  # type: ignore[union-attr]
         for i, make in self._promised:
-            made[i] = make(self._index).copy_(made[i])
-        return made
+            made[i] = make().copy_(made[i])  # type: ignore[union-attr]
+        return made if self._results else []
 
 
-def allocations(op: Contract, choice: Choice, call_problem: Problem) -> tuple[list[tuple[str, Meta | None]], tuple[tuple[int, Any], ...]]:
-    """The outputs as the kernel writes them, and, for those that were promised with other strides (index, maker of what was promised):
-    a kernel that is given contiguous copies writes contiguous results."""
-    inputs = op.tensor_names
-    promised = [(n, m) for n, m in call_problem.tensors if n not in inputs]
-    if not choice.copies:
-        return promised, ()
-    written = [(n, m) for n, m in op.contiguous(call_problem).tensors if n not in inputs]
-    pairs = enumerate(zip(written, promised, strict=True))
-    return written, tuple((i, partial(_made, p)) for i, ((_, w), (_, p)) in pairs if w is not None and p is not None and w.strides != p.strides)
-
-
-def _made(meta: Meta, index: int) -> Tensor:
-    made = _allocator(meta, index)()
-    assert made is not None
-    return made
-
-
-def _allocator(meta: Meta | None, index: int) -> Callable[[], Tensor | None]:
+def _allocator(meta: Meta | None, index: int, zero: bool = False) -> Callable[[], Tensor | None]:
     import torch
 
     if meta is None:
@@ -171,6 +107,8 @@ def _allocator(meta: Meta | None, index: int) -> Callable[[], Tensor | None]:
     dtype = getattr(torch, DTYPES[meta.dtype].torch)
     device = torch.device("cuda", index)
     shape, strides = meta.shape, meta.strides
+    if zero:
+        return lambda: torch.zeros(shape, dtype=dtype, device=device)
     if meta.contiguous:
         return lambda: torch.empty(shape, dtype=dtype, device=device)
     return lambda: torch.empty_strided(shape, strides, dtype=dtype, device=device)
@@ -178,12 +116,20 @@ def _allocator(meta: Meta | None, index: int) -> Callable[[], Tensor | None]:
 
 def plan_for(op: Contract, args: Sequence[Any], implementation: str | None) -> Plan | None:
     """The plan for CUDA arguments; None: run the reference."""
-    tensors = {n: a for n, a in zip(op.kinds, args, strict=True) if n in op.tensor_names}
+    tensors, options = op.flattened(args)
     index = _device_index(op, tensors)
-    options = {n: a for n, a in zip(op.kinds, args, strict=True) if n not in tensors}
     problem = op.problem_of(metas_of(tensors), options, _device(index))
-    choice = select(op, problem, implementation or None)
-    return None if choice.implementation is None else Plan(op, choice, problem, index)
+    call = select(op, problem, implementation or None).call
+    return None if call is None else Plan(call, index)
+
+
+def _remember(plans: dict[Any, Plan | None], key: Any, plan: Plan | None) -> Plan | None:
+    """Keeps the plan. The older half goes where there are too many."""
+    if len(plans) >= PLANS:
+        for old in list(islice(plans, PLANS // 2)):
+            plans.pop(old, None)
+    plans[key] = plan
+    return plan
 
 
 _DEVICES: dict[int, Device] = {}
@@ -209,31 +155,36 @@ def register(op: Contract) -> Callable[..., Any]:
 
 def _run(op: Contract, given: Sequence[Any], implementation: str | None) -> Any:
     """A call that comes through torch's dispatcher, on CUDA tensors."""
-    tensors = [a for n, a in zip(op.kinds, given, strict=True) if n in op.tensor_names]
-    key = (implementation, *_key(op, given))
-    plan = op._plans.get(key, _MISSING)
-    if plan is _MISSING:
-        plan = op._plans[key] = plan_for(op, given, implementation)
-    if plan is None:
-        return library.fallback(op, given)
-    with torch_device(next(t for t in tensors if t is not None)):
-        made = plan(tensors, [a for n, a in zip(op.kinds, given, strict=True) if n in op.late])
-    return made[0] if len(op.output_names) == 1 else tuple(made)
-
-
-def torch_device(tensor: Tensor) -> Any:
     import torch
 
-    return torch.cuda.device(tensor.device)
+    if debugging.on:
+        debugging.check(op, given)
+    tensors, options = op.flattened(given)
+    key = _key(op, given, implementation)
+    plan = op._plans.get(key, _MISSING)
+    if plan is _MISSING:
+        plan = _remember(op._plans, key, plan_for(op, given, implementation))
+    if plan is None:
+        return library.fallback(op, given)
+    with torch.cuda.device(next(t for t in tensors.values() if t is not None).device):
+        made = plan(list(tensors.values()), [options[n] for n in op.late])
+        if debugging.on:
+            debugging.wait(op)
+    return _results(op, made)
 
 
-def _key(op: Contract, given: Sequence[Any]) -> list[Any]:
+def _results(op: Contract, made: list[Any]) -> Any:
+    return made[0] if len(made) == 1 else tuple(made) if made else None
+
+
+def _key(op: Contract, given: Sequence[Any], implementation: str | None) -> tuple[Any, ...]:
     """As `caller` builds it, so that both ways share their plans."""
-    key: list[Any] = []
-    for name, a in zip(op.kinds, given, strict=True):
-        if name in op.tensor_names:
-            key += [None] if a is None else [a.shape, a.stride(), a.dtype, a.get_device(), a.data_ptr() & 15]
-    return key + [a for n, a in zip(op.kinds, given, strict=True) if n in op.option_names and n not in op.late]
+    tensors, options = op.flattened(given)
+    key: list[Any] = [implementation]
+    for a in tensors.values():
+        key += [None] if a is None else [a.shape, a.stride(), a.dtype, a.get_device(), a.data_ptr() & 15]
+    key += [len(a) for n, a in zip(op.kinds, given, strict=True) if n in op.list_names]
+    return (*key, *(v for n, v in options.items() if n not in op.late))
 
 
 def caller(op: Contract) -> Callable[..., Any]:
@@ -245,6 +196,7 @@ def caller(op: Contract) -> Callable[..., Any]:
     tensor_positions = tuple(i for i, n in enumerate(op.kinds) if n in op.tensor_names)
     option_positions = tuple(i for i, n in enumerate(op.kinds) if n in op.option_names and n not in op.late)
     late_positions = tuple(i for i, n in enumerate(op.kinds) if n in op.late)
+    mutated_positions = tuple(i for i, n in enumerate(op.kinds) if n in op.mutates)
     plain = (torch.Tensor, torch.nn.Parameter)
     is_grad_enabled = torch.is_grad_enabled
     is_compiling = torch.compiler.is_compiling
@@ -253,7 +205,7 @@ def caller(op: Contract) -> Callable[..., Any]:
     differentiating = (torch._C._functorch.TransformType.Grad, torch._C._functorch.TransformType.Jvp)
     transform = torch._C._functorch.peek_interpreter_stack
     current_device = torch._C._cuda_getDevice if hasattr(torch._C, "_cuda_getDevice") else None
-    single = len(op.output_names) == 1
+    lists = bool(op.list_names)
 
     def call(*args: Any, implementation: str | None = None) -> Any:
         if is_compiling():
@@ -263,9 +215,15 @@ def caller(op: Contract) -> Callable[..., Any]:
             if top is not None and top.key() in differentiating:
                 raise NotImplementedError(f"{op.name}: torch.func's grad, vjp and jvp do not reach registered ops; torch.autograd and torch.compile do")
             return registered(*args, implementation or "")
+        if lists:
+            return registered(*args, implementation or "")
         if forward._current_level >= 0 and any(forward.unpack_dual(args[i]).tangent is not None for i in tensor_positions if args[i] is not None):
             raise NotImplementedError(f"{op.name}: forward-mode differentiation does not reach registered ops; torch.autograd does")
         grad = is_grad_enabled()
+        if grad:
+            for i in mutated_positions:
+                if args[i].requires_grad:
+                    raise RuntimeError(f"{op.name} writes into a tensor that requires a gradient, and has no derivative: call it under torch.no_grad()")
         key: list[Any] = [implementation]
         first = None
         for i in tensor_positions:
@@ -281,9 +239,11 @@ def caller(op: Contract) -> Callable[..., Any]:
         for i in option_positions:
             key.append(args[i])
         frozen = tuple(key)
+        if debugging.on:
+            debugging.check(op, args)
         plan = plans.get(frozen, _MISSING)
         if plan is _MISSING:
-            plan = plans[frozen] = plan_for(op, args, implementation)
+            plan = _remember(plans, frozen, plan_for(op, args, implementation))
         if plan is None:
             return library.fallback(op, args)
         late = [args[i] for i in late_positions]
@@ -293,17 +253,18 @@ def caller(op: Contract) -> Callable[..., Any]:
                 made = plan([args[i] for i in tensor_positions], late)
         else:
             made = plan([args[i] for i in tensor_positions], late)
-        return made[0] if single else tuple(made)
+        if debugging.on:
+            debugging.wait(op)
+        return made[0] if len(made) == 1 else tuple(made) if made else None
 
     return call
 
 
 def explain(op: Contract, args: Sequence[Any]) -> Explanation:
-    tensors = {n: a for n, a in zip(op.kinds, args, strict=True) if n in op.tensor_names}
+    tensors, options = op.flattened(args)
     first = next(t for t in tensors.values() if t is not None)
     if not first.is_cuda:
         return Explanation(op.name, str(first.device), None, "the reference, in plain torch (kernels run on CUDA tensors)")
-    options = {n: a for n, a in zip(op.kinds, args, strict=True) if n not in tensors}
     device = _device(_device_index(op, tensors))
     return explain_problem(op, op.problem_of(metas_of(tensors), options, device))
 
@@ -311,8 +272,8 @@ def explain(op: Contract, args: Sequence[Any]) -> Explanation:
 def explain_problem(op: Contract, problem: Problem) -> Explanation:
     """What a problem would run on the device it names, GPU or none here."""
     choice = select(op, problem)
-    if choice.implementation is None:
+    if choice.call is None:
         return Explanation(op.name, problem.device.name, choice, "the reference, in plain torch: no implementation takes this input")
-    launches = choice.implementation.launches(choice.problem, choice.config)
-    path = " then ".join(f"{getattr(x.kernel, '__name__', x.kernel)} on a grid of {'x'.join(map(str, x.grid))}" for x in launches)
-    return Explanation(op.name, problem.device.name, choice, f"{choice.implementation.name}: {path}")
+    launches = choice.call.launches
+    path = " then ".join(f"{getattr(x.kernel, '__name__', x.kernel)} on a grid of {'x'.join(map(str, x.grid))}" for x in launches) or "a call of torch"
+    return Explanation(op.name, problem.device.name, choice, f"{choice.call.implementation.name}: {path}")

@@ -155,7 +155,7 @@ class Implementation:
         for name in (problem.device.name, sibling(problem.device.name)):
             if name is None:
                 continue
-            entry = _tuned_table(TUNED / slug(name) / f"{self.name}.json").get(problem.signature)
+            entry = _tuned_table(TUNED / slug(name) / f"{self.name}.json").get(problem.tune_key)
             if isinstance(entry, dict) and entry.get("digest") == self.digest:  # of other code it may be wrong
                 values = entry.get("config")  # null: the heuristic was measured to be the best
                 return None if values is None else (self.config_of(values), f"tuned on {slug(name)}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rooftop.core.spec import DTYPES, Input, Meta, contiguous_strides
+from rooftop.core.spec import DTYPES, Input, Meta, contiguous_strides, dtype_of
 
 if TYPE_CHECKING:
     import torch
@@ -40,7 +40,11 @@ def meta_of(value: object) -> Meta | None:
     return Meta(value.shape, value.dtype, strides, size if value.layout == "offset" else 16)
 
 
+def computes(t: torch.Tensor) -> bool:
+    """Whether torch computes with its elements as floating-point numbers: not codes, nor scales that are bare exponents."""
+    return t.is_floating_point() and DTYPES[dtype_of(t.dtype)].floating
+
+
 def widen(t: torch.Tensor | None) -> torch.Tensor | None:
     """16- and 8-bit floating tensors in float32, in which the same-precision computation is done; others as they are."""
-
-    return t.float() if t is not None and t.is_floating_point() and t.element_size() < 4 else t
+    return t.float() if t is not None and computes(t) and t.element_size() < 4 else t

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import inspect
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from rooftop.core import debugging
 from rooftop.core.contract import KINDS, Contract, metas_of
 from rooftop.core.layouts import widen
 
@@ -18,7 +19,7 @@ _REGISTERING = threading.RLock()  # the first calls of several threads come at o
 def schema(op: Contract) -> str:
     """`softmax(Tensor x, SymInt dim, str implementation) -> Tensor`"""
     inputs = ", ".join(f"{KINDS[kind]}{'(a!)' if n in op.mutates else ''} {n}" for n, kind in op.kinds.items())
-    results = "Tensor" if len(op.output_names) == 1 else "(" + ", ".join("Tensor" for _ in op.output_names) + ")"
+    results = "Tensor" if len(op.output_names) == 1 else "(" + ", ".join("Tensor" for _ in op.output_names) + ")"  # () where there are none
     return f"{op.name}({inputs}, str implementation) -> {results}"
 
 
@@ -45,7 +46,7 @@ def _registered(op: Contract, run: Run) -> Callable[..., Any]:
 
     def cuda(*args: Any) -> Any:
         *given, implementation = _functional(op, args)
-        return _present(run(given, implementation or None), [a for n, a in zip(op.kinds, given, strict=True) if n in op.tensor_names])
+        return _present(run(given, implementation or None), op.flattened(given)[0].values())
 
     def cpu(*args: Any) -> Any:
         *given, implementation = args
@@ -53,16 +54,18 @@ def _registered(op: Contract, run: Run) -> Callable[..., Any]:
             from rooftop.core.implementation import UnsupportedError
 
             raise UnsupportedError(f"{op.name}: implementation={implementation!r} runs on CUDA tensors; these lie on the CPU")
-        return _present(fallback(op, given), [a for n, a in zip(op.kinds, given, strict=True) if n in op.tensor_names])
+        if debugging.on:
+            debugging.check(op, given)
+        return _present(fallback(op, given), op.flattened(given)[0].values())
 
     def fake(*args: Any) -> Any:
         *given, _ = args
-        device = next(a for n, a in zip(op.kinds, given, strict=True) if n in op.tensor_names and a is not None).device
+        device = next(a for a in op.flattened(given)[0].values() if a is not None).device
         made = tuple(
             torch.empty(0, device=device) if m is None else torch.empty_strided(m.shape, m.strides, dtype=_torch_dtype(m.dtype), device=device)
             for m in _fake_metas(op, given)
         )
-        return made[0] if single else made
+        return made[0] if single else made if made else None
 
     _LIBRARY.impl(op.name, cuda, "CUDA")
     _LIBRARY.impl(op.name, cpu, "CPU")
@@ -70,7 +73,7 @@ def _registered(op: Contract, run: Run) -> Callable[..., Any]:
     if op.grad is not None:
         setup, backward = _autograd(op)
         torch.library.register_autograd(qualified, backward, setup_context=setup, lib=_LIBRARY)
-    elif op.forward is not None:
+    elif op.forward is not None and not op.mutates:
         torch.library.register_autograd(qualified, _once(op.forward.name), lib=_LIBRARY)
     return getattr(getattr(torch.ops, NAMESPACE), op.name).default
 
@@ -86,13 +89,20 @@ def _once(name: str) -> Callable[..., Any]:
 
 def fallback(op: Contract, given: Sequence[Any]) -> Any:
     """The reference, computed in float32 where the inputs have 16 bits and rounded once, in the layouts that the shape function states."""
-    result = op.reference(*(widen(a) if n in op.tensor_names else a for n, a in zip(op.kinds, given, strict=True)))
+    tensors, options = op.flattened(given)
+    wide = {n: widen(t) for n, t in tensors.items()}
+    result = op.reference(*op.arguments(wide, options))
+    for name in op.mutates:
+        if (t := tensors[name]) is not None and wide[name] is not t:
+            t.copy_(wide[name])
+    if not op.output_names:
+        return None
     results = result if isinstance(result, tuple) else (result,)
     shaped = tuple(None if m is None else _as(r, m) for r, m in zip(results, _fake_metas(op, given), strict=True))
     return shaped if len(shaped) > 1 else shaped[0]
 
 
-def _present(results: Any, tensors: Sequence[Any]) -> Any:
+def _present(results: Any, tensors: Iterable[Any]) -> Any:
     """torch's ops have a fixed number of tensors as results: one that is absent is an empty one."""
     if not isinstance(results, tuple):
         return results
@@ -113,9 +123,8 @@ def _torch_dtype(name: str) -> Any:
 
 
 def _fake_metas(op: Contract, given: Sequence[Any]) -> list[Any]:
-    tensors = {n: a for n, a in zip(op.kinds, given, strict=True) if n in op.tensor_names}
-    options = {n: a for n, a in zip(op.kinds, given, strict=True) if n not in tensors}
-    return list(op.outputs(**metas_of(tensors, addresses=False), **options).values())
+    tensors, options = op.flattened(given)
+    return list(op.outputs(**op._grouped(metas_of(tensors, addresses=False)), **options).values())
 
 
 def _as(result: Any, meta: Any) -> Any:
@@ -139,7 +148,8 @@ def _autograd(op: Contract) -> tuple[Callable[..., None], Callable[..., Any]]:
 
     def setup(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         outputs = (output,) if len(op.output_names) == 1 else output
-        values = dict(zip(names, inputs, strict=False))
+        tensors, options = op.flattened(inputs[: len(names)])
+        values = {**tensors, **options}
         present = _fake_metas(op, list(inputs[: len(names)]))
         values.update({n: o for n, o, m in zip(op.output_names, outputs, present, strict=True) if m is not None})
         ctx.save_for_backward(*grad.saved(values))

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rooftop.core import dispatch
-from rooftop.core.contract import Contract, Grad, Tolerance, like
+from rooftop.core.contract import Contract, Grad, Judged, Tolerance, like
+from rooftop.core.spec import Case, Problem
 
-__all__ = ["Grad", "Op", "Tolerance", "like"]
+__all__ = ["Grad", "Judged", "Op", "Tolerance", "in_place", "like"]
 
 
 def _constant(function: Any) -> Any:
@@ -43,3 +45,40 @@ class Op(Contract):
     def explain(self, *args: Any) -> dispatch.Explanation:
         """What a call with these arguments would run, and why not the others."""
         return dispatch.explain(self, args)
+
+
+def in_place(op: Contract, into: Mapping[str, str], cases: Sequence[Case] | None = None) -> Op:
+    """The in-place twin of an op, `<op>_`: the same kernels, each output of `into` written over the input that it names. Its other outputs must be none.
+
+    Only for kernels whose every thread reads what it overwrites before it writes. An op file of its own holds it: ``OP = in_place(rope.OP, {"out": "x"})``.
+
+    cases   those of the op whose inputs can hold the outputs; all of them where none are given"""
+    reference = op.reference
+
+    @functools.wraps(reference)
+    def twin(*args: Any) -> None:
+        tensors, _ = op.flattened(args)
+        results = reference(*args)
+        for name, result in zip(op.output_names, results if isinstance(results, tuple) else (results,), strict=True):
+            if result is not None:
+                tensors[into[name]].copy_(result)
+
+    def wrong(function: Callable[..., Any]) -> Callable[..., None]:
+        def run(*args: Any) -> None:
+            tensors, _ = op.flattened(args)
+            results = function(*args)
+            for name, result in zip(op.output_names, results if isinstance(results, tuple) else (results,), strict=True):
+                if result is not None:
+                    tensors[into[name]].copy_(result)
+
+        return run
+
+    def as_op(problem: Problem) -> Problem:
+        return op.problem_of(dict(problem.tensors), {**dict(problem.options), **dict.fromkeys(op.late, 0)}, problem.device)
+
+    return Op(
+        twin, outputs=lambda **_: {}, cases=op.cases if cases is None else cases, work=lambda p: op.work(as_op(p)), name=f"{op.name}_",
+        mutates=tuple(into.values()), into=into, late=op.late, twin_of=op, deterministic=op.deterministic,
+        tolerance={given: op.tolerance_of(out) for out, given in into.items()}, arrange=op.arrange, faults=op.faults,
+        wrong={**{name: wrong(function) for name, function in op.wrong.items()}, "nothing written": lambda *args: None},
+    )  # fmt: skip

@@ -5,7 +5,7 @@ worked out, tested and explained on any machine."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from math import prod
 from types import MappingProxyType
@@ -24,7 +24,7 @@ class DType:
     torch: str
     cuda: str
     triton: str
-    floating: bool
+    floating: bool  # a number that torch computes with; codes and integers are compared bit for bit
     mantissa: int = 0  # bits stored after the binary point
     max: float = 0.0  # largest finite value
 
@@ -39,6 +39,12 @@ DTYPES: Mapping[str, DType] = MappingProxyType(
             DType("bf16", 2, "bfloat16", "__nv_bfloat16", "bf16", True, 7, 3.3895313892515355e38),
             DType("f8e4m3", 1, "float8_e4m3fn", "__nv_fp8_e4m3", "fp8e4nv", True, 3, 448.0),
             DType("f8e5m2", 1, "float8_e5m2", "__nv_fp8_e5m2", "fp8e5", True, 2, 57344.0),
+            DType("f8e8m0", 1, "float8_e8m0fnu", "unsigned char", "u8", False),  # a power of two: the scale of an mx block
+            DType("f4e2m1x2", 1, "float4_e2m1fn_x2", "unsigned char", "u8", False),  # two fp4 codes a byte, the first in the low half
+            DType("c64", 8, "complex64", "float2", "i64", False),  # moved, never computed with
+            DType("u64", 8, "uint64", "unsigned long long", "u64", False),
+            DType("u32", 4, "uint32", "unsigned int", "u32", False),
+            DType("u16", 2, "uint16", "unsigned short", "u16", False),
             DType("i64", 8, "int64", "long long", "i64", False),
             DType("i32", 4, "int32", "int", "i32", False),
             DType("i16", 2, "int16", "short", "i16", False),
@@ -49,6 +55,14 @@ DTYPES: Mapping[str, DType] = MappingProxyType(
     }
 )
 OF_TORCH: Mapping[str, str] = MappingProxyType({d.torch: d.name for d in DTYPES.values()})
+
+
+def dtype_of(torch_dtype: object) -> str:
+    """The house's name of a torch dtype. Raises TypeError for one that it has none for."""
+    name = str(torch_dtype).removeprefix("torch.")
+    if name not in OF_TORCH:
+        raise TypeError(f"dtype is {torch_dtype}; accepted are {', '.join(f'torch.{n}' for n in OF_TORCH)}")
+    return OF_TORCH[name]
 
 
 def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -163,6 +177,9 @@ class Problem:
     options: tuple[tuple[str, Option], ...] = ()
     device: Device = TARGETS[90]
     late: tuple[str, ...] = ()  # options known only at each call: no kernel may be chosen by them
+    late_floats: tuple[str, ...] = ()  # those of them that are float32; the others are 32-bit integers
+    extra: tuple[str, ...] = ()  # parameters that were added to the op later and are not at their defaults (`Contract.core`)
+    bucket: Callable[[Problem], Problem] | None = field(default=None, compare=False, repr=False)  # the contract's, for `tune_key`
 
     def __getitem__(self, name: str) -> Meta:
         meta = self.get(name)
@@ -189,8 +206,15 @@ class Problem:
         return replace(self, device=device)
 
     @property
+    def tune_key(self) -> str:
+        """What tuned configs are keyed by: the signature without float options, which decide nothing but values, of the problem that the contract
+        lets stand for its like (row counts in buckets, say)."""
+        p = self if self.bucket is None else self.bucket(self)
+        return replace(p, options=tuple((k, v) for k, v in p.options if not isinstance(v, float))).signature
+
+    @property
     def signature(self) -> str:
-        """A short text that names the shapes, dtypes and options; tuned configs are keyed by it."""
+        """A short text that names the shapes, dtypes and options."""
         parts = [
             f"{k}:{m.dtype}[{','.join(map(str, m.shape))}]" + ("" if m.contiguous and m.align >= 16 else "*")
             for k, m in self.tensors
@@ -248,24 +272,29 @@ class Input:
 
 @dataclass(frozen=True)
 class Case:
-    """One shape, dtype and option set of an op. `tags`: `edge`, `bench`, `model`, `huge` (needs a large GPU)."""
+    """One shape, dtype and option set of an op. `tags`: `edge`, `bench`, `model`, `huge` (needs a large GPU). A list of inputs is a tuple of `Input`."""
 
     name: str
-    inputs: Mapping[str, Input | Option | None]
+    inputs: Mapping[str, Input | tuple[Input, ...] | Option | None]
     tags: frozenset[str] = frozenset()
     why: str = ""
 
     @property
     def dtype(self) -> str:
         """That of the first tensor."""
-        return next(v.dtype for v in self.inputs.values() if isinstance(v, Input))
+        return next(v.dtype for _, v in self.tensors())
 
     @property
     def id(self) -> str:
         return f"{self.name} {self.dtype}"
 
     def tensors(self) -> Iterator[tuple[str, Input]]:
-        return ((k, v) for k, v in self.inputs.items() if isinstance(v, Input))
+        """Its tensors by name; those of a list are numbered: `xs` are `xs0`, `xs1`, ..."""
+        for name, value in self.inputs.items():
+            if isinstance(value, Input):
+                yield name, value
+            elif isinstance(value, tuple):
+                yield from ((f"{name}{i}", v) for i, v in enumerate(value))
 
 
 def case(name: str, *, tags: str = "", why: str = "", **inputs: Any) -> Case:

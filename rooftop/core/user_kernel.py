@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from rooftop.core import registry
+from rooftop.core.call import Call
 from rooftop.core.contract import metas_of
-from rooftop.core.dispatch import Choice, Plan, _device, _device_index
+from rooftop.core.dispatch import Plan, _device, _device_index
 from rooftop.core.head import HeadError
-from rooftop.core.implementation import CudaImplementation, UnsupportedError
+from rooftop.core.implementation import CudaImplementation
 
 
 class Loaded:
@@ -79,13 +80,4 @@ class Loaded:
                 raise ValueError(f"{self!r}: {name} must be a CUDA tensor, not {type(tensor).__name__} on {getattr(tensor, 'device', 'no device')}")
         index = _device_index(self.op, tensors)
         problem = self.op.problem_of(metas_of(tensors), {n: v for n, v in values.items() if n not in tensors}, _device(index))
-        seen = self.op.kernel_problem(problem)
-        copies: tuple[str, ...] = ()
-        if seen is None:
-            copies = tuple(n for n, m in problem.tensors if n in tensors and m is not None and not m.contiguous)
-            seen = self.op.kernel_problem(self.op.contiguous(problem))
-        assert seen is not None
-        if reason := self.implementation.supports(seen):
-            raise UnsupportedError(f"{self.implementation.path.name} cannot take this input: {reason}")
-        config, source = self.implementation.resolve(seen)
-        return Plan(self.op, Choice(self.implementation, seen, config, source, copies, ()), problem, index)
+        return Plan(Call.of(self.op, self.implementation, problem), index)

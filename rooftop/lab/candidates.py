@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rooftop.core import registry
+from rooftop.core.call import Call, seen_by_kernels
 from rooftop.core.contract import Contract
 from rooftop.core.digests import digest
 from rooftop.core.head import Head
@@ -50,8 +51,12 @@ class Subject:
     def kernel_problem(self, case: Case, device: Device) -> tuple[Problem, Problem]:
         """The case's problem as called and as kernels see it."""
         problem = self.op.problem(case, device)
-        seen = self.op.kernel_problem(problem)
-        return (problem, seen) if seen is not None else (problem, self.op.kernel_problem(self.op.contiguous(problem)) or problem)
+        return problem, seen_by_kernels(self.op, problem)[0]
+
+    def call(self, case: Case, device: Device) -> Call:
+        """The case as this kernel runs it. Raises UnsupportedError where it cannot."""
+        assert self.implementation is not None, f"{self.name} is no kernel"
+        return Call.of(self.op, self.implementation, self.op.problem(case, device))
 
     def supports(self, case: Case, device: Device) -> str | None:
         if self.implementation is None:
@@ -68,7 +73,7 @@ class Subject:
 
 
 def implementations(op: Contract) -> list[Subject]:
-    return [Subject(i.name, op, i) for i in registry.implementations(op.name)]
+    return [Subject(i.name, op, i) for i in registry.implementations((op.twin_of or op).name)]
 
 
 def peers(op: Contract) -> list[Subject]:

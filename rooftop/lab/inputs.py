@@ -73,7 +73,12 @@ def tensor(spec: Input, generator: torch.Generator, device: Any) -> torch.Tensor
 
     d = DTYPES[spec.dtype]
     dtype = getattr(torch, d.torch)
-    if not d.floating:
+    if d.name in ("f4e2m1x2", "f8e8m0", "c64"):  # torch draws no such values: bits
+        words = torch.int32 if d.name == "c64" else torch.uint8
+        low, high = (-(2**31), 2**31 - 1) if d.name == "c64" else (119, 136) if d.name == "f8e8m0" else (0, 256)  # exponents of 2^-8 to 2^8
+        shape = (*spec.shape[:-1], spec.shape[-1] * 2) if d.name == "c64" else spec.shape
+        values = torch.randint(low, high, shape, generator=generator, device=device, dtype=words).view(dtype)
+    elif not d.floating:
         low, high = (0, 2) if d.name == "bool" else (0, int(spec.fill.removeprefix("below ")) if spec.fill.startswith("below ") else 100)
         values = torch.randint(low, high, spec.shape, generator=generator, device=device).to(dtype)
     else:
@@ -99,14 +104,21 @@ def make(op: Contract, case: Case, device: Any, seed: int) -> tuple[dict[str, to
     generator = torch.Generator(device=device)
     generator.manual_seed(seed)
     forward = op.forward or op
+    made_of = dict(case.tensors())
     given: dict[str, torch.Tensor | None] = {
-        n: tensor(v, generator, device) if isinstance(v := case.inputs.get(n), Input) else None for n in forward.tensor_names
+        n: tensor(made_of[n], generator, device) if n in made_of else None for n in forward.inputs_of(forward.problem(case))
     }
     options = forward.options(case)
+    if forward.arrange is not None:
+        for name, fitting in forward.arrange(given, options, generator).items():
+            before = given[name]
+            if before is None or (before.shape, before.dtype) != (fitting.shape, fitting.dtype):
+                raise ValueError(f"{forward.name}: arrange() made {name} {fitting.dtype} {tuple(fitting.shape)}, which the case has not")
+            given[name] = before.copy_(fitting) if case_layout(made_of[name]) else fitting.contiguous()
     if op.forward is None:
         return given, options
     assert forward.grad is not None
-    results = round_to(forward, case, forward.reference(*(widen(given[n]) for n in forward.tensor_names), *options.values()))
+    results = round_to(forward, case, forward.reference(*forward.arguments({n: widen(t) for n, t in given.items()}, options)))
     values: dict[str, torch.Tensor | None] = {**given, **results}
     problem = forward.problem(case)
     made: dict[str, torch.Tensor | None] = {}
@@ -114,7 +126,7 @@ def make(op: Contract, case: Case, device: Any, seed: int) -> tuple[dict[str, to
         meta = problem.get(name)
         made[f"d{name}"] = None if meta is None else laid_out(_normal(meta.shape, None, generator, device), meta)
     made.update(zip(forward.grad.saved_names, forward.grad.saved(values), strict=True))
-    return {n: made[n] for n in op.tensor_names}, {n: options[n] for n in op.option_names}
+    return made, {n: options[n] for n in op.option_names}
 
 
 def laid_out(t: Any, meta: Meta) -> torch.Tensor:
@@ -125,8 +137,19 @@ def laid_out(t: Any, meta: Meta) -> torch.Tensor:
     return out.copy_(t)
 
 
+def case_layout(spec: Input) -> bool:
+    """Whether a case asks for another layout than a contiguous one."""
+    return spec.layout not in ("contiguous", "expanded")
+
+
+def by_name(op: Contract, results: Any) -> dict[str, Any]:
+    """A reference's results by the names of the outputs; None for one that is absent."""
+    if not op.output_names:
+        return {}
+    return dict(zip(op.output_names, results if isinstance(results, tuple) else (results,), strict=True))
+
+
 def round_to(op: Contract, case: Case, results: Any) -> dict[str, torch.Tensor]:
     """A reference's results in the dtypes and layouts that the op's outputs have, by name; those that are absent are left out."""
     problem = op.problem(case)
-    found = results if isinstance(results, tuple) else (results,)
-    return {n: laid_out(r, m) for n, r in zip(op.output_names, found, strict=True) if (m := problem.get(n)) is not None}
+    return {n: laid_out(r, m) for n, r in by_name(op, results).items() if (m := problem.get(n)) is not None}

@@ -27,6 +27,8 @@ from _support import CALLS, FIRST, LAYOUTS, Call, command, faults, from_contract
 import rooftop
 from rooftop.core import api, dispatch, head, head_text, registry, settings
 from rooftop.core import compile as compiling
+from rooftop.core.call import Call as Prepared
+from rooftop.core.call import select
 from rooftop.core.compile import CompileError
 from rooftop.core.contract import metas_of
 from rooftop.core.expressions import ExpressionError, TensorFacts, evaluate, integer
@@ -251,38 +253,35 @@ def test_a_launch_beyond_two_to_the_31_fits_the_grid_or_is_refused(name: str) ->
         changes = [{rows: FAR}, {rows: 2**34 + 1}, {columns: FAR}, {rows: 1, columns: 2**33 + 1}, {rows: FAR, columns: 3}]
     for change in changes:
         for device in TARGETS.values():
-            choice = dispatch.select(op, op.problem(stretched(op, change), device))
-            if choice.implementation is None:
+            choice = select(op, op.problem(stretched(op, change), device))
+            if (call := choice.call) is None:
                 assert len(choice.rejected) == len(registry.implementations(op.name))
                 assert all(reason for _, reason in choice.rejected)
                 continue
-            for launch in choice.implementation.launches(choice.problem, choice.config):
+            for launch in call.launches:
                 grid = (*launch.grid, 1, 1)[:3]
-                assert all(1 <= n <= limit for n, limit in zip(grid, interpreter.GRID_LIMITS, strict=True)), (change, choice.implementation, grid)
+                assert all(1 <= n <= limit for n, limit in zip(grid, interpreter.GRID_LIMITS, strict=True)), (change, call.implementation, grid)
                 numbers = {k: v for k, v in launch.args.items() if isinstance(v, int) and not isinstance(v, bool)}
                 for (k, v), kind in zip(launch.args.items(), launch.types, strict=False):
                     assert kind != "i32" or k not in numbers or -(2**31) <= v < 2**31
-                if choice.implementation.backend == "triton":  # a tile of Triton has at most 2^20 elements
+                if call.implementation.backend == "triton":  # a tile of Triton has at most 2^20 elements
                     fixed = {q.name for q in launch.kernel.params if q.is_constexpr}
-                    assert all(v <= 1 << 20 for k, v in numbers.items() if k in fixed), (change, choice.implementation, numbers)
+                    assert all(v <= 1 << 20 for k, v in numbers.items() if k in fixed), (change, call.implementation, numbers)
 
 
-def interpreted(op: Op, args: list[Any]) -> tuple[dispatch.Choice, dict[str, Any]]:
-    """Run the Triton kernel of an op on CPU tensors where they lie: the choice and the outputs by name."""
-    tensors = {n: a for n, a in zip(op.kinds, args, strict=True) if n in op.tensor_names}
-    options = {n: a for n, a in zip(op.kinds, args, strict=True) if n not in tensors}
-    asked = op.problem_of(metas_of(tensors), options, TARGETS[90])
-    choice = dispatch.select(op, asked, "triton")
-    outputs, _ = dispatch.allocations(op, choice, asked)
-    memory: dict[str, Any] = {**tensors, **{n: options[n] for n in op.late}}
-    made = {n: None if m is None else torch.full((m.numel,), float("nan"), dtype=getattr(torch, DTYPES[m.dtype].torch)).view(m.shape) for n, m in outputs}
-    memory.update(made)
-    for n, m in choice.implementation.scratch(choice.problem, choice.config).items():  # type: ignore[union-attr]
-        memory[n] = torch.zeros(m.shape, dtype=getattr(torch, DTYPES[m.dtype].torch))
-    for launch in choice.implementation.launches(choice.problem, choice.config):  # type: ignore[union-attr]
-        given = {k: memory[v] if isinstance(v, str) and v in memory else v for k, v in launch.args.items()}
-        interpreter.run(launch.kernel, launch.grid, given)
-    return choice, made
+def interpreted(op: Op, args: list[Any]) -> tuple[Prepared, dict[str, Any]]:
+    """Run the Triton kernel of an op on CPU tensors where they lie: the call and the outputs by name."""
+    tensors, options = op.flattened(args)
+    call = select(op, op.problem_of(metas_of(tensors), options, TARGETS[90]), "triton").call
+    assert call is not None
+
+    def allocate(name: str, m: Meta) -> torch.Tensor:
+        dtype = getattr(torch, DTYPES[m.dtype].torch)
+        return torch.zeros(m.shape, dtype=dtype) if name in call.scratch else torch.full((m.numel,), float("nan"), dtype=dtype).view(m.shape)
+
+    memory = call.memory(tensors, options, allocate)
+    checker.run_interpreter(call, memory)
+    return call, {n: memory[n] for n, _ in call.outputs}
 
 
 STRIDED = {"softmax": "x", "rms_norm": "x", "layer_norm": "x", "gelu": "x", "silu": "x", "square": "x", "swiglu": "a", "geglu": "b",
@@ -312,8 +311,8 @@ def test_rows_that_begin_beyond_two_to_the_31_elements_are_reached(name: str, mo
     monkeypatch.setitem(op.__dict__, "_call", capture)
     with pytest.raises(Captured):
         call.ours(**tensors)
-    choice, made = interpreted(op, given)
-    assert choice.copies == ()
+    ran, made = interpreted(op, given)
+    assert ran.copies == ()
     got = tuple(t for n, t in made.items() if t is not None and (op.grad is None or n not in op.grad.aside))
     assert faults(call, {**tensors, STRIDED[name]: near}, got) == []
 
@@ -330,12 +329,12 @@ def test_a_card_that_is_too_old_gets_the_reference_or_by_name_an_error(name: str
     asked = op.problem(next(c for c in op.cases if "bench" in c.tags), device)
     says = rf"needs sm_(80|90) or later; {device.name} is sm_{device.arch}"
     found = dispatch.explain_problem(op, asked)
-    assert found.choice is not None and found.choice.implementation is None
+    assert found.choice is not None and found.choice.call is None
     assert "the reference" in found.why
     assert len(re.findall(says, str(found))) == len(registry.implementations(name))
     for implementation in registry.implementations(name):
         with pytest.raises(UnsupportedError, match=says):
-            dispatch.select(op, asked, implementation.name)
+            select(op, asked, implementation.name)
 
 
 def test_a_kernel_for_hopper_says_so_on_an_older_card(tmp_path: Path) -> None:

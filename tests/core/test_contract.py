@@ -9,8 +9,10 @@ import pytest
 import torch
 
 from rooftop.core import dispatch, head_text, registry, triton_compat
+from rooftop.core.call import select
+from rooftop.core.contract import Contract
 from rooftop.core.op import Grad, Op, like
-from rooftop.core.spec import TARGETS, Input, Launch, Meta, Work, case
+from rooftop.core.spec import TARGETS, Input, Launch, Meta, Problem, Work, case
 from rooftop.lab.candidates import Subject
 from rooftop.lab.check import checker
 
@@ -94,7 +96,6 @@ block   = [32]
 */"""
     launch = head_text.parse(text, "k.cu").launches_for(problem, {})[0]
     assert dict(launch.args) == {"n": 15, "seed": "seed", "x": "x"}
-    assert checker.address(5) == 5
 
 
 def test_a_late_option_is_compiled_as_a_general_number() -> None:
@@ -147,13 +148,13 @@ def test_results_are_promised_in_one_layout_and_written_in_another_only_with_a_c
     shape, strides = (3, 2, 4, 64), (256, 768, 64, 1)
     metas = {"x": Meta(shape, "f32", strides)}
     problem = op.problem_of(metas, {"dim": 3}, TARGETS[90])
-    choice = dispatch.select(op, problem)
-    assert choice.copies == ("x",)
-    written, promised = dispatch.allocations(op, choice, problem)
-    assert written == [("y", Meta(shape, "f32"))]
-    assert [i for i, _ in promised] == [0]
-    plain = op.problem_of({"x": Meta(shape, "f32")}, {"dim": 3}, TARGETS[90])
-    assert dispatch.allocations(op, dispatch.select(op, plain), plain) == ([("y", Meta(shape, "f32"))], ())
+    call = select(op, problem).call
+    assert call is not None and call.copies == ("x",)
+    assert call.outputs == (("y", Meta(shape, "f32")),)
+    assert list(call.promised) == ["y"]
+    plain = select(op, op.problem_of({"x": Meta(shape, "f32")}, {"dim": 3}, TARGETS[90])).call
+    assert plain is not None
+    assert (plain.outputs, plain.promised) == ((("y", Meta(shape, "f32")),), {})
 
 
 def test_the_hash_of_a_triton_file_holds_its_helpers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -187,7 +188,7 @@ def plan_of(name: str, case_id: str, monkeypatch: pytest.MonkeyPatch) -> tuple[d
     """A plan as a GPU would have it, with memory of the CPU and a launch that only records."""
     monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: 0, raising=False)
 
-    def allocator(meta: Meta | None, index: int) -> object:
+    def allocator(meta: Meta | None, index: int, zero: bool = False) -> object:
         if meta is None:
             return lambda: None
         return lambda: torch.empty_strided(meta.shape, meta.strides, dtype=getattr(torch, {"f32": "float32", "bf16": "bfloat16"}[meta.dtype]))
@@ -195,10 +196,16 @@ def plan_of(name: str, case_id: str, monkeypatch: pytest.MonkeyPatch) -> tuple[d
     monkeypatch.setattr(dispatch, "_allocator", allocator)
     op = registry.op(name)
     problem = op.problem(op.case(case_id), TARGETS[90])
-    plan = dispatch.Plan(op, dispatch.select(op, problem), problem, 0)
     recorded = Recorded()
-    plan._prepared = [recorded]
-    return plan, recorded
+    return planned(op, problem, recorded), recorded
+
+
+def planned(op: Contract, problem: Problem, recorded: Recorded) -> dispatch.Plan:
+    call = select(op, problem).call
+    assert call is not None
+    plan = dispatch.Plan(call, 0)
+    plan._runner, plan._addressed = recorded, True
+    return plan
 
 
 def test_a_plan_writes_over_the_input_and_says_so_to_autograd(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -216,15 +223,15 @@ def test_a_plan_writes_over_the_input_and_says_so_to_autograd(monkeypatch: pytes
     assert made[0].data_ptr() == logits.data_ptr()
     assert not made[0].requires_grad
     assert logits._version == version + 1
-    assert recorded.addresses[plan.names.index("dinput")] == logits.data_ptr()
+    assert recorded.addresses[plan.call.names.index("dinput")] == logits.data_ptr()
 
 
 def test_a_plan_passes_late_options_after_the_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
     plan, recorded = plan_of("bias_mask_scale_add", "no bias f32", monkeypatch)
     x = torch.zeros(33, 70)
     plan([x, None, x, None], [-7])
-    assert recorded.addresses[plan.names.index("seed")] == -7
-    assert recorded.addresses[plan.names.index("bias")] == 0
+    assert recorded.addresses[plan.call.names.index("seed")] == -7
+    assert recorded.addresses[plan.call.names.index("bias")] == 0
 
 
 def test_a_plan_has_none_for_an_absent_output_and_the_promised_strides(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -233,11 +240,10 @@ def test_a_plan_has_none_for_an_absent_output_and_the_promised_strides(monkeypat
     y, s = plan([x, None, w, None])
     assert s is None
     assert y is not None
-    assert recorded.addresses[plan.names.index("s")] == 0
+    assert recorded.addresses[plan.call.names.index("s")] == 0
     op = registry.op("softmax")
     problem = op.problem_of({"x": Meta((3, 2, 4, 64), "f32", (256, 768, 64, 1))}, {"dim": 3}, TARGETS[90])
-    moved = dispatch.Plan(op, dispatch.select(op, problem), problem, 0)
-    moved._prepared = [Recorded()]
+    moved = planned(op, problem, Recorded())
     (found,) = moved([torch.zeros(2, 3, 4, 64).transpose(0, 1)])
     assert found is not None
     assert found.stride() == (256, 768, 64, 1)

@@ -15,7 +15,7 @@ import torch
 from _support import CALLS, FIRST, Call, as_double, faults, gradients, results
 
 import rooftop
-from rooftop.core import dispatch, registry
+from rooftop.core import call, dispatch, registry
 from rooftop.core.contract import metas_of
 from rooftop.core.head import HeadError
 from rooftop.core.implementation import UnsupportedError
@@ -97,8 +97,8 @@ def ran(name: str, case: Case) -> str | None:
     op = registry.op(name)
     tensors, options = arguments(name, case)
     problem = op.problem_of(metas_of(tensors), dict(zip(op.option_names, options, strict=True)), dispatch._device(torch.cuda.current_device()))
-    choice = dispatch.select(op, problem)
-    return choice.implementation and choice.implementation.name
+    found = call.select(op, problem).call
+    return found and found.implementation.name
 
 
 # -- right ---------------------------------------------------------------------------------------------------------
@@ -411,7 +411,7 @@ def test_explain_names_what_runs(call: Call, profiler: None) -> None:
         given.insert(1, given[1].shape)
     found = rooftop.explain(function, *given)
     assert found.choice is not None
-    implementation = found.choice.implementation
+    implementation = found.choice.call.implementation
     assert implementation is not None
     assert str(found).splitlines()[0].startswith(f"{call.op} on {torch.cuda.get_device_name()}: {implementation.name}: ")
     launches = implementation.launches(found.choice.problem, found.choice.config)
@@ -504,7 +504,7 @@ def test_elements_beyond_two_to_the_31(name: str) -> None:
             meta = problem.get(n)
             if meta is not None and meta.shape[:1] == (rows,):
                 got = cut(made[n])
-                verdict = compare.compare(got, e, s.to(got.dtype), meta.dtype, op.tolerance.multiple, op.tolerance.exact)
+                verdict = compare.compare(got, e, s.to(got.dtype), meta.dtype, op._tolerance.multiple, op._tolerance.exact)
                 assert verdict.ok, f"{n}: {verdict.message}"
                 compared += 1
         assert compared

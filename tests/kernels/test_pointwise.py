@@ -11,7 +11,8 @@ import torch
 from torch.nn import functional
 
 import rooftop
-from rooftop.core import dispatch, registry
+from rooftop.core import registry
+from rooftop.core.call import select
 from rooftop.core.spec import TARGETS
 from rooftop.lab.candidates import Subject
 from rooftop.lab.check import checker
@@ -108,9 +109,9 @@ def test_configs_of_several_rows_are_right(name: str) -> None:
 
 def test_packed_inputs_are_read_in_place() -> None:
     op = registry.op("swiglu")
-    choice = dispatch.select(op, op.problem(op.case("packed 512 MiB 10922x8192 bf16")))
-    assert choice.copies == ()
-    args = choice.implementation.launches(choice.problem, choice.config)[0].args  # type: ignore[union-attr]
+    call = select(op, op.problem(op.case("packed 512 MiB 10922x8192 bf16"))).call
+    assert call is not None and call.copies == ()
+    args = call.launches[0].args
     assert (args["p"], args["po"], args["q"], args["qo"]) == ("a", None, "a", 8192)
 
 

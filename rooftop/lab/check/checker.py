@@ -9,20 +9,19 @@ of which the allowance is a multiple, is 0 as luck has it."""
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from rooftop.core.contract import Contract
-from rooftop.core.layouts import widen
-from rooftop.core.spec import DTYPES, TARGETS, Case, Device, Input, Launch, Problem
+from rooftop.core.call import Call
+from rooftop.core.contract import Contract, Judged, metas_of
+from rooftop.core.implementation import device_of
+from rooftop.core.layouts import computes, widen
+from rooftop.core.spec import DTYPES, TARGETS, Case, Input, Meta, Problem, dtype_of
 from rooftop.lab.candidates import Subject
 from rooftop.lab.check.compare import Verdict, compare, index_of
 from rooftop.lab.check.guard_zones import GUARD, Guarded
-from rooftop.lab.inputs import make, round_to
-
-if TYPE_CHECKING:
-    pass
+from rooftop.lab.inputs import by_name, laid_out, make, round_to
 
 BACKENDS = ("auto", "gpu", "cpu", "interpreter", "simt")  # cpu: whichever of the last two can run the kernel
 INTERPRETED_ELEMENTS = 1 << 19  # larger cases are left to a GPU
@@ -74,64 +73,87 @@ class Expected:
 
 
 def expect(op: Contract, case: Case, device: Any, seed: int) -> Expected:
-    """Inputs of a case with the results in float64 and at the same precision (16 bits: computed in float32, rounded once)."""
+    """Inputs of a case with the results in float64 and at the same precision (16 bits: computed in float32, rounded once). Of a tensor that is
+    written into, the result is what it holds afterwards."""
     import torch
 
     tensors, options = make(op, case, device, seed)
-    wide = [t.double() if t is not None and t.is_floating_point() else t for t in tensors.values()]
+    problem = op.problem(case)
+
+    def own(name: str, t: Any, converted: Any) -> Any:
+        return converted.clone() if name in op.mutates and converted is t and t is not None else converted
+
     with torch.no_grad():
-        exact = op.reference(*wide, *options.values())
+        wide = {n: own(n, t, t.double() if t is not None and computes(t) else t) for n, t in tensors.items()}
+        exact = by_name(op, op.reference(*op.arguments(wide, options)))
+        exact.update((n, wide[n]) for n in op.mutates)
         del wide
-        same = round_to(op, case, op.reference(*(widen(t) for t in tensors.values()), *options.values()))
-    found = exact if isinstance(exact, tuple) else (exact,)
-    return Expected(tensors, options, dict(zip(op.output_names, found, strict=True)), same)
+        narrow = {n: own(n, t, t if op.same else widen(t)) for n, t in tensors.items()}
+        same = round_to(op, case, (op.same or op.reference)(*op.arguments(narrow, options)))
+        same.update((n, laid_out(narrow[n], m)) for n in op.mutates if (m := problem.get(n)) is not None)
+    return Expected(tensors, options, exact, same)
 
 
 def judge(op: Contract, case: Case, expected: Expected, outputs: dict[str, Any]) -> dict[str, Verdict]:
+    """Each output, and each tensor that is written into, beside what it must be."""
     problem = op.problem(case)
-    return {
-        n: compare(outputs[n], expected.exact[n], expected.same[n], problem[n].dtype, op.tolerance.multiple, op.tolerance.exact)
-        for n in op.output_names
-        if problem.get(n) is not None and not (outputs[n] is None and op.grad is not None and n in op.grad.aside)
-    }
+    judged = Judged(outputs, expected.exact, expected.same, expected.tensors, expected.options)
+    verdicts = {}
+    for n in (*op.output_names, *op.mutates):
+        if problem.get(n) is None or (outputs[n] is None and op.grad is not None and n in op.grad.aside):
+            continue
+        if n in op.compare:
+            verdicts[n] = own_verdict(op.compare[n], judged, n)
+            continue
+        tolerance = op.tolerance_of(n)
+        out, exact, same = (_used(op, n, t[n], expected.same) for t in (outputs, expected.exact, expected.same))
+        verdicts[n] = compare(out, exact, same, problem[n].dtype, tolerance.multiple, tolerance.exact)
+    return verdicts
+
+
+def _used(op: Contract, name: str, t: Any, same: dict[str, Any]) -> Any:
+    """The leading elements that mean something, of an output whose size is a result itself."""
+    return t if name not in op.sizes else t[: int(same[op.sizes[name]])]
+
+
+def own_verdict(comparison: Callable[[Judged], str | None], judged: Judged, name: str) -> Verdict:
+    wrong = comparison(judged)
+    return Verdict(ok=wrong is None, message=wrong or "", elements=judged.got[name].numel(), max_share=0.0 if wrong is None else float("inf"))
 
 
 # -- running -------------------------------------------------------------------------------------------------------
 
-Runner = Callable[[Subject, Problem, Sequence[Launch], dict[str, Any], Device], None]
+Runner = Callable[[Call, dict[str, Any]], None]  # a call and its memory (`Call.memory`)
 
 
-def run_gpu(subject: Subject, problem: Problem, launches: Sequence[Launch], memory: dict[str, Any], device: Device) -> None:
+def run_gpu(call: Call, memory: dict[str, Any]) -> None:
     import torch
 
-    assert subject.implementation is not None
-    names = tuple(memory)
-    prepared = subject.implementation.prepare(problem, launches, names, torch.cuda.current_device())
-    addresses = [address(t) for t in memory.values()]
-    for launch in prepared:
-        launch(torch.cuda.current_stream().cuda_stream, addresses)
+    call.runner(torch.cuda.current_device())(torch.cuda.current_stream().cuda_stream, list(memory.values()))
     torch.cuda.synchronize()
 
 
-def address(value: Any) -> int:
-    """What a launch is given for a tensor (None: null) or a late option."""
-    return 0 if value is None else value if isinstance(value, int) else value.data_ptr()
+def run_torch(call: Call, memory: dict[str, Any]) -> None:
+    call.runner(0)(0, list(memory.values()))
 
 
-def run_interpreter(subject: Subject, problem: Problem, launches: Sequence[Launch], memory: dict[str, Any], device: Device) -> None:
+def run_interpreter(call: Call, memory: dict[str, Any]) -> None:
     from rooftop.lab.interpret import interpreter
 
-    for launch in launches:
+    for launch in call.launches:
         args = {k: memory[v] if isinstance(v, str) and v in memory else v for k, v in launch.args.items()}
-        inputs = {n for n in subject.op.tensor_names if n not in subject.op.mutates}
+        inputs = {n for n in call.inputs if n not in call.mutated}
         readonly = [k for k, v in launch.args.items() if isinstance(v, str) and v in inputs and memory[v] is not None]
         interpreter.run(launch.kernel, launch.grid, args, readonly=readonly)
 
 
-def run_simulator(subject: Subject, problem: Problem, launches: Sequence[Launch], memory: dict[str, Any], device: Device) -> None:
+def run_simulator(call: Call, memory: dict[str, Any]) -> None:
     from rooftop.lab import simt
 
-    simt.run_simulator(subject, problem, launches, memory, device)
+    simt.run_simulator(call, memory)
+
+
+RUNNERS: Mapping[str, Runner] = {"gpu": run_gpu, "torch": run_torch, "interpreter": run_interpreter, "simt": run_simulator}
 
 
 def backend_of(subject: Subject, wanted: str = "auto") -> tuple[str, str | None]:
@@ -144,10 +166,11 @@ def backend_of(subject: Subject, wanted: str = "auto") -> tuple[str, str | None]
     if wanted == "gpu" or (wanted == "auto" and gpu):
         return "gpu", None if gpu else "no GPU: torch.cuda.is_available() is False"
     assert subject.implementation is not None
-    kind = subject.implementation.backend
-    where = {"triton": "interpreter", "cuda": "simt"}.get(kind, "none")
-    if where == "none" or (wanted in ("interpreter", "simt") and wanted != where):
-        return "none", f"{kind} kernels run on a GPU" + ("" if where == "none" else f" or in the {where}")
+    where, reason = subject.implementation.where()
+    if where == "none":
+        return where, reason
+    if wanted in ("interpreter", "simt") and wanted != where:
+        return "none", f"{subject.implementation.backend} kernels run on a GPU or in the {where}"
     if where == "simt":
         from rooftop.lab import simt
 
@@ -187,6 +210,32 @@ def check(
     return result
 
 
+class Trial:
+    """One kernel on one case: its call, and runs of it in memory that tells of misuse."""
+
+    def __init__(self, call: Call, place: str, runner: Runner, guard: int) -> None:
+        self.call, self.place, self.runner, self.guard = call, place, runner, guard
+
+    def run(self, tensors: Mapping[str, Any], options: Mapping[str, Any], poison: int) -> tuple[dict[str, Any], dict[str, Guarded]]:
+        """What it wrote (outputs, and inputs that it writes into) by name, and all memory that it may write to."""
+        call = self.call
+        guarded: dict[str, Guarded] = {}
+
+        def allocate(name: str, meta: Meta) -> Any:
+            guarded[name] = Guarded(meta, self.place, poison, self.guard)
+            return guarded[name].tensor.zero_() if name in call.zeroed else guarded[name].tensor
+
+        given = call.given(tensors)
+        metas = metas_of(given)
+        for name in call.mutated:  # each run begins with the tensor as it was
+            if (t := given[name]) is not None and (meta := metas[name]) is not None:
+                given[name] = allocate(name, meta).copy_(t)
+        memory = call.memory(given, {n: options[n] for n in call.op.late}, allocate)
+        self.runner(call, memory)
+        written = {n: memory[n] for n in (*call.op.output_names, *call.op.mutates)}
+        return {n: t for n, t in written.items() if t is not None}, guarded
+
+
 def _check(
     subject: Subject, case: Case, backend: str, seed: int, arch: int, result: Result, expected: Expected | None, guard: int
 ) -> None:
@@ -197,77 +246,54 @@ def _check(
     where, reason = backend_of(subject, backend)
     result.backend = where
     if where == "gpu" and reason is None:
-        from rooftop.core.implementation import device_of
-
         device = device_of(torch.cuda.current_device())
     else:
         device = TARGETS[max(arch, implementation.arch)]
-    if all(m is None or m.numel == 0 for n, m in op.problem(case, device).tensors if n in op.output_names):
-        reason = "the output is empty: nothing is launched"
+    if op.idle(op.problem(case, device)):
+        reason = "there is nothing to write: nothing is launched"
     reason = reason or _too_large(case, where) or subject.supports(case, device)
     if reason:
         result.status, result.message = "skipped", reason
         return
     place = "cuda" if where == "gpu" else "cpu"
-    problem, seen = subject.kernel_problem(case, device)
+    call = subject.call(case, device)
     try:
         expected = expected or expect(op, case, place, seed)
     except torch.OutOfMemoryError:
         result.status, result.message = "skipped", "the float64 reference of this case does not fit the GPU's memory"
         return
-    copies = op.kernel_problem(problem) is None
-    tensors = {n: t.contiguous() if copies and t is not None else t for n, t in expected.tensors.items()}
-    before = {n: t.clone() for n, t in tensors.items() if t is not None}
-    output_metas = {n: m for n, m in (op.contiguous(problem) if copies else problem).tensors if n in op.output_names and m is not None}
-    taken = {} if copies else op.taken(problem)
-    config, _ = implementation.resolve(seen)
-    launches = implementation.launches(seen, config)
-    result.path = tuple(str(getattr(x.kernel, "__name__", x.kernel)) for x in launches)
-    runner = run_gpu if where == "gpu" else run_simulator if where == "simt" else run_interpreter
-
-    def run(inputs: dict[str, Any], options: dict[str, Any], poison: int) -> tuple[dict[str, Guarded], dict[str, Guarded]]:
-        """Outputs and scratch of one run."""
-        outputs = {n: Guarded(m, place, poison, guard) for n, m in output_metas.items()}
-        scratch = {n: Guarded(m, place, poison, guard) for n, m in implementation.scratch(seen, config).items()}
-        for name, source in taken.items():  # the output starts as the input, in a guarded copy of it
-            outputs[name].tensor.copy_(inputs[source])
-        given = {**inputs, **{source: outputs[name].tensor for name, source in taken.items()}}
-        late = {n: options[n] for n in op.late}
-        memory = {**given, **dict.fromkeys(op.output_names), **{n: g.tensor for n, g in (*outputs.items(), *scratch.items())}, **late}
-        runner(subject, seen, launches, memory, device)
-        return outputs, scratch
-
+    result.path = call.path
+    trial = Trial(call, place, RUNNERS[where], guard)
+    before = {n: t.clone() for n, t in expected.tensors.items() if t is not None}
     first: dict[str, Any] | None = None
     for poison in (0xFF, 0x5A):  # NaN in every floating dtype, then a number
-        outputs, scratch = run({**tensors, **{source: before[source] for source in taken.values()}}, expected.options, poison)
-        got = {n: g.tensor for n, g in outputs.items()}
+        got, guarded = trial.run(expected.tensors, expected.options, poison)
         if first is None:
             first = got
-            result.outputs = judge(op, case, expected, got)
-        for name, kept in (*outputs.items(), *scratch.items()):
+            result.outputs = judge(op, case, expected, {**dict.fromkeys(op.output_names), **got})
+        for name, kept in guarded.items():
             if (stray := kept.stray()) and not result.message:
                 result.status, result.message = "wrong", f"{name}: {stray}"
         for name, old in before.items():
-            if name not in op.mutates and not _same_bits(tensors[name], old) and not result.message:
+            if not _same_bits(expected.tensors[name], old) and not result.message:
                 result.status, result.message = "wrong", f"the input {name} was written"
-        if got is not first and not result.message:
+        if got is not first and op.deterministic and not result.message:
             for name, value in got.items():
-                if op.deterministic and not _same_bits(value, first[name]):
-                    unequal = int(_differing(value, first[name]).sum())
+                unequal = int(_differing(_used(op, name, value, expected.same), _used(op, name, first[name], expected.same)).sum())
+                if unequal:
                     result.status = "wrong"
                     result.message = f"{name}: {unequal} elements differ between two runs: not written, read before they were written, or a race"
-    few = [n for n, v in result.outputs.items() if not v.ok and v.elements <= FEW and not op.tolerance.exact]
+    few = [n for n, v in result.outputs.items() if not v.ok and v.elements <= FEW and not op.tolerance_of(n).exact and n not in op.compare]
     if few and first is not None and not result.message:
-        drawn = [_drawn(expected, first, few)]
+        drawn = [_drawn(op, expected, first, few)]
         del expected, first
         for i in range(1, DRAWS):
             try:
                 other = expect(op, case, place, seed + i)
-                inputs = {n: t.contiguous() if copies and t is not None else t for n, t in other.tensors.items()}
-                drawn.append(_drawn(other, {n: g.tensor for n, g in run(inputs, other.options, 0xFF)[0].items()}, few))
+                drawn.append(_drawn(op, other, trial.run(other.tensors, other.options, 0xFF)[0], few))
             except torch.OutOfMemoryError:
                 break
-        result.outputs.update({n: _judge_draws(op, problem, n, drawn) for n in few})
+        result.outputs.update({n: _judge_draws(op, call.called, n, drawn) for n in few})
     for name, verdict in result.outputs.items():
         if not verdict.ok:
             result.status = "wrong"
@@ -275,9 +301,10 @@ def _check(
             result.message = f"{name}: {verdict.message}{at}"
 
 
-def _drawn(expected: Expected, got: dict[str, Any], names: Iterable[str]) -> dict[str, tuple[Any, Any, Any]]:
+def _drawn(op: Contract, expected: Expected, got: dict[str, Any], names: Iterable[str]) -> dict[str, tuple[Any, Any, Any]]:
     """Of one draw, what was computed and what is right: copies, so that nothing else of it stays alive."""
-    return {n: (got[n].clone(), expected.exact[n].clone(), expected.same[n].clone()) for n in names}
+    found = {n: [_used(op, n, t[n], expected.same).clone() for t in (got, expected.exact, expected.same)] for n in names}
+    return {n: (got, exact, same) for n, (got, exact, same) in found.items()}
 
 
 def _judge_draws(op: Contract, problem: Problem, name: str, drawn: Sequence[dict[str, tuple[Any, Any, Any]]]) -> Verdict:
@@ -285,7 +312,7 @@ def _judge_draws(op: Contract, problem: Problem, name: str, drawn: Sequence[dict
     import torch
 
     out, exact, same = (torch.stack([draw[name][k].reshape(-1) for draw in drawn]) for k in range(3))
-    verdict = compare(out, exact, same, problem[name].dtype, op.tolerance.multiple)
+    verdict = compare(out, exact, same, problem[name].dtype, op.tolerance_of(name).multiple)
     verdict.elements = out.shape[1]
     if verdict.where is not None:
         errors = (out.double() - exact.double()).abs()
@@ -305,7 +332,7 @@ def _too_large(case: Case, where: str) -> str | None:
         if "huge" in case.tags and torch.cuda.get_device_properties(0).total_memory < HUGE_BYTES:
             return f"needs a GPU with {HUGE_BYTES >> 30} GiB of memory"
         return None
-    elements = sum(count(v) for v in case.inputs.values() if isinstance(v, Input))
+    elements = sum(count(v) for _, v in case.tensors())
     tool = "simulator" if where == "simt" else "interpreter"
     return f"{elements} elements: too slow in the {tool}, left to a GPU" if elements > INTERPRETED_ELEMENTS else None
 
@@ -344,13 +371,13 @@ def check_callable(
     try:
         expected = expected or expect(op, case, device, seed)
         writes = bool(op.into) or bool(op.mutates)
+        given = {n: t if t is None or not writes else t.clone() for n, t in expected.tensors.items()}
         with torch.no_grad():
-            found = function(*(t if t is None else t.clone() if writes else t for t in expected.tensors.values()), *expected.options.values())
-        results = found if isinstance(found, tuple) else (found,)
-        for name, t in dict(zip(op.output_names, results, strict=True)).items():
+            results = by_name(op, function(*op.arguments(given, expected.options)))
+        for name, t in results.items():
             if t is None and op.problem(case).get(name) is not None and not (op.grad is not None and name in op.grad.aside):  # a peer keeps no such thing
                 raise ValueError(f"{name} is None")
-        result.outputs = judge(op, case, expected, dict(zip(op.output_names, results, strict=True)))
+        result.outputs = judge(op, case, expected, {**results, **{n: given[n] for n in op.mutates}})
         for output, verdict in result.outputs.items():
             if not verdict.ok:
                 result.status, result.message = "wrong", f"{output}: {verdict.message}"
@@ -360,7 +387,7 @@ def check_callable(
     return result
 
 
-LOWER = {"f64": "f32", "f32": "bf16", "f16": "f8e4m3", "bf16": "f8e4m3"}
+LOWER = {"f64": "f32", "f32": "bf16", "f16": "f8e4m3", "bf16": "f8e4m3"}  # 8 bits have nothing below them that torch computes with
 
 
 def lower_precision(op: Contract) -> Callable[..., Any]:
@@ -369,15 +396,19 @@ def lower_precision(op: Contract) -> Callable[..., Any]:
     def run(*args: Any) -> Any:
         import torch
 
-        from rooftop.core.spec import OF_TORCH
-
         def cut(t: Any) -> Any:
-            if not isinstance(t, torch.Tensor) or not t.is_floating_point():
+            if isinstance(t, list):
+                return [cut(one) for one in t]
+            if not isinstance(t, torch.Tensor) or (name := dtype_of(t.dtype)) not in LOWER:
                 return t
-            lower = getattr(torch, DTYPES[LOWER[OF_TORCH[str(t.dtype).removeprefix("torch.")]]].torch)
-            return t.to(lower).to(t.dtype)
+            return t.to(getattr(torch, DTYPES[LOWER[name]].torch)).to(t.dtype)
 
-        return op.reference(*map(cut, args))
+        tensors, options = op.flattened(args)
+        lower = {n: cut(t) for n, t in tensors.items()}
+        result = op.reference(*op.arguments(lower, options))
+        for name in op.mutates:
+            tensors[name].copy_(lower[name])
+        return result
 
     return run
 

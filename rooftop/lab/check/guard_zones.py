@@ -16,6 +16,7 @@ class Guarded:
         import torch
 
         size = DTYPES[meta.dtype].bytes
+        guard += meta.align % 16  # an input that starts off a 16-byte boundary does so here too
         self._poison, self._guard = poison, guard
         self._bytes = torch.full((2 * guard + meta.span * size,), poison, dtype=torch.uint8, device=device)
         flat = self._bytes[guard : guard + meta.span * size].view(getattr(torch, DTYPES[meta.dtype].torch))

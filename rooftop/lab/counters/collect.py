@@ -67,7 +67,6 @@ def worker(plan: Path) -> None:
     import torch
 
     from rooftop.core.implementation import device_of
-    from rooftop.lab.check.checker import address
 
     device = device_of(torch.cuda.current_device())
     for number, fields in enumerate(json.loads(plan.read_text(encoding="utf-8"))):
@@ -78,7 +77,7 @@ def worker(plan: Path) -> None:
             names = tuple(memory)
             launches = job.launches(device)
             prepared = job.implementation.prepare(job.problem(device), launches, names, torch.cuda.current_device())
-            addresses = [address(memory[n]) for n in names]
+            addresses = [0 if v is None else v.data_ptr() if hasattr(v, "data_ptr") else v for v in memory.values()]
             torch.cuda.synchronize()
             torch.cuda.profiler.start()
             for launch in prepared:

@@ -12,6 +12,7 @@ from typing import Any
 
 from rooftop.core import head as heads
 from rooftop.core import head_text, settings
+from rooftop.core.call import Call
 from rooftop.core.digests import digest
 from rooftop.core.expressions import integer
 from rooftop.core.implementation import CudaImplementation
@@ -78,16 +79,18 @@ class Job:
     def title(self) -> str:
         return self.case.id if self.case else ", ".join(f"{k}={v}" for k, v in self.shapes)
 
+    def call(self, device: Device) -> Call:
+        """Of a case of an op. Raises UnsupportedError (a ValueError) where the kernel does not take it."""
+        assert self.found is not None and self.case is not None
+        return self.found.call(self.case, device)
+
     def problem(self, device: Device) -> Problem:
-        """As the kernel sees it. Raises HeadError where the head does not fit, UnsupportedError's text as ValueError where it does not take it."""
-        if self.found is None:
-            return problem_of_file(self.implementation.head, dict(self.shapes), device)
-        assert self.case is not None
-        if reason := self.found.supports(self.case, device):
-            raise ValueError(reason)
-        return self.found.kernel_problem(self.case, device)[1]
+        """As the kernel sees it. Raises HeadError where the head does not fit, UnsupportedError where it does not take the case."""
+        return problem_of_file(self.implementation.head, dict(self.shapes), device) if self.found is None else self.call(device).problem
 
     def launches(self, device: Device) -> list[Launch]:
+        if self.found is not None:
+            return self.call(device).launches
         problem = self.problem(device)
         return self.implementation.launches(problem, self.implementation.resolve(problem)[0])
 
@@ -103,24 +106,24 @@ class Job:
 
         from rooftop.lab import inputs
 
+        if self.found is not None:
+            call = self.call(device)
+            assert self.case is not None
+            tensors, options = inputs.make(self.found.op, self.case, place, seed)
+
+            def empty(name: str, meta: Meta) -> Any:
+                d = DTYPES[meta.dtype]
+                t = torch.empty_strided(meta.shape, meta.strides, dtype=getattr(torch, d.torch), device=place)
+                return t.zero_() if name in call.zeroed else t.fill_(float("nan")) if d.floating else t
+
+            return call.memory(call.given(tensors), {n: options[n] for n in self.found.op.late}, empty)  # type: ignore[misc]
         problem = self.problem(device)
         given: dict[str, Any] = {}
-        if self.found is not None:
-            assert self.case is not None
-            given, options = inputs.make(self.found.op, self.case, place, seed)
-            given = {**given, **{n: options[n] for n in self.found.op.late}}
         generator = torch.Generator(device=place)
         generator.manual_seed(seed)
         config, _ = self.implementation.resolve(problem)
         for name, meta in (*problem.tensors, *self.implementation.scratch(problem, config).items()):
-            if name in given or meta is None:
-                given.setdefault(name, None)
-            elif self.found is None:
-                given[name] = inputs.tensor(Input(meta.shape, meta.dtype), generator, place)
-            else:
-                d = DTYPES[meta.dtype]
-                t = torch.empty_strided(meta.shape, meta.strides, dtype=getattr(torch, d.torch), device=place)
-                given[name] = t.fill_(float("nan")) if d.floating else t
+            given[name] = None if meta is None else inputs.tensor(Input(meta.shape, meta.dtype), generator, place)
         return given
 
 

@@ -15,9 +15,9 @@ from statistics import median
 from typing import Any
 
 from rooftop.core import registry, settings
+from rooftop.core.call import ranked
 from rooftop.core.contract import Contract
 from rooftop.core.devices import lookup
-from rooftop.core.dispatch import ranked
 from rooftop.core.implementation import Implementation
 from rooftop.core.names import RegistryError
 from rooftop.core.spec import TARGETS, Case, Device, Work

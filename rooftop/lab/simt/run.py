@@ -6,18 +6,20 @@ import ctypes
 import random
 import time
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from rooftop.core import head_text, settings
 from rooftop.core.compile import DEVICE_HEADERS
-from rooftop.core.spec import Case, Device, Launch, Problem
+from rooftop.core.spec import Case, Launch
 from rooftop.lab.simt import counts, findings, machine, native
 from rooftop.lab.simt.build import build, stack_bytes
 from rooftop.lab.simt.memory import Memory
 from rooftop.lab.simt.report import KINDS, Index, Report
 
 if TYPE_CHECKING:
+    from rooftop.core.call import Call
     from rooftop.lab.candidates import Subject
 
 Mode = Literal["check", "count"]
@@ -276,32 +278,25 @@ def run_rung(
     if reason := subject.supports(case, device):
         raise ValueError(f"{subject.name} cannot take {case.id}: {reason}")
     tensors, options = make(op, case, "cpu", seed)
-    problem, seen = subject.kernel_problem(case, device)
-    copies = op.kernel_problem(problem) is None
-    given = {n: t.contiguous() if copies and t is not None else t for n, t in tensors.items()}
-    metas = {n: m for n, m in (op.contiguous(problem) if copies else problem).tensors if n in op.output_names and m is not None}
-    taken = {} if copies else op.taken(problem)
-    config, _ = implementation.resolve(seen)
-    launches = implementation.launches(seen, config)
+    call = subject.call(case, device)
+    given = call.given(tensors)
+    for name in call.mutated:  # what the kernel writes into is its own
+        if (t := given[name]) is not None:
+            given[name] = t.clone(memory_format=torch.preserve_format)
 
-    def empty(meta: Any) -> Any:
+    def empty(name: str, meta: Any) -> Any:
         memory = torch.full((max(meta.span, 1) * DTYPES[meta.dtype].bytes,), 0xFF, dtype=torch.uint8)
-        return memory.view(getattr(torch, DTYPES[meta.dtype].torch)).as_strided(meta.shape, meta.strides)
+        made = memory.view(getattr(torch, DTYPES[meta.dtype].torch)).as_strided(meta.shape, meta.strides)
+        return made.zero_() if name in call.zeroed else made
 
-    outputs = {n: empty(m) for n, m in metas.items()}
-    scratch = {n: empty(m) for n, m in implementation.scratch(seen, config).items()}
-    for name, source in taken.items():
-        outputs[name].copy_(given[source])
-        given[source] = outputs[name]
-    memory = {**given, **dict.fromkeys(op.output_names), **outputs, **scratch, **{n: options[n] for n in op.late}}
+    memory = call.memory(given, {n: options[n] for n in op.late}, empty)  # type: ignore[misc]
+    fresh = [n for n in (*(n for n, _ in call.outputs), *call.scratch) if n not in call.taken and n not in call.zeroed and memory[n] is not None]
     report = run_launches(
-        implementation.head.source, implementation.head.path, launches, memory, uninitialised=[n for n in (*outputs, *scratch) if n not in taken],
-        constant=[n for n in given if n not in op.mutates and n not in taken.values() and memory[n] is not None],
+        implementation.head.source, implementation.head.path, call.launches, memory, uninitialised=fresh,
+        constant=[n for n in call.inputs if n not in call.mutated and memory[n] is not None],
         arch=device.arch, mode=mode, seed=seed, schedules=schedules, blocks=blocks,
     )  # fmt: skip
-    from dataclasses import replace
-
-    return replace(report, outputs=outputs)
+    return replace(report, outputs={n: memory[n] for n in (*(n for n, m in call.outputs if m is not None), *call.mutated) if memory[n] is not None})
 
 
 class SimulatedFault(RuntimeError):
@@ -314,15 +309,15 @@ class SimulatedFault(RuntimeError):
         self.report = report
 
 
-def run_simulator(subject: Subject, problem: Problem, launches: Sequence[Launch], memory: dict[str, Any], device: Device) -> None:
-    """Run launches of CUDA C++ on CPU memory, as the checker runs them on a GPU. Raises SimulatedFault where they do what they must not."""
-    assert subject.implementation is not None and subject.implementation.head is not None
-    head, op = subject.implementation.head, subject.op
-    inputs = {n for n in op.tensor_names if memory.get(n) is not None}
-    given = {memory[n].untyped_storage().data_ptr() for n in inputs}
-    fresh = [n for n, t in memory.items() if n not in inputs and hasattr(t, "data_ptr") and t.untyped_storage().data_ptr() not in given]
+def run_simulator(call: Call, memory: dict[str, Any]) -> None:
+    """Run a call of CUDA C++ on CPU memory, as the checker runs it on a GPU. Raises SimulatedFault where it does what it must not."""
+    head = call.implementation.head
+    assert head is not None
+    inputs = [n for n in call.inputs if memory[n] is not None]
+    fresh = [n for n in (*(n for n, _ in call.outputs), *call.scratch) if n not in call.taken and n not in call.zeroed and memory[n] is not None]
     report = run_launches(
-        head.source, head.path, launches, memory, uninitialised=fresh, constant=[n for n in inputs if n not in op.mutates], arch=device.arch
-    )
+        head.source, head.path, call.launches, memory, uninitialised=fresh, constant=[n for n in inputs if n not in call.mutated],
+        arch=call.problem.device.arch,
+    )  # fmt: skip
     if report.findings:
         raise SimulatedFault(report)

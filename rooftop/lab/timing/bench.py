@@ -187,7 +187,7 @@ class Bench:
             self.summary.skipped.append(f"{self.f.title}: {count} input sets of {size >> 20} MiB do not fit the device")
             return []
         sets = [make(self.f.op, self.f.case, "cuda", seed)[0] for seed in range(count)]
-        options = list(self.f.op.options(self.f.case).values())
+        options = self.f.op.options(self.f.case)
         contestants = {s.name: self._contestant(s, sets, options) for s in able}
         copies = [] if size < 1 << 20 or compute_bound(self.work) else self._copies(size // 32 * 32, count)
         once = {name: self._once(c) for name, c in contestants.items()}
@@ -243,42 +243,48 @@ class Bench:
         del expected
         torch.cuda.empty_cache()
 
-    def _contestant(self, s: Subject, sets: Sequence[dict[str, Any]], options: list[Any]) -> Contestant:
+    def _contestant(self, s: Subject, sets: Sequence[dict[str, Any]], options: dict[str, Any]) -> Contestant:
         if s.peer is not None:
             function = s.function
-            return Contestant(s.name, [partial(_quietly, function, tuple(t.values()), options) for t in sets])
-        return Contestant(s.name, [self._call(s, t) for t in sets])
+            restore = self._restore(sets) if self.f.op.mutates else None
+            return Contestant(s.name, [partial(_quietly, function, self.f.op.arguments(t, options)) for t in sets], restore=restore)
+        return self.kernel(s, sets)
 
-    def _call(self, s: Subject, tensors: dict[str, torch.Tensor | None]) -> Callable[[], Any]:
-        """The kernel's own launches on one input set, outputs allocated beforehand."""
+    def kernel(self, s: Subject, sets: Sequence[dict[str, Any]], config: Any = None) -> Contestant:
+        """The kernel's own launches on each input set, in memory allocated beforehand. A set may bring outputs along, by name; `config`: in place of
+        the one that the kernel chooses. What the op writes into is put back before each sample."""
         import torch
 
-        implementation = s.implementation
-        assert implementation is not None
-        problem, seen = s.kernel_problem(self.f.case, self.device)
-        config, _ = implementation.resolve(seen)
-        names = [n for n, _ in problem.tensors]
-        outputs = {n: m for n, m in problem.tensors if n not in tensors and m is not None}
-        scratch = implementation.scratch(seen, config)
-        made = {
-            n: torch.empty_strided(m.shape, m.strides, dtype=getattr(torch, DTYPES[m.dtype].torch), device="cuda")
-            for n, m in {**outputs, **scratch}.items()
-        }
+        call = s.call(self.f.case, self.device)
+        call = call if config is None else call.with_config(config)
+        run = call.runner(torch.cuda.current_device())
         late = {n: v for n, v in self.f.op.options(self.f.case).items() if n in self.f.op.late}
-        taken = self.f.op.taken(problem)
-        memory = {**tensors, **made, **{n: tensors[source] for n, source in taken.items()}, **late}
-        names += [*scratch, *late]
-        prepared = implementation.prepare(seen, implementation.launches(seen, config), names, torch.cuda.current_device())
-        addresses = [checker.address(memory.get(n)) for n in names]
-        stream = torch.cuda.current_stream
 
-        def call() -> Any:
-            handle = stream().cuda_stream
-            for launch in prepared:
-                launch(handle, addresses)
-            return memory  # keeps the tensors alive
+        def on(tensors: dict[str, Any]) -> Callable[[], Any]:
+            memory = call.memory(call.given(tensors), late, lambda n, m: empty(n, m) if tensors.get(n) is None else tensors[n])  # type: ignore[arg-type]
+            values = list(memory.values())
 
-        return call
+            def launch() -> Any:
+                call.zero(memory)
+                run(torch.cuda.current_stream().cuda_stream, values)
+                return memory  # keeps the tensors alive
+
+            return launch
+
+        def empty(name: str, meta: Any) -> torch.Tensor:
+            return torch.empty_strided(meta.shape, meta.strides, dtype=getattr(torch, DTYPES[meta.dtype].torch), device="cuda")
+
+        return Contestant(s.name, [on(t) for t in sets], restore=self._restore(sets) if call.op.mutates else None)
+
+    def _restore(self, sets: Sequence[dict[str, Any]]) -> Callable[[], None]:
+        kept = [{n: t[n].clone() for n in self.f.op.mutates if t[n] is not None} for t in sets]
+
+        def restore() -> None:
+            for tensors, before in zip(sets, kept, strict=True):
+                for name, value in before.items():
+                    tensors[name].copy_(value)
+
+        return restore
 
     def _once(self, c: Contestant) -> float:
         """Seconds of one call, after one to warm up."""
@@ -320,7 +326,7 @@ class Bench:
         for s in self.f.entries:
             if s.implementation is None or s.rung is not None or s.supports(self.f.case, self.device):
                 continue
-            args = [*tensors.values(), *options.values()]
+            args = self.f.op.arguments(tensors, options)
             made.append(Contestant(s.name, [partial(self.f.op, *args, implementation=s.name)]))
         return made
 
@@ -382,11 +388,11 @@ def fastest_copy(m: Measurement) -> str | None:
     return min((n for n in m.timings if n.startswith(STREAM)), key=lambda n: m[n].median, default=None)
 
 
-def _quietly(function: Callable[..., Any], tensors: Sequence[Any], options: Sequence[Any]) -> Any:
+def _quietly(function: Callable[..., Any], args: Sequence[Any]) -> Any:
     import torch
 
     with torch.no_grad():
-        return function(*tensors, *options)
+        return function(*args)
 
 
 def compute_bound(work: Any) -> bool:

@@ -1,6 +1,6 @@
 """Tables of tuned configs: written whole, merged, brought home from another machine.
 
-Tables lie in `<folder>/<device slug>/<implementation>.json`: `Problem.signature` -> one entry, which `Implementation.resolve` reads:
+Tables lie in `<folder>/<device slug>/<implementation>.json`: `Problem.tune_key` -> one entry, which `Implementation.resolve` reads:
 
 | key | what it holds |
 |---|---|
@@ -166,7 +166,7 @@ def _require_runs(path: Path, subject: Subject, device: str, signature: str, ent
     card = TARGETS.get(kernel.arch, TARGETS[90])  # stands in for a card that has no datasheet here
     if sheet is not None:
         card = Device(sheet.name, sheet.arch, sheet.sms, sheet.shared_per_sm - 1024, sheet.l2_bytes)  # 1 KiB of it is the system's
-    problem = next((p for c in subject.op.cases if (p := subject.kernel_problem(c, card)[1]).signature == signature), None)
+    problem = next((p for c in subject.op.cases if (p := subject.kernel_problem(c, card)[1]).tune_key == signature), None)
     if problem is None:
         raise TuneError(f"{path}: {signature}: no case of {subject.op.name} has this signature")
     expected = kernel.config_dict(kernel.choose(problem))

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from rooftop.lab.check import checker
 from rooftop.lab.records import store
 from rooftop.lab.timing.bench import LONGEST_S, MEMORY, Bench, Field, NoGpuError
 from rooftop.lab.timing.bench import Summary as BenchSummary
-from rooftop.lab.timing.timer import Contestant, ImpossibleTime, Timer, sets_needed
+from rooftop.lab.timing.timer import ImpossibleTime, Timer, sets_needed
 from rooftop.lab.timing.timer_cuda import CudaBackend
 from rooftop.lab.tune.contest import CASE_S, Outcome, contest
 from rooftop.lab.tune.tables import Entry, TuneError, label, require_writable, save, table_path
@@ -53,7 +53,7 @@ class Job:
         return self.implementation.configs(self.subject.kernel_problem(self.case, device)[1])
 
     def signature(self, device: Device) -> str:
-        return self.subject.kernel_problem(self.case, device)[1].signature
+        return self.subject.kernel_problem(self.case, device)[1].tune_key
 
     def digest(self, device: Device) -> str:
         """Hash of all that a record of the tuning depends on."""
@@ -237,7 +237,8 @@ class Tuner:
         from rooftop.lab.inputs import make
 
         bench = Bench(Field(job.subject.op, job.case, [job.subject]), self.device, self.timer, self.case_s, ("kernel",), BenchSummary())
-        problem, seen = job.subject.kernel_problem(job.case, self.device)
+        call = job.subject.call(job.case, self.device)
+        problem, seen = call.called, call.problem
         size = max(sum(m.nbytes for _, m in problem.tensors if m is not None), 1)
         count = sets_needed(size, self.device.l2_bytes)
         scratch = sum(m.nbytes for c in configs.values() for m in job.implementation.scratch(seen, c).values())
@@ -250,11 +251,11 @@ class Tuner:
                 inputs = make(job.subject.op, job.case, "cuda", seed)[0]
                 outputs = {
                     n: torch.empty_strided(m.shape, m.strides, dtype=getattr(torch, DTYPES[m.dtype].torch), device="cuda")
-                    for n, m in problem.tensors
-                    if n not in inputs and m is not None
+                    for n, m in call.outputs
+                    if n not in call.taken and m is not None
                 }
                 sets.append({**inputs, **outputs})
-            contestants = [Contestant(n, [bench._call(pinned(job.subject, c), t) for t in sets]) for n, c in configs.items()]
+            contestants = [replace(bench.kernel(job.subject, sets, c), name=n) for n, c in configs.items()]
             quick = [c for i, c in enumerate(contestants) if bench._once(c) <= LONGEST_S or i == 0]
             if len(quick) < 2:
                 self.summary.skipped.append(f"{job.title}: a call of any other config takes more than {LONGEST_S} s")
