@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -202,3 +203,8 @@ def command(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
     except SystemExit as stop:
         return int(stop.code or 0)
     return 0
+
+
+def flat(text: str) -> str:
+    """Without the line breaks of a terminal."""
+    return re.sub(r"\s+", " ", text)

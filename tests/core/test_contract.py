@@ -172,8 +172,6 @@ def test_the_hash_of_a_triton_file_holds_its_helpers(tmp_path: Path, monkeypatch
     assert implementation._with_helpers(text) != before
 
 
-
-
 class Recorded:
     """A prepared launch that keeps the addresses it was given."""
 

@@ -6,9 +6,11 @@ import ast
 from pathlib import Path
 
 import pytest
+from _support import command
 
 from rooftop.core import registry
-from rooftop.lab import scaffold
+from rooftop.lab import candidates, scaffold
+from rooftop.lab.check import checker
 
 
 @pytest.fixture
@@ -38,3 +40,88 @@ def test_an_op_is_laid_out_as_ruff_would_have_it_and_no_hello_world(house: regis
     assert about.startswith("relu6, to be written (this is the contract of add). ")
     assert "hello world" not in about
     assert "\n\n    ]" not in text
+
+
+def test_skeletons_are_right_as_they_stand(tmp_path: Path) -> None:
+    from rooftop.lab import scaffold
+
+    h = registry.House(tmp_path / "ops", tmp_path / "kernels", tmp_path / "ladders")
+    for folder in (h.ops, h.kernels, h.ladders):
+        folder.mkdir()
+    scaffold.write("op", "scale_two", h)
+    scaffold.write("kernel", "scale_two__triton", h)
+    assert registry.op_names(h) == ("scale_two",)
+    found = registry.implementations("scale_two", h)[0]
+    op = registry.op("scale_two", h)
+    assert checker.check(candidates.Subject(found.name, op, found), op.case("odd f32"), backend="interpreter").status == "ok"
+    with pytest.raises(ValueError, match="there already"):
+        scaffold.write("op", "scale_two", h)
+    with pytest.raises(registry.RegistryError):
+        scaffold.write("kernel", "scale_tow__triton", h)
+
+
+KERNEL = """/* rooftop
+op      = "softmax"
+dtypes  = ["f32"]
+args    = ["C: i32", "x: T[R, C, 1]", "y: T[R, C, 1]"]
+[[launch]]
+kernel  = "k<{T}>"
+grid    = ["R"]
+block   = [256]
+*/
+template <typename T> __global__ void k(int C, const T* x, T* y) {
+    if (threadIdx.x == 0) y[0] = x[0];
+}
+"""
+
+
+@pytest.mark.parametrize("words", [("op", "add"), ("kernel", "add__triton"), ("kernel", "softmax__triton"), ("rung", "softmax_cuda/03_online")], ids=" ".join)
+def test_nothing_that_is_there_is_written_over(words: tuple[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    kind, name = words
+    folder = {"op": registry.HOUSE.ops, "kernel": registry.HOUSE.kernels, "rung": registry.HOUSE.ladders}[kind]
+    path = next(p for p in folder.rglob(f"{name.rpartition('/')[2]}.*") if p.suffix in (".py", ".cu"))
+    before = path.read_bytes(), path.stat().st_mtime_ns, sorted(folder.rglob("*.[pc][yu]"))
+    assert command(monkeypatch, "new", *words) == 1
+    assert f"{path.name} is there already" in capsys.readouterr().err.replace("\n", "")
+    assert (path.read_bytes(), path.stat().st_mtime_ns, sorted(folder.rglob("*.[pc][yu]"))) == before
+
+
+@pytest.fixture
+def climbing(tmp_path: Path) -> registry.House:
+    """A house of its own with one op and one ladder."""
+    made = registry.House(tmp_path / "ops", tmp_path / "kernels", tmp_path / "ladders")
+    made.ops.mkdir()
+    made.kernels.mkdir()
+    (made.ladders / "l").mkdir(parents=True)
+    (made.ops / "softmax.py").write_text((registry.HOUSE.ops / "softmax.py").read_text())
+    (made.ladders / "l" / "ladder.toml").write_text(
+        'op="softmax"\ntitle="t"\nintro="i"\ndtypes=["f32"]\ntargets=[90]\nheadline="odd 3x7"\ncases=["odd 3x7"]'
+    )
+    (made.ladders / "l" / "01_first.cu").write_text(KERNEL)
+    return made
+
+
+def test_a_rung_under_another_name_leaves_the_ladder_readable(climbing: registry.House) -> None:
+    scaffold.write("rung", "l/02_second", climbing)
+    assert [r.slug for r in registry.ladder("l", climbing).rungs] == ["first", "second"]
+    for name in ("l/../../out", "l/2_second", "l/02_Second", "l/", "l"):
+        with pytest.raises(ValueError, match="must read <ladder>/NN_slug"):
+            scaffold.write("rung", name, climbing)
+
+
+def test_a_rung_with_a_number_that_is_taken_is_refused(climbing: registry.House) -> None:
+    with pytest.raises(ValueError, match="01"):
+        scaffold.write("rung", "l/01_other", climbing)
+    assert len(registry.ladder("l", climbing).rungs) == 1
+
+
+def test_a_ladder_without_a_cu_rung_has_no_model_for_one(climbing: registry.House) -> None:
+    (climbing.ladders / "l" / "01_first.cu").unlink()
+    with pytest.raises(ValueError, match=r"l has no \.cu rung to start from"):
+        scaffold.write("rung", "l/01_first", climbing)
+
+
+@pytest.mark.parametrize("name", ["lambda", "import", "load", "explain", "register", "lab", "ops"])
+def test_an_op_cannot_be_called_as_a_keyword_or_as_what_the_package_has(climbing: registry.House, name: str) -> None:
+    with pytest.raises(ValueError, match=name):
+        scaffold.write("op", name, climbing)

@@ -1,0 +1,57 @@
+"""Discovery: a file is found by its name, and a name that cannot be read is an error."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rooftop.core import registry
+from rooftop.lab import candidates
+
+HEAD = """/* rooftop
+op      = "softmax"
+dtypes  = ["f32"]
+args    = ["C: i32", "x: T[R, C, 1]", "y: T[R, C, 1]"]
+[[launch]]
+kernel  = "k<{T}>"
+grid    = ["R"]
+block   = [256]
+*/
+template <typename T> __global__ void k(int C, const T* x, T* y) { if (threadIdx.x == 0) y[0] = x[0]; }
+"""
+
+
+@pytest.mark.parametrize(("word", "hint"), [("softmx", "softmax"), ("sgemm_cud", "sgemm_cuda"), ("softmax__tritn", "softmax__triton")])
+def test_a_misspelt_name_gets_a_hint(word: str, hint: str) -> None:
+    with pytest.raises(registry.RegistryError, match=hint):
+        candidates.find([word])
+
+
+def house(tmp_path: Path) -> registry.House:
+    for name in ("ops", "kernels/elementwise", "ladders"):
+        (tmp_path / name).mkdir(parents=True)
+    return registry.House(tmp_path / "ops", tmp_path / "kernels", tmp_path / "ladders")
+
+
+def test_one_file_each_adds_an_op_a_kernel_and_a_rung(tmp_path: Path) -> None:
+    h = house(tmp_path)
+    (h.ops / "softmax.py").write_text((registry.HOUSE.ops / "softmax.py").read_text())
+    (h.kernels / "elementwise" / "softmax__mine__cuda_sm90.cu").write_text(HEAD)
+    (h.ladders / "l").mkdir()
+    (h.ladders / "l" / "ladder.toml").write_text(
+        'op="softmax"\ntitle="t"\nintro="i"\ndtypes=["f32"]\ntargets=[90]\nheadline="odd 3x7"\ncases=["odd 3x7"]'
+    )
+    (h.ladders / "l" / "01_first.cu").write_text(HEAD)
+    assert registry.op_names(h) == ("softmax",)
+    assert [i.name for i in registry.implementations("softmax", h)] == ["softmax__mine__cuda_sm90"]
+    assert registry.rung("l/first", h).implementation.op == "softmax"
+
+
+@pytest.mark.parametrize("name", ["softmx__cuda.cu", "softmax__tritn.py", "softmax.cu", "softmax__cuda.py"])
+def test_a_kernel_file_with_a_wrong_name_is_an_error(tmp_path: Path, name: str) -> None:
+    h = house(tmp_path)
+    (h.ops / "softmax.py").write_text("")
+    (h.kernels / "elementwise" / name).write_text(HEAD)
+    with pytest.raises(registry.RegistryError):
+        registry.kernel_files(h)

@@ -1,0 +1,105 @@
+"""A file of one's own: what it may hold, and what is said where it cannot be taken."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from _support import command, flat
+
+import rooftop
+from rooftop.core import registry
+from rooftop.core.compile import CompileError
+from rooftop.core.spec import TARGETS, Device, Meta, Problem
+
+KERNEL = """/* rooftop
+op      = "softmax"
+dtypes  = ["f32"]
+args    = ["C: i32", "x: T[R, C, 1]", "y: T[R, C, 1]"]
+[[launch]]
+kernel  = "k<{T}>"
+grid    = ["R"]
+block   = [256]
+*/
+template <typename T> __global__ void k(int C, const T* x, T* y) {
+    if (threadIdx.x == 0) y[0] = x[0];
+}
+"""
+
+
+def problem(rows: int = 4, columns: int = 8, device: Device = TARGETS[90]) -> Problem:
+    m = Meta((rows, columns, 1), "f32")
+    return Problem("softmax", (("x", m), ("y", m)), (("dim", 1),), device)
+
+
+def test_a_kernel_for_hopper_says_so_on_an_older_card(tmp_path: Path) -> None:
+    path = tmp_path / "mine.cu"
+    path.write_text(KERNEL.replace("dtypes", "arch = 90\ndtypes"))
+    assert registry.user_file(path).supports(problem(device=TARGETS[89])) == "needs sm_90 or later; NVIDIA GeForce RTX 4090 is sm_89"
+    assert registry.user_file(path).supports(problem()) is None
+
+
+def test_a_kernel_that_the_file_does_not_have_is_named_as_the_heads(tmp_path: Path) -> None:
+    path = tmp_path / "mine.cu"
+    path.write_text(KERNEL.replace('"k<{T}>"', '"kernel<{T}>"'))
+    with pytest.raises(CompileError, match=r"mine\.cu.*kernel<float>") as caught:
+        registry.user_file(path).compile(["kernel<float>"], "sm_90a")  # type: ignore[attr-defined]
+    assert "is not in the file: identifier \"kernel\" is undefined" in str(caught.value)
+    assert "__nv_name_map" not in str(caught.value)
+    path.write_text(KERNEL.replace("y[0] = x[0];", "y[0] = z[0];"))  # what is wrong in the file is said before what follows from it
+    with pytest.raises(CompileError, match='identifier "z" is undefined') as caught:
+        registry.user_file(path).compile(["kernel<float>", "k<float>"], "sm_90a")  # type: ignore[attr-defined]
+    assert "__nv_name_map" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"", "no head"),
+        (b"__global__ void k() {}", "no head"),
+        (KERNEL.replace('op      = "softmax"\n', "").encode(), "names no op"),
+        (KERNEL.replace('"softmax"', '"softmx"').encode(), "did you mean 'softmax'"),
+        (KERNEL.replace("[256]", "[256").encode(), r"mine\.cu:\d+: the head is not valid TOML"),
+        (KERNEL.encode() + b"// \xe9\n", r"mine\.cu:13: not UTF-8"),
+        (KERNEL.replace("T[R, C, 1]", "T[R C, 1]", 1).encode(), "'R C' is neither a shape name nor a whole number"),
+        (KERNEL.replace('"k<{T}>"', "5").encode(), "kernel must be a text"),
+        (KERNEL.replace("block ", "when = 5\nblock ").encode(), "when must be a condition, not 5"),
+    ],
+)  # fmt: skip
+def test_a_file_whose_head_is_missing_or_wrong(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], content: bytes, says: str
+) -> None:
+    path = tmp_path / "mine.cu"
+    path.write_bytes(content)
+    assert command(monkeypatch, "check", str(path)) == 1
+    assert re.search(says, flat(capsys.readouterr().err))
+    with pytest.raises((ValueError, LookupError)):
+        rooftop.load(path)
+
+
+def test_load_takes_a_cu_file_that_is_there(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"no file .*mine\.cu"):
+        rooftop.load(tmp_path / "mine.cu")
+    with pytest.raises(FileNotFoundError, match="no file"):
+        rooftop.load(tmp_path)
+    (tmp_path / "mine.cpp").write_text(KERNEL)
+    with pytest.raises(registry.RegistryError, match=r"a kernel is a \.cu or a \.py file"):
+        rooftop.load(tmp_path / "mine.cpp")
+    with pytest.raises(ValueError, match="must be a CUDA tensor, not Tensor on cpu"):
+        rooftop.load("mine.cu", source=KERNEL)(torch.ones(3, 4), dim=1)
+    with pytest.raises(TypeError, match="lacks x"):
+        rooftop.load("mine.cu", source=KERNEL)(dim=1)
+
+
+def test_what_was_loaded_says_that_it_has_no_gradient() -> None:
+    mine = rooftop.load("mine.cu", source=KERNEL)
+    leaf = torch.ones(3, 4, requires_grad=True)
+    for x in (leaf, leaf * 2, torch.nn.Parameter(torch.ones(3, 4))):
+        with pytest.raises(RuntimeError, match=r"x requires a gradient.*torch\.no_grad\(\), or with \.detach\(\)"):
+            mine(x, dim=1)
+    with pytest.raises(ValueError, match="must be a CUDA tensor"):
+        mine(leaf.detach(), dim=1)
+    with torch.no_grad(), pytest.raises(ValueError, match="must be a CUDA tensor"):
+        mine(leaf, dim=1)

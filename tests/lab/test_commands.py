@@ -1,0 +1,221 @@
+"""The command line: exit codes, misspelt names, packages and caches that are missing."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import typer
+from _support import command, flat
+
+import rooftop
+from rooftop.lab import cli, doctor
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="asks what happens without a GPU")
+def test_commands_that_need_a_gpu_say_so_with_exit_code_3() -> None:
+    import subprocess
+    import sys
+
+    for words in (["bench", "add"], ["calibrate"]):
+        done = subprocess.run([sys.executable, "-m", "rooftop.lab.cli", *words], capture_output=True, text=True, check=False)
+        assert (done.returncode, "needs an NVIDIA GPU" in done.stderr) == (3, True), done.stderr
+
+
+def test_the_command_line_prints_json_and_hints() -> None:
+    import subprocess
+    import sys
+
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([sys.executable, "-m", "rooftop.lab.cli", *words], capture_output=True, text=True, check=False)
+
+    assert {r["name"] for r in json.loads(run("ls", "--json").stdout)} >= {"softmax", "matmul", "add", "sgemm_cuda", "softmax_cuda"}
+    assert json.loads(run("check", "add", "--case", "odd f32", "--json").stdout)["results"][0]["status"] == "ok"
+    assert json.loads(run("explain", "softmax", "--json").stdout)
+    misspelt = run("check", "softmx")
+    assert (misspelt.returncode, "did you mean 'softmax'" in misspelt.stderr) == (1, True)
+
+
+without_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="asks what happens without a GPU")
+KERNEL = """/* rooftop
+op      = "softmax"
+dtypes  = ["f32"]
+args    = ["C: i32", "x: T[R, C, 1]", "y: T[R, C, 1]"]
+[[launch]]
+kernel  = "k<{T}>"
+grid    = ["R"]
+block   = [256]
+*/
+template <typename T> __global__ void k(int C, const T* x, T* y) {
+    if (threadIdx.x == 0) y[0] = x[0];
+}
+"""
+
+
+@pytest.mark.parametrize("words", [("inspect", "add", "--arch", "75"), ("explain", "add", "--arch", "75")])
+def test_a_target_that_is_not_compiled_for(words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command(monkeypatch, *words) == 1
+    assert "sm_75 is not one of sm_80, sm_89, sm_90" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("check", "softmax_cuda/03_onlin"), "did you mean 'softmax_cuda/03_online'?"),
+        (("check", "softmax_cud/03"), "did you mean 'softmax_cuda'?"),
+        (("check", "add__tritn"), "did you mean 'add__triton'?"),
+        (("check", "add", "--case", "od f32"), "no case of add 'od f32'; did you mean 'odd f32'?"),
+        (("explain", "ad"), "did you mean 'add'?"),
+        (("explain", "add", "--case", "odd f3"), "did you mean 'odd f32'?"),
+        (("where", "gleu"), "did you mean 'gelu'?"),
+        (("inspect", "sgemm_cuda/naiv"), "did you mean 'sgemm_cuda/01_naive'?"),
+        (("climb", "sgemm_cud"), "did you mean 'sgemm_cuda'?"),
+        (("bench", "softmx"), "did you mean 'softmax'?"),
+        (("sanitize", "softmx"), "did you mean 'softmax'?"),
+        (("records", "merge", "nowhere-at-all"), "no nowhere-at-all"),
+        (("new", "opp", "scale"), "kind is 'opp'; it is one of op, kernel, rung"),
+        (("new", "kernel", "softmx__triton"), "did you mean 'softmax'?"),
+        (("new", "kernel", "softmax__tritn"), "must read <op>"),
+        (("new", "rung", "softmax_cud/09_mine"), "did you mean 'softmax_cuda'?"),
+        (("new", "op", "Two Words"), "cannot name an op"),
+    ],
+    ids=lambda v: " ".join(v) if isinstance(v, tuple) else "",
+)
+def test_a_misspelt_name_gets_a_hint_and_exit_code_1(
+    words: tuple[str, ...], says: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command(monkeypatch, *words) == 1
+    assert says in flat(capsys.readouterr().err)
+
+
+def test_a_misspelt_file_name_gets_a_hint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "kernel.cu").write_text(KERNEL)
+    assert command(monkeypatch, "check", str(tmp_path / "kernle.cu")) == 1
+    assert "did you mean 'kernel.cu'" in flat(capsys.readouterr().err)
+    with pytest.raises(FileNotFoundError, match=r"no file .*kernle\.cu; did you mean 'kernel\.cu'"):
+        rooftop.load(tmp_path / "kernle.cu")
+    for name in ("zz.cu", "no folder/kernel.cu"):
+        assert command(monkeypatch, "check", str(tmp_path / name)) == 1
+        assert "did you mean" not in capsys.readouterr().err
+
+
+def test_a_misspelt_folder_of_records_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    from rooftop.lab import climb
+
+    monkeypatch.setattr(climb, "build_report", lambda out, known: out)  # the pages themselves take seconds
+    assert command(monkeypatch, "report", "--records", str(tmp_path / "reslts"), "--out", str(tmp_path / "pages")) == 1
+    assert "reslts" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--dtype", "f33"), "no case has dtype 'f33'; there are bf16, f16, f32"),
+        (("--tag", "edgy"), "no case has tag 'edgy'; there are bench, edge"),
+        (("--tag", "edge", "--tag", "edgy"), "no case has tag 'edgy'"),
+        (("--tag", "huge", "--no-huge"), "nothing to check: no case of add is left"),
+    ],
+    ids=lambda v: " ".join(v) if isinstance(v, tuple) else "",
+)
+def test_a_choice_that_leaves_no_case_is_an_error(
+    words: tuple[str, ...], says: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command(monkeypatch, "check", "add", *words) == 1
+    assert says in flat(capsys.readouterr().err)
+
+
+def test_an_unknown_backend_is_an_error(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command(monkeypatch, "check", "add", "--case", "odd f32", "--backend", "gpuu") in (1, 2)
+    assert "gpuu" in capsys.readouterr().err
+
+
+def test_a_setting_that_cannot_be_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("ROOFTOP_JOBS", "two")
+    assert command(monkeypatch, "inspect", "add", "--arch", "90") == 1
+    assert "ROOFTOP_JOBS is 'two'" in capsys.readouterr().err
+
+
+@without_gpu
+def test_the_doctor_says_that_there_is_no_gpu_and_what_to_do(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    code = command(monkeypatch, "doctor", "--json")
+    rows = json.loads(capsys.readouterr().out)
+    assert any(r["state"] != "ok" and "GPU" in r["what"] + r["found"] and r["do"] for r in rows), rows
+    assert code == (3 if any(r["state"] == "missing" and r["needed"] for r in rows) else 0)
+
+
+@without_gpu
+def test_a_check_on_a_gpu_that_is_not_there_has_exit_code_3(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command(monkeypatch, "check", "add", "--case", "odd f32", "--backend", "gpu") == 3
+    assert "no GPU" in flat(capsys.readouterr().err)
+
+
+@pytest.mark.parametrize("words", [("nosuch",), ("ls", "--bad"), ("where",), ("inspect", "add", "--arch", "x")])
+def test_a_usage_error_is_not_the_exit_code_of_a_slower_kernel(words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    assert command(monkeypatch, *words) == 1
+
+
+def test_exit_code_two_is_left_to_those_who_mean_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def slower() -> None:
+        raise typer.Exit(2)
+
+    monkeypatch.setattr(cli, "app", typer.Typer())
+    cli.app.command()(slower)
+    assert command(monkeypatch) == 2
+
+
+@pytest.mark.parametrize(("name", "package"), [("jinja2", "jinja2"), ("plotly.graph_objects", "plotly"), ("liger_kernel.ops", "liger-kernel")])
+def test_a_package_that_is_missing_is_named(name: str, package: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def absent() -> None:
+        raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+    monkeypatch.setattr(cli, "commands", absent)
+    assert command(monkeypatch, "ls") == 3
+    assert capsys.readouterr().err == f"rooftop: {name.partition('.')[0]} is not installed: pip install {package}\n"
+
+
+def test_a_module_of_the_house_that_is_missing_is_a_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    def absent() -> None:
+        raise ModuleNotFoundError("No module named 'rooftop.nosuch'", name="rooftop.nosuch")
+
+    monkeypatch.setattr(cli, "commands", absent)
+    with pytest.raises(ModuleNotFoundError):
+        command(monkeypatch, "ls")
+
+
+def test_doctor_names_the_packages_that_pages_and_references_need(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "plotly", None)
+    rows = {r.what: r for r in doctor.examine()}
+    assert (rows["plotly"].state, rows["plotly"].do, rows["plotly"].needed) == ("missing", "pip install plotly", True)
+    assert [rows[n].state for n in ("ml_dtypes", "jinja2", "pygments")] == ["ok"] * 3
+
+
+@pytest.mark.parametrize("error", [PermissionError, FileNotFoundError, NotADirectoryError])
+@pytest.mark.parametrize("where", ["cache/simt/ab", "cache", ""])
+def test_a_cache_that_cannot_be_used_names_its_setting(
+    error: type[OSError], where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("ROOFTOP_CACHE", str(tmp_path / "cache"))
+
+    def fails() -> None:
+        raise error(1, "No", str(tmp_path / where))
+
+    monkeypatch.setattr(cli, "app", fails)
+    assert command(monkeypatch, "ls") == 3
+    assert "ROOFTOP_CACHE" in capsys.readouterr().err
+
+
+def test_another_file_that_is_not_there_is_no_matter_of_the_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("ROOFTOP_CACHE", str(tmp_path / "cache"))
+
+    def fails() -> None:
+        raise FileNotFoundError(2, "No such file", str(tmp_path / "mine.cu"))
+
+    monkeypatch.setattr(cli, "app", fails)
+    assert command(monkeypatch, "ls") == 1
+    assert "ROOFTOP_CACHE" not in capsys.readouterr().err

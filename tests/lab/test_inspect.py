@@ -1,0 +1,86 @@
+"""Inspecting a file of one's own: what does not compile, what launches nothing, a broken cache."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from _support import command, flat
+
+from rooftop.core import registry
+from rooftop.lab.candidates import Subject
+from rooftop.lab.cli.app import _narrow, table
+from rooftop.lab.inspect import inspector as inspecting
+
+KERNEL = """/* rooftop
+op      = "softmax"
+dtypes  = ["f32"]
+args    = ["C: i32", "x: T[R, C, 1]", "y: T[R, C, 1]"]
+[[launch]]
+kernel  = "k<{T}>"
+grid    = ["R"]
+block   = [256]
+*/
+template <typename T> __global__ void k(int C, const T* x, T* y) {
+    if (threadIdx.x == 0) y[0] = x[0];
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("change", "line", "says"),
+    [
+        (("y[0] = x[0];", "y[0] = x[0]"), 12, "error: expected a"),
+        (("y[0] = x[0];", "y[0] = z[0];"), 11, 'error: identifier "z" is undefined'),
+        (("template", '#include "nothing.cuh"\ntemplate'), 10, 'error: cannot include "nothing.cuh"; a kernel may include CUDA\'s own headers'),
+    ],
+)
+def test_a_file_that_does_not_compile_shows_its_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], change: tuple[str, str], line: int, says: str
+) -> None:
+    path = tmp_path / "mine.cu"
+    path.write_text(KERNEL.replace(*change))
+    assert command(monkeypatch, "inspect", str(path), "--arch", "90") == 1
+    said = capsys.readouterr().err
+    assert f"{path} does not compile" in said
+    assert re.search(rf"{re.escape(str(path))}\({line}\): (catastrophic )?{re.escape(says)}", said), said
+
+
+def test_a_kernel_that_is_never_launched_is_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "mine.cu"
+    path.write_text(KERNEL.replace("block   = [256]", 'block   = [256]\nwhen    = "0"'))
+    assert command(monkeypatch, "inspect", str(path), "--arch", "90") == 0
+    assert "launches nothing for" in flat(capsys.readouterr().out)
+    table([], {"a": "a"}, False)  # no row at all
+    assert list(_narrow([], {"a": "a", "b": "b"}, "", 80)) == ["a  b", "----"]
+
+
+@pytest.mark.parametrize("text", ["[]", "null", "5", "{}", '"x"', "[" * 100_000, '{"sha256": 1, "names": [], "log": 1}', ""])
+def test_a_broken_cache_is_a_cache_without_the_entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    monkeypatch.setenv("ROOFTOP_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "mine.cu").write_text(KERNEL)
+    file = registry.user_file(tmp_path / "mine.cu")
+    subject = Subject(file.name, registry.op("softmax"), file)
+    case = inspecting.inspect_case(subject, None, 90)
+    good = inspecting.facts_of(subject, case, 90)
+    entries = list((tmp_path / "cache").rglob("*.json"))
+    assert sorted(p.relative_to(tmp_path / "cache").parts[0] for p in entries) == ["cuda", "facts"]
+    for p in entries:
+        p.write_text(text)
+    assert inspecting.facts_of(subject, case, 90) == good
+    assert all(json.loads(p.read_text()) for p in entries)  # written anew
+
+
+def test_facts_of_wrong_types_are_not_taken_from_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROOFTOP_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "mine.cu").write_text(KERNEL)
+    file = registry.user_file(tmp_path / "mine.cu")
+    subject = Subject(file.name, registry.op("softmax"), file)
+    case = inspecting.inspect_case(subject, None, 90)
+    good = inspecting.facts_of(subject, case, 90)
+    (entry,) = (tmp_path / "cache" / "facts").rglob("*.json")
+    for change in ({"registers": "16"}, {"opcodes": {"LDG": None}}, {"opcodes": []}, {"loop": {"start": 0}}, {"before_wait": "LDG"}, {"before_wait": [1]}):
+        entry.write_text(json.dumps({**json.loads(entry.read_text()), **change}))
+        assert inspecting.facts_of(subject, case, 90) == good
