@@ -1,0 +1,389 @@
+"""What a call carries beyond new outputs: tensors written in place, ops without outputs, twins, lists, sizes that are results, own comparisons."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import rooftop
+from rooftop.core import debugging, dispatch, library, registry
+from rooftop.core.call import Call, select
+from rooftop.core.contract import metas_of
+from rooftop.core.implementation import TritonImplementation
+from rooftop.core.op import Judged, Op, Tolerance, in_place, like
+from rooftop.core.spec import TARGETS, Input, Meta, Work, case
+from rooftop.lab.candidates import Subject
+from rooftop.lab.check import checker
+from rooftop.lab.inputs import make
+
+HEAD = """
+import triton
+import triton.language as tl
+from rooftop.core.spec import Launch, Meta
+
+
+def supports(p):
+    return None
+
+
+def choose(p):
+    return {}
+
+
+def config_of(values):
+    return dict(values)
+
+"""
+
+
+def kernel(folder: Path, op: Op, body: str, name: str = "k") -> Subject:
+    path = folder / f"{op.name}__{name}__triton.py"
+    path.write_text(HEAD + body)
+    return Subject(path.stem, op, TritonImplementation(path, op.name))
+
+
+# -- written in place, no outputs ------------------------------------------------------------------------------------
+
+
+def append(cache: Tensor, new: Tensor, at: int) -> None:  # type: ignore[name-defined] # noqa: F821
+    """cache[at : at + n] = new"""
+    cache[at : at + new.shape[0]] = new
+
+
+def appending(name: str, layout: str = "contiguous", dtype: str = "f32") -> Op:
+    cases = [
+        case("short", cache=Input((9, 6), dtype, layout=layout), new=Input((2, 6), dtype), at=3, tags="edge"),
+        case("empty", cache=Input((0, 6), dtype), new=Input((0, 6), dtype), at=0, tags="edge"),
+    ]
+    return Op(
+        append, outputs=lambda cache, new, at: {}, cases=cases, work=lambda p: Work(p["new"].nbytes, p["new"].nbytes), mutates=("cache",), name=name,
+        canonical=lambda p: p if p["cache"].contiguous else None, tolerance=Tolerance(exact=True), wrong={"nothing written": lambda cache, new, at: None},
+    )  # fmt: skip
+
+
+APPEND = """
+@triton.jit
+def append(cache, new, n, start, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    tl.store(cache + start + at, tl.load(new + at, at < n), at < n{more})
+    {after}
+
+
+def launches(p, config):
+    {stop}
+    n = p["new"].numel
+    return [Launch(kernel=append, grid=(1,), args={{"cache": "cache", "new": "new", "n": n, "start": 6 * p.option("at"), "BLOCK": 16}})]
+"""
+
+
+@pytest.mark.parametrize("layout", ["contiguous", "sliced", "offset"])
+def test_an_op_that_writes_into_its_input_is_right(tmp_path: Path, layout: str) -> None:
+    op = appending("append", layout)
+    found = checker.check(kernel(tmp_path, op, APPEND.format(more="", stop="", after="")), op.cases[0])
+    assert (found.status, list(found.outputs)) == ("ok", ["cache"]), found.message
+    assert found.outputs["cache"].elements == 54
+
+
+WRONG = [
+    ("", "return []", "", "12 of 54 elements differ"),
+    (" + 4", "", "", "4 of 54 elements differ"),
+    ("", "", "tl.store(cache + 54 + at, 0.0, at < 1)", "outside"),
+]
+
+
+@pytest.mark.parametrize(("more", "stop", "after", "says"), WRONG)
+def test_one_that_writes_nothing_or_too_much_is_wrong(tmp_path: Path, more: str, stop: str, after: str, says: str) -> None:
+    op = appending("append")
+    found = checker.check(kernel(tmp_path, op, APPEND.format(more=more, stop=stop, after=after)), op.cases[0])
+    assert found.status in ("wrong", "error") and says in found.message, found.message
+
+
+def test_where_nothing_can_be_written_nothing_is_launched(tmp_path: Path) -> None:
+    op = appending("append")
+    found = checker.check(kernel(tmp_path, op, APPEND.format(more="", stop="", after="")), op.cases[1])
+    assert (found.status, found.message) == ("skipped", "there is nothing to write: nothing is launched")
+
+
+def test_the_known_wrong_version_that_writes_nothing_is_rejected() -> None:
+    op = appending("append")
+    found = checker.check_callable(op, op.cases[0], op.wrong["nothing written"], name="wrong")
+    assert found.status == "wrong"
+    assert checker.check_callable(op, op.cases[0], op.reference, name="right").status == "ok"
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+def test_a_call_on_the_cpu_writes_in_place_in_every_dtype(dtype: str) -> None:
+    op = appending(f"append_{dtype}", dtype=dtype)
+    dispatch.register(op)
+    (cache, new), _ = list(make(op, op.cases[0], "cpu", 0)[0].values()), None
+    assert cache is not None and new is not None
+    want, version = cache.clone(), cache._version
+    want[3:5] = new
+    assert op(cache, new, 3) is None
+    assert torch.equal(cache, want)
+    assert cache._version > version
+    torch.library.opcheck(getattr(torch.ops.rooftop, op.name).default, (cache, new, 3, ""))
+
+
+def test_a_gradient_into_a_tensor_that_is_written_is_refused() -> None:
+    op = appending("append_grad")
+    dispatch.register(op)
+    with pytest.raises(RuntimeError, match="writes into a tensor that requires a gradient"):
+        op(torch.zeros(9, 6, requires_grad=True), torch.ones(2, 6), 0)
+
+
+def test_under_compile_it_writes_too() -> None:
+    op = appending("append_compiled")
+    dispatch.register(op)
+
+    def model(cache: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
+        op(cache, new * 2, 1)
+        return cache.sum()
+
+    cache, new = torch.zeros(9, 6), torch.randn(2, 6)
+    got = torch.compile(model, backend="aot_eager", fullgraph=True)(cache, new)
+    torch.testing.assert_close(got, 2 * new.sum())
+    torch.testing.assert_close(cache[1:3], 2 * new)
+
+
+class Copying:
+    """A runner that does on CPU memory what the kernel would."""
+
+    def __init__(self, call: Call) -> None:
+        self.call = call
+
+    def __call__(self, stream: int, values: Any) -> None:
+        memory = dict(zip(self.call.names, values, strict=True))
+        append(memory["cache"], memory["new"], 3)
+
+
+def test_a_tensor_that_is_copied_first_is_copied_back(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: 0, raising=False)
+    op = appending("append")
+    subject = kernel(tmp_path, op, APPEND.format(more="", stop="", after=""))
+    cache, new = torch.randn(9, 11)[:, :6], torch.randn(2, 6)
+    assert subject.implementation is not None
+    call = Call.of(op, subject.implementation, op.problem_of(metas_of({"cache": cache, "new": new}), {"at": 3}, TARGETS[90]))
+    assert (call.copies, call.mutated) == (("cache",), ("cache",))
+    plan = dispatch.Plan(call, 0)
+    plan._runner = Copying(call)
+    want, version = cache.clone(), cache._version
+    want[3:5] = new
+    assert plan([cache, new]) == []
+    assert torch.equal(cache, want)
+    assert cache._version > version
+
+
+def test_the_inputs_that_are_not_copied_keep_their_alignment() -> None:
+    """matmul with a transposed c and a b that starts off a 16-byte boundary: the copy of c says nothing of b."""
+    op = registry.op("matmul")
+    metas = {"a": Meta((256, 256), "f32"), "b": Meta((256, 256), "f32", align=4), "c": Meta((256, 256), "f32", (1, 256))}
+    call = select(op, op.problem_of(metas, {n: op.parameters[n].default if n not in ("alpha", "beta") else 1.0 for n in op.option_names}, TARGETS[90])).call
+    assert call is not None
+    assert call.copies == ("c",)
+    assert (call.problem["b"].align, call.problem["c"].align) == (4, 16)
+
+
+# -- twins -----------------------------------------------------------------------------------------------------------
+
+
+def scale(x: Tensor, factor: float) -> Tensor:  # type: ignore[name-defined] # noqa: F821
+    """x · factor"""
+    return x * factor
+
+
+def scaling(name: str = "scale") -> Op:
+    cases = [case("odd", x=Input((7, 5)), factor=2.5, tags="edge"), case("strided", x=Input((4, 6), layout="sliced"), factor=0.5, tags="edge")]
+    return Op(
+        scale, outputs=lambda x, factor: {"y": like(x)}, cases=cases, work=lambda p: Work(p["x"].nbytes, p["y"].nbytes), name=name, late=("factor",),
+        canonical=lambda p: p if p["x"].contiguous else None, wrong={"not scaled": lambda x, factor: x.clone()},
+    )  # fmt: skip
+
+
+SCALE = """
+@triton.jit
+def scale(x, y, n, factor, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    tl.store(y + at, tl.load(x + at, at < n) * factor, at < n)
+
+
+def launches(p, config):
+    return [Launch(kernel=scale, grid=(1,), args={"x": "x", "y": "y", "n": p["x"].numel, "factor": "factor", "BLOCK": 64})]
+"""
+
+
+def test_a_kernel_writes_over_its_input_as_the_in_place_twin(tmp_path: Path) -> None:
+    op = scaling()
+    twin = in_place(op, {"y": "x"})
+    assert (twin.name, twin.mutates, twin.output_names) == ("scale_", ("x",), ())
+    found = [checker.check(kernel(tmp_path, op, SCALE), c) for c in op.cases]
+    assert [f.status for f in found] == ["ok", "ok"], found
+    subject = Subject("scale__k__triton", twin, kernel(tmp_path, op, SCALE).implementation)
+    found = [checker.check(subject, c) for c in twin.cases]
+    assert [(f.status, list(f.outputs)) for f in found] == [("ok", ["x"]), ("ok", ["x"])], found
+    wrong = [checker.check_callable(twin, twin.cases[0], f, name=n).status for n, f in twin.wrong.items()]
+    assert wrong == ["wrong", "wrong"]
+
+
+def test_a_twin_is_an_op_of_its_own_in_torch() -> None:
+    twin = in_place(scaling("scaled"), {"y": "x"})
+    dispatch.register(twin)
+    x = torch.randn(5, 3)
+    want = x * 3
+    assert twin(x, 3.0) is None
+    assert torch.equal(x, want)
+    torch.library.opcheck(torch.ops.rooftop.scaled_.default, (x, 3.0, ""))
+
+
+def test_float_options_can_be_late() -> None:
+    problem = scaling().problem(scaling().cases[0])
+    assert (problem.late, problem.late_floats, problem.options) == (("factor",), ("factor",), ())
+
+
+# -- inputs that depend on each other, sizes that are results, own comparisons, lists ---------------------------------
+
+
+def pick(x: Tensor, index: Tensor) -> Tensor:  # type: ignore[name-defined] # noqa: F821
+    """x[index]; an index out of range gives 0."""
+    inside = (index >= 0) & (index < x.shape[0])
+    return torch.where(inside, x[index.clamp(0, x.shape[0] - 1).long()], torch.zeros_like(x[:1]))
+
+
+def outside(x: torch.Tensor, index: torch.Tensor) -> str | None:
+    bad = (index < 0) | (index >= x.shape[0])
+    return f"index holds {int(index[bad][0])}; x has {x.shape[0]} elements" if bool(bad.any()) else None
+
+
+def picking(name: str) -> Op:
+    return Op(
+        pick, outputs=lambda x, index: {"y": Meta(index.shape, x.dtype)}, work=lambda p: Work(0, 0), name=name, faults=outside,
+        cases=[case("permutation", x=Input((40,)), index=Input((40,), "i32"), tags="edge")],
+        arrange=lambda tensors, options, g: {"index": torch.randperm(40, generator=g, device=tensors["x"].device).to(torch.int32)},
+    )  # fmt: skip
+
+
+def test_inputs_can_depend_on_each_other() -> None:
+    op = picking("pick")
+    index = make(op, op.cases[0], "cpu", 3)[0]["index"]
+    assert index is not None
+    assert sorted(index.tolist()) == list(range(40))
+
+
+def test_what_only_the_device_sees_is_told_under_debug() -> None:
+    op = picking("pick_debug")
+    dispatch.register(op)
+    x, index = torch.randn(4), torch.tensor([0, 9], dtype=torch.int32)
+    assert op(x, index).tolist() == [x[0].item(), 0.0]
+    with rooftop.debug(), pytest.raises(IndexError, match="pick_debug: index holds 9; x has 4 elements"):
+        op(x, index)
+    assert not debugging.on
+    assert op(x, index).shape == (2,)
+
+
+def nonzero(x: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[name-defined] # noqa: F821
+    """The elements of x that are not zero, in order, and how many they are."""
+    found = x[x != 0]
+    data = torch.zeros_like(x)
+    data[: found.numel()] = found
+    return data, torch.tensor([found.numel()], dtype=torch.int32, device=x.device)
+
+
+def packing() -> Op:
+    return Op(
+        nonzero, outputs=lambda x: {"data": like(x), "count": Meta((1,), "i32")}, work=lambda p: Work(p["x"].nbytes, p["x"].nbytes), name="nonzero",
+        cases=[case("some", x=Input((60,), fill="integers"), tags="edge")], sizes={"data": "count"}, tolerance={"data": Tolerance(exact=True)},
+        measured_work=lambda p, t: Work(p["x"].nbytes, int((t["x"] != 0).sum()) * 4),
+    )  # fmt: skip
+
+
+PACK = """
+@triton.jit
+def pack(x, data, count, n, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    v = tl.load(x + at, at < n, other=0.0)
+    keep = (v != 0).to(tl.int32)
+    place = tl.cumsum(keep, 0) - keep{off}
+    tl.store(data + place, v, keep != 0)
+    tl.store(count + tl.arange(0, 1), tl.sum(keep, 0) + tl.zeros((1,), tl.int32))
+
+
+def launches(p, config):
+    return [Launch(kernel=pack, grid=(1,), args={{"x": "x", "data": "data", "count": "count", "n": p["x"].numel, "BLOCK": 64}})]
+"""
+
+
+@pytest.mark.parametrize(("off", "status"), [("", "ok"), (" + 1", "wrong")])
+def test_only_as_many_elements_as_the_result_says_are_looked_at(tmp_path: Path, off: str, status: str) -> None:
+    op = packing()
+    found = checker.check(kernel(tmp_path, op, PACK.format(off=off)), op.cases[0])
+    assert found.status == status, found.message
+
+
+def test_a_contract_can_judge_by_a_law_of_its_own() -> None:
+    def bounded(j: Judged) -> str | None:
+        worst = float((j.got["y"] - j.tensors["x"]).abs().max())
+        return None if worst <= 0.5 else f"an element moved by {worst:.2f}, at most 0.5 is allowed"
+
+    def rounded(x: torch.Tensor) -> torch.Tensor:
+        return x.round()
+
+    rounded.__annotations__ = {"x": "Tensor"}
+    op = Op(
+        rounded, outputs=lambda x: {"y": like(x)}, cases=[case("some", x=Input((50,)))], work=lambda p: Work(0, 0), name="rounded", compare={"y": bounded}
+    )
+    assert checker.check_callable(op, op.cases[0], torch.round, name="nearest").status == "ok"
+    found = checker.check_callable(op, op.cases[0], torch.floor, name="down")
+    assert (found.status, "an element moved by" in found.message) == ("wrong", True)
+
+
+def total(xs: list[Tensor], factor: float) -> Tensor:  # type: ignore[name-defined] # noqa: F821
+    """The sum of the tensors, times a factor."""
+    return sum(xs[1:], xs[0]) * factor
+
+
+TOTAL = """
+@triton.jit
+def total(a, b, c, y, n, FACTOR: tl.constexpr, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    tl.store(y + at, (tl.load(a + at, at < n) + tl.load(b + at, at < n) + tl.load(c + at, at < n)) * FACTOR, at < n)
+
+
+def launches(p, config):
+    args = {"a": "xs0", "b": "xs1", "c": "xs2", "y": "y", "n": p["y"].numel, "FACTOR": p.option("factor"), "BLOCK": 64}
+    return [Launch(kernel=total, grid=(1,), args=args)]
+"""
+
+
+def test_an_op_takes_a_list_of_tensors(tmp_path: Path) -> None:
+    op = Op(
+        total, outputs=lambda xs, factor: {"y": like(xs[0])}, cases=[case("three", xs=(Input((11,)), Input((11,)), Input((11,))), factor=2.0)],
+        work=lambda p: Work(0, 0), name="total",
+    )  # fmt: skip
+    assert op.inputs_of(op.problem(op.cases[0])) == ("xs0", "xs1", "xs2")
+    found = checker.check(kernel(tmp_path, op, TOTAL), op.cases[0])
+    assert found.status == "ok", found.message
+    dispatch.register(op)
+    xs = [torch.randn(4) for _ in range(3)]
+    torch.testing.assert_close(op(xs, 0.5), sum(xs[1:], xs[0]) * 0.5)
+    torch.library.opcheck(torch.ops.rooftop.total.default, (xs, 0.5, ""))
+
+
+def test_an_unknown_dtype_is_an_error_that_says_what_is_accepted() -> None:
+    with pytest.raises(TypeError, match=r"dtype is torch.complex128; accepted are torch.float64"):
+        metas_of({"x": torch.zeros(2, dtype=torch.complex128)})
+
+
+def test_plans_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dispatch, "PLANS", 8)
+    plans: dict[Any, Any] = {}
+    for i in range(100):
+        dispatch._remember(plans, i, None)
+    assert len(plans) <= 8
+    assert 99 in plans
+
+
+def test_the_schema_says_what_is_written() -> None:
+    assert library.schema(appending("appended")) == "appended(Tensor(a!) cache, Tensor new, SymInt at, str implementation) -> ()"
