@@ -1,13 +1,17 @@
-"""Expressions of a head: whole-number arithmetic over shape names, and nothing else. Never Python's own `eval`."""
+"""Expressions of a head: whole-number arithmetic over shape names, and nothing else.
+
+What a text may hold is checked before it is evaluated: a tree of Python's parser with the nodes of `_ALLOWED` and the functions of `FUNCTIONS`."""
 
 from __future__ import annotations
 
 import ast
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from fractions import Fraction
 from functools import lru_cache
 from typing import Any
+
+from rooftop.core.expression_code import Code, code_of
 
 Value = int | float | bool | Fraction | str
 MAX_TEXT = 500
@@ -29,19 +33,32 @@ class TensorFacts:
         self.meta = meta
 
 
-class Let:
-    """A name that stands for an expression, which is read where the name is used. `where`: what its errors call it."""
+class Scope(dict[str, Any]):
+    """The values of names, and the names that stand for expressions: each of those is evaluated when it is first used, and once.
 
-    def __init__(self, text: str, where: str = "") -> None:
-        self.text, self.where = text, where
+    `lets`: name -> (expression, what its errors call it); none of them comes back to itself."""
 
-    def value(self, scope: Mapping[str, Any]) -> Any:
+    __slots__ = ("_errors", "lets")
+
+    def __init__(self, values: Mapping[str, Any] | Iterable[tuple[str, Any]], lets: Mapping[str, tuple[str, str]] | None = None) -> None:
+        super().__init__(values)
+        self.lets: Mapping[str, tuple[str, str]] = {} if lets is None else lets
+        self._errors: dict[str, str] = {}
+
+    def __missing__(self, name: str) -> Any:
+        text, where = self.lets[name]
+        if name in self._errors:
+            raise ExpressionError(self._errors[name], placed=True)
         try:
-            return evaluate(self.text, scope)
-        except ExpressionError as error:
-            if not self.where or error.placed:  # the innermost says where
-                raise
-            raise ExpressionError(f"{self.where}: {error}", placed=True) from None
+            value = self[name] = evaluate(text, self)
+        except ExpressionError as error:  # the innermost says where
+            self._errors[name] = str(error) if error.placed else f"{where}: {error}"
+            raise ExpressionError(self._errors[name], placed=True) from None
+        return value
+
+    def with_(self, more: Mapping[str, Any]) -> Scope:
+        """The same names and more."""
+        return Scope({**self, **more}, self.lets)
 
 
 def _ceil(value: Value) -> int:
@@ -177,15 +194,33 @@ def names(text: str) -> frozenset[str]:
     return frozenset(n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and id(n) not in called)
 
 
+@lru_cache(maxsize=4096)
+def _code(text: str) -> Code | None:
+    return code_of(_parse(text), FUNCTIONS, MAX_VALUE)
+
+
 def evaluate(text: str, scope: Mapping[str, Any]) -> Any:
     """The value of `text` with the names of `scope`.
 
     Raises ExpressionError for anything but the arithmetic of docs/head.md, an unknown name, or a division by zero."""
+    code = _code(text)
+    if code is not None:
+        try:
+            return code(scope)
+        except Exception:  # not a plain case: what it comes out as, or what is wrong, is found below
+            pass
+    return walked(text, scope)
+
+
+def walked(text: str, scope: Mapping[str, Any]) -> Any:
+    """As `evaluate`, by walking the tree."""
     try:
-        return _whole(_eval(_parse(str(text)), scope, text))
+        return _whole(_eval(_parse(text), scope, text))
     except ZeroDivisionError:
         raise ExpressionError(f"{text!r} divides by zero") from None
-    except (TypeError, OverflowError, RecursionError) as error:
+    except ExpressionError:
+        raise
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise ExpressionError(f"{text!r}: {error}") from None
 
 
@@ -207,11 +242,11 @@ def _eval(node: ast.expr, scope: Mapping[str, Any], text: str) -> Any:
         case ast.Constant(value=value):
             return value
         case ast.Name(id=name):
-            if name not in scope:
-                known = ", ".join(sorted(k for k in scope if not k.startswith("_")))
+            lets = scope.lets if isinstance(scope, Scope) else {}
+            if name not in scope and name not in lets:
+                known = ", ".join(sorted(k for k in {*scope, *lets} if not k.startswith("_")))
                 raise ExpressionError(f"{text!r} names {name!r}, which is none of: {known}")
-            value = scope[name]
-            return value.value(scope) if isinstance(value, Let) else value
+            return scope[name]
         case ast.BinOp(left=left, op=op, right=right):
             value = _BINARY[type(op)](_number(left, scope, text), _number(right, scope, text))
             if abs(value) > MAX_VALUE:

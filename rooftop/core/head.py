@@ -8,48 +8,28 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from functools import cached_property
+from math import prod
 from typing import Any
 
-from rooftop.core.expressions import ExpressionError, Let, TensorFacts, evaluate, integer, names
-from rooftop.core.spec import DTYPES, Launch, Meta, Problem
+from rooftop.core import tensor_maps
+from rooftop.core.expressions import ExpressionError, Scope, TensorFacts, evaluate, integer, names
+from rooftop.core.head_parts import BRACES, RANGES, Arg, HeadError, LaunchHead, MapArg, NumberArg, TensorArg, Unfit
+from rooftop.core.spec import DTYPES, Launch, Meta, Problem, TensorMap
 
-_RANGE = {"i32": (-(2**31), 2**31 - 1), "u32": (0, 2**32 - 1), "i64": (-(2**63), 2**63 - 1), "u64": (0, 2**64 - 1)}
-BRACES = re.compile(r"\{([^{}]*)\}")  # an expression in a kernel's name
+__all__ = ["BRACES", "Arg", "Head", "HeadError", "LaunchHead", "MapArg", "NumberArg", "TensorArg", "Unfit"]
 
+class _Settled:
+    """What a head comes out as for one problem, each part found out once: a call asks for the same several times."""
 
-class HeadError(ValueError):
-    """A head is missing, malformed or does not fit the op. The text names the file and what is accepted."""
-
-
-class Unfit(HeadError):
-    """A problem that the head does not take: not supported, where any other HeadError says that the head is wrong."""
-
-
-@dataclass(frozen=True)
-class TensorArg:
-    name: str
-    dtype: str  # of DTYPES, or "T"
-    dims: tuple[str, ...]
-    optional: bool = False
-
-
-@dataclass(frozen=True)
-class NumberArg:
-    name: str
-    type: str
-    expression: str
-
-
-@dataclass(frozen=True)
-class LaunchHead:
-    kernel: str
-    grid: tuple[str, ...]
-    block: tuple[str, ...]
-    when: str | None = None
-    cluster: tuple[str, ...] = ()
-    shared: str = "0"
-    chained: bool = False
-    args: tuple[TensorArg | NumberArg, ...] | None = None
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        self.scopes: dict[str, Scope] = {}
+        self.chosen: Mapping[str, Any] | None = None
+        self.asked = False
+        self.refusal: str | None = None
+        self.scratch: dict[str, dict[str, Meta]] = {}
+        self.launches: dict[str, list[Launch]] = {}
 
 
 @dataclass(frozen=True)
@@ -64,7 +44,7 @@ class Head:
     limit: str = ""
     arch: int = 80
     dtypes: tuple[str, ...] = ()
-    args: tuple[TensorArg | NumberArg, ...] = ()
+    args: tuple[Arg, ...] = ()
     requires: Mapping[str, str] = field(default_factory=dict)
     demands: Mapping[str, Any] = field(default_factory=dict)
     config: Mapping[str, Any] = field(default_factory=dict)
@@ -73,25 +53,40 @@ class Head:
     valid: str | None = None
     prefer: str | None = None
     scratch: Mapping[str, TensorArg] = field(default_factory=dict)
+    zeroed: tuple[str, ...] = ()  # of scratch: zeros when the first launch begins
     launches: tuple[LaunchHead, ...] = ()
     implementation: str | None = None
     let: Mapping[str, str] = field(default_factory=dict)  # the file's own and those of the headers that it includes
     inherited: Mapping[str, str] = field(default_factory=dict)  # names of `let` that are a header's: the header
+    python: tuple[str, ...] = ()  # what the file of the same stem beside it says (rooftop.core.backends.cuda)
 
     # -- what a call comes out as -------------------------------------------------------------------------------
 
-    def scope(self, problem: Problem, config: Mapping[str, Any]) -> dict[str, Any]:
-        """The names of every expression for this problem. Raises HeadError where the tensors do not fit `args`."""
-        scope: dict[str, Any] = {"sms": problem.device.sms, "card": problem.device, "arch": problem.device.arch, **dict(problem.options), **config}
-        scope.update({name: Let(text, self.place(name)) for name, text in self.let.items()})
-        for arg in self.args:
-            if isinstance(arg, TensorArg) and arg.name not in self.scratch:
-                self._bind(arg, problem, scope)
-        scope.update({k: TensorFacts(m) for k, m in problem.tensors})
-        return scope
+    @cached_property
+    def _lets(self) -> Mapping[str, tuple[str, str]]:
+        return {name: (text, self.place(name)) for name, text in self.let.items()}
 
-    def _bind(self, arg: TensorArg, problem: Problem, scope: dict[str, Any]) -> None:
-        known = dict(problem.tensors)
+    def _settled(self, problem: Problem) -> _Settled:
+        """What is known of `problem`: of the last one that was asked for. Problems do not change, so the same object is the same problem."""
+        last: _Settled | None = self.__dict__.get("_last")
+        if last is None or last.problem is not problem:
+            last = self.__dict__["_last"] = _Settled(problem)
+        return last
+
+    def scope(self, problem: Problem, config: Mapping[str, Any]) -> Scope:
+        """The names of every expression for this problem. Raises HeadError where the tensors do not fit `args`."""
+        scopes, key = self._settled(problem).scopes, repr(config)
+        if key not in scopes:
+            given = {"sms": problem.device.sms, "card": problem.device, "arch": problem.device.arch, **dict(problem.options), **config}
+            scope, known = Scope(given, self._lets), dict(problem.tensors)
+            for arg in self.args:
+                if isinstance(arg, TensorArg) and arg.name not in self.scratch:
+                    self._bind(arg, problem, known, scope)
+            scope.update({name: TensorFacts(meta) for name, meta in known.items()})
+            scopes[key] = scope
+        return scopes[key]
+
+    def _bind(self, arg: TensorArg, problem: Problem, known: Mapping[str, Meta | None], scope: Scope) -> None:
         if arg.name not in known:
             raise HeadError(f"{self.path}: args name a tensor {arg.name!r}; {problem.op} has {', '.join(known)}")
         meta = known[arg.name]
@@ -117,24 +112,54 @@ class Head:
 
     def supports(self, problem: Problem) -> str | None:
         """None, or the reason why this kernel cannot take the problem. Raises HeadError where no problem could be taken: the head is wrong."""
+        settled = self._settled(problem)
+        if not settled.asked:
+            settled.refusal = self._refusal(problem)
+            settled.asked = True
+        return settled.refusal
+
+    def _refusal(self, problem: Problem) -> str | None:
+        if reason := self.refuses(problem):
+            return reason
+        try:
+            config = self.choose(problem)
+            reason = self.breaks(problem, config)
+            if reason is None:
+                self.launches_for(problem, config)
+        except (Unfit, ExpressionError) as error:
+            return str(error)
+        return reason
+
+    def refuses(self, problem: Problem) -> str | None:
+        """None, or why the card or the tensors are none that the kernel takes, whatever the constants. Raises as `supports`."""
         if problem.device.arch < self.arch:
             return f"needs sm_{self.arch} or later; {problem.device.name} is sm_{problem.device.arch}"
         self._known(problem)
         try:
-            config = self.choose(problem)
-            scope = self.scope(problem, config)
-            for condition, why in self.requires.items():
-                if not evaluate(condition, scope):
-                    return f"{why} ({condition})"
-            self.launches_for(problem, config)
-        except (Unfit, ExpressionError) as error:
+            self.scope(problem, self.config)
+        except Unfit as error:
             return str(error)
         return None
 
+    def breaks(self, problem: Problem, config: Mapping[str, Any]) -> str | None:
+        """None, or which of `requires` does not hold with these constants. Raises ExpressionError where one does not come out."""
+        scope = self.scope(problem, config)
+        for condition, why in self.requires.items():
+            if not evaluate(condition, scope):
+                return f"{why} ({condition})"
+        return None
+
+    @cached_property
+    def _checked(self) -> set[tuple[tuple[str, ...], ...]]:
+        return set()
+
     def _known(self, problem: Problem) -> None:
         """Raises HeadError for a name in an expression that nothing binds."""
+        what = (tuple(n for n, _ in problem.tensors), tuple(n for n, _ in problem.options), problem.late)
+        if what in self._checked:
+            return
         letters = {d for arg in self.args if isinstance(arg, TensorArg) for d in arg.dims}
-        given = {n for n, _ in (*problem.tensors, *problem.options)}
+        given = {*what[0], *what[1]}
         if twice := given & set(self.let):
             raise HeadError(f"{self.path}: {self.place(min(twice))}: {problem.op} has a tensor or an option of that name")
         known = {"sms", "card", "arch", "T", *letters, *self.config, *self.let, *self.scratch, *given}
@@ -147,6 +172,10 @@ class Head:
                 close = get_close_matches(min(unknown), known, 1)
                 hint = f"; did you mean {close[0]!r}?" if close else f"; there are {', '.join(sorted(known))}"
                 raise HeadError(f"{self.path}: {where}: {text!r} names {min(unknown)!r}{hint}")
+        for arg in (a for args in (self.args, *(launch.args or () for launch in self.launches)) for a in args):
+            if isinstance(arg, MapArg) and arg.tensor not in {*what[0], *self.scratch}:
+                raise HeadError(f"{self.path}: {arg.name} is a map of {arg.tensor!r}; {problem.op} has {', '.join(what[0])}")
+        self._checked.add(what)
 
     def place(self, name: str) -> str:
         """Where a name of `let` stands."""
@@ -181,20 +210,35 @@ class Head:
             if launch.when is not None:
                 yield f"[[launch]] {number}: when", launch.when
             yield from ((f"[[launch]] {number}: kernel", inside) for inside in BRACES.findall(launch.kernel))
-            yield from (("args", arg.expression) for arg in launch.args or self.args if isinstance(arg, NumberArg))
+            yield from self._in_args(launch.args or self.args)
+        if not self.launches:
+            yield from self._in_args(self.args)
 
-    def prefers(self, problem: Problem) -> bool:
-        """Whether `prefer` holds for a problem that this kernel supports."""
-        return self.prefer is not None and self.supports(problem) is None and self._holds("prefer", self.prefer, problem, self.choose(problem))
+    @staticmethod
+    def _in_args(args: tuple[Arg, ...]) -> Iterator[tuple[str, str]]:
+        for arg in args:
+            if isinstance(arg, NumberArg):
+                yield "args", arg.expression
+            elif isinstance(arg, MapArg):
+                yield from (("args", text) for text in arg.expressions())
 
-    def _holds(self, key: str, condition: str, problem: Problem, config: Mapping[str, Any]) -> bool:
+    def prefers(self, problem: Problem) -> int:
+        """How much `prefer` says that this kernel is the one to take, for a problem that it supports: 0 where it says nothing, 1 for a condition that holds."""
+        if self.prefer is None or self.supports(problem) is not None:
+            return 0
         try:
-            return bool(evaluate(condition, self.scope(problem, config)))
-        except ExpressionError as error:
-            raise HeadError(f"{self.path}: {key}: {error}") from None
+            return int(evaluate(self.prefer, self.scope(problem, self.choose(problem))))
+        except (ExpressionError, TypeError, ValueError) as error:
+            raise HeadError(f"{self.path}: prefer: {error}") from None
 
     def choose(self, problem: Problem) -> Mapping[str, Any]:
         """The constants for this problem: the first `[[choice]]` that holds, else the defaults."""
+        settled = self._settled(problem)
+        if settled.chosen is None:
+            settled.chosen = self._choice(problem)
+        return settled.chosen
+
+    def _choice(self, problem: Problem) -> Mapping[str, Any]:
         if self.choices:
             scope = self.scope(problem, self.config)
             for when, constants in self.choices:
@@ -203,55 +247,94 @@ class Head:
         return self.config
 
     def is_valid(self, problem: Problem, config: Mapping[str, Any]) -> bool:
-        if self.valid is not None and not self._holds("valid", self.valid, problem, config):
-            return False
+        """Whether tuning may try these constants: `valid` holds, and every launch has the shared memory that it asks for."""
+        try:
+            if self.valid is not None and not evaluate(self.valid, self.scope(problem, config)):
+                return False
+        except ExpressionError as error:
+            raise HeadError(f"{self.path}: valid: {error}") from None
         return all(launch.shared <= problem.device.shared_per_block for launch in self.launches_for(problem, config))
 
     def scratch_for(self, problem: Problem, config: Mapping[str, Any]) -> dict[str, Meta]:
-        scope = self.scope(problem, config)
-        return {
-            name: Meta(tuple(integer(d, scope) for d in arg.dims), scope["T"] if arg.dtype == "T" else arg.dtype)
-            for name, arg in self.scratch.items()
-        }
+        if not self.scratch:
+            return {}
+        settled, key = self._settled(problem), repr(config)
+        if key not in settled.scratch:
+            scope = self.scope(problem, config)
+            settled.scratch[key] = {
+                name: Meta(tuple(integer(d, scope) for d in arg.dims), scope["T"] if arg.dtype == "T" else arg.dtype)
+                for name, arg in self.scratch.items()
+            }
+        return dict(settled.scratch[key])
 
     def launches_for(self, problem: Problem, config: Mapping[str, Any]) -> list[Launch]:
         """The launches of one call, in order. Raises HeadError or ExpressionError where the geometry does not come out."""
+        settled, key = self._settled(problem), repr(config)
+        if key not in settled.launches:
+            scope = self._with_scratch(problem, config)
+            settled.launches[key] = [
+                self._launch(head, scope, problem.late)
+                for head in self.launches
+                if head.when is None or evaluate(head.when, scope)
+            ]
+        return list(settled.launches[key])
+
+    def _with_scratch(self, problem: Problem, config: Mapping[str, Any]) -> Scope:
         scope = self.scope(problem, config)
-        scope.update({k: TensorFacts(m) for k, m in self.scratch_for(problem, config).items()})
-        return [
-            self._launch(head, scope, problem.late)
-            for head in self.launches
-            if head.when is None or evaluate(head.when, scope)
-        ]
+        found = self.scratch_for(problem, config)
+        return scope.with_({name: TensorFacts(meta) for name, meta in found.items()}) if found else scope
 
-    def _launch(self, head: LaunchHead, scope: Mapping[str, Any], late: tuple[str, ...]) -> Launch:
-        def extents(texts: Sequence[str], what: str, most: Sequence[int]) -> tuple[int, ...]:
-            values = tuple(integer(t, scope) for t in texts)
-            for text, value, limit in zip(texts, values, most, strict=False):
-                if not 1 <= value <= limit:
-                    raise Unfit(f"{self.path}: {what} {text!r} comes out as {value}; it must be 1 to {limit}")
-            return values
+    def arguments(self, problem: Problem, config: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
+        """What the parameters of `args` are given for this problem, and their types: the `args` and `types` of a launch."""
+        return self._arguments(self.args, self._with_scratch(problem, config), problem.late)
 
-        block = extents(head.block, "block", (1024, 1024, 64))
-        threads = block[0] * (block[1] if len(block) > 1 else 1) * (block[2] if len(block) > 2 else 1)
-        if threads > 1024:
-            raise Unfit(f"{self.path}: a block of {threads} threads; at most 1024")
+    def _arguments(self, listed: Sequence[Arg], scope: Scope, late: tuple[str, ...]) -> tuple[dict[str, Any], tuple[str, ...]]:
         args: dict[str, Any] = {}
         types: list[str] = []
-        for arg in self.args if head.args is None else head.args:
+        for arg in listed:
             if isinstance(arg, TensorArg):
                 facts = scope.get(arg.name)
                 present = isinstance(facts, TensorFacts) and facts.meta is not None
                 args[arg.name] = arg.name if present else None
                 types.append("ptr")
+            elif isinstance(arg, MapArg):
+                args[arg.name] = self._map(arg, scope)
+                types.append("map")
             else:
                 args[arg.name] = arg.expression if arg.expression in late else self._number(arg, scope)
                 types.append(arg.type)
-        return Launch(
-            kernel=self.kernel_name(head.kernel, scope), grid=extents(head.grid, "grid", (2**31 - 1, 65535, 65535)),
-            args=args, types=tuple(types), block=block, cluster=extents(head.cluster, "cluster", (16, 16, 16)),
-            shared=integer(head.shared, scope), chained=head.chained and scope["arch"] >= 90,
+        return args, tuple(types)
+
+    def _map(self, arg: MapArg, scope: Scope) -> TensorMap | None:
+        """The tensor map of an argument; None, which the kernel gets as zeros, of a tensor that is absent."""
+        meta = scope[arg.tensor].meta
+        if meta is None:
+            return None
+        made = TensorMap(
+            arg.tensor, tuple(integer(n, scope) for n in arg.box), integer(arg.swizzle, scope), tuple(integer(n, scope) for n in arg.steps), arg.dtype,
+            integer(arg.promote, scope), arg.fill,
         )  # fmt: skip
+        if reason := tensor_maps.refused(made, meta):
+            raise Unfit(f"{self.path}: {arg.name}: {reason}")
+        return tensor_maps.settled(made, meta)
+
+    def _launch(self, head: LaunchHead, scope: Scope, late: tuple[str, ...]) -> Launch:
+        block = self._extents(head.block, "block", (1024, 1024, 64), scope)
+        if prod(block) > 1024:
+            raise Unfit(f"{self.path}: a block of {prod(block)} threads; at most 1024")
+        args, types = self._arguments(self.args if head.args is None else head.args, scope, late)
+        return Launch(
+            kernel=self.kernel_name(head.kernel, scope), grid=self._extents(head.grid, "grid", (2**31 - 1, 65535, 65535), scope),
+            args=args, types=types, block=block, cluster=self._extents(head.cluster, "cluster", (16, 16, 16), scope),
+            shared=integer(head.shared, scope), chained=head.chained and scope["arch"] >= 90, cooperative=head.cooperative,
+        )  # fmt: skip
+
+    def _extents(self, texts: Sequence[str], what: str, most: Sequence[int], scope: Scope) -> tuple[int, ...]:
+        values = tuple(integer(t, scope) for t in texts)
+        for text, value, limit in zip(texts, values, most, strict=False):
+            if not 1 <= value <= limit:
+                raise Unfit(f"{self.path}: {what} {text!r} comes out as {value}; it must be 1 to {limit}")
+        return values
 
     def _number(self, arg: NumberArg, scope: Mapping[str, Any]) -> int | float | bool:
         if arg.type in ("f32", "f64"):
@@ -259,7 +342,7 @@ class Head:
         if arg.type == "bool":
             return bool(evaluate(arg.expression, scope))
         value = integer(arg.expression, scope)
-        low, high = _RANGE[arg.type]
+        low, high = RANGES[arg.type]
         if not low <= value <= high:
             raise Unfit(f"{self.path}: {arg.name} = {value} does not fit {arg.type}")
         return value

@@ -14,10 +14,11 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from rooftop.core import settings
+from rooftop.core import settings, tensor_maps
 from rooftop.core.compile import headers
 from rooftop.core.expressions import ExpressionError, integer, names
-from rooftop.core.head import BRACES, Head, HeadError, LaunchHead, NumberArg, TensorArg
+from rooftop.core.head import Head
+from rooftop.core.head_parts import BRACES, Arg, HeadError, LaunchHead, MapArg, NumberArg, TensorArg
 from rooftop.core.prediction_names import refused
 from rooftop.core.spec import DTYPES
 
@@ -26,6 +27,10 @@ C_TYPES: Mapping[str, str] = {
 }  # fmt: skip
 _TENSOR = re.compile(r"^\s*(\w+)\s*:\s*(\w+)\s*\[([^\]]*)\]\s*(\?)?\s*$")
 _NUMBER = re.compile(r"^\s*(\w+)\s*:\s*(\w+)\s*(?:=\s*(.+?))?\s*$")
+_MAP = re.compile(r"^\s*(\w+)\s*:\s*map\s*=\s*(\w+)\s*\[([^\]]*)\]\s*(.*?)\s*$")
+_MAP_WORD = re.compile(r"(swizzle|promote|fill|as)\s+([^\s\[\]]+)\s*|(steps)\s*\[([^\]]*)\]\s*")
+_ZEROED = re.compile(r"\s*=\s*0\s*$")
+PYTHON = ("supports", "prefers", "choose", "configs", "launches", "scratch", "zeroed")  # what a file beside a .cu may say
 _OPEN = re.compile(r"\s*/\*\s*rooftop\b")
 
 
@@ -76,7 +81,8 @@ def _toml(body: str, first: int, where: str) -> dict[str, Any]:
 def _inherit(own: Head) -> Head:
     """A head with the names that the headers define which its file includes. Raises HeadError, with both files, for a name that two define."""
     let, inherited = dict(own.let), dict[str, str]()
-    taken = dict.fromkeys(own.let, "[let]") | dict.fromkeys(own.config, "[config]") | dict.fromkeys(own.scratch, "[scratch]")
+    taken = dict.fromkeys(_TAKEN, "expressions") | dict.fromkeys(own.let, "[let]") | dict.fromkeys(own.config, "[config]")
+    taken |= dict.fromkeys(own.scratch, "[scratch]")
     for args in (own.args, *(launch.args or () for launch in own.launches)):
         taken |= {name: "args" for arg in args if isinstance(arg, TensorArg) for name in (arg.name, *arg.dims)}
     for path in headers(own.source):
@@ -87,7 +93,20 @@ def _inherit(own: Head) -> Head:
             if name in taken:
                 raise HeadError(f"{own.path}: {name!r} of its {taken[name]} stands in the [let] of {where} too, which it includes; another name is needed")
             let[name], inherited[name] = text, where
-    return dataclasses.replace(own, let=let, inherited=inherited) if inherited else own
+    found = dataclasses.replace(own, let=let, inherited=inherited) if inherited else own
+    _no_circle(found)
+    return found
+
+
+def _no_circle(head: Head) -> None:
+    """Raises HeadError for a name of `let` that comes back to itself."""
+    formulas = head.formulas()
+    uses = {name: names(text) & set(formulas) for name, text in formulas.items()}
+    while free := {name for name, found in uses.items() if not found}:
+        uses = {name: found - free for name, found in uses.items() if name not in free}
+    if uses:
+        name = min(uses)
+        raise HeadError(f"{head.path}: {head.place(name)}: {formulas[name]!r} comes back to {name!r}")
 
 
 def _of_header(text: str, where: str) -> dict[str, str]:
@@ -158,9 +177,10 @@ def of_python(text: str, path: str | Path) -> Head:
 _KEYS = {
     "op": str, "idea": str, "predict": dict, "limit": str, "arch": int, "dtypes": list, "args": list, "requires": dict, "demands": dict,
     "config": dict, "configs": list, "choice": list, "valid": str, "prefer": str, "scratch": dict, "launch": list, "implementation": str,
-    "let": dict,
+    "let": dict, "python": list,
 }  # fmt: skip
-_LAUNCH_KEYS = {"kernel", "grid", "block", "when", "cluster", "shared", "chained", "args"}
+_LAUNCH_KEYS = {"kernel", "grid", "block", "when", "cluster", "shared", "chained", "cooperative", "args"}
+_TAKEN = frozenset({"sms", "card", "arch", "T"})  # names that every expression has
 
 
 def _build(data: dict[str, Any], source: str, path: str, toml: bool) -> Head:
@@ -174,8 +194,13 @@ def _build(data: dict[str, Any], source: str, path: str, toml: bool) -> Head:
     if toml:
         if "implementation" not in data or "launch" in data:
             raise HeadError(f"{path}: a rung that is a .toml names the shipped kernel (implementation = ...) and launches nothing itself")
-    elif not data.get("launch") or "args" not in data:
+    elif "args" not in data or not (data.get("launch") or "launches" in data.get("python", [])):
         raise HeadError(f"{path}: a head needs args and at least one [[launch]]")
+    if strange := [x for x in data.get("python", []) if x not in PYTHON]:
+        raise HeadError(f"{path}: python lists {', '.join(map(repr, strange))}; a file beside this one may say {', '.join(PYTHON)}")
+    for one, other in (("launches", "launch"), ("choose", "choice"), ("configs", "configs"), ("prefers", "prefer"), ("scratch", "scratch")):
+        if one in data.get("python", []) and other in data:
+            raise HeadError(f"{path}: {other} stands in the head, and python lists {one}: one of them says it")
     for dtype in data.get("dtypes", []):
         if dtype not in DTYPES:
             raise HeadError(f"{path}: dtype {dtype!r} is not one of {', '.join(DTYPES)}")
@@ -208,23 +233,30 @@ def _build(data: dict[str, Any], source: str, path: str, toml: bool) -> Head:
     for key in ("valid", "prefer"):
         if key in data:
             names(data[key])
+    args = tuple(_arg(a, path) for a in data.get("args", []))
+    launches = tuple(_launch_heads(data.get("launch", []), path))
+    dims = {d for listed in (args, *(x.args or () for x in launches)) for a in listed if isinstance(a, TensorArg) for d in a.dims}
     for name in _formulas(data.get("let", {}), path):
         if name in config:
             raise HeadError(f"{path}: let.{name}: a name of its own is needed, which no constant of [config] has")
-    scratch = {}
+        if name in dims | _TAKEN:
+            raise HeadError(f"{path}: let.{name}: a name of its own is needed; {'a dimension' if name in dims else 'every expression'} has this one")
+    scratch, zeroed = {}, []
     for name, text in data.get("scratch", {}).items():
-        parsed = _arg(f"{name}: {text}", path, extents=True)
-        if not isinstance(parsed, TensorArg):
-            raise HeadError(f"{path}: scratch.{name} must read like \"f32[R, 8]\", not {text!r}")
+        if isinstance(text, str) and _ZEROED.search(text):
+            zeroed.append(name)
+        parsed = _arg(f"{name}: {_ZEROED.sub('', str(text))}", path, extents=True)
+        if not isinstance(text, str) or not isinstance(parsed, TensorArg):
+            raise HeadError(f"{path}: scratch.{name} must read like \"f32[R, 8]\", or \"i32[R] = 0\" where it must hold zeros, not {text!r}")
         scratch[name] = parsed
     further = (one for extra in data.get("configs", []) for one in _combinations(extra))
     return Head(
         path=path, source=source, op=data.get("op"), idea=data.get("idea", ""), predict=data.get("predict", {}), limit=data.get("limit", ""),
-        arch=data.get("arch", 80), dtypes=tuple(data.get("dtypes", [])), args=tuple(_arg(a, path) for a in data.get("args", [])),
+        arch=data.get("arch", 80), dtypes=tuple(data.get("dtypes", [])), args=args,
         requires=data.get("requires", {}), demands=data.get("demands", {}), config=config,
         configs=tuple({**config, **one} for one in further), choices=tuple(choices), valid=data.get("valid"), prefer=data.get("prefer"),
-        scratch=scratch, launches=tuple(_launch_heads(data.get("launch", []), path)), implementation=data.get("implementation"),
-        let=data.get("let", {}),
+        scratch=scratch, zeroed=tuple(zeroed), launches=launches, implementation=data.get("implementation"), let=data.get("let", {}),
+        python=tuple(data.get("python", [])),
     )  # fmt: skip
 
 
@@ -266,12 +298,13 @@ def _launch_heads(tables: list[dict[str, Any]], path: str) -> Iterator[LaunchHea
             for text, limit in zip(texts(key), most, strict=False):
                 if not names(text) and not 1 <= integer(text, {}) <= limit:
                     raise HeadError(f"{where}: {key} {text[:40]!r} is out of range; it must be 1 to {limit}")
-        chained = table.get("chained", False)
-        if not isinstance(chained, bool):
-            raise HeadError(f"{where}: chained must be true or false; given {chained!r}")
+        for key in ("chained", "cooperative"):
+            if not isinstance(table.get(key, False), bool):
+                raise HeadError(f"{where}: {key} must be true or false; given {table[key]!r}")
         yield LaunchHead(
             kernel=table["kernel"], grid=texts("grid"), block=texts("block"), cluster=texts("cluster"), when=table.get("when"), shared=shared,
-            chained=chained, args=tuple(_arg(a, path) for a in table["args"]) if "args" in table else None,
+            chained=table.get("chained", False), args=tuple(_arg(a, path) for a in table["args"]) if "args" in table else None,
+            cooperative=table.get("cooperative", False),
         )  # fmt: skip
 
 
@@ -288,10 +321,12 @@ def _combinations(constants: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         yield dict(zip(constants, values, strict=True))
 
 
-def _arg(text: Any, path: str, *, extents: bool = False) -> TensorArg | NumberArg:
+def _arg(text: Any, path: str, *, extents: bool = False) -> Arg:
     """A parameter. Its dimensions bind shape names; with `extents` (scratch, which the caller makes) they are expressions."""
     if not isinstance(text, str):
         raise HeadError(f"{path}: an arg must be a text such as \"x: f32[M, N]\", not {text!r}")
+    if found := _MAP.match(text):
+        return _map(found, text, path)
     if found := _TENSOR.match(text):
         name, dtype, dims, optional = found.groups()
         if dtype != "T" and dtype not in DTYPES:
@@ -310,3 +345,24 @@ def _arg(text: Any, path: str, *, extents: bool = False) -> TensorArg | NumberAr
         names(expression or name)
         return NumberArg(name, kind, expression or name)
     raise HeadError(f"{path}: arg {text!r} is neither \"name: dtype[dims]\" nor \"name: type\" nor \"name: type = expression\"")
+
+
+def _map(found: re.Match[str], text: str, path: str) -> MapArg:
+    """`a_map: map = a[64, 64] swizzle 128`: which tensor, the box of one copy, and what else is said of it, in any order."""
+    name, tensor, box, rest = found.groups()
+    said: dict[str, str] = {}
+    at = 0
+    while at < len(rest):
+        word = _MAP_WORD.match(rest, at)
+        key = word and (word[1] or word[3])
+        if word is None or key is None or key in said:
+            raise HeadError(f"{path}: arg {text!r}: {rest[at:]!r} is not swizzle 128, steps [1, 2], as tf32, promote 256 or fill nan, each once at most")
+        said[key] = word[2] or word[4]
+        at = word.end()
+    boxes, steps = (tuple(d.strip() for d in one.split(",") if d.strip()) for one in (box, said.get("steps", "")))
+    made = MapArg(name, tensor, boxes, said.get("swizzle", "0"), steps, said.get("as", ""), said.get("promote", "256"), said.get("fill", "zero"))
+    for expression in made.expressions():
+        names(expression)
+    if made.fill not in tensor_maps.FILLS:
+        raise HeadError(f"{path}: arg {text!r}: fill is {' or '.join(tensor_maps.FILLS)}")
+    return made

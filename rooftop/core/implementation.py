@@ -3,24 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 import json
-import re
-import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from types import ModuleType
 from typing import Any, NamedTuple, Protocol
 
 from rooftop.core import head as heads
-from rooftop.core import head_text, settings
-from rooftop.core.compile import Binary, compile_cuda, with_headers
-from rooftop.core.digests import digest, strip
-from rooftop.core.expressions import names
-from rooftop.core.head_text import shown, without_head
-from rooftop.core.launch import Module, resident_clusters
-from rooftop.core.parameters import check as check_parameters
+from rooftop.core import settings
+from rooftop.core.contract import Contract
+from rooftop.core.launch import resident_clusters
 from rooftop.core.spec import Device, Launch, Meta, Problem
 
 TUNED = settings.PACKAGE / "tuned"
@@ -70,9 +62,10 @@ class Implementation:
     """Read from one file; `name` is the file's stem. Subclasses say how their backend reads, compiles and launches."""
 
     backend: str
+    contract: Callable[[], Contract] | None = None  # that of its op
 
-    def __init__(self, path: Path, op: str, name: str | None = None, arch: int = 80) -> None:
-        self.path, self.op, self.name, self.arch = path, op, name or path.stem, arch
+    def __init__(self, path: Path, op: str, name: str | None = None, arch: int | None = None) -> None:
+        self.path, self.op, self.name, self.arch = path, op, name or path.stem, 80 if arch is None else arch
 
     def __repr__(self) -> str:
         return f"<{self.name}>"
@@ -81,9 +74,9 @@ class Implementation:
         """None, or the reason why not."""
         raise NotImplementedError
 
-    def prefers(self, problem: Problem) -> bool:
-        """Whether it says of itself that it is the one to take here (a measured fact, written down by its author)."""
-        return False
+    def prefers(self, problem: Problem) -> int:
+        """How much it says of itself that it is the one to take here (a measured fact, written down by its author): 0 where it says nothing."""
+        return 0
 
     def configs(self, problem: Problem) -> list[Any]:
         """Every valid config that tuning may try, the heuristic's choice first."""
@@ -170,211 +163,6 @@ def _tuned_table(path: Path) -> dict[str, Any]:
     if path not in _TABLES:
         _TABLES[path] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     return _TABLES[path]
-
-
-def _facts(launch: heads.LaunchHead) -> tuple[Any, ...]:
-    names = [f.name for f in dataclasses.fields(launch)]
-    return tuple(value for name, value in zip(names, dataclasses.astuple(launch), strict=True) if name != "chained")
-
-
-def _formulas(head: heads.Head) -> dict[str, str]:
-    """The names of `let`. One that stands for a tensor or a constant, and only for other names of `let`, is written out: a formula that moves to
-    a header is the one that it was, and so is what was measured."""
-    let, used = head.formulas(), {name for _, text in head.uses() for name in names(text)}
-    other = {name: text for name, text in let.items() if text.isidentifier() and text not in let and name not in used}
-    return {name: re.sub(r"\w+", lambda m: other.get(m[0], m[0]), text) for name, text in let.items() if name not in other}
-
-
-class CudaImplementation(Implementation):
-    """A `.cu` file, read through its head."""
-
-    backend = "cuda"
-
-    def __init__(self, path: Path, op: str, name: str | None = None, arch: int | None = None, text: str | None = None) -> None:
-        self._text = head_text.read(path) if text is None else text
-        self._head = head_text.parse(self._text, shown(path))
-        super().__init__(path, op, name, max(arch or 0, self._head.arch))
-        if arch and arch > self._head.arch:
-            self._head = dataclasses.replace(self._head, arch=arch)
-        self._loaded: dict[tuple[str, str], Module] = {}  # by target and kernel
-
-    @property
-    def head(self) -> heads.Head:
-        return self._head
-
-    @property
-    def demands(self) -> Mapping[str, Any]:
-        return {"spills": 0, **self._head.demands}
-
-    def supports(self, problem: Problem) -> str | None:
-        return self._head.supports(problem)
-
-    def prefers(self, problem: Problem) -> bool:
-        return self._head.prefers(problem)
-
-    def configs(self, problem: Problem) -> list[Any]:
-        chosen = dict(self._head.choose(problem))
-        found = [chosen]
-        for config in (self._head.config, *(c for _, c in self._choices()), *self._head.configs):
-            if dict(config) not in found and self._head.is_valid(problem, config):
-                found.append(dict(config))
-        return found
-
-    def _choices(self) -> Iterable[tuple[str, dict[str, Any]]]:
-        return ((when, {**self._head.config, **constants}) for when, constants in self._head.choices)
-
-    def choose(self, problem: Problem) -> dict[str, Any]:
-        return dict(self._head.choose(problem))
-
-    def launches(self, problem: Problem, config: Any) -> list[Launch]:
-        return self._head.launches_for(problem, config)
-
-    def scratch(self, problem: Problem, config: Any) -> dict[str, Meta]:
-        return self._head.scratch_for(problem, config)
-
-    def where(self) -> Where:
-        return Where("simt")
-
-    def compile(self, kernels: Sequence[str], target: str) -> Binary:
-        source, name, target, wanted = self.compile_job(kernels, target)
-        return compile_cuda(source, name=name, target=target, kernels=wanted)
-
-    def compile_job(self, kernels: Sequence[str], target: str) -> tuple[str, str, str, tuple[str, ...]]:
-        """What `compile_many` takes."""
-        return self._text, shown(self.path), target, tuple(sorted(set(kernels)))
-
-    def prepare(
-        self, problem: Problem, launches: Sequence[Launch], names: Sequence[str], index: int, scratch: Mapping[str, Meta] | None = None
-    ) -> list[Prepared]:
-        target = problem.device.target
-        kernels = {launch.kernel for launch in launches}
-        if any((target, kernel) not in self._loaded for kernel in kernels):
-            binary = self.compile(tuple(kernels), target)  # all of them at once: most of the time goes into the headers
-            for launch in launches:
-                check_parameters(launch, binary.cubin, binary.names[launch.kernel], self._head.path)
-            module = Module(binary)
-            self._loaded.update({(target, kernel): self._loaded.get((target, kernel), module) for kernel in kernels})
-        return [self._loaded[target, launch.kernel].prepare(launch, names, index) for launch in launches]
-
-    @cached_property
-    def digest(self) -> str:
-        h = self._head
-        facts: dict[str, Any] = {
-            "args": [dataclasses.astuple(a) for a in h.args], "launches": [_facts(x) for x in h.launches], "requires": dict(h.requires),
-            "config": dict(h.config), "choices": [[w, dict(c)] for w, c in h.choices], "scratch": {k: dataclasses.astuple(v) for k, v in h.scratch.items()},
-        }  # fmt: skip
-        if let := _formulas(h):
-            facts["let"] = let
-        if any(x.chained for x in h.launches):  # what a head does not say leaves its digest as it was
-            facts["chained"] = [x.chained for x in h.launches]
-        return digest(*(strip(text, "c") for text in with_headers(self._text)), facts)
-
-
-class TritonImplementation(Implementation):
-    """A Triton file: a module with `supports`, `configs`, `choose` and `launches` (rooftop.core.spec.Launch)."""
-
-    backend = "triton"
-
-    @cached_property
-    def module(self) -> ModuleType:
-        module = load_file(self.path)
-        missing = [name for name in ("supports", "choose", "launches") if not hasattr(module, name)]
-        if missing:
-            raise heads.HeadError(f"{shown(self.path)} lacks {', '.join(missing)}: a Triton kernel defines supports, choose and launches")
-        return module
-
-    @property
-    def demands(self) -> Mapping[str, Any]:
-        return {"spills": 0, **getattr(self.module, "DEMANDS", {})}
-
-    def supports(self, problem: Problem) -> str | None:
-        if problem.device.arch < self.arch:
-            return f"needs sm_{self.arch} or later; {problem.device.name} is sm_{problem.device.arch}"
-        reason: str | None = self.module.supports(problem)
-        return reason
-
-    def prefers(self, problem: Problem) -> bool:
-        rule: Callable[[Problem], bool] = getattr(self.module, "prefers", lambda p: False)
-        return rule(problem)
-
-    def configs(self, problem: Problem) -> list[Any]:
-        found = [self.choose(problem)]
-        listed: Callable[[Problem], Iterable[Any]] = getattr(self.module, "configs", lambda p: [])
-        return found + [c for c in listed(problem) if c not in found]
-
-    def choose(self, problem: Problem) -> Any:
-        return self.module.choose(problem)
-
-    def config_of(self, values: Mapping[str, Any]) -> Any:
-        return self.module.Config(**values)
-
-    def launches(self, problem: Problem, config: Any) -> list[Launch]:
-        found: list[Launch] = self.module.launches(problem, config)
-        return found
-
-    def scratch(self, problem: Problem, config: Any) -> dict[str, Meta]:
-        function: Callable[[Problem, Any], dict[str, Meta]] = getattr(self.module, "scratch", lambda p, c: {})
-        return function(problem, config)
-
-    def zeroed(self, problem: Problem, config: Any) -> tuple[str, ...]:
-        function: Callable[[Problem, Any], Sequence[str]] = getattr(self.module, "zeroed", lambda p, c: ())
-        return tuple(function(problem, config))
-
-    def where(self) -> Where:
-        return Where("interpreter")
-
-    def prepare(
-        self, problem: Problem, launches: Sequence[Launch], names: Sequence[str], index: int, scratch: Mapping[str, Meta] | None = None
-    ) -> list[Prepared]:
-        from rooftop.core.triton_compat import prepare
-
-        tensors = {**dict(problem.tensors), **(self.scratch(problem, self.resolve(problem)[0]) if scratch is None else scratch)}
-        return [prepare(launch, tensors, names, index) for launch in launches]
-
-    @cached_property
-    def digest(self) -> str:
-        return digest(*(strip(without_imports(without_head(text)), "python") for text in _with_helpers(self.path.read_text(encoding="utf-8"))))
-
-
-_IMPORTS = re.compile(r"^(?:from rooftop[\w.]* import (?:\([^)]*\)|[^\n(]*)|import rooftop[^\n]*)\n", re.M)
-
-
-def without_imports(text: str) -> str:
-    """A Python file without what it imports from the package: where a helper lies does not change what runs. The helpers' own text is hashed beside it."""
-    return _IMPORTS.sub("", text)
-
-
-_HELPER = re.compile(r"^from rooftop\.kernels\._device\.(\w+) import ", re.M)
-
-
-def _with_helpers(text: str) -> list[str]:
-    """A Triton file's text and those of the modules of kernels/_device that it takes from, and so on."""
-    found, todo = {"": text}, [text]
-    while todo:
-        for name in _HELPER.findall(todo.pop()):
-            if name not in found:
-                found[name] = (settings.PACKAGE / "kernels" / "_device" / f"{name}.py").read_text(encoding="utf-8")
-                todo.append(found[name])
-    return [found[name] for name in sorted(found)]
-
-
-def load_file(path: Path) -> ModuleType:
-    """Import one file by its path, once."""
-    name = "rooftop._files." + "_".join(path.with_suffix("").parts[-3:]).replace("-", "_")
-    name += f"_{digest(str(path))[:6]}"
-    if name in sys.modules:
-        return sys.modules[name]
-    found = importlib.util.spec_from_file_location(name, path)
-    if found is None or found.loader is None:
-        raise ImportError(f"{path} cannot be imported")
-    module = importlib.util.module_from_spec(found)
-    sys.modules[name] = module
-    try:
-        found.loader.exec_module(module)
-    except BaseException:
-        del sys.modules[name]
-        raise
-    return module
 
 
 def device_of(index: int) -> Device:

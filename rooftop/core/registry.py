@@ -1,8 +1,10 @@
 """What there is, found by file name alone. A file is imported when it is used; a misspelt name is an error, not silence.
 
     ops/<op>.py                                                        the contract
-    kernels/<family>/<op>[_bwd][__<variant>]__<backend>[_sm<arch>].{py,cu}  an implementation
-    ladders/<ladder>/ladder.toml, NN_slug.{cu,py,toml}                 a ladder and its rungs"""
+    kernels/<family>/<op>[_bwd][__<variant>]__<backend>[_<target>].{py,cu}  an implementation
+    ladders/<ladder>/ladder.toml, NN_slug.{cu,py,toml}                 a ladder and its rungs; a .py is in Triton, NN_slug__gluon.py in Gluon, and so on
+
+`rooftop.core.backends.table` lists the backends. A .py of the same name beside a .cu belongs to it."""
 
 from __future__ import annotations
 
@@ -12,19 +14,20 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 from rooftop.core import head as heads
 from rooftop.core import head_text, settings
+from rooftop.core.backends.python_files import load_file
+from rooftop.core.backends.table import BACKENDS, Backend
 from rooftop.core.contract import Contract
-from rooftop.core.implementation import CudaImplementation, Implementation, TritonImplementation
+from rooftop.core.implementation import Implementation
 from rooftop.core.names import RegistryError, UnknownName
 
-BACKENDS: Mapping[str, tuple[type[Implementation], str]] = {"cuda": (CudaImplementation, ".cu"), "triton": (TritonImplementation, ".py")}
-_KERNEL = re.compile(r"^(?P<op>[a-z0-9]+(?:_[a-z0-9]+)*)(?:__(?P<variant>[a-z0-9_]+?))?__(?P<backend>[a-z]+)(?:_sm(?P<arch>\d+))?$")
-_RUNG = re.compile(r"^(?P<number>\d\d)_(?P<slug>[a-z0-9_]+)$")
+_KERNEL = re.compile(r"^(?P<op>[a-z0-9]+(?:_[a-z0-9]+)*)(?:__(?P<variant>[a-z0-9_]+?))?__(?P<backend>[a-z]+)(?:_(?P<target>[a-z0-9]+))?$")
+_RUNG = re.compile(r"^(?P<number>\d\d)_(?P<slug>[a-z0-9]+(?:_[a-z0-9]+)*)(?:__(?P<backend>[a-z]+)(?:_(?P<target>[a-z0-9]+))?)?$")
 
 
 @dataclass(frozen=True)
@@ -84,6 +87,33 @@ class Ladder:
     rungs: tuple[Rung, ...]
 
 
+@dataclass(frozen=True)
+class KernelName:
+    """A kernel file's name, read."""
+
+    op: str
+    variant: str | None
+    backend: Backend
+    arch: int
+
+
+def kernel_name(stem: str) -> KernelName | None:
+    """What a file's stem says; None where it does not read as a kernel's name.
+
+    Raises RegistryError for a backend or a target that is none."""
+    match = _KERNEL.match(stem)
+    if not match:
+        return None
+    backend = _backend(match["backend"])
+    return KernelName(match["op"], match["variant"], backend, backend.arch_of(match["target"]))
+
+
+def _backend(name: str) -> Backend:
+    if name not in BACKENDS:
+        raise unknown("backend", name, sorted(BACKENDS))
+    return BACKENDS[name]
+
+
 def unknown(kind: str, name: str, known: list[str]) -> RegistryError:
     return UnknownName(kind, name, known)
 
@@ -106,8 +136,6 @@ def op(name: str, house: House = HOUSE) -> Contract:
     if house == HOUSE:
         module = importlib.import_module(f"rooftop.ops.{base}")
     else:
-        from rooftop.core.implementation import load_file
-
         module = load_file(house.ops / f"{base}.py")
     found = getattr(module, "OP", None)
     if not isinstance(found, Contract):
@@ -130,19 +158,35 @@ def kernel_files(house: House = HOUSE) -> tuple[KernelFile, ...]:
         if any(part.startswith("_") for part in path.relative_to(house.kernels).parts[:-1]):
             continue
         shown = path.relative_to(house.kernels)
-        match = _KERNEL.match(path.stem)
-        if not match:
-            raise RegistryError(f"kernels/{shown}: the name must read <op>[_bwd][__<variant>]__<backend>[_sm<arch>]{path.suffix}")
-        backend = match["backend"]
-        if backend not in BACKENDS:
-            raise RegistryError(f"kernels/{shown}: {unknown('backend', backend, sorted(BACKENDS))}")
-        if path.suffix != BACKENDS[backend][1]:
-            raise RegistryError(f"kernels/{shown}: a {backend} kernel is a {BACKENDS[backend][1]} file")
-        base = match["op"].removesuffix("_bwd") if match["op"] not in op_names(house) else match["op"]
+        try:
+            name = kernel_name(path.stem)
+        except RegistryError as error:
+            raise RegistryError(f"kernels/{shown}: {error}") from None
+        if name is None:
+            raise RegistryError(f"kernels/{shown}: the name must read <op>[_bwd][__<variant>]__<backend>[_<target>]{path.suffix}")
+        if path.suffix != name.backend.suffix:
+            if path.with_suffix(name.backend.suffix).is_file():
+                _belongs(path, name.backend)
+                continue
+            raise RegistryError(f"kernels/{shown}: a {name.backend.name} kernel is a {name.backend.suffix} file")
+        base = name.op.removesuffix("_bwd") if name.op not in op_names(house) else name.op
         if base not in op_names(house):
-            raise RegistryError(f"kernels/{shown}: {unknown('op', match['op'], list(op_names(house)))}")
-        files.append(KernelFile(path, match["op"], match["variant"], backend, int(match["arch"] or 80)))
+            raise RegistryError(f"kernels/{shown}: {unknown('op', name.op, list(op_names(house)))}")
+        files.append(KernelFile(path, name.op, name.variant, name.backend.name, name.arch))
     return tuple(files)
+
+
+def _belongs(path: Path, backend: Backend) -> None:
+    """Raises RegistryError where a Python file lies beside a kernel whose head does not ask for it."""
+    kernel = path.with_suffix(backend.suffix)
+    if backend.name != "cuda" or not head_text.parse(head_text.read(kernel), head_text.shown(kernel)).python:
+        raise RegistryError(f"{head_text.shown(path)} lies beside {kernel.name}, which does not ask for it (docs/head.md: python = [...])")
+
+
+def _made(backend: Backend, path: Path, op_name: str, name: str, arch: int, house: House) -> Implementation:
+    found = backend.implementation(path, op_name, name, arch)
+    found.contract = partial(op, op_name, house)
+    return found
 
 
 @cache
@@ -152,11 +196,11 @@ def implementation(name: str, house: House = HOUSE) -> Implementation:
     if name not in files:
         raise unknown("implementation", name, sorted(files))
     file = files[name]
-    return BACKENDS[file.backend][0](file.path, file.op, file.name, file.arch)
+    return _made(BACKENDS[file.backend], file.path, file.op, file.name, file.arch, house)
 
 
 def implementations(op_name: str, house: House = HOUSE) -> list[Implementation]:
-    """Those of one op, in the order of preference its contract states, then by name."""
+    """Those of one op, by name of file."""
     return [implementation(f.name, house) for f in kernel_files(house) if f.op == op_name]
 
 
@@ -197,21 +241,27 @@ def _rungs(name: str, folder: Path, op_name: str, house: House) -> list[Rung]:
         match = _RUNG.match(path.stem)
         if not match or path.suffix not in (".cu", ".py", ".toml"):
             raise RegistryError(f"ladders/{name}/{path.name}: a rung's name reads NN_slug.cu, .py or .toml")
+        if path.suffix == ".py" and path.with_suffix(".cu").is_file():
+            _belongs(path, BACKENDS["cuda"])
+            continue
         number, slug = int(match["number"]), match["slug"]
         if rungs and number == rungs[-1].number:
             raise RegistryError(f"ladders/{name}: two rungs have number {number:02d}: {rungs[-1].path.name} and {path.name}")
-        rung_name = f"{name}/{path.stem}"
+        rung_name = f"{name}/{number:02d}_{slug}"
         head: heads.Head | None
-        found: Implementation
         if path.suffix == ".toml":
             head = head_text.parse(head_text.read(path), f"ladders/{name}/{path.name}", toml=True)
             found = implementation(head.implementation or "", house)
-        elif path.suffix == ".cu":
-            found = CudaImplementation(path, op_name, rung_name)
-            head = found.head
         else:
-            found = TritonImplementation(path, op_name, rung_name)
-            head = head_text.of_python(head_text.read(path), f"ladders/{name}/{path.name}")
+            try:
+                backend = _backend(match["backend"] or ("cuda" if path.suffix == ".cu" else "triton"))
+                if backend.suffix != path.suffix:
+                    raise RegistryError(f"a {backend.name} kernel is a {backend.suffix} file")
+                arch = backend.arch_of(match["target"])
+            except RegistryError as error:
+                raise RegistryError(f"ladders/{name}/{path.name}: {error}") from None
+            found = _made(backend, path, op_name, rung_name, arch, house)
+            head = found.head or head_text.of_python(head_text.read(path), f"ladders/{name}/{path.name}")
         rungs.append(Rung(name, number, slug, path, head, found))
     return rungs
 
@@ -244,11 +294,15 @@ def user_file(path: Path) -> Implementation:
         if head.op is None:
             raise heads.HeadError(f"{path}: the head names no op (op = \"softmax\"); there are {', '.join(op_names())}")
         op(head.op)
-        return CudaImplementation(path.resolve(), head.op)
+        return _made(BACKENDS["cuda"], path.resolve(), head.op, path.stem, 0, HOUSE)
     if path.suffix == ".py":
-        match = _KERNEL.match(path.stem)
-        if not match or match["backend"] != "triton":
-            raise RegistryError(f"{path}: a Triton file's name must read <op>[_bwd][__<variant>]__triton[_sm<arch>].py")
-        op(match["op"])
-        return TritonImplementation(path.resolve(), match["op"], arch=int(match["arch"] or 80))
+        try:
+            name = kernel_name(path.stem)
+        except RegistryError as error:
+            raise RegistryError(f"{path}: {error}") from None
+        if name is None or name.backend.suffix != ".py":
+            backends = ", ".join(b.name for b in BACKENDS.values() if b.suffix == ".py")
+            raise RegistryError(f"{path}: the name of a kernel in Python must read <op>[_bwd][__<variant>]__<backend>[_sm<arch>].py, in {backends}")
+        op(name.op)
+        return _made(name.backend, path.resolve(), name.op, path.stem, name.arch, HOUSE)
     raise RegistryError(f"{path}: a kernel is a .cu or a .py file")

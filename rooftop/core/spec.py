@@ -237,11 +237,46 @@ class Work:
 
 
 @dataclass(frozen=True)
-class Launch:
-    """One kernel launch as data. Strings in `args` name tensors (their address is passed) or late options (their value is); all else are numbers.
+class TensorMap:
+    """A tensor as TMA copies it, in an argument of a launch: CUDA C++ gets it by value, as `const __grid_constant__ CUtensorMap` (tensor_map.cuh).
 
-    Triton: `kernel` is the jit function, `args` go by parameter name (constexprs too), `warps` and `stages` apply.
-    CUDA C++: `kernel` is the name expression, `args` go by position, `types` are their C types, `block`, `cluster`, `shared` apply.
+    Sizes and strides count elements, the innermost dimension last. The driver makes the map for the address that each call brings."""
+
+    tensor: str  # by the op's name for it, or of scratch memory
+    box: tuple[int, ...]  # elements of one copy, at most 256 in each dimension
+    swizzle: int = 0  # bytes: 0, 32, 64 or 128
+    steps: tuple[int, ...] = ()  # in each dimension every so many elements are copied; (): every one
+    dtype: str = ""  # of DTYPES, "tf32" or "f32ftz"; "": the tensor's own
+    promote: int = 256  # bytes that the L2 fetches at least: 0, 64, 128 or 256
+    fill: str = "zero"  # what lies outside reads as: "zero" or "nan"
+    shape: tuple[int, ...] = ()  # of the tensor; (): as the problem has it
+    strides: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Descriptor:
+    """A tensor as TMA copies it, in an argument of a launch of Triton or Gluon: a host-made `TensorDescriptor`, made for the address that each call
+    brings. `layout` (Gluon alone): an `NVMMASharedLayout`. Needs sm_90 to be of use; in Triton it works everywhere."""
+
+    tensor: str
+    block: tuple[int, ...]  # elements of one copy
+    layout: Any = None
+    padding: str = "zero"  # what lies outside reads as: "zero" or "nan"
+    shape: tuple[int, ...] = ()  # of the tensor; (): as the problem has it
+    strides: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One kernel launch as data. Strings in `args` name tensors (their address is passed) or late options (their value is); all else are numbers,
+    or tensors as TMA copies them.
+
+    Triton, Gluon: `kernel` is the jit function, `args` go by parameter name (constexprs too), `warps`, `stages` and `options` apply: any option of
+    Triton's backend (`num_ctas`, `maxnreg`, `enable_fp_fusion`, `launch_cooperative_grid`, ...).
+    CUDA C++: `kernel` is the name expression, `args` go by position, `types` are their C types, `block`, `cluster`, `shared`, `cooperative` and
+    `options` apply: `carveout` (percent of the L1 that is to be shared memory) and `spread` (clusters over all groups of multiprocessors).
+
+    `cooperative`: all blocks run at once and may wait for each other (`cooperative_groups::this_grid().sync()`); a grid of more is refused.
 
     `chained` (nothing is won or lost before sm_90): the launch may begin before the one before it in the stream, whoever's that is, has ended
     (programmatic dependent launch). Every thread of its kernel waits for the whole of that one (`gdc_wait`, `griddepcontrol.wait`) before its first
@@ -258,6 +293,8 @@ class Launch:
     cluster: tuple[int, ...] = ()
     shared: int = 0
     chained: bool = False
+    cooperative: bool = False
+    options: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

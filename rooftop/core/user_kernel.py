@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from rooftop.core import registry
+from rooftop.core.backends.cuda import CudaImplementation
 from rooftop.core.call import Call
 from rooftop.core.contract import metas_of
 from rooftop.core.dispatch import Plan, _device, _device_index
 from rooftop.core.head import HeadError
-from rooftop.core.implementation import CudaImplementation
 
 
 class Loaded:

@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from rooftop.core import settings
+from rooftop.core.backends.cuda import CudaImplementation
 from rooftop.core.compile import ToolchainError
 from rooftop.core.digests import digest
-from rooftop.core.implementation import CudaImplementation
 from rooftop.core.spec import Case, Device, Input
 from rooftop.lab import candidates
 from rooftop.lab.candidates import Subject

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from rooftop.core import implementation, registry
+from rooftop.core import registry
+from rooftop.core.backends import cuda
 from rooftop.core.implementation import Launches
 from rooftop.core.spec import TARGETS, Launch
 
@@ -62,7 +63,7 @@ __global__ void second(int n, const float* x, const float* y, float* out) {}
 
 
 def test_kernels_are_loaded_once_whatever_set_of_them_a_problem_launches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(implementation, "Module", Module)
+    monkeypatch.setattr(cuda, "Module", Module)
     monkeypatch.setattr(Module, "made", [])
     monkeypatch.setattr(Module, "given", [])
     path = tmp_path / "mine.cu"

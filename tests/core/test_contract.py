@@ -137,7 +137,7 @@ def test_a_kernel_that_reads_what_it_has_overwritten_is_found(tmp_path: Path, mo
     path.write_text(KERNEL.replace("{more}", more))
     op = toy().bwd
     assert op is not None
-    from rooftop.core.implementation import TritonImplementation
+    from rooftop.core.backends.triton import TritonImplementation
 
     found = checker.check(Subject("toy", op, TritonImplementation(path, op.name)), op.cases[0], backend="interpreter")
     assert found.status == status, found.message
@@ -158,18 +158,18 @@ def test_results_are_promised_in_one_layout_and_written_in_another_only_with_a_c
 
 
 def test_the_hash_of_a_triton_file_holds_its_helpers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from rooftop.core import implementation
+    from rooftop.core.backends import python_files
 
     helpers = tmp_path / "kernels" / "_device"
     helpers.mkdir(parents=True)
     (helpers / "one.py").write_text("from rooftop.kernels._device.two import f\nA = 1\n")
     (helpers / "two.py").write_text("B = 1\n")
-    monkeypatch.setattr(implementation, "settings", SimpleNamespace(PACKAGE=tmp_path, CHECKOUT=tmp_path))
+    monkeypatch.setattr(python_files, "settings", SimpleNamespace(PACKAGE=tmp_path, CHECKOUT=tmp_path))
     text = "from rooftop.kernels._device.one import A\n"
-    before = implementation._with_helpers(text)
+    before = python_files._with_helpers(text)
     assert len(before) == 3
     (helpers / "two.py").write_text("B = 2\n")
-    assert implementation._with_helpers(text) != before
+    assert python_files._with_helpers(text) != before
 
 
 class Recorded:

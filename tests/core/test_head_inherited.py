@@ -10,9 +10,9 @@ import pytest
 
 from rooftop.core import compile as compiling
 from rooftop.core import head_text, registry
+from rooftop.core.backends.cuda import CudaImplementation
 from rooftop.core.expressions import ExpressionError
 from rooftop.core.head import HeadError
-from rooftop.core.implementation import CudaImplementation
 from rooftop.core.spec import TARGETS, Meta, Problem
 
 KERNEL = """/* rooftop

@@ -52,7 +52,7 @@ def test_an_address_alone_may_be_asked_for() -> None:
 
 
 def test_what_a_rung_in_python_says_of_itself_is_no_part_of_its_digest(tmp_path):
-    from rooftop.core.implementation import TritonImplementation
+    from rooftop.core.backends.triton import TritonImplementation
 
     source = (settings.PACKAGE / "ladders" / "norm_triton" / "04_whole_row.py").read_text(encoding="utf-8")
     other = source.replace("\nLIMIT = ", '\nLIMIT = (\n    "first"\n    " and second")\nLIMIT = ', 1)

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from rooftop.core import implementation, parameters, registry
+from rooftop.core import parameters, registry
+from rooftop.core.backends import cuda
+from rooftop.core.backends.cuda import CudaImplementation
 from rooftop.core.compile import compile_cuda
 from rooftop.core.head import HeadError
-from rooftop.core.implementation import CudaImplementation
 from rooftop.core.spec import TARGETS, Launch
 from rooftop.lab import simt
 from rooftop.lab.candidates import Subject
@@ -125,11 +126,11 @@ class Loaded:
 @pytest.mark.parametrize("name", PLANTED)
 def test_a_mismatch_is_refused_before_anything_is_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     says = PLANTED[name][1]
-    monkeypatch.setattr(implementation, "Module", Loaded)
+    monkeypatch.setattr(cuda, "Module", Loaded)
     monkeypatch.setattr(Loaded, "made", [])
     kernel, problem, good = launches(mine(tmp_path, ADDS))
     checked: list[str] = []
-    monkeypatch.setattr(implementation, "check_parameters", lambda launch, *rest: (checked.append(launch.kernel), parameters.check(launch, *rest)))
+    monkeypatch.setattr(cuda, "check_parameters", lambda launch, *rest: (checked.append(launch.kernel), parameters.check(launch, *rest)))
     for _ in range(2):
         assert kernel.prepare(problem, good, ("x", "y", "out"), 0) == ["adds<256>"]
     assert (checked, Loaded.made) == (["adds<256>"], ["sm_90a"]), "once a module"

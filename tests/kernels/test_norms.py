@@ -9,7 +9,7 @@ import torch
 
 import rooftop
 from rooftop.core import registry
-from rooftop.core.implementation import TritonImplementation
+from rooftop.core.backends.triton import TritonImplementation
 from rooftop.core.spec import TARGETS, Case, Input, case
 from rooftop.lab.candidates import Subject
 from rooftop.lab.check import checker

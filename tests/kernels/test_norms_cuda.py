@@ -9,7 +9,7 @@ from unittest import mock
 import pytest
 
 from rooftop.core import registry
-from rooftop.core.implementation import CudaImplementation
+from rooftop.core.backends.cuda import CudaImplementation
 from rooftop.core.spec import TARGETS, Case, Input, Problem, case
 from rooftop.lab import inputs
 from rooftop.lab.candidates import Subject

@@ -8,9 +8,12 @@ import pytest
 from _support import command
 
 from rooftop.core import registry
+from rooftop.core.backends.cuda import CudaImplementation
+from rooftop.core.backends.python_files import _with_helpers
+from rooftop.core.backends.triton import TritonImplementation
 from rooftop.core.compile import headers
 from rooftop.core.head import HeadError
-from rooftop.core.implementation import CudaImplementation, Implementation, TritonImplementation, _with_helpers
+from rooftop.core.implementation import Implementation
 from rooftop.core.spec import TARGETS, Launch, Problem
 from rooftop.lab.candidates import Subject
 from rooftop.lab.inspect import binary, inspector

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rooftop.core import head_text, registry
-from rooftop.core.implementation import CudaImplementation
+from rooftop.core.backends.cuda import CudaImplementation
 from rooftop.core.spec import Case, Input, case
 from rooftop.lab.candidates import Subject
 

@@ -12,10 +12,10 @@ from typing import Any
 
 from rooftop.core import head as heads
 from rooftop.core import head_text, settings
+from rooftop.core.backends.cuda import CudaImplementation
 from rooftop.core.call import Call
 from rooftop.core.digests import digest
 from rooftop.core.expressions import integer
-from rooftop.core.implementation import CudaImplementation
 from rooftop.core.spec import DTYPES, Case, Device, Input, Launch, Meta, Problem
 from rooftop.lab import candidates
 from rooftop.lab.candidates import Subject

@@ -12,7 +12,7 @@ from math import prod
 from typing import Any
 
 from rooftop.core import parameters, settings
-from rooftop.core.implementation import CudaImplementation
+from rooftop.core.backends.cuda import CudaImplementation
 from rooftop.core.spec import TARGETS, Case, Device, Launch, Problem
 from rooftop.lab.candidates import Subject
 from rooftop.lab.inspect import binary, dependent_launch

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rooftop.core import settings
+from rooftop.core.backends.cuda import CudaImplementation
 from rooftop.core.compile import compile_many
 from rooftop.core.contract import Contract
-from rooftop.core.implementation import CudaImplementation
 from rooftop.core.spec import DTYPES, Case, Device
 from rooftop.lab import candidates
 from rooftop.lab.candidates import Subject

@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from rooftop.core import implementation, settings
+from rooftop.core.backends.cuda import CudaImplementation
 from rooftop.core.compile import compile_many
 from rooftop.core.digests import digest
-from rooftop.core.implementation import CudaImplementation, Implementation
+from rooftop.core.implementation import Implementation
 from rooftop.core.spec import DTYPES, Case, Device
 from rooftop.lab.candidates import Subject
 from rooftop.lab.check import checker

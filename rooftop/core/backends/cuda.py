@@ -1,0 +1,203 @@
+"""CUDA C++: a `.cu` file read through its head, and a `.py` of the same stem beside it for what a head cannot say."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from rooftop.core import head as heads
+from rooftop.core import head_text, tensor_maps
+from rooftop.core.backends.gpu_only import needs_gpu
+from rooftop.core.backends.python_files import load_file, texts_of
+from rooftop.core.compile import Binary, compile_cuda, with_headers
+from rooftop.core.digests import digest, strip
+from rooftop.core.expressions import ExpressionError, names
+from rooftop.core.head_parts import HeadError, LaunchHead, MapArg, Unfit
+from rooftop.core.head_text import shown
+from rooftop.core.implementation import Implementation, Prepared, Where
+from rooftop.core.launch import Module
+from rooftop.core.parameters import check as check_parameters
+from rooftop.core.spec import Launch, Meta, Problem, TensorMap
+
+
+def _facts(launch: LaunchHead) -> tuple[Any, ...]:
+    fields = [f.name for f in dataclasses.fields(launch)]
+    return tuple(value for name, value in zip(fields, dataclasses.astuple(launch), strict=True) if name not in ("chained", "cooperative"))
+
+
+def _formulas(head: heads.Head) -> dict[str, str]:
+    """The names of `let`. One that stands for a tensor or a constant, and only for other names of `let`, is written out: a formula that moves to
+    a header is the one that it was, and so is what was measured."""
+    let, used = head.formulas(), {name for _, text in head.uses() for name in names(text)}
+    other = {name: text for name, text in let.items() if text.isidentifier() and text not in let and name not in used}
+    return {name: re.sub(r"\w+", lambda m: other.get(m[0], m[0]), text) for name, text in let.items() if name not in other}
+
+
+class CudaImplementation(Implementation):
+    """A `.cu` file. Where its head's `python` lists names, a module of the same stem beside it defines them, each taking the head last:
+
+    supports(problem, head) -> str | None     asked after the head's own args and requires hold
+    prefers(problem, head) -> int
+    choose(problem, head) -> Mapping          the constants; names of `[config]` may be left out
+    configs(problem, head) -> Iterable        more of them, for tuning
+    launches(problem, config, head) -> list[Launch]
+    scratch(problem, config, head) -> dict[str, Meta]
+    zeroed(problem, config, head) -> Sequence[str]"""
+
+    backend = "cuda"
+
+    def __init__(self, path: Path, op: str, name: str | None = None, arch: int | None = None, text: str | None = None) -> None:
+        self._text = head_text.read(path) if text is None else text
+        self._head = head_text.parse(self._text, shown(path))
+        super().__init__(path, op, name, max(arch or 0, self._head.arch))
+        if arch and arch > self._head.arch:
+            self._head = dataclasses.replace(self._head, arch=arch)
+        self._loaded: dict[tuple[str, str], Module] = {}  # by target and kernel
+        self._said: tuple[Problem, str | None] | None = None  # what `supports` said last
+
+    @property
+    def head(self) -> heads.Head:
+        return self._head
+
+    @property
+    def beside(self) -> Path | None:
+        """The Python file that belongs to it."""
+        return self.path.with_suffix(".py") if self._head.python else None
+
+    @cached_property
+    def _module(self) -> ModuleType | None:
+        path = self.beside
+        if path is None:
+            return None
+        listed = ", ".join(self._head.python)
+        if not path.is_file():
+            raise HeadError(f"{self._head.path}: python lists {listed}, and there is no {path.name} beside it")
+        module = load_file(path)
+        if missing := [name for name in self._head.python if not callable(getattr(module, name, None))]:
+            raise HeadError(f"{shown(path)} lacks {', '.join(missing)}: the head of {self.path.name} lists {listed}")
+        if extra := [name for name in head_text.PYTHON if name not in self._head.python and name in vars(module)]:
+            raise HeadError(f"{shown(path)} defines {', '.join(extra)}, which the head of {self.path.name} does not list (python = [...])")
+        return module
+
+    def _said_by_python(self, name: str) -> Callable[..., Any] | None:
+        return getattr(self._module, name) if name in self._head.python else None
+
+    @property
+    def demands(self) -> Mapping[str, Any]:
+        return {"spills": 0, **self._head.demands}
+
+    def supports(self, problem: Problem) -> str | None:
+        if not self._head.python:
+            return self._head.supports(problem)
+        if self._said is None or self._said[0] is not problem:
+            self._said = (problem, self._refusal(problem))
+        return self._said[1]
+
+    def _refusal(self, problem: Problem) -> str | None:
+        """As `Head.supports`, with what the module says in its places."""
+        try:
+            if reason := self._head.refuses(problem):
+                return reason
+            asked = self._said_by_python("supports")
+            if asked is not None and (reason := asked(problem, self._head)):
+                return str(reason)
+            config = self.choose(problem)
+            if reason := self._head.breaks(problem, config):
+                return reason
+            self.launches(problem, config)
+        except (Unfit, ExpressionError) as error:
+            return str(error)
+        return None
+
+    def prefers(self, problem: Problem) -> int:
+        asked = self._said_by_python("prefers")
+        return self._head.prefers(problem) if asked is None else int(asked(problem, self._head))
+
+    def configs(self, problem: Problem) -> list[Any]:
+        found = [self.choose(problem)]
+        choices = ({**self._head.config, **constants} for _, constants in self._head.choices)
+        asked = self._said_by_python("configs")
+        listed = self._head.configs if asked is None else [{**self._head.config, **config} for config in asked(problem, self._head)]
+        for config in (self._head.config, *choices, *listed):
+            if dict(config) not in found and self._head.is_valid(problem, config):
+                found.append(dict(config))
+        return found
+
+    def choose(self, problem: Problem) -> dict[str, Any]:
+        asked = self._said_by_python("choose")
+        return dict(self._head.choose(problem)) if asked is None else {**self._head.config, **asked(problem, self._head)}
+
+    def launches(self, problem: Problem, config: Any) -> list[Launch]:
+        asked = self._said_by_python("launches")
+        if asked is None:
+            return self._head.launches_for(problem, config)
+        tensors = {**dict(problem.tensors), **self.scratch(problem, config)}
+        return [self._settled(launch, tensors) for launch in asked(problem, config, self._head)]
+
+    def _settled(self, launch: Launch, tensors: Mapping[str, Meta | None]) -> Launch:
+        """A launch that Python made, its tensor maps with all that the driver asks for."""
+        args = dict(launch.args)
+        for name, value in launch.args.items():
+            if isinstance(value, TensorMap):
+                meta = tensors.get(value.tensor)
+                if meta is None:
+                    raise HeadError(f"{self._head.path}: {name} is a map of {value.tensor!r}, and there is no such tensor")
+                if reason := tensor_maps.refused(value, meta):
+                    raise Unfit(f"{self._head.path}: {name}: {reason}")
+                args[name] = tensor_maps.settled(value, meta)
+        return dataclasses.replace(launch, args=args)
+
+    def scratch(self, problem: Problem, config: Any) -> dict[str, Meta]:
+        asked = self._said_by_python("scratch")
+        return self._head.scratch_for(problem, config) if asked is None else dict(asked(problem, config, self._head))
+
+    def zeroed(self, problem: Problem, config: Any) -> tuple[str, ...]:
+        asked = self._said_by_python("zeroed")
+        return self._head.zeroed if asked is None else tuple(asked(problem, config, self._head))
+
+    def where(self) -> Where:
+        maps = [arg for listed in (self._head.args, *(x.args or () for x in self._head.launches)) for arg in listed if isinstance(arg, MapArg)]
+        reason = "TMA runs on a GPU only: its args hold a tensor map" if maps else needs_gpu(self._text)
+        return Where("none", reason) if reason else Where("simt")
+
+    def compile(self, kernels: Sequence[str], target: str) -> Binary:
+        source, name, target, wanted = self.compile_job(kernels, target)
+        return compile_cuda(source, name=name, target=target, kernels=wanted)
+
+    def compile_job(self, kernels: Sequence[str], target: str) -> tuple[str, str, str, tuple[str, ...]]:
+        """What `compile_many` takes."""
+        return self._text, shown(self.path), target, tuple(sorted(set(kernels)))
+
+    def prepare(
+        self, problem: Problem, launches: Sequence[Launch], names: Sequence[str], index: int, scratch: Mapping[str, Meta] | None = None
+    ) -> list[Prepared]:
+        target = problem.device.target
+        kernels = {launch.kernel for launch in launches}
+        if any((target, kernel) not in self._loaded for kernel in kernels):
+            binary = self.compile(tuple(kernels), target)  # all of them at once: most of the time goes into the headers
+            for launch in launches:
+                check_parameters(launch, binary.cubin, binary.names[launch.kernel], self._head.path)
+            module = Module(binary)
+            self._loaded.update({(target, kernel): self._loaded.get((target, kernel), module) for kernel in kernels})
+        return [self._loaded[target, launch.kernel].prepare(launch, names, index) for launch in launches]
+
+    @cached_property
+    def digest(self) -> str:
+        h = self._head
+        facts: dict[str, Any] = {
+            "args": [dataclasses.astuple(a) for a in h.args], "launches": [_facts(x) for x in h.launches], "requires": dict(h.requires),
+            "config": dict(h.config), "choices": [[w, dict(c)] for w, c in h.choices], "scratch": {k: dataclasses.astuple(v) for k, v in h.scratch.items()},
+        }  # fmt: skip
+        if let := _formulas(h):
+            facts["let"] = let
+        for key, said in (("chained", [x.chained for x in h.launches]), ("cooperative", [x.cooperative for x in h.launches]), ("zeroed", list(h.zeroed))):
+            if any(said):  # what a head does not say leaves its digest as it was
+                facts[key] = said
+        path = self.beside
+        python = texts_of(path.read_text(encoding="utf-8")) if path is not None else []
+        return digest(*(strip(text, "c") for text in with_headers(self._text)), facts, *python)

@@ -1,0 +1,56 @@
+"""Whether CUDA C++ uses instructions that are simulated nowhere: then the kernel runs on a GPU only."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from rooftop.core.compile import headers
+from rooftop.core.digests import without_comments
+
+_KINDS = (  # instructions and types, as PTX, CUTLASS-free CUDA C++ and CCCL write them; what is said of them
+    (re.compile(r"\bwgmma\.(?:mma_async|fence|commit_group|wait_group)"), "wgmma"),
+    (re.compile(r"\bcp\.(?:reduce\.)?async\.bulk\b|\bcp_async_bulk|\bCUtensorMap\b|\bprefetch\.tensormap\b|\btensormap\.\w+"), "TMA"),
+    (re.compile(r"\bmultimem\.\w+"), "multimem"),
+    (re.compile(r"\btcgen05\.\w+"), "tcgen05"),
+    (re.compile(r"\bsetmaxnreg\.\w+"), "setmaxnreg"),
+)
+_FUNCTION = re.compile(r"(?:^|[\s*&])([A-Za-z_]\w*)\s*\([^;{}]*\)\s*(?:const\s*|noexcept\s*)*\{")
+_MACRO = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)((?:[^\n\\]|\\\n|\\.)*)", re.M)
+_WORDS = frozenset({"if", "for", "while", "switch", "asm", "sizeof", "return"})
+
+
+def needs_gpu(source: str) -> str | None:
+    """None, or which instructions of `source`, and of the functions that it uses of the house's headers, run on a GPU only."""
+    found = _kinds(without_comments(source))
+    names: dict[str, set[str]] = {}  # of the headers' functions: what each needs
+    parts = [part for path in headers(source) for part in _parts(without_comments(path.read_text(encoding="utf-8")))]
+    for name, body in parts:
+        names.setdefault(name, set()).update(_kinds(body))
+    while True:  # what a function calls, it needs too
+        before = sum(map(len, names.values()))
+        for name, body in parts:
+            for word in set(re.findall(r"\w+", body)) & set(names) - {name}:
+                names[name] |= names[word]
+        if sum(map(len, names.values())) == before:
+            break
+    for word in set(re.findall(r"\w+", without_comments(source))) & set(names):
+        found |= names[word]
+    return f"{' and '.join(sorted(found))} {'runs' if len(found) == 1 else 'run'} on a GPU only" if found else None
+
+
+def _kinds(text: str) -> set[str]:
+    return {what for pattern, what in _KINDS if pattern.search(text)}
+
+
+def _parts(text: str) -> Iterator[tuple[str, str]]:
+    """The functions and macros of a header, each with its text."""
+    yield from ((m[1], m[2]) for m in _MACRO.finditer(text))
+    for match in _FUNCTION.finditer(text):
+        if match[1] in _WORDS:
+            continue
+        depth, at = 1, match.end()
+        while at < len(text) and depth:
+            depth += (text[at] == "{") - (text[at] == "}")
+            at += 1
+        yield match[1], text[match.start() : at]

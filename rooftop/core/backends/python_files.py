@@ -1,0 +1,59 @@
+"""Python files of kernels: loaded by their path, and the text that counts for their digest."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
+
+from rooftop.core import settings
+from rooftop.core.digests import digest, strip
+from rooftop.core.head_text import without_head
+
+
+def load_file(path: Path) -> ModuleType:
+    """Import one file by its path, once."""
+    name = "rooftop._files." + "_".join(path.with_suffix("").parts[-3:]).replace("-", "_")
+    name += f"_{digest(str(path))[:6]}"
+    if name in sys.modules:
+        return sys.modules[name]
+    found = importlib.util.spec_from_file_location(name, path)
+    if found is None or found.loader is None:
+        raise ImportError(f"{path} cannot be imported")
+    module = importlib.util.module_from_spec(found)
+    sys.modules[name] = module
+    try:
+        found.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+_IMPORTS = re.compile(r"^(?:from rooftop[\w.]* import (?:\([^)]*\)|[^\n(]*)|import rooftop[^\n]*)\n", re.M)
+
+
+def without_imports(text: str) -> str:
+    """A Python file without what it imports from the package: where a helper lies does not change what runs. The helpers' own text is hashed beside it."""
+    return _IMPORTS.sub("", text)
+
+
+_HELPER = re.compile(r"^from rooftop\.kernels\._device\.(\w+) import ", re.M)
+
+
+def _with_helpers(text: str) -> list[str]:
+    """A kernel's text and those of the modules of kernels/_device that it takes from, and so on."""
+    found, todo = {"": text}, [text]
+    while todo:
+        for name in _HELPER.findall(todo.pop()):
+            if name not in found:
+                found[name] = (settings.PACKAGE / "kernels" / "_device" / f"{name}.py").read_text(encoding="utf-8")
+                todo.append(found[name])
+    return [found[name] for name in sorted(found)]
+
+
+def texts_of(text: str) -> list[str]:
+    """What counts of a kernel's Python text: it and its helpers, each without comments, imports and the head."""
+    return [strip(without_imports(without_head(one)), "python") for one in _with_helpers(text)]

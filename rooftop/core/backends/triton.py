@@ -1,0 +1,37 @@
+"""Triton: a module whose `launches` name `@triton.jit` functions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from rooftop.core.backends.python_modules import ModuleImplementation, missing
+from rooftop.core.implementation import Prepared, Where
+from rooftop.core.spec import Launch, Meta, Problem
+
+
+class TritonImplementation(ModuleImplementation):
+    backend = "triton"
+    needed = ("supports", "choose", "launches")
+    package, install = "triton", "pip install 'triton>=3.6,<3.10'"
+
+    def where(self) -> Where:
+        reason = missing(self.package, self.install)
+        return Where("none", reason) if reason else Where("interpreter")
+
+    def prepare(
+        self, problem: Problem, launches: Sequence[Launch], names: Sequence[str], index: int, scratch: Mapping[str, Meta] | None = None
+    ) -> list[Prepared]:
+        from rooftop.core.triton_compat import prepare
+
+        tensors = {**dict(problem.tensors), **(self.scratch(problem, self.resolve(problem)[0]) if scratch is None else scratch)}
+        return [prepare(launch, tensors, names, index) for launch in launches]
+
+
+class GluonImplementation(TritonImplementation):
+    """Gluon: as Triton, with `@gluon.jit` functions. They name layouts, shared memory and the instructions of one architecture, which the file's
+    name says, and run on a GPU only."""
+
+    backend = "gluon"
+
+    def where(self) -> Where:
+        return Where("none", missing(self.package, self.install) or "Gluon kernels run on a GPU only")

@@ -1,0 +1,127 @@
+"""Tensor maps (`rooftop.core.spec.TensorMap`): what the hardware takes, and how the driver makes one.
+
+The rules are those of `cuTensorMapEncodeTiled` in the CUDA Driver API, "Tensor Map Object Management",
+https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__TENSOR__MEMORY.html."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from rooftop.core.spec import DTYPES, Meta, TensorMap
+
+BYTES = 128  # of a map
+ALIGN = 128  # of the memory that the driver writes it to (64 before CUDA 13)
+_KEPT = 256  # maps by address, of one argument of one launch
+
+# Our name of an element type: the driver's number (CUtensorMapDataType). TMA copies bits, so 8-bit types are all one; "tf32" rounds what it copies.
+_TYPES: Mapping[str, int] = {
+    "u8": 0, "i8": 0, "bool": 0, "f8e4m3": 0, "f8e5m2": 0, "i16": 1, "i32": 3, "i64": 5, "f16": 6, "f32": 7, "f64": 8, "bf16": 9,
+    "f32ftz": 10, "tf32": 11, "tf32ftz": 12,
+}  # fmt: skip
+_FLOAT32 = ("f32", "f32ftz", "tf32", "tf32ftz")
+SWIZZLES: Mapping[int, int] = {0: 0, 32: 1, 64: 2, 128: 3}  # bytes: CUtensorMapSwizzle
+PROMOTIONS: Mapping[int, int] = {0: 0, 64: 1, 128: 2, 256: 3}  # bytes: CUtensorMapL2promotion
+FILLS: Mapping[str, int] = {"zero": 0, "nan": 1}  # CUtensorMapFloatOOBfill
+
+
+def settled(given: TensorMap, meta: Meta) -> TensorMap:
+    """The map with nothing left to the tensor: its dtype, shape, strides and steps. A dimension of one element has strides that say nothing: it gets
+    some that the hardware takes."""
+    shape, size = given.shape or meta.shape, meta.itemsize
+    strides = list(given.strides or meta.strides)
+    for i in reversed(range(len(shape))):
+        if shape[i] == 1:
+            strides[i] = 1 if i == len(shape) - 1 else -(-strides[i + 1] * shape[i + 1] * size // 16) * 16 // size
+    return replace(given, dtype=given.dtype or meta.dtype, shape=shape, strides=tuple(strides), steps=given.steps or (1,) * len(shape))
+
+
+def refused(given: TensorMap, meta: Meta) -> str | None:
+    """None, or why the hardware makes no such map of a tensor with these facts."""
+    rank = len(given.shape or meta.shape)
+    if not 1 <= rank <= 5:
+        return f"a tensor of {rank} dimensions; TMA takes 1 to 5"
+    for what, found in (("box", given.box), ("steps", given.steps or given.box), ("strides", given.strides or given.box)):
+        if len(found) != rank:
+            return f"{what} of {len(found)} dimensions for a tensor of {rank}"
+    if not _alike(meta.dtype, given.dtype or meta.dtype):
+        return f"a {meta.dtype} tensor cannot be taken for {given.dtype}; TMA knows {', '.join(_TYPES)}, and takes one of the same size"
+    for name, value, accepted in (("swizzle", given.swizzle, SWIZZLES), ("promote", given.promote, PROMOTIONS), ("fill", given.fill, FILLS)):
+        if value not in accepted:
+            return f"{name} is {value!r}; it is one of {', '.join(map(str, accepted))}"
+    return _unmapped(settled(given, meta), meta)
+
+
+def _unmapped(made: TensorMap, meta: Meta) -> str | None:
+    size = meta.itemsize
+    outer, inner = [s * size for s in made.strides[:-1]], made.box[-1] * size
+    if meta.align % 16:
+        return f"the tensor's address is a multiple of {meta.align} bytes; TMA needs 16"
+    if not all(1 <= n <= 1 << 32 for n in made.shape):
+        return f"the tensor is {list(made.shape)}; TMA takes 1 to 2^32 elements in a dimension"
+    if made.strides[-1] != 1:
+        return f"the innermost stride is {made.strides[-1]}; TMA takes 1"
+    if not all(0 <= s < 1 << 40 and s % 16 == 0 for s in outer):
+        return f"the outer strides are {outer} bytes; TMA takes multiples of 16 below 2^40"
+    if not all(1 <= n <= 256 for n in made.box) or inner % 16:
+        return f"the box is {list(made.box)}, {inner} bytes wide; TMA takes 1 to 256 elements in a dimension, and rows of whole 16 bytes"
+    if made.swizzle and inner > made.swizzle:
+        return f"the box is {inner} bytes wide; swizzle {made.swizzle} takes at most as many"
+    if not all(1 <= n <= 8 for n in made.steps) or made.steps[-1] != 1:
+        return f"the steps are {list(made.steps)}; TMA takes 1 to 8, and 1 for the innermost"
+    if made.fill == "nan" and not DTYPES[meta.dtype].floating:
+        return f"fill is 'nan', and {meta.dtype} has none"
+    return None
+
+
+def _alike(tensor: str, taken: str) -> bool:
+    if taken in _FLOAT32:
+        return tensor == "f32"
+    return taken in _TYPES and DTYPES[taken].bytes == DTYPES[tensor].bytes
+
+
+class Encoder:
+    """The map of one argument for whatever address a call brings: `encoder(address)` gives its 128 bytes. `function`: the driver's
+    cuTensorMapEncodeTiled. Maps are kept by address, as callers come back with the same ones."""
+
+    def __init__(self, function: Callable[..., int], given: TensorMap) -> None:
+        rank = len(given.shape)
+        sizes, strides = given.shape[::-1], [s * _size(given.dtype) for s in given.strides[-2::-1]]
+        self._what = given.tensor
+        self._function = function
+        self._before = (_TYPES[given.dtype], ctypes.c_uint32(rank))
+        self._after = (
+            (ctypes.c_uint64 * rank)(*sizes), (ctypes.c_uint64 * max(rank - 1, 1))(*strides), (ctypes.c_uint32 * rank)(*given.box[::-1]),
+            (ctypes.c_uint32 * rank)(*given.steps[::-1]), 0, SWIZZLES[given.swizzle], PROMOTIONS[given.promote], FILLS[given.fill],
+        )  # fmt: skip
+        self._memory = (ctypes.c_char * (BYTES + ALIGN))()
+        start = ctypes.addressof(self._memory)
+        self._place = start + -start % ALIGN
+        self._kept: dict[int, bytes] = {}
+
+    def __call__(self, address: int) -> bytes:
+        found = self._kept.get(address)
+        if found is None:
+            status = self._function(self._place, *self._before, ctypes.c_void_p(address), *self._after)
+            if status != 0:
+                raise ValueError(f"a tensor map of {self._what} at {address:#x}: the driver answers {status}")
+            if len(self._kept) >= _KEPT:
+                self._kept.clear()
+            found = self._kept[address] = ctypes.string_at(self._place, BYTES)
+        return found
+
+
+def _size(dtype: str) -> int:
+    return 4 if dtype in _FLOAT32 else DTYPES[dtype].bytes
+
+
+def encode_function(driver: Any) -> Callable[..., int]:
+    """cuTensorMapEncodeTiled, called past cuda-bindings: its CUtensorMap does not lie on the boundary that the driver relies on
+    (github.com/NVIDIA/cuda-python/pull/1692)."""
+    status, pointer, *_ = driver.cuGetProcAddress(b"cuTensorMapEncodeTiled", 12000, 0)
+    if int(status) != 0 or not int(pointer):
+        raise ValueError(f"this driver makes no tensor maps: {status.name}")
+    kind, u32, pointers = ctypes.c_int, ctypes.c_uint32, ctypes.c_void_p
+    return ctypes.CFUNCTYPE(kind, pointers, kind, u32, pointers, pointers, pointers, pointers, pointers, kind, kind, kind, kind)(int(pointer))
