@@ -10,9 +10,9 @@ import torch
 
 import rooftop
 from rooftop.core import debugging, dispatch, library, registry
+from rooftop.core.backends.triton import TritonImplementation
 from rooftop.core.call import Call, select
 from rooftop.core.contract import metas_of
-from rooftop.core.implementation import TritonImplementation
 from rooftop.core.op import Judged, Op, Tolerance, in_place, like
 from rooftop.core.spec import TARGETS, Input, Meta, Work, case
 from rooftop.lab.candidates import Subject
