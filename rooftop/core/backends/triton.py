@@ -21,10 +21,10 @@ class TritonImplementation(ModuleImplementation):
     def prepare(
         self, problem: Problem, launches: Sequence[Launch], names: Sequence[str], index: int, scratch: Mapping[str, Meta] | None = None
     ) -> list[Prepared]:
-        from rooftop.core.triton_compat import prepare
+        from rooftop.core.triton_launch import prepare
 
         tensors = {**dict(problem.tensors), **(self.scratch(problem, self.resolve(problem)[0]) if scratch is None else scratch)}
-        return [prepare(launch, tensors, names, index) for launch in launches]
+        return [prepare(launch, tensors, names, index, problem.late_floats) for launch in launches]
 
 
 class GluonImplementation(TritonImplementation):
