@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from rooftop.core import head, head_text, registry
+from rooftop.core.head import HeadError
 from rooftop.core.spec import TARGETS, Meta, Problem
 from rooftop.lab import candidates
 
