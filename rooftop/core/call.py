@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from rooftop.core import registry
+from rooftop.core.backends.table import preference
 from rooftop.core.contract import Contract
 from rooftop.core.implementation import Implementation, UnsupportedError
 from rooftop.core.spec import Launch, Meta, Number, Problem
@@ -183,12 +184,6 @@ class Choice:
 
     call: Call | None
     rejected: tuple[tuple[str, str], ...]  # (implementation, why not)
-
-
-def preference(implementation: Implementation, problem: Problem) -> tuple[int, str]:
-    """Those that say they are to be preferred for this problem come first, then Triton, then the rest, torch's own last."""
-    order = {"triton": 1, "torch": 3}
-    return (0 if implementation.prefers(problem) else order.get(implementation.backend, 2), implementation.name)
 
 
 def ranked(found: Iterable[Implementation], problem: Problem) -> Iterator[tuple[Implementation, str | None]]:

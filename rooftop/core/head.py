@@ -246,14 +246,16 @@ class Head:
                     return {**self.config, **constants}
         return self.config
 
-    def is_valid(self, problem: Problem, config: Mapping[str, Any]) -> bool:
-        """Whether tuning may try these constants: `valid` holds, and every launch has the shared memory that it asks for."""
+    def holds_valid(self, problem: Problem, config: Mapping[str, Any]) -> bool:
+        """Whether `valid` holds with these constants."""
         try:
-            if self.valid is not None and not evaluate(self.valid, self.scope(problem, config)):
-                return False
+            return self.valid is None or bool(evaluate(self.valid, self.scope(problem, config)))
         except ExpressionError as error:
             raise HeadError(f"{self.path}: valid: {error}") from None
-        return all(launch.shared <= problem.device.shared_per_block for launch in self.launches_for(problem, config))
+
+    def is_valid(self, problem: Problem, config: Mapping[str, Any]) -> bool:
+        """Whether tuning may try these constants: `valid` holds, and every launch has the shared memory that it asks for."""
+        return self.holds_valid(problem, config) and all(x.shared <= problem.device.shared_per_block for x in self.launches_for(problem, config))
 
     def scratch_for(self, problem: Problem, config: Mapping[str, Any]) -> dict[str, Meta]:
         if not self.scratch:

@@ -54,6 +54,20 @@ class Where(NamedTuple):
     reason: str | None = None
 
 
+@dataclasses.dataclass(frozen=True)
+class MachineCode:
+    """What one launch runs, compiled without a GPU."""
+
+    cubin: bytes
+    symbol: str  # the kernel's, in the cubin
+    name: str  # the kernel's, as people know it
+    threads: int  # of a block
+    shared: int  # dynamic bytes of a block
+    blocks: int  # of the grid
+    cluster: int = 1  # blocks
+    ptx: str = ""  # where the compiler made any
+
+
 class UnsupportedError(ValueError):
     """A named implementation cannot take this input; the text says why."""
 
@@ -111,6 +125,10 @@ class Implementation:
     ) -> list[Prepared]:
         """The launches compiled and loaded on GPU `index`; `names` gives the order of the addresses. `scratch`: that of the config which launches so;
         None: of the config that is resolved for the problem."""
+        raise NotImplementedError
+
+    def machine_code(self, problem: Problem, launch: Launch, scratch: Mapping[str, Meta]) -> MachineCode:
+        """One of the launches compiled for the problem's device. Raises what the compiler raises, HeadError where the arguments do not fit the kernel."""
         raise NotImplementedError
 
     @property

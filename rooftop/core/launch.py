@@ -5,15 +5,18 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections.abc import Sequence
+from math import prod
 from typing import Any
 
+from rooftop.core import tensor_maps
 from rooftop.core.compile import Binary
-from rooftop.core.spec import Launch
+from rooftop.core.spec import Launch, TensorMap
 
 CTYPES: dict[str, type] = {  # of `Launch.types`
     "i32": ctypes.c_int32, "u32": ctypes.c_uint32, "i64": ctypes.c_int64, "u64": ctypes.c_uint64,
-    "f32": ctypes.c_float, "f64": ctypes.c_double, "bool": ctypes.c_bool, "ptr": ctypes.c_uint64,
+    "f32": ctypes.c_float, "f64": ctypes.c_double, "bool": ctypes.c_bool, "ptr": ctypes.c_uint64, "map": ctypes.c_char * tensor_maps.BYTES,
 }  # fmt: skip
+OPTIONS = ("carveout", "spread")  # of `Launch.options`
 _NOTHING = b".version 7.8\n.target sm_90\n.address_size 64\n.visible .entry nothing() { ret; }\n\0"
 _HALF = 120_000  # bytes of shared memory of which a multiprocessor has room for one block's
 
@@ -29,26 +32,45 @@ def _checked(result: tuple[Any, ...], what: str) -> Any:
     return values[0] if values else None
 
 
-def _config(driver: Any, grid: Sequence[int], block: Sequence[int], shared: int, cluster: Sequence[int], chained: bool = False) -> Any:
+def _config(driver: Any, grid: Sequence[int], block: Sequence[int], shared: int, attributes: Sequence[Any] = ()) -> Any:
     """The driver's description of a launch, but for the stream."""
     config = driver.CUlaunchConfig()
     config.gridDimX, config.gridDimY, config.gridDimZ = (*grid, 1, 1)[:3]
     config.blockDimX, config.blockDimY, config.blockDimZ = (*block, 1, 1)[:3]
     config.sharedMemBytes = shared
-    attributes = []
-    if cluster:
-        attribute = driver.CUlaunchAttribute()
-        attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
-        attribute.value.clusterDim.x, attribute.value.clusterDim.y, attribute.value.clusterDim.z = (*cluster, 1, 1)[:3]
-        attributes.append(attribute)
-    if chained:
-        attribute = driver.CUlaunchAttribute()
-        attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
-        attribute.value.programmaticStreamSerializationAllowed = 1
-        attributes.append(attribute)
     if attributes:
-        config.attrs, config.numAttrs = attributes, len(attributes)
+        config.attrs, config.numAttrs = list(attributes), len(attributes)
     return config
+
+
+def _attribute(driver: Any, name: str) -> Any:
+    made = driver.CUlaunchAttribute()
+    made.id = getattr(driver.CUlaunchAttributeID, f"CU_LAUNCH_ATTRIBUTE_{name}")
+    return made
+
+
+def _clusters(driver: Any, cluster: Sequence[int]) -> Any:
+    made = _attribute(driver, "CLUSTER_DIMENSION")
+    made.value.clusterDim.x, made.value.clusterDim.y, made.value.clusterDim.z = (*cluster, 1, 1)[:3]
+    return made
+
+
+def _attributes(driver: Any, launch: Launch, clusters: bool) -> list[Any]:
+    """What the driver is told of a launch besides its geometry."""
+    found = [_clusters(driver, launch.cluster)] if clusters else []
+    if launch.chained:
+        found.append(_attribute(driver, "PROGRAMMATIC_STREAM_SERIALIZATION"))
+        found[-1].value.programmaticStreamSerializationAllowed = 1
+    if launch.cooperative:
+        found.append(_attribute(driver, "COOPERATIVE"))
+        found[-1].value.cooperative = 1
+    if launch.options.get("spread"):
+        found.append(_attribute(driver, "CLUSTER_SCHEDULING_POLICY_PREFERENCE"))
+        found[-1].value.clusterSchedulingPolicyPreference = driver.CUclusterSchedulingPolicy.CU_CLUSTER_SCHEDULING_POLICY_SPREAD
+    if "carveout" in launch.options:
+        found.append(_attribute(driver, "PREFERRED_SHARED_MEMORY_CARVEOUT"))
+        found[-1].value.sharedMemCarveout = int(launch.options["carveout"])
+    return found
 
 
 def resident_clusters(index: int) -> tuple[int, ...]:
@@ -67,7 +89,7 @@ def resident_clusters(index: int) -> tuple[int, ...]:
         _checked(driver.cuKernelSetAttribute(large, 1, kernel, device), "clusters of an empty kernel")
         found = []
         for blocks in (1, 2, 4, 8, 16):
-            config = _config(driver, (blocks,), (128,), _HALF, (blocks,))
+            config = _config(driver, (blocks,), (128,), _HALF, [_clusters(driver, (blocks,))])
             found.append(int(_checked(driver.cuOccupancyMaxActiveClusters(driver.CUfunction(int(kernel)), config), "counting clusters")))
         _checked(driver.cuLibraryUnload(library), "unloading an empty kernel")
         return tuple(found)
@@ -96,12 +118,12 @@ class PreparedCuda:
     """One kernel launch whose addresses alone change: ``prepared(stream, addresses)``. Safe to call from several threads."""
 
     def __init__(self, driver: Any, kernel: Any, launch: Launch, names: Sequence[str], device: int) -> None:
+        if unknown := set(launch.options) - set(OPTIONS):
+            raise ValueError(f"{launch.kernel}: options are {', '.join(sorted(unknown))}; a launch of CUDA C++ takes {', '.join(OPTIONS)}")
         if launch.shared:  # what is static counts towards the 48 KiB that need no leave
             attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
             _checked(driver.cuKernelSetAttribute(attribute, launch.shared, kernel, device), f"{launch.shared} bytes of shared memory for {launch.kernel}")
-        blocks = 1
-        for extent in launch.cluster:
-            blocks *= extent
+        blocks = prod(launch.cluster)
         if blocks > 8:
             attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
             _checked(driver.cuKernelSetAttribute(attribute, 1, kernel, device), f"a cluster of {blocks} blocks for {launch.kernel}")
@@ -109,24 +131,29 @@ class PreparedCuda:
         self._function = driver.CUfunction(int(kernel))
         self._launch = driver.cuLaunchKernelEx
         self._lock = threading.Lock()
+        given = list(zip(launch.types, launch.args.values(), strict=True))
         self._values = [
-            CTYPES[kind](0 if value is None or isinstance(value, str) else value)
-            for kind, value in zip(launch.types, launch.args.values(), strict=True)
+            CTYPES[kind]() if kind == "map" else CTYPES[kind](0 if value is None or isinstance(value, str) else value) for kind, value in given
         ]
-        self._slots = [(cell, names.index(v)) for cell, v in zip(self._values, launch.args.values(), strict=True) if isinstance(v, str)]
+        self._slots = [(cell, names.index(v)) for cell, (_, v) in zip(self._values, given, strict=True) if isinstance(v, str)]
+        maps = [(cell, v) for cell, (_, v) in zip(self._values, given, strict=True) if isinstance(v, TensorMap)]
+        encode = tensor_maps.encode_function(driver) if maps else None
+        self._maps = [(cell, names.index(v.tensor), tensor_maps.Encoder(encode, v)) for cell, v in maps if encode is not None]
         self._params = (ctypes.c_void_p * max(len(self._values), 1))(*(ctypes.addressof(v) for v in self._values))
         self._address = ctypes.addressof(self._params)
         # A launch of single blocks is not said to be one of clusters: those start later.
-        self._config = _config(driver, launch.grid, launch.block, launch.shared, launch.cluster if blocks > 1 else (), launch.chained)
+        self._config = _config(driver, launch.grid, launch.block, launch.shared, _attributes(driver, launch, blocks > 1))
         self._stream = -1
 
-    def __call__(self, stream: int, addresses: Sequence[int]) -> None:
+    def __call__(self, stream: int, addresses: Sequence[Any]) -> None:
         with self._lock:
             if stream != self._stream:
                 self._config.hStream = stream
                 self._stream = stream
             for cell, index in self._slots:
                 cell.value = addresses[index]
+            for cell, index, encoder in self._maps:
+                cell.raw = encoder(addresses[index])
             status = self._launch(self._config, self._function, self._address, 0)[0]
         if status != 0:
             raise LaunchError(f"launching {self._what}: the driver answers {status.name}")

@@ -5,6 +5,7 @@ worked out, tested and explained on any machine."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from math import prod
@@ -159,13 +160,33 @@ class Device:
         return f"sm_{self.arch}a" if self.arch >= 90 else f"sm_{self.arch}"
 
 
-TARGETS: Mapping[int, Device] = MappingProxyType(
-    {
-        80: Device("NVIDIA A800-SXM4-80GB", 80, 108, 163 * 1024, 40 << 20),
-        89: Device("NVIDIA GeForce RTX 4090", 89, 128, 99 * 1024, 72 << 20),
-        90: Device("NVIDIA H100 80GB HBM3", 90, 132, 227 * 1024, 50 << 20, (132, 66, 30, 15, 7)),
-    }
-)
+class Targets(Mapping[int, Device]):
+    """Cards to compile for and to choose by where there is no GPU: one for each architecture, by its number (90, "90", "sm_90a"), and others by name
+    ("h100", "h200", or as torch calls them). Iterates over the architectures."""
+
+    def __init__(self, architectures: Mapping[int, Device], names: Mapping[str, Device]) -> None:
+        self._architectures, self.names = architectures, names
+
+    def __getitem__(self, key: int | str) -> Device:
+        if isinstance(key, int):
+            return self._architectures[key]
+        if found := re.fullmatch(r"(?:sm_?)?(\d+)a?", key):
+            return self._architectures[int(found[1])]
+        named = {**self.names, **{d.name.lower(): d for d in self.names.values()}}
+        return named[key.lower()]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._architectures)
+
+    def __len__(self) -> int:
+        return len(self._architectures)
+
+
+_A800 = Device("NVIDIA A800-SXM4-80GB", 80, 108, 163 * 1024, 40 << 20)
+_RTX4090 = Device("NVIDIA GeForce RTX 4090", 89, 128, 99 * 1024, 72 << 20)
+_H100 = Device("NVIDIA H100 80GB HBM3", 90, 132, 227 * 1024, 50 << 20, (132, 66, 30, 15, 7))
+_H200 = Device("NVIDIA H200", 90, 132, 227 * 1024, 60 << 20, _H100.clusters)  # the same chip; which multiprocessors are off differs from card to card
+TARGETS = Targets({80: _A800, 89: _RTX4090, 90: _H100}, {"a800": _A800, "rtx4090": _RTX4090, "h100": _H100, "h200": _H200})
 
 
 @dataclass(frozen=True)

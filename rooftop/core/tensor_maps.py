@@ -27,15 +27,20 @@ PROMOTIONS: Mapping[int, int] = {0: 0, 64: 1, 128: 2, 256: 3}  # bytes: CUtensor
 FILLS: Mapping[str, int] = {"zero": 0, "nan": 1}  # CUtensorMapFloatOOBfill
 
 
-def settled(given: TensorMap, meta: Meta) -> TensorMap:
-    """The map with nothing left to the tensor: its dtype, shape, strides and steps. A dimension of one element has strides that say nothing: it gets
-    some that the hardware takes."""
-    shape, size = given.shape or meta.shape, meta.itemsize
-    strides = list(given.strides or meta.strides)
+def laid_out(meta: Meta, shape: tuple[int, ...] = (), strides: tuple[int, ...] = ()) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Shape and strides of a tensor, or of another view of it. A dimension of one element has a stride that says nothing: it gets one that TMA takes."""
+    shape, size = shape or meta.shape, meta.itemsize
+    found = list(strides or meta.strides)
     for i in reversed(range(len(shape))):
         if shape[i] == 1:
-            strides[i] = 1 if i == len(shape) - 1 else -(-strides[i + 1] * shape[i + 1] * size // 16) * 16 // size
-    return replace(given, dtype=given.dtype or meta.dtype, shape=shape, strides=tuple(strides), steps=given.steps or (1,) * len(shape))
+            found[i] = 1 if i == len(shape) - 1 else -(-found[i + 1] * shape[i + 1] * size // 16) * 16 // size
+    return shape, tuple(found)
+
+
+def settled(given: TensorMap, meta: Meta) -> TensorMap:
+    """The map with nothing left to the tensor: its dtype, shape, strides and steps."""
+    shape, strides = laid_out(meta, given.shape, given.strides)
+    return replace(given, dtype=given.dtype or meta.dtype, shape=shape, strides=strides, steps=given.steps or (1,) * len(shape))
 
 
 def refused(given: TensorMap, meta: Meta) -> str | None:
@@ -54,17 +59,28 @@ def refused(given: TensorMap, meta: Meta) -> str | None:
     return _unmapped(settled(given, meta), meta)
 
 
-def _unmapped(made: TensorMap, meta: Meta) -> str | None:
-    size = meta.itemsize
-    outer, inner = [s * size for s in made.strides[:-1]], made.box[-1] * size
+def not_copied(meta: Meta, shape: tuple[int, ...] = (), strides: tuple[int, ...] = ()) -> str | None:
+    """None, or why TMA copies no tensor with these facts, whatever the box: what a kernel's `supports` asks. Shape and strides may be another view's."""
+    shape, strides = laid_out(meta, shape, strides)
+    outer = [s * meta.itemsize for s in strides[:-1]]
+    if not 1 <= len(shape) <= 5:
+        return f"a tensor of {len(shape)} dimensions; TMA takes 1 to 5"
     if meta.align % 16:
         return f"the tensor's address is a multiple of {meta.align} bytes; TMA needs 16"
-    if not all(1 <= n <= 1 << 32 for n in made.shape):
-        return f"the tensor is {list(made.shape)}; TMA takes 1 to 2^32 elements in a dimension"
-    if made.strides[-1] != 1:
-        return f"the innermost stride is {made.strides[-1]}; TMA takes 1"
+    if not all(1 <= n <= 1 << 32 for n in shape):
+        return f"the tensor is {list(shape)}; TMA takes 1 to 2^32 elements in a dimension"
+    if strides[-1] != 1:
+        return f"the innermost stride is {strides[-1]}; TMA takes 1"
     if not all(0 <= s < 1 << 40 and s % 16 == 0 for s in outer):
         return f"the outer strides are {outer} bytes; TMA takes multiples of 16 below 2^40"
+    return None
+
+
+def _unmapped(made: TensorMap, meta: Meta) -> str | None:
+    size = meta.itemsize
+    inner = made.box[-1] * size
+    if reason := not_copied(meta, made.shape, made.strides):
+        return reason
     if not all(1 <= n <= 256 for n in made.box) or inner % 16:
         return f"the box is {list(made.box)}, {inner} bytes wide; TMA takes 1 to 256 elements in a dimension, and rows of whole 16 bytes"
     if made.swizzle and inner > made.swizzle:

@@ -1,19 +1,21 @@
-"""What differs between Triton 3.6 and 3.9, in one place: compiling without a GPU, and launching at little cost to the host.
+"""What differs between Triton 3.6 and 3.9, first half: compiling without a GPU, and the arguments of a launch as Triton looks at them.
 
-Nothing here touches a driver except ``prepare``. Triton's cache folder is Triton's own (``TRITON_CACHE_DIR``)."""
+Nothing here touches a driver. Triton's cache folder is Triton's own (``TRITON_CACHE_DIR``). `rooftop.core.triton_launch` launches."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rooftop.core.spec import DTYPES, Launch, Meta
+from rooftop.core import tensor_maps
+from rooftop.core.spec import DTYPES, Descriptor, Launch, Meta
 
 OLDEST, NEWEST = (3, 6), (3, 9)
 DEFAULTS = {"enable_fp_fusion": True}  # 3.6's default, named because 3.9 warns that 3.10 will change it
 LATE = 2**30 + 1  # stands for a 32-bit number given at each call: neither 1 nor divisible by 16, which Triton would compile in
+LATE_FLOAT = 0.5  # stands for a float given at each call
 ALIGN = 16  # bytes: Triton's one alignment class for pointers, and its one divisor for integers
 
 
@@ -89,7 +91,7 @@ def compile_for(
     return _compile(kernel, types, places, attrs, arch, chosen)
 
 
-def compile_launch(launch: Launch, tensors: Mapping[str, Meta | None], arch: int) -> Compiled:
+def compile_launch(launch: Launch, tensors: Mapping[str, Meta | None], arch: int, late_floats: Collection[str] = ()) -> Compiled:
     """Compile what ``launch`` would compile on ``arch``, specialised on the values and alignments of its arguments as Triton does when it
     launches, without a GPU or a driver. ``tensors``: the facts of the tensors that the launch names. Raises as ``compile_for``."""
     version()
@@ -98,17 +100,19 @@ def compile_launch(launch: Launch, tensors: Mapping[str, Meta | None], arch: int
     from triton.runtime.jit import create_function_from_signature
 
     kernel, backend = launch.kernel, make_backend(GPUTarget("cuda", arch, 32))
-    options = _options(launch)
-    bound, specialization, rest = create_function_from_signature(kernel.signature, kernel.params, backend)(**_values(launch, tensors))
+    options = options_of(launch)
+    values = values_of(launch, tensors, late_floats)
+    bound, specialization, rest = create_function_from_signature(kernel.signature, kernel.params, backend)(**values)
     if rest:
         raise TypeError(f"{kernel.__name__} takes {', '.join(kernel.arg_names)}; unknown are {', '.join(rest)}")
     _, types, places, attrs = kernel._pack_args(backend, options, bound, specialization, None)
     return _compile(kernel, types, places, attrs, arch, options)
 
 
-def _options(launch: Launch) -> dict[str, Any]:
-    chained = {"launch_pdl": True} if launch.chained else {}
-    return {**DEFAULTS, "num_warps": launch.warps, "num_stages": launch.stages, **chained}
+def options_of(launch: Launch) -> dict[str, Any]:
+    """The options of Triton's backend that a launch states."""
+    stated = {"launch_pdl": launch.chained, "launch_cooperative_grid": launch.cooperative}
+    return {**DEFAULTS, "num_warps": launch.warps, "num_stages": launch.stages, **{k: v for k, v in stated.items() if v}, **launch.options}
 
 
 def _compile(kernel: Any, types: Any, places: Any, attrs: Any, arch: int, options: dict[str, Any]) -> Compiled:
@@ -126,100 +130,48 @@ def _compile(kernel: Any, types: Any, places: Any, attrs: Any, arch: int, option
     return Compiled(about.name, arch, code["ptx"], code["cubin"], about.shared, about.num_warps, about.num_ctas, scratch)
 
 
-class _Pointer:
+class Pointer:
     """What Triton looks at in a tensor argument: the element's type and whether the address is a multiple of 16."""
 
-    def __init__(self, meta: Meta) -> None:
-        self.dtype = DTYPES[meta.dtype].triton
-        self.address = 0 if meta.align % ALIGN == 0 else meta.align
+    def __init__(self, dtype: Any, address: int) -> None:
+        self.dtype, self.address = dtype, address
 
     def data_ptr(self) -> int:
         return self.address
 
 
-def _values(launch: Launch, tensors: Mapping[str, Meta | None]) -> dict[str, Any]:
-    """The launch's arguments by parameter name, tensors as pointers of no memory, None for a tensor that is left out, LATE for a late option."""
+def values_of(launch: Launch, tensors: Mapping[str, Meta | None], late_floats: Collection[str] = ()) -> dict[str, Any]:
+    """The launch's arguments by parameter name, tensors as pointers of no memory, None for a tensor that is left out, LATE for a late option.
+
+    Raises ValueError for a `Descriptor` of a tensor that TMA does not copy."""
     found: dict[str, Any] = {}
     for name, value in launch.args.items():
-        if isinstance(value, str):
-            meta = tensors.get(value)
-            found[name] = LATE if value not in tensors else None if meta is None else _Pointer(meta)
-        else:
+        if isinstance(value, Descriptor):
+            meta = tensors.get(value.tensor)
+            found[name] = None if meta is None else descriptor(value, meta, 0)
+        elif not isinstance(value, str):
             found[name] = value
+        elif value not in tensors:
+            found[name] = LATE_FLOAT if value in late_floats else LATE
+        else:
+            meta = tensors[value]
+            found[name] = None if meta is None else Pointer(DTYPES[meta.dtype].triton, 0 if meta.align % ALIGN == 0 else meta.align)
     return found
 
 
-class PreparedTriton:
-    """One kernel launch whose addresses alone change: ``prepared(stream, addresses)``. Safe to call from several threads.
+def descriptor(given: Descriptor, meta: Meta, base: Any) -> Any:
+    """Triton's (with a layout, Gluon's) own `TensorDescriptor`. `base`: a tensor, or an address. Raises ValueError where TMA copies no such tensor."""
+    shape, strides = tensor_maps.laid_out(meta, given.shape, given.strides)
+    if reason := tensor_maps.not_copied(meta, shape, strides):
+        raise ValueError(f"a descriptor of {given.tensor}: {reason}")
+    if isinstance(base, int):
+        import torch
 
-    A call copies a list, fills in stream and addresses and makes one C call. Triton's binder, cache key, check of changed globals and
-    launch hooks are left out, as is its question to the driver whether an address is the GPU's: the caller answers for that and for the
-    current device being the one the launch was prepared for. Raises ValueError where an address that the kernel was compiled to take as a
-    multiple of 16 is not one."""
+        base = Pointer(getattr(torch, DTYPES[meta.dtype].torch), base)
+    if given.layout is None:
+        from triton.tools.tensor_descriptor import TensorDescriptor
 
-    __slots__ = ("_call", "_fixed", "_rest", "_slots", "compiled")
+        return TensorDescriptor(base, list(shape), list(strides), list(given.block), given.padding)
+    from triton.experimental.gluon.nvidia import hopper
 
-    def __init__(self, compiled: Any, grid: tuple[int, ...], values: Mapping[str, Any], places: Mapping[str, int]) -> None:
-        """``compiled``: Triton's CompiledKernel with its handles made. ``values``: the arguments in order. ``places``: where the address of
-        each tensor parameter stands among the addresses of a call."""
-        self.compiled = compiled
-        runner, given = compiled.run, list(values.values())
-        divisible = {path[0] for path, facts in compiled.src.attrs.items() if any(fact[0] == "tt.divisibility" for fact in facts)}
-        head = [*(*grid, 1, 1)[:3], 0, compiled.function]  # 0: the stream
-        flags = [runner.launch_cooperative_grid, runner.launch_pdl]
-        packed, hooks, scratch = compiled.packed_metadata, [None, None, None], [None, None]  # launch metadata, enter, exit; global, profile
-        self._rest: list[Any] | None = None
-        if runner.global_scratch_size or runner.profile_scratch_size or getattr(runner, "gsan_enabled", False):
-            self._call: Callable[..., Any] = runner  # Triton's own launcher, which allocates scratch for each launch
-            self._fixed = [*head, packed, *hooks, *given]
-        elif hasattr(runner, "arg_annotations"):  # from 3.7: one C function for every signature, which takes the arguments as a tuple
-            self._call = runner.launch
-            self._fixed = [*head, *flags, packed, *hooks, *scratch, runner.arg_annotations, runner.kernel_signature]
-            self._rest = given
-        else:  # 3.6: a C function made for this signature
-            self._call = runner.launch
-            self._fixed = [*head, *flags, *scratch, packed, *hooks, *given]
-        first = 0 if self._rest is not None else len(self._fixed) - len(given)
-        order = {name: i for i, name in enumerate(values)}
-        self._slots = tuple((first + order[n], at, ALIGN - 1 if order[n] in divisible else 0) for n, at in places.items())
-
-    def __call__(self, stream: int, addresses: Sequence[int]) -> None:
-        fixed = self._fixed.copy()
-        fixed[3] = stream
-        target = fixed if self._rest is None else self._rest.copy()
-        for place, index, low in self._slots:
-            address = addresses[index]
-            if address & low:
-                raise ValueError(f"address {address:#x} is not a multiple of {ALIGN}, as the kernel was compiled for: prepare it anew")
-            target[place] = address
-        if target is fixed:
-            self._call(*fixed)
-        else:
-            self._call(*fixed, tuple(target))
-
-
-def prepare(launch: Launch, tensors: Mapping[str, Meta | None], names: Sequence[str], device: int) -> PreparedTriton:
-    """Compile (or find in Triton's cache) and load a launch for the GPU ``device``; nothing is launched.
-
-    ``tensors``: the facts of the tensors that the launch names; the addresses of later calls must be of tensors like these. ``names`` gives
-    the order of those addresses. Raises TypeError where arguments do not fit the kernel's parameters."""
-    version()
-    from triton.runtime import driver
-
-    kernel, values = launch.kernel, _values(launch, tensors)
-    missing = [p.name for p in kernel.params if p.name not in values and not p.has_default]
-    unknown = sorted(set(values) - set(kernel.arg_names))
-    if missing or unknown:
-        raise TypeError(f"{kernel.__name__} takes {', '.join(kernel.arg_names)}; missing are {missing}, unknown are {unknown}")
-    ordered = {p.name: values.get(p.name, p.default) for p in kernel.params}
-    before = driver.active.get_current_device()
-    driver.active.set_current_device(device)
-    try:
-        options = _options(launch)
-        made = kernel.run(*ordered.values(), grid=launch.grid, warmup=True, **options)
-        made = made.result() if hasattr(made, "result") else made  # where Triton compiles asynchronously
-        made._init_handles()
-    finally:
-        driver.active.set_current_device(before)
-    places = {n: names.index(launch.args[n]) for n, v in ordered.items() if isinstance(launch.args.get(n), str) and v is not None}
-    return PreparedTriton(made, launch.grid, ordered, places)
+    return hopper.TensorDescriptor(base, list(shape), list(strides), list(given.block), given.layout, given.padding)

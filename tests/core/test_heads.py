@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from rooftop.core import head, head_text, registry
-from rooftop.core.expressions import ExpressionError
+from rooftop.core.head import HeadError
 from rooftop.core.spec import TARGETS, Meta, Problem
 from rooftop.lab import candidates
 
@@ -107,10 +107,8 @@ def test_a_let_that_cannot_be_read_is_refused(old: str, new: str, says: str) -> 
 
 
 def test_names_of_let_that_name_each_other_in_a_circle_are_an_error() -> None:
-    read = head_text.parse(LET.replace('count   = "N * each"', 'count   = "doubled"'), "let.cu")
-    problem = Problem("any", (("x", Meta((10,), "f32")), ("y", Meta((10,), "f32"))), (), TARGETS[80])
-    with pytest.raises(ExpressionError):
-        read.launches_for(problem, read.config)
+    with pytest.raises(HeadError, match=r"^let\.cu: let\.count: 'doubled' comes back to 'count'"):
+        head_text.parse(LET.replace('count   = "N * each"', 'count   = "doubled"'), "let.cu")
 
 
 ADDS = """/* rooftop

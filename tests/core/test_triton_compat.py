@@ -14,7 +14,7 @@ import triton.language as tl
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
-from rooftop.core import triton_compat
+from rooftop.core import triton_compat, triton_launch
 from rooftop.core.spec import Launch, Meta
 from rooftop.lab.interpret import interpreter
 
@@ -206,7 +206,7 @@ def numbers(call: tuple[Any, ...]) -> set[Any]:
 
 
 def test_prepared_launch_passes_what_triton_passes(recorded: RecordedDriver) -> None:
-    prepared = triton_compat.prepare(launching(), TENSORS, ("out", "a", "none", "b"), 0)
+    prepared = triton_launch.prepare(launching(), TENSORS, ("out", "a", "none", "b"), 0)
     assert recorded.calls == []
     prepared(77, (4096, 8192, 0, 12292))
     options = {"num_warps": 8, "num_stages": 2, "enable_fp_fusion": True}
@@ -219,7 +219,7 @@ def test_prepared_launch_passes_what_triton_passes(recorded: RecordedDriver) -> 
 
 
 def test_prepared_launch_refuses_a_lower_alignment(recorded: RecordedDriver) -> None:
-    prepared = triton_compat.prepare(launching(), TENSORS, ("a", "b", "out"), 3)
+    prepared = triton_launch.prepare(launching(), TENSORS, ("a", "b", "out"), 3)
     assert recorded.device == 0
     prepared(0, (16, 4, 32))
     with pytest.raises(ValueError, match="address 0x8 is not a multiple of 16"):
@@ -228,7 +228,7 @@ def test_prepared_launch_refuses_a_lower_alignment(recorded: RecordedDriver) -> 
 
 
 def test_prepared_launch_without_an_optional_tensor(recorded: RecordedDriver) -> None:
-    triton_compat.prepare(launching(bias="none"), TENSORS, ("a", "none", "out"), 0)(77, (16, 0, 32))
+    triton_launch.prepare(launching(bias="none"), TENSORS, ("a", "none", "out"), 0)(77, (16, 0, 32))
     options = {"num_warps": 8, "num_stages": 2, "enable_fp_fusion": True}
     scale[(4,)](Address(16), Address(32), None, 4096, 1, 0.5, BLOCK=1024, **options)
     ours, theirs = (plain(call) for call in recorded.calls)
@@ -239,4 +239,4 @@ def test_prepared_launch_with_wrong_parameters(recorded: RecordedDriver) -> None
     args = {**launching().args, "m": 1}
     del args["n"]
     with pytest.raises(TypeError, match=r"missing are \['n'\], unknown are \['m'\]"):
-        triton_compat.prepare(Launch(kernel=scale, grid=(1,), args=args), TENSORS, ("a", "b", "out"), 0)
+        triton_launch.prepare(Launch(kernel=scale, grid=(1,), args=args), TENSORS, ("a", "b", "out"), 0)

@@ -66,8 +66,8 @@ def test_every_kernel_that_is_chained_waits_first_and_no_other_waits(name: str) 
         code = binary.all_facts(built.cubin)
         found = [code[built.names[launch.kernel]] for _, launch in launches]
     else:
-        made = [inspector.compiled(subject, problem, launch) for problem, launch in launches]
-        found = [binary.facts(cubin, symbol) for cubin, symbol, *_ in made]
+        made = [implementation.machine_code(p, launch, implementation.scratch(p, implementation.resolve(p)[0])) for p, launch in launches]
+        found = [binary.facts(one.cubin, one.symbol) for one in made]
     assert [line for (_, launch), f in zip(launches, found, strict=True) for line in faults(f.kernel, f.before_wait, launch.chained)] == []
 
 

@@ -6,6 +6,7 @@ import dataclasses
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
+from math import prod
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -19,7 +20,7 @@ from rooftop.core.digests import digest, strip
 from rooftop.core.expressions import ExpressionError, names
 from rooftop.core.head_parts import HeadError, LaunchHead, MapArg, Unfit
 from rooftop.core.head_text import shown
-from rooftop.core.implementation import Implementation, Prepared, Where
+from rooftop.core.implementation import Implementation, MachineCode, Prepared, Where
 from rooftop.core.launch import Module
 from rooftop.core.parameters import check as check_parameters
 from rooftop.core.spec import Launch, Meta, Problem, TensorMap
@@ -124,9 +125,13 @@ class CudaImplementation(Implementation):
         asked = self._said_by_python("configs")
         listed = self._head.configs if asked is None else [{**self._head.config, **config} for config in asked(problem, self._head)]
         for config in (self._head.config, *choices, *listed):
-            if dict(config) not in found and self._head.is_valid(problem, config):
+            if dict(config) not in found and self._valid(problem, config):
                 found.append(dict(config))
         return found
+
+    def _valid(self, problem: Problem, config: Mapping[str, Any]) -> bool:
+        """Whether tuning may try these constants: `valid` holds, and every launch has the shared memory that it asks for."""
+        return self._head.holds_valid(problem, config) and all(x.shared <= problem.device.shared_per_block for x in self.launches(problem, config))
 
     def choose(self, problem: Problem) -> dict[str, Any]:
         asked = self._said_by_python("choose")
@@ -172,6 +177,12 @@ class CudaImplementation(Implementation):
     def compile_job(self, kernels: Sequence[str], target: str) -> tuple[str, str, str, tuple[str, ...]]:
         """What `compile_many` takes."""
         return self._text, shown(self.path), target, tuple(sorted(set(kernels)))
+
+    def machine_code(self, problem: Problem, launch: Launch, scratch: Mapping[str, Meta]) -> MachineCode:
+        made = self.compile([launch.kernel], problem.device.target)
+        symbol = made.names[launch.kernel]
+        check_parameters(launch, made.cubin, symbol, self._head.path)
+        return MachineCode(made.cubin, symbol, launch.kernel, prod(launch.block), launch.shared, prod(launch.grid), prod(launch.cluster))
 
     def prepare(
         self, problem: Problem, launches: Sequence[Launch], names: Sequence[str], index: int, scratch: Mapping[str, Meta] | None = None

@@ -32,7 +32,7 @@ class TorchImplementation(ModuleImplementation):
 
     def bind(self, problem: Problem, config: Any, names: Sequence[str], index: int) -> Runner:
         assert self.contract is not None, f"{self.name} has no contract"
-        inputs = set(self.contract().tensor_names)
+        inputs = set(self.contract().inputs_of(problem))
         scratch = self.scratch(problem, config)
         options, metas = dict(problem.options), {**dict(problem.tensors), **scratch}
         run = self.module.run

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import prod
 
 from rooftop.core.backends.python_modules import ModuleImplementation, missing
-from rooftop.core.implementation import Prepared, Where
+from rooftop.core.implementation import MachineCode, Prepared, Where
 from rooftop.core.spec import Launch, Meta, Problem
 
 
@@ -18,13 +19,19 @@ class TritonImplementation(ModuleImplementation):
         reason = missing(self.package, self.install)
         return Where("none", reason) if reason else Where("interpreter")
 
+    def machine_code(self, problem: Problem, launch: Launch, scratch: Mapping[str, Meta]) -> MachineCode:
+        from rooftop.core.triton_compat import compile_launch
+
+        made = compile_launch(launch, {**dict(problem.tensors), **scratch}, problem.device.arch, problem.late_floats)
+        return MachineCode(made.cubin, made.name, made.name, 32 * made.num_warps, made.shared, prod(launch.grid) * made.num_ctas, made.num_ctas, made.ptx)
+
     def prepare(
         self, problem: Problem, launches: Sequence[Launch], names: Sequence[str], index: int, scratch: Mapping[str, Meta] | None = None
     ) -> list[Prepared]:
-        from rooftop.core.triton_compat import prepare
+        from rooftop.core.triton_launch import prepare
 
         tensors = {**dict(problem.tensors), **(self.scratch(problem, self.resolve(problem)[0]) if scratch is None else scratch)}
-        return [prepare(launch, tensors, names, index) for launch in launches]
+        return [prepare(launch, tensors, names, index, problem.late_floats) for launch in launches]
 
 
 class GluonImplementation(TritonImplementation):

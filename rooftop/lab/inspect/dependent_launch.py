@@ -12,6 +12,7 @@ WAIT, MAY_BEGIN = "ACQBULK", "PREEXIT"  # griddepcontrol.wait, griddepcontrol.la
 # registers. A load that is not known here counts as one of global memory.
 _MEMORY = re.compile(r"LD|ST|ATOM|RED|CCTL|UBLK|UTMA|ULD|UST|TEX|TLD|TXD|TXQ|TMML|SULD|SUST|SUATOM|SURED")
 _WITHIN = frozenset({"LDC", "LDCU", "ULDC", "LDS", "LDSM", "LDL", "STS", "STSM", "STL", "ATOMS", "REDUX", "LDGDEPBAR"})
+_PREFETCH_MAP = "UTMACCTL.PF"  # prefetch.tensormap: of a map among the parameters, which no kernel writes
 _JUMPS = frozenset({"BRA", "BRX", "BRXU", "JMP", "JMX", "JMXU"})
 _AWAY = frozenset({"CALL", "RET", "EXIT", "KILL"})
 
@@ -37,7 +38,8 @@ def before_wait(code: Sequence[Instruction], labels: Mapping[str, int], targets:
             continue
         if name == WAIT:
             found["a condition"] = None
-        if (_MEMORY.match(name) and name not in _WITHIN) or name == MAY_BEGIN or name in _AWAY or (name in _JUMPS and at not in targets):
+        reaches = _MEMORY.match(name) and name not in _WITHIN and not i.opcode.startswith(_PREFETCH_MAP)
+        if reaches or name == MAY_BEGIN or name in _AWAY or (name in _JUMPS and at not in targets):
             found[i.opcode] = None
         todo += [labels[label] for label in targets.get(at, ())]
         if name not in _JUMPS or i.predicate or "," in i.operands:  # `BRA P1, there` and `BRA.U !UP0, there` have their condition among the operands

@@ -8,32 +8,32 @@ import os
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from math import prod
-from typing import Any
+from typing import Any, TypeVar
 
-from rooftop.core import parameters, settings
-from rooftop.core.backends.cuda import CudaImplementation
-from rooftop.core.spec import TARGETS, Case, Device, Launch, Problem
+from rooftop.core import settings
+from rooftop.core.implementation import Implementation
+from rooftop.core.spec import TARGETS, Case, Device, Launch, Meta, Problem
 from rooftop.lab.candidates import Subject
 from rooftop.lab.inspect import binary, dependent_launch
-from rooftop.lab.inspect.occupancy import occupancy
+from rooftop.lab.inspect.occupancy import Occupancy, occupancy
 
 Facts = dict[str, Any]
+T = TypeVar("T", int, str)  # a target: an architecture, or a card by name
 
 
-def device_of(arch: int) -> Device:
-    """The card that stands for a target. Raises ValueError for another."""
-    if arch not in TARGETS:
-        raise ValueError(f"sm_{arch} is not one of {', '.join(f'sm_{a}' for a in TARGETS)}")
-    return TARGETS[arch]
+def device_of(target: int | str) -> Device:
+    """The card that stands for a target: an architecture, or a card by name. Raises ValueError for another."""
+    if target not in TARGETS:
+        raise ValueError(f"{target!r} is not one of {', '.join(f'sm_{a}' for a in TARGETS)}, {', '.join(TARGETS.names)}")
+    return TARGETS[target]
 
 
-def facts_of(subject: Subject, case: Case, arch: int) -> Facts:
-    """The kernels that `subject` launches for `case` on `arch`, each with the facts of its machine code.
+def facts_of(subject: Subject, case: Case, target: int | str) -> Facts:
+    """The kernels that `subject` launches for `case` on `target`, each with the facts of its machine code.
 
     ``{"arch", "target", "config", "config_from", "kernels": [...]}``, or ``{"arch", "target", "refused": why not}``."""
-    device = device_of(arch)
-    base: Facts = {"arch": arch, "target": device.target}
+    device = device_of(target)
+    base: Facts = {"arch": device.arch, "target": device.target}
     implementation = subject.implementation
     assert implementation is not None
     _, problem = subject.kernel_problem(case, device)
@@ -42,50 +42,43 @@ def facts_of(subject: Subject, case: Case, arch: int) -> Facts:
     config, source = implementation.resolve(problem)
     launches = implementation.launches(problem, config)
     if not launches:
-        return {**base, "refused": f"launches nothing for {case.id}"}
-    kernels = [kernel_facts(subject, problem, launch, arch) for launch in launches]
+        calls = implementation.where().place == "torch"
+        return {**base, "refused": "calls torch: there is no machine code of its own" if calls else f"launches nothing for {case.id}"}
+    scratch = implementation.scratch(problem, config)
+    kernels = [kernel_facts(implementation, problem, launch, scratch) for launch in launches]
     has = list(implementation.demands.get("has", []))  # what must be there may be in any of the kernels; what must not be, and spills, hold for each
     missing = [w for w in has if not any(binary.count(k["opcodes"], w) for k in kernels)]
     kernels[0]["unmet"] += [f"no {w} in any kernel" for w in missing]
     return {**base, "config": implementation.config_dict(config), "config_from": source, "kernels": kernels}
 
 
-def compiled(subject: Subject, problem: Problem, launch: Launch) -> tuple[bytes, str, str, int, int, str]:
-    """(cubin, symbol, shown name, threads a block, dynamic shared bytes, ptx where there is one) of one launch.
-
-    Raises HeadError where the head of CUDA C++ hands the kernel other parameters than it takes."""
-    implementation = subject.implementation
-    if isinstance(implementation, CudaImplementation):
-        made = implementation.compile([launch.kernel], problem.device.target)
-        parameters.check(launch, made.cubin, made.names[launch.kernel], implementation.head.path)
-        return made.cubin, made.names[launch.kernel], launch.kernel, prod(launch.block), launch.shared, ""
-    from rooftop.core.triton_compat import compile_launch
-
-    assert implementation is not None
-    config, _ = implementation.resolve(problem)
-    triton = compile_launch(launch, {**dict(problem.tensors), **implementation.scratch(problem, config)}, problem.device.arch)
-    return triton.cubin, triton.name, triton.name, 32 * triton.num_warps, triton.shared, triton.ptx
-
-
-def kernel_facts(subject: Subject, problem: Problem, launch: Launch, arch: int) -> Facts:
-    cubin, symbol, shown, threads, dynamic, _ = compiled(subject, problem, launch)
-    found = _cached(cubin, symbol)
-    assert subject.implementation is not None
-    demands = {k: v for k, v in subject.implementation.demands.items() if k != "has"}
+def kernel_facts(implementation: Implementation, problem: Problem, launch: Launch, scratch: Mapping[str, Meta]) -> Facts:
+    device = problem.device
+    made = implementation.machine_code(problem, launch, scratch)
+    found = _cached(made.cubin, made.symbol)
+    demands = {k: v for k, v in implementation.demands.items() if k != "has"}
     limit = occupancy(
-        arch, registers=found.registers, threads=threads, static_shared=found.shared, dynamic_shared=dynamic, cluster=prod(launch.cluster or (1,))
+        device.arch, registers=found.registers, threads=made.threads, static_shared=found.shared, dynamic_shared=made.shared, cluster=made.cluster
     )
     return {
-        "kernel": shown, "symbol": symbol, "registers": found.registers, "stack": found.stack,
+        "kernel": made.name, "symbol": made.symbol, "registers": found.registers, "stack": found.stack,
         "spills": found.stack, "spill_stores": found.spill_stores, "spill_loads": found.spill_loads,
-        "static_shared": found.shared, "dynamic_shared": dynamic, "shared": found.shared + dynamic, "threads": threads, "grid": list(launch.grid),
+        "static_shared": found.shared, "dynamic_shared": made.shared, "shared": found.shared + made.shared, "threads": made.threads,
+        "grid": list(launch.grid),
         "occupancy": {"percent": limit.percent, "limiter": limit.limiter, "blocks": limit.blocks, "refused": limit.refused},
         "counts": found.counts, "instructions": found.instructions, "loop": found.loop.counts if found.loop else {}, "opcodes": dict(found.opcodes),
         "unmet": [
             *binary.unmet(found, demands), *dependent_launch.faults(found.kernel, found.before_wait, launch.chained),
-            *([limit.refused] if limit.refused else []),
+            *([limit.refused] if limit.refused else []), *_together(launch, made.blocks, limit, device),
         ],
     }  # fmt: skip
+
+
+def _together(launch: Launch, blocks: int, limit: Occupancy, device: Device) -> list[str]:
+    """What is wrong with a launch whose blocks wait for each other: all of them must run at once."""
+    if not launch.cooperative or limit.refused or blocks <= limit.blocks * device.sms:
+        return []
+    return [f"a cooperative grid of {blocks} blocks; {limit.blocks} a multiprocessor, {limit.blocks * device.sms} in all, run at once on {device.name}"]
 
 
 def _cached(cubin: bytes, symbol: str) -> binary.Facts:
@@ -112,7 +105,7 @@ def _cached(cubin: bytes, symbol: str) -> binary.Facts:
     return found
 
 
-def inspect_case(subject: Subject, name: str | None, arch: int) -> Case:
+def inspect_case(subject: Subject, name: str | None, target: int | str) -> Case:
     """The case to inspect: the one named, a ladder's headline, or the first bench case that the subject supports."""
     if name:
         return subject.op.case(name)
@@ -123,39 +116,41 @@ def inspect_case(subject: Subject, name: str | None, arch: int) -> Case:
         headline = [c for c in subject.op.cases if c.name == ladder.headline and c.dtype == ladder.dtypes[0]]
         if headline:
             return headline[0]
-    supported = [c for c in subject.op.cases if "bench" in c.tags and subject.supports(c, device_of(arch)) is None]
+    supported = [c for c in subject.op.cases if "bench" in c.tags and subject.supports(c, device_of(target)) is None]
     return supported[0] if supported else subject.op.cases[0]
 
 
-def many(jobs: Iterable[tuple[Subject, Case, int]], done: Callable[[tuple[Subject, Case, int], Facts], None] | None = None) -> Mapping[tuple[str, int], Facts]:
+def many(jobs: Iterable[tuple[Subject, Case, T]], done: Callable[[tuple[Subject, Case, T], Facts], None] | None = None) -> Mapping[tuple[str, T], Facts]:
     """Facts of several subjects on all cores. `done` is called as each is ready."""
 
-    def one(job: tuple[Subject, Case, int]) -> tuple[tuple[str, int], Facts]:
-        subject, case, arch = job
-        found = facts_of(subject, case, arch)
+    def one(job: tuple[Subject, Case, T]) -> tuple[tuple[str, T], Facts]:
+        subject, case, target = job
+        found = facts_of(subject, case, target)
         if done:
             done(job, found)
-        return (subject.name, arch), found
+        return (subject.name, target), found
 
     with ThreadPoolExecutor(settings.load().jobs) as pool:
         return dict(pool.map(one, jobs))
 
 
-def text(subject: Subject, case: Case, arch: int, kind: str) -> str:
+def text(subject: Subject, case: Case, target: int | str, kind: str) -> str:
     """SASS or PTX of everything the case launches. Raises ValueError where there is none of that kind."""
-    device = device_of(arch)
-    _, problem = subject.kernel_problem(case, device)
-    assert subject.implementation is not None
-    if reason := subject.implementation.supports(problem):
+    _, problem = subject.kernel_problem(case, device_of(target))
+    implementation = subject.implementation
+    assert implementation is not None
+    if reason := implementation.supports(problem):
         raise ValueError(f"{subject.name}: {reason}")
-    config, _ = subject.implementation.resolve(problem)
-    parts = []
-    for launch in subject.implementation.launches(problem, config):
-        cubin, symbol, _, _, _, ptx = compiled(subject, problem, launch)
+    config, _ = implementation.resolve(problem)
+    scratch, parts = implementation.scratch(problem, config), []
+    for launch in implementation.launches(problem, config):
+        made = implementation.machine_code(problem, launch, scratch)
         if kind == "sass":
-            parts.append(binary.sass(cubin, symbol))
-        elif ptx:
-            parts.append(ptx)
+            parts.append(binary.sass(made.cubin, made.symbol))
+        elif made.ptx:
+            parts.append(made.ptx)
         else:
             raise ValueError(f"{subject.name} is compiled straight to machine code: there is SASS, no PTX")
+    if not parts:
+        raise ValueError(f"{subject.name} launches nothing of its own for {case.id}: there is no {kind.upper()}")
     return "\n".join(parts)

@@ -1,0 +1,217 @@
+"""Launches of Triton and Gluon at little cost to the host, and what differs there between Triton 3.6 and 3.9."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+from rooftop.core.spec import Descriptor, Launch, Meta
+from rooftop.core.triton_compat import ALIGN, descriptor, options_of, values_of, version
+
+_KEPT = 256  # descriptors by address, of one argument of one launch
+
+
+class DescriptorSlot:
+    """Where one descriptor stands among the arguments of the C function, and what it is for whatever address a call brings.
+
+    Triton 3.6 hands its C function a tensor map and then each size and stride (on targets without TMA an address in its place, and all of them
+    twice); making the map asks the driver, so what was made is kept by address. Other versions get the descriptor and do that themselves."""
+
+    __slots__ = ("_given", "_kept", "_make", "_meta", "index", "place", "size")
+
+    def __init__(self, given: Descriptor, meta: Meta, index: int, place: int, size: int, make: Callable[[Any], list[Any]]) -> None:
+        self._given, self._meta, self._make = given, meta, make
+        self.index, self.place, self.size = index, place, size
+        self._kept: dict[int, list[Any]] = {}
+
+    def arguments(self, address: int) -> list[Any]:
+        found = self._kept.get(address)
+        if found is None:
+            if address % ALIGN:
+                raise ValueError(f"{self._given.tensor} lies at {address:#x}, which is not a multiple of {ALIGN}: TMA does not copy it")
+            if len(self._kept) >= _KEPT:
+                self._kept.clear()
+            found = self._kept[address] = self._make(descriptor(self._given, self._meta, address))
+        return found
+
+
+def _expanded(compiled: Any) -> tuple[Callable[..., Any], Callable[[Any, Any], list[Any]], list[Any]] | None:
+    """Of a kernel that takes descriptors, in Triton 3.6: its C function, what makes the arguments of a descriptor, and what that asks of each.
+    None where this Triton has another way."""
+    import inspect
+
+    from triton.backends.nvidia import driver
+
+    make = getattr(driver, "make_tensordesc_arg", None)
+    raw = inspect.getclosurevars(compiled.run.launch).nonlocals.get("launcher")
+    if make is None or raw is None:
+        return None
+    return raw, make, list(getattr(compiled.metadata, "tensordesc_meta", None) or [])
+
+
+class PreparedTriton:
+    """One kernel launch whose addresses alone change: ``prepared(stream, addresses)``. Safe to call from several threads.
+
+    A call copies a list, fills in stream and addresses and makes one C call. Triton's binder, cache key, check of changed globals and
+    launch hooks are left out, as is its question to the driver whether an address is the GPU's: the caller answers for that and for the
+    current device being the one the launch was prepared for. Raises ValueError where an address that the kernel was compiled to take as a
+    multiple of 16 is not one."""
+
+    __slots__ = ("_call", "_fixed", "_maps", "_rest", "_slots", "compiled")
+
+    def __init__(
+        self, compiled: Any, grid: tuple[int, ...], values: Mapping[str, Any], places: Mapping[str, int],
+        descriptors: Mapping[str, tuple[Descriptor, Meta]] | None = None,
+    ) -> None:  # fmt: skip
+        """``compiled``: Triton's CompiledKernel with its handles made. ``values``: the arguments in order. ``places``: where the address of
+        each tensor parameter stands among the addresses of a call; ``descriptors``: those of them that are descriptors."""
+        self.compiled = compiled
+        runner = compiled.run
+        own = bool(runner.global_scratch_size or runner.profile_scratch_size or getattr(runner, "gsan_enabled", False))
+        expanded = _expanded(compiled) if descriptors and not own else None
+        own = own or (bool(descriptors) and expanded is None)
+        given, order, maps = _arguments(values, places, descriptors or {}, expanded)
+        divisible = {path[0] for path, facts in compiled.src.attrs.items() if any(fact[0] == "tt.divisibility" for fact in facts)}
+        head = [*(*grid, 1, 1)[:3], 0, compiled.function]  # 0: the stream
+        flags = [runner.launch_cooperative_grid, runner.launch_pdl]
+        packed, hooks, scratch = compiled.packed_metadata, [None, None, None], [None, None]  # launch metadata, enter, exit; global, profile
+        self._rest: list[Any] | None = None
+        if own:  # Triton's own launcher, which allocates scratch for each launch
+            self._call: Callable[..., Any] = _with_allocator(runner) if runner.global_scratch_size else runner
+            self._fixed = [*head, packed, *hooks, *given]
+        elif hasattr(runner, "arg_annotations"):  # from 3.7: one C function for every signature, which takes the arguments as a tuple
+            self._call = runner.launch
+            self._fixed = [*head, *flags, packed, *hooks, *scratch, runner.arg_annotations, runner.kernel_signature]
+            self._rest = given
+        else:  # 3.6: a C function made for this signature
+            self._call = runner.launch if expanded is None else expanded[0]
+            self._fixed = [*head, *flags, *scratch, packed, *hooks, *given]
+        first = 0 if self._rest is not None else len(self._fixed) - len(given)
+        number = {name: i for i, name in enumerate(values)}
+        self._slots = tuple(
+            (first + order[n], at, ALIGN - 1 if number[n] in divisible else 0) for n, at in places.items() if n not in (descriptors or {})
+        )
+        self._maps = tuple(maps)
+        for one in maps:
+            one.place += first
+
+    def __call__(self, stream: int, addresses: Sequence[int]) -> None:
+        fixed = self._fixed.copy()
+        fixed[3] = stream
+        target = fixed if self._rest is None else self._rest.copy()
+        for place, index, low in self._slots:
+            address = addresses[index]
+            if low and address & low:
+                raise ValueError(f"address {address:#x} is not a multiple of {ALIGN}, as the kernel was compiled for: prepare it anew")
+            target[place] = address
+        for one in self._maps:
+            target[one.place : one.place + one.size] = one.arguments(addresses[one.index])
+        if target is fixed:
+            self._call(*fixed)
+        else:
+            self._call(*fixed, tuple(target))
+
+
+def _itself(made: Any) -> list[Any]:
+    return [made]
+
+
+def _made(inner: Callable[[Any, Any], list[Any]], fact: Any, made: Any) -> list[Any]:
+    return inner(made, fact)
+
+
+def _arguments(
+    values: Mapping[str, Any], places: Mapping[str, int], descriptors: Mapping[str, tuple[Descriptor, Meta]],
+    expanded: tuple[Callable[..., Any], Callable[[Any, Any], list[Any]], list[Any]] | None,
+) -> tuple[list[Any], dict[str, int], list[DescriptorSlot]]:  # fmt: skip
+    """The arguments as the launcher takes them, where each parameter's begin, and the descriptors among them."""
+    given: list[Any] = []
+    order: dict[str, int] = {}
+    maps: list[DescriptorSlot] = []
+    make: Callable[[Any], list[Any]]
+    for name, value in values.items():
+        order[name] = len(given)
+        if name not in descriptors:
+            given.append(value)
+            continue
+        asked, meta = descriptors[name]
+        if expanded is None:
+            size, make = 1, _itself
+        else:
+            _, inner, facts = expanded
+            fact = facts[len(maps)] if facts else None
+            rank = len(asked.shape or meta.shape)
+            size, make = (2 + 4 * rank if fact is None else 1 + 2 * rank), partial(_made, inner, fact)
+        maps.append(DescriptorSlot(asked, meta, places[name], order[name], size, make))
+        given += [None] * size
+    return given, order, maps
+
+
+def _with_allocator(runner: Callable[..., Any]) -> Callable[..., Any]:
+    """Triton's launcher with memory from torch, where the user has set no allocator of their own (`triton.set_allocator`)."""
+
+    def call(*args: Any) -> Any:
+        with _allocator():
+            return runner(*args)
+
+    return call
+
+
+@contextmanager
+def _allocator() -> Iterator[None]:
+    from triton.runtime import _allocation
+
+    kept = _allocation._allocator
+    if not isinstance(kept.get(), _allocation.NullAllocator):
+        yield
+        return
+    token = kept.set(_from_torch)
+    try:
+        yield
+    finally:
+        kept.reset(token)
+
+
+def _from_torch(size: int, alignment: int, stream: int | None) -> Any:
+    """Memory of torch's caching allocator, on the current device and stream, which are the launch's: whoever is given it next comes after the launch."""
+    import torch
+
+    made = torch.empty(size + alignment, dtype=torch.uint8, device=torch.device("cuda", torch.cuda.current_device()))
+    return made[-made.data_ptr() % alignment :]
+
+
+def prepare(
+    launch: Launch, tensors: Mapping[str, Meta | None], names: Sequence[str], device: int, late_floats: Collection[str] = ()
+) -> PreparedTriton:
+    """Compile (or find in Triton's cache) and load a launch for the GPU ``device``; nothing is launched.
+
+    ``tensors``: the facts of the tensors that the launch names; the addresses of later calls must be of tensors like these. ``names`` gives
+    the order of those addresses. Raises TypeError where arguments do not fit the kernel's parameters."""
+    version()
+    from triton.runtime import driver
+
+    kernel, values = launch.kernel, values_of(launch, tensors, late_floats)
+    missing = [p.name for p in kernel.params if p.name not in values and not p.has_default]
+    unknown = sorted(set(values) - set(kernel.arg_names))
+    if missing or unknown:
+        raise TypeError(f"{kernel.__name__} takes {', '.join(kernel.arg_names)}; missing are {missing}, unknown are {unknown}")
+    ordered = {p.name: values.get(p.name, p.default) for p in kernel.params}
+    before = driver.active.get_current_device()
+    driver.active.set_current_device(device)
+    try:
+        options = options_of(launch)
+        made = kernel.run(*ordered.values(), grid=launch.grid, warmup=True, **options)
+        made = made.result() if hasattr(made, "result") else made  # where Triton compiles asynchronously
+        made._init_handles()
+    finally:
+        driver.active.set_current_device(before)
+    places, descriptors = dict[str, int](), dict[str, tuple[Descriptor, Meta]]()
+    for name, value in ordered.items():
+        asked = launch.args.get(name)
+        if isinstance(asked, str) and value is not None:
+            places[name] = names.index(asked)
+        elif isinstance(asked, Descriptor) and (meta := tensors.get(asked.tensor)) is not None:
+            places[name], descriptors[name] = names.index(asked.tensor), (asked, meta)
+    return PreparedTriton(made, launch.grid, ordered, places, descriptors)
