@@ -43,8 +43,8 @@ def cross_entropy(input: Tensor, target: Tensor, *, ignore_index: int=-100, redu
 
     Args:
         input: logits [N, C] or [C], float32, float16 or bfloat16.
-        target: int64 class indices [N] or [], 0 to C - 1 or `ignore_index`. Any other makes that row's loss and gradient NaN: raising would
-            need to wait for the GPU.
+        target: int64 class indices [N] or [], 0 to C - 1 or `ignore_index`. Any other makes that row's loss and gradient NaN; under
+            `rooftop.debug()` it is an IndexError.
         ignore_index: rows with this target have no loss and no gradient, and do not count in the mean.
         reduction: `"mean"` over the rows that count, `"sum"` or `"none"`.
         label_smoothing: 0 to 1, the share of the target spread evenly over all classes.

@@ -38,8 +38,8 @@ def cross_entropy(
 
     Args:
         input: logits [N, C] or [C], float32, float16 or bfloat16.
-        target: int64 class indices [N] or [], 0 to C - 1 or `ignore_index`. Any other makes that row's loss and gradient NaN: raising would
-            need to wait for the GPU.
+        target: int64 class indices [N] or [], 0 to C - 1 or `ignore_index`. Any other makes that row's loss and gradient NaN; under
+            `rooftop.debug()` it is an IndexError.
         ignore_index: rows with this target have no loss and no gradient, and do not count in the mean.
         reduction: `"mean"` over the rows that count, `"sum"` or `"none"`.
         label_smoothing: 0 to 1, the share of the target spread evenly over all classes.
@@ -329,11 +329,21 @@ def _cases() -> list[Case]:
     return bench + edge + huge
 
 
+def faults(input: Tensor, target: Tensor, ignore_index: int, *_: object) -> str | None:
+    """What is wrong with the targets; they are read, so the device is waited for."""
+    bad = (target != ignore_index) & ((target < 0) | (target >= input.shape[-1]))
+    if not bool(bad.any()):
+        return None
+    row = int(bad.nonzero()[0])
+    return f"target[{row}] is {int(target[row])}; accepted are 0 to {input.shape[-1] - 1} and ignore_index, {ignore_index}"
+
+
 OP = Op(
     reference,
     outputs=outputs,
     canonical=canonical,
     cases=_cases(),
+    faults=faults,
     work=work,
     tolerance=Tolerance(multiple=4.0),
     grad=Grad(

@@ -195,3 +195,10 @@ def test_the_cuda_kernel_counts_the_rows_that_it_adds(rows: int, reduction: str)
     subject = Subject("cuda", op, registry.implementation("cross_entropy__cuda_sm90"))
     found = checker.check(subject, dataclasses.replace(c, inputs=given), backend="simt", seed=3)
     assert found.status == "ok", found.message
+
+
+def test_a_target_out_of_range_is_nan_and_under_debug_an_error() -> None:
+    x, t = torch.randn(3, 5), torch.tensor([0, 7, -100])
+    assert rooftop.cross_entropy(x, t, reduction="none").isnan().tolist() == [False, True, False]
+    with rooftop.debug(), pytest.raises(IndexError, match=r"cross_entropy: target\[1\] is 7; accepted are 0 to 4 and ignore_index, -100"):
+        rooftop.cross_entropy(x, t)
