@@ -90,6 +90,11 @@ def slug(name: str) -> str:
     return out
 
 
+def units() -> frozenset[str]:
+    """The units that any card of the house has."""
+    return frozenset(unit for sheet in datasheets() for unit in sheet.rates)
+
+
 def sibling(name: str) -> str | None:
     """The card whose tuned configs `name` takes where it has none of its own (H800: H100), or None."""
     sheet = lookup(name)

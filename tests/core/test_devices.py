@@ -70,7 +70,7 @@ def test_sheets_agree_with_themselves(sheet: Datasheet) -> None:
     from_clock = sheet.bus_bits / 8 * 2 * sheet.memory_mhz * 1e6
     assert from_clock == pytest.approx(sheet.bandwidth_gbs * 1e9, rel=0.03)
     assert sheet.dram_bytes_per_second >= max(from_clock, sheet.bandwidth_gbs * 1e9)
-    units = {"fp32": "fma32", **{d: f"tensor-{d}" for d in ("tf32", "bf16", "fp16", "int8", "fp8")}}
+    units = {"f32": "fma32", **{d: f"tensor-{d}" for d in ("tf32", "bf16", "f16", "i8", "f8")}}
     assert set(sheet.tflops) <= set(units)
     for dtype, tflops in sheet.tflops.items():
         peak = 2 * sheet.per_second(units[dtype]) / 1e12
@@ -121,7 +121,7 @@ def test_the_higher_clock_counts() -> None:
         (2048 * 2**20, {}, 2048 * 2**20 / 2982e9),
         (4 * 2**30, {}, 4 * 2**30 / 3290e9),
         (0, {"tensor-bf16": 8192.0**3}, 2 * 8192.0**3 / 789e12),
-        (0, {"tensor-fp8": 4096.0**3}, 2 * 4096.0**3 / 1405e12),
+        (0, {"tensor-f8": 4096.0**3}, 2 * 4096.0**3 / 1405e12),
         (0, {"fma32": 8192.0**3}, 2 * 8192.0**3 / 51.6e12),
     ],
 )
@@ -134,8 +134,8 @@ def test_bad_work() -> None:
     h100 = card("NVIDIA H100 80GB HBM3")
     with pytest.raises(ValueError, match=r"no unit 'ffma'; it has fma32"):
         floor_seconds(h100, 0, {"ffma": 1})
-    with pytest.raises(ValueError, match="no unit 'tensor-fp8'"):
-        floor_seconds(card("NVIDIA A800-SXM4-80GB"), 0, {"tensor-fp8": 1})
+    with pytest.raises(ValueError, match="no unit 'tensor-f8'"):
+        floor_seconds(card("NVIDIA A800-SXM4-80GB"), 0, {"tensor-f8": 1})
     for bad in (-1.0, float("nan")):
         with pytest.raises(ValueError, match="accepted"):
             floor_seconds(h100, bad, {})

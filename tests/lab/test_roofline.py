@@ -9,13 +9,15 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
+from _simulated_device import Kernel, Simulated
 
-from rooftop.core import settings
+from rooftop.core import devices, settings
 from rooftop.core.compile import compile_cuda
 from rooftop.core.devices import datasheets
 from rooftop.lab.inspect import binary
-from rooftop.lab.timing import roofline
-from rooftop.lab.timing.roofline import Ceilings, Curve, calibrate, suspicious
+from rooftop.lab.timing import calibrate, roofline, streams, tensor_cores
+from rooftop.lab.timing.roofline import Ceilings, Curve, suspicious
+from rooftop.lab.timing.timer import ImpossibleTime, Timer
 
 MIB = 1 << 20
 
@@ -34,7 +36,7 @@ def record(at: str = "2026-01-01T00:00:00+00:00", name: str = "card", scale: flo
         "at": at,
         "device": {"name": name},
         "curves": {
-            kind: [{"bytes": b, "seconds": scale * (1e-6 + b / rate), "by": f"{kind} {b >> 20}"} for b in roofline.SIZES] for kind, rate in rates.items()
+            kind: [{"bytes": b, "seconds": scale * (1e-6 + b / rate), "by": f"{kind} {b >> 20}"} for b in calibrate.SIZES] for kind, rate in rates.items()
         },
         "fma_fp32": {"burst": {"ops_per_s": 30e12}, "sustained": {"ops_per_s": 25e12}},
         "launch": {"graph_node_s": 1.2e-6},
@@ -53,11 +55,11 @@ def test_a_calibration_of_other_kernels_says_nothing_of_these() -> None:
 
 
 def test_sizes_are_those_promised() -> None:
-    assert roofline.SIZES[0] == 2 * MIB and roofline.SIZES[-1] == 8 << 30
+    assert calibrate.SIZES[0] == 2 * MIB and calibrate.SIZES[-1] == 8 << 30
 
 
 def test_a_curve_goes_through_its_points_and_smoothly_between() -> None:
-    truth = {b: 1e-6 + b / 3e12 for b in roofline.SIZES}
+    truth = {b: 1e-6 + b / 3e12 for b in calibrate.SIZES}
     curve = Curve(tuple(truth), tuple(truth.values()))
     for size, seconds in truth.items():
         assert curve.time(size) == pytest.approx(seconds)
@@ -157,13 +159,15 @@ def test_calibration_needs_a_gpu() -> None:
     if torch.cuda.is_available():
         pytest.skip("a GPU is here")
     with pytest.raises(RuntimeError, match="no CUDA device"):
-        calibrate()
+        next(calibrate.calibrate())
+    with pytest.raises(ValueError, match="disk is not one of memory, l2, tensor"):
+        next(calibrate.calibrate(parts=["disk"]))  # type: ignore[list-item]
 
 
 @pytest.fixture(scope="module", params=["sm_80", "sm_89", "sm_90a"])
 def machine_code(request: pytest.FixtureRequest) -> tuple[bytes, dict[str, str]]:
     source = settings.PACKAGE / "kernels" / "_device" / "ceilings.cu"
-    built = compile_cuda(source.read_text(), name=source.name, target=request.param, kernels=roofline.kernels())
+    built = compile_cuda(source.read_text(), name=source.name, target=request.param, kernels=streams.kernels())
     return built.cubin, built.names
 
 
@@ -184,6 +188,104 @@ def test_calibration_kernels_compile_to_what_they_claim(machine_code: tuple[byte
         elif name == "write":
             assert wide.count("STG") == unroll and "LDG" not in wide, expression
         elif name == "fma":
-            assert len(re.findall(r"\bFFMA\b", text)) >= roofline.FMA_CHAINS * roofline.FMA_UNROLL
+            assert len(re.findall(r"\bFFMA\b", text)) >= streams.FMA_CHAINS * streams.FMA_UNROLL
         if expression.endswith(", 1>"):
             assert ".EF." in text, f"{expression} lost its streaming hint"
+
+
+# -- tensor cores and the L2 -------------------------------------------------------------------------------------------
+
+
+def tensor_record(at: str = "2026-01-01T00:00:00+00:00", digest: str | None = None) -> dict[str, Any]:
+    return {
+        "kind": "ceiling", "subject": "tensor", "digest": digest or roofline.digest("tensor"), "at": at, "device": {"name": "card"},
+        "rates": {"tensor-bf16": {"burst": {"ops_per_s": 400e12}, "sustained": {"ops_per_s": 320e12}}},
+    }  # fmt: skip
+
+
+def l2_record() -> dict[str, Any]:
+    points = [{"bytes": 2**k << 20, "seconds": 1e-6 + (2**k << 20) / 6e12, "by": "one"} for k in range(5)]
+    return {"kind": "ceiling", "subject": "l2", "digest": roofline.digest("l2"), "at": "2026-01-03T00:00:00+00:00", "device": {"name": "card"},
+            "curves": {"copy": points, "read": points}}  # fmt: skip
+
+
+def test_the_parts_of_a_calibration_stand_beside_each_other() -> None:
+    c = Ceilings.from_records([record(), tensor_record("2026-02-01T00:00:00+00:00"), l2_record()], "card", SHEET)
+    assert c.at == "2026-01-01T00:00:00+00:00" and c.bandwidth("copy", 8 << 30) == pytest.approx(2e12, rel=0.01)
+    roof = c.roof(MIB, MIB, {"tensor-bf16": 400e9, "fma32": 30e6})
+    assert (roof.bound, roof.seconds, roof.assumed) == ("tensor-bf16", pytest.approx(1e-3), ())
+    assert c.seconds(MIB, MIB, {"tensor-bf16": 400e9}, duty="sustained") == pytest.approx(1.25e-3)
+    assert set(c.l2) == {"copy", "read"} and c.l2["read"].time(16 * MIB) == pytest.approx(1e-6 + 16 * MIB / 6e12)
+
+
+def test_each_part_is_stale_by_its_own_kernels() -> None:
+    other = tensor_record("2026-02-01T00:00:00+00:00", digest="0123456789ab")
+    c = Ceilings.from_records([record(), tensor_record(), other], "card", SHEET)
+    assert not c.stale and c.rates["tensor-bf16"]["burst"] == 400e12, "the newest of these kernels"
+    alone = Ceilings.from_records([record(), other], "card", SHEET)
+    assert not alone.stale and set(alone.rates) == {"fma32"} and alone.roof(1, 1, {"tensor-bf16": 1.0}).assumed == ("tensor-bf16 from the datasheet",)
+    assert roofline.current(record()) and roofline.current(tensor_record()) and not roofline.current(other)
+    assert not roofline.current({**record(), "subject": "disk"})
+    assert roofline.digest("tensor") != roofline.digest("memory") == roofline.digest("l2")
+
+
+def test_the_kernels_of_the_memory_are_those_that_were_measured_with() -> None:
+    """A new kernel has a file of its own: the committed calibrations are still of this tree."""
+    assert roofline.digest("memory") == "589bb993e12c"
+
+
+@pytest.mark.parametrize("target", ["sm_80", "sm_89", "sm_90a"])
+def test_loops_of_multiply_adds_hold_what_is_counted(target: str) -> None:
+    """Their instructions, by number and shape, are the multiply-adds that `count` says; nothing else is in the loop but its counter; nothing spills, and
+    no wgmma waits for the one before it."""
+    arch = int(target[3:5])
+    units = tensor_cores.kernels(arch)
+    names = [k for by_name in units.values() for k in by_name.values()]
+    assert set(units) == set(tensor_cores.UNITS) - ({"tensor-f8"} if arch == 80 else set())
+    built = compile_cuda(roofline.TENSOR.read_text(), name=roofline.TENSOR.name, target=target, kernels=names)
+    listing = re.split(r"^\.text\.(\S+):$", binary.sass(built.cubin), flags=re.M)
+    code = dict(zip(listing[1::2], listing[2::2], strict=True))
+    shapes = {"16816": 16 * 8 * 16, "1688": 16 * 8 * 8, "16832": 16 * 8 * 32}
+    for unit, by_name in units.items():
+        inner = tensor_cores.UNITS[unit].inner
+        for kernel in by_name.values():
+            text = code[built.names[kernel]]
+            assert not re.search(r"\b(LDL|STL)\b", text), f"{kernel} spills"
+            wide = re.findall(r"\b[HIQ]GMMA\.(\d+)x(\d+)x(\d+)\.", text)
+            small = [shapes[n] for n in re.findall(r"\b[HIQ]MMA\.(\d+)\.", text)]
+            assert bool(wide) == kernel.startswith("wgmma") and bool(small) == kernel.startswith("mma")
+            made = sum(math.prod(map(int, shape)) for shape in wide) * 2 + sum(small) * 8  # two warp groups, eight warps
+            assert made == tensor_cores.count(kernel, 1, 1, inner), kernel
+            if wide:
+                assert len(re.findall(r"WARPGROUP\.DEPBAR", text)) == 5, f"{kernel}: a wait for each tile, and one at the end"
+
+
+def test_a_unit_is_one_of_the_datasheets() -> None:
+    assert set(tensor_cores.UNITS) <= devices.units()
+    for arch in (80, 89, 90):
+        sheet = next(s for s in datasheets() if s.arch == arch)
+        assert set(tensor_cores.kernels(arch)) <= set(sheet.rates)
+    assert tensor_cores.kernels(100) == {}
+
+
+class Fixed:
+    """Calls of known rates under a device that draws power: loops by name, with the multiply-adds each makes a call."""
+
+    def by_unit(self) -> dict[str, dict[str, tuple[Any, int]]]:
+        return {"tensor-bf16": {"mma.sync": (Kernel("mma.sync", 1e-3), 10**11), "wgmma": (Kernel("wgmma", 1e-3), 2 * 10**11)}}
+
+
+def test_sustained_only_the_fastest_loop_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = Simulated()
+    found = calibrate._tensor(Timer(device), Fixed(), lambda text: None)["rates"]["tensor-bf16"]  # type: ignore[arg-type]
+    assert found["burst"]["by"] == found["sustained"]["by"] == "wgmma"
+    assert found["burst"]["ops_per_s"] == pytest.approx(2e14) and found["burst"]["all"]["mma.sync"] == pytest.approx(1e14)
+    assert set(found["sustained"]["all"]) == {"wgmma"}, "one that draws less power would lend it clock"
+
+
+def test_a_rate_that_no_such_card_has_is_refused() -> None:
+    device = Simulated()
+    device.describe = lambda: {"name": "NVIDIA H100 80GB HBM3"}  # type: ignore[method-assign]
+    with pytest.raises(ImpossibleTime, match="no card of this kind"):
+        calibrate._rate(Timer(device), "tensor-bf16", {"wgmma": (Kernel("wgmma", 1e-3), 6 * 10**11)}, "burst")
+    assert calibrate._rate(Timer(device), "tensor-bf16", {"wgmma": (Kernel("wgmma", 1e-3), 5 * 10**11)}, "burst")["tflops"] == pytest.approx(1000)

@@ -17,6 +17,9 @@ def bench(
     budget: Annotated[str, typer.Option(help="Time for all of it: 90s, 8m.")] = "8m",
     case_budget: Annotated[float, typer.Option(help="Seconds of sampling a case on the kernel clock.")] = 4.0,
     clocks: Annotated[str, typer.Option(help="Which of kernel, cold, hot, host, comma-separated.")] = "kernel,cold,hot,host",
+    duty: Annotated[str, typer.Option(
+        help="Of the kernel clock: normal or burst, sustained, comma-separated; auto: burst and sustained where arithmetic bounds a case, else normal."
+    )] = "auto",
     records: Annotated[Path | None, typer.Option(help="Folder of the records.", show_default="results/")] = None,
     again: Annotated[bool, typer.Option("--again", help="Measure what has fresh records too.")] = False,
     require: Annotated[float | None, typer.Option(help="Exit with 2 unless every kernel is at least this many times as fast as the best peer.")] = None,
@@ -35,7 +38,7 @@ def bench(
     todo = benches.fields(found, case=case, dtype=dtype)
     say = (lambda text: typer.echo(text, err=True)) if as_json else typer.echo
     summary = benches.run(todo, records or settings.load().results, budget_s=_seconds(budget), case_budget_s=case_budget,
-                          clocks=tuple(clocks.split(",")), again=again, say=say)  # fmt: skip
+                          clocks=tuple(clocks.split(",")), duty=tuple(duty.split(",")), again=again, say=say)  # fmt: skip
     if as_json:
         typer.echo(json.dumps(summary.written, indent=2))
     else:
@@ -68,19 +71,20 @@ def _seconds(text: str) -> float:
 @app.command(rich_help_panel=MEASURE)
 def calibrate(
     records: Annotated[Path | None, typer.Option(help="Folder of the records.", show_default="results/")] = None,
-    ceilings: Annotated[bool, typer.Option("--ceilings/--no-ceilings", help="Copy, read and write by size, launch, fp32 FMA.")] = True,
+    parts: Annotated[str, typer.Option(help="Which ceilings, comma-separated: memory (with the launch and fp32 FMA), l2, tensor; none.")] = "memory,l2,tensor",
     clocks: Annotated[bool, typer.Option("--clocks", help="Also one copy timed in ten ways, for docs/timing.md.")] = False,
     builds: Annotated[bool, typer.Option("--builds", help="Also how long a kernel takes to build, for docs/dependencies.md.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Measure this card's ceilings: copy, read and write by size, launch, fp32 FMA. About a minute; needs a GPU.
+    """Measure this card's ceilings: the memory, the L2, the launch, fp32 FMA, tensor cores. About two minutes; needs a GPU.
 
-    Example: [bold]rooftop calibrate --clocks --builds --records out/[/bold]"""
+    Examples: [bold]rooftop calibrate --records out/[/bold] · [bold]rooftop calibrate --parts none --clocks --builds[/bold]"""
     import torch
 
     from rooftop.core import settings
     from rooftop.lab.records import store as recs
-    from rooftop.lab.timing import roofline, sensors
+    from rooftop.lab.timing import calibrate as calibrating
+    from rooftop.lab.timing import sensors
     from rooftop.lab.timing.bench import NoGpuError
 
     if not torch.cuda.is_available():
@@ -96,8 +100,8 @@ def calibrate(
 
     written = []
     with recs.Writer(records or settings.load().results, torch.cuda.get_device_name(index)) as writer:
-        if ceilings:
-            written.append(writer.write(roofline.calibrate(index, sensors=read, progress=say)))
+        chosen = () if parts == "none" else tuple(p.strip() for p in parts.split(","))
+        written += [writer.write(r) for r in calibrating.calibrate(index, parts=chosen, sensors=read, progress=say)]  # type: ignore[arg-type]
         if clocks:
             from rooftop.lab.timing.timer_cuda import naive_demo
 

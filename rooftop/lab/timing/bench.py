@@ -12,17 +12,19 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rooftop.core import settings
+from rooftop.core import registry, settings
 from rooftop.core.backends.cuda import CudaImplementation
 from rooftop.core.compile import compile_many
 from rooftop.core.contract import Contract
-from rooftop.core.spec import DTYPES, Case, Device
+from rooftop.core.spec import DTYPES, Case, Device, Work
 from rooftop.lab import candidates
 from rooftop.lab.candidates import Subject
 from rooftop.lab.check import checker
 from rooftop.lab.inputs import make
 from rooftop.lab.records import store
-from rooftop.lab.timing import roofline
+from rooftop.lab.timing import roofline, streams
+from rooftop.lab.timing.peak_memory import peak_bytes
+from rooftop.lab.timing.throughput import compute_bound, rate
 from rooftop.lab.timing.timer import Contestant, ImpossibleTime, Measurement, Timer, sets_needed
 from rooftop.lab.timing.timer_cuda import CudaBackend
 
@@ -33,6 +35,7 @@ STREAM = "ceiling:"  # followed by copy or read: what is timed beside the kernel
 SLOW = 25.0  # times the fastest: what is slower than that runs in a field of its own, with the fastest beside it
 LONGEST_S = 0.6  # one call that takes longer is not timed at that case
 MEMORY = 0.75  # of the free device memory that input sets may take
+DUTIES = ("auto", "normal", "burst", "sustained")
 
 
 class NoGpuError(RuntimeError):
@@ -96,14 +99,20 @@ def run(
     budget_s: float = 480.0,
     case_budget_s: float = 4.0,
     clocks: Sequence[str] = ("kernel", "cold", "hot", "host"),
+    duty: Sequence[str] = ("auto",),
     again: bool = False,
     say: Callable[[str], None] = print,
 ) -> Summary:
     """Check and time the fields until `budget_s` seconds are spent; write a record for each subject.
 
-    Raises NoGpuError without a GPU."""
+    `duty`: of the kernel clock, some of DUTIES; auto is burst and sustained where a case is bound by arithmetic, else normal. Raises NoGpuError without
+    a GPU, ValueError for another duty, or for normal beside burst."""
     import torch
 
+    if unknown := set(duty) - set(DUTIES):
+        raise ValueError(f"duty {', '.join(sorted(unknown))} is not one of {', '.join(DUTIES)}")
+    if not duty or {"normal", "burst"} <= set(duty) or ("auto" in duty and len(set(duty)) > 1):
+        raise ValueError(f"duty is {','.join(duty)}; accepted are auto, or normal or burst, or sustained, or one of those two and sustained")
     if not torch.cuda.is_available():
         raise NoGpuError("bench needs an NVIDIA GPU: torch.cuda.is_available() is False (rooftop doctor says what is missing)")
     from rooftop.core.implementation import device_of
@@ -122,7 +131,7 @@ def run(
     summary.skipped += [f"{f.title}: has fresh records" for f in fresh]
     programs = compile_first(stale, device)
     say(f"compiled {programs} CUDA programs in {time.monotonic() - started:.1f} s; {len(stale)} fields to measure, {len(fresh)} have fresh records")
-    streams = roofline.Streams(torch.cuda.current_device()) if stale else None
+    copies = streams.Streams(torch.cuda.current_device()) if stale else None
     known = (r for where in {folder, settings.load().results} if where.is_dir() for r in store.read(where))
     ceilings = roofline.Ceilings.from_records(known, device.name)
     if ceilings.stale:
@@ -136,7 +145,7 @@ def run(
             if any(s.peer is not None for s in f.entries):  # past its limit of recompilations torch.compile would run a peer eagerly
                 torch.compiler.reset()
             try:
-                rows = Bench(f, device, timer, case_budget_s, clocks, summary, streams, ceilings).rows()
+                rows = Bench(f, device, timer, case_budget_s, clocks, summary, copies, ceilings, duty).rows()
             except torch.OutOfMemoryError as error:
                 summary.skipped.append(f"{f.title}: out of device memory ({str(error).splitlines()[0]})")
                 rows = []
@@ -148,8 +157,15 @@ def run(
 
 
 def _best(rows: Sequence[store.Record]) -> str:
-    timed = [r for r in rows if "kernel" in r["clocks"]]
-    return "".join(f"\n    {r['subject']:40s} {r['clocks']['kernel']['median'] * 1e6:10.1f} us  {r.get('rate', '')}" for r in timed)
+    said = []
+    for r in rows:
+        for name in ("kernel", "sustained"):
+            if name in r["clocks"] and r["kind"] == "bench":
+                t = r["clocks"][name]
+                duty = "" if t["duty"] == "normal" else f"  {t['duty']}"
+                work = Work(r["work"]["read"], r["work"]["write"], r["work"]["ops"])
+                said.append(f"\n    {r['subject']:40s} {t['median'] * 1e6:10.1f} us  {rate(work, t['median'])}{duty}")
+    return "".join(said)
 
 
 def _fresh(f: Field, subject: Subject, device: Device, present: dict[tuple[str, str, str], store.Record]) -> bool:
@@ -164,13 +180,14 @@ class Bench:
 
     def __init__(
         self, f: Field, device: Device, timer: Timer, budget_s: float, clocks: Sequence[str], summary: Summary,
-        streams: roofline.Streams | None = None, ceilings: roofline.Ceilings | None = None,
+        copies: streams.Streams | None = None, ceilings: roofline.Ceilings | None = None, duty: Sequence[str] = ("auto",),
     ) -> None:  # fmt: skip
-        self.streams, self.ceilings = streams, ceilings or roofline.Ceilings(device.name)
+        self.streams, self.ceilings, self.duty = copies, ceilings or roofline.Ceilings(device.name), duty
         self.f, self.device, self.timer, self.budget_s, self.clocks, self.summary = f, device, timer, budget_s, clocks, summary
         self.problem = f.op.problem(f.case, device)
         self.work = f.op.work(self.problem)
         self.checks: dict[str, checker.Result] = {}
+        self.memory: dict[str, int] = {}
 
     def rows(self) -> list[store.Record]:
         import torch
@@ -180,6 +197,7 @@ class Bench:
             return []
         self._check(able)
         able = [s for s in able if self.checks[s.name].status == "ok" or (s.peer is not None and self.checks[s.name].status == "wrong")]
+        self.memory = self._memory(able)
         size = max(sum(m.nbytes for _, m in self.problem.tensors if m is not None), 1)
         count = sets_needed(size, self.device.l2_bytes)
         free = torch.cuda.mem_get_info()[0] * MEMORY
@@ -199,10 +217,13 @@ class Bench:
         for clock in self.clocks:
             budget = self.budget_s if clock == "kernel" else self.budget_s / 4
             extra = copies if clock == "kernel" else []
-            self._measure(clock, [contestants[s.name] for s in quick] + extra, size, budget, found)
+            for duty in self._duties() if clock == "kernel" else ("normal",):
+                self._measure(clock, [contestants[s.name] for s in quick] + extra, size, budget, found, duty=duty)
         if slow:
             leader = min(quick, key=lambda s: once[s.name])
-            self._measure("kernel", [contestants[s.name] for s in (leader, *slow)], size, self.budget_s, found, keep={s.name for s in slow})
+            self._measure(
+                "kernel", [contestants[s.name] for s in (leader, *slow)], size, self.budget_s, found, keep={s.name for s in slow}, duty=self._duties()[0]
+            )
         return [self._record(s, found[s.name]) for s in able if found[s.name]] + self._copy_row(found, quick)
 
     def _copies(self, size: int, count: int) -> list[Contestant]:
@@ -211,9 +232,9 @@ class Bench:
         if self.streams is None:
             return []
         kind: roofline.Kind = "read" if 8 * self.work.write < self.work.read else "copy"
-        ours = self.ceilings.fastest(kind, size) or next(iter(roofline.VARIANTS))
+        ours = self.ceilings.fastest(kind, size) or next(iter(streams.VARIANTS))
         self.streams.reserve(size * count)
-        found = self.streams.contestants(kind, size, count, only=tuple({ours, roofline.TORCH[kind]}))
+        found = self.streams.contestants(kind, size, count, only=tuple({ours, streams.TORCH[kind]}))
         self.streams.reserve(0)  # the calls hold what they need
         return [Contestant(f"{STREAM}{kind} {c.name}", c.calls) for c in found]
 
@@ -298,9 +319,30 @@ class Bench:
         end.synchronize()
         return start.elapsed_time(end) * 1e-3
 
+    def _duties(self) -> tuple[str, ...]:
+        """Of the kernel clock, the one that is called by its name first: of what is bound by arithmetic, how hot the card is decides."""
+        if self.f.op.mutates:  # what a call overwrites is put back between samples, which leaves neither a burst nor a card at work
+            return ("normal",)
+        if tuple(self.duty) != ("auto",):
+            return tuple(sorted(set(self.duty), key=DUTIES.index))
+        return ("burst", "sustained") if compute_bound(self.work) else ("normal",)
+
+    def _memory(self, able: Sequence[Subject]) -> dict[str, int]:
+        """The peak memory of one eager call of each that a user can call: no rung, no file of a user's."""
+        tensors, options = make(self.f.op, self.f.case, "cuda", 0)
+        args = self.f.op.arguments(tensors, options)
+        calls = {s.name: partial(_quietly, s.function, args) for s in able if s.peer is not None}
+        calls |= {s.name: partial(self.f.op, *args, implementation=s.name) for s in able if s.peer is None and self._public(s)}
+        return {name: peak_bytes(call) for name, call in calls.items()}
+
+    def _public(self, s: Subject) -> bool:
+        """Whether the op's function takes it by its name: an implementation of the house, no rung, no file of a user's."""
+        return s.rung is None and any(i.name == s.name for i in registry.implementations(self.f.op.name))
+
     def _measure(
-        self, clock: str, contestants: Sequence[Contestant], size: int, budget_s: float, found: dict[str, dict[str, Measurement]], keep: set[str] | None = None
-    ) -> None:
+        self, clock: str, contestants: Sequence[Contestant], size: int, budget_s: float, found: dict[str, dict[str, Measurement]],
+        keep: set[str] | None = None, duty: str = "normal",
+    ) -> None:  # fmt: skip
         if clock == "host":
             contestants = [c for c in contestants if c.name.startswith("peer:")] + self._eager()
         if not contestants:
@@ -308,14 +350,15 @@ class Bench:
         samples = (11, 401) if keep is None else (6, 12)
         try:
             m = self.timer.measure(
-                contestants, clock, bytes_per_call=size, floor_seconds=self._floor(clock), budget_s=budget_s, samples=samples  # type: ignore[arg-type]
-            )
+                contestants, clock, bytes_per_call=size, floor_seconds=self._floor(clock), budget_s=budget_s, samples=samples,  # type: ignore[arg-type]
+                duty=duty,  # type: ignore[arg-type]
+            )  # fmt: skip
         except ImpossibleTime as error:
             self.summary.wrong.append(f"{self.f.title}, {clock}: {error}")
             return
         for name in m.timings:
             if name in found and (keep is None or name in keep):
-                found[name][clock] = m
+                found[name]["sustained" if duty == "sustained" else clock] = m
         if any(name.startswith(STREAM) for name in m.timings):
             self._copy = m
 
@@ -324,40 +367,38 @@ class Bench:
         made = []
         tensors, options = make(self.f.op, self.f.case, "cuda", 0)
         for s in self.f.entries:
-            if s.implementation is None or s.rung is not None or s.supports(self.f.case, self.device):
+            if s.implementation is None or not self._public(s) or s.supports(self.f.case, self.device):
                 continue
             args = self.f.op.arguments(tensors, options)
             made.append(Contestant(s.name, [partial(self.f.op, *args, implementation=s.name)]))
         return made
 
     def _floor(self, clock: str) -> float:
-        from rooftop.core.devices import floor_seconds, lookup
+        from rooftop.core.devices import floor_seconds, lookup, units
 
         sheet = lookup(self.device.name)
         if sheet is None or clock == "host":
             return 0.0
         dram = 0 if clock == "hot" else max(0, self.work.bytes - 2 * self.device.l2_bytes)
-        return floor_seconds(sheet, dram, self.work.ops)
+        elsewhere = units() - set(sheet.rates)  # units that this card has not: whoever computes the op on it uses others
+        return floor_seconds(sheet, dram, {unit: n for unit, n in self.work.ops.items() if unit not in elsewhere})
 
     def _record(self, s: Subject, found: dict[str, Measurement]) -> store.Record:
-        clocks, versus = {}, {}
-        for clock, m in found.items():
-            t = m[s.name].json()
-            clocks[clock] = {**t, "noise": m.noise, "duty": m.duty, "reached": m.reached, "empty_s": m.empty_s}
-        if "kernel" in found:
-            m = found["kernel"]
-            for other in m.timings:
-                if other != s.name and not other.startswith(STREAM):
-                    versus[other] = m.compare(s.name, other).json()
-            if copy := fastest_copy(m):
-                versus[copy.split()[0]] = m.compare(s.name, copy).json()
+        clocks = {
+            clock: {**m[s.name].json(), "noise": m.noise, "duty": m.duty, "busy": m.busy, "reached": m.reached, "empty_s": m.empty_s}
+            for clock, m in found.items()
+        }
         some = next(iter(found.values()))
         record: store.Record = {
             "kind": "bench", "op": self.f.op.name, "case": self.f.case.id, "subject": s.name, "digest": s.digest(self.f.case, self.device),
-            "work": {"read": self.work.read, "write": self.work.write, "ops": dict(self.work.ops)}, "clocks": clocks, "versus": versus,
+            "work": {"read": self.work.read, "write": self.work.write, "ops": dict(self.work.ops)}, "clocks": clocks, "versus": {},
             "error": self.checks[s.name].error(), "device": dict(some.device), "versions": store.versions(), "sensors": dict(some.sensors),
-            "rate": rate(self.work, clocks["kernel"]["median"]) if "kernel" in clocks else "",
         }  # fmt: skip
+        for clock, key in (("kernel", "versus"), ("sustained", "sustained_versus")):
+            if clock in found:
+                record[key] = _pairs(found[clock], s.name)
+        if s.name in self.memory:
+            record["memory"] = self.memory[s.name]
         if s.implementation is not None:
             _, seen = s.kernel_problem(self.f.case, self.device)
             config, source = s.implementation.resolve(seen)
@@ -383,6 +424,14 @@ class Bench:
         }]  # fmt: skip
 
 
+def _pairs(m: Measurement, name: str) -> dict[str, Any]:
+    """One contestant of a field against each of the others, and against the fastest copy."""
+    versus = {other: m.compare(name, other).json() for other in m.timings if other != name and not other.startswith(STREAM)}
+    if copy := fastest_copy(m):
+        versus[copy.split()[0]] = m.compare(name, copy).json()
+    return versus
+
+
 def fastest_copy(m: Measurement) -> str | None:
     """The faster of the copies, or reads, in a field."""
     return min((n for n in m.timings if n.startswith(STREAM)), key=lambda n: m[n].median, default=None)
@@ -393,16 +442,3 @@ def _quietly(function: Callable[..., Any], args: Sequence[Any]) -> Any:
 
     with torch.no_grad():
         return function(*args)
-
-
-def compute_bound(work: Any) -> bool:
-    """Whether there are so many operations a byte that a copy of the bytes is no measure of it."""
-    return bool(sum(n for unit, n in work.ops.items() if unit != "exp") > 16 * work.bytes)
-
-
-def rate(work: Any, seconds: float) -> str:
-    """Throughput in the unit that says most: TFLOP/s where there are many operations a byte, else GB/s."""
-    fma = sum(n for unit, n in work.ops.items() if unit != "exp")
-    if compute_bound(work):
-        return f"{2 * fma / seconds / 1e12:.2f} TFLOP/s"
-    return f"{work.bytes / seconds / 1e9:.0f} GB/s"

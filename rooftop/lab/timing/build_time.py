@@ -45,7 +45,7 @@ def measure(repeats: int = 7, inline_repeats: int = 1, say: Callable[[str], None
 
     from rooftop.core.implementation import device_of
     from rooftop.core.user_kernel import Loaded
-    from rooftop.lab.records.store import versions
+    from rooftop.lab.records import store
 
     x, y = (torch.randn(1 << 20, device="cuda") for _ in range(2))
     with tempfile.TemporaryDirectory() as folder:
@@ -83,8 +83,8 @@ def measure(repeats: int = 7, inline_repeats: int = 1, say: Callable[[str], None
             ways["torch.utils.cpp_extension.load_inline, a new source"] = [timed(inline, secrets.randbits(30)) for _ in range(inline_repeats)]
         except (RuntimeError, OSError, ImportError) as error:
             say(f"load_inline cannot be had here: {str(error).splitlines()[0]}")
-    about = {"name": device.name, "arch": device.arch, "sms": device.sms}
+    about = store.about(device)
     return [
-        {"kind": "build", "subject": name, "seconds": median(taken), "all": taken, "n": len(taken), "device": about, "versions": versions()}
+        {"kind": "build", "subject": name, "seconds": median(taken), "all": taken, "n": len(taken), "device": about, "versions": store.versions()}
         for name, taken in ways.items()
     ]  # fmt: skip

@@ -1,254 +1,48 @@
-"""Ceilings: what this card can do at best, measured as curves, and the roof that they give for a work.
+"""Ceilings: what this card can do at best, measured, and the roof that they give for a work.
 
-`calibrate` measures; it gives one record of kind ``ceiling``. `Ceilings` reads such records, with the card's datasheet where a
-ceiling was not measured. A roof is a time: the longer of what the memory needs for the bytes and each unit for its operations."""
+`rooftop.lab.timing.calibrate` measures; its records are of kind ``ceiling``, one for each of PARTS. `Ceilings` reads such records, with the card's
+datasheet where a ceiling was not measured. A roof is a time: the longer of what the memory needs for the bytes and each unit for its operations."""
 
 from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from functools import cache
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast, get_args
+from pathlib import Path
+from typing import Any, Literal, TypeAlias, get_args
 
 from rooftop.core import digests
 from rooftop.core.devices import Datasheet, slug
 from rooftop.core.settings import PACKAGE
-from rooftop.lab.timing.timer import Call, Contestant, Measurement, Timer, sets_needed
-
-if TYPE_CHECKING:
-    import torch
 
 Kind: TypeAlias = Literal["copy", "read", "write"]
+Part: TypeAlias = Literal["memory", "l2", "tensor"]
 
-SIZES = tuple(2**k << 20 for k in range(1, 14))  # bytes read + written: 2 MiB to 8 GiB
-THREADS = 256
-BLOCKS_A_SM = 2048 // THREADS
-FMA_CHAINS = 8
-FMA_UNROLL = 32  # as in ceilings.cu
-NEVER = 0x5BD1E995
-# name: vectors of 16 bytes a thread, hint of ceilings.cu, whether the grid stays resident and strides
-VARIANTS: Mapping[str, tuple[int, int, bool]] = {
-    "1 vector a thread": (1, 0, False),
-    "1 vector a thread, streaming": (1, 1, False),
-    "4 vectors a thread": (4, 0, False),
-    "4 vectors a thread, streaming": (4, 1, False),
-    "8 vectors a thread, streaming": (8, 1, False),
-    "4 vectors a thread, resident grid": (4, 0, True),
-}
-SOURCE = PACKAGE / "kernels" / "_device" / "ceilings.cu"
-TORCH: Mapping[Kind, str] = {"copy": "torch copy_", "read": "torch sum", "write": "torch fill_"}
-
-
-class Streams:
-    """The calibration kernels, loaded on torch device ``device``, and the memory that they run on."""
-
-    def __init__(self, device: int = 0) -> None:
-        import torch
-
-        from rooftop.core.compile import compile_cuda
-        from rooftop.core.launch import Module
-
-        self._torch, self._index = torch, device
-        facts = torch.cuda.get_device_properties(device)
-        self.sms = int(facts.multi_processor_count)
-        self._arch = arch = facts.major * 10 + facts.minor
-        self._module = Module(
-            compile_cuda(
-                SOURCE.read_text(encoding="utf-8"), name=str(SOURCE), kernels=kernels(),
-                target=f"sm_{arch}a" if arch >= 90 else f"sm_{arch}",
-            )
-        )  # fmt: skip
-        self._arena = torch.empty(0, dtype=torch.int32, device=f"cuda:{device}")
-        self._sink = torch.zeros(1, dtype=torch.int32, device=f"cuda:{device}")
-
-    def reserve(self, size: int) -> None:
-        """Replaces the arena by ``size`` bytes of random words; calls made before still hold the old one."""
-        self._arena = self._torch.empty(0, dtype=self._torch.int32, device=self._sink.device)
-        self._torch.cuda.empty_cache()
-        self._arena = self._torch.empty(size // 4, dtype=self._torch.int32, device=self._sink.device).random_()
-
-    def launch(self, kernel: str, blocks: int, types: Sequence[str], args: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]) -> Call:
-        """A call that launches ``kernel`` on torch's current stream; string values in ``args`` name tensors."""
-        from rooftop.core.spec import Launch
-
-        chained = self._arch >= 90 and not kernel.startswith("fma")  # whose launches are long
-        names = list(tensors)
-        prepared = self._module.prepare(Launch(kernel, (blocks,), args, types=tuple(types), block=(THREADS,), chained=chained), names, self._index)
-        current, index, kept = self._torch.cuda.current_stream, self._index, dict(tensors)
-        addresses = [kept[n].data_ptr() for n in names]
-
-        def call(_: Mapping[str, torch.Tensor] = kept) -> None:  # the call keeps its memory alive
-            prepared(current(index).cuda_stream, addresses)
-
-        return call
-
-    def contestants(self, kind: Kind, total: int, sets: int, only: Sequence[str] = ()) -> list[Contestant]:
-        """The ways to move ``total`` bytes (read + written; a multiple of 32), over ``sets`` places in the reserved memory: all of
-        `VARIANTS` and torch's own, or those named in ``only``."""
-        if kind not in get_args(Kind):
-            raise ValueError(f"kind {kind!r} is not one of {', '.join(get_args(Kind))}")
-        if unknown := set(only) - {*VARIANTS, TORCH[kind]}:
-            raise ValueError(f"{', '.join(sorted(unknown))} is not one of {', '.join([*VARIANTS, TORCH[kind]])}")
-        if total % 32 or total * sets > self._arena.nbytes:
-            raise ValueError(f"{sets} sets of {total} bytes exceed the {self._arena.nbytes} reserved, or are no multiple of 32")
-        words = total // (8 if kind == "copy" else 4)
-        half = self._arena.numel() // 2
-        places = []
-        for i in range(sets):
-            x = self._arena[i * words : (i + 1) * words]
-            places.append((x, self._arena[half + i * words : half + (i + 1) * words] if kind == "copy" else x))
-        field = [Contestant(name, [self._ours(kind, name, x, y) for x, y in places]) for name in VARIANTS if not only or name in only]
-        if not only or TORCH[kind] in only:
-            field.append(Contestant(TORCH[kind], [self._torchs(kind, x, y) for x, y in places]))
-        return field
-
-    def _ours(self, kind: Kind, name: str, x: torch.Tensor, y: torch.Tensor) -> Call:
-        unroll, hint, resident = VARIANTS[name]
-        vectors = x.nbytes // 16
-        tiles = math.ceil(vectors / (unroll * THREADS))
-        blocks = min(tiles, self.sms * BLOCKS_A_SM) if resident else tiles
-        kernel = f"{kind}<{unroll}, {hint}>"
-        if kind == "copy":
-            return self.launch(kernel, blocks, ("ptr", "ptr", "i64"), {"x": "x", "y": "y", "n": vectors}, {"x": x, "y": y})
-        if kind == "read":
-            args = {"x": "x", "sink": "sink", "never": NEVER, "n": vectors}
-            return self.launch(kernel, blocks, ("ptr", "ptr", "u32", "i64"), args, {"x": x, "sink": self._sink})
-        return self.launch(kernel, blocks, ("ptr", "u32", "i64"), {"y": "y", "seed": NEVER, "n": vectors}, {"y": y})
-
-    def _torchs(self, kind: Kind, x: torch.Tensor, y: torch.Tensor) -> Call:
-        if kind == "copy":
-            return lambda: y.copy_(x)
-        if kind == "read":
-            floats = x.view(self._torch.float32)
-            return lambda: floats.sum()
-        return lambda: y.fill_(NEVER)
-
-    def empty(self) -> Call:
-        return self.launch("empty", 1, (), {}, {})
-
-    def fma(self, steps: int) -> tuple[Call, int]:
-        """A call, and the fused multiply-adds that it makes."""
-        blocks = self.sms * BLOCKS_A_SM
-        out = self._torch.empty(blocks * THREADS, device=self._sink.device)
-        args = {"out": "out", "c": -1.9, "steps": steps}
-        call = self.launch(f"fma<{FMA_CHAINS}>", blocks, ("ptr", "f32", "i32"), args, {"out": out})
-        return call, blocks * THREADS * FMA_CHAINS * FMA_UNROLL * steps
-
-
-def kernels() -> list[str]:
-    """Every kernel of ceilings.cu that calibration uses, as name expressions."""
-    shapes = {(unroll, hint) for unroll, hint, _ in VARIANTS.values()}
-    return ["empty", f"fma<{FMA_CHAINS}>", *sorted(f"{kind}<{u}, {h}>" for kind in get_args(Kind) for u, h in shapes)]
+MEMORY = PACKAGE / "kernels" / "_device" / "ceilings.cu"
+TENSOR = PACKAGE / "kernels" / "_device" / "tensor_ceilings.cu"
+PARTS: Mapping[Part, Path] = {"memory": MEMORY, "l2": MEMORY, "tensor": TENSOR}  # and the kernels that each is measured with
 
 
 @cache
-def digest() -> str:
+def digest(part: Part = "memory") -> str:
     """Of the calibration kernels: what others measured is not what this tree holds kernels to."""
     from rooftop.core.compile import with_headers
 
-    return digests.digest(*(digests.strip(text, "c") for text in with_headers(SOURCE.read_text(encoding="utf-8"))))
+    return digests.digest(*(digests.strip(text, "c") for text in with_headers(PARTS[part].read_text(encoding="utf-8"))))
 
 
-def calibrate(
-    device: int = 0,
-    *,
-    sizes: Sequence[int] = SIZES,
-    point_budget_s: float = 0.4,
-    sensors: Callable[[], dict[str, Any]] | None = None,
-    progress: Callable[[str], None] | None = None,
-) -> dict[str, Any]:
-    """Measures this card's ceilings: copy, read and write by size, the launch, and fp32 FMA in a burst and sustained.
-
-    Takes some 25 s on an H100, and the largest size in memory (sizes over four fifths of what is free are left out). Bytes count what is
-    read plus what is written; times are the kernel clock's, so data rotates through more than L2. Raises RuntimeError where
-    there is no CUDA device."""
-    from rooftop.lab.records.store import versions
-    from rooftop.lab.timing.timer_cuda import CudaBackend
-
-    backend = CudaBackend(device)
-    timer = Timer(backend, sensors=sensors)
-    import torch
-
-    free = int(torch.cuda.mem_get_info(device)[0] * 0.8)
-    kept = [size for size in sizes if size * sets_needed(size, backend.l2_bytes) <= free]
-    if not kept:
-        raise RuntimeError(f"{free} bytes of device memory are too few for any of the sizes asked for")
-    streams = Streams(device)
-    say = progress or (lambda text: None)
-    before = timer.read_sensors()
-    launch = _launch(timer, streams)
-    curves: dict[str, list[dict[str, Any]]] = {kind: [] for kind in get_args(Kind)}
-    for size in sorted(kept):
-        sets = sets_needed(size, backend.l2_bytes)
-        streams.reserve(size * sets)
-        for kind, points in curves.items():
-            field = streams.contestants(cast(Kind, kind), size, sets)
-            found = timer.measure(field, "kernel", bytes_per_call=size, target=0.003, budget_s=point_budget_s)
-            points.append(_point(size, found))
-            say(f"{kind} {size >> 20} MiB: {points[-1]['gb_per_s']:.0f} GB/s by {points[-1]['by']}")
-            del field
-    streams.reserve(0)
-    return {
-        "kind": "ceiling",
-        "digest": digest(),
-        "at": datetime.now(UTC).isoformat(timespec="seconds"),
-        "device": backend.describe(),
-        "versions": versions() | {"cuda": str(torch.version.cuda)},
-        "clock": "kernel",
-        "curves": curves,
-        "launch": launch,
-        "fma_fp32": {duty: _fma(timer, streams, duty) for duty in ("burst", "sustained")},
-        "sensors": {"before": before, "after": timer.read_sensors()},
-    }
+def part_of(record: Mapping[str, Any]) -> str:
+    """What a record of kind ``ceiling`` measured. Those of the memory were once the only ones, and did not say it."""
+    return str(record.get("subject", "memory"))
 
 
-def _point(size: int, found: Measurement) -> dict[str, Any]:
-    best = min(found.timings.values(), key=lambda t: t.median)
-    return {
-        "bytes": size,
-        "seconds": best.median,
-        "low": best.low,
-        "high": best.high,
-        "gb_per_s": size / best.median / 1e9,
-        "by": best.name,
-        "all": {name: t.median for name, t in found.timings.items()},
-        "noise": found.noise,
-        "error": found.error,
-        "n": best.n,
-        "calls": best.calls,
-        "sets": best.sets,
-    }
-
-
-def _launch(timer: Timer, streams: Streams) -> dict[str, Any]:
-    """An empty kernel: what one launch costs the CPU, and what one node of a graph costs the device. Seconds."""
-    field = [Contestant("rooftop", [streams.empty()]), Contestant("torch", [timer.backend.empty("hot")])]
-    host, node = (timer.measure(field, clock, target=0.01, budget_s=0.5) for clock in ("host", "hot"))
-    return {
-        "host_s": {name: t.median for name, t in host.timings.items()},
-        "host_floor_s": host.empty_s,
-        "graph_node_s": min(t.median for t in node.timings.values()),
-        "cold_s": timer.empty_seconds("cold"),
-    }
-
-
-def _fma(timer: Timer, streams: Streams, duty: Literal["burst", "sustained"]) -> dict[str, Any]:
-    """Operations/s (one FMA is one) of chains that stay in registers."""
-    call, count = streams.fma(512)
-    found = timer.measure([Contestant("fma", [call])], "hot", duty=duty, target=0.003, budget_s=3.0)
-    t = found["fma"]
-    return {
-        "ops_per_s": count / t.median,
-        "tflops": 2 * count / t.median / 1e12,
-        "seconds": t.median,
-        "n": t.n,
-        "busy": found.busy,
-        "sensors": dict(found.sensors),
-    }
+def current(record: Mapping[str, Any]) -> bool:
+    """Whether a record of kind ``ceiling`` was measured with the calibration kernels of this tree."""
+    part = part_of(record)
+    return part in PARTS and record.get("digest") == digest(part)
 
 
 @dataclass(frozen=True)
@@ -293,29 +87,32 @@ class Roof:
 
 @dataclass(frozen=True)
 class Ceilings:
-    """The ceilings of one card. Rates are operations/s by unit and duty (one FMA is one)."""
+    """The ceilings of one card. Rates are operations/s by unit and duty (one FMA is one). `curves` are of the device memory, `l2` of what stays in the L2:
+    bytes read + written, by the hot clock."""
 
     device: str
     curves: Mapping[str, Curve] = field(default_factory=dict)
     rates: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     graph_node_s: float = 0.0
     datasheet: Datasheet | None = None
-    at: str = ""  # when it was measured
-    stale: bool = False  # there are measurements, but of other calibration kernels
+    at: str = ""  # when the memory was measured
+    stale: bool = False  # there are measurements of the memory, but of other calibration kernels
+    l2: Mapping[str, Curve] = field(default_factory=dict)
 
     @classmethod
     def from_records(cls, records: Iterable[Mapping[str, Any]], device: str, datasheet: Datasheet | None = None) -> Ceilings:
-        """The newest ``ceiling`` record of the card named ``device``, of the calibration kernels as they are; without one, the datasheet alone."""
+        """Of each part the newest ``ceiling`` record of the card named ``device``, of the calibration kernels as they are; without one, the datasheet."""
         mine = [r for r in records if r.get("kind") == "ceiling" and slug(r["device"]["name"]) == slug(device)]
-        record = max((r for r in mine if r.get("digest") == digest()), key=lambda r: r["at"], default=None)
-        if record is None:
-            return cls(device, datasheet=datasheet, stale=bool(mine))
-        curves = {
-            kind: Curve(tuple(p["bytes"] for p in points), tuple(p["seconds"] for p in points), tuple(p["by"] for p in points))
-            for kind, points in record["curves"].items()
-        }
-        rates = {"fma32": {duty: found["ops_per_s"] for duty, found in record["fma_fp32"].items()}}
-        return cls(device, curves, rates, record["launch"]["graph_node_s"], datasheet, record["at"])
+        newest: dict[str, Mapping[str, Any]] = {}
+        for r in sorted((r for r in mine if current(r)), key=lambda r: str(r["at"])):
+            newest[part_of(r)] = r
+        rates = {unit: {duty: found["ops_per_s"] for duty, found in by_duty.items()} for unit, by_duty in newest.get("tensor", {}).get("rates", {}).items()}
+        l2 = _curves(newest["l2"]) if "l2" in newest else {}
+        memory = newest.get("memory")
+        if memory is None:
+            return cls(device, rates=rates, datasheet=datasheet, stale=any(part_of(r) == "memory" for r in mine), l2=l2)
+        rates["fma32"] = {duty: found["ops_per_s"] for duty, found in memory["fma_fp32"].items()}
+        return cls(device, _curves(memory), rates, memory["launch"]["graph_node_s"], datasheet, memory["at"], l2=l2)
 
     def bandwidth(self, kind: Kind, size: float) -> float:
         """Bytes/s of a copy, read or write of ``size`` bytes (read + written). Raises ValueError where neither record nor
@@ -385,6 +182,13 @@ class Ceilings:
             if weight:
                 seconds += weight * total / self.bandwidth(kind, total)
         return seconds
+
+
+def _curves(record: Mapping[str, Any]) -> dict[str, Curve]:
+    return {
+        kind: Curve(tuple(p["bytes"] for p in points), tuple(p["seconds"] for p in points), tuple(p["by"] for p in points))
+        for kind, points in record["curves"].items()
+    }
 
 
 def suspicious(seconds: float, roof: Roof, tolerance: float = 0.02) -> str | None:

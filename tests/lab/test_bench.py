@@ -1,0 +1,124 @@
+"""What is timed in which duty, what a call allocates, and that both stand in the record: on a device whose true times are known."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from copy import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from _simulated_device import Kernel, Simulated
+
+from rooftop.core import registry
+from rooftop.core.spec import TARGETS, Work
+from rooftop.lab import candidates
+from rooftop.lab.check.checker import Result
+from rooftop.lab.records import store
+from rooftop.lab.timing import bench
+from rooftop.lab.timing.bench import Bench, Field, Summary
+from rooftop.lab.timing.timer import Contestant, Measurement, Timer, sets_needed
+
+H100 = TARGETS[90]
+
+
+def made(op: str, case: str, duty: Sequence[str] = ("auto",)) -> Bench:
+    contract = registry.op(op)
+    f = Field(contract, contract.case(case), [*candidates.peers(contract), *candidates.implementations(contract)])
+    return Bench(f, H100, Timer(Simulated()), 0.5, ("kernel",), Summary(), duty=duty)
+
+
+def test_what_arithmetic_bounds_is_timed_in_a_burst_and_sustained() -> None:
+    assert made("matmul", "4096 cubed f32")._duties() == ("burst", "sustained")
+    assert made("add", "1 Mi elements f32")._duties() == ("normal",)
+    for asked in (["sustained", "burst"], ["burst", "sustained"]):
+        assert made("add", "1 Mi elements f32", asked)._duties() == ("burst", "sustained"), "what is called kernel comes first"
+    assert made("matmul", "4096 cubed f32", ["normal"])._duties() == ("normal",)
+    writes = made("matmul", "4096 cubed f32")
+    writes.f.op = copy(writes.f.op)
+    vars(writes.f.op)["mutates"] = ("a",)
+    assert writes._duties() == ("normal",), "its inputs are put back between samples"
+
+
+@pytest.mark.parametrize("duty", [["warm"], [], ["normal", "burst"], ["auto", "sustained"]])
+def test_duties_that_do_not_go_together_are_refused(tmp_path: Path, duty: list[str]) -> None:
+    with pytest.raises(ValueError, match="duty"):
+        bench.run([], tmp_path, duty=duty)
+
+
+def timed(b: Bench, seconds: dict[str, float]) -> dict[str, dict[str, Measurement]]:
+    """The field measured as `rows` does, with contestants of these true times."""
+    size = 192 << 20
+    found: dict[str, dict[str, Measurement]] = {name: {} for name in seconds}
+    for duty in b._duties():
+        field = [Contestant(name, [Kernel(name, s, scatter=0.002) for _ in range(sets_needed(size, 50 << 20))]) for name, s in seconds.items()]
+        b._measure("kernel", field, size, 0.5, found, duty=duty)
+    return found
+
+
+def test_a_record_names_its_duties_and_compares_within_each(tmp_path: Path) -> None:
+    b = made("matmul", "4096 cubed f32")
+    peer, ours = (next(s for s in b.f.entries if (s.peer is not None) == is_peer) for is_peer in (True, False))
+    b.checks = {s.name: Result(s.name, "matmul", b.f.case.id, "ok") for s in (peer, ours)}
+    b.memory = {peer.name: 80 << 20, ours.name: 64 << 20}
+    found = timed(b, {peer.name: 4e-3, ours.name: 3e-3})
+    with store.Writer(tmp_path, H100.name) as writer:
+        for s in (peer, ours):
+            writer.write(b._record(s, found[s.name]))
+    record = {r["subject"]: r for r in store.read(tmp_path)}[ours.name]
+    assert {name: c["duty"] for name, c in record["clocks"].items()} == {"kernel": "burst", "sustained": "sustained"}
+    assert record["clocks"]["kernel"]["median"] == pytest.approx(3e-3, rel=0.01) == record["clocks"]["sustained"]["median"]
+    assert 0 < record["clocks"]["kernel"]["busy"] < record["clocks"]["sustained"]["busy"] <= 1, "pauses before each sample, and none"
+    for key in ("versus", "sustained_versus"):
+        assert record[key] == {peer.name: {**record[key][peer.name], "verdict": "faster"}} and record[key][peer.name]["ratio"] == pytest.approx(0.75, rel=0.01)
+    assert record["memory"] == 64 << 20
+
+
+def test_what_a_memory_bound_case_holds_is_of_the_usual_duty() -> None:
+    b = made("add", "1 Mi elements f32")
+    found = timed(b, {"add__triton": 1e-4})
+    assert set(found["add__triton"]) == {"kernel"} and found["add__triton"]["kernel"].duty == "normal"
+
+
+def test_the_floor_leaves_out_units_that_the_card_has_not() -> None:
+    """An fp8 product on a card without fp8 tensor cores is computed otherwise; a unit that no card has is a mistake in a contract."""
+    b = made("matmul", "4096 cubed f32")
+    b.device = TARGETS[80]
+    b.work = Work(0, 0, {"tensor-f8": 1e15})
+    assert b._floor("kernel") == 0
+    b.device = H100
+    assert b._floor("kernel") == pytest.approx(1e15 / (132 * 4096 * 1980e6))
+    b.work = Work(0, 0, {"tensor-fp8": 1.0})
+    with pytest.raises(ValueError, match="no unit 'tensor-fp8'"):
+        b._floor("kernel")
+
+
+def test_what_a_call_allocates_is_measured_on_the_second_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The op's own function and the peers', their inputs apart; what only the first call allocates, or compiles, is not of a call."""
+    b = made("add", "1 Mi elements f32")
+    log: list[str] = []
+    held = {"now": 1000, "most": 0}
+
+    def allocates(name: str, first: int, each: int) -> Any:
+        def call(*_: Any, implementation: str | None = None) -> str:
+            log.append(implementation or name)
+            held["now"] += first if log.count(log[-1]) == 1 else 0
+            held["most"] = max(held["most"], held["now"] + each)
+            return "result"
+
+        return call
+
+    public = allocates("op", 5000, 300)
+    monkeypatch.setattr(bench, "make", lambda op, case, place, seed: ({"x": torch.ones(1), "y": torch.ones(1)}, {}))
+    monkeypatch.setattr(type(b.f.op), "__call__", lambda self, *args, **how: public(*args, **how), raising=False)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda *_: None)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda *_: held["now"])
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda *_: held["most"])
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda *_: held.update(most=held["now"]))
+    peer = next(s for s in b.f.entries if s.peer is not None)
+    vars(peer)["function"] = allocates(peer.name, 0, 70)
+    rung = candidates.rungs(registry.ladder("sgemm_cuda"))[0]
+    found = b._memory([peer, next(s for s in b.f.entries if s.peer is None), rung])
+    assert found == {peer.name: 70, "add__triton": 300}, "a rung is no function that a user calls"
+    assert log == [peer.name] * 2 + ["add__triton"] * 2
