@@ -137,7 +137,7 @@ def _record(one: Found, subject: Subject, device: Device) -> store.Record:
     return {
         "kind": "sanitize", "op": one.op, "subject": one.subject, "case": one.tool, "digest": digest_of(subject, one.cases, device), "cases": list(one.cases),
         "errors": one.errors, "first": one.first, "message": one.message,
-        "device": {"name": device.name, "arch": device.arch, "sms": device.sms}, "versions": store.versions(),
+        "device": store.about(device), "versions": store.versions(),
     }  # fmt: skip
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from _support import command
 
-from rooftop.lab.records import prune
+from rooftop.lab.records import prune, store
 from rooftop.lab.records.store import Record, RecordError
 
 
@@ -38,29 +40,48 @@ def test_the_newest_that_is_not_stale_stays_and_where_all_are_the_newest() -> No
     assert [(r["subject"], r["at"]) for r, out in zip(found, gone, strict=True) if out] == [("a", "1"), ("a", "3"), ("b", "1")]
 
 
+def test_a_stale_check_goes_once_its_subject_has_been_checked_again() -> None:
+    found = [
+        row("a", "1", stale=True), row("a", "2", case="odd f32"),  # another case of the same kernel, since
+        row("b", "1", stale=True), row("b", "1", stale=True, case="odd f32"),  # not checked since: all that is known of it
+        row("c", "1", stale=True), row("c", "2", card="A100"), row("d", "2", stale=True), row("d", "1", case="odd f32"),
+        row("e", "1", stale=True, kind="bench"), row("e", "2", kind="bench", case="odd f32"),  # a page shows a stale time
+    ]  # fmt: skip
+    gone = prune.superseded(found, old)
+    assert [(r["subject"], r["at"], r["case"]) for r, out in zip(found, gone, strict=True) if out] == [("a", "1", "big f32")]
+
+
 def test_the_order_of_files_does_not_matter() -> None:
     found = [row("a", "3"), row("a", "1"), row("a", "2")]
     assert prune.superseded(found, old) == [False, True, True]
 
 
 def test_kinds_that_are_read_otherwise_stay() -> None:
-    found = [row("a", str(i), kind=kind, stale=True) for kind in ("tune", "counters", "compared", "build", "ceiling") for i in range(3)]
+    found = [row("a", str(i), kind=kind, stale=True) for kind in ("tune", "counters", "compared", "build") for i in range(3)]
     assert not any(prune.superseded(found, old))
 
 
-def test_lines_that_stay_keep_their_bytes_and_an_empty_file_goes(tmp_path: Path) -> None:
-    first = put(tmp_path / "h100" / "1.jsonl", row("a", "1"), row("b", "1"))
+def test_of_ceilings_the_newest_of_each_part_stays() -> None:
+    found = [{**row(part, at, stale), "kind": "ceiling"} for part in ("memory", "tensor") for at, stale in (("1", False), ("2", False), ("3", True))]
+    found = [{k: v for k, v in r.items() if k not in ("op", "case")} for r in found]
+    assert [r["at"] for r, out in zip(found, prune.superseded(found, old), strict=True) if not out] == ["2", "2"]
+
+
+def test_records_that_stay_are_put_together_and_an_empty_file_goes(tmp_path: Path) -> None:
+    first = put(tmp_path / "h100" / "1.jsonl", row("a", "1"), row("b", "1"), row("a", "1", case="odd f32"))
     put(tmp_path / "h100" / "2.jsonl", row("b", "2"))
-    whole = put(tmp_path / "h100" / "3.jsonl", row("c", "1"))
-    put(tmp_path / "h100" / "4.jsonl", row("c", "0"))
-    kept, untouched = first.read_bytes().split(b"\n")[0] + b"\n", whole.stat().st_mtime_ns
+    put(tmp_path / "h100" / "4.jsonl", row("b", "0"))
+    before = {p: p.read_bytes() for p in tmp_path.rglob("*.jsonl")}
     dry = prune.prune(tmp_path, lambda _: old, dry=True)
-    assert sorted(p.name for p in tmp_path.rglob("*.jsonl")) == ["1.jsonl", "2.jsonl", "3.jsonl", "4.jsonl"]
+    assert {p: p.read_bytes() for p in tmp_path.rglob("*.jsonl")} == before
     done = prune.prune(tmp_path, lambda _: old)
-    assert done == dry and (done.records, done.dropped, done.files, done.files_dropped) == (5, 2, 4, 1)
-    assert first.read_bytes() == kept and whole.stat().st_mtime_ns == untouched
-    assert sorted(p.name for p in tmp_path.rglob("*")) == ["1.jsonl", "2.jsonl", "3.jsonl", "h100"]
-    assert prune.prune(tmp_path, lambda _: old).dropped == 0
+    assert done == dry and (done.records, done.dropped, done.files, done.files_dropped) == (5, 2, 3, 1)
+    assert done.bytes == sum(map(len, before.values())) and done.bytes - done.bytes_dropped == sum(p.stat().st_size for p in tmp_path.rglob("*.jsonl"))
+    assert sorted(p.name for p in tmp_path.rglob("*")) == ["1.jsonl", "2.jsonl", "h100"]
+    assert store.read_file(first)[0] == [row("a", "1"), row("a", "1", case="odd f32")]
+    assert len(first.read_text(encoding="utf-8").splitlines()) == 2, "a head, and the two records of a in one line"
+    whole = first.stat().st_mtime_ns
+    assert prune.prune(tmp_path, lambda _: old).dropped == 0 and first.stat().st_mtime_ns == whole, "what is as short as it goes is left alone"
 
 
 @pytest.mark.parametrize("tail", ['{"kind": "check", "op"', "no record\n"])
@@ -90,7 +111,6 @@ def test_a_file_that_changes_meanwhile_is_left_alone(tmp_path: Path) -> None:
 def test_of_the_records_that_come_with_the_tree_no_page_shows_less() -> None:
     """Every bench record that a page shows is still there after pruning."""
     from rooftop.core import registry, settings
-    from rooftop.lab.records import store
     from rooftop.lab.report.data import Gatherer, staleness
 
     found = store.read(settings.CHECKOUT / "results")
@@ -124,9 +144,30 @@ def test_a_link_stays_one_and_a_file_is_no_folder(tmp_path: Path) -> None:
     (tmp_path / "r" / "2.jsonl").symlink_to(target)
     done = prune.prune(tmp_path / "r", lambda _: old)
     assert (done.records, done.dropped, done.files) == (2, 1, 1)
-    assert (tmp_path / "r" / "1.jsonl").is_symlink() and len(target.read_text(encoding="utf-8").splitlines()) == 1
+    assert (tmp_path / "r" / "1.jsonl").is_symlink() and store.read_file(target)[0] == [row("a", "2")]
     with pytest.raises(NotADirectoryError, match="no folder"):
         prune.prune(target, lambda _: old)
+
+
+def test_a_report_of_the_house_prunes_first_and_a_check_writes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from rooftop.core import settings
+    from rooftop.lab.report import documents
+
+    here = replace(settings.load(), results=tmp_path)
+    monkeypatch.setattr(settings, "load", lambda: here)
+    monkeypatch.setattr(documents, "outdated", lambda *_, **__: {})
+    path = put(tmp_path / "h100" / "1.jsonl", row("a", "1"), row("a", "2"))
+    before = path.read_bytes()
+    assert command(monkeypatch, "report", "--docs", "--check") == 0 and path.read_bytes() == before
+    assert command(monkeypatch, "report", "--docs", "--records", str(tmp_path)) == 0 and path.read_bytes() == before, "another's records are left alone"
+    assert command(monkeypatch, "report", "--docs") == 0
+    assert [r["at"] for r in store.read(tmp_path)] == ["2"] and "pruned" in capsys.readouterr().err
+    with store.Writer(tmp_path, "H100") as writer:
+        writer.write(row("b", "1"))
+        assert command(monkeypatch, "report", "--docs") == 0, "a run that is under way is no reason to write no page"
+        assert "is not pruned: a run is writing" in capsys.readouterr().err
 
 
 def test_a_record_that_names_no_code_is_of_no_tree() -> None:

@@ -123,23 +123,15 @@ def test_processes_that_merge_the_same_at_once_make_one_of_it(tmp_path: Path) ->
     assert [p.suffix for p in (tmp_path / "home").rglob("*") if p.is_file()] == [".jsonl"]
 
 
-@pytest.mark.parametrize("links", [True, False], ids=["links", "no links"])
-def test_two_merges_of_one_name_keep_both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, links: bool) -> None:
-    """Another process brings a file of the same name home between our look and our write; the file system may have no links."""
-    put(tmp_path / "away", [row("ours")])
-    link, came = os.link, []
-
-    def late(source: Path, target: Path) -> None:
-        if not came:
-            came.append(put(target.parent, [row("theirs")], target.name))
-        if not links:
-            raise PermissionError(1, "Operation not permitted", str(source))
-        link(source, target)
-
-    monkeypatch.setattr(os, "link", late)
-    assert store.merge(tmp_path / "away", tmp_path / "home").added == ["a-2.jsonl"]
-    assert sorted(r["subject"] for r in store.read(tmp_path / "home")) == ["ours", "theirs"]
-    assert [p.suffix for p in (tmp_path / "home").rglob("*") if p.is_file()] == [".jsonl", ".jsonl"]
+def test_merges_of_one_name_at_once_keep_both(tmp_path: Path) -> None:
+    """Four processes bring files of the same name home, each with records of its own and some that all have."""
+    for who in "abcd":
+        put(tmp_path / who, [row("all", i) for i in range(50)] + [row(who, i) for i in range(50)])
+    for p in [started(MERGE, str(tmp_path / who), str(tmp_path / "home")) for who in "abcd"]:
+        done(p)
+    found = store.read(tmp_path / "home")
+    assert sorted((r["subject"], int(r["case"])) for r in found) == sorted((who, i) for who in ("a", "all", "b", "c", "d") for i in range(50))
+    assert [p.suffix for p in (tmp_path / "home").rglob("*") if p.is_file()] == [".jsonl"]
 
 
 def test_a_merge_is_alone_while_it_lets_a_file_grow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,15 +153,19 @@ def test_a_merge_is_alone_while_it_lets_a_file_grow(tmp_path: Path, monkeypatch:
     assert store.read(tmp_path / "home") == [row("a"), row("b")]
 
 
-def test_an_empty_file_of_the_same_name_is_left_to_whom_it_belongs(tmp_path: Path) -> None:
-    put(tmp_path / "home" / "h100-80gb-hbm3", [])
-    put(tmp_path / "away", [row("a")])
-    for _ in range(2):
-        store.merge(tmp_path / "away", tmp_path / "home")
-    assert sorted((p.name, len(store.read_file(p)[0])) for p in (tmp_path / "home").rglob("*.jsonl")) == [("a-2.jsonl", 1), ("a.jsonl", 0)]
+def test_a_file_that_a_run_is_writing_is_left_to_it(tmp_path: Path) -> None:
+    """Also where nothing stands in it yet: replaced, what the run writes next would be in no file."""
+    with store.Writer(tmp_path / "home", CARD) as writer:
+        put(tmp_path / "away", [row("a")], writer.path.name)
+        for _ in range(2):
+            with pytest.raises(store.RecordError, match="a run is writing"):
+                store.merge(tmp_path / "away", tmp_path / "home")
+            writer.write(row("b"))
+    store.merge(tmp_path / "away", tmp_path / "home")
+    assert sorted(r["subject"] for r in store.read(tmp_path / "home")) == ["a", "b", "b"]
 
 
-def test_files_of_one_name_and_other_content_stand_side_by_side(tmp_path: Path) -> None:
+def test_files_of_one_name_and_other_content_become_one(tmp_path: Path) -> None:
     for who in ("a", "b", "c"):
         put(tmp_path / who, [row(who)])
         store.merge(tmp_path / who, tmp_path / "home")
@@ -204,7 +200,7 @@ def test_a_last_line_that_is_whole_but_for_its_end_is_kept(tmp_path: Path) -> No
     path = put(tmp_path / "away", [row("a")], tail=json.dumps(row("b")))
     assert store.read_file(path) == ([row("a"), row("b")], None)
     store.merge(tmp_path / "away", tmp_path / "home")
-    assert next((tmp_path / "home").rglob("*.jsonl")).read_text().count("\n") == 2
+    assert store.read_file(next((tmp_path / "home").rglob("*.jsonl"))) == ([row("a"), row("b")], None)
 
 
 @pytest.mark.parametrize("cut", [1, 20, 60])

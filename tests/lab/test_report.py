@@ -11,7 +11,7 @@ import pytest
 from _report import BANDWIDTH, FACTS, FMA, H100, H200, NOW, Made, Strict, ceiling, make, ratio, rows
 
 from rooftop.core import registry
-from rooftop.lab.report import charts
+from rooftop.lab.report import charts, documents
 from rooftop.lab.report.data import CHANGED, Gatherer, gather
 
 
@@ -32,6 +32,46 @@ def test_the_numbers_of_a_rung_follow_from_its_record(made: Made) -> None:
     assert "2.10× the rung before; measured 2.00× hit" in ladder
     assert "03 shipped" in home
     assert "71.6" in home
+
+
+def lasting(made: Made, subject: str = "scale__cuda", **more: Any) -> dict[str, Any]:
+    """A record of a case that was timed in a burst and sustained, with what a call allocates."""
+    record = made.bench(subject, 1.25e-4, versus={"peer:torch": ratio(0.8, "faster")}, sustained_versus={"peer:torch": ratio(0.96, "faster")}, **more)
+    record["clocks"]["kernel"]["duty"] = "burst"
+    record["clocks"]["sustained"] = {"median": 1.5e-4, "low": 1.49e-4, "high": 1.52e-4, "n": 31, "duty": "sustained"}
+    return record
+
+
+def test_duties_and_memory_are_named(made: Made) -> None:
+    peers = [made.bench("peer:torch", 1.5e-4, memory=96 << 20), made.bench("peer:other", 1.5e-4, memory=160 << 20)]
+    home, ladder = made.build([ceiling(H100), lasting(made, memory=64 << 20), *peers])
+    for want in ("125.0 in a burst 150.0 sustained", "71.6 memory 59.7 sustained", "1.042 sustained, torch", "64.0 torch 96.0"):
+        assert want in Strict(home).text, want
+    for want in ("125.0 in a burst", "Sustained", "150.0", "59.7 sustained"):
+        assert want in Strict(ladder).text, want
+    for page in (home, ladder):
+        assert all(len(set(widths)) == 1 for widths in Strict(page).widths)
+    plain = Strict(made.build(made.climb())[0]).text
+    assert "MiB a call" not in plain and "125.0 in a burst" not in plain, "what was not measured has no column"
+
+
+def test_a_sustained_time_is_held_to_the_sustained_roof(made: Made) -> None:
+    slower = ceiling(H100)
+    slower["fma_fp32"]["sustained"]["ops_per_s"] = FMA / 2
+    record = lasting(made, work={"read": 4, "write": 4, "ops": {"fma32": FMA * 1e-4}})
+    site = gather([slower, record], house=made.house, now=NOW)
+    (m,) = site.ops[0].scores[0].rows[0].measured
+    assert m.share == pytest.approx(1e-4 / 1.25e-4) and m.sustained is not None and m.sustained.share == pytest.approx(2e-4 / 1.5e-4)
+    assert [one.duty for one in m.duties] == ["burst", "sustained"]
+    table = documents.scores([], site)
+    for line in ("scale__cuda, burst | 125.0 | 0.80 | 1.25x torch (faster)", "scale__cuda, sustained | 150.0 | 1.33 | 1.04x torch (faster)"):
+        assert f"| {line} |" in table
+    assert m.sustained.best_peer is not None and m.sustained.best_peer.speed == pytest.approx(1 / 0.96)
+
+
+def test_a_share_as_older_records_have_it_and_as_they_have_it_now(made: Made) -> None:
+    old, new = made.bench("scale__cuda", 1e-4), made.bench("scale__cuda", 1e-4, error={"ok": True, "share": 0.4})
+    assert [gather([r], house=made.house, now=NOW).ops[0].scores[0].rows[0].measured[0].error for r in (old, new)] == [0.4, 0.4]
 
 
 CHANGES: dict[str, tuple[str, Callable[[Any], None]]] = {

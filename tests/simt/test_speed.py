@@ -223,7 +223,7 @@ def test_the_record_is_one_that_is_read_again(tmp_path: Path) -> None:
     made = speed.record(rows(), 2, 0.1)
     with store.Writer(tmp_path, str(made["device"]["name"])) as writer:
         written = writer.write(made)
-    assert store.read(tmp_path) == [written] and store.parse(json.dumps(written).encode()) == written
+    assert store.read(tmp_path) == [written] and store.parse(json.dumps(written).encode()) == [written]
     assert set(made["versions"]) >= {"python", "torch", "rooftop"} and made["cores"] == 2
     for broken in ({"device": {"name": 5}}, {"rows": [1]}, {"rows": 3}, {"device": {}}):
         with pytest.raises(ValueError, match=r"device|rows"):

@@ -83,7 +83,7 @@ def _keeper(folder: Path) -> Callable[[Subject, Case, Result], None]:
     gpu = torch.cuda.is_available()
     device = device_of(torch.cuda.current_device()) if gpu else TARGETS[90]
     name = device.name if gpu else "cpu"
-    about = {"name": name, "arch": device.arch, "sms": device.sms}
+    about = {**store.about(device), "name": name}
     writer = store.Writer(folder, name)
     writer.ready()
 

@@ -59,6 +59,21 @@ def prune(
         typer.echo(f"{done.dropped} of {done.records} records {verb}, {size}; {done.files_dropped} of {done.files} files {gone}")
 
 
+def _tidy(folder: Path) -> None:
+    """Prunes the house's own records, where there are any and none is being written."""
+    from rooftop.lab.records import prune as pruning
+    from rooftop.lab.records.store import RecordError
+    from rooftop.lab.report.data import staleness
+
+    try:
+        done = pruning.prune(folder, staleness) if folder.is_dir() else pruning.Pruned()
+    except (RecordError, PermissionError) as error:
+        typer.echo(f"note: {folder} is not pruned: {error}", err=True)
+        return
+    if done.bytes_dropped:
+        typer.echo(f"pruned {folder}: {done.dropped} of {done.records} records, {done.bytes_dropped / 1e3:.0f} of {done.bytes / 1e3:.0f} kB", err=True)
+
+
 @app.command(rich_help_panel=SHOW)
 def report(
     out: Annotated[Path, typer.Option(help="The folder of the pages.")] = Path("report"),
@@ -66,7 +81,7 @@ def report(
     docs: Annotated[bool, typer.Option("--docs", help="Write the measured tables and pictures of README.md and docs/ instead.")] = False,
     check: Annotated[bool, typer.Option("--check", help="With --docs: write nothing; exit code 1 if a file would change.")] = False,
 ) -> None:
-    """Build the HTML pages from the records: home, and one for each ladder.
+    """Build the HTML pages from the records: home, and one for each ladder. Prunes results/ first, as rooftop records prune does.
 
     Example: [bold]rooftop report --docs --check[/bold]"""
     from rooftop.core import settings
@@ -78,6 +93,8 @@ def report(
     if records is not None and not records.exists():
         raise FileNotFoundError(f"no {records}")
     cut: list[str] = []
+    if records is None and not check:
+        _tidy(settings.load().results)
     if docs:
         from rooftop.lab.report import documents
 

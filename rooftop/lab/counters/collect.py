@@ -276,7 +276,7 @@ def _record(action: Any, job: Job, number: int, launched: tuple[Launch, str], co
         "digest": job.digest(device), "file": shown, "kernel": launch.kernel, "symbol": name,
         "launch": number, "grid": list(launch.grid), "block": list(launch.block),
         "cluster": list(launch.cluster), "shared": launch.shared, "totals": reports.totals(action, TOTALS), "opcodes": opcodes, "lines": lines,
-        "device": {"name": device.name, "arch": device.arch, "sms": device.sms, "l2_bytes": device.l2_bytes},
+        "device": store.about(device),
         "versions": {**store.versions(), **reports.version(action)},
     }  # fmt: skip
 

@@ -158,12 +158,8 @@ def few_cores(cores: int = CORES) -> Iterator[int]:
 
 def describe() -> dict[str, str | int]:
     """The CPU as records name a device: its model, or its architecture where it tells no more."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        lines = []
-    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return {"name": next(filter(None, models), "") or platform.machine() or "cpu", "machine": platform.machine(), "cores": os.cpu_count() or 1}
+    about = store.host()
+    return {"name": about["cpu"], "machine": platform.machine(), "cores": about["cores"]}
 
 
 def record(rows: Sequence[Row], cores: int, load: float) -> Record:

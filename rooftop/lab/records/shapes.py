@@ -79,29 +79,46 @@ def _keys(required: Mapping[str, Check], optional: Mapping[str, Check] | None = 
     return check
 
 
+def _whole_or_null(value: Any, at: str) -> None:
+    if value is not None:
+        _whole(value, at)
+
+
 _DEVICE = _keys({"name": _text}, {"arch": _whole, "sms": _whole, "l2_bytes": _whole, "shared_per_block": _whole, "memory_bytes": _whole})
 _WORK = _keys({"read": _whole, "write": _whole}, {"ops": _table(_number)})
 _CLOCKS = _table(_keys({"median": _positive, "low": _number, "high": _number}))
 _VERSUS = _table(_keys({"ratio": _positive, "low": _positive, "high": _positive, "verdict": _text}))
-_ERROR = _keys({"ok": _flag}, dict.fromkeys(("max", "rms", "allowed_max", "allowed_rms"), _number_or_null) | {"max_share": _number, "rms_share": _number})
+_FIGURES = dict.fromkeys(("max", "rms", "allowed_max", "allowed_rms"), _number_or_null)
+_ERROR = _keys({"ok": _flag}, _FIGURES | dict.fromkeys(("share", "max_share", "rms_share"), _number))
 _COUNTS = _table(_number)
 _WHAT: dict[str, Check] = {"op": _text, "case": _text, "subject": _text, "device": _DEVICE}
 _OFTEN: dict[str, Check] = {
     "at": _text, "run": _text, "digest": _text, "config": _keys({}), "config_from": _text, "path": _list(_text), "versions": _keys({}),
-    "sensors": _keys({}), "rate": _text, "backend": _text, "predict": _COUNTS, "counters": _COUNTS, "error": _ERROR, "versus": _VERSUS,
-    "op": _text, "case": _text, "work": _WORK, "clocks": _CLOCKS,
+    "host": _keys({}), "sensors": _keys({}), "rate": _text, "backend": _text, "predict": _COUNTS, "counters": _COUNTS, "error": _ERROR, "versus": _VERSUS,
+    "sustained_versus": _VERSUS, "memory": _whole_or_null, "op": _text, "case": _text, "work": _WORK, "clocks": _CLOCKS,
 }  # fmt: skip
 _POINTS = _list(_keys({"bytes": _positive, "seconds": _positive, "by": _text}), 1)
-_CEILING: dict[str, Check] = {
-    "at": _text, "device": _DEVICE, "curves": _table(_POINTS), "launch": _keys({"graph_node_s": _positive}),
-    "fma_fp32": _table(_keys({"ops_per_s": _positive})),
-}  # fmt: skip
+_RATES = _table(_keys({"ops_per_s": _positive}))  # by duty
+_CEILINGS: dict[str, dict[str, Check]] = {  # of each part
+    "memory": {"curves": _table(_POINTS), "launch": _keys({"graph_node_s": _positive}), "fma_fp32": _RATES},
+    "l2": {"curves": _table(_POINTS)},
+    "tensor": {"rates": _table(_RATES)},
+}
+
+
+def _ceiling(value: Any, at: str) -> None:
+    part = value.get("subject", "memory")
+    _must(isinstance(part, str) and part in _CEILINGS, part, "subject", f"one of {', '.join(_CEILINGS)}")
+    _keys({"at": _text, "device": _DEVICE, **_CEILINGS[part]}, {"digest": _text})(value, at)
+
+
 _COUNTERS: dict[str, Check] = {"tier": _text, "run": _text, "totals": _table(_number_or_null), "lines": _list(_keys({})), "opcodes": _keys({})}
+HEAD: Check = _keys({"form": _whole}, {"at": _text, "run": _text, "device": _keys({}), "versions": _keys({}), "host": _keys({})})
 # What a record of each kind must hold for those who read it: the pages, `tune`, the comparisons. Whatever else it holds is left as it is.
 SHAPES: dict[str, Check] = {
     "bench": _keys({**_WHAT, "work": _WORK, "clocks": _CLOCKS}, _OFTEN),
     "check": _keys({**_WHAT, "error": _ERROR}, _OFTEN),
-    "ceiling": _keys(_CEILING, {"digest": _text}),
+    "ceiling": _ceiling,
     "sanitize": _keys({**_WHAT, "cases": _list(_text, 1), "errors": _whole}, {**_OFTEN, "first": _text, "message": _text}),
     "build": _keys({"subject": _text, "device": _DEVICE, "seconds": _positive}, {**_OFTEN, "all": _list(_number), "n": _whole}),
     "clock": _keys({"subject": _text, "device": _DEVICE}, {**_OFTEN, "rows": _list(_keys({}))}),

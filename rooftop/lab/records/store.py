@@ -1,6 +1,8 @@
 """Records: what was measured or checked, as JSON lines. Written once by the run that made them, never edited.
 
-A file a run, `results/<device>/<UTC time>-<run>.jsonl`, so that two processes never write into one. Each line is one record:
+A file a run, `results/<device>/<UTC time>-<run>.jsonl`, so that two processes never write into one. Its first line is a `run` head, which holds for all
+that follow: device, versions, host. Then come the records, several of one subject in a line where they have things in common (rooftop.lab.records.form
+says how). `read` gives each record whole, as if it stood alone:
 
 | key | what it holds |
 |---|---|
@@ -10,11 +12,16 @@ A file a run, `results/<device>/<UTC time>-<run>.jsonl`, so that two processes n
 | `digest` | hash of kernel, helpers, contract and config: no longer that of the tree, then the record is stale |
 | `config`, `config_from`, `path` | the config, where it came from, the kernels that were launched |
 | `work` | `read`, `write` (bytes), `ops` by unit |
-| `clocks` | `kernel`, `cold`, `hot`, `host`: each `median`, `low`, `high` (seconds), `n`, ... (rooftop.lab.timing.timer) |
-| `versus` | other subject -> paired ratio of times, with interval and verdict |
-| `error` | `max`, `rms` against float64 with what is allowed, as multiples of the allowance, `ok` |
+| `clocks` | `kernel`, `cold`, `hot`, `host`; `sustained`: the kernel clock of that duty. Each `median`, `low`, `high` (seconds), `n`, `noise`, `duty` |
+| `versus`, `sustained_versus` | peer, plain copy, or the rung before -> paired ratio of times on the kernel clock, with interval and verdict |
+| `memory` | bytes: the most that one eager call had allocated at once, inputs apart |
+| `error` | `ok`, `share` (the worst, as a multiple of what is allowed); of what is timed `max`, `rms` against float64 and what is allowed |
 | `predict` | the head's prediction as it then stood |
-| `device`, `versions`, `sensors` | the card, the software, clocks, power and temperature before and after |"""
+| `sensors` | clocks, power and temperature, each before and after; what held the clocks back |
+| `device`, `versions`, `host` | the card; the software, peers and driver; the CPU: of the run |
+
+Numbers have six significant digits; whole numbers are counts and have all. What else a record leaves out, rooftop.lab.records.compact says.
+A file without a head is of the form before: its lines are records. It is read as well, and brought to this form when it is merged or pruned."""
 
 from __future__ import annotations
 
@@ -23,47 +30,45 @@ import fcntl
 import json
 import math
 import os
-import platform
 import secrets
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import cache
-from importlib import metadata
-from itertools import count
 from pathlib import Path
 from typing import Any
 
-from rooftop.lab.records.shapes import SHAPES
+from rooftop.core.spec import Device
+from rooftop.lab.records import form
+from rooftop.lab.records.compact import compact
+from rooftop.lab.records.form import Record
+from rooftop.lab.records.shapes import HEAD, SHAPES
+from rooftop.lab.records.software import host, versions
 
-Record = dict[str, Any]
+__all__ = ["KINDS", "SHAPES", "Merged", "Record", "RecordError", "Section", "Writer", "about", "host", "latest", "merge", "read", "read_file", "versions"]
+
 KINDS = ("bench", "check", "ceiling", "sanitize", "build", "clock", "tune", "counters", "compared")
-
-
 DEPTH = 32  # of tables and lists within each other: more is no record, and more than Python can write again
+
+Section = tuple[Record | None, list[Record]]  # a head, and the records that it holds for, whole; None: lines of the form before
 
 
 class RecordError(ValueError):
     """A file of records that cannot be read as one, with the line."""
 
 
-@cache
-def versions() -> dict[str, str]:
-    """Of the software that decides a result; what is absent is left out."""
-    found = {"python": platform.python_version()}
-    for package in ("torch", "triton", "numpy", "cuda-core", "cuda-bindings", "liger-kernel", "rooftop"):
-        try:
-            found[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            continue
-    return found
-
-
 def slug_of(device: str) -> str:
     from rooftop.core.devices import slug
 
     return slug(device)
+
+
+def about(device: Device) -> Record:
+    """A card as records name it: all that kernels may ask of it, so that whoever reads the record asks them about the same card."""
+    return {"name": device.name, "arch": device.arch, "sms": device.sms, "l2_bytes": device.l2_bytes, "shared_per_block": device.shared_per_block}
+
+
+# -- writing -----------------------------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -74,6 +79,7 @@ class Writer:
     device: str
     run: str = field(default_factory=lambda: secrets.token_hex(4))
     _file: Any = None
+    _head: Record = field(default_factory=dict)
 
     def ready(self) -> Path:
         """The folder of the device, after a try at writing into it. Raises OSError, with the folder, where that fails."""
@@ -87,6 +93,7 @@ class Writer:
 
     @property
     def path(self) -> Path:
+        """Of the file, which is opened here. Raises OSError where it cannot be."""
         if self._file is None:
             where = self.folder / slug_of(self.device)
             where.mkdir(parents=True, exist_ok=True)
@@ -97,19 +104,28 @@ class Writer:
         return Path(self._file.name)
 
     def write(self, record: Mapping[str, Any]) -> Record:
-        """Adds `at` and `run`, writes one line, and waits for the disk. Raises RecordError for an unknown kind or a non-finite number."""
+        """Adds `at` and `run`, writes what of it is kept as one line, and waits for the disk. Returns the record as `read` will give it.
+
+        The first record's device is the run's. Raises RecordError for an unknown kind or a non-finite number."""
         if record.get("kind") not in KINDS:
             raise RecordError(f"kind is {record.get('kind')!r}; a record's kind is one of {', '.join(KINDS)}")
-        full = {**record, "at": datetime.now(UTC).isoformat(timespec="seconds"), "run": self.run}
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        full = form.rounded(compact({**record, "at": now, "run": self.run}))
+        head = self._head or {
+            "kind": "run", "form": form.FORM, "run": self.run, "at": now, "device": dict(full.get("device", {"name": self.device})),
+            "versions": versions(), "host": host(),
+        }  # fmt: skip
+        line = form.bare(full, head)
         try:
-            line = json.dumps(full, allow_nan=False, sort_keys=True)
+            text = "".join(form.dumps(part) + "\n" for part in ([line] if self._head else [head, line]))
         except ValueError as error:
             raise RecordError(f"a record of {record.get('subject')} holds a number that JSON cannot: {error}") from None
         self.path  # noqa: B018 - opens the file
-        self._file.write(line + "\n")
+        self._file.write(text)
         self._file.flush()
         os.fsync(self._file.fileno())
-        return full
+        self._head = head
+        return form.whole(line, head)
 
     def close(self) -> None:
         if self._file is not None:
@@ -123,6 +139,9 @@ class Writer:
         self.close()
 
 
+# -- reading -----------------------------------------------------------------------------------------------------------
+
+
 def _finite(text: str) -> float:
     value = float(text)
     if not math.isfinite(value):
@@ -130,42 +149,60 @@ def _finite(text: str) -> float:
     return value
 
 
-def parse(line: bytes) -> Record:
-    """The record of one line. Raises ValueError, saying why, where it is not one."""
+def parse(line: bytes, head: Mapping[str, Any] | None = None) -> list[Record]:
+    """The records of one line, whole; of a head: itself. Raises ValueError, saying why, where it is neither."""
     try:
-        record = json.loads(line.decode("utf-8"), parse_float=_finite, parse_constant=_finite)
+        value = json.loads(line.decode("utf-8"), parse_float=_finite, parse_constant=_finite)
     except RecursionError:
         raise ValueError("nested too deeply") from None
-    if not isinstance(record, dict) or record.get("kind") not in KINDS:
-        raise ValueError(f"kind must be one of {', '.join(KINDS)}")
-    level: list[Any] = [record]
+    if not isinstance(value, dict) or value.get("kind") not in (*KINDS, "run"):
+        raise ValueError(f"kind must be one of {', '.join(KINDS)}, run")
+    level: list[Any] = [value]
     for _ in range(DEPTH):
         level = [v for one in level for v in (one.values() if isinstance(one, dict) else one) if isinstance(v, (dict, list))]
     if level:
         raise ValueError("nested too deeply")
     if b"\\u" in line:
-        json.dumps(record, ensure_ascii=False).encode()  # half of a pair that stands for one character cannot be written
-    SHAPES[record["kind"]](record, "")
-    return record
+        json.dumps(value, ensure_ascii=False).encode()  # half of a pair that stands for one character cannot be written
+    if value["kind"] == "run":
+        HEAD(value, "")
+        return [value]
+    records = form.joined(value, head or {})
+    for record in records:
+        SHAPES[record["kind"]](record, "")
+    return records
 
 
-def read_file(path: Path) -> tuple[list[Record], str | None]:
-    """The records of one file, and what is wrong with its last line if a run was cut off in it.
+def sections(path: Path) -> tuple[list[Section], str | None]:
+    """The records of one file by their heads, and what is wrong with its last line if a run was cut off in it.
 
-    Raises RecordError where any other line is not a record."""
-    records: list[Record] = []
+    Raises RecordError where any other line is neither a record nor a head."""
+    found: list[Section] = []
     lines = path.read_bytes().split(b"\n")
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
         try:
-            record = parse(line)
+            rows = parse(line, found[-1][0] if found else None)
         except ValueError as error:
             if number == len(lines):  # no newline after it: the run ended while writing
-                return records, f"{path.name}:{number}: cut off, left out"
+                return found, f"{path.name}:{number}: cut off, left out"
             raise RecordError(f"{path}:{number}: not a record: {error}") from None
-        records.append(record)
-    return records, None
+        if rows[0]["kind"] == "run":
+            found.append((rows[0], []))
+        elif found:
+            found[-1][1].extend(rows)
+        else:
+            found.append((None, rows))
+    return found, None
+
+
+def read_file(path: Path) -> tuple[list[Record], str | None]:
+    """The records of one file, and what is wrong with its last line if a run was cut off in it.
+
+    Raises RecordError where any other line is neither a record nor a head."""
+    found, note = sections(path)
+    return [r for _, records in found for r in records], note
 
 
 def read(folder: Path, cut: list[str] | None = None) -> list[Record]:
@@ -177,6 +214,38 @@ def read(folder: Path, cut: list[str] | None = None) -> list[Record]:
         if note and cut is not None:
             cut.append(note)
     return sorted(found, key=lambda r: str(r.get("at", "")))
+
+
+def latest(records: Iterable[Record], kind: str) -> dict[tuple[str, str, str], Record]:
+    """The newest record of each (device, subject, `op case`)."""
+    found: dict[tuple[str, str, str], Record] = {}
+    for r in records:
+        if r["kind"] == kind and "subject" in r:
+            found[(str(r.get("device", {}).get("name", "")), str(r["subject"]), f"{r.get('op')} {r.get('case')}")] = r
+    return found
+
+
+# -- rewriting ---------------------------------------------------------------------------------------------------------
+
+
+def modern(found: Sequence[Section]) -> list[tuple[Record, list[Record]]]:
+    """Sections with a head each: those of the form before, compact, get one for each run and card."""
+    made: list[tuple[Record, list[Record]]] = []
+    for head, records in found:
+        if head is not None:
+            made.append((head, list(records)))
+            continue
+        runs: dict[str, list[Record]] = {}
+        for r in records:
+            runs.setdefault(f"{r.get('run')} {r.get('device', {}).get('name')}", []).append(form.rounded(compact(r)))
+        made += [(form.head_of(rows), rows) for rows in runs.values()]
+    return made
+
+
+def text(found: Iterable[tuple[Record, Sequence[Record]]]) -> bytes:
+    """The content of a file of these sections; one without records is left out."""
+    parts = [[form.dumps(head), *form.lines(records, head)] for head, records in found if records]
+    return "".join(line + "\n" for part in parts for line in part).encode()
 
 
 @dataclass
@@ -193,8 +262,8 @@ class Merged:
 def merge(source: Path, into: Path) -> Merged:
     """Bring the records below `source` (a folder or a file, of another machine, say) into `into`. Nothing of either is lost.
 
-    A file already there is left alone; one that has grown replaces its beginning; one of the same name with other content is
-    stored beside it. Raises RecordError, before anything is written, if a file is not one of records, FileNotFoundError if `source` is not there."""
+    What a file of the same name there has already is left out, the rest is added to it. Raises RecordError, before anything is written, if a file is not
+    one of records, FileNotFoundError if `source` is not there."""
     if not source.exists():
         raise FileNotFoundError(f"no {source}")
     files = [source] if source.is_file() else sorted(source.rglob("*.jsonl"))
@@ -203,44 +272,60 @@ def merge(source: Path, into: Path) -> Merged:
     result = Merged()
     parsed = []
     for path in files:
-        records, note = read_file(path)
+        found, note = sections(path)
         if note:
             result.notes.append(note)
-        devices = {str(r.get("device", {}).get("name", "")) for r in records} - {""}
+        devices = {str(r.get("device", {}).get("name", "")) for _, records in found for r in records} - {""}
         if len(devices) > 1:
             raise RecordError(f"{path} holds records of several devices: {', '.join(sorted(devices))}")
-        if records:
-            parsed.append((path, records, devices.pop() if devices else path.parent.name))
-    for path, records, device in parsed:
-        text = "".join(json.dumps(r, sort_keys=True) + "\n" for r in records)
-        _place(into / slug_of(device), path.name, text, result)
-        result.records += len(records)
+        if any(records for _, records in found):
+            parsed.append((path, found, devices.pop() if devices else path.parent.name))
+    for path, found, device in parsed:
+        _place(into / slug_of(device), path.name, modern(found), result)
+        result.records += sum(len(records) for _, records in found)
     return result
 
 
-def _place(folder: Path, name: str, text: str, result: Merged) -> None:
+def _place(folder: Path, name: str, found: Sequence[tuple[Record, list[Record]]], result: Merged) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    content = text.encode()
+    target = folder / name
     with _alone(folder):
-        for number in count(1):
-            target = folder / (name if number == 1 else f"{Path(name).stem}-{number}.jsonl")
-            if not target.exists() and _claim(target, content):
-                result.added.append(target.name)
-                return
-            present = target.read_bytes()
-            if present.startswith(content):
-                result.same.append(target.name)
-                return
-            if present and content.startswith(present):  # an empty one may be another's, about to be written
-                with _written(target, content) as temporary:
-                    os.replace(temporary, target)
-                result.grown.append(target.name)
-                return
+        before = target.exists()
+        present, note = sections(target) if before else ([], None)
+        kept = modern(present)
+        known = {form.dumps(r) for _, records in kept for r in records}
+        fresh = [(head, new) for head, records in found if (new := [r for r in records if form.dumps(r) not in known])]
+        if not fresh:
+            result.same.append(name)
+            return
+        for head, new in fresh:
+            same = next((records for other, records in kept if other == head), None)
+            if same is None:
+                kept.append((head, new))
+            else:
+                same += new
+        with held([target] if before else []), _written(target, text(kept)) as temporary:
+            os.replace(temporary, target)
+        (result.grown if before else result.added).append(name)
+        result.notes += [note] if note else []
+
+
+def replace(path: Path, before: bytes, after: bytes) -> None:
+    """The content of `path`, which was `before`, made `after` at one stroke; nothing left of it: the file goes. Raises RecordError if it has changed."""
+    with _alone(path.parent):
+        if path.read_bytes() != before:
+            raise RecordError(f"{path} has changed meanwhile")
+        if after:
+            with _written(path, after) as temporary:
+                temporary.chmod(path.stat().st_mode & 0o7777)
+                os.replace(temporary, path)
+        else:
+            path.unlink()
 
 
 @contextlib.contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """One merge at a time in a folder, so that none replaces what another has just let grow. Where the file system has no locks: nothing."""
+    """One merge at a time in a folder, so that none replaces what another has just written. Where the file system has no locks: nothing."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         with contextlib.suppress(OSError):
@@ -255,7 +340,10 @@ def _written(target: Path, content: bytes) -> Iterator[Path]:
     """`content` on disk beside `target` under a name of its own, which is gone afterwards."""
     temporary = target.with_suffix(f".{os.getpid()}-{secrets.token_hex(4)}.tmp")
     try:
-        _put(temporary, content)
+        with open(temporary, "xb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
         yield temporary
     finally:
         temporary.unlink(missing_ok=True)
@@ -274,50 +362,3 @@ def held(paths: Iterable[Path]) -> Iterator[None]:
             except OSError:
                 continue  # a file system without locks
         yield
-
-
-def replace(path: Path, before: bytes, after: bytes) -> None:
-    """The content of `path`, which was `before`, made `after` at one stroke; nothing left of it: the file goes. Raises RecordError if it has changed."""
-    with _alone(path.parent):
-        if path.read_bytes() != before:
-            raise RecordError(f"{path} has changed meanwhile")
-        if after:
-            with _written(path, after) as temporary:
-                temporary.chmod(path.stat().st_mode & 0o7777)
-                os.replace(temporary, path)
-        else:
-            path.unlink()
-
-
-def _put(path: Path, content: bytes) -> None:
-    with open(path, "xb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _claim(target: Path, content: bytes) -> bool:
-    """Make `target`, whole, unless somebody else has made it by now: False then."""
-    with _written(target, content) as temporary, contextlib.suppress(FileExistsError):
-        try:
-            os.link(temporary, target)
-        except FileExistsError:
-            raise
-        except OSError:  # a file system without links: others may see the file grow
-            _put(target, content)
-        return True
-    return False
-
-
-def latest(records: Iterable[Record], kind: str) -> dict[tuple[str, str, str], Record]:
-    """The newest record of each (device, subject, `op case`)."""
-    found: dict[tuple[str, str, str], Record] = {}
-    for r in records:
-        if r["kind"] == kind and "subject" in r:
-            found[(str(r.get("device", {}).get("name", "")), str(r["subject"]), f"{r.get('op')} {r.get('case')}")] = r
-    return found
-
-
-def fresh(records: Iterable[Record], digests: Mapping[tuple[str, str, str], str]) -> Iterator[Record]:
-    """Those whose digest is that of the tree; `digests` maps (op, subject, case) to it."""
-    return (r for r in records if digests.get((str(r.get("op")), str(r.get("subject")), str(r.get("case")))) == r.get("digest"))

@@ -46,6 +46,7 @@ from rooftop.lab.report.model import (
 )  # fmt: skip
 from rooftop.lab.report.rung_counts import RungCounts
 from rooftop.lab.sanitize import digest_of
+from rooftop.lab.timing import roofline
 from rooftop.lab.timing.roofline import Ceilings
 
 CHANGED = "kernel, contract or config changed since"
@@ -162,13 +163,13 @@ class Gatherer:
         work = record["work"]
         device = str(record["device"]["name"])
         error = record.get("error") or {}
-        shares = [float(error[k]) for k in ("max_share", "rms_share") if k in error]
+        shares = [float(error[k]) for k in ("share", "max_share", "rms_share") if k in error]
         return Measured(
             subject=str(record["subject"]), op=str(record["op"]), case=str(record["case"]), device=device, at=str(record.get("at", "")),
             run=str(record.get("run", "")), stale=self.stale(record),
-            clocks={k: Clock(float(c["median"]), float(c["low"]), float(c["high"])) for k, c in record["clocks"].items() if c},
+            clocks={k: Clock(float(c["median"]), float(c["low"]), float(c["high"]), str(c.get("duty", "normal"))) for k, c in record["clocks"].items() if c},
             roofs=self.roofs(device, Work(int(work["read"]), int(work["write"]), dict(work.get("ops", {})))),
-            versus=tuple(sorted((_versus(k, v) for k, v in record.get("versus", {}).items()), key=lambda v: v.speed)),
+            versus=_all_versus(record.get("versus", {})), sustained_versus=_all_versus(record.get("sustained_versus", {})), memory=record.get("memory"),
             error=max(shares) if shares else None, wrong=not error.get("ok", True),
             predict={str(k): float(v) for k, v in record.get("predict", {}).items()},
             counters={str(k): float(v) for k, v in record.get("counters", {}).items()},
@@ -189,6 +190,9 @@ class Gatherer:
         on_sheet = sheet.roof(work.read, work.write, work.ops) if sheet else None
         if roof and measured and roof.bound not in ("memory", "launch") and not measured.rates.get(roof.bound):
             roof = None  # what bounds it was not measured: that is the datasheet's roof, shown as such
+        lasting = measured.roof(work.read, work.write, work.ops, duty="sustained") if measured and roof else None
+        if lasting and measured and lasting.bound not in ("memory", "launch") and not measured.rates.get(lasting.bound, {}).get("sustained"):
+            lasting = None
         kind = roof or on_sheet or Ceilings("", datasheet=lookup(TARGETS[90].name)).roof(work.read, work.write, work.ops)
         count = work.ops.get(kind.bound, 0.0)
         flops = kind.bound.startswith(("fma", "tensor"))
@@ -196,7 +200,7 @@ class Gatherer:
             amount=count * (2 if flops else 1) if count else float(work.bytes),
             unit=("TFLOP/s" if flops else "Top/s") if count else "GB/s",
             bound=kind.bound, measured=roof.seconds if roof else None, datasheet=on_sheet.seconds if on_sheet else None,
-            assumed=roof.assumed if roof else (), at=measured.at if measured else "",
+            assumed=roof.assumed if roof else (), at=measured.at if measured else "", sustained=lasting.seconds if lasting else None,
         )  # fmt: skip
 
     def devices(self, records: Iterable[Record]) -> tuple[DeviceView, ...]:
@@ -303,7 +307,12 @@ class Gatherer:
                      if (d, o, c) == (device.name, name, case.id) and s.startswith("peer:") and "host" in m.clocks and not m.stale),
                     key=lambda host: host[1],
                 )  # fmt: skip
-                rows.append(ScoreRow(CaseView(case.id, case.name, case.dtype, case.why, False), tuple(measured), tuple(hosts)))
+                weights = sorted(
+                    ((s.removeprefix("peer:"), m.memory) for (d, o, s, c), m in self.measured.items()
+                     if (d, o, c) == (device.name, name, case.id) and s.startswith("peer:") and m.memory is not None and not m.stale),
+                    key=lambda weight: weight[1],
+                )  # fmt: skip
+                rows.append(ScoreRow(CaseView(case.id, case.name, case.dtype, case.why, False), tuple(measured), tuple(hosts), tuple(weights)))
             scores.append(DeviceScore(device, tuple(rows), summarise(rows)))
         views = tuple(CaseView(c.id, c.name, c.dtype, c.why, False) for c in cases)
         ladders = tuple(n for n in registry.ladder_names(self.house) if registry.ladder(n, self.house).op == name)
@@ -315,7 +324,13 @@ class Gatherer:
 def staleness(found: Iterable[Record]) -> Callable[[Record], bool]:
     """Whether a record is not of the tree as it is. Those of kind `clock` measure no kernel of the tree and are never stale."""
     gatherer = Gatherer(list(found), {}, [], registry.HOUSE)
-    return lambda r: r["kind"] != "clock" and gatherer.stale(r) is not None
+
+    def stale(record: Record) -> bool:
+        if record["kind"] == "ceiling":
+            return not roofline.current(record)
+        return record["kind"] != "clock" and gatherer.stale(record) is not None
+
+    return stale
 
 
 def summarise(rows: Iterable[ScoreRow]) -> Summary:
@@ -358,6 +373,10 @@ def headline_of(ladder: registry.Ladder, op: Contract) -> Case:
         known = ", ".join(c.id for c in cases) or "none"
         raise RegistryError(f"ladders/{ladder.name}/ladder.toml: headline {ladder.headline!r} is no case of the ladder; there are {known}")
     return found[0]
+
+
+def _all_versus(found: Mapping[str, Any]) -> tuple[Versus, ...]:
+    return tuple(sorted((_versus(k, v) for k, v in found.items()), key=lambda v: v.speed))
 
 
 def _versus(name: str, v: Mapping[str, Any]) -> Versus:

@@ -32,12 +32,13 @@ def scores(_found: list[Record], site: SiteData, *, every: bool = True) -> str:
     for op in site.ops:
         for device in op.scores:
             shown = [m for row in device.rows if (m := row.best) is not None and not m.stale and m.kernel is not None]
-            for m in shown if every else sorted(shown, key=lambda m: -m.seconds)[:1]:
+            for m in (x for one in (shown if every else sorted(shown, key=lambda m: -m.seconds)[:1]) for x in one.duties):
                 peer = m.best_peer
                 versus = f"{peer.speed:.2f}x {peer.label} ({peer.verdict})" if peer else ""
                 share = f"{m.share:.2f}" if m.share else ""
                 error = f"{m.error:.2f}" if m.error is not None else ""
-                lines.append(f"| {op.name} | {m.case} | {m.device} | {m.subject} | {m.seconds * 1e6:.1f} | {share} | {versus} | {error} |")
+                who = f"{m.subject}, {m.duty}" if m.duty else m.subject
+                lines.append(f"| {op.name} | {m.case} | {m.device} | {who} | {m.seconds * 1e6:.1f} | {share} | {versus} | {error} |")
     if len(lines) == 2:
         return "No fresh record: nothing has been measured yet with the kernels as they stand."
     return "\n".join(lines)

@@ -21,11 +21,12 @@ SUSPICIOUS = 1.02  # a share of the roof above this says that the calibration is
 
 @dataclass(frozen=True)
 class Clock:
-    """Seconds a call: the median and its 95 % interval."""
+    """Seconds a call: the median and its 95 % interval. `duty`: normal, burst or sustained."""
 
     median: float
     low: float
     high: float
+    duty: str = "normal"
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ class Versus:
 
 @dataclass(frozen=True)
 class Roofs:
-    """Work as an amount (bytes, or operations with an FMA as two), and the seconds that it takes at the ceilings."""
+    """Work as an amount (bytes, or operations with an FMA as two), and the seconds that it takes at the ceilings: in a burst, and sustained."""
 
     amount: float
     unit: str  # of throughput: one of SCALE
@@ -54,6 +55,7 @@ class Roofs:
     datasheet: float | None
     assumed: tuple[str, ...]
     at: str  # when the ceilings were measured
+    sustained: float | None = None
 
     def throughput(self, seconds: float) -> float:
         """In `unit`."""
@@ -78,10 +80,30 @@ class Measured:
     wrong: bool
     predict: Mapping[str, float]
     counters: Mapping[str, float]
+    memory: int | None = None  # bytes that one eager call has allocated at once at most, inputs apart
+    sustained_versus: tuple[Versus, ...] = ()
 
     @property
     def kernel(self) -> Clock | None:
         return self.clocks.get("kernel")
+
+    @property
+    def sustained(self) -> Measured | None:
+        """The same of the kernel clock after seconds of work; None where it was not measured."""
+        if "sustained" not in self.clocks:
+            return None
+        roofs = replace(self.roofs, measured=self.roofs.sustained)
+        return replace(self, clocks={"kernel": self.clocks["sustained"]}, versus=self.sustained_versus, sustained_versus=(), roofs=roofs)
+
+    @property
+    def duties(self) -> tuple[Measured, ...]:
+        """On the kernel clock, and sustained where that was measured."""
+        return tuple(m for m in (self if self.kernel else None, self.sustained) if m)
+
+    @property
+    def duty(self) -> str:
+        """Of the kernel clock; nothing to be said of where it is normal."""
+        return self.kernel.duty if self.kernel and self.kernel.duty != "normal" else ""
 
     @property
     def seconds(self) -> float:
@@ -274,7 +296,7 @@ class LadderPage:
     @property
     def clocks(self) -> list[str]:
         """The clocks beside the kernel's that any record of this page has."""
-        return [n for n in ("cold", "hot", "host") if any(n in m.clocks for r in self.rungs for m in r.cells.values())]
+        return [n for n in ("sustained", "cold", "hot", "host") if any(n in m.clocks for r in self.rungs for m in r.cells.values())]
 
     @property
     def copied(self) -> bool:
@@ -303,6 +325,7 @@ class ScoreRow:
     case: CaseView
     measured: tuple[Measured, ...]
     peer_hosts: tuple[tuple[str, float], ...]  # what one eager call of a peer costs the CPU, seconds, cheapest first
+    peer_memory: tuple[tuple[str, int], ...] = ()  # what it allocates, bytes, least first
 
     @property
     def best(self) -> Measured | None:
@@ -334,6 +357,11 @@ class DeviceScore:
     def copied(self) -> bool:
         """Whether a plain copy was timed beside any of these, and throughput is bytes."""
         return self.units == ["GB/s"] and any(m.copy_share is not None for row in self.rows for m in row.measured)
+
+    @property
+    def weighed(self) -> bool:
+        """Whether the memory of any of these was measured."""
+        return any(m.memory is not None for row in self.rows for m in row.measured)
 
 
 @dataclass(frozen=True)

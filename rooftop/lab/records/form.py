@@ -1,0 +1,211 @@
+"""How records stand in a file: a `run` head, then lines in which what several records have in common is said once.
+
+    {"kind": "run", "form": 2, "run": "9b7784f4", "at": "2026-11-22T02:19:04+00:00", "device": {...}, "versions": {...}, "host": {...}}
+    {"kind": "bench", "at": 31, "op": "add", "case": "big f32", "work": {...}, "of": 2, "each": {"subject": [...], "digest": [...], ...}}
+
+The head holds for the lines after it, up to the next head. `at` in a line is seconds after the head's. A table with `of` and `each` stands for
+`of` tables: each has the keys beside these two, and its own value out of every list in `each`, which may be nested. null in such a list: this one has
+no such key; a null is written {"": null}. Nothing here knows what the keys mean; `joined` gives back what `lines` was given, apart from the digits."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+Record = dict[str, Any]
+
+FORM = 2
+DIGITS = 6  # significant, of numbers that are no whole ones
+SHUT = {""}  # the keys of a table that only holds a value: a null among the values of `each` is {"": null}
+OF_RUN = ("device", "versions", "host")  # tables of the head; a record's own add to them
+
+
+def rounded(value: Any) -> Any:
+    """`value` with its numbers to DIGITS significant digits. Whole numbers are counts and stay as they are."""
+    if isinstance(value, float):
+        return value if not math.isfinite(value) or value.is_integer() else float(f"{value:.{DIGITS}g}")
+    if isinstance(value, Mapping):
+        return {k: rounded(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [rounded(v) for v in value]
+    return value
+
+
+def dumps(value: Any) -> str:
+    """One line of JSON; the same data give the same text. Raises ValueError for what JSON cannot hold."""
+    return json.dumps(value, allow_nan=False, sort_keys=True, separators=(",", ":"))
+
+
+# -- several tables as one ---------------------------------------------------------------------------------------------
+
+
+def fold(rows: Sequence[Mapping[str, Any]]) -> Record | None:
+    """Two or more tables as one. None where nothing tells them apart, or where one has a key of the form's own."""
+    if len(rows) < 2 or any("of" in row or "each" in row for row in rows):
+        return None
+    same, each = _fold(rows)
+    return {**same, "of": len(rows), "each": each} if each else None
+
+
+def _fold(rows: Sequence[Mapping[str, Any]]) -> tuple[Record, Record]:
+    same: Record = {}
+    each: Record = {}
+    for key in dict.fromkeys(k for row in rows for k in row):
+        present = [row[key] for row in rows if key in row]
+        if len(present) == len(rows) and len({dumps(v) for v in present}) == 1:
+            same[key] = present[0]
+        elif all(isinstance(v, Mapping) and v for v in present):
+            inner_same, inner_each = _fold([row.get(key, {}) for row in rows])
+            each[key] = inner_each
+            if inner_same:
+                same[key] = inner_same
+        else:
+            each[key] = [_shut(row[key]) if key in row else None for row in rows]
+    return same, each
+
+
+def _shut(value: Any) -> Any:
+    return {"": value} if value is None or _is_shut(value) else value
+
+
+def _is_shut(value: Any) -> bool:
+    return isinstance(value, dict) and set(value) == SHUT
+
+
+def unfold(table: Mapping[str, Any]) -> list[Record]:
+    """The tables that `fold` was given. Raises ValueError where the lists are not as many values long as `of` says."""
+    count, each = table["of"], table["each"]
+    same = {k: v for k, v in table.items() if k not in ("of", "each")}
+    if type(count) is not int or count < 2:
+        raise ValueError(f"of is {count!r}; it must be a whole number of at least 2")
+    if not isinstance(each, dict) or not each:
+        raise ValueError("each must be a table of lists")
+    _must_fit(each, count, "each")
+    return [_one(same, each, i) for i in range(count)]
+
+
+def _must_fit(each: Mapping[str, Any], count: int, at: str) -> None:
+    for key, values in each.items():
+        if isinstance(values, dict) and values:
+            _must_fit(values, count, f"{at}.{key}")
+        elif not isinstance(values, list) or len(values) != count:
+            raise ValueError(f"{at}.{key} must be a list of {count}")
+
+
+def _one(same: Mapping[str, Any], each: Mapping[str, Any], i: int) -> Record:
+    found = dict(same)
+    for key, values in each.items():
+        if isinstance(values, dict):
+            inner = same.get(key, {})
+            if not isinstance(inner, dict):
+                raise ValueError(f"{key} is in each a table, and beside it none")
+            if (one := _one(inner, values, i)):  # an empty one was none
+                found[key] = one
+        elif values[i] is not None:
+            found[key] = values[i][""] if _is_shut(values[i]) else values[i]
+    return found
+
+
+def folded(value: Any) -> Any:
+    """`value` with every list of tables that have the same keys as one table."""
+    if isinstance(value, Mapping):
+        return {k: folded(v) for k, v in value.items()}
+    if isinstance(value, list):
+        inner = [folded(v) for v in value]
+        alike = all(isinstance(v, dict) and v for v in value) and len({frozenset(v) for v in value}) == 1
+        return (fold(inner) if alike else None) or inner
+    return value
+
+
+def unfolded(value: Any) -> Any:
+    """The inverse of `folded`."""
+    if isinstance(value, dict):
+        if "of" in value and "each" in value:
+            return [unfolded(one) for one in unfold(value)]
+        return {k: unfolded(v) for k, v in value.items()}
+    if isinstance(value, list):
+        return [unfolded(v) for v in value]
+    return value
+
+
+# -- records and their head --------------------------------------------------------------------------------------------
+
+
+def head_of(records: Sequence[Mapping[str, Any]]) -> Record:
+    """A head for records of one run: what all of them say of it, and the time of the first."""
+    head: Record = {"kind": "run", "form": FORM}
+    times = [r["at"] for r in records if "at" in r]
+    if len(times) == len(records) and all(_time(t) for t in times):
+        head["at"] = min(times)
+    runs = {r.get("run") for r in records}
+    if len(runs) == 1 and None not in runs:
+        head["run"] = runs.pop()
+    for key in OF_RUN:
+        tables = [t for r in records if isinstance(t := r.get(key), Mapping)]
+        if tables and len(tables) == len(records):
+            head[key] = {k: v for k, v in tables[0].items() if all(k in t and t[k] == v for t in tables)}
+    return head
+
+
+def _time(text: Any) -> datetime | None:
+    """A time in whole seconds of UTC as records write it, or None."""
+    try:
+        at = datetime.fromisoformat(text)
+        return at if at.tzinfo is not None and at.astimezone(UTC).isoformat(timespec="seconds") == text else None
+    except (TypeError, ValueError):
+        return None
+
+
+def bare(record: Mapping[str, Any], head: Mapping[str, Any]) -> Record:
+    """The record without what its head says."""
+    found = {k: v for k, v in record.items() if not (k == "run" and head.get("run") == v)}
+    for key in OF_RUN:
+        if isinstance(found.get(key), Mapping) and key in head:
+            own = {k: v for k, v in found[key].items() if k not in head[key] or head[key][k] != v}
+            found = {k: v for k, v in found.items() if k != key} | ({key: own} if own else {})
+    at, start = _time(found.get("at")), _time(head.get("at"))
+    if at and start and at >= start:
+        found["at"] = int((at - start).total_seconds())
+    return found
+
+
+def whole(line: Mapping[str, Any], head: Mapping[str, Any]) -> Record:
+    """The inverse of `bare`, for one record."""
+    found = dict(line)
+    if "run" in head:
+        found.setdefault("run", head["run"])
+    for key in OF_RUN:
+        if key in head:
+            own = found.get(key)
+            found[key] = {**head[key], **own} if isinstance(own, dict) and own else head[key] if own is None else own
+    if type(found.get("at")) is int:
+        start = _time(head.get("at"))
+        if start is None or not 0 <= found["at"] < 10**9:
+            raise ValueError(f"at is {found['at']}, seconds after a time that the head does not give")
+        found["at"] = (start + timedelta(seconds=found["at"])).isoformat(timespec="seconds")
+    return found
+
+
+def group(record: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Records for which this is the same share a line: those of one kind and subject that hold the same things."""
+    error = record.get("error")
+    return record.get("kind"), record.get("op"), record.get("subject"), sorted(record), sorted(error) if isinstance(error, Mapping) else None
+
+
+def lines(records: Iterable[Mapping[str, Any]], head: Mapping[str, Any]) -> Iterator[str]:
+    """The lines of records of one run, without the head's own."""
+    groups: dict[str, list[Record]] = {}
+    for record in records:
+        groups.setdefault(dumps(group(record)), []).append(folded(rounded(bare(record, head))))
+    for rows in groups.values():
+        together = fold(rows)
+        yield from (dumps(row) for row in ([together] if together else rows))
+
+
+def joined(line: Mapping[str, Any], head: Mapping[str, Any]) -> list[Record]:
+    """The records of one line. Raises ValueError where it does not fit its head or itself."""
+    rows = unfold(line) if "of" in line and "each" in line else [dict(line)]
+    return [whole(unfolded(row), head) for row in rows]
