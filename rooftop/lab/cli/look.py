@@ -62,7 +62,8 @@ def new(
 @app.command(rich_help_panel=LOOK)
 def explain(
     op: Annotated[str, typer.Argument(help="An op.")], case: CaseName = None,
-    arch: Annotated[int, typer.Option(help="The card that stands for this target: 80, 89 or 90.")] = 90, as_json: AsJson = False,
+    arch: Annotated[str, typer.Option(help="The card that stands for 80, 89 or 90, or a card by name: h100, h200, a800, rtx4090.")] = "90",
+    as_json: AsJson = False,
 ) -> None:  # fmt: skip
     """Say what a call would run, with which config, and why not the others.
 

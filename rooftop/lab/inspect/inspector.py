@@ -18,7 +18,7 @@ from rooftop.lab.inspect import binary, dependent_launch
 from rooftop.lab.inspect.occupancy import Occupancy, occupancy
 
 Facts = dict[str, Any]
-T = TypeVar("T", int, str)  # a target: an architecture, or a card by name
+T = TypeVar("T", bound=int | str)  # a target: an architecture, or a card by name
 
 
 def device_of(target: int | str) -> Device:
@@ -120,7 +120,7 @@ def inspect_case(subject: Subject, name: str | None, target: int | str) -> Case:
     return supported[0] if supported else subject.op.cases[0]
 
 
-def many(jobs: Iterable[tuple[Subject, Case, T]], done: Callable[[tuple[Subject, Case, T], Facts], None] | None = None) -> Mapping[tuple[str, T], Facts]:
+def many(jobs: Iterable[tuple[Subject, Case, T]], done: Callable[[tuple[Subject, Case, T], Facts], None] | None = None) -> dict[tuple[str, T], Facts]:
     """Facts of several subjects on all cores. `done` is called as each is ready."""
 
     def one(job: tuple[Subject, Case, T]) -> tuple[tuple[str, T], Facts]:
