@@ -17,7 +17,8 @@ from rooftop.core.call import Call
 from rooftop.core.contract import Contract, Judged, metas_of
 from rooftop.core.implementation import device_of
 from rooftop.core.layouts import computes, widen
-from rooftop.core.spec import DTYPES, TARGETS, Case, Input, Meta, Problem, dtype_of
+from rooftop.core.spec import DTYPES, TARGETS, Case, Descriptor, Input, Meta, Problem, dtype_of
+from rooftop.core.triton_compat import descriptor
 from rooftop.lab.candidates import Subject
 from rooftop.lab.check.compare import Verdict, compare, index_of
 from rooftop.lab.check.guard_zones import GUARD, Guarded
@@ -141,10 +142,18 @@ def run_interpreter(call: Call, memory: dict[str, Any]) -> None:
     from rooftop.lab.interpret import interpreter
 
     for launch in call.launches:
-        args = {k: memory[v] if isinstance(v, str) and v in memory else v for k, v in launch.args.items()}
         inputs = {n for n in call.inputs if n not in call.mutated}
-        readonly = [k for k, v in launch.args.items() if isinstance(v, str) and v in inputs and memory[v] is not None]
-        interpreter.run(launch.kernel, launch.grid, args, readonly=readonly)
+        tensors = {k: v.tensor if isinstance(v, Descriptor) else v for k, v in launch.args.items() if isinstance(v, str | Descriptor)}
+        readonly = [k for k, n in tensors.items() if n in inputs and memory[n] is not None]
+        interpreter.run(launch.kernel, launch.grid, {k: _in_memory(v, call, memory) for k, v in launch.args.items()}, readonly=readonly)
+
+
+def _in_memory(value: Any, call: Call, memory: dict[str, Any]) -> Any:
+    """An argument of a Triton launch, with the tensors of this run."""
+    if not isinstance(value, Descriptor):
+        return memory[value] if isinstance(value, str) and value in memory else value
+    meta = {**dict(call.problem.tensors), **call.scratch}[value.tensor]
+    return None if meta is None else descriptor(value, meta, memory[value.tensor])
 
 
 def run_simulator(call: Call, memory: dict[str, Any]) -> None:
