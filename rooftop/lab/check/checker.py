@@ -26,6 +26,7 @@ from rooftop.lab.inputs import by_name, laid_out, make, round_to
 
 BACKENDS = ("auto", "gpu", "cpu", "interpreter", "simt")  # cpu: whichever of the last two can run the kernel
 INTERPRETED_ELEMENTS = 1 << 19  # larger cases are left to a GPU
+CPU_ELEMENTS = 1 << 22  # of calls of torch
 FEW, DRAWS = 64, 16  # elements of an output that is judged over so many draws where the first misses its allowance
 HUGE_BYTES = 72 << 30  # memory of the GPU that the huge cases need
 
@@ -342,8 +343,8 @@ def _too_large(case: Case, where: str) -> str | None:
             return f"needs a GPU with {HUGE_BYTES >> 30} GiB of memory"
         return None
     elements = sum(count(v) for _, v in case.tensors())
-    tool = "simulator" if where == "simt" else "interpreter"
-    return f"{elements} elements: too slow in the {tool}, left to a GPU" if elements > INTERPRETED_ELEMENTS else None
+    tool, most = {"simt": ("in the simulator", INTERPRETED_ELEMENTS), "torch": ("on the CPU", CPU_ELEMENTS)}.get(where, ("in the interpreter", INTERPRETED_ELEMENTS))
+    return f"{elements} elements: too slow {tool}, left to a GPU" if elements > most else None
 
 
 def count(spec: Input) -> int:

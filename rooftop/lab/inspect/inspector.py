@@ -24,7 +24,8 @@ T = TypeVar("T", bound=int | str)  # a target: an architecture, or a card by nam
 def device_of(target: int | str) -> Device:
     """The card that stands for a target: an architecture, or a card by name. Raises ValueError for another."""
     if target not in TARGETS:
-        raise ValueError(f"{target!r} is not one of {', '.join(f'sm_{a}' for a in TARGETS)}, {', '.join(TARGETS.names)}")
+        said = f"sm_{target}" if str(target).isdigit() else repr(target)
+        raise ValueError(f"{said} is not one of {', '.join(f'sm_{a}' for a in TARGETS)}, {', '.join(TARGETS.names)}")
     return TARGETS[target]
 
 
