@@ -45,6 +45,7 @@ class Head:
     arch: int = 80
     dtypes: tuple[str, ...] = ()
     args: tuple[Arg, ...] = ()
+    tensors: tuple[TensorArg, ...] = ()  # of which the kernel has no pointer: they bind shape names all the same
     requires: Mapping[str, str] = field(default_factory=dict)
     demands: Mapping[str, Any] = field(default_factory=dict)
     config: Mapping[str, Any] = field(default_factory=dict)
@@ -79,7 +80,7 @@ class Head:
         if key not in scopes:
             given = {"sms": problem.device.sms, "card": problem.device, "arch": problem.device.arch, **dict(problem.options), **config}
             scope, known = Scope(given, self._lets), dict(problem.tensors)
-            for arg in self.args:
+            for arg in (*self.args, *self.tensors):
                 if isinstance(arg, TensorArg) and arg.name not in self.scratch:
                     self._bind(arg, problem, known, scope)
             scope.update({name: TensorFacts(meta) for name, meta in known.items()})
@@ -158,7 +159,7 @@ class Head:
         what = (tuple(n for n, _ in problem.tensors), tuple(n for n, _ in problem.options), problem.late)
         if what in self._checked:
             return
-        letters = {d for arg in self.args if isinstance(arg, TensorArg) for d in arg.dims}
+        letters = {d for arg in (*self.args, *self.tensors) if isinstance(arg, TensorArg) for d in arg.dims}
         given = {*what[0], *what[1]}
         if twice := given & set(self.let):
             raise HeadError(f"{self.path}: {self.place(min(twice))}: {problem.op} has a tensor or an option of that name")

@@ -83,7 +83,7 @@ def _inherit(own: Head) -> Head:
     let, inherited = dict(own.let), dict[str, str]()
     taken = dict.fromkeys(_TAKEN, "expressions") | dict.fromkeys(own.let, "[let]") | dict.fromkeys(own.config, "[config]")
     taken |= dict.fromkeys(own.scratch, "[scratch]")
-    for args in (own.args, *(launch.args or () for launch in own.launches)):
+    for args in (own.args, own.tensors, *(launch.args or () for launch in own.launches)):
         taken |= {name: "args" for arg in args if isinstance(arg, TensorArg) for name in (arg.name, *arg.dims)}
     for path in headers(own.source):
         where = shown(path)
@@ -177,7 +177,7 @@ def of_python(text: str, path: str | Path) -> Head:
 _KEYS = {
     "op": str, "idea": str, "predict": dict, "limit": str, "arch": int, "dtypes": list, "args": list, "requires": dict, "demands": dict,
     "config": dict, "configs": list, "choice": list, "valid": str, "prefer": str, "scratch": dict, "launch": list, "implementation": str,
-    "let": dict, "python": list,
+    "let": dict, "python": list, "tensors": list,
 }  # fmt: skip
 _LAUNCH_KEYS = {"kernel", "grid", "block", "when", "cluster", "shared", "chained", "cooperative", "args"}
 _TAKEN = frozenset({"sms", "card", "arch", "T"})  # names that every expression has
@@ -234,8 +234,11 @@ def _build(data: dict[str, Any], source: str, path: str, toml: bool) -> Head:
         if key in data:
             names(data[key])
     args = tuple(_arg(a, path) for a in data.get("args", []))
+    tensors = [_arg(a, path) for a in data.get("tensors", [])]
+    if not all(isinstance(a, TensorArg) for a in tensors):
+        raise HeadError(f"{path}: tensors holds tensors alone, such as \"x: T[M, N]\"; numbers and maps are args")
     launches = tuple(_launch_heads(data.get("launch", []), path))
-    dims = {d for listed in (args, *(x.args or () for x in launches)) for a in listed if isinstance(a, TensorArg) for d in a.dims}
+    dims = {d for listed in (args, tensors, *(x.args or () for x in launches)) for a in listed if isinstance(a, TensorArg) for d in a.dims}
     for name in _formulas(data.get("let", {}), path):
         if name in config:
             raise HeadError(f"{path}: let.{name}: a name of its own is needed, which no constant of [config] has")
@@ -256,7 +259,7 @@ def _build(data: dict[str, Any], source: str, path: str, toml: bool) -> Head:
         requires=data.get("requires", {}), demands=data.get("demands", {}), config=config,
         configs=tuple({**config, **one} for one in further), choices=tuple(choices), valid=data.get("valid"), prefer=data.get("prefer"),
         scratch=scratch, zeroed=tuple(zeroed), launches=launches, implementation=data.get("implementation"), let=data.get("let", {}),
-        python=tuple(data.get("python", [])),
+        python=tuple(data.get("python", [])), tensors=tuple(a for a in tensors if isinstance(a, TensorArg)),
     )  # fmt: skip
 
 

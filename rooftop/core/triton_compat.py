@@ -101,7 +101,7 @@ def compile_launch(launch: Launch, tensors: Mapping[str, Meta | None], arch: int
 
     kernel, backend = launch.kernel, make_backend(GPUTarget("cuda", arch, 32))
     options = options_of(launch)
-    values = values_of(launch, tensors, late_floats)
+    values = {**{n: options[n] for n in kernel.arg_names if n in options}, **values_of(launch, tensors, late_floats)}  # Gluon's may take num_warps
     bound, specialization, rest = create_function_from_signature(kernel.signature, kernel.params, backend)(**values)
     if rest:
         raise TypeError(f"{kernel.__name__} takes {', '.join(kernel.arg_names)}; unknown are {', '.join(rest)}")

@@ -192,7 +192,8 @@ def prepare(
     version()
     from triton.runtime import driver
 
-    kernel, values = launch.kernel, values_of(launch, tensors, late_floats)
+    kernel, options = launch.kernel, options_of(launch)
+    values = {**{n: options[n] for n in kernel.arg_names if n in options}, **values_of(launch, tensors, late_floats)}  # Gluon's may take num_warps
     missing = [p.name for p in kernel.params if p.name not in values and not p.has_default]
     unknown = sorted(set(values) - set(kernel.arg_names))
     if missing or unknown:
@@ -201,8 +202,7 @@ def prepare(
     before = driver.active.get_current_device()
     driver.active.set_current_device(device)
     try:
-        options = options_of(launch)
-        made = kernel.run(*ordered.values(), grid=launch.grid, warmup=True, **options)
+        made = kernel.run(grid=launch.grid, warmup=True, **{**options, **ordered})
         made = made.result() if hasattr(made, "result") else made  # where Triton compiles asynchronously
         made._init_handles()
     finally:

@@ -39,7 +39,7 @@ def climb(names: list[str], out: Path) -> bool:
         jobs = [(s, inspector.inspect_case(s, None, arch), arch) for s in (*found, *shipped) for arch in _targets(s)]
         task = progress.add_task("compile and inspect", total=len(jobs))
         facts = inspector.many(jobs, lambda job, f: progress.advance(task))
-        task = progress.add_task("count memory accesses", total=sum(s.implementation is not None and s.implementation.backend == "cuda" for s in found))
+        task = progress.add_task("count memory accesses", total=sum(s.implementation is not None and s.implementation.where().place == "simt" for s in found))
         counts = report_counts({s.rung.ladder for s in found if s.rung}, lambda s: progress.advance(task))
     wrong = [r for r in results if r.status in ("wrong", "error")]
     unmet = [f"{n} on sm_{a}: {'; '.join(k['unmet'])}" for (n, a), f in facts.items() for k in f.get("kernels", []) if k["unmet"]]

@@ -139,6 +139,7 @@ def _folders() -> Iterator[Row]:
     count = sum(1 for _ in found.results.rglob("*.jsonl")) if found.results.is_dir() else 0
     yield Row("records", "ok", f"{found.results}: {count} files")
     yield from _ceilings(found.results)
+    yield from _unproven(found.results)
 
 
 def _ceilings(results: Path) -> Iterator[Row]:
@@ -154,3 +155,18 @@ def _ceilings(results: Path) -> Iterator[Row]:
         ceilings = roofline.Ceilings.from_records(measured, name)
         what = "measured with other calibration kernels than these: pages show no share of a roof" if ceilings.stale else f"measured {ceilings.at}"
         yield Row("ceilings", "absent" if ceilings.stale else "ok", f"{name}: {what}", "rooftop calibrate, on that card" if ceilings.stale else "")
+
+
+def _unproven(results: Path) -> Iterator[Row]:
+    from rooftop.lab.records import store
+    from rooftop.lab.unproven import unproven
+
+    try:
+        found = unproven(store.read(results))
+    except (OSError, store.RecordError) as error:
+        yield Row("kernels for a GPU only", "absent", str(error))
+        return
+    if not found:
+        yield Row("kernels for a GPU only", "ok", "each has a check record of its present digest")
+    for kernel in found:
+        yield Row("kernels for a GPU only", "absent", str(kernel), f"on a GPU: rooftop check {kernel.name} --records {results}")

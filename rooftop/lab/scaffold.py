@@ -7,6 +7,8 @@ import re
 from pathlib import Path
 
 from rooftop.core import api, registry, settings
+from rooftop.core.backends.table import BACKENDS
+from rooftop.core.contract import Contract
 from rooftop.core.registry import HOUSE, House
 
 _NAME = re.compile(r"^[a-z][a-z0-9]*(?:_[a-z0-9]+)*$")
@@ -16,7 +18,8 @@ def write(kind: str, name: str, house: House = HOUSE) -> Path:
     """Write the skeleton and return its path.
 
     `op scale`: a contract, a copy of `add` under the new name, to be changed line by line. `kernel add__mine__triton`: a second kernel of `add`,
-    a copy of the first Triton kernel of the op (of `add`, where the op has none) with a docstring of its own.
+    a copy of the first Triton kernel of the op (of `add`, where the op has none) with a docstring of its own; in another backend a copy of the op's
+    first kernel there, and in torch, where there is none, a call of the reference.
     `rung softmax_cuda/08_my_idea`: the last `.cu` rung, its idea, prediction and limit emptied.
 
     Raises ValueError for another kind, a name or number that cannot be one, or a file that is there already; RegistryError for what is not there."""
@@ -47,23 +50,64 @@ def _op(name: str, house: House) -> tuple[Path, str]:
 
 
 def _kernel(name: str, house: House) -> tuple[Path, str]:
-    match = registry._KERNEL.match(name)
-    if not match or match["backend"] != "triton":
-        raise ValueError(f"{name!r} must read <op>[_bwd][__<variant>]__triton[_sm<arch>] (a .cu is started with `rooftop new rung`, or from docs/head.md)")
-    op = match["op"]
-    if op.removesuffix("_bwd") not in registry.op_names(house):
-        raise registry.unknown("op", op, list(registry.op_names(house)))
-    family = next((f.path.parent.name for f in registry.kernel_files(house) if f.op == op), "elementwise")
-    model = next((f.path for f in registry.kernel_files(house) if f.op == op and f.backend == "triton"), HOUSE.kernels / "elementwise" / "add__triton.py")
-    said = f'"""{name}, to be written (this is {model.stem}). Contract: rooftop/ops/{op.removesuffix("_bwd")}.py"""'
-    return house.kernels / family / f"{name}.py", re.sub(r'\A""".*?"""', lambda _: said, model.read_text(encoding="utf-8"), count=1, flags=re.S)
+    read = registry.kernel_name(name)
+    if read is None:
+        raise ValueError(f"{name!r} must read <op>[_bwd][__<variant>]__<backend>[_sm<arch>]; the backends are {', '.join(BACKENDS)}")
+    if read.op.removesuffix("_bwd") not in registry.op_names(house):
+        raise registry.unknown("op", read.op, list(registry.op_names(house)))
+    files = [f for f in registry.kernel_files(house) if f.op == read.op]
+    family = files[0].path.parent.name if files else "elementwise"
+    contract = f"Contract: rooftop/ops/{read.op.removesuffix('_bwd')}.py"
+    path = house.kernels / family / f"{name}{read.backend.suffix}"
+    models = [f.path for f in files if f.backend == read.backend.name]
+    if not models and read.backend.name == "triton":
+        models = [HOUSE.kernels / "elementwise" / "add__triton.py"]
+    if not models and read.backend.name == "torch":
+        return path, _torch_call(name, registry.op(read.op, house), contract)
+    if not models:
+        raise ValueError(f"{read.op} has no {read.backend.language} kernel to start from: write one by hand (docs/adding.md, docs/head.md)")
+    said = f"{name}, to be written (this is {models[0].stem}). {contract}"
+    text = models[0].read_text(encoding="utf-8")
+    if path.suffix == ".cu":
+        return path, re.sub(r'^(idea\s*=\s*)"(?:\\.|[^"\\])*"', lambda m: f'{m[1]}"{said}"', text, count=1, flags=re.M)
+    return path, re.sub(r'\A""".*?"""', lambda _: f'"""{said}"""', text, count=1, flags=re.S)
+
+
+def _torch_call(name: str, op: Contract, contract: str) -> str:
+    """An implementation in torch that calls the contract's reference. It is right as it stands where kernels see tensors as they are called."""
+    seen = "as it stands" if op.canonical is None else "as it stands: tensors come as the contract's `canonical` makes them, options as they are called"
+    module = f"rooftop.ops.{op.name.removesuffix('_bwd')}"
+    wanted = "OP.bwd" if op.forward is not None else "OP"
+    return f'''"""{name}, to be written (this is the reference, called {seen}). {contract}"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rooftop.core.spec import Problem
+
+
+def supports(p: Problem) -> str | None:
+    return None
+
+
+def run(inputs: Mapping[str, Any], outputs: Mapping[str, Any], scratch: Mapping[str, Any], config: Any) -> None:
+    from {module} import OP
+
+    op = {wanted}
+    found = op.reference(*op.arguments(inputs, inputs))
+    for name, result in zip(op.output_names, found if isinstance(found, tuple) else (found,), strict=True):
+        if outputs.get(name) is not None:
+            outputs[name].copy_(result)
+'''
 
 
 def _rung(name: str, house: House) -> tuple[Path, str]:
     ladder_name, _, stem = name.partition("/")
     ladder = registry.ladder(ladder_name, house)
     match = registry._RUNG.match(stem)
-    if not match:
+    if not match or match["backend"]:
         raise ValueError(f"{name!r} must read <ladder>/NN_slug, as softmax_cuda/08_my_idea")
     path = ladder.path / f"{stem}.cu"
     for rung in ladder.rungs:

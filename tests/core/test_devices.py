@@ -141,3 +141,25 @@ def test_bad_work() -> None:
             floor_seconds(h100, bad, {})
         with pytest.raises(ValueError, match="accepted"):
             floor_seconds(h100, 0, {"fma32": bad})
+
+
+@pytest.mark.parametrize("name", ["h200", "H200", "NVIDIA H200"])
+def test_a_target_may_be_a_card_by_name(name: str) -> None:
+    card = TARGETS[name]
+    sheet = lookup(card.name)
+    assert sheet is not None
+    assert (card.arch, card.sms, card.l2_bytes, card.shared_per_block) == (sheet.arch, sheet.sms, sheet.l2_bytes, sheet.shared_per_sm - 1024)
+    assert (card.sms, card.shared_per_block, card.l2_bytes, card.target) == (132, 227 * 1024, 60 << 20, "sm_90a")
+
+
+def test_targets_are_architectures_by_any_name_and_cards() -> None:
+    assert list(TARGETS) == [80, 89, 90] and len(TARGETS) == 3
+    assert TARGETS[90] is TARGETS["90"] is TARGETS["sm_90"] is TARGETS["sm90"] is TARGETS["sm_90a"] is TARGETS["h100"]
+    assert TARGETS["a800"] is TARGETS[80] and TARGETS["rtx4090"] is TARGETS[89]
+    for unknown in (75, "75", "h300", "sm_", ""):
+        assert unknown not in TARGETS
+        with pytest.raises(KeyError):
+            TARGETS[unknown]
+    for card in TARGETS.names.values():
+        sheet = lookup(card.name)
+        assert sheet is not None and (sheet.arch, sheet.sms) == (card.arch, card.sms)

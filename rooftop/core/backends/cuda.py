@@ -206,9 +206,11 @@ class CudaImplementation(Implementation):
         }  # fmt: skip
         if let := _formulas(h):
             facts["let"] = let
-        for key, said in (("chained", [x.chained for x in h.launches]), ("cooperative", [x.cooperative for x in h.launches]), ("zeroed", list(h.zeroed))):
-            if any(said):  # what a head does not say leaves its digest as it was
-                facts[key] = said
+        more: dict[str, list[Any]] = {
+            "chained": [x.chained for x in h.launches], "cooperative": [x.cooperative for x in h.launches], "zeroed": list(h.zeroed),
+            "tensors": [dataclasses.astuple(a) for a in h.tensors],
+        }  # fmt: skip
+        facts.update({key: said for key, said in more.items() if any(said)})  # what a head does not say leaves its digest as it was
         path = self.beside
         python = texts_of(path.read_text(encoding="utf-8")) if path is not None else []
         return digest(*(strip(text, "c") for text in with_headers(self._text)), facts, *python)

@@ -12,7 +12,7 @@ from rooftop.core.backends.python_files import load_file, texts_of
 from rooftop.core.digests import digest
 from rooftop.core.head_parts import HeadError
 from rooftop.core.head_text import shown
-from rooftop.core.implementation import Implementation
+from rooftop.core.implementation import Implementation, Where
 from rooftop.core.spec import Launch, Meta, Problem
 
 _PRESENT: set[str] = set()  # packages that were found
@@ -57,6 +57,14 @@ class ModuleImplementation(Implementation):
     @property
     def demands(self) -> Mapping[str, Any]:
         return {"spills": 0, **getattr(self.module, "DEMANDS", {})}
+
+    def where(self) -> Where:
+        reason = missing(self.package, self.install)
+        return Where("none", reason) if reason else self.runs()
+
+    def runs(self) -> Where:
+        """Where it can be run without a GPU once its package is there."""
+        raise NotImplementedError
 
     def supports(self, problem: Problem) -> str | None:
         if reason := missing(self.package, self.install):

@@ -24,7 +24,7 @@ class TorchImplementation(ModuleImplementation):
     def demands(self) -> Mapping[str, Any]:
         return {}
 
-    def where(self) -> Where:
+    def runs(self) -> Where:
         return Where("torch")
 
     def launches(self, problem: Problem, config: Any) -> list[Launch]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from math import prod
 
-from rooftop.core.backends.python_modules import ModuleImplementation, missing
+from rooftop.core.backends.python_modules import ModuleImplementation
 from rooftop.core.implementation import MachineCode, Prepared, Where
 from rooftop.core.spec import Launch, Meta, Problem
 
@@ -15,9 +15,8 @@ class TritonImplementation(ModuleImplementation):
     needed = ("supports", "choose", "launches")
     package, install = "triton", "pip install 'triton>=3.6,<3.10'"
 
-    def where(self) -> Where:
-        reason = missing(self.package, self.install)
-        return Where("none", reason) if reason else Where("interpreter")
+    def runs(self) -> Where:
+        return Where("interpreter")
 
     def machine_code(self, problem: Problem, launch: Launch, scratch: Mapping[str, Meta]) -> MachineCode:
         from rooftop.core.triton_compat import compile_launch
@@ -40,5 +39,5 @@ class GluonImplementation(TritonImplementation):
 
     backend = "gluon"
 
-    def where(self) -> Where:
-        return Where("none", missing(self.package, self.install) or "Gluon kernels run on a GPU only")
+    def runs(self) -> Where:
+        return Where("none", "Gluon kernels run on a GPU only")

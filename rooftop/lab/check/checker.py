@@ -17,7 +17,8 @@ from rooftop.core.call import Call
 from rooftop.core.contract import Contract, Judged, metas_of
 from rooftop.core.implementation import device_of
 from rooftop.core.layouts import computes, widen
-from rooftop.core.spec import DTYPES, TARGETS, Case, Input, Meta, Problem, dtype_of
+from rooftop.core.spec import DTYPES, TARGETS, Case, Descriptor, Input, Meta, Problem, dtype_of
+from rooftop.core.triton_compat import descriptor
 from rooftop.lab.candidates import Subject
 from rooftop.lab.check.compare import Verdict, compare, index_of
 from rooftop.lab.check.guard_zones import GUARD, Guarded
@@ -25,6 +26,7 @@ from rooftop.lab.inputs import by_name, laid_out, make, round_to
 
 BACKENDS = ("auto", "gpu", "cpu", "interpreter", "simt")  # cpu: whichever of the last two can run the kernel
 INTERPRETED_ELEMENTS = 1 << 19  # larger cases are left to a GPU
+CPU_ELEMENTS = 1 << 22  # of calls of torch
 FEW, DRAWS = 64, 16  # elements of an output that is judged over so many draws where the first misses its allowance
 HUGE_BYTES = 72 << 30  # memory of the GPU that the huge cases need
 
@@ -141,10 +143,18 @@ def run_interpreter(call: Call, memory: dict[str, Any]) -> None:
     from rooftop.lab.interpret import interpreter
 
     for launch in call.launches:
-        args = {k: memory[v] if isinstance(v, str) and v in memory else v for k, v in launch.args.items()}
         inputs = {n for n in call.inputs if n not in call.mutated}
-        readonly = [k for k, v in launch.args.items() if isinstance(v, str) and v in inputs and memory[v] is not None]
-        interpreter.run(launch.kernel, launch.grid, args, readonly=readonly)
+        tensors = {k: v.tensor if isinstance(v, Descriptor) else v for k, v in launch.args.items() if isinstance(v, str | Descriptor)}
+        readonly = [k for k, n in tensors.items() if n in inputs and memory[n] is not None]
+        interpreter.run(launch.kernel, launch.grid, {k: _in_memory(v, call, memory) for k, v in launch.args.items()}, readonly=readonly)
+
+
+def _in_memory(value: Any, call: Call, memory: dict[str, Any]) -> Any:
+    """An argument of a Triton launch, with the tensors of this run."""
+    if not isinstance(value, Descriptor):
+        return memory[value] if isinstance(value, str) and value in memory else value
+    meta = {**dict(call.problem.tensors), **call.scratch}[value.tensor]
+    return None if meta is None else descriptor(value, meta, memory[value.tensor])
 
 
 def run_simulator(call: Call, memory: dict[str, Any]) -> None:
@@ -333,8 +343,8 @@ def _too_large(case: Case, where: str) -> str | None:
             return f"needs a GPU with {HUGE_BYTES >> 30} GiB of memory"
         return None
     elements = sum(count(v) for _, v in case.tensors())
-    tool = "simulator" if where == "simt" else "interpreter"
-    return f"{elements} elements: too slow in the {tool}, left to a GPU" if elements > INTERPRETED_ELEMENTS else None
+    tool, most = {"simt": ("in the simulator", INTERPRETED_ELEMENTS), "torch": ("on the CPU", CPU_ELEMENTS)}.get(where, ("in the interpreter", INTERPRETED_ELEMENTS))
+    return f"{elements} elements: too slow {tool}, left to a GPU" if elements > most else None
 
 
 def count(spec: Input) -> int:

@@ -128,7 +128,7 @@ def _show_checks(results: list[Any], seed: int, every: bool, as_json: bool) -> N
 @app.command(rich_help_panel=JUDGE)
 def inspect(
     what: What = None, case: CaseName = None,
-    arch: Annotated[list[int] | None, typer.Option(help="80, 89 or 90; all when not given.")] = None,
+    arch: Annotated[list[str] | None, typer.Option(help="80, 89 or 90 (all three when not given), or a card: h100, h200, a800, rtx4090.")] = None,
     sass: Annotated[bool, typer.Option("--sass", help="Print the machine code.")] = False,
     ptx: Annotated[bool, typer.Option("--ptx", help="Print PTX (Triton).")] = False,
     as_json: AsJson = False,
@@ -140,7 +140,7 @@ def inspect(
     from rooftop.lab.inspect import inspector as inspects
 
     found = candidates.find(what or [])
-    archs = arch or [80, 89, 90]
+    archs: list[int | str] = [int(a) if a.isdigit() else a for a in arch or ["80", "89", "90"]]
     if sass or ptx:
         for s in found:
             typer.echo(inspects.text(s, inspects.inspect_case(s, case, archs[-1]), archs[-1], "sass" if sass else "ptx"))

@@ -13,10 +13,12 @@ from rooftop.lab.cli.app import LOOK, AsJson, CaseName, app, table
 
 @app.command(rich_help_panel=LOOK)
 def ls(as_json: AsJson = False) -> None:
-    """List ops, implementations and ladders.
+    """List ops, implementations and ladders, and the kernels that are still to be checked on a GPU.
 
     Example: [bold]rooftop ls[/bold]"""
-    from rooftop.core import registry
+    from rooftop.core import registry, settings
+    from rooftop.lab.records import store
+    from rooftop.lab.unproven import gpu_only, unproven
 
     rows: list[dict[str, Any]] = []
     for name in registry.op_names():
@@ -25,6 +27,8 @@ def ls(as_json: AsJson = False) -> None:
     for name in registry.ladder_names():
         ladder = registry.ladder(name)
         rows.append({"kind": "ladder", "name": name, "what": f"{ladder.title}: {len(ladder.rungs)} rungs of {ladder.op}"})
+    waiting = unproven(store.read(settings.load().results)) if any(gpu_only()) else []
+    rows += [{"kind": "unproven", "name": kernel.name, "what": str(kernel).partition(": ")[2]} for kernel in waiting]
     table(rows, {"kind": "", "name": "name", "what": "what there is"}, as_json)
 
 
@@ -62,7 +66,8 @@ def new(
 @app.command(rich_help_panel=LOOK)
 def explain(
     op: Annotated[str, typer.Argument(help="An op.")], case: CaseName = None,
-    arch: Annotated[int, typer.Option(help="The card that stands for this target: 80, 89 or 90.")] = 90, as_json: AsJson = False,
+    arch: Annotated[str, typer.Option(help="The card that stands for 80, 89 or 90, or a card by name: h100, h200, a800, rtx4090.")] = "90",
+    as_json: AsJson = False,
 ) -> None:  # fmt: skip
     """Say what a call would run, with which config, and why not the others.
 

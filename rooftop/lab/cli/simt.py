@@ -90,6 +90,8 @@ def _run(
     subject = found[0]
     if subject.implementation is None or subject.implementation.backend != "cuda" or subject.implementation.head is None:
         raise ValueError(f"{subject.name} is not CUDA C++: only that is simulated (Triton runs in its interpreter: rooftop check)")
+    if reason := subject.implementation.where().reason:
+        raise ValueError(f"{subject.name} cannot be simulated: {reason}")
     chosen = _case(subject, case, sizes)
     sources = {subject.implementation.head.path: subject.implementation.head.source}
 

@@ -18,13 +18,14 @@ from rooftop.lab.inspect import binary, dependent_launch
 from rooftop.lab.inspect.occupancy import Occupancy, occupancy
 
 Facts = dict[str, Any]
-T = TypeVar("T", int, str)  # a target: an architecture, or a card by name
+T = TypeVar("T", bound=int | str)  # a target: an architecture, or a card by name
 
 
 def device_of(target: int | str) -> Device:
     """The card that stands for a target: an architecture, or a card by name. Raises ValueError for another."""
     if target not in TARGETS:
-        raise ValueError(f"{target!r} is not one of {', '.join(f'sm_{a}' for a in TARGETS)}, {', '.join(TARGETS.names)}")
+        said = f"sm_{target}" if str(target).isdigit() else repr(target)
+        raise ValueError(f"{said} is not one of {', '.join(f'sm_{a}' for a in TARGETS)}, {', '.join(TARGETS.names)}")
     return TARGETS[target]
 
 
@@ -69,13 +70,15 @@ def kernel_facts(implementation: Implementation, problem: Problem, launch: Launc
         "counts": found.counts, "instructions": found.instructions, "loop": found.loop.counts if found.loop else {}, "opcodes": dict(found.opcodes),
         "unmet": [
             *binary.unmet(found, demands), *dependent_launch.faults(found.kernel, found.before_wait, launch.chained),
-            *([limit.refused] if limit.refused else []), *_together(launch, made.blocks, limit, device),
+            *([limit.refused] if limit.refused else []), *_together(implementation, launch, made.blocks, limit, device),
         ],
     }  # fmt: skip
 
 
-def _together(launch: Launch, blocks: int, limit: Occupancy, device: Device) -> list[str]:
-    """What is wrong with a launch whose blocks wait for each other: all of them must run at once."""
+def _together(implementation: Implementation, launch: Launch, blocks: int, limit: Occupancy, device: Device) -> list[str]:
+    """What is wrong with a launch whose blocks wait for each other: it must say so, and all of them must run at once."""
+    if implementation.head is not None and "this_grid" in implementation.head.source and not launch.cooperative:
+        return [f"{launch.kernel} is launched as any other, and its file waits for the whole grid (this_grid): cooperative = true"]
     if not launch.cooperative or limit.refused or blocks <= limit.blocks * device.sms:
         return []
     return [f"a cooperative grid of {blocks} blocks; {limit.blocks} a multiprocessor, {limit.blocks * device.sms} in all, run at once on {device.name}"]
@@ -120,7 +123,7 @@ def inspect_case(subject: Subject, name: str | None, target: int | str) -> Case:
     return supported[0] if supported else subject.op.cases[0]
 
 
-def many(jobs: Iterable[tuple[Subject, Case, T]], done: Callable[[tuple[Subject, Case, T], Facts], None] | None = None) -> Mapping[tuple[str, T], Facts]:
+def many(jobs: Iterable[tuple[Subject, Case, T]], done: Callable[[tuple[Subject, Case, T], Facts], None] | None = None) -> dict[tuple[str, T], Facts]:
     """Facts of several subjects on all cores. `done` is called as each is ready."""
 
     def one(job: tuple[Subject, Case, T]) -> tuple[tuple[str, T], Facts]:

@@ -167,10 +167,10 @@ def _launches(subject: Subject, case: Case) -> list[Any]:
 
 
 def count(subjects: Sequence[Subject], headline: Case, *, run: bool = True, done: Callable[[Subject], None] = lambda s: None) -> dict[str, RungCounts]:
-    """Counts by the subject's name, of those that are CUDA C++. `run=False`: only what is kept from before. `done` is told of each."""
+    """Counts by the subject's name, of those that the simulator runs. `run=False`: only what is kept from before. `done` is told of each."""
     from rooftop.lab import simt
 
-    able = [s for s in subjects if s.implementation is not None and s.implementation.backend == "cuda"]
+    able = [s for s in subjects if s.implementation is not None and s.implementation.where().place == "simt"]
     if not able:
         return {}
     if reason := simt.unavailable():

@@ -242,12 +242,12 @@ def _launch(
     total, in_cluster = _product(grid), _product(cluster)
     units = total // in_cluster
     chosen: list[int] | None = None
-    if mode == "count" and not cooperative:
+    if mode == "count" and not (cooperative or launch.cooperative):
         wanted = max(1, (SAMPLE if blocks is None else blocks) // in_cluster)
         if wanted < units:
             chosen = sorted({i * units // wanted + random.Random(seed + i).randrange(max(units // wanted, 1)) for i in range(wanted)})
     geometry = native.Launch(
-        grid=grid, block=_three(launch.block), cluster=cluster, dynamic=launch.shared, cooperative=int(cooperative),
+        grid=grid, block=_three(launch.block), cluster=cluster, dynamic=launch.shared, cooperative=int(cooperative or launch.cooperative),
         workers=workers or settings.load().jobs, unit_count=len(chosen) if chosen else 0, seed=seed, poison=poison, stack=stack_bytes(lib.path),
         patience=settings.load().patience,
     )  # fmt: skip
@@ -274,6 +274,8 @@ def run_rung(
     op, implementation = subject.op, subject.implementation
     if implementation is None or implementation.head is None or implementation.backend != "cuda":
         raise ValueError(f"{subject.name} is not CUDA C++: only that can be simulated")
+    if reason := implementation.where().reason:
+        raise ValueError(f"{subject.name} cannot be simulated: {reason}")
     device = TARGETS[max(arch, implementation.arch)]
     if reason := subject.supports(case, device):
         raise ValueError(f"{subject.name} cannot take {case.id}: {reason}")

@@ -18,6 +18,7 @@ from typing import Any
 
 from rooftop.core import implementation, settings
 from rooftop.core.backends.cuda import CudaImplementation
+from rooftop.core.backends.triton import TritonImplementation
 from rooftop.core.compile import compile_many
 from rooftop.core.digests import digest
 from rooftop.core.implementation import Implementation
@@ -293,7 +294,7 @@ class TritonCompiler:
 
     def __call__(self, job: Job, device: Device) -> int:
         """Returns how many configs were compiled or found in the cache."""
-        if job.implementation.backend != "triton":
+        if not isinstance(job.implementation, TritonImplementation):
             return 0
         if self._pool is None:  # spawned: a forked process would share this one's CUDA context
             self._pool = ProcessPoolExecutor(settings.load().jobs, mp_context=multiprocessing.get_context("spawn"))
@@ -323,7 +324,7 @@ def _compile_triton(word: str, case: str, device: Device, values: Mapping[str, A
         config = kernel.config_of(values)
         tensors = {**dict(problem.tensors), **kernel.scratch(problem, config)}
         for launch in kernel.launches(problem, config):
-            compile_launch(launch, tensors, device.arch)
+            compile_launch(launch, tensors, device.arch, problem.late_floats)
     except Exception:  # the check meets it again, and says it
         return False
     return True

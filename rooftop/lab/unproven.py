@@ -1,0 +1,63 @@
+"""Kernels that no machine without a GPU can run, and that no record proves as they now stand: what is still to be checked on a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from rooftop.core import registry
+from rooftop.core.registry import HOUSE, House
+from rooftop.core.spec import TARGETS, Case
+from rooftop.lab.candidates import Subject
+from rooftop.lab.records.store import Record
+
+
+@dataclass(frozen=True)
+class Unproven:
+    """A kernel, why it runs on a GPU only, and those of its cases that have no check record of its present digest."""
+
+    name: str
+    reason: str
+    cases: tuple[str, ...]
+    of: int  # cases that it takes
+
+    def __str__(self) -> str:
+        return f"{self.name}: {len(self.cases)} of {self.of} cases have no check record ({self.reason})"
+
+
+def gpu_only(house: House = HOUSE) -> Iterator[tuple[Subject, str]]:
+    """The kernels that run on a GPU only, rungs of ladders among them, each with the reason."""
+    rungs = [r for name in registry.ladder_names(house) for r in registry.ladder(name, house).rungs if r.path.suffix != ".toml"]
+    files = registry.kernel_files(house)
+    found = [Subject(f.name, registry.op(f.op, house), registry.implementation(f.name, house)) for f in files]
+    found += [Subject(r.name, registry.op(r.implementation.op, house), r.implementation, r) for r in rungs]
+    for subject in found:
+        assert subject.implementation is not None
+        place, reason = subject.implementation.where()
+        if place == "none":
+            yield subject, reason or ""
+
+
+def unproven(records: Iterable[Record], house: House = HOUSE) -> list[Unproven]:
+    """The kernels that run on a GPU only and lack a check record for some case that they take; what needs a large GPU (`huge`) is not asked for."""
+    from rooftop.lab.report.data import device_of
+
+    waiting = list(gpu_only(house))
+    names = {subject.name for subject, _ in waiting}
+    checks: dict[tuple[str, str], list[Record]] = {}
+    for record in records if names else ():
+        if record["kind"] == "check" and record["subject"] in names and record["error"].get("ok"):
+            checks.setdefault((record["subject"], record["case"]), []).append(record)
+
+    def proven(subject: Subject, case: Case) -> bool:
+        return any(r["digest"] == subject.digest(case, device_of(r)) for r in checks.get((subject.name, case.id), ()))
+
+    found = []
+    for subject, reason in waiting:
+        assert subject.implementation is not None
+        card = TARGETS[max(90, subject.implementation.arch)]
+        cases = [c for c in subject.op.cases if "huge" not in c.tags and not subject.op.idle(subject.op.problem(c, card)) and not subject.supports(c, card)]
+        lacking = tuple(c.id for c in cases if not proven(subject, c))
+        if lacking or not cases:
+            found.append(Unproven(subject.name, reason, lacking, len(cases)))
+    return found
