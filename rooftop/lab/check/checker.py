@@ -343,8 +343,8 @@ def _too_large(case: Case, where: str) -> str | None:
             return f"needs a GPU with {HUGE_BYTES >> 30} GiB of memory"
         return None
     elements = sum(count(v) for _, v in case.tensors())
-    tool, most = {"simt": ("in the simulator", INTERPRETED_ELEMENTS), "torch": ("on the CPU", CPU_ELEMENTS)}.get(where, ("in the interpreter", INTERPRETED_ELEMENTS))
-    return f"{elements} elements: too slow {tool}, left to a GPU" if elements > most else None
+    tool = {"simt": "in the simulator", "torch": "on the CPU"}.get(where, "in the interpreter")
+    return f"{elements} elements: too slow {tool}, left to a GPU" if elements > (CPU_ELEMENTS if where == "torch" else INTERPRETED_ELEMENTS) else None
 
 
 def count(spec: Input) -> int:
