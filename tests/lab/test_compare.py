@@ -75,17 +75,17 @@ def test_one_element_is_judged_over_several_draws_where_it_misses_its_allowance(
 
     runs = []
 
-    def runner(_subject, problem, _launches, memory, _device):
+    def runner(call, memory):
         runs.append(1)
         s, dy = memory["s"], memory["dy"]
         weight = memory["weight"] if memory["weight"] is not None else torch.ones(1)
-        scale = ((s.double().pow(2).mean(-1, keepdim=True) + problem.option("eps")).rsqrt() * (1 + slip)).float()
+        scale = ((s.double().pow(2).mean(-1, keepdim=True) + call.problem.option("eps")).rsqrt() * (1 + slip)).float()
         unit, g = s * scale, dy * weight
         memory["dx"].copy_(scale * g - (scale * unit) * (unit * g).mean(-1, keepdim=True))
         if memory["dweight"] is not None:
             memory["dweight"].copy_((dy * unit).reshape(-1, 1).sum(0))
 
-    monkeypatch.setattr(checker, "run_interpreter", runner)
+    monkeypatch.setitem(checker.RUNNERS, "interpreter", runner)
     found = [checker.check(subject, case, backend="interpreter", seed=seed) for seed in range(24)]
     assert {r.status for r in found} == ({"wrong"} if slip else {"ok"}), [r.message for r in found]
     if slip:
