@@ -223,12 +223,12 @@ class Head:
             elif isinstance(arg, MapArg):
                 yield from (("args", text) for text in arg.expressions())
 
-    def prefers(self, problem: Problem) -> int:
+    def prefers(self, problem: Problem, config: Mapping[str, Any]) -> int:
         """How much `prefer` says that this kernel is the one to take, for a problem that it supports: 0 where it says nothing, 1 for a condition that holds."""
-        if self.prefer is None or self.supports(problem) is not None:
+        if self.prefer is None:
             return 0
         try:
-            return int(evaluate(self.prefer, self.scope(problem, self.choose(problem))))
+            return int(evaluate(self.prefer, self.scope(problem, config)))
         except (ExpressionError, TypeError, ValueError) as error:
             raise HeadError(f"{self.path}: prefer: {error}") from None
 
@@ -247,16 +247,12 @@ class Head:
                     return {**self.config, **constants}
         return self.config
 
-    def holds_valid(self, problem: Problem, config: Mapping[str, Any]) -> bool:
+    def is_valid(self, problem: Problem, config: Mapping[str, Any]) -> bool:
         """Whether `valid` holds with these constants."""
         try:
             return self.valid is None or bool(evaluate(self.valid, self.scope(problem, config)))
         except ExpressionError as error:
             raise HeadError(f"{self.path}: valid: {error}") from None
-
-    def is_valid(self, problem: Problem, config: Mapping[str, Any]) -> bool:
-        """Whether tuning may try these constants: `valid` holds, and every launch has the shared memory that it asks for."""
-        return self.holds_valid(problem, config) and all(x.shared <= problem.device.shared_per_block for x in self.launches_for(problem, config))
 
     def scratch_for(self, problem: Problem, config: Mapping[str, Any]) -> dict[str, Meta]:
         if not self.scratch:

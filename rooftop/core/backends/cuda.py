@@ -117,7 +117,9 @@ class CudaImplementation(Implementation):
 
     def prefers(self, problem: Problem) -> int:
         asked = self._said_by_python("prefers")
-        return self._head.prefers(problem) if asked is None else int(asked(problem, self._head))
+        if (asked is None and self._head.prefer is None) or self.supports(problem) is not None:
+            return 0
+        return self._head.prefers(problem, self.choose(problem)) if asked is None else int(asked(problem, self._head))
 
     def configs(self, problem: Problem) -> list[Any]:
         found = [self.choose(problem)]
@@ -131,7 +133,7 @@ class CudaImplementation(Implementation):
 
     def _valid(self, problem: Problem, config: Mapping[str, Any]) -> bool:
         """Whether tuning may try these constants: `valid` holds, and every launch has the shared memory that it asks for."""
-        return self._head.holds_valid(problem, config) and all(x.shared <= problem.device.shared_per_block for x in self.launches(problem, config))
+        return self._head.is_valid(problem, config) and all(x.shared <= problem.device.shared_per_block for x in self.launches(problem, config))
 
     def choose(self, problem: Problem) -> dict[str, Any]:
         asked = self._said_by_python("choose")
@@ -166,6 +168,10 @@ class CudaImplementation(Implementation):
         return self._head.zeroed if asked is None else tuple(asked(problem, config, self._head))
 
     def where(self) -> Where:
+        return self._where
+
+    @cached_property
+    def _where(self) -> Where:
         maps = [arg for listed in (self._head.args, *(x.args or () for x in self._head.launches)) for arg in listed if isinstance(arg, MapArg)]
         reason = "TMA runs on a GPU only: its args hold a tensor map" if maps else needs_gpu(self._text)
         return Where("none", reason) if reason else Where("simt")

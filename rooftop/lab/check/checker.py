@@ -180,7 +180,7 @@ def backend_of(subject: Subject, wanted: str = "auto") -> tuple[str, str | None]
     if where == "none":
         return where, reason
     if wanted in ("interpreter", "simt") and wanted != where:
-        return "none", f"{subject.implementation.backend} kernels run on a GPU or in the {where}"
+        return "none", f"{subject.implementation.backend} kernels run on a GPU or {'on the CPU' if where == 'torch' else f'in the {where}'}"
     if where == "simt":
         from rooftop.lab import simt
 
