@@ -13,3 +13,15 @@ __device__ inline unsigned random_bits(unsigned seed, unsigned long long index) 
     const unsigned first = random_mix(static_cast<unsigned>(index) ^ seed * 0x9E3779B9u);
     return random_mix(first ^ (seed + static_cast<unsigned>(index >> 32) * 0x7FEB352Du));
 }
+
+/// Random words for rounding, 16 bits an element: those of the eight elements from 8 * block on are the halves of words 0 to 3, low half first.
+struct RandomWords {
+    unsigned first, key;
+    __device__ RandomWords(unsigned seed, unsigned long long block)
+        : first(random_mix(static_cast<unsigned>(block) ^ seed * 0x9E3779B9u)), key(seed + static_cast<unsigned>(block >> 32) * 0x7FEB352Du) { }
+    __device__ unsigned operator()(unsigned j) const { return random_mix(first ^ (key + j * 0x9E3779B9u)); }
+};
+
+__device__ inline unsigned random_half(unsigned seed, unsigned long long index) {
+    return RandomWords(seed, index >> 3)(static_cast<unsigned>(index) >> 1 & 3) >> (index % 2 * 16) & 0xFFFF;
+}

@@ -1,0 +1,188 @@
+/* rooftop
+[let]
+format_id   = "0 if format == 'int8' else 1 if format == 'uint8' else 2 if format == 'int4' else 3 if format == 'uint4' else 4 if format == 'e4m3' else 5 if format == 'e5m2' else 6 if format == 'e3m2' else 7 if format == 'e2m3' else 8"
+scale_id    = "0 if scales == 'f32' else 1 if scales == 'f16' else 2 if scales == 'bf16' else 3 if scales == 'e8m0' else 4"
+code_bits   = "8 if format == 'int8' or format == 'uint8' or format == 'e4m3' or format == 'e5m2' else 6 if format == 'e3m2' or format == 'e2m3' else 4"
+*/
+// Codes of 4, 6 and 8 bits and their scales. What they mean: rooftop/quant/formats.py; the arithmetic, bit for bit: rooftop/ops/quantize.py.
+#pragma once
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_fp8.h>
+
+constexpr int INT8 = 0, UINT8 = 1, INT4 = 2, UINT4 = 3, E4M3 = 4, E5M2 = 5, E3M2 = 6, E2M3 = 7, E2M1 = 8;
+constexpr int SCALE_F32 = 0, SCALE_F16 = 1, SCALE_BF16 = 2, SCALE_E8M0 = 3, SCALE_E4M3 = 4;
+constexpr int NEAREST = 0, STOCHASTIC = 1, TOWARD_ZERO = 2, DITHER = 3;
+
+template <int F>
+struct Format {
+    static constexpr bool INT = F <= UINT4, SIGNED = F != UINT8 && F != UINT4;
+    static constexpr int BITS = F <= UINT8 || F == E4M3 || F == E5M2 ? 8 : F == E3M2 || F == E2M3 ? 6 : 4;
+    static constexpr int MANTISSA = F == E4M3 || F == E2M3 ? 3 : F == E2M1 ? 1 : 2;
+    static constexpr int BIAS = F == E4M3 ? 7 : F == E5M2 ? 15 : F == E3M2 ? 3 : 1;
+    static constexpr int TOP = F == E4M3 ? 8 : F == E5M2 ? 15 : F == E3M2 ? 4 : 2;  // exponent of the largest number
+    static constexpr float MAX = F <= UINT8 ? 127 : F <= UINT4 ? 7 : F == E4M3 ? 448 : F == E5M2 ? 57344 : F == E3M2 ? 28 : F == E2M3 ? 7.5f : 6;
+    static constexpr bool NANS = F == E4M3 || F == E5M2, INFINITE = F == E5M2;
+    static constexpr int STEPS = (1 << BITS) - 1;                       // of the whole range of an int
+    static constexpr int LOW = SIGNED ? -(1 << (BITS - 1)) : 0;         // its least code
+    static constexpr int MIDDLE = SIGNED ? 0 : 1 << (BITS - 1);         // its zero point where symmetric
+    static constexpr unsigned MASK = (1u << BITS) - 1;
+};
+
+// -- scales
+
+template <int S>
+struct ScaleType {
+    using Stored = unsigned char;
+};
+template <>
+struct ScaleType<SCALE_F32> {
+    using Stored = float;
+};
+template <>
+struct ScaleType<SCALE_F16> {
+    using Stored = __half;
+};
+template <>
+struct ScaleType<SCALE_BF16> {
+    using Stored = __nv_bfloat16;
+};
+
+template <int F>
+__device__ unsigned float_code(float v, unsigned random, int rounding);
+
+template <int S>
+__device__ inline float load_scale(typename ScaleType<S>::Stored stored) {
+    if constexpr (S == SCALE_E8M0) return __uint_as_float(stored == 0 ? 1u << 22 : static_cast<unsigned>(stored) << 23);
+    else if constexpr (S == SCALE_E4M3) {
+        const unsigned size = stored & 0x7f;
+        const float value = size < 8 ? size * 0x1p-9f : size == 0x7f ? __uint_as_float(0x7fffffffu) : __uint_as_float((size << 20) + (120u << 23));
+        return stored & 0x80 ? -value : value;
+    } else return static_cast<float>(stored);
+}
+
+/// A scale as it is stored: rounded to its type, never zero or infinite.
+template <int S>
+__device__ inline typename ScaleType<S>::Stored store_scale(float s) {
+    if constexpr (S == SCALE_F32) return fminf(fmaxf(s, 0x1p-126f), 3.4028234663852886e38f);
+    else if constexpr (S == SCALE_F16) return __float2half_rn(fminf(fmaxf(s, 0x1p-14f), 65504.f));
+    else if constexpr (S == SCALE_BF16) return __float2bfloat16_rn(fminf(fmaxf(s, 0x1p-126f), 3.3895313892515355e38f));
+    else if constexpr (S == SCALE_E8M0) return static_cast<unsigned char>((__float_as_uint(fminf(fmaxf(s, 0x1p-127f), 0x1p127f)) + 0x7fffffu) >> 23);
+    else return static_cast<unsigned char>(float_code<E4M3>(fminf(fmaxf(s, 0x1p-6f), 448.f), 0, NEAREST));
+}
+
+/// The stored scale of a symmetric group whose largest finite size is given; `over`: the tensor's scale, 1 where there is none.
+template <int F, int S>
+__device__ inline typename ScaleType<S>::Stored scale_of(float largest, const float* over) {
+    if constexpr (S == SCALE_E8M0 && !Format<F>::INT) {
+        const int e = static_cast<int>(__float_as_uint(largest) >> 23) - Format<F>::TOP;
+        return static_cast<unsigned char>(min(max(e, 0), 254));
+    } else {
+        const float s = __fdiv_rn(largest, Format<F>::MAX);
+        return store_scale<S>(over ? __fdiv_rn(s, *over) : s);
+    }
+}
+
+template <int S>
+__device__ inline float effective(typename ScaleType<S>::Stored stored, const float* over) {
+    const float s = load_scale<S>(stored);
+    return over ? fminf(fmaxf(__fmul_rn(s, *over), 0x1p-126f), 0x1p125f) : s;
+}
+
+/// Division by a scale, rounded to nearest as IEEE's: with the correctly rounded reciprocal and one correction by the remainder (Markstein 1990). Small scales and
+/// their dividends are lifted out of the range in which a remainder underflows.
+template <bool POWER>
+struct DividedBy {
+    float s, part, lift;
+    bool careful;
+    __device__ DividedBy(float scale, bool infinite) {
+        lift = scale < 0x1p-60f ? 0x1p64f : 1.f;
+        careful = infinite || scale < 0x1p-60f;
+        s = scale * lift;
+        part = POWER ? __uint_as_float(scale == 0x1p-127f ? 254u << 23 : (254u << 23) - __float_as_uint(scale)) : __fdiv_rn(1.f, s);
+    }
+    __device__ float operator()(float x) const {
+        if (POWER) return x * part;
+        const float q = __fmul_rn(x, part);
+        return __fmaf_rn(__fmaf_rn(-q, s, x), part, q);
+    }
+    /// Of infinities too, and by any scale.
+    __device__ float carefully(float x) const {
+        if (POWER) return x * part;
+        return fabsf(x) == __uint_as_float(0x7f800000u) ? x : (*this)(x * lift);
+    }
+};
+
+// -- codes
+
+template <int F>
+__device__ inline unsigned float_code(float v, unsigned random, int rounding) {
+    using X = Format<F>;
+    constexpr unsigned LEAST = static_cast<unsigned>(128 - X::BIAS) << 23;
+    const unsigned bits = __float_as_uint(v);
+    const float size = fminf(fabsf(v), X::MAX);
+    const unsigned e = max(__float_as_uint(size) & 0x7f800000u, LEAST);
+    unsigned k;  // in units of the gap: what an addition of the number whose last bit is that gap leaves
+    if (rounding == STOCHASTIC) {
+        const unsigned at = e + (static_cast<unsigned>(7 - X::MANTISSA) << 23);
+        k = (__float_as_uint(__fadd_rn(size, __uint_as_float(at))) - at + random) >> 16;
+    } else {
+        const unsigned at = e + (static_cast<unsigned>(23 - X::MANTISSA) << 23);
+        const float sum = __fadd_rn(size, __uint_as_float(at));
+        k = __float_as_uint(sum) - at;
+        if (rounding == TOWARD_ZERO && __fsub_rn(sum, __uint_as_float(at)) > size) --k;
+    }
+    unsigned code = (k + ((e - LEAST) >> (23 - X::MANTISSA))) | (bits >> 31 << (X::BITS - 1));
+    if (X::INFINITE && fabsf(v) == __uint_as_float(0x7f800000u)) code = 0x7c | bits >> 31 << 7;
+    return v != v ? (X::NANS ? 0x7f : 0) : code;
+}
+
+/// The code of a value that is divided by its scale. zero: the zero point of an int, [least, most] its codes.
+template <int F, int ROUND, bool SYMMETRIC>
+__device__ inline unsigned code_of(float v, unsigned random, int zero) {
+    using X = Format<F>;
+    if constexpr (!X::INT) return float_code<F>(v, random, ROUND);
+    else {
+        const int least = SYMMETRIC ? -static_cast<int>(X::MAX) : X::LOW - zero, most = SYMMETRIC ? static_cast<int>(X::MAX) : X::LOW + X::STEPS - zero;
+        int k;
+        if (ROUND == STOCHASTIC) {
+            const int t = __float2int_rn(__fmul_rn(v, 65536.f));
+            k = (min(max(t, least * 65536), most * 65536) + static_cast<int>(random)) >> 16;
+        } else {
+            k = ROUND == TOWARD_ZERO ? __float2int_rz(v)
+                : ROUND == DITHER    ? __float2int_rn(__fadd_rn(v, (static_cast<float>(random) + 0.5f) * 0x1p-16f - 0.5f))
+                                     : __float2int_rn(v);
+            k = min(max(k, least), most);
+        }
+        return static_cast<unsigned>(k + (SYMMETRIC ? X::MIDDLE : zero)) & X::MASK;
+    }
+}
+
+/// Two codes at once, the second `BITS` higher: by the conversion instruction of sm_89 where it does as rooftop/quant/formats.py says.
+template <int F, int ROUND, bool SYMMETRIC>
+__device__ inline unsigned codes_of(float a, float b, unsigned random, int zero, bool careful) {
+#if __CUDA_ARCH__ >= 890
+    if constexpr ((F == E4M3 || F == E5M2) && ROUND == NEAREST) {
+        if (F == E4M3 || !careful) return __nv_cvt_float2_to_fp8x2(make_float2(a, b), __NV_SATFINITE, F == E4M3 ? __NV_E4M3 : __NV_E5M2);
+    }
+#endif
+    return code_of<F, ROUND, SYMMETRIC>(a, random & 0xffff, zero) | code_of<F, ROUND, SYMMETRIC>(b, random >> 16, zero) << Format<F>::BITS;
+}
+
+/// The value of a code, less its zero point.
+template <int F>
+__device__ inline float value_of(unsigned code, int zero) {
+    using X = Format<F>;
+    if constexpr (X::INT) {
+        const int k = X::SIGNED ? static_cast<int>(code << (32 - X::BITS)) >> (32 - X::BITS) : static_cast<int>(code);
+        return static_cast<float>(k - zero);
+    } else {
+        constexpr unsigned SIZE = (1u << (X::BITS - 1)) - 1;
+        const unsigned size = code & SIZE;
+        // exponent and mantissa in float32's places are the number times 2^(bias - 127); a product by the inverse makes subnormals right too
+        float v = __uint_as_float(size << (23 - X::MANTISSA)) * __uint_as_float(static_cast<unsigned>(254 - X::BIAS) << 23);
+        if (F == E4M3 && size == 0x7f) v = __uint_as_float(0x7fffffffu);
+        if (F == E5M2 && size >= 0x7c) v = __uint_as_float(size == 0x7c ? 0x7f800000u : 0x7fffffffu);
+        return __uint_as_float(__float_as_uint(v) | (code >> (X::BITS - 1)) << 31);
+    }
+}

@@ -1,0 +1,208 @@
+/* rooftop
+idea    = "A group is a segment of neighbours (a row, or 16 to 256 of one): it is held in the registers of some lanes, a warp or a block between its maximum and its codes, so that it is read once and its codes are written once."
+limit   = "segments beyond the registers of one block"
+dtypes  = ["f32", "f16", "bf16"]
+args    = ["N: i64", "L: i32", "x: T[N, L]", "xs: i64 = stride(x, 0)", "over: f32[1]?", "codes: u8[N, BYTES]", "zero: u8[N]?", "seed: i32"]
+python  = ["supports", "choose", "launches"]
+demands = { spills = 0 }
+
+[config]
+vec     = 8
+lanes   = 32
+pieces  = 1
+units   = 1
+threads = 256
+whole   = true
+*/
+#include "chain.cuh"
+#include "quantised.cuh"
+#include "random.cuh"
+#include "words.cuh"
+
+/// V elements of T, loaded 16 bytes at a time.
+template <typename T, int V>
+struct Held {
+    static constexpr int PER = Word<T>::N, WORDS = V / PER;
+    unsigned w[WORDS];
+    __device__ void load(const T* p) {
+#pragma unroll
+        for (int i = 0; i < WORDS; i += 4) {
+            if constexpr (WORDS % 4 == 0) {
+                const uint4 v = __ldcs(reinterpret_cast<const uint4*>(p) + i / 4);
+                w[i] = v.x, w[i + 1] = v.y, w[i + 2] = v.z, w[i + 3] = v.w;
+            }
+        }
+    }
+    __device__ void load(const T* p, int count) {  // one by one; zeros beyond `count`
+#pragma unroll
+        for (int i = 0; i < WORDS; ++i) w[i] = 0;
+#pragma unroll
+        for (int i = 0; i < V; ++i) {
+            if (i < count) reinterpret_cast<T*>(w)[i] = p[i];
+        }
+    }
+    __device__ void clear() {
+#pragma unroll
+        for (int i = 0; i < WORDS; ++i) w[i] = 0;
+    }
+    __device__ float operator[](int i) const {
+        float f[PER];
+        widen(w[i / PER], f, static_cast<const T*>(nullptr));
+        return f[i % PER];
+    }
+    template <typename E>
+    __device__ static void widen(unsigned v, float (&f)[PER], const E*) { Word<T>::widen(v, f); }
+    __device__ static void widen(unsigned v, float (&f)[PER], const __nv_bfloat16*) { f[0] = __uint_as_float(v << 16), f[PER - 1] = __uint_as_float(v & 0xffff0000u); }
+};
+
+__device__ inline unsigned sizes(unsigned w, const float*) { return w & 0x7fffffffu; }
+__device__ inline unsigned sizes(unsigned w, const void*) { return w & 0x7fff7fffu; }
+
+/// Maximum over LANES neighbouring threads: lanes of a warp, or the whole block.
+template <int LANES, int THREADS>
+__device__ float over_lanes(float v, float* shared) {
+#pragma unroll
+    for (int step = (LANES < 32 ? LANES : 32) / 2; step > 0; step /= 2) v = fmaxf(v, __shfl_xor_sync(~0u, v, step));
+    if constexpr (LANES > 32) {
+        const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+        if (lane == 0) shared[warp] = v;
+        __syncthreads();
+        v = lane < THREADS / 32 ? shared[lane] : -3.402823466e38f;
+#pragma unroll
+        for (int step = 16; step > 0; step /= 2) v = fmaxf(v, __shfl_xor_sync(~0u, v, step));
+        __syncthreads();
+    }
+    return v;
+}
+
+template <typename T, int F, int S, int ROUND, bool SYMMETRIC, int V, int LANES, int PIECES, int UNITS, int THREADS, bool WHOLE>
+__global__ void __launch_bounds__(THREADS)
+quantize_segments(long long N, int L, const T* __restrict__ x, long long xs, const float* __restrict__ over, unsigned char* __restrict__ codes,
+                  typename ScaleType<S>::Stored* __restrict__ scale, unsigned char* __restrict__ zero, int seed) {
+    using X = Format<F>;
+    constexpr int PER_BLOCK = THREADS / LANES, BYTES = V * X::BITS / 8;
+    constexpr float INFINITE = 3.402823466e38f;
+    __shared__ float shared[32];
+    const int lane = threadIdx.x % LANES;
+    const long long first = static_cast<long long>(blockIdx.x) * (PER_BLOCK * UNITS) + threadIdx.x / LANES;
+    const long long row_bytes = (static_cast<long long>(L) * X::BITS + 7) / 8;
+
+    wait_for_before();
+    Held<T, V> held[UNITS][PIECES];
+#pragma unroll
+    for (int u = 0; u < UNITS; ++u) {
+        const long long unit = first + u * PER_BLOCK;
+        const T* from = x + unit * xs;
+#pragma unroll
+        for (int p = 0; p < PIECES; ++p) {
+            const int at = (p * LANES + lane) * V;
+            if (unit < N && at < L) {
+                if (WHOLE) held[u][p].load(from + at);
+                else held[u][p].load(from + at, L - at);
+            } else held[u][p].clear();
+        }
+    }
+
+#pragma unroll
+    for (int u = 0; u < UNITS; ++u) {
+        const long long unit = first + u * PER_BLOCK;
+        float most = 0, least = 0;  // symmetric: the largest size
+        if (SYMMETRIC) {
+            unsigned m = 0;
+#pragma unroll
+            for (int p = 0; p < PIECES; ++p) {
+#pragma unroll
+                for (int i = 0; i < Held<T, V>::WORDS; ++i) m = Word<T>::larger(m, sizes(held[u][p].w[i], x));
+            }
+            float f[Held<T, V>::PER];
+            Word<T>::widen(m, f);
+            most = fmaxf(f[0], f[Held<T, V>::PER - 1]);
+        } else {
+#pragma unroll
+            for (int p = 0; p < PIECES; ++p) {
+#pragma unroll
+                for (int i = 0; i < V; ++i) most = fmaxf(most, held[u][p][i]), least = fminf(least, held[u][p][i]);
+            }
+        }
+        most = over_lanes<LANES, THREADS>(most, shared);
+        if (!SYMMETRIC) least = -over_lanes<LANES, THREADS>(-least, shared);
+        const bool infinite = most > INFINITE || least < -INFINITE;
+        if (infinite) {  // the same in all lanes of the segment; those of others wait at the shuffles below
+            most = least = 0;
+#pragma unroll
+            for (int p = 0; p < PIECES; ++p) {
+#pragma unroll
+                for (int i = 0; i < V; ++i) {
+                    const float v = held[u][p][i], size = fabsf(v);
+                    if (size <= INFINITE) most = fmaxf(most, SYMMETRIC ? size : v), least = SYMMETRIC ? 0 : fminf(least, v);
+                }
+            }
+        }
+        if (LANES > 32 ? infinite : __any_sync(~0u, infinite)) {
+            most = over_lanes<LANES, THREADS>(most, shared);
+            if (!SYMMETRIC) least = -over_lanes<LANES, THREADS>(-least, shared);
+        }
+
+        typename ScaleType<S>::Stored stored;
+        int offset = X::MIDDLE;
+        if constexpr (SYMMETRIC) stored = scale_of<F, S>(most, over);
+        else stored = store_scale<S>(__fsub_rn(__fdiv_rn(most, X::STEPS), __fdiv_rn(least, X::STEPS)));
+        const float s = effective<S>(stored, over);
+        const DividedBy<S == SCALE_E8M0> divided(s, infinite);
+        if constexpr (!SYMMETRIC) {
+            const float t = fminf(fmaxf(__fdiv_rn(least, s), -X::STEPS - 1.f), X::STEPS + 1.f);
+            offset = min(max(X::LOW - __float2int_rn(t), X::LOW), X::LOW + X::STEPS);
+        }
+        if (unit >= N) continue;
+        if (lane == 0) {
+            scale[unit] = stored;
+            if (!SYMMETRIC) zero[unit] = static_cast<unsigned char>(offset);
+        }
+        unsigned char* to = codes + unit * row_bytes;
+#pragma unroll
+        for (int p = 0; p < PIECES; ++p) {
+            const int at = (p * LANES + lane) * V;
+            if (at >= L) continue;
+            constexpr bool DRAWS = ROUND == STOCHASTIC || ROUND == DITHER;
+            const unsigned long long index = static_cast<unsigned long long>(unit) * L + at;
+            unsigned out[(BYTES + 3) / 4] = {};
+            RandomWords words(seed, index >> 3);
+#pragma unroll
+            for (int i = 0; i < V; i += 2) {
+                unsigned random = 0;
+                if (DRAWS && WHOLE) {
+                    if (V == 16 && i == 8) words = RandomWords(seed, (index >> 3) + 1);
+                    random = words((V == 4 ? static_cast<unsigned>(index) >> 1 & 2 : 0) + i / 2 % 4);
+                } else if (DRAWS) {
+                    random = random_half(seed, index + i) | random_half(seed, index + i + 1) << 16;
+                }
+                const float a = held[u][p][i], b = held[u][p][i + 1];
+                float qa, qb;
+                if (divided.careful) qa = divided.carefully(a), qb = divided.carefully(b);
+                else qa = divided(a), qb = divided(b);
+                if (!X::INT) qa = copysignf(qa, a), qb = copysignf(qb, b);
+                const unsigned pair = codes_of<F, ROUND, SYMMETRIC>(qa, qb, random, offset, divided.careful);
+                const int bit = i * X::BITS;
+                out[bit / 32] |= pair << (bit % 32);
+                if (bit % 32 + 2 * X::BITS > 32) out[bit / 32 + 1] |= pair >> (32 - bit % 32);
+            }
+            unsigned char* place = to + static_cast<long long>(at / V) * BYTES;
+            if constexpr (WHOLE && BYTES == 8) __stcs(reinterpret_cast<uint2*>(place), make_uint2(out[0], out[1]));
+            else if constexpr (WHOLE && BYTES == 16) __stcs(reinterpret_cast<uint4*>(place), make_uint4(out[0], out[1], out[2], out[3]));
+            else if constexpr (WHOLE && BYTES % 4 == 0) {
+#pragma unroll
+                for (int i = 0; i < BYTES / 4; ++i) reinterpret_cast<unsigned*>(place)[i] = out[i];
+            } else {
+                const int left = L - at, bytes = left >= V ? BYTES : (left * X::BITS + 7) / 8;
+                if (left < V) {  // a last byte that is not full ends in zeros
+                    const int bits = left * X::BITS;
+                    if (bits % 32) out[bits / 32] &= (1u << bits % 32) - 1;
+                }
+#pragma unroll
+                for (int i = 0; i < BYTES; ++i) {
+                    if (i < bytes) place[i] = static_cast<unsigned char>(out[i / 4] >> (i % 4 * 8));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,60 @@
+"""What quantising and dequantising share: how scales lie over a tensor, and how kernels see that."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+from rooftop.core.spec import Meta, Problem, collapse
+from rooftop.quant.formats import ELEMENTS
+
+SCALE_META = {"f32": "f32", "f16": "f16", "bf16": "bf16", "e8m0": "u8", "e4m3": "u8"}
+
+
+def groups(extent: int, of: int) -> int:
+    """How many groups of `of` an extent makes; the last may be shorter."""
+    return -(-extent // max(of, 1))
+
+
+def scale_shape(shape: tuple[int, ...], rows: int, columns: int) -> tuple[int, int, int]:
+    return shape[0], groups(shape[1], rows), groups(shape[2], columns)
+
+
+def canonical(p: Problem, plain: str) -> Problem | None:
+    """Two forms, by what `columns` is to the plain tensor [A, R, C].
+
+    Segments: a group is some neighbours of a row, all groups alike. Then `plain` is [groups, columns], codes are [groups, bytes] and scales [groups].
+    Otherwise three dimensions, as the op has them. None where the columns of `plain` are not neighbours in memory."""
+    x = p[plain]
+    outer, tall, wide = x.shape
+    rows, columns, f = int(p.option("rows")), int(p.option("columns")), ELEMENTS[str(p.option("format"))]
+    if wide > 1 and x.strides[2] != 1 or any(s == 0 and n > 1 for s, n in zip(x.strides, x.shape, strict=True)):
+        return None
+    if not all(m is None or m.contiguous for n, m in p.tensors if n != plain):
+        return None
+    if rows != 1 or columns < 1 or x.numel == 0:
+        return p
+    lines = collapse(x.shape[:2], x.strides[:2])
+    if columns == wide:
+        if lines is None:
+            return None
+        seen = Meta((lines[0], wide), x.dtype, (lines[1] if lines[0] > 1 else wide, 1), x.align)
+    elif wide % columns == 0 and columns * f.bits % 8 == 0:
+        if not x.contiguous:
+            return None
+        seen = Meta((x.numel // columns, columns), x.dtype, (columns, 1), x.align)
+    else:
+        return p
+    n = seen.shape[0]
+    found: dict[str, Meta | None] = {plain: seen}
+    for name in ("codes", "scale", "zero"):
+        if (m := p.get(name)) is not None:
+            shape = (n, f.bytes(columns)) if name == "codes" else (n,)
+            assert prod(shape) == m.numel
+            found[name] = Meta(shape, m.dtype, (), m.align)
+    return p.replace(**found)
+
+
+def flat_index(tensor: Any) -> int:
+    """Elements of a tensor that random bits are counted by: row-major, whatever the strides."""
+    return int(tensor.numel())

@@ -1,0 +1,187 @@
+"""Dequantise: codes of 4, 6 or 8 bits and their scales to floats.
+
+    x = (decode(code) - zero) * scale        in float32, rounded once to the dtype of the result
+
+rooftop/quant/formats.py says what codes mean and how they lie in bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from rooftop.core.op import Op, Tolerance
+from rooftop.core.spec import DTYPES, Case, Input, Meta, Problem, Work, case
+from rooftop.ops import _random
+from rooftop.ops._peers import compiled
+from rooftop.ops._quantized import SCALE_META, scale_shape
+from rooftop.ops._quantized import canonical as _canonical
+from rooftop.quant.formats import ELEMENTS, FORMATS, decode, effective, load_scale, unpack
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from rooftop.quant.quantized import Quantized
+
+
+def dequantize(q: Quantized, dtype: torch.dtype | None = None, *, implementation: str | None = None) -> Tensor:
+    """The values of `q`, a contiguous tensor.
+
+    Args:
+        q: what `rooftop.quantize` returned.
+        dtype: float32, float16 or bfloat16; None: that of what was quantised.
+        implementation: a kernel by name: it runs or raises. None picks the best that takes `q`.
+
+    Raises TypeError for anything but a `Quantized` and for other dtypes, ValueError where codes or scales do not have the sizes that its shape asks for."""
+    import torch
+
+    from rooftop.quant.quantized import Quantized
+
+    if not isinstance(q, Quantized):
+        raise TypeError(f"dequantize: q is a {type(q).__name__}; it must be a rooftop.quant.Quantized")
+    wanted = str(q.dtype if dtype is None else dtype).removeprefix("torch.")
+    names = {d.torch: n for n, d in DTYPES.items() if n in ("f32", "f16", "bf16")}
+    if wanted not in names:
+        raise TypeError(f"dequantize: dtype is {dtype}; accepted are torch.float32, torch.float16, torch.bfloat16")
+    q.verify()
+    f, (outer, tall, wide) = q.kind, q.geometry
+    shared = scale_shape((outer, tall, wide), q.rows, q.columns)
+
+    def plain(t: Tensor) -> Tensor:
+        return t if t.dtype in (torch.float32, torch.float16, torch.bfloat16) else t.view(torch.uint8)
+
+    found = OP(
+        plain(q.codes).reshape(outer, tall, f.bytes(wide)), plain(q.scale).reshape(shared), None if q.zero is None else plain(q.zero).reshape(shared),
+        None if q.over is None else q.over.reshape(1), wide, q.rows, q.columns, f.element, q.scale_dtype, names[wanted], q.seed is not None,
+        _random.signed(q.seed or 0), implementation=implementation,
+    )  # fmt: skip
+    return found.reshape(q.shape)  # type: ignore[no-any-return]
+
+
+def reference(
+    codes: Tensor, scale: Tensor, zero: Tensor | None, over: Tensor | None, wide: int, rows: int, columns: int, format: str, scales: str, dtype: str,
+    dither: bool, seed: int,
+) -> Tensor:  # fmt: skip
+    import torch
+
+    f = ELEMENTS[format]
+    value = unpack(codes, f.bits, wide)
+    tall = codes.shape[1]
+
+    def spread(t: Tensor) -> Tensor:
+        return t.repeat_interleave(max(rows, 1), 1)[:, :tall].repeat_interleave(max(columns, 1), 2)[:, :, :wide]
+
+    s = load_scale(scale, scales) if scales in ("e8m0", "e4m3") else scale.float()
+    s = effective(s, over)
+    offset = None if zero is None else spread(zero.to(torch.int32) - ((zero.to(torch.int32) >> 7) << 8 if f.signed else 0))
+    v = decode(value, format, offset)
+    if dither:
+        v = v - ((_random.halves(seed, v.numel(), v.device).view(v.shape).float() + 0.5) / 65536 - 0.5)
+    return (v * spread(s)).to(getattr(torch, DTYPES[dtype].torch))
+
+
+def outputs(codes: Meta, wide: int, dtype: str, **_: Any) -> dict[str, Meta]:
+    return {"x": Meta((codes.shape[0], codes.shape[1], wide), dtype)}
+
+
+def canonical(p: Problem) -> Problem | None:
+    return _canonical(p, "x")
+
+
+def work(p: Problem) -> Work:
+    """Read codes, scales and zero points once, write x once."""
+    return Work(sum(m.nbytes for k in ("codes", "scale", "zero") if (m := p.get(k)) is not None), p["x"].nbytes, {"fma32": float(p["x"].numel)})
+
+
+def _plain(
+    codes: Tensor, scale: Tensor, zero: Tensor | None, over: Tensor | None, wide: int, rows: int, columns: int, format: str, scales: str, dtype: str,
+    dither: bool, seed: int,
+) -> Tensor:  # fmt: skip
+    """As one writes it in torch: 8 bits, symmetric, float32 scales."""
+    import torch
+
+    f = ELEMENTS[format]
+    if f.bits != 8 or not f.signed or zero is not None or scales != "f32" or dither:
+        raise ValueError("plain torch: symmetric int8 and fp8, float32 scales")
+    a, r, c = codes.shape
+    if r % rows or c % columns:
+        raise ValueError("plain torch: whole groups alone")
+    v = codes.view({"int8": torch.int8, "e4m3": torch.float8_e4m3fn, "e5m2": torch.float8_e5m2}[format])
+    tiles = v.view(a, r // rows, rows, c // columns, columns).float() * scale[:, :, None, :, None]
+    return tiles.to(getattr(torch, DTYPES[dtype].torch)).view(a, r, c)
+
+
+def _cases() -> list[Case]:
+    def of(shape: tuple[int, int, int], how: tuple[int, int], format: str, dtype: str = "bf16", **more: Any) -> dict[str, Any]:
+        f = FORMATS[format]
+        shared = scale_shape(shape, *how)
+        scales = more.get("scales", f.scale)
+        given: dict[str, Any] = {"codes": Input((shape[0], shape[1], f.bytes(shape[2])), "u8", "below 256"), "scale": Input(shared, SCALE_META[scales], "below 120" if scales in ("e8m0", "e4m3") else "normal")}
+        given |= {"zero": Input(shared, "u8", "below 256") if more.pop("zeros", False) else None, "over": Input((1,), "f32") if f.kind == "nv" else None}
+        return {**given, "wide": shape[2], "rows": how[0], "columns": how[1], "format": f.element, "scales": scales, "dtype": dtype, "dither": False, "seed": 7, **more}
+
+    big = (1, 16384, 8192)
+    bench = []
+    for format in ("int8", "e4m3", "int4", "e3m2", "mxfp8_e4m3", "mxfp6_e2m3", "mxfp4", "nvfp4"):
+        f = FORMATS[format]
+        for what, how in (("rows", (1, 8192)), ("groups of 128", (1, 128)), ("blocks", (128, 128))) if not f.group else ((f"groups of {f.group}", (1, f.group)),):
+            bench.append(case(f"{format} {what} 16384x8192", tags="bench", **of(big, how, format)))
+    ways = {"row": (1, 96), "column": (35, 1), "tensor": (35, 96), "group": (1, 32), "down": (16, 1), "block": (16, 48)}
+    edge = []
+    for format, f in FORMATS.items():
+        for dtype in ("f32", "f16", "bf16"):
+            edge += [case(f"{format} {what} to {dtype}", tags="edge", **of((2, 35, 96), (1, f.group) if f.group else how, format, dtype)) for what, how in ways.items() if not f.group or what == "group"]
+            edge += [
+                case(f"{format} odd to {dtype}", tags="edge", **of((1, 3, 77), (1, f.group or 77), format, dtype)),
+                case(f"{format} odd groups to {dtype}", tags="edge", **of((3, 2, 101), (1, f.group or 16), format, dtype)),
+                case(f"{format} one to {dtype}", tags="edge", **of((1, 1, 1), (1, f.group or 1), format, dtype)),
+                case(f"{format} empty to {dtype}", tags="edge", **of((1, 0, 64), (1, f.group or 64), format, dtype)),
+                case(f"{format} long rows to {dtype}", tags="edge", **of((1, 3, 5000), (1, f.group or 5000), format, dtype)),
+            ]
+        if not f.exponent:
+            edge += [case(f"{format} zeros {what}", tags="edge", **of((2, 35, 96), how, format, zeros=True)) for what, how in ways.items()]
+            edge += [case(f"{format} dither {n}", tags="edge", **of((1, 3, n), (1, n), format, "f32", dither=True)) for n in (64, 75)]
+    for scales in ("f16", "bf16", "e8m0", "e4m3"):
+        edge += [case(f"{format} scales {scales}", tags="edge", **of((1, 9, 64), (1, 32), format, "f32", scales=scales)) for format in ("int8", "e4m3", "uint4", "e2m1")]
+    huge = [case("over 2^31 elements", tags="edge huge", why="offsets need 64 bits", **of((1, 65537, 32768), (1, 32768), "int8"))]
+    return bench + edge + huge
+
+
+def _changed(change: str) -> Callable[..., Tensor]:
+    def run(
+        codes: Tensor, scale: Tensor, zero: Tensor | None, over: Tensor | None, wide: int, rows: int, columns: int, format: str, scales: str, dtype: str,
+        dither: bool, seed: int,
+    ) -> Tensor:  # fmt: skip
+        if change == "codes":
+            codes = codes ^ 1
+        elif change == "zero":
+            zero = None if zero is None else zero + 1
+        elif change == "seed":
+            seed += 1
+        elif change == "scale":
+            scale = scale.roll(1, -1).roll(1, -2)
+        v = reference(codes, scale, zero, over, wide, rows, columns, format, scales, dtype, dither, seed)
+        if change == "last":
+            v[..., -1:] = -1.5e-3
+        return v
+
+    return run
+
+
+OP = Op(
+    reference,
+    outputs=outputs,
+    canonical=canonical,
+    cases=_cases(),
+    work=work,
+    tolerance=Tolerance(exact=True),
+    late=("seed",),
+    peers={"torch": lambda: _plain, "torch.compile": compiled(_plain)},
+    wrong={
+        "lowest bit of the codes": _changed("codes"),
+        "zero points one more": _changed("zero"),
+        "another seed": _changed("seed"),
+        "the scale of the neighbour": _changed("scale"),
+        "last column": _changed("last"),
+    },
+)

@@ -1,0 +1,399 @@
+"""Quantise: floats to codes of 4, 6 or 8 bits, with a scale for each row, column, group or block.
+
+    scale = max|x| / max code        in float32, IEEE division, over the finite x that share it; then rounded to the scale's type
+    code  = encode(x / scale)        in float32, IEEE division, then rooftop/quant/formats.py
+
+Asymmetric (ints): scale = max(x, 0) / n - min(x, 0) / n with n = 2^bits - 1, zero = least code - round(min(x, 0) / scale), code = round(x / scale) + zero.
+
+The division is IEEE's, not a product with 1 / scale: what is a multiple of the scale then has its own code in every rounding. Kernels pay two
+fused multiply-adds for it: with r = 1 / s rounded to nearest and q = x r, fma(fma(-q, s, x), r, q) is x / s rounded to nearest (Markstein 1990,
+"Computation of elementary functions on the IBM RISC System/6000 processor"), while nothing underflows.
+
+Sources: Jacob et al. 2018 (arXiv 1712.05877); OCP Microscaling Formats 1.0; Gupta et al. 2015, stochastic rounding (arXiv 1502.02551)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+from rooftop.core.op import Op, Tolerance
+from rooftop.core.spec import Case, Input, Meta, Problem, Work, case
+from rooftop.ops import _random
+from rooftop.ops._arguments import number
+from rooftop.ops._peers import compiled
+from rooftop.ops._quantized import SCALE_META, scale_shape
+from rooftop.ops._quantized import canonical as _canonical
+from rooftop.quant.formats import ELEMENTS, FORMATS, ROUNDINGS, SCALES, Format, effective, encode, format_of, load_scale, pack, scale_of, store_scale
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from rooftop.quant.quantized import Quantized
+
+FLOATS = ("f32", "f16", "bf16")
+GRANULARITIES = ("tensor", "row", "column", "group", "block")
+
+
+def quantize(
+    x: Tensor,
+    format: str | Format = "int8",
+    *,
+    granularity: str | None = None,
+    group: int = 128,
+    dim: int = -1,
+    block: tuple[int, int] = (128, 128),
+    symmetric: bool = True,
+    rounding: str = "nearest",
+    scale_dtype: str | None = None,
+    over: Tensor | None = None,
+    seed: int = 0,
+    subtract: bool = False,
+    implementation: str | None = None,
+) -> Quantized:
+    """The codes of `x` with their scales: `rooftop.quantize(x, "int8", granularity="row").dequantize()` is nearly `x`.
+
+    Args:
+        x: float32, float16 or bfloat16, at least one dimension, any strides.
+        format: a name of `rooftop.quant.FORMATS`: int8, uint8, int4, uint4, e4m3, e5m2 (fp8), e3m2, e2m3 (fp6), e2m1 (fp4), mxfp8_e4m3, mxfp8_e5m2,
+            mxfp6_e3m2, mxfp6_e2m3, mxfp4, nvfp4; or an alias ("fp8", "mxfp8", ...).
+        granularity: what shares a scale: "tensor", "row" (each row along the last dimension), "column" (each place of the last dimension), "group"
+            (`group` neighbours along `dim`), "block" (of the last two dimensions). None: "group" where the format has groups of its own (mx, nv), else "row".
+        group: 1 or more; 16 to 256 are the usual ones. Of mx and nv formats it is their own.
+        symmetric: False, for ints alone: with zero points.
+        rounding: "nearest" (ties to even), "stochastic" (unbiased), "zero" (cut off), "dither" (ints: noise of one step's width is added, then nearest).
+        scale_dtype: "f32", "f16", "bf16", "e8m0" (a power of two), "e4m3". None: the format's own, float32 where it has none.
+        over: nvfp4: the tensor's scale, float32, one element, above zero. None: max|x| / (448 * 6).
+        seed: of the random bits; its low 32 bits and an element's row-major index decide them, alike on every device.
+        subtract: with "dither": `dequantize` takes the noise off again.
+        implementation: a kernel by name: it runs or raises. None picks the best that takes `x`.
+
+    NaN becomes the NaN of fp8, 0 elsewhere; infinities stay infinite in e5m2 and become the largest code elsewhere. Neither has a say in the scale. A
+    group without anything but zeros has the smallest scale there is.
+
+    Returns a `rooftop.quant.Quantized`. No gradient flows through it; `rooftop.quant.fake_quantize` has the straight-through one.
+
+    Raises TypeError for other dtypes, ValueError for a format, granularity, rounding or scale type that there is not or that do not go together,
+    IndexError for a `dim` out of range."""
+    import torch
+
+    from rooftop.quant.quantized import Quantized
+
+    f = format_of(format)
+    _validate(x, f, symmetric, rounding, subtract)
+    number("quantize", "seed", seed, "a whole number", whole=True)
+    kind = scale_dtype or f.scale
+    if kind not in SCALES:
+        raise ValueError(f"quantize: scale_dtype is {scale_dtype!r}; accepted are {', '.join(SCALES)}")
+    if f.group and (granularity or "group") != "group":
+        raise ValueError(f"quantize: {f.name} has groups of {f.group}; granularity is {granularity!r}, it must be 'group' or None")
+    if f.group and kind != f.scale:
+        raise ValueError(f"quantize: {f.name} has scales of {f.scale}, not {kind}")
+    (a, r), rows, columns, shared = _geometry(x, granularity or ("group" if f.group else "row"), f.group or group, dim, block)
+    shape = tuple(x.shape)
+    seen = x.detach().reshape(prod(shape[:a]), prod(shape[a:r]), prod(shape[r:]))
+    if f.kind == "nv" and over is None:
+        over = _over(seen)
+    elif over is not None and (f.kind != "nv" or over.dtype != torch.float32 or over.numel() != 1 or over.device != x.device):
+        raise ValueError(f"quantize: over is for nvfp4, one float32 element on {x.device}; {f.name} was given {over.dtype} {tuple(over.shape)} on {over.device}")
+    codes, scale, zero = OP(
+        seen, None if over is None else over.reshape(1), rows, columns, f.element, kind, symmetric, rounding, _random.signed(seed),
+        implementation=implementation,
+    )  # fmt: skip
+    codes = codes.reshape(*(shape if f.bits == 8 else (*shape[:r], f.bytes(prod(shape[r:])))))
+    codes = codes.view(torch.int8) if f.element == "int8" else codes.view(torch_dtype(f.element)) if f.bits == 8 and f.exponent else codes
+    scale = scale.reshape(shared)
+    return Quantized(
+        codes, scale.view(torch_dtype(kind)) if kind in ("e8m0", "e4m3") else scale,
+        None if symmetric else (zero.view(torch.int8) if f.signed else zero).reshape(shared),
+        over, f.name, shape, str(x.dtype).removeprefix("torch."), rows, columns, (a, r), kind, seed if subtract else None,
+    )  # fmt: skip
+
+
+def torch_dtype(name: str) -> Any:
+    """torch's name of an 8-bit float."""
+    import torch
+
+    return {"e4m3": torch.float8_e4m3fn, "e5m2": torch.float8_e5m2, "e8m0": torch.float8_e8m0fnu}[name]
+
+
+def _validate(x: Tensor, f: Format, symmetric: bool, rounding: str, subtract: bool) -> None:
+    import torch
+
+    if not isinstance(x, torch.Tensor):
+        raise TypeError(f"quantize: x is a {type(x).__name__}; it must be a tensor")
+    if x.dtype not in (torch.float32, torch.float16, torch.bfloat16):
+        raise TypeError(f"quantize: x is {x.dtype}; accepted are torch.float32, torch.float16, torch.bfloat16")
+    if x.dim() == 0:
+        raise ValueError("quantize: x has no dimensions; it must have at least one")
+    if rounding not in ROUNDINGS:
+        raise ValueError(f"quantize: rounding is {rounding!r}; accepted are {', '.join(ROUNDINGS)}")
+    if not symmetric and f.exponent:
+        raise ValueError(f"quantize: symmetric=False is for int8, uint8, int4 and uint4; {f.name} has no zero points")
+    if rounding == "dither" and f.exponent:
+        raise ValueError(f"quantize: rounding 'dither' is for int8, uint8, int4 and uint4, not {f.name}")
+    if subtract and rounding != "dither":
+        raise ValueError(f"quantize: subtract=True takes off a dither; rounding is {rounding!r}")
+
+
+def _geometry(x: Tensor, granularity: str, group: int, dim: int, block: tuple[int, int]) -> tuple[tuple[int, int], int, int, tuple[int, ...]]:
+    """Where the dimensions divide into [A, R, C], the rows and columns that share a scale, and the shape of the scales."""
+    shape, rank = tuple(x.shape), x.dim()
+    tall, wide = prod(shape[:-1]), shape[-1]
+    if granularity not in GRANULARITIES:
+        raise ValueError(f"quantize: granularity is {granularity!r}; accepted are {', '.join(GRANULARITIES)}")
+    if granularity == "tensor":
+        return (0, rank - 1), max(tall, 1), max(wide, 1), () if x.numel() else (0,)
+    if granularity == "row":
+        return (0, rank - 1), 1, max(wide, 1), shape[:-1] if wide else (0,)
+    if granularity == "column":
+        return (0, rank - 1), max(tall, 1), 1, shape[-1:] if tall else (0,)
+    if granularity == "block":
+        for n in block:
+            number("quantize", "block", n, "two whole numbers of at least 1", whole=True)
+        if rank < 2 or len(block) != 2 or min(block) < 1:
+            raise ValueError(f"quantize: a block is two numbers of at least 1, of two dimensions or more; it is {block}, x has {rank} dimensions")
+        return (rank - 2, rank - 1), block[0], block[1], (*shape[:-2], -(-shape[-2] // block[0]), -(-wide // block[1]))
+    number("quantize", "group", group, "a whole number of at least 1", whole=True)
+    number("quantize", "dim", dim, "a whole number", whole=True)
+    if group < 1:
+        raise ValueError(f"quantize: group is {group}; it must be at least 1")
+    if not -rank <= dim < rank:
+        raise IndexError(f"quantize: dim is {dim}; x has {rank} dimensions, so it must be {-rank} to {rank - 1}")
+    d = dim % rank
+    shared = (*shape[:d], -(-shape[d] // group), *shape[d + 1 :])
+    return ((0, rank - 1), 1, group, shared) if d == rank - 1 else ((d, d + 1), group, 1, shared)
+
+
+def _over(x: Tensor) -> Tensor:
+    """The scale of a tensor whose groups' scales are e4m3 and whose elements are e2m1: its largest finite size becomes 448 * 6."""
+    if x.numel() == 0:
+        return x.new_ones(1, dtype=_f32())
+    size = x.abs()
+    largest = size.where(size.isfinite(), size.new_zeros(())).amax().to(_f32())
+    return (largest / (448 * 6)).clamp(min=2.0**-126).reshape(1)
+
+
+def _f32() -> Any:
+    import torch
+
+    return torch.float32
+
+
+def _tiles(x: Tensor, rows: int, columns: int) -> Tensor:
+    """[A, R, C] as [A, groups down, rows, groups across, columns], filled up with zeros."""
+    import torch
+
+    padded = torch.nn.functional.pad(x, (0, -x.shape[2] % columns, 0, -x.shape[1] % rows))
+    return padded.unflatten(2, (padded.shape[2] // columns, columns)).unflatten(1, (padded.shape[1] // rows, rows))
+
+
+def reference(
+    x: Tensor, over: Tensor | None, rows: int, columns: int, format: str, scales: str, symmetric: bool, rounding: str, seed: int
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    import torch
+
+    f = ELEMENTS[format]
+    v = x.float()
+    a, r, c = v.shape
+    zero = None
+    zeros = v.new_zeros(())
+    tiles = _tiles(v.where(v.isfinite(), zeros), rows, columns)
+    if 0 in tiles.shape:
+        down, across = tiles.shape[1], tiles.shape[3]
+        stored = store_scale(v.new_ones(a, down, across), scales)
+        return v.new_zeros(a, r, f.bytes(c), dtype=torch.uint8), stored, None if symmetric else stored.new_zeros(a, down, across, dtype=torch.uint8)
+    if symmetric:
+        over = None if over is None else over.float()
+        stored = scale_of(tiles.abs().amax((2, 4)), format, scales, over)
+        s = effective(load_scale(stored, scales), over)
+    else:
+        least, most, n = tiles.amin((2, 4)).clamp(max=0), tiles.amax((2, 4)).clamp(min=0), 2**f.bits - 1
+        stored = store_scale(most / n - least / n, scales)
+        s = load_scale(stored, scales)
+        low = -(2 ** (f.bits - 1)) if f.signed else 0
+        zero = (low - (least / s).clamp(-n - 1, n + 1).round()).clamp(low, low + n).to(torch.int64)
+
+    def spread(t: Tensor) -> Tensor:
+        return t.repeat_interleave(rows, 1)[:, :r].repeat_interleave(columns, 2)[:, :, :c]
+
+    random = None
+    if rounding in ("stochastic", "dither"):
+        random = _random.halves(seed, v.numel(), v.device).view(v.shape)
+    codes = pack(encode(v / spread(s), format, rounding, random, None if zero is None else spread(zero)), f.bits)
+    return codes, stored, None if zero is None else (zero & 0xFF).to(torch.uint8)
+
+
+def outputs(x: Meta, rows: int, columns: int, format: str, scales: str, symmetric: bool, **_: Any) -> dict[str, Meta | None]:
+    shared = scale_shape(x.shape, rows, columns)  # type: ignore[arg-type]
+    return {
+        "codes": Meta((x.shape[0], x.shape[1], ELEMENTS[format].bytes(x.shape[2])), "u8"),
+        "scale": Meta(shared, SCALE_META[scales]),
+        "zero": None if symmetric else Meta(shared, "u8"),
+    }
+
+
+def canonical(p: Problem) -> Problem | None:
+    return _canonical(p, "x")
+
+
+def work(p: Problem) -> Work:
+    """Read x once, write codes, scales and zero points once."""
+    n = p["x"].numel
+    return Work(p["x"].nbytes, sum(m.nbytes for k in ("codes", "scale", "zero") if (m := p.get(k)) is not None), {"fma32": 3.0 * n})
+
+
+def _plain(
+    x: Tensor, over: Tensor | None, rows: int, columns: int, format: str, scales: str, symmetric: bool, rounding: str, seed: int
+) -> tuple[Tensor, Tensor, None]:
+    """As one writes it in torch, for finite input: 8 bits, symmetric, float32 scales, nearest."""
+    import torch
+
+    f = ELEMENTS[format]
+    if f.bits != 8 or not f.signed or not symmetric or scales != "f32" or rounding != "nearest":
+        raise ValueError("plain torch: symmetric int8 and fp8, float32 scales, nearest")
+    a, r, c = x.shape
+    if r % rows or c % columns:
+        raise ValueError("plain torch: whole groups alone")
+    tiles = x.view(a, r // rows, rows, c // columns, columns).float()
+    scale = (tiles.abs().amax((2, 4), keepdim=True) / f.max).clamp(min=2.0**-126)
+    v = (tiles / scale).clamp(-f.max, f.max)
+    codes = v.round().to(torch.int8) if format == "int8" else v.to(torch.float8_e4m3fn if format == "e4m3" else torch.float8_e5m2)
+    return codes.view(torch.uint8).view(a, r, c), scale.view(a, r // rows, c // columns), None
+
+
+def _cases() -> list[Case]:
+    def of(shape: tuple[int, ...], how: tuple[int, int], format: str, d: str = "bf16", fill: str = "normal", layout: str = "contiguous", **more: Any) -> dict[str, Any]:
+        f = FORMATS[format]
+        given = {"x": Input(shape, d, fill, layout), "over": Input((1,), "f32") if f.kind == "nv" else None, "rows": how[0], "columns": how[1]}
+        return {**given, "format": f.element, "scales": f.scale, "symmetric": True, "rounding": "nearest", "seed": 7, **more}
+
+    bench = []
+    big = (1, 16384, 8192)
+    for format in ("int8", "e4m3", "int4", "e3m2", "mxfp8_e4m3", "mxfp6_e2m3", "mxfp4", "nvfp4"):
+        f = FORMATS[format]
+        for what, how in (("rows", (1, 8192)), ("groups of 128", (1, 128)), ("blocks", (128, 128))) if not f.group else ((f"groups of {f.group}", (1, f.group)),):
+            bench.append(case(f"{format} {what} 16384x8192", tags="bench", **of(big, how, format)))
+    bench += [
+        case("int8 tensor 16384x8192", tags="bench", **of(big, big[1:], "int8")),
+        case("int8 columns 16384x8192", tags="bench", **of(big, (16384, 1), "int8")),
+        case("int8 rows stochastic 16384x8192", tags="bench", **of(big, (1, 8192), "int8", rounding="stochastic")),
+        case("e4m3 groups stochastic 16384x8192", tags="bench", **of(big, (1, 128), "e4m3", rounding="stochastic")),
+        case("int8 rows 8192x8192", tags="bench", **of((1, 8192, 8192), (1, 8192), "int8", "f32")),
+        case("e4m3 groups of 128 8192x8192", tags="bench", **of((1, 8192, 8192), (1, 128), "e4m3", "f32")),
+        case("int8 long rows 1024x131072", tags="bench", **of((1, 1024, 131072), (1, 131072), "int8")),
+        case("int8 rows asymmetric 16384x8192", tags="bench", **of(big, (1, 8192), "uint8", symmetric=False)),
+    ]
+    ways = {"row": lambda s: (1, s[2]), "column": lambda s: (s[1], 1), "tensor": lambda s: s[1:], "group": lambda s: (1, 32), "down": lambda s: (16, 1), "block": lambda s: (16, 48)}
+    edge = []
+    for format, f in FORMATS.items():
+        for d in FLOATS if format in ("int8", "e4m3") else ("bf16",):
+            edge += [
+                case(f"{format} {what}", tags="edge", **of((2, 35, 96), (1, f.group) if f.group else how((2, 35, 96)), format, d))
+                for what, how in ways.items() if not f.group or what == "group"
+            ]  # fmt: skip
+            edge += [
+                case(f"{format} odd", tags="edge", **of((1, 3, 77), (1, f.group or 77), format, d)),
+                case(f"{format} odd groups", tags="edge", **of((3, 2, 101), (1, f.group or 16), format, d)),
+                case(f"{format} one", tags="edge", **of((1, 1, 1), (1, f.group or 1), format, d)),
+                case(f"{format} empty", tags="edge", **of((1, 0, 64), (1, f.group or 64), format, d)),
+            ]
+            edge += [
+                case(f"{format} {fill}", tags="edge", **of((1, 7, 128), (1, f.group or 128), format, d, fill))
+                for fill in ("large", "tiny", "nan", "inf", "-inf", "-inf rows", "-0.0", "equal")
+            ]
+            for rounding in ("stochastic", "zero", "dither"):
+                if rounding != "dither" or not f.exponent:
+                    edge += [
+                        case(f"{format} {rounding}", tags="edge", **of((1, 6, 256), (1, f.group or 256), format, d, rounding=rounding)),
+                        case(f"{format} {rounding} odd", tags="edge", **of((1, 5, 67), (1, f.group or 67), format, d, rounding=rounding)),
+                        case(f"{format} {rounding} inf", tags="edge", **of((1, 5, 64), (1, f.group or 64), format, d, "inf", rounding=rounding)),
+                    ]
+            if not f.exponent:
+                edge += [
+                    case(f"{format} asymmetric {what}", tags="edge", **of((2, 35, 96), how((2, 35, 96)), format, d, symmetric=False))
+                    for what, how in ways.items()
+                ]  # fmt: skip
+                edge += [
+                    case(f"{format} asymmetric {fill}", tags="edge", **of((1, 7, 64), (1, 64), format, d, fill, symmetric=False))
+                    for fill in ("large", "tiny", "nan", "inf", "far", "-0.0")
+                ]
+                edge.append(case(f"{format} asymmetric stochastic", tags="edge", **of((1, 5, 64), (1, 64), format, d, symmetric=False, rounding="stochastic")))
+    for scales in ("f16", "bf16", "e8m0", "e4m3"):
+        for format in ("int8", "e4m3", "uint4", "e2m1"):
+            edge += [
+                case(f"{format} scales {scales} {fill}", tags="edge", **of((1, 9, 64), (1, 64), format, "f32", fill, scales=scales))
+                for fill in ("normal", "large", "tiny")
+            ]
+    for layout in ("transposed", "sliced", "padded", "strided", "expanded", "offset"):
+        edge += [
+            case(f"{layout} {what}", tags="edge", **of((2, 20, 64), how, "int8", layout=layout))
+            for what, how in (("rows", (1, 64)), ("groups", (1, 16)), ("columns", (20, 1)))
+        ]
+    edge += [
+        case("short rows 300x24", tags="edge", **of((1, 300, 24), (1, 24), "int8")),
+        case("rows of one pack 37x8", tags="edge", **of((1, 37, 8), (1, 8), "int8")),
+        case("rows 3x1000", tags="edge", **of((1, 3, 1000), (1, 1000), "int8")),
+        case("rows 2x9000", tags="edge", **of((1, 2, 9000), (1, 9000), "int8")),
+        case("rows 2x40000", tags="edge", **of((1, 2, 40000), (1, 40000), "e4m3")),
+        case("a row 1x150001", tags="edge", **of((1, 1, 150001), (1, 150001), "int4", "f32")),
+        case("groups of 16", tags="edge", **of((1, 9, 512), (1, 16), "e4m3")),
+        case("groups of 64", tags="edge", **of((1, 9, 512), (1, 64), "int4")),
+        case("groups of 256", tags="edge", **of((1, 9, 512), (1, 256), "int8", "f32")),
+        case("groups of 128 down", tags="edge", **of((2, 300, 72), (128, 1), "int8")),
+        case("blocks of 128", tags="edge", **of((2, 200, 264), (128, 128), "e4m3")),
+        case("tall columns", tags="edge", **of((1, 700, 40), (700, 1), "int8")),
+    ]
+    huge = [case("over 2^31 elements", tags="edge huge", why="offsets need 64 bits", **of((1, 65537, 32768), (1, 32768), "int8"))]
+    return bench + edge + huge
+
+
+def arrange(tensors: dict[str, Any], options: dict[str, Any], generator: Any) -> dict[str, Any]:
+    """The tensor's scale from the tensor."""
+    return {} if tensors.get("over") is None else {"over": _over(tensors["x"])}
+
+
+def _changed(change: str) -> Callable[..., Any]:
+    def run(
+        x: Tensor, over: Tensor | None, rows: int, columns: int, format: str, scales: str, symmetric: bool, rounding: str, seed: int
+    ) -> Any:
+        if change == "seed":
+            seed += 1
+        if change == "rounding":
+            rounding = "zero" if rounding == "nearest" else "nearest"
+        if change == "last":
+            codes, scale, zero = reference(x, over, rows, columns, format, scales, symmetric, rounding, seed)
+            codes.reshape(-1)[-1:] ^= 1
+            return codes, scale, zero
+        if change == "tail":  # the last columns have no say
+            short = x.clone()
+            short[..., x.shape[-1] // 4 * 4 :] = 0
+            short[..., -1:] = 0
+            return reference(short, over, rows, columns, format, scales, symmetric, rounding, seed)
+        if change == "scale":
+            codes, scale, zero = reference(x, over, rows, columns, format, scales, symmetric, rounding, seed)
+            return codes, (scale * 127 / 128 if scale.is_floating_point() else scale + 1), zero
+        return reference(x.nan_to_num(0.0, 0.0, 0.0), over, rows, columns, format, scales, symmetric, rounding, seed)
+
+    return run
+
+
+OP = Op(
+    reference,
+    outputs=outputs,
+    canonical=canonical,
+    cases=_cases(),
+    work=work,
+    tolerance={"codes": Tolerance(exact=True), "scale": Tolerance(exact=True), "zero": Tolerance(exact=True)},
+    late=("seed",),
+    arrange=arrange,
+    peers={"torch": lambda: _plain, "torch.compile": compiled(_plain)},
+    wrong={
+        "another seed": _changed("seed"),
+        "another rounding": _changed("rounding"),
+        "last code wrong": _changed("last"),
+        "last columns left out": _changed("tail"),
+        "scale by a power of two more": _changed("scale"),
+        "NaN and infinities lost": _changed("nan"),
+    },
+)
