@@ -95,6 +95,7 @@ template <bool POWER>
 struct DividedBy {
     float s, part, lift;
     bool careful;
+    DividedBy() = default;
     __device__ DividedBy(float scale, bool infinite) {
         lift = scale < 0x1p-60f ? 0x1p64f : 1.f;
         careful = infinite || scale < 0x1p-60f;
@@ -104,7 +105,7 @@ struct DividedBy {
     __device__ float operator()(float x) const {
         if (POWER) return x * part;
         const float q = __fmul_rn(x, part);
-        return __fmaf_rn(__fmaf_rn(-q, s, x), part, q);
+        return __fmaf_rn(__fmaf_rn(q, s, -x), -part, q);  // so, and not the other way round, -0 stays -0
     }
     /// Of infinities too, and by any scale.
     __device__ float carefully(float x) const {
@@ -163,10 +164,93 @@ template <int F, int ROUND, bool SYMMETRIC>
 __device__ inline unsigned codes_of(float a, float b, unsigned random, int zero, bool careful) {
 #if __CUDA_ARCH__ >= 890
     if constexpr ((F == E4M3 || F == E5M2) && ROUND == NEAREST) {
+        const float nan = __uint_as_float(0x7fffffffu);
+        a = a == a ? a : nan, b = b == b ? b : nan;  // one NaN, whatever its sign was
         if (F == E4M3 || !careful) return __nv_cvt_float2_to_fp8x2(make_float2(a, b), __NV_SATFINITE, F == E4M3 ? __NV_E4M3 : __NV_E5M2);
     }
 #endif
     return code_of<F, ROUND, SYMMETRIC>(a, random & 0xffff, zero) | code_of<F, ROUND, SYMMETRIC>(b, random >> 16, zero) << Format<F>::BITS;
+}
+
+template <bool B>
+struct Truth {
+    static constexpr bool value = B;
+};
+
+/// The codes of V elements as words, lowest bits first. element(i), random(i) for two elements from i on, and by(i), what element i is divided by.
+template <int F, int ROUND, bool SYMMETRIC, int V, bool CAREFUL, typename Element, typename Random, typename Divided, typename Zero>
+__device__ inline void encode(unsigned (&out)[(V * Format<F>::BITS + 31) / 32], Element element, Random random, Divided by, Zero zero) {
+    constexpr int BITS = Format<F>::BITS;
+#pragma unroll
+    for (int i = 0; i < (V * BITS + 31) / 32; ++i) out[i] = 0;
+#pragma unroll
+    for (int i = 0; i < V; i += 2) {
+        const float a = CAREFUL ? by(i).carefully(element(i)) : by(i)(element(i)), b = CAREFUL ? by(i + 1).carefully(element(i + 1)) : by(i + 1)(element(i + 1));
+        const unsigned bits = ROUND == STOCHASTIC || ROUND == DITHER ? random(i) : 0;
+        unsigned pair;
+        if (SYMMETRIC) pair = codes_of<F, ROUND, SYMMETRIC>(a, b, bits, 0, CAREFUL);
+        else pair = code_of<F, ROUND, SYMMETRIC>(a, bits & 0xffff, zero(i)) | code_of<F, ROUND, SYMMETRIC>(b, bits >> 16, zero(i + 1)) << BITS;
+        const int bit = i * BITS;
+        out[bit / 32] |= pair << (bit % 32);
+        if (bit % 32 + 2 * BITS > 32) out[bit / 32 + 1] |= pair >> (32 - bit % 32);
+    }
+}
+
+/// The first `left` of V codes to memory; `whole`: all of them, at an address that is a multiple of their bytes (of 4 for 12).
+template <int BITS, int V, bool WHOLE>
+__device__ inline void store_codes(unsigned char* place, unsigned (&out)[(V * BITS + 31) / 32], int left) {
+    constexpr int BYTES = V * BITS / 8;
+    if constexpr (WHOLE && BYTES == 16) __stcs(reinterpret_cast<uint4*>(place), make_uint4(out[0], out[1], out[2], out[3]));
+    else if constexpr (WHOLE && BYTES == 8) __stcs(reinterpret_cast<uint2*>(place), make_uint2(out[0], out[1]));
+    else if constexpr (WHOLE) {
+#pragma unroll
+        for (int i = 0; i < BYTES / 4; ++i) __stcs(reinterpret_cast<unsigned*>(place) + i, out[i]);
+    } else {
+        const int bytes = left >= V ? BYTES : (left * BITS + 7) / 8;
+        if (left < V) {  // a last byte that is not full ends in zeros
+#pragma unroll
+            for (int i = 0; i < (V * BITS + 31) / 32; ++i) {
+                const int kept = left * BITS - 32 * i;
+                out[i] = kept >= 32 ? out[i] : kept <= 0 ? 0 : out[i] & ((1u << kept) - 1);
+            }
+        }
+#pragma unroll
+        for (int i = 0; i < BYTES; ++i) {
+            if (i < bytes) place[i] = static_cast<unsigned char>(out[i / 4] >> (i % 4 * 8));
+        }
+    }
+}
+
+template <int BITS, int V, bool WHOLE>
+__device__ inline void load_codes(const unsigned char* place, unsigned (&in)[(V * BITS + 31) / 32], int left) {
+    constexpr int BYTES = V * BITS / 8;
+    if constexpr (WHOLE && BYTES == 16) {
+        const uint4 v = __ldcs(reinterpret_cast<const uint4*>(place));
+        in[0] = v.x, in[1] = v.y, in[2] = v.z, in[3] = v.w;
+    } else if constexpr (WHOLE && BYTES == 8) {
+        const uint2 v = __ldcs(reinterpret_cast<const uint2*>(place));
+        in[0] = v.x, in[1] = v.y;
+    } else if constexpr (WHOLE) {
+#pragma unroll
+        for (int i = 0; i < BYTES / 4; ++i) in[i] = __ldcs(reinterpret_cast<const unsigned*>(place) + i);
+    } else {
+        const int bytes = left >= V ? BYTES : (left * BITS + 7) / 8;
+#pragma unroll
+        for (int i = 0; i < (V * BITS + 31) / 32; ++i) in[i] = 0;
+#pragma unroll
+        for (int i = 0; i < BYTES; ++i) {
+            if (i < bytes) in[i / 4] |= static_cast<unsigned>(place[i]) << (i % 4 * 8);
+        }
+    }
+}
+
+/// Code i of packed ones.
+template <int BITS, int WORDS>
+__device__ inline unsigned code_at(const unsigned (&in)[WORDS], int i) {
+    const int bit = i * BITS;
+    unsigned v = in[bit / 32] >> (bit % 32);
+    if (bit % 32 + BITS > 32) v |= in[bit / 32 + 1] << (32 - bit % 32);
+    return v & ((1u << BITS) - 1);
 }
 
 /// The value of a code, less its zero point.

@@ -16,47 +16,7 @@ whole   = true
 */
 #include "chain.cuh"
 #include "quantised.cuh"
-#include "random.cuh"
-#include "words.cuh"
-
-/// V elements of T, loaded 16 bytes at a time.
-template <typename T, int V>
-struct Held {
-    static constexpr int PER = Word<T>::N, WORDS = V / PER;
-    unsigned w[WORDS];
-    __device__ void load(const T* p) {
-#pragma unroll
-        for (int i = 0; i < WORDS; i += 4) {
-            if constexpr (WORDS % 4 == 0) {
-                const uint4 v = __ldcs(reinterpret_cast<const uint4*>(p) + i / 4);
-                w[i] = v.x, w[i + 1] = v.y, w[i + 2] = v.z, w[i + 3] = v.w;
-            }
-        }
-    }
-    __device__ void load(const T* p, int count) {  // one by one; zeros beyond `count`
-#pragma unroll
-        for (int i = 0; i < WORDS; ++i) w[i] = 0;
-#pragma unroll
-        for (int i = 0; i < V; ++i) {
-            if (i < count) reinterpret_cast<T*>(w)[i] = p[i];
-        }
-    }
-    __device__ void clear() {
-#pragma unroll
-        for (int i = 0; i < WORDS; ++i) w[i] = 0;
-    }
-    __device__ float operator[](int i) const {
-        float f[PER];
-        widen(w[i / PER], f, static_cast<const T*>(nullptr));
-        return f[i % PER];
-    }
-    template <typename E>
-    __device__ static void widen(unsigned v, float (&f)[PER], const E*) { Word<T>::widen(v, f); }
-    __device__ static void widen(unsigned v, float (&f)[PER], const __nv_bfloat16*) { f[0] = __uint_as_float(v << 16), f[PER - 1] = __uint_as_float(v & 0xffff0000u); }
-};
-
-__device__ inline unsigned sizes(unsigned w, const float*) { return w & 0x7fffffffu; }
-__device__ inline unsigned sizes(unsigned w, const void*) { return w & 0x7fff7fffu; }
+#include "quantised_held.cuh"
 
 /// Maximum over LANES neighbouring threads: lanes of a warp, or the whole block.
 template <int LANES, int THREADS>
@@ -163,46 +123,15 @@ quantize_segments(long long N, int L, const T* __restrict__ x, long long xs, con
         for (int p = 0; p < PIECES; ++p) {
             const int at = (p * LANES + lane) * V;
             if (at >= L) continue;
-            constexpr bool DRAWS = ROUND == STOCHASTIC || ROUND == DITHER;
             const unsigned long long index = static_cast<unsigned long long>(unit) * L + at;
-            unsigned out[(BYTES + 3) / 4] = {};
-            RandomWords words(seed, index >> 3);
-#pragma unroll
-            for (int i = 0; i < V; i += 2) {
-                unsigned random = 0;
-                if (DRAWS && WHOLE) {
-                    if (V == 16 && i == 8) words = RandomWords(seed, (index >> 3) + 1);
-                    random = words((V == 4 ? static_cast<unsigned>(index) >> 1 & 2 : 0) + i / 2 % 4);
-                } else if (DRAWS) {
-                    random = random_half(seed, index + i) | random_half(seed, index + i + 1) << 16;
-                }
-                const float a = held[u][p][i], b = held[u][p][i + 1];
-                float qa, qb;
-                if (divided.careful) qa = divided.carefully(a), qb = divided.carefully(b);
-                else qa = divided(a), qb = divided(b);
-                if (!X::INT) qa = copysignf(qa, a), qb = copysignf(qb, b);
-                const unsigned pair = codes_of<F, ROUND, SYMMETRIC>(qa, qb, random, offset, divided.careful);
-                const int bit = i * X::BITS;
-                out[bit / 32] |= pair << (bit % 32);
-                if (bit % 32 + 2 * X::BITS > 32) out[bit / 32 + 1] |= pair >> (32 - bit % 32);
-            }
-            unsigned char* place = to + static_cast<long long>(at / V) * BYTES;
-            if constexpr (WHOLE && BYTES == 8) __stcs(reinterpret_cast<uint2*>(place), make_uint2(out[0], out[1]));
-            else if constexpr (WHOLE && BYTES == 16) __stcs(reinterpret_cast<uint4*>(place), make_uint4(out[0], out[1], out[2], out[3]));
-            else if constexpr (WHOLE && BYTES % 4 == 0) {
-#pragma unroll
-                for (int i = 0; i < BYTES / 4; ++i) reinterpret_cast<unsigned*>(place)[i] = out[i];
-            } else {
-                const int left = L - at, bytes = left >= V ? BYTES : (left * X::BITS + 7) / 8;
-                if (left < V) {  // a last byte that is not full ends in zeros
-                    const int bits = left * X::BITS;
-                    if (bits % 32) out[bits / 32] &= (1u << bits % 32) - 1;
-                }
-#pragma unroll
-                for (int i = 0; i < BYTES; ++i) {
-                    if (i < bytes) place[i] = static_cast<unsigned char>(out[i / 4] >> (i % 4 * 8));
-                }
-            }
+            const Drawn<V, WHOLE> random(seed, index);
+            const auto element = [&](int i) { return held[u][p][i]; };
+            const auto by = [&](int) { return divided; };
+            const auto zeros = [&](int) { return offset; };
+            unsigned out[(V * X::BITS + 31) / 32];
+            if (divided.careful) encode<F, ROUND, SYMMETRIC, V, true>(out, element, random, by, zeros);
+            else encode<F, ROUND, SYMMETRIC, V, false>(out, element, random, by, zeros);
+            store_codes<X::BITS, V, WHOLE>(to + static_cast<long long>(at / V) * BYTES, out, L - at);
         }
     }
 }
