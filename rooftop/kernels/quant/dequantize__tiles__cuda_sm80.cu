@@ -1,0 +1,74 @@
+/* rooftop
+idea    = "Any granularity: a thread walks down some rows of a few columns and asks for their scales where a group begins, not for each element."
+limit   = "the copy"
+dtypes  = ["f32", "f16", "bf16"]
+args    = ["over: f32[1]?", "seed: i32"]
+python  = ["supports", "choose", "launches"]
+demands = { spills = 0 }
+
+[config]
+vec     = 8
+whole   = true
+threads = 128
+tall    = 32
+*/
+#include "chain.cuh"
+#include "packs.cuh"
+#include "quantised.cuh"
+#include "quantised_held.cuh"
+
+template <typename T, int F, int S, bool DITHERED, int V, int TALL, int THREADS, bool WHOLE, bool NARROW>
+__global__ void __launch_bounds__(THREADS)
+dequantize_tiles(int R, int C, int rows, int columns, int down, int across, int tiles, const unsigned char* __restrict__ codes,
+                 const typename ScaleType<S>::Stored* __restrict__ scale, const unsigned char* __restrict__ zero, const float* __restrict__ over, T* __restrict__ x,
+                 int seed) {
+    using X = Format<F>;
+    constexpr int BYTES = V * X::BITS / 8, WORDS = (V * X::BITS + 31) / 32, M = NARROW ? V : 1;
+    const int tile = blockIdx.x % tiles, r0 = blockIdx.x / tiles * TALL, last = min(R, r0 + TALL);
+    const int c = (tile * THREADS + threadIdx.x) * V;
+    wait_for_before();
+    if (c >= C) return;
+    const long long shared = static_cast<long long>(blockIdx.y) * down * across, row_bytes = (static_cast<long long>(C) * X::BITS + 7) / 8;
+    const long long above = static_cast<long long>(blockIdx.y) * R;
+    for (int r = r0; r < last;) {
+        const int group = r / rows, end = min(last, (group + 1) * rows);
+        float s[M];
+        int offset[M];
+#pragma unroll
+        for (int i = 0; i < M; ++i) {
+            const long long at = shared + static_cast<long long>(group) * across + min(c + i, C - 1) / columns;
+            s[i] = effective<S>(scale[at], over);
+            offset[i] = zero ? (X::SIGNED ? static_cast<int>(static_cast<signed char>(zero[at])) : static_cast<int>(zero[at])) : X::MIDDLE;
+        }
+#pragma unroll 4
+        for (; r < end; ++r) {
+            unsigned in[WORDS];
+            load_codes<X::BITS, V, WHOLE>(codes + (above + r) * row_bytes + static_cast<long long>(c / V) * BYTES, in, C - c);
+            const unsigned long long index = static_cast<unsigned long long>(above + r) * C + c;
+            const Drawn<V, WHOLE> random(seed, index);
+            float f[V];
+#pragma unroll
+            for (int i = 0; i < V; ++i) {
+                f[i] = value_of<F>(code_at<X::BITS>(in, i), offset[i % M]);
+                if (DITHERED) f[i] = __fsub_rn(f[i], (static_cast<float>(random(i & ~1) >> (i % 2 * 16) & 0xffff) + 0.5f) * 0x1p-16f - 0.5f);
+                f[i] = __fmul_rn(f[i], s[i % M]);
+            }
+            T* to = x + index;
+            if constexpr (WHOLE) {
+                constexpr int PER = Pack<T>::N;
+#pragma unroll
+                for (int k = 0; k < V / PER; ++k) {
+                    float g[PER];
+#pragma unroll
+                    for (int j = 0; j < PER; ++j) g[j] = f[k * PER + j];
+                    Pack<T>::store(to + k * PER, true, Pack<T>::narrow(g));
+                }
+            } else {
+#pragma unroll
+                for (int i = 0; i < V; ++i) {
+                    if (c + i < C) to[i] = T(f[i]);
+                }
+            }
+        }
+    }
+}

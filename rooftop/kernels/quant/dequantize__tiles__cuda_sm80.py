@@ -1,0 +1,49 @@
+"""The config of dequantize__tiles__cuda_sm80.cu: tiles as tall as leaves every multiprocessor some."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rooftop.core.spec import Launch, Problem
+from rooftop.kernels._device.quantised import arguments, names, packs, text
+from rooftop.ops._quantized import groups
+
+
+def supports(p: Problem, head: Any) -> str | None:
+    shape = p["x"].shape
+    if len(shape) != 3:
+        return "segments have a kernel of their own"
+    if shape[0] > 65535 or max(shape) >= 2**31:
+        return "at most 65535 matrices, of fewer than 2^31 rows and columns"
+    return None
+
+
+def choose(p: Problem, head: Any) -> dict[str, Any]:
+    outer, tall, wide = p["x"].shape
+    vec, whole = packs(p, "x", wide, wide)
+    threads = min(256, max(32, 32 * -(-wide // (32 * vec))))
+    tiles, height = -(-wide // (threads * vec)), 32
+    while height > 4 and tiles * outer * -(-tall // height) * threads < 2048 * p.device.sms:
+        height //= 2
+    return {"vec": vec, "whole": whole, "threads": threads, "tall": height}
+
+
+def launches(p: Problem, config: Any, head: Any) -> list[Launch]:
+    outer, tall, wide = p["x"].shape
+    rows, columns = max(int(p.option("rows")), 1), max(int(p.option("columns")), 1)
+    across = groups(wide, columns)
+    vec, threads = config["vec"], config["threads"]
+    tiles = -(-wide // (threads * vec))
+    args, types = arguments(
+        p,
+        {
+            "R": ("i32", tall), "C": ("i32", wide), "rows": ("i32", rows), "columns": ("i32", columns), "down": ("i32", groups(tall, rows)),
+            "across": ("i32", across), "tiles": ("i32", tiles), "codes": ("ptr", 0), "scale": ("ptr", 0), "zero": ("ptr", 0), "over": ("ptr", 0),
+            "x": ("ptr", 0), "seed": ("i32", "seed"),
+        },
+    )  # fmt: skip
+    kernel = text(
+        "dequantize_tiles", *names(p), bool(p.option("dither")), vec, config["tall"], threads, config["whole"], across > 1 and columns % vec != 0
+    )
+    grid = (tiles * -(-tall // config["tall"]), outer)
+    return [Launch(kernel, grid, args, types=types, block=(threads,), chained=p.device.arch >= 90)]
