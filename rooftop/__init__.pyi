@@ -9,6 +9,7 @@ from torch import Tensor
 
 __version__: str
 
+from rooftop import quant as quant
 def add(x: Tensor, y: Tensor, *, implementation: str | None=None) -> Tensor:
     """The sum of `x` and `y`, element by element, rounded once.
 
@@ -58,6 +59,16 @@ def cross_entropy(input: Tensor, target: Tensor, *, ignore_index: int=-100, redu
     Returns float32: a scalar, or [N] without a reduction. The mean over no rows is NaN, as torch's.
 
     Raises TypeError for other dtypes or options that are no numbers, ValueError for shapes, devices or options that are not accepted."""
+
+def dequantize(q: Quantized, dtype: torch.dtype | None=None, *, implementation: str | None=None) -> Tensor:
+    """The values of `q`, a contiguous tensor.
+
+    Args:
+        q: what `rooftop.quantize` returned.
+        dtype: float32, float16 or bfloat16; None: that of what was quantised.
+        implementation: a kernel by name: it runs or raises. None picks the best that takes `q`.
+
+    Raises TypeError for anything but a `Quantized` and for other dtypes, ValueError where codes or scales do not have the sizes that its shape asks for."""
 
 def geglu(a: Tensor, b: Tensor | None=None, approximate: str='none', *, implementation: str | None=None) -> Tensor:
     """gelu(a) · b, computed in float32 and rounded once.
@@ -114,6 +125,32 @@ def matmul(a: Tensor, b: Tensor, *, c: Tensor | None=None, alpha: float=1.0, bet
     Returns a new tensor [M, N]. With K = 0 it is beta · c, or zeros.
 
     Raises TypeError for other dtypes, ValueError for shapes that do not fit or tensors on different devices."""
+
+def quantize(x: Tensor, format: str | Format='int8', *, granularity: str | None=None, group: int=128, dim: int=-1, block: tuple[int, int]=(128, 128), symmetric: bool=True, rounding: str='nearest', scale_dtype: str | None=None, over: Tensor | None=None, seed: int=0, subtract: bool=False, implementation: str | None=None) -> Quantized:
+    """The codes of `x` with their scales: `rooftop.quantize(x, "int8", granularity="row").dequantize()` is nearly `x`.
+
+    Args:
+        x: float32, float16 or bfloat16, at least one dimension, any strides.
+        format: a name of `rooftop.quant.FORMATS`: int8, uint8, int4, uint4, e4m3, e5m2 (fp8), e3m2, e2m3 (fp6), e2m1 (fp4), mxfp8_e4m3, mxfp8_e5m2,
+            mxfp6_e3m2, mxfp6_e2m3, mxfp4, nvfp4; or an alias ("fp8", "mxfp8", ...).
+        granularity: what shares a scale: "tensor", "row" (each row along the last dimension), "column" (each place of the last dimension), "group"
+            (`group` neighbours along `dim`), "block" (of the last two dimensions). None: "group" where the format has groups of its own (mx, nv), else "row".
+        group: 1 or more; 16 to 256 are the usual ones. Of mx and nv formats it is their own.
+        symmetric: False, for ints alone: with zero points.
+        rounding: "nearest" (ties to even), "stochastic" (unbiased), "zero" (cut off), "dither" (ints: noise of one step's width is added, then nearest).
+        scale_dtype: "f32", "f16", "bf16", "e8m0" (a power of two), "e4m3". None: the format's own, float32 where it has none.
+        over: nvfp4: the tensor's scale, float32, one element, above zero. None: max|x| / (448 * 6).
+        seed: of the random bits; its low 32 bits and an element's row-major index decide them, alike on every device.
+        subtract: with "dither": `dequantize` takes the noise off again.
+        implementation: a kernel by name: it runs or raises. None picks the best that takes `x`.
+
+    NaN becomes the NaN of fp8, 0 elsewhere; infinities stay infinite in e5m2 and become the largest code elsewhere. Neither has a say in the scale. A
+    group without anything but zeros has the smallest scale there is.
+
+    Returns a `rooftop.quant.Quantized`. No gradient flows through it; `rooftop.quant.fake_quantize` has the straight-through one.
+
+    Raises TypeError for other dtypes, ValueError for a format, granularity, rounding or scale type that there is not or that do not go together,
+    IndexError for a `dim` out of range."""
 
 def rms_norm(input: Tensor, normalized_shape: Sequence[int] | int, weight: Tensor | None=None, eps: float | None=None, *, bias: Tensor | None=None, residual: Tensor | None=None, implementation: str | None=None) -> Any:
     """Each row over its root mean square, as `torch.nn.functional.rms_norm`, computed in float32.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from math import prod
-from typing import Any
 
 from rooftop.core.spec import Meta, Problem, collapse
 from rooftop.quant.formats import ELEMENTS
@@ -26,9 +25,9 @@ def canonical(p: Problem, plain: str) -> Problem | None:
     Segments: a group is some neighbours of a row, all groups alike. Then `plain` is [groups, columns], codes are [groups, bytes] and scales [groups].
     Otherwise three dimensions, as the op has them. None where the columns of `plain` are not neighbours in memory."""
     x = p[plain]
-    outer, tall, wide = x.shape
+    wide = x.shape[2]
     rows, columns, f = int(p.option("rows")), int(p.option("columns")), ELEMENTS[str(p.option("format"))]
-    if wide > 1 and x.strides[2] != 1 or any(s == 0 and n > 1 for s, n in zip(x.strides, x.shape, strict=True)):
+    if (wide > 1 and x.strides[2] != 1) or any(s == 0 and n > 1 for s, n in zip(x.strides, x.shape, strict=True)):
         return None
     if not all(m is None or m.contiguous for n, m in p.tensors if n != plain):
         return None
@@ -53,8 +52,3 @@ def canonical(p: Problem, plain: str) -> Problem | None:
             assert prod(shape) == m.numel
             found[name] = Meta(shape, m.dtype, (), m.align)
     return p.replace(**found)
-
-
-def flat_index(tensor: Any) -> int:
-    """Elements of a tensor that random bits are counted by: row-major, whatever the strides."""
-    return int(tensor.numel())

@@ -55,7 +55,7 @@ def dequantize(q: Quantized, dtype: torch.dtype | None = None, *, implementation
         None if q.over is None else q.over.reshape(1), wide, q.rows, q.columns, f.element, q.scale_dtype, names[wanted], q.seed is not None,
         _random.signed(q.seed or 0), implementation=implementation,
     )  # fmt: skip
-    return found.reshape(q.shape)  # type: ignore[no-any-return]
+    return found.reshape(q.shape)
 
 
 def reference(
@@ -111,40 +111,54 @@ def _plain(
     return tiles.to(getattr(torch, DTYPES[dtype].torch)).view(a, r, c)
 
 
-def _cases() -> list[Case]:
-    def of(shape: tuple[int, int, int], how: tuple[int, int], format: str, dtype: str = "bf16", **more: Any) -> dict[str, Any]:
-        f = FORMATS[format]
-        shared = scale_shape(shape, *how)
-        scales = more.get("scales", f.scale)
-        given: dict[str, Any] = {"codes": Input((shape[0], shape[1], f.bytes(shape[2])), "u8", "below 256"), "scale": Input(shared, SCALE_META[scales], "below 120" if scales in ("e8m0", "e4m3") else "normal")}
-        given |= {"zero": Input(shared, "u8", "below 256") if more.pop("zeros", False) else None, "over": Input((1,), "f32") if f.kind == "nv" else None}
-        return {**given, "wide": shape[2], "rows": how[0], "columns": how[1], "format": f.element, "scales": scales, "dtype": dtype, "dither": False, "seed": 7, **more}
+def _case(
+    name: str, tags: str, shape: tuple[int, int, int], how: tuple[int, int], format: str, dtype: str = "bf16", zeros: bool = False, why: str = "", **more: Any
+) -> Case:
+    f = FORMATS[format]
+    shared, scales = scale_shape(shape, *how), str(more.get("scales", f.scale))
+    bare = scales in ("e8m0", "e4m3")
+    given: dict[str, Any] = {
+        "codes": Input((shape[0], shape[1], f.bytes(shape[2])), "u8", "below 256"),
+        "scale": Input(shared, SCALE_META[scales], "below 120" if bare else "normal"),
+        "zero": Input(shared, "u8", "below 256") if zeros else None, "over": Input((1,), "f32") if f.kind == "nv" else None,
+        "wide": shape[2], "rows": how[0], "columns": how[1], "format": f.element, "scales": scales, "dtype": dtype, "dither": False, "seed": 7,
+    }  # fmt: skip
+    return case(name, tags=tags, why=why, **{**given, **more})
 
+
+def _of_format(format: str, dtype: str) -> list[Case]:
+    f, shape = FORMATS[format], (2, 35, 96)
+    ways = {"group": (1, f.group)} if f.group else WAYS
+    found = [_case(f"{format} {what} to {dtype}", "edge", shape, how, format, dtype) for what, how in ways.items()]
+    return [
+        *found,
+        _case(f"{format} odd to {dtype}", "edge", (1, 3, 77), (1, f.group or 77), format, dtype),
+        _case(f"{format} odd groups to {dtype}", "edge", (3, 2, 101), (1, f.group or 16), format, dtype),
+        _case(f"{format} one to {dtype}", "edge", (1, 1, 1), (1, f.group or 1), format, dtype),
+        _case(f"{format} empty to {dtype}", "edge", (1, 0, 64), (1, f.group or 64), format, dtype),
+        _case(f"{format} long rows to {dtype}", "edge", (1, 3, 5000), (1, f.group or 5000), format, dtype),
+    ]
+
+
+WAYS = {"row": (1, 96), "column": (35, 1), "tensor": (35, 96), "group": (1, 32), "down": (16, 1), "block": (16, 48)}
+
+
+def _cases() -> list[Case]:
     big = (1, 16384, 8192)
     bench = []
     for format in ("int8", "e4m3", "int4", "e3m2", "mxfp8_e4m3", "mxfp6_e2m3", "mxfp4", "nvfp4"):
         f = FORMATS[format]
-        for what, how in (("rows", (1, 8192)), ("groups of 128", (1, 128)), ("blocks", (128, 128))) if not f.group else ((f"groups of {f.group}", (1, f.group)),):
-            bench.append(case(f"{format} {what} 16384x8192", tags="bench", **of(big, how, format)))
-    ways = {"row": (1, 96), "column": (35, 1), "tensor": (35, 96), "group": (1, 32), "down": (16, 1), "block": (16, 48)}
-    edge = []
-    for format, f in FORMATS.items():
-        for dtype in ("f32", "f16", "bf16"):
-            edge += [case(f"{format} {what} to {dtype}", tags="edge", **of((2, 35, 96), (1, f.group) if f.group else how, format, dtype)) for what, how in ways.items() if not f.group or what == "group"]
-            edge += [
-                case(f"{format} odd to {dtype}", tags="edge", **of((1, 3, 77), (1, f.group or 77), format, dtype)),
-                case(f"{format} odd groups to {dtype}", tags="edge", **of((3, 2, 101), (1, f.group or 16), format, dtype)),
-                case(f"{format} one to {dtype}", tags="edge", **of((1, 1, 1), (1, f.group or 1), format, dtype)),
-                case(f"{format} empty to {dtype}", tags="edge", **of((1, 0, 64), (1, f.group or 64), format, dtype)),
-                case(f"{format} long rows to {dtype}", tags="edge", **of((1, 3, 5000), (1, f.group or 5000), format, dtype)),
-            ]
-        if not f.exponent:
-            edge += [case(f"{format} zeros {what}", tags="edge", **of((2, 35, 96), how, format, zeros=True)) for what, how in ways.items()]
-            edge += [case(f"{format} dither {n}", tags="edge", **of((1, 3, n), (1, n), format, "f32", dither=True)) for n in (64, 75)]
+        ways = {f"groups of {f.group}": (1, f.group)} if f.group else {"rows": (1, 8192), "groups of 128": (1, 128), "blocks": (128, 128)}
+        bench += [_case(f"{format} {what} 16384x8192", "bench", big, how, format) for what, how in ways.items()]
+    edge = [c for format in FORMATS for dtype in ("f32", "f16", "bf16") for c in _of_format(format, dtype)]
+    for format in ("int8", "uint8", "int4", "uint4"):
+        edge += [_case(f"{format} zeros {what}", "edge", (2, 35, 96), how, format, zeros=True) for what, how in WAYS.items()]
+        edge += [_case(f"{format} dither {n}", "edge", (1, 3, n), (1, n), format, "f32", dither=True) for n in (64, 75)]
     for scales in ("f16", "bf16", "e8m0", "e4m3"):
-        edge += [case(f"{format} scales {scales}", tags="edge", **of((1, 9, 64), (1, 32), format, "f32", scales=scales)) for format in ("int8", "e4m3", "uint4", "e2m1")]
-    huge = [case("over 2^31 elements", tags="edge huge", why="offsets need 64 bits", **of((1, 65537, 32768), (1, 32768), "int8"))]
-    return bench + edge + huge
+        for format in ("int8", "e4m3", "uint4", "e2m1"):
+            edge.append(_case(f"{format} scales {scales}", "edge", (1, 9, 64), (1, 32), format, "f32", scales=scales))
+    huge = _case("over 2^31 elements", "edge huge", (1, 65537, 32768), (1, 32768), "int8", why="offsets need 64 bits")
+    return [*bench, *edge, huge]
 
 
 def _changed(change: str) -> Callable[..., Tensor]:

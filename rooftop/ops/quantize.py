@@ -95,7 +95,8 @@ def quantize(
     if f.kind == "nv" and over is None:
         over = _over(seen)
     elif over is not None and (f.kind != "nv" or over.dtype != torch.float32 or over.numel() != 1 or over.device != x.device):
-        raise ValueError(f"quantize: over is for nvfp4, one float32 element on {x.device}; {f.name} was given {over.dtype} {tuple(over.shape)} on {over.device}")
+        given = f"{f.name} was given {over.dtype} {tuple(over.shape)} on {over.device}"
+        raise ValueError(f"quantize: over is for nvfp4, one float32 element on {x.device}; {given}")
     codes, scale, zero = OP(
         seen, None if over is None else over.reshape(1), rows, columns, f.element, kind, symmetric, rounding, _random.signed(seed),
         implementation=implementation,
@@ -225,7 +226,7 @@ def reference(
 
 
 def outputs(x: Meta, rows: int, columns: int, format: str, scales: str, symmetric: bool, **_: Any) -> dict[str, Meta | None]:
-    shared = scale_shape(x.shape, rows, columns)  # type: ignore[arg-type]
+    shared = scale_shape(x.shape, rows, columns)
     return {
         "codes": Meta((x.shape[0], x.shape[1], ELEMENTS[format].bytes(x.shape[2])), "u8"),
         "scale": Meta(shared, SCALE_META[scales]),
@@ -262,90 +263,96 @@ def _plain(
     return codes.view(torch.uint8).view(a, r, c), scale.view(a, r // rows, c // columns), None
 
 
-def _cases() -> list[Case]:
-    def of(shape: tuple[int, ...], how: tuple[int, int], format: str, d: str = "bf16", fill: str = "normal", layout: str = "contiguous", **more: Any) -> dict[str, Any]:
-        f = FORMATS[format]
-        given = {"x": Input(shape, d, fill, layout), "over": Input((1,), "f32") if f.kind == "nv" else None, "rows": how[0], "columns": how[1]}
-        return {**given, "format": f.element, "scales": f.scale, "symmetric": True, "rounding": "nearest", "seed": 7, **more}
+EIGHT = ("int8", "e4m3", "int4", "e3m2", "mxfp8_e4m3", "mxfp6_e2m3", "mxfp4", "nvfp4")  # those that are timed
 
-    bench = []
+
+def _ways(shape: tuple[int, ...], group: int = 0) -> dict[str, tuple[int, int]]:
+    """Granularities of a [A, R, C] tensor as rows and columns that share a scale."""
+    if group:
+        return {"group": (1, group)}
+    return {"row": (1, shape[2]), "column": (shape[1], 1), "tensor": (shape[1], shape[2]), "group": (1, 32), "down": (16, 1), "block": (16, 48)}
+
+
+def _case(
+    name: str, tags: str, shape: tuple[int, ...], how: tuple[int, int], format: str, d: str = "bf16", fill: str = "normal", layout: str = "contiguous",
+    why: str = "", **more: Any,
+) -> Case:  # fmt: skip
+    f = FORMATS[format]
+    given: dict[str, Any] = {"x": Input(shape, d, fill, layout), "over": Input((1,), "f32") if f.kind == "nv" else None, "rows": how[0], "columns": how[1]}
+    given |= {"format": f.element, "scales": f.scale, "symmetric": True, "rounding": "nearest", "seed": 7}
+    return case(name, tags=tags, why=why, **{**given, **more})
+
+
+def _bench() -> list[Case]:
     big = (1, 16384, 8192)
-    for format in ("int8", "e4m3", "int4", "e3m2", "mxfp8_e4m3", "mxfp6_e2m3", "mxfp4", "nvfp4"):
+    found = []
+    for format in EIGHT:
         f = FORMATS[format]
-        for what, how in (("rows", (1, 8192)), ("groups of 128", (1, 128)), ("blocks", (128, 128))) if not f.group else ((f"groups of {f.group}", (1, f.group)),):
-            bench.append(case(f"{format} {what} 16384x8192", tags="bench", **of(big, how, format)))
-    bench += [
-        case("int8 tensor 16384x8192", tags="bench", **of(big, big[1:], "int8")),
-        case("int8 columns 16384x8192", tags="bench", **of(big, (16384, 1), "int8")),
-        case("int8 rows stochastic 16384x8192", tags="bench", **of(big, (1, 8192), "int8", rounding="stochastic")),
-        case("e4m3 groups stochastic 16384x8192", tags="bench", **of(big, (1, 128), "e4m3", rounding="stochastic")),
-        case("int8 rows 8192x8192", tags="bench", **of((1, 8192, 8192), (1, 8192), "int8", "f32")),
-        case("e4m3 groups of 128 8192x8192", tags="bench", **of((1, 8192, 8192), (1, 128), "e4m3", "f32")),
-        case("int8 long rows 1024x131072", tags="bench", **of((1, 1024, 131072), (1, 131072), "int8")),
-        case("int8 rows asymmetric 16384x8192", tags="bench", **of(big, (1, 8192), "uint8", symmetric=False)),
+        ways = {f"groups of {f.group}": (1, f.group)} if f.group else {"rows": (1, 8192), "groups of 128": (1, 128), "blocks": (128, 128)}
+        found += [_case(f"{format} {what} 16384x8192", "bench", big, how, format) for what, how in ways.items()]
+    return [
+        *found,
+        _case("int8 tensor 16384x8192", "bench", big, (16384, 8192), "int8"),
+        _case("int8 columns 16384x8192", "bench", big, (16384, 1), "int8"),
+        _case("int8 rows stochastic 16384x8192", "bench", big, (1, 8192), "int8", rounding="stochastic"),
+        _case("e4m3 groups stochastic 16384x8192", "bench", big, (1, 128), "e4m3", rounding="stochastic"),
+        _case("int8 rows 8192x8192", "bench", (1, 8192, 8192), (1, 8192), "int8", "f32"),
+        _case("e4m3 groups of 128 8192x8192", "bench", (1, 8192, 8192), (1, 128), "e4m3", "f32"),
+        _case("int8 long rows 1024x131072", "bench", (1, 1024, 131072), (1, 131072), "int8"),
+        _case("uint8 rows asymmetric 16384x8192", "bench", big, (1, 8192), "uint8", symmetric=False),
     ]
-    ways = {"row": lambda s: (1, s[2]), "column": lambda s: (s[1], 1), "tensor": lambda s: s[1:], "group": lambda s: (1, 32), "down": lambda s: (16, 1), "block": lambda s: (16, 48)}
-    edge = []
-    for format, f in FORMATS.items():
-        for d in FLOATS if format in ("int8", "e4m3") else ("bf16",):
-            edge += [
-                case(f"{format} {what}", tags="edge", **of((2, 35, 96), (1, f.group) if f.group else how((2, 35, 96)), format, d))
-                for what, how in ways.items() if not f.group or what == "group"
-            ]  # fmt: skip
-            edge += [
-                case(f"{format} odd", tags="edge", **of((1, 3, 77), (1, f.group or 77), format, d)),
-                case(f"{format} odd groups", tags="edge", **of((3, 2, 101), (1, f.group or 16), format, d)),
-                case(f"{format} one", tags="edge", **of((1, 1, 1), (1, f.group or 1), format, d)),
-                case(f"{format} empty", tags="edge", **of((1, 0, 64), (1, f.group or 64), format, d)),
-            ]
-            edge += [
-                case(f"{format} {fill}", tags="edge", **of((1, 7, 128), (1, f.group or 128), format, d, fill))
-                for fill in ("large", "tiny", "nan", "inf", "-inf", "-inf rows", "-0.0", "equal")
-            ]
-            for rounding in ("stochastic", "zero", "dither"):
-                if rounding != "dither" or not f.exponent:
-                    edge += [
-                        case(f"{format} {rounding}", tags="edge", **of((1, 6, 256), (1, f.group or 256), format, d, rounding=rounding)),
-                        case(f"{format} {rounding} odd", tags="edge", **of((1, 5, 67), (1, f.group or 67), format, d, rounding=rounding)),
-                        case(f"{format} {rounding} inf", tags="edge", **of((1, 5, 64), (1, f.group or 64), format, d, "inf", rounding=rounding)),
-                    ]
-            if not f.exponent:
-                edge += [
-                    case(f"{format} asymmetric {what}", tags="edge", **of((2, 35, 96), how((2, 35, 96)), format, d, symmetric=False))
-                    for what, how in ways.items()
-                ]  # fmt: skip
-                edge += [
-                    case(f"{format} asymmetric {fill}", tags="edge", **of((1, 7, 64), (1, 64), format, d, fill, symmetric=False))
-                    for fill in ("large", "tiny", "nan", "inf", "far", "-0.0")
-                ]
-                edge.append(case(f"{format} asymmetric stochastic", tags="edge", **of((1, 5, 64), (1, 64), format, d, symmetric=False, rounding="stochastic")))
+
+
+def _of_format(format: str, d: str) -> list[Case]:
+    f, shape = FORMATS[format], (2, 35, 96)
+    found = [_case(f"{format} {what}", "edge", shape, how, format, d) for what, how in _ways(shape, f.group).items()]
+    found += [
+        _case(f"{format} odd", "edge", (1, 3, 77), (1, f.group or 77), format, d),
+        _case(f"{format} odd groups", "edge", (3, 2, 101), (1, f.group or 16), format, d),
+        _case(f"{format} one", "edge", (1, 1, 1), (1, f.group or 1), format, d),
+        _case(f"{format} empty", "edge", (1, 0, 64), (1, f.group or 64), format, d),
+    ]
+    for fill in ("large", "tiny", "nan", "inf", "-inf", "-inf rows", "-0.0", "equal"):
+        found.append(_case(f"{format} {fill}", "edge", (1, 7, 128), (1, f.group or 128), format, d, fill))
+    for rounding in ("stochastic", "zero") if f.exponent else ("stochastic", "zero", "dither"):
+        found += [
+            _case(f"{format} {rounding}", "edge", (1, 6, 256), (1, f.group or 256), format, d, rounding=rounding),
+            _case(f"{format} {rounding} odd", "edge", (1, 5, 67), (1, f.group or 67), format, d, rounding=rounding),
+            _case(f"{format} {rounding} inf", "edge", (1, 5, 64), (1, f.group or 64), format, d, "inf", rounding=rounding),
+        ]
+    if f.exponent:
+        return found
+    found += [_case(f"{format} asymmetric {what}", "edge", shape, how, format, d, symmetric=False) for what, how in _ways(shape).items()]
+    for fill in ("large", "tiny", "nan", "inf", "far", "-0.0"):
+        found.append(_case(f"{format} asymmetric {fill}", "edge", (1, 7, 64), (1, 64), format, d, fill, symmetric=False))
+    return [*found, _case(f"{format} asymmetric stochastic", "edge", (1, 5, 64), (1, 64), format, d, symmetric=False, rounding="stochastic")]
+
+
+def _cases() -> list[Case]:
+    edge = [c for format in FORMATS for d in (FLOATS if format in ("int8", "e4m3") else ("bf16",)) for c in _of_format(format, d)]
     for scales in ("f16", "bf16", "e8m0", "e4m3"):
         for format in ("int8", "e4m3", "uint4", "e2m1"):
-            edge += [
-                case(f"{format} scales {scales} {fill}", tags="edge", **of((1, 9, 64), (1, 64), format, "f32", fill, scales=scales))
-                for fill in ("normal", "large", "tiny")
-            ]
+            for fill in ("normal", "large", "tiny"):
+                edge.append(_case(f"{format} scales {scales} {fill}", "edge", (1, 9, 64), (1, 64), format, "f32", fill, scales=scales))
     for layout in ("transposed", "sliced", "padded", "strided", "expanded", "offset"):
-        edge += [
-            case(f"{layout} {what}", tags="edge", **of((2, 20, 64), how, "int8", layout=layout))
-            for what, how in (("rows", (1, 64)), ("groups", (1, 16)), ("columns", (20, 1)))
-        ]
+        for what, how in (("rows", (1, 64)), ("groups", (1, 16)), ("columns", (20, 1))):
+            edge.append(_case(f"{layout} {what}", "edge", (2, 20, 64), how, "int8", layout=layout))
     edge += [
-        case("short rows 300x24", tags="edge", **of((1, 300, 24), (1, 24), "int8")),
-        case("rows of one pack 37x8", tags="edge", **of((1, 37, 8), (1, 8), "int8")),
-        case("rows 3x1000", tags="edge", **of((1, 3, 1000), (1, 1000), "int8")),
-        case("rows 2x9000", tags="edge", **of((1, 2, 9000), (1, 9000), "int8")),
-        case("rows 2x40000", tags="edge", **of((1, 2, 40000), (1, 40000), "e4m3")),
-        case("a row 1x150001", tags="edge", **of((1, 1, 150001), (1, 150001), "int4", "f32")),
-        case("groups of 16", tags="edge", **of((1, 9, 512), (1, 16), "e4m3")),
-        case("groups of 64", tags="edge", **of((1, 9, 512), (1, 64), "int4")),
-        case("groups of 256", tags="edge", **of((1, 9, 512), (1, 256), "int8", "f32")),
-        case("groups of 128 down", tags="edge", **of((2, 300, 72), (128, 1), "int8")),
-        case("blocks of 128", tags="edge", **of((2, 200, 264), (128, 128), "e4m3")),
-        case("tall columns", tags="edge", **of((1, 700, 40), (700, 1), "int8")),
+        _case("short rows 300x24", "edge", (1, 300, 24), (1, 24), "int8"),
+        _case("rows of one pack 37x8", "edge", (1, 37, 8), (1, 8), "int8"),
+        _case("rows 3x1000", "edge", (1, 3, 1000), (1, 1000), "int8"),
+        _case("rows 2x9000", "edge", (1, 2, 9000), (1, 9000), "int8"),
+        _case("rows 2x40000", "edge", (1, 2, 40000), (1, 40000), "e4m3"),
+        _case("a row 1x150001", "edge", (1, 1, 150001), (1, 150001), "int4", "f32", why="beyond the registers of one block"),
+        _case("groups of 16", "edge", (1, 9, 512), (1, 16), "e4m3"),
+        _case("groups of 64", "edge", (1, 9, 512), (1, 64), "int4"),
+        _case("groups of 256", "edge", (1, 9, 512), (1, 256), "int8", "f32"),
+        _case("groups of 128 down", "edge", (2, 300, 72), (128, 1), "int8"),
+        _case("blocks of 128", "edge", (2, 200, 264), (128, 128), "e4m3"),
+        _case("tall columns", "edge", (1, 700, 40), (700, 1), "int8"),
     ]
-    huge = [case("over 2^31 elements", tags="edge huge", why="offsets need 64 bits", **of((1, 65537, 32768), (1, 32768), "int8"))]
-    return bench + edge + huge
+    huge = _case("over 2^31 elements", "edge huge", (1, 65537, 32768), (1, 32768), "int8", why="offsets need 64 bits")
+    return [*_bench(), *edge, huge]
 
 
 def arrange(tensors: dict[str, Any], options: dict[str, Any], generator: Any) -> dict[str, Any]:

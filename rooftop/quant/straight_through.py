@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 
-class _StraightThrough(torch.autograd.Function):
+class _StraightThrough(torch.autograd.Function):  # type: ignore[misc]
     @staticmethod
     def forward(ctx: Any, x: Tensor, how: dict[str, Any]) -> Tensor:
         from rooftop.ops.quantize import quantize
@@ -25,4 +25,4 @@ class _StraightThrough(torch.autograd.Function):
 def fake_quantize(x: Tensor, format: str = "int8", **how: Any) -> Tensor:
     """`rooftop.quantize(x, format, **how).dequantize()` with the gradient of the identity (straight-through): scales come from `x` itself, so that
     nothing is clipped by more than a rounding. Takes what `rooftop.quantize` takes, in the dtype of `x`; raises what it raises."""
-    return _StraightThrough.apply(x, {"format": format, **how})  # type: ignore[no-any-return]
+    return _StraightThrough.apply(x, {"format": format, **how})

@@ -21,7 +21,7 @@ def names(p: Problem, x: str = "x") -> tuple[str, int, int]:
 
 
 def rounding(p: Problem) -> int:
-    return ROUNDINGS.index({"nearest": "nearest", "stochastic": "stochastic", "zero": "zero", "dither": "dither"}[str(p.option("rounding"))])
+    return ROUNDINGS.index(str(p.option("rounding")))
 
 
 def text(name: str, *arguments: Any) -> str:

@@ -51,6 +51,23 @@ struct Held {
 __device__ inline unsigned sizes(unsigned w, const float*) { return w & 0x7fffffffu; }
 __device__ inline unsigned sizes(unsigned w, const void*) { return w & 0x7fff7fffu; }
 
+/// Maximum over LANES neighbouring threads: lanes of a warp, or the whole block.
+template <int LANES, int THREADS>
+__device__ float over_lanes(float v, float* shared) {
+#pragma unroll
+    for (int step = (LANES < 32 ? LANES : 32) / 2; step > 0; step /= 2) v = fmaxf(v, __shfl_xor_sync(~0u, v, step));
+    if constexpr (LANES > 32) {
+        const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+        if (lane == 0) shared[warp] = v;
+        __syncthreads();
+        v = lane < THREADS / 32 ? shared[lane] : -3.402823466e38f;
+#pragma unroll
+        for (int step = 16; step > 0; step /= 2) v = fmaxf(v, __shfl_xor_sync(~0u, v, step));
+        __syncthreads();
+    }
+    return v;
+}
+
 /// 16 random bits for each of V neighbours from an index on, two at once. WHOLE: the index is a multiple of V, which is 4, 8 or 16.
 template <int V, bool WHOLE>
 struct Drawn {

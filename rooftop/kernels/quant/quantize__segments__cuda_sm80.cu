@@ -18,23 +18,6 @@ whole   = true
 #include "quantised.cuh"
 #include "quantised_held.cuh"
 
-/// Maximum over LANES neighbouring threads: lanes of a warp, or the whole block.
-template <int LANES, int THREADS>
-__device__ float over_lanes(float v, float* shared) {
-#pragma unroll
-    for (int step = (LANES < 32 ? LANES : 32) / 2; step > 0; step /= 2) v = fmaxf(v, __shfl_xor_sync(~0u, v, step));
-    if constexpr (LANES > 32) {
-        const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-        if (lane == 0) shared[warp] = v;
-        __syncthreads();
-        v = lane < THREADS / 32 ? shared[lane] : -3.402823466e38f;
-#pragma unroll
-        for (int step = 16; step > 0; step /= 2) v = fmaxf(v, __shfl_xor_sync(~0u, v, step));
-        __syncthreads();
-    }
-    return v;
-}
-
 template <typename T, int F, int S, int ROUND, bool SYMMETRIC, int V, int LANES, int PIECES, int UNITS, int THREADS, bool WHOLE>
 __global__ void __launch_bounds__(THREADS)
 quantize_segments(long long N, int L, const T* __restrict__ x, long long xs, const float* __restrict__ over, unsigned char* __restrict__ codes,

@@ -11,7 +11,7 @@ REGISTERS = 32  # words of x that a thread may hold
 
 
 def _shape(p: Problem) -> dict[str, Any] | None:
-    n, length = p["x"].shape
+    length = p["x"].shape[1]
     vec, whole = packs(p, "x", length, p["x"].strides[0])
     words = vec * p["x"].itemsize // 4
     count = max(1, -(-length // vec))

@@ -1,0 +1,121 @@
+"""What `rooftop.quantize` returns: sizes, storage, gradients, errors."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+import torch
+
+import rooftop
+from rooftop.quant import FORMATS, Quantized, fake_quantize
+
+GRAINS = ("tensor", "row", "column", "group", "block")
+
+
+def some(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(0)).to(dtype)
+
+
+@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("granularity", GRAINS)
+def test_values_come_back_within_half_a_step(format: str, granularity: str) -> None:
+    f = FORMATS[format]
+    if f.group and granularity != "group":
+        with pytest.raises(ValueError, match="has groups of"):
+            rooftop.quantize(some(4, 64), format, granularity=granularity)
+        return
+    x = some(3, 21, 70, dtype=torch.float32)
+    q = rooftop.quantize(x, format, granularity=granularity, group=32, block=(8, 40))
+    y = q.dequantize()
+    assert y.shape == x.shape and y.dtype == x.dtype
+    step = 0.5 / f.max if not f.exponent else 2.0 ** -(f.mantissa + 1)
+    saturates = 2.0 if f.kind == "mx" else 1.0
+    assert float((x - y).abs().max()) <= saturates * float(x.abs().max()) * step * 1.01
+
+
+def test_shapes_and_dtypes() -> None:
+    x = some(6, 10, 64)
+    assert rooftop.quantize(x).codes.dtype == torch.int8 and rooftop.quantize(x).scale.shape == (6, 10)
+    assert rooftop.quantize(x, "fp8", granularity="tensor").scale.shape == ()
+    assert rooftop.quantize(x, "mxfp8").scale.dtype == torch.float8_e8m0fnu
+    q = rooftop.quantize(x, "int4", granularity="group", group=4, dim=1)
+    assert q.codes.shape == (6, 10, 32) and q.scale.shape == (6, 3, 64)
+    q = rooftop.quantize(x, "fp6_e3m2", granularity="block", block=(4, 32))
+    assert q.codes.shape == (6, 10, 48) and q.scale.shape == (6, 3, 2)
+    q = rooftop.quantize(x, "uint8", symmetric=False, granularity="column")
+    assert q.zero is not None and q.zero.shape == (64,) and q.zero.dtype == torch.uint8
+
+
+@pytest.mark.parametrize("format", ["int8", "uint4", "e4m3", "mxfp6", "nvfp4"])
+def test_storage_round_trips(format: str) -> None:
+    q = rooftop.quantize(some(5, 48), format, symmetric=format != "uint4")
+    file = io.BytesIO()
+    torch.save(q, file)
+    file.seek(0)
+    leaves, tree = torch.utils._pytree.tree_flatten(q)
+    for other in (torch.load(file, weights_only=True), Quantized.of(q.tensors(), q.facts()), torch.utils._pytree.tree_unflatten(leaves, tree)):
+        assert isinstance(other, Quantized) and torch.equal(other.dequantize(), q.dequantize())
+
+
+def test_wrong_buffers_are_refused() -> None:
+    q = rooftop.quantize(some(5, 48), "int4")
+    with pytest.raises(ValueError, match="takes 5 rows of 24 bytes"):
+        Quantized.of({**q.tensors(), "codes": q.codes[:, :-1]}, q.facts())
+    with pytest.raises(ValueError, match="scale has 4 elements"):
+        Quantized.of({**q.tensors(), "scale": q.scale[:-1]}, q.facts())
+    with pytest.raises(TypeError, match="must be a rooftop.quant.Quantized"):
+        rooftop.dequantize(q.codes)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("how", "error"),
+    [
+        ({"format": "int3"}, "format is 'int3'"), ({"granularity": "rows"}, "granularity is 'rows'"), ({"rounding": "up"}, "rounding is 'up'"),
+        ({"format": "fp8", "symmetric": False}, "no zero points"), ({"format": "fp8", "rounding": "dither"}, "dither"), ({"scale_dtype": "f64"}, "scale_dtype"),
+        ({"granularity": "group", "group": 0}, "group is 0"), ({"granularity": "block", "block": (0, 4)}, "a block is"), ({"subtract": True}, "subtract=True"),
+        ({"format": "mxfp4", "scale_dtype": "f32"}, "scales of e8m0"), ({"over": torch.ones(1)}, "over is for nvfp4"),
+    ],
+)  # fmt: skip
+def test_bad_arguments_are_refused(how: dict[str, object], error: str) -> None:
+    with pytest.raises(ValueError, match=error):
+        rooftop.quantize(some(4, 8), **how)  # type: ignore[arg-type]
+
+
+def test_stochastic_rounding_is_unbiased_over_seeds_and_keeps_its_seed() -> None:
+    x = some(64, 64, dtype=torch.float32)
+    draws = [rooftop.quantize(x, "int4", rounding="stochastic", seed=s).dequantize().double() for s in range(200)]
+    assert torch.equal(draws[3], rooftop.quantize(x, "int4", rounding="stochastic", seed=3).dequantize().double())
+    step = x.abs().amax(1, keepdim=True).double() / 7
+    error = (torch.stack(draws).mean(0) - x.double()) / step  # of 4096 elements, each with a deviation of at most 0.5 / sqrt(200)
+    assert float(error.abs().max()) < 0.2 and abs(float(error.mean())) < 5 * 0.5 / (200 * 4096) ** 0.5
+
+
+def test_a_dither_that_is_taken_off_leaves_an_error_that_does_not_depend_on_the_value() -> None:
+    x = torch.full((1, 4096), 0.3)
+    x[0, 0] = 127.0  # a step of one
+    for subtract, spread in ((True, 1 / 12), (False, 0.21)):
+        error = (rooftop.quantize(x, "int8", rounding="dither", seed=5, subtract=subtract).dequantize() - x)[0, 1:].double()
+        assert abs(float(error.mean())) < 0.03 and abs(float(error.var()) - spread) < 0.01
+
+
+def test_gradients_pass_straight_through() -> None:
+    x = some(5, 48, dtype=torch.float32).requires_grad_()
+    y = fake_quantize(x, "e2m1", granularity="group", group=16)
+    assert torch.equal(y, rooftop.quantize(x, "e2m1", granularity="group", group=16).dequantize()) and not torch.equal(y, x)
+    dy = some(5, 48, dtype=torch.float32)
+    y.backward(dy)
+    assert x.grad is not None and torch.equal(x.grad, dy)
+
+
+def test_neither_nan_nor_infinity_has_a_say_in_the_scale() -> None:
+    x = some(4, 64, dtype=torch.float32)
+    y = x.clone()
+    y[1, 5], y[2, 6], y[3, 7] = float("nan"), float("inf"), -float("inf")
+    kept = x.clone()
+    kept[1, 5] = kept[2, 6] = kept[3, 7] = 0
+    for format in ("int8", "e4m3", "e5m2", "int4"):
+        a, b = rooftop.quantize(y, format), rooftop.quantize(kept, format)
+        assert torch.equal(a.scale, b.scale)
+        d = a.dequantize()
+        assert bool(d[1, 5].isnan()) == FORMATS[format].nan and (d[2, 6] > 0) and (d[3, 7] < 0) and bool(d[2, 6].isinf()) == FORMATS[format].inf
