@@ -5,11 +5,13 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
+
+from rooftop import quant as quant
 
 __version__: str
 
-from rooftop import quant as quant
 def add(x: Tensor, y: Tensor, *, implementation: str | None=None) -> Tensor:
     """The sum of `x` and `y`, element by element, rounded once.
 
@@ -60,7 +62,7 @@ def cross_entropy(input: Tensor, target: Tensor, *, ignore_index: int=-100, redu
 
     Raises TypeError for other dtypes or options that are no numbers, ValueError for shapes, devices or options that are not accepted."""
 
-def dequantize(q: Quantized, dtype: torch.dtype | None=None, *, implementation: str | None=None) -> Tensor:
+def dequantize(q: quant.Quantized, dtype: torch.dtype | None=None, *, implementation: str | None=None) -> Tensor:
     """The values of `q`, a contiguous tensor.
 
     Args:
@@ -126,7 +128,7 @@ def matmul(a: Tensor, b: Tensor, *, c: Tensor | None=None, alpha: float=1.0, bet
 
     Raises TypeError for other dtypes, ValueError for shapes that do not fit or tensors on different devices."""
 
-def quantize(x: Tensor, format: str | Format='int8', *, granularity: str | None=None, group: int=128, dim: int=-1, block: tuple[int, int]=(128, 128), symmetric: bool=True, rounding: str='nearest', scale_dtype: str | None=None, over: Tensor | None=None, seed: int=0, subtract: bool=False, implementation: str | None=None) -> Quantized:
+def quantize(x: Tensor, format: str | quant.Format='int8', *, granularity: str | None=None, group: int=128, dim: int=-1, block: tuple[int, int]=(128, 128), symmetric: bool=True, rounding: str='nearest', scale_dtype: str | None=None, over: Tensor | None=None, seed: int=0, subtract: bool=False, implementation: str | None=None) -> quant.Quantized:
     """The codes of `x` with their scales: `rooftop.quantize(x, "int8", granularity="row").dequantize()` is nearly `x`.
 
     Args:

@@ -130,13 +130,15 @@ def stub() -> str:
         "from pathlib import Path",
         "from typing import Any",
         "",
+        "import torch",
         "from torch import Tensor",
         "",
+        *(f"from rooftop import {name} as {name}" for name in namespaces()),
+        *([""] if namespaces() else []),
         "__version__: str",
         "",
     ]
     folder = settings.PACKAGE
-    lines += [f"from rooftop import {name} as {name}" for name in namespaces()]
     for name in _op_names():
         lines += _signature(ast.parse((folder / "ops" / f"{name}.py").read_text(encoding="utf-8")), name)
     own = ast.parse(Path(__file__).read_text(encoding="utf-8"))

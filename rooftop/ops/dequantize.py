@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from rooftop.quant.quantized import Quantized
+    from rooftop import quant
 
 
-def dequantize(q: Quantized, dtype: torch.dtype | None = None, *, implementation: str | None = None) -> Tensor:
+def dequantize(q: quant.Quantized, dtype: torch.dtype | None = None, *, implementation: str | None = None) -> Tensor:
     """The values of `q`, a contiguous tensor.
 
     Args:

@@ -29,7 +29,7 @@ from rooftop.quant.formats import ELEMENTS, FORMATS, ROUNDINGS, SCALES, Format, 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from rooftop.quant.quantized import Quantized
+    from rooftop import quant
 
 FLOATS = ("f32", "f16", "bf16")
 GRANULARITIES = ("tensor", "row", "column", "group", "block")
@@ -37,7 +37,7 @@ GRANULARITIES = ("tensor", "row", "column", "group", "block")
 
 def quantize(
     x: Tensor,
-    format: str | Format = "int8",
+    format: str | quant.Format = "int8",
     *,
     granularity: str | None = None,
     group: int = 128,
@@ -50,7 +50,7 @@ def quantize(
     seed: int = 0,
     subtract: bool = False,
     implementation: str | None = None,
-) -> Quantized:
+) -> quant.Quantized:
     """The codes of `x` with their scales: `rooftop.quantize(x, "int8", granularity="row").dequantize()` is nearly `x`.
 
     Args:

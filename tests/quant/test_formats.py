@@ -6,6 +6,7 @@ import math
 from bisect import bisect_left
 from fractions import Fraction
 from functools import cache
+from itertools import pairwise
 
 import pytest
 import torch
@@ -94,7 +95,7 @@ def test_every_bfloat16_rounds_to_the_nearest_code(name: str) -> None:
 @pytest.mark.parametrize("name", ELEMENTS)
 def test_ties_go_to_the_even_code_and_zero_cuts_off(name: str) -> None:
     values = sorted(set(finite(name).values()))
-    for a, b in zip(values, values[1:], strict=False):
+    for a, b in pairwise(values):
         tie = (a + b) / 2
         v = torch.tensor([tie, math.nextafter(tie, -math.inf), math.nextafter(tie, math.inf)], dtype=torch.float64).float()
         near = decode(encode(v[:1], name), name).item()
