@@ -51,6 +51,11 @@ def validate(name: str, x: Tensor, shape: Sequence[int] | int, residual: Tensor 
     return len(dims)
 
 
+def public(x: Tensor, dims: int, **more: Any) -> dict[str, Any]:
+    """How rms_norm and layer_norm are called."""
+    return {"input": x, "normalized_shape": x.shape[x.dim() - dims :], **more}
+
+
 def rows(x: Meta, dims: int) -> Meta | None:
     """`x` as [rows, columns] with neighbouring elements in a row; None where it does not lie so."""
     outer, inner = collapse(x.shape[:-dims], x.strides[:-dims]), collapse(x.shape[-dims:], x.strides[-dims:])

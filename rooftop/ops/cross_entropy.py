@@ -372,4 +372,5 @@ OP = Op(
         "no maximum subtracted": _no_maximum,
         "tail dropped": _tail_dropped,
     },
+    public=lambda softcap, inplace, **more: {"softcap": softcap or None, "inplace_backward": inplace, **more},
 )
