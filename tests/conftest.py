@@ -21,14 +21,13 @@ def whole(config: pytest.Config) -> bool:
 
 
 def kernels(item: pytest.Item) -> Iterator[str]:
-    """The kernels that a test runs or compiles: those of its mark, else those that it is parametrised by."""
+    """The kernels that a test runs or compiles: those of its mark, in which `{name}` is a parameter of the test, else those that are its parameters."""
     mark = item.get_closest_marker("sampled")
+    given = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
     if mark is not None and mark.args[1:]:
-        yield from mark.args[1:]
-    elif mark is not None and isinstance(item, pytest.Function):
-        for value in item.callspec.params.values():
-            if isinstance(name := getattr(value, "name", value), str):
-                yield name
+        yield from (str(name).format(**given) for name in mark.args[1:])
+    else:
+        yield from (name for value in given.values() if isinstance(name := getattr(value, "name", value), str))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
