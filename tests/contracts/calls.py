@@ -64,6 +64,13 @@ class Call:
         assert needed <= set(found) <= set(takes), f"{self.op.name} takes {', '.join(takes)}, not {', '.join(found)}: its contract says how by public="
         return found
 
+    def parts(self) -> tuple[dict[str, str], dict[str, Any]]:
+        """What `keywords` gives: keyword -> name of the tensor, and the keywords whose values are none."""
+        tensors = self.make()
+        given = self.keywords(tensors)
+        places = {k: n for k, v in given.items() for n, t in tensors.items() if v is t}
+        return places, {k: v for k, v in given.items() if k not in places}
+
     def with_(self, name: str, value: Any) -> Any:
         """The call with another value in the place of one tensor."""
         tensors = self.make()

@@ -5,14 +5,15 @@ from __future__ import annotations
 import gc
 import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from _support import CALLS, FIRST, Call, as_double, faults, gradients, results
+from _support import results
+from contracts.calls import LOOSE, Call, calls, double, dtypes, every, first, gradients, ops, wrt
 
 import rooftop
 from rooftop.core import call, dispatch, registry
@@ -21,7 +22,7 @@ from rooftop.core.head import HeadError
 from rooftop.core.implementation import UnsupportedError
 from rooftop.core.layouts import widen
 from rooftop.core.op import Op
-from rooftop.core.spec import DTYPES, Case, Input, Meta
+from rooftop.core.spec import DTYPES, OF_TORCH, Case, Input, Meta
 from rooftop.lab.check import checker, compare
 from rooftop.lab.inputs import make
 
@@ -29,9 +30,9 @@ pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(),
 DEVICE = "cuda"
 
 FORWARD = list(registry.op_names())
-OPS = [n for name in FORWARD for n in (name, *([f"{name}_bwd"] if registry.op(name).bwd else []))]
+OPS = ops()
+CALLS = every()
 SMALL = 40_000  # elements of all tensors of a case
-LOOSE = {"f32": 2e-5, "bf16": 5e-2}  # of the largest gradient: what a backward is given was rounded to 16 bits before
 
 
 # -- which cases ---------------------------------------------------------------------------------------------------
@@ -59,11 +60,8 @@ def kind(op: Op, case: Case) -> str:
 def plain(op: Op, dtype: str) -> Case:
     """The case that stands for an op: small, odd where it has one."""
     found = [c for c in small(op) if c.dtype == dtype and kind(op, c) == "plain" and elements(op, c) > 20]
+    assert found, f"{op.name} has no small case of every day in {dtype}"
     return next((c for c in found if "odd" in c.name), found[0])
-
-
-def dtypes(op: Op) -> list[str]:
-    return sorted({c.dtype for c in op.cases})
 
 
 def themed(name: str) -> list[Case]:
@@ -90,6 +88,16 @@ def arguments(name: str, case: Case, seed: int = 0) -> tuple[dict[str, torch.Ten
 def same_bits(a: Any, b: Any) -> bool:
     pairs = list(zip(results(a), results(b), strict=True))
     return all((x is None) == (y is None) and (x is None or (x.shape == y.shape and checker._same_bits(x, y))) for x, y in pairs)
+
+
+def outcome(op: Op, args: list[Any]) -> tuple[Any, ...]:
+    """What a call returns, and copies of what it wrote into."""
+    made = results(op(*args))
+    return (*made, *(a.clone() for n, a in zip(op.kinds, args, strict=True) if n in op.mutates and a is not None))
+
+
+def copied(tensors: Iterable[torch.Tensor | None]) -> list[torch.Tensor | None]:
+    return [None if t is None else t.clone() for t in tensors]
 
 
 def ran(name: str, case: Case) -> str | None:
@@ -121,18 +129,12 @@ def test_every_layout_empty_tensors_and_numbers_that_are_no_numbers(name: str, c
 
 
 @pytest.mark.parametrize("call", CALLS, ids=lambda c: c.id)
-def test_the_public_function_is_torchs(call: Call) -> None:
-    for dtype in call.dtypes:
-        tensors = call.make(dtype, DEVICE)
-        before = {n: t.clone() for n, t in tensors.items()}
-        assert faults(call, tensors, call.ours(**tensors)) == []
-        assert all(same_bits(t, before[n]) for n, t in tensors.items()), "an input was written"
-
-
-def test_every_op_has_a_call_here() -> None:
-    if missing := sorted(set(FORWARD) - set(FIRST)):
-        pytest.skip(f"called otherwise than their references, so without a call from the contract: {', '.join(missing)} (write one in tests/_support.py)")
-    assert set(FIRST) == set(FORWARD), "a call of an op that is not there"
+def test_the_public_function_is_right_and_writes_no_input(call: Call) -> None:
+    assert call.faults(DEVICE) == ""
+    tensors = call.make(DEVICE)
+    before = {n: t.clone() for n, t in tensors.items()}
+    call.run(tensors)
+    assert [n for n, t in tensors.items() if n not in call.op.mutates and not same_bits(t, before[n])] == []
 
 
 ZEROS = {
@@ -158,15 +160,15 @@ def test_zeros_keep_their_sign_and_infinities_their_place(name: str, dtype: str)
     assert torch.equal(got[settled].signbit(), want[settled].signbit())
 
 
-@pytest.mark.parametrize("call", CALLS, ids=lambda c: c.id)
+@pytest.mark.parametrize("call", [c for c in CALLS if wrt(c.op)], ids=lambda c: c.id)
 def test_gradients_are_those_of_float64(call: Call) -> None:
-    for dtype in {call.dtypes[0], "f32"}:
-        tensors = call.make(dtype, DEVICE)
-        got = gradients(call.ours, tensors, call.floats)
-        want = gradients(call.theirs, as_double(tensors), call.floats)
-        for n, g, w in zip(call.floats, got, want, strict=True):
-            assert g.dtype == tensors[n].dtype
-            torch.testing.assert_close(g.double(), w, rtol=0, atol=LOOSE[dtype] * float(w.abs().max()), msg=lambda text, n=n: f"{n}: {text}")
+    tensors = call.make(DEVICE)
+    got = gradients(call, call, tensors)
+    want = gradients(call.op.reference, call, {n: double(t) for n, t in tensors.items()})
+    for n, w in want.items():
+        assert got[n].dtype == tensors[n].dtype
+        loose = LOOSE[OF_TORCH[str(tensors[n].dtype).removeprefix("torch.")]]
+        torch.testing.assert_close(got[n].double(), w, rtol=0, atol=loose * float(w.abs().max()), msg=lambda text, n=n: f"{n}: {text}")
 
 
 @pytest.mark.parametrize("name", [n for n in OPS if registry.op(n).deterministic])
@@ -175,10 +177,10 @@ def test_twice_the_same_bits(name: str) -> None:
     op = registry.op(name)
     case = max((c for c in op.cases if "huge" not in c.tags and elements(op, c) <= 1 << 21), key=lambda c: elements(op, c))
     tensors, options = arguments(name, case)
-    given = [dict(tensors) for _ in range(3)]
-    if op.into:  # written over: each call gets its own
-        given = [{n: None if t is None else t.clone() for n, t in tensors.items()} for _ in range(3)]
-    found = [op(*g.values(), *options) for g in given]
+    given = [list(tensors.values()) for _ in range(3)]
+    if op.into or op.mutates:  # written over: each call gets its own
+        given = [copied(tensors.values()) for _ in range(3)]
+    found = [outcome(op, [*g, *options]) for g in given]
     assert same_bits(found[0], found[1])
     assert same_bits(found[0], found[2])
 
@@ -189,11 +191,9 @@ def test_twice_the_same_bits(name: str) -> None:
 def checkable(name: str) -> tuple[Any, ...]:
     """Arguments of the registered op, with gradients where it has any."""
     op = registry.op(name)
-    tensors, options = arguments(name, plain(op, "f32"))
-    wrt = {n for entry in op.grad.wrt for n in entry.split("=")} if op.grad else set()
-    wrt |= set(op.grad.same) if op.grad else set()
+    tensors, options = arguments(name, plain(op, dtypes(op)[0]))
     for n, t in tensors.items():
-        if t is not None and n in wrt:
+        if t is not None and n in wrt(op):
             t.requires_grad_()
     return (*tensors.values(), *options, "")
 
@@ -208,34 +208,49 @@ def test_opcheck_of_the_backward(name: str) -> None:
     torch.library.opcheck(dispatch.register(registry.op(name)), checkable(name), test_utils=("test_schema", "test_faketensor"))
 
 
-def families() -> dict[str, list[Call]]:
-    """The ops of each folder of kernels, each with its first call."""
-    found: dict[str, dict[str, Call]] = {}
+def narrow(name: str) -> Call:
+    """Its first call in the narrowest dtype of its cases."""
+    return next((c for c in calls(name) if c.case.dtype == dtypes(c.op)[-1]), first(name))
+
+
+def families() -> dict[str, list[str]]:
+    """The ops of each folder of kernels that can be compiled with their gradients, or without any."""
+    found: dict[str, set[str]] = {}
     for f in registry.kernel_files():
         base = f.op if f.op in FORWARD else f.op.removesuffix("_bwd")
-        found.setdefault(f.path.parent.name, {}).update({base: FIRST[base]} if base in FIRST else {})
-    return {k: list(v.values()) for k, v in sorted(found.items())}
+        if not registry.op(base).mutates:
+            found.setdefault(f.path.parent.name, set()).add(base)
+    return {k: sorted(v) for k, v in sorted(found.items())}
 
 
-@pytest.mark.parametrize("family", sorted({f.path.parent.name for f in registry.kernel_files()}))
+@pytest.mark.parametrize("family", families())
 def test_compiled_whole_it_is_what_it_is_in_eager_mode(family: str) -> None:
     """All ops of a family in one graph, forward and backward, by torch's default compiler."""
-    calls = families()[family]
-    tensors = {f"{c.op}.{n}": t for c in calls for n, t in c.make(c.dtypes[-1], DEVICE).items()}
-    wrt = [f"{c.op}.{n}" for c in calls for n in c.floats]
+    called = [narrow(n) for n in families()[family]]
+    tensors = {f"{c.op.name}.{n}": t for c in called for n, t in c.make(DEVICE).items()}
+    leaves = [f"{c.op.name}.{n}" for c in called for n in c.make() if n in wrt(c.op)]
+    parts = [c.parts() for c in called]
 
     def whole(**given: torch.Tensor) -> tuple[torch.Tensor, ...]:
         made: list[torch.Tensor] = []
-        for c in calls:
-            made += results(c.ours(**{n: given[f"{c.op}.{n}"] for n in c.tensors}))
+        for c, (places, fixed) in zip(called, parts, strict=True):
+            made += results(c.function(**{k: given[f"{c.op.name}.{n}"] for k, n in places.items()}, **fixed))
         return tuple(made)
+
+    def flowed(function: Callable[..., Any]) -> tuple[torch.Tensor, ...]:
+        given = {n: t.detach().clone().requires_grad_() if n in leaves else t for n, t in tensors.items()}
+        made = [o for o in function(**given) if o.requires_grad]
+        g = torch.Generator().manual_seed(11)
+        flow = [torch.randn(o.shape, generator=g).to(o.device, o.dtype) for o in made]
+        return torch.autograd.grad(made, [given[n] for n in leaves], flow)
 
     torch.compiler.reset()
     compiled = torch.compile(whole, fullgraph=True, dynamic=False)
     with torch.no_grad():
         assert same_bits(compiled(**tensors), whole(**tensors))
-    for n, got, want in zip(wrt, gradients(compiled, tensors, wrt), gradients(whole, tensors, wrt), strict=True):
-        torch.testing.assert_close(got, want, msg=lambda text, n=n: f"{n}: {text}")
+    if leaves:
+        for n, got, want in zip(leaves, flowed(compiled), flowed(whole), strict=True):
+            torch.testing.assert_close(got, want, msg=lambda text, n=n: f"{n}: {text}")
 
 
 def fresh(name: str) -> tuple[Op, Case, list[Any], list[Any], Any]:
@@ -245,8 +260,8 @@ def fresh(name: str) -> tuple[Op, Case, list[Any], list[Any], Any]:
     tensors, options = arguments(name, case, seed=1)
     other, _ = arguments(name, case, seed=2)
     held, values = [*tensors.values(), *options], list(other.values())
-    before = op(*held)
-    want = op(*values, *options)
+    before = outcome(op, [*copied(tensors.values()), *options])
+    want = outcome(op, [*copied(values), *options])
     assert not same_bits(before, want), "the two sets of values give the same result: the test could not fail"
     torch.cuda.synchronize()
     return op, case, held, values, want
@@ -262,8 +277,9 @@ def fill(held: list[Any], values: list[Any]) -> None:
 def test_a_captured_graph_computes_anew_from_new_inputs(name: str) -> None:
     op, _, held, values, want = fresh(name)
     graph = torch.cuda.CUDAGraph()
+    outcome(op, held)
     with torch.cuda.graph(graph):
-        made = op(*held)
+        made = outcome(op, held)
     fill(held, values)
     graph.replay()
     torch.cuda.synchronize()
@@ -278,7 +294,7 @@ def test_a_call_runs_on_the_current_stream(name: str) -> None:
     with torch.cuda.stream(stream):
         torch.cuda._sleep(20_000_000)  # cycles: some 10 ms
         fill(held, values)
-        made = op(*held)
+        made = outcome(op, held)
     stream.synchronize()
     assert same_bits(made, want)
 
@@ -295,7 +311,7 @@ def test_a_call_waits_for_what_its_stream_waits_for(name: str) -> None:
     with torch.cuda.stream(stream):
         op(*held)
         stream.wait_stream(other)
-        made = op(*held)
+        made = outcome(op, held)
     stream.synchronize()
     assert same_bits(made, want)
 
@@ -311,14 +327,14 @@ def test_a_call_reads_what_the_kernel_right_before_it_writes(name: str) -> None:
     for given in values:
         fill(held, given)
         torch.cuda.synchronize()
-        wants.append([None if r is None else r.clone() for r in results(op(*held))])
+        wants.append(copied(outcome(op, held)))
     assert not same_bits(*map(tuple, wants)), "the two sets of values give the same result: the test could not fail"
     torch.cuda.synchronize()
     torch.cuda._sleep(20_000_000)  # so that all of them are queued before the first begins
     made = []
     for i in range(20):
         fill(held, values[i % 2])
-        made.append(tuple(None if r is None else r.clone() for r in results(op(*held))))
+        made.append(tuple(copied(outcome(op, held))))
     torch.cuda.synchronize()
     assert [i for i, found in enumerate(made) if not same_bits(found, tuple(wants[i % 2]))] == []
 
@@ -354,29 +370,31 @@ def test_threads_that_call_at_once_get_their_own_results(threads: int) -> None:
 
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
-@pytest.mark.parametrize("call", FIRST.values(), ids=lambda c: c.op)
-def test_tensors_of_another_gpu_than_the_current_one(call: Call) -> None:
-    tensors = call.make(call.dtypes[-1], "cuda:1")
+@pytest.mark.parametrize("name", FORWARD)
+def test_tensors_of_another_gpu_than_the_current_one(name: str) -> None:
+    call = narrow(name)
+    tensors = call.make("cuda:1")
     with torch.cuda.device(0):
-        made = call.ours(**tensors)
+        made = call.run(tensors)
         torch.cuda.synchronize(1)
-        assert {r.device for r in results(made)} == {torch.device("cuda", 1)}
-        assert faults(call, tensors, made) == []
+        assert {r.device for r in made} <= {torch.device("cuda", 1)}
+        assert call.faults("cuda:1") == ""
         assert torch.cuda.current_device() == 0
     mixed = {n: t.to("cuda:0") if i == 0 else t for i, (n, t) in enumerate(tensors.items())}
     if len(mixed) > 1:
         with pytest.raises(ValueError, match="cuda"):
-            call.ours(**mixed)
+            call.run(mixed)
 
 
-@pytest.mark.parametrize("call", FIRST.values(), ids=lambda c: c.op)
-def test_a_call_leaves_no_memory_behind(call: Call) -> None:
-    tensors = call.make(call.dtypes[-1], DEVICE)
-    call.ours(**tensors)
+@pytest.mark.parametrize("name", FORWARD)
+def test_a_call_leaves_no_memory_behind(name: str) -> None:
+    call = narrow(name)
+    tensors = call.make(DEVICE)
+    call.run(tensors)
     gc.collect()
     before = torch.cuda.memory_allocated()
     for _ in range(3):
-        call.ours(**tensors)
+        call.run(tensors)
     assert torch.cuda.memory_allocated() <= before
 
 
@@ -402,22 +420,19 @@ def profiler() -> Iterator[None]:
     yield
 
 
-@pytest.mark.parametrize("call", FIRST.values(), ids=lambda c: c.op)
-def test_explain_names_what_runs(call: Call, profiler: None) -> None:
-    function = getattr(rooftop, call.op)
-    tensors = call.make(call.dtypes[-1], DEVICE)
-    given = list(tensors.values())
-    if call.op in ("rms_norm", "layer_norm"):
-        given.insert(1, given[1].shape)
-    found = rooftop.explain(function, *given)
+@pytest.mark.parametrize("name", FORWARD)
+def test_explain_names_what_runs(name: str, profiler: None) -> None:
+    call = narrow(name)
+    given = call.keywords(call.make(DEVICE))
+    found = rooftop.explain(call.function, **given)
     assert found.choice is not None
     implementation = found.choice.call.implementation
     assert implementation is not None
-    assert str(found).splitlines()[0].startswith(f"{call.op} on {torch.cuda.get_device_name()}: {implementation.name}: ")
+    assert str(found).splitlines()[0].startswith(f"{name} on {torch.cuda.get_device_name()}: {implementation.name}: ")
     launches = implementation.launches(found.choice.problem, found.choice.config)
     wanted = [str(getattr(x.kernel, "__name__", x.kernel)).partition("<")[0] for x in launches]
-    function(*given)
-    names = kernels_of(lambda: function(*given))
+    call.function(**given)
+    names = kernels_of(lambda: call.function(**given))
     for want in wanted:
         assert any(re.search(rf"\b{re.escape(want)}\b", name) for name in names), (want, names)
 
