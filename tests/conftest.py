@@ -21,13 +21,10 @@ def whole(config: pytest.Config) -> bool:
 
 
 def kernels(item: pytest.Item) -> Iterator[str]:
-    """The kernels that a test runs or compiles: those of its mark, in which `{name}` is a parameter of the test, else those that are its parameters."""
+    """The kernels that a test runs, compiles or counts: those of its mark, in which `{name}` stands for a parameter of the test."""
     mark = item.get_closest_marker("sampled")
     given = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
-    if mark is not None and mark.args[1:]:
-        yield from (str(name).format(**given) for name in mark.args[1:])
-    else:
-        yield from (name for value in given.values() if isinstance(name := getattr(value, "name", value), str))
+    yield from (str(name).format(**given) for name in (mark.args[1:] if mark else ()))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -46,11 +43,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    if item.get_closest_marker("sampled") is None or whole(item.config) or item.stash.get(SAMPLED, False):
+    mark = item.get_closest_marker("sampled")
+    if mark is None or whole(item.config) or item.stash.get(SAMPLED, False):
         return
     from contracts import plan
 
-    if str(item.path.relative_to(item.config.rootpath)) not in plan.touched() and all(plan.unchanged(name) for name in kernels(item)):
+    if not plan.changed(str(mark.args[0]), item.path.relative_to(item.config.rootpath).as_posix(), kernels(item)):
         pytest.skip("what it runs has not changed since it was checked; in the sample of other commits, and with --all")
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from itertools import zip_longest
@@ -24,7 +24,8 @@ from rooftop.lab.report.data import device_of
 LONGEST = 1 << 16  # elements of all tensors of a case
 BUDGET = 8 << 20  # elements of the whole sample
 PRICE = 1 << 12  # elements whose time a case takes whatever its size: inputs, reference, judgement
-SAMPLES = {"kernels": 90, "binaries": 60}  # tests that run, or compile, single kernels although these have not changed
+SAMPLES = {"kernels": 90, "binaries": 60, "counters": 8}  # tests that run, compile or count single kernels although these have not changed
+ENGINES = {"counters": ("rooftop/lab/simt/",)}  # what has changed where one of these files has
 
 
 def git(*words: str) -> str | None:
@@ -55,6 +56,12 @@ def every() -> tuple[Subject, ...]:
     shipped = [Subject(f.name, registry.op(f.op), registry.implementation(f.name)) for f in registry.kernel_files()]
     rungs = [s for name in registry.ladder_names() for s in candidates.rungs(registry.ladder(name))]
     return (*shipped, *(s for s in rungs if s.rung and s.rung.path.suffix != ".toml"))
+
+
+def changed(group: str, path: str, names: Iterable[str]) -> bool:
+    """Whether a test of this group and file runs something that has changed: a kernel, what it is run by, or the test itself."""
+    engines = ENGINES.get(group, ())
+    return path in touched() or any(f.startswith(e) for f in touched() for e in engines) or not all(unchanged(name) for name in names)
 
 
 def elements(subject: Subject, case: Case) -> int:

@@ -43,7 +43,7 @@ def test_every_kernel_takes_some_case_of_its_contract(subject: Subject) -> None:
     assert None in reasons, reasons
 
 
-@pytest.mark.sampled("binaries")
+@pytest.mark.sampled("binaries", "{subject.name}")
 @pytest.mark.parametrize("subject", EVERY, ids=lambda s: s.name)
 @pytest.mark.parametrize("arch", sorted(TARGETS))
 def test_every_kernel_compiles_and_meets_its_demands(subject: Subject, arch: int) -> None:
@@ -52,7 +52,7 @@ def test_every_kernel_compiles_and_meets_its_demands(subject: Subject, arch: int
     assert [u for k in facts.get("kernels", []) for u in k["unmet"]] == []
 
 
-@pytest.mark.sampled("binaries")
+@pytest.mark.sampled("binaries", "{subject.name}")
 @pytest.mark.parametrize("arch", sorted(TARGETS))
 @pytest.mark.parametrize("subject", TRITON, ids=lambda s: s.name)
 def test_every_path_of_every_triton_kernel_compiles(subject: Subject, arch: int) -> None:

@@ -98,6 +98,20 @@ def test_a_kernel_is_unchanged_where_every_edge_case_is_proven(monkeypatch: pyte
     assert not plan.unchanged.__wrapped__("add__triton")
 
 
+def test_a_test_runs_where_a_kernel_its_file_or_its_engine_has_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plan, "unchanged", lambda name: name == "same__triton")
+
+    def changed(group: str, touched: str, *names: str) -> bool:
+        monkeypatch.setattr(plan, "touched", lambda: frozenset({touched}))
+        return plan.changed(group, "tests/kernels/test_some.py", names)
+
+    assert not changed("kernels", "README.md", "same__triton")
+    assert changed("kernels", "README.md", "same__triton", "other__triton")
+    assert changed("kernels", "tests/kernels/test_some.py", "same__triton")
+    assert not changed("kernels", "rooftop/lab/simt/run.py", "same__triton")
+    assert changed("counters", "rooftop/lab/simt/run.py", "same__triton")
+
+
 def test_kernels_that_only_a_gpu_runs_are_named_until_a_record_proves_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plan, "place", lambda s: ("none", "only a GPU runs it") if s.name == "add__triton" else ("interpreter", None))
     monkeypatch.setattr(plan, "proven", lambda s, c: c.id not in ("odd f32", "empty f32"))
@@ -128,7 +142,7 @@ import pytest
 def test_ways(name, number):
     pass
 
-@pytest.mark.sampled("binaries")
+@pytest.mark.sampled("binaries", "{name}")
 @pytest.mark.parametrize("name", ["same__triton", "other__triton"])
 def test_compiles(name):
     pass
@@ -139,11 +153,8 @@ SAMPLES = {"kernels": 4, "binaries": 0}
 def seed():
     return "seed"
 
-def touched():
-    return TOUCHED
-
-def unchanged(name):
-    return name == "same__triton"
+def changed(group, path, names):
+    return path in TOUCHED or any(name != "same__triton" for name in names)
 
 def unproven():
     return {"far__gluon": ["odd f32", "even f32"]}
