@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
+from unittest import mock
 
 import torch
 from _support import results
@@ -14,10 +15,9 @@ from _support import results
 import rooftop
 from rooftop.core import registry
 from rooftop.core.contract import Contract, metas_of
-from rooftop.core.layouts import widen
 from rooftop.core.spec import DTYPES, Case, Input
 from rooftop.lab.check import checker
-from rooftop.lab.inputs import make
+from rooftop.lab.inputs import by_name, make
 
 LAYOUTS = ("transposed", "sliced", "strided", "expanded", "offset")
 KINDS = 4  # kinds of call of one op in one dtype: which tensors are given, which texts and switches, how many dimensions
@@ -36,12 +36,13 @@ def small(op: Contract) -> list[Case]:
 
 def dtypes(op: Contract) -> list[str]:
     """Of its cases, the widest first."""
-    return sorted({c.dtype for c in op.cases}, key=lambda d: (-DTYPES[d].mantissa, -DTYPES[d].bytes, d))
+    return sorted(op.dtypes, key=lambda d: (-DTYPES[d].mantissa, -DTYPES[d].bytes, d))
 
 
 @dataclass(frozen=True)
 class Call:
-    """A public function called as in one case of its contract. It is a callable with the signature of the reference."""
+    """A public function called as in one case of its contract. It is a callable with the signature of the reference. Tensors have the names that the
+    contract gives them: those of a list `xs` are `xs0`, `xs1`, ..."""
 
     op: Contract
     case: Case
@@ -51,61 +52,85 @@ class Call:
     def id(self) -> str:
         return f"{self.op.name} {self.case.id}"
 
+    @property
+    def options(self) -> dict[str, Any]:
+        return self.op.options(self.case)
+
     def make(self, device: str = "cpu", seed: int = 0) -> dict[str, torch.Tensor]:
-        """The tensors by the reference's names for them, those that are absent left out."""
+        """The tensors by name, those that are absent left out."""
         return {n: t for n, t in make(self.op, self.case, device, seed)[0].items() if t is not None}
+
+    def arguments(self, tensors: Mapping[str, torch.Tensor]) -> list[Any]:
+        """In the order of the reference; tensors that are left out are absent."""
+        return self.op.arguments({**dict.fromkeys(self.op.inputs_of(self.op.problem(self.case))), **tensors}, self.options)
 
     def keywords(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, Any]:
         """What the public function is given. Raises AssertionError where it does not take the reference's arguments and the contract does not say how."""
-        given = {**{n: tensors.get(n) for n in self.op.tensor_names}, **self.op.options(self.case)}
-        found = dict(given if self.op.public is None else self.op.public(**given))
-        takes = inspect.signature(self.function).parameters
-        needed = {n for n, q in takes.items() if q.default is q.empty and q.kind is not q.VAR_KEYWORD}
-        assert needed <= set(found) <= set(takes), f"{self.op.name} takes {', '.join(takes)}, not {', '.join(found)}: its contract says how by public="
-        return found
+        given = dict(zip(self.op.parameters, self.arguments(tensors), strict=True))
+        args, named = (), given
+        if self.op.public is not None:
+            whole = {n: tensors.get(n) for n in self.op.inputs_of(self.op.problem(self.case))}
+            args, named = self.op.public(whole, self.options)  # type: ignore[assignment]
+        takes = inspect.signature(self.function)
+        try:
+            return dict(takes.bind(*args, **named).arguments)
+        except TypeError as error:
+            raise AssertionError(f"{self.op.name}{takes} is not called as its reference is: its contract says how by public= ({error})") from None
 
-    def parts(self) -> tuple[dict[str, str], dict[str, Any]]:
-        """What `keywords` gives: keyword -> name of the tensor, and the keywords whose values are none."""
+    def parts(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """What `keywords` gives: keyword -> name of the tensor, or names of a list of them; and the keywords whose values are no tensors."""
         tensors = self.make()
-        given = self.keywords(tensors)
-        places = {k: n for k, v in given.items() for n, t in tensors.items() if v is t}
-        return places, {k: v for k, v in given.items() if k not in places}
+        names = {id(t): n for n, t in tensors.items()}
+        places: dict[str, Any] = {}
+        fixed: dict[str, Any] = {}
+        for k, v in self.keywords(tensors).items():
+            into = places if id(v) in names or isinstance(v, list) else fixed
+            into[k] = names[id(v)] if id(v) in names else [names[id(t)] for t in v] if isinstance(v, list) else v
+        return places, fixed
 
     def with_(self, name: str, value: Any) -> Any:
         """The call with another value in the place of one tensor."""
         tensors = self.make()
-        return self.function(**{k: value if v is tensors[name] else v for k, v in self.keywords(tensors).items()})
+
+        def other(v: Any) -> Any:
+            return [other(t) for t in v] if isinstance(v, list) else value if v is tensors[name] else v
+
+        return self.function(**{k: other(v) for k, v in self.keywords(tensors).items()})
 
     def __call__(self, *args: Any) -> Any:
         """The outputs of the reference, None for those that the public function does not return: made for a backward alone, or absent."""
-        given = dict(zip(self.op.parameters, args, strict=True))
-        metas = metas_of({n: given[n] for n in self.op.tensor_names}, addresses=False)
-        aside = self.op.grad.aside if self.op.grad else ()
-        there = [n for n, m in self.op.outputs(**metas, **{n: given[n] for n in self.op.option_names}).items() if m is not None and n not in aside]
-        made = results(self.function(**self.keywords({n: t for n, t in given.items() if n in self.op.tensor_names})))
-        values = dict(zip(there, made, strict=True))
+        tensors, _ = self.op.flattened(args)
+        problem = self.op.problem_of(metas_of(tensors, addresses=False), self.options)
+        there = [n for n in self.returned() if problem.get(n) is not None]
+        made = results(self.function(**self.keywords({n: t for n, t in tensors.items() if t is not None})))
+        values = dict(zip(there, made, strict=True)) if there else {}  # one that has no outputs may return what it wrote into
         found = tuple(values.get(n) for n in self.op.output_names)
-        return found if len(found) != 1 else found[0]
+        return None if not found else found if len(found) != 1 else found[0]
+
+    def returned(self) -> list[str]:
+        """The outputs that are not made for a backward alone."""
+        return [n for n in self.op.output_names if not (self.op.grad and n in self.op.grad.aside)]
 
     def run(self, tensors: Mapping[str, torch.Tensor]) -> tuple[Any, ...]:
         """The outputs that it returns, for these tensors."""
         return tuple(t for t in results(self(*self.arguments(tensors))) if t is not None)
 
-    def arguments(self, tensors: Mapping[str, torch.Tensor]) -> list[Any]:
-        """In the order of the reference."""
-        return [*(tensors.get(n) for n in self.op.tensor_names), *self.op.options(self.case).values()]
-
     def laid(self, layout: str) -> Call | None:
         """The same call with every tensor in this layout that can have it; None where none can."""
+        least = 2 if layout in ("transposed", "sliced") else 1
+        changed = 0
 
-        def can(n: str, v: Any) -> bool:
-            least = 2 if layout in ("transposed", "sliced") else 1
-            return isinstance(v, Input) and len(v.shape) >= least and not (layout == "expanded" and (n in self.op.mutates or not DTYPES[v.dtype].floating))
+        def lay(name: str, v: Any) -> Any:
+            nonlocal changed
+            if isinstance(v, (list, tuple)):
+                return [lay(name, one) for one in v]
+            if not isinstance(v, Input) or len(v.shape) < least or (layout == "expanded" and (name in self.op.mutates or not DTYPES[v.dtype].floating)):
+                return v
+            changed += 1
+            return replace(v, layout=layout)
 
-        if not any(can(n, v) for n, v in self.case.inputs.items()):
-            return None
-        inputs = {n: replace(v, layout=layout) if isinstance(v, Input) and can(n, v) else v for n, v in self.case.inputs.items()}
-        return replace(self, case=replace(self.case, inputs=inputs))
+        inputs = {n: lay(n, v) for n, v in self.case.inputs.items()}
+        return replace(self, case=replace(self.case, inputs=inputs)) if changed else None
 
     def faults(self, device: str = "cpu", seed: int = 0, **changed: torch.Tensor) -> str:
         """What is wrong with its results, by the tolerance of its contract; empty where they are right. `changed`: tensors given instead."""
@@ -114,24 +139,15 @@ class Call:
 
     def judged(self, function: Callable[..., Any], device: str = "cpu", seed: int = 0, **changed: torch.Tensor) -> checker.Result:
         """A function with the reference's signature, judged on this call."""
-        expected = checker.expect(self.op, self.case, device, seed)
-        if changed:
-            expected = expect(self, {**{n: t for n, t in expected.tensors.items() if t is not None}, **changed})
+        expected = expect(self, {**self.make(device, seed), **changed}, device)
         return checker.check_callable(self.op, self.case, function, name=self.op.name, device=device, expected=expected)
 
 
-def expect(call: Call, tensors: Mapping[str, torch.Tensor]) -> checker.Expected:
+def expect(call: Call, tensors: Mapping[str, torch.Tensor], device: str = "cpu") -> checker.Expected:
     """As `checker.expect`, for tensors that are given."""
-
-    def reference(change: Callable[[torch.Tensor], Any]) -> dict[str, Any]:
-        found = results(call.op.reference(*call.arguments({n: change(t) for n, t in tensors.items()})))
-        return dict(zip(call.op.output_names, found, strict=True))
-
-    metas = metas_of({n: tensors.get(n) for n in call.op.tensor_names})
-    outputs = call.op.outputs(**metas, **call.op.options(call.case))
-    exact = reference(double)
-    same = {n: t if t is None or (m := outputs[n]) is None else t.to(getattr(torch, DTYPES[m.dtype].torch)) for n, t in reference(widen).items()}
-    return checker.Expected({n: tensors.get(n) for n in call.op.tensor_names}, call.op.options(call.case), exact, same)
+    whole = {n: tensors.get(n) for n in call.op.inputs_of(call.op.problem(call.case))}
+    with mock.patch.object(checker, "make", lambda *_: (whole, call.options)):
+        return checker.expect(call.op, call.case, device, 0)
 
 
 def double(t: torch.Tensor) -> torch.Tensor:
@@ -146,9 +162,8 @@ def wrt(op: Contract) -> set[str]:
 def gradients(function: Callable[..., Any], call: Call, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Gradients of a function with the reference's signature, for cotangents that depend on nothing but the shapes of the results."""
     leaves = {n: t.detach().requires_grad_() if n in wrt(call.op) else t for n, t in tensors.items()}
-    aside = call.op.grad.aside if call.op.grad else ()
-    made = [o for n, o in zip(call.op.output_names, results(function(*call.arguments(leaves))), strict=True) if o is not None and n not in aside]
-    made = [o for o in made if o.requires_grad]
+    found = by_name(call.op, function(*call.arguments(leaves)))
+    made = [o for n in call.returned() if (o := found[n]) is not None and o.requires_grad]
     g = torch.Generator().manual_seed(11)
     flow = [torch.randn(o.shape, generator=g).to(o.device, o.dtype) for o in made]
     names = [n for n in leaves if n in wrt(call.op)]
@@ -164,6 +179,8 @@ def _kind(op: Contract, case: Case) -> tuple[Any, ...]:
 def _usable(op: Contract, case: Case) -> bool:
     """Small, with values of every day, contiguous, and no dimension of 1: what is lengthened is not broadcast."""
     given = dict(case.tensors())
+    if op.idle(op.problem(case)):
+        return False
     plain = all(v.layout == "contiguous" and (v.fill in ("normal", "wide") or not DTYPES[v.dtype].floating) for v in given.values())
     least = min((e for v in given.values() for e in v.shape), default=0)
     in_place = op.bwd is not None and op.bwd.into and case.inputs.get("inplace")

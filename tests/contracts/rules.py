@@ -12,12 +12,14 @@ import torch
 from _support import results
 from contracts.calls import dtypes, small
 
-from rooftop.core import dispatch, library
+from rooftop.core import library
+from rooftop.core.call import select
 from rooftop.core.contract import Contract
 from rooftop.core.implementation import Implementation
+from rooftop.core.layouts import computes
 from rooftop.core.spec import DTYPES, TARGETS, Case
 from rooftop.lab.check import checker
-from rooftop.lab.inputs import make
+from rooftop.lab.inputs import by_name, make
 
 FINEST = {"float64": 1e-4, "float32": 1e-2}  # of the largest gradient: how far a backward may be from autograd's in that precision
 
@@ -42,10 +44,12 @@ def less_is_rejected(op: Contract, dtype: str) -> None:
 def _one_off(op: Contract) -> Any:
     def run(*args: Any) -> Any:
         found = tuple(None if r is None else r.clone() for r in results(library.fallback(op, args)))
-        for r in (r for r in found if r is not None and r.numel()):
-            r.view(-1)[-1] = r.view(-1)[-1].logical_not() if r.dtype == torch.bool else r.view(-1)[-1] + 1
+        tensors, _ = op.flattened(args)
+        for r in (r for r in (*found, *(tensors[n] for n in op.mutates)) if r is not None and r.numel()):
+            last = r[tuple(e - 1 for e in r.shape)]
+            last.copy_(last.logical_not() if r.dtype == torch.bool else last + 1)
             break
-        return found if len(found) != 1 else found[0]
+        return None if not found else found if len(found) != 1 else found[0]
 
     return run
 
@@ -76,8 +80,8 @@ def _compared(op: Contract, tensors: dict[str, Any], options: dict[str, Any], pr
     grad = op.grad
     assert grad is not None
     names = [n for n in dict.fromkeys([*(n for entry in grad.wrt for n in entry.split("=")), *grad.same]) if tensors.get(n) is not None]
-    wide = {n: t if t is None or not t.is_floating_point() else t.to(precision).contiguous().requires_grad_(n in names) for n, t in tensors.items()}
-    outs = dict(zip(op.output_names, results(op.reference(*wide.values(), *options.values())), strict=True))
+    wide = {n: t if t is None or not computes(t) else t.to(precision).contiguous().requires_grad_(n in names) for n, t in tensors.items()}
+    outs = by_name(op, op.reference(*op.arguments(wide, options)))
     flow = {n: o for n, o in outs.items() if n not in grad.aside}
     if not all(bool(o.isfinite().all()) for o in flow.values() if o is not None):
         return False
@@ -106,9 +110,9 @@ def choices_are_made(op: Contract, found: Sequence[Implementation]) -> None:
         mine = [i for i in found if i.arch <= device.arch]
         taken = 0
         for c in op.cases:
-            choice = dispatch.select(op, op.problem(c, device))
-            if choice.implementation is not None:
-                assert choice.implementation.launches(choice.problem, choice.config), c.id
+            choice = select(op, op.problem(c, device))
+            if choice.call is not None:
+                assert choice.call.launches or choice.call.implementation.where().place == "torch", c.id
                 taken += 1
             elif "bench" in c.tags and found:
                 assert device.arch < max(TARGETS), f"{op.name}: no kernel takes {c.id} on {device.name}"

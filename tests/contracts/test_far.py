@@ -8,14 +8,16 @@ from typing import Any
 
 import pytest
 import torch
-from _support import results
 from contracts.calls import Call, calls, expect, first, ops
 
-from rooftop.core import dispatch, registry
+from rooftop.core import registry
+from rooftop.core.call import Call as Prepared
+from rooftop.core.call import select
 from rooftop.core.contract import Contract, metas_of
 from rooftop.core.implementation import UnsupportedError
-from rooftop.core.spec import DTYPES, TARGETS, Case, Input, Problem
+from rooftop.core.spec import DTYPES, TARGETS, Case, Input, Meta
 from rooftop.lab.check import checker
+from rooftop.lab.inputs import by_name
 from rooftop.lab.interpret import interpreter
 
 FAR = 2**31 + 3
@@ -27,10 +29,10 @@ def test_shapes_beyond_two_to_the_31_are_worked_out_without_memory(name: str) ->
     rows = next(e for _, v in call.case.tensors() for e in v.shape)
     tensors = {n: torch.empty([FAR if e == rows else e for e in t.shape], dtype=t.dtype, device="meta") for n, t in call.make().items()}
     try:
-        reference = results(call.op.reference(*call.arguments(tensors)))
+        reference = by_name(call.op, call.op.reference(*call.arguments(tensors)))
     except (RuntimeError, NotImplementedError) as error:
         pytest.skip(f"its reference does not say what it returns without values: {error}")
-    want = [r for n, r in zip(call.op.output_names, reference, strict=True) if r is not None and not (call.op.grad and n in call.op.grad.aside)]
+    want = [r for n in call.returned() if (r := reference[n]) is not None]
     assert [(g.shape, g.stride()) for g in call.run(tensors)] == [(w.shape, w.stride()) for w in want]
 
 
@@ -55,35 +57,32 @@ def test_a_launch_beyond_two_to_the_31_fits_the_grid_or_is_refused(name: str) ->
         changes = [{rows: FAR}, {rows: 2**34 + 1}, {columns: FAR}, {rows: 1, columns: 2**33 + 1}, {rows: FAR, columns: 3}]
     for change in changes:
         for device in TARGETS.values():
-            choice = dispatch.select(op, op.problem(stretched(op, change), device))
-            if choice.implementation is None:
+            choice = select(op, op.problem(stretched(op, change), device))
+            if (call := choice.call) is None:
                 assert len(choice.rejected) == len(registry.implementations(op.name))
                 assert all(reason for _, reason in choice.rejected)
                 continue
-            for launch in choice.implementation.launches(choice.problem, choice.config):
+            for launch in call.launches:
                 grid = (*launch.grid, 1, 1)[:3]
-                assert all(1 <= n <= limit for n, limit in zip(grid, interpreter.GRID_LIMITS, strict=True)), (change, choice.implementation, grid)
+                assert all(1 <= n <= limit for n, limit in zip(grid, interpreter.GRID_LIMITS, strict=True)), (change, call.implementation, grid)
                 numbers = {k: v for k, v in launch.args.items() if isinstance(v, int) and not isinstance(v, bool)}
                 for (k, v), kind in zip(launch.args.items(), launch.types, strict=False):
                     assert kind != "i32" or k not in numbers or -(2**31) <= v < 2**31
-                if choice.implementation.backend == "triton":  # a tile of Triton has at most 2^20 elements
+                if call.implementation.backend in ("triton", "gluon"):  # a tile of Triton has at most 2^20 elements
                     fixed = {q.name for q in launch.kernel.params if q.is_constexpr}
-                    assert all(v <= 1 << 20 for k, v in numbers.items() if k in fixed), (change, choice.implementation, numbers)
+                    assert all(v <= 1 << 20 for k, v in numbers.items() if k in fixed), (change, call.implementation, numbers)
 
 
-def interpreted(op: Contract, args: list[Any], choice: dispatch.Choice, asked: Problem) -> dict[str, Any]:
-    """Run the Triton kernel of a choice on CPU tensors where they lie: the outputs by name."""
-    outputs, _ = dispatch.allocations(op, choice, asked)
-    memory: dict[str, Any] = {n: a for n, a in zip(op.kinds, args, strict=True) if n in op.tensor_names or n in op.late}
-    made = {n: None if m is None else torch.full((m.numel,), float("nan"), dtype=getattr(torch, DTYPES[m.dtype].torch)).view(m.shape) for n, m in outputs}
-    memory.update(made)
-    assert choice.implementation is not None
-    for n, m in choice.implementation.scratch(choice.problem, choice.config).items():
-        memory[n] = torch.zeros(m.shape, dtype=getattr(torch, DTYPES[m.dtype].torch))
-    for launch in choice.implementation.launches(choice.problem, choice.config):
-        given = {k: memory[v] if isinstance(v, str) and v in memory else v for k, v in launch.args.items()}
-        interpreter.run(launch.kernel, launch.grid, given)
-    return made
+def interpreted(call: Prepared, tensors: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
+    """Run a Triton kernel on CPU tensors where they lie: the outputs by name."""
+
+    def allocate(name: str, m: Meta) -> torch.Tensor:
+        dtype = getattr(torch, DTYPES[m.dtype].torch)
+        return torch.zeros(m.shape, dtype=dtype) if name in call.scratch else torch.full((m.numel,), float("nan"), dtype=dtype).view(m.shape)
+
+    memory = call.memory(tensors, options, allocate)
+    checker.run_interpreter(call, memory)
+    return {n: memory[n] for n, _ in call.outputs}
 
 
 def three_rows(name: str) -> Call:
@@ -109,15 +108,13 @@ def test_rows_that_begin_beyond_two_to_the_31_elements_are_reached(name: str) ->
             far = torch.empty_strided(near[n].shape, (2**30 + 8, 1), dtype=near[n].dtype)
         except RuntimeError:
             pytest.skip("no 4 GiB of address space here")
-        args = call.arguments({**near, n: far.copy_(near[n])})
-        given = dict(zip(op.kinds, args, strict=True))
-        asked = op.problem_of(metas_of({k: given[k] for k in op.tensor_names}), {k: given[k] for k in op.option_names}, TARGETS[90])
+        tensors, options = op.flattened(call.arguments({**near, n: far.copy_(near[n])}))
         try:
-            choice = dispatch.select(op, asked, triton)
+            found = select(op, op.problem_of(metas_of(tensors), options, TARGETS[90]), triton).call
         except UnsupportedError:
             continue
-        if not choice.copies:
-            verdicts = checker.judge(op, call.case, expect(call, near), interpreted(op, args, choice, asked))
+        if found is not None and not found.copies:
+            verdicts = checker.judge(op, call.case, expect(call, near), interpreted(found, tensors, options))
             assert {k: v.message for k, v in verdicts.items() if not v.ok} == {}, n
             reached += 1
     if not reached:

@@ -14,7 +14,8 @@ from contracts import rules
 from contracts.calls import LAYOUTS, calls, dtypes, first, gradients, ops
 from torch import Tensor
 
-from rooftop.core import dispatch, registry
+from rooftop.core import registry
+from rooftop.core.call import select
 from rooftop.core.contract import Contract, Grad
 from rooftop.core.spec import TARGETS, Input, Work, case
 from rooftop.lab.candidates import Subject
@@ -79,8 +80,8 @@ def test_its_public_function_is_called_in_its_own_dtypes(name: str) -> None:
 def test_a_kernel_for_hopper_alone_is_enough() -> None:
     op = registry.op("made_up_half", HOUSE)
     asked = op.case("1 Mi elements")
-    assert dispatch.select(op, op.problem(asked, TARGETS[90])).implementation is not None
-    assert dispatch.select(op, op.problem(asked, TARGETS[80])).implementation is None
+    assert select(op, op.problem(asked, TARGETS[90])).call is not None
+    assert select(op, op.problem(asked, TARGETS[80])).call is None
 
 
 def test_a_kernel_that_says_it_is_for_older_cards_takes_something_there(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,5 +160,5 @@ def test_cases_that_let_a_lower_precision_through_are_told() -> None:
 
 def test_a_call_that_its_contract_does_not_describe_is_told() -> None:
     call = first("made_up_half", HOUSE)
-    with pytest.raises(AssertionError, match="made_up_half takes input, not x: its contract says how by public="):
+    with pytest.raises(AssertionError, match=r"made_up_half.* is not called as its reference is: its contract says how by public="):
         replace(call, function=lambda input: input).run(call.make())

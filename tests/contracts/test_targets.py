@@ -8,6 +8,7 @@ import pytest
 from contracts.calls import ops
 
 from rooftop.core import dispatch, registry
+from rooftop.core.call import select
 from rooftop.core.implementation import UnsupportedError
 from rooftop.core.spec import Device
 
@@ -21,9 +22,9 @@ def test_a_card_that_is_too_old_gets_the_reference_or_by_name_an_error(name: str
     asked = op.problem(min((c for c in op.cases if "empty" not in c.tags), key=lambda c: "bench" not in c.tags), device)
     says = rf"needs sm_\d+a? or later; {device.name} is sm_{device.arch}"
     found = dispatch.explain_problem(op, asked)
-    assert found.choice is not None and found.choice.implementation is None
+    assert found.choice is not None and found.choice.call is None
     assert "the reference" in found.why
     assert len(re.findall(says, str(found))) == len(registry.implementations(name))
     for implementation in registry.implementations(name):
         with pytest.raises(UnsupportedError, match=says):
-            dispatch.select(op, asked, implementation.name)
+            select(op, asked, implementation.name)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import gc
 import re
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,8 @@ from _support import results
 from contracts.calls import LOOSE, Call, calls, double, dtypes, every, first, gradients, ops, wrt
 
 import rooftop
-from rooftop.core import call, dispatch, registry
+from rooftop.core import dispatch, registry
+from rooftop.core.call import seen_by_kernels, select
 from rooftop.core.contract import metas_of
 from rooftop.core.head import HeadError
 from rooftop.core.implementation import UnsupportedError
@@ -24,7 +26,7 @@ from rooftop.core.layouts import widen
 from rooftop.core.op import Op
 from rooftop.core.spec import DTYPES, OF_TORCH, Case, Input, Meta
 from rooftop.lab.check import checker, compare
-from rooftop.lab.inputs import make
+from rooftop.lab.inputs import by_name, make
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU: torch.cuda.is_available() is False")]
 DEVICE = "cuda"
@@ -48,9 +50,8 @@ def small(op: Op) -> list[Case]:
 
 def kind(op: Op, case: Case) -> str:
     """What a case is there for: `empty`, a layout, a kind of values, or `plain`."""
-    inputs = [v for v in case.inputs.values() if isinstance(v, Input)]
-    outputs = [m for n, m in op.problem(case).tensors if n in op.output_names and m is not None]
-    if all(m.numel == 0 for m in outputs):
+    inputs = [v for _, v in case.tensors()]
+    if op.idle(op.problem(case)):
         return "empty"
     layouts = [v.layout for v in inputs if v.layout != "contiguous"]
     fills = [v.fill for v in inputs if v.fill not in ("normal", "wide", "far") and not v.fill.startswith("below")]
@@ -79,10 +80,12 @@ PLAIN = [(name, d) for name in OPS for d in dtypes(registry.op(name))]
 THEMED = [(name, c.id) for name in OPS for c in themed(name)]
 
 
-def arguments(name: str, case: Case, seed: int = 0) -> tuple[dict[str, torch.Tensor | None], list[Any]]:
-    """(tensors by name, options in order) of a case on the GPU."""
-    tensors, options = make(registry.op(name), case, DEVICE, seed)
-    return tensors, list(options.values())
+Tensors = dict[str, torch.Tensor | None]
+
+
+def arguments(name: str, case: Case, seed: int = 0) -> tuple[Tensors, dict[str, Any]]:
+    """(tensors, options) of a case on the GPU, by name."""
+    return make(registry.op(name), case, DEVICE, seed)
 
 
 def same_bits(a: Any, b: Any) -> bool:
@@ -90,22 +93,21 @@ def same_bits(a: Any, b: Any) -> bool:
     return all((x is None) == (y is None) and (x is None or (x.shape == y.shape and checker._same_bits(x, y))) for x, y in pairs)
 
 
-def outcome(op: Op, args: list[Any]) -> tuple[Any, ...]:
+def outcome(op: Op, tensors: Tensors, options: dict[str, Any]) -> tuple[Any, ...]:
     """What a call returns, and copies of what it wrote into."""
-    made = results(op(*args))
-    return (*made, *(a.clone() for n, a in zip(op.kinds, args, strict=True) if n in op.mutates and a is not None))
+    made = results(op(*op.arguments(tensors, options)))
+    return (*made, *(t.clone() for n in op.mutates if (t := tensors[n]) is not None))
 
 
-def copied(tensors: Iterable[torch.Tensor | None]) -> list[torch.Tensor | None]:
-    return [None if t is None else t.clone() for t in tensors]
+def copied(tensors: Tensors) -> Tensors:
+    return {n: None if t is None else t.clone() for n, t in tensors.items()}
 
 
 def ran(name: str, case: Case) -> str | None:
     """The implementation that a call of this case takes, None for the reference."""
     op = registry.op(name)
     tensors, options = arguments(name, case)
-    problem = op.problem_of(metas_of(tensors), dict(zip(op.option_names, options, strict=True)), dispatch._device(torch.cuda.current_device()))
-    found = call.select(op, problem).call
+    found = select(op, op.problem_of(metas_of(tensors), options, dispatch._device(torch.cuda.current_device()))).call
     return found and found.implementation.name
 
 
@@ -118,7 +120,7 @@ def test_an_eager_call_is_right_in_every_dtype_and_runs_a_kernel(name: str, dtyp
     case = plain(op, dtype)
     found = checker.check_callable(op, case, op, name="eager", device=DEVICE)
     assert found.status == "ok", found.message
-    assert ran(name, case) is not None, "no kernel takes it"
+    assert ran(name, case) is not None or not registry.implementations((op.twin_of or op).name), "no kernel takes it"
 
 
 @pytest.mark.parametrize(("name", "case"), THEMED)
@@ -177,10 +179,10 @@ def test_twice_the_same_bits(name: str) -> None:
     op = registry.op(name)
     case = max((c for c in op.cases if "huge" not in c.tags and elements(op, c) <= 1 << 21), key=lambda c: elements(op, c))
     tensors, options = arguments(name, case)
-    given = [list(tensors.values()) for _ in range(3)]
+    given = [tensors] * 3
     if op.into or op.mutates:  # written over: each call gets its own
-        given = [copied(tensors.values()) for _ in range(3)]
-    found = [outcome(op, [*g, *options]) for g in given]
+        given = [copied(tensors) for _ in range(3)]
+    found = [outcome(op, g, options) for g in given]
     assert same_bits(found[0], found[1])
     assert same_bits(found[0], found[2])
 
@@ -195,7 +197,7 @@ def checkable(name: str) -> tuple[Any, ...]:
     for n, t in tensors.items():
         if t is not None and n in wrt(op):
             t.requires_grad_()
-    return (*tensors.values(), *options, "")
+    return (*op.arguments(tensors, options), "")
 
 
 @pytest.mark.parametrize("name", FORWARD)
@@ -234,7 +236,8 @@ def test_compiled_whole_it_is_what_it_is_in_eager_mode(family: str) -> None:
     def whole(**given: torch.Tensor) -> tuple[torch.Tensor, ...]:
         made: list[torch.Tensor] = []
         for c, (places, fixed) in zip(called, parts, strict=True):
-            made += results(c.function(**{k: given[f"{c.op.name}.{n}"] for k, n in places.items()}, **fixed))
+            found = {k: [given[f"{c.op.name}.{n}"] for n in v] if isinstance(v, list) else given[f"{c.op.name}.{v}"] for k, v in places.items()}
+            made += results(c.function(**found, **fixed))
         return tuple(made)
 
     def flowed(function: Callable[..., Any]) -> tuple[torch.Tensor, ...]:
@@ -253,33 +256,31 @@ def test_compiled_whole_it_is_what_it_is_in_eager_mode(family: str) -> None:
             torch.testing.assert_close(got, want, msg=lambda text, n=n: f"{n}: {text}")
 
 
-def fresh(name: str) -> tuple[Op, Case, list[Any], list[Any], Any]:
-    """An op, its case, arguments that hold one set of values, those of another, and the result of the other."""
+def fresh(name: str) -> tuple[Op, Tensors, Tensors, dict[str, Any], Any]:
+    """An op, tensors that hold one set of values, those of another, options, and the result of the other."""
     op = registry.op(name)
     case = plain(op, dtypes(op)[0])
-    tensors, options = arguments(name, case, seed=1)
-    other, _ = arguments(name, case, seed=2)
-    held, values = [*tensors.values(), *options], list(other.values())
-    before = outcome(op, [*copied(tensors.values()), *options])
-    want = outcome(op, [*copied(values), *options])
+    held, options = arguments(name, case, seed=1)
+    values, _ = arguments(name, case, seed=2)
+    before, want = (outcome(op, copied(t), options) for t in (held, values))
     assert not same_bits(before, want), "the two sets of values give the same result: the test could not fail"
     torch.cuda.synchronize()
-    return op, case, held, values, want
+    return op, held, values, options, want
 
 
-def fill(held: list[Any], values: list[Any]) -> None:
-    for t, v in zip(held, values, strict=False):
+def fill(held: Tensors, values: Tensors) -> None:
+    for n, v in values.items():
         if v is not None:
-            t.copy_(v)
+            held[n].copy_(v)
 
 
 @pytest.mark.parametrize("name", OPS)
 def test_a_captured_graph_computes_anew_from_new_inputs(name: str) -> None:
-    op, _, held, values, want = fresh(name)
+    op, held, values, options, want = fresh(name)
     graph = torch.cuda.CUDAGraph()
-    outcome(op, held)
+    outcome(op, held, options)
     with torch.cuda.graph(graph):
-        made = outcome(op, held)
+        made = outcome(op, held, options)
     fill(held, values)
     graph.replay()
     torch.cuda.synchronize()
@@ -289,12 +290,12 @@ def test_a_captured_graph_computes_anew_from_new_inputs(name: str) -> None:
 @pytest.mark.parametrize("name", OPS)
 def test_a_call_runs_on_the_current_stream(name: str) -> None:
     """The stream is kept busy, then gives the inputs their values: whatever ran elsewhere would read the old ones."""
-    op, _, held, values, want = fresh(name)
+    op, held, values, options, want = fresh(name)
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
         torch.cuda._sleep(20_000_000)  # cycles: some 10 ms
         fill(held, values)
-        made = outcome(op, held)
+        made = outcome(op, held, options)
     stream.synchronize()
     assert same_bits(made, want)
 
@@ -303,15 +304,15 @@ def test_a_call_runs_on_the_current_stream(name: str) -> None:
 def test_a_call_waits_for_what_its_stream_waits_for(name: str) -> None:
     """The inputs get their values on another stream, which is kept busy first. The kernel before the call has long ended by then: a launch that began as
     soon as it might begin early would read the old ones."""
-    op, _, held, values, want = fresh(name)
+    op, held, values, options, want = fresh(name)
     stream, other = torch.cuda.Stream(), torch.cuda.Stream()
     with torch.cuda.stream(other):
         torch.cuda._sleep(20_000_000)  # cycles: some 10 ms
         fill(held, values)
     with torch.cuda.stream(stream):
-        op(*held)
+        outcome(op, held, options)
         stream.wait_stream(other)
-        made = outcome(op, held)
+        made = outcome(op, held, options)
     stream.synchronize()
     assert same_bits(made, want)
 
@@ -321,22 +322,22 @@ def test_a_call_reads_what_the_kernel_right_before_it_writes(name: str) -> None:
     """Inputs of up to 2^21 elements change from call to call, with no pause: a launch that began early and did not wait would read the values before."""
     op = registry.op(name)
     case = max((c for c in op.cases if "huge" not in c.tags and elements(op, c) <= 1 << 21), key=lambda c: elements(op, c))
-    tensors, options = arguments(name, case, seed=1)
-    values = [[None if t is None else t.clone() for t in tensors.values()], [*arguments(name, case, seed=2)[0].values()]]
-    held, wants = [*tensors.values(), *options], []
+    held, options = arguments(name, case, seed=1)
+    values = [copied(held), arguments(name, case, seed=2)[0]]
+    wants = []
     for given in values:
         fill(held, given)
         torch.cuda.synchronize()
-        wants.append(copied(outcome(op, held)))
-    assert not same_bits(*map(tuple, wants)), "the two sets of values give the same result: the test could not fail"
+        wants.append(tuple(r if r is None else r.clone() for r in outcome(op, held, options)))
+    assert not same_bits(*wants), "the two sets of values give the same result: the test could not fail"
     torch.cuda.synchronize()
     torch.cuda._sleep(20_000_000)  # so that all of them are queued before the first begins
     made = []
     for i in range(20):
         fill(held, values[i % 2])
-        made.append(tuple(copied(outcome(op, held))))
+        made.append(tuple(r if r is None else r.clone() for r in outcome(op, held, options)))
     torch.cuda.synchronize()
-    assert [i for i, found in enumerate(made) if not same_bits(found, tuple(wants[i % 2]))] == []
+    assert [i for i, found in enumerate(made) if not same_bits(found, wants[i % 2])] == []
 
 
 @pytest.mark.parametrize("threads", [2, 8])
@@ -426,11 +427,12 @@ def test_explain_names_what_runs(name: str, profiler: None) -> None:
     given = call.keywords(call.make(DEVICE))
     found = rooftop.explain(call.function, **given)
     assert found.choice is not None
+    if found.choice.call is None and not found.choice.rejected:
+        pytest.skip("it has no kernel yet")
+    assert found.choice.call is not None
     implementation = found.choice.call.implementation
-    assert implementation is not None
     assert str(found).splitlines()[0].startswith(f"{name} on {torch.cuda.get_device_name()}: {implementation.name}: ")
-    launches = implementation.launches(found.choice.problem, found.choice.config)
-    wanted = [str(getattr(x.kernel, "__name__", x.kernel)).partition("<")[0] for x in launches]
+    wanted = [kernel.partition("<")[0] for kernel in found.choice.call.path]
     call.function(**given)
     names = kernels_of(lambda: call.function(**given))
     for want in wanted:
@@ -447,9 +449,7 @@ def test_a_named_implementation_runs_or_raises(name: str) -> None:
     for c in sorted(small(op), key=lambda c: "odd" not in c.name):
         if kind(op, c) == "empty":
             continue
-        problem = op.problem(c, device)
-        seen = op.kernel_problem(problem)
-        reason = implementation.supports(seen if seen is not None else op.kernel_problem(op.contiguous(problem)) or problem)
+        reason = implementation.supports(seen_by_kernels(op, op.problem(c, device))[0])
         if reason is None:
             taken = taken or c
         else:
@@ -461,7 +461,7 @@ def test_a_named_implementation_runs_or_raises(name: str) -> None:
     if refused is not None:
         tensors, options = arguments(op.name, refused[0])
         with pytest.raises(UnsupportedError, match=re.escape(name)):
-            op(*tensors.values(), *options, implementation=name)
+            op(*op.arguments(tensors, options), implementation=name)
 
 
 def test_another_name_is_refused_with_those_there_are() -> None:
@@ -483,11 +483,25 @@ def filled(name: str, meta: Meta, classes: int) -> torch.Tensor:
     return t.abs_().add_(8) if name == "lse" else t.fill_(float(meta.numel)) if name == "divisor" else t
 
 
+def rows_alone(name: str, case: Case) -> bool:
+    """Whether each row of the results depends on its own row of the inputs and on what has no rows: seen on a few rows of the case."""
+    op = registry.op(name)
+    rows = max((v for _, v in case.tensors()), key=lambda v: checker.count(v)).shape[0]
+    few = {n: v if not isinstance(v, Input) else replace(v, shape=tuple(6 if e == rows else min(e, 40) for e in v.shape)) for n, v in case.inputs.items()}
+    tensors, options = arguments(name, replace(case, inputs=few))
+    part = {n: t[:2] if t is not None and t.dim() and t.shape[0] == 6 else t for n, t in tensors.items()}
+    whole, cut = (results(op.reference(*op.arguments({n: t if t is None else double(t) for n, t in given.items()}, options))) for given in (tensors, part))
+    pairs = [(w, c) for w, c in zip(whole, cut, strict=True) if w is not None and w.shape[:1] == (6,)]
+    return bool(pairs) and all(c.shape == w[:2].shape and torch.allclose(w[:2], c, equal_nan=True) for w, c in pairs)
+
+
 @pytest.mark.parametrize("name", HUGE)
 def test_elements_beyond_two_to_the_31(name: str) -> None:
     """The first, the last and those around 2^31 are right; the whole is not compared."""
     op = registry.op(name)
     case = next(c for c in op.cases if "huge" in c.tags)
+    if op.mutates or op.list_names or op.arrange or not rows_alone(name, case):
+        pytest.skip("its rows cannot be looked at alone: rooftop check --tag huge judges the whole")
     problem = op.problem(case)
     need = sum(m.nbytes for _, m in problem.tensors if m is not None)
     gc.collect()
@@ -500,26 +514,26 @@ def test_elements_beyond_two_to_the_31(name: str) -> None:
     rows, wide = largest.shape[0], largest.numel // largest.shape[0]
     some = 2 if wide > 1 else 300
     parts = [slice(max(r - some, 0), min(r + some, rows)) for r in (0, HIGH // wide, rows)]
-    tensors: dict[str, Any] = {}
+    tensors: Tensors = {}
     made: Any = None
     try:
         torch.manual_seed(0)
         tensors = {n: None if problem.get(n) is None else filled(n, problem[n], wide) for n in op.tensor_names}
-        options = list(op.options(case).values())
-        made = dict(zip(op.output_names, results(op(*tensors.values(), *options)), strict=True))
+        options = op.options(case)
+        made = by_name(op, op(*op.arguments(tensors, options)))
 
         def cut(t: Any) -> Any:
             return torch.cat([t[p] for p in parts]) if t is not None and t.dim() and t.shape[0] == rows else t
 
-        few = [cut(t) for t in tensors.values()]
-        exact = results(op.reference(*(t.double() if t is not None and t.is_floating_point() else t for t in few), *options))
-        same = results(op.reference(*(widen(t) for t in few), *options))
+        few = {n: cut(t) for n, t in tensors.items()}
+        exact = by_name(op, op.reference(*op.arguments({n: t if t is None else double(t) for n, t in few.items()}, options)))
+        same = by_name(op, op.reference(*op.arguments({n: widen(t) for n, t in few.items()}, options)))
         compared = 0
-        for n, e, s in zip(op.output_names, exact, same, strict=True):
-            meta = problem.get(n)
+        for n in op.output_names:
+            meta, tolerance = problem.get(n), op.tolerance_of(n)
             if meta is not None and meta.shape[:1] == (rows,):
                 got = cut(made[n])
-                verdict = compare.compare(got, e, s.to(got.dtype), meta.dtype, op._tolerance.multiple, op._tolerance.exact)
+                verdict = compare.compare(got, exact[n], same[n].to(got.dtype), meta.dtype, tolerance.multiple, tolerance.exact)
                 assert verdict.ok, f"{n}: {verdict.message}"
                 compared += 1
         assert compared
