@@ -122,8 +122,8 @@ class Call:
 
         def lay(name: str, v: Any) -> Any:
             nonlocal changed
-            if isinstance(v, (list, tuple)):
-                return [lay(name, one) for one in v]
+            if isinstance(v, tuple):
+                return tuple(lay(name, one) for one in v)
             if not isinstance(v, Input) or len(v.shape) < least or (layout == "expanded" and (name in self.op.mutates or not DTYPES[v.dtype].floating)):
                 return v
             changed += 1

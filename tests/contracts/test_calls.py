@@ -136,8 +136,8 @@ def test_numbers_that_are_no_numbers_stay_where_they_are(name: str, value: float
 
 
 def _resized(v: Any, size: int) -> Any:
-    if isinstance(v, (list, tuple)):
-        return [_resized(one, size) for one in v]
+    if isinstance(v, tuple):
+        return tuple(_resized(one, size) for one in v)
     return replace(v, shape=tuple(0 if e == size else e for e in v.shape)) if isinstance(v, Input) else v
 
 

@@ -1,5 +1,5 @@
 """The rules themselves, on ops made up for them (contracts/house): of whole numbers, of bfloat16 alone, without a kernel for older cards, with a wrong
-backward. What keeps a rule passes it, what breaks it fails."""
+backward, of a list of tensors, one that writes into its input and returns nothing. What keeps a rule passes it, what breaks it fails."""
 
 from __future__ import annotations
 
@@ -65,16 +65,32 @@ def test_an_op_joins_by_its_file_alone(name: str) -> None:
 
 @pytest.mark.parametrize("name", OPS)
 def test_its_public_function_is_called_in_its_own_dtypes(name: str) -> None:
+    assert {c.case.dtype for c in calls(name, HOUSE)} == set(dtypes(registry.op(name, HOUSE)))
     for call in calls(name, HOUSE):
         assert call.faults() == ""
         for layout in LAYOUTS:
             laid = call.laid(layout)
             assert laid is None or laid.faults() == ""
     call = first(name, HOUSE)
-    with pytest.raises(TypeError, match=f"^{name}: .*torch.float64"):
-        call.with_("x", call.make()["x"].to(torch.float64))
+    for n, t in call.make().items():
+        with pytest.raises(TypeError, match=f"^{name}: .*torch.complex64"):
+            call.with_(n, t.to(torch.complex64))
     if call.op.grad:
         assert gradients(call.op.reference, call, call.make())["x"].dtype == torch.bfloat16
+
+
+def test_what_an_op_must_write_into_is_judged() -> None:
+    call = first("made_up_append", HOUSE)
+    assert call.op.output_names == () and call.run(call.make()) == ()
+    assert "cache" in replace(call, function=lambda cache, new, start: cache).faults()
+    assert "cache" in replace(call, function=lambda cache, new, start: cache.zero_()).faults()
+
+
+def test_a_list_of_tensors_is_given_as_one() -> None:
+    call = first("made_up_total", HOUSE)
+    assert call.parts() == ({"xs": ["xs0", "xs1", "xs2"]}, {})
+    assert [t.dtype for t in call.run(call.make())] == [torch.float32, torch.int64]
+    assert "count" in replace(call, function=lambda xs: (torch.stack(xs).sum(0), torch.tensor(7))).faults()
 
 
 def test_a_kernel_for_hopper_alone_is_enough() -> None:
