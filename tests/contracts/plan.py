@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from itertools import zip_longest
 
+from contracts.calls import ops
+
 from rooftop.core import registry, settings
 from rooftop.core.spec import TARGETS, Case, Device
 from rooftop.lab import candidates
@@ -52,10 +54,16 @@ def touched() -> frozenset[str]:
 
 @cache
 def every() -> tuple[Subject, ...]:
-    """All kernels of the tree: the shipped ones, then the rungs of the ladders that are files of their own."""
-    shipped = [Subject(f.name, registry.op(f.op), registry.implementation(f.name)) for f in registry.kernel_files()]
+    """All kernels of the tree: the shipped ones, by op (an in-place twin has those of its op again), then the rungs of the ladders that are files of
+    their own."""
+    shipped = [s for name in ops() for s in candidates.implementations(registry.op(name))]
     rungs = [s for name in registry.ladder_names() for s in candidates.rungs(registry.ladder(name))]
     return (*shipped, *(s for s in rungs if s.rung and s.rung.path.suffix != ".toml"))
+
+
+def label(subject: Subject) -> str:
+    """What a test calls it: an in-place twin with its op's name."""
+    return subject.name if subject.op.twin_of is None else f"{subject.op.name}: {subject.name}"
 
 
 def changed(group: str, path: str, names: Iterable[str]) -> bool:
@@ -122,7 +130,7 @@ class Plan:
         queues = []
         for s in order:
             cases = [c for c in self.candidates(s) if 0 < elements(s, c) <= LONGEST]
-            random.Random(f"{self.seed} {s.name}").shuffle(cases)
+            random.Random(f"{self.seed} {label(s)}").shuffle(cases)
             queues.append([(s, c) for c in cases])
         found: dict[str, set[str]] = {}
         left = self.budget
@@ -131,7 +139,7 @@ class Plan:
                 price = PRICE + elements(s, c)
                 if price <= left:
                     left -= price
-                    found.setdefault(s.name, set()).add(c.id)
+                    found.setdefault(label(s), set()).add(c.id)
         return {name: frozenset(ids) for name, ids in found.items()}
 
     def cases(self, subject: Subject) -> list[Case]:
@@ -139,11 +147,11 @@ class Plan:
         everyone = sorted(self.candidates(subject), key=lambda c: elements(subject, c))
         if self.all_:
             return everyone
-        mine = self.sampled.get(subject.name, frozenset())
+        mine = self.sampled.get(label(subject), frozenset())
         short = [c for c in everyone if elements(subject, c) <= LONGEST and (c.id in mine or not proven(subject, c))]
         device = TARGETS[max(90, subject.implementation.arch)] if subject.implementation else TARGETS[90]
         long = [c for c in everyone if elements(subject, c) > LONGEST and fits(c) and not subject.supports(c, device) and not proven(subject, c)]
-        return short + ([random.Random(f"{self.seed} {subject.name}").choice(long)] if long else [])
+        return short + ([random.Random(f"{self.seed} {label(subject)}").choice(long)] if long else [])
 
 
 def fits(case: Case) -> bool:
@@ -174,5 +182,5 @@ def unproven() -> dict[str, list[str]]:
         if place(s)[1] is not None and s.implementation is not None:
             device = TARGETS[max(90, s.implementation.arch)]
             missing = [c.id for c in checker.select_cases(s) if "huge" not in c.tags and not empty(s, c) and not s.supports(c, device) and not proven(s, c)]
-            found.update({s.name: missing} if missing else {})
+            found.update({label(s): missing} if missing else {})
     return found

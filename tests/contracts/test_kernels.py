@@ -13,8 +13,8 @@ from rooftop.lab.inspect import inspector
 
 EVERY = plan.every()
 RUNS = [s for s in EVERY if plan.place(s)[1] is None]
-SPLIT = [pytest.param(s, d, id=f"{s.name} {d}") for s in RUNS for d in sorted({c.dtype for c in checker.select_cases(s)})]
-COMPILED = [s for s in EVERY if s.implementation is not None and s.implementation.where().place != "torch"]
+SPLIT = [pytest.param(s, d, id=f"{plan.label(s)} {d}") for s in RUNS for d in sorted({c.dtype for c in checker.select_cases(s)})]
+COMPILED = [s for s in EVERY if s.implementation is not None and s.op.twin_of is None and s.implementation.where().place != "torch"]
 TRITON = [s for s in COMPILED if s.implementation is not None and s.implementation.backend in ("triton", "gluon") and s.rung is None]
 
 
@@ -36,7 +36,7 @@ def test_every_kernel_is_right_without_a_gpu(subject: Subject, dtype: str, plann
         pytest.skip(max(reasons, key=reasons.count) if reasons else "no case has changed since it was checked, and none is in the sample of this commit")
 
 
-@pytest.mark.parametrize("subject", EVERY, ids=lambda s: s.name)
+@pytest.mark.parametrize("subject", EVERY, ids=plan.label)
 def test_every_kernel_takes_some_case_of_its_contract(subject: Subject) -> None:
     assert subject.implementation is not None
     device = TARGETS[max(80, subject.implementation.arch)]
