@@ -4,7 +4,7 @@ Tensors: x and the residual [..., C...], weight and bias [C...]; s is what is no
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -49,6 +49,14 @@ def validate(name: str, x: Tensor, shape: Sequence[int] | int, residual: Tensor 
     if not eps >= 0:
         raise ValueError(f"{name}: eps is {eps}; it must be at least 0")
     return len(dims)
+
+
+def public(tensors: Mapping[str, Tensor | None], options: Mapping[str, Any]) -> tuple[Sequence[Any], Mapping[str, Any]]:
+    """How rms_norm and layer_norm are called."""
+    x = tensors["x"]
+    assert x is not None
+    more = {n: tensors[n] for n in ("weight", "bias", "residual")}
+    return (x, x.shape[x.dim() - options["dims"] :]), {**more, "eps": options["eps"]}
 
 
 def rows(x: Meta, dims: int) -> Meta | None:

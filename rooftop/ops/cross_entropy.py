@@ -8,7 +8,7 @@ for the square of the log-normaliser ("z-loss"); the soft cap as in Gemma 2 (arX
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rooftop.core.op import Grad, Op, Tolerance, like
@@ -338,6 +338,12 @@ def faults(input: Tensor, target: Tensor, ignore_index: int, *_: object) -> str 
     return f"target[{row}] is {int(target[row])}; accepted are 0 to {input.shape[-1] - 1} and ignore_index, {ignore_index}"
 
 
+def _public(tensors: Mapping[str, Tensor | None], options: Mapping[str, Any]) -> tuple[Sequence[Any], Mapping[str, Any]]:
+    named = dict(options)
+    softcap, inplace = named.pop("softcap"), named.pop("inplace")
+    return (), {**tensors, **named, "softcap": softcap or None, "inplace_backward": inplace}
+
+
 OP = Op(
     reference,
     outputs=outputs,
@@ -372,4 +378,5 @@ OP = Op(
         "no maximum subtracted": _no_maximum,
         "tail dropped": _tail_dropped,
     },
+    public=_public,
 )

@@ -57,10 +57,10 @@ def test_an_expression_is_a_whole_number_or_an_error_in_one_line(text: str) -> N
 
 @pytest.mark.parametrize("text", ["-" * 490 + "1", "1" + "+1" * 249, "9" * 490, "pow2(" * 80 + "3" + ")" * 80, "not " * 120 + "1"])
 def test_a_long_expression_is_calculated_or_refused_at_once(text: str) -> None:
-    started = time.perf_counter()
+    started = time.process_time()
     with contextlib.suppress(ExpressionError):  # how deep Python may go depends on who asks
         assert evaluate(text, SCOPE) is not None
-    assert time.perf_counter() - started < 1
+    assert time.process_time() - started < 1
 
 
 def started(code: str, *words: str) -> subprocess.Popen[str]:

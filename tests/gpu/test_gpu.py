@@ -7,31 +7,34 @@ import re
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from _support import CALLS, FIRST, Call, as_double, faults, gradients, results
+from _support import results
+from contracts.calls import LOOSE, Call, calls, double, dtypes, every, first, gradients, ops, wrt
 
 import rooftop
-from rooftop.core import call, dispatch, registry
+from rooftop.core import dispatch, registry
+from rooftop.core.call import seen_by_kernels, select
 from rooftop.core.contract import metas_of
 from rooftop.core.head import HeadError
 from rooftop.core.implementation import UnsupportedError
 from rooftop.core.layouts import widen
 from rooftop.core.op import Op
-from rooftop.core.spec import DTYPES, Case, Input, Meta
+from rooftop.core.spec import DTYPES, OF_TORCH, Case, Input, Meta
 from rooftop.lab.check import checker, compare
-from rooftop.lab.inputs import make
+from rooftop.lab.inputs import by_name, make
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU: torch.cuda.is_available() is False")]
 DEVICE = "cuda"
 
 FORWARD = list(registry.op_names())
-OPS = [n for name in FORWARD for n in (name, *([f"{name}_bwd"] if registry.op(name).bwd else []))]
+OPS = ops()
+CALLS = every()
 SMALL = 40_000  # elements of all tensors of a case
-LOOSE = {"f32": 2e-5, "bf16": 5e-2}  # of the largest gradient: what a backward is given was rounded to 16 bits before
 
 
 # -- which cases ---------------------------------------------------------------------------------------------------
@@ -47,9 +50,8 @@ def small(op: Op) -> list[Case]:
 
 def kind(op: Op, case: Case) -> str:
     """What a case is there for: `empty`, a layout, a kind of values, or `plain`."""
-    inputs = [v for v in case.inputs.values() if isinstance(v, Input)]
-    outputs = [m for n, m in op.problem(case).tensors if n in op.output_names and m is not None]
-    if all(m.numel == 0 for m in outputs):
+    inputs = [v for _, v in case.tensors()]
+    if op.idle(op.problem(case)):
         return "empty"
     layouts = [v.layout for v in inputs if v.layout != "contiguous"]
     fills = [v.fill for v in inputs if v.fill not in ("normal", "wide", "far") and not v.fill.startswith("below")]
@@ -59,11 +61,8 @@ def kind(op: Op, case: Case) -> str:
 def plain(op: Op, dtype: str) -> Case:
     """The case that stands for an op: small, odd where it has one."""
     found = [c for c in small(op) if c.dtype == dtype and kind(op, c) == "plain" and elements(op, c) > 20]
+    assert found, f"{op.name} has no small case of every day in {dtype}"
     return next((c for c in found if "odd" in c.name), found[0])
-
-
-def dtypes(op: Op) -> list[str]:
-    return sorted({c.dtype for c in op.cases})
 
 
 def themed(name: str) -> list[Case]:
@@ -81,10 +80,12 @@ PLAIN = [(name, d) for name in OPS for d in dtypes(registry.op(name))]
 THEMED = [(name, c.id) for name in OPS for c in themed(name)]
 
 
-def arguments(name: str, case: Case, seed: int = 0) -> tuple[dict[str, torch.Tensor | None], list[Any]]:
-    """(tensors by name, options in order) of a case on the GPU."""
-    tensors, options = make(registry.op(name), case, DEVICE, seed)
-    return tensors, list(options.values())
+Tensors = dict[str, torch.Tensor | None]
+
+
+def arguments(name: str, case: Case, seed: int = 0) -> tuple[Tensors, dict[str, Any]]:
+    """(tensors, options) of a case on the GPU, by name."""
+    return make(registry.op(name), case, DEVICE, seed)
 
 
 def same_bits(a: Any, b: Any) -> bool:
@@ -92,12 +93,21 @@ def same_bits(a: Any, b: Any) -> bool:
     return all((x is None) == (y is None) and (x is None or (x.shape == y.shape and checker._same_bits(x, y))) for x, y in pairs)
 
 
+def outcome(op: Op, tensors: Tensors, options: dict[str, Any]) -> tuple[Any, ...]:
+    """What a call returns, and copies of what it wrote into."""
+    made = results(op(*op.arguments(tensors, options)))
+    return (*made, *(t.clone() for n in op.mutates if (t := tensors[n]) is not None))
+
+
+def copied(tensors: Tensors) -> Tensors:
+    return {n: None if t is None else t.clone() for n, t in tensors.items()}
+
+
 def ran(name: str, case: Case) -> str | None:
     """The implementation that a call of this case takes, None for the reference."""
     op = registry.op(name)
     tensors, options = arguments(name, case)
-    problem = op.problem_of(metas_of(tensors), dict(zip(op.option_names, options, strict=True)), dispatch._device(torch.cuda.current_device()))
-    found = call.select(op, problem).call
+    found = select(op, op.problem_of(metas_of(tensors), options, dispatch._device(torch.cuda.current_device()))).call
     return found and found.implementation.name
 
 
@@ -110,7 +120,7 @@ def test_an_eager_call_is_right_in_every_dtype_and_runs_a_kernel(name: str, dtyp
     case = plain(op, dtype)
     found = checker.check_callable(op, case, op, name="eager", device=DEVICE)
     assert found.status == "ok", found.message
-    assert ran(name, case) is not None, "no kernel takes it"
+    assert ran(name, case) is not None or not registry.implementations((op.twin_of or op).name), "no kernel takes it"
 
 
 @pytest.mark.parametrize(("name", "case"), THEMED)
@@ -121,18 +131,12 @@ def test_every_layout_empty_tensors_and_numbers_that_are_no_numbers(name: str, c
 
 
 @pytest.mark.parametrize("call", CALLS, ids=lambda c: c.id)
-def test_the_public_function_is_torchs(call: Call) -> None:
-    for dtype in call.dtypes:
-        tensors = call.make(dtype, DEVICE)
-        before = {n: t.clone() for n, t in tensors.items()}
-        assert faults(call, tensors, call.ours(**tensors)) == []
-        assert all(same_bits(t, before[n]) for n, t in tensors.items()), "an input was written"
-
-
-def test_every_op_has_a_call_here() -> None:
-    if missing := sorted(set(FORWARD) - set(FIRST)):
-        pytest.skip(f"called otherwise than their references, so without a call from the contract: {', '.join(missing)} (write one in tests/_support.py)")
-    assert set(FIRST) == set(FORWARD), "a call of an op that is not there"
+def test_the_public_function_is_right_and_writes_no_input(call: Call) -> None:
+    assert call.faults(DEVICE) == ""
+    tensors = call.make(DEVICE)
+    before = {n: t.clone() for n, t in tensors.items()}
+    call.run(tensors)
+    assert [n for n, t in tensors.items() if n not in call.op.mutates and not same_bits(t, before[n])] == []
 
 
 ZEROS = {
@@ -158,15 +162,15 @@ def test_zeros_keep_their_sign_and_infinities_their_place(name: str, dtype: str)
     assert torch.equal(got[settled].signbit(), want[settled].signbit())
 
 
-@pytest.mark.parametrize("call", CALLS, ids=lambda c: c.id)
+@pytest.mark.parametrize("call", [c for c in CALLS if wrt(c.op)], ids=lambda c: c.id)
 def test_gradients_are_those_of_float64(call: Call) -> None:
-    for dtype in {call.dtypes[0], "f32"}:
-        tensors = call.make(dtype, DEVICE)
-        got = gradients(call.ours, tensors, call.floats)
-        want = gradients(call.theirs, as_double(tensors), call.floats)
-        for n, g, w in zip(call.floats, got, want, strict=True):
-            assert g.dtype == tensors[n].dtype
-            torch.testing.assert_close(g.double(), w, rtol=0, atol=LOOSE[dtype] * float(w.abs().max()), msg=lambda text, n=n: f"{n}: {text}")
+    tensors = call.make(DEVICE)
+    got = gradients(call, call, tensors)
+    want = gradients(call.op.reference, call, {n: double(t) for n, t in tensors.items()})
+    for n, w in want.items():
+        assert got[n].dtype == tensors[n].dtype
+        loose = LOOSE[OF_TORCH[str(tensors[n].dtype).removeprefix("torch.")]]
+        torch.testing.assert_close(got[n].double(), w, rtol=0, atol=loose * float(w.abs().max()), msg=lambda text, n=n: f"{n}: {text}")
 
 
 @pytest.mark.parametrize("name", [n for n in OPS if registry.op(n).deterministic])
@@ -175,10 +179,10 @@ def test_twice_the_same_bits(name: str) -> None:
     op = registry.op(name)
     case = max((c for c in op.cases if "huge" not in c.tags and elements(op, c) <= 1 << 21), key=lambda c: elements(op, c))
     tensors, options = arguments(name, case)
-    given = [dict(tensors) for _ in range(3)]
-    if op.into:  # written over: each call gets its own
-        given = [{n: None if t is None else t.clone() for n, t in tensors.items()} for _ in range(3)]
-    found = [op(*g.values(), *options) for g in given]
+    given = [tensors] * 3
+    if op.into or op.mutates:  # written over: each call gets its own
+        given = [copied(tensors) for _ in range(3)]
+    found = [outcome(op, g, options) for g in given]
     assert same_bits(found[0], found[1])
     assert same_bits(found[0], found[2])
 
@@ -189,13 +193,11 @@ def test_twice_the_same_bits(name: str) -> None:
 def checkable(name: str) -> tuple[Any, ...]:
     """Arguments of the registered op, with gradients where it has any."""
     op = registry.op(name)
-    tensors, options = arguments(name, plain(op, "f32"))
-    wrt = {n for entry in op.grad.wrt for n in entry.split("=")} if op.grad else set()
-    wrt |= set(op.grad.same) if op.grad else set()
+    tensors, options = arguments(name, plain(op, dtypes(op)[0]))
     for n, t in tensors.items():
-        if t is not None and n in wrt:
+        if t is not None and n in wrt(op):
             t.requires_grad_()
-    return (*tensors.values(), *options, "")
+    return (*op.arguments(tensors, options), "")
 
 
 @pytest.mark.parametrize("name", FORWARD)
@@ -208,62 +210,77 @@ def test_opcheck_of_the_backward(name: str) -> None:
     torch.library.opcheck(dispatch.register(registry.op(name)), checkable(name), test_utils=("test_schema", "test_faketensor"))
 
 
-def families() -> dict[str, list[Call]]:
-    """The ops of each folder of kernels, each with its first call."""
-    found: dict[str, dict[str, Call]] = {}
+def narrow(name: str) -> Call:
+    """Its first call in the narrowest dtype of its cases."""
+    return next((c for c in calls(name) if c.case.dtype == dtypes(c.op)[-1]), first(name))
+
+
+def families() -> dict[str, list[str]]:
+    """The ops of each folder of kernels that can be compiled with their gradients, or without any."""
+    found: dict[str, set[str]] = {}
     for f in registry.kernel_files():
         base = f.op if f.op in FORWARD else f.op.removesuffix("_bwd")
-        found.setdefault(f.path.parent.name, {}).update({base: FIRST[base]} if base in FIRST else {})
-    return {k: list(v.values()) for k, v in sorted(found.items())}
+        if not registry.op(base).mutates:
+            found.setdefault(f.path.parent.name, set()).add(base)
+    return {k: sorted(v) for k, v in sorted(found.items())}
 
 
-@pytest.mark.parametrize("family", sorted({f.path.parent.name for f in registry.kernel_files()}))
+@pytest.mark.parametrize("family", families())
 def test_compiled_whole_it_is_what_it_is_in_eager_mode(family: str) -> None:
     """All ops of a family in one graph, forward and backward, by torch's default compiler."""
-    calls = families()[family]
-    tensors = {f"{c.op}.{n}": t for c in calls for n, t in c.make(c.dtypes[-1], DEVICE).items()}
-    wrt = [f"{c.op}.{n}" for c in calls for n in c.floats]
+    called = [narrow(n) for n in families()[family]]
+    tensors = {f"{c.op.name}.{n}": t for c in called for n, t in c.make(DEVICE).items()}
+    leaves = [f"{c.op.name}.{n}" for c in called for n in c.make() if n in wrt(c.op)]
+    parts = [c.parts() for c in called]
 
     def whole(**given: torch.Tensor) -> tuple[torch.Tensor, ...]:
         made: list[torch.Tensor] = []
-        for c in calls:
-            made += results(c.ours(**{n: given[f"{c.op}.{n}"] for n in c.tensors}))
+        for c, (places, fixed) in zip(called, parts, strict=True):
+            found = {k: [given[f"{c.op.name}.{n}"] for n in v] if isinstance(v, list) else given[f"{c.op.name}.{v}"] for k, v in places.items()}
+            made += results(c.function(**found, **fixed))
         return tuple(made)
+
+    def flowed(function: Callable[..., Any]) -> tuple[torch.Tensor, ...]:
+        given = {n: t.detach().clone().requires_grad_() if n in leaves else t for n, t in tensors.items()}
+        made = [o for o in function(**given) if o.requires_grad]
+        g = torch.Generator().manual_seed(11)
+        flow = [torch.randn(o.shape, generator=g).to(o.device, o.dtype) for o in made]
+        return torch.autograd.grad(made, [given[n] for n in leaves], flow)
 
     torch.compiler.reset()
     compiled = torch.compile(whole, fullgraph=True, dynamic=False)
     with torch.no_grad():
         assert same_bits(compiled(**tensors), whole(**tensors))
-    for n, got, want in zip(wrt, gradients(compiled, tensors, wrt), gradients(whole, tensors, wrt), strict=True):
-        torch.testing.assert_close(got, want, msg=lambda text, n=n: f"{n}: {text}")
+    if leaves:
+        for n, got, want in zip(leaves, flowed(compiled), flowed(whole), strict=True):
+            torch.testing.assert_close(got, want, msg=lambda text, n=n: f"{n}: {text}")
 
 
-def fresh(name: str) -> tuple[Op, Case, list[Any], list[Any], Any]:
-    """An op, its case, arguments that hold one set of values, those of another, and the result of the other."""
+def fresh(name: str) -> tuple[Op, Tensors, Tensors, dict[str, Any], Any]:
+    """An op, tensors that hold one set of values, those of another, options, and the result of the other."""
     op = registry.op(name)
     case = plain(op, dtypes(op)[0])
-    tensors, options = arguments(name, case, seed=1)
-    other, _ = arguments(name, case, seed=2)
-    held, values = [*tensors.values(), *options], list(other.values())
-    before = op(*held)
-    want = op(*values, *options)
+    held, options = arguments(name, case, seed=1)
+    values, _ = arguments(name, case, seed=2)
+    before, want = (outcome(op, copied(t), options) for t in (held, values))
     assert not same_bits(before, want), "the two sets of values give the same result: the test could not fail"
     torch.cuda.synchronize()
-    return op, case, held, values, want
+    return op, held, values, options, want
 
 
-def fill(held: list[Any], values: list[Any]) -> None:
-    for t, v in zip(held, values, strict=False):
+def fill(held: Tensors, values: Tensors) -> None:
+    for n, v in values.items():
         if v is not None:
-            t.copy_(v)
+            held[n].copy_(v)
 
 
 @pytest.mark.parametrize("name", OPS)
 def test_a_captured_graph_computes_anew_from_new_inputs(name: str) -> None:
-    op, _, held, values, want = fresh(name)
+    op, held, values, options, want = fresh(name)
     graph = torch.cuda.CUDAGraph()
+    outcome(op, held, options)
     with torch.cuda.graph(graph):
-        made = op(*held)
+        made = outcome(op, held, options)
     fill(held, values)
     graph.replay()
     torch.cuda.synchronize()
@@ -273,12 +290,12 @@ def test_a_captured_graph_computes_anew_from_new_inputs(name: str) -> None:
 @pytest.mark.parametrize("name", OPS)
 def test_a_call_runs_on_the_current_stream(name: str) -> None:
     """The stream is kept busy, then gives the inputs their values: whatever ran elsewhere would read the old ones."""
-    op, _, held, values, want = fresh(name)
+    op, held, values, options, want = fresh(name)
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
         torch.cuda._sleep(20_000_000)  # cycles: some 10 ms
         fill(held, values)
-        made = op(*held)
+        made = outcome(op, held, options)
     stream.synchronize()
     assert same_bits(made, want)
 
@@ -287,15 +304,15 @@ def test_a_call_runs_on_the_current_stream(name: str) -> None:
 def test_a_call_waits_for_what_its_stream_waits_for(name: str) -> None:
     """The inputs get their values on another stream, which is kept busy first. The kernel before the call has long ended by then: a launch that began as
     soon as it might begin early would read the old ones."""
-    op, _, held, values, want = fresh(name)
+    op, held, values, options, want = fresh(name)
     stream, other = torch.cuda.Stream(), torch.cuda.Stream()
     with torch.cuda.stream(other):
         torch.cuda._sleep(20_000_000)  # cycles: some 10 ms
         fill(held, values)
     with torch.cuda.stream(stream):
-        op(*held)
+        outcome(op, held, options)
         stream.wait_stream(other)
-        made = op(*held)
+        made = outcome(op, held, options)
     stream.synchronize()
     assert same_bits(made, want)
 
@@ -305,29 +322,29 @@ def test_a_call_reads_what_the_kernel_right_before_it_writes(name: str) -> None:
     """Inputs of up to 2^21 elements change from call to call, with no pause: a launch that began early and did not wait would read the values before."""
     op = registry.op(name)
     case = max((c for c in op.cases if "huge" not in c.tags and elements(op, c) <= 1 << 21), key=lambda c: elements(op, c))
-    tensors, options = arguments(name, case, seed=1)
-    values = [[None if t is None else t.clone() for t in tensors.values()], [*arguments(name, case, seed=2)[0].values()]]
-    held, wants = [*tensors.values(), *options], []
+    held, options = arguments(name, case, seed=1)
+    values = [copied(held), arguments(name, case, seed=2)[0]]
+    wants = []
     for given in values:
         fill(held, given)
         torch.cuda.synchronize()
-        wants.append([None if r is None else r.clone() for r in results(op(*held))])
-    assert not same_bits(*map(tuple, wants)), "the two sets of values give the same result: the test could not fail"
+        wants.append(tuple(r if r is None else r.clone() for r in outcome(op, held, options)))
+    assert not same_bits(*wants), "the two sets of values give the same result: the test could not fail"
     torch.cuda.synchronize()
     torch.cuda._sleep(20_000_000)  # so that all of them are queued before the first begins
     made = []
     for i in range(20):
         fill(held, values[i % 2])
-        made.append(tuple(None if r is None else r.clone() for r in results(op(*held))))
+        made.append(tuple(r if r is None else r.clone() for r in outcome(op, held, options)))
     torch.cuda.synchronize()
-    assert [i for i, found in enumerate(made) if not same_bits(found, tuple(wants[i % 2]))] == []
+    assert [i for i, found in enumerate(made) if not same_bits(found, wants[i % 2])] == []
 
 
 @pytest.mark.parametrize("threads", [2, 8])
 def test_threads_that_call_at_once_get_their_own_results(threads: int) -> None:
     """Each on a stream of its own, with shapes of its own and one that all share; nothing is planned before."""
     names = ["softmax", "add", "matmul", "rms_norm", "cross_entropy"]
-    gate = threading.Barrier(threads, timeout=60)
+    gate = threading.Barrier(threads, timeout=600)
 
     def job(index: int) -> list[str]:
         g = torch.Generator(device=DEVICE).manual_seed(index)
@@ -354,29 +371,31 @@ def test_threads_that_call_at_once_get_their_own_results(threads: int) -> None:
 
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
-@pytest.mark.parametrize("call", FIRST.values(), ids=lambda c: c.op)
-def test_tensors_of_another_gpu_than_the_current_one(call: Call) -> None:
-    tensors = call.make(call.dtypes[-1], "cuda:1")
+@pytest.mark.parametrize("name", FORWARD)
+def test_tensors_of_another_gpu_than_the_current_one(name: str) -> None:
+    call = narrow(name)
+    tensors = call.make("cuda:1")
     with torch.cuda.device(0):
-        made = call.ours(**tensors)
+        made = call.run(tensors)
         torch.cuda.synchronize(1)
-        assert {r.device for r in results(made)} == {torch.device("cuda", 1)}
-        assert faults(call, tensors, made) == []
+        assert {r.device for r in made} <= {torch.device("cuda", 1)}
+        assert call.faults("cuda:1") == ""
         assert torch.cuda.current_device() == 0
     mixed = {n: t.to("cuda:0") if i == 0 else t for i, (n, t) in enumerate(tensors.items())}
     if len(mixed) > 1:
         with pytest.raises(ValueError, match="cuda"):
-            call.ours(**mixed)
+            call.run(mixed)
 
 
-@pytest.mark.parametrize("call", FIRST.values(), ids=lambda c: c.op)
-def test_a_call_leaves_no_memory_behind(call: Call) -> None:
-    tensors = call.make(call.dtypes[-1], DEVICE)
-    call.ours(**tensors)
+@pytest.mark.parametrize("name", FORWARD)
+def test_a_call_leaves_no_memory_behind(name: str) -> None:
+    call = narrow(name)
+    tensors = call.make(DEVICE)
+    call.run(tensors)
     gc.collect()
     before = torch.cuda.memory_allocated()
     for _ in range(3):
-        call.ours(**tensors)
+        call.run(tensors)
     assert torch.cuda.memory_allocated() <= before
 
 
@@ -402,22 +421,20 @@ def profiler() -> Iterator[None]:
     yield
 
 
-@pytest.mark.parametrize("call", FIRST.values(), ids=lambda c: c.op)
-def test_explain_names_what_runs(call: Call, profiler: None) -> None:
-    function = getattr(rooftop, call.op)
-    tensors = call.make(call.dtypes[-1], DEVICE)
-    given = list(tensors.values())
-    if call.op in ("rms_norm", "layer_norm"):
-        given.insert(1, given[1].shape)
-    found = rooftop.explain(function, *given)
+@pytest.mark.parametrize("name", FORWARD)
+def test_explain_names_what_runs(name: str, profiler: None) -> None:
+    call = narrow(name)
+    given = call.keywords(call.make(DEVICE))
+    found = rooftop.explain(call.function, **given)
     assert found.choice is not None
+    if found.choice.call is None and not found.choice.rejected:
+        pytest.skip("it has no kernel yet")
+    assert found.choice.call is not None
     implementation = found.choice.call.implementation
-    assert implementation is not None
-    assert str(found).splitlines()[0].startswith(f"{call.op} on {torch.cuda.get_device_name()}: {implementation.name}: ")
-    launches = implementation.launches(found.choice.problem, found.choice.config)
-    wanted = [str(getattr(x.kernel, "__name__", x.kernel)).partition("<")[0] for x in launches]
-    function(*given)
-    names = kernels_of(lambda: function(*given))
+    assert str(found).splitlines()[0].startswith(f"{name} on {torch.cuda.get_device_name()}: {implementation.name}: ")
+    wanted = [kernel.partition("<")[0] for kernel in found.choice.call.path]
+    call.function(**given)
+    names = kernels_of(lambda: call.function(**given))
     for want in wanted:
         assert any(re.search(rf"\b{re.escape(want)}\b", name) for name in names), (want, names)
 
@@ -432,9 +449,7 @@ def test_a_named_implementation_runs_or_raises(name: str) -> None:
     for c in sorted(small(op), key=lambda c: "odd" not in c.name):
         if kind(op, c) == "empty":
             continue
-        problem = op.problem(c, device)
-        seen = op.kernel_problem(problem)
-        reason = implementation.supports(seen if seen is not None else op.kernel_problem(op.contiguous(problem)) or problem)
+        reason = implementation.supports(seen_by_kernels(op, op.problem(c, device))[0])
         if reason is None:
             taken = taken or c
         else:
@@ -446,7 +461,7 @@ def test_a_named_implementation_runs_or_raises(name: str) -> None:
     if refused is not None:
         tensors, options = arguments(op.name, refused[0])
         with pytest.raises(UnsupportedError, match=re.escape(name)):
-            op(*tensors.values(), *options, implementation=name)
+            op(*op.arguments(tensors, options), implementation=name)
 
 
 def test_another_name_is_refused_with_those_there_are() -> None:
@@ -468,11 +483,25 @@ def filled(name: str, meta: Meta, classes: int) -> torch.Tensor:
     return t.abs_().add_(8) if name == "lse" else t.fill_(float(meta.numel)) if name == "divisor" else t
 
 
+def rows_alone(name: str, case: Case) -> bool:
+    """Whether each row of the results depends on its own row of the inputs and on what has no rows: seen on a few rows of the case."""
+    op = registry.op(name)
+    rows = max((v for _, v in case.tensors()), key=lambda v: checker.count(v)).shape[0]
+    few = {n: v if not isinstance(v, Input) else replace(v, shape=tuple(6 if e == rows else min(e, 40) for e in v.shape)) for n, v in case.inputs.items()}
+    tensors, options = arguments(name, replace(case, inputs=few))
+    part = {n: t[:2] if t is not None and t.dim() and t.shape[0] == 6 else t for n, t in tensors.items()}
+    whole, cut = (results(op.reference(*op.arguments({n: t if t is None else double(t) for n, t in given.items()}, options))) for given in (tensors, part))
+    pairs = [(w, c) for w, c in zip(whole, cut, strict=True) if w is not None and w.shape[:1] == (6,)]
+    return bool(pairs) and all(c.shape == w[:2].shape and torch.allclose(w[:2], c, equal_nan=True) for w, c in pairs)
+
+
 @pytest.mark.parametrize("name", HUGE)
 def test_elements_beyond_two_to_the_31(name: str) -> None:
     """The first, the last and those around 2^31 are right; the whole is not compared."""
     op = registry.op(name)
     case = next(c for c in op.cases if "huge" in c.tags)
+    if op.mutates or op.list_names or op.arrange or not rows_alone(name, case):
+        pytest.skip("its rows cannot be looked at alone: rooftop check --tag huge judges the whole")
     problem = op.problem(case)
     need = sum(m.nbytes for _, m in problem.tensors if m is not None)
     gc.collect()
@@ -485,26 +514,26 @@ def test_elements_beyond_two_to_the_31(name: str) -> None:
     rows, wide = largest.shape[0], largest.numel // largest.shape[0]
     some = 2 if wide > 1 else 300
     parts = [slice(max(r - some, 0), min(r + some, rows)) for r in (0, HIGH // wide, rows)]
-    tensors: dict[str, Any] = {}
+    tensors: Tensors = {}
     made: Any = None
     try:
         torch.manual_seed(0)
         tensors = {n: None if problem.get(n) is None else filled(n, problem[n], wide) for n in op.tensor_names}
-        options = list(op.options(case).values())
-        made = dict(zip(op.output_names, results(op(*tensors.values(), *options)), strict=True))
+        options = op.options(case)
+        made = by_name(op, op(*op.arguments(tensors, options)))
 
         def cut(t: Any) -> Any:
             return torch.cat([t[p] for p in parts]) if t is not None and t.dim() and t.shape[0] == rows else t
 
-        few = [cut(t) for t in tensors.values()]
-        exact = results(op.reference(*(t.double() if t is not None and t.is_floating_point() else t for t in few), *options))
-        same = results(op.reference(*(widen(t) for t in few), *options))
+        few = {n: cut(t) for n, t in tensors.items()}
+        exact = by_name(op, op.reference(*op.arguments({n: t if t is None else double(t) for n, t in few.items()}, options)))
+        same = by_name(op, op.reference(*op.arguments({n: widen(t) for n, t in few.items()}, options)))
         compared = 0
-        for n, e, s in zip(op.output_names, exact, same, strict=True):
-            meta = problem.get(n)
+        for n in op.output_names:
+            meta, tolerance = problem.get(n), op.tolerance_of(n)
             if meta is not None and meta.shape[:1] == (rows,):
                 got = cut(made[n])
-                verdict = compare.compare(got, e, s.to(got.dtype), meta.dtype, op._tolerance.multiple, op._tolerance.exact)
+                verdict = compare.compare(got, exact[n], same[n].to(got.dtype), meta.dtype, tolerance.multiple, tolerance.exact)
                 assert verdict.ok, f"{n}: {verdict.message}"
                 compared += 1
         assert compared

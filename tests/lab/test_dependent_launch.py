@@ -55,6 +55,7 @@ def representatives(subject: Subject) -> list[tuple[Problem, Launch]]:
     return list(found.values())
 
 
+@pytest.mark.sampled("binaries", "{name}")
 @pytest.mark.parametrize("name", SPEAKING)
 def test_every_kernel_that_is_chained_waits_first_and_no_other_waits(name: str) -> None:
     implementation = EVERY[name]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import operator
 import shutil
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -15,9 +17,32 @@ from rooftop.lab.records import store
 from rooftop.lab.report import documents
 from rooftop.lab.report.charts import number
 from rooftop.lab.report.data import Gatherer, device_of, gather
+from rooftop.lab.report.model import SiteData
 
 RESULTS = settings.CHECKOUT / "results"
+READ = store.read
 FILES = sorted({file for file, _ in documents.TABLES} | set(documents.PICTURES))
+
+
+@cache
+def committed() -> list[store.Record]:
+    return READ(RESULTS)
+
+
+@cache
+def site() -> SiteData:
+    return gather(committed())
+
+
+@pytest.fixture(autouse=True)
+def joined_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The committed records are read, and joined to the tree, once for all tests here: that takes seconds."""
+
+    def same(found: list[store.Record]) -> bool:
+        return len(found) == len(committed()) and all(map(operator.is_, found, committed()))
+
+    monkeypatch.setattr(store, "read", lambda folder, cut=None: list(committed()) if folder == RESULTS else READ(folder, cut))
+    monkeypatch.setattr(documents, "gather", lambda found: site() if same(found) else gather(found))
 
 
 @pytest.fixture

@@ -84,7 +84,7 @@ def started(code: str, *words: str) -> subprocess.Popen[str]:
 
 
 def done(process: subprocess.Popen[str]) -> None:
-    _, said = process.communicate(timeout=60)
+    _, said = process.communicate(timeout=600)
     assert process.returncode == 0, said
 
 

@@ -297,7 +297,7 @@ def lure(tmp_path: Path) -> tuner.Job:
 
 def tuned(tmp_path: Path, todo: Sequence[tuner.Job], times: Mapping[str, float], scatter: float = 0.002, **how: Any) -> OnPaper:
     with store.Writer(tmp_path / "records", H100.name) as writer:
-        tuner = OnPaper(tmp_path / "tuned", H100, Timer(Simulated()), writer, how.pop("deadline", time.monotonic() + 600))
+        tuner = OnPaper(tmp_path / "tuned", H100, Timer(Simulated()), writer, how.pop("deadline", time.monotonic() + 1e6))
         tuner.times, tuner.scatter = times, scatter
         tuner.run(todo, lambda text: None)
     return tuner

@@ -125,7 +125,12 @@ def test_records_of_other_code_prove_nothing() -> None:
     assert traffic.measured([made]) == {}
 
 
-COMPARED = traffic.compared(store.read(RESULTS))
+
+@cache
+def compared() -> list[Comparison]:
+    return list(traffic.compared(store.read(RESULTS)))
+
+
 FAST = ["tests/simt/transpose/padded.cu", "softmax_cuda/07_cluster"]
 
 
@@ -133,7 +138,7 @@ FAST = ["tests/simt/transpose/padded.cu", "softmax_cuda/07_cluster"]
 @pytest.mark.parametrize("subject", FAST)
 def test_the_recorded_comparison_is_what_the_model_gives(subject: str) -> None:
     job = jobs_for([subject], ["traffic"])[0]
-    found = [c for c in COMPARED if (c.subject, c.case) == (subject, job.title)]
+    found = [c for c in compared() if (c.subject, c.case) == (subject, job.title)]
     if not found:
         pytest.skip("not compared, or other code since: python -m rooftop.lab.counters.traffic --out results")
     again = traffic.compare(job, known())
@@ -142,9 +147,9 @@ def test_the_recorded_comparison_is_what_the_model_gives(subject: str) -> None:
 
 
 def test_the_records_prove_the_model() -> None:
-    if not COMPARED:
+    if not compared():
         pytest.skip("nothing is compared: python -m rooftop.lab.counters.traffic --out results")
-    assert len(traffic.proven(COMPARED)) >= traffic.NEEDED, "\n".join(map(str, COMPARED))
+    assert len(traffic.proven(compared())) >= traffic.NEEDED, "\n".join(map(str, compared()))
 
 
 # -- on the page ---------------------------------------------------------------------------------------------------------

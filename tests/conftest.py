@@ -1,0 +1,64 @@
+"""How much of the tests a run takes: what has changed, a sample of the rest, or all of them (`--all`, or files that are named on the command line)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+
+SAMPLED = pytest.StashKey[bool]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--all", action="store_true", help="also what has not changed since it was checked on a GPU, and long cases")
+
+
+def whole(config: pytest.Config) -> bool:
+    """Whether everything that was collected runs: with `--all`, or where a file or a test of one is named."""
+    return bool(config.getoption("--all")) or any(Path(a.partition("::")[0]).is_file() for a in config.args)
+
+
+def kernels(item: pytest.Item) -> Iterator[str]:
+    """The kernels that a test runs, compiles or counts: those of its mark, in which `{name}` stands for a parameter of the test."""
+    mark = item.get_closest_marker("sampled")
+    given = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
+    yield from (str(name).format(**given) for name in (mark.args[1:] if mark else ()))
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    groups: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        if mark := item.get_closest_marker("sampled"):
+            groups.setdefault(str(mark.args[0]), []).append(item)
+    if not groups or whole(config):
+        return
+    from contracts import plan
+
+    for group, members in groups.items():
+        members.sort(key=lambda item: sha256(f"{plan.seed()} {item.nodeid}".encode()).digest())
+        for item in members[: plan.SAMPLES[group]]:
+            item.stash[SAMPLED] = True
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    mark = item.get_closest_marker("sampled")
+    if mark is None or whole(item.config) or item.stash.get(SAMPLED, False):
+        return
+    from contracts import plan
+
+    if not plan.changed(str(mark.args[0]), item.path.relative_to(item.config.rootpath).as_posix(), kernels(item)):
+        pytest.skip("what it runs has not changed since it was checked; in the sample of other commits, and with --all")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Names the kernels that were not run here and have no check record: only a GPU can tell whether they are right."""
+    if config.option.collectonly:
+        return
+    from contracts import plan
+
+    if missing := plan.unproven():
+        terminalreporter.section("not run here, and without a check record of the present digest: rooftop check --records results, on a GPU")
+        for name, cases in missing.items():
+            terminalreporter.line(f"{name}: {len(cases)} cases, {cases[0]} first")

@@ -1,0 +1,186 @@
+"""What is run without a GPU: what has changed since it was checked, and a sample of the rest.
+
+A kernel's case whose check record has the digest of the tree (kernel, helpers, contract, config) is proven: it need not run again. What is not runs, up to
+`LONGEST` elements and, of each kernel, one case beyond. A sample of all cases runs in any case: so many elements over all kernels together, shared out by a
+seed that is another in each commit. So the time of a run grows with what changed, not with the number of ops."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property
+from itertools import zip_longest
+
+from contracts.calls import ops
+
+from rooftop.core import registry, settings
+from rooftop.core.spec import TARGETS, Case, Device
+from rooftop.lab import candidates
+from rooftop.lab.candidates import Subject
+from rooftop.lab.check import checker
+from rooftop.lab.records import store
+from rooftop.lab.report.data import device_of
+
+LONGEST = 1 << 16  # elements of all tensors of a case
+BUDGET = 8 << 20  # elements of the whole sample
+PRICE = 1 << 12  # elements whose time a case takes whatever its size: inputs, reference, judgement
+SAMPLES = {"kernels": 90, "binaries": 60, "counters": 8}  # tests that run, compile or count single kernels although these have not changed
+ENGINES = {"counters": ("rooftop/lab/simt/",)}  # what has changed where one of these files has
+
+
+def git(*words: str) -> str | None:
+    """What git says of the checkout; None without git, or outside a repository."""
+    try:
+        done = subprocess.run(["git", *words], cwd=settings.CHECKOUT, capture_output=True, text=True, check=False)
+    except OSError:
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+@cache
+def seed() -> str:
+    """Another in each commit, the same in all processes of a run."""
+    return git("rev-parse", "HEAD") or "rooftop"
+
+
+@cache
+def touched() -> frozenset[str]:
+    """The files, from the root of the checkout, that the working tree and the last commit change."""
+    found = (git("diff", "--name-only", "HEAD"), git("diff", "--name-only", "HEAD~1", "HEAD"), git("ls-files", "--others", "--exclude-standard"))
+    return frozenset(line for text in found if text for line in text.splitlines())
+
+
+@cache
+def every() -> tuple[Subject, ...]:
+    """All kernels of the tree: the shipped ones, by op (an in-place twin has those of its op again), then the rungs of the ladders that are files of
+    their own."""
+    shipped = [s for name in ops() for s in candidates.implementations(registry.op(name))]
+    rungs = [s for name in registry.ladder_names() for s in candidates.rungs(registry.ladder(name))]
+    return (*shipped, *(s for s in rungs if s.rung and s.rung.path.suffix != ".toml"))
+
+
+def label(subject: Subject) -> str:
+    """What a test calls it: an in-place twin with its op's name."""
+    return subject.name if subject.op.twin_of is None else f"{subject.op.name}: {subject.name}"
+
+
+def changed(group: str, path: str, names: Iterable[str]) -> bool:
+    """Whether a test of this group and file runs something that has changed: a kernel, what it is run by, or the test itself."""
+    engines = ENGINES.get(group, ())
+    return path in touched() or any(f.startswith(e) for f in touched() for e in engines) or not all(unchanged(name) for name in names)
+
+
+def elements(subject: Subject, case: Case) -> int:
+    return sum(m.numel for _, m in subject.op.problem(case).tensors if m is not None)
+
+
+def place(subject: Subject) -> tuple[str, str | None]:
+    """Where a kernel runs without a GPU, and the reason if nowhere."""
+    return checker.backend_of(subject, "cpu")
+
+
+# -- what records say ----------------------------------------------------------------------------------------------
+
+
+@cache
+def _recorded() -> Mapping[tuple[str, str, str], frozenset[tuple[str, Device]]]:
+    """(op, subject, case) -> (digest, card) of the checks that were passed."""
+    found: dict[tuple[str, str, str], set[tuple[str, Device]]] = {}
+    for r in store.read(settings.load().results):
+        if r["kind"] == "check" and r["error"]["ok"]:
+            found.setdefault((str(r["op"]), str(r["subject"]), str(r["case"])), set()).add((str(r["digest"]), device_of(r)))
+    return {key: frozenset(v) for key, v in found.items()}
+
+
+_PROVEN: dict[tuple[str, str, str], bool] = {}
+
+
+def proven(subject: Subject, case: Case) -> bool:
+    """Whether a check of this case that was passed is of the kernel, the contract and the config as they are now."""
+    key = (subject.op.name, subject.name, case.id)
+    if key not in _PROVEN:
+        cards = _recorded().get(key, ())
+        _PROVEN[key] = any(subject.supports(case, card) is None and subject.digest(case, card) == digest for digest, card in cards)
+    return _PROVEN[key]
+
+
+# -- the plan ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Which cases run of each of `subjects`. `all_`: every case that the checker leaves to no GPU."""
+
+    subjects: Sequence[Subject]
+    seed: str
+    all_: bool = False
+    budget: int = BUDGET
+
+    def candidates(self, subject: Subject) -> list[Case]:
+        return [c for c in checker.select_cases(subject) if "huge" not in c.tags]
+
+    @cached_property
+    def sampled(self) -> Mapping[str, frozenset[str]]:
+        """Kernel -> ids of its cases in the sample: each kernel's cases in an order of the seed's, a case of each kernel after the other, while the budget
+        lasts. A kernel that has come to its end, or whose case is too long, leaves its turn to the next."""
+        order = list(self.subjects)
+        random.Random(self.seed).shuffle(order)
+        queues = []
+        for s in order:
+            cases = [c for c in self.candidates(s) if 0 < elements(s, c) <= LONGEST]
+            random.Random(f"{self.seed} {label(s)}").shuffle(cases)
+            queues.append([(s, c) for c in cases])
+        found: dict[str, set[str]] = {}
+        left = self.budget
+        for turn in zip_longest(*queues):
+            for s, c in (pair for pair in turn if pair is not None):
+                price = PRICE + elements(s, c)
+                if price <= left:
+                    left -= price
+                    found.setdefault(label(s), set()).add(c.id)
+        return {name: frozenset(ids) for name, ids in found.items()}
+
+    def cases(self, subject: Subject) -> list[Case]:
+        """Those of the sample and those that are not proven, the shortest first; of the latter beyond `LONGEST` elements one, of the seed's choice."""
+        everyone = sorted(self.candidates(subject), key=lambda c: elements(subject, c))
+        if self.all_:
+            return everyone
+        mine = self.sampled.get(label(subject), frozenset())
+        short = [c for c in everyone if elements(subject, c) <= LONGEST and (c.id in mine or not proven(subject, c))]
+        device = TARGETS[max(90, subject.implementation.arch)] if subject.implementation else TARGETS[90]
+        long = [c for c in everyone if elements(subject, c) > LONGEST and fits(c) and not subject.supports(c, device) and not proven(subject, c)]
+        return short + ([random.Random(f"{self.seed} {label(subject)}").choice(long)] if long else [])
+
+
+def fits(case: Case) -> bool:
+    """Whether the checker runs it without a GPU."""
+    return checker._too_large(case, "interpreter") is None
+
+
+@cache
+def unchanged(name: str) -> bool:
+    """Whether every edge case that this kernel takes is proven. A kernel that is not in the tree has changed."""
+    subject = next((s for s in every() if s.name == name), None)
+    if subject is None or subject.implementation is None:
+        return False
+    device = TARGETS[max(90, subject.implementation.arch)]
+    edges = [c for c in checker.select_cases(subject, tags=("edge",)) if "huge" not in c.tags and not empty(subject, c) and not subject.supports(c, device)]
+    return bool(edges) and all(proven(subject, c) for c in edges)
+
+
+def empty(subject: Subject, case: Case) -> bool:
+    """Whether nothing is launched for it."""
+    return subject.op.idle(subject.op.problem(case))
+
+
+def unproven() -> dict[str, list[str]]:
+    """Kernels that only a GPU runs -> their cases whose present digest no check record has."""
+    found = {}
+    for s in every():
+        if place(s)[1] is not None and s.implementation is not None:
+            device = TARGETS[max(90, s.implementation.arch)]
+            missing = [c.id for c in checker.select_cases(s) if "huge" not in c.tags and not empty(s, c) and not s.supports(c, device) and not proven(s, c)]
+            found.update({label(s): missing} if missing else {})
+    return found

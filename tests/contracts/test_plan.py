@@ -1,0 +1,190 @@
+"""The plan of a run: what has changed is in it, the rest is a sample of one size however many kernels there are."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from contracts import plan
+
+from rooftop.core.spec import TARGETS, Case
+from rooftop.lab.candidates import Subject
+
+EVERY = plan.every()
+FOLDER = Path(__file__).parent.parent
+
+
+def subject(name: str) -> Subject:
+    return next(s for s in EVERY if s.name == name)
+
+
+@pytest.fixture
+def all_proven(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plan, "proven", lambda s, c: True)
+
+
+def spent(made: plan.Plan) -> int:
+    return sum(plan.PRICE + plan.elements(s, c) for s in made.subjects for c in made.cases(s))
+
+
+@pytest.mark.usefixtures("all_proven")
+def test_a_sample_has_one_size_however_many_kernels_there_are() -> None:
+    one = plan.Plan(EVERY, "seed", budget=1 << 20)
+    many = plan.Plan([replace(s, name=f"{s.name} {i}") for i in range(5) for s in EVERY], "seed", budget=1 << 20)
+    assert 0.9 * (1 << 20) < spent(one) <= 1 << 20
+    assert 0.9 * (1 << 20) < spent(many) <= 1 << 20
+
+
+@pytest.mark.usefixtures("all_proven")
+def test_every_kernel_has_its_turn_and_each_seed_another_sample() -> None:
+    made = [plan.Plan(EVERY, f"seed {i}", budget=1 << 20) for i in range(2)]
+    assert [len({s.name for s in EVERY if p.cases(s)}) for p in made] == [len(EVERY)] * 2
+    assert made[0].sampled != made[1].sampled
+    assert made[0].sampled == plan.Plan(EVERY, "seed 0", budget=1 << 20).sampled
+    short = plan.Plan(EVERY, "seed", budget=16 * plan.PRICE)
+    assert 0 < len(short.sampled) < 16
+
+
+def test_what_has_changed_runs_but_of_its_long_cases_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    changed = subject("softmax__triton")
+    monkeypatch.setattr(plan, "proven", lambda s, c: s.name != changed.name)
+    made = plan.Plan(EVERY, "seed", budget=0)
+    for s in EVERY:
+        assert bool(made.cases(s)) == (s.name == changed.name)
+    ids = {c.id for c in made.cases(changed)}
+    edges = {c.id: plan.elements(changed, c) for c in changed.op.cases if "edge" in c.tags and "huge" not in c.tags}
+    assert {i for i, n in edges.items() if n <= plan.LONGEST} <= ids
+    (long,) = {c.id for c in made.cases(changed) if plan.elements(changed, c) > plan.LONGEST}
+    assert any(long != next(c.id for c in plan.Plan(EVERY, f"{i}", budget=0).cases(changed) if plan.elements(changed, c) > plan.LONGEST) for i in range(9))
+    everything = plan.Plan(EVERY, "seed", all_=True, budget=0)
+    assert set(edges) <= {c.id for c in everything.cases(changed)}
+    assert all(everything.cases(s) for s in EVERY)
+
+
+def check_record(s: Subject, case: Case, digest: str, ok: bool = True) -> dict[str, object]:
+    device = TARGETS[90]
+    return {"kind": "check", "op": s.op.name, "subject": s.name, "case": case.id, "digest": digest, "error": {"ok": ok},
+            "device": {"name": device.name, "arch": device.arch, "sms": device.sms}}  # fmt: skip
+
+
+def test_a_record_stands_for_the_kernel_as_it_is_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    s = subject("add__triton")
+    case = s.op.case("odd f32")
+    digest = s.digest(case, TARGETS[90])
+    for record, stands in (
+        (check_record(s, case, digest), True),
+        (check_record(s, case, digest, ok=False), False),
+        (check_record(s, case, "0123456789ab"), False),
+        (check_record(s, s.op.case("odd f16"), digest), False),
+        (check_record(subject("softmax__triton"), case, digest), False),
+    ):
+        monkeypatch.setattr(plan.store, "read", lambda folder, record=record: [record])
+        monkeypatch.setattr(plan, "_PROVEN", {})
+        plan._recorded.cache_clear()
+        try:
+            assert plan.proven(s, case) is stands, record
+        finally:
+            plan._recorded.cache_clear()
+
+
+def test_a_kernel_is_unchanged_where_every_edge_case_is_proven(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plan, "proven", lambda s, c: True)
+    assert plan.unchanged.__wrapped__("add__triton")
+    assert not plan.unchanged.__wrapped__("no_such__triton")
+    monkeypatch.setattr(plan, "proven", lambda s, c: c.id != "odd f16")
+    assert not plan.unchanged.__wrapped__("add__triton")
+
+
+def test_a_test_runs_where_a_kernel_its_file_or_its_engine_has_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plan, "unchanged", lambda name: name == "same__triton")
+
+    def changed(group: str, touched: str, *names: str) -> bool:
+        monkeypatch.setattr(plan, "touched", lambda: frozenset({touched}))
+        return plan.changed(group, "tests/kernels/test_some.py", names)
+
+    assert not changed("kernels", "README.md", "same__triton")
+    assert changed("kernels", "README.md", "same__triton", "other__triton")
+    assert changed("kernels", "tests/kernels/test_some.py", "same__triton")
+    assert not changed("kernels", "rooftop/lab/simt/run.py", "same__triton")
+    assert changed("counters", "rooftop/lab/simt/run.py", "same__triton")
+
+
+def test_kernels_that_only_a_gpu_runs_are_named_until_a_record_proves_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plan, "place", lambda s: ("none", "only a GPU runs it") if s.name == "add__triton" else ("interpreter", None))
+    monkeypatch.setattr(plan, "proven", lambda s, c: c.id not in ("odd f32", "empty f32"))
+    assert plan.unproven() == {"add__triton": ["odd f32"]}  # of an empty case there is nothing to prove
+    monkeypatch.setattr(plan, "proven", lambda s, c: True)
+    assert plan.unproven() == {}
+
+
+def test_each_file_of_single_kernels_says_which_kernels_it_runs() -> None:
+    """Those that run kernels without a GPU are marked `sampled`: else their time grows with the number of ops."""
+    for path in (FOLDER / "kernels").glob("test_*.py"):
+        text = path.read_text(encoding="utf-8")
+        assert "checker.check(" not in text or "pytest.mark.sampled(" in text, path.name
+
+
+def test_the_seed_is_the_commit() -> None:
+    head = plan.git("rev-parse", "HEAD")
+    assert plan.seed() == (head or "rooftop")
+    assert plan.git("no-such-command") is None
+
+
+RUN = """
+import pytest
+
+@pytest.mark.sampled("kernels", "{name}__triton")
+@pytest.mark.parametrize("number", range(10))
+@pytest.mark.parametrize("name", ["same", "other"])
+def test_ways(name, number):
+    pass
+
+@pytest.mark.sampled("binaries", "{name}")
+@pytest.mark.parametrize("name", ["same__triton", "other__triton"])
+def test_compiles(name):
+    pass
+"""
+STANDS_IN = """
+SAMPLES = {"kernels": 4, "binaries": 0}
+
+def seed():
+    return "seed"
+
+def changed(group, path, names):
+    return path in TOUCHED or any(name != "same__triton" for name in names)
+
+def unproven():
+    return {"far__gluon": ["odd f32", "even f32"]}
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "touched", "passed"),
+    [
+        ((), (), {"ways": (10, 14), "compiles": (1, 1)}),  # those of the kernel that changed, and of the four in the sample those of the other
+        (("--all",), (), {"ways": (20, 20), "compiles": (2, 2)}),
+        (("tests/test_some.py",), (), {"ways": (20, 20), "compiles": (2, 2)}),
+        ((), ("tests/test_some.py",), {"ways": (20, 20), "compiles": (2, 2)}),
+    ],
+)  # fmt: skip
+def test_a_marked_test_runs_where_its_kernel_has_changed_or_by_turns(
+    words: tuple[str, ...], touched: tuple[str, ...], passed: dict[str, tuple[int, int]], tmp_path: Path
+) -> None:
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "contracts").mkdir()
+    (tmp_path / "contracts" / "plan.py").write_text(STANDS_IN.replace("TOUCHED", repr(set(touched))))
+    (tmp_path / "conftest.py").write_text((FOLDER / "conftest.py").read_text(encoding="utf-8"))
+    (tmp_path / "tests" / "test_some.py").write_text(RUN)
+    (tmp_path / "pytest.ini").write_text("[pytest]\npythonpath = .\ntestpaths = tests\nmarkers = sampled(group): by turns\n")
+    done = subprocess.run([sys.executable, "-m", "pytest", "-v", *words], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+    for what, (least, most) in passed.items():
+        assert least <= ran(done.stdout, what) <= most, done.stdout
+    assert "far__gluon: 2 cases, odd f32 first" in done.stdout
+
+
+def ran(said: str, what: str) -> int:
+    return sum(f"test_{what}" in line and "PASSED" in line for line in said.splitlines())
