@@ -4,7 +4,7 @@ Tensors: x and the residual [..., C...], weight and bias [C...]; s is what is no
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -49,6 +49,12 @@ def validate(name: str, x: Tensor, shape: Sequence[int] | int, residual: Tensor 
     if not eps >= 0:
         raise ValueError(f"{name}: eps is {eps}; it must be at least 0")
     return len(dims)
+
+
+def public(tensors: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[Sequence[Any], Mapping[str, Any]]:
+    """How rms_norm and layer_norm are called."""
+    x, dims = tensors["x"], int(options["dims"])
+    return (x, tuple(x.shape[x.dim() - dims :])), {n: tensors[n] for n in ("weight", "bias", "residual")} | {"eps": options["eps"]}
 
 
 def rows(x: Meta, dims: int) -> Meta | None:

@@ -111,6 +111,7 @@ OP = Op(
         "tail cut off": lambda x, approximate: reference(x, approximate) * (x > -2),
         "tail not written": lambda x, approximate: _tail(x, reference(x, approximate)),
     },
+    public=lambda tensors, options: ((tensors["x"],), options),
 )
 
 
