@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from rooftop.core.layouts import strides_of, widen
-from rooftop.core.spec import DTYPES, Case, Input, Meta, Option
+from rooftop.core.spec import DTYPES, Case, Input, Meta, Option, Problem
 
 if TYPE_CHECKING:
     import torch

@@ -7,12 +7,13 @@ from typing import Any
 
 import rooftop
 from rooftop.core.contract import Contract
+from rooftop.core.op import Op
 from rooftop.core.spec import Problem
 
 
 def function(op: Contract) -> Callable[..., Any]:
     """The public function of an op."""
-    return getattr(rooftop, op.name)  # type: ignore[no-any-return]
+    return getattr(rooftop, op.name)
 
 
 def arguments(op: Contract, tensors: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -21,6 +22,28 @@ def arguments(op: Contract, tensors: Mapping[str, Any], options: Mapping[str, An
         args, kwargs = op.public(tensors, options)
         return tuple(args), dict(kwargs)
     return (), dict(zip(op.kinds, op.arguments(tensors, options), strict=True))
+
+
+class _Passed(Exception):
+    """Carries what a public function hands to its op."""
+
+
+def passed(op: Op, tensors: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The tensors and options as the public function hands them to the op: validated, a negative dimension counted from the front. Nothing is run."""
+
+    def stop(*args: Any, implementation: str | None = None) -> Any:
+        raise _Passed(args)
+
+    args, kwargs = arguments(op, tensors, options)
+    called = op.caller()
+    op._call = stop
+    try:
+        function(op)(*args, **kwargs)
+    except _Passed as found:
+        return op.flattened(found.args[0])
+    finally:
+        op._call = called
+    raise ValueError(f"{op.name}: the public function does not call its op")
 
 
 def returned(op: Contract, problem: Problem) -> tuple[str, ...]:

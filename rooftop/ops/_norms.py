@@ -4,10 +4,11 @@ Tensors: x and the residual [..., C...], weight and bias [C...]; s is what is no
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any
 
+from rooftop.core.layouts import widen
 from rooftop.core.op import like
 from rooftop.core.spec import Case, Input, Meta, Problem, Work, case, collapse
 from rooftop.ops import _arguments
@@ -55,6 +56,17 @@ def public(tensors: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[Sequ
     """How rms_norm and layer_norm are called."""
     x, dims = tensors["x"], int(options["dims"])
     return (x, tuple(x.shape[x.dim() - dims :])), {n: tensors[n] for n in ("weight", "bias", "residual")} | {"eps": options["eps"]}
+
+
+def rounding_the_sum(reference: Callable[..., Any]) -> Callable[..., Any]:
+    """The reference at the same precision, as the docstrings say it: what is normalised is the sum as it is returned, rounded to the dtype of x."""
+
+    def same(x: Tensor, residual: Tensor | None, weight: Tensor | None, bias: Tensor | None, dims: int, eps: float) -> tuple[Tensor, Tensor | None]:
+        s = x if residual is None else x + residual
+        y, _ = reference(widen(s), None, widen(weight), widen(bias), dims, eps)
+        return y, None if residual is None else s
+
+    return same
 
 
 def rows(x: Meta, dims: int) -> Meta | None:

@@ -11,7 +11,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from rooftop.core.op import Grad, Op, Tolerance
-from rooftop.ops._norms import canonical, cases, outputs, outputs_bwd, public, total, validate, work, work_bwd
+from rooftop.ops._norms import canonical, cases, outputs, outputs_bwd, public, rounding_the_sum, total, validate, work, work_bwd
 from rooftop.ops._peers import Kept, compiled, one_dtype
 
 if TYPE_CHECKING:
@@ -221,5 +221,6 @@ OP = Op(
         "last column not written": _changed("last"),
         "NaN lost": _changed("nan"),
     },
+    same=rounding_the_sum(reference),
     public=public,
 )

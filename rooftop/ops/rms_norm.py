@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rooftop.core.op import Grad, Op, Tolerance
-from rooftop.ops._norms import canonical, cases, outputs, outputs_bwd, public, total, validate, work, work_bwd
+from rooftop.ops._norms import canonical, cases, outputs, outputs_bwd, public, rounding_the_sum, total, validate, work, work_bwd
 from rooftop.ops._peers import Kept, compiled, one_dtype
 
 if TYPE_CHECKING:
@@ -242,5 +242,6 @@ OP = Op(
         "last column not written": _changed("last"),
         "NaN lost": _changed("nan"),
     },
+    same=rounding_the_sum(reference),
     public=public,
 )

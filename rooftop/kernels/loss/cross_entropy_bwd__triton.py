@@ -88,7 +88,8 @@ def configs(p: Problem) -> list[Config]:
 def launches(p: Problem, config: Config) -> list[Launch]:
     rows, columns = p["input"].shape
     blocks = -(-columns // config.block)
-    args = {"dloss": "dloss", "x": "input", "target": "target", "normaliser": "normaliser", "divisor": "divisor", "dx": "dinput", "C": columns, "blocks": blocks}
+    args = {"dloss": "dloss", "x": "input", "target": "target", "normaliser": "normaliser", "divisor": "divisor", "dx": "dinput"}
+    args |= {"C": columns, "blocks": blocks}
     step = p["dloss"].strides[0] if p["dloss"].shape else 0
     args |= {"xs": p["input"].strides[0], "gs": step, "ds": p["dinput"].strides[0], "ignore": int(p.option("ignore_index"))}
     args |= {"smoothing": float(p.option("label_smoothing")), "scale": float(p.option("lse_square_scale")), "cap": float(p.option("softcap"))}

@@ -6,6 +6,7 @@ import base64
 import pickle
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections import Counter
@@ -48,21 +49,24 @@ class Child:
     """Runs calls in a process of its own, on the GPU. Where that dies, so does only it; `history` are the calls since it began."""
 
     def __init__(self, device: str = "cuda") -> None:
-        self._device, self._process, self.history = device, None, list[Draft]()  # type: ignore[var-annotated]
+        self._device, self._errors = device, tempfile.TemporaryFile("w+")  # noqa: SIM115 - as long as the runner lives
+        self._process: subprocess.Popen[str] | None = None
+        self.history: list[Draft] = []
 
     def _start(self) -> subprocess.Popen[str]:
         command = [sys.executable, "-m", "rooftop.lab.fuzz.child", self._device]
-        return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=settings.PACKAGE.parent)
+        self._errors.seek(0)
+        self._errors.truncate()
+        return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, text=True, cwd=settings.PACKAGE.parent)
 
     def run(self, draft: Draft) -> Outcome:
         if self._process is None:
             self._process, self.history = self._start(), []
         process = self._process
         self.history.append(draft)
-        assert process.stdin is not None and process.stdout is not None and process.stderr is not None
+        assert process.stdin is not None and process.stdout is not None
         late = threading.Timer(CALL_SECONDS, process.kill)
         late.start()
-        errors: list[str] = []
         try:
             process.stdin.write(base64.b64encode(pickle.dumps(draft)).decode() + "\n")
             process.stdin.flush()
@@ -80,11 +84,10 @@ class Child:
             if len(self.history) >= BATCH:
                 self.close()
             return outcome
-        if process.poll() is None:
-            process.kill()
-        errors = process.stderr.read().strip().splitlines()[-1:]
         self.close()
-        return Outcome("dead", [DIED + (f"no answer within {CALL_SECONDS:.0f} s" if hung else " ".join(errors) or f"exit code {process.returncode}")])
+        self._errors.seek(0)
+        last = self._errors.read().strip().splitlines()[-1:]
+        return Outcome("dead", [DIED + (f"no answer within {CALL_SECONDS:.0f} s" if hung else " ".join(last) or f"exit code {process.returncode}")])
 
     def close(self) -> None:
         """Ends the process; the next call starts another."""
@@ -205,6 +208,8 @@ def run(
 def _explained(draft: Draft, outcome: Outcome, runner: Runner, make: Callable[[], Runner]) -> Finding:
     """The finding made smaller. Where a process died and the call alone does not kill one, the calls before it are bisected."""
     if outcome.status == "dead":
+        if isinstance(runner, Child):
+            runner.close()
         history = getattr(runner, "history", [draft])[:-1]
         fresh = make()
         try:

@@ -5,6 +5,7 @@ function refuses (tried on meta tensors) is drawn again."""
 
 from __future__ import annotations
 
+import inspect
 import math
 import random
 from collections.abc import Iterator, Mapping
@@ -45,6 +46,11 @@ class Layout:
     window: int = 0  # not 0: elements from one index of the slowest dimension to the next, which may then overlap
     still: tuple[int, ...] = ()  # dimensions of stride 0
     offset: int = 0  # elements before the first
+
+    @property
+    def simplicity(self) -> tuple[int, int]:
+        """The less, the simpler: how many things are unusual, then the offset."""
+        return (self.order != ()) + (self.pad > 0) + (self.step != 1) + (self.window > 0) + (self.still != ()) + (self.offset > 0), self.offset
 
     def strides(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         found = [0] * len(shape)
@@ -113,7 +119,7 @@ class Draft:
     def __hash__(self) -> int:
         return hash(repr(self))
 
-    @cached_property
+    @property
     def contract(self) -> Contract:
         return registry.op(self.op)
 
@@ -229,8 +235,7 @@ def draw(op: Contract, seed: int, index: int, limits: Limits, gpu: bool) -> Draf
     r = random.Random(f"{op.name} {seed} {index}")
     cases = [c for c in op.cases if not {"bench", "huge"} & c.tags] or list(op.cases)
     for attempt in range(TRIES):
-        draft = _draw(r, op, r.choice(cases), limits, gpu, gentle=attempt > TRIES // 2)
-        draft = fitting(draft, limits)
+        draft = fitting(_draw(r, op, r.choice(cases), limits, gpu, gentle=attempt > TRIES // 2), limits)
         if draft is not None and taken(draft):
             return draft
     return None
@@ -322,7 +327,7 @@ def smaller(draft: Draft) -> Iterator[Draft]:
             yield replace(draft, absent=(*draft.absent, name))
         layout, fill = draft.layouts.get(name, Layout()), draft.fills.get(name, Fill())
         for simple in dict.fromkeys((Layout(), replace(layout, offset=0), replace(layout, offset=1), Layout(offset=layout.offset))):
-            if simple != layout and repr(simple) < repr(layout) or simple == Layout() != layout:
+            if simple != layout and simple.simplicity < layout.simplicity:
                 yield replace(draft, layouts={**draft.layouts, name: simple})
         for plain in dict.fromkeys((Fill(), Fill(fill.kind, fill.scale), Fill("normal", fill.scale), Fill(fill.kind, 1.0, fill.sown, min(fill.seeds, 1)))):
             if plain != fill and (plain == Fill() or len(repr(plain)) < len(repr(fill))):
@@ -330,7 +335,7 @@ def smaller(draft: Draft) -> Iterator[Draft]:
     plain_options = draft.contract.options(draft.contract.cases[0])
     for name, value in draft.options.items():
         for simple_value in (plain_options[name], draft.contract.options(case)[name]):
-            if value != simple_value and not (value == plain_options[name]):
+            if value not in (simple_value, plain_options[name]):
                 yield replace(draft, options={**draft.options, name: simple_value})
 
 
@@ -340,7 +345,7 @@ def smaller(draft: Draft) -> Iterator[Draft]:
 def script(draft: Draft, device: str) -> str:
     """The call as a few lines of Python."""
     op = draft.contract
-    tensors, options, _ = draft.make(device)
+    tensors, options, _ = draft.make("cpu")
     args, kwargs = public_calls.arguments(op, tensors, options)
     named = {id(t): n for n, t in tensors.items() if t is not None}
 
@@ -351,8 +356,8 @@ def script(draft: Draft, device: str) -> str:
             return f"[{', '.join(map(text, value))}]"
         return f"float({str(value)!r})" if isinstance(value, float) and not math.isfinite(value) else repr(value)
 
-    usual = {n: p.default for n, p in __import__("inspect").signature(public_calls.function(op)).parameters.items()}
-    said = [text(a) for a in args] + [f"{k}={text(v)}" for k, v in kwargs.items() if not (v is usual.get(k) or (v == usual.get(k) if k not in named.values() else False))]
+    usual = {n: repr(p.default) for n, p in inspect.signature(public_calls.function(op)).parameters.items()}
+    said = [text(a) for a in args] + [f"{k}={text(v)}" for k, v in kwargs.items() if text(v) != usual.get(k)]
     function = f"rooftop.{op.name}" if draft.mode != "compile" else f"torch.compile(rooftop.{op.name}, backend='aot_eager')"
     lines = ["import torch, rooftop", *draft.source(device)]
     if op.arrange is not None:

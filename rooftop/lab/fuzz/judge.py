@@ -11,13 +11,15 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rooftop.core.call import Call, select
-from rooftop.core.contract import Contract, Judged, Tolerance
+from rooftop.core.contract import Contract, Judged, Tolerance, metas_of
 from rooftop.core.layouts import computes, widen
+from rooftop.core.op import Op
 from rooftop.core.spec import TARGETS, Problem, dtype_of
 from rooftop.lab import public_calls
 from rooftop.lab.candidates import Subject
 from rooftop.lab.check import checker
 from rooftop.lab.check.compare import Verdict, compare
+from rooftop.lab.check.guard_zones import GUARD
 from rooftop.lab.fuzz.drafts import Draft
 from rooftop.lab.inputs import by_name, laid_out
 
@@ -95,12 +97,10 @@ def run(draft: Draft, device: str) -> Outcome:
             messages, ran = _judged(draft, device, runner)
             outcome.ran += ran
             outcome.messages += [f"{name}: {m}" for m in messages]
-    except torch.OutOfMemoryError:
-        return Outcome("skipped", ["out of memory"])
-    except MemoryError:
+    except (torch.OutOfMemoryError, MemoryError):
         return Outcome("skipped", ["out of memory"])
     except Exception as error:  # whatever a call does is a finding
-        if isinstance(error, RuntimeError) and "can't allocate memory" in str(error):
+        if isinstance(error, RuntimeError) and any(said in str(error) for said in ("can't allocate memory", "out of memory")):
             return Outcome("skipped", ["out of memory"])
         outcome.messages.append(f"{type(error).__name__}: {error}")
     if outcome.messages:
@@ -263,7 +263,7 @@ def public(s: Setting) -> tuple[dict[str, Any], dict[str, Any], list[str]]:
             for t in memory.values():
                 t.detach().zero_()
         torch.cuda.synchronize()
-        with torch.cuda.stream(torch.cuda.Stream()):  # type: ignore[no-untyped-call]
+        with torch.cuda.stream(torch.cuda.Stream()):
             torch.cuda._sleep(DELAY)
             with torch.no_grad():
                 for n, t in memory.items():
@@ -293,18 +293,22 @@ def public(s: Setting) -> tuple[dict[str, Any], dict[str, Any], list[str]]:
 def kernels(s: Setting) -> tuple[dict[str, Any], dict[str, Any], list[str]]:
     """Through the kernels that an H100 would run, where the interpreter or the simulator can run them: the forward, and on its results the backward."""
     op, messages = s.op, list[str]()
-    made = kernel(op, s.problem, s.tensors, s.options, messages)
+    assert isinstance(op, Op)
+    tensors, options = public_calls.passed(op, s.tensors, s.options)
+    problem = op.problem_of(metas_of(tensors), options)
+    if [problem.get(n) for n in op.output_names] != [s.problem.get(n) for n in op.output_names]:
+        return {}, {}, messages  # the op computes in another shape than the reference was given
+    made = kernel(op, problem, tensors, options, messages)
     if made is None:
         return {}, {}, messages
     if not s.flow or op.bwd is None or op.grad is None:
         return made, {}, messages
     names = op.bwd.tensor_names
-    values = {**s.tensors, **made, **s.options}
+    values = {**tensors, **made, **options}
     flows = [s.flow.get(n) for n in op.output_names if n not in op.grad.aside]
     given = dict(zip(names, [*flows, *op.grad.saved(values)], strict=True))
-    options = {n: s.options[n] for n in op.bwd.option_names}
-    problem = op.bwd.problem_of(checker.metas_of(given), options)
-    found = kernel(op.bwd, problem, given, options, messages)
+    options = {n: options[n] for n in op.bwd.option_names}
+    found = kernel(op.bwd, op.bwd.problem_of(metas_of(given), options), given, options, messages)
     if found is None:
         return made, {}, messages
     gradients = op.grad.spread(tuple(found[n] for n in op.bwd.output_names))
@@ -319,7 +323,7 @@ def kernel(op: Contract, problem: Problem, tensors: Mapping[str, Any], options: 
     where, reason = checker.backend_of(Subject(call.implementation.name, op, call.implementation), "cpu")
     if reason is not None:
         return None
-    made, guarded = checker.Trial(call, "cpu", checker.RUNNERS[where], checker.GUARD).run(tensors, options, 0xFF)
+    made, guarded = checker.Trial(call, "cpu", checker.RUNNERS[where], GUARD).run(tensors, options, 0xFF)
     messages += [f"{call.implementation.name}, {n}: {stray}" for n, kept in guarded.items() if (stray := kept.stray())]
     promised = {n: laid_out(t, m) if (m := call.promised.get(n)) is not None else t for n, t in made.items()}
     return {**dict.fromkeys(op.output_names), **promised}
