@@ -55,6 +55,8 @@ def validate(name: str, x: Tensor, shape: Sequence[int] | int, residual: Tensor 
 def public(tensors: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[Sequence[Any], Mapping[str, Any]]:
     """How rms_norm and layer_norm are called."""
     x, dims = tensors["x"], int(options["dims"])
+    if not 0 < dims <= x.dim():
+        raise ValueError(f"dims is {dims}; x has {x.dim()} dimensions")
     return (x, tuple(x.shape[x.dim() - dims :])), {n: tensors[n] for n in ("weight", "bias", "residual")} | {"eps": options["eps"]}
 
 

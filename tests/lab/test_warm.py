@@ -10,6 +10,7 @@ from _support import command, flat
 from rooftop.core import registry
 from rooftop.core.spec import TARGETS
 from rooftop.lab import warm
+from rooftop.lab.timing import first_calls
 
 MOST = 14  # binaries of one op and its backward at one number of columns
 
@@ -30,6 +31,16 @@ def test_new_rows_compile_nothing_that_warm_has_not(name: str, columns: int) -> 
 def test_warm_compiles_and_says_how_many(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     assert command(monkeypatch, "warm", "square", "--columns", "96", "--dtype", "f32", "--card", "h100", "--json") == 0
     assert '"variants": 0' not in capsys.readouterr().out
+
+
+def test_first_calls_are_measured_beside_torch_forward_and_backward(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(first_calls, "MOST", 40)
+    monkeypatch.setattr(first_calls, "KNOWN", 64)
+    found = first_calls.measure(registry.op("rms_norm"), "f32", rows=5, columns=2, compiled=False, device="cpu")
+    assert [(r["subject"], r["gradients"]) for r in found] == [("rooftop", False), ("rooftop", True), ("torch", False), ("torch", True)]
+    for r in found:
+        assert (r["rows"]["n"], r["columns"]["n"]) == (5, 2), r
+        assert r["known_s"] > 0 and 0 < r["rows"]["median_s"] <= r["rows"]["p90_s"] <= r["rows"]["max_s"]
 
 
 @pytest.mark.parametrize(
