@@ -312,9 +312,10 @@ class Contract:
         return problem if self.canonical is None else self.canonical(problem)
 
     def contiguous(self, problem: Problem) -> Problem:
-        """The same problem after the inputs that are not contiguous were copied. The others stay where they are, whatever their alignment."""
+        """The same problem after the inputs that are not contiguous were copied. The others stay where they are, whatever their alignment; strides of
+        extents of 1, which say nothing, are as in any contiguous tensor."""
         inputs = self.inputs_of(problem)
-        metas = {n: m if m is None or m.contiguous else Meta(m.shape, m.dtype) for n, m in problem.tensors if n in inputs}
+        metas = {n: m and Meta(m.shape, m.dtype, (), m.align if m.contiguous else 16) for n, m in problem.tensors if n in inputs}
         return self.problem_of(metas, {n: problem.option(n) if n not in self.late else 0 for n in self.option_names}, problem.device)
 
     def idle(self, problem: Problem) -> bool:

@@ -94,6 +94,19 @@ def compile_for(
 def compile_launch(launch: Launch, tensors: Mapping[str, Meta | None], arch: int, late_floats: Collection[str] = ()) -> Compiled:
     """Compile what ``launch`` would compile on ``arch``, specialised on the values and alignments of its arguments as Triton does when it
     launches, without a GPU or a driver. ``tensors``: the facts of the tensors that the launch names. Raises as ``compile_for``."""
+    types, places, attrs = _specialised(launch, tensors, arch, late_floats)
+    return _compile(launch.kernel, types, places, attrs, arch, options_of(launch))
+
+
+def variant(launch: Launch, tensors: Mapping[str, Meta | None], arch: int, late_floats: Collection[str] = ()) -> str:
+    """A text that is the same for launches that run one binary. Raises TypeError where arguments do not fit the kernel's parameters."""
+    kernel = launch.kernel
+    facts = _specialised(launch, tensors, arch, late_floats)
+    return f"{kernel.__module__}.{kernel.__name__} {facts} {sorted(options_of(launch).items())}"
+
+
+def _specialised(launch: Launch, tensors: Mapping[str, Meta | None], arch: int, late_floats: Collection[str]) -> tuple[Any, Any, Any]:
+    """Types, constants and attributes of the parameters, as Triton finds them in the arguments."""
     version()
     from triton.backends.compiler import GPUTarget
     from triton.compiler import make_backend
@@ -106,7 +119,7 @@ def compile_launch(launch: Launch, tensors: Mapping[str, Meta | None], arch: int
     if rest:
         raise TypeError(f"{kernel.__name__} takes {', '.join(kernel.arg_names)}; unknown are {', '.join(rest)}")
     _, types, places, attrs = kernel._pack_args(backend, options, bound, specialization, None)
-    return _compile(kernel, types, places, attrs, arch, options)
+    return types, places, attrs
 
 
 def options_of(launch: Launch) -> dict[str, Any]:

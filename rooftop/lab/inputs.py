@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from rooftop.core.layouts import strides_of, widen
-from rooftop.core.spec import DTYPES, Case, Input, Meta, Option
+from rooftop.core.spec import DTYPES, Case, Input, Meta, Option, Problem
 
 if TYPE_CHECKING:
     import torch
@@ -118,7 +118,7 @@ def make(op: Contract, case: Case, device: Any, seed: int) -> tuple[dict[str, to
     if op.forward is None:
         return given, options
     assert forward.grad is not None
-    results = round_to(forward, case, forward.reference(*forward.arguments({n: widen(t) for n, t in given.items()}, options)))
+    results = rounded(forward, forward.problem(case), forward.reference(*forward.arguments({n: widen(t) for n, t in given.items()}, options)))
     values: dict[str, torch.Tensor | None] = {**given, **results}
     problem = forward.problem(case)
     made: dict[str, torch.Tensor | None] = {}
@@ -149,7 +149,6 @@ def by_name(op: Contract, results: Any) -> dict[str, Any]:
     return dict(zip(op.output_names, results if isinstance(results, tuple) else (results,), strict=True))
 
 
-def round_to(op: Contract, case: Case, results: Any) -> dict[str, torch.Tensor]:
+def rounded(op: Contract, problem: Problem, results: Any) -> dict[str, torch.Tensor]:
     """A reference's results in the dtypes and layouts that the op's outputs have, by name; those that are absent are left out."""
-    problem = op.problem(case)
     return {n: laid_out(r, m) for n, r in by_name(op, results).items() if (m := problem.get(n)) is not None}

@@ -51,12 +51,12 @@ def validate(name: str, x: Tensor, shape: Sequence[int] | int, residual: Tensor 
     return len(dims)
 
 
-def public(tensors: Mapping[str, Tensor | None], options: Mapping[str, Any]) -> tuple[Sequence[Any], Mapping[str, Any]]:
+def public(tensors: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[Sequence[Any], Mapping[str, Any]]:
     """How rms_norm and layer_norm are called."""
-    x = tensors["x"]
-    assert x is not None
-    more = {n: tensors[n] for n in ("weight", "bias", "residual")}
-    return (x, x.shape[x.dim() - options["dims"] :]), {**more, "eps": options["eps"]}
+    x, dims = tensors["x"], int(options["dims"])
+    if not 0 < dims <= x.dim():
+        raise ValueError(f"dims is {dims}; x has {x.dim()} dimensions")
+    return (x, tuple(x.shape[x.dim() - dims :])), {n: tensors[n] for n in ("weight", "bias", "residual")} | {"eps": options["eps"]}
 
 
 def rows(x: Meta, dims: int) -> Meta | None:

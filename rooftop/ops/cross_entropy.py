@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rooftop.core.op import Grad, Op, Tolerance, like
+from rooftop.core.op import Grad, Judged, Op, Tolerance, like
 from rooftop.core.spec import Case, Input, Meta, Problem, Work, case
 from rooftop.ops._arguments import number
 from rooftop.ops._peers import compiled
@@ -102,26 +102,29 @@ def reference(
     softcap: float,
     inplace: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """(loss, lse, the number that the losses are divided by)"""
+    """(loss, normaliser, the number that the losses are divided by). The normaliser [N, 2] is a shift m, near the row's maximum, and the sum of
+    exp(z - m): lse = m + log(sum). As one number it would be rounded at the size of the logits, and the gradient with it."""
+    import torch
+
     z = softcap * (input / softcap).tanh() if softcap else input
-    most = z.amax(-1, keepdim=True)
-    lse = (z - most).exp().sum(-1).log() + most[..., 0]
-    picked = z.gather(-1, target.clamp(0, z.shape[-1] - 1)[:, None])[:, 0]
-    loss = lse - picked
+    most = z.amax(-1)
+    total = (z - most[:, None]).exp().sum(-1)
+    above, picked = total.log(), z.gather(-1, target.clamp(0, z.shape[-1] - 1)[:, None])[:, 0]
+    loss = above + (most - picked)
     if label_smoothing:
-        loss = lse - (1 - label_smoothing) * picked - label_smoothing * z.mean(-1)
+        loss = above + (1 - label_smoothing) * (most - picked) + label_smoothing * (most - z.mean(-1))
     if lse_square_scale:
-        loss = loss + lse_square_scale * lse.square()
+        loss = loss + lse_square_scale * (most + above).square()
     loss = loss.where((target >= 0) & (target < z.shape[-1]), float("nan")).where(target != ignore_index, 0.0)
-    divisor = (target != ignore_index).sum().to(lse.dtype) if reduction == "mean" else lse.new_ones(())
-    return loss if reduction == "none" else loss.sum() / divisor, lse, divisor
+    divisor = (target != ignore_index).sum().to(total.dtype) if reduction == "mean" else total.new_ones(())
+    return loss if reduction == "none" else loss.sum() / divisor, torch.stack((most, total), -1), divisor
 
 
 def backward(
     dloss: Tensor,
     input: Tensor,
     target: Tensor,
-    lse: Tensor,
+    normaliser: Tensor,
     divisor: Tensor,
     ignore_index: int,
     reduction: str,
@@ -130,11 +133,15 @@ def backward(
     softcap: float,
     inplace: bool,
 ) -> Tensor:
-    """dz = (exp(z - lse) · (1 + 2 · lse_square_scale · lse) - s / C - (1 - s) · [target]) · dloss / divisor, dx = dz · (1 - (z / softcap)²)"""
+    """dz = (exp(z - lse) · (1 + 2 · lse_square_scale · lse) - s / C - (1 - s) · [target]) · dloss / divisor, dx = dz · (1 - (z / softcap)²)
+
+    with exp(z - lse) = exp(z - m) / sum."""
     z = softcap * (input / softcap).tanh() if softcap else input
-    count, share = z.shape[-1], (dloss / divisor).expand(lse.shape)
+    most, total = normaliser.unbind(-1)
+    count, share = z.shape[-1], (dloss / divisor).expand(target.shape)
     share = share.where((target >= 0) & (target < count), float("nan"))
-    d = (z - lse[:, None]).exp() * (1 + 2 * lse_square_scale * lse)[:, None] - label_smoothing / count
+    each = (1 + 2 * lse_square_scale * (most + total.log())) / total if lse_square_scale else 1 / total
+    d = (z - most[:, None]).exp() * each[:, None] - label_smoothing / count
     d = d.scatter_add(-1, target.clamp(0, count - 1)[:, None], d.new_full((1, 1), label_smoothing - 1).expand(target.shape[0], 1)) * share[:, None]
     d = d * (1 - (z / softcap).square()) if softcap else d
     return d.where((target != ignore_index)[:, None], 0.0)
@@ -143,7 +150,7 @@ def backward(
 def outputs(input: Meta, target: Meta, reduction: str, **_: Any) -> dict[str, Meta]:
     rows = Meta(input.shape[:-1], "f64" if input.dtype == "f64" else "f32")
     single = Meta((), rows.dtype)
-    return {"loss": rows if reduction == "none" else single, "lse": rows, "divisor": single}
+    return {"loss": rows if reduction == "none" else single, "normaliser": Meta((*rows.shape, 2), rows.dtype), "divisor": single}
 
 
 def outputs_bwd(dloss: Meta, input: Meta, **_: Any) -> dict[str, Meta]:
@@ -166,12 +173,12 @@ def canonical(p: Problem) -> Problem | None:
 def work(p: Problem) -> Work:
     """Read every logit once; one exponential, a maximum and two FMAs each."""
     n = p["input"].numel
-    return Work(p["input"].nbytes + p["target"].nbytes, p["loss"].nbytes + p["lse"].nbytes, {"exp": 1.0 * n, "fma32": 3.0 * n})
+    return Work(p["input"].nbytes + p["target"].nbytes, p["loss"].nbytes + p["normaliser"].nbytes, {"exp": 1.0 * n, "fma32": 3.0 * n})
 
 
 def work_bwd(p: Problem) -> Work:
     n = p["input"].numel
-    read = sum(p[name].nbytes for name in ("dloss", "input", "target", "lse", "divisor"))
+    read = sum(p[name].nbytes for name in ("dloss", "input", "target", "normaliser", "divisor"))
     return Work(read, p["dinput"].nbytes, {"exp": 1.0 * n, "fma32": 3.0 * n})
 
 
@@ -205,9 +212,9 @@ def _quack() -> Callable[..., Any]:
     def run(input: Tensor, target: Tensor, ignore: int, reduction: str, smoothing: float, scale: float, cap: float, inplace: bool) -> Any:
         if smoothing or scale or cap:
             raise ValueError("quack's cross-entropy has no smoothing, no z-loss and no cap")
-        loss, lse = cross_entropy_fwd(input, target, ignore_index=ignore, return_lse=True)
+        loss, _ = cross_entropy_fwd(input, target, ignore_index=ignore, return_lse=True)
         live = (target != ignore).sum()
-        return (loss if reduction == "none" else loss.sum() / live if reduction == "mean" else loss.sum()), lse, None
+        return (loss if reduction == "none" else loss.sum() / live if reduction == "mean" else loss.sum()), None, None
 
     return run
 
@@ -220,7 +227,7 @@ def _torch_backward() -> Callable[..., Any]:
 
     kept = Kept(lambda x: x.log_softmax(-1))
 
-    def run(dloss: Tensor, input: Tensor, target: Tensor, lse: Tensor, divisor: Tensor, *options: Any) -> Tensor:
+    def run(dloss: Tensor, input: Tensor, target: Tensor, normaliser: Tensor, divisor: Tensor, *options: Any) -> Tensor:
         ignore, reduction, smoothing, scale, cap, _ = options
         if smoothing or scale or cap:
             raise ValueError("torch's backward of a smoothed or capped loss is several ops")
@@ -245,15 +252,35 @@ def _changed(**changes: Any) -> Callable[..., Any]:
 def _changed_backward(**changes: Any) -> Callable[..., Any]:
     names = ("ignore_index", "reduction", "label_smoothing", "lse_square_scale", "softcap", "inplace")
 
-    def run(dloss: Tensor, input: Tensor, target: Tensor, lse: Tensor, divisor: Tensor, *options: Any) -> Any:
-        return backward(dloss, input, target, lse, divisor, *(changes.get(n, v) for n, v in zip(names, options, strict=True)))
+    def run(dloss: Tensor, input: Tensor, target: Tensor, normaliser: Tensor, divisor: Tensor, *options: Any) -> Any:
+        return backward(dloss, input, target, normaliser, divisor, *(changes.get(n, v) for n, v in zip(names, options, strict=True)))
 
     return run
 
 
+def _same_normaliser(judged: Judged) -> str | None:
+    """Any shift will do that keeps lse: to 2^-21 of the exponentials, or two units in the last place of float32 where logits have 16 bits or are bounded,
+    or four times what torch errs."""
+    got, exact, same = (t["normaliser"].double() for t in (judged.got, judged.exact, judged.same))
+    lse = [t[:, 0] + t[:, 1].log() for t in (got, exact, same)]
+    if not bool((lse[0].isfinite() == lse[2].isfinite()).all()):
+        return "lse is NaN or infinite elsewhere than at the same precision in plain torch"
+    there = lse[2].isfinite()
+    if not bool(there.any()):
+        return None
+    mine, theirs = ((t - lse[1])[there].abs().max() for t in (lse[0], lse[2]))
+    cap = float(judged.options["softcap"])
+    rough = bool(cap) or judged.tensors["input"].element_size() < 4
+    allowed = max(4 * float(theirs), 2.0**-21 * (max(1.0, cap, float(lse[1][there].abs().max()) / 2) if rough else 1.0))
+    return None if float(mine) <= allowed else f"lse = shift + log(sum) errs by {float(mine):.3g}; {allowed:.3g} is allowed"
+
+
 def _no_maximum(input: Tensor, target: Tensor, *options: Any) -> Any:
-    loss, lse, divisor = reference(input, target, *options)
-    return loss, input.exp().sum(-1).log() if not options[4] else lse, divisor
+    import torch
+
+    loss, normaliser, divisor = reference(input, target, *options)
+    total = input.exp().sum(-1)
+    return loss, torch.stack((torch.zeros_like(total), total), -1) if not options[4] else normaliser, divisor
 
 
 def _tail_dropped(input: Tensor, target: Tensor, *options: Any) -> Any:
@@ -338,10 +365,9 @@ def faults(input: Tensor, target: Tensor, ignore_index: int, *_: object) -> str 
     return f"target[{row}] is {int(target[row])}; accepted are 0 to {input.shape[-1] - 1} and ignore_index, {ignore_index}"
 
 
-def _public(tensors: Mapping[str, Tensor | None], options: Mapping[str, Any]) -> tuple[Sequence[Any], Mapping[str, Any]]:
-    named = dict(options)
-    softcap, inplace = named.pop("softcap"), named.pop("inplace")
-    return (), {**tensors, **named, "softcap": softcap or None, "inplace_backward": inplace}
+def _public(tensors: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[Sequence[Any], Mapping[str, Any]]:
+    more = {n: v for n, v in options.items() if n not in ("softcap", "inplace")}
+    return (tensors["input"], tensors["target"]), {**more, "softcap": options["softcap"] or None, "inplace_backward": options["inplace"]}
 
 
 OP = Op(
@@ -352,10 +378,11 @@ OP = Op(
     faults=faults,
     work=work,
     tolerance=Tolerance(multiple=4.0),
+    compare={"normaliser": _same_normaliser},
     grad=Grad(
         wrt=("input",),
-        saves=("input", "target", "lse", "divisor"),
-        aside=("lse", "divisor"),
+        saves=("input", "target", "normaliser", "divisor"),
+        aside=("normaliser", "divisor"),
         into={"dinput": "input"},
         backward=backward,
         outputs=outputs_bwd,
@@ -366,7 +393,7 @@ OP = Op(
             "smoothing forgotten": _changed_backward(label_smoothing=0.0),
             "square forgotten": _changed_backward(lse_square_scale=0.0),
             "cap forgotten": _changed_backward(softcap=0.0),
-            "not divided": lambda dloss, input, target, lse, divisor, *options: backward(dloss, input, target, lse, divisor * 0 + 1, *options),
+            "not divided": lambda dloss, input, target, normaliser, divisor, *options: backward(dloss, input, target, normaliser, divisor * 0 + 1, *options),
         },
     ),
     peers={"torch": lambda: _eager, "torch.compile": compiled(_eager), "liger": _liger, "quack": _quack},

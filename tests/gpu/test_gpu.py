@@ -90,7 +90,7 @@ def arguments(name: str, case: Case, seed: int = 0) -> tuple[Tensors, dict[str, 
 
 def same_bits(a: Any, b: Any) -> bool:
     pairs = list(zip(results(a), results(b), strict=True))
-    return all((x is None) == (y is None) and (x is None or (x.shape == y.shape and checker._same_bits(x, y))) for x, y in pairs)
+    return all((x is None) == (y is None) and (x is None or (x.shape == y.shape and checker.same_bits(x, y))) for x, y in pairs)
 
 
 def outcome(op: Op, tensors: Tensors, options: dict[str, Any]) -> tuple[Any, ...]:

@@ -194,13 +194,14 @@ class CudaImplementation(Implementation):
         self, problem: Problem, launches: Sequence[Launch], names: Sequence[str], index: int, scratch: Mapping[str, Meta] | None = None
     ) -> list[Prepared]:
         target = problem.device.target
-        kernels = {launch.kernel for launch in launches}
-        if any((target, kernel) not in self._loaded for kernel in kernels):
-            binary = self.compile(tuple(kernels), target)  # all of them at once: most of the time goes into the headers
+        new = {launch.kernel for launch in launches if (target, launch.kernel) not in self._loaded}
+        if new:
+            binary = self.compile(tuple(new), target)  # all of them at once: most of the time goes into the headers
             for launch in launches:
-                check_parameters(launch, binary.cubin, binary.names[launch.kernel], self._head.path)
+                if launch.kernel in new:
+                    check_parameters(launch, binary.cubin, binary.names[launch.kernel], self._head.path)
             module = Module(binary)
-            self._loaded.update({(target, kernel): self._loaded.get((target, kernel), module) for kernel in kernels})
+            self._loaded.update({(target, kernel): module for kernel in new})
         return [self._loaded[target, launch.kernel].prepare(launch, names, index) for launch in launches]
 
     @cached_property

@@ -12,6 +12,7 @@ from triton.language.extra.cuda import gdc_wait
 from rooftop.core.spec import Device, Launch
 
 HEIGHT = 1024  # partial rows at a time, at most
+LEAST = 64  # fewer are masked, which costs no trip to memory: a binary for many row counts
 TILE = 8192  # elements that a program holds
 
 
@@ -26,7 +27,7 @@ def _add(parts, to, P, C, COLUMNS: tl.constexpr, LANES: tl.constexpr):  # type: 
     tl.store(to + at, tl.sum(total, 0).to(to.dtype.element_ty), at < C)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["P"])  # follows the rows of a call
 def _columns(first, second, to_first, to_second, P, C, COLUMNS: tl.constexpr, LANES: tl.constexpr, CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]
     """The sum of P partial rows, LANES of them at a time, always in the same order. Where there are two such sums, axis 1 of the grid tells them apart."""
     if CHAINED:
@@ -47,7 +48,7 @@ def column_sums(sums: list[tuple[str, str]], count: int, columns: int, device: D
     One launch for all of them; none for none."""
     if not sums:
         return []
-    lanes = min(HEIGHT, 1 << (count - 1).bit_length())
+    lanes = min(HEIGHT, max(LEAST, 1 << (count - 1).bit_length()))
     width = max(8, min(64, TILE // lanes))  # 8: a sector of 32 bytes
     parts, to = zip(*(sums if len(sums) == 2 else [*sums, (None, None)]), strict=True)
     args = {"first": parts[0], "second": parts[1], "to_first": to[0], "to_second": to[1], "P": count, "C": columns}

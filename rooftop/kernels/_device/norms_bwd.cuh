@@ -13,7 +13,7 @@ grouped      = "group == 1 or cluster == 1 and whole and (present(dweight) or pr
 wide         = "4 if C % 4 == 0 else 1"
 across       = "32 if wide == 1 or C >= 65536 else 8 if C >= 4096 else 4"
 height       = "max(8, min(32 if across == 32 else 64, pow2(ceil(left / 4))))"
-deep         = "min(8, ceil(left / height))"
+deep         = "min(8, pow2(ceil(left / height)))"
 */
 // The backward of rms_norm and layer_norm in CUDA C++, which differ in CENTRE alone.
 #pragma once

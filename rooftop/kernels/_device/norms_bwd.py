@@ -28,7 +28,7 @@ def _four(a, b, c, d, e, f, g, h):  # type: ignore[no-untyped-def]
     return a + e, b + f, c + g, d + h
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["R", "blocks", "programs"])  # these follow the rows of a call
 def _tile_bwd(dy, ds, s, w, dx, pw, pb, R, C, dys, dss, ss, dxs, eps, blocks, programs,
               CENTRE: tl.constexpr, COLUMNS: tl.constexpr, LANES: tl.constexpr, STAGES: tl.constexpr, KEEP: tl.constexpr,
               CHAINED: tl.constexpr, FIRST: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
@@ -128,7 +128,7 @@ def _rows_bwd(dy, s, w, found, C, dys, ss, eps, rounds, CENTRE: tl.constexpr, CO
     tl.store(found + 4 * row + 2, over(tl.sum(products, 0) * scale, C))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["R"])
 def _slabs_bwd(dy, ds, s, w, dx, pw, pb, found, R, C, dys, dss, ss, dxs, blocks, height,
                COLUMNS: tl.constexpr, LANES: tl.constexpr, CHAINED: tl.constexpr, FIRST: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
     """COLUMNS columns of a slab of `height` rows; its parts of dweight and dbias -> pw, pb[slab, C]. FIRST: another launch comes."""

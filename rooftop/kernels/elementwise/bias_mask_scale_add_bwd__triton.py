@@ -19,7 +19,7 @@ from rooftop.kernels._device.random import kept
 from rooftop.ops._random import threshold
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["R", "height"])  # these follow the rows of a call
 def _slab(dout, mask, dx, to, R, C, blocks, height, ds, ms, xs, scale, seed,
           THRESHOLD: tl.constexpr, SHORT: tl.constexpr, BLOCK: tl.constexpr, LANES: tl.constexpr, STAGES: tl.constexpr,
           CHAINED: tl.constexpr, FIRST: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
@@ -90,7 +90,7 @@ def choose(p: Problem) -> Config:
         return Config(block, lanes, lanes, 4)
     if columns >= 1024 and rows * columns < 1 << 24:
         block = 32 if columns >= 4096 else 16
-        lanes = min(4096 // block, tall)
+        lanes = min(4096 // block, max(16, tall))
         return Config(block, lanes, -(-rows // lanes) * lanes, max(1, min(8, block * lanes // 256)))
     made = p.get("mask") is None and float(p.option("p")) > 0
     tile, programs, stages = (1024, 8, 1) if made else (2048, 1, 6)

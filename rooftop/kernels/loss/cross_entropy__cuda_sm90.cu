@@ -3,7 +3,7 @@ idea    = "A row is a block's, or shared out over the blocks of a cluster, in pa
 predict = { speedup = 1.02 }
 limit   = "0.95 to 0.98 of a read from 256 MiB, 0.98 without the launch that adds the losses: it costs about 1.2 us, 2.3 of 16384 rows. With all options 0.93: the special functions; and where all bounded logits of a row are alike, the loss errs by 2e-7 of the cap. Of few rows the parts of a row and of the losses wait for each other."
 dtypes  = ["f32", "f16", "bf16"]
-args    = ["R: i32", "C: i32", "input: T[R, C]", "xs: i64 = stride(input, 0)", "target: i64[R]", "lse: f32[R]", "ignore_index: i64", "label_smoothing: f32", "lse_square_scale: f32", "softcap: f32"]
+args    = ["R: i32", "C: i32", "input: T[R, C]", "xs: i64 = stride(input, 0)", "target: i64[R]", "normaliser: f32[R, 2]", "ignore_index: i64", "label_smoothing: f32", "lse_square_scale: f32", "softcap: f32"]
 demands = { has = ["LDG.E.128", "MUFU.EX2"], spills = 0 }
 prefer  = "R > 0"
 valid   = "(threads * blocks == 1024 or threads * blocks == 2048 or threads * blocks == 512 and threads <= 64) and (cluster == 1 or bytes_of_row >= 4096 * cluster) and (pieces * threads * 8 * cluster < bytes_of_row or threads == 32) and (ahead == 0 or pieces * threads * 16 * cluster < bytes_of_row) and (softcap != 0 or spare == 0)"
@@ -102,7 +102,7 @@ kernel  = "cross_entropy_rows<{T}, {pieces}, {ahead == 1}, {threads}, {cluster},
 grid    = ["R * cluster"]
 block   = ["threads"]
 cluster = ["cluster"]
-args    = ["C: i32", "input: T[R, C]", "xs: i64 = stride(input, 0)", "target: i64[R]", "loss: f32[R]", "lse: f32[R]", "divisor: f32[1]", "ignore_index: i64", "label_smoothing: f32", "lse_square_scale: f32", "softcap: f32"]
+args    = ["C: i32", "input: T[R, C]", "xs: i64 = stride(input, 0)", "target: i64[R]", "loss: f32[R]", "normaliser: f32[R, 2]", "divisor: f32[1]", "ignore_index: i64", "label_smoothing: f32", "lse_square_scale: f32", "softcap: f32"]
 
 [[launch]]
 when    = "reduction != 'none'"
@@ -111,7 +111,7 @@ kernel  = "cross_entropy_rows<{T}, {pieces}, {ahead == 1}, {threads}, {cluster},
 grid    = ["R * cluster"]
 block   = ["threads"]
 cluster = ["cluster"]
-args    = ["C: i32", "input: T[R, C]", "xs: i64 = stride(input, 0)", "target: i64[R]", "found: f32[R]", "lse: f32[R]", "divisor: f32[1]", "ignore_index: i64", "label_smoothing: f32", "lse_square_scale: f32", "softcap: f32"]
+args    = ["C: i32", "input: T[R, C]", "xs: i64 = stride(input, 0)", "target: i64[R]", "found: f32[R]", "normaliser: f32[R, 2]", "divisor: f32[1]", "ignore_index: i64", "label_smoothing: f32", "lse_square_scale: f32", "softcap: f32"]
 
 [[launch]]
 when    = "reduction != 'none'"
@@ -273,13 +273,13 @@ __device__ T now_from(const T* p) {
     return v;
 }
 
-/// The loss and the log-normaliser of each row, a cluster a row. AHEAD: the next packs are asked for before the last are used. SOON: the
+/// The loss and the normaliser (shift and sum of the exponentials about it) of each row, a cluster a row. AHEAD: the next packs are asked for before the last are used. SOON: the
 /// target's logit is asked for at once, not when the first packs have come. ADDED: for a launch
 /// that adds the losses, and that counts those that are not -0.0, which a row that is ignored leaves; else this one writes the divisor, 1.
 template <typename T, int PIECES, bool AHEAD, int THREADS, int CLUSTER, int BLOCKS, int BOUND, bool SMOOTH, bool SOON, bool ADDED>
 __global__ void __launch_bounds__(THREADS, BLOCKS)
     cross_entropy_rows(int C, const T* __restrict__ x, long long xs, const long long* __restrict__ target, float* __restrict__ loss,
-                       float* __restrict__ lse, float* __restrict__ divisor, long long ignore, float smoothing, float scale, float cap) {
+                       float2* __restrict__ normaliser, float* __restrict__ divisor, long long ignore, float smoothing, float scale, float cap) {
     using Parts = Exchange<Part, THREADS, CLUSTER>;
     __shared__ typename Parts::Shared shared;
     constexpr int STEP = PIECES * THREADS, N = Pack<T>::N;
@@ -344,10 +344,11 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
     if (!last) return;
     float hit = static_cast<float>(picked);
     if (BOUND) hit = cap * tanhf(hit / cap), all.total *= LN2;
-    const float above = all.s == 0 ? CUDART_NAN_F : logf(all.s), z = all.m + above;  // no sum: nothing but -inf
+    if (all.s == 0) all.s = CUDART_NAN_F;  // nothing but -inf
+    const float above = logf(all.s), z = all.m + above;
     const float off = SMOOTH ? (1 - smoothing) * (all.m - hit) + smoothing * (all.m - all.total / static_cast<float>(C)) : all.m - hit;
     const float found = above + off + scale * z * z;
-    lse[row] = z;
+    normaliser[row] = {all.m, all.s};
     loss[row] = t == ignore ? (ADDED ? -0.0f : 0.0f) : known() ? found + 0.0f : CUDART_NAN_F;
     if (!ADDED && row == 0) *divisor = 1;
 }

@@ -73,18 +73,21 @@ def _tile(x, now, last, m, s, total, cap, SMOOTH: tl.constexpr, CAP: tl.constexp
 
 
 @triton.jit
-def _loss(z, picked, total, C, smoothing, scale, SMOOTH: tl.constexpr):  # type: ignore[no-untyped-def]
-    found = z - picked
+def _loss(most, sum_, picked, total, C, smoothing, scale, SMOOTH: tl.constexpr):  # type: ignore[no-untyped-def]
+    """`sum_`: of the exponentials about `most`. Differences of logits come first: lse is rounded at their size."""
+    above = tl.log(sum_)
+    off = most - picked
     if SMOOTH:
-        found = z - (1 - smoothing) * picked - smoothing * tl.div_rn(total, C)
-    return found + scale * z * z
+        off = (1 - smoothing) * off + smoothing * (most - tl.div_rn(total, C))
+    z = most + above
+    return above + off + scale * z * z
 
 
 @triton.jit
-def _rows(x, target, loss, lse, divisor, parts, C, xs, share, width, ignore, smoothing, scale, cap,
+def _rows(x, target, loss, normaliser, divisor, parts, C, xs, share, width, ignore, smoothing, scale, cap,
           SMOOTH: tl.constexpr, CAP: tl.constexpr, EACH: tl.constexpr, WHOLE: tl.constexpr, DEEP: tl.constexpr, COLUMNS: tl.constexpr,
           STAGES: tl.constexpr, CHAINED: tl.constexpr, FIRST: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
-    """The loss and log-normaliser of one row, DEEP × COLUMNS logits at a time; or, where `parts` is given, maximum, sum and total of one of `share`
+    """The loss and normaliser (shift, sum) of one row, DEEP × COLUMNS logits at a time; or, where `parts` is given, maximum, sum and total of one of `share`
     parts of it, `width` columns, -> parts[row, part, 3]. `divisor`: where the losses are not added. WHOLE: rows are whole tiles. FIRST: of two
     launches."""
     if CHAINED:
@@ -135,11 +138,12 @@ def _rows(x, target, loss, lse, divisor, parts, C, xs, share, width, ignore, smo
     if EACH > 0:
         sum_ += tl.sum(libdevice.exp2(edge) if CAP == SHORT else exp(edge - most), 0)
     if parts is None:
-        z = tl.where(sum_ == 0, float("nan"), most + tl.log(sum_))  # nothing but -inf
-        tl.store(lse + row, z)
+        sum_ = tl.where(sum_ == 0, float("nan"), sum_)  # nothing but -inf
+        tl.store(normaliser + 2 * row, most)
+        tl.store(normaliser + 2 * row + 1, sum_)
         if CAP != 0:
             picked = capped(picked, cap)
-        found = _loss(z, picked, all_, tl.full((), C, tl.float32), smoothing, scale, SMOOTH)
+        found = _loss(most, sum_, picked, all_, tl.full((), C, tl.float32), smoothing, scale, SMOOTH)
         tl.store(loss + row, tl.where(t == ignore, 0.0, tl.where(known, found, float("nan"))))
         if divisor is not None:
             tl.store(divisor, 1.0, row == 0)
@@ -151,8 +155,8 @@ def _rows(x, target, loss, lse, divisor, parts, C, xs, share, width, ignore, smo
             tl.store(to + 2, all_)
 
 
-@triton.jit
-def _reduce(found, parts, x, target, lse, loss, divisor, R, C, xs, share, ignore, smoothing, scale, cap,
+@triton.jit(do_not_specialize=["R"])
+def _reduce(found, parts, x, target, normaliser, loss, divisor, R, C, xs, share, ignore, smoothing, scale, cap,
             MEAN: tl.constexpr, SMOOTH: tl.constexpr, CAP: tl.constexpr, BLOCK: tl.constexpr, SHARE: tl.constexpr,
             CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
     """The sum of the rows' losses, over the number of rows that count where MEAN. `parts`: rows are first put together from their parts."""
@@ -178,12 +182,13 @@ def _reduce(found, parts, x, target, lse, loss, divisor, R, C, xs, share, ignore
             m = tl.load(at, there, other=LOWEST)
             most = tl.max(m, 1)
             sum_ = tl.sum(tl.load(at + 1, there, other=0) * exp(m - most[:, None]), 1)
-            z = tl.where(sum_ == 0, float("nan"), most + tl.log(sum_))
-            tl.store(lse + row, z, row < R)
+            sum_ = tl.where(sum_ == 0, float("nan"), sum_)
+            tl.store(normaliser + 2 * row.to(tl.int64), most, row < R)
+            tl.store(normaliser + 2 * row.to(tl.int64) + 1, sum_, row < R)
             if CAP != 0:
                 picked = capped(picked, cap)
             whole = tl.sum(tl.load(at + 2, there, other=0), 1) if SMOOTH else 0.0
-            loss_ = _loss(z, picked, whole, tl.full((BLOCK,), C, tl.float32), smoothing, scale, SMOOTH)
+            loss_ = _loss(most, sum_, picked, whole, tl.full((BLOCK,), C, tl.float32), smoothing, scale, SMOOTH)
             total += tl.where((t == ignore) | (row >= R), 0.0, tl.where(known, loss_, float("nan")))
     tl.store(divisor, by)
     tl.store(loss, tl.div_rn(tl.sum(total, 0), tl.full((), by, tl.float32)))
@@ -257,7 +262,7 @@ def launches(p: Problem, config: Config) -> list[Launch]:
     rows, columns = p["input"].shape
     single, side, tile = p.option("reduction") == "none", each(p), config.deep * config.columns
     assert config.parts == 1 or not single, "the rows' own losses are not put together from parts"
-    both = {"x": "input", "target": "target", "lse": "lse", "C": columns, "xs": p["input"].strides[0], "share": config.parts}
+    both = {"x": "input", "target": "target", "normaliser": "normaliser", "C": columns, "xs": p["input"].strides[0], "share": config.parts}
     both |= {"ignore": int(p.option("ignore_index")), "smoothing": float(p.option("label_smoothing")), "scale": float(p.option("lse_square_scale"))}
     both |= {"cap": float(p.option("softcap")), "SMOOTH": p.option("label_smoothing") != 0, "CAP": how(p), "parts": "parts" if config.parts > 1 else None}
     both |= {"CHAINED": chained(p.device)}

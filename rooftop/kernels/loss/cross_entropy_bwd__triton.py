@@ -1,4 +1,4 @@
-"""The gradient of cross-entropy over [R, C], given the rows' log-normalisers. Contract: rooftop/ops/cross_entropy.py
+"""The gradient of cross-entropy over [R, C], given the rows' normalisers: a shift m and the sum of exp(logit - m). Contract: rooftop/ops/cross_entropy.py
 
 Bytes: each logit read once, each gradient written once, over the logits themselves where that is asked (every element is read and written by
 the same thread): the floor. Rows that are ignored are not read. Prediction: 0.97 of a copy from 256 MiB."""
@@ -17,8 +17,9 @@ from rooftop.kernels._device.logits import EXACT, SHORT, capped, each, edges, ex
 
 
 @triton.jit
-def _slope(v, hit, z, smoothed, smoothing, scale, cap, CAP: tl.constexpr):  # type: ignore[no-untyped-def]
-    """d loss / d logit; `hit`: it is the target's; `smoothed`: the smoothing of one class."""
+def _slope(v, hit, most, each, smoothed, smoothing, cap, CAP: tl.constexpr):  # type: ignore[no-untyped-def]
+    """d loss / d logit; `hit`: it is the target's; `most`: the row's shift; `each`: the factor of its exponentials; `smoothed`: the smoothing of
+    one class."""
     if CAP == SHORT:
         part = libdevice.fast_dividef(2.0, raised(v, cap))  # tanh is 1 - part
         v = cap - cap * part
@@ -27,13 +28,13 @@ def _slope(v, hit, z, smoothed, smoothing, scale, cap, CAP: tl.constexpr):  # ty
         v = capped(v, cap)
         u = v / cap
         slope = 1 - u * u
-    d = exp(v - z) * (1 + 2 * scale * z) - smoothed
+    d = exp(v - most) * each - smoothed
     d = tl.where(hit, d - (1 - smoothing), d)
     return d * slope if CAP != 0 else d
 
 
 @triton.jit
-def _grad(dloss, x, target, lse, divisor, dx, C, blocks, xs, gs, ds, ignore, smoothing, scale, cap,
+def _grad(dloss, x, target, normaliser, divisor, dx, C, blocks, xs, gs, ds, ignore, smoothing, scale, cap,
           CAP: tl.constexpr, EACH: tl.constexpr, BLOCK: tl.constexpr, CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
     """BLOCK classes of one row. Row strides of x, dloss (0: one for all) and dx in elements. EACH: x and dx lie alike."""
     if CHAINED:
@@ -42,18 +43,20 @@ def _grad(dloss, x, target, lse, divisor, dx, C, blocks, xs, gs, ds, ignore, smo
     at = (tl.program_id(0) % blocks) * BLOCK + tl.arange(0, BLOCK)
     t = tl.load(target + row)
     live = t != ignore
-    z = tl.load(lse + row)
+    most = tl.load(normaliser + 2 * row)
+    sum_ = tl.load(normaliser + 2 * row + 1)
+    each = (1 + 2 * scale * (most + tl.log(sum_))) / sum_
     g = tl.where((t >= 0) & (t < C), tl.load(dloss + row * gs).to(tl.float32) / tl.load(divisor), float("nan"))
     start, before, within = middle(row, xs, C, EACH)
     v = tl.load(x + start + at, (at < within) & live, other=0).to(tl.float32)
-    d = g * _slope(v, at + before == t, z, smoothing / C, smoothing, scale, cap, CAP)
+    d = g * _slope(v, at + before == t, most, each, smoothing / C, smoothing, cap, CAP)
     to = dx + (row * ds if EACH == 0 else start)
     tl.store(to + at, tl.where(live, d, 0).to(dx.dtype.element_ty), at < within)
     if EACH > 0:
         column, there = edges(before, within, C, EACH)
         there = there & (tl.program_id(0) % blocks == 0)
         v = tl.load(x + row * xs + column, there & live, other=0).to(tl.float32)
-        d = g * _slope(v, column == t, z, smoothing / C, smoothing, scale, cap, CAP)
+        d = g * _slope(v, column == t, most, each, smoothing / C, smoothing, cap, CAP)
         tl.store(dx + row * ds + column, tl.where(live, d, 0).to(dx.dtype.element_ty), there)
 
 
@@ -85,7 +88,8 @@ def configs(p: Problem) -> list[Config]:
 def launches(p: Problem, config: Config) -> list[Launch]:
     rows, columns = p["input"].shape
     blocks = -(-columns // config.block)
-    args = {"dloss": "dloss", "x": "input", "target": "target", "lse": "lse", "divisor": "divisor", "dx": "dinput", "C": columns, "blocks": blocks}
+    args = {"dloss": "dloss", "x": "input", "target": "target", "normaliser": "normaliser", "divisor": "divisor", "dx": "dinput"}
+    args |= {"C": columns, "blocks": blocks}
     step = p["dloss"].strides[0] if p["dloss"].shape else 0
     args |= {"xs": p["input"].strides[0], "gs": step, "ds": p["dinput"].strides[0], "ignore": int(p.option("ignore_index"))}
     args |= {"smoothing": float(p.option("label_smoothing")), "scale": float(p.option("lse_square_scale")), "cap": float(p.option("softcap"))}

@@ -22,7 +22,7 @@ from rooftop.core.triton_compat import descriptor
 from rooftop.lab.candidates import Subject
 from rooftop.lab.check.compare import Verdict, compare, index_of
 from rooftop.lab.check.guard_zones import GUARD, Guarded
-from rooftop.lab.inputs import by_name, laid_out, make, round_to
+from rooftop.lab.inputs import by_name, laid_out, make, rounded
 
 BACKENDS = ("auto", "gpu", "cpu", "interpreter", "simt")  # cpu: whichever of the last two can run the kernel
 INTERPRETED_ELEMENTS = 1 << 19  # larger cases are left to a GPU
@@ -77,10 +77,13 @@ class Expected:
 def expect(op: Contract, case: Case, device: Any, seed: int) -> Expected:
     """Inputs of a case with the results in float64 and at the same precision (16 bits: computed in float32, rounded once). Of a tensor that is
     written into, the result is what it holds afterwards."""
-    import torch
-
     tensors, options = make(op, case, device, seed)
-    problem = op.problem(case)
+    return expect_given(op, op.problem(case), tensors, options)
+
+
+def expect_given(op: Contract, problem: Problem, tensors: dict[str, Any], options: dict[str, Any]) -> Expected:
+    """The same for tensors and options that are given, of which `problem` tells the facts."""
+    import torch
 
     def own(name: str, t: Any, converted: Any) -> Any:
         return converted.clone() if name in op.mutates and converted is t and t is not None else converted
@@ -91,14 +94,18 @@ def expect(op: Contract, case: Case, device: Any, seed: int) -> Expected:
         exact.update((n, wide[n]) for n in op.mutates)
         del wide
         narrow = {n: own(n, t, t if op.same else widen(t)) for n, t in tensors.items()}
-        same = round_to(op, case, (op.same or op.reference)(*op.arguments(narrow, options)))
+        same = rounded(op, problem, (op.same or op.reference)(*op.arguments(narrow, options)))
         same.update((n, laid_out(narrow[n], m)) for n in op.mutates if (m := problem.get(n)) is not None)
     return Expected(tensors, options, exact, same)
 
 
 def judge(op: Contract, case: Case, expected: Expected, outputs: dict[str, Any]) -> dict[str, Verdict]:
     """Each output, and each tensor that is written into, beside what it must be."""
-    problem = op.problem(case)
+    return judge_given(op, op.problem(case), expected, outputs)
+
+
+def judge_given(op: Contract, problem: Problem, expected: Expected, outputs: dict[str, Any]) -> dict[str, Verdict]:
+    """The same for a call of which `problem` tells the facts."""
     judged = Judged(outputs, expected.exact, expected.same, expected.tensors, expected.options)
     verdicts = {}
     for n in (*op.output_names, *op.mutates):
@@ -108,12 +115,12 @@ def judge(op: Contract, case: Case, expected: Expected, outputs: dict[str, Any])
             verdicts[n] = own_verdict(op.compare[n], judged, n)
             continue
         tolerance = op.tolerance_of(n)
-        out, exact, same = (_used(op, n, t[n], expected.same) for t in (outputs, expected.exact, expected.same))
+        out, exact, same = (used(op, n, t[n], expected.same) for t in (outputs, expected.exact, expected.same))
         verdicts[n] = compare(out, exact, same, problem[n].dtype, tolerance.multiple, tolerance.exact)
     return verdicts
 
 
-def _used(op: Contract, name: str, t: Any, same: dict[str, Any]) -> Any:
+def used(op: Contract, name: str, t: Any, same: dict[str, Any]) -> Any:
     """The leading elements that mean something, of an output whose size is a result itself."""
     return t if name not in op.sizes else t[: int(same[op.sizes[name]])]
 
@@ -285,11 +292,11 @@ def _check(
             if (stray := kept.stray()) and not result.message:
                 result.status, result.message = "wrong", f"{name}: {stray}"
         for name, old in before.items():
-            if not _same_bits(expected.tensors[name], old) and not result.message:
+            if not same_bits(expected.tensors[name], old) and not result.message:
                 result.status, result.message = "wrong", f"the input {name} was written"
         if got is not first and op.deterministic and not result.message:
             for name, value in got.items():
-                unequal = int(_differing(_used(op, name, value, expected.same), _used(op, name, first[name], expected.same)).sum())
+                unequal = int(_differing(used(op, name, value, expected.same), used(op, name, first[name], expected.same)).sum())
                 if unequal:
                     result.status = "wrong"
                     result.message = f"{name}: {unequal} elements differ between two runs: not written, read before they were written, or a race"
@@ -313,7 +320,7 @@ def _check(
 
 def _drawn(op: Contract, expected: Expected, got: dict[str, Any], names: Iterable[str]) -> dict[str, tuple[Any, Any, Any]]:
     """Of one draw, what was computed and what is right: copies, so that nothing else of it stays alive."""
-    found = {n: [_used(op, n, t[n], expected.same).clone() for t in (got, expected.exact, expected.same)] for n in names}
+    found = {n: [used(op, n, t[n], expected.same).clone() for t in (got, expected.exact, expected.same)] for n in names}
     return {n: (got, exact, same) for n, (got, exact, same) in found.items()}
 
 
@@ -366,7 +373,7 @@ def _differing(a: Any, b: Any) -> Any:
     return found & ~(a.isnan() & b.isnan()) if a.is_floating_point() else found
 
 
-def _same_bits(a: Any, b: Any) -> bool:
+def same_bits(a: Any, b: Any) -> bool:
     return not bool(_differing(a, b).any())
 
 

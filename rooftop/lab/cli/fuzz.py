@@ -1,0 +1,57 @@
+"""Random calls of the public functions."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Annotated
+
+import typer
+
+from rooftop.lab.cli.app import JUDGE, WRONG, AsJson, app
+
+
+@app.command(rich_help_panel=JUDGE)
+def fuzz(
+    ops: Annotated[list[str] | None, typer.Argument(help="Ops. None: all of them, by turns.", show_default=False)] = None,
+    seconds: Annotated[float | None, typer.Option(help="How long; 60 where --calls is not given either.", show_default=False)] = None,
+    calls: Annotated[int | None, typer.Option(help="How many calls.")] = None,
+    seed: Annotated[int | None, typer.Option(help="0 to 2**31 - 1; fresh each time when not given.")] = None,
+    jobs: Annotated[int | None, typer.Option(help="Processes on a GPU.", show_default="a quarter of the CPUs, 8 at most")] = None,
+    cpu: Annotated[bool, typer.Option("--cpu", help="On the CPU even where there is a GPU.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Random calls through the public functions, judged by the contracts: shapes, layouts, offsets, magnitudes, NaN and infinities, options, streams,
+    gradients, torch.compile. On a GPU in child processes; without one the reference, and the chosen kernels in the interpreter and the simulator.
+
+    What fails is made smaller and printed as lines of Python. A call for which memory does not suffice is skipped and counted. Exit code 1 if there
+    is a finding.
+
+    Examples: [bold]rooftop fuzz --seconds 60 --seed 1[/bold] · [bold]rooftop fuzz softmax --calls 10000[/bold]"""
+    import secrets
+
+    import torch
+
+    from rooftop.lab.fuzz import campaign
+
+    device = "cuda" if torch.cuda.is_available() and not cpu else "cpu"
+    if seconds is None and calls is None:
+        seconds = 60.0
+    if jobs is None:
+        jobs = min(8, max(1, (os.cpu_count() or 1) // 4)) if device == "cuda" else 1
+    seed = secrets.randbits(31) if seed is None else seed
+    shown = (lambda text: None) if as_json else (lambda text: typer.echo(text + "\n"))
+    summary = campaign.run(ops or [], seed=seed, seconds=seconds, calls=calls, jobs=jobs, device=device, say=shown)
+    if as_json:
+        rows = [{"messages": f.messages, "python": f.text(device)} for f in summary.findings]
+        typer.echo(json.dumps({"seed": seed, "device": device, "calls": summary.calls, "skipped": summary.skipped, "not_drawn": summary.refused,
+                               "seconds": summary.seconds, "ran": summary.ran, "findings": rows}, indent=2))  # fmt: skip
+    else:
+        for what, n in sorted(summary.ran.items()):
+            typer.echo(f"{n:7} {what}")
+        typer.echo(f"{summary.calls} calls on {device}, seed {seed}, {summary.seconds:.0f} s: {len(summary.findings)} findings, "
+                   f"{summary.skipped} skipped for want of memory, {summary.refused} not drawn")  # fmt: skip
+    if summary.findings:
+        raise typer.Exit(WRONG)
+    if not summary.calls:
+        raise ValueError("no call could be drawn")

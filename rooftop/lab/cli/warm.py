@@ -1,0 +1,94 @@
+"""Binaries before anybody waits for them, and what a first call costs."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+from rooftop.lab.cli.app import MEASURE, WRONG, AsJson, DTypeName, app, table
+
+Ops = Annotated[list[str] | None, typer.Argument(help="Ops. None: all of them.", show_default=False)]
+
+
+@app.command(rich_help_panel=MEASURE)
+def warm(
+    ops: Ops = None,
+    columns: Annotated[list[int] | None, typer.Option(help="Columns of the calls to come; several times for several.", show_default="4096")] = None,
+    dtype: DTypeName = None,
+    card: Annotated[str | None, typer.Option(help="h100, h200, a800, rtx4090 or an architecture.", show_default="the GPU here, else h100")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Compile every binary that calls with these columns run, whatever their rows, into the disk caches. Needs no GPU.
+
+    Example: [bold]rooftop warm layer_norm rms_norm --columns 4096 --columns 5120 --dtype bf16[/bold]"""
+    import torch
+
+    from rooftop.core.implementation import device_of
+    from rooftop.core.spec import TARGETS
+    from rooftop.lab import warm as warms
+
+    if bad := [c for c in columns or [] if c < 1]:
+        raise ValueError(f"--columns is {bad[0]}; it must be at least 1")
+    if card is not None:
+        try:
+            device = TARGETS[card]
+        except KeyError:
+            raise ValueError(f"--card is {card!r}; it is one of {', '.join(TARGETS.names)} or {', '.join(map(str, TARGETS))}") from None
+    else:
+        device = device_of(torch.cuda.current_device()) if torch.cuda.is_available() else TARGETS[90]
+    found = warms.ops(ops or [])
+    if dtype is not None and not any(c.dtype == dtype for op in found for c in op.cases):
+        raise ValueError(f"no case has dtype {dtype!r}; there are {', '.join(sorted({c.dtype for op in found for c in op.cases}))}")
+    rows = [warms.warm(op, c, device, dtype) for op in found for c in columns or [4096]]
+    shown = [{**r.__dict__, "failed": "; ".join(r.failed)} for r in rows]
+    table(shown, {"op": "op", "columns": "columns", "variants": "binaries", "failed": "failed"}, as_json)
+    if any(r.failed for r in rows):
+        raise typer.Exit(WRONG)
+
+
+@app.command("first-calls", rich_help_panel=MEASURE)
+def first_calls(
+    ops: Ops = None,
+    dtype: Annotated[str, typer.Option(help="Of the inputs.")] = "bf16",
+    rows: Annotated[int, typer.Option(help="How many row counts.")] = 200,
+    columns: Annotated[int, typer.Option(help="How many column counts.")] = 30,
+    seed: Annotated[int, typer.Option(help="Of the shapes.")] = 0,
+    compiled: Annotated[bool, typer.Option("--compiled/--no-compiled", help="Also torch.compile(dynamic=True).")] = True,
+    as_json: AsJson = False,
+) -> None:
+    """What a first call costs the host: the very first, new rows, new columns, beside torch and torch.compile(dynamic=True). Needs a GPU.
+
+    Example: [bold]rooftop first-calls layer_norm --dtype bf16[/bold]"""
+    import torch
+
+    from rooftop.lab import warm as warms
+    from rooftop.lab.timing import first_calls as measures
+    from rooftop.lab.timing.bench import NoGpuError
+
+    if rows < 1 or columns < 1:
+        raise ValueError(f"--rows and --columns are {rows} and {columns}; they must be at least 1")
+    found = warms.ops(ops or [])
+    if not torch.cuda.is_available():
+        raise NoGpuError("no GPU: torch.cuda.is_available() is False (rooftop doctor says what is missing)")
+    measured = [r for op in found if warms.kinds(op, dtype) for r in measures.measure(op, dtype, seed=seed, rows=rows, columns=columns, compiled=compiled)]
+    if as_json:
+        typer.echo(json.dumps(measured, indent=2))
+        return
+
+    def us(seconds: float | None) -> str:
+        return "" if seconds is None else f"{1e6 * seconds:,.0f}"
+
+    shown = [
+        {
+            "what": f"{r['op']}{' and its gradient' if r['gradients'] else ''}", "subject": r["subject"],
+            "first": us(r.get("first_s")), "known": us(r.get("known_s")),
+            **{f"{k} {s}": us(r[k][f"{s}_s"]) for k in ("rows", "columns") if k in r for s in ("median", "max")},
+            **{f"{k} slow": f"{r[k]['slow']} of {r[k]['n']}" for k in ("rows", "columns") if k in r}, "note": r.get("refused", ""),
+        }
+        for r in measured
+    ]  # fmt: skip
+    names = {"what": f"{dtype}, µs", "subject": "", "first": "first", "known": "known", "rows median": "new rows", "rows max": "max", "rows slow": "> 10 ms",
+             "columns median": "new columns", "columns max": "max", "columns slow": "> 10 ms", "note": ""}  # fmt: skip
+    table(shown, names, False)

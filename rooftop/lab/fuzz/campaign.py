@@ -1,0 +1,261 @@
+"""Many random calls: on a GPU in child processes, which a call may kill, without one in this process. What fails is made smaller and shown."""
+
+from __future__ import annotations
+
+import base64
+import pickle
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from rooftop.core import registry, settings
+from rooftop.lab.fuzz import drafts, judge
+from rooftop.lab.fuzz.drafts import Draft
+from rooftop.lab.fuzz.judge import Outcome
+
+SEEDS = 2**31
+CALL_SECONDS = 240.0  # a call that takes longer hangs
+BATCH = 200  # calls of one child: of those before a deadly one, the culprit is looked for
+SHRINKS = 60  # simpler calls that are tried for a finding
+FINDINGS = 10  # a campaign ends after so many
+DIED = "the process died: "
+
+
+class Runner(Protocol):
+    def run(self, draft: Draft) -> Outcome: ...
+    def close(self) -> None: ...
+
+
+class Here:
+    """Runs calls in this process."""
+
+    def __init__(self, device: str) -> None:
+        self._device = device
+
+    def run(self, draft: Draft) -> Outcome:
+        return judge.run(draft, self._device)
+
+    def close(self) -> None:
+        pass
+
+
+class Child:
+    """Runs calls in a process of its own, on the GPU. Where that dies, so does only it; `history` are the calls since it began."""
+
+    def __init__(self, device: str = "cuda") -> None:
+        self._device, self._errors = device, tempfile.TemporaryFile("w+")  # noqa: SIM115 - as long as the runner lives
+        self._process: subprocess.Popen[str] | None = None
+        self.history: list[Draft] = []
+
+    def _start(self) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "rooftop.lab.fuzz.child", self._device]
+        self._errors.seek(0)
+        self._errors.truncate()
+        return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, text=True, cwd=settings.PACKAGE.parent)
+
+    def run(self, draft: Draft) -> Outcome:
+        if self._process is None:
+            self._process, self.history = self._start(), []
+        process = self._process
+        self.history.append(draft)
+        assert process.stdin is not None and process.stdout is not None
+        late = threading.Timer(CALL_SECONDS, process.kill)
+        late.start()
+        try:
+            process.stdin.write(base64.b64encode(pickle.dumps(draft)).decode() + "\n")
+            process.stdin.flush()
+            line = process.stdout.readline()
+        except OSError:
+            line = ""
+        finally:
+            hung = not late.is_alive()
+            late.cancel()
+        if line:
+            outcome: Outcome = pickle.loads(base64.b64decode(line))
+            if any(_deadly(m) for m in outcome.messages):
+                self.close()
+                return Outcome("dead", [DIED + m for m in outcome.messages], outcome.ran)
+            if len(self.history) >= BATCH:
+                self.close()
+            return outcome
+        self.close()
+        self._errors.seek(0)
+        last = self._errors.read().strip().splitlines()[-1:]
+        return Outcome("dead", [DIED + (f"no answer within {CALL_SECONDS:.0f} s" if hung else " ".join(last) or f"exit code {process.returncode}")])
+
+    def close(self) -> None:
+        """Ends the process; the next call starts another."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.communicate()
+            self._process = None
+
+
+def _deadly(message: str) -> bool:
+    """Whether an error leaves the CUDA context unusable."""
+    signs = ("misaligned address", "illegal memory access", "illegal instruction", "unspecified launch failure", "device-side assert", "CUDA error")
+    return any(sign in message for sign in signs)
+
+
+@dataclass
+class Finding:
+    """A call that fails, made smaller. `before`: calls without which it does not fail."""
+
+    first: Draft
+    draft: Draft
+    messages: list[str]
+    before: tuple[Draft, ...] = ()
+
+    def text(self, device: str) -> str:
+        lines = [f"# {m}" for m in self.messages]
+        parts = [drafts.script(d, device) for d in (*self.before, self.draft)]
+        return "\n".join([*lines, *parts])
+
+
+@dataclass
+class Summary:
+    """What a campaign did."""
+
+    seed: int
+    device: str
+    calls: int = 0
+    skipped: int = 0
+    refused: int = 0
+    seconds: float = 0.0
+    ran: Counter[str] = field(default_factory=Counter)
+    findings: list[Finding] = field(default_factory=list)
+
+
+def run(
+    names: Sequence[str],
+    *,
+    seed: int,
+    seconds: float | None = None,
+    calls: int | None = None,
+    jobs: int = 1,
+    device: str = "cpu",
+    runner: Callable[[], Runner] | None = None,
+    say: Callable[[str], None] = lambda text: None,
+) -> Summary:
+    """Fuzz these ops by turns (all where none is named), until the seconds or the calls are over.
+
+    Raises ValueError for no time, a seed out of 0 to 2**31 - 1, an unknown op (RegistryError)."""
+    if seconds is not None and not seconds > 0:
+        raise ValueError(f"--seconds is {seconds:g}; it must be above 0")
+    if calls is not None and calls < 1:
+        raise ValueError(f"--calls is {calls}; it must be at least 1")
+    if not 0 <= seed < SEEDS:
+        raise ValueError(f"--seed is {seed}; it must be 0 to 2**31 - 1")
+    if jobs < 1:
+        raise ValueError(f"--jobs is {jobs}; it must be at least 1")
+    ops = [registry.op(n) for n in (names or registry.op_names())]
+    limits = drafts.GPU if device == "cuda" else drafts.CPU
+    summary = Summary(seed, device)
+    make = runner or ((lambda: Child(device)) if device == "cuda" else (lambda: Here(device)))
+    lock, started, turn = threading.Lock(), time.monotonic(), iter(range(calls if calls is not None else sys.maxsize))
+    broken: list[BaseException] = []
+
+    def over() -> bool:
+        return len(summary.findings) >= FINDINGS or bool(broken) or (seconds is not None and time.monotonic() - started >= seconds)
+
+    def work() -> None:
+        mine = make()
+        try:
+            while not over():
+                with lock:
+                    i = next(turn, None)
+                    if i is None:
+                        return
+                    draft = drafts.draw(ops[i % len(ops)], seed, i // len(ops), limits, device == "cuda")
+                if draft is None:
+                    summary.refused += 1
+                    continue
+                outcome = mine.run(draft)
+                with lock:
+                    summary.calls += 1
+                    summary.skipped += outcome.status == "skipped"
+                    summary.ran.update(outcome.ran)
+                if outcome.status in ("finding", "dead"):
+                    found = _explained(draft, outcome, mine, make)
+                    with lock:
+                        summary.findings.append(found)
+                    say(found.text(device))
+        except BaseException as error:
+            broken.append(error)
+        finally:
+            mine.close()
+
+    threads = [threading.Thread(target=work) for _ in range(jobs)]
+    if jobs == 1:
+        work()
+    else:
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join()
+    if broken:
+        raise broken[0]
+    summary.seconds = time.monotonic() - started
+    return summary
+
+
+def _explained(draft: Draft, outcome: Outcome, runner: Runner, make: Callable[[], Runner]) -> Finding:
+    """The finding made smaller. Where a process died and the call alone does not kill one, the calls before it are bisected."""
+    if outcome.status == "dead":
+        if isinstance(runner, Child):
+            runner.close()
+        history = getattr(runner, "history", [draft])[:-1]
+        fresh = make()
+        try:
+            if fresh.run(draft).status != "dead":
+                return Finding(draft, draft, outcome.messages, _culprits(history, draft, make))
+        finally:
+            fresh.close()
+    small, messages = shrink(draft, outcome, runner)
+    return Finding(draft, small, messages)
+
+
+def _culprits(history: Sequence[Draft], last: Draft, make: Callable[[], Runner]) -> tuple[Draft, ...]:
+    """The shortest end of the calls before `last` with which a new process still dies; empty where none does."""
+
+    def dies(calls: Sequence[Draft]) -> bool:
+        fresh = make()
+        try:
+            return any(fresh.run(d).status == "dead" for d in (*calls, last))
+        finally:
+            fresh.close()
+
+    if not history or not dies(history):
+        return ()
+    low, high = 1, len(history)  # an end of `high` calls kills
+    while low < high:
+        middle = (low + high) // 2
+        if dies(history[len(history) - middle :]):
+            high = middle
+        else:
+            low = middle + 1
+    return tuple(history[len(history) - high :])
+
+
+def shrink(draft: Draft, outcome: Outcome, runner: Runner) -> tuple[Draft, list[str]]:
+    """The simplest call found that fails as well, in at most `SHRINKS` tries, and what is wrong with it."""
+    messages, tries, better = outcome.messages, SHRINKS if outcome.status == "finding" else SHRINKS // 4, True
+    while better and tries:
+        better = False
+        for other in drafts.smaller(draft):
+            if not tries:
+                break
+            if not drafts.taken(other):
+                continue
+            tries -= 1
+            found = runner.run(other)
+            if found.status == outcome.status:
+                draft, messages, better = other, found.messages, True
+                break
+    return draft, messages

@@ -1,0 +1,61 @@
+"""How the public function of an op is called with the tensors and options of its reference, and which of the op's outputs it returns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import rooftop
+from rooftop.core.contract import Contract
+from rooftop.core.op import Op
+from rooftop.core.spec import Problem
+
+
+def function(op: Contract) -> Callable[..., Any]:
+    """The public function of an op."""
+    return getattr(rooftop, op.name)
+
+
+def arguments(op: Contract, tensors: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """(args, kwargs) of the public function: as the contract's `public` says, else by equal names. Tensors and options by the reference's names."""
+    if op.public is not None:
+        args, kwargs = op.public(tensors, options)
+        return tuple(args), dict(kwargs)
+    return (), dict(zip(op.kinds, op.arguments(tensors, options), strict=True))
+
+
+class _Passed(Exception):
+    """Carries what a public function hands to its op."""
+
+
+def passed(op: Op, tensors: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The tensors and options as the public function hands them to the op: validated, a negative dimension counted from the front. Nothing is run."""
+
+    def stop(*args: Any, implementation: str | None = None) -> Any:
+        raise _Passed(args)
+
+    args, kwargs = arguments(op, tensors, options)
+    called = op.caller()
+    op._call = stop
+    try:
+        function(op)(*args, **kwargs)
+    except _Passed as found:
+        return op.flattened(found.args[0])
+    finally:
+        op._call = called
+    raise ValueError(f"{op.name}: the public function does not call its op")
+
+
+def returned(op: Contract, problem: Problem) -> tuple[str, ...]:
+    """The outputs that the public function returns: not those that are absent, nor those that are made for the backward alone."""
+    aside = op.grad.aside if op.grad else ()
+    return tuple(n for n in op.output_names if problem.get(n) is not None and n not in aside)
+
+
+def outputs(op: Contract, problem: Problem, results: Any) -> dict[str, Any]:
+    """What the public function returned, by the names of the outputs; None for those that it does not return. Raises ValueError for another number."""
+    names = returned(op, problem)
+    found = () if not names else tuple(results) if isinstance(results, (tuple, list)) else (results,)
+    if len(found) != len(names):
+        raise ValueError(f"{op.name} returned {len(found)} results; its contract has {', '.join(names) or 'none'}")
+    return {**dict.fromkeys(op.output_names), **dict(zip(names, found, strict=True))}

@@ -1,0 +1,116 @@
+"""Which binaries an op runs at given columns, whatever its rows; and compiling them before anybody waits for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from rooftop.core import registry
+from rooftop.core.backends.cuda import CudaImplementation
+from rooftop.core.call import Call, select
+from rooftop.core.contract import Contract
+from rooftop.core.spec import Case, Device, Input
+
+ROWS = tuple(sorted({max(1, (1 << k) + d) for k in range(18) for d in (-1, 0, 1)} | {3 << k for k in range(15)} | {5 << k for k in range(14)}))
+
+
+def resized(case: Case, sizes: dict[int, int]) -> Case:
+    """The case with other extents in place of some, wherever they stand."""
+
+    def one(v: object) -> object:
+        if isinstance(v, tuple):
+            return tuple(one(x) for x in v)
+        return replace(v, shape=tuple(sizes.get(e, e) for e in v.shape)) if isinstance(v, Input) else v
+
+    return replace(case, inputs={n: one(v) for n, v in case.inputs.items()})  # type: ignore[misc]
+
+
+def rows_and_columns(case: Case) -> tuple[int, int] | None:
+    """The first and last extent of the case's first tensor, where it has two dimensions, contiguous, and they differ."""
+    first = next(v for _, v in case.tensors())
+    plain = len(first.shape) == 2 and first.shape[0] != first.shape[1] and min(first.shape) > 1 and first.layout == "contiguous"
+    return (first.shape[0], first.shape[1]) if plain else None
+
+
+def kinds(op: Contract, dtype: str | None = None) -> list[Case]:
+    """A case of each kind that is called with rows and columns: dtype, which tensors are given, texts and switches."""
+    found: dict[tuple[object, ...], Case] = {}
+    for c in op.cases:
+        if "huge" in c.tags or rows_and_columns(c) is None or dtype not in (None, c.dtype) or any(v.fill not in ("normal", "wide") for v in _floats(c)):
+            continue
+        switches = tuple(v for v in op.options(c).values() if isinstance(v, (str, bool)))
+        found.setdefault((tuple((n, v.dtype) for n, v in c.tensors()), switches), c)
+    return list(found.values())
+
+
+def _floats(case: Case) -> Iterator[Input]:
+    return (v for _, v in case.tensors() if not v.fill.startswith("below"))
+
+
+def calls(op: Contract, case: Case, columns: int, device: Device, rows: Sequence[int] = ROWS) -> Iterator[Call]:
+    """The calls of an op and of its backward with these columns and rows."""
+    was = rows_and_columns(case)
+    assert was is not None
+    for n in rows:
+        sized = resized(case, {was[0]: n, was[1]: columns})
+        for one in (op, op.bwd):
+            if one is None:
+                continue
+            try:
+                call = select(one, one.problem(sized, device)).call
+            except ValueError:  # shapes that do not go together
+                continue
+            if call is not None:
+                yield call
+
+
+def variants(call: Call) -> list[str]:
+    """A text for each binary that a call runs."""
+    tensors = {**dict(call.problem.tensors), **call.scratch}
+    found = []
+    for launch in call.launches:
+        if isinstance(launch.kernel, str):
+            found.append(f"{call.implementation.name} {launch.kernel}")
+        elif hasattr(launch.kernel, "params"):
+            from rooftop.core.triton_compat import variant
+
+            found.append(variant(launch, tensors, call.problem.device.arch, call.problem.late_floats))
+    return found
+
+
+@dataclass
+class Summary:
+    """What was compiled for one op."""
+
+    op: str
+    columns: int
+    variants: int
+    failed: list[str]
+
+
+def warm(op: Contract, columns: int, device: Device, dtype: str | None = None, say: Callable[[str], None] = lambda text: None) -> Summary:
+    """Compile, into the disk caches of Triton and of rooftop, every binary that the op runs at these columns for any of `ROWS`."""
+    done: set[object] = set()
+    failed: list[str] = []
+    for case in kinds(op, dtype):
+        for call in calls(op, case, columns, device):
+            names = variants(call)
+            implementation = call.implementation
+            for launch, name in zip((x for x in call.launches if isinstance(x.kernel, str) or hasattr(x.kernel, "params")), names, strict=True):
+                if name in done:
+                    continue
+                done.add(name)
+                try:
+                    implementation.machine_code(call.problem, launch, call.scratch)
+                    say(f"{implementation.name} {name[:100]}")
+                except Exception as error:  # one binary that cannot be compiled does not keep the others from it
+                    failed.append(f"{implementation.name}: {type(error).__name__}: {error}")
+            if isinstance(implementation, CudaImplementation) and len(names) > 1 and (key := frozenset(names)) not in done:
+                done.add(key)
+                implementation.compile(tuple({x.kernel for x in call.launches}), call.problem.device.target)  # a first call compiles all at once
+    return Summary(op.name, columns, sum(isinstance(d, str) for d in done), failed)
+
+
+def ops(names: Sequence[str]) -> list[Contract]:
+    """Raises RegistryError for an unknown op."""
+    return [registry.op(n) for n in (names or registry.op_names())]

@@ -1,0 +1,226 @@
+"""Random calls: what is drawn, what is found, how it is made smaller, what a deadly call does. And a fixed number of calls, others for each commit."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from _support import command, flat
+
+import rooftop
+from rooftop.core import registry, settings
+from rooftop.core.call import select
+from rooftop.core.spec import TARGETS, Meta
+from rooftop.lab import public_calls
+from rooftop.lab.fuzz import campaign, drafts, judge
+from rooftop.lab.fuzz.drafts import CPU, Draft, Fill, Layout
+from rooftop.lab.fuzz.judge import Outcome
+
+CALLS = 12  # of each op in a run of the tests
+
+
+def seed() -> int:
+    """The commit's, so that each brings other calls; a constant without git."""
+    found = subprocess.run(["git", "rev-parse", "HEAD"], cwd=settings.CHECKOUT, capture_output=True, text=True, check=False)
+    return int(found.stdout[:7], 16) if found.returncode == 0 else 7
+
+
+@pytest.mark.parametrize("name", registry.op_names())
+def test_random_calls_are_right(name: str) -> None:
+    summary = campaign.run([name], seed=seed(), calls=CALLS)
+    assert [f.text("cpu") for f in summary.findings] == []
+    assert summary.calls > CALLS // 2, "most draws are refused: the fuzzer cannot see how this op is called"
+
+
+def draft(op: str, case: str, sizes: dict[int, int], **more: Any) -> Draft:
+    contract = registry.op(op)
+    found = next(c for c in contract.cases if c.name == case and c.dtype == "f32")
+    return Draft(op, found.id, 5, sizes, options=contract.options(found), **more)
+
+
+# -- what users met ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scale", [1.0, 30.0, 300.0])
+@pytest.mark.parametrize(("rows", "classes"), [(40, 256), (9, 1601), (1, 300)])
+def test_the_gradient_of_cross_entropy_is_as_exact_as_torchs_where_logits_are_large(rows: int, classes: int, scale: float) -> None:
+    one = draft("cross_entropy", "odd 7x33", {7: rows, 33: classes}, fills={"input": Fill("normal", scale)}, mode="grad", wants=("input",))
+    outcome = judge.run(one, "cpu")
+    assert outcome.messages == []
+    assert len(outcome.ran) == 2, "the public function and the kernels"
+
+
+@pytest.mark.parametrize("strides", [((0,), (1,)), ((1,), (5,))])
+def test_strides_of_extents_of_one_say_nothing(strides: tuple[tuple[int, ...], tuple[int, ...]]) -> None:
+    op = registry.op("add")
+    problem = op.problem_of({n: Meta((1,), "f32", s) for n, s in zip(("x", "y"), strides, strict=True)}, {}, TARGETS[90])
+    call = select(op, problem).call
+    assert call is not None and call.copies == ()
+
+
+# -- drawing ------------------------------------------------------------------------------------------------------------
+
+
+def test_the_same_seed_draws_the_same_calls_and_all_kinds_of_them() -> None:
+    op = registry.op("layer_norm")
+    found = [d for i in range(150) if (d := drafts.draw(op, 3, i, CPU, gpu=True)) is not None]
+    assert found[:20] == [drafts.draw(op, 3, i, CPU, gpu=True) for i in range(20)]
+    assert found != [drafts.draw(op, 4, i, CPU, gpu=True) for i in range(len(found))]
+    layouts = [x for d in found for n, x in d.layouts.items() if n in d.tensors]
+    for kind in ("order", "pad", "window", "still", "offset"):
+        assert any(getattr(x, kind) for x in layouts), kind
+    assert any(x.step > 1 for x in layouts)
+    assert {d.mode for d in found} >= {"eager", "grad"}
+    assert any(d.stream for d in found) and any(d.again for d in found)
+    assert {f.sown for d in found for f in d.fills.values()} >= {"", "nan", "inf"}
+    assert {len(d.tensors) for d in found} >= {1, 2, 3}
+    extents = {e for d in found for shape, _, _ in d.tensors.values() for e in shape}
+    assert {0, 1} < extents and any(e % 2 for e in extents if e > 100) and any(e % 64 == 0 for e in extents if e > 60)
+
+
+@pytest.mark.parametrize("layout", [Layout(), Layout(order=(1, 0)), Layout(pad=3), Layout(step=2), Layout(window=2), Layout(still=(0,)), Layout(offset=5)])
+def test_a_tensor_lies_as_its_layout_says(layout: Layout) -> None:
+    x = draft("gelu", "odd", {1003: 24}, layouts={"x": layout})
+    tensors, _, _ = x.make("cpu")
+    assert tensors["x"].shape == (24,)
+    assert tensors["x"].stride() == layout.strides((24,)) and tensors["x"].storage_offset() == layout.offset
+    assert Layout(order=(1, 0)).strides((4, 6)) == (1, 4)
+    assert Layout(window=2).strides((4, 6)) == (2, 1)
+    assert Layout(pad=3, step=2).strides((4, 6)) == (15, 2)
+
+
+# -- findings -----------------------------------------------------------------------------------------------------------
+
+
+def planted(monkeypatch: pytest.MonkeyPatch, name: str, change: Callable[..., Any]) -> None:
+    real = public_calls.function
+
+    def function(op: Any) -> Any:
+        return change if op.name == name else real(op)
+
+    monkeypatch.setattr(public_calls, "function", function)
+
+
+def test_a_wrong_tail_is_found_made_small_and_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    def wrong(input: torch.Tensor) -> torch.Tensor:
+        y = rooftop.square(input)
+        return torch.cat((y.flatten()[:-1], y.flatten()[-1:] * 1.5)).view(y.shape) if y.numel() % 8 == 3 else y
+
+    planted(monkeypatch, "square", wrong)
+    summary = campaign.run(["square"], seed=1, calls=60)
+    assert summary.findings
+    small = summary.findings[0]
+    extents = [e for shape, _, _ in small.draft.tensors.values() for e in shape]
+    assert torch.Size(extents).numel() <= 11, small.text("cpu")
+    text = small.text("cpu")
+    assert len(text.splitlines()) <= 8 and "largest error" in text
+    found: dict[str, Any] = {}
+    exec(text, found)
+    assert found["found"].shape == found["input" if "input" in found else "x"].shape
+
+
+@pytest.mark.parametrize(
+    ("what", "change"),
+    [
+        ("was written", lambda input: (rooftop.square(input), input.zero_())[0]),
+        ("second call", lambda input: rooftop.square(input) + torch.rand(()) * 1e-30 + torch.rand(()) * 2e-8),
+        ("ZeroDivisionError", lambda input: 1 // 0 if input.numel() % 2 else rooftop.square(input)),
+        ("strides", lambda input: rooftop.square(input).t().contiguous().t() if input.dim() == 2 else rooftop.square(input)),
+        ("shape", lambda input: rooftop.square(input)[:0]),
+    ],
+)
+def test_other_faults_are_found(monkeypatch: pytest.MonkeyPatch, what: str, change: Callable[..., Any]) -> None:
+    planted(monkeypatch, "square", change)
+    one = draft("square", "one block", {2: 3, 2048: 7}, again=True)
+    assert any(what in m for m in judge.run(one, "cpu").messages)
+
+
+def test_a_gradient_that_loses_exactness_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Rough(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+            ctx.save_for_backward(x)
+            return x * x
+
+        @staticmethod
+        def backward(ctx: Any, *g: torch.Tensor) -> torch.Tensor:
+            (x,) = ctx.saved_tensors
+            return 2 * x * g[0] * (1 + 1e-5)
+
+    planted(monkeypatch, "square", Rough.apply)
+    one = draft("square", "one block", {2: 3, 2048: 7}, mode="grad", wants=("x",))
+    assert any("gradient of x" in m for m in judge.run(one, "cpu").messages)
+
+
+def test_a_call_without_the_memory_for_it_is_skipped() -> None:
+    assert judge.run(draft("gelu", "odd", {1003: 1 << 46}), "cpu").status == "skipped"
+
+
+# -- calls that kill ----------------------------------------------------------------------------------------------------
+
+
+class Fragile:
+    """Dies of a call of 13 elements that comes after one of 5."""
+
+    def __init__(self) -> None:
+        self.history: list[Draft] = []
+
+    def run(self, one: Draft) -> Outcome:
+        self.history.append(one)
+        sizes = [n for d in self.history for (n,), _, _ in d.tensors.values()]
+        return Outcome("dead" if sizes[-1] == 13 and 5 in sizes else "ok", ["gone"])
+
+    def close(self) -> None:
+        pass
+
+
+def test_what_kills_only_after_another_call_is_bisected() -> None:
+    calls = [draft("gelu", "odd", {1003: n}) for n in (1, 2, 5, 3, 4, 6, 7, 13)]
+    runner = Fragile()
+    outcomes = [runner.run(d) for d in calls]
+    found = campaign._explained(calls[-1], outcomes[-1], runner, Fragile)
+    assert found.before == tuple(calls[2:-1])
+
+
+def test_a_child_answers_and_its_death_is_no_ones_else() -> None:
+    child = campaign.Child("cpu")
+    try:
+        fine = draft("gelu", "odd", {1003: 9})
+        assert child.run(fine).status == "ok"
+        assert child._process is not None
+        child._process.kill()
+        child._process.wait()
+        assert child.run(fine).status == "dead"
+        assert child.run(replace(fine, seed=6)).status == "ok"
+    finally:
+        child.close()
+
+
+# -- the command --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--seconds", "0"), "--seconds is 0; it must be above 0"),
+        (("--calls", "0"), "--calls is 0; it must be at least 1"),
+        (("--seed", "-1", "--calls", "1"), "--seed is -1; it must be 0 to 2**31 - 1"),
+        (("--seed", str(2**31), "--calls", "1"), "it must be 0 to 2**31 - 1"),
+        (("gelus", "--calls", "1"), "no op 'gelus'"),
+    ],
+)
+def test_bad_input_is_answered(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], said: str) -> None:
+    assert command(monkeypatch, "fuzz", *words) == 1
+    assert said in flat(capsys.readouterr().err)
+
+
+def test_the_command_counts_and_ends_with_1_on_a_finding(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command(monkeypatch, "fuzz", "square", "--calls", "3", "--seed", "1", "--cpu") == 0
+    assert "3 calls on cpu, seed 1" in capsys.readouterr().out
+    planted(monkeypatch, "square", lambda input: rooftop.square(input) + 1)
+    assert command(monkeypatch, "fuzz", "square", "--calls", "3", "--seed", "1", "--cpu") == 1
+    assert "rooftop.square" in capsys.readouterr().out

@@ -1,0 +1,58 @@
+"""A bounded set of binaries, whatever the rows; and what is compiled ahead is what calls then ask for."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from _support import command, flat
+
+from rooftop.core import registry
+from rooftop.core.spec import TARGETS
+from rooftop.lab import warm
+from rooftop.lab.timing import first_calls
+
+MOST = 14  # binaries of one op and its backward at one number of columns
+
+
+@pytest.mark.parametrize("columns", [4096, 1000])
+@pytest.mark.parametrize("name", registry.op_names())
+def test_new_rows_compile_nothing_that_warm_has_not(name: str, columns: int) -> None:
+    op = registry.op(name)
+    for case in warm.kinds(op)[:2]:
+        known = {v for call in warm.calls(op, case, columns, TARGETS[90]) for v in warm.variants(call)}
+        assert len(known) <= MOST, sorted(known)
+        r = random.Random(columns)
+        rows = [r.randrange(1, 1 << r.randrange(2, 16)) for _ in range(40)]
+        new = {v for call in warm.calls(op, case, columns, TARGETS[90], rows) for v in warm.variants(call)} - known
+        assert not new, f"{case.id}: compiled for a row count alone: {sorted(new)}"
+
+
+def test_warm_compiles_and_says_how_many(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command(monkeypatch, "warm", "square", "--columns", "96", "--dtype", "f32", "--card", "h100", "--json") == 0
+    assert '"variants": 0' not in capsys.readouterr().out
+
+
+def test_first_calls_are_measured_beside_torch_forward_and_backward(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(first_calls, "MOST", 40)
+    monkeypatch.setattr(first_calls, "KNOWN", 64)
+    found = first_calls.measure(registry.op("rms_norm"), "f32", rows=5, columns=2, compiled=False, device="cpu")
+    assert [(r["subject"], r["gradients"]) for r in found] == [("rooftop", False), ("rooftop", True), ("torch", False), ("torch", True)]
+    for r in found:
+        assert (r["rows"]["n"], r["columns"]["n"]) == (5, 2), r
+        assert r["known_s"] > 0 and 0 < r["rows"]["median_s"] <= r["rows"]["p90_s"] <= r["rows"]["max_s"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("warm", "square", "--columns", "0"), "--columns is 0"),
+        (("warm", "squares"), "no op 'squares'"),
+        (("warm", "square", "--card", "abacus"), "--card is 'abacus'"),
+        (("warm", "square", "--dtype", "f7"), "no case has dtype 'f7'"),
+        (("first-calls", "square", "--rows", "0"), "they must be at least 1"),
+    ],
+)
+def test_bad_input_is_answered(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], said: str) -> None:
+    assert command(monkeypatch, *words) == 1
+    assert said in flat(capsys.readouterr().err)
