@@ -111,6 +111,7 @@ class Contract:
     faults      (the reference's parameters) -> None or what is wrong: what only the device can see, asked under `rooftop.debug()`
     bucket      (problem) -> the problem that stands for its like in the tables of tuned configs
     public      (tensors, options) -> (args, kwargs) of the public function, where that takes other parameters than the reference
+    objects     the public function takes or returns an object in place of tensors: tests of its own call it, not the generic ones nor the fuzzer
     core        the reference without the parameters that were added later: a case in which those have their defaults depends on it alone, and so do
                 its records. The others are the problem's `extra`: a kernel whose head does not name them refuses them
     twin_of     the contract whose kernels this one runs in place (`rooftop.core.op.in_place`)
@@ -144,6 +145,7 @@ class Contract:
         bucket: Callable[[Problem], Problem] | None = None,
         public: Callable[[Mapping[str, Any], Mapping[str, Any]], tuple[Sequence[Any], Mapping[str, Any]]] | None = None,
         core: Callable[..., Any] | None = None,
+        objects: bool = False,
         twin_of: Contract | None = None,
     ) -> None:
         self.name = name or reference.__module__.rpartition(".")[2]
@@ -155,6 +157,7 @@ class Contract:
         )  # fmt: skip
         self.peers, self.wrong, self.forward, self.into = dict(peers or {}), dict(wrong or {}), forward, dict(into or {})
         self.late = tuple(late)
+        self.objects = objects
         self.cases: tuple[Case, ...] = tuple(cases)
         seen: set[str] = set()
         for case in self.cases:

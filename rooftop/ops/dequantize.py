@@ -184,7 +184,7 @@ def _changed(change: str) -> Callable[..., Tensor]:
 
 OP = Op(
     reference,
-    outputs=outputs,
+    objects=True, outputs=outputs,
     canonical=canonical,
     cases=_cases(),
     work=work,

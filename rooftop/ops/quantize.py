@@ -387,7 +387,7 @@ def _changed(change: str) -> Callable[..., Any]:
 
 OP = Op(
     reference,
-    outputs=outputs,
+    objects=True, outputs=outputs,
     canonical=canonical,
     cases=_cases(),
     work=work,

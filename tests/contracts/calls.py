@@ -30,6 +30,11 @@ def ops(house: registry.House = registry.HOUSE) -> list[str]:
     return [n for name in registry.op_names(house) for n in (name, *([f"{name}_bwd"] if registry.op(name, house).bwd else []))]
 
 
+def called(house: registry.House = registry.HOUSE) -> list[str]:
+    """The ops whose public functions take and return tensors."""
+    return [n for n in registry.op_names(house) if not registry.op(n, house).objects]
+
+
 def small(op: Contract) -> list[Case]:
     return [c for c in op.cases if not {"bench", "huge"} & c.tags]
 
@@ -211,4 +216,4 @@ def first(name: str, house: registry.House = registry.HOUSE) -> Call:
 
 
 def every(names: Sequence[str] | None = None) -> list[Call]:
-    return [c for n in (registry.op_names() if names is None else names) for c in calls(n)]
+    return [c for n in (called() if names is None else names) for c in calls(n)]

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 import torch
 from _support import results
-from contracts.calls import LAYOUTS, LOOSE, Call, calls, double, dtypes, every, first, gradients, small, wrt
+from contracts.calls import LAYOUTS, LOOSE, Call, called, calls, double, dtypes, every, first, gradients, small, wrt
 
 from rooftop.core import registry
 from rooftop.core.contract import Contract
 from rooftop.core.spec import DTYPES, Case, Input
 
-OPS = registry.op_names()
+OPS = called()
 CALLS = every()
 ARGUMENTS = [pytest.param(first(name), n, id=f"{name} {n}") for name in OPS if calls(name) for n in first(name).make()]
 SEVERAL = [p for p in ARGUMENTS if len(p.values[0].make()) > 1]  # type: ignore[attr-defined]

@@ -154,7 +154,7 @@ def run(
         raise ValueError(f"--seed is {seed}; it must be 0 to 2**31 - 1")
     if jobs < 1:
         raise ValueError(f"--jobs is {jobs}; it must be at least 1")
-    ops = [registry.op(n) for n in (names or registry.op_names())]
+    ops = [registry.op(n) for n in (names or [n for n in registry.op_names() if not registry.op(n).objects])]
     limits = drafts.GPU if device == "cuda" else drafts.CPU
     summary = Summary(seed, device)
     make = runner or ((lambda: Child(device)) if device == "cuda" else (lambda: Here(device)))
