@@ -39,6 +39,9 @@ def _formulas(head: heads.Head) -> dict[str, str]:
     return {name: re.sub(r"\w+", lambda m: other.get(m[0], m[0]), text) for name, text in let.items() if name not in other}
 
 
+GRID = (2**31 - 1, 65535, 65535)  # blocks of a grid at most
+
+
 class CudaImplementation(Implementation):
     """A `.cu` file. Where its head's `python` lists names, a module of the same stem beside it defines them, each taking the head last:
 
@@ -147,7 +150,10 @@ class CudaImplementation(Implementation):
         return [self._settled(launch, tensors) for launch in asked(problem, config, self._head)]
 
     def _settled(self, launch: Launch, tensors: Mapping[str, Meta | None]) -> Launch:
-        """A launch that Python made, its tensor maps with all that the driver asks for."""
+        """A launch that Python made, its tensor maps with all that the driver asks for. Raises Unfit for a grid that no GPU takes."""
+        for extent, most in zip(launch.grid, GRID, strict=False):
+            if not 1 <= extent <= most:
+                raise Unfit(f"{self._head.path}: a grid of {'x'.join(map(str, launch.grid))} blocks; at most {'x'.join(map(str, GRID))}")
         args = dict(launch.args)
         for name, value in launch.args.items():
             if isinstance(value, TensorMap):
