@@ -173,14 +173,3 @@ def unchanged(name: str) -> bool:
 def empty(subject: Subject, case: Case) -> bool:
     """Whether nothing is launched for it."""
     return subject.op.idle(subject.op.problem(case))
-
-
-def unproven() -> dict[str, list[str]]:
-    """Kernels that only a GPU runs -> their cases whose present digest no check record has."""
-    found = {}
-    for s in every():
-        if place(s)[1] is not None and s.implementation is not None:
-            device = TARGETS[max(90, s.implementation.arch)]
-            missing = [c.id for c in checker.select_cases(s) if "huge" not in c.tags and not empty(s, c) and not s.supports(c, device) and not proven(s, c)]
-            found.update({label(s): missing} if missing else {})
-    return found
