@@ -49,6 +49,7 @@ def canonical(p: Problem, plain: str) -> Problem | None:
     for name in ("codes", "scale", "zero"):
         if (m := p.get(name)) is not None:
             shape = (n, f.bytes(columns)) if name == "codes" else (n,)
-            assert prod(shape) == m.numel
+            if prod(shape) != m.numel:
+                raise ValueError(f"{name} is {m.shape}; {n} segments of {columns} elements have {prod(shape)} in all")
             found[name] = Meta(shape, m.dtype, (), m.align)
     return p.replace(**found)

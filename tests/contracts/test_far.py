@@ -57,9 +57,14 @@ def test_a_launch_beyond_two_to_the_31_fits_the_grid_or_is_refused(name: str) ->
         changes: list[dict[int, int]] = [{rows: 2**32 - 1}, {rows: 2**36 + 1}, {rows: 2**42 + 1}]
     else:
         changes = [{rows: FAR}, {rows: 2**34 + 1}, {columns: FAR}, {rows: 1, columns: 2**33 + 1}, {rows: FAR, columns: 3}]
+    fitting = 0
     for change in changes:
         for device in TARGETS.values():
-            choice = select(op, op.problem(stretched(op, change), device))
+            try:
+                choice = select(op, op.problem(stretched(op, change), device))
+            except ValueError:  # inputs that no longer fit each other
+                continue
+            fitting += 1
             if (call := choice.call) is None:
                 assert len(choice.rejected) == len(registry.implementations(op.name))
                 assert all(reason for _, reason in choice.rejected)
@@ -73,6 +78,7 @@ def test_a_launch_beyond_two_to_the_31_fits_the_grid_or_is_refused(name: str) ->
                 if call.implementation.backend in ("triton", "gluon"):  # a tile of Triton has at most 2^20 elements
                     fixed = {q.name for q in launch.kernel.params if q.is_constexpr}
                     assert all(v <= 1 << 20 for k, v in numbers.items() if k in fixed), (change, call.implementation, numbers)
+    assert fitting
 
 
 def interpreted(call: Prepared, tensors: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
