@@ -24,7 +24,7 @@ rows   = 8
 
 // lanes × HEADS × rows threads: `rows` tokens, HEADS heads of them at once, REPS times. Heads count on from Q into K. Strides in elements.
 template <typename T, typename C, bool MADE, bool HALF, int V, int ROT, int COPY, int HEADS, int REPS>
-__global__ void __launch_bounds__(256, 3) rope(
+__global__ void __launch_bounds__(256) rope(
     const T* q, long long qb, long long qs, long long qh, T* out_q, long long ob, long long os, long long oh,
     const T* k, long long kb, long long ks, long long kh, T* out_k, long long lb, long long ls, long long lh,
     int tokens, int S, int H, int offset, bool inverse,
