@@ -89,14 +89,16 @@ def append_kv(
             f"{tuple(k_cache.shape[2:])} as the cache's"
         )
     if not isinstance(lengths, torch.Tensor) or lengths.dim() != 1:
-        raise (TypeError if not isinstance(lengths, torch.Tensor) else ValueError)(f"{op}: lengths is {_said(lengths)}; it must be an int32 or int64 tensor [B]")
+        raise _error(lengths)(f"{op}: lengths is {_said(lengths)}; it must be an int32 or int64 tensor [B]")
     batch = lengths.shape[0]
     integers(op, "lengths", lengths, ((batch,),), k.device)
     if (rank == 4 and k.shape[0] != batch) or (page_table is None and k_cache.shape[0] != batch):
-        raise ValueError(f"{op}: lengths has {batch} sequences, k shape {tuple(k.shape)} and k_cache {tuple(k_cache.shape)}; without page_table all have the same B")
+        raise ValueError(
+            f"{op}: lengths has {batch} sequences, k shape {tuple(k.shape)} and k_cache {tuple(k_cache.shape)}; without page_table all have the same B"
+        )
     if page_table is not None:
         if not isinstance(page_table, torch.Tensor) or page_table.dim() != 2:
-            raise (TypeError if not isinstance(page_table, torch.Tensor) else ValueError)(f"{op}: page_table is {_said(page_table)}; it must be [{batch}, pages]")
+            raise _error(page_table)(f"{op}: page_table is {_said(page_table)}; it must be [{batch}, pages]")
         integers(op, "page_table", page_table, ((batch, page_table.shape[1]),), k.device)
     if cu_seqlens is not None:
         integers(op, "cu_seqlens", cu_seqlens, ((batch + 1,),), k.device)
@@ -116,7 +118,8 @@ def append_kv(
             raise TypeError(f"{op}: {name} is {_said(t)}; it must be a tensor of torch.float32")
         if not limit or tuple(t.shape) not in ((1,), (k.shape[-2],)) or t.device != k.device:
             raise ValueError(
-                f"{op}: {name} has shape {tuple(t.shape)} on {t.device}; it must be (1,) or ({k.shape[-2]},) on {k.device}, with a cache of 8 bits, not {k_cache.dtype}"
+                f"{op}: {name} has shape {tuple(t.shape)} on {t.device}; it must be (1,) or ({k.shape[-2]},) on {k.device}, "
+                f"with a cache of 8 bits, not {k_cache.dtype}"
             )
     if rank == 3:
         k, v = k.unsqueeze(0), v.unsqueeze(0)
@@ -124,6 +127,10 @@ def append_kv(
         k_cache, v_cache, k, v, lengths, page_table, cu_seqlens, new_lengths, found_cos, found_sin, k_scale, v_scale, layout, size, limit,
         implementation=implementation,
     )  # fmt: skip
+
+
+def _error(t: Any) -> type[Exception]:
+    return ValueError if hasattr(t, "dtype") else TypeError
 
 
 def _said(t: Any) -> str:

@@ -66,7 +66,8 @@ def attention_mask(
         raise ValueError(f"attention_mask: heads is {heads}; it must be at least 0")
     kind = out.dtype if out is not None else torch.bool if dtype is None else dtype
     if kind not in (torch.bool, torch.float32, torch.float16, torch.bfloat16) or dtype not in (None, kind):
-        raise TypeError(f"attention_mask: dtype is {dtype}{f' and out is {out.dtype}' if out is not None else ''}; accepted are bool, float32, float16, bfloat16, alike")
+        given = "" if out is None else f" and out is {out.dtype}"
+        raise TypeError(f"attention_mask: dtype is {dtype}{given}; accepted are torch.bool, torch.float32, torch.float16, torch.bfloat16, alike")
     shape = (batch, heads, q_len * group, kv_len)
     if out is None:
         out = torch.empty(shape, dtype=kind, device=device)

@@ -28,7 +28,8 @@ def concat_kv(past: Tensor, new: Tensor, dim: int = -2, *, implementation: str |
     Returns a contiguous tensor with past.shape[dim] + new.shape[dim] elements along `dim`. It never shares memory with its inputs. A cache with room
     for what comes is cheaper: `rooftop.append_kv` moves the new tokens alone.
 
-    Raises TypeError for dtypes that differ or that rooftop has no name for, IndexError for a `dim` out of range, ValueError for shapes or devices that do not fit."""
+    Raises TypeError for dtypes that differ or that rooftop has no name for, IndexError for a `dim` out of range, ValueError for shapes or devices that
+    do not fit."""
     import torch
 
     for name, t in (("past", past), ("new", new)):

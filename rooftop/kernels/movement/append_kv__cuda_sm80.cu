@@ -52,7 +52,7 @@ __device__ void keep(typename Cached<T, CACHE>::type* to, Row<T, V>& x, const fl
 // A thread for each token, head and lane. Strides in elements; `room`: positions of a sequence; page_size: rows of a page. Without a page table a
 // sequence is its page. Numbers are int32, or int64 where their bit of `wide` is set: lengths 1, pages 2, starts 4, new lengths 8.
 template <typename T, typename C, int CACHE, bool ROTATES, bool HALF, int V, int ROT, int COPY>
-__global__ void __launch_bounds__(256) append_kv(
+__global__ void __launch_bounds__(256, ROTATES || CACHE != SAME ? 1 : 6) append_kv(
     const T* k, long long kb, long long ks, long long kh, const T* v, long long vb, long long vs, long long vh,
     long long kcp, long long kcr, long long kch, long long vcp, long long vcr, long long vch, int tokens, int N, int H,
     typename Cached<T, CACHE>::type* k_cache, typename Cached<T, CACHE>::type* v_cache, int sequences, int pages, int page_size, int room, int wide,
