@@ -127,11 +127,11 @@ def _cases() -> list[Case]:
     ]
     edge = []
     for d in ("f32", "f16", "bf16", "f8e4m3"):
+        if d != "f8e4m3":  # of which torch makes no sum, and so no gradient
+            edge += [case("empty", tags="edge", **call((0, 2, 3, 16), 2, 1, d)), case("no columns", tags="edge", **call((2, 3, 5, 0), 2, 1, d))]
         edge += [
-            case("empty", tags="edge", **call((0, 2, 3, 16), 2, 1, d)),
             case("no past", tags="edge", **call((2, 3, 0, 16), 2, 5, d)),
             case("nothing new", tags="edge", **call((2, 3, 5, 16), 2, 0, d)),
-            case("no columns", tags="edge", **call((2, 3, 5, 0), 2, 1, d)),
             case("one element", tags="edge", **call((1,), 0, 1, d)),
             case("odd 1003", tags="edge", **call((1003,), 0, 7, d)),
             case("one token", tags="edge", **call((2, 3, 9, 64), 2, 1, d)),
