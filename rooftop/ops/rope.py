@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from rooftop.core.op import Grad, Op, Tolerance, like
 from rooftop.core.spec import Case, Input, Meta, Problem, Work, case
 from rooftop.ops._arguments import number
-from rooftop.ops._peers import compiled
+from rooftop.ops._peers import Kept, compiled
 from rooftop.ops._rotary import angles, integers, rotary_size, rotated, tables
 
 if TYPE_CHECKING:
@@ -196,32 +196,49 @@ def _formula(
     return tuple(None if x is None else rotated(x, c, s, layout, rotary_dim) for x in (q, k))  # type: ignore[return-value]
 
 
+def _repeated(cos: Tensor, sin: Tensor, q: Tensor, positions: Tensor | None, offset: int) -> tuple[Tensor, Tensor]:
+    """As Hugging Face keeps them: each value twice, in the dtype of q, [1 or B, S, R]."""
+    import torch
+
+    c, s = (torch.cat((t, t), -1).to(q.dtype) for t in _picked(q, cos, sin, positions, offset))
+    return c, s
+
+
+def whole_heads(prepared: Kept, q: Any, k: Any, cos: Any, sin: Any, positions: Any, layout: str, rotary_dim: int, offset: int, inverse: bool) -> Any:
+    """The tables of a peer that rotates whole heads in the half layout, made once. Raises ValueError for anything else."""
+    if layout != "half" or rotary_dim != q.shape[3] or inverse or cos is None:
+        raise ValueError("rotates whole heads by tables, in the half layout alone")
+    return prepared(cos, sin, q, positions, offset)
+
+
 def _hugging_face() -> Callable[..., Any]:
     import torch
+
+    prepared = Kept(_repeated)
 
     def half(x: Tensor) -> Tensor:
         n = x.shape[-1] // 2
         return torch.cat((-x[..., n:], x[..., :n]), -1)
 
     def run(q: Any, k: Any, cos: Any, sin: Any, positions: Any, layout: str, rotary_dim: int, theta: float, offset: int, inverse: bool) -> Any:
-        if layout != "half" or rotary_dim != q.shape[3] or inverse:
-            raise ValueError("rotates whole heads in the half layout alone")
-        c, s = (torch.cat((t, t), -1)[:, :, None].to(q.dtype) for t in _picked(q, cos, sin, positions, offset))
+        c, s = (t[:, :, None] for t in whole_heads(prepared, q, k, cos, sin, positions, layout, rotary_dim, offset, inverse))
         return q * c + half(q) * s, None if k is None else k * c + half(k) * s
 
     return run
 
 
-def _liger() -> Callable[..., Any]:
-    import torch
+def liger() -> Callable[..., Any]:
+    """Liger rotates in place: a peer of `rope_`."""
     from liger_kernel.ops.rope import LigerRopeFunction
 
-    def run(q: Any, k: Any, cos: Any, sin: Any, positions: Any, layout: str, rotary_dim: int, theta: float, offset: int, inverse: bool) -> Any:
-        if layout != "half" or rotary_dim != q.shape[3] or inverse or k is None:
-            raise ValueError("Liger rotates whole heads of q and k in the half layout alone")
-        c, s = (torch.cat((t, t), -1) for t in _picked(q, cos, sin, positions, offset))
-        out_q, out_k = LigerRopeFunction.apply(q.transpose(1, 2).clone(), k.transpose(1, 2).clone(), c, s)  # it writes in place
-        return out_q.transpose(1, 2), out_k.transpose(1, 2)
+    prepared = Kept(_repeated)
+
+    def run(q: Any, k: Any, cos: Any, sin: Any, positions: Any, layout: str, rotary_dim: int, theta: float, offset: int, inverse: bool) -> None:
+        if k is None:
+            raise ValueError("Liger rotates q and k")
+        LigerRopeFunction.apply(
+            q.transpose(1, 2), k.transpose(1, 2), *whole_heads(prepared, q, k, cos, sin, positions, layout, rotary_dim, offset, inverse)
+        )
 
     return run
 
@@ -234,7 +251,6 @@ def _cases() -> list[Case]:
     ) -> dict[str, Any]:  # fmt: skip
         r = d if r is None else r
         table = Input((batches, rows or s, r // 2), tables or dtype) if tables != "made" else None
-        # [B, S, H, D] of a head-major tensor: its heads and tokens exchanged
         x = Input((b, s, h, d), dtype, fill, lies)
         return {
             "q": x, "k": Input((b, s, j, d), dtype, fill, lies) if j else None, "cos": table, "sin": table,
@@ -326,7 +342,7 @@ OP = Op(
     late=("offset",),
     faults=faults,
     grad=Grad(wrt=("q", "k"), saves=("cos", "sin", "positions"), backward=backward),
-    peers={"torch": lambda: _formula, "torch.compile": compiled(_formula), "huggingface": _hugging_face, "liger": _liger},
+    peers={"torch": lambda: _formula, "torch.compile": compiled(_formula), "huggingface": _hugging_face},
     wrong={
         "the other layout": _changed("layout"),
         "positions ignored": _changed("positions"),
