@@ -74,12 +74,12 @@ def attention_mask(q_len: int, kv_len: int, lengths: Tensor | None=None, *, q_le
 
     Raises TypeError for other dtypes, ValueError for sizes, shapes or devices that do not fit."""
 
-def attention_ranges(q_len: int, kv_len: int, lengths: Tensor | None=None, *, q_lengths: Tensor | None=None, causal: bool=False, window: tuple[int, int] | None=None, group: int=1, batch: int | None=None, device: torch.device | str | None=None, implementation: str | None=None) -> tuple[Tensor, Tensor]:
+def attention_ranges(q_len: int, kv_len: int, lengths: Tensor | None=None, *, q_lengths: Tensor | None=None, causal: bool=False, window: tuple[int, int] | None=None, group: int=1, batch: int | None=None, out: tuple[Tensor, Tensor] | None=None, device: torch.device | str | None=None, implementation: str | None=None) -> tuple[Tensor, Tensor]:
     """Two int32 tensors (begin, end) [batch, q_len · group]: a row attends to the keys begin <= j < end, to none where they are equal.
 
     That is all that `rooftop.attention_mask` says with the same arguments, in 8 bytes a row instead of kv_len elements for each head; attention takes it
-    as it is. Lengths below 0 or beyond kv_len (q_len) count as the nearest that fits (`rooftop.debug()` tells them). Arguments and errors are
-    `attention_mask`'s."""
+    as it is. `out`: two int32 tensors of that shape, which are written into and returned; None: new ones. Lengths below 0 or beyond kv_len (q_len)
+    count as the nearest that fits (`rooftop.debug()` tells them). Other arguments and errors are `attention_mask`'s."""
 
 def bias_mask_scale_add(x: Tensor, bias: Tensor | None=None, residual: Tensor | None=None, mask: Tensor | None=None, *, scale: float | None=None, p: float=0.0, seed: int=0, implementation: str | None=None) -> Tensor:
     """residual + scale · mask · (x + bias), computed in float32 and rounded once. Where the mask is False, x and bias have no say, NaN or not.

@@ -28,7 +28,7 @@ def angles(rows: Tensor, cos: Tensor | None, sin: Tensor | None, rotary_dim: int
     picked = torch.arange(batch, device=rows.device)[:, None].expand_as(rows) if cos.shape[0] > 1 else torch.zeros_like(rows)
     found = []
     for table in (cos, sin):
-        if count:
+        if count and cos.shape[0]:
             values = table[picked, rows.clamp(0, count - 1)].to(like.dtype)
         else:
             values = like.new_empty((*rows.shape, table.shape[2]))

@@ -180,10 +180,10 @@ def reference(
     if cos is not None and sin is not None:
         kept = kept & (position >= 0) & (position < cos.shape[1])
         c, s = angles(position.view(1, -1), cos, sin, rotary_dim, 1.0, k)
-        k = rotated(k.reshape(1, -1, *k.shape[2:]), c, s, layout, rotary_dim)
+        k = rotated(k.flatten(0, 1)[None], c, s, layout, rotary_dim)
     page, row = page[kept], position[kept] % max(page_size, 1)
     for cache, x, scale in ((k_cache, k, k_scale), (v_cache, v, v_scale)):
-        x = x.reshape(-1, *x.shape[2:])[kept]
+        x = x.flatten(0, 1)[kept]
         if limit:
             x = (x if scale is None else x / scale[:, None]).clamp(-limit, limit)
         values = x.to(cache.dtype)
@@ -215,6 +215,13 @@ def faults(
         entry = int(position[bad][0]) // page_size
         return f"page_table[{int(sequence[bad][0])}, {entry}] is {int(page[bad][0])}; the cache has {pages} pages"
     return None
+
+
+def public(tensors: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    k, v = (t if tensors["cu_seqlens"] is None else t.squeeze(0) for t in (tensors["k"], tensors["v"]))
+    named = {n: tensors[n] for n in ("page_table", "cu_seqlens", "new_lengths", "cos", "sin", "k_scale", "v_scale")}
+    rotary = None if tensors["cos"] is None else options["rotary_dim"]
+    return (tensors["k_cache"], tensors["v_cache"], k, v, tensors["lengths"]), {**named, "layout": options["layout"], "rotary_dim": rotary}
 
 
 def outputs(k_cache: Meta, **_: Any) -> dict[str, Meta]:
@@ -383,6 +390,7 @@ OP = Op(
     mutates=("k_cache", "v_cache"),
     arrange=arrange,
     faults=faults,
+    public=public,
     peers={"torch": lambda: index_put, "torch.compile": compiled(index_put), "flashinfer": flashinfer_append},
     wrong={
         "one position further": _changed("one further"),

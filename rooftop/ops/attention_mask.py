@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from rooftop.core.op import Op, Tolerance
@@ -95,6 +96,13 @@ def faults(mask: Tensor, lengths: Tensor | None, q_lengths: Tensor | None, left:
     return beyond(mask.shape[2] // group, mask.shape[3], lengths, None) or beyond(mask.shape[2] // group, mask.shape[3], None, q_lengths)
 
 
+def public(tensors: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    mask, group = tensors["mask"], options["group"]
+    batch, heads, rows, keys = mask.shape
+    named = {"q_lengths": tensors["q_lengths"], "window": (options["left"], options["right"]), "fill": options["fill"], "out": mask}
+    return (rows // group, keys, tensors["lengths"]), {**named, "heads": heads, "group": group, "batch": batch}
+
+
 def outputs(mask: Meta, **_: Any) -> dict[str, Meta]:
     return {}
 
@@ -164,6 +172,7 @@ OP = Op(
     tolerance=Tolerance(exact=True),
     mutates=("mask",),
     faults=faults,
+    public=public,
     peers={"torch": lambda: reference, "torch.compile": compiled(reference)},
     wrong={
         "one key further": lambda mask, lengths, q, left, right, group, fill: reference(mask, lengths, q, left, right + 1, group, fill),

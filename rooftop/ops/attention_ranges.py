@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from rooftop.core.op import Op, Tolerance
@@ -25,34 +25,52 @@ def attention_ranges(
     window: tuple[int, int] | None = None,
     group: int = 1,
     batch: int | None = None,
+    out: tuple[Tensor, Tensor] | None = None,
     device: torch.device | str | None = None,
     implementation: str | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Two int32 tensors (begin, end) [batch, q_len · group]: a row attends to the keys begin <= j < end, to none where they are equal.
 
     That is all that `rooftop.attention_mask` says with the same arguments, in 8 bytes a row instead of kv_len elements for each head; attention takes it
-    as it is. Lengths below 0 or beyond kv_len (q_len) count as the nearest that fits (`rooftop.debug()` tells them). Arguments and errors are
-    `attention_mask`'s."""
+    as it is. `out`: two int32 tensors of that shape, which are written into and returned; None: new ones. Lengths below 0 or beyond kv_len (q_len)
+    count as the nearest that fits (`rooftop.debug()` tells them). Other arguments and errors are `attention_mask`'s."""
     left, right = window_of("attention_ranges", causal, window)
-    batch, device = sizes("attention_ranges", q_len, kv_len, lengths, q_lengths, batch, group, device)
     import torch
 
-    made = torch.empty((2, batch, q_len * group), dtype=torch.int32, device=device)
-    OP(made, lengths, q_lengths, kv_len, left, right, group, implementation=implementation)
-    return made[0], made[1]
+    if out is not None and (not isinstance(out, (tuple, list)) or len(out) != 2 or not all(isinstance(t, torch.Tensor) for t in out)):
+        kinds = [type(t).__name__ for t in out] if isinstance(out, (tuple, list)) else type(out).__name__
+        raise TypeError(f"attention_ranges: out is {kinds}; it must be two tensors, or None")
+    batch, device = sizes("attention_ranges", q_len, kv_len, lengths, q_lengths, batch, group, device if out is None else out[0].device)
+    shape = (batch, q_len * group)
+    begin, end = (torch.empty(shape, dtype=torch.int32, device=device) for _ in range(2)) if out is None else out
+    for t in (begin, end):
+        if t.dtype != torch.int32:
+            raise TypeError(f"attention_ranges: out is {t.dtype}; it must be torch.int32")
+        if tuple(t.shape) != shape or t.device != device or any(step == 0 and n > 1 for step, n in zip(t.stride(), shape, strict=True)):
+            raise ValueError(
+                f"attention_ranges: out has shape {tuple(t.shape)} and strides {tuple(t.stride())} on {t.device}; it must be {shape} on {device}, not expanded"
+            )
+    OP(begin, end, lengths, q_lengths, kv_len, left, right, group, implementation=implementation)
+    return begin, end
 
 
-def reference(ranges: Tensor, lengths: Tensor | None, q_lengths: Tensor | None, kv_len: int, left: int, right: int, group: int) -> None:
-    _, batch, rows = ranges.shape
-    ranges[0], ranges[1] = _masks.ranges(batch, rows, kv_len, lengths, q_lengths, left, right, group, ranges.device)
+def reference(begin: Tensor, end: Tensor, lengths: Tensor | None, q_lengths: Tensor | None, kv_len: int, left: int, right: int, group: int) -> None:
+    for into, found in zip((begin, end), _masks.ranges(begin.shape[0], begin.shape[1], kv_len, lengths, q_lengths, left, right, group, begin.device), strict=True):
+        into.copy_(found)
 
 
 
-def faults(ranges: Tensor, lengths: Tensor | None, q_lengths: Tensor | None, kv_len: int, left: int, right: int, group: int) -> str | None:
-    return beyond(ranges.shape[2] // group, kv_len, lengths, q_lengths)
+def faults(begin: Tensor, end: Tensor, lengths: Tensor | None, q_lengths: Tensor | None, kv_len: int, left: int, right: int, group: int) -> str | None:
+    return beyond(begin.shape[1] // group, kv_len, lengths, q_lengths)
 
 
-def outputs(ranges: Meta, **_: Any) -> dict[str, Meta]:
+def public(tensors: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    group, named = options["group"], {"q_lengths": tensors["q_lengths"], "window": (options["left"], options["right"])}
+    batch, rows = tensors["begin"].shape
+    return (rows // group, options["kv_len"], tensors["lengths"]), {**named, "group": group, "batch": batch, "out": [tensors["begin"], tensors["end"]]}
+
+
+def outputs(begin: Meta, **_: Any) -> dict[str, Meta]:
     return {}
 
 
@@ -61,7 +79,7 @@ def canonical(p: Problem) -> Problem | None:
 
 
 def work(p: Problem) -> Work:
-    return Work(sum(m.nbytes for n in ("lengths", "q_lengths") if (m := p.get(n)) is not None), p["ranges"].nbytes)
+    return Work(sum(m.nbytes for n in ("lengths", "q_lengths") if (m := p.get(n)) is not None), p["begin"].nbytes + p["end"].nbytes)
 
 
 def _cases() -> list[Case]:
@@ -69,7 +87,8 @@ def _cases() -> list[Case]:
         b: int, q: int, k: int, *, lengths: str = "", queries: str = "", below: int = 0, left: int = -1, right: int = -1, group: int = 1
     ) -> dict[str, Any]:
         return {
-            "ranges": Input((2, b, q * group), "i32"), "lengths": Input((b,), lengths, f"below {below or k + 1}") if lengths else None,
+            "begin": Input((b, q * group), "i32"), "end": Input((b, q * group), "i32"),
+            "lengths": Input((b,), lengths, f"below {below or k + 1}") if lengths else None,
             "q_lengths": Input((b,), queries, f"below {q + 1}") if queries else None, "kv_len": k, "left": left, "right": right, "group": group,
         }  # fmt: skip
 
@@ -97,13 +116,13 @@ def _cases() -> list[Case]:
 
 
 def _changed(change: str) -> Callable[..., None]:
-    def run(ranges: Tensor, lengths: Tensor | None, q_lengths: Tensor | None, kv_len: int, left: int, right: int, group: int) -> None:
+    def run(begin: Tensor, end: Tensor, lengths: Tensor | None, q_lengths: Tensor | None, kv_len: int, left: int, right: int, group: int) -> None:
         if change == "lengths":
             lengths = q_lengths = None
         left, right = -1 if change == "left" else left, -1 if change == "right" else right
-        reference(ranges, lengths, q_lengths, kv_len, left, right, 1 if change == "group" else group)
+        reference(begin, end, lengths, q_lengths, kv_len, left, right, 1 if change == "group" else group)
         if change == "end":
-            ranges[1] += 1
+            end += 1
 
     return run
 
@@ -115,8 +134,9 @@ OP = Op(
     cases=_cases(),
     work=work,
     tolerance=Tolerance(exact=True),
-    mutates=("ranges",),
+    mutates=("begin", "end"),
     faults=faults,
+    public=public,
     peers={"torch": lambda: reference},
     wrong={
         "one key more": _changed("end"),

@@ -7,7 +7,7 @@ Source: Su et al. 2021, "RoFormer" (arXiv 2104.09864)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from rooftop.core.op import Grad, Op, Tolerance, like
@@ -149,6 +149,15 @@ def faults(
     rows = (torch.arange(q.shape[1], device=q.device) if positions is None else positions.long()) + offset
     bad = (rows < 0) | (rows >= cos.shape[1])
     return f"a position is {int(rows[bad][0])}; the tables have {cos.shape[1]} rows" if bool(bad.any()) else None
+
+
+def public(tensors: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The call of a case; the rotation back has none. A head that was made empty has nothing to rotate."""
+    cos, sin, size = tensors["cos"], tensors["sin"], options["rotary_dim"]
+    if not tensors["q"].shape[3]:
+        cos, sin, size = cos if cos is None else cos[..., :0], sin if sin is None else sin[..., :0], 0
+    named = {n: options[n] for n in ("layout", "theta", "offset")}
+    return (tensors["q"], tensors["k"], cos, sin), {"positions": tensors["positions"], "order": "bshd", "rotary_dim": size, **named}
 
 
 def outputs(q: Meta, k: Meta | None, **_: Any) -> dict[str, Meta | None]:
@@ -341,6 +350,7 @@ OP = Op(
     tolerance=Tolerance(multiple=4.0),
     late=("offset",),
     faults=faults,
+    public=public,
     grad=Grad(wrt=("q", "k"), saves=("cos", "sin", "positions"), backward=backward),
     peers={"torch": lambda: _formula, "torch.compile": compiled(_formula), "huggingface": _hugging_face},
     wrong={

@@ -4,7 +4,7 @@ predict = { speedup = 1.0 }
 limit   = "The launch."
 dtypes  = ["i32"]
 python  = ["launches"]
-args    = ["ranges: T[2, B, R]", "B: i32", "R: i32"]
+args    = ["begin: T[B, R]", "end: T[B, R]", "B: i32", "R: i32"]
 demands = { spills = 0 }
 
 [requires]
@@ -17,11 +17,11 @@ threads = 128
 #include "spans.cuh"
 
 __global__ void __launch_bounds__(128) attention_ranges(
-    int* ranges, int B, int R, int keys, int group, int left, int right, const void* lengths, const void* q_lengths, int wide) {
+    int* begin, int* end, int B, int R, int keys, int group, int left, int right, const void* lengths, const void* q_lengths, int wide) {
     const int at = blockIdx.x * 128 + threadIdx.x, b = at / R;
     wait_for_before();
     if (at >= B * R) return;
     const Span span = span_of(b, at - b * R, R, keys, group, left, right, lengths, q_lengths, wide);
-    ranges[at] = span.begin;
-    ranges[static_cast<long long>(B) * R + at] = span.end;
+    begin[at] = span.begin;
+    end[at] = span.end;
 }
