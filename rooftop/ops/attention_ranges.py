@@ -55,8 +55,10 @@ def attention_ranges(
 
 
 def reference(begin: Tensor, end: Tensor, lengths: Tensor | None, q_lengths: Tensor | None, kv_len: int, left: int, right: int, group: int) -> None:
-    for into, found in zip((begin, end), _masks.ranges(begin.shape[0], begin.shape[1], kv_len, lengths, q_lengths, left, right, group, begin.device), strict=True):
-        into.copy_(found)
+    batch, rows = begin.shape
+    found = _masks.ranges(batch, rows, kv_len, lengths, q_lengths, left, right, group, begin.device)
+    for into, numbers in zip((begin, end), found, strict=True):
+        into.copy_(numbers)
 
 
 
