@@ -23,6 +23,64 @@ def add(x: Tensor, y: Tensor, *, implementation: str | None=None) -> Tensor:
 
     Raises TypeError for other dtypes or two different ones, ValueError for two shapes or devices."""
 
+def append_kv(k_cache: Tensor, v_cache: Tensor, k: Tensor, v: Tensor, lengths: Tensor, *, page_table: Tensor | None=None, cu_seqlens: Tensor | None=None, new_lengths: Tensor | None=None, cos: Tensor | None=None, sin: Tensor | None=None, layout: str='half', rotary_dim: int | None=None, k_scale: Tensor | None=None, v_scale: Tensor | None=None, implementation: str | None=None) -> None:
+    """Write `k` and `v` into the cache behind what it holds, in one launch. ``append_kv(k_cache, v_cache, k, v, lengths)`` is a decode step with N = 1.
+
+    How a paged cache lies: `k_cache[p]` is page p, `page_size` tokens of all heads. Token number t of sequence b (t counts from 0 over the whole sequence)
+    lies in ``k_cache[page_table[b, t // page_size], t % page_size]``; entries of `page_table` behind the last page in use are not read. A cache that
+    lies head by head ([pages, H, page_size, D] in memory) is given as ``cache.transpose(1, 2)``: strides are taken as they are.
+
+    Args:
+        k_cache, v_cache: written into. [B, S_max, H, D] (contiguous cache: a sequence a row), or with `page_table` [pages, page_size, H, D], any
+            page size. float32, float16 or bfloat16 as `k`, or float8_e4m3fn or float8_e5m2.
+        k, v: float32, float16 or bfloat16, [B, N, H, D] (N new tokens for each sequence), or with `cu_seqlens` [T, H, D].
+        lengths: int32 or int64 [B], the tokens that each sequence has in the cache already. It is not changed.
+        page_table: int32 or int64 [B, pages of a sequence].
+        cu_seqlens: int32 or int64 [B + 1], rising: tokens cu_seqlens[b] to cu_seqlens[b + 1] - 1 of `k` and `v` belong to sequence b.
+        new_lengths: int32 or int64 [B]: of a padded batch [B, N, H, D] only the first new_lengths[b] tokens are written. Not with `cu_seqlens`.
+        cos, sin: tables that rotate the keys (see `rooftop.rope`), [P, R / 2], float32 or the dtype of `k`; the row is the token's position.
+        layout, rotary_dim: as `rope`'s.
+        k_scale, v_scale: float32 [1] or [H], for an 8-bit cache alone: codes are k / k_scale, rounded to the nearest and held within the largest finite
+            value; reading multiplies. None: 1.
+        implementation: a kernel by name (`"cuda_sm80"`): it runs or raises. None picks the best that takes the input.
+
+    A token is not written where its position is negative or beyond the cache, the page table or the tables of the rotation, or where its page is no page
+    of the cache; nothing else is touched, and `rooftop.debug()` tells it. Where two tokens fall into one slot (a page table with repeated
+    entries), each element is that of one of them.
+
+    Raises TypeError for other dtypes, ValueError for shapes, devices or options that do not fit, RuntimeError where the cache requires a gradient."""
+
+def attention_mask(q_len: int, kv_len: int, lengths: Tensor | None=None, *, q_lengths: Tensor | None=None, causal: bool=False, window: tuple[int, int] | None=None, heads: int=1, group: int=1, batch: int | None=None, dtype: torch.dtype | None=None, fill: float=float('-inf'), out: Tensor | None=None, device: torch.device | str | None=None, implementation: str | None=None) -> Tensor:
+    """The mask [batch, heads, q_len · group, kv_len]: True, or 0 in a floating dtype, where a query attends to a key; False, or `fill`, where not.
+
+    Query i of sequence b stands at position i + lengths[b] - q_lengths[b]: the last query at the last key. It attends to the keys from position - left
+    to position + right that the sequence has. `rooftop.attention_ranges` says the same in two numbers a row.
+
+    Args:
+        q_len, kv_len: queries and keys of the longest sequence.
+        lengths: int32 or int64 [batch], the keys of each sequence; None: kv_len.
+        q_lengths: int32 or int64 [batch], its queries; rows beyond attend to nothing. None: q_len. Lengths that do not fit count as the nearest that
+            does (`rooftop.debug()` tells them).
+        causal: no key behind the query's own position.
+        window: (left, right): how many keys before and behind its own position a query attends to; -1: no bound.
+        heads: how often the mask is repeated, for attention that takes one for each KV head.
+        group: query heads of a KV head that are folded into the rows: each query has so many rows, one behind the other.
+        batch: sequences, where no lengths say it; 1.
+        dtype: torch.bool (None), or torch.float32, float16 or bfloat16 for a mask that is added to the scores.
+        fill: of an additive mask, what is added where there is no attention. A row that attends to nothing holds nothing else.
+        out: written into and returned, of that shape, any strides and one of these dtypes; it decides dtype and device.
+        device: of a new mask: where the lengths lie, else torch's default.
+        implementation: a kernel by name (`"cuda_sm80"`): it runs or raises. None picks the best that takes the input.
+
+    Raises TypeError for other dtypes, ValueError for sizes, shapes or devices that do not fit."""
+
+def attention_ranges(q_len: int, kv_len: int, lengths: Tensor | None=None, *, q_lengths: Tensor | None=None, causal: bool=False, window: tuple[int, int] | None=None, group: int=1, batch: int | None=None, out: tuple[Tensor, Tensor] | None=None, device: torch.device | str | None=None, implementation: str | None=None) -> tuple[Tensor, Tensor]:
+    """Two int32 tensors (begin, end) [batch, q_len · group]: a row attends to the keys begin <= j < end, to none where they are equal.
+
+    That is all that `rooftop.attention_mask` says with the same arguments, in 8 bytes a row instead of kv_len elements for each head; attention takes it
+    as it is. `out`: two int32 tensors of that shape, which are written into and returned; None: new ones. Lengths below 0 or beyond kv_len (q_len)
+    count as the nearest that fits (`rooftop.debug()` tells them). Other arguments and errors are `attention_mask`'s."""
+
 def bias_mask_scale_add(x: Tensor, bias: Tensor | None=None, residual: Tensor | None=None, mask: Tensor | None=None, *, scale: float | None=None, p: float=0.0, seed: int=0, implementation: str | None=None) -> Tensor:
     """residual + scale · mask · (x + bias), computed in float32 and rounded once. Where the mask is False, x and bias have no say, NaN or not.
 
@@ -40,6 +98,20 @@ def bias_mask_scale_add(x: Tensor, bias: Tensor | None=None, residual: Tensor | 
     Returns a tensor of the shape and dtype of `x`.
 
     Raises TypeError for other dtypes, ValueError for shapes or devices that do not fit, a `p` out of range or together with a mask."""
+
+def concat_kv(past: Tensor, new: Tensor, dim: int=-2, *, implementation: str | None=None) -> Tensor:
+    """`past` and `new` one behind the other along `dim`, as a new contiguous tensor. Every element keeps its bits.
+
+    Args:
+        past, new: of one dtype, alike in every dimension but `dim`: [B, H, S, D] with the default `dim`, or any other shape and strides.
+        dim: the dimension of the tokens; negative counts from the last.
+        implementation: a kernel by name (`"cuda_sm80"`): it runs or raises. None picks the best that takes the input.
+
+    Returns a contiguous tensor with past.shape[dim] + new.shape[dim] elements along `dim`. It never shares memory with its inputs. A cache with room
+    for what comes is cheaper: `rooftop.append_kv` moves the new tokens alone.
+
+    Raises TypeError for dtypes that differ or that rooftop has no name for, IndexError for a `dim` out of range, ValueError for shapes or devices that
+    do not fit."""
 
 def cross_entropy(input: Tensor, target: Tensor, *, ignore_index: int=-100, reduction: str='mean', label_smoothing: float=0.0, lse_square_scale: float=0.0, softcap: float | None=None, inplace_backward: bool=False, implementation: str | None=None) -> Tensor:
     """Cross-entropy between logits and class indices, as `torch.nn.functional.cross_entropy`, computed in float32.
@@ -169,6 +241,35 @@ def rms_norm(input: Tensor, normalized_shape: Sequence[int] | int, weight: Tenso
 
     Raises TypeError for other dtypes, ValueError for shapes or devices that do not fit, an eps below 0, or an input that a named
     implementation cannot take."""
+
+def rope(q: Tensor, k: Tensor | None=None, cos: Tensor | None=None, sin: Tensor | None=None, *, positions: Tensor | None=None, offset: int=0, theta: float=10000.0, layout: str='half', rotary_dim: int | None=None, order: str='bhsd', implementation: str | None=None) -> Tensor | tuple[Tensor, Tensor]:
+    """Rotate `q`, and `k` where it is given, computed in float32 and rounded once. ``rope(q, k, cos, sin)`` is Hugging Face's apply_rotary_pos_emb.
+
+    Args:
+        q: float32, float16 or bfloat16, [B, H, S, D] (`order="bhsd"`) or [B, S, H, D] (`"bshd"`), or the same without B. Any strides; transposed views
+            are read in place.
+        k: as `q`, with any number of heads; None for none.
+        cos, sin: tables in float32 or the dtype of `q`, [P, R / 2] or [B or 1, P, R / 2], R = `rotary_dim`; with R columns, each value twice as
+            Hugging Face makes them, every other (interleaved) or the first half (half) is read. None: made from `theta`, as exact at far positions
+            as at near ones.
+        positions: int32 or int64, [S], [1, S] or [B, S]: the row of the tables, or the position, of each token. None: 0 to S - 1.
+        offset: is added to them. It is a number of the call: a CUDA graph that was captured repeats it.
+        theta: the base of the frequencies; read where there are no tables.
+        layout: `"half"` (Llama, GPT-NeoX: element i goes with i + R / 2) or `"interleaved"` (GPT-J: 2i with 2i + 1).
+        rotary_dim: how many leading elements of a head are rotated, even; the others are copied. None: all.
+        order: which dimensions are heads and tokens.
+        implementation: a kernel by name (`"cuda_sm80"`): it runs or raises. None picks the best that takes the input.
+
+    Returns the rotated `q`, or (q, k), in new memory: with the strides of the input where that is dense, else as [B, S, H, D] lies. A token whose row
+    is outside of the tables comes out as NaN in its rotated elements (`rooftop.debug()` tells it). The gradient is the rotation back; the tables have none.
+
+    Raises TypeError for other dtypes, ValueError for shapes, devices or options that do not fit."""
+
+def rope_(q: Tensor, k: Tensor | None=None, cos: Tensor | None=None, sin: Tensor | None=None, *, positions: Tensor | None=None, offset: int=0, theta: float=10000.0, layout: str='half', rotary_dim: int | None=None, order: str='bhsd', implementation: str | None=None) -> Tensor | tuple[Tensor, Tensor]:
+    """Rotate `q`, and `k` where it is given, in place: arguments and errors as `rope`'s. What is not rotated is neither read nor written.
+
+    Returns `q`, or (q, k), as they were given. Raises RuntimeError for tensors that require a gradient while gradients are on, ValueError for a tensor
+    whose strides let one element of memory stand for several. `q` and `k` must not overlap."""
 
 def silu(input: Tensor, *, implementation: str | None=None) -> Tensor:
     """x · sigmoid(x), as `torch.nn.functional.silu`, computed in float32 and rounded once.

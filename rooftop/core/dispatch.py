@@ -55,7 +55,7 @@ class Plan:
         self.call = call
         inputs, outputs = call.inputs, [n for n, _ in call.outputs]
         self._copies = tuple(i for i, n in enumerate(inputs) if n in call.copies)
-        self._mutated = tuple(i for i, n in enumerate(inputs) if n in call.mutated)
+        self._mutated = tuple(i for i, n in enumerate(inputs) if n in call.mutated and call.called.get(n) is not None)
         self._back = tuple(i for i in self._mutated if i in self._copies)
         self._taken = tuple((outputs.index(out), inputs.index(given)) for out, given in call.taken.items())
         self._outputs = [_allocator(None if n in call.taken else m, index) for n, m in call.outputs]
@@ -222,7 +222,7 @@ def caller(op: Contract) -> Callable[..., Any]:
         grad = is_grad_enabled()
         if grad:
             for i in mutated_positions:
-                if args[i].requires_grad:
+                if args[i] is not None and args[i].requires_grad:
                     raise RuntimeError(f"{op.name} writes into a tensor that requires a gradient, and has no derivative: call it under torch.no_grad()")
         key: list[Any] = [implementation]
         first = None

@@ -18,7 +18,8 @@ _REGISTERING = threading.RLock()  # the first calls of several threads come at o
 
 def schema(op: Contract) -> str:
     """`softmax(Tensor x, SymInt dim, str implementation) -> Tensor`"""
-    inputs = ", ".join(f"{KINDS[kind]}{'(a!)' if n in op.mutates else ''} {n}" for n, kind in op.kinds.items())
+    marks = {n: f"Tensor({chr(ord('a') + i)}!)" for i, n in enumerate(op.mutates)}  # an alias set each
+    inputs = ", ".join(f"{KINDS[kind].replace('Tensor', marks[n], 1) if n in marks else KINDS[kind]} {n}" for n, kind in op.kinds.items())
     results = "Tensor" if len(op.output_names) == 1 else "(" + ", ".join("Tensor" for _ in op.output_names) + ")"  # () where there are none
     return f"{op.name}({inputs}, str implementation) -> {results}"
 

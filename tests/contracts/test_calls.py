@@ -109,7 +109,7 @@ def test_every_layout_is_right(call: Call, layout: str) -> None:
 
 
 @pytest.mark.parametrize("layout", ["contiguous", "expanded", "transposed"])
-@pytest.mark.parametrize("call", [c for c in CALLS if wrt(c.op)], ids=lambda c: c.id)
+@pytest.mark.parametrize("call", [c for c in CALLS if wrt(c.op) and c.case.dtype in LOOSE], ids=lambda c: c.id)
 def test_gradients_reach_inputs_of_any_layout(call: Call, layout: str) -> None:
     laid = call if layout == "contiguous" else call.laid(layout)
     if laid is None:

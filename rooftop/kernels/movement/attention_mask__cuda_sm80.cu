@@ -1,0 +1,67 @@
+/* rooftop
+idea    = "A group of lanes finds the range of its row once and then writes the row in packs of 16 bytes, of which all but two are one constant: nothing is read but two lengths."
+predict = { speedup = 1.0 }
+limit   = "The write of the same bytes."
+dtypes  = ["f32", "f16", "bf16", "bool"]
+python  = ["supports", "choose", "launches"]
+args    = [
+    "mask: T[B, H, R, K]", "mb: i64 = stride(mask, 0)", "mh: i64 = stride(mask, 1)", "mr: i64 = stride(mask, 2)",
+    "H: i32", "R: i32", "K: i32", "fill: f32 = 0 if T == 'bool' else fill",
+]
+demands = { has = ["STG.E.128"], spills = 0 }
+
+[config]
+lanes = 32
+part  = 8192
+*/
+#include "chain.cuh"
+#include "spans.cuh"
+
+/// The bits of the first n elements of SIZE bytes of a 32-bit word.
+template <int SIZE>
+__device__ unsigned leading(int n) {
+    return n <= 0 ? 0 : n >= 4 / SIZE ? ~0u : (1u << 8 * SIZE * n) - 1;
+}
+
+/// One element's bits in every place of a word.
+template <typename T>
+__device__ unsigned repeated(T v) {
+    if (sizeof(T) == 4) return __float_as_uint(static_cast<float>(v));
+    if (sizeof(T) == 2) return *reinterpret_cast<const unsigned short*>(&v) * 0x10001u;
+    return *reinterpret_cast<const unsigned char*>(&v) * 0x01010101u;
+}
+
+// A row in `parts` parts of PART bytes, LANES lanes a part. Elements of the range are true, or 0; the others false, or `fill`. Strides in elements.
+template <typename T, bool BOOL, int LANES, int PART>
+__global__ void __launch_bounds__(256) attention_mask(
+    T* mask, long long mb, long long mh, long long mr, int H, int R, int K, float fill,
+    int units, int parts, int group, int left, int right, const void* lengths, const void* q_lengths, int wide) {
+    constexpr int SIZE = sizeof(T), V = 16 / SIZE, PER = PART / SIZE;
+    const int lane = threadIdx.x % LANES;
+    const int unit = blockIdx.x * (256 / LANES) + threadIdx.x / LANES, part = unit % parts, row = unit / parts % R, head = unit / parts / R % H, b = unit / parts / R / H;
+    const T yes = BOOL ? T(true) : T(0.0f), no = BOOL ? T(false) : T(fill);
+    const unsigned on = repeated(yes), off = repeated(no);
+    wait_for_before();
+    if (unit >= units) return;
+    const Span span = span_of(b, row, R, K, group, left, right, lengths, q_lengths, wide);
+
+    T* to = mask + b * mb + head * mh + row * mr;
+    const int mis = reinterpret_cast<unsigned long long>(to) % 16 / SIZE;  // the part's packs begin on multiples of 16 bytes, the first before the row perhaps
+    const int from = part * PER - mis, end = min(K, from + PER);
+    for (int at = from + lane * V; at < end; at += LANES * V) {
+        const int begin_here = span.begin - at, end_here = span.end - at;
+        if (at >= 0 && at + V <= K) {
+            unsigned w[4];
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+                const unsigned m = leading<SIZE>(end_here - i * (4 / SIZE)) & ~leading<SIZE>(begin_here - i * (4 / SIZE));
+                w[i] = (on & m) | (off & ~m);
+            }
+            *reinterpret_cast<uint4*>(to + at) = make_uint4(w[0], w[1], w[2], w[3]);
+        } else {
+            for (int i = 0; i < V; ++i) {
+                if (at + i >= 0 && at + i < K) to[at + i] = i >= begin_here && i < end_here ? yes : no;
+            }
+        }
+    }
+}

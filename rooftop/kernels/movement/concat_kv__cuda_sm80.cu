@@ -1,0 +1,39 @@
+/* rooftop
+idea    = "A thread finds where each of its packs of the result comes from, the past or the new part, by three divisions of 32 bits, and moves it with the others under way: one launch, whatever the strides of the two."
+predict = { speedup = 1.0 }
+limit   = "The copy of the same bytes."
+dtypes  = ["f64", "f32", "f16", "bf16", "f8e4m3", "f8e5m2", "f8e8m0", "f4e2m1x2", "c64", "u64", "u32", "u16", "i64", "i32", "i16", "i8", "u8", "bool"]
+python  = ["supports", "choose", "launches"]
+args    = ["past: T[A, B, P, C]", "new: T[A, B, N, C]", "out: T[A, B, S, C]"]
+demands = { spills = 0 }
+
+[config]
+width = 16
+reps  = 2
+*/
+#include "chain.cuh"
+#include "rotate.cuh"
+
+// out [A, B, S, L] words of BYTES bytes, without gaps; its tokens below P come from past, the others from new. Strides in words. REPS words a thread.
+template <int BYTES, int REPS>
+__global__ void __launch_bounds__(256) concat(
+    const void* past, long long pa, long long pb, long long ps, const void* added, long long na, long long nb, long long ns, void* out,
+    unsigned total, unsigned B, unsigned S, unsigned P, unsigned L) {
+    using W = typename Raw<BYTES>::type;
+    const unsigned first = blockIdx.x * (256 * REPS) + threadIdx.x;
+    W w[REPS];
+    wait_for_before();
+#pragma unroll
+    for (int u = 0; u < REPS; ++u) {
+        const unsigned at = first + u * 256;
+        if (at >= total) continue;
+        const unsigned row = at / L, lane = at - row * L, pair = row / S, token = row - pair * S, a = pair / B, b = pair - a * B;
+        const W* from = token < P ? static_cast<const W*>(past) + a * pa + b * pb + token * ps : static_cast<const W*>(added) + a * na + b * nb + (token - P) * ns;
+        w[u] = from[lane];
+    }
+#pragma unroll
+    for (int u = 0; u < REPS; ++u) {
+        const unsigned at = first + u * 256;
+        if (at < total) static_cast<W*>(out)[at] = w[u];
+    }
+}

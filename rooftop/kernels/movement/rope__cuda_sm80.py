@@ -1,0 +1,94 @@
+"""What the head of rope__cuda_sm80.cu cannot say: the width of packs, which neighbours a warp takes, tables and positions of several dtypes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import gcd, log2
+from typing import Any
+
+from rooftop.core.spec import DTYPES, Launch, Meta, Problem
+
+THREADS = 256
+LANES = 128  # of one head, at most
+
+
+def _width(p: Problem) -> int:
+    """Elements of a pack: what every address, stride, half of the rotated part and the rest are multiples of, up to 16 bytes."""
+    q, rotary = p["q"], int(p.option("rotary_dim"))
+    width = 16 // q.itemsize
+    for m in (p.get(n) for n in ("q", "k", "out_q", "out_k")):
+        if m is not None:
+            width = gcd(width, m.align // m.itemsize, *(s for s, n in zip(m.strides[:3], m.shape[:3], strict=True) if n > 1))
+    return gcd(width, rotary // 2, q.shape[3] - rotary)
+
+
+def _lanes(p: Problem, vector: int) -> tuple[int, int]:
+    """Lanes of a head that rotate, and packs that are copied."""
+    rotary = int(p.option("rotary_dim"))
+    return rotary // 2 // vector, (p["q"].shape[3] - rotary) // vector
+
+
+def _heads(p: Problem) -> int:
+    k = p.get("k")
+    return p["q"].shape[2] + (k.shape[2] if k is not None else 0)
+
+
+def _heads_first(p: Problem) -> bool:
+    """Whether the heads of a token are nearer to each other than the tokens of a head."""
+    m: Meta = p["q"]
+    return abs(m.strides[2]) <= abs(m.strides[1]) or m.shape[1] == 1
+
+
+def supports(p: Problem, head: Any) -> str | None:
+    if p["q"].numel == 0 and ((k := p.get("k")) is None or k.numel == 0):
+        return "there is nothing to compute"
+    rotating, copied = _lanes(p, _width(p))
+    if rotating + -(-copied // 2) > LANES:
+        return f"a head takes {rotating + -(-copied // 2)} lanes at this alignment; at most {LANES}"
+    if (table := p.get("cos")) is not None and table.shape[1] >= 2**31:
+        return "the tables must have fewer than 2**31 rows"
+    return None
+
+
+def choose(p: Problem, head: Any) -> Mapping[str, Any]:
+    """Four heads a thread, so that 128 bytes are under way for each; fewer where the card would not be filled."""
+    vector = _width(p)
+    rotating, copied = _lanes(p, vector)
+    lanes, count = rotating + -(-copied // 2), _heads(p)
+    tokens = p["q"].shape[0] * p["q"].shape[1]
+    reps = 4
+    while reps > 1 and (reps > count or tokens * count * lanes < reps * 1024 * p.device.sms):
+        reps //= 2
+    heads = 1
+    if _heads_first(p):
+        while heads < 8 and 2 * heads * reps <= count and 2 * heads * lanes <= THREADS:
+            heads *= 2
+    rows = max(1, THREADS // (lanes * heads))
+    return {"vector": vector, "heads": heads, "reps": reps, "rows": min(rows, 1 << (tokens - 1).bit_length())}
+
+
+def launches(p: Problem, config: Mapping[str, Any], head: Any) -> list[Launch]:
+    vector, heads, reps, rows = (int(config[n]) for n in ("vector", "heads", "reps", "rows"))
+    rotating, copied = _lanes(p, vector)
+    count, tokens = _heads(p), p["q"].shape[0] * p["q"].shape[1]
+    chunks = -(-count // (heads * reps))
+    table, positions = p.get("cos"), p.get("positions")
+    kinds = DTYPES[p["q"].dtype].cuda, DTYPES[(table or p["q"]).dtype].cuda
+    flags = (str(x).lower() for x in (table is None, p.option("layout") == "half"))
+    args, types = head.arguments(p, config)
+    more: list[tuple[str, str, Any]] = [
+        ("J", "i32", count - p["q"].shape[2]), ("rows", "i32", rows), ("chunks", "i32", chunks), ("heads_first", "bool", _heads_first(p)),
+        ("log2_theta", "f64", log2(float(p.option("theta")))),
+        ("cos", "ptr", table and "cos"), ("sin", "ptr", table and "sin"), ("tb", "i64", table.strides[0] if table and table.shape[0] > 1 else 0),
+        ("tr", "i64", table.strides[1] if table else 0), ("step", "i64", table.strides[2] if table and table.shape[2] > 1 else 1),
+        ("table_rows", "i32", table.shape[1] if table else 0), ("positions", "ptr", positions and "positions"),
+        ("pb", "i64", positions.strides[0] if positions and positions.shape[0] > 1 else 0), ("ps", "i64", positions.strides[1] if positions else 0),
+        ("wide", "bool", positions is not None and positions.dtype == "i64"),
+    ]  # fmt: skip
+    return [
+        Launch(
+            kernel=f"rope<{', '.join((*kinds, *flags))}, {vector}, {rotating}, {copied}, {heads}, {reps}>",
+            grid=(chunks * -(-tokens // rows),), block=((rotating + -(-copied // 2)) * heads * rows,), chained=p.device.arch >= 90,
+            args={**args, **{name: value for name, _, value in more}}, types=(*types, *(kind for _, kind, _ in more)),
+        )
+    ]  # fmt: skip

@@ -1,0 +1,103 @@
+"""Rotary position embedding in plain torch, for the contracts that rotate: angles, the rotation of rows, checks of tables.
+
+Source: Su et al. 2021, "RoFormer" (arXiv 2104.09864)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+LAYOUTS = ("half", "interleaved")
+INTEGERS = ("torch.int32", "torch.int64")
+
+
+def angles(rows: Tensor, cos: Tensor | None, sin: Tensor | None, rotary_dim: int, theta: float, like: Tensor) -> tuple[Tensor, Tensor]:
+    """Cosines and sines [B, S, 1, rotary_dim / 2] for the rows [1 or B, S] of the tables [1 or B, P, rotary_dim / 2], or for the positions `rows` where
+    there are no tables. NaN for a row outside of its table."""
+    import torch
+
+    if cos is None or sin is None:
+        powers = torch.arange(rotary_dim // 2, dtype=torch.float64, device=like.device) * (-2.0 / max(rotary_dim, 1))
+        angle = rows.double()[..., None] * theta**powers
+        return angle.cos().to(like.dtype)[:, :, None], angle.sin().to(like.dtype)[:, :, None]
+    batch, count = max(rows.shape[0], cos.shape[0]), cos.shape[1]
+    rows = rows.long().expand(batch, -1)
+    inside = (rows >= 0) & (rows < count)
+    picked = torch.arange(batch, device=rows.device)[:, None].expand_as(rows) if cos.shape[0] > 1 else torch.zeros_like(rows)
+    found = []
+    for table in (cos, sin):
+        if count and cos.shape[0]:
+            values = table[picked, rows.clamp(0, count - 1)].to(like.dtype)
+        else:
+            values = like.new_empty((*rows.shape, table.shape[2]))
+        found.append(values.masked_fill(~inside[..., None], float("nan"))[:, :, None])
+    return found[0], found[1]
+
+
+def rotated(x: Tensor, cos: Tensor, sin: Tensor, layout: str, rotary_dim: int) -> Tensor:
+    """Rows [..., D] with their first `rotary_dim` elements rotated pair by pair; the others as they are."""
+    import torch
+
+    turned, rest = x[..., :rotary_dim], x[..., rotary_dim:]
+    if layout == "half":
+        a, b = turned[..., : rotary_dim // 2], turned[..., rotary_dim // 2 :]
+        return torch.cat((a * cos - b * sin, b * cos + a * sin, rest), -1)
+    a, b = turned[..., ::2], turned[..., 1::2]
+    return torch.cat((torch.stack((a * cos - b * sin, b * cos + a * sin), -1).flatten(-2), rest), -1)
+
+
+def rotary_size(op: str, rotary_dim: int | None, columns: int, layout: str) -> int:
+    """The number of elements of a head that are rotated. Raises for a layout or a number that is none."""
+    if layout not in LAYOUTS:
+        raise ValueError(f"{op}: layout is {layout!r}; it must be one of {', '.join(map(repr, LAYOUTS))}")
+    if rotary_dim is None:
+        rotary_dim = columns
+    if isinstance(rotary_dim, bool) or not isinstance(rotary_dim, int):
+        raise TypeError(f"{op}: rotary_dim is {rotary_dim!r}, a {type(rotary_dim).__name__}; it must be a whole number")
+    if not 0 <= rotary_dim <= columns or rotary_dim % 2:
+        raise ValueError(f"{op}: rotary_dim is {rotary_dim}; it must be even and 0 to {columns}, the size of a head")
+    return rotary_dim
+
+
+def tables(op: str, cos: Tensor | None, sin: Tensor | None, rotary_dim: int, layout: str, like: Tensor, batch: int) -> tuple[Tensor | None, Tensor | None]:
+    """The tables as [1 or B, P, rotary_dim / 2] views. Raises for tables that do not fit."""
+    import torch
+
+    if (cos is None) != (sin is None):
+        raise ValueError(f"{op}: {'sin' if cos is None else 'cos'} is given alone; cos and sin come together, or neither")
+    found = []
+    for name, t in (("cos", cos), ("sin", sin)):
+        if t is None:
+            return None, None
+        if not isinstance(t, torch.Tensor):
+            raise TypeError(f"{op}: {name} is a {type(t).__name__}; it must be a tensor")
+        if t.dtype not in (torch.float32, like.dtype):
+            raise TypeError(f"{op}: {name} is {t.dtype}; accepted are torch.float32 and {like.dtype}")
+        assert cos is not None
+        if t.dtype != cos.dtype or t.shape != cos.shape:
+            raise ValueError(f"{op}: cos is {cos.dtype} {tuple(cos.shape)} and sin {t.dtype} {tuple(t.shape)}; they must be alike")
+        if t.device != like.device:
+            raise ValueError(f"{op}: {name} lies on {t.device}; it must lie on {like.device}")
+        if t.dim() not in (2, 3) or t.shape[-1] not in (rotary_dim // 2, rotary_dim) or (t.dim() == 3 and t.shape[0] not in (1, batch)):
+            raise ValueError(f"{op}: {name} has shape {tuple(t.shape)}; it must be [P, C] or [1 or {batch}, P, C] with C = {rotary_dim // 2} or {rotary_dim}")
+        if t.requires_grad and torch.is_grad_enabled():
+            raise ValueError(f"{op}: {name} requires a gradient, and there is none for the tables; give {name}.detach()")
+        t = t if t.dim() == 3 else t.unsqueeze(0)
+        if t.shape[-1] == rotary_dim and rotary_dim:
+            t = t[..., : rotary_dim // 2] if layout == "half" else t[..., ::2]
+        found.append(t)
+    return found[0], found[1]
+
+
+def integers(op: str, name: str, t: Tensor, shapes: tuple[tuple[int, ...], ...], device: object) -> None:
+    """Raises unless `t` is an int32 or int64 tensor of one of the shapes on `device`."""
+    import torch
+
+    if not isinstance(t, torch.Tensor):
+        raise TypeError(f"{op}: {name} is a {type(t).__name__}; it must be a tensor")
+    if str(t.dtype) not in INTEGERS:
+        raise TypeError(f"{op}: {name} is {t.dtype}; accepted are torch.int32 and torch.int64")
+    if tuple(t.shape) not in shapes or t.device != device:
+        raise ValueError(f"{op}: {name} has shape {tuple(t.shape)} on {t.device}; it must be {' or '.join(map(str, shapes))} on {device}")

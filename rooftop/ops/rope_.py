@@ -1,0 +1,46 @@
+"""Rotary position embedding in place: `rooftop.ops.rope` written over its input."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from rooftop.core.op import in_place
+from rooftop.ops import rope as plain
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def rope_(
+    q: Tensor,
+    k: Tensor | None = None,
+    cos: Tensor | None = None,
+    sin: Tensor | None = None,
+    *,
+    positions: Tensor | None = None,
+    offset: int = 0,
+    theta: float = 10000.0,
+    layout: str = "half",
+    rotary_dim: int | None = None,
+    order: str = "bhsd",
+    implementation: str | None = None,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """Rotate `q`, and `k` where it is given, in place: arguments and errors as `rope`'s. What is not rotated is neither read nor written.
+
+    Returns `q`, or (q, k), as they were given. Raises RuntimeError for tensors that require a gradient while gradients are on, ValueError for a tensor
+    whose strides let one element of memory stand for several. `q` and `k` must not overlap."""
+    given = plain.arguments("rope_", q, k, cos, sin, positions, offset, theta, layout, rotary_dim, order)
+    for name, t in (("q", q), ("k", k)):
+        if t is not None and any(step == 0 and n > 1 for step, n in zip(t.stride(), t.shape, strict=True)):
+            raise ValueError(f"rope_: {name} has shape {tuple(t.shape)} and strides {tuple(t.stride())}: it is expanded, and cannot be written in place")
+    OP(*given, implementation=implementation)
+    return q if k is None else (q, k)
+
+
+def _layout(case: Any) -> str:
+    return str(case.inputs["q"].layout)
+
+
+OP = in_place(plain.OP, {"out_q": "q", "out_k": "k"}, [c for c in plain.OP.cases if _layout(c) != "expanded"])
+OP.peers["liger"] = plain.liger
+OP.public = plain.public
