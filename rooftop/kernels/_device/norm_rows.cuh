@@ -66,39 +66,42 @@ __device__ Moments moments_of_block(const Moments& of_warp, int elements, const 
     __syncthreads();
     const float base = CENTRE ? parts[0].m.mean : 0;  // sums of distances from it are exact where all elements are equal
     const Part part = lane < warps ? parts[lane] : Part{0, {base, 0}};
-    const float mean = CENTRE ? base + over(lanes_sum<32>(part.n * (part.m.mean - base)), columns) : 0;
+    const float mean = CENTRE ? base + lanes_sum<32>(part.n * columns.part * (part.m.mean - base)) : 0;  // each by its share: no infinite sum
     const float off = part.m.mean - mean;
     return {mean, lanes_sum<32>(part.m.squares + (CENTRE ? part.n * off * off : 0))};
 }
 
-/// What is added to and multiplied with: weight and bias, either may be absent.
+/// Sixteen bytes from p, which may start anywhere in [begin, end): two vectors on 16 bytes and what lies between. Where one of them would reach beyond
+/// the array, element by element; in a loop, since unrolled it would take registers from all that is live here.
 template <typename T>
-struct Affine {
-    const T *weight, *bias;
-    int columns;
-
-    /// f * weight + bias for the vector that begins at `column`, normalised before.
-    template <bool ALIGNED>
-    __device__ void apply(float (&f)[Pack<T>::N], int column) const {
-        using P = Pack<T>;
-        float g[P::N];
-        if (weight) {
-            P::widen(P::load_within(weight + column, ALIGNED, weight, weight + columns), g);
-#pragma unroll
-            for (int j = 0; j < P::N; ++j) f[j] *= g[j];
+__device__ uint4 load_anywhere(const T* p, const T* begin, const T* end) {
+    constexpr int N = Pack<T>::N;
+    const unsigned off = reinterpret_cast<unsigned long long>(p) % 16;
+    const T* const q = p - off / sizeof(T);
+    if (off == 0) return *reinterpret_cast<const uint4*>(p);
+    if (q < begin || q + 2 * N > end) {
+        uint4 v = make_uint4(0, 0, 0, 0);
+#pragma unroll 1
+        for (int j = 0; j < N; ++j) {  // each in at the top, what was there down by one element
+            constexpr int BITS = 8 * sizeof(T) % 32;
+            const unsigned next = sizeof(T) == 4 ? reinterpret_cast<const unsigned*>(p)[j] : reinterpret_cast<const unsigned short*>(p)[j];
+            v.x = BITS ? __funnelshift_r(v.x, v.y, BITS) : v.y, v.y = BITS ? __funnelshift_r(v.y, v.z, BITS) : v.z;
+            v.z = BITS ? __funnelshift_r(v.z, v.w, BITS) : v.w, v.w = BITS ? __funnelshift_r(v.w, next, BITS) : next;
         }
-        if (bias) {
-            P::widen(P::load_within(bias + column, ALIGNED, bias, bias + columns), g);
+        return v;
+    }
+    const uint4 a = *reinterpret_cast<const uint4*>(q), b = *reinterpret_cast<const uint4*>(q + N);
+    unsigned w[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
 #pragma unroll
-            for (int j = 0; j < P::N; ++j) f[j] += g[j];
-        }
+    for (int i = 0; i < 6; ++i) w[i] = off & 8 ? w[i + 2] : w[i];
+#pragma unroll
+    for (int i = 0; i < 5; ++i) w[i] = off & 4 ? w[i + 1] : w[i];
+    if (sizeof(T) == 2) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) w[i] = __funnelshift_r(w[i], w[i + 1], off % 4 * 8);
     }
-    __device__ float apply(float f, int column) const {
-        if (weight) f *= static_cast<float>(weight[column]);
-        if (bias) f += static_cast<float>(bias[column]);
-        return f;
-    }
-};
+    return make_uint4(w[0], w[1], w[2], w[3]);
+}
 
 /// x + residual -> s, and, rounded as s is, to `row`: that is what is normalised.
 template <typename T, int VECTORS, bool ALIGNED>
@@ -128,30 +131,43 @@ __device__ void add_residual(Row<T, VECTORS, ALIGNED>& row, const T* residual, T
     }
 }
 
-/// The row normalised -> y.
-template <typename T, int VECTORS, bool ALIGNED>
-__device__ void write_normalised(const Row<T, VECTORS, ALIGNED>& row, const Moments& m, const Divisor& columns, float eps, const Affine<T>& affine, T* y) {
+/// The row normalised, times weight and plus bias where the op has them, -> y.
+template <bool WEIGHT, bool BIAS, typename T, int VECTORS, bool ALIGNED>
+__device__ void write_normalised(const Row<T, VECTORS, ALIGNED>& row, const Moments& m, int C, float eps, const T* weight, const T* bias, T* y) {
     using P = Pack<T>;
-    const float scale = reciprocal_root(over(m.squares, columns) + eps);
+    const float scale = reciprocal_root(over(m.squares, Divisor(C)) + eps);
     const bool together = ALIGNED || aligned(y + row.head);
+    const auto load = [&](const T* of_columns, int column) {
+        return ALIGNED ? *reinterpret_cast<const uint4*>(of_columns + column) : load_anywhere(of_columns + column, of_columns, of_columns + C);
+    };
 #pragma unroll
     for (int i = 0; i < VECTORS; ++i) {
         if (!row.has(i)) continue;
-        float f[P::N];
+        const int column = row.column(i);
+        float f[P::N], g[P::N], h[P::N];
         P::widen(row.packs[i], f);
+        if (WEIGHT) P::widen(load(weight, column), g);
+        if (BIAS) P::widen(load(bias, column), h);
 #pragma unroll
-        for (int j = 0; j < P::N; ++j) f[j] = (f[j] - m.mean) * scale;
-        affine.template apply<ALIGNED>(f, row.column(i));
-        P::store(y + row.column(i), together, P::narrow(f));
+        for (int j = 0; j < P::N; ++j) {
+            f[j] = (f[j] - m.mean) * scale;
+            if (WEIGHT) f[j] *= g[j];
+            if (BIAS) f[j] += h[j];
+        }
+        P::store(y + column, together, P::narrow(f));
     }
-    if (row.has_single()) y[row.single_column()] = T(affine.apply((row.single - m.mean) * scale, row.single_column()));
+    if (row.has_single()) {
+        const int column = row.single_column();
+        float f = (row.single - m.mean) * scale;
+        if (WEIGHT) f *= static_cast<float>(weight[column]);
+        if (BIAS) f += static_cast<float>(bias[column]);
+        y[column] = T(f);
+    }
 }
 
-constexpr int WARP_KERNEL_THREADS = 256;
-
 /// Short rows: LANES lanes a row, ROWS rows each, all of them on their way before the first is used. No barrier, no shared memory.
-template <typename T, int LANES, int VECTORS, int ROWS, int BLOCKS, bool ALIGNED, bool CENTRE, bool RESIDUAL>
-__global__ void __launch_bounds__(WARP_KERNEL_THREADS, BLOCKS)
+template <typename T, int LANES, int VECTORS, int ROWS, int REGISTERS, bool ALIGNED, bool CENTRE, bool RESIDUAL, bool WEIGHT, bool BIAS>
+__global__ void __launch_bounds__(WARP_KERNEL_THREADS, REGISTER_FILE / WARP_KERNEL_THREADS / REGISTERS)
     norm_warp(int R, int C, const T* __restrict__ x, long long xs, const T* __restrict__ residual, long long rs, const T* __restrict__ weight,
               const T* __restrict__ bias, T* __restrict__ y, long long ys, T* __restrict__ s, long long ss, float eps) {
     constexpr int TEAMS = 32 / LANES;  // rows that a warp takes side by side
@@ -168,17 +184,15 @@ __global__ void __launch_bounds__(WARP_KERNEL_THREADS, BLOCKS)
 #pragma unroll
         for (int k = 0; k < ROWS; ++k) add_residual(rows[k], residual + number(k) * rs, s + number(k) * ss);
     }
-    const Divisor columns(C);
     Moments m[ROWS];
-    moments_of_lanes<CENTRE, LANES>(m, rows, columns);
-    const Affine<T> affine = {weight, bias, C};
+    moments_of_lanes<CENTRE, LANES>(m, rows, Divisor(C));
 #pragma unroll
-    for (int k = 0; k < ROWS; ++k) write_normalised(rows[k], m[k], columns, eps, affine, y + number(k) * ys);
+    for (int k = 0; k < ROWS; ++k) write_normalised<WEIGHT, BIAS>(rows[k], m[k], C, eps, weight, bias, y + number(k) * ys);
 }
 
-/// Longer rows: a row a block of whatever size the row asks for, up to THREADS threads.
-template <typename T, int VECTORS, int THREADS, int BLOCKS, bool ALIGNED, bool CENTRE, bool RESIDUAL>
-__global__ void __launch_bounds__(THREADS, BLOCKS)
+/// Longer rows: a row a block, of as many threads as the row asks for.
+template <typename T, int VECTORS, int REGISTERS, bool ALIGNED, bool CENTRE, bool RESIDUAL, bool WEIGHT, bool BIAS>
+__global__ void __launch_bounds__(1024, REGISTER_FILE / 1024 / REGISTERS)
     norm_block(int R, int C, const T* __restrict__ x, long long xs, const T* __restrict__ residual, long long rs, const T* __restrict__ weight,
                const T* __restrict__ bias, T* __restrict__ y, long long ys, T* __restrict__ s, long long ss, float eps) {
     const long long number = blockIdx.x;
@@ -188,8 +202,8 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
     rows[0].load(x + number * xs);
     if (RESIDUAL) add_residual(rows[0], residual + number * rs, s + number * ss);
     const int elements = rows[0].elements_of_warp(threadIdx.x / 32);
-    const Divisor columns(C);
-    Moments m[1];
-    moments_of_lanes<CENTRE, 32>(m, rows, Divisor(max(elements, 1)));
-    write_normalised(rows[0], moments_of_block<CENTRE>(m[0], elements, columns), columns, eps, Affine<T>{weight, bias, C}, y + number * ys);
+    Moments of_warp[1];
+    moments_of_lanes<CENTRE, 32>(of_warp, rows, Divisor(max(elements, 1)));
+    const Moments of_row = moments_of_block<CENTRE>(of_warp[0], elements, Divisor(C));
+    write_normalised<WEIGHT, BIAS>(rows[0], of_row, C, eps, weight, bias, y + number * ys);
 }

@@ -12,12 +12,10 @@ takes, rounded up: the binary depends on that number, never on the columns. What
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from rooftop.core.spec import Device, Meta, Problem
 
-WARP_KERNEL_THREADS = 256  # a block of the warp kernels: norm_rows.cuh, softmax__cuda_sm80.cu
-ROW_BYTES = 65536  # the longest row: 512 threads of 8 vectors, two blocks a multiprocessor
+ROW_BYTES = 65536  # the longest row: 512 threads of 8 vectors, two blocks a multiprocessor; with a residual 1024 threads of 4 and 4
 REGISTER_FILE = 65536
 FLYING = 64 * 1024  # bytes that should be on their way to a multiprocessor: 40 KiB suffice, and a row spends part of its time adding up
 
@@ -47,68 +45,54 @@ def _aligned(m: Meta) -> bool:
     return m.align >= 16 and all(m.strides[d] * m.itemsize % 16 == 0 for d in range(len(m.shape) - 1) if m.strides[d] != 1 and m.shape[d] > 1)
 
 
-def bounds(vectors: int, tensors: int, team: int) -> tuple[int, int]:
-    """Most threads of a block and least blocks a multiprocessor that the compiler is told: they cap the registers of a thread."""
-    held = vectors * tensors
-    if held <= 2:
-        return (1024, 2) if tensors == 1 else (1024, 1)  # 32 registers: all 2048 threads; 64 for the addresses of six tensors
-    if team > 512:
-        return 1024, 1  # 64
-    return (512, 3) if held <= 4 else (512, 2)  # 40, 64
-
-
-def _flying(vectors: int, team: int, r: Rows) -> int:
-    """Bytes of x on their way to a multiprocessor whose blocks have all just begun."""
-    threads, blocks = bounds(vectors, r.tensors, team)
-    registers = REGISTER_FILE // (threads * blocks) // 8 * 8
-    return min(32, 2048 // team, REGISTER_FILE // (registers * team)) * r.vectors * r.tensors * 16
-
-
-def _config(team: int, vectors: int, rows: int, r: Rows) -> dict[str, Any]:
-    threads, blocks = bounds(vectors * rows, r.tensors, WARP_KERNEL_THREADS if team <= 32 else team)
-    if team <= 32:
-        threads, blocks = WARP_KERNEL_THREADS, threads * blocks // WARP_KERNEL_THREADS
-    return {"team": team, "vectors": vectors, "rows": rows, "threads": threads, "blocks": blocks}
+def _config(team: int, vectors: int, rows: int, r: Rows) -> dict[str, int]:
+    """`registers`: the most that a thread may use. With 32 a multiprocessor has all of its 2048 threads, with 64 half of them."""
+    return {"team": team, "vectors": vectors, "rows": rows, "registers": 32 if vectors <= (2 if r.least == 1 else 1) and rows == r.tensors == 1 else 64}
 
 
 def _team(vectors: int, each: int) -> int:
+    """Threads of a block for a row of so many vectors, `each` a thread."""
     return max(64, 32 * -(-vectors // (32 * each)))
 
 
-def choose(r: Rows) -> dict[str, Any]:
+def _flying(r: Rows, each: int, team: int) -> int:
+    """Bytes on their way to a multiprocessor whose blocks have all just begun."""
+    held = each * r.tensors
+    registers = 32 if held <= 2 and r.tensors == 1 else min(64, 8 * -(-(28 + 4 * held) // 8))
+    return min(32, 2048 // team, REGISTER_FILE // (registers * team)) * r.vectors * r.tensors * 16
+
+
+def choose(r: Rows) -> dict[str, int]:
     most = 8 // r.tensors
     if r.rows * r.vectors <= 2048 * r.device.sms and 32 < r.vectors <= 1024 * most:
-        # The card holds all of it at once: one vector a thread, so that no thread waits for its own second one.
+        # The card holds all of it at once: as few vectors a thread as there are threads, so that none waits for its own second one.
         each = -(-r.vectors // 1024)
         return _config(_team(r.vectors, each), each, 1, r)
-    if r.vectors <= 32 * most:
-        # A row fits a warp: no barrier. Rows of up to 512 bytes take so many lanes as they have vectors, and several of them stand side by side.
+    if r.vectors <= 32 * min(most, 8 if r.least == 1 else 6):
+        # A row fits a warp: no barrier. Rows of up to 512 bytes take as many lanes as they have vectors, and several of them stand side by side.
         lanes = min(32, max(r.least, 1 << (r.vectors - 1).bit_length()))
-        vectors = -(-r.vectors // lanes)
-        rows = max(1, 4 // (vectors * r.tensors))  # four vectors a thread are 64 KiB a multiprocessor
+        each = -(-r.vectors // lanes)
+        rows = max(1, (4 if r.least == 1 else 2) // (each * r.tensors))  # four vectors a thread; two of rows off 16 bytes, each with its own head
         while rows > 1 and (rows == 3 or r.rows * lanes < rows * 512 * r.device.sms):
-            rows -= 1
-        return _config(lanes, vectors, rows, r)
+            rows -= 1  # rather more warps than more rows a warp: 16 warps a multiprocessor first
+        return _config(lanes, each, rows, r)
     # A row a block. The first with little padding and enough in flight; else the one with the least padding.
-    found = [(each, _team(r.vectors, each)) for each in (4, 3, 5, 6, 2, 7, 8) if each <= most and _team(r.vectors, each) <= (512 if each > 2 and r.tensors == 1 else 1024)]
-    padding = {one: one[0] * one[1] / r.vectors - 1 for one in found}
-    good = [one for one in found if padding[one] <= 0.06 and _flying(one[0], one[1], r) >= FLYING]
-    each, team = good[0] if good else min(found, key=lambda one: (round(padding[one], 2), -_flying(one[0], one[1], r)))
+    threads = 512 if r.vectors <= 512 * most else 1024  # two blocks of 512 beat one of 1024: one reads while the other adds up
+    found = [(each, _team(r.vectors, each)) for each in (4, 3, 5, 6, 2, 7, 8) if each <= most and _team(r.vectors, each) <= threads]
+    padding = {(each, team): each * team / r.vectors - 1 for each, team in found}
+    good = [(each, team) for each, team in found if padding[each, team] <= 0.06 and _flying(r, each, team) >= FLYING]
+    each, team = good[0] if good else min(found, key=lambda one: (round(padding[one], 2), -_flying(r, *one)))
     return _config(team, each, 1, r)
 
 
-def configs(r: Rows) -> list[dict[str, Any]]:
+def configs(r: Rows) -> list[dict[str, int]]:
     """What tuning may try beside it."""
-    most = 8 // r.tensors
-    found = []
+    most, warps, found = 8 // r.tensors, min(32, r.least), []
     for lanes in (1, 2, 4, 8, 16, 32):
         each = -(-r.vectors // lanes)
-        found += [_config(lanes, each, rows, r) for rows in (1, 2, 4) if each * rows <= most and lanes >= min(32, r.least) and lanes // 2 < r.vectors]
-    for each in range(1, most + 1):
-        team = _team(r.vectors, each)
-        if team <= (512 if 2 < each * r.tensors and r.vectors <= 512 * most else 1024):
-            found.append(_config(team, each, 1, r))
-    return found
+        if warps <= lanes < 2 * max(warps, r.vectors):
+            found += [_config(lanes, each, rows, r) for rows in (1, 2, 4) if each * rows <= most]
+    return found + [_config(_team(r.vectors, each), each, 1, r) for each in range(1, most + 1) if _team(r.vectors, each) <= 1024]
 
 
 def refuses(p: Problem) -> str | None:

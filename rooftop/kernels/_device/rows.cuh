@@ -2,6 +2,9 @@
 #pragma once
 #include "packs.cuh"
 
+constexpr int REGISTER_FILE = 65536;      // of a multiprocessor
+constexpr int WARP_KERNEL_THREADS = 256;  // a block of the kernels that take several rows a warp
+
 /// A row of `columns` elements in vectors of 16 bytes: neighbouring threads hold neighbouring vectors, VECTORS each at most.
 ///
 /// Vectors lie on 16-byte boundaries of memory, so every access is a whole one wherever the row starts. A row that starts or ends elsewhere

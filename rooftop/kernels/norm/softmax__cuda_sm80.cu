@@ -5,30 +5,30 @@ dtypes  = ["f32", "f16", "bf16"]
 args    = ["R: i32", "C: i32", "x: T[R, C, 1]", "xs: i64 = stride(x, 0)", "y: T[R, C, 1]", "ys: i64 = stride(y, 0)"]
 demands = { has = ["LDG.E.128", "STG.E.128"], spills = 0 }
 python  = ["supports", "prefers", "choose", "configs"]
+valid   = "16 * team * vectors > C * bytes(x) - 16 and (whole or team >= min(32, 32 // bytes(x)))"
 
 [requires]
 "C == 1 or stride(x, 1) == 1 and stride(y, 1) == 1" = "the elements of a row must be neighbours"
 
 [config]
-team    = 32
-vectors = 1
-rows    = 1
-threads = 256
-blocks  = 8
+team      = 32
+vectors   = 1
+rows      = 1
+registers = 32
 
 [let]
 whole   = "C % (16 // bytes(x)) == 0 and stride(x, 0) % (16 // bytes(x)) == 0 and stride(y, 0) % (16 // bytes(x)) == 0 and starts(x, 16) and starts(y, 16)"
 
 [[launch]]
 when    = "team <= 32"
-kernel  = "softmax_warp<{T}, {team}, {vectors}, {rows}, {blocks}, {whole}>"
-grid    = ["ceil(R / (rows * (threads // team)))"]
-block   = ["threads"]
+kernel  = "softmax_warp<{T}, {team}, {vectors}, {rows}, {registers}, {whole}>"
+grid    = ["ceil(R / (rows * (256 // team)))"]
+block   = [256]
 chained = true
 
 [[launch]]
 when    = "team > 32"
-kernel  = "softmax_block<{T}, {vectors}, {threads}, {blocks}, {whole}>"
+kernel  = "softmax_block<{T}, {vectors}, {registers}, {whole}>"
 grid    = ["R"]
 block   = ["team"]
 chained = true
@@ -103,11 +103,9 @@ __device__ void write_softmax(const Row<T, VECTORS, ALIGNED>& row, const Pair& p
     if (row.has_single()) y[row.single_column()] = T(quotient<T>(exponential<T>(row.single - p.max), p.sum, scale));
 }
 
-constexpr int WARP_KERNEL_THREADS = 256;
-
 /// Short rows: LANES lanes a row, ROWS rows each, all of them on their way before the first is used. No barrier, no shared memory.
-template <typename T, int LANES, int VECTORS, int ROWS, int BLOCKS, bool ALIGNED>
-__global__ void __launch_bounds__(WARP_KERNEL_THREADS, BLOCKS)
+template <typename T, int LANES, int VECTORS, int ROWS, int REGISTERS, bool ALIGNED>
+__global__ void __launch_bounds__(WARP_KERNEL_THREADS, REGISTER_FILE / WARP_KERNEL_THREADS / REGISTERS)
     softmax_warp(int R, int C, const T* __restrict__ x, long long xs, T* __restrict__ y, long long ys) {
     constexpr int TEAMS = 32 / LANES;  // rows that a warp takes side by side
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -123,9 +121,9 @@ __global__ void __launch_bounds__(WARP_KERNEL_THREADS, BLOCKS)
     for (int k = 0; k < ROWS; ++k) write_softmax(rows[k], pair_of_lanes<T, LANES>(rows[k]), y + number(k) * ys);
 }
 
-/// Longer rows: a row a block of whatever size the row asks for, up to THREADS threads.
-template <typename T, int VECTORS, int THREADS, int BLOCKS, bool ALIGNED>
-__global__ void __launch_bounds__(THREADS, BLOCKS)
+/// Longer rows: a row a block, of as many threads as the row asks for.
+template <typename T, int VECTORS, int REGISTERS, bool ALIGNED>
+__global__ void __launch_bounds__(1024, REGISTER_FILE / 1024 / REGISTERS)
     softmax_block(int R, int C, const T* __restrict__ x, long long xs, T* __restrict__ y, long long ys) {
     __shared__ Pair pairs[32];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
