@@ -46,8 +46,9 @@ def _aligned(m: Meta) -> bool:
 
 
 def _config(team: int, vectors: int, rows: int, r: Rows) -> dict[str, int]:
-    """`registers`: the most that a thread may use. With 32 a multiprocessor has all of its 2048 threads, with 64 half of them."""
-    return {"team": team, "vectors": vectors, "rows": rows, "registers": 32 if vectors <= (2 if r.least == 1 else 1) and rows == r.tensors == 1 else 64}
+    """`registers`: the most that a thread may use. With 32 a multiprocessor has all of its 2048 threads, with 64 half of them;
+    rows off 16 bytes need more than 32 for where they begin."""
+    return {"team": team, "vectors": vectors, "rows": rows, "registers": 32 if vectors <= 2 and rows == r.tensors == r.least == 1 else 64}
 
 
 def _team(vectors: int, each: int) -> int:
