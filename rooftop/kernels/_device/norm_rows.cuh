@@ -1,0 +1,209 @@
+// The forward of rms_norm and layer_norm for rows that registers hold: norm_warp, several rows a warp, and norm_block, a row a block. The two ops
+// differ in CENTRE alone: whether the mean is taken off.
+//
+//     y = (v - mean) / sqrt(mean of (v - mean)^2 + eps) * weight + bias     v = x, or s = x + residual, which is written too
+//
+// Read downward: statistics of a warp's part of a row, of a row, the result, the two kernels.
+#pragma once
+#include "chain.cuh"
+#include "lanes.cuh"
+#include "quotients.cuh"
+#include "rows.cuh"
+
+/// Mean of some elements and the sum of squares about it; without CENTRE the mean is 0.
+struct Moments {
+    float mean, squares;
+};
+
+/// The moments of the n elements that LANES neighbouring lanes hold, in all of them, for K rows at once. Two passes, since the row is in registers;
+/// the second also finds what rounding left in the mean (Chan, Golub & LeVeque 1983), so that equal elements come out as exactly 0.
+template <bool CENTRE, int LANES, int K, typename R>
+__device__ void moments_of_lanes(Moments (&m)[K], const R (&rows)[K], const Divisor& n) {
+    float sums[K], both[2 * K];
+    if (CENTRE) {
+#pragma unroll
+        for (int k = 0; k < K; ++k) {
+            sums[k] = 0;
+            rows[k].each([&](float v) { sums[k] += v; });
+        }
+        lanes_sums<LANES>(sums);
+    }
+#pragma unroll
+    for (int k = 0; k < K; ++k) {
+        m[k].mean = CENTRE ? over(sums[k], n) : 0;
+        float squares = 0, rest = 0;
+        rows[k].each([&](float v) {
+            const float off = v - m[k].mean;
+            squares += off * off;
+            if (CENTRE) rest += off;
+        });
+        sums[k] = both[2 * k] = squares, both[2 * k + 1] = rest;
+    }
+    if (!CENTRE) {
+        lanes_sums<LANES>(sums);
+#pragma unroll
+        for (int k = 0; k < K; ++k) m[k].squares = sums[k];
+        return;
+    }
+    lanes_sums<LANES>(both);
+#pragma unroll
+    for (int k = 0; k < K; ++k) {
+        const float rest = over(both[2 * k + 1], n);
+        m[k] = {m[k].mean + rest, fmaxf(both[2 * k] - n.n * rest * rest, 0)};
+    }
+}
+
+/// The moments of a row of `columns` elements from those of its warps (Chan, Golub & LeVeque 1979): one barrier. Every thread of the block.
+template <bool CENTRE>
+__device__ Moments moments_of_block(const Moments& of_warp, int elements, const Divisor& columns) {
+    struct Part {
+        float n;
+        Moments m;
+    };
+    __shared__ Part parts[32];
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
+    if (lane == 0) parts[warp] = {static_cast<float>(elements), of_warp};
+    __syncthreads();
+    const float base = CENTRE ? parts[0].m.mean : 0;  // sums of distances from it are exact where all elements are equal
+    const Part part = lane < warps ? parts[lane] : Part{0, {base, 0}};
+    const float mean = CENTRE ? base + lanes_sum<32>(part.n * columns.part * (part.m.mean - base)) : 0;  // each by its share: no infinite sum
+    const float off = part.m.mean - mean;
+    return {mean, lanes_sum<32>(part.m.squares + (CENTRE ? part.n * off * off : 0))};
+}
+
+/// Sixteen bytes from p, which may start anywhere in [begin, end): two vectors on 16 bytes and what lies between. Where one of them would reach beyond
+/// the array, element by element; in a loop, since unrolled it would take registers from all that is live here.
+template <typename T>
+__device__ uint4 load_anywhere(const T* p, const T* begin, const T* end) {
+    constexpr int N = Pack<T>::N;
+    const unsigned off = reinterpret_cast<unsigned long long>(p) % 16;
+    const T* const q = p - off / sizeof(T);
+    if (off == 0) return *reinterpret_cast<const uint4*>(p);
+    if (q < begin || q + 2 * N > end) {
+        uint4 v = make_uint4(0, 0, 0, 0);
+#pragma unroll 1
+        for (int j = 0; j < N; ++j) {  // each in at the top, what was there down by one element
+            constexpr int BITS = 8 * sizeof(T) % 32;
+            const unsigned next = sizeof(T) == 4 ? reinterpret_cast<const unsigned*>(p)[j] : reinterpret_cast<const unsigned short*>(p)[j];
+            v.x = BITS ? __funnelshift_r(v.x, v.y, BITS) : v.y, v.y = BITS ? __funnelshift_r(v.y, v.z, BITS) : v.z;
+            v.z = BITS ? __funnelshift_r(v.z, v.w, BITS) : v.w, v.w = BITS ? __funnelshift_r(v.w, next, BITS) : next;
+        }
+        return v;
+    }
+    const uint4 a = *reinterpret_cast<const uint4*>(q), b = *reinterpret_cast<const uint4*>(q + N);
+    unsigned w[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
+#pragma unroll
+    for (int i = 0; i < 6; ++i) w[i] = off & 8 ? w[i + 2] : w[i];
+#pragma unroll
+    for (int i = 0; i < 5; ++i) w[i] = off & 4 ? w[i + 1] : w[i];
+    if (sizeof(T) == 2) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) w[i] = __funnelshift_r(w[i], w[i + 1], off % 4 * 8);
+    }
+    return make_uint4(w[0], w[1], w[2], w[3]);
+}
+
+/// x + residual -> s, and, rounded as s is, to `row`: that is what is normalised.
+template <typename T, int VECTORS, bool ALIGNED>
+__device__ void add_residual(Row<T, VECTORS, ALIGNED>& row, const T* residual, T* s) {
+    using P = Pack<T>;
+    uint4 packs[VECTORS];
+    const bool together = ALIGNED || aligned(residual + row.head), together_s = ALIGNED || aligned(s + row.head);
+#pragma unroll
+    for (int i = 0; i < VECTORS; ++i) {
+        if (row.has(i)) packs[i] = P::load(residual + row.column(i), together);
+    }
+    const float single = row.has_single() ? static_cast<float>(residual[row.single_column()]) : 0;
+#pragma unroll
+    for (int i = 0; i < VECTORS; ++i) {
+        if (!row.has(i)) continue;
+        float f[P::N], g[P::N];
+        P::widen(row.packs[i], f), P::widen(packs[i], g);
+#pragma unroll
+        for (int j = 0; j < P::N; ++j) f[j] += g[j];
+        row.packs[i] = P::narrow(f);
+        P::store(s + row.column(i), together_s, row.packs[i]);
+    }
+    if (row.has_single()) {
+        const T sum = T(row.single + single);
+        s[row.single_column()] = sum;
+        row.single = static_cast<float>(sum);
+    }
+}
+
+/// The row normalised, times weight and plus bias where the op has them, -> y.
+template <bool WEIGHT, bool BIAS, typename T, int VECTORS, bool ALIGNED>
+__device__ void write_normalised(const Row<T, VECTORS, ALIGNED>& row, const Moments& m, int C, float eps, const T* weight, const T* bias, T* y) {
+    using P = Pack<T>;
+    const float scale = reciprocal_root(over(m.squares, Divisor(C)) + eps);
+    const bool together = ALIGNED || aligned(y + row.head);
+    const auto load = [&](const T* of_columns, int column) {
+        return ALIGNED ? *reinterpret_cast<const uint4*>(of_columns + column) : load_anywhere(of_columns + column, of_columns, of_columns + C);
+    };
+#pragma unroll
+    for (int i = 0; i < VECTORS; ++i) {
+        if (!row.has(i)) continue;
+        const int column = row.column(i);
+        float f[P::N], g[P::N], h[P::N];
+        P::widen(row.packs[i], f);
+        if (WEIGHT) P::widen(load(weight, column), g);
+        if (BIAS) P::widen(load(bias, column), h);
+#pragma unroll
+        for (int j = 0; j < P::N; ++j) {
+            f[j] = (f[j] - m.mean) * scale;
+            if (WEIGHT) f[j] *= g[j];
+            if (BIAS) f[j] += h[j];
+        }
+        P::store(y + column, together, P::narrow(f));
+    }
+    if (row.has_single()) {
+        const int column = row.single_column();
+        float f = (row.single - m.mean) * scale;
+        if (WEIGHT) f *= static_cast<float>(weight[column]);
+        if (BIAS) f += static_cast<float>(bias[column]);
+        y[column] = T(f);
+    }
+}
+
+/// Short rows: LANES lanes a row, ROWS rows each, all of them on their way before the first is used. No barrier, no shared memory.
+template <typename T, int LANES, int VECTORS, int ROWS, int REGISTERS, bool ALIGNED, bool CENTRE, bool RESIDUAL, bool WEIGHT, bool BIAS>
+__global__ void __launch_bounds__(WARP_KERNEL_THREADS, REGISTER_FILE / WARP_KERNEL_THREADS / REGISTERS)
+    norm_warp(int R, int C, const T* __restrict__ x, long long xs, const T* __restrict__ residual, long long rs, const T* __restrict__ weight,
+              const T* __restrict__ bias, T* __restrict__ y, long long ys, T* __restrict__ s, long long ss, float eps) {
+    constexpr int TEAMS = 32 / LANES;  // rows that a warp takes side by side
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const long long first = (static_cast<long long>(blockIdx.x) * (WARP_KERNEL_THREADS / 32) + warp) * (TEAMS * ROWS) + lane / LANES;
+    const auto number = [&](int k) { return first + k * TEAMS; };
+    Row<T, VECTORS, ALIGNED> rows[ROWS];
+#pragma unroll
+    for (int k = 0; k < ROWS; ++k) rows[k].locate(x + number(k) * xs, number(k) < R ? C : 0, lane % LANES, LANES);
+    wait_for_before();
+#pragma unroll
+    for (int k = 0; k < ROWS; ++k) rows[k].load(x + number(k) * xs);
+    if (RESIDUAL) {
+#pragma unroll
+        for (int k = 0; k < ROWS; ++k) add_residual(rows[k], residual + number(k) * rs, s + number(k) * ss);
+    }
+    Moments m[ROWS];
+    moments_of_lanes<CENTRE, LANES>(m, rows, Divisor(C));
+#pragma unroll
+    for (int k = 0; k < ROWS; ++k) write_normalised<WEIGHT, BIAS>(rows[k], m[k], C, eps, weight, bias, y + number(k) * ys);
+}
+
+/// Longer rows: a row a block, of as many threads as the row asks for.
+template <typename T, int VECTORS, int REGISTERS, bool ALIGNED, bool CENTRE, bool RESIDUAL, bool WEIGHT, bool BIAS>
+__global__ void __launch_bounds__(1024, REGISTER_FILE / 1024 / REGISTERS)
+    norm_block(int R, int C, const T* __restrict__ x, long long xs, const T* __restrict__ residual, long long rs, const T* __restrict__ weight,
+               const T* __restrict__ bias, T* __restrict__ y, long long ys, T* __restrict__ s, long long ss, float eps) {
+    const long long number = blockIdx.x;
+    Row<T, VECTORS, ALIGNED> rows[1];
+    rows[0].locate(x + number * xs, C, threadIdx.x, blockDim.x);
+    wait_for_before();
+    rows[0].load(x + number * xs);
+    if (RESIDUAL) add_residual(rows[0], residual + number * rs, s + number * ss);
+    const int elements = rows[0].elements_of_warp(threadIdx.x / 32);
+    Moments of_warp[1];
+    moments_of_lanes<CENTRE, 32>(of_warp, rows, Divisor(max(elements, 1)));
+    const Moments of_row = moments_of_block<CENTRE>(of_warp[0], elements, Divisor(C));
+    write_normalised<WEIGHT, BIAS>(rows[0], of_row, C, eps, weight, bias, y + number * ys);
+}

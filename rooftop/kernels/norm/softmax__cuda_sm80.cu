@@ -1,0 +1,140 @@
+/* rooftop
+idea    = "The row is read once, straight into registers, and written once: several short rows a warp, a longer one a block, each thread as many vectors of 16 bytes as it takes and never a power of two of them. A block's warps leave one pair (max, sum) each; one barrier, and every warp folds the pairs."
+limit   = "rows of more than 64 KiB: clusters of blocks (softmax__cuda_sm90.cu)"
+dtypes  = ["f32", "f16", "bf16"]
+args    = ["R: i32", "C: i32", "x: T[R, C, 1]", "xs: i64 = stride(x, 0)", "y: T[R, C, 1]", "ys: i64 = stride(y, 0)"]
+demands = { has = ["LDG.E.128", "STG.E.128"], spills = 0 }
+python  = ["supports", "prefers", "choose", "configs"]
+valid   = "16 * team * vectors > C * bytes(x) - 16 and (whole or team >= min(32, 32 // bytes(x)))"
+
+[requires]
+"C == 1 or stride(x, 1) == 1 and stride(y, 1) == 1" = "the elements of a row must be neighbours"
+
+[config]
+team      = 32
+vectors   = 1
+rows      = 1
+registers = 32
+
+[let]
+whole   = "C % (16 // bytes(x)) == 0 and stride(x, 0) % (16 // bytes(x)) == 0 and stride(y, 0) % (16 // bytes(x)) == 0 and starts(x, 16) and starts(y, 16)"
+
+[[launch]]
+when    = "team <= 32"
+kernel  = "softmax_warp<{T}, {team}, {vectors}, {rows}, {registers}, {whole}>"
+grid    = ["ceil(R / (rows * (256 // team)))"]
+block   = [256]
+chained = true
+
+[[launch]]
+when    = "team > 32"
+kernel  = "softmax_block<{T}, {vectors}, {registers}, {whole}>"
+grid    = ["R"]
+block   = ["team"]
+chained = true
+*/
+#include <math_constants.h>
+
+#include "chain.cuh"
+#include "lanes.cuh"
+#include "rows.cuh"
+
+// Stands for "nothing yet" among maxima. With -inf there, threads that saw only -inf would make -inf - -inf = NaN in rows that have finite elements
+// too; with the lowest finite number such threads add exp(-inf) = 0, and a row of -inf alone ends as 0 / 0.
+constexpr float LOWEST = -3.402823466e38f;
+
+/// e^x for x <= 0. To one unit in the last place where the result is float32; in two instructions, with an error of a few units that grows with |x|,
+/// where it is rounded to 16 bits.
+template <typename T>
+__device__ float exponential(float x) {
+    if (sizeof(T) == 4) return expf(x);
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x * 1.4426950408889634f));
+    return y;
+}
+
+/// e / s, given scale = 1 / s. One step of Newton's takes off the error of `scale`; 16-bit results do not show it.
+template <typename T>
+__device__ float quotient(float e, float s, float scale) {
+    const float q = e * scale;
+    return sizeof(T) == 4 ? fmaf(fmaf(-q, s, e), scale, q) : q;
+}
+
+/// The largest element of a part of a row, at least LOWEST, and the sum of e^(v - max) over it.
+struct Pair {
+    float max, sum;
+};
+
+/// The pairs that LANES lanes hold as one, in all of them.
+template <typename T, int LANES>
+__device__ Pair fold(Pair p) {
+    float most = p.max;
+#pragma unroll
+    for (int step = LANES / 2; step > 0; step /= 2) most = fmaxf(most, __shfl_xor_sync(~0u, most, step));
+    return {most, lanes_sum<LANES>(p.sum * exponential<T>(p.max - most))};
+}
+
+/// Of the elements that LANES lanes hold of a row. The maximum first, so that each element's exponential is taken once for the sum.
+template <typename T, int LANES, int VECTORS, bool ALIGNED>
+__device__ Pair pair_of_lanes(const Row<T, VECTORS, ALIGNED>& row) {
+    float most = LOWEST;
+    row.each([&](float v) { most = fmaxf(most, v); });
+#pragma unroll
+    for (int step = LANES / 2; step > 0; step /= 2) most = fmaxf(most, __shfl_xor_sync(~0u, most, step));
+    float sum = 0;
+    row.each([&](float v) { sum += exponential<T>(v - most); });
+    return {most, lanes_sum<LANES>(sum)};
+}
+
+template <typename T, int VECTORS, bool ALIGNED>
+__device__ void write_softmax(const Row<T, VECTORS, ALIGNED>& row, const Pair& p, T* y) {
+    using P = Pack<T>;
+    const float scale = __fdividef(1, p.sum);  // its error is taken off where it shows
+    const bool together = ALIGNED || aligned(y + row.head);
+#pragma unroll
+    for (int i = 0; i < VECTORS; ++i) {
+        if (!row.has(i)) continue;
+        float f[P::N];
+        P::widen(row.packs[i], f);
+#pragma unroll
+        for (int j = 0; j < P::N; ++j) f[j] = quotient<T>(exponential<T>(f[j] - p.max), p.sum, scale);
+        P::store(y + row.column(i), together, P::narrow(f));
+    }
+    if (row.has_single()) y[row.single_column()] = T(quotient<T>(exponential<T>(row.single - p.max), p.sum, scale));
+}
+
+/// Short rows: LANES lanes a row, ROWS rows each, all of them on their way before the first is used. No barrier, no shared memory.
+template <typename T, int LANES, int VECTORS, int ROWS, int REGISTERS, bool ALIGNED>
+__global__ void __launch_bounds__(WARP_KERNEL_THREADS, REGISTER_FILE / WARP_KERNEL_THREADS / REGISTERS)
+    softmax_warp(int R, int C, const T* __restrict__ x, long long xs, T* __restrict__ y, long long ys) {
+    constexpr int TEAMS = 32 / LANES;  // rows that a warp takes side by side
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const long long first = (static_cast<long long>(blockIdx.x) * (WARP_KERNEL_THREADS / 32) + warp) * (TEAMS * ROWS) + lane / LANES;
+    const auto number = [&](int k) { return first + k * TEAMS; };
+    Row<T, VECTORS, ALIGNED> rows[ROWS];
+#pragma unroll
+    for (int k = 0; k < ROWS; ++k) rows[k].locate(x + number(k) * xs, number(k) < R ? C : 0, lane % LANES, LANES);
+    wait_for_before();
+#pragma unroll
+    for (int k = 0; k < ROWS; ++k) rows[k].load(x + number(k) * xs);
+#pragma unroll
+    for (int k = 0; k < ROWS; ++k) write_softmax(rows[k], pair_of_lanes<T, LANES>(rows[k]), y + number(k) * ys);
+}
+
+/// Longer rows: a row a block, of as many threads as the row asks for.
+template <typename T, int VECTORS, int REGISTERS, bool ALIGNED>
+__global__ void __launch_bounds__(1024, REGISTER_FILE / 1024 / REGISTERS)
+    softmax_block(int R, int C, const T* __restrict__ x, long long xs, T* __restrict__ y, long long ys) {
+    __shared__ Pair pairs[32];
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const long long number = blockIdx.x;
+    Row<T, VECTORS, ALIGNED> row;
+    row.locate(x + number * xs, C, threadIdx.x, blockDim.x);
+    wait_for_before();
+    row.load(x + number * xs);
+    const Pair of_warp = pair_of_lanes<T, 32>(row);
+    if (lane == 0) pairs[warp] = of_warp;
+    __syncthreads();
+    const Pair of_row = fold<T, 32>(lane < blockDim.x / 32 ? pairs[lane] : Pair{LOWEST, 0});
+    write_softmax(row, of_row, y + number * ys);
+}
