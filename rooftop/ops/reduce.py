@@ -209,7 +209,8 @@ def _cases() -> list[Case]:
     def call(shape: tuple[int, ...], d: str, op: str, dims: str, fill: str = "normal", layout: str = "contiguous", correction: int = 1) -> dict[str, Any]:
         return {"x": Input(shape, d, fill, layout), "op": op, "dims": dims, "correction": correction if op == "var" else 0}
 
-    bench = [case(f"{op} of all {n >> 20} Mi", tags="bench", **call((n,), d, op, "0")) for op in ("sum", "var") for n in (1 << 24, 1 << 28) for d in ("f32", "bf16")]
+    sizes = [(op, n, d) for op in ("sum", "var") for n in (1 << 24, 1 << 28) for d in ("f32", "bf16")]
+    bench = [case(f"{op} of all {n >> 20} Mi", tags="bench", **call((n,), d, op, "0")) for op, n, d in sizes]
     bench += [
         case("max of all 256 Mi", tags="bench", **call((1 << 28,), "bf16", "max", "0")),
         case("argmax of all 256 Mi", tags="bench", **call((1 << 28,), "bf16", "argmax", "0")),
@@ -257,10 +258,11 @@ def _cases() -> list[Case]:
         "all equal": ((5, 300), "1", "equal"),
         "far from zero": ((5, 3000), "1", "far"),
     }
-    edge = [case(f"{op}, {name}", tags="edge", **call(how[0], d, op, *how[1:])) for d in FLOATS for op in OPS for name, how in shapes.items()]
-    edge += [case(f"{op}, {name}", tags="edge", **call(how[0], d, op, *how[1:])) for d in FLOATS for op in OPS for name, how in values.items() if (name, op) != ("all equal", "var")]
-    edge += [case(f"{op}, {name}", tags="edge", **call(how[0], d, op, *how[1:])) for d in ("i32", "u8", "i64") for op in ("sum", "max", "argmax") for name, how in shapes.items()]
-    edge += [case(f"{op}, columns {d}", tags="edge", **call((130, 33), d, op, "0")) for d in ("i16", "i8") for op in ("sum", "max", "argmax")]
+    whole = ("sum", "max", "argmax")
+    made = [(d, op, name, how) for d in FLOATS for op in OPS for name, how in (shapes | values).items() if (name, op) != ("all equal", "var")]
+    made += [(d, op, name, how) for d in ("i32", "u8", "i64") for op in whole for name, how in shapes.items()]
+    made += [(d, op, "columns", ((130, 33), "0")) for d in ("i16", "i8") for op in whole]
+    edge = [case(f"{op}, {name}", tags="edge", **call(how[0], d, op, *how[1:])) for d, op, name, how in made]
     for d in FLOATS:
         edge += [case(f"{op} of nothing", tags="edge", **call((4, 0), d, op, "1")) for op in ("sum", "mean")]
         edge += [case(f"{op} of no rows", tags="edge", **call((0, 4), d, op, "1")) for op in OPS]
@@ -268,8 +270,9 @@ def _cases() -> list[Case]:
             case("var, correction 0", tags="edge", **call((6, 90), d, "var", "1", correction=0)),
             case("var of no freedom", tags="edge", **call((6, 3), d, "var", "1", correction=3)),
         ]
-    huge = [case(f"{op} over 2^31 elements", tags="edge huge", why="offsets and places need 64 bits", **call((65537, 32769), "bf16", op, "0 1")) for op in ("sum", "argmax")]
-    huge += [case("columns over 2^31 elements", tags="edge huge", **call((65537, 32769), "bf16", "sum", "0"))]
+    why = "offsets and places need 64 bits"
+    huge = [case(f"{op} over 2^31 elements", tags="edge huge", why=why, **call((65537, 32769), "bf16", op, "0 1")) for op in ("sum", "argmax")]
+    huge += [case("columns over 2^31 elements", tags="edge huge", why=why, **call((65537, 32769), "bf16", "sum", "0"))]
     return bench + edge + huge
 
 

@@ -17,8 +17,8 @@ from triton.language.extra.cuda import gdc_wait
 from rooftop.core.spec import Launch, Meta, Problem
 from rooftop.kernels._device.columns import chained
 
-SUM, MEAN, MAX, ARGMAX, VAR = (tl.constexpr(i) for i in range(5))
-CODES = {"sum": 0, "mean": 1, "max": 2, "argmax": 3, "var": 4}
+SUM, MEAN, VAR, MAX, ARGMAX = (tl.constexpr(i) for i in range(5))
+CODES = {"sum": 0, "mean": 1, "var": 2, "max": 3, "argmax": 4}
 NOWHERE = tl.constexpr(2**62)  # the place of a maximum that has not been seen
 
 
@@ -47,7 +47,8 @@ def _gather(p, q, r, n, v, at, valid, OP: tl.constexpr):  # type: ignore[no-unty
 def _fold(p, q, r, n, low, OP: tl.constexpr, AXIS: tl.constexpr):  # type: ignore[no-untyped-def]
     """The places along AXIS as one. Of a variance: mean (p), squares of distances from it (q), count (n)."""
     if OP == MAX:
-        p = tl.where(tl.max((p != p).to(tl.int32), AXIS) > 0, float("nan"), tl.max(tl.where(p != p, low, p), AXIS)) if p.dtype.is_floating() else tl.max(p, AXIS)
+        top = tl.max(tl.where(p != p, low, p), AXIS)
+        p = tl.where(tl.max((p != p).to(tl.int32), AXIS) > 0, float("nan"), top) if p.dtype.is_floating() else top
     elif OP == ARGMAX:
         if p.dtype.is_floating():
             number = tl.where(p != p, 1, 0)
@@ -112,7 +113,7 @@ def _tiles(
         start = x + outer // C * xa + outer % C * xc + e * xe
         k = tl.arange(0, POSITIONS)[:, None]
     shape: tl.constexpr = (LANES, POSITIONS) if ROWS else (POSITIONS, LANES)
-    p = tl.full(shape, 0, ACC) if OP != MAX and OP != ARGMAX else tl.zeros(shape, ACC) + low
+    p = tl.zeros(shape, ACC) + low if OP >= MAX else tl.zeros(shape, ACC)
     q = tl.zeros(shape, tl.float32)
     r = tl.zeros(shape, tl.float32)
     n = tl.full(shape, NOWHERE, tl.int64) if OP == ARGMAX else tl.zeros(shape, tl.float32)
@@ -142,7 +143,8 @@ def _tiles(
         tl.store(ps + part, p, ok)
         if OP == VAR:
             tl.store(qs + part, q, ok)
-        if OP == VAR or OP == ARGMAX:
+            tl.store(ns + part, n, ok)
+        if OP == ARGMAX:
             tl.store(ns + part, n, ok)
     else:
         _put(out, to // (C * E) * oa + to // E % C * oc + to % E * oe, p, q, n, K, freedom, ok, OP)
@@ -162,11 +164,9 @@ def _parts(
     at = s.to(tl.int64) * M + to[None, :]
     q = tl.zeros((SPLITS, LANES), tl.float32)
     n = tl.zeros((SPLITS, LANES), tl.float32)
-    if OP == MAX or OP == ARGMAX:
-        p = tl.load(ps + at, inside, other=0)
+    p = tl.load(ps + at, inside, other=0)
+    if OP >= MAX:
         p = tl.where(inside, p, low)
-    else:
-        p = tl.load(ps + at, inside, other=0)
     if OP == VAR:
         q = tl.load(qs + at, inside, other=0)
         n = tl.load(ns + at, inside, other=0)
@@ -219,17 +219,16 @@ def _chunks(p: Problem, positions: int) -> tuple[int, int]:
 def choose(p: Problem) -> Config:
     """Tiles of 32 bytes a thread at least; so many programs that each multiprocessor has several, and so that their last round is nearly full."""
     x = p["x"]
-    a, b, c, d, e = x.shape
+    a, _, c, d, e = x.shape
     vector = 16 // x.itemsize
     heavy = p.option("op") in ("var", "argmax")
+    tile = 8 * 32 * vector * (1 if heavy else 2)
     if e == 1:
-        tile = 8 * 32 * vector * (2 if not heavy else 1)
         positions = min(tile, _pow2(d))
         lanes = max(1, min(_pow2(a * c), tile // positions))
         while lanes > 1 and -(-a * c // lanes) < 4 * p.device.sms:
             lanes //= 2
     else:
-        tile = 8 * 32 * vector * (2 if not heavy else 1)
         lanes = min(_pow2(e), 32 * vector // (1 if e * x.itemsize >= 4096 else 2))
         positions = max(1, min(_pow2(d), tile // lanes))
     warps = max(1, min(8, positions * lanes // (32 * vector)))

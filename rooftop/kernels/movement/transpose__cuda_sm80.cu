@@ -116,6 +116,32 @@ __device__ Vec<V> load_anywhere(const char* p, const char* begin, const char* en
     return v;
 }
 
+/// N such rows, `step` bytes apart; those beyond the `last` repeat it. All of their loads are under way together.
+template <int SIZE, int V, int N>
+__device__ void load_rows(const char* p, long long step, int last, int count, const char* begin, const char* end, Vec<V> (&rows)[N]) {
+    const char* bottom = p + last * step;
+    if (p - beyond(p, V) >= begin && bottom - beyond(bottom, V) + 2 * V <= end) {
+        Vec<V> next[N];
+#pragma unroll
+        for (int j = 0; j < N; ++j) {
+            const char* q = p + min(j, last) * step;
+            q -= beyond(q, V);
+            rows[j] = Vec<V>::load(q), next[j] = Vec<V>::load(q + V);
+        }
+#pragma unroll
+        for (int j = 0; j < N; ++j) rows[j] = amid(rows[j], next[j], beyond(p + min(j, last) * step, V));
+    } else {
+#pragma unroll 1
+        for (int j = 0; j < N; ++j) {
+            const Vec<V> v = load_anywhere<SIZE, V>(p + min(j, last) * step, begin, end, count);
+#pragma unroll
+            for (int i = 0; i < N; ++i) {  // rows stay in registers: no index is known at run time alone
+                if (i == j) rows[i] = v;
+            }
+        }
+    }
+}
+
 /// Rows and columns of N x N elements exchanged: row r of `rows` becomes element r of all `columns`.
 template <int SIZE, int V, int N>
 __device__ void exchange(const Vec<V> (&rows)[N], Vec<V> (&columns)[N]) {
@@ -158,7 +184,7 @@ extern __shared__ __align__(128) char held[];
 /// which go to as many columns, and its reads, which go along columns, meet every bank once.
 /// X: rows of x start on vectors and end with one. OUT: so do the columns. FLAT: they do not, but lie one after another in `out`, none longer than a tile.
 template <int SIZE, int VR, int VC, int VB, int THREADS, bool X, bool OUT, bool FLAT>
-__global__ void __launch_bounds__(THREADS, 512 / THREADS)
+__global__ void __launch_bounds__(THREADS, 768 / THREADS)
     tile(int R, int C, unsigned B2, unsigned B3, unsigned batches, const void* x, void* out, long long span, long long x1, long long x2, long long x3,
          long long xr, long long o1, long long o2, long long o3, long long oc) {
     constexpr int N = SIZE < 4 ? 8 : 16 / SIZE, V = N * SIZE, TR = VR * N, TC = VC * N, BLOCKS = VR * VC * VB, BANKS = 128 / V;
@@ -189,11 +215,13 @@ __global__ void __launch_bounds__(THREADS, 512 / THREADS)
         if (BLOCKS < THREADS && block >= BLOCKS) break;
         if (matrix + b >= batches || k * N >= columns || i * N >= rows) continue;
         const char* from = begin + (offset(matrix + b, x1, x2, x3) + (r0 + i * N) * xr + c0 + k * N) * SIZE;
-        Vec<V> a[N] = {}, v[N];
+        const int last = min(rows - i * N, N) - 1;  // rows beyond it repeat it
+        Vec<V> a[N], v[N];
+        if (X) {
 #pragma unroll
-        for (int j = 0; j < N; ++j) {
-            if (i * N + j >= rows) continue;
-            a[j] = X ? Vec<V>::load(from + j * xr * SIZE) : load_anywhere<SIZE, V>(from + j * xr * SIZE, begin, end, columns - k * N);
+            for (int j = 0; j < N; ++j) a[j] = Vec<V>::load(from + min(j, last) * xr * SIZE);
+        } else {
+            load_rows<SIZE, V, N>(from, xr * SIZE, last, columns - k * N, begin, end, a);
         }
         exchange<SIZE, V, N>(a, v);
 #pragma unroll
@@ -266,8 +294,7 @@ __global__ void __launch_bounds__(256, 4)
         const I e = ((static_cast<I>(blockIdx.x) * EACH + u) * 256 + threadIdx.x) * N;
         if (e >= static_cast<I>(n)) continue;
         const I at = e / static_cast<I>(C);
-        const int off = 0;
-        const long long within = e - at * static_cast<I>(C) + off;
+        const long long within = e - at * static_cast<I>(C);
         const char* from = run(at) + within * SIZE;
         if (TOGETHER) {
             v[u] = Vec<V>::load(from);
