@@ -19,7 +19,6 @@ from triton.language.extra.cuda import gdc_wait
 from rooftop.core.spec import Launch, Meta, Problem
 from rooftop.kernels._device.columns import chained
 
-GROUP = 64
 ABSENT = tl.constexpr(0)  # a word that has not come; one that has is never 0, since it is the complement of a number's bits, and NaN has one pattern
 NAN = tl.constexpr(0x7FF8000000000000)
 
@@ -187,10 +186,15 @@ def configs(p: Problem) -> list[Config]:
     return found
 
 
+def _group(config: Config) -> int:
+    """Tiles of a group: so many that a program waits for 256 words, of each lane for 8 at least."""
+    return max(8, 256 // config.lanes)
+
+
 def _words(p: Problem, config: Config) -> tuple[int, int, int]:
     """Tiles of a chain, groups of a chain, words in all."""
     tiles = -(-p["x"].shape[1] // config.height)
-    groups = -(-tiles // GROUP)
+    groups = -(-tiles // _group(config))
     return tiles, groups, 1 + _grid(p, config.lanes)[0] * (tiles + groups) * config.lanes
 
 
@@ -215,5 +219,5 @@ def launches(p: Problem, config: Config) -> list[Launch]:
         return [Launch(_whole, (programs,), args, config.warps, chained=early)]
     tiles, groups, count = _words(p, config)
     clear = Launch(_clear, (-(-count // 4096),), {"words": "words", "count": count, "BLOCK": 4096, "CHAINED": early}, 4, chained=early)
-    args |= {"words": "words", "chains": programs, "tiles": tiles, "groups": groups, "GROUP": GROUP}
+    args |= {"words": "words", "chains": programs, "tiles": tiles, "groups": groups, "GROUP": _group(config)}
     return [clear, Launch(_tiles, (programs * tiles,), args, config.warps, chained=early)]
