@@ -172,7 +172,7 @@ def choose(p: Problem) -> Config:
             return Config(_pow2(along), lanes, max(1, min(16, _pow2(along) * lanes // 512)), True)
         return Config(tile, 1, 8, False)
     lanes = min(_pow2(inner), 128 // size)
-    height = 8192 // lanes
+    height = (8192 if size == 2 else 4096) // lanes
     if _pow2(along) <= height:
         return Config(_pow2(along), lanes, max(1, min(8, _pow2(along) * lanes // 512)), True)
     return Config(height, lanes, 8, False)
