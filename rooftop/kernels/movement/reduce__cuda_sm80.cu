@@ -7,6 +7,7 @@ demands = { has = ["LDG"], spills = 0 }
 python  = ["supports", "prefers", "choose", "launches", "scratch"]
 */
 #include "chain.cuh"
+#include "lanes.cuh"
 #include "packs.cuh"
 
 enum Op { SUM, MEAN, VAR, MAX, ARGMAX };
@@ -39,13 +40,13 @@ struct State {  // SUM, MEAN, MAX
     }
 };
 template <typename A>
-struct State<VAR, A> {  // count, mean, squares of distances from it (Chan, Golub & LeVeque 1979)
-    float n, mean, squares;
-    __device__ static State none() { return {0, 0, 0}; }
+struct State<VAR, A> {  // count; the mean less a pivot, which is an element; squares of distances from the mean (Chan, Golub & LeVeque 1979)
+    float n, pivot, off, squares;
+    __device__ static State none() { return {0, 0, 0, 0}; }
     __device__ void merge(const State& o) {
-        const float total = n + o.n, d = o.mean - mean, share = o.n / fmaxf(total, 1.0f);
+        const float total = n + o.n, d = (o.pivot - pivot) + (o.off - off), share = o.n / fmaxf(total, 1.0f);  // elements alike: no digits are lost
         if (n == 0) *this = o;
-        else if (o.n > 0) mean += d * share, squares += o.squares + d * d * n * share, n = total;
+        else if (o.n > 0) off += d * share, squares += o.squares + d * d * n * share, n = total;
     }
 };
 template <typename A>
@@ -123,25 +124,44 @@ struct Gather {  // SUM, MEAN
     }
 };
 
+/// Squares added up; float32 shows what adding loses, so that is kept as well (Kahan 1965).
 template <typename T>
-struct Gather<VAR, T> {  // sums of distances from the first element, and of their squares
-    static constexpr int N = 16 / sizeof(T), ACCS = N < 4 ? N : 4;
+struct Squares {
+    float sum = 0, lost = 0;
+    __device__ void add(float d) {
+        if constexpr (sizeof(T) == 4) {
+            const float square = fmaf(d, d, lost), next = sum + square;
+            lost = square - (next - sum), sum = next;
+        } else {
+            sum = fmaf(d, d, sum);
+        }
+    }
+};
+
+template <typename T>
+struct Gather<VAR, T> {  // sums of distances from a pivot that lies amid the first elements, and of their squares
+    static constexpr int N = 16 / sizeof(T), ACCS = sizeof(T) == 4 ? 2 : 4;
     using A = value_of<T>;
-    float pivot = 0, p[ACCS] = {}, q[ACCS] = {};
+    float pivot = 0, p[ACCS] = {};
+    Squares<T> q[ACCS];
     int n = 0;
+    __device__ void around(float f) { pivot = f; }
+    __device__ void more(T v) {
+        const float d = wide(v) - pivot;
+        p[0] += d, q[0].add(d), n += 1;
+    }
     __device__ void one(T v, long long) {
-        const float f = wide(v);
-        if (n == 0) pivot = f;
-        p[0] += f - pivot, q[0] = fmaf(f - pivot, f - pivot, q[0]), n += 1;
+        if (n == 0) pivot = wide(v);
+        more(v);
     }
     __device__ void pack(const uint4& v, long long) {
         A f[N];
         widen<T>(v, f);
-        pivot = n == 0 ? f[0] : pivot;
+        if (n == 0) pivot = (f[0] + f[1] + (f[N - 2] + f[N - 1])) * 0.25f;
 #pragma unroll
         for (int i = 0; i < N; ++i) {
             const float d = f[i] - pivot;
-            p[i % ACCS] += d, q[i % ACCS] = fmaf(d, d, q[i % ACCS]);
+            p[i % ACCS] += d, q[i % ACCS].add(d);
         }
         n += N;
     }
@@ -149,10 +169,10 @@ struct Gather<VAR, T> {  // sums of distances from the first element, and of the
 #pragma unroll
         for (int half = ACCS / 2; half > 0; half /= 2) {
 #pragma unroll
-            for (int i = 0; i < half; ++i) p[i] += p[i + half], q[i] += q[i + half];
+            for (int i = 0; i < half; ++i) p[i] += p[i + half], q[i].sum += q[i + half].sum + q[i + half].lost;
         }
         const float mean = p[0] / fmaxf(n, 1);
-        return {static_cast<float>(n), pivot + mean, not_below_zero(fmaf(-mean, p[0], q[0]))};
+        return {static_cast<float>(n), pivot, mean, not_below_zero(fmaf(-mean, p[0], q[0].sum) + q[0].lost)};
     }
 };
 
@@ -369,10 +389,20 @@ __global__ void __launch_bounds__(256)
     for (int base = 0; base < mine; base += 256 / LANES) {
         const int row = base + threadIdx.x / LANES;
         Gather<OP, T> g;
-        if (row < mine) {
-            const T* p = elements + off + row * D;
+        {
+            const T* p = elements + off + min(row, mine - 1) * D;  // beyond the last, that one again
+            if constexpr (OP == VAR) {  // the mean first: the row is at hand
+                const float start = wide(p[0]);
+                float sum = 0;
 #pragma unroll 8
-            for (int d = lane; d < D; d += LANES) g.one(p[d], d);
+                for (int d = lane; d < D; d += LANES) sum += wide(p[d]) - start;
+                g.around(start + lanes_sum<LANES>(sum) / static_cast<float>(D));
+#pragma unroll 8
+                for (int d = lane; d < D; d += LANES) g.more(p[d]);
+            } else {
+#pragma unroll 8
+                for (int d = lane; d < D; d += LANES) g.one(p[d], d);
+            }
         }
         auto s = g.done();
         fold_lanes<LANES>(s);
@@ -394,15 +424,17 @@ struct Column {  // SUM, MEAN, MAX
 };
 template <typename T>
 struct Column<VAR, T> {
-    float pivot, p, q;
-    __device__ void begin(T v, long long) { pivot = wide(v), p = 0, q = 0; }
+    float pivot, p;
+    Squares<T> q;
+    __device__ void begin(T v, long long) { pivot = wide(v), p = 0; }
     __device__ void one(T v, long long) {
         const float d = wide(v) - pivot;
-        p += d, q = fmaf(d, d, q);
+        p += d, q.add(d);
     }
+    __device__ void settle(int n) { pivot += p / static_cast<float>(n), p = 0, q = Squares<T>(); }  // the mean of the first n is a better pivot
     __device__ State<VAR, value_of<T>> done(long long n) const {
         const float mean = p / static_cast<float>(n);
-        return {static_cast<float>(n), pivot + mean, not_below_zero(fmaf(-mean, p, q))};
+        return {static_cast<float>(n), pivot, mean, not_below_zero(fmaf(-mean, p, q.sum) + q.lost)};
     }
 };
 template <typename T>
@@ -449,6 +481,16 @@ __global__ void __launch_bounds__(256, 4)
         const Some<T, V> v = *reinterpret_cast<const Some<T, V>*>(row(first));
 #pragma unroll
         for (int i = 0; i < V; ++i) g[i].begin(v.e[i], first);
+        if constexpr (OP == VAR) {
+            int n = 0;
+            for (long long r = first; r < last && n < 8; r += ty, ++n) {
+                const Some<T, V> v = *reinterpret_cast<const Some<T, V>*>(row(r));
+#pragma unroll
+                for (int i = 0; i < V; ++i) g[i].one(v.e[i], r);
+            }
+#pragma unroll
+            for (int i = 0; i < V; ++i) g[i].settle(n);
+        }
 #pragma unroll 1
         for (long long r = first; r < last; r += EACH * ty) {
             Some<T, V> v[EACH];

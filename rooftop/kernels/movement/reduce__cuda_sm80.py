@@ -127,11 +127,11 @@ def _columns(f: _Facts, sms: int) -> Mapping[str, Any]:
 
 
 def scratch(p: Problem, config: Mapping[str, Any], head: Head) -> dict[str, Meta]:
-    """State of each part: a value of 4 or 8 bytes, three floats of a variance, a place and a value of 8 bytes each."""
+    """State of each part: a value of 4 or 8 bytes, four floats of a variance, a place and a value of 8 bytes each."""
     if config["splits"] == 1:
         return {}
     op = str(p.option("op"))
-    words = 3 if op == "var" else 4 if op == "argmax" else 1 if p["x"].dtype in ("f32", "f16", "bf16") else 2
+    words = 4 if op in ("var", "argmax") else 1 if p["x"].dtype in ("f32", "f16", "bf16") else 2
     dtype, count = ("i64", words // 2) if words % 2 == 0 else ("f32", words)
     return {"parts": Meta((config["splits"], p["out"].numel, count), dtype)}
 
