@@ -51,7 +51,7 @@ __global__ void __launch_bounds__(256, 2)
     rows(const T* __restrict__ a, const T* __restrict__ x, void* y, int M, int K, int per, long long plane, long long ab, long long am, long long xb,
          long long xr) {
     constexpr int CH = TOGETHER ? 16 / sizeof(T) : 4, STEP = 32 * CH * UNROLL;
-    constexpr bool AHEAD = ROWS * R <= 48;  // whether registers hold the next step as well
+    constexpr bool AHEAD = ROWS * R * CH < 192;  // whether registers hold the next step as well
     using P = Piece<T, CH, TOGETHER>;
     wait_for_before();
     const int lane = threadIdx.x % 32, m0 = (blockIdx.x * 8 + threadIdx.x / 32) * ROWS;

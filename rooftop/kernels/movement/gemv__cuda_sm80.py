@@ -47,7 +47,7 @@ def prefers(p: Problem, head: Head) -> int:
         return int(p["x"].shape[1] > 1)
     if _along(p):
         return int(not _together(p))
-    return int(p["x"].shape[1] == 1 or _wide(p) * p["a"].itemsize < 16 and p["x"].shape[1] <= 8)
+    return int(p["x"].shape[1] == 1 or (_wide(p) * p["a"].itemsize < 16 and p["x"].shape[1] <= 8))
 
 
 def _wide(p: Problem) -> int:
@@ -64,13 +64,13 @@ def choose(p: Problem, head: Head) -> Mapping[str, Any]:
     b, m, k = p["a"].shape
     r, sms = p["x"].shape[1], p.device.sms
     if _along(p):
-        rows = 2 if r == 1 else 8 if 2 < r <= 4 and _together(p) and p["a"].itemsize == 4 else 4
+        rows = 2 if r == 1 else 8 if 2 < r <= 4 and _together(p) and p["a"].itemsize == 4 else 4 if r <= 8 else 3 if p["a"].itemsize == 4 else 2
         unroll = 2 if r == 1 else 1
         blocks = b * -(-m // (8 * rows))
         step = 32 * (16 // p["a"].itemsize if _together(p) else 4) * unroll
         wanted = (4 if r == 1 else 2) * sms
         splits = 1 if blocks >= wanted else max(1, min(-(-wanted // blocks), k // (4 * step), 65535))
-        per = -(-(-(-k // splits)) // step) * step
+        per = -(-k // (splits * step)) * step
         return {"rows": rows, "unroll": unroll, "together": _together(p), "per": per, "splits": -(-k // per)}
     wide = _wide(p)
     units = -(-m // wide)

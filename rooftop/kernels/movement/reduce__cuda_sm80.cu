@@ -145,14 +145,14 @@ struct Gather<VAR, T> {  // sums of distances from a pivot that lies amid the fi
     float pivot = 0, p[ACCS] = {};
     Squares<T> q[ACCS];
     int n = 0;
+    State<VAR, A> singles = State<VAR, A>::none();
     __device__ void around(float f) { pivot = f; }
     __device__ void more(T v) {
         const float d = wide(v) - pivot;
         p[0] += d, q[0].add(d), n += 1;
     }
     __device__ void one(T v, long long) {
-        if (n == 0) pivot = wide(v);
-        more(v);
+        singles.merge({1, wide(v), 0, 0});
     }
     __device__ void pack(const uint4& v, long long) {
         A f[N];
@@ -172,7 +172,9 @@ struct Gather<VAR, T> {  // sums of distances from a pivot that lies amid the fi
             for (int i = 0; i < half; ++i) p[i] += p[i + half], q[i].sum += q[i + half].sum + q[i + half].lost;
         }
         const float mean = p[0] / fmaxf(n, 1);
-        return {static_cast<float>(n), pivot, mean, not_below_zero(fmaf(-mean, p[0], q[0].sum) + q[0].lost)};
+        State<VAR, A> s{static_cast<float>(n), pivot, mean, not_below_zero(fmaf(-mean, p[0], q[0].sum) + q[0].lost)};
+        s.merge(singles);
+        return s;
     }
 };
 
@@ -299,7 +301,7 @@ __device__ void fold_block(S& s) {
 /// Results of B runs of D neighbours. A run is `pieces` pieces of `each` elements; a team of TEAM threads (a warp, or the block of 256) takes `per`
 /// pieces one after another, so that `splits` teams share a result.
 template <typename T, int OP, int TEAM>
-__global__ void __launch_bounds__(256, 4)
+__global__ void __launch_bounds__(256, OP == VAR ? 3 : 4)
     rows(const T* __restrict__ x, void* parts, long long M, long long B, long long D, long long each, long long pieces, long long per, unsigned splits,
          long long xa, long long xb, long long xc, void* out, long long C, long long E, long long oa, long long oc, long long oe, float count, float freedom) {
     const Results results{out, C, E, oa, oc, oe, count, freedom};
@@ -514,9 +516,13 @@ __global__ void __launch_bounds__(256, 4)
         if (ty > 1) {
             __syncthreads();
             held_states[threadIdx.x] = s;
-            __syncthreads();
-            if (down == 0) {
-                for (int y = 1; y < ty; ++y) s.merge(held_states[y * tx + along]);
+            for (int half = 128; half > 0; half /= 2) {
+                if (half >= ty) continue;
+                __syncthreads();
+                if (down < half && down + half < ty) {
+                    s.merge(held_states[threadIdx.x + half * tx]);
+                    held_states[threadIdx.x] = s;
+                }
             }
         }
         if (some && down == 0) results.put<OP, T>(outer * E + e + i, s, parts, blockIdx.y, M);

@@ -78,7 +78,7 @@ def prefers(p: Problem, head: Head) -> int:
 def choose(p: Problem, head: Head) -> Mapping[str, Any]:
     """kernel, its constants, blocks along the results, and `splits` of each result."""
     f, sms = _facts(p), p.device.sms
-    a, b, c, d, e = f.shape
+    a, b, c, d, _ = f.shape
     m, vector = f.results, 16 // f.size
     if not f.rows:
         return _columns(f, sms)
@@ -101,7 +101,7 @@ def choose(p: Problem, head: Head) -> Mapping[str, Any]:
         return {"kernel": "rows", "team": 256, "each": d, "pieces": 1, "per": b, "blocks": m, "splits": 1}
     round_ = 4 * 256 * vector
     pieces = 1 if b >= splits else min(-(-splits // b), max(1, d // round_))
-    each = d if pieces == 1 else -(-(-(-d // pieces)) // round_) * round_
+    each = d if pieces == 1 else -(-d // (pieces * round_)) * round_
     pieces = -(-d // each)
     per = -(-b * pieces // splits)
     splits = -(-b * pieces // per)
