@@ -184,7 +184,7 @@ extern __shared__ __align__(128) char held[];
 /// which go to as many columns, and its reads, which go along columns, meet every bank once.
 /// X: rows of x start on vectors and end with one. OUT: so do the columns. FLAT: they do not, but lie one after another in `out`, none longer than a tile.
 template <int SIZE, int VR, int VC, int VB, int THREADS, bool X, bool OUT, bool FLAT>
-__global__ void __launch_bounds__(THREADS, (X || SIZE != 2 ? 768 : 1024) / THREADS)
+__global__ void __launch_bounds__(THREADS, 768 / THREADS)
     tile(int R, int C, unsigned B2, unsigned B3, unsigned batches, const void* x, void* out, long long span, long long x1, long long x2, long long x3,
          long long xr, long long o1, long long o2, long long o3, long long oc) {
     constexpr int N = SIZE < 4 ? 8 : 16 / SIZE, V = N * SIZE, TR = VR * N, TC = VC * N, BLOCKS = VR * VC * VB, BANKS = 128 / V;
@@ -287,11 +287,8 @@ __global__ void __launch_bounds__(256, 4)
         const I r = at % static_cast<I>(R), b = at / static_cast<I>(R), b3 = b % static_cast<I>(B3), rest = b / static_cast<I>(B3);
         return begin + (static_cast<long long>(r) * xr + b3 * x3 + rest % static_cast<I>(B2) * x2 + rest / static_cast<I>(B2) * x1) * SIZE;
     };
-    const auto follows = [&](I at, long long k) {  // whether packs may be read from k elements before that run on
-        const char* q = run(at) - k * SIZE;
-        q -= beyond(q, V);
-        return q >= begin && q + 2 * V <= end;
-    };
+    const auto inside = [&](const char* p) { return p - beyond(p, V) >= begin && p - beyond(p, V) + 2 * V <= end; };
+    const auto amid_at = [&](const char* p) { return amid(Vec<V>::load(p - beyond(p, V)), Vec<V>::load(p - beyond(p, V) + V), beyond(p, V)); };
     wait_for_before();
     Vec<V> v[EACH];
 #pragma unroll
@@ -305,12 +302,14 @@ __global__ void __launch_bounds__(256, 4)
             v[u] = Vec<V>::load(from);
         } else if (within + N <= C) {
             v[u] = load_anywhere<SIZE, V>(from, begin, end, N);
-        } else if (C >= N && from - beyond(from, V) >= begin && from - beyond(from, V) + 2 * V <= end && e + N <= static_cast<I>(n) && follows(at + 1, C - within)) {
-            const int k = static_cast<int>(C - within);  // elements of this run; the others are the next one's
-            const char* next = run(at + 1) - k * SIZE;
-            const Vec<V> a = load_anywhere<SIZE, V>(from, begin, end, N), b = load_anywhere<SIZE, V>(next, begin, end, N);
+        } else if (C >= N && e + N <= static_cast<I>(n) && inside(from) && inside(run(at + 1) - (C - within) * SIZE)) {
+            const int bytes = static_cast<int>(C - within) * SIZE;  // of this run; the others are the next one's
+            const Vec<V> a = amid_at(from), b = amid_at(run(at + 1) - bytes);
 #pragma unroll
-            for (int i = 0; i < N; ++i) reinterpret_cast<raw<SIZE>*>(&v[u])[i] = reinterpret_cast<const raw<SIZE>*>(i < k ? &a : &b)[i];
+            for (int i = 0; i < V / 4; ++i) {
+                const unsigned mask = bytes >= 4 * i + 4 ? ~0u : bytes <= 4 * i ? 0u : (1u << (bytes - 4 * i) * 8) - 1;
+                v[u].w[i] = (a.w[i] & mask) | (b.w[i] & ~mask);
+            }
         } else {
 #pragma unroll
             for (int i = 0; i < N; ++i) {
