@@ -20,12 +20,12 @@ MOST = 16  # vectors
 
 
 def gemv(a: Tensor, x: Tensor, *, implementation: str | None = None) -> Tensor:
-    """`a` times 1 to 16 vectors, summed in float32 (true float32 products, never TF32) and rounded once.
+    """`a` times at most 16 vectors, summed in float32 (true float32 products, never TF32) and rounded once.
 
     Args:
         a: [..., M, K] float32, float16 or bfloat16. Rows or columns must be neighbours in memory (`a.t()` of a contiguous matrix is as good as a
             contiguous one); anything else is copied first.
-        x: [..., K], a vector, or [..., R, K], R of them, with R from 1 to 16; dtype and leading dimensions as those of `a`.
+        x: [..., K], a vector, or [..., R, K], R of them, at most 16; dtype and leading dimensions as those of `a`.
         implementation: a kernel by name (`"triton"`): it runs or raises. None picks the best that takes the input.
 
     Returns [..., M] or [..., R, M], contiguous. With K = 0 it is zeros. The order of the sums depends on shapes alone.
@@ -57,8 +57,8 @@ def _validate(a: Tensor, x: Tensor) -> bool:
         raise ValueError(f"gemv: a is {tuple(a.shape)} and x is {tuple(x.shape)}; a must be [..., M, K] and x [..., K] or [..., R, K]")
     if x.shape[-1] != a.shape[-1] or x.shape[: a.dim() - 2] != a.shape[:-2]:
         raise ValueError(f"gemv: a is {tuple(a.shape)} and x is {tuple(x.shape)}; K and the leading dimensions must be the same")
-    if not single and not 1 <= x.shape[-2] <= MOST:
-        raise ValueError(f"gemv: x is {tuple(x.shape)}, {x.shape[-2]} vectors; it must be 1 to {MOST}")
+    if not single and x.shape[-2] > MOST:
+        raise ValueError(f"gemv: x is {tuple(x.shape)}, {x.shape[-2]} vectors; it must be at most {MOST}")
     return single
 
 
