@@ -62,12 +62,13 @@ def cross_entropy(input: Tensor, target: Tensor, *, ignore_index: int=-100, redu
 
     Raises TypeError for other dtypes or options that are no numbers, ValueError for shapes, devices or options that are not accepted."""
 
-def cumsum(x: Tensor, dim: int=-1, *, implementation: str | None=None) -> Tensor:
+def cumsum(x: Tensor, dim: int=-1, *, reverse: bool=False, implementation: str | None=None) -> Tensor:
     """The running sum of `x` along `dim`, kept in float32 and rounded once an element. The order of additions is fixed: equal calls give equal bits.
 
     Args:
         x: float32, float16 or bfloat16, any shape and strides with at least one dimension.
         dim: the dimension along which to add; negative counts from the last.
+        reverse: whether to add from the end.
         implementation: a kernel by name (`"triton"`): it runs or raises. None picks the best that takes `x`.
 
     Returns a tensor of the shape, dtype and device of `x`. From the first NaN on, every sum is NaN.

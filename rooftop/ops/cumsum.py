@@ -18,12 +18,13 @@ if TYPE_CHECKING:
 FLOATS = ("f32", "f16", "bf16")
 
 
-def cumsum(x: Tensor, dim: int = -1, *, implementation: str | None = None) -> Tensor:
+def cumsum(x: Tensor, dim: int = -1, *, reverse: bool = False, implementation: str | None = None) -> Tensor:
     """The running sum of `x` along `dim`, kept in float32 and rounded once an element. The order of additions is fixed: equal calls give equal bits.
 
     Args:
         x: float32, float16 or bfloat16, any shape and strides with at least one dimension.
         dim: the dimension along which to add; negative counts from the last.
+        reverse: whether to add from the end.
         implementation: a kernel by name (`"triton"`): it runs or raises. None picks the best that takes `x`.
 
     Returns a tensor of the shape, dtype and device of `x`. From the first NaN on, every sum is NaN.
@@ -31,7 +32,7 @@ def cumsum(x: Tensor, dim: int = -1, *, implementation: str | None = None) -> Te
     Raises TypeError for anything but a floating tensor of these dtypes, IndexError for a `dim` out of range, ValueError for no dimensions or where a
     named implementation cannot take `x`."""
     rank = _validate(x, dim)
-    return OP(x, dim % rank, False, implementation=implementation)
+    return OP(x, dim % rank, reverse, implementation=implementation)
 
 
 def _validate(x: Tensor, dim: int) -> int:

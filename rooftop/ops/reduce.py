@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -276,6 +276,10 @@ def _cases() -> list[Case]:
     return bench + edge + huge
 
 
+def _public(tensors: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+    return [tensors["x"], options["op"], _dims(str(options["dims"]))], {"correction": options["correction"]}
+
+
 OP = Op(
     reference,
     outputs=outputs,
@@ -283,6 +287,7 @@ OP = Op(
     cases=_cases(),
     work=work,
     tolerance=Tolerance(multiple=4.0),
+    public=_public,
     grad=Grad(wrt=("x",), saves=("x", "out"), backward=backward),
     peers={"torch": _torch, "torch.compile": _compiled},
     wrong={"tail dropped": _tail_dropped, "in bfloat16": _bfloat16, "NaN lost": _nan_lost, "last of equals": _last_of_equals, "mean of squares": _squares},
