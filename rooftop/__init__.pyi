@@ -134,6 +134,20 @@ def cross_entropy(input: Tensor, target: Tensor, *, ignore_index: int=-100, redu
 
     Raises TypeError for other dtypes or options that are no numbers, ValueError for shapes, devices or options that are not accepted."""
 
+def cumsum(x: Tensor, dim: int=-1, *, reverse: bool=False, implementation: str | None=None) -> Tensor:
+    """The running sum of `x` along `dim`, kept in float32 and rounded once an element. The order of additions is fixed: equal calls give equal bits.
+
+    Args:
+        x: float32, float16 or bfloat16, any shape and strides with at least one dimension.
+        dim: the dimension along which to add; negative counts from the last.
+        reverse: whether to add from the end.
+        implementation: a kernel by name (`"triton"`): it runs or raises. None picks the best that takes `x`.
+
+    Returns a tensor of the shape, dtype and device of `x`. From the first NaN on, every sum is NaN.
+
+    Raises TypeError for anything but a floating tensor of these dtypes, IndexError for a `dim` out of range, ValueError for no dimensions or where a
+    named implementation cannot take `x`."""
+
 def dequantize(q: quant.Quantized, dtype: torch.dtype | None=None, *, implementation: str | None=None) -> Tensor:
     """The values of `q`, a contiguous tensor.
 
@@ -169,6 +183,19 @@ def gelu(input: Tensor, approximate: str='none', *, implementation: str | None=N
     Returns a tensor of the shape and dtype of `input`.
 
     Raises TypeError for other dtypes, ValueError for another `approximate` or an input that a named implementation cannot take."""
+
+def gemv(a: Tensor, x: Tensor, *, implementation: str | None=None) -> Tensor:
+    """`a` times at most 16 vectors, summed in float32 (true float32 products, never TF32) and rounded once.
+
+    Args:
+        a: [..., M, K] float32, float16 or bfloat16. Rows or columns must be neighbours in memory (`a.t()` of a contiguous matrix is as good as a
+            contiguous one); anything else is copied first.
+        x: [..., K], a vector, or [..., R, K], R of them, at most 16; dtype and leading dimensions as those of `a`.
+        implementation: a kernel by name (`"triton"`): it runs or raises. None picks the best that takes the input.
+
+    Returns [..., M] or [..., R, M], contiguous. With K = 0 it is zeros. The order of the sums depends on shapes alone.
+
+    Raises TypeError for other dtypes, ValueError for shapes that do not fit, more than 16 vectors, or tensors on different devices."""
 
 def layer_norm(input: Tensor, normalized_shape: Sequence[int] | int, weight: Tensor | None=None, bias: Tensor | None=None, eps: float=1e-05, *, residual: Tensor | None=None, implementation: str | None=None) -> Any:
     """Each row with mean 0 and variance 1, as `torch.nn.functional.layer_norm`, computed in float32.
@@ -225,6 +252,23 @@ def quantize(x: Tensor, format: str | quant.Format='int8', *, granularity: str |
 
     Raises TypeError for other dtypes, ValueError for a format, granularity, rounding or scale type that there is not or that do not go together,
     IndexError for a `dim` out of range."""
+
+def reduce(x: Tensor, op: str, dim: int | Sequence[int] | None=None, *, keepdim: bool=False, correction: int=1, implementation: str | None=None) -> Tensor:
+    """`x` reduced over `dim`. Sums are taken in float32 (integers: int64) and rounded once; the order is fixed, so that equal calls give equal bits.
+
+    Args:
+        x: float32, float16 or bfloat16; for "sum", "max" and "argmax" also int64, int32, int16, int8 or uint8. Any shape and strides.
+        op: "sum", "max", "argmax", "mean" or "var".
+        dim: a dimension, several, or None for all; negative ones count from the last.
+        keepdim: whether reduced dimensions stay, with extent 1.
+        correction: of "var", what is subtracted from the count: 1 gives the unbiased estimate.
+        implementation: a kernel by name (`"triton"`): it runs or raises. None picks the best that takes `x`.
+
+    Returns a tensor of the kept dimensions, of the dtype of `x`; int64 for "argmax" and for the "sum" of integers. NaN wins every maximum; of equal
+    maxima "argmax" takes the first. The mean and the variance of nothing are NaN, its sum is 0.
+
+    Raises TypeError for other dtypes, ValueError for another op, a dimension given twice, or a maximum of no elements; IndexError for a dimension out
+    of range."""
 
 def rms_norm(input: Tensor, normalized_shape: Sequence[int] | int, weight: Tensor | None=None, eps: float | None=None, *, bias: Tensor | None=None, residual: Tensor | None=None, implementation: str | None=None) -> Any:
     """Each row over its root mean square, as `torch.nn.functional.rms_norm`, computed in float32.
@@ -320,6 +364,19 @@ def swiglu(a: Tensor, b: Tensor | None=None, *, implementation: str | None=None)
 
     Raises TypeError for other dtypes or two different ones, ValueError for shapes that do not fit, a packed last dimension that is odd, or an
     input that a named implementation cannot take."""
+
+def transpose(x: Tensor, dim0: int, dim1: int, *, implementation: str | None=None) -> Tensor:
+    """`x` with `dim0` and `dim1` exchanged, as a new contiguous tensor. Every element keeps its bits.
+
+    Args:
+        x: elements of 1, 2, 4 or 8 bytes of any dtype, any shape and strides with at least one dimension.
+        dim0, dim1: the two dimensions; negative ones count from the last. They may be the same: then the result is a contiguous copy.
+        implementation: a kernel by name (`"cuda_sm80"`): it runs or raises. None picks the best that takes `x`.
+
+    Returns a contiguous tensor with the dtype and device of `x`. It never shares memory with `x`.
+
+    Raises TypeError for anything but a tensor, for elements of another size, or where `x` requires a gradient and is complex; IndexError for a
+    dimension out of range; ValueError for no dimensions or where a named implementation cannot take `x`."""
 
 def load(path: str | Path, *, source: str | None=None) -> Any:
     """A `.cu` file with a head (docs/head.md) as a callable on CUDA tensors: ``y = rooftop.load("my.cu")(x, dim=1)``.

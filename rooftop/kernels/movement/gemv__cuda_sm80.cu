@@ -1,0 +1,206 @@
+/* rooftop
+idea    = "FMAs on the CUDA cores, for what tensor cores do not take: float32, and rows that start anywhere. Where rows of a are neighbours along K, a warp takes a few rows, so that what it reads of the vectors serves all of them, and asks for the next step before it multiplies. Where columns are, a thread owns a few rows of y and walks along K, the vectors in shared memory."
+limit   = "reads alone up to 4 vectors; 16 vectors of float32 take two thirds of the FMAs that there is time for"
+dtypes  = ["f32", "f16", "bf16"]
+args    = ["a: T[B, M, K]", "x: T[B, R, K]", "y: T[B, R, M]"]
+demands = { has = ["FFMA"], spills = 0 }
+python  = ["supports", "prefers", "choose", "launches", "scratch"]
+*/
+#include "chain.cuh"
+#include "lanes.cuh"
+#include "packs.cuh"
+
+/// CH elements of one lane as they lie in memory: one load where they are TOGETHER, else every 32nd.
+template <typename T, int CH, bool TOGETHER>
+struct Piece;
+template <typename T, int CH>
+struct Piece<T, CH, true> {
+    uint4 v;
+    __device__ void load(const T* p, int, int) { v = *reinterpret_cast<const uint4*>(p); }
+    __device__ void widen(float (&f)[CH]) const { Pack<T>::widen(v, f); }
+    __device__ void clear() { v = make_uint4(0, 0, 0, 0); }
+};
+template <typename T, int CH>
+struct Piece<T, CH, false> {
+    T v[CH];
+    __device__ void load(const T* p, int k, int last) {  // k: the place of *p; from `last` on there are zeros
+#pragma unroll
+        for (int j = 0; j < CH; ++j) v[j] = k + j * 32 < last ? p[j * 32] : T(0.0f);
+    }
+    __device__ void widen(float (&f)[CH]) const {
+#pragma unroll
+        for (int j = 0; j < CH; ++j) f[j] = static_cast<float>(v[j]);
+    }
+    __device__ void clear() {
+#pragma unroll
+        for (int j = 0; j < CH; ++j) v[j] = T(0.0f);
+    }
+};
+
+/// A result, or one of the parts of it that blocks along the grid's y add up.
+template <typename T>
+__device__ void put(void* y, long long at, long long plane, float v) {
+    if (gridDim.y == 1) static_cast<T*>(y)[at] = static_cast<T>(v);
+    else static_cast<float*>(y)[blockIdx.y * plane + at] = v;
+}
+
+/// Rows of a are neighbours along K. A warp has ROWS of them, and UNROLL steps of 32 · CH elements of each under way. Strides of batches (ab, xb), rows
+/// of a (am) and vectors (xr); `per` elements along K are this block's; plane: elements of y.
+template <typename T, int R, int ROWS, int UNROLL, bool TOGETHER>
+__global__ void __launch_bounds__(256, 2)
+    rows(const T* __restrict__ a, const T* __restrict__ x, void* y, int M, int K, int per, long long plane, long long ab, long long am, long long xb,
+         long long xr) {
+    constexpr int CH = TOGETHER ? 16 / sizeof(T) : 4, STEP = 32 * CH * UNROLL;
+    constexpr bool AHEAD = ROWS * R * CH < 192;  // whether registers hold the next step as well
+    using P = Piece<T, CH, TOGETHER>;
+    wait_for_before();
+    const int lane = threadIdx.x % 32, m0 = (blockIdx.x * 8 + threadIdx.x / 32) * ROWS;
+    if (m0 >= M) return;
+    const int first = blockIdx.y * per, last = min(K, first + per);
+    const T* from[ROWS];
+#pragma unroll
+    for (int w = 0; w < ROWS; ++w) from[w] = a + blockIdx.z * ab + static_cast<long long>(min(m0 + w, M - 1)) * am;
+    x += blockIdx.z * xb;
+    const auto place = [&](int k0, int u) { return k0 + u * 32 * CH + (TOGETHER ? lane * CH : lane); };
+    const auto load = [&](int k0, P (&p)[UNROLL][ROWS]) {
+#pragma unroll
+        for (int u = 0; u < UNROLL; ++u) {
+            const int k = place(k0, u);
+#pragma unroll
+            for (int w = 0; w < ROWS; ++w) {
+                if (k < last) p[u][w].load(from[w] + k, k, last);
+                else p[u][w].clear();
+            }
+        }
+    };
+    float acc[ROWS][R] = {};
+    P now[UNROLL][ROWS], next[UNROLL][ROWS];
+    if (AHEAD) load(first, now);
+#pragma unroll 1
+    for (int k0 = first; k0 < last; k0 += STEP) {
+        if (AHEAD) load(k0 + STEP, next);
+        else load(k0, now);
+#pragma unroll
+        for (int u = 0; u < UNROLL; ++u) {
+            const int k = place(k0, u);
+            float f[ROWS][CH];
+#pragma unroll
+            for (int w = 0; w < ROWS; ++w) now[u][w].widen(f[w]);
+#pragma unroll
+            for (int r = 0; r < R; ++r) {
+                P p;
+                p.clear();
+                if (k < last) p.load(x + r * xr + k, k, last);
+                float v[CH];
+                p.widen(v);
+#pragma unroll
+                for (int w = 0; w < ROWS; ++w) {
+#pragma unroll
+                    for (int j = 0; j < CH; ++j) acc[w][r] = fmaf(f[w][j], v[j], acc[w][r]);
+                }
+            }
+        }
+#pragma unroll
+        for (int u = 0; u < UNROLL; ++u) {
+#pragma unroll
+            for (int w = 0; AHEAD && w < ROWS; ++w) now[u][w] = next[u][w];
+        }
+    }
+#pragma unroll
+    for (int w = 0; w < ROWS; ++w) {
+        lanes_sums<32>(acc[w]);
+        if (m0 + w >= M) break;
+#pragma unroll
+        for (int r = 0; r < R; ++r) {
+            if (lane == r) put<T>(y, (static_cast<long long>(blockIdx.z) * R + r) * M + m0 + w, plane, acc[w][r]);
+        }
+    }
+}
+
+template <typename T, int V>
+struct __align__(sizeof(T) * V) Some {
+    T e[V];
+};
+
+/// Columns of a are neighbours along M. A block is tx threads along M, V rows of y each, and ty along K; `per` of K are this block's. Strides of batches
+/// (ab, xb), of K (ak, xk) and of vectors (xr).
+template <typename T, int R, int V>
+__global__ void __launch_bounds__(256, 2)
+    columns(const T* __restrict__ a, const T* __restrict__ x, void* y, int M, int K, int per, int tx, int ty, long long plane, long long ab, long long ak,
+            long long xb, long long xr, long long xk) {
+    constexpr int CHUNK = 4096 / R, EACH = V * sizeof(T) >= 8 ? 8 : 16;  // EACH: loads under way
+    __shared__ __align__(16) float xs[CHUNK * R];                         // [k, vector]
+    __shared__ float sums[256];
+    wait_for_before();
+    const int along = threadIdx.x % tx, down = threadIdx.x / tx, m = (blockIdx.x * tx + along) * V;
+    const int first = blockIdx.y * per, last = min(K, first + per);
+    const bool some = down < ty && m < M;
+    a += blockIdx.z * ab + m;
+    x += blockIdx.z * xb;
+    float acc[V][R] = {};
+#pragma unroll 1
+    for (int begin = first; begin < last; begin += CHUNK) {
+        const int count = min(CHUNK, last - begin);
+        __syncthreads();
+        for (int i = threadIdx.x; i < count * R; i += 256) {
+            const int r = i / count, k = i % count;
+            xs[k * R + r] = static_cast<float>(x[r * xr + (begin + k) * xk]);
+        }
+        __syncthreads();
+        if (!some) continue;
+#pragma unroll 1
+        for (int k = down; k < count; k += EACH * ty) {
+            Some<T, V> v[EACH];
+#pragma unroll
+            for (int u = 0; u < EACH; ++u) {
+                if (k + u * ty < count) v[u] = *reinterpret_cast<const Some<T, V>*>(a + (begin + k + u * ty) * ak);
+            }
+#pragma unroll
+            for (int u = 0; u < EACH; ++u) {
+                if (k + u * ty >= count) break;
+#pragma unroll
+                for (int r = 0; r < R; ++r) {
+                    const float w = xs[(k + u * ty) * R + r];
+#pragma unroll
+                    for (int i = 0; i < V; ++i) acc[i][r] = fmaf(static_cast<float>(v[u].e[i]), w, acc[i][r]);
+                }
+            }
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < V; ++i) {
+#pragma unroll
+        for (int r = 0; r < R; ++r) {
+            float sum = acc[i][r];
+            if (ty > 1) {
+                __syncthreads();
+                sums[threadIdx.x] = sum;
+                __syncthreads();
+                if (down == 0) {
+                    for (int k = 1; k < ty; ++k) sum += sums[k * tx + along];
+                }
+            }
+            if (some && down == 0) put<T>(y, (static_cast<long long>(blockIdx.z) * R + r) * M + m + i, plane, sum);
+        }
+    }
+}
+
+/// y from its parts [splits, n]: 32 elements a block, eight threads for each.
+template <typename T>
+__global__ void __launch_bounds__(256) add_parts(const float* __restrict__ parts, T* y, long long n, int splits) {
+    __shared__ float sums[256];
+    wait_for_before();
+    const int along = threadIdx.x % 32, down = threadIdx.x / 32;
+    const long long at = blockIdx.x * 32ll + along;
+    float sum = 0;
+    if (at < n) {
+#pragma unroll 8
+        for (int s = down; s < splits; s += 8) sum += parts[s * n + at];
+    }
+    sums[threadIdx.x] = sum;
+    __syncthreads();
+    if (down > 0 || at >= n) return;
+#pragma unroll
+    for (int k = 1; k < 8; ++k) sum += sums[k * 32 + along];
+    y[at] = static_cast<T>(sum);
+}

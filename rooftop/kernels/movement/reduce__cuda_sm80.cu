@@ -1,0 +1,553 @@
+/* rooftop
+idea    = "Four 16-byte loads of each thread are under way at a time. Long rows are shared out in pieces of 32 KiB and more, so that all multiprocessors end together; rows of a few bytes are read as one span and folded from shared memory; columns are 16 bytes wide for each thread."
+limit   = "reads alone; unaligned columns of 16-bit elements are read one element a thread, and are bound by the number of loads"
+dtypes  = ["f32", "f16", "bf16", "i64", "i32", "i16", "i8", "u8"]
+args    = ["x: T[A, B, C, D, E]"]
+demands = { has = ["LDG"], spills = 0 }
+python  = ["supports", "prefers", "choose", "launches", "scratch"]
+*/
+#include "chain.cuh"
+#include "lanes.cuh"
+#include "packs.cuh"
+
+enum Op { SUM, MEAN, VAR, MAX, ARGMAX };
+
+template <typename T>
+struct Is { static constexpr bool REAL = false, HALF = false; using Value = long long; };
+template <>
+struct Is<float> { static constexpr bool REAL = true, HALF = false; using Value = float; };
+template <>
+struct Is<__half> { static constexpr bool REAL = true, HALF = true; using Value = float; };
+template <>
+struct Is<__nv_bfloat16> { static constexpr bool REAL = true, HALF = true; using Value = float; };
+template <typename T>
+using value_of = typename Is<T>::Value;
+
+__device__ inline float lowest(float) { return __int_as_float(0xff800000); }
+__device__ inline long long lowest(long long) { return -0x7fffffffffffffffll - 1; }
+/// Whether v is a larger maximum than m; NaN is the largest.
+template <typename A>
+__device__ bool beats(A v, A m) { return m == m && !(v <= m); }
+
+/// What is known of some elements. Merged in an order that depends on shapes alone.
+template <int OP, typename A>
+struct State {  // SUM, MEAN, MAX
+    A value;
+    __device__ static State none() { return {OP == MAX ? lowest(A()) : A(0)}; }
+    __device__ void merge(const State& o) {
+        if (OP == MAX) value = beats(o.value, value) ? o.value : value;
+        else value += o.value;
+    }
+};
+template <typename A>
+struct State<VAR, A> {  // count; the mean less a pivot, which is an element; squares of distances from the mean (Chan, Golub & LeVeque 1979)
+    float n, pivot, off, squares;
+    __device__ static State none() { return {0, 0, 0, 0}; }
+    __device__ void merge(const State& o) {
+        const float total = n + o.n, d = (o.pivot - pivot) + (o.off - off), share = o.n / fmaxf(total, 1.0f);  // elements alike: no digits are lost
+        if (n == 0) *this = o;
+        else if (o.n > 0) off += d * share, squares += o.squares + d * d * n * share, n = total;
+    }
+};
+template <typename A>
+struct State<ARGMAX, A> {  // place: -1 where there are no elements
+    long long place;
+    A value;
+    __device__ static State none() { return {-1, lowest(A())}; }
+    __device__ void merge(const State& o) {
+        if (o.place < 0) return;
+        const bool equal = o.value == value || (o.value != o.value && value != value);
+        if (place < 0 || beats(o.value, value) || (equal && o.place < place)) *this = o;
+    }
+};
+
+/// The state of the lane `step` further on, of the same warp.
+template <typename S>
+__device__ S from_lane(const S& mine, int step) {
+    S other = mine;
+    unsigned* w = reinterpret_cast<unsigned*>(&other);
+#pragma unroll
+    for (int i = 0; i < static_cast<int>(sizeof(S) / 4); ++i) w[i] = __shfl_down_sync(~0u, w[i], step);
+    return other;
+}
+
+/// LANES neighbouring lanes, folded in the first of them.
+template <int LANES, typename S>
+__device__ void fold_lanes(S& s) {
+#pragma unroll
+    for (int step = LANES / 2; step > 0; step /= 2) s.merge(from_lane(s, step));
+}
+
+__device__ inline float not_below_zero(float v) { return v < 0 ? 0 : v; }  // NaN stays
+
+template <typename T>
+__device__ value_of<T> wide(T v) { return static_cast<value_of<T>>(v); }
+
+/// The elements of a pack.
+template <typename T>
+__device__ void widen(const uint4& p, value_of<T> (&f)[16 / sizeof(T)]) {
+    if constexpr (Is<T>::REAL) {
+        Pack<T>::widen(p, f);
+    } else {
+#pragma unroll
+        for (int i = 0; i < static_cast<int>(16 / sizeof(T)); ++i) f[i] = reinterpret_cast<const T*>(&p)[i];
+    }
+}
+
+/// What one thread gathers from packs and single elements.
+template <int OP, typename T>
+struct Gather {  // SUM, MEAN
+    static constexpr int N = 16 / sizeof(T), ACCS = Is<T>::REAL ? N : 1;
+    using A = value_of<T>;
+    A s[ACCS] = {};
+    __device__ void one(T v, long long) { s[0] += wide(v); }
+    __device__ void pack(const uint4& p, long long) {
+        if constexpr (sizeof(T) < 4 && !Is<T>::REAL) {
+            int sum = 0;
+#pragma unroll
+            for (int i = 0; i < N; ++i) sum += reinterpret_cast<const T*>(&p)[i];
+            s[0] += sum;
+        } else {
+            A f[N];
+            widen<T>(p, f);
+#pragma unroll
+            for (int i = 0; i < N; ++i) s[i % ACCS] += f[i];
+        }
+    }
+    __device__ State<OP, A> done() {
+#pragma unroll
+        for (int half = ACCS / 2; half > 0; half /= 2) {
+#pragma unroll
+            for (int i = 0; i < half; ++i) s[i] += s[i + half];
+        }
+        return {s[0]};
+    }
+};
+
+/// Squares added up; float32 shows what adding loses, so that is kept as well (Kahan 1965).
+template <typename T>
+struct Squares {
+    float sum = 0, lost = 0;
+    __device__ void add(float d) {
+        if constexpr (sizeof(T) == 4) {
+            const float square = fmaf(d, d, lost), next = sum + square;
+            lost = square - (next - sum), sum = next;
+        } else {
+            sum = fmaf(d, d, sum);
+        }
+    }
+};
+
+template <typename T>
+struct Gather<VAR, T> {  // sums of distances from a pivot that lies amid the first elements, and of their squares
+    static constexpr int N = 16 / sizeof(T), ACCS = sizeof(T) == 4 ? 2 : 4;
+    using A = value_of<T>;
+    float pivot = 0, p[ACCS] = {};
+    Squares<T> q[ACCS];
+    int n = 0;
+    State<VAR, A> singles = State<VAR, A>::none();
+    __device__ void around(float f) { pivot = f; }
+    __device__ void more(T v) {
+        const float d = wide(v) - pivot;
+        p[0] += d, q[0].add(d), n += 1;
+    }
+    __device__ void one(T v, long long) {
+        singles.merge({1, wide(v), 0, 0});
+    }
+    __device__ void pack(const uint4& v, long long) {
+        A f[N];
+        widen<T>(v, f);
+        if (n == 0) pivot = (f[0] + f[1] + (f[N - 2] + f[N - 1])) * 0.25f;
+#pragma unroll
+        for (int i = 0; i < N; ++i) {
+            const float d = f[i] - pivot;
+            p[i % ACCS] += d, q[i % ACCS].add(d);
+        }
+        n += N;
+    }
+    __device__ State<VAR, A> done() {
+#pragma unroll
+        for (int half = ACCS / 2; half > 0; half /= 2) {
+#pragma unroll
+            for (int i = 0; i < half; ++i) p[i] += p[i + half], q[i].sum += q[i + half].sum + q[i + half].lost;
+        }
+        const float mean = p[0] / fmaxf(n, 1);
+        State<VAR, A> s{static_cast<float>(n), pivot, mean, not_below_zero(fmaf(-mean, p[0], q[0].sum) + q[0].lost)};
+        s.merge(singles);
+        return s;
+    }
+};
+
+/// The largest element of a pack; NaN where there is one.
+template <typename T>
+__device__ value_of<T> largest(const uint4& p) {
+    using A = value_of<T>;
+    if constexpr (Is<T>::HALF) {
+        using Two = decltype(Word<T>::both(0u));
+        const Two m = __hmax2_nan(__hmax2_nan(Word<T>::both(p.x), Word<T>::both(p.y)), __hmax2_nan(Word<T>::both(p.z), Word<T>::both(p.w)));
+        float f[2];
+        Word<T>::widen(Word<T>::word(m), f);
+        return beats(f[1], f[0]) ? f[1] : f[0];
+    } else {
+        A f[16 / sizeof(T)];
+        widen<T>(p, f);
+        A m = f[0];
+#pragma unroll
+        for (int i = 1; i < static_cast<int>(16 / sizeof(T)); ++i) m = beats(f[i], m) ? f[i] : m;
+        return m;
+    }
+}
+
+template <typename T>
+struct Gather<MAX, T> {
+    using A = value_of<T>;
+    A m = lowest(A());
+    __device__ void one(T v, long long) { m = beats(wide(v), m) ? wide(v) : m; }
+    __device__ void pack(const uint4& p, long long) {
+        const A v = largest<T>(p);
+        m = beats(v, m) ? v : m;
+    }
+    __device__ State<MAX, A> done() { return {m}; }
+};
+
+template <typename T>
+struct Gather<ARGMAX, T> {  // places come in rising order
+    using A = value_of<T>;
+    A m = lowest(A());
+    long long place = -1;
+    __device__ void one(T v, long long at) {
+        if (place < 0 || beats(wide(v), m)) m = wide(v), place = at;
+    }
+    __device__ void pack(const uint4& p, long long at) {
+        const A v = largest<T>(p);
+        if (place >= 0 && !beats(v, m)) return;  // nearly always
+        m = v;
+#pragma unroll
+        for (int i = 16 / sizeof(T) - 1; i >= 0; --i) {
+            A f[16 / sizeof(T)];
+            widen<T>(p, f);
+            if (f[i] == v || (v != v && f[i] != f[i])) place = at + i;
+        }
+    }
+    __device__ State<ARGMAX, A> done() { return {place, m}; }
+};
+
+/// a / b of numbers that are not negative: in 32 bits where they fit, a tenth of the instructions.
+__device__ inline long long quotient(long long a, long long b) {
+    return ((a | b) >> 32) == 0 ? static_cast<long long>(static_cast<unsigned>(a) / static_cast<unsigned>(b)) : a / b;
+}
+
+/// Where the results lie: result m is (a, c, e) of [A, C, E].
+struct Results {
+    void* out;
+    long long C, E, oa, oc, oe;
+    float count, freedom;  // elements of a result; those less the correction
+
+    template <int OP, typename T>
+    __device__ void put(long long m, const State<OP, value_of<T>>& s) const {
+        const long long row = E == 1 ? m : quotient(m, E), a = C == 1 ? row : quotient(row, C);
+        const long long at = a * oa + (row - a * C) * oc + (m - row * E) * oe;
+        if constexpr (OP == ARGMAX) static_cast<long long*>(out)[at] = s.place;
+        else if constexpr (OP == VAR) static_cast<T*>(out)[at] = static_cast<T>(s.squares / freedom);
+        else if constexpr (OP == MEAN) static_cast<T*>(out)[at] = static_cast<T>(s.value / count);
+        else if constexpr (OP == SUM && !Is<T>::REAL) static_cast<long long*>(out)[at] = s.value;
+        else static_cast<T*>(out)[at] = static_cast<T>(s.value);
+    }
+    /// A result, or (parts present) one of `splits` parts of it; parts are [splits, M].
+    template <int OP, typename T>
+    __device__ void put(long long m, const State<OP, value_of<T>>& s, void* parts, long long part, long long M) const {
+        if (parts == nullptr) put<OP, T>(m, s);
+        else static_cast<State<OP, value_of<T>>*>(parts)[part * M + m] = s;
+    }
+};
+
+/// n neighbours, from anywhere on, gathered by TEAM threads; the first one's place is `at`.
+template <int TEAM, typename T, typename G>
+__device__ void gather_span(G& g, const T* p, long long n, long long at, int lane) {
+    constexpr int N = 16 / sizeof(T), EACH = 4;
+    const int head = static_cast<int>(min(n, static_cast<long long>(-reinterpret_cast<unsigned long long>(p) % 16 / sizeof(T))));
+    const long long packs = (n - head) / N;
+    const int tail = static_cast<int>(n - head - packs * N);
+    if (lane < head) g.one(p[lane], at + lane);
+    const T* from = p + head;
+#pragma unroll 1
+    for (long long k = lane; k < packs; k += EACH * TEAM) {
+        uint4 v[EACH];
+#pragma unroll
+        for (int u = 0; u < EACH; ++u) {
+            if (k + u * TEAM < packs) v[u] = *reinterpret_cast<const uint4*>(from + (k + u * TEAM) * N);
+        }
+#pragma unroll
+        for (int u = 0; u < EACH; ++u) {
+            if (k + u * TEAM < packs) g.pack(v[u], at + head + (k + u * TEAM) * N);
+        }
+    }
+    if (lane < tail) g.one(p[n - tail + lane], at + n - tail + lane);
+}
+
+/// The 256 threads of a block, folded in the first.
+template <typename S>
+__device__ void fold_block(S& s) {
+    __shared__ S warps[8];
+    fold_lanes<32>(s);
+    if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = s;
+    __syncthreads();
+    if (threadIdx.x < 32) {
+        s = threadIdx.x < 8 ? warps[threadIdx.x] : S::none();
+        fold_lanes<8>(s);
+    }
+}
+
+/// Results of B runs of D neighbours. A run is `pieces` pieces of `each` elements; a team of TEAM threads (a warp, or the block of 256) takes `per`
+/// pieces one after another, so that `splits` teams share a result.
+template <typename T, int OP, int TEAM>
+__global__ void __launch_bounds__(256, OP == VAR ? 3 : 4)
+    rows(const T* __restrict__ x, void* parts, long long M, long long B, long long D, long long each, long long pieces, long long per, unsigned splits,
+         long long xa, long long xb, long long xc, void* out, long long C, long long E, long long oa, long long oc, long long oe, float count, float freedom) {
+    const Results results{out, C, E, oa, oc, oe, count, freedom};
+    wait_for_before();
+    const int lane = threadIdx.x % TEAM;
+    const unsigned team = blockIdx.x * (256 / TEAM) + threadIdx.x / TEAM, part = team % splits;
+    const long long m = team / splits;
+    Gather<OP, T> g;
+    if (m < M) {
+        const long long a = quotient(m, C);
+        const T* row = x + a * xa + (m - a * C) * xc;
+        const long long last = min(B * pieces, (part + 1) * per);
+#pragma unroll 1
+        for (long long piece = part * per; piece < last; ++piece) {
+            const long long b = quotient(piece, pieces), d = (piece - b * pieces) * each;
+            gather_span<TEAM>(g, row + b * xb + d, min(each, D - d), b * D + d, lane);
+        }
+    }
+    auto s = g.done();
+    if (TEAM == 32) fold_lanes<32>(s);
+    else fold_block(s);
+    if (lane == 0 && m < M) results.put<OP, T>(m, s, parts, part, M);
+}
+
+/// Rows of LANES packs at most, on 16 bytes: a pack a lane, four rows of each team under way.
+template <typename T, int OP, int LANES>
+__global__ void __launch_bounds__(256)
+    packed_rows(const T* __restrict__ x, long long M, int packs, long long xa, long long xc, void* out, long long C, long long E, long long oa, long long oc, long long oe, float count, float freedom) {
+    wait_for_before();
+    const Results results{out, C, E, oa, oc, oe, count, freedom};
+    constexpr int EACH = 4, TEAMS = 256 / LANES, N = 16 / sizeof(T);
+    const int lane = threadIdx.x % LANES;
+    const long long first = static_cast<long long>(blockIdx.x) * (TEAMS * EACH) + threadIdx.x / LANES;
+    uint4 v[EACH];
+#pragma unroll
+    for (int u = 0; u < EACH; ++u) {
+        const long long m = first + u * TEAMS;
+        if (m < M && lane < packs) v[u] = *reinterpret_cast<const uint4*>(x + quotient(m, C) * (xa - C * xc) + m * xc + lane * N);
+    }
+#pragma unroll
+    for (int u = 0; u < EACH; ++u) {
+        const long long m = first + u * TEAMS;
+        Gather<OP, T> g;
+        if (m < M && lane < packs) g.pack(v[u], lane * N);
+        auto s = g.done();
+        fold_lanes<LANES>(s);
+        if (lane == 0 && m < M) results.put<OP, T>(m, s);
+    }
+}
+
+extern __shared__ __align__(128) uint4 held[];
+
+/// Rows of D neighbours that lie one after another, from anywhere on: `tile` rows a block, read as one span; LANES threads a row fold it from
+/// shared memory.
+template <typename T, int OP, int LANES>
+__global__ void __launch_bounds__(256)
+    spanned_rows(const T* __restrict__ x, long long M, int D, int tile, void* out, long long C, long long E, long long oa, long long oc, long long oe, float count, float freedom) {
+    wait_for_before();
+    const Results results{out, C, E, oa, oc, oe, count, freedom};
+    constexpr int N = 16 / sizeof(T), EACH = 4;
+    const long long first = static_cast<long long>(blockIdx.x) * tile;
+    const int mine = static_cast<int>(min(static_cast<long long>(tile), M - first)), n = mine * D;
+    const T* from = x + first * D;
+    const int off = static_cast<int>(reinterpret_cast<unsigned long long>(from) % 16 / sizeof(T));
+    const T* begin = from - off;  // on 16 bytes
+    const int packs = (off + n + N - 1) / N;
+    T* elements = reinterpret_cast<T*>(held);
+    for (int k = threadIdx.x; k < packs; k += EACH * 256) {
+        uint4 v[EACH];
+#pragma unroll
+        for (int u = 0; u < EACH; ++u) {
+            const int pack = k + u * 256;
+            if (pack * N >= off && (pack + 1) * N <= off + n) v[u] = *reinterpret_cast<const uint4*>(begin + pack * N);
+        }
+#pragma unroll
+        for (int u = 0; u < EACH; ++u) {
+            const int pack = k + u * 256;
+            if (pack * N >= off && (pack + 1) * N <= off + n) {
+                held[pack] = v[u];
+            } else if (pack < packs) {  // the first and the last reach beyond the span
+                for (int e = max(off, pack * N); e < min(off + n, (pack + 1) * N); ++e) elements[e] = begin[e];
+            }
+        }
+    }
+    __syncthreads();
+    const int lane = threadIdx.x % LANES;
+    for (int base = 0; base < mine; base += 256 / LANES) {
+        const int row = base + threadIdx.x / LANES;
+        Gather<OP, T> g;
+        {
+            const T* p = elements + off + min(row, mine - 1) * D;  // beyond the last, that one again
+            if constexpr (OP == VAR) {  // the mean first: the row is at hand
+                const float start = wide(p[0]);
+                float sum = 0;
+#pragma unroll 8
+                for (int d = lane; d < D; d += LANES) sum += wide(p[d]) - start;
+                g.around(start + lanes_sum<LANES>(sum) / static_cast<float>(D));
+#pragma unroll 8
+                for (int d = lane; d < D; d += LANES) g.more(p[d]);
+            } else {
+#pragma unroll 8
+                for (int d = lane; d < D; d += LANES) g.one(p[d], d);
+            }
+        }
+        auto s = g.done();
+        fold_lanes<LANES>(s);
+        if (lane == 0 && row < mine) results.put<OP, T>(first + row, s);
+    }
+}
+
+/// What one thread gathers of one column, whose first element is `pivot` and stands in row `first`.
+template <int OP, typename T>
+struct Column {  // SUM, MEAN, MAX
+    using A = value_of<T>;
+    A s;
+    __device__ void begin(T, long long) { s = OP == MAX ? lowest(A()) : A(0); }
+    __device__ void one(T v, long long) {
+        if (OP == MAX) s = beats(wide(v), s) ? wide(v) : s;
+        else s += wide(v);
+    }
+    __device__ State<OP, A> done(long long) const { return {s}; }
+};
+template <typename T>
+struct Column<VAR, T> {
+    float pivot, p;
+    Squares<T> q;
+    __device__ void begin(T v, long long) { pivot = wide(v), p = 0; }
+    __device__ void one(T v, long long) {
+        const float d = wide(v) - pivot;
+        p += d, q.add(d);
+    }
+    __device__ void settle(int n) { pivot += p / static_cast<float>(n), p = 0, q = Squares<T>(); }  // the mean of the first n is a better pivot
+    __device__ State<VAR, value_of<T>> done(long long n) const {
+        const float mean = p / static_cast<float>(n);
+        return {static_cast<float>(n), pivot, mean, not_below_zero(fmaf(-mean, p, q.sum) + q.lost)};
+    }
+};
+template <typename T>
+struct Column<ARGMAX, T> {
+    using A = value_of<T>;
+    A m;
+    long long place;
+    __device__ void begin(T v, long long first) { m = wide(v), place = first; }
+    __device__ void one(T v, long long at) {
+        if (beats(wide(v), m)) m = wide(v), place = at;
+    }
+    __device__ State<ARGMAX, A> done(long long) const { return {place, m}; }
+};
+
+template <typename T, int V>
+struct __align__(sizeof(T) * V) Some {
+    T e[V];
+};
+
+/// Columns: results of R = B · D rows, V columns a thread. A block is `tx` threads along the columns and `ty` along the rows; of a result's rows it
+/// takes `per`, the part blockIdx.y. MIDDLE: rows are counted over B and D, else B is 1.
+template <typename T, int OP, int V, bool MIDDLE>
+__global__ void __launch_bounds__(256, 4)
+    columns(const T* __restrict__ x, void* parts, long long M, unsigned D, long long R, long long per, int tx, int ty, unsigned tiles, long long xa,
+            long long xb, long long xc, long long xd, void* out, long long C, long long E, long long oa, long long oc, long long oe, float count, float freedom) {
+    wait_for_before();
+    const Results results{out, C, E, oa, oc, oe, count, freedom};
+    constexpr int EACH = V * sizeof(T) >= 16 ? 4 : V * sizeof(T) >= 8 ? 8 : 16 / (OP == VAR || OP == ARGMAX ? 2 : 1);
+    using S = State<OP, value_of<T>>;
+    __shared__ S held_states[256];
+    const long long outer = blockIdx.x / tiles;
+    const int along = threadIdx.x % tx, down = threadIdx.x / tx;
+    const long long e = (static_cast<long long>(blockIdx.x % tiles) * tx + along) * V;
+    const long long first = blockIdx.y * per + down, last = min(R, (blockIdx.y + 1) * per);
+    const bool some = down < ty && e < E && first < last;
+    const T* from = x + quotient(outer, C) * (xa - C * xc) + outer * xc + e;
+    const auto row = [&](long long r) {
+        if (!MIDDLE) return from + r * xd;
+        const unsigned b = static_cast<unsigned>(r) / D, d = static_cast<unsigned>(r) % D;
+        return from + b * xb + d * xd;
+    };
+    Column<OP, T> g[V];
+    if (some) {
+        const Some<T, V> v = *reinterpret_cast<const Some<T, V>*>(row(first));
+#pragma unroll
+        for (int i = 0; i < V; ++i) g[i].begin(v.e[i], first);
+        if constexpr (OP == VAR) {
+            int n = 0;
+            for (long long r = first; r < last && n < 8; r += ty, ++n) {
+                const Some<T, V> v = *reinterpret_cast<const Some<T, V>*>(row(r));
+#pragma unroll
+                for (int i = 0; i < V; ++i) g[i].one(v.e[i], r);
+            }
+#pragma unroll
+            for (int i = 0; i < V; ++i) g[i].settle(n);
+        }
+#pragma unroll 1
+        for (long long r = first; r < last; r += EACH * ty) {
+            Some<T, V> v[EACH];
+#pragma unroll
+            for (int u = 0; u < EACH; ++u) {
+                if (r + u * ty < last) v[u] = *reinterpret_cast<const Some<T, V>*>(row(r + u * ty));
+            }
+#pragma unroll
+            for (int u = 0; u < EACH; ++u) {
+                if (r + u * ty >= last) break;
+#pragma unroll
+                for (int i = 0; i < V; ++i) g[i].one(v[u].e[i], r + u * ty);
+            }
+        }
+    }
+    const long long n = some ? (last - first + ty - 1) / ty : 0;
+#pragma unroll
+    for (int i = 0; i < V; ++i) {
+        S s = S::none();
+        if (some) s = g[i].done(n);
+        if (ty > 1) {
+            __syncthreads();
+            held_states[threadIdx.x] = s;
+            for (int half = 128; half > 0; half /= 2) {
+                if (half >= ty) continue;
+                __syncthreads();
+                if (down < half && down + half < ty) {
+                    s.merge(held_states[threadIdx.x + half * tx]);
+                    held_states[threadIdx.x] = s;
+                }
+            }
+        }
+        if (some && down == 0) results.put<OP, T>(outer * E + e + i, s, parts, blockIdx.y, M);
+    }
+}
+
+/// The `splits` parts of each result, folded: `tx` results a block, 256 / tx threads for each.
+template <typename T, int OP>
+__global__ void __launch_bounds__(256)
+    fold_parts(const void* parts, long long M, int splits, int tx, void* out, long long C, long long E, long long oa, long long oc, long long oe, float count, float freedom) {
+    wait_for_before();
+    const Results results{out, C, E, oa, oc, oe, count, freedom};
+    using S = State<OP, value_of<T>>;
+    __shared__ S held_states[256];
+    const int along = threadIdx.x % tx, down = threadIdx.x / tx, ty = 256 / tx;
+    const long long m = static_cast<long long>(blockIdx.x) * tx + along;
+    S s = S::none();
+    if (m < M) {
+#pragma unroll 4
+        for (int part = down; part < splits; part += ty) s.merge(static_cast<const S*>(parts)[part * M + m]);
+    }
+    held_states[threadIdx.x] = s;
+    for (int half = ty / 2; half > 0; half /= 2) {
+        __syncthreads();
+        if (down < half) held_states[threadIdx.x].merge(held_states[threadIdx.x + half * tx]);
+    }
+    if (down == 0 && m < M) results.put<OP, T>(m, held_states[threadIdx.x]);
+}

@@ -1,0 +1,332 @@
+/* rooftop
+idea    = "A thread takes a square block of N x N elements, N rows of one vector each, and exchanges its rows and columns in registers. The block's columns, vectors now, cross shared memory once, so that global memory is read and written in whole vectors along both of its contiguous directions."
+limit   = "rows that start anywhere are read twice from the L1 and shifted into place"
+dtypes  = ["i8", "i16", "i32", "i64"]
+args    = ["x: T[B1, B2, B3, R, C]", "out: T[B1, B2, B3, R, C]"]
+demands = { has = ["LDG", "STG"], spills = 0 }
+
+[requires]
+"stride(x, 4) == 1 and starts(out, 16)" = "columns must be neighbours in x, and the output must start on a 16-byte boundary"
+
+[let]
+size    = "bytes(x)"
+per     = "8 if size < 4 else 16 // size"                                # elements of a vector
+vector  = "per * size"                                                   # bytes: 16, or 8 of bytes
+need_r  = "pow2(ceil(R / per))"
+need_c  = "pow2(ceil(C / per))"
+area    = "32768 // (vector * per)"                                      # blocks of a tile of 32 KiB
+side    = "32 if size == 8 else 16"
+vr      = "min(need_r, max(side, area // need_c))"                       # blocks of a tile along R
+vc      = "min(need_c, max(side, area // vr))"
+vb      = "max(1, min(pow2(B1 * B2 * B3), 256 // (vr * vc)))"            # matrices of a tile
+threads = "max(32, min(256, vr * vc * vb))"
+whole_x = "C % per == 0 and aligned(x, vector)"
+whole_o = "R % per == 0 and aligned(out, vector)"
+flat    = "not whole_o and R <= per * vr and (C == 1 or stride(out, 4) == R)"
+tiles_r = "ceil(R / (per * vr))"
+tiles_c = "ceil(C / (per * vc))"
+span    = "(B1 - 1) * stride(x, 0) + (B2 - 1) * stride(x, 1) + (B3 - 1) * stride(x, 2) + (R - 1) * stride(x, 3) + C"
+index   = "'i32' if numel(x) < 2147483648 - 65536 else 'i64'"
+aside   = "C % (16 // size) == 0 and aligned(x, 16)"
+
+[[launch]]
+when    = "stride(out, 4) != 1"
+kernel  = "tile<{size}, {vr}, {vc}, {vb}, {threads}, {whole_x}, {whole_o}, {flat}>"
+grid    = ["ceil(B1 * B2 * B3 / vb) * tiles_r * tiles_c"]
+block   = ["threads"]
+shared  = "vr * vc * vb * per * vector"
+chained = true
+args    = [
+    "R: i32", "C: i32", "B2: u32", "B3: u32", "batches: u32 = B1 * B2 * B3", "x: T[B1, B2, B3, R, C]", "out: T[B1, B2, B3, R, C]", "span: i64",
+    "x1: i64 = stride(x, 0)", "x2: i64 = stride(x, 1)", "x3: i64 = stride(x, 2)", "xr: i64 = stride(x, 3)",
+    "o1: i64 = stride(out, 0)", "o2: i64 = stride(out, 1)", "o3: i64 = stride(out, 2)", "oc: i64 = stride(out, 4)",
+]
+
+[[launch]]
+when    = "stride(out, 4) == 1"
+kernel  = "runs<{size}, {aside}, {index}>"
+grid    = ["ceil(numel(x) * size / 16384)"]
+block   = [256]
+chained = true
+args    = [
+    "n: i64 = numel(x)", "C: i64", "R: i64", "B2: i64", "B3: i64", "x: T[B1, B2, B3, R, C]", "out: T[B1, B2, B3, R, C]", "span: i64",
+    "x1: i64 = stride(x, 0)", "x2: i64 = stride(x, 1)", "x3: i64 = stride(x, 2)", "xr: i64 = stride(x, 3)",
+]
+*/
+#include "chain.cuh"
+
+template <int BYTES>
+struct Raw;
+template <>
+struct Raw<1> { using type = unsigned char; };
+template <>
+struct Raw<2> { using type = unsigned short; };
+template <>
+struct Raw<4> { using type = unsigned; };
+template <>
+struct Raw<8> { using type = uint2; };
+template <>
+struct Raw<16> { using type = uint4; };
+template <int BYTES>
+using raw = typename Raw<BYTES>::type;
+
+/// V bytes as 32-bit words.
+template <int V>
+struct Vec {
+    unsigned w[V / 4];
+    __device__ static Vec load(const void* p) {
+        const raw<V> v = *static_cast<const raw<V>*>(p);
+        return reinterpret_cast<const Vec&>(v);
+    }
+    __device__ void store(void* p) const { *static_cast<raw<V>*>(p) = reinterpret_cast<const raw<V>&>(*this); }
+};
+
+__device__ inline unsigned beyond(const void* p, int boundary) { return reinterpret_cast<unsigned long long>(p) % boundary; }
+
+/// The V bytes that begin `off` bytes after those of a, where b follows a.
+template <int V>
+__device__ Vec<V> amid(const Vec<V>& a, const Vec<V>& b, unsigned off) {
+    constexpr int W = V / 4;
+    unsigned w[2 * W];
+#pragma unroll
+    for (int i = 0; i < W; ++i) w[i] = a.w[i], w[i + W] = b.w[i];
+    if (W == 4) {
+#pragma unroll
+        for (int i = 0; i < W + 2; ++i) w[i] = off & 8 ? w[(i + 2) % (2 * W)] : w[i];
+    }
+#pragma unroll
+    for (int i = 0; i < W + 1; ++i) w[i] = off & 4 ? w[i + 1] : w[i];
+    Vec<V> v;
+#pragma unroll
+    for (int i = 0; i < W; ++i) v.w[i] = __funnelshift_r(w[i], w[i + 1], off % 4 * 8);
+    return v;
+}
+
+/// The N = V / SIZE elements at p, which may start anywhere, of an array from `begin` to `end` of which `count` elements from p on are asked for.
+template <int SIZE, int V>
+__device__ Vec<V> load_anywhere(const char* p, const char* begin, const char* end, long long count) {
+    const unsigned off = beyond(p, V);
+    const char* q = p - off;
+    if (q >= begin && q + 2 * V <= end) return amid(Vec<V>::load(q), Vec<V>::load(q + V), off);
+    Vec<V> v{};
+#pragma unroll
+    for (int e = 0; e < V / SIZE; ++e) {
+        if (e < count) reinterpret_cast<raw<SIZE>*>(&v)[e] = reinterpret_cast<const raw<SIZE>*>(p)[e];
+    }
+    return v;
+}
+
+/// N such rows, `step` bytes apart; those beyond the `last` repeat it. All of their loads are under way together.
+template <int SIZE, int V, int N>
+__device__ void load_rows(const char* p, long long step, int last, int count, const char* begin, const char* end, Vec<V> (&rows)[N]) {
+    const char* bottom = p + last * step;
+    if (p - beyond(p, V) >= begin && bottom - beyond(bottom, V) + 2 * V <= end) {
+        Vec<V> next[N];
+#pragma unroll
+        for (int j = 0; j < N; ++j) {
+            const char* q = p + min(j, last) * step;
+            q -= beyond(q, V);
+            rows[j] = Vec<V>::load(q), next[j] = Vec<V>::load(q + V);
+        }
+#pragma unroll
+        for (int j = 0; j < N; ++j) rows[j] = amid(rows[j], next[j], beyond(p + min(j, last) * step, V));
+    } else {
+#pragma unroll 1
+        for (int j = 0; j < N; ++j) {
+            const Vec<V> v = load_anywhere<SIZE, V>(p + min(j, last) * step, begin, end, count);
+#pragma unroll
+            for (int i = 0; i < N; ++i) {  // rows stay in registers: no index is known at run time alone
+                if (i == j) rows[i] = v;
+            }
+        }
+    }
+}
+
+/// Rows and columns of N x N elements exchanged: row r of `rows` becomes element r of all `columns`.
+template <int SIZE, int V, int N>
+__device__ void exchange(const Vec<V> (&rows)[N], Vec<V> (&columns)[N]) {
+    if constexpr (SIZE == 8) {
+#pragma unroll
+        for (int c = 0; c < N; ++c) {
+#pragma unroll
+            for (int r = 0; r < N; ++r) columns[c].w[2 * r] = rows[r].w[2 * c], columns[c].w[2 * r + 1] = rows[r].w[2 * c + 1];
+        }
+    } else if constexpr (SIZE == 4) {
+#pragma unroll
+        for (int c = 0; c < N; ++c) {
+#pragma unroll
+            for (int r = 0; r < N; ++r) columns[c].w[r] = rows[r].w[c];
+        }
+    } else if constexpr (SIZE == 2) {
+#pragma unroll
+        for (int c = 0; c < N; ++c) {
+#pragma unroll
+            for (int r = 0; r < N; r += 2) columns[c].w[r / 2] = __byte_perm(rows[r].w[c / 2], rows[r + 1].w[c / 2], c % 2 ? 0x7632 : 0x5410);
+        }
+    } else {
+#pragma unroll
+        for (int c = 0; c < N; c += 4) {
+#pragma unroll
+            for (int r = 0; r < N; r += 4) {
+                const unsigned a = rows[r].w[c / 4], b = rows[r + 1].w[c / 4], d = rows[r + 2].w[c / 4], e = rows[r + 3].w[c / 4];
+                const unsigned low = __byte_perm(a, b, 0x5140), high = __byte_perm(a, b, 0x7362);
+                const unsigned low2 = __byte_perm(d, e, 0x5140), high2 = __byte_perm(d, e, 0x7362);
+                columns[c].w[r / 4] = __byte_perm(low, low2, 0x5410), columns[c + 1].w[r / 4] = __byte_perm(low, low2, 0x7632);
+                columns[c + 2].w[r / 4] = __byte_perm(high, high2, 0x5410), columns[c + 3].w[r / 4] = __byte_perm(high, high2, 0x7632);
+            }
+        }
+    }
+}
+
+extern __shared__ __align__(128) char held[];
+
+/// A tile of VB matrices, VR x VC blocks of each. In shared memory stand its columns, each VR vectors, in an order that has both the writes of a warp,
+/// which go to as many columns, and its reads, which go along columns, meet every bank once.
+/// X: rows of x start on vectors and end with one. OUT: so do the columns. FLAT: they do not, but lie one after another in `out`, none longer than a tile.
+template <int SIZE, int VR, int VC, int VB, int THREADS, bool X, bool OUT, bool FLAT>
+__global__ void __launch_bounds__(THREADS, 768 / THREADS)
+    tile(int R, int C, unsigned B2, unsigned B3, unsigned batches, const void* x, void* out, long long span, long long x1, long long x2, long long x3,
+         long long xr, long long o1, long long o2, long long o3, long long oc) {
+    constexpr int N = SIZE < 4 ? 8 : 16 / SIZE, V = N * SIZE, TR = VR * N, TC = VC * N, BLOCKS = VR * VC * VB, BANKS = 128 / V;
+    constexpr int GROUP = 16;  // tiles side by side along C before the next along R
+    const int tid = threadIdx.x;
+    const unsigned tiles_c = (C + TC - 1u) / TC, tiles_r = (R + TR - 1u) / TR;
+    const unsigned matrix = blockIdx.x / (tiles_c * tiles_r) * VB;
+    unsigned t = blockIdx.x % (tiles_c * tiles_r);
+    const unsigned group = t / (GROUP * tiles_r), wide = min(static_cast<unsigned>(GROUP), tiles_c - group * GROUP);
+    t -= group * GROUP * tiles_r;
+    const int r0 = t / wide * TR, c0 = (group * GROUP + t % wide) * TC;
+    const int rows = min(TR, R - r0), columns = min(TC, C - c0);
+
+    const auto offset = [&](unsigned b, long long s1, long long s2, long long s3) {
+        return static_cast<long long>(b / (B2 * B3)) * s1 + static_cast<long long>(b / B3 % B2) * s2 + static_cast<long long>(b % B3) * s3;
+    };
+    const auto slot = [&](int b, int column, int i) {  // where vector i of a column stands
+        const int at = (b * TC + column) * VR + i, mix = column / N * (VC < BANKS ? BANKS / VC : 1) % BANKS;
+        return held + (VR * N >= BANKS ? at ^ mix : at) * V;
+    };
+    const char* begin = static_cast<const char*>(x);
+    const char* end = begin + span * SIZE;
+
+    wait_for_before();
+#pragma unroll
+    for (int q = 0; q < (BLOCKS + THREADS - 1) / THREADS; ++q) {
+        const int block = tid + q * THREADS, k = block % VC, i = block / VC % VR, b = block / (VC * VR);
+        if (BLOCKS < THREADS && block >= BLOCKS) break;
+        if (matrix + b >= batches || k * N >= columns || i * N >= rows) continue;
+        const char* from = begin + (offset(matrix + b, x1, x2, x3) + (r0 + i * N) * xr + c0 + k * N) * SIZE;
+        const int last = min(rows - i * N, N) - 1;  // rows beyond it repeat it
+        Vec<V> a[N], v[N];
+        if (X) {
+#pragma unroll
+            for (int j = 0; j < N; ++j) a[j] = Vec<V>::load(from + min(j, last) * xr * SIZE);
+        } else {
+            load_rows<SIZE, V, N>(from, xr * SIZE, last, columns - k * N, begin, end, a);
+        }
+        exchange<SIZE, V, N>(a, v);
+#pragma unroll
+        for (int j = 0; j < N; ++j) v[j].store(slot(b, k * N + j, i));
+    }
+    __syncthreads();
+
+    if (FLAT) {  // the columns as one row
+        for (int b = 0; b < VB && matrix + b < batches; ++b) {
+            char* to = static_cast<char*>(out) + (offset(matrix + b, o1, o2, o3) + c0 * oc) * SIZE;
+            const int n = rows * columns, head = min(n, static_cast<int>((V - beyond(to, V)) % V / SIZE)), packs = (n - head) / N;
+            const auto element = [&](int e) { return *reinterpret_cast<raw<SIZE>*>(slot(b, e / rows, e % rows / N) + e % rows % N * SIZE); };
+            for (int m = tid; m < packs; m += THREADS) {
+                Vec<V> v;
+                int column = (head + m * N) / rows, row = (head + m * N) % rows;
+#pragma unroll
+                for (int e = 0; e < N; ++e) {
+                    reinterpret_cast<raw<SIZE>*>(&v)[e] = *reinterpret_cast<raw<SIZE>*>(slot(b, column, row / N) + row % N * SIZE);
+                    if (++row == rows) row = 0, ++column;
+                }
+                v.store(to + (head + m * N) * SIZE);
+            }
+            for (int e = tid; e < n - packs * N; e += THREADS) {
+                const int at = e < head ? e : e + packs * N;
+                reinterpret_cast<raw<SIZE>*>(to)[at] = element(at);
+            }
+        }
+        return;
+    }
+    constexpr int STORES = BLOCKS * N;
+#pragma unroll 4
+    for (int s = tid; s < STORES; s += THREADS) {
+        const int m = s % VR, column = s / VR % TC, b = s / (VR * TC);
+        if (matrix + b >= batches || column >= columns) continue;
+        char* to = static_cast<char*>(out) + (offset(matrix + b, o1, o2, o3) + (c0 + column) * oc + r0) * SIZE;
+        const int head = OUT ? 0 : min(rows, static_cast<int>((V - beyond(to, V)) % V / SIZE));
+        if (m >= (rows - head) / N) continue;
+        Vec<V> v = Vec<V>::load(slot(b, column, m));
+        if (!OUT && head > 0) v = amid(v, Vec<V>::load(slot(b, column, m + 1)), head * SIZE);
+        v.store(to + (head + m * N) * SIZE);
+    }
+    if (OUT) return;
+    for (int s = tid; s < VB * TC * 2 * N; s += THREADS) {  // fewer than N elements before the first vector of a column, and after the last
+        const int e = s % (2 * N), column = s / (2 * N) % TC, b = s / (2 * N * TC);
+        if (matrix + b >= batches || column >= columns) continue;
+        char* to = static_cast<char*>(out) + (offset(matrix + b, o1, o2, o3) + (c0 + column) * oc + r0) * SIZE;
+        const int head = min(rows, static_cast<int>((V - beyond(to, V)) % V / SIZE)), row = e < N ? e : head + (rows - head) / N * N + e - N;
+        if (e < N ? e >= head : row >= rows) continue;
+        reinterpret_cast<raw<SIZE>*>(to)[row] = *reinterpret_cast<raw<SIZE>*>(slot(b, column, row / N) + row % N * SIZE);
+    }
+}
+
+/// Runs of C neighbours, which stay neighbours: `out` is written from its first element to its last, n in all, in vectors of 16 bytes.
+/// TOGETHER: runs start and end on vectors. I counts elements.
+template <int SIZE, bool TOGETHER, typename I>
+__global__ void __launch_bounds__(256, 4)
+    runs(long long n, long long C, long long R, long long B2, long long B3, const void* x, void* out, long long span, long long x1, long long x2,
+         long long x3, long long xr) {
+    constexpr int V = 16, N = V / SIZE, EACH = 4;
+    const char* begin = static_cast<const char*>(x);
+    const char* end = begin + span * SIZE;
+    const auto run = [&](I at) {
+        const I r = at % static_cast<I>(R), b = at / static_cast<I>(R), b3 = b % static_cast<I>(B3), rest = b / static_cast<I>(B3);
+        return begin + (static_cast<long long>(r) * xr + b3 * x3 + rest % static_cast<I>(B2) * x2 + rest / static_cast<I>(B2) * x1) * SIZE;
+    };
+    const auto inside = [&](const char* p) { return p - beyond(p, V) >= begin && p - beyond(p, V) + 2 * V <= end; };
+    const auto amid_at = [&](const char* p) { return amid(Vec<V>::load(p - beyond(p, V)), Vec<V>::load(p - beyond(p, V) + V), beyond(p, V)); };
+    wait_for_before();
+    Vec<V> v[EACH];
+#pragma unroll
+    for (int u = 0; u < EACH; ++u) {
+        const I e = ((static_cast<I>(blockIdx.x) * EACH + u) * 256 + threadIdx.x) * N;
+        if (e >= static_cast<I>(n)) continue;
+        const I at = e / static_cast<I>(C);
+        const long long within = e - at * static_cast<I>(C);
+        const char* from = run(at) + within * SIZE;
+        if (TOGETHER) {
+            v[u] = Vec<V>::load(from);
+        } else if (within + N <= C) {
+            v[u] = load_anywhere<SIZE, V>(from, begin, end, N);
+        } else if (C >= N && e + N <= static_cast<I>(n) && inside(from) && inside(run(at + 1) - (C - within) * SIZE)) {
+            const int bytes = static_cast<int>(C - within) * SIZE;  // of this run; the others are the next one's
+            const Vec<V> a = amid_at(from), b = amid_at(run(at + 1) - bytes);
+#pragma unroll
+            for (int i = 0; i < V / 4; ++i) {
+                const unsigned mask = bytes >= 4 * i + 4 ? ~0u : bytes <= 4 * i ? 0u : (1u << (bytes - 4 * i) * 8) - 1;
+                v[u].w[i] = (a.w[i] & mask) | (b.w[i] & ~mask);
+            }
+        } else {
+#pragma unroll
+            for (int i = 0; i < N; ++i) {
+                if (e + i >= static_cast<I>(n)) break;
+                const I k = (e + i) / static_cast<I>(C);
+                reinterpret_cast<raw<SIZE>*>(&v[u])[i] = reinterpret_cast<const raw<SIZE>*>(run(k))[e + i - k * static_cast<I>(C)];
+            }
+        }
+    }
+#pragma unroll
+    for (int u = 0; u < EACH; ++u) {
+        const I e = ((static_cast<I>(blockIdx.x) * EACH + u) * 256 + threadIdx.x) * N;
+        char* to = static_cast<char*>(out) + static_cast<long long>(e) * SIZE;
+        if (e + N <= static_cast<I>(n)) {
+            v[u].store(to);
+        } else {
+            for (int i = 0; i < N && e + i < static_cast<I>(n); ++i) reinterpret_cast<raw<SIZE>*>(to)[i] = reinterpret_cast<raw<SIZE>*>(&v[u])[i];
+        }
+    }
+}
