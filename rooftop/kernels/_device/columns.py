@@ -10,6 +10,7 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_wait
 
 from rooftop.core.spec import Device, Launch
+from rooftop.kernels._device.launching import chained
 
 HEIGHT = 1024  # partial rows at a time, at most
 LEAST = 64  # fewer are masked, which costs no trip to memory: a binary for many row counts
@@ -36,11 +37,6 @@ def _columns(first, second, to_first, to_second, P, C, COLUMNS: tl.constexpr, LA
         _add(first, to_first, P, C, COLUMNS, LANES)
     elif second is not None:
         _add(second, to_second, P, C, COLUMNS, LANES)
-
-
-def chained(device: Device) -> bool:
-    """Whether launches may begin before the one before them in the stream has ended (programmatic dependent launch): docs/head.md has the rules."""
-    return device.arch >= 90
 
 
 def column_sums(sums: list[tuple[str, str]], count: int, columns: int, device: Device) -> list[Launch]:

@@ -19,7 +19,7 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait, libdevice
 
 from rooftop.core.spec import Launch, Meta, Problem
-from rooftop.kernels._device.columns import chained
+from rooftop.kernels._device.launching import chained
 
 # -- device code -----------------------------------------------------------------------------------------------------
 

@@ -19,7 +19,8 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait, libdevice
 
 from rooftop.core.spec import Launch, Meta, Problem
-from rooftop.kernels._device.columns import chained, column_sums
+from rooftop.kernels._device.columns import column_sums
+from rooftop.kernels._device.launching import chained
 from rooftop.kernels._device.norms import affine, both, lanes_of, load, over, pow2, reason, scale_of, seen, wide_access
 
 

@@ -17,7 +17,7 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_wait
 
 from rooftop.core.spec import Launch, Problem
-from rooftop.kernels._device.columns import chained
+from rooftop.kernels._device.launching import chained
 
 INPUTS, OUTPUTS = ("p", "q", "r"), ("u", "v")
 GRID = 65535  # programs along the second and third axes of a launch

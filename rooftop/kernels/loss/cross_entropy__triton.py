@@ -16,7 +16,7 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait, libdevice
 
 from rooftop.core.spec import Launch, Meta, Problem
-from rooftop.kernels._device.columns import chained
+from rooftop.kernels._device.launching import chained
 from rooftop.kernels._device.logits import EXACT, LN2, LOG2E, SHORT, bounded, capped, each, edges, exp, how, middle
 
 # Stands for "nothing yet" among maxima: with -inf, -inf - -inf would be NaN where only a part of a row is -inf.

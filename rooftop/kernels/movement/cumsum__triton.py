@@ -17,7 +17,7 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_wait
 
 from rooftop.core.spec import Launch, Meta, Problem
-from rooftop.kernels._device.columns import chained
+from rooftop.kernels._device.launching import chained
 
 ABSENT = tl.constexpr(0)  # a word that has not come; one that has is never 0, since it is the complement of a number's bits, and NaN has one pattern
 NAN = tl.constexpr(0x7FF8000000000000)

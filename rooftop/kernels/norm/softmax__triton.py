@@ -14,7 +14,7 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_wait, libdevice
 
 from rooftop.core.spec import Launch, Meta, Problem
-from rooftop.kernels._device.columns import chained
+from rooftop.kernels._device.launching import chained
 
 # Stands for "nothing yet" among maxima. -inf there would give -inf - -inf = NaN where only a part of a row is -inf; with the
 # lowest finite number such a part adds exp(-inf) = 0, and a row of -inf alone ends as 0 / 0 = NaN, as it should.
