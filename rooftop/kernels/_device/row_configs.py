@@ -102,3 +102,8 @@ def refuses(p: Problem) -> str | None:
     if x.shape[1] * x.itemsize > ROW_BYTES:
         return f"a row must fit one block's registers, {ROW_BYTES} bytes; given {x.shape[1] * x.itemsize}"
     return None
+
+
+def power_of_two(p: Problem) -> bool:
+    columns = p["x"].shape[1]
+    return columns & (columns - 1) == 0

@@ -16,8 +16,13 @@ def supports(p: Problem, head: Head) -> str | None:
 
 
 def prefers(p: Problem, head: Head) -> int:
-    """Of all rows that it takes."""
-    return 2 if row_configs.refuses(p) is None else 0
+    """Measured on an H200: 1.0 to 1.17 times what ran before, but with a residual (0.94), at powers of two in float32 (0.97) or of little data
+    (0.90 to 0.94), and at long rows off 16 bytes (0.92)."""
+    x = p["x"]
+    little, off = x.nbytes < 64 << 20, x.shape[1] * x.itemsize % 16 and x.shape[1] > 8192
+    if row_configs.refuses(p) or p.get("residual") is not None or off or (row_configs.power_of_two(p) and (little or x.itemsize == 4)):
+        return 0
+    return 2
 
 
 def choose(p: Problem, head: Head) -> dict[str, Any]:
