@@ -2,8 +2,11 @@
 
 A block is one producer warp and one or two consumer warp groups. The producer moves slices of A and B by TMA into a ring of stages; each stage
 has two mbarriers, `full` (its bytes have landed) and `empty` (every consumer has done with it). A consumer group owns BM / GROUPS rows of the
-tile, multiplies them by wgmma with one product in flight, and stores its part while the producer already loads the next tile. Tiles are taken
-by a fixed stride, in groups of rows, so that those in flight at once share their operands in L2.
+tile, multiplies them by wgmma with one product in flight, and stores its part while the producer already loads the next tile.
+
+The first `whole` tiles are taken by a fixed stride. The slices of K of the last `streamed` tiles are dealt out evenly over the blocks, in order
+(stream-K, Osama et al. 2023): a tile of which a block made all is stored as any other, a piece goes to `parts`, and `gemm_epilogue.add_pieces` adds
+the pieces in the order of K, always the same.
 
 Rows and columns past the end are filled with zeros by TMA and left out by the store. Whole numbers are 32 bits wide: TMA takes coordinates,
 not offsets."""
@@ -14,53 +17,75 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma, warpgroup_mma, warpgroup_mma_wait
 
-from rooftop.kernels._device import activations
+from rooftop.kernels._device import gemm_epilogue
+
+place = gluon.jit(gemm_epilogue.place.fn)
+begin_of = gluon.jit(gemm_epilogue.begin_of.fn)
+finish = gluon.jit(gemm_epilogue.finish.fn)
+put = gluon.jit(gemm_epilogue.put.fn)
 
 
 @gluon.jit
-def place(tile, M, N, group, BM: gl.constexpr, BN: gl.constexpr):
-    """Tile number -> row and column of the tile, and the number of the split or batch. `group` rows of tiles are walked column by column."""
-    rows = gl.cdiv(M, BM)
-    columns = gl.cdiv(N, BN)
-    z = tile // (rows * columns)
-    rest = tile % (rows * columns)
-    width = group * columns
-    first = rest // width * group
-    size = gl.minimum(rows - first, group)
-    return first + rest % width % size, rest % width // size, z
+def share(whole, streamed, slices):
+    """This block's work: whole tiles that it takes, then its first slice and one past its last among those that are dealt out, and in how many pieces."""
+    p, blocks = gl.program_id(0), gl.num_programs(0)
+    turns = gl.cdiv(gl.maximum(whole - p, 0), blocks)
+    begin = begin_of(p, blocks, streamed * slices)
+    end = begin_of(p + 1, blocks, streamed * slices)
+    pieces = 0
+    if end > begin:
+        pieces = (end - 1) // slices - begin // slices + 1
+    return turns, begin, end, pieces
 
 
 @gluon.jit
-def span(z, K, splits, BK: gl.constexpr):
-    """First slice of K of split z and one past its last. No split is empty: the host sees to it."""
-    slices = gl.cdiv(K, BK)
-    per = gl.cdiv(slices, splits)
-    return z * per, gl.minimum(z * per + per, slices)
+def item(i, turns, begin, end, whole, slices):
+    """The i-th item of this block: tile, first slice, one past the last."""
+    tile = gl.program_id(0) + i * gl.num_programs(0)
+    first = 0
+    last = slices
+    if i >= turns:
+        t = begin // slices + i - turns
+        tile = whole + t
+        first = gl.maximum(begin - t * slices, 0)
+        last = gl.minimum(end - t * slices, slices)
+    return tile, first, last
 
 
 @gluon.jit
-def load(a_desc, b_desc, a_ring, b_ring, full, empty, M, N, K, total, group, splits, BM: gl.constexpr, BN: gl.constexpr, BK: gl.constexpr, GROUPS: gl.constexpr,
-         STAGES: gl.constexpr, A_COLUMNS: gl.constexpr, B_COLUMNS: gl.constexpr):  # fmt: skip
+def bring(desc, z, row, column, TURNED: gl.constexpr, BATCHED: gl.constexpr, barrier, to):
+    """One box by TMA. TURNED: the descriptor is of the transposed operand."""
+    if BATCHED:
+        if TURNED:
+            tma.async_copy_global_to_shared(desc, [z, column, row], barrier, to)
+        else:
+            tma.async_copy_global_to_shared(desc, [z, row, column], barrier, to)
+    elif TURNED:
+        tma.async_copy_global_to_shared(desc, [column, row], barrier, to)
+    else:
+        tma.async_copy_global_to_shared(desc, [row, column], barrier, to)
+
+
+@gluon.jit
+def load(a_desc, b_desc, a_ring, b_ring, full, empty, M, N, K, whole, streamed, group, BM: gl.constexpr, BN: gl.constexpr, BK: gl.constexpr,
+         GROUPS: gl.constexpr, STAGES: gl.constexpr, A_COLUMNS: gl.constexpr, B_COLUMNS: gl.constexpr, BATCHED: gl.constexpr, STREAM: gl.constexpr):  # fmt: skip
     """The producer warp. X_COLUMNS: the descriptor is of the transposed operand, whose columns lie in rows of memory."""
     RM: gl.constexpr = BM // GROUPS
     BYTES: gl.constexpr = GROUPS * a_desc.block_type.nbytes + b_desc.block_type.nbytes
+    slices = gl.cdiv(K, BK)
+    turns, begin, end, pieces = share(whole, streamed, slices)
+    items = turns + pieces if STREAM else turns
     n = 0
-    for tile in range(gl.program_id(0), total, gl.num_programs(0)):
+    for i in range(items):
+        tile, first, last = item(i, turns, begin, end, whole, slices)
         pm, pn, z = place(tile, M, N, group, BM, BN)
-        begin, end = span(z % splits, K, splits, BK)
-        for k in range(begin, end):
+        for k in range(first, last):
             stage = n % STAGES
             mbarrier.wait(empty.index(stage), (n // STAGES & 1) ^ 1)
             mbarrier.expect(full.index(stage), BYTES)
-            for i in gl.static_range(GROUPS):
-                if A_COLUMNS:
-                    tma.async_copy_global_to_shared(a_desc, [k * BK, pm * BM + i * RM], full.index(stage), a_ring.index(stage * GROUPS + i))
-                else:
-                    tma.async_copy_global_to_shared(a_desc, [pm * BM + i * RM, k * BK], full.index(stage), a_ring.index(stage * GROUPS + i))
-            if B_COLUMNS:
-                tma.async_copy_global_to_shared(b_desc, [pn * BN, k * BK], full.index(stage), b_ring.index(stage))
-            else:
-                tma.async_copy_global_to_shared(b_desc, [k * BK, pn * BN], full.index(stage), b_ring.index(stage))
+            for g in gl.static_range(GROUPS):
+                bring(a_desc, z, pm * BM + g * RM, k * BK, A_COLUMNS, BATCHED, full.index(stage), a_ring.index(stage * GROUPS + g))
+            bring(b_desc, z, k * BK, pn * BN, B_COLUMNS, BATCHED, full.index(stage), b_ring.index(stage))
             n += 1
 
 
@@ -74,89 +99,89 @@ def halves(x, LAYOUT: gl.constexpr):
 
 
 @gluon.jit
-def finish(x, row, column, M, N, alpha, beta, c, ldc, bias, gate, ldg, residual, ldr, ACT: gl.constexpr):
-    """The epilogue, in float32: act(alpha x + beta c + bias) · gate + residual."""
-    L: gl.constexpr = x.type.layout
-    rows = row + gl.arange(0, x.shape[0], gl.SliceLayout(1, L))
-    columns = column + gl.arange(0, x.shape[1], gl.SliceLayout(0, L))
-    inside = (rows < M)[:, None] & (columns < N)[None, :]
-    wide = rows.to(gl.int64)
-    x = x * alpha
-    if c is not None:
-        x += beta * gl.load(c + (wide * ldc)[:, None] + columns[None, :], mask=inside, other=0.0).to(gl.float32)
-    if bias is not None:
-        x += gl.load(bias + columns, mask=columns < N, other=0.0).to(gl.float32)[None, :]
-    x = activate(x, ACT)
-    if gate is not None:
-        x *= gl.load(gate + (wide * ldg)[:, None] + columns[None, :], mask=inside, other=0.0).to(gl.float32)
-    if residual is not None:
-        x += gl.load(residual + (wide * ldr)[:, None] + columns[None, :], mask=inside, other=0.0).to(gl.float32)
+def flat(x, TURNED: gl.constexpr, BATCHED: gl.constexpr):
+    """A stage as the matrix that wgmma reads."""
+    if BATCHED:
+        x = x.reshape([x.shape[1], x.shape[2]])
+    if TURNED:
+        x = x.permute((1, 0))
     return x
 
 
 @gluon.jit
-def put(x, out, ldo, row, column, M, N):
-    """Stores x straight from registers, masked."""
-    L: gl.constexpr = x.type.layout
-    rows = row + gl.arange(0, x.shape[0], gl.SliceLayout(1, L))
-    columns = column + gl.arange(0, x.shape[1], gl.SliceLayout(0, L))
-    inside = (rows < M)[:, None] & (columns < N)[None, :]
-    gl.store(out + (rows.to(gl.int64) * ldo)[:, None] + columns[None, :], x.to(out.dtype.element_ty), mask=inside)
+def consume(GROUP_INDEX: gl.constexpr, a_ring, b_ring, c_ring, full, empty, out_desc, out, ldo, zo, parts, M, N, K, whole, streamed, group, alpha, beta, scale_a, scale_b,
+            c, ldc, zc, bias, gate, ldg, zg, residual, ldr, zr, BM: gl.constexpr, BN: gl.constexpr, BK: gl.constexpr, GROUPS: gl.constexpr, STAGES: gl.constexpr,
+            A_COLUMNS: gl.constexpr, B_COLUMNS: gl.constexpr, BATCHED: gl.constexpr, STREAM: gl.constexpr, SWAP: gl.constexpr, RAW: gl.constexpr, PROMOTE: gl.constexpr,
+            ACT: gl.constexpr, SHORT: gl.constexpr, EN: gl.constexpr):  # fmt: skip
+    """One consumer warp group: rows GROUP_INDEX · RM and following of each tile.
 
-
-@gluon.jit
-def activate(x, ACT: gl.constexpr):
-    if ACT == "relu":
-        x = gl.maximum(x, 0.0)
-    elif ACT == "silu":
-        x = silu(x)
-    elif ACT == "gelu":
-        x = gelu(x)
-    elif ACT == "gelu_tanh":
-        x = gelu_tanh(x)
-    return x
-
-
-@gluon.jit
-def consume(GROUP_INDEX: gl.constexpr, a_ring, b_ring, c_ring, full, empty, out_desc, out, ldo, M, N, K, total, group, splits, alpha, beta, c, ldc, bias, gate, ldg, residual, ldr,
-            BM: gl.constexpr, BN: gl.constexpr, BK: gl.constexpr, GROUPS: gl.constexpr, STAGES: gl.constexpr,
-            A_COLUMNS: gl.constexpr, B_COLUMNS: gl.constexpr, PARTS: gl.constexpr, ACT: gl.constexpr, EN: gl.constexpr):  # fmt: skip
-    """One consumer warp group: rows GROUP_INDEX · RM and following of each tile."""
+    PROMOTE: tensor cores add fp8 products in fewer than 24 bits; each slice is made by itself and added to the sum in float32."""
     RM: gl.constexpr = BM // GROUPS
-    MMA: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BN, 16])
+    WIDTH: gl.constexpr = 256 // a_ring.dtype.primitive_bitwidth
+    MMA: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BN, WIDTH])
+    SUM: gl.constexpr = gl.int32 if a_ring.dtype == gl.int8 else gl.float32
+    slices = gl.cdiv(K, BK)
+    turns, begin, end, pieces = share(whole, streamed, slices)
+    items = turns + pieces if STREAM else turns
     n = 0
-    acc = gl.zeros((RM, BN), gl.float32, MMA)
-    for tile in range(gl.program_id(0), total, gl.num_programs(0)):
+    acc = gl.zeros((RM, BN), SUM, MMA)
+    for i in range(items):
+        tile, first, last = item(i, turns, begin, end, whole, slices)
         pm, pn, z = place(tile, M, N, group, BM, BN)
-        begin, end = span(z % splits, K, splits, BK)
-        for k in range(begin, end):
+        if PROMOTE:
+            total = gl.zeros((RM, BN), SUM, MMA)
+        for k in range(first, last):
             stage = n % STAGES
             mbarrier.wait(full.index(stage), n // STAGES & 1)
-            a = a_ring.index(stage * GROUPS + GROUP_INDEX)
-            b = b_ring.index(stage)
-            if A_COLUMNS:
-                a = a.permute((1, 0))
-            if B_COLUMNS:
-                b = b.permute((1, 0))
-            acc = warpgroup_mma(a, b, acc, use_acc=k > begin, is_async=True)
-            acc = warpgroup_mma_wait(num_outstanding=1, deps=(acc,))
-            mbarrier.arrive(empty.index((n + STAGES - 1) % STAGES), count=1, pred=k > begin)
+            a = flat(a_ring.index(stage * GROUPS + GROUP_INDEX), A_COLUMNS, BATCHED)
+            b = flat(b_ring.index(stage), B_COLUMNS, BATCHED)
+            if PROMOTE:
+                acc = warpgroup_mma(a, b, acc, use_acc=False, is_async=True)
+                acc = warpgroup_mma_wait(num_outstanding=0, deps=(acc,))
+                mbarrier.arrive(empty.index(stage), count=1)
+                total += acc
+            else:
+                acc = warpgroup_mma(a, b, acc, use_acc=k > first, is_async=True)
+                acc = warpgroup_mma_wait(num_outstanding=1, deps=(acc,))
+                mbarrier.arrive(empty.index((n + STAGES - 1) % STAGES), count=1, pred=k > first)
             n += 1
-        acc = warpgroup_mma_wait(num_outstanding=0, deps=(acc,))
-        mbarrier.arrive(empty.index((n + STAGES - 1) % STAGES), count=1)
-        store(GROUP_INDEX, acc, c_ring, out_desc, out, ldo, pm * BM + GROUP_INDEX * RM, pn * BN, z, M, N, alpha, beta, c, ldc, bias, gate, ldg, residual, ldr,
-              PARTS, ACT, EN)  # fmt: skip
+        if PROMOTE:
+            sums = total
+        else:
+            acc = warpgroup_mma_wait(num_outstanding=0, deps=(acc,))
+            mbarrier.arrive(empty.index((n + STAGES - 1) % STAGES), count=1)
+            sums = acc
+        row, column = pm * BM + GROUP_INDEX * RM, pn * BN
+        if STREAM:
+            if last - first < slices:
+                keep(sums, parts, 2 * gl.program_id(0) + gl.minimum(i - turns, 1), GROUP_INDEX * RM, BM, BN)
+            else:
+                store(GROUP_INDEX, sums, c_ring, out_desc, out, ldo, zo, row, column, z, M, N, alpha, beta, scale_a, scale_b, c, ldc, zc, bias, gate, ldg, zg,
+                      residual, ldr, zr, BATCHED, SWAP, RAW, ACT, SHORT, EN)  # fmt: skip
+        else:
+            store(GROUP_INDEX, sums, c_ring, out_desc, out, ldo, zo, row, column, z, M, N, alpha, beta, scale_a, scale_b, c, ldc, zc, bias, gate, ldg, zg,
+                  residual, ldr, zr, BATCHED, SWAP, RAW, ACT, SHORT, EN)  # fmt: skip
     tma.store_wait(0)
 
 
 @gluon.jit
-def store(GROUP_INDEX: gl.constexpr, acc, c_ring, out_desc, out, ldo, row, column, z, M, N, alpha, beta, c, ldc, bias, gate, ldg, residual, ldr,
-          PARTS: gl.constexpr, ACT: gl.constexpr, EN: gl.constexpr):  # fmt: skip
+def keep(x, parts, slot, row, BM: gl.constexpr, BN: gl.constexpr):
+    """A piece of a tile, into its place among the parts."""
+    L: gl.constexpr = x.type.layout
+    rows = row + gl.arange(0, x.shape[0], gl.SliceLayout(1, L))
+    columns = gl.arange(0, BN, gl.SliceLayout(0, L))
+    gl.store(parts + slot.to(gl.int64) * (BM * BN) + (rows * BN)[:, None] + columns[None, :], x)
+
+
+@gluon.jit
+def store(GROUP_INDEX: gl.constexpr, acc, c_ring, out_desc, out, ldo, zo, row, column, z, M, N, alpha, beta, scale_a, scale_b, c, ldc, zc, bias, gate, ldg, zg,
+          residual, ldr, zr, BATCHED: gl.constexpr, SWAP: gl.constexpr, RAW: gl.constexpr, ACT: gl.constexpr, SHORT: gl.constexpr, EN: gl.constexpr):  # fmt: skip
     """The epilogue of one group's part of a tile, EN columns at a time."""
     BN: gl.constexpr = acc.shape[1]
     PIECES: gl.constexpr = BN // EN
-    HALF: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BN // 2, 16])
-    QUARTER: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BN // 4, 16])
+    WIDTH: gl.constexpr = acc.type.layout.instr_shape[2]
+    HALF: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BN // 2, WIDTH])
+    QUARTER: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BN // 4, WIDTH])
     gl.static_assert(PIECES <= 4)
     if PIECES == 1:
         pieces = (acc,)
@@ -166,27 +191,34 @@ def store(GROUP_INDEX: gl.constexpr, acc, c_ring, out_desc, out, ldo, row, colum
         left, right = halves(acc, HALF)
         pieces = halves(left, QUARTER) + halves(right, QUARTER)
     for i in gl.static_range(PIECES):
+        x = pieces[i]
         at = column + i * EN
-        if PARTS:
-            put(pieces[i], out + z.to(gl.int64) * M * N, ldo, row, at, M, N)
+        rows = row + gl.arange(0, x.shape[0], gl.SliceLayout(1, x.type.layout))
+        columns = at + gl.arange(0, x.shape[1], gl.SliceLayout(0, x.type.layout))
+        if not RAW:
+            x = finish(x, rows, columns, z, M, N, alpha, beta, scale_a, scale_b, c, ldc, zc, bias, gate, ldg, zg, residual, ldr, zr, SWAP, ACT, SHORT)
+        if out_desc is None:
+            put(x, rows, columns, z, M, N, out, ldo, zo, SWAP)
         else:
-            x = finish(pieces[i], row, at, M, N, alpha, beta, c, ldc, bias, gate, ldg, residual, ldr, ACT)
-            if out_desc is None:
-                put(x, out, ldo, row, at, M, N)
+            buffer = c_ring.index(GROUP_INDEX * 2 + i % 2)
+            tma.store_wait(1 if PIECES > 1 else 0)
+            if BATCHED:
+                buffer.reshape([buffer.shape[1], buffer.shape[2]]).store(x.to(out_desc.dtype))
+                fence_async_shared()
+                tma.async_copy_shared_to_global(out_desc, [z, row, at], buffer)
             else:
-                buffer = c_ring.index(GROUP_INDEX * 2 + i % 2)
-                tma.store_wait(1 if PIECES > 1 else 0)
                 buffer.store(x.to(out_desc.dtype))
                 fence_async_shared()
                 tma.async_copy_shared_to_global(out_desc, [row, at], buffer)
 
 
-@gluon.jit(do_not_specialize=("M", "N", "K", "total", "group", "splits"))
-def product(a_desc, b_desc, out_desc, out, ldo, M, N, K, total, group, splits, alpha, beta, c, ldc, bias, gate, ldg, residual, ldr,
-            BM: gl.constexpr, BN: gl.constexpr, BK: gl.constexpr, GROUPS: gl.constexpr, STAGES: gl.constexpr,
-            A_COLUMNS: gl.constexpr, B_COLUMNS: gl.constexpr, PARTS: gl.constexpr, ACT: gl.constexpr, EN: gl.constexpr):  # fmt: skip
-    """out = act(alpha a b + beta c + bias) · gate + residual; with PARTS each split of K stores its bare sum into
-    out[split]."""
+@gluon.jit(do_not_specialize=("M", "N", "K", "whole", "streamed", "group"))
+def product(a_desc, b_desc, out_desc, out, ldo, zo, parts, M, N, K, whole, streamed, group, alpha, beta, scale_a, scale_b, c, ldc, zc, bias, gate, ldg, zg, residual, ldr, zr,
+            BM: gl.constexpr, BN: gl.constexpr, BK: gl.constexpr, GROUPS: gl.constexpr, STAGES: gl.constexpr, A_COLUMNS: gl.constexpr, B_COLUMNS: gl.constexpr,
+            BATCHED: gl.constexpr, STREAM: gl.constexpr, SWAP: gl.constexpr, RAW: gl.constexpr, PROMOTE: gl.constexpr, ACT: gl.constexpr, SHORT: gl.constexpr,
+            EN: gl.constexpr):  # fmt: skip
+    """out = act(alpha · scale_a · scale_b · a b + beta c + bias) · gate + residual, as `gemm_epilogue.finish` says; RAW: out = a b. With SWAP the kernel makes
+    the transposed result: its A is b transposed, its B is a transposed, and out_desc is None."""
     a_ring = gl.allocate_shared_memory(a_desc.dtype, [STAGES * GROUPS] + a_desc.block_type.shape, a_desc.layout)
     b_ring = gl.allocate_shared_memory(b_desc.dtype, [STAGES] + b_desc.block_type.shape, b_desc.layout)
     if out_desc is None:
@@ -201,21 +233,15 @@ def product(a_desc, b_desc, out_desc, out, ldo, M, N, K, total, group, splits, a
     fence_async_shared()
     if GROUPS == 1:
         gl.warp_specialize([
-            (consume, (0, a_ring, b_ring, c_ring, full, empty, out_desc, out, ldo, M, N, K, total, group, splits, alpha, beta, c, ldc, bias, gate, ldg, residual, ldr,
-                       BM, BN, BK, GROUPS, STAGES, A_COLUMNS, B_COLUMNS, PARTS, ACT, EN)),
-            (load, (a_desc, b_desc, a_ring, b_ring, full, empty, M, N, K, total, group, splits, BM, BN, BK, GROUPS, STAGES, A_COLUMNS, B_COLUMNS)),
-        ], [1], [24])  # fmt: skip
+            (consume, (0, a_ring, b_ring, c_ring, full, empty, out_desc, out, ldo, zo, parts, M, N, K, whole, streamed, group, alpha, beta, scale_a, scale_b, c, ldc, zc,
+                       bias, gate, ldg, zg, residual, ldr, zr, BM, BN, BK, GROUPS, STAGES, A_COLUMNS, B_COLUMNS, BATCHED, STREAM, SWAP, RAW, PROMOTE, ACT, SHORT, EN)),
+            (load, (a_desc, b_desc, a_ring, b_ring, full, empty, M, N, K, whole, streamed, group, BM, BN, BK, GROUPS, STAGES, A_COLUMNS, B_COLUMNS, BATCHED, STREAM)),
+        ], [1], [40])  # fmt: skip
     else:
         gl.warp_specialize([
-            (consume, (0, a_ring, b_ring, c_ring, full, empty, out_desc, out, ldo, M, N, K, total, group, splits, alpha, beta, c, ldc, bias, gate, ldg, residual, ldr,
-                       BM, BN, BK, GROUPS, STAGES, A_COLUMNS, B_COLUMNS, PARTS, ACT, EN)),
-            (consume, (1, a_ring, b_ring, c_ring, full, empty, out_desc, out, ldo, M, N, K, total, group, splits, alpha, beta, c, ldc, bias, gate, ldg, residual, ldr,
-                       BM, BN, BK, GROUPS, STAGES, A_COLUMNS, B_COLUMNS, PARTS, ACT, EN)),
-            (load, (a_desc, b_desc, a_ring, b_ring, full, empty, M, N, K, total, group, splits, BM, BN, BK, GROUPS, STAGES, A_COLUMNS, B_COLUMNS)),
-        ], [4, 1], [240, 24])  # fmt: skip
-
-
-sigmoid = gluon.jit(activations.sigmoid.fn)
-silu = gluon.jit(activations.silu.fn)
-gelu = gluon.jit(activations.gelu.fn)
-gelu_tanh = gluon.jit(activations.gelu_tanh.fn)
+            (consume, (0, a_ring, b_ring, c_ring, full, empty, out_desc, out, ldo, zo, parts, M, N, K, whole, streamed, group, alpha, beta, scale_a, scale_b, c, ldc, zc,
+                       bias, gate, ldg, zg, residual, ldr, zr, BM, BN, BK, GROUPS, STAGES, A_COLUMNS, B_COLUMNS, BATCHED, STREAM, SWAP, RAW, PROMOTE, ACT, SHORT, EN)),
+            (consume, (1, a_ring, b_ring, c_ring, full, empty, out_desc, out, ldo, zo, parts, M, N, K, whole, streamed, group, alpha, beta, scale_a, scale_b, c, ldc, zc,
+                       bias, gate, ldg, zg, residual, ldr, zr, BM, BN, BK, GROUPS, STAGES, A_COLUMNS, B_COLUMNS, BATCHED, STREAM, SWAP, RAW, PROMOTE, ACT, SHORT, EN)),
+            (load, (a_desc, b_desc, a_ring, b_ring, full, empty, M, N, K, whole, streamed, group, BM, BN, BK, GROUPS, STAGES, A_COLUMNS, B_COLUMNS, BATCHED, STREAM)),
+        ], [4, 1], [232, 40])  # fmt: skip

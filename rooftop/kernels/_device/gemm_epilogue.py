@@ -1,0 +1,123 @@
+"""What follows a product of matrices: the epilogue, the order of the tiles and the sum of the pieces of a tile that several blocks made.
+
+Plain Triton functions; a Gluon kernel takes them as `gluon.jit(f.fn)`."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from rooftop.kernels._device.activations import gelu, gelu_short, gelu_tanh, silu
+
+
+@triton.jit
+def activate(x, ACT: tl.constexpr, SHORT: tl.constexpr):  # type: ignore[no-untyped-def]
+    """SHORT: the result has 16 bits or less, so that a shorter polynomial will do."""
+    if ACT == "relu":
+        x = tl.maximum(x, 0.0, propagate_nan=tl.PropagateNan.ALL)
+    elif ACT == "silu":
+        x = silu(x)
+    elif ACT == "gelu":
+        if SHORT:
+            x = gelu_short(x)
+        else:
+            x = gelu(x)
+    elif ACT == "gelu_tanh":
+        x = gelu_tanh(x)
+    return x
+
+
+@triton.jit
+def finish(x, rows, columns, z, M, N, alpha, beta, scale_a, scale_b, c, ldc, zc, bias, gate, ldg, zg, residual, ldr, zr, SWAP: tl.constexpr,
+           ACT: tl.constexpr, SHORT: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
+    """act(alpha · scale_a[row] · scale_b[column] · x + beta c + bias) · gate + residual in float32, of matrix z of a batch.
+
+    x [R, C]; rows [R] and columns [C]: their places in the product as the kernel sees it, M x N. SWAP: that is the transposed result, so that
+    `columns` are rows of c, gate and residual. z·: elements from one matrix of the batch to the next."""
+    inside = (rows < M)[:, None] & (columns < N)[None, :]
+    wide_rows, wide_columns, batch = rows.to(tl.int64), columns.to(tl.int64), z.to(tl.int64)
+    x = x.to(tl.float32) * alpha
+    if scale_a is not None:
+        x *= tl.load(scale_a + rows, mask=rows < M, other=0.0)[:, None]
+    if scale_b is not None:
+        x *= tl.load(scale_b + columns, mask=columns < N, other=0.0)[None, :]
+    if c is not None:
+        at = wide_columns[None, :] * ldc + rows[:, None] if SWAP else (wide_rows * ldc)[:, None] + columns[None, :]
+        x += beta * tl.load(c + batch * zc + at, mask=inside, other=0.0).to(tl.float32)
+    if bias is not None:
+        if SWAP:
+            x += tl.load(bias + rows, mask=rows < M, other=0.0).to(tl.float32)[:, None]
+        else:
+            x += tl.load(bias + columns, mask=columns < N, other=0.0).to(tl.float32)[None, :]
+    x = activate(x, ACT, SHORT)
+    if gate is not None:
+        at = wide_columns[None, :] * ldg + rows[:, None] if SWAP else (wide_rows * ldg)[:, None] + columns[None, :]
+        x *= tl.load(gate + batch * zg + at, mask=inside, other=0.0).to(tl.float32)
+    if residual is not None:
+        at = wide_columns[None, :] * ldr + rows[:, None] if SWAP else (wide_rows * ldr)[:, None] + columns[None, :]
+        x += tl.load(residual + batch * zr + at, mask=inside, other=0.0).to(tl.float32)
+    return x
+
+
+@triton.jit
+def put(x, rows, columns, z, M, N, out, ldo, zo, SWAP: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Stores x [R, C] straight from registers, masked."""
+    inside = (rows < M)[:, None] & (columns < N)[None, :]
+    if SWAP:
+        at = columns.to(tl.int64)[None, :] * ldo + rows[:, None]
+    else:
+        at = (rows.to(tl.int64) * ldo)[:, None] + columns[None, :]
+    tl.store(out + z.to(tl.int64) * zo + at, x.to(out.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def place(tile, M, N, group, BM: tl.constexpr, BN: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Tile number -> its row and column among the tiles, and the matrix of the batch. `group` rows of tiles are walked column by column, so that the
+    tiles in flight at once share their operands in L2."""
+    rows = (M + BM - 1) // BM
+    columns = (N + BN - 1) // BN
+    z = tile // (rows * columns)
+    rest = tile % (rows * columns)
+    width = group * columns
+    first = rest // width * group
+    size = tl.minimum(rows - first, group)
+    return first + rest % width % size, rest % width // size, z
+
+
+@triton.jit
+def begin_of(block, blocks, units):  # type: ignore[no-untyped-def]
+    """First of the `units` slices of K that are dealt out evenly over the blocks, in order."""
+    return block * (units // blocks) + tl.minimum(block, units % blocks)
+
+
+@triton.jit(do_not_specialize=("M", "N", "whole", "streamed", "slices", "blocks", "group"))
+def add_pieces(parts, out, ldo, zo, M, N, whole, streamed, slices, blocks, group, alpha, beta, scale_a, scale_b, c, ldc, zc, bias, gate, ldg, zg, residual, ldr, zr,
+               BM: tl.constexpr, BN: tl.constexpr, ROWS: tl.constexpr, SWAP: tl.constexpr, ACT: tl.constexpr, SHORT: tl.constexpr, RAW: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
+    """Tiles of which several blocks made a piece each: their sum, in the order of K, and the epilogue.
+
+    Of `streamed` tiles the slices of K were dealt out; block p left what it began at its first slice in parts[2 p] and what it began later in
+    parts[2 p + 1], each [BM, BN] of float32 (int32). Program (b, r) adds ROWS rows of the tile in which block b + 1 begins, where that is the first to
+    begin in it."""
+    b = tl.program_id(0) + 1
+    units = streamed * slices
+    s = begin_of(b, blocks, units)
+    t = s // slices
+    start = t * slices
+    if s == start or s == units:
+        return
+    if begin_of(b - 1, blocks, units) > start:
+        return
+    row = tl.program_id(1) * ROWS
+    at = (row + tl.arange(0, ROWS))[:, None] * BN + tl.arange(0, BN)[None, :]
+    slot = 2 * (b - 1) + (begin_of(b - 1, blocks, units) < start).to(tl.int32)
+    x = tl.load(parts + slot.to(tl.int64) * (BM * BN) + at)
+    p = b
+    while (p < blocks) & (begin_of(p, blocks, units) < tl.minimum(start + slices, units)):
+        if begin_of(p, blocks, units) < begin_of(p + 1, blocks, units):
+            x += tl.load(parts + p.to(tl.int64) * (2 * BM * BN) + at)
+        p += 1
+    pm, pn, z = place(whole + t, M, N, group, BM, BN)
+    rows, columns = pm * BM + row + tl.arange(0, ROWS), pn * BN + tl.arange(0, BN)
+    if not RAW:
+        x = finish(x, rows, columns, z, M, N, alpha, beta, scale_a, scale_b, c, ldc, zc, bias, gate, ldg, zg, residual, ldr, zr, SWAP, ACT, SHORT)
+    put(x, rows, columns, z, M, N, out, ldo, zo, SWAP)
