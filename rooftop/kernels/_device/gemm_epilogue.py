@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_wait
 
 from rooftop.kernels._device.activations import gelu, gelu_short, gelu_tanh, silu
 
@@ -28,27 +29,35 @@ def activate(x, ACT: tl.constexpr, SHORT: tl.constexpr):  # type: ignore[no-unty
 
 
 @triton.jit
-def finish(x, rows, columns, z, M, N, alpha, beta, scale_a, scale_b, c, ldc, zc, bias, gate, ldg, zg, residual, ldr, zr, SWAP: tl.constexpr,
-           ACT: tl.constexpr, SHORT: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
-    """act(alpha · scale_a[row] · scale_b[column] · x + beta c + bias) · gate + residual in float32, of matrix z of a batch.
+def vector(x, places, limit):  # type: ignore[no-untyped-def]
+    """x[places] in float32, 0 past `limit`; of None something that nobody uses."""
+    if x is None:
+        return places
+    else:
+        return tl.load(x + places, mask=places < limit, other=0.0).to(tl.float32)
 
-    x [R, C]; rows [R] and columns [C]: their places in the product as the kernel sees it, M x N. SWAP: that is the transposed result, so that
-    `columns` are rows of c, gate and residual. z·: elements from one matrix of the batch to the next."""
+
+@triton.jit
+def finish(x, rows, columns, z, M, N, alpha, beta, row_scale, column_scale, c, ldc, zc, row_bias, column_bias, gate, ldg, zg, residual, ldr, zr,
+           SCALE_A: tl.constexpr, SCALE_B: tl.constexpr, BIAS: tl.constexpr, SWAP: tl.constexpr, ACT: tl.constexpr, SHORT: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
+    """act(alpha · row_scale · column_scale · x + beta c + bias) · gate + residual in float32, of matrix z of a batch.
+
+    x [R, C]; rows [R] and columns [C]: their places in the product as the kernel sees it, M x N; row_· [R] and column_· [C]: values, used where SCALE_A, SCALE_B
+    and BIAS say that there are such. SWAP: this is the transposed result, so that `columns` are rows of c, gate and residual. z·: elements from one matrix of the batch to the next."""
     inside = (rows < M)[:, None] & (columns < N)[None, :]
     wide_rows, wide_columns, batch = rows.to(tl.int64), columns.to(tl.int64), z.to(tl.int64)
     x = x.to(tl.float32) * alpha
-    if scale_a is not None:
-        x *= tl.load(scale_a + rows, mask=rows < M, other=0.0)[:, None]
-    if scale_b is not None:
-        x *= tl.load(scale_b + columns, mask=columns < N, other=0.0)[None, :]
+    if SCALE_A:
+        x *= row_scale[:, None]
+    if SCALE_B:
+        x *= column_scale[None, :]
     if c is not None:
         at = wide_columns[None, :] * ldc + rows[:, None] if SWAP else (wide_rows * ldc)[:, None] + columns[None, :]
         x += beta * tl.load(c + batch * zc + at, mask=inside, other=0.0).to(tl.float32)
-    if bias is not None:
-        if SWAP:
-            x += tl.load(bias + rows, mask=rows < M, other=0.0).to(tl.float32)[:, None]
-        else:
-            x += tl.load(bias + columns, mask=columns < N, other=0.0).to(tl.float32)[None, :]
+    if BIAS and SWAP:
+        x += row_bias[:, None]
+    if BIAS and not SWAP:
+        x += column_bias[None, :]
     x = activate(x, ACT, SHORT)
     if gate is not None:
         at = wide_columns[None, :] * ldg + rows[:, None] if SWAP else (wide_rows * ldg)[:, None] + columns[None, :]
@@ -92,12 +101,14 @@ def begin_of(block, blocks, units):  # type: ignore[no-untyped-def]
 
 @triton.jit(do_not_specialize=("M", "N", "whole", "streamed", "slices", "blocks", "group"))
 def add_pieces(parts, out, ldo, zo, M, N, whole, streamed, slices, blocks, group, alpha, beta, scale_a, scale_b, c, ldc, zc, bias, gate, ldg, zg, residual, ldr, zr,
-               BM: tl.constexpr, BN: tl.constexpr, ROWS: tl.constexpr, SWAP: tl.constexpr, ACT: tl.constexpr, SHORT: tl.constexpr, RAW: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
+               BM: tl.constexpr, BN: tl.constexpr, ROWS: tl.constexpr, SWAP: tl.constexpr, ACT: tl.constexpr, SHORT: tl.constexpr, RAW: tl.constexpr, CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
     """Tiles of which several blocks made a piece each: their sum, in the order of K, and the epilogue.
 
     Of `streamed` tiles the slices of K were dealt out; block p left what it began at its first slice in parts[2 p] and what it began later in
     parts[2 p + 1], each [BM, BN] of float32 (int32). Program (b, r) adds ROWS rows of the tile in which block b + 1 begins, where that is the first to
     begin in it."""
+    if CHAINED:
+        gdc_wait()
     b = tl.program_id(0) + 1
     units = streamed * slices
     s = begin_of(b, blocks, units)
@@ -119,5 +130,6 @@ def add_pieces(parts, out, ldo, zo, M, N, whole, streamed, slices, blocks, group
     pm, pn, z = place(whole + t, M, N, group, BM, BN)
     rows, columns = pm * BM + row + tl.arange(0, ROWS), pn * BN + tl.arange(0, BN)
     if not RAW:
-        x = finish(x, rows, columns, z, M, N, alpha, beta, scale_a, scale_b, c, ldc, zc, bias, gate, ldg, zg, residual, ldr, zr, SWAP, ACT, SHORT)
+        x = finish(x, rows, columns, z, M, N, alpha, beta, vector(scale_a, rows, M), vector(scale_b, columns, N), c, ldc, zc, vector(bias if SWAP else None, rows, M),
+                   vector(None if SWAP else bias, columns, N), gate, ldg, zg, residual, ldr, zr, scale_a is not None, scale_b is not None, bias is not None, SWAP, ACT, SHORT)  # fmt: skip
     put(x, rows, columns, z, M, N, out, ldo, zo, SWAP)

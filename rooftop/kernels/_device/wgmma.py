@@ -23,6 +23,7 @@ place = gluon.jit(gemm_epilogue.place.fn)
 begin_of = gluon.jit(gemm_epilogue.begin_of.fn)
 finish = gluon.jit(gemm_epilogue.finish.fn)
 put = gluon.jit(gemm_epilogue.put.fn)
+vector = gluon.jit(gemm_epilogue.vector.fn)
 
 
 @gluon.jit
@@ -109,7 +110,7 @@ def flat(x, TURNED: gl.constexpr, BATCHED: gl.constexpr):
 
 
 @gluon.jit
-def consume(GROUP_INDEX: gl.constexpr, a_ring, b_ring, c_ring, full, empty, out_desc, out, ldo, zo, parts, M, N, K, whole, streamed, group, alpha, beta, scale_a, scale_b,
+def consume(GROUP_INDEX: gl.constexpr, a_ring, b_ring, c_ring, vectors, full, empty, out_desc, out, ldo, zo, parts, M, N, K, whole, streamed, group, alpha, beta, scale_a, scale_b,
             c, ldc, zc, bias, gate, ldg, zg, residual, ldr, zr, BM: gl.constexpr, BN: gl.constexpr, BK: gl.constexpr, GROUPS: gl.constexpr, STAGES: gl.constexpr,
             A_COLUMNS: gl.constexpr, B_COLUMNS: gl.constexpr, BATCHED: gl.constexpr, STREAM: gl.constexpr, SWAP: gl.constexpr, RAW: gl.constexpr, PROMOTE: gl.constexpr,
             ACT: gl.constexpr, SHORT: gl.constexpr, EN: gl.constexpr):  # fmt: skip
@@ -118,7 +119,8 @@ def consume(GROUP_INDEX: gl.constexpr, a_ring, b_ring, c_ring, full, empty, out_
     PROMOTE: tensor cores add fp8 products in fewer than 24 bits; each slice is made by itself and added to the sum in float32."""
     RM: gl.constexpr = BM // GROUPS
     WIDTH: gl.constexpr = 256 // a_ring.dtype.primitive_bitwidth
-    MMA: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BN, WIDTH])
+    LONG: gl.constexpr = 128 if a_ring.dtype == gl.int8 and BN > 128 else BN  # Triton 3.6 has no longer integer instruction
+    MMA: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, LONG, WIDTH])
     SUM: gl.constexpr = gl.int32 if a_ring.dtype == gl.int8 else gl.float32
     slices = gl.cdiv(K, BK)
     turns, begin, end, pieces = share(whole, streamed, slices)
@@ -128,6 +130,12 @@ def consume(GROUP_INDEX: gl.constexpr, a_ring, b_ring, c_ring, full, empty, out_
     for i in range(items):
         tile, first, last = item(i, turns, begin, end, whole, slices)
         pm, pn, z = place(tile, M, N, group, BM, BN)
+        row, column = pm * BM + GROUP_INDEX * RM, pn * BN
+        # What is one value a row or a column is asked for before the products and used after them.
+        rows = row + gl.arange(0, RM, gl.SliceLayout(1, MMA))
+        columns = column + gl.arange(0, BN, gl.BlockedLayout([1], [32], [4], [0]))
+        row_scale, row_bias = vector(scale_a, rows, M), vector(bias if SWAP else None, rows, M)
+        column_scale, column_bias = vector(scale_b, columns, N), vector(None if SWAP else bias, columns, N)
         if PROMOTE:
             total = gl.zeros((RM, BN), SUM, MMA)
         for k in range(first, last):
@@ -151,16 +159,15 @@ def consume(GROUP_INDEX: gl.constexpr, a_ring, b_ring, c_ring, full, empty, out_
             acc = warpgroup_mma_wait(num_outstanding=0, deps=(acc,))
             mbarrier.arrive(empty.index((n + STAGES - 1) % STAGES), count=1)
             sums = acc
-        row, column = pm * BM + GROUP_INDEX * RM, pn * BN
         if STREAM:
             if last - first < slices:
                 keep(sums, parts, 2 * gl.program_id(0) + gl.minimum(i - turns, 1), GROUP_INDEX * RM, BM, BN)
             else:
-                store(GROUP_INDEX, sums, c_ring, out_desc, out, ldo, zo, row, column, z, M, N, alpha, beta, scale_a, scale_b, c, ldc, zc, bias, gate, ldg, zg,
-                      residual, ldr, zr, BATCHED, SWAP, RAW, ACT, SHORT, EN)  # fmt: skip
+                store(GROUP_INDEX, sums, c_ring, vectors, out_desc, out, ldo, zo, row, column, z, M, N, alpha, beta, row_scale, column_scale, c, ldc, zc, row_bias, column_bias, gate, ldg, zg,
+                      residual, ldr, zr, scale_a is not None, scale_b is not None, bias is not None, BATCHED, SWAP, RAW, ACT, SHORT, EN)  # fmt: skip
         else:
-            store(GROUP_INDEX, sums, c_ring, out_desc, out, ldo, zo, row, column, z, M, N, alpha, beta, scale_a, scale_b, c, ldc, zc, bias, gate, ldg, zg,
-                  residual, ldr, zr, BATCHED, SWAP, RAW, ACT, SHORT, EN)  # fmt: skip
+            store(GROUP_INDEX, sums, c_ring, vectors, out_desc, out, ldo, zo, row, column, z, M, N, alpha, beta, row_scale, column_scale, c, ldc, zc, row_bias, column_bias, gate, ldg, zg,
+                  residual, ldr, zr, scale_a is not None, scale_b is not None, bias is not None, BATCHED, SWAP, RAW, ACT, SHORT, EN)  # fmt: skip
     tma.store_wait(0)
 
 
@@ -174,11 +181,22 @@ def keep(x, parts, slot, row, BM: gl.constexpr, BN: gl.constexpr):
 
 
 @gluon.jit
-def store(GROUP_INDEX: gl.constexpr, acc, c_ring, out_desc, out, ldo, zo, row, column, z, M, N, alpha, beta, scale_a, scale_b, c, ldc, zc, bias, gate, ldg, zg,
-          residual, ldr, zr, BATCHED: gl.constexpr, SWAP: gl.constexpr, RAW: gl.constexpr, ACT: gl.constexpr, SHORT: gl.constexpr, EN: gl.constexpr):  # fmt: skip
+def part_of(x, vectors, which: gl.constexpr, i: gl.constexpr, EN: gl.constexpr, like, THERE: gl.constexpr):
+    """Piece i of a vector over the columns, which lies in shared memory; of none something that nobody uses."""
+    if not THERE:
+        return x
+    else:
+        return vectors.index(which).slice(i * EN, EN).load(gl.SliceLayout(0, like.type.layout))
+
+
+@gluon.jit
+def store(GROUP_INDEX: gl.constexpr, acc, c_ring, vectors, out_desc, out, ldo, zo, row, column, z, M, N, alpha, beta, row_scale, column_scale, c, ldc, zc, row_bias,
+          column_bias, gate, ldg, zg,
+          residual, ldr, zr, SCALE_A: gl.constexpr, SCALE_B: gl.constexpr, BIAS: gl.constexpr, BATCHED: gl.constexpr, SWAP: gl.constexpr, RAW: gl.constexpr, ACT: gl.constexpr, SHORT: gl.constexpr, EN: gl.constexpr):  # fmt: skip
     """The epilogue of one group's part of a tile, EN columns at a time."""
     BN: gl.constexpr = acc.shape[1]
     PIECES: gl.constexpr = BN // EN
+    VECTORS: gl.constexpr = (1 if SCALE_B else 0) + (1 if BIAS and not SWAP else 0)
     WIDTH: gl.constexpr = acc.type.layout.instr_shape[2]
     HALF: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BN // 2, WIDTH])
     QUARTER: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BN // 4, WIDTH])
@@ -190,13 +208,18 @@ def store(GROUP_INDEX: gl.constexpr, acc, c_ring, out_desc, out, ldo, zo, row, c
     else:
         left, right = halves(acc, HALF)
         pieces = halves(left, QUARTER) + halves(right, QUARTER)
+    if SCALE_B:
+        vectors.index(VECTORS * GROUP_INDEX).store(column_scale)
+    if BIAS and not SWAP:
+        vectors.index(VECTORS * GROUP_INDEX + VECTORS - 1).store(column_bias)
     for i in gl.static_range(PIECES):
         x = pieces[i]
         at = column + i * EN
         rows = row + gl.arange(0, x.shape[0], gl.SliceLayout(1, x.type.layout))
         columns = at + gl.arange(0, x.shape[1], gl.SliceLayout(0, x.type.layout))
         if not RAW:
-            x = finish(x, rows, columns, z, M, N, alpha, beta, scale_a, scale_b, c, ldc, zc, bias, gate, ldg, zg, residual, ldr, zr, SWAP, ACT, SHORT)
+            x = finish(x, rows, columns, z, M, N, alpha, beta, row_scale, part_of(column_scale, vectors, VECTORS * GROUP_INDEX, i, EN, x, SCALE_B), c, ldc, zc, row_bias,
+                       part_of(column_bias, vectors, VECTORS * GROUP_INDEX + VECTORS - 1, i, EN, x, BIAS and not SWAP), gate, ldg, zg, residual, ldr, zr, SCALE_A, SCALE_B, BIAS, SWAP, ACT, SHORT)  # fmt: skip
         if out_desc is None:
             put(x, rows, columns, z, M, N, out, ldo, zo, SWAP)
         else:
@@ -212,7 +235,7 @@ def store(GROUP_INDEX: gl.constexpr, acc, c_ring, out_desc, out, ldo, zo, row, c
                 tma.async_copy_shared_to_global(out_desc, [row, at], buffer)
 
 
-@gluon.jit(do_not_specialize=("M", "N", "K", "whole", "streamed", "group"))
+@gluon.jit(do_not_specialize=("M", "K", "whole", "streamed", "group"))
 def product(a_desc, b_desc, out_desc, out, ldo, zo, parts, M, N, K, whole, streamed, group, alpha, beta, scale_a, scale_b, c, ldc, zc, bias, gate, ldg, zg, residual, ldr, zr,
             BM: gl.constexpr, BN: gl.constexpr, BK: gl.constexpr, GROUPS: gl.constexpr, STAGES: gl.constexpr, A_COLUMNS: gl.constexpr, B_COLUMNS: gl.constexpr,
             BATCHED: gl.constexpr, STREAM: gl.constexpr, SWAP: gl.constexpr, RAW: gl.constexpr, PROMOTE: gl.constexpr, ACT: gl.constexpr, SHORT: gl.constexpr,
@@ -225,6 +248,11 @@ def product(a_desc, b_desc, out_desc, out, ldo, zo, parts, M, N, K, whole, strea
         c_ring: gl.constexpr = None
     else:
         c_ring = gl.allocate_shared_memory(out_desc.dtype, [2 * GROUPS] + out_desc.block_type.shape, out_desc.layout)
+    VECTORS: gl.constexpr = (0 if scale_b is None else 1) + (0 if bias is None or SWAP else 1)
+    if VECTORS == 0:
+        vectors: gl.constexpr = None
+    else:
+        vectors = gl.allocate_shared_memory(gl.float32, [VECTORS * GROUPS, BN], gl.SwizzledSharedLayout(1, 1, 1, [0]))
     full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     for i in gl.static_range(STAGES):
@@ -233,15 +261,15 @@ def product(a_desc, b_desc, out_desc, out, ldo, zo, parts, M, N, K, whole, strea
     fence_async_shared()
     if GROUPS == 1:
         gl.warp_specialize([
-            (consume, (0, a_ring, b_ring, c_ring, full, empty, out_desc, out, ldo, zo, parts, M, N, K, whole, streamed, group, alpha, beta, scale_a, scale_b, c, ldc, zc,
+            (consume, (0, a_ring, b_ring, c_ring, vectors, full, empty, out_desc, out, ldo, zo, parts, M, N, K, whole, streamed, group, alpha, beta, scale_a, scale_b, c, ldc, zc,
                        bias, gate, ldg, zg, residual, ldr, zr, BM, BN, BK, GROUPS, STAGES, A_COLUMNS, B_COLUMNS, BATCHED, STREAM, SWAP, RAW, PROMOTE, ACT, SHORT, EN)),
             (load, (a_desc, b_desc, a_ring, b_ring, full, empty, M, N, K, whole, streamed, group, BM, BN, BK, GROUPS, STAGES, A_COLUMNS, B_COLUMNS, BATCHED, STREAM)),
         ], [1], [40])  # fmt: skip
     else:
         gl.warp_specialize([
-            (consume, (0, a_ring, b_ring, c_ring, full, empty, out_desc, out, ldo, zo, parts, M, N, K, whole, streamed, group, alpha, beta, scale_a, scale_b, c, ldc, zc,
+            (consume, (0, a_ring, b_ring, c_ring, vectors, full, empty, out_desc, out, ldo, zo, parts, M, N, K, whole, streamed, group, alpha, beta, scale_a, scale_b, c, ldc, zc,
                        bias, gate, ldg, zg, residual, ldr, zr, BM, BN, BK, GROUPS, STAGES, A_COLUMNS, B_COLUMNS, BATCHED, STREAM, SWAP, RAW, PROMOTE, ACT, SHORT, EN)),
-            (consume, (1, a_ring, b_ring, c_ring, full, empty, out_desc, out, ldo, zo, parts, M, N, K, whole, streamed, group, alpha, beta, scale_a, scale_b, c, ldc, zc,
+            (consume, (1, a_ring, b_ring, c_ring, vectors, full, empty, out_desc, out, ldo, zo, parts, M, N, K, whole, streamed, group, alpha, beta, scale_a, scale_b, c, ldc, zc,
                        bias, gate, ldg, zg, residual, ldr, zr, BM, BN, BK, GROUPS, STAGES, A_COLUMNS, B_COLUMNS, BATCHED, STREAM, SWAP, RAW, PROMOTE, ACT, SHORT, EN)),
             (load, (a_desc, b_desc, a_ring, b_ring, full, empty, M, N, K, whole, streamed, group, BM, BN, BK, GROUPS, STAGES, A_COLUMNS, B_COLUMNS, BATCHED, STREAM)),
         ], [4, 1], [232, 40])  # fmt: skip
