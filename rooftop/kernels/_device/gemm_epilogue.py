@@ -10,20 +10,23 @@ from triton.language.extra.cuda import gdc_wait
 
 from rooftop.kernels._device.activations import gelu, gelu_short, gelu_tanh, silu
 
+ACTIVATIONS = ("none", "relu", "silu", "gelu", "gelu_tanh")  # a kernel is given the place of one
+RELU, SILU, GELU, GELU_TANH = (tl.constexpr(ACTIVATIONS.index(name)) for name in ACTIVATIONS[1:])
+
 
 @triton.jit
 def activate(x, ACT: tl.constexpr, SHORT: tl.constexpr):  # type: ignore[no-untyped-def]
     """SHORT: the result has 16 bits or less, so that a shorter polynomial will do."""
-    if ACT == "relu":
+    if ACT == RELU:
         x = tl.maximum(x, 0.0, propagate_nan=tl.PropagateNan.ALL)
-    elif ACT == "silu":
+    elif ACT == SILU:
         x = silu(x)
-    elif ACT == "gelu":
+    elif ACT == GELU:
         if SHORT:
             x = gelu_short(x)
         else:
             x = gelu(x)
-    elif ACT == "gelu_tanh":
+    elif ACT == GELU_TANH:
         x = gelu_tanh(x)
     return x
 
@@ -33,7 +36,7 @@ def vector(x, places, limit):  # type: ignore[no-untyped-def]
     """x[places] in float32, 0 past `limit`; of None something that nobody uses."""
     if x is None:
         return places
-    else:
+    else:  # noqa: RET505
         return tl.load(x + places, mask=places < limit, other=0.0).to(tl.float32)
 
 
@@ -42,8 +45,10 @@ def finish(x, rows, columns, z, M, N, alpha, beta, row_scale, column_scale, c, l
            SCALE_A: tl.constexpr, SCALE_B: tl.constexpr, BIAS: tl.constexpr, SWAP: tl.constexpr, ACT: tl.constexpr, SHORT: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
     """act(alpha · row_scale · column_scale · x + beta c + bias) · gate + residual in float32, of matrix z of a batch.
 
-    x [R, C]; rows [R] and columns [C]: their places in the product as the kernel sees it, M x N; row_· [R] and column_· [C]: values, used where SCALE_A, SCALE_B
-    and BIAS say that there are such. SWAP: this is the transposed result, so that `columns` are rows of c, gate and residual. z·: elements from one matrix of the batch to the next."""
+    x [R, C]; rows [R] and columns [C]: their places in the product as the kernel sees it, M x N; row_· [R] and column_· [C]: values,
+    used where SCALE_A, SCALE_B
+    and BIAS say that there are such. SWAP: this is the transposed result, so that `columns` are rows of c,
+    gate and residual. z·: elements from one matrix of the batch to the next."""
     inside = (rows < M)[:, None] & (columns < N)[None, :]
     wide_rows, wide_columns, batch = rows.to(tl.int64), columns.to(tl.int64), z.to(tl.int64)
     x = x.to(tl.float32) * alpha
@@ -100,8 +105,10 @@ def begin_of(block, blocks, units):  # type: ignore[no-untyped-def]
 
 
 @triton.jit(do_not_specialize=("M", "N", "whole", "streamed", "slices", "blocks", "group"))
-def add_pieces(parts, out, ldo, zo, M, N, whole, streamed, slices, blocks, group, alpha, beta, scale_a, scale_b, c, ldc, zc, bias, gate, ldg, zg, residual, ldr, zr,
-               BM: tl.constexpr, BN: tl.constexpr, ROWS: tl.constexpr, SWAP: tl.constexpr, ACT: tl.constexpr, SHORT: tl.constexpr, RAW: tl.constexpr, CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
+def add_pieces(parts, out, ldo, zo, M, N, whole, streamed, slices, blocks, group, alpha, beta, scale_a, scale_b, c, ldc, zc, bias, gate, ldg, zg,
+               residual, ldr, zr,
+               BM: tl.constexpr, BN: tl.constexpr, ROWS: tl.constexpr, SWAP: tl.constexpr, ACT: tl.constexpr, SHORT: tl.constexpr, RAW: tl.constexpr,
+               CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
     """Tiles of which several blocks made a piece each: their sum, in the order of K, and the epilogue.
 
     Of `streamed` tiles the slices of K were dealt out; block p left what it began at its first slice in parts[2 p] and what it began later in
@@ -114,7 +121,7 @@ def add_pieces(parts, out, ldo, zo, M, N, whole, streamed, slices, blocks, group
     s = begin_of(b, blocks, units)
     t = s // slices
     start = t * slices
-    if s == start or s == units:
+    if s == start or s == units:  # noqa: SIM109
         return
     if begin_of(b - 1, blocks, units) > start:
         return
@@ -130,6 +137,8 @@ def add_pieces(parts, out, ldo, zo, M, N, whole, streamed, slices, blocks, group
     pm, pn, z = place(whole + t, M, N, group, BM, BN)
     rows, columns = pm * BM + row + tl.arange(0, ROWS), pn * BN + tl.arange(0, BN)
     if not RAW:
-        x = finish(x, rows, columns, z, M, N, alpha, beta, vector(scale_a, rows, M), vector(scale_b, columns, N), c, ldc, zc, vector(bias if SWAP else None, rows, M),
-                   vector(None if SWAP else bias, columns, N), gate, ldg, zg, residual, ldr, zr, scale_a is not None, scale_b is not None, bias is not None, SWAP, ACT, SHORT)  # fmt: skip
+        x = finish(x, rows, columns, z, M, N, alpha, beta, vector(scale_a, rows, M), vector(scale_b, columns, N), c, ldc, zc,
+                   vector(bias if SWAP else None, rows, M),
+                   vector(None if SWAP else bias, columns, N), gate, ldg, zg, residual, ldr, zr, scale_a is not None, scale_b is not None,
+                   bias is not None, SWAP, ACT, SHORT)  # fmt: skip
     put(x, rows, columns, z, M, N, out, ldo, zo, SWAP)

@@ -12,7 +12,8 @@ from rooftop.core.spec import Descriptor, Launch, Meta
 from rooftop.kernels._device import gemm_epilogue, wgmma
 from rooftop.kernels._device.gemm_model import Config, Plan, piece, plan, ranked
 
-TYPES: Mapping[str, Any] = {"bf16": gl.bfloat16, "f16": gl.float16, "f8e4m3": gl.float8e4nv, "f8e5m2": gl.float8e5, "i8": gl.int8, "f32": gl.float32, "i32": gl.int32}
+TYPES: Mapping[str, Any] = {"bf16": gl.bfloat16, "f16": gl.float16, "f8e4m3": gl.float8e4nv, "f8e5m2": gl.float8e5, "i8": gl.int8, "f32": gl.float32,
+"i32": gl.int32}
 
 
 @dataclass(frozen=True)
@@ -111,7 +112,7 @@ def scratch(product: Product, config: Config) -> dict[str, Meta]:
 
 
 def launches(product: Product, config: Config, chained: bool) -> list[Launch]:
-    m, n, k, batch = product.sizes
+    m, n, k, _ = product.sizes
     a, b, out = product.of(product.a), product.of(product.b), product.of(product.out)
     p = product.plan(config)
     rows, first, second = config.BM // config.GROUPS, (product.a, a, False), (product.b, b, False)
@@ -125,14 +126,18 @@ def launches(product: Product, config: Config, chained: bool) -> list[Launch]:
     ldo, zo = _apart(out)
     (ldc, zc), (ldg, zg), (ldr, zr) = (_apart(product.there(x)) for x in ("c", "gate", "residual"))
     after: dict[str, Any] = {
-        "alpha": product.alpha, "beta": product.beta, "c": _name(product, "c" if product.beta != 0 else ""), "ldc": ldc, "zc": zc, "bias": _name(product, "bias"),
+        "alpha": product.alpha, "beta": product.beta, "c": _name(product, "c" if product.beta != 0 else ""), "ldc": ldc, "zc": zc,
+        "bias": _name(product, "bias"),
         "gate": _name(product, "gate"), "ldg": ldg, "zg": zg, "residual": _name(product, "residual"), "ldr": ldr, "zr": zr,
-        "scale_a": _name(product, product.scale_b if config.SWAP else product.scale_a), "scale_b": _name(product, product.scale_a if config.SWAP else product.scale_b),
-        "BM": config.BM, "BN": config.BN, "SWAP": config.SWAP, "RAW": product.raw, "ACT": product.activation, "SHORT": out.itemsize <= 2,
+        "scale_a": _name(product, product.scale_b if config.SWAP else product.scale_a), "scale_b": _name(product,
+        product.scale_a if config.SWAP else product.scale_b),
+        "BM": config.BM, "BN": config.BN, "SWAP": config.SWAP, "RAW": product.raw, "ACT": gemm_epilogue.ACTIVATIONS.index(product.activation),
+        "SHORT": out.itemsize <= 2,
     }  # fmt: skip
     args: dict[str, Any] = {
         "a_desc": _descriptor(*first[:2], across_a, *a_box), "b_desc": _descriptor(*second[:2], across_b, *b_box),
-        "out_desc": _descriptor(product.out, out, False, rows, piece(config)) if tma_out else None, "out": None if tma_out else product.out, "ldo": ldo, "zo": zo,
+        "out_desc": _descriptor(product.out, out, False, rows, piece(config)) if tma_out else None, "out": None if tma_out else product.out,
+        "ldo": ldo, "zo": zo,
         "parts": "parts" if p.units else None, "M": m, "N": n, "K": k, "whole": p.whole, "streamed": p.streamed, "group": config.GROUP, **after,
         "BK": config.BK, "GROUPS": config.GROUPS, "STAGES": config.STAGES, "A_COLUMNS": a_turned, "B_COLUMNS": b_turned, "BATCHED": len(a.shape) == 3,
         "STREAM": p.units > 0, "PROMOTE": product.promote, "EN": piece(config),

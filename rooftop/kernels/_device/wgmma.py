@@ -40,16 +40,17 @@ def share(whole, streamed, slices):
 
 
 @gluon.jit
-def item(i, turns, begin, end, whole, slices):
+def item(i, turns, begin, end, whole, slices, STREAM: gl.constexpr):
     """The i-th item of this block: tile, first slice, one past the last."""
     tile = gl.program_id(0) + i * gl.num_programs(0)
     first = 0
     last = slices
-    if i >= turns:
-        t = begin // slices + i - turns
-        tile = whole + t
-        first = gl.maximum(begin - t * slices, 0)
-        last = gl.minimum(end - t * slices, slices)
+    if STREAM:  # noqa: SIM102
+        if i >= turns:
+            t = begin // slices + i - turns
+            tile = whole + t
+            first = gl.maximum(begin - t * slices, 0)
+            last = gl.minimum(end - t * slices, slices)
     return tile, first, last
 
 
@@ -69,7 +70,8 @@ def bring(desc, z, row, column, TURNED: gl.constexpr, BATCHED: gl.constexpr, bar
 
 @gluon.jit
 def load(a_desc, b_desc, a_ring, b_ring, full, empty, M, N, K, whole, streamed, group, BM: gl.constexpr, BN: gl.constexpr, BK: gl.constexpr,
-         GROUPS: gl.constexpr, STAGES: gl.constexpr, A_COLUMNS: gl.constexpr, B_COLUMNS: gl.constexpr, BATCHED: gl.constexpr, STREAM: gl.constexpr):  # fmt: skip
+         GROUPS: gl.constexpr, STAGES: gl.constexpr, A_COLUMNS: gl.constexpr, B_COLUMNS: gl.constexpr, BATCHED: gl.constexpr,
+         STREAM: gl.constexpr):  # fmt: skip
     """The producer warp. X_COLUMNS: the descriptor is of the transposed operand, whose columns lie in rows of memory."""
     RM: gl.constexpr = BM // GROUPS
     BYTES: gl.constexpr = GROUPS * a_desc.block_type.nbytes + b_desc.block_type.nbytes
@@ -78,7 +80,7 @@ def load(a_desc, b_desc, a_ring, b_ring, full, empty, M, N, K, whole, streamed, 
     items = turns + pieces if STREAM else turns
     n = 0
     for i in range(items):
-        tile, first, last = item(i, turns, begin, end, whole, slices)
+        tile, first, last = item(i, turns, begin, end, whole, slices, STREAM)
         pm, pn, z = place(tile, M, N, group, BM, BN)
         for k in range(first, last):
             stage = n % STAGES
@@ -110,9 +112,12 @@ def flat(x, TURNED: gl.constexpr, BATCHED: gl.constexpr):
 
 
 @gluon.jit
-def consume(GROUP_INDEX: gl.constexpr, a_ring, b_ring, c_ring, vectors, full, empty, out_desc, out, ldo, zo, parts, M, N, K, whole, streamed, group, alpha, beta, scale_a, scale_b,
-            c, ldc, zc, bias, gate, ldg, zg, residual, ldr, zr, BM: gl.constexpr, BN: gl.constexpr, BK: gl.constexpr, GROUPS: gl.constexpr, STAGES: gl.constexpr,
-            A_COLUMNS: gl.constexpr, B_COLUMNS: gl.constexpr, BATCHED: gl.constexpr, STREAM: gl.constexpr, SWAP: gl.constexpr, RAW: gl.constexpr, PROMOTE: gl.constexpr,
+def consume(GROUP_INDEX: gl.constexpr, a_ring, b_ring, c_ring, vectors, full, empty, out_desc, out, ldo, zo, parts, M, N, K, whole, streamed, group,
+            alpha, beta, scale_a, scale_b,
+            c, ldc, zc, bias, gate, ldg, zg, residual, ldr, zr, BM: gl.constexpr, BN: gl.constexpr, BK: gl.constexpr, GROUPS: gl.constexpr,
+            STAGES: gl.constexpr,
+            A_COLUMNS: gl.constexpr, B_COLUMNS: gl.constexpr, BATCHED: gl.constexpr, STREAM: gl.constexpr, SWAP: gl.constexpr, RAW: gl.constexpr,
+            PROMOTE: gl.constexpr,
             ACT: gl.constexpr, SHORT: gl.constexpr, EN: gl.constexpr):  # fmt: skip
     """One consumer warp group: rows GROUP_INDEX · RM and following of each tile.
 
@@ -128,7 +133,7 @@ def consume(GROUP_INDEX: gl.constexpr, a_ring, b_ring, c_ring, vectors, full, em
     n = 0
     acc = gl.zeros((RM, BN), SUM, MMA)
     for i in range(items):
-        tile, first, last = item(i, turns, begin, end, whole, slices)
+        tile, first, last = item(i, turns, begin, end, whole, slices, STREAM)
         pm, pn, z = place(tile, M, N, group, BM, BN)
         row, column = pm * BM + GROUP_INDEX * RM, pn * BN
         # What is one value a row or a column is asked for before the products and used after them.
@@ -163,10 +168,12 @@ def consume(GROUP_INDEX: gl.constexpr, a_ring, b_ring, c_ring, vectors, full, em
             if last - first < slices:
                 keep(sums, parts, 2 * gl.program_id(0) + gl.minimum(i - turns, 1), GROUP_INDEX * RM, BM, BN)
             else:
-                store(GROUP_INDEX, sums, c_ring, vectors, out_desc, out, ldo, zo, row, column, z, M, N, alpha, beta, row_scale, column_scale, c, ldc, zc, row_bias, column_bias, gate, ldg, zg,
+                store(GROUP_INDEX, sums, c_ring, vectors, out_desc, out, ldo, zo, row, column, z, M, N, alpha, beta, row_scale, column_scale, c, ldc,
+                      zc, row_bias, column_bias, gate, ldg, zg,
                       residual, ldr, zr, scale_a is not None, scale_b is not None, bias is not None, BATCHED, SWAP, RAW, ACT, SHORT, EN)  # fmt: skip
         else:
-            store(GROUP_INDEX, sums, c_ring, vectors, out_desc, out, ldo, zo, row, column, z, M, N, alpha, beta, row_scale, column_scale, c, ldc, zc, row_bias, column_bias, gate, ldg, zg,
+            store(GROUP_INDEX, sums, c_ring, vectors, out_desc, out, ldo, zo, row, column, z, M, N, alpha, beta, row_scale, column_scale, c, ldc, zc,
+                  row_bias, column_bias, gate, ldg, zg,
                   residual, ldr, zr, scale_a is not None, scale_b is not None, bias is not None, BATCHED, SWAP, RAW, ACT, SHORT, EN)  # fmt: skip
     tma.store_wait(0)
 
@@ -185,14 +192,16 @@ def part_of(x, vectors, which: gl.constexpr, i: gl.constexpr, EN: gl.constexpr, 
     """Piece i of a vector over the columns, which lies in shared memory; of none something that nobody uses."""
     if not THERE:
         return x
-    else:
+    else:  # noqa: RET505
         return vectors.index(which).slice(i * EN, EN).load(gl.SliceLayout(0, like.type.layout))
 
 
 @gluon.jit
-def store(GROUP_INDEX: gl.constexpr, acc, c_ring, vectors, out_desc, out, ldo, zo, row, column, z, M, N, alpha, beta, row_scale, column_scale, c, ldc, zc, row_bias,
+def store(GROUP_INDEX: gl.constexpr, acc, c_ring, vectors, out_desc, out, ldo, zo, row, column, z, M, N, alpha, beta, row_scale, column_scale, c, ldc,
+          zc, row_bias,
           column_bias, gate, ldg, zg,
-          residual, ldr, zr, SCALE_A: gl.constexpr, SCALE_B: gl.constexpr, BIAS: gl.constexpr, BATCHED: gl.constexpr, SWAP: gl.constexpr, RAW: gl.constexpr, ACT: gl.constexpr, SHORT: gl.constexpr, EN: gl.constexpr):  # fmt: skip
+          residual, ldr, zr, SCALE_A: gl.constexpr, SCALE_B: gl.constexpr, BIAS: gl.constexpr, BATCHED: gl.constexpr, SWAP: gl.constexpr,
+          RAW: gl.constexpr, ACT: gl.constexpr, SHORT: gl.constexpr, EN: gl.constexpr):  # fmt: skip
     """The epilogue of one group's part of a tile, EN columns at a time."""
     BN: gl.constexpr = acc.shape[1]
     PIECES: gl.constexpr = BN // EN
@@ -218,8 +227,10 @@ def store(GROUP_INDEX: gl.constexpr, acc, c_ring, vectors, out_desc, out, ldo, z
         rows = row + gl.arange(0, x.shape[0], gl.SliceLayout(1, x.type.layout))
         columns = at + gl.arange(0, x.shape[1], gl.SliceLayout(0, x.type.layout))
         if not RAW:
-            x = finish(x, rows, columns, z, M, N, alpha, beta, row_scale, part_of(column_scale, vectors, VECTORS * GROUP_INDEX, i, EN, x, SCALE_B), c, ldc, zc, row_bias,
-                       part_of(column_bias, vectors, VECTORS * GROUP_INDEX + VECTORS - 1, i, EN, x, BIAS and not SWAP), gate, ldg, zg, residual, ldr, zr, SCALE_A, SCALE_B, BIAS, SWAP, ACT, SHORT)  # fmt: skip
+            x = finish(x, rows, columns, z, M, N, alpha, beta, row_scale, part_of(column_scale, vectors, VECTORS * GROUP_INDEX, i, EN, x, SCALE_B), c,
+                       ldc, zc, row_bias,
+                       part_of(column_bias, vectors, VECTORS * GROUP_INDEX + VECTORS - 1, i, EN, x, BIAS and not SWAP), gate, ldg, zg, residual, ldr,
+                       zr, SCALE_A, SCALE_B, BIAS, SWAP, ACT, SHORT)  # fmt: skip
         if out_desc is None:
             put(x, rows, columns, z, M, N, out, ldo, zo, SWAP)
         else:
@@ -236,7 +247,8 @@ def store(GROUP_INDEX: gl.constexpr, acc, c_ring, vectors, out_desc, out, ldo, z
 
 
 @gluon.jit(do_not_specialize=("M", "K", "whole", "streamed", "group"))
-def product(a_desc, b_desc, out_desc, out, ldo, zo, parts, M, N, K, whole, streamed, group, alpha, beta, scale_a, scale_b, c, ldc, zc, bias, gate, ldg, zg, residual, ldr, zr,
+def product(a_desc, b_desc, out_desc, out, ldo, zo, parts, M, N, K, whole, streamed, group, alpha, beta, scale_a, scale_b, c, ldc, zc, bias, gate,
+            ldg, zg, residual, ldr, zr,
             BM: gl.constexpr, BN: gl.constexpr, BK: gl.constexpr, GROUPS: gl.constexpr, STAGES: gl.constexpr, A_COLUMNS: gl.constexpr, B_COLUMNS: gl.constexpr,
             BATCHED: gl.constexpr, STREAM: gl.constexpr, SWAP: gl.constexpr, RAW: gl.constexpr, PROMOTE: gl.constexpr, ACT: gl.constexpr, SHORT: gl.constexpr,
             EN: gl.constexpr):  # fmt: skip
@@ -261,15 +273,23 @@ def product(a_desc, b_desc, out_desc, out, ldo, zo, parts, M, N, K, whole, strea
     fence_async_shared()
     if GROUPS == 1:
         gl.warp_specialize([
-            (consume, (0, a_ring, b_ring, c_ring, vectors, full, empty, out_desc, out, ldo, zo, parts, M, N, K, whole, streamed, group, alpha, beta, scale_a, scale_b, c, ldc, zc,
-                       bias, gate, ldg, zg, residual, ldr, zr, BM, BN, BK, GROUPS, STAGES, A_COLUMNS, B_COLUMNS, BATCHED, STREAM, SWAP, RAW, PROMOTE, ACT, SHORT, EN)),
-            (load, (a_desc, b_desc, a_ring, b_ring, full, empty, M, N, K, whole, streamed, group, BM, BN, BK, GROUPS, STAGES, A_COLUMNS, B_COLUMNS, BATCHED, STREAM)),
+            (consume, (0, a_ring, b_ring, c_ring, vectors, full, empty, out_desc, out, ldo, zo, parts, M, N, K, whole, streamed, group, alpha, beta,
+                       scale_a, scale_b, c, ldc, zc,
+                       bias, gate, ldg, zg, residual, ldr, zr, BM, BN, BK, GROUPS, STAGES, A_COLUMNS, B_COLUMNS, BATCHED, STREAM, SWAP, RAW, PROMOTE,
+                       ACT, SHORT, EN)),
+            (load, (a_desc, b_desc, a_ring, b_ring, full, empty, M, N, K, whole, streamed, group, BM, BN, BK, GROUPS, STAGES, A_COLUMNS, B_COLUMNS,
+                    BATCHED, STREAM)),
         ], [1], [40])  # fmt: skip
     else:
         gl.warp_specialize([
-            (consume, (0, a_ring, b_ring, c_ring, vectors, full, empty, out_desc, out, ldo, zo, parts, M, N, K, whole, streamed, group, alpha, beta, scale_a, scale_b, c, ldc, zc,
-                       bias, gate, ldg, zg, residual, ldr, zr, BM, BN, BK, GROUPS, STAGES, A_COLUMNS, B_COLUMNS, BATCHED, STREAM, SWAP, RAW, PROMOTE, ACT, SHORT, EN)),
-            (consume, (1, a_ring, b_ring, c_ring, vectors, full, empty, out_desc, out, ldo, zo, parts, M, N, K, whole, streamed, group, alpha, beta, scale_a, scale_b, c, ldc, zc,
-                       bias, gate, ldg, zg, residual, ldr, zr, BM, BN, BK, GROUPS, STAGES, A_COLUMNS, B_COLUMNS, BATCHED, STREAM, SWAP, RAW, PROMOTE, ACT, SHORT, EN)),
-            (load, (a_desc, b_desc, a_ring, b_ring, full, empty, M, N, K, whole, streamed, group, BM, BN, BK, GROUPS, STAGES, A_COLUMNS, B_COLUMNS, BATCHED, STREAM)),
+            (consume, (0, a_ring, b_ring, c_ring, vectors, full, empty, out_desc, out, ldo, zo, parts, M, N, K, whole, streamed, group, alpha, beta,
+                       scale_a, scale_b, c, ldc, zc,
+                       bias, gate, ldg, zg, residual, ldr, zr, BM, BN, BK, GROUPS, STAGES, A_COLUMNS, B_COLUMNS, BATCHED, STREAM, SWAP, RAW, PROMOTE,
+                       ACT, SHORT, EN)),
+            (consume, (1, a_ring, b_ring, c_ring, vectors, full, empty, out_desc, out, ldo, zo, parts, M, N, K, whole, streamed, group, alpha, beta,
+                       scale_a, scale_b, c, ldc, zc,
+                       bias, gate, ldg, zg, residual, ldr, zr, BM, BN, BK, GROUPS, STAGES, A_COLUMNS, B_COLUMNS, BATCHED, STREAM, SWAP, RAW, PROMOTE,
+                       ACT, SHORT, EN)),
+            (load, (a_desc, b_desc, a_ring, b_ring, full, empty, M, N, K, whole, streamed, group, BM, BN, BK, GROUPS, STAGES, A_COLUMNS, B_COLUMNS,
+                    BATCHED, STREAM)),
         ], [4, 1], [232, 40])  # fmt: skip
