@@ -110,7 +110,7 @@ def activate(x: Tensor, activation: str) -> Tensor:
 
 def full(
     a: Tensor, b: Tensor, c: Tensor | None, bias: Tensor | None = None, gate: Tensor | None = None, residual: Tensor | None = None, alpha: float = 1.0,
-    beta: float = 0.0, activation: str = "none", out_dtype: str = "",
+    beta: float = 0.0, activation: str = "none", to: str = "",
 ) -> Tensor:  # fmt: skip
     import torch
 
@@ -118,7 +118,7 @@ def full(
     out = activate(out if bias is None else out + bias, activation)
     out = out if gate is None else out * gate
     out = out if residual is None else out + residual
-    return out.to(getattr(torch, DTYPES[out_dtype].torch) if out_dtype else a.dtype) if a.itemsize == 2 else out
+    return out.to(getattr(torch, DTYPES[to].torch) if to else a.dtype) if a.itemsize == 2 else out
 
 
 def reference(a: Tensor, b: Tensor, c: Tensor | None, alpha: float, beta: float) -> Tensor:
@@ -128,7 +128,7 @@ def reference(a: Tensor, b: Tensor, c: Tensor | None, alpha: float, beta: float)
 
 def backward(
     dout: Tensor, a: Tensor, b: Tensor, c: Tensor | None, bias: Tensor | None, gate: Tensor | None, residual: Tensor | None, alpha: float, beta: float,
-    activation: str, out_dtype: str,
+    activation: str, to: str,
 ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None, Tensor | None]:  # fmt: skip
     """With s the sum before the activation and ds = dout · gate · act'(s):
 
@@ -164,8 +164,8 @@ def _slope(d: Tensor, s: Tensor, activation: str) -> Tensor:
     return aten.gelu_backward(d, s, approximate="tanh" if activation == "gelu_tanh" else "none")
 
 
-def outputs(a: Meta, b: Meta, out_dtype: str = "", **_: Any) -> dict[str, Meta]:
-    return {"out": Meta((*a.shape[:-1], b.shape[-1]), out_dtype or a.dtype)}
+def outputs(a: Meta, b: Meta, to: str = "", **_: Any) -> dict[str, Meta]:
+    return {"out": Meta((*a.shape[:-1], b.shape[-1]), to or a.dtype)}
 
 
 def canonical(p: Problem) -> Problem | None:
@@ -198,14 +198,14 @@ def work(p: Problem) -> Work:
 def _public(tensors: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
     import torch
 
-    to = options["out_dtype"]
+    dtype = options["to"]
     named = {n: tensors[n] for n in ("c", "bias", "gate", "residual")} | {n: options[n] for n in ("alpha", "beta", "activation")}
-    return (tensors["a"], tensors["b"]), {**named, "out_dtype": getattr(torch, DTYPES[to].torch) if to else None}
+    return (tensors["a"], tensors["b"]), {**named, "out_dtype": getattr(torch, DTYPES[dtype].torch) if dtype else None}
 
 
 def bucket(p: Problem) -> Problem:
     """What follows the product decides no tile."""
-    return replace(p, options=tuple((n, v) for n, v in p.options if n not in ("activation", "out_dtype")))
+    return replace(p, options=tuple((n, v) for n, v in p.options if n not in ("activation", "to")))
 
 
 def _torch() -> Callable[..., Tensor]:
@@ -213,10 +213,10 @@ def _torch() -> Callable[..., Tensor]:
 
     def cublas(
         a: Tensor, b: Tensor, c: Tensor | None, bias: Tensor | None, gate: Tensor | None, residual: Tensor | None, alpha: float, beta: float, activation: str,
-        out_dtype: str,
+        to: str,
     ) -> Tensor:  # fmt: skip
         """torch eager, which calls cuBLAS; TF32 stays off, as torch has it by default."""
-        if out_dtype:
+        if to:
             raise ValueError("torch's matmul gives the dtype of its operands")
         if c is None and bias is not None and alpha == 1 and a.dim() == 2:
             out = torch.addmm(bias, a, b)
@@ -270,7 +270,7 @@ def _changed(**changes: Any) -> Callable[..., Tensor]:
     """The reference with other values for some of its parameters."""
 
     def run(*args: Any) -> Tensor:
-        names = ("a", "b", "c", "bias", "gate", "residual", "alpha", "beta", "activation", "out_dtype")
+        names = ("a", "b", "c", "bias", "gate", "residual", "alpha", "beta", "activation", "to")
         return full(**{**dict(zip(names, args, strict=True)), **changes})
 
     return run
@@ -350,7 +350,7 @@ def _cases() -> list[Case]:
         ]  # fmt: skip
         edge += [
             case("few rows, deep", tags="edge", **of(dtype, 16, 264, 8200, t="NT")),
-            case("result of float32", tags="edge", **of(dtype, 70, 136, 64, out_dtype="f32")),
+            case("result of float32", tags="edge", **of(dtype, 70, 136, 64, to="f32")),
             case("one element", tags="edge", **mm(1, 1, 1, dtype=dtype)),
             case("odd 7x3x5", tags="edge", **mm(7, 3, 5, dtype=dtype)),
             case("odd 255x1025x513", tags="edge", **mm(255, 1025, 513, dtype=dtype)),
