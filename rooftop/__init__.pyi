@@ -213,19 +213,28 @@ def layer_norm(input: Tensor, normalized_shape: Sequence[int] | int, weight: Ten
     Raises TypeError for other dtypes, ValueError for shapes or devices that do not fit, an eps below 0, or an input that a named
     implementation cannot take."""
 
-def matmul(a: Tensor, b: Tensor, *, c: Tensor | None=None, alpha: float=1.0, beta: float=1.0, implementation: str | None=None) -> Tensor:
-    """alpha · a b + beta · c, in true float32: each product and each sum is an IEEE FMA, never TF32.
+def matmul(a: Tensor, b: Tensor, *, c: Tensor | None=None, alpha: float=1.0, beta: float=1.0, bias: Tensor | None=None, activation: str='none', gate: Tensor | None=None, residual: Tensor | None=None, out_dtype: Any=None, implementation: str | None=None) -> Tensor:
+    """act(alpha · a b + beta · c + bias) · gate + residual, summed in float32 and rounded once.
+
+    float32 is true float32: each product and each sum is an IEEE FMA, never TF32. Operands of 16 bits are multiplied exactly by tensor cores.
 
     Args:
-        a: [M, K] float32. Rows may be any distance apart; other strides are copied into contiguous memory first.
-        b: [K, N] float32, likewise.
-        c: [M, N] float32, or None for no addend.
+        a: [M, K], or [B, M, K] for a batch; float32, float16 or bfloat16. In 16 bits rows or columns may be the neighbours in memory, in float32
+            rows; what lies otherwise is copied into contiguous memory first.
+        b: [K, N], or [B, K, N], in the dtype of `a`, likewise.
+        c: of the shape of the result, or None for no addend.
         alpha, beta: scales. With beta = 0, c is not read: NaN in it does not matter.
+        bias: [N], added to each row; None for none.
+        activation: "none", "relu", "silu", "gelu" or "gelu_tanh", of the sum so far.
+        gate, residual: of the shape of the result, or None for none.
+        out_dtype: torch.float32, torch.float16 or torch.bfloat16 with operands of 16 bits; None: the dtype of `a`.
         implementation: a kernel by name (`"simt__cuda_sm80"`): it runs or raises. None picks the best that takes the input.
 
-    Returns a new tensor [M, N]. With K = 0 it is beta · c, or zeros.
+    c, bias, gate and residual are float32, float16 or bfloat16, whatever `a` is; with `a` of float32 they are float32.
 
-    Raises TypeError for other dtypes, ValueError for shapes that do not fit or tensors on different devices."""
+    Returns a new tensor [M, N] or [B, M, N]. With K = 0 the product counts as zeros.
+
+    Raises TypeError for other dtypes, ValueError for shapes that do not fit, an unknown activation or tensors on different devices."""
 
 def quantize(x: Tensor, format: str | quant.Format='int8', *, granularity: str | None=None, group: int=128, dim: int=-1, block: tuple[int, int]=(128, 128), symmetric: bool=True, rounding: str='nearest', scale_dtype: str | None=None, over: Tensor | None=None, seed: int=0, subtract: bool=False, implementation: str | None=None) -> quant.Quantized:
     """The codes of `x` with their scales: `rooftop.quantize(x, "int8", granularity="row").dequantize()` is nearly `x`.
