@@ -11,6 +11,8 @@ from triton.language.extra.cuda import gdc_wait
 from rooftop.kernels._device.activations import gelu, gelu_short, gelu_tanh, silu
 
 ACTIVATIONS = ("none", "relu", "silu", "gelu", "gelu_tanh")  # a kernel is given the place of one
+SCALES = ("rows", "one", "blocks")  # scales [M] of a and [N] of b; one each; [M, ceil(K / 128)] and [ceil(K / 128), ceil(N / 128)]
+ONE, BLOCKS = (tl.constexpr(SCALES.index(name)) for name in SCALES[1:])
 RELU, SILU, GELU, GELU_TANH = (tl.constexpr(ACTIVATIONS.index(name)) for name in ACTIVATIONS[1:])
 
 
@@ -38,6 +40,14 @@ def vector(x, places, limit):  # type: ignore[no-untyped-def]
         return places
     else:  # noqa: RET505
         return tl.load(x + places, mask=places < limit, other=0.0).to(tl.float32)
+
+
+@triton.jit
+def scale_of(x, places, limit, SCALES: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The scales of rows or columns; the one that there is where SCALES == ONE."""
+    if SCALES == ONE:
+        places = places * 0
+    return vector(x, places, limit)
 
 
 @triton.jit
@@ -108,7 +118,7 @@ def begin_of(block, blocks, units):  # type: ignore[no-untyped-def]
 def add_pieces(parts, out, ldo, zo, M, N, whole, streamed, slices, blocks, group, alpha, beta, scale_a, scale_b, c, ldc, zc, bias, gate, ldg, zg,
                residual, ldr, zr,
                BM: tl.constexpr, BN: tl.constexpr, ROWS: tl.constexpr, SWAP: tl.constexpr, ACT: tl.constexpr, SHORT: tl.constexpr, RAW: tl.constexpr,
-               CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
+               SCALES: tl.constexpr, CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
     """Tiles of which several blocks made a piece each: their sum, in the order of K, and the epilogue.
 
     Of `streamed` tiles the slices of K were dealt out; block p left what it began at its first slice in parts[2 p] and what it began later in
@@ -137,8 +147,33 @@ def add_pieces(parts, out, ldo, zo, M, N, whole, streamed, slices, blocks, group
     pm, pn, z = place(whole + t, M, N, group, BM, BN)
     rows, columns = pm * BM + row + tl.arange(0, ROWS), pn * BN + tl.arange(0, BN)
     if not RAW:
-        x = finish(x, rows, columns, z, M, N, alpha, beta, vector(scale_a, rows, M), vector(scale_b, columns, N), c, ldc, zc,
+        x = finish(x, rows, columns, z, M, N, alpha, beta, scale_of(scale_a, rows, M, SCALES), scale_of(scale_b, columns, N, SCALES), c, ldc, zc,
                    vector(bias if SWAP else None, rows, M),
                    vector(None if SWAP else bias, columns, N), gate, ldg, zg, residual, ldr, zr, scale_a is not None, scale_b is not None,
                    bias is not None, SWAP, ACT, SHORT)  # fmt: skip
+    put(x, rows, columns, z, M, N, out, ldo, zo, SWAP)
+
+
+@triton.jit(do_not_specialize=("M", "N", "whole", "streamed", "group"))
+def add_split(parts, out, ldo, zo, M, N, whole, streamed, group, alpha, beta, scale_a, scale_b, c, ldc, zc, bias, gate, ldg, zg, residual, ldr, zr,
+              BM: tl.constexpr, BN: tl.constexpr, ROWS: tl.constexpr, SPLIT: tl.constexpr, SWAP: tl.constexpr, ACT: tl.constexpr, SHORT: tl.constexpr,
+              RAW: tl.constexpr, SCALES: tl.constexpr, CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
+    """Tiles of which SPLIT blocks made a piece each: their sum, in the order of K, and the epilogue. Piece s of the t-th such tile is
+    parts[s · streamed + t], [BM, BN] of float32 (int32). Program (t, r) makes ROWS rows; all pieces are asked for at once."""
+    if CHAINED:
+        gdc_wait()
+    t, row = tl.program_id(0), tl.program_id(1) * ROWS
+    pm, pn, z = place(whole + t, M, N, group, BM, BN)
+    rows, columns = pm * BM + row + tl.arange(0, ROWS), pn * BN + tl.arange(0, BN)
+    if pm * BM + row >= M:
+        return
+    at = parts + t.to(tl.int64) * (BM * BN) + (row + tl.arange(0, ROWS))[:, None] * BN + tl.arange(0, BN)[None, :]
+    x = tl.load(at)
+    for _ in tl.static_range(1, SPLIT):
+        at += streamed.to(tl.int64) * (BM * BN)
+        x += tl.load(at)
+    if not RAW:
+        x = finish(x, rows, columns, z, M, N, alpha, beta, scale_of(scale_a, rows, M, SCALES), scale_of(scale_b, columns, N, SCALES), c, ldc, zc,
+                   vector(bias if SWAP else None, rows, M), vector(None if SWAP else bias, columns, N), gate, ldg, zg, residual, ldr, zr,
+                   scale_a is not None, scale_b is not None, bias is not None, SWAP, ACT, SHORT)  # fmt: skip
     put(x, rows, columns, z, M, N, out, ldo, zo, SWAP)

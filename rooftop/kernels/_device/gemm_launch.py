@@ -10,7 +10,7 @@ from triton.experimental.gluon import language as gl
 
 from rooftop.core.spec import Descriptor, Launch, Meta
 from rooftop.kernels._device import gemm_epilogue, wgmma
-from rooftop.kernels._device.gemm_model import Config, Plan, piece, plan, ranked
+from rooftop.kernels._device.gemm_model import Config, Facts, Plan, piece, plan, ranked, seconds
 
 TYPES: Mapping[str, Any] = {"bf16": gl.bfloat16, "f16": gl.float16, "f8e4m3": gl.float8e4nv, "f8e5m2": gl.float8e5, "i8": gl.int8, "f32": gl.float32,
 "i32": gl.int32}
@@ -32,6 +32,7 @@ class Product:
     activation: str = "none"
     raw: bool = False  # nothing follows
     promote: bool = False
+    scales: str = "rows"  # what the scales are: one of gemm_epilogue.SCALES
 
     def there(self, name: str) -> Meta | None:
         return self.metas.get(name) if name else None
@@ -55,12 +56,23 @@ class Product:
 
     @property
     def vectors(self) -> int:
-        return (self.there(self.scale_b) is not None) + (self.there("bias") is not None)
+        return (self.there(self.scale_b) is not None and self.scales != "blocks") + (self.there("bias") is not None)
+
+    @property
+    def facts(self) -> Facts:
+        a, b = self.of(self.a), self.of(self.b)
+        apart = [x.strides[-1 if turned(x) else -2] * x.itemsize % 128 != 0 for x in (a, b)]
+        return Facts(*self.sizes, a.itemsize, self.stored, self.sms, self.vectors, *apart, a.dtype == "i8")
 
     def ranked(self) -> list[Config]:
         """Configs, the best predicted first."""
-        m, n, k, batch = self.sizes
-        return ranked(m, n, k, batch, self.of(self.a).itemsize, self.stored, self.sms, vectors=self.vectors)
+        if self.scales != "blocks":
+            return ranked(self.facts)
+        return [c for c in ranked(self.facts, swaps=False) if c.BK == 128 and c.BN <= 128]
+
+    def seconds(self, config: Config) -> float:
+        """Predicted time."""
+        return seconds(config, self.facts)
 
     def plan(self, config: Config) -> Plan:
         m, n, k, batch = self.sizes
@@ -108,7 +120,7 @@ def _apart(meta: Meta | None) -> tuple[int, int]:
 def scratch(product: Product, config: Config) -> dict[str, Meta]:
     p = product.plan(config)
     kind = "i32" if product.of(product.a).dtype == "i8" else "f32"
-    return {"parts": Meta((2 * p.blocks, config.BM * config.BN), kind)} if p.units else {}
+    return {"parts": Meta((p.parts, config.BM * config.BN), kind)} if p.units else {}
 
 
 def launches(product: Product, config: Config, chained: bool) -> list[Launch]:
@@ -132,7 +144,7 @@ def launches(product: Product, config: Config, chained: bool) -> list[Launch]:
         "scale_a": _name(product, product.scale_b if config.SWAP else product.scale_a), "scale_b": _name(product,
         product.scale_a if config.SWAP else product.scale_b),
         "BM": config.BM, "BN": config.BN, "SWAP": config.SWAP, "RAW": product.raw, "ACT": gemm_epilogue.ACTIVATIONS.index(product.activation),
-        "SHORT": out.itemsize <= 2,
+        "SHORT": out.itemsize <= 2, "SCALES": gemm_epilogue.SCALES.index(product.scales),
     }  # fmt: skip
     args: dict[str, Any] = {
         "a_desc": _descriptor(*first[:2], across_a, *a_box), "b_desc": _descriptor(*second[:2], across_b, *b_box),
@@ -140,15 +152,24 @@ def launches(product: Product, config: Config, chained: bool) -> list[Launch]:
         "ldo": ldo, "zo": zo,
         "parts": "parts" if p.units else None, "M": m, "N": n, "K": k, "whole": p.whole, "streamed": p.streamed, "group": config.GROUP, **after,
         "BK": config.BK, "GROUPS": config.GROUPS, "STAGES": config.STAGES, "A_COLUMNS": a_turned, "B_COLUMNS": b_turned, "BATCHED": len(a.shape) == 3,
-        "STREAM": p.units > 0, "PROMOTE": product.promote, "EN": piece(config),
+        "STREAM": p.units > 0 and p.split == 1, "SPLIT": p.split, "PROMOTE": product.promote, "EN": piece(config),
     }  # fmt: skip
     made = [Launch(kernel=wgmma.product, grid=(p.blocks,), args=args, warps=4)]
-    if p.units and p.blocks > 1:
+    shared = {
+        "parts": "parts", "out": product.out, "ldo": ldo, "zo": zo, "M": m, "N": n, "whole": p.whole, "streamed": p.streamed, "group": config.GROUP, **after,
+        "CHAINED": chained,
+    }  # fmt: skip
+    if product.scales == "blocks":
+        shared |= {"scale_a": None, "scale_b": None}
+    if p.split > 1:
+        # Enough programs for every multiprocessor, of few pieces a thread: what is asked for at once lies in registers.
+        elements = max(512, min(2048, p.streamed * config.BM * config.BN // (2 * product.sms) // 512 * 512))
+        rows = max(1, min(config.BM, 1 << (max(1, elements // config.BN).bit_length() - 1)))
+        args = {**shared, "ROWS": rows, "SPLIT": p.split}
+        made.append(Launch(kernel=gemm_epilogue.add_split, grid=(p.streamed, config.BM // rows), args=args, warps=4, chained=chained))
+    elif p.units and p.blocks > 1:
         piece_rows = max(1, min(config.BM, 2048 // config.BN))
-        args = {
-            "parts": "parts", "out": product.out, "ldo": ldo, "zo": zo, "M": m, "N": n, "whole": p.whole, "streamed": p.streamed, "slices": p.slices,
-            "blocks": p.blocks, "group": config.GROUP, **after, "ROWS": piece_rows, "CHAINED": chained,
-        }  # fmt: skip
+        args = {**shared, "slices": p.slices, "blocks": p.blocks, "ROWS": piece_rows}
         made.append(Launch(kernel=gemm_epilogue.add_pieces, grid=(p.blocks - 1, config.BM // piece_rows), args=args, warps=4, chained=chained))
     return made
 
