@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 ACTIVATIONS = ("none", "relu", "silu", "gelu", "gelu_tanh")
 LAYERS = ((6144, 4096), (4096, 4096), (28672, 4096), (4096, 14336), (10240, 8192), (8192, 28672), (128256, 4096))  # (N, K) of language models
-UNITS = {"f32": "fma32", "f16": "tensor-fp16", "bf16": "tensor-bf16"}
+UNITS = {"f32": "fma32", "f16": "tensor-f16", "bf16": "tensor-bf16"}
 
 
 def matmul(

@@ -66,9 +66,10 @@ class Product:
 
     def ranked(self) -> list[Config]:
         """Configs, the best predicted first."""
-        if self.scales != "blocks":
-            return ranked(self.facts)
-        return [c for c in ranked(self.facts, swaps=False) if c.BK == 128 and c.BN <= 128]
+        found = ranked(self.facts, swaps=self.scales != "blocks")
+        if self.promote:  # two sums a thread
+            found = [c for c in found if c.BM // c.GROUPS * c.BN <= 64 * 128]
+        return [c for c in found if c.BK == 128 and c.BN <= 128] if self.scales == "blocks" else found
 
     def seconds(self, config: Config) -> float:
         """Predicted time."""
@@ -176,3 +177,19 @@ def launches(product: Product, config: Config, chained: bool) -> list[Launch]:
 
 def _name(product: Product, name: str) -> str | None:
     return name if product.there(name) is not None else None
+
+
+def along_k(product: Product) -> str | None:
+    """None, or why wgmma does not multiply these 8-bit operands: it reads them along K alone."""
+    m, n, k, _ = product.sizes
+    if m * n * k == 0:
+        return "M, N and K must be at least 1"
+    if max(m, n, k) >= 2**31 - 512:
+        return f"takes fewer than 2^31 rows and columns; given {m} x {n} x {k}"
+    a, b = product.of(product.a), product.of(product.b)
+    for name, meta in (("a", a), ("b", b)):
+        if reason := readable(meta):
+            return f"TMA does not read {name}: {reason}"
+    if turned(a) or not _lies(b, -1, -2):
+        return "wgmma reads 8-bit operands along K: rows of a and columns of b must be neighbours in memory"
+    return None
