@@ -13,7 +13,7 @@ import torch
 
 from rooftop.core.spec import Meta
 from rooftop.kernels._device import gemm_epilogue, gemm_launch
-from rooftop.kernels._device.gemm_model import Config, Plan, plan, ranked, shared_bytes, valid
+from rooftop.kernels._device.gemm_model import Config, Facts, Plan, plan, ranked, shared_bytes, valid
 from rooftop.lab.interpret import interpreter
 
 
@@ -100,7 +100,7 @@ def test_the_pieces_of_a_tile_are_added(config: Config, shape: tuple[int, int, i
 @pytest.mark.parametrize("shape", [(1, 1, 1), (16, 4096, 14336), (1000, 1, 77), (512, 28672, 4096), (4096, 4096, 4096), (33, 65, 1000)])
 @pytest.mark.parametrize("itemsize", [1, 2])
 def test_every_candidate_fits(shape: tuple[int, int, int], itemsize: int) -> None:
-    found = ranked(*shape, 1, itemsize, 2, 132, vectors=2)
+    found = ranked(Facts(*shape, 1, itemsize, 2, 132, 2))
     assert found
     for config in found:
         assert valid(config, itemsize, 2, 2) and shared_bytes(config, itemsize, 2, 2) <= 227 * 1024

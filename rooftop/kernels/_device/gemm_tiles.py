@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import triton
 import triton.language as tl
 
-from rooftop.core.spec import Launch, Meta, Problem
+from rooftop.core.spec import Launch, Problem
 from rooftop.kernels._device import gemm_epilogue
 from rooftop.kernels._device.gemm_epilogue import finish, place, put, scale_of, vector
 
@@ -37,8 +37,8 @@ def tiles(a, b, out, M, N, K, ma, ka, kb, nb, ldo, group, scale_a, scale_b, bias
             total += tl.dot(x.to(tl.float16), y.to(tl.float16)) * (of_rows * of_block)[:, None]
         else:
             total = tl.dot(x.to(tl.float16), y.to(tl.float16), total)
-        a_at += BK * ka
-        b_at += BK * kb
+        a_at += tl.full((), BK, tl.int64) * ka
+        b_at += tl.full((), BK, tl.int64) * kb
     if not RAW:
         if SCALES == BLOCKS:
             total = finish(total, rows, columns, z, M, N, 1.0, 0.0, rows, columns, None, 0, 0, rows, vector(bias, columns, N), None, 0, 0, None, 0, 0,
@@ -100,8 +100,3 @@ def launches(p: Problem, config: Config) -> list[Launch]:
     }  # fmt: skip
     grid = (-(-m // config.BM) * -(-n // config.BN),)
     return [Launch(kernel=tiles, grid=grid, args=args, warps=config.warps, stages=config.stages)]
-
-
-def rows_or_columns(m: Meta) -> bool:
-    """Whether rows or columns of a matrix are neighbours in memory."""
-    return 1 in m.strides or 1 in m.shape

@@ -31,8 +31,8 @@ def _matmul(a, b, out, M, N, K, ma, ka, za, kb, nb, zb, ldo, zo, group, alpha, b
         x = tl.load(a + a_at, mask=(rows < M)[:, None] & (along < left)[None, :], other=0.0)
         y = tl.load(b + b_at, mask=(along < left)[:, None] & (columns < N)[None, :], other=0.0)
         total = tl.dot(x, y, total, input_precision="ieee")
-        a_at += BK * ka
-        b_at += BK * kb
+        a_at += tl.full((), BK, tl.int64) * ka
+        b_at += tl.full((), BK, tl.int64) * kb
     total = finish(total, rows, columns, z, M, N, alpha, beta, rows, columns, c, ldc, zc, rows, vector(bias, columns, N), gate, ldg, zg, residual, ldr, zr,
                    False, False, bias is not None, False, ACT, SHORT)  # fmt: skip
     put(total, rows, columns, z, M, N, out, ldo, zo, False)
