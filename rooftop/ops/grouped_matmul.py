@@ -52,7 +52,7 @@ def grouped_matmul(a: Tensor, b: Tensor, offsets: Tensor, *, implementation: str
             f"grouped_matmul: a is {tuple(a.shape)} and b is {tuple(b.shape)}; accepted is [M, K] and [G, K, N], [M, K] and [K, N], or [G, M, K] and [G, K, N]"
         )
     if any(t.dim() == 3 and t.shape[0] != offsets.shape[0] for t in (a, b)):
-        raise ValueError(f"grouped_matmul: a is {tuple(a.shape)} and b is {tuple(b.shape)}; there are {offsets.shape[0]} offsets, so many matrices must they have")
+        raise ValueError(f"grouped_matmul: a is {tuple(a.shape)} and b is {tuple(b.shape)}; one matrix for each of {offsets.shape[0]} offsets is accepted")
     return OP(a, b, offsets, implementation=implementation)
 
 
@@ -154,7 +154,7 @@ def _all_rows(a: Tensor, b: Tensor, offsets: Tensor) -> Tensor:
 
 
 def _cases() -> list[Case]:
-    def mm(groups: int, m: int, n: int, k: int, dtype: str = "bf16", form: str = "rows", a: str = "contiguous", b: str = "contiguous") -> dict[str, Input]:
+    def mm(groups: int, m: int, n: int, k: int, dtype: str = "bf16", form: str = "rows", a: str = "contiguous", b: str = "contiguous") -> dict[str, Any]:
         of_a = (groups, m, k) if form == "masked" else (m, k)
         of_b = (k, n) if form == "depth" else (groups, k, n)
         return {"a": Input(of_a, dtype, layout=a), "b": Input(of_b, dtype, layout=b), "offsets": Input((groups,), "i32")}

@@ -104,7 +104,7 @@ def _float(a: Tensor, b: Tensor) -> Tensor:
 
 
 def _cases() -> list[Case]:
-    def mm(m: int, n: int, k: int, a: str = "contiguous", b: str = "transposed") -> dict[str, Input]:
+    def mm(m: int, n: int, k: int, a: str = "contiguous", b: str = "transposed") -> dict[str, Any]:
         return {"a": Input((m, k), "i8", layout=a), "b": Input((k, n), "i8", layout=b)}
 
     bench = [case(f"{n} cubed", tags="bench", **mm(n, n, n)) for n in (1024, 4096, 8192)]

@@ -145,6 +145,8 @@ def consume(GROUP_INDEX: gl.constexpr, a_ring, b_ring, c_ring, vectors, full, em
     LONG: gl.constexpr = 128 if a_ring.dtype == gl.int8 and BN > 128 else BN  # Triton 3.6 has no longer integer instruction
     MMA: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, LONG, WIDTH])
     SUM: gl.constexpr = gl.int32 if a_ring.dtype == gl.int8 else gl.float32
+    SCALED_A: gl.constexpr = scale_a is not None and SCALES != BLOCKS
+    SCALED_B: gl.constexpr = scale_b is not None and SCALES != BLOCKS
     slices = gl.cdiv(K, BK)
     turns, begin, end, pieces = share(whole, streamed, slices, SPLIT)
     items = turns + pieces if STREAM else turns
@@ -198,11 +200,11 @@ def consume(GROUP_INDEX: gl.constexpr, a_ring, b_ring, c_ring, vectors, full, em
             else:
                 store(GROUP_INDEX, sums, c_ring, vectors, out_desc, out, ldo, zo, row, column, z, M, N, alpha, beta, row_scale, column_scale, c, ldc,
                       zc, row_bias, column_bias, gate, ldg, zg,
-                      residual, ldr, zr, scale_a is not None and SCALES != BLOCKS, scale_b is not None and SCALES != BLOCKS, bias is not None, BATCHED, SWAP, RAW, ACT, SHORT, EN)  # fmt: skip
+                      residual, ldr, zr, SCALED_A, SCALED_B, bias is not None, BATCHED, SWAP, RAW, ACT, SHORT, EN)  # fmt: skip
         else:
             store(GROUP_INDEX, sums, c_ring, vectors, out_desc, out, ldo, zo, row, column, z, M, N, alpha, beta, row_scale, column_scale, c, ldc, zc,
                   row_bias, column_bias, gate, ldg, zg,
-                  residual, ldr, zr, scale_a is not None and SCALES != BLOCKS, scale_b is not None and SCALES != BLOCKS, bias is not None, BATCHED, SWAP, RAW, ACT, SHORT, EN)  # fmt: skip
+                  residual, ldr, zr, SCALED_A, SCALED_B, bias is not None, BATCHED, SWAP, RAW, ACT, SHORT, EN)  # fmt: skip
     tma.store_wait(0)
 
 
@@ -286,8 +288,8 @@ def store(GROUP_INDEX: gl.constexpr, acc, c_ring, vectors, out_desc, out, ldo, z
 def product(a_desc, b_desc, out_desc, out, ldo, zo, parts, M, N, K, whole, streamed, group, alpha, beta, scale_a, scale_b, c, ldc, zc, bias, gate,
             ldg, zg, residual, ldr, zr,
             BM: gl.constexpr, BN: gl.constexpr, BK: gl.constexpr, GROUPS: gl.constexpr, STAGES: gl.constexpr, A_COLUMNS: gl.constexpr, B_COLUMNS: gl.constexpr,
-            BATCHED: gl.constexpr, STREAM: gl.constexpr, SPLIT: gl.constexpr, SWAP: gl.constexpr, RAW: gl.constexpr, PROMOTE: gl.constexpr, SCALES: gl.constexpr,
-            ACT: gl.constexpr, SHORT: gl.constexpr, EN: gl.constexpr):  # fmt: skip
+            BATCHED: gl.constexpr, STREAM: gl.constexpr, SPLIT: gl.constexpr, SWAP: gl.constexpr, RAW: gl.constexpr, PROMOTE: gl.constexpr,
+            SCALES: gl.constexpr, ACT: gl.constexpr, SHORT: gl.constexpr, EN: gl.constexpr):  # fmt: skip
     """out = act(alpha · scale_a · scale_b · a b + beta c + bias) · gate + residual, as `gemm_epilogue.finish` says; RAW: out = a b. With SWAP the kernel makes
     the transposed result: its A is b transposed, its B is a transposed, and out_desc is None."""
     a_ring = gl.allocate_shared_memory(a_desc.dtype, [STAGES * GROUPS] + a_desc.block_type.shape, a_desc.layout)
@@ -311,8 +313,8 @@ def product(a_desc, b_desc, out_desc, out, ldo, zo, parts, M, N, K, whole, strea
         gl.warp_specialize([
             (consume, (0, a_ring, b_ring, c_ring, vectors, full, empty, out_desc, out, ldo, zo, parts, M, N, K, whole, streamed, group, alpha, beta,
                        scale_a, scale_b, c, ldc, zc,
-                       bias, gate, ldg, zg, residual, ldr, zr, BM, BN, BK, GROUPS, STAGES, A_COLUMNS, B_COLUMNS, BATCHED, STREAM, SPLIT, SWAP, RAW, PROMOTE, SCALES,
-                       ACT, SHORT, EN)),
+                       bias, gate, ldg, zg, residual, ldr, zr, BM, BN, BK, GROUPS, STAGES, A_COLUMNS, B_COLUMNS, BATCHED, STREAM, SPLIT, SWAP, RAW, PROMOTE,
+                       SCALES, ACT, SHORT, EN)),
             (load, (a_desc, b_desc, a_ring, b_ring, full, empty, M, N, K, whole, streamed, group, BM, BN, BK, GROUPS, STAGES, A_COLUMNS, B_COLUMNS,
                     BATCHED, STREAM, SPLIT)),
         ], [1], [40])  # fmt: skip
@@ -320,12 +322,12 @@ def product(a_desc, b_desc, out_desc, out, ldo, zo, parts, M, N, K, whole, strea
         gl.warp_specialize([
             (consume, (0, a_ring, b_ring, c_ring, vectors, full, empty, out_desc, out, ldo, zo, parts, M, N, K, whole, streamed, group, alpha, beta,
                        scale_a, scale_b, c, ldc, zc,
-                       bias, gate, ldg, zg, residual, ldr, zr, BM, BN, BK, GROUPS, STAGES, A_COLUMNS, B_COLUMNS, BATCHED, STREAM, SPLIT, SWAP, RAW, PROMOTE, SCALES,
-                       ACT, SHORT, EN)),
+                       bias, gate, ldg, zg, residual, ldr, zr, BM, BN, BK, GROUPS, STAGES, A_COLUMNS, B_COLUMNS, BATCHED, STREAM, SPLIT, SWAP, RAW, PROMOTE,
+                       SCALES, ACT, SHORT, EN)),
             (consume, (1, a_ring, b_ring, c_ring, vectors, full, empty, out_desc, out, ldo, zo, parts, M, N, K, whole, streamed, group, alpha, beta,
                        scale_a, scale_b, c, ldc, zc,
-                       bias, gate, ldg, zg, residual, ldr, zr, BM, BN, BK, GROUPS, STAGES, A_COLUMNS, B_COLUMNS, BATCHED, STREAM, SPLIT, SWAP, RAW, PROMOTE, SCALES,
-                       ACT, SHORT, EN)),
+                       bias, gate, ldg, zg, residual, ldr, zr, BM, BN, BK, GROUPS, STAGES, A_COLUMNS, B_COLUMNS, BATCHED, STREAM, SPLIT, SWAP, RAW, PROMOTE,
+                       SCALES, ACT, SHORT, EN)),
             (load, (a_desc, b_desc, a_ring, b_ring, full, empty, M, N, K, whole, streamed, group, BM, BN, BK, GROUPS, STAGES, A_COLUMNS, B_COLUMNS,
                     BATCHED, STREAM, SPLIT)),
         ], [4, 1], [232, 40])  # fmt: skip
