@@ -92,7 +92,8 @@ def supports(p: Problem) -> str | None:
 
 def configs(p: Problem) -> list[Config]:
     wide = 32 if p["a"].dtype == "f32" else 64
-    return [Config(bm, bn, wide, warps, stages) for bm, bn, warps in ((128, 128, 8), (128, 256, 8), (64, 128, 4), (64, 64, 4), (32, 64, 4), (16, 64, 4)) for stages in (3, 4)]
+    shapes = ((128, 128, 8), (128, 256, 8), (64, 128, 4), (64, 64, 4), (32, 64, 4), (16, 64, 4))
+    return [Config(bm, bn, wide, warps, stages) for bm, bn, warps in shapes for stages in (3, 4)]
 
 
 def choose(p: Problem) -> Config:

@@ -1,4 +1,6 @@
-"""out = scale_a · scale_b · a b + bias of fp8 or int8, for every stride, address and size. Contract: rooftop/ops/scaled_matmul.py. Kernel: rooftop/kernels/_device/gemm_tiles.py"""
+"""out = scale_a · scale_b · a b + bias of fp8 or int8, for every stride, address and size. Contract: rooftop/ops/scaled_matmul.py.
+
+Kernel: rooftop/kernels/_device/gemm_tiles.py"""
 
 from __future__ import annotations
 
