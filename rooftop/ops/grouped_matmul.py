@@ -65,7 +65,7 @@ def reference(a: Tensor, b: Tensor, offsets: Tensor) -> Tensor:
         for g, rows in enumerate(ends):
             out[g, :rows] = a[g, :rows] @ b[g]
         return out
-    begins = [0, *ends[:-1]]
+    begins = [0, *ends][: len(ends)]
     if b.dim() == 3:
         out = a.new_zeros(a.shape[0], b.shape[-1])
         for g, (begin, end) in enumerate(zip(begins, ends, strict=True)):

@@ -111,7 +111,8 @@ def _cases() -> list[Case]:
     bench += [case(f"layer {m}x{n}x{k}", tags="bench model", **mm(m, n, k)) for m, n, k in ((64, 8192, 8192), (4096, 7168, 2048))]
     bench.append(case("4096 cubed, rows of b", tags="bench", **mm(4096, 4096, 4096, b="contiguous")))
     edge = [
-        case("one element", tags="edge", **mm(1, 1, 1)), case("odd 7x3x5", tags="edge", **mm(7, 3, 5)), case("column by row", tags="edge", **mm(40, 33, 1)),
+        case("one element", tags="edge", **mm(1, 1, 1)), case("odd 7x3x5", tags="edge", **mm(7, 3, 5)),
+        case("small", tags="edge", **mm(17, 24, 40, b="contiguous")), case("column by row", tags="edge", **mm(40, 33, 1)),
         case("no rows", tags="edge", **mm(0, 5, 7)), case("K of zero", tags="edge", **mm(33, 65, 0)), case("odd 129x131x130", tags="edge", **mm(129, 131, 130)),
         case("few rows, deep", tags="edge", **mm(16, 264, 8208)), case("aligned", tags="edge", **mm(264, 328, 144)),
         case("misaligned", tags="edge", **mm(64, 64, 64, "offset", "offset")), case("padded", tags="edge", **mm(90, 72, 56, "padded", "padded")),

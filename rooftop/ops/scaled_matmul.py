@@ -210,6 +210,7 @@ def _cases() -> list[Case]:
         for scales in ("one", "rows") if dtype == "i8" else ("one", "rows", "blocks"):
             edge += [
                 case(f"{scales} aligned", tags="edge", **mm(dtype, 136, 272, 400, scales, bias=True)),
+                case(f"{scales} small", tags="edge", **mm(dtype, 17, 24, 140, scales, b="contiguous")),
                 case(f"{scales} odd", tags="edge", **mm(dtype, 33, 131, 259, scales)),
                 case(f"{scales} few rows, deep", tags="edge", **mm(dtype, 16, 72, 4112, scales, to="f16")),
             ]
