@@ -140,7 +140,7 @@ def backward(
         ds = _slope(dout if gate is None else dout * gate, s, activation)
     near = ds.to(a.dtype)
     da, db = (OP(x, y, None, None, None, None, alpha, 0.0, "none", "") for x, y in ((near, b.transpose(-1, -2)), (a.transpose(-1, -2), near)))
-    dbias = None if bias is None else ds.reshape(-1, ds.shape[-1]).sum(0, dtype=None if ds.itemsize > 2 else _float32()).to(bias.dtype)
+    dbias = None if bias is None else ds.sum(tuple(range(ds.dim() - 1)), dtype=None if ds.itemsize > 2 else _float32()).to(bias.dtype)
     return da, db, ds * beta if c is None else (ds * beta).to(c.dtype), dbias, dgate, dout if residual is None else dout.to(residual.dtype)
 
 
