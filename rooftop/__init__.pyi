@@ -197,6 +197,39 @@ def gemv(a: Tensor, x: Tensor, *, implementation: str | None=None) -> Tensor:
 
     Raises TypeError for other dtypes, ValueError for shapes that do not fit, more than 16 vectors, or tensors on different devices."""
 
+def grouped_matmul(a: Tensor, b: Tensor, offsets: Tensor, *, implementation: str | None=None) -> Tensor:
+    """One product for each of G groups, by offsets that stay on the device; summed in float32, rounded once.
+
+    Three forms, told apart by the dimensions of a and b:
+        [M, K], [G, K, N] -> [M, N]: group g is the rows offsets[g - 1] to offsets[g] of a; rows past the last offset give zeros;
+        [M, K], [K, N] -> [G, M, N]: group g is the slice offsets[g - 1] to offsets[g] of K (the gradient of the weights); an empty one gives zeros;
+        [G, M, K], [G, K, N] -> [G, M, N]: of matrix g the first offsets[g] rows; those after them give zeros and are not read.
+
+    Args:
+        a, b: float32, float16 or bfloat16, of one dtype, any strides.
+        offsets: int32 [G]. In the first two forms where each group ends: not decreasing, at most M (K). In the third how many rows there are, at most M.
+            Offsets outside that are cut to it; which rows then belong to which group is not said. `rooftop.debug()` tells.
+        implementation: a kernel by name (`"triton"`): it runs or raises. None picks the best that takes the input.
+
+    Returns a tensor in the dtype of `a`.
+
+    Raises TypeError for other dtypes, ValueError for shapes that do not fit or tensors on different devices."""
+
+def int_matmul(a: Tensor, b: Tensor, *, implementation: str | None=None) -> Tensor:
+    """a b of 8-bit integers, summed exactly in 32 bits.
+
+    Fastest where both operands are contiguous along K: `b` a transposed [N, K] tensor. All other layouts are read in place too.
+
+    Args:
+        a: [M, K], int8, any strides.
+        b: [K, N], int8, any strides.
+        implementation: a kernel by name (`"gluon_sm90"`): it runs or raises. None picks the best that takes the input.
+
+    Returns [M, N] of int32, zeros where K is 0.
+
+    Raises TypeError for other dtypes; ValueError for shapes that do not fit, tensors on different devices, or K above 131071, where a sum could
+    leave 32 bits."""
+
 def layer_norm(input: Tensor, normalized_shape: Sequence[int] | int, weight: Tensor | None=None, bias: Tensor | None=None, eps: float=1e-05, *, residual: Tensor | None=None, implementation: str | None=None) -> Any:
     """Each row with mean 0 and variance 1, as `torch.nn.functional.layer_norm`, computed in float32.
 
@@ -213,19 +246,28 @@ def layer_norm(input: Tensor, normalized_shape: Sequence[int] | int, weight: Ten
     Raises TypeError for other dtypes, ValueError for shapes or devices that do not fit, an eps below 0, or an input that a named
     implementation cannot take."""
 
-def matmul(a: Tensor, b: Tensor, *, c: Tensor | None=None, alpha: float=1.0, beta: float=1.0, implementation: str | None=None) -> Tensor:
-    """alpha · a b + beta · c, in true float32: each product and each sum is an IEEE FMA, never TF32.
+def matmul(a: Tensor, b: Tensor, *, c: Tensor | None=None, alpha: float=1.0, beta: float=1.0, bias: Tensor | None=None, activation: str='none', gate: Tensor | None=None, residual: Tensor | None=None, out_dtype: Any=None, implementation: str | None=None) -> Tensor:
+    """act(alpha · a b + beta · c + bias) · gate + residual, summed in float32 and rounded once.
+
+    float32 is true float32: each product and each sum is an IEEE FMA, never TF32. Operands of 16 bits are multiplied exactly by tensor cores.
 
     Args:
-        a: [M, K] float32. Rows may be any distance apart; other strides are copied into contiguous memory first.
-        b: [K, N] float32, likewise.
-        c: [M, N] float32, or None for no addend.
+        a: [M, K], or [B, M, K] for a batch; float32, float16 or bfloat16. In 16 bits rows or columns may be the neighbours in memory, in float32
+            rows; what lies otherwise is copied into contiguous memory first.
+        b: [K, N], or [B, K, N], in the dtype of `a`, likewise.
+        c: of the shape of the result, or None for no addend.
         alpha, beta: scales. With beta = 0, c is not read: NaN in it does not matter.
+        bias: [N], added to each row; None for none.
+        activation: "none", "relu", "silu", "gelu" or "gelu_tanh", of the sum so far.
+        gate, residual: of the shape of the result, or None for none.
+        out_dtype: torch.float32, torch.float16 or torch.bfloat16 with operands of 16 bits; None: the dtype of `a`.
         implementation: a kernel by name (`"simt__cuda_sm80"`): it runs or raises. None picks the best that takes the input.
 
-    Returns a new tensor [M, N]. With K = 0 it is beta · c, or zeros.
+    c, bias, gate and residual are float32, float16 or bfloat16, whatever `a` is; with `a` of float32 they are float32.
 
-    Raises TypeError for other dtypes, ValueError for shapes that do not fit or tensors on different devices."""
+    Returns a new tensor [M, N] or [B, M, N]. With K = 0 the product counts as zeros.
+
+    Raises TypeError for other dtypes, ValueError for shapes that do not fit, an unknown activation or tensors on different devices."""
 
 def quantize(x: Tensor, format: str | quant.Format='int8', *, granularity: str | None=None, group: int=128, dim: int=-1, block: tuple[int, int]=(128, 128), symmetric: bool=True, rounding: str='nearest', scale_dtype: str | None=None, over: Tensor | None=None, seed: int=0, subtract: bool=False, implementation: str | None=None) -> quant.Quantized:
     """The codes of `x` with their scales: `rooftop.quantize(x, "int8", granularity="row").dequantize()` is nearly `x`.
@@ -314,6 +356,31 @@ def rope_(q: Tensor, k: Tensor | None=None, cos: Tensor | None=None, sin: Tensor
 
     Returns `q`, or (q, k), as they were given. Raises RuntimeError for tensors that require a gradient while gradients are on, ValueError for a tensor
     whose strides let one element of memory stand for several. `q` and `k` must not overlap."""
+
+def scaled_matmul(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, *, bias: Tensor | None=None, fast: bool=False, out_dtype: Any=None, implementation: str | None=None) -> Tensor:
+    """scale_a · scale_b · a b + bias of fp8 or int8, rounded once.
+
+    Fastest where both operands are contiguous along K: `b` a transposed [N, K] tensor. All other layouts are read in place too.
+
+    Args:
+        a: [M, K], float8_e4m3fn, float8_e5m2 or int8, any strides.
+        b: [K, N], an fp8 dtype where `a` has one, else int8; any strides.
+        scale_a, scale_b: float32; what they multiply, by their shapes:
+            one element each: the whole of a, the whole of b;
+            [M] or [M, 1], and [N] or [1, N]: rows of a and columns of b;
+            [M, ceil(K / 128)] and [ceil(K / 128), ceil(N / 128)] (fp8 alone): 128 elements of a row of a, blocks of 128 x 128 of b.
+        bias: [N], float32, float16 or bfloat16, added to each row; None for none.
+        fast: lets tensor cores add fp8 products in fewer than 24 bits all along K. Otherwise, and with scales of blocks, no more than 128 are, and their
+            sums are added in float32.
+        out_dtype: torch.bfloat16 (the default), torch.float16 or torch.float32. Values beyond its range become infinite, as everywhere.
+        implementation: a kernel by name (`"gluon_sm90"`): it runs or raises. None picks the best that takes the input.
+
+    int8 is summed exactly in 32 bits before it is scaled.
+
+    Returns [M, N], the bias (or zeros) where K is 0.
+
+    Raises TypeError for other dtypes; ValueError for shapes that do not fit, scales of other shapes or of two kinds, tensors on different devices, or
+    int8 with K above 131071, where a sum could leave 32 bits."""
 
 def silu(input: Tensor, *, implementation: str | None=None) -> Tensor:
     """x · sigmoid(x), as `torch.nn.functional.silu`, computed in float32 and rounded once.

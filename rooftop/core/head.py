@@ -136,6 +136,8 @@ class Head:
         if problem.device.arch < self.arch:
             return f"needs sm_{self.arch} or later; {problem.device.name} is sm_{problem.device.arch}"
         self._known(problem)
+        if lost := [name for name in problem.extra if name not in self._named]:
+            return f"the kernel knows no {' and no '.join(lost)}"
         try:
             self.scope(problem, self.config)
         except Unfit as error:
@@ -149,6 +151,12 @@ class Head:
             if not evaluate(condition, scope):
                 return f"{why} ({condition})"
         return None
+
+    @cached_property
+    def _named(self) -> frozenset[str]:
+        """The parameters of the op that the head speaks of: by its arguments, those of its launches, and its expressions."""
+        arguments = {arg.name for args in (self.args, self.tensors, *(launch.args or () for launch in self.launches)) for arg in args}
+        return frozenset(arguments.union(*(names(text) for _, text in self.expressions())))
 
     @cached_property
     def _checked(self) -> set[tuple[tuple[str, ...], ...]]:

@@ -1,56 +1,124 @@
-"""Matrix product with scaling and an addend.
+"""Matrix product with an addend and what commonly follows it.
 
-    out = alpha · a b + beta · c
+    out = act(alpha · a b + beta · c + bias) · gate + residual
 
-Source: the level-3 BLAS (Dongarra et al. 1990), row-major."""
+Source: the level-3 BLAS (Dongarra et al. 1990), row-major; the epilogue is that of cuBLASLt and CUTLASS."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from rooftop.core.op import Grad, Op, Tolerance
-from rooftop.core.spec import Case, Input, Meta, Option, Problem, Work, case
+from rooftop.core.spec import DTYPES, Case, Input, Meta, Option, Problem, Work, case, dtype_of
+from rooftop.ops._arguments import number
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+ACTIVATIONS = ("none", "relu", "silu", "gelu", "gelu_tanh")
+LAYERS = ((6144, 4096), (4096, 4096), (28672, 4096), (4096, 14336), (10240, 8192), (8192, 28672), (128256, 4096))  # (N, K) of language models
+UNITS = {"f32": "fma32", "f16": "tensor-f16", "bf16": "tensor-bf16"}
 
-def matmul(a: Tensor, b: Tensor, *, c: Tensor | None = None, alpha: float = 1.0, beta: float = 1.0, implementation: str | None = None) -> Tensor:
-    """alpha · a b + beta · c, in true float32: each product and each sum is an IEEE FMA, never TF32.
+
+def matmul(
+    a: Tensor,
+    b: Tensor,
+    *,
+    c: Tensor | None = None,
+    alpha: float = 1.0,
+    beta: float = 1.0,
+    bias: Tensor | None = None,
+    activation: str = "none",
+    gate: Tensor | None = None,
+    residual: Tensor | None = None,
+    out_dtype: Any = None,
+    implementation: str | None = None,
+) -> Tensor:
+    """act(alpha · a b + beta · c + bias) · gate + residual, summed in float32 and rounded once.
+
+    float32 is true float32: each product and each sum is an IEEE FMA, never TF32. Operands of 16 bits are multiplied exactly by tensor cores.
 
     Args:
-        a: [M, K] float32. Rows may be any distance apart; other strides are copied into contiguous memory first.
-        b: [K, N] float32, likewise.
-        c: [M, N] float32, or None for no addend.
+        a: [M, K], or [B, M, K] for a batch; float32, float16 or bfloat16. In 16 bits rows or columns may be the neighbours in memory, in float32
+            rows; what lies otherwise is copied into contiguous memory first.
+        b: [K, N], or [B, K, N], in the dtype of `a`, likewise.
+        c: of the shape of the result, or None for no addend.
         alpha, beta: scales. With beta = 0, c is not read: NaN in it does not matter.
+        bias: [N], added to each row; None for none.
+        activation: "none", "relu", "silu", "gelu" or "gelu_tanh", of the sum so far.
+        gate, residual: of the shape of the result, or None for none.
+        out_dtype: torch.float32, torch.float16 or torch.bfloat16 with operands of 16 bits; None: the dtype of `a`.
         implementation: a kernel by name (`"simt__cuda_sm80"`): it runs or raises. None picks the best that takes the input.
 
-    Returns a new tensor [M, N]. With K = 0 it is beta · c, or zeros.
+    c, bias, gate and residual are float32, float16 or bfloat16, whatever `a` is; with `a` of float32 they are float32.
 
-    Raises TypeError for other dtypes, ValueError for shapes that do not fit or tensors on different devices."""
-    _validate(a, b, c)
-    return OP(a, b, c, float(alpha), float(beta) if c is not None else 0.0, implementation=implementation)
+    Returns a new tensor [M, N] or [B, M, N]. With K = 0 the product counts as zeros.
+
+    Raises TypeError for other dtypes, ValueError for shapes that do not fit, an unknown activation or tensors on different devices."""
+    _validate(a, b, c, bias, gate, residual, activation, out_dtype)
+    number("matmul", "alpha", alpha, "a number")
+    number("matmul", "beta", beta, "a number")
+    to = "" if out_dtype is None or out_dtype == a.dtype else dtype_of(out_dtype)
+    return OP(a, b, c, bias, gate, residual, float(alpha), float(beta) if c is not None else 0.0, activation, to, implementation=implementation)
 
 
-def _validate(a: Tensor, b: Tensor, c: Tensor | None) -> None:
+def _validate(
+    a: Tensor, b: Tensor, c: Tensor | None, bias: Tensor | None, gate: Tensor | None, residual: Tensor | None, activation: str, out_dtype: Any
+) -> None:
     import torch
 
-    for name, t in (("a", a), ("b", b), ("c", c)):
+    floats = (torch.float32, torch.float16, torch.bfloat16)
+    given = {"a": a, "b": b, "c": c, "bias": bias, "gate": gate, "residual": residual}
+    for name, t in given.items():
         if t is None:
             continue
         if not isinstance(t, torch.Tensor):
             raise TypeError(f"matmul: {name} is a {type(t).__name__}; it must be a tensor")
-        if t.dtype != torch.float32:
-            raise TypeError(f"matmul: {name} is {t.dtype}; accepted is torch.float32")
-        if t.dim() != 2:
-            raise ValueError(f"matmul: {name} has shape {tuple(t.shape)}; it must have two dimensions")
+        if t.dtype not in floats or (a.dtype == torch.float32 and t.dtype != torch.float32):
+            accepted = "torch.float32" if a.dtype == torch.float32 and name != "a" else "torch.float32, torch.float16 or torch.bfloat16"
+            raise TypeError(f"matmul: {name} is {t.dtype}; accepted is {accepted}")
         if t.device != a.device:
             raise ValueError(f"matmul: a lies on {a.device} and {name} on {t.device}; they must be on one device")
-    if a.shape[1] != b.shape[0]:
-        raise ValueError(f"matmul: a is {tuple(a.shape)} and b is {tuple(b.shape)}; a's columns must be as many as b's rows")
-    if c is not None and c.shape != (a.shape[0], b.shape[1]):
-        raise ValueError(f"matmul: c is {tuple(c.shape)}; it must be {(a.shape[0], b.shape[1])}")
+    if b.dtype != a.dtype:
+        raise TypeError(f"matmul: a is {a.dtype} and b is {b.dtype}; they must have one dtype")
+    if a.dim() not in (2, 3) or b.dim() != a.dim():
+        wrong = ("a", a) if a.dim() not in (2, 3) else ("b", b)
+        accepted = "two dimensions, or three for a batch" if wrong[0] == "a" else f"as many dimensions as a, {a.dim()}"
+        raise ValueError(f"matmul: {wrong[0]} has shape {tuple(wrong[1].shape)}; it must have {accepted}")
+    if a.shape[-1] != b.shape[-2] or a.shape[:-2] != b.shape[:-2]:
+        raise ValueError(f"matmul: a is {tuple(a.shape)} and b is {tuple(b.shape)}; a's columns must be as many as b's rows, and their batches alike")
+    result = (*a.shape[:-1], b.shape[-1])
+    for name, shape in (("c", result), ("gate", result), ("residual", result), ("bias", result[-1:])):
+        t = given[name]
+        if t is not None and tuple(t.shape) != shape:
+            raise ValueError(f"matmul: {name} is {tuple(t.shape)}; it must be {shape}")
+    if activation not in ACTIVATIONS:
+        raise ValueError(f"matmul: activation is {activation!r}; it is one of {', '.join(ACTIVATIONS)}")
+    if out_dtype is not None and (out_dtype not in floats or (a.dtype == torch.float32 and out_dtype != torch.float32)):
+        raise TypeError(f"matmul: out_dtype is {out_dtype} with a of {a.dtype}; float32 gives torch.float32, 16 bits give one of {', '.join(map(str, floats))}")
+
+
+def activate(x: Tensor, activation: str) -> Tensor:
+    from torch.nn import functional
+
+    if activation == "gelu_tanh":
+        return functional.gelu(x, approximate="tanh")
+    return x if activation == "none" else getattr(functional, activation)(x)
+
+
+def full(
+    a: Tensor, b: Tensor, c: Tensor | None, bias: Tensor | None = None, gate: Tensor | None = None, residual: Tensor | None = None, alpha: float = 1.0,
+    beta: float = 0.0, activation: str = "none", to: str = "",
+) -> Tensor:  # fmt: skip
+    import torch
+
+    out = reference(a, b, c, alpha, beta)
+    out = activate(out if bias is None else out + bias, activation)
+    out = out if gate is None else out * gate
+    out = out if residual is None else out + residual
+    return out.to(getattr(torch, DTYPES[to].torch) if to else a.dtype) if a.itemsize == 2 else out
 
 
 def reference(a: Tensor, b: Tensor, c: Tensor | None, alpha: float, beta: float) -> Tensor:
@@ -58,87 +126,175 @@ def reference(a: Tensor, b: Tensor, c: Tensor | None, alpha: float, beta: float)
     return out if c is None or beta == 0 else out + beta * c
 
 
-def backward(dout: Tensor, a: Tensor, b: Tensor, alpha: float, beta: float) -> tuple[Tensor, Tensor, Tensor | None]:
-    """da = alpha · dout bᵀ, db = alpha · aᵀ dout, dc = beta · dout"""
-    return OP(dout, b.t(), None, alpha, 0.0), OP(a.t(), dout, None, alpha, 0.0), dout * beta
+def backward(
+    dout: Tensor, a: Tensor, b: Tensor, c: Tensor | None, bias: Tensor | None, gate: Tensor | None, residual: Tensor | None, alpha: float, beta: float,
+    activation: str, to: str,
+) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None, Tensor | None]:  # fmt: skip
+    """With s the sum before the activation and ds = dout · gate · act'(s):
+
+    da = alpha · ds bᵀ, db = alpha · aᵀ ds, dc = beta · ds, dbias = Σ ds over all rows, dgate = dout · act(s), dresidual = dout"""
+    ds, dgate = dout, None
+    if activation != "none" or gate is not None:
+        s = OP(a, b, c, bias, None, None, alpha, beta, "none", "f32" if a.itemsize == 2 else "")
+        dgate = None if gate is None else (dout * activate(s, activation)).to(gate.dtype)
+        ds = _slope(dout if gate is None else dout * gate, s, activation)
+    near = ds.to(a.dtype)
+    da, db = (OP(x, y, None, None, None, None, alpha, 0.0, "none", "") for x, y in ((near, b.transpose(-1, -2)), (a.transpose(-1, -2), near)))
+    dbias = None if bias is None else ds.sum(tuple(range(ds.dim() - 1)), dtype=None if ds.itemsize > 2 else _float32()).to(bias.dtype)
+    return da, db, ds * beta if c is None else (ds * beta).to(c.dtype), dbias, dgate, dout if residual is None else dout.to(residual.dtype)
 
 
-def outputs(a: Meta, b: Meta, c: Meta | None, alpha: float, beta: float) -> dict[str, Meta]:
-    return {"out": Meta((a.shape[0], b.shape[1]), a.dtype)}
+def _float32() -> Any:
+    import torch
+
+    return torch.float32
+
+
+def _slope(d: Tensor, s: Tensor, activation: str) -> Tensor:
+    """d · act'(s)"""
+    import torch
+
+    if activation == "none":
+        return d
+    d, aten = d.to(s.dtype), torch.ops.aten
+    if activation == "relu":
+        return aten.threshold_backward(d, s, 0)
+    if activation == "silu":
+        return aten.silu_backward(d, s)
+    return aten.gelu_backward(d, s, approximate="tanh" if activation == "gelu_tanh" else "none")
+
+
+def outputs(a: Meta, b: Meta, to: str = "", **_: Any) -> dict[str, Meta]:
+    return {"out": Meta((*a.shape[:-1], b.shape[-1]), to or a.dtype)}
 
 
 def canonical(p: Problem) -> Problem | None:
-    """Rows of neighbouring elements, at any distance: what BLAS calls a leading dimension."""
-    for _, m in p.tensors:
-        if m is not None and m.shape[1] > 1 and m.strides[1] != 1:
-            return None
-        if m is not None and m.shape[0] > 1 and m.strides[0] < m.shape[1]:
-            return None
-    return p.replace(**{n: m and Meta(m.shape, m.dtype, (m.strides[0] if m.shape[0] > 1 else max(m.strides[0], m.shape[1]), 1), m.align) for n, m in p.tensors})
+    """Rows of neighbouring elements, at any distance: what BLAS calls a leading dimension. Operands of 16 bits may be columns of neighbours as well."""
+    if p["a"].dtype != "f32":
+        for name, m in p.tensors:
+            if m is not None and m.shape[-1] > 1 and m.strides[-1] != 1 and not (name in ("a", "b") and (m.shape[-2] == 1 or m.strides[-2] == 1)):
+                return None
+        return p
+    if any(m is not None and m.shape[-1] > 1 and m.strides[-1] != 1 for _, m in p.tensors):
+        return None
+    if len(p["a"].shape) == 3:
+        return p
+    rows = [n for n, m in p.tensors if m is not None and len(m.shape) == 2]
+    if any(p[n].shape[0] > 1 and p[n].strides[0] < p[n].shape[1] for n in rows):
+        return None
+    found = {n: p[n] for n in rows}
+    return p.replace(**{n: Meta(m.shape, m.dtype, (m.strides[0] if m.shape[0] > 1 else max(m.strides[0], m.shape[1]), 1), m.align) for n, m in found.items()})
 
 
 def work(p: Problem) -> Work:
     """Each operand read once, the result written once; one FMA a product."""
-    a, b, c, out = p["a"], p["b"], p.get("c"), p["out"]
-    m, k, n = a.shape[0], a.shape[1], b.shape[1]
-    addend = c.nbytes if c is not None and p.option("beta") != 0 else 0
-    return Work(a.nbytes + b.nbytes + addend, out.nbytes, {"fma32": float(m) * n * k})
+    a, b, out = p["a"], p["b"], p["out"]
+    read = sum(m.nbytes for n in ("a", "b", "bias", "gate", "residual") if (m := p.get(n)) is not None)
+    addend = p.get("c")
+    read += addend.nbytes if addend is not None and p.option("beta") != 0 else 0
+    return Work(read, out.nbytes, {UNITS[a.dtype]: float(a.numel) * b.shape[-1]})
+
+
+def _public(tensors: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    import torch
+
+    dtype = options["to"]
+    named = {n: tensors[n] for n in ("c", "bias", "gate", "residual")} | {n: options[n] for n in ("alpha", "beta", "activation")}
+    return (tensors["a"], tensors["b"]), {**named, "out_dtype": getattr(torch, DTYPES[dtype].torch) if dtype else None}
+
+
+def bucket(p: Problem) -> Problem:
+    """What follows the product decides no tile."""
+    return replace(p, options=tuple((n, v) for n, v in p.options if n not in ("activation", "to")))
 
 
 def _torch() -> Callable[..., Tensor]:
     import torch
 
-    def cublas(a: Tensor, b: Tensor, c: Tensor | None, alpha: float, beta: float) -> Tensor:
+    def cublas(
+        a: Tensor, b: Tensor, c: Tensor | None, bias: Tensor | None, gate: Tensor | None, residual: Tensor | None, alpha: float, beta: float, activation: str,
+        to: str,
+    ) -> Tensor:  # fmt: skip
         """torch eager, which calls cuBLAS; TF32 stays off, as torch has it by default."""
-        if c is None:
-            return a @ b if alpha == 1 else torch.mul(a @ b, alpha)
-        return torch.addmm(c, a, b, alpha=alpha, beta=beta)
+        if to:
+            raise ValueError("torch's matmul gives the dtype of its operands")
+        if c is None and bias is not None and alpha == 1 and a.dim() == 2:
+            out = torch.addmm(bias, a, b)
+            bias = None
+        elif c is None:
+            out = a @ b if alpha == 1 else torch.mul(a @ b, alpha)
+        else:
+            out = torch.addmm(c, a, b, alpha=alpha, beta=beta) if a.dim() == 2 else torch.baddbmm(c, a, b, alpha=alpha, beta=beta)
+        out = activate(out if bias is None else out + bias, activation)
+        out = out if gate is None else out * gate
+        return out if residual is None else out + residual
 
     return cublas
 
 
-def _wrong(change: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    def run(a: Tensor, b: Tensor, c: Tensor | None, alpha: float, beta: float) -> Tensor:
-        return change(a, b, c, alpha, beta)
+def _half(a: Tensor, b: Tensor, *rest: Any) -> Tensor:
+    """Accumulated in float16, chunk by chunk of 32 products."""
+    import torch
+
+    total = torch.zeros(*a.shape[:-1], b.shape[-1], dtype=torch.float16, device=a.device)
+    for k in range(0, a.shape[-1], 32):
+        total += (a[..., k : k + 32].float() @ b[..., k : k + 32, :].float()).half()
+    product = total.to(a.dtype)
+    one = torch.eye(product.shape[-1], dtype=a.dtype, device=a.device)
+    return full(product, one.expand(*product.shape[:-2], *one.shape), *rest)
+
+
+def _tf32(a: Tensor, b: Tensor, *rest: Any) -> Tensor:
+    """Operands cut to TF32's ten bits of mantissa, those of 16 bits to four."""
+    import torch
+
+    def cut(t: Tensor) -> Tensor:
+        mask = ~0x1FFF if t.itemsize > 2 else ~0x7FFFF
+        return (t.float().view(torch.int32) & mask).view(torch.float32).to(t.dtype)
+
+    return full(cut(a.contiguous()), cut(b.contiguous()), *rest)
+
+
+def _last_row_missing(*args: Any) -> Tensor:
+    out = full(*args)
+    out[..., -1:, :] = 0
+    return out
+
+
+def _tail_dropped(a: Tensor, b: Tensor, *rest: Any) -> Tensor:
+    k = a.shape[-1] // 8 * 8
+    return full(a[..., :k], b[..., :k, :], *rest)
+
+
+def _changed(**changes: Any) -> Callable[..., Tensor]:
+    """The reference with other values for some of its parameters."""
+
+    def run(*args: Any) -> Tensor:
+        names = ("a", "b", "c", "bias", "gate", "residual", "alpha", "beta", "activation", "to")
+        return full(**{**dict(zip(names, args, strict=True)), **changes})
 
     return run
 
 
-def _half(a: Tensor, b: Tensor, c: Tensor | None, alpha: float, beta: float) -> Tensor:
-    """Accumulated in float16, chunk by chunk of 32 products."""
-    import torch
-
-    total = torch.zeros(a.shape[0], b.shape[1], dtype=torch.float16, device=a.device)
-    for k in range(0, a.shape[1], 32):
-        total += (a[:, k : k + 32].float() @ b[k : k + 32].float()).half()
-    return reference_of(total.to(a.dtype), c, alpha, beta)
+def _late_activation(*args: Any) -> Tensor:
+    return activate(_changed(activation="none")(*args), args[8])
 
 
-def reference_of(product: Tensor, c: Tensor | None, alpha: float, beta: float) -> Tensor:
-    return alpha * product if c is None or beta == 0 else alpha * product + beta * c
-
-
-def _tf32(a: Tensor, b: Tensor, c: Tensor | None, alpha: float, beta: float) -> Tensor:
-    """Operands cut to TF32's ten bits of mantissa."""
-    import torch
-
-    def cut(t: Tensor) -> Tensor:
-        return (t.float().view(torch.int32) & ~0x1FFF).view(torch.float32).to(t.dtype)
-
-    return reference(cut(a.contiguous()), cut(b.contiguous()), c, alpha, beta)
-
-
-def _last_row_missing(a: Tensor, b: Tensor, c: Tensor | None, alpha: float, beta: float) -> Tensor:
-    out = reference(a, b, c, alpha, beta)
-    out[-1:] = 0
-    return out
+def _reads_c(a: Tensor, b: Tensor, c: Tensor | None, *rest: Any) -> Tensor:
+    out = full(a, b, c, *rest)
+    return out if c is None else out + 0 * c
 
 
 def _cases() -> list[Case]:
     def mm(m: int, n: int, k: int, **more: Input | Option | str | None) -> dict[str, Any]:
-        layout, fill = str(more.pop("layout", "contiguous")), str(more.pop("fill", "normal"))
-        inputs: dict[str, Any] = {"a": Input((m, k), "f32", fill, layout), "b": Input((k, n), "f32", fill, layout)}
+        layout, fill, dtype = str(more.pop("layout", "contiguous")), str(more.pop("fill", "normal")), str(more.pop("dtype", "f32"))
+        inputs: dict[str, Any] = {"a": Input((m, k), dtype, fill, layout), "b": Input((k, n), dtype, fill, layout)}
         return {**inputs, "c": None, "alpha": 1.0, "beta": 0.0, **more}
+
+    def of(dtype: str, m: int, n: int, k: int, *, t: str = "NN", batch: tuple[int, ...] = (), **more: Any) -> dict[str, Any]:
+        """t: which of a and b are transposed in memory."""
+        a, b = (Input((*batch, *shape), dtype, "normal", "contiguous" if x == "N" else "transposed") for x, shape in zip(t, ((m, k), (k, n)), strict=True))
+        return {"a": a, "b": b, "c": None, "alpha": 1.0, "beta": 0.0, **more}
 
     bench = [case(f"{n} cubed", tags="bench", **mm(n, n, n)) for n in (512, 1024, 2048, 4096, 8192)]
     bench += [
@@ -148,6 +304,12 @@ def _cases() -> list[Case]:
         case("deep 256x256x65536", tags="bench", **mm(256, 256, 65536)),
         case("projection 2048x11008x4096", tags="bench model", **mm(2048, 11008, 4096)),
     ]
+    for dtype in ("bf16", "f16"):
+        sizes = (1024, 2048, 4096, 8192, 16384) if dtype == "bf16" else (4096,)
+        bench += [case(f"{n} cubed", tags="bench", **of(dtype, n, n, n, t="NT")) for n in sizes]
+        for n, k in LAYERS if dtype == "bf16" else ():
+            bench += [case(f"layer {m}x{n}x{k}", tags="bench model", **of(dtype, m, n, k, t="NT")) for m in (16, 64, 512, 4096)]
+        bench.append(case("bias and gelu 4096 cubed", tags="bench", **of(dtype, 4096, 4096, 4096, t="NT", bias=Input((4096,), dtype), activation="gelu")))
     edge = [
         case("one element", tags="edge", **mm(1, 1, 1)),
         case("odd 7x3x5", tags="edge", **mm(7, 3, 5)),
@@ -174,26 +336,65 @@ def _cases() -> list[Case]:
         case("-0.0", tags="edge", **mm(65, 65, 65, fill="-0.0")),
         case("denormals", tags="edge", **mm(65, 65, 65, fill="tiny")),
     ]
+    everything: dict[str, Any] = {"alpha": 0.5, "beta": 2.0, "activation": "silu"}
+    for dtype in ("bf16", "f16"):
+        edge += [case(f"aligned {t}", tags="edge", **of(dtype, 264, 328, 136, t=t)) for t in ("NN", "NT", "TN", "TT")]
+        edge += [case(f"batch {t}", tags="edge", **of(dtype, 72, 136, 200, t=t, batch=(3,))) for t in ("NN", "NT", "TN", "TT")]
+        edge += [
+            case(f"{act} and bias", tags="edge", **of(dtype, 70, 136, 64, bias=Input((136,), dtype), activation=act)) for act in ACTIVATIONS[1:]
+        ]  # fmt: skip
+        edge += [
+            case(f"all of it, {name}", tags="edge", **of(
+                dtype, x.shape[0], x.shape[1], 520, t="NT", c=x, bias=Input(x.shape[1:], dtype), gate=x, residual=x, **everything))
+            for name, x in (("wide", Input((300, 264), dtype)), ("few rows", Input((13, 1032), dtype)), ("odd columns", Input((33, 131), dtype)))
+        ]  # fmt: skip
+        edge += [
+            case("few rows, deep", tags="edge", **of(dtype, 16, 264, 8200, t="NT")),
+            case("result of float32", tags="edge", **of(dtype, 70, 136, 64, to="f32")),
+            case("one element", tags="edge", **mm(1, 1, 1, dtype=dtype)),
+            case("odd 7x3x5", tags="edge", **mm(7, 3, 5, dtype=dtype)),
+            case("odd 255x1025x513", tags="edge", **mm(255, 1025, 513, dtype=dtype)),
+            case("K of zero with addend", tags="edge", **mm(33, 65, 0, dtype=dtype, c=Input((33, 65), dtype), beta=0.5)),
+            case("beta of zero, c of NaN", tags="edge", **mm(72, 88, 56, dtype=dtype, c=Input((72, 88), dtype, fill="nan"), alpha=1.5, beta=0.0)),
+            case("leading dimensions", tags="edge", **mm(90, 72, 56, dtype=dtype, layout="padded", c=Input((90, 72), dtype, layout="padded"), beta=1.0)),
+            case("odd leading dimensions", tags="edge", **mm(90, 70, 50, dtype=dtype, layout="sliced")),
+            case("addresses misaligned", tags="edge", **mm(64, 64, 64, dtype=dtype, layout="offset")),
+            case("every second element", tags="edge", **mm(40, 48, 36, dtype=dtype, layout="strided")),
+            case("NaN", tags="edge", **mm(65, 72, 64, dtype=dtype, fill="nan")),
+            case("+inf", tags="edge", **mm(65, 72, 64, dtype=dtype, fill="inf")),
+        ]
+    edge += [
+        case("all of it", tags="edge", **of(
+            "f32", 33, 65, 40, c=Input((33, 65)), bias=Input((65,)), gate=Input((33, 65)), residual=Input((33, 65)), **everything)),
+        case("batch", tags="edge", **of("f32", 33, 65, 40, batch=(3,))),
+    ]  # fmt: skip
     huge = [case("over 2^31 elements", tags="edge huge", why="offsets need 64 bits", **mm(65600, 32768, 16))]
     return bench + edge + huge
 
 
 OP = Op(
-    reference,
+    full,
     outputs=outputs,
     canonical=canonical,
     cases=_cases(),
     work=work,
     tolerance=Tolerance(multiple=4.0),
-    grad=Grad(wrt=("a", "b", "c"), saves=("a", "b"), backward=backward),
+    grad=Grad(wrt=("a", "b", "c", "bias", "gate", "residual"), saves=("a", "b", "c", "bias", "gate", "residual"), backward=backward),
+    core=reference,
+    bucket=bucket,
+    public=_public,
     peers={"torch": _torch},
     wrong={
-        "beta ignored": _wrong(lambda a, b, c, alpha, beta: alpha * (a @ b) if c is None else alpha * (a @ b) + c),
-        "alpha ignored": _wrong(lambda a, b, c, alpha, beta: reference(a, b, c, 1.0, beta)),
-        "K tail dropped": _wrong(lambda a, b, c, alpha, beta: reference(a[:, : a.shape[1] // 8 * 8], b[: a.shape[1] // 8 * 8], c, alpha, beta)),
+        "beta ignored": _changed(beta=1.0),
+        "alpha ignored": _changed(alpha=1.0),
+        "K tail dropped": _tail_dropped,
         "accumulated in float16": _half,
-        "c read when beta is 0": _wrong(lambda a, b, c, alpha, beta: alpha * (a @ b) if c is None else alpha * (a @ b) + beta * c),
+        "c read when beta is 0": _reads_c,
         "operands in TF32": _tf32,
         "last row missing": _last_row_missing,
+        "bias ignored": _changed(bias=None),
+        "activation last": _late_activation,
+        "gate ignored": _changed(gate=None),
+        "residual ignored": _changed(residual=None),
     },
 )

@@ -86,7 +86,8 @@ def interpreted(call: Prepared, tensors: dict[str, Any], options: dict[str, Any]
 
     def allocate(name: str, m: Meta) -> torch.Tensor:
         dtype = getattr(torch, DTYPES[m.dtype].torch)
-        return torch.zeros(m.shape, dtype=dtype) if name in call.scratch else torch.full((m.numel,), float("nan"), dtype=dtype).view(m.shape)
+        unset = float("nan") if DTYPES[m.dtype].floating else 77
+        return torch.zeros(m.shape, dtype=dtype) if name in call.scratch else torch.full((m.numel,), unset, dtype=dtype).view(m.shape)
 
     memory = call.memory(tensors, options, allocate)
     checker.run_interpreter(call, memory)

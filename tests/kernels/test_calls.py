@@ -19,7 +19,8 @@ def test_ops_hold_under_opcheck_and_compile_on_the_cpu() -> None:
     rooftop.softmax(x), rooftop.add(x, y), rooftop.matmul(a, b)  # registers them
     torch.library.opcheck(torch.ops.rooftop.softmax.default, (x.requires_grad_(), 1, ""))
     torch.library.opcheck(torch.ops.rooftop.add.default, (x, y.requires_grad_(), ""))
-    torch.library.opcheck(torch.ops.rooftop.matmul.default, (a.requires_grad_(), b.requires_grad_(), c.requires_grad_(), 0.5, 2.0, ""))
+    product = (a.requires_grad_(), b.requires_grad_(), c.requires_grad_(), None, None, None, 0.5, 2.0, "none", "", "")
+    torch.library.opcheck(torch.ops.rooftop.matmul.default, product)
 
     def model(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         return rooftop.softmax(rooftop.add(rooftop.matmul(a, b), rooftop.matmul(a, b)), dim=0)

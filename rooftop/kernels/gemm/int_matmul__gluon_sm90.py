@@ -1,0 +1,40 @@
+"""out = a b of int8 in int32 on Hopper. Contract: rooftop/ops/int_matmul.py. Kernel: rooftop/kernels/_device/wgmma.py
+
+wgmma reads 8-bit operands along K alone: rows of a and columns of b must be neighbours in memory."""
+
+from __future__ import annotations
+
+from rooftop.core.spec import Launch, Meta, Problem
+from rooftop.kernels._device import gemm_launch
+from rooftop.kernels._device.columns import chained
+from rooftop.kernels._device.gemm_launch import Product
+from rooftop.kernels._device.gemm_model import Config
+
+__all__ = ["Config", "choose", "configs", "launches", "scratch", "supports"]
+
+DEMANDS = {"has": ["IGMMA", "UTMALDG"]}
+TRIED = 24
+
+
+def _product(p: Problem) -> Product:
+    return Product(dict(p.tensors), p.device.sms, raw=True)
+
+
+def supports(p: Problem) -> str | None:
+    return gemm_launch.along_k(_product(p))
+
+
+def choose(p: Problem) -> Config:
+    return _product(p).ranked()[0]
+
+
+def configs(p: Problem) -> list[Config]:
+    return _product(p).ranked()[:TRIED]
+
+
+def scratch(p: Problem, config: Config) -> dict[str, Meta]:
+    return gemm_launch.scratch(_product(p), config)
+
+
+def launches(p: Problem, config: Config) -> list[Launch]:
+    return gemm_launch.launches(_product(p), config, chained(p.device))

@@ -1,0 +1,13 @@
+"""out = a b of int8 in int32, for every stride, address and size. Contract: rooftop/ops/int_matmul.py. Kernel: rooftop/kernels/_device/gemm_tiles.py"""
+
+from __future__ import annotations
+
+from rooftop.core.spec import Problem
+from rooftop.kernels._device.gemm_tiles import Config, choose, configs, launches, supports
+
+__all__ = ["Config", "choose", "configs", "launches", "prefers", "supports"]
+
+
+def prefers(p: Problem) -> int:
+    """The kernel written for one architecture comes first where it takes the input."""
+    return -1

@@ -1,0 +1,57 @@
+"""out = act(alpha · a b + beta · c + bias) · gate + residual on Hopper, for operands of 16 bits. Contract: rooftop/ops/matmul.py
+
+TMA brings slices of a and b into a ring of stages, one warp asking for them; one or two warp groups multiply them by wgmma and store the result while the
+next tile is already on its way (rooftop/kernels/_device/wgmma.py). All four transposes are read in place. The tile is the one that a model of the hardware
+predicts to be the fastest (rooftop/kernels/_device/gemm_model.py): with few rows the operands change places, so that the weights fill the 64 rows of an
+instruction; where tiles do not fill the multiprocessors, the slices of K are dealt out over them and a second launch adds the pieces, in order."""
+
+from __future__ import annotations
+
+from rooftop.core.spec import Launch, Meta, Problem
+from rooftop.kernels._device import gemm_launch
+from rooftop.kernels._device.columns import chained
+from rooftop.kernels._device.gemm_launch import Product
+from rooftop.kernels._device.gemm_model import Config
+
+__all__ = ["Config", "choose", "configs", "launches", "scratch", "supports"]
+
+DEMANDS = {"has": ["HGMMA", "UTMALDG"]}
+TRIED = 24  # configs that a search looks at: the model is seldom wrong by more
+
+
+def _product(p: Problem) -> Product:
+    return Product(dict(p.tensors), p.device.sms, alpha=float(p.option("alpha")), beta=float(p.option("beta")), activation=str(p.option("activation")))
+
+
+def supports(p: Problem) -> str | None:
+    if p["a"].dtype not in ("bf16", "f16"):
+        return f"takes bf16 and f16; given {p['a'].dtype}"
+    m, n, k, batch = _product(p).sizes
+    if m * n * k * batch == 0:
+        return "M, N, K and the batch must be at least 1"
+    if max(m, n, k) >= 2**31 - 512 or m * n * batch >= 2**31 * 2048:
+        return f"takes fewer than 2^31 rows and columns; given {m} x {n} x {k}"
+    for name in ("a", "b"):
+        if reason := gemm_launch.readable(p[name]):
+            return f"TMA does not read {name}: {reason}"
+    for name in ("c", "gate", "residual", "out"):
+        meta = p.get(name)
+        if meta is not None and meta.strides[-1] != 1 and meta.shape[-1] > 1:
+            return f"the elements of a row of {name} must be neighbours"
+    return None
+
+
+def choose(p: Problem) -> Config:
+    return _product(p).ranked()[0]
+
+
+def configs(p: Problem) -> list[Config]:
+    return _product(p).ranked()[:TRIED]
+
+
+def scratch(p: Problem, config: Config) -> dict[str, Meta]:
+    return gemm_launch.scratch(_product(p), config)
+
+
+def launches(p: Problem, config: Config) -> list[Launch]:
+    return gemm_launch.launches(_product(p), config, chained(p.device))

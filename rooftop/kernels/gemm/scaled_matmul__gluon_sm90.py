@@ -1,0 +1,43 @@
+"""out = scale_a · scale_b · a b + bias of fp8 or int8 on Hopper. Contract: rooftop/ops/scaled_matmul.py. Kernel: rooftop/kernels/_device/wgmma.py
+
+wgmma reads 8-bit operands along K alone: rows of a and columns of b must be neighbours in memory. It adds fp8 products in fewer than 24 bits; unless
+`fast`, and with scales of blocks always, 128 products at a time are added to a sum in float32."""
+
+from __future__ import annotations
+
+from rooftop.core.spec import Launch, Meta, Problem
+from rooftop.kernels._device import gemm_launch
+from rooftop.kernels._device.columns import chained
+from rooftop.kernels._device.gemm_launch import Product
+from rooftop.kernels._device.gemm_model import Config
+
+__all__ = ["Config", "choose", "configs", "launches", "scratch", "supports"]
+
+DEMANDS = {"has": ["UTMALDG"]}
+TRIED = 24
+
+
+def _product(p: Problem) -> Product:
+    scales = str(p.option("scales"))
+    precise = p["a"].dtype != "i8" and (scales == "blocks" or not p.option("fast"))
+    return Product(dict(p.tensors), p.device.sms, scale_a="scale_a", scale_b="scale_b", scales=scales, promote=precise)
+
+
+def supports(p: Problem) -> str | None:
+    return gemm_launch.along_k(_product(p))
+
+
+def choose(p: Problem) -> Config:
+    return _product(p).ranked()[0]
+
+
+def configs(p: Problem) -> list[Config]:
+    return _product(p).ranked()[:TRIED]
+
+
+def scratch(p: Problem, config: Config) -> dict[str, Meta]:
+    return gemm_launch.scratch(_product(p), config)
+
+
+def launches(p: Problem, config: Config) -> list[Launch]:
+    return gemm_launch.launches(_product(p), config, chained(p.device))

@@ -1,0 +1,194 @@
+"""Products of many matrices of unequal sizes, whose sizes only the device knows: the experts of a mixture of experts.
+
+    out[rows of g] = a[rows of g] b[g]
+
+Source: Gale et al., "MegaBlocks" (2023); `torch._grouped_mm`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from rooftop.core.op import Grad, Op, Tolerance
+from rooftop.core.spec import Case, Input, Meta, Option, Problem, Work, case
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+UNITS = {"f32": "fma32", "f16": "tensor-f16", "bf16": "tensor-bf16"}
+
+
+def grouped_matmul(a: Tensor, b: Tensor, offsets: Tensor, *, implementation: str | None = None) -> Tensor:
+    """One product for each of G groups, by offsets that stay on the device; summed in float32, rounded once.
+
+    Three forms, told apart by the dimensions of a and b:
+        [M, K], [G, K, N] -> [M, N]: group g is the rows offsets[g - 1] to offsets[g] of a; rows past the last offset give zeros;
+        [M, K], [K, N] -> [G, M, N]: group g is the slice offsets[g - 1] to offsets[g] of K (the gradient of the weights); an empty one gives zeros;
+        [G, M, K], [G, K, N] -> [G, M, N]: of matrix g the first offsets[g] rows; those after them give zeros and are not read.
+
+    Args:
+        a, b: float32, float16 or bfloat16, of one dtype, any strides.
+        offsets: int32 [G]. In the first two forms where each group ends: not decreasing, at most M (K). In the third how many rows there are, at most M.
+            Offsets outside that are cut to it; which rows then belong to which group is not said. `rooftop.debug()` tells.
+        implementation: a kernel by name (`"triton"`): it runs or raises. None picks the best that takes the input.
+
+    Returns a tensor in the dtype of `a`.
+
+    Raises TypeError for other dtypes, ValueError for shapes that do not fit or tensors on different devices."""
+    import torch
+
+    for name, t in (("a", a), ("b", b), ("offsets", offsets)):
+        if not isinstance(t, torch.Tensor):
+            raise TypeError(f"grouped_matmul: {name} is a {type(t).__name__}; it must be a tensor")
+        if t.device != a.device:
+            raise ValueError(f"grouped_matmul: a lies on {a.device} and {name} on {t.device}; they must be on one device")
+    floats = (torch.float32, torch.float16, torch.bfloat16)
+    if a.dtype not in floats or b.dtype != a.dtype:
+        raise TypeError(f"grouped_matmul: a is {a.dtype} and b is {b.dtype}; accepted is one of {', '.join(map(str, floats))}, the same for both")
+    if offsets.dtype != torch.int32 or offsets.dim() != 1:
+        raise TypeError(f"grouped_matmul: offsets is {offsets.dtype} of {offsets.dim()} dimensions; accepted is torch.int32 of one")
+    if (a.dim(), b.dim()) not in ((2, 3), (2, 2), (3, 3)) or a.shape[-1] != b.shape[-2]:
+        raise ValueError(
+            f"grouped_matmul: a is {tuple(a.shape)} and b is {tuple(b.shape)}; accepted is [M, K] and [G, K, N], [M, K] and [K, N], or [G, M, K] and [G, K, N]"
+        )
+    if any(t.dim() == 3 and t.shape[0] != offsets.shape[0] for t in (a, b)):
+        raise ValueError(f"grouped_matmul: a is {tuple(a.shape)} and b is {tuple(b.shape)}; one matrix for each of {offsets.shape[0]} offsets is accepted")
+    return OP(a, b, offsets, implementation=implementation)
+
+
+def reference(a: Tensor, b: Tensor, offsets: Tensor) -> Tensor:
+    import torch
+
+    ends = offsets.tolist()
+    if a.dim() == 3:
+        out = a.new_zeros(a.shape[0], a.shape[1], b.shape[-1])
+        for g, rows in enumerate(ends):
+            out[g, :rows] = a[g, :rows] @ b[g]
+        return out
+    begins = [0, *ends][: len(ends)]
+    if b.dim() == 3:
+        out = a.new_zeros(a.shape[0], b.shape[-1])
+        for g, (begin, end) in enumerate(zip(begins, ends, strict=True)):
+            out[begin:end] = a[begin:end] @ b[g]
+        return out
+    parts = [a[:, begin:end] @ b[begin:end] for begin, end in zip(begins, ends, strict=True)]
+    return torch.stack(parts) if parts else a.new_zeros(0, a.shape[0], b.shape[1])
+
+
+def backward(dout: Tensor, a: Tensor, b: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor]:
+    """da = dout bᵀ and db = aᵀ dout, group by group; where K is cut each is the product of the other form."""
+    turned = dout.transpose(-1, -2)
+    if a.dim() == 2 and b.dim() == 2:
+        return OP(b, turned, offsets).t(), OP(a.t(), dout, offsets)
+    da = OP(dout, b.transpose(-1, -2), offsets)
+    if a.dim() == 2:
+        return da, OP(a.t(), dout, offsets)
+    import torch
+
+    from rooftop.ops import matmul
+
+    there = (torch.arange(a.shape[1], device=a.device) < offsets[:, None])[:, :, None]
+    rows, slope = (torch.where(there, t, torch.zeros((), dtype=t.dtype, device=t.device)) for t in (a, dout))
+    return da, matmul.OP(rows.transpose(-1, -2), slope, None, None, None, None, 1.0, 0.0, "none", "")
+
+
+def outputs(a: Meta, b: Meta, offsets: Meta) -> dict[str, Meta]:
+    lead = (offsets.shape[0],) if len(a.shape) == len(b.shape) else ()
+    return {"out": Meta((*lead, a.shape[-2], b.shape[-1]), a.dtype)}
+
+
+def canonical(p: Problem) -> Problem | None:
+    return p if p["offsets"].contiguous else None
+
+
+def work(p: Problem) -> Work:
+    """As if every row had a group."""
+    a, b = p["a"], p["b"]
+    return Work(a.nbytes + b.nbytes + p["offsets"].nbytes, p["out"].nbytes, {UNITS[a.dtype]: float(a.numel) * b.shape[-1]})
+
+
+def _offsets(tensors: Mapping[str, Any], options: Mapping[str, Option], generator: Any) -> dict[str, Any]:
+    """Groups of random sizes, one of them empty where there are several; in the first form some rows are left over."""
+    import torch
+
+    a, b, offsets = tensors["a"], tensors["b"], tensors["offsets"]
+    groups, most = offsets.shape[0], a.shape[-1] if b.dim() == 2 else a.shape[-2]
+    drawn = torch.randint(0, most + 1, (groups,), generator=generator, device=offsets.device, dtype=torch.int32)
+    if a.dim() == 2:
+        drawn = drawn.sort().values
+        if groups > 2:
+            drawn[1] = drawn[0]
+    return {"offsets": drawn}
+
+
+def faults(a: Tensor, b: Tensor, offsets: Tensor) -> str | None:
+    """What is wrong with the offsets; they are read, so the device is waited for."""
+    most, found = a.shape[-1] if b.dim() == 2 else a.shape[-2], offsets.tolist()
+    for g, value in enumerate(found):
+        if not 0 <= value <= most:
+            return f"offsets[{g}] is {value}; accepted are 0 to {most}"
+        if a.dim() == 2 and g and value < found[g - 1]:
+            return f"offsets[{g}] is {value}, less than the one before it, {found[g - 1]}"
+    return None
+
+
+def _torch() -> Callable[..., Tensor]:
+    import torch
+
+    return lambda a, b, offsets: torch._grouped_mm(a, b, offs=offsets)
+
+
+def _first_weights(a: Tensor, b: Tensor, offsets: Tensor) -> Tensor:
+    return reference(a, b[:1].expand_as(b) if b.dim() == 3 else b.flip(0), offsets)
+
+
+def _one_row_less(a: Tensor, b: Tensor, offsets: Tensor) -> Tensor:
+    return reference(a, b, (offsets - 1).clamp_(min=0))
+
+
+def _all_rows(a: Tensor, b: Tensor, offsets: Tensor) -> Tensor:
+    """What lies past the last offset belongs to the last group."""
+    ends = offsets.clone()
+    ends[-1:] = a.shape[-1] if b.dim() == 2 else a.shape[-2]
+    return reference(a, b, ends)
+
+
+def _cases() -> list[Case]:
+    def mm(groups: int, m: int, n: int, k: int, dtype: str = "bf16", form: str = "rows", a: str = "contiguous", b: str = "contiguous") -> dict[str, Any]:
+        of_a = (groups, m, k) if form == "masked" else (m, k)
+        of_b = (k, n) if form == "depth" else (groups, k, n)
+        return {"a": Input(of_a, dtype, layout=a), "b": Input(of_b, dtype, layout=b), "offsets": Input((groups,), "i32")}
+
+    bench = [
+        case(f"experts {g}, {m}x{n}x{k}", tags="bench model", **mm(g, m, n, k, b="transposed"))
+        for g, m, n, k in ((8, 16384, 14336, 4096), (64, 16384, 2816, 2048), (256, 8192, 4096, 7168))
+    ]
+    bench.append(case("weights of 64 experts 2048x1408x16384", tags="bench model", **mm(64, 2048, 1408, 16384, form="depth", a="transposed")))
+    edge = []
+    for dtype in ("bf16", "f16", "f32"):
+        for form in ("rows", "depth", "masked"):
+            edge += [
+                case(f"{form} small", tags="edge", **mm(3, 40, 33, 27, dtype, form)), case(f"{form} aligned", tags="edge", **mm(5, 200, 72, 136, dtype, form)),
+                case(f"{form} one group", tags="edge", **mm(1, 70, 40, 48, dtype, form)),
+                case(f"{form} transposed", tags="edge", **mm(4, 96, 72, 80, dtype, form, "transposed", "transposed")),
+            ]  # fmt: skip
+        edge += [
+            case("many groups", tags="edge", **mm(37, 150, 40, 32, dtype)), case("no rows", tags="edge", **mm(3, 0, 8, 16, dtype)),
+            case("K of zero", tags="edge", **mm(3, 20, 8, 0, dtype)),
+        ]  # fmt: skip
+    return bench + edge
+
+
+OP = Op(
+    reference,
+    outputs=outputs,
+    canonical=canonical,
+    cases=_cases(),
+    work=work,
+    tolerance=Tolerance(multiple=4.0),
+    grad=Grad(wrt=("a", "b"), saves=("a", "b", "offsets"), backward=backward),
+    arrange=_offsets,
+    faults=faults,
+    peers={"torch": _torch},
+    wrong={"weights of the first group": _first_weights, "one row less": _one_row_less, "rows past the end": _all_rows},
+)

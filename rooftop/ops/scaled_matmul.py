@@ -1,0 +1,246 @@
+"""Matrix product of 8-bit operands with scales.
+
+    out = scale_a · scale_b · a b + bias
+
+Source: Micikevicius et al., "FP8 formats for deep learning" (2022); scales of blocks: the DeepSeek-V3 report (2024), section 3.3."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from rooftop.core.op import Op, Tolerance
+from rooftop.core.spec import DTYPES, Case, Input, Meta, Option, Problem, Work, case, dtype_of
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+BLOCK = 128  # elements along K (and along N, of b) that share a scale
+LONGEST = 2**31 // 2**14 - 1  # K of int8: (-128)² this often is less than 2^31
+
+
+def scaled_matmul(
+    a: Tensor,
+    b: Tensor,
+    scale_a: Tensor,
+    scale_b: Tensor,
+    *,
+    bias: Tensor | None = None,
+    fast: bool = False,
+    out_dtype: Any = None,
+    implementation: str | None = None,
+) -> Tensor:
+    """scale_a · scale_b · a b + bias of fp8 or int8, rounded once.
+
+    Fastest where both operands are contiguous along K: `b` a transposed [N, K] tensor. All other layouts are read in place too.
+
+    Args:
+        a: [M, K], float8_e4m3fn, float8_e5m2 or int8, any strides.
+        b: [K, N], an fp8 dtype where `a` has one, else int8; any strides.
+        scale_a, scale_b: float32; what they multiply, by their shapes:
+            one element each: the whole of a, the whole of b;
+            [M] or [M, 1], and [N] or [1, N]: rows of a and columns of b;
+            [M, ceil(K / 128)] and [ceil(K / 128), ceil(N / 128)] (fp8 alone): 128 elements of a row of a, blocks of 128 x 128 of b.
+        bias: [N], float32, float16 or bfloat16, added to each row; None for none.
+        fast: lets tensor cores add fp8 products in fewer than 24 bits all along K. Otherwise, and with scales of blocks, no more than 128 are, and their
+            sums are added in float32.
+        out_dtype: torch.bfloat16 (the default), torch.float16 or torch.float32. Values beyond its range become infinite, as everywhere.
+        implementation: a kernel by name (`"gluon_sm90"`): it runs or raises. None picks the best that takes the input.
+
+    int8 is summed exactly in 32 bits before it is scaled.
+
+    Returns [M, N], the bias (or zeros) where K is 0.
+
+    Raises TypeError for other dtypes; ValueError for shapes that do not fit, scales of other shapes or of two kinds, tensors on different devices, or
+    int8 with K above 131071, where a sum could leave 32 bits."""
+    scales = _validate(a, b, scale_a, scale_b, bias, out_dtype)
+    to = "bf16" if out_dtype is None else dtype_of(out_dtype)
+    flat = (t if scales == "blocks" else t.reshape(-1) for t in (scale_a, scale_b))
+    return OP(a, b, *flat, bias, scales, bool(fast), to, implementation=implementation)
+
+
+def _validate(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, bias: Tensor | None, out_dtype: Any) -> str:
+    """What the scales are: "one", "rows" or "blocks"."""
+    import torch
+
+    fp8, floats = (torch.float8_e4m3fn, torch.float8_e5m2), (torch.float32, torch.float16, torch.bfloat16)
+    for name, t in (("a", a), ("b", b), ("scale_a", scale_a), ("scale_b", scale_b), ("bias", bias)):
+        if t is None and name == "bias":
+            continue
+        if not isinstance(t, torch.Tensor):
+            raise TypeError(f"scaled_matmul: {name} is a {type(t).__name__}; it must be a tensor")
+        accepted = (torch.float32,) if name.startswith("scale") else floats if name == "bias" else (*fp8, torch.int8)
+        if t.dtype not in accepted:
+            raise TypeError(f"scaled_matmul: {name} is {t.dtype}; accepted is {', '.join(map(str, accepted))}")
+        if t.device != a.device:
+            raise ValueError(f"scaled_matmul: a lies on {a.device} and {name} on {t.device}; they must be on one device")
+    if (a.dtype == torch.int8) != (b.dtype == torch.int8):
+        raise TypeError(f"scaled_matmul: a is {a.dtype} and b is {b.dtype}; both must be fp8 or both int8")
+    if out_dtype is not None and out_dtype not in floats:
+        raise TypeError(f"scaled_matmul: out_dtype is {out_dtype}; accepted is {', '.join(map(str, floats))}")
+    if a.dim() != 2 or b.dim() != 2 or a.shape[1] != b.shape[0]:
+        raise ValueError(f"scaled_matmul: a is {tuple(a.shape)} and b is {tuple(b.shape)}; they must be [M, K] and [K, N]")
+    m, k, n = a.shape[0], a.shape[1], b.shape[1]
+    if bias is not None and tuple(bias.shape) != (n,):
+        raise ValueError(f"scaled_matmul: bias is {tuple(bias.shape)}; it must be {(n,)}")
+    if a.dtype == torch.int8 and k > LONGEST:
+        raise ValueError(f"scaled_matmul: K is {k}; sums of more than {LONGEST} products of int8 may not fit int32")
+    given, kb = (tuple(scale_a.shape), tuple(scale_b.shape)), -(-k // BLOCK)
+    if scale_a.numel() == 1 and scale_b.numel() == 1:
+        return "one"
+    if given[0] in ((m,), (m, 1)) and given[1] in ((n,), (1, n)):
+        return "rows"
+    if given == ((m, kb), (kb, -(-n // BLOCK))):
+        if a.dtype == torch.int8:
+            raise ValueError("scaled_matmul: scales of blocks are for fp8; int8 takes one scale, or one for each row of a and column of b")
+        return "blocks"
+    raise ValueError(
+        f"scaled_matmul: scale_a is {given[0]} and scale_b {given[1]}; accepted is one element each, {(m,)} and {(n,)}, or {(m, kb)} and {(kb, -(-n // BLOCK))}"
+    )
+
+
+def reference(
+    a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, bias: Tensor | None, scales: str, fast: bool, to: str
+) -> Tensor:  # fmt: skip
+    import torch
+
+    kind = torch.promote_types(scale_a.dtype, torch.float32)
+    x, y = a.to(kind), b.to(kind)
+    if scales == "blocks":
+        x = x * scale_a.repeat_interleave(BLOCK, 1)[:, : x.shape[1]]
+        out = x @ (y * scale_b.repeat_interleave(BLOCK, 0)[: y.shape[0]].repeat_interleave(BLOCK, 1)[:, : y.shape[1]])
+    else:
+        out = (x @ y) * scale_a.reshape(-1, 1) * scale_b.reshape(1, -1)
+    out = out if bias is None else out + bias
+    return out if kind == torch.float64 else out.to(getattr(torch, DTYPES[to].torch))
+
+
+def outputs(a: Meta, b: Meta, to: str, **_: Any) -> dict[str, Meta]:
+    return {"out": Meta((a.shape[0], b.shape[1]), to)}
+
+
+def canonical(p: Problem) -> Problem | None:
+    """Operands of any strides; scales and bias contiguous."""
+    return p if all(m is None or m.contiguous for n, m in p.tensors if n not in ("a", "b")) else None
+
+
+def work(p: Problem) -> Work:
+    read = sum(m.nbytes for n, m in p.tensors if m is not None and n != "out")
+    return Work(read, p["out"].nbytes, {"tensor-i8" if p["a"].dtype == "i8" else "tensor-f8": float(p["a"].numel) * p["b"].shape[1]})
+
+
+def _fitting(tensors: Mapping[str, Any], options: Mapping[str, Option], generator: Any) -> dict[str, Any]:
+    """All 256 values of int8; scales between 0.5 and 1.5."""
+    import torch
+
+    found = {}
+    for n, t in tensors.items():
+        if n.startswith("scale"):
+            found[n] = torch.rand(t.shape, generator=generator, device=t.device) + 0.5
+        elif n != "bias" and t is not None and t.dtype == torch.int8:
+            found[n] = torch.randint(-128, 128, t.shape, generator=generator, device=t.device, dtype=torch.int32).to(torch.int8)
+    return found
+
+
+def _public(tensors: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    import torch
+
+    named = {"bias": tensors["bias"], "fast": options["fast"], "out_dtype": getattr(torch, DTYPES[options["to"]].torch)}
+    return tuple(tensors[n] for n in ("a", "b", "scale_a", "scale_b")), named
+
+
+def _torch() -> Callable[..., Tensor]:
+    import torch
+
+    def scaled_mm(
+        a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, bias: Tensor | None, scales: str, fast: bool, to: str
+    ) -> Tensor:  # fmt: skip
+        """cuBLASLt by `torch._scaled_mm`, which takes fp8 contiguous along K, a scale each or one a row and column."""
+        if a.dtype == torch.int8:
+            raise ValueError("torch has no scaled product of int8")
+        of_a, of_b = (scale_a, scale_b) if scales == "blocks" else (scale_a.reshape(-1, 1), scale_b.reshape(1, -1))
+        if scales == "one":
+            of_a, of_b = scale_a.reshape(()), scale_b.reshape(())
+        return torch._scaled_mm(a, b, of_a, of_b, bias=bias, out_dtype=getattr(torch, DTYPES[to].torch), use_fast_accum=fast)
+
+    return scaled_mm
+
+
+def _with(change: Callable[[dict[str, Any]], None]) -> Callable[..., Tensor]:
+    def run(*args: Any) -> Tensor:
+        given = dict(zip(("a", "b", "scale_a", "scale_b", "bias", "scales", "fast", "to"), args, strict=True))
+        change(given)
+        return reference(**given)
+
+    return run
+
+
+def _ones(name: str) -> Callable[[dict[str, Any]], None]:
+    return lambda given: given.update({name: given[name] * 0 + 1})
+
+
+def _cut(given: dict[str, Any]) -> None:
+    """The last products of each row are left out."""
+    import torch
+
+    k = given["a"].shape[1]
+    keep = torch.arange(k, device=given["a"].device) < k // 8 * 8
+    given["a"] = (given["a"].float() * keep).to(given["a"].dtype)
+
+
+def _cases() -> list[Case]:
+    def mm(
+        dtype: str, m: int, n: int, k: int, scales: str = "rows", *, fast: bool = False, to: str = "bf16", bias: bool = False, a: str = "contiguous",
+        b: str = "transposed", of_b: str = "",
+    ) -> dict[str, Any]:  # fmt: skip
+        kb = -(-k // BLOCK)
+        shapes = {"one": ((1,), (1,)), "rows": ((m,), (n,)), "blocks": ((m, kb), (kb, -(-n // BLOCK)))}[scales]
+        return {
+            "a": Input((m, k), dtype, layout=a), "b": Input((k, n), of_b or dtype, layout=b), "scale_a": Input(shapes[0]), "scale_b": Input(shapes[1]),
+            "bias": Input((n,), to) if bias else None, "scales": scales, "fast": fast, "to": to,
+        }  # fmt: skip
+
+    bench = [case(f"{n} cubed", tags="bench", **mm("f8e4m3", n, n, n, "one")) for n in (4096, 8192)]
+    bench += [case(f"{n} cubed fast", tags="bench", **mm("f8e4m3", n, n, n, "one", fast=True)) for n in (4096, 8192)]
+    bench += [case(f"layer {m}x{n}x{k}", tags="bench model", **mm("f8e4m3", m, n, k, fast=True)) for m, n, k in ((16, 8192, 8192), (4096, 7168, 2048))]
+    bench += [case(f"blocks {m}x{n}x{k}", tags="bench model", **mm("f8e4m3", m, n, k, "blocks")) for m, n, k in ((4096, 7168, 2048), (128, 7168, 2048))]
+    bench.append(case("4096 cubed", tags="bench", **mm("i8", 4096, 4096, 4096)))
+    edge = []
+    for dtype in ("f8e4m3", "f8e5m2", "i8"):
+        for scales in ("one", "rows") if dtype == "i8" else ("one", "rows", "blocks"):
+            edge += [
+                case(f"{scales} aligned", tags="edge", **mm(dtype, 136, 272, 400, scales, bias=True)),
+                case(f"{scales} small", tags="edge", **mm(dtype, 17, 24, 140, scales, b="contiguous")),
+                case(f"{scales} odd", tags="edge", **mm(dtype, 33, 131, 259, scales)),
+                case(f"{scales} few rows, deep", tags="edge", **mm(dtype, 16, 72, 4112, scales, to="f16")),
+            ]
+        edge += [
+            case("one element", tags="edge", **mm(dtype, 1, 1, 1, "one")), case("K of zero", tags="edge", **mm(dtype, 9, 7, 0, bias=True)),
+            case("no rows", tags="edge", **mm(dtype, 0, 5, 7)), case("result of float32", tags="edge", **mm(dtype, 72, 136, 272, to="f32", bias=True)),
+            case("rows of b", tags="edge", **mm(dtype, 72, 136, 272, b="contiguous")),
+            case("columns of a", tags="edge", **mm(dtype, 72, 136, 272, a="transposed")),
+        ]  # fmt: skip
+    edge += [
+        case("e4m3 by e5m2", tags="edge", **mm("f8e4m3", 72, 136, 272, of_b="f8e5m2")),
+        case("fast", tags="edge", **mm("f8e4m3", 136, 272, 144, fast=True)),
+    ]  # fmt: skip
+    return bench + edge
+
+
+OP = Op(
+    reference,
+    outputs=outputs,
+    canonical=canonical,
+    cases=_cases(),
+    work=work,
+    tolerance=Tolerance(multiple=4.0),
+    arrange=_fitting,
+    public=_public,
+    peers={"torch": _torch},
+    wrong={
+        "scale of a ignored": _with(_ones("scale_a")),
+        "scale of b ignored": _with(_ones("scale_b")),
+        "bias ignored": _with(lambda given: given.update(bias=None)),
+        "K tail dropped": _with(_cut),
+    },
+)

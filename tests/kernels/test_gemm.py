@@ -1,0 +1,119 @@
+"""Products of matrices without a GPU: how the tiles and their slices of K are shared out, and the sum of the pieces, run by the interpreter."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Any
+
+import pytest
+
+pytest.importorskip("triton")
+import torch
+
+from rooftop.core.spec import Meta
+from rooftop.kernels._device import gemm_epilogue, gemm_launch
+from rooftop.kernels._device.gemm_model import Config, Facts, Plan, plan, ranked, shared_bytes, valid
+from rooftop.lab.interpret import interpreter
+
+
+def pieces_of(block: int, p: Plan) -> list[tuple[int, int, int, int]]:
+    """What a block makes of the dealt-out tiles, as `wgmma.share` and `wgmma.item` have it: (tile, first slice, one past the last, slot)."""
+
+    def begin_of(b: int) -> int:
+        return b * (p.units // p.blocks) + min(b, p.units % p.blocks)
+
+    begin, end = begin_of(block), begin_of(block + 1)
+    found = []
+    if end > begin:
+        for i, t in enumerate(range(begin // p.slices, (end - 1) // p.slices + 1)):
+            found.append((p.whole + t, max(begin - t * p.slices, 0), min(end - t * p.slices, p.slices), 2 * block + min(i, 1)))
+    return found
+
+
+@pytest.mark.parametrize("config", [Config(64, 16, 32, 1, STREAM=True, GROUP=2, SWAP=True), Config(64, 32, 32, 1, STREAM=True, GROUP=3)])
+@pytest.mark.parametrize(("shape", "sms"), [((20, 300, 1000), 7), ((70, 100, 96), 132), ((33, 257, 64), 4), ((130, 200, 2000), 5)])
+def test_the_pieces_of_a_tile_are_added(config: Config, shape: tuple[int, int, int], sms: int) -> None:
+    m, n, k = shape
+    torch.manual_seed(0)
+    a, b = torch.randn(m, k), torch.randn(k, n)
+    metas: dict[str, Meta | None] = {"a": Meta((m, k), "f32"), "b": Meta((k, n), "f32"), "out": Meta((m, n), "f32"), "bias": Meta((n,), "f32")}
+    product = gemm_launch.Product(metas, sms, alpha=0.5, activation="relu")
+    p = product.plan(config)
+    assert p.units, "nothing is dealt out"
+    tensors: dict[str, Any] = {"out": torch.full((m, n), math.nan), "bias": torch.randn(n)}
+    want = (0.5 * (a @ b) + tensors["bias"]).relu()
+    x, y = (b.t(), a.t()) if config.SWAP else (a, b)
+    rows, columns = x.shape[0], y.shape[1]
+    high, wide = -(-rows // config.BM), -(-columns // config.BN)
+    padded_x = torch.zeros(high * config.BM, p.slices * config.BK)
+    padded_x[:rows, :k] = x
+    padded_y = torch.zeros(p.slices * config.BK, wide * config.BN)
+    padded_y[:k, :columns] = y
+
+    def place(tile: int) -> tuple[int, int]:
+        width = config.GROUP * wide
+        first = tile // width * config.GROUP
+        size = min(high - first, config.GROUP)
+        return first + tile % width % size, tile % width // size
+
+    result = torch.full((high * config.BM, wide * config.BN), math.nan)
+    parts = torch.full((2 * p.blocks, config.BM * config.BN), math.nan)
+
+    def product_of(tile: int, first: int, last: int) -> torch.Tensor:
+        i, j = place(tile)
+        at = slice(first * config.BK, last * config.BK)
+        return padded_x[i * config.BM : (i + 1) * config.BM, at] @ padded_y[at, j * config.BN : (j + 1) * config.BN]
+
+    def finished(tile: int, made: torch.Tensor) -> None:
+        i, j = place(tile)
+        result[i * config.BM : (i + 1) * config.BM, j * config.BN : (j + 1) * config.BN] = made
+
+    seen: dict[int, list[tuple[int, int]]] = {}
+    for tile in range(p.whole):
+        finished(tile, product_of(tile, 0, p.slices))
+    for block in range(p.blocks):
+        for tile, first, last, slot in pieces_of(block, p):
+            seen.setdefault(tile, []).append((first, last))
+            if last - first == p.slices:
+                finished(tile, product_of(tile, first, last))
+            else:
+                assert parts[slot].isnan().all(), "a slot is used twice"
+                parts[slot] = product_of(tile, first, last).flatten()
+    assert sorted(seen) == list(range(p.whole, p.whole + p.streamed))
+    assert all(spans[0][0] == 0 and spans[-1][1] == p.slices and all(u[1] == v[0] for u, v in itertools.pairwise(spans)) for spans in seen.values())
+
+    bias = tensors["bias"][:, None] if config.SWAP else tensors["bias"]
+    result = (0.5 * result + torch.nn.functional.pad(bias, (0, 0, 0, result.shape[0] - rows) if config.SWAP else (0, result.shape[1] - columns))).relu()
+    result = result[:rows, :columns]
+    tensors["out"].copy_(result.t() if config.SWAP else result)
+    before = tensors["out"].clone()
+    launch = gemm_launch.launches(product, config, chained=False)[-1]
+    assert launch.kernel is gemm_epilogue.add_pieces
+    tensors["parts"] = parts
+    interpreter.run(launch.kernel, launch.grid, {n: tensors[v] if isinstance(v, str) else v for n, v in launch.args.items()}, readonly={"parts", "bias"})
+    out = tensors["out"]
+    assert torch.allclose(out, want, rtol=1e-4, atol=1e-3)
+    assert torch.equal(out[~before.isnan()], before[~before.isnan()]), "a tile that one block made was written again"
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 1), (16, 4096, 14336), (1000, 1, 77), (512, 28672, 4096), (4096, 4096, 4096), (33, 65, 1000)])
+@pytest.mark.parametrize("itemsize", [1, 2])
+def test_every_candidate_fits(shape: tuple[int, int, int], itemsize: int) -> None:
+    found = ranked(Facts(*shape, 1, itemsize, 2, 132, 2))
+    assert found
+    for config in found:
+        assert valid(config, itemsize, 2, 2) and shared_bytes(config, itemsize, 2, 2) <= 227 * 1024
+        p = plan(config, *shape, 1, 132)
+        m, n = (shape[1], shape[0]) if config.SWAP else shape[:2]
+        assert p.whole + p.streamed == -(-m // config.BM) * -(-n // config.BN) and 1 <= p.blocks <= 132
+
+
+def test_what_tma_reads() -> None:
+    assert gemm_launch.readable(Meta((64, 64), "bf16")) is None and not gemm_launch.turned(Meta((64, 64), "bf16"))
+    assert gemm_launch.readable(Meta((64, 64), "bf16", (1, 64))) is None and gemm_launch.turned(Meta((64, 64), "bf16", (1, 64)))
+    for meta, why in (
+        (Meta((64, 65), "bf16"), "strides"), (Meta((64, 64), "bf16", align=8), "address"), (Meta((64, 64), "bf16", (128, 2)), "strides"),
+        (Meta((3, 8, 8), "bf16", (68, 8, 1)), "apart"),
+    ):  # fmt: skip
+        assert why in str(gemm_launch.readable(meta))
