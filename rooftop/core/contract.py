@@ -110,7 +110,8 @@ class Contract:
     measured_work  (problem, tensors) -> Work where the work depends on values
     faults      (the reference's parameters) -> None or what is wrong: what only the device can see, asked under `rooftop.debug()`
     bucket      (problem) -> the problem that stands for its like in the tables of tuned configs
-    public      (tensors, options) -> (args, kwargs) of the public function, where that takes other parameters than the reference
+    public      (tensors, options) -> (args, kwargs) of the public function, where that takes other parameters than the reference; None where no call of
+                it makes such a case
     objects     the public function takes or returns an object in place of tensors: tests of its own call it, not the generic ones nor the fuzzer
     core        the reference without the parameters that were added later: a case in which those have their defaults depends on it alone, and so do
                 its records. The others are the problem's `extra`: a kernel whose head does not name them refuses them
@@ -143,7 +144,7 @@ class Contract:
         measured_work: Callable[[Problem, Mapping[str, Any]], Work] | None = None,
         faults: Callable[..., str | None] | None = None,
         bucket: Callable[[Problem], Problem] | None = None,
-        public: Callable[[Mapping[str, Any], Mapping[str, Any]], tuple[Sequence[Any], Mapping[str, Any]]] | None = None,
+        public: Callable[[Mapping[str, Any], Mapping[str, Any]], tuple[Sequence[Any], Mapping[str, Any]] | None] | None = None,
         core: Callable[..., Any] | None = None,
         objects: bool = False,
         twin_of: Contract | None = None,

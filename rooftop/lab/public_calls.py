@@ -17,10 +17,14 @@ def function(op: Contract) -> Callable[..., Any]:
 
 
 def arguments(op: Contract, tensors: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """(args, kwargs) of the public function: as the contract's `public` says, else by equal names. Tensors and options by the reference's names."""
+    """(args, kwargs) of the public function: as the contract's `public` says, else by equal names. Tensors and options by the reference's names.
+
+    Raises ValueError where no call of it has these."""
     if op.public is not None:
-        args, kwargs = op.public(tensors, options)
-        return tuple(args), dict(kwargs)
+        said = op.public(tensors, options)
+        if said is None:
+            raise ValueError(f"{op.name}: no call of the public function has these tensors and options")
+        return tuple(said[0]), dict(said[1])
     return (), dict(zip(op.kinds, op.arguments(tensors, options), strict=True))
 
 
