@@ -160,6 +160,11 @@ class Contract:
         self.late = tuple(late)
         self.objects = objects
         self.cases: tuple[Case, ...] = tuple(cases)
+        if not self.cases:
+            raise ValueError(f"{self.name} has no case: a contract needs some to be judged on")
+        for written in self.mutates:
+            if self.kinds.get(written) not in ("Tensor", "Tensor | None"):
+                raise ValueError(f"{self.name}: mutates names {written!r}; it must be one of the reference's tensors (no list of them)")
         seen: set[str] = set()
         for case in self.cases:
             if case.id in seen:
@@ -205,10 +210,11 @@ class Contract:
 
     @cached_property
     def output_names(self) -> tuple[str, ...]:
-        if not self.cases:
-            raise ValueError(f"{self.name} has no case: a contract needs some to be judged on")
         first = self.cases[0]
-        return tuple(self.outputs(**self._grouped(self._metas(first)), **self.options(first)))
+        names = tuple(self.outputs(**self._grouped(self._metas(first)), **self.options(first)))
+        if not names and not self.mutates:
+            raise ValueError(f"{self.name} has no output and `mutates` names no tensor: nothing could be judged")
+        return names
 
     @property
     def dtypes(self) -> tuple[str, ...]:

@@ -83,7 +83,8 @@ class Plan:
             given[i] = given[i].contiguous()
         made: list[Any] = [make() for make in self._outputs]
         for i in self._mutated:
-            self._written(tensors[i])
+            if tensors[i] is not None:
+                self._written(tensors[i])
         for i, j in self._taken:
             made[i] = given[j].detach()  # a gradient has no history
         values = [*given, *made, *[make() for make in self._scratch]]
@@ -92,7 +93,7 @@ class Plan:
             run(stream, [*[0 if t is None else t.data_ptr() for t in values], *late])
         else:
             run(stream, [*values, *late])
-        for i in self._back:
+        for i in self._back:  # an absent tensor is never copied
             tensors[i].copy_(given[i])  # type: ignore[union-attr]
         for i, make in self._promised:
             made[i] = make().copy_(made[i])  # type: ignore[union-attr]

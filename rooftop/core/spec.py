@@ -327,6 +327,10 @@ class Input:
     fill: str = "normal"
     layout: str = "contiguous"
 
+    def __post_init__(self) -> None:
+        if self.dtype not in DTYPES:
+            raise ValueError(f"dtype {self.dtype!r} is not one of {', '.join(DTYPES)}")
+
 
 @dataclass(frozen=True)
 class Case:

@@ -75,10 +75,17 @@ def _kernel(name: str, house: House) -> tuple[Path, str]:
 
 def _torch_call(name: str, op: Contract, contract: str) -> str:
     """An implementation in torch that calls the contract's reference. It is right as it stands where kernels see tensors as they are called."""
-    seen = "as it stands" if op.canonical is None else "as it stands: tensors come as the contract's `canonical` makes them, options as they are called"
+    seen = "" if op.canonical is None else "\n\nTensors come as the contract's `canonical` makes them, options as they are called."
     module = f"rooftop.ops.{op.name.removesuffix('_bwd')}"
     wanted = "OP.bwd" if op.forward is not None else "OP"
-    return f'''"""{name}, to be written (this is the reference, called {seen}). {contract}"""
+    call = "op.reference(*op.arguments(inputs, inputs))"
+    body = f"    found = {call}\n" + """    for name, result in zip(op.output_names, found if isinstance(found, tuple) else (found,), strict=True):
+        if outputs.get(name) is not None:
+            outputs[name].copy_(result)
+"""
+    if not op.output_names:
+        body = f"    {call}  # it writes into its inputs\n"
+    return f'''"""{name}, to be written (this is the reference, called as it stands). {contract}{seen}"""
 
 from __future__ import annotations
 
@@ -96,11 +103,7 @@ def run(inputs: Mapping[str, Any], outputs: Mapping[str, Any], scratch: Mapping[
     from {module} import OP
 
     op = {wanted}
-    found = op.reference(*op.arguments(inputs, inputs))
-    for name, result in zip(op.output_names, found if isinstance(found, tuple) else (found,), strict=True):
-        if outputs.get(name) is not None:
-            outputs[name].copy_(result)
-'''
+{body}'''
 
 
 def _rung(name: str, house: House) -> tuple[Path, str]:

@@ -387,3 +387,43 @@ def test_plans_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_schema_says_what_is_written() -> None:
     assert library.schema(appending("appended")) == "appended(Tensor(a!) cache, Tensor new, SymInt at, str implementation) -> ()"
+
+
+def test_a_tensor_that_is_written_into_may_be_absent() -> None:
+    def counted(x: torch.Tensor, total: torch.Tensor | None) -> torch.Tensor:
+        if total is not None:
+            total += x
+        return 2 * x
+
+    counted.__annotations__ = {"x": "Tensor", "total": "Tensor | None"}
+    op = Op(
+        counted, outputs=lambda x, total: {"out": like(x)}, mutates=("total",), name="made_up_counted", work=lambda p: Work(p["x"].nbytes, p["x"].nbytes),
+        cases=[case("odd", x=Input((5, 7), "bf16"), total=Input((5, 7), "bf16")), case("alone", x=Input((5, 7), "bf16"))],
+    )  # fmt: skip
+    assert library.schema(op) == "made_up_counted(Tensor x, Tensor(a!)? total, str implementation) -> Tensor"
+    x, total = torch.ones(2, 3, dtype=torch.bfloat16), torch.zeros(2, 3, dtype=torch.bfloat16)
+    assert torch.equal(op(x, total), 2 * x) and torch.equal(total, x) and torch.equal(op(x, None), 2 * x)
+    compiled = torch.compile(op, backend="aot_eager", fullgraph=True)
+    assert torch.equal(compiled(x, total), 2 * x) and torch.equal(total, 2 * x) and torch.equal(compiled(x, None), 2 * x)
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "f8e4m3"])
+def test_what_must_stay_as_it_was_is_allowed_no_error(dtype: str) -> None:
+    def fill(cache: torch.Tensor, new: torch.Tensor) -> None:
+        cache[2:4] = new
+
+    fill.__annotations__ = {"cache": "Tensor", "new": "Tensor"}
+    op = Op(
+        fill, outputs=lambda cache, new: {}, mutates=("cache",), name="made_up_fill", work=lambda p: Work(p["new"].nbytes, p["new"].nbytes),
+        cases=[case("odd", cache=Input((9, 7), dtype), new=Input((2, 7), dtype))],
+    )  # fmt: skip
+
+    def nudged(cache: torch.Tensor, new: torch.Tensor) -> None:
+        fill(cache, new)
+        bits = cache.view({1: torch.uint8, 2: torch.int16, 4: torch.int32}[cache.element_size()])
+        bits[8, 3] ^= 1  # one unit in the last place
+
+    assert checker.check_callable(op, op.cases[0], fill, name="right").status == "ok"
+    found = checker.check_callable(op, op.cases[0], nudged, name="nudged")
+    assert (found.status, found.outputs["cache"].where) == ("wrong", (8, 3))
+    assert "1 elements that must stay as they were" in found.message

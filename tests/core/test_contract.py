@@ -245,3 +245,20 @@ def test_a_plan_has_none_for_an_absent_output_and_the_promised_strides(monkeypat
     (found,) = moved([torch.zeros(2, 3, 4, 64).transpose(0, 1)])
     assert found is not None
     assert found.stride() == (256, 768, 64, 1)
+
+
+def test_a_contract_that_could_not_be_judged_is_an_error() -> None:
+    def add_to(x: torch.Tensor, many: list[torch.Tensor]) -> None: ...
+
+    add_to.__annotations__ = {"x": "Tensor", "many": "list[Tensor]"}
+    given = {"outputs": lambda x, many: {}, "work": lambda p: Work(0, 0), "name": "added"}
+    cases = [case("odd", x=Input((3,)), many=(Input((3,)),))]
+    with pytest.raises(ValueError, match="added has no case"):
+        Contract(add_to, cases=[], **given)
+    for name in ("y", "many"):
+        with pytest.raises(ValueError, match=f"added: mutates names '{name}'"):
+            Contract(add_to, cases=cases, mutates=(name,), **given)
+    with pytest.raises(ValueError, match="added has no output and `mutates` names no tensor"):
+        _ = Contract(add_to, cases=cases, **given).output_names
+    with pytest.raises(ValueError, match="dtype 'int32' is not one of f64, f32"):
+        Input((3,), "int32")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from _backend_house import HERE
@@ -33,6 +35,17 @@ def test_a_skeleton_in_torch_calls_the_reference(house: registry.House, name: st
     assert (result.status, result.backend) == ("ok", "torch"), result.message
     with pytest.raises(ValueError, match="there already"):
         scaffold.write("kernel", name, house)
+
+
+def test_a_skeleton_in_torch_of_an_op_without_outputs_writes_in_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mine = registry.House(HERE.parent / "contracts" / "house" / "ops", tmp_path / "kernels", tmp_path / "ladders")
+    for folder in (mine.kernels, mine.ladders):
+        folder.mkdir()
+    op = registry.op("made_up_append", mine)
+    monkeypatch.setitem(sys.modules, "rooftop.ops.made_up_append", SimpleNamespace(OP=op))
+    found = registry.implementation(scaffold.write("kernel", "made_up_append__torch", mine).stem, mine)
+    result = checker.check(Subject(found.name, op, found), op.case("odd"), backend="cpu")
+    assert result.status == "ok", result.message
 
 
 def test_a_skeleton_in_another_backend_is_a_copy_of_the_ops_first_kernel_there(tmp_path: Path) -> None:

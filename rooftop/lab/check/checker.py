@@ -20,7 +20,7 @@ from rooftop.core.layouts import computes, widen
 from rooftop.core.spec import DTYPES, TARGETS, Case, Descriptor, Input, Meta, Problem, dtype_of
 from rooftop.core.triton_compat import descriptor
 from rooftop.lab.candidates import Subject
-from rooftop.lab.check.compare import Verdict, compare, index_of
+from rooftop.lab.check.compare import CHUNK, Verdict, compare, index_of
 from rooftop.lab.check.guard_zones import GUARD, Guarded
 from rooftop.lab.inputs import by_name, laid_out, make, rounded
 
@@ -117,7 +117,26 @@ def judge_given(op: Contract, problem: Problem, expected: Expected, outputs: dic
         tolerance = op.tolerance_of(n)
         out, exact, same = (used(op, n, t[n], expected.same) for t in (outputs, expected.exact, expected.same))
         verdicts[n] = compare(out, exact, same, problem[n].dtype, tolerance.multiple, tolerance.exact)
+        if n in op.mutates and op.twin_of is None and not tolerance.exact and verdicts[n].ok:
+            _hold_the_rest(verdicts[n], out, expected.tensors[n], exact, same)
     return verdicts
+
+
+def _hold_the_rest(verdict: Verdict, out: Any, before: Any, exact: Any, same: Any) -> None:
+    """Elements of a tensor that is written into which the reference leaves alone must be as they were: no error is allowed them."""
+    if not computes(before):  # compared bit for bit already
+        return
+    flat = [t.reshape(-1) for t in (out, before, exact, same)]
+    for start in range(0, out.numel(), CHUNK):
+        o, b, e, s = (t[start : start + CHUNK].double() for t in flat)
+        changed = (s == b) & (e == b) & (o != b)
+        if not bool(changed.any()):
+            continue
+        first = int(changed.byte().argmax())
+        verdict.ok, verdict.wrong, verdict.max_share = False, int(changed.sum()), float("inf")
+        verdict.where, verdict.value, verdict.expected = index_of(out.shape, start + first), float(o[first]), float(b[first])
+        verdict.message = f"{verdict.wrong} elements that must stay as they were have changed"
+        return
 
 
 def used(op: Contract, name: str, t: Any, same: dict[str, Any]) -> Any:
