@@ -15,13 +15,15 @@ from _support import results
 import rooftop
 from rooftop.core import registry
 from rooftop.core.contract import Contract, metas_of
+from rooftop.core.layouts import computes, widen
 from rooftop.core.spec import DTYPES, Case, Input
+from rooftop.lab import public_calls
 from rooftop.lab.check import checker
 from rooftop.lab.inputs import by_name, make
 
 LAYOUTS = ("transposed", "sliced", "strided", "expanded", "offset")
 KINDS = 4  # kinds of call of one op in one dtype: which tensors are given, which texts and switches, how many dimensions
-LARGEST = 20_000  # elements of all inputs of a call
+LARGEST = 1 << 18  # elements of all inputs of a call
 LOOSE = {"f64": 1e-9, "f32": 2e-5, "f16": 1e-2, "bf16": 5e-2}  # of the largest gradient: what a backward is given was rounded to 16 bits before
 
 
@@ -71,11 +73,8 @@ class Call:
 
     def keywords(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, Any]:
         """What the public function is given. Raises AssertionError where it does not take the reference's arguments and the contract does not say how."""
-        given = dict(zip(self.op.parameters, self.arguments(tensors), strict=True))
-        args, named = (), given
-        if self.op.public is not None:
-            whole = {n: tensors.get(n) for n in self.op.inputs_of(self.op.problem(self.case))}
-            args, named = self.op.public(whole, self.options)  # type: ignore[assignment]
+        whole = {n: tensors.get(n) for n in self.op.inputs_of(self.op.problem(self.case))}
+        args, named = public_calls.arguments(self.op, whole, self.options)
         takes = inspect.signature(self.function)
         try:
             return dict(takes.bind(*args, **named).arguments)
@@ -106,15 +105,13 @@ class Call:
         """The outputs of the reference, None for those that the public function does not return: made for a backward alone, or absent."""
         tensors, _ = self.op.flattened(args)
         problem = self.op.problem_of(metas_of(tensors, addresses=False), self.options)
-        there = [n for n in self.returned() if problem.get(n) is not None]
-        made = results(self.function(**self.keywords({n: t for n, t in tensors.items() if t is not None})))
-        values = dict(zip(there, made, strict=True)) if there else {}  # one that has no outputs may return what it wrote into
-        found = tuple(values.get(n) for n in self.op.output_names)
+        made = self.function(**self.keywords({n: t for n, t in tensors.items() if t is not None}))
+        found = tuple(public_calls.outputs(self.op, problem, made).values())
         return None if not found else found if len(found) != 1 else found[0]
 
-    def returned(self) -> list[str]:
-        """The outputs that are not made for a backward alone."""
-        return [n for n in self.op.output_names if not (self.op.grad and n in self.op.grad.aside)]
+    def returned(self) -> tuple[str, ...]:
+        """The outputs that are there and not made for a backward alone."""
+        return public_calls.returned(self.op, self.op.problem(self.case))
 
     def run(self, tensors: Mapping[str, torch.Tensor]) -> tuple[Any, ...]:
         """The outputs that it returns, for these tensors."""
@@ -156,7 +153,7 @@ def expect(call: Call, tensors: Mapping[str, torch.Tensor], device: str = "cpu")
 
 
 def double(t: torch.Tensor) -> torch.Tensor:
-    return t.double() if t.is_floating_point() else t
+    return t.double() if computes(t) else t
 
 
 def wrt(op: Contract) -> set[str]:
@@ -164,15 +161,26 @@ def wrt(op: Contract) -> set[str]:
     return {n for entry in op.grad.wrt for n in entry.split("=")} | set(op.grad.same) if op.grad else set()
 
 
+def differentiable(call: Call) -> bool:
+    """Whether it has inputs and results with gradients: floating-point numbers of 16 bits or more, of an op with a backward."""
+    problem = call.op.problem(call.case)
+
+    def real(n: str) -> bool:
+        meta = problem.get(n)
+        return meta is not None and DTYPES[meta.dtype].floating and meta.itemsize > 1
+
+    return any(map(real, wrt(call.op))) and any(map(real, call.returned()))
+
+
 def gradients(function: Callable[..., Any], call: Call, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Gradients of a function with the reference's signature, for cotangents that depend on nothing but the shapes of the results."""
-    leaves = {n: t.detach().requires_grad_() if n in wrt(call.op) else t for n, t in tensors.items()}
+    names = [n for n, t in tensors.items() if n in wrt(call.op) and computes(t)]
+    leaves = {n: t.detach().requires_grad_() if n in names else t for n, t in tensors.items()}
     found = by_name(call.op, function(*call.arguments(leaves)))
     made = [o for n in call.returned() if (o := found[n]) is not None and o.requires_grad]
     g = torch.Generator().manual_seed(11)
     flow = [torch.randn(o.shape, generator=g).to(o.device, o.dtype) for o in made]
-    names = [n for n in leaves if n in wrt(call.op)]
-    return dict(zip(names, torch.autograd.grad(made, [leaves[n] for n in names], flow), strict=True))
+    return dict(zip(names, torch.autograd.grad(made, [leaves[n] for n in names], flow, materialize_grads=True), strict=True))
 
 
 def _kind(op: Contract, case: Case) -> tuple[Any, ...]:
@@ -182,36 +190,60 @@ def _kind(op: Contract, case: Case) -> tuple[Any, ...]:
 
 
 def _usable(op: Contract, case: Case) -> bool:
-    """Small, with values of every day, contiguous, and no dimension of 1: what is lengthened is not broadcast."""
+    """Small, with values of every day and results that are finite, and no dimension of 1: what is lengthened is not broadcast. A call that the public
+    function can make."""
     given = dict(case.tensors())
-    if op.idle(op.problem(case)):
-        return False
-    plain = all(v.layout == "contiguous" and (v.fill in ("normal", "wide") or not DTYPES[v.dtype].floating) for v in given.values())
     least = min((e for v in given.values() for e in v.shape), default=0)
+    plain = all(v.fill in ("normal", "wide") or not DTYPES[v.dtype].floating for v in given.values())
     in_place = op.bwd is not None and op.bwd.into and case.inputs.get("inplace")
-    return plain and least > 1 and not in_place and sum(checker.count(v) for v in given.values()) <= LARGEST
+    if op.idle(op.problem(case)) or not plain or least < 2 or in_place or size(case) > LARGEST:
+        return False
+    tensors, options = make(op, case, "cpu", 0)
+    found = by_name(op, op.reference(*op.arguments({n: widen(t) if t is None or n not in op.mutates else t.clone() for n, t in tensors.items()}, options)))
+    return all(bool(t.isfinite().all()) for t in found.values() if t is not None and computes(t))
+
+
+def size(case: Case) -> int:
+    return sum(checker.count(v) for _, v in case.tensors())
+
+
+def _scattered(case: Case) -> bool:
+    return any(v.layout != "contiguous" for _, v in case.tensors())
 
 
 @cache
-def calls(name: str, house: registry.House = registry.HOUSE) -> tuple[Call, ...]:
-    """In each dtype of an op, up to `KINDS` kinds of call: first that with the most tensors, and of two dimensions or more."""
+def _called(name: str, house: registry.House) -> tuple[tuple[Call, ...], str]:
+    """The calls of an op; where there is none, why."""
     op = registry.op(name, house)
     function = getattr(rooftop, name) if house == registry.HOUSE else op.reference.__globals__[name]
     found: list[Call] = []
     for dtype in dtypes(op):
         kinds: dict[tuple[Any, ...], Case] = {}
-        for c in (c for c in small(op) if c.dtype == dtype and _usable(op, c)):
-            kinds.setdefault(_kind(op, c), c)
-        best = sorted(kinds, key=lambda k: (-len(k[0]), max(k[2], default=0) < 2, max(k[2], default=0)))
+        for c in sorted((c for c in small(op) if c.dtype == dtype and size(c) > 20), key=lambda c: (_scattered(c), size(c))):
+            if _kind(op, c) not in kinds and _usable(op, c):
+                kinds[_kind(op, c)] = c
+        best = sorted(kinds, key=lambda k: (-len(k[0]), _scattered(kinds[k]), max(k[2], default=0) < 2, max(k[2], default=0)))
         once = [{k[i]: k for k in reversed(best)}.values() for i in (1, 0)]  # each set of switches, each set of tensors, then more of one
         found += [Call(op, kinds[k], function) for k in [*dict.fromkeys([*best[:1], *once[0], *once[1], *best])][:KINDS]]
-    return tuple(found)
+    try:
+        for call in found:
+            call.keywords(call.make())
+    except AssertionError as error:
+        return (), str(error)
+    why = f"{name} has no small case that its public function can be called with: values of every day, finite results, no dimension of 1"
+    return tuple(found), "" if found else why
+
+
+def calls(name: str, house: registry.House = registry.HOUSE) -> tuple[Call, ...]:
+    """In each dtype of an op, up to `KINDS` kinds of call, each at the smallest case that is one, contiguous where there is such: first that with the most
+    tensors, and of two dimensions or more."""
+    return _called(name, house)[0]
 
 
 def first(name: str, house: registry.House = registry.HOUSE) -> Call:
-    """The call with the most tensors, in the widest dtype of an op. Raises AssertionError where its contract has no case that could be one."""
-    found = calls(name, house)
-    assert found, f"{name} has no small case with contiguous inputs of every day's values and no dimension of 1"
+    """The call with the most tensors, in the widest dtype of an op. Raises AssertionError where there is none, and says why."""
+    found, why = _called(name, house)
+    assert found, why
     return found[0]
 
 
