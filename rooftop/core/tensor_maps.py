@@ -59,9 +59,13 @@ def refused(given: TensorMap, meta: Meta) -> str | None:
     return _unmapped(settled(given, meta), meta)
 
 
-def not_copied(meta: Meta, shape: tuple[int, ...] = (), strides: tuple[int, ...] = ()) -> str | None:
-    """None, or why TMA copies no tensor with these facts, whatever the box: what a kernel's `supports` asks. Shape and strides may be another view's."""
+def not_copied(meta: Meta, shape: tuple[int, ...] = (), strides: tuple[int, ...] = (), *, stored: bool = False) -> str | None:
+    """None, or why TMA copies no tensor with these facts, whatever the box: what a kernel's `supports` asks. Shape and strides may be another view's.
+
+    stored   whether TMA writes it: its rows must then be whole 16 bytes. Seen on an H200: a store into a row of 2 bytes wrote 16"""
     shape, strides = laid_out(meta, shape, strides)
+    if stored and shape and shape[-1] * meta.itemsize % 16:
+        return f"its rows are {shape[-1] * meta.itemsize} bytes; TMA writes whole 16"
     outer = [s * meta.itemsize for s in strides[:-1]]
     if not 1 <= len(shape) <= 5:
         return f"a tensor of {len(shape)} dimensions; TMA takes 1 to 5"

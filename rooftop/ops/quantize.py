@@ -24,7 +24,7 @@ from rooftop.ops._arguments import number
 from rooftop.ops._peers import compiled
 from rooftop.ops._quantized import SCALE_META, scale_shape
 from rooftop.ops._quantized import canonical as _canonical
-from rooftop.quant.formats import ELEMENTS, FORMATS, ROUNDINGS, SCALES, Format, effective, encode, format_of, load_scale, pack, scale_of, store_scale
+from rooftop.quant.formats import ELEMENTS, FORMATS, ROUNDINGS, SCALES, Format, divided, effective, encode, format_of, load_scale, pack, scale_of, store_scale
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -172,7 +172,7 @@ def _over(x: Tensor) -> Tensor:
         return x.new_ones(1, dtype=_f32())
     size = x.abs()
     largest = size.where(size.isfinite(), size.new_zeros(())).amax().to(_f32())
-    return (largest / (448 * 6)).clamp(min=2.0**-126).reshape(1)
+    return divided(largest, 448 * 6).clamp(min=2.0**-126).reshape(1)
 
 
 def _f32() -> Any:
@@ -210,7 +210,7 @@ def reference(
         s = effective(load_scale(stored, scales), over)
     else:
         least, most, n = tiles.amin((2, 4)).clamp(max=0), tiles.amax((2, 4)).clamp(min=0), 2**f.bits - 1
-        stored = store_scale(most / n - least / n, scales)
+        stored = store_scale(divided(most, n) - divided(least, n), scales)
         s = load_scale(stored, scales)
         low = -(2 ** (f.bits - 1)) if f.signed else 0
         zero = (low - (least / s).clamp(-n - 1, n + 1).round()).clamp(low, low + n).to(torch.int64)
@@ -257,7 +257,7 @@ def _plain(
     if r % rows or c % columns:
         raise ValueError("plain torch: whole groups alone")
     tiles = x.view(a, r // rows, rows, c // columns, columns).float()
-    scale = (tiles.abs().amax((2, 4), keepdim=True) / f.max).clamp(min=2.0**-126)
+    scale = divided(tiles.abs().amax((2, 4), keepdim=True), f.max).clamp(min=2.0**-126)
     v = (tiles / scale).clamp(-f.max, f.max)
     codes = v.round().to(torch.int8) if format == "int8" else v.to(torch.float8_e4m3fn if format == "e4m3" else torch.float8_e5m2)
     return codes.view(torch.uint8).view(a, r, c), scale.view(a, r // rows, c // columns), None

@@ -276,6 +276,13 @@ def effective(scale: Tensor, over: Tensor | None) -> Tensor:
     return scale if over is None else (scale * over.float()).clamp(2.0**-126, 2.0**125)
 
 
+def divided(x: Tensor, by: float) -> Tensor:
+    """x / by as IEEE divides. On a GPU torch multiplies by 1 / by where `by` is a number."""
+    import torch
+
+    return x / torch.full_like(x, by)
+
+
 def scale_of(largest: Tensor, element: str, type_: str, over: Tensor | None = None) -> Tensor:
     """The stored scale of groups whose largest finite size is `largest` (float32).
 
@@ -287,5 +294,5 @@ def scale_of(largest: Tensor, element: str, type_: str, over: Tensor | None = No
     if type_ == "e8m0" and f.exponent:
         e = (largest.contiguous().view(torch.int32) >> 23) - f.top
         return e.clamp(0, 254).to(torch.uint8)
-    s = largest / f.max
+    s = divided(largest, f.max)
     return store_scale(s if over is None else s / over, type_)

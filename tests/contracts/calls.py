@@ -17,6 +17,7 @@ from rooftop.core import registry
 from rooftop.core.contract import Contract, metas_of
 from rooftop.core.layouts import computes, widen
 from rooftop.core.spec import DTYPES, Case, Input
+from rooftop.lab import public_calls
 from rooftop.lab.check import checker
 from rooftop.lab.inputs import by_name, make
 
@@ -72,13 +73,8 @@ class Call:
 
     def keywords(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, Any]:
         """What the public function is given. Raises AssertionError where it does not take the reference's arguments and the contract does not say how."""
-        given = dict(zip(self.op.parameters, self.arguments(tensors), strict=True))
-        args, named = (), given
-        if self.op.public is not None:
-            whole = {n: tensors.get(n) for n in self.op.inputs_of(self.op.problem(self.case))}
-            way = self.op.public(whole, self.options)
-            assert way is not None, f"{self.id}: no call of the public function is this case"
-            args, named = way  # type: ignore[assignment]
+        whole = {n: tensors.get(n) for n in self.op.inputs_of(self.op.problem(self.case))}
+        args, named = public_calls.arguments(self.op, whole, self.options)
         takes = inspect.signature(self.function)
         try:
             return dict(takes.bind(*args, **named).arguments)
@@ -109,18 +105,13 @@ class Call:
         """The outputs of the reference, None for those that the public function does not return: made for a backward alone, or absent."""
         tensors, _ = self.op.flattened(args)
         problem = self.op.problem_of(metas_of(tensors, addresses=False), self.options)
-        there = [n for n in self.returned() if problem.get(n) is not None]
         made = self.function(**self.keywords({n: t for n, t in tensors.items() if t is not None}))
-        if not isinstance(made, (torch.Tensor, tuple, list)):  # an object that holds the outputs by name; None
-            values = {n: getattr(made, n) for n in there}
-        else:
-            values = dict(zip(there, results(made), strict=True)) if there else {}  # one that has no outputs may return what it wrote into
-        found = tuple(values.get(n) for n in self.op.output_names)
+        found = tuple(public_calls.outputs(self.op, problem, made).values())
         return None if not found else found if len(found) != 1 else found[0]
 
-    def returned(self) -> list[str]:
-        """The outputs that are not made for a backward alone."""
-        return [n for n in self.op.output_names if not (self.op.grad and n in self.op.grad.aside)]
+    def returned(self) -> tuple[str, ...]:
+        """The outputs that are there and not made for a backward alone."""
+        return public_calls.returned(self.op, self.op.problem(self.case))
 
     def run(self, tensors: Mapping[str, torch.Tensor]) -> tuple[Any, ...]:
         """The outputs that it returns, for these tensors."""
@@ -171,8 +162,14 @@ def wrt(op: Contract) -> set[str]:
 
 
 def differentiable(call: Call) -> bool:
-    """Whether it has inputs with gradients: floating-point ones, of an op with a backward."""
-    return any(n in wrt(call.op) and DTYPES[v.dtype].floating for n, v in call.case.tensors())
+    """Whether it has inputs and results with gradients: floating-point numbers of 16 bits or more, of an op with a backward."""
+    problem = call.op.problem(call.case)
+
+    def real(n: str) -> bool:
+        meta = problem.get(n)
+        return meta is not None and DTYPES[meta.dtype].floating and meta.itemsize > 1
+
+    return any(map(real, wrt(call.op))) and any(map(real, call.returned()))
 
 
 def gradients(function: Callable[..., Any], call: Call, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -183,7 +180,7 @@ def gradients(function: Callable[..., Any], call: Call, tensors: Mapping[str, to
     made = [o for n in call.returned() if (o := found[n]) is not None and o.requires_grad]
     g = torch.Generator().manual_seed(11)
     flow = [torch.randn(o.shape, generator=g).to(o.device, o.dtype) for o in made]
-    return dict(zip(names, torch.autograd.grad(made, [leaves[n] for n in names], flow), strict=True))
+    return dict(zip(names, torch.autograd.grad(made, [leaves[n] for n in names], flow, materialize_grads=True), strict=True))
 
 
 def _kind(op: Contract, case: Case) -> tuple[Any, ...]:

@@ -23,7 +23,7 @@ from rooftop.lab.interpret import interpreter
 FAR = 2**31 + 3
 
 
-@pytest.mark.parametrize("name", [n for n in registry.op_names() if calls(n)])
+@pytest.mark.parametrize("name", [n for n in called() if calls(n)])
 def test_shapes_beyond_two_to_the_31_are_worked_out_without_memory(name: str) -> None:
     call = first(name)
     rows = next(e for _, v in call.case.tensors() for e in v.shape)
@@ -109,7 +109,7 @@ def three_rows(name: str) -> Call:
     return replace(given, case=replace(given.case, name="three rows", inputs=inputs))
 
 
-@pytest.mark.parametrize("name", [n for n in registry.op_names() if calls(n) and any(i.backend == "triton" for i in registry.implementations(n))])
+@pytest.mark.parametrize("name", [n for n in called() if calls(n) and any(i.backend == "triton" for i in registry.implementations(n))])
 def test_rows_that_begin_beyond_two_to_the_31_elements_are_reached(name: str) -> None:
     """Three rows 2^30 elements apart in 4 GiB of address space, of which three pages are touched. Row and stride fit 32 bits, their product does not. Each
     input in turn that the kernel takes so without a copy."""

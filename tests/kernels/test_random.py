@@ -219,8 +219,8 @@ def test_what_is_said_to_the_compiler_of_the_mask_compiles(name: str, case: str)
 def test_a_new_seed_is_no_new_plan() -> None:
     op = registry.op("bias_mask_scale_add")
     x = torch.ones(4)
-    assert dispatch._key(op, [x, None, None, None, 1.0, 0.5, 1]) == dispatch._key(op, [x, None, None, None, 1.0, 0.5, 2])
-    assert dispatch._key(op, [x, None, None, None, 1.0, 0.5, 1]) != dispatch._key(op, [x, None, None, None, 1.0, 0.6, 1])
+    assert dispatch._key(op, [x, None, None, None, 1.0, 0.5, 1], None) == dispatch._key(op, [x, None, None, None, 1.0, 0.5, 2], None)
+    assert dispatch._key(op, [x, None, None, None, 1.0, 0.5, 1], None) != dispatch._key(op, [x, None, None, None, 1.0, 0.6, 1], None)
 
 
 def test_opcheck() -> None:

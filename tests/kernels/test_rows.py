@@ -46,6 +46,7 @@ def subject(op: str) -> Subject:
     return Subject("rows", registry.op(op), registry.implementation(f"{op}__cuda_sm80"))
 
 
+@pytest.mark.sampled("kernels", "{op}__cuda_sm80")
 @pytest.mark.parametrize("residual", [False, True], ids=["alone", "with residual and bias"])
 @pytest.mark.parametrize(("rows", "columns", "dtype"), SHAPES)
 @pytest.mark.parametrize("op", OPS)
@@ -56,6 +57,7 @@ def test_every_length_is_right(op: str, rows: int, columns: int, dtype: str, res
     assert found.status == "ok", found.message
 
 
+@pytest.mark.sampled("kernels", "{op}__cuda_sm80")
 @pytest.mark.parametrize(("columns", "dtype"), [(96, "bf16"), (101, "f16"), (1000, "bf16"), (1001, "f32"), (2304, "bf16")])
 @pytest.mark.parametrize("op", OPS)
 def test_every_config_is_right(op: str, columns: int, dtype: str) -> None:
@@ -77,6 +79,7 @@ def case_of_many(op: str, columns: int, dtype: str) -> Case:
     return given(op, 11 if columns < 1000 else 3, columns, dtype)
 
 
+@pytest.mark.sampled("kernels", "layer_norm__cuda_sm80")
 @pytest.mark.parametrize("fill", ["first 3e38", "first 1e4", "all 0.3"])
 @pytest.mark.parametrize("columns", [512, 517, 4100])
 def test_layer_norm_stands_outliers_and_equal_rows(columns: int, fill: str) -> None:

@@ -57,7 +57,10 @@ def _grouped(a, b, out, offsets, G, M, N, K, ma, ka, za, kb, nb, zb, mo, zo, BM:
         left = last - k
         x = tl.load(a_at, mask=(rows < limit)[:, None] & (along < left)[None, :], other=0.0)
         y = tl.load(b_at, mask=(along < left)[:, None] & (columns < N)[None, :], other=0.0)
-        total = tl.dot(x, y, total, input_precision="ieee")
+        if x.dtype == tl.float32:  # short chains of sums: one along all of K errs several times as much as cuBLAS
+            total += tl.dot(x, y, input_precision="ieee")
+        else:
+            total = tl.dot(x, y, total)
         a_at += tl.full((), BK, tl.int64) * ka
         b_at += tl.full((), BK, tl.int64) * kb
     at = g.to(tl.int64) * zo + rows.to(tl.int64)[:, None] * mo + columns[None, :]

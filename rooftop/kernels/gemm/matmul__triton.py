@@ -30,7 +30,10 @@ def _matmul(a, b, out, M, N, K, ma, ka, za, kb, nb, zb, ldo, zo, group, alpha, b
         left = K - k
         x = tl.load(a + a_at, mask=(rows < M)[:, None] & (along < left)[None, :], other=0.0)
         y = tl.load(b + b_at, mask=(along < left)[:, None] & (columns < N)[None, :], other=0.0)
-        total = tl.dot(x, y, total, input_precision="ieee")
+        if x.dtype == tl.float32:  # short chains of sums: one along all of K errs several times as much as cuBLAS
+            total += tl.dot(x, y, input_precision="ieee")
+        else:
+            total = tl.dot(x, y, total)
         a_at += tl.full((), BK, tl.int64) * ka
         b_at += tl.full((), BK, tl.int64) * kb
     total = finish(total, rows, columns, z, M, N, alpha, beta, rows, columns, c, ldc, zc, rows, vector(bias, columns, N), gate, ldg, zg, residual, ldr, zr,

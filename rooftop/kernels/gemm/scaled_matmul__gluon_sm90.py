@@ -15,11 +15,13 @@ __all__ = ["Config", "choose", "configs", "launches", "scratch", "supports"]
 
 DEMANDS = {"has": ["UTMALDG"]}
 TRIED = 24
+SHORT = 4096  # products that tensor cores add up by themselves, at most
 
 
 def _product(p: Problem) -> Product:
     scales = str(p.option("scales"))
-    precise = p["a"].dtype != "i8" and (scales == "blocks" or not p.option("fast"))
+    short = p["a"].shape[-1] <= SHORT and p["out"].itemsize == 2  # else sums in fewer than 24 bits err by more than the result's rounding
+    precise = p["a"].dtype != "i8" and (scales == "blocks" or not (p.option("fast") and short))
     return Product(dict(p.tensors), p.device.sms, scale_a="scale_a", scale_b="scale_b", scales=scales, promote=precise)
 
 

@@ -197,6 +197,8 @@ class Bench:
             return []
         self._check(able)
         able = [s for s in able if self.checks[s.name].status == "ok" or (s.peer is not None and self.checks[s.name].status == "wrong")]
+        if not any(s.implementation for s in able):
+            return []
         self.memory = self._memory(able)
         size = max(sum(m.nbytes for _, m in self.problem.tensors if m is not None), 1)
         count = sets_needed(size, self.device.l2_bytes)

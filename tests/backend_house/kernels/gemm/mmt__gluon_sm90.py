@@ -62,7 +62,7 @@ class Config:
 
 def supports(p: Problem) -> str | None:
     for name in "abc":
-        if reason := not_copied(p[name]):
+        if reason := not_copied(p[name], stored=name == "c"):
             return f"{name}: {reason}"
     return None
 

@@ -24,7 +24,7 @@ def _mmt(a, b, c, K, M_TILE: tl.constexpr, N_TILE: tl.constexpr, K_TILE: tl.cons
 
 def supports(p: Problem) -> str | None:
     for name in "abc":
-        if reason := not_copied(p[name]):
+        if reason := not_copied(p[name], stored=name == "c"):
             return f"{name}: {reason}"
     return None
 
