@@ -151,9 +151,11 @@ def format_of(name: str | Format) -> Format:
 def encode(v: Tensor, element: str, rounding: str = "nearest", random: Tensor | None = None, zero: Tensor | int | None = None) -> Tensor:
     """Codes (uint8, one a byte, unused high bits 0) of float32 values that have been divided by their scale.
 
-    nearest: ties to even. zero: cut off. stochastic: with t the value in units of the gap that it lies in, rounded to 16 bits after the point (ties of ints
-    to even, of floats up; sizes below a float's smallest normal number are rounded to 2^-23 of that first), up (of floats: away from zero) where `random` (16
-    bits an element) plus its fraction reaches one, so with probability fraction and never off a value that has a code. dither (ints): nearest of v + (random + 0.5) / 65536 - 0.5.
+    nearest: ties to even. zero: cut off.
+    stochastic: up (of floats: away from zero) where `random` (16 bits an element) plus the fraction reaches one, so with probability fraction and never
+    off a value that has a code. The fraction is that of the value in units of the gap that it lies in, rounded to 16 bits (ties of ints to even, of
+    floats up; below a float's smallest normal number to 23 - mantissa bits before that).
+    dither (ints): nearest of v + (random + 0.5) / 65536 - 0.5.
     What lies beyond the largest value becomes it, infinities too where the format has none. NaN becomes the code of NaN (0x7f), of formats without one 0.
 
     zero: the zero point of ints, added after rounding; the codes then use the whole range. None: the symmetric one."""

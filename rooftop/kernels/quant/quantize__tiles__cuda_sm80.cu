@@ -49,7 +49,7 @@ quantize_tiles(int R, int C, long long xa, long long xs, const T* __restrict__ x
 
     bool unclean = false;
     unsigned most = 0, least = 0;  // of the block's one group, or of a thread's words of columns as T
-#pragma unroll 1
+#pragma unroll 4
     for (int again = 0; again < 2; ++again) {  // once more, without infinities and NaN, where there are some
         Most<T> above[COLUMNS ? WORDS : 1], below[COLUMNS ? WORDS : 1];
 #pragma unroll
@@ -81,7 +81,7 @@ quantize_tiles(int R, int C, long long xa, long long xs, const T* __restrict__ x
 #if __CUDA_ARCH__ >= 900
             if (CLUSTER > 1 && again == 0) cooperative_groups::this_cluster().barrier_wait();
 #endif
-#pragma unroll 1
+#pragma unroll 4
             for (int t = threadIdx.x; t < SIDES * ABREAST; t += THREADS) {
                 Most<T> m;
                 const unsigned* from = maxima + t / ABREAST * (THREADS * WORDS) + t % ABREAST;
@@ -101,7 +101,7 @@ quantize_tiles(int R, int C, long long xa, long long xs, const T* __restrict__ x
 #endif
                 __syncthreads();
             bool found = false;
-#pragma unroll 1
+#pragma unroll 4
             for (int t = threadIdx.x; t < WIDE; t += THREADS) {  // one column a thread
                 unsigned side[2] = {0, 0};
 #pragma unroll
