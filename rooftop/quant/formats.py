@@ -151,9 +151,11 @@ def format_of(name: str | Format) -> Format:
 def encode(v: Tensor, element: str, rounding: str = "nearest", random: Tensor | None = None, zero: Tensor | int | None = None) -> Tensor:
     """Codes (uint8, one a byte, unused high bits 0) of float32 values that have been divided by their scale.
 
-    nearest: ties to even. zero: cut off. stochastic: with t the value in units of the gap that it lies in, rounded to 16 bits after the point, up (of
-    floats: away from zero) where `random` (16 bits an element) plus its fraction reaches one, so with probability fraction and never off a value that
-    has a code. dither (ints): nearest of v + (random + 0.5) / 65536 - 0.5.
+    nearest: ties to even. zero: cut off.
+    stochastic: up (of floats: away from zero) where `random` (16 bits an element) plus the fraction reaches one, so with probability fraction and never
+    off a value that has a code. The fraction is that of the value in units of the gap that it lies in, rounded to 16 bits (ties of ints to even, of
+    floats up; below a float's smallest normal number to 23 - mantissa bits before that).
+    dither (ints): nearest of v + (random + 0.5) / 65536 - 0.5.
     What lies beyond the largest value becomes it, infinities too where the format has none. NaN becomes the code of NaN (0x7f), of formats without one 0.
 
     zero: the zero point of ints, added after rounding; the codes then use the whole range. None: the symmetric one."""
@@ -183,11 +185,13 @@ def encode(v: Tensor, element: str, rounding: str = "nearest", random: Tensor | 
     size = v.abs().clamp(max=f.max).contiguous()
     exponent = (size.view(torch.int32) & 0x7F800000).clamp(min=(128 - f.bias) << 23)
     t = size / (exponent - (f.mantissa << 23)).view(torch.float32)  # units of the gap: exact, below 2^(mantissa + 1)
-    if rounding == "stochastic":
-        k = ((t * 65536).round().nan_to_num(0).to(torch.int64) + random) >> 16
+    if rounding == "stochastic":  # float32 with the format's least exponent as its own counts by 2^-24 of the code, once shifted
+        assert random is not None
+        raised = (size.nan_to_num(0) * 2.0 ** (f.bias - 127)).view(torch.int32).to(torch.int64) << (1 + f.mantissa)
+        code = (raised + (random << 8) + 128) >> 24
     else:
-        k = (t.floor() if rounding == "zero" else t.round()).nan_to_num(0).to(torch.int64)
-    code = k + (((exponent >> 23) - (128 - f.bias)) << f.mantissa) + ((bits < 0).to(torch.int64) << (f.bits - 1))
+        code = (t.floor() if rounding == "zero" else t.round()).nan_to_num(0).to(torch.int64) + (((exponent >> 23) - (128 - f.bias)) << f.mantissa)
+    code = code + ((bits < 0).to(torch.int64) << (f.bits - 1))
     if f.inf:
         code = torch.where(v.isinf(), (((1 << f.exponent) - 1) << f.mantissa) + ((bits < 0).to(torch.int64) << (f.bits - 1)), code)
     return torch.where(v.isnan(), 0x7F if f.nan else 0, code).to(torch.uint8)

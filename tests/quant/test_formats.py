@@ -80,16 +80,52 @@ def test_every_code_has_the_value_of_the_standard_and_comes_back(name: str) -> N
             assert torch.equal(encode(decode(kept, name), name, rounding, torch.full(kept.shape, bits)), kept), (name, rounding, bits)
 
 
+def wanted(v: torch.Tensor, name: str, rounding: str, random: int) -> torch.Tensor:
+    """Codes of float64 values by their place between the values of the standard alone: no bits, no scaling."""
+    f, codes = ELEMENTS[name], finite(name)
+    sizes = sorted({abs(x) for x in codes.values()})
+    grid = torch.tensor(sizes, dtype=torch.float64)
+    size = v.abs().clamp(max=f.max).nan_to_num(0.0)
+    low = (torch.searchsorted(grid, size, right=True) - 1).clamp(max=len(sizes) - 2)
+    part = (size - grid[low]) / (grid[low + 1] - grid[low])  # exact: the gap is a power of two
+    negative = v.signbit()
+    if rounding == "nearest":
+        up = (part > 0.5) | ((part == 0.5) & (low % 2 == 1))
+    elif rounding == "zero":
+        up = part == 1
+    elif f.exponent:
+        subnormal = size < f.normal
+        fine = torch.where(subnormal, (part * 2.0 ** (23 - f.mantissa)).round() / 2.0 ** (23 - f.mantissa), part)
+        up = torch.floor(fine * 65536 + 0.5) + random >= 65536
+    else:  # of ints towards plus infinity
+        steps = (part * 65536).round()
+        up = torch.where(negative, 65536 - steps + random < 65536, steps + random >= 65536)
+        up = torch.where(negative & (steps == 0), False, up)
+    at = low + up
+    signed = torch.full((2, len(sizes)), -1, dtype=torch.int64)
+    for code, x in codes.items():
+        signed[int(math.copysign(1, x) < 0), sizes.index(abs(x))] = code
+    if not f.exponent:
+        signed[1, 0] = f.zero
+    found = signed[negative.long(), at]
+    if f.inf:
+        found = torch.where(v.isinf(), torch.where(negative, 0xFC, 0x7C), found)
+    return torch.where(v.isnan(), 0x7F if f.nan else 0 if f.exponent else f.zero, found).to(torch.uint8)
+
+
 @pytest.mark.parametrize("name", ELEMENTS)
-def test_every_bfloat16_rounds_to_the_nearest_code(name: str) -> None:
+def test_every_bfloat16_over_every_kind_of_scale_has_the_code_that_its_place_says(name: str) -> None:
+    """All 65536 inputs, over scales that put them at every place of the format, by every rounding."""
     every = torch.arange(65536, dtype=torch.int32).to(torch.int16).view(torch.bfloat16).float()
-    got = encode(every, name).tolist()
-    seen: dict[float, int] = {}
-    for v, code in zip(every.tolist(), got, strict=True):
-        if 1e-6 < abs(v) < 1e6 or v == 0 or not math.isfinite(v) or v in (2.0**-126, -(2.0**127)):
-            assert code == slow_nearest(v, name), (name, v, code, slow_nearest(v, name))
-            seen[v] = code
-    assert len(seen) > 9000
+    for scale in (1.0, 3.0, 1 / 3, 0.0123, 2.0**-100, 1.7e30):
+        v = every / scale
+        for rounding, random in (("nearest", 0), ("zero", 0), ("stochastic", 0), ("stochastic", 1), ("stochastic", 40000), ("stochastic", 65535)):
+            got = encode(v, name, rounding, torch.full((65536,), random))
+            want = wanted(v.double(), name, rounding, random)
+            wrong = (got != want).nonzero().flatten().tolist()
+            assert not wrong, (name, scale, rounding, random, len(wrong), [(float(v[i]), int(got[i]), int(want[i])) for i in wrong[:3]])
+    near = torch.randperm(65536, generator=torch.Generator().manual_seed(0))[:300]  # the definition in exact fractions agrees
+    assert wanted(every[near].double(), name, "nearest", 0).tolist() == [slow_nearest(float(x), name) for x in every[near].tolist()]
 
 
 @pytest.mark.parametrize("name", ELEMENTS)

@@ -89,32 +89,66 @@ __device__ inline float effective(typename ScaleType<S>::Stored stored, const fl
     return over ? fminf(fmaxf(__fmul_rn(s, *over), 0x1p-126f), 0x1p125f) : s;
 }
 
-/// Division by a scale, rounded to nearest as IEEE's: with the correctly rounded reciprocal and one correction by the remainder (Markstein 1990). Small scales and
-/// their dividends are lifted out of the range in which a remainder underflows.
-template <bool POWER>
+/// What values are multiplied by on top of the division, a power of two, so that the rounding that follows takes fewer instructions; exact.
+template <int F, int ROUND>
+__device__ constexpr float unit_of() {
+    using X = Format<F>;
+    if (X::INT) return ROUND == STOCHASTIC ? 65536.f : 1.f;
+    if (ROUND != NEAREST) return 1.f;
+    if (F == E2M1) return 2.f;
+#if __CUDA_ARCH__ >= 890
+    if (F == E2M3) return 0x1p-6f;   // its subnormal numbers then are e4m3's
+    if (F == E3M2) return 0x1p-12f;  // and these e5m2's
+#endif
+    return 1.f;
+}
+
+/// Division by a scale, rounded to nearest as IEEE's: with the correctly rounded reciprocal and one correction by the remainder (Markstein 1990). Scales near the
+/// ends of the range, and their dividends, are lifted to where nothing underflows or overflows: `careful`.
+template <int F, int S, int ROUND>
 struct DividedBy {
+    static constexpr bool POWER = S == SCALE_E8M0;
+    static constexpr float UNIT = unit_of<F, ROUND>();
     float s, part, lift;
     bool careful;
     DividedBy() = default;
-    __device__ DividedBy(float scale, bool infinite) {
-        lift = scale < 0x1p-60f ? 0x1p64f : 1.f;
-        careful = infinite || scale < 0x1p-60f;
+    /// `most`: the largest size of a dividend. `unclean`: there are infinities or NaN.
+    __device__ DividedBy(float scale, float most, bool unclean) {
+        lift = scale < 0x1p-60f ? 0x1p64f : scale > 0x1p100f ? 0x1p-32f : 1.f;
+        careful = unclean || lift != 1.f || (S == SCALE_E4M3 && most > scale * 0x1p20f);
         s = scale * lift;
-        part = POWER ? __uint_as_float(scale == 0x1p-127f ? 254u << 23 : (254u << 23) - __float_as_uint(scale)) : __fdiv_rn(1.f, s);
+        part = POWER ? __uint_as_float((254u << 23) - __float_as_uint(s)) * UNIT : __frcp_rn(s) * UNIT;
+        s *= 1.f / UNIT;
     }
+    /// UNIT times the quotient.
     __device__ float operator()(float x) const {
-        if (POWER) return x * part;
         const float q = __fmul_rn(x, part);
-        return __fmaf_rn(__fmaf_rn(q, s, -x), -part, q);  // so, and not the other way round, -0 stays -0
+        return POWER ? q : __fmaf_rn(__fmaf_rn(q, s, -x), -part, q);  // so, and not the other way round, -0 stays -0
     }
-    /// Of infinities too, and by any scale.
+    /// The quotient, of infinities and NaN too, and by any scale.
     __device__ float carefully(float x) const {
-        if (POWER) return x * part;
-        return fabsf(x) == __uint_as_float(0x7f800000u) ? x : (*this)(x * lift);
+        const float y = x * lift, q = __fmul_rn(y, part);
+        return (fabsf(q) < 0x1p100f ? (*this)(y) : q) * (1.f / UNIT);
     }
 };
 
+/// The zero point where the least value is -down and the scale s.
+template <int F>
+__device__ inline int zero_point(float down, float s) {
+    using X = Format<F>;
+    const float t = fminf(fmaxf(__fdiv_rn(-down, s), -X::STEPS - 1.f), X::STEPS + 1.f);
+    return min(max(X::LOW - __float2int_rn(t), X::LOW), X::LOW + X::STEPS);
+}
+
 // -- codes
+
+/// Stochastic rounding: a size, at most the largest of the format, as a whole number of 2^-24 of its code, with random bits added: the code is the highest byte.
+/// float32 with its exponent lowered so that both formats' subnormal numbers begin at the same place counts by these steps through all exponents.
+template <int F>
+__device__ inline unsigned raised(float size, unsigned random) {
+    using X = Format<F>;
+    return (__float_as_uint(__fmul_rn(size, __uint_as_float(static_cast<unsigned>(X::BIAS) << 23))) << (1 + X::MANTISSA)) + random;
+}
 
 template <int F>
 __device__ inline unsigned float_code(float v, unsigned random, int rounding) {
@@ -124,16 +158,13 @@ __device__ inline unsigned float_code(float v, unsigned random, int rounding) {
     const float size = fminf(fabsf(v), X::MAX);
     const unsigned e = max(__float_as_uint(size) & 0x7f800000u, LEAST);
     unsigned k;  // in units of the gap: what an addition of the number whose last bit is that gap leaves
-    if (rounding == STOCHASTIC) {
-        const unsigned at = e + (static_cast<unsigned>(7 - X::MANTISSA) << 23);
-        k = (__float_as_uint(__fadd_rn(size, __uint_as_float(at))) - at + random) >> 16;
-    } else {
-        const unsigned at = e + (static_cast<unsigned>(23 - X::MANTISSA) << 23);
-        const float sum = __fadd_rn(size, __uint_as_float(at));
-        k = __float_as_uint(sum) - at;
-        if (rounding == TOWARD_ZERO && __fsub_rn(sum, __uint_as_float(at)) > size) --k;
-    }
-    unsigned code = (k + ((e - LEAST) >> (23 - X::MANTISSA))) | (bits >> 31 << (X::BITS - 1));
+    const unsigned at = e + (static_cast<unsigned>(23 - X::MANTISSA) << 23);
+    const float sum = __fadd_rn(size, __uint_as_float(at));
+    k = __float_as_uint(sum) - at;
+    if (rounding == TOWARD_ZERO && __fsub_rn(sum, __uint_as_float(at)) > size) --k;
+    k += (e - LEAST) >> (23 - X::MANTISSA);
+    if (rounding == STOCHASTIC) k = raised<F>(size, random << 8 | 0x80) >> 24;
+    unsigned code = k | (bits >> 31 << (X::BITS - 1));
     if (X::INFINITE && fabsf(v) == __uint_as_float(0x7f800000u)) code = 0x7c | bits >> 31 << 7;
     return v != v ? (X::NANS ? 0x7f : 0) : code;
 }
@@ -159,37 +190,18 @@ __device__ inline unsigned code_of(float v, unsigned random, int zero) {
     }
 }
 
-/// Two codes at once, the second `BITS` higher: by the conversion instruction of sm_89 where it does as rooftop/quant/formats.py says.
-template <int F, int ROUND, bool SYMMETRIC>
-__device__ inline unsigned codes_of(float a, float b, unsigned random, int zero, bool careful) {
-#if __CUDA_ARCH__ >= 890
-    if constexpr ((F == E4M3 || F == E5M2) && ROUND == NEAREST) {
-        const float nan = __uint_as_float(0x7fffffffu);
-        a = a == a ? a : nan, b = b == b ? b : nan;  // one NaN, whatever its sign was
-        if (F == E4M3 || !careful) return __nv_cvt_float2_to_fp8x2(make_float2(a, b), __NV_SATFINITE, F == E4M3 ? __NV_E4M3 : __NV_E5M2);
-    }
-#endif
-    return code_of<F, ROUND, SYMMETRIC>(a, random & 0xffff, zero) | code_of<F, ROUND, SYMMETRIC>(b, random >> 16, zero) << Format<F>::BITS;
-}
-
-template <bool B>
-struct Truth {
-    static constexpr bool value = B;
-};
-
-/// The codes of V elements as words, lowest bits first. element(i), random(i) for two elements from i on, and by(i), what element i is divided by.
-template <int F, int ROUND, bool SYMMETRIC, int V, bool CAREFUL, typename Element, typename Random, typename Divided, typename Zero>
+/// The codes of V elements as words, lowest bits first: any rounding, NaN, infinities and every scale. element(i), random(i) for two elements from i on, and
+/// by(i), what element i is divided by.
+template <int F, int ROUND, bool SYMMETRIC, int V, typename Element, typename Random, typename Divided, typename Zero>
 __device__ inline void encode(unsigned (&out)[(V * Format<F>::BITS + 31) / 32], Element element, Random random, Divided by, Zero zero) {
     constexpr int BITS = Format<F>::BITS;
 #pragma unroll
     for (int i = 0; i < (V * BITS + 31) / 32; ++i) out[i] = 0;
 #pragma unroll
     for (int i = 0; i < V; i += 2) {
-        const float a = CAREFUL ? by(i).carefully(element(i)) : by(i)(element(i)), b = CAREFUL ? by(i + 1).carefully(element(i + 1)) : by(i + 1)(element(i + 1));
+        const float a = by(i).carefully(element(i)), b = by(i + 1).carefully(element(i + 1));
         const unsigned bits = ROUND == STOCHASTIC || ROUND == DITHER ? random(i) : 0;
-        unsigned pair;
-        if (SYMMETRIC) pair = codes_of<F, ROUND, SYMMETRIC>(a, b, bits, 0, CAREFUL);
-        else pair = code_of<F, ROUND, SYMMETRIC>(a, bits & 0xffff, zero(i)) | code_of<F, ROUND, SYMMETRIC>(b, bits >> 16, zero(i + 1)) << BITS;
+        const unsigned pair = code_of<F, ROUND, SYMMETRIC>(a, bits & 0xffff, zero(i)) | code_of<F, ROUND, SYMMETRIC>(b, bits >> 16, zero(i + 1)) << BITS;
         const int bit = i * BITS;
         out[bit / 32] |= pair << (bit % 32);
         if (bit % 32 + 2 * BITS > 32) out[bit / 32 + 1] |= pair >> (32 - bit % 32);
@@ -230,7 +242,9 @@ __device__ inline void load_codes(const unsigned char* place, unsigned (&in)[(V 
     } else if constexpr (WHOLE && BYTES == 8) {
         const uint2 v = __ldcs(reinterpret_cast<const uint2*>(place));
         in[0] = v.x, in[1] = v.y;
-    } else if constexpr (WHOLE) {
+    } else if constexpr (WHOLE && BYTES == 2) in[0] = __ldcs(reinterpret_cast<const unsigned short*>(place));
+    else if constexpr (WHOLE && BYTES == 3) in[0] = place[0] | place[1] << 8 | place[2] << 16;
+    else if constexpr (WHOLE) {
 #pragma unroll
         for (int i = 0; i < BYTES / 4; ++i) in[i] = __ldcs(reinterpret_cast<const unsigned*>(place) + i);
     } else {

@@ -1,5 +1,7 @@
 // Some neighbouring floats in registers, the maximum over lanes, and the random bits of V neighbours.
 #pragma once
+#include <cooperative_groups.h>
+
 #include "random.cuh"
 #include "words.cuh"
 
@@ -38,9 +40,27 @@ struct Held {
 #pragma unroll
         for (int i = 0; i < WORDS; ++i) w[i] = 0;
     }
+    __device__ static unsigned infinite(const __half*) { return 0x7c00; }
+    __device__ static unsigned infinite(const void*) { return 0x7f80; }
+    __device__ void drop_unclean() {  // zeros in place of infinities and NaN
+        const unsigned least = PER == 1 ? 0x7f800000u : infinite(static_cast<const T*>(nullptr));
+#pragma unroll
+        for (int i = 0; i < WORDS; ++i) {
+            if (PER == 1) w[i] = (w[i] & 0x7fffffffu) < least ? w[i] : 0;
+            else {
+                const unsigned low = (w[i] & 0x7fffu) < least ? w[i] & 0xffffu : 0, high = (w[i] >> 16 & 0x7fffu) < least ? w[i] & 0xffff0000u : 0;
+                w[i] = low | high;
+            }
+        }
+    }
     __device__ float operator[](int i) const {
         float f[PER];
         widen(w[i / PER], f, static_cast<const T*>(nullptr));
+        return f[i % PER];
+    }
+    __device__ float size(int i) const {
+        float f[PER];
+        widen(w[i / PER] & (PER == 1 ? 0x7fffffffu : 0x7fff7fffu), f, static_cast<const T*>(nullptr));
         return f[i % PER];
     }
     template <typename E>
@@ -48,23 +68,58 @@ struct Held {
     __device__ static void widen(unsigned v, float (&f)[PER], const __nv_bfloat16*) { f[0] = __uint_as_float(v << 16), f[PER - 1] = __uint_as_float(v & 0xffff0000u); }
 };
 
-__device__ inline unsigned sizes(unsigned w, const float*) { return w & 0x7fffffffu; }
-__device__ inline unsigned sizes(unsigned w, const void*) { return w & 0x7fff7fffu; }
-
-/// Maximum over LANES neighbouring threads: lanes of a warp, or the whole block.
-template <int LANES, int THREADS>
-__device__ float over_lanes(float v, float* shared) {
+/// Maxima of words of T, element by element, that begin at 0 and keep a NaN; `over` of sizes, or of values that may be negative.
+template <typename T>
+struct Most {
+    static constexpr unsigned SIGNS = Word<T>::N == 1 ? 0x80000000u : 0x80008000u;
+    unsigned w = 0;
+    __device__ void over(unsigned v) { larger(v, static_cast<const T*>(nullptr)); }
+    __device__ void over_size(unsigned v) { over(v & ~SIGNS); }
+    __device__ void over_negative(unsigned v) { over(v ^ SIGNS); }
+    __device__ void larger(unsigned v, const float*) { w = static_cast<unsigned>(max(static_cast<int>(w), static_cast<int>(v))); }  // as numbers, NaN above all
+    __device__ void larger(unsigned v, const __half*) { w = Word<__half>::word(__hmax2_nan(Word<__half>::both(w), Word<__half>::both(v))); }
+    __device__ void larger(unsigned v, const __nv_bfloat16*) { w = Word<__nv_bfloat16>::word(__hmax2_nan(Word<__nv_bfloat16>::both(w), Word<__nv_bfloat16>::both(v))); }
+    /// Those of the word's elements as bits of float32, which order as the numbers do: infinity, and NaN above it.
+    __device__ void bits(unsigned (&b)[Word<T>::N]) const {
+        float f[Word<T>::N];
+        Held<T, Word<T>::N>::widen(w, f, static_cast<const T*>(nullptr));
 #pragma unroll
-    for (int step = (LANES < 32 ? LANES : 32) / 2; step > 0; step /= 2) v = fmaxf(v, __shfl_xor_sync(~0u, v, step));
+        for (int i = 0; i < Word<T>::N; ++i) b[i] = __float_as_uint(f[i]);
+    }
+    __device__ unsigned all() const {
+        unsigned b[Word<T>::N];
+        bits(b);
+        return max(b[0], b[Word<T>::N - 1]);
+    }
+};
+constexpr unsigned INFINITE_BITS = 0x7f800000u;
+
+/// Maximum over LANES neighbouring threads, lanes of a warp or the whole block, and over the blocks of a cluster. `round`: 0, 1, ...: how often it was called before;
+/// `shared` has 32 words, `of_blocks` CLUSTER a round.
+template <int LANES, int THREADS, int CLUSTER = 1>
+__device__ unsigned over_lanes(unsigned v, unsigned* shared, unsigned* of_blocks = nullptr, int round = 0) {
+    if constexpr (LANES >= 32) v = __reduce_max_sync(~0u, v);
+    else {
+#pragma unroll
+        for (int step = LANES / 2; step > 0; step /= 2) v = max(v, __shfl_xor_sync(~0u, v, step));
+    }
     if constexpr (LANES > 32) {
         const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
         if (lane == 0) shared[warp] = v;
         __syncthreads();
-        v = lane < THREADS / 32 ? shared[lane] : -3.402823466e38f;
-#pragma unroll
-        for (int step = 16; step > 0; step /= 2) v = fmaxf(v, __shfl_xor_sync(~0u, v, step));
-        __syncthreads();
+        v = __reduce_max_sync(~0u, lane < THREADS / 32 ? shared[lane] : 0);
+        if constexpr (CLUSTER == 1) __syncthreads();
     }
+#if __CUDA_ARCH__ >= 900
+    if constexpr (CLUSTER > 1) {
+        const auto cluster = cooperative_groups::this_cluster();
+        if (round == 0) cluster.barrier_wait();
+        if (threadIdx.x < CLUSTER) *cluster.map_shared_rank(&of_blocks[round * CLUSTER + cluster.block_rank()], threadIdx.x) = v;
+        cluster.sync();
+#pragma unroll
+        for (int i = 0; i < CLUSTER; ++i) v = max(v, of_blocks[round * CLUSTER + i]);
+    }
+#endif
     return v;
 }
 

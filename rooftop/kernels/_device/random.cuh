@@ -16,10 +16,14 @@ __device__ inline unsigned random_bits(unsigned seed, unsigned long long index) 
 
 /// Random words for rounding, 16 bits an element: those of the eight elements from 8 * block on are the halves of words 0 to 3, low half first.
 struct RandomWords {
-    unsigned first, key;
+    unsigned first;
     __device__ RandomWords(unsigned seed, unsigned long long block)
-        : first(random_mix(static_cast<unsigned>(block) ^ seed * 0x9E3779B9u)), key(seed + static_cast<unsigned>(block >> 32) * 0x7FEB352Du) { }
-    __device__ unsigned operator()(unsigned j) const { return random_mix(first ^ (key + j * 0x9E3779B9u)); }
+        : first(random_mix(static_cast<unsigned>(block) ^ seed * 0x9E3779B9u) ^ (seed + static_cast<unsigned>(block >> 32) * 0x7FEB352Du)) { }
+    __device__ unsigned operator()(unsigned j) const {
+        const unsigned by = j == 0 ? 0x9E3779B9u : j == 1 ? 0x85EBCA6Bu : j == 2 ? 0xC2B2AE35u : 0x7FEB352Du;
+        const unsigned long long product = static_cast<unsigned long long>(first) * by;
+        return static_cast<unsigned>(product) ^ static_cast<unsigned>(product >> 32);
+    }
 };
 
 __device__ inline unsigned random_half(unsigned seed, unsigned long long index) {

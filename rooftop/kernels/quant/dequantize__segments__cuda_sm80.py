@@ -11,6 +11,8 @@ from rooftop.kernels._device.quantised import arguments, names, packs, text
 def choose(p: Problem, head: Any) -> dict[str, Any]:
     length = p["x"].shape[1]
     vec, whole = packs(p, "x", length, length)
+    if whole and p["x"].itemsize == 4:
+        vec = 4  # 16 bytes of floats: neighbouring threads then write neighbouring 16 bytes
     words = vec * p["x"].itemsize // 4
     count = max(1, -(-length // vec))
     lanes = min(256, 1 << (count - 1).bit_length())

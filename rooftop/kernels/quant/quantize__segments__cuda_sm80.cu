@@ -1,6 +1,6 @@
 /* rooftop
 idea    = "A group is a segment of neighbours (a row, or 16 to 256 of one): it is held in the registers of some lanes, a warp or a block between its maximum and its codes, so that it is read once and its codes are written once."
-limit   = "segments beyond the registers of one block"
+limit   = "segments beyond the registers of a cluster of eight blocks, of one before sm_90"
 dtypes  = ["f32", "f16", "bf16"]
 args    = ["N: i64", "L: i32", "x: T[N, L]", "xs: i64 = stride(x, 0)", "over: f32[1]?", "codes: u8[N, BYTES]", "zero: u8[N]?", "seed: i32"]
 python  = ["supports", "choose", "launches"]
@@ -13,21 +13,24 @@ pieces  = 1
 units   = 1
 threads = 256
 whole   = true
+cluster = 1
 */
 #include "chain.cuh"
-#include "quantised.cuh"
-#include "quantised_held.cuh"
+#include "quantised_codes.cuh"
 
-template <typename T, int F, int S, int ROUND, bool SYMMETRIC, int V, int LANES, int PIECES, int UNITS, int THREADS, bool WHOLE>
+/// CLUSTER > 1: so many blocks share a segment, each PIECES * LANES packs of it.
+template <typename T, int F, int S, int ROUND, bool SYMMETRIC, int V, int LANES, int PIECES, int UNITS, int THREADS, bool WHOLE, int CLUSTER>
 __global__ void __launch_bounds__(THREADS)
 quantize_segments(long long N, int L, const T* __restrict__ x, long long xs, const float* __restrict__ over, unsigned char* __restrict__ codes,
                   typename ScaleType<S>::Stored* __restrict__ scale, unsigned char* __restrict__ zero, int seed) {
     using X = Format<F>;
     constexpr int PER_BLOCK = THREADS / LANES, BYTES = V * X::BITS / 8;
-    constexpr float INFINITE = 3.402823466e38f;
-    __shared__ float shared[32];
-    const int lane = threadIdx.x % LANES;
-    const long long first = static_cast<long long>(blockIdx.x) * (PER_BLOCK * UNITS) + threadIdx.x / LANES;
+    __shared__ unsigned shared[32], of_blocks[CLUSTER * 4];
+#if __CUDA_ARCH__ >= 900
+    if (CLUSTER > 1) cooperative_groups::this_cluster().barrier_arrive();
+#endif
+    const int lane = threadIdx.x % LANES, start = CLUSTER == 1 ? lane : static_cast<int>(blockIdx.x % CLUSTER) * (PIECES * LANES) + lane;  // in packs
+    const long long first = static_cast<long long>(blockIdx.x / CLUSTER) * (PER_BLOCK * UNITS) + threadIdx.x / LANES;
     const long long row_bytes = (static_cast<long long>(L) * X::BITS + 7) / 8;
 
     wait_for_before();
@@ -38,7 +41,7 @@ quantize_segments(long long N, int L, const T* __restrict__ x, long long xs, con
         const T* from = x + unit * xs;
 #pragma unroll
         for (int p = 0; p < PIECES; ++p) {
-            const int at = (p * LANES + lane) * V;
+            const int at = (p * LANES + start) * V;
             if (unit < N && at < L) {
                 if (WHOLE) held[u][p].load(from + at);
                 else held[u][p].load(from + at, L - at);
@@ -49,71 +52,59 @@ quantize_segments(long long N, int L, const T* __restrict__ x, long long xs, con
 #pragma unroll
     for (int u = 0; u < UNITS; ++u) {
         const long long unit = first + u * PER_BLOCK;
-        float most = 0, least = 0;  // symmetric: the largest size
-        if (SYMMETRIC) {
-            unsigned m = 0;
+        Most<T> above, below;  // symmetric: the largest size is above
 #pragma unroll
-            for (int p = 0; p < PIECES; ++p) {
+        for (int p = 0; p < PIECES; ++p) {
 #pragma unroll
-                for (int i = 0; i < Held<T, V>::WORDS; ++i) m = Word<T>::larger(m, sizes(held[u][p].w[i], x));
-            }
-            float f[Held<T, V>::PER];
-            Word<T>::widen(m, f);
-            most = fmaxf(f[0], f[Held<T, V>::PER - 1]);
-        } else {
-#pragma unroll
-            for (int p = 0; p < PIECES; ++p) {
-#pragma unroll
-                for (int i = 0; i < V; ++i) most = fmaxf(most, held[u][p][i]), least = fminf(least, held[u][p][i]);
+            for (int i = 0; i < Held<T, V>::WORDS; ++i) {
+                if (SYMMETRIC) above.over_size(held[u][p].w[i]);
+                else above.over(held[u][p].w[i]), below.over_negative(held[u][p].w[i]);
             }
         }
-        most = over_lanes<LANES, THREADS>(most, shared);
-        if (!SYMMETRIC) least = -over_lanes<LANES, THREADS>(-least, shared);
-        const bool infinite = most > INFINITE || least < -INFINITE;
-        if (infinite) {  // the same in all lanes of the segment; those of others wait at the shuffles below
+        unsigned most = over_lanes<LANES, THREADS, CLUSTER>(above.all(), shared, of_blocks);
+        unsigned least = SYMMETRIC ? 0 : over_lanes<LANES, THREADS, CLUSTER>(below.all(), shared, of_blocks, 1);
+        const bool unclean = most >= INFINITE_BITS || least >= INFINITE_BITS;  // the same in all lanes of the segment
+        if (LANES > 32 ? unclean : __any_sync(~0u, unclean)) {                 // once more, without infinities and NaN
             most = least = 0;
 #pragma unroll
             for (int p = 0; p < PIECES; ++p) {
 #pragma unroll
                 for (int i = 0; i < V; ++i) {
-                    const float v = held[u][p][i], size = fabsf(v);
-                    if (size <= INFINITE) most = fmaxf(most, SYMMETRIC ? size : v), least = SYMMETRIC ? 0 : fminf(least, v);
+                    const unsigned v = __float_as_uint(held[u][p][i]), size = v & 0x7fffffffu;
+                    if (size < INFINITE_BITS) {
+                        if (SYMMETRIC || size == v) most = max(most, size);
+                        else least = max(least, size);
+                    }
                 }
             }
-        }
-        if (LANES > 32 ? infinite : __any_sync(~0u, infinite)) {
-            most = over_lanes<LANES, THREADS>(most, shared);
-            if (!SYMMETRIC) least = -over_lanes<LANES, THREADS>(-least, shared);
+            most = over_lanes<LANES, THREADS, CLUSTER>(most, shared, of_blocks, 2);
+            if (!SYMMETRIC) least = over_lanes<LANES, THREADS, CLUSTER>(least, shared, of_blocks, 3);
         }
 
+        const float up = __uint_as_float(most), down = __uint_as_float(least);
         typename ScaleType<S>::Stored stored;
         int offset = X::MIDDLE;
-        if constexpr (SYMMETRIC) stored = scale_of<F, S>(most, over);
-        else stored = store_scale<S>(__fsub_rn(__fdiv_rn(most, X::STEPS), __fdiv_rn(least, X::STEPS)));
+        if constexpr (SYMMETRIC) stored = scale_of<F, S>(up, over);
+        else stored = store_scale<S>(__fadd_rn(__fdiv_rn(up, X::STEPS), __fdiv_rn(down, X::STEPS)));
         const float s = effective<S>(stored, over);
-        const DividedBy<S == SCALE_E8M0> divided(s, infinite);
-        if constexpr (!SYMMETRIC) {
-            const float t = fminf(fmaxf(__fdiv_rn(least, s), -X::STEPS - 1.f), X::STEPS + 1.f);
-            offset = min(max(X::LOW - __float2int_rn(t), X::LOW), X::LOW + X::STEPS);
-        }
+        const DividedBy<F, S, ROUND> divided(s, fmaxf(up, down), unclean);
+        if constexpr (!SYMMETRIC) offset = zero_point<F>(down, s);
         if (unit >= N) continue;
-        if (lane == 0) {
+        if (lane == 0 && start == 0) {
             scale[unit] = stored;
             if (!SYMMETRIC) zero[unit] = static_cast<unsigned char>(offset);
         }
         unsigned char* to = codes + unit * row_bytes;
 #pragma unroll
         for (int p = 0; p < PIECES; ++p) {
-            const int at = (p * LANES + lane) * V;
+            const int at = (p * LANES + start) * V;
             if (at >= L) continue;
-            const unsigned long long index = static_cast<unsigned long long>(unit) * L + at;
-            const Drawn<V, WHOLE> random(seed, index);
-            const auto element = [&](int i) { return held[u][p][i]; };
-            const auto by = [&](int) { return divided; };
+            const Drawn<V, WHOLE> random(seed, static_cast<unsigned long long>(unit) * L + at);
+            const auto by = [&](int) -> const DividedBy<F, S, ROUND>& { return divided; };
             const auto zeros = [&](int) { return offset; };
             unsigned out[(V * X::BITS + 31) / 32];
-            if (divided.careful) encode<F, ROUND, SYMMETRIC, V, true>(out, element, random, by, zeros);
-            else encode<F, ROUND, SYMMETRIC, V, false>(out, element, random, by, zeros);
+            if (divided.careful) encode<F, ROUND, SYMMETRIC, V>(out, [&](int i) { return held[u][p][i]; }, random, by, zeros);
+            else encode_clean<F, S, ROUND, SYMMETRIC>(out, held[u][p], random, by, zeros);
             store_codes<X::BITS, V, WHOLE>(to + static_cast<long long>(at / V) * BYTES, out, L - at);
         }
     }

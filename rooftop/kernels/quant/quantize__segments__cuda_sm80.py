@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rooftop.core.spec import Launch, Problem
-from rooftop.kernels._device.quantised import arguments, names, packs, rounding, text
+from rooftop.kernels._device.quantised import arguments, element, names, packs, rounding, text
 
 REGISTERS = 32  # words of x that a thread may hold
 
@@ -13,21 +13,27 @@ REGISTERS = 32  # words of x that a thread may hold
 def _shape(p: Problem) -> dict[str, Any] | None:
     length = p["x"].shape[1]
     vec, whole = packs(p, "x", length, p["x"].strides[0])
+    if whole and element(p).bits == 4 and length == 16:
+        vec = 16  # a group a thread
     words = vec * p["x"].itemsize // 4
     count = max(1, -(-length // vec))
-    if count <= 32 * min(4, REGISTERS // words):
-        lanes = min(32, 1 << (count - 1).bit_length())
+    found = {"vec": vec, "units": 1, "threads": 256, "whole": whole, "cluster": 1}
+    if count * words <= 512:  # lanes of one warp: 16 words a thread, over which the cost of a scale is spread, in steps of 32 bytes at least
+        lanes = min(32, 1 << (max(1, -(-count * words // 16)) - 1).bit_length())
+        lanes = min(32, max(lanes, min(count, -(-8 // words))))
+        lanes = 1 << (lanes - 1).bit_length()
         pieces = -(-count // lanes)
-        return {"vec": vec, "lanes": lanes, "pieces": pieces, "units": 2 if pieces * words <= 4 else 1, "threads": 256, "whole": whole}
-    for pieces, most in ((min(4, REGISTERS // words), 512), (REGISTERS // words, 1024)):
-        threads = 32 * -(-count // (32 * pieces))
-        if threads <= most:
-            return {"vec": vec, "lanes": threads, "pieces": -(-count // threads), "units": 1, "threads": threads, "whole": whole}
+        return {**found, "lanes": lanes, "pieces": pieces, "units": 2 if pieces * words <= 8 else 1}
+    for cluster in (1, 2, 4, 8) if p.device.arch >= 90 else (1,):
+        for pieces, most in ((min(4, REGISTERS // words), 512), (REGISTERS // words, 1024 if cluster == (8 if p.device.arch >= 90 else 1) else 512)):
+            threads = 32 * -(-count // (32 * pieces * cluster))
+            if threads <= most:
+                return {**found, "lanes": threads, "pieces": -(-count // (threads * cluster)), "threads": threads, "cluster": cluster}
     return None
 
 
 def supports(p: Problem, head: Any) -> str | None:
-    return "a segment must fit the registers of one block" if _shape(p) is None else None
+    return "a segment must fit the registers of one block, or of a cluster of eight" if _shape(p) is None else None
 
 
 def choose(p: Problem, head: Any) -> dict[str, Any]:
@@ -47,7 +53,13 @@ def launches(p: Problem, config: Any, head: Any) -> list[Launch]:
     )  # fmt: skip
     kernel = text(
         "quantize_segments", *names(p), rounding(p), bool(p.option("symmetric")), config["vec"], config["lanes"], config["pieces"], config["units"],
-        config["threads"], config["whole"],
+        config["threads"], config["whole"], config["cluster"],
     )  # fmt: skip
     each = config["threads"] // config["lanes"] * config["units"]
-    return [Launch(kernel, (-(-n // each),), args, types=types, block=(config["threads"],), chained=p.device.arch >= 90)]
+    cluster = config["cluster"]
+    return [
+        Launch(
+            kernel, (-(-n // each) * cluster,), args, types=types, block=(config["threads"],), cluster=(cluster,) if cluster > 1 else (),
+            chained=p.device.arch >= 90,
+        )
+    ]  # fmt: skip

@@ -1,6 +1,6 @@
 /* rooftop
 idea    = "A 2-D block, or a group of rows of some columns, is held in the registers of one block of threads between its maxima and its codes: read once, written once."
-limit   = "the copy; columns that are whole go by quantize__two_passes"
+limit   = "the copy; columns beyond the registers of a cluster of eight blocks go by quantize__two_passes"
 dtypes  = ["f32", "f16", "bf16"]
 args    = ["over: f32[1]?", "seed: i32"]
 python  = ["supports", "choose", "launches"]
@@ -11,22 +11,32 @@ vec     = 8
 packs   = 16
 steps   = 8
 threads = 256
+cluster = 1
 */
 #include "chain.cuh"
-#include "quantised.cuh"
-#include "quantised_held.cuh"
+#include "quantised_codes.cuh"
 
-/// PACKS packs of V columns by STEPS * THREADS / PACKS rows. COLUMNS: each column is a group by itself; else all is one.
-template <typename T, int F, int S, int ROUND, bool SYMMETRIC, int V, int PACKS, int STEPS, int THREADS, bool COLUMNS>
+/// PACKS packs of V columns by STEPS * THREADS / PACKS rows a block, CLUSTER blocks one below the other. COLUMNS: each column is a group by itself; else all is one
+/// (and CLUSTER 1).
+template <typename T, int F, int S, int ROUND, bool SYMMETRIC, int V, int PACKS, int STEPS, int THREADS, bool COLUMNS, int CLUSTER>
 __global__ void __launch_bounds__(THREADS)
 quantize_tiles(int R, int C, long long xa, long long xs, const T* __restrict__ x, int rows, int down, int across, const float* __restrict__ over,
                unsigned char* __restrict__ codes, typename ScaleType<S>::Stored* __restrict__ scale, unsigned char* __restrict__ zero, int seed) {
     using X = Format<F>;
-    constexpr int BYTES = V * X::BITS / 8, WORDS = Held<T, V>::WORDS, HIGH = THREADS / PACKS, M = COLUMNS ? V : 1;
-    constexpr float INFINITE = 3.402823466e38f;
-    __shared__ float maxima[COLUMNS ? (HIGH > 1 ? THREADS * V : 1) : 32];
-    const int wide = (C + PACKS * V - 1) / (PACKS * V), group = blockIdx.x / wide, tile = blockIdx.x % wide;
-    const int c = (tile * PACKS + threadIdx.x % PACKS) * V, r0 = group * rows + threadIdx.x / PACKS, last = min(R, (group + 1) * rows);
+    constexpr int PER = Held<T, V>::PER, WORDS = Held<T, V>::WORDS, HIGH = THREADS / PACKS, SIDES = SYMMETRIC ? 1 : 2;
+    constexpr int M = COLUMNS ? V : 1, WIDE = PACKS * V, ABREAST = PACKS * WORDS;  // columns of a block, and words of them
+    using By = DividedBy<F, S, ROUND>;
+    __shared__ unsigned maxima[COLUMNS ? SIDES * THREADS * WORDS : 32];
+    __shared__ unsigned of_blocks[COLUMNS ? SIDES * CLUSTER * ABREAST : 1];
+    __shared__ By of_columns[COLUMNS ? WIDE : 1];
+    __shared__ int offsets[COLUMNS ? WIDE : 1];
+    const int block = CLUSTER == 1 ? blockIdx.x : blockIdx.x / CLUSTER, rank = CLUSTER == 1 ? 0 : blockIdx.x % CLUSTER;
+    const int wide = (C + WIDE - 1) / WIDE, group = block / wide, tile = block % wide;
+    int c = (tile * PACKS + threadIdx.x % PACKS) * V, last = min(R, (group + 1) * rows);
+    int r0 = group * rows + rank * (STEPS * HIGH) + threadIdx.x / PACKS;
+#if __CUDA_ARCH__ >= 900
+    if (CLUSTER > 1) cooperative_groups::this_cluster().barrier_arrive();
+#endif
     wait_for_before();
     x += blockIdx.y * xa + c;
     Held<T, V> held[STEPS];
@@ -36,110 +46,144 @@ quantize_tiles(int R, int C, long long xa, long long xs, const T* __restrict__ x
         if (r < last && c < C) held[k].load(x + r * xs);
         else held[k].clear();
     }
-    float most[M], least[M];
-#pragma unroll
-    for (int i = 0; i < M; ++i) most[i] = least[i] = 0;
-    if (SYMMETRIC && !COLUMNS) {
-        unsigned m = 0;
-#pragma unroll
-        for (int k = 0; k < STEPS; ++k) {
-#pragma unroll
-            for (int i = 0; i < WORDS; ++i) m = Word<T>::larger(m, sizes(held[k].w[i], x));
-        }
-        float f[Held<T, V>::PER];
-        Word<T>::widen(m, f);
-        most[0] = fmaxf(f[0], f[Held<T, V>::PER - 1]);
-    } else {
+
+    bool unclean = false;
+    unsigned most = 0, least = 0;  // of the block's one group, or of a thread's words of columns as T
+#pragma unroll 4
+    for (int again = 0; again < 2; ++again) {  // once more, without infinities and NaN, where there are some
+        Most<T> above[COLUMNS ? WORDS : 1], below[COLUMNS ? WORDS : 1];
 #pragma unroll
         for (int k = 0; k < STEPS; ++k) {
+            Held<T, V> seen = held[k];
+            if (again) seen.drop_unclean();
 #pragma unroll
-            for (int i = 0; i < V; ++i) {
-                const float v = held[k][i];
-                most[i % M] = fmaxf(most[i % M], SYMMETRIC ? fabsf(v) : v);
-                if (!SYMMETRIC) least[i % M] = fmaxf(least[i % M], -v);
+            for (int i = 0; i < WORDS; ++i) {
+                const int j = COLUMNS ? i : 0;
+                if (SYMMETRIC) above[j].over_size(seen.w[i]);
+                else above[j].over(seen.w[i]), below[j].over_negative(seen.w[i]);
             }
         }
-    }
-    bool infinite = false;
+        if constexpr (!COLUMNS) {
+            constexpr int LANES = THREADS > 32 ? THREADS : 32;
+            most = over_lanes<LANES, THREADS>(above[0].all(), maxima);
+            if (!SYMMETRIC) least = over_lanes<LANES, THREADS>(below[0].all(), maxima);
+            unclean |= most >= INFINITE_BITS || least >= INFINITE_BITS;
+            if (!unclean) break;
+        } else {
+            // [side][row of packs][word of columns]; then a thread folds one word of columns, over the rows and over the cluster
 #pragma unroll
-    for (int i = 0; i < M; ++i) infinite |= most[i] > INFINITE || least[i] > INFINITE;
-    infinite = __syncthreads_or(infinite);
-    if (infinite) {  // once more, without them
-#pragma unroll
-        for (int i = 0; i < M; ++i) most[i] = least[i] = 0;
-#pragma unroll
-        for (int k = 0; k < STEPS; ++k) {
-#pragma unroll
-            for (int i = 0; i < V; ++i) {
-                const float v = held[k][i];
-                if (fabsf(v) <= INFINITE) {
-                    most[i % M] = fmaxf(most[i % M], SYMMETRIC ? fabsf(v) : v);
-                    if (!SYMMETRIC) least[i % M] = fmaxf(least[i % M], -v);
-                }
+            for (int i = 0; i < WORDS; ++i) {
+                const int at = threadIdx.x / PACKS * ABREAST + threadIdx.x % PACKS * WORDS + i;
+                maxima[at] = above[i].w;
+                if (!SYMMETRIC) maxima[THREADS * WORDS + at] = below[i].w;
             }
-        }
-    }
-    if constexpr (!COLUMNS) {
-        most[0] = over_lanes<(THREADS > 32 ? THREADS : 32), THREADS>(most[0], maxima);
-        if (!SYMMETRIC) least[0] = over_lanes<(THREADS > 32 ? THREADS : 32), THREADS>(least[0], maxima);
-    } else if constexpr (HIGH > 1) {
-#pragma unroll
-        for (int side = 0; side < (SYMMETRIC ? 1 : 2); ++side) {
-            float* mine = side ? least : most;
-#pragma unroll
-            for (int i = 0; i < V; ++i) maxima[i * THREADS + threadIdx.x] = mine[i];
             __syncthreads();
-            for (int half = HIGH / 2; half > 0; half /= 2) {
-                if (threadIdx.x < half * PACKS) {
+#if __CUDA_ARCH__ >= 900
+            if (CLUSTER > 1 && again == 0) cooperative_groups::this_cluster().barrier_wait();
+#endif
+#pragma unroll 4
+            for (int t = threadIdx.x; t < SIDES * ABREAST; t += THREADS) {
+                Most<T> m;
+                const unsigned* from = maxima + t / ABREAST * (THREADS * WORDS) + t % ABREAST;
+#pragma unroll 4
+                for (int i = 0; i < HIGH; ++i) m.over(from[i * ABREAST]);
+#if __CUDA_ARCH__ >= 900
+                if constexpr (CLUSTER > 1) {
 #pragma unroll
-                    for (int i = 0; i < V; ++i) {
-                        float* at = maxima + i * THREADS + threadIdx.x;
-                        *at = fmaxf(*at, at[half * PACKS]);
-                    }
-                }
+                    for (int i = 0; i < CLUSTER; ++i) *cooperative_groups::this_cluster().map_shared_rank(&of_blocks[rank * SIDES * ABREAST + t], i) = m.w;
+                } else
+#endif
+                    of_blocks[t] = m.w;
+            }
+#if __CUDA_ARCH__ >= 900
+            if (CLUSTER > 1) cooperative_groups::this_cluster().sync();
+            else
+#endif
                 __syncthreads();
-            }
+            bool found = false;
+#pragma unroll 4
+            for (int t = threadIdx.x; t < WIDE; t += THREADS) {  // one column a thread
+                unsigned side[2] = {0, 0};
 #pragma unroll
-            for (int i = 0; i < V; ++i) mine[i] = maxima[i * THREADS + threadIdx.x % PACKS];
-            __syncthreads();
+                for (int k = 0; k < SIDES; ++k) {
+                    Most<T> m;
+#pragma unroll
+                    for (int i = 0; i < CLUSTER; ++i) m.over(of_blocks[(i * SIDES + k) * ABREAST + t / PER]);
+                    unsigned b[PER];
+                    m.bits(b);
+                    side[k] = b[t % PER];
+                }
+                found |= side[0] >= INFINITE_BITS || side[1] >= INFINITE_BITS;
+                const float up = __uint_as_float(side[0]), lower = __uint_as_float(side[1]);
+                typename ScaleType<S>::Stored stored;
+                if constexpr (SYMMETRIC) stored = scale_of<F, S>(up, over);
+                else stored = store_scale<S>(__fadd_rn(__fdiv_rn(up, X::STEPS), __fdiv_rn(lower, X::STEPS)));
+                const float s = effective<S>(stored, over);
+                of_columns[t] = By(s, fmaxf(up, lower), unclean);
+                if constexpr (!SYMMETRIC) offsets[t] = zero_point<F>(lower, s);
+                if (rank == 0 && tile * WIDE + t < C) {
+                    const long long at = (static_cast<long long>(blockIdx.y) * down + group) * across + tile * WIDE + t;
+                    scale[at] = stored;
+                    if (!SYMMETRIC) zero[at] = static_cast<unsigned char>(offsets[t]);
+                }
+            }
+            found = __syncthreads_or(found);
+            if (!found) break;
+            unclean = true;
+#if __CUDA_ARCH__ >= 900
+            if (CLUSTER > 1) cooperative_groups::this_cluster().sync();  // all have read what the second round writes over
+#endif
         }
     }
-    DividedBy<S == SCALE_E8M0> divided[M];
+
+    By divided[M];
     int offset[M];
-    bool careful = infinite;
+    bool careful = unclean;
+    if constexpr (COLUMNS) {
 #pragma unroll
-    for (int i = 0; i < M; ++i) {
+        for (int i = 0; i < M; ++i) {
+            divided[i] = of_columns[threadIdx.x % PACKS * V + i];
+            offset[i] = SYMMETRIC ? X::MIDDLE : offsets[threadIdx.x % PACKS * V + i];
+            careful |= divided[i].careful;
+        }
+    } else {
+        const float up = __uint_as_float(most), lower = __uint_as_float(least);
         typename ScaleType<S>::Stored stored;
-        offset[i] = X::MIDDLE;
-        if constexpr (SYMMETRIC) stored = scale_of<F, S>(most[i], over);
-        else stored = store_scale<S>(__fadd_rn(__fdiv_rn(most[i], X::STEPS), __fdiv_rn(least[i], X::STEPS)));
+        if constexpr (SYMMETRIC) stored = scale_of<F, S>(up, over);
+        else stored = store_scale<S>(__fadd_rn(__fdiv_rn(up, X::STEPS), __fdiv_rn(lower, X::STEPS)));
         const float s = effective<S>(stored, over);
-        divided[i] = DividedBy<S == SCALE_E8M0>(s, infinite);
-        careful |= divided[i].careful;
-        if constexpr (!SYMMETRIC) {
-            const float t = fminf(fmaxf(__fdiv_rn(-least[i], s), -X::STEPS - 1.f), X::STEPS + 1.f);
-            offset[i] = min(max(X::LOW - __float2int_rn(t), X::LOW), X::LOW + X::STEPS);
-        }
-        if (COLUMNS ? threadIdx.x < PACKS && c < C : threadIdx.x == 0) {
-            const long long at = (static_cast<long long>(blockIdx.y) * down + group) * across + (COLUMNS ? c + i : tile);
+        divided[0] = By(s, fmaxf(up, lower), unclean);
+        careful = divided[0].careful;
+        offset[0] = SYMMETRIC ? X::MIDDLE : zero_point<F>(lower, s);
+        if (threadIdx.x == 0) {
+            const long long at = (static_cast<long long>(blockIdx.y) * down + group) * across + tile;
             scale[at] = stored;
-            if (!SYMMETRIC) zero[at] = static_cast<unsigned char>(offset[i]);
+            if (!SYMMETRIC) zero[at] = static_cast<unsigned char>(offset[0]);
         }
+    }
+    if constexpr (CLUSTER > 1) {  // found again, rather than kept in registers
+        int thread = threadIdx.x, of_grid = blockIdx.x / CLUSTER;
+        asm volatile("" : "+r"(thread), "+r"(of_grid));
+        const int up = of_grid / wide;
+        c = (of_grid % wide * PACKS + thread % PACKS) * V, last = min(R, (up + 1) * rows);
+        r0 = up * rows + rank * (STEPS * HIGH) + thread / PACKS;
     }
     if (c >= C) return;
-    const long long row_bytes = static_cast<long long>(C) * X::BITS / 8, above = static_cast<long long>(blockIdx.y) * R;
-    codes += static_cast<long long>(c / V) * BYTES;
+    const long long row_bytes = static_cast<long long>(C) * X::BITS / 8, top = static_cast<long long>(blockIdx.y) * R;
+    codes += static_cast<long long>(c / V) * (V * X::BITS / 8);
 #pragma unroll
     for (int k = 0; k < STEPS; ++k) {
         const int r = r0 + k * HIGH;
         if (r >= last) continue;
-        const Drawn<V, true> random(seed, static_cast<unsigned long long>(above + r) * C + c);
-        const auto element = [&](int i) { return held[k][i]; };
-        const auto by = [&](int i) -> const DividedBy<S == SCALE_E8M0>& { return divided[i % M]; };
+        const Drawn<V, true> random(seed, static_cast<unsigned long long>(top + r) * C + c);
+        int place = threadIdx.x % PACKS * V;  // where what is divided by is read again, rather than kept in registers
+        asm volatile("" : "+r"(place));
+        const auto from_shared = [&](int i) -> const By& { return COLUMNS ? of_columns[place + i] : divided[0]; };
+        const auto by = [&](int i) -> const By& { return CLUSTER > 1 ? of_columns[place + i] : divided[i % M]; };
         const auto zeros = [&](int i) { return offset[i % M]; };
         unsigned out[(V * X::BITS + 31) / 32];
-        if (careful) encode<F, ROUND, SYMMETRIC, V, true>(out, element, random, by, zeros);
-        else encode<F, ROUND, SYMMETRIC, V, false>(out, element, random, by, zeros);
-        store_codes<X::BITS, V, true>(codes + (above + r) * row_bytes, out, V);
+        if (careful) encode<F, ROUND, SYMMETRIC, V>(out, [&](int i) { return held[k][i]; }, random, from_shared, zeros);
+        else encode_clean<F, S, ROUND, SYMMETRIC>(out, held[k], random, by, zeros);
+        store_codes<X::BITS, V, true>(codes + (top + r) * row_bytes, out, V);
     }
 }

@@ -30,12 +30,16 @@ def _shape(p: Problem) -> dict[str, Any] | str:
         count = columns // vec if columns % vec == 0 else 0
     if not _power(count):
         return "columns of a block must be a power of two of packs"
-    threads = max(32, count, 1 << max(0, -(-rows * count // steps) - 1).bit_length())
-    if threads > 1024 or rows * count > threads * steps:
-        return "a block must fit the registers of one block of threads"
+    cluster = 1
+    if columns == 1 and rows * 16 > 512 * steps and p.device.arch >= 90:  # a tall column: 32 bytes of codes of each row, or more, and several blocks
+        count = max(4, 32 // vec)
+        cluster = next((k for k in (2, 4, 8) if -(-rows * count // steps) <= k * 512), 8)
+    threads = max(32, count, 1 << max(0, -(-rows * count // (steps * cluster)) - 1).bit_length())
+    if threads > 1024 or rows * count > threads * steps * cluster:
+        return "a block must fit the registers of one block of threads, columns those of a cluster of eight"
     if x.shape[0] > 65535 or max(x.shape) >= 2**31:
         return "at most 65535 matrices, of fewer than 2^31 rows and columns"
-    return {"vec": vec, "packs": count, "steps": max(1, -(-rows * count // threads)), "threads": threads}
+    return {"vec": vec, "packs": count, "steps": max(1, -(-rows * count // (threads * cluster))), "threads": threads, "cluster": cluster}
 
 
 def supports(p: Problem, head: Any) -> str | None:
@@ -62,7 +66,10 @@ def launches(p: Problem, config: Any, head: Any) -> list[Launch]:
         },
     )  # fmt: skip
     kernel = text(
-        "quantize_tiles", *names(p), rounding(p), bool(p.option("symmetric")), config["vec"], config["packs"], config["steps"], config["threads"], columns == 1
-    )
-    grid = (down * groups(wide, config["packs"] * config["vec"]), outer)
-    return [Launch(kernel, grid, args, types=types, block=(config["threads"],), chained=p.device.arch >= 90)]
+        "quantize_tiles", *names(p), rounding(p), bool(p.option("symmetric")), config["vec"], config["packs"], config["steps"], config["threads"], columns == 1,
+        config["cluster"],
+    )  # fmt: skip
+    cluster = config["cluster"]
+    grid = (down * groups(wide, config["packs"] * config["vec"]) * cluster, outer)
+    shape = (cluster,) if cluster > 1 else ()
+    return [Launch(kernel, grid, args, types=types, block=(config["threads"],), cluster=shape, chained=p.device.arch >= 90)]

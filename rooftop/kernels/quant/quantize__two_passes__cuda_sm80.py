@@ -44,7 +44,7 @@ def choose(p: Problem, head: Any) -> dict[str, Any]:
 
 def scratch(p: Problem, config: Any, head: Any) -> dict[str, Meta]:
     n = p["scale"].numel
-    return {"largest": Meta((n,), "u32"), **({} if p.option("symmetric") else {"lowest": Meta((n,), "u32")})}
+    return {"largest": Meta((n,), "u32"), "unclean": Meta((1,), "u32"), **({} if p.option("symmetric") else {"lowest": Meta((n,), "u32")})}
 
 
 def zeroed(p: Problem, config: Any, head: Any) -> tuple[str, ...]:
@@ -68,7 +68,7 @@ def launches(p: Problem, config: Any, head: Any) -> list[Launch]:
         ("quantize_encode", {"over": ("ptr", 0), "codes": ("ptr", 0), "scale": ("ptr", 0), "zero": ("ptr", 0), "seed": ("i32", "seed")}),
     ):
         args, types = arguments(p, common)
-        args |= {"largest": "largest", "lowest": None if symmetric else "lowest"}
+        args |= {"largest": "largest", "lowest": None if symmetric else "lowest", "unclean": "unclean"}
         extra, kinds = arguments(p, more)
         facts = names(p)
         kernel = (
@@ -77,6 +77,6 @@ def launches(p: Problem, config: Any, head: Any) -> list[Launch]:
             else text(name, *facts, rounding(p), symmetric, vec, tall, threads, whole, narrow)
         )
         found.append(
-            Launch(kernel, grid, {**args, **extra}, types=(*types, "ptr", "ptr", *kinds), block=(threads,), chained=p.device.arch >= 90)
+            Launch(kernel, grid, {**args, **extra}, types=(*types, "ptr", "ptr", "ptr", *kinds), block=(threads,), chained=p.device.arch >= 90)
         )
     return found

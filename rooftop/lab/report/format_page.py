@@ -1,0 +1,100 @@
+"""The tables of docs/formats.md, from rooftop/quant/formats.py: the bits of each format, its ranges, every code with its value.
+
+python -m rooftop.lab.report.format_page      writes them anew"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rooftop.core import settings
+from rooftop.lab.report.documents import replaced
+from rooftop.quant.formats import ELEMENTS, FORMATS, Format, decode
+
+PAGE = "docs/formats.md"
+
+
+def drawing(f: Format) -> str:
+    """The bits of a code, highest first: `s` sign, `e` exponent, `m` mantissa; of ints `i`."""
+    letters = f"{'s' * bool(f.exponent)}{'e' * f.exponent}{'m' * f.mantissa}" if f.exponent else "i" * f.bits
+    numbers = "".join(f"{f.bits - 1 - i:^3}" for i in range(f.bits))
+    edge = "+" + "--+" * f.bits
+    return "\n".join(["```text", f" {numbers}", edge, "|" + "".join(f"{c:^2}|" for c in letters), edge, "```"])
+
+
+def value(v: float) -> str:
+    """A value as it is: NaN, inf, or the shortest decimal that is it exactly, with the power of two where that is long."""
+    if v != v:
+        return "NaN"
+    if v in (float("inf"), -float("inf")):
+        return "inf" if v > 0 else "-inf"
+    text = f"{v:.10g}"
+    if float(text) == v:
+        return "-0" if str(v) == "-0.0" else text
+    mantissa, exponent = v.hex().split("p")
+    return f"{float.fromhex(mantissa + 'p0'):g} · 2^{int(exponent)}"
+
+
+def codes(f: Format) -> str:
+    """Every code: rows by its high digit, columns by its low one, in hexadecimal; of floats the half without a sign."""
+    import torch
+
+    count = 2 ** (f.bits - 1) if f.exponent else 2**f.bits
+    values = [value(v) for v in decode(torch.arange(count, dtype=torch.uint8), f.name).tolist()]
+    wide = min(16, 8 if f.bits < 8 else 16)
+    lines = ["| code | " + " | ".join(f"+{i:x}" for i in range(wide)) + " |", "|---|" + "---:|" * wide]
+    lines += [f"| 0x{at:02x} | " + " | ".join(values[at : at + wide]) + " |" for at in range(0, count, wide)]
+    return "\n".join(lines)
+
+
+def ranges() -> str:
+    """What the formats hold, one a row."""
+    lines = [
+        "| format | bits | exponent, mantissa | bias | largest | smallest normal | smallest above zero | NaN | infinity |",
+        "|---|---:|---:|---:|---:|---:|---:|---|---|",
+    ]
+    for f in ELEMENTS.values():
+        split, bias = (f"{f.exponent}, {f.mantissa}", str(f.bias)) if f.exponent else ("", "")
+        lines.append(
+            f"| {f.name} | {f.bits} | {split} | {bias} | {value(f.max)} | {value(f.normal)} | {value(f.smallest)} | "
+            f"{'yes' if f.nan else 'no'} | {'yes' if f.inf else 'no'} |"
+        )
+    return "\n".join(lines)
+
+
+def shared() -> str:
+    """The formats whose groups must share a scale."""
+    lines = ["| format | codes | group | scale | bits an element |", "|---|---|---:|---|---:|"]
+    for f in FORMATS.values():
+        if f.group:
+            lines.append(f"| {f.name} | {f.element} | {f.group} | {f.scale}{', and a float32 of the tensor' * (f.kind == 'nv')} | {f.bits + 8 / f.group:g} |")
+    return "\n".join(lines)
+
+
+def tables() -> str:
+    """Each format with its drawing and its codes."""
+    found = []
+    for f in ELEMENTS.values():
+        if f.exponent:
+            count = 2**f.mantissa - 1
+            text = f"Codes 0x01 to 0x{count:02x} are subnormal" if count > 1 else "Code 0x01 is subnormal"
+            text = f"{text}: multiples of {value(f.smallest)} below {value(f.normal)}. A negative number has 0x{1 << (f.bits - 1):02x} more."
+        else:
+            text = f"Without zero points the codes of {value(f.min)} to {value(f.max)} are used; code 0x{f.zero:02x} is zero."
+        found.append(f"### {f.name}\n\n{drawing(f)}\n\n{text}\n\n{codes(f)}")
+    return "\n\n".join(found)
+
+
+def page(text: str) -> str:
+    """The page with its tables as the code has them. Raises ValueError where a marker is missing."""
+    for name, make in (("ranges", ranges), ("shared", shared), ("codes", tables)):
+        text = replaced(text, name, make())
+    return text
+
+
+def write(root: Path = settings.CHECKOUT) -> None:
+    path = root / PAGE
+    path.write_text(page(path.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    write()
