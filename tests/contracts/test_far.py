@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from contracts.calls import Call, calls, expect, first, ops
+from contracts.calls import Call, called, calls, expect, first, ops
 
 from rooftop.core import registry
 from rooftop.core.call import Call as Prepared

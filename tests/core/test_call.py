@@ -180,7 +180,7 @@ def test_a_tensor_that_is_copied_first_is_copied_back(monkeypatch: pytest.Monkey
 def test_the_inputs_that_are_not_copied_keep_their_alignment() -> None:
     """matmul with a transposed c and a b that starts off a 16-byte boundary: the copy of c says nothing of b."""
     op = registry.op("matmul")
-    metas = {"a": Meta((256, 256), "f32"), "b": Meta((256, 256), "f32", align=4), "c": Meta((256, 256), "f32", (1, 256))}
+    metas = dict.fromkeys(op.tensor_names) | {"a": Meta((256, 256), "f32"), "b": Meta((256, 256), "f32", align=4), "c": Meta((256, 256), "f32", (1, 256))}
     call = select(op, op.problem_of(metas, {n: op.parameters[n].default if n not in ("alpha", "beta") else 1.0 for n in op.option_names}, TARGETS[90])).call
     assert call is not None
     assert call.copies == ("c",)
