@@ -178,9 +178,9 @@ def _validate(
             continue
         if t.dtype not in dtypes:
             raise TypeError(f"attention: {name} is {t.dtype}; accepted are {', '.join(map(str, dict.fromkeys(dtypes)))}")
-        shapes = ((n,), (batch, n)) if name == "alibi_slopes" else ((n,), (1,)) if "scale" in name else ((n,),)
-        if tuple(t.shape) not in shapes:
-            raise refuse(f"{name} has shape {tuple(t.shape)}; it must be {' or '.join(map(str, shapes))}")
+        accepted = [(n,), *([(batch, n)] if name == "alibi_slopes" else [(1,)] if "scale" in name else [])]
+        if tuple(t.shape) not in accepted:
+            raise refuse(f"{name} has shape {tuple(t.shape)}; it must be {' or '.join(map(str, accepted))}")
         if "scale" in name and str({"q": q, "k": k, "v": v}[name[0]].dtype) != EIGHT_BITS:
             raise refuse(f"{name} is given, and {name[0]} is no {EIGHT_BITS}")
     number("attention", "seed", seed, "a whole number", whole=True)
@@ -211,8 +211,11 @@ def _window(causal: Any, window: Any) -> tuple[int, int]:
     return min(left, FAR), 0 if causal else min(right, FAR)
 
 
-def _options(q: Tensor, k: Tensor, bias: Any, mask: Any, alibi_slopes: Any, sinks: Any, *numbers: Any) -> _attention.Options:
-    return _attention.Options(bias, mask, alibi_slopes, sinks, *numbers, q.shape[1], k.shape[1])
+def _options(
+    q: Tensor, k: Tensor, bias: Tensor | None, mask: Tensor | None, slopes: Tensor | None, sinks: Tensor | None, left: int, right: int, scale: float,
+    softcap: float, dropout_p: float, seed: int,
+) -> _attention.Options:  # fmt: skip
+    return _attention.Options(bias, mask, slopes, sinks, left, right, scale, softcap, dropout_p, seed, q.shape[1], k.shape[1])
 
 
 def reference(
@@ -443,7 +446,7 @@ def _cases() -> list[Case]:
         case("window 1024 d128 8192", tags="bench", **call("bf16", 2, 8192, 16, 128, left=1024, right=0)),
         case("soft cap d128 8192", tags="bench", **call("bf16", 2, 8192, 16, 128, right=0, cap=50.0)),
     ]
-    i32 = {"cu_seqlens_q": Input((5,), "i32"), "cu_seqlens_k": Input((5,), "i32")}
+    i32: dict[str, Any] = {"cu_seqlens_q": Input((5,), "i32"), "cu_seqlens_k": Input((5,), "i32")}
     edges: dict[str, dict[str, Any]] = {
         "no queries": {"b": 2, "sq": 0, "h": 2, "sk": 3},
         "no batch": {"b": 0, "sq": 4, "h": 2},

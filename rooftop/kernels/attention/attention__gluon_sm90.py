@@ -25,16 +25,16 @@ LOG2E = gl.constexpr(1.4426950408889634)
 
 
 @gluon.jit
-def _place(turn, tiles, ROWS_OF_TILES, heads, section):
+def _place(turn, tiles, rows_of_tiles, heads, section):
     """The turn-th tile of this block: (tile of queries from the last, batch times heads). Blocks change their order with each turn."""
     blocks = gl.num_programs(0)
     p = gl.program_id(0)
     t = turn * blocks + (blocks - 1 - p if turn % 2 == 1 else p)
-    whole = section * ROWS_OF_TILES
+    whole = section * rows_of_tiles
     first = t // whole * section
     here = gl.minimum(section, heads - first)
     rest = t % whole
-    return t < tiles, ROWS_OF_TILES - 1 - rest // here, first + rest % here
+    return t < tiles, rows_of_tiles - 1 - rest // here, first + rest % here
 
 
 @gluon.jit
@@ -68,7 +68,7 @@ def _load(q_desc, k_desc, v_desc, q_tiles, k_ring, v_ring, q_full, q_empty, k_fu
             b = bh // H
             h = bh % H
             row = tile * BM
-            begin, end, whole, edge = _range(row, SQ, SK, BM, BN, LEFT, RIGHT)
+            begin, end, _, _ = _range(row, SQ, SK, BM, BN, LEFT, RIGHT)
             if end > begin:
                 for g in gl.static_range(GROUPS):
                     mbarrier.wait(q_empty.index(g), (used & 1) ^ 1)
@@ -192,7 +192,7 @@ def _consume(INDEX: gl.constexpr, q_tiles, k_ring, v_ring, o_tiles, q_full, q_em
                 if PING:
                     mbarrier.arrive(turn_bars.index(1 - INDEX), count=1)
                 mbarrier.arrive(empty.index(2 * stage), count=1)
-                w, top, total, shrink = _weights(z, top, total, factor, cap, rows, (end - 1) * BN, SK, position, LEFT, RIGHT, CAP, True)
+                w, top, total, _ = _weights(z, top, total, factor, cap, rows, (end - 1) * BN, SK, position, LEFT, RIGHT, CAP, True)
                 p = gl.convert_layout(w.to(v_ring.dtype), LEFT_OPERAND, assert_trivial=True)
                 n += 1
                 edge = gl.maximum(gl.minimum(edge, end - 1), begin)
@@ -307,7 +307,7 @@ def choose(p: Problem) -> Config:
 def configs(p: Problem) -> list[Config]:
     size = max(_width(p["q"].shape[3]), _width(p["v"].shape[3]))
     found = [Config(2, bn, s, ping) for bn in (64, 128) for s in (2, 3, 4, 6) for ping in (False, True)]
-    found += [Config(3, bn, s, False) for bn in (64, 128) for s in (2, 3, 4) if size == 64]
+    found += [Config(3, 64, s, False) for s in (3, 4, 6) if size == 64]  # three groups have registers for no more scores
     return [c for c in found if 2 * size * (2 * 64 * c.GROUPS + 2 * c.BN * c.STAGES) + 1024 <= p.device.shared_per_block]
 
 

@@ -1,8 +1,8 @@
 """FlashAttention-2 backward, portable and deterministic. Contract: rooftop/ops/attention.py
 
-Three launches, no atomics. The first takes delta_i = sum_d dout_id · out_id - dlse_i. In the second a program owns a tile of keys, walks the queries that see it,
-of all query heads that share the key head, and makes dk and dv; scores are made transposed, so that weights and their gradients stay in registers as left
-operands. In the third a program owns a tile of queries, walks its keys again and makes dq. Seven products of tiles where five would do with atomics."""
+Three launches, no atomics. The first takes delta_i = sum_d dout_id · out_id - dlse_i. In the second a program owns a tile of keys, walks the queries that
+see it, of all query heads that share the key head, and makes dk and dv; scores are made transposed, so that weights and their gradients stay in registers as
+left operands. In the third a program owns a tile of queries, walks its keys again and makes dq. Seven products of tiles, where five would do with atomics."""
 
 from __future__ import annotations
 
@@ -262,7 +262,7 @@ def choose(p: Problem) -> Config:
     if size <= 64:
         kn, km, qm, qn, warps = 128, 64, 128, 64, 8
     elif size <= 128:
-        kn, km, qm, qn, warps = (128, 64, 128, 64, 8) if large else (64, 32, 64, 32, 4)
+        kn, km, qm, qn, warps = (128, 32, 128, 64 if p.device.arch >= 90 else 32, 8) if large else (64, 32, 64, 32, 4)
     else:
         kn, km, qm, qn, warps = (64, 32, 64, 32, 8) if large else (32, 16, 32, 16, 4)
     return Config(min(kn, keys), min(km, rows), min(qm, rows), min(qn, keys), warps if min(kn, keys, qm, rows) >= 64 else 4, 2)
