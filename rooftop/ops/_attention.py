@@ -150,7 +150,7 @@ def forward(q: Tensor, k: Tensor, v: Tensor, all_parts: list[Part], o: Options, 
 
     out = q.new_zeros(*q.shape[:3], v.shape[3])
     lse = q.new_full((q.shape[0], q.shape[2], q.shape[1]), float("-inf"))
-    group = q.shape[2] // k.shape[2]
+    group = q.shape[2] // max(k.shape[2], 1)
     for part in all_parts:
         rows = slice(part.start, part.start + part.count)
         for h in range(k.shape[2]):
@@ -186,7 +186,7 @@ def backward(
     dq, dk, dv = torch.zeros_like(q), torch.zeros_like(k), torch.zeros_like(v)
     dbias = None if o.bias is None else torch.zeros_like(o.bias, dtype=q.dtype)
     dsinks = None if o.sinks is None else torch.zeros_like(o.sinks, dtype=q.dtype)
-    group = q.shape[2] // k.shape[2]
+    group = q.shape[2] // max(k.shape[2], 1)
     delta = (dout * out).sum(-1).transpose(1, 2)  # [B, H, S]
     if dlse is not None:
         delta = delta - dlse

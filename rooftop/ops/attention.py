@@ -139,7 +139,7 @@ def _validate(
     heads, key_heads, size = q.shape[-2], k.shape[-2], q.shape[-1]
     if k.shape[-1] != size or k.shape[:-1] != v.shape[:-1] or (rank == 4 and pages is None and k.shape[0] != q.shape[0]):
         raise refuse(f"q has shape {tuple(q.shape)}, k {tuple(k.shape)} and v {tuple(v.shape)}; they must be [B, Sq, H, D], [B, Sk, Hk, D] and [B, Sk, Hk, Dv]")
-    if key_heads == 0 or heads % key_heads:
+    if heads % max(key_heads, 1) or (heads > 0) != (key_heads > 0):
         raise refuse(f"q has {heads} heads and k {key_heads}; the first must be a multiple of the second")
     for name, n in (("D", size), ("Dv", v.shape[-1])):
         if not 8 <= n <= 256 or n % 8:

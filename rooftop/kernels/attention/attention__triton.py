@@ -150,15 +150,16 @@ def choose(p: Problem) -> Config:
     """As many queries as the registers hold, so that keys are read seldom; as many stages as fit, of tiles of 64 keys."""
     size = max(shared.pow2(p["q"].shape[3]), shared.pow2(p["v"].shape[3]), 16)
     rows = p["q"].shape[1]
-    bm = min(128, max(16, shared.pow2(rows))) if size <= 128 else min(64, max(16, shared.pow2(rows)))
-    bn = 64 if size <= 128 else 32
-    if p.device.arch != 90 and size > 64:
-        bn = 32
-    bn = min(bn, max(16, shared.pow2(p["k"].shape[1])))
+    most = max(16, shared.pow2(rows))
+    if p.device.arch == 90:
+        bm, bn, warps = (128, 64, 8) if size > 64 else (128, 64, 4)
+    else:
+        bm, bn, warps = (128, 64, 4) if size <= 64 else (128, 32, 8) if size <= 128 else (64, 32, 8)
+    bm, bn = min(bm, most), min(bn, max(16, shared.pow2(p["k"].shape[1])))
     stages = 3
     while stages > 1 and _shared(bm, bn, size, stages) > p.device.shared_per_block:
         stages -= 1
-    return Config(bm, bn, 8 if bm == 128 and size == 128 else 4, stages)
+    return Config(bm, bn, warps if bm >= 64 else 4, stages)
 
 
 def _shared(bm: int, bn: int, size: int, stages: int) -> int:

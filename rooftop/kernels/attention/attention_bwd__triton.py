@@ -258,13 +258,13 @@ def supports(p: Problem) -> str | None:
 def choose(p: Problem) -> Config:
     size = max(shared.pow2(p["q"].shape[3]), shared.pow2(p["v"].shape[3]), 16)
     rows, keys = (max(16, shared.pow2(p[n].shape[1])) for n in "qk")
-    large = p.device.shared_per_block > 128 * 1024
+    large, hopper = p.device.shared_per_block > 128 * 1024, p.device.arch >= 90
     if size <= 64:
-        kn, km, qm, qn, warps = 128, 64, 128, 64, 8
+        kn, km, qm, qn, warps = 128, 64 if hopper else 32, 128, 64, 8
     elif size <= 128:
-        kn, km, qm, qn, warps = (128, 32, 128, 64 if p.device.arch >= 90 else 32, 8) if large else (64, 32, 64, 32, 4)
+        kn, km, qm, qn, warps = (128, 32, 128, 64, 8) if hopper else (64, 64, 128, 32, 8) if large else (64, 32, 64, 32, 4)
     else:
-        kn, km, qm, qn, warps = (64, 32, 64, 32, 8) if large else (32, 16, 32, 16, 4)
+        kn, km, qm, qn, warps = (64, 16 if hopper else 32, 64, 32, 8) if large else (32, 16, 32, 16, 4)
     return Config(min(kn, keys), min(km, rows), min(qm, rows), min(qn, keys), warps if min(kn, keys, qm, rows) >= 64 else 4, 2)
 
 
