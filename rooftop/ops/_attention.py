@@ -59,6 +59,8 @@ def spans(bounds: Tensor, total: int) -> list[tuple[int, int]]:
 def parts(q: Tensor, k: Tensor, cu_q: Tensor | None, cu_k: Tensor | None, pages: Tensor | None, lengths: Tensor | None) -> Iterator[Part]:
     import torch
 
+    if q.device.type == "meta":
+        raise NotImplementedError("attention in plain torch takes the sequences one by one, and meta tensors have none")
     if cu_q is not None:
         assert cu_k is not None
         for (start, count), (first, length) in zip(spans(cu_q, q.shape[1]), spans(cu_k, k.shape[1]), strict=True):
