@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
-from rooftop.core.op import Grad, Op, Tolerance, like
+from rooftop.core.op import Grad, Judged, Op, Tolerance, like
 from rooftop.core.spec import Case, Input, Meta, Problem, Work, case
 from rooftop.ops import _attention
 from rooftop.ops._arguments import number
@@ -396,6 +396,21 @@ def _public(tensors: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[Seq
     return first, {**more, **named, **{n: options[n] for n in ("scale", "dropout_p", "seed")}}
 
 
+def _same_lse(judged: Judged) -> str | None:
+    """Infinite or NaN where plain torch is; else, of 16-bit inputs, to 2^-18 of the larger of 1 and lse: tensor cores add the products of a score in some 24
+    bits without rounding, and no more of it is seen in weights of 16 bits. Of float32 to four times what torch errs."""
+    got, exact, plain = (t["lse"].double() for t in (judged.got, judged.exact, judged.same))
+    there = plain.isfinite()
+    if not bool(((got == plain) | (got.isnan() & plain.isnan()))[~there].all()) or not bool(got[there].isfinite().all()):
+        return "lse is NaN or infinite elsewhere than in plain torch"
+    if not bool(there.any()):
+        return None
+    mine, theirs, size = (got - exact)[there].abs(), (plain - exact)[there].abs(), exact[there].abs().clamp(min=1.0)
+    allowed = size * (2.0**-18 if judged.tensors["q"].element_size() < 4 else 0.0) + 4 * theirs.max()
+    over = mine > allowed
+    return f"lse errs by {float(mine[over].max()):.3g}; {float(allowed[over].min()):.3g} is allowed" if bool(over.any()) else None
+
+
 NAMES = ("left", "right", "scale", "softcap", "dropout_p", "seed")
 
 
@@ -500,6 +515,7 @@ OP = Op(
     cases=_cases(),
     work=work,
     tolerance=Tolerance(multiple=2.0),
+    compare={"lse": _same_lse},
     same=same,
     late=("scale", "seed"),
     arrange=arrange,
