@@ -56,6 +56,15 @@ def _range(row, SQ, SK, BM: gl.constexpr, BN: gl.constexpr, LEFT: gl.constexpr, 
 
 
 @gluon.jit
+def _load_values(v_desc, v_ring, v_full, empty, b, h, column, n, STAGES: gl.constexpr):
+    """The n-th tile of values: they are needed later than the keys of the tile after them, and come after those."""
+    stage = n % STAGES
+    mbarrier.wait(empty.index(2 * stage + 1), (n // STAGES & 1) ^ 1)
+    mbarrier.expect(v_full.index(stage), v_desc.block_type.nbytes)
+    tma.async_copy_global_to_shared(v_desc, [b, h, column, 0], v_full.index(stage), v_ring.index(stage))
+
+
+@gluon.jit
 def _load(q_desc, k_desc, v_desc, q_tiles, k_ring, v_ring, q_full, q_empty, k_full, v_full, empty, tiles, rows_of_tiles, all_heads, section, H, GROUP, SQ, SK,
           GROUPS: gl.constexpr, STAGES: gl.constexpr, BM: gl.constexpr, BN: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr):  # fmt: skip
     """The producer warp."""
@@ -77,14 +86,13 @@ def _load(q_desc, k_desc, v_desc, q_tiles, k_ring, v_ring, q_full, q_empty, k_fu
                 used += 1
                 for i in range(end - begin):
                     stage = n % STAGES
-                    column = (end - 1 - i) * BN
                     mbarrier.wait(empty.index(2 * stage), (n // STAGES & 1) ^ 1)
                     mbarrier.expect(k_full.index(stage), k_desc.block_type.nbytes)
-                    tma.async_copy_global_to_shared(k_desc, [b, h // GROUP, column, 0], k_full.index(stage), k_ring.index(stage))
-                    mbarrier.wait(empty.index(2 * stage + 1), (n // STAGES & 1) ^ 1)
-                    mbarrier.expect(v_full.index(stage), v_desc.block_type.nbytes)
-                    tma.async_copy_global_to_shared(v_desc, [b, h // GROUP, column, 0], v_full.index(stage), v_ring.index(stage))
+                    tma.async_copy_global_to_shared(k_desc, [b, h // GROUP, (end - 1 - i) * BN, 0], k_full.index(stage), k_ring.index(stage))
+                    if i > 0:
+                        _load_values(v_desc, v_ring, v_full, empty, b, h // GROUP, (end - i) * BN, n - 1, STAGES)
                     n += 1
+                _load_values(v_desc, v_ring, v_full, empty, b, h // GROUP, begin * BN, n - 1, STAGES)
 
 
 @gluon.jit
