@@ -50,6 +50,40 @@ def append_kv(k_cache: Tensor, v_cache: Tensor, k: Tensor, v: Tensor, lengths: T
 
     Raises TypeError for other dtypes, ValueError for shapes, devices or options that do not fit, RuntimeError where the cache requires a gradient."""
 
+def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool=False, window: tuple[int, int] | None=None, scale: float | None=None, softcap: float | None=None, bias: Tensor | None=None, mask: Tensor | None=None, dropout_p: float=0.0, seed: int=0, cu_seqlens_q: Tensor | None=None, cu_seqlens_k: Tensor | None=None, page_table: Tensor | None=None, cache_lengths: Tensor | None=None, alibi_slopes: Tensor | None=None, q_scale: Tensor | None=None, k_scale: Tensor | None=None, v_scale: Tensor | None=None, sinks: Tensor | None=None, return_lse: bool=False, deterministic: bool=True, implementation: str | None=None) -> Any:
+    """Attention of `q` to `k` and `v`, computed in float32 and rounded once, but for the probabilities, which meet `v` in its dtype.
+
+    The last query stands at the last key: query i of a sequence is at position i + keys - queries. What no kernel takes runs as plain torch, with all scores
+    of one key head in memory; `rooftop.explain` says which and why.
+
+    Args:
+        q: [B, Sq, H, D], float16, bfloat16 or float32, any strides: heads before tokens in memory are given as ``q.transpose(1, 2)``. D is a multiple of 8,
+            at most 256. With `cu_seqlens_q` [T, H, D].
+        k, v: [B, Sk, Hk, D] and [B, Sk, Hk, Dv] in the dtype of `q`, H a multiple of Hk: query head h uses key head h // (H / Hk). Dv as D; it may differ.
+        causal: no key behind the query's own position.
+        window: (left, right): how many keys before and behind its own position a query sees; -1: no bound.
+        scale: of the scores, above 0; None: D ** -0.5.
+        softcap: scores are bounded smoothly to ± this; None for not.
+        bias: added to the scores: broadcast over [B, H, Sq, Sk] (each extent whole or 1), of the dtype of `q` or float32. It has a gradient.
+        mask: bool, broadcast as `bias`: False where a query does not see a key.
+        dropout_p: the probability that a weight is dropped, to 2^-16; those that stay are divided by 1 - dropout_p.
+        seed: its low 32 bits and the number of an element decide what is dropped, in the backward too.
+        cu_seqlens_q, cu_seqlens_k: int32 or int64 [N + 1], rising: sequence n has the queries cu_seqlens_q[n] to cu_seqlens_q[n + 1] - 1. Bounds that fall
+            or reach beyond the buffer count as the nearest that fit (`rooftop.debug()` tells them). Queries of no sequence see nothing.
+        page_table: int32 or int64 [B, pages of a sequence]: `k` and `v` are pages [pages, page_size, Hk, D]; token t of sequence b is
+            ``k[page_table[b, t // page_size], t % page_size]``. A page that does not exist makes the queries that see it NaN.
+        cache_lengths: int32 or int64 [B], the keys that each sequence has; None: all of them.
+        alibi_slopes: float32 [H] or [B, H].
+        q_scale, k_scale, v_scale: float32 [1] or [heads], for float8_e4m3fn tensors: the value is code · scale.
+        sinks: [H], a score of no key that takes part in the normaliser; of the dtype of `q` or float32. It has a gradient.
+        return_lse: return (out, lse), lse [B, H, Sq] (packed [H, T]) in float32, natural logarithm; gradients flow through both.
+        deterministic: every kernel here gives the same bits at each run; False allows one that does not.
+        implementation: a kernel by name (`"triton"`, `"gluon_sm90"`): it runs or raises. None picks the best that takes the input.
+
+    Returns out [B, Sq, H, Dv] in the dtype of `q` (bfloat16 for 8 bits). A query that sees no key has zeros and lse -inf, and no gradient.
+
+    Raises TypeError for other dtypes, ValueError for shapes, devices or numbers that do not fit."""
+
 def attention_mask(q_len: int, kv_len: int, lengths: Tensor | None=None, *, q_lengths: Tensor | None=None, causal: bool=False, window: tuple[int, int] | None=None, heads: int=1, group: int=1, batch: int | None=None, dtype: torch.dtype | None=None, fill: float=float('-inf'), out: Tensor | None=None, device: torch.device | str | None=None, implementation: str | None=None) -> Tensor:
     """The mask [batch, heads, q_len · group, kv_len]: True, or 0 in a floating dtype, where a query attends to a key; False, or `fill`, where not.
 

@@ -1,0 +1,222 @@
+"""The arithmetic of attention in plain torch, any option: what rooftop/ops/attention.py and its backward are judged by.
+
+One head of keys at a time, so that no more than its scores are held."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from rooftop.ops._random import halves
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+UNBOUNDED = -1  # of `left` and `right`
+
+
+@dataclass(frozen=True)
+class Options:
+    """What is the same for all of a call. The tensors are those of `rooftop.attention`; None where absent."""
+
+    bias: Tensor | None
+    mask: Tensor | None
+    alibi_slopes: Tensor | None
+    sinks: Tensor | None
+    left: int
+    right: int
+    scale: float
+    softcap: float
+    dropout_p: float
+    seed: int
+    rows: int  # queries and keys of the tensors that were given: dropout counts its elements by them
+    keys: int
+
+
+@dataclass(frozen=True)
+class Part:
+    """One sequence: where its queries begin, how many there are, and the keys that they see."""
+
+    batch: int
+    start: int
+    count: int
+    keys: Any  # index of the keys of k and v: a pair (batch, slice), or (pages, rows)
+    length: int
+
+
+def spans(bounds: Tensor, total: int) -> list[tuple[int, int]]:
+    """(start, length) of each packed sequence. Bounds beyond the buffer, or below the one before, count as the nearest that fit."""
+    found, start = [], 0
+    for i, value in enumerate(bounds.tolist()):
+        end = min(max(int(value), start), total)
+        if i:
+            found.append((start, end - start))
+        start = end
+    return found
+
+
+def parts(q: Tensor, k: Tensor, cu_q: Tensor | None, cu_k: Tensor | None, pages: Tensor | None, lengths: Tensor | None) -> Iterator[Part]:
+    import torch
+
+    if q.device.type == "meta":
+        raise NotImplementedError("attention in plain torch takes the sequences one by one, and meta tensors have none")
+    if cu_q is not None:
+        assert cu_k is not None
+        for (start, count), (first, length) in zip(spans(cu_q, q.shape[1]), spans(cu_k, k.shape[1]), strict=True):
+            yield Part(0, start, count, (0, slice(first, first + length)), length)
+        return
+    for b in range(q.shape[0]):
+        most = k.shape[1] if pages is None else pages.shape[1] * k.shape[1]
+        length = most if lengths is None else min(max(int(lengths[b]), 0), most)
+        if pages is None:
+            yield Part(b, 0, q.shape[1], (b, slice(0, length)), length)
+        else:
+            token = torch.arange(length, device=k.device)
+            page = pages[b, token // k.shape[1]].long()
+            real = (page >= 0) & (page < k.shape[0])
+            yield Part(b, 0, q.shape[1], (torch.where(real, page, 0), token % k.shape[1], real), length)
+
+
+def taken(x: Tensor, part: Part, head: int) -> Tensor:
+    """Keys or values [length, D] of one head. A token on a page that does not exist is NaN."""
+    import torch
+
+    if len(part.keys) == 3:
+        page, row, real = part.keys
+        return torch.where(real[:, None], x[page, row, head], float("nan"))
+    batch, keys = part.keys
+    return x[batch, keys, head]
+
+
+def visible(part: Part, o: Options, device: Any) -> Tensor | None:
+    """[count, length] bool: position i + length - count sees the keys from position - left to position + right; None: all of them."""
+    import torch
+
+    if o.left == UNBOUNDED and o.right == UNBOUNDED:
+        return None
+    ahead = torch.arange(part.length, device=device)[None] - torch.arange(part.count, device=device)[:, None] - (part.length - part.count)
+    seen = torch.ones_like(ahead, dtype=torch.bool)
+    if o.left != UNBOUNDED:
+        seen &= ahead >= -o.left
+    if o.right != UNBOUNDED:
+        seen &= ahead <= o.right
+    return seen
+
+
+def spread(x: Tensor, part: Part, heads: slice) -> Tensor:
+    """A bias or mask that is broadcast over [B, H, Sq, Sk], for these heads of one sequence."""
+    x = x[part.batch if x.shape[0] > 1 else 0]
+    x = x[heads] if x.shape[0] > 1 else x
+    return x[..., : part.length] if x.shape[-1] > 1 else x
+
+
+def scores(q: Tensor, k: Tensor, part: Part, heads: slice, o: Options) -> tuple[Tensor, Tensor | None]:
+    """(z, the capped scores before anything was added, or None): [G, count, length] of queries [G, count, D] and keys [length, D]."""
+    import torch
+
+    z = (q @ k.mT) * o.scale
+    capped = None
+    if o.softcap:
+        z = capped = o.softcap * (z / o.softcap).tanh()
+    if o.bias is not None:
+        z = z + spread(o.bias, part, heads).to(z.dtype)
+    if o.alibi_slopes is not None:
+        slopes = o.alibi_slopes[part.batch, heads] if o.alibi_slopes.dim() == 2 else o.alibi_slopes[heads]
+        apart = torch.arange(part.length, device=q.device)[None] - torch.arange(part.count, device=q.device)[:, None] - (part.length - part.count)
+        z = z - slopes.to(z.dtype)[:, None, None] * apart.abs()
+    if (seen := visible(part, o, q.device)) is not None:
+        z = z.where(seen, float("-inf"))
+    if o.mask is not None:
+        z = z.where(spread(o.mask, part, heads), float("-inf"))
+    return z, capped
+
+
+def keep(part: Part, heads: slice, count: int, o: Options, device: Any) -> Tensor:
+    """[G, count, length] bool: what dropout keeps. Element [b, h, i, j] has the number ((b H + h) Sq + i) · Sk' + j, Sk' the next multiple of 8 of Sk,
+    and is dropped where its 16 bits are below 65536 · dropout_p."""
+    import torch
+
+    row = -(-o.keys // 8) * 8
+    limit = min(round(o.dropout_p * 65536), 65535)
+    made = []
+    for h in range(heads.start, heads.stop):
+        start = ((part.batch * count + h) * o.rows + part.start) * row
+        made.append(halves(o.seed, part.count * row, device, start).view(part.count, row)[:, : part.length] >= limit)
+    return torch.stack(made)
+
+
+def forward(q: Tensor, k: Tensor, v: Tensor, all_parts: list[Part], o: Options, rounded: Any = None) -> tuple[Tensor, Tensor]:
+    """(out [B, S, H, Dv], lse [B, H, S]). `rounded`: the dtype in which the probabilities meet v, as in attention at that precision."""
+    import torch
+
+    out = q.new_zeros(*q.shape[:3], v.shape[3])
+    lse = q.new_full((q.shape[0], q.shape[2], q.shape[1]), float("-inf"))
+    group = q.shape[2] // max(k.shape[2], 1)
+    for part in all_parts:
+        rows = slice(part.start, part.start + part.count)
+        for h in range(k.shape[2]):
+            heads = slice(h * group, (h + 1) * group)
+            z, _ = scores(q[part.batch, rows, heads].transpose(0, 1), taken(k, part, h), part, heads, o)
+            if o.sinks is not None:
+                z = torch.cat((z, o.sinks[heads].to(z.dtype)[:, None, None].expand(group, part.count, 1)), -1)
+            if z.shape[-1] == 0:
+                continue
+            most = z.detach().amax(-1, keepdim=True)
+            most = most.where(most != float("-inf"), 0.0)
+            e = (z - most).exp()
+            total = e.sum(-1, keepdim=True)
+            lse[part.batch, heads, rows] = (most + total.log())[..., 0]
+            e, total = e[..., : part.length], total.where(total != 0, 1.0)
+            if o.dropout_p:
+                e = e * keep(part, heads, q.shape[2], o, q.device) / (1 - o.dropout_p)
+            if rounded is not None:
+                e = e.to(rounded).to(e.dtype)
+            out[part.batch, rows, heads] = ((e @ taken(v, part, h)) / total).transpose(0, 1)
+    return out, lse
+
+
+def backward(
+    dout: Tensor, dlse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, all_parts: list[Part], o: Options
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:
+    """(dq, dk, dv, dbias, dsinks), with P = exp(z - lse):
+
+    dv = Pᵀ dout, dP = dout vᵀ, dz = P · (dP - sum_d dout · out + dlse), dq = scale · dz k, dk = scale · dzᵀ q, dsink = -sum_i exp(sink - lse_i) ..."""
+    import torch
+
+    dout, q, k, v, out = (x.to(lse.dtype) for x in (dout, q, k, v, out))
+    dq, dk, dv = torch.zeros_like(q), torch.zeros_like(k), torch.zeros_like(v)
+    dbias = None if o.bias is None else torch.zeros_like(o.bias, dtype=q.dtype)
+    dsinks = None if o.sinks is None else torch.zeros_like(o.sinks, dtype=q.dtype)
+    group = q.shape[2] // max(k.shape[2], 1)
+    delta = (dout * out).sum(-1).transpose(1, 2)  # [B, H, S]
+    if dlse is not None:
+        delta = delta - dlse
+    for part in all_parts:
+        rows = slice(part.start, part.start + part.count)
+        for h in range(k.shape[2]):
+            heads = slice(h * group, (h + 1) * group)
+            keys, values = taken(k, part, h), taken(v, part, h)
+            mine, flow = q[part.batch, rows, heads].transpose(0, 1), dout[part.batch, rows, heads].transpose(0, 1)
+            z, capped = scores(mine, keys, part, heads, o)
+            norm = lse[part.batch, heads, rows, None].to(z.dtype)
+            p = (z - norm.where(norm != float("-inf"), 0.0)).exp()
+            kept, dp = p, flow @ values.mT
+            if o.dropout_p:
+                share = keep(part, heads, q.shape[2], o, q.device) / (1 - o.dropout_p)
+                kept, dp = p * share, dp * share
+            part_delta = delta[part.batch, heads, rows, None]
+            dz = p * (dp - part_delta)
+            if dbias is not None:
+                like = spread(dbias, part, heads)
+                like += dz.sum_to_size(like.shape)
+            if dsinks is not None:
+                assert o.sinks is not None
+                dsinks[heads] -= ((o.sinks[heads].to(z.dtype)[:, None, None] - norm).exp() * part_delta).sum((1, 2))
+            if capped is not None:
+                dz = dz * (1 - (capped / o.softcap).square())
+            dq[part.batch, rows, heads] = (dz @ keys * o.scale).transpose(0, 1)
+            at = (*part.keys, h)
+            dk[at] += (dz.mT @ mine).sum(0) * o.scale
+            dv[at] += (kept.mT @ flow).sum(0)
+    return dq, dk, dv, dbias, dsinks

@@ -1,0 +1,109 @@
+"""What the public function of attention promises beyond its cases: packed sequences, layouts, merged parts, bad input."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import rooftop
+
+
+def _qkv(b: int = 2, sq: int = 9, sk: int = 11, h: int = 4, hk: int = 2, d: int = 16, **options: Any) -> tuple[torch.Tensor, ...]:
+    torch.manual_seed(0)
+    return tuple(torch.randn(b, s, n, d, **options) for s, n in ((sq, h), (sk, hk), (sk, hk)))
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_it_is_torchs_attention(causal: bool) -> None:
+    q, k, v = _qkv(sk=9)
+    got = rooftop.attention(q, k, v, causal=causal)
+    want = torch.nn.functional.scaled_dot_product_attention(*(x.transpose(1, 2) for x in (q, k, v)), is_causal=causal, enable_gqa=True)
+    torch.testing.assert_close(got, want.transpose(1, 2))
+
+
+def test_heads_before_tokens_give_a_result_that_lies_so() -> None:
+    q, k, v = (x.transpose(1, 2).contiguous().transpose(1, 2) for x in _qkv(dtype=torch.bfloat16))
+    got = rooftop.attention(q, k, v)
+    assert got.stride() == q.stride()
+    torch.testing.assert_close(got, rooftop.attention(*(x.contiguous() for x in (q, k, v))))
+
+
+def test_packed_sequences_are_those_sequences_alone() -> None:
+    q, k, v = (x[0] for x in _qkv(b=1, sq=20, sk=30))
+    cu_q, cu_k = torch.tensor([0, 7, 7, 20]), torch.tensor([0, 10, 12, 30])
+    out, lse = rooftop.attention(q, k, v, causal=True, cu_seqlens_q=cu_q, cu_seqlens_k=cu_k, return_lse=True)
+    for i in range(3):
+        a, b = (slice(int(c[i]), int(c[i + 1])) for c in (cu_q, cu_k))
+        want, norm = rooftop.attention(q[None, a], k[None, b], v[None, b], causal=True, return_lse=True)
+        torch.testing.assert_close(out[a], want[0])
+        torch.testing.assert_close(lse[:, a], norm[0])
+
+
+def test_queries_of_no_sequence_and_rows_that_see_nothing_are_zero() -> None:
+    q, k, v = (x[0] for x in _qkv(b=1, sq=20, sk=30))
+    bounds = torch.tensor([4, 10])
+    out, lse = rooftop.attention(q, k, v, cu_seqlens_q=bounds, cu_seqlens_k=bounds, return_lse=True)
+    assert not out[:4].any() and not out[10:].any() and bool(out[4:10].any())
+    assert bool((lse[:, :4] == float("-inf")).all())
+    q, k, v = _qkv(sq=9, sk=4)
+    out = rooftop.attention(q, k, v, causal=True)
+    assert not out[:, :5].any() and bool(out.isfinite().all())
+
+
+def test_a_paged_cache_is_the_contiguous_cache() -> None:
+    q, k, v = _qkv(b=2, sq=1, sk=12)
+    table = torch.tensor([[3, 1, 0], [2, 5, 4]])
+    pages = [x.new_full((6, 4, *x.shape[2:]), float("nan")) for x in (k, v)]
+    for to, x in zip(pages, (k, v), strict=True):
+        for b in range(2):
+            to[table[b]] = x[b].view(3, 4, *x.shape[2:])
+    lengths = torch.tensor([12, 5])
+    got = rooftop.attention(q, *pages, causal=True, page_table=table, cache_lengths=lengths)
+    torch.testing.assert_close(got, rooftop.attention(q, k, v, causal=True, cache_lengths=lengths))
+    torch.testing.assert_close(got[1:], rooftop.attention(q[1:], k[1:, :5], v[1:, :5], causal=True))
+
+
+def test_dropout_keeps_its_share_and_the_backward_drops_the_same() -> None:
+    q, k, _ = _qkv(b=1, sq=64, sk=64, h=1, hk=1, d=64)
+    one = torch.eye(64)[None, :, None].contiguous().requires_grad_()
+    weights = rooftop.attention(q, k, one, dropout_p=0.25, seed=3)[0, :, 0]
+    dropped = weights == 0
+    assert abs(float(dropped.float().mean()) - 0.25) < 0.05
+    (grad,) = torch.autograd.grad(weights.sum(0)[5], one)
+    torch.testing.assert_close(grad[0, :, 0, 5], weights.sum(0))
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "said"),
+    [
+        ({"q": torch.zeros(2, 9, 3, 16)}, ValueError, "3 heads and k 2"),
+        ({"k": torch.zeros(2, 11, 2, 12)}, ValueError, "must be"),
+        ({"q": torch.zeros(2, 9, 4, 16, dtype=torch.float64)}, TypeError, "float64"),
+        ({"k": torch.zeros(2, 11, 2, 16, dtype=torch.bfloat16)}, TypeError, "alike"),
+        ({"q": torch.zeros(2, 9, 4, 512), "k": torch.zeros(2, 11, 2, 512)}, ValueError, "multiples of 8 from 8 to 256"),
+        ({"window": (-2, 0)}, ValueError, "window"),
+        ({"scale": 0.0}, ValueError, "above 0"),
+        ({"softcap": -1.0}, ValueError, "softcap"),
+        ({"dropout_p": 1.0}, ValueError, "below 1"),
+        ({"bias": torch.zeros(2, 4, 9, 12)}, ValueError, "bias"),
+        ({"mask": torch.zeros(2, 4, 9, 11)}, TypeError, "torch.bool"),
+        ({"cu_seqlens_q": torch.tensor([0, 9])}, ValueError, "together"),
+        ({"page_table": torch.zeros(2, 3, dtype=torch.int32)}, ValueError, "cache_lengths"),
+        ({"sinks": torch.zeros(3)}, ValueError, "sinks"),
+        ({"k_scale": torch.ones(1)}, ValueError, "k_scale"),
+        ({"causal": 1}, TypeError, "causal"),
+    ],
+)
+def test_bad_input_is_refused_by_name(change: dict[str, Any], error: type[Exception], said: str) -> None:
+    q, k, v = _qkv()
+    with pytest.raises(error, match=said):
+        rooftop.attention(**{"q": q, "k": k, "v": v, **change})
+
+
+def test_debug_tells_bounds_and_pages_that_do_not_exist() -> None:
+    q, k, v = (x[0] for x in _qkv(b=1))
+    bounds = torch.tensor([0, 8, 4, 9])
+    with rooftop.debug(), pytest.raises(IndexError, match="cu_seqlens_q"):
+        rooftop.attention(q, k, v, cu_seqlens_q=bounds, cu_seqlens_k=bounds)
