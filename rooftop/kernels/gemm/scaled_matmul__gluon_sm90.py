@@ -20,12 +20,14 @@ SHORT = 4096  # products that tensor cores add up by themselves, at most
 
 def _product(p: Problem) -> Product:
     scales = str(p.option("scales"))
-    short = p["a"].shape[-1] <= SHORT and p["out"].itemsize == 2  # else sums in fewer than 24 bits err by more than the result's rounding
+    short = p["a"].shape[-1] <= SHORT  # else sums in fewer than 24 bits err by more than the result's rounding
     precise = p["a"].dtype != "i8" and (scales == "blocks" or not (p.option("fast") and short))
     return Product(dict(p.tensors), p.device.sms, scale_a="scale_a", scale_b="scale_b", scales=scales, promote=precise)
 
 
 def supports(p: Problem) -> str | None:
+    if p["a"].dtype != "i8" and p["out"].dtype == "f32":
+        return "tensor cores add fp8 products in fewer than 24 bits: a float32 result needs more"
     return gemm_launch.along_k(_product(p))
 
 
