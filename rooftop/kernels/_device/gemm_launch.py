@@ -184,8 +184,6 @@ def along_k(product: Product) -> str | None:
     m, n, k, _ = product.sizes
     if m * n * k == 0:
         return "M, N and K must be at least 1"
-    if k < 16:
-        return f"TMA reads 16 bytes at least: K must be 16 or more; given {k}"
     if max(m, n, k) >= 2**31 - 512:
         return f"takes fewer than 2^31 rows and columns; given {m} x {n} x {k}"
     a, b = product.of(product.a), product.of(product.b)

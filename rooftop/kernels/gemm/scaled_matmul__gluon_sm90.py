@@ -28,6 +28,8 @@ def _product(p: Problem) -> Product:
 def supports(p: Problem) -> str | None:
     if p["a"].dtype != "i8" and p["out"].dtype == "f32":
         return "tensor cores add fp8 products in fewer than 24 bits: a float32 result needs more"
+    if p["a"].shape[-1] < 16:
+        return f"TMA reads 16 bytes at least: K must be 16 or more; given {p['a'].shape[-1]}"
     return gemm_launch.along_k(_product(p))
 
 

@@ -298,7 +298,7 @@ def taken(draft: Draft) -> bool:
     try:
         args, kwargs = public_calls.arguments(draft.contract, meta(draft), draft.options)
         public_calls.function(draft.contract)(*args, **kwargs)
-    except (ValueError, TypeError, IndexError, NotImplementedError, AttributeError, RuntimeError):
+    except (ValueError, TypeError, IndexError, ArithmeticError, NotImplementedError, AttributeError, RuntimeError):
         return False
     return True
 
