@@ -404,7 +404,7 @@ def scaled_matmul(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, *, bia
             [M] or [M, 1], and [N] or [1, N]: rows of a and columns of b;
             [M, ceil(K / 128)] and [ceil(K / 128), ceil(N / 128)] (fp8 alone): 128 elements of a row of a, blocks of 128 x 128 of b.
         bias: [N], float32, float16 or bfloat16, added to each row; None for none.
-        fast: lets tensor cores add fp8 products in fewer than 24 bits all along K, up to 4096 of them and where the result has 16 bits. Otherwise, and
+        fast: lets tensor cores add fp8 products in fewer than 24 bits all along K, up to 4096 of them. Otherwise, for float32 results, and
             with scales of blocks, no more than 128 are, and their sums are added in float32.
         out_dtype: torch.bfloat16 (the default), torch.float16 or torch.float32. Values beyond its range become infinite, as everywhere.
         implementation: a kernel by name (`"gluon_sm90"`): it runs or raises. None picks the best that takes the input.

@@ -47,7 +47,7 @@ def test_a_kernel_is_right_where_it_runs_and_skipped_with_a_reason_where_it_does
         assert said == dict.fromkeys(said, ("skipped", why))
         return
     skipped = {case for case, (status, _) in said.items() if status == "skipped"}
-    assert skipped == ({"odd", "one"} if name == "device__triton_sm90" else {"odd"} if name == "host__triton_sm90" else set())
+    assert skipped == ({"odd", "one"} if name in ("device__triton_sm90", "host__triton_sm90") else set())  # TMA writes whole 16 bytes
     assert all(status in ("ok", "skipped") for status, _ in said.values()), said
     assert {r.backend for r in results.values()} == {PLACES[found.implementation.backend]}
     assert all(r.outputs["c"].elements for r in results.values() if r.status == "ok")
@@ -337,7 +337,7 @@ def test_kernels_for_a_gpu_only_are_listed_until_each_case_has_a_check_record_of
     found = {u.name: u for u in unproven([], HOUSE)}
     assert set(found) == {"mmt__gluon_sm90", "mmt__tma__cuda_sm90"}
     assert found["mmt__tma__cuda_sm90"].of == 4, "TMA does not take `odd`"
-    assert str(found["mmt__gluon_sm90"]) == "mmt__gluon_sm90: 4 of 4 cases have no check record (Gluon kernels run on a GPU only)"
+    assert str(found["mmt__gluon_sm90"]) == "mmt__gluon_sm90: 3 of 3 cases have no check record (Gluon kernels run on a GPU only)"
     card = TARGETS["h200"]
     about = {"name": card.name, "arch": 90, "sms": 132, "shared_per_block": card.shared_per_block, "l2_bytes": card.l2_bytes}
 

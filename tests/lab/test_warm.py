@@ -13,6 +13,7 @@ from rooftop.lab import warm
 from rooftop.lab.timing import first_calls
 
 MOST = 14  # binaries of one op and its backward at one number of columns
+MOST_TILED = 24  # of a product on tensor cores: ten tiles, some of them split along K in 2 to 6 parts, and the kernels that add the parts
 
 
 @pytest.mark.parametrize("columns", [4096, 1000])
@@ -20,8 +21,9 @@ MOST = 14  # binaries of one op and its backward at one number of columns
 def test_new_rows_compile_nothing_that_warm_has_not(name: str, columns: int) -> None:
     op = registry.op(name)
     for case in warm.kinds(op)[:2]:
-        known = {v for call in warm.calls(op, case, columns, TARGETS[90]) for v in warm.variants(call)}
-        assert len(known) <= MOST, sorted(known)
+        before = list(warm.calls(op, case, columns, TARGETS[90]))
+        known = {v for call in before for v in warm.variants(call)}
+        assert len(known) <= (MOST_TILED if any(call.implementation.backend == "gluon" for call in before) else MOST), sorted(known)
         r = random.Random(columns)
         rows = [r.randrange(1, 1 << r.randrange(2, 16)) for _ in range(40)]
         new = {v for call in warm.calls(op, case, columns, TARGETS[90], rows) for v in warm.variants(call)} - known
