@@ -1,8 +1,9 @@
 """What is run without a GPU: what has changed since it was checked, and a sample of the rest.
 
-A kernel's case whose check record has the digest of the tree (kernel, helpers, contract, config) is proven: it need not run again. What is not runs, up to
-`LONGEST` elements and, of each kernel, one case beyond. A sample of all cases runs in any case: so many elements over all kernels together, shared out by a
-seed that is another in each commit. So the time of a run grows with what changed, not with the number of ops."""
+A kernel's case whose check record has the digest of the tree (kernel, helpers, contract, config) is proven: it need not run again. Cases that are not proven
+run, up to `LONGEST` elements and, of each kernel, one case beyond, while the budget `UNPROVEN` lasts. A sample of all cases runs as well, within `BUDGET`.
+Both budgets count elements over all kernels together and are shared out by a seed that is another in each commit. So the time of a run does not grow with the
+number of ops; `make test-all` runs every case."""
 
 from __future__ import annotations
 
@@ -25,6 +26,7 @@ from rooftop.lab.report.data import device_of
 
 LONGEST = 1 << 16  # elements of all tensors of a case
 BUDGET = 8 << 20  # elements of the whole sample
+UNPROVEN = 32 << 20  # elements of all cases without a check record of the present digest
 PRICE = 1 << 12  # elements whose time a case takes whatever its size: inputs, reference, judgement
 SAMPLES = {"kernels": 90, "binaries": 60, "counters": 8}  # tests that run, compile or count single kernels although these have not changed
 ENGINES = {"counters": ("rooftop/lab/simt/",)}  # what has changed where one of these files has
@@ -117,23 +119,40 @@ class Plan:
     seed: str
     all_: bool = False
     budget: int = BUDGET
+    unproven_budget: int = UNPROVEN
 
     def candidates(self, subject: Subject) -> list[Case]:
         return [c for c in checker.select_cases(subject) if "huge" not in c.tags]
 
     @cached_property
     def sampled(self) -> Mapping[str, frozenset[str]]:
-        """Kernel -> ids of its cases in the sample: each kernel's cases in an order of the seed's, a case of each kernel after the other, while the budget
-        lasts. A kernel that has come to its end, or whose case is too long, leaves its turn to the next."""
-        order = list(self.subjects)
+        """Kernel -> ids of its cases in the sample of all cases."""
+        return self._shared_out({label(s): [c for c in self.candidates(s) if 0 < elements(s, c) <= LONGEST] for s in self.subjects}, self.budget)
+
+    @cached_property
+    def unproven(self) -> Mapping[str, frozenset[str]]:
+        """Kernel -> ids of its cases that run because nothing proves them: the short ones and, at the end of its queue, one of the long ones."""
+        found: dict[str, list[Case]] = {}
+        for s in self.subjects:
+            device = TARGETS[max(90, s.implementation.arch)] if s.implementation else TARGETS[90]
+            open_ = [c for c in self.candidates(s) if not proven(s, c)]
+            long = [c for c in open_ if elements(s, c) > LONGEST and fits(c) and not s.supports(c, device)]
+            chosen = [random.Random(f"{self.seed} {label(s)}").choice(long)] if long else []
+            found[label(s)] = [*(c for c in open_ if elements(s, c) <= LONGEST), *chosen]
+        return self._shared_out(found, self.unproven_budget)
+
+    def _shared_out(self, of: Mapping[str, Sequence[Case]], budget: int) -> Mapping[str, frozenset[str]]:
+        """Each kernel's cases in an order of the seed's, a case of each kernel after the other, while the budget lasts. A kernel that has come to its end, or
+        whose case is too long for what is left, leaves its turn to the next."""
+        order = [s for s in self.subjects if label(s) in of]
         random.Random(self.seed).shuffle(order)
         queues = []
         for s in order:
-            cases = [c for c in self.candidates(s) if 0 < elements(s, c) <= LONGEST]
+            cases = list(of[label(s)])
             random.Random(f"{self.seed} {label(s)}").shuffle(cases)
-            queues.append([(s, c) for c in cases])
+            queues.append([(s, c) for c in sorted(cases, key=lambda c: elements(s, c) > LONGEST)])
         found: dict[str, set[str]] = {}
-        left = self.budget
+        left = budget
         for turn in zip_longest(*queues):
             for s, c in (pair for pair in turn if pair is not None):
                 price = PRICE + elements(s, c)
@@ -143,15 +162,12 @@ class Plan:
         return {name: frozenset(ids) for name, ids in found.items()}
 
     def cases(self, subject: Subject) -> list[Case]:
-        """Those of the sample and those that are not proven, the shortest first; of the latter beyond `LONGEST` elements one, of the seed's choice."""
+        """Those of the sample and those that nothing proves, the shortest first."""
         everyone = sorted(self.candidates(subject), key=lambda c: elements(subject, c))
         if self.all_:
             return everyone
-        mine = self.sampled.get(label(subject), frozenset())
-        short = [c for c in everyone if elements(subject, c) <= LONGEST and (c.id in mine or not proven(subject, c))]
-        device = TARGETS[max(90, subject.implementation.arch)] if subject.implementation else TARGETS[90]
-        long = [c for c in everyone if elements(subject, c) > LONGEST and fits(c) and not subject.supports(c, device) and not proven(subject, c)]
-        return short + ([random.Random(f"{self.seed} {label(subject)}").choice(long)] if long else [])
+        mine = self.sampled.get(label(subject), frozenset()) | self.unproven.get(label(subject), frozenset())
+        return [c for c in everyone if c.id in mine]
 
 
 def fits(case: Case) -> bool:

@@ -65,6 +65,15 @@ def test_what_has_changed_runs_but_of_its_long_cases_one(monkeypatch: pytest.Mon
     assert all(everything.cases(s) for s in EVERY)
 
 
+def test_what_has_changed_runs_within_a_budget_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plan, "proven", lambda s, c: False)
+    few = EVERY[:: len(EVERY) // 10]
+    for times in (1, 5):
+        many = plan.Plan([replace(s, name=f"{s.name} {i}") for i in range(times) for s in few], "seed", budget=0, unproven_budget=1 << 20)
+        assert 0.7 * (1 << 20) < spent(many) <= 1 << 20
+        assert len({s.name for s in many.subjects if many.cases(s)}) == len(many.subjects), "every kernel has its turn"
+
+
 def check_record(s: Subject, case: Case, digest: str, ok: bool = True) -> dict[str, object]:
     device = TARGETS[90]
     return {"kind": "check", "op": s.op.name, "subject": s.name, "case": case.id, "digest": digest, "error": {"ok": ok},
