@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from markupsafe import Markup
 
 from rooftop.core import registry
 from rooftop.lab.records.store import Record
@@ -120,9 +119,13 @@ class Made:
         ]
 
     def build(self, records: list[Record], facts: Any = None, checks: Any = ()) -> tuple[str, str]:
-        """The texts of the home page and of the ladder's."""
-        index = site.build(self.out, records, facts, checks, house=self.house, now=NOW)
-        return index.read_text(encoding="utf-8"), (self.out / "ladder-steps.html").read_text(encoding="utf-8")
+        """The texts of the op's page and of the ladder's."""
+        site.build(self.out, records, facts, checks, house=self.house, now=NOW)
+        return (self.out / "op-scale.html").read_text(encoding="utf-8"), (self.out / "ladder-steps.html").read_text(encoding="utf-8")
+
+    def home(self) -> str:
+        """The text of the home page that was built last."""
+        return (self.out / "index.html").read_text(encoding="utf-8")
 
     def page(self, records: list[Record], facts: Any = None, checks: Any = ()) -> LadderPage:
         return gather(records, facts, checks, house=self.house, now=NOW).ladders[0]
@@ -161,7 +164,6 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Made:
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
-    monkeypatch.setattr(site, "_plotly", lambda: Markup("/* plotly.js */"))
     return Made(house, tmp_path / "report")
 
 

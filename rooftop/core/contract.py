@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, Self
 
 from rooftop.core.digests import digest, strip
@@ -376,8 +376,13 @@ class Contract:
         about = [{k: str(v) for k, v in case.inputs.items()}, work.read, work.write, dict(work.ops)]
         if self.core is not None and not problem.extra:
             known = replace(problem, options=tuple((k, v) for k, v in problem.options if k not in self._added))
-            return digest(strip(inspect.getsource(self.core), "python"), known.signature, about)
-        return digest(strip(inspect.getsource(self.reference), "python"), problem.signature, about)
+            return digest(_source(self.core), known.signature, about)
+        return digest(_source(self.reference), problem.signature, about)
+
+
+@cache
+def _source(function: Callable[..., Any]) -> str:
+    return strip(inspect.getsource(function), "python")
 
 
 def like(x: Meta) -> Meta:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from math import prod
 from types import MappingProxyType
 from typing import Any, TypeAlias
@@ -341,12 +342,12 @@ class Case:
     tags: frozenset[str] = frozenset()
     why: str = ""
 
-    @property
+    @cached_property
     def dtype(self) -> str:
         """That of the first tensor."""
         return next(v.dtype for _, v in self.tensors())
 
-    @property
+    @cached_property
     def id(self) -> str:
         return f"{self.name} {self.dtype}"
 

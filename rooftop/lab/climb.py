@@ -80,7 +80,14 @@ def report_counts(run: Collection[str], done: Callable[[candidates.Subject], Non
     return found
 
 
-def build_report(out: Path, known: list[store.Record]) -> Path:
-    """The pages from records, the binaries and the simulator's counts, without checking anything anew. Returns the index."""
+def build_report(out: Path, known: list[store.Record], digests: data.Digests | None = None, say: Callable[[str], None] = lambda text: None) -> Path:
+    """The pages from records, the binaries and the simulator's counts, without checking anything anew. Returns the index.
+
+    digests   those worked out before (`rooftop.lab.report.data.gather`)
+    say       is told of each step"""
     out.mkdir(parents=True, exist_ok=True)  # before the work: it may not be possible
-    return site.build(out, known, report_facts(), counts=report_counts(registry.ladder_names()))
+    say("reading the binaries")
+    facts = report_facts()
+    counts = report_counts(registry.ladder_names(), lambda s: say(f"counting {s.name}"))
+    say("joining the records to the tree")
+    return site.build(out, known, facts, counts=counts, digests=digests, say=say)

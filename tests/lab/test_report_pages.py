@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 import re
 from itertools import pairwise
@@ -13,7 +12,7 @@ from _report import FACTS, H100, H200, Made, Strict, kernel, make, ratio
 from markupsafe import Markup
 
 from rooftop.core import registry
-from rooftop.lab.report import charts, site
+from rooftop.lab.report import charts, picture, scatter, site
 
 
 @pytest.fixture
@@ -64,7 +63,7 @@ def every_page(made: Made) -> dict[str, str]:
 
 def test_pages_are_well_formed_and_their_links_lead_somewhere(made: Made) -> None:
     pages = {name: Strict(text) for name, text in every_page(made).items()}
-    assert set(pages) == {"index.html", "ladder-steps.html"}
+    assert set(pages) == {"index.html", "ladder-steps.html", "op-scale.html", "card-h100-80gb-hbm3.html", "card-h200.html"}
     ids = {name: [i for _, i in page.of("id")] for name, page in pages.items()}
     assert all(len(set(found)) == len(found) for found in ids.values())
     for name, page in pages.items():
@@ -115,71 +114,94 @@ def test_what_others_wrote_is_escaped(made: Made) -> None:
 def test_building_again_replaces_the_pages_and_leaves_nothing_else(made: Made) -> None:
     made.build(made.climb())
     made.build([])
-    assert {p.name for p in made.out.iterdir()} == {"index.html", "ladder-steps.html"}
+    assert {p.name for p in made.out.iterdir()} == {"index.html", "ladder-steps.html", "op-scale.html"}, "the card's page is gone with its records"
     assert "Not measured on any GPU yet" in (made.out / "ladder-steps.html").read_text(encoding="utf-8")
-
-
-def test_plotly_is_inside_the_page(tmp_path: Path, made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.undo()
-    text = made.build(made.climb())[1]
-    page = Strict(text)
-    assert any(len(s) > 1_000_000 and "Plotly" in s for s in page.scripts)
-    assert [t for t, a in page.tags if t == "script" and "src" in a] == []
 
 
 # -- the chart -------------------------------------------------------------------------------------------------------
 
 
-def test_the_figures_of_a_page_are_valid_plotly(made: Made) -> None:
-    import plotly.graph_objects as go
-
-    text = made.build(made.climb())[1]
-    found = next(s for s in Strict(text).scripts if s.lstrip().startswith("["))
-    figures = json.loads(found)
-    for figure in figures:
-        for scale in figure["scales"].values():
-            go.Figure({"data": figure["data"], "layout": {**figure["layout"], **scale}})
-    with pytest.raises(ValueError, match="nonsense"):
-        go.Figure({"data": figures[0]["data"], "layout": {"nonsense": 1}})
+def bars(figure: charts.Chart) -> dict[str, charts.Bar]:
+    return {b.label: b for b in figure.bars}
 
 
 def test_a_prediction_far_above_all_else_does_not_press_the_climb_together(made: Made) -> None:
     rung = made.house.ladders / "steps" / "02_wide.cu"
     rung.write_text(rung.read_text(encoding="utf-8").replace("speedup = 2.1", "speedup = 40.0"), encoding="utf-8")
     figure = charts.charts(made.page(made.climb()))[0]
-    series = {s["name"]: s for s in figure["data"]}
-    y, symbols = series["predicted beforehand"]["y"], series["predicted beforehand"]["marker"]["symbol"]
-    most = max(v for name, s in series.items() if name != "predicted beforehand" for v in s["y"] if v is not None)
-    assert symbols[0] == "triangle-up-open" and y[0] == pytest.approx(1.1 * most)
-    assert "40.0× of" in series["predicted beforehand"]["text"][0]
-    assert set(symbols[1:]) == {"diamond-open"}
+    found = bars(figure)
+    assert found["02 wide"].beyond and found["02 wide"].predicted == figure.top
+    assert figure.top == pytest.approx(1.02 * max(b.value or 0 for b in figure.bars))
+    assert not found["03 shipped"].beyond
+    assert "predicted 10\u202f737 GB/s" in found["02 wide"].text
 
 
 def test_the_chart_holds_rungs_roofs_peers_and_predictions(made: Made) -> None:
     figure = charts.charts(made.page(made.climb()))[0]
-    series = {s["name"]: s for s in figure["data"]}
+    found = bars(figure)
     gigabytes = (1 << 28) / 1e9
-    assert series["measured"]["y"] == pytest.approx([gigabytes / 1e-3, gigabytes / 5e-4, gigabytes / 1.25e-4])
-    assert series["roof, measured"]["y"][0] == pytest.approx(3000)
-    assert series["roof, datasheet"]["y"][0] == pytest.approx(3350)
-    assert series["torch"]["y"][0] == pytest.approx(gigabytes / 1.5625e-4)
-    assert series["predicted beforehand"]["y"] == pytest.approx([2.1 * gigabytes / 1e-3, 2.0 * gigabytes / 5e-4])
-    assert series["measured"]["error_y"]["array"][0] == pytest.approx(gigabytes / 0.99e-3 - gigabytes / 1e-3)
-    assert figure["start"] == "linear"
-    assert charts.charts(made.page([*made.climb(), made.bench("steps/01_plain", 1e-2, at="2026-02-01")]))[0]["start"] == "log"
+    values = {name: b.value for name, b in found.items()}
+    assert values == pytest.approx({
+        "01 plain": gigabytes / 1e-3, "02 wide": gigabytes / 5e-4, "03 shipped": gigabytes / 1.25e-4, "torch": gigabytes / 1.5625e-4,
+        "other": gigabytes / 2.5e-4, "roof, measured": 3000, "roof, datasheet": 3350,
+    })  # fmt: skip
+    assert [found[n].kind for n in ("01 plain", "torch", "roof, measured", "roof, datasheet")] == ["rung", "peer", "roof", "sheet"]
+    assert (found["01 plain"].predicted, found["02 wide"].predicted) == (None, pytest.approx(2.1 * gigabytes / 1e-3))
+    assert found["01 plain"].high == pytest.approx(gigabytes / 0.99e-3) and found["01 plain"].low == pytest.approx(gigabytes / 1.02e-3)
+    assert dict(figure.lines) == pytest.approx({"roof": 3000, "peer": gigabytes / 1.5625e-4})
+    assert not figure.logarithmic
+    assert charts.charts(made.page([*made.climb(), made.bench("steps/01_plain", 1e-2, at="2026-02-01")]))[0].logarithmic
+
+
+def test_bars_stand_at_their_values_on_both_axes(made: Made) -> None:
+    figure = charts.charts(made.page(made.climb()))[0]
+
+    def places(value: float) -> tuple[float, float]:
+        found = re.fullmatch(r"--lin:([\d.]+)%;--log:([\d.]+)%", figure.style(value))
+        assert found
+        return float(found[1]), float(found[2])
+
+    assert places(figure.top) == (100, 100) and places(figure.top / 2)[0] == 50
+    logs = [places(figure.top / 2**k)[1] for k in range(4)]
+    assert all(a - b == pytest.approx(logs[0] - logs[1], abs=0.02) for a, b in pairwise(logs)), "the same ratio is the same distance"
+    text = made.build(made.climb())[1]
+    assert all(f'style="{figure.style(b.value)}"' in text for b in figure.bars if b.value)
+
+
+def test_each_case_and_card_has_its_chart_and_its_table(made: Made) -> None:
+    text = made.build([*made.climb(), made.bench("steps/01_plain", 2e-3, "big bf16"), made.bench("steps/02_wide", 1e-3, device=H200)])[1]
+    parts = re.split(r'<div class="one[^>]*data-part=', text)[1:]
+    assert len(parts) == text.count("<option") == 3
+    assert [("big bf16" in p.partition("</div>")[0], "H200" in p.partition("</div>")[0]) for p in parts] == [(False, False), (True, False), (False, True)]
+    assert all(p.count("<tbody>") >= 1 for p in parts)
+    assert "2\u202f000" in parts[1].partition("</table>")[0], "the table of a case has its times"
+
+
+def test_points_stand_at_their_shares_and_no_label_lies_on_another() -> None:
+    points = [scatter.Point(10.0 ** (i % 7), 0.3 + i / 50, f"point {i} & <b>", label=f"name{i}") for i in range(30)]
+    text = str(scatter.drawing(points, "things", mark=(100.0, "here")))
+    assert Strict(text) and "&lt;b&gt;" in text and "<b>" not in text
+    wide = text.partition('<div class="narrow">')[0]
+    heights = {t: float(y) for y, t in re.findall(r'cy="([\d.]+)" r="4.5"><title>(point \d+)', wide)}
+    assert len(heights) == 30 and all(heights[f"point {i}"] > heights[f"point {i + 1}"] for i in range(29))
+    boxes = [(float(x), float(y), len(t) * scatter.LETTER) for x, y, t in re.findall(r'class="label" x="([\d.]+)" y="([\d.]+)">(\w+)', wide)]
+    assert len(boxes) > 10
+    for (x, y, w), (x2, y2, w2) in ((a, b) for i, a in enumerate(boxes) for b in boxes[:i]):
+        assert x + w <= x2 or x2 + w2 <= x or abs(y - y2) >= 13
+    assert scatter.drawing([], "things") == ""
 
 
 def test_labels_never_overlap_and_move_no_more_than_needed() -> None:
     rng = random.Random(7)
     for _ in range(300):
         heights = [rng.random() for _ in range(rng.randrange(1, 9))]
-        placed = charts.spread(heights, 0.05)
+        placed = picture.spread(heights, 0.05)
         order = sorted(range(len(heights)), key=lambda i: heights[i])
         ordered = [placed[i] for i in order]
         assert all(b - a >= 0.05 - 1e-9 for a, b in pairwise(ordered))
         assert all(-1e-9 <= y <= 1 + 1e-9 for y in placed)
-    assert charts.spread([0.2, 0.8, 0.5], 0.05) == [0.2, 0.8, 0.5]
-    assert charts.spread([0.5, 0.5], 0.1) == pytest.approx([0.45, 0.55])
+    assert picture.spread([0.2, 0.8, 0.5], 0.05) == [0.2, 0.8, 0.5]
+    assert picture.spread([0.5, 0.5], 0.1) == pytest.approx([0.45, 0.55])
 
 
 @pytest.mark.parametrize(
@@ -195,24 +217,25 @@ def test_numbers_are_written_to_so_many_digits(value: float, digits: int, text: 
 
 def test_the_pages_of_the_tree_itself(tmp_path: Path) -> None:
     index = site.build(tmp_path, [])
-    assert {p.name for p in tmp_path.iterdir()} == {"index.html", *(f"ladder-{n}.html" for n in registry.ladder_names())}
+    ops = {f"op-{n}{b}.html" for n in registry.op_names() for b in ("", "_bwd") if not b or registry.op(n).bwd}
+    assert {p.name for p in tmp_path.iterdir()} == {"index.html", *ops, *(f"ladder-{n}.html" for n in registry.ladder_names())}
     for path in tmp_path.iterdir():
         page = Strict(path.read_text(encoding="utf-8"))
         assert [h for t, h in page.of("href") if t == "a" and re.match(r"\w+:|//", h)] == []
     text = Strict(index.read_text(encoding="utf-8")).text
-    for name in (*registry.op_names(), *registry.ladder_names()):
+    for name in (*registry.op_names(), *(registry.ladder(n).title for n in registry.ladder_names())):
         assert name in text
     for name in registry.ladder_names():
         ladder = Strict((tmp_path / f"ladder-{name}.html").read_text(encoding="utf-8")).text
         assert all(" ".join(r.head.idea.split()) in ladder for r in registry.ladder(name).rungs if r.head)
 
 
-def test_no_line_is_drawn_across_a_rung_that_has_no_time(made: Made) -> None:
+def test_a_rung_that_has_no_time_has_no_bar(made: Made) -> None:
     records = [r for r in made.climb() if r.get("subject") != "steps/02_wide"]
-    series = next(s for s in charts.charts(made.page(records))[0]["data"] if s["name"] == "measured")
-    assert series["x"] == [0, 1.5, 2]
-    assert [y is None for y in series["y"]] == [False, True, False]
-    assert {len(values) for values in (series["y"], series["text"], series["error_y"]["array"], series["error_y"]["arrayminus"])} == {3}
+    found = bars(charts.charts(made.page(records))[0])
+    assert (found["02 wide"].kind, found["02 wide"].value) == ("missing", None)
+    part = made.build(records)[1].partition("02 wide</span>")[2].partition("</a>")[0]
+    assert 'class="fill"' not in part and "–" in part
 
 
 def test_the_table_of_a_ladder_without_times_has_no_columns_for_them(made: Made) -> None:

@@ -228,7 +228,6 @@ def test_without_a_compiler_the_page_says_what_is_missing(strided: Made, monkeyp
         monkeypatch.undo()
         build.compiler.cache_clear()
     assert all(c.why.startswith("no C++ compiler on PATH: simulating CUDA C++ needs g++") for c in found.values())
-    monkeypatch.setattr(site, "_plotly", lambda: "")
     index = site.build(strided.out, [], counts=found, house=strided.house)
     text = Strict(index.with_name("ladder-steps.html").read_text(encoding="utf-8")).text
     assert text.count("Not counted here: no C++ compiler on PATH") == 1

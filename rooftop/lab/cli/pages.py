@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from rooftop.lab.cli.app import ENVIRONMENT, SHOW, WRONG, AsJson, app, table
+
+if TYPE_CHECKING:
+    from rooftop.lab.report.data import Digests
 
 records_app = typer.Typer(no_args_is_help=True, help="Records of other runs and machines.")
 app.add_typer(records_app, name="records", rich_help_panel=SHOW)
@@ -59,14 +62,14 @@ def prune(
         typer.echo(f"{done.dropped} of {done.records} records {verb}, {size}; {done.files_dropped} of {done.files} files {gone}")
 
 
-def _tidy(folder: Path) -> None:
-    """Prunes the house's own records, where there are any and none is being written."""
+def _tidy(folder: Path, digests: Digests) -> None:
+    """Prunes the house's own records, where there are any and none is being written. Keeps the digests that it works out."""
     from rooftop.lab.records import prune as pruning
     from rooftop.lab.records.store import RecordError
     from rooftop.lab.report.data import staleness
 
     try:
-        done = pruning.prune(folder, staleness) if folder.is_dir() else pruning.Pruned()
+        done = pruning.prune(folder, lambda found: staleness(found, digests)) if folder.is_dir() else pruning.Pruned()
     except (RecordError, PermissionError) as error:
         typer.echo(f"note: {folder} is not pruned: {error}", err=True)
         return
@@ -81,7 +84,7 @@ def report(
     docs: Annotated[bool, typer.Option("--docs", help="Write the measured tables and pictures of README.md and docs/ instead.")] = False,
     check: Annotated[bool, typer.Option("--check", help="With --docs: write nothing; exit code 1 if a file would change.")] = False,
 ) -> None:
-    """Build the HTML pages from the records: home, and one for each ladder. Prunes results/ first, as rooftop records prune does.
+    """Build the HTML pages from the records: home, one for each ladder, op and card. Prunes results/ first, as rooftop records prune does.
 
     Example: [bold]rooftop report --docs --check[/bold]"""
     from rooftop.core import settings
@@ -93,8 +96,9 @@ def report(
     if records is not None and not records.exists():
         raise FileNotFoundError(f"no {records}")
     cut: list[str] = []
+    digests: Digests = {}
     if records is None and not check:
-        _tidy(settings.load().results)
+        _tidy(settings.load().results, digests)
     if docs:
         from rooftop.lab.report import documents
 
@@ -103,7 +107,12 @@ def report(
         typer.echo(f"{said}: {', '.join(changed)}" if changed else "every table and picture is as the records have it")
     else:
         changed = []
-        typer.echo(climb.build_report(out, recorded.read(records or settings.load().results, cut)).resolve())
+        from rich.console import Console
+        from rich.markup import escape
+
+        with Console(stderr=True).status("") as shown:
+            index = climb.build_report(out, recorded.read(records or settings.load().results, cut), digests, lambda text: shown.update(escape(text)))
+        typer.echo(index.resolve())
     for note in cut:
         typer.echo(f"note: {note}", err=True)
     if check and changed:

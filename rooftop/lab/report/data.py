@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
-from statistics import median
-from typing import Any
+from statistics import geometric_mean, median
+from typing import Any, TypeAlias
 
 from rooftop.core import registry, settings
 from rooftop.core.call import ranked
@@ -27,6 +27,7 @@ from rooftop.lab.records.store import Record
 from rooftop.lab.report import checks, predictions
 from rooftop.lab.report.facts import target_facts
 from rooftop.lab.report.model import (
+    Card,
     CaseView,
     Checked,
     Clock,
@@ -49,6 +50,8 @@ from rooftop.lab.sanitize import digest_of
 from rooftop.lab.timing import roofline
 from rooftop.lab.timing.roofline import Ceilings
 
+# (op, subject, cases, card, whether of compute-sanitizer) -> why the subject no longer takes a case; the digest of the tree
+Digests: TypeAlias = dict[tuple[str, str, tuple[str, ...], Device, bool], tuple[str | None, str]]
 CHANGED = "kernel, contract or config changed since"
 
 
@@ -60,14 +63,17 @@ def gather(
     *,
     house: registry.House = registry.HOUSE,
     now: datetime | None = None,
+    digests: Digests | None = None,
 ) -> SiteData:
     """Everything the pages show.
 
     records   as `rooftop.lab.records.store.read` gives them
     facts     (subject, architecture) -> facts of its binary at the headline case (see `target_facts`)
     checks    results of checks made just now, each a `rooftop.lab.check.checker.Result.to_json()`
-    counts    rung -> what the simulator counts of it (rooftop.lab.report.rung_counts)"""
-    return Gatherer(list(records), dict(facts or {}), list(checks), house, dict(counts or {})).site(now or datetime.now(UTC))
+    counts    rung -> what the simulator counts of it (rooftop.lab.report.rung_counts)
+    digests   those worked out before, of the same house; grows"""
+    gatherer = Gatherer(list(records), dict(facts or {}), list(checks), house, dict(counts or {}), {} if digests is None else digests)
+    return gatherer.site(now or datetime.now(UTC))
 
 
 @dataclass
@@ -79,7 +85,8 @@ class Gatherer:
     checks: list[Mapping[str, Any]]
     house: registry.House
     counts: Mapping[str, RungCounts] = field(default_factory=dict)
-    _digests: dict[tuple[str, str, tuple[str, ...], Device, bool], tuple[str | None, str]] = field(default_factory=dict)  # why unsupported; digest
+    digests: Digests = field(default_factory=dict)
+    _cases: dict[str, Mapping[str, Case]] = field(default_factory=dict)  # op -> its cases by id
     _ceilings: dict[str, tuple[Ceilings | None, Ceilings | None]] = field(default_factory=dict)
 
     def site(self, now: datetime) -> SiteData:
@@ -87,7 +94,7 @@ class Gatherer:
         ops = tuple(self.op_score(name) for name in self._op_names())
         bench = [r for r in self.records if r["kind"] == "bench"]
         stale = sum(self.stale(r) is not None for r in bench)
-        return SiteData(ops, ladders, self.devices(bench), len(bench), stale, now)
+        return SiteData(ops, ladders, tuple(map(self.card, self.devices(bench))), len(bench), stale, now)
 
     def _op_names(self) -> list[str]:
         """Ops, and those backwards that have a contract of their own, next to their forward."""
@@ -120,19 +127,24 @@ class Gatherer:
         subject = self.subjects.get((op_name, name))
         if subject is None:
             return f"{name} is no longer in the tree"
-        cases = {c.id: c for c in subject.op.cases}
+        cases = self._cases_of(subject.op)
         ids = tuple(map(str, record["cases"])) if record["kind"] == "sanitize" else (str(record.get("case")),)
         if any(i not in cases for i in ids):
             return f"{op_name} no longer has this case"
         device, sanitized = device_of(record), record["kind"] == "sanitize"
         key = (op_name, name, ids, device, sanitized)
-        if key not in self._digests:
+        if key not in self.digests:
             why = next((why for i in ids if (why := subject.supports(cases[i], device))), None)
-            self._digests[key] = (why, "" if why else digest_of(subject, ids, device) if sanitized else subject.digest(cases[ids[0]], device))
-        why, digest = self._digests[key]
+            self.digests[key] = (why, "" if why else digest_of(subject, ids, device) if sanitized else subject.digest(cases[ids[0]], device))
+        why, digest = self.digests[key]
         if why:
             return f"it no longer takes this case: {why}"
         return None if digest == record.get("digest") else CHANGED
+
+    def _cases_of(self, op: Contract) -> Mapping[str, Case]:
+        if op.name not in self._cases:
+            self._cases[op.name] = {c.id: c for c in op.cases}
+        return self._cases[op.name]
 
     # -- records ----------------------------------------------------------------------------------------------------
 
@@ -172,7 +184,8 @@ class Gatherer:
             versus=_all_versus(record.get("versus", {})), sustained_versus=_all_versus(record.get("sustained_versus", {})), memory=record.get("memory"),
             error=max(shares) if shares else None, wrong=not error.get("ok", True),
             predict={str(k): float(v) for k, v in record.get("predict", {}).items()},
-            counters={str(k): float(v) for k, v in record.get("counters", {}).items()},
+            counters={str(k): float(v) for k, v in record.get("counters", {}).items()}, moved=int(work["read"]) + int(work["write"]),
+            operations=sum(float(n) * operations_of(unit) for unit, n in dict(work.get("ops", {})).items()),
         )  # fmt: skip
 
     def ceilings(self, device: str) -> tuple[Ceilings | None, Ceilings | None]:
@@ -195,9 +208,9 @@ class Gatherer:
             lasting = None
         kind = roof or on_sheet or Ceilings("", datasheet=lookup(TARGETS[90].name)).roof(work.read, work.write, work.ops)
         count = work.ops.get(kind.bound, 0.0)
-        flops = kind.bound.startswith(("fma", "tensor"))
+        flops = operations_of(kind.bound) == 2
         return Roofs(
-            amount=count * (2 if flops else 1) if count else float(work.bytes),
+            amount=count * operations_of(kind.bound) if count else float(work.bytes),
             unit=("TFLOP/s" if flops else "Top/s") if count else "GB/s",
             bound=kind.bound, measured=roof.seconds if roof else None, datasheet=on_sheet.seconds if on_sheet else None,
             assumed=roof.assumed if roof else (), at=measured.at if measured else "", sustained=lasting.seconds if lasting else None,
@@ -212,6 +225,22 @@ class Gatherer:
             fresh[name] = fresh.get(name, 0) + (self.stale(r) is None)
             views[name] = DeviceView(name, device_of(r), self.ceilings(name)[0] is not None, self.ceilings(name)[1] is not None)
         return tuple(views[name] for name in sorted(views, key=lambda n: (-fresh[n], n)))
+
+    def card(self, view: DeviceView) -> Card:
+        """What was measured of a card, and what its datasheet says."""
+        measured, sheet = self.ceilings(view.name)
+        curves = measured.curves if measured else {}
+        sizes = sorted({n for c in curves.values() for n in c.bytes})
+        memory = tuple((n, tuple(n / c.time(n) if (c := curves.get(k)) else None for k in ("copy", "read", "write"))) for n in sizes)
+        found = measured.rates if measured else {}
+        known = sheet.datasheet.rates if sheet and sheet.datasheet else {}
+        rates = tuple(
+            (unit, (*(operations_of(unit) * r if (r := found.get(unit, {}).get(duty)) else None for duty in ("burst", "sustained")),
+                    operations_of(unit) * sheet.datasheet.per_second(unit) if sheet and sheet.datasheet and unit in known else None))
+            for unit in dict.fromkeys((*found, *known))
+        )  # fmt: skip
+        bandwidth = sheet.datasheet.bandwidth_gbs * 1e9 if sheet and sheet.datasheet else None
+        return Card(view, measured.at if measured else "", memory, rates, bandwidth, measured.graph_node_s if measured else None)  # type: ignore[arg-type]
 
     @cached_property
     def traffic(self) -> dict[str, tuple[traffic.Comparison, ...]]:
@@ -290,7 +319,7 @@ class Gatherer:
 
     def op_score(self, name: str) -> OpScore:
         op = registry.op(name, self.house)
-        found = registry.implementations(name, self.house)
+        found = registry.implementations((op.twin_of or op).name, self.house)
         cases = [c for c in op.cases if "bench" in c.tags]
         implementations = tuple(ImplementationView(i.name, i.backend, i.arch, _shown(i.path), self.sanitized(name, i.name)) for i in found)
         names = {i.name for i in found}
@@ -317,13 +346,16 @@ class Gatherer:
         views = tuple(CaseView(c.id, c.name, c.dtype, c.why, False) for c in cases)
         ladders = tuple(n for n in registry.ladder_names(self.house) if registry.ladder(n, self.house).op == name)
         base = self.house.ops / f"{name.removesuffix('_bwd') if op.forward else name}.py"
-        about = _docstring(base.read_text(encoding="utf-8"))
-        return OpScore(name, f"The gradient of {op.forward.name}." if op.forward else about, implementations, ladders, views, tuple(scores))
+        about = _docstring(base.read_text(encoding="utf-8")) if op.twin_of is None else f"{op.twin_of.name} in place."
+        family = next((i.path.parent.name for i in found), "")
+        return OpScore(name, family, f"The gradient of {op.forward.name}." if op.forward else about, implementations, ladders, views, tuple(scores))
 
 
-def staleness(found: Iterable[Record]) -> Callable[[Record], bool]:
-    """Whether a record is not of the tree as it is. Those of kind `clock` measure no kernel of the tree and are never stale."""
-    gatherer = Gatherer(list(found), {}, [], registry.HOUSE)
+def staleness(found: Iterable[Record], digests: Digests | None = None) -> Callable[[Record], bool]:
+    """Whether a record is not of the tree as it is. Those of kind `clock` measure no kernel of the tree and are never stale.
+
+    digests   those worked out before; grows"""
+    gatherer = Gatherer(list(found), {}, [], registry.HOUSE, digests={} if digests is None else digests)
 
     def stale(record: Record) -> bool:
         if record["kind"] == "ceiling":
@@ -331,6 +363,11 @@ def staleness(found: Iterable[Record]) -> Callable[[Record], bool]:
         return record["kind"] != "clock" and gatherer.stale(record) is not None
 
     return stale
+
+
+def operations_of(unit: str) -> int:
+    """An FMA is two operations, whether of a core or of a tensor core; what other units do counts once."""
+    return 2 if unit.startswith(("fma", "tensor")) else 1
 
 
 def summarise(rows: Iterable[ScoreRow]) -> Summary:
@@ -342,7 +379,9 @@ def summarise(rows: Iterable[ScoreRow]) -> Summary:
     for m in best:
         if m.best_peer:
             verdicts[m.best_peer.verdict] = verdicts.get(m.best_peer.verdict, 0) + 1
-    return Summary(len(best), len(rows), min(shares, default=None), median(shares) if shares else None, verdicts)
+    speeds = [m.best_peer.speed for m in best if m.best_peer]
+    ratio = geometric_mean(speeds) if speeds else None
+    return Summary(len(best), len(rows), min(shares, default=None), median(shares) if shares else None, verdicts, ratio, len(speeds))
 
 
 def first_choice(op: Contract, found: Iterable[Implementation], case: Case, device: Device) -> str | None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+from rooftop.core.devices import slug
 from rooftop.core.spec import Device
 from rooftop.lab.report.facts import TargetFacts
 
@@ -81,6 +82,8 @@ class Measured:
     predict: Mapping[str, float]
     counters: Mapping[str, float]
     memory: int | None = None  # bytes that one eager call has allocated at once at most, inputs apart
+    moved: int = 0  # bytes read and written at least
+    operations: float = 0.0  # an FMA is two
     sustained_versus: tuple[Versus, ...] = ()
 
     @property
@@ -303,6 +306,13 @@ class LadderPage:
         """Whether throughput is bytes, so that a plain copy is a fair mark, and one was timed."""
         return self.units == ["GB/s"] and any(m.copy_share is not None for r in self.rungs for m in r.cells.values())
 
+    def speedup(self, number: int, device: DeviceView, case: str) -> float | None:
+        """Kernel time of the rung before over that of rung `number`, counted from 0; None unless both have a time that holds."""
+        from rooftop.lab.report.predictions import speedup
+
+        key = (device.name, case)
+        return speedup(self.rungs[number].cells.get(key), self.rungs[number - 1].cells.get(key)) if number else None
+
     @property
     def measured(self) -> int:
         """Rungs with a record that is not stale."""
@@ -340,6 +350,8 @@ class Summary:
     lowest: float | None  # share of the roof
     median: float | None
     verdicts: Mapping[str, int]
+    ratio: float | None = None  # geometric mean of the speeds over the best peer
+    peers: int = 0  # cases with a peer
 
 
 @dataclass(frozen=True)
@@ -367,18 +379,50 @@ class DeviceScore:
 @dataclass(frozen=True)
 class OpScore:
     name: str
+    family: str  # the folder of its kernels; "" for an op that has none
     about: str
     implementations: tuple[ImplementationView, ...]
     ladders: tuple[str, ...]
     cases: tuple[CaseView, ...]
     scores: tuple[DeviceScore, ...]
 
+    @property
+    def file(self) -> str:
+        return f"op-{self.name}.html"
+
+    def on(self, device: DeviceView) -> DeviceScore | None:
+        return next((s for s in self.scores if s.device.name == device.name and s.summary.measured), None)
+
+
+@dataclass(frozen=True)
+class Card:
+    """What a card can do. `memory`: (bytes, bytes/s of a copy, a read, a write), as measured. `rates`: (unit, in a burst, sustained, of the datasheet), in
+    operations/s with an FMA as two; None where nobody measured or states it."""
+
+    device: DeviceView
+    at: str
+    memory: tuple[tuple[int, tuple[float | None, float | None, float | None]], ...]
+    rates: tuple[tuple[str, tuple[float | None, float | None, float | None]], ...]
+    bandwidth: float | None  # bytes/s of the datasheet
+    launch: float | None  # seconds of an empty kernel in a graph
+
+    @property
+    def file(self) -> str:
+        return f"card-{slug(self.device.name)}.html"
+
+    @property
+    def ridge(self) -> float | None:
+        """Operations a byte at which the bf16 tensor cores and the memory take the same time."""
+        found = next((burst or sheet for unit, (burst, _, sheet) in self.rates if unit == "tensor-bf16"), None)
+        copy = max((c for _, (c, _, _) in self.memory if c), default=self.bandwidth)
+        return found / copy if found and copy else None
+
 
 @dataclass(frozen=True)
 class SiteData:
     ops: tuple[OpScore, ...]
     ladders: tuple[LadderPage, ...]
-    devices: tuple[DeviceView, ...]
+    cards: tuple[Card, ...]  # the one with the most records that are not stale first
     records: int
     stale: int
     now: datetime

@@ -1,13 +1,13 @@
 """The picture of a climb for README and docs: one SVG file, drawn from the data of the ladder's page.
 
-Written here, since plotly's own static export starts a browser. The same data give the same bytes."""
+The same data give the same bytes."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from html import escape
 
-from rooftop.lab.report.charts import number, spread
+from rooftop.lab.report.charts import number
 from rooftop.lab.report.model import LadderPage
 
 WIDTH, PLOT = 960, 300  # pixels: the picture, and the height of the plot alone
@@ -102,3 +102,28 @@ def _ticks(top: float) -> list[float]:
     sizes = (m * 10.0**e for e in range(-9, 16) for m in (1, 2, 5))
     size = next(s for s in sizes if top / s <= TICKS)
     return [size * k for k in range(int(top / size) + 1)]
+
+
+def spread(heights: Sequence[float], step: float) -> list[float]:
+    """The heights (0 to 1), moved as little as needed so that any two are `step` apart, in the same order and none above 1.
+
+    Groups that would touch are merged and centred on the mean of what they stand for (pool of adjacent violators)."""
+    order = sorted(range(len(heights)), key=lambda i: heights[i])
+    groups: list[list[int]] = []
+
+    def centre(group: Sequence[int]) -> float:
+        wanted = sum(heights[i] for i in group) / len(group)
+        return min(max(wanted, (len(group) - 1) * step / 2), 1 - (len(group) - 1) * step / 2)
+
+    for i in order:
+        groups.append([i])
+        while len(groups) > 1:
+            below, above = groups[-2], groups[-1]
+            if centre(above) - centre(below) >= (len(above) + len(below)) * step / 2 - 1e-12:
+                break
+            groups[-2:] = [below + above]
+    placed = [0.0] * len(heights)
+    for group in groups:
+        for k, i in enumerate(group):
+            placed[i] = centre(group) + (k - (len(group) - 1) / 2) * step
+    return placed

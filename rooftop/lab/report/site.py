@@ -1,15 +1,14 @@
-"""`rooftop report`: a folder of static pages from the records and the tree: home, and one page for each ladder.
+"""`rooftop report`: a folder of static pages from the records and the tree: home, a page a ladder, an op and a card.
 
-Each page is one file that needs no other and no network: style, scripts and plotly.js are inside, and a content security policy
-forbids the browser to load anything. So a page can be mailed, and opens from a disk."""
+Each page is one file that needs no other and no network: style and script are inside, and a content security policy forbids the browser to load
+anything. So a page can be mailed, and opens from a disk."""
 
 from __future__ import annotations
 
 import difflib
-import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
@@ -25,10 +24,11 @@ from rooftop.core.prediction_names import COUNTS
 from rooftop.lab.records.store import Record
 from rooftop.lab.report import counts
 from rooftop.lab.report.charts import charts, number
-from rooftop.lab.report.data import gather
-from rooftop.lab.report.model import RungRow, SiteData
+from rooftop.lab.report.data import Digests, gather
+from rooftop.lab.report.model import Card, DeviceScore, LadderPage, RungRow, SiteData
 from rooftop.lab.report.predictions import HIT
 from rooftop.lab.report.rung_counts import RungCounts
+from rooftop.lab.report.scatter import Point, drawing
 
 TEMPLATES = Path(__file__).parent / "templates"
 CONTEXT = 3  # unchanged lines shown around a change
@@ -48,29 +48,75 @@ def build(
     *,
     house: registry.House = registry.HOUSE,
     now: datetime | None = None,
+    digests: Digests | None = None,
+    say: Callable[[str], None] = lambda text: None,
 ) -> Path:
-    """Writes the pages into the folder `out` (made where absent) and returns the path of the index.
+    """Writes the pages into the folder `out` (made where absent) and returns the path of the index. `say` is told of each page.
 
-    `facts`, `checks` and `counts` are as `rooftop.lab.report.data.gather` takes them. Raises RegistryError for a ladder that does not read as
+    `facts`, `checks`, `counts` and `digests` are as `rooftop.lab.report.data.gather` takes them. Raises RegistryError for a ladder that does not read as
     one, ValueError for facts that lack a fact."""
-    return write(out, gather(records, facts, checks, counts, house=house, now=now))
+    return write(out, gather(records, facts, checks, counts, house=house, now=now, digests=digests), say)
 
 
-def write(out: Path, site: SiteData) -> Path:
-    """The pages of what `gather` found. Each is written whole or not at all."""
+def write(out: Path, site: SiteData, say: Callable[[str], None] = lambda text: None) -> Path:
+    """The pages of what `gather` found. Each is written whole or not at all. `say` is told of each."""
     out.mkdir(parents=True, exist_ok=True)
     env = environment()
+    env.globals["site"] = site
+
+    def page(file: str, template: str, **about: Any) -> Path:
+        say(file)
+        _place(out / file, env.get_template(template).render(**about))
+        return out / file
+
     for ladder in site.ladders:
-        figures = charts(ladder)
-        page = env.get_template("ladder.html.j2").render(
-            site=site, page=ladder, figures=figures, changes=_changes(ladder.rungs), sources=[list(highlight(r.source, r.path)) for r in ladder.rungs],
-            plotly=_plotly() if figures else None, counted=counts.table(ladder.rungs),
+        page(
+            ladder.file, "ladder.html.j2", page=ladder, figures=charts(ladder), changes=_changes(ladder.rungs), counted=counts.table(ladder.rungs),
+            sources=[list(highlight(r.source, r.path)) for r in ladder.rungs],
             asked=[counts.of_rung(r, ladder.rungs[i - 1] if i else None) for i, r in enumerate(ladder.rungs)],
         )  # fmt: skip
-        _place(out / ladder.file, page)
-    index = out / "index.html"
-    _place(index, env.get_template("home.html.j2").render(site=site))
-    return index
+    for op in site.ops:
+        page(op.file, "op.html.j2", op=op, sweeps=[(s, sweep(s)) for s in op.scores])
+    for card in site.cards:
+        page(card.file, "card.html.j2", card=card)
+    made = {*(x.file for x in site.ladders), *(x.file for x in site.ops), *(x.file for x in site.cards)}
+    for path in (p for kind in ("ladder", "op", "card") for p in out.glob(f"{kind}-*.html")):
+        if path.name not in made:
+            path.unlink()  # of a ladder, an op or a card that is gone
+    return page("index.html", "home.html.j2", rooflines=[(card, roofline(site, card)) for card in site.cards], sparks=[spark(x) for x in site.ladders])
+
+
+def sweep(score: DeviceScore) -> Markup:
+    """The share of the roof against the bytes of a case, of the implementation that a call takes."""
+    points = [
+        Point(float(m.moved), m.share, f"{m.case}: {100 * m.share:.1f} % of the roof, {number(m.seconds * 1e6)} µs", label=m.case.rpartition(" ")[2])
+        for row in score.rows if (m := row.best) and m.share is not None
+    ]  # fmt: skip
+    return drawing(points, "MiB read and written", unit=float(1 << 20)) if len(points) > 2 else Markup("")
+
+
+def roofline(site: SiteData, card: Card) -> Markup:
+    """Every op's largest case under the roof, by its operations a byte."""
+    points = []
+    for op in site.ops:
+        score = op.on(card.device)
+        found = [m for row in (score.rows if score else ()) if (m := row.best) and m.share is not None]
+        if found:
+            m = max(found, key=lambda m: m.seconds)
+            intensity = m.operations / m.moved if m.moved else 0.0
+            assert m.share is not None
+            text = f"{op.name}, {m.case}: {100 * m.share:.1f} % of the roof, {number(intensity, 3)} operations a byte, bound by {m.roofs.bound}"
+            points.append(Point(intensity, m.share, text, "memory" if m.roofs.bound == "memory" else "unit", op.name, op.file))
+    ridge = (card.ridge, "bf16 tensor cores as slow as the memory") if card.ridge else None
+    return drawing(points, "operations a byte", mark=ridge)
+
+
+def spark(page: LadderPage) -> list[tuple[float, bool]]:
+    """Of each rung its throughput over the largest, and whether it is the fastest; 0 where it was not measured. At the headline case on the first card."""
+    key = (page.devices[0].name, page.headline) if page.devices else ("", "")
+    values = [m.throughput or 0.0 if (m := r.cells.get(key)) and m.kernel and not m.stale else 0.0 for r in page.rungs]
+    most = max(values, default=0.0)
+    return [(v / most if most else 0.0, bool(v) and v == most) for v in values]
 
 
 def environment() -> jinja2.Environment:
@@ -78,10 +124,10 @@ def environment() -> jinja2.Environment:
     env = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES), autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    env.filters.update(num=number, micro=lambda seconds: number(seconds * 1e6), percent=lambda share: f"{100 * share:.1f}", json=_json)
+    env.filters.update(num=number, micro=lambda seconds: number(seconds * 1e6), percent=lambda share: f"{100 * share:.1f}")
     env.filters.update(ratio=lambda value: number(value, 4 if value >= 0.9995 else 3))
     env.filters.update(grouped=lambda n: f"{n:,}".replace(",", "\N{NARROW NO-BREAK SPACE}"), instructions=instructions, plain=counts.plain)
-    env.globals.update(style=Markup(_style()), hit=round(100 * HIT), about=dict(COUNTS))
+    env.globals.update(style=Markup(_style()), script=Markup((TEMPLATES / "report.js").read_text(encoding="utf-8")), hit=round(100 * HIT), about=dict(COUNTS))
     return env
 
 
@@ -172,22 +218,6 @@ def _changes(rungs: tuple[RungRow, ...]) -> list[Change | None]:
 
 
 # -- files ---------------------------------------------------------------------------------------------------------
-
-
-def _json(value: Any) -> Markup:
-    """JSON that may stand in a script element: no `<` can end it or open a comment."""
-    return Markup(json.dumps(value, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c"))
-
-
-@cache
-def _plotly() -> Markup:
-    """The text of plotly.js, of the installed package."""
-    from plotly.offline import get_plotlyjs
-
-    text = get_plotlyjs()
-    if "</script" in text.lower():
-        raise ValueError("this plotly.js holds a closing script tag and cannot stand inside a page; use another version of plotly")
-    return Markup(text)
 
 
 @cache
