@@ -12,6 +12,7 @@ import numpy as np
 
 from rooftop.lab.interpret.memory import Array, DeviceAssert, Memory, NotSimulated, OutOfBounds
 from rooftop.lab.interpret.numbers import BF16, FP8_MAX, SMALL, UNSIGNED, dot, fma, is_float, larger, libdevice, smaller, to_float, to_int
+from rooftop.lab.interpret.races import Races
 
 ATOMICS: dict[str, Callable[[Any, Any], Any]] = {
     "ADD": np.add,
@@ -26,16 +27,23 @@ ATOMICS: dict[str, Callable[[Any, Any], Any]] = {
     "XCHG": lambda old, new: new,
 }
 
+UINTS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
+
+
+def _bits(values: Array) -> Array:
+    """The same as unsigned integers, so that a NaN equals itself and -0.0 is not 0.0."""
+    return np.ascontiguousarray(values).view(UINTS[values.itemsize])
+
 
 class Builder:
     """Operations on handles (a NumPy array and a Triton type). Mixed in before Triton's ``InterpreterBuilder``, whose other operations
     only move data and are right as they are. A scalar's array has shape (1,)."""
 
-    def __init__(self, triton: Any, memory: Memory, poison: bool) -> None:
+    def __init__(self, triton: Any, memory: Memory, races: Races, poison: bool) -> None:
         """``triton``: the module ``triton.runtime.interpreter``. ``poison``: what masked lanes of a load without ``other`` hold, which
         Triton leaves undefined, is NaN, or 0x7f in every byte of an integer; else 0, as Triton 3.6 to 3.9 happen to compile it."""
         super().__init__()
-        self.interpreter, self.tl, self.memory, self.poison = triton, triton.tl, memory, poison
+        self.interpreter, self.tl, self.memory, self.races, self.poison = triton, triton.tl, memory, races, poison
         self.plain_numpy_type = triton._get_np_dtype
         self.grid_dim = self.grid_idx = (1, 1, 1)
 
@@ -78,6 +86,7 @@ class Builder:
         out = self._undefined(shape, dtype) if other is None else np.broadcast_to(other.data, shape).astype(dtype)
         values = np.empty(int(on.sum()), dtype)
         for region, lanes, index in self.memory.locate(addresses[on], dtype.itemsize, "load"):
+            self.races.loaded(region, index, dtype.itemsize)
             values[lanes] = region.cells(dtype)[index]
         out[on] = values
         return self.handle(out, kind)
@@ -87,14 +96,17 @@ class Builder:
         addresses, on = self._lanes(pointers, mask)
         values = np.broadcast_to(value.data, addresses.shape)[on].astype(dtype, copy=False)
         for region, lanes, index in self.memory.locate(addresses[on], dtype.itemsize, "store"):
-            region.cells(dtype)[index] = values[lanes]
+            cells, new = region.cells(dtype), values[lanes]
+            self.races.stored(region, index, dtype.itemsize, _bits(cells[index]) != _bits(new))
+            cells[index] = new
 
-    def _update(self, pointers: Any, mask: Any, value: Any, new: Callable[[Any, Any, Any], Any]) -> Any:
+    def _update(self, pointers: Any, mask: Any, value: Any, new: Callable[[Any, Any, Any], Any], order: Any) -> Any:
         """One atomic access per active lane, in order: memory becomes ``new(old, lane's value, lane)``; returns what stood there."""
         addresses, on = self._lanes(pointers, mask)
         values = np.broadcast_to(value.data, addresses.shape)[on]
         old = np.empty_like(values)
         for region, lanes, index in self.memory.locate(addresses[on], values.itemsize, "atomic"):
+            self.races.updated(region, index, values.itemsize, " ".join(map(str, order)))
             cells, places = region.cells(values.dtype), np.arange(values.size)[lanes]
             if np.unique(index).size == index.size:
                 old[places] = cells[index]
@@ -109,11 +121,11 @@ class Builder:
 
     def create_atomic_rmw(self, op: Any, pointers: Any, value: Any, mask: Any, *order: Any) -> Any:
         function = ATOMICS[str(op).rsplit(".", 1)[-1]]
-        return self._update(pointers, mask, value, lambda old, new, lane: function(old, new))
+        return self._update(pointers, mask, value, lambda old, new, lane: function(old, new), order)
 
     def create_atomic_cas(self, pointers: Any, compare: Any, value: Any, *order: Any) -> Any:
         wanted = np.broadcast_to(compare.data, pointers.data.shape).reshape(-1)
-        return self._update(pointers, None, value, lambda old, new, lane: np.where(old == wanted[lane], new, old))
+        return self._update(pointers, None, value, lambda old, new, lane: np.where(old == wanted[lane], new, old), order)
 
     def create_descriptor_reduce(self, op: Any, descriptor: Any, value: Any, offsets: Any) -> None:
         pointers, mask = descriptor.materialize_pointers(offsets)

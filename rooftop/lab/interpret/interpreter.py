@@ -28,11 +28,12 @@ import numpy as np
 
 from rooftop.lab.interpret.language import MARK, Language, bounds_of, cpu, tensor_of, truth
 from rooftop.lab.interpret.memory import DeviceAssert, InterpretError, Memory, Misaligned, NotSimulated, OutOfBounds, ReadOnly
+from rooftop.lab.interpret.races import RaceBetweenPrograms, Races, line_of
 
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["DeviceAssert", "InterpretError", "KernelError", "Misaligned", "NotSimulated", "OutOfBounds", "ReadOnly", "Run", "run"]
+__all__ = ["DeviceAssert", "InterpretError", "KernelError", "Misaligned", "NotSimulated", "OutOfBounds", "RaceBetweenPrograms", "ReadOnly", "Run", "run"]
 
 GRID_LIMITS = (2**31 - 1, 65535, 65535)  # CUDA's, in programs
 
@@ -72,8 +73,8 @@ def run(
     poison          fill masked lanes of loads without ``other`` with NaN (integers 0x7f7f...), as Triton leaves them undefined; False: 0
     check_overflow  also raise DeviceAssert where an integer operation of up to 32 bits overflows (a GPU wraps)
 
-    Raises OutOfBounds, Misaligned, ReadOnly, DeviceAssert, NotSimulated or KernelError, all InterpretErrors, naming kernel, program and
-    source line; TypeError or ValueError for arguments that no launch would take."""
+    Raises OutOfBounds, Misaligned, ReadOnly, RaceBetweenPrograms, DeviceAssert, NotSimulated or KernelError, all InterpretErrors, naming
+    kernel, program and source line; TypeError or ValueError for arguments that no launch would take."""
     from triton.runtime import JITFunction
 
     if not isinstance(kernel, JITFunction) or kernel.is_gluon():
@@ -98,6 +99,7 @@ def run(
             for y in range(ny):
                 for x in range(nx):
                     session.builder.grid_idx = (x, y, z)
+                    session.races.begin((x, y, z))
                     try:
                         kernel(**called)
                     except Exception as error:
@@ -167,6 +169,7 @@ class _Session(Language):
     """Triton patched for one run: entering applies every patch, leaving undoes them in reverse."""
 
     def __init__(self, poison: bool, check_overflow: bool, num_warps: int) -> None:
+        import triton
         import triton.runtime.interpreter as interpreter
         from triton.language.semantic import TritonSemantic
 
@@ -174,7 +177,8 @@ class _Session(Language):
 
         self.memory = Memory()
         self.interpreter, self.tl = interpreter, interpreter.tl
-        self.builder: Any = type("Builder", (Builder, interpreter.InterpreterBuilder), {})(interpreter, self.memory, poison)
+        self.races = Races(line_of(MARK, str(Path(triton.__file__).parent)))
+        self.builder: Any = type("Builder", (Builder, interpreter.InterpreterBuilder), {})(interpreter, self.memory, self.races, poison)
         options = replace(self.builder.options, debug=True, sanitize_overflow=check_overflow)
         self.builder.options = types.SimpleNamespace(**vars(options), num_warps=num_warps)
         self.semantic = TritonSemantic(self.builder)
