@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
@@ -45,6 +47,8 @@ def climb(names: list[str], out: Path) -> bool:
     unmet = [f"{n} on sm_{a}: {'; '.join(k['unmet'])}" for (n, a), f in facts.items() for k in f.get("kernels", []) if k["unmet"]]
     ran = sum(r.status == "ok" for r in results)
     console.print(f"{ran} checks right, {len(wrong)} wrong, {sum(r.status == 'skipped' for r in results)} not run here", highlight=False)
+    for why, n in Counter(r.message for r in results if r.status == "skipped").most_common(3):
+        console.print(f"  not run: {n} {'case' if n == 1 else 'cases'}: {why}", highlight=False, markup=False)
     for r in wrong:
         console.print(f"  WRONG {r.subject} at {r.case}: {r.message}", highlight=False, markup=False)
     for line in unmet:
@@ -56,6 +60,7 @@ def climb(names: list[str], out: Path) -> bool:
         wrong += [checker.Result("", "", "", "wrong", message=line) for line in summary.wrong]
     index = site.build(out, store.read(settings.load().results), facts, [r.to_json() for r in results], counts)
     console.print(f"{time.monotonic() - started:.0f} s; the report: {index.resolve()}", highlight=False, soft_wrap=True)
+    console.print(f"next: {Path(sys.argv[0]).resolve()} ls", highlight=False, soft_wrap=True)
     return not wrong and not unmet
 
 

@@ -181,7 +181,7 @@ def test_the_message_names_the_element_of_a_view_and_both_accesses() -> None:
 
 def test_two_arguments_of_one_tensor_are_one_memory() -> None:
     shared = torch.arange(1.0, 65.0)
-    with pytest.raises(interpreter.RaceBetweenPrograms, match="element 4 of argument 'out'.*was loaded by program"):
+    with pytest.raises(interpreter.RaceBetweenPrograms, match=r"element 4 of argument 'out'.*was loaded by program"):
         launch(neighbours_elsewhere, y=shared, out=shared)
     launch(neighbours_elsewhere, y=shared, out=torch.zeros(64))
 

@@ -19,6 +19,20 @@ app = typer.Typer(
     help="Kernels climbed from naive to the roof: checked, measured, explained.",
 )  # fmt: skip
 
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from rooftop import __version__
+
+        typer.echo(f"rooftop {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Say which version this is.")] = False) -> None:
+    """Kernels climbed from naive to the roof: checked, measured, explained."""
+
+
 What = Annotated[list[str] | None, typer.Argument(help="Ops, implementations, ladders, rungs (ladder/NN) or files. None: everything.", show_default=False)]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 CaseName = Annotated[str | None, typer.Option("--case", help="One case, by name or 'name dtype'.")]

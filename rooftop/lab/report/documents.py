@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from statistics import geometric_mean, median
 from typing import Any
 
 from rooftop.core import settings
@@ -18,12 +19,27 @@ END = "<!-- /generated -->"
 NOTHING = "Nothing has been measured yet."
 
 
-def headlines(found: list[Record], site: SiteData) -> str:
-    """As scores, of the case of each op that takes longest."""
-    return scores(found, site, every=False)
+def families(_found: list[Record], site: SiteData) -> str:
+    """A row a family of ops: on each card the cases with a fresh record, their median share of the roof, and the geometric mean of the speed over the best
+    peer of each."""
+    cards = sorted(site.cards, key=lambda c: c.device.name, reverse=True)
+    columns = " | ".join(f"{c.device.short}: cases | of the roof | over the best peer" for c in cards)
+    lines = [f"| family | ops | {columns} |", "|---|---|" + "---:|---:|---:|" * len(cards)]
+    measured = False
+    for family in sorted({op.family for op in site.ops if op.family}):
+        ops = [op for op in site.ops if op.family == family]
+        cells: list[str] = []
+        for card in cards:
+            best = [m for op in ops if (score := op.on(card.device)) for row in score.rows if (m := row.best) is not None]
+            shares, speeds = [m.share for m in best if m.share is not None], [m.best_peer.speed for m in best if m.best_peer]
+            cells += [str(len(best)) if best else "", f"{median(shares):.2f}" if shares else "", f"{geometric_mean(speeds):.2f}x" if speeds else ""]
+            measured = measured or bool(best)
+        names = ", ".join(op.name for op in ops if not op.name.endswith(("_bwd", "_")))
+        lines.append(f"| {family} | {names} | {' | '.join(cells)} |")
+    return "\n".join(lines) if measured else "No fresh record: nothing has been measured yet with the kernels as they stand."
 
 
-def scores(_found: list[Record], site: SiteData, *, every: bool = True) -> str:
+def scores(_found: list[Record], site: SiteData) -> str:
     """Every op's bench cases with a fresh record, by device: time, share of the measured roof, best peer, error. Stale ones are left out."""
     lines = [
         "| op | case | device | implementation | kernel µs | of the roof | against the best peer | error / allowance |",
@@ -32,7 +48,7 @@ def scores(_found: list[Record], site: SiteData, *, every: bool = True) -> str:
     for op in site.ops:
         for device in op.scores:
             shown = [m for row in device.rows if (m := row.best) is not None and not m.stale and m.kernel is not None]
-            for m in (x for one in (shown if every else sorted(shown, key=lambda m: -m.seconds)[:1]) for x in one.duties):
+            for m in (x for one in shown for x in one.duties):
                 peer = m.best_peer
                 versus = f"{peer.speed:.2f}x {peer.label} ({peer.verdict})" if peer else ""
                 share = f"{m.share:.2f}" if m.share else ""
@@ -112,7 +128,7 @@ def _seconds(row: Mapping[str, Any]) -> tuple[str, str]:
 
 
 TABLES: Mapping[tuple[str, str], Callable[[list[Record], SiteData], str]] = {  # of the records, and of what the pages show of them
-    ("README.md", "headlines"): headlines,
+    ("README.md", "families"): families,
     ("docs/scores.md", "scores"): scores,
     ("docs/timing.md", "timing"): timing,
     ("docs/dependencies.md", "build"): build,
