@@ -3,6 +3,7 @@
 | variable | meaning | default |
 |---|---|---|
 | `ROOFTOP_CACHE` | folder of compiled kernels | `$XDG_CACHE_HOME/rooftop` or `~/.cache/rooftop` |
+| `ROOFTOP_CACHE_MIB` | most that folder may hold before what was longest not used is removed | 2048 |
 | `ROOFTOP_RESULTS` | folder of the records that pages and `explain` read | `results/` of the checkout, else the cache folder's `results/` |
 | `ROOFTOP_JOBS` | processes that compile at once | number of usable cores |
 | `ROOFTOP_SIMT_PATIENCE` | seconds of CPU time in which simulated threads must get anywhere, or their loop is taken to be endless | 20 |
@@ -24,6 +25,7 @@ class Settings:
     results: Path
     jobs: int
     patience: int = 20
+    cache_mib: int = 2048
 
 
 def load() -> Settings:
@@ -41,7 +43,10 @@ def load() -> Settings:
     patience = os.environ.get("ROOFTOP_SIMT_PATIENCE") or "20"
     if not patience.isdigit() or not 1 <= int(patience) <= 1_000_000:
         raise ValueError(f"ROOFTOP_SIMT_PATIENCE is {patience!r}; it must be a whole number of seconds, 1 to 1000000")
-    return Settings(cache, where, int(jobs_text), int(patience))
+    mib = os.environ.get("ROOFTOP_CACHE_MIB") or "2048"
+    if not mib.isdigit():
+        raise ValueError(f"ROOFTOP_CACHE_MIB is {mib!r}; it must be a whole number of MiB")
+    return Settings(cache, where, int(jobs_text), int(patience), int(mib))
 
 
 def tool_path(name: str) -> Path | None:

@@ -13,6 +13,7 @@ from typing import NoReturn
 
 import typer
 
+from rooftop.core import disk_cache
 from rooftop.lab.cli.app import ENVIRONMENT, WRONG, app
 
 USAGE = typer.BadParameter.__bases__[0]  # typer's own class of usage errors, which it gives exit code 2
@@ -39,6 +40,8 @@ def main() -> None:
         if isinstance(end.__context__, USAGE):
             sys.exit(WRONG)
         raise
+    finally:
+        disk_cache.trim()
 
 
 def _main() -> None:

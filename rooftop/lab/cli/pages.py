@@ -152,3 +152,23 @@ def stub() -> None:
 
     api.STUB.write_text(api.stub(), encoding="utf-8")
     typer.echo(f"wrote {api.STUB}")
+
+
+@app.command(rich_help_panel=SHOW)
+def cache(
+    empty: Annotated[bool, typer.Option("--empty", help="Remove what is there; it is made anew when it is needed.")] = False,
+    part: Annotated[str, typer.Option(help="Only this part.")] = "",
+    as_json: AsJson = False,
+) -> None:
+    """Show what the cache of compiled kernels holds, or empty it. It is kept below ROOFTOP_CACHE_MIB.
+
+    Example: [bold]rooftop cache --empty --part simt[/bold]"""
+    from rooftop.core import disk_cache, settings
+
+    if part and part not in disk_cache.PARTS:
+        raise ValueError(f"--part is {part!r}; it is one of {', '.join(disk_cache.PARTS)}")
+    found = disk_cache.empty(part) if empty else [p for p in disk_cache.parts() if part in ("", p.name)]
+    rows = [{"part": p.name, "holds": p.about, "entries": p.entries, "bytes": p.bytes, "MiB": f"{p.bytes / 2**20:.1f}"} for p in found]
+    columns = {"part": "Part", "holds": "Holds", "entries": "Entries", "MiB": "MiB"}
+    done = "removed from" if empty else "in"
+    table(rows, columns, as_json, f"{sum(p.bytes for p in found) / 2**20:.0f} MiB {done} {settings.load().cache}, at most {settings.load().cache_mib}")

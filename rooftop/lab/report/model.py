@@ -306,13 +306,6 @@ class LadderPage:
         """Whether throughput is bytes, so that a plain copy is a fair mark, and one was timed."""
         return self.units == ["GB/s"] and any(m.copy_share is not None for r in self.rungs for m in r.cells.values())
 
-    def speedup(self, number: int, device: DeviceView, case: str) -> float | None:
-        """Kernel time of the rung before over that of rung `number`, counted from 0; None unless both have a time that holds."""
-        from rooftop.lab.report.predictions import speedup
-
-        key = (device.name, case)
-        return speedup(self.rungs[number].cells.get(key), self.rungs[number - 1].cells.get(key)) if number else None
-
     @property
     def measured(self) -> int:
         """Rungs with a record that is not stale."""

@@ -25,8 +25,8 @@ from rooftop.lab.records.store import Record
 from rooftop.lab.report import counts
 from rooftop.lab.report.charts import charts, number
 from rooftop.lab.report.data import Digests, gather
-from rooftop.lab.report.model import Card, DeviceScore, LadderPage, RungRow, SiteData
-from rooftop.lab.report.predictions import HIT
+from rooftop.lab.report.model import Card, DeviceScore, DeviceView, LadderPage, RungRow, SiteData
+from rooftop.lab.report.predictions import HIT, speedup
 from rooftop.lab.report.rung_counts import RungCounts
 from rooftop.lab.report.scatter import Point, drawing
 
@@ -111,6 +111,12 @@ def roofline(site: SiteData, card: Card) -> Markup:
     return drawing(points, "operations a byte", mark=ridge)
 
 
+def gained(page: LadderPage, number: int, device: DeviceView, case: str) -> float | None:
+    """Kernel time of the rung before over that of rung `number`, counted from 0; None unless both have a time that holds."""
+    key = (device.name, case)
+    return speedup(page.rungs[number].cells.get(key), page.rungs[number - 1].cells.get(key)) if number else None
+
+
 def spark(page: LadderPage) -> list[tuple[float, bool]]:
     """Of each rung its throughput over the largest, and whether it is the fastest; 0 where it was not measured. At the headline case on the first card."""
     key = (page.devices[0].name, page.headline) if page.devices else ("", "")
@@ -127,7 +133,7 @@ def environment() -> jinja2.Environment:
     env.filters.update(num=number, micro=lambda seconds: number(seconds * 1e6), percent=lambda share: f"{100 * share:.1f}")
     env.filters.update(ratio=lambda value: number(value, 4 if value >= 0.9995 else 3))
     env.filters.update(grouped=lambda n: f"{n:,}".replace(",", "\N{NARROW NO-BREAK SPACE}"), instructions=instructions, plain=counts.plain)
-    env.globals.update(style=Markup(_style()), script=Markup((TEMPLATES / "report.js").read_text(encoding="utf-8")), hit=round(100 * HIT), about=dict(COUNTS))
+    env.globals.update(style=Markup(_style()), script=Markup((TEMPLATES / "report.js").read_text(encoding="utf-8")), hit=round(100 * HIT), gained=gained, about=dict(COUNTS))
     return env
 
 

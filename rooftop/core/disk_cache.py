@@ -1,0 +1,104 @@
+"""The size of the cache of compiled kernels: what lies in it, what is let go when it grows, how it is emptied.
+
+Entries are found again by a hash of their source, so any of them may be removed at any time: it is made anew. An entry is the files of one folder whose names
+are alike up to the first dot."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rooftop.core import settings
+
+PARTS = {  # folder -> what it holds
+    "cuda": "CUDA C++, compiled",
+    "simt": "kernels built for the simulator",
+    "facts": "what was read from binaries",
+    "counts": "what the simulator counted",
+    "pallas": "TPU kernels, compiled",
+}
+STAMP = "trimmed"  # a file whose time says when the cache was last looked through
+EVERY = 3600.0  # seconds between two looks
+YOUNG = 3600.0  # seconds after its last use in which an entry stays, whatever the size: another process may be about to read it
+
+
+@dataclass
+class Entry:
+    """The files of one result; `used`: when one of them was last read or written, seconds since the epoch."""
+
+    files: list[Path] = field(default_factory=list)
+    bytes: int = 0
+    used: float = 0.0
+
+
+@dataclass(frozen=True)
+class Part:
+    name: str
+    about: str
+    entries: int
+    bytes: int
+
+
+def parts() -> list[Part]:
+    """What each folder of the cache holds, those that are there."""
+    root = settings.load().cache
+    found = []
+    for name, about in PARTS.items():
+        entries = list(_entries(root / name))
+        if entries:
+            found.append(Part(name, about, len(entries), sum(e.bytes for e in entries)))
+    return found
+
+
+def empty(name: str = "") -> list[Part]:
+    """Remove one part, or all; what was removed. Raises ValueError for another name, OSError where a file cannot be removed."""
+    if name and name not in PARTS:
+        raise ValueError(f"the cache has no part {name!r}; it has {', '.join(PARTS)}")
+    gone = [p for p in parts() if name in ("", p.name)]
+    for part in gone:
+        shutil.rmtree(settings.load().cache / part.name)
+    return gone
+
+
+def trim() -> int:
+    """Remove the entries that were longest not used until the cache is below its limit (ROOFTOP_CACHE_MIB); bytes removed. Looks once an hour, and
+    leaves what was used within the last hour. A cache that cannot be read or written is no error."""
+    now = time.time()
+    try:
+        chosen = settings.load()
+        if not chosen.cache.is_dir() or ((chosen.cache / STAMP).is_file() and now - (chosen.cache / STAMP).stat().st_mtime < EVERY):
+            return 0
+        (chosen.cache / STAMP).write_text("", encoding="utf-8")
+    except (OSError, ValueError):  # what is wrong with the settings is said where they are needed
+        return 0
+    entries = sorted((e for name in PARTS for e in _entries(chosen.cache / name)), key=lambda e: e.used)
+    over, removed = sum(e.bytes for e in entries) - chosen.cache_mib * (1 << 20), 0
+    for entry in entries:
+        if removed >= over or now - entry.used < YOUNG:
+            break
+        try:
+            for path in entry.files:
+                path.unlink(missing_ok=True)
+        except OSError:
+            break
+        removed += entry.bytes
+    return removed
+
+
+def _entries(folder: Path) -> Iterator[Entry]:
+    found: dict[tuple[Path, str], Entry] = {}
+    for path in folder.rglob("*"):
+        try:
+            stat = path.stat()
+        except OSError:  # gone meanwhile
+            continue
+        if path.is_dir():
+            continue
+        entry = found.setdefault((path.parent, path.name.partition(".")[0]), Entry())
+        entry.files.append(path)
+        entry.bytes += stat.st_size
+        entry.used = max(entry.used, stat.st_mtime, stat.st_atime)
+    yield from found.values()
