@@ -133,7 +133,8 @@ def environment() -> jinja2.Environment:
     env.filters.update(num=number, micro=lambda seconds: number(seconds * 1e6), percent=lambda share: f"{100 * share:.1f}")
     env.filters.update(ratio=lambda value: number(value, 4 if value >= 0.9995 else 3))
     env.filters.update(grouped=lambda n: f"{n:,}".replace(",", "\N{NARROW NO-BREAK SPACE}"), instructions=instructions, plain=counts.plain)
-    env.globals.update(style=Markup(_style()), script=Markup((TEMPLATES / "report.js").read_text(encoding="utf-8")), hit=round(100 * HIT), gained=gained, about=dict(COUNTS))
+    script = (TEMPLATES / "report.js").read_text(encoding="utf-8")
+    env.globals.update(style=Markup(_style()), script=Markup(script), hit=round(100 * HIT), gained=gained, about=dict(COUNTS))
     return env
 
 
