@@ -59,6 +59,7 @@ class Head:
     implementation: str | None = None
     let: Mapping[str, str] = field(default_factory=dict)  # the file's own and those of the headers that it includes
     inherited: Mapping[str, str] = field(default_factory=dict)  # names of `let` that are a header's: the header
+    without: tuple[str, ...] = ()  # optional tensors of the op that the kernel leaves out: it takes no call that has one
     python: tuple[str, ...] = ()  # what the file of the same stem beside it says (rooftop.core.backends.cuda)
 
     # -- what a call comes out as -------------------------------------------------------------------------------
@@ -138,11 +139,25 @@ class Head:
         self._known(problem)
         if lost := [name for name in problem.extra if name not in self._named]:
             return f"the kernel knows no {' and no '.join(lost)}"
+        if given := [name for name in self.without if problem.get(name) is not None]:
+            return f"the kernel leaves out {' and '.join(given)}"
         try:
             self.scope(problem, self.config)
         except Unfit as error:
             return str(error)
         return None
+
+    def complete(self, op: str, optional: Sequence[str]) -> None:
+        """Raises HeadError where the head says nothing of an optional tensor of its op, so that a call which has one would come out wrong."""
+        if strange := [n for n in self.without if n not in optional]:
+            raise HeadError(f"{self.path}: without lists {', '.join(strange)}; optional tensors of {op} are {', '.join(optional) or 'none'}")
+        lost = [n for n in optional if n not in self._named and n not in self.without]
+        if lost and not self.python:
+            listed = ", ".join(f'"{n}"' for n in lost)
+            raise HeadError(
+                f"{self.path}: the head says nothing of {' and '.join(lost)}, which a call of {op} may have: take {'it' if len(lost) == 1 else 'them'} in args "
+                f"with a '?' at the end, or write without = [{listed}] to be judged on the calls that have none"
+            )
 
     def breaks(self, problem: Problem, config: Mapping[str, Any]) -> str | None:
         """None, or which of `requires` does not hold with these constants. Raises ExpressionError where one does not come out."""

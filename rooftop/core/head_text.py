@@ -177,7 +177,7 @@ def of_python(text: str, path: str | Path) -> Head:
 _KEYS = {
     "op": str, "idea": str, "predict": dict, "limit": str, "arch": int, "dtypes": list, "args": list, "requires": dict, "demands": dict,
     "config": dict, "configs": list, "choice": list, "valid": str, "prefer": str, "scratch": dict, "launch": list, "implementation": str,
-    "let": dict, "python": list, "tensors": list,
+    "let": dict, "python": list, "tensors": list, "without": list,
 }  # fmt: skip
 _LAUNCH_KEYS = {"kernel", "grid", "block", "when", "cluster", "shared", "chained", "cooperative", "args"}
 _TAKEN = frozenset({"sms", "card", "arch", "T"})  # names that every expression has
@@ -237,6 +237,10 @@ def _build(data: dict[str, Any], source: str, path: str, toml: bool) -> Head:
     tensors = [_arg(a, path) for a in data.get("tensors", [])]
     if not all(isinstance(a, TensorArg) for a in tensors):
         raise HeadError(f"{path}: tensors holds tensors alone, such as \"x: T[M, N]\"; numbers and maps are args")
+    if not all(isinstance(n, str) for n in data.get("without", [])):
+        raise HeadError(f"{path}: without lists names of tensors, such as [\"weight\"], not {data['without']!r}")
+    if both := sorted({a.name for a in (*args, *tensors)} & set(data.get("without", []))):
+        raise HeadError(f"{path}: without lists {', '.join(both)}, which the kernel takes")
     launches = tuple(_launch_heads(data.get("launch", []), path))
     dims = {d for listed in (args, tensors, *(x.args or () for x in launches)) for a in listed if isinstance(a, TensorArg) for d in a.dims}
     for name in _formulas(data.get("let", {}), path):
@@ -254,7 +258,8 @@ def _build(data: dict[str, Any], source: str, path: str, toml: bool) -> Head:
         scratch[name] = parsed
     further = (one for extra in data.get("configs", []) for one in _combinations(extra))
     return Head(
-        path=path, source=source, op=data.get("op"), idea=data.get("idea", ""), predict=data.get("predict", {}), limit=data.get("limit", ""),
+        path=path, source=source, without=tuple(data.get("without", [])),
+        op=data.get("op"), idea=data.get("idea", ""), predict=data.get("predict", {}), limit=data.get("limit", ""),
         arch=data.get("arch", 80), dtypes=tuple(data.get("dtypes", [])), args=args,
         requires=data.get("requires", {}), demands=data.get("demands", {}), config=config,
         configs=tuple({**config, **one} for one in further), choices=tuple(choices), valid=data.get("valid"), prefer=data.get("prefer"),

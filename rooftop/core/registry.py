@@ -293,7 +293,8 @@ def user_file(path: Path) -> Implementation:
         head = head_text.parse(head_text.read(path), str(path))
         if head.op is None:
             raise heads.HeadError(f"{path}: the head names no op (op = \"softmax\"); there are {', '.join(op_names())}")
-        op(head.op)
+        contract = op(head.op)
+        head.complete(head.op, [n for n, kind in contract.kinds.items() if kind == "Tensor | None"])
         return _made(BACKENDS["cuda"], path.resolve(), head.op, path.stem, 0, HOUSE)
     if path.suffix == ".py":
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -68,10 +69,26 @@ class Loaded:
 
         bound = inspect.signature(self.op.reference).bind_partial(*args, **kwargs)
         bound.apply_defaults()
+        for n, kind in self.op.kinds.items():
+            if n not in bound.arguments and "Tensor" not in kind and n in self._defaults:
+                bound.arguments[n] = self._defaults[n]
         missing = [n for n, kind in self.op.kinds.items() if n not in bound.arguments and kind != "Tensor | None"]
         if missing:
             raise TypeError(f"{self!r} lacks {', '.join(missing)}")
         return {n: bound.arguments.get(n) for n in self.op.kinds}
+
+    @cached_property
+    def _defaults(self) -> dict[str, Any]:
+        """Those of the public function, by name."""
+        import inspect
+
+        from rooftop.core import api
+
+        name = self.op.name
+        if name not in api.names():
+            return {}
+        found = inspect.signature(api.public(name)).parameters.values()
+        return {p.name: p.default for p in found if p.default is not p.empty}
 
     def _plan(self, values: dict[str, Any]) -> Plan:
         tensors = {n: v for n, v in values.items() if n in self.op.tensor_names}

@@ -12,6 +12,7 @@ from _support import command, flat
 import rooftop
 from rooftop.core import registry
 from rooftop.core.compile import CompileError
+from rooftop.core.head import HeadError
 from rooftop.core.spec import TARGETS, Device, Meta, Problem
 
 KERNEL = """/* rooftop
@@ -103,3 +104,51 @@ def test_what_was_loaded_says_that_it_has_no_gradient() -> None:
         mine(leaf.detach(), dim=1)
     with torch.no_grad(), pytest.raises(ValueError, match="must be a CUDA tensor"):
         mine(leaf, dim=1)
+
+
+NORM = """/* rooftop
+op      = "rms_norm"
+dtypes  = ["f32"]
+WITHOUT
+args    = ["C: i32", "x: T[R, C]", "y: T[R, C]", "eps: f32"]
+[[launch]]
+kernel  = "mine<{T}>"
+grid    = ["R"]
+block   = [32]
+*/
+template <typename T> __global__ void mine(int C, const T* x, T* y, float eps) {
+    const T* row = x + blockIdx.x * (long long)C;
+    float s = 0;
+    for (int i = threadIdx.x; i < C; i += 32) s += row[i] * row[i];
+    for (int k = 16; k; k /= 2) s += __shfl_xor_sync(~0u, s, k);
+    for (int i = threadIdx.x; i < C; i += 32) y[blockIdx.x * (long long)C + i] = row[i] * rsqrtf(s / C + eps);
+}
+"""
+
+
+def norm(tmp_path: Path, without: str) -> Path:
+    path = tmp_path / "mine.cu"
+    path.write_text(NORM.replace("WITHOUT", without))
+    return path
+
+
+def test_a_head_says_of_each_optional_tensor_whether_it_is_taken(tmp_path: Path) -> None:
+    says = r"says nothing of weight and bias, which a call of rms_norm may have.*without = \[\"weight\", \"bias\"\]"
+    with pytest.raises(HeadError, match=says):
+        registry.user_file(norm(tmp_path, 'without = ["residual"]'))
+    with pytest.raises(HeadError, match="without lists wheight; optional tensors of rms_norm are residual, weight, bias"):
+        registry.user_file(norm(tmp_path, 'without = ["wheight"]'))
+    with pytest.raises(HeadError, match="without lists x, which the kernel takes"):
+        registry.user_file(norm(tmp_path, 'without = ["x"]'))
+
+
+def test_a_kernel_that_leaves_out_optional_tensors_is_judged_on_calls_that_have_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = norm(tmp_path, 'without = ["residual", "weight", "bias"]')
+    op, found = registry.op("rms_norm"), registry.user_file(path)
+    reasons = {c.id: found.supports(op.problem(c)) for c in op.cases if c.dtype == "f32" and "edge" in c.tags}
+    assert reasons["rows alone f32"] is None and reasons["odd 37x1001 f32"] == "the kernel leaves out weight"
+    assert reasons["tile 4x1024 f32"] == "the kernel leaves out residual and weight"
+    assert command(monkeypatch, "check", str(path)) == 0
+    assert "skipped" in (text := flat(capsys.readouterr().out)) and "the kernel leaves out weight" in text

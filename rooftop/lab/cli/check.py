@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -100,11 +101,17 @@ def _show_checks(results: list[Any], seed: int, every: bool, as_json: bool) -> N
         typer.echo(json.dumps({"seed": seed, "results": [r.to_json() for r in results]}, indent=2, default=str))
         return
     rows: list[dict[str, Any]] = []
+    told: dict[tuple[str, str], int] = {}  # how often an error of a subject was met: the first is shown
     for r in results:
-        if every or r.status in ("wrong", "error"):
+        if r.status == "error":
+            told[r.subject, r.message] = told.get((r.subject, r.message), 0) + 1
+        if every or r.status == "wrong" or (r.status == "error" and told[r.subject, r.message] == 1):
             w = r.worst
             rows.append({"subject": r.subject, "case": r.case, "status": r.status, "max": w and w.max, "allowed": w and w.allowed_max,
                          "share": w and max(w.max_share, w.rms_share), "message": r.message})  # fmt: skip
+    for row in () if every else rows:
+        if (n := told.get((row["subject"], row["message"]), 1) - 1) and row["status"] == "error":
+            row["case"] = f"{row['case']} and {n} more"
     if rows:
         table(rows, {"subject": "subject", "case": "case", "status": "", "max": "largest error", "allowed": "allowed", "share": "share of allowance",
                       "message": "finding"}, False, "cases")  # fmt: skip
@@ -120,7 +127,10 @@ def _show_checks(results: list[Any], seed: int, every: bool, as_json: bool) -> N
             reasons.setdefault(r.message, []).append(r.subject)
     table(list(summary.values()), {"subject": "subject", "ok": "ok", "wrong": "wrong", "error": "errors", "skipped": "skipped", "where": "ran on",
                                     "worst": "worst share of allowance"}, False, f"seed {seed}")  # fmt: skip
-    for reason, names in sorted(reasons.items(), key=lambda item: -len(item[1])):
+    alike: dict[str, tuple[str, list[str]]] = {}  # reasons that differ in a number alone are told once
+    for reason, names in reasons.items():
+        alike.setdefault(re.sub(r"\d+", "0", reason), (reason, []))[1].extend(names)
+    for reason, names in sorted(alike.values(), key=lambda item: -len(item[1])):
         unique = list(dict.fromkeys(names))
         typer.echo(f"skipped {len(names)}: {reason} ({', '.join(unique[:3])}{f' and {len(unique) - 3} more' if len(unique) > 3 else ''})")
 
