@@ -94,13 +94,17 @@ def _stride(tensor: Any, axis: Value) -> int:
 
 
 def _aligned(tensor: Any, boundary: Value) -> bool:
-    """Whether the address and every stride but the last axis with stride 1 are multiples of `boundary` bytes."""
+    """Whether the address and every stride are multiples of `boundary` bytes, but that of the last axis with stride 1: a window that slides by one
+    element has two such."""
     meta = _facts(tensor, "aligned")
     if meta is None:
         return True
     if not isinstance(boundary, int) or boundary < 1:
         raise ExpressionError(f"aligned(..., {boundary}): the boundary is a number of bytes")
-    outer = [s * meta.itemsize for s, n in zip(meta.strides, meta.shape, strict=True) if s != 1 and n > 1]
+    steps = [s for s, n in zip(meta.strides, meta.shape, strict=True) if n > 1]
+    if 1 in steps:
+        del steps[len(steps) - 1 - steps[::-1].index(1)]
+    outer = [s * meta.itemsize for s in steps]
     return meta.align % boundary == 0 and all(step % boundary == 0 for step in outer)
 
 
