@@ -50,6 +50,7 @@ def contract(**changes: Any) -> Contract:
 def test_an_op_joins_by_its_file_alone(name: str) -> None:
     op = registry.op(name, HOUSE)
     rules.reference_passes(op)
+    rules.can_fail(op)
     for wrong in op.wrong:
         rules.is_rejected(op, wrong)
     for dtype in dtypes(op):
@@ -164,6 +165,17 @@ def test_a_reference_that_refuses_float64_is_differentiated_in_float32() -> None
 def test_a_wrong_version_that_passes_every_case_is_told() -> None:
     with pytest.raises(AssertionError, match="the same passes every case"):
         rules.is_rejected(contract(wrong={"the same": lambda x: 3 * x}), "the same")
+
+
+def test_a_reference_that_writes_nothing_and_a_contract_that_names_nothing_wrong_are_told() -> None:
+    def idle(x: Tensor) -> None:
+        pass
+
+    writing: dict[str, Any] = {"reference": idle, "outputs": lambda x: {}, "mutates": ("x",), "work": lambda p: Work(0, 0, {})}
+    with pytest.raises(AssertionError, match="names no wrong version"):
+        rules.can_fail(contract(wrong={}, **writing))
+    with pytest.raises(AssertionError, match="mutates names x, which its reference leaves as it was"):
+        rules.can_fail(contract(wrong={"zeros": lambda x: x.zero_()}, **writing))
 
 
 def test_cases_that_let_a_lower_precision_through_are_told() -> None:

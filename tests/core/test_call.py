@@ -238,6 +238,49 @@ def test_a_twin_is_an_op_of_its_own_in_torch() -> None:
     torch.library.opcheck(torch.ops.rooftop.scaled_.default, (x, 3.0, ""))
 
 
+def bits(x: Tensor, factor: float, shift: float = 0.0) -> Tensor:  # type: ignore[name-defined] # noqa: F821
+    """x · factor + shift."""
+    return x * factor + shift
+
+
+def bits_core(x: Tensor, factor: float) -> Tensor:  # type: ignore[name-defined] # noqa: F821
+    return x * factor
+
+
+def test_a_twin_keeps_what_the_contract_says() -> None:
+    seen: list[Judged] = []
+
+    def near(j: Judged) -> str | None:
+        seen.append(j)
+        return None if bool((j.got["y"] - j.exact["y"]).abs().max() <= 1) else "y is more than 1 away"
+
+    op = Op(
+        bits, outputs=lambda x, **_: {"y": like(x)}, cases=[case("odd", tags="edge", x=Input((5, 3), "f32"), factor=2.0)], name="bits",
+        work=lambda p: Work(p["x"].nbytes, p["y"].nbytes), core=bits_core, same=bits, compare={"y": near}, sizes={"y": "y"},
+        bucket=lambda p: p.replace(y=None), measured_work=lambda p, tensors: Work(tensors["y"].numel(), p["y"].numel),
+        public=lambda tensors, options: ((tensors["x"],), {}), wrong={"zeros": lambda x, factor, shift: x * 0},
+    )  # fmt: skip
+    twin = in_place(op, {"y": "x"})
+    found = twin.cases[0]
+    problem = twin.problem(found)
+    x = torch.ones(5, 3)
+    assert twin.public is op.public and twin.sizes == {"x": "x"}
+    assert twin.measured_work is not None and twin.measured_work(problem, {"x": x}) == Work(15, 15)
+    assert twin.bucket is not None and twin.bucket(problem).get("y") is None
+    assert twin.core is bits_core and twin.digest(found) == in_place(op, {"y": "x"}).digest(found)
+    assert twin.problem_of({"x": problem["x"]}, {"factor": 2.0, "shift": 1.0}).extra == ("shift",)
+    assert twin.same is not None
+    twin.same(x, 3.0, 1.0)
+    assert torch.equal(x, torch.full((5, 3), 4.0))
+    assert near(Judged({"y": x}, {"y": x + 2}, {}, {}, {})) == "y is more than 1 away"
+    judged = twin.compare["x"](Judged({"x": x}, {"x": x + 0.5}, {"x": x}, {}, {}))
+    assert judged is None and torch.equal(seen[-1].got["y"], x)
+    with pytest.raises(ValueError, match=r"into is \{'z': 'x'\}; it takes an output \(y\) to a tensor \(x\)"):
+        in_place(op, {"z": "x"})
+    with pytest.raises(ValueError, match="into is"):
+        in_place(op, {"y": "factor"})
+
+
 def test_float_options_can_be_late() -> None:
     problem = scaling().problem(scaling().cases[0])
     assert (problem.late, problem.late_floats, problem.options) == (("factor",), ("factor",), ())
