@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from contracts import rules
+from contracts import rules, test_far
 from contracts.calls import LAYOUTS, calls, dtypes, first, gradients, ops
 from torch import Tensor
 
@@ -92,6 +92,20 @@ def test_a_list_of_tensors_is_given_as_one() -> None:
     assert call.parts() == ({"xs": ["xs0", "xs1", "xs2"]}, {})
     assert [t.dtype for t in call.run(call.make())] == [torch.float32, torch.int64]
     assert "count" in replace(call, function=lambda xs: (torch.stack(xs).sum(0), torch.tensor(7))).faults()
+
+
+def test_a_square_tensor_is_stretched_and_stays_square() -> None:
+    call = first("made_up_symmetric", HOUSE)
+    (far,) = test_far.far_shapes(call).values()
+    assert far[0] == far[1] and 2**31 < far[0] ** 2 < 2**32
+    assert test_far.works_out_far_shapes(call)
+    assert test_far.three_rows(call).make()["x"].shape == (7, 7)
+    huge = call.op.problem(next(c for c in call.op.cases if "huge" in c.tags))["x"]
+    for change in test_far.far_changes(huge.shape):
+        stretched = call.op.problem(test_far.stretched(call.op, change))["x"]
+        assert stretched.shape[0] == stretched.shape[1] and 2**31 < stretched.numel < 2**48
+    with pytest.raises(AssertionError):
+        test_far.works_out_far_shapes(replace(call, function=lambda x: x[1:]))
 
 
 def test_a_kernel_for_hopper_alone_is_enough() -> None:
