@@ -67,6 +67,8 @@ class Loaded:
         """The arguments by name, in the contract's order. Raises TypeError as a Python function does."""
         import inspect
 
+        import torch
+
         bound = inspect.signature(self.op.reference).bind_partial(*args, **kwargs)
         bound.apply_defaults()
         for n, kind in self.op.kinds.items():
@@ -75,7 +77,11 @@ class Loaded:
         missing = [n for n, kind in self.op.kinds.items() if n not in bound.arguments and kind != "Tensor | None"]
         if missing:
             raise TypeError(f"{self!r} lacks {', '.join(missing)}")
-        return {n: bound.arguments.get(n) for n in self.op.kinds}
+        values = {n: bound.arguments.get(n) for n in self.op.kinds}
+        for n in self.op.tensor_names:
+            if not isinstance(values[n], torch.Tensor) and (values[n] is not None or self.op.kinds[n] != "Tensor | None"):
+                raise TypeError(f"{self!r}: {n} is a {type(values[n]).__name__}; it must be a tensor")
+        return values
 
     @cached_property
     def _defaults(self) -> dict[str, Any]:

@@ -419,6 +419,19 @@ def test_an_unknown_dtype_is_an_error_that_says_what_is_accepted() -> None:
         metas_of({"x": torch.zeros(2, dtype=torch.complex128)})
 
 
+@pytest.mark.parametrize(("case", "idle"), [("no tokens f32", True), ("no room f32", True), ("one token f32", False)])
+def test_where_nothing_is_written_neither_a_kernel_nor_the_reference_runs(case: str, idle: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reference waits for the device: a graph that is captured could not hold it."""
+    op = registry.op("append_kv")
+    assert op.idle(op.problem(op.case(case))) is idle
+    monkeypatch.setattr(dispatch, "_device", lambda index: TARGETS[90])
+    monkeypatch.setattr(op, "reference", lambda *args: pytest.fail("the reference ran"))
+    tensors, options = make(op, op.case(case), "cpu", 0)
+    if idle:
+        plan = dispatch.plan_for(op, op.arguments(tensors, options), None)
+        assert isinstance(plan, dispatch.Idle) and plan(list(tensors.values())) == []
+
+
 def test_plans_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dispatch, "PLANS", 8)
     plans: dict[Any, Any] = {}
