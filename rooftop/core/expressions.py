@@ -101,11 +101,14 @@ def _aligned(tensor: Any, boundary: Value) -> bool:
         return True
     if not isinstance(boundary, int) or boundary < 1:
         raise ExpressionError(f"aligned(..., {boundary}): the boundary is a number of bytes")
-    steps = [s for s, n in zip(meta.strides, meta.shape, strict=True) if n > 1]
-    if 1 in steps:
-        del steps[len(steps) - 1 - steps[::-1].index(1)]
-    outer = [s * meta.itemsize for s in steps]
-    return meta.align % boundary == 0 and all(step % boundary == 0 for step in outer)
+    if meta.align % boundary:
+        return False
+    neighbours = False  # whether the last axis with stride 1 is behind
+    for step, extent in zip(reversed(meta.strides), reversed(meta.shape), strict=True):
+        if extent > 1 and (step != 1 or neighbours) and step * meta.itemsize % boundary:
+            return False
+        neighbours = neighbours or (step == 1 and extent > 1)
+    return True
 
 
 def _starts(tensor: Any, boundary: Value) -> bool:
