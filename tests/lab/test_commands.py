@@ -173,7 +173,7 @@ def test_exit_code_two_is_left_to_those_who_mean_it(monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize(
     ("name", "package"),
     [
-        ("jinja2", "jinja2"), ("liger_kernel.ops", "liger-kernel"), ("cuda.bindings.nvrtc", "cuda-bindings"),
+        ("jinja2", "jinja2"), ("pygments.lexers", "pygments"), ("liger_kernel.ops", "liger-kernel"), ("cuda.bindings.nvrtc", "cuda-bindings"),
         ("cuda.core.experimental", "cuda-core"), ("nvidia.cu13", "nvidia-cuda-runtime"),
     ],
 )  # fmt: skip
