@@ -86,14 +86,13 @@ class Loaded:
     @cached_property
     def _defaults(self) -> dict[str, Any]:
         """Those of the public function, by name."""
+        import importlib
         import inspect
 
-        from rooftop.core import api
-
         name = self.op.name
-        if name not in api.names():
+        if name not in registry.op_names():
             return {}
-        found = inspect.signature(api.public(name)).parameters.values()
+        found = inspect.signature(getattr(importlib.import_module(f"rooftop.ops.{name}"), name)).parameters.values()
         return {p.name: p.default for p in found if p.default is not p.empty}
 
     def _plan(self, values: dict[str, Any]) -> Plan:
