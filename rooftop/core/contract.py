@@ -24,7 +24,7 @@ KINDS: Mapping[str, str] = {
 @dataclass(frozen=True)
 class Tolerance:
     """An error may be `multiple` times that of the same computation in plain torch at the same precision, never above 4; or two units
-    in the last place where torch is exact by luck. `exact`: bit for bit."""
+    in the last place where torch is exact by luck. `exact`: bit for bit, -0.0 other than 0.0; any NaN is as good as another."""
 
     multiple: float = 2.0
     exact: bool = False
