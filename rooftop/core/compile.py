@@ -17,6 +17,7 @@ from pathlib import Path
 
 from rooftop.core import settings
 from rooftop.core.digests import without_comments
+from rooftop.core.names import package_of
 
 DEVICE_HEADERS = settings.PACKAGE / "kernels" / "_device"
 STANDARD = "c++17"
@@ -60,12 +61,20 @@ def _cuda_core() -> tuple[type, type]:
 def _import_cuda_core() -> tuple[type, type]:
     try:
         from cuda.core import Program, ProgramOptions
-    except ImportError:
+    except ImportError as error:
+        if "bindings" in str(error):
+            raise ToolchainError(_absent(error)) from None
         try:
             from cuda.core.experimental import Program, ProgramOptions  # cuda-core before 0.5
-        except ImportError as error:
-            raise ToolchainError(f"cuda-core is not installed ({error}): pip install cuda-core cuda-bindings nvidia-cuda-nvrtc") from None
+        except ImportError as old:
+            raise ToolchainError(_absent(old)) from None
     return Program, ProgramOptions
+
+
+def _absent(error: ImportError) -> str:
+    """cuda-core imports cuda-bindings: the message says which of the two was looked for."""
+    package = "cuda-bindings" if "bindings" in str(error) else package_of(error.name or "cuda")
+    return f"{package} is not installed ({error}): pip install cuda-core cuda-bindings nvidia-cuda-nvrtc"
 
 
 @cache
@@ -76,6 +85,8 @@ def nvrtc_version() -> str:
             from cuda.bindings import nvrtc
 
         status, major, minor = nvrtc.nvrtcVersion()
+    except ImportError as error:
+        raise ToolchainError(_absent(error)) from None
     except Exception as error:  # the loader raises RuntimeError or its own class, by version
         raise ToolchainError(f"NVRTC cannot be loaded ({error}): pip install nvidia-cuda-nvrtc") from None
     if int(status) != 0:

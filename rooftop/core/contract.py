@@ -24,7 +24,7 @@ KINDS: Mapping[str, str] = {
 @dataclass(frozen=True)
 class Tolerance:
     """An error may be `multiple` times that of the same computation in plain torch at the same precision, never above 4; or two units
-    in the last place where torch is exact by luck. `exact`: bit for bit."""
+    in the last place where torch is exact by luck. `exact`: bit for bit, -0.0 other than 0.0; any NaN is as good as another."""
 
     multiple: float = 2.0
     exact: bool = False
@@ -329,9 +329,13 @@ class Contract:
         return self.problem_of(metas, {n: problem.option(n) if n not in self.late else 0 for n in self.option_names}, problem.device)
 
     def idle(self, problem: Problem) -> bool:
-        """Whether there is nothing to write: every output and every tensor that is written into is absent or empty."""
-        written = (*self.output_names, *self.mutates)
-        return all(m is None or m.numel == 0 for n, m in problem.tensors if n in written)
+        """Whether there is nothing to write: every output is absent or empty, and so is every tensor that is written into, or nothing comes to be written
+        there (no new tokens for a cache)."""
+
+        def empty(names: Sequence[str]) -> bool:
+            return all((m := problem.get(n)) is None or m.numel == 0 for n in names)
+
+        return empty(self.output_names) and (empty(self.mutates) or self.work(problem).write == 0)
 
     def taken(self, problem: Problem) -> dict[str, str]:
         """Output -> the input whose memory it takes in this problem: where `inplace` is true and both lie alike."""

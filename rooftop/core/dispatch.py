@@ -100,6 +100,17 @@ class Plan:
         return made if self._results else []
 
 
+class Idle:
+    """Of a kind of input for which there is nothing to write: the outputs, which are empty. Nothing is launched, nor does the reference run, which may wait
+    for the device and so could not be captured in a graph."""
+
+    def __init__(self, op: Contract, problem: Problem, index: int) -> None:
+        self._outputs = [_allocator(problem.get(n), index) for n in op.output_names]
+
+    def __call__(self, tensors: Sequence[Tensor | None], late: Sequence[int | float] = ()) -> list[Tensor | None]:
+        return [make() for make in self._outputs]
+
+
 def _allocator(meta: Meta | None, index: int, zero: bool = False) -> Callable[[], Tensor | None]:
     import torch
 
@@ -115,16 +126,18 @@ def _allocator(meta: Meta | None, index: int, zero: bool = False) -> Callable[[]
     return lambda: torch.empty_strided(shape, strides, dtype=dtype, device=device)
 
 
-def plan_for(op: Contract, args: Sequence[Any], implementation: str | None) -> Plan | None:
+def plan_for(op: Contract, args: Sequence[Any], implementation: str | None) -> Plan | Idle | None:
     """The plan for CUDA arguments; None: run the reference."""
     tensors, options = op.flattened(args)
     index = _device_index(op, tensors)
     problem = op.problem_of(metas_of(tensors), options, _device(index))
+    if not implementation and op.idle(problem):
+        return Idle(op, problem, index)
     call = select(op, problem, implementation or None).call
     return None if call is None else Plan(call, index)
 
 
-def _remember(plans: dict[Any, Plan | None], key: Any, plan: Plan | None) -> Plan | None:
+def _remember(plans: dict[Any, Plan | Idle | None], key: Any, plan: Plan | Idle | None) -> Plan | Idle | None:
     """Keeps the plan. The older half goes where there are too many."""
     if len(plans) >= PLANS:
         for old in list(islice(plans, PLANS // 2)):
@@ -193,7 +206,7 @@ def caller(op: Contract) -> Callable[..., Any]:
     import torch
 
     registered = register(op)
-    plans: dict[Any, Plan | None] = op._plans
+    plans: dict[Any, Plan | Idle | None] = op._plans
     tensor_positions = tuple(i for i, n in enumerate(op.kinds) if n in op.tensor_names)
     option_positions = tuple(i for i, n in enumerate(op.kinds) if n in op.option_names and n not in op.late)
     late_positions = tuple(i for i, n in enumerate(op.kinds) if n in op.late)

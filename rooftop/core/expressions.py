@@ -94,14 +94,21 @@ def _stride(tensor: Any, axis: Value) -> int:
 
 
 def _aligned(tensor: Any, boundary: Value) -> bool:
-    """Whether the address and every stride but the last axis with stride 1 are multiples of `boundary` bytes."""
+    """Whether the address and every stride are multiples of `boundary` bytes, but that of the last axis with stride 1: a window that slides by one
+    element has two such."""
     meta = _facts(tensor, "aligned")
     if meta is None:
         return True
     if not isinstance(boundary, int) or boundary < 1:
         raise ExpressionError(f"aligned(..., {boundary}): the boundary is a number of bytes")
-    outer = [s * meta.itemsize for s, n in zip(meta.strides, meta.shape, strict=True) if s != 1 and n > 1]
-    return meta.align % boundary == 0 and all(step % boundary == 0 for step in outer)
+    if meta.align % boundary:
+        return False
+    neighbours = False  # whether the last axis with stride 1 is behind
+    for step, extent in zip(reversed(meta.strides), reversed(meta.shape), strict=True):
+        if extent > 1 and (step != 1 or neighbours) and step * meta.itemsize % boundary:
+            return False
+        neighbours = neighbours or (step == 1 and extent > 1)
+    return True
 
 
 def _starts(tensor: Any, boundary: Value) -> bool:

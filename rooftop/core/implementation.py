@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -161,16 +161,25 @@ class Implementation:
         return dict(dataclasses.asdict(config)) if dataclasses.is_dataclass(config) and not isinstance(config, type) else dict(config)
 
     def _tuned(self, problem: Problem) -> tuple[Any, str] | None:
-        from rooftop.core.devices import sibling, slug
-
-        for name in (problem.device.name, sibling(problem.device.name)):
-            if name is None:
+        key: str | None = None
+        for path, card in _tuned_paths(TUNED, problem.device.name, self.name):
+            if not (table := _tuned_table(path)):
                 continue
-            entry = _tuned_table(TUNED / slug(name) / f"{self.name}.json").get(problem.tune_key)
+            key = key or problem.tune_key
+            entry = table.get(key)
             if isinstance(entry, dict) and entry.get("digest") == self.digest:  # of other code it may be wrong
                 values = entry.get("config")  # null: the heuristic was measured to be the best
-                return None if values is None else (self.config_of(values), f"tuned on {slug(name)}")
+                return None if values is None else (self.config_of(values), f"tuned on {card}")
         return None
+
+
+@cache
+def _tuned_paths(root: Path, device: str, name: str) -> tuple[tuple[Path, str], ...]:
+    """The tables of an implementation, with the cards that they are of: the device's own, then that of its sibling."""
+    from rooftop.core.devices import sibling, slug
+
+    cards = [slug(n) for n in (device, sibling(device)) if n is not None]
+    return tuple((root / card / f"{name}.json", card) for card in cards)
 
 
 _TABLES: dict[Path, dict[str, Any]] = {}

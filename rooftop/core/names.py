@@ -21,3 +21,13 @@ class UnknownName(RegistryError):
 
     def __init__(self, kind: str, name: str, known: Sequence[str]) -> None:
         super().__init__(f"no {kind} {name!r}; {hint(name, known)}")
+
+
+PACKAGES = {"liger_kernel": "liger-kernel", "pynvml": "nvidia-ml-py", "cuda.bindings": "cuda-bindings", "cuda": "cuda-core", "nvidia": "nvidia-cuda-runtime"}
+
+
+def package_of(module: str) -> str:
+    """What to install where a module is missing: `cuda.bindings.nvrtc` is in cuda-bindings."""
+    parts = module.split(".")
+    prefixes = (".".join(parts[:n]) for n in range(len(parts), 0, -1))
+    return next((PACKAGES[p] for p in prefixes if p in PACKAGES), parts[0])

@@ -52,18 +52,19 @@ def in_place(op: Contract, into: Mapping[str, str], cases: Sequence[Case] | None
 
     Only for kernels whose every thread reads what it overwrites before it writes. An op file of its own holds it: ``OP = in_place(rope.OP, {"out": "x"})``.
 
-    cases   those of the op whose inputs can hold the outputs; all of them where none are given"""
-    reference = op.reference
+    What the op's contract says holds for the twin by the inputs' names: `compare`, `sizes` and `tolerance` of an output are those of the input that it is
+    written over. Peers are its own.
 
-    @functools.wraps(reference)
-    def twin(*args: Any) -> None:
-        tensors, _ = op.flattened(args)
-        results = reference(*args)
-        for name, result in zip(op.output_names, results if isinstance(results, tuple) else (results,), strict=True):
-            if result is not None:
-                tensors[into[name]].copy_(result)
+    cases   those of the op whose inputs can hold the outputs; all of them where none are given
 
-    def wrong(function: Callable[..., Any]) -> Callable[..., None]:
+    Raises ValueError where `into` names no output, or no tensor."""
+    for out, given in into.items():
+        if out not in op.output_names or op.kinds.get(given) not in ("Tensor", "Tensor | None"):
+            raise ValueError(f"{op.name}_: into is {{{out!r}: {given!r}}}; it takes an output ({', '.join(op.output_names)}) to a tensor "
+                             f"({', '.join(n for n in op.tensor_names if n not in op.list_names)})")  # fmt: skip
+
+    def written(function: Callable[..., Any]) -> Callable[..., None]:
+        @functools.wraps(function)
         def run(*args: Any) -> None:
             tensors, _ = op.flattened(args)
             results = function(*args)
@@ -76,9 +77,22 @@ def in_place(op: Contract, into: Mapping[str, str], cases: Sequence[Case] | None
     def as_op(problem: Problem) -> Problem:
         return op.problem_of(dict(problem.tensors), {**dict(problem.options), **dict.fromkeys(op.late, 0)}, problem.device)
 
+    def named(tensors: Mapping[str, Any]) -> dict[str, Any]:
+        """With the written inputs by the outputs' names as well."""
+        return {**tensors, **{out: tensors[given] for out, given in into.items() if given in tensors}}
+
+    def judged(comparison: Callable[[Judged], str | None]) -> Callable[[Judged], str | None]:
+        return lambda j: comparison(Judged(named(j.got), named(j.exact), named(j.same), j.tensors, j.options))
+
+    bucket, measured = op.bucket, op.measured_work
     return Op(
-        twin, outputs=lambda **_: {}, cases=op.cases if cases is None else cases, work=lambda p: op.work(as_op(p)), name=f"{op.name}_",
+        written(op.reference), outputs=lambda **_: {}, cases=op.cases if cases is None else cases, work=lambda p: op.work(as_op(p)), name=f"{op.name}_",
         mutates=tuple(into.values()), into=into, late=op.late, twin_of=op, deterministic=op.deterministic,
-        tolerance={given: op.tolerance_of(out) for out, given in into.items()}, arrange=op.arrange, faults=op.faults,
-        wrong={**{name: wrong(function) for name, function in op.wrong.items()}, "nothing written": lambda *args: None},
+        tolerance={given: op.tolerance_of(out) for out, given in into.items()}, arrange=op.arrange, faults=op.faults, public=op.public, core=op.core,
+        objects=op.objects, same=written(op.same) if op.same else None,
+        compare={given: judged(op.compare[out]) for out, given in into.items() if out in op.compare},
+        sizes={given: into[op.sizes[out]] for out, given in into.items() if out in op.sizes},
+        bucket=None if bucket is None else lambda p: bucket(as_op(p)),
+        measured_work=None if measured is None else lambda p, tensors: measured(as_op(p), named(tensors)),
+        wrong={**{name: written(function) for name, function in op.wrong.items()}, "nothing written": lambda *args: None},
     )  # fmt: skip

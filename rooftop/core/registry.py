@@ -128,15 +128,14 @@ def op_names(house: House = HOUSE) -> tuple[str, ...]:
 def op(name: str, house: House = HOUSE) -> Contract:
     """The contract of `name`; `<op>_bwd` is the backward's, which follows from the forward's.
 
-    Raises RegistryError where there is none."""
-
+    Raises RegistryError where there is none, or where its file is no Python."""
     base = name.removesuffix("_bwd") if name.removesuffix("_bwd") in op_names(house) else name
     if base not in op_names(house):
         raise unknown("op", name, list(op_names(house)))
-    if house == HOUSE:
-        module = importlib.import_module(f"rooftop.ops.{base}")
-    else:
-        module = load_file(house.ops / f"{base}.py")
+    try:
+        module = importlib.import_module(f"rooftop.ops.{base}") if house == HOUSE else load_file(house.ops / f"{base}.py")
+    except SyntaxError as error:  # of this file, or of one that it imports
+        raise RegistryError(not_python(error)) from None
     found = getattr(module, "OP", None)
     if not isinstance(found, Contract):
         raise RegistryError(f"ops/{base}.py defines no OP = Op(...)")
@@ -148,6 +147,11 @@ def op(name: str, house: House = HOUSE) -> Contract:
             raise RegistryError(f"{name}: {base} has no backward op of its own")
         return found.bwd
     return found
+
+
+def not_python(error: SyntaxError) -> str:
+    """Where a file is no Python, and why, in one line."""
+    return f"{head_text.shown(Path(error.filename))}, line {error.lineno}: {error.msg}" if error.filename else str(error)
 
 
 @cache

@@ -67,6 +67,8 @@ class Loaded:
         """The arguments by name, in the contract's order. Raises TypeError as a Python function does."""
         import inspect
 
+        import torch
+
         bound = inspect.signature(self.op.reference).bind_partial(*args, **kwargs)
         bound.apply_defaults()
         for n, kind in self.op.kinds.items():
@@ -75,19 +77,22 @@ class Loaded:
         missing = [n for n, kind in self.op.kinds.items() if n not in bound.arguments and kind != "Tensor | None"]
         if missing:
             raise TypeError(f"{self!r} lacks {', '.join(missing)}")
-        return {n: bound.arguments.get(n) for n in self.op.kinds}
+        values = {n: bound.arguments.get(n) for n in self.op.kinds}
+        for n in self.op.tensor_names:
+            if not isinstance(values[n], torch.Tensor) and (values[n] is not None or self.op.kinds[n] != "Tensor | None"):
+                raise TypeError(f"{self!r}: {n} is a {type(values[n]).__name__}; it must be a tensor")
+        return values
 
     @cached_property
     def _defaults(self) -> dict[str, Any]:
         """Those of the public function, by name."""
+        import importlib
         import inspect
 
-        from rooftop.core import api
-
         name = self.op.name
-        if name not in api.names():
+        if name not in registry.op_names():
             return {}
-        found = inspect.signature(api.public(name)).parameters.values()
+        found = inspect.signature(getattr(importlib.import_module(f"rooftop.ops.{name}"), name)).parameters.values()
         return {p.name: p.default for p in found if p.default is not p.empty}
 
     def _plan(self, values: dict[str, Any]) -> Plan:

@@ -10,6 +10,7 @@ from rooftop.core import api, registry, settings
 from rooftop.core.backends.table import BACKENDS
 from rooftop.core.contract import Contract
 from rooftop.core.registry import HOUSE, House
+from rooftop.lab import scaffold_twin
 
 _NAME = re.compile(r"^[a-z][a-z0-9]*(?:_[a-z0-9]+)*$")
 
@@ -17,9 +18,9 @@ _NAME = re.compile(r"^[a-z][a-z0-9]*(?:_[a-z0-9]+)*$")
 def write(kind: str, name: str, house: House = HOUSE) -> Path:
     """Write the skeleton and return its path.
 
-    `op scale`: a contract, a copy of `add` under the new name, to be changed line by line. `kernel add__mine__triton`: a second kernel of `add`,
-    a copy of the first Triton kernel of the op (of `add`, where the op has none) with a docstring of its own; in another backend a copy of the op's
-    first kernel there, and in torch, where there is none, a call of the reference.
+    `op scale`: a contract, a copy of `add` under the new name, to be changed line by line. `op scale_`: the in-place twin of the op `scale`.
+    `kernel add__mine__triton`: a second kernel of `add`, a copy of the first Triton kernel of the op (of `add`, where the op has none) with a docstring
+    of its own; in another backend a copy of the op's first kernel there, and in torch, where there is none, a call of the reference.
     `rung softmax_cuda/08_my_idea`: the last `.cu` rung, its idea, prediction and limit emptied.
 
     Raises ValueError for another kind, a name or number that cannot be one, or a file that is there already; RegistryError for what is not there."""
@@ -37,8 +38,11 @@ def write(kind: str, name: str, house: House = HOUSE) -> Path:
 
 
 def _op(name: str, house: House) -> tuple[Path, str]:
+    if _NAME.match(name[:-1]) and name.endswith("_"):
+        path = house.ops / f"{name}.py"
+        return path, "" if path.exists() else scaffold_twin.text(name[:-1], house)
     if not _NAME.match(name) or name.endswith("_bwd"):
-        raise ValueError(f"{name!r} cannot name an op: lower-case words joined by _, not ending in _bwd")
+        raise ValueError(f"{name!r} cannot name an op: lower-case words joined by _, not ending in _bwd (and one _ at the end for the in-place twin of an op)")
     if keyword.iskeyword(name):
         raise ValueError(f"{name!r} cannot name an op: it is a keyword of Python")
     if name in api.OWN or (settings.PACKAGE / name).is_dir():

@@ -40,6 +40,8 @@ def rotated(x: Tensor, cos: Tensor, sin: Tensor, layout: str, rotary_dim: int) -
     """Rows [..., D] with their first `rotary_dim` elements rotated pair by pair; the others as they are."""
     import torch
 
+    if not x.shape[-1]:  # nothing to rotate, whatever the tables have
+        return x.clone()
     turned, rest = x[..., :rotary_dim], x[..., rotary_dim:]
     if layout == "half":
         a, b = turned[..., : rotary_dim // 2], turned[..., rotary_dim // 2 :]

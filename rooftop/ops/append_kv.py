@@ -161,7 +161,7 @@ def _places(
     if page_table is None:
         return sequence, position, torch.where((position >= 0) & (position < page_size), sequence, -1), real
     entry = torch.div(position, max(page_size, 1), rounding_mode="floor")
-    inside = (entry >= 0) & (entry < page_table.shape[1])
+    inside = (entry >= 0) & (entry < page_table.shape[1]) if page_size else torch.zeros_like(real)
     pages = page_table.long()[sequence, entry.clamp(0, max(page_table.shape[1] - 1, 0))] if page_table.shape[1] else entry
     return sequence, position, torch.where(inside, pages, -1), real
 
@@ -217,7 +217,10 @@ def faults(
     return None
 
 
-def public(tensors: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def public(tensors: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+    """The call of a case; tables of other than R / 2 columns have none: the public function reads half of R columns."""
+    if tensors["cos"] is not None and tensors["cos"].shape[2] != options["rotary_dim"] // 2:
+        return None
     k, v = (t if tensors["cu_seqlens"] is None else t.squeeze(0) for t in (tensors["k"], tensors["v"]))
     named = {n: tensors[n] for n in ("page_table", "cu_seqlens", "new_lengths", "cos", "sin", "k_scale", "v_scale")}
     rotary = None if tensors["cos"] is None else options["rotary_dim"]

@@ -65,6 +65,7 @@ def backward(dout: Tensor, dim: int, split: int) -> tuple[Tensor, Tensor]:
 
 
 def outputs(past: Meta, new: Meta, dim: int, **_: Any) -> dict[str, Meta]:
+    dim %= len(past.shape)
     return {"out": Meta((*past.shape[:dim], past.shape[dim] + new.shape[dim], *past.shape[dim + 1 :]), past.dtype)}
 
 

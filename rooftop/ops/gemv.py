@@ -68,7 +68,10 @@ def reference(a: Tensor, x: Tensor) -> Tensor:
 
 def backward(dy: Tensor, a: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
     """da = dyᵀ x, dx = dy a"""
-    return dy.transpose(-1, -2) @ x, dy @ a
+    from rooftop.ops import matmul
+
+    da = matmul.OP(dy.transpose(-1, -2), x, None, None, None, None, 1.0, 0.0, "none", "")
+    return da, OP(a.transpose(-1, -2), dy)
 
 
 def outputs(a: Meta, x: Meta) -> dict[str, Meta]:

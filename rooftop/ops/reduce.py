@@ -116,8 +116,11 @@ def backward(dout: Tensor, x: Tensor, out: Tensor, op: str, dims: str, correctio
         hit = (x == top) | (x.isnan() & top.isnan())
         count = hit.sum(over, keepdim=True) if over else 1
         return (wide / count).to(x.dtype) * hit
-    mean = x.mean(over, keepdim=True) if over else x
-    return wide * (2 / max(n - correction, 0) if n > correction else float("nan")) * (x - mean)
+    import torch
+
+    x32 = x.to(torch.promote_types(x.dtype, torch.float32))  # a mean of 16 bits would be off by more than the spread of values far from 0
+    mean = x32.mean(over, keepdim=True) if over else x32
+    return (wide * (2 / max(n - correction, 0) if n > correction else float("nan")) * (x32 - mean)).to(x.dtype)
 
 
 def outputs(x: Meta, op: str, dims: str, correction: int) -> dict[str, Meta]:

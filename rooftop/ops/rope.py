@@ -151,11 +151,14 @@ def faults(
     return f"a position is {int(rows[bad][0])}; the tables have {cos.shape[1]} rows" if bool(bad.any()) else None
 
 
-def public(tensors: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The call of a case; the rotation back has none. A head that was made empty has nothing to rotate."""
+def public(tensors: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+    """The call of a case; the rotation back has none, nor have tables of other than R / 2 columns: the public function reads half of R columns. A head
+    that was made empty has nothing to rotate."""
     cos, sin, size = tensors["cos"], tensors["sin"], options["rotary_dim"]
     if not tensors["q"].shape[3]:
         cos, sin, size = cos if cos is None else cos[..., :0], sin if sin is None else sin[..., :0], 0
+    elif cos is not None and cos.shape[2] != size // 2:
+        return None
     named = {n: options[n] for n in ("layout", "theta", "offset")}
     return (tensors["q"], tensors["k"], cos, sin), {"positions": tensors["positions"], "order": "bshd", "rotary_dim": size, **named}
 

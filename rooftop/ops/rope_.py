@@ -43,4 +43,3 @@ def _layout(case: Any) -> str:
 
 OP = in_place(plain.OP, {"out_q": "q", "out_k": "k"}, [c for c in plain.OP.cases if _layout(c) != "expanded"])
 OP.peers["liger"] = plain.liger
-OP.public = plain.public

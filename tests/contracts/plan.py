@@ -28,8 +28,8 @@ LONGEST = 1 << 16  # elements of all tensors of a case
 BUDGET = 8 << 20  # elements of the whole sample
 UNPROVEN = 32 << 20  # elements of all cases without a check record of the present digest
 PRICE = 1 << 12  # elements whose time a case takes whatever its size: inputs, reference, judgement
-SAMPLES = {"kernels": 90, "binaries": 60, "counters": 8}  # tests that run, compile or count single kernels although these have not changed
-ENGINES = {"counters": ("rooftop/lab/simt/",)}  # what has changed where one of these files has
+SAMPLES = {"kernels": 90, "binaries": 60, "counters": 8, "fuzz": 12}  # tests that run, compile or count single kernels although these have not changed
+ENGINES = {"counters": ("rooftop/lab/simt/",), "fuzz": ("rooftop/lab/fuzz/", "rooftop/ops/")}  # what has changed where one of these files has
 
 
 def git(*words: str) -> str | None:
@@ -70,8 +70,8 @@ def label(subject: Subject) -> str:
 
 def changed(group: str, path: str, names: Iterable[str]) -> bool:
     """Whether a test of this group and file runs something that has changed: a kernel, what it is run by, or the test itself."""
-    engines = ENGINES.get(group, ())
-    return path in touched() or any(f.startswith(e) for f in touched() for e in engines) or not all(unchanged(name) for name in names)
+    engines, named = ENGINES.get(group, ()), list(names)
+    return path in touched() or any(f.startswith(e) for f in touched() for e in engines) or not named or not all(map(unchanged, named))
 
 
 def elements(subject: Subject, case: Case) -> int:

@@ -33,6 +33,19 @@ def is_rejected(op: Contract, wrong: str) -> None:
     assert any(checker.check_callable(op, c, op.wrong[wrong], name=wrong).status == "wrong" for c in small(op)), f"{op.name}: {wrong} passes every case"
 
 
+def can_fail(op: Contract) -> None:
+    """Something can be told from right: the contract names wrong versions, and its reference changes each tensor that it says it writes into."""
+    assert op.wrong, f"{op.name}: its contract names no wrong version (wrong={{...}}): nothing shows that a check of it can fail"
+    for name in op.mutates:
+        assert any(_changes(op, c, name) for c in small(op)), f"{op.name}: mutates names {name}, which its reference leaves as it was in every case"
+
+
+def _changes(op: Contract, case: Case, name: str) -> bool:
+    expected = checker.expect(op, case, "cpu", 0)
+    before = expected.tensors[name]
+    return before is not None and not checker.same_bits(expected.same[name], before)
+
+
 def less_is_rejected(op: Contract, dtype: str) -> None:
     """One precision lower where a case of this dtype has inputs that can be so, else one element that is off by one, must fail some case."""
     cases = [c for c in small(op) if c.dtype == dtype]

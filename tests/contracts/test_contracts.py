@@ -16,6 +16,11 @@ def test_the_reference_passes_its_own_check(name: str) -> None:
     rules.reference_passes(registry.op(name))
 
 
+@pytest.mark.parametrize("name", OPS)
+def test_its_check_can_fail(name: str) -> None:
+    rules.can_fail(registry.op(name))
+
+
 @pytest.mark.parametrize(("name", "wrong"), [(n, w) for n in OPS for w in registry.op(n).wrong])
 def test_every_known_wrong_implementation_is_rejected(name: str, wrong: str) -> None:
     rules.is_rejected(registry.op(name), wrong)

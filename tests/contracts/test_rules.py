@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from contracts import rules
+from contracts import rules, test_far
 from contracts.calls import LAYOUTS, calls, dtypes, first, gradients, ops
 from torch import Tensor
 
@@ -50,6 +50,7 @@ def contract(**changes: Any) -> Contract:
 def test_an_op_joins_by_its_file_alone(name: str) -> None:
     op = registry.op(name, HOUSE)
     rules.reference_passes(op)
+    rules.can_fail(op)
     for wrong in op.wrong:
         rules.is_rejected(op, wrong)
     for dtype in dtypes(op):
@@ -91,6 +92,20 @@ def test_a_list_of_tensors_is_given_as_one() -> None:
     assert call.parts() == ({"xs": ["xs0", "xs1", "xs2"]}, {})
     assert [t.dtype for t in call.run(call.make())] == [torch.float32, torch.int64]
     assert "count" in replace(call, function=lambda xs: (torch.stack(xs).sum(0), torch.tensor(7))).faults()
+
+
+def test_a_square_tensor_is_stretched_and_stays_square() -> None:
+    call = first("made_up_symmetric", HOUSE)
+    (far,) = test_far.far_shapes(call).values()
+    assert far[0] == far[1] and 2**31 < far[0] ** 2 < 2**32
+    assert test_far.works_out_far_shapes(call)
+    assert test_far.three_rows(call).make()["x"].shape == (7, 7)
+    huge = call.op.problem(next(c for c in call.op.cases if "huge" in c.tags))["x"]
+    for change in test_far.far_changes(huge.shape):
+        stretched = call.op.problem(test_far.stretched(call.op, change))["x"]
+        assert stretched.shape[0] == stretched.shape[1] and 2**31 < stretched.numel < 2**48
+    with pytest.raises(AssertionError):
+        test_far.works_out_far_shapes(replace(call, function=lambda x: x[1:]))
 
 
 def test_a_kernel_for_hopper_alone_is_enough() -> None:
@@ -164,6 +179,17 @@ def test_a_reference_that_refuses_float64_is_differentiated_in_float32() -> None
 def test_a_wrong_version_that_passes_every_case_is_told() -> None:
     with pytest.raises(AssertionError, match="the same passes every case"):
         rules.is_rejected(contract(wrong={"the same": lambda x: 3 * x}), "the same")
+
+
+def test_a_reference_that_writes_nothing_and_a_contract_that_names_nothing_wrong_are_told() -> None:
+    def idle(x: Tensor) -> None:
+        pass
+
+    writing: dict[str, Any] = {"reference": idle, "outputs": lambda x: {}, "mutates": ("x",), "work": lambda p: Work(0, 0, {})}
+    with pytest.raises(AssertionError, match="names no wrong version"):
+        rules.can_fail(contract(wrong={}, **writing))
+    with pytest.raises(AssertionError, match="mutates names x, which its reference leaves as it was"):
+        rules.can_fail(contract(wrong={"zeros": lambda x: x.zero_()}, **writing))
 
 
 def test_cases_that_let_a_lower_precision_through_are_told() -> None:

@@ -238,6 +238,49 @@ def test_a_twin_is_an_op_of_its_own_in_torch() -> None:
     torch.library.opcheck(torch.ops.rooftop.scaled_.default, (x, 3.0, ""))
 
 
+def bits(x: Tensor, factor: float, shift: float = 0.0) -> Tensor:  # type: ignore[name-defined] # noqa: F821
+    """x · factor + shift."""
+    return x * factor + shift
+
+
+def bits_core(x: Tensor, factor: float) -> Tensor:  # type: ignore[name-defined] # noqa: F821
+    return x * factor
+
+
+def test_a_twin_keeps_what_the_contract_says() -> None:
+    seen: list[Judged] = []
+
+    def near(j: Judged) -> str | None:
+        seen.append(j)
+        return None if bool((j.got["y"] - j.exact["y"]).abs().max() <= 1) else "y is more than 1 away"
+
+    op = Op(
+        bits, outputs=lambda x, **_: {"y": like(x)}, cases=[case("odd", tags="edge", x=Input((5, 3), "f32"), factor=2.0)], name="bits",
+        work=lambda p: Work(p["x"].nbytes, p["y"].nbytes), core=bits_core, same=bits, compare={"y": near}, sizes={"y": "y"},
+        bucket=lambda p: p.replace(y=None), measured_work=lambda p, tensors: Work(tensors["y"].numel(), p["y"].numel),
+        public=lambda tensors, options: ((tensors["x"],), {}), wrong={"zeros": lambda x, factor, shift: x * 0},
+    )  # fmt: skip
+    twin = in_place(op, {"y": "x"})
+    found = twin.cases[0]
+    problem = twin.problem(found)
+    x = torch.ones(5, 3)
+    assert twin.public is op.public and twin.sizes == {"x": "x"}
+    assert twin.measured_work is not None and twin.measured_work(problem, {"x": x}) == Work(15, 15)
+    assert twin.bucket is not None and twin.bucket(problem).get("y") is None
+    assert twin.core is bits_core and twin.digest(found) == in_place(op, {"y": "x"}).digest(found)
+    assert twin.problem_of({"x": problem["x"]}, {"factor": 2.0, "shift": 1.0}).extra == ("shift",)
+    assert twin.same is not None
+    twin.same(x, 3.0, 1.0)
+    assert torch.equal(x, torch.full((5, 3), 4.0))
+    assert near(Judged({"y": x}, {"y": x + 2}, {}, {}, {})) == "y is more than 1 away"
+    judged = twin.compare["x"](Judged({"x": x}, {"x": x + 0.5}, {"x": x}, {}, {}))
+    assert judged is None and torch.equal(seen[-1].got["y"], x)
+    with pytest.raises(ValueError, match=r"into is \{'z': 'x'\}; it takes an output \(y\) to a tensor \(x\)"):
+        in_place(op, {"z": "x"})
+    with pytest.raises(ValueError, match="into is"):
+        in_place(op, {"y": "factor"})
+
+
 def test_float_options_can_be_late() -> None:
     problem = scaling().problem(scaling().cases[0])
     assert (problem.late, problem.late_floats, problem.options) == (("factor",), ("factor",), ())
@@ -374,6 +417,19 @@ def test_an_op_takes_a_list_of_tensors(tmp_path: Path) -> None:
 def test_an_unknown_dtype_is_an_error_that_says_what_is_accepted() -> None:
     with pytest.raises(TypeError, match=r"dtype is torch.complex128; accepted are torch.float64"):
         metas_of({"x": torch.zeros(2, dtype=torch.complex128)})
+
+
+@pytest.mark.parametrize(("case", "idle"), [("no tokens f32", True), ("no room f32", True), ("one token f32", False)])
+def test_where_nothing_is_written_neither_a_kernel_nor_the_reference_runs(case: str, idle: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reference waits for the device: a graph that is captured could not hold it."""
+    op = registry.op("append_kv")
+    assert op.idle(op.problem(op.case(case))) is idle
+    monkeypatch.setattr(dispatch, "_device", lambda index: TARGETS[90])
+    monkeypatch.setattr(op, "reference", lambda *args: pytest.fail("the reference ran"))
+    tensors, options = make(op, op.case(case), "cpu", 0)
+    if idle:
+        plan = dispatch.plan_for(op, op.arguments(tensors, options), None)
+        assert isinstance(plan, dispatch.Idle) and plan(list(tensors.values())) == []
 
 
 def test_plans_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

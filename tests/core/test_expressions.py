@@ -63,5 +63,14 @@ def test_a_long_expression_is_calculated_or_refused_at_once(text: str) -> None:
     assert time.process_time() - started < 1
 
 
+@pytest.mark.parametrize(
+    ("strides", "aligned"),
+    [((4, 1), True), ((3, 1), False), ((1, 4), True), ((1, 1), False), ((1, 0), True), ((0, 1), True)],
+)
+def test_a_window_that_slides_by_one_element_is_not_aligned(strides: tuple[int, int], aligned: bool) -> None:
+    """Its rows begin at every element, although each stride is 1."""
+    assert evaluate("aligned(x, 16)", {"x": TensorFacts(Meta((6, 2), "f32", strides))}) is aligned
+
+
 def started(code: str, *words: str) -> subprocess.Popen[str]:
     return subprocess.Popen([sys.executable, "-c", code, *words], stderr=subprocess.PIPE, text=True)

@@ -152,3 +152,11 @@ def test_a_kernel_that_leaves_out_optional_tensors_is_judged_on_calls_that_have_
     assert reasons["tile 4x1024 f32"] == "the kernel leaves out residual and weight"
     assert command(monkeypatch, "check", str(path)) == 0
     assert "skipped" in (text := flat(capsys.readouterr().out)) and "the kernel leaves out weight" in text
+
+
+def test_what_is_no_tensor_is_named() -> None:
+    mine = rooftop.load("mine.cu", source=KERNEL)
+    with pytest.raises(TypeError, match="x is a float; it must be a tensor"):
+        mine(1.0, 1)
+    with pytest.raises(TypeError, match="x is a NoneType; it must be a tensor"):
+        mine(None, 1)

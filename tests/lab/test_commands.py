@@ -13,6 +13,7 @@ import typer
 from _support import command, flat
 
 import rooftop
+from rooftop.core import registry, settings
 from rooftop.lab import cli, doctor
 
 
@@ -169,14 +170,60 @@ def test_exit_code_two_is_left_to_those_who_mean_it(monkeypatch: pytest.MonkeyPa
     assert command(monkeypatch) == 2
 
 
-@pytest.mark.parametrize(("name", "package"), [("jinja2", "jinja2"), ("pygments.lexers", "pygments"), ("liger_kernel.ops", "liger-kernel")])
+@pytest.mark.parametrize(
+    ("name", "package"),
+    [
+        ("jinja2", "jinja2"), ("pygments.lexers", "pygments"), ("liger_kernel.ops", "liger-kernel"), ("cuda.bindings.nvrtc", "cuda-bindings"),
+        ("cuda.core.experimental", "cuda-core"), ("nvidia.cu13", "nvidia-cuda-runtime"),
+    ],
+)  # fmt: skip
 def test_a_package_that_is_missing_is_named(name: str, package: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     def absent() -> None:
         raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
     monkeypatch.setattr(cli, "commands", absent)
     assert command(monkeypatch, "ls") == 3
-    assert capsys.readouterr().err == f"rooftop: {name.partition('.')[0]} is not installed: pip install {package}\n"
+    assert capsys.readouterr().err == f"rooftop: {package} is not installed: pip install {package}\n"
+
+
+WITHOUT_BINDINGS = """
+import sys
+
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.startswith("cuda.bindings"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Absent())
+from rooftop.core import compile
+for ask in (compile.nvrtc_version, compile._cuda_core):
+    try:
+        ask()
+    except compile.ToolchainError as error:
+        print(error)
+"""
+
+
+def test_without_cuda_bindings_the_compiler_names_them() -> None:
+    said = subprocess.run([sys.executable, "-c", WITHOUT_BINDINGS], cwd=settings.CHECKOUT, capture_output=True, text=True, check=True).stdout.splitlines()
+    assert len(said) == 2
+    assert all(line.startswith("cuda-bindings is not installed (") and line.endswith("pip install cuda-core cuda-bindings nvidia-cuda-nvrtc") for line in said)
+
+
+def test_a_file_that_is_no_python_is_one_line_with_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    made = registry.House(tmp_path / "ops", tmp_path / "kernels", tmp_path / "ladders")
+    made.ops.mkdir()
+    (made.ops / "torn.py").write_text('"""Torn."""\n\nOP = Op(\n')
+    with pytest.raises(registry.RegistryError, match=r"torn\.py, line 3: '\(' was never closed"):
+        registry.op("torn", made)
+    real = registry.op
+    monkeypatch.setattr(registry, "op", lambda name, house=registry.HOUSE: real("torn", made) if name == "add" else real(name, house))
+    assert command(monkeypatch, "explain", "add") == 1
+    assert capsys.readouterr().err == f"rooftop: {made.ops / 'torn.py'}, line 3: '(' was never closed\n"
+    kernel = tmp_path / "square__triton.py"
+    kernel.write_text("def supports(p):\nreturn None\n")
+    assert command(monkeypatch, "inspect", str(kernel)) == 1
+    assert capsys.readouterr().err == f"rooftop: {kernel}, line 2: expected an indented block after function definition on line 1\n"
 
 
 def test_a_module_of_the_house_that_is_missing_is_a_traceback(monkeypatch: pytest.MonkeyPatch) -> None:

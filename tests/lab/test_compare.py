@@ -6,6 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from rooftop.core.spec import OF_TORCH  # noqa: E402
 from rooftop.lab.check.compare import compare  # noqa: E402
 
 
@@ -94,3 +95,35 @@ def test_one_element_is_judged_over_several_draws_where_it_misses_its_allowance(
         assert len(runs) > 2 * len(found)  # some were judged over all draws, for they had missed the allowance of one
     assert (len(runs) - 2 * len(found)) % 15 == 0
     assert {(r.outputs["dx"].elements, r.outputs["dx"].where) for r in found} <= {(1, None), (1, (0,))}, found[0].message
+
+
+DTYPES = ["float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "complex64"]
+
+
+@pytest.mark.parametrize("name", DTYPES)
+def test_bit_for_bit_a_zero_has_a_sign_and_a_nan_is_a_nan(name):
+    dtype = getattr(torch, name)
+    zero = torch.zeros(7, 3, 2).to(dtype)
+    negative = zero.clone()
+    negative.view(torch.uint8)[5, 2, -1] |= 0x80  # the sign of the last element of a row, wherever its bytes end
+    assert compare(zero, zero, zero.clone(), name_of(dtype), 1.0, bitwise=True).ok
+    verdict = compare(negative, zero, zero, name_of(dtype), 1.0, bitwise=True)
+    assert not verdict.ok and verdict.wrong == 1 and verdict.where == (5, 2, 1)
+    if not dtype.is_complex:
+        a, b = (torch.full((2,), v).to(dtype) for v in (float("nan"), -float("nan")))
+        assert compare(a, a, b, name_of(dtype), 1.0, bitwise=True).ok
+
+
+@pytest.mark.parametrize("name", ["float4_e2m1fn_x2", "float8_e8m0fnu", "bool", "uint16", "int64"])
+def test_codes_and_integers_have_bits_alone(name):
+    dtype = getattr(torch, name)
+    size = torch.empty(0, dtype=dtype).element_size()
+    a = torch.zeros(6, size, dtype=torch.uint8).view(dtype)
+    b = torch.zeros(6, size, dtype=torch.uint8)
+    b[4, -1] = 1
+    assert compare(a, a, a.clone(), name_of(dtype), 1.0).ok
+    assert compare(b.view(dtype), a, a, name_of(dtype), 1.0).wrong == 1
+
+
+def name_of(dtype):
+    return OF_TORCH[str(dtype).removeprefix("torch.")]

@@ -6,9 +6,12 @@ import ast
 from pathlib import Path
 
 import pytest
+import torch
 from _support import command
 
+import rooftop
 from rooftop.core import registry
+from rooftop.core.backends.python_files import load_file
 from rooftop.lab import candidates, scaffold
 from rooftop.lab.check import checker
 
@@ -125,3 +128,33 @@ def test_a_ladder_without_a_cu_rung_has_no_model_for_one(climbing: registry.Hous
 def test_an_op_cannot_be_called_as_a_keyword_or_as_what_the_package_has(climbing: registry.House, name: str) -> None:
     with pytest.raises(ValueError, match=name):
         scaffold.write("op", name, climbing)
+
+
+@pytest.mark.parametrize("base", ["add", "square", "softmax"])
+def test_the_in_place_twin_of_an_op_is_right_as_it_stands(base: str, tmp_path: Path) -> None:
+    made = registry.House(tmp_path / "ops", tmp_path / "kernels", tmp_path / "ladders")
+    made.ops.mkdir()
+    path = scaffold.write("op", f"{base}_", made)
+    twin = registry.op(f"{base}_", made)
+    assert (twin.name, twin.twin_of, twin.output_names) == (f"{base}_", registry.op(base), ())
+    one = next(c for c in twin.cases if "odd" in c.name)
+    assert checker.check_callable(twin, one, twin.reference, name="reference").status == "ok"
+    assert checker.check_callable(twin, one, twin.wrong["nothing written"], name="nothing").status == "wrong"
+    function = vars(load_file(path))[f"{base}_"]
+    given = [torch.rand(4, 3) for _ in twin.tensor_names]
+    want = getattr(rooftop, base)(*given)
+    assert function(*given) is given[0] and torch.equal(given[0], want)
+    with pytest.raises(TypeError, match=f"^{base}_: .*torch.complex64"):
+        function(*(t.to(torch.complex64) for t in given))
+    with pytest.raises(ValueError, match=f"^{base}_: .* is expanded"):
+        function(*(torch.rand(1, 3).expand(4, 3) for _ in given))
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("tower_", "no op 'tower'"), ("matmul_", "no input of matmul has the shape and dtype of out"), ("append_kv_", "writes into its inputs already"),
+     ("rope_", "rope_.py is there already"), ("add__", "cannot name an op"), ("_", "cannot name an op")],
+)  # fmt: skip
+def test_an_op_that_can_have_no_twin_is_refused(name: str, said: str) -> None:
+    with pytest.raises((ValueError, registry.RegistryError), match=said):
+        scaffold.write("op", name)

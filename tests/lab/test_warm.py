@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
+from typing import Any
 
 import pytest
 from _support import command, flat
@@ -10,6 +12,10 @@ from _support import command, flat
 from rooftop.core import registry
 from rooftop.core.spec import TARGETS
 from rooftop.lab import warm
+from rooftop.lab.records import store
+from rooftop.lab.records.prune import superseded
+from rooftop.lab.report import documents
+from rooftop.lab.report.data import staleness
 from rooftop.lab.timing import first_calls
 
 MOST = 14  # binaries of one op and its backward at one number of columns
@@ -43,6 +49,40 @@ def test_first_calls_are_measured_beside_torch_forward_and_backward(monkeypatch:
     for r in found:
         assert (r["rows"]["n"], r["columns"]["n"]) == (5, 2), r
         assert r["known_s"] > 0 and 0 < r["rows"]["median_s"] <= r["rows"]["p90_s"] <= r["rows"]["max_s"]
+
+
+def measured(**more: Any) -> dict[str, Any]:
+    spread = {"n": 5, "median_s": 2e-4, "p90_s": 3e-4, "max_s": 0.02, "slow": 1}
+    return {"op": "rms_norm", "dtype": "f32", "subject": "rooftop", "gradients": False, "first_s": 0.5, "known_s": 2e-5, "new_rows_s": 1e-4, "rows": spread,
+            "columns": spread, **more}  # fmt: skip
+
+
+def test_first_calls_are_records_and_stand_in_the_docs(tmp_path: Path) -> None:
+    card = {"name": "NVIDIA H100 80GB HBM3", "arch": 90}
+    rows = [measured(), measured(gradients=True), measured(subject="torch", first_s=0.25), measured(subject="torch.compile(dynamic=True)", refused="no")]
+    made = first_calls.records(rows, card, seed=3)
+    assert [(r["subject"], r["case"]) for r in made] == [("rooftop", "f32"), ("rooftop", "f32, forward and backward"), ("peer:torch", "f32")]
+    with store.Writer(tmp_path, card["name"]) as writer:
+        for record in made:
+            writer.write(record)
+        stale = writer.write({**made[0], "digest": "of other kernels"})
+    found = store.read(tmp_path)
+    assert len(found) == 4 and [first_calls.current(r) for r in found] == [True, True, True, False]
+    assert staleness(found)(stale) and not staleness(found)(found[0])
+    assert superseded(found, staleness(found)) == [False, False, False, True]  # what is of the kernels as they are outlives a newer one that is not
+    text = documents.first(found, None)  # type: ignore[arg-type]
+    lines = text.splitlines()[2:]
+    assert len(lines) == 3 and text.count("| rooftop |") == 2
+    assert lines[0].startswith("| rms_norm f32 | NVIDIA H100 80GB HBM3 | rooftop | 500,000 | 20 | 200 | 20,000 | 1 of 5 |")
+    assert "| torch | 250,000 |" in lines[1]
+    assert documents.first([], None) == documents.NOTHING  # type: ignore[arg-type]
+
+
+def test_a_record_of_first_calls_without_its_figures_is_none(tmp_path: Path) -> None:
+    (record,) = first_calls.records([measured()], {"name": "NVIDIA H100 80GB HBM3"}, seed=0)
+    for key in ("first_s", "rows", "columns"):
+        with pytest.raises(ValueError, match=f"{key} is missing"):
+            store.SHAPES["first-calls"]({k: v for k, v in record.items() if k != key}, "")
 
 
 @pytest.mark.parametrize(

@@ -120,9 +120,19 @@ class CudaImplementation(Implementation):
 
     def prefers(self, problem: Problem) -> int:
         asked = self._said_by_python("prefers")
-        if (asked is None and self._head.prefer is None) or self.supports(problem) is not None:
+        if asked is None and (self._head.prefer is None or self._plainly_not(problem)):
+            return 0
+        if self.supports(problem) is not None:
             return 0
         return self._head.prefers(problem, self.choose(problem)) if asked is None else int(asked(problem, self._head))
+
+    def _plainly_not(self, problem: Problem) -> bool:
+        """Whether the head does not prefer it: told without its launches, which nobody may ask for then. False where a problem that it does not take is
+        in the way; `supports` says so."""
+        try:
+            return not self._head.prefers(problem, self.choose(problem))
+        except (Unfit, ExpressionError, HeadError):
+            return False
 
     def configs(self, problem: Problem) -> list[Any]:
         found = [self.choose(problem)]

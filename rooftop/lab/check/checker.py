@@ -20,7 +20,7 @@ from rooftop.core.layouts import computes, widen
 from rooftop.core.spec import DTYPES, TARGETS, Case, Descriptor, Input, Meta, Problem, dtype_of
 from rooftop.core.triton_compat import descriptor
 from rooftop.lab.candidates import Subject
-from rooftop.lab.check.compare import CHUNK, Verdict, compare, index_of
+from rooftop.lab.check.compare import CHUNK, Verdict, compare, differing, index_of
 from rooftop.lab.check.guard_zones import GUARD, Guarded
 from rooftop.lab.inputs import by_name, laid_out, make, rounded
 
@@ -315,7 +315,7 @@ def _check(
                 result.status, result.message = "wrong", f"the input {name} was written"
         if got is not first and op.deterministic and not result.message:
             for name, value in got.items():
-                unequal = int(_differing(used(op, name, value, expected.same), used(op, name, first[name], expected.same)).sum())
+                unequal = int(differing(used(op, name, value, expected.same), used(op, name, first[name], expected.same)).sum())
                 if unequal:
                     result.status = "wrong"
                     result.message = f"{name}: {unequal} elements differ between two runs: not written, read before they were written, or a race"
@@ -381,19 +381,8 @@ def count(spec: Input) -> int:
     return n
 
 
-def _differing(a: Any, b: Any) -> Any:
-    """Where two tensors do not hold the same bits, but that any NaN is as good as another."""
-    import torch
-
-    def bits(t: Any) -> Any:
-        return t.contiguous().view(getattr(torch, f"int{8 * t.element_size()}")) if t.is_floating_point() else t
-
-    found = bits(a) != bits(b)
-    return found & ~(a.isnan() & b.isnan()) if a.is_floating_point() else found
-
-
 def same_bits(a: Any, b: Any) -> bool:
-    return not bool(_differing(a, b).any())
+    return not bool(differing(a, b).any())
 
 
 def check_callable(

@@ -6,7 +6,7 @@ import math
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from rooftop.core.spec import DTYPES
+from rooftop.core.spec import DTYPES, dtype_of
 
 if TYPE_CHECKING:
     import torch
@@ -176,13 +176,37 @@ def _nonfinite(out: Any, same: Any) -> tuple[int, int, str] | None:
     return row, column, f"{got} where the same precision in plain torch gives {want} ({int(bad.sum())} such elements)"
 
 
+def differing(a: Any, b: Any) -> Any:
+    """Where two tensors of one dtype and shape do not hold the same bits: -0.0 is not 0.0. Any NaN is as good as another: which sign and payload an
+    operation gives it is not specified, by IEEE 754 nor by CUDA, and conversions change them."""
+    import torch
+
+    x, y = (torch.view_as_real(t.contiguous()) if t.is_complex() else t.contiguous() for t in (a, b))
+    found = _words(x) != _words(y)
+    if DTYPES[dtype_of(x.dtype)].floating:  # packed codes and bare exponents have no NaN that torch could tell
+        found &= ~(x.isnan() & y.isnan())
+    return found.any(-1) if a.is_complex() else found
+
+
+def _words(t: Any) -> Any:
+    """The elements as whole numbers of their size."""
+    import torch
+
+    return t.view(getattr(torch, f"int{8 * t.element_size()}"))
+
+
+def _number(element: Any) -> float:
+    """An element as a number; codes that torch has no numbers for, and complex ones, as the number of their bits."""
+    return float(element if DTYPES[dtype_of(element.dtype)].floating or not (element.is_floating_point() or element.is_complex()) else _words(element))
+
+
 def _bitwise(verdict: Verdict, out: Any, same: Any) -> Verdict:
-    different = ~((out == same) | (out.isnan() & same.isnan())) if out.is_floating_point() else out != same
+    different = differing(out, same)
     if bool(different.any()):
         first = int(different.reshape(-1).to(_int8()).argmax())
         verdict.wrong = int(different.sum())
         verdict.where = index_of(out.shape, first)
-        verdict.value, verdict.expected = float(out.reshape(-1)[first]), float(same.reshape(-1)[first])
+        verdict.value, verdict.expected = (_number(t.reshape(-1)[first]) for t in (out, same))
         verdict.max_share = math.inf
         return _failed(verdict, f"{verdict.wrong} of {out.numel()} elements differ; they must be the same bit for bit")
     return verdict

@@ -14,10 +14,10 @@ from typing import NoReturn
 import typer
 
 from rooftop.core import disk_cache
+from rooftop.core.names import package_of
 from rooftop.lab.cli.app import ENVIRONMENT, WRONG, app
 
 USAGE = typer.BadParameter.__bases__[0]  # typer's own class of usage errors, which it gives exit code 2
-PACKAGES = {"liger_kernel": "liger-kernel", "pynvml": "nvidia-ml-py", "cuda": "cuda-core", "nvidia": "nvidia-cuda-runtime"}  # where the names differ
 
 
 def commands() -> None:
@@ -32,10 +32,11 @@ def main() -> None:
     try:
         _main()
     except ModuleNotFoundError as error:
-        absent = (error.name or "").partition(".")[0]
-        if absent in ("", "rooftop"):
+        absent = error.name or ""
+        if absent.partition(".")[0] in ("", "rooftop"):
             raise
-        _end(f"{absent} is not installed: pip install {PACKAGES.get(absent, absent)}", ENVIRONMENT)
+        package = package_of(absent)
+        _end(f"{package} is not installed: pip install {package}", ENVIRONMENT)
     except SystemExit as end:
         if isinstance(end.__context__, USAGE):
             sys.exit(WRONG)
@@ -49,6 +50,7 @@ def _main() -> None:
     from rooftop.core.expressions import ExpressionError
     from rooftop.core.head import HeadError
     from rooftop.core.names import RegistryError
+    from rooftop.core.registry import not_python
     from rooftop.lab.records.store import RecordError
     from rooftop.lab.timing.bench import NoGpuError
 
@@ -59,6 +61,8 @@ def _main() -> None:
         _end(str(error), ENVIRONMENT)
     except (RegistryError, HeadError, ExpressionError, CompileError, RecordError, ValueError) as error:
         _end(str(error.args[0] if isinstance(error, LookupError) and error.args else error), WRONG)
+    except SyntaxError as error:  # of a kernel's file, or a rung's
+        _end(not_python(error), WRONG)
     except OSError as error:  # a folder that cannot be written, a full disk
         where = " -> ".join(str(name) for name in (error.filename, error.filename2) if name is not None)
         said = f"{where}: {error.strerror}" if where else str(error)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
@@ -56,14 +57,19 @@ def first_calls(
     columns: Annotated[int, typer.Option(help="How many column counts.")] = 30,
     seed: Annotated[int, typer.Option(help="Of the shapes.")] = 0,
     compiled: Annotated[bool, typer.Option("--compiled/--no-compiled", help="Also torch.compile(dynamic=True).")] = True,
+    records: Annotated[Path | None, typer.Option(help="Folder of the records.", show_default="results/")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """What a first call costs the host: the very first, new rows, new columns, beside torch and torch.compile(dynamic=True). Needs a GPU.
+    """What a first call costs the host: the very first, new rows, new columns, beside torch and torch.compile(dynamic=True); and write records of it.
+    Needs a GPU.
 
     Example: [bold]rooftop first-calls layer_norm --dtype bf16[/bold]"""
     import torch
 
+    from rooftop.core import settings
+    from rooftop.core.implementation import device_of
     from rooftop.lab import warm as warms
+    from rooftop.lab.records import store
     from rooftop.lab.timing import first_calls as measures
     from rooftop.lab.timing.bench import NoGpuError
 
@@ -72,7 +78,14 @@ def first_calls(
     found = warms.ops(ops or [])
     if not torch.cuda.is_available():
         raise NoGpuError("no GPU: torch.cuda.is_available() is False (rooftop doctor says what is missing)")
-    measured = [r for op in found if warms.kinds(op, dtype) for r in measures.measure(op, dtype, seed=seed, rows=rows, columns=columns, compiled=compiled)]
+    card = store.about(device_of(torch.cuda.current_device()))
+    measured: list[dict[str, Any]] = []
+    with store.Writer(records or settings.load().results, card["name"]) as writer:
+        for op in (op for op in found if warms.kinds(op, dtype)):
+            rows_of_op = measures.measure(op, dtype, seed=seed, rows=rows, columns=columns, compiled=compiled)
+            measured += rows_of_op
+            for record in measures.records(rows_of_op, card, seed):
+                writer.write(record)
     if as_json:
         typer.echo(json.dumps(measured, indent=2))
         return

@@ -251,11 +251,11 @@ def shrink(draft: Draft, outcome: Outcome, runner: Runner) -> tuple[Draft, list[
         for other in drafts.smaller(draft):
             if not tries:
                 break
-            if not drafts.taken(other):
+            if (simpler := drafts.taken(other)) is None:
                 continue
             tries -= 1
-            found = runner.run(other)
+            found = runner.run(simpler)
             if found.status == outcome.status:
-                draft, messages, better = other, found.messages, True
+                draft, messages, better = simpler, found.messages, True
                 break
     return draft, messages

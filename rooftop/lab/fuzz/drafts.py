@@ -15,6 +15,7 @@ from typing import Any
 
 from rooftop.core import registry
 from rooftop.core.contract import Contract, metas_of
+from rooftop.core.op import Op
 from rooftop.core.spec import DTYPES, Case, Input, Option, Problem
 from rooftop.lab import public_calls
 
@@ -164,6 +165,10 @@ class Draft:
         if op.arrange is not None:
             for name, fitting in op.arrange(tensors, options, found["g"]).items():
                 if tensors[name] is not None and math.prod(tensors[name].shape):
+                    apart = replace(self.layouts.get(name, Layout()), still=(), window=0)  # no two elements in one place: they are written one by one
+                    shape = tuple(fitting.shape)
+                    if tensors[name].stride() != apart.strides(shape):
+                        tensors[name] = torch.empty_strided(shape, apart.strides(shape), dtype=fitting.dtype, device=device)
                     tensors[name].copy_(fitting)
         return tensors, options, found["g"]
 
@@ -236,8 +241,8 @@ def draw(op: Contract, seed: int, index: int, limits: Limits, gpu: bool) -> Draf
     cases = [c for c in op.cases if not {"bench", "huge"} & c.tags] or list(op.cases)
     for attempt in range(TRIES):
         draft = fitting(_draw(r, op, r.choice(cases), limits, gpu, gentle=attempt > TRIES // 2), limits)
-        if draft is not None and taken(draft):
-            return draft
+        if draft is not None and (found := taken(draft)) is not None:
+            return found
     return None
 
 
@@ -250,7 +255,7 @@ def _draw(r: random.Random, op: Contract, case: Case, limits: Limits, gpu: bool,
     allowed = {n: {dict(c.tensors())[n].fill for c in op.cases if n in dict(c.tensors()) and dict(c.tensors())[n].dtype == v.dtype} for n, v in given.items()}
     absent = tuple(n for n in given if n in op.kinds and "None" in op.kinds[n] and r.random() < 0.2)
     shapes = {n: tuple(sizes.get(e, e) for e in v.shape) for n, v in given.items()}
-    wrt = [n for n in differentiable(op) if n in given and n not in absent]
+    wrt = [n for n in differentiable(op) if n in given and n not in absent and DTYPES[given[n].dtype].floating and DTYPES[given[n].dtype].bytes > 1]
     u = r.random()
     mode = "compile" if u < (0.004 if gpu else 0.01) else "grad" if wrt and u < 0.45 and not op.mutates else "eager"
     wants = tuple(n for n in wrt if r.random() < 0.7) or tuple(wrt[:1])
@@ -293,14 +298,21 @@ def meta(draft: Draft) -> dict[str, Any]:
     return {**{n: None for n in draft.contract.tensor_names if n not in draft.contract.list_names}, **{n: one(n) for n in draft.tensors}}
 
 
-def taken(draft: Draft) -> bool:
-    """Whether the public function takes the call: tried on meta tensors, which have no numbers."""
+def taken(draft: Draft) -> Draft | None:
+    """The call, if the public function takes it: tried on meta tensors, which have no numbers. Options that are no parameters of the public function
+    (an extent that the backward needs, the largest value of a dtype) become what it makes of the others."""
+    op = draft.contract
+    function = public_calls.function(op)
     try:
-        args, kwargs = public_calls.arguments(draft.contract, meta(draft), draft.options)
-        public_calls.function(draft.contract)(*args, **kwargs)
+        args, kwargs = public_calls.arguments(op, meta(draft), draft.options)
+        function(*args, **kwargs)
+        if made := [n for n in draft.options if n not in inspect.signature(function).parameters]:
+            assert isinstance(op, Op)
+            options = public_calls.passed(op, meta(draft), draft.options)[1]
+            return replace(draft, options={**draft.options, **{n: options[n] for n in made}})
     except (ValueError, TypeError, IndexError, ArithmeticError, NotImplementedError, AttributeError, RuntimeError):
-        return False
-    return True
+        return None
+    return draft
 
 
 # -- making smaller -------------------------------------------------------------------------------------------------

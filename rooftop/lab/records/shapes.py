@@ -98,6 +98,7 @@ _OFTEN: dict[str, Check] = {
     "sustained_versus": _VERSUS, "memory": _whole_or_null, "op": _text, "case": _text, "work": _WORK, "clocks": _CLOCKS,
 }  # fmt: skip
 _POINTS = _list(_keys({"bytes": _positive, "seconds": _positive, "by": _text}), 1)
+_SPREAD = _keys({"n": _whole, "median_s": _positive, "p90_s": _positive, "max_s": _positive, "slow": _whole})  # of first calls
 _RATES = _table(_keys({"ops_per_s": _positive}))  # by duty
 _CEILINGS: dict[str, dict[str, Check]] = {  # of each part
     "memory": {"curves": _table(_POINTS), "launch": _keys({"graph_node_s": _positive}), "fma_fp32": _RATES},
@@ -122,6 +123,10 @@ SHAPES: dict[str, Check] = {
     "sanitize": _keys({**_WHAT, "cases": _list(_text, 1), "errors": _whole}, {**_OFTEN, "first": _text, "message": _text}),
     "build": _keys({"subject": _text, "device": _DEVICE, "seconds": _positive}, {**_OFTEN, "all": _list(_number), "n": _whole}),
     "clock": _keys({"subject": _text, "device": _DEVICE}, {**_OFTEN, "rows": _list(_keys({}))}),
+    "first-calls": _keys(
+        {**_WHAT, "first_s": _positive, "known_s": _positive, "new_rows_s": _number, "rows": _SPREAD, "columns": _SPREAD},
+        {**_OFTEN, "seed": _whole, "known_columns": _whole},
+    ),
     "tune": _keys({**_WHAT, "config": _keys({}), "verdict": _text}, {**_OFTEN, "over_heuristic": _number_or_null, "pick": _table_or_null}),
     "counters": _keys({**_WHAT, **_COUNTERS}, {k: c for k, c in _OFTEN.items() if k != "counters"}),
     "compared": _keys({**_WHAT, "share": _number, "rows": _list(_keys({}))}, {k: c for k, c in _OFTEN.items() if k != "counters"}),

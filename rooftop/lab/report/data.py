@@ -47,7 +47,7 @@ from rooftop.lab.report.model import (
 )  # fmt: skip
 from rooftop.lab.report.rung_counts import RungCounts
 from rooftop.lab.sanitize import digest_of
-from rooftop.lab.timing import roofline
+from rooftop.lab.timing import first_calls, roofline
 from rooftop.lab.timing.roofline import Ceilings
 
 # (op, subject, cases, card, whether of compute-sanitizer) -> why the subject no longer takes a case; the digest of the tree
@@ -360,6 +360,8 @@ def staleness(found: Iterable[Record], digests: Digests | None = None) -> Callab
     def stale(record: Record) -> bool:
         if record["kind"] == "ceiling":
             return not roofline.current(record)
+        if record["kind"] == "first-calls":
+            return not first_calls.current(record)
         return record["kind"] != "clock" and gatherer.stale(record) is not None
 
     return stale

@@ -14,6 +14,7 @@ from rooftop.lab.records.store import Record
 from rooftop.lab.report.data import gather
 from rooftop.lab.report.model import SiteData
 from rooftop.lab.report.picture import climb
+from rooftop.lab.timing import first_calls
 
 END = "<!-- /generated -->"
 NOTHING = "Nothing has been measured yet."
@@ -127,12 +128,35 @@ def _seconds(row: Mapping[str, Any]) -> tuple[str, str]:
     return f"{median:.2f} ({low:.2f} to {high:.2f})", f"{limit:g}" if median < limit else f"{limit:g}: **not met**"
 
 
+def first(found: list[Record], _site: SiteData) -> str:
+    """The newest first calls of each op, dtype, card and contestant (`rooftop.lab.timing.first_calls`); those of other kernels are left out."""
+    newest: dict[tuple[str, ...], Record] = {}
+    for r in sorted((r for r in found if r["kind"] == "first-calls" and first_calls.current(r)), key=lambda r: str(r["at"])):
+        newest[tuple(str(k) for k in (r["device"]["name"], r["op"], r["case"], r["subject"]))] = r
+    if not newest:
+        return NOTHING
+    lines = ["| op | on | µs of the host | the very first | known | new rows | slowest | above 10 ms | new columns | slowest | above 10 ms |",
+             "|---|---|---|---:|---:|---:|---:|---:|---:|---:|---:|"]  # fmt: skip
+    order = {"rooftop": 0, "peer:torch": 1}
+    for key in sorted(newest, key=lambda k: (*k[:3], order.get(k[3], 2), k[3])):
+        r = newest[key]
+        spreads = [cell for k in ("rows", "columns") for cell in (_us(r[k]["median_s"]), _us(r[k]["max_s"]), f"{r[k]['slow']} of {r[k]['n']}")]
+        who = str(r["subject"]).removeprefix("peer:")
+        lines.append(f"| {r['op']} {r['case']} | {r['device']['name']} | {who} | {_us(r['first_s'])} | {_us(r['known_s'])} | {' | '.join(spreads)} |")
+    return "\n".join(lines)
+
+
+def _us(seconds: float) -> str:
+    return f"{float(seconds) * 1e6:,.0f}"
+
+
 TABLES: Mapping[tuple[str, str], Callable[[list[Record], SiteData], str]] = {  # of the records, and of what the pages show of them
     ("README.md", "families"): families,
     ("docs/scores.md", "scores"): scores,
     ("docs/timing.md", "timing"): timing,
     ("docs/dependencies.md", "build"): build,
     ("docs/simulator.md", "speed"): speed,
+    ("docs/gpu.md", "first calls"): first,
 }
 PICTURES: Mapping[str, tuple[str, Mapping[str, str]]] = {  # file -> ladder, and what its peers are called there
     "docs/pictures/sgemm_cuda.svg": ("sgemm_cuda", {"torch": "torch (cuBLAS)"}),

@@ -1,17 +1,19 @@
 """What the first call of a kind costs the host: the very first, one with rows not seen before, one with columns not seen before.
 
 Seconds from the call to its return, nothing queued before it: what a program waits that brings other shapes at each step. Inputs lie ready. Beside
-torch's eager ops and torch.compile(dynamic=True), where the contract names them as peers."""
+torch's eager ops and torch.compile(dynamic=True), where the contract names them as peers. `records` makes records of it, of kind `first-calls`."""
 
 from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from statistics import median
 from typing import Any
 
+from rooftop.core import registry
 from rooftop.core.contract import Contract
+from rooftop.core.digests import digest
 from rooftop.core.spec import Case
 from rooftop.lab import warm
 from rooftop.lab.inputs import make
@@ -45,6 +47,30 @@ def measure(
                     raise
                 found.append({**about, "refused": f"{type(error).__name__}: {error}"})
     return found
+
+
+def records(measured: Sequence[Mapping[str, Any]], device: Mapping[str, Any], seed: int) -> list[dict[str, Any]]:
+    """Records of what was measured, those left out that refused the op: one of a subject, dtype and direction."""
+    found = []
+    for r in measured:
+        if "refused" in r:
+            continue
+        subject = r["subject"] if r["subject"] == "rooftop" else f"peer:{r['subject']}"
+        about = {"kind": "first-calls", "op": r["op"], "subject": subject, "case": f"{r['dtype']}, forward and backward" if r["gradients"] else r["dtype"]}
+        kept = {k: r[k] for k in ("first_s", "known_s", "new_rows_s", "rows", "columns")}
+        found.append({**about, "device": dict(device), "digest": digest_of(registry.op(r["op"])), "seed": seed, "known_columns": KNOWN, **kept})
+    return found
+
+
+def digest_of(op: Contract) -> str:
+    """Hash of all kernels that a call of the op may run, and its backward."""
+    names = [op.name, *([op.bwd.name] if op.bwd is not None else [])]
+    return digest(*(f"{i.name} {i.digest}" for n in names for i in registry.implementations(n)))
+
+
+def current(record: Mapping[str, Any]) -> bool:
+    """Whether a record is of the kernels as they are."""
+    return record["op"] in registry.op_names() and record.get("digest") == digest_of(registry.op(str(record["op"])))
 
 
 def contestants(op: Contract, compiled: bool) -> dict[str, Callable[..., Any]]:
