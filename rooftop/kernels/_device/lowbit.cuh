@@ -45,6 +45,13 @@ __device__ inline unsigned times(unsigned a, unsigned b) {
     return as_bits(__hmul2(as_two<Two>(a), as_two<Two>(b)));
 }
 
+/// (a & mask) | or_ in one instruction: the compiler makes two where both are constants.
+__device__ inline unsigned masked(unsigned a, unsigned mask, unsigned or_) {
+    unsigned d;
+    asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(d) : "r"(a), "r"(mask), "r"(or_));
+    return d;
+}
+
 /// Field q of B bits in both halves of a plane's words; what lies above it stays.
 template <int B>
 __device__ inline unsigned field(const unsigned* words, int q) { return words[q / (16 / B)] >> (B * (q % (16 / B))); }
@@ -56,12 +63,12 @@ __device__ inline unsigned pair_of(const unsigned* words, int q) {
     constexpr bool HALF = Pair<T>::MANTISSA == 10;
     if constexpr (F == INT8) {
         const unsigned u = field<8>(words, q);
-        if constexpr (HALF) return less<T>((u & 0x00ff00ffu) | 0x64006400u, 0x64806480u);     // 1024 + u - 1152
-        else return less<T>((u & 0x007f007fu) | 0x43004300u, (~u & 0x00800080u) | 0x43004300u);  // 128 + the low seven bits, less 128 or 256
+        if constexpr (HALF) return less<T>(masked(u, 0x00ff00ffu, 0x64006400u), 0x64806480u);     // 1024 + u - 1152
+        else return less<T>(masked(u, 0x007f007fu, 0x43004300u), masked(~u, 0x00800080u, 0x43004300u));  // 128 + the low seven bits, less 128 or 256
     } else if constexpr (C::INT) {
-        const unsigned u = field<C::BITS>(words, q) & ((1u << C::BITS) - 1) * 0x10001u;
-        if constexpr (HALF) return less<T>(u | 0x64006400u, 0x64006400u + C::MIDDLE * 0x10001u);
-        else return less<T>(u | 0x43004300u, 0x43004300u + C::MIDDLE * 0x10001u);
+        const unsigned u = field<C::BITS>(words, q), mask = ((1u << C::BITS) - 1) * 0x10001u;
+        if constexpr (HALF) return less<T>(masked(u, mask, 0x64006400u), 0x64006400u + C::MIDDLE * 0x10001u);
+        else return less<T>(masked(u, mask, 0x43004300u), 0x43004300u + C::MIDDLE * 0x10001u);
     } else {
         unsigned u;
         if constexpr (C::BITS == 6) u = (field<4>(words, q) & 0x000f000fu) | (field<2>(words + 8, q) & 0x00030003u) << 4;

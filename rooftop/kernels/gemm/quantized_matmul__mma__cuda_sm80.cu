@@ -60,27 +60,38 @@ few_rows(int M, int N, int K, int stripes, int blocks, int groups, int per_group
     uint4 held[DEEP][C::LOADS], brought[MINE];
     S factor[DEEP][GROUPS][2];
     Z offset[DEEP][GROUPS][2];
-    const auto ask = [&](int c, uint4 (&codes_of)[C::LOADS], S (&factors)[GROUPS][2], Z (&offsets)[GROUPS][2]) {
-        const int block = first + c * ALONG + along;
-        if (here && block < end) {
-            const uint4* from = codes + (static_cast<long long>(stripe) * blocks + block) * (C::BITS * 16) + lane;
+    int next = first + along;  // the block of codes that is asked for next
+    const uint4* code_at = codes + (static_cast<long long>(stripe) * blocks + next) * (C::BITS * 16) + lane;
+    const S* const scale_at = scale + static_cast<long long>(stripe) * groups * 16 + lane / 4;
+    const Z* const zero_at = zero + (ZEROS ? static_cast<long long>(stripe) * groups * 16 + lane / 4 : 0);
+    const auto ask = [&](uint4 (&codes_of)[C::LOADS], S (&factors)[GROUPS][2], Z (&offsets)[GROUPS][2]) {
+        if (here && next < end) {
 #pragma unroll
-            for (int i = 0; i < C::LOADS; ++i) codes_of[i] = __ldcs(from + i * 32);
+            for (int i = 0; i < C::LOADS; ++i) codes_of[i] = __ldcs(code_at + i * 32);
 #pragma unroll
             for (int g = 0; g < GROUPS; ++g) {
-                const int group = GROUP == 128 ? block / per_group : min(block * GROUPS + g, groups - 1);
-                const long long at = (static_cast<long long>(stripe) * groups + group) * 16 + lane / 4;
-                factors[g][0] = scale[at], factors[g][1] = scale[at + 8];
-                if (ZEROS) offsets[g][0] = zero[at], offsets[g][1] = zero[at + 8];
+                const int at = 16 * (GROUP < 128 ? min(next * GROUPS + g, groups - 1) : per_group == 1 ? next : next / per_group);
+                factors[g][0] = scale_at[at], factors[g][1] = scale_at[at + 8];
+                if (ZEROS) offsets[g][0] = zero_at[at], offsets[g][1] = zero_at[at + 8];
             }
         }
+        next += ALONG, code_at += ALONG * C::BITS * 16;
     };
-    const auto bring = [&](int c) {
+    const T* row[MINE];
+    int column[MINE];  // of the pack that is brought next; past every K where there is none
+#pragma unroll
+    for (int i = 0; i < MINE; ++i) {
+        const int pack = i * THREADS + threadIdx.x, m = pack % TOKENS, j = pack / TOKENS;
+        const bool mine = (PACKS % THREADS == 0 || pack < PACKS) && token + m < M;
+        row[i] = x + (mine ? (token + m) * xs : 0);
+        column[i] = mine ? first * 128 + j * 8 : 1 << 30;
+    }
+    const int past = min(K, end * 128);
+    const auto bring = [&] {
 #pragma unroll
         for (int i = 0; i < MINE; ++i) {
-            const int pack = i * THREADS + threadIdx.x, m = pack % TOKENS, j = pack / TOKENS, block = first + c * ALONG + j / 16;
-            const bool wanted = (PACKS % THREADS == 0 || pack < PACKS) && token + m < M && block < end;
-            brought[i] = wanted ? eight<T, WHOLE>(x + (token + m) * xs, block * 128 + j % 16 * 8, K) : make_uint4(0, 0, 0, 0);
+            brought[i] = column[i] < past ? eight<T, WHOLE>(row[i], column[i], K) : make_uint4(0, 0, 0, 0);
+            column[i] += ALONG * 128;
         }
     };
     const auto put = [&](int c) {
@@ -147,17 +158,17 @@ few_rows(int M, int N, int K, int stripes, int blocks, int groups, int per_group
     };
 
 #pragma unroll
-    for (int d = 0; d < DEEP; ++d) ask(d, held[d], factor[d], offset[d]);
-    bring(0);
+    for (int d = 0; d < DEEP; ++d) ask(held[d], factor[d], offset[d]);
+    bring();
     put(0);
     __syncthreads();
     for (int c = 0; c < chunks; c += DEEP) {
 #pragma unroll
         for (int d = 0; d < DEEP; ++d) {
             if (c + d < chunks) {
-                bring(c + d + 1);
+                bring();
                 add(c + d, held[d], factor[d], offset[d]);
-                ask(c + d + DEEP, held[d], factor[d], offset[d]);
+                ask(held[d], factor[d], offset[d]);
                 put(c + d + 1);
                 __syncthreads();
             }

@@ -14,6 +14,8 @@ from rooftop.ops.quantized_matmul import BITS
 CLOCK, MEMORY, L2 = 1.7e9, 4.2e12, 5.5e12
 UNPACK = {"int8": 4.0, "int4": 2.7, "int2": 2.7, "e4m3": 4.5, "e5m2": 4.0, "e3m2": 7.0, "e2m3": 7.0, "e2m1": 4.5}  # instructions a pair of codes
 SECOND = 2.0e-6  # seconds of the launch that adds parts
+ROUND = 1.0e-6  # seconds that another round of blocks adds, whose first loads nothing hides
+START, CHAIN = 2e-6, 0.2e-6  # seconds until the first codes are there; of a warp's block of codes, whose eight products wait for one another
 FEW = 64  # rows of x that a block takes at most
 
 
@@ -59,8 +61,10 @@ def seconds(p: Problem, down: int, along: int, split: int) -> float:
     busy = -(-count // p.device.sms) * steps * (along * down * bound + staging) / CLOCK
     idle = max(1.0, p.device.sms * 16 / (count * along * down))  # too few warps leave device memory waiting
     memory = max(codes / MEMORY * idle, (codes * tall + towers * m * k * 2) / L2)
+    resident = 16 // (along * down) if tiles <= 2 else 8 // (along * down)  # blocks of a multiprocessor, by registers
+    rounds = -(-count // (p.device.sms * resident))
     extra = 0.0 if split == 1 else SECOND + 2 * split * m * n * 4 / MEMORY
-    return max(memory, busy) + steps * 0.15e-6 + 2e-6 + extra
+    return max(memory, busy, rounds * steps * CHAIN) + START + ROUND * (rounds - 1) + extra
 
 
 def _configs(p: Problem) -> list[dict[str, Any]]:
