@@ -181,9 +181,10 @@ def scaled(u, factors, HALF_INDEX: gl.constexpr, R: gl.constexpr, FORMAT: gl.con
 
 
 @gluon.jit
-def left_operand(codes, half: gl.constexpr, factors, MMA: gl.constexpr, RM: gl.constexpr, FORMAT: gl.constexpr, BITS: gl.constexpr, ZERO: gl.constexpr,
+def left_operand(codes, high, half: gl.constexpr, factors, MMA: gl.constexpr, RM: gl.constexpr, FORMAT: gl.constexpr, BITS: gl.constexpr, ZERO: gl.constexpr,
                  CHANNEL: gl.constexpr, L: gl.constexpr, L2: gl.constexpr, KIND: gl.constexpr):  # fmt: skip
-    """Rows of the weight by the 64 columns of one half of a block. codes: in shared memory, int32 [stripes, chunks, 32, 4]."""
+    """Rows of the weight by the 64 columns of one half of a block. codes, high: planes in shared memory, int32
+    [stripes, chunks, 32, 4]; `high` of 6 bits alone."""
     LEFT: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=MMA, k_width=2)
     if BITS == 8:
         w = codes.slice(2 * half, 2, dim=1).load(L)
@@ -201,7 +202,7 @@ def left_operand(codes, half: gl.constexpr, factors, MMA: gl.constexpr, RM: gl.c
         for i in gl.static_range(4):
             u = w >> (4 * i)
             if BITS == 6:  # the high two bits lie in the second plane, two steps a word
-                v = codes.slice(2, 1, dim=1).slice(2 * half, 2, dim=3).load(L2)
+                v = high.slice(2 * half, 2, dim=3).load(L2)
                 top = gl.join(v >> (2 * i), v >> (2 * i + 8)).reshape([RM // 16, 1, 32, 4])
                 u = (u & 0x000F000F) | ((gl.convert_layout(top, L, assert_trivial=True) & 0x00030003) << 4)
             p += (scaled(u, factors, half, i % 2, FORMAT, ZERO, CHANNEL, KIND),)

@@ -32,9 +32,13 @@ place = gluon.jit(gemm_epilogue.place.fn)
 
 
 @gluon.jit
-def _load(x_desc, codes_desc, x_ring, codes_ring, full, empty, M, N, K, tiles, group, BM: gl.constexpr, BN: gl.constexpr, STAGES: gl.constexpr):  # fmt: skip
+def _load(x_desc, codes_desc, high_desc, x_ring, codes_ring, high_ring, full, empty, M, N, K, tiles, group, BM: gl.constexpr, BN: gl.constexpr, STAGES: gl.constexpr):  # fmt: skip
     """The producer warp."""
-    BYTES: gl.constexpr = 2 * x_desc.block_type.nbytes + codes_desc.block_type.nbytes
+    if high_desc is None:
+        HIGH_BYTES: gl.constexpr = 0
+    else:
+        HIGH_BYTES: gl.constexpr = high_desc.block_type.nbytes
+    BYTES: gl.constexpr = 2 * x_desc.block_type.nbytes + codes_desc.block_type.nbytes + HIGH_BYTES
     n = 0
     for tile in range(gl.program_id(0), tiles, gl.num_programs(0)):
         pn, pm, _ = place(tile, N, M, group, BN, BM)
@@ -43,13 +47,15 @@ def _load(x_desc, codes_desc, x_ring, codes_ring, full, empty, M, N, K, tiles, g
             mbarrier.wait(empty.index(stage), (n // STAGES & 1) ^ 1)
             mbarrier.expect(full.index(stage), BYTES)
             tma.async_copy_global_to_shared(codes_desc, [pn * (BN // 16), block, 0, 0], full.index(stage), codes_ring.index(stage))
+            if high_desc is not None:
+                tma.async_copy_global_to_shared(high_desc, [pn * (BN // 16), block, 8, 0], full.index(stage), high_ring.index(stage))
             tma.async_copy_global_to_shared(x_desc, [pm * BM, block * 128], full.index(stage), x_ring.index(2 * stage))
             tma.async_copy_global_to_shared(x_desc, [pm * BM, block * 128 + 64], full.index(stage), x_ring.index(2 * stage + 1))
             n += 1
 
 
 @gluon.jit
-def _consume(WHICH: gl.constexpr, x_ring, words, out_ring, full, empty, out_desc, scale, zero, bias, M, N, K, stripes, groups, per_group, tiles, group,
+def _consume(WHICH: gl.constexpr, x_ring, words, high_words, out_ring, full, empty, out_desc, scale, zero, bias, M, N, K, stripes, groups, per_group, tiles, group,
              BM: gl.constexpr, BN: gl.constexpr, STAGES: gl.constexpr, FORMAT: gl.constexpr, BITS: gl.constexpr, GROUP: gl.constexpr,
              CHANNEL: gl.constexpr, L: gl.constexpr, L2: gl.constexpr):  # fmt: skip
     """One consumer warp group: rows WHICH · RM and following of each tile of the weight."""
@@ -69,10 +75,11 @@ def _consume(WHICH: gl.constexpr, x_ring, words, out_ring, full, empty, out_desc
             following = pair_scales(scale, zero, stripe, stripes, groups, gl.minimum(block + 1, blocks - 1), per_group, HIGH, BITS, GROUP, CHANNEL, L, KIND)
             mbarrier.wait(full.index(stage), n // STAGES & 1)
             mine = words.index(stage).slice(WHICH * HIGH, HIGH, dim=0)
+            high = None if high_words is None else high_words.index(stage).slice(WHICH * HIGH, HIGH, dim=0)
             for half in gl.static_range(2):
-                a = left_operand(mine, half, factors, MMA, RM, FORMAT, BITS, zero is not None, CHANNEL, L, L2, KIND)
+                a = left_operand(mine, high, half, factors, MMA, RM, FORMAT, BITS, zero is not None, CHANNEL, L, L2, KIND)
                 acc = warpgroup_mma(a, x_ring.index(2 * stage + half).permute((1, 0)), acc, use_acc=(block > 0) | (half > 0), is_async=True)
-                acc, _ = warpgroup_mma_wait(num_outstanding=0, deps=(acc, a))
+                acc, a = warpgroup_mma_wait(num_outstanding=0, deps=(acc, a))
             mbarrier.arrive(empty.index(stage), count=1)
             factors = following
             n += 1
@@ -94,12 +101,19 @@ def _consume(WHICH: gl.constexpr, x_ring, words, out_ring, full, empty, out_desc
 
 
 @gluon.jit(do_not_specialize=("M", "N", "K", "stripes", "groups", "per_group", "tiles", "group"))
-def _product(x_desc, codes_desc, out_desc, scale, zero, bias, M, N, K, stripes, groups, per_group, tiles, group, BM: gl.constexpr, BN: gl.constexpr,
+def _product(x_desc, codes_desc, high_desc, out_desc, scale, zero, bias, M, N, K, stripes, groups, per_group, tiles, group, BM: gl.constexpr, BN: gl.constexpr,
              STAGES: gl.constexpr, FORMAT: gl.constexpr, BITS: gl.constexpr, GROUP: gl.constexpr, CHANNEL: gl.constexpr, L: gl.constexpr,
              L2: gl.constexpr):  # fmt: skip
     x_ring = gl.allocate_shared_memory(x_desc.dtype, [2 * STAGES] + x_desc.block_type.shape, x_desc.layout)
     codes_ring = gl.allocate_shared_memory(codes_desc.dtype, [STAGES] + codes_desc.block_type.shape, codes_desc.layout)
-    words = codes_ring._reinterpret(gl.int32, [STAGES, BN // 16, BITS // 2, 32, 4], gl.SwizzledSharedLayout(1, 1, 1, [4, 3, 2, 1, 0]))
+    WORDS: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [3, 2, 1, 0])
+    words = codes_ring._reinterpret(gl.int32, [STAGES, BN // 16, codes_desc.block_type.shape[2] // 4, 32, 4], WORDS)
+    if high_desc is None:
+        high_ring: gl.constexpr = None
+        high_words: gl.constexpr = None
+    else:
+        high_ring = gl.allocate_shared_memory(high_desc.dtype, [STAGES] + high_desc.block_type.shape, high_desc.layout)
+        high_words = high_ring._reinterpret(gl.int32, [STAGES, BN // 16, 1, 32, 4], WORDS)
     out_ring = gl.allocate_shared_memory(out_desc.dtype, [2] + out_desc.block_type.shape, out_desc.layout)
     full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
@@ -108,11 +122,11 @@ def _product(x_desc, codes_desc, out_desc, scale, zero, bias, M, N, K, stripes, 
         mbarrier.init(empty.index(i), count=2)
     fence_async_shared()
     gl.warp_specialize([
-        (_consume, (0, x_ring, words, out_ring, full, empty, out_desc, scale, zero, bias, M, N, K, stripes, groups, per_group, tiles, group, BM, BN, STAGES,
+        (_consume, (0, x_ring, words, high_words, out_ring, full, empty, out_desc, scale, zero, bias, M, N, K, stripes, groups, per_group, tiles, group, BM, BN, STAGES,
                     FORMAT, BITS, GROUP, CHANNEL, L, L2)),
-        (_consume, (1, x_ring, words, out_ring, full, empty, out_desc, scale, zero, bias, M, N, K, stripes, groups, per_group, tiles, group, BM, BN, STAGES,
+        (_consume, (1, x_ring, words, high_words, out_ring, full, empty, out_desc, scale, zero, bias, M, N, K, stripes, groups, per_group, tiles, group, BM, BN, STAGES,
                     FORMAT, BITS, GROUP, CHANNEL, L, L2)),
-        (_load, (x_desc, codes_desc, x_ring, codes_ring, full, empty, M, N, K, tiles, group, BM, BN, STAGES)),
+        (_load, (x_desc, codes_desc, high_desc, x_ring, codes_ring, high_ring, full, empty, M, N, K, tiles, group, BM, BN, STAGES)),
     ], [4, 1], [232, 40])  # fmt: skip
 
 
@@ -193,12 +207,14 @@ def launches(p: Problem, config: Config) -> list[Launch]:
     bits, bn, bm = BITS[_format(p)], config.BN, config.BM
     group, per_group = grouping(p)
     plain = gl.NVMMASharedLayout(swizzle_byte_width=0, element_bitwidth=8, rank=4)
-    as_chunks = Descriptor(
-        "codes", (bn // 16, 1, 2 * bits, 128), plain, shape=(stripes, blocks, 2 * bits, 128), strides=(blocks * width, width, 128, 1)
-    )  # fmt: skip
+
+    def plane(b: int) -> Descriptor:
+        return Descriptor("codes", (bn // 16, 1, 2 * b, 128), plain, shape=(stripes, blocks, 2 * bits, 128), strides=(blocks * width, width, 128, 1))
+
     tiles = -(-m // bm) * -(-n // bn)
     args = {
-        "x_desc": Descriptor("x", (bm, 64), gl.NVMMASharedLayout.get_default_for([bm, 64], TYPES[x.dtype])), "codes_desc": as_chunks,
+        "x_desc": Descriptor("x", (bm, 64), gl.NVMMASharedLayout.get_default_for([bm, 64], TYPES[x.dtype])), "codes_desc": plane(4 if bits == 6 else bits),
+        "high_desc": plane(2) if bits == 6 else None,
         "out_desc": Descriptor("out", (bm, bn // 2), gl.NVMMASharedLayout.get_default_for([bm, bn // 2], TYPES[out.dtype])),
         "scale": "scale", "zero": "zero" if p.get("zero") is not None else None, "bias": "bias" if p.get("bias") is not None else None, "M": m, "N": n, "K": k,
         "stripes": stripes, "groups": p["scale"].shape[1], "per_group": per_group, "tiles": tiles, "group": config.GROUP, "BM": bm, "BN": bn,
