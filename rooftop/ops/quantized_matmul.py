@@ -31,10 +31,11 @@ def quantized_matmul(
 
     Args:
         x: [..., K], bfloat16 or float16, or float32 (the reference alone).
-        weight: `rooftop.quant.pack(...)`, a [N, K] in the packing of all kernels. With `activations` the `Quantized` of a [N, K] by rows, symmetric, int8 or fp8.
+        weight: `rooftop.quant.pack_weight(...)`, a [N, K] in the packing of all kernels. With `activations` the
+            `Quantized` of a [N, K] by rows, symmetric, int8 or fp8.
         bias: [N] in the dtype of `x`; None for none.
-        activations: None multiplies x as it is, sums in float32 and rounds once. "int8" and "fp8" quantise each row of x first, by its largest size, and multiply
-            8-bit codes (`rooftop.scaled_matmul`); no gradient flows through that.
+        activations: None multiplies x as it is, sums in float32 and rounds once. "int8" and "fp8" quantise each row of x first, by its largest size, and
+            multiply 8-bit codes (`rooftop.scaled_matmul`); no gradient flows through that.
         implementation: a kernel by name (`"mma__cuda_sm80"`): it runs or raises. None picks the best that takes the input. Without `activations` alone.
 
     Returns [..., N] in the dtype of `x`. Gradients flow to `x` and `bias`; the weight has none. The order of the sums depends on shapes and the card alone.
@@ -42,14 +43,14 @@ def quantized_matmul(
     Raises TypeError for other dtypes and for a weight that is neither; ValueError for shapes that do not fit, a packed weight whose buffers are not
     those of its shape and format, an activation format that does not go with the weight, and tensors on different devices."""
     _validate(x, weight, bias, activations)
-    rows = x.reshape(-1, x.shape[-1])
+    rows, (n, k) = x.reshape(-1, x.shape[-1]), weight.shape
     if activations is not None:
         if implementation is not None:
             raise ValueError(f"quantized_matmul: implementation={implementation!r} is for activations=None; scaled_matmul takes the product of 8-bit codes")
-        return _eight(rows, weight, bias, activations).reshape(*x.shape[:-1], -1)
-    n, k = weight.shape
-    found = OP(rows, weight.codes, weight.scale, weight.zero, bias, n, k, weight.group, weight.format, weight.scale_dtype, implementation=implementation)  # type: ignore[union-attr]
-    return found.reshape(*x.shape[:-1], n)  # type: ignore[no-any-return]
+        return _eight(rows, weight, bias, activations).reshape(*x.shape[:-1], n)
+    w: Any = weight
+    found = OP(rows, w.codes, w.scale, w.zero, bias, n, k, w.group, w.format, w.scale_dtype, implementation=implementation)
+    return found.reshape(*x.shape[:-1], n)
 
 
 def _validate(x: Tensor, weight: Any, bias: Tensor | None, activations: str | None) -> None:
@@ -66,15 +67,17 @@ def _validate(x: Tensor, weight: Any, bias: Tensor | None, activations: str | No
     if activations is not None and activations not in ACTIVATIONS:
         raise ValueError(f"quantized_matmul: activations is {activations!r}; accepted are None, {', '.join(map(repr, ACTIVATIONS))}")
     if not isinstance(weight, Quantized if activations else PackedWeight):
-        wanted = "Quantized, since activations is given" if activations else "PackedWeight: rooftop.quant.pack makes one"
+        wanted = "Quantized, since activations is given" if activations else "PackedWeight: rooftop.quant.pack_weight makes one"
         raise TypeError(f"quantized_matmul: weight is a {type(weight).__name__}; it must be a rooftop.quant.{wanted}")
     weight.verify()
     if activations is not None:
+        assert isinstance(weight, Quantized)
         rows = len(weight.shape) == 2 and weight.split == (0, 1) and weight.rows == 1 and weight.columns >= weight.shape[1]
         wanted = "int8" if activations == "int8" else "e4m3"
         if weight.format != wanted or weight.zero is not None or not rows or weight.scale.dtype != torch.float32 or weight.seed is not None:
             given = f"{weight.format} of {tuple(weight.shape)} by {weight.rows} x {weight.columns}, scales {weight.scale.dtype}"
-            raise ValueError(f"quantized_matmul: activations={activations!r} takes a symmetric {wanted} weight [N, K] by rows with float32 scales; given {given}")
+            takes = f"takes a symmetric {wanted} weight [N, K] by rows with float32 scales"
+            raise ValueError(f"quantized_matmul: activations={activations!r} {takes}; given {given}")
     n, k = weight.shape
     if x.dim() == 0 or x.shape[-1] != k:
         raise ValueError(f"quantized_matmul: x is {tuple(x.shape)}; the weight is {(n, k)}, so it must be [..., {k}]")
@@ -82,7 +85,8 @@ def _validate(x: Tensor, weight: Any, bias: Tensor | None, activations: str | No
         raise ValueError(f"quantized_matmul: x lies on {x.device} and weight on {weight.device}; they must be on one device")
     if bias is not None:
         if not isinstance(bias, torch.Tensor) or bias.dtype != x.dtype:
-            raise TypeError(f"quantized_matmul: bias is {bias.dtype if isinstance(bias, torch.Tensor) else type(bias).__name__}; it must be a tensor of {x.dtype}")
+            given = bias.dtype if isinstance(bias, torch.Tensor) else type(bias).__name__
+            raise TypeError(f"quantized_matmul: bias is {given}; it must be a tensor of {x.dtype}")
         if tuple(bias.shape) != (n,):
             raise ValueError(f"quantized_matmul: bias is {tuple(bias.shape)}; it must be {(n,)}")
         if bias.device != x.device:
@@ -231,14 +235,15 @@ def _tail(given: dict[str, Any]) -> None:
 
 
 def _given(
-    m: int, n: int, k: int, format: str = "int4", group: int = 0, dtype: str = "bf16", scales: str = "", zero: str = "", bias: bool = False, x: str = "contiguous"
+    m: int, n: int, k: int, format: str = "int4", group: int = 0, dtype: str = "bf16", scales: str = "", zero: str = "", bias: bool = False,
+    x: str = "contiguous",
 ) -> dict[str, Any]:
     high, wide, group, scales = -(-n // 16), -(-k // 128), group or k, scales or dtype
     shared = (high, -(-k // group), 16)
     return {
         "x": Input((m, k), dtype, layout=x), "codes": Input((high, wide, 256 * BITS[format]), "u8"),
-        "scale": Input(shared, "u8" if scales == "e8m0" else scales), "zero": Input(shared, zero) if zero else None, "bias": Input((n,), dtype) if bias else None,
-        "n": n, "k": k, "group": group, "format": format, "scales": scales,
+        "scale": Input(shared, "u8" if scales == "e8m0" else scales), "zero": Input(shared, zero) if zero else None,
+        "bias": Input((n,), dtype) if bias else None, "n": n, "k": k, "group": group, "format": format, "scales": scales,
     }  # fmt: skip
 
 
@@ -270,16 +275,21 @@ def _cases() -> list[Case]:
         ]
         if f.startswith("int"):
             edge += [
-                case(f"{f} zero points, {what}", tags="edge", **_given(5, 48, 256, f, 32, dtype, zero=what)) for dtype, what in (("bf16", "u8"), ("bf16", "bf16"), ("f16", "f16"))
+                case(f"{f} zero points, {what}", tags="edge", **_given(5, 48, 256, f, 32, dtype, zero=what))
+                for dtype, what in (("bf16", "u8"), ("bf16", "bf16"), ("f16", "f16"))
             ]
     shapes = {
-        "one element": (1, 1, 1, 0), "one row": (1, 48, 1024, 128), "two rows": (2, 48, 640, 128), "four rows": (4, 80, 256, 64), "eight rows": (8, 16, 512, 32),
-        "33 rows": (33, 70, 384, 128), "64 rows": (64, 96, 256, 64), "65 rows": (65, 40, 256, 64), "130 rows": (130, 150, 256, 128), "deep": (6, 24, 4096, 256),
+        "one element": (1, 1, 1, 0), "one row": (1, 48, 1024, 128), "two rows": (2, 48, 640, 128), "four rows": (4, 80, 256, 64), 
+        "eight rows": (8, 16, 512, 32),        "33 rows": (33, 70, 384, 128), "64 rows": (64, 96, 256, 64), "65 rows": (65, 40, 256, 64), "130 rows": (130, 150, 256, 128), "deep": (6, 24, 4096, 256),
         "one group": (7, 20, 64, 64), "one output": (20, 1, 128, 32), "no rows": (0, 48, 128, 128),
     }  # fmt: skip
-    edge += [case(f"int4 {name}", tags="edge", **_given(m, n, k, "int4", g, dtype, bias=dtype == "f16")) for name, (m, n, k, g) in shapes.items() for dtype in ("bf16", "f16")]
     edge += [
-        case(f"int4 x {layout}", tags="edge", **_given(7, 48, 256, "int4", 128, x=layout)) for layout in ("padded", "sliced", "offset", "strided", "transposed", "expanded")
+        case(f"int4 {name}", tags="edge", **_given(m, n, k, "int4", g, dtype, bias=dtype == "f16"))
+        for name, (m, n, k, g) in shapes.items() for dtype in ("bf16", "f16")
+    ]  # fmt: skip
+    edge += [
+        case(f"int4 x {layout}", tags="edge", **_given(7, 48, 256, "int4", 128, x=layout))
+        for layout in ("padded", "sliced", "offset", "strided", "transposed", "expanded")
     ]
     return bench + edge
 

@@ -39,18 +39,17 @@ WEIGHTS: Mapping[str, Format] = MappingProxyType(
         "int2": Format("int2", "int", 2, 1, -1, element="int2"),
     }
 )
+OTHERS: Mapping[str, str] = MappingProxyType({**{a: f for a, f in ALIASES.items() if f in WEIGHTS}, "fp6": "e2m3"})
 FACTS = ("format", "shape", "group", "dtype", "scale_dtype")
 TENSORS = ("codes", "scale", "zero")
 
 
 def weight_format(name: str) -> Format:
     """What codes of a weight mean, by a format's name or alias. Raises ValueError that lists what there is."""
-    if name in WEIGHTS:
-        return WEIGHTS[name]
-    known = ALIASES.get(name, name) if isinstance(name, str) else ""
+    known = OTHERS.get(name, name) if isinstance(name, str) else ""
     if known in WEIGHTS:
         return WEIGHTS[known]
-    raise ValueError(f"format of a weight is {name!r}; accepted are {', '.join((*WEIGHTS, *(a for a, f in ALIASES.items() if f in WEIGHTS)))}")
+    raise ValueError(f"format of a weight is {name!r}; accepted are {', '.join((*WEIGHTS, *OTHERS))}")
 
 
 def planes(bits: int) -> tuple[int, ...]:
@@ -64,7 +63,7 @@ def blocks(n: int, of: int) -> int:
 
 @dataclass(frozen=True)
 class PackedWeight:
-    """A weight [N, K] in codes, as `rooftop.quantized_matmul` reads it. `rooftop.quant.pack` makes it; the module's docstring says where each bit lies.
+    """A weight [N, K] in codes, as `rooftop.quantized_matmul` reads it. `rooftop.quant.pack_weight` makes it; the module's docstring says where each bit lies.
 
     It is a pytree node and goes through `torch.compile` and `torch.save`; `tensors()` and `facts()` are what a safetensors file holds.
 
@@ -290,23 +289,23 @@ def pack_codes(
     )  # fmt: skip
 
 
-def pack(q: Quantized, *, scale_dtype: torch.dtype | None = None) -> PackedWeight:
+def pack_weight(q: Quantized, *, scale_dtype: torch.dtype | None = None) -> PackedWeight:
     """The packed weight of a matrix [N, K] that `rooftop.quantize` made, by rows or by groups of 32, 64 or a multiple of 128 along the last dimension.
 
-    `scale_dtype` rounds float32 scales to float16 or bfloat16, which kernels read faster. Raises TypeError for anything but a `Quantized`; ValueError for other shapes,
-    groups and formats (nvfp4 among them), a dither that is to be taken off, and what is not finite."""
+    `scale_dtype` rounds float32 scales to float16 or bfloat16, which kernels read faster. Raises TypeError for anything but a `Quantized`; ValueError for other
+    shapes, groups and formats (nvfp4 among them), a dither that is to be taken off, and what is not finite."""
     if not isinstance(q, Quantized):
-        raise TypeError(f"pack: q is a {type(q).__name__}; it must be a rooftop.quant.Quantized")
+        raise TypeError(f"pack_weight: q is a {type(q).__name__}; it must be a rooftop.quant.Quantized")
     q.verify()
     f = format_of(q.format)
     if len(q.shape) != 2:
-        raise ValueError(f"pack: q is of {q.shape}; a weight has two dimensions")
+        raise ValueError(f"pack_weight: q is of {q.shape}; a weight has two dimensions")
     n, k = q.shape
     group = min(q.columns, k)
     if f.kind == "nv" or q.seed is not None:
-        raise ValueError(f"pack: {'nvfp4, whose scales are e4m3 in groups of 16' if f.kind == 'nv' else 'a dither that is taken off'}, is not packed")
+        raise ValueError(f"pack_weight: {'nvfp4, whose scales are e4m3 in groups of 16' if f.kind == 'nv' else 'a dither that is taken off'}, is not packed")
     if q.split != (0, 1) or q.rows != 1 or q.scale.numel() != n * blocks(k, group):
-        raise ValueError(f"pack: scales are shared by {q.rows} rows and {q.columns} columns; a weight has one for each row or each group of a row")
+        raise ValueError(f"pack_weight: scales are shared by {q.rows} rows and {q.columns} columns; a weight has one for each row or each group of a row")
     element = ELEMENTS[f.element]
     name = {"uint8": "int8", "uint4": "int4"}.get(element.name, element.name)
     raw = unpack_bytes(q.codes.view(torch.uint8), f.bits, k)

@@ -69,7 +69,7 @@ of_fours, of_eights, of_twos = gluon.jit(matrix_of_fours.fn), gluon.jit(matrix_o
 @gluon.jit
 def less(a, b, KIND: gl.constexpr):
     """a - b of two 16-bit floats a register."""
-    if KIND == gl.bfloat16:
+    if gl.bfloat16 == KIND:
         return gl.inline_asm_elementwise("sub.bf16x2 $0, $1, $2;", "=r,r,r", [a, b], gl.int32, is_pure=True, pack=1)
     else:  # noqa: RET505
         return gl.inline_asm_elementwise("sub.f16x2 $0, $1, $2;", "=r,r,r", [a, b], gl.int32, is_pure=True, pack=1)
@@ -77,7 +77,7 @@ def less(a, b, KIND: gl.constexpr):
 
 @gluon.jit
 def times(a, b, KIND: gl.constexpr):
-    if KIND == gl.bfloat16:
+    if gl.bfloat16 == KIND:
         return gl.inline_asm_elementwise("mul.bf16x2 $0, $1, $2;", "=r,r,r", [a, b], gl.int32, is_pure=True, pack=1)
     else:  # noqa: RET505
         return gl.inline_asm_elementwise("mul.f16x2 $0, $1, $2;", "=r,r,r", [a, b], gl.int32, is_pure=True, pack=1)
@@ -92,7 +92,7 @@ def masked(a, MASK: gl.constexpr, OR: gl.constexpr):
 @gluon.jit
 def floats(u, FORMAT: gl.constexpr, KIND: gl.constexpr):
     """Codes in the low bits of both halves of 32, anything above them, as 16-bit floats: of ints u - 2^(bits - 1), of floats the value; exact."""
-    HALF: gl.constexpr = KIND == gl.float16
+    HALF: gl.constexpr = gl.float16 == KIND
     MAGIC: gl.constexpr = 0x64006400 if HALF else 0x43004300  # 1024, or 128, and the number
     if FORMAT == INT8:
         if HALF:
@@ -104,8 +104,8 @@ def floats(u, FORMAT: gl.constexpr, KIND: gl.constexpr):
     elif FORMAT == INT2:
         return less(masked(u, 0x00030003, MAGIC), u * 0 + (MAGIC + 0x00020002), KIND)
     else:
-        BITS: gl.constexpr = 8 if FORMAT == E4M3 or FORMAT == E5M2 else 4 if FORMAT == E2M1 else 6
-        MANTISSA: gl.constexpr = 3 if FORMAT == E4M3 or FORMAT == E2M3 else 1 if FORMAT == E2M1 else 2
+        BITS: gl.constexpr = 4 if FORMAT == E2M1 else 6 if FORMAT >= E3M2 else 8
+        MANTISSA: gl.constexpr = 3 if FORMAT == E4M3 else 3 if FORMAT == E2M3 else 1 if FORMAT == E2M1 else 2
         BIAS: gl.constexpr = 7 if FORMAT == E4M3 else 15 if FORMAT == E5M2 else 3 if FORMAT == E3M2 else 1
         UP: gl.constexpr = (10 if HALF else 7) - MANTISSA
         BY: gl.constexpr = (15 if HALF else 127) - BIAS

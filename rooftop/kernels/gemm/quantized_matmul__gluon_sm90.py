@@ -32,7 +32,8 @@ place = gluon.jit(gemm_epilogue.place.fn)
 
 
 @gluon.jit
-def _load(x_desc, codes_desc, high_desc, x_ring, codes_ring, high_ring, full, empty, M, N, K, tiles, group, BM: gl.constexpr, BN: gl.constexpr, STAGES: gl.constexpr):  # fmt: skip
+def _load(x_desc, codes_desc, high_desc, x_ring, codes_ring, high_ring, full, empty, M, N, K, tiles, group, BM: gl.constexpr, BN: gl.constexpr,
+          STAGES: gl.constexpr):  # fmt: skip
     """The producer warp."""
     if high_desc is None:
         HIGH_BYTES: gl.constexpr = 0
@@ -55,8 +56,8 @@ def _load(x_desc, codes_desc, high_desc, x_ring, codes_ring, high_ring, full, em
 
 
 @gluon.jit
-def _consume(WHICH: gl.constexpr, x_ring, words, high_words, out_ring, full, empty, out_desc, scale, zero, bias, M, N, K, stripes, groups, per_group, tiles, group,
-             BM: gl.constexpr, BN: gl.constexpr, STAGES: gl.constexpr, FORMAT: gl.constexpr, BITS: gl.constexpr, GROUP: gl.constexpr,
+def _consume(WHICH: gl.constexpr, x_ring, words, high_words, out_ring, full, empty, out_desc, scale, zero, bias, M, N, K, stripes, groups, per_group,
+             tiles, group, BM: gl.constexpr, BN: gl.constexpr, STAGES: gl.constexpr, FORMAT: gl.constexpr, BITS: gl.constexpr, GROUP: gl.constexpr,
              CHANNEL: gl.constexpr, L: gl.constexpr, L2: gl.constexpr):  # fmt: skip
     """One consumer warp group: rows WHICH · RM and following of each tile of the weight."""
     RM: gl.constexpr = BN // 2
@@ -122,10 +123,10 @@ def _product(x_desc, codes_desc, high_desc, out_desc, scale, zero, bias, M, N, K
         mbarrier.init(empty.index(i), count=2)
     fence_async_shared()
     gl.warp_specialize([
-        (_consume, (0, x_ring, words, high_words, out_ring, full, empty, out_desc, scale, zero, bias, M, N, K, stripes, groups, per_group, tiles, group, BM, BN, STAGES,
-                    FORMAT, BITS, GROUP, CHANNEL, L, L2)),
-        (_consume, (1, x_ring, words, high_words, out_ring, full, empty, out_desc, scale, zero, bias, M, N, K, stripes, groups, per_group, tiles, group, BM, BN, STAGES,
-                    FORMAT, BITS, GROUP, CHANNEL, L, L2)),
+        (_consume, (0, x_ring, words, high_words, out_ring, full, empty, out_desc, scale, zero, bias, M, N, K, stripes, groups, per_group, tiles, group, BM, BN,
+                    STAGES, FORMAT, BITS, GROUP, CHANNEL, L, L2)),
+        (_consume, (1, x_ring, words, high_words, out_ring, full, empty, out_desc, scale, zero, bias, M, N, K, stripes, groups, per_group, tiles, group, BM, BN,
+                    STAGES, FORMAT, BITS, GROUP, CHANNEL, L, L2)),
         (_load, (x_desc, codes_desc, high_desc, x_ring, codes_ring, high_ring, full, empty, M, N, K, tiles, group, BM, BN, STAGES)),
     ], [4, 1], [232, 40])  # fmt: skip
 

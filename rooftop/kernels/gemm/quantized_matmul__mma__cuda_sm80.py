@@ -1,5 +1,5 @@
-"""The config of quantized_matmul__mma__cuda_sm80.cu, by a model of what bounds it: device memory, the L2 that x is read from by every block, the instructions that
-unpack, tensor cores, and shared memory."""
+"""The config of quantized_matmul__mma__cuda_sm80.cu, by a model of what bounds it: device memory, the L2 that x is read from by every block, the instructions
+that unpack, tensor cores, and shared memory."""
 
 from __future__ import annotations
 
@@ -53,7 +53,8 @@ def seconds(p: Problem, down: int, along: int, split: int) -> float:
     stripes, blocks = p["codes"].shape[:2]
     tall, towers = -(-m // FEW), -(-stripes // down)
     count = towers * tall * split
-    steps = -(-(-(-blocks // split)) // along)
+    each = -(-blocks // split)
+    steps = -(-each // along)
     codes = p["codes"].numel + p["scale"].nbytes
     unpack = 32 * UNPACK[_format(p)] + 8 * tiles + 60
     bound = max(unpack / 4, 8 * tiles * 2, tiles * 16)  # clocks a block of codes: issue, tensor cores, shared memory
@@ -106,8 +107,8 @@ def launches(p: Problem, config: Any, head: Any) -> list[Launch]:
         p,
         {
             "M": ("i32", m), "N": ("i32", n), "K": ("i32", k), "stripes": ("i32", stripes), "blocks": ("i32", blocks), "groups": ("i32", p["scale"].shape[1]),
-            "per_group": ("i32", per_group), "each": ("i32", each), "x": ("ptr", 0), "xs": ("i64", row), "codes": ("ptr", 0), "scale": ("ptr", 0), "zero": ("ptr", 0),
-            "bias": ("ptr", 0), "out": ("ptr", 0),
+            "per_group": ("i32", per_group), "each": ("i32", each), "x": ("ptr", 0), "xs": ("i64", row), "codes": ("ptr", 0), "scale": ("ptr", 0), 
+            "zero": ("ptr", 0), "bias": ("ptr", 0), "out": ("ptr", 0),
         },
     )  # fmt: skip
     args, types = {**args, "parts": "parts" if split > 1 else None}, (*types, "ptr")
