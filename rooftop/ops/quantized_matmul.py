@@ -279,9 +279,10 @@ def _cases() -> list[Case]:
                 for dtype, what in (("bf16", "u8"), ("bf16", "bf16"), ("f16", "f16"))
             ]
     shapes = {
-        "one element": (1, 1, 1, 0), "one row": (1, 48, 1024, 128), "two rows": (2, 48, 640, 128), "four rows": (4, 80, 256, 64), 
-        "eight rows": (8, 16, 512, 32),        "33 rows": (33, 70, 384, 128), "64 rows": (64, 96, 256, 64), "65 rows": (65, 40, 256, 64), "130 rows": (130, 150, 256, 128), "deep": (6, 24, 4096, 256),
-        "one group": (7, 20, 64, 64), "one output": (20, 1, 128, 32), "no rows": (0, 48, 128, 128),
+        "one element": (1, 1, 1, 0), "one row": (1, 48, 1024, 128), "two rows": (2, 48, 640, 128), "four rows": (4, 80, 256, 64),
+        "eight rows": (8, 16, 512, 32), "33 rows": (33, 70, 384, 128), "64 rows": (64, 96, 256, 64), "65 rows": (65, 40, 256, 64),
+        "130 rows": (130, 150, 256, 128), "deep": (6, 24, 4096, 256), "one group": (7, 20, 64, 64), "one output": (20, 1, 128, 32),
+        "no rows": (0, 48, 128, 128),
     }  # fmt: skip
     edge += [
         case(f"int4 {name}", tags="edge", **_given(m, n, k, "int4", g, dtype, bias=dtype == "f16"))

@@ -155,7 +155,7 @@ def supports(p: Problem) -> str | None:
     if max(m, n, k) >= 2**31 - 512 or scale.numel >= 2**31:
         return f"takes fewer than 2^31 rows, columns and scales; given {m} x {n} x {k}"
     for name, meta in (("x", x), ("codes", p["codes"]), ("out", out)):
-        if reason := not_copied(meta):
+        if reason := not_copied(meta, stored=name == "out"):
             return f"TMA does not copy {name}: {reason}"
     if int(p.option("group")) == k:
         if zero is not None:
