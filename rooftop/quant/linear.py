@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from rooftop.quant import calibrate
 from rooftop.quant.packed import FACTS, PackedWeight, weight_format
+from rooftop.quant.quantized import FACTS as QUANTIZED_FACTS
 from rooftop.quant.quantized import Quantized
 
 EIGHT = {"int8": "int8", "fp8": "e4m3"}  # activations -> the format of the weight
@@ -82,10 +83,9 @@ class QuantLinear(nn.Module):  # type: ignore[misc]
 
     @property
     def weight(self) -> PackedWeight | Quantized:
-        tensors = {n: t for n in ("codes", "scale", "zero") if (t := getattr(self, n)) is not None}
         if self.activations:
-            return Quantized.of(tensors, {"rooftop.quantized": json.dumps(self.facts)})
-        return PackedWeight(tensors["codes"], tensors["scale"], tensors.get("zero"), **{n: self.facts[n] for n in FACTS})
+            return Quantized(self.codes, self.scale, self.zero, None, **self.facts)
+        return PackedWeight(self.codes, self.scale, self.zero, **self.facts)
 
     @property
     def out_features(self) -> int:
@@ -106,7 +106,7 @@ class QuantLinear(nn.Module):  # type: ignore[misc]
 
     def _take(self, weight: PackedWeight | Quantized) -> None:
         if isinstance(weight, Quantized):
-            self.facts: dict[str, Any] = json.loads(weight.facts()["rooftop.quantized"])
+            self.facts: dict[str, Any] = {n: getattr(weight, n) for n in QUANTIZED_FACTS}
         else:
             self.facts = {n: getattr(weight, n) for n in FACTS}
         for name in ("codes", "scale", "zero"):
@@ -126,8 +126,7 @@ class QuantLinear(nn.Module):  # type: ignore[misc]
     def _read(self, facts: str) -> None:
         given = json.loads(facts)
         self.activations = given.pop("activations")
-        given["shape"] = tuple(given["shape"])
-        self.facts = given
+        self.facts = {n: tuple(v) if isinstance(v, list) else v for n, v in given.items()}
 
     def described(self) -> str:
         """What the buffers mean, as JSON."""
