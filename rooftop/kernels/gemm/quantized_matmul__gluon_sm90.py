@@ -81,6 +81,7 @@ def _consume(WHICH: gl.constexpr, x_ring, words, high_words, out_ring, full, emp
                 a = left_operand(mine, high, half, factors, MMA, RM, FORMAT, BITS, zero is not None, CHANNEL, L, L2, KIND)
                 acc = warpgroup_mma(a, x_ring.index(2 * stage + half).permute((1, 0)), acc, use_acc=(block > 0) | (half > 0), is_async=True)
                 acc, a = warpgroup_mma_wait(num_outstanding=0, deps=(acc, a))
+            fence_async_shared()  # the codes were read by ordinary loads: TMA must not overwrite them before
             mbarrier.arrive(empty.index(stage), count=1)
             factors = following
             n += 1
