@@ -41,7 +41,7 @@ __device__ inline uint4 eight(const T* __restrict__ row, int k, int K) {
 /// ZEROS: whether there are any; GROUP: 32, 64 or 128 columns share a scale, the last also where more do; TOKENS: rows of x that there can be, a power of two; TILES:
 /// eights of them; DEEP: blocks of codes a warp has in flight; WHOLE: rows of x begin at 16 bytes and K is a multiple of 8; PARTS: sums go to `parts`.
 template <typename T, int F, typename S, typename Z, bool ZEROS, int GROUP, int TOKENS, int TILES, int DOWN, int ALONG, int DEEP, bool WHOLE, bool PARTS>
-__global__ void __launch_bounds__(32 * DOWN * ALONG, TILES <= 2 ? 512 / (32 * DOWN * ALONG) : 1)
+__global__ void __launch_bounds__(32 * DOWN * ALONG, TILES <= 2 && DEEP * Code<F>::LOADS <= 8 ? 2 : 1)
 few_rows(int M, int N, int K, int stripes, int blocks, int groups, int per_group, int each, const T* __restrict__ x, long long xs,
          const uint4* __restrict__ codes, const S* __restrict__ scale, const Z* __restrict__ zero, const T* __restrict__ bias, T* __restrict__ out,
          float* __restrict__ parts) {

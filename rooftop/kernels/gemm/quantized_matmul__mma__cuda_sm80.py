@@ -16,6 +16,7 @@ UNPACK = {"int8": 4.0, "int4": 2.7, "int2": 2.7, "e4m3": 4.5, "e5m2": 4.0, "e3m2
 SECOND = 2.0e-6  # seconds of the launch that adds parts
 ROUND = 1.0e-6  # seconds that another round of blocks adds, whose first loads nothing hides
 START, CHAIN = 2e-6, 0.2e-6  # seconds until the first codes are there; of a warp's block of codes, whose eight products wait for one another
+IN_FLIGHT = 34e3  # bytes that a multiprocessor must have under way for its share of device memory
 FEW = 64  # rows of x that a block takes at most
 
 
@@ -46,7 +47,7 @@ def _rows(p: Problem) -> tuple[int, int]:
     return tokens, max(1, tokens // 8)
 
 
-def seconds(p: Problem, down: int, along: int, split: int) -> float:
+def seconds(p: Problem, down: int, along: int, split: int, deep: int) -> float:
     """Predicted time."""
     m, n, k = sizes(p)
     tokens, tiles = _rows(p)
@@ -60,10 +61,12 @@ def seconds(p: Problem, down: int, along: int, split: int) -> float:
     bound = max(unpack / 4, 8 * tiles * 2, tiles * 16)  # clocks a block of codes: issue, tensor cores, shared memory
     staging = tokens * 16 * along * 12 / 32 / 4
     busy = -(-count // p.device.sms) * steps * (along * down * bound + staging) / CLOCK
-    idle = max(1.0, p.device.sms * 16 / (count * along * down))  # too few warps leave device memory waiting
-    memory = max(codes / MEMORY * idle, (codes * tall + towers * m * k * 2) / L2)
-    resident = 16 // (along * down) if tiles <= 2 else 8 // (along * down)  # blocks of a multiprocessor, by registers
+    bits = BITS[_format(p)]
+    resident = 2 if tiles <= 2 and deep * (3 if bits == 6 else bits / 2) <= 8 else 1  # blocks of eight warps on a multiprocessor, as the kernel bounds it
     rounds = -(-count // (p.device.sms * resident))
+    flight = min(count, p.device.sms * resident) * 8 * deep * 256 * bits
+    idle = max(1.0, IN_FLIGHT * p.device.sms / flight)
+    memory = max(codes / MEMORY * idle, (codes * tall + towers * m * k * 2) / L2)
     extra = 0.0 if split == 1 else SECOND + 2 * split * m * n * 4 / MEMORY
     return max(memory, busy, rounds * steps * CHAIN) + START + ROUND * (rounds - 1) + extra
 
@@ -71,13 +74,13 @@ def seconds(p: Problem, down: int, along: int, split: int) -> float:
 def _configs(p: Problem) -> list[dict[str, Any]]:
     tokens, tiles = _rows(p)
     blocks = p["codes"].shape[1]
-    deep = {8: 2, 6: 2, 4: 3, 2: 4}[BITS[_format(p)]]
+    few = {8: 2, 6: 2, 4: 3, 2: 4}[BITS[_format(p)]]
     found = []
-    for (down, along), split in product(((1, 8), (2, 4), (4, 2), (8, 1)), (1, 2, 4, 8)):
+    for (down, along), split, deep in product(((1, 8), (2, 4), (4, 2), (8, 1)), (1, 2, 4, 8), (few, 2 * few)):
         if tiles * along > 16 or (split > 1 and (blocks < 2 * split * along or -(-p["x"].shape[0] // FEW) > 1)):
             continue
         found.append({"format": FORMATS.index(_format(p)), "tokens": tokens, "tiles": tiles, "down": down, "along": along, "deep": deep, "split": split})
-    return sorted(found, key=lambda c: seconds(p, c["down"], c["along"], c["split"]))
+    return sorted(found, key=lambda c: seconds(p, c["down"], c["along"], c["split"], c["deep"]))
 
 
 def choose(p: Problem, head: Any) -> dict[str, Any]:
