@@ -289,6 +289,10 @@ def _cases() -> list[Case]:
         for name, (m, n, k, g) in shapes.items() for dtype in ("bf16", "f16")
     ]  # fmt: skip
     edge += [
+        case("int4 zero points, 70 rows", tags="edge", **_given(70, 40, 256, "int4", 128, zero="u8")),
+        case("int8 zero points, 40 rows", tags="edge", **_given(40, 40, 256, "int8", 32, "f16", zero="f16", bias=True)),
+    ]
+    edge += [
         case(f"int4 x {layout}", tags="edge", **_given(7, 48, 256, "int4", 128, x=layout))
         for layout in ("padded", "sliced", "offset", "strided", "transposed", "expanded")
     ]

@@ -193,7 +193,8 @@ def configs(p: Problem) -> list[Config]:
         free = SHARED - BARRIERS - 2 * bn * bm
         stages = min(6, free // _stage(Config(bn, bm), bits))
         side = (p.device.sms * bn * bm) ** 0.5
-        if stages >= 2:
+        crowded = bn == 256 and p.get("zero") is not None and grouping(p)[0] == 32  # its scales and zero points do not fit the registers
+        if stages >= 2 and not crowded:
             found.append(Config(bn, bm, stages, max(1, round(side / bn))))
     return sorted(found, key=lambda c: _seconds(c, p))
 

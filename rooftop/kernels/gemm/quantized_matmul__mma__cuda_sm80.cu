@@ -15,6 +15,7 @@ down   = 1
 along  = 8
 deep   = 3
 split  = 1
+resident = 1
 */
 #include "chain.cuh"
 #include "lowbit.cuh"
@@ -39,9 +40,10 @@ __device__ inline uint4 eight(const T* __restrict__ row, int k, int K) {
 
 /// Warp (down, along) of a block: stripes of 16 rows of the weight by every ALONG-th block of 128 columns. F: the format; S, Z: types of scales and zero points,
 /// ZEROS: whether there are any; GROUP: 32, 64 or 128 columns share a scale, the last also where more do; TOKENS: rows of x that there can be, a power of two; TILES:
-/// eights of them; DEEP: blocks of codes a warp has in flight; WHOLE: rows of x begin at 16 bytes and K is a multiple of 8; PARTS: sums go to `parts`.
-template <typename T, int F, typename S, typename Z, bool ZEROS, int GROUP, int TOKENS, int TILES, int DOWN, int ALONG, int DEEP, bool WHOLE, bool PARTS>
-__global__ void __launch_bounds__(32 * DOWN * ALONG, TILES <= 2 && DEEP * Code<F>::LOADS <= 8 ? 2 : 1)
+/// eights of them; DEEP: blocks of codes a warp has in flight; RESIDENT: blocks of warps a multiprocessor
+/// has registers for; WHOLE: rows of x begin at 16 bytes and K is a multiple of 8; PARTS: sums go to `parts`.
+template <typename T, int F, typename S, typename Z, bool ZEROS, int GROUP, int TOKENS, int TILES, int DOWN, int ALONG, int DEEP, int RESIDENT, bool WHOLE, bool PARTS>
+__global__ void __launch_bounds__(32 * DOWN * ALONG, RESIDENT)
 few_rows(int M, int N, int K, int stripes, int blocks, int groups, int per_group, int each, const T* __restrict__ x, long long xs,
          const uint4* __restrict__ codes, const S* __restrict__ scale, const Z* __restrict__ zero, const T* __restrict__ bias, T* __restrict__ out,
          float* __restrict__ parts) {

@@ -28,8 +28,8 @@ def supports(p: Problem, head: Any) -> str | None:
     m, n, k = sizes(p)
     if m * n == 0:
         return "there is nothing to compute"
-    if max(m * n, n, k) >= 2**31 or -(-m // FEW) > 65535:
-        return f"takes fewer than 2^31 results and {65535 * FEW} rows; given {m} x {n}"
+    if max(m * n, n, k) >= 2**31 or m > 65535 * FEW // 2:
+        return f"takes fewer than 2^31 results and {65535 * FEW // 2} rows; given {m} x {n}"
     if any(p[name].align % 16 for name in ("codes",)):
         return "codes must begin at a multiple of 16 bytes"
     return None
@@ -41,10 +41,23 @@ def prefers(p: Problem, head: Any) -> int:
 
 
 def _rows(p: Problem) -> tuple[int, int]:
-    """Rows of x that a block brings (a power of two), and the eights of them."""
-    m = min(p["x"].shape[0], FEW)
+    """Rows of x that a block brings (a power of two), and the eights of them. Half as many with zero points, whose sums take registers too."""
+    m = min(p["x"].shape[0], FEW if p.get("zero") is None else FEW // 2)
     tokens = 1 << (m - 1).bit_length()
     return tokens, max(1, tokens // 8)
+
+
+def _registers(p: Problem, along: int, deep: int) -> int:
+    """What the arrays of a thread take, and some; the compiler was seen to need up to 36 more."""
+    tokens, tiles = _rows(p)
+    zeros, bits = p.get("zero") is not None, BITS[_format(p)]
+    held = (3 if bits == 6 else bits // 2) * 4 + 2 * (128 // grouping(p)[0]) * (1 + zeros)
+    return 40 + deep * held + tiles * (24 if zeros else 12) + 7 * -(-tokens * 16 * along // 256)
+
+
+def _resident(p: Problem, along: int, deep: int) -> int:
+    """Blocks of eight warps on a multiprocessor, by registers."""
+    return 2 if _registers(p, along, deep) <= 105 else 1
 
 
 def seconds(p: Problem, down: int, along: int, split: int, deep: int) -> float:
@@ -52,7 +65,7 @@ def seconds(p: Problem, down: int, along: int, split: int, deep: int) -> float:
     m, n, k = sizes(p)
     tokens, tiles = _rows(p)
     stripes, blocks = p["codes"].shape[:2]
-    tall, towers = -(-m // FEW), -(-stripes // down)
+    tall, towers = -(-m // (8 * tiles)), -(-stripes // down)
     count = towers * tall * split
     each = -(-blocks // split)
     steps = -(-each // along)
@@ -62,7 +75,7 @@ def seconds(p: Problem, down: int, along: int, split: int, deep: int) -> float:
     staging = tokens * 16 * along * 12 / 32 / 4
     busy = -(-count // p.device.sms) * steps * (along * down * bound + staging) / CLOCK
     bits = BITS[_format(p)]
-    resident = 2 if tiles <= 2 and deep * (3 if bits == 6 else bits / 2) <= 8 else 1  # blocks of eight warps on a multiprocessor, as the kernel bounds it
+    resident = _resident(p, along, deep)
     rounds = -(-count // (p.device.sms * resident))
     flight = min(count, p.device.sms * resident) * 8 * deep * 256 * bits
     idle = max(1.0, IN_FLIGHT * p.device.sms / flight)
@@ -76,10 +89,13 @@ def _configs(p: Problem) -> list[dict[str, Any]]:
     blocks = p["codes"].shape[1]
     few = {8: 2, 6: 2, 4: 3, 2: 4}[BITS[_format(p)]]
     found = []
-    for (down, along), split, deep in product(((1, 8), (2, 4), (4, 2), (8, 1)), (1, 2, 4, 8), (few, 2 * few)):
-        if tiles * along > 16 or (split > 1 and (blocks < 2 * split * along or -(-p["x"].shape[0] // FEW) > 1)):
+    for (down, along), split, deep in product(((1, 8), (2, 4), (4, 2), (8, 1)), (1, 2, 4, 8), (few, 2 * few, 2, 1)):
+        if _registers(p, along, deep) > 215:
             continue
-        found.append({"format": FORMATS.index(_format(p)), "tokens": tokens, "tiles": tiles, "down": down, "along": along, "deep": deep, "split": split})
+        if tiles * along > 16 or (split > 1 and (blocks < 2 * split * along or p["x"].shape[0] > 8 * tiles)):
+            continue
+        made = {"format": FORMATS.index(_format(p)), "tokens": tokens, "tiles": tiles, "down": down, "along": along, "deep": deep, "split": split}
+        found.append({**made, "resident": _resident(p, along, deep)})
     return sorted(found, key=lambda c: seconds(p, c["down"], c["along"], c["split"], c["deep"]))
 
 
@@ -117,7 +133,7 @@ def launches(p: Problem, config: Any, head: Any) -> list[Launch]:
     args, types = {**args, "parts": "parts" if split > 1 else None}, (*types, "ptr")
     kernel = text(
         "few_rows", kind, config["format"], DTYPES[p["scale"].dtype].cuda, DTYPES[zero.dtype].cuda if zero else "unsigned char", zero is not None, group,
-        config["tokens"], config["tiles"], config["down"], config["along"], config["deep"], whole, split > 1,
+        config["tokens"], config["tiles"], config["down"], config["along"], config["deep"], config["resident"], whole, split > 1,
     )  # fmt: skip
     bytes_of_x = 2 * config["along"] * config["tiles"] * 2048
     grid = (-(-stripes // config["down"]), -(-m // (8 * config["tiles"])), split)
