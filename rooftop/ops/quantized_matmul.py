@@ -188,17 +188,18 @@ def _fitting(tensors: Mapping[str, Any], options: Mapping[str, Option], generato
 def _torch() -> Callable[..., Tensor]:
     """What one would run without quantising: cuBLAS with the weight in 16 bits, dequantised outside what is timed."""
     import torch
+    from torch.utils.weak import WeakTensorKeyDictionary
 
     from rooftop.quant.packed import values
 
-    held: dict[int, Any] = {}
+    held: Any = WeakTensorKeyDictionary()
 
     def cublas(
         x: Tensor, codes: Tensor, scale: Tensor, zero: Tensor | None, bias: Tensor | None, n: int, k: int, group: int, format: str, scales: str
     ) -> Tensor:
-        if codes.data_ptr() not in held:
-            held[codes.data_ptr()] = values(codes, scale, zero, n, k, group, format, scales, torch.float32).to(x.dtype)
-        return torch.nn.functional.linear(x, held[codes.data_ptr()], bias)
+        if codes not in held:
+            held[codes] = values(codes, scale, zero, n, k, group, format, scales, torch.float32).to(x.dtype)
+        return torch.nn.functional.linear(x, held[codes], bias)
 
     return cublas
 
@@ -222,7 +223,7 @@ def _next_group(given: dict[str, Any]) -> None:
 
 
 def _shifted_zero(given: dict[str, Any]) -> None:
-    if BITS[given["format"]] and given["format"].startswith("int"):
+    if given["format"].startswith("int"):
         given["zero"] = None if given["zero"] is not None else (given["scale"][..., :1] * 0 + 1).expand_as(given["scale"])
     else:
         given["scale"] = given["scale"][:, :, :1].expand_as(given["scale"])
