@@ -118,7 +118,7 @@ def test_what_is_chosen_fits_a_multiprocessor(format: str) -> None:
 def test_what_the_hopper_kernel_leaves_to_the_other() -> None:
     op = registry.op("quantized_matmul")
     for given, reason in (
-        (_given(100, 64, 256, "int4", 128, scales="f32"), "scales of groups"),
+        (_given(100, 64, 256, "int4", 128, "f16", "f32"), "scales of groups"),
         (_given(100, 64, 256, "int4", 128, zero="bf16"), "whole zero points"),
         (_given(100, 64, 256, "e2m1", 32, "f16", "e8m0"), "scales of groups"),
         (_given(100, 60, 256, "int4", 128), "out"),

@@ -160,7 +160,7 @@ def pair_scales(scale, zero, stripe, stripes, groups, block, per_group, HIGH: gl
                     e = value.to(gl.int32)
                     found = twice(gl.where(e == 0, 0x40, e << 7))
                 else:
-                    found = twice(value.to(gl.int16, bitcast=True))
+                    found = twice(value.to(gl.float32).to(KIND).to(gl.int16, bitcast=True))
                 s += (found,)
                 if zero is None:
                     z += (found,)
