@@ -329,6 +329,23 @@ def quantize(x: Tensor, format: str | quant.Format='int8', *, granularity: str |
     Raises TypeError for other dtypes, ValueError for a format, granularity, rounding or scale type that there is not or that do not go together,
     IndexError for a `dim` out of range."""
 
+def quantized_matmul(x: Tensor, weight: quant.PackedWeight | quant.Quantized, bias: Tensor | None=None, *, activations: str | None=None, implementation: str | None=None) -> Tensor:
+    """x times the transposed weight, plus bias: `torch.nn.functional.linear` with a weight in few bits.
+
+    Args:
+        x: [..., K], bfloat16 or float16, or float32 (the reference alone).
+        weight: `rooftop.quant.pack_weight(...)`, a [N, K] in the packing of all kernels. With `activations` the
+            `Quantized` of a [N, K] by rows, symmetric, int8 or fp8.
+        bias: [N] in the dtype of `x`; None for none.
+        activations: None multiplies x as it is, sums in float32 and rounds once. "int8" and "fp8" quantise each row of x first, by its largest size, and
+            multiply 8-bit codes (`rooftop.scaled_matmul`); no gradient flows through that.
+        implementation: a kernel by name (`"mma__cuda_sm80"`): it runs or raises. None picks the best that takes the input. Without `activations` alone.
+
+    Returns [..., N] in the dtype of `x`. Gradients flow to `x` and `bias`; the weight has none. The order of the sums depends on shapes and the card alone.
+
+    Raises TypeError for other dtypes and for a weight that is neither; ValueError for shapes that do not fit, a packed weight whose buffers are not
+    those of its shape and format, an activation format that does not go with the weight, and tensors on different devices."""
+
 def reduce(x: Tensor, op: str, dim: int | Sequence[int] | None=None, *, keepdim: bool=False, correction: int=1, implementation: str | None=None) -> Tensor:
     """`x` reduced over `dim`. Sums are taken in float32 (integers: int64) and rounded once; the order is fixed, so that equal calls give equal bits.
 

@@ -1,4 +1,5 @@
-"""Formats of 4, 6 and 8 bits and what is made of them: `rooftop.quantize` returns a `Quantized`, `rooftop.dequantize` takes it."""
+"""Formats of 4, 6 and 8 bits and what is made of them: `rooftop.quantize` returns a `Quantized`, `rooftop.dequantize` takes it. Packed weights of 2 to 8
+bits for `rooftop.quantized_matmul`, linear layers and models of them, and checkpoints that others made."""
 
 from __future__ import annotations
 
@@ -8,13 +9,23 @@ from typing import TYPE_CHECKING, Any
 from rooftop.quant.formats import ALIASES, FORMATS, ROUNDINGS, SCALES, Format, decode, encode, format_of, pack, unpack
 
 if TYPE_CHECKING:
+    from rooftop.quant.calibrate import gptq, hqq, nearest
+    from rooftop.quant.checkpoints import from_awq, from_gptq, from_hqq, import_checkpoint, load_quantized, save_quantized
+    from rooftop.quant.linear import QuantLinear, quantize_model
+    from rooftop.quant.packed import PackedWeight, pack_codes, pack_weight
     from rooftop.quant.quantized import Quantized
     from rooftop.quant.straight_through import fake_quantize
 
 __all__ = [
-    "ALIASES", "FORMATS", "ROUNDINGS", "SCALES", "Format", "Quantized", "decode", "encode", "fake_quantize", "format_of", "pack", "unpack",
+    "ALIASES", "FORMATS", "ROUNDINGS", "SCALES", "Format", "PackedWeight", "QuantLinear", "Quantized", "decode", "encode", "fake_quantize", "format_of",
+    "from_awq", "from_gptq", "from_hqq", "gptq", "hqq", "import_checkpoint", "load_quantized", "nearest", "pack", "pack_codes", "pack_weight", "quantize_model",
+    "save_quantized", "unpack",
 ]  # fmt: skip
-_NEED_TORCH = {"Quantized": "quantized", "fake_quantize": "straight_through"}
+_NEED_TORCH = {
+    "Quantized": "quantized", "fake_quantize": "straight_through", "PackedWeight": "packed", "pack_codes": "packed", "pack_weight": "packed",
+    "QuantLinear": "linear", "quantize_model": "linear", "nearest": "calibrate", "hqq": "calibrate", "gptq": "calibrate",
+    **dict.fromkeys(("from_awq", "from_gptq", "from_hqq", "import_checkpoint", "load_quantized", "save_quantized"), "checkpoints"),
+}  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

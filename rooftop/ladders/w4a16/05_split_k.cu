@@ -1,0 +1,100 @@
+/* rooftop
+idea    = "K is shared by two blocks as well, and a second launch adds their sums in order: where there are few stripes, more multiprocessors have work."
+predict = { speedup = 0.95 }
+limit   = "At 8192 rows of the weight every multiprocessor had work already: the second launch is all that shows. It pays below some 4096."
+dtypes  = ["bf16"]
+args    = ["M: i32", "N: i32", "K: i32", "per: i32 = group // 128", "G: i32", "x: T[M, K]", "xs: i64 = stride(x, 0)", "codes: u8[S, B, BYTES]", "scale: T[S, G, 16]", "parts: f32[2, M, N]", "out: T[M, N]"]
+demands = { has = ["LDG.128"] }
+
+[requires]
+"format == 'int4' and not present(zero) and not present(bias)" = "int4 without zero points and bias"
+"K % 128 == 0 and group % 128 == 0" = "whole blocks of 128 columns, whole in a group"
+"stride(x, 1) == 1" = "neighbours of a row of x must be neighbours"
+"M >= 1" = "there must be rows"
+"aligned(x, 4)" = "pairs of x are read at once"
+
+[scratch]
+parts = "f32[2, M, N]"
+
+[[launch]]
+kernel = "gemv<{T}>"
+grid   = ["S", "ceil(M / 4)", "2"]
+block  = [256]
+
+[[launch]]
+kernel = "add<{T}>"
+grid   = ["ceil(M * N / 256)"]
+block  = [256]
+*/
+#include "lowbit.cuh"
+
+/// What a lane adds of one chunk of 64 columns: its 16 bytes of codes, by four rows of x.
+template <typename T>
+__device__ inline void add_chunk(float (&sum)[4][2], const uint4& held, const T* const (&rows)[4], int column) {
+    const unsigned words[4] = {held.x, held.y, held.z, held.w};
+#pragma unroll
+    for (int step = 0; step < 4; ++step) {
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+            float w[2][2];
+#pragma unroll
+            for (int r = 0; r < 2; ++r) {
+                const unsigned pair = pair_of<T, INT4>(words, 4 * step + 2 * h + r);
+                w[r][0] = __uint_as_float(pair << 16), w[r][1] = __uint_as_float(pair & 0xffff0000u);
+            }
+#pragma unroll
+            for (int m = 0; m < 4; ++m) {
+                const unsigned two = *reinterpret_cast<const unsigned*>(rows[m] + column + 16 * step + 8 * h);
+                const float x0 = __uint_as_float(two << 16), x1 = __uint_as_float(two & 0xffff0000u);
+#pragma unroll
+                for (int r = 0; r < 2; ++r) sum[m][r] += w[r][0] * x0, sum[m][r] += w[r][1] * x1;
+            }
+        }
+    }
+}
+
+template <typename T>
+__global__ void __launch_bounds__(256) gemv(int M, int N, int K, int per, int G, const T* __restrict__ x, long long xs, const unsigned char* __restrict__ codes,
+                                            const T* __restrict__ scale, float* __restrict__ parts, T* __restrict__ out) {
+    __shared__ float shared[8][4][16];
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4, stripe = blockIdx.x, blocks = K / 128, first = blockIdx.y * 4;
+    const int half = (blocks + 1) / 2, begin = blockIdx.z * half, end = min(blocks, begin + half);
+    const T* rows[4];
+#pragma unroll
+    for (int m = 0; m < 4; ++m) rows[m] = x + min(first + m, M - 1) * xs + 2 * t;
+    float total[4][2] = {};
+    for (int block = begin + warp; block < end; block += 8) {
+        const uint4* from = reinterpret_cast<const uint4*>(codes) + (static_cast<long long>(stripe) * blocks + block) * 64 + lane;
+        const uint4 now = from[0], then = from[32];
+        float sum[4][2] = {};
+        add_chunk<T>(sum, now, rows, block * 128);
+        add_chunk<T>(sum, then, rows, block * 128 + 64);
+        const T* s = scale + (static_cast<long long>(stripe) * G + block / per) * 16 + g;
+#pragma unroll
+        for (int m = 0; m < 4; ++m) total[m][0] += sum[m][0] * static_cast<float>(s[0]), total[m][1] += sum[m][1] * static_cast<float>(s[8]);
+    }
+#pragma unroll
+    for (int m = 0; m < 4; ++m) {
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+            float v = total[m][r];
+            v += __shfl_xor_sync(~0u, v, 1);
+            v += __shfl_xor_sync(~0u, v, 2);
+            if (t == 0) shared[warp][m][8 * r + g] = v;
+        }
+    }
+    __syncthreads();
+    const int m = threadIdx.x / 16, n = threadIdx.x % 16;
+    if (m >= 4 || first + m >= M || stripe * 16 + n >= N) return;
+    float v = 0;
+#pragma unroll
+    for (int w = 0; w < 8; ++w) v += shared[w][m][n];
+    parts[(static_cast<long long>(blockIdx.z) * M + first + m) * N + stripe * 16 + n] = v;
+}
+
+template <typename T>
+__global__ void add(int M, int N, int K, int per, int G, const T* __restrict__ x, long long xs, const unsigned char* __restrict__ codes,
+                    const T* __restrict__ scale, float* __restrict__ parts, T* __restrict__ out) {
+    const long long i = static_cast<long long>(blockIdx.x) * 256 + threadIdx.x, count = static_cast<long long>(M) * N;
+    if (i < count) out[i] = T(parts[i] + parts[count + i]);
+}

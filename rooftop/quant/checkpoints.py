@@ -1,0 +1,181 @@
+"""Quantised models in files, and checkpoints that others made: GPTQ, AWQ and HQQ layouts as packed weights.
+
+    GPTQ  qweight int32 [K / P, N], P = 32 / bits codes of a column a word, lowest bits first; qzeros int32 [K / group, N / P] along N, stored less 1
+          in version 1; scales [K / group, N]; g_idx [K], the group of each row
+    AWQ   qweight int32 [K, N / 8], qzeros int32 [K / group, N / 8], 4 bits: nibble i of a word is column 8 j + (0, 2, 4, 6, 1, 3, 5, 7)[i];
+          scales [K / group, N]
+    HQQ   W_q uint8: the rows [N K / group, group] of groups, in 4 bits the first half of the rows in the high nibbles, in 2 bits by quarters;
+          scale and zero [N K / group, 1], floats; axis 1
+
+Sources: github.com/AutoGPTQ/AutoGPTQ, github.com/casper-hansen/AutoAWQ, github.com/mobiusml/hqq, as of 2025."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from rooftop.quant.linear import QuantLinear, replace
+from rooftop.quant.packed import PackedWeight, pack_codes
+from rooftop.quant.safetensors_file import load_file, save_file
+
+KEY = "rooftop.quantised_layers"
+AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
+
+
+def save_quantized(model: nn.Module, path: str | Path) -> None:
+    """The state of a model with `QuantLinear` layers as a safetensors file. Tensors that are shared are written once for each name."""
+    facts = {n: m.described() for n, m in model.named_modules() if isinstance(m, QuantLinear)}
+    save_file({n: t for n, t in model.state_dict().items() if isinstance(t, Tensor)}, path, {KEY: json.dumps(facts)})
+
+
+def load_quantized(model: nn.Module, path: str | Path, device: Any = "cpu") -> nn.Module:
+    """Fill a model (with ordinary linear layers, as its class makes it) with what `save_quantized` wrote: in place, and returned.
+
+    Raises ValueError where the file is truncated, no such file, or of another model: the layer or the tensor is named; the model is then unchanged but for
+    layers that were replaced."""
+    tensors, metadata = load_file(path, device)
+    if KEY not in metadata:
+        raise ValueError(f"{path}: its metadata has {', '.join(metadata) or 'nothing'}; a file of save_quantized has {KEY!r}")
+    made: dict[int, nn.Module] = {}
+    modules = dict(model.named_modules())
+    for name, facts in json.loads(metadata[KEY]).items():
+        present = modules.get(name)
+        if not isinstance(present, (nn.Linear, QuantLinear)):
+            raise ValueError(f"{path}: layer {name} is quantised there; the model has {'none of that name' if present is None else type(present).__name__}")
+        bias = tensors.get(f"{name}.bias")
+        layer = QuantLinear.empty(facts, bias)
+        if layer.activations is None and not {f"{name}.codes", f"{name}.scale"} <= set(tensors):
+            raise ValueError(f"{path}: {name} lacks its codes or scales")
+        if (layer.out_features, layer.in_features) != (present.out_features, present.in_features):
+            raise ValueError(f"{path}: {name} is {(layer.out_features, layer.in_features)} there, the model's is {(present.out_features, present.in_features)}")
+        made[id(present)] = layer.train(present.training)
+    replace(model, made)
+    try:
+        model.load_state_dict(tensors, strict=True)
+    except RuntimeError as error:
+        raise ValueError(f"{path}: {error}") from None
+    return model
+
+
+def _words(t: Tensor, what: str, bits: int) -> Tensor:
+    """int32 words as codes along a new last dimension, lowest bits first."""
+    if not isinstance(t, Tensor) or t.dtype != torch.int32 or t.dim() != 2:
+        given = f"{tuple(t.shape)} {t.dtype}" if isinstance(t, Tensor) else type(t).__name__
+        raise ValueError(f"{what} is {given}; it must be a matrix of torch.int32")
+    shift = torch.arange(0, 32, bits, dtype=torch.int32, device=t.device)
+    return ((t[..., None] >> shift) & ((1 << bits) - 1)).to(torch.uint8)
+
+
+def _bits(bits: int, accepted: tuple[int, ...], what: str) -> None:
+    if bits not in accepted:
+        raise ValueError(f"{what}: bits is {bits!r}; accepted are {', '.join(map(str, accepted))}")
+
+
+def _scales(scales: Tensor, zeros: Tensor, groups: int, n: int, what: str) -> None:
+    if not isinstance(scales, Tensor) or scales.dtype not in (torch.float16, torch.bfloat16, torch.float32) or tuple(scales.shape) != (groups, n):
+        given = f"{tuple(scales.shape)} {scales.dtype}" if isinstance(scales, Tensor) else type(scales).__name__
+        raise ValueError(f"{what}: scales are {given}; they must be floats {(groups, n)}")
+    if tuple(zeros.shape) != (groups, n):
+        raise ValueError(f"{what}: qzeros hold {tuple(zeros.shape)} zero points; scales are {(groups, n)}")
+
+
+def from_gptq(qweight: Tensor, qzeros: Tensor, scales: Tensor, g_idx: Tensor | None = None, *, bits: int = 4, version: int = 1) -> PackedWeight:
+    """A layer of a GPTQ checkpoint. version 1 (what most files are) stores zero points less 1, version 2 as they are.
+
+    Raises ValueError for bits other than 2, 4 and 8, tensors that do not fit each other, groups that no kernel takes, and `g_idx` that is not in order: columns
+    sorted by activation order (desc_act) have no groups of neighbours."""
+    _bits(bits, (2, 4, 8), "GPTQ")
+    if version not in (1, 2):
+        raise ValueError(f"GPTQ: version is {version!r}; accepted are 1 and 2")
+    codes = _words(qweight, "GPTQ: qweight", bits).permute(1, 0, 2).flatten(1)  # [N, K]
+    n, k = codes.shape
+    zeros = _words(qzeros, "GPTQ: qzeros", bits).flatten(1)
+    groups = scales.shape[0] if isinstance(scales, Tensor) and scales.dim() == 2 else 0
+    if groups == 0 or k % groups:
+        raise ValueError(f"GPTQ: qweight holds K = {k}; scales have {groups} groups, which do not divide it")
+    _scales(scales, zeros, groups, n, "GPTQ")
+    if g_idx is not None and g_idx.numel() != k:
+        raise ValueError(f"GPTQ: g_idx has {g_idx.numel()} elements; qweight holds K = {k}")
+    if g_idx is not None and not torch.equal(g_idx.to(torch.int64).cpu(), torch.arange(k) // (k // groups)):
+        raise ValueError("GPTQ: g_idx is not k // group: the columns are in activation order (desc_act); quantise with desc_act=False, or with one group")
+    zero = (zeros + 1) & ((1 << bits) - 1) if version == 1 else zeros  # as AutoGPTQ's kernels: what leaves the range begins anew
+    return pack_codes(codes.contiguous(), scales.t().contiguous(), zero.t().contiguous(), format=f"int{bits}", group=k // groups, dtype=scales.dtype)
+
+
+def from_awq(qweight: Tensor, qzeros: Tensor, scales: Tensor) -> PackedWeight:
+    """A layer of an AWQ checkpoint ("gemm" layout, 4 bits). Raises ValueError for tensors that do not fit each other and groups that no kernel takes."""
+    place = torch.tensor(AWQ_ORDER).argsort()
+    codes = _words(qweight, "AWQ: qweight", 4)[..., place.to(qweight.device)].flatten(1).t()  # [N, K]
+    n, k = codes.shape
+    zeros = _words(qzeros, "AWQ: qzeros", 4)[..., place.to(qzeros.device)].flatten(1)
+    groups = scales.shape[0] if isinstance(scales, Tensor) and scales.dim() == 2 else 0
+    if groups == 0 or k % groups:
+        raise ValueError(f"AWQ: qweight holds K = {k}; scales have {groups} groups, which do not divide it")
+    _scales(scales, zeros, groups, n, "AWQ")
+    return pack_codes(codes.contiguous(), scales.t().contiguous(), zeros.t().contiguous(), format="int4", group=k // groups, dtype=scales.dtype)
+
+
+def from_hqq(w_q: Tensor, scale: Tensor, zero: Tensor, *, shape: tuple[int, int], bits: int = 4, group: int = 64, axis: int = 1) -> PackedWeight:
+    """A layer of an HQQ checkpoint: `shape` (N, K), `group_size`, `axis` and bits are in its meta. Zero points stay the real numbers that they are.
+
+    Raises ValueError for bits other than 2, 4 and 8, axis 0 (groups down the columns) and tensors that do not fit."""
+    _bits(bits, (2, 4, 8), "HQQ")
+    if axis != 1:
+        raise ValueError(f"HQQ: axis is {axis!r}; accepted is 1, groups along K: quantise with axis=1")
+    n, k = shape
+    if group < 1 or k % group:
+        raise ValueError(f"HQQ: group is {group}, which does not divide K = {k}")
+    per = 8 // bits
+    rows = n * k // group
+    if not isinstance(w_q, Tensor) or w_q.dtype != torch.uint8 or w_q.numel() * per != n * k or rows % per:
+        given = f"{tuple(w_q.shape)} {w_q.dtype}" if isinstance(w_q, Tensor) else type(w_q).__name__
+        raise ValueError(f"HQQ: W_q is {given}; {n} x {k} codes of {bits} bits are {n * k // per} torch.uint8")
+    stacked = w_q.reshape(rows // per, group)
+    codes = torch.cat([(stacked >> (8 - bits * (i + 1))) & ((1 << bits) - 1) for i in range(per)]).reshape(n, k)
+    for name, t in (("scale", scale), ("zero", zero)):
+        if not isinstance(t, Tensor) or t.numel() != rows or not t.dtype.is_floating_point:
+            given = f"{tuple(t.shape)} {t.dtype}" if isinstance(t, Tensor) else type(t).__name__
+            raise ValueError(f"HQQ: {name} is {given}; it must be {rows} floats, one a group")
+    return pack_codes(codes, scale.reshape(n, -1), zero.to(scale.dtype).reshape(n, -1), format=f"int{bits}", group=group, dtype=scale.dtype)
+
+
+def import_checkpoint(model: nn.Module, tensors: Mapping[str, Tensor], layout: str, *, bits: int = 4, version: int = 1) -> nn.Module:
+    """Replace the linear layers of which `tensors` (a state dict) holds a GPTQ or AWQ form, in place; what is left of `tensors` is loaded as any state.
+
+    layout: "gptq" or "awq". Raises ValueError where no layer has that layout, a layer's shape is another, a tensor is missing, or names are left over."""
+    if layout not in ("gptq", "awq"):
+        raise ValueError(f"layout is {layout!r}; accepted are 'gptq' and 'awq'")
+    modules, left = dict(model.named_modules()), dict(tensors)
+    made: dict[int, nn.Module] = {}
+    for name in [n.removesuffix(".qweight") for n in tensors if n.endswith(".qweight")]:
+        present = modules.get(name)
+        if not isinstance(present, nn.Linear):
+            raise ValueError(f"{name} is quantised in the checkpoint; the model has {'none of that name' if present is None else type(present).__name__}")
+        part = {key: left.pop(f"{name}.{key}") for key in ("qweight", "qzeros", "scales", "g_idx", "bias") if f"{name}.{key}" in left}
+        if missing := {"qweight", "qzeros", "scales"} - set(part):
+            raise ValueError(f"{name} lacks {', '.join(sorted(missing))}: the checkpoint is truncated or of another layout")
+        try:
+            if layout == "gptq":
+                packed = from_gptq(part["qweight"], part["qzeros"], part["scales"], part.get("g_idx"), bits=bits, version=version)
+            else:
+                packed = from_awq(part["qweight"], part["qzeros"], part["scales"])
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}") from None
+        if packed.shape != (present.out_features, present.in_features):
+            raise ValueError(f"{name} is {packed.shape} by the {layout} layout; the model's is {(present.out_features, present.in_features)}")
+        made[id(present)] = QuantLinear(packed, part.get("bias")).train(present.training)
+    if not made:
+        raise ValueError(f"no tensor's name ends in .qweight, as the {layout} layout has it; there are {', '.join(list(tensors)[:4]) or 'none'}")
+    replace(model, made)
+    own = model.state_dict()
+    quantised = {f"{n}." for n, m in model.named_modules() if isinstance(m, QuantLinear)}
+    wanted = {n for n in own if not any(n.startswith(q) for q in quantised)}
+    if wrong := wanted ^ set(left):
+        raise ValueError(f"checkpoint and model differ in {', '.join(sorted(wrong)[:6])}")
+    model.load_state_dict(left, strict=False)
+    return model

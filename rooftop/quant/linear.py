@@ -1,0 +1,265 @@
+"""Linear layers whose weight stays quantised, and models made of them."""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from rooftop.quant import calibrate
+from rooftop.quant.packed import FACTS, PackedWeight, weight_format
+from rooftop.quant.quantized import FACTS as QUANTIZED_FACTS
+from rooftop.quant.quantized import Quantized
+
+EIGHT = {"int8": "int8", "fp8": "e4m3"}  # activations -> the format of the weight
+
+
+class QuantLinear(nn.Module):  # type: ignore[misc]
+    """`torch.nn.Linear` with a quantised weight: `rooftop.quantized_matmul(x, weight, bias)`.
+
+    Gradients flow to the input and the bias; the weight is a set of buffers and has none. `state_dict` holds the buffers and, as `_extra_state`, the facts that
+    say what they mean (JSON in a uint8 tensor), so that any format that keeps tensors keeps the layer.
+
+    weight       a PackedWeight, or (with `activations`) a Quantized [N, K] of 8 bits by rows
+    bias         [N] or None
+    activations  None, "int8" or "fp8": how the input is quantised, row by row"""
+
+    def __init__(self, weight: PackedWeight | Quantized, bias: Tensor | None = None, *, activations: str | None = None) -> None:
+        super().__init__()
+        if activations is not None and activations not in EIGHT:
+            raise ValueError(f"QuantLinear: activations is {activations!r}; accepted are None, {', '.join(map(repr, EIGHT))}")
+        if not isinstance(weight, Quantized if activations else PackedWeight):
+            raise TypeError(f"QuantLinear: weight is a {type(weight).__name__}; it must be a {'Quantized' if activations else 'PackedWeight'}")
+        weight.verify()
+        if bias is not None and tuple(bias.shape) != (weight.shape[0],):
+            raise ValueError(f"QuantLinear: bias is {tuple(bias.shape)}; it must be {(weight.shape[0],)}")
+        self.activations = activations
+        self._take(weight)
+        self.bias = None if bias is None else nn.Parameter(bias.detach().clone())
+
+    @classmethod
+    def of(
+        cls, linear: nn.Linear, format: str = "int4", *, group: int = 128, zero_points: bool = False, method: str = "nearest", hessian: Tensor | None = None,
+        activations: str | None = None,
+    ) -> QuantLinear:  # fmt: skip
+        """The layer in codes. `format`, `group`, `zero_points` and `method` as `quantize_model`'s; `hessian` for "gptq"."""
+        if not isinstance(linear, nn.Linear):
+            raise TypeError(f"QuantLinear.of: given a {type(linear).__name__}; it must be a torch.nn.Linear")
+        weight = linear.weight.detach()
+        if activations is not None:
+            if EIGHT.get(activations) != weight_format(format).name or group != 0 or zero_points or method != "nearest":
+                given = f"{format}, group {group}, zero points {zero_points}, {method}"
+                raise ValueError(f"activations={activations!r} takes an {EIGHT.get(activations)} weight, group=0, no zero points, 'nearest'; given {given}")
+            from rooftop.ops.quantize import quantize
+
+            return cls(quantize(weight, EIGHT[activations], granularity="row"), linear.bias, activations=activations)
+        if method not in calibrate.METHODS:
+            raise ValueError(f"method is {method!r}; accepted are {', '.join(calibrate.METHODS)}")
+        if method == "gptq":
+            if hessian is None:
+                raise ValueError("method 'gptq' needs the Hessian of the layer's inputs")
+            packed = calibrate.gptq(weight, hessian, format, group=group, zero_points=zero_points)
+        elif method == "hqq":
+            packed = calibrate.hqq(weight, format, group=group)
+        else:
+            packed = calibrate.nearest(weight, format, group=group, zero_points=zero_points)
+        return cls(packed, linear.bias)
+
+    @classmethod
+    def empty(cls, facts: str, bias: Tensor | None = None, device: Any = None) -> QuantLinear:
+        """A layer of a given kind whose buffers hold nothing yet, to load a state into. `facts`: what `_extra_state` holds."""
+        layer = cls.__new__(cls)
+        nn.Module.__init__(layer)
+        layer._read(facts)
+        for name in ("codes", "scale", "zero"):
+            layer.register_buffer(name, None)
+        layer.bias = None if bias is None else nn.Parameter(bias.detach().clone())
+        return layer
+
+    @property
+    def weight(self) -> PackedWeight | Quantized:
+        if self.activations:
+            return Quantized(self.codes, self.scale, self.zero, None, **self.facts)
+        return PackedWeight(self.codes, self.scale, self.zero, **self.facts)
+
+    @property
+    def out_features(self) -> int:
+        return int(self.facts["shape"][0])
+
+    @property
+    def in_features(self) -> int:
+        return int(self.facts["shape"][1])
+
+    def forward(self, x: Tensor) -> Tensor:
+        from rooftop.ops.quantized_matmul import quantized_matmul
+
+        return quantized_matmul(x, self.weight, self.bias, activations=self.activations)
+
+    def extra_repr(self) -> str:
+        more = f", activations={self.activations}" if self.activations else f", group={self.facts['group']}"
+        return f"{self.in_features}, {self.out_features}, format={self.facts['format']}{more}, bias={self.bias is not None}"
+
+    def _take(self, weight: PackedWeight | Quantized) -> None:
+        if isinstance(weight, Quantized):
+            self.facts: dict[str, Any] = {n: getattr(weight, n) for n in QUANTIZED_FACTS}
+        else:
+            self.facts = {n: getattr(weight, n) for n in FACTS}
+        for name in ("codes", "scale", "zero"):
+            self.register_buffer(name, getattr(weight, name))
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> QuantLinear:
+        """Codes, scales and zero points move between devices and keep their dtypes: `model.half()` is for the rest."""
+        kept = {n: t for n in ("codes", "scale", "zero") if (t := self._buffers.get(n)) is not None}
+        for name in kept:
+            self._buffers[name] = None
+        super()._apply(fn, recurse)
+        for name, t in kept.items():
+            moved = fn(t)
+            self._buffers[name] = moved if moved.dtype == t.dtype else t.to(moved.device)
+        return self
+
+    def _read(self, facts: str) -> None:
+        given = json.loads(facts)
+        self.activations = given.pop("activations")
+        self.facts = {n: tuple(v) if isinstance(v, list) else v for n, v in given.items()}
+
+    def described(self) -> str:
+        """What the buffers mean, as JSON."""
+        return json.dumps({**self.facts, "activations": self.activations})
+
+    def get_extra_state(self) -> Tensor:
+        return torch.frombuffer(bytearray(self.described().encode()), dtype=torch.uint8).clone()
+
+    def set_extra_state(self, state: Any) -> None:
+        self._read(bytes(state.cpu().tolist()).decode())
+
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
+        """Buffers of other shapes are taken as they come, if they fit the facts that come with them."""
+        given = {n: state_dict[prefix + n] for n in ("codes", "scale", "zero") if prefix + n in state_dict}
+        if (state := state_dict.get(prefix + "_extra_state")) is not None and {"codes", "scale"} <= set(given):
+            self.set_extra_state(state)
+            for name in ("codes", "scale", "zero"):
+                t, mine = given.get(name), self._buffers.get(name)
+                self._buffers[name] = None if t is None else torch.empty_like(t, device=mine.device if mine is not None else t.device)
+            if self.activations is None:
+                PackedWeight.of(given, json.dumps(self.facts))  # raises where they do not fit
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
+
+def _matches(name: str, patterns: Sequence[str]) -> bool:
+    return any(fnmatch.fnmatchcase(name, p) for p in patterns)
+
+
+def _patterns(which: str, given: str | Sequence[str]) -> tuple[str, ...]:
+    found = (given,) if isinstance(given, str) else tuple(given)
+    if not all(isinstance(p, str) for p in found):
+        raise TypeError(f"quantize_model: {which} is {given!r}; it must be a pattern or several, as text")
+    return found
+
+
+def layers(model: nn.Module, include: str | Sequence[str] = "*", exclude: str | Sequence[str] = ()) -> dict[str, nn.Linear]:
+    """The `torch.nn.Linear` layers (and no subclasses of it) whose names match one of `include` and none of `exclude`, as a shell matches."""
+    wanted, not_wanted = _patterns("include", include), _patterns("exclude", exclude)
+    return {n: m for n, m in model.named_modules() if type(m) is nn.Linear and _matches(n, wanted) and not _matches(n, not_wanted)}
+
+
+def quantize_model(
+    model: nn.Module,
+    format: str = "int4",
+    *,
+    group: int = 128,
+    zero_points: bool = False,
+    method: str = "nearest",
+    calibration: Iterable[Any] | None = None,
+    activations: str | None = None,
+    include: str | Sequence[str] = "*",
+    exclude: str | Sequence[str] = ("lm_head", "*.lm_head"),
+) -> nn.Module:
+    """Replace linear layers of `model` by `QuantLinear`, in place: ``rooftop.quant.quantize_model(model, "int4")``.
+
+    Args:
+        model: any module. Layers are found by name; one that is used in several places is replaced in each.
+        format: int8, int4, int2, fp8 (e4m3), e5m2, fp6 (e2m3), e3m2, fp4 (e2m1), mxfp8, mxfp6, mxfp4.
+        group: columns that share a scale: 32, 64 or a multiple of 128; 0: one scale a row. mx formats have their own, 32.
+        zero_points: for ints.
+        method: "nearest"; "hqq" (ints: fitted zero points); "gptq", with `calibration`.
+        calibration: batches for "gptq": each is given to the model, a dict by name, a tuple or list by place. All layers see the unquantised model's inputs.
+        activations: "int8" (with int8) or "fp8" (with e4m3), group=0: the input is quantised row by row too.
+        include, exclude: name patterns, as of a shell: "model.layers.*.mlp.*".
+
+    Returns `model`. Raises ValueError where no layer matches, a group does not divide a layer's K (the layer is named, nothing has been replaced), or
+    arguments do not go together."""
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"quantize_model: model is a {type(model).__name__}; it must be a torch.nn.Module")
+    found = layers(model, include, exclude)
+    if not found:
+        names = [n for n, m in model.named_modules() if isinstance(m, nn.Linear)]
+        raise ValueError(f"quantize_model: no linear layer matches include={include!r}, exclude={exclude!r}; there are {', '.join(names[:8]) or 'none'}")
+    if (calibration is not None) != (method == "gptq"):
+        raise ValueError(f"quantize_model: calibration goes with method='gptq'; given method={method!r} {'with' if calibration is not None else 'without'} it")
+    for name, layer in found.items():  # before anything is replaced
+        try:
+            calibrate.Scheme.of(format, group, zero_points or method == "hqq", layer.in_features)
+        except ValueError as error:
+            raise ValueError(f"quantize_model: {name} {tuple(layer.weight.shape)}: {error}") from None
+    hessians = hessians_of(model, found, calibration) if calibration is not None else {}
+    made: dict[str, QuantLinear] = {}
+    for name, layer in found.items():
+        try:
+            made[name] = QuantLinear.of(
+                layer, format, group=group, zero_points=zero_points, method=method, hessian=hessians.get(name), activations=activations
+            )  # fmt: skip
+        except ValueError as error:
+            raise ValueError(f"quantize_model: {name} {tuple(layer.weight.shape)}: {error}") from None
+        made[name].train(layer.training)
+    replace(model, {id(found[n]): q for n, q in made.items()})
+    return model
+
+
+def replace(model: nn.Module, by: Mapping[int, nn.Module]) -> None:
+    """Every place of a module whose id is a key gets the module of that key."""
+    for parent in list(model.modules()):
+        for child, module in list(parent.named_children()):
+            if id(module) in by:
+                setattr(parent, child, by[id(module)])
+
+
+def hessians_of(model: nn.Module, found: Mapping[str, nn.Linear], batches: Iterable[Any]) -> dict[str, Tensor]:
+    """Σ xᵀ x of the inputs of each layer over the batches, in float32."""
+    sums: dict[str, Tensor] = {}
+    seen = 0
+
+    def watch(name: str) -> Callable[..., None]:
+        def hook(module: nn.Module, given: tuple[Any, ...]) -> None:
+            x = given[0].detach().reshape(-1, given[0].shape[-1]).float()
+            sums[name] = sums[name] + x.t() @ x if name in sums else x.t() @ x
+
+        return hook
+
+    with _hooked([(layer, watch(name)) for name, layer in found.items()]), torch.no_grad():
+        for batch in batches:
+            seen += 1
+            if isinstance(batch, Mapping):
+                model(**batch)
+            elif isinstance(batch, (tuple, list)):
+                model(*batch)
+            else:
+                model(batch)
+    if missing := [n for n in found if n not in sums]:
+        raise ValueError(f"quantize_model: {seen} calibration batches, and {', '.join(missing[:4])} saw no input")
+    return sums
+
+
+@contextmanager
+def _hooked(hooks: Sequence[tuple[nn.Module, Callable[..., None]]]) -> Iterator[None]:
+    handles = [m.register_forward_pre_hook(h) for m, h in hooks]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()

@@ -1,0 +1,129 @@
+"""Packed weights in the kernels of quantized_matmul: every config of the one for few rows, and what the Hopper kernel takes for rows and columns."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+pytest.importorskip("triton")
+import torch
+import triton
+import triton.language as tl
+
+from rooftop.core import registry
+from rooftop.core.backends.cuda import CudaImplementation
+from rooftop.core.spec import TARGETS, Problem, case
+from rooftop.kernels._device import lowbit_wgmma
+from rooftop.kernels._device.lowbit import FORMATS
+from rooftop.kernels.gemm import quantized_matmul__gluon_sm90 as hopper
+from rooftop.lab.candidates import Subject
+from rooftop.lab.check import checker
+from rooftop.lab.interpret import interpreter
+from rooftop.ops.quantized_matmul import _given
+from rooftop.quant.packed import arrange, planes
+
+FEW_ROWS = "quantized_matmul__mma__cuda_sm80"
+WAYS: list[tuple[dict[str, int], int, int, int, str]] = [  # config, M, N, K, format
+    ({"tokens": 1, "tiles": 1, "down": 1, "along": 8, "deep": 3, "split": 1}, 1, 40, 1280, "int4"),
+    ({"tokens": 1, "tiles": 1, "down": 2, "along": 4, "deep": 3, "split": 2}, 1, 40, 2304, "int4"),
+    ({"tokens": 4, "tiles": 1, "down": 4, "along": 2, "deep": 4, "split": 1}, 3, 80, 640, "int2"),
+    ({"tokens": 16, "tiles": 2, "down": 8, "along": 1, "deep": 2, "split": 4}, 13, 150, 1100, "e2m3"),
+    ({"tokens": 32, "tiles": 4, "down": 2, "along": 4, "deep": 2, "split": 1}, 32, 50, 512, "int8"),
+    ({"tokens": 64, "tiles": 8, "down": 4, "along": 2, "deep": 3, "split": 1}, 70, 70, 520, "e2m1"),
+    ({"tokens": 64, "tiles": 8, "down": 8, "along": 1, "deep": 3, "split": 2}, 64, 130, 300, "int4"),
+]
+
+
+class Fixed(CudaImplementation):
+    """An implementation that always takes one config."""
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        found = registry.implementation(FEW_ROWS)
+        super().__init__(found.path, found.op, found.name)
+        self._fixed = {**self.head.config, **config}
+
+    def choose(self, problem: Problem) -> dict[str, Any]:
+        return self._fixed
+
+
+@pytest.mark.sampled("kernels", FEW_ROWS)
+@pytest.mark.parametrize("number", range(len(WAYS)))
+def test_every_way_is_right(number: int) -> None:
+    config, m, n, k, format = WAYS[number]
+    implementation = Fixed({**config, "format": FORMATS.index(format)})
+    given = _given(m, n, k, format, 0 if k % 32 else 32, zero="u8" if format == "int2" else "")
+    found = checker.check(Subject("fixed", registry.op("quantized_matmul"), implementation), case("c", **given), backend="simt", seed=number)
+    assert found.status == "ok", found.message
+    assert found.path[0].startswith("few_rows<") and len(found.path) == 1 + (config["split"] > 1)
+
+
+@triton.jit
+def whole_block(words, high, out, half, WORDS: tl.constexpr, BITS: tl.constexpr):
+    """The codes of one half of a block of 64 stripes' rows, by the functions that place pairs. words, high: int32 [4, chunks, 32, 4] of the planes."""
+    HIGH: tl.constexpr = 4
+    stripe, lane = tl.arange(0, HIGH)[:, None, None, None], tl.arange(0, 32)[None, None, :, None]
+    if BITS == 8:
+        at = (stripe * 4 + 2 * half + tl.arange(0, 2)[None, :, None, None]) * 128 + lane * 4 + tl.arange(0, 4)[None, None, None, :]
+        w = tl.load(words + at)
+        found = lowbit_wgmma.matrix_of_eights(w & 0xFF00FF, (w >> 8) & 0xFF00FF, 64, tl.int16)
+    elif BITS == 2:
+        w = tl.load(words + stripe * 128 + lane * 4 + 2 * half + tl.arange(0, 2)[None, None, None, :])
+        M: tl.constexpr = 0x30003
+        found = lowbit_wgmma.matrix_of_twos(
+            w & M, (w >> 2) & M, (w >> 4) & M, (w >> 6) & M, (w >> 8) & M, (w >> 10) & M, (w >> 12) & M, (w >> 14) & M, 64, tl.int16
+        )
+    else:
+        F: tl.constexpr = 0xF000F
+        w = tl.load(words + (stripe * 2 + half) * 128 + lane * 4 + tl.arange(0, 4)[None, None, None, :])
+        p0, p1, p2, p3 = w & F, (w >> 4) & F, (w >> 8) & F, (w >> 12) & F
+        if BITS == 6:
+            v = tl.load(high + stripe * 128 + lane * 4 + 2 * half + tl.arange(0, 2)[None, None, None, :])
+            M: tl.constexpr = 0x30003
+            p0 |= (tl.join(v, v >> 8).reshape(HIGH, 1, 32, 4) & M) << 4
+            p1 |= (tl.join(v >> 2, v >> 10).reshape(HIGH, 1, 32, 4) & M) << 4
+            p2 |= (tl.join(v >> 4, v >> 12).reshape(HIGH, 1, 32, 4) & M) << 4
+            p3 |= (tl.join(v >> 6, v >> 14).reshape(HIGH, 1, 32, 4) & M) << 4
+        found = lowbit_wgmma.matrix_of_fours(p0, p1, p2, p3, 64, tl.int16)
+    tl.store(out + tl.arange(0, 64)[:, None] * 64 + tl.arange(0, 64)[None, :], found)
+
+
+@pytest.mark.parametrize("half", [0, 1])
+@pytest.mark.parametrize("bits", [8, 6, 4, 2])
+def test_pairs_are_placed_as_they_were_packed(bits: int, half: int) -> None:
+    """What says of the registers of the Hopper kernel which row and column they are: plain Triton functions, run by the interpreter."""
+    codes = torch.randint(0, 1 << bits, (64, 128), generator=torch.Generator().manual_seed(bits), dtype=torch.uint8)
+    packed, at, parts = arrange(codes, bits), 0, []
+    for b in planes(bits):
+        parts.append(packed[:, 0, at : at + 256 * b].contiguous().view(torch.int32).reshape(-1))
+        at += 256 * b
+    out = torch.full((64, 64), -1, dtype=torch.int16)
+    interpreter.run(whole_block, (1,), {"words": parts[0], "high": parts[-1], "out": out, "half": half, "WORDS": 0, "BITS": bits})
+    assert torch.equal(out.to(torch.uint8), codes[:, 64 * half : 64 * half + 64])
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_what_is_chosen_fits_a_multiprocessor(format: str) -> None:
+    op, few = registry.op("quantized_matmul"), registry.implementation(FEW_ROWS)
+    for m in (1, 7, 33, 64, 65, 200, 5000):
+        for n, k in ((8192, 8192), (1000, 4096), (14336, 640), (16, 128)):
+            problem = op.problem(case("c", **_given(m, n, k, format, 128)), TARGETS[90])
+            for config in few.configs(problem):
+                assert all(launch.shared <= 227 * 1024 and launch.block[0] == 256 for launch in few.launches(problem, config))
+            assert hopper.supports(problem) is None
+            for tile in hopper.configs(problem):
+                assert tile.STAGES >= 2 and tile.BN * tile.BM <= 256 * 128
+
+
+def test_what_the_hopper_kernel_leaves_to_the_other() -> None:
+    op = registry.op("quantized_matmul")
+    for given, reason in (
+        (_given(100, 64, 256, "int4", 128, "f16", "f32"), "scales of groups"),
+        (_given(100, 64, 256, "int4", 128, zero="bf16"), "whole zero points"),
+        (_given(100, 64, 256, "e2m1", 32, "f16", "e8m0"), "scales of groups"),
+        (_given(100, 60, 256, "int4", 128), "out"),
+        (_given(100, 64, 100, "int4"), "x"),
+        (_given(100, 64, 256, "int4", zero="u8"), "zero points go with groups"),
+    ):
+        problem = op.problem(case("c", **given), TARGETS[90])
+        assert reason in (hopper.supports(problem) or "") and registry.implementation(FEW_ROWS).supports(problem) is None
