@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 
 from rooftop import quant as quant
+from rooftop.quant import QuantLinear as QuantLinear
+from rooftop.quant import quantize_model as quantize_model
 
 __version__: str
 

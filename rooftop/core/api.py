@@ -20,10 +20,11 @@ STUB = settings.PACKAGE / "__init__.pyi"
 
 def names() -> list[str]:
     """Every public name: the functions of the op files, the namespaces, then the package's own."""
-    return [*_op_names(), *namespaces(), *OWN]
+    return [*_op_names(), *namespaces(), *(n for n, space in LIFTED.items() if space in namespaces()), *OWN]
 
 
 NAMESPACES = ("sparse", "codecs", "comm", "quant")  # classes and helpers over ops, each a package of that name
+LIFTED = {"QuantLinear": "quant", "quantize_model": "quant"}  # names of a namespace that the package has as well
 
 
 def namespaces() -> list[str]:
@@ -40,6 +41,8 @@ def public(name: str) -> Any:
         found = globals()[name]
     elif name in namespaces():
         return importlib.import_module(f"rooftop.{name}")
+    elif name in LIFTED and LIFTED[name] in namespaces():
+        found = getattr(importlib.import_module(f"rooftop.{LIFTED[name]}"), name)
     elif name in _op_names():
         found = getattr(importlib.import_module(f"rooftop.ops.{name}"), name)
     else:
@@ -134,6 +137,7 @@ def stub() -> str:
         "from torch import Tensor",
         "",
         *(f"from rooftop import {name} as {name}" for name in namespaces()),
+        *(f"from rooftop.{space} import {name} as {name}" for name, space in LIFTED.items() if space in namespaces()),
         *([""] if namespaces() else []),
         "__version__: str",
         "",

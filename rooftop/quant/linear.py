@@ -180,7 +180,7 @@ def quantize_model(
     include: str | Sequence[str] = "*",
     exclude: str | Sequence[str] = ("lm_head", "*.lm_head"),
 ) -> nn.Module:
-    """Replace linear layers of `model` by `QuantLinear`, in place: ``rooftop.quant.quantize_model(model, "int4")``.
+    """Replace linear layers of `model` by `QuantLinear`, in place: ``rooftop.quantize_model(model, "int4")``.
 
     Args:
         model: any module. Layers are found by name; one that is used in several places is replaced in each.
