@@ -72,7 +72,11 @@ def test_shared_memory_of_a_file_is_a_name_for_a_call() -> None:
 
 def test_what_cannot_be_read_is_said_with_its_line() -> None:
     with pytest.raises(TranslateError, match=r"k\.cu:2: a launch <<<"):
-        body("\nk<<<1, 2>>>();")
+        body("\nk<<<1, 2>>>;")
+
+
+def test_a_launch_by_a_kernel_stops_where_it_is_executed() -> None:
+    assert body("\nk<<<1, 2>>>(3);") == '\nk, simt::not_simulated("a launch <<<...>>> by a kernel (dynamic parallelism)");'
 
 
 def test_unknown_ptx_stops_where_it_is_executed() -> None:

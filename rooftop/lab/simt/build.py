@@ -9,7 +9,7 @@ import re
 import subprocess
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache, lru_cache
@@ -19,14 +19,14 @@ from threading import Lock
 from rooftop.core import settings
 from rooftop.core.compile import DEVICE_HEADERS, STANDARD, CompileError, headers
 from rooftop.core.digests import strip
-from rooftop.lab.simt import link, precompiled
-from rooftop.lab.simt.translate import MARK, constants, translate
+from rooftop.lab.simt import host, link, precompiled
+from rooftop.lab.simt.translate import MARK, cluster_dims, constants, translate
 from rooftop.lab.simt.whole import keep
 
 RUNTIME = Path(__file__).parent / "runtime"
 MODES = ("check", "count", "traffic")
 ENGINE = ("common.cpp",)  # what all modes share
-STEPS = ("translate", "ptx", "whole", "link")  # the modules that change a source or lay it out
+STEPS = ("translate", "ptx", "whole", "link", "host", "build")  # the modules that change a source or lay it out
 SPARE_STACK = 60 << 10  # bytes of a thread's stack beside its largest frames
 COMMON = ("-fPIC", "-fvisibility=hidden", "-fno-exceptions", "-fno-math-errno", "-w")
 # Aggregates stay whole (no scalar replacement): copying a float4 is one access, as on the GPU. Everything is inlined that can be.
@@ -138,6 +138,11 @@ _BOUNDS = r"__launch_bounds__\s*\([^)]*\)"
 _KERNEL = re.compile(rf"(template\s*<[^;{{]*>\s*)?__global__\s+(?:(?!__global__)[^;{{(]|{_BOUNDS})*?\bvoid\s+(?:{_BOUNDS}\s*)?(\w+)\s*\(")
 
 
+def base_name(expression: str) -> str:
+    """`softmax` of `mine::softmax<float, 256>`."""
+    return expression.partition("<")[0].rpartition("::")[2].strip()
+
+
 def family(text: str, kernels: Sequence[str]) -> list[str]:
     """`kernels` and, where they are plain names, all kernels of the source that are: so one build serves them all."""
     plain = {m[2] for m in _KERNEL.finditer(strip(text, "c")) if not m[1]}
@@ -153,22 +158,26 @@ class Library:
     seconds: float  # spent building: 0 where it was in the cache
 
 
-def build(text: str, *, path: str, kernels: Sequence[str], mode: str, arch: int = 90, folder: Path = DEVICE_HEADERS) -> Library:
+def build(
+    text: str, *, path: str, kernels: Sequence[str], mode: str, arch: int = 90, folder: Path = DEVICE_HEADERS, values: Mapping[str, str] | None = None
+) -> Library:  # fmt: skip
     """The library that runs `kernels` (name expressions) of the source `text`. `path` is the name shown; `folder` holds what it includes.
+    `values`: functions of C++ to add, by name: they make structs that a kernel takes by value (arguments.py).
 
     Raises CompileError with the compiler's own words and the user's lines, NoCompilerError where there is none."""
     started = time.perf_counter()
     if mode not in MODES:
         raise ValueError(f"mode {mode!r} is not one of {', '.join(MODES)}")
     tool = compiler()
-    marks: tuple[str, ...] = ()
+    places: tuple[str, ...] = ()
     if mode == "count":
         order_kept = ("-fsanitize-coverage=trace-pc", "-fno-reorder-blocks", "-fno-reorder-blocks-and-partition")
-        marks = ("-fsanitize-coverage=bb,no-prune,trace-pc", "-fno-sanitize=bounds") if tool.clang else order_kept  # its checks of indices are places
+        places = ("-fsanitize-coverage=bb,no-prune,trace-pc", "-fno-sanitize=bounds") if tool.clang else order_kept  # its checks of indices are places
     flags = (*_flags(tool), *KERNEL, *((*CLANG, *steady(tool)) if tool.clang else GCC))
     own = {p.name: p for p in headers(text, folder)}
     order = family(text, kernels)
-    parts = [text, path, str(arch), *(p.read_text(encoding="utf-8") for _, p in sorted(own.items())), *order, *flags, *marks, tool.version, _runtime_digest()]
+    made_values = "\n".join((values or {}).values())
+    parts = [text, path, str(arch), made_values, *(p.read_text(encoding="utf-8") for _, p in sorted(own.items())), *order, *flags, *places, tool.version, _runtime_digest()]
     key = _key(*parts)
     cache_folder = settings.load().cache / "simt" / key[:2]
     numbers = {name: i for i, name in enumerate(order)}
@@ -180,14 +189,18 @@ def build(text: str, *, path: str, kernels: Sequence[str], mode: str, arch: int 
         work = Path(temporary)
         (work / "include").mkdir()
         unroll = mode == "count" and not tool.clang  # fewer places to pass, as in the GPU's code
-        for name, header in own.items():
-            made = translate(header.read_text(encoding="utf-8"), _shown(header), unroll=unroll)
-            (work / "include" / name).write_text(made, encoding="utf-8")
+        texts = [text, *(p.read_text(encoding="utf-8") for p in own.values())]
+        marks = host.marks(texts) if any(map(host.present, texts)) else None
+        for (name, header), written in zip(own.items(), texts[1:], strict=True):
+            (work / "include" / name).parent.mkdir(parents=True, exist_ok=True)
+            (work / "include" / name).write_text(translate(written, _shown(header), unroll=unroll, marks=marks), encoding="utf-8")
         entries = "".join(f'#line {i + 1} "{ENTRY}"\nSIMT_KERNEL({i}, {name})\n' for name, i in numbers.items())
-        source = translate(text, path, unroll=unroll) + "\n" + entries
+        dims = cluster_dims("\n".join(texts))
+        entries += "".join(f"SIMT_CLUSTER({i}, {dims[base]})\n" for name, i in numbers.items() if (base := base_name(name)) in dims)
+        source = translate(text, path, unroll=unroll, marks=marks) + "\n" + entries + made_values
         (work / "kernel.cpp").write_text(f'#include "simt.h"\n#define SIMT_ARCH {arch * 10}\n{source}', encoding="utf-8")
-        command = [*flags, *marks, f"-I{work / 'include'}", f"-I{RUNTIME / 'include'}"]
-        read = (*flags, *marks) if tool.clang else flags  # a header that g++ has read does not depend on the marks
+        command = [*flags, *places, f"-I{work / 'include'}", f"-I{RUNTIME / 'include'}"]
+        read = (*flags, *places) if tool.clang else flags  # a header that g++ has read does not depend on the marks
         kept = _folder() / _key(str(RUNTIME), _runtime_digest(), tool.version, *read)
         first = [str(tool.path), *precompiled.options(tool.path, tool.clang, read, RUNTIME / "simt.h", kept)]
         if tool.clang:
@@ -197,7 +210,9 @@ def build(text: str, *, path: str, kernels: Sequence[str], mode: str, arch: int 
         if tool.clang:  # larger aggregates it copies by calls of memcpy, which are accesses like others
             names = [f"--redefine-sym={n}=__tsan_{n}" for n in ("memcpy", "memmove", "memset")]
             _run([str(_binutils("objcopy")), *names, "kernel.o"], work, path)
-        named = constants("\n".join([text, *(p.read_text(encoding="utf-8") for p in own.values())]))
+        # What the host would run before `main` is not run: on the GPU nothing is initialised so.
+        _run([str(_binutils("objcopy")), "--remove-section=.init_array*", "--remove-section=.rela.init_array*", "kernel.o"], work, path)
+        named = constants("\n".join(texts))
         script, theirs = link.script(_binutils("nm"), work / "kernel.o", named)
         (work / "layout").write_text(script, encoding="utf-8")
         shared = (f"-L{_folder()}", f"-l:{_worker().name}", "-Wl,-rpath,$ORIGIN/../engine", "-Wl,-T,layout")

@@ -97,6 +97,19 @@ class Native:
     def kernel(self, number: int) -> Kernel:
         return Kernel.in_dll(self._library, f"simt_kernel_{number}")
 
+    def cluster(self, number: int) -> Index | None:
+        """What the kernel's source says of its clusters (`__cluster_dims__`)."""
+        try:
+            return index([n or 1 for n in (_U32 * 3).in_dll(self._library, f"simt_cluster_{number}")])
+        except ValueError:
+            return None
+
+    def written(self, at: int, size: int) -> bytes:
+        """For each byte of the arena, 1 where somebody has written it or it had a value to begin with. Checking libraries only."""
+        found = (ctypes.c_uint8 * max(size, 1))()
+        self._library.simt_written(ctypes.c_size_t(at), ctypes.c_size_t(size), found)
+        return bytes(found)[:size]
+
     def run(self, kernel: Kernel, cells: Sequence[Any], launch: Launch) -> int:
         """0: it ran to its end; 1: a fault stopped it; 2: no memory for its threads; 4 (ENDLESS): a loop of it does not end."""
         values = (ctypes.c_void_p * max(len(cells), 1))(*(ctypes.addressof(c) for c in cells))

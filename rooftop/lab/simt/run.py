@@ -44,7 +44,8 @@ def simulate(
     block: Sequence[int],
     arguments: Sequence[tuple[Any, str]],
     shared: int = 0,
-    cluster: Sequence[int] = (1, 1, 1),
+    cluster: Sequence[int] = (),
+    cooperative: bool = False,
     uninitialised: Collection[str] = (),
     arch: int = 90,
     mode: Mode = "check",
@@ -58,6 +59,8 @@ def simulate(
     entry          the kernel's name expression: ``"softmax<float, 256>"``
     memory         CPU tensors and numbers by name; the tensors that the kernel writes are written in place
     arguments      (value, type) in order: a text names something in `memory`; types are "ptr", "i32", "u32", "i64", "u64", "f32", "f64", "bool"
+    cluster        blocks of a cluster; where none is given, as the source says (`__cluster_dims__`)
+    cooperative    all blocks run at once and may meet at a barrier of the grid
     uninitialised  names of tensors whose elements must not be read before they are written
     schedules      how often it is run, each time in another order of its warps; `seed` gives the first
     blocks         counting: how many blocks are run and counted, spread evenly over the grid (32 where None)
@@ -65,7 +68,7 @@ def simulate(
     Tensors to which the kernel has only pointers to const must not be written. Raises CompileError, LaunchError, NoCompilerError."""
     text, path = _source(source)
     launch = Launch(
-        kernel=entry, grid=tuple(grid), block=tuple(block), cluster=tuple(cluster), shared=shared, types=tuple(kind for _, kind in arguments),
+        kernel=entry, grid=tuple(grid), block=tuple(block), cluster=tuple(cluster), cooperative=cooperative, shared=shared, types=tuple(kind for _, kind in arguments),
         args={f"{i}": value for i, (value, _) in enumerate(arguments)},
     )  # fmt: skip
     return run_launches(
@@ -112,7 +115,7 @@ def run_launches(
     code = machine.MachineCode()
     with lib.lock:
         for launch in launches:
-            _fits(lib.kernel(library.kernels[launch.kernel]), launch, tensors)
+            _fits(lib, library.kernels[launch.kernel], launch, tensors)
         kept = _constants(lib, library.kernels, launches, tensors) if constant is None else set(constant)
         lib.forget()
         if mode == "count":
@@ -127,7 +130,7 @@ def run_launches(
                 if mode == "count":
                     lib.dynamic_at((code.shared.get(launch.kernel, 0) + 15) // 16 * 16)
                 counted, of, status = _launch(
-                    lib, library.kernels, launch, place, memory, mode, seed + schedule, blocks, workers, POISONS[0], "this_grid" in text
+                    lib, library.kernels, launch, place, memory, mode, seed + schedule, blocks, workers, POISONS[0]
                 )
                 ran, total, threads = ran + counted, total + of, threads + counted * _product(launch.block)
                 if status:
@@ -138,7 +141,7 @@ def run_launches(
                 break  # another order of warps would take as long
         raw, printed = lib.findings(), lib.printed()
         unwritten = status != native.ENDLESS and any(KINDS[f.kind] == "uninitialised" for f in raw)  # it would not end with other contents either
-        if unwritten and not _matters(lib, library.kernels, launches, memory, tensors, uninitialised, seed, text):
+        if unwritten and not _matters(lib, library.kernels, launches, memory, tensors, uninitialised, seed):
             raw = [f for f in raw if KINDS[f.kind] != "uninitialised"]
         place.store(results)
         found = findings.read(lib, raw, place, {path: text})
@@ -153,24 +156,25 @@ def run_launches(
 
 def _matters(
     lib: native.Native, numbers: Mapping[str, int], launches: Sequence[Launch], memory: Mapping[str, Any], tensors: Mapping[str, Any],
-    uninitialised: Collection[str], seed: int, text: str,
+    uninitialised: Collection[str], seed: int,
 ) -> bool:  # fmt: skip
     """Whether anything comes of memory that was read before it was written: the same run with other contents there has other results.
 
     A kernel may load what it never uses (the slice after the last one, the columns past the edge): that is no fault."""
     seen: list[list[bytes]] = []
+    written: list[bytes] = []
     for poison in POISONS[1:]:
         place = Memory(lib, tensors, uninitialised=uninitialised, poison=poison)
         for launch in launches:
-            if _launch(lib, numbers, launch, place, memory, "check", seed, None, 1, poison, "this_grid" in text)[2]:
+            if _launch(lib, numbers, launch, place, memory, "check", seed, None, 1, poison)[2]:
                 return True
         seen.append(place.contents())
+        written = place.written()
     import numpy as np
 
-    first, second = POISONS[1:]
-    for one, two in zip(*seen, strict=True):
+    for one, two, who in zip(*seen, written, strict=True):
         a, b = np.frombuffer(one, np.uint8), np.frombuffer(two, np.uint8)
-        if not bool(((a == b) | ((a == first) & (b == second))).all()):  # what is still poisoned, nobody wrote
+        if bool(((a != b) & (np.frombuffer(who, np.uint8) != 0)).any()):  # what nobody wrote is poisoned still
             return True
     return False
 
@@ -187,7 +191,8 @@ def _three(values: Sequence[int]) -> Index:
     return int(x), int(y), int(z)
 
 
-def _fits(kernel: native.Kernel, launch: Launch, tensors: Mapping[str, Any]) -> None:
+def _fits(lib: native.Native, number: int, launch: Launch, tensors: Mapping[str, Any]) -> None:
+    kernel = lib.kernel(number)
     if kernel.count != len(launch.args):
         raise LaunchError(f"{launch.kernel} has {kernel.count} parameters; {len(launch.args)} arguments are given")
     for i, (name, kind) in enumerate(zip(launch.args, launch.types, strict=True)):
@@ -201,13 +206,19 @@ def _fits(kernel: native.Kernel, launch: Launch, tensors: Mapping[str, Any]) -> 
         taken = ELEMENTS.get(parameter.target)
         if kind == "ptr" and given is not None and taken is not None and given not in (taken, "uint8", "int8"):  # bytes may hold anything
             raise LaunchError(f"{launch.kernel}: parameter {i + 1} points to {parameter.target} and takes a tensor of {taken}; {value} is {given}")
-    grid, block, cluster = _three(launch.grid), _three(launch.block), _three(launch.cluster or (1,))
+    grid, block, cluster, said = _three(launch.grid), _three(launch.block), _cluster(lib, number, launch), lib.cluster(number)
+    if said and said != cluster:
+        raise LaunchError(f"{launch.kernel}: launched with a cluster of {cluster}; its source says __cluster_dims__{said}")
     if not 1 <= _product(block) <= 1024:
         raise LaunchError(f"{launch.kernel}: a block of {_product(block)} threads; it must be 1 to 1024")
     if min(grid) < 1 or grid[0] > 2**31 - 1 or max(grid[1:]) > 65535:
         raise LaunchError(f"{launch.kernel}: a grid of {grid}; it must be 1 to 2147483647, 65535, 65535")
     if not 1 <= _product(cluster) <= 16 or any(g % c for g, c in zip(grid, cluster, strict=True)):
         raise LaunchError(f"{launch.kernel}: a cluster of {cluster} in a grid of {grid}; clusters have 1 to 16 blocks and fill the grid")
+
+
+def _cluster(lib: native.Native, number: int, launch: Launch) -> Index:
+    return _three(launch.cluster or lib.cluster(number) or (1,))
 
 
 def _constants(lib: native.Native, numbers: Mapping[str, int], launches: Sequence[Launch], tensors: Mapping[str, Any]) -> set[str]:
@@ -229,7 +240,7 @@ def _apart(tensors: Mapping[str, Any], constant: set[str]) -> set[str]:
 
 def _launch(
     lib: native.Native, numbers: Mapping[str, int], launch: Launch, place: Memory, memory: Mapping[str, Any], mode: Mode, seed: int,
-    blocks: int | None, workers: int | None, poison: int, cooperative: bool,
+    blocks: int | None, workers: int | None, poison: int,
 ) -> tuple[int, int, int]:  # fmt: skip
     """Blocks run, blocks of the grid, status."""
     cells = []
@@ -238,16 +249,16 @@ def _launch(
         if isinstance(given, str):
             raise LaunchError(f"{launch.kernel}: the argument {given!r} is not in memory, which has {', '.join(memory)}")
         cells.append(native.CTYPES[kind](place.address(value) if hasattr(given, "data_ptr") else 0 if given is None else given))
-    grid, cluster = _three(launch.grid), _three(launch.cluster or (1,))
+    grid, cluster = _three(launch.grid), _cluster(lib, numbers[launch.kernel], launch)
     total, in_cluster = _product(grid), _product(cluster)
     units = total // in_cluster
     chosen: list[int] | None = None
-    if mode == "count" and not (cooperative or launch.cooperative):
+    if mode == "count" and not launch.cooperative:
         wanted = max(1, (SAMPLE if blocks is None else blocks) // in_cluster)
         if wanted < units:
             chosen = sorted({i * units // wanted + random.Random(seed + i).randrange(max(units // wanted, 1)) for i in range(wanted)})
     geometry = native.Launch(
-        grid=grid, block=_three(launch.block), cluster=cluster, dynamic=launch.shared, cooperative=int(cooperative or launch.cooperative),
+        grid=grid, block=_three(launch.block), cluster=cluster, dynamic=launch.shared, cooperative=int(launch.cooperative),
         workers=workers or settings.load().jobs, unit_count=len(chosen) if chosen else 0, seed=seed, poison=poison, stack=stack_bytes(lib.path),
         patience=settings.load().patience,
     )  # fmt: skip

@@ -26,6 +26,8 @@ SIMT_MATHS(float, norm3d(float a, float b, float c))
 SIMT_MATHS(float, rnorm3d(float a, float b, float c))
 SIMT_MATHS(float, greater(float a, float b))        // a number before NaN, 0 before -0
 SIMT_MATHS(float, lesser(float a, float b))
+SIMT_MATHS(float, rounded(char op, char mode, float a, float b, float c))      // op: + - * / f (fused) r (reciprocal) q (root); mode: z towards zero, p up, m down
+SIMT_MATHS(double, rounded(char op, char mode, double a, double b, double c))
 #undef SIMT_MATHS
 }  // namespace maths
 }  // namespace simt
@@ -124,11 +126,16 @@ SIMT_INLINE unsigned __dp4a(unsigned a, unsigned b, unsigned c) {
 // -- conversions: rn to the nearest even, rz towards zero, ru up, rd down ---------------------------------------------------
 namespace simt {
 template <class I, class F>
-SIMT_INLINE I to_integer(F v) {   // saturating, NaN to 0, as the GPU converts
-    if (v != v) return 0;
+SIMT_INLINE I to_integer(F v) {   // saturating, as the GPU converts; NaN to 0, or to the highest bit where either has 64
+    if (v != v) return sizeof(I) == 8 || sizeof(F) == 8 ? static_cast<I>(std::make_unsigned_t<I>(1) << (8 * sizeof(I) - 1)) : 0;
     if (v <= static_cast<F>(std::numeric_limits<I>::min())) return std::numeric_limits<I>::min();
     if (v >= static_cast<F>(std::numeric_limits<I>::max())) return std::numeric_limits<I>::max();
     return static_cast<I>(v);
+}
+template <class To, class From>
+SIMT_INLINE To clamp_to(From v) {      // integers
+    const __int128 low = std::numeric_limits<To>::min(), high = std::numeric_limits<To>::max(), w = v;
+    return static_cast<To>(w < low ? low : w > high ? high : w);
 }
 template <class To, class From>
 SIMT_INLINE To down(From v) {     // the nearest To that is not above v
@@ -185,6 +192,21 @@ SIMT_INLINE float __frsqrt_rn(float a) { return simt::maths::rsqrt_rn(a); }
 SIMT_INLINE double __dadd_rn(double a, double b) { volatile double r = a + b; return r; }
 SIMT_INLINE double __dmul_rn(double a, double b) { volatile double r = a * b; return r; }
 SIMT_INLINE double __fma_rn(double a, double b, double c) { return __builtin_fma(a, b, c); }
+#define SIMT_ROUNDED(T, t, n, p, m)                                                                       \
+    SIMT_INLINE T __##t##add_##n(T a, T b) { return simt::maths::rounded('+', m, a, b, T(0)); }             \
+    SIMT_INLINE T __##t##sub_##n(T a, T b) { return simt::maths::rounded('-', m, a, b, T(0)); }             \
+    SIMT_INLINE T __##t##mul_##n(T a, T b) { return simt::maths::rounded('*', m, a, b, T(0)); }             \
+    SIMT_INLINE T __##t##div_##n(T a, T b) { return simt::maths::rounded('/', m, a, b, T(0)); }             \
+    SIMT_INLINE T __##t##rcp_##n(T a) { return simt::maths::rounded('r', m, a, T(0), T(0)); }               \
+    SIMT_INLINE T __##t##sqrt_##n(T a) { return simt::maths::rounded('q', m, a, T(0), T(0)); }              \
+    SIMT_INLINE T p##_##n(T a, T b, T c) { return simt::maths::rounded('f', m, a, b, c); }
+SIMT_ROUNDED(float, f, rz, __fmaf, 'z') SIMT_ROUNDED(float, f, ru, __fmaf, 'p') SIMT_ROUNDED(float, f, rd, __fmaf, 'm')
+SIMT_ROUNDED(double, d, rz, __fma, 'z') SIMT_ROUNDED(double, d, ru, __fma, 'p') SIMT_ROUNDED(double, d, rd, __fma, 'm')
+#undef SIMT_ROUNDED
+SIMT_INLINE double __dsub_rn(double a, double b) { volatile double r = a - b; return r; }
+SIMT_INLINE double __ddiv_rn(double a, double b) { return a / b; }
+SIMT_INLINE double __drcp_rn(double a) { return 1 / a; }
+SIMT_INLINE double __dsqrt_rn(double a) { return __builtin_sqrt(a); }
 SIMT_INLINE float rsqrtf(float x) { return simt::maths::rsqrt(x); }
 SIMT_INLINE double rsqrt(double x) { return simt::maths::rsqrt(x); }
 SIMT_INLINE float rsqrt(float x) { return rsqrtf(x); }

@@ -18,7 +18,7 @@ void mode_new_grid_phase(Launch& l) {
     // A barrier of the whole grid: everything before it is past. One worker runs a cooperative launch.
     const u32 step = mixed + 3 - l.me0;
     l.me0 += step, many += step, mixed += step;
-    worker->me += step;
+    for (Block& b : worker->unit->blocks) b.me += step;
 }
 
 void mode_worker(Worker& w, bool begins) {
@@ -41,10 +41,13 @@ void mode_worker(Worker& w, bool begins) {
 }
 void mode_shared_range(Worker& w, u32 from, u32 bytes) {
     for (size_t b = 0; b < w.shared_bytes / SHARED_STRIDE; ++b)
-        for (u32 word = from / 4; word < (from + bytes + 3) / 4; ++word) w.mode->flags[b * SHARED_WORDS + word] |= USED;
+        for (u32 word = from / 4; word < (from + bytes + 3) / 4; ++word) {
+            const u32 inside = std::min(4u, from + bytes - 4 * word);
+            w.mode->flags[b * SHARED_WORDS + word] |= static_cast<u8>(USED | (15u << inside & 15) << OUTSIDE);
+        }
     for (size_t b = 0; b < w.shared_bytes / SHARED_STRIDE; ++b) std::memset(w.shared + b * SHARED_STRIDE + from, static_cast<int>(w.launch->poison), bytes);
 }
-void mode_unit(Worker& w, Unit&, bool begins) {
+void mode_unit(Worker& w, Unit& u, bool begins) {
     Mode& m = *w.mode;
     if (!begins) return;
     Launch& l = *w.launch;
@@ -57,12 +60,11 @@ void mode_unit(Worker& w, Unit&, bool begins) {
         }
         mode_shared_range(w, range.first, range.second);
     }
-    m.since = m.acquired = 0;
-    m.met.clear();
-    m.sought.clear();
+    m.orders.assign(u.blocks.size() / u.cluster_blocks, {});
+    for (Block& b : u.blocks) b.order = &m.orders[b.rank / u.cluster_blocks];
     if (m.split_any || m.way_any)
         for (size_t i = 0; i < m.words; ++i)
-            if (m.flags[i] > USED) m.flags[i] = USED;
+            m.flags[i] &= static_cast<u8>(~(SPLIT | UNDER_WAY));
     m.split_any = m.way_any = 0;
 }
 void mode_stall(Worker&, Warp&) {}
@@ -125,11 +127,11 @@ static void order_by(Worker& w, u64 word, bool writes, bool releases) {
 
 // What this cluster did before is past for those who meet it at the place.
 static void release(Worker& w, Place& place) {
-    const u32 time = ++release_time, mine = cluster_index(w, w.me);
+    const u32 time = ++release_time, mine = cluster_index(w, w.current->block->me);
     if (mine < released_count) {
         Releases& r = released[mine];
         r.times[r.count % Releases::KEPT] = time;
-        w.mode->since = ++r.count & Releases::LOW;
+        w.current->block->order->since = ++r.count & Releases::LOW;
     }
     for (u32 there = place.time.load(); there < time && !place.time.compare_exchange_weak(there, time);) {}   // another worker may have a later one there
 }
@@ -151,7 +153,7 @@ static void volatile_access(Worker& w, const void* p, u32 bytes, u64 pc) {
     Fiber& f = *w.current;
     f.last = pc;
     if (f.outside) overrun(w, f, p, pc);
-    if (!WRITE) seek(*w.mode, far + 1);
+    if (!WRITE) seek(*f.block->order, far + 1);
     order_by(w, u64(1) << 40 | far / 4, WRITE, f.fenced);
     for (u32 done = 0; done < bytes;) {
         const size_t word = (far + done) / 4;
@@ -179,7 +181,7 @@ void mode_atomic(Worker& w, void* p, u32 bytes, int kind, u64 pc) {
         order_by(w, in / 4, writes, kind & 4 || w.current->fenced);
     } else if (const u64 far = global_place(at); far != ~u64(0)) {
         Place& place = *place_of(far + 1, true);
-        if ((kind & 3) != 2) meet(*w.mode, &place);
+        if ((kind & 3) != 2) meet(*w.current->block->order, &place);
         order_by(w, u64(1) << 40 | far / 4, writes, kind & 4 || w.current->fenced);
         for (u32 i = 0; i < std::max(1u, bytes / 4); ++i) {
             const u32 mask = bytes >= 4 ? 15 : ((1u << bytes) - 1) << (far & 3);
@@ -287,6 +289,11 @@ __attribute__((visibility("default"))) void simt_mark(size_t at, u32 item, u32 d
         return;
     }
     for (u64 i = 0; i < shape[0]; ++i) simt_mark(at + i * strides[0] * item, item, dims - 1, shape + 1, strides + 1, bits);
+}
+
+/// For each byte from `at` on, whether anybody has written it (or it had a value to begin with).
+__attribute__((visibility("default"))) void simt_written(size_t at, size_t bytes, u8* to) {
+    for (size_t i = at; i < at + bytes; ++i) *to++ = cells[i / 4].bits >> (INIT + (i & 3)) & 1;
 }
 
 #define SIMT_HOOK(n)                                                                                                                  \

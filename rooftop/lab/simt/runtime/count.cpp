@@ -151,7 +151,27 @@ std::vector<Width> wide;
 std::vector<Split> splits;
 
 // -- the trails of a warp put together ------------------------------------------------------------------------------------------------
-// The lanes whose next event lies lowest in the code go first: loops are left together and both arms of a branch end where they meet.
+// The lanes whose next event lies lowest in the code go first: loops are left together and both arms of a branch end where they meet. Where lanes meet,
+// at a collective or a barrier, none goes on before all that came there have.
+
+/// Of `open` lanes, with their next events, those that may go on.
+template <class Next>
+static u32 may_go_on(const Warp& warp, u32 open, const Next& next) {
+    u32 found = open;
+    for (u32 todo = open; todo;) {
+        const Event& e = next(static_cast<u32>(__builtin_ctz(todo)));
+        if (e.kind != SYNC || !e.address) {
+            todo &= todo - 1;
+            continue;
+        }
+        u32 here = 0;
+        for (u32 others = todo; others; others &= others - 1)
+            if (const Event& o = next(static_cast<u32>(__builtin_ctz(others))); o.kind == SYNC && o.address == e.address) here |= others & -others;
+        if (!warp.met[e.address].over || warp.met[e.address].lanes & ~here) found &= ~here;
+        todo &= ~here;
+    }
+    return found;
+}
 
 static void merge_trails(Worker& w, Warp& warp, bool to_the_end) {
     size_t at[32] = {};
@@ -165,18 +185,20 @@ static void merge_trails(Worker& w, Warp& warp, bool to_the_end) {
             if (warp.lanes[__builtin_ctz(todo)].state == READY) waits |= 1u << __builtin_ctz(todo);
     u64 address[32];
     Paths& paths = w.mode->paths[&warp];
+    const auto next = [&](u32 lane) -> const Event& { return warp.lanes[lane].trace[at[lane]]; };
     while (open && !(waits & ~open)) {
         const Event* first = nullptr;   // of those lowest in the code; the reads of copies before their writes, which lanes that fill with zeros have alone
-        for (u32 todo = open; todo; todo &= todo - 1) {
-            const u32 lane = static_cast<u32>(__builtin_ctz(todo));
-            const Event& e = warp.lanes[lane].trace[at[lane]];
+        const u32 going = may_go_on(warp, open, next);
+        if (!going) break;
+        for (u32 todo = going; todo; todo &= todo - 1) {
+            const Event& e = next(static_cast<u32>(__builtin_ctz(todo)));
             if (!first || e.site < first->site || (e.site == first->site && e.kind < first->kind)) first = &e;
         }
         u32 group = 0;
-        for (u32 todo = open; todo; todo &= todo - 1) {
+        for (u32 todo = going; todo; todo &= todo - 1) {
             const u32 lane = static_cast<u32>(__builtin_ctz(todo));
-            const Event& e = warp.lanes[lane].trace[at[lane]];
-            if (e.site != first->site || e.kind != first->kind || e.space != first->space || e.bytes != first->bytes || e.parts != first->parts) continue;
+            const Event& e = next(lane);
+            if (first->kind == SYNC && first->address ? e.kind != SYNC || e.address != first->address : e.site != first->site || e.kind != first->kind || e.space != first->space || e.bytes != first->bytes || e.parts != first->parts) continue;
             address[lane] = e.address;
             group |= 1u << lane;
         }
@@ -225,7 +247,13 @@ static inline void leave_event(Worker& w, const Event& e) {
     }
 }
 
-void mode_sync(Worker& w, Fiber& f) { leave_event(w, {0, static_cast<u32>(f.state == DONE ? 0 : f.pc), 0, SYNC, 0, 1}); }
+void mode_sync(Worker& w, Fiber& f, u32 meeting) {
+    std::vector<Meeting>& met = f.warp->met;
+    if (met.size() <= meeting) met.resize(meeting + 1);
+    met[meeting].lanes |= 1u << f.lane;
+    leave_event(w, {meeting, static_cast<u32>(f.state == DONE ? 0 : f.pc), 0, SYNC, 0, 1});
+}
+void mode_met(Warp& warp, u32 meeting) { warp.met[meeting].over = true; }
 
 static inline void note(Worker& w, const void* p, u32 bytes, EventKind kind, u64 pc) {
     const char* at = static_cast<const char*>(p);

@@ -14,6 +14,7 @@ dim3 grid_extent() { return worker->launch->grid; }
 dim3 cluster_extent() { return worker->launch->cluster; }
 unsigned lane_index() { return worker->current->lane; }
 unsigned warp_index() { return worker->current->warp->index; }
+bool cooperative() { return worker->launch->cooperative; }
 unsigned cluster_rank() {
     const Fiber& f = *worker->current;
     return f.block->rank % f.block->unit->cluster_blocks;
@@ -47,16 +48,19 @@ __attribute__((noinline)) void* shared_variable(SharedSite& site, unsigned bytes
 
 void* dynamic_shared() { return worker->current->block->shared; }
 bool is_shared(const void* p) { return static_cast<size_t>(static_cast<const char*>(p) - worker->shared) < worker->shared_bytes; }
-unsigned shared_address(const void* p) {   // the block's rank above, as in the shared::cluster window
+static size_t first_of_cluster(const Worker& w) {
+    const Block& b = *w.current->block;
+    return b.rank / b.unit->cluster_blocks * b.unit->cluster_blocks;
+}
+unsigned shared_address(const void* p) {   // the block's rank in its cluster above, as in the shared::cluster window
     Worker& w = *worker;
     const size_t at = static_cast<size_t>(static_cast<const char*>(p) - w.shared);
     if (at >= w.shared_bytes) trap("an address that is not in shared memory is used as one");
-    return static_cast<unsigned>(at % SHARED_STRIDE) | static_cast<unsigned>(at / SHARED_STRIDE) << 24;
+    return static_cast<unsigned>(at % SHARED_STRIDE) | static_cast<unsigned>(at / SHARED_STRIDE - first_of_cluster(w)) << 24;
 }
 void* shared_pointer(unsigned a) {
     Worker& w = *worker;
-    const size_t rank = a >> 24;
-    return w.shared + rank * SHARED_STRIDE + (a & 0xffffff);
+    return w.shared + (first_of_cluster(w) + (a >> 24)) * SHARED_STRIDE + (a & 0xffffff);
 }
 void* cluster_map(const void* p, unsigned rank) {
     Worker& w = *worker;

@@ -65,7 +65,8 @@ void mode_unit(Worker&, Unit& u, bool begins) {
         for (Block& b : u.blocks)
             for (Warp& warp : b.warps) merge_trails(warp);
 }
-void mode_sync(Worker&, Fiber&) {}
+void mode_sync(Worker&, Fiber&, u32) {}
+void mode_met(Warp&, u32) {}
 void mode_shared_range(Worker&, u32, u32) {}
 void mode_access(Worker& w, const void* p, u32 bytes, bool write, u64) { note(w, p, bytes, write); }
 void mode_atomic(Worker& w, void* p, u32 bytes, int, u64) { note(w, p, bytes, true); }
