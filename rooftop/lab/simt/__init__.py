@@ -19,11 +19,11 @@ textures, dynamic parallelism, CUB and the other headers of CCCL."""
 from __future__ import annotations
 
 from rooftop.lab.simt.report import KINDS, Finding, LineCounts, Other, Report
-from rooftop.lab.simt.run import LaunchError, SimulatedFault, run_launches, run_rung, run_simulator, simulate
+from rooftop.lab.simt.run import LaunchError, NotSimulatedError, SimulatedFault, run_launches, run_rung, run_simulator, simulate
 
 __all__ = [
-    "KINDS", "Finding", "LaunchError", "LineCounts", "Other", "Report", "SimulatedFault", "run_launches", "run_rung", "run_simulator", "simulate",
-    "unavailable",
+    "KINDS", "Finding", "LaunchError", "LineCounts", "NotSimulatedError", "Other", "Report", "SimulatedFault", "run_launches", "run_rung",
+    "run_simulator", "simulate", "unavailable",
 ]  # fmt: skip
 
 
@@ -40,5 +40,5 @@ def unavailable() -> str | None:
         compiler()
     except NoCompilerError as error:
         return str(error)
-    missing = [name for name in ("addr2line", "nm", "objdump") if settings.tool_path(name) is None]
+    missing = [name for name in ("addr2line", "nm", "objcopy", "objdump") if settings.tool_path(name) is None]
     return f"{' and '.join(missing)} not on PATH: simulating CUDA C++ needs binutils (apt install binutils)" if missing else None

@@ -134,6 +134,10 @@ def _flags(tool: Compiler) -> tuple[str, ...]:
 
 ENTRY = "the launched kernel"  # where a kernel's name expression stands, to the compiler
 _NO_HEADER = re.compile(r"^(\S.*?):(\d+):(?:\d+:)? fatal error: '?([^'\n]+?)(?:: No such file or directory|' file not found)$", re.M)
+_UNDECLARED = re.compile(  # by g++, then by clang++; of calls whose arguments' types are templates' too
+    r"^(\S.*?):(\d+):(?:\d+:)? error: (?:.*?[‘']([\w:]+)[’'] (?:was not declared|has not been declared|is not a member of|does not name a|is not a class)"
+    r"|there are no arguments to [‘'](\w+)[’']|(?:use of undeclared identifier|unknown type name|no member named) '(\w+)')", re.M,
+)  # fmt: skip
 _BOUNDS = r"__launch_bounds__\s*\([^)]*\)"
 _KERNEL = re.compile(rf"(template\s*<[^;{{]*>\s*)?__global__\s+(?:(?!__global__)[^;{{(]|{_BOUNDS})*?\bvoid\s+(?:{_BOUNDS}\s*)?(\w+)\s*\(")
 
@@ -174,11 +178,11 @@ def build(
         order_kept = ("-fsanitize-coverage=trace-pc", "-fno-reorder-blocks", "-fno-reorder-blocks-and-partition")
         places = ("-fsanitize-coverage=bb,no-prune,trace-pc", "-fno-sanitize=bounds") if tool.clang else order_kept  # its checks of indices are places
     flags = (*_flags(tool), *KERNEL, *((*CLANG, *steady(tool)) if tool.clang else GCC))
-    own = {p.name: p for p in headers(text, folder)}
+    own = {str(p.relative_to(folder)): p for p in sorted(headers(text, folder))}
     order = family(text, kernels)
     made_values = "\n".join((values or {}).values())
-    parts = [text, path, str(arch), made_values, *(p.read_text(encoding="utf-8") for _, p in sorted(own.items())), *order, *flags, *places, tool.version, _runtime_digest()]
-    key = _key(*parts)
+    texts = [text, *(p.read_text(encoding="utf-8") for p in own.values())]
+    key = _key(path, str(arch), made_values, *texts, *order, *flags, *places, tool.version, _runtime_digest())
     cache_folder = settings.load().cache / "simt" / key[:2]
     numbers = {name: i for i, name in enumerate(order)}
     target = cache_folder / f"{key}.{mode}.so"
@@ -189,7 +193,6 @@ def build(
         work = Path(temporary)
         (work / "include").mkdir()
         unroll = mode == "count" and not tool.clang  # fewer places to pass, as in the GPU's code
-        texts = [text, *(p.read_text(encoding="utf-8") for p in own.values())]
         marks = host.marks(texts) if any(map(host.present, texts)) else None
         for (name, header), written in zip(own.items(), texts[1:], strict=True):
             (work / "include" / name).parent.mkdir(parents=True, exist_ok=True)
@@ -282,6 +285,11 @@ def _run(command: list[str], folder: Path, path: str, text: str = "", kernels: S
             have = ", ".join(dict.fromkeys(m[2] + ("<...>" if m[1] else "") for m in _KERNEL.finditer(strip(text, "c")))) or "none"
             asked = kernels[int(unknown[1]) - 1]
             raise CompileError(f"{path}: a launch names the kernel {asked}, which the source does not have ({unknown[2]}); it has {have}")
+        if (named := _UNDECLARED.search(done.stderr)) and named[1].startswith(MARK):
+            name, where = named[3] or named[4] or named[5], f"{named[1].replace(MARK, '')}:{named[2]}"
+            absent = [h for h in re.findall(r"^[ \t]*#[ \t]*include[ \t]*<([^>]+)>", text, re.M) if h.partition("/")[0].partition(".")[0] in name]
+            why = f" (no header <{absent[0]}> is here)" if absent else ""
+            raise CompileError(f"{where}: not simulated: {name} is declared neither by the source nor by what the simulator knows of CUDA{why}")
         raise CompileError(f"{path} does not compile for simulation:\n" + "\n".join(errors[:40]).replace(MARK, ""))
 
 

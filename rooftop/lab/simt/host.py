@@ -6,10 +6,13 @@ import re
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
+from rooftop.core.digests import without_comments
+
 if TYPE_CHECKING:
     from rooftop.lab.simt.translate import Token
 
-_SIGN = re.compile(r"<<<|\bmain\s*\(|\bcuda[A-Z]\w*\s*\(|#\s*include\s*<(?:iostream|vector|string|chrono|random|cuda_runtime(?:_api)?\.h|cublas_v2\.h|torch/.*)>")
+_SIGN = re.compile(r"<<<|\bmain\s*\(|\bcuda[A-Z]\w*\s*\(|#\s*include\s*<(?:iostream|vector|string|chrono|random|cuda_runtime(?:_api)?\.h|torch/.*)>")
+STANDARD = re.compile(r"[a-z_]+|(?:cuda_runtime(?:_api)?|device_launch_parameters|std\w+|math|float|limits|assert|time|string)\.h")  # not NVRTC's
 _MACRO = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)[ \t]+[^\n(]*(?:__device__|__global__|constexpr)", re.M)
 _DEVICE = ("__device__", "__global__", "__constant__", "__shared__", "constexpr", "consteval")
 _ALIGNING = ("alignas", "__align__", "__attribute__")
@@ -18,7 +21,7 @@ _OWN = re.compile(r"std|cuda[A-Z]\w*|cublas\w*|cudnn\w*|torch|thrust")  # of a c
 
 def present(text: str) -> bool:
     """Whether a source has code of the host's."""
-    return bool(_SIGN.search(text))
+    return bool(_SIGN.search(without_comments(text)))
 
 
 def marks(texts: Sequence[str]) -> frozenset[str]:
@@ -51,7 +54,8 @@ def _lines(token: Token) -> bool:
 
 def _declaration(tokens: Sequence[Token], at: int) -> tuple[int, bool]:
     """Where the declaration at `at`, at the level of a namespace, ends; and whether it opens a namespace (or closes one)."""
-    depth, words, body = 0, [], False
+    words: list[str] = []
+    depth, body = 0, False
     for i in range(at, len(tokens)):
         token = tokens[i]
         if token.kind == "directive" and not words:

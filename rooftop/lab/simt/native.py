@@ -110,6 +110,12 @@ class Native:
         self._library.simt_written(ctypes.c_size_t(at), ctypes.c_size_t(size), found)
         return bytes(found)[:size]
 
+    def made(self, maker: str, addresses: Sequence[int], size: int) -> Any:
+        """A struct of `size` bytes that the function `maker` of the library makes from addresses."""
+        cell = (ctypes.c_char * size)()
+        getattr(self._library, maker)(cell, (ctypes.c_void_p * max(len(addresses), 1))(*addresses))
+        return cell
+
     def run(self, kernel: Kernel, cells: Sequence[Any], launch: Launch) -> int:
         """0: it ran to its end; 1: a fault stopped it; 2: no memory for its threads; 4 (ENDLESS): a loop of it does not end."""
         values = (ctypes.c_void_p * max(len(cells), 1))(*(ctypes.addressof(c) for c in cells))

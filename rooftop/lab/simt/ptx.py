@@ -12,7 +12,7 @@ from rooftop.lab.simt.ptx_instructions import TYPES, Line, Operand, Refused, nam
 __all__ = ["Operand", "not_simulated", "translate"]
 
 
-def translate(template: str, operands: Sequence[Operand], where: str) -> str:
+def translate(template: str, operands: Sequence[Operand]) -> str:
     """A statement that does what the instructions of `template` do."""
     declared: dict[str, str] = {}  # register -> its type, in PTX
     body: list[str] = []
@@ -33,17 +33,17 @@ def translate(template: str, operands: Sequence[Operand], where: str) -> str:
                 else:
                     body.append(_instruction(words, operands, declared))
             except Refused as refused:
-                body.append(not_simulated(str(refused), where))
+                body.append(not_simulated(str(refused)))
             except (KeyError, IndexError, ValueError, StopIteration):
-                body.append(not_simulated(f"{words.replace(chr(34), chr(39))}: its operands cannot be read", where))
+                body.append(not_simulated(f"{words.replace(chr(34), chr(39))}: its operands cannot be read"))
     opened = f"__label__ {', '.join(dict.fromkeys(labels))}; " if labels else ""
     registers = " ".join(f"{TYPES[kind]} {name_of(name)} = {{}};" for name, kind in declared.items())
     return "do { " + opened + registers + " " + " ".join(body) + " } while (0)"
 
 
-def not_simulated(what: str, where: str) -> str:
+def not_simulated(what: str) -> str:
     """A statement that stops the kernel there, saying so."""
-    return f'simt::not_simulated("{what} at {where}");'
+    return f'simt::not_simulated("{what}");'
 
 
 def _scopes(text: str) -> str:
@@ -90,7 +90,8 @@ def _instruction(words: str, operands: Sequence[Operand], registers: Mapping[str
         words = match[3]
     name, _, rest = words.partition(" ")
     line = Line(name.split("."), _split(rest), operands, registers)
-    return f"{guard}{{ {statement(line)} }}"
+    made = statement(line)
+    return f"{guard}{made}" if line.words[0] == "bra" else f"{guard}{{ {made} }}"
 
 
 def _split(text: str) -> list[str]:

@@ -143,7 +143,8 @@ def statement(x: Line) -> str:
     if x.has("rz", "rm", "rp"):
         return _directed(x, kind)
     if op in ("min", "max") and x.has("NaN", "xorsign"):
-        return _result(x, kind, f"simt::ptx::limit<{kind}, {int(op == 'max')}, {int(x.has('NaN'))}, {int(x.has('xorsign'))}>({x.source(1, kind)}, {x.source(2, kind)})")
+        which = f"{kind}, {int(op == 'max')}, {int(x.has('NaN'))}, {int(x.has('xorsign'))}"
+        return _result(x, kind, f"simt::ptx::limit<{which}>({x.source(1, kind)}, {x.source(2, kind)})")
     if op in _UNARY:
         result = f"simt::ptx::{_UNARY[op]}({x.source(1, kind)})"
     else:
@@ -429,7 +430,8 @@ def _space(x: Line) -> str:
 
 def _elect(x: Line) -> str:
     leader, _, flag = x.args[0].partition("|")
-    return f"const uint32_t simt_l = simt::ptx::leader({x.source(1, 'uint32_t')}); {_out(x.value(leader), 'simt_l')} {x.value(flag)} = simt_l == simt::lane_index();"
+    found = f"const uint32_t simt_l = simt::ptx::leader({x.source(1, 'uint32_t')});"
+    return f"{found} {_out(x.value(leader), 'simt_l')} {x.value(flag)} = simt_l == simt::lane_index();"
 
 
 _TABLE: dict[str, Callable[[Line], str]] = {

@@ -96,7 +96,8 @@ FORMS: dict[str, tuple[str, ...]] = {
         f"sc|acq_rel|acquire|release? {_SCOPE}", "mbarrier_init release cluster", "proxy alias|async|async::global|async::shared::cta",
     ),
     # -- threads
-    "bar": ("sync|arrive", "cta sync|arrive", "warp sync"), "barrier": ("cta? sync|arrive aligned?", "cluster arrive release|relaxed? aligned?", "cluster wait acquire? aligned?"),
+    "bar": ("sync|arrive", "cta sync|arrive", "warp sync"),
+    "barrier": ("cta? sync|arrive aligned?", "cluster arrive release|relaxed? aligned?", "cluster wait acquire? aligned?"),
     "mbarrier": (
         f"init {_CTA}? b64", f"inval {_CTA}? b64", f"arrive release? cta|cluster? {_CTA}? b64", f"arrive expect_tx release? cta|cluster? {_CTA}? b64",
         f"test_wait|try_wait parity? acquire? cta|cluster? {_CTA}? b64",
@@ -133,4 +134,4 @@ def refusal(name: str) -> str | None:
         return None
     known = {w for form in FORMS[op] for group in form.split() for w in group.removesuffix("?").split("|")}
     unknown = [f".{w}" for w in modifiers if w not in known]
-    return f"{name}: of {op} the simulator does not know {' '.join(unknown)}" if unknown else f"{name}: the simulator does not know {op} with these modifiers together"
+    return f"{name}: of {op} the simulator does not know {' '.join(unknown) if unknown else 'these modifiers together'}"

@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from rooftop.core import head_text, settings
-from rooftop.core.compile import DEVICE_HEADERS
+from rooftop.core.compile import DEVICE_HEADERS, headers
 from rooftop.core.spec import Case, Launch
 from rooftop.lab.simt import counts, findings, machine, native
 from rooftop.lab.simt.build import build, stack_bytes
 from rooftop.lab.simt.memory import Memory
+from rooftop.lab.simt.ordinary import Struct
 from rooftop.lab.simt.report import KINDS, Index, Report
 
 if TYPE_CHECKING:
@@ -58,7 +59,8 @@ def simulate(
     source         a file, or the text itself
     entry          the kernel's name expression: ``"softmax<float, 256>"``
     memory         CPU tensors and numbers by name; the tensors that the kernel writes are written in place
-    arguments      (value, type) in order: a text names something in `memory`; types are "ptr", "i32", "u32", "i64", "u64", "f32", "f64", "bool"
+    arguments      (value, type) in order: a text names something in `memory`; types are "ptr", "i32", "u32", "i64", "u64", "f32", "f64", "bool", or
+                   "struct": bytes, as a kernel takes it by value
     cluster        blocks of a cluster; where none is given, as the source says (`__cluster_dims__`)
     cooperative    all blocks run at once and may meet at a barrier of the grid
     uninitialised  names of tensors whose elements must not be read before they are written
@@ -66,20 +68,22 @@ def simulate(
     blocks         counting: how many blocks are run and counted, spread evenly over the grid (32 where None)
 
     Tensors to which the kernel has only pointers to const must not be written. Raises CompileError, LaunchError, NoCompilerError."""
-    text, path = _source(source)
+    text, path, folder = source_of(source)
     launch = Launch(
-        kernel=entry, grid=tuple(grid), block=tuple(block), cluster=tuple(cluster), cooperative=cooperative, shared=shared, types=tuple(kind for _, kind in arguments),
-        args={f"{i}": value for i, (value, _) in enumerate(arguments)},
+        kernel=entry, grid=tuple(grid), block=tuple(block), cluster=tuple(cluster), cooperative=cooperative, shared=shared,
+        types=tuple(kind for _, kind in arguments), args={f"{i}": value for i, (value, _) in enumerate(arguments)},
     )  # fmt: skip
     return run_launches(
-        text, path, [launch], memory, uninitialised=uninitialised, arch=arch, mode=mode, seed=seed, schedules=schedules, blocks=blocks
+        text, path, [launch], memory, uninitialised=uninitialised, arch=arch, mode=mode, seed=seed, schedules=schedules, blocks=blocks, folder=folder
     )
 
 
-def _source(source: Path | str) -> tuple[str, str]:
+def source_of(source: Path | str) -> tuple[str, str, Path]:
+    """Its text, what it is called, and the folder of its headers: its own where it includes one that lies there."""
     if isinstance(source, Path) or ("\n" not in source and source.endswith((".cu", ".cuh"))):
-        return head_text.read(Path(source)), str(source)
-    return source, "kernel.cu"
+        text, folder = head_text.read(Path(source)), Path(source).resolve().parent
+        return text, str(source), folder if any(True for _ in headers(text, folder)) else DEVICE_HEADERS
+    return source, "kernel.cu", DEVICE_HEADERS
 
 
 def run_launches(
@@ -96,6 +100,7 @@ def run_launches(
     schedules: int = 1,
     blocks: int | None = None,
     folder: Path = DEVICE_HEADERS,
+    values: Mapping[str, str] | None = None,
     workers: int | None = None,
     widen: bool = True,
 ) -> Report:
@@ -108,7 +113,7 @@ def run_launches(
     for name, given in (("schedules", schedules), ("blocks", blocks)):
         if given is not None and given < 1:
             raise ValueError(f"{name} is {given}; it must be 1 or more")
-    library = build(text, path=path, kernels=[x.kernel for x in launches], mode=mode, arch=arch, folder=folder)
+    library = build(text, path=path, kernels=[x.kernel for x in launches], mode=mode, arch=arch, folder=folder, values=values)
     lib = native.of(library)
     tensors = {n: t for n, t in memory.items() if hasattr(t, "data_ptr")}
     started = time.perf_counter()
@@ -121,7 +126,7 @@ def run_launches(
         if mode == "count":
             target = f"sm_{arch}a" if arch >= 90 else f"sm_{arch}"
             if widen:
-                code = machine.of(text, path, list(library.kernels), target).only([x.kernel for x in launches])
+                code = machine.of(text, path, list(library.kernels), target, folder).only([x.kernel for x in launches])
             counts.widen(lib, code)
         ran = total = threads = status = 0
         for schedule in range(schedules if mode == "check" else 1):
@@ -197,11 +202,11 @@ def _fits(lib: native.Native, number: int, launch: Launch, tensors: Mapping[str,
         raise LaunchError(f"{launch.kernel} has {kernel.count} parameters; {len(launch.args)} arguments are given")
     for i, (name, kind) in enumerate(zip(launch.args, launch.types, strict=True)):
         parameter = kernel.parameters[i]
-        size = ctypes.sizeof(native.CTYPES[kind])
+        value = launch.args[name]
+        size = ctypes.sizeof(native.CTYPES[kind]) if kind != "struct" else parameter.bytes if isinstance(value, Struct) else len(value)
         if parameter.bytes != size or (kind == "ptr") != bool(parameter.pointer):
             what = "a pointer" if parameter.pointer else f"{parameter.bytes} bytes"
             raise LaunchError(f"{launch.kernel}: parameter {i + 1} is {what}; the argument {name} is {kind}")
-        value = launch.args[name]
         given = str(tensors[value].dtype).removeprefix("torch.") if isinstance(value, str) and value in tensors else None
         taken = ELEMENTS.get(parameter.target)
         if kind == "ptr" and given is not None and taken is not None and given not in (taken, "uint8", "int8"):  # bytes may hold anything
@@ -229,6 +234,8 @@ def _constants(lib: native.Native, numbers: Mapping[str, int], launches: Sequenc
         for i, value in enumerate(launch.args.values()):
             if isinstance(value, str) and kernel.parameters[i].pointer and not kernel.parameters[i].constant:
                 written.add(value)
+            elif isinstance(value, Struct):  # what it does with them is not known
+                written.update(value.tensors)
     return set(tensors) - written
 
 
@@ -243,11 +250,16 @@ def _launch(
     blocks: int | None, workers: int | None, poison: int,
 ) -> tuple[int, int, int]:  # fmt: skip
     """Blocks run, blocks of the grid, status."""
-    cells = []
+    cells: list[Any] = []
     for value, kind in zip(launch.args.values(), launch.types, strict=True):
         given = memory.get(value, value) if isinstance(value, str) else value
         if isinstance(given, str):
             raise LaunchError(f"{launch.kernel}: the argument {given!r} is not in memory, which has {', '.join(memory)}")
+        if kind == "struct":
+            size = lib.kernel(numbers[launch.kernel]).parameters[len(cells)].bytes
+            made = lib.made(given.maker, [place.address(n) for n in given.tensors], size) if isinstance(given, Struct) else given
+            cells.append((ctypes.c_char * size).from_buffer_copy(made))
+            continue
         cells.append(native.CTYPES[kind](place.address(value) if hasattr(given, "data_ptr") else 0 if given is None else given))
     grid, cluster = _three(launch.grid), _cluster(lib, numbers[launch.kernel], launch)
     total, in_cluster = _product(grid), _product(cluster)
@@ -312,12 +324,16 @@ def run_rung(
     return replace(report, outputs={n: memory[n] for n in (*(n for n, m in call.outputs if m is not None), *call.mutated) if memory[n] is not None})
 
 
+class NotSimulatedError(RuntimeError):
+    """A kernel came to something that the simulator does not do: whether it is right there is not known."""
+
+
 class SimulatedFault(RuntimeError):
     """A kernel did in the simulator what it must not do. `report` has all of it."""
 
     def __init__(self, report: Report) -> None:
-        first = report.findings[0]
-        more = f" (and {len(report.findings) - 1} more)" if len(report.findings) > 1 else ""
+        first = report.faults[0]
+        more = f" (and {len(report.faults) - 1} more)" if len(report.faults) > 1 else ""
         super().__init__(f"{first}{more}")
         self.report = report
 
@@ -332,5 +348,7 @@ def run_simulator(call: Call, memory: dict[str, Any]) -> None:
         head.source, head.path, call.launches, memory, uninitialised=fresh, constant=[n for n in inputs if n not in call.mutated],
         arch=call.problem.device.arch,
     )  # fmt: skip
-    if report.findings:
+    if report.faults:
         raise SimulatedFault(report)
+    if report.findings:
+        raise NotSimulatedError(str(report.findings[0]))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from rooftop.lab.simt import host, ptx
@@ -15,6 +15,7 @@ _TOKEN = re.compile(
 )
 MARK = "/simulated:/"  # before the shown path of a source in debug information, which else would put a folder before it
 _DEFINE = re.compile(r"([ \t]*#[ \t]*define[ \t]+\w+(?:\([^)]*\))?)(.*)", re.S)
+_INCLUDE = re.compile(r"[ \t]*#[ \t]*include[ \t]*([<\"][^>\"\n]+[>\"])")
 _UNROLL = re.compile(r"\s*#\s*pragma\s+unroll\s*\(?\s*(\d*)\s*\)?\s*(?://.*)?$", re.S)
 MOST = 256  # times that a loop marked for unrolling, without a number, is
 _OPEN, _CLOSE = "([{", ")]}"
@@ -61,7 +62,31 @@ def translate(text: str, path: str, *, unroll: bool = False, marks: Collection[s
     if marks is not None:
         tokens = host.left_out(tokens, marks)
     path = MARK + path
-    return f'#line 1 "{path}"\n' + "".join(_Translator(tokens, path, unroll).run())
+    return f'#line 1 "{path}"\n' + "".join(_Translator(tokens, path, unroll, marks is not None).run())
+
+
+def device_code(text: str, path: str, own: Mapping[str, str]) -> str:
+    """`text` as NVRTC takes it: without the host's code, and with its own headers in place of their `#include`."""
+    texts = [text, *own.values()]
+    if not own and not host.present(text):
+        return text
+    marks = host.marks(texts) if any(map(host.present, texts)) else ()
+    seen: set[str] = set()
+
+    def whole(text: str, shown: str) -> str:
+        def included(match: re.Match[str]) -> str:
+            name = match[1]
+            if name not in own:
+                return "" if match[0].lstrip().endswith(">") and host.STANDARD.fullmatch(name) else match[0]
+            fresh = name not in seen
+            seen.add(name)
+            after = text.count("\n", 0, match.start()) + 2
+            return (whole(own[name], name) if fresh else "") + f'\n#line {after} "{shown}"'
+
+        made = "".join(t.text for t in (host.left_out(tokenise(text), marks) if marks else tokenise(text)))
+        return f'#line 1 "{shown}"\n' + re.sub(r'^[ \t]*#[ \t]*include[ \t]*[<"]([^>"\n]+)[>"]', included, made, flags=re.M)
+
+    return whole(text, path)
 
 
 def cluster_dims(text: str) -> dict[str, str]:
@@ -103,8 +128,8 @@ def constants(text: str) -> set[str]:
 
 
 class _Translator:
-    def __init__(self, tokens: list[Token], path: str, unroll: bool) -> None:
-        self.tokens, self.path, self.at, self.unroll = tokens, path, 0, unroll
+    def __init__(self, tokens: list[Token], path: str, unroll: bool, ordinary: bool = False) -> None:
+        self.tokens, self.path, self.at, self.unroll, self.ordinary = tokens, path, 0, unroll, ordinary
         self.scopes: list[bool] = []  # for each open brace, whether it is a namespace's
         self.recent: list[str] = []  # the last words before a brace
 
@@ -154,7 +179,9 @@ class _Translator:
         return f"#pragma GCC unroll {match[1] or MOST}" + "\n" * token.text.count("\n")
 
     def _defined(self, token: Token) -> str:
-        """A macro with inline PTX, translated. Its uses are at their own lines, so that it may be one line."""
+        """A directive, changed: a macro with inline PTX, translated. Its uses are at their own lines, so that it may be one line."""
+        if self.ordinary and (included := _INCLUDE.match(token.text)):  # a header of the host's may not be here, and need not
+            return f'#if __has_include({included[1]})\n{token.text}\n#endif\n#line {token.line + 1} "{self.path}"'
         match = _DEFINE.match(token.text)
         if match is None or "asm" not in match[2]:
             return ""
@@ -280,12 +307,11 @@ class _Translator:
                 depth += (token.text in _OPEN) - (token.text in _CLOSE)
             if token.kind not in ("comment", "newline"):
                 sections[-1].append(token)
-        where = f"{self.path.removeprefix(MARK)}:{first.line}"
         if made := [t.text for t in sections[0] if t.kind in ("word", "symbol", "number")]:
-            return "do { " + ptx.not_simulated(f"inline PTX whose text the preprocessor puts together ({made[0]})", where) + " } while (0)" + newlines
+            return "do { " + ptx.not_simulated(f"inline PTX whose text the preprocessor puts together ({made[0]})") + " } while (0)" + newlines
         template = "".join(_unquote(t.text) for t in sections[0] if t.kind in ("string", "raw"))
         operands = [ptx.Operand(c, e) for section in sections[1:3] for c, e in _operands(section)]
-        return ptx.translate(template, operands, where) + newlines
+        return ptx.translate(template, operands) + newlines
 
 
 def _unquote(text: str) -> str:

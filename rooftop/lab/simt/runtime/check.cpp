@@ -247,8 +247,9 @@ void mode_store_landed(Worker& w, const Store& store) {
 
 using namespace simt;
 
-static void block_access(Worker& w, const void* p, size_t n, bool write, u64 pc) {
-    if (!n || !w.current) return;
+static void block_access(const void* p, size_t n, bool write, u64 pc) {
+    if (!n || !worker || !worker->current) return;
+    Worker& w = *worker;
     if (write) access<true>(w, p, static_cast<u32>(n), pc);
     else access<false>(w, p, static_cast<u32>(n), pc);
 }
@@ -296,30 +297,31 @@ __attribute__((visibility("default"))) void simt_written(size_t at, size_t bytes
     for (size_t i = at; i < at + bytes; ++i) *to++ = cells[i / 4].bits >> (INIT + (i & 3)) & 1;
 }
 
+#define SIMT_OURS if (__builtin_expect(!worker, 0)) return      // code of the source that no simulation runs
 #define SIMT_HOOK(n)                                                                                                                  \
-    void __tsan_read##n(void* p) {                                                                                                    \
+    void __tsan_read##n(void* p) { SIMT_OURS;                                                                                                    \
         Worker& w = *worker;                                                                                                          \
         if (n > 1 && __builtin_expect(reinterpret_cast<u64>(p) & (n - 1), 0)) misaligned(w, p, n, false, SIMT_PC());                  \
         access<false>(w, p, n, SIMT_PC());                                                                                            \
     }                                                                                                                                 \
-    void __tsan_write##n(void* p) {                                                                                                   \
+    void __tsan_write##n(void* p) { SIMT_OURS;                                                                                                   \
         Worker& w = *worker;                                                                                                          \
         if (n > 1 && __builtin_expect(reinterpret_cast<u64>(p) & (n - 1), 0)) misaligned(w, p, n, true, SIMT_PC());                   \
         access<true>(w, p, n, SIMT_PC());                                                                                             \
     }                                                                                                                                 \
-    void __tsan_unaligned_read##n(void* p) { access<false>(*worker, p, n, SIMT_PC()); }                                               \
-    void __tsan_unaligned_write##n(void* p) { access<true>(*worker, p, n, SIMT_PC()); }                                               \
-    void __tsan_volatile_read##n(void* p) { volatile_access<false>(*worker, p, n, SIMT_PC()); }                                       \
-    void __tsan_volatile_write##n(void* p) { volatile_access<true>(*worker, p, n, SIMT_PC()); }                                       \
-    void __tsan_unaligned_volatile_read##n(void* p) { volatile_access<false>(*worker, p, n, SIMT_PC()); }                             \
-    void __tsan_unaligned_volatile_write##n(void* p) { volatile_access<true>(*worker, p, n, SIMT_PC()); }
+    void __tsan_unaligned_read##n(void* p) { SIMT_OURS; access<false>(*worker, p, n, SIMT_PC()); }                                               \
+    void __tsan_unaligned_write##n(void* p) { SIMT_OURS; access<true>(*worker, p, n, SIMT_PC()); }                                               \
+    void __tsan_volatile_read##n(void* p) { SIMT_OURS; volatile_access<false>(*worker, p, n, SIMT_PC()); }                                       \
+    void __tsan_volatile_write##n(void* p) { SIMT_OURS; volatile_access<true>(*worker, p, n, SIMT_PC()); }                                       \
+    void __tsan_unaligned_volatile_read##n(void* p) { SIMT_OURS; volatile_access<false>(*worker, p, n, SIMT_PC()); }                             \
+    void __tsan_unaligned_volatile_write##n(void* p) { SIMT_OURS; volatile_access<true>(*worker, p, n, SIMT_PC()); }
 SIMT_HOOK(1)
 SIMT_HOOK(2)
 SIMT_HOOK(4)
 SIMT_HOOK(8)
 SIMT_HOOK(16)
-void __tsan_read_range(void* p, size_t n) { access<false>(*worker, p, static_cast<u32>(n), SIMT_PC()); }
-void __tsan_write_range(void* p, size_t n) { access<true>(*worker, p, static_cast<u32>(n), SIMT_PC()); }
+void __tsan_read_range(void* p, size_t n) { SIMT_OURS; access<false>(*worker, p, static_cast<u32>(n), SIMT_PC()); }
+void __tsan_write_range(void* p, size_t n) { SIMT_OURS; access<true>(*worker, p, static_cast<u32>(n), SIMT_PC()); }
 // The compiler's own check of indices (-fsanitize=bounds).
 struct BoundsData { const char* file; u32 line, column; const TypeData *array, *index; };
 void __ubsan_handle_out_of_bounds(BoundsData* data, uintptr_t index) {
@@ -329,15 +331,15 @@ void __ubsan_handle_out_of_bounds(BoundsData* data, uintptr_t index) {
 }
 // Copies that the compiler leaves to the library (clang++ all those of aggregates).
 void* __tsan_memcpy(void* to, const void* from, size_t n) {
-    block_access(*worker, from, n, false, SIMT_PC()), block_access(*worker, to, n, true, SIMT_PC());
+    block_access(from, n, false, SIMT_PC()), block_access(to, n, true, SIMT_PC());
     return std::memmove(to, from, n);
 }
 void* __tsan_memmove(void* to, const void* from, size_t n) {
-    block_access(*worker, from, n, false, SIMT_PC()), block_access(*worker, to, n, true, SIMT_PC());
+    block_access(from, n, false, SIMT_PC()), block_access(to, n, true, SIMT_PC());
     return std::memmove(to, from, n);
 }
 void* __tsan_memset(void* to, int v, size_t n) {
-    block_access(*worker, to, n, true, SIMT_PC());
+    block_access(to, n, true, SIMT_PC());
     return std::memset(to, v, n);
 }
 void __tsan_init() {}

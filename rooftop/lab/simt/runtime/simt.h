@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <ctime>
 #include <limits>
 #include <tuple>
 #include <type_traits>
@@ -161,6 +162,16 @@ SIMT_PLAIN constexpr Kernel kernel(void (*)(A...)) {
 }
 /// Of a kernel whose source says __cluster_dims__.
 #define SIMT_CLUSTER(number, ...) extern "C" __attribute__((visibility("default"))) const unsigned simt_cluster_##number[3] = {__VA_ARGS__};
+// Of arguments that are written in C++ (ordinary.py): the type of a kernel's parameter, and a tensor's address in it.
+template <class F, int I>
+struct Argument;
+template <class... A, int I>
+struct Argument<void (*)(A...), I> { using type = std::remove_cv_t<std::tuple_element_t<I, std::tuple<A...>>>; };
+struct Address {
+    void* at;
+    template <class T>
+    constexpr operator T*() const { return static_cast<T*>(at); }
+};
 #define SIMT_KERNEL(number, ...) \
     extern "C" __attribute__((visibility("default"))) const simt::Kernel simt_kernel_##number = simt::kernel<(__VA_ARGS__)>(__VA_ARGS__);
 }  // namespace simt
@@ -178,6 +189,7 @@ SIMT_PLAIN constexpr Kernel kernel(void (*)(A...)) {
 #define __trap() simt::trap("__trap()")
 #define __brkpt() simt::trap("__brkpt()")
 
+#include "refused.h"
 #include "warp.h"
 #include "atomics.h"
 #include "arithmetic.h"
