@@ -18,8 +18,7 @@ from threading import Lock
 
 from rooftop.core import settings
 from rooftop.core.compile import DEVICE_HEADERS, STANDARD, CompileError, headers
-from rooftop.core.digests import strip
-from rooftop.lab.simt import host, link, precompiled
+from rooftop.lab.simt import host, link, ordinary, precompiled
 from rooftop.lab.simt.translate import MARK, cluster_dims, constants, translate
 from rooftop.lab.simt.whole import keep
 
@@ -138,9 +137,6 @@ _UNDECLARED = re.compile(  # by g++, then by clang++; of calls whose arguments' 
     r"^(\S.*?):(\d+):(?:\d+:)? error: (?:.*?[‘']([\w:]+)[’'] (?:was not declared|has not been declared|is not a member of|does not name a|is not a class)"
     r"|there are no arguments to [‘'](\w+)[’']|(?:use of undeclared identifier|unknown type name|no member named) '(\w+)')", re.M,
 )  # fmt: skip
-_BOUNDS = r"__launch_bounds__\s*\([^)]*\)"
-_KERNEL = re.compile(rf"(template\s*<[^;{{]*>\s*)?__global__\s+(?:(?!__global__)[^;{{(]|{_BOUNDS})*?\bvoid\s+(?:{_BOUNDS}\s*)?(\w+)\s*\(")
-
 
 def base_name(expression: str) -> str:
     """`softmax` of `mine::softmax<float, 256>`."""
@@ -149,7 +145,7 @@ def base_name(expression: str) -> str:
 
 def family(text: str, kernels: Sequence[str]) -> list[str]:
     """`kernels` and, where they are plain names, all kernels of the source that are: so one build serves them all."""
-    plain = {m[2] for m in _KERNEL.finditer(strip(text, "c")) if not m[1]}
+    plain = {k.name for k in ordinary.kernels(text) if not k.template}
     return sorted({*kernels, *plain} if plain & set(kernels) and set(kernels) <= plain else set(kernels))
 
 
@@ -282,14 +278,14 @@ def _run(command: list[str], folder: Path, path: str, text: str = "", kernels: S
             raise CompileError(f"{found[1].replace(MARK, '')}:{found[2]}: not simulated: #include <{found[3]}>: the simulator has no such header")
         errors = [line for line in lines if re.search(r"\b(error|undefined reference|multiple definition|relocation)\b", line)] or lines
         if (unknown := re.search(rf"^{ENTRY}:(\d+)\b.*error: (.*)", done.stderr, re.M)) and kernels:
-            have = ", ".join(dict.fromkeys(m[2] + ("<...>" if m[1] else "") for m in _KERNEL.finditer(strip(text, "c")))) or "none"
+            have = ", ".join(k.name + ("<...>" if k.template else "") for k in ordinary.kernels(text)) or "none"
             asked = kernels[int(unknown[1]) - 1]
             raise CompileError(f"{path}: a launch names the kernel {asked}, which the source does not have ({unknown[2]}); it has {have}")
         if (named := _UNDECLARED.search(done.stderr)) and named[1].startswith(MARK):
             name, where = named[3] or named[4] or named[5], f"{named[1].replace(MARK, '')}:{named[2]}"
             absent = [h for h in re.findall(r"^[ \t]*#[ \t]*include[ \t]*<([^>]+)>", text, re.M) if h.partition("/")[0].partition(".")[0] in name]
             why = f" (no header <{absent[0]}> is here)" if absent else ""
-            raise CompileError(f"{where}: not simulated: {name} is declared neither by the source nor by what the simulator knows of CUDA{why}")
+            raise CompileError(f"{where}: {name!r} is declared neither by the source nor by what the simulator knows of CUDA{why}")
         raise CompileError(f"{path} does not compile for simulation:\n" + "\n".join(errors[:40]).replace(MARK, ""))
 
 

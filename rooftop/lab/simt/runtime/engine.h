@@ -276,6 +276,7 @@ inline u64 here(void* return_address) { return reinterpret_cast<u64>(return_addr
 Finding* report(Worker& w, const Fiber& f, Kind kind, u64 pc, u64 other_pc = 0);   // null: already known
 void other_thread(Finding& found, const Fiber& other);
 [[noreturn]] void die(Worker& w);
+[[noreturn]] void stop_at(u64 pc, const char* text);      // a fault of kind ASSERT there
 void yield(Worker& w, Fiber& f);
 // Somebody may have what it waits for.
 inline void came_on(Worker& w) {

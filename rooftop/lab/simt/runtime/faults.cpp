@@ -57,6 +57,10 @@ static void stop_with(Kind kind, u64 pc, const char* text) {
     if (Finding* found = report(w, *w.current, kind, pc)) say(*found, "%s", text);
     die(w);
 }
+void stop_at(u64 pc, const char* text) {
+    stop_with(ASSERT, pc, text);
+    __builtin_unreachable();
+}
 __attribute__((noinline)) void assertion(const char* text, const char* function) {
     char line[180];
     snprintf(line, sizeof line, "assert(%s) does not hold in %s", text, function);

@@ -209,7 +209,7 @@ __attribute__((noinline)) int block_barrier(int id, int threads, Reduce reduce, 
     Fiber& f = *w.current;
     Block& b = *f.block;
     f.pc = SIMT_PC();
-    if (id < 0 || id > 15) trap("a barrier with a number other than 0 to 15");
+    if (id < 0 || id > 15) stop_at(SIMT_PC(), "a barrier with a number other than 0 to 15");
     if (!f.warp->coming[id]) f.warp->meeting[id] = ++f.warp->meetings;
     f.warp->coming[id] |= 1u << f.lane;
     mode_sync(w, f, f.warp->meeting[id]);
@@ -287,6 +287,8 @@ __attribute__((noinline)) void cluster_wait() {
 
 void try_grid(Worker& w, Unit& u) {
     if (u.grid_arrived == 0 || u.grid_arrived < u.live) return;
+    for (const Block& b : u.blocks)
+        if (b.warps[0].exited & 1) return;         // the first thread of a block comes for all of it
     u.grid_arrived = 0;
     for (Block& b : u.blocks) {
         new_epoch(w, b);
@@ -307,7 +309,7 @@ __attribute__((noinline)) void grid_barrier() {
     Fiber& f = *w.current;
     f.pc = SIMT_PC();
     mode_sync(w, f);
-    if (!w.launch->cooperative) trap("a barrier of the grid in a launch that is not cooperative");
+    if (!w.launch->cooperative) stop_at(SIMT_PC(), "a barrier of the grid in a launch that is not cooperative");
     f.state = AT_GRID;
     ++w.unit->grid_arrived;
     try_grid(w, *w.unit);
