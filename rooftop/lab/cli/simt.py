@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -58,6 +60,7 @@ def simt(
 
     if reason := simulator.unavailable():
         raise ToolchainError(reason)
+    threading.Thread(target=_prepare, daemon=True).start()
     own = _Ordinary(kernel, grid, block, tuple(arg or ()), shared, cluster, cooperative)
     title, sources, counted, checked = _run(what, case, shape, blocks, seed, schedules, check, own)
     report = dataclasses.replace(counted, findings=checked.findings if checked else counted.findings)
@@ -83,6 +86,15 @@ def simt(
             typer.echo(f"checked{times}: {said} ({checked.seconds:.2f} s)")
     if report.findings:
         raise typer.Exit(WRONG if report.faults else ENVIRONMENT)
+
+
+def _prepare() -> None:
+    """Build what all simulations share, while the source is read; whoever needs it first waits for it, and says why it cannot be built."""
+    from rooftop.lab.simt import build
+
+    build.progress = lambda text: typer.echo(text, err=True)
+    with contextlib.suppress(Exception):
+        build.engine("check", "count")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,8 +9,8 @@ import re
 import subprocess
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
@@ -185,6 +185,8 @@ def build(
     if target.is_file():
         return Library(target, numbers, 0.0)
     cache_folder.mkdir(parents=True, exist_ok=True)
+    if progress is not None:
+        progress(f"compiling {path} to {mode} {', '.join(kernels)}")
     with tempfile.TemporaryDirectory(dir=cache_folder) as temporary:
         work = Path(temporary)
         (work / "include").mkdir()
@@ -214,8 +216,9 @@ def build(
         named = constants("\n".join(texts))
         script, theirs = link.script(_binutils("nm"), work / "kernel.o", named)
         (work / "layout").write_text(script, encoding="utf-8")
-        shared = (f"-L{_folder()}", f"-l:{_worker().name}", "-Wl,-rpath,$ORIGIN/../engine", "-Wl,-T,layout")
-        _run([str(tool.path), "-shared", "-Wl,-Bsymbolic", "-o", "out.so", "kernel.o", *map(str, _engine(mode)), *shared, "-pthread"], work, path)
+        worker, objects = engine(mode)
+        shared = (f"-L{worker.parent}", f"-l:{worker.name}", "-Wl,-rpath,$ORIGIN/../engine", "-Wl,-T,layout")
+        _run([str(tool.path), "-shared", "-Wl,-Bsymbolic", "-o", "out.so", "kernel.o", *map(str, objects), *shared, "-pthread"], work, path)
         (work / "variables").write_text(link.written(_binutils("nm"), work / "out.so", theirs), encoding="utf-8")
         frames = _frames((work / "kernel.su").read_text(encoding="utf-8")) if (work / "kernel.su").is_file() else 0
         (work / "stack").write_text(str(2 * frames + SPARE_STACK), encoding="utf-8")
@@ -237,36 +240,47 @@ def _frames(usage: str) -> int:
 
 
 _ENGINES = Lock()  # kernels are built by several threads at once, the engine for all of them by the first
+_UNDER_WAY: dict[Path, Future[None]] = {}
+progress: Callable[[str], None] | None = None  # is told what is built, where somebody wants to know
 
 
 def _folder() -> Path:
     return settings.load().cache / "simt" / "engine"
 
 
-def _part(name: str, suffix: str, flags: tuple[str, ...]) -> Path:
-    """A file of the runtime, compiled once for each compiler and version of the runtime."""
-    tool = compiler()
-    folder = _folder()
+def _part(name: str, suffix: str, *options: str) -> tuple[Path, Future[None] | None]:
+    """A file of the runtime, compiled once for each compiler and version of the runtime; and what is to be waited for, if that is under way."""
+    tool, folder = compiler(), _folder()
+    flags = (*_flags(tool), "-O2", *options)
     target = folder / f"{_key(name, _runtime_digest(), tool.version, *flags)}{suffix}"
-    if not target.is_file():
+
+    def make() -> None:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder) as temporary:
             _run([str(tool.path), *flags, str(RUNTIME / name), "-o", f"part{suffix}"], Path(temporary), name)
             os.replace(Path(temporary) / f"part{suffix}", target)
-    return target
 
-
-def _worker() -> Path:
-    """The library that says which worker a thread is, for all simulations of a process."""
     with _ENGINES:
-        return _part("worker.cpp", ".so", (*_flags(compiler()), "-O2", "-shared"))
+        if not target.is_file() and (target not in _UNDER_WAY or _UNDER_WAY[target].done()):
+            if progress is not None and not _UNDER_WAY:
+                progress(f"building the simulator with {tool.version}: once, some ten seconds")
+            _UNDER_WAY[target] = _pool().submit(make)
+        return target, _UNDER_WAY.get(target)
 
 
-def _engine(mode: str) -> list[Path]:
-    """The engine's objects."""
-    flags = (*_flags(compiler()), "-O2", "-g1", f"-DSIMT_COUNT={int(mode != 'check')}", "-pthread", "-c")
-    with _ENGINES, ThreadPoolExecutor(settings.load().jobs) as pool:
-        return list(pool.map(lambda name: _part(name, ".o", flags), (*ENGINE, f"{mode}.cpp")))
+@cache
+def _pool() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(settings.load().jobs)
+
+
+def engine(*modes: str) -> tuple[Path, list[Path]]:
+    """The library that says which worker a thread is, for all simulations of a process, and the engine's objects. They are made at the same time."""
+    names = (*ENGINE, *(f"{mode}.cpp" for mode in modes))
+    parts = [_part("worker.cpp", ".so", "-shared"), *(_part(name, ".o", "-g1", "-pthread", "-c") for name in names)]
+    for _, under_way in parts:
+        if under_way is not None:
+            under_way.result()
+    return parts[0][0], [path for path, _ in parts[1:]]
 
 
 def _run(command: list[str], folder: Path, path: str, text: str = "", kernels: Sequence[str] = ()) -> None:

@@ -2,6 +2,7 @@
 #include "check_shared.h"
 
 namespace simt {
+extern const bool checking = true;
 
 // -- a launch and its blocks ---------------------------------------------------------------------------------------------------------------
 

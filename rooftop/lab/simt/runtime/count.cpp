@@ -4,6 +4,7 @@
 #include "hardware.h"
 
 namespace simt {
+extern const bool checking = false;
 
 struct Count {      // as rooftop/lab/simt/native.py reads it
     u64 site;

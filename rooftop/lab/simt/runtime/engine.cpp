@@ -185,11 +185,7 @@ static void run_unit(Worker& w, Unit& u, u32 number) {
     mode_unit(w, u, true);
     progress(w);
     while (!w.queue.empty() && !l.stop) {
-#if SIMT_COUNT
-        const size_t at = 0;
-#else
-        const size_t at = next_random(w) % w.queue.size();
-#endif
+        const size_t at = checking ? next_random(w) % w.queue.size() : 0;
         Warp& warp = *w.queue[at];
         w.queue.erase(w.queue.begin() + static_cast<long>(at));
         warp.queued = false;

@@ -1,4 +1,4 @@
-// The engine's own structures: who runs where, what waits for what. Built once for checking and once for counting (SIMT_COUNT).
+// The engine's own structures: who runs where, what waits for what. Built once, whether it then checks or counts.
 #pragma once
 #include <algorithm>
 #include <atomic>
@@ -6,7 +6,6 @@
 #include <cstdarg>
 #include <deque>
 #include <mutex>
-#include <random>
 #include <sys/mman.h>
 #include <thread>
 #include <unordered_map>
@@ -184,7 +183,8 @@ inline Fiber& thread_of(const Fiber& f, u64 record) {
 }
 
 // Of the warps of a cluster: how many, where that is looked at, and which this one is.
-inline u32 far_warps(const Unit& u) { return SIMT_COUNT || u.cluster_blocks == 1 ? 0 : u.cluster_blocks * static_cast<u32>(u.blocks[0].warps.size()); }
+extern const bool checking;      // which of check.cpp, count.cpp and traffic.cpp this is linked with
+inline u32 far_warps(const Unit& u) { return !checking || u.cluster_blocks == 1 ? 0 : u.cluster_blocks * static_cast<u32>(u.blocks[0].warps.size()); }
 inline u32 far_index(const Warp& warp) {
     const Block& b = *warp.block;
     return b.rank % b.unit->cluster_blocks * static_cast<u32>(b.warps.size()) + warp.index;

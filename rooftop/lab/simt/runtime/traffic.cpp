@@ -3,6 +3,7 @@
 #include "engine.h"
 
 namespace simt {
+extern const bool checking = false;
 
 constexpr u32 WRITTEN = 1, LAST = 2;        // bits of an entry below its sector: a write; the last sector of its request
 constexpr u64 MOST = u64(1) << 28;         // entries that are kept: 1 GiB
