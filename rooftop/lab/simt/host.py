@@ -19,6 +19,10 @@ _ALIGNING = ("alignas", "__align__", "__attribute__")
 _OWN = re.compile(r"std|cuda[A-Z]\w*|cublas\w*|cudnn\w*|torch|thrust")  # of a class that holds any of these, but for device code
 
 
+class UnreadableError(ValueError):
+    """The host's code cannot be read; the text begins with the line."""
+
+
 def present(text: str) -> bool:
     """Whether a source has code of the host's."""
     return bool(_SIGN.search(without_comments(text)))
@@ -55,7 +59,7 @@ def _lines(token: Token) -> bool:
 def _declaration(tokens: Sequence[Token], at: int) -> tuple[int, bool]:
     """Where the declaration at `at`, at the level of a namespace, ends; and whether it opens a namespace (or closes one)."""
     words: list[str] = []
-    depth, body = 0, False
+    depth, body, line = 0, False, tokens[at].line
     for i in range(at, len(tokens)):
         token = tokens[i]
         if token.kind == "directive" and not words:
@@ -67,6 +71,7 @@ def _declaration(tokens: Sequence[Token], at: int) -> tuple[int, bool]:
             return i + 1, True
         if depth == 0 and text == "}":
             return i + 1, True
+        line = line if words else token.line
         words.append(token.text)
         if text in ("(", "[", "{"):
             body |= depth == 0 and text == "{" and _is_function(words)
@@ -77,6 +82,8 @@ def _declaration(tokens: Sequence[Token], at: int) -> tuple[int, bool]:
                 return i + 1, False
         elif depth == 0 and text == ";":
             return i + 1, False
+    if depth > 0 or body:
+        raise UnreadableError(f"{line}: the host's code cannot be read: what opens here is not closed by the end of the file")
     return len(tokens), False
 
 

@@ -203,11 +203,7 @@ def _mov(x: Line) -> str:
 
 def _pointer(x: Line, index: int) -> str:
     register, offset = x.address(index)
-    shared = any(w.startswith("shared") for w in x.words)
-    cluster = "shared::cluster" in ".".join(x.words)
-    if shared:
-        return f"simt::ptx::{'cluster' if cluster else 'shared'}_pointer({register}, {offset})"
-    return f"simt::ptx::pointer({register}, {offset})"
+    return f"simt::ptx::{'shared_' if any(w.startswith('shared') for w in x.words) else ''}pointer({register}, {offset})"
 
 
 def _load(x: Line) -> str:

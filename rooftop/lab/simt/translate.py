@@ -58,9 +58,10 @@ def translate(text: str, path: str, *, unroll: bool = False, marks: Collection[s
 
     `marks`: the file holds code of the host's, which is left out; these words make a function the device's (see `host.marks`).
     Raises TranslateError for a declaration of shared memory or inline PTX that cannot be read."""
-    tokens = tokenise(text)
-    if marks is not None:
-        tokens = host.left_out(tokens, marks)
+    try:
+        tokens = host.left_out(tokenise(text), marks) if marks is not None else tokenise(text)
+    except host.UnreadableError as error:
+        raise TranslateError(f"{path}:{error}") from None
     path = MARK + path
     return f'#line 1 "{path}"\n' + "".join(_Translator(tokens, path, unroll, marks is not None).run())
 

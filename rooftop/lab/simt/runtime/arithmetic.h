@@ -32,7 +32,6 @@ SIMT_MATHS(double, rounded(char op, char mode, double a, double b, double c))
 }  // namespace maths
 }  // namespace simt
 
-#define SIMT_PAIR(name, T, U) SIMT_INLINE T name(T a, U b)
 #define SIMT_MINMAX(A, B, R)                                                         \
     SIMT_INLINE constexpr R min(A a, B b) { return static_cast<R>(b) < static_cast<R>(a) ? static_cast<R>(b) : static_cast<R>(a); } \
     SIMT_INLINE constexpr R max(A a, B b) { return static_cast<R>(a) < static_cast<R>(b) ? static_cast<R>(b) : static_cast<R>(a); }
@@ -59,11 +58,7 @@ SIMT_INLINE double min(double a, float b) { return fmin(a, b); }
 SIMT_INLINE double max(double a, float b) { return fmax(a, b); }
 SIMT_INLINE unsigned umin(unsigned a, unsigned b) { return a < b ? a : b; }
 SIMT_INLINE unsigned umax(unsigned a, unsigned b) { return a < b ? b : a; }
-using std::abs;
-using std::isfinite;
-using std::isinf;
-using std::isnan;
-using std::signbit;
+using std::abs, std::isfinite, std::isinf, std::isnan, std::signbit;
 
 // -- bits ------------------------------------------------------------------------------------------------------------
 SIMT_INLINE int __float_as_int(float v) { return simt::bits<int>(v); }
@@ -252,28 +247,13 @@ SIMT_INLINE float norm3df(float a, float b, float c) { return simt::maths::norm3
 SIMT_INLINE float rnorm3df(float a, float b, float c) { return simt::maths::rnorm3d(a, b, c); }
 
 // -- cache hints: the access itself, by its one instruction ------------------------------------------------------------------
-#define SIMT_HINT(name)                                                     \
-    template <class T>                                                      \
-    SIMT_INLINE T __ld##name(const T* p) { return *p; }
-SIMT_HINT(g)
-SIMT_HINT(cg)
-SIMT_HINT(ca)
-SIMT_HINT(cs)
-SIMT_HINT(lu)
-SIMT_HINT(cv)
+#define SIMT_HINT(name) template <class T> SIMT_INLINE T __ld##name(const T* p) { return *p; }
+SIMT_HINT(g) SIMT_HINT(cg) SIMT_HINT(ca) SIMT_HINT(cs) SIMT_HINT(lu) SIMT_HINT(cv)
 #undef SIMT_HINT
-#define SIMT_HINT(name)                                                     \
-    template <class T>                                                      \
-    SIMT_INLINE void __st##name(T* p, const simt::same<T>& v) { *p = v; }
-SIMT_HINT(wb)
-SIMT_HINT(cg)
-SIMT_HINT(cs)
-SIMT_HINT(wt)
+#define SIMT_HINT(name) template <class T> SIMT_INLINE void __st##name(T* p, const simt::same<T>& v) { *p = v; }
+SIMT_HINT(wb) SIMT_HINT(cg) SIMT_HINT(cs) SIMT_HINT(wt)
 #undef SIMT_HINT
-#undef SIMT_PAIR
 SIMT_INLINE void __prefetch_global_l1(const void*) {}
 SIMT_INLINE void __prefetch_global_l2(const void*) {}
-template <class T>
-SIMT_INLINE T* __builtin_assume_aligned_simt(T* p, size_t) { return p; }
 #define __builtin_assume(x) ((x) ? void(0) : __builtin_unreachable())
 #define __assume(x) __builtin_assume(x)

@@ -194,6 +194,23 @@ void mode_atomic(Worker& w, void* p, u32 bytes, int kind, u64 pc) {
     }
 }
 
+// What is written from here until it lands; and then by whom, and where.
+static void under_way(Worker& w, size_t in, u32 bytes) {
+    for (u32 i = 0; i < bytes / 4; ++i)
+        if (u8& flags = w.mode->flags[in / 4 + i]; flags & USED) flags |= UNDER_WAY;
+    w.mode->way_any = 1;
+    if (in / 4 + bytes / 4 <= w.mode->words && w.mode->flags[in / 4] & USED) std::memset(w.shared + in, 0xff, bytes);   // NaN until it lands
+}
+static void landed(Worker& w, size_t in, u32 bytes, u64 record, u64 pc) {
+    for (u32 i = 0; i < bytes / 4; ++i) {
+        u8& flags = w.mode->flags[in / 4 + i];
+        flags &= static_cast<u8>(~UNDER_WAY);
+        SharedCell& cell = w.mode->cells[in / 4 + i];
+        cell.write = record, cell.write_pc = static_cast<u32>(pc);
+        if (flags & SPLIT)
+            for (u32 k = 0; k < 4; ++k) w.mode->bytes[in + 4 * i + k] = cell;
+    }
+}
 void mode_copy_begin(Worker& w, Copy& c) {
     if (reinterpret_cast<u64>(c.from) & (c.bytes - 1)) misaligned(w, c.from, c.bytes, false, c.pc);
     if (reinterpret_cast<u64>(c.to) & (c.bytes - 1)) misaligned(w, c.to, c.bytes, true, c.pc);
@@ -204,56 +221,20 @@ void mode_copy_begin(Worker& w, Copy& c) {
         die(w);
     }
     shared_access<true>(w, in, c.bytes, c.pc);
-    for (u32 i = 0; i < c.bytes / 4; ++i)
-        if (u8& flags = w.mode->flags[in / 4 + i]; flags & USED) flags |= UNDER_WAY;
-    w.mode->way_any = 1;
-    if (in / 4 + c.bytes / 4 <= w.mode->words && w.mode->flags[in / 4] & USED) std::memset(c.to, 0xff, c.bytes);   // NaN until it lands
+    under_way(w, in, c.bytes);
 }
-void mode_copy_end(Worker& w, Copy& c) {
-    const size_t in = static_cast<size_t>(c.to - w.shared);
-    Fiber& f = *w.current;
-    for (u32 i = 0; i < c.bytes / 4; ++i) {
-        u8& flags = w.mode->flags[in / 4 + i];
-        flags &= static_cast<u8>(~UNDER_WAY);
-        SharedCell& cell = w.mode->cells[in / 4 + i];
-        cell.write = f.block->epoch | f.low;
-        cell.write_pc = static_cast<u32>(c.pc);
-        if (flags & SPLIT)
-            for (u32 k = 0; k < 4; ++k) w.mode->bytes[in + 4 * i + k] = cell;
-    }
-}
+void mode_copy_end(Worker& w, Copy& c) { landed(w, static_cast<size_t>(c.to - w.shared), c.bytes, w.current->block->epoch | w.current->low, c.pc); }
 // A write by who sends it, from here on until it lands; from then on it is known to those who have waited for its phase.
 void mode_store_begin(Worker& w, Store& store) {
     const size_t in = static_cast<size_t>(store.to - w.shared);
     shared_access<true>(w, in, store.bytes, store.pc);
     store.record = w.current->block->epoch | w.current->low;
-    for (u32 i = 0; i < store.bytes / 4; ++i)
-        if (u8& flags = w.mode->flags[in / 4 + i]; flags & USED) flags |= UNDER_WAY;
-    w.mode->way_any = 1;
-    if (w.mode->flags[in / 4] & USED) std::memset(store.to, 0xff, store.bytes);   // NaN until it lands
+    under_way(w, in, store.bytes);
 }
-void mode_store_landed(Worker& w, const Store& store) {
-    const size_t in = static_cast<size_t>(store.to - w.shared);
-    for (u32 i = 0; i < store.bytes / 4; ++i) {
-        u8& flags = w.mode->flags[in / 4 + i];
-        flags &= static_cast<u8>(~UNDER_WAY);
-        SharedCell& cell = w.mode->cells[in / 4 + i];
-        cell.write = store.record;
-        cell.write_pc = static_cast<u32>(store.pc);
-        if (flags & SPLIT)
-            for (u32 k = 0; k < 4; ++k) w.mode->bytes[in + 4 * i + k] = cell;
-    }
-}
+void mode_store_landed(Worker& w, const Store& store) { landed(w, static_cast<size_t>(store.to - w.shared), store.bytes, store.record, store.pc); }
 }  // namespace simt
 
 using namespace simt;
-
-static void block_access(const void* p, size_t n, bool write, u64 pc) {
-    if (!n || !worker || !worker->current) return;
-    Worker& w = *worker;
-    if (write) access<true>(w, p, static_cast<u32>(n), pc);
-    else access<false>(w, p, static_cast<u32>(n), pc);
-}
 
 extern "C" {
 __attribute__((visibility("default"))) void* simt_arena(size_t bytes) {
@@ -298,31 +279,6 @@ __attribute__((visibility("default"))) void simt_written(size_t at, size_t bytes
     for (size_t i = at; i < at + bytes; ++i) *to++ = cells[i / 4].bits >> (INIT + (i & 3)) & 1;
 }
 
-#define SIMT_OURS if (__builtin_expect(!worker, 0)) return      // code of the source that no simulation runs
-#define SIMT_HOOK(n)                                                                                                                  \
-    void __tsan_read##n(void* p) { SIMT_OURS;                                                                                                    \
-        Worker& w = *worker;                                                                                                          \
-        if (n > 1 && __builtin_expect(reinterpret_cast<u64>(p) & (n - 1), 0)) misaligned(w, p, n, false, SIMT_PC());                  \
-        access<false>(w, p, n, SIMT_PC());                                                                                            \
-    }                                                                                                                                 \
-    void __tsan_write##n(void* p) { SIMT_OURS;                                                                                                   \
-        Worker& w = *worker;                                                                                                          \
-        if (n > 1 && __builtin_expect(reinterpret_cast<u64>(p) & (n - 1), 0)) misaligned(w, p, n, true, SIMT_PC());                   \
-        access<true>(w, p, n, SIMT_PC());                                                                                             \
-    }                                                                                                                                 \
-    void __tsan_unaligned_read##n(void* p) { SIMT_OURS; access<false>(*worker, p, n, SIMT_PC()); }                                               \
-    void __tsan_unaligned_write##n(void* p) { SIMT_OURS; access<true>(*worker, p, n, SIMT_PC()); }                                               \
-    void __tsan_volatile_read##n(void* p) { SIMT_OURS; volatile_access<false>(*worker, p, n, SIMT_PC()); }                                       \
-    void __tsan_volatile_write##n(void* p) { SIMT_OURS; volatile_access<true>(*worker, p, n, SIMT_PC()); }                                       \
-    void __tsan_unaligned_volatile_read##n(void* p) { SIMT_OURS; volatile_access<false>(*worker, p, n, SIMT_PC()); }                             \
-    void __tsan_unaligned_volatile_write##n(void* p) { SIMT_OURS; volatile_access<true>(*worker, p, n, SIMT_PC()); }
-SIMT_HOOK(1)
-SIMT_HOOK(2)
-SIMT_HOOK(4)
-SIMT_HOOK(8)
-SIMT_HOOK(16)
-void __tsan_read_range(void* p, size_t n) { SIMT_OURS; access<false>(*worker, p, static_cast<u32>(n), SIMT_PC()); }
-void __tsan_write_range(void* p, size_t n) { SIMT_OURS; access<true>(*worker, p, static_cast<u32>(n), SIMT_PC()); }
 // The compiler's own check of indices (-fsanitize=bounds).
 struct BoundsData { const char* file; u32 line, column; const TypeData *array, *index; };
 void __ubsan_handle_out_of_bounds(BoundsData* data, uintptr_t index) {
@@ -330,22 +286,17 @@ void __ubsan_handle_out_of_bounds(BoundsData* data, uintptr_t index) {
     if (f.outside) overrun(*worker, f, nullptr, 0);
     f.outside = SIMT_PC(), f.index = static_cast<i64>(index), f.array = data->array->name;
 }
-// Copies that the compiler leaves to the library (clang++ all those of aggregates).
-void* __tsan_memcpy(void* to, const void* from, size_t n) {
-    block_access(from, n, false, SIMT_PC()), block_access(to, n, true, SIMT_PC());
-    return std::memmove(to, from, n);
 }
-void* __tsan_memmove(void* to, const void* from, size_t n) {
-    block_access(from, n, false, SIMT_PC()), block_access(to, n, true, SIMT_PC());
-    return std::memmove(to, from, n);
+
+template <bool WRITE>
+static inline void seen(Worker& w, const void* p, u32 n, u64 pc) {
+    if (n > 1 && __builtin_expect(reinterpret_cast<u64>(p) & (n - 1), 0)) misaligned(w, p, n, WRITE, pc);
+    access<WRITE>(w, p, n, pc);
 }
-void* __tsan_memset(void* to, int v, size_t n) {
-    block_access(to, n, true, SIMT_PC());
-    return std::memset(to, v, n);
-}
-void __tsan_init() {}
-void __tsan_func_entry(void*) {}
-void __tsan_func_exit() {}
-void __tsan_vptr_update(void**, void*) {}
-void __tsan_vptr_read(void**) {}
-}
+template <bool WRITE>
+static inline void seen_parts(Worker& w, const void* p, u32 n, u64 pc) { access<WRITE>(w, p, n, pc); }
+template <bool WRITE>
+static inline void seen_block(Worker& w, const void* p, u32 n, u64 pc) { access<WRITE>(w, p, n, pc); }
+template <bool WRITE>
+static inline void seen_volatile(Worker& w, const void* p, u32 n, bool, u64 pc) { volatile_access<WRITE>(w, p, n, pc); }
+#include "hooks.h"

@@ -320,14 +320,6 @@ void mode_worker(Worker& w, bool begins) {
 
 using namespace simt;
 
-static void block_access(const void* p, size_t n, bool write, u64 pc) {
-    if (!n || !worker || !worker->current) return;
-    Worker& w = *worker;
-    const bool whole = n <= 16 && (n & (n - 1)) == 0 && (reinterpret_cast<u64>(p) & (n - 1)) == 0;
-    if (whole) note(w, p, static_cast<u32>(n), write ? WRITE : READ, pc);
-    else note_parts(w, p, static_cast<u32>(n), write ? WRITE : READ, pc);
-}
-
 extern "C" {
 __attribute__((visibility("default"))) void* simt_arena(size_t bytes) {
     if (arena) munmap(arena, static_cast<size_t>(arena_end - arena));
@@ -361,44 +353,27 @@ __attribute__((visibility("default"))) u32 simt_counts(const Count** at) {
     return static_cast<u32>(all_counts.size());
 }
 
-#define SIMT_OURS if (__builtin_expect(!worker, 0)) return      // code of the source that no simulation runs
-#define SIMT_HOOK(n)                                                                                                    \
-    void __tsan_read##n(void* p) { SIMT_OURS; note(*worker, p, n, READ, SIMT_PC()); }                                              \
-    void __tsan_write##n(void* p) { SIMT_OURS; note(*worker, p, n, WRITE, SIMT_PC()); }                                            \
-    void __tsan_unaligned_read##n(void* p) { SIMT_OURS; note_parts(*worker, p, n, READ, SIMT_PC()); }                              \
-    void __tsan_unaligned_write##n(void* p) { SIMT_OURS; note_parts(*worker, p, n, WRITE, SIMT_PC()); }                            \
-    void __tsan_volatile_read##n(void* p) { SIMT_OURS; note(*worker, p, n, READ, SIMT_PC()); pause_at(SIMT_PC()); }                            \
-    void __tsan_volatile_write##n(void* p) { SIMT_OURS; note(*worker, p, n, WRITE, SIMT_PC()); came_on(*worker); }                             \
-    void __tsan_unaligned_volatile_read##n(void* p) { SIMT_OURS; note_parts(*worker, p, n, READ, SIMT_PC()); pause_at(SIMT_PC()); }            \
-    void __tsan_unaligned_volatile_write##n(void* p) { SIMT_OURS; note_parts(*worker, p, n, WRITE, SIMT_PC()); }
-SIMT_HOOK(1)
-SIMT_HOOK(2)
-SIMT_HOOK(4)
-SIMT_HOOK(8)
-SIMT_HOOK(16)
-void __tsan_read_range(void* p, size_t n) { SIMT_OURS; note_parts(*worker, p, static_cast<u32>(n), READ, SIMT_PC()); }
-void __tsan_write_range(void* p, size_t n) { SIMT_OURS; note_parts(*worker, p, static_cast<u32>(n), WRITE, SIMT_PC()); }
 void __sanitizer_cov_trace_pc() {
     Worker* w = worker;
     if (w && w->current && !w->combining) leave_event(*w, {0, static_cast<u32>(SIMT_PC()), 0, PLACE, 0, 1});
 }
 void __ubsan_handle_out_of_bounds(void*, uintptr_t) {}
-// Copies that the compiler leaves to the library (clang++ all those of aggregates).
-void* __tsan_memcpy(void* to, const void* from, size_t n) {
-    block_access(from, n, false, SIMT_PC()), block_access(to, n, true, SIMT_PC());
-    return std::memmove(to, from, n);
 }
-void* __tsan_memmove(void* to, const void* from, size_t n) {
-    block_access(from, n, false, SIMT_PC()), block_access(to, n, true, SIMT_PC());
-    return std::memmove(to, from, n);
+
+template <bool WRITE>
+static inline void seen(Worker& w, const void* p, u32 n, u64 pc) { note(w, p, n, WRITE ? simt::WRITE : READ, pc); }
+template <bool WRITE>
+static inline void seen_parts(Worker& w, const void* p, u32 n, u64 pc) { note_parts(w, p, n, WRITE ? simt::WRITE : READ, pc); }
+template <bool WRITE>
+static inline void seen_block(Worker& w, const void* p, u32 n, u64 pc) {
+    if (n <= 16 && (n & (n - 1)) == 0 && (reinterpret_cast<u64>(p) & (n - 1)) == 0) seen<WRITE>(w, p, n, pc);
+    else seen_parts<WRITE>(w, p, n, pc);
 }
-void* __tsan_memset(void* to, int v, size_t n) {
-    block_access(to, n, true, SIMT_PC());
-    return std::memset(to, v, n);
+template <bool WRITE>
+static inline void seen_volatile(Worker& w, const void* p, u32 n, bool whole, u64 pc) {
+    if (whole) seen<WRITE>(w, p, n, pc);
+    else seen_parts<WRITE>(w, p, n, pc);
+    if (WRITE) came_on(w);
+    else pause_at(pc);
 }
-void __tsan_init() {}
-void __tsan_func_entry(void*) {}
-void __tsan_func_exit() {}
-void __tsan_vptr_update(void**, void*) {}
-void __tsan_vptr_read(void**) {}
-}
+#include "hooks.h"

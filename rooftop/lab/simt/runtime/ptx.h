@@ -47,8 +47,6 @@ SIMT_INLINE void* shared_pointer(R at, long long offset) {
     if constexpr (std::is_pointer_v<R>) return pointer(at, offset);
     else return at > 0xffffffffull ? pointer(at, offset) : simt::shared_pointer(static_cast<unsigned>(at) + static_cast<unsigned>(offset));
 }
-template <class R>
-SIMT_INLINE void* cluster_pointer(R at, long long offset) { return shared_pointer(at, offset); }
 SIMT_INLINE unsigned mapa(unsigned address, unsigned rank) { return simt::shared_address(simt::cluster_map(simt::shared_pointer(address), rank)); }
 template <class T>
 SIMT_INLINE T load_atomic(const void* p, int acquire) {
