@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from simt import test_corpus, test_counts, test_engine
+from simt import test_corpus, test_counts, test_engine, test_faults
 from simt.corpus import BUGS, CLEAN, Bug
 from simt.counts import DONE, EXPECTED, Done, Expected
 
@@ -91,6 +91,14 @@ def test_options_that_the_compiler_does_not_have_are_left_out(monkeypatch: pytes
 
 
 # -- faults -------------------------------------------------------------------------------------------------------------
+
+
+@here
+@pytest.mark.usefixtures("clang")
+@pytest.mark.parametrize("fault", test_faults.FAULTS, ids=lambda f: f.name)
+def test_a_fault_of_an_ordinary_file_is_found_and_its_twin_is_clean(fault: test_faults.Fault, monkeypatch: pytest.MonkeyPatch) -> None:
+    test_faults.test_a_fault_is_found_at_its_line(fault, monkeypatch)
+    test_faults.test_its_twin_is_clean(fault)
 
 
 @here

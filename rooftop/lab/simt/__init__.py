@@ -13,8 +13,8 @@ read and a volatile write of global memory is none either; `ld.volatile` and `st
 watched, but for indices past the end of an array whose type tells its size. A pointer that leaves its tensor and lands in another is in bounds.
 Uninitialised reads are reported where the results depend on them. Copies by cp.async land when they are waited for. An arrival at another block's mbarrier
 before that block has begun is not told from a later one. Accesses that ptxas hoists, drops or moves are counted where the source has them; how wide they
-are, and which lines it names for them, is asked of its machine code, where NVRTC is at hand (`machine`). Not simulated: TMA, wgmma, tcgen05, multimem,
-textures, dynamic parallelism, CUB and the other headers of CCCL."""
+are, and which lines it names for them, is asked of its machine code, where NVRTC is at hand (`machine`). What is not simulated is refused where a
+kernel comes to it: `ptx_table` has all of PTX that is known, docs/simulator.md the rest."""
 
 from __future__ import annotations
 

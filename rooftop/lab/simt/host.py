@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from rooftop.core.digests import without_comments
@@ -11,8 +12,9 @@ from rooftop.core.digests import without_comments
 if TYPE_CHECKING:
     from rooftop.lab.simt.translate import Token
 
-_SIGN = re.compile(r"<<<|\bmain\s*\(|\bcuda[A-Z]\w*\s*\(|#\s*include\s*<(?:iostream|vector|string|chrono|random|cuda_runtime(?:_api)?\.h|torch/.*)>")
-STANDARD = re.compile(r"[a-z_]+|(?:cuda_runtime(?:_api)?|device_launch_parameters|std\w+|math|float|limits|assert|time|string)\.h")  # not NVRTC's
+_SIGN = re.compile(r"<<<|\bmain\s*\(|\bcuda(?!GridDep|Trigger)[A-Z]\w*\s*\(|#\s*include\s*<(?:iostream|vector|string|chrono|random|cuda_runtime\w*\.h)>")
+NVRTCS = re.compile(r"(?:cuda|cooperative_groups)(?:/.*|_(?:fp\d+|bf16|pipeline\w*)\.h|\.h)|mma\.h")  # headers that it is given
+INTEGERS = "".join(f"typedef {'' if s else 'un'}signed {t} {'' if s else 'u'}int{n}_t; " for n, t in ((8, "char"), (16, "short"), (32, "int")) for s in (1, 0))
 _MACRO = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)[ \t]+[^\n(]*(?:__device__|__global__|constexpr)", re.M)
 _DEVICE = ("__device__", "__global__", "__constant__", "__shared__", "constexpr", "consteval")
 _ALIGNING = ("alignas", "__align__", "__attribute__")
@@ -41,19 +43,11 @@ def left_out(tokens: Sequence[Token], device: Collection[str]) -> list[Token]:
         end, opens = _declaration(tokens, at)
         part = tokens[at:end]
         if not opens and _hosts(part, device):
-            kept += [t for t in part if t.kind in ("newline", "directive") or _lines(t)]
+            kept += [t if t.kind == "directive" else replace(t, kind="space", text="\n" * t.text.count("\n")) for t in part]
         else:
             kept += part
         at = end
     return kept
-
-
-def _lines(token: Token) -> bool:
-    """A token that spans lines leaves them."""
-    if token.text.count("\n"):
-        token.kind, token.text = "space", "\n" * token.text.count("\n")
-        return True
-    return False
 
 
 def _declaration(tokens: Sequence[Token], at: int) -> tuple[int, bool]:
@@ -127,4 +121,6 @@ def _hosts(part: Sequence[Token], device: Collection[str]) -> bool:
         return False
     outside = _outside(words)
     is_class = any(w in ("struct", "class", "union") for w in outside) and "{" in outside
-    return (is_class or ")" in outside or outside[:1] == ["std"]) and any(_OWN.fullmatch(w) for w in words)
+    if outside[:1] in (["using"], ["typedef"]):
+        return False
+    return any(_OWN.fullmatch(w) for w in (words if is_class or ")" in outside else outside[:3]))

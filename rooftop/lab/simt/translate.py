@@ -78,7 +78,7 @@ def device_code(text: str, path: str, own: Mapping[str, str]) -> str:
         def included(match: re.Match[str]) -> str:
             name = match[1]
             if name not in own:
-                return "" if match[0].lstrip().endswith(">") and host.STANDARD.fullmatch(name) else match[0]
+                return "" if match[0].endswith(">") and not host.NVRTCS.fullmatch(name) else match[0]
             fresh = name not in seen
             seen.add(name)
             after = text.count("\n", 0, match.start()) + 2
@@ -87,7 +87,7 @@ def device_code(text: str, path: str, own: Mapping[str, str]) -> str:
         made = "".join(t.text for t in (host.left_out(tokenise(text), marks) if marks else tokenise(text)))
         return f'#line 1 "{shown}"\n' + re.sub(r'^[ \t]*#[ \t]*include[ \t]*[<"]([^>"\n]+)[>"]', included, made, flags=re.M)
 
-    return whole(text, path)
+    return host.INTEGERS + "\n" + whole(text, path)
 
 
 def cluster_dims(text: str) -> dict[str, str]:

@@ -305,7 +305,13 @@ SIMT_EXPORT int simt_run(const Kernel* kernel, void** values, const SimtLaunch* 
     l.patience = given->patience;
     l.stack = (static_cast<size_t>(given->stack) + 4095) / 4096 * 4096 + STACK_ODD;
     l.call = kernel->call;
-    l.values = values;
+    alignas(128) static char held[1 << 16];        // of arguments: what lies in the library itself is not watched
+    std::vector<void*> arguments;
+    for (size_t i = 0, at = 0; i < kernel->count; at = (at + kernel->parameters[i++].bytes + 127) / 128 * 128) {
+        if (at + kernel->parameters[i].bytes > sizeof held) return 2;
+        arguments.push_back(std::memcpy(held + at, values[i], kernel->parameters[i].bytes));
+    }
+    l.values = arguments.data();
     l.units = given->units;
     l.number = ++launches;
     l.shared_at = l.dynamic ? l.dynamic + SHARED_GAP : 0;
