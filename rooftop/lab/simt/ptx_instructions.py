@@ -69,9 +69,7 @@ class Line:
             return f"__uint_as_float(0x{match[1]}u)"
         if match := re.fullmatch(r"0[dD]([0-9a-fA-F]{16})", text):
             return f"__longlong_as_double(0x{match[1]}ll)"
-        if re.fullmatch(r"-?(0x[0-9a-fA-F]+|\d+)U?", text):
-            return text
-        if re.fullmatch(r"[-+]?\d*\.\d+(e[-+]?\d+)?", text):
+        if re.fullmatch(r"-?(0x[0-9a-fA-F]+|\d+)U?|[-+]?\d*\.\d+(e[-+]?\d+)?", text):
             return text
         if text.startswith("!"):
             return f"!{self.value(text[1:])}"
