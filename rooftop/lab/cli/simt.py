@@ -60,7 +60,6 @@ def simt(
 
     if reason := simulator.unavailable():
         raise ToolchainError(reason)
-    threading.Thread(target=_prepare, daemon=True).start()
     own = _Ordinary(kernel, grid, block, tuple(arg or ()), shared, cluster, cooperative)
     title, sources, counted, checked = _run(what, case, shape, blocks, seed, schedules, check, own)
     report = dataclasses.replace(counted, findings=checked.findings if checked else counted.findings)
@@ -88,13 +87,17 @@ def simt(
         raise typer.Exit(WRONG if report.faults else ENVIRONMENT)
 
 
-def _prepare() -> None:
-    """Build what all simulations share, while the source is read; whoever needs it first waits for it, and says why it cannot be built."""
+def _build_ahead() -> None:
+    """Build what all simulations share while the source is compiled; whoever needs it first waits for it, and says why it cannot be built."""
     from rooftop.lab.simt import build
 
     build.progress = lambda text: typer.echo(text, err=True)
-    with contextlib.suppress(Exception):
-        build.engine("check", "count")
+
+    def build_it() -> None:
+        with contextlib.suppress(Exception):
+            build.engine("check", "count")
+
+    threading.Thread(target=build_it, daemon=True).start()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -159,6 +162,7 @@ def _run(
 
 def _runs(run: Callable[[Mode], Report], check: bool) -> tuple[Report, Report | None]:
     """The counted run and the checked one, which comes first: what does not end in it would not end while it is counted either, and is not."""
+    _build_ahead()
     checked = run("check") if check else None
     if checked is not None and any(f.kind in ("deadlock", "not-simulated") for f in checked.findings):
         return checked, checked
@@ -175,6 +179,8 @@ def _ordinary(
     text, _, folder = running.source_of(path)
     kernel, entry = ordinary.choose(text, str(path), own.kernel)
     grid, block = _extents("--grid", own.grid, kernel), _extents("--block", own.block, kernel)
+    ordinary.split(kernel, own.args)  # what is wrong with them is said before anything is built
+    _build_ahead()
     job = ordinary.prepare(text, str(path), folder, kernel, entry, own.args, seed)
     launch = job.launch(grid, block, _extents("--cluster", own.cluster, kernel) if own.cluster else (), own.shared, own.cooperative)
 
