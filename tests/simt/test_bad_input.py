@@ -9,7 +9,7 @@ import pytest
 import torch
 from _support import command, flat
 
-from rooftop.core import registry
+from rooftop.core import registry, settings
 from rooftop.lab import simt
 
 needs_compiler = pytest.mark.skipif(simt.unavailable() is not None, reason=str(simt.unavailable()))
@@ -212,3 +212,19 @@ def test_what_is_not_simulated_is_no_fault(tmp_path: Path, monkeypatch: pytest.M
     said = flat(capsys.readouterr().out)
     assert "any.cu:2: not-simulated: __vadd4: SIMD within a word" in said
     assert "checked: no fault as far as it came; it came to what is not simulated" in said
+
+
+@needs_compiler
+def test_the_example_of_the_documents_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    text = (settings.CHECKOUT / "docs" / "simulator.md").read_text(encoding="utf-8")
+    (example,) = (part.partition("```")[0] for part in text.split("```python\n")[1:])
+    source = """__global__ void scale(int n, float by, const float* x, float* y) {
+    const int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) y[i] = by * x[i];
+}
+int main() { scale<<<4, 256>>>(1000, 2.0f, nullptr, nullptr); }
+"""
+    (line,) = (line for line in text.splitlines() if line.startswith("rooftop simt any.cu "))
+    assert ordinary(tmp_path, monkeypatch, *line.split()[3:], text=source) == 0
+    exec(compile(example, "docs/simulator.md", "exec"), {})
+    assert "checked: no fault" in capsys.readouterr().out
