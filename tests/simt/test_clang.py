@@ -75,7 +75,7 @@ def test_without_any_compiler_it_says_what_is_needed(monkeypatch: pytest.MonkeyP
 @here
 @pytest.mark.usefixtures("clang")
 def test_a_compile_error_names_the_users_line() -> None:
-    with pytest.raises(CompileError, match=r"k\.cu:2:\d+: error: .*nothing"):
+    with pytest.raises(CompileError, match=r"k\.cu:2: 'nothing' is declared neither"):
         build.build("__global__ void scale(int n) {\n    nothing(n);\n}\n", path="k.cu", kernels=["scale"], mode="check")
 
 

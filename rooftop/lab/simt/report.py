@@ -111,6 +111,10 @@ class Report:
         """The findings, but for what is not simulated: that is no fault."""
         return tuple(f for f in self.findings if f.kind != "not-simulated")
 
+    @property
+    def clean(self) -> bool:
+        return not self.findings
+
     def to_json(self) -> dict[str, Any]:
         """Everything but the outputs."""
         return {
