@@ -9,7 +9,7 @@ import pytest
 import torch
 from _support import command, flat
 
-from rooftop.core import registry
+from rooftop.core import registry, settings
 from rooftop.lab import simt
 
 needs_compiler = pytest.mark.skipif(simt.unavailable() is not None, reason=str(simt.unavailable()))
@@ -107,3 +107,124 @@ def test_what_does_not_end_is_run_once(tmp_path: Path, monkeypatch: pytest.Monke
     assert ran == ["check"]
     assert "an endless loop?" in said
     assert "not counted: the kernel does not end" in said
+
+
+# -- an ordinary .cu, without a head ----------------------------------------------------------------------------------
+
+ORDINARY = """#include <iostream>
+#include <vector>
+#include "own.cuh"
+struct Pair { const float* x; int n; };
+static std::vector<float> table(3);
+template <class T>
+__global__ void scale(T by, const T* x, T* y) { y[threadIdx.x] = by * x[threadIdx.x]; }
+namespace mine {
+__global__ void take(Pair p, double* y, unsigned long long more) {
+    if (threadIdx.x < p.n) y[threadIdx.x] = twice(p.x[threadIdx.x]) + more;
+}
+}
+int main(int argc, char** argv) {
+    constexpr int n = 32;
+    float *x, *y;
+    cudaMalloc(&x, n * sizeof(float));
+    scale<float><<<1, n>>>(2.0f, x, y);
+    std::cout << cudaGetErrorString(cudaDeviceSynchronize()) << "\\n";
+    return table.size();
+}
+"""
+OWN = "#pragma once\n#define HD __host__ __device__\nHD inline float twice(float x) { return 2 * x; }\ninline void check(cudaError_t e) { std::exit(e); }\n"
+
+
+def ordinary(folder: Path, monkeypatch: pytest.MonkeyPatch, *words: str, text: str = ORDINARY) -> int:
+    monkeypatch.chdir(folder)
+    Path("any.cu").write_text(text, encoding="utf-8")
+    Path("own.cuh").write_text(OWN, encoding="utf-8")
+    return command(monkeypatch, "simt", "any.cu", *words)
+
+
+LAUNCH = ("--grid", "1", "--block", "32")
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ((), "any.cu has 2 kernels; choose one by --kernel: scale<...>(T by, const T* x, T* y); mine::take(Pair p, double* y, unsigned long long more)"),
+        (("--kernel", "scale", *LAUNCH), "scale is a template (any.cu:7): give its arguments, as in --kernel 'scale<float>'"),
+        (("--kernel", "other", *LAUNCH), "--kernel other: any.cu has no such kernel; it has scale<...>"),
+        (("--kernel", "scale<float>"), "give its launch, as in --grid 4 --block 256 (--grid is missing)"),
+        (("--kernel", "scale<float>", "--grid", "0", "--block", "32"), "--grid 0: it is one to three whole numbers of 1 or more, as in --grid 4x2"),
+        (("--kernel", "scale<float>", "--grid", "1", "--block", "2000", "--arg", "by=1", "--arg", "x=f32:32", "--arg", "y=f32:32"), "a block of 2000 threads"),
+        (("--kernel", "scale<float>", *LAUNCH), "wants more arguments: by, x, y, as in --arg by=1024 --arg x=f32:1024 --arg y=f32:1024"),
+        (("--kernel", "scale<float>", *LAUNCH, "--arg", "z=1"), "has no such parameter"),
+        (("--kernel", "scale<float>", *LAUNCH, "--arg", "by=a", "--arg", "x=f32:32", "--arg", "y=f32:32"), "--arg by=a: it is a T and takes a number"),
+        (("--kernel", "scale<float>", *LAUNCH, "--arg", "by=1", "--arg", "x=f99:32", "--arg", "y=f32:32"), "a pointer takes TYPE:SIZE[xSIZE...][:CONTENTS]"),
+        (("--kernel", "scale<float>", *LAUNCH, "--arg", "by=1", "--arg", "x=f32:32:odd", "--arg", "y=f32:32"), "the contents are 'odd'; they may be random"),
+        (("--kernel", "scale<float>", *LAUNCH, "--arg", "by=1", "--arg", "x=no.npy", "--arg", "y=f32:32"), "--arg x: no.npy is no file"),
+        (("--kernel", "take", *LAUNCH, "--arg", "p=3", "--arg", "y=f64:32", "--arg", "more=1"), "--arg p=3: it is a Pair, which is written in C++: p={...}"),
+        (("--kernel", "take", *LAUNCH, "--arg", "p={x, 32}", "--arg", "x=f32:32", "--arg", "y=f64:32", "--arg", "more=-1"), "holds 0 to 18446744073709551615"),
+    ],
+)  # fmt: skip
+def test_an_ordinary_file_and_what_is_wrong_with_its_launch(
+    words: tuple[str, ...], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert ordinary(tmp_path, monkeypatch, *words) == 1
+    said = capsys.readouterr().err
+    assert says in flat(said)
+    assert len([line for line in said.splitlines() if line.startswith("rooftop: ")]) == 1
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("int main() { return 0; }\n", "any.cu has no kernel: no __global__ function is defined in it"),
+        (ORDINARY.partition("    cudaMalloc")[0], "any.cu:13: the host's code cannot be read: what opens here is not closed by the end of the file"),
+    ],
+)
+def test_a_file_without_kernels_and_one_that_cannot_be_read(
+    text: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ("--kernel", "scale<float>", *LAUNCH, "--arg", "by=1", "--arg", "x=f32:32", "--arg", "y=f32:32")
+    assert ordinary(tmp_path, monkeypatch, *arguments, text=text) == 1
+    assert says in flat(capsys.readouterr().err)
+
+
+@needs_compiler
+def test_an_ordinary_file_is_taken_as_it_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    import numpy as np
+
+    np.save(tmp_path / "x.npy", np.arange(30, dtype=np.float32))
+    words: tuple[str, ...] = ("--kernel", "take", *LAUNCH, "--arg", "p={x, 30}", "--arg", "x=x.npy", "--arg", "y=f64:32:empty", "--arg", "more=7")
+    assert ordinary(tmp_path, monkeypatch, *words) == 0
+    assert "checked: no fault" in capsys.readouterr().out
+    words = ("--kernel", "scale<double>", *LAUNCH, "--arg", "by=2.5", "--arg", "x=f64:31:range", "--arg", "y=f64:32:empty")
+    assert ordinary(tmp_path, monkeypatch, *words) == 1
+    said = capsys.readouterr().out
+    assert "any.cu:7: out-of-bounds: read of 8 bytes at 0 bytes past the end of x" in flat(said)
+    assert said.rstrip().splitlines()[-1].startswith("checked: 1 fault (")
+
+
+@needs_compiler
+def test_what_is_not_simulated_is_no_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    text = "__global__ void k(unsigned* y) {\n    y[0] = __vadd4(1u, 2u);\n}\n"
+    assert ordinary(tmp_path, monkeypatch, *LAUNCH, "--arg", "y=u32:1", text=text) == 3
+    said = flat(capsys.readouterr().out)
+    assert "any.cu:2: not-simulated: __vadd4: SIMD within a word" in said
+    assert "checked: no fault as far as it came; it came to what is not simulated" in said
+
+
+@needs_compiler
+def test_the_example_of_the_documents_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    text = (settings.CHECKOUT / "docs" / "simulator.md").read_text(encoding="utf-8")
+    (example,) = (part.partition("```")[0] for part in text.split("```python\n")[1:])
+    source = """__global__ void scale(int n, float by, const float* x, float* y) {
+    const int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) y[i] = by * x[i];
+}
+int main() { scale<<<4, 256>>>(1000, 2.0f, nullptr, nullptr); }
+"""
+    (line,) = (line for line in text.splitlines() if line.startswith("rooftop simt any.cu "))
+    assert ordinary(tmp_path, monkeypatch, *line.split()[3:], text=source) == 0
+    exec(compile(example, "docs/simulator.md", "exec"), {})
+    assert "checked: no fault" in capsys.readouterr().out

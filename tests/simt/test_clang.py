@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from simt import test_corpus, test_counts, test_engine
+from simt import test_corpus, test_counts, test_engine, test_faults
 from simt.corpus import BUGS, CLEAN, Bug
 from simt.counts import DONE, EXPECTED, Done, Expected
 
@@ -75,7 +75,7 @@ def test_without_any_compiler_it_says_what_is_needed(monkeypatch: pytest.MonkeyP
 @here
 @pytest.mark.usefixtures("clang")
 def test_a_compile_error_names_the_users_line() -> None:
-    with pytest.raises(CompileError, match=r"k\.cu:2:\d+: error: .*nothing"):
+    with pytest.raises(CompileError, match=r"k\.cu:2: 'nothing' is declared neither"):
         build.build("__global__ void scale(int n) {\n    nothing(n);\n}\n", path="k.cu", kernels=["scale"], mode="check")
 
 
@@ -91,6 +91,14 @@ def test_options_that_the_compiler_does_not_have_are_left_out(monkeypatch: pytes
 
 
 # -- faults -------------------------------------------------------------------------------------------------------------
+
+
+@here
+@pytest.mark.usefixtures("clang")
+@pytest.mark.parametrize("fault", test_faults.FAULTS, ids=lambda f: f.name)
+def test_a_fault_of_an_ordinary_file_is_found_and_its_twin_is_clean(fault: test_faults.Fault, monkeypatch: pytest.MonkeyPatch) -> None:
+    test_faults.test_a_fault_is_found_at_its_line(fault, monkeypatch)
+    test_faults.test_its_twin_is_clean(fault)
 
 
 @here

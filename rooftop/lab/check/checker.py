@@ -234,10 +234,12 @@ def check(
     except Exception as error:  # whatever a kernel under test does is a finding
         import torch
 
-        from rooftop.lab.simt import SimulatedFault
+        from rooftop.lab.simt import NotSimulatedError, SimulatedFault
 
         if isinstance(error, SimulatedFault):
             result.status, result.message = "wrong", str(error)
+        elif isinstance(error, NotSimulatedError):
+            result.status, result.message = "skipped", str(error)
         elif isinstance(error, torch.OutOfMemoryError):
             result.status, result.message = "skipped", "this case does not fit what is free of the GPU's memory"
         else:

@@ -31,14 +31,15 @@ def check(
 ) -> None:  # fmt: skip
     """Judge kernels by their contract: error against float64, what is allowed, the first wrong element.
 
-    Runs on the GPU where there is one, else Triton in its interpreter and CUDA C++ thread by thread in the simulator. Exit code 1 if anything
-    is wrong or there is nothing to check.
+    Runs on the GPU where there is one, else Triton in its interpreter and CUDA C++ thread by thread in the simulator, once NVRTC has compiled it and its
+    launches are such as a GPU takes. Exit code 1 if anything is wrong or there is nothing to check.
 
     Examples: [bold]rooftop check softmax[/bold] · [bold]rooftop check softmax_cuda/06[/bold] · [bold]rooftop check my.cu --case "odd 3x7"[/bold]"""
     import secrets
 
     from rooftop.lab import candidates
     from rooftop.lab.check import checker as checks
+    from rooftop.lab.check import compiled
 
     seed = secrets.randbits(31) if seed is None else seed
     found = candidates.find(what or [])
@@ -53,7 +54,10 @@ def check(
     keep = _keeper(records) if records is not None else None
     results = []
     for subject, c in todo:
-        results.append(checks.check(subject, c, backend=backend, seed=seed))
+        where, absent = checks.backend_of(subject, backend)
+        said = compiled.refused(subject, c) if where == "simt" and absent is None else None
+        refused = checks.Result(subject.name, subject.op.name, c.id, "wrong", where, said) if said else None
+        results.append(refused or checks.check(subject, c, backend=backend, seed=seed))
         if keep:
             keep(subject, c, results[-1])
     _show_checks(results, seed, every, as_json)

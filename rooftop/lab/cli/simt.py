@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rooftop.lab.cli.app import JUDGE, WRONG, AsJson, app
+from rooftop.lab.cli.app import ENVIRONMENT, JUDGE, WRONG, AsJson, app
 
 if TYPE_CHECKING:
     from rooftop.core.spec import Case
@@ -30,6 +32,16 @@ def simt(
     blocks: Annotated[int | None, typer.Option(help="How many blocks are counted, spread over the grid (32).")] = None,
     seed: Annotated[int, typer.Option(help="Of the inputs and of the order in which warps run.")] = 0,
     schedules: Annotated[int, typer.Option(help="Orders of warps in which the check is run.")] = 1,
+    kernel: Annotated[str | None, typer.Option(help="Of an ordinary .cu: which kernel, with its template arguments ('k<float, 256>').")] = None,
+    grid: Annotated[str | None, typer.Option(help="Of an ordinary .cu: blocks, as 4 or 4x2x1.")] = None,
+    block: Annotated[str | None, typer.Option(help="Of an ordinary .cu: threads of a block, as 256 or 16x16.")] = None,
+    arg: Annotated[
+        list[str] | None,
+        typer.Option(help="Of an ordinary .cu: n=1000, x=f32:64x64:range (random, zeros, ones, empty, a number, a .npy file), x=data.npy, p={x, 1000}."),
+    ] = None,
+    shared: Annotated[int, typer.Option(help="Of an ordinary .cu: bytes of dynamic shared memory.")] = 0,
+    cluster: Annotated[str | None, typer.Option(help="Of an ordinary .cu: blocks of a cluster.")] = None,
+    cooperative: Annotated[bool, typer.Option("--cooperative", help="Of an ordinary .cu: a cooperative launch.")] = False,
     check: Annotated[bool, typer.Option("--check/--no-check", help="Look for faults as well: all blocks are run for that.")] = True,
     html: Annotated[Path | None, typer.Option(help="Write the annotated source to this page.")] = None,
     as_json: AsJson = False,
@@ -37,16 +49,19 @@ def simt(
     """Run CUDA C++ on the CPU, thread by thread, and print its source with the memory traffic of each line. Needs no GPU, but a C++ compiler.
 
     Beside an access stand the 32-byte sectors (global memory) or wavefronts (shared memory) that a request of a warp takes, in brackets the least it
-    could take. Faults are named at their line: bounds, races, barriers, waits. Exit code 1 if there is one.
+    could take. Faults are named at their line: bounds, races, barriers, waits. Exit code 1 if there is one, 3 where the kernel comes to what is not
+    simulated. An ordinary .cu is taken as it stands: code of the host's is left out.
 
-    Examples: [bold]rooftop simt sgemm_cuda/06[/bold] · [bold]rooftop simt my.cu --shape M=1024,N=1024 --html page.html[/bold]"""
+    Examples: [bold]rooftop simt sgemm_cuda/06[/bold] · [bold]rooftop simt my.cu --shape M=1024,N=1024 --html page.html[/bold] ·
+    [bold]rooftop simt any.cu --kernel scale --grid 4 --block 256 --arg n=1000 --arg x=f32:1024[/bold]"""
     from rooftop.core.compile import ToolchainError
     from rooftop.lab import simt as simulator
     from rooftop.lab.simt import annotate
 
     if reason := simulator.unavailable():
         raise ToolchainError(reason)
-    title, sources, counted, checked = _run(what, case, shape, blocks, seed, schedules, check)
+    own = _Ordinary(kernel, grid, block, tuple(arg or ()), shared, cluster, cooperative)
+    title, sources, counted, checked = _run(what, case, shape, blocks, seed, schedules, check, own)
     report = dataclasses.replace(counted, findings=checked.findings if checked else counted.findings)
     if html is not None:
         html.write_text(annotate.as_html(report, sources, title), encoding="utf-8")
@@ -59,16 +74,51 @@ def simt(
         typer.echo(title)
         for line in annotate.as_text(report, sources, console.is_terminal and not console.no_color, console.width if console.is_terminal else 160):
             typer.echo(line)
+        sys.stdout.write(counted.printed)
+        for f in report.findings:
+            typer.echo(str(f))
         if checked is not None:
             times = f" in {schedules} orders of warps" if schedules > 1 else ""
-            typer.echo(f"checked{times}: {'no fault' if not report.findings else f'{len(report.findings)} faults'} ({checked.seconds:.2f} s)")
-        sys.stdout.write(counted.printed)
+            said = f"{len(report.faults)} fault{'s' if len(report.faults) > 1 else ''}" if report.faults else "no fault"
+            if len(report.faults) < len(report.findings):
+                said += f"{' as far as it came' if not report.faults else ''}; it came to what is not simulated"
+            typer.echo(f"checked{times}: {said} ({checked.seconds:.2f} s)")
     if report.findings:
-        raise typer.Exit(WRONG)
+        raise typer.Exit(WRONG if report.faults else ENVIRONMENT)
+
+
+def _build_ahead() -> None:
+    """Build what all simulations share while the source is compiled; whoever needs it first waits for it, and says why it cannot be built."""
+    from rooftop.lab.simt import build
+
+    build.progress = lambda text: typer.echo(text, err=True)
+
+    def build_it() -> None:
+        with contextlib.suppress(Exception):
+            build.engine("check", "count")
+
+    threading.Thread(target=build_it, daemon=True).start()
+
+
+@dataclasses.dataclass(frozen=True)
+class _Ordinary:
+    """What the command line says of a launch of an ordinary `.cu`."""
+
+    kernel: str | None
+    grid: str | None
+    block: str | None
+    args: tuple[str, ...]
+    shared: int
+    cluster: str | None
+    cooperative: bool
+
+    @property
+    def given(self) -> bool:
+        return self != _Ordinary(None, None, None, (), 0, None, False)
 
 
 def _run(
-    what: str, case: str | None, shape: str | None, blocks: int | None, seed: int, schedules: int, check: bool
+    what: str, case: str | None, shape: str | None, blocks: int | None, seed: int, schedules: int, check: bool, own: _Ordinary
 ) -> tuple[str, dict[str, str], Report, Report | None]:
     """Title, sources by shown name, the counted run, the checked run."""
     from rooftop.core import head_text
@@ -80,6 +130,13 @@ def _run(
             raise ValueError(f"{option} {number}: it must be 1 or more")
     sizes = _sizes(shape) if shape else {}
     path = Path(what)
+    if path.suffix in (".cu", ".cuh") and path.is_file() and (own.given or not head_text.read(path).lstrip().startswith("/* rooftop")):
+        for option, said in (("--case", case), ("--shape", shape)):
+            if said is not None:
+                raise ValueError(f"{option} {said}: {path} is taken as an ordinary .cu, whose sizes are given by --grid, --block and --arg")
+        return _ordinary(path, own, blocks, seed, schedules, check)
+    if own.given:
+        raise ValueError(f"--kernel, --grid, --block, --arg, --shared, --cluster and --cooperative launch a kernel of a .cu file; {what} is none")
     if path.suffix == ".cu" and path.is_file() and head_text.parse(head_text.read(path), path).op is None and not _registered(path):
         if case is not None:
             raise ValueError(f"--case {case}: {path} names no op and so has no cases; its sizes are given by --shape")
@@ -105,10 +162,46 @@ def _run(
 
 def _runs(run: Callable[[Mode], Report], check: bool) -> tuple[Report, Report | None]:
     """The counted run and the checked one, which comes first: what does not end in it would not end while it is counted either, and is not."""
+    _build_ahead()
     checked = run("check") if check else None
-    if checked is not None and any(f.kind == "deadlock" for f in checked.findings):
+    if checked is not None and any(f.kind in ("deadlock", "not-simulated") for f in checked.findings):
         return checked, checked
     return run("count"), checked
+
+
+def _ordinary(
+    path: Path, own: _Ordinary, blocks: int | None, seed: int, schedules: int, check: bool
+) -> tuple[str, dict[str, str], Report, Report | None]:
+    """One kernel of a file as it stands."""
+    from rooftop.lab.simt import ordinary
+    from rooftop.lab.simt import run as running
+
+    text, _, folder = running.source_of(path)
+    kernel, entry = ordinary.choose(text, str(path), own.kernel)
+    grid, block = _extents("--grid", own.grid, kernel), _extents("--block", own.block, kernel)
+    ordinary.split(kernel, own.args)  # what is wrong with them is said before anything is built
+    _build_ahead()
+    job = ordinary.prepare(text, str(path), folder, kernel, entry, own.args, seed)
+    launch = job.launch(grid, block, _extents("--cluster", own.cluster, kernel) if own.cluster else (), own.shared, own.cooperative)
+
+    def run(mode: Mode) -> Report:
+        memory, uninitialised = job.memory()
+        return running.run_launches(
+            text, str(path), [launch], memory, uninitialised=uninitialised, mode=mode, seed=seed, schedules=schedules, blocks=blocks, folder=folder,
+            values=job.values,
+        )  # fmt: skip
+
+    counted, checked = _runs(run, check)
+    return f"{path}, {entry}<<<{own.grid}, {own.block}>>>", {str(path): text}, counted, checked
+
+
+def _extents(option: str, text: str | None, kernel: object) -> tuple[int, ...]:
+    if text is None:
+        raise ValueError(f"{kernel}: give its launch, as in --grid 4 --block 256 ({option} is missing)")
+    numbers = text.replace(",", "x").split("x")
+    if not 1 <= len(numbers) <= 3 or not all(n.strip().isdigit() and int(n) > 0 for n in numbers):
+        raise ValueError(f"{option} {text}: it is one to three whole numbers of 1 or more, as in {option} 4x2")
+    return tuple(map(int, numbers))
 
 
 def _registered(path: Path) -> bool:

@@ -85,7 +85,7 @@ def of_job(job: Job, device: Device = TARGETS[90]) -> tuple[Traffic, ...]:
         lib.forget()
         place = Memory(lib, tensors)
         for launch in launches:
-            status = run._launch(lib, library.kernels, launch, place, memory, "check", 0, None, None, run.POISONS[0], "this_grid" in head.source)[2]
+            status = run._launch(lib, library.kernels, launch, place, memory, "check", 0, None, None, run.POISONS[0])[2]
             if status == TOO_MANY:
                 raise TooManyError(f"{job.subject}, {job.title}: more accesses than can be kept")
             if status:

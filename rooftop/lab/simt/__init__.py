@@ -13,17 +13,17 @@ read and a volatile write of global memory is none either; `ld.volatile` and `st
 watched, but for indices past the end of an array whose type tells its size. A pointer that leaves its tensor and lands in another is in bounds.
 Uninitialised reads are reported where the results depend on them. Copies by cp.async land when they are waited for. An arrival at another block's mbarrier
 before that block has begun is not told from a later one. Accesses that ptxas hoists, drops or moves are counted where the source has them; how wide they
-are, and which lines it names for them, is asked of its machine code, where NVRTC is at hand (`machine`). Not simulated: TMA, wgmma, tcgen05, multimem,
-textures, dynamic parallelism, CUB and the other headers of CCCL."""
+are, and which lines it names for them, is asked of its machine code, where NVRTC is at hand (`machine`). What is not simulated is refused where a
+kernel comes to it: `ptx_table` has all of PTX that is known, docs/simulator.md the rest."""
 
 from __future__ import annotations
 
 from rooftop.lab.simt.report import KINDS, Finding, LineCounts, Other, Report
-from rooftop.lab.simt.run import LaunchError, SimulatedFault, run_launches, run_rung, run_simulator, simulate
+from rooftop.lab.simt.run import LaunchError, NotSimulatedError, SimulatedFault, run_launches, run_rung, run_simulator, simulate
 
 __all__ = [
-    "KINDS", "Finding", "LaunchError", "LineCounts", "Other", "Report", "SimulatedFault", "run_launches", "run_rung", "run_simulator", "simulate",
-    "unavailable",
+    "KINDS", "Finding", "LaunchError", "LineCounts", "NotSimulatedError", "Other", "Report", "SimulatedFault", "run_launches", "run_rung",
+    "run_simulator", "simulate", "unavailable",
 ]  # fmt: skip
 
 
@@ -40,5 +40,5 @@ def unavailable() -> str | None:
         compiler()
     except NoCompilerError as error:
         return str(error)
-    missing = [name for name in ("addr2line", "nm", "objdump") if settings.tool_path(name) is None]
+    missing = [name for name in ("addr2line", "nm", "objcopy", "objdump") if settings.tool_path(name) is None]
     return f"{' and '.join(missing)} not on PATH: simulating CUDA C++ needs binutils (apt install binutils)" if missing else None

@@ -9,8 +9,8 @@ import re
 import subprocess
 import tempfile
 import time
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
@@ -18,15 +18,14 @@ from threading import Lock
 
 from rooftop.core import settings
 from rooftop.core.compile import DEVICE_HEADERS, STANDARD, CompileError, headers
-from rooftop.core.digests import strip
-from rooftop.lab.simt import link, precompiled
-from rooftop.lab.simt.translate import MARK, constants, translate
+from rooftop.lab.simt import host, link, ordinary, precompiled
+from rooftop.lab.simt.translate import MARK, cluster_dims, constants, translate
 from rooftop.lab.simt.whole import keep
 
 RUNTIME = Path(__file__).parent / "runtime"
 MODES = ("check", "count", "traffic")
 ENGINE = ("common.cpp",)  # what all modes share
-STEPS = ("translate", "ptx", "whole", "link")  # the modules that change a source or lay it out
+STEPS = ("translate", "ptx", "whole", "link", "host", "build")  # the modules that change a source or lay it out
 SPARE_STACK = 60 << 10  # bytes of a thread's stack beside its largest frames
 COMMON = ("-fPIC", "-fvisibility=hidden", "-fno-exceptions", "-fno-math-errno", "-w")
 # Aggregates stay whole (no scalar replacement): copying a float4 is one access, as on the GPU. Everything is inlined that can be.
@@ -134,13 +133,19 @@ def _flags(tool: Compiler) -> tuple[str, ...]:
 
 ENTRY = "the launched kernel"  # where a kernel's name expression stands, to the compiler
 _NO_HEADER = re.compile(r"^(\S.*?):(\d+):(?:\d+:)? fatal error: '?([^'\n]+?)(?:: No such file or directory|' file not found)$", re.M)
-_BOUNDS = r"__launch_bounds__\s*\([^)]*\)"
-_KERNEL = re.compile(rf"(template\s*<[^;{{]*>\s*)?__global__\s+(?:(?!__global__)[^;{{(]|{_BOUNDS})*?\bvoid\s+(?:{_BOUNDS}\s*)?(\w+)\s*\(")
+_UNDECLARED = re.compile(  # by g++, then by clang++; of calls whose arguments' types are templates' too
+    r"^(\S.*?):(\d+):(?:\d+:)? error: (?:.*?[‘']([\w:]+)[’'] (?:was not declared|has not been declared|is not a member of|does not name a|is not a class)"
+    r"|there are no arguments to [‘'](\w+)[’']|(?:use of undeclared identifier|unknown type name|no member named) '(\w+)')", re.M,
+)  # fmt: skip
+
+def base_name(expression: str) -> str:
+    """`softmax` of `mine::softmax<float, 256>`."""
+    return expression.partition("<")[0].rpartition("::")[2].strip()
 
 
 def family(text: str, kernels: Sequence[str]) -> list[str]:
     """`kernels` and, where they are plain names, all kernels of the source that are: so one build serves them all."""
-    plain = {m[2] for m in _KERNEL.finditer(strip(text, "c")) if not m[1]}
+    plain = {k.name for k in ordinary.kernels(text) if not k.template}
     return sorted({*kernels, *plain} if plain & set(kernels) and set(kernels) <= plain else set(kernels))
 
 
@@ -153,41 +158,50 @@ class Library:
     seconds: float  # spent building: 0 where it was in the cache
 
 
-def build(text: str, *, path: str, kernels: Sequence[str], mode: str, arch: int = 90, folder: Path = DEVICE_HEADERS) -> Library:
+def build(
+    text: str, *, path: str, kernels: Sequence[str], mode: str, arch: int = 90, folder: Path = DEVICE_HEADERS, values: Mapping[str, str] | None = None
+) -> Library:  # fmt: skip
     """The library that runs `kernels` (name expressions) of the source `text`. `path` is the name shown; `folder` holds what it includes.
+    `values`: functions of C++ to add, by name: they make structs that a kernel takes by value (arguments.py).
 
     Raises CompileError with the compiler's own words and the user's lines, NoCompilerError where there is none."""
     started = time.perf_counter()
     if mode not in MODES:
         raise ValueError(f"mode {mode!r} is not one of {', '.join(MODES)}")
     tool = compiler()
-    marks: tuple[str, ...] = ()
+    places: tuple[str, ...] = ()
     if mode == "count":
         order_kept = ("-fsanitize-coverage=trace-pc", "-fno-reorder-blocks", "-fno-reorder-blocks-and-partition")
-        marks = ("-fsanitize-coverage=bb,no-prune,trace-pc", "-fno-sanitize=bounds") if tool.clang else order_kept  # its checks of indices are places
+        places = ("-fsanitize-coverage=bb,no-prune,trace-pc", "-fno-sanitize=bounds") if tool.clang else order_kept  # its checks of indices are places
     flags = (*_flags(tool), *KERNEL, *((*CLANG, *steady(tool)) if tool.clang else GCC))
-    own = {p.name: p for p in headers(text, folder)}
+    own = {str(p.relative_to(folder)): p for p in sorted(headers(text, folder))}
     order = family(text, kernels)
-    parts = [text, path, str(arch), *(p.read_text(encoding="utf-8") for _, p in sorted(own.items())), *order, *flags, *marks, tool.version, _runtime_digest()]
-    key = _key(*parts)
+    made_values = "\n".join((values or {}).values())
+    texts = [text, *(p.read_text(encoding="utf-8") for p in own.values())]
+    key = _key(path, str(arch), made_values, *texts, *order, *flags, *places, tool.version, _runtime_digest())
     cache_folder = settings.load().cache / "simt" / key[:2]
     numbers = {name: i for i, name in enumerate(order)}
     target = cache_folder / f"{key}.{mode}.so"
     if target.is_file():
         return Library(target, numbers, 0.0)
     cache_folder.mkdir(parents=True, exist_ok=True)
+    if progress is not None:
+        progress(f"compiling {path} to {mode} {', '.join(kernels)}")
     with tempfile.TemporaryDirectory(dir=cache_folder) as temporary:
         work = Path(temporary)
         (work / "include").mkdir()
         unroll = mode == "count" and not tool.clang  # fewer places to pass, as in the GPU's code
-        for name, header in own.items():
-            made = translate(header.read_text(encoding="utf-8"), _shown(header), unroll=unroll)
-            (work / "include" / name).write_text(made, encoding="utf-8")
+        marks = host.marks(texts) if any(map(host.present, texts)) else None
+        for (name, header), written in zip(own.items(), texts[1:], strict=True):
+            (work / "include" / name).parent.mkdir(parents=True, exist_ok=True)
+            (work / "include" / name).write_text(translate(written, _shown(header), unroll=unroll, marks=marks), encoding="utf-8")
         entries = "".join(f'#line {i + 1} "{ENTRY}"\nSIMT_KERNEL({i}, {name})\n' for name, i in numbers.items())
-        source = translate(text, path, unroll=unroll) + "\n" + entries
+        dims = cluster_dims("\n".join(texts))
+        entries += "".join(f"SIMT_CLUSTER({i}, {dims[base]})\n" for name, i in numbers.items() if (base := base_name(name)) in dims)
+        source = translate(text, path, unroll=unroll, marks=marks) + "\n" + entries + made_values
         (work / "kernel.cpp").write_text(f'#include "simt.h"\n#define SIMT_ARCH {arch * 10}\n{source}', encoding="utf-8")
-        command = [*flags, *marks, f"-I{work / 'include'}", f"-I{RUNTIME / 'include'}"]
-        read = (*flags, *marks) if tool.clang else flags  # a header that g++ has read does not depend on the marks
+        command = [*flags, *places, f"-I{work / 'include'}", f"-I{RUNTIME / 'include'}"]
+        read = (*flags, *places) if tool.clang else flags  # a header that g++ has read does not depend on the marks
         kept = _folder() / _key(str(RUNTIME), _runtime_digest(), tool.version, *read)
         first = [str(tool.path), *precompiled.options(tool.path, tool.clang, read, RUNTIME / "simt.h", kept)]
         if tool.clang:
@@ -197,11 +211,14 @@ def build(text: str, *, path: str, kernels: Sequence[str], mode: str, arch: int 
         if tool.clang:  # larger aggregates it copies by calls of memcpy, which are accesses like others
             names = [f"--redefine-sym={n}=__tsan_{n}" for n in ("memcpy", "memmove", "memset")]
             _run([str(_binutils("objcopy")), *names, "kernel.o"], work, path)
-        named = constants("\n".join([text, *(p.read_text(encoding="utf-8") for p in own.values())]))
+        # What the host would run before `main` is not run: on the GPU nothing is initialised so.
+        _run([str(_binutils("objcopy")), "--remove-section=.init_array*", "--remove-section=.rela.init_array*", "kernel.o"], work, path)
+        named = constants("\n".join(texts))
         script, theirs = link.script(_binutils("nm"), work / "kernel.o", named)
         (work / "layout").write_text(script, encoding="utf-8")
-        shared = (f"-L{_folder()}", f"-l:{_worker().name}", "-Wl,-rpath,$ORIGIN/../engine", "-Wl,-T,layout")
-        _run([str(tool.path), "-shared", "-Wl,-Bsymbolic", "-o", "out.so", "kernel.o", *map(str, _engine(mode)), *shared, "-pthread"], work, path)
+        worker, objects = engine(mode)
+        shared = (f"-L{worker.parent}", f"-l:{worker.name}", "-Wl,-rpath,$ORIGIN/../engine", "-Wl,-T,layout")
+        _run([str(tool.path), "-shared", "-Wl,-Bsymbolic", "-o", "out.so", "kernel.o", *map(str, objects), *shared, "-pthread"], work, path)
         (work / "variables").write_text(link.written(_binutils("nm"), work / "out.so", theirs), encoding="utf-8")
         frames = _frames((work / "kernel.su").read_text(encoding="utf-8")) if (work / "kernel.su").is_file() else 0
         (work / "stack").write_text(str(2 * frames + SPARE_STACK), encoding="utf-8")
@@ -223,36 +240,47 @@ def _frames(usage: str) -> int:
 
 
 _ENGINES = Lock()  # kernels are built by several threads at once, the engine for all of them by the first
+_UNDER_WAY: dict[Path, Future[None]] = {}
+progress: Callable[[str], None] | None = None  # is told what is built, where somebody wants to know
 
 
 def _folder() -> Path:
     return settings.load().cache / "simt" / "engine"
 
 
-def _part(name: str, suffix: str, flags: tuple[str, ...]) -> Path:
-    """A file of the runtime, compiled once for each compiler and version of the runtime."""
-    tool = compiler()
-    folder = _folder()
+def _part(name: str, suffix: str, *options: str) -> tuple[Path, Future[None] | None]:
+    """A file of the runtime, compiled once for each compiler and version of the runtime; and what is to be waited for, if that is under way."""
+    tool, folder = compiler(), _folder()
+    flags = (*_flags(tool), "-O2", *options)
     target = folder / f"{_key(name, _runtime_digest(), tool.version, *flags)}{suffix}"
-    if not target.is_file():
+
+    def make() -> None:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder) as temporary:
             _run([str(tool.path), *flags, str(RUNTIME / name), "-o", f"part{suffix}"], Path(temporary), name)
             os.replace(Path(temporary) / f"part{suffix}", target)
-    return target
 
-
-def _worker() -> Path:
-    """The library that says which worker a thread is, for all simulations of a process."""
     with _ENGINES:
-        return _part("worker.cpp", ".so", (*_flags(compiler()), "-O2", "-shared"))
+        if not target.is_file() and (target not in _UNDER_WAY or _UNDER_WAY[target].done()):
+            if progress is not None and not _UNDER_WAY:
+                progress(f"building the simulator with {tool.version}: once, some ten seconds")
+            _UNDER_WAY[target] = _pool().submit(make)
+        return target, _UNDER_WAY.get(target)
 
 
-def _engine(mode: str) -> list[Path]:
-    """The engine's objects."""
-    flags = (*_flags(compiler()), "-O2", "-g1", f"-DSIMT_COUNT={int(mode != 'check')}", "-pthread", "-c")
-    with _ENGINES, ThreadPoolExecutor(settings.load().jobs) as pool:
-        return list(pool.map(lambda name: _part(name, ".o", flags), (*ENGINE, f"{mode}.cpp")))
+@cache
+def _pool() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(settings.load().jobs)
+
+
+def engine(*modes: str) -> tuple[Path, list[Path]]:
+    """The library that says which worker a thread is, for all simulations of a process, and the engine's objects. They are made at the same time."""
+    names = (*ENGINE, *(f"{mode}.cpp" for mode in modes))
+    parts = [_part("worker.cpp", ".so", "-shared"), *(_part(name, ".o", "-g1", "-pthread", "-c") for name in names)]
+    for _, under_way in parts:
+        if under_way is not None:
+            under_way.result()
+    return parts[0][0], [path for path, _ in parts[1:]]
 
 
 def _run(command: list[str], folder: Path, path: str, text: str = "", kernels: Sequence[str] = ()) -> None:
@@ -264,9 +292,14 @@ def _run(command: list[str], folder: Path, path: str, text: str = "", kernels: S
             raise CompileError(f"{found[1].replace(MARK, '')}:{found[2]}: not simulated: #include <{found[3]}>: the simulator has no such header")
         errors = [line for line in lines if re.search(r"\b(error|undefined reference|multiple definition|relocation)\b", line)] or lines
         if (unknown := re.search(rf"^{ENTRY}:(\d+)\b.*error: (.*)", done.stderr, re.M)) and kernels:
-            have = ", ".join(dict.fromkeys(m[2] + ("<...>" if m[1] else "") for m in _KERNEL.finditer(strip(text, "c")))) or "none"
+            have = ", ".join(k.name + ("<...>" if k.template else "") for k in ordinary.kernels(text)) or "none"
             asked = kernels[int(unknown[1]) - 1]
             raise CompileError(f"{path}: a launch names the kernel {asked}, which the source does not have ({unknown[2]}); it has {have}")
+        if (named := _UNDECLARED.search(done.stderr)) and named[1].startswith(MARK):
+            name, where = named[3] or named[4] or named[5], f"{named[1].replace(MARK, '')}:{named[2]}"
+            absent = [h for h in re.findall(r"^[ \t]*#[ \t]*include[ \t]*<([^>]+)>", text, re.M) if h.partition("/")[0].partition(".")[0] in name]
+            why = f" (no header <{absent[0]}> is here)" if absent else ""
+            raise CompileError(f"{where}: {name!r} is declared neither by the source nor by what the simulator knows of CUDA{why}")
         raise CompileError(f"{path} does not compile for simulation:\n" + "\n".join(errors[:40]).replace(MARK, ""))
 
 

@@ -10,6 +10,7 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, field
+from pathlib import Path
 from typing import Any
 
 Key = tuple[str, int, str, str]  # file, line, space, read | write | atomic
@@ -67,13 +68,18 @@ class MachineCode:
         return [a for a in self.accesses if a.key == key and not a.copies]
 
 
-def of(text: str, path: str, kernels: Sequence[str], target: str) -> MachineCode:
+def of(text: str, path: str, kernels: Sequence[str], target: str, folder: Path | None = None) -> MachineCode:
     """The machine code of `kernels` of the source `text`, shown as `path`, for `target`; empty where it cannot be made here.
+    `folder`: of its headers, where that is not the house's.
 
     It is kept on disk, by all that it follows from: whichever compiler of the host's builds the simulation, this is the same."""
     from rooftop.core import settings
-    from rooftop.core.compile import ToolchainError, headers, nvrtc_version
+    from rooftop.core.compile import DEVICE_HEADERS, ToolchainError, headers, nvrtc_version
+    from rooftop.lab.simt.translate import device_code
 
+    folder = folder or DEVICE_HEADERS
+    own = {str(p.relative_to(folder)): p.read_text(encoding="utf-8") for p in headers(text, folder)} if folder != DEVICE_HEADERS else {}
+    text = device_code(text, path, own)
     try:
         parts = (str(_FORMAT), target, str(nvrtc_version()), path, text, *(p.read_text(encoding="utf-8") for p in sorted(headers(text))), *sorted(set(kernels)))
     except ToolchainError:

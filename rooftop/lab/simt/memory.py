@@ -91,6 +91,10 @@ class Memory:
         """All of it as it is now."""
         return [ctypes.string_at(self.base + block.at, block.size) for block in self._blocks.values()]
 
+    def written(self) -> list[bytes]:
+        """For each byte of that, 1 where somebody has written it or it had a value to begin with."""
+        return [self._native.written(block.at, block.size) for block in self._blocks.values()]
+
     def store(self, contents: list[bytes]) -> None:
         """What the kernels wrote, into the tensors."""
         for block, content in zip(self._blocks.values(), contents, strict=True):

@@ -97,6 +97,25 @@ class Native:
     def kernel(self, number: int) -> Kernel:
         return Kernel.in_dll(self._library, f"simt_kernel_{number}")
 
+    def cluster(self, number: int) -> Index | None:
+        """What the kernel's source says of its clusters (`__cluster_dims__`)."""
+        try:
+            return index([n or 1 for n in (_U32 * 3).in_dll(self._library, f"simt_cluster_{number}")])
+        except ValueError:
+            return None
+
+    def written(self, at: int, size: int) -> bytes:
+        """For each byte of the arena, 1 where somebody has written it or it had a value to begin with. Checking libraries only."""
+        found = (ctypes.c_uint8 * max(size, 1))()
+        self._library.simt_written(ctypes.c_size_t(at), ctypes.c_size_t(size), found)
+        return bytes(found)[:size]
+
+    def made(self, maker: str, addresses: Sequence[int], size: int) -> Any:
+        """A struct of `size` bytes that the function `maker` of the library makes from addresses."""
+        cell = (ctypes.c_char * size)()
+        getattr(self._library, maker)(cell, (ctypes.c_void_p * max(len(addresses), 1))(*addresses))
+        return cell
+
     def run(self, kernel: Kernel, cells: Sequence[Any], launch: Launch) -> int:
         """0: it ran to its end; 1: a fault stopped it; 2: no memory for its threads; 4 (ENDLESS): a loop of it does not end."""
         values = (ctypes.c_void_p * max(len(cells), 1))(*(ctypes.addressof(c) for c in cells))

@@ -1,22 +1,22 @@
 """Inline PTX to calls of the runtime (rooftop/lab/simt/runtime/ptx.h): the text of an asm statement, instruction by instruction.
 
-What each instruction becomes is in `ptx_instructions`. What is not listed there stops the kernel where it is executed."""
+Which instructions and modifiers are known says `ptx_table`, what each becomes `ptx_instructions`. What is not known stops the kernel where it is executed."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from rooftop.lab.simt.ptx_instructions import TYPES, Line, Operand, Unknown, name_of, statement
+from rooftop.lab.simt.ptx_instructions import TYPES, Line, Operand, Refused, name_of, statement
 
-__all__ = ["Operand", "translate"]
+__all__ = ["Operand", "not_simulated", "translate"]
 
 
-def translate(template: str, operands: Sequence[Operand], where: str) -> str:
+def translate(template: str, operands: Sequence[Operand]) -> str:
     """A statement that does what the instructions of `template` do."""
-    declared: list[str] = []
+    declared: dict[str, str] = {}  # register -> its type, in PTX
     body: list[str] = []
-    text = re.sub(r"//[^\n]*|/\*.*?\*/", " ", template, flags=re.S)
+    text = re.sub(r"//[^\n]*|/\*.*?\*/", " ", template, flags=re.S).replace("%=", "_")
     labels = re.findall(r"([A-Za-z_$][\w$]*)\s*:(?!:)", text)
     for piece in re.split(r";|(?<=[A-Za-z_$0-9])\s*:(?!:)", _scopes(text)):
         words = " ".join(piece.split())
@@ -24,18 +24,26 @@ def translate(template: str, operands: Sequence[Operand], where: str) -> str:
             continue
         if words in labels:
             body.append(f"{words}:;")
-        elif words.startswith(".reg"):
-            declared += _declare(words)
         elif words.startswith(".pragma"):
             continue
         else:
             try:
-                body.append(_instruction(words, operands))
-            except (Unknown, KeyError, IndexError, ValueError, StopIteration):
-                name = re.sub(r"^@!?\S+\s+", "", words).split()[0]
-                body.append(f'simt::not_simulated("{name} at {where}");')
+                if words.startswith(".reg"):
+                    declared |= _declare(words, declared)
+                else:
+                    body.append(_instruction(words, operands, declared))
+            except Refused as refused:
+                body.append(not_simulated(str(refused)))
+            except (KeyError, IndexError, ValueError, StopIteration):
+                body.append(not_simulated(f"{words.replace(chr(34), chr(39))}: its operands cannot be read"))
     opened = f"__label__ {', '.join(dict.fromkeys(labels))}; " if labels else ""
-    return "do { " + opened + " ".join(declared) + " " + " ".join(body) + " } while (0)"
+    registers = " ".join(f"{TYPES[kind]} {name_of(name)} = {{}};" for name, kind in declared.items())
+    return "do { " + opened + registers + " " + " ".join(body) + " } while (0)"
+
+
+def not_simulated(what: str) -> str:
+    """A statement that stops the kernel there, saying so."""
+    return f'simt::not_simulated("{what}");'
 
 
 def _scopes(text: str) -> str:
@@ -59,30 +67,31 @@ def _scopes(text: str) -> str:
     return "".join(kept)
 
 
-def _declare(words: str) -> list[str]:
+def _declare(words: str, before: Mapping[str, str]) -> dict[str, str]:
+    """The registers that a `.reg` declares, with their types."""
     match = re.fullmatch(r"\.reg\s+\.(\w+)\s+(.*)", words)
-    if not match:
-        raise Unknown
-    made = []
+    if not match or match[1] not in TYPES:
+        raise Refused(f"{words}: registers of a type that the simulator does not know")
+    made: dict[str, str] = {}
     for name in match[2].split(","):
         if many := re.fullmatch(r"\s*([%\w$]+)<(\d+)>\s*", name):
-            made += [f"{TYPES[match[1]]} {name_of(many[1] + str(i))} = {{}};" for i in range(int(many[2]))]
+            made |= {f"{many[1]}{i}": match[1] for i in range(int(many[2]))}
         else:
-            made.append(f"{TYPES[match[1]]} {name_of(name)} = {{}};")
+            made[name.strip()] = match[1]
+    if twice := [n for n in made if before.get(n, match[1]) != match[1]]:
+        raise Refused(f"{words}: {twice[0]} is declared twice, with different types")
     return made
 
 
-def _instruction(words: str, operands: Sequence[Operand]) -> str:
+def _instruction(words: str, operands: Sequence[Operand], registers: Mapping[str, str]) -> str:
     guard = ""
     if match := re.match(r"@(!?)\s*(\S+)\s+(.*)", words):
-        guard = f"if ({match[1]}{Line([], [], operands).value(match[2])}) "
+        guard = f"if ({match[1]}{Line([], [], operands, registers).value(match[2])}) "
         words = match[3]
     name, _, rest = words.partition(" ")
-    line = Line(name.split("."), _split(rest), operands)
-    if name == "bra" or name.startswith("bra."):
-        return f"{guard}goto {rest.strip()};"
+    line = Line(name.split("."), _split(rest), operands, registers)
     made = statement(line)
-    return f"{guard}{{ {made} }}"
+    return f"{guard}{made}" if line.words[0] == "bra" else f"{guard}{{ {made} }}"
 
 
 def _split(text: str) -> list[str]:

@@ -107,6 +107,11 @@ class Report:
     printed: str = ""
 
     @property
+    def faults(self) -> tuple[Finding, ...]:
+        """The findings, but for what is not simulated: that is no fault."""
+        return tuple(f for f in self.findings if f.kind != "not-simulated")
+
+    @property
     def clean(self) -> bool:
         return not self.findings
 

@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from rooftop.core import head_text, settings
-from rooftop.core.compile import DEVICE_HEADERS
+from rooftop.core.compile import DEVICE_HEADERS, headers
 from rooftop.core.spec import Case, Launch
 from rooftop.lab.simt import counts, findings, machine, native
 from rooftop.lab.simt.build import build, stack_bytes
 from rooftop.lab.simt.memory import Memory
+from rooftop.lab.simt.ordinary import Struct
 from rooftop.lab.simt.report import KINDS, Index, Report
 
 if TYPE_CHECKING:
@@ -44,7 +45,8 @@ def simulate(
     block: Sequence[int],
     arguments: Sequence[tuple[Any, str]],
     shared: int = 0,
-    cluster: Sequence[int] = (1, 1, 1),
+    cluster: Sequence[int] = (),
+    cooperative: bool = False,
     uninitialised: Collection[str] = (),
     arch: int = 90,
     mode: Mode = "check",
@@ -57,26 +59,31 @@ def simulate(
     source         a file, or the text itself
     entry          the kernel's name expression: ``"softmax<float, 256>"``
     memory         CPU tensors and numbers by name; the tensors that the kernel writes are written in place
-    arguments      (value, type) in order: a text names something in `memory`; types are "ptr", "i32", "u32", "i64", "u64", "f32", "f64", "bool"
+    arguments      (value, type) in order: a text names something in `memory`; types are "ptr", "i32", "u32", "i64", "u64", "f32", "f64", "bool", or
+                   "struct": bytes, as a kernel takes it by value
+    cluster        blocks of a cluster; where none is given, as the source says (`__cluster_dims__`)
+    cooperative    all blocks run at once and may meet at a barrier of the grid
     uninitialised  names of tensors whose elements must not be read before they are written
     schedules      how often it is run, each time in another order of its warps; `seed` gives the first
     blocks         counting: how many blocks are run and counted, spread evenly over the grid (32 where None)
 
     Tensors to which the kernel has only pointers to const must not be written. Raises CompileError, LaunchError, NoCompilerError."""
-    text, path = _source(source)
+    text, path, folder = source_of(source)
     launch = Launch(
-        kernel=entry, grid=tuple(grid), block=tuple(block), cluster=tuple(cluster), shared=shared, types=tuple(kind for _, kind in arguments),
-        args={f"{i}": value for i, (value, _) in enumerate(arguments)},
+        kernel=entry, grid=tuple(grid), block=tuple(block), cluster=tuple(cluster), cooperative=cooperative, shared=shared,
+        types=tuple(kind for _, kind in arguments), args={f"{i}": value for i, (value, _) in enumerate(arguments)},
     )  # fmt: skip
     return run_launches(
-        text, path, [launch], memory, uninitialised=uninitialised, arch=arch, mode=mode, seed=seed, schedules=schedules, blocks=blocks
+        text, path, [launch], memory, uninitialised=uninitialised, arch=arch, mode=mode, seed=seed, schedules=schedules, blocks=blocks, folder=folder
     )
 
 
-def _source(source: Path | str) -> tuple[str, str]:
+def source_of(source: Path | str) -> tuple[str, str, Path]:
+    """Its text, what it is called, and the folder of its headers: its own where it includes one that lies there."""
     if isinstance(source, Path) or ("\n" not in source and source.endswith((".cu", ".cuh"))):
-        return head_text.read(Path(source)), str(source)
-    return source, "kernel.cu"
+        text, folder = head_text.read(Path(source)), Path(source).resolve().parent
+        return text, str(source), folder if any(True for _ in headers(text, folder)) else DEVICE_HEADERS
+    return source, "kernel.cu", DEVICE_HEADERS
 
 
 def run_launches(
@@ -93,6 +100,7 @@ def run_launches(
     schedules: int = 1,
     blocks: int | None = None,
     folder: Path = DEVICE_HEADERS,
+    values: Mapping[str, str] | None = None,
     workers: int | None = None,
     widen: bool = True,
 ) -> Report:
@@ -105,20 +113,20 @@ def run_launches(
     for name, given in (("schedules", schedules), ("blocks", blocks)):
         if given is not None and given < 1:
             raise ValueError(f"{name} is {given}; it must be 1 or more")
-    library = build(text, path=path, kernels=[x.kernel for x in launches], mode=mode, arch=arch, folder=folder)
+    library = build(text, path=path, kernels=[x.kernel for x in launches], mode=mode, arch=arch, folder=folder, values=values)
     lib = native.of(library)
     tensors = {n: t for n, t in memory.items() if hasattr(t, "data_ptr")}
     started = time.perf_counter()
     code = machine.MachineCode()
     with lib.lock:
         for launch in launches:
-            _fits(lib.kernel(library.kernels[launch.kernel]), launch, tensors)
+            _fits(lib, library.kernels[launch.kernel], launch, tensors)
         kept = _constants(lib, library.kernels, launches, tensors) if constant is None else set(constant)
         lib.forget()
         if mode == "count":
             target = f"sm_{arch}a" if arch >= 90 else f"sm_{arch}"
             if widen:
-                code = machine.of(text, path, list(library.kernels), target).only([x.kernel for x in launches])
+                code = machine.of(text, path, list(library.kernels), target, folder).only([x.kernel for x in launches])
             counts.widen(lib, code)
         ran = total = threads = status = 0
         for schedule in range(schedules if mode == "check" else 1):
@@ -127,7 +135,7 @@ def run_launches(
                 if mode == "count":
                     lib.dynamic_at((code.shared.get(launch.kernel, 0) + 15) // 16 * 16)
                 counted, of, status = _launch(
-                    lib, library.kernels, launch, place, memory, mode, seed + schedule, blocks, workers, POISONS[0], "this_grid" in text
+                    lib, library.kernels, launch, place, memory, mode, seed + schedule, blocks, workers, POISONS[0]
                 )
                 ran, total, threads = ran + counted, total + of, threads + counted * _product(launch.block)
                 if status:
@@ -138,7 +146,7 @@ def run_launches(
                 break  # another order of warps would take as long
         raw, printed = lib.findings(), lib.printed()
         unwritten = status != native.ENDLESS and any(KINDS[f.kind] == "uninitialised" for f in raw)  # it would not end with other contents either
-        if unwritten and not _matters(lib, library.kernels, launches, memory, tensors, uninitialised, seed, text):
+        if unwritten and not _matters(lib, library.kernels, launches, memory, tensors, uninitialised, seed):
             raw = [f for f in raw if KINDS[f.kind] != "uninitialised"]
         place.store(results)
         found = findings.read(lib, raw, place, {path: text})
@@ -153,24 +161,25 @@ def run_launches(
 
 def _matters(
     lib: native.Native, numbers: Mapping[str, int], launches: Sequence[Launch], memory: Mapping[str, Any], tensors: Mapping[str, Any],
-    uninitialised: Collection[str], seed: int, text: str,
+    uninitialised: Collection[str], seed: int,
 ) -> bool:  # fmt: skip
     """Whether anything comes of memory that was read before it was written: the same run with other contents there has other results.
 
     A kernel may load what it never uses (the slice after the last one, the columns past the edge): that is no fault."""
     seen: list[list[bytes]] = []
+    written: list[bytes] = []
     for poison in POISONS[1:]:
         place = Memory(lib, tensors, uninitialised=uninitialised, poison=poison)
         for launch in launches:
-            if _launch(lib, numbers, launch, place, memory, "check", seed, None, 1, poison, "this_grid" in text)[2]:
+            if _launch(lib, numbers, launch, place, memory, "check", seed, None, 1, poison)[2]:
                 return True
         seen.append(place.contents())
+        written = place.written()
     import numpy as np
 
-    first, second = POISONS[1:]
-    for one, two in zip(*seen, strict=True):
+    for one, two, who in zip(*seen, written, strict=True):
         a, b = np.frombuffer(one, np.uint8), np.frombuffer(two, np.uint8)
-        if not bool(((a == b) | ((a == first) & (b == second))).all()):  # what is still poisoned, nobody wrote
+        if bool(((a != b) & (np.frombuffer(who, np.uint8) != 0)).any()):  # what nobody wrote is poisoned still
             return True
     return False
 
@@ -187,27 +196,34 @@ def _three(values: Sequence[int]) -> Index:
     return int(x), int(y), int(z)
 
 
-def _fits(kernel: native.Kernel, launch: Launch, tensors: Mapping[str, Any]) -> None:
+def _fits(lib: native.Native, number: int, launch: Launch, tensors: Mapping[str, Any]) -> None:
+    kernel = lib.kernel(number)
     if kernel.count != len(launch.args):
         raise LaunchError(f"{launch.kernel} has {kernel.count} parameters; {len(launch.args)} arguments are given")
     for i, (name, kind) in enumerate(zip(launch.args, launch.types, strict=True)):
         parameter = kernel.parameters[i]
-        size = ctypes.sizeof(native.CTYPES[kind])
+        value = launch.args[name]
+        size = ctypes.sizeof(native.CTYPES[kind]) if kind != "struct" else parameter.bytes if isinstance(value, Struct) else len(value)
         if parameter.bytes != size or (kind == "ptr") != bool(parameter.pointer):
             what = "a pointer" if parameter.pointer else f"{parameter.bytes} bytes"
             raise LaunchError(f"{launch.kernel}: parameter {i + 1} is {what}; the argument {name} is {kind}")
-        value = launch.args[name]
         given = str(tensors[value].dtype).removeprefix("torch.") if isinstance(value, str) and value in tensors else None
         taken = ELEMENTS.get(parameter.target)
         if kind == "ptr" and given is not None and taken is not None and given not in (taken, "uint8", "int8"):  # bytes may hold anything
             raise LaunchError(f"{launch.kernel}: parameter {i + 1} points to {parameter.target} and takes a tensor of {taken}; {value} is {given}")
-    grid, block, cluster = _three(launch.grid), _three(launch.block), _three(launch.cluster or (1,))
+    grid, block, cluster, said = _three(launch.grid), _three(launch.block), _cluster(lib, number, launch), lib.cluster(number)
+    if said and said != cluster:
+        raise LaunchError(f"{launch.kernel}: launched with a cluster of {cluster}; its source says __cluster_dims__{said}")
     if not 1 <= _product(block) <= 1024:
         raise LaunchError(f"{launch.kernel}: a block of {_product(block)} threads; it must be 1 to 1024")
     if min(grid) < 1 or grid[0] > 2**31 - 1 or max(grid[1:]) > 65535:
         raise LaunchError(f"{launch.kernel}: a grid of {grid}; it must be 1 to 2147483647, 65535, 65535")
     if not 1 <= _product(cluster) <= 16 or any(g % c for g, c in zip(grid, cluster, strict=True)):
         raise LaunchError(f"{launch.kernel}: a cluster of {cluster} in a grid of {grid}; clusters have 1 to 16 blocks and fill the grid")
+
+
+def _cluster(lib: native.Native, number: int, launch: Launch) -> Index:
+    return _three(launch.cluster or lib.cluster(number) or (1,))
 
 
 def _constants(lib: native.Native, numbers: Mapping[str, int], launches: Sequence[Launch], tensors: Mapping[str, Any]) -> set[str]:
@@ -218,6 +234,8 @@ def _constants(lib: native.Native, numbers: Mapping[str, int], launches: Sequenc
         for i, value in enumerate(launch.args.values()):
             if isinstance(value, str) and kernel.parameters[i].pointer and not kernel.parameters[i].constant:
                 written.add(value)
+            elif isinstance(value, Struct):  # what it does with them is not known
+                written.update(value.tensors)
     return set(tensors) - written
 
 
@@ -229,25 +247,30 @@ def _apart(tensors: Mapping[str, Any], constant: set[str]) -> set[str]:
 
 def _launch(
     lib: native.Native, numbers: Mapping[str, int], launch: Launch, place: Memory, memory: Mapping[str, Any], mode: Mode, seed: int,
-    blocks: int | None, workers: int | None, poison: int, cooperative: bool,
+    blocks: int | None, workers: int | None, poison: int,
 ) -> tuple[int, int, int]:  # fmt: skip
     """Blocks run, blocks of the grid, status."""
-    cells = []
+    cells: list[Any] = []
     for value, kind in zip(launch.args.values(), launch.types, strict=True):
         given = memory.get(value, value) if isinstance(value, str) else value
         if isinstance(given, str):
             raise LaunchError(f"{launch.kernel}: the argument {given!r} is not in memory, which has {', '.join(memory)}")
+        if kind == "struct":
+            size = lib.kernel(numbers[launch.kernel]).parameters[len(cells)].bytes
+            made = lib.made(given.maker, [place.address(n) for n in given.tensors], size) if isinstance(given, Struct) else given
+            cells.append((ctypes.c_char * size).from_buffer_copy(made))
+            continue
         cells.append(native.CTYPES[kind](place.address(value) if hasattr(given, "data_ptr") else 0 if given is None else given))
-    grid, cluster = _three(launch.grid), _three(launch.cluster or (1,))
+    grid, cluster = _three(launch.grid), _cluster(lib, numbers[launch.kernel], launch)
     total, in_cluster = _product(grid), _product(cluster)
     units = total // in_cluster
     chosen: list[int] | None = None
-    if mode == "count" and not (cooperative or launch.cooperative):
+    if mode == "count" and not launch.cooperative:
         wanted = max(1, (SAMPLE if blocks is None else blocks) // in_cluster)
         if wanted < units:
             chosen = sorted({i * units // wanted + random.Random(seed + i).randrange(max(units // wanted, 1)) for i in range(wanted)})
     geometry = native.Launch(
-        grid=grid, block=_three(launch.block), cluster=cluster, dynamic=launch.shared, cooperative=int(cooperative or launch.cooperative),
+        grid=grid, block=_three(launch.block), cluster=cluster, dynamic=launch.shared, cooperative=int(launch.cooperative),
         workers=workers or settings.load().jobs, unit_count=len(chosen) if chosen else 0, seed=seed, poison=poison, stack=stack_bytes(lib.path),
         patience=settings.load().patience,
     )  # fmt: skip
@@ -301,12 +324,16 @@ def run_rung(
     return replace(report, outputs={n: memory[n] for n in (*(n for n, m in call.outputs if m is not None), *call.mutated) if memory[n] is not None})
 
 
+class NotSimulatedError(RuntimeError):
+    """A kernel came to something that the simulator does not do: whether it is right there is not known."""
+
+
 class SimulatedFault(RuntimeError):
     """A kernel did in the simulator what it must not do. `report` has all of it."""
 
     def __init__(self, report: Report) -> None:
-        first = report.findings[0]
-        more = f" (and {len(report.findings) - 1} more)" if len(report.findings) > 1 else ""
+        first = report.faults[0]
+        more = f" (and {len(report.faults) - 1} more)" if len(report.faults) > 1 else ""
         super().__init__(f"{first}{more}")
         self.report = report
 
@@ -321,5 +348,7 @@ def run_simulator(call: Call, memory: dict[str, Any]) -> None:
         head.source, head.path, call.launches, memory, uninitialised=fresh, constant=[n for n in inputs if n not in call.mutated],
         arch=call.problem.device.arch,
     )  # fmt: skip
-    if report.findings:
+    if report.faults:
         raise SimulatedFault(report)
+    if report.findings:
+        raise NotSimulatedError(str(report.findings[0]))

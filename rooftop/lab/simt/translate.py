@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from rooftop.lab.simt import ptx
+from rooftop.lab.simt import host, ptx
 
 _TOKEN = re.compile(
     r"(?P<space>[ \t\r\f\v]+|\\\n)|(?P<newline>\n)|(?P<comment>//[^\n]*|/\*.*?\*/)|(?P<raw>R\"\(.*?\)\")|(?P<string>\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*')"
@@ -14,10 +14,13 @@ _TOKEN = re.compile(
     re.S,
 )
 MARK = "/simulated:/"  # before the shown path of a source in debug information, which else would put a folder before it
+_DEFINE = re.compile(r"([ \t]*#[ \t]*define[ \t]+\w+(?:\([^)]*\))?)(.*)", re.S)
+_INCLUDE = re.compile(r"[ \t]*#[ \t]*include[ \t]*([<\"][^>\"\n]+[>\"])")
 _UNROLL = re.compile(r"\s*#\s*pragma\s+unroll\s*\(?\s*(\d*)\s*\)?\s*(?://.*)?$", re.S)
 MOST = 256  # times that a loop marked for unrolling, without a number, is
 _OPEN, _CLOSE = "([{", ")]}"
 _ALIGNMENTS = ("__align__", "alignas", "__attribute__")
+_WITH_ARGUMENTS = ("__cluster_dims__", "__launch_bounds__", "__maxnreg__", *_ALIGNMENTS)
 _SPECIFIERS = ("extern", "static", "inline", "const", "volatile", *_ALIGNMENTS)  # that may stand before __shared__
 
 
@@ -26,13 +29,13 @@ class TranslateError(ValueError):
 
 
 @dataclass
-class _Token:
+class Token:
     kind: str
     text: str
     line: int
 
 
-def _tokens(text: str) -> list[_Token]:
+def tokenise(text: str) -> list[Token]:
     found, line = [], 1
     at_start = True
     position = 0
@@ -43,24 +46,77 @@ def _tokens(text: str) -> list[_Token]:
             match = _TOKEN.match(text, position)
             assert match is not None and match.lastgroup is not None  # the last alternative takes any character
             kind = match.lastgroup
-        found.append(_Token(kind, match[0], line))
+        found.append(Token(kind, match[0], line))
         line += match[0].count("\n")
         at_start = kind == "newline" or (at_start and kind in ("space", "comment"))
         position = match.end()
     return found
 
 
-def translate(text: str, path: str, *, unroll: bool = False) -> str:
+def translate(text: str, path: str, *, unroll: bool = False, marks: Collection[str] | None = None) -> str:
     """`text` in C++, beginning with a `#line` that names `path`; every line stays where it was. `unroll`: loops so marked, in g++'s words.
 
+    `marks`: the file holds code of the host's, which is left out; these words make a function the device's (see `host.marks`).
     Raises TranslateError for a declaration of shared memory or inline PTX that cannot be read."""
+    try:
+        tokens = host.left_out(tokenise(text), marks) if marks is not None else tokenise(text)
+    except host.UnreadableError as error:
+        raise TranslateError(f"{path}:{error}") from None
     path = MARK + path
-    return f'#line 1 "{path}"\n' + "".join(_Translator(_tokens(text), path, unroll).run())
+    return f'#line 1 "{path}"\n' + "".join(_Translator(tokens, path, unroll, marks is not None).run())
+
+
+def device_code(text: str, path: str, own: Mapping[str, str]) -> str:
+    """`text` as NVRTC takes it: without the host's code, and with its own headers in place of their `#include`."""
+    texts = [text, *own.values()]
+    if not own and not host.present(text):
+        return text
+    marks = host.marks(texts) if any(map(host.present, texts)) else ()
+    seen: set[str] = set()
+
+    def whole(text: str, shown: str) -> str:
+        def included(match: re.Match[str]) -> str:
+            name = match[1]
+            if name not in own:
+                return "" if match[0].endswith(">") and not host.NVRTCS.fullmatch(name) else match[0]
+            fresh = name not in seen
+            seen.add(name)
+            after = text.count("\n", 0, match.start()) + 2
+            return (whole(own[name], name) if fresh else "") + f'\n#line {after} "{shown}"'
+
+        made = "".join(t.text for t in (host.left_out(tokenise(text), marks) if marks else tokenise(text)))
+        return f'#line 1 "{shown}"\n' + re.sub(r'^[ \t]*#[ \t]*include[ \t]*[<"]([^>"\n]+)[>"]', included, made, flags=re.M)
+
+    return host.INTEGERS + "\n" + whole(text, path)
+
+
+def cluster_dims(text: str) -> dict[str, str]:
+    """The `__cluster_dims__` of the kernels of a source, by their names."""
+    tokens = [t for t in tokenise(text) if t.kind in ("word", "number", "string", "symbol")] if "__cluster_dims__" in text else []
+    found: dict[str, str] = {}
+    for at in (i for i, t in enumerate(tokens) if t.text == "__cluster_dims__"):
+        close = _closing(tokens, at + 1)
+        given, at = " ".join(t.text for t in tokens[at + 2 : close]), close + 1
+        while at + 1 < len(tokens) and (tokens[at + 1].text != "(" or tokens[at].text in _WITH_ARGUMENTS):
+            at = _closing(tokens, at + 1) + 1 if tokens[at].text in _WITH_ARGUMENTS else at + 1
+        if given and at + 1 < len(tokens):
+            found[tokens[at].text] = given
+    return found
+
+
+def _closing(tokens: Sequence[Token], at: int) -> int:
+    """The index of the parenthesis that closes the one at `at`; the last one's where none does."""
+    depth = 0
+    for i in range(at, len(tokens)):
+        depth += (tokens[i].text == "(") - (tokens[i].text == ")")
+        if depth == 0:
+            return i
+    return len(tokens) - 1
 
 
 def constants(text: str) -> set[str]:
     """The names of the `__constant__` variables that a source declares."""
-    tokens = [t for t in _tokens(text) if t.kind not in ("comment", "directive")] if "__constant__" in text else []
+    tokens = [t for t in tokenise(text) if t.kind not in ("comment", "directive")] if "__constant__" in text else []
     found: set[str] = set()
     for at in (i for i, t in enumerate(tokens) if t.text == "__constant__"):
         end, depth = at + 1, 0
@@ -73,8 +129,8 @@ def constants(text: str) -> set[str]:
 
 
 class _Translator:
-    def __init__(self, tokens: list[_Token], path: str, unroll: bool) -> None:
-        self.tokens, self.path, self.at, self.unroll = tokens, path, 0, unroll
+    def __init__(self, tokens: list[Token], path: str, unroll: bool, ordinary: bool = False) -> None:
+        self.tokens, self.path, self.at, self.unroll, self.ordinary = tokens, path, 0, unroll, ordinary
         self.scopes: list[bool] = []  # for each open brace, whether it is a namespace's
         self.recent: list[str] = []  # the last words before a brace
 
@@ -100,9 +156,9 @@ class _Translator:
                     self.at += 1
                     yield "__attribute__((noinline))"
                     continue
-            if self.unroll and token.kind == "directive" and (made := self._unrolled(token)):
+            if token.kind == "directive" and (made := self._unrolled(token) if self.unroll else "") + (defined := self._defined(token)):
                 self.at += 1
-                yield made
+                yield made or defined
                 continue
             if token.kind == "symbol":
                 if token.text == "{":
@@ -110,18 +166,42 @@ class _Translator:
                 elif token.text == "}" and self.scopes:
                     self.scopes.pop()
                 elif token.text == "<<<":
-                    where = f"{self.path.removeprefix(MARK)}:{token.line}"
-                    raise TranslateError(f"{where}: a launch <<<...>>> in the source: the simulator runs one kernel at a time")
+                    yield self._launch()
+                    continue
             if token.kind in ("word", "string", "symbol"):
                 self.recent = [] if token.text in ("{", "}", ";") else [*self.recent[-7:], token.text]
             self.at += 1
             yield token.text
 
-    def _unrolled(self, token: _Token) -> str:
+    def _unrolled(self, token: Token) -> str:
         match = _UNROLL.match(token.text)
         if not match or self._next_word(self.at + 1) not in ("for", "while", "do"):
             return ""
         return f"#pragma GCC unroll {match[1] or MOST}" + "\n" * token.text.count("\n")
+
+    def _defined(self, token: Token) -> str:
+        """A directive, changed: a macro with inline PTX, translated. Its uses are at their own lines, so that it may be one line."""
+        if self.ordinary and (included := _INCLUDE.match(token.text)):  # a header of the host's may not be here, and need not
+            return f'#if __has_include({included[1]})\n{token.text}\n#endif\n#line {token.line + 1} "{self.path}"'
+        match = _DEFINE.match(token.text)
+        if match is None or "asm" not in match[2]:
+            return ""
+        body = tokenise(match[2].replace("\\\n", " "))
+        for part in body:
+            part.line = token.line
+        return match[1] + "".join(_Translator(body, self.path, False).run()) + "\n" * token.text.count("\n")
+
+    def _launch(self) -> str:
+        """A launch in the source, without the kernel's name before it: on the device that is dynamic parallelism."""
+        line, first = self.tokens[self.at].line, self.at
+        while self.tokens[self.at].text != ">>>" and self.at + 1 < len(self.tokens):
+            self.at += 1
+        at = self._find(self.at + 1)
+        if at >= len(self.tokens) or self.tokens[at].text != "(":
+            raise TranslateError(f"{self.path.removeprefix(MARK)}:{line}: a launch <<<...>>> that cannot be read")
+        self.at = self._until(at + 1, ")") + 1
+        lines = sum(t.text.count("\n") for t in self.tokens[first : self.at])
+        return ', simt::not_simulated("a launch <<<...>>> by a kernel (dynamic parallelism)")' + "\n" * lines
 
     def _find(self, at: int) -> int:
         """The next token that is neither space nor comment."""
@@ -218,7 +298,7 @@ class _Translator:
         body = self.tokens[at + 1 : end]
         newlines = "\n" * sum(t.text.count("\n") for t in self.tokens[self.at : end])
         self.at = end + 1
-        sections: list[list[_Token]] = [[]]
+        sections: list[list[Token]] = [[]]
         depth = 0
         for token in body:
             if token.kind == "symbol":
@@ -228,9 +308,11 @@ class _Translator:
                 depth += (token.text in _OPEN) - (token.text in _CLOSE)
             if token.kind not in ("comment", "newline"):
                 sections[-1].append(token)
+        if made := [t.text for t in sections[0] if t.kind in ("word", "symbol", "number")]:
+            return "do { " + ptx.not_simulated(f"inline PTX whose text the preprocessor puts together ({made[0]})") + " } while (0)" + newlines
         template = "".join(_unquote(t.text) for t in sections[0] if t.kind in ("string", "raw"))
         operands = [ptx.Operand(c, e) for section in sections[1:3] for c, e in _operands(section)]
-        return ptx.translate(template, operands, f"{self.path.removeprefix(MARK)}:{first.line}") + newlines
+        return ptx.translate(template, operands) + newlines
 
 
 def _unquote(text: str) -> str:
@@ -239,10 +321,10 @@ def _unquote(text: str) -> str:
     return text[1:-1].replace("\\n", "\n").replace("\\t", "\t").replace('\\"', '"').replace("\\\\", "\\")
 
 
-def _operands(tokens: list[_Token]) -> Iterator[tuple[str, str]]:
+def _operands(tokens: list[Token]) -> Iterator[tuple[str, str]]:
     """Constraint and expression of each operand of one section."""
     depth, constraint, expression = 0, "", ""
-    for token in [*tokens, _Token("symbol", ",", 0)]:
+    for token in [*tokens, Token("symbol", ",", 0)]:
         if token.kind == "symbol" and token.text == "," and depth == 0:
             if constraint:
                 yield constraint, expression
@@ -262,9 +344,9 @@ def _operands(tokens: list[_Token]) -> Iterator[tuple[str, str]]:
             expression += token.text
 
 
-def _attributes(tokens: list[_Token]) -> tuple[list[_Token], str]:
+def _attributes(tokens: list[Token]) -> tuple[list[Token], str]:
     """The declaration without its attributes, and the alignment that they ask for."""
-    kept: list[_Token] = []
+    kept: list[Token] = []
     align, at = "", 0
     while at < len(tokens):
         if tokens[at].text in _ALIGNMENTS:
@@ -285,12 +367,12 @@ def _attributes(tokens: list[_Token]) -> tuple[list[_Token], str]:
     return kept, align
 
 
-def _declarators(tokens: list[_Token]) -> list[tuple[str, int, int]]:
+def _declarators(tokens: list[Token]) -> list[tuple[str, int, int]]:
     """Name, first and last token (exclusive) of each declarator."""
     found: list[tuple[str, int, int]] = []
     depth = angle = 0
     word, start, open_name = -1, -1, False
-    for i, token in enumerate([*tokens, _Token("symbol", ",", 0)]):
+    for i, token in enumerate([*tokens, Token("symbol", ",", 0)]):
         if token.kind == "word" and depth == 0 and angle == 0 and not open_name:
             word = i
         if token.kind != "symbol":

@@ -26,11 +26,12 @@ SIMT_MATHS(float, norm3d(float a, float b, float c))
 SIMT_MATHS(float, rnorm3d(float a, float b, float c))
 SIMT_MATHS(float, greater(float a, float b))        // a number before NaN, 0 before -0
 SIMT_MATHS(float, lesser(float a, float b))
+SIMT_MATHS(float, rounded(char op, char mode, float a, float b, float c))      // op: + - * / f (fused) r (reciprocal) q (root); mode: z towards zero, p up, m down
+SIMT_MATHS(double, rounded(char op, char mode, double a, double b, double c))
 #undef SIMT_MATHS
 }  // namespace maths
 }  // namespace simt
 
-#define SIMT_PAIR(name, T, U) SIMT_INLINE T name(T a, U b)
 #define SIMT_MINMAX(A, B, R)                                                         \
     SIMT_INLINE constexpr R min(A a, B b) { return static_cast<R>(b) < static_cast<R>(a) ? static_cast<R>(b) : static_cast<R>(a); } \
     SIMT_INLINE constexpr R max(A a, B b) { return static_cast<R>(a) < static_cast<R>(b) ? static_cast<R>(b) : static_cast<R>(a); }
@@ -57,11 +58,7 @@ SIMT_INLINE double min(double a, float b) { return fmin(a, b); }
 SIMT_INLINE double max(double a, float b) { return fmax(a, b); }
 SIMT_INLINE unsigned umin(unsigned a, unsigned b) { return a < b ? a : b; }
 SIMT_INLINE unsigned umax(unsigned a, unsigned b) { return a < b ? b : a; }
-using std::abs;
-using std::isfinite;
-using std::isinf;
-using std::isnan;
-using std::signbit;
+using std::abs, std::isfinite, std::isinf, std::isnan, std::signbit;
 
 // -- bits ------------------------------------------------------------------------------------------------------------
 SIMT_INLINE int __float_as_int(float v) { return simt::bits<int>(v); }
@@ -124,11 +121,16 @@ SIMT_INLINE unsigned __dp4a(unsigned a, unsigned b, unsigned c) {
 // -- conversions: rn to the nearest even, rz towards zero, ru up, rd down ---------------------------------------------------
 namespace simt {
 template <class I, class F>
-SIMT_INLINE I to_integer(F v) {   // saturating, NaN to 0, as the GPU converts
-    if (v != v) return 0;
+SIMT_INLINE I to_integer(F v) {   // saturating, as the GPU converts; NaN to 0, or to the highest bit where either has 64
+    if (v != v) return sizeof(I) == 8 || sizeof(F) == 8 ? static_cast<I>(std::make_unsigned_t<I>(1) << (8 * sizeof(I) - 1)) : 0;
     if (v <= static_cast<F>(std::numeric_limits<I>::min())) return std::numeric_limits<I>::min();
     if (v >= static_cast<F>(std::numeric_limits<I>::max())) return std::numeric_limits<I>::max();
     return static_cast<I>(v);
+}
+template <class To, class From>
+SIMT_INLINE To clamp_to(From v) {      // integers
+    const __int128 low = std::numeric_limits<To>::min(), high = std::numeric_limits<To>::max(), w = v;
+    return static_cast<To>(w < low ? low : w > high ? high : w);
 }
 template <class To, class From>
 SIMT_INLINE To down(From v) {     // the nearest To that is not above v
@@ -185,6 +187,21 @@ SIMT_INLINE float __frsqrt_rn(float a) { return simt::maths::rsqrt_rn(a); }
 SIMT_INLINE double __dadd_rn(double a, double b) { volatile double r = a + b; return r; }
 SIMT_INLINE double __dmul_rn(double a, double b) { volatile double r = a * b; return r; }
 SIMT_INLINE double __fma_rn(double a, double b, double c) { return __builtin_fma(a, b, c); }
+#define SIMT_ROUNDED(T, t, n, p, m)                                                                       \
+    SIMT_INLINE T __##t##add_##n(T a, T b) { return simt::maths::rounded('+', m, a, b, T(0)); }             \
+    SIMT_INLINE T __##t##sub_##n(T a, T b) { return simt::maths::rounded('-', m, a, b, T(0)); }             \
+    SIMT_INLINE T __##t##mul_##n(T a, T b) { return simt::maths::rounded('*', m, a, b, T(0)); }             \
+    SIMT_INLINE T __##t##div_##n(T a, T b) { return simt::maths::rounded('/', m, a, b, T(0)); }             \
+    SIMT_INLINE T __##t##rcp_##n(T a) { return simt::maths::rounded('r', m, a, T(0), T(0)); }               \
+    SIMT_INLINE T __##t##sqrt_##n(T a) { return simt::maths::rounded('q', m, a, T(0), T(0)); }              \
+    SIMT_INLINE T p##_##n(T a, T b, T c) { return simt::maths::rounded('f', m, a, b, c); }
+SIMT_ROUNDED(float, f, rz, __fmaf, 'z') SIMT_ROUNDED(float, f, ru, __fmaf, 'p') SIMT_ROUNDED(float, f, rd, __fmaf, 'm')
+SIMT_ROUNDED(double, d, rz, __fma, 'z') SIMT_ROUNDED(double, d, ru, __fma, 'p') SIMT_ROUNDED(double, d, rd, __fma, 'm')
+#undef SIMT_ROUNDED
+SIMT_INLINE double __dsub_rn(double a, double b) { volatile double r = a - b; return r; }
+SIMT_INLINE double __ddiv_rn(double a, double b) { return a / b; }
+SIMT_INLINE double __drcp_rn(double a) { return 1 / a; }
+SIMT_INLINE double __dsqrt_rn(double a) { return __builtin_sqrt(a); }
 SIMT_INLINE float rsqrtf(float x) { return simt::maths::rsqrt(x); }
 SIMT_INLINE double rsqrt(double x) { return simt::maths::rsqrt(x); }
 SIMT_INLINE float rsqrt(float x) { return rsqrtf(x); }
@@ -230,28 +247,13 @@ SIMT_INLINE float norm3df(float a, float b, float c) { return simt::maths::norm3
 SIMT_INLINE float rnorm3df(float a, float b, float c) { return simt::maths::rnorm3d(a, b, c); }
 
 // -- cache hints: the access itself, by its one instruction ------------------------------------------------------------------
-#define SIMT_HINT(name)                                                     \
-    template <class T>                                                      \
-    SIMT_INLINE T __ld##name(const T* p) { return *p; }
-SIMT_HINT(g)
-SIMT_HINT(cg)
-SIMT_HINT(ca)
-SIMT_HINT(cs)
-SIMT_HINT(lu)
-SIMT_HINT(cv)
+#define SIMT_HINT(name) template <class T> SIMT_INLINE T __ld##name(const T* p) { return *p; }
+SIMT_HINT(g) SIMT_HINT(cg) SIMT_HINT(ca) SIMT_HINT(cs) SIMT_HINT(lu) SIMT_HINT(cv)
 #undef SIMT_HINT
-#define SIMT_HINT(name)                                                     \
-    template <class T>                                                      \
-    SIMT_INLINE void __st##name(T* p, const simt::same<T>& v) { *p = v; }
-SIMT_HINT(wb)
-SIMT_HINT(cg)
-SIMT_HINT(cs)
-SIMT_HINT(wt)
+#define SIMT_HINT(name) template <class T> SIMT_INLINE void __st##name(T* p, const simt::same<T>& v) { *p = v; }
+SIMT_HINT(wb) SIMT_HINT(cg) SIMT_HINT(cs) SIMT_HINT(wt)
 #undef SIMT_HINT
-#undef SIMT_PAIR
 SIMT_INLINE void __prefetch_global_l1(const void*) {}
 SIMT_INLINE void __prefetch_global_l2(const void*) {}
-template <class T>
-SIMT_INLINE T* __builtin_assume_aligned_simt(T* p, size_t) { return p; }
 #define __builtin_assume(x) ((x) ? void(0) : __builtin_unreachable())
 #define __assume(x) __builtin_assume(x)

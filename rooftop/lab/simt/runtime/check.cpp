@@ -2,6 +2,7 @@
 #include "check_shared.h"
 
 namespace simt {
+extern const bool checking = true;
 
 // -- a launch and its blocks ---------------------------------------------------------------------------------------------------------------
 
@@ -18,7 +19,7 @@ void mode_new_grid_phase(Launch& l) {
     // A barrier of the whole grid: everything before it is past. One worker runs a cooperative launch.
     const u32 step = mixed + 3 - l.me0;
     l.me0 += step, many += step, mixed += step;
-    worker->me += step;
+    for (Block& b : worker->unit->blocks) b.me += step;
 }
 
 void mode_worker(Worker& w, bool begins) {
@@ -41,10 +42,13 @@ void mode_worker(Worker& w, bool begins) {
 }
 void mode_shared_range(Worker& w, u32 from, u32 bytes) {
     for (size_t b = 0; b < w.shared_bytes / SHARED_STRIDE; ++b)
-        for (u32 word = from / 4; word < (from + bytes + 3) / 4; ++word) w.mode->flags[b * SHARED_WORDS + word] |= USED;
+        for (u32 word = from / 4; word < (from + bytes + 3) / 4; ++word) {
+            const u32 inside = std::min(4u, from + bytes - 4 * word);
+            w.mode->flags[b * SHARED_WORDS + word] |= static_cast<u8>(USED | (15u << inside & 15) << OUTSIDE);
+        }
     for (size_t b = 0; b < w.shared_bytes / SHARED_STRIDE; ++b) std::memset(w.shared + b * SHARED_STRIDE + from, static_cast<int>(w.launch->poison), bytes);
 }
-void mode_unit(Worker& w, Unit&, bool begins) {
+void mode_unit(Worker& w, Unit& u, bool begins) {
     Mode& m = *w.mode;
     if (!begins) return;
     Launch& l = *w.launch;
@@ -57,12 +61,11 @@ void mode_unit(Worker& w, Unit&, bool begins) {
         }
         mode_shared_range(w, range.first, range.second);
     }
-    m.since = m.acquired = 0;
-    m.met.clear();
-    m.sought.clear();
+    m.orders.assign(u.blocks.size() / u.cluster_blocks, {});
+    for (Block& b : u.blocks) b.order = &m.orders[b.rank / u.cluster_blocks];
     if (m.split_any || m.way_any)
         for (size_t i = 0; i < m.words; ++i)
-            if (m.flags[i] > USED) m.flags[i] = USED;
+            m.flags[i] &= static_cast<u8>(~(SPLIT | UNDER_WAY));
     m.split_any = m.way_any = 0;
 }
 void mode_stall(Worker&, Warp&) {}
@@ -125,11 +128,11 @@ static void order_by(Worker& w, u64 word, bool writes, bool releases) {
 
 // What this cluster did before is past for those who meet it at the place.
 static void release(Worker& w, Place& place) {
-    const u32 time = ++release_time, mine = cluster_index(w, w.me);
+    const u32 time = ++release_time, mine = cluster_index(w, w.current->block->me);
     if (mine < released_count) {
         Releases& r = released[mine];
         r.times[r.count % Releases::KEPT] = time;
-        w.mode->since = ++r.count & Releases::LOW;
+        w.current->block->order->since = ++r.count & Releases::LOW;
     }
     for (u32 there = place.time.load(); there < time && !place.time.compare_exchange_weak(there, time);) {}   // another worker may have a later one there
 }
@@ -151,7 +154,7 @@ static void volatile_access(Worker& w, const void* p, u32 bytes, u64 pc) {
     Fiber& f = *w.current;
     f.last = pc;
     if (f.outside) overrun(w, f, p, pc);
-    if (!WRITE) seek(*w.mode, far + 1);
+    if (!WRITE) seek(*f.block->order, far + 1);
     order_by(w, u64(1) << 40 | far / 4, WRITE, f.fenced);
     for (u32 done = 0; done < bytes;) {
         const size_t word = (far + done) / 4;
@@ -179,7 +182,7 @@ void mode_atomic(Worker& w, void* p, u32 bytes, int kind, u64 pc) {
         order_by(w, in / 4, writes, kind & 4 || w.current->fenced);
     } else if (const u64 far = global_place(at); far != ~u64(0)) {
         Place& place = *place_of(far + 1, true);
-        if ((kind & 3) != 2) meet(*w.mode, &place);
+        if ((kind & 3) != 2) meet(*w.current->block->order, &place);
         order_by(w, u64(1) << 40 | far / 4, writes, kind & 4 || w.current->fenced);
         for (u32 i = 0; i < std::max(1u, bytes / 4); ++i) {
             const u32 mask = bytes >= 4 ? 15 : ((1u << bytes) - 1) << (far & 3);
@@ -191,6 +194,23 @@ void mode_atomic(Worker& w, void* p, u32 bytes, int kind, u64 pc) {
     }
 }
 
+// What is written from here until it lands; and then by whom, and where.
+static void under_way(Worker& w, size_t in, u32 bytes) {
+    for (u32 i = 0; i < bytes / 4; ++i)
+        if (u8& flags = w.mode->flags[in / 4 + i]; flags & USED) flags |= UNDER_WAY;
+    w.mode->way_any = 1;
+    if (in / 4 + bytes / 4 <= w.mode->words && w.mode->flags[in / 4] & USED) std::memset(w.shared + in, 0xff, bytes);   // NaN until it lands
+}
+static void landed(Worker& w, size_t in, u32 bytes, u64 record, u64 pc) {
+    for (u32 i = 0; i < bytes / 4; ++i) {
+        u8& flags = w.mode->flags[in / 4 + i];
+        flags &= static_cast<u8>(~UNDER_WAY);
+        SharedCell& cell = w.mode->cells[in / 4 + i];
+        cell.write = record, cell.write_pc = static_cast<u32>(pc);
+        if (flags & SPLIT)
+            for (u32 k = 0; k < 4; ++k) w.mode->bytes[in + 4 * i + k] = cell;
+    }
+}
 void mode_copy_begin(Worker& w, Copy& c) {
     if (reinterpret_cast<u64>(c.from) & (c.bytes - 1)) misaligned(w, c.from, c.bytes, false, c.pc);
     if (reinterpret_cast<u64>(c.to) & (c.bytes - 1)) misaligned(w, c.to, c.bytes, true, c.pc);
@@ -201,55 +221,20 @@ void mode_copy_begin(Worker& w, Copy& c) {
         die(w);
     }
     shared_access<true>(w, in, c.bytes, c.pc);
-    for (u32 i = 0; i < c.bytes / 4; ++i)
-        if (u8& flags = w.mode->flags[in / 4 + i]; flags & USED) flags |= UNDER_WAY;
-    w.mode->way_any = 1;
-    if (in / 4 + c.bytes / 4 <= w.mode->words && w.mode->flags[in / 4] & USED) std::memset(c.to, 0xff, c.bytes);   // NaN until it lands
+    under_way(w, in, c.bytes);
 }
-void mode_copy_end(Worker& w, Copy& c) {
-    const size_t in = static_cast<size_t>(c.to - w.shared);
-    Fiber& f = *w.current;
-    for (u32 i = 0; i < c.bytes / 4; ++i) {
-        u8& flags = w.mode->flags[in / 4 + i];
-        flags &= static_cast<u8>(~UNDER_WAY);
-        SharedCell& cell = w.mode->cells[in / 4 + i];
-        cell.write = f.block->epoch | f.low;
-        cell.write_pc = static_cast<u32>(c.pc);
-        if (flags & SPLIT)
-            for (u32 k = 0; k < 4; ++k) w.mode->bytes[in + 4 * i + k] = cell;
-    }
-}
+void mode_copy_end(Worker& w, Copy& c) { landed(w, static_cast<size_t>(c.to - w.shared), c.bytes, w.current->block->epoch | w.current->low, c.pc); }
 // A write by who sends it, from here on until it lands; from then on it is known to those who have waited for its phase.
 void mode_store_begin(Worker& w, Store& store) {
     const size_t in = static_cast<size_t>(store.to - w.shared);
     shared_access<true>(w, in, store.bytes, store.pc);
     store.record = w.current->block->epoch | w.current->low;
-    for (u32 i = 0; i < store.bytes / 4; ++i)
-        if (u8& flags = w.mode->flags[in / 4 + i]; flags & USED) flags |= UNDER_WAY;
-    w.mode->way_any = 1;
-    if (w.mode->flags[in / 4] & USED) std::memset(store.to, 0xff, store.bytes);   // NaN until it lands
+    under_way(w, in, store.bytes);
 }
-void mode_store_landed(Worker& w, const Store& store) {
-    const size_t in = static_cast<size_t>(store.to - w.shared);
-    for (u32 i = 0; i < store.bytes / 4; ++i) {
-        u8& flags = w.mode->flags[in / 4 + i];
-        flags &= static_cast<u8>(~UNDER_WAY);
-        SharedCell& cell = w.mode->cells[in / 4 + i];
-        cell.write = store.record;
-        cell.write_pc = static_cast<u32>(store.pc);
-        if (flags & SPLIT)
-            for (u32 k = 0; k < 4; ++k) w.mode->bytes[in + 4 * i + k] = cell;
-    }
-}
+void mode_store_landed(Worker& w, const Store& store) { landed(w, static_cast<size_t>(store.to - w.shared), store.bytes, store.record, store.pc); }
 }  // namespace simt
 
 using namespace simt;
-
-static void block_access(Worker& w, const void* p, size_t n, bool write, u64 pc) {
-    if (!n || !w.current) return;
-    if (write) access<true>(w, p, static_cast<u32>(n), pc);
-    else access<false>(w, p, static_cast<u32>(n), pc);
-}
 
 extern "C" {
 __attribute__((visibility("default"))) void* simt_arena(size_t bytes) {
@@ -289,30 +274,11 @@ __attribute__((visibility("default"))) void simt_mark(size_t at, u32 item, u32 d
     for (u64 i = 0; i < shape[0]; ++i) simt_mark(at + i * strides[0] * item, item, dims - 1, shape + 1, strides + 1, bits);
 }
 
-#define SIMT_HOOK(n)                                                                                                                  \
-    void __tsan_read##n(void* p) {                                                                                                    \
-        Worker& w = *worker;                                                                                                          \
-        if (n > 1 && __builtin_expect(reinterpret_cast<u64>(p) & (n - 1), 0)) misaligned(w, p, n, false, SIMT_PC());                  \
-        access<false>(w, p, n, SIMT_PC());                                                                                            \
-    }                                                                                                                                 \
-    void __tsan_write##n(void* p) {                                                                                                   \
-        Worker& w = *worker;                                                                                                          \
-        if (n > 1 && __builtin_expect(reinterpret_cast<u64>(p) & (n - 1), 0)) misaligned(w, p, n, true, SIMT_PC());                   \
-        access<true>(w, p, n, SIMT_PC());                                                                                             \
-    }                                                                                                                                 \
-    void __tsan_unaligned_read##n(void* p) { access<false>(*worker, p, n, SIMT_PC()); }                                               \
-    void __tsan_unaligned_write##n(void* p) { access<true>(*worker, p, n, SIMT_PC()); }                                               \
-    void __tsan_volatile_read##n(void* p) { volatile_access<false>(*worker, p, n, SIMT_PC()); }                                       \
-    void __tsan_volatile_write##n(void* p) { volatile_access<true>(*worker, p, n, SIMT_PC()); }                                       \
-    void __tsan_unaligned_volatile_read##n(void* p) { volatile_access<false>(*worker, p, n, SIMT_PC()); }                             \
-    void __tsan_unaligned_volatile_write##n(void* p) { volatile_access<true>(*worker, p, n, SIMT_PC()); }
-SIMT_HOOK(1)
-SIMT_HOOK(2)
-SIMT_HOOK(4)
-SIMT_HOOK(8)
-SIMT_HOOK(16)
-void __tsan_read_range(void* p, size_t n) { access<false>(*worker, p, static_cast<u32>(n), SIMT_PC()); }
-void __tsan_write_range(void* p, size_t n) { access<true>(*worker, p, static_cast<u32>(n), SIMT_PC()); }
+/// For each byte from `at` on, whether anybody has written it (or it had a value to begin with).
+__attribute__((visibility("default"))) void simt_written(size_t at, size_t bytes, u8* to) {
+    for (size_t i = at; i < at + bytes; ++i) *to++ = cells[i / 4].bits >> (INIT + (i & 3)) & 1;
+}
+
 // The compiler's own check of indices (-fsanitize=bounds).
 struct BoundsData { const char* file; u32 line, column; const TypeData *array, *index; };
 void __ubsan_handle_out_of_bounds(BoundsData* data, uintptr_t index) {
@@ -320,22 +286,17 @@ void __ubsan_handle_out_of_bounds(BoundsData* data, uintptr_t index) {
     if (f.outside) overrun(*worker, f, nullptr, 0);
     f.outside = SIMT_PC(), f.index = static_cast<i64>(index), f.array = data->array->name;
 }
-// Copies that the compiler leaves to the library (clang++ all those of aggregates).
-void* __tsan_memcpy(void* to, const void* from, size_t n) {
-    block_access(*worker, from, n, false, SIMT_PC()), block_access(*worker, to, n, true, SIMT_PC());
-    return std::memmove(to, from, n);
 }
-void* __tsan_memmove(void* to, const void* from, size_t n) {
-    block_access(*worker, from, n, false, SIMT_PC()), block_access(*worker, to, n, true, SIMT_PC());
-    return std::memmove(to, from, n);
+
+template <bool WRITE>
+static inline void seen(Worker& w, const void* p, u32 n, u64 pc) {
+    if (n > 1 && __builtin_expect(reinterpret_cast<u64>(p) & (n - 1), 0)) misaligned(w, p, n, WRITE, pc);
+    access<WRITE>(w, p, n, pc);
 }
-void* __tsan_memset(void* to, int v, size_t n) {
-    block_access(*worker, to, n, true, SIMT_PC());
-    return std::memset(to, v, n);
-}
-void __tsan_init() {}
-void __tsan_func_entry(void*) {}
-void __tsan_func_exit() {}
-void __tsan_vptr_update(void**, void*) {}
-void __tsan_vptr_read(void**) {}
-}
+template <bool WRITE>
+static inline void seen_parts(Worker& w, const void* p, u32 n, u64 pc) { access<WRITE>(w, p, n, pc); }
+template <bool WRITE>
+static inline void seen_block(Worker& w, const void* p, u32 n, u64 pc) { access<WRITE>(w, p, n, pc); }
+template <bool WRITE>
+static inline void seen_volatile(Worker& w, const void* p, u32 n, bool, u64 pc) { volatile_access<WRITE>(w, p, n, pc); }
+#include "hooks.h"

@@ -21,11 +21,11 @@ static Place* place_of(u64 address, bool make) {
     }
     return &(*places)[0];
 }
-static void meet(Mode& m, Place* place) {
+static void meet(Order& m, Place* place) {
     if (m.met.size() < MOST_MET && std::find(m.met.begin(), m.met.end(), place) == m.met.end()) m.met.push_back(place);
 }
 // A volatile read of an address makes no place. What it reads is there after this, and a release by then: so it is looked for again later.
-static void seek(Mode& m, u64 address) {
+static void seek(Order& m, u64 address) {
     if (Place* place = place_of(address, false)) return meet(m, place);
     if (std::find(m.sought.begin(), m.sought.end(), address) != m.sought.end()) return;
     if (m.sought.size() < MOST_MET) return m.sought.push_back(address);
@@ -36,17 +36,18 @@ static void seek(Mode& m, u64 address) {
 
 // Whether what cluster `tag` did when it had released `since` times came before now for this one, by a chain of atomics. Taken to, if that is long ago.
 static bool ordered(Worker& w, u32 tag, u32 since) {
-    for (const u64 address : w.mode->sought)
-        if (Place* place = place_of(address, false)) meet(*w.mode, place);
-    if (w.mode->met.size() >= MOST_MET) w.mode->acquired = release_time.load();   // too many to tell apart
-    for (const Place* place : w.mode->met) w.mode->acquired = std::max(w.mode->acquired, place->time.load());
+    Order& m = *w.current->block->order;
+    for (const u64 address : m.sought)
+        if (Place* place = place_of(address, false)) meet(m, place);
+    if (m.met.size() >= MOST_MET) m.acquired = release_time.load();   // too many to tell apart
+    for (const Place* place : m.met) m.acquired = std::max(m.acquired, place->time.load());
     const u32 i = cluster_index(w, tag);
-    if (i >= released_count) return w.mode->acquired != 0;
+    if (i >= released_count) return m.acquired != 0;
     const Releases& r = released[i];
     const u32 count = r.count.load(), ago = (count - since) & Releases::LOW, next = count - ago;   // the first release after it
     if (ago == 0) return false;
     const u32 time = r.times[next % Releases::KEPT].load();
-    return time <= w.mode->acquired || r.count.load() - next >= Releases::KEPT;   // another may be taking its place by then
+    return time <= m.acquired || r.count.load() - next >= Releases::KEPT;   // another may be taking its place by then
 }
 
 enum How : u8 { PLAINLY, AS_VOLATILE, ATOMICALLY };
@@ -73,8 +74,9 @@ static void put_cluster(Worker& w, Finding& found, u32 tag) {   // a block of th
 
 // A cluster reads the word by an atomic or as volatile.
 static void note_watcher(const Worker& w, GlobalCell& c, size_t word, u64 pc) {
-    const u32 me = w.me, first = w.launch->me0;
-    const u16 since = static_cast<u16>(w.mode->since);
+    const Block& b = *w.current->block;
+    const u32 me = b.me, first = w.launch->me0;
+    const u16 since = static_cast<u16>(b.order->since);
     Readers& r = watchers[word];
     if (r.first < first) r = {me, static_cast<u32>(pc), 0, 0, since};
     else if (r.first == me) r.first_since = since;
@@ -85,19 +87,20 @@ static void note_watcher(const Worker& w, GlobalCell& c, size_t word, u64 pc) {
 // A cluster reads the word.
 static inline void note_reader(const Worker& w, GlobalCell& c, size_t word, u64 pc) {
     if (c.reader == many) return;
-    const u32 me = w.me;
+    const Block& b = *w.current->block;
+    const u32 me = b.me, since = b.order->since;
     Readers& r = readers[word];
     if (c.reader == me) {
-        if (__builtin_expect(w.mode->since != 0, 0)) r.first_since = static_cast<u16>(w.mode->since);
+        if (__builtin_expect(since != 0, 0)) r.first_since = static_cast<u16>(since);
     } else if (c.reader >= w.launch->me0) {
         c.reader = many, r.second = me, r.second_pc = static_cast<u32>(pc);
     } else {
-        c.reader = r.first = me, r.first_pc = static_cast<u32>(pc), r.first_since = static_cast<u16>(w.mode->since);
+        c.reader = r.first = me, r.first_pc = static_cast<u32>(pc), r.first_since = static_cast<u16>(since);
     }
 }
 
 static __attribute__((noinline, cold)) void read_before(Worker& w, const Readers& r, u32 bytes, u64 address, u64 pc) {
-    const bool other = r.second >= w.launch->me0 && r.first == w.me;
+    const bool other = r.second >= w.launch->me0 && r.first == w.current->block->me;
     if (Finding* found = fault(w, GLOBAL_RACE, GLOBAL, address, bytes, true, pc, other ? r.second_pc : r.first_pc)) {
         put_cluster(w, *found, other ? r.second : r.first);
         found->detail[0] = 0;
@@ -115,14 +118,14 @@ static __attribute__((noinline)) void global_slow(Worker& w, GlobalCell& c, size
         }
         if (~bits >> INIT & mask) {
             fault(w, UNINITIALISED, GLOBAL, address, bytes, false, pc);
-            c.bits |= mask << INIT;      // said once
+            if (w.launch->poison == FIRST_POISON) c.bits |= mask << INIT;      // said once; later runs are asked what was written
         }
     }
     if (write && (~bits >> WRITABLE & mask)) {
         fault(w, (bits >> VALID & mask) == mask && (bits & INPUT) ? CONST_WRITE : OUT_OF_BOUNDS, GLOBAL, address, bytes, true, pc);
         return;
     }
-    const u32 me = w.me, first = w.launch->me0;
+    const u32 me = w.current->block->me, first = w.launch->me0;
     const bool theirs = c.writer >= first && c.writer != me && (bits >> MINE & mask);   // others wrote it
     if (theirs) {
         // A plain read of what others change atomically gets one whole value or another: loops of compare-and-swap begin so.
@@ -150,7 +153,7 @@ static __attribute__((noinline)) void global_slow(Worker& w, GlobalCell& c, size
         const u32 before = c.writer >= first ? bits >> MINE & 15 : 0;
         const bool others = before & ~mask && c.writer != me;
         u32 now = (bits | mask << INIT) & ~(15u << MINE | Releases::LOW << SINCE | ATOMIC | VOLATILE);
-        now |= ((others || c.writer == me ? before : 0) | mask) << MINE | w.mode->since << SINCE;
+        now |= ((others || c.writer == me ? before : 0) | mask) << MINE | w.current->block->order->since << SINCE;
         if (how != PLAINLY) now |= how == AS_VOLATILE ? ATOMIC | VOLATILE : ATOMIC;
         c.bits = now;
         c.writer = others ? mixed : me;
@@ -162,16 +165,16 @@ static __attribute__((noinline)) void global_slow(Worker& w, GlobalCell& c, size
     }
 }
 
-static bool concurrent(Worker& w, const Fiber& f, u64 record);
-static inline u64 limit(const Worker& w, const Block& b) { return w.unit->cluster_blocks == 1 ? b.epoch : std::min(b.epoch, w.unit->cluster_epoch); }
+static bool concurrent(const Fiber& f, u64 record);
+static inline u64 limit(const Worker& w, const Block& b) { return w.unit->cluster_blocks == 1 ? b.epoch : std::min(b.epoch, b.cluster_epoch); }
 
 // What another thread of the block or cluster has written with no barrier since.
 static inline void same_cluster(Worker& w, Fiber& f, GlobalCell& c, size_t word, u32 mask, u32 bytes, bool write, u64 address, u64 pc) {
     const u64 record = stamps[word];
     if (record < limit(w, *f.block) || ((record ^ f.low) >> THREAD_SHIFT & 0x3fff) == 0 || (c.bits & (ATOMIC | VOLATILE)) == ATOMIC || !(c.bits >> MINE & mask)) return;
-    if (mask != 15 || w.launch->cooperative || !concurrent(w, f, record)) return;
+    if (mask != 15 || !concurrent(f, record)) return;
     Finding later = described(GLOBAL_RACE, GLOBAL, address, bytes, write, pc, c.pc);
-    other_thread(w, later, static_cast<u32>(record >> THREAD_SHIFT & 0x3fff));
+    other_thread(later, thread_of(f, record));
     later.detail[0] = 1, later.detail[3] = 1;
     if (write) {
         suspect(w, f, global_pointer(address), later);
@@ -186,7 +189,7 @@ static inline void same_cluster(Worker& w, Fiber& f, GlobalCell& c, size_t word,
 template <bool WRITE>
 static inline void global_word(Worker& w, Fiber& f, size_t word, u32 mask, u32 bytes, u64 address, u64 pc) {
     GlobalCell& c = cells[word];
-    const u32 me = w.me, first = w.launch->me0;
+    const u32 me = f.block->me, first = w.launch->me0;
     if (!WRITE) {
         if ((c.bits & mask) == mask && (c.writer < first || c.writer == me)) {
             if (c.writer == me) same_cluster(w, f, c, word, mask, bytes, false, address, pc);
@@ -196,7 +199,7 @@ static inline void global_word(Worker& w, Fiber& f, size_t word, u32 mask, u32 b
     } else if ((c.bits >> WRITABLE & mask) == mask && !(c.bits & WATCHED) && (c.writer < first || c.writer == me) && (c.reader < first || c.reader == me)) {
         if (c.writer == me) same_cluster(w, f, c, word, mask, bytes, true, address, pc);
         stamps[word] = f.block->epoch | f.low;
-        c.bits = (c.bits & ~(Releases::LOW << SINCE | ATOMIC | VOLATILE | (c.writer == me ? 0 : 15u << MINE))) | mask << INIT | mask << MINE | w.mode->since << SINCE;
+        c.bits = (c.bits & ~(Releases::LOW << SINCE | ATOMIC | VOLATILE | (c.writer == me ? 0 : 15u << MINE))) | mask << INIT | mask << MINE | f.block->order->since << SINCE;
         c.writer = me;
         c.pc = static_cast<u32>(pc);
         return;
@@ -223,7 +226,8 @@ static inline void global_access(Worker& w, size_t at, u32 bytes, u64 pc) {
     }
 }
 
-void mode_sync(Worker& w, Fiber& f) {
+void mode_met(Warp&, u32) {}
+void mode_sync(Worker& w, Fiber& f, u32) {
     if (f.outside) overrun(w, f, nullptr, 0);
     if (f.suspect) settle(w, f);
 }

@@ -7,14 +7,13 @@ namespace simt {
 // -- shared ---------------------------------------------------------------------------------------------------------------------------------
 
 // Whether the access that left `record` may run at the same time as one that `f` makes now.
-static bool concurrent(Worker& w, const Fiber& f, u64 record) {
-    const u32 thread = static_cast<u32>(record >> THREAD_SHIFT & 0x3fff);
-    if (thread == f.number || (record >> 1 & 0x7fff) == 0) return false;
-    const Fiber& other = w.unit->fibers[thread];
+static bool concurrent(const Fiber& f, u64 record) {
+    if (((record ^ f.low) >> THREAD_SHIFT & 0x3fff) == 0 || (record >> 1 & 0x7fff) == 0) return false;
+    const Fiber& other = thread_of(f, record);
     const u32 clock = static_cast<u32>(record >> 1 & 0x7fff);
     if (other.block != f.block) {
         const std::vector<u16>& far = f.warp->far;
-        return (record & ~LOW_MASK) >= w.unit->cluster_epoch && clock < CLOCK_LIMIT && (far.empty() || far[far_index(*other.warp)] < clock);
+        return (record & ~LOW_MASK) >= f.block->cluster_epoch && clock < CLOCK_LIMIT && (far.empty() || far[far_index(*other.warp)] < clock);
     }
     if (record < f.block->epoch || clock >= CLOCK_LIMIT) return false;
     if (other.warp == f.warp) return f.warp->clocks[f.lane][other.lane] < clock;
@@ -22,18 +21,17 @@ static bool concurrent(Worker& w, const Fiber& f, u64 record) {
 }
 
 static __attribute__((noinline)) void shared_race(Worker& w, Fiber& f, u64 record, u32 other_pc, bool other_writes, u64 address, u32 bytes, bool write, u64 pc) {
-    const u32 thread = static_cast<u32>(record >> THREAD_SHIFT & 0x3fff);
-    const Fiber& other = w.unit->fibers[thread];
+    const Fiber& other = thread_of(f, record);
     const Kind kind = other.warp == f.warp ? WARP_RACE : SHARED_RACE;
     if (write && other_writes) {
         Finding later = described(kind, SHARED, address, bytes, true, pc, other_pc);
-        other_thread(w, later, thread);
+        other_thread(later, other);
         later.detail[0] = 1;
         suspect(w, f, w.shared + address, later);
         return;
     }
     if (Finding* found = fault(w, kind, SHARED, address, bytes, write, pc, other_pc)) {
-        other_thread(w, *found, thread);
+        other_thread(*found, other);
         found->detail[0] = other_writes;
     }
 }
@@ -45,10 +43,10 @@ static inline void shared_cell(Worker& w, Fiber& f, SharedCell& c, u32& other_pc
     const u64 mine = b.epoch | low;
     constexpr u64 THREAD = u64(0x3fff) << THREAD_SHIFT;
     const auto other = [&](u64 record) { return record >= bound && ((record ^ low) & THREAD) && !(atomic && record & 1); };
-    if (other(c.write) && concurrent(w, f, c.write)) shared_race(w, f, c.write, c.write_pc, true, at, bytes, WRITE, pc);
+    if (other(c.write) && concurrent(f, c.write)) shared_race(w, f, c.write, c.write_pc, true, at, bytes, WRITE, pc);
     if (WRITE) {
-        if (other(c.read) && concurrent(w, f, c.read)) shared_race(w, f, c.read, c.read_pc, false, at, bytes, true, pc);
-        else if (const u64 o = c.other & ~SAME_PLACE; other(o) && concurrent(w, f, o)) shared_race(w, f, o, c.other & SAME_PLACE ? c.read_pc : other_pc, false, at, bytes, true, pc);
+        if (other(c.read) && concurrent(f, c.read)) shared_race(w, f, c.read, c.read_pc, false, at, bytes, true, pc);
+        else if (const u64 o = c.other & ~SAME_PLACE; other(o) && concurrent(f, o)) shared_race(w, f, o, c.other & SAME_PLACE ? c.read_pc : other_pc, false, at, bytes, true, pc);
         c.write = mine;
         c.write_pc = static_cast<u32>(pc);
     } else {
@@ -70,7 +68,7 @@ static __attribute__((noinline)) void shared_slow(Worker& w, Fiber& f, size_t wo
     Mode& m = *w.mode;
     u8& flags = m.flags[word];
     const Block& owner = w.unit->blocks[word / SHARED_WORDS];
-    if (!(flags & USED)) {
+    if (!(flags & USED) || flags >> OUTSIDE & mask) {
         fault(w, OUT_OF_BOUNDS, SHARED, at, bytes, WRITE, pc);
         return;
     }

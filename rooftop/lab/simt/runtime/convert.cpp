@@ -2,6 +2,8 @@
 // functions of mathematics, which are one operation there.
 #include "simt.h"
 
+#include <cfenv>
+
 namespace simt {
 
 #ifndef __F16C__
@@ -77,5 +79,24 @@ float norm3d(float a, float b, float c) { return std::sqrt(a * a + b * b + c * c
 float rnorm3d(float a, float b, float c) { return 1 / norm3d(a, b, c); }
 float greater(float a, float b) { return a != a ? b : b != b ? a : a > b || (a == b && !std::signbit(a)) ? a : b; }
 float lesser(float a, float b) { return a != a ? b : b != b ? a : a < b || (a == b && std::signbit(a)) ? a : b; }
+template <class T>
+static T directed_result(char op, char mode, T a, T b, T c) {
+    const int before = std::fegetround();
+    std::fesetround(mode == 'z' ? FE_TOWARDZERO : mode == 'p' ? FE_UPWARD : FE_DOWNWARD);
+    volatile T x = a, y = b, z = c, r;              // volatile: done here, in this mode
+    switch (op) {
+        case '+': r = x + y; break;
+        case '-': r = x - y; break;
+        case '*': r = x * y; break;
+        case '/': r = x / y; break;
+        case 'r': r = 1 / x; break;
+        case 'q': r = std::sqrt(x); break;
+        default: r = std::fma(x, y, z);
+    }
+    std::fesetround(before);
+    return r;
+}
+float rounded(char op, char mode, float a, float b, float c) { return directed_result(op, mode, a, b, c); }
+double rounded(char op, char mode, double a, double b, double c) { return directed_result(op, mode, a, b, c); }
 }  // namespace maths
 }  // namespace simt

@@ -4,6 +4,7 @@
 #include "hardware.h"
 
 namespace simt {
+extern const bool checking = false;
 
 struct Count {      // as rooftop/lab/simt/native.py reads it
     u64 site;
@@ -151,7 +152,27 @@ std::vector<Width> wide;
 std::vector<Split> splits;
 
 // -- the trails of a warp put together ------------------------------------------------------------------------------------------------
-// The lanes whose next event lies lowest in the code go first: loops are left together and both arms of a branch end where they meet.
+// The lanes whose next event lies lowest in the code go first: loops are left together and both arms of a branch end where they meet. Where lanes meet,
+// at a collective or a barrier, none goes on before all that came there have.
+
+/// Of `open` lanes, with their next events, those that may go on.
+template <class Next>
+static u32 may_go_on(const Warp& warp, u32 open, const Next& next) {
+    u32 found = open;
+    for (u32 todo = open; todo;) {
+        const Event& e = next(static_cast<u32>(__builtin_ctz(todo)));
+        if (e.kind != SYNC || !e.address) {
+            todo &= todo - 1;
+            continue;
+        }
+        u32 here = 0;
+        for (u32 others = todo; others; others &= others - 1)
+            if (const Event& o = next(static_cast<u32>(__builtin_ctz(others))); o.kind == SYNC && o.address == e.address) here |= others & -others;
+        if (!warp.met[e.address].over || warp.met[e.address].lanes & ~here) found &= ~here;
+        todo &= ~here;
+    }
+    return found;
+}
 
 static void merge_trails(Worker& w, Warp& warp, bool to_the_end) {
     size_t at[32] = {};
@@ -165,18 +186,20 @@ static void merge_trails(Worker& w, Warp& warp, bool to_the_end) {
             if (warp.lanes[__builtin_ctz(todo)].state == READY) waits |= 1u << __builtin_ctz(todo);
     u64 address[32];
     Paths& paths = w.mode->paths[&warp];
+    const auto next = [&](u32 lane) -> const Event& { return warp.lanes[lane].trace[at[lane]]; };
     while (open && !(waits & ~open)) {
         const Event* first = nullptr;   // of those lowest in the code; the reads of copies before their writes, which lanes that fill with zeros have alone
-        for (u32 todo = open; todo; todo &= todo - 1) {
-            const u32 lane = static_cast<u32>(__builtin_ctz(todo));
-            const Event& e = warp.lanes[lane].trace[at[lane]];
+        const u32 going = may_go_on(warp, open, next);
+        if (!going) break;
+        for (u32 todo = going; todo; todo &= todo - 1) {
+            const Event& e = next(static_cast<u32>(__builtin_ctz(todo)));
             if (!first || e.site < first->site || (e.site == first->site && e.kind < first->kind)) first = &e;
         }
         u32 group = 0;
-        for (u32 todo = open; todo; todo &= todo - 1) {
+        for (u32 todo = going; todo; todo &= todo - 1) {
             const u32 lane = static_cast<u32>(__builtin_ctz(todo));
-            const Event& e = warp.lanes[lane].trace[at[lane]];
-            if (e.site != first->site || e.kind != first->kind || e.space != first->space || e.bytes != first->bytes || e.parts != first->parts) continue;
+            const Event& e = next(lane);
+            if (first->kind == SYNC && first->address ? e.kind != SYNC || e.address != first->address : e.site != first->site || e.kind != first->kind || e.space != first->space || e.bytes != first->bytes || e.parts != first->parts) continue;
             address[lane] = e.address;
             group |= 1u << lane;
         }
@@ -225,7 +248,13 @@ static inline void leave_event(Worker& w, const Event& e) {
     }
 }
 
-void mode_sync(Worker& w, Fiber& f) { leave_event(w, {0, static_cast<u32>(f.state == DONE ? 0 : f.pc), 0, SYNC, 0, 1}); }
+void mode_sync(Worker& w, Fiber& f, u32 meeting) {
+    std::vector<Meeting>& met = f.warp->met;
+    if (met.size() <= meeting) met.resize(meeting + 1);
+    met[meeting].lanes |= 1u << f.lane;
+    leave_event(w, {meeting, static_cast<u32>(f.state == DONE ? 0 : f.pc), 0, SYNC, 0, 1});
+}
+void mode_met(Warp& warp, u32 meeting) { warp.met[meeting].over = true; }
 
 static inline void note(Worker& w, const void* p, u32 bytes, EventKind kind, u64 pc) {
     const char* at = static_cast<const char*>(p);
@@ -291,13 +320,6 @@ void mode_worker(Worker& w, bool begins) {
 
 using namespace simt;
 
-static void block_access(Worker& w, const void* p, size_t n, bool write, u64 pc) {
-    if (!n || !w.current) return;
-    const bool whole = n <= 16 && (n & (n - 1)) == 0 && (reinterpret_cast<u64>(p) & (n - 1)) == 0;
-    if (whole) note(w, p, static_cast<u32>(n), write ? WRITE : READ, pc);
-    else note_parts(w, p, static_cast<u32>(n), write ? WRITE : READ, pc);
-}
-
 extern "C" {
 __attribute__((visibility("default"))) void* simt_arena(size_t bytes) {
     if (arena) munmap(arena, static_cast<size_t>(arena_end - arena));
@@ -331,43 +353,27 @@ __attribute__((visibility("default"))) u32 simt_counts(const Count** at) {
     return static_cast<u32>(all_counts.size());
 }
 
-#define SIMT_HOOK(n)                                                                                                    \
-    void __tsan_read##n(void* p) { note(*worker, p, n, READ, SIMT_PC()); }                                              \
-    void __tsan_write##n(void* p) { note(*worker, p, n, WRITE, SIMT_PC()); }                                            \
-    void __tsan_unaligned_read##n(void* p) { note_parts(*worker, p, n, READ, SIMT_PC()); }                              \
-    void __tsan_unaligned_write##n(void* p) { note_parts(*worker, p, n, WRITE, SIMT_PC()); }                            \
-    void __tsan_volatile_read##n(void* p) { note(*worker, p, n, READ, SIMT_PC()); pause_at(SIMT_PC()); }                            \
-    void __tsan_volatile_write##n(void* p) { note(*worker, p, n, WRITE, SIMT_PC()); came_on(*worker); }                             \
-    void __tsan_unaligned_volatile_read##n(void* p) { note_parts(*worker, p, n, READ, SIMT_PC()); pause_at(SIMT_PC()); }            \
-    void __tsan_unaligned_volatile_write##n(void* p) { note_parts(*worker, p, n, WRITE, SIMT_PC()); }
-SIMT_HOOK(1)
-SIMT_HOOK(2)
-SIMT_HOOK(4)
-SIMT_HOOK(8)
-SIMT_HOOK(16)
-void __tsan_read_range(void* p, size_t n) { note_parts(*worker, p, static_cast<u32>(n), READ, SIMT_PC()); }
-void __tsan_write_range(void* p, size_t n) { note_parts(*worker, p, static_cast<u32>(n), WRITE, SIMT_PC()); }
 void __sanitizer_cov_trace_pc() {
     Worker* w = worker;
     if (w && w->current && !w->combining) leave_event(*w, {0, static_cast<u32>(SIMT_PC()), 0, PLACE, 0, 1});
 }
 void __ubsan_handle_out_of_bounds(void*, uintptr_t) {}
-// Copies that the compiler leaves to the library (clang++ all those of aggregates).
-void* __tsan_memcpy(void* to, const void* from, size_t n) {
-    block_access(*worker, from, n, false, SIMT_PC()), block_access(*worker, to, n, true, SIMT_PC());
-    return std::memmove(to, from, n);
 }
-void* __tsan_memmove(void* to, const void* from, size_t n) {
-    block_access(*worker, from, n, false, SIMT_PC()), block_access(*worker, to, n, true, SIMT_PC());
-    return std::memmove(to, from, n);
+
+template <bool WRITE>
+static inline void seen(Worker& w, const void* p, u32 n, u64 pc) { note(w, p, n, WRITE ? simt::WRITE : READ, pc); }
+template <bool WRITE>
+static inline void seen_parts(Worker& w, const void* p, u32 n, u64 pc) { note_parts(w, p, n, WRITE ? simt::WRITE : READ, pc); }
+template <bool WRITE>
+static inline void seen_block(Worker& w, const void* p, u32 n, u64 pc) {
+    if (n <= 16 && (n & (n - 1)) == 0 && (reinterpret_cast<u64>(p) & (n - 1)) == 0) seen<WRITE>(w, p, n, pc);
+    else seen_parts<WRITE>(w, p, n, pc);
 }
-void* __tsan_memset(void* to, int v, size_t n) {
-    block_access(*worker, to, n, true, SIMT_PC());
-    return std::memset(to, v, n);
+template <bool WRITE>
+static inline void seen_volatile(Worker& w, const void* p, u32 n, bool whole, u64 pc) {
+    if (whole) seen<WRITE>(w, p, n, pc);
+    else seen_parts<WRITE>(w, p, n, pc);
+    if (WRITE) came_on(w);
+    else pause_at(pc);
 }
-void __tsan_init() {}
-void __tsan_func_entry(void*) {}
-void __tsan_func_exit() {}
-void __tsan_vptr_update(void**, void*) {}
-void __tsan_vptr_read(void**) {}
-}
+#include "hooks.h"

@@ -104,7 +104,7 @@ static void deadlock(Worker& w, Unit& u) {
         u32 gone = 0;
         for (const Warp& warp : b->warps) gone += static_cast<u32>(__builtin_popcount(warp.exited));
         if (second) {
-            other_thread(w, *found, second->first->number);
+            other_thread(*found, *second->first);
             say(*found, "%u threads of the block %s here, %u %s elsewhere, %u have returned: none can go on", p.count, names[p.state], second->count, names[second->state], gone);
         } else {
             say(*found, "%u threads of the block %s here, %u have returned: none can go on", p.count, names[p.state], gone);
@@ -118,7 +118,6 @@ static void run_unit(Worker& w, Unit& u, u32 number) {
     const u32 threads = l.block.x * l.block.y * l.block.z, warps = (threads + 31) / 32;
     w.unit = &u;
     w.queue.clear();
-    w.me = l.me0 + number;
     u.live = static_cast<u32>(u.blocks.size()) * threads;
     u.grid_arrived = 0;
     u.mbarriers.clear();
@@ -126,7 +125,7 @@ static void run_unit(Worker& w, Unit& u, u32 number) {
     std::fill(u.cluster_arrived.begin(), u.cluster_arrived.end(), 0);
     std::fill(u.cluster_phase.begin(), u.cluster_phase.end(), 0);
     std::fill(u.cluster_live.begin(), u.cluster_live.end(), u.cluster_blocks * threads);
-    u.cluster_epoch = ++w.epoch << EPOCH_SHIFT;
+    ++w.epoch;
     const dim3 clusters((l.grid.x + l.cluster.x - 1) / l.cluster.x, (l.grid.y + l.cluster.y - 1) / l.cluster.y, (l.grid.z + l.cluster.z - 1) / l.cluster.z);
     for (u32 i = 0; i < u.blocks.size(); ++i) {
         Block& b = u.blocks[i];
@@ -138,7 +137,8 @@ static void run_unit(Worker& w, Unit& u, u32 number) {
         b.index.z = cluster / clusters.x / clusters.y * l.cluster.z + in / l.cluster.x / l.cluster.y;
         b.linear = (b.index.z * l.grid.y + b.index.y) * l.grid.x + b.index.x;
         b.live = b.threads = threads;
-        b.epoch = b.start = u.cluster_epoch;
+        b.epoch = b.start = b.cluster_epoch = w.epoch << EPOCH_SHIFT;
+        b.me = l.me0 + cluster;
         b.shared = w.shared + i * SHARED_STRIDE;
         std::memset(b.barriers, 0, sizeof b.barriers);
         b.warps.resize(warps);
@@ -154,6 +154,9 @@ static void run_unit(Worker& w, Unit& u, u32 number) {
             warp.queued = true;
             warp.pending.clear();
             std::memset(warp.at, 0, sizeof warp.at);
+            std::memset(warp.coming, 0, sizeof warp.coming);
+            warp.meetings = 0;
+            warp.met.assign(1, {});
             std::memset(warp.clocks, 0, sizeof warp.clocks);
             std::memset(warp.knows, 0, sizeof warp.knows);
             warp.far.assign(far_warps(u), 0);
@@ -168,7 +171,7 @@ static void run_unit(Worker& w, Unit& u, u32 number) {
                 f.fenced = false;
                 f.spins = f.cluster_phase = 0;
                 warp.clocks[lane][lane] = 1;
-                f.low = static_cast<u64>(f.number & 0x3fff) << THREAD_SHIFT | 1 << 1;
+                f.low = static_cast<u64>((in * threads + t) & 0x3fff) << THREAD_SHIFT | 1 << 1;
                 f.pc = f.last = f.barriers = 0;
                 f.suspect = nullptr;
                 f.outside = 0;
@@ -182,11 +185,7 @@ static void run_unit(Worker& w, Unit& u, u32 number) {
     mode_unit(w, u, true);
     progress(w);
     while (!w.queue.empty() && !l.stop) {
-#if SIMT_COUNT
-        const size_t at = 0;
-#else
-        const size_t at = next_random(w) % w.queue.size();
-#endif
+        const size_t at = checking ? next_random(w) % w.queue.size() : 0;
         Warp& warp = *w.queue[at];
         w.queue.erase(w.queue.begin() + static_cast<long>(at));
         warp.queued = false;
@@ -306,7 +305,13 @@ SIMT_EXPORT int simt_run(const Kernel* kernel, void** values, const SimtLaunch* 
     l.patience = given->patience;
     l.stack = (static_cast<size_t>(given->stack) + 4095) / 4096 * 4096 + STACK_ODD;
     l.call = kernel->call;
-    l.values = values;
+    alignas(128) static char held[1 << 16];        // of arguments: what lies in the library itself is not watched
+    std::vector<void*> arguments;
+    for (size_t i = 0, at = 0; i < kernel->count; at = (at + kernel->parameters[i++].bytes + 127) / 128 * 128) {
+        if (at + kernel->parameters[i].bytes > sizeof held) return 2;
+        arguments.push_back(std::memcpy(held + at, values[i], kernel->parameters[i].bytes));
+    }
+    l.values = arguments.data();
     l.units = given->units;
     l.number = ++launches;
     l.shared_at = l.dynamic ? l.dynamic + SHARED_GAP : 0;
@@ -326,6 +331,7 @@ SIMT_EXPORT int simt_run(const Kernel* kernel, void** values, const SimtLaunch* 
     work(l, 0, blocks);
     for (std::thread& t : others) t.join();
     catch_crashes(false);
+    tags = std::max(tags, l.me0 + all / in_cluster + 4);      // barriers of the grid have taken more
     return static_cast<int>(l.stop.load());
 }
 

@@ -1,4 +1,4 @@
-// The engine's own structures: who runs where, what waits for what. Built once for checking and once for counting (SIMT_COUNT).
+// The engine's own structures: who runs where, what waits for what. Built once, whether it then checks or counts.
 #pragma once
 #include <algorithm>
 #include <atomic>
@@ -6,7 +6,6 @@
 #include <cstdarg>
 #include <deque>
 #include <mutex>
-#include <random>
 #include <sys/mman.h>
 #include <thread>
 #include <unordered_map>
@@ -49,6 +48,7 @@ constexpr u32 SHARED_GAP = 64;                 // bytes left free after each sha
 constexpr int EPOCH_SHIFT = 30, THREAD_SHIFT = 16;
 constexpr u64 LOW_MASK = (u64(1) << EPOCH_SHIFT) - 1;
 constexpr u32 CLOCK_LIMIT = 0x7fff;            // bit 0 of a stamp's low 16 says that the access was atomic, the rest is the lane's clock
+constexpr u32 FIRST_POISON = 0xff;             // what a check fills memory with that nobody has written; with others it is run again (run.py)
 constexpr u32 CANARY = 0x51a7c0deu;
 
 struct Block;
@@ -102,11 +102,17 @@ struct Fiber {
     std::vector<Event> trace;
 };
 
+struct Meeting {    // counting: the lanes of a warp that came to a collective or barrier, and whether they went on from it
+    u32 lanes;
+    bool over;
+};
+
 struct Pending {
     u32 mask, arrived;
     Combine combine;
     bool ordered;
     u64 pc;                        // of the first to come
+    u32 meeting;
 };
 
 struct Warp {
@@ -115,6 +121,9 @@ struct Warp {
     u32 index, valid, ready, exited, rotate;
     bool queued;
     u32 at[16];                    // lanes that wait at each of the block's barriers
+    u32 coming[16], meeting[16];   // those that wait or are about to, and the number of their meeting
+    u32 meetings;                  // of its lanes, so far
+    std::vector<Meeting> met;      // counting: those, from 1
     std::vector<Pending> pending;
     u16 clocks[32][32];            // what a lane knows of another: accesses up to this clock came before
     u16 knows[32];                 // and a warp of another warp
@@ -134,8 +143,10 @@ struct Block {
     u32 linear, rank, live, threads;
     std::vector<Warp> warps;
     Barrier barriers[16];
-    u64 epoch, start;              // shifted by EPOCH_SHIFT
+    u64 epoch, start, cluster_epoch;   // shifted by EPOCH_SHIFT
     char* shared;
+    u32 me;                        // tag of its cluster in the shadow of global memory
+    struct Order* order;           // checking: what its cluster has released and acquired
 };
 
 struct Store {      // of st.async, on its way to the shared memory of a block of the cluster
@@ -160,14 +171,20 @@ struct Unit {       // the blocks that run together: a cluster, or the whole gri
     u32 live;
     u32 cluster_blocks;            // blocks of one cluster
     std::vector<u32> cluster_arrived, cluster_phase, cluster_live;   // of each cluster
-    u64 cluster_epoch;
     u32 grid_arrived;
     std::unordered_map<const void*, MBarrier> mbarriers;
     std::unordered_map<u64, MBarrier> releases;
 };
 
+/// The thread that left `record`, in the cluster of `f`: records number threads by cluster.
+inline Fiber& thread_of(const Fiber& f, u64 record) {
+    Unit& u = *f.block->unit;
+    return u.fibers[f.block->rank / u.cluster_blocks * u.cluster_blocks * f.block->threads + (record >> THREAD_SHIFT & 0x3fff)];
+}
+
 // Of the warps of a cluster: how many, where that is looked at, and which this one is.
-inline u32 far_warps(const Unit& u) { return SIMT_COUNT || u.cluster_blocks == 1 ? 0 : u.cluster_blocks * static_cast<u32>(u.blocks[0].warps.size()); }
+extern const bool checking;      // which of check.cpp, count.cpp and traffic.cpp this is linked with
+inline u32 far_warps(const Unit& u) { return !checking || u.cluster_blocks == 1 ? 0 : u.cluster_blocks * static_cast<u32>(u.blocks[0].warps.size()); }
 inline u32 far_index(const Warp& warp) {
     const Block& b = *warp.block;
     return b.rank % b.unit->cluster_blocks * static_cast<u32>(b.warps.size()) + warp.index;
@@ -214,7 +231,6 @@ struct Worker {
     Launch* launch = nullptr;
     char *shared = nullptr, *stacks = nullptr;
     size_t shared_bytes = 0, stack_bytes = 0;
-    u32 me = 0;                    // tag of the cluster in the shadow of global memory
     std::vector<Warp*> queue;
     u64 random = 0, epoch = 1, pauses = 0, steps = 0;
     bool idle = false;
@@ -258,8 +274,9 @@ inline u64 here(void* return_address) { return reinterpret_cast<u64>(return_addr
 #define SIMT_PC() simt::here(__builtin_return_address(0))
 
 Finding* report(Worker& w, const Fiber& f, Kind kind, u64 pc, u64 other_pc = 0);   // null: already known
-void other_thread(Worker& w, Finding& found, u32 thread);
+void other_thread(Finding& found, const Fiber& other);
 [[noreturn]] void die(Worker& w);
+[[noreturn]] void stop_at(u64 pc, const char* text);      // a fault of kind ASSERT there
 void yield(Worker& w, Fiber& f);
 // Somebody may have what it waits for.
 inline void came_on(Worker& w) {
@@ -278,7 +295,8 @@ void mode_launch(Launch& l);
 void mode_worker(Worker& w, bool begins);
 void mode_unit(Worker& w, Unit& u, bool begins);
 void mode_stall(Worker& w, Warp& warp);                        // no lane of the warp can run
-void mode_sync(Worker& w, Fiber& f);                           // the fiber reaches a point that others wait at
+void mode_sync(Worker& w, Fiber& f, u32 meeting = 0);          // the fiber reaches a point that others wait at: lanes of a warp, at the meeting of this number
+void mode_met(Warp& warp, u32 meeting);       // they have met
 void mode_shared_range(Worker& w, u32 from, u32 bytes);
 void mode_access(Worker& w, const void* p, u32 bytes, bool write, u64 pc);
 void mode_atomic(Worker& w, void* p, u32 bytes, int kind, u64 pc);

@@ -29,8 +29,7 @@ Finding* report(Worker& w, const Fiber& f, Kind kind, u64 pc, u64 other_pc) {
     return &found;
 }
 
-void other_thread(Worker& w, Finding& found, u32 number) {
-    const Fiber& f = w.unit->fibers[number];
+void other_thread(Finding& found, const Fiber& f) {
     put(found.other_block, f.block->index);
     put(found.other_thread, f.tid);
     found.has_other = 1;
@@ -57,6 +56,10 @@ static void stop_with(Kind kind, u64 pc, const char* text) {
     Worker& w = *worker;
     if (Finding* found = report(w, *w.current, kind, pc)) say(*found, "%s", text);
     die(w);
+}
+void stop_at(u64 pc, const char* text) {
+    stop_with(ASSERT, pc, text);
+    __builtin_unreachable();
 }
 __attribute__((noinline)) void assertion(const char* text, const char* function) {
     char line[180];

@@ -123,7 +123,6 @@ SIMT_INLINE T directed(float v, T nearest, int direction) {   // -1 down, 1 up, 
     SIMT_INLINE T hfloor(const T& a) { return T(floorf(a)); }                                                                               \
     SIMT_INLINE T hrint(const T& a) { return T(nearbyintf(a)); }                                                                            \
     SIMT_INLINE T htrunc(const T& a) { return T(truncf(a)); }                                                                               \
-    SIMT_INLINE T2 make_##T2##_simt(const T& a, const T& b) { return T2(a, b); }                                                            \
     SIMT_INLINE float __low2float(const T2& a) { return a.low(); }                                                                          \
     SIMT_INLINE float __high2float(const T2& a) { return a.high(); }                                                                        \
     SIMT_INLINE T2 __lowhigh2highlow(const T2& a) { return T2(a.high(), a.low()); }                                                         \

@@ -17,7 +17,7 @@ __attribute__((noinline)) void mbarrier_init(void* shared, unsigned count) {
 
 static MBarrier& mbarrier_at(Worker& w, const void* shared) {
     const auto at = w.unit->mbarriers.find(shared);
-    if (at == w.unit->mbarriers.end()) trap("an mbarrier that has not been initialised");
+    if (at == w.unit->mbarriers.end()) stop_at(w.current->pc, "an mbarrier that has not been initialised");
     return at->second;
 }
 
@@ -84,14 +84,17 @@ __attribute__((noinline)) bool mbarrier_test(void* shared, u_long phase) {
     return true;
 }
 
-void mbarrier_expect(void* shared, unsigned bytes) { mbarrier_at(*worker, shared).awaited += bytes; }
+void mbarrier_expect(void* shared, unsigned bytes) {
+    worker->current->pc = SIMT_PC();
+    mbarrier_at(*worker, shared).awaited += bytes;
+}
 
 __attribute__((noinline)) void store_async(void* to, const void* data, unsigned bytes, void* shared) {
     Worker& w = *worker;
     Fiber& f = *w.current;
     f.pc = SIMT_PC();
     if (reinterpret_cast<u64>(to) & (bytes - 1)) mode_misaligned(w, to, bytes, SIMT_PC());
-    if (memory_of(to) != SHARED) trap("st.async to an address that is not in shared memory");
+    if (memory_of(to) != SHARED) stop_at(SIMT_PC(), "st.async to an address that is not in shared memory");
     MBarrier& bar = mbarrier_at(w, shared);
     const u64 before = bar.phase;
     Store store = {static_cast<char*>(to), bytes, {}, 0, f.pc};
@@ -107,6 +110,7 @@ __attribute__((noinline)) void store_async(void* to, const void* data, unsigned 
 void copy_arrive(void* shared, int noinc) {
     Worker& w = *worker;
     Fiber& f = *w.current;
+    f.pc = SIMT_PC();
     MBarrier& bar = mbarrier_at(w, shared);
     copy_wait_all();                                // they may land at any time from here on: now is one
     if (!noinc) ++bar.pending;

@@ -28,6 +28,7 @@ bool try_collective(Worker& w, Warp& warp, size_t at) {
     group.mask = p.arrived, group.named = p.mask;
     for (u32 todo = p.arrived; todo; todo &= todo - 1) group.record[__builtin_ctz(todo)] = warp.lanes[__builtin_ctz(todo)].record;
     if (p.ordered) join_lanes(warp, p.arrived);
+    mode_met(warp, p.meeting);
     w.combining = true;
     p.combine(group);
     w.combining = false;
@@ -42,7 +43,6 @@ __attribute__((noinline)) void collective(unsigned mask, Combine combine, void* 
     Warp& warp = *f.warp;
     const u32 bit = 1u << f.lane;
     f.pc = SIMT_PC();
-    mode_sync(w, f);
     if (!(mask & bit)) {
         if (Finding* found = report(w, f, ABSENT_LANE, f.pc)) say(*found, "lane %u calls a warp collective whose mask 0x%08x does not name it", f.lane, mask);
         mask |= bit;
@@ -50,11 +50,14 @@ __attribute__((noinline)) void collective(unsigned mask, Combine combine, void* 
     f.mask = mask, f.record = record, f.combine = combine;
     size_t at = 0;
     while (at < warp.pending.size() && (warp.pending[at].mask != mask || warp.pending[at].combine != combine)) ++at;
-    if (at == warp.pending.size()) warp.pending.push_back({mask, 0, combine, ordered, f.pc});
-    if (const u64 first = warp.pending[at].pc; first != f.pc && !ordered) {
+    if (at == warp.pending.size()) warp.pending.push_back({mask, 0, combine, ordered, f.pc, ++warp.meetings});
+    const u32 meeting = warp.pending[at].meeting;
+    mode_sync(w, f, meeting);              // others may come meanwhile
+    for (at = 0; warp.pending[at].meeting != meeting;) ++at;
+    if (const u64 first = warp.pending[at].pc; first != f.pc && !ordered && warp.pending[at].arrived) {
         if (Finding* found = report(w, f, ABSENT_LANE, f.pc, first)) {
             const u32 lane = static_cast<u32>(__builtin_ctz(warp.pending[at].arrived));
-            other_thread(w, *found, warp.lanes[lane].number);
+            other_thread(*found, warp.lanes[lane]);
             say(*found, "lane %u is at this collective while lane %u of its warp, which the mask 0x%08x names as well, waits at another", f.lane, lane, mask);
         }
     }
@@ -167,7 +170,7 @@ static void skipped(Worker& w, Block& b, int id) {
         if (!around) continue;
         const Fiber& gone = warp.lanes[__builtin_ctz(around)];
         if (Finding* found = report(w, *waits, BARRIER_DIVERGENCE, waits->pc, gone.last)) {
-            other_thread(w, *found, gone.number);
+            other_thread(*found, gone);
             found->detail[0] = 1;
             say(*found, "%d threads of a warp have returned without coming to this barrier, at which others of the block wait", __builtin_popcount(around));
         }
@@ -186,6 +189,8 @@ bool try_barrier(Worker& w, Block& b, int id, const Fiber* last) {
         const u32 lanes = warp.at[id];
         if (!lanes) continue;
         warp.at[id] = 0;
+        warp.coming[id] &= ~lanes;
+        mode_met(warp, warp.meeting[id]);
         for (u32 todo = lanes; todo; todo &= todo - 1) {
             Fiber& f = warp.lanes[__builtin_ctz(todo)];
             f.state = READY;
@@ -204,8 +209,10 @@ __attribute__((noinline)) int block_barrier(int id, int threads, Reduce reduce, 
     Fiber& f = *w.current;
     Block& b = *f.block;
     f.pc = SIMT_PC();
-    mode_sync(w, f);
-    if (id < 0 || id > 15) trap("a barrier with a number other than 0 to 15");
+    if (id < 0 || id > 15) stop_at(SIMT_PC(), "a barrier with a number other than 0 to 15");
+    if (!f.warp->coming[id]) f.warp->meeting[id] = ++f.warp->meetings;
+    f.warp->coming[id] |= 1u << f.lane;
+    mode_sync(w, f, f.warp->meeting[id]);
     Barrier& bar = b.barriers[id];
     if (bar.arrived == 0) bar.pc = f.pc;
     if (bar.pc != f.pc && id == 0 && threads == 0) {   // named barriers are for meeting from different places
@@ -242,10 +249,9 @@ void try_cluster(Worker& w, Unit& u, u32 cluster) {
     u.cluster_arrived[cluster] = 0;
     ++u.cluster_phase[cluster];
     const u64 epoch = ++w.epoch << EPOCH_SHIFT;
-    u.cluster_epoch = epoch;
     for (u32 i = cluster * u.cluster_blocks; i < (cluster + 1) * u.cluster_blocks && i < u.blocks.size(); ++i) {
         Block& b = u.blocks[i];
-        b.epoch = epoch;
+        b.epoch = b.cluster_epoch = epoch;
         for (Warp& warp : b.warps) {
             u32 woken = 0;
             for (u32 todo = warp.valid; todo; todo &= todo - 1)
@@ -281,9 +287,12 @@ __attribute__((noinline)) void cluster_wait() {
 
 void try_grid(Worker& w, Unit& u) {
     if (u.grid_arrived == 0 || u.grid_arrived < u.live) return;
+    for (const Block& b : u.blocks)
+        if (b.warps[0].exited & 1) return;         // the first thread of a block comes for all of it
     u.grid_arrived = 0;
     for (Block& b : u.blocks) {
         new_epoch(w, b);
+        b.cluster_epoch = b.epoch;
         for (Warp& warp : b.warps) {
             u32 woken = 0;
             for (u32 todo = warp.valid; todo; todo &= todo - 1)
@@ -300,7 +309,7 @@ __attribute__((noinline)) void grid_barrier() {
     Fiber& f = *w.current;
     f.pc = SIMT_PC();
     mode_sync(w, f);
-    if (!w.launch->cooperative) trap("a barrier of the grid in a launch that is not cooperative");
+    if (!w.launch->cooperative) stop_at(SIMT_PC(), "a barrier of the grid in a launch that is not cooperative");
     f.state = AT_GRID;
     ++w.unit->grid_arrived;
     try_grid(w, *w.unit);

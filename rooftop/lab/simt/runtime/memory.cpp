@@ -14,6 +14,7 @@ dim3 grid_extent() { return worker->launch->grid; }
 dim3 cluster_extent() { return worker->launch->cluster; }
 unsigned lane_index() { return worker->current->lane; }
 unsigned warp_index() { return worker->current->warp->index; }
+bool cooperative() { return worker->launch->cooperative; }
 unsigned cluster_rank() {
     const Fiber& f = *worker->current;
     return f.block->rank % f.block->unit->cluster_blocks;
@@ -47,24 +48,27 @@ __attribute__((noinline)) void* shared_variable(SharedSite& site, unsigned bytes
 
 void* dynamic_shared() { return worker->current->block->shared; }
 bool is_shared(const void* p) { return static_cast<size_t>(static_cast<const char*>(p) - worker->shared) < worker->shared_bytes; }
-unsigned shared_address(const void* p) {   // the block's rank above, as in the shared::cluster window
+static size_t first_of_cluster(const Worker& w) {
+    const Block& b = *w.current->block;
+    return b.rank / b.unit->cluster_blocks * b.unit->cluster_blocks;
+}
+unsigned shared_address(const void* p) {   // the block's rank in its cluster above, as in the shared::cluster window
     Worker& w = *worker;
     const size_t at = static_cast<size_t>(static_cast<const char*>(p) - w.shared);
-    if (at >= w.shared_bytes) trap("an address that is not in shared memory is used as one");
-    return static_cast<unsigned>(at % SHARED_STRIDE) | static_cast<unsigned>(at / SHARED_STRIDE) << 24;
+    if (at >= w.shared_bytes) stop_at(SIMT_PC(), "an address that is not in shared memory is used as one");
+    return static_cast<unsigned>(at % SHARED_STRIDE) | static_cast<unsigned>(at / SHARED_STRIDE - first_of_cluster(w)) << 24;
 }
 void* shared_pointer(unsigned a) {
     Worker& w = *worker;
-    const size_t rank = a >> 24;
-    return w.shared + rank * SHARED_STRIDE + (a & 0xffffff);
+    return w.shared + (first_of_cluster(w) + (a >> 24)) * SHARED_STRIDE + (a & 0xffffff);
 }
 void* cluster_map(const void* p, unsigned rank) {
     Worker& w = *worker;
     const Fiber& f = *w.current;
     const u32 n = f.block->unit->cluster_blocks;
-    if (rank >= n) trap("a block rank outside the cluster");
+    if (rank >= n) stop_at(SIMT_PC(), "a block rank outside the cluster");
     const size_t at = static_cast<size_t>(static_cast<const char*>(p) - f.block->shared);
-    if (at >= SHARED_STRIDE) trap("map_shared_rank of an address that is not in this block's shared memory");
+    if (at >= SHARED_STRIDE) stop_at(SIMT_PC(), "map_shared_rank of an address that is not in this block's shared memory");
     return w.shared + (f.block->rank / n * n + rank) * SHARED_STRIDE + at;
 }
 Memory memory_of(const void* p) {
@@ -167,7 +171,7 @@ __attribute__((noinline)) void copy_async(void* to, const void* from, unsigned b
     Fiber& f = *w.current;
     if (!f.copies) f.copies = new Copies;
     Copy c = {static_cast<char*>(to), static_cast<const char*>(from), bytes, filled, SIMT_PC(), static_cast<u8>(next_random(w) >> 40 & 1), {}};
-    if (bytes != 4 && bytes != 8 && bytes != 16) trap("an asynchronous copy of a size other than 4, 8 or 16 bytes");
+    if (bytes != 4 && bytes != 8 && bytes != 16) stop_at(SIMT_PC(), "an asynchronous copy of a size other than 4, 8 or 16 bytes");
     mode_copy_begin(w, c);
     if (c.early) std::memcpy(c.data, from, filled);
     f.copies->open.push_back(c);

@@ -19,16 +19,20 @@ SIMT_INLINE T in(V v) {
 }
 template <class D, class V>
 SIMT_INLINE void out(D& to, V v) { to = in<D>(v); }
-template <class D, class A, class B>
-SIMT_INLINE void pack(D& to, A low, B high) {
-    static_assert(sizeof(A) + sizeof(B) == sizeof(D));
-    char both[sizeof(D)];
-    std::memcpy(both, &low, sizeof(A)), std::memcpy(both + sizeof(A), &high, sizeof(B));
-    std::memcpy(&to, both, sizeof(D));
+template <class T, int N>
+using Unused = std::conditional_t<sizeof(T) / N == 4, uint32_t, std::conditional_t<sizeof(T) / N == 2, uint16_t, uint8_t>>;
+template <class D, class... A>
+SIMT_INLINE void pack(D& to, A... parts) {
+    static_assert((sizeof(A) + ...) == sizeof(D));
+    char all[sizeof(D)], *at = all;
+    ((std::memcpy(at, &parts, sizeof(A)), at += sizeof(A)), ...);
+    std::memcpy(&to, all, sizeof(D));
 }
-template <class D, class A, class B>
-SIMT_INLINE void unpack(D from, A& low, B& high) {
-    std::memcpy(&low, &from, sizeof(A)), std::memcpy(&high, reinterpret_cast<char*>(&from) + sizeof(A), sizeof(B));
+template <class D, class... A>
+SIMT_INLINE void unpack(D from, A&... parts) {
+    static_assert((sizeof(A) + ...) == sizeof(D));
+    const char* at = reinterpret_cast<const char*>(&from);
+    ((std::memcpy(&parts, at, sizeof(A)), at += sizeof(A)), ...);
 }
 template <class T, int N>
 struct alignas(sizeof(T) * N) Vector { T v[N]; };
@@ -43,8 +47,6 @@ SIMT_INLINE void* shared_pointer(R at, long long offset) {
     if constexpr (std::is_pointer_v<R>) return pointer(at, offset);
     else return at > 0xffffffffull ? pointer(at, offset) : simt::shared_pointer(static_cast<unsigned>(at) + static_cast<unsigned>(offset));
 }
-template <class R>
-SIMT_INLINE void* cluster_pointer(R at, long long offset) { return shared_pointer(at, offset); }
 SIMT_INLINE unsigned mapa(unsigned address, unsigned rank) { return simt::shared_address(simt::cluster_map(simt::shared_pointer(address), rank)); }
 template <class T>
 SIMT_INLINE T load_atomic(const void* p, int acquire) {
@@ -74,7 +76,40 @@ template <class T> SIMT_INLINE T sin(T a) { return each(a, [](auto v) { return s
 template <class T> SIMT_INLINE T cos(T a) { return each(a, [](auto v) { return std::cos(v); }); }
 template <class T> SIMT_INLINE T tanh(T a) { return each(a, [](auto v) { return std::tanh(v); }); }
 template <class T> SIMT_INLINE T neg(T a) { return -a; }
-template <class T> SIMT_INLINE T abs(T a) { return each(a, [](auto v) { return v < 0 ? -v : v; }); }
+template <class T> SIMT_INLINE T abs(T a) {
+    if constexpr (std::is_integral_v<T>) return static_cast<T>(a < 0 ? -a : a);
+    else return each(a, [](auto v) { return std::fabs(v); });
+}
+template <class T> SIMT_INLINE bool nan(T a, T b) { return a != a || b != b; }
+template <class T> SIMT_INLINE T ftz(T a) {       // by its bits: no branch, no arithmetic
+    if constexpr (sizeof(T) == 4 && std::is_class_v<T>) {
+        const T both = a;
+        return T(ftz(both.low()), ftz(both.high()));
+    } else {
+        using U = std::conditional_t<sizeof(T) == 4, uint32_t, uint16_t>;
+        constexpr U exponent = std::is_same_v<T, __half> ? static_cast<U>(0x7c00) : static_cast<U>(sizeof(T) == 4 ? 0x7f800000u : 0x7f80u);
+        constexpr U sign = static_cast<U>(U(1) << (8 * sizeof(T) - 1));
+        const U u = bits<U>(a);
+        return bits<T>(static_cast<U>(u & (sign | static_cast<U>(0 - static_cast<U>((u & exponent) != 0)))));
+    }
+}
+template <class T> SIMT_INLINE T sat(T a) { return each(a, [](auto v) { return decltype(v)(v > 0 ? v < 1 ? v : 1 : 0); }); }
+template <class T> SIMT_INLINE T relu(T a) { return each(a, [](auto v) { return v < 0 ? decltype(v)(0) : v; }); }
+/// min and max as their modifiers have them: NaN where either is, of the absolute values with the product's sign.
+template <class T, int MAX, int NAN_, int XOR>
+SIMT_INLINE T limit(T a, T b) {
+    if constexpr (std::is_same_v<T, __half2> || std::is_same_v<T, __nv_bfloat162>) {
+        using H = decltype(a.x);
+        return T(limit<H, MAX, NAN_, XOR>(a.low(), b.low()), limit<H, MAX, NAN_, XOR>(a.high(), b.high()));
+    } else {
+        const float p = static_cast<float>(a), q = static_cast<float>(b), x = XOR ? std::fabs(p) : p, y = XOR ? std::fabs(q) : q;
+        if (NAN_ && nan(p, q)) return T(bits<float>(0x7fffffffu));
+        const float found = MAX ? maths::greater(x, y) : maths::lesser(x, y);
+        return T(XOR && std::signbit(p) != std::signbit(q) ? -found : found);
+    }
+}
+SIMT_INLINE int32_t add_sat(int32_t a, int32_t b) { return clamp_to<int32_t>(static_cast<int64_t>(a) + b); }
+SIMT_INLINE int32_t sub_sat(int32_t a, int32_t b) { return clamp_to<int32_t>(static_cast<int64_t>(a) - b); }
 template <class T> SIMT_INLINE T bit_not(T a) {
     if constexpr (std::is_same_v<T, bool>) return !a;
     else return static_cast<T>(~a);
@@ -97,12 +132,14 @@ template <class T> SIMT_INLINE T fma(T a, T b, T c) {
 template <class T> SIMT_INLINE T min(T a, T b) {
     if constexpr (std::is_same_v<T, __half2> || std::is_same_v<T, __nv_bfloat162>) return __hmin2(a, b);
     else if constexpr (std::is_class_v<T>) return __hmin(a, b);
+    else if constexpr (std::is_same_v<T, float>) return maths::lesser(a, b);
     else if constexpr (std::is_floating_point_v<T>) return std::fmin(a, b);
     else return b < a ? b : a;
 }
 template <class T> SIMT_INLINE T max(T a, T b) {
     if constexpr (std::is_same_v<T, __half2> || std::is_same_v<T, __nv_bfloat162>) return __hmax2(a, b);
     else if constexpr (std::is_class_v<T>) return __hmax(a, b);
+    else if constexpr (std::is_same_v<T, float>) return maths::greater(a, b);
     else if constexpr (std::is_floating_point_v<T>) return std::fmax(a, b);
     else return a < b ? b : a;
 }
@@ -144,9 +181,9 @@ SIMT_INLINE uint32_t lop3(uint32_t a, uint32_t b, uint32_t c, uint32_t table) {
     return r;
 }
 template <class T2, class T>
-SIMT_INLINE T2 two(float high, float low, bool relu) {
+SIMT_INLINE T2 two(float high, float low, bool relu, bool chopped) {
     if (relu) high = high < 0 ? 0 : high, low = low < 0 ? 0 : low;
-    return T2(T(low), T(high));
+    return chopped ? T2(directed(low, T(low), 0), directed(high, T(high), 0)) : T2(T(low), T(high));
 }
 SIMT_INLINE float to_tf32(float v, int away) {   // 10 bits of mantissa stay; ties away from zero (rna) or to even (rn)
     const uint32_t u = bits<uint32_t>(v);
@@ -156,13 +193,15 @@ SIMT_INLINE float to_tf32(float v, int away) {   // 10 bits of mantissa stay; ti
 template <class To, class From>
 SIMT_INLINE To convert(From v, char mode, int whole) {
     if constexpr (std::is_integral_v<To> && !std::is_integral_v<From>) {
-        const double d = static_cast<double>(static_cast<float>(v)), f = std::is_same_v<From, double> ? static_cast<double>(v) : d;
+        using F = std::conditional_t<std::is_same_v<From, double>, double, float>;
+        const F f = static_cast<F>(v);
         return to_integer<To>(mode == 'z' ? std::trunc(f) : mode == 'm' ? std::floor(f) : mode == 'p' ? std::ceil(f) : std::nearbyint(f));
     } else if constexpr (std::is_class_v<To>) {
         if constexpr (std::is_integral_v<From>) return To(static_cast<double>(v));
         else {
             const float f = static_cast<float>(v);
-            return mode == 'n' ? To(v) : directed(f, To(f), mode == 'z' ? 0 : mode == 'p' ? 1 : -1);
+            if constexpr (std::is_same_v<From, double>) return To(v);
+            return mode == 'n' ? To(f) : directed(f, To(f), mode == 'z' ? 0 : mode == 'p' ? 1 : -1);
         }
     } else if constexpr (std::is_class_v<From>) {
         return static_cast<To>(static_cast<float>(v));
@@ -172,8 +211,18 @@ SIMT_INLINE To convert(From v, char mode, int whole) {
         else return static_cast<To>(v);
     }
 }
-template <int E5M2>
-SIMT_INLINE uint16_t fp8_two(float high, float low) { return static_cast<uint16_t>(fp8_of(high, E5M2) << 8 | fp8_of(low, E5M2)); }
+template <class To, class From>
+SIMT_INLINE To clamped(From v, char mode) {
+    if constexpr (std::is_integral_v<From>) return clamp_to<To>(v);
+    else return convert<To>(v, mode, 1);
+}
+template <int E5M2, int RELU>
+SIMT_INLINE uint16_t fp8_two(float high, float low) {
+    if (RELU) high = relu(high), low = relu(low);
+    return static_cast<uint16_t>(fp8_of(high, E5M2) << 8 | fp8_of(low, E5M2));
+}
+template <int E5M2, int RELU>
+SIMT_INLINE uint16_t fp8_two(const __half2& v) { return fp8_two<E5M2, RELU>(static_cast<float>(v.high()), static_cast<float>(v.low())); }
 template <int E5M2>
 SIMT_INLINE __half2 fp8_widen(uint16_t v) { return __half2(__half(fp8_to_float(v & 255, E5M2)), __half(fp8_to_float(v >> 8, E5M2))); }
 
@@ -190,7 +239,7 @@ SIMT_INLINE uint32_t shfl(char mode, uint32_t v, uint32_t by, uint32_t c, uint32
     }
     return shuffle(mask, v, inside ? j : -1);
 }
-SIMT_INLINE bool elect(uint32_t mask) { return static_cast<uint32_t>(__builtin_ctz(__ballot_sync(mask, 1))) == lane_index(); }
+SIMT_INLINE uint32_t leader(uint32_t mask) { return static_cast<uint32_t>(__builtin_ctz(__ballot_sync(mask, 1))); }
 
 // -- matrices of 8 x 8 16-bit elements: lane l holds elements 2 (l % 4) and the next of row l / 4 ---------------------------------
 template <int N>

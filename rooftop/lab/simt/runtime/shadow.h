@@ -46,7 +46,7 @@ struct SharedCell {
     u32 write_pc, read_pc;          // where `other` was: there as well, if it has SAME_PLACE, else as `other_pcs` says
 };
 constexpr u64 SAME_PLACE = u64(1) << 63;
-enum Flag : u8 { INVALID = 0, USED = 1, SPLIT = 2, UNDER_WAY = 4 };
+enum Flag : u8 { INVALID = 0, USED = 1, SPLIT = 2, UNDER_WAY = 4, OUTSIDE = 4 };   // from bit OUTSIDE on: the bytes that belong to no variable
 
 // Two writes of one value do no harm whichever comes last. The second is seen before it is done, so what it makes is looked at afterwards.
 struct Suspect {
@@ -58,6 +58,14 @@ struct Suspect {
 
 struct Fault { u64 address, pc; u32 thread, kind; };
 
+struct Order {                      // of a cluster
+    u32 since = 0;                  // how often it has released: what it accesses now is past from the next time on
+    u32 acquired = 0;               // the time up to which it has acquired,
+    std::vector<Place*> met;        // at these addresses
+    std::vector<u64> sought;        // addresses read as volatile at which nobody had released anything by then
+    size_t next_sought = 0;
+};
+
 struct Mode {
     Fault last = {};                // of this worker
     Suspect suspect;                // of the thread that runs: it is settled before another does
@@ -66,11 +74,7 @@ struct Mode {
     u32* other_pcs = nullptr;       // by word: where `other` of its cell, or the last one of its bytes' cells, was
     u8* flags = nullptr;            // by word
     size_t words = 0;
-    u32 since = 0;                  // how often this cluster has released: what it accesses now is past from the next time on
-    u32 acquired = 0;               // the time up to which this cluster has acquired,
-    std::vector<Place*> met;        // at these addresses
-    std::vector<u64> sought;        // addresses read as volatile at which nobody had released anything by then
-    size_t next_sought = 0;
+    std::vector<Order> orders;      // of the unit's clusters
     u32 split_any = 0, way_any = 0;
 };
 

@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <ctime>
 #include <limits>
 #include <tuple>
 #include <type_traits>
@@ -60,6 +61,10 @@ SIMT_API unsigned lane_index() __attribute__((const));
 SIMT_API unsigned warp_index() __attribute__((const));
 SIMT_API dim3 cluster_extent() __attribute__((const));
 SIMT_API unsigned cluster_rank() __attribute__((const));       // of this block in its cluster
+SIMT_API bool cooperative() __attribute__((const));
+SIMT_INLINE dim3 cluster_index() { const dim3 d = cluster_extent(); const uint3 b = block_index(); return dim3(b.x / d.x, b.y / d.y, b.z / d.z); }
+SIMT_INLINE dim3 cluster_block() { const dim3 d = cluster_extent(); const uint3 b = block_index(); return dim3(b.x % d.x, b.y % d.y, b.z % d.z); }
+SIMT_INLINE dim3 clusters() { const dim3 d = cluster_extent(), g = grid_extent(); return dim3(g.x / d.x, g.y / d.y, g.z / d.z); }
 
 enum Reduce { PLAIN, COUNT, AND, OR };
 SIMT_MEETING int block_barrier(int id, int threads, Reduce reduce, int predicate);  // threads: 0, all of the block
@@ -155,6 +160,18 @@ template <auto F, class... A>
 SIMT_PLAIN constexpr Kernel kernel(void (*)(A...)) {
     return {Parameters<A...>::list, sizeof...(A), [](void** v) SIMT_PLAIN { call_with<F>(F, v, std::index_sequence_for<A...>{}); }};
 }
+/// Of a kernel whose source says __cluster_dims__.
+#define SIMT_CLUSTER(number, ...) extern "C" __attribute__((visibility("default"))) const unsigned simt_cluster_##number[3] = {__VA_ARGS__};
+// Of arguments that are written in C++ (ordinary.py): the type of a kernel's parameter, and a tensor's address in it.
+template <class F, int I>
+struct Argument;
+template <class... A, int I>
+struct Argument<void (*)(A...), I> { using type = std::remove_cv_t<std::tuple_element_t<I, std::tuple<A...>>>; };
+struct Address {
+    void* at;
+    template <class T>
+    constexpr operator T*() const { return static_cast<T*>(at); }
+};
 #define SIMT_KERNEL(number, ...) \
     extern "C" __attribute__((visibility("default"))) const simt::Kernel simt_kernel_##number = simt::kernel<(__VA_ARGS__)>(__VA_ARGS__);
 }  // namespace simt
@@ -165,12 +182,14 @@ SIMT_PLAIN constexpr Kernel kernel(void (*)(A...)) {
 #define gridDim (simt::grid_extent())
 #define warpSize 32
 
+#define SIMT_ASSERT(...) ((__VA_ARGS__) ? void(0) : simt::assertion(#__VA_ARGS__, __func__))
 #undef assert
-#define assert(...) ((__VA_ARGS__) ? void(0) : simt::assertion(#__VA_ARGS__, __func__))
+#define assert(...) SIMT_ASSERT(__VA_ARGS__)
 #define printf(...) simt::print(__VA_ARGS__)
 #define __trap() simt::trap("__trap()")
 #define __brkpt() simt::trap("__brkpt()")
 
+#include "refused.h"
 #include "warp.h"
 #include "atomics.h"
 #include "arithmetic.h"

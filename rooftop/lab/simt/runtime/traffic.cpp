@@ -3,6 +3,7 @@
 #include "engine.h"
 
 namespace simt {
+extern const bool checking = false;
 
 constexpr u32 WRITTEN = 1, LAST = 2;        // bits of an entry below its sector: a write; the last sector of its request
 constexpr u64 MOST = u64(1) << 28;         // entries that are kept: 1 GiB
@@ -65,7 +66,8 @@ void mode_unit(Worker&, Unit& u, bool begins) {
         for (Block& b : u.blocks)
             for (Warp& warp : b.warps) merge_trails(warp);
 }
-void mode_sync(Worker&, Fiber&) {}
+void mode_sync(Worker&, Fiber&, u32) {}
+void mode_met(Warp&, u32) {}
 void mode_shared_range(Worker&, u32, u32) {}
 void mode_access(Worker& w, const void* p, u32 bytes, bool write, u64) { note(w, p, bytes, write); }
 void mode_atomic(Worker& w, void* p, u32 bytes, int, u64) { note(w, p, bytes, true); }
@@ -238,38 +240,19 @@ SIMT_EXPORT void simt_traffic(const Machine* m, u32 together, u32 cold, Traffic*
     *out = t;
 }
 
-#define SIMT_HOOK(n)                                                                                            \
-    void __tsan_read##n(void* p) { note(*worker, p, n, false); }                                                \
-    void __tsan_write##n(void* p) { note(*worker, p, n, true); }                                                \
-    void __tsan_unaligned_read##n(void* p) { note(*worker, p, n, false); }                                      \
-    void __tsan_unaligned_write##n(void* p) { note(*worker, p, n, true); }                                      \
-    void __tsan_volatile_read##n(void* p) { note(*worker, p, n, false); pause_at(SIMT_PC()); }                  \
-    void __tsan_volatile_write##n(void* p) { note(*worker, p, n, true); came_on(*worker); }                     \
-    void __tsan_unaligned_volatile_read##n(void* p) { note(*worker, p, n, false); pause_at(SIMT_PC()); }        \
-    void __tsan_unaligned_volatile_write##n(void* p) { note(*worker, p, n, true); }
-SIMT_HOOK(1)
-SIMT_HOOK(2)
-SIMT_HOOK(4)
-SIMT_HOOK(8)
-SIMT_HOOK(16)
-void __tsan_read_range(void* p, size_t n) { note(*worker, p, static_cast<u32>(n), false); }
-void __tsan_write_range(void* p, size_t n) { note(*worker, p, static_cast<u32>(n), true); }
 void __ubsan_handle_out_of_bounds(void*, uintptr_t) {}
-void* __tsan_memcpy(void* to, const void* from, size_t n) {
-    note(*worker, from, static_cast<u32>(n), false), note(*worker, to, static_cast<u32>(n), true);
-    return std::memmove(to, from, n);
 }
-void* __tsan_memmove(void* to, const void* from, size_t n) {
-    note(*worker, from, static_cast<u32>(n), false), note(*worker, to, static_cast<u32>(n), true);
-    return std::memmove(to, from, n);
+
+template <bool WRITE>
+static inline void seen(Worker& w, const void* p, u32 n, u64) { note(w, p, n, WRITE); }
+template <bool WRITE>
+static inline void seen_parts(Worker& w, const void* p, u32 n, u64) { note(w, p, n, WRITE); }
+template <bool WRITE>
+static inline void seen_block(Worker& w, const void* p, u32 n, u64) { note(w, p, n, WRITE); }
+template <bool WRITE>
+static inline void seen_volatile(Worker& w, const void* p, u32 n, bool, u64 pc) {
+    note(w, p, n, WRITE);
+    if (WRITE) came_on(w);
+    else pause_at(pc);
 }
-void* __tsan_memset(void* to, int v, size_t n) {
-    note(*worker, to, static_cast<u32>(n), true);
-    return std::memset(to, v, n);
-}
-void __tsan_init() {}
-void __tsan_func_entry(void*) {}
-void __tsan_func_exit() {}
-void __tsan_vptr_update(void**, void*) {}
-void __tsan_vptr_read(void**) {}
-}
+#include "hooks.h"

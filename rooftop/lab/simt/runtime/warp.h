@@ -157,12 +157,7 @@ SIMT_INLINE unsigned __match_all_sync(unsigned mask, const T& v, int* all) {
     *all = record.all;
     return mask & -static_cast<unsigned>(record.all);
 }
-SIMT_INLINE unsigned __reduce_add_sync(unsigned m, unsigned v) { return simt::reduce<simt::Add>(m, v); }
-SIMT_INLINE int __reduce_add_sync(unsigned m, int v) { return simt::reduce<simt::Add>(m, v); }
-SIMT_INLINE unsigned __reduce_min_sync(unsigned m, unsigned v) { return simt::reduce<simt::Min>(m, v); }
-SIMT_INLINE int __reduce_min_sync(unsigned m, int v) { return simt::reduce<simt::Min>(m, v); }
-SIMT_INLINE unsigned __reduce_max_sync(unsigned m, unsigned v) { return simt::reduce<simt::Max>(m, v); }
-SIMT_INLINE int __reduce_max_sync(unsigned m, int v) { return simt::reduce<simt::Max>(m, v); }
-SIMT_INLINE unsigned __reduce_and_sync(unsigned m, unsigned v) { return simt::reduce<simt::BitAnd>(m, v); }
-SIMT_INLINE unsigned __reduce_or_sync(unsigned m, unsigned v) { return simt::reduce<simt::BitOr>(m, v); }
-SIMT_INLINE unsigned __reduce_xor_sync(unsigned m, unsigned v) { return simt::reduce<simt::BitXor>(m, v); }
+#define SIMT_REDUCE(name, F, T) SIMT_INLINE T __reduce_##name##_sync(unsigned m, T v) { return simt::reduce<simt::F>(m, v); }
+SIMT_REDUCE(add, Add, unsigned) SIMT_REDUCE(add, Add, int) SIMT_REDUCE(min, Min, unsigned) SIMT_REDUCE(min, Min, int) SIMT_REDUCE(max, Max, unsigned)
+SIMT_REDUCE(max, Max, int) SIMT_REDUCE(and, BitAnd, unsigned) SIMT_REDUCE(or, BitOr, unsigned) SIMT_REDUCE(xor, BitXor, unsigned)
+#undef SIMT_REDUCE

@@ -69,6 +69,11 @@ public:
     SIMT_MEMBER explicit coalesced_group(unsigned mask) : mask_(mask) {}
     SIMT_MEMBER details::Lanes lanes_() const { return {mask_}; }
 };
+/// Those of a group that give the same label.
+template <class Group, class T>
+SIMT_INLINE coalesced_group labeled_partition(const Group& g, T label) { return coalesced_group(__match_any_sync(g.lanes().mask, label)); }
+template <class Group>
+SIMT_INLINE coalesced_group binary_partition(const Group& g, bool side) { return labeled_partition(g, static_cast<int>(side)); }
 SIMT_INLINE coalesced_group coalesced_threads() { return coalesced_group(__activemask()); }
 
 class cluster_group : public thread_group {
@@ -84,7 +89,7 @@ public:
     SIMT_MEMBER static unsigned num_threads() { return num_blocks() * thread_block::size(); }
     SIMT_MEMBER static unsigned size() { return num_threads(); }
     SIMT_MEMBER static unsigned thread_rank() { return block_rank() * thread_block::size() + thread_block::thread_rank(); }
-    SIMT_MEMBER static dim3 block_index() { const dim3 d = dim_blocks(), b = blockIdx; return dim3(b.x % d.x, b.y % d.y, b.z % d.z); }
+    SIMT_MEMBER static dim3 block_index() { return simt::cluster_block(); }
     template <class T>
     SIMT_MEMBER static T* map_shared_rank(T* p, int rank) { return static_cast<T*>(simt::cluster_map(p, static_cast<unsigned>(rank))); }
     SIMT_MEMBER static unsigned query_shared_rank(const void* p) { return simt::shared_address(p) >> 24; }
@@ -94,7 +99,7 @@ SIMT_INLINE cluster_group this_cluster() { return {}; }
 class grid_group : public thread_group {
 public:
     SIMT_MEMBER static void sync() { simt::grid_barrier(); }
-    SIMT_MEMBER static bool is_valid() { return true; }
+    SIMT_MEMBER static bool is_valid() { return simt::cooperative(); }
     SIMT_MEMBER static unsigned long long block_rank() { return (static_cast<unsigned long long>(blockIdx.z) * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x; }
     SIMT_MEMBER static unsigned long long num_blocks() { return static_cast<unsigned long long>(gridDim.x) * gridDim.y * gridDim.z; }
     SIMT_MEMBER static unsigned long long thread_rank() { return block_rank() * thread_block::size() + thread_block::thread_rank(); }
@@ -108,6 +113,17 @@ SIMT_INLINE grid_group this_grid() { return {}; }
 
 template <class Group>
 SIMT_INLINE void sync(const Group& g) { g.sync(); }
+/// One thread of the group calls `f`: the first, where CUDA may take any.
+template <class Group, class F, class... A>
+SIMT_INLINE void invoke_one(const Group& g, F&& f, A&&... a) {
+    if (g.thread_rank() == 0) f(std::forward<A>(a)...);
+}
+template <class Group, class F, class... A>
+SIMT_INLINE auto invoke_one_broadcast(const Group& g, F&& f, A&&... a) {
+    decltype(f(std::forward<A>(a)...)) r{};
+    if (g.thread_rank() == 0) r = f(std::forward<A>(a)...);
+    return g.shfl(r, 0);
+}
 
 template <class T> struct plus { SIMT_MEMBER T operator()(T a, T b) const { return a + b; } };
 template <class T> struct less { SIMT_MEMBER T operator()(T a, T b) const { return b < a ? b : a; } };

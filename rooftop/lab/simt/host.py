@@ -1,0 +1,126 @@
+"""Code of the host's in an ordinary `.cu`: `main()`, launches, calls of the runtime API. It is left out, line for line, and never run."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from rooftop.core.digests import without_comments
+
+if TYPE_CHECKING:
+    from rooftop.lab.simt.translate import Token
+
+_SIGN = re.compile(r"<<<|\bmain\s*\(|\bcuda(?!GridDep|Trigger)[A-Z]\w*\s*\(|#\s*include\s*<(?:iostream|vector|string|chrono|random|cuda_runtime\w*\.h)>")
+NVRTCS = re.compile(r"(?:cuda|cooperative_groups)(?:/.*|_(?:fp\d+|bf16|pipeline\w*)\.h|\.h)|mma\.h")  # headers that it is given
+INTEGERS = "".join(f"typedef {'' if s else 'un'}signed {t} {'' if s else 'u'}int{n}_t; " for n, t in ((8, "char"), (16, "short"), (32, "int")) for s in (1, 0))
+_MACRO = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)[ \t]+[^\n(]*(?:__device__|__global__|constexpr)", re.M)
+_DEVICE = ("__device__", "__global__", "__constant__", "__shared__", "constexpr", "consteval")
+_ALIGNING = ("alignas", "__align__", "__attribute__")
+_OWN = re.compile(r"std|cuda[A-Z]\w*|cublas\w*|cudnn\w*|torch|thrust")  # of a class that holds any of these, but for device code
+
+
+class UnreadableError(ValueError):
+    """The host's code cannot be read; the text begins with the line."""
+
+
+def present(text: str) -> bool:
+    """Whether a source has code of the host's."""
+    return bool(_SIGN.search(without_comments(text)))
+
+
+def marks(texts: Sequence[str]) -> frozenset[str]:
+    """The words that make a function the device's: CUDA's own, and macros of the sources that stand for them."""
+    return frozenset((*_DEVICE, *(m[1] for text in texts for m in _MACRO.finditer(text))))
+
+
+def left_out(tokens: Sequence[Token], device: Collection[str]) -> list[Token]:
+    """`tokens` without the functions, and the classes that hold the host's types, of which no word says that they are the device's too."""
+    kept: list[Token] = []
+    at = 0
+    while at < len(tokens):
+        end, opens = _declaration(tokens, at)
+        part = tokens[at:end]
+        if not opens and _hosts(part, device):
+            kept += [t if t.kind == "directive" else replace(t, kind="space", text="\n" * t.text.count("\n")) for t in part]
+        else:
+            kept += part
+        at = end
+    return kept
+
+
+def _declaration(tokens: Sequence[Token], at: int) -> tuple[int, bool]:
+    """Where the declaration at `at`, at the level of a namespace, ends; and whether it opens a namespace (or closes one)."""
+    words: list[str] = []
+    depth, body, line = 0, False, tokens[at].line
+    for i in range(at, len(tokens)):
+        token = tokens[i]
+        if token.kind == "directive" and not words:
+            return i + 1, True
+        if token.kind not in ("word", "symbol", "string", "number", "raw"):
+            continue
+        text = token.text if token.kind == "symbol" else ""
+        if depth == 0 and text == "{" and (words[:1] == ["namespace"] or words[:2] == ["inline", "namespace"] or words == ["extern", '"C"']):
+            return i + 1, True
+        if depth == 0 and text == "}":
+            return i + 1, True
+        line = line if words else token.line
+        words.append(token.text)
+        if text in ("(", "[", "{"):
+            body |= depth == 0 and text == "{" and _is_function(words)
+            depth += 1
+        elif text in (")", "]", "}") and text:
+            depth -= 1
+            if depth == 0 and text == "}" and body:
+                return i + 1, False
+        elif depth == 0 and text == ";":
+            return i + 1, False
+    if depth > 0 or body:
+        raise UnreadableError(f"{line}: the host's code cannot be read: what opens here is not closed by the end of the file")
+    return len(tokens), False
+
+
+def _outside(words: Sequence[str]) -> list[str]:
+    """The words that stand in no parentheses and are no parameters of a template."""
+    found, depth, i = [], 0, 0
+    while i < len(words):
+        if depth == 0 and words[i] == "template" and words[i + 1 : i + 2] == ["<"]:
+            angle = 0
+            while i + 1 < len(words):
+                i += 1
+                angle += {"<": 1, ">": -1, ">>": -2, "<<": 2}.get(words[i], 0)
+                if angle <= 0:
+                    break
+        elif words[i] in _ALIGNING and words[i + 1 : i + 2] == ["("]:
+            while i < len(words) and words[i] != ")":
+                i += 1
+        else:
+            depth -= words[i] in (")", "]", "}")
+            if depth == 0:
+                found.append(words[i])
+            depth += words[i] in ("(", "[", "{")
+        i += 1
+    return found
+
+
+def _is_function(words: Sequence[str]) -> bool:
+    """Whether a brace that follows opens a function's body."""
+    outside = _outside(words)
+    return ")" in outside and ("operator" in outside or "=" not in outside)
+
+
+def _hosts(part: Sequence[Token], device: Collection[str]) -> bool:
+    words = [t.text for t in part if t.kind in ("word", "symbol", "string", "number", "raw")]
+    depth = 0
+    for i, word in enumerate(words):
+        if word == "{" and depth == 0 and words[-1] == "}" and _is_function(words[:i]):
+            return not any(w in device for w in words[:i])
+        depth += (word in ("(", "[", "{")) - (word in (")", "]", "}"))
+    if any(w in device for w in words):
+        return False
+    outside = _outside(words)
+    is_class = any(w in ("struct", "class", "union") for w in outside) and "{" in outside
+    if outside[:1] in (["using"], ["typedef"]):
+        return False
+    return any(_OWN.fullmatch(w) for w in (words if is_class or ")" in outside else outside[:3]))

@@ -1,0 +1,47 @@
+"""A check without a GPU says what no GPU would take, though the host's compiler does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rooftop.core import registry
+from rooftop.core.backends.cuda import CudaImplementation
+from rooftop.lab.candidates import Subject
+from rooftop.lab.check import compiled
+
+TEXT = """/* rooftop
+op     = "add"
+idea   = "one element a thread"
+dtypes = ["f32"]
+args   = ["n: i32", "x: T[n]", "y: T[n]", "out: T[n]"]
+
+[[launch]]
+kernel = "add"
+grid   = ["ceil(n / 128)"]
+block  = [128]
+shared = "0"
+*/
+
+__global__ void add(int n, const float* __restrict__ x, const float* __restrict__ y, float* __restrict__ out) {
+    const int i = blockIdx.x * 128 + threadIdx.x;
+    if (i < n) out[i] = x[i] + y[i];
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ("", "", None),
+        ('shared = "0"', 'shared = "400000"', "no sm_80 can run it: add: "),
+        ("\n\n__global__", "\n#include <algorithm>\n__global__", "no sm_80 can run it: mine.cu"),
+        ("y[i];", "(y[i] < INFINITY ? y[i] : 0);", 'identifier "INFINITY" is undefined'),
+    ],
+)
+def test_what_no_gpu_can_run_is_refused_before_it_is_simulated(old: str, new: str, says: str | None) -> None:
+    text = TEXT.replace(old, new, 1) if old else TEXT
+    subject = Subject("mine", registry.op("add"), CudaImplementation(Path("mine.cu"), "add", "mine", text=text))
+    said = compiled.refused(subject, registry.op("add").case("odd f32"))
+    assert said is None if says is None else says in str(said)
