@@ -282,6 +282,38 @@ def layer_norm(input: Tensor, normalized_shape: Sequence[int] | int, weight: Ten
     Raises TypeError for other dtypes, ValueError for shapes or devices that do not fit, an eps below 0, or an input that a named
     implementation cannot take."""
 
+def linear_cross_entropy(x: Tensor, weight: Tensor, target: Tensor, *, bias: Tensor | None=None, ignore_index: int=-100, label_smoothing: float=0.0, lse_square_scale: float=0.0, softcap: float | None=None, reduction: str='mean', return_lse: bool=False, weight_grad_dtype: dtype | None=None, memory: str='fast', group: Any=None, implementation: str | None=None) -> Any:
+    """Cross-entropy between `x @ weight.T + bias` and class indices. Products are summed in float32 and rounded to the dtype of `x`, all else is float32.
+
+    With N tokens, H features, V classes and gradients included, memory beyond the inputs is, for 16-bit tensors and `"mean"` or `"sum"`:
+    `"fast"`: dX + the larger of 3.1 dW and 3 dW + 256 MiB, three products; the gradients are made in the forward, and multiplied in the backward;
+    `"small"`: dW + 3 dX + 64 MiB, four products: the backward makes the logits again. Both are exact and deterministic, and wait for nothing.
+
+    Args:
+        x: [..., H], float32, float16 or bfloat16.
+        weight: [V, H] in the dtype of `x`. Where it, or `x`, requires no gradient, its product is not made.
+        target: int64 [...], 0 to V - 1 or `ignore_index`. Any other makes the token's loss NaN, and the gradients; under `rooftop.debug()` it is an IndexError.
+        bias: [V], of the dtype of `x` or float32.
+        ignore_index: tokens with this target have no loss and no gradient, do not count in the mean, and their logits are not read. The products take
+            their rows along.
+        label_smoothing: 0 to 1, the share of the target spread evenly over all classes.
+        lse_square_scale: factor of the squared log-normaliser, added to each token's loss.
+        softcap: logits are first bounded smoothly to ± this; None for not.
+        reduction: `"mean"` over the tokens that count, `"sum"` or `"none"`. With `"none"` both points of `memory` make four products.
+        return_lse: return (loss, lse), lse [...] in float32, 0 where a token is ignored. No gradient flows through it.
+        weight_grad_dtype: of the weight's gradient: its own, or torch.float32. Autograd rounds a gradient to the dtype of its tensor, unless
+            ``weight.grad_dtype`` says torch.float32 too. It is summed in float32 either way.
+        memory: `"fast"` or `"small"`.
+        group: a `torch.distributed` process group over whose ranks the vocabulary is split: `weight` and `bias` are this rank's classes, those of rank r
+            before those of rank r + 1, as many on each. `x` and `target`, whose classes are those of the whole, are the same on all. Per token five
+            numbers travel forward; dX is summed over the ranks. As `memory="small"`.
+        implementation: a kernel by name (`"triton"`): it runs or raises. None picks the best that takes the input.
+
+    Returns float32: a scalar, or [...] without a reduction. The mean over no tokens is NaN, as torch's, and its gradients are zeros. With `"fast"` a second
+    backward through one forward raises: the first has multiplied the gradients in their place.
+
+    Raises TypeError for other dtypes or options that are no numbers, ValueError for shapes, devices or options that are not accepted."""
+
 def matmul(a: Tensor, b: Tensor, *, c: Tensor | None=None, alpha: float=1.0, beta: float=1.0, bias: Tensor | None=None, activation: str='none', gate: Tensor | None=None, residual: Tensor | None=None, out_dtype: Any=None, implementation: str | None=None) -> Tensor:
     """act(alpha · a b + beta · c + bias) · gate + residual, summed in float32 and rounded once.
 

@@ -395,6 +395,7 @@ OP = Op(
         work=work_bwd,
         canonical=canonical_bwd,
         tolerance=Tolerance(multiple=2.0),
+        narrow=same_gradients,
         peers={"torch.compile": compiled_backward(backward)},
         wrong={
             "ignored tokens have a gradient": _changed(backward, 10, ignore_index=-1),

@@ -55,13 +55,13 @@ def _fold(m, s, total, z, bias, now, last, cap, SMOOTH: tl.constexpr, CAP: tl.co
 
 
 @triton.jit
-def _statistics(z, bias, columns, cap, SMOOTH: tl.constexpr, CAP: tl.constexpr, COLUMNS: tl.constexpr):  # type: ignore[no-untyped-def]
+def _statistics(z, bias, columns, cap, SMOOTH: tl.constexpr, CAP: tl.constexpr, COLUMNS: tl.constexpr, STAGES: tl.constexpr):  # type: ignore[no-untyped-def]
     """Shift, sum and total over `columns` logits of one row."""
     m = tl.full((COLUMNS,), LOWEST, tl.float32)
     s = tl.zeros((COLUMNS,), tl.float32)
     total = tl.zeros((COLUMNS,), tl.float32)
     whole = columns // (4 * COLUMNS)
-    for k in tl.range(0, whole):
+    for k in tl.range(0, whole, num_stages=STAGES):
         m, s, total = _fold(m, s, total, z, bias, k * (4 * COLUMNS), columns, cap, SMOOTH, CAP, True, COLUMNS)
     if whole * (4 * COLUMNS) < columns:
         m, s, total = _fold(m, s, total, z, bias, whole * (4 * COLUMNS), columns, cap, SMOOTH, CAP, False, COLUMNS)
@@ -130,7 +130,7 @@ def count_live(target, divisor, R, ignore, MEAN: tl.constexpr, BLOCK: tl.constex
 
 @triton.jit
 def slice_statistics(z, bias, target, state, zo, zs, columns, first, start, ignore, cap,
-                     FIRST: tl.constexpr, SMOOTH: tl.constexpr, CAP: tl.constexpr, COLUMNS: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
+                     FIRST: tl.constexpr, SMOOTH: tl.constexpr, CAP: tl.constexpr, COLUMNS: tl.constexpr, STAGES: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
     """One row's logits of a slice of the classes, `first` of the weight's and on, into its state. The weight's class 0 is class `start` of the vocabulary.
     FIRST: of the slices."""
     row = tl.program_id(0).to(tl.int64)
@@ -139,7 +139,7 @@ def slice_statistics(z, bias, target, state, zo, zs, columns, first, start, igno
         z += zo + row * zs
         if bias is not None:
             bias += first
-        most, sum_, total = _statistics(z, bias, columns, cap, SMOOTH, CAP, COLUMNS)
+        most, sum_, total = _statistics(z, bias, columns, cap, SMOOTH, CAP, COLUMNS, STAGES)
         hit = t - start - first
         there = (hit >= 0) & (hit < columns)
         picked = _picked(z, bias, hit, there, cap, CAP)
@@ -159,7 +159,7 @@ def slice_statistics(z, bias, target, state, zo, zs, columns, first, start, igno
 
 @triton.jit
 def whole_rows(z, bias, target, state, losses, divisor, zo, zs, columns, row0, ignore, smoothing, scale, cap,
-               SMOOTH: tl.constexpr, CAP: tl.constexpr, COLUMNS: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
+               SMOOTH: tl.constexpr, CAP: tl.constexpr, COLUMNS: tl.constexpr, STAGES: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
     """One whole row of logits, read for its loss and, while it still lies in the L2, once more for its gradient, which takes the logits' place. The chunk's
     row 0 is token `row0`."""
     row = row0 + tl.program_id(0).to(tl.int64)
@@ -177,7 +177,7 @@ def whole_rows(z, bias, target, state, losses, divisor, zo, zs, columns, row0, i
         tl.store(to + 2, 0.0)
         tl.store(to + 3, 0.0)
     else:
-        most, sum_, total = _statistics(z, bias, columns, cap, SMOOTH, CAP, COLUMNS)
+        most, sum_, total = _statistics(z, bias, columns, cap, SMOOTH, CAP, COLUMNS, STAGES)
         sum_ = tl.where(sum_ == 0, float("nan"), sum_)  # nothing but -inf
         known = (t >= 0) & (t < columns)
         picked = _picked(z, bias, t, known, cap, CAP)
@@ -191,7 +191,7 @@ def whole_rows(z, bias, target, state, losses, divisor, zo, zs, columns, row0, i
         evenly = smoothing / columns
         g = tl.where(known, 1.0 / tl.load(divisor), float("nan"))
         tl.debug_barrier()  # every thread has read the row for its statistics before one writes
-        for k in tl.range(0, tl.cdiv(columns, 4 * COLUMNS)):
+        for k in tl.range(0, tl.cdiv(columns, 4 * COLUMNS), num_stages=STAGES):
             at = k * (4 * COLUMNS) + step
             a = _slopes(z, bias, at, columns, t, most, each, evenly, smoothing, g, cap, CAP)
             b = _slopes(z, bias, at + COLUMNS, columns, t, most, each, evenly, smoothing, g, cap, CAP)

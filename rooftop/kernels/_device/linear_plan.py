@@ -36,6 +36,23 @@ def evenly(extent: int, most: int) -> int:
     return min(-(-even // TILE) * TILE, most)
 
 
+def in_waves(columns: int, most: int, rows: int, sms: int) -> int:
+    """The length of slices of the classes, at most `most`, whose products with `rows` tokens take the fewest waves of tiles of 128 x 256, as cuBLAS's mostly
+    are: the last wave of each slice is seldom full."""
+    if most >= columns:
+        return columns
+    high = -(-rows // 128)
+
+    def waves(each: int) -> int:
+        return -(-high * -(-each // TILE) // sms)
+
+    def all_(each: int) -> tuple[int, int]:
+        whole, rest = divmod(columns, each)
+        return whole * waves(each) + (waves(rest) if rest else 0), -each
+
+    return min(range(TILE, most + 1, TILE), key=all_, default=max(64, in_tiles(most)))
+
+
 def sizes(p: Problem) -> tuple[int, int, int]:
     """Tokens, features, classes."""
     return (*p["x"].shape, p["weight"].shape[0])

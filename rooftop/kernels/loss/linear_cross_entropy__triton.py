@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from rooftop.core.spec import Launch, Meta, Problem, Step, View
 from rooftop.kernels._device import linear_loss
 from rooftop.kernels._device.linear_plan import (
-    SMALL, SPARE, bias_of, cap_of, classes, count, dense, evenly, in_tiles, matrix, numbers, padded, row_shape, sizes, sums_of_columns, taking, total,
+    SMALL, SPARE, bias_of, cap_of, classes, count, dense, evenly, in_tiles, in_waves, matrix, numbers, padded, row_shape, sizes, sums_of_columns, taking, total,
 )  # fmt: skip
 from rooftop.kernels._device.products import copied, product, turned
 
@@ -31,13 +31,14 @@ from rooftop.kernels._device.products import copied, product, turned
 @dataclass(frozen=True)
 class Config:
     """`rows` tokens of a chunk (0: all), `columns` of its classes (0: all). `inside`: it lies in the memory of dW. `warps` of a program that goes over a row
-    for its loss alone, `whole` of one that writes its gradient too."""
+    for its loss alone, `whole` of one that writes its gradient too; `stages` - 1 tiles of theirs are on their way beside the one in use."""
 
     rows: int
     columns: int
     inside: bool = False
     warps: int = 8
     whole: int = 16
+    stages: int = 3
 
 
 def _wanted(p: Problem) -> bool:
@@ -59,8 +60,9 @@ def choose(p: Problem) -> Config:
     size, stride = p["x"].itemsize, padded(columns)
     weight = p.get("unit_weight")
     if not _wanted(p):
-        most = (SMALL if p.option("memory") == "small" else SPARE) // (rows * size)
-        return Config(0, 0 if most >= columns else evenly(columns, max(64, in_tiles(most))))
+        behind = columns * width * size if p.option("weight_grad") else 0  # the backward will take as much
+        most = (SPARE if p.option("memory") == "fast" else min(SPARE, SMALL + behind)) // (rows * size)
+        return Config(0, 0 if most >= columns else in_waves(columns, most, rows, p.device.sms))
     if weight is not None and weight.dtype == p["x"].dtype and size == 2:
         if 10 * rows * stride <= 21 * columns * width or rows * stride * size <= SPARE:
             return Config(0, 0)
@@ -112,7 +114,7 @@ def _by_classes(p: Problem, config: Config) -> list[Step]:
         width_ = min(each, columns - first)
         piece, warps = row_shape(width_, p["x"].itemsize, config.warps)
         found.append(product(View("chunk", (rows, width_), (padded(each), 1)), matrix(p, "x"), turned(matrix(p, "weight", first, width_))))
-        args = {**same, "columns": width_, "first": first, "start": start, "FIRST": first == 0, "COLUMNS": piece}
+        args = {**same, "columns": width_, "first": first, "start": start, "FIRST": first == 0, "COLUMNS": piece, "STAGES": config.stages}
         found.append(taking(linear_loss.slice_statistics, args, rows, warps))
     block = min(1024, max(128, 1 << (rows - 1).bit_length()))
     return [*found, taking(linear_loss.row_losses, {**same, "BLOCK": block}, -(-rows // block), 4)]
@@ -127,7 +129,7 @@ def _by_tokens(p: Problem, config: Config) -> list[Step]:
     bias, bias_sum = p.get("unit_bias"), "bias_sum" if "bias_sum" in scratch(p, config) else "unit_bias"
     piece, warps = row_shape(columns, p["x"].itemsize, config.whole)
     same = {**numbers(p), "z": memory, "bias": bias_of(p), "target": "target", "state": "state", "losses": "losses", "divisor": "divisor"}
-    same |= {"zo": 0, "zs": stride, "columns": columns, "SMOOTH": p.option("label_smoothing") != 0, "CAP": cap_of(p), "COLUMNS": piece}
+    same |= {"zo": 0, "zs": stride, "columns": columns, "SMOOTH": p.option("label_smoothing") != 0, "CAP": cap_of(p), "COLUMNS": piece, "STAGES": config.stages}
     found: list[Step] = []
     for first in range(0, rows, each):
         height = min(each, rows - first)

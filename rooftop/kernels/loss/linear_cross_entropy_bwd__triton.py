@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from rooftop.core.spec import Launch, Meta, Problem, Step, View
 from rooftop.kernels._device import linear_loss
 from rooftop.kernels._device.linear_plan import (
-    SMALL, SPARE, bias_of, cap_of, classes, dense, evenly, in_tiles, matrix, numbers, padded, sizes, sums_of_columns, taking,
+    SMALL, SPARE, bias_of, cap_of, classes, dense, in_tiles, in_waves, matrix, numbers, padded, sizes, sums_of_columns, taking,
 )  # fmt: skip
 from rooftop.kernels._device.products import copied, product, turned
 
@@ -55,7 +55,7 @@ def choose(p: Problem) -> Config:
         return Config(0, False, 4096)
     weight, size = p.get("dweight"), p["x"].itemsize
     most = (SMALL if p.option("memory") == "small" else SPARE) // (rows * size)
-    each = columns if most >= columns else evenly(columns, max(64, in_tiles(most)))
+    each = in_waves(columns, most, rows, p.device.sms)
     return Config(each, weight is not None and weight.dtype == p["x"].dtype, min(2048, max(128, 1 << (each - 1).bit_length())))
 
 
