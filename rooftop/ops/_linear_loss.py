@@ -36,7 +36,7 @@ def logits(x: Tensor, weight: Tensor, bias: Tensor | None, softcap: float, narro
 def state_of(z: Tensor, target: Tensor, o: Options) -> Tensor:
     import torch
 
-    most = z.amax(-1)
+    most = z.amax(-1).clamp_min(torch.finfo(z.dtype).min)  # where all are -inf, differences from it are no NaN
     sum_ = (z - most[:, None]).exp().sum(-1)
     total = z.sum(-1) if o.smoothing else torch.zeros_like(most)
     hit = target - o.start

@@ -62,12 +62,12 @@ def linear_cross_entropy(
         softcap: logits are first bounded smoothly to ± this; None for not.
         reduction: `"mean"` over the tokens that count, `"sum"` or `"none"`. With `"none"` both points of `memory` make four products.
         return_lse: return (loss, lse), lse [...] in float32, 0 where a token is ignored. No gradient flows through it.
-        weight_grad_dtype: of the weight's gradient: its own, or torch.float32. Autograd rounds a gradient to the dtype of its tensor, unless
-            ``weight.grad_dtype`` says torch.float32 too. It is summed in float32 either way.
+        weight_grad_dtype: of the weight's gradient: its own, or torch.float32, for a leaf with ``weight.grad_dtype = torch.float32``: autograd would round
+            it to the weight's dtype else. It is summed in float32 either way.
         memory: `"fast"` or `"small"`.
         group: a `torch.distributed` process group over whose ranks the vocabulary is split: `weight` and `bias` are this rank's classes, those of rank r
-            before those of rank r + 1, as many on each. `x` and `target`, whose classes are those of the whole, are the same on all. Per token five
-            numbers travel forward; dX is summed over the ranks. As `memory="small"`.
+            before those of rank r + 1, as many on each. `x` and `target`, whose classes are those of the whole, are the same on all. Four numbers a
+            token travel in the forward; dX is summed over the ranks. The backward makes the logits again, whatever `memory` is.
         implementation: a kernel by name (`"triton"`): it runs or raises. None picks the best that takes the input.
 
     Returns float32: a scalar, or [...] without a reduction. The mean over no tokens is NaN, as torch's, and its gradients are zeros. With `"fast"` a second
@@ -127,6 +127,11 @@ def _validate(
             raise ValueError(f"{name}: {what} is {given!r}; it must be {', '.join(repr(a) for a in accepted[:-1])} or {accepted[-1]!r}")
     if weight_grad_dtype not in (None, weight.dtype, torch.float32):
         raise TypeError(f"{name}: weight_grad_dtype is {weight_grad_dtype}; accepted are None, {weight.dtype} and torch.float32")
+    if weight_grad_dtype not in (None, weight.dtype) and weight.requires_grad and not torch.compiler.is_compiling():
+        taken = weight.grad_dtype if weight.is_leaf else weight.dtype
+        if taken not in (None, weight_grad_dtype):
+            raise ValueError(f"{name}: weight_grad_dtype is {weight_grad_dtype}, and autograd would round the gradient of this weight to {taken}; "
+                             f"it must be a leaf with weight.grad_dtype = {weight_grad_dtype}")  # fmt: skip
     number(name, "ignore_index", ignore_index, "a whole number", whole=True)
     number(name, "lse_square_scale", lse_square_scale, "a finite number", finite=True)
     number(name, "label_smoothing", label_smoothing, "0 to 1")
@@ -340,11 +345,11 @@ def faults(x: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, ignor
 def _public(tensors: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[Sequence[Any], Mapping[str, Any]] | None:
     import torch
 
-    if options["start"] or options["classes"]:
+    to = getattr(torch, DTYPES[options["weight_to"]].torch)
+    if options["start"] or options["classes"] or to != tensors["weight"].dtype:  # a gradient of another dtype wants a weight that takes it
         return None
     names = ("ignore_index", "reduction", "label_smoothing", "lse_square_scale", "memory")
-    to = getattr(torch, DTYPES[options["weight_to"]].torch)
-    more = {"softcap": options["softcap"] or None, "bias": tensors["bias"], "weight_grad_dtype": None if to == tensors["weight"].dtype else to}
+    more = {"softcap": options["softcap"] or None, "bias": tensors["bias"]}
     return (tensors["x"], tensors["weight"], tensors["target"]), {**{n: options[n] for n in names}, **more}
 
 

@@ -178,7 +178,6 @@ def whole_rows(z, bias, target, state, losses, divisor, zo, zs, columns, row0, i
         tl.store(to + 3, 0.0)
     else:
         most, sum_, total = _statistics(z, bias, columns, cap, SMOOTH, CAP, COLUMNS, STAGES)
-        sum_ = tl.where(sum_ == 0, float("nan"), sum_)  # nothing but -inf
         known = (t >= 0) & (t < columns)
         picked = _picked(z, bias, t, known, cap, CAP)
         found = _loss(most, sum_, picked, total, tl.full((), columns, tl.float32), smoothing, scale, SMOOTH)
@@ -215,7 +214,6 @@ def row_losses(state, target, losses, R, classes, ignore, smoothing, scale, SMOO
     sum_ = tl.load(to + 1, live, other=1)
     total = tl.load(to + 2, live, other=0)
     picked = tl.load(to + 3, live, other=0)
-    sum_ = tl.where(sum_ == 0, float("nan"), sum_)
     known = (t >= 0) & (t < classes)
     found = _loss(most, sum_, picked, total, tl.full((BLOCK,), classes, tl.float32), smoothing, scale, SMOOTH)
     tl.store(losses + row, tl.where(live, tl.where(known, found, float("nan")), 0), there)
