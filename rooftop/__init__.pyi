@@ -282,7 +282,7 @@ def layer_norm(input: Tensor, normalized_shape: Sequence[int] | int, weight: Ten
     Raises TypeError for other dtypes, ValueError for shapes or devices that do not fit, an eps below 0, or an input that a named
     implementation cannot take."""
 
-def linear_cross_entropy(x: Tensor, weight: Tensor, target: Tensor, *, bias: Tensor | None=None, ignore_index: int=-100, label_smoothing: float=0.0, lse_square_scale: float=0.0, softcap: float | None=None, reduction: str='mean', return_lse: bool=False, weight_grad_dtype: dtype | None=None, memory: str='fast', group: Any=None, implementation: str | None=None) -> Any:
+def linear_cross_entropy(x: Tensor, weight: Tensor, target: Tensor, *, bias: Tensor | None=None, ignore_index: int=-100, label_smoothing: float=0.0, lse_square_scale: float=0.0, softcap: float | None=None, reduction: str='mean', return_lse: bool=False, weight_grad_dtype: torch.dtype | None=None, memory: str='fast', group: Any=None, implementation: str | None=None) -> Any:
     """Cross-entropy between `x @ weight.T + bias` and class indices. Products are summed in float32 and rounded to the dtype of `x`, all else is float32.
 
     With N tokens, H features, V classes and gradients included, memory beyond the inputs is, for 16-bit tensors and `"mean"` or `"sum"`:
@@ -301,12 +301,12 @@ def linear_cross_entropy(x: Tensor, weight: Tensor, target: Tensor, *, bias: Ten
         softcap: logits are first bounded smoothly to ± this; None for not.
         reduction: `"mean"` over the tokens that count, `"sum"` or `"none"`. With `"none"` both points of `memory` make four products.
         return_lse: return (loss, lse), lse [...] in float32, 0 where a token is ignored. No gradient flows through it.
-        weight_grad_dtype: of the weight's gradient: its own, or torch.float32. Autograd rounds a gradient to the dtype of its tensor, unless
-            ``weight.grad_dtype`` says torch.float32 too. It is summed in float32 either way.
+        weight_grad_dtype: of the weight's gradient: its own, or torch.float32, for a leaf with ``weight.grad_dtype = torch.float32``: autograd would round
+            it to the weight's dtype else. It is summed in float32 either way.
         memory: `"fast"` or `"small"`.
         group: a `torch.distributed` process group over whose ranks the vocabulary is split: `weight` and `bias` are this rank's classes, those of rank r
-            before those of rank r + 1, as many on each. `x` and `target`, whose classes are those of the whole, are the same on all. Per token five
-            numbers travel forward; dX is summed over the ranks. As `memory="small"`.
+            before those of rank r + 1, as many on each. `x` and `target`, whose classes are those of the whole, are the same on all. Four numbers a
+            token travel in the forward; dX is summed over the ranks. The backward makes the logits again, whatever `memory` is.
         implementation: a kernel by name (`"triton"`): it runs or raises. None picks the best that takes the input.
 
     Returns float32: a scalar, or [...] without a reduction. The mean over no tokens is NaN, as torch's, and its gradients are zeros. With `"fast"` a second

@@ -57,7 +57,7 @@ class Steps:
 
     def __call__(self, stream: int, values: Sequence[Any]) -> None:
         memory = dict(zip(self.names, values, strict=True))
-        addresses = [0 if v is None else v if isinstance(v, (int, float)) else v.data_ptr() for v in values]
+        addresses: list[Any] = [0 if v is None else v if isinstance(v, (int, float)) else v.data_ptr() for v in values]
         for step in self.steps:
             if isinstance(step, TorchCall):
                 step.run(memory)

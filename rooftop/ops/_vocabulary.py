@@ -27,13 +27,14 @@ def split_loss(
         raise TypeError(f"linear_cross_entropy: group is a {type(group).__name__}; it must be a torch.distributed.ProcessGroup")
     ranks, first = dist.get_world_size(group), dist.get_rank(group) * weight.shape[0]
     classes = ranks * weight.shape[0]
-    o = Options(*options, first, classes)  # type: ignore[misc]
+    ignore, reduction, smoothing, scale, cap = options
+    o = Options(ignore, reduction, smoothing, scale, cap, first, classes)
     to, memory = how
 
     def call(function: Callable[..., Any], *args: Any, flags: Sequence[bool], **more: Any) -> Any:
         return function(*args, *options, first, classes, to, memory, *flags, False, **more)
 
-    class Split(torch.autograd.Function):
+    class Split(torch.autograd.Function):  # type: ignore[misc]
         @staticmethod
         def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Any:
             _, state, divisor, *_ = call(op, x, weight, bias, target, flags=(False, False, False), implementation=implementation)
@@ -54,7 +55,7 @@ def split_loss(
                 made[0] = whole.to(x.dtype)
             return tuple(made)
 
-    loss, state = Split.apply(x, weight, bias)  # type: ignore[no-untyped-call]
+    loss, state = Split.apply(x, weight, bias)
     return loss, state
 
 

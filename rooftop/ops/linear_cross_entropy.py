@@ -20,7 +20,8 @@ from rooftop.ops._linear_loss import Options
 from rooftop.ops._linear_peers import compiled_backward, liger, torch_forward
 
 if TYPE_CHECKING:
-    from torch import Tensor, dtype
+    import torch
+    from torch import Tensor
 
 REDUCTIONS = ("mean", "sum", "none")
 MEMORY = ("fast", "small")
@@ -39,7 +40,7 @@ def linear_cross_entropy(
     softcap: float | None = None,
     reduction: str = "mean",
     return_lse: bool = False,
-    weight_grad_dtype: dtype | None = None,
+    weight_grad_dtype: torch.dtype | None = None,
     memory: str = "fast",
     group: Any = None,
     implementation: str | None = None,
@@ -188,7 +189,7 @@ def _forward(x: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, o: 
     divisor = _linear_loss.divisor_of(target, o, state)
     loss = found if o.reduction == "none" else found.sum() / divisor
     if memory != "fast" or o.reduction == "none":
-        return loss, state, divisor, None, None, None  # type: ignore[return-value]
+        return loss, state, divisor, None, None, None
     with torch.no_grad():
         units = _products(_linear_loss.slopes(z, target, state, (1 / divisor).expand(target.shape), o), x, weight)
     return loss, state, divisor, *units
@@ -228,7 +229,7 @@ def backward(
     dweight = dzᵀ · x, dbias the sum of dz over the tokens. Where the forward has made the gradients: those times dloss."""
     units = (unit_x, unit_weight, unit_bias)
     if any(u is not None for u in units):
-        return tuple(None if u is None else u * dloss for u in units)  # type: ignore[misc]
+        return tuple(None if u is None else u * dloss for u in units)
     rest = (ignore_index, reduction, label_smoothing, lse_square_scale, softcap, start, classes)
     return _gradients(dloss, x, weight, bias, target, state, divisor, _options(weight, rest), narrow=False)
 
@@ -245,7 +246,7 @@ def same_gradients(
 ) -> tuple[Tensor, ...]:
     """As `same`."""
     if any(u is not None for u in rest[:3]):
-        return tuple(None if u is None else u.float() * dloss for u in rest[:3])  # type: ignore[misc]
+        return tuple(None if u is None else u.float() * dloss for u in rest[:3])
     return _gradients(dloss, x, weight, bias, target, state, divisor, _options(weight, rest[3:]), narrow=x.element_size() == 2)
 
 
@@ -319,8 +320,8 @@ def _same_state(judged: Judged) -> str | None:
     """Any shift will do that keeps lse. lse, the sum of the logits and the target's logit: to four times what the same precision errs, or 2^-20 of the
     largest."""
     got, exact, narrow = (t["state"].double() for t in (judged.got, judged.exact, judged.same))
-    for what, of in (("lse", lambda t: t[:, 0] + t[:, 1].log()), ("the sum of the logits", lambda t: t[:, 2]), ("the target's logit", lambda t: t[:, 3])):
-        mine, true, theirs = of(got), of(exact), of(narrow)
+    for i, what in enumerate(("lse", "the sum of the logits", "the target's logit")):
+        mine, true, theirs = (t[:, i + 1] if i else t[:, 0] + t[:, 1].log() for t in (got, exact, narrow))
         if not bool((mine.isfinite() == theirs.isfinite()).all()):
             return f"{what} is NaN or infinite elsewhere than at the same precision in plain torch"
         there = theirs.isfinite()

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rooftop.core.spec import Launch, Meta, Problem, View
-from rooftop.kernels._device import linear_loss
+from rooftop.kernels._device.linear_loss import column_sums, count_live, total_loss
 from rooftop.kernels._device.logits import EXACT, SHORT
 
 SMALL = 60 << 20  # bytes of logits at one time for memory="small"; with states, losses and rounding to tiles within 64 MiB
@@ -99,13 +99,13 @@ def count(p: Problem) -> Launch:
     rows = p["x"].shape[0]
     block = min(8192, max(128, 1 << (rows - 1).bit_length()))
     args = {**numbers(p), "target": "target", "divisor": "divisor", "R": rows, "MEAN": p.option("reduction") == "mean", "BLOCK": block}
-    return taking(linear_loss.count_live, args, 1, max(4, block // 256))
+    return taking(count_live, args, 1, max(4, block // 256))
 
 
 def total(p: Problem, losses: str) -> Launch:
     rows = p["x"].shape[0]
     block = min(8192, max(128, 1 << (rows - 1).bit_length()))
-    return Launch(linear_loss.total_loss, (1,), {"losses": losses, "divisor": "divisor", "loss": "loss", "R": rows, "BLOCK": block}, max(4, block // 256))
+    return Launch(total_loss, (1,), {"losses": losses, "divisor": "divisor", "loss": "loss", "R": rows, "BLOCK": block}, max(4, block // 256))
 
 
 def row_shape(columns: int, itemsize: int, most: int) -> tuple[int, int]:
@@ -120,7 +120,7 @@ def sums_of_columns(p: Problem, z: View, out: str, first: int, add: bool) -> Lau
     """The bias's gradient of a chunk."""
     rows, columns = z.shape
     args = {"z": z.tensor, "out": out, "zo": z.offset, "zs": z.strides[0], "rows": rows, "columns": columns, "first": first, "ADD": add}
-    return Launch(linear_loss.column_sums, (-(-columns // 64),), {**args, "ROWS": 32, "COLUMNS": 64}, 4)
+    return Launch(column_sums, (-(-columns // 64),), {**args, "ROWS": 32, "COLUMNS": 64}, 4)
 
 
 def bytes_of(metas: Sequence[Meta | None]) -> int:

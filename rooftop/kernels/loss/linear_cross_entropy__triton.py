@@ -20,11 +20,28 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rooftop.core.spec import Launch, Meta, Problem, Step, View
-from rooftop.kernels._device import linear_loss
+from rooftop.core.spec import Meta, Problem, Step, View
+from rooftop.kernels._device.linear_loss import row_losses, slice_statistics, whole_rows
 from rooftop.kernels._device.linear_plan import (
-    SMALL, SPARE, bias_of, cap_of, classes, count, dense, evenly, in_tiles, in_waves, matrix, numbers, padded, row_shape, sizes, sums_of_columns, taking, total,
-)  # fmt: skip
+    SMALL,
+    SPARE,
+    bias_of,
+    cap_of,
+    classes,
+    count,
+    dense,
+    evenly,
+    in_tiles,
+    in_waves,
+    matrix,
+    numbers,
+    padded,
+    row_shape,
+    sizes,
+    sums_of_columns,
+    taking,
+    total,
+)
 from rooftop.kernels._device.products import copied, product, turned
 
 
@@ -103,7 +120,7 @@ def steps(p: Problem, config: Config) -> Sequence[Step]:
 
 
 def _by_classes(p: Problem, config: Config) -> list[Step]:
-    rows, width, columns = sizes(p)
+    rows, _, columns = sizes(p)
     each = config.columns or columns
     losses = "loss" if p.option("reduction") == "none" else "losses"
     same = {**numbers(p), "z": "chunk", "bias": bias_of(p), "target": "target", "state": "state", "losses": losses, "zo": 0, "zs": padded(each)}
@@ -115,9 +132,9 @@ def _by_classes(p: Problem, config: Config) -> list[Step]:
         piece, warps = row_shape(width_, p["x"].itemsize, config.warps)
         found.append(product(View("chunk", (rows, width_), (padded(each), 1)), matrix(p, "x"), turned(matrix(p, "weight", first, width_))))
         args = {**same, "columns": width_, "first": first, "start": start, "FIRST": first == 0, "COLUMNS": piece, "STAGES": config.stages}
-        found.append(taking(linear_loss.slice_statistics, args, rows, warps))
+        found.append(taking(slice_statistics, args, rows, warps))
     block = min(1024, max(128, 1 << (rows - 1).bit_length()))
-    return [*found, taking(linear_loss.row_losses, {**same, "BLOCK": block}, -(-rows // block), 4)]
+    return [*found, taking(row_losses, {**same, "BLOCK": block}, -(-rows // block), 4)]
 
 
 def _by_tokens(p: Problem, config: Config) -> list[Step]:
@@ -134,7 +151,7 @@ def _by_tokens(p: Problem, config: Config) -> list[Step]:
     for first in range(0, rows, each):
         height = min(each, rows - first)
         chunk, x, weight = View(memory, (height, columns), (stride, 1)), matrix(p, "x", first, height), matrix(p, "weight")
-        found += [product(chunk, x, turned(weight)), taking(linear_loss.whole_rows, {**same, "row0": first}, height, warps)]
+        found += [product(chunk, x, turned(weight)), taking(whole_rows, {**same, "row0": first}, height, warps)]
         if p.get("unit_x") is not None:
             found.append(product(dense("unit_x", height, width, first), chunk, weight))
         if p.get("unit_weight") is not None:

@@ -16,10 +16,23 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from rooftop.core.spec import Launch, Meta, Problem, Step, View
-from rooftop.kernels._device import linear_loss
+from rooftop.kernels._device.linear_loss import slice_gradient, times_loss
 from rooftop.kernels._device.linear_plan import (
-    SMALL, SPARE, bias_of, cap_of, classes, dense, in_tiles, in_waves, matrix, numbers, padded, sizes, sums_of_columns, taking,
-)  # fmt: skip
+    SMALL,
+    SPARE,
+    bias_of,
+    cap_of,
+    classes,
+    dense,
+    in_tiles,
+    in_waves,
+    matrix,
+    numbers,
+    padded,
+    sizes,
+    sums_of_columns,
+    taking,
+)
 from rooftop.kernels._device.products import copied, product, turned
 
 UNITS = (("dx", "unit_x"), ("dweight", "unit_weight"), ("dbias", "unit_bias"))
@@ -106,11 +119,11 @@ def _multiplied(p: Problem, config: Config) -> Iterator[Step]:
         m = p.get(out)
         if m is not None:
             args = {"unit": unit, "dloss": "dloss", "out": out, "N": m.numel, "IN_PLACE": bool(p.option("inplace")), "BLOCK": config.block}
-            yield Launch(linear_loss.times_loss, (-(-m.numel // config.block),), args, 4)
+            yield Launch(times_loss, (-(-m.numel // config.block),), args, 4)
 
 
 def _by_classes(p: Problem, config: Config) -> Iterator[Step]:
-    rows, width, columns = sizes(p)
+    rows, width, _ = sizes(p)
     x_sum = "x_sum" if _summed_aside(p, config) else "dx"
     own = scratch(p, config).get("chunk")
     same = {**numbers(p), "bias": bias_of(p), "target": "target", "state": "state", "dloss": "dloss", "divisor": "divisor"}
@@ -122,7 +135,7 @@ def _by_classes(p: Problem, config: Config) -> Iterator[Step]:
         yield product(chunk, matrix(p, "x"), turned(weight))
         blocks = -(-each // config.block)
         args = {**same, "z": memory, "zo": at, "zs": stride, "columns": each, "blocks": blocks, "first": first}
-        yield taking(linear_loss.slice_gradient, args, rows * blocks, max(1, config.block // 512))
+        yield taking(slice_gradient, args, rows * blocks, max(1, config.block // 512))
         if p.get("dx") is not None:
             yield product(dense(x_sum, rows, width), chunk, weight, add=first > 0)
         if p.get("dweight") is not None:
