@@ -227,27 +227,30 @@ def backward(
 ) -> tuple[Tensor, ...]:
     """dz = (exp(z - lse) · (1 + 2 · lse_square_scale · lse) - s / V - (1 - s) · [target]) · dloss / divisor, times 1 - (z / softcap)²; dx = dz · weight,
     dweight = dzᵀ · x, dbias the sum of dz over the tokens. Where the forward has made the gradients: those times dloss."""
-    units = (unit_x, unit_weight, unit_bias)
-    if any(u is not None for u in units):
-        return tuple(None if u is None else u * dloss for u in units)
     rest = (ignore_index, reduction, label_smoothing, lse_square_scale, softcap, start, classes)
-    return _gradients(dloss, x, weight, bias, target, state, divisor, _options(weight, rest), narrow=False)
+    o = _options(weight, rest)
+    return _gradients(dloss, x, weight, bias, target, state, divisor, unit_x, unit_weight, unit_bias, o, narrow=False)
 
 
 def _gradients(
-    dloss: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, state: Tensor, divisor: Tensor, o: Options, narrow: bool
-) -> tuple[Tensor, ...]:
-    z = _linear_loss.logits(x, weight, bias, o.softcap, narrow)
-    return _products(_linear_loss.slopes(z, target, state, (dloss / divisor).expand(target.shape), o), x, weight)
+    dloss: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, state: Tensor, divisor: Tensor, unit_x: Tensor | None,
+    unit_weight: Tensor | None, unit_bias: Tensor | None, o: Options, narrow: bool,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    units = (unit_x, unit_weight, unit_bias)
+    found: Sequence[Any] = units
+    if any(u is None for u in units[: 2 if bias is None else 3]):
+        z = _linear_loss.logits(x, weight, bias, o.softcap, narrow)
+        found = _products(_linear_loss.slopes(z, target, state, (dloss / divisor).expand(target.shape), o), x, weight)
+    return tuple(f if u is None else (u.float() if narrow else u) * dloss for u, f in zip(units, found, strict=True))
 
 
 def same_gradients(
-    dloss: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, state: Tensor, divisor: Tensor, *rest: Any
-) -> tuple[Tensor, ...]:
+    dloss: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, state: Tensor, divisor: Tensor, unit_x: Tensor | None,
+    unit_weight: Tensor | None, unit_bias: Tensor | None, *rest: Any,
+) -> tuple[Tensor, ...]:  # fmt: skip
     """As `same`."""
-    if any(u is not None for u in rest[:3]):
-        return tuple(None if u is None else u.float() * dloss for u in rest[:3])
-    return _gradients(dloss, x, weight, bias, target, state, divisor, _options(weight, rest[3:]), narrow=x.element_size() == 2)
+    o = _options(weight, rest)
+    return _gradients(dloss, x, weight, bias, target, state, divisor, unit_x, unit_weight, unit_bias, o, narrow=x.element_size() == 2)
 
 
 def made_in_forward(reduction: str, memory: str) -> bool:
