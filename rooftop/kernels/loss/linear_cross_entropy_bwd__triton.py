@@ -57,6 +57,9 @@ def supports(p: Problem) -> str | None:
     rows, width, columns = sizes(p)
     if not rows or not width:
         return "there is nothing to compute"
+    if _made(p):
+        most = max(m.numel for out, _ in UNITS if (m := p.get(out)) is not None)
+        return None if most < 2**42 else f"takes fewer than 2**42 numbers; given {most}"
     if columns >= 2**31 - 2**20 or rows >= 2**31 or rows * -(-columns // 2048) >= 2**31:
         return f"takes fewer than 2**31 - 2**20 classes, 2**31 tokens and 2**42 logits; given {columns} and {rows}"
     return None
