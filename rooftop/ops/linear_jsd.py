@@ -274,7 +274,7 @@ OP = Op(
     cases=_cases(),
     work=work,
     same=same,
-    tolerance=Tolerance(multiple=2.0),
+    tolerance=Tolerance(multiple=4.0),  # where probabilities are alike what counts is a difference, and luck has its part in either error
     grad=Grad(
         wrt=("x", "weight"),
         saves=("unit_x", "unit_weight"),

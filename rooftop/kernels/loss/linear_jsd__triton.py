@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import log
 
 import triton
 import triton.language as tl
@@ -58,16 +57,15 @@ def _logs(z, at, columns, cool, most, above):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _against_mixture(own, other, log_own, log_other, WIDE: tl.constexpr):  # type: ignore[no-untyped-def]
-    """log p - log m, with m the mixture: of logarithms, so that no mixture of two tiny numbers is 0."""
-    a, b = own + log_own, other + log_other
-    most = tl.maximum(a, b)
-    less = _exp(-tl.abs(a - b), WIDE)
-    return (own - most) - (libdevice.log1p(less) if WIDE else tl.log(1 + less))
+def _against_mixture(own, other, share, WIDE: tl.constexpr):  # type: ignore[no-untyped-def]
+    """log p - log m, with m = share · p + (1 - share) · q, of log p and log q: their difference is all that counts, and no power of e overflows."""
+    more = other - own
+    less = _exp(-tl.abs(more), WIDE)
+    return -(tl.maximum(more, 0) + tl.log(tl.where(more > 0, share * less + (1 - share), share + (1 - share) * less)))
 
 
 @triton.jit
-def _rows(z, teacher, mask, losses, divisor, zs, ts, columns, row0, cool, beta, log_beta, log_rest,
+def _rows(z, teacher, mask, losses, divisor, zs, ts, columns, row0, cool, beta,
           MODE: tl.constexpr, WRITE: tl.constexpr, COLUMNS: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
     """The loss of one token, and WRITE: its gradient over the student's logits. `cool`: 1 / temperature."""
     row = row0 + tl.program_id(0).to(tl.int64)
@@ -107,8 +105,8 @@ def _rows(z, teacher, mask, losses, divisor, zs, ts, columns, row0, cool, beta, 
             if MODE == REVERSE:
                 second += p * (own - other)
             if MODE == MIXED:
-                first += q * _against_mixture(other, own, log_beta, log_rest, WIDE)
-                second += p * _against_mixture(own, other, log_rest, log_beta, WIDE)
+                first += q * _against_mixture(other, own, beta, WIDE)
+                second += p * _against_mixture(own, other, 1 - beta, WIDE)
         found = tl.sum(second, 0)  # KL(student || mixture), or || teacher
         if MODE == FORWARD:
             loss = tl.sum(first, 0)
@@ -121,7 +119,7 @@ def _rows(z, teacher, mask, losses, divisor, zs, ts, columns, row0, cool, beta, 
             for k in tl.range(0, pieces):
                 at = k * COLUMNS + step
                 own, other = _logs(z, at, columns, cool, more, above), _logs(teacher, at, columns, cool, most, over)
-                off = own - other if MODE == REVERSE else _against_mixture(own, other, log_rest, log_beta, WIDE)
+                off = own - other if MODE == REVERSE else _against_mixture(own, other, 1 - beta, WIDE)
                 d = _exp(own, WIDE) * (off - found) * g
                 if MODE == MIXED:
                     d *= 1 - beta
@@ -192,7 +190,7 @@ def steps(p: Problem, config: Config) -> Sequence[Step]:
     block = min(8192, max(128, 1 << (rows - 1).bit_length()))
     counted = {"mask": mask, "divisor": "divisor", "R": rows, "MEAN": p.option("reduction") == "mean", "BLOCK": block}
     args = {"z": memory, "teacher": "teacher", "mask": mask, "losses": "losses", "divisor": "divisor", "zs": stride, "ts": stride, "columns": columns}
-    args |= {"cool": 1 / float(p.option("temperature")), "beta": beta, "log_beta": log(beta) if beta else 0.0, "log_rest": log(1 - beta) if beta < 1 else 0.0}
+    args |= {"cool": 1 / float(p.option("temperature")), "beta": beta}
     args |= {"MODE": int(beta) if beta in (0, 1) else MIXED.value, "WRITE": _wanted(p), "COLUMNS": piece}
     found: list[Step] = [Launch(_divisor, (1,), counted, max(4, block // 256))]
     for first in range(0, rows, config.rows):
