@@ -282,6 +282,58 @@ def layer_norm(input: Tensor, normalized_shape: Sequence[int] | int, weight: Ten
     Raises TypeError for other dtypes, ValueError for shapes or devices that do not fit, an eps below 0, or an input that a named
     implementation cannot take."""
 
+def linear_cross_entropy(x: Tensor, weight: Tensor, target: Tensor, *, bias: Tensor | None=None, ignore_index: int=-100, label_smoothing: float=0.0, lse_square_scale: float=0.0, softcap: float | None=None, reduction: str='mean', return_lse: bool=False, weight_grad_dtype: torch.dtype | None=None, memory: str='fast', group: Any=None, implementation: str | None=None) -> Any:
+    """Cross-entropy between `x @ weight.T + bias` and class indices. Products are summed in float32 and rounded to the dtype of `x`, all else is float32.
+
+    With N tokens, H features, V classes and gradients included, memory beyond the inputs is, for 16-bit tensors and `"mean"` or `"sum"`:
+    `"fast"`: dX + the larger of 3.1 dW and 3 dW + 256 MiB, three products; the gradients are made in the forward, and multiplied in the backward;
+    `"small"`: dW + 3 dX + 64 MiB, four products: the backward makes the logits again. Both are exact and deterministic, and wait for nothing.
+
+    Args:
+        x: [..., H], float32, float16 or bfloat16.
+        weight: [V, H] in the dtype of `x`. Where it, or `x`, requires no gradient, its product is not made.
+        target: int64 [...], 0 to V - 1 or `ignore_index`. Any other makes the token's loss NaN, and the gradients; under `rooftop.debug()` it is an IndexError.
+        bias: [V], of the dtype of `x` or float32.
+        ignore_index: tokens with this target have no loss and no gradient, do not count in the mean, and their logits are not read. The products take
+            their rows along.
+        label_smoothing: 0 to 1, the share of the target spread evenly over all classes.
+        lse_square_scale: factor of the squared log-normaliser, added to each token's loss.
+        softcap: logits are first bounded smoothly to ± this; None for not.
+        reduction: `"mean"` over the tokens that count, `"sum"` or `"none"`. With `"none"` both points of `memory` make four products.
+        return_lse: return (loss, lse), lse [...] in float32, 0 where a token is ignored. No gradient flows through it.
+        weight_grad_dtype: of the weight's gradient: its own, or torch.float32, for a leaf with ``weight.grad_dtype = torch.float32``: autograd would round
+            it to the weight's dtype else. It is summed in float32 either way.
+        memory: `"fast"` or `"small"`.
+        group: a `torch.distributed` process group over whose ranks the vocabulary is split: `weight` and `bias` are this rank's classes, those of rank r
+            before those of rank r + 1, as many on each. `x` and `target`, whose classes are those of the whole, are the same on all. Four numbers a
+            token travel in the forward; dX is summed over the ranks. The backward makes the logits again, whatever `memory` is.
+        implementation: a kernel by name (`"triton"`): it runs or raises. None picks the best that takes the input.
+
+    Returns float32: a scalar, or [...] without a reduction. The mean over no tokens is NaN, as torch's, and its gradients are zeros. With `"fast"` a second
+    backward through one forward raises: the first has multiplied the gradients in their place.
+
+    Raises TypeError for other dtypes or options that are no numbers, ValueError for shapes, devices or options that are not accepted."""
+
+def linear_jsd(x: Tensor, weight: Tensor, teacher_x: Tensor, teacher_weight: Tensor, *, beta: float=0.5, temperature: float=1.0, mask: Tensor | None=None, reduction: str='mean', implementation: str | None=None) -> Tensor:
+    """The generalised Jensen-Shannon divergence between a teacher's and a student's distribution over V classes, each the softmax of a product.
+
+    Products are summed in float32 and rounded to the dtype of `x`, all else is float32. Four products with gradients, which are made in the forward. Memory
+    beyond the inputs, for 16 bits, is dX + the larger of 4 dW and 3 dW + 512 MiB.
+
+    Args:
+        x: the student's [..., H], float32, float16 or bfloat16.
+        weight: the student's [V, H], in the dtype of `x`.
+        teacher_x, teacher_weight: the teacher's [..., K] and [V, K], in the dtype of `x`. They have no gradients.
+        beta: 0 to 1: how much of the teacher is in the mixture. 0 is KL(teacher || student), the usual loss; 1 is KL(student || teacher).
+        temperature: above 0; logits are divided by it. The loss is not multiplied by its square.
+        mask: bool [...]: False where a token does not count. Its products are made all the same.
+        reduction: `"mean"` over the tokens that count, or `"sum"`.
+        implementation: a kernel by name (`"triton"`): it runs or raises. None picks the best that takes the input.
+
+    Returns a float32 scalar. The mean over no tokens is NaN. A second backward through one forward raises.
+
+    Raises TypeError for other dtypes or options that are no numbers, ValueError for shapes, devices or options that are not accepted."""
+
 def matmul(a: Tensor, b: Tensor, *, c: Tensor | None=None, alpha: float=1.0, beta: float=1.0, bias: Tensor | None=None, activation: str='none', gate: Tensor | None=None, residual: Tensor | None=None, out_dtype: Any=None, implementation: str | None=None) -> Tensor:
     """act(alpha · a b + beta · c + bias) · gate + residual, summed in float32 and rounded once.
 

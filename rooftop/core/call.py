@@ -13,7 +13,7 @@ from rooftop.core import registry
 from rooftop.core.backends.table import preference
 from rooftop.core.contract import Contract
 from rooftop.core.implementation import Implementation, UnsupportedError
-from rooftop.core.spec import Launch, Meta, Number, Problem
+from rooftop.core.spec import Launch, Meta, Number, Problem, Step
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -138,6 +138,11 @@ class Call:
     @cached_property
     def launches(self) -> list[Launch]:
         return [] if self.idle else self.implementation.launches(self.problem, self.config)
+
+    @property
+    def steps(self) -> Sequence[Step]:
+        """The launches, and what torch is called for between them."""
+        return [] if self.idle else self.implementation.steps(self.problem, self.config)
 
     @property
     def path(self) -> tuple[str, ...]:

@@ -47,6 +47,7 @@ class Grad:
     aside   outputs made for the backward alone: no gradient flows through them, and `backward` is given none
     into    output of the backward -> the saved tensor whose memory it may take, where the option `inplace` is true
     tolerance  of the backward's outputs; the forward's where that is one for all
+    narrow     the gradients at the same precision, where that is not `backward` in float32, rounded once; parameters as `backward`'s
 
     A gradient of an output may be absent (the output was not used, or is absent itself) where `backward` annotates it `Tensor | None`."""
 
@@ -62,6 +63,7 @@ class Grad:
     aside: tuple[str, ...] = ()
     same: Mapping[str, str] = field(default_factory=dict)
     tolerance: Tolerance | Mapping[str, Tolerance] | None = None
+    narrow: Callable[..., Any] | None = None
 
     @property
     def saved_names(self) -> tuple[str, ...]:
@@ -356,7 +358,7 @@ class Contract:
             grad.backward, outputs=grad.outputs, cases=self.cases, work=grad.work, canonical=grad.canonical or self.canonical,
             tolerance=grad.tolerance or (self._tolerance if isinstance(self._tolerance, Tolerance) else None),
             deterministic=self.deterministic, peers=grad.peers, wrong=grad.wrong, name=f"{self.name}_bwd", forward=self,
-            into=grad.into, late=tuple(n for n in self.late if n in inspect.signature(grad.backward).parameters),
+            into=grad.into, same=grad.narrow, late=tuple(n for n in self.late if n in inspect.signature(grad.backward).parameters),
         )  # fmt: skip
 
     def _bwd_metas(self, case: Case) -> dict[str, Meta | None]:

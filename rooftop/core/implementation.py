@@ -13,7 +13,7 @@ from rooftop.core import head as heads
 from rooftop.core import settings
 from rooftop.core.contract import Contract
 from rooftop.core.launch import resident_clusters
-from rooftop.core.spec import Device, Launch, Meta, Problem
+from rooftop.core.spec import Device, Launch, Meta, Problem, Step, TorchCall
 
 TUNED = settings.PACKAGE / "tuned"
 
@@ -45,6 +45,24 @@ class Launches:
     def addressed(self, stream: int, addresses: Sequence[Any]) -> None:
         for launch in self.prepared:
             launch(stream, addresses)
+
+
+class Steps:
+    """The runner of launches with calls of torch between them: those need tensors, so there is no `addressed`."""
+
+    __slots__ = ("names", "steps")
+
+    def __init__(self, steps: Sequence[Prepared | TorchCall], names: Sequence[str]) -> None:
+        self.steps, self.names = tuple(steps), tuple(names)
+
+    def __call__(self, stream: int, values: Sequence[Any]) -> None:
+        memory = dict(zip(self.names, values, strict=True))
+        addresses: list[Any] = [0 if v is None else v if isinstance(v, (int, float)) else v.data_ptr() for v in values]
+        for step in self.steps:
+            if isinstance(step, TorchCall):
+                step.run(memory)
+            else:
+                step(stream, addresses)
 
 
 class Where(NamedTuple):
@@ -102,6 +120,10 @@ class Implementation:
 
     def launches(self, problem: Problem, config: Any) -> list[Launch]:
         raise NotImplementedError
+
+    def steps(self, problem: Problem, config: Any) -> Sequence[Step]:
+        """The launches, with the calls of torch between them where there are any."""
+        return self.launches(problem, config)
 
     def scratch(self, problem: Problem, config: Any) -> dict[str, Meta]:
         """Memory that the caller allocates for each call, by name."""

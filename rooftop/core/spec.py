@@ -320,6 +320,35 @@ class Launch:
 
 
 @dataclass(frozen=True)
+class View:
+    """Part of a tensor, or of scratch memory, as a `TorchCall` takes it: strides and offset count elements of it."""
+
+    tensor: str  # by the op's name for it, or of scratch memory
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    offset: int = 0
+
+    def of(self, tensor: Any) -> Any:
+        return tensor.as_strided(self.shape, self.strides, tensor.storage_offset() + self.offset)
+
+
+@dataclass(frozen=True)
+class TorchCall:
+    """A step between launches that torch makes, a product by cuBLAS say: `function(**args)` on torch's current stream. Among `args` are numbers and
+    `View`s, which become tensors; the function writes into those, allocates nothing that is as large as they are, and waits for nothing."""
+
+    function: Callable[..., None]
+    args: Mapping[str, Any]
+
+    def run(self, memory: Mapping[str, Any]) -> None:
+        """`memory`: tensors by name."""
+        self.function(**{k: v.of(memory[v.tensor]) if isinstance(v, View) else v for k, v in self.args.items()})
+
+
+Step: TypeAlias = Launch | TorchCall
+
+
+@dataclass(frozen=True)
 class Input:
     """How one input tensor of a case is made. `fill` and `layout` are names in `rooftop.lab.inputs`; integers are 0 to 99, or "below 1000"."""
 

@@ -1,22 +1,57 @@
-"""Triton: a module whose `launches` name `@triton.jit` functions."""
+"""Triton: a module whose `launches`, or `steps`, name `@triton.jit` functions."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from math import prod
+from types import ModuleType
+from typing import Any
 
 from rooftop.core.backends.python_modules import ModuleImplementation
-from rooftop.core.implementation import MachineCode, Prepared, Where
-from rooftop.core.spec import Launch, Meta, Problem
+from rooftop.core.head_parts import HeadError
+from rooftop.core.head_text import shown
+from rooftop.core.implementation import MachineCode, Prepared, Runner, Steps, Where
+from rooftop.core.spec import Launch, Meta, Problem, Step, TorchCall
 
 
 class TritonImplementation(ModuleImplementation):
     backend = "triton"
-    needed = ("supports", "choose", "launches")
+    needed = ("supports", "choose")
     package, install = "triton", "pip install 'triton>=3.6,<3.10'"
+
+    @cached_property
+    def module(self) -> ModuleType:
+        module = super().module
+        if hasattr(module, "launches") == hasattr(module, "steps"):
+            raise HeadError(f"{shown(self.path)}: a {self.backend} kernel defines `launches`, or `steps` where torch is called between them: one of the two")
+        return module
 
     def runs(self) -> Where:
         return Where("interpreter")
+
+    def steps(self, problem: Problem, config: Any) -> Sequence[Step]:
+        if not hasattr(self.module, "steps"):
+            return self.launches(problem, config)
+        found: Sequence[Step] = self.module.steps(problem, config)
+        return found
+
+    def launches(self, problem: Problem, config: Any) -> list[Launch]:
+        """Of steps that run one binary the first."""
+        if not hasattr(self.module, "steps"):
+            return super().launches(problem, config)
+        found: dict[Any, Launch] = {}
+        for step in self.steps(problem, config):
+            if isinstance(step, Launch):
+                found.setdefault(_kind(step), step)
+        return list(found.values())
+
+    def bind(self, problem: Problem, config: Any, names: Sequence[str], index: int) -> Runner:
+        if not hasattr(self.module, "steps"):
+            return super().bind(problem, config, names, index)
+        steps = self.steps(problem, config)
+        prepared = iter(self.prepare(problem, [s for s in steps if isinstance(s, Launch)], names, index, self.scratch(problem, config)))
+        return Steps([s if isinstance(s, TorchCall) else next(prepared) for s in steps], names)
 
     def machine_code(self, problem: Problem, launch: Launch, scratch: Mapping[str, Meta]) -> MachineCode:
         from rooftop.core.triton_compat import compile_launch
@@ -31,6 +66,20 @@ class TritonImplementation(ModuleImplementation):
 
         tensors = {**dict(problem.tensors), **(self.scratch(problem, self.resolve(problem)[0]) if scratch is None else scratch)}
         return [prepare(launch, tensors, names, index, problem.late_floats) for launch in launches]
+
+
+def _kind(launch: Launch) -> Any:
+    """Equal for launches that Triton compiles alike: whole numbers count as it takes them (1, a multiple of 16, of 32 or 64 bits), constants whole."""
+    constants = {p.name for p in launch.kernel.params if p.is_constexpr}
+
+    def fact(name: str, value: Any) -> Any:
+        if isinstance(value, float) and name not in constants:
+            return "float"
+        if type(value) is int and name not in constants:
+            return value == 1, value % 16 == 0, -(2**31) <= value < 2**31
+        return value
+
+    return launch.kernel, launch.warps, launch.stages, launch.chained, tuple((k, fact(k, v)) for k, v in launch.args.items())
 
 
 class GluonImplementation(TritonImplementation):

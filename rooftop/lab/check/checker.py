@@ -17,7 +17,7 @@ from rooftop.core.call import Call
 from rooftop.core.contract import Contract, Judged, metas_of
 from rooftop.core.implementation import device_of
 from rooftop.core.layouts import computes, widen
-from rooftop.core.spec import DTYPES, TARGETS, Case, Descriptor, Input, Meta, Problem, dtype_of
+from rooftop.core.spec import DTYPES, TARGETS, Case, Descriptor, Input, Meta, Problem, TorchCall, dtype_of
 from rooftop.core.triton_compat import descriptor
 from rooftop.lab.candidates import Subject
 from rooftop.lab.check.compare import CHUNK, Verdict, compare, differing, index_of
@@ -168,7 +168,10 @@ def run_torch(call: Call, memory: dict[str, Any]) -> None:
 def run_interpreter(call: Call, memory: dict[str, Any]) -> None:
     from rooftop.lab.interpret import interpreter
 
-    for launch in call.launches:
+    for launch in call.steps:
+        if isinstance(launch, TorchCall):
+            launch.run(memory)
+            continue
         inputs = {n for n in call.inputs if n not in call.mutated}
         tensors = {k: v.tensor if isinstance(v, Descriptor) else v for k, v in launch.args.items() if isinstance(v, str | Descriptor)}
         readonly = [k for k, n in tensors.items() if n in inputs and memory[n] is not None]

@@ -211,18 +211,19 @@ def _by_contract(s: Setting, outputs: Mapping[str, Any]) -> tuple[dict[str, Any]
 
     op, grad = s.op, s.op.grad
     assert grad is not None
-    values = {**s.tensors, **s.expected.same, **{n: t for n, t in outputs.items() if t is not None and n not in grad.aside}, **s.options}
+    made = {n: t for n, t in outputs.items() if t is not None and n not in grad.aside}
     flows = [s.flow.get(n) for n in op.output_names if n not in grad.aside]
-    given = [*flows, *grad.saved(values)]
     options = [s.options[n] for n in op.option_names]
 
-    def backward(change: Callable[[Any], Any]) -> dict[str, Any]:
+    def backward(function: Callable[..., Any], forward: Mapping[str, Any], change: Callable[[Any], Any]) -> dict[str, Any]:
+        given = [*flows, *grad.saved({**s.tensors, **forward, **made, **s.options})]
         with torch.no_grad():
-            tensors = [change(t) if isinstance(t, torch.Tensor) else t for t in given]
-            found = grad.spread(grad.backward(*tensors, *options))
+            found = grad.spread(function(*[change(t) if isinstance(t, torch.Tensor) else t for t in given], *options))
         return {**found, **{n: change(s.flow[out]) for n, out in grad.same.items() if out in s.flow}}
 
-    exact, same = backward(_double), backward(widen)
+    # what the forward saved: where the same precision rounds on the way, in float64 that which it has there
+    exact = backward(grad.backward, s.expected.same if op.same is None else s.expected.exact, _double)
+    same = backward(grad.backward, s.expected.same, widen) if grad.narrow is None else backward(grad.narrow, s.expected.same, lambda t: t)
     of = {n: name for entry, name in zip(grad.wrt, op.bwd.output_names, strict=True) for n in entry.split("=")} if op.bwd else {}
     tolerances = {n: op.bwd.tolerance_of(of[n]) if op.bwd and n in of else GRADIENT for n in s.draft.wants}
     return exact, same, tolerances

@@ -1,0 +1,165 @@
+"""Linear and cross-entropy, forward; where memory="fast" and gradients are wanted, these too. Contract: rooftop/ops/linear_cross_entropy.py
+
+Products are cuBLAS's. Between them Triton goes over a chunk of logits, which is all of them that there is at one time. Two plans:
+
+classes  (the loss alone) All tokens by a slice of the classes: one product, then a pass that reads the slice into each token's running maximum and sum.
+tokens   (the loss and its gradient) Some tokens by all classes: one product, a pass that reads the rows for their losses and writes their gradients in the
+         logits' place, then dX of those tokens whole and dW += . Three products in all, which is the fewest: the backward only multiplies by dloss.
+
+tokens, memory: where all tokens fit 2.1 x dW (N <= 2.1 H) they are one chunk, dW is one product and is summed nowhere but in its tiles. Else dW is summed
+over chunks in float32 (2 x dW in 16 bits), and the chunk lies in the memory of dW itself, which is written at the very end: so 3 x dW + dX at most.
+Prediction, H200, 8192 x 4096 x 128256 bf16: one chunk; the pass reads 2 GiB from DRAM, again from the L2 (132 rows of 250 KiB are on their way at a time), and
+writes 2 GiB: 1.1 ms on 37 ms of products, 1.03x. 32768 x 4096 x 262144: eight chunks, 60 GiB of float32 sums go to and fro beside 310 ms of products: 1.08x.
+The loss alone: 2 GiB written by the product and read by the pass, partly from the L2: 1.05x one product.
+
+Tokens that are ignored: their logits are not read, their gradients are zeros. The products take their rows all the same: cuBLAS is told sizes by the host,
+and asking the device for the number of live tokens would be a synchronisation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rooftop.core.spec import Meta, Problem, Step, View
+from rooftop.kernels._device.linear_loss import row_losses, slice_statistics, whole_rows
+from rooftop.kernels._device.linear_plan import (
+    SMALL,
+    SPARE,
+    bias_of,
+    cap_of,
+    classes,
+    count,
+    dense,
+    evenly,
+    in_tiles,
+    in_waves,
+    matrix,
+    numbers,
+    padded,
+    row_shape,
+    sizes,
+    sums_of_columns,
+    taking,
+    total,
+)
+from rooftop.kernels._device.products import copied, product, turned
+
+
+@dataclass(frozen=True)
+class Config:
+    """`rows` tokens of a chunk (0: all), `columns` of its classes (0: all). `inside`: it lies in the memory of dW. `warps` of a program that goes over a row
+    for its loss alone, `whole` of one that writes its gradient too; `stages` - 1 tiles of theirs are on their way beside the one in use."""
+
+    rows: int
+    columns: int
+    inside: bool = False
+    warps: int = 8
+    whole: int = 16
+    stages: int = 3
+
+
+def _wanted(p: Problem) -> bool:
+    """Whether gradients are made here."""
+    return any(p.get(n) is not None for n in ("unit_x", "unit_weight", "unit_bias"))
+
+
+def supports(p: Problem) -> str | None:
+    rows, width, columns = sizes(p)
+    if not rows or not width:
+        return "there is nothing to compute"
+    if columns >= 2**31 - 2**20 or rows >= 2**31:
+        return f"takes fewer than 2**31 - 2**20 classes and 2**31 tokens; given {columns} and {rows}"
+    return None
+
+
+def choose(p: Problem) -> Config:
+    rows, width, columns = sizes(p)
+    size, stride = p["x"].itemsize, padded(columns)
+    weight = p.get("unit_weight")
+    if not _wanted(p):
+        behind = columns * width * size if p.option("weight_grad") else 0  # the backward will take as much
+        most = (SPARE if p.option("memory") == "fast" else min(SPARE, SMALL + behind)) // (rows * size)
+        return Config(0, 0 if most >= columns else in_waves(columns, most, rows, p.device.sms))
+    if weight is not None and weight.dtype == p["x"].dtype and size == 2:
+        if 10 * rows * stride <= 21 * columns * width or rows * stride * size <= SPARE:
+            return Config(0, 0)
+        inside, aside = columns * width // stride, SPARE // (stride * size)
+        return Config(evenly(rows, max(64, in_tiles(max(inside, aside)))), 0, inside >= aside)
+    most = max(columns * width, SPARE // size) // stride
+    return Config(evenly(rows, max(64, in_tiles(most))), 0)
+
+
+def configs(p: Problem) -> list[Config]:
+    chosen = choose(p)
+    pairs = [(warps, 16) for warps in (4, 16)] if not _wanted(p) else [(8, whole) for whole in (8, 32)]
+    return [Config(chosen.rows, chosen.columns, chosen.inside, *pair) for pair in pairs]
+
+
+def _summed_aside(p: Problem, config: Config) -> bool:
+    """Whether dW is summed over chunks, and not in its own memory."""
+    rows, weight = p["x"].shape[0], p.get("unit_weight")
+    return weight is not None and 0 < config.rows < rows and weight.dtype != "f32"
+
+
+def scratch(p: Problem, config: Config) -> dict[str, Meta]:
+    rows, width, columns = sizes(p)
+    found = {} if p.option("reduction") == "none" else {"losses": Meta((rows,), "f32")}
+    if not config.inside:
+        found["chunk"] = Meta((config.rows or rows, padded(config.columns or columns)), p["x"].dtype)
+    if _summed_aside(p, config):
+        found["weight_sum"] = Meta((columns, width), "f32")
+    if (bias := p.get("unit_bias")) is not None and 0 < config.rows < rows and bias.dtype != "f32":
+        found["bias_sum"] = Meta((columns,), "f32")
+    return found
+
+
+def steps(p: Problem, config: Config) -> Sequence[Step]:
+    found: list[Step] = [count(p)]
+    found += _by_tokens(p, config) if _wanted(p) else _by_classes(p, config)
+    return found if p.option("reduction") == "none" else [*found, total(p, "losses")]
+
+
+def _by_classes(p: Problem, config: Config) -> list[Step]:
+    rows, _, columns = sizes(p)
+    each = config.columns or columns
+    losses = "loss" if p.option("reduction") == "none" else "losses"
+    same = {**numbers(p), "z": "chunk", "bias": bias_of(p), "target": "target", "state": "state", "losses": losses, "zo": 0, "zs": padded(each)}
+    same |= {"SMOOTH": p.option("label_smoothing") != 0, "CAP": cap_of(p), "R": rows, "classes": classes(p)}
+    start = int(p.option("start"))
+    found: list[Step] = []
+    for first in range(0, columns, each):
+        width_ = min(each, columns - first)
+        piece, warps = row_shape(width_, p["x"].itemsize, config.warps)
+        found.append(product(View("chunk", (rows, width_), (padded(each), 1)), matrix(p, "x"), turned(matrix(p, "weight", first, width_))))
+        args = {**same, "columns": width_, "first": first, "start": start, "FIRST": first == 0, "COLUMNS": piece, "STAGES": config.stages}
+        found.append(taking(slice_statistics, args, rows, warps))
+    block = min(1024, max(128, 1 << (rows - 1).bit_length()))
+    return [*found, taking(row_losses, {**same, "BLOCK": block}, -(-rows // block), 4)]
+
+
+def _by_tokens(p: Problem, config: Config) -> list[Step]:
+    rows, width, columns = sizes(p)
+    each, stride = config.rows or rows, padded(columns)
+    memory = "unit_weight" if config.inside else "chunk"
+    aside = _summed_aside(p, config)
+    weight_sum = "weight_sum" if aside else "unit_weight"
+    bias, bias_sum = p.get("unit_bias"), "bias_sum" if "bias_sum" in scratch(p, config) else "unit_bias"
+    piece, warps = row_shape(columns, p["x"].itemsize, config.whole)
+    same = {**numbers(p), "z": memory, "bias": bias_of(p), "target": "target", "state": "state", "losses": "losses", "divisor": "divisor"}
+    same |= {"zo": 0, "zs": stride, "columns": columns, "SMOOTH": p.option("label_smoothing") != 0, "CAP": cap_of(p), "COLUMNS": piece, "STAGES": config.stages}
+    found: list[Step] = []
+    for first in range(0, rows, each):
+        height = min(each, rows - first)
+        chunk, x, weight = View(memory, (height, columns), (stride, 1)), matrix(p, "x", first, height), matrix(p, "weight")
+        found += [product(chunk, x, turned(weight)), taking(whole_rows, {**same, "row0": first}, height, warps)]
+        if p.get("unit_x") is not None:
+            found.append(product(dense("unit_x", height, width, first), chunk, weight))
+        if p.get("unit_weight") is not None:
+            found.append(product(dense(weight_sum, columns, width), turned(chunk), x, add=first > 0))
+        if bias is not None:
+            found.append(sums_of_columns(p, chunk, bias_sum, 0, first > 0))
+    if aside:
+        found.append(copied(dense("unit_weight", columns, width), dense("weight_sum", columns, width)))
+    if bias_sum == "bias_sum":
+        found.append(copied(dense("unit_bias", 1, columns), dense("bias_sum", 1, columns)))
+    return found

@@ -1,0 +1,209 @@
+"""Divergence from a teacher of the logits x · weightᵀ, and its gradients. Contract: rooftop/ops/linear_jsd.py
+
+As linear_cross_entropy by tokens: two products make a chunk of the student's and of the teacher's logits, one pass of Triton reads both rows for their
+normalisers, again for the loss, and writes the gradient over the student's, then dX and dW += . Four products.
+Where there are several chunks, the student's lie in the memory of dW, which is written at the end, and dW is summed in float32: dX + 4 dW at most, or
+dX + 3 dW + 512 MiB where dW is small. Without gradients: two chunks of 256 MiB.
+Prediction, H200, 8192 x 4096 x 128256 bf16, teacher as wide: 49.6 ms of products, two chunks of 4096 tokens, 5 ms of passes (14 GiB,
+and eight special functions a class and token), 2.2 ms of sums of dW: 1.15x."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import triton
+import triton.language as tl
+from triton.language.extra.cuda import libdevice
+
+from rooftop.core.spec import Launch, Meta, Problem, Step, View
+from rooftop.kernels._device.linear_plan import SPARE, dense, evenly, in_tiles, matrix, padded, row_shape, sizes, total
+from rooftop.kernels._device.logits import exp as short_exp
+from rooftop.kernels._device.products import copied, product, turned
+
+LOWEST = tl.constexpr(-3.4028234663852886e38)
+FORWARD = tl.constexpr(0)  # KL(teacher || student), beta 0
+REVERSE = tl.constexpr(1)  # KL(student || teacher), beta 1
+MIXED = tl.constexpr(2)
+
+
+@triton.jit
+def _divisor(mask, divisor, R, MEAN: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The number of tokens that count, or 1."""
+    if MEAN:
+        found = tl.zeros((BLOCK,), tl.float32)
+        for k in range(tl.cdiv(R, BLOCK)):
+            row = k * BLOCK + tl.arange(0, BLOCK)
+            live = row < R
+            if mask is not None:
+                live = live & (tl.load(mask + row, live, other=0) != 0)
+            found += live.to(tl.float32)
+        tl.store(divisor, tl.sum(found, 0))
+    else:
+        tl.store(divisor, 1.0)
+
+
+@triton.jit
+def _exp(v, WIDE: tl.constexpr):  # type: ignore[no-untyped-def]
+    """WIDE: to float32's last digits, which gradients of float32 show."""
+    return libdevice.exp(v) if WIDE else short_exp(v)
+
+
+@triton.jit
+def _logs(z, at, columns, cool, most, above):  # type: ignore[no-untyped-def]
+    """Logarithms of probabilities; of what lies behind the row -1e30, whose probability is 0. `most` + `above` is lse: as one number it would be rounded at
+    the size of the logits."""
+    v = tl.load(z + at, at < columns, other=0).to(tl.float32) * cool
+    return tl.where(at < columns, (v - most) - above, -1e30)
+
+
+@triton.jit
+def _against_mixture(own, other, share, WIDE: tl.constexpr):  # type: ignore[no-untyped-def]
+    """log p - log m, with m = share · p + (1 - share) · q, of log p and log q: their difference is all that counts, and no power of e overflows."""
+    more = other - own
+    less = _exp(-tl.abs(more), WIDE)
+    return -(tl.maximum(more, 0) + tl.log(tl.where(more > 0, share * less + (1 - share), share + (1 - share) * less)))
+
+
+@triton.jit
+def _rows(z, teacher, mask, losses, divisor, zs, ts, columns, row0, cool, beta,
+          MODE: tl.constexpr, WRITE: tl.constexpr, COLUMNS: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
+    """The loss of one token, and WRITE: its gradient over the student's logits. `cool`: 1 / temperature."""
+    row = row0 + tl.program_id(0).to(tl.int64)
+    z += tl.program_id(0).to(tl.int64) * zs
+    teacher += tl.program_id(0).to(tl.int64) * ts
+    step = tl.arange(0, COLUMNS)
+    pieces = tl.cdiv(columns, COLUMNS)
+    WIDE: tl.constexpr = z.dtype.element_ty == tl.float32
+    live = True
+    if mask is not None:
+        live = tl.load(mask + row) != 0
+    if live:
+        m, s = tl.full((COLUMNS,), LOWEST, tl.float32), tl.zeros((COLUMNS,), tl.float32)
+        n, t = tl.full((COLUMNS,), LOWEST, tl.float32), tl.zeros((COLUMNS,), tl.float32)
+        for k in tl.range(0, pieces):
+            at = k * COLUMNS + step
+            a = tl.load(z + at, at < columns, other=-float("inf")).to(tl.float32) * cool
+            b = tl.load(teacher + at, at < columns, other=-float("inf")).to(tl.float32) * cool
+            more, most = tl.maximum(m, a), tl.maximum(n, b)
+            s = s * _exp(m - more, WIDE) + _exp(a - more, WIDE)
+            t = t * _exp(n - most, WIDE) + _exp(b - most, WIDE)
+            m, n = more, most
+        more, most = tl.max(m, 0), tl.max(n, 0)
+        above = tl.log(tl.sum(s * _exp(m - more, WIDE), 0))
+        over = tl.log(tl.sum(t * _exp(n - most, WIDE), 0))
+        g = cool / tl.load(divisor)
+        first, second = tl.zeros((COLUMNS,), tl.float32), tl.zeros((COLUMNS,), tl.float32)
+        tl.debug_barrier()  # every thread has read the row for its normaliser before one writes
+        for k in tl.range(0, pieces):
+            at = k * COLUMNS + step
+            own, other = _logs(z, at, columns, cool, more, above), _logs(teacher, at, columns, cool, most, over)
+            p, q = _exp(own, WIDE), _exp(other, WIDE)
+            if MODE == FORWARD:
+                first += q * (other - own)
+                if WRITE:
+                    tl.store(z + at, ((p - q) * g).to(z.dtype.element_ty), at < columns)
+            if MODE == REVERSE:
+                second += p * (own - other)
+            if MODE == MIXED:
+                first += q * _against_mixture(other, own, beta, WIDE)
+                second += p * _against_mixture(own, other, 1 - beta, WIDE)
+        found = tl.sum(second, 0)  # KL(student || mixture), or || teacher
+        if MODE == FORWARD:
+            loss = tl.sum(first, 0)
+        if MODE == REVERSE:
+            loss = found
+        if MODE == MIXED:
+            loss = beta * tl.sum(first, 0) + (1 - beta) * found
+        tl.store(losses + row, loss)
+        if WRITE and MODE != FORWARD:
+            for k in tl.range(0, pieces):
+                at = k * COLUMNS + step
+                own, other = _logs(z, at, columns, cool, more, above), _logs(teacher, at, columns, cool, most, over)
+                off = own - other if MODE == REVERSE else _against_mixture(own, other, 1 - beta, WIDE)
+                d = _exp(own, WIDE) * (off - found) * g
+                if MODE == MIXED:
+                    d *= 1 - beta
+                tl.store(z + at, d.to(z.dtype.element_ty), at < columns)
+    else:
+        tl.store(losses + row, 0.0)
+        if WRITE:
+            for k in tl.range(0, pieces):
+                at = k * COLUMNS + step
+                tl.store(z + at, tl.zeros((COLUMNS,), z.dtype.element_ty), at < columns)
+
+
+@dataclass(frozen=True)
+class Config:
+    """`rows` tokens of a chunk; `inside`: the student's logits lie in the memory of dW; `warps` of a program."""
+
+    rows: int
+    inside: bool = False
+    warps: int = 16
+
+
+def _wanted(p: Problem) -> bool:
+    return any(p.get(n) is not None for n in ("unit_x", "unit_weight"))
+
+
+def supports(p: Problem) -> str | None:
+    rows, _, columns = sizes(p)
+    if not rows:
+        return "there is nothing to compute"
+    if columns >= 2**31 - 2**20 or rows >= 2**31:
+        return f"takes fewer than 2**31 - 2**20 classes and 2**31 tokens; given {columns} and {rows}"
+    return None
+
+
+def choose(p: Problem) -> Config:
+    rows, width, columns = sizes(p)
+    size, stride, weight = p["x"].itemsize, padded(columns), p.get("unit_weight")
+    aside = SPARE // (stride * size)
+    if not _wanted(p) or weight is None or aside >= rows:
+        return Config(evenly(rows, max(64, in_tiles(aside))))
+    inside = columns * width // stride
+    return Config(evenly(rows, max(64, in_tiles(max(inside, aside)))), size == 2 and inside >= max(64, aside))
+
+
+def _summed_aside(p: Problem, config: Config) -> bool:
+    weight = p.get("unit_weight")
+    return weight is not None and config.rows < p["x"].shape[0] and weight.dtype != "f32"
+
+
+def scratch(p: Problem, config: Config) -> dict[str, Meta]:
+    rows, width, columns = sizes(p)
+    chunk = Meta((min(rows, config.rows), padded(columns)), p["x"].dtype)
+    found = {"losses": Meta((rows,), "f32"), "divisor": Meta((), "f32"), "teacher": chunk}
+    if not config.inside:
+        found["student"] = chunk
+    if _summed_aside(p, config):
+        found["weight_sum"] = Meta((columns, width), "f32")
+    return found
+
+
+def steps(p: Problem, config: Config) -> Sequence[Step]:
+    rows, width, columns = sizes(p)
+    mask = "mask" if p.get("mask") is not None else None
+    beta, stride = float(p.option("beta")), padded(columns)
+    piece, warps = row_shape(columns, p["x"].itemsize, config.warps)
+    memory, weight = "unit_weight" if config.inside else "student", matrix(p, "weight")
+    sums = dense("weight_sum" if _summed_aside(p, config) else "unit_weight", columns, width)
+    block = min(8192, max(128, 1 << (rows - 1).bit_length()))
+    counted = {"mask": mask, "divisor": "divisor", "R": rows, "MEAN": p.option("reduction") == "mean", "BLOCK": block}
+    args = {"z": memory, "teacher": "teacher", "mask": mask, "losses": "losses", "divisor": "divisor", "zs": stride, "ts": stride, "columns": columns}
+    args |= {"cool": 1 / float(p.option("temperature")), "beta": beta}
+    args |= {"MODE": int(beta) if beta in (0, 1) else MIXED.value, "WRITE": _wanted(p), "COLUMNS": piece}
+    found: list[Step] = [Launch(_divisor, (1,), counted, max(4, block // 256))]
+    for first in range(0, rows, config.rows):
+        height = min(config.rows, rows - first)
+        chunk, teacher = (View(name, (height, columns), (stride, 1)) for name in (memory, "teacher"))
+        x = matrix(p, "x", first, height)
+        found += [product(chunk, x, turned(weight)), product(teacher, matrix(p, "teacher_x", first, height), turned(matrix(p, "teacher_weight")))]
+        found.append(Launch(_rows, (height,), {**args, "row0": first}, warps))
+        if p.get("unit_x") is not None:
+            found.append(product(dense("unit_x", height, width, first), chunk, weight))
+        if p.get("unit_weight") is not None:
+            found.append(product(sums, turned(chunk), x, add=first > 0))
+    if _summed_aside(p, config):
+        found.append(copied(dense("unit_weight", columns, width), sums))
+    return [*found, total(p, "losses")]

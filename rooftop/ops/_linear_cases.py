@@ -1,0 +1,93 @@
+"""The cases of linear_cross_entropy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rooftop.core.spec import Case, Input, case
+
+
+def _call(
+    n: int, h: int, v: int, d: str, *, below: int | None = None, bias: str = "", fill: str = "normal", weight: str = "normal", bias_fill: str = "normal",
+    layout: str = "contiguous", ignore: int = -100, reduction: str = "mean", smoothing: float = 0.0, scale: float = 0.0, cap: float = 0.0, start: int = 0,
+    classes: int = 0, to: str = "", memory: str = "fast", x_grad: bool = True, weight_grad: bool = True, inplace: bool = False,
+) -> dict[str, Any]:  # fmt: skip
+    made: dict[str, Any] = {"x": Input((n, h), d, fill, layout), "weight": Input((v, h), d, weight, layout)}
+    if bias:
+        made["bias"] = Input((v,), bias, bias_fill)
+    made["target"] = Input((n,), "i64", f"below {below or classes or v}")
+    return {**made, "ignore_index": ignore, "reduction": reduction, "label_smoothing": smoothing, "lse_square_scale": scale, "softcap": cap, "start": start,
+            "classes": classes, "weight_to": to or d, "memory": memory, "x_grad": x_grad, "weight_grad": weight_grad, "bias_grad": bool(bias),
+            "inplace": inplace}  # fmt: skip
+
+
+SHAPES = {"llama-3 head": (8192, 4096, 128256), "small head": (2048, 2048, 32000), "long gemma head": (32768, 4096, 262144)}
+
+HALVES = ("one token", "one class", "bias", "each token's", "small", "ignored", "everything", "everything, small", "rows misaligned", "-inf in the bias")
+
+
+def cases() -> list[Case]:
+    bench = []
+    for name, (n, h, v) in SHAPES.items():
+        for memory in ("fast", "small"):
+            bench.append(case(f"{name} {n}x{h}x{v}, {memory}", tags="bench model", **_call(n, h, v, "bf16", memory=memory, inplace=True)))
+    for memory in ("fast", "small"):
+        alone = _call(8192, 4096, 128256, "bf16", memory=memory, x_grad=False, weight_grad=False)
+        bench.append(case(f"loss alone 8192x4096x128256, {memory}", tags="bench", **alone))
+    edges: dict[str, dict[str, Any]] = {
+        "no tokens": {"n": 0, "v": 40},
+        "one token": {"n": 1, "h": 16, "v": 100},
+        "one class": {"n": 5, "v": 1},
+        "odd 7x9x33": {"n": 7, "h": 9, "v": 33},
+        "bias": {"n": 10, "v": 100, "bias": "own"},
+        "bias in float32": {"n": 10, "v": 100, "bias": "f32", "memory": "small"},
+        "-inf in the bias": {"n": 10, "v": 100, "bias": "own", "bias_fill": "-inf"},
+        "sum": {"n": 9, "h": 24, "v": 1000, "reduction": "sum"},
+        "each token's": {"n": 9, "h": 24, "v": 300, "reduction": "none"},
+        "each token's, small": {"n": 9, "h": 24, "v": 300, "reduction": "none", "memory": "small"},
+        "small": {"n": 24, "v": 300, "memory": "small"},
+        "many tokens": {"n": 70, "h": 8, "v": 17},
+        "many classes": {"n": 3, "h": 8, "v": 5001, "memory": "small"},
+        "ignored": {"n": 24, "v": 10, "ignore": 3},
+        "ignored, small": {"n": 24, "v": 10, "ignore": 3, "memory": "small"},
+        "all ignored": {"n": 4, "v": 1, "ignore": 0, "reduction": "sum"},
+        "all ignored, mean": {"n": 4, "v": 1, "ignore": 0, "memory": "small"},
+        "out of range": {"n": 24, "v": 10, "below": 13, "reduction": "none"},
+        "out of range, mean": {"n": 24, "v": 10, "below": 13},
+        "smoothing": {"n": 10, "v": 300, "smoothing": 0.1},
+        "all smoothed": {"n": 10, "v": 300, "smoothing": 1.0, "reduction": "none"},
+        "square of the normaliser": {"n": 10, "v": 300, "scale": 1e-2, "memory": "small"},
+        "soft cap": {"n": 10, "v": 300, "cap": 3.0},
+        "soft cap, small": {"n": 10, "v": 300, "cap": 30.0, "memory": "small"},
+        "everything": {"n": 10, "v": 300, "bias": "own", "ignore": 7, "smoothing": 0.2, "scale": 1e-2, "cap": 2.0},
+        "everything, small": {"n": 10, "v": 300, "bias": "own", "ignore": 7, "smoothing": 0.2, "scale": 1e-2, "cap": 2.0, "memory": "small"},
+        "a slice of the vocabulary": {"n": 10, "v": 30, "start": 30, "classes": 90, "smoothing": 0.1, "memory": "small"},
+        "rows padded": {"n": 9, "h": 64, "v": 50, "layout": "padded", "memory": "small"},
+        "rows misaligned": {"n": 9, "h": 64, "v": 50, "layout": "sliced"},
+        "address misaligned": {"n": 9, "h": 64, "v": 50, "layout": "offset"},
+        "transposed": {"n": 20, "h": 36, "v": 50, "layout": "transposed"},
+        "in place": {"n": 10, "v": 100, "bias": "own", "inplace": True},
+        "NaN": {"n": 5, "v": 100, "fill": "nan", "reduction": "none"},
+        "+inf": {"n": 5, "v": 100, "weight": "inf", "reduction": "none"},
+        "-0.0": {"n": 5, "v": 100, "fill": "-0.0"},
+        "all equal": {"n": 5, "v": 100, "weight": "equal", "scale": 1e-2},
+        "denormals": {"n": 5, "v": 100, "fill": "tiny"},
+    }
+    edge = []
+    for d in ("f32", "f16", "bf16"):
+        for name, how in edges.items():
+            if d == "f16" and name not in HALVES:
+                continue
+            given = {"h": 32, **how, "bias": d if how.get("bias") == "own" else how.get("bias", "")}
+            edge.append(case(name, tags="edge", **_call(d=d, **given)))
+    for d in ("f16", "bf16"):
+        edge += [
+            case("frozen weight", tags="edge", **_call(10, 32, 100, d, weight_grad=False)),
+            case("frozen weight, small", tags="edge", **_call(10, 32, 100, d, weight_grad=False, memory="small")),
+            case("frozen input", tags="edge", **_call(10, 32, 100, d, x_grad=False, bias=d)),
+            case("the loss alone", tags="edge", **_call(10, 32, 100, d, x_grad=False, weight_grad=False)),
+            case("weight's gradient in float32", tags="edge", **_call(10, 32, 100, d, to="f32")),
+            case("weight's gradient in float32, small", tags="edge", **_call(10, 32, 100, d, to="f32", memory="small")),
+        ]
+    huge = [case("over 2^31 logits", tags="edge huge", why="offsets need 64 bits", **_call(8200, 4096, 262144, "bf16"))]
+    return bench + edge + huge

@@ -1,0 +1,427 @@
+"""Cross-entropy of the logits x · wᵀ, which never exist in full: the last layer of a language model and its loss in one.
+
+    z = x · weightᵀ + bias,  then softcap · tanh(z / softcap) where that is asked
+    loss_i = lse_i - (1 - s) · z_i,target - s · mean(z_i) + lse_square_scale · lse_i²,   lse_i = log sum_j exp(z_ij)
+
+s is the label smoothing. Sources: Wijmans et al. 2024, Cut Your Losses (arXiv 2411.09009); Hsu et al. 2024, Liger Kernel (arXiv 2410.10989), for gradients made
+in the forward; those of the options are in cross_entropy's contract."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from rooftop.core.op import Grad, Judged, Op, Tolerance
+from rooftop.core.spec import DTYPES, Meta, Problem, Work, dtype_of
+from rooftop.ops import _linear_loss
+from rooftop.ops._arguments import number
+from rooftop.ops._linear_cases import cases
+from rooftop.ops._linear_loss import Options
+from rooftop.ops._linear_peers import compiled_backward, liger, torch_forward
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+REDUCTIONS = ("mean", "sum", "none")
+MEMORY = ("fast", "small")
+UNITS = {"f64": "fma64", "f32": "fma32", "f16": "tensor-f16", "bf16": "tensor-bf16"}
+
+
+def linear_cross_entropy(
+    x: Tensor,
+    weight: Tensor,
+    target: Tensor,
+    *,
+    bias: Tensor | None = None,
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+    lse_square_scale: float = 0.0,
+    softcap: float | None = None,
+    reduction: str = "mean",
+    return_lse: bool = False,
+    weight_grad_dtype: torch.dtype | None = None,
+    memory: str = "fast",
+    group: Any = None,
+    implementation: str | None = None,
+) -> Any:
+    """Cross-entropy between `x @ weight.T + bias` and class indices. Products are summed in float32 and rounded to the dtype of `x`, all else is float32.
+
+    With N tokens, H features, V classes and gradients included, memory beyond the inputs is, for 16-bit tensors and `"mean"` or `"sum"`:
+    `"fast"`: dX + the larger of 3.1 dW and 3 dW + 256 MiB, three products; the gradients are made in the forward, and multiplied in the backward;
+    `"small"`: dW + 3 dX + 64 MiB, four products: the backward makes the logits again. Both are exact and deterministic, and wait for nothing.
+
+    Args:
+        x: [..., H], float32, float16 or bfloat16.
+        weight: [V, H] in the dtype of `x`. Where it, or `x`, requires no gradient, its product is not made.
+        target: int64 [...], 0 to V - 1 or `ignore_index`. Any other makes the token's loss NaN, and the gradients; under `rooftop.debug()` it is an IndexError.
+        bias: [V], of the dtype of `x` or float32.
+        ignore_index: tokens with this target have no loss and no gradient, do not count in the mean, and their logits are not read. The products take
+            their rows along.
+        label_smoothing: 0 to 1, the share of the target spread evenly over all classes.
+        lse_square_scale: factor of the squared log-normaliser, added to each token's loss.
+        softcap: logits are first bounded smoothly to ± this; None for not.
+        reduction: `"mean"` over the tokens that count, `"sum"` or `"none"`. With `"none"` both points of `memory` make four products.
+        return_lse: return (loss, lse), lse [...] in float32, 0 where a token is ignored. No gradient flows through it.
+        weight_grad_dtype: of the weight's gradient: its own, or torch.float32, for a leaf with ``weight.grad_dtype = torch.float32``: autograd would round
+            it to the weight's dtype else. It is summed in float32 either way.
+        memory: `"fast"` or `"small"`.
+        group: a `torch.distributed` process group over whose ranks the vocabulary is split: `weight` and `bias` are this rank's classes, those of rank r
+            before those of rank r + 1, as many on each. `x` and `target`, whose classes are those of the whole, are the same on all. Four numbers a
+            token travel in the forward; dX is summed over the ranks. The backward makes the logits again, whatever `memory` is.
+        implementation: a kernel by name (`"triton"`): it runs or raises. None picks the best that takes the input.
+
+    Returns float32: a scalar, or [...] without a reduction. The mean over no tokens is NaN, as torch's, and its gradients are zeros. With `"fast"` a second
+    backward through one forward raises: the first has multiplied the gradients in their place.
+
+    Raises TypeError for other dtypes or options that are no numbers, ValueError for shapes, devices or options that are not accepted."""
+    import torch
+
+    to = _validate(x, weight, target, bias, ignore_index, label_smoothing, lse_square_scale, softcap, reduction, weight_grad_dtype, memory)
+    rows, flat = x.reshape(-1, x.shape[-1]), target.reshape(-1)
+    on = torch.is_grad_enabled()
+    wanted = (on and x.requires_grad, on and weight.requires_grad, on and bias is not None and bias.requires_grad)
+    cap = 0.0 if softcap is None else float(softcap)
+    options = (int(ignore_index), reduction, float(label_smoothing), float(lse_square_scale), cap)
+    if group is not None:
+        from rooftop.ops._vocabulary import split_loss
+
+        loss, state = split_loss(OP, rows, weight, bias, flat, options, (to, memory), wanted, group, implementation)
+    else:
+        loss, state, *_ = OP(rows, weight, bias, flat, *options, 0, 0, to, memory, *wanted, True, implementation=implementation)
+    loss = loss.reshape(target.shape) if reduction == "none" else loss
+    return (loss, (state[:, 0] + state[:, 1].log()).detach().reshape(target.shape)) if return_lse else loss
+
+
+def _validate(
+    x: Any, weight: Any, target: Any, bias: Any, ignore_index: Any, label_smoothing: Any, lse_square_scale: Any, softcap: Any, reduction: Any,
+    weight_grad_dtype: Any, memory: Any,
+) -> str:  # fmt: skip
+    """The name of the weight's gradient's dtype."""
+    import torch
+
+    name = "linear_cross_entropy"
+    for what, t in (("x", x), ("weight", weight), ("target", target), ("bias", bias)):
+        if not isinstance(t, torch.Tensor) and not (what == "bias" and t is None):
+            raise TypeError(f"{name}: {what} is a {type(t).__name__}; it must be a tensor")
+    if x.dtype not in (torch.float32, torch.float16, torch.bfloat16):
+        raise TypeError(f"{name}: x is {x.dtype}; accepted are torch.float32, torch.float16, torch.bfloat16")
+    if weight.dtype != x.dtype:
+        raise TypeError(f"{name}: weight is {weight.dtype} and x {x.dtype}; they must be alike")
+    if target.dtype != torch.int64:
+        raise TypeError(f"{name}: target is {target.dtype}; accepted is torch.int64 (class indices; probabilities are not)")
+    if bias is not None and bias.dtype not in (x.dtype, torch.float32):
+        raise TypeError(f"{name}: bias is {bias.dtype}; accepted are {' and '.join(dict.fromkeys((str(x.dtype), 'torch.float32')))}")
+    if weight.dim() != 2 or x.dim() < 1 or x.shape[-1] != weight.shape[1]:
+        raise ValueError(f"{name}: x has shape {tuple(x.shape)} and weight {tuple(weight.shape)}; they must be [..., H] and [V, H]")
+    if weight.shape[0] == 0 or weight.shape[1] == 0:
+        raise ValueError(f"{name}: weight has shape {tuple(weight.shape)}; it must have a class and a feature at least")
+    if target.shape != x.shape[:-1]:
+        raise ValueError(f"{name}: target has shape {tuple(target.shape)}; it must be that of x but for the last dimension, {tuple(x.shape[:-1])}")
+    if bias is not None and bias.shape != weight.shape[:1]:
+        raise ValueError(f"{name}: bias has shape {tuple(bias.shape)}; it must be one number a class, ({weight.shape[0]},)")
+    for what, t in (("weight", weight), ("target", target), ("bias", bias)):
+        if t is not None and t.device != x.device:
+            raise ValueError(f"{name}: x lies on {x.device} and {what} on {t.device}; they must be on one device")
+    for what, given, accepted in (("reduction", reduction, REDUCTIONS), ("memory", memory, MEMORY)):
+        if given not in accepted:
+            raise ValueError(f"{name}: {what} is {given!r}; it must be {', '.join(repr(a) for a in accepted[:-1])} or {accepted[-1]!r}")
+    if weight_grad_dtype not in (None, weight.dtype, torch.float32):
+        raise TypeError(f"{name}: weight_grad_dtype is {weight_grad_dtype}; accepted are None, {weight.dtype} and torch.float32")
+    if weight_grad_dtype not in (None, weight.dtype) and weight.requires_grad and not torch.compiler.is_compiling():
+        taken = weight.grad_dtype if weight.is_leaf else weight.dtype
+        if taken not in (None, weight_grad_dtype):
+            raise ValueError(f"{name}: weight_grad_dtype is {weight_grad_dtype}, and autograd would round the gradient of this weight to {taken}; "
+                             f"it must be a leaf with weight.grad_dtype = {weight_grad_dtype}")  # fmt: skip
+    number(name, "ignore_index", ignore_index, "a whole number", whole=True)
+    number(name, "lse_square_scale", lse_square_scale, "a finite number", finite=True)
+    number(name, "label_smoothing", label_smoothing, "0 to 1")
+    if not 0 <= label_smoothing <= 1:
+        raise ValueError(f"{name}: label_smoothing is {label_smoothing}; it must be 0 to 1")
+    if softcap is not None:
+        number(name, "softcap", softcap, "a finite number above 0, or None", finite=True)
+        if not softcap > 0:
+            raise ValueError(f"{name}: softcap is {softcap}; it must be a finite number above 0, or None")
+    return dtype_of(weight_grad_dtype or weight.dtype)
+
+
+def _options(weight: Tensor, rest: Sequence[Any]) -> Options:
+    ignore, reduction, smoothing, scale, cap, start, classes = rest[:7]
+    return Options(ignore, reduction, smoothing, scale, cap, start, classes or weight.shape[0])
+
+
+def reference(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    target: Tensor,
+    ignore_index: int,
+    reduction: str,
+    label_smoothing: float,
+    lse_square_scale: float,
+    softcap: float,
+    start: int,
+    classes: int,
+    weight_to: str,
+    memory: str,
+    x_grad: bool,
+    weight_grad: bool,
+    bias_grad: bool,
+    inplace: bool,
+) -> tuple[Tensor, ...]:
+    """(loss, state, divisor, and for memory="fast" the gradients of the loss by x, weight and bias). `start`, `classes`: the weight's first class and all
+    classes, where it is a slice of the vocabulary; 0 classes: it is all."""
+    rest = (ignore_index, reduction, label_smoothing, lse_square_scale, softcap, start, classes)
+    return _forward(x, weight, bias, target, _options(weight, rest), memory, narrow=False)
+
+
+def same(x: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, *rest: Any) -> tuple[Tensor, ...]:
+    """The result at the same precision: products rounded to the dtype of `x`, all else in float32; so is the logits' gradient, before it is multiplied."""
+    return _forward(x, weight, bias, target, _options(weight, rest), rest[8], narrow=x.element_size() == 2)
+
+
+def _forward(x: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, o: Options, memory: str, narrow: bool) -> tuple[Tensor, ...]:
+    import torch
+
+    z = _linear_loss.logits(x, weight, bias, o.softcap, narrow)
+    state = _linear_loss.state_of(z, target, o)
+    found = _linear_loss.losses(state, target, o)
+    divisor = _linear_loss.divisor_of(target, o, state)
+    loss = found if o.reduction == "none" else found.sum() / divisor
+    if memory != "fast" or o.reduction == "none":
+        return loss, state, divisor, None, None, None
+    with torch.no_grad():
+        units = _products(_linear_loss.slopes(z, target, state, (1 / divisor).expand(target.shape), o), x, weight)
+    return loss, state, divisor, *units
+
+
+def _products(d: Tensor, x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    d = d.to(x.dtype)
+    return d @ weight, d.t() @ x, d.sum(0)
+
+
+def backward(
+    dloss: Tensor,
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    target: Tensor,
+    state: Tensor,
+    divisor: Tensor,
+    unit_x: Tensor | None,
+    unit_weight: Tensor | None,
+    unit_bias: Tensor | None,
+    ignore_index: int,
+    reduction: str,
+    label_smoothing: float,
+    lse_square_scale: float,
+    softcap: float,
+    start: int,
+    classes: int,
+    weight_to: str,
+    memory: str,
+    x_grad: bool,
+    weight_grad: bool,
+    bias_grad: bool,
+    inplace: bool,
+) -> tuple[Tensor, ...]:
+    """dz = (exp(z - lse) · (1 + 2 · lse_square_scale · lse) - s / V - (1 - s) · [target]) · dloss / divisor, times 1 - (z / softcap)²; dx = dz · weight,
+    dweight = dzᵀ · x, dbias the sum of dz over the tokens. Where the forward has made the gradients: those times dloss."""
+    rest = (ignore_index, reduction, label_smoothing, lse_square_scale, softcap, start, classes)
+    o = _options(weight, rest)
+    return _gradients(dloss, x, weight, bias, target, state, divisor, unit_x, unit_weight, unit_bias, o, narrow=False)
+
+
+def _gradients(
+    dloss: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, state: Tensor, divisor: Tensor, unit_x: Tensor | None,
+    unit_weight: Tensor | None, unit_bias: Tensor | None, o: Options, narrow: bool,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    units = (unit_x, unit_weight, unit_bias)
+    found: Sequence[Any] = units
+    if any(u is None for u in units[: 2 if bias is None else 3]):
+        z = _linear_loss.logits(x, weight, bias, o.softcap, narrow)
+        found = _products(_linear_loss.slopes(z, target, state, (dloss / divisor).expand(target.shape), o), x, weight)
+    return tuple(f if u is None else (u.float() if narrow else u) * dloss for u, f in zip(units, found, strict=True))
+
+
+def same_gradients(
+    dloss: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, state: Tensor, divisor: Tensor, unit_x: Tensor | None,
+    unit_weight: Tensor | None, unit_bias: Tensor | None, *rest: Any,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    """As `same`."""
+    o = _options(weight, rest)
+    return _gradients(dloss, x, weight, bias, target, state, divisor, unit_x, unit_weight, unit_bias, o, narrow=x.element_size() == 2)
+
+
+def made_in_forward(reduction: str, memory: str) -> bool:
+    """Whether the forward makes the gradients. A token's own share of the loss is not known there, so not without a reduction."""
+    return memory == "fast" and reduction != "none"
+
+
+def outputs(
+    x: Meta, weight: Meta, bias: Meta | None, reduction: str, weight_to: str, memory: str, x_grad: bool, weight_grad: bool, bias_grad: bool, **_: Any
+) -> dict[str, Meta | None]:
+    rows, wide = x.shape[:1], "f64" if x.dtype == "f64" else "f32"
+    made = made_in_forward(reduction, memory)
+    return {
+        "loss": Meta(rows if reduction == "none" else (), wide), "state": Meta((*rows, 4), wide), "divisor": Meta((), wide),
+        "unit_x": Meta(x.shape, x.dtype) if made and x_grad else None,
+        "unit_weight": Meta(weight.shape, weight_to) if made and weight_grad else None,
+        "unit_bias": Meta(bias.shape, bias.dtype) if made and bias_grad and bias is not None else None,
+    }  # fmt: skip
+
+
+def outputs_bwd(
+    x: Meta, weight: Meta, bias: Meta | None, weight_to: str, x_grad: bool, weight_grad: bool, bias_grad: bool, **_: Any
+) -> dict[str, Meta | None]:
+    return {
+        "dx": Meta(x.shape, x.dtype) if x_grad else None,
+        "dweight": Meta(weight.shape, weight_to) if weight_grad else None,
+        "dbias": Meta(bias.shape, bias.dtype) if bias_grad and bias is not None else None,
+    }  # fmt: skip
+
+
+def canonical(p: Problem) -> Problem | None:
+    """As they are: rows of x and weight with neighbouring features, one behind another; all else without gaps."""
+    for name, m in p.tensors:
+        if m is None or m.contiguous:
+            continue
+        if name not in ("x", "weight") or m.strides[1] != 1 or m.strides[0] < m.shape[1]:
+            return None
+    return p
+
+
+def canonical_bwd(p: Problem) -> Problem | None:
+    """Where the forward has made the gradients, they and dloss alone are looked at."""
+    return p if any(p.get(n) is not None for n in ("unit_x", "unit_weight", "unit_bias")) else canonical(p)
+
+
+def _one(p: Problem) -> float:
+    """Multiplications of one product."""
+    return float(p["x"].numel) * p["weight"].shape[0]
+
+
+def work(p: Problem) -> Work:
+    """One product, and each gradient that is made one more."""
+    products = 1 + sum(p.get(n) is not None for n in ("unit_x", "unit_weight"))
+    read = sum(m.nbytes for n in ("x", "weight", "bias", "target") if (m := p.get(n)) is not None)
+    made = sum(m.nbytes for n in ("loss", "state", "unit_x", "unit_weight", "unit_bias") if (m := p.get(n)) is not None)
+    return Work(read, made, {UNITS[p["x"].dtype]: products * _one(p), "exp": _one(p) / p["x"].shape[-1]})
+
+
+def work_bwd(p: Problem) -> Work:
+    outs = [m for n in ("dx", "dweight", "dbias") if (m := p.get(n)) is not None]
+    made = sum(m.nbytes for m in outs)
+    if any(p.get(n) is not None for n in ("unit_x", "unit_weight", "unit_bias")):
+        return Work(made, made, {})
+    products = 1 + sum(p.get(n) is not None for n in ("dx", "dweight"))
+    read = sum(m.nbytes for n in ("x", "weight", "bias", "target", "state") if (m := p.get(n)) is not None)
+    return Work(read, made, {UNITS[p["x"].dtype]: products * _one(p), "exp": _one(p) / p["x"].shape[-1]})
+
+
+def _same_state(judged: Judged) -> str | None:
+    """Any shift will do that keeps lse. lse, the sum of the logits and the target's logit: to four times what the same precision errs, or 2^-20 of the
+    largest."""
+    got, exact, narrow = (t["state"].double() for t in (judged.got, judged.exact, judged.same))
+    for i, what in enumerate(("lse", "the sum of the logits", "the target's logit")):
+        mine, true, theirs = (t[:, i + 1] if i else t[:, 0] + t[:, 1].log() for t in (got, exact, narrow))
+        if not bool((mine.isfinite() == theirs.isfinite()).all()):
+            return f"{what} is NaN or infinite elsewhere than at the same precision in plain torch"
+        there = theirs.isfinite()
+        if bool(there.any()):
+            error, base = (float((t - true)[there].abs().max()) for t in (mine, theirs))
+            allowed = max(4 * base, 2.0**-20 * max(1.0, float(true[there].abs().max())))
+            if error > allowed:
+                return f"{what} errs by {error:.3g}; {allowed:.3g} is allowed"
+    return None
+
+
+def faults(x: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, ignore_index: int, *rest: Any) -> str | None:
+    """What is wrong with the targets; they are read, so the device is waited for."""
+    classes = rest[5] or weight.shape[0]
+    bad = (target != ignore_index) & ((target < 0) | (target >= classes))
+    if not bool(bad.any()):
+        return None
+    row = int(bad.nonzero()[0])
+    return f"target[{row}] is {int(target[row])}; accepted are 0 to {classes - 1} and ignore_index, {ignore_index}"
+
+
+def _public(tensors: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[Sequence[Any], Mapping[str, Any]] | None:
+    import torch
+
+    to = getattr(torch, DTYPES[options["weight_to"]].torch)
+    if options["start"] or options["classes"] or to != tensors["weight"].dtype:  # a gradient of another dtype wants a weight that takes it
+        return None
+    names = ("ignore_index", "reduction", "label_smoothing", "lse_square_scale", "memory")
+    more = {"softcap": options["softcap"] or None, "bias": tensors["bias"]}
+    return (tensors["x"], tensors["weight"], tensors["target"]), {**{n: options[n] for n in names}, **more}
+
+
+def _changed(function: Any, first: int, **changes: Any) -> Any:
+    """The same function with options exchanged for others. `first`: how many arguments come before the options."""
+    names = ("ignore_index", "reduction", "label_smoothing", "lse_square_scale", "softcap", "start", "classes", "weight_to", "memory", "x_grad", "weight_grad",
+             "bias_grad", "inplace")  # fmt: skip
+
+    def run(*args: Any) -> Any:
+        return function(*args[:first], *(changes.get(n, v) for n, v in zip(names, args[first:], strict=True)))
+
+    return run
+
+
+def _tail_dropped(x: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, *rest: Any) -> Any:
+    """The last classes, short of a multiple of 8, are not in the sum."""
+    kept = max(weight.shape[0] // 8 * 8, 1)
+    loss, state, divisor, unit_x, unit_weight, unit_bias = reference(x, weight[:kept], bias if bias is None else bias[:kept], target, *rest)
+    if unit_weight is not None:
+        unit_weight = unit_weight.new_zeros(weight.shape).index_copy(0, unit_weight.new_tensor(range(kept)).long(), unit_weight)
+        unit_bias = unit_bias.new_zeros(weight.shape[0]).index_copy(0, unit_bias.new_tensor(range(kept)).long(), unit_bias)
+    return loss, state, divisor, unit_x, unit_weight, unit_bias
+
+
+def _last_chunk_alone(dloss: Tensor, *rest: Any) -> Any:
+    """dX of the last half of the classes alone: what slices add is forgotten."""
+    dx, dweight, dbias = backward(dloss, *rest)
+    return (dx / 2, dweight, dbias)
+
+
+OP = Op(
+    reference,
+    outputs=outputs,
+    canonical=canonical,
+    cases=cases(),
+    faults=faults,
+    work=work,
+    same=same,
+    tolerance=Tolerance(multiple=2.0),
+    compare={"state": _same_state},
+    grad=Grad(
+        wrt=("x", "weight", "bias"),
+        saves=("x", "weight", "bias", "target", "state", "divisor", "unit_x", "unit_weight", "unit_bias"),
+        aside=("state", "divisor", "unit_x", "unit_weight", "unit_bias"),
+        into={"dx": "unit_x", "dweight": "unit_weight", "dbias": "unit_bias"},
+        backward=backward,
+        outputs=outputs_bwd,
+        work=work_bwd,
+        canonical=canonical_bwd,
+        tolerance=Tolerance(multiple=2.0),
+        narrow=same_gradients,
+        peers={"torch.compile": compiled_backward(backward)},
+        wrong={
+            "ignored tokens have a gradient": _changed(backward, 10, ignore_index=-1),
+            "smoothing forgotten": _changed(backward, 10, label_smoothing=0.0),
+            "square forgotten": _changed(backward, 10, lse_square_scale=0.0),
+            "cap forgotten": _changed(backward, 10, softcap=0.0),
+            "slices not added": _last_chunk_alone,
+        },
+    ),
+    peers={"torch": lambda: torch_forward, "liger": liger},
+    wrong={
+        "ignored tokens count": _changed(reference, 4, ignore_index=-1),
+        "smoothing forgotten": _changed(reference, 4, label_smoothing=0.0),
+        "square forgotten": _changed(reference, 4, lse_square_scale=0.0),
+        "cap forgotten": _changed(reference, 4, softcap=0.0),
+        "bias forgotten": lambda x, weight, bias, *rest: reference(x, weight, bias if bias is None else bias * 0, *rest),
+        "tail dropped": _tail_dropped,
+    },
+    public=_public,
+)

@@ -1,0 +1,72 @@
+"""linear_cross_entropy with the vocabulary shared by the ranks of a process group: two gloo processes against one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+
+import rooftop
+
+RANKS, TOKENS, WIDTH, CLASSES = 2, 6, 8, 10
+OPTIONS: dict[str, dict[str, Any]] = {
+    "mean": {},
+    "each token's": {"reduction": "none"},
+    "all options": {"reduction": "sum", "label_smoothing": 0.1, "lse_square_scale": 0.01, "softcap": 3.0, "ignore_index": 4},
+}
+
+
+def made() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    g = torch.Generator().manual_seed(8)
+    x, weight, bias = (torch.randn(shape, generator=g) for shape in ((TOKENS, WIDTH), (RANKS * CLASSES, WIDTH), (RANKS * CLASSES,)))
+    bias[:CLASSES] = float("-inf")  # the first rank's classes are all out of the question
+    bias[3] = 0.5
+    bias[CLASSES:] = 0.1
+    return x, weight, bias, torch.tensor([3, 12, 4, 19, 3, 10])
+
+
+def run(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, target: torch.Tensor, **options: Any) -> list[torch.Tensor]:
+    leaves = [t.clone().requires_grad_() for t in (x, weight, bias)]
+    loss, lse = rooftop.linear_cross_entropy(leaves[0], leaves[1], target, bias=leaves[2], return_lse=True, **options)
+    return [loss.detach(), lse, *torch.autograd.grad(loss.sum(), leaves)]
+
+
+def work(rank: int, folder: str) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=RANKS)
+    x, weight, bias, target = made()
+    mine = slice(rank * CLASSES, (rank + 1) * CLASSES)
+    travelled = []
+    real = dist.all_reduce
+
+    def counted(t: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        travelled.append(t.numel())
+        return real(t, *args, **kwargs)
+
+    dist.all_reduce = counted
+    found = {name: run(x, weight[mine], bias[mine], target, group=dist.group.WORLD, **options) for name, options in OPTIONS.items()}
+    torch.save((found, travelled), Path(folder) / f"{rank}.pt")
+    dist.destroy_process_group()
+
+
+def test_two_ranks_give_what_one_gives(tmp_path: Path) -> None:
+    mp.spawn(work, (str(tmp_path),), RANKS)  # type: ignore[no-untyped-call]
+    want = {name: run(*made(), **options) for name, options in OPTIONS.items()}
+    for rank in range(RANKS):
+        found, travelled = torch.load(tmp_path / f"{rank}.pt")
+        mine = slice(rank * CLASSES, (rank + 1) * CLASSES)
+        for name in OPTIONS:
+            loss, lse, dx, dweight, dbias = want[name]
+            for got, expected in zip(found[name], (loss, lse, dx, dweight[mine], dbias[mine]), strict=True):
+                torch.testing.assert_close(got, expected, msg=lambda text, name=name, rank=rank: f"{name}, rank {rank}: {text}")
+        assert travelled == [TOKENS, 3 * TOKENS, TOKENS * WIDTH] * len(OPTIONS)
+
+
+def test_a_group_that_is_none_is_named() -> None:
+    x, weight, _, target = made()
+    with pytest.raises(TypeError, match="group is a str"):
+        rooftop.linear_cross_entropy(x, weight, target, group="world")
