@@ -124,6 +124,14 @@ def row_lengths(op: str, x: Tensor, dim: int, lengths: Tensor | None) -> None:
         raise ValueError(f"{op}: lengths lies on {lengths.device}, x on {x.device}; they must lie on one device")
 
 
+def sorting(op: str, x: Tensor, dim: int, descending: bool, lengths: Tensor | None, nan: str) -> tuple[int, str]:
+    """The arguments of sort and argsort: `dim` counted from 0, and what a kernel is told of NaN."""
+    d = tensor(op, x, dim)
+    flag(op, "descending", descending)
+    row_lengths(op, x, d, lengths)
+    return d, nan_order(op, x, nan)
+
+
 def length_faults(op: str, x: Tensor, lengths: Tensor | None) -> str | None:
     """Under `rooftop.debug()`."""
     if lengths is None or lengths.numel() == 0:
