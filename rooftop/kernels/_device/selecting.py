@@ -11,6 +11,7 @@ from rooftop.ops._ordering import LONGEST
 MOST = 2048  # entries that a block selects
 WARP = 256  # elements of a row that a warp sorts in registers
 LIST = 32768  # entries of lists that a block takes
+TURNED = 2**31 - 1  # `tie` of order.cuh: of equals the last comes first
 RESERVED = 2048  # bytes of shared memory beside the entries: a histogram, counters and what the driver keeps
 
 Arguments = Mapping[str, tuple[Any, str]]
@@ -143,6 +144,15 @@ def launch(p: Problem, kernel: str, grid: int, block: int, args: Arguments, shar
         kernel, (grid,), {n: v for n, (v, _) in args.items()}, types=tuple(t for _, t in args.values()), block=(block,), shared=shared,
         chained=p.device.arch >= 90,
     )  # fmt: skip
+
+
+def fill(p: Problem, mask: str, value: bool) -> Launch:
+    """A mask that holds `value` up to a row's length."""
+    rows, n = rows_of(p)
+    _, lengths = given(p)
+    args = {"mask": (mask, "ptr"), "rows": (rows, "i64"), **lengths, "value": (int(value), "i32")}
+    each = 256 if p.get("lengths") is not None else 256 * 16
+    return launch(p, "fill_mask", max(1, min(8 * p.device.sms, -(-rows * n // each))), 256, args)
 
 
 def launches(p: Problem, config: Mapping[str, Any], k: int, sense: int, tie: int, to: Arguments, rest: bool = False) -> list[Launch]:
