@@ -143,23 +143,27 @@ def length_faults(op: str, x: Tensor, lengths: Tensor | None) -> str | None:
 # -- problems ----------------------------------------------------------------------------------------------------
 
 
-def canonical(p: Problem) -> Problem | None:
-    """Rows: every tensor as [R, its last dimension], `lengths` as [R]. None where the dimensions before do not collapse."""
-    rows = prod(p["x"].shape[:-1])
+def rows(p: Problem, x: str) -> Problem | None:
+    """Every tensor as [R, its last dimension], those of a number a row as [R]. None where the dimensions before do not collapse."""
+    many, rank = prod(p[x].shape[:-1]), len(p[x].shape)
     found: dict[str, Meta | None] = {}
     for name, m in p.tensors:
         if m is None:
             continue
-        alone = name == "lengths" or len(m.shape) < len(p["x"].shape)  # a number for each row
+        alone = name == "lengths" or len(m.shape) < rank
         outer = collapse(m.shape if alone else m.shape[:-1], m.strides if alone else m.strides[:-1])
         if outer is None:
             return None
-        step = outer[1] if rows > 1 else 0
-        if name == "lengths" and rows > 1 and step != 1:
+        step = outer[1] if many > 1 else 0
+        if alone and many > 1 and step != 1:
             return None
-        shape, strides = ((rows,), (step,)) if alone else ((rows, m.shape[-1]), (step, m.strides[-1]))
+        shape, strides = ((many,), (step,)) if alone else ((many, m.shape[-1]), (step, m.strides[-1]))
         found[name] = Meta(shape, m.dtype, strides, m.align)
     return p.replace(**found)
+
+
+def canonical(p: Problem) -> Problem | None:
+    return rows(p, "x")
 
 
 def arrange(tensors: Mapping[str, Any], options: Mapping[str, Any], generator: Any) -> dict[str, Any]:

@@ -13,10 +13,10 @@ struct FloatOrder {  // INFINITE: the bits of +infinity
     /// Larger for larger numbers; -0 as +0; NaN, whatever its bits, above all or (`low`) below.
     template <typename K>
     __device__ static K up(B b, bool low) {
-        const B size = b & (SIGN - 1);
-        if (size > INFINITE) return low ? 0 : ONES;
-        if (size == 0) return SIGN;
-        return b & SIGN ? static_cast<B>(~b) : static_cast<B>(b | SIGN);
+        const K size = b & (SIGN - 1), turned = b & SIGN ? ONES : SIGN;  // choices, no branches: this stands in the loops that read
+        K key = static_cast<K>(b) ^ turned;
+        key = size == 0 ? static_cast<K>(SIGN) : key;
+        return size > INFINITE ? (low ? K(0) : static_cast<K>(ONES)) : key;
     }
     template <typename K>
     __device__ static B down(K key) { return key & SIGN ? static_cast<B>(key ^ SIGN) : static_cast<B>(~key); }
@@ -60,8 +60,7 @@ constexpr int key_bits = 8 * sizeof(bits_of<T>);
 
 template <typename T>
 __device__ key_of<T> to_key(bits_of<T> b, unsigned sense) {
-    const key_of<T> key = Order<T>::template up<key_of<T>>(b, sense & NAN_SMALLEST);
-    return sense & SMALLEST_FIRST ? key ^ Order<T>::ONES : key;
+    return Order<T>::template up<key_of<T>>(b, sense & NAN_SMALLEST) ^ (sense & SMALLEST_FIRST ? Order<T>::ONES : 0);
 }
 
 /// The element of a key; `at` is where it stands, read where the key does not say which it was.

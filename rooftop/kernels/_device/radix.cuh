@@ -94,7 +94,7 @@ extern __shared__ __align__(16) unsigned char sorting_memory[];
 
 /// A row of at most THREADS · ITEMS elements a block.
 template <typename T, int THREADS, int ITEMS>
-__global__ void __launch_bounds__(THREADS)
+__global__ void __launch_bounds__(THREADS, 1)
     sort_rows(const bits_of<T>* __restrict__ x, long long xs, unsigned n, const void* __restrict__ lengths, int wide, unsigned sense, unsigned first, unsigned count,
               bits_of<T>* __restrict__ values, long long* __restrict__ indices, unsigned char* __restrict__ mask, int marks, int rest) {
     using K = key_of<T>;
@@ -145,7 +145,7 @@ __device__ void tile_keys(key_of<T> (&key)[ITEMS], unsigned from, unsigned lengt
 
 /// How often each digit comes in each tile: counts[row][digit][tile].
 template <typename T, bool FIRST, int THREADS, int ITEMS>
-__global__ void __launch_bounds__(THREADS)
+__global__ void __launch_bounds__(THREADS, 1)
     radix_count(const bits_of<T>* __restrict__ x, long long xs, unsigned n, const void* __restrict__ lengths, int wide, unsigned sense, int shift, unsigned tiles,
                 const key_of<T>* __restrict__ keys, unsigned* __restrict__ counts) {
     __shared__ unsigned histogram[256];
@@ -187,7 +187,7 @@ __global__ void __launch_bounds__(256) radix_scan(unsigned* __restrict__ counts,
 
 /// A tile's entries to where they go by one digit; after the LAST, results.
 template <typename T, bool FIRST, bool LAST, int THREADS, int ITEMS>
-__global__ void __launch_bounds__(THREADS)
+__global__ void __launch_bounds__(THREADS, 1)
     radix_scatter(const bits_of<T>* __restrict__ x, long long xs, unsigned n, const void* __restrict__ lengths, int wide, unsigned sense, int shift, unsigned tiles,
                   const key_of<T>* __restrict__ keys_in, const unsigned* __restrict__ indices_in, const unsigned* __restrict__ counts, const unsigned* __restrict__ totals,
                   key_of<T>* __restrict__ keys_out, unsigned* __restrict__ indices_out, unsigned first, unsigned count, bits_of<T>* __restrict__ values,

@@ -122,36 +122,46 @@ __device__ void sort_entries(K* keys, unsigned* indices, unsigned n) {
     __syncthreads();
 }
 
-/// The elements of a row, from anywhere on, in packs of 16 bytes; U packs a thread in a round.
+/// `count` elements of a row from `begin` on, wherever they lie, in packs of 16 bytes; U packs a thread in a round.
 template <typename T, int THREADS>
 struct FromRow {
-    static constexpr int N = 16 / sizeof(T), U = sizeof(T) == 2 ? 2 : 4, ITEMS = N * U;
+    static constexpr int N = 16 / sizeof(T), U = sizeof(T) == 2 ? 2 : 4, ITEMS = N * U, ROUND = THREADS * ITEMS;
     using K = key_of<T>;
-    const bits_of<T>* aligned;  // the row, from the last multiple of 16 bytes on
-    unsigned off, begin, end, sense, tie, first;
+    const bits_of<T>* x;  // the first of them
+    unsigned begin, count, sense, tie, first;
+
+    /// Elements of the first pack that lie before the first of them.
+    __device__ unsigned off() const { return reinterpret_cast<unsigned long long>(x) % 16 / sizeof(T); }
+    __device__ unsigned rounds() const { return count == 0 ? 0 : (count + off() + ROUND - 1) / ROUND; }
     uint4 v[U];
 
     __device__ void fetch(unsigned round) {
-        first = begin / N * N + round * (THREADS * ITEMS);
+        first = round * ROUND - off() + threadIdx.x * N;  // wraps before the first element
 #pragma unroll
         for (int u = 0; u < U; ++u) {
-            const unsigned p = first + (u * THREADS + threadIdx.x) * N;  // counted from `aligned`
-            if (p >= begin && p + N <= end) {
-                v[u] = *reinterpret_cast<const uint4*>(aligned + p);
+            const unsigned p = first + u * THREADS * N;
+            if (p < count && p + N <= count) {
+                v[u] = *reinterpret_cast<const uint4*>(x + p);
             } else {
                 v[u] = make_uint4(0, 0, 0, 0);
 #pragma unroll
                 for (int j = 0; j < N; ++j) {
-                    if (p + j >= begin && p + j < end) reinterpret_cast<bits_of<T>*>(&v[u])[j] = aligned[p + j];
+                    if (p + j < count) reinterpret_cast<bits_of<T>*>(&v[u])[j] = x[p + j];
                 }
             }
         }
     }
+    /// Has the compiler find keys and indices again where they are used, which takes fewer registers than to keep them.
+    __device__ void forget() {
+        asm volatile("" : "+r"(first));
+#pragma unroll
+        for (int u = 0; u < U; ++u) asm volatile("" : "+r"(v[u].x), "+r"(v[u].y), "+r"(v[u].z), "+r"(v[u].w));
+    }
     __device__ K key(int i) const { return to_key<T>(reinterpret_cast<const bits_of<T>*>(&v[i / N])[i % N], sense); }
     /// Its index in the row; NOBODY where there is none.
     __device__ unsigned index(int i) const {
-        const unsigned p = first + (i / N * THREADS + threadIdx.x) * N + i % N;
-        return p >= begin && p < end ? (p - off) ^ tie : NOBODY;
+        const unsigned p = first + i / N * THREADS * N + i % N;
+        return p < count ? (p + begin) ^ tie : NOBODY;
     }
 };
 
@@ -173,6 +183,7 @@ struct FromLists {
             v[i] = p < end ? keys[p] : 0, at[i] = p < end ? indices[p] : NOBODY;
         }
     }
+    __device__ void forget() { }
     __device__ K key(int i) const { return v[i]; }
     __device__ unsigned index(int i) const { return at[i]; }
 };
@@ -188,15 +199,18 @@ __device__ unsigned select(From from, unsigned rounds, unsigned k, unsigned capa
     K key = 0;
     unsigned index = NOBODY, held = 0;  // the entries that an element must come before to be kept; entries so far
     if (threadIdx.x < 3) s.added[threadIdx.x] = 0;
-    from.fetch(0);
     __syncthreads();
-    for (unsigned round = 0; round < rounds; ++round) {
-        const From now = from;
-        if (round + 1 < rounds) from.fetch(round + 1);
+#pragma unroll 1
+    for (unsigned next = 0; next <= rounds; ++next) {
+        From now = from;
+        if (next < rounds) from.fetch(next);  // under way while the round before is looked at
+        if (next == 0) continue;
+        const unsigned round = next - 1;
         unsigned near = 0;
 #pragma unroll
         for (int i = 0; i < From::ITEMS; ++i) near |= static_cast<unsigned>(now.key(i) >= key) << i;
         if (__any_sync(~0u, near)) {
+            now.forget();
             unsigned kept = 0;
 #pragma unroll
             for (int i = 0; i < From::ITEMS; ++i) {
@@ -213,6 +227,7 @@ __device__ unsigned select(From from, unsigned rounds, unsigned k, unsigned capa
             unsigned to = 0;
             if (lane == 31 && upto != 0) to = atomicAdd(&s.added[round % 3], upto);
             to = held + __shfl_sync(~0u, to, 31) + upto - mine;
+            now.forget();
 #pragma unroll
             for (int i = 0; i < From::ITEMS; ++i) {
                 if (kept >> i & 1) keys[to] = now.key(i), indices[to] = now.index(i), ++to;
@@ -221,7 +236,7 @@ __device__ unsigned select(From from, unsigned rounds, unsigned k, unsigned capa
         __syncthreads();
         held += s.added[round % 3];
         if (threadIdx.x == 0) s.added[(round + 2) % 3] = 0;  // read by all before this barrier, added to after the next
-        if (held > k && (held + ROUND > capacity || round + 1 == rounds)) {
+        if (held > k && (held + ROUND > capacity || next == rounds)) {
             keep_first<K, BITS, THREADS>(keys, indices, held, k, index_bits, s, key, index);
             held = k;
         }
@@ -231,7 +246,7 @@ __device__ unsigned select(From from, unsigned rounds, unsigned k, unsigned capa
 
 /// `splits` blocks a row, `per` elements of it each. One block a row: results; more: lists [rows, splits, k] for select_lists.
 template <typename T, int THREADS>
-__global__ void __launch_bounds__(THREADS, 1024 / THREADS)
+__global__ void __launch_bounds__(THREADS, THREADS == 64 ? 8 : 640 / THREADS)
     select_rows(const bits_of<T>* __restrict__ x, long long xs, unsigned n, const void* __restrict__ lengths, int wide, unsigned k, unsigned splits, unsigned per,
                 unsigned capacity, int index_bits, unsigned sense, unsigned tie, key_of<T>* __restrict__ list_keys, unsigned* __restrict__ list_indices, unsigned first,
                 unsigned count, bits_of<T>* __restrict__ values, long long* __restrict__ indices, unsigned char* __restrict__ mask, int marks) {
@@ -241,12 +256,10 @@ __global__ void __launch_bounds__(THREADS, 1024 / THREADS)
     const unsigned row = blockIdx.x / splits, split = blockIdx.x % splits;
     wait_for_before();
     const bits_of<T>* r = x + row * xs;
-    const unsigned length = length_of(lengths, wide, row, n), off = reinterpret_cast<unsigned long long>(r) % 16 / sizeof(T);
+    const unsigned length = length_of(lengths, wide, row, n);
     const unsigned begin = min(length, split * per), end = split + 1 == splits ? length : min(length, begin + per);
-    FromRow<T, THREADS> from{r - off, off, begin + off, end + off, sense, tie};
-    constexpr unsigned ROUND = THREADS * FromRow<T, THREADS>::ITEMS;
-    const unsigned rounds = begin == end ? 0 : (end + off - (begin + off) / from.N * from.N + ROUND - 1) / ROUND;
-    const unsigned held = rounds == 0 ? 0 : select<T, THREADS>(from, rounds, k, capacity, index_bits, keys, at, s);
+    const FromRow<T, THREADS> from{r + begin, begin, end - begin, sense, tie};
+    const unsigned held = select<T, THREADS>(from, from.rounds(), k, capacity, index_bits, keys, at, s);
     if (splits > 1) {
         list_keys += static_cast<long long>(blockIdx.x) * k, list_indices += static_cast<long long>(blockIdx.x) * k;
         for (unsigned i = threadIdx.x; i < k; i += THREADS) list_keys[i] = i < held ? keys[i] : 0, list_indices[i] = i < held ? at[i] : NOBODY;
@@ -262,7 +275,7 @@ __global__ void __launch_bounds__(THREADS, 1024 / THREADS)
 
 /// As select_rows, of lists: `n` entries of each row, `per` of them a block.
 template <typename T, int THREADS>
-__global__ void __launch_bounds__(THREADS, 1024 / THREADS)
+__global__ void __launch_bounds__(THREADS, THREADS == 64 ? 8 : 640 / THREADS)
     select_lists(const key_of<T>* __restrict__ in_keys, const unsigned* __restrict__ in_indices, unsigned n, unsigned k, unsigned splits, unsigned per, unsigned capacity,
                  int index_bits, unsigned sense, unsigned tie, key_of<T>* __restrict__ list_keys, unsigned* __restrict__ list_indices, const bits_of<T>* __restrict__ x,
                  long long xs, unsigned columns, unsigned first, unsigned count, bits_of<T>* __restrict__ values, long long* __restrict__ indices,

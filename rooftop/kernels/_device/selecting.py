@@ -10,6 +10,7 @@ from rooftop.ops._ordering import LONGEST
 
 MOST = 2048  # entries that a block selects
 WARP = 256  # elements of a row that a warp sorts in registers
+THREADS = (64, 128, 192, 320)  # of a block; 640 of a multiprocessor leave each 96 registers
 LIST = 32768  # entries of lists that a block takes
 TURNED = 2**31 - 1  # `tie` of order.cuh: of equals the last comes first
 RESERVED = 2048  # bytes of shared memory beside the entries: a histogram, counters and what the driver keeps
@@ -68,14 +69,12 @@ def _capacity(device: Device, entry: int, threads: int, each: int, k: int, whole
     return min(wanted, half) if least <= half else min(wanted, room)
 
 
-def _threads(p: Problem, k: int, length: int, each: int, most: int) -> tuple[int, int] | None:
-    """(threads, capacity) of a block for so many elements."""
-    entry = key_bytes(p) + 4
-    threads = min(most, max(64, _pow2(-(-length // each))))
-    while threads >= 64:
-        if (capacity := _capacity(p.device, entry, threads, each, k, length)) is not None:
+def _threads(p: Problem, k: int, length: int, each: int) -> tuple[int, int] | None:
+    """(threads, capacity) of a block for so many elements: as few as take them in a round, or the most that fit."""
+    wanted = next((t for t in THREADS if t * each >= length), THREADS[-1])
+    for threads in reversed([t for t in THREADS if t <= wanted]):
+        if (capacity := _capacity(p.device, key_bytes(p) + 4, threads, each, k, length)) is not None:
             return threads, capacity
-        threads //= 2
     return None
 
 
@@ -92,8 +91,8 @@ def plan(p: Problem, k: int) -> dict[str, Any] | None:
     per = -(-n // splits)
     per = -(-per // 16) * 16 if splits > 1 else n
     splits = -(-n // per)
-    first = _threads(p, k, per, each, 512)
-    later = _threads(p, k, LIST, 8, 512)
+    first = _threads(p, k, per, each)
+    later = _threads(p, k, LIST, 8)
     if first is None or later is None:
         return None
     return {"way": "select", "threads": first[0], "capacity": first[1], "splits": splits, "per": per, "list_threads": later[0], "list_capacity": later[1]}
