@@ -107,7 +107,7 @@ def _cases() -> list[Case]:
     for d in ("f32", "f16", "bf16"):
         for name, how in _ordering.VALUES.items():
             edge.append(case(name, tags="edge", **call(how[0], d, how[0][-1] - 3, *how[1:])))
-            edge.append(case(f"NaN smallest, {name}", tags="edge", **call(how[0], d, 5, *how[1:], nan="smallest")))
+            edge.append(case(f"NaN smallest, {name}", tags="edge", **call(how[0], d, 5, how[1], nan="smallest")))
     huge = [case("over 2^31 elements", tags="edge huge", why="offsets need 64 bits", **call((17, 1 << 27), "bf16", 100))]
     return bench + edge + huge
 

@@ -25,7 +25,14 @@ UNIT = 2**32  # multiples of a weight's unit in 1
 
 
 def sample(
-    logits: Tensor, temperature: float = 1.0, top_k: int | None = None, top_p: float = 1.0, min_p: float = 0.0, seed: int = 0, *, implementation: str | None = None
+    logits: Tensor,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    top_p: float = 1.0,
+    min_p: float = 0.0,
+    seed: int = 0,
+    *,
+    implementation: str | None = None,
 ) -> Tensor:
     """One index drawn from each row of `logits`, along the last dimension. Deterministic: equal calls draw alike; another seed draws anew.
 
@@ -137,7 +144,7 @@ def _fits(judged: Judged) -> str | None:
     logits, got, o = judged.tensors["logits"], judged.got["out"], judged.options
     if got.shape != logits.shape[:-1] or got.dtype != torch.int64:
         return f"shape {tuple(got.shape)} and {got.dtype}; they must be {tuple(logits.shape[:-1])} and torch.int64"
-    temperature, top_k, top_p, min_p = float(o["temperature"]), int(o["top_k"]), float(o["top_p"]), float(o["min_p"])  # type: ignore[arg-type]
+    temperature, top_k, top_p, min_p = float(o["temperature"]), int(o["top_k"]), float(o["top_p"]), float(o["min_p"])
     want = judged.same["out"].reshape(-1)
     out = got.reshape(-1)
     if torch.equal(out, want):
@@ -146,7 +153,7 @@ def _fits(judged: Judged) -> str | None:
         row = int((out != want).nonzero()[0])
         return f"row {row} has {int(out[row])}; the largest is {int(want[row])}"
     x = (logits.flatten(0, -2) if logits.dim() > 1 else logits.unsqueeze(0)).double()
-    order, weights, u = _ordering.ordered(x, None, True, "smallest"), _weights(x, temperature), uniform(int(o["seed"]), x.shape[0], x.device)  # type: ignore[call-overload]
+    order, weights, u = _ordering.ordered(x, None, True, "smallest"), _weights(x, temperature), uniform(int(o["seed"]), x.shape[0], x.device)
     fits = out == want
     for dp in (0.0, -SLACK, SLACK):
         for dm in (0.0, -SLACK, SLACK):

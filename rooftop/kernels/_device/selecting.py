@@ -50,7 +50,7 @@ def items(p: Problem) -> int:
     return 8 if p["x"].dtype == "i64" else 16
 
 
-def _pow2(n: int) -> int:
+def pow2(n: int) -> int:
     return 1 << max(n - 1, 0).bit_length()
 
 
@@ -58,10 +58,10 @@ def _capacity(device: Device, entry: int, threads: int, each: int, k: int, whole
     """Entries that a block holds: a round beside the k kept, and half as many again as come between two selections. `whole`: elements in all. None:
     they do not fit."""
     round_ = threads * each
-    least = max(_pow2(k), k + round_)
+    least = max(pow2(k), k + round_)
     room = (device.shared_per_block - RESERVED) // entry
     if whole <= round_:
-        least = max(_pow2(k), round_)
+        least = max(pow2(k), round_)
     if least > room:
         return None
     half = (device.shared_per_block - 2 * RESERVED) // (2 * entry)  # two blocks a multiprocessor
@@ -82,7 +82,7 @@ def plan(p: Problem, k: int) -> dict[str, Any] | None:
     """The config for the first k, 1 <= k <= n, of each row; None where no block holds them."""
     rows, n = rows_of(p)
     if n <= WARP:
-        return {"way": "warp", "each": max(1, _pow2(-(-n // 32)))}
+        return {"way": "warp", "each": max(1, pow2(-(-n // 32)))}
     if k > MOST:
         return None
     each = items(p)
@@ -174,7 +174,10 @@ def launches(p: Problem, config: Mapping[str, Any], k: int, sense: int, tie: int
     found = [launch(p, f"select_rows<{t}, {threads}>", rows * splits, threads, args, capacity * entry)]
     capacity, threads = config["list_capacity"], config["list_threads"]
     for i, (entries, per, blocks) in enumerate(_levels(k, splits)):
-        share = {"n": (entries, "u32"), "k": (k, "u32"), "splits": (blocks, "u32"), "per": (per, "u32"), "capacity": (capacity, "u32"), "bits": (bits, "i32")}
-        args = {"in_keys": (f"keys{i}", "ptr"), "in_indices": (f"indices{i}", "ptr"), **share, **order, **lists(i + 1, blocks > 1), **x, "columns": (n, "u32"), **to}
+        share = {
+            "n": (entries, "u32"), "k": (k, "u32"), "splits": (blocks, "u32"), "per": (per, "u32"), "capacity": (capacity, "u32"), "bits": (bits, "i32"),
+        }  # fmt: skip
+        source: Arguments = {"in_keys": (f"keys{i}", "ptr"), "in_indices": (f"indices{i}", "ptr")}
+        args = {**source, **share, **order, **lists(i + 1, blocks > 1), **x, "columns": (n, "u32"), **to}
         found.append(launch(p, f"select_lists<{t}, {threads}>", rows * blocks, threads, args, capacity * entry))
     return found

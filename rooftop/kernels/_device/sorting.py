@@ -19,12 +19,12 @@ def items(p: Problem) -> int:
 
 def plan(p: Problem) -> dict[str, Any]:
     """The config for whole rows in order."""
-    rows, n = rows_of(p)
+    _, n = rows_of(p)
     if n <= selecting.WARP:
-        return {"way": "warp", "each": max(1, selecting._pow2(-(-n // 32)))}
+        return {"way": "warp", "each": max(1, selecting.pow2(-(-n // 32)))}
     each = items(p)
     if n <= THREADS * each:
-        return {"way": "block", "threads": max(64, min(THREADS, selecting._pow2(-(-n // each)))), "tiles": 1}
+        return {"way": "block", "threads": max(64, min(THREADS, selecting.pow2(-(-n // each)))), "tiles": 1}
     return {"way": "tiles", "threads": THREADS, "tiles": -(-n // (THREADS * each))}
 
 
