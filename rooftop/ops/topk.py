@@ -161,6 +161,7 @@ def _cases() -> list[Case]:
             case("ragged, a warp", tags="edge", **call((2, 5, 90), d, 12, largest=False, ragged="i64")),
             case("ragged, more than a block holds", tags="edge", **call((3, 9000), d, 4500, ragged="i64")),
             case("ragged long rows", tags="edge", **call((2, 50000), d, 70, ragged="i32")),
+            case("several rounds 2x15000", tags="edge", **call((2, 15000), d, 2040)),
             case("k = 0", tags="edge", **call((3, 50), d, 0)),
             case("no rows", tags="edge", **call((0, 50), d, 5)),
             case("empty rows", tags="edge", **call((5, 0), d, 0)),
@@ -169,6 +170,10 @@ def _cases() -> list[Case]:
         for name, how in _ordering.VALUES.items():
             edge.append(case(name, tags="edge", **call(how[0], d, 40, *how[1:])))
             edge.append(case(f"smallest, {name}", tags="edge", **call(how[0], d, 40, how[1], largest=False, nan="smallest")))
+        edge += [
+            case("rising, several rounds 1x15000", tags="edge", why="each round is kept whole", **call((1, 15000), d, 2040, "rising")),
+            case("equal, several rounds 1x15000", tags="edge", why="indices alone decide", **call((1, 15000), d, 2040, "equal")),
+        ]
         edge.append(case("NaN smallest, a warp", tags="edge", **call((9, 120), d, 120, "nan", nan="smallest")))
     huge = [case("over 2^31 elements", tags="edge huge", why="offsets need 64 bits", **call((17, 1 << 27), "bf16", 100))]
     return bench + edge + huge
