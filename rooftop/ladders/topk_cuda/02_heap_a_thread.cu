@@ -30,6 +30,7 @@ __global__ void __launch_bounds__(64) heaps(int N, const float* __restrict__ x, 
     __shared__ unsigned long long best[2];
     x += blockIdx.x * xs;
     unsigned long long* heap = held + threadIdx.x;
+#pragma unroll 4
     for (int i = 0; i < K; ++i) heap[i * 64] = 0;  // nobody: below every element
     unsigned long long least = 0;
     for (int i = threadIdx.x; i < N; i += 64) {
@@ -47,6 +48,7 @@ __global__ void __launch_bounds__(64) heaps(int N, const float* __restrict__ x, 
     for (int taken = 0; taken < K; ++taken) {
         unsigned long long most = 0;
         int place = 0;
+#pragma unroll 4
         for (int i = 0; i < K; ++i) {
             if (heap[i * 64] > most) most = heap[i * 64], place = i;
         }
