@@ -164,25 +164,31 @@ __global__ void __launch_bounds__(THREADS, 1)
     for (unsigned d = threadIdx.x; d < 256; d += THREADS) counts[(row * 256ll + d) * tiles + tile] = histogram[d];
 }
 
-/// The counts of a row's digit, a block each, summed up before each tile; the sum of all to totals[row][digit].
-__global__ void __launch_bounds__(256) radix_scan(unsigned* __restrict__ counts, unsigned tiles, unsigned* __restrict__ totals) {
-    __shared__ unsigned v[256], sums[8];
+/// The counts of a row's digit, a warp each, summed up before each tile; the sum of all to totals[row][digit]. `lists`: rows · 256.
+__global__ void __launch_bounds__(256) radix_scan(unsigned* __restrict__ counts, unsigned lists, unsigned tiles, unsigned* __restrict__ totals) {
+    constexpr int EACH = 8;  // loads under way
+    const unsigned list = blockIdx.x * 8 + threadIdx.x / 32, lane = threadIdx.x % 32;
     wait_for_before();
-    unsigned* c = counts + static_cast<long long>(blockIdx.x) * tiles;
+    if (list >= lists) return;
+    unsigned* c = counts + static_cast<long long>(list) * tiles;
     unsigned before = 0;
-    for (unsigned from = 0; from < tiles; from += 256) {
-        const unsigned i = from + threadIdx.x, own = i < tiles ? c[i] : 0;
-        v[threadIdx.x] = own;
-        __syncthreads();
-        sums_before<256>(v, sums);
-        if (i < tiles) c[i] = before + v[threadIdx.x];
-        const unsigned all = v[255];
-        if (threadIdx.x == 255) sums[0] = all + own;
-        __syncthreads();
-        before += sums[0];
-        __syncthreads();
+    for (unsigned from = lane; from < tiles + lane; from += EACH * 32) {
+        unsigned v[EACH];
+#pragma unroll
+        for (int j = 0; j < EACH; ++j) v[j] = from + j * 32 < tiles ? c[from + j * 32] : 0;
+#pragma unroll
+        for (int j = 0; j < EACH; ++j) {
+            unsigned upto = v[j];
+#pragma unroll
+            for (int step = 1; step < 32; step *= 2) {
+                const unsigned o = __shfl_up_sync(~0u, upto, step);
+                if (lane >= step) upto += o;
+            }
+            if (from + j * 32 < tiles) c[from + j * 32] = before + upto - v[j];
+            before += __shfl_sync(~0u, upto, 31);
+        }
     }
-    if (threadIdx.x == 0) totals[blockIdx.x] = before;
+    if (lane == 0) totals[list] = before;
 }
 
 /// A tile's entries to where they go by one digit; after the LAST, results.

@@ -70,7 +70,8 @@ def launches(p: Problem, config: Mapping[str, Any], sense: int, to: Arguments, r
         keys_in: Arguments = {"keys_in": (None if first else f"keys{source}", "ptr")}
         kind = f"{t}, {str(first).lower()}"
         found.append(launch(p, f"radix_count<{kind}, {threads}, {each}>", rows * tiles, threads, {**common, **keys_in, "counts": ("counts", "ptr")}))
-        found.append(launch(p, "radix_scan", rows * 256, 256, {"counts": ("counts", "ptr"), "tiles": (tiles, "u32"), "totals": ("totals", "ptr")}))
+        scanned: Arguments = {"counts": ("counts", "ptr"), "lists": (rows * 256, "u32"), "tiles": (tiles, "u32"), "totals": ("totals", "ptr")}
+        found.append(launch(p, "radix_scan", rows * 32, 256, scanned))
         moved: Arguments = {
             **keys_in, "indices_in": (None if first else f"indices{source}", "ptr"), "counts": ("counts", "ptr"), "totals": ("totals", "ptr"),
             "keys_out": (None if final else f"keys{target}", "ptr"), "indices_out": (None if final else f"indices{target}", "ptr"),
