@@ -1,5 +1,5 @@
 /* rooftop
-idea    = "A block a row. Weights are whole multiples of 2^-32, so sums are exact in any order and the same in every run. One read selects the first 1024 in order; a top_k of as many, or a nucleus that they hold, is then drawn from shared memory. A plain draw reads twice: the maximum, then the sums of 1024 chunks, of which one is looked at again. What neither settles is bounded digit by digit, by counts or by weights."
+idea    = "A block a row. Weights are whole multiples of 2^-32, so sums are exact in any order and the same in every run. One read selects the first 1024 in order; a top_k of as many, or a nucleus that they hold, is then drawn from shared memory. A plain draw reads twice: the maximum, then the sums of chunks, of which one is looked at again. What neither settles is bounded digit by digit, by counts or by weights."
 limit   = "256x128256 bfloat16, plain: two reads of the row, the second from the L2 in part: 40 us on an H200, where one read is 16 us. One row of 128256 float32: one block reads it twice, 12 us."
 dtypes  = ["f32", "f16", "bf16"]
 args    = ["logits: T[R, N]"]
@@ -98,23 +98,38 @@ struct Weigh {
     }
 };
 
+/// `look` at the row's elements, ITEMS a thread at a time; the next are under way meanwhile.
+template <typename From, typename Look>
+__device__ void stream(From from, Look look) {
+    const unsigned rounds = from.rounds();
+#pragma unroll 1
+    for (unsigned next = 0; next <= rounds; ++next) {
+        const From now = from;
+        if (next < rounds) from.fetch(next);
+        if (next > 0) look(now, next - 1);
+    }
+}
+
 /// The entry with which the first in order come to `need` of what they measure, key by key and then index by index; (key, index) as kth_entry has it.
 /// 1 <= need <= the measure of all.
-template <typename T, typename Of>
-__device__ void bound(const bits_of<T>* r, unsigned n, Of of, Sum need, unsigned after_key, unsigned after_index, Sampling& s, unsigned& key, unsigned& index) {
+template <typename T, typename From, typename Of>
+__device__ void bound(const From& from, Of of, Sum need, unsigned after_key, unsigned after_index, Sampling& s, unsigned& key, unsigned& index) {
     key = 0, index = 0;
     for (int level = 0; level < key_bits<T> / 8 + 4; ++level) {
         const bool by_key = level < key_bits<T> / 8;
         const int shift = by_key ? key_bits<T> - 8 - 8 * level : 24 - 8 * (level - key_bits<T> / 8);
         for (unsigned i = threadIdx.x; i < 256; i += THREADS) s.histogram[i] = 0;
         __syncthreads();
-        for (unsigned i = threadIdx.x; i < n; i += THREADS) {
-            const unsigned k = to_key<T>(r[i], NAN_SMALLEST);
-            if (before(after_key, after_index, k, i)) continue;  // left out before
-            const bool there = by_key ? level == 0 || k >> (shift + 8) == key >> (shift + 8) : k == key && (shift == 24 || i >> (shift + 8) == index >> (shift + 8));
-            const Sum v = there ? of(k) : 0;
-            if (v != 0) atomicAdd(&s.histogram[by_key ? 255 - (k >> shift & 255) : i >> shift & 255], v);
-        }
+        stream(from, [&](const From& now, unsigned) {
+#pragma unroll
+            for (int j = 0; j < From::ITEMS; ++j) {
+                const unsigned k = now.key(j), i = now.index(j);
+                if (i == NOBODY || before(after_key, after_index, k, i)) continue;  // none, or left out before
+                const bool there = by_key ? level == 0 || k >> (shift + 8) == key >> (shift + 8) : k == key && (shift == 24 || i >> (shift + 8) == index >> (shift + 8));
+                const Sum v = there ? of(k) : 0;
+                if (v != 0) atomicAdd(&s.histogram[by_key ? 255 - (k >> shift & 255) : i >> shift & 255], v);
+            }
+        });
         __syncthreads();
         Sum all;
         const Sum own = s.histogram[threadIdx.x], upto = sum_upto(own, s.warps, all);  // one thread a digit
@@ -165,7 +180,8 @@ __global__ void __launch_bounds__(THREADS, 2)
     const unsigned limit = top_k > 0 ? min(static_cast<unsigned>(top_k), n) : n;
     const bool greedy = temperature == 0.0f, listed = !greedy && limit <= LIST && limit < n, nucleus = !greedy && top_p < 1.0f;
     const unsigned k = listed ? limit : nucleus ? min(LIST, n) : 1;
-    const FromRow<T, THREADS> from{r, 0, n, NAN_SMALLEST, 0};
+    using From = FromRow<T, THREADS>;
+    const From from{r, 0, n, NAN_SMALLEST, 0};
     const unsigned held = select<T, THREADS>(from, from.rounds(), k, capacity, index_bits, keys, at, s.selecting);
     if (k > 1) sort_entries<unsigned, THREADS>(keys, at, held);
     const unsigned top = keys[0], top_index = at[0];
@@ -186,7 +202,10 @@ __global__ void __launch_bounds__(THREADS, 2)
         Sum whole = total;
         if (!listed && held < n) {  // of the whole row, or of its top_k: a nucleus may end beyond the list
             Sum more = 0;
-            for (unsigned i = threadIdx.x; i < n; i += THREADS) more += weigh.all(to_key<T>(r[i], NAN_SMALLEST));
+            stream(from, [&](const From& now, unsigned) {
+#pragma unroll
+                for (int j = 0; j < From::ITEMS; ++j) more += now.index(j) == NOBODY ? 0 : weigh.all(now.key(j));
+            });
             sum_upto(more, s.warps, whole);
         }
         const Sum share = nucleus ? static_cast<Sum>(ceil(static_cast<double>(whole) * top_p)) : whole;
@@ -209,51 +228,48 @@ __global__ void __launch_bounds__(THREADS, 2)
     }
 general:
     unsigned last_key = 0, last_index = NOBODY;  // the last in order that may be drawn
-    if (limit < n) bound<T>(r, n, [&](unsigned) { return Sum(1); }, limit, 0, NOBODY, s, last_key, last_index);
+    if (limit < n) bound<T>(from, [](unsigned) { return Sum(1); }, limit, 0, NOBODY, s, last_key, last_index);
     if (nucleus) {
         const unsigned from_key = last_key, from_index = last_index;
         Sum mine = 0, whole;
-        for (unsigned i = threadIdx.x; i < n; i += THREADS) {
-            const unsigned key = to_key<T>(r[i], NAN_SMALLEST);
-            if (!before(from_key, from_index, key, i)) mine += weigh.all(key);
-        }
+        stream(from, [&](const From& now, unsigned) {
+#pragma unroll
+            for (int j = 0; j < From::ITEMS; ++j) {
+                const unsigned key = now.key(j), i = now.index(j);
+                if (i != NOBODY && !before(from_key, from_index, key, i)) mine += weigh.all(key);
+            }
+        });
         sum_upto(mine, s.warps, whole);
         const Sum share = static_cast<Sum>(ceil(static_cast<double>(whole) * top_p));
         const Sum need = share == 0 ? 1 : share < whole ? share : whole;
-        bound<T>(r, n, [&](unsigned key) { return weigh.all(key); }, need, from_key, from_index, s, last_key, last_index);
+        bound<T>(from, [&](unsigned key) { return weigh.all(key); }, need, from_key, from_index, s, last_key, last_index);
     }
-    const auto weight = [&](unsigned i) {
-        const unsigned key = to_key<T>(r[i], NAN_SMALLEST);
-        return before(last_key, last_index, key, i) ? Sum(0) : weigh(key);
-    };
-    const unsigned lane = threadIdx.x % 32, chunk = (n + CHUNKS * 32 - 1) / (CHUNKS * 32) * 32;
-    for (unsigned c = threadIdx.x / 32; c < CHUNKS; c += WARPS) {
+    const auto weight = [&](unsigned key, unsigned i) { return before(last_key, last_index, key, i) ? Sum(0) : weigh(key); };
+    const unsigned each = (from.rounds() + CHUNKS - 1) / CHUNKS, lane = threadIdx.x % 32;  // rounds of a chunk
+    for (unsigned c = threadIdx.x; c < CHUNKS; c += THREADS) s.sums[c] = 0;
+    __syncthreads();
+    stream(from, [&](const From& now, unsigned round) {
         Sum sum = 0;
-        const unsigned first = min(n, c * chunk), end = min(n, first + chunk);
-#pragma unroll 4
-        for (unsigned i = first + lane; i < end; i += 32) sum += weight(i);
+#pragma unroll
+        for (int j = 0; j < From::ITEMS; ++j) sum += now.index(j) == NOBODY ? 0 : weight(now.key(j), now.index(j));
 #pragma unroll
         for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(~0u, sum, step);
-        if (lane == 0) s.sums[c] = sum;
-    }
+        if (lane == 0 && sum != 0) atomicAdd(&s.sums[round / each], sum);
+    });
     __syncthreads();
-    Sum rest;
+    Sum rest, all;
     const unsigned c = past<CHUNKS / THREADS>([&](unsigned i) { return s.sums[i]; }, u, rest, s);
-    if (threadIdx.x >= 32) return;
-    const unsigned end = min(n, c * chunk + chunk);
-    for (unsigned i = c * chunk; i < end; i += 32) {  // a warp looks at the chunk again
-        const Sum own = i + lane < end ? weight(i + lane) : 0;
-        Sum upto = own;
-#pragma unroll
-        for (int step = 1; step < 32; step *= 2) {
-            const Sum o = __shfl_up_sync(~0u, upto, step);
-            if (lane >= step) upto += o;
-        }
-        const unsigned hit = __ballot_sync(~0u, rest < upto);
-        if (hit != 0) {
-            if (lane == 0) out[row] = i + __ffs(hit) - 1;
+    const long long own_first = static_cast<long long>(c) * each * From::ROUND - from.off() + threadIdx.x * static_cast<long long>(each * From::ITEMS);
+    const unsigned first = static_cast<unsigned>(max(0ll, own_first)), end = static_cast<unsigned>(max(0ll, min(static_cast<long long>(n), own_first + each * From::ITEMS)));
+    Sum own = 0;
+    for (unsigned i = first; i < end; ++i) own += weight(to_key<T>(r[i], NAN_SMALLEST), i);
+    Sum upto = sum_upto(own, s.warps, all) - own;  // of the chunk, before what this thread has
+    if (rest < upto || rest >= upto + own) return;
+    for (unsigned i = first; i < end; ++i) {
+        upto += weight(to_key<T>(r[i], NAN_SMALLEST), i);
+        if (rest < upto) {
+            out[row] = i;
             return;
         }
-        rest -= __shfl_sync(~0u, upto, 31);
     }
 }
