@@ -5,7 +5,7 @@ Elements are ordered by value, equal ones by index, the lowest first. -0.0 equal
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -208,10 +208,10 @@ VALUES: Mapping[str, tuple[Any, ...]] = {
 }
 
 
-def compiled(reference: Callable[..., Any]) -> Callable[[], Callable[..., Any]]:
-    def factory() -> Callable[..., Any]:
-        import torch
+FULL = ("f32", "bf16", "i64")  # the dtypes of all cases; the others share their code but for the bits of an infinity or a sign
+FEW = ("a warp 7x40", "rows 5x200", "odd rows 3x777", "longer 2x5001", "long row 1x40003", "transposed", "denormals", "NaN", "-inf", "-0.0")
 
-        return torch.compile(reference, dynamic=False)
 
-    return factory
+def cases_of(d: str, table: Mapping[str, tuple[Any, ...]]) -> list[tuple[str, tuple[Any, ...]]]:
+    """Those of SHAPES or VALUES that a dtype has."""
+    return [(name, how) for name, how in table.items() if d in FULL or name in FEW]

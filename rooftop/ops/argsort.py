@@ -81,7 +81,7 @@ OP = Op(
     reference,
     outputs=outputs,
     canonical=_ordering.canonical,
-    cases=sort.OP.cases,
+    cases=[c for c in sort.OP.cases if c.dtype in ("f32", "i64") or "edge" not in c.tags or c.name in _ordering.FEW],
     work=work,
     tolerance=Tolerance(exact=True),
     arrange=_ordering.arrange,

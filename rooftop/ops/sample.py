@@ -242,6 +242,8 @@ def _cases() -> list[Case]:
     edge = []
     for d in ("f32", "f16", "bf16"):
         edge += [case(f"{name} 40x900", tags="edge", **call((40, 900), d, **how)) for name, how in ways.items()]
+        if d == "f16":
+            continue
         edge += [
             case("cold 40x900", tags="edge", **call((40, 900), d, temperature=0.25)),
             case("hot 40x901, all three", tags="edge", **call((40, 901), d, temperature=4.0, top_k=300, top_p=0.8, min_p=0.02)),
@@ -257,7 +259,7 @@ def _cases() -> list[Case]:
             case("expanded", tags="edge", **call((6, 320), d, "normal", "expanded")),
             case("another seed", tags="edge", **call((40, 300), d, seed=-5)),
         ]
-        for fill in ("nan", "inf", "-inf", "-inf rows", "-0.0", "equal", "wide", "large"):
+        for fill in ("nan", "-inf rows") if d == "bf16" else ("nan", "inf", "-inf", "-inf rows", "-0.0", "equal", "wide", "large"):
             edge += [case(f"{fill}, {name}", tags="edge", **call((12, 300), d, fill, **ways[name])) for name in ("plain", "k 50, p 0.9", "greedy")]
         edge.append(case("equal, p 0.5 of 4000", tags="edge", **call((5, 4000), d, "equal", top_p=0.5)))
     huge = [case("over 2^31 elements", tags="edge huge", why="offsets need 64 bits", **call((17000, 128256), "bf16"))]
