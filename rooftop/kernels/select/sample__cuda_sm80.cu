@@ -1,6 +1,6 @@
 /* rooftop
 idea    = "A block a row. Weights are whole multiples of 2^-32, so sums are exact in any order and the same in every run. One read selects the first 1024 in order; a top_k of as many, or a nucleus that they hold, is then drawn from shared memory. A plain draw reads twice: the maximum, then the sums of chunks, of which one is looked at again. What neither settles is bounded digit by digit, by counts or by weights."
-limit   = "256x128256 bfloat16, plain: two reads of the row, the second from the L2 in part: 40 us on an H200, where one read is 16 us. One row of 128256 float32: one block reads it twice, 12 us."
+limit   = "Predicted for an H200, not measured. 256x128256 bfloat16, plain: two reads of the row, the second from the L2 in part: 40 us, where one read is 16 us. One row of 128256 float32: one block reads it twice: 20 us."
 dtypes  = ["f32", "f16", "bf16"]
 args    = ["logits: T[R, N]"]
 demands = { has = ["LDG", "MUFU"], spills = 0 }
