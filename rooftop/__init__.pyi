@@ -52,6 +52,23 @@ def append_kv(k_cache: Tensor, v_cache: Tensor, k: Tensor, v: Tensor, lengths: T
 
     Raises TypeError for other dtypes, ValueError for shapes, devices or options that do not fit, RuntimeError where the cache requires a gradient."""
 
+def argsort(x: Tensor, dim: int=-1, descending: bool=False, *, lengths: Tensor | None=None, nan: str='largest', implementation: str | None=None) -> Tensor:
+    """The indices that put each row along `dim` in order. Always stable: of equal elements that with the lower index comes first.
+
+    Args:
+        x: float32, float16, bfloat16, int32 or int64, of any shape and strides with at least one dimension.
+        dim: the dimension along which rows lie; negative counts from the last.
+        descending: whether the largest come first.
+        lengths: int32 or int64 of the shape of `x` without `dim`: only so many elements of each row are sorted. None: all.
+        nan: "largest": NaN is above +infinity; "smallest": below -infinity; "error": a NaN is a ValueError, for which the call waits for the device.
+        implementation: a kernel by name: it runs or raises. None picks the best that takes `x`.
+
+    Returns int64 of the shape of `x`. -0.0 equals +0.0. Elements beyond a row's length stay where they are. A length below 0 counts as 0, one above the
+    row as the row; `rooftop.debug()` raises IndexError for it.
+
+    Raises TypeError for other dtypes, ValueError for nan or lengths that do not fit, or where a named implementation cannot take `x`; IndexError for a
+    `dim` out of range."""
+
 def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool=False, window: tuple[int, int] | None=None, scale: float | None=None, softcap: float | None=None, bias: Tensor | None=None, mask: Tensor | None=None, dropout_p: float=0.0, seed: int=0, cu_seqlens_q: Tensor | None=None, cu_seqlens_k: Tensor | None=None, page_table: Tensor | None=None, cache_lengths: Tensor | None=None, alibi_slopes: Tensor | None=None, q_scale: Tensor | None=None, k_scale: Tensor | None=None, v_scale: Tensor | None=None, sinks: Tensor | None=None, return_lse: bool=False, deterministic: bool=True, implementation: str | None=None) -> Any:
     """Attention of `q` to `k` and `v`, computed in float32 and rounded once, but for the probabilities, which meet `v` in its dtype.
 
@@ -266,6 +283,23 @@ def int_matmul(a: Tensor, b: Tensor, *, implementation: str | None=None) -> Tens
     Raises TypeError for other dtypes; ValueError for shapes that do not fit, tensors on different devices, or K above 131071, where a sum could
     leave 32 bits."""
 
+def kthvalue(x: Tensor, k: int, dim: int=-1, keepdim: bool=False, *, nan: str='largest', implementation: str | None=None) -> tuple[Tensor, Tensor]:
+    """The `k`-th smallest element of each row along `dim`, and its index: of equal elements those with lower indices count as smaller.
+
+    Args:
+        x: float32, float16, bfloat16, int32 or int64, of any shape and strides with at least one dimension.
+        k: 1 to the row's elements; (n + 1) // 2 is the lower median.
+        dim: the dimension along which rows lie; negative counts from the last.
+        keepdim: whether `dim` stays, with extent 1.
+        nan: "largest": NaN is above +infinity; "smallest": below -infinity; "error": a NaN is a ValueError, for which the call waits for the device.
+        implementation: a kernel by name: it runs or raises. None picks the best that takes `x`.
+
+    Returns (value, index), of the dtype of `x` and int64, of the shape of `x` without `dim`. -0.0 equals +0.0, and the value is the element as it stands.
+    Gradients flow from `value` to `x`.
+
+    Raises TypeError for other dtypes, ValueError for a k that the row has not, or where a named implementation cannot take `x`; IndexError for a `dim`
+    out of range."""
+
 def layer_norm(input: Tensor, normalized_shape: Sequence[int] | int, weight: Tensor | None=None, bias: Tensor | None=None, eps: float=1e-05, *, residual: Tensor | None=None, implementation: str | None=None) -> Any:
     """Each row with mean 0 and variance 1, as `torch.nn.functional.layer_norm`, computed in float32.
 
@@ -462,6 +496,24 @@ def rope_(q: Tensor, k: Tensor | None=None, cos: Tensor | None=None, sin: Tensor
     Returns `q`, or (q, k), as they were given. Raises RuntimeError for tensors that require a gradient while gradients are on, ValueError for a tensor
     whose strides let one element of memory stand for several. `q` and `k` must not overlap."""
 
+def sample(logits: Tensor, temperature: float=1.0, top_k: int | None=None, top_p: float=1.0, min_p: float=0.0, seed: int=0, *, implementation: str | None=None) -> Tensor:
+    """One index drawn from each row of `logits`, along the last dimension. Deterministic: equal calls draw alike; another seed draws anew.
+
+    Args:
+        logits: float32, float16 or bfloat16, of any shape and strides with at least one dimension; the last one is the vocabulary.
+        temperature: finite, at least 0. 0 is greedy: the largest logit, of equal ones the lowest index.
+        top_k: only the so many largest can be drawn; at least 1. None: all.
+        top_p: above 0, at most 1: of those only the largest that together have this share of the probability.
+        min_p: 0 to 1: of those only those at least this many times as probable as the likeliest.
+        seed: any whole number, of which the low 32 bits count. Row r (counted row-major) takes the random bits of elements 2 r and 2 r + 1.
+        implementation: a kernel by name: it runs or raises. None picks the best that takes `logits`.
+
+    Returns int64 of the shape of `logits` without the last dimension. -infinity and NaN are masked: they are never drawn. A row that is masked whole gives
+    -1. Of rows with +infinity one of those is drawn. What is less than 2^-32 as probable as the likeliest is not drawn.
+
+    Raises TypeError for other dtypes or arguments that are no numbers, ValueError for numbers out of these ranges, logits of no dimensions or an empty
+    vocabulary, or where a named implementation cannot take `logits`."""
+
 def scaled_matmul(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, *, bias: Tensor | None=None, fast: bool=False, out_dtype: Any=None, implementation: str | None=None) -> Tensor:
     """scale_a · scale_b · a b + bias of fp8 or int8, rounded once.
 
@@ -513,6 +565,24 @@ def softmax(x: Tensor, dim: int=-1, *, implementation: str | None=None) -> Tenso
 
     Source: Milakov & Gimelshein 2018 (arXiv 1805.02867)."""
 
+def sort(x: Tensor, dim: int=-1, descending: bool=False, *, lengths: Tensor | None=None, nan: str='largest', implementation: str | None=None) -> tuple[Tensor, Tensor]:
+    """The elements of each row along `dim` in order, and their indices. Always stable: of equal elements that with the lower index comes first.
+
+    Args:
+        x: float32, float16, bfloat16, int32 or int64, of any shape and strides with at least one dimension.
+        dim: the dimension along which rows lie; negative counts from the last.
+        descending: whether the largest come first.
+        lengths: int32 or int64 of the shape of `x` without `dim`: only so many elements of each row are sorted. None: all.
+        nan: "largest": NaN is above +infinity; "smallest": below -infinity; "error": a NaN is a ValueError, for which the call waits for the device.
+        implementation: a kernel by name: it runs or raises. None picks the best that takes `x`.
+
+    Returns (values, indices) of the shape of `x`; `indices` is int64. -0.0 equals +0.0, and values are the elements as they stand. Elements beyond a row's
+    length stay where they are. A length below 0 counts as 0, one above the row as the row; `rooftop.debug()` raises IndexError for it. Gradients flow
+    from `values` to `x`.
+
+    Raises TypeError for other dtypes, ValueError for nan or lengths that do not fit, or where a named implementation cannot take `x`; IndexError for a
+    `dim` out of range."""
+
 def square(input: Tensor, *, implementation: str | None=None) -> Tensor:
     """x · x, as `torch.square`, rounded once.
 
@@ -536,6 +606,47 @@ def swiglu(a: Tensor, b: Tensor | None=None, *, implementation: str | None=None)
 
     Raises TypeError for other dtypes or two different ones, ValueError for shapes that do not fit, a packed last dimension that is odd, or an
     input that a named implementation cannot take."""
+
+def topk(x: Tensor, k: int, dim: int=-1, largest: bool=True, sorted: bool=True, *, lengths: Tensor | None=None, tie: str='lowest', nan: str='largest', implementation: str | None=None) -> tuple[Tensor, Tensor]:
+    """The `k` largest (or smallest) elements of each row along `dim`, in order, and their indices. Exact; equal calls give equal bits.
+
+    Args:
+        x: float32, float16, bfloat16, int32 or int64, of any shape and strides with at least one dimension.
+        k: how many, 0 to the row's elements.
+        dim: the dimension along which rows lie; negative counts from the last.
+        largest: whether the largest come first, or the smallest.
+        sorted: False allows any order of the k. The kernels of today sort them anyway.
+        lengths: int32 or int64 of the shape of `x` without `dim`: only so many elements of each row take part. None: all.
+        tie: "lowest": of equal elements that with the lowest index comes first. "any" leaves it open; the kernels of today give the lowest.
+        nan: "largest": NaN is above +infinity; "smallest": below -infinity; "error": a NaN is a ValueError, for which the call waits for the device.
+        implementation: a kernel by name: it runs or raises. None picks the best that takes `x`.
+
+    Returns (values, indices): `values` of the dtype of `x`, `indices` int64, both of the shape of `x` with k along `dim`. -0.0 equals +0.0, and values are
+    the elements as they stand. A row of fewer than k elements has index -1 beyond them, and there the order's last value: -infinity (integers: the least)
+    for the largest, +infinity (the greatest) for the smallest. A length below 0 counts as 0, one above the row as the row;
+    `rooftop.debug()` raises IndexError for it. Gradients flow from `values` to `x`.
+
+    Raises TypeError for other dtypes, ValueError for k, tie, nan or lengths that do not fit, or where a named implementation cannot take `x`; IndexError
+    for a `dim` out of range."""
+
+def topk_mask(x: Tensor, k: int, dim: int=-1, largest: bool=True, *, lengths: Tensor | None=None, nan: str='largest', implementation: str | None=None) -> Tensor:
+    """True at the `k` largest (or smallest) elements of each row along `dim`, False elsewhere. Exactly k of a row, of equal elements those with the lowest
+    indices.
+
+    Args:
+        x: float32, float16, bfloat16, int32 or int64, of any shape and strides with at least one dimension.
+        k: how many, 0 to the row's elements.
+        dim: the dimension along which rows lie; negative counts from the last.
+        largest: whether the largest are marked, or the smallest.
+        lengths: int32 or int64 of the shape of `x` without `dim`: only so many elements of each row take part; the others are False. None: all.
+        nan: "largest": NaN is above +infinity; "smallest": below -infinity; "error": a NaN is a ValueError, for which the call waits for the device.
+        implementation: a kernel by name: it runs or raises. None picks the best that takes `x`.
+
+    Returns bool of the shape of `x`. A row of fewer than k elements is True up to its length. -0.0 equals +0.0. A length below 0 counts as 0, one above
+    the row as the row; `rooftop.debug()` raises IndexError for it.
+
+    Raises TypeError for other dtypes, ValueError for k, nan or lengths that do not fit, or where a named implementation cannot take `x`; IndexError for
+    a `dim` out of range."""
 
 def transpose(x: Tensor, dim0: int, dim1: int, *, implementation: str | None=None) -> Tensor:
     """`x` with `dim0` and `dim1` exchanged, as a new contiguous tensor. Every element keeps its bits.

@@ -63,6 +63,7 @@ FILLS: Mapping[str, Callable[..., Any]] = {
     "-inf rows": _with(float("-inf"), "whole"),
     "-0.0": _with(-0.0, "whole"),
     "integers": lambda shape, d, g, device: (_normal(shape, d, g, device) * 2).round().clamp(-8, 8),  # sums of their products are exact in f32
+    "rising": lambda shape, d, g, device: _normal(shape, d, g, device).sort(-1).values if len(shape) else _normal(shape, d, g, device),
     "equal": lambda shape, d, g, device: _normal((1,) * len(shape), d, g, device).expand(shape).clone(),
 }
 

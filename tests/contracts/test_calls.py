@@ -27,7 +27,8 @@ def test_every_op_can_be_called_from_its_contract_and_what_is_wrong_is_found(nam
     assert call.faults() == ""
 
     def wrong(*args: Any) -> Any:
-        found = tuple(None if r is None else torch.ones_like(r) - r for r in results(call(*[t.clone() if isinstance(t, torch.Tensor) else t for t in args])))
+        made = results(call(*[t.clone() if isinstance(t, torch.Tensor) else t for t in args]))
+        found = tuple(None if r is None else ~r if r.dtype == torch.bool else torch.ones_like(r) - r for r in made)
         return found if len(found) != 1 else found[0]
 
     assert call.judged(wrong).status == "wrong", "anything would be right"

@@ -1,0 +1,137 @@
+// Elements as unsigned keys in the order of their values: the first of an order has the largest key. docs/formats.md, "Floats in order, by their bits"
+#pragma once
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+/// What an order is made of: bits of the argument `sense` of all kernels that order.
+enum Sense : unsigned { SMALLEST_FIRST = 1, NAN_SMALLEST = 2 };
+
+template <typename B, B SIGN, B INFINITE>
+struct FloatOrder {  // INFINITE: the bits of +infinity
+    using Bits = B;
+    static constexpr B ONES = static_cast<B>(SIGN | (SIGN - 1));
+    /// Larger for larger numbers; -0 as +0; NaN, whatever its bits, above all or (`low`) below.
+    template <typename K>
+    __device__ static K up(B b, bool low) {
+        const K size = b & (SIGN - 1), turned = b & SIGN ? ONES : SIGN;  // choices, no branches: this stands in the loops that read
+        K key = static_cast<K>(b) ^ turned;
+        key = size == 0 ? static_cast<K>(SIGN) : key;
+        return size > INFINITE ? (low ? K(0) : static_cast<K>(ONES)) : key;
+    }
+    template <typename K>
+    __device__ static B down(K key) { return key & SIGN ? static_cast<B>(key ^ SIGN) : static_cast<B>(~key); }
+    /// Whether several bit patterns share this key, so that it does not say which: zeros and NaN.
+    template <typename K>
+    __device__ static bool shared(K key) { return key == SIGN || key == 0 || key == ONES; }
+};
+
+template <typename B, B SIGN>
+struct WholeOrder {
+    using Bits = B;
+    static constexpr B ONES = static_cast<B>(SIGN | (SIGN - 1));
+    template <typename K>
+    __device__ static K up(B b, bool) { return b ^ SIGN; }
+    template <typename K>
+    __device__ static B down(K key) { return key ^ SIGN; }
+    template <typename K>
+    __device__ static bool shared(K) { return false; }
+};
+
+template <typename T>
+struct Order;
+template <>
+struct Order<float> : FloatOrder<unsigned, 0x80000000u, 0x7f800000u> { using Key = unsigned; };
+template <>
+struct Order<__half> : FloatOrder<unsigned short, 0x8000, 0x7c00> { using Key = unsigned; };
+template <>
+struct Order<__nv_bfloat16> : FloatOrder<unsigned short, 0x8000, 0x7f80> { using Key = unsigned; };
+template <>
+struct Order<int> : WholeOrder<unsigned, 0x80000000u> { using Key = unsigned; };
+template <>
+struct Order<long long> : WholeOrder<unsigned long long, 0x8000000000000000ull> { using Key = unsigned long long; };
+
+template <typename T>
+using key_of = typename Order<T>::Key;
+template <typename T>
+using bits_of = typename Order<T>::Bits;
+
+template <typename T>
+constexpr int key_bits = 8 * sizeof(bits_of<T>);
+
+template <typename T>
+__device__ key_of<T> to_key(bits_of<T> b, unsigned sense) {
+    return Order<T>::template up<key_of<T>>(b, sense & NAN_SMALLEST) ^ (sense & SMALLEST_FIRST ? Order<T>::ONES : 0);
+}
+
+/// The element of a key; `at` is where it stands, read where the key does not say which it was.
+template <typename T>
+__device__ bits_of<T> from_key(key_of<T> key, unsigned sense, const bits_of<T>* at) {
+    if (sense & SMALLEST_FIRST) key ^= Order<T>::ONES;
+    return Order<T>::shared(key) ? *at : Order<T>::down(key);
+}
+
+/// What fills places that a row is too short for: the last value of the order (infinities of floats).
+template <typename T>
+__device__ bits_of<T> last_value(unsigned sense);
+template <>
+__device__ inline unsigned last_value<float>(unsigned sense) { return sense & SMALLEST_FIRST ? 0x7f800000u : 0xff800000u; }
+template <>
+__device__ inline unsigned short last_value<__half>(unsigned sense) { return sense & SMALLEST_FIRST ? 0x7c00 : 0xfc00; }
+template <>
+__device__ inline unsigned short last_value<__nv_bfloat16>(unsigned sense) { return sense & SMALLEST_FIRST ? 0x7f80 : 0xff80; }
+template <>
+__device__ inline unsigned last_value<int>(unsigned sense) { return sense & SMALLEST_FIRST ? 0x7fffffffu : 0x80000000u; }
+template <>
+__device__ inline unsigned long long last_value<long long>(unsigned sense) { return sense & SMALLEST_FIRST ? 0x7fffffffffffffffull : 0x8000000000000000ull; }
+
+constexpr unsigned NOBODY = 0xffffffffu;  // the index of an entry that stands for no element; those of elements are below 2^31
+
+/// Entries are ordered by key, the largest first, then by index, the lowest first. No two are equal but those of nobody.
+template <typename K>
+__device__ bool before(K a, unsigned ia, K b, unsigned ib) { return a > b || (a == b && ia < ib); }
+
+/// Elements of the row that take part: `lengths` holds whole numbers of 32 or (wide) 64 bits, taken into 0 to n; null: all n.
+__device__ inline unsigned length_of(const void* lengths, bool wide, long long row, unsigned n) {
+    if (lengths == nullptr) return n;
+    const long long given = wide ? static_cast<const long long*>(lengths)[row] : static_cast<const int*>(lengths)[row];
+    return static_cast<unsigned>(given < 0 ? 0 : given > n ? n : given);
+}
+
+/// Where results go: of an ordered row those at places `first` to `first + count`, as values and indices [rows, count]; or (`mask` present) a mark at
+/// each of these elements in [rows, n].
+template <typename T>
+struct Results {
+    const bits_of<T>* x;  // the row
+    bits_of<T>* values;
+    long long* indices;
+    unsigned char* mask;
+    long long row;
+    unsigned n, first, count, sense, tie;
+    bool marks;
+
+    __device__ void put(unsigned place, key_of<T> key, unsigned index) const {
+        if (place - first >= count) return;
+        index ^= tie;
+        if (mask != nullptr) {
+            mask[row * n + index] = marks;
+            return;
+        }
+        const long long at = row * count + (place - first);
+        if (values != nullptr) values[at] = from_key<T>(key, sense, x + index);
+        indices[at] = index;
+    }
+    /// A place beyond the row's length.
+    __device__ void none(unsigned place) const {
+        if (mask != nullptr || place - first >= count) return;
+        const long long at = row * count + (place - first);
+        if (values != nullptr) values[at] = last_value<T>(sense);
+        indices[at] = -1;
+    }
+    /// A place beyond the row's length, where what stands there stays.
+    __device__ void rest(unsigned place) const {
+        if (place - first >= count) return;
+        const long long at = row * count + (place - first);
+        if (values != nullptr) values[at] = x[place];
+        indices[at] = place;
+    }
+};

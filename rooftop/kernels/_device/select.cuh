@@ -1,0 +1,384 @@
+// The first k of each row in order, exactly: a row is read once, and what is not behind the k-th of those seen so far is kept in shared memory.
+#pragma once
+#include "chain.cuh"
+#include "order.cuh"
+
+constexpr int SELECT_ITEMS = 8;  // entries of a list that a thread takes in a round
+
+/// Shared memory of a block beside its entries.
+struct Selecting {
+    unsigned histogram[256], found[3], kept, added[3];
+};
+
+/// The k-th of n entries, 1 <= k <= n, digit by digit of 8 bits, or one behind it that no entry lies between. An index is `index_bits` wide.
+/// Every thread of the block gets it.
+template <typename K, int BITS, int THREADS>
+__device__ void kth_entry(const K* keys, const unsigned* indices, unsigned n, unsigned k, int index_bits, Selecting& s, K& key, unsigned& index) {
+    key = 0, index = 0;
+    int shift = BITS;
+    bool by_key = true;
+    const int index_top = (index_bits + 7) / 8 * 8;
+    for (;;) {
+        shift -= 8;
+        for (unsigned i = threadIdx.x; i < 256; i += THREADS) s.histogram[i] = 0;
+        __syncthreads();
+        for (unsigned i = threadIdx.x; i < n; i += THREADS) {
+            if (by_key) {
+                const K v = keys[i];
+                if (shift + 8 == BITS || (v ^ key) >> (shift + 8 == BITS ? 0 : shift + 8) == 0) atomicAdd(&s.histogram[v >> shift & 255], 1u);
+            } else if (keys[i] == key) {
+                const unsigned v = indices[i];
+                if (shift + 8 >= index_top || (v ^ index) >> (shift + 8) == 0) atomicAdd(&s.histogram[255 - (v >> shift & 255)], 1u);
+            }
+        }
+        __syncthreads();
+        if (threadIdx.x < 32) {  // lane l has the digits 255 - 8 l and seven below
+            unsigned own[8], sum = 0;
+#pragma unroll
+            for (int j = 0; j < 8; ++j) own[j] = s.histogram[255 - 8 * threadIdx.x - j], sum += own[j];
+            unsigned upto = sum;
+#pragma unroll
+            for (int step = 1; step < 32; step *= 2) {
+                const unsigned v = __shfl_up_sync(~0u, upto, step);
+                if (threadIdx.x >= step) upto += v;
+            }
+            unsigned above = upto - sum;
+            if (above < k && k <= upto) {
+                bool open = true;
+#pragma unroll
+                for (int j = 0; j < 8; ++j) {
+                    if (open && k <= above + own[j]) s.found[0] = 255 - 8 * threadIdx.x - j, s.found[1] = above, s.found[2] = own[j], open = false;
+                    above += own[j];
+                }
+            }
+        }
+        __syncthreads();
+        const unsigned digit = s.found[0], in_digit = s.found[2];
+        k -= s.found[1];
+        if (by_key) key |= static_cast<K>(digit) << shift;
+        else index |= (255 - digit) << shift;
+        if (k == in_digit) {  // all that have these digits belong to the first k
+            if (by_key) index = NOBODY;
+            else index |= shift == 0 ? 0 : (1u << shift) - 1;
+            return;
+        }
+        if (shift == 0) {
+            if (!by_key) return;
+            by_key = false, shift = index_top;
+        }
+    }
+}
+
+/// Keeps the first k of n > k entries, in no order, at the front. Those that come later are kept if they are not behind (key, index).
+template <typename K, int BITS, int THREADS>
+__device__ void keep_first(K* keys, unsigned* indices, unsigned n, unsigned k, int index_bits, Selecting& s, K& key, unsigned& index) {
+    constexpr int EACH = 4;
+    kth_entry<K, BITS, THREADS>(keys, indices, n, k, index_bits, s, key, index);
+    if (threadIdx.x == 0) s.kept = 0;
+    for (unsigned from = 0; from < n; from += EACH * THREADS) {  // what is written lies below what is yet to be read
+        K v[EACH];
+        unsigned at[EACH], kept = 0;
+#pragma unroll
+        for (int j = 0; j < EACH; ++j) {
+            const unsigned i = from + j * THREADS + threadIdx.x;
+            v[j] = i < n ? keys[i] : 0, at[j] = i < n ? indices[i] : NOBODY;
+            kept |= static_cast<unsigned>(i < n && !before(key, index, v[j], at[j])) << j;
+        }
+        __syncthreads();
+#pragma unroll
+        for (int j = 0; j < EACH; ++j) {
+            const unsigned mine = __ballot_sync(~0u, kept >> j & 1), lane = threadIdx.x % 32;
+            unsigned to = 0;
+            if (mine == 0) continue;
+            if (lane == 0) to = atomicAdd(&s.kept, __popc(mine));
+            to = __shfl_sync(~0u, to, 0) + __popc(mine & ((1u << lane) - 1));
+            if (kept >> j & 1) keys[to] = v[j], indices[to] = at[j];
+        }
+    }
+    __syncthreads();
+}
+
+/// Entries in order, in place: a bitonic network over the next power of two, which the arrays have room for.
+template <typename K, int THREADS>
+__device__ void sort_entries(K* keys, unsigned* indices, unsigned n) {
+    unsigned wide = 1;
+    while (wide < n) wide *= 2;
+    for (unsigned i = n + threadIdx.x; i < wide; i += THREADS) keys[i] = 0, indices[i] = NOBODY;
+    __syncthreads();
+    for (unsigned size = 2; size <= wide; size *= 2) {
+        for (unsigned step = size / 2; step > 0; step /= 2) {
+            for (unsigned t = threadIdx.x; t < wide / 2; t += THREADS) {
+                const unsigned a = 2 * step * (t / step) + t % step, b = a + step;
+                const bool falling = (a & size) == 0;
+                const K ka = keys[a], kb = keys[b];
+                const unsigned ia = indices[a], ib = indices[b];
+                if (before(kb, ib, ka, ia) == falling) keys[a] = kb, indices[a] = ib, keys[b] = ka, indices[b] = ia;
+            }
+            if (step > 32) __syncthreads();  // up to 32 a warp's pairs lie in 64 neighbours of its own
+            else __syncwarp();
+        }
+        if (size >= 64) __syncthreads();
+    }
+    __syncthreads();
+}
+
+/// `count` elements of a row from `begin` on, wherever they lie, in packs of 16 bytes; U packs a thread in a round.
+template <typename T, int THREADS>
+struct FromRow {
+    static constexpr int N = 16 / sizeof(T), U = sizeof(T) == 2 ? 2 : 4, ITEMS = N * U, ROUND = THREADS * ITEMS;
+    using K = key_of<T>;
+    const bits_of<T>* x;  // the first of them
+    unsigned begin, count, sense, tie, first;
+
+    /// Elements of the first pack that lie before the first of them.
+    __device__ unsigned off() const { return reinterpret_cast<unsigned long long>(x) % 16 / sizeof(T); }
+    __device__ unsigned rounds() const { return count == 0 ? 0 : (count + off() + ROUND - 1) / ROUND; }
+    uint4 v[U];
+
+    __device__ void fetch(unsigned round) {
+        first = round * ROUND - off() + threadIdx.x * N;  // wraps before the first element
+#pragma unroll
+        for (int u = 0; u < U; ++u) {
+            const unsigned p = first + u * THREADS * N;
+            if (p < count && p + N <= count) {
+                v[u] = *reinterpret_cast<const uint4*>(x + p);
+            } else {
+                v[u] = make_uint4(0, 0, 0, 0);
+#pragma unroll
+                for (int j = 0; j < N; ++j) {
+                    if (p + j < count) reinterpret_cast<bits_of<T>*>(&v[u])[j] = x[p + j];
+                }
+            }
+        }
+    }
+    /// Has the compiler find keys and indices again where they are used, which takes fewer registers than to keep them.
+    __device__ void forget() {
+        asm volatile("" : "+r"(first));
+#pragma unroll
+        for (int u = 0; u < U; ++u) asm volatile("" : "+r"(v[u].x), "+r"(v[u].y), "+r"(v[u].z), "+r"(v[u].w));
+    }
+    __device__ K key(int i) const { return to_key<T>(reinterpret_cast<const bits_of<T>*>(&v[i / N])[i % N], sense); }
+    /// Its index in the row; NOBODY where there is none.
+    __device__ unsigned index(int i) const {
+        const unsigned p = first + i / N * THREADS * N + i % N;
+        return p < count ? (p + begin) ^ tie : NOBODY;
+    }
+};
+
+/// Entries as another launch left them.
+template <typename T, int THREADS>
+struct FromLists {
+    static constexpr int ITEMS = SELECT_ITEMS;
+    using K = key_of<T>;
+    const K* keys;
+    const unsigned* indices;
+    unsigned begin, end;
+    K v[ITEMS];
+    unsigned at[ITEMS];
+
+    __device__ void fetch(unsigned round) {
+#pragma unroll
+        for (int i = 0; i < ITEMS; ++i) {
+            const unsigned p = begin + (round * ITEMS + i) * THREADS + threadIdx.x;
+            v[i] = p < end ? keys[p] : 0, at[i] = p < end ? indices[p] : NOBODY;
+        }
+    }
+    __device__ void forget() { }
+    __device__ K key(int i) const { return v[i]; }
+    __device__ unsigned index(int i) const { return at[i]; }
+};
+
+extern __shared__ __align__(16) unsigned char selecting_memory[];
+
+/// The first k of what `from` has, at the front of `keys` and `indices` in no order; how many there are is returned.
+template <typename T, int THREADS, typename From>
+__device__ unsigned select(From from, unsigned rounds, unsigned k, unsigned capacity, int index_bits, key_of<T>* keys, unsigned* indices, Selecting& s) {
+    using K = key_of<T>;
+    constexpr unsigned ROUND = THREADS * From::ITEMS;
+    constexpr int BITS = key_bits<T>;
+    K key = 0;
+    unsigned index = NOBODY, held = 0;  // the entries that an element must come before to be kept; entries so far
+    if (threadIdx.x < 3) s.added[threadIdx.x] = 0;
+    __syncthreads();
+#pragma unroll 1
+    for (unsigned next = 0; next <= rounds; ++next) {
+        From now = from;
+        if (next < rounds) from.fetch(next);  // under way while the round before is looked at
+        if (next == 0) continue;
+        const unsigned round = next - 1;
+        unsigned near = 0;
+#pragma unroll
+        for (int i = 0; i < From::ITEMS; ++i) near |= static_cast<unsigned>(now.key(i) >= key) << i;
+        if (__any_sync(~0u, near)) {
+            now.forget();
+            unsigned kept = 0;
+#pragma unroll
+            for (int i = 0; i < From::ITEMS; ++i) {
+                const unsigned at = now.index(i);
+                kept |= static_cast<unsigned>(at != NOBODY && before(now.key(i), at, key, index)) << i;
+            }
+            const unsigned lane = threadIdx.x % 32, mine = __popc(kept);
+            unsigned upto = mine;
+#pragma unroll
+            for (int step = 1; step < 32; step *= 2) {
+                const unsigned v = __shfl_up_sync(~0u, upto, step);
+                if (lane >= step) upto += v;
+            }
+            unsigned to = 0;
+            if (lane == 31 && upto != 0) to = atomicAdd(&s.added[round % 3], upto);
+            to = held + __shfl_sync(~0u, to, 31) + upto - mine;
+            now.forget();
+#pragma unroll
+            for (int i = 0; i < From::ITEMS; ++i) {
+                if (kept >> i & 1) keys[to] = now.key(i), indices[to] = now.index(i), ++to;
+            }
+        }
+        __syncthreads();
+        held += s.added[round % 3];
+        if (threadIdx.x == 0) s.added[(round + 2) % 3] = 0;  // read by all before this barrier, added to after the next
+        if (held > k && (held + ROUND > capacity || next == rounds)) {
+            keep_first<K, BITS, THREADS>(keys, indices, held, k, index_bits, s, key, index);
+            held = k;
+        }
+    }
+    return held;
+}
+
+/// `splits` blocks a row, `per` elements of it each. One block a row: results; more: lists [rows, splits, k] for select_lists.
+template <typename T, int THREADS>
+__global__ void __launch_bounds__(THREADS, THREADS == 64 ? 8 : 640 / THREADS)
+    select_rows(const bits_of<T>* __restrict__ x, long long xs, unsigned n, const void* __restrict__ lengths, int wide, unsigned k, unsigned splits, unsigned per,
+                unsigned capacity, int index_bits, unsigned sense, unsigned tie, key_of<T>* __restrict__ list_keys, unsigned* __restrict__ list_indices, unsigned first,
+                unsigned count, bits_of<T>* __restrict__ values, long long* __restrict__ indices, unsigned char* __restrict__ mask, int marks) {
+    __shared__ Selecting s;
+    key_of<T>* keys = reinterpret_cast<key_of<T>*>(selecting_memory);
+    unsigned* at = reinterpret_cast<unsigned*>(keys + capacity);
+    const unsigned row = blockIdx.x / splits, split = blockIdx.x % splits;
+    wait_for_before();
+    const bits_of<T>* r = x + row * xs;
+    const unsigned length = length_of(lengths, wide, row, n);
+    const unsigned begin = min(length, split * per), end = split + 1 == splits ? length : min(length, begin + per);
+    const FromRow<T, THREADS> from{r + begin, begin, end - begin, sense, tie};
+    const unsigned held = select<T, THREADS>(from, from.rounds(), k, capacity, index_bits, keys, at, s);
+    if (splits > 1) {
+        list_keys += static_cast<long long>(blockIdx.x) * k, list_indices += static_cast<long long>(blockIdx.x) * k;
+        for (unsigned i = threadIdx.x; i < k; i += THREADS) list_keys[i] = i < held ? keys[i] : 0, list_indices[i] = i < held ? at[i] : NOBODY;
+        return;
+    }
+    const Results<T> results{r, values, indices, mask, row, n, first, count, sense, tie, marks != 0};
+    if (mask == nullptr && count + first > 1) sort_entries<key_of<T>, THREADS>(keys, at, held);
+    for (unsigned i = threadIdx.x; i < k; i += THREADS) {
+        if (i < held) results.put(i, keys[i], at[i]);
+        else results.none(i);
+    }
+}
+
+/// As select_rows, of lists: `n` entries of each row, `per` of them a block.
+template <typename T, int THREADS>
+__global__ void __launch_bounds__(THREADS, THREADS == 64 ? 8 : 640 / THREADS)
+    select_lists(const key_of<T>* __restrict__ in_keys, const unsigned* __restrict__ in_indices, unsigned n, unsigned k, unsigned splits, unsigned per, unsigned capacity,
+                 int index_bits, unsigned sense, unsigned tie, key_of<T>* __restrict__ list_keys, unsigned* __restrict__ list_indices, const bits_of<T>* __restrict__ x,
+                 long long xs, unsigned columns, unsigned first, unsigned count, bits_of<T>* __restrict__ values, long long* __restrict__ indices,
+                 unsigned char* __restrict__ mask, int marks) {
+    __shared__ Selecting s;
+    key_of<T>* keys = reinterpret_cast<key_of<T>*>(selecting_memory);
+    unsigned* at = reinterpret_cast<unsigned*>(keys + capacity);
+    const unsigned row = blockIdx.x / splits, split = blockIdx.x % splits;
+    wait_for_before();
+    const long long lists = static_cast<long long>(row) * n;
+    const unsigned begin = min(n, split * per), end = min(n, begin + per);
+    FromLists<T, THREADS> from{in_keys + lists, in_indices + lists, begin, end};
+    constexpr unsigned ROUND = THREADS * SELECT_ITEMS;
+    const unsigned held = select<T, THREADS>(from, (end - begin + ROUND - 1) / ROUND, k, capacity, index_bits, keys, at, s);
+    if (splits > 1) {
+        list_keys += static_cast<long long>(blockIdx.x) * k, list_indices += static_cast<long long>(blockIdx.x) * k;
+        for (unsigned i = threadIdx.x; i < k; i += THREADS) list_keys[i] = i < held ? keys[i] : 0, list_indices[i] = i < held ? at[i] : NOBODY;
+        return;
+    }
+    const Results<T> results{x + row * xs, values, indices, mask, row, columns, first, count, sense, tie, marks != 0};
+    if (mask == nullptr && count + first > 1) sort_entries<key_of<T>, THREADS>(keys, at, held);
+    for (unsigned i = threadIdx.x; i < k; i += THREADS) {
+        if (i < held) results.put(i, keys[i], at[i]);
+        else results.none(i);
+    }
+}
+
+/// Rows of at most 32 R elements, a warp each: a bitonic network in registers. Lane l has the places R l to R l + R - 1.
+template <typename T, int R>
+__global__ void __launch_bounds__(128)
+    warp_rows(const bits_of<T>* __restrict__ x, long long xs, unsigned rows, unsigned n, const void* __restrict__ lengths, int wide, unsigned sense, unsigned tie,
+              unsigned first, unsigned count, bits_of<T>* __restrict__ values, long long* __restrict__ indices, unsigned char* __restrict__ mask, int marks, int rest) {
+    using K = key_of<T>;
+    const unsigned lane = threadIdx.x % 32, row = blockIdx.x * 4 + threadIdx.x / 32;
+    wait_for_before();
+    if (row >= rows) return;
+    const bits_of<T>* r = x + row * xs;
+    const unsigned length = length_of(lengths, wide, row, n);
+    K key[R];
+    unsigned index[R];
+#pragma unroll
+    for (int j = 0; j < R; ++j) {
+        const unsigned i = j * 32 + lane;
+        key[j] = i < length ? to_key<T>(r[i], sense) : 0, index[j] = i < length ? i ^ tie : NOBODY;
+    }
+#pragma unroll
+    for (int size = 2; size <= 32 * R; size *= 2) {
+#pragma unroll
+        for (int step = size / 2; step > 0; step /= 2) {
+            if (step >= R) {
+#pragma unroll
+                for (int j = 0; j < R; ++j) {
+                    const K other = __shfl_xor_sync(~0u, key[j], step / R);
+                    const unsigned at = __shfl_xor_sync(~0u, index[j], step / R);
+                    const unsigned place = lane * R + j;
+                    const bool mine_first = ((place & size) == 0) == ((place & step) == 0);  // the lower place of a falling pair takes the first
+                    if (before(other, at, key[j], index[j]) == mine_first) key[j] = other, index[j] = at;
+                }
+            } else {
+#pragma unroll
+                for (int j = 0; j < R; ++j) {
+                    if (j & step) continue;
+                    const bool falling = ((lane * R + j) & size) == 0;
+                    const int o = j + step;
+                    if (before(key[o], index[o], key[j], index[j]) == falling) {
+                        const K k = key[j];
+                        const unsigned i = index[j];
+                        key[j] = key[o], index[j] = index[o], key[o] = k, index[o] = i;
+                    }
+                }
+            }
+        }
+    }
+    const Results<T> results{r, values, indices, mask, row, n, first, count, sense, tie, marks != 0};
+#pragma unroll
+    for (int j = 0; j < R; ++j) {
+        const unsigned place = lane * R + j, i = j * 32 + lane;
+        if (mask != nullptr) {  // every element has a place here, so that all of the mask is written
+            if (index[j] != NOBODY) mask[row * static_cast<long long>(n) + (index[j] ^ tie)] = (place - first < count) == (marks != 0);
+            if (i >= length && i < n) mask[row * static_cast<long long>(n) + i] = 0;
+        } else if (index[j] != NOBODY) {
+            results.put(place, key[j], index[j]);
+        } else if (place < n) {
+            if (rest) results.rest(place);
+            else results.none(place);
+        }
+    }
+}
+
+/// A mask of the rest, before the selected are marked in it: `value` up to a row's length, 0 beyond.
+__global__ void __launch_bounds__(256) fill_mask(unsigned char* __restrict__ mask, long long rows, unsigned n, const void* __restrict__ lengths, int wide, int value) {
+    wait_for_before();
+    const long long bytes = rows * n, first = blockIdx.x * 256ll + threadIdx.x, all = gridDim.x * 256ll;
+    if (lengths != nullptr) {
+        for (long long i = first; i < bytes; i += all) {
+            const long long row = i / n;
+            mask[i] = value && i - row * n < length_of(lengths, wide, row, n);
+        }
+        return;
+    }
+    const long long head = min(bytes, static_cast<long long>(-reinterpret_cast<unsigned long long>(mask) % 16)), packs = (bytes - head) / 16;
+    const unsigned word = value ? 0x01010101u : 0;
+    for (long long i = first; i < packs; i += all) *reinterpret_cast<uint4*>(mask + head + i * 16) = make_uint4(word, word, word, word);
+    if (first < head) mask[first] = value;
+    if (first < bytes - head - packs * 16) mask[head + packs * 16 + first] = value;
+}

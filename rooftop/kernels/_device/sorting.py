@@ -1,0 +1,81 @@
+"""How rows are shared out to the kernels of radix.cuh: one block a row, or tiles of them in three launches for each digit of 8 bits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rooftop.core.spec import DTYPES, Launch, Meta, Problem
+from rooftop.kernels._device import selecting
+from rooftop.kernels._device.selecting import Arguments, given, key_bytes, launch, rows_of
+
+THREADS = 512
+
+
+def items(p: Problem) -> int:
+    """Elements of a thread: keys, indices and places lie in its registers, keys and indices of the block in shared memory."""
+    return 8 if p["x"].dtype == "i64" else 16
+
+
+def plan(p: Problem) -> dict[str, Any]:
+    """The config for whole rows in order."""
+    _, n = rows_of(p)
+    if n <= selecting.WARP:
+        return {"way": "warp", "each": max(1, selecting.pow2(-(-n // 32)))}
+    each = items(p)
+    if n <= THREADS * each:
+        return {"way": "block", "threads": max(64, min(THREADS, selecting.pow2(-(-n // each)))), "tiles": 1}
+    return {"way": "tiles", "threads": THREADS, "tiles": -(-n // (THREADS * each))}
+
+
+def not_taken(p: Problem) -> str | None:
+    if (reason := selecting.not_taken(p)) is not None:
+        return reason
+    rows, _ = rows_of(p)
+    if rows * max(plan(p).get("tiles", 1), 256) >= 2**31:
+        return "more blocks than one launch may have"
+    return None
+
+
+def scratch(p: Problem, config: Mapping[str, Any]) -> dict[str, Meta]:
+    if config["way"] != "tiles":
+        return {}
+    rows, n = rows_of(p)
+    key = "u64" if p["x"].dtype == "i64" else "u32"
+    passes = DTYPES[p["x"].dtype].bytes
+    found = {"counts": Meta((rows, 256, config["tiles"]), "u32"), "totals": Meta((rows, 256), "u32")}
+    for i in range(min(2, passes - 1)):
+        found |= {f"keys{i}": Meta((rows, n), key), f"indices{i}": Meta((rows, n), "u32")}
+    return found
+
+
+def launches(p: Problem, config: Mapping[str, Any], sense: int, to: Arguments, rest: bool) -> list[Launch]:
+    """Rows in order; of its places `to["first"]` to `to["first"] + to["count"]` are written. `rest`: what lies beyond a row's length stays in place."""
+    if config["way"] == "warp":
+        return selecting.launches(p, config, 0, sense, 0, to, rest)
+    rows, _ = rows_of(p)
+    t, each, threads, tiles = DTYPES[p["x"].dtype].cuda, items(p), config["threads"], config["tiles"]
+    x, lengths = given(p)
+    shared = threads * each * (key_bytes(p) + 4)
+    last: Arguments = {**to, "rest": (int(rest), "i32")}
+    if config["way"] == "block":
+        args = {**x, **lengths, "sense": (sense, "u32"), **last}
+        return [launch(p, f"sort_rows<{t}, {threads}, {each}>", rows, threads, args, shared)]
+    found = []
+    digits = DTYPES[p["x"].dtype].bytes
+    for digit in range(digits):
+        first, final = digit == 0, digit == digits - 1
+        source, target = (digit - 1) % 2, digit % 2
+        common = {**x, **lengths, "sense": (sense, "u32"), "shift": (8 * digit, "i32"), "tiles": (tiles, "u32")}
+        keys_in: Arguments = {"keys_in": (None if first else f"keys{source}", "ptr")}
+        kind = f"{t}, {str(first).lower()}"
+        found.append(launch(p, f"radix_count<{kind}, {threads}, {each}>", rows * tiles, threads, {**common, **keys_in, "counts": ("counts", "ptr")}))
+        scanned: Arguments = {"counts": ("counts", "ptr"), "lists": (rows * 256, "u32"), "tiles": (tiles, "u32"), "totals": ("totals", "ptr")}
+        found.append(launch(p, "radix_scan", rows * 32, 256, scanned))
+        moved: Arguments = {
+            **keys_in, "indices_in": (None if first else f"indices{source}", "ptr"), "counts": ("counts", "ptr"), "totals": ("totals", "ptr"),
+            "keys_out": (None if final else f"keys{target}", "ptr"), "indices_out": (None if final else f"indices{target}", "ptr"),
+        }  # fmt: skip
+        name = f"radix_scatter<{kind}, {str(final).lower()}, {threads}, {each}>"
+        found.append(launch(p, name, rows * tiles, threads, {**common, **moved, **last}, shared))
+    return found

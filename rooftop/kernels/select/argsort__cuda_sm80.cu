@@ -1,0 +1,10 @@
+/* rooftop
+idea    = "As sort, without the values: a radix sort from the lowest digit of 8 bits up, by a warp, a block or tiles."
+limit   = "As sort, with 8 bytes of results an element."
+dtypes  = ["f32", "f16", "bf16", "i64", "i32"]
+args    = ["x: T[R, N]"]
+demands = { has = ["VOTE"], spills = 0 }
+python  = ["supports", "choose", "launches", "scratch"]
+*/
+#include "radix.cuh"
+#include "select.cuh"

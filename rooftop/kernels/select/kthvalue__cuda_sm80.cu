@@ -1,0 +1,10 @@
+/* rooftop
+idea    = "The selection of topk from the nearer end of the order, of which the last is written. More than 2048 places from either end the row is sorted."
+limit   = "As topk. A median of long rows costs a sort: four digits of 20 bytes an element."
+dtypes  = ["f32", "f16", "bf16", "i64", "i32"]
+args    = ["x: T[R, N]"]
+demands = { has = ["LDG"], spills = 0 }
+python  = ["supports", "choose", "launches", "scratch"]
+*/
+#include "radix.cuh"
+#include "select.cuh"

@@ -1,0 +1,275 @@
+/* rooftop
+idea    = "A block a row. Weights are whole multiples of 2^-32, so sums are exact in any order and the same in every run. One read selects the first 1024 in order; a top_k of as many, or a nucleus that they hold, is then drawn from shared memory. A plain draw reads twice: the maximum, then the sums of chunks, of which one is looked at again. What neither settles is bounded digit by digit, by counts or by weights."
+limit   = "Predicted for an H200, not measured. 256x128256 bfloat16, plain: two reads of the row, the second from the L2 in part: 40 us, where one read is 16 us. One row of 128256 float32: one block reads it twice: 20 us."
+dtypes  = ["f32", "f16", "bf16"]
+args    = ["logits: T[R, N]"]
+demands = { has = ["LDG", "MUFU"], spills = 0 }
+python  = ["supports", "launches"]
+*/
+#include "random.cuh"
+#include "select.cuh"
+
+constexpr int THREADS = 256, WARPS = THREADS / 32, LIST = 1024, CHUNKS = 1024;
+using Sum = unsigned long long;
+
+/// The shared memory of a block beside the entries of its selection.
+struct Sampling {
+    Selecting selecting;
+    Sum sums[CHUNKS], warps[WARPS], found[4];
+    unsigned keys[LIST], indices[LIST];
+    Sum histogram[256];
+};
+
+/// The sum of v over this thread and those before it; `all`: over the block.
+__device__ Sum sum_upto(Sum v, Sum* warps, Sum& all) {
+    const unsigned lane = threadIdx.x % 32;
+#pragma unroll
+    for (int step = 1; step < 32; step *= 2) {
+        const Sum o = __shfl_up_sync(~0u, v, step);
+        if (lane >= step) v += o;
+    }
+    __syncthreads();
+    if (lane == 31) warps[threadIdx.x / 32] = v;
+    __syncthreads();
+    all = 0;
+    Sum before = 0;
+#pragma unroll
+    for (int w = 0; w < WARPS; ++w) {
+        if (w == threadIdx.x / 32) before = all;
+        all += warps[w];
+    }
+    return before + v;
+}
+
+/// Of n <= EACH · THREADS numbers `of(i)`, where the sum goes past a bar, a share `u` of 2^64 of all: i, and in `rest` the bar less the sum before i.
+/// Nobody where all are 0.
+template <int EACH, typename Of>
+__device__ unsigned past(Of of, Sum u, Sum& rest, Sampling& s) {
+    Sum own[EACH], sum = 0, all;
+#pragma unroll
+    for (int j = 0; j < EACH; ++j) own[j] = of(threadIdx.x * EACH + j), sum += own[j];
+    Sum upto = sum_upto(sum, s.warps, all);
+    if (threadIdx.x == 0) s.found[0] = NOBODY;
+    __syncthreads();
+    const Sum bar = __umul64hi(u, all);
+    if (upto - sum <= bar && bar < upto) {
+        upto -= sum;
+        bool open = true;
+#pragma unroll
+        for (int j = 0; j < EACH; ++j) {
+            if (open && bar < upto + own[j]) s.found[0] = threadIdx.x * EACH + j, s.found[1] = bar - upto, open = false;
+            upto += own[j];
+        }
+    }
+    __syncthreads();
+    rest = s.found[1];
+    return static_cast<unsigned>(s.found[0]);
+}
+
+template <typename T>
+__device__ float number(bits_of<T> b) {
+    if constexpr (sizeof(T) == 4) return __uint_as_float(b);
+    else return static_cast<float>(*reinterpret_cast<const T*>(&b));
+}
+
+/// What an element weighs. Keys are those of the largest first, NaN last.
+template <typename T>
+struct Weigh {
+    unsigned masked, top;  // the key of -infinity: it and what lies below is never drawn; the largest key
+    float most, inverse, least;  // the largest logit; 1 / temperature; min_p
+
+    __device__ Weigh(unsigned top_key, float temperature, float min_p)
+        : masked(to_key<T>(last_value<T>(0), NAN_SMALLEST)), top(top_key), most(number<T>(Order<T>::down(top_key))), inverse(1.0f / temperature), least(min_p) { }
+    /// In units of 2^-32, whatever min_p.
+    __device__ Sum all(unsigned key, float& w) const {
+        if (key <= masked) return 0;
+        const float d = (number<T>(Order<T>::down(key)) - most) * inverse;
+        w = key == top ? 1.0f : d == d ? expf(d) : 0.0f;
+        return static_cast<Sum>(w * 4294967296.0f);
+    }
+    __device__ Sum all(unsigned key) const {
+        float w = 0;
+        return all(key, w);
+    }
+    __device__ Sum operator()(unsigned key) const {
+        float w = 0;
+        const Sum found = all(key, w);
+        return w >= least ? found : 0;
+    }
+};
+
+/// `look` at the row's elements, ITEMS a thread at a time; the next are under way meanwhile.
+template <typename From, typename Look>
+__device__ void stream(From from, Look look) {
+    const unsigned rounds = from.rounds();
+#pragma unroll 1
+    for (unsigned next = 0; next <= rounds; ++next) {
+        const From now = from;
+        if (next < rounds) from.fetch(next);
+        if (next > 0) look(now, next - 1);
+    }
+}
+
+/// The entry with which the first in order come to `need` of what they measure, key by key and then index by index; (key, index) as kth_entry has it.
+/// 1 <= need <= the measure of all.
+template <typename T, typename From, typename Of>
+__device__ void bound(const From& from, Of of, Sum need, unsigned after_key, unsigned after_index, Sampling& s, unsigned& key, unsigned& index) {
+    key = 0, index = 0;
+    for (int level = 0; level < key_bits<T> / 8 + 4; ++level) {
+        const bool by_key = level < key_bits<T> / 8;
+        const int shift = by_key ? key_bits<T> - 8 - 8 * level : 24 - 8 * (level - key_bits<T> / 8);
+        for (unsigned i = threadIdx.x; i < 256; i += THREADS) s.histogram[i] = 0;
+        __syncthreads();
+        stream(from, [&](const From& now, unsigned) {
+#pragma unroll
+            for (int j = 0; j < From::ITEMS; ++j) {
+                const unsigned k = now.key(j), i = now.index(j);
+                if (i == NOBODY || before(after_key, after_index, k, i)) continue;  // none, or left out before
+                const bool there = by_key ? level == 0 || k >> (shift + 8) == key >> (shift + 8) : k == key && (shift == 24 || i >> (shift + 8) == index >> (shift + 8));
+                const Sum v = there ? of(k) : 0;
+                if (v != 0) atomicAdd(&s.histogram[by_key ? 255 - (k >> shift & 255) : i >> shift & 255], v);
+            }
+        });
+        __syncthreads();
+        Sum all;
+        const Sum own = s.histogram[threadIdx.x], upto = sum_upto(own, s.warps, all);  // one thread a digit
+        if (upto - own < need && need <= upto) s.found[0] = threadIdx.x, s.found[1] = upto - own, s.found[2] = own;
+        __syncthreads();
+        const unsigned digit = static_cast<unsigned>(s.found[0]);
+        need -= s.found[1];
+        if (by_key) key |= (255 - digit) << shift;
+        else index |= digit << shift;
+        const bool whole = need == s.found[2];
+        __syncthreads();
+        if (whole) {  // all that have these digits belong to it
+            index = by_key ? NOBODY : index | ((1u << shift) - 1);
+            return;
+        }
+    }
+}
+
+/// One of the first `m` of the list, in the order of their indices, with the weights in s.sums.
+__device__ unsigned from_list(unsigned m, Sum u, Sampling& s) {
+    constexpr int EACH = LIST / THREADS;
+    unsigned own[EACH];
+#pragma unroll
+    for (int j = 0; j < EACH; ++j) own[j] = s.indices[j * THREADS + threadIdx.x];
+    __syncthreads();
+#pragma unroll
+    for (int j = 0; j < EACH; ++j) {
+        const unsigned i = j * THREADS + threadIdx.x;
+        if (i < m) s.keys[i] = ~own[j], s.indices[i] = i;  // entries now: the lowest index first, and where its weight lies
+    }
+    sort_entries<unsigned, THREADS>(s.keys, s.indices, m);
+    Sum rest;
+    const unsigned at = past<EACH>([&](unsigned i) { return i < m ? s.sums[s.indices[i]] : Sum(0); }, u, rest, s);
+    return at == NOBODY ? NOBODY : ~s.keys[at];
+}
+
+template <typename T>
+__global__ void __launch_bounds__(THREADS, 2)
+    sample_rows(const bits_of<T>* __restrict__ logits, long long xs, unsigned n, unsigned capacity, int index_bits, float temperature, int top_k, float top_p, float min_p,
+                int seed, long long* __restrict__ out) {
+    constexpr int EACH = LIST / THREADS;
+    __shared__ Sampling s;
+    unsigned* keys = reinterpret_cast<unsigned*>(selecting_memory);
+    unsigned* at = keys + capacity;
+    const long long row = blockIdx.x;
+    wait_for_before();
+    const bits_of<T>* r = logits + row * xs;
+    const unsigned limit = top_k > 0 ? min(static_cast<unsigned>(top_k), n) : n;
+    const bool greedy = temperature == 0.0f, listed = !greedy && limit <= LIST && limit < n, nucleus = !greedy && top_p < 1.0f;
+    const unsigned k = listed ? limit : nucleus ? min(LIST, n) : 1;
+    using From = FromRow<T, THREADS>;
+    const From from{r, 0, n, NAN_SMALLEST, 0};
+    const unsigned held = select<T, THREADS>(from, from.rounds(), k, capacity, index_bits, keys, at, s.selecting);
+    if (k > 1) sort_entries<unsigned, THREADS>(keys, at, held);
+    const unsigned top = keys[0], top_index = at[0];
+    const Sum u = static_cast<Sum>(random_bits(seed, 2 * row)) << 32 | random_bits(seed, 2 * row + 1);
+    Weigh<T> weigh(top, greedy ? 1.0f : temperature, min_p);
+    if (top <= weigh.masked || greedy) {
+        if (threadIdx.x == 0) out[row] = top <= weigh.masked ? -1 : static_cast<long long>(top_index);
+        return;
+    }
+    if (k > 1 || limit == 1) {  // a list
+        Sum own[EACH], upto, sum = 0, total = 0;
+#pragma unroll
+        for (int j = 0; j < EACH; ++j) {
+            const unsigned i = threadIdx.x * EACH + j;
+            own[j] = i < held ? weigh.all(keys[i]) : 0, sum += own[j];
+        }
+        upto = sum_upto(sum, s.warps, total) - sum;
+        Sum whole = total;
+        if (!listed && held < n) {  // of the whole row, or of its top_k: a nucleus may end beyond the list
+            Sum more = 0;
+            stream(from, [&](const From& now, unsigned) {
+#pragma unroll
+                for (int j = 0; j < From::ITEMS; ++j) more += now.index(j) == NOBODY ? 0 : weigh.all(now.key(j));
+            });
+            sum_upto(more, s.warps, whole);
+        }
+        const Sum share = nucleus ? static_cast<Sum>(ceil(static_cast<double>(whole) * top_p)) : whole;
+        const Sum need = share > 0 ? share : 1;
+        if (total >= need || held == n || listed) {
+            if (!listed && limit < n && held < n) goto general;  // top_k beyond the list: `whole` is not that of the first top_k
+#pragma unroll
+            for (int j = 0; j < EACH; ++j) {
+                const unsigned i = threadIdx.x * EACH + j;
+                const bool in = i < held && (!nucleus || upto < need);
+                s.sums[i] = in ? weigh(keys[i]) : 0;
+                s.indices[i] = i < held ? at[i] : NOBODY;
+                upto += own[j];
+            }
+            __syncthreads();
+            const unsigned found = from_list(held, u, s);
+            if (threadIdx.x == 0) out[row] = found;
+            return;
+        }
+    }
+general:
+    unsigned last_key = 0, last_index = NOBODY;  // the last in order that may be drawn
+    if (limit < n) bound<T>(from, [](unsigned) { return Sum(1); }, limit, 0, NOBODY, s, last_key, last_index);
+    if (nucleus) {
+        const unsigned from_key = last_key, from_index = last_index;
+        Sum mine = 0, whole;
+        stream(from, [&](const From& now, unsigned) {
+#pragma unroll
+            for (int j = 0; j < From::ITEMS; ++j) {
+                const unsigned key = now.key(j), i = now.index(j);
+                if (i != NOBODY && !before(from_key, from_index, key, i)) mine += weigh.all(key);
+            }
+        });
+        sum_upto(mine, s.warps, whole);
+        const Sum share = static_cast<Sum>(ceil(static_cast<double>(whole) * top_p));
+        const Sum need = share == 0 ? 1 : share < whole ? share : whole;
+        bound<T>(from, [&](unsigned key) { return weigh.all(key); }, need, from_key, from_index, s, last_key, last_index);
+    }
+    const auto weight = [&](unsigned key, unsigned i) { return before(last_key, last_index, key, i) ? Sum(0) : weigh(key); };
+    const unsigned each = (from.rounds() + CHUNKS - 1) / CHUNKS, lane = threadIdx.x % 32;  // rounds of a chunk
+    for (unsigned c = threadIdx.x; c < CHUNKS; c += THREADS) s.sums[c] = 0;
+    __syncthreads();
+    stream(from, [&](const From& now, unsigned round) {
+        Sum sum = 0;
+#pragma unroll
+        for (int j = 0; j < From::ITEMS; ++j) sum += now.index(j) == NOBODY ? 0 : weight(now.key(j), now.index(j));
+#pragma unroll
+        for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(~0u, sum, step);
+        if (lane == 0 && sum != 0) atomicAdd(&s.sums[round / each], sum);
+    });
+    __syncthreads();
+    Sum rest, all;
+    const unsigned c = past<CHUNKS / THREADS>([&](unsigned i) { return s.sums[i]; }, u, rest, s);
+    const long long own_first = static_cast<long long>(c) * each * From::ROUND - from.off() + threadIdx.x * static_cast<long long>(each * From::ITEMS);
+    const unsigned first = static_cast<unsigned>(max(0ll, own_first)), end = static_cast<unsigned>(max(0ll, min(static_cast<long long>(n), own_first + each * From::ITEMS)));
+    Sum own = 0;
+    for (unsigned i = first; i < end; ++i) own += weight(to_key<T>(r[i], NAN_SMALLEST), i);
+    Sum upto = sum_upto(own, s.warps, all) - own;  // of the chunk, before what this thread has
+    if (rest < upto || rest >= upto + own) return;
+    for (unsigned i = first; i < end; ++i) {
+        upto += weight(to_key<T>(r[i], NAN_SMALLEST), i);
+        if (rest < upto) {
+            out[row] = i;
+            return;
+        }
+    }
+}

@@ -1,0 +1,287 @@
+"""One draw from each row of logits: temperature, top-k, top-p (nucleus), min-p.
+
+    w_i = exp((logits_i - max) / temperature), rounded down to a multiple of 2^-32
+    kept: the top_k first in order; of those the shortest run from the first on whose w come to top_p of all of theirs; of those with w_i >= min_p
+    out = the first kept i with w_0 + ... + w_i > u · (sum of all kept w), indices in their order, u in [0, 1) from the seed and the row
+
+In order: the largest first, equal ones by index. Sums of whole multiples are exact, so no order of summation shows.
+
+Sources: Holtzman et al. 2020, "The Curious Case of Neural Text Degeneration" (top-p); Nguyen et al. 2024, "Turning Up the Heat" (min-p)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from math import isfinite
+from typing import TYPE_CHECKING, Any
+
+from rooftop.core.op import Judged, Op
+from rooftop.core.spec import Case, Input, Meta, Problem, Work, case
+from rooftop.ops import _arguments, _ordering, _random
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+UNIT = 2**32  # multiples of a weight's unit in 1
+
+
+def sample(
+    logits: Tensor,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    top_p: float = 1.0,
+    min_p: float = 0.0,
+    seed: int = 0,
+    *,
+    implementation: str | None = None,
+) -> Tensor:
+    """One index drawn from each row of `logits`, along the last dimension. Deterministic: equal calls draw alike; another seed draws anew.
+
+    Args:
+        logits: float32, float16 or bfloat16, of any shape and strides with at least one dimension; the last one is the vocabulary.
+        temperature: finite, at least 0. 0 is greedy: the largest logit, of equal ones the lowest index.
+        top_k: only the so many largest can be drawn; at least 1. None: all.
+        top_p: above 0, at most 1: of those only the largest that together have this share of the probability.
+        min_p: 0 to 1: of those only those at least this many times as probable as the likeliest.
+        seed: any whole number, of which the low 32 bits count. Row r (counted row-major) takes the random bits of elements 2 r and 2 r + 1.
+        implementation: a kernel by name: it runs or raises. None picks the best that takes `logits`.
+
+    Returns int64 of the shape of `logits` without the last dimension. -infinity and NaN are masked: they are never drawn. A row that is masked whole gives
+    -1. Of rows with +infinity one of those is drawn. What is less than 2^-32 as probable as the likeliest is not drawn.
+
+    Raises TypeError for other dtypes or arguments that are no numbers, ValueError for numbers out of these ranges, logits of no dimensions or an empty
+    vocabulary, or where a named implementation cannot take `logits`."""
+    _validate(logits, temperature, top_k, top_p, min_p, seed)
+    return OP(
+        logits, float(temperature), 0 if top_k is None else min(top_k, logits.shape[-1]), float(top_p), float(min_p), _random.signed(seed),
+        implementation=implementation,
+    )  # fmt: skip
+
+
+def _validate(logits: Tensor, temperature: float, top_k: int | None, top_p: float, min_p: float, seed: int) -> None:
+    import torch
+
+    if not isinstance(logits, torch.Tensor):
+        raise TypeError(f"sample: logits is a {type(logits).__name__}; it must be a tensor")
+    if logits.dtype not in (torch.float32, torch.float16, torch.bfloat16):
+        raise TypeError(f"sample: logits is {logits.dtype}; accepted are torch.float32, torch.float16, torch.bfloat16")
+    if logits.dim() == 0 or not 1 <= logits.shape[-1] < 2**31:
+        raise ValueError(f"sample: logits has shape {tuple(logits.shape)}; it must have a last dimension of 1 to 2^31 - 1, the vocabulary")
+    for name, value in (("temperature", temperature), ("top_p", top_p), ("min_p", min_p)):
+        _arguments.number("sample", name, value, "a number")
+    if not (isfinite(temperature) and 0 <= temperature < 3e38):
+        raise ValueError(f"sample: temperature is {temperature}; it must be a finite float32 of at least 0")
+    if top_k is not None:
+        _arguments.number("sample", "top_k", top_k, "a whole number of at least 1, or None", whole=True)
+        if top_k < 1:
+            raise ValueError(f"sample: top_k is {top_k}; it must be at least 1, or None")
+    if not 0 < top_p <= 1:
+        raise ValueError(f"sample: top_p is {top_p}; it must be above 0 and at most 1")
+    if not 0 <= min_p <= 1:
+        raise ValueError(f"sample: min_p is {min_p}; it must be 0 to 1")
+    _arguments.number("sample", "seed", seed, "a whole number", whole=True)
+
+
+def uniform(seed: int, rows: int, device: Any) -> Tensor:
+    """u of each row, float64: 53 of its 64 bits."""
+    words = _random.bits(seed, 2 * rows, device).view(rows, 2)
+    return (words[:, 0] * 2**21 + (words[:, 1] >> 11)).double() * 2.0**-53
+
+
+def _weights(x: Tensor, temperature: float) -> Tensor:
+    """w of rows, float64, 0 where masked; computed in the dtype of x."""
+    import torch
+
+    masked = x.isnan() | (x == float("-inf"))
+    top = x.masked_fill(masked, float("-inf")).amax(-1, keepdim=True)
+    scaled = torch.where(x == top, 0.0, (x - top) / temperature)
+    weights = (scaled.exp().double() * UNIT).floor()
+    return weights.masked_fill(masked | scaled.isnan(), 0.0)
+
+
+def _draw(x: Tensor, order: Tensor, weights: Tensor, top_k: int, top_p: float, min_p: float, u: Tensor, how: str = "") -> Tensor:
+    """x, order, weights: [rows, n], order the indices of the largest first. `how`: what a known-wrong version changes."""
+    import torch
+
+    n = x.shape[-1]
+    first = weights.gather(-1, order)
+    if top_k:
+        first = first.where(torch.arange(n, device=x.device) < top_k, 0.0)
+    upto = first.cumsum(-1)
+    if top_p < 1:
+        bound = (upto[..., -1:] * top_p).ceil().clamp(min=1)
+        first = first.where((upto <= bound) if how == "p" else (upto - first < bound), 0.0)
+    first = first.where(first >= min_p * UNIT, 0.0)
+    kept = torch.zeros_like(weights).scatter(-1, order, first)
+    upto = kept.cumsum(-1)
+    bar = (u.unsqueeze(-1) * upto[..., -1:]).floor()
+    found = (upto > bar).to(torch.int8).argmax(-1)
+    return found.masked_fill(upto[..., -1] <= 0, -1)
+
+
+def reference(logits: Tensor, temperature: float, top_k: int, top_p: float, min_p: float, seed: int) -> Tensor:
+    """`top_k` 0: all."""
+    import torch
+
+    x = logits.flatten(0, -2) if logits.dim() > 1 else logits.unsqueeze(0)
+    rows = x.shape[0]
+    if temperature == 0:
+        masked = x.isnan() | (x == float("-inf"))
+        found = x.masked_fill(masked, float("-inf")).argmax(-1) if rows else torch.zeros(0, dtype=torch.int64, device=x.device)
+        return found.masked_fill(masked.all(-1), -1).view(logits.shape[:-1])
+    x = x.float()
+    order = _ordering.ordered(x, None, True, "smallest")
+    found = _draw(x, order, _weights(x, temperature), top_k, top_p, min_p, uniform(seed, rows, x.device))
+    return found.view(logits.shape[:-1])
+
+
+SLACK = 2e-5  # of a row's probability: float32 exponentials, and weights in units of 2^-32
+
+
+def _fits(judged: Judged) -> str | None:
+    """Each draw must be that of some bounds within SLACK of those asked for."""
+    import torch
+
+    logits, got, o = judged.tensors["logits"], judged.got["out"], judged.options
+    if got.shape != logits.shape[:-1] or got.dtype != torch.int64:
+        return f"shape {tuple(got.shape)} and {got.dtype}; they must be {tuple(logits.shape[:-1])} and torch.int64"
+    temperature, top_k, top_p, min_p = float(o["temperature"]), int(o["top_k"]), float(o["top_p"]), float(o["min_p"])
+    want = judged.same["out"].reshape(-1)
+    out = got.reshape(-1)
+    if torch.equal(out, want):
+        return None
+    if temperature == 0:
+        row = int((out != want).nonzero()[0])
+        return f"row {row} has {int(out[row])}; the largest is {int(want[row])}"
+    x = (logits.flatten(0, -2) if logits.dim() > 1 else logits.unsqueeze(0)).double()
+    order, weights, u = _ordering.ordered(x, None, True, "smallest"), _weights(x, temperature), uniform(int(o["seed"]), x.shape[0], x.device)
+    fits = out == want
+    for dp in (0.0, -SLACK, SLACK):
+        for dm in (0.0, -SLACK, SLACK):
+            p, m = (top_p + dp if top_p < 1 else top_p), (min_p * (1 + dm) if min_p > 0 else min_p)
+            for du in (-SLACK, 0.0, SLACK):
+                fits |= out == _draw(x, order, weights, top_k, min(max(p, 1e-12), 1 - 1e-12) if top_p < 1 else 1.0, m, (u + du).clamp(0, 1 - 2.0**-53))
+    if bool(fits.all()):
+        return None
+    row = int((~fits).nonzero()[0])
+    return f"row {row} draws {int(out[row])}; it must be {int(want[row])}, or a neighbour within {SLACK} of the probability"
+
+
+def outputs(logits: Meta, **_: Any) -> dict[str, Meta]:
+    return {"out": Meta(logits.shape[:-1], "i64")}
+
+
+def canonical(p: Problem) -> Problem | None:
+    return _ordering.rows(p, "logits")
+
+
+def work(p: Problem) -> Work:
+    """Read the logits once, write an index a row; an exponential an element."""
+    return Work(p["logits"].nbytes, p["out"].nbytes, {"exp": float(p["logits"].numel)})
+
+
+def _torch() -> Callable[..., Any]:
+    """Filters and torch.multinomial. Its draws are its own: comparable in time alone."""
+
+    def run(logits: Tensor, temperature: float, top_k: int, top_p: float, min_p: float, seed: int) -> Tensor:
+        import torch
+
+        if temperature == 0:
+            return logits.argmax(-1)
+        x = logits.flatten(0, -2).float() / temperature
+        if top_k:
+            x = x.masked_fill(x < x.topk(top_k, -1).values[..., -1:], float("-inf"))
+        if top_p < 1:
+            sorted_, at = x.sort(dim=-1, descending=True)
+            share = sorted_.softmax(-1)
+            x = torch.full_like(x, float("-inf")).scatter(-1, at, sorted_.masked_fill(share.cumsum(-1) - share >= top_p, float("-inf")))
+        share = x.softmax(-1)
+        if min_p > 0:
+            share = share.where(share >= min_p * share.amax(-1, keepdim=True), 0.0)
+        return torch.multinomial(share, 1).view(logits.shape[:-1])
+
+    return run
+
+
+def _wrong(change: str) -> Callable[..., Any]:
+    def run(logits: Tensor, temperature: float, top_k: int, top_p: float, min_p: float, seed: int) -> Tensor:
+        if change == "seed":
+            return reference(logits, temperature, top_k, top_p, min_p, seed + 1)
+        if change == "k":
+            return reference(logits, temperature, top_k + 1 if top_k else 0, top_p, min_p, seed)
+        if change == "min_p":
+            return reference(logits, temperature, top_k, top_p, 0.0, seed)
+        if change == "greedy":
+            return reference(logits, 0.0, top_k, top_p, min_p, seed)
+        if change == "temperature":
+            return reference(logits, temperature and 1.0, top_k, top_p, min_p, seed)
+        if change == "masked":
+            return reference(logits.nan_to_num(0.0, None, 0.0), temperature, top_k, top_p, min_p, seed)
+        if temperature == 0:
+            return reference(logits, temperature, top_k, top_p, min_p, seed)
+        x = (logits.flatten(0, -2) if logits.dim() > 1 else logits.unsqueeze(0)).float()
+        order = _ordering.ordered(x, None, True, "smallest")
+        u = uniform(seed, x.shape[0], x.device)
+        return _draw(x, order, _weights(x, temperature), top_k, top_p, min_p, u, "p").view(logits.shape[:-1])
+
+    return run
+
+
+def _cases() -> list[Case]:
+    def call(
+        shape: tuple[int, ...], d: str, fill: str = "normal", layout: str = "contiguous", temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0,
+        min_p: float = 0.0, seed: int = 7,
+    ) -> dict[str, Any]:  # fmt: skip
+        return {"logits": Input(shape, d, fill, layout), "temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p, "seed": seed}
+
+    ways: dict[str, dict[str, Any]] = {
+        "plain": {}, "k 50": {"top_k": 50}, "p 0.9": {"top_p": 0.9}, "k 50, p 0.9": {"top_k": 50, "top_p": 0.9}, "min_p 0.05": {"min_p": 0.05},
+        "greedy": {"temperature": 0.0},
+    }  # fmt: skip
+    bench = [case(f"256x128256 {name}", tags="bench model", **call((256, 128256), "bf16", **how)) for name, how in ways.items()]
+    bench += [case(f"{r}x128256 {name}", tags="bench model", **call((r, 128256), "f32", **ways[name])) for r in (1, 1024) for name in ("plain", "k 50, p 0.9")]
+    edge = []
+    for d in ("f32", "f16", "bf16"):
+        edge += [case(f"{name} 40x900", tags="edge", **call((40, 900), d, **how)) for name, how in ways.items()]
+        if d == "f16":
+            continue
+        edge += [
+            case("cold 40x900", tags="edge", **call((40, 900), d, temperature=0.25)),
+            case("hot 40x901, all three", tags="edge", **call((40, 901), d, temperature=4.0, top_k=300, top_p=0.8, min_p=0.02)),
+            case("k 1500 of 4003", tags="edge", why="more than the block's list", **call((12, 4003), d, top_k=1500, top_p=0.95)),
+            case("a flat p 0.95 of 5001", tags="edge", why="the nucleus is longer than the block's list", **call((8, 5001), d, temperature=20.0, top_p=0.95)),
+            case("k above all", tags="edge", **call((9, 60), d, top_k=60)),
+            case("slices 3x4x70", tags="edge", **call((3, 4, 70), d)),
+            case("one element", tags="edge", **call((1, 1), d)),
+            case("no rows", tags="edge", **call((0, 30), d)),
+            case("transposed", tags="edge", **call((30, 44), d, "normal", "transposed")),
+            case("rows padded", tags="edge", **call((9, 256), d, "normal", "padded")),
+            case("rows misaligned", tags="edge", **call((9, 260), d, "normal", "sliced", top_k=9)),
+            case("expanded", tags="edge", **call((6, 320), d, "normal", "expanded")),
+            case("another seed", tags="edge", **call((40, 300), d, seed=-5)),
+        ]
+        for fill in ("nan", "-inf rows") if d == "bf16" else ("nan", "inf", "-inf", "-inf rows", "-0.0", "equal", "wide", "large"):
+            edge += [case(f"{fill}, {name}", tags="edge", **call((12, 300), d, fill, **ways[name])) for name in ("plain", "k 50, p 0.9", "greedy")]
+        edge.append(case("equal, p 0.5 of 4000", tags="edge", **call((5, 4000), d, "equal", top_p=0.5)))
+    huge = [case("over 2^31 elements", tags="edge huge", why="offsets need 64 bits", **call((17000, 128256), "bf16"))]
+    return bench + edge + huge
+
+
+def _public(tensors: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+    return [tensors["logits"], options["temperature"]], {"top_k": options["top_k"] or None, **{n: options[n] for n in ("top_p", "min_p", "seed")}}
+
+
+OP = Op(
+    reference,
+    outputs=outputs,
+    canonical=canonical,
+    cases=_cases(),
+    work=work,
+    late=("temperature", "top_k", "top_p", "min_p", "seed"),
+    compare={"out": _fits},
+    public=_public,
+    peers={"torch": _torch},
+    wrong={
+        "another seed": _wrong("seed"), "one more of top_k": _wrong("k"), "min_p ignored": _wrong("min_p"), "always greedy": _wrong("greedy"),
+        "temperature ignored": _wrong("temperature"), "masked drawn": _wrong("masked"), "the last of the nucleus left out": _wrong("p"),
+    },
+)  # fmt: skip

@@ -1,0 +1,175 @@
+"""topk, sort, argsort, kthvalue, topk_mask and sample: their order against Python's own sort, what they refuse, how rows are shared out, and draws by
+chi-square."""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import rooftop
+from rooftop.core import registry
+from rooftop.core.spec import TARGETS, Meta
+from rooftop.kernels._device import selecting, sorting
+
+HARD = [0.0, -0.0, math.nan, -math.nan, math.inf, -math.inf, 1e-45, -1e-45, 1.0, -1.0, 1.0000001, 3e38, -3e38]
+
+
+def _ordered(row: list[float], descending: bool, nan: str) -> list[int]:
+    """By Python's sort, which is stable: NaN apart, -0.0 == 0.0 as floats compare."""
+    high = (nan == "largest") != descending  # whether NaN comes last
+    numbers = [i for i, v in enumerate(row) if not math.isnan(v)]
+    numbers.sort(key=lambda i: -row[i] if descending else row[i])
+    others = [i for i, v in enumerate(row) if math.isnan(v)]
+    return numbers + others if high else others + numbers
+
+
+def _bits(t: torch.Tensor) -> list[bytes]:
+    return [struct.pack("f", v) for v in t.tolist()]
+
+
+@pytest.mark.parametrize("nan", ["largest", "smallest"])
+@pytest.mark.parametrize("descending", [False, True])
+def test_the_order_is_pythons(descending: bool, nan: str) -> None:
+    generator = torch.Generator().manual_seed(5)
+    x = torch.tensor(HARD)[torch.randint(0, len(HARD), (60, 40), generator=generator)]
+    values, indices = rooftop.sort(x, descending=descending, nan=nan)
+    first, places = rooftop.topk(x, 7, largest=descending, nan=nan)
+    third, place = rooftop.kthvalue(x, 3, nan=nan)
+    mask = rooftop.topk_mask(x, 7, largest=descending, nan=nan)
+    for r, row in enumerate(x.tolist()):
+        want = _ordered(row, descending, nan)
+        assert indices[r].tolist() == want and rooftop.argsort(x[r], descending=descending, nan=nan).tolist() == want
+        assert places[r].tolist() == want[:7]
+        assert _bits(values[r].nan_to_num(7.0)) == _bits(x[r][want].nan_to_num(7.0))  # signs of zeros too
+        assert _bits(first[r].nan_to_num(7.0)) == _bits(x[r][want[:7]].nan_to_num(7.0))
+        assert mask[r].nonzero().flatten().tolist() == sorted(want[:7])
+        assert int(place[r]) == _ordered(row, False, nan)[2]
+    assert third.shape == (60,)
+
+
+def test_rows_may_be_ragged_and_lie_along_any_dimension() -> None:
+    x = torch.tensor([[3, 9, 1, 9], [5, 2, 8, 7]], dtype=torch.int32).T  # rows along dim 0
+    lengths = torch.tensor([3, 1])
+    values, indices = rooftop.topk(x, 2, dim=0, lengths=lengths)
+    assert indices.tolist() == [[1, 0], [0, -1]] and values.tolist() == [[9, 5], [3, -(2**31)]]
+    values, indices = rooftop.sort(x, 0, lengths=lengths)
+    assert indices.T.tolist() == [[2, 0, 1, 3], [0, 1, 2, 3]] and values.T.tolist() == [[1, 3, 9, 9], [5, 2, 8, 7]]
+    assert rooftop.topk_mask(x, 2, 0, lengths=lengths).T.tolist() == [[True, True, False, False], [True, False, False, False]]
+    with rooftop.debug(), pytest.raises(IndexError, match="lengths go from -2 to 5"):
+        rooftop.topk(x, 2, dim=0, lengths=torch.tensor([5, -2]))
+
+
+X = torch.randn(3, 8)
+BAD: list[tuple[Callable[[], Any], type[Exception], str]] = [
+    (lambda: rooftop.topk(X, 9), ValueError, "k is 9; it must be 0 to the row's 8"),
+    (lambda: rooftop.topk(X, -1), ValueError, "k is -1"),
+    (lambda: rooftop.topk(X, 2.5), TypeError, "k is 2.5, a float"),  # type: ignore[arg-type]
+    (lambda: rooftop.topk(X, 2, 2), IndexError, "dim is 2"),
+    (lambda: rooftop.topk(X, 2, tie="first"), ValueError, "tie is 'first'; it is one of lowest, any"),
+    (lambda: rooftop.topk(X, 2, nan="last"), ValueError, "nan is 'last'"),
+    (lambda: rooftop.topk(X.double(), 2), TypeError, "torch.float64; accepted are torch.float32"),
+    (lambda: rooftop.topk(X, 2, largest=1), TypeError, "largest is 1, a int"),  # type: ignore[arg-type]
+    (lambda: rooftop.topk(X.sum(), 1), ValueError, "no dimensions"),
+    (lambda: rooftop.topk(X, 2, lengths=torch.ones(3)), TypeError, "lengths is torch.float32"),
+    (lambda: rooftop.topk(X, 2, lengths=torch.ones(8, dtype=torch.int64)), ValueError, r"lengths has shape \(8,\)"),
+    (lambda: rooftop.topk(torch.tensor([1.0, math.nan]), 1, nan="error"), ValueError, "has a NaN"),
+    (lambda: rooftop.sort(torch.tensor([math.nan]), nan="error"), ValueError, "has a NaN"),
+    (lambda: rooftop.sort([1.0, 2.0]), TypeError, "x is a list"),  # type: ignore[arg-type]
+    (lambda: rooftop.argsort(X, descending=None), TypeError, "descending is None"),  # type: ignore[arg-type]
+    (lambda: rooftop.kthvalue(X, 0), ValueError, "k is 0; it must be 1"),
+    (lambda: rooftop.kthvalue(torch.zeros(3, 0), 1), ValueError, "row's 0 elements"),
+    (lambda: rooftop.topk_mask(X, 9), ValueError, "k is 9"),
+    (lambda: rooftop.sample(X, top_p=0.0), ValueError, "top_p is 0.0; it must be above 0"),
+    (lambda: rooftop.sample(X, top_p=1.5), ValueError, "top_p is 1.5"),
+    (lambda: rooftop.sample(X, top_p=math.nan), ValueError, "top_p is nan"),
+    (lambda: rooftop.sample(X, min_p=-0.1), ValueError, "min_p is -0.1"),
+    (lambda: rooftop.sample(X, -1.0), ValueError, "temperature is -1.0"),
+    (lambda: rooftop.sample(X, math.inf), ValueError, "temperature is inf"),
+    (lambda: rooftop.sample(X, top_k=0), ValueError, "top_k is 0; it must be at least 1"),
+    (lambda: rooftop.sample(X, seed=1.5), TypeError, "seed is 1.5"),  # type: ignore[arg-type]
+    (lambda: rooftop.sample(X.int()), TypeError, "torch.int32; accepted"),
+    (lambda: rooftop.sample(torch.zeros(3, 0)), ValueError, "last dimension of 1"),
+]
+
+
+@pytest.mark.parametrize(("call", "error", "text"), BAD, ids=[text for *_, text in BAD])
+def test_what_does_not_fit_is_refused(call: Callable[[], Any], error: type[Exception], text: str) -> None:
+    with pytest.raises(error, match=text):
+        call()
+
+
+def test_greedy_and_masked_rows() -> None:
+    inf = math.inf
+    x = torch.tensor([[-inf, math.nan, -inf], [1.0, 3.0, 3.0], [-inf, -inf, -5.0], [inf, 0.0, inf]])
+    assert rooftop.sample(x, 0.0).tolist() == [-1, 1, 2, 0]
+    drawn = {tuple(rooftop.sample(x, seed=s).tolist()) for s in range(40)}
+    assert {d[0] for d in drawn} == {-1} and {d[1] for d in drawn} >= {1, 2} and {d[2] for d in drawn} == {2} and {d[3] for d in drawn} == {0, 2}
+    assert rooftop.sample(x, 0.7, seed=3).equal(rooftop.sample(x, 0.7, seed=3 + 2**32))
+
+
+@pytest.mark.parametrize("how", [{}, {"top_k": 5}, {"top_p": 0.7}, {"min_p": 0.2}, {"top_k": 9, "top_p": 0.8, "min_p": 0.05}])
+def test_draws_have_the_distribution(how: dict[str, Any]) -> None:
+    """Pearson's chi-square of 40000 draws, each row one, against probabilities worked out in float64; bound at 1e-5."""
+    logits = torch.randn(1, 20, generator=torch.Generator().manual_seed(2)) * 1.5
+    rows, temperature = 40000, 0.8
+    found = torch.bincount(rooftop.sample(logits.expand(rows, 20), temperature, seed=11, **how), minlength=20).double()
+    share = (logits[0].double() / temperature).softmax(0)
+    order = share.argsort(descending=True)
+    kept = order[: how.get("top_k", 20)]
+    run = share[kept].cumsum(0)
+    kept = kept[(run - share[kept]) < how.get("top_p", 1.0) * run[-1]]
+    kept = kept[share[kept] >= how.get("min_p", 0.0) * share.max()]
+    want = torch.zeros(20, dtype=torch.float64)
+    want[kept] = share[kept] / share[kept].sum() * rows
+    assert float(found[want == 0].sum()) == 0
+    chi = float(((found - want) ** 2 / want.clamp(min=1e-300))[want > 0].sum())
+    free = len(kept) - 1
+    z = ((chi / free) ** (1 / 3) - (1 - 2 / (9 * free))) / math.sqrt(2 / (9 * free))  # Wilson and Hilferty
+    assert abs(z) < 4.4, (chi, free)
+
+
+def test_rows_are_shared_out_within_what_a_card_has() -> None:
+    """For any rows, length, k, dtype and card: a block's entries hold the k and a round, fit its shared memory, and the segments cover the row."""
+    op = registry.op("topk")
+    planned = 0
+    for device in (*TARGETS.values(), *TARGETS.names.values()):
+        for dtype in ("f32", "bf16", "i64"):
+            for rows in (1, 3, 64, 131, 200, 4096):
+                for n in (300, 1024, 5000, 33000, 131072, 1 << 24):
+                    for k in (1, 2, 63, 64, 500, 1025, 2048):
+                        p = op.problem_of({"x": Meta((rows, n), dtype), "lengths": None}, {"k": min(k, n), "largest": True, "nan": "largest"}, device)
+                        config = selecting.plan(p, min(k, n))
+                        assert config is not None, p.signature
+                        entry, each = selecting.key_bytes(p) + 4, selecting.items(p)
+                        for threads, capacity, round_ in (
+                            (config["threads"], config["capacity"], each), (config["list_threads"], config["list_capacity"], 8),
+                        ):  # fmt: skip
+                            assert capacity * entry + selecting.RESERVED <= device.shared_per_block
+                            assert capacity >= selecting.pow2(min(k, n))
+                            alone = threads == config["threads"] and config["per"] <= threads * round_
+                            assert capacity >= threads * round_ + (0 if alone else min(k, n))
+                        assert config["per"] * config["splits"] >= n > config["per"] * (config["splits"] - 1)
+                        assert config["splits"] == 1 or (config["per"] >= 2 * k and rows * config["splits"] <= 2 * device.sms)
+                        levels = selecting._levels(k, config["splits"])
+                        assert not levels or levels[-1][2] == 1
+                        planned += 1
+    assert planned > 4000
+
+
+def test_a_sort_fits_its_block() -> None:
+    op = registry.op("sort")
+    for device in TARGETS.values():
+        for dtype in ("f32", "f16", "i64"):
+            for n in (1, 33, 256, 257, 1025, 4096, 4097, 8192, 8193, 1 << 20):
+                p = op.problem_of({"x": Meta((7, n), dtype), "lengths": None}, {"descending": False, "nan": "largest"}, device)
+                config = sorting.plan(p)
+                if config["way"] != "warp":
+                    tile = config["threads"] * sorting.items(p)
+                    assert tile * config["tiles"] >= n
+                    ranks = config["threads"] // 32 * 1024 + 1024 + 32 + 1024
+                    assert tile * (selecting.key_bytes(p) + 4) + ranks + 1024 <= device.shared_per_block
