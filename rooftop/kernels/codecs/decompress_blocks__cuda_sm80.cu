@@ -119,7 +119,10 @@ decompress_blocks(const unsigned* __restrict__ words, long long count, const lon
         else v[i] = low;
         v[i] = unzigzag(v[i]);
         wrong |= i >= place.mine && v[i];
-        if (any) wrong |= i >= place.mine && (__shfl_sync(~0u, masks[i % 4], warp * 4 + i / 4) >> lane & 1);
+        if (any) {
+            const unsigned mask = __shfl_sync(~0u, masks[i % 4], warp * 4 + i / 4);
+            wrong |= i >= place.mine && (mask >> lane & 1);
+        }
     }
     if (__syncthreads_or(wrong)) return refuse(3);
 
