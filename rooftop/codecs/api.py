@@ -184,12 +184,12 @@ def _compressed(bits: np.ndarray, h: Header, torch: bool) -> Compressed:
 
 
 def _limit(h: Header) -> int:
-    return planes.BATCH if h.codec == "planes" else LIMIT
+    return {"planes": planes.BATCH, "ratio": interpolation.BATCH}.get(h.codec, LIMIT)
 
 
 def _encoded(grid: np.ndarray, part: Part, h: Header, parameters: bytes) -> tuple[np.ndarray, np.ndarray]:
     if h.codec == "ratio":
-        words = [interpolation.encode_chunk(np.ascontiguousarray(grid[h.place(c)]), h) for c in range(part.first, part.last)]
+        words = interpolation.encode([np.ascontiguousarray(grid[h.place(c)]) for c in range(part.first, part.last)], h)
         return np.concatenate(words), np.array([len(w) for w in words], np.uint32)
     cut = part.cut(grid)
     return planes.encode(cut, part, h, np.frombuffer(parameters, "<u2")) if h.codec == "planes" else blocks.encode(cut, part, h)
@@ -200,13 +200,13 @@ def _decoded(s: Stream, starts: np.ndarray, part: Part, frequencies: np.ndarray 
     a = int(starts[part.first])
     words, mine = s.payload[a : starts[part.last]], starts[part.first : part.last + 1] - a
     if h.codec == "ratio":
-        for i, c in enumerate(range(part.first, part.last)):
-            place = h.place(c)
-            b, z, y, x = place
-            grid[place] = interpolation.decode_chunk(words[mine[i] : mine[i + 1]], (z.stop - z.start, y.stop - y.start, x.stop - x.start), h, c)
+        places = [h.place(c) for c in range(part.first, part.last)]
+        shapes = [(z.stop - z.start, y.stop - y.start, x.stop - x.start) for _, z, y, x in places]
+        found = interpolation.decode([words[mine[i] : mine[i + 1]] for i in range(len(places))], shapes, h, part.first)
+        for place, values in zip(places, found, strict=True):
+            grid[place] = values
         return
-    found = blocks.decode(words, mine, part, h) if frequencies is None else planes.decode(words, mine, part, h, frequencies)
-    part.join(found, grid)
+    part.join(blocks.decode(words, mine, part, h) if frequencies is None else planes.decode(words, mine, part, h, frequencies), grid)
 
 
 def _frequencies(s: Stream) -> np.ndarray | None:
@@ -282,7 +282,8 @@ def decompress_chunk(c: Compressed | bytes, chunk: int) -> tuple[tuple[int, slic
     part = Part(chunk, chunk + 1, (slice(0, 1), z, y, x), (1, 1, 1, 1), h.tile)
     grid = np.zeros(part.extents, h.element.bits)
     if h.codec == "ratio":
-        grid[0] = interpolation.decode_chunk(s.payload[starts[chunk] : starts[chunk + 1]], grid.shape[1:], h, chunk)
+        _, z_n, y_n, x_n = part.extents
+        grid[0] = interpolation.decode([s.payload[starts[chunk] : starts[chunk + 1]]], [(z_n, y_n, x_n)], h, chunk)[0]
     else:
         frequencies, mine = _frequencies(s), np.array([0, starts[chunk + 1] - starts[chunk]])
         words = s.payload[starts[chunk] : starts[chunk + 1]]

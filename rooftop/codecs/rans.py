@@ -45,18 +45,24 @@ def normalised(counts: np.ndarray) -> np.ndarray:
 
 
 def starts_of(frequencies: np.ndarray) -> np.ndarray:
-    return (np.cumsum(frequencies, dtype=np.uint32) - frequencies).astype(np.uint32)
+    """Of [..., 256]."""
+    return (np.cumsum(frequencies, -1, dtype=np.uint32) - frequencies).astype(np.uint32)
+
+
+def _base(frequencies: np.ndarray, m: int, size: int) -> np.ndarray | int:
+    """Where the table of each stream begins: [m, 1], or 0 where there is one for all."""
+    return np.arange(m)[:, None] * size if frequencies.ndim == 2 else 0
 
 
 def encode(symbols: np.ndarray, active: np.ndarray | None, frequencies: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Streams of symbols u8 [m, steps, 32], of which `active` (all where None) are coded: states u32 [m, 32], the 16-bit words of all streams one after the
-    other, and how many each has."""
+    other, and how many each has. `frequencies`: [256], or [m, 256]."""
     m, steps, _ = symbols.shape
-    f, c = frequencies.astype(np.uint64), starts_of(frequencies).astype(np.uint64)
+    f, c, base = frequencies.astype(np.uint64).reshape(-1), starts_of(frequencies).astype(np.uint64).reshape(-1), _base(frequencies, m, 256)
     x = np.full((m, LANES), LOW, np.uint64)
     words, given = np.zeros(symbols.shape, np.uint16), np.zeros(symbols.shape, bool)
     for t in range(steps - 1, -1, -1):
-        s = symbols[:, t]
+        s = symbols[:, t] + base
         fs, live = f[s], None if active is None else active[:, t]
         if live is not None and not live.all():
             fs = np.where(live, fs, 1)  # divides by no 0; the state is kept below
@@ -76,9 +82,12 @@ def encode(symbols: np.ndarray, active: np.ndarray | None, frequencies: np.ndarr
 def decode(states: np.ndarray, words: np.ndarray, counts: np.ndarray, steps: int, active: np.ndarray | None, frequencies: np.ndarray) -> np.ndarray:
     """The reverse of `encode`. Raises Damaged where states or words do not come out even; reads no word of another stream."""
     m = len(states)
-    f = frequencies.astype(np.uint32)
-    symbol_of = np.repeat(np.arange(256, dtype=np.uint8), f)
-    f_of, from_of = f[symbol_of], np.arange(TOTAL, dtype=np.uint32) - starts_of(frequencies)[symbol_of]
+    base = _base(frequencies, m, TOTAL)
+    tables = frequencies.reshape(-1, 256).astype(np.uint32)
+    symbol_of = np.repeat(np.tile(np.arange(256, dtype=np.uint8), len(tables)), tables.reshape(-1))
+    table_of = np.repeat(np.arange(len(tables)), TOTAL)
+    f_of = tables[table_of, symbol_of]
+    from_of = np.tile(np.arange(TOTAL, dtype=np.uint32), len(tables)) - starts_of(tables)[table_of, symbol_of]
     if (states < LOW).any():
         raise Damaged(int(np.flatnonzero((states < LOW).any(1))[0]), "a state is below 2^16")
     x = states.astype(np.uint32)
@@ -88,7 +97,7 @@ def decode(states: np.ndarray, words: np.ndarray, counts: np.ndarray, steps: int
     out = np.zeros((m, steps, LANES), np.uint8)
     for t in range(steps):
         live = None if active is None else active[:, t]
-        slot = x & np.uint32(TOTAL - 1)
+        slot = (x & np.uint32(TOTAL - 1)) + base
         out[:, t] = symbol_of[slot]
         y = f_of[slot] * (x >> np.uint32(BITS)) + from_of[slot]
         low = y < LOW

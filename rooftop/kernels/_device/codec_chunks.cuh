@@ -25,7 +25,7 @@ struct Place {
     int mine;         // rows of which the thread's value is the array's
     int vz, vy, vx;   // extents of the chunk within the array
 
-    __device__ Place(long long chunk, long long Z, long long Y, long long X, int nz, int ny, int nx) {
+    __device__ Place(long long chunk, long long Z, long long Y, long long X, unsigned nz, unsigned ny, unsigned nx) {
         const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
         if (RANK == 1) {
             const long long x0 = chunk * 4096;
@@ -33,10 +33,11 @@ struct Place {
             vz = vy = 1, vx = static_cast<int>(min(4096ll, X - x0));
             mine = max(0, min(MINE, (vx - warp * 512 - lane + 31) / 32));
         } else {
-            const long long x0 = chunk % nx * 32, y0 = chunk / nx % ny * (RANK == 2 ? 128 : 16), z0 = chunk / nx / ny % nz * 8, b = chunk / nx / ny / nz;
+            const unsigned row = static_cast<unsigned>(chunk) / nx, plane = row / ny, b = plane / nz;  // chunks are fewer than 2^31
+            const long long x0 = (static_cast<unsigned>(chunk) - row * nx) * 32ll, y0 = (row - plane * ny) * (RANK == 2 ? 128ll : 16ll), z0 = (plane - b * nz) * 8ll;
             vx = static_cast<int>(min(32ll, X - x0)), vy = static_cast<int>(min(RANK == 2 ? 128ll : 16ll, Y - y0));
             vz = RANK == 2 ? 1 : static_cast<int>(min(8ll, Z - z0));
-            const long long z = RANK == 2 ? b : b * Z + z0 + warp, y = RANK == 2 ? y0 + warp * MINE : y0;
+            const long long z = RANK == 2 ? static_cast<long long>(b) : b * Z + z0 + warp, y = RANK == 2 ? y0 + warp * MINE : y0;
             first = (z * Y + y) * X + x0 + lane, step = X;
             mine = lane >= vx || (RANK == 3 && warp >= vz) ? 0 : max(0, min(MINE, RANK == 2 ? vy - warp * MINE : vy));
         }

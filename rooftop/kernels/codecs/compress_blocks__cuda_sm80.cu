@@ -1,6 +1,6 @@
 /* rooftop
-idea    = "A block takes a chunk of 4096 values: quantised, verified and differenced in registers, transposed to bit planes by shuffles, and written where the chunks before it end: a decoupled look-back (Merrill and Garland 2016) finds that place in the same launch, so that the values are read once and the words written once."
-predict = { registers = 72 }
+idea    = "A block takes a chunk of 4096 values: quantised, verified and differenced, transposed to bit planes by shuffles, and written where the chunks before it end: a decoupled look-back (Merrill and Garland 2016) finds that place in the same launch, so that the values are read once and the words written once."
+predict = { registers = 80 }
 limit   = "instructions: about 150 a row of 32 values (quantise and verify 25, three or four candidates 40, transpose 20, checksum and store 25); 1.2 TB/s of float32 on 132 multiprocessors at 1.7 GHz if all four schedulers are kept at 0.7. Memory would allow 3.4 TB/s at ratio 4"
 args    = ["bound: f64[1]?"]
 python  = ["supports", "launches", "scratch", "zeroed"]
@@ -10,8 +10,14 @@ demands = { spills = 0 }
 #include "codec_chunks.cuh"
 #include "codec_lookback.cuh"
 
+#if __CUDA_ARCH__ >= 900
+constexpr int RESIDENT = 3;  // blocks of a multiprocessor: 80 registers a thread
+#else
+constexpr int RESIDENT = 2;  // 80 would spill
+#endif
+
 template <int F, int RANK, bool LOSSY>
-__global__ void __launch_bounds__(THREADS)
+__global__ void __launch_bounds__(THREADS, Element<F>::WIDE ? 1 : RESIDENT)
 compress_blocks(const typename Element<F>::Bits* __restrict__ x, const double* __restrict__ bound, long long Z, long long Y, long long X, int nz, int ny, int nx,
                 long long chunks, unsigned* __restrict__ words, unsigned* __restrict__ table, long long* __restrict__ total, unsigned* ticket,
                 volatile unsigned long long* states) {
@@ -41,61 +47,51 @@ compress_blocks(const typename Element<F>::Bits* __restrict__ x, const double* _
     first[0] = x[place.first - (RANK == 1 ? warp * 512 + lane : RANK == 2 ? warp * MINE * X + lane : warp * Y * X + lane)];
 #pragma unroll
     for (int i = 0; i < MINE; ++i) bits[i] = i < place.mine ? x[place.first + i * place.step] : 0;
-    U base, v[MINE];
+    U base;
     code_of(first[0], base);
     bool any = false;
 #pragma unroll
     for (int i = 0; i < MINE; ++i) {
-        bool out = code_of(bits[i], v[i]);
+        U v;
+        const bool out = code_of(bits[i], v);
         if constexpr (LOSSY && E::FLOATING) {
             const unsigned bad = __ballot_sync(~0u, out && i < place.mine);
             if (bad) {  // an exception takes the code of its nearest neighbour to the left
                 const unsigned left = ~bad & ((1u << lane) - 1);
-                const U other = __shfl_sync(~0u, v[i], left ? bit_length(left) - 1 : 0);
-                if (bad >> lane & 1) v[i] = left ? other : base;
+                const U other = __shfl_sync(~0u, v, left ? bit_length(left) - 1 : 0);
+                if (bad >> lane & 1) v = left ? other : base;
                 any = true;
             }
             if (lane == 0) exceptions_of[warp * MINE + i] = bad;
         }
-        v[i] -= base;
-        held[(warp * MINE + i) * 32 + lane] = v[i];
+        held[(warp * MINE + i) * 32 + lane] = v - base;
     }
     any = __syncthreads_or(any);
 
-    // differences along 0 to RANK dimensions; `take(p, i, r)` gets those of predictor p in row i, 0 outside of the array
-    const auto differences = [&](auto&& take) {
-        U below_up = 0;
-#pragma unroll
-        for (int i = 0; i < MINE; ++i) {
-            const int row = warp * MINE + i;
-            const bool inside = i < place.mine;
-            const auto along = [&](U u) {
-                const U left = __shfl_up_sync(~0u, u, 1);
-                return inside ? u - (lane ? left : U(0)) : U(0);
-            };
-            take(0, i, inside ? v[i] : U(0));
-            if constexpr (RANK == 1) {
-                const U left = row * 32 + lane ? held[max(row * 32 + lane - 1, 0)] : U(0);
-                take(1, i, inside ? v[i] - left : U(0));
-            } else {
-                take(1, i, along(v[i]));
-                const U up = i ? v[i ? i - 1 : 0] : RANK == 2 && row ? held[max(row - 1, 0) * 32 + lane] : U(0);
-                U u = v[i] - up;
-                take(2, i, along(u));
-                if constexpr (RANK == 3) {
-                    const U below = warp ? held[max(row - MINE, 0) * 32 + lane] : U(0);
-                    u -= below - below_up;
-                    below_up = below;
-                    take(3, i, along(u));
-                }
-            }
-        }
+    // differences of the warp's row i along p dimensions, 0 outside of the array
+    const auto before_x = [&](U u) {
+        const U left = __shfl_up_sync(~0u, u, 1);
+        return u - (lane ? left : U(0));
     };
-    unsigned packed = 0, kept = 0;
-    differences([&](int p, int i, U r) {
-        packed = (p ? packed : 0) | static_cast<unsigned>(row_width(zigzag(r))) << 8 * p;
-        if (p == RANK && lane == i) kept = packed;
-    });
+    const auto above = [&](int i) { return i || (RANK == 2 && warp) ? held[(warp * MINE + i - 1) * 32 + lane] : U(0); };
+    const auto below = [&](int i) { return warp && i >= 0 ? held[(warp * MINE + i - MINE) * 32 + lane] : U(0); };
+    const auto in_plane = [&](int i, U u) { return u - above(i); };
+    const auto in_space = [&](int i, U u) { return u - (below(i) - (i ? below(i - 1) : U(0))); };
+    const auto along_line = [&](int i) {
+        const int at = (warp * MINE + i) * 32 + lane;
+        return at ? held[at] - held[at - 1] : held[at];
+    };
+    unsigned kept = 0;
+#pragma unroll 4
+    for (int i = 0; i < MINE; ++i) {
+        U u = held[(warp * MINE + i) * 32 + lane];
+        const bool inside = i < place.mine;
+        const auto width = [&](U r) { return static_cast<unsigned>(row_width(zigzag(inside ? r : U(0)))); };
+        unsigned packed = width(u) | width(RANK == 1 ? along_line(i) : before_x(u)) << 8;
+        if constexpr (RANK >= 2) packed |= width(before_x(u = in_plane(i, u))) << 16;
+        if constexpr (RANK == 3) packed |= width(before_x(in_space(i, u))) << 24;
+        if (lane == i) kept = packed;
+    }
     if (lane < MINE) widths_of[warp * MINE + lane] = kept;
     __syncthreads();
 
@@ -139,19 +135,6 @@ compress_blocks(const typename Element<F>::Bits* __restrict__ x, const double* _
     const int size = raw ? raw_words : coded_words;
     if (threadIdx.x == 0) states[chunk] = (chunk ? SUM : ALL) | size;
 
-    unsigned low[MINE], high[PER == 2 ? MINE : 1];
-    differences([&](int p, int i, U r) {
-        if (p == predictor) {
-            const U z = zigzag(r);
-            low[i] = static_cast<unsigned>(z);
-            if constexpr (PER == 2) high[i] = static_cast<unsigned>(z >> 32);
-        }
-    });
-#pragma unroll
-    for (int i = 0; i < MINE; ++i) {
-        low[i] = transposed(low[i]);
-        if constexpr (PER == 2) high[i] = transposed(high[i]);
-    }
     if (warp == 0) {
         const unsigned long long before = chunk ? words_before(states, chunk) : 0;
         if (lane == 0) {
@@ -205,14 +188,23 @@ compress_blocks(const typename Element<F>::Bits* __restrict__ x, const double* _
                     if (flags >> j & 1) write(next++, exceptions_of[4 * lane + j]);
             }
         }
-#pragma unroll
+#pragma unroll 4
         for (int i = 0; i < MINE; ++i) {
+            U u = held[(warp * MINE + i) * 32 + lane];
+            if (RANK >= 2 && predictor >= 2) u = in_plane(i, u);
+            if (RANK == 3 && predictor == 3) u = in_space(i, u);
+            if (predictor) u = RANK == 1 ? along_line(i) : before_x(u);
+            const U z = zigzag(i < place.mine ? u : U(0));
             const int width = widths.width(warp, i), at = front + widths.offset(warp, i);
-            if (lane < width) write(at + lane, low[i]);
-            if constexpr (PER == 2)
-                if (lane + 32 < width) write(at + 32 + lane, high[i]);
+            const unsigned low = transposed(static_cast<unsigned>(z));
+            if (lane < width) write(at + lane, low);
+            if constexpr (PER == 2) {
+                const unsigned high = transposed(static_cast<unsigned>(z >> 32));
+                if (lane + 32 < width) write(at + 32 + lane, high);
+            }
         }
         if (any) {
+            __syncthreads();
             if (threadIdx.x == 0) reinterpret_cast<unsigned*>(held)[exact_words - 1] = 0;
             __syncthreads();
 #pragma unroll

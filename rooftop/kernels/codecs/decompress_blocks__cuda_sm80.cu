@@ -9,33 +9,24 @@ demands = { spills = 0 }
 #include "chain.cuh"
 #include "codec_chunks.cuh"
 
+template <int F>
+constexpr int MOST = 1 + 1024 * Element<F>::BYTES;  // words of a chunk that is kept raw: none has more
+template <int F>
+constexpr int HELD = MOST<F> > 4096 * (Element<F>::WIDE ? 2 : 1) ? MOST<F> + 1 : 4096 * (Element<F>::WIDE ? 2 : 1);
+
+/// Decodes one chunk into y. Returns 0, or why it cannot: then nothing is written.
 template <int F, int RANK, bool LOSSY>
-__global__ void __launch_bounds__(THREADS)
-decompress_blocks(const unsigned* __restrict__ words, long long count, const long long* __restrict__ starts, const unsigned* __restrict__ checks,
-                  const double* __restrict__ bound, long long Z, long long Y, long long X, int nz, int ny, int nx, typename Element<F>::Bits* __restrict__ y,
-                  int* __restrict__ damaged) {
+__device__ __forceinline__ int decoded(const unsigned* __restrict__ words, long long count, const long long* __restrict__ starts, const unsigned* __restrict__ checks,
+                                       const Step<F>& step, const Place<RANK>& place, typename Element<F>::Bits* __restrict__ y, unsigned* held,
+                                       typename Element<F>::Code* totals, unsigned& sum) {
     using E = Element<F>;
     using U = typename E::Code;
     using Bits = typename E::Bits;
     constexpr int PER = E::WIDE ? 2 : 1;
-    constexpr int MOST = 1 + 1024 * E::BYTES;  // words of a chunk that is kept raw: none has more
-    constexpr int HELD = MOST > 4096 * PER ? MOST : 4096 * PER;
-    __shared__ __align__(16) unsigned held[HELD + 1];
-    __shared__ __align__(16) U totals[8 * 32];
-    __shared__ unsigned sum;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    wait_for_before();
     const long long chunk = blockIdx.x;
-    const Place<RANK> place(chunk, Z, Y, X, nz, ny, nx);
-    const Step<F> step(LOSSY ? *bound : 1.0);
     const long long from = starts[chunk], size_of_it = starts[chunk + 1] - from;
-    const auto refuse = [&](int why) {  // zeros, and the reason
-#pragma unroll
-        for (int i = 0; i < MINE; ++i)
-            if (i < place.mine) y[place.first + i * place.step] = 0;
-        if (threadIdx.x == 0) damaged[chunk] = why;
-    };
-    if (from < 0 || size_of_it < 1 || size_of_it > MOST || from > count - size_of_it) return refuse(1);
+    if (from < 0 || size_of_it < 1 || size_of_it > MOST<F> || from > count - size_of_it) return 1;
     const int size = static_cast<int>(size_of_it);
     if (threadIdx.x == 0) sum = 0;
     __syncthreads();
@@ -48,7 +39,7 @@ decompress_blocks(const unsigned* __restrict__ words, long long count, const lon
     check = __reduce_add_sync(~0u, check);
     if (lane == 0) atomicAdd(&sum, check);
     __syncthreads();
-    if (sum != checks[chunk]) return refuse(2);
+    if (sum != checks[chunk]) return 2;
 
     const auto exact = [&](int at, int number) {  // element `number` of those packed from word `at` on
         if constexpr (E::WIDE) return static_cast<Bits>(held[at + 2 * number]) | static_cast<Bits>(held[at + 2 * number + 1]) << 32 % (8 * E::BYTES);
@@ -57,17 +48,16 @@ decompress_blocks(const unsigned* __restrict__ words, long long count, const lon
     const auto filled = [&](int bytes) { return bytes % 4 && held[size - 1] >> bytes % 4 * 8; };  // the last word, with something else than zeros
     const unsigned head = held[0];
     if (head == 0) {
-        if (size != 1 + (place.values() * E::BYTES + 3) / 4 || filled(place.values() * E::BYTES)) return refuse(3);
+        if (size != 1 + (place.values() * E::BYTES + 3) / 4 || filled(place.values() * E::BYTES)) return 3;
 #pragma unroll
         for (int i = 0; i < MINE; ++i)
             if (i < place.mine) y[place.first + i * place.step] = exact(1, place.number_of(i));
-        if (threadIdx.x == 0) damaged[chunk] = 0;
-        return;
+        return 0;
     }
     const int predictor = head >> 4 & 3, least = head >> 8 & 127, planes = head >> 16 & 7, any = head >> 24 & 1;
-    if ((head & 0xFEF880CEu) || !(head & 1) || predictor > RANK || (any && !LOSSY)) return refuse(3);
+    if ((head & 0xFEF880CEu) || !(head & 1) || predictor > RANK || (any && !LOSSY)) return 3;
     int front = 1 + PER + 4 * planes;
-    if (size < front + 4 * any) return refuse(3);
+    if (size < front + 4 * any) return 3;
     Widths widths;
     bool wide = false;
 #pragma unroll
@@ -79,7 +69,7 @@ decompress_blocks(const unsigned* __restrict__ words, long long count, const lon
     }
 #pragma unroll
     for (int q = 0; q < 4; ++q) wide |= widths.own[q] > 32 * PER;
-    if (__any_sync(~0u, wide)) return refuse(3);
+    if (__any_sync(~0u, wide)) return 3;
     widths.scan();
 
     unsigned masks[4] = {0, 0, 0, 0};
@@ -96,7 +86,7 @@ decompress_blocks(const unsigned* __restrict__ words, long long count, const lon
         }
         const int marked = __shfl_sync(~0u, next, 31);
         next += front + 4 - __popc(flags), front += 4 + marked;
-        if (size < front || !marked) return refuse(3);
+        if (size < front || !marked) return 3;
 #pragma unroll
         for (int q = 0; q < 4; ++q) {
             if (flags >> q & 1) masks[q] = held[next++], wrong |= masks[q] == 0;
@@ -105,7 +95,7 @@ decompress_blocks(const unsigned* __restrict__ words, long long count, const lon
         found.scan();
     }
     const int after = front + widths.total;
-    if (__any_sync(~0u, wrong) || size != after + (found.total * E::BYTES + 3) / 4 || filled(found.total * E::BYTES)) return refuse(3);
+    if (__any_sync(~0u, wrong) || size != after + (found.total * E::BYTES + 3) / 4 || filled(found.total * E::BYTES)) return 3;
 
     U base = held[1];
     if constexpr (PER == 2) base |= static_cast<U>(held[2]) << 32 % (8 * sizeof(U));
@@ -124,7 +114,7 @@ decompress_blocks(const unsigned* __restrict__ words, long long count, const lon
             wrong |= i >= place.mine && (mask >> lane & 1);
         }
     }
-    if (__syncthreads_or(wrong)) return refuse(3);
+    if (__syncthreads_or(wrong)) return 3;
 
     // exceptions first: the sums below take the shared memory
     Bits kept[MINE];
@@ -190,5 +180,24 @@ decompress_blocks(const unsigned* __restrict__ words, long long count, const lon
         if (any && (__shfl_sync(~0u, masks[i % 4], warp * 4 + i / 4) >> lane & 1)) bits = kept[i];
         if (i < place.mine) y[place.first + i * place.step] = bits;
     }
-    if (threadIdx.x == 0) damaged[chunk] = 0;
+    return 0;
+}
+
+template <int F, int RANK, bool LOSSY>
+__global__ void __launch_bounds__(THREADS)
+decompress_blocks(const unsigned* __restrict__ words, long long count, const long long* __restrict__ starts, const unsigned* __restrict__ checks,
+                  const double* __restrict__ bound, long long Z, long long Y, long long X, int nz, int ny, int nx, typename Element<F>::Bits* __restrict__ y,
+                  int* __restrict__ damaged) {
+    __shared__ __align__(16) unsigned held[HELD<F>];
+    __shared__ __align__(16) typename Element<F>::Code totals[8 * 32];
+    __shared__ unsigned sum;
+    wait_for_before();
+    const Place<RANK> place(blockIdx.x, Z, Y, X, nz, ny, nx);
+    const Step<F> step(LOSSY ? *bound : 1.0);
+    const int why = decoded<F, RANK, LOSSY>(words, count, starts, checks, step, place, y, held, totals, sum);
+    if (why) {
+#pragma unroll 1
+        for (int i = 0; i < place.mine; ++i) y[place.first + i * place.step] = 0;
+    }
+    if (threadIdx.x == 0) damaged[blockIdx.x] = why;
 }
