@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rooftop.codecs.api import Compressed, Statistics, compress, decompress, decompress_chunk, measured
     from rooftop.codecs.container import FormatError
+    from rooftop.codecs.model import compress_model, weights
 
 _FROM = {
     **dict.fromkeys(("Compressed", "Statistics", "compress", "decompress", "decompress_chunk", "measured"), "api"), "FormatError": "container",
+    "compress_model": "model", "weights": "model",
 }  # fmt: skip
-__all__ = ["Compressed", "FormatError", "Statistics", "compress", "decompress", "decompress_chunk", "measured"]
+__all__ = ["Compressed", "FormatError", "Statistics", "compress", "compress_model", "decompress", "decompress_chunk", "measured", "weights"]
 
 
 def __getattr__(name: str) -> Any:

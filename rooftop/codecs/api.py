@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from rooftop.codecs import blocks, interpolation, planes
+from rooftop.codecs import blocks, device, interpolation, planes
 from rooftop.codecs.container import CODEC_NUMBERS, LOSSLESS, FormatError, Header, Stream, checksums, from_bytes, rank_of, to_bytes, verify
-from rooftop.codecs.elements import bits_of, to_floats, to_numpy, to_torch
+from rooftop.codecs.elements import bits_of, element_of, to_floats, to_numpy, to_torch
 from rooftop.codecs.tiles import LIMIT, Part, parts
 
 
@@ -25,17 +26,31 @@ class Statistics:
     violations: int  # values whose error is above the bound, and NaN, infinities, -0.0 and denormals whose bits changed
 
 
-@dataclass(frozen=True)
 class Compressed:
-    """A compressed array: `bytes(c)` is the container, `Compressed.read` takes one. `statistics` where `compress` was asked for it."""
+    """A compressed array: `bytes(c)` is the container, `Compressed.read` takes one. `statistics` where `compress` was asked for it.
 
-    stream: Stream
-    torch: bool = False  # whether decompress gives a torch tensor
-    statistics: Statistics | None = None
+    What was made of a CUDA tensor stays on its device until something asks for bytes or sizes, which waits for it."""
+
+    def __init__(self, stream: Stream | device.OnDevice, torch: bool = False, statistics: Statistics | None = None) -> None:
+        self._stream, self.torch, self.statistics = stream, torch, statistics
 
     @property
     def header(self) -> Header:
-        return self.stream.header
+        return self._stream.header
+
+    @property
+    def on_device(self) -> device.OnDevice | None:
+        """The stream as tensors, where it lies on a GPU."""
+        return self._stream if isinstance(self._stream, device.OnDevice) else None
+
+    @cached_property
+    def stream(self) -> Stream:
+        """The stream in the memory of the CPU."""
+        return self._stream if isinstance(self._stream, Stream) else self._stream.to_host()
+
+    def __repr__(self) -> str:
+        h = self.header
+        return f"Compressed({h.codec}, {h.element.name} {h.shape}, {'lossless' if not h.eb else f'within {h.eb:g}'})"
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -75,7 +90,14 @@ class Compressed:
 
 
 def compress(
-    x: Any, *, abs: float | None = None, rel: float | None = None, psnr: float | None = None, lossless: bool = False, codec: str = "auto", statistics: bool = False
+    x: Any,
+    *,
+    abs: float | None = None,
+    rel: float | None = None,
+    psnr: float | None = None,
+    lossless: bool = False,
+    codec: str = "auto",
+    statistics: bool = False,
 ) -> Compressed:
     """`x` in fewer bytes. Exactly one of `abs`, `rel`, `psnr`, `lossless=True` says how near `decompress` comes.
 
@@ -85,14 +107,18 @@ def compress(
         rel: the same with rel * (largest - least finite value).
         psnr: dB, at least; the bound is range * 10^(-psnr / 20), so that even the worst case keeps it.
         lossless: every bit is kept.
-        codec: lossy "fast" (differences, fixed width a block) or "ratio" (floats alone: interpolation and entropy coding; slower, smaller); lossless "planes" (entropy
-            coding of exponents: weights) or "shuffle" (differences, bit planes: smooth fields, integers). "auto": "fast"; the smaller of the lossless two.
+        codec: lossy "fast" (differences, fixed width a block) or "ratio" (floats alone: interpolation and entropy coding; slower, smaller; always on the
+            CPU); lossless "planes" (entropy coding of exponents: weights) or "shuffle" (differences, bit planes: smooth fields, integers). "auto": "fast";
+            the smaller of the lossless two.
         statistics: decompress at once and measure; `.statistics` has it.
 
     NaN, infinities, -0.0 and denormals keep their bits whatever the bound is; a value that the codec cannot bring within the bound is stored exactly.
 
-    Raises TypeError for another dtype or a bound that is no number; ValueError for more than 4 dimensions, a bound that is not above 0 and finite, more or fewer
-    than one of the four, a `codec` that does not go with it, `rel` or `psnr` of an array whose values are all alike (their bound would be 0)."""
+    A CUDA tensor is compressed on its device: with `abs` and with a lossless codec by name nothing waits for it; the range, the smaller of two and the
+    statistics do.
+
+    Raises TypeError for another dtype or a bound that is no number; ValueError for more than 4 dimensions, a bound that is not above 0 and finite, more or
+    fewer than one of the four, a `codec` that does not go with it, `rel` or `psnr` of an array whose values are all alike (their bound would be 0)."""
     kind, asked = _asked(abs, rel, psnr, lossless)
     if not isinstance(x, np.ndarray) and not _is_tensor(x):
         raise TypeError(f"compress: x is a {type(x).__name__}; it must be a NumPy array or a torch tensor")
@@ -100,16 +126,23 @@ def compress(
         raise ValueError(f"compress: x has {x.ndim} dimensions; at most 4 are taken")
     _fits(codec, kind)
     torch = not isinstance(x, np.ndarray)
-    bits, e = bits_of(x if not torch else x.cpu())
+    e = element_of(x.dtype.newbyteorder("<") if isinstance(x, np.ndarray) and x.dtype.byteorder == ">" else x.dtype)
     if codec == "ratio" and e.kind != "float":
         raise ValueError(f"compress: codec 'ratio' is for floats; x is {e.name}")
-    eb = 0.0 if kind == "lossless" else _bound(bits, e, kind, asked)
-    chosen = ("fast" if kind != "lossless" else "planes") if codec == "auto" else codec
-    made = _compressed(bits, _header(chosen, e, x.shape, kind, asked, eb), torch)
+    on_gpu = torch and x.is_cuda and codec != "ratio"
+    held = x.detach().contiguous() if on_gpu else bits_of(x if not torch else x.cpu())[0]
+    eb = 0.0 if kind == "lossless" else _bound(held, e, kind, asked)
+
+    def made(name: str) -> Compressed:
+        h = _header(name, e, x.shape, kind, asked, eb)
+        return Compressed(device.compress(held, h) if on_gpu else _compressed(held, h), torch)
+
+    c = made(codec if codec != "auto" else "fast" if kind != "lossless" else "planes")
     if codec == "auto" and kind == "lossless":
-        other = _compressed(bits, _header("shuffle", e, x.shape, kind, asked, eb), torch)
-        made = other if other.nbytes < made.nbytes else made
-    return Compressed(made.stream, torch, measured(x, made)) if statistics else made
+        c = min(c, made("shuffle"), key=lambda one: one.nbytes)
+    if statistics:
+        c.statistics = measured(x, c)
+    return c
 
 
 def _is_tensor(x: Any) -> bool:
@@ -143,10 +176,10 @@ def _fits(codec: str, kind: str) -> None:
         raise ValueError(f"compress: codec {codec!r} is {'lossless: give lossless=True' if codec in LOSSLESS else 'lossy: give abs=, rel= or psnr='}")
 
 
-def _bound(bits: np.ndarray, e: Any, kind: str, asked: float) -> float:
+def _bound(held: Any, e: Any, kind: str, asked: float) -> float:
     if kind == "abs":
         return asked
-    least, most = _range(bits, e)
+    least, most = _range(held, e) if isinstance(held, np.ndarray) else device.finite_range(held)
     width = most - least
     if not width > 0 or not math.isfinite(width):
         what = "are all alike, or none is finite" if not width > 0 else "have a range beyond float64"
@@ -174,13 +207,13 @@ def _header(codec: str, e: Any, shape: Any, kind: str, asked: float, eb: float) 
     return Header(codec, e, shape, kind, asked, eb, 0 if codec == "planes" else rank_of(shape))
 
 
-def _compressed(bits: np.ndarray, h: Header, torch: bool) -> Compressed:
+def _compressed(bits: np.ndarray, h: Header) -> Stream:
     grid = bits.reshape(h.grid)
     parameters = planes.table(grid, h) if h.codec == "planes" else b""
     made = [_encoded(grid, part, h, parameters) for part in parts(h, limit=_limit(h))]
     payload = np.concatenate([w for w, _ in made]) if made else np.empty(0, np.uint32)
     sizes = np.concatenate([s for _, s in made]) if made else np.empty(0, np.uint32)
-    return Compressed(Stream(h, parameters, sizes, checksums(payload, sizes), payload), torch)
+    return Stream(h, parameters, sizes, checksums(payload, sizes), payload)
 
 
 def _limit(h: Header) -> int:
@@ -217,25 +250,35 @@ def _frequencies(s: Stream) -> np.ndarray | None:
     return None
 
 
-def decompress(c: Compressed | bytes | bytearray | memoryview, *, out: Any = None) -> Any:
-    """The array: a torch tensor where `compress` was given one, else a NumPy array.
+def decompress(c: Compressed | bytes | bytearray | memoryview, *, out: Any = None, to: str | None = None) -> Any:
+    """The array: a torch tensor where `compress` was given one, on its device, else a NumPy array.
 
     Args:
         c: what `compress` returned, or a container's bytes.
         out: a NumPy array or CPU tensor to fill, C-contiguous, of the same shape and dtype. None: a new one.
+        to: a device of torch ("cpu", "cuda"): a tensor there; on a GPU it is decoded there, but for codec "ratio". None: as said above.
 
-    Raises FormatError (a ValueError) for bytes that are no container, or a damaged one: it names the chunk. ValueError for an `out` that does not fit, TypeError
-    for another `c`."""
+    Raises FormatError (a ValueError) for bytes that are no container, or a damaged one: it names the chunk. ValueError for an `out` that does not fit,
+    TypeError for another `c`."""
     c = _given(c)
     h = c.header
-    if out is None:
-        bits = np.zeros(h.shape, h.element.bits)
-    else:
-        bits = _bits_of_out(out, h)
-    _fill(c.stream, bits)
     if out is not None:
+        if to is not None:
+            raise ValueError(f"decompress: out is given, and to={to!r}; one of them says where the values go")
+        _fill(c.stream, _bits_of_out(out, h))
         return out
-    return to_torch(bits, h.element) if c.torch else to_numpy(bits, h.element)
+    held = c.on_device
+    if to is not None and held is None and to.startswith("cuda") and h.codec != "ratio":
+        _frequencies(c.stream)
+        held = device.on_device(c.stream, to)
+    if held is not None and to != "cpu":
+        return device.checked(*device.decompress(held))
+    bits = np.zeros(h.shape, h.element.bits)
+    _fill(c.stream, bits)
+    if to is None and not c.torch:
+        return to_numpy(bits, h.element)
+    found = to_torch(bits, h.element)
+    return found if to in (None, "cpu") else found.to(to)
 
 
 def _given(c: Any) -> Compressed:

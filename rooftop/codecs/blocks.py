@@ -117,7 +117,7 @@ def encode(bits: np.ndarray, part: Part, h: Header) -> tuple[np.ndarray, np.ndar
     planes = bit_lengths((widths.max(1) - least).astype(np.uint32)).astype(np.int64)
     sizes = 1 + per + 4 * planes + cost
     if exceptions is not None:
-        flagged = exceptions.reshape(n, ROWS, BLOCK).any(2)
+        flagged: np.ndarray = np.asarray(exceptions.reshape(n, ROWS, BLOCK).any(2))
         found = exceptions.sum(1)
         sizes = sizes + np.where(found > 0, 4 + flagged.sum(1) + -(-found * e.bytes // 4), 0)
     raw_sizes = 1 + -(-counts * e.bytes // 4)
@@ -128,7 +128,7 @@ def encode(bits: np.ndarray, part: Part, h: Header) -> tuple[np.ndarray, np.ndar
 
     coded = np.flatnonzero(~raw)
     at = starts[coded]
-    found_any = np.zeros(n, bool) if exceptions is None else found > 0
+    found_any: np.ndarray = np.zeros(n, bool) if exceptions is None else np.asarray(found > 0)
     out[at] = 1 | predictor[coded] << 4 | least[coded].astype(np.uint32) << 8 | planes[coded].astype(np.uint32) << 16 | found_any[coded].astype(np.uint32) << 24
     out[at + 1] = base[coded].astype(np.uint32)
     if per == 2:
@@ -137,7 +137,7 @@ def encode(bits: np.ndarray, part: Part, h: Header) -> tuple[np.ndarray, np.ndar
     above = widths[coded] - least[coded][:, None]
     for j in range(int(planes[coded].max(initial=0))):
         some = planes[coded] > j
-        words = np.packbits(above[some] >> j & 1, axis=1, bitorder="little").view("<u4")
+        words = np.packbits(np.asarray(above[some] >> j & 1, np.uint8), axis=1, bitorder="little").view("<u4")
         out[at[some][:, None] + np.arange(4)] = words
         at = at + 4 * some
     if exceptions is not None:
@@ -217,7 +217,7 @@ def decode(words: np.ndarray, starts: np.ndarray, part: Part, h: Header) -> np.n
         held = words[at[here][:, None] + np.arange(4)]
         widths[here] += np.unpackbits(held.view(np.uint8), axis=1, bitorder="little").astype(np.int64) << j
         at = at + 4 * here
-    refuse((widths > BLOCK * per).any(1), coded, f"a block is wider than {BLOCK * per} bits")
+    refuse(np.asarray((widths > BLOCK * per).any(1)), coded, f"a block is wider than {BLOCK * per} bits")
     payload = widths.sum(1)
     size = at - starts[coded] + payload
     if some.any():

@@ -1,13 +1,14 @@
-"""The codec `ratio` on the CPU: each chunk is refined level by level, a value predicted by cubic interpolation of those that are known, the differences quantised
-and coded by rANS. Slower than `fast` and several times smaller on smooth fields.
+"""The codec `ratio` on the CPU: each chunk is refined level by level, a value predicted by cubic interpolation of those that are known, the differences
+quantised and coded by rANS. Slower than `fast`, and smaller on smooth fields.
 
     level s = 32, 16, ..., 1 (strides): the values at odd multiples of s along one dimension, then along two, then along three, are predicted from those known,
     p = (9 (b + c) - (a + d)) / 16 of the four neighbours at -3s, -s, s, 3s;  (b + c) / 2 where one of the outer two is missing;  b + (b - a) / 2 where c is;
     the mean of that along each of the dimensions in which they are odd
-    k = rint((x - p) / step),  r = p + k step in the array's type;  step = 2 e, e = eb / min(1.5^level, 4): coarse values are predicted from, so they are kept nearer
+    k = rint((x - p) / step),  r = p + k step in the array's type;  step = 2 e, e = eb / min(1.5^level, 4):
+    coarse values are predicted from, so they are kept nearer
 
 All of it in float64, one IEEE operation at a time. |x - r| < eb is verified for every value; the others, and NaN, infinities, -0.0 and denormals, are stored
-exactly. What is predicted from is r, as the decoder has it. Sources: Zhao et al. 2021 (SZ3, arXiv 2105.12730), Liu et al. 2022 (QoZ, the coarse levels' bounds),
+exactly. What is predicted from is r, as the decoder has it. Sources: Zhao et al. 2021 (SZ3, arXiv 2105.12730), Liu et al. 2022 (QoZ: the coarse levels),
 Liu et al. 2024 (HPEZ, means over dimensions), Liu et al. 2024 (cuSZ-i, arXiv 2312.05492)."""
 
 from __future__ import annotations
@@ -271,8 +272,9 @@ def _parsed(words: np.ndarray, shape: tuple[int, int, int], h: Header, chunk: in
     a, b = at + -(-halves // 2), at + -(-halves // 2) + -(-packed // 4)
     _refuse(len(words) != b + -(-exact * e.bytes // 4) or exact < anchors, chunk, "its length is not that of its streams")
     return _Coded(
-        chunk, total, f, off, states, words[at:a].view(np.uint16)[:halves], words[a:b].view(np.uint8)[:packed], words[b:].view(np.uint8)[: exact * e.bytes].view(e.bits)
-    )
+        chunk, total, f, off, states, words[at:a].view(np.uint16)[:halves], words[a:b].view(np.uint8)[:packed],
+        words[b:].view(np.uint8)[: exact * e.bytes].view(e.bits),
+    )  # fmt: skip
 
 
 def _values(c: _Coded, symbols: np.ndarray, shape: tuple[int, int, int], h: Header) -> np.ndarray:

@@ -24,7 +24,7 @@ class Part:
 
     @property
     def extents(self) -> tuple[int, int, int, int]:
-        return tuple(s.stop - s.start for s in self.box)  # type: ignore[return-value]
+        return tuple(s.stop - s.start for s in self.box)
 
     @property
     def whole(self) -> bool:
@@ -52,9 +52,7 @@ class Part:
         """bool [chunks, values of a chunk]: which are the array's. None: all."""
         if self.whole:
             return None
-        inside = [
-            (np.arange(a * t) < n).reshape(a, t) for n, a, t in zip(self.extents[1:], self.tiles[1:], self.tile, strict=True)
-        ]
+        inside = [(np.arange(a * t) < n).reshape(a, t) for n, a, t in zip(self.extents[1:], self.tiles[1:], self.tile, strict=True)]
         z, y, x = inside
         found = z[:, None, None, :, None, None] & y[None, :, None, None, :, None] & x[None, None, :, None, None, :]
         b = self.tiles[0]
@@ -73,7 +71,7 @@ def parts(h: Header, first: int = 0, last: int | None = None, limit: int = LIMIT
     """All chunks in order, about `limit` values at a time; with `first` and `last` those parts alone that hold one of them."""
     if not h.chunks:
         return
-    b, z, y, x = h.grid
+    _, z, y, x = h.grid
     nb, nz, ny, nx = h.tiles
     tz, ty, tx = h.tile
     last = h.chunks if last is None else last

@@ -46,7 +46,7 @@ def compress_blocks(x: Tensor, bound: Tensor | None = None, *, rank: int | None 
         raise ValueError(f"compress_blocks: bound must be float64, one element, on {x.device}")
     rank = rank_of(tuple(x.shape)) if rank is None else rank
     bits = x.detach().reshape(-1).view(_codecs.torch_bits(e.bytes)).reshape(grid_of(tuple(x.shape), rank))
-    return OP(bits, None if bound is None else bound.reshape(1), e.name, rank, implementation=implementation)  # type: ignore[no-any-return]
+    return OP(bits, None if bound is None else bound.reshape(1), e.name, rank, implementation=implementation)
 
 
 def reference(x: Tensor, bound: Tensor | None, element: str, rank: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -65,7 +65,7 @@ def reference(x: Tensor, bound: Tensor | None, element: str, rank: int) -> tuple
     sizes = np.concatenate([s for _, s in made]) if made else np.zeros(0, np.uint32)
     words[: len(used)] = used
     table = np.stack((sizes, checksums(used, sizes)), 1)
-    return tuple(torch.from_numpy(a).to(x.device) for a in (words.view(np.int32), table.view(np.int32), np.array([len(used)], np.int64)))  # type: ignore[return-value]
+    return tuple(torch.from_numpy(a).to(x.device) for a in (words.view(np.int32), table.view(np.int32), np.array([len(used)], np.int64)))
 
 
 def outputs(x: Meta, element: str, rank: int, **_: Any) -> dict[str, Meta]:
@@ -133,7 +133,8 @@ def _changed(change: str) -> Any:
         if change == "bound" and bound is not None:
             bound = bound * 2
         if change == "rank":
-            return tuple(t[: reference(x, bound, element, rank)[i].shape[0]] for i, t in enumerate(_padded(reference(x.reshape(1, 1, 1, -1), bound, element, 1))))
+            other = _padded(reference(x.reshape(1, 1, 1, -1), bound, element, 1))
+            return tuple(t[: len(right)] for t, right in zip(other, reference(x, bound, element, rank), strict=True))
         words, table, total = reference(x, bound, element, rank)
         if change == "checksum" and table.numel():
             table[-1, 1] ^= 1

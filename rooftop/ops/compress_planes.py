@@ -38,7 +38,7 @@ def compress_planes(x: Tensor, *, implementation: str | None = None) -> tuple[Te
     e = element_of(x.dtype)
     if not x.is_contiguous():
         raise ValueError(f"compress_planes: x has strides {x.stride()}; it must be contiguous")
-    return OP(x.detach().reshape(-1).view(_codecs.torch_bits(e.bytes)), e.name, implementation=implementation)  # type: ignore[no-any-return]
+    return OP(x.detach().reshape(-1).view(_codecs.torch_bits(e.bytes)), e.name, implementation=implementation)
 
 
 def reference(x: Tensor, element: str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -56,8 +56,9 @@ def reference(x: Tensor, element: str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     used = np.concatenate([w for w, _ in made]) if made else words[:0]
     sizes = np.concatenate([s for _, s in made]) if made else np.zeros(0, np.uint32)
     words[: len(used)] = used
-    found = (words.view(np.int32), np.stack((sizes, checksums(used, sizes)), 1).view(np.int32), frequencies.view(np.int16).copy(), np.array([len(used)], np.int64))
-    return tuple(torch.from_numpy(a).to(x.device) for a in found)  # type: ignore[return-value]
+    table = np.stack((sizes, checksums(used, sizes)), 1).view(np.int32)
+    found = (words.view(np.int32), table, frequencies.view(np.int16).copy(), np.array([len(used)], np.int64))
+    return tuple(torch.from_numpy(a).to(x.device) for a in found)
 
 
 def outputs(x: Meta, **_: Any) -> dict[str, Meta]:

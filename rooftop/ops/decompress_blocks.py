@@ -59,7 +59,8 @@ def decompress_blocks(
     _codecs.same_place(op, {"table": table, "bound": bound}, words.device)
     starts = torch.nn.functional.pad((table[:, 0].long() & 0xFFFFFFFF).cumsum(0), (1, 0))
     b, z, y, x = grid
-    bits, damaged = OP(words, starts, table[:, 1].contiguous(), None if bound is None else bound.reshape(1), b, z, y, x, e.name, rank, implementation=implementation)
+    given = (words, starts, table[:, 1].contiguous(), None if bound is None else bound.reshape(1))
+    bits, damaged = OP(*given, b, z, y, x, e.name, rank, implementation=implementation)
     return bits.reshape(-1).view(dtype).reshape(shape), damaged
 
 
@@ -123,7 +124,7 @@ def arrange(tensors: dict[str, Any], options: dict[str, Any], generator: Any) ->
     """A stream of `compress_blocks`; in the cases of bad streams with words, lengths or places changed, their checksums made to fit or not."""
     import torch
 
-    words, starts, checks, bound = (tensors[n] for n in ("words", "starts", "checks", "bound"))
+    words, bound = tensors["words"], tensors["bound"]
     shape, element, rank = tuple(options[n] for n in "bzyx"), options["element"], options["rank"]
     e = ELEMENTS[element]
     x = torch.zeros(shape, dtype=_codecs.torch_bits(e.bytes), device=words.device)
@@ -166,7 +167,8 @@ def _case(name: str, tags: str, shape: tuple[int, ...], element: str, rank: int,
     words = _codecs.room(shape[0] * shape[1] * shape[2] * shape[3], chunks, ELEMENTS[element].bytes) + KINDS.index(kind)
     b, z, y, x = shape
     return case(
-        name, tags=tags, words=Input((words,), "i32", "below 100"), starts=Input((chunks + 1,), "i64", "below 100"), checks=Input((chunks,), "i32", "below 100"),
+        name, tags=tags, words=Input((words,), "i32", "below 100"), starts=Input((chunks + 1,), "i64", "below 100"),
+        checks=Input((chunks,), "i32", "below 100"),
         bound=Input((1,), "f64") if lossy else None, b=b, z=z, y=y, x=x, element=element, rank=rank,
     )  # fmt: skip
 

@@ -142,7 +142,8 @@ def _case(name: str, tags: str, n: int, element: str, kind: str = "weights") -> 
     chunks = -(-n // _codecs.SYMBOLS)
     words = _codecs.room(n, chunks, ELEMENTS[element].bytes) + KINDS.index(kind)
     return case(
-        name, tags=tags, words=Input((words,), "i32", "below 100"), starts=Input((chunks + 1,), "i64", "below 100"), checks=Input((chunks,), "i32", "below 100"),
+        name, tags=tags, words=Input((words,), "i32", "below 100"), starts=Input((chunks + 1,), "i64", "below 100"),
+        checks=Input((chunks,), "i32", "below 100"),
         frequencies=Input((256,), "i16", "below 100"), n=n, element=element,
     )  # fmt: skip
 

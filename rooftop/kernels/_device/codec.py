@@ -9,8 +9,8 @@ from rooftop.core.spec import Problem
 
 def header(p: Problem, x: str = "x") -> Header:
     """Of a problem of `compress_blocks` or `decompress_blocks`."""
-    lossy = p.get("bound") is not None
-    return Header("fast" if lossy else "shuffle", ELEMENTS[str(p.option("element"))], p[x].shape, "abs" if lossy else "lossless", 0.0, 0.0, int(p.option("rank")))
+    codec, bound = ("shuffle", "lossless") if p.get("bound") is None else ("fast", "abs")
+    return Header(codec, ELEMENTS[str(p.option("element"))], p[x].shape, bound, 0.0, 0.0, int(p.option("rank")))
 
 
 def instance(name: str, p: Problem) -> str:
