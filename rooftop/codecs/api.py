@@ -343,6 +343,7 @@ def measured(x: Any, c: Compressed) -> Statistics:
     _fill(c.stream, got)
     worst, squares, violations, finite, one, two = 0.0, 0.0, 0, 0, bits.reshape(-1), got.reshape(-1)
     least, most = _range(bits, e)
+    width = most - least or 1.0
     for i in range(0, one.size, LIMIT):
         a, b = one[i : i + LIMIT], two[i : i + LIMIT]
         if e.kind == "float":
@@ -357,9 +358,8 @@ def measured(x: Any, c: Compressed) -> Statistics:
             d = _distance(a, b, e)
             violations += int((d > np.uint64(min(int(c.eb), (1 << 64) - 1))).sum())
             d = d.astype(np.float64)
-        worst, squares, finite = max(worst, float(d.max(initial=0.0))), squares + float((d * d).sum()), finite + d.size
-    rms = math.sqrt(squares / finite) if finite else 0.0
-    psnr = math.inf if rms == 0 else 20 * math.log10((most - least) / rms) if most > least else -math.inf
+        worst, squares, finite = max(worst, float(d.max(initial=0.0))), squares + float(((d / width) ** 2).sum()), finite + d.size
+    psnr = math.inf if squares == 0 else -10 * math.log10(squares / finite) if most > least else -math.inf
     return Statistics(c.ratio, worst, psnr, violations)
 
 
