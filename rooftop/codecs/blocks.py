@@ -36,7 +36,8 @@ def bit_lengths(v: np.ndarray) -> np.ndarray:
 
 
 def differences(v: np.ndarray, tile: tuple[int, int, int], predictor: int) -> np.ndarray:
-    """Of [n, Z * Y * X] along the `predictor` innermost dimensions, modulo 2^32 or 2^64; what lies outside of a chunk is 0."""
+    """Of [n, Z * Y * X] along the `predictor` innermost dimensions, modulo 2^32 or 2^64; what lies outside of a chunk is 0. Along the other dimensions only the
+    first of each line (1), of each plane (2): else it would be as wide as the chunk's whole range."""
     u = v.reshape(-1, *tile)
     for axis in (3, 2, 1)[:predictor]:
         d = u.copy()
@@ -45,12 +46,23 @@ def differences(v: np.ndarray, tile: tuple[int, int, int], predictor: int) -> np
         at[axis], before[axis] = slice(1, None), slice(None, -1)
         d[tuple(at)] -= u[tuple(before)]
         u = d
+    if predictor == 1:
+        first = u[..., 0].copy()
+        first[:, :, 1:] -= u[:, :, :-1, 0]
+        u[:, 0, :, 0] = first[:, 0]
+        u[:, 1:, :, 0] = first[:, 1:] - first[:, :-1]
+    elif predictor == 2:
+        u[:, 1:, 0, 0] -= u[:, :-1, 0, 0].copy()
     return u.reshape(v.shape)
 
 
 def sums(v: np.ndarray, tile: tuple[int, int, int], predictor: int) -> np.ndarray:
     """The reverse of `differences`."""
-    u = v.reshape(-1, *tile)
+    u = v.reshape(-1, *tile).copy()
+    if predictor == 1:
+        u[..., 0] = np.cumsum(np.cumsum(u[..., 0], 1, dtype=v.dtype), 2, dtype=v.dtype)
+    elif predictor == 2:
+        u[:, :, 0, 0] = np.cumsum(u[:, :, 0, 0], 1, dtype=v.dtype)
     for axis in (3, 2, 1)[:predictor]:
         u = np.cumsum(u, axis, dtype=v.dtype)
     return u.reshape(v.shape)

@@ -46,7 +46,8 @@ def compress_blocks(x: Tensor, bound: Tensor | None = None, *, rank: int | None 
         raise ValueError(f"compress_blocks: bound must be float64, one element, on {x.device}")
     rank = rank_of(tuple(x.shape)) if rank is None else rank
     bits = x.detach().reshape(-1).view(_codecs.torch_bits(e.bytes)).reshape(grid_of(tuple(x.shape), rank))
-    return OP(bits, None if bound is None else bound.reshape(1), e.name, rank, implementation=implementation)
+    table, words, total = OP(bits, None if bound is None else bound.reshape(1), e.name, rank, implementation=implementation)
+    return words, table, total
 
 
 def reference(x: Tensor, bound: Tensor | None, element: str, rank: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -65,12 +66,12 @@ def reference(x: Tensor, bound: Tensor | None, element: str, rank: int) -> tuple
     sizes = np.concatenate([s for _, s in made]) if made else np.zeros(0, np.uint32)
     words[: len(used)] = used
     table = np.stack((sizes, checksums(used, sizes)), 1)
-    return tuple(torch.from_numpy(a).to(x.device) for a in (words.view(np.int32), table.view(np.int32), np.array([len(used)], np.int64)))
+    return tuple(torch.from_numpy(a).to(x.device) for a in (table.view(np.int32), words.view(np.int32), np.array([len(used)], np.int64)))
 
 
 def outputs(x: Meta, element: str, rank: int, **_: Any) -> dict[str, Meta]:
     chunks = _codecs.chunks_of(x.shape, rank)
-    return {"words": Meta((_codecs.room(x.numel, chunks, x.itemsize),), "i32"), "table": Meta((chunks, 2), "i32"), "total": Meta((1,), "i64")}
+    return {"table": Meta((chunks, 2), "i32"), "words": Meta((_codecs.room(x.numel, chunks, x.itemsize),), "i32"), "total": Meta((1,), "i64")}
 
 
 def canonical(p: Problem) -> Problem | None:
@@ -135,14 +136,14 @@ def _changed(change: str) -> Any:
         if change == "rank":
             other = _padded(reference(x.reshape(1, 1, 1, -1), bound, element, 1))
             return tuple(t[: len(right)] for t, right in zip(other, reference(x, bound, element, rank), strict=True))
-        words, table, total = reference(x, bound, element, rank)
+        table, words, total = reference(x, bound, element, rank)
         if change == "checksum" and table.numel():
             table[-1, 1] ^= 1
         if change == "word" and int(total):
             words[int(total) - 1] ^= 1 << 30
         if change == "total":
             total = total + 1
-        return words, table, total
+        return table, words, total
 
     return run
 
@@ -150,9 +151,9 @@ def _changed(change: str) -> Any:
 def _padded(found: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
     import torch
 
-    words, table, total = found
+    table, words, total = found
     more = 2 * words.numel() + 64
-    return torch.nn.functional.pad(words, (0, more)), torch.nn.functional.pad(table, (0, 0, 0, more)), total
+    return torch.nn.functional.pad(table, (0, 0, 0, more)), torch.nn.functional.pad(words, (0, more)), total
 
 
 OP = Op(

@@ -38,7 +38,8 @@ def compress_planes(x: Tensor, *, implementation: str | None = None) -> tuple[Te
     e = element_of(x.dtype)
     if not x.is_contiguous():
         raise ValueError(f"compress_planes: x has strides {x.stride()}; it must be contiguous")
-    return OP(x.detach().reshape(-1).view(_codecs.torch_bits(e.bytes)), e.name, implementation=implementation)
+    table, words, frequencies, total = OP(x.detach().reshape(-1).view(_codecs.torch_bits(e.bytes)), e.name, implementation=implementation)
+    return words, table, frequencies, total
 
 
 def reference(x: Tensor, element: str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -57,14 +58,14 @@ def reference(x: Tensor, element: str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     sizes = np.concatenate([s for _, s in made]) if made else np.zeros(0, np.uint32)
     words[: len(used)] = used
     table = np.stack((sizes, checksums(used, sizes)), 1).view(np.int32)
-    found = (words.view(np.int32), table, frequencies.view(np.int16).copy(), np.array([len(used)], np.int64))
+    found = (table, words.view(np.int32), frequencies.view(np.int16).copy(), np.array([len(used)], np.int64))
     return tuple(torch.from_numpy(a).to(x.device) for a in found)
 
 
 def outputs(x: Meta, **_: Any) -> dict[str, Meta]:
     chunks = -(-x.numel // _codecs.SYMBOLS)
     return {
-        "words": Meta((_codecs.room(x.numel, chunks, x.itemsize),), "i32"), "table": Meta((chunks, 2), "i32"), "frequencies": Meta((256,), "i16"),
+        "table": Meta((chunks, 2), "i32"), "words": Meta((_codecs.room(x.numel, chunks, x.itemsize),), "i32"), "frequencies": Meta((256,), "i16"),
         "total": Meta((1,), "i64"),
     }  # fmt: skip
 
@@ -107,7 +108,7 @@ def _cases() -> list[Case]:
 
 def _changed(change: str) -> Any:
     def run(x: Tensor, element: str) -> Any:
-        words, table, frequencies, total = reference(x, element)
+        table, words, frequencies, total = reference(x, element)
         if change == "word" and int(total):
             words[int(total) // 2] ^= 1
         if change == "table":
@@ -116,7 +117,7 @@ def _changed(change: str) -> Any:
             table[-1, 1] ^= 1
         if change == "total":
             total = total + 1
-        return words, table, frequencies, total
+        return table, words, frequencies, total
 
     return run
 

@@ -132,7 +132,7 @@ def arrange(tensors: dict[str, Any], options: dict[str, Any], generator: Any) ->
     made = {"x": x, "bound": bound}
     x = _codecs.filled(x, element, kind if kind in ("smooth", "noise", "constant") else "special", generator)
     made |= {n: v for n, v in compressing.arrange(made, options, generator).items() if n == "bound"}
-    new, table, total = compressing.reference(x, made["bound"], element, rank)
+    table, new, total = compressing.reference(x, made["bound"], element, rank)
     new = torch.nn.functional.pad(new, (0, words.numel() - new.numel()))
     ends = torch.nn.functional.pad((table[:, 0].long() & 0xFFFFFFFF).cumsum(0), (1, 0))
     if kind == "bad words" and int(total):

@@ -120,7 +120,7 @@ def arrange(tensors: dict[str, Any], options: dict[str, Any], generator: Any) ->
     kind = KINDS[int(words.numel() - _codecs.room(n, chunks, size))]
     x = torch.zeros(n, dtype=_codecs.torch_bits(size), device=words.device)
     x = _codecs.filled(x, element, kind if kind in ("special", "noise", "smooth") else "weights", generator)
-    new, table, frequencies, total = compressing.reference(x, element)
+    table, new, frequencies, total = compressing.reference(x, element)
     new = torch.nn.functional.pad(new, (0, words.numel() - new.numel()))
     ends = torch.nn.functional.pad((table[:, 0].long() & 0xFFFFFFFF).cumsum(0), (1, 0))
     if kind == "bad words" and int(total):

@@ -11,7 +11,7 @@ import pytest
 from rooftop import codecs
 from rooftop.codecs import FormatError
 from rooftop.codecs.container import HEADER, checksums
-from rooftop.lab import codec_fuzz
+from rooftop.lab.codecs import fuzz
 
 
 def made(**how: object) -> bytes:
@@ -92,13 +92,13 @@ def test_every_bit_counts() -> None:
 
 
 def test_changed_streams_are_refused_or_right(request: pytest.FixtureRequest) -> None:
-    kinds, findings = codec_fuzz.run(100_000 if request.config.getoption("--all") else 1000, seed=5)
+    kinds, findings = fuzz.run(100_000 if request.config.getoption("--all") else 1000, seed=5)
     assert findings == [] and kinds["refused"] > kinds.total() // 2 and kinds["decoded"] > 0
 
 
 def test_the_fuzz_sees_a_decoder_that_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rooftop.codecs.api.verify", lambda *args: None)
-    _, findings = codec_fuzz.run(300, seed=5)
+    _, findings = fuzz.run(300, seed=5)
     assert any("other values" in f for f in findings)
     assert HEADER.size == 88
 

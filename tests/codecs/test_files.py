@@ -12,8 +12,9 @@ import torch
 from typer.testing import CliRunner
 
 from rooftop import codecs
-from rooftop.lab import cli, fields
+from rooftop.lab import cli
 from rooftop.lab.cli.app import app
+from rooftop.lab.codecs import fields
 
 
 def write(path: Path, tensors: dict[str, tuple[str, torch.Tensor]]) -> None:

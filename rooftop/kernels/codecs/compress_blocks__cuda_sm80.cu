@@ -68,10 +68,10 @@ compress_blocks(const typename Element<F>::Bits* __restrict__ x, const double* _
     }
     any = __syncthreads_or(any);
 
-    // differences of the warp's row i along p dimensions, 0 outside of the array
-    const auto before_x = [&](U u) {
+    // differences of the warp's row i along p dimensions, 0 outside of the array; `first`: what the row's first value is, differenced further
+    const auto before_x = [&](U u, U first) {
         const U left = __shfl_up_sync(~0u, u, 1);
-        return u - (lane ? left : U(0));
+        return lane ? u - left : first;
     };
     const auto above = [&](int i) { return i || (RANK == 2 && warp) ? held[(warp * MINE + i - 1) * 32 + lane] : U(0); };
     const auto below = [&](int i) { return warp && i >= 0 ? held[(warp * MINE + i - MINE) * 32 + lane] : U(0); };
@@ -84,12 +84,12 @@ compress_blocks(const typename Element<F>::Bits* __restrict__ x, const double* _
     unsigned kept = 0;
 #pragma unroll 4
     for (int i = 0; i < MINE; ++i) {
-        U u = held[(warp * MINE + i) * 32 + lane];
+        const U u = held[(warp * MINE + i) * 32 + lane], plane = RANK >= 2 ? in_plane(i, u) : u, space = RANK == 3 ? in_space(i, plane) : plane;
         const bool inside = i < place.mine;
         const auto width = [&](U r) { return static_cast<unsigned>(row_width(zigzag(inside ? r : U(0)))); };
-        unsigned packed = width(u) | width(RANK == 1 ? along_line(i) : before_x(u)) << 8;
-        if constexpr (RANK >= 2) packed |= width(before_x(u = in_plane(i, u))) << 16;
-        if constexpr (RANK == 3) packed |= width(before_x(in_space(i, u))) << 24;
+        unsigned packed = width(u) | width(RANK == 1 ? along_line(i) : before_x(u, space)) << 8;
+        if constexpr (RANK >= 2) packed |= width(before_x(plane, RANK == 2 || i ? plane : space)) << 16;
+        if constexpr (RANK == 3) packed |= width(before_x(space, space)) << 24;
         if (lane == i) kept = packed;
     }
     if (lane < MINE) widths_of[warp * MINE + lane] = kept;
@@ -191,9 +191,12 @@ compress_blocks(const typename Element<F>::Bits* __restrict__ x, const double* _
 #pragma unroll 4
         for (int i = 0; i < MINE; ++i) {
             U u = held[(warp * MINE + i) * 32 + lane];
-            if (RANK >= 2 && predictor >= 2) u = in_plane(i, u);
-            if (RANK == 3 && predictor == 3) u = in_space(i, u);
-            if (predictor) u = RANK == 1 ? along_line(i) : before_x(u);
+            if (RANK == 1 && predictor) u = along_line(i);
+            if (RANK >= 2 && predictor) {
+                const U plane = in_plane(i, u), space = RANK == 3 ? in_space(i, plane) : plane;
+                u = predictor == 1 ? u : predictor == 2 ? plane : space;
+                u = before_x(u, predictor == 2 && (RANK == 2 || i) ? plane : space);
+            }
             const U z = zigzag(i < place.mine ? u : U(0));
             const int width = widths.width(warp, i), at = front + widths.offset(warp, i);
             const unsigned low = transposed(static_cast<unsigned>(z));

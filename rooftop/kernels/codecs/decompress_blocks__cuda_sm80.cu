@@ -149,24 +149,30 @@ __device__ __forceinline__ int decoded(const unsigned* __restrict__ words, long 
 #pragma unroll
         for (int i = 0; i < MINE; ++i) v[i] += before;
     }
-    if (RANK >= 2 && predictor >= 2) {
+    const bool firsts = predictor >= 2 || lane == 0;  // of predictor 1 only the first value of each row is summed along Y and Z, of 2 that of each plane along Z
+    if (RANK == 3 && predictor == 2) {
+        if (lane == 0) totals[warp] = v[0];
+        __syncthreads();
+        for (int w = 0; w < warp && lane == 0; ++w) v[0] += totals[w];
+    }
+    if (RANK >= 2 && predictor >= 1) {
 #pragma unroll
-        for (int i = 1; i < MINE; ++i) v[i] += v[i - 1];
+        for (int i = 1; i < MINE; ++i) v[i] += firsts ? v[i - 1] : U(0);
         if (RANK == 2) {
             totals[warp * 32 + lane] = v[MINE - 1];
             __syncthreads();
             U before = 0;
             for (int w = 0; w < warp; ++w) before += totals[w * 32 + lane];
 #pragma unroll
-            for (int i = 0; i < MINE; ++i) v[i] += before;
+            for (int i = 0; i < MINE; ++i) v[i] += firsts ? before : U(0);
         }
     }
-    if (RANK == 3 && predictor == 3) {
+    if (RANK == 3 && predictor % 2) {
         U* plane = reinterpret_cast<U*>(held);
 #pragma unroll
         for (int i = 0; i < MINE; ++i) plane[(warp * MINE + i) * 32 + lane] = v[i];
         __syncthreads();
-        for (int w = 0; w < warp; ++w) {
+        for (int w = 0; w < warp && (lane == 0 || predictor == 3); ++w) {
 #pragma unroll
             for (int i = 0; i < MINE; ++i) v[i] += plane[(w * MINE + i) * 32 + lane];
         }
