@@ -24,7 +24,7 @@ X = np.linspace(0, 1, 100, dtype=np.float32)
         ({"abs": 1.0, "rel": 1.0}, ValueError, "given: abs=1.0, rel=1.0"), ({"abs": 1.0, "lossless": True}, ValueError, "exactly one"),
         ({"abs": 1.0, "codec": "zip"}, ValueError, "codec is 'zip'; accepted are 'auto', 'fast'"),
         ({"abs": 1.0, "codec": "planes"}, ValueError, "'planes' is lossless: give lossless=True"),
-        ({"lossless": True, "codec": "fast"}, ValueError, "'fast' is lossy"),
+        ({"lossless": True, "codec": "fast"}, ValueError, "'fast' is lossy"), ({"abs": 1.0, "rank": 4}, ValueError, "rank is 4; it must be 1, 2, 3 or None"),
     ],
 )  # fmt: skip
 def test_bounds(how: dict[str, Any], error: type[Exception], what: str) -> None:

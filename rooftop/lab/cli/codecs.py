@@ -21,6 +21,7 @@ def compress(
     psnr: Annotated[float | None, typer.Option(help="dB, at least.", show_default=False)] = None,
     lossless: Annotated[bool, typer.Option("--lossless", help="Every bit is kept.")] = False,
     codec: Annotated[str, typer.Option(help="auto, fast, ratio, planes, shuffle.")] = "auto",
+    rank: Annotated[int | None, typer.Option(help="Dimensions of the predictor, 1 to 3.", show_default=False)] = None,
     dtype: Annotated[str | None, typer.Option(help="Of a .npy file that has none of its own: bf16, f8e4m3, f8e5m2.", show_default=False)] = None,
 ) -> None:
     """An array or a model in fewer bytes, each value within the bound that is asked for.
@@ -33,7 +34,7 @@ def compress(
         ratio = codecs.compress_model(source, target)
         typer.echo(f"{target}: {target.stat().st_size:,} bytes, ratio {ratio:.3f}, lossless")
         return
-    c = codecs.compress(_read(source, dtype), abs=abs, rel=rel, psnr=psnr, lossless=lossless, codec=codec, statistics=True)
+    c = codecs.compress(_read(source, dtype), abs=abs, rel=rel, psnr=psnr, lossless=lossless, codec=codec, rank=rank, statistics=True)
     target = target or source.with_suffix(".rft")
     c.save(target)
     s = c.statistics
