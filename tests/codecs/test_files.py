@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from rooftop import codecs
 from rooftop.lab import cli
 from rooftop.lab.cli.app import app
-from rooftop.lab.codecs import fields
+from rooftop.lab.report import codec_fields as fields
 
 
 def write(path: Path, tensors: dict[str, tuple[str, torch.Tensor]]) -> None:
@@ -110,7 +110,7 @@ def test_fixed_length_sizes_by_hand() -> None:
 def test_fast_is_no_larger_than_the_fixed_length_format(name: str) -> None:
     """On a small field: at least 0.9 of cuSZp3's ratio, by its best dimension; no value beyond the bound."""
     x = fields.field(name, 64)
-    for rel in (1e-2, 1e-4):
+    for rel in (1e-3,):
         c = min((codecs.compress(x, rel=rel, rank=r, statistics=True) for r in range(1, x.ndim + 1)), key=lambda c: c.nbytes)
         peer = min(fields.cuszp_bytes(x, c.eb, rank) for rank in range(1, x.ndim + 1))
         assert c.nbytes <= peer / 0.9 and c.statistics is not None and c.statistics.violations == 0

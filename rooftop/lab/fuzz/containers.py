@@ -1,6 +1,6 @@
 """Mutated and truncated containers: the decoder must refuse them or give the right values; it may never crash, hang, or give other values without a word.
 
-    python -m rooftop.lab.codecs.fuzz --streams 100000
+    python -m rooftop.lab.fuzz.containers --streams 100000
 
 Half of the streams are changed anywhere. Of the other half the checksums are made to fit again, so that the changes reach the decoders behind them; what these
 give then cannot be told from data, so of them only a refusal or an array of the shape that the header says is asked."""

@@ -1,4 +1,4 @@
-"""The table of ratios of docs/codecs.md: `python -m rooftop.lab.codecs.ratios` writes it anew. All of it is arithmetic: the same on every machine."""
+"""The table of ratios of docs/codecs.md: `python -m rooftop.lab.report.codec_ratios` writes it anew. All of it is arithmetic: the same on every machine."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from rooftop.codecs.api import compress
 from rooftop.core import settings
-from rooftop.lab.codecs import fields
+from rooftop.lab.report import codec_fields as fields
 
 PAGE = "docs/codecs.md"
 BEGIN, END = "<!-- generated: ratios -->\n", "<!-- /generated -->\n"
