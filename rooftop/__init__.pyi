@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rooftop import codecs as codecs
 from rooftop import quant as quant
 from rooftop.quant import QuantLinear as QuantLinear
 from rooftop.quant import quantize_model as quantize_model
@@ -152,6 +153,31 @@ def bias_mask_scale_add(x: Tensor, bias: Tensor | None=None, residual: Tensor | 
 
     Raises TypeError for other dtypes, ValueError for shapes or devices that do not fit, a `p` out of range or together with a mask."""
 
+def compress_blocks(x: Tensor, bound: Tensor | None=None, *, rank: int | None=None, implementation: str | None=None) -> tuple[Tensor, Tensor, Tensor]:
+    """The chunks of `x`, one after the other: what `rooftop.codecs.compress` puts into a container, as tensors on the device.
+
+    Args:
+        x: contiguous, any shape of up to 4 dimensions, of a dtype that `rooftop.codecs` knows. At most 2^31 - 1 chunks.
+        bound: float64, one element, on the device of `x`: the largest absolute error. None: lossless. A bound that is not above 0 keeps every value exactly.
+        rank: 1, 2 or 3: the dimensions that differences may be taken along. None: what `rooftop.codecs.compress` takes.
+        implementation: a kernel by name (`"cuda_sm80"`): it runs or raises. None picks the best that takes `x`.
+
+    Returns (words, table, total): int32 [at most], of which the first `total` (int64 [1]) are used; int32 [chunks, 2]: words and checksum of each chunk.
+
+    Raises TypeError for other dtypes, ValueError for shapes, ranks or devices that do not fit."""
+
+def compress_planes(x: Tensor, *, implementation: str | None=None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The chunks of `x`, one after the other, and the table they were coded with.
+
+    Args:
+        x: contiguous, any shape, of a dtype that `rooftop.codecs` knows. At most 2^31 - 1 chunks of 8192 values.
+        implementation: a kernel by name (`"cuda_sm80"`): it runs or raises. None picks the best that takes `x`.
+
+    Returns (words, table, frequencies, total): int32 [at most], of which the first `total` (int64 [1]) are used; int32 [chunks, 2]: words and checksum of
+    each chunk; int16 [256].
+
+    Raises TypeError for other dtypes, ValueError for a tensor that is not contiguous."""
+
 def concat_kv(past: Tensor, new: Tensor, dim: int=-2, *, implementation: str | None=None) -> Tensor:
     """`past` and `new` one behind the other along `dim`, as a new contiguous tensor. Every element keeps its bits.
 
@@ -200,6 +226,36 @@ def cumsum(x: Tensor, dim: int=-1, *, reverse: bool=False, implementation: str |
 
     Raises TypeError for anything but a floating tensor of these dtypes, IndexError for a `dim` out of range, ValueError for no dimensions or where a
     named implementation cannot take `x`."""
+
+def decompress_blocks(words: Tensor, table: Tensor, bound: Tensor | None, shape: tuple[int, ...], dtype: Any, *, rank: int | None=None, implementation: str | None=None) -> tuple[Tensor, Tensor]:
+    """The values whose chunks `rooftop.compress_blocks` wrote.
+
+    Args:
+        words: int32 [n], contiguous.
+        table: int32 [chunks, 2]: words and checksum of each chunk.
+        bound: float64 [1], as it was given; None: lossless.
+        shape, dtype, rank: of the values; `rank` None: as `rooftop.codecs.compress` takes it.
+        implementation: a kernel by name: it runs or raises. None picks the best that takes it.
+
+    Returns (x, damaged): the values; int32 [chunks], 0, or why a chunk could not be decoded: 1 it lies outside of `words`, 2 its checksum is another, 3 its
+    lengths do not fit. The values of such a chunk are 0.
+
+    Raises TypeError for other dtypes, ValueError for shapes, ranks or devices that do not fit."""
+
+def decompress_planes(words: Tensor, table: Tensor, frequencies: Tensor, shape: tuple[int, ...], dtype: Any, *, implementation: str | None=None) -> tuple[Tensor, Tensor]:
+    """The values whose chunks `rooftop.compress_planes` wrote.
+
+    Args:
+        words: int32 [n], contiguous.
+        table: int32 [chunks, 2]: words and checksum of each chunk.
+        frequencies: int16 [256]; where they do not add up to 4096, every chunk that is coded counts as damaged.
+        shape, dtype: of the values.
+        implementation: a kernel by name: it runs or raises. None picks the best that takes it.
+
+    Returns (x, damaged): the values; int32 [chunks], 0, or why a chunk could not be decoded: 1 it lies outside of `words`, 2 its checksum is another, 3 its
+    lengths or states do not fit. The values of such a chunk are 0.
+
+    Raises TypeError for other dtypes, ValueError for shapes or devices that do not fit."""
 
 def dequantize(q: quant.Quantized, dtype: torch.dtype | None=None, *, implementation: str | None=None) -> Tensor:
     """The values of `q`, a contiguous tensor.

@@ -1,0 +1,23 @@
+"""Compression: error-bounded and lossless, of arrays and weights, in a container that any machine opens. docs/codecs.md says how it lies byte by byte."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rooftop.codecs.api import Compressed, Statistics, compress, decompress, decompress_chunk, measured
+    from rooftop.codecs.container import FormatError
+    from rooftop.codecs.model import compress_model, weights
+
+_FROM = {
+    **dict.fromkeys(("Compressed", "Statistics", "compress", "decompress", "decompress_chunk", "measured"), "api"), "FormatError": "container",
+    "compress_model": "model", "weights": "model",
+}  # fmt: skip
+__all__ = ["Compressed", "FormatError", "Statistics", "compress", "compress_model", "decompress", "decompress_chunk", "measured", "weights"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _FROM:
+        raise AttributeError(f"module 'rooftop.codecs' has no attribute {name!r}; it has {', '.join(__all__)}")
+    return getattr(import_module(f"rooftop.codecs.{_FROM[name]}"), name)

@@ -1,0 +1,305 @@
+"""The codec `ratio` on the CPU: each chunk is refined level by level, a value predicted by cubic interpolation of those that are known, the differences
+quantised and coded by rANS. Slower than `fast`, and smaller on smooth fields.
+
+    level s = 32, 16, ..., 1 (strides): the values at odd multiples of s along one dimension, then along two, then along three, are predicted from those known,
+    p = (9 (b + c) - (a + d)) / 16 of the four neighbours at -3s, -s, s, 3s;  (b + c) / 2 where one of the outer two is missing;  b + (b - a) / 2 where c is;
+    the mean of that along each of the dimensions in which they are odd
+    k = rint((x - p) / step),  r = p + k step in the array's type;  step = 2 e, e = eb / min(1.5^level, 4):
+    coarse values are predicted from, so they are kept nearer
+
+All of it in float64, one IEEE operation at a time. |x - r| < eb is verified for every value; the others, and NaN, infinities, -0.0 and denormals, are stored
+exactly. What is predicted from is r, as the decoder has it. Sources: Zhao et al. 2021 (SZ3, arXiv 2105.12730), Liu et al. 2022 (QoZ: the coarse levels),
+Liu et al. 2024 (HPEZ, means over dimensions), Liu et al. 2024 (cuSZ-i, arXiv 2312.05492)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rooftop.codecs import rans
+from rooftop.codecs.blocks import _put
+from rooftop.codecs.container import FormatError, Header
+from rooftop.codecs.elements import Element, to_floats
+
+LARGEST = 64  # stride of the values that nothing is predicted from
+STREAM = 65536  # symbols of a stream
+BATCH = 1 << 23  # values at a time
+DIRECT = 192  # numbers that have a symbol of their own
+FARTHEST = 1 << 30  # |k| stays below it
+LAST = DIRECT + 1 + 2 * (31 - 8) + 1  # the highest symbol
+AXES = ((0,), (1,), (2,), (0, 1), (0, 2), (1, 2), (0, 1, 2))
+EXACT = 1 << 40  # stands for an exact value among the k
+
+
+def _levels(shape: tuple[int, int, int]) -> Iterator[tuple[int, int, tuple[int, ...], tuple[slice, slice, slice]]]:
+    """(level, stride, the axes along which the values are odd, the values), coarse before fine, few axes before many."""
+    for level in range(LARGEST.bit_length() - 2, -1, -1):
+        s = 1 << level
+        for axes in AXES:
+            if all(shape[axis] > s for axis in axes):
+                box = [slice(s if axis in axes else 0, None, 2 * s) for axis in range(3)]
+                yield level, s, axes, (box[0], box[1], box[2])
+
+
+def _along(r: np.ndarray, s: int, axis: int, box: tuple[slice, slice, slice]) -> np.ndarray:
+    """From the known values of `r` [z, y, x] along one axis, at `box`."""
+    count = len(range(s, r.shape[axis], 2 * s))
+    known = list(box)
+    known[axis] = slice(0, None, 2 * s)
+    k = np.moveaxis(r[tuple(known)], axis, 0)  # known values at 0, 2s, 4s, ...: b is number i, c number i + 1
+    m = len(k)
+    p = k[:count].copy()
+    both = min(count, m - 1)
+    p[:both] = (k[:both] + k[1 : both + 1]) * 0.5
+    if m >= 4:
+        p[1 : m - 2] = ((k[1 : m - 2] + k[2 : m - 1]) * 9.0 - (k[: m - 3] + k[3:])) * 0.0625
+    if count == m >= 2:
+        p[m - 1] = k[m - 1] + (k[m - 1] - k[m - 2]) * 0.5
+    return np.moveaxis(p, 0, axis)
+
+
+def _predicted(r: np.ndarray, s: int, axes: tuple[int, ...], box: tuple[slice, slice, slice]) -> np.ndarray:
+    """The mean of what the axes predict; 0 where it is not finite."""
+    with np.errstate(all="ignore"):
+        p = _along(r, s, axes[0], box)
+        for axis in axes[1:]:
+            p = p + _along(r, s, axis, box)
+        p = p * (1.0 / len(axes))
+    return np.where(np.isfinite(p), p, 0.0)
+
+
+def _rounded(v: np.ndarray, e: Element) -> np.ndarray:
+    with np.errstate(all="ignore"):
+        return v.astype(e.numpy)
+
+
+def _anchors() -> tuple[slice, slice, slice]:
+    return (slice(0, None, LARGEST),) * 3
+
+
+def _step(eb: float, level: int) -> float:
+    return 2.0 * (eb / min(1.5**level, 4.0))
+
+
+def _plain(bits: np.ndarray, e: Element) -> np.ndarray:
+    """+0 and normal, finite numbers."""
+    size = bits & e.bits.type((1 << (8 * e.bytes - 1)) - 1)
+    with np.errstate(all="ignore"):
+        return ((size >= e.bits.type(e.normal)) | (bits == 0)) & np.isfinite(to_floats(bits, e))
+
+
+def _symbols(k: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Whole numbers (|k| < 2^31) as symbols 1 to 242, and for the large ones bits below the two highest: z = 2|k|, or 2|k| - 1 where k < 0; z + 1 for z < 192,
+    else 193 + 2 (length - 8) + the second highest bit, and `length` - 2 bits as they are. Returns symbols, those bits and how many they are."""
+    z = np.where(k < 0, -2 * k - 1, 2 * k)
+    length = np.frexp(z.astype(np.float64))[1].astype(np.int64)
+    large = z >= DIRECT
+    second = z >> np.maximum(length - 2, 0) & 1
+    symbols = np.where(large, DIRECT + 1 + 2 * (length - 8) + second, z + 1).astype(np.uint8)
+    count = np.where(large, length - 2, 0)
+    return symbols, np.where(large, z & ((1 << count) - 1), 0), count
+
+
+def _numbers(symbols: np.ndarray, low: np.ndarray) -> np.ndarray:
+    """The reverse; `low` as `_symbols` gave them."""
+    code = symbols.astype(np.int64)
+    above = np.maximum(code - DIRECT - 1, 0)
+    z = np.where(code > DIRECT, (2 + above % 2) << np.minimum(above // 2 + 6, 62) | low, np.maximum(code - 1, 0))
+    return np.where(z % 2, -(z + 1) // 2, z // 2)
+
+
+def _counts(symbols: np.ndarray) -> np.ndarray:
+    """How many bits follow each symbol."""
+    return np.where(symbols > DIRECT, (symbols.astype(np.int64) - DIRECT - 1) // 2 + 6, 0)
+
+
+def _pack(low: np.ndarray, count: np.ndarray) -> np.ndarray:
+    """Bits one after the other, the lowest first, as bytes."""
+    some = count > 0
+    low, count = low[some], count[some]
+    bits = low[:, None] >> np.arange(32) & 1
+    return np.packbits(bits[np.arange(32) < count[:, None]].astype(np.uint8), bitorder="little")
+
+
+def _unpack(packed: np.ndarray, count: np.ndarray) -> np.ndarray:
+    low, some = np.zeros(count.shape, np.int64), count > 0
+    mine = count[some]
+    bits = np.zeros((len(mine), 32), np.int64)
+    bits[np.arange(32) < mine[:, None]] = np.unpackbits(packed, bitorder="little")[: int(mine.sum())]
+    low[some] = (bits << np.arange(32)).sum(1)
+    return low
+
+
+def encode(chunks: list[np.ndarray], h: Header) -> list[np.ndarray]:
+    """The words of chunks [z, y, x]."""
+    made = [_chosen(bits, h) for bits in chunks]
+    streams = [-(-len(symbols) // STREAM) for symbols, _, _ in made]
+    steps = max((-(-min(len(symbols), STREAM) // rans.LANES) for symbols, _, _ in made), default=0)
+    size = steps * rans.LANES
+    padded, active = np.zeros((sum(streams), size), np.uint8), np.zeros((sum(streams), size), bool)
+    tables = np.zeros((sum(streams), 256), np.uint16)
+    at = 0
+    for (symbols, _, _), n in zip(made, streams, strict=True):
+        for i in range(n):
+            part = symbols[i * STREAM : (i + 1) * STREAM]
+            padded[at + i, : len(part)], active[at + i, : len(part)] = part, True
+        tables[at : at + n] = rans.normalised(np.bincount(symbols, minlength=256))
+        at += n
+    shape = (sum(streams), steps, rans.LANES)
+    states, halves, off = rans.encode(padded.reshape(shape), active.reshape(shape), tables)
+    ends = np.concatenate((np.zeros(1, np.int64), np.cumsum(off)))
+    found, at = [], 0
+    for bits, (symbols, packed, exact), n in zip(chunks, made, streams, strict=True):
+        used = np.flatnonzero(np.bincount(symbols, minlength=256))
+        low, high = (int(used[0]), int(used[-1])) if len(used) else (0, 0)
+        frequencies = tables[at][low : high + 1] if n else np.zeros(1, np.uint16)
+        front = np.array([1 | low << 8 | high << 16, len(exact), len(packed)], np.uint32)
+        mine = slice(at, at + n)
+        parts = [front, frequencies, off[mine].astype(np.uint32), states[mine].reshape(-1), halves[ends[at] : ends[at + n]], packed, exact]
+        if sum(-(-p.nbytes // 4) for p in parts) >= 1 + -(-bits.nbytes // 4):
+            parts = [np.zeros(1, np.uint32), np.ascontiguousarray(bits).reshape(-1)]
+        found.append(_joined(parts))
+        at += n
+    return found
+
+
+def _joined(parts: list[np.ndarray]) -> np.ndarray:
+    """Each from a whole word on."""
+    out = np.zeros(sum(-(-p.nbytes // 4) for p in parts), np.uint32)
+    at = 0
+    for part in parts:
+        _put(out, at, part)
+        at += -(-part.nbytes // 4)
+    return out
+
+
+def _chosen(bits: np.ndarray, h: Header) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Symbols, the bits that follow them, exact values: of one chunk [z, y, x]."""
+    e, shape = h.element, (bits.shape[0], bits.shape[1], bits.shape[2])
+    x = to_floats(bits, e)
+    plain = _plain(bits, e)
+    r = np.where(plain, x, 0.0)  # only what is known already is read
+    codes, exact = [], [bits[_anchors()].reshape(-1)]
+    with np.errstate(all="ignore"):
+        for level, s, axes, box in _levels(shape):
+            p, step, v = _predicted(r, s, axes, box), _step(h.eb, level), x[box]
+            k = np.rint((v - p) / step)
+            stored = _rounded(p + k * step, e)
+            got = stored.astype(np.float64)
+            good = plain[box] & (np.abs(v - got) < h.eb) & (np.abs(k) < FARTHEST) & _plain(stored.view(e.bits), e)
+            r[box] = np.where(good, got, np.where(plain[box], v, p))
+            codes.append(np.where(good, k, EXACT).astype(np.int64).reshape(-1))
+            exact.append(bits[box][~good])
+    k = np.concatenate(codes) if codes else np.empty(0, np.int64)
+    symbols, low, count = _symbols(np.where(k == EXACT, 0, k))
+    return np.where(k == EXACT, 0, symbols).astype(np.uint8), _pack(low, count), np.concatenate(exact)
+
+
+def decode(words: list[np.ndarray], shapes: list[tuple[int, int, int]], h: Header, first: int) -> list[np.ndarray]:
+    """The bits of chunks `first`, `first` + 1, ... Raises FormatError where one is damaged."""
+    read = [_parsed(w, shape, h, first + i) for i, (w, shape) in enumerate(zip(words, shapes, strict=True))]
+    coded = [c for c in read if isinstance(c, _Coded)]
+    steps = max((-(-min(c.total, STREAM) // rans.LANES) for c in coded), default=0)
+    counts = np.concatenate([np.minimum(STREAM, c.total - STREAM * np.arange(len(c.off))) for c in coded] or [np.empty(0, np.int64)])
+    active = (np.arange(steps * rans.LANES) < counts[:, None]).reshape(len(counts), steps, rans.LANES)
+    symbols = np.zeros(active.shape, np.uint8)
+    if len(counts):
+        tables = np.concatenate([np.repeat(c.frequencies[None], len(c.off), 0) for c in coded])
+        states, halves, off = (np.concatenate([getattr(c, n) for c in coded]) for n in ("states", "halves", "off"))
+        try:
+            symbols = rans.decode(states, halves, off, steps, active, tables)
+        except rans.Damaged as error:
+            owner = np.repeat([c.chunk for c in coded], [len(c.off) for c in coded])
+            raise FormatError(f"damaged chunk {owner[error.stream]}: {error}") from None
+    flat = symbols.reshape(len(counts), steps * rans.LANES)
+    found, at = [], 0
+    for c, shape in zip(read, shapes, strict=True):
+        if not isinstance(c, _Coded):
+            found.append(c)
+            continue
+        mine = flat[at : at + len(c.off)].reshape(-1)[: c.total] if len(c.off) < 2 else np.concatenate(
+            [flat[at + i, : counts[at + i]] for i in range(len(c.off))]
+        )  # fmt: skip
+        at += len(c.off)
+        found.append(_values(c, mine, shape, h))
+    return found
+
+
+@dataclass(frozen=True)
+class _Coded:
+    """A chunk's parts."""
+
+    chunk: int
+    total: int  # symbols
+    frequencies: np.ndarray
+    off: np.ndarray
+    states: np.ndarray
+    halves: np.ndarray
+    packed: np.ndarray
+    exact: np.ndarray
+
+
+def _refuse(bad: Any, chunk: int, what: str) -> None:
+    if bad:
+        raise FormatError(f"damaged chunk {chunk}: {what}")
+
+
+def _parsed(words: np.ndarray, shape: tuple[int, int, int], h: Header, chunk: int) -> _Coded | np.ndarray:
+    """The parts of a chunk, or the bits of one that is kept as it is."""
+    e, n = h.element, int(np.prod(shape))
+    if words[0] == 0:
+        _refuse(len(words) != 1 + -(-n * e.bytes // 4), chunk, "its length is not that of its values")
+        _refuse(words[1:].view(np.uint8)[n * e.bytes :].any(), chunk, "what fills up its last word is not 0")
+        return words[1:].view(np.uint8)[: n * e.bytes].view(e.bits).reshape(shape)
+    anchors = int(np.prod([-(-m // LARGEST) for m in shape]))
+    total = n - anchors
+    streams = -(-total // STREAM)
+    low, high = int(words[0]) >> 8 & 0xFF, int(words[0]) >> 16 & 0xFF
+    _refuse(int(words[0]) & 0xFF0000FF != 1 or high < low or high > LAST, chunk, "it is neither coded nor raw")
+    table_words = (high - low + 2) // 2
+    _refuse(len(words) < 3 + table_words + 33 * streams, chunk, "it is too short")
+    f = np.zeros(256, np.uint16)
+    f[low : high + 1] = words[3 : 3 + table_words].view(np.uint16)[: high - low + 1]
+    _refuse(int(f.sum(dtype=np.int64)) != (rans.TOTAL if total else 0), chunk, "its frequencies do not add up to 4096")
+    at = 3 + table_words
+    off = words[at : at + streams].astype(np.int64)
+    states = words[at + streams : at + 33 * streams].reshape(streams, rans.LANES)
+    at += 33 * streams
+    halves, exact, packed = int(off.sum()), int(words[1]), int(words[2])
+    a, b = at + -(-halves // 2), at + -(-halves // 2) + -(-packed // 4)
+    _refuse(len(words) != b + -(-exact * e.bytes // 4) or exact < anchors, chunk, "its length is not that of its streams")
+    return _Coded(
+        chunk, total, f, off, states, words[at:a].view(np.uint16)[:halves], words[a:b].view(np.uint8)[:packed],
+        words[b:].view(np.uint8)[: exact * e.bytes].view(e.bits),
+    )  # fmt: skip
+
+
+def _values(c: _Coded, symbols: np.ndarray, shape: tuple[int, int, int], h: Header) -> np.ndarray:
+    """The bits [z, y, x] of a chunk whose symbols are known."""
+    e = h.element
+    count = _counts(symbols)
+    anchors = len(c.exact) - int((symbols == 0).sum())
+    _refuse(anchors != int(np.prod([-(-m // LARGEST) for m in shape])), c.chunk, "it has another number of exact values than it marks")
+    _refuse(len(c.packed) != -(-int(count.sum()) // 8), c.chunk, "it has another number of low bits than its symbols ask for")
+    k = _numbers(symbols, _unpack(c.packed, count)).astype(np.float64)
+    out, r = np.zeros(shape, e.bits), np.zeros(shape)
+    out[_anchors()] = c.exact[:anchors].reshape([-(-m // LARGEST) for m in shape])
+    first = out[_anchors()]
+    with np.errstate(all="ignore"):
+        r[_anchors()] = np.where(_plain(first, e), to_floats(first, e), 0.0)
+        at, used = 0, anchors
+        for level, s, axes, box in _levels(shape):
+            p = _predicted(r, s, axes, box)
+            stored = _rounded(p + k[at : at + p.size].reshape(p.shape) * _step(h.eb, level), e).view(e.bits)
+            bad = symbols[at : at + p.size].reshape(p.shape) == 0
+            at += p.size
+            if exact := int(bad.sum()):
+                stored[bad] = c.exact[used : used + exact]
+                used += exact
+            got = to_floats(stored, e)
+            r[box] = np.where(bad & ~_plain(stored, e), p, got)
+            out[box] = stored
+    return out

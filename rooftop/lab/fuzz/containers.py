@@ -1,0 +1,161 @@
+"""Mutated and truncated containers: the decoder must refuse them or give the right values; it may never crash, hang, or give other values without a word.
+
+    python -m rooftop.lab.fuzz.containers --streams 100000
+
+Half of the streams are changed anywhere. Of the other half the checksums are made to fit again, so that the changes reach the decoders behind them; what these
+give then cannot be told from data, so of them only a refusal or an array of the shape that the header says is asked."""
+
+from __future__ import annotations
+
+import argparse
+import time
+import zlib
+from collections import Counter
+from collections.abc import Iterator
+
+import numpy as np
+
+from rooftop.codecs.api import compress, decompress
+from rooftop.codecs.container import HEADER, FormatError, checksums, from_bytes
+from rooftop.codecs.elements import ELEMENTS
+
+PATIENCE = 20.0  # seconds of CPU time that one stream may take
+
+
+def originals(seed: int = 0) -> list[tuple[bytes, np.ndarray]]:
+    """Containers of every codec and of several types and shapes, with what they hold."""
+    rng = np.random.default_rng(seed)
+    found = []
+
+    def add(x: np.ndarray, **how: object) -> None:
+        c = bytes(compress(x, **how))  # type: ignore[arg-type]
+        found.append((c, decompress(c)))
+
+    line = np.cumsum(rng.normal(size=5000)).astype(np.float32)
+    rough = line.copy()
+    rough[::50] = [np.nan, np.inf, -0.0, 1e-40] * 25
+    image = (np.sin(np.arange(130)[:, None] / 9) * np.cos(np.arange(67) / 5)).astype(np.float32)
+    volume = (np.sin(np.arange(9)[:, None, None]) + np.cos(np.arange(18)[:, None] / 3) + np.arange(35) / 9).astype(np.float64)
+    weights = rng.normal(size=9000).astype(np.float32) * 0.02
+    add(line, abs=0.01)
+    add(rough, abs=0.01)
+    add(image, rel=1e-3)
+    add(volume, abs=1e-6)
+    add(rng.normal(size=4500).astype(np.float32), abs=1e-12)  # raw chunks
+    add(np.arange(5000, dtype=np.int32) ** 2, lossless=True, codec="shuffle")
+    add(volume, lossless=True, codec="shuffle")
+    add(weights.astype(ELEMENTS["bf16"].numpy), lossless=True, codec="planes")
+    add(weights, lossless=True, codec="planes")
+    add(rng.integers(0, 256, 9000, dtype=np.uint8), lossless=True, codec="planes")
+    add(line, abs=0.05, codec="ratio")
+    add(image, abs=1e-4, codec="ratio")
+    add(np.zeros((3, 0, 4), np.float32), abs=1.0)
+    return found
+
+
+def mutated(data: bytes, rng: np.random.Generator) -> bytes:
+    """One to four changes: bits, bytes, words of the header, runs, pieces exchanged, cut off, longer."""
+    b = bytearray(data)
+    for _ in range(int(rng.integers(1, 5))):
+        at = int(rng.integers(0, max(len(b), 1)))
+        match int(rng.integers(0, 8)):
+            case 0 | 1 if b:
+                b[at] ^= 1 << int(rng.integers(0, 8))
+            case 2 if b:
+                b[at] = int(rng.choice([0, 1, 127, 128, 255, int(rng.integers(0, 256))]))
+            case 3 if len(b) >= HEADER.size:
+                field = int(rng.integers(0, HEADER.size - 8))
+                value = (0, 1, 2**31, 2**32, 2**62, 2**64 - 1)[int(rng.integers(0, 6))] if rng.integers(2) else int(rng.integers(0, 70))
+                b[field : field + 8] = value.to_bytes(8, "little")
+            case 4:
+                del b[at:]
+            case 5:
+                length = int(rng.integers(1, 65))
+                b[at : at + length] = rng.bytes(length)
+            case 6:
+                length = int(rng.integers(1, 40))
+                piece = bytes(b[at : at + length])
+                to = int(rng.integers(0, max(len(b) - length, 1)))
+                b[to : to + length] = piece
+            case _:
+                b += rng.bytes(int(rng.integers(1, 9)))
+    return bytes(b)
+
+
+def mended(data: bytes) -> bytes:
+    """The same with the checksums of its chunks, header and table made to fit, as far as its lengths allow."""
+    if len(data) < HEADER.size:
+        return data
+    b = bytearray(data)
+    fields = HEADER.unpack(b[: HEADER.size])
+    chunks, words, parameters = fields[-4], fields[-3], fields[-2]
+    table = HEADER.size + parameters
+    if table + 8 * chunks + 4 * words == len(b):
+        entries = np.frombuffer(bytes(b[table : table + 8 * chunks]), "<u4").reshape(-1, 2).copy()
+        if int(entries[:, 0].sum(dtype=np.uint64)) == words:
+            entries[:, 1] = checksums(np.frombuffer(bytes(b[table + 8 * chunks :]), "<u4"), entries[:, 0])
+            b[table : table + 8 * chunks] = entries.tobytes()
+    end = min(table + 8 * chunks, len(b))
+    crc = zlib.crc32(bytes(b[HEADER.size : end]), zlib.crc32(bytes(b[: HEADER.size - 4])))
+    b[HEADER.size - 4 : HEADER.size] = crc.to_bytes(4, "little")
+    return bytes(b)
+
+
+def streams(count: int, seed: int) -> Iterator[tuple[bytes, np.ndarray | None]]:
+    """Changed containers; with what each must hold if it is not refused, None where its checksums fit again."""
+    rng = np.random.default_rng(seed)
+    held = originals()
+    for i in range(count):
+        data, x = held[i % len(held)]
+        changed = mutated(data, rng)
+        yield (changed, x) if i // len(held) % 2 else (mended(changed), None if changed != data else x)
+
+
+def judged(data: bytes, x: np.ndarray | None) -> tuple[str, str]:
+    """What decompressing did: "refused", "right", "decoded" (checksums fit), or "finding" and what."""
+    started = time.process_time()
+    try:
+        got = decompress(data)
+    except FormatError as error:
+        kind, what = "refused", str(error).split(":")[0][:40]
+    except Exception as error:
+        kind, what = "finding", f"{type(error).__name__}: {error}"
+    else:
+        h = from_bytes(data).header
+        if x is not None:
+            right = got.dtype == x.dtype and got.shape == x.shape and got.tobytes() == x.tobytes()
+            kind, what = ("right", "") if right else ("finding", "other values than were compressed, and no error")
+        else:
+            kind, what = ("decoded", "") if got.shape == h.shape else ("finding", f"an array of {got.shape} of a container of {h.shape}")
+    if (took := time.process_time() - started) > PATIENCE:
+        return "finding", f"took {took:.0f} s"
+    return kind, what
+
+
+def run(count: int, seed: int) -> tuple[Counter[str], list[str]]:
+    """How many streams did what, and the findings."""
+    kinds: Counter[str] = Counter()
+    findings = []
+    for i, (data, x) in enumerate(streams(count, seed)):
+        kind, what = judged(data, x)
+        kinds[kind] += 1
+        if kind == "finding":
+            findings.append(f"stream {i} of seed {seed}: {what}")
+    return kinds, findings
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Mutated and truncated containers.")
+    parser.add_argument("--streams", type=int, default=100_000)
+    parser.add_argument("--seed", type=int, default=1)
+    given = parser.parse_args()
+    started = time.monotonic()
+    kinds, findings = run(given.streams, given.seed)
+    print(f"{given.streams} streams, seed {given.seed}, {time.monotonic() - started:.0f} s: " + ", ".join(f"{n} {k}" for k, n in sorted(kinds.items())))
+    for text in findings[:20]:
+        print(text)
+    raise SystemExit(bool(findings))
+
+
+if __name__ == "__main__":
+    main()

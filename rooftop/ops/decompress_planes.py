@@ -1,0 +1,187 @@
+"""Chunks of the codec `planes` back to values: the reverse of `rooftop.compress_planes`, of any words.
+
+    symbol of a state = the one whose share of 4096 the state's low 12 bits lie in;  value = symbol and kept bits put together
+
+What the words are is not trusted: a chunk whose checksum, lengths or last states do not fit becomes zeros and a number in `damaged`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from rooftop.codecs.elements import ELEMENTS
+from rooftop.core.op import Op, Tolerance
+from rooftop.core.spec import Case, Input, Meta, Problem, Work, case
+from rooftop.ops import _codecs
+from rooftop.ops import compress_planes as compressing
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def decompress_planes(
+    words: Tensor, table: Tensor, frequencies: Tensor, shape: tuple[int, ...], dtype: Any, *, implementation: str | None = None
+) -> tuple[Tensor, Tensor]:
+    """The values whose chunks `rooftop.compress_planes` wrote.
+
+    Args:
+        words: int32 [n], contiguous.
+        table: int32 [chunks, 2]: words and checksum of each chunk.
+        frequencies: int16 [256]; where they do not add up to 4096, every chunk that is coded counts as damaged.
+        shape, dtype: of the values.
+        implementation: a kernel by name: it runs or raises. None picks the best that takes it.
+
+    Returns (x, damaged): the values; int32 [chunks], 0, or why a chunk could not be decoded: 1 it lies outside of `words`, 2 its checksum is another, 3 its
+    lengths or states do not fit. The values of such a chunk are 0.
+
+    Raises TypeError for other dtypes, ValueError for shapes or devices that do not fit."""
+    from math import prod
+
+    import torch
+
+    from rooftop.codecs.elements import element_of
+
+    op, shape, e = "decompress_planes", tuple(shape), element_of(dtype)
+    for name, t, wanted in (("words", words, torch.int32), ("table", table, torch.int32), ("frequencies", frequencies, torch.int16)):
+        if not isinstance(t, torch.Tensor) or t.dtype != wanted or not t.is_contiguous():
+            raise TypeError(f"{op}: {name} must be a contiguous tensor of {wanted}")
+    chunks = -(-prod(shape) // _codecs.SYMBOLS)
+    if words.dim() != 1 or tuple(table.shape) != (chunks, 2) or tuple(frequencies.shape) != (256,):
+        given = f"words {tuple(words.shape)}, table {tuple(table.shape)}, frequencies {tuple(frequencies.shape)}"
+        raise ValueError(f"{op}: {given}; they must be [n], [{chunks}, 2] and [256] for {shape}")
+    _codecs.same_place(op, {"table": table, "frequencies": frequencies}, words.device)
+    starts = torch.nn.functional.pad((table[:, 0].long() & 0xFFFFFFFF).cumsum(0), (1, 0))
+    bits, damaged = OP(words, starts, table[:, 1].contiguous(), frequencies, prod(shape), e.name, implementation=implementation)
+    return bits.view(dtype).reshape(shape), damaged
+
+
+def reference(words: Tensor, starts: Tensor, checks: Tensor, frequencies: Tensor, n: int, element: str) -> tuple[Tensor, Tensor]:
+    import numpy as np
+    import torch
+
+    from rooftop.codecs import planes
+    from rooftop.codecs.container import FormatError, Header, checksums
+    from rooftop.codecs.tiles import Part
+
+    h = Header("planes", ELEMENTS[element], (n,), "lossless", 0.0, 0.0, 0)
+    held, ends, wanted = _codecs.as_array(words, "u32"), starts.cpu().numpy(), _codecs.as_array(checks, "u32")
+    table = frequencies.cpu().numpy().view(np.uint16)
+    fits = int(table.sum(dtype=np.int64)) == 4096
+    out, damaged = np.zeros(n, h.element.bits), np.zeros(h.chunks, np.int32)
+    for c in range(h.chunks):
+        first, last = int(ends[c]), int(ends[c + 1])
+        if first < 0 or not 1 <= last - first <= 1 + 2048 * h.element.bytes or last > len(held):
+            damaged[c] = 1
+            continue
+        mine, values = held[first:last], min(_codecs.SYMBOLS, n - c * _codecs.SYMBOLS)
+        part = Part(c, c + 1, (slice(0, 1), slice(0, 1), slice(0, 1), slice(0, values)), (1, 1, 1, 1), h.tile)
+        if checksums(mine, np.array([len(mine)], np.uint32))[0] != wanted[c]:
+            damaged[c] = 2
+        elif mine[0] and not fits:
+            damaged[c] = 3
+        else:
+            try:
+                found = planes.decode(mine, np.array([0, len(mine)]), part, h, table)
+                out[c * _codecs.SYMBOLS : c * _codecs.SYMBOLS + values] = found[0, :values]
+            except FormatError:
+                damaged[c] = 3
+    signed = {1: np.uint8, 2: np.int16, 4: np.int32, 8: np.int64}[h.element.bytes]
+    return torch.from_numpy(out.view(signed)).to(words.device), torch.from_numpy(damaged).to(words.device)
+
+
+def outputs(n: int, element: str, **_: Any) -> dict[str, Meta]:
+    return {"y": Meta((n,), _codecs.BITS[ELEMENTS[element].bytes]), "damaged": Meta((-(-n // _codecs.SYMBOLS),), "i32")}
+
+
+def canonical(p: Problem) -> Problem | None:
+    return p if all(m is None or m.contiguous for _, m in p.tensors) else None
+
+
+def work(p: Problem) -> Work:
+    """The values written once; at least a word a chunk read."""
+    return Work(4 * p["damaged"].numel + p["starts"].nbytes + p["checks"].nbytes + 512, p["y"].nbytes + p["damaged"].nbytes)
+
+
+def measured_work(p: Problem, tensors: Any) -> Work:
+    return Work(4 * int(tensors["starts"][-1]) + p["starts"].nbytes + p["checks"].nbytes + 512, p["y"].nbytes + p["damaged"].nbytes)
+
+
+KINDS = ("weights", "special", "noise", "smooth", "bad words", "bad states", "bad starts", "bad frequencies")
+
+
+def arrange(tensors: dict[str, Any], options: dict[str, Any], generator: Any) -> dict[str, Any]:
+    """A stream of `compress_planes`; in the cases of bad streams with words, states, places or frequencies changed."""
+    import numpy as np
+    import torch
+
+    from rooftop.codecs.container import checksums
+
+    words, n, element = tensors["words"], options["n"], options["element"]
+    size, chunks = ELEMENTS[element].bytes, -(-options["n"] // _codecs.SYMBOLS)
+    kind = KINDS[int(words.numel() - _codecs.room(n, chunks, size))]
+    x = torch.zeros(n, dtype=_codecs.torch_bits(size), device=words.device)
+    x = _codecs.filled(x, element, kind if kind in ("special", "noise", "smooth") else "weights", generator)
+    table, new, frequencies, total = compressing.reference(x, element)
+    new = torch.nn.functional.pad(new, (0, words.numel() - new.numel()))
+    ends = torch.nn.functional.pad((table[:, 0].long() & 0xFFFFFFFF).cumsum(0), (1, 0))
+    if kind == "bad words" and int(total):
+        new[torch.randint(0, int(total), (1,), generator=generator, device=words.device)] ^= 64
+    if kind == "bad states":  # their checksums fit
+        for c in range(chunks):
+            first, last = int(ends[c]), int(ends[c + 1])
+            new[first + int(torch.randint(0, min(40, last - first), (1,), generator=generator, device=words.device))] ^= 1 << 20
+            table[c, 1] = int(checksums(_codecs.as_array(new[first:last], "u32"), np.array([last - first], np.uint32)).view(np.int32)[0])
+    if kind == "bad starts" and chunks:
+        ends[chunks // 2] += 3
+        ends[-1] = 1 << 40
+    if kind == "bad frequencies":
+        frequencies[3] += 1
+    return {"words": new, "starts": ends, "checks": table[:, 1].contiguous(), "frequencies": frequencies}
+
+
+def _case(name: str, tags: str, n: int, element: str, kind: str = "weights") -> Case:
+    chunks = -(-n // _codecs.SYMBOLS)
+    words = _codecs.room(n, chunks, ELEMENTS[element].bytes) + KINDS.index(kind)
+    return case(
+        name, tags=tags, words=Input((words,), "i32", "below 100"), starts=Input((chunks + 1,), "i64", "below 100"),
+        checks=Input((chunks,), "i32", "below 100"),
+        frequencies=Input((256,), "i16", "below 100"), n=n, element=element,
+    )  # fmt: skip
+
+
+def _cases() -> list[Case]:
+    found = []
+    for element in ELEMENTS:
+        kinds = KINDS if element in ("bf16", "f32") else ("weights", "noise")
+        found += [_case(f"{element}, {kind}", "edge", 16399, element, kind) for kind in kinds]
+    found += [_case(f"bf16 {n}", "edge", n, "bf16") for n in (0, 1, 127, 8190, 8193)]
+    return [
+        *found, _case("bf16 256 MiB", "bench model", 1 << 27, "bf16"), _case("f32 256 MiB", "bench", 1 << 26, "f32"),
+        _case("e4m3 128 MiB", "bench", 1 << 27, "f8e4m3"), _case("bf16 16 MiB", "bench", 1 << 23, "bf16"),
+    ]  # fmt: skip
+
+
+def _changed(change: str) -> Any:
+    def run(words: Tensor, starts: Tensor, checks: Tensor, frequencies: Tensor, n: int, element: str) -> Any:
+        values, damaged = reference(words, starts, checks, frequencies, n, element)
+        if change == "damage":
+            damaged = damaged * 0
+        if change == "values":
+            values = values.clone()
+            values[-1:] += 1
+        return values, damaged
+
+    return run
+
+
+OP = Op(
+    reference,
+    objects=True,
+    outputs=outputs,
+    canonical=canonical,
+    cases=_cases(),
+    work=work,
+    measured_work=measured_work,
+    arrange=arrange,
+    tolerance=Tolerance(exact=True),
+    wrong={"damage not told": _changed("damage"), "last value wrong": _changed("values")},
+)
