@@ -12,9 +12,10 @@ pytest.importorskip("triton")
 import torch
 
 from rooftop.core.spec import Meta
-from rooftop.kernels._device import gemm_epilogue, gemm_launch
+from rooftop.kernels._device import gemm_epilogue, gemm_launch, split_rows
 from rooftop.kernels._device.gemm_model import Config, Facts, Plan, plan, ranked, shared_bytes, valid
 from rooftop.lab.interpret import interpreter
+from rooftop.ops.matmul import cut, same
 
 
 def pieces_of(block: int, p: Plan) -> list[tuple[int, int, int, int]]:
@@ -117,3 +118,50 @@ def test_what_tma_reads() -> None:
         (Meta((3, 8, 8), "bf16", (68, 8, 1)), "apart"),
     ):  # fmt: skip
         assert why in str(gemm_launch.readable(meta))
+
+
+@pytest.mark.parametrize("kind", ["copy", "tf32", "bf16"])
+@pytest.mark.parametrize("columns", [False, True])
+@pytest.mark.parametrize("shape", [(70, 33), (2, 65, 130)])
+def test_float32_is_split_into_rows_along_k(kind: str, columns: bool, shape: tuple[int, ...]) -> None:
+    """Every element in its place, the parts together as near as the mode says, and nothing between the rows written."""
+    torch.manual_seed(0)
+    x = torch.randn(shape)
+    meta = Meta(tuple(x.shape), "f32", tuple(x.stride()))
+    rows, k = shape[-2:][::-1] if columns else shape[-2:]
+    batch = shape[0] if len(shape) == 3 else 1
+    room = split_rows.room(rows, k, batch, kind)
+    into = torch.full(room.shape, math.nan, dtype=torch.bfloat16 if kind == "bf16" else torch.float32)
+    launch = split_rows.launch("x", meta, "into", kind, columns)
+    given = {n: {"x": x, "into": into}[v] if isinstance(v, str) else v for n, v in launch.args.items()}
+    interpreter.run(launch.kernel, launch.grid, given, readonly={"x"})
+    assert room.strides[-2] * into.itemsize % 16 == 0 and into[..., k:].isnan().all(), "TMA reads rows that begin on 16 bytes"
+    parts = into[..., :k].double().reshape(-1, batch, rows, k)
+    want = (x.transpose(-1, -2) if columns else x).reshape(batch, rows, k)
+    first = {"copy": lambda t: t, "tf32": cut, "bf16": lambda t: t.bfloat16().float()}[kind](want)
+    assert torch.equal(parts[0].float(), first)
+    bound = {"copy": 0.0, "tf32": 2.0**-23, "bf16": 2.0**-16}[kind]  # the rest of TF32 is exact here and cut by the tensor cores
+    assert bool(((parts.sum(0) - want.double()).abs() <= bound * want.double().abs()).all())
+
+
+@pytest.mark.parametrize(("precision", "bound"), [("tf32", 2.0**-9), ("tf32x3", 2.0**-19), ("bf16x3", 2.0**-15)])
+def test_a_mode_of_precision_errs_as_its_docstring_says(precision: str, bound: float) -> None:
+    """One product each, so that no sum hides its error; and the mode is no more precise than it need be, or the checks of it would be of float32."""
+    torch.manual_seed(0)
+    a, b = torch.randn(3000, 1), torch.randn(1, 50)
+    exact = a.double() @ b.double()
+    error = ((same(a, b, None, None, None, None, 1.0, 0.0, "none", "", precision).double() - exact) / exact).abs().max()
+    assert bound / 16 < float(error) < bound
+
+
+def test_products_of_16_bits_have_one_precision() -> None:
+    import rooftop
+
+    x = torch.randn(8, 8)
+    with pytest.raises(ValueError, match="only 'ieee' is accepted"):
+        rooftop.matmul(x.bfloat16(), x.bfloat16(), precision="tf32")
+    with pytest.raises(ValueError, match="ieee, tf32, tf32x3, bf16x3"):
+        rooftop.matmul(x, x, precision="high")
+    y = x.clone().requires_grad_()
+    rooftop.matmul(y, x, precision="bf16x3").sum().backward()
+    assert y.grad is not None and torch.allclose(y.grad, x.sum(1).expand(8, 8), atol=1e-4)
