@@ -11,9 +11,14 @@ import pytest
 pytest.importorskip("triton")
 import torch
 
-from rooftop.core.spec import Meta
+from rooftop.core import registry
+from rooftop.core.call import select
+from rooftop.core.dispatch import explain_problem
+from rooftop.core.spec import TARGETS, Meta
 from rooftop.kernels._device import gemm_epilogue, gemm_launch, split_rows
 from rooftop.kernels._device.gemm_model import Config, Facts, Plan, plan, ranked, shared_bytes, valid
+from rooftop.lab import candidates
+from rooftop.lab.check.checker import check
 from rooftop.lab.interpret import interpreter
 from rooftop.ops.matmul import cut, same
 
@@ -165,3 +170,23 @@ def test_products_of_16_bits_have_one_precision() -> None:
     y = x.clone().requires_grad_()
     rooftop.matmul(y, x, precision="bf16x3").sum().backward()
     assert y.grad is not None and torch.allclose(y.grad, x.sum(1).expand(8, 8), atol=1e-4)
+
+
+def test_cublas_runs_where_no_kernel_of_ours_takes_the_product() -> None:
+    """The rule that its file states, over every case, and what `explain` says of it."""
+    op = registry.op("matmul")
+    for case in op.cases:
+        problem = op.problem(case, TARGETS["h200"])
+        chosen = select(op, problem)
+        if chosen.call is not None and chosen.call.implementation.name == "matmul__cublas__torch":
+            assert {name for name, _ in chosen.rejected} == {f.name for f in registry.implementations("matmul")} - {"matmul__cublas__torch"}, case.id
+    batch = op.problem_of({**dict.fromkeys(op.tensor_names), "a": Meta((3, 64, 300), "f32"), "b": Meta((3, 300, 64), "f32")},
+                          {"alpha": 1.0, "beta": 0.0, "activation": "none", "to": "", "precision": "ieee"}, TARGETS["h200"])  # fmt: skip
+    assert "matmul__cublas__torch: a call of torch" in str(explain_problem(op, batch))
+    assert select(op, op.problem(op.case("16384 cubed bf16"), TARGETS["h200"])).call.implementation.name == "matmul__gluon_sm90"
+
+
+def test_a_case_with_a_large_result_is_left_to_a_gpu() -> None:
+    [subject] = candidates.find(["matmul__cublas__torch"])
+    result = check(subject, subject.op.case("over 2^31 elements f32"))
+    assert result.status == "skipped" and "2^31" in result.message
