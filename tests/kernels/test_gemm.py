@@ -10,13 +10,16 @@ import pytest
 
 pytest.importorskip("triton")
 import torch
+import triton
+import triton.language as tl
 
 from rooftop.core import registry
 from rooftop.core.call import select
 from rooftop.core.dispatch import explain_problem
 from rooftop.core.spec import TARGETS, Meta
-from rooftop.kernels._device import gemm_epilogue, gemm_launch, split_rows
+from rooftop.kernels._device import gemm_epilogue, gemm_launch, group_walk, split_rows
 from rooftop.kernels._device.gemm_model import Config, Facts, Plan, plan, ranked, shared_bytes, valid
+from rooftop.kernels._device.group_walk import advance, start_of, tiles_of, work_of
 from rooftop.lab import candidates
 from rooftop.lab.check.checker import check
 from rooftop.lab.interpret import interpreter
@@ -190,3 +193,50 @@ def test_a_case_with_a_large_result_is_left_to_a_gpu() -> None:
     [subject] = candidates.find(["matmul__cublas__torch"])
     result = check(subject, subject.op.case("over 2^31 elements f32"))
     assert result.status == "skipped" and "2^31" in result.message
+
+
+@triton.jit
+def _walk(offsets, seen, G, M, N, K, blocks, BM: tl.constexpr, BN: tl.constexpr, FORM: tl.constexpr, MOST: tl.constexpr):  # type: ignore[no-untyped-def]
+    """What one block of the grouped kernel takes, as its producer and consumers walk: a row of `seen` for each tile."""
+    g, base, begin, end, n = 0, 0, 0, start_of(offsets, G, M, FORM), 0
+    t = tl.program_id(0)
+    if FORM == 0:
+        g, base, begin, end = advance(t, g, base, begin, end, offsets, G, M, N, BM, BN)
+    while (g <= G) & ((FORM == 0) | (t < G * tiles_of(0, M, N, BM, BN))):
+        z, row, column, limit, first, last = work_of(t, g, base, begin, end, offsets, G, M, N, K, BM, BN, FORM)
+        at = seen + (tl.program_id(0) * MOST + n) * 6
+        tl.store(at, z)
+        tl.store(at + 1, row)
+        tl.store(at + 2, column)
+        tl.store(at + 3, limit)
+        tl.store(at + 4, first)
+        tl.store(at + 5, last)
+        n += 1
+        t += blocks
+        if FORM == 0:
+            g, base, begin, end = advance(t, g, base, begin, end, offsets, G, M, N, BM, BN)
+
+
+@pytest.mark.parametrize("form", group_walk.FORMS)
+@pytest.mark.parametrize("offsets", [[5, 5, 130, 131, 400], [0, 0, 0], [450], [7, 300, 200, 9999, -3]])
+def test_the_grouped_walk_meets_every_tile_once(form: str, offsets: list[int]) -> None:
+    groups, m, n, k, bm, bn, blocks, most = len(offsets), 450, 200, 500, 64, 128, 5, 80
+    seen = torch.full((blocks, most, 6), -1, dtype=torch.int32)
+    given = {
+        "offsets": torch.tensor(offsets, dtype=torch.int32), "seen": seen, "G": groups, "M": m, "N": n, "K": k, "blocks": blocks, "BM": bm, "BN": bn,
+        "FORM": group_walk.FORMS.index(form), "MOST": most,
+    }  # fmt: skip
+    interpreter.run(_walk, (blocks,), given, readonly={"offsets"})
+    tiles = [tuple(x) for x in seen.reshape(-1, 6).tolist() if x[0] >= 0]
+    ends = [min(max(x, 0), m if form != "depth" else k) for x in offsets]
+    want = []
+    if form == "rows":
+        running = [max(ends[: i + 1]) for i in range(groups)]
+        for g, (begin, end) in enumerate(zip([0, *running], [*running, m], strict=True)):
+            want += [(g, row, column, end, 0, k if g < groups else 0) for row in range(begin, end, bm) for column in range(0, n, bn)]
+    else:
+        for g in range(groups):
+            first, last = (min(ends[g - 1] if g else 0, ends[g]), ends[g]) if form == "depth" else (0, k)
+            limit = m if form == "depth" else ends[g]
+            want += [(g, row, column, limit, first, last if row < limit else 0) for row in range(0, m, bm) for column in range(0, n, bn)]
+    assert sorted(tiles) == sorted(want)
