@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from typing import Any
 
 import pytest
@@ -240,3 +241,18 @@ def test_the_grouped_walk_meets_every_tile_once(form: str, offsets: list[int]) -
             limit = m if form == "depth" else ends[g]
             want += [(g, row, column, limit, first, last if row < limit else 0) for row in range(0, m, bm) for column in range(0, n, bn)]
     assert sorted(tiles) == sorted(want)
+
+
+@pytest.mark.parametrize(
+    ("op", "case", "said"),
+    [
+        ("matmul", "4096 cubed bf16", r"tile 128 x 256, slices of 64 of K, 4 in flight; .*512 tiles on 132 blocks; predicted 1\d\d\.\d µs, 1 of"),
+        ("matmul", "layer 16x4096x4096 bf16", "operands change places.*predicted"),
+        ("matmul", "bf16x3 4096 cubed f32", "split by a launch each.*predicted"),
+        ("matmul", "tf32 NT 4096 cubed f32", "predicted .* µs, 1 of"),
+        ("grouped_matmul", "experts 8, 16384x14336x4096 bf16", "groups of 2048 x 4096 on average: 7168 tiles; predicted"),
+    ],
+)
+def test_explain_says_tile_stages_why_and_the_predicted_time(op: str, case: str, said: str) -> None:
+    contract = registry.op(op)
+    assert re.search(said, str(explain_problem(contract, contract.problem(contract.case(case), TARGETS["h200"])))), said

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from triton.experimental.gluon import language as gl
 
 from rooftop.core.spec import Descriptor, Launch, Meta, Problem
-from rooftop.kernels._device import gemm_launch, wgmma_grouped
+from rooftop.kernels._device import gemm_launch, gemm_model, wgmma_grouped
 
 DEMANDS = {"has": ["HGMMA", "UTMALDG", "UTMASTG"]}
 SHARED = 226 * 1024
@@ -98,3 +98,18 @@ def launches(p: Problem, config: Config) -> list[Launch]:
         "FORM": wgmma_grouped.FORMS.index(form),
     }  # fmt: skip
     return [Launch(kernel=wgmma_grouped.grouped, grid=(min(p.device.sms, tiles * -(-n // config.BN)),), args=args, warps=4)]
+
+
+def explains(p: Problem, config: Config) -> str:
+    """How long it takes only the offsets say; with groups of one size, at the rates of the model of the other products, this."""
+    m, n = p["out"].shape[-2:]
+    groups, k, form = p["offsets"].numel, p["a"].shape[-1], _form(p)
+    rows, depth = (-(-m // groups), k) if form == "rows" else (m, -(-k // groups) if form == "depth" else k)
+    tiles = groups * -(-rows // config.BM) * -(-n // config.BN)
+    step = max(config.BM * config.BN * config.BK / gemm_model.FMAS, (config.BM + config.BN) * config.BK * 2 / gemm_model.FROM_L2) + gemm_model.HANDSHAKE
+    clocks = gemm_model.START + -(-tiles // p.device.sms) * (-(-depth // config.BK) * step + gemm_model.EPILOGUE)
+    memory = (p["a"].nbytes + p["b"].nbytes + p["out"].nbytes) / gemm_model.MEMORY
+    return (
+        f"tile {config.BM} x {config.BN}, slices of {config.BK} of K, {config.STAGES} in flight, for groups of {rows} x {depth} on average: "
+        f"{tiles} tiles; predicted {max(clocks / gemm_model.CLOCK, memory) * 1e6:.1f} µs were they all of that size"
+    )

@@ -156,3 +156,12 @@ def launches(p: Problem, config: Config) -> list[Launch]:
         }  # fmt: skip
         made.append(Launch(kernel=gemm_epilogue.add_split, grid=(plan.streamed, config.BM // rows), args=args, warps=4, chained=early))
     return made
+
+
+def explains(p: Problem, config: Config) -> str:
+    plan = _plan(config, p)
+    pieces = f"; {plan.streamed} tiles that fill no turn are cut into {plan.split} pieces of K each, added by a fourth launch" if plan.units else ""
+    return (
+        f"a and b are split by a launch each; tile {config.BM} x {config.BN}, slices of {config.BK} of K, {config.STAGES} in flight, 3 products each; "
+        f"{plan.whole + plan.streamed} tiles on {plan.blocks} blocks{pieces}; predicted {seconds(p, config) * 1e6:.1f} µs"
+    )

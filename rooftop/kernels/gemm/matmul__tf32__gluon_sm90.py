@@ -13,8 +13,9 @@ from rooftop.kernels._device import gemm_launch, split_rows
 from rooftop.kernels._device.columns import chained
 from rooftop.kernels._device.gemm_launch import Product
 from rooftop.kernels._device.gemm_model import Config
+from rooftop.kernels._device.gemm_told import told
 
-__all__ = ["Config", "choose", "configs", "launches", "prefers", "scratch", "supports"]
+__all__ = ["Config", "choose", "configs", "explains", "launches", "prefers", "scratch", "supports"]
 
 DEMANDS = {"has": ["HGMMA", "UTMALDG"]}
 TRIED = 24
@@ -90,3 +91,7 @@ def scratch(p: Problem, config: Config) -> dict[str, Meta]:
 def launches(p: Problem, config: Config) -> list[Launch]:
     copies = [split_rows.launch(name, p[name], f"{name}_rows", "copy", columns=name == "b") for name in _copied(p)]
     return [*copies, *gemm_launch.launches(_product(p), config, chained(p.device))]
+
+
+def explains(p: Problem, config: Config) -> str:
+    return told(_product(p), config)
