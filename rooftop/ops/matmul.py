@@ -59,8 +59,8 @@ def matmul(
             "tf32" under 2^-9: each operand is cut to 10 bits of fraction, what tensor cores read of a float32;
             "tf32x3" under 2^-19: x = x1 + x2 of 10 bits of fraction each, and x y = x1 y1 + x1 y2 + x2 y1 (Ootomo and Yokota 2022);
             "bf16x3" under 2^-15: the same with two bfloat16 numbers, at twice the speed of "tf32x3".
-            It is an upper bound: a product may be made more precisely where that costs nothing. The gradients are made in the same mode. In the two split
-            modes an infinite operand, or one of bfloat16 whose rounding overflows (over 3.39e38), may give NaN where float32 gives an infinity.
+            The gradients are made in the same mode. In the two split modes an infinite operand, or one whose rounding to bfloat16 overflows (over 3.39e38),
+            makes NaN of its row or column of the result.
         implementation: a kernel by name (`"simt__cuda_sm80"`): it runs or raises. None picks the best that takes the input.
 
     c, bias, gate and residual are float32, float16 or bfloat16, whatever `a` is; with `a` of float32 they are float32.
@@ -128,10 +128,15 @@ def full(
     a: Tensor, b: Tensor, c: Tensor | None, bias: Tensor | None = None, gate: Tensor | None = None, residual: Tensor | None = None, alpha: float = 1.0,
     beta: float = 0.0, activation: str = "none", to: str = "", precision: str = "ieee",
 ) -> Tensor:  # fmt: skip
-    """No mode of precision may be less precise than it says, and any may be more: this is "ieee" in all of them."""
+    """float32 is cut or split as the mode says; float64, which tells what is exact, never."""
     import torch
 
-    out = _followed(reference(a, b, c, alpha, beta), bias, gate, residual, activation)
+    if precision == "ieee" or a.dtype != torch.float32:
+        out = reference(a, b, c, alpha, beta)
+    else:
+        out = alpha * _product(a, b, precision)
+        out = out if c is None or beta == 0 else out + beta * c
+    out = _followed(out, bias, gate, residual, activation)
     return out.to(getattr(torch, DTYPES[to].torch) if to else a.dtype) if a.itemsize == 2 else out
 
 
@@ -146,34 +151,19 @@ def reference(a: Tensor, b: Tensor, c: Tensor | None, alpha: float, beta: float)
     return out if c is None or beta == 0 else out + beta * c
 
 
+def _product(a: Tensor, b: Tensor, precision: str) -> Tensor:
+    near: Callable[[Tensor], Tensor] = (lambda t: t.bfloat16().float()) if precision == "bf16x3" else cut
+    a1, b1 = near(a), near(b)
+    if precision == "tf32":
+        return a1 @ b1
+    return near(a - a1) @ b1 + a1 @ near(b - b1) + a1 @ b1
+
+
 def cut(t: Tensor) -> Tensor:
     """What tensor cores read of a float32: ten bits of its fraction."""
     import torch
 
     return (t.contiguous().view(torch.int32) & ~0x1FFF).view(torch.float32)
-
-
-def same(
-    a: Tensor, b: Tensor, c: Tensor | None, bias: Tensor | None, gate: Tensor | None, residual: Tensor | None, alpha: float, beta: float, activation: str,
-    to: str, precision: str,
-) -> Tensor:  # fmt: skip
-    """Plain torch at the same precision: in float32, of operands that are cut or split as the mode says."""
-
-    def wide(t: Tensor | None) -> Tensor | None:
-        return t if t is None or t.itemsize > 2 else t.float()
-
-    c, bias, gate, residual = wide(c), wide(bias), wide(gate), wide(residual)
-    if precision == "ieee":
-        x, y = wide(a), wide(b)
-        assert x is not None and y is not None
-        return _followed(reference(x, y, c, alpha, beta), bias, gate, residual, activation)
-    near: Callable[[Tensor], Tensor] = (lambda t: t.bfloat16().float()) if precision == "bf16x3" else cut
-    a1, b1 = near(a), near(b)
-    product = a1 @ b1
-    if precision != "tf32":
-        product = near(a - a1) @ b1 + a1 @ near(b - b1) + product
-    out = alpha * product
-    return _followed(out if c is None or beta == 0 else out + beta * c, bias, gate, residual, activation)
 
 
 def backward(
@@ -474,7 +464,6 @@ OP = Op(
     cases=_cases(),
     work=work,
     tolerance=Tolerance(multiple=4.0),
-    same=same,
     grad=Grad(wrt=("a", "b", "c", "bias", "gate", "residual"), saves=("a", "b", "c", "bias", "gate", "residual"), backward=backward),
     core=reference,
     bucket=bucket,

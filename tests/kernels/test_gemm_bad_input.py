@@ -134,3 +134,15 @@ def test_no_product_writes_where_it_is_told_to() -> None:
         assert "out" not in inspect.signature(function).parameters
     a = torch.randn(8, 8)
     assert rooftop.matmul(a, a, c=a).data_ptr() != a.data_ptr()
+
+
+@pytest.mark.parametrize("precision", ["tf32", "tf32x3", "bf16x3"])
+def test_an_infinite_operand_stands_where_the_docstring_says(precision: str) -> None:
+    a, b = torch.rand(4, 8) + 1, torch.rand(8, 5) + 1
+    a[2, 3] = math.inf
+    out = rooftop.matmul(a, b, precision=precision)
+    assert (out[2].isposinf() if precision == "tf32" else out[2].isnan()).all() and int(out.isfinite().sum()) == 15
+    [subject] = candidates.find(["matmul__precision__triton"])
+    inputs: dict[str, Any] = {"a": Input((40, 33), fill="inf"), "b": Input((33, 72)), "c": None, **OPTIONS, "precision": precision}
+    result = check(subject, case("infinities", tags="edge", **inputs))
+    assert result.status == "ok", result.message

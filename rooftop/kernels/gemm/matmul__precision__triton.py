@@ -36,7 +36,11 @@ def _matmul(a, b, out, M, N, K, ma, ka, za, kb, nb, zb, ldo, zo, group, alpha, b
             small = tl.dot(x1, (y - y1.to(tl.float32)).to(tl.bfloat16), small)
             total += tl.dot(x1, y1, small)
         elif PRECISION == "tf32x3":
-            total += tl.dot(x, y, input_precision="tf32x3")
+            x1 = (x.to(tl.int32, bitcast=True) & -8192).to(tl.float32, bitcast=True)
+            y1 = (y.to(tl.int32, bitcast=True) & -8192).to(tl.float32, bitcast=True)
+            small = tl.dot(x - x1, y1, input_precision="tf32")
+            small = tl.dot(x1, y - y1, small, input_precision="tf32")
+            total += tl.dot(x1, y1, small, input_precision="tf32")
         else:
             total = tl.dot(x, y, total, input_precision="tf32")
         a_at += tl.full((), BK, tl.int64) * ka

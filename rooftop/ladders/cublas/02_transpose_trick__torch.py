@@ -12,7 +12,7 @@ IDEA = (
     "A matrix in rows is its transpose in columns. So cuBLAS is asked for the transpose of the result, with b first and a second; nothing is copied, "
     "and an operand that lies in columns is named transposed."
 )
-PREDICT = {'speedup': 1.3}
+PREDICT = {"speedup": 1.3}
 LIMIT = "cuBLAS's own choice of kernel, which knows the sizes and not the clock."
 
 

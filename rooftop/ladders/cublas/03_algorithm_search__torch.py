@@ -12,7 +12,7 @@ IDEA = (
     "cuBLASLt names up to sixteen algorithms for a product, the one it thinks the fastest first. Each is timed once for each kind of input, and the "
     "fastest is run from then on."
 )
-PREDICT = {'speedup': 1.02}
+PREDICT = {"speedup": 1.02}
 LIMIT = (
     "The search costs a few milliseconds and a synchronisation at the first call, so it pays where a product comes again a thousand times; in a "
     "captured graph the first algorithm must do."

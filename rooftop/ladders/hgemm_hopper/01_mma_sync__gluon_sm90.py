@@ -14,7 +14,7 @@ IDEA = (
     "Eight warps make 128 x 128 by mma.sync. Slices pass through registers into shared memory, and from there into registers as the instruction wants "
     "them: what a kernel that knows nothing of Hopper does."
 )
-PREDICT = {'registers': 200}
+PREDICT = {"registers": 200}
 LIMIT = (
     "Every number of a and b passes through registers twice, and mma.sync reaches about three fifths of wgmma's rate at best. Nothing is asked for "
     "ahead."

@@ -14,7 +14,7 @@ IDEA = (
     "Two groups of four warps make 128 x 128 by wgmma: 64 x 128 x 16 in one instruction, both operands read from shared memory by the tensor cores "
     "themselves."
 )
-PREDICT = {'speedup': 1.3}
+PREDICT = {"speedup": 1.3}
 LIMIT = "The slices still pass through registers on their way to shared memory, and are waited for before each product."
 
 

@@ -14,7 +14,7 @@ IDEA = (
     "One thread asks TMA for a box of a and one of b; the copies pass through no register, lie as wgmma reads them, and count their bytes on an "
     "mbarrier that everybody waits for."
 )
-PREDICT = {'speedup': 1.5}
+PREDICT = {"speedup": 1.5}
 LIMIT = "One slice in shared memory: while it is multiplied nothing comes, while it comes nothing is multiplied."
 
 

@@ -14,7 +14,7 @@ IDEA = (
     "A ring of four stages, each with its mbarrier. The product of one slice runs while the next three come, and a stage is filled again as soon as "
     "the product after it has been given to the tensor cores and its own has ended."
 )
-PREDICT = {'speedup': 1.7}
+PREDICT = {"speedup": 1.7}
 LIMIT = (
     "The same warps ask, wait and multiply: one thread's copies are issued between two products, and every warp of the block keeps the registers of "
     "the widest."

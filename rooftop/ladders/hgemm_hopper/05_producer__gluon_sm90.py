@@ -14,7 +14,7 @@ IDEA = (
     "A warp of its own asks for slices and waits until stages are free; the group of four warps that multiplies waits only until they are full. The "
     "producer gives registers up (setmaxnreg) to the one that holds 128 x 128 sums."
 )
-PREDICT = {'speedup': 1.1}
+PREDICT = {"speedup": 1.1}
 LIMIT = (
     "One group of four warps: while it waits at a barrier or stores, the tensor cores idle, and with 128 sums a thread a wider tile does not fit it."
 )

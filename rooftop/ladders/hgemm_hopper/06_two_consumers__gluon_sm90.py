@@ -14,7 +14,7 @@ IDEA = (
     "A second group of four warps, so that the block's tile is 128 x 256: each has 64 rows, both read the same slices of b. One issues products while "
     "the other waits; the two take 232 registers a thread, the producer 40."
 )
-PREDICT = {'speedup': 1.2}
+PREDICT = {"speedup": 1.2}
 LIMIT = "A block ends with a store that hides nothing, and begins with an empty ring: some 5 % of a tile at K = 4096, more where K is short."
 
 

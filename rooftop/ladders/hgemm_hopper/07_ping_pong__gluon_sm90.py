@@ -14,7 +14,7 @@ IDEA = (
     "Each group makes tiles of its own, 128 x 128, in turn: the producer brings all slices of one tile, then all of the next, so that one group "
     "multiplies while the other stores. As many blocks as multiprocessors, so that there always is a next tile."
 )
-PREDICT = {'speedup': 0.97}
+PREDICT = {"speedup": 0.97}
 LIMIT = (
     "A tile of 128 x 128 brings 1.5 times the bytes of one of 128 x 256 and reads a and b from shared memory 1.5 times as often: the store is hidden, "
     "but at K = 4096 it was the smaller part."

@@ -10,7 +10,7 @@ import triton.language as tl
 from rooftop.core.spec import Launch, Problem
 
 IDEA = "Any M, N and K: loads outside give zeros, stores outside are left out. The masks cost a few instructions a slice and nothing in memory."
-PREDICT = {'speedup': 0.95}
+PREDICT = {"speedup": 0.95}
 LIMIT = "As rung 01: each slice is waited for, and tiles are small."
 
 

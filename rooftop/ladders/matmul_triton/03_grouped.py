@@ -13,7 +13,7 @@ IDEA = (
     "Programs run in the order of their numbers, so those that run together should share operands: 8 rows of tiles are walked column by column. At "
     "4096 cubed a row by row order brings all of b for each row of tiles."
 )
-PREDICT = {'speedup': 1.1}
+PREDICT = {"speedup": 1.1}
 LIMIT = "Still each slice is waited for; but what it waits for is now in L2."
 
 

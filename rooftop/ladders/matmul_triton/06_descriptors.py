@@ -13,7 +13,7 @@ IDEA = (
     "Slices come and results go by TMA: one instruction a box in place of an address and a mask for every 16 bytes, zeros outside for nothing, and "
     "shared memory laid out as wgmma reads it. The result goes in two halves, so that its staging leaves room for three slices."
 )
-PREDICT = {'speedup': 1.2}
+PREDICT = {"speedup": 1.2}
 LIMIT = "All 8 warps wait for the slices, multiply, and store: while they store nothing is multiplied, some 8 % of a tile at K = 4096."
 
 
@@ -71,6 +71,8 @@ def supports(p: Problem) -> str | None:
         return "this ladder multiplies and does nothing after"
     if p["out"].numel == 0:
         return "there is nothing to compute"
+    if p.device.arch < 90:
+        return "TMA needs sm_90"
     for name in ("a", "b", "out"):
         meta = p[name]
         if meta.align % 16 or not (_rows(meta) or (name != "out" and _columns(meta))):

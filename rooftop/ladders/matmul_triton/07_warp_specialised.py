@@ -13,7 +13,7 @@ IDEA = (
     "The loop over K is marked for warp specialisation. From a program of 4 warps the compiler makes 12: 4 that ask TMA for slices, and two groups of "
     "4 that multiply half of the tile's rows each, with mbarriers between them and registers taken from the first for the others."
 )
-PREDICT = {'speedup': 1.05}
+PREDICT = {"speedup": 1.05}
 LIMIT = (
     "The store: Triton 3.6 does not cut a TMA store in two with the tile, so results go by addresses; and nobody multiplies while a tile is stored, "
     "which the two groups of the Gluon kernel hide in part: hgemm_hopper goes on from here."
@@ -74,6 +74,8 @@ def supports(p: Problem) -> str | None:
         return "this ladder multiplies and does nothing after"
     if p["out"].numel == 0:
         return "there is nothing to compute"
+    if p.device.arch < 90:
+        return "TMA needs sm_90"
     for name in ("a", "b", "out"):
         meta = p[name]
         if meta.align % 16 or not (_rows(meta) or (name != "out" and _columns(meta))):
