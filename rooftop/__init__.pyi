@@ -424,10 +424,11 @@ def linear_jsd(x: Tensor, weight: Tensor, teacher_x: Tensor, teacher_weight: Ten
 
     Raises TypeError for other dtypes or options that are no numbers, ValueError for shapes, devices or options that are not accepted."""
 
-def matmul(a: Tensor, b: Tensor, *, c: Tensor | None=None, alpha: float=1.0, beta: float=1.0, bias: Tensor | None=None, activation: str='none', gate: Tensor | None=None, residual: Tensor | None=None, out_dtype: Any=None, implementation: str | None=None) -> Tensor:
+def matmul(a: Tensor, b: Tensor, *, c: Tensor | None=None, alpha: float=1.0, beta: float=1.0, bias: Tensor | None=None, activation: str='none', gate: Tensor | None=None, residual: Tensor | None=None, out_dtype: Any=None, precision: str='ieee', implementation: str | None=None) -> Tensor:
     """act(alpha · a b + beta · c + bias) · gate + residual, summed in float32 and rounded once.
 
-    float32 is true float32: each product and each sum is an IEEE FMA, never TF32. Operands of 16 bits are multiplied exactly by tensor cores.
+    float32 is true float32 unless `precision` says otherwise: each product and each sum is an IEEE FMA, never TF32. Operands of 16 bits are multiplied
+    exactly by tensor cores.
 
     Args:
         a: [M, K], or [B, M, K] for a batch; float32, float16 or bfloat16. In 16 bits rows or columns may be the neighbours in memory, in float32
@@ -439,13 +440,21 @@ def matmul(a: Tensor, b: Tensor, *, c: Tensor | None=None, alpha: float=1.0, bet
         activation: "none", "relu", "silu", "gelu" or "gelu_tanh", of the sum so far.
         gate, residual: of the shape of the result, or None for none.
         out_dtype: torch.float32, torch.float16 or torch.bfloat16 with operands of 16 bits; None: the dtype of `a`.
+        precision: how much of float32 operands is multiplied; sums are float32 in every mode. The error of one product x y, relative to it:
+            "ieee" none beyond float32's;
+            "tf32" under 2^-9: each operand is cut to 10 bits of fraction, what tensor cores read of a float32;
+            "tf32x3" under 2^-19: x = x1 + x2 of 10 bits of fraction each, and x y = x1 y1 + x1 y2 + x2 y1 (Ootomo and Yokota 2022);
+            "bf16x3" under 2^-15: the same with two bfloat16 numbers, at twice the speed of "tf32x3".
+            The gradients are made in the same mode. In the two split modes an infinite operand, or one whose rounding to bfloat16 overflows (over 3.39e38),
+            makes NaN of its row or column of the result.
         implementation: a kernel by name (`"simt__cuda_sm80"`): it runs or raises. None picks the best that takes the input.
 
     c, bias, gate and residual are float32, float16 or bfloat16, whatever `a` is; with `a` of float32 they are float32.
 
     Returns a new tensor [M, N] or [B, M, N]. With K = 0 the product counts as zeros.
 
-    Raises TypeError for other dtypes, ValueError for shapes that do not fit, an unknown activation or tensors on different devices."""
+    Raises TypeError for other dtypes, ValueError for shapes that do not fit, an unknown activation or precision, a precision other than "ieee" with
+    operands of 16 bits, or tensors on different devices."""
 
 def quantize(x: Tensor, format: str | quant.Format='int8', *, granularity: str | None=None, group: int=128, dim: int=-1, block: tuple[int, int]=(128, 128), symmetric: bool=True, rounding: str='nearest', scale_dtype: str | None=None, over: Tensor | None=None, seed: int=0, subtract: bool=False, implementation: str | None=None) -> quant.Quantized:
     """The codes of `x` with their scales: `rooftop.quantize(x, "int8", granularity="row").dequantize()` is nearly `x`.

@@ -39,6 +39,8 @@ class Explanation:
             c = self.choice.call
             config = ", ".join(f"{k}={v}" for k, v in c.implementation.config_dict(c.config).items())
             lines.append(f"  config {config or '(none)'} ({c.config_from})")
+            if said := c.implementation.explains(c.problem, c.config):
+                lines.append(f"  {said}")
             if c.copies:
                 lines.append(f"  first copied into contiguous memory: {', '.join(c.copies)}")
         for name, reason in self.choice.rejected if self.choice else ():

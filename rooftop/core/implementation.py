@@ -133,6 +133,10 @@ class Implementation:
         """Those of `scratch` that must hold zeros when the first launch begins: the caller sees to it in each call."""
         return ()
 
+    def explains(self, problem: Problem, config: Any) -> str:
+        """What its author says of a config for people, on `rooftop.explain`'s page: the tile, why, the predicted time. "" where there is nothing to say."""
+        return ""
+
     def where(self) -> Where:
         """Where it can be run without a GPU."""
         return Where("none", f"{self.backend} kernels run on a GPU only")

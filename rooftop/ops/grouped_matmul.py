@@ -89,7 +89,7 @@ def backward(dout: Tensor, a: Tensor, b: Tensor, offsets: Tensor) -> tuple[Tenso
 
     there = (torch.arange(a.shape[1], device=a.device) < offsets[:, None])[:, :, None]
     rows, slope = (torch.where(there, t, torch.zeros((), dtype=t.dtype, device=t.device)) for t in (a, dout))
-    return da, matmul.OP(rows.transpose(-1, -2), slope, None, None, None, None, 1.0, 0.0, "none", "")
+    return da, matmul.OP(rows.transpose(-1, -2), slope, None, None, None, None, 1.0, 0.0, "none", "", "ieee")
 
 
 def outputs(a: Meta, b: Meta, offsets: Meta) -> dict[str, Meta]:

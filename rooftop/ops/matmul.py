@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 ACTIVATIONS = ("none", "relu", "silu", "gelu", "gelu_tanh")
 LAYERS = ((6144, 4096), (4096, 4096), (28672, 4096), (4096, 14336), (10240, 8192), (8192, 28672), (128256, 4096))  # (N, K) of language models
 UNITS = {"f32": "fma32", "f16": "tensor-f16", "bf16": "tensor-bf16"}
+PRECISIONS = ("ieee", "tf32", "tf32x3", "bf16x3")  # how float32 is multiplied
+SPLIT_UNITS = {"tf32": ("tensor-tf32", 1.0), "tf32x3": ("tensor-tf32", 3.0), "bf16x3": ("tensor-bf16", 3.0)}  # unit, and its products for each of ours
 
 
 def matmul(
@@ -34,11 +36,13 @@ def matmul(
     gate: Tensor | None = None,
     residual: Tensor | None = None,
     out_dtype: Any = None,
+    precision: str = "ieee",
     implementation: str | None = None,
 ) -> Tensor:
     """act(alpha · a b + beta · c + bias) · gate + residual, summed in float32 and rounded once.
 
-    float32 is true float32: each product and each sum is an IEEE FMA, never TF32. Operands of 16 bits are multiplied exactly by tensor cores.
+    float32 is true float32 unless `precision` says otherwise: each product and each sum is an IEEE FMA, never TF32. Operands of 16 bits are multiplied
+    exactly by tensor cores.
 
     Args:
         a: [M, K], or [B, M, K] for a batch; float32, float16 or bfloat16. In 16 bits rows or columns may be the neighbours in memory, in float32
@@ -50,18 +54,30 @@ def matmul(
         activation: "none", "relu", "silu", "gelu" or "gelu_tanh", of the sum so far.
         gate, residual: of the shape of the result, or None for none.
         out_dtype: torch.float32, torch.float16 or torch.bfloat16 with operands of 16 bits; None: the dtype of `a`.
+        precision: how much of float32 operands is multiplied; sums are float32 in every mode. The error of one product x y, relative to it:
+            "ieee" none beyond float32's;
+            "tf32" under 2^-9: each operand is cut to 10 bits of fraction, what tensor cores read of a float32;
+            "tf32x3" under 2^-19: x = x1 + x2 of 10 bits of fraction each, and x y = x1 y1 + x1 y2 + x2 y1 (Ootomo and Yokota 2022);
+            "bf16x3" under 2^-15: the same with two bfloat16 numbers, at twice the speed of "tf32x3".
+            The gradients are made in the same mode. In the two split modes an infinite operand, or one whose rounding to bfloat16 overflows (over 3.39e38),
+            makes NaN of its row or column of the result.
         implementation: a kernel by name (`"simt__cuda_sm80"`): it runs or raises. None picks the best that takes the input.
 
     c, bias, gate and residual are float32, float16 or bfloat16, whatever `a` is; with `a` of float32 they are float32.
 
     Returns a new tensor [M, N] or [B, M, N]. With K = 0 the product counts as zeros.
 
-    Raises TypeError for other dtypes, ValueError for shapes that do not fit, an unknown activation or tensors on different devices."""
+    Raises TypeError for other dtypes, ValueError for shapes that do not fit, an unknown activation or precision, a precision other than "ieee" with
+    operands of 16 bits, or tensors on different devices."""
     _validate(a, b, c, bias, gate, residual, activation, out_dtype)
+    if not isinstance(precision, str) or precision not in PRECISIONS:
+        raise ValueError(f"matmul: precision is {precision!r}; it is one of {', '.join(PRECISIONS)}")
+    if precision != "ieee" and a.itemsize == 2:
+        raise ValueError(f"matmul: precision is {precision!r} with a of {a.dtype}; 16 bits are multiplied exactly: only 'ieee' is accepted")
     number("matmul", "alpha", alpha, "a number")
     number("matmul", "beta", beta, "a number")
     to = "" if out_dtype is None or out_dtype == a.dtype else dtype_of(out_dtype)
-    return OP(a, b, c, bias, gate, residual, float(alpha), float(beta) if c is not None else 0.0, activation, to, implementation=implementation)
+    return OP(a, b, c, bias, gate, residual, float(alpha), float(beta) if c is not None else 0.0, activation, to, precision, implementation=implementation)
 
 
 def _validate(
@@ -110,15 +126,24 @@ def activate(x: Tensor, activation: str) -> Tensor:
 
 def full(
     a: Tensor, b: Tensor, c: Tensor | None, bias: Tensor | None = None, gate: Tensor | None = None, residual: Tensor | None = None, alpha: float = 1.0,
-    beta: float = 0.0, activation: str = "none", to: str = "",
+    beta: float = 0.0, activation: str = "none", to: str = "", precision: str = "ieee",
 ) -> Tensor:  # fmt: skip
+    """float32 is cut or split as the mode says; float64, which tells what is exact, never."""
     import torch
 
-    out = reference(a, b, c, alpha, beta)
+    if precision == "ieee" or a.dtype != torch.float32:
+        out = reference(a, b, c, alpha, beta)
+    else:
+        out = alpha * _product(a, b, precision)
+        out = out if c is None or beta == 0 else out + beta * c
+    out = _followed(out, bias, gate, residual, activation)
+    return out.to(getattr(torch, DTYPES[to].torch) if to else a.dtype) if a.itemsize == 2 else out
+
+
+def _followed(out: Tensor, bias: Tensor | None, gate: Tensor | None, residual: Tensor | None, activation: str) -> Tensor:
     out = activate(out if bias is None else out + bias, activation)
     out = out if gate is None else out * gate
-    out = out if residual is None else out + residual
-    return out.to(getattr(torch, DTYPES[to].torch) if to else a.dtype) if a.itemsize == 2 else out
+    return out if residual is None else out + residual
 
 
 def reference(a: Tensor, b: Tensor, c: Tensor | None, alpha: float, beta: float) -> Tensor:
@@ -126,20 +151,35 @@ def reference(a: Tensor, b: Tensor, c: Tensor | None, alpha: float, beta: float)
     return out if c is None or beta == 0 else out + beta * c
 
 
+def _product(a: Tensor, b: Tensor, precision: str) -> Tensor:
+    near: Callable[[Tensor], Tensor] = (lambda t: t.bfloat16().float()) if precision == "bf16x3" else cut
+    a1, b1 = near(a), near(b)
+    if precision == "tf32":
+        return a1 @ b1
+    return near(a - a1) @ b1 + a1 @ near(b - b1) + a1 @ b1
+
+
+def cut(t: Tensor) -> Tensor:
+    """What tensor cores read of a float32: ten bits of its fraction."""
+    import torch
+
+    return (t.contiguous().view(torch.int32) & ~0x1FFF).view(torch.float32)
+
+
 def backward(
     dout: Tensor, a: Tensor, b: Tensor, c: Tensor | None, bias: Tensor | None, gate: Tensor | None, residual: Tensor | None, alpha: float, beta: float,
-    activation: str, to: str,
+    activation: str, to: str, precision: str,
 ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None, Tensor | None]:  # fmt: skip
     """With s the sum before the activation and ds = dout · gate · act'(s):
 
     da = alpha · ds bᵀ, db = alpha · aᵀ ds, dc = beta · ds, dbias = Σ ds over all rows, dgate = dout · act(s), dresidual = dout"""
     ds, dgate = dout, None
     if activation != "none" or gate is not None:
-        s = OP(a, b, c, bias, None, None, alpha, beta, "none", "f32" if a.itemsize == 2 else "")
+        s = OP(a, b, c, bias, None, None, alpha, beta, "none", "f32" if a.itemsize == 2 else "", precision)
         dgate = None if gate is None else (dout * activate(s, activation)).to(gate.dtype)
         ds = _slope(dout if gate is None else dout * gate, s, activation)
     near = ds.to(a.dtype)
-    da, db = (OP(x, y, None, None, None, None, alpha, 0.0, "none", "") for x, y in ((near, b.transpose(-1, -2)), (a.transpose(-1, -2), near)))
+    da, db = (OP(x, y, None, None, None, None, alpha, 0.0, "none", "", precision) for x, y in ((near, b.transpose(-1, -2)), (a.transpose(-1, -2), near)))
     dbias = None if bias is None else ds.sum(tuple(range(ds.dim() - 1)), dtype=None if ds.itemsize > 2 else _float32()).to(bias.dtype)
     return da, db, ds * beta if c is None else (ds * beta).to(c.dtype), dbias, dgate, dout if residual is None else dout.to(residual.dtype)
 
@@ -169,8 +209,9 @@ def outputs(a: Meta, b: Meta, to: str = "", **_: Any) -> dict[str, Meta]:
 
 
 def canonical(p: Problem) -> Problem | None:
-    """Rows of neighbouring elements, at any distance: what BLAS calls a leading dimension. Operands of 16 bits may be columns of neighbours as well."""
-    if p["a"].dtype != "f32":
+    """Rows of neighbouring elements, at any distance: what BLAS calls a leading dimension. Operands that tensor cores multiply may be columns of
+    neighbours as well."""
+    if p["a"].dtype != "f32" or p.option("precision") != "ieee":
         for name, m in p.tensors:
             if m is not None and m.shape[-1] > 1 and m.strides[-1] != 1 and not (name in ("a", "b") and (m.shape[-2] == 1 or m.strides[-2] == 1)):
                 return None
@@ -187,25 +228,26 @@ def canonical(p: Problem) -> Problem | None:
 
 
 def work(p: Problem) -> Work:
-    """Each operand read once, the result written once; one FMA a product."""
+    """Each operand read once, the result written once; one FMA a product, three on the tensor cores in the split modes."""
     a, b, out = p["a"], p["b"], p["out"]
     read = sum(m.nbytes for n in ("a", "b", "bias", "gate", "residual") if (m := p.get(n)) is not None)
     addend = p.get("c")
     read += addend.nbytes if addend is not None and p.option("beta") != 0 else 0
-    return Work(read, out.nbytes, {UNITS[a.dtype]: float(a.numel) * b.shape[-1]})
+    unit, products = SPLIT_UNITS.get(str(p.option("precision")), (UNITS[a.dtype], 1.0))
+    return Work(read, out.nbytes, {unit: products * a.numel * b.shape[-1]})
 
 
 def _public(tensors: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
     import torch
 
     dtype = options["to"]
-    named = {n: tensors[n] for n in ("c", "bias", "gate", "residual")} | {n: options[n] for n in ("alpha", "beta", "activation")}
+    named = {n: tensors[n] for n in ("c", "bias", "gate", "residual")} | {n: options[n] for n in ("alpha", "beta", "activation", "precision")}
     return (tensors["a"], tensors["b"]), {**named, "out_dtype": getattr(torch, DTYPES[dtype].torch) if dtype else None}
 
 
 def bucket(p: Problem) -> Problem:
     """What follows the product decides no tile."""
-    return replace(p, options=tuple((n, v) for n, v in p.options if n not in ("activation", "to")))
+    return replace(p, options=tuple((n, v) for n, v in p.options if n not in ("activation", "to") and (n, v) != ("precision", "ieee")))
 
 
 def _torch() -> Callable[..., Tensor]:
@@ -213,11 +255,21 @@ def _torch() -> Callable[..., Tensor]:
 
     def cublas(
         a: Tensor, b: Tensor, c: Tensor | None, bias: Tensor | None, gate: Tensor | None, residual: Tensor | None, alpha: float, beta: float, activation: str,
-        to: str,
+        to: str, precision: str,
     ) -> Tensor:  # fmt: skip
-        """torch eager, which calls cuBLAS; TF32 stays off, as torch has it by default."""
+        """torch eager, which calls cuBLAS, with TF32 where that is asked for. It has no split modes: beside them stands its float32."""
         if to:
             raise ValueError("torch's matmul gives the dtype of its operands")
+        before = torch.backends.cuda.matmul.allow_tf32
+        torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
+        try:
+            return product(a, b, c, bias, gate, residual, alpha, beta, activation)
+        finally:
+            torch.backends.cuda.matmul.allow_tf32 = before
+
+    def product(
+        a: Tensor, b: Tensor, c: Tensor | None, bias: Tensor | None, gate: Tensor | None, residual: Tensor | None, alpha: float, beta: float, activation: str
+    ) -> Tensor:
         if c is None and bias is not None and alpha == 1 and a.dim() == 2:
             out = torch.addmm(bias, a, b)
             bias = None
@@ -270,10 +322,22 @@ def _changed(**changes: Any) -> Callable[..., Tensor]:
     """The reference with other values for some of its parameters."""
 
     def run(*args: Any) -> Tensor:
-        names = ("a", "b", "c", "bias", "gate", "residual", "alpha", "beta", "activation", "to")
+        names = ("a", "b", "c", "bias", "gate", "residual", "alpha", "beta", "activation", "to", "precision")
         return full(**{**dict(zip(names, args, strict=True)), **changes})
 
     return run
+
+
+def _first_term(*args: Any) -> Tensor:
+    """A split mode without its small terms."""
+    a, b, *rest = args
+    return full(cut(a), cut(b), *rest) if a.dtype == _float32() and rest[-1] != "ieee" else full(*args)
+
+
+def _short(*args: Any) -> Tensor:
+    """Operands in bfloat16 where TF32 is asked for, and sums of both in it."""
+    a, b, *rest = args
+    return full(a.bfloat16().to(a.dtype), b.bfloat16().to(b.dtype), *rest).bfloat16().to(a.dtype) if rest[-1] == "tf32" else full(*args)
 
 
 def _late_activation(*args: Any) -> Tensor:
@@ -368,6 +432,27 @@ def _cases() -> list[Case]:
             "f32", 33, 65, 40, c=Input((33, 65)), bias=Input((65,)), gate=Input((33, 65)), residual=Input((33, 65)), **everything)),
         case("batch", tags="edge", **of("f32", 33, 65, 40, batch=(3,))),
     ]  # fmt: skip
+    for precision in PRECISIONS[1:]:
+        bench += [case(f"{precision} {n} cubed", tags="bench", precision=precision, **mm(n, n, n)) for n in (1024, 2048, 4096, 8192)]
+        bench += [
+            case(f"{precision} NT 4096 cubed", tags="bench", precision=precision, **of("f32", 4096, 4096, 4096, t="NT")),
+            case(f"{precision} projection 2048x11008x4096", tags="bench model", precision=precision, **of("f32", 2048, 11008, 4096, t="NT")),
+            case(f"{precision} few rows 16x4096x4096", tags="bench model", precision=precision, **of("f32", 16, 4096, 4096, t="NT")),
+        ]
+        edge += [case(f"{precision} {t}", tags="edge precision", precision=precision, **of("f32", 136, 200, 264, t=t)) for t in ("NN", "NT", "TN", "TT")]
+        edge += [
+            case(f"{precision} odd 7x3x5", tags="edge", precision=precision, **mm(7, 3, 5)),
+            case(f"{precision} column by row", tags="edge", precision=precision, **mm(130, 67, 1)),
+            case(f"{precision} odd 255x1025x513", tags="edge", precision=precision, **mm(255, 1025, 513)),
+            case(f"{precision} deep 33x65x5000", tags="edge precision", why="tensor cores cut their sums", precision=precision, **mm(33, 65, 5000)),
+            case(f"{precision} deep 128x256x16384", tags="edge precision", why="pieces of K", precision=precision, **mm(128, 256, 16384)),
+            case(f"{precision} K of zero", tags="edge", precision=precision, **mm(33, 65, 0, c=Input((33, 65)), beta=0.5)),
+            case(f"{precision} addresses misaligned", tags="edge", precision=precision, **mm(64, 64, 64, layout="offset")),
+            case(f"{precision} NaN", tags="edge", precision=precision, **mm(65, 65, 65, fill="nan")),
+            case(f"{precision} batch", tags="edge", precision=precision, **of("f32", 33, 65, 40, batch=(3,), t="NT")),
+            case(f"{precision} all of it", tags="edge", precision=precision, **of(
+                "f32", 133, 165, 140, c=Input((133, 165)), bias=Input((165,)), gate=Input((133, 165)), residual=Input((133, 165)), **everything)),
+        ]  # fmt: skip
     huge = [case("over 2^31 elements", tags="edge huge", why="offsets need 64 bits", **mm(65600, 32768, 16))]
     return bench + edge + huge
 
@@ -391,6 +476,8 @@ OP = Op(
         "accumulated in float16": _half,
         "c read when beta is 0": _reads_c,
         "operands in TF32": _tf32,
+        "split, small terms dropped": _first_term,
+        "bfloat16 where TF32 is asked for": _short,
         "last row missing": _last_row_missing,
         "bias ignored": _changed(bias=None),
         "activation last": _late_activation,

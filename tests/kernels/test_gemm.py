@@ -4,17 +4,27 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from typing import Any
 
 import pytest
 
 pytest.importorskip("triton")
 import torch
+import triton
+import triton.language as tl
 
-from rooftop.core.spec import Meta
-from rooftop.kernels._device import gemm_epilogue, gemm_launch
+from rooftop.core import registry
+from rooftop.core.call import select
+from rooftop.core.dispatch import explain_problem
+from rooftop.core.spec import TARGETS, Meta
+from rooftop.kernels._device import gemm_epilogue, gemm_launch, group_walk, split_rows
 from rooftop.kernels._device.gemm_model import Config, Facts, Plan, plan, ranked, shared_bytes, valid
+from rooftop.kernels._device.group_walk import advance, start_of, tiles_of, work_of
+from rooftop.lab import candidates
+from rooftop.lab.check.checker import check
 from rooftop.lab.interpret import interpreter
+from rooftop.ops.matmul import cut, full
 
 
 def pieces_of(block: int, p: Plan) -> list[tuple[int, int, int, int]]:
@@ -117,3 +127,132 @@ def test_what_tma_reads() -> None:
         (Meta((3, 8, 8), "bf16", (68, 8, 1)), "apart"),
     ):  # fmt: skip
         assert why in str(gemm_launch.readable(meta))
+
+
+@pytest.mark.parametrize("kind", ["copy", "tf32", "bf16"])
+@pytest.mark.parametrize("columns", [False, True])
+@pytest.mark.parametrize("shape", [(70, 33), (2, 65, 130)])
+def test_float32_is_split_into_rows_along_k(kind: str, columns: bool, shape: tuple[int, ...]) -> None:
+    """Every element in its place, the parts together as near as the mode says, and nothing between the rows written."""
+    torch.manual_seed(0)
+    x = torch.randn(shape)
+    meta = Meta(tuple(x.shape), "f32", tuple(x.stride()))
+    rows, k = shape[-2:][::-1] if columns else shape[-2:]
+    batch = shape[0] if len(shape) == 3 else 1
+    room = split_rows.room(rows, k, batch, kind)
+    into = torch.full(room.shape, math.nan, dtype=torch.bfloat16 if kind == "bf16" else torch.float32)
+    launch = split_rows.launch("x", meta, "into", kind, columns)
+    given = {n: {"x": x, "into": into}[v] if isinstance(v, str) else v for n, v in launch.args.items()}
+    interpreter.run(launch.kernel, launch.grid, given, readonly={"x"})
+    assert room.strides[-2] * into.itemsize % 16 == 0 and into[..., k:].isnan().all(), "TMA reads rows that begin on 16 bytes"
+    parts = into[..., :k].double().reshape(-1, batch, rows, k)
+    want = (x.transpose(-1, -2) if columns else x).reshape(batch, rows, k)
+    first = {"copy": lambda t: t, "tf32": cut, "bf16": lambda t: t.bfloat16().float()}[kind](want)
+    assert torch.equal(parts[0].float(), first)
+    bound = {"copy": 0.0, "tf32": 2.0**-23, "bf16": 2.0**-16}[kind]  # the rest of TF32 is exact here and cut by the tensor cores
+    assert bool(((parts.sum(0) - want.double()).abs() <= bound * want.double().abs()).all())
+
+
+@pytest.mark.parametrize(("precision", "bound"), [("tf32", 2.0**-9), ("tf32x3", 2.0**-19), ("bf16x3", 2.0**-15)])
+def test_a_mode_of_precision_errs_as_its_docstring_says(precision: str, bound: float) -> None:
+    """One product each, so that no sum hides its error; and the mode is no more precise than it need be, or the checks of it would be of float32."""
+    torch.manual_seed(0)
+    a, b = torch.randn(3000, 1), torch.randn(1, 50)
+    exact = a.double() @ b.double()
+    error = ((full(a, b, None, None, None, None, 1.0, 0.0, "none", "", precision).double() - exact) / exact).abs().max()
+    assert bound / 16 < float(error) < bound
+
+
+def test_products_of_16_bits_have_one_precision() -> None:
+    import rooftop
+
+    x = torch.randn(8, 8)
+    with pytest.raises(ValueError, match="only 'ieee' is accepted"):
+        rooftop.matmul(x.bfloat16(), x.bfloat16(), precision="tf32")
+    with pytest.raises(ValueError, match="ieee, tf32, tf32x3, bf16x3"):
+        rooftop.matmul(x, x, precision="high")
+    y = x.clone().requires_grad_()
+    rooftop.matmul(y, x, precision="bf16x3").sum().backward()
+    assert y.grad is not None and torch.allclose(y.grad, x.sum(1).expand(8, 8), atol=1e-4)
+
+
+def test_cublas_runs_where_no_kernel_of_ours_takes_the_product() -> None:
+    """The rule that its file states, over every case, and what `explain` says of it."""
+    op = registry.op("matmul")
+    for case in op.cases:
+        problem = op.problem(case, TARGETS["h200"])
+        chosen = select(op, problem)
+        if chosen.call is not None and chosen.call.implementation.name == "matmul__cublas__torch":
+            assert {name for name, _ in chosen.rejected} == {f.name for f in registry.implementations("matmul")} - {"matmul__cublas__torch"}, case.id
+    batch = op.problem_of({**dict.fromkeys(op.tensor_names), "a": Meta((3, 64, 300), "f32"), "b": Meta((3, 300, 64), "f32")},
+                          {"alpha": 1.0, "beta": 0.0, "activation": "none", "to": "", "precision": "ieee"}, TARGETS["h200"])  # fmt: skip
+    assert "matmul__cublas__torch: a call of torch" in str(explain_problem(op, batch))
+    assert select(op, op.problem(op.case("16384 cubed bf16"), TARGETS["h200"])).call.implementation.name == "matmul__gluon_sm90"
+
+
+def test_a_case_with_a_large_result_is_left_to_a_gpu() -> None:
+    [subject] = candidates.find(["matmul__cublas__torch"])
+    result = check(subject, subject.op.case("over 2^31 elements f32"))
+    assert result.status == "skipped" and "2^31" in result.message
+
+
+@triton.jit
+def _walk(offsets, seen, G, M, N, K, blocks, BM: tl.constexpr, BN: tl.constexpr, FORM: tl.constexpr, MOST: tl.constexpr):  # type: ignore[no-untyped-def]
+    """What one block of the grouped kernel takes, as its producer and consumers walk: a row of `seen` for each tile."""
+    g, base, begin, end, n = 0, 0, 0, start_of(offsets, G, M, FORM), 0
+    t = tl.program_id(0)
+    if FORM == 0:
+        g, base, begin, end = advance(t, g, base, begin, end, offsets, G, M, N, BM, BN)
+    while (g <= G) & ((FORM == 0) | (t < G * tiles_of(0, M, N, BM, BN))):
+        z, row, column, limit, first, last = work_of(t, g, base, begin, end, offsets, G, M, N, K, BM, BN, FORM)
+        at = seen + (tl.program_id(0) * MOST + n) * 6
+        tl.store(at, z)
+        tl.store(at + 1, row)
+        tl.store(at + 2, column)
+        tl.store(at + 3, limit)
+        tl.store(at + 4, first)
+        tl.store(at + 5, last)
+        n += 1
+        t += blocks
+        if FORM == 0:
+            g, base, begin, end = advance(t, g, base, begin, end, offsets, G, M, N, BM, BN)
+
+
+@pytest.mark.parametrize("form", group_walk.FORMS)
+@pytest.mark.parametrize("offsets", [[5, 5, 130, 131, 400], [0, 0, 0], [450], [7, 300, 200, 9999, -3]])
+def test_the_grouped_walk_meets_every_tile_once(form: str, offsets: list[int]) -> None:
+    groups, m, n, k, bm, bn, blocks, most = len(offsets), 450, 200, 500, 64, 128, 5, 80
+    seen = torch.full((blocks, most, 6), -1, dtype=torch.int32)
+    given = {
+        "offsets": torch.tensor(offsets, dtype=torch.int32), "seen": seen, "G": groups, "M": m, "N": n, "K": k, "blocks": blocks, "BM": bm, "BN": bn,
+        "FORM": group_walk.FORMS.index(form), "MOST": most,
+    }  # fmt: skip
+    interpreter.run(_walk, (blocks,), given, readonly={"offsets"})
+    tiles = [tuple(x) for x in seen.reshape(-1, 6).tolist() if x[0] >= 0]
+    ends = [min(max(x, 0), m if form != "depth" else k) for x in offsets]
+    want = []
+    if form == "rows":
+        running = [max(ends[: i + 1]) for i in range(groups)]
+        for g, (begin, end) in enumerate(zip([0, *running], [*running, m], strict=True)):
+            want += [(g, row, column, end, 0, k if g < groups else 0) for row in range(begin, end, bm) for column in range(0, n, bn)]
+    else:
+        for g in range(groups):
+            first, last = (min(ends[g - 1] if g else 0, ends[g]), ends[g]) if form == "depth" else (0, k)
+            limit = m if form == "depth" else ends[g]
+            want += [(g, row, column, limit, first, last if row < limit else 0) for row in range(0, m, bm) for column in range(0, n, bn)]
+    assert sorted(tiles) == sorted(want)
+
+
+@pytest.mark.parametrize(
+    ("op", "case", "said"),
+    [
+        ("matmul", "4096 cubed bf16", r"tile 128 x 256, slices of 64 of K, 4 in flight; .*512 tiles on 132 blocks; predicted 1\d\d\.\d µs, 1 of"),
+        ("matmul", "layer 16x4096x4096 bf16", "operands change places.*predicted"),
+        ("matmul", "bf16x3 4096 cubed f32", "split by a launch each.*predicted"),
+        ("matmul", "tf32 NT 4096 cubed f32", "predicted .* µs, 1 of"),
+        ("grouped_matmul", "experts 8, 16384x14336x4096 bf16", "groups of 2048 x 4096 on average: 7168 tiles; predicted"),
+    ],
+)
+def test_explain_says_tile_stages_why_and_the_predicted_time(op: str, case: str, said: str) -> None:
+    contract = registry.op(op)
+    assert re.search(said, str(explain_problem(contract, contract.problem(contract.case(case), TARGETS["h200"])))), said

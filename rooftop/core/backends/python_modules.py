@@ -35,6 +35,7 @@ class ModuleImplementation(Implementation):
     configs(problem) -> Iterable              more configs, for tuning
     scratch(problem, config) -> dict[str, Meta]
     zeroed(problem, config) -> Sequence[str]  those of scratch that must hold zeros when the first launch begins
+    explains(problem, config) -> str          what `rooftop.explain` says of a config: tile, why, predicted time
     DEMANDS                                   what the machine code must hold (docs/head.md, "Demands")
 
     `package` is what must be installed to run it, `install` how."""
@@ -102,6 +103,10 @@ class ModuleImplementation(Implementation):
     def zeroed(self, problem: Problem, config: Any) -> tuple[str, ...]:
         found: Sequence[str] = self._said("zeroed", lambda p, c: ())(problem, config)
         return tuple(found)
+
+    def explains(self, problem: Problem, config: Any) -> str:
+        said: str = self._said("explains", lambda p, c: "")(problem, config)
+        return said
 
     @cached_property
     def digest(self) -> str:

@@ -10,8 +10,9 @@ from rooftop.kernels._device import gemm_launch
 from rooftop.kernels._device.columns import chained
 from rooftop.kernels._device.gemm_launch import Product
 from rooftop.kernels._device.gemm_model import Config
+from rooftop.kernels._device.gemm_told import told
 
-__all__ = ["Config", "choose", "configs", "launches", "scratch", "supports"]
+__all__ = ["Config", "choose", "configs", "explains", "launches", "scratch", "supports"]
 
 DEMANDS = {"has": ["UTMALDG"]}
 TRIED = 24
@@ -47,3 +48,7 @@ def scratch(p: Problem, config: Config) -> dict[str, Meta]:
 
 def launches(p: Problem, config: Config) -> list[Launch]:
     return gemm_launch.launches(_product(p), config, chained(p.device))
+
+
+def explains(p: Problem, config: Config) -> str:
+    return told(_product(p), config)

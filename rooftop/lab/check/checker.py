@@ -373,6 +373,8 @@ def _too_large(case: Case, where: str) -> str | None:
         if "huge" in case.tags and torch.cuda.get_device_properties(0).total_memory < HUGE_BYTES:
             return f"needs a GPU with {HUGE_BYTES >> 30} GiB of memory"
         return None
+    if "huge" in case.tags:  # small inputs may have a large result
+        return "more than 2^31 elements: left to a GPU"
     elements = sum(count(v) for _, v in case.tensors())
     tool = {"simt": "in the simulator", "torch": "on the CPU"}.get(where, "in the interpreter")
     return f"{elements} elements: too slow {tool}, left to a GPU" if elements > (CPU_ELEMENTS if where == "torch" else INTERPRETED_ELEMENTS) else None

@@ -1,0 +1,115 @@
+"""One product for each group of rows (or of slices of K), by offsets on the device, on Hopper. Contract: rooftop/ops/grouped_matmul.py
+
+One persistent launch walks the tiles of all groups (rooftop/kernels/_device/wgmma_grouped.py): as many blocks as multiprocessors, whatever the groups'
+sizes. Within a group tiles go in bands of 16 rows of tiles, so that the tiles in flight share weights in L2. Groups of 64 rows or fewer on average take tiles
+of 64 rows: then the bytes of the weights bound it, not the products."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from triton.experimental.gluon import language as gl
+
+from rooftop.core.spec import Descriptor, Launch, Meta, Problem
+from rooftop.kernels._device import gemm_launch, gemm_model, wgmma_grouped
+
+DEMANDS = {"has": ["HGMMA", "UTMALDG", "UTMASTG"]}
+SHARED = 226 * 1024
+
+
+@dataclass(frozen=True)
+class Config:
+    """The tile, consumer warp groups and slices in flight."""
+
+    BM: int = 128
+    BN: int = 256
+    BK: int = 64
+    GROUPS: int = 2
+    STAGES: int = 4
+
+
+def _form(p: Problem) -> str:
+    return "masked" if len(p["a"].shape) == 3 else "rows" if len(p["b"].shape) == 3 else "depth"
+
+
+def supports(p: Problem) -> str | None:
+    a, b, out = p["a"], p["b"], p["out"]
+    if a.dtype not in ("bf16", "f16"):
+        return f"takes bf16 and f16; given {a.dtype}"
+    if out.numel * a.shape[-1] * p["offsets"].numel == 0:
+        return "M, N, K and the number of groups must be at least 1"
+    if max(*a.shape, *b.shape) >= 2**31 - 512 or p["offsets"].numel > 2**15:
+        return "takes fewer than 2^31 rows and columns and up to 2^15 groups"
+    if max(out.shape[-2], 128) * -(-out.shape[-1] // 64) * p["offsets"].numel >= 2**31:
+        return "has more tiles than 32 bits count"
+    for name in ("a", "b", "out"):
+        if reason := gemm_launch.readable(p[name]):
+            return f"TMA does not read {name}: {reason}"
+    if gemm_launch.turned(out):
+        return "the elements of a row of out must be neighbours"
+    return None
+
+
+def prefers(p: Problem) -> int:
+    return 1
+
+
+def configs(p: Problem) -> list[Config]:
+    found = []
+    for bm, bn, groups in ((128, 256, 2), (128, 128, 2), (64, 256, 1), (64, 128, 1)):
+        ring, beside = (bm + bn) * 128, 2 * bm * 128 + 1024
+        found.append(Config(bm, bn, 64, groups, min(8, (SHARED - beside) // ring)))
+    return found
+
+
+def choose(p: Problem) -> Config:
+    """Tiles about as tall as a group is on average, and narrower where wide ones would leave multiprocessors idle."""
+    m, n = p["out"].shape[-2:]
+    groups = p["offsets"].numel
+    rows = m / groups if _form(p) == "rows" else m
+    tall, short = configs(p)[:2], configs(p)[2:]
+    wide, narrow = tall if rows > 64 else short
+    tiles = groups * -(-int(rows) // wide.BM) * -(-n // wide.BN)
+    return narrow if n <= 128 or tiles < p.device.sms else wide
+
+
+def launches(p: Problem, config: Config) -> list[Launch]:
+    a, b, out, groups = p["a"], p["b"], p["out"], p["offsets"].numel
+    m, n = out.shape[-2:]
+    form = _form(p)
+    a_turned, b_turned = gemm_launch.turned(a), gemm_launch.turned(b)
+
+    def boxes(name: str, meta: Meta, turned: bool, rows: int, columns: int) -> Descriptor:
+        """Of a tensor of three dimensions, the first of 1 where it has two; `turned`: of its transpose."""
+        r, c = (-1, -2) if turned else (-2, -1)
+        block = (1, columns, rows) if turned else (1, rows, columns)
+        layout = gl.NVMMASharedLayout.get_default_for(list(block), gl.bfloat16 if meta.dtype == "bf16" else gl.float16)
+        pitch = meta.strides[r] if meta.shape[r] > 1 else -(-meta.shape[c] // 8) * 8
+        apart = meta.strides[0] if len(meta.shape) == 3 and meta.shape[0] > 1 else pitch * meta.shape[r]
+        count = meta.shape[0] if len(meta.shape) == 3 else 1
+        return Descriptor(name, block, layout, shape=(count, meta.shape[r], meta.shape[c]), strides=(apart, pitch, 1))
+
+    tiles = -(-m // config.BM) + groups + 1 if form == "rows" else -(-m // config.BM) * groups
+    args = {
+        "a_desc": boxes("a", a, a_turned, config.BM // config.GROUPS, config.BK), "b_desc": boxes("b", b, b_turned, config.BK, config.BN),
+        "out_desc": boxes("out", out, False, config.BM // config.GROUPS, 64), "out": "out", "ldo": out.strides[-2],
+        "zo": out.strides[0] if len(out.shape) == 3 else 0, "offsets": "offsets", "G": groups, "M": m, "N": n, "K": a.shape[-1], "BM": config.BM,
+        "BN": config.BN, "BK": config.BK, "GROUPS": config.GROUPS, "STAGES": config.STAGES, "A_COLUMNS": a_turned, "B_COLUMNS": b_turned,
+        "FORM": wgmma_grouped.FORMS.index(form),
+    }  # fmt: skip
+    return [Launch(kernel=wgmma_grouped.grouped, grid=(min(p.device.sms, tiles * -(-n // config.BN)),), args=args, warps=4)]
+
+
+def explains(p: Problem, config: Config) -> str:
+    """How long it takes only the offsets say; with groups of one size, at the rates of the model of the other products, this."""
+    m, n = p["out"].shape[-2:]
+    groups, k, form = p["offsets"].numel, p["a"].shape[-1], _form(p)
+    rows, depth = (-(-m // groups), k) if form == "rows" else (m, -(-k // groups) if form == "depth" else k)
+    tiles = groups * -(-rows // config.BM) * -(-n // config.BN)
+    step = max(config.BM * config.BN * config.BK / gemm_model.FMAS, (config.BM + config.BN) * config.BK * 2 / gemm_model.FROM_L2) + gemm_model.HANDSHAKE
+    clocks = gemm_model.START + -(-tiles // p.device.sms) * (-(-depth // config.BK) * step + gemm_model.EPILOGUE)
+    memory = (p["a"].nbytes + p["b"].nbytes + p["out"].nbytes) / gemm_model.MEMORY
+    return (
+        f"tile {config.BM} x {config.BN}, slices of {config.BK} of K, {config.STAGES} in flight, for groups of {rows} x {depth} on average: "
+        f"{tiles} tiles; predicted {max(clocks / gemm_model.CLOCK, memory) * 1e6:.1f} µs were they all of that size"
+    )

@@ -1,0 +1,97 @@
+"""float32 operands multiplied as TF32 on Hopper, with the kernel of the 16-bit products. Contract: rooftop/ops/matmul.py
+
+Tensor cores read ten bits of the fraction of what lies in shared memory, so float32 goes there by TMA as it is. wgmma reads 32-bit operands along K alone: rows
+of a and columns of b must be neighbours in memory, at distances of a multiple of 16 bytes. An operand that lies otherwise is first copied so
+(rooftop/kernels/_device/split_rows.py): 8 bytes of device memory an element, at 4096³ 128 MiB or about 32 µs beside 350 µs of products."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from rooftop.core.spec import Launch, Meta, Problem
+from rooftop.kernels._device import gemm_launch, split_rows
+from rooftop.kernels._device.columns import chained
+from rooftop.kernels._device.gemm_launch import Product
+from rooftop.kernels._device.gemm_model import Config
+from rooftop.kernels._device.gemm_told import told
+
+__all__ = ["Config", "choose", "configs", "explains", "launches", "prefers", "scratch", "supports"]
+
+DEMANDS = {"has": ["HGMMA", "UTMALDG"]}
+TRIED = 24
+FEW = 64  # rows or columns; fewer leave a copy more bytes than the product reads
+
+
+def _batch(p: Problem) -> int:
+    return p["a"].shape[0] if len(p["a"].shape) == 3 else 1
+
+
+def _copied(p: Problem) -> tuple[str, ...]:
+    """Operands that wgmma does not read where they lie."""
+    a, b = p["a"], p["b"]
+    a_along = gemm_launch.readable(a) is None and (a.strides[-1] == 1 or a.shape[-1] == 1) and not gemm_launch.turned(a)
+    b_along = gemm_launch.readable(b) is None and (b.strides[-2] == 1 or b.shape[-2] == 1) and gemm_launch.turned(b)
+    return tuple(name for name, along in (("a", a_along), ("b", b_along)) if not along)
+
+
+def _room(p: Problem) -> dict[str, Meta]:
+    rows = {"a": p["a"].shape[-2], "b": p["b"].shape[-1]}
+    return {f"{name}_rows": split_rows.room(rows[name], p["a"].shape[-1], _batch(p), "copy") for name in _copied(p)}
+
+
+def _product(p: Problem) -> Product:
+    metas: dict[str, Meta | None] = dict(p.tensors)
+    copied: Mapping[str, str] = {name: f"{name}_rows" for name in _copied(p)}
+    for name, into in copied.items():
+        meta, pitch = p[name], split_rows.pitch_of(p["a"].shape[-1], 4)
+        rows = meta.shape[-2] if name == "a" else meta.shape[-1]
+        near = (pitch, 1) if name == "a" else (1, pitch)
+        metas[into] = Meta(meta.shape, "f32", near if len(meta.shape) == 2 else (rows * pitch, *near))
+    return Product(
+        metas, p.device.sms, a=copied.get("a", "a"), b=copied.get("b", "b"), alpha=float(p.option("alpha")), beta=float(p.option("beta")),
+        activation=str(p.option("activation")),
+    )  # fmt: skip
+
+
+def supports(p: Problem) -> str | None:
+    if p["a"].dtype != "f32" or p.option("precision") != "tf32":
+        return "takes float32 with the precision tf32"
+    m, n, k = p["a"].shape[-2], p["b"].shape[-1], p["a"].shape[-1]
+    if m * n * k * _batch(p) == 0:
+        return "M, N, K and the batch must be at least 1"
+    if k < 4 or max(m, n) < 4:
+        return f"TMA reads 16 bytes at least; given {m} x {n} x {k}"
+    if max(m, n, k) >= 2**31 - 512 or m * n * _batch(p) >= 2**31 * 2048 or _batch(p) >= 2**15:
+        return f"takes fewer than 2^31 rows and columns and 2^15 matrices; given {_batch(p)} of {m} x {n} x {k}"
+    for name in ("c", "gate", "residual", "out"):
+        meta = p.get(name)
+        if meta is not None and meta.strides[-1] != 1 and meta.shape[-1] > 1:
+            return f"the elements of a row of {name} must be neighbours"
+    return None
+
+
+def prefers(p: Problem) -> int:
+    copied = _copied(p)
+    few = ("b" in copied and p["a"].shape[-2] <= FEW) or ("a" in copied and p["b"].shape[-1] <= FEW)
+    return -1 if few or p["a"].shape[-1] < 32 else 1
+
+
+def choose(p: Problem) -> Config:
+    return _product(p).ranked()[0]
+
+
+def configs(p: Problem) -> list[Config]:
+    return _product(p).ranked()[:TRIED]
+
+
+def scratch(p: Problem, config: Config) -> dict[str, Meta]:
+    return {**_room(p), **gemm_launch.scratch(_product(p), config)}
+
+
+def launches(p: Problem, config: Config) -> list[Launch]:
+    copies = [split_rows.launch(name, p[name], f"{name}_rows", "copy", columns=name == "b") for name in _copied(p)]
+    return [*copies, *gemm_launch.launches(_product(p), config, chained(p.device))]
+
+
+def explains(p: Problem, config: Config) -> str:
+    return told(_product(p), config)

@@ -1,0 +1,94 @@
+"""out = a b by mma.sync, the instruction of Ampere: the baseline."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.ampere import mma_v2
+
+from rooftop.core.spec import Launch, Problem
+
+IDEA = (
+    "Eight warps make 128 x 128 by mma.sync. Slices pass through registers into shared memory, and from there into registers as the instruction wants "
+    "them: what a kernel that knows nothing of Hopper does."
+)
+PREDICT = {"registers": 200}
+LIMIT = (
+    "Every number of a and b passes through registers twice, and mma.sync reaches about three fifths of wgmma's rate at best. Nothing is asked for "
+    "ahead."
+)
+
+
+@gluon.jit
+def fetch(x, ld, row, k, R, K, ROWS: gl.constexpr, DEPTH: gl.constexpr):
+    """x[row : row + ROWS, k : k + DEPTH] in registers, zeros outside."""
+    L: gl.constexpr = gl.BlockedLayout([1, 8], [8, 4], [gl.num_warps(), 1], [1, 0])
+    rows = row + gl.arange(0, ROWS, gl.SliceLayout(1, L))
+    along = k + gl.arange(0, DEPTH, gl.SliceLayout(0, L))
+    return gl.load(x + (rows.to(gl.int64) * ld)[:, None] + along[None, :], mask=(rows < R)[:, None] & (along < K)[None, :], other=0.0)
+
+
+@gluon.jit
+def put(x, out, ldo, row, column, M, N):
+    """A tile from registers, each warp neighbouring 16 bytes of a row."""
+    L: gl.constexpr = gl.BlockedLayout([1, 8], [4, 8], [gl.num_warps(), 1], [1, 0])
+    rows = row + gl.arange(0, x.shape[0], gl.SliceLayout(1, L))
+    columns = column + gl.arange(0, x.shape[1], gl.SliceLayout(0, L))
+    at = (rows.to(gl.int64) * ldo)[:, None] + columns[None, :]
+    gl.store(out + at, gl.convert_layout(x.to(out.dtype.element_ty), L), mask=(rows < M)[:, None] & (columns < N)[None, :])
+
+
+@gluon.jit
+def hgemm(a, b, out, M, N, K, lda, ldb, ldo, BM: gl.constexpr, BN: gl.constexpr, BK: gl.constexpr):
+    """b by its columns: [N, K] in memory."""
+    MMA: gl.constexpr = gl.NVMMADistributedLayout(version=[2, 0], warps_per_cta=[2, gl.num_warps() // 2], instr_shape=[16, 8])
+    SHARED: gl.constexpr = gl.SwizzledSharedLayout(8, 1, 8, [1, 0])
+    row, column = gl.program_id(0) // gl.cdiv(N, BN) * BM, gl.program_id(0) % gl.cdiv(N, BN) * BN
+    a_tile = gl.allocate_shared_memory(a.dtype.element_ty, [BM, BK], SHARED)
+    b_tile = gl.allocate_shared_memory(b.dtype.element_ty, [BN, BK], SHARED)
+    acc = gl.zeros((BM, BN), gl.float32, MMA)
+    for k in range(0, K, BK):
+        a_tile.store(fetch(a, lda, row, k, M, K, BM, BK))
+        b_tile.store(fetch(b, ldb, column, k, N, K, BN, BK))
+        x = a_tile.load(gl.DotOperandLayout(operand_index=0, parent=MMA, k_width=2))
+        y = b_tile.permute((1, 0)).load(gl.DotOperandLayout(operand_index=1, parent=MMA, k_width=2))
+        acc = mma_v2(x, y, acc)
+    put(acc, out, ldo, row, column, M, N)
+
+
+
+@dataclass(frozen=True)
+class Config:
+    BM: int = 128
+    BN: int = 128
+    BK: int = 64
+
+
+def supports(p: Problem) -> str | None:
+    a, b = p["a"], p["b"]
+    if len(a.shape) != 2 or a.dtype == "f32":
+        return "this ladder takes one product of operands of 16 bits"
+    if p.extra or p.option("beta") != 0 or p.option("alpha") != 1:
+        return "this ladder multiplies and does nothing after"
+    if p["out"].numel * a.shape[1] == 0:
+        return "there is nothing to compute"
+    if a.strides[1] != 1 or b.strides[0] != 1 or a.strides[0] % 8 or b.strides[1] % 8 or a.align % 16 or b.align % 16:
+        return "rows of a and columns of b must begin on multiples of 16 bytes"
+    return None
+
+
+def choose(p: Problem) -> Config:
+    return Config()
+
+
+def launches(p: Problem, config: Config) -> list[Launch]:
+    a, b, out = p["a"], p["b"], p["out"]
+    (m, k), n = a.shape, b.shape[1]
+    tiles = -(-m // config.BM) * -(-n // config.BN)
+    args = {
+        "a": "a", "b": "b", "out": "out", "M": m, "N": n, "K": k, "lda": a.strides[0], "ldb": b.strides[1], "ldo": out.strides[0], "BM": config.BM,
+        "BN": config.BN, "BK": config.BK,
+    }
+    return [Launch(kernel=hgemm, grid=(tiles,), args=args, warps=8)]

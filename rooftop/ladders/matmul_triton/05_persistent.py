@@ -1,0 +1,97 @@
+"""out = a b by as many programs as there are multiprocessors, each taking tile after tile."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import triton
+import triton.language as tl
+
+from rooftop.core.spec import Launch, Problem
+
+IDEA = (
+    "One program a multiprocessor, which takes every 132nd tile: no program is started or ended in between, and tiles that run together are neighbours"
+    " all the way."
+)
+PREDICT = {"speedup": 1.02}
+LIMIT = "The pipeline still empties between tiles: the store of one is not hidden under the loads of the next."
+
+
+@triton.jit
+def _matmul(a, b, out, M, N, K, ma, ka, kb, nb, ldo, GROUP, programs, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):  # type: ignore[no-untyped-def]
+    """xy: elements from one x to the next in y, such as `ka` along K in a."""
+    tiles = tl.cdiv(M, BM) * tl.cdiv(N, BN)
+    for tile in range(tl.program_id(0), tiles, programs):
+        high, wide = tl.cdiv(M, BM), tl.cdiv(N, BN)
+        first = tile // (GROUP * wide) * GROUP
+        size = tl.minimum(high - first, GROUP)
+        rows = (first + tile % (GROUP * wide) % size) * BM + tl.arange(0, BM)
+        columns = tile % (GROUP * wide) // size * BN + tl.arange(0, BN)
+        along = tl.arange(0, BK)
+        a_at = a + rows.to(tl.int64)[:, None] * ma + along[None, :] * ka
+        b_at = b + along[:, None] * kb + columns.to(tl.int64)[None, :] * nb
+        total = tl.zeros((BM, BN), tl.float32)
+        for k in range(0, K, BK):
+            x = tl.load(a_at, mask=(rows < M)[:, None] & (along < K - k)[None, :], other=0.0)
+            y = tl.load(b_at, mask=(along < K - k)[:, None] & (columns < N)[None, :], other=0.0)
+            total = tl.dot(x, y, total)
+            a_at += BK * ka
+            b_at += BK * kb
+        inside = (rows < M)[:, None] & (columns < N)[None, :]
+        tl.store(out + rows.to(tl.int64)[:, None] * ldo + columns[None, :], total.to(out.dtype.element_ty), mask=inside)
+
+
+@dataclass(frozen=True)
+class Config:
+    """The tile, rows of tiles walked together, warps, and slices in flight."""
+
+    BM: int = 128
+    BN: int = 256
+    BK: int = 64
+    GROUP: int = 8
+    warps: int = 8
+    stages: int = 3
+
+
+def supports(p: Problem) -> str | None:
+    if len(p["a"].shape) != 2 or p["a"].dtype == "f32":
+        return "this ladder takes one product of operands of 16 bits"
+    if p.extra or p.option("beta") != 0 or p.option("alpha") != 1:
+        return "this ladder multiplies and does nothing after"
+    if p["out"].numel == 0:
+        return "there is nothing to compute"
+    return None
+
+
+def choose(p: Problem) -> Config:
+    """128 x 256 on Hopper where that gives every multiprocessor a tile, else smaller."""
+    m, n = p["out"].shape
+    if p.device.arch >= 90 and -(-m // 128) * -(-n // 256) >= p.device.sms:  # before Hopper its sums do not fit the registers
+        return Config()
+    if -(-m // 128) * -(-n // 128) >= p.device.sms:
+        return Config(BN=128, BK=32, stages=4)
+    return Config(64, 64, 64, warps=4, stages=4 if p.device.shared_per_block >= 160 * 1024 else 3)
+
+
+def configs(p: Problem) -> list[Config]:
+    room = p.device.shared_per_block
+    found = [
+        Config(bm, bn, bk, group, warps, stages)
+        for bm, bn, warps in ((128, 256, 8), (256, 128, 8), (128, 128, 8), (128, 128, 4), (128, 64, 4), (64, 128, 4), (64, 64, 4))
+        for bk in (32, 64) for group in (4, 8, 16) for stages in (2, 3, 4, 5)
+    ]  # fmt: skip
+    return [c for c in found if (c.BM + c.BN) * c.BK * 2 * c.stages <= room]
+
+
+
+def launches(p: Problem, config: Config) -> list[Launch]:
+    a, b, out = p["a"], p["b"], p["out"]
+    (m, k), n = a.shape, b.shape[1]
+    args = {
+        "a": "a", "b": "b", "out": "out", "M": m, "N": n, "K": k, "ma": a.strides[0], "ka": a.strides[1], "kb": b.strides[0], "nb": b.strides[1],
+        "ldo": out.strides[0], "GROUP": config.GROUP, "BM": config.BM, "BN": config.BN,
+        "BK": config.BK,
+    }  # fmt: skip
+    programs = min(p.device.sms, -(-n // config.BN) * -(-m // config.BM))
+    args["programs"] = programs
+    return [Launch(_matmul, (programs,), args, config.warps, config.stages)]
