@@ -303,8 +303,8 @@ def matmul(a: Tensor, b: Tensor, *, c: Tensor | None=None, alpha: float=1.0, bet
             "tf32" under 2^-9: each operand is cut to 10 bits of fraction, what tensor cores read of a float32;
             "tf32x3" under 2^-19: x = x1 + x2 of 10 bits of fraction each, and x y = x1 y1 + x1 y2 + x2 y1 (Ootomo and Yokota 2022);
             "bf16x3" under 2^-15: the same with two bfloat16 numbers, at twice the speed of "tf32x3".
-            It is an upper bound: a product may be made more precisely where that costs nothing. The gradients are made in the same mode. In the two split
-            modes an infinite operand, or one of bfloat16 whose rounding overflows (over 3.39e38), may give NaN where float32 gives an infinity.
+            The gradients are made in the same mode. In the two split modes an infinite operand, or one whose rounding to bfloat16 overflows (over 3.39e38),
+            makes NaN of its row or column of the result.
         implementation: a kernel by name (`"simt__cuda_sm80"`): it runs or raises. None picks the best that takes the input.
 
     c, bias, gate and residual are float32, float16 or bfloat16, whatever `a` is; with `a` of float32 they are float32.
