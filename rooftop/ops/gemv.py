@@ -70,7 +70,7 @@ def backward(dy: Tensor, a: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
     """da = dyᵀ x, dx = dy a"""
     from rooftop.ops import matmul
 
-    da = matmul.OP(dy.transpose(-1, -2), x, None, None, None, None, 1.0, 0.0, "none", "")
+    da = matmul.OP(dy.transpose(-1, -2), x, None, None, None, None, 1.0, 0.0, "none", "", "ieee")
     return da, OP(a.transpose(-1, -2), dy)
 
 
