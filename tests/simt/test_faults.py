@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from rooftop.lab import simt
-from rooftop.lab.simt import ordinary
+from rooftop.lab.simt import arguments, ordinary
 from rooftop.lab.simt.report import KINDS, Finding
 
 pytestmark = pytest.mark.skipif(simt.unavailable() is not None, reason=str(simt.unavailable()))
@@ -50,7 +50,7 @@ class Fault:
             return tuple(int(n) for n in words[name].split("x")) if name in words else ()
 
         kernel, entry = ordinary.choose(text, self.file.name, self.name)
-        job = ordinary.prepare(text, self.file.name, FOLDER, kernel, entry, list(args.values()))
+        job = arguments.prepare(text, self.file.name, FOLDER, kernel, entry, list(args.values()))
         launch = job.launch(extents("--grid"), extents("--block"), extents("--cluster"), int(words.get("--shared", 0)), "--cooperative" in words)
         memory, uninitialised = job.memory()
         return simt.run_launches(

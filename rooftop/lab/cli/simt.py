@@ -173,7 +173,7 @@ def _ordinary(
     path: Path, own: _Ordinary, blocks: int | None, seed: int, schedules: int, check: bool
 ) -> tuple[str, dict[str, str], Report, Report | None]:
     """One kernel of a file as it stands."""
-    from rooftop.lab.simt import ordinary
+    from rooftop.lab.simt import arguments, ordinary
     from rooftop.lab.simt import run as running
 
     text, _, folder = running.source_of(path)
@@ -181,7 +181,7 @@ def _ordinary(
     grid, block = _extents("--grid", own.grid, kernel), _extents("--block", own.block, kernel)
     ordinary.split(kernel, own.args)  # what is wrong with them is said before anything is built
     _build_ahead()
-    job = ordinary.prepare(text, str(path), folder, kernel, entry, own.args, seed)
+    job = arguments.prepare(text, str(path), folder, kernel, entry, own.args, seed)
     launch = job.launch(grid, block, _extents("--cluster", own.cluster, kernel) if own.cluster else (), own.shared, own.cooperative)
 
     def run(mode: Mode) -> Report:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from rooftop.core.digests import without_comments
 
 if TYPE_CHECKING:
-    from rooftop.lab.simt.translate import Token
+    from rooftop.lab.simt.tokens import Token
 
 _SIGN = re.compile(r"<<<|\bmain\s*\(|\bcuda(?!GridDep|Trigger)[A-Z]\w*\s*\(|#\s*include\s*<(?:iostream|vector|string|chrono|random|cuda_runtime\w*\.h)>")
 NVRTCS = re.compile(r"(?:cuda|cooperative_groups)(?:/.*|_(?:fp\d+|bf16|pipeline\w*)\.h|\.h)|mma\.h")  # headers that it is given

@@ -4,15 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from rooftop.lab.simt import host, ptx
+from rooftop.lab.simt.tokens import Token, tokenise
 
-_TOKEN = re.compile(
-    r"(?P<space>[ \t\r\f\v]+|\\\n)|(?P<newline>\n)|(?P<comment>//[^\n]*|/\*.*?\*/)|(?P<raw>R\"\(.*?\)\")|(?P<string>\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*')"
-    r"|(?P<word>[A-Za-z_]\w*)|(?P<number>\.?\d(?:[eEpP][+-]|[\w.'])*)|(?P<symbol>::|->|<<<|>>>|<<=|>>=|<<|[-+*/%&|^=!<>]=|&&|\|\||\+\+|--|.)",
-    re.S,
-)
 MARK = "/simulated:/"  # before the shown path of a source in debug information, which else would put a folder before it
 _DEFINE = re.compile(r"([ \t]*#[ \t]*define[ \t]+\w+(?:\([^)]*\))?)(.*)", re.S)
 _INCLUDE = re.compile(r"[ \t]*#[ \t]*include[ \t]*([<\"][^>\"\n]+[>\"])")
@@ -26,31 +21,6 @@ _SPECIFIERS = ("extern", "static", "inline", "const", "volatile", *_ALIGNMENTS) 
 
 class TranslateError(ValueError):
     """The source uses a form that this step cannot read; the text names file and line."""
-
-
-@dataclass
-class Token:
-    kind: str
-    text: str
-    line: int
-
-
-def tokenise(text: str) -> list[Token]:
-    found, line = [], 1
-    at_start = True
-    position = 0
-    while position < len(text):
-        if at_start and (match := re.compile(r"[ \t]*#(?:[^\n\\]|\\\n|\\.)*").match(text, position)):
-            kind = "directive"
-        else:
-            match = _TOKEN.match(text, position)
-            assert match is not None and match.lastgroup is not None  # the last alternative takes any character
-            kind = match.lastgroup
-        found.append(Token(kind, match[0], line))
-        line += match[0].count("\n")
-        at_start = kind == "newline" or (at_start and kind in ("space", "comment"))
-        position = match.end()
-    return found
 
 
 def translate(text: str, path: str, *, unroll: bool = False, marks: Collection[str] | None = None) -> str:
