@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @app.command(rich_help_panel=JUDGE)
 def check(
     what: What = None, case: CaseName = None, dtype: DTypeName = None,
-    backend: Annotated[str, typer.Option(help="auto, gpu, or cpu: Triton's interpreter, the simulator of CUDA C++")] = "auto",
+    backend: Annotated[str, typer.Option(help="auto, gpu, pallas (jax's interpreters of TPU kernels), or cpu: whatever runs each without a device")] = "auto",
     seed: Annotated[int | None, typer.Option(help="Of the inputs; fresh each time when not given.")] = None,
     tag: Annotated[list[str] | None, typer.Option(help="Only cases with this tag: edge, bench, model, huge.")] = None,
     huge: Annotated[bool, typer.Option("--huge/--no-huge", help="Also the cases of more than 2^31 elements, on a GPU that holds them.")] = True,
@@ -43,6 +43,8 @@ def check(
 
     seed = secrets.randbits(31) if seed is None else seed
     found = candidates.find(what or [])
+    if backend == "pallas":  # of what was asked for, the kernels that it can run
+        found = [s for s in found if s.implementation is not None and s.implementation.backend == "pallas"]
     known(found, dtype, tag)
     todo = [(s, c) for s in found for c in checks.select_cases(s, name=case, tags=tag or (), dtype=dtype) if huge or case or "huge" not in c.tags]
     if not todo:
