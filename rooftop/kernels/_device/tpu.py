@@ -20,6 +20,7 @@ class _Later:
 
 jax, jnp, lax = _Later("jax"), _Later("jax.numpy"), _Later("jax.lax")
 pl, pltpu = _Later("jax.experimental.pallas"), _Later("jax.experimental.pallas.tpu")
+LANES = 128  # words of a row of a vector register
 WORD = {"f32": 8, "i32": 8, "bf16": 16, "i16": 16, "i8": 32, "u8": 32}  # rows of a tile of HBM and VMEM by dtype: 8 of 32 bits, so that 4 KiB are a tile
 
 
