@@ -23,7 +23,7 @@ from typing import Any
 from rooftop.core import settings, tpu
 from rooftop.core.backends.python_modules import ModuleImplementation
 from rooftop.core.implementation import Runner, Where
-from rooftop.core.spec import Device, Launch, Problem
+from rooftop.core.spec import DTYPES, Device, Launch, Meta, Problem
 
 LIMIT = 300.0  # seconds that one run or one compilation may take
 ENVIRONMENT = {
@@ -209,7 +209,7 @@ class PallasImplementation(ModuleImplementation):
                     if meta is None:
                         numbers[name] = value
                     elif name in inputs:
-                        arrays[name] = _written(folder / name, value.as_strided(meta.shape, meta.strides), meta.dtype)
+                        arrays[name] = _written(folder / name, _seen(value, meta), meta.dtype)
                     else:
                         results[name] = {"file": str(folder / name), "shape": meta.shape, "dtype": meta.dtype}
                 worker.ask({**job, "arrays": arrays, "numbers": numbers, "results": results}, LIMIT)
@@ -237,10 +237,19 @@ def _written(path: Path, tensor: Any, dtype: str) -> dict[str, Any]:
     return {"file": str(path), "shape": list(tensor.shape), "dtype": dtype}
 
 
+def _seen(tensor: Any, meta: Meta) -> Any:
+    """The memory of a tensor with the dtype, shape and strides that the problem gives it."""
+    import torch
+
+    dtype = getattr(torch, DTYPES[meta.dtype].torch)
+    start = tensor.storage_offset() * tensor.element_size() // meta.itemsize
+    return torch.empty(0, dtype=dtype).set_(tensor.untyped_storage(), start, meta.shape, meta.strides)
+
+
 def _read(path: Path, into: Any, problem: Problem) -> None:
     import torch
 
     meta = problem[path.name]
     if meta.numel:
-        found = torch.frombuffer(bytearray(path.read_bytes()), dtype=into.dtype).view(meta.shape)
-        into.as_strided(meta.shape, meta.strides).copy_(found)
+        target = _seen(into, meta)
+        target.copy_(torch.frombuffer(bytearray(path.read_bytes()), dtype=target.dtype).view(meta.shape))

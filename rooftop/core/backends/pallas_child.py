@@ -106,7 +106,8 @@ def run(job: Mapping[str, Any]) -> dict[str, Any]:
 def races() -> bool:
     from jax._src.pallas.mosaic.interpret import interpret_pallas_call
 
-    return bool(interpret_pallas_call.get_races().races_found)
+    found = interpret_pallas_call.races  # of the last call that was interpreted
+    return found is not None and bool(found.races_found)
 
 
 def abstract(device: Any) -> Any:
