@@ -16,7 +16,6 @@ from rooftop.core import settings
 from rooftop.core.spec import Device
 
 EXTRA = "pip install 'rooftop[tpu]', Python 3.11; or make npu-env in a checkout"
-LANES, SUBLANES = 128, 8  # a vector register: 8 rows of 128 words of 32 bits
 
 
 @dataclass(frozen=True)

@@ -79,7 +79,7 @@ class Process:
 
     def _started(self) -> subprocess.Popen[bytes]:
         if self._child is None or self._child.poll() is not None:
-            self._errors = tempfile.TemporaryFile()
+            self._errors = tempfile.TemporaryFile()  # noqa: SIM115, closed with the process
             self._child = subprocess.Popen(
                 [str(self._python), "-m", "rooftop.core.backends.pallas_child"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors,
                 env=settings.environment({**ENVIRONMENT, **self._more, "PYTHONPATH": str(settings.CHECKOUT)}), start_new_session=True, bufsize=0,

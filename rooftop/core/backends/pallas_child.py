@@ -138,12 +138,12 @@ def compile_(job: Mapping[str, Any]) -> dict[str, Any]:
     on = On(False, problem.device.shared_per_block, mesh)
     with abstract(problem.device):
         made = jax.jit(lambda arrays: module.run(arrays, problem, config, on)).lower(given).compile()
-    memory = made.memory_analysis()
-    used = [int(n) for n in re.findall(r'"used_scoped_memory_configs":\[\{"memory_space":"1","offset":"0","size":"(\d+)"', made.as_text())]
+    memory, text = made.memory_analysis(), made.as_text()
+    calls = re.findall(r"^\s*(?:ROOT )?%?([\w.-]+) = .*custom_call_target=\"tpu_custom_call\"(.*)$", text, re.M)
+    used = [int(n) for _, rest in calls for n in re.findall(r'"used_scoped_memory_configs":\[\{"memory_space":"1","offset":"0","size":"(\d+)"', rest)]
     return {
-        "vmem": max(used, default=0), "code": memory.generated_code_size_in_bytes,
+        "kernels": [name for name, _ in calls], "vmem": max(used, default=0), "code": memory.generated_code_size_in_bytes,
         "hbm": memory.argument_size_in_bytes + memory.output_size_in_bytes + memory.temp_size_in_bytes, "hbm_temporary": memory.temp_size_in_bytes,
-        "text": made.as_text() if job.get("text") else "",
     }  # fmt: skip
 
 

@@ -40,8 +40,9 @@ def vmem(p: Problem, c: Mapping[str, int]) -> int:
 
 
 def _kernel(
-    scale: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, most: Any, total: Any, acc: Any, *, steps: int, keys: int, shift: int, left: int, right: int, cap: float
-) -> None:
+    scale: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, most: Any, total: Any, acc: Any, *, steps: int, keys: int, shift: int, left: int, right: int,
+    cap: float,
+) -> None:  # fmt: skip
     """q [1, 1, queries, D], k and v [1, 1, keys, D]; most, total [queries, 128], one number a row; acc [queries, Dv]. Query i is at position i + shift."""
     bq, bk = q.shape[2], k.shape[2]
     i, j = pl.program_id(2) * bq, pl.program_id(3) * bk

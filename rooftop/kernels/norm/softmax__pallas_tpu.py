@@ -1,6 +1,6 @@
 """Softmax for a TPU: whole rows in VMEM, so that each element comes from HBM once and goes back once. The vector unit bounds it, not the matrix unit.
 
-Two forms, by where the columns lie. Along the lanes (`inner` of 1): a block of whole rows, reduced across lanes in strips of rows that the registers hold.
+Two forms, by where the columns lie. Along the lanes (`inner` of 1): a block of whole rows, gone over in strips of rows and pieces of these.
 Along the sublanes (`inner` above 1): a block of all columns by some inner positions, reduced register by register."""
 
 from __future__ import annotations
@@ -10,10 +10,9 @@ from functools import partial
 from typing import Any
 
 from rooftop.core.spec import Problem
-from rooftop.kernels._device.tpu import WORD, On, call, jnp, lax, like, pl, tile, up
+from rooftop.kernels._device.tpu import LANES, WORD, On, added, call, jnp, larger, like, pieces, pl, strips, tile, up
 
 BLOCK = 2 << 20  # bytes of float32 that a block of rows holds at least, where there are so many: enough for a copy to run at the speed of HBM
-STRIP = 64  # registers, each 8 x 128 words, that a strip of rows fills at most
 
 
 def supports(p: Problem) -> str | None:
@@ -24,46 +23,44 @@ def choose(p: Problem) -> dict[str, int]:
     outer, columns, inner = p["x"].shape
     if inner > 1:
         lanes = tile(inner, 128, max(128, BLOCK // (4 * up(columns, 8)) // 128 * 128))
-        return {"rows": 1, "lanes": inner if lanes >= inner else lanes, "strip": columns}
-    step, width = WORD[p["x"].dtype], up(columns, 128)
-    strip = max(step, STRIP * 1024 // width // step * step)
-    rows = tile(outer, step, max(strip, BLOCK // (4 * width) // strip * strip))
-    return {"rows": min(outer, rows), "lanes": 1, "strip": min(strip, rows)}
+        return {"rows": 1, "lanes": inner if lanes >= inner else lanes}
+    step = WORD[p["x"].dtype]
+    return {"rows": min(outer, tile(outer, step, max(step, BLOCK // (4 * up(columns, 128)) // step * step))), "lanes": 1}
 
 
 def vmem(p: Problem, c: Mapping[str, int]) -> int:
-    """Two blocks of x and of y, since the next is copied while one is computed, and the strip in float32, twice."""
+    """Two blocks of x and of y, since the next is copied while one is computed; of columns along the sublanes two more in float32."""
     _, columns, inner = p["x"].shape
-    held = up(c["rows"], 8) * up(columns, 128) if inner == 1 else up(columns, 8) * up(c["lanes"], 128)
-    strip = up(c["strip"], 8) * up(columns, 128) if inner == 1 else held
-    return 4 * held * p["x"].itemsize + 8 * strip
+    held = up(c["rows"], 16) * up(columns, 128) if inner == 1 else up(columns, 16) * up(c["lanes"], 128)
+    return 4 * held * p["x"].itemsize + (8 * held if inner > 1 else 0)
 
 
-def softmax(x: Any, axis: int) -> Any:
-    x = x.astype(jnp.float32)
-    e = jnp.exp(x - jnp.max(x, axis, keepdims=True))
-    return e / jnp.sum(e, axis, keepdims=True)
+def _rows(x: Any, y: Any, *, step: int) -> None:
+    """x, y: [rows, columns]. Three times over a strip: the largest, the sum, the result."""
+    columns = x.shape[1]
 
+    def strip(start: Any, n: int) -> None:
+        def piece(at: Any, width: int) -> Any:
+            return x[pl.ds(start, n), pl.ds(at, width)].astype(jnp.float32)
 
-def _rows(x: Any, y: Any, *, strip: int) -> None:
-    """x, y: [rows, columns]"""
-    whole, rest = divmod(x.shape[0], strip)
+        lowest, none = jnp.full((n, LANES), -jnp.inf, jnp.float32), jnp.zeros((n, LANES), jnp.float32)
+        most = jnp.max(pieces(columns, n, lambda at, w, most: larger(most, piece(at, w)), lowest), 1, keepdims=True)
+        total = jnp.sum(pieces(columns, n, lambda at, w, total: added(total, jnp.exp(piece(at, w) - most)), none), 1, keepdims=True)
 
-    def step(i: Any, _: Any) -> Any:
-        at = pl.ds(pl.multiple_of(i * strip, strip), strip)
-        y[at, :] = softmax(x[at, :], 1).astype(y.dtype)
-        return 0
+        def write(at: Any, width: int, kept: Any) -> Any:
+            y[pl.ds(start, n), pl.ds(at, width)] = (jnp.exp(piece(at, width) - most) / total).astype(y.dtype)
+            return kept
 
-    if whole:
-        lax.fori_loop(0, whole, step, 0)
-    if rest:
-        at = pl.ds(whole * strip, rest)
-        y[at, :] = softmax(x[at, :], 1).astype(y.dtype)
+        pieces(columns, n, write)
+
+    strips(x.shape[0], step, strip)
 
 
 def _columns(x: Any, y: Any) -> None:
     """x, y: [1, columns, lanes]"""
-    y[0] = softmax(x[0], 0).astype(y.dtype)
+    v = x[0].astype(jnp.float32)
+    e = jnp.exp(v - jnp.max(v, 0, keepdims=True))
+    y[0] = (e / jnp.sum(e, 0, keepdims=True)).astype(y.dtype)
 
 
 def run(given: Mapping[str, Any], p: Problem, c: Mapping[str, int], on: On) -> dict[str, Any]:
@@ -72,7 +69,7 @@ def run(given: Mapping[str, Any], p: Problem, c: Mapping[str, int], on: On) -> d
     if inner == 1:
         x = x.reshape(outer, columns)
         block = pl.BlockSpec((c["rows"], columns), lambda i: (i, 0))
-        kernel, grid = partial(_rows, strip=c["strip"]), (pl.cdiv(outer, c["rows"]),)
+        kernel, grid = partial(_rows, step=WORD[p["x"].dtype]), (pl.cdiv(outer, c["rows"]),)
     else:
         block = pl.BlockSpec((1, columns, c["lanes"]), lambda i, j: (i, 0, j))
         kernel, grid = _columns, (outer, pl.cdiv(inner, c["lanes"]))

@@ -1,7 +1,7 @@
 """int8 with a scale for each row or group, for a TPU: rounded to nearest, to zero, or stochastically with the bits that every backend draws.
 
-A block of rows is gone over in strips of 32: an int8 tile of VMEM has 32 rows. The vector unit bounds it: two quotients rounded as IEEE's, and a mix and a
-product of 64 bits an element for the random bits."""
+A block of rows is gone over in strips of 32, since an int8 tile of VMEM has 32 rows, and in pieces of these. The vector unit bounds it: two quotients rounded
+as IEEE's, and a mix and a product of 64 bits an element for the random bits."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from rooftop.core.spec import Problem
-from rooftop.kernels._device.tpu import WORD, On, call, jnp, lax, like, pl, pltpu, tile, up
+from rooftop.kernels._device.tpu import LANES, WORD, On, call, jnp, larger, lax, like, pieces, pl, pltpu, strips, tile, up
 from rooftop.kernels._device.tpu_numbers import RAISE, TINY, quotient, raised
 from rooftop.kernels._device.tpu_random import halves
 
@@ -34,67 +34,71 @@ def supports(p: Problem) -> str | None:
 
 def choose(p: Problem) -> dict[str, int]:
     rows, columns = p["x"].shape
-    strip = WORD["i8"]
-    block = min(rows, tile(rows, strip, max(strip, BLOCK // (4 * up(columns, 128)) // strip * strip)))
-    return {"rows": block, "strip": min(strip, block)}
+    step = WORD["i8"]
+    return {"rows": min(rows, tile(rows, step, max(step, BLOCK // (4 * up(columns, 128)) // step * step)))}
 
 
 def vmem(p: Problem, c: Mapping[str, int]) -> int:
-    """Two blocks of x and of the codes, two of the scales, and six strips of 32 bits."""
-    width = up(p["x"].shape[1], 128)
-    return up(c["rows"], 32) * (width * 2 * (p["x"].itemsize + 1) + 2 * 128 * 4) + 24 * up(c["strip"], 8) * width
+    """Two blocks of x and of the codes, and two of the scales."""
+    return up(c["rows"], 32) * (up(p["x"].shape[1], 128) * 2 * (p["x"].itemsize + 1) + 2 * 128 * 4)
 
 
-def _kernel(seed: Any, x: Any, codes: Any, scale: Any, *, strip: int, rounding: str) -> None:
-    """x, codes: [rows, columns]; scale: [rows, 1]"""
+def _kernel(seed: Any, x: Any, codes: Any, scale: Any, *, rounding: str) -> None:
+    """x, codes: [rows, columns]; scale: [rows, 1]. Twice over a strip: the largest, the codes."""
     rows, columns = x.shape
     first = pl.program_id(0) * rows
-    whole, rest = divmod(rows, strip)
 
-    def rounded(v: Any, start: Any) -> Any:
-        """v: [strip, columns], divided by the scale."""
+    def rounded(v: Any, start: Any, at: Any) -> Any:
+        """Codes of values that are divided by their scale, of which the first stands at [start, at] of the block."""
         v = jnp.clip(jnp.where(v == v, v, 0.0), -BOUND, BOUND)
         if rounding == "stochastic":
             row = lax.broadcasted_iota(jnp.int32, v.shape, 0) + (first + start)
-            index = (row * columns + lax.broadcasted_iota(jnp.int32, v.shape, 1)).astype(jnp.uint32)
+            index = (row * columns + (lax.broadcasted_iota(jnp.int32, v.shape, 1) + at)).astype(jnp.uint32)
             k = (jnp.round(v * 65536.0).astype(jnp.int32) + halves(seed[0].astype(jnp.uint32), index).astype(jnp.int32)) >> 16
         else:
             k = (jnp.round(v) if rounding == "nearest" else jnp.trunc(v)).astype(jnp.int32)
         return jnp.clip(k, -127, 127).astype(jnp.int8)
 
-    def one(start: Any, n: int) -> None:
-        at = pl.ds(start, n)
-        v = x[at, :].astype(jnp.float32)
-        largest = _largest(v)
+    def strip(start: Any, n: int) -> None:
+        at_rows, none = pl.ds(start, n), jnp.zeros((n, LANES), jnp.float32)
+
+        def piece(at: Any, width: int) -> Any:
+            return x[at_rows, pl.ds(at, width)].astype(jnp.float32)
+
+        def write(value: Any, s: Any) -> None:
+            def one(at: Any, width: int, kept: Any) -> Any:
+                codes[at_rows, pl.ds(at, width)] = rounded(quotient(value(at, width), s), start, at)
+                return kept
+
+            pieces(columns, n, one)
+
+        largest = jnp.max(pieces(columns, n, lambda at, width, most: larger(most, _sizes(piece(at, width))), none), 1, keepdims=True)
         tiny = largest < TINY
         few = jnp.any(tiny)
 
         @pl.when(jnp.logical_not(few))
         def _() -> None:
             s = jnp.minimum(quotient(largest, 127.0), LARGEST)
-            scale[at, :] = s
-            codes[at, :] = rounded(quotient(v, s), start)
+            scale[at_rows, :] = s
+            write(piece, s)
 
         @pl.when(few)
         def _() -> None:
-            w = jnp.where(tiny, raised(v), v)
-            s = jnp.clip(quotient(_largest(w), 127.0), jnp.where(tiny, LEAST * RAISE, LEAST), LARGEST)
-            scale[at, :] = jnp.where(tiny, s / RAISE, s)
-            codes[at, :] = rounded(quotient(w, s), start)
+            def up_piece(at: Any, width: int) -> Any:
+                v = piece(at, width)
+                return jnp.where(tiny, raised(v), v)
 
-    def step(i: Any, _: Any) -> Any:
-        one(pl.multiple_of(i * strip, strip), strip)
-        return 0
+            most = jnp.max(pieces(columns, n, lambda at, width, most: larger(most, _sizes(up_piece(at, width))), none), 1, keepdims=True)
+            s = jnp.clip(quotient(most, 127.0), jnp.where(tiny, LEAST * RAISE, LEAST), LARGEST)
+            scale[at_rows, :] = jnp.where(tiny, s / RAISE, s)
+            write(up_piece, s)
 
-    if whole:
-        lax.fori_loop(0, whole, step, 0)
-    if rest:
-        one(whole * strip, rest)
+    strips(rows, WORD["i8"], strip)
 
 
-def _largest(v: Any) -> Any:
-    """Of each row, [rows, 1]: neither NaN nor infinity has a say."""
-    return jnp.max(jnp.where(jnp.abs(v) < jnp.inf, jnp.abs(v), 0.0), 1, keepdims=True)
+def _sizes(v: Any) -> Any:
+    """NaN and infinity have no say."""
+    return jnp.where(jnp.abs(v) < jnp.inf, jnp.abs(v), 0.0)
 
 
 def run(given: Mapping[str, Any], p: Problem, c: Mapping[str, int], on: On) -> dict[str, Any]:
@@ -102,8 +106,13 @@ def run(given: Mapping[str, Any], p: Problem, c: Mapping[str, int], on: On) -> d
     rows, columns = x.shape
     block, number = pl.BlockSpec((c["rows"], columns), lambda i: (i, 0)), pl.BlockSpec(memory_space=pltpu.SMEM)
     codes, scale = call(
-        partial(_kernel, strip=c["strip"], rounding=str(p.option("rounding"))), on, name="quantize", order=("parallel",), grid=(pl.cdiv(rows, c["rows"]),),
+        partial(_kernel, rounding=str(p.option("rounding"))), on, name="quantize", order=("parallel",), grid=(pl.cdiv(rows, c["rows"]),),
         in_specs=[number, block], out_specs=[block, pl.BlockSpec((c["rows"], 1), lambda i: (i, 0))],
         out_shape=[like(x, jnp.int8), like(x, jnp.float32, rows, 1)],
     )(given["seed"], x)  # fmt: skip
-    return {"codes": lax.bitcast_convert_type(codes, jnp.uint8), "scale": scale[:, 0]}
+    return {"codes": codes, "scale": scale}
+
+
+def finish(outputs: Mapping[str, Any], p: Problem) -> dict[str, Any]:
+    """Codes as bytes, which is what the contract calls them."""
+    return {"codes": outputs["codes"].view("uint8"), "scale": outputs["scale"][:, 0]}

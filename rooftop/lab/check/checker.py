@@ -384,7 +384,9 @@ def _too_large(case: Case, where: str) -> str | None:
         return "more than 2^31 elements: left to a GPU"
     elements = sum(count(v) for _, v in case.tensors())
     tool = {"simt": "in the simulator", "torch": "on the CPU", "pallas": "in jax's interpreter"}.get(where, "in the interpreter")
-    return f"{elements} elements: too slow {tool}, left to {'the compiler' if where == 'pallas' else 'a GPU'}" if elements > (CPU_ELEMENTS if where == "torch" else INTERPRETED_ELEMENTS) else None
+    if elements <= (CPU_ELEMENTS if where == "torch" else INTERPRETED_ELEMENTS):
+        return None
+    return f"{elements} elements: too slow {tool}, left to {'the compiler' if where == 'pallas' else 'a GPU'}"
 
 
 def count(spec: Input) -> int:
