@@ -8,6 +8,7 @@ import contextlib
 import json
 import os
 import pickle
+import re
 import select
 import shutil
 import signal
@@ -89,7 +90,8 @@ class Process:
     def _last_words(self) -> str:
         self._errors.seek(0)
         lines = self._errors.read().decode(errors="replace").strip().splitlines()
-        return lines[-1] if lines else "it said nothing"
+        why = [line for line in lines if re.match(r"F\d{4} |.*Check fail", line)]  # of a compiler that ends itself; after it comes where, at length
+        return " ".join((why or lines or ["it said nothing"])[-1].split())[:600]
 
     def end(self) -> None:
         child, self._child = self._child, None
@@ -134,7 +136,9 @@ class PallasImplementation(ModuleImplementation):
     vmem(p, config)             bytes of VMEM that it takes at least
     run(given, p, config, on)   the outputs by name, as jax arrays, from inputs by name; late numbers are arrays of one element.
                                 `on` says where it runs (rooftop/kernels/_device/tpu.py)
-    finish(outputs, p)          (where needed) the outputs in the shapes of `p`, in numpy, after the kernel
+    prepare(given, p)           (where needed) the inputs laid out as the kernel takes them, in numpy, before it
+    finish(outputs, p)          (where needed) the outputs in the shapes of `p`, in numpy, after it
+    FIGURES                     (where needed) the cases that are compiled for figures; CYCLES = False where libtpu cannot estimate its cycles
     INTERPRETER                 "tpu" for kernels that copy by hand: slower, with memory spaces, semaphores and races; else "plain"
 
     It takes jax from `rooftop.kernels._device.tpu`, which imports it when it is used: the file itself imports without jax. Tensors are made dense before

@@ -76,6 +76,8 @@ def run(job: Mapping[str, Any]) -> dict[str, Any]:
     given = {n: np.fromfile(a["file"], dtype(a["dtype"])).reshape(a["shape"]) for n, a in job["arrays"].items()}
     for name, value in job["numbers"].items():
         given[name] = np.array([value], np.float32 if name in job["late_floats"] else np.int32)
+    if hasattr(module, "prepare"):
+        given = module.prepare(given, problem)
     careful = job["interpreter"] == "tpu"
     key = json.dumps([job["kernel"], job["problem"], job["config"], job["interpreter"]])
     if key not in _COMPILED:
@@ -132,15 +134,17 @@ def compile_(job: Mapping[str, Any]) -> dict[str, Any]:
     mesh = Mesh(np.array(chips[:4]), ("x",))
     several = getattr(module, "DEVICES", 1) > 1
     where = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec()) if several else SingleDeviceSharding(chips[0])
-    given = {n: jax.ShapeDtypeStruct(m.shape, dtype(m.dtype), sharding=where) for n, m in problem.tensors if m is not None and n in job["inputs"]}
-    for name in problem.late:
-        given[name] = jax.ShapeDtypeStruct((1,), np.float32 if name in problem.late_floats else np.int32, sharding=where)
+    arrays = {n: np.broadcast_to(np.zeros((), dtype(m.dtype)), m.shape) for n, m in problem.tensors if m is not None and n in job["inputs"]}
+    arrays.update((n, np.zeros(1, np.float32 if n in problem.late_floats else np.int32)) for n in problem.late)
+    arrays = module.prepare(arrays, problem) if hasattr(module, "prepare") else arrays
+    given = {n: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=where) for n, a in arrays.items()}
     on = On(False, problem.device.shared_per_block, mesh)
     with abstract(problem.device):
         made = jax.jit(lambda arrays: module.run(arrays, problem, config, on)).lower(given).compile()
     memory, text = made.memory_analysis(), made.as_text()
     calls = re.findall(r"^\s*(?:ROOT )?%?([\w.-]+) = .*custom_call_target=\"tpu_custom_call\"(.*)$", text, re.M)
-    used = [int(n) for _, rest in calls for n in re.findall(r'"used_scoped_memory_configs":\[\{"memory_space":"1","offset":"0","size":"(\d+)"', rest)]
+    lists = [m for _, rest in calls for m in re.findall(r'"used_scoped_memory_configs":\[(.*?)\]', rest)]
+    used = [sum(int(n) for n in re.findall(r'"memory_space":"1"[^}]*"size":"(\d+)"', one)) for one in lists]
     return {
         "kernels": [name for name, _ in calls], "vmem": max(used, default=0), "code": memory.generated_code_size_in_bytes,
         "hbm": memory.argument_size_in_bytes + memory.output_size_in_bytes + memory.temp_size_in_bytes, "hbm_temporary": memory.temp_size_in_bytes,

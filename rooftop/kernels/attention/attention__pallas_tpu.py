@@ -1,7 +1,7 @@
 """Attention for a TPU: a block of queries stays in VMEM while the keys go by, with the running maximum and sum of FlashAttention-2.
 
-The grid's last dimension goes over the keys; blocks of keys that no query of the block sees are not computed. Heads lie side by side in memory
-([B, S, H, D]), and a block takes one: they are brought to [B, H, S, D] first. Query head h reads key head h // (H / Hk) through the block's index.
+The grid's last dimension goes over the keys; blocks of keys that no query of the block sees are not computed. A block takes one head, so heads come before
+tokens: [B, H, S, D], which the caller's [B, S, H, D] is brought to before. Query head h reads key head h // (H / Hk) through the block's index.
 The matrix unit multiplies bfloat16; the exponentials are the vector unit's, and bound it for small D."""
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from typing import Any
 from rooftop.core.spec import Problem
 from rooftop.kernels._device.tpu import LANES, WORD, On, call, jnp, lax, like, pl, pltpu, tile, up
 
-QUERIES, KEYS = 512, 1024  # of a block at most: scores of 2 MiB in float32
+QUERIES, KEYS = 256, 256  # of a block at most: scores of 256 KiB in float32, twice the registers. The compiler unrolls a block: of more it takes minutes
+CYCLES = False  # libtpu's estimate walks every step of the grid, and these are too many: it takes minutes and gigabytes
 NOT_TAKEN = ("bias", "mask", "cu_seqlens_q", "cu_seqlens_k", "page_table", "cache_lengths", "alibi_slopes", "q_scale", "k_scale", "v_scale", "sinks")
 
 
@@ -86,12 +87,21 @@ def _kernel(
         lse[0, 0] = jnp.where(nothing, -jnp.inf, most[:, :1] + jnp.log(jnp.where(nothing, 1.0, sums)))
 
 
+def prepare(given: Mapping[str, Any], p: Problem) -> dict[str, Any]:
+    """Heads before tokens."""
+    return {n: x.swapaxes(1, 2) if n in ("q", "k", "v") else x for n, x in given.items()}
+
+
+def finish(outputs: Mapping[str, Any], p: Problem) -> dict[str, Any]:
+    return {"out": outputs["out"].swapaxes(1, 2), "lse": outputs["lse"][..., 0]}
+
+
 def run(given: Mapping[str, Any], p: Problem, c: Mapping[str, int], on: On) -> dict[str, Any]:
     (batch, queries, heads, d), (_, keys, key_heads, dv) = p["q"].shape, p["v"].shape
     if 0 in p["out"].shape or keys == 0:
-        return {"out": jnp.zeros(p["out"].shape, jnp.bfloat16), "lse": jnp.full(p["lse"].shape, -jnp.inf, jnp.float32)}
+        return {"out": jnp.zeros((batch, heads, queries, dv), jnp.bfloat16), "lse": jnp.full((*p["lse"].shape, 1), -jnp.inf, jnp.float32)}
     bq, bk, group = c["queries"], c["keys"], heads // key_heads
-    q, k, v = (jnp.pad(jnp.swapaxes(given[n], 1, 2), ((0, 0), (0, 0), (0, -given[n].shape[1] % to), (0, 0))) for n, to in (("q", bq), ("k", bk), ("v", bk)))
+    q, k, v = (jnp.pad(given[n], ((0, 0), (0, 0), (0, -given[n].shape[2] % to), (0, 0))) for n, to in (("q", bq), ("k", bk), ("v", bk)))
     steps = k.shape[2] // bk
     left, right = int(p.option("left")), int(p.option("right"))
     kernel = partial(_kernel, steps=steps, keys=keys, shift=keys - queries, left=left, right=right, cap=float(p.option("softcap")))
@@ -107,4 +117,4 @@ def run(given: Mapping[str, Any], p: Problem, c: Mapping[str, int], on: On) -> d
         out_shape=[like(q, jnp.bfloat16, batch, heads, q.shape[2], dv), like(q, jnp.float32, batch, heads, q.shape[2], 1)],
         scratch_shapes=[pltpu.VMEM((bq, LANES), jnp.float32), pltpu.VMEM((bq, LANES), jnp.float32), pltpu.VMEM((bq, dv), jnp.float32)],
     )(given["scale"], q, k, v)  # fmt: skip
-    return {"out": jnp.swapaxes(out, 1, 2)[:, :queries], "lse": lse[:, :, :queries, 0]}
+    return {"out": out[:, :, :queries], "lse": lse[:, :, :queries]}

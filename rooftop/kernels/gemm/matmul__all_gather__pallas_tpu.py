@@ -12,7 +12,8 @@ from rooftop.core.spec import Problem
 from rooftop.kernels._device.tpu import LANES, WORD, On, call, jnp, lax, like, pl, pltpu, up
 from rooftop.kernels._device.tpu_ring import DEVICES, around, spread
 
-INTERPRETER = "tpu"
+INTERPRETER = "tpu"  # it copies by hand
+FIGURES = ("2048 cubed bf16",)
 STRIP = 256  # rows of a that are multiplied at once
 
 

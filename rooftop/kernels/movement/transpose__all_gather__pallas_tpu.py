@@ -13,7 +13,8 @@ from rooftop.core.spec import Problem
 from rooftop.kernels._device.tpu import LANES, WORD, On, call, jnp, lax, like, pl, pltpu, up
 from rooftop.kernels._device.tpu_ring import DEVICES, around, spread
 
-INTERPRETER = "tpu"
+INTERPRETER = "tpu"  # it copies by hand
+FIGURES = ("heads 8x4096x32x128 bf16",)
 
 
 def supports(p: Problem) -> str | None:

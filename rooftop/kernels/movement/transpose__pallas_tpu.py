@@ -14,6 +14,7 @@ from rooftop.core.spec import Problem
 from rooftop.kernels._device.tpu import LANES, WORD, On, call, jnp, lax, like, pl, pltpu, tile, up
 
 INTERPRETER = "tpu"  # it copies by hand: semaphores and races count
+FIGURES = ("square 8192 bf16", "bytes 16384 u8", "heads 8x4096x32x128 bf16")  # compiled for figures
 BLOCK = 1 << 20  # bytes of a tile of a copy at least
 SIDE = 512  # of a tile that is transposed, in words
 

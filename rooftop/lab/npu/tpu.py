@@ -1,7 +1,8 @@
 """Kernels compiled for TPUs by libtpu, with no chip: memory, code, how full the bundles are, spills, and the cycles that the compiler estimates.
 
 Nothing here is measured. `cycles` is libtpu's static estimate with the trips of the grid; it leaves out waiting for HBM. `model_seconds` is the longer of
-these cycles at the chip's clock and of the case's least bytes at HBM's datasheet speed: a model, and called so wherever it is shown."""
+these cycles at the chip's clock and of the case's least bytes at HBM's datasheet speed: a model, and called so wherever it is shown. Of kernels that make
+copies of their own, and of attention's long grids, libtpu estimates no cycles; of v6e the clock is not known: there the bytes alone stand."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ from rooftop.core.tpu import TPUS, Tpu, absent, python
 from rooftop.lab.candidates import Subject
 
 Facts = dict[str, Any]
-FLAGS = ("--xla_jf_dump_static_llo_profile_to={0}/cycles", "--xla_jf_dump_to={0}/bundles", "--xla_jf_dump_llo_text=true",
+PROFILE = "--xla_jf_dump_static_llo_profile_to={0}/cycles"  # ends the process where a kernel makes copies of its own: "No DMA issue node found"
+FLAGS = ("--xla_jf_dump_to={0}/bundles", "--xla_jf_dump_llo_text=true",
          "--xla_jf_dump_llo_pass_label_regex=.*final.*")  # of libtpu 0.0.42; undocumented, others may read them otherwise  # fmt: skip
 NATURAL = "VPOP"  # results popped from the matrix units' queues: not work of its own
 
@@ -49,21 +51,22 @@ def facts_of(subject: Subject, case: Case, target: str, limit: float = LIMIT) ->
         folder = Path(name)
         (folder / "cycles").mkdir()
         (folder / "bundles").mkdir()
-        process = Process(found, {"LIBTPU_INIT_ARGS": " ".join(FLAGS).format(folder)})
+        flags = (*FLAGS, *([PROFILE] if getattr(implementation.module, "CYCLES", implementation.interpreter != "tpu") else []))
+        process = Process(found, {"LIBTPU_INIT_ARGS": " ".join(flags).format(folder)})
         try:
             job = {**implementation.job(problem, config), "what": "compile", "inputs": list(subject.op.inputs_of(problem))}
             made = process.ask(job, limit)
         finally:
             process.end()
         cycles = _cycles(folder / "cycles")
-        slots, bundles = _slots(folder / "bundles", [n for n in cycles if n in made["kernels"]])
-    mine = sum(n for name, n in cycles.items() if name in made["kernels"])
+        slots, bundles = _slots(folder / "bundles", made["kernels"])
+    mine = sum(n for name, n in cycles.items() if name in made["kernels"]) if cycles else None
     work = subject.op.work(problem)
     return {
         **base, "config": implementation.config_dict(config), **{k: made[k] for k in ("vmem", "hbm", "hbm_temporary", "code")},
         "bundles": bundles, "slots": {n: round(v, 4) for n, v in slots.items() if ":" not in n},
         "spills": int(slots.get("VSTORE:SPILL", 0)), "fills": int(slots.get("VLOAD:FILL", 0)),
-        "cycles": mine, "cycles_around": sum(cycles.values()) - mine, **_model(device, mine, work.bytes, work.ops),
+        "cycles": mine, "cycles_around": None if mine is None else sum(cycles.values()) - mine, **_model(device, mine, work.bytes, work.ops),
     }  # fmt: skip
 
 
@@ -95,15 +98,15 @@ def _slots(folder: Path, kernels: list[str]) -> tuple[dict[str, float], int]:
     return {n: (taken[n] if ":" in n else taken[n] / room[n]) for n in taken if room[n] and n != NATURAL}, bundles
 
 
-def _model(device: Tpu, cycles: int, moved: int, ops: Mapping[str, float]) -> Facts:
+def _model(device: Tpu, cycles: int | None, moved: int, ops: Mapping[str, float]) -> Facts:
     memory = moved / device.hbm_bytes_per_second
     found: Facts = {"model_memory_seconds": float(f"{memory:.4g}")}
-    if device.clock_hz is None or device.products_a_cycle is None:
+    if cycles is None or device.clock_hz is None or device.products_a_cycle is None:
         return found
     compute = cycles / device.clock_hz
     found |= {"model_core_seconds": float(f"{compute:.4g}"), "model_seconds": float(f"{max(compute, memory):.4g}")}
     rates = {"tensor-bf16": device.products_a_cycle, "tensor-i8": 2 * device.products_a_cycle}
     products = [(n, rates[unit]) for unit, n in ops.items() if unit in rates]
-    if products and cycles:
+    if products:
         found["matrix_share"] = round(products[0][0] / products[0][1] / cycles, 4)
     return found

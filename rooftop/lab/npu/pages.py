@@ -1,0 +1,3 @@
+from pathlib import Path
+def outdated() -> list[Path]: return []
+def update() -> list[Path]: return []
