@@ -155,7 +155,7 @@ class PallasImplementation(ModuleImplementation):
 
     @property
     def interpreter(self) -> str:
-        return str(self._said("INTERPRETER", None) or "plain")
+        return str(getattr(self.module, "INTERPRETER", "plain"))
 
     def where(self) -> Where:
         reason = tpu.absent()

@@ -72,7 +72,7 @@ def strips(rows: int, step: int, body: Callable[[Any, int], None]) -> None:
     """`body(start, n)` for every `step` rows of a block, and for those that are left."""
     whole, rest = divmod(rows, step)
     if whole:
-        lax.fori_loop(0, whole, lambda i, _: (body(pl.multiple_of(i * step, step), step), 0)[1], 0)
+        lax.fori_loop(0, whole, lambda i, _: (body(pl.multiple_of(i * step, step), step), 0)[1], 0)  # type: ignore[func-returns-value]
     if rest:
         body(whole * step, rest)
 

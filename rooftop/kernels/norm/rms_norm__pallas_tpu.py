@@ -20,7 +20,7 @@ def supports(p: Problem) -> str | None:
 def choose(p: Problem) -> dict[str, int]:
     rows, columns = p["x"].shape
     step = WORD[p["x"].dtype]
-    return {"rows": min(rows, tile(rows, step, max(step, BLOCK // (4 * up(columns, 128)) // step * step)))}
+    return {"rows": min(rows, tile(rows, step, max(step, BLOCK // (4 * up(max(columns, 1), 128)) // step * step)))}
 
 
 def vmem(p: Problem, c: Mapping[str, int]) -> int:

@@ -22,10 +22,10 @@ def supports(p: Problem) -> str | None:
 def choose(p: Problem) -> dict[str, int]:
     outer, columns, inner = p["x"].shape
     if inner > 1:
-        lanes = tile(inner, 128, max(128, BLOCK // (4 * up(columns, 8)) // 128 * 128))
+        lanes = tile(inner, 128, max(128, BLOCK // (4 * up(max(columns, 1), 8)) // 128 * 128))
         return {"rows": 1, "lanes": inner if lanes >= inner else lanes}
     step = WORD[p["x"].dtype]
-    return {"rows": min(outer, tile(outer, step, max(step, BLOCK // (4 * up(columns, 128)) // step * step))), "lanes": 1}
+    return {"rows": min(outer, tile(outer, step, max(step, BLOCK // (4 * up(max(columns, 1), 128)) // step * step))), "lanes": 1}
 
 
 def vmem(p: Problem, c: Mapping[str, int]) -> int:

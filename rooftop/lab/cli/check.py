@@ -147,12 +147,13 @@ def inspect(
     arch: Annotated[list[str] | None, typer.Option(help="80, 89 or 90 (all three when not given), or a card: h100, h200, a800, rtx4090.")] = None,
     sass: Annotated[bool, typer.Option("--sass", help="Print the machine code.")] = False,
     ptx: Annotated[bool, typer.Option("--ptx", help="Print PTX (Triton).")] = False,
-    target: Annotated[list[str] | None, typer.Option(help="v5e, v5p, v6e (Pallas kernels, by libtpu) or ascend910b (Triton kernels, by Huawei's compiler).")] = None,
+    target: Annotated[list[str] | None, typer.Option(help="v5e, v5p, v6e: Pallas kernels, by libtpu. ascend910b: Triton's, by Huawei's compiler.")] = None,
     as_json: AsJson = False,
 ) -> None:  # fmt: skip
     """Registers, spills, shared memory, occupancy and instructions from the binary; no GPU needed. Exit code 1 if a demand is not met.
 
-    Examples: [bold]rooftop inspect sgemm_cuda[/bold] · [bold]rooftop inspect softmax__triton --arch 80 --ptx[/bold] · [bold]rooftop inspect matmul --target v5e[/bold]"""
+    Examples: [bold]rooftop inspect sgemm_cuda[/bold] · [bold]rooftop inspect softmax__triton --arch 80 --ptx[/bold] ·
+    [bold]rooftop inspect matmul --target v5e[/bold]"""
     from rooftop.lab import candidates
     from rooftop.lab.inspect import inspector as inspects
 

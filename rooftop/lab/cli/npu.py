@@ -19,6 +19,11 @@ COLUMNS = {
 }  # fmt: skip
 
 
+ASCEND = {
+    "subject": "subject", "kernel": "kernel", "verdict": "HIVM", "ub": "UB B", "l1": "L1 B", "l0c": "L0C B", "loops": "scalar loads", "note": "case or reason",
+}  # fmt: skip
+
+
 def inspect(found: Sequence[Subject], case: str | None, targets: Sequence[str], as_json: bool) -> None:
     """`rooftop inspect --target`. Exit code 1 where a kernel is refused by the compiler, 3 where there is no toolchain."""
     from rooftop.core import tpu
@@ -70,8 +75,7 @@ def _ascend(found: Sequence[Subject], as_json: bool) -> None:
         typer.echo(f"rooftop: {reason}", err=True)
         raise typer.Exit(ENVIRONMENT)
     rows = ascend.inspect([s for s in found if s.implementation is not None and s.implementation.backend == "triton"])
-    table(rows, {"subject": "subject", "kernel": "kernel", "verdict": "HIVM", "ub": "UB B", "l1": "L1 B", "l0c": "L0C B", "loops": "scalar loops", "note": "reason"},
-          as_json)  # fmt: skip
+    table(rows, ASCEND, as_json)
 
 
 @app.command(rich_help_panel=SHOW)

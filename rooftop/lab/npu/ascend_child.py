@@ -25,7 +25,7 @@ SPACES = {"ub": "ub", "cbuf": "l1", "cc": "l0c", "ca": "l0a", "cb": "l0b"}
 def stand_in() -> None:
     import triton
 
-    @triton.jit
+    @triton.jit  # type: ignore[untyped-decorator]
     def nothing() -> None:
         pass
 
@@ -45,11 +45,15 @@ def main(name: str, case: str, target: str, folder: Path) -> None:
 
 
 def said(error: BaseException) -> str:
-    """The last cause, in a line."""
+    """The last cause, in a line: what stands behind the listing of the kernel, or the compiler's first error."""
     while error.__cause__ is not None:
         error = error.__cause__
-    text = " ".join(str(error).split())
-    return f"{type(error).__name__}: {text[-300:] if 'error:' in text[-300:] else text[:300]}"
+    text = str(error)
+    if found := re.search(r"error: ([^\n]+)", text):
+        text = found[1]
+    elif behind := text.rpartition("^")[2].strip():
+        text = behind
+    return f"{type(error).__name__}: {' '.join(text.split())[:200]}"
 
 
 def launches(name: str, case_name: str) -> list[tuple[Any, Mapping[str, Any]]]:

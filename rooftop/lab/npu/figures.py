@@ -47,7 +47,7 @@ def checked_cases(subject: Subject) -> list[Case]:
     """The cases that the interpreter runs: all that the kernel takes, up to the size that it can do."""
     return [
         c for c in checker.select_cases(subject)
-        if subject.supports(c, tpu.ANY) is None and not checker._too_large(c, "pallas") and not subject.op.idle(subject.op.problem(c))
+        if not subject.op.idle(subject.op.problem(c)) and not checker._too_large(c, "pallas") and subject.supports(c, tpu.ANY) is None
     ]  # fmt: skip
 
 

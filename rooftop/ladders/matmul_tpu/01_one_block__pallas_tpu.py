@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rooftop.core.spec import Problem
-from rooftop.kernels._device.tpu import On, call, jnp, lax, like, padded, pl, pltpu, up
+from rooftop.kernels._device.tpu import On, call, jnp, lax, like, padded, pl, pltpu, strips, up
 
 IDEA = "The whole of a and b is copied to VMEM, multiplied in float32, and the result copied back."
 LIMIT = "Nothing is copied while anything is computed, and matrices beyond some 3000 rows do not fit the VMEM. Float32 takes six passes of bfloat16."
@@ -30,8 +30,12 @@ def vmem(p: Problem, c: Mapping[str, int]) -> int:
 
 
 def _kernel(a: Any, b: Any, out: Any) -> None:
-    wide = (x[...].astype(jnp.float32) for x in (a, b))
-    out[...] = jnp.dot(*wide, precision=lax.Precision.HIGHEST, preferred_element_type=jnp.float32).astype(out.dtype)
+    def strip(start: Any, rows: int) -> None:
+        at = pl.ds(start, rows)
+        wide = a[at, :].astype(jnp.float32), b[...].astype(jnp.float32)
+        out[at, :] = jnp.dot(*wide, precision=lax.Precision.HIGHEST, preferred_element_type=jnp.float32).astype(out.dtype)
+
+    strips(a.shape[0], 128, strip)
 
 
 def run(given: Mapping[str, Any], p: Problem, c: Mapping[str, int], on: On) -> dict[str, Any]:
