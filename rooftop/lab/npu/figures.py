@@ -55,6 +55,16 @@ def checked_digest(subject: Subject) -> str:
     return digest(*[subject.digest(c, tpu.ANY) for c in checked_cases(subject)])
 
 
+def compiled_digest(subject: Subject, case: Case, device: tpu.Tpu) -> str | None:
+    """Of what the compiler is given: kernel, helpers, config, shapes. None where the kernel does not take the case."""
+    _, problem = subject.kernel_problem(case, device)
+    implementation = subject.implementation
+    assert isinstance(implementation, PallasImplementation)
+    if implementation.supports(problem):
+        return None
+    return digest(implementation.digest, implementation.config_dict(implementation.choose(problem)), problem.signature)
+
+
 def check(subject: Subject) -> dict[str, Any]:
     """All of `checked_cases`, run. Raises PallasError where one is wrong: what is wrong is not committed."""
     results = [checker.check(subject, c, backend="pallas", seed=SEED) for c in checked_cases(subject)]
@@ -69,7 +79,7 @@ def check(subject: Subject) -> dict[str, Any]:
 def compile_all(subject: Subject, case: Case) -> dict[str, Any]:
     """Target -> facts, each with the digest of what was compiled."""
     return {
-        t: {**compiler.facts_of(subject, case, t), "digest": None if subject.supports(case, device) else subject.digest(case, device)}
+        t: {**compiler.facts_of(subject, case, t), "digest": compiled_digest(subject, case, device)}
         for t, device in tpu.TPUS.items()
     }
 
@@ -92,7 +102,7 @@ def stale(found: dict[str, Any], parts: Iterable[str] = ("checked", "compiled"))
             yield s, "checked", None
         for c in cases_of(s) if "compiled" in parts else ():
             facts = entry.get("compiled", {}).get(c.id, {})
-            wanted = {t: None if s.supports(c, d) else s.digest(c, d) for t, d in tpu.TPUS.items()}
+            wanted = {t: compiled_digest(s, c, d) for t, d in tpu.TPUS.items()}
             if {t: facts.get(t, {}).get("digest", "") for t in tpu.TPUS} != wanted:
                 yield s, "compiled", c
 
