@@ -23,8 +23,13 @@ def test_every_kernel_was_checked_and_compiled_as_it_now_is() -> None:
     assert [(s.name, what) for s, what, _ in figures.stale(figures.read())] == [], "rooftop npu checks and compiles what changed"
 
 
-def test_every_triton_kernel_was_compiled_for_ascend_as_it_now_is() -> None:
-    assert ascend.stale(ascend.read()) == [], "rooftop npu --only ascend"
+def test_a_triton_kernel_that_changed_since_it_was_compiled_for_ascend_is_named() -> None:
+    """Anybody may change one; few have Huawei's compiler."""
+    found = ascend.read()
+    known = found["kernels"]["matmul__triton"]
+    changed = {**found, "kernels": {**found["kernels"], "matmul__triton": {**known, "digest": "0"}}}
+    assert "matmul__triton" in ascend.stale(changed) and "Not compiled as they now are: " in pages.of_ascend(changed)
+    assert len(found["kernels"]) >= 25 and any("refused" in x for k in found["kernels"].values() for t in k["tried"] for x in t["launches"])
 
 
 def test_the_pages_are_those_of_the_figures() -> None:

@@ -99,7 +99,7 @@ def described(launch: Any, tensors: Mapping[str, Any]) -> tuple[dict[str, str], 
             signature[parameter] = "fp32"
         else:
             signature[parameter] = "i32" if -(2**31) <= value < 2**31 else "i64"
-    return signature, constants
+    return {n: signature[n] for n in kernel.arg_names if n in signature}, constants  # Triton 3.2 goes by their order
 
 
 def compiled(launch: Any, tensors: Mapping[str, Any], target: str, folder: Path) -> dict[str, Any]:
