@@ -1,6 +1,7 @@
 """Google's TPUs as kernels are written and compiled for: what a kernel may ask of the chip, and where the toolchain is found.
 
-Figures per core, from `jax.experimental.pallas.tpu.get_tpu_info_for_chip` of jax 0.10.2; nothing here imports jax. The clock is what makes those figures
+Figures from `jax.experimental.pallas.tpu.get_tpu_info_for_chip` of jax 0.10.2; nothing here imports jax. A v5p has two cores, between which libtpu divides
+what a grid calls parallel: its rates are those of both, its VMEM that of one. The clock is what makes those figures
 agree: operations a second over those of a cycle. Of v6e they do not (its two units of 256 x 256 would have to run at 3.5 GHz), so its clock is not stated."""
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ EXTRA = "pip install 'rooftop[tpu]', Python 3.11; or make npu-env in a checkout"
 
 @dataclass(frozen=True)
 class Tpu(Device):
-    """One TensorCore. `sms` is 1 and `shared_per_block` the VMEM that a kernel may take, so that what is written for a `Device` can read it."""
+    """A chip as one device. `sms` is 1 and `shared_per_block` the VMEM that a kernel may take, so that what is written for a `Device` can read it."""
 
     topology: str = ""  # as libtpu calls four of them
     kind: str = ""  # as jax calls it
@@ -50,7 +51,7 @@ TPUS: Mapping[str, Tpu] = MappingProxyType(
         t.target: t
         for t in (
             _tpu("v5e", "v5e:2x2", "TPU v5 lite", 128 << 20, 820e9, 4, 128, 197e12, 1.5e9),
-            _tpu("v5p", "v5p:2x2x1", "TPU v5", 64 << 20, 1230e9, 4, 128, 229.5e12, 1.75e9),
+            _tpu("v5p", "v5p:2x2x1", "TPU v5", 64 << 20, 2460e9, 8, 128, 459e12, 1.75e9),
             _tpu("v6e", "v6e:2x2", "TPU v6 lite", 128 << 20, 1640e9, 2, 256, 920e12, None),
         )
     }
