@@ -17,11 +17,7 @@ from rooftop.core.call import Call
 from rooftop.core.contract import Contract, Judged, metas_of
 from rooftop.core.implementation import device_of
 from rooftop.core.layouts import computes, widen
-<<<<<<< HEAD
-from rooftop.core.spec import DTYPES, TARGETS, Case, Descriptor, Input, Meta, Problem, TorchCall, dtype_of
-=======
-from rooftop.core.spec import DTYPES, Case, Descriptor, Input, Meta, Problem, dtype_of
->>>>>>> b2de464 (Pallas is a backend: softmax for a TPU, checked in jax's interpreter in a process of its own)
+from rooftop.core.spec import DTYPES, Case, Descriptor, Input, Meta, Problem, TorchCall, dtype_of
 from rooftop.core.triton_compat import descriptor
 from rooftop.lab.candidates import Subject
 from rooftop.lab.check.compare import CHUNK, Verdict, compare, differing, index_of

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -56,13 +57,15 @@ def checked_digest(subject: Subject) -> str:
 
 
 def compiled_digest(subject: Subject, case: Case, device: tpu.Tpu) -> str | None:
-    """Of what the compiler is given: kernel, helpers, config, shapes. None where the kernel does not take the case."""
+    """Of what the compiler is given: kernel, helpers, config, shapes, options that are not at their defaults. None where the kernel does not take the case."""
     _, problem = subject.kernel_problem(case, device)
     implementation = subject.implementation
     assert isinstance(implementation, PallasImplementation)
     if implementation.supports(problem):
         return None
-    return digest(implementation.digest, implementation.config_dict(implementation.choose(problem)), problem.signature)
+    default = {n: subject.op.parameters[n].default for n in subject.op.option_names}
+    asked = replace(problem, options=tuple((n, v) for n, v in problem.options if v != default[n]))
+    return digest(implementation.digest, implementation.config_dict(implementation.choose(problem)), asked.signature)
 
 
 def check(subject: Subject) -> dict[str, Any]:
