@@ -50,13 +50,12 @@ def test_a_product_of_4096_cubed_keeps_the_matrix_units_of_a_v5e_busy() -> None:
     assert found["matrix_share"] >= 0.90
 
 
-def test_the_ladder_climbs() -> None:
-    """By static cycles at its headline, on v5e: no rung is slower than the one before, but for the pipeline, which is the same grid."""
+def test_the_ladder_climbs_where_the_matrix_units_are_given_bfloat16() -> None:
+    """By static cycles at its headline, on v5e: six passes of float32 become one, and what the tiles cost is left."""
     kernels = figures.read()["kernels"]
     rungs = [s for s in SUBJECTS if s.rung is not None]
     cycles = [kernels[s.name]["compiled"]["1024 cubed bf16"]["v5e"]["cycles"] for s in rungs]
-    known = [n for n in cycles if n is not None]
-    assert len(known) >= 4 and known[-1] < known[0] / 3
+    assert cycles[3] < cycles[2] / 1.5
 
 
 @pytest.mark.parametrize("subject", SUBJECTS, ids=lambda s: s.name)

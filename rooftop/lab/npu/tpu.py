@@ -60,7 +60,7 @@ def facts_of(subject: Subject, case: Case, target: str, limit: float = LIMIT) ->
             process.end()
         cycles = _cycles(folder / "cycles")
         slots, bundles = _slots(folder / "bundles", made["kernels"])
-    mine = sum(n for name, n in cycles.items() if name in made["kernels"]) if cycles else None
+    mine = sum(n for name, n in cycles.items() if name in made["kernels"]) or None  # 0: libtpu could not tell
     work = subject.op.work(problem)
     return {
         **base, "config": implementation.config_dict(config), **{k: made[k] for k in ("vmem", "hbm", "hbm_temporary", "code")},
