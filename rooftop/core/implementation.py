@@ -13,7 +13,7 @@ from rooftop.core import head as heads
 from rooftop.core import settings
 from rooftop.core.contract import Contract
 from rooftop.core.launch import resident_clusters
-from rooftop.core.spec import Device, Launch, Meta, Problem, Step, TorchCall
+from rooftop.core.spec import TARGETS, Device, Launch, Meta, Problem, Step, TorchCall
 
 TUNED = settings.PACKAGE / "tuned"
 
@@ -66,7 +66,7 @@ class Steps:
 
 
 class Where(NamedTuple):
-    """Where an implementation can be run without a GPU: "interpreter", "simt", "torch", or "none" with the reason."""
+    """Where an implementation can be run without the device it is for: "interpreter", "simt", "torch", "pallas", or "none" with the reason."""
 
     place: str
     reason: str | None = None
@@ -94,6 +94,7 @@ class Implementation:
     """Read from one file; `name` is the file's stem. Subclasses say how their backend reads, compiles and launches."""
 
     backend: str
+    platform = "gpu"  # what it is for: "gpu", or "tpu"
     contract: Callable[[], Contract] | None = None  # that of its op
 
     def __init__(self, path: Path, op: str, name: str | None = None, arch: int | None = None) -> None:
@@ -136,6 +137,10 @@ class Implementation:
     def explains(self, problem: Problem, config: Any) -> str:
         """What its author says of a config for people, on `rooftop.explain`'s page: the tile, why, the predicted time. "" where there is nothing to say."""
         return ""
+
+    def stand_in(self, arch: int) -> Device:
+        """The device that it is chosen for where there is none here: the card of `arch`, or of the lowest architecture that it takes."""
+        return TARGETS[max(arch, self.arch)]
 
     def where(self) -> Where:
         """Where it can be run without a GPU."""

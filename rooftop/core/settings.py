@@ -12,6 +12,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -56,6 +57,11 @@ def tool_path(name: str) -> Path | None:
         if folder and candidate.is_file() and os.access(candidate, os.X_OK):
             return candidate
     return None
+
+
+def environment(more: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a process that is started: this one's, with `more`."""
+    return {**os.environ, **more}
 
 
 def without_caching_allocator() -> None:

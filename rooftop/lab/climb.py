@@ -31,6 +31,7 @@ def climb(names: list[str], out: Path) -> bool:
     console.print(f"climbing on {where}", highlight=False)
     found = [s for name in names or registry.ladder_names() for s in candidates.rungs(registry.ladder(name))]
     shipped = [s for op in dict.fromkeys(s.op.name for s in found) for s in candidates.implementations(registry.op(op))]
+    found, shipped = ([s for s in some if s.implementation is None or s.implementation.platform == "gpu"] for some in (found, shipped))
     results: list[checker.Result] = []
     with Progress(TextColumn("{task.description:<28}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), console=console) as progress:
         todo = [(s, c) for s in (*found, *shipped) for c in checker.select_cases(s, tags=() if gpu else ("edge",))]

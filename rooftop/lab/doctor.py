@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
-from rooftop.core import settings
+from rooftop.core import settings, tpu
 
 PURE = ("ml_dtypes", "jinja2", "pygments")  # the references of 8-bit floats, and the pages
 
@@ -123,6 +123,8 @@ def _optional() -> Iterator[Row]:
     yield Row("compute-sanitizer", "ok" if sanitizer else "absent", str(sanitizer or "not on PATH"), do)
     liger = importlib.util.find_spec("liger_kernel") is not None
     yield Row("peer Liger", "ok" if liger else "absent", "installed" if liger else "not installed", "" if liger else "pip install liger-kernel")
+    jax = tpu.python()
+    yield Row("jax for TPU kernels", "ok" if jax else "absent", str(jax or "not installed"), "" if jax else tpu.EXTRA)
 
 
 def _folders() -> Iterator[Row]:

@@ -34,7 +34,7 @@ def gpu_only(house: House = HOUSE) -> Iterator[tuple[Subject, str]]:
     for subject in found:
         assert subject.implementation is not None
         place, reason = subject.implementation.where()
-        if place == "none":
+        if place == "none" and subject.implementation.platform == "gpu":
             yield subject, reason or ""
 
 

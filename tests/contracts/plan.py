@@ -56,11 +56,12 @@ def touched() -> frozenset[str]:
 
 @cache
 def every() -> tuple[Subject, ...]:
-    """All kernels of the tree: the shipped ones, by op (an in-place twin has those of its op again), then the rungs of the ladders that are files of
-    their own."""
+    """All kernels for GPUs of the tree: the shipped ones, by op (an in-place twin has those of its op again), then the rungs of the ladders that are files
+    of their own. Those for TPUs: tests/npu."""
     shipped = [s for name in ops() for s in candidates.implementations(registry.op(name))]
     rungs = [s for name in registry.ladder_names() for s in candidates.rungs(registry.ladder(name))]
-    return (*shipped, *(s for s in rungs if s.rung and s.rung.path.suffix != ".toml"))
+    found = (*shipped, *(s for s in rungs if s.rung and s.rung.path.suffix != ".toml"))
+    return tuple(s for s in found if s.implementation is None or s.implementation.platform == "gpu")
 
 
 def label(subject: Subject) -> str:

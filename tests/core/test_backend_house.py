@@ -31,7 +31,7 @@ TMA_ONLY = "a: the outer strides are [66] bytes; TMA takes multiples of 16 below
 
 def test_every_backend_has_a_kernel_here_and_all_are_found() -> None:
     assert tuple(i.name for i in registry.implementations("mmt", HOUSE)) == tuple(f"mmt__{name}" for name in NAMES)
-    assert {kernel(name).backend for name in NAMES} == set(BACKENDS)
+    assert {kernel(name).backend for name in NAMES} == set(BACKENDS) - {"pallas"}  # for another device: tests/npu
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -17,14 +17,14 @@ from rooftop.core.call import Call
 from rooftop.core.contract import Contract, Judged, metas_of
 from rooftop.core.implementation import device_of
 from rooftop.core.layouts import computes, widen
-from rooftop.core.spec import DTYPES, TARGETS, Case, Descriptor, Input, Meta, Problem, TorchCall, dtype_of
+from rooftop.core.spec import DTYPES, Case, Descriptor, Input, Meta, Problem, TorchCall, dtype_of
 from rooftop.core.triton_compat import descriptor
 from rooftop.lab.candidates import Subject
 from rooftop.lab.check.compare import CHUNK, Verdict, compare, differing, index_of
 from rooftop.lab.check.guard_zones import GUARD, Guarded
 from rooftop.lab.inputs import by_name, laid_out, make, rounded
 
-BACKENDS = ("auto", "gpu", "cpu", "interpreter", "simt")  # cpu: whichever of the last two can run the kernel
+BACKENDS = ("auto", "gpu", "cpu", "interpreter", "simt", "pallas")  # cpu: whichever of the last three can run the kernel
 INTERPRETED_ELEMENTS = 1 << 19  # larger cases are left to a GPU
 CPU_ELEMENTS = 1 << 22  # of calls of torch
 FEW, DRAWS = 64, 16  # elements of an output that is judged over so many draws where the first misses its allowance
@@ -192,7 +192,7 @@ def run_simulator(call: Call, memory: dict[str, Any]) -> None:
     simt.run_simulator(call, memory)
 
 
-RUNNERS: Mapping[str, Runner] = {"gpu": run_gpu, "torch": run_torch, "interpreter": run_interpreter, "simt": run_simulator}
+RUNNERS: Mapping[str, Runner] = {"gpu": run_gpu, "torch": run_torch, "interpreter": run_interpreter, "simt": run_simulator, "pallas": run_torch}
 
 
 def backend_of(subject: Subject, wanted: str = "auto") -> tuple[str, str | None]:
@@ -202,14 +202,17 @@ def backend_of(subject: Subject, wanted: str = "auto") -> tuple[str, str | None]
     if wanted not in BACKENDS:
         raise ValueError(f"backend is {wanted!r}; it is one of {', '.join(BACKENDS)}")
     gpu = torch.cuda.is_available()
-    if wanted == "gpu" or (wanted == "auto" and gpu):
-        return "gpu", None if gpu else "no GPU: torch.cuda.is_available() is False"
     assert subject.implementation is not None
+    for_gpu = subject.implementation.platform == "gpu"
+    if wanted == "gpu" or (wanted == "auto" and gpu and for_gpu):
+        reason = None if gpu else "no GPU: torch.cuda.is_available() is False"
+        return "gpu", reason if for_gpu else f"{subject.implementation.backend} kernels are for a TPU"
     where, reason = subject.implementation.where()
     if where == "none":
         return where, reason
-    if wanted in ("interpreter", "simt") and wanted != where:
-        return "none", f"{subject.implementation.backend} kernels run on a GPU or {'on the CPU' if where == 'torch' else f'in the {where}'}"
+    if wanted in ("interpreter", "simt", "pallas") and wanted != where:
+        there = {"torch": "on a GPU or the CPU", "pallas": "in jax's interpreter"}.get(where, f"on a GPU or in the {where}")
+        return "none", f"{subject.implementation.backend} kernels run {there}"
     if where == "simt":
         from rooftop.lab import simt
 
@@ -289,7 +292,7 @@ def _check(
     if where == "gpu" and reason is None:
         device = device_of(torch.cuda.current_device())
     else:
-        device = TARGETS[max(arch, implementation.arch)]
+        device = implementation.stand_in(arch)
     if op.idle(op.problem(case, device)):
         reason = "there is nothing to write: nothing is launched"
     reason = reason or _too_large(case, where) or subject.supports(case, device)
@@ -376,8 +379,10 @@ def _too_large(case: Case, where: str) -> str | None:
     if "huge" in case.tags:  # small inputs may have a large result
         return "more than 2^31 elements: left to a GPU"
     elements = sum(count(v) for _, v in case.tensors())
-    tool = {"simt": "in the simulator", "torch": "on the CPU"}.get(where, "in the interpreter")
-    return f"{elements} elements: too slow {tool}, left to a GPU" if elements > (CPU_ELEMENTS if where == "torch" else INTERPRETED_ELEMENTS) else None
+    tool = {"simt": "in the simulator", "torch": "on the CPU", "pallas": "in jax's interpreter"}.get(where, "in the interpreter")
+    if elements <= (CPU_ELEMENTS if where == "torch" else INTERPRETED_ELEMENTS):
+        return None
+    return f"{elements} elements: too slow {tool}, left to {'the compiler' if where == 'pallas' else 'a GPU'}"
 
 
 def count(spec: Input) -> int:

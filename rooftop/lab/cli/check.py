@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @app.command(rich_help_panel=JUDGE)
 def check(
     what: What = None, case: CaseName = None, dtype: DTypeName = None,
-    backend: Annotated[str, typer.Option(help="auto, gpu, or cpu: Triton's interpreter, the simulator of CUDA C++")] = "auto",
+    backend: Annotated[str, typer.Option(help="auto, gpu, pallas (jax's interpreters of TPU kernels), or cpu: whatever runs each without a device")] = "auto",
     seed: Annotated[int | None, typer.Option(help="Of the inputs; fresh each time when not given.")] = None,
     tag: Annotated[list[str] | None, typer.Option(help="Only cases with this tag: edge, bench, model, huge.")] = None,
     huge: Annotated[bool, typer.Option("--huge/--no-huge", help="Also the cases of more than 2^31 elements, on a GPU that holds them.")] = True,
@@ -43,6 +43,8 @@ def check(
 
     seed = secrets.randbits(31) if seed is None else seed
     found = candidates.find(what or [])
+    if backend == "pallas":  # of what was asked for, the kernels that it can run
+        found = [s for s in found if s.implementation is not None and s.implementation.backend == "pallas"]
     known(found, dtype, tag)
     todo = [(s, c) for s in found for c in checks.select_cases(s, name=case, tags=tag or (), dtype=dtype) if huge or case or "huge" not in c.tags]
     if not todo:
@@ -145,15 +147,22 @@ def inspect(
     arch: Annotated[list[str] | None, typer.Option(help="80, 89 or 90 (all three when not given), or a card: h100, h200, a800, rtx4090.")] = None,
     sass: Annotated[bool, typer.Option("--sass", help="Print the machine code.")] = False,
     ptx: Annotated[bool, typer.Option("--ptx", help="Print PTX (Triton).")] = False,
+    target: Annotated[list[str] | None, typer.Option(help="v5e, v5p, v6e: Pallas kernels, by libtpu. ascend910b: Triton's, by Huawei's compiler.")] = None,
     as_json: AsJson = False,
 ) -> None:  # fmt: skip
     """Registers, spills, shared memory, occupancy and instructions from the binary; no GPU needed. Exit code 1 if a demand is not met.
 
-    Examples: [bold]rooftop inspect sgemm_cuda[/bold] · [bold]rooftop inspect softmax__triton --arch 80 --ptx[/bold]"""
+    Examples: [bold]rooftop inspect sgemm_cuda[/bold] · [bold]rooftop inspect softmax__triton --arch 80 --ptx[/bold] ·
+    [bold]rooftop inspect matmul --target v5e[/bold]"""
     from rooftop.lab import candidates
     from rooftop.lab.inspect import inspector as inspects
 
     found = candidates.find(what or [])
+    if target:
+        from rooftop.lab.cli import npu
+
+        npu.inspect(found, case, target, as_json)
+        return
     archs: list[int | str] = [int(a) if a.isdigit() else a for a in arch or ["80", "89", "90"]]
     if sass or ptx:
         for s in found:

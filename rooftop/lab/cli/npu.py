@@ -1,0 +1,105 @@
+"""Kernels for TPUs and Ascend: what the vendors' compilers say of them, and what of it is committed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from rooftop.lab.cli.app import ENVIRONMENT, SHOW, WRONG, app, table
+
+if TYPE_CHECKING:
+    from rooftop.lab.candidates import Subject
+
+COLUMNS = {
+    "subject": "subject", "case": "case", "target": "target", "vmem": "VMEM B", "hbm": "HBM B", "code": "code B", "bundles": "bundles", "mxu": "MXU",
+    "valu": "VALU", "spills": "spills", "cycles": "static cycles", "model": "model time", "note": "note",
+}  # fmt: skip
+
+
+ASCEND = {
+    "subject": "subject", "kernel": "kernel", "verdict": "HIVM", "ub": "UB B", "l1": "L1 B", "l0c": "L0C B", "loops": "scalar loads", "note": "case or reason",
+}  # fmt: skip
+
+
+def inspect(found: Sequence[Subject], case: str | None, targets: Sequence[str], as_json: bool) -> None:
+    """`rooftop inspect --target`. Exit code 1 where a kernel is refused by the compiler, 3 where there is no toolchain."""
+    from rooftop.core import tpu
+    from rooftop.core.backends.pallas import PallasError, PallasImplementation
+    from rooftop.lab.npu import figures
+    from rooftop.lab.npu import tpu as compiler
+
+    if "ascend910b" in targets:
+        _ascend(found, as_json)
+        return
+    for target in targets:
+        compiler.device_of(target)
+    kernels = [s for s in found if isinstance(s.implementation, PallasImplementation)]
+    if not kernels:
+        raise ValueError("none of these is a kernel for a TPU (__pallas_tpu)")
+    if reason := tpu.absent():
+        typer.echo(f"rooftop: {reason}", err=True)
+        raise typer.Exit(ENVIRONMENT)
+    rows: list[dict[str, Any]] = []
+    refused = False
+    for s in kernels:
+        for c in [s.op.case(case)] if case else figures.cases_of(s)[:1]:
+            for target in targets:
+                row: dict[str, Any] = {"subject": s.name, "case": c.id, "target": target}
+                try:
+                    facts = compiler.facts_of(s, c, target)
+                except PallasError as error:
+                    refused = True
+                    facts = {"note": str(error)}
+                rows.append({**row, **facts, **_shown(facts)})
+    table(rows, COLUMNS, as_json)
+    if refused:
+        raise typer.Exit(WRONG)
+
+
+def _shown(facts: dict[str, Any]) -> dict[str, Any]:
+    slots = facts.get("slots", {})
+    seconds = facts.get("model_seconds")
+    share = facts.get("matrix_share")
+    note = facts.get("refused") or facts.get("note") or (f"{share:.3f} of the matrix units' peak" if share else "")
+    percent = {n: f"{100 * slots[k]:.0f} %" for n, k in (("mxu", "MXU"), ("valu", "VALU")) if k in slots}
+    return {**percent, "model": f"{1e6 * seconds:.0f} us" if seconds else "", "note": note}
+
+
+def _ascend(found: Sequence[Subject], as_json: bool) -> None:
+    from rooftop.lab.npu import ascend
+
+    if reason := ascend.absent():
+        typer.echo(f"rooftop: {reason}", err=True)
+        raise typer.Exit(ENVIRONMENT)
+    rows = ascend.inspect([s for s in found if s.implementation is not None and s.implementation.backend == "triton"])
+    table(rows, ASCEND, as_json)
+
+
+@app.command(rich_help_panel=SHOW)
+def npu(
+    check: Annotated[bool, typer.Option("--check", help="Write nothing; exit code 1 if what is committed is not of the tree as it is.")] = False,
+    only: Annotated[str | None, typer.Option(help="checked, compiled, ascend or pages.")] = None,
+) -> None:
+    """Check TPU kernels in the interpreter, compile them for v5e, v5p and v6e, and Triton kernels for Ascend, where they changed; write results/npu and the
+    pages of docs. It needs the environments of make npu-env.
+
+    Example: [bold]rooftop npu --check[/bold]"""
+    from rooftop.lab.npu import ascend, figures, pages
+
+    if check:
+        late = [f"{s.name}: {what}{f' ({c.id})' if c else ''}" for s, what, c in figures.stale(figures.read())]
+        late += [f"{name}: Ascend" for name in ascend.stale(ascend.read())] + [f"{path.name}: page" for path in pages.outdated()]
+        typer.echo("\n".join(late) if late else "results/npu and its pages are of the tree as it is")
+        if late:
+            typer.echo("rooftop npu makes them anew")
+            raise typer.Exit(WRONG)
+        return
+    parts = [only] if only else ["checked", "compiled", "ascend", "pages"]
+    figures.update(typer.echo, [p for p in parts if p in ("checked", "compiled")])
+    if "ascend" in parts:
+        ascend.update(typer.echo)
+    if "pages" in parts:
+        typer.echo(json.dumps([p.name for p in pages.update()]))
