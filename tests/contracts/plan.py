@@ -26,7 +26,7 @@ from rooftop.lab.report.data import device_of
 
 LONGEST = 1 << 16  # elements of all tensors of a case
 BUDGET = 8 << 20  # elements of the whole sample
-UNPROVEN = 32 << 20  # elements of all cases without a check record of the present digest
+UNPROVEN = 20 << 20  # elements of all cases without a check record of the present digest
 PRICE = 1 << 12  # elements whose time a case takes whatever its size: inputs, reference, judgement
 SAMPLES = {"kernels": 90, "binaries": 60, "counters": 8, "fuzz": 12}  # tests that run, compile or count single kernels although these have not changed
 ENGINES = {"counters": ("rooftop/lab/simt/",), "fuzz": ("rooftop/lab/fuzz/", "rooftop/ops/")}  # what has changed where one of these files has

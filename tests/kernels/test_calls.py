@@ -19,7 +19,7 @@ def test_ops_hold_under_opcheck_and_compile_on_the_cpu() -> None:
     rooftop.softmax(x), rooftop.add(x, y), rooftop.matmul(a, b)  # registers them
     torch.library.opcheck(torch.ops.rooftop.softmax.default, (x.requires_grad_(), 1, ""))
     torch.library.opcheck(torch.ops.rooftop.add.default, (x, y.requires_grad_(), ""))
-    product = (a.requires_grad_(), b.requires_grad_(), c.requires_grad_(), None, None, None, 0.5, 2.0, "none", "", "")
+    product = (a.requires_grad_(), b.requires_grad_(), c.requires_grad_(), None, None, None, 0.5, 2.0, "none", "", "ieee", "")
     torch.library.opcheck(torch.ops.rooftop.matmul.default, product)
 
     def model(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:

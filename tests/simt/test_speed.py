@@ -262,7 +262,7 @@ def test_the_table_shows_the_newest_record_and_what_does_not_hold() -> None:
 def test_the_pages_of_a_folder_with_this_alone_are_those_of_none() -> None:
     """A CPU is no card: it has no row, no roof and no score."""
     alone = gather([at(speed.record(rows(), 2, 0.1), "2026-01-01")])
-    assert alone.devices == () and all(not op.scores for op in alone.ops) and all(not page.devices for page in alone.ladders)
+    assert alone.cards == () and all(not op.scores for op in alone.ops) and all(not page.devices for page in alone.ladders)
 
 
 def test_the_newest_record_that_comes_with_the_tree_holds_every_rung_within_its_limit() -> None:

@@ -97,14 +97,14 @@ def taking(launch_of: Any, args: dict[str, Any], grid: int, warps: int) -> Launc
 
 def count(p: Problem) -> Launch:
     rows = p["x"].shape[0]
-    block = min(8192, max(128, 1 << (rows - 1).bit_length()))
+    block = 512 if rows <= 512 else 8192
     args = {**numbers(p), "target": "target", "divisor": "divisor", "R": rows, "MEAN": p.option("reduction") == "mean", "BLOCK": block}
     return taking(count_live, args, 1, max(4, block // 256))
 
 
 def total(p: Problem, losses: str) -> Launch:
     rows = p["x"].shape[0]
-    block = min(8192, max(128, 1 << (rows - 1).bit_length()))
+    block = 512 if rows <= 512 else 8192
     return Launch(total_loss, (1,), {"losses": losses, "divisor": "divisor", "loss": "loss", "R": rows, "BLOCK": block}, max(4, block // 256))
 
 

@@ -27,7 +27,7 @@ REVERSE = tl.constexpr(1)  # KL(student || teacher), beta 1
 MIXED = tl.constexpr(2)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["R"])
 def _divisor(mask, divisor, R, MEAN: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
     """The number of tokens that count, or 1."""
     if MEAN:
@@ -188,7 +188,7 @@ def steps(p: Problem, config: Config) -> Sequence[Step]:
     piece, warps = row_shape(columns, p["x"].itemsize, config.warps)
     memory, weight = "unit_weight" if config.inside else "student", matrix(p, "weight")
     sums = dense("weight_sum" if _summed_aside(p, config) else "unit_weight", columns, width)
-    block = min(8192, max(128, 1 << (rows - 1).bit_length()))
+    block = 512 if rows <= 512 else 8192
     counted = {"mask": mask, "divisor": "divisor", "R": rows, "MEAN": p.option("reduction") == "mean", "BLOCK": block}
     args = {"z": memory, "teacher": "teacher", "mask": mask, "losses": "losses", "divisor": "divisor", "zs": stride, "ts": stride, "columns": columns}
     args |= {"cool": 1 / float(p.option("temperature")), "beta": beta}

@@ -308,7 +308,10 @@ def taken(draft: Draft) -> Draft | None:
         function(*args, **kwargs)
         if made := [n for n in draft.options if n not in inspect.signature(function).parameters]:
             assert isinstance(op, Op)
-            options = public_calls.passed(op, meta(draft), draft.options)[1]
+            tensors = meta(draft)
+            for n in draft.wants:  # some of them follow from which gradients are wanted
+                tensors[n].requires_grad_()
+            options = public_calls.passed(op, tensors, draft.options)[1]
             return replace(draft, options={**draft.options, **{n: options[n] for n in made}})
     except (ValueError, TypeError, IndexError, ArithmeticError, NotImplementedError, AttributeError, RuntimeError):
         return None
