@@ -65,7 +65,7 @@ def test_every_way_is_right(name: str, part: str, number: int, residual: bool) -
     config, rows, columns, path = WAYS[part][number]
     op = registry.op(name + part)
     implementation = Fixed(f"{name}{part}__triton", **config)
-    with mock.patch.object(checker, "TARGETS", SMALL):
+    with mock.patch("rooftop.core.implementation.TARGETS", SMALL):
         found = checker.check(Subject("fixed", op, implementation), given(rows, columns, "bf16" if number % 2 else "f32", residual), backend="interpreter")
     assert (found.status, found.path) == ("ok", path), found.message
 

@@ -107,7 +107,7 @@ def test_blocks_leave_their_sums_together(name: str, number: int, wanted: str) -
     given = {"x": x, "residual": x if number % 2 else None, **{n: of_columns if n in wanted else None for n in ("weight", "bias")}}
     implementation = Fixed(f"{name}__cuda_sm90", config | {"cluster": 1})
     subject, found = Subject("fixed", registry.op(name), implementation), case("c", dims=1, eps=1e-5, **given)
-    with mock.patch.object(checker, "TARGETS", SMALL):
+    with mock.patch("rooftop.core.implementation.TARGETS", SMALL):
         judged = checker.check(subject, found, backend="simt", seed=1)
     assert judged.status == "ok", judged.message
     problem = subject.kernel_problem(found, SMALL[90])[1]
@@ -131,7 +131,7 @@ def test_elements_far_from_the_others_are_right_wherever_they_lie() -> None:
             config = {"pieces": pieces, "cluster": cluster, "each": 1, "stages": 3, "registers": 1}
             subject = Subject("fixed", registry.op("layer_norm_bwd"), Fixed("layer_norm_bwd__cuda_sm90", config))
             x, weight = Input((9, columns), "f16", "far"), Input((columns,), "f16")
-            with mock.patch.object(checker, "TARGETS", SMALL), mock.patch.dict(inputs.FILLS, {"far": made(at)}):
+            with mock.patch("rooftop.core.implementation.TARGETS", SMALL), mock.patch.dict(inputs.FILLS, {"far": made(at)}):
                 found = checker.check(subject, case("c", x=x, residual=None, weight=weight, bias=weight, dims=1, eps=1e-5), backend="simt", seed=1)
             assert found.status == "ok", (at, columns, found.message)
 
@@ -154,7 +154,7 @@ def test_a_row_of_nan_spoils_no_other_and_equal_rows_are_exact(name: str, column
     config = {"pieces": 1, "cluster": 1, "each": 1, "stages": 3, "registers": 1} if name.endswith("bwd") else STAY | {"cluster": 1}
     subject = Subject("fixed", registry.op(name), Fixed(f"{name}__cuda_sm90", config))
     x = Input((90, columns), dtype, fill)
-    with mock.patch.object(checker, "TARGETS", SMALL), mock.patch.dict(inputs.FILLS, {fill: made}):
+    with mock.patch("rooftop.core.implementation.TARGETS", SMALL), mock.patch.dict(inputs.FILLS, {fill: made}):
         found = checker.check(subject, case("c", x=x, residual=None, weight=None, bias=None, dims=1, eps=1e-5), backend="simt", seed=1)
     assert found.status == "ok", found.message
 
@@ -170,7 +170,7 @@ def test_one_pass_stands_outliers_and_equal_rows(config: dict[str, Any], fill: s
 
     subject = Subject("fixed", registry.op("layer_norm"), Fixed("layer_norm__cuda_sm90", config))
     x = Input((3, 512), "bf16", fill)
-    with mock.patch.object(checker, "TARGETS", SMALL), mock.patch.dict(inputs.FILLS, {fill: made}):
+    with mock.patch("rooftop.core.implementation.TARGETS", SMALL), mock.patch.dict(inputs.FILLS, {fill: made}):
         found = checker.check(subject, case("c", x=x, residual=None, weight=None, bias=None, dims=1, eps=1e-5), backend="simt", seed=1)
     assert found.status == "ok", found.message
     if fill.startswith("all"):
@@ -180,7 +180,7 @@ def test_one_pass_stands_outliers_and_equal_rows(config: dict[str, Any], fill: s
 def run(name: str, config: dict[str, Any], rows: int, columns: int, dtype: str, full: bool) -> None:
     implementation = Fixed(f"{name}__cuda_sm90", config)
     subject = Subject("fixed", registry.op(name), implementation)
-    with mock.patch.object(checker, "TARGETS", SMALL):
+    with mock.patch("rooftop.core.implementation.TARGETS", SMALL):
         found = checker.check(subject, given(rows, columns, dtype, full), backend="simt", seed=1)
     assert found.status == "ok", found.message
     way = {1: "norm_forward<", 2: "norm_whole<", 3: "norm_stay<", 4: "norm_once<", 5: "norm_warp<", None: "norm_backward<"}[config.get("way")]

@@ -109,7 +109,7 @@ def _cached(cubin: bytes, symbol: str) -> binary.Facts:
 
 
 def inspect_case(subject: Subject, name: str | None, target: int | str) -> Case:
-    """The case to inspect: the one named, a ladder's headline, or the first bench case that the subject supports."""
+    """The case to inspect: the one named, a ladder's headline, or the first bench case that the subject supports, else the first of all."""
     if name:
         return subject.op.case(name)
     if subject.rung is not None:
@@ -119,8 +119,8 @@ def inspect_case(subject: Subject, name: str | None, target: int | str) -> Case:
         headline = [c for c in subject.op.cases if c.name == ladder.headline and c.dtype == ladder.dtypes[0]]
         if headline:
             return headline[0]
-    supported = [c for c in subject.op.cases if "bench" in c.tags and subject.supports(c, device_of(target)) is None]
-    return supported[0] if supported else subject.op.cases[0]
+    found = sorted((c for c in subject.op.cases if "huge" not in c.tags), key=lambda c: "bench" not in c.tags)
+    return next((c for c in found if subject.supports(c, device_of(target)) is None), subject.op.cases[0])
 
 
 def many(jobs: Iterable[tuple[Subject, Case, T]], done: Callable[[tuple[Subject, Case, T], Facts], None] | None = None) -> dict[tuple[str, T], Facts]:
