@@ -63,8 +63,8 @@ class Config:
 
 def supports(p: Problem) -> str | None:
     a, b = p["a"], p["b"]
-    if p.device.arch < 89 and "f8e4m3" in (a.dtype, b.dtype):
-        return "float8_e4m3fn needs sm_89"
+    if p.device.arch < 89 and {"f8e4m3", "f8e5m2"} & {a.dtype, b.dtype}:
+        return "float8 needs sm_89"
     if p["out"].numel == 0:
         return "there is nothing to compute"
     if max(*a.shape, *b.shape) >= 2**31 - 512:
