@@ -86,7 +86,8 @@ class Builder:
         out = self._undefined(shape, dtype) if other is None else np.broadcast_to(other.data, shape).astype(dtype)
         values = np.empty(int(on.sum()), dtype)
         for region, lanes, index in self.memory.locate(addresses[on], dtype.itemsize, "load"):
-            self.races.loaded(region, index, dtype.itemsize)
+            if True not in policy:  # a volatile load waits for a flag: it is no plain access
+                self.races.loaded(region, index, dtype.itemsize)
             values[lanes] = region.cells(dtype)[index]
         out[on] = values
         return self.handle(out, kind)
