@@ -128,6 +128,35 @@ def counter_read_by_an_atomic(x, y, out, flag, N: tl.constexpr):
 
 
 @triton.jit
+def polls_a_plain_store(x, y, out, flag, N: tl.constexpr):
+    i = tl.program_id(0)
+    if i > 0:
+        while tl.load(flag + i - 1, volatile=True) == 0:  # race
+            pass
+    tl.store(flag + i, 1)
+
+
+@triton.jit
+def polls_an_atomic(x, y, out, flag, N: tl.constexpr):
+    i = tl.program_id(0)
+    if i > 0:
+        while tl.load(flag + i - 1, volatile=True) == 0:
+            pass
+    tl.atomic_xchg(flag + i, 1, sem="relaxed")
+
+
+@triton.jit
+def polls_and_reads_on(x, y, out, flag, N: tl.constexpr):
+    i = tl.program_id(0)
+    if i > 0:
+        while tl.load(flag + i - 1, volatile=True) == 0:
+            pass
+        tl.store(out + i, tl.load(y + i - 1))  # race
+    tl.store(y + i, tl.load(x + i))
+    tl.atomic_xchg(flag + i, 1, sem="release")
+
+
+@triton.jit
 def bytes_of_one_word(x, y, out, flag, N: tl.constexpr):
     at = out.to(tl.pointer_type(tl.int8)) + tl.program_id(0) * 3 + tl.arange(0, 4)
     tl.store(at, (tl.program_id(0) + 1).to(tl.int8))  # race
@@ -143,6 +172,7 @@ PAIRS = [
     (one_word, one_word_atomic), (other_values, same_value), (neighbours, neighbours_elsewhere), (overlap, overlap_of_equals),
     (last_adds_relaxed, last_adds), (flag_before_data, data_before_flag), (another_flag, through_a_third),
     (counter_read_plainly, counter_read_by_an_atomic), (bytes_of_one_word, bytes_apart),
+    (polls_a_plain_store, polls_an_atomic), (polls_and_reads_on, data_before_flag),
 ]  # fmt: skip
 
 

@@ -73,7 +73,7 @@ class Builder:
         return np.full((math.prod(shape) * dtype.itemsize,), fill, np.uint8).view(dtype).reshape(shape)
 
     def create_load(self, pointers: Any, *policy: Any, **hints: Any) -> Any:
-        return self.create_masked_load(pointers, None, None)
+        return self.create_masked_load(pointers, None, None, *policy, **hints)
 
     def create_store(self, pointers: Any, value: Any, *policy: Any, **hints: Any) -> None:
         self.create_masked_store(pointers, value, None)
@@ -86,8 +86,7 @@ class Builder:
         out = self._undefined(shape, dtype) if other is None else np.broadcast_to(other.data, shape).astype(dtype)
         values = np.empty(int(on.sum()), dtype)
         for region, lanes, index in self.memory.locate(addresses[on], dtype.itemsize, "load"):
-            if True not in policy:  # a volatile load waits for a flag: it is no plain access
-                self.races.loaded(region, index, dtype.itemsize)
+            self.races.loaded(region, index, dtype.itemsize, volatile=True in policy)  # the only flag among a load's policies
             values[lanes] = region.cells(dtype)[index]
         out[on] = values
         return self.handle(out, kind)

@@ -65,9 +65,12 @@ class Races:
         self.programs.append(index)
         self.known, self.releases = {}, 0
 
-    def loaded(self, region: Region, index: Array, size: int) -> None:
+    def loaded(self, region: Region, index: Array, size: int, volatile: bool = False) -> None:
+        """A volatile load races with plain stores, not with atomics. It orders nothing, and what comes after it is not held against it."""
         marks, cells = self._cells(region, index, size)
         self._refuse(region, marks, cells, marks.stored[cells], "loads", "stored")
+        if volatile:
+            return
         self._refuse(region, marks, cells, marks.atomic[cells], "loads", "changed by an atomic")
         before, me = marks.loaded[cells], self._stamp()
         other = (before != 0) & (before & MANY != len(self.programs))
