@@ -211,6 +211,8 @@ def prepare(
     for name, value in ordered.items():
         asked = launch.args.get(name)
         if isinstance(asked, str) and value is not None:
+            if asked not in names:
+                raise ValueError(f"{kernel.__name__}: {name} is {asked!r}, which names no tensor; give a constant that chooses code as a number")
             places[name] = names.index(asked)
         elif isinstance(asked, Descriptor) and (meta := tensors.get(asked.tensor)) is not None:
             places[name], descriptors[name] = names.index(asked.tensor), (asked, meta)

@@ -13,7 +13,7 @@ from typing import Any
 TYPES = {"torch.float32": 0, "torch.float16": 2, "torch.bfloat16": 14}  # cudaDataType_t
 COMPUTE_32F, DEFAULT_ALGO = 68, -1  # cublasComputeType_t, cublasGemmAlgo_t
 TRANSA, TRANSB, EPILOGUE, BIAS_POINTER = 3, 4, 7, 8  # cublasLtMatmulDescAttributes_t
-MAX_WORKSPACE_BYTES = 1  # cublasLtMatmulPreferenceAttributes_t
+MAX_WORKSPACE_BYTES, MIN_ALIGNMENTS = 1, (5, 6, 7, 8)  # cublasLtMatmulPreferenceAttributes_t; of A, B, C and D
 EPILOGUES = {(False, "none"): 1, (False, "relu"): 2, (True, "none"): 4, (True, "relu"): 6, (False, "gelu_tanh"): 32, (True, "gelu_tanh"): 36}
 WORKSPACE = 32 << 20  # bytes, what NVIDIA advises for Hopper
 
@@ -50,6 +50,11 @@ class Operand:
         """As torch sees op of it."""
         seen = self.tensor.as_strided((self.rows, self.columns), (1, self.ld))
         return seen.t() if self.turned else seen
+
+
+def alignment(x: Any) -> int:
+    """The largest power of two up to 256 that divides a tensor's address: an algorithm may need 16 bytes. A `Matmul` runs tensors aligned as its own."""
+    return min(x.data_ptr() & -x.data_ptr(), 256) or 256
 
 
 def _pointer(x: Any) -> ctypes.c_void_p:
@@ -107,6 +112,9 @@ class Matmul:
         self._workspace = torch.empty(WORKSPACE, dtype=torch.uint8, device=self.c.tensor.device)
         preference, size = _made("cublasLtMatmulPreferenceCreate"), ctypes.c_size_t(WORKSPACE)
         _call("libcublasLt", "cublasLtMatmulPreferenceSetAttribute", preference, MAX_WORKSPACE_BYTES, ctypes.byref(size), ctypes.c_size_t(8))
+        for attribute, x in zip(MIN_ALIGNMENTS, (self.a, self.b, self.c, self.c), strict=True):
+            least = ctypes.c_uint32(alignment(x.tensor))
+            _call("libcublasLt", "cublasLtMatmulPreferenceSetAttribute", preference, attribute, ctypes.byref(least), ctypes.c_size_t(4))
         found, count = (Heuristic * 16)(), ctypes.c_int()
         a, b, c = self._layouts
         _call("libcublasLt", "cublasLtMatmulAlgoGetHeuristic", self._handle, self._operation, a, b, c, c, preference, 16, found, ctypes.byref(count))

@@ -14,11 +14,14 @@ import triton.language as tl
 from rooftop.core.spec import Launch, Meta, Problem
 from rooftop.kernels._device.gemm_epilogue import ACTIVATIONS, finish, place, put, vector
 
+PRECISIONS = ("tf32", "tf32x3", "bf16x3")
+TF32X3, BF16X3 = tl.constexpr(1), tl.constexpr(2)
+
 
 @triton.jit
 def _matmul(a, b, out, M, N, K, ma, ka, za, kb, nb, zb, ldo, zo, group, alpha, beta, c, ldc, zc, bias, gate, ldg, zg, residual, ldr, zr,
             BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, ACT: tl.constexpr, PRECISION: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
-    """xy: elements from one x to the next in y, such as `ka` along K in a; z·: from one matrix of the batch to the next."""
+    """xy: elements from one x to the next in y, such as `ka` along K in a; z·: from one matrix of the batch to the next. PRECISION: its place in PRECISIONS."""
     pm, pn, z = place(tl.program_id(0), M, N, group, BM, BN)
     rows, columns, along = pm * BM + tl.arange(0, BM), pn * BN + tl.arange(0, BN), tl.arange(0, BK)
     a += z.to(tl.int64) * za
@@ -30,12 +33,12 @@ def _matmul(a, b, out, M, N, K, ma, ka, za, kb, nb, zb, ldo, zo, group, alpha, b
         left = K - k
         x = tl.load(a + a_at, mask=(rows < M)[:, None] & (along < left)[None, :], other=0.0)
         y = tl.load(b + b_at, mask=(along < left)[:, None] & (columns < N)[None, :], other=0.0)
-        if PRECISION == "bf16x3":
+        if PRECISION == BF16X3:
             x1, y1 = x.to(tl.bfloat16), y.to(tl.bfloat16)
             small = tl.dot((x - x1.to(tl.float32)).to(tl.bfloat16), y1)
             small = tl.dot(x1, (y - y1.to(tl.float32)).to(tl.bfloat16), small)
             total += tl.dot(x1, y1, small)
-        elif PRECISION == "tf32x3":
+        elif PRECISION == TF32X3:
             x1 = (x.to(tl.int32, bitcast=True) & -8192).to(tl.float32, bitcast=True)
             y1 = (y.to(tl.int32, bitcast=True) & -8192).to(tl.float32, bitcast=True)
             small = tl.dot(x - x1, y1, input_precision="tf32")
@@ -96,7 +99,7 @@ def _apart(meta: Meta | None) -> tuple[int, int]:
 
 
 def launches(p: Problem, config: Config) -> list[Launch]:
-    a, b, out, precision = p["a"], p["b"], p["out"], str(p.option("precision"))
+    a, b, out = p["a"], p["b"], p["out"]
     m, n = out.shape[-2:]
     batch = out.shape[0] if len(out.shape) == 3 else 1
     tiles = -(-m // config.BM) * -(-n // config.BN) * batch
@@ -107,6 +110,6 @@ def launches(p: Problem, config: Config) -> list[Launch]:
         "nb": b.strides[-1], "zb": _apart(b)[1], "ldo": ldo, "zo": zo, "group": config.GROUP, "alpha": float(p.option("alpha")),
         "beta": float(p.option("beta")), "c": "c" if p.option("beta") != 0 and p.get("c") is not None else None, "ldc": ldc, "zc": zc, **there, "ldg": ldg,
         "zg": zg, "ldr": ldr, "zr": zr, "BM": config.BM, "BN": config.BN, "BK": config.BK, "ACT": ACTIVATIONS.index(str(p.option("activation"))),
-        "PRECISION": precision,
+        "PRECISION": PRECISIONS.index(str(p.option("precision"))),
     }  # fmt: skip
     return [Launch(kernel=_matmul, grid=(tiles,), args=args, warps=config.warps, stages=config.stages)]

@@ -50,17 +50,24 @@ def _exp(v, WIDE: tl.constexpr):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _logs(z, at, columns, cool, most, above):  # type: ignore[no-untyped-def]
-    """Logarithms of probabilities; of what lies behind the row -1e30, whose probability is 0. `most` + `above` is lse: as one number it would be rounded at
-    the size of the logits."""
+def _log(v, WIDE: tl.constexpr):  # type: ignore[no-untyped-def]
+    return libdevice.log(v) if WIDE else tl.log(v)
+
+
+@triton.jit
+def _shifted(z, at, columns, cool, most):  # type: ignore[no-untyped-def]
+    """Logits less the row's largest; -1e30 behind the row, whose probability is 0. Less the logarithm of the row's sum they are logarithms of probabilities:
+    lse as one number would be rounded at the size of the logits."""
     v = tl.load(z + at, at < columns, other=0).to(tl.float32) * cool
-    return tl.where(at < columns, (v - most) - above, -1e30)
+    return tl.where(at < columns, v - most, -1e30)
 
 
 @triton.jit
 def _against_mixture(own, other, share, WIDE: tl.constexpr):  # type: ignore[no-untyped-def]
     """log p - log m, with m = share · p + (1 - share) · q, of log p and log q: their difference is all that counts, and no power of e overflows."""
     more = other - own
+    if WIDE:  # log(1 + x) of a small x: where p and q are alike, tl.log of their mixture keeps no digits
+        return -(tl.maximum(more, 0) + libdevice.log1p(tl.where(more > 0, share, 1 - share) * libdevice.expm1(-tl.abs(more))))
     less = _exp(-tl.abs(more), WIDE)
     return -(tl.maximum(more, 0) + tl.log(tl.where(more > 0, share * less + (1 - share), share + (1 - share) * less)))
 
@@ -90,15 +97,16 @@ def _rows(z, teacher, mask, losses, divisor, zs, ts, columns, row0, cool, beta,
             t = t * _exp(n - most, WIDE) + _exp(b - most, WIDE)
             m, n = more, most
         more, most = tl.max(m, 0), tl.max(n, 0)
-        above = tl.log(tl.sum(s * _exp(m - more, WIDE), 0))
-        over = tl.log(tl.sum(t * _exp(n - most, WIDE), 0))
+        s, t = tl.sum(s * _exp(m - more, WIDE), 0), tl.sum(t * _exp(n - most, WIDE), 0)
+        above, over = _log(s, WIDE), _log(t, WIDE)
         g = cool / tl.load(divisor)
         first, second = tl.zeros((COLUMNS,), tl.float32), tl.zeros((COLUMNS,), tl.float32)
         tl.debug_barrier()  # every thread has read the row for its normaliser before one writes
         for k in tl.range(0, pieces):
             at = k * COLUMNS + step
-            own, other = _logs(z, at, columns, cool, more, above), _logs(teacher, at, columns, cool, most, over)
-            p, q = _exp(own, WIDE), _exp(other, WIDE)
+            a, b = _shifted(z, at, columns, cool, more), _shifted(teacher, at, columns, cool, most)
+            own, other = a - above, b - over
+            p, q = _exp(a, WIDE) / s, _exp(b, WIDE) / t  # with fewer roundings than those of own and other
             if MODE == FORWARD:
                 first += q * (other - own)
                 if WRITE:
@@ -119,9 +127,10 @@ def _rows(z, teacher, mask, losses, divisor, zs, ts, columns, row0, cool, beta,
         if WRITE and MODE != FORWARD:
             for k in tl.range(0, pieces):
                 at = k * COLUMNS + step
-                own, other = _logs(z, at, columns, cool, more, above), _logs(teacher, at, columns, cool, most, over)
+                a = _shifted(z, at, columns, cool, more)
+                own, other = a - above, _shifted(teacher, at, columns, cool, most) - over
                 off = own - other if MODE == REVERSE else _against_mixture(own, other, 1 - beta, WIDE)
-                d = _exp(own, WIDE) * (off - found) * g
+                d = _exp(a, WIDE) / s * (off - found) * g
                 if MODE == MIXED:
                     d *= 1 - beta
                 tl.store(z + at, d.to(z.dtype.element_ty), at < columns)

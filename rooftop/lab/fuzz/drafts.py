@@ -163,7 +163,8 @@ class Draft:
         op, options = self.contract, dict(self.options)
         tensors = {**{n: None for n in op.tensor_names if n not in op.list_names}, **{n: found[n] for n in self.tensors}}
         if op.arrange is not None:
-            for name, fitting in op.arrange(tensors, options, found["g"]).items():
+            g = found["g"] if device == "cpu" else torch.Generator(device).manual_seed(self.seed)
+            for name, fitting in op.arrange(tensors, options, g).items():
                 if tensors[name] is not None and math.prod(tensors[name].shape):
                     apart = replace(self.layouts.get(name, Layout()), still=(), window=0)  # no two elements in one place: they are written one by one
                     shape = tuple(fitting.shape)

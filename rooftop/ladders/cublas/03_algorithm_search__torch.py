@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from rooftop.core.spec import Problem
-from rooftop.kernels._device.blas import Matmul, Operand
+from rooftop.kernels._device.blas import Matmul, Operand, alignment
 
 IDEA = (
     "cuBLASLt names up to sixteen algorithms for a product, the one it thinks the fastest first. Each is timed once for each kind of input, and the "
@@ -38,7 +38,7 @@ def _turned(x: Any) -> Operand:
     return Operand(x, rows, columns, max(x.stride(1), rows, 1), turned=True)
 
 
-_FOUND: dict[Any, tuple[Matmul, int]] = {}  # by sizes, strides and dtype: the product, and its fastest algorithm
+_FOUND: dict[Any, tuple[Matmul, int]] = {}  # by sizes, strides, dtype and alignments: the product, and its fastest algorithm
 
 
 def _fastest(made: Matmul) -> int:
@@ -74,6 +74,6 @@ def run(inputs: Mapping[str, Any], outputs: Mapping[str, Any], scratch: Mapping[
     if not out.is_cuda:
         Matmul(_turned(b), _turned(a), Operand(out, n, m, max(out.stride(0), n))).run()
         return
-    key = (a.shape, a.stride(), b.shape, b.stride(), a.dtype, a.device)
+    key = (a.shape, a.stride(), b.shape, b.stride(), a.dtype, a.device, *map(alignment, (a, b, out)))
     made, best = _product(key, lambda: Matmul(_turned(b), _turned(a), Operand(out, n, m, max(out.stride(0), n))))
     made.run(best, b, a, out)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from rooftop.core.spec import Problem
-from rooftop.kernels._device.blas import Matmul, Operand
+from rooftop.kernels._device.blas import Matmul, Operand, alignment
 
 IDEA = (
     "cuBLASLt adds a bias of one value a column of out and applies relu or the tanh form of gelu before it stores: a pass over the result, 64 MiB at "
@@ -43,7 +43,7 @@ def _turned(x: Any) -> Operand:
     return Operand(x, rows, columns, max(x.stride(1), rows, 1), turned=True)
 
 
-_FOUND: dict[Any, tuple[Matmul, int]] = {}  # by sizes, strides and dtype: the product, and its fastest algorithm
+_FOUND: dict[Any, tuple[Matmul, int]] = {}  # by sizes, strides, dtype and alignments: the product, and its fastest algorithm
 
 
 def _fastest(made: Matmul) -> int:
@@ -80,6 +80,6 @@ def run(inputs: Mapping[str, Any], outputs: Mapping[str, Any], scratch: Mapping[
     if not out.is_cuda:
         Matmul(_turned(b), _turned(a), Operand(out, n, m, max(out.stride(0), n)), bias, activation).run()
         return
-    key = (a.shape, a.stride(), b.shape, b.stride(), a.dtype, a.device, bias is not None, activation)
+    key = (a.shape, a.stride(), b.shape, b.stride(), a.dtype, a.device, *map(alignment, (a, b, out)), bias is not None, activation)
     made, best = _product(key, lambda: Matmul(_turned(b), _turned(a), Operand(out, n, m, max(out.stride(0), n)), bias, activation))
     made.run(best, b, a, out, bias)

@@ -50,16 +50,20 @@ def load(a_desc, b_desc, a_ring, b_ring, full, empty, M, N, K, STAGES: gl.conste
 
 
 @gluon.jit
-def consume(GROUP: gl.constexpr, a_desc, b_desc, a_ring, b_ring, full, empty, out, ldo, M, N, K, STAGES: gl.constexpr):
-    """One group of four warps: every second tile of the block. Slices come tile by tile, so the other group multiplies while this one stores."""
+def consume(GROUP: gl.constexpr, a_desc, b_desc, a_ring, b_ring, full, empty, turns, out, ldo, M, N, K, STAGES: gl.constexpr):
+    """One group of four warps: every second tile of the block. Slices come tile by tile, so the other group multiplies while this one stores. `turns`: a group
+    waits until the other has seen all slices of its tile. `full` has two phases; without the turns a group could take an older slice for its own."""
     BM: gl.constexpr = a_desc.block_type.shape[0]
     BN: gl.constexpr = b_desc.block_type.shape[0]
     BK: gl.constexpr = a_desc.block_type.shape[1]
     MMA: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BN, 16])
     slices = gl.cdiv(K, BK)
     n = GROUP * slices
+    turn = 0
     acc = gl.zeros((BM, BN), gl.float32, MMA)
     for tile in range(gl.program_id(0) + GROUP * gl.num_programs(0), gl.cdiv(M, BM) * gl.cdiv(N, BN), 2 * gl.num_programs(0)):
+        mbarrier.wait(turns.index(GROUP), turn ^ (1 - GROUP))  # group 0 begins
+        turn ^= 1
         for i in range(slices):
             stage = n % STAGES
             mbarrier.wait(full.index(stage), n // STAGES & 1)
@@ -68,6 +72,7 @@ def consume(GROUP: gl.constexpr, a_desc, b_desc, a_ring, b_ring, full, empty, ou
             mbarrier.arrive(empty.index((n + STAGES - 1) % STAGES), count=1, pred=i > 0)
             n += 1
         acc = warpgroup_mma_wait(num_outstanding=0, deps=(acc,))
+        mbarrier.arrive(turns.index(1 - GROUP), count=1)
         mbarrier.arrive(empty.index((n + STAGES - 1) % STAGES), count=1)
         n += slices  # those of the other group's tile
         put(acc, out, ldo, tile // gl.cdiv(N, BN) * BM, tile % gl.cdiv(N, BN) * BN, M, N)
@@ -83,10 +88,13 @@ def hgemm(a_desc, b_desc, out, M, N, K, ldo, STAGES: gl.constexpr):
     for i in gl.static_range(STAGES):
         mbarrier.init(full.index(i), count=1)
         mbarrier.init(empty.index(i), count=1)
+    turns = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
+    for i in gl.static_range(2):
+        mbarrier.init(turns.index(i), count=1)
     fence_async_shared()
     gl.warp_specialize([
-        (consume, (0, a_desc, b_desc, a_ring, b_ring, full, empty, out, ldo, M, N, K, STAGES)),
-        (consume, (1, a_desc, b_desc, a_ring, b_ring, full, empty, out, ldo, M, N, K, STAGES)),
+        (consume, (0, a_desc, b_desc, a_ring, b_ring, full, empty, turns, out, ldo, M, N, K, STAGES)),
+        (consume, (1, a_desc, b_desc, a_ring, b_ring, full, empty, turns, out, ldo, M, N, K, STAGES)),
         (load, (a_desc, b_desc, a_ring, b_ring, full, empty, M, N, K, STAGES)),
     ], [4, 1], [232, 40])  # fmt: skip
 
