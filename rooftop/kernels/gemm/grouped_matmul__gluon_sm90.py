@@ -47,6 +47,11 @@ def supports(p: Problem) -> str | None:
             return f"TMA does not read {name}: {reason}"
     if gemm_launch.turned(out):
         return "the elements of a row of out must be neighbours"
+    # Groups begin anywhere, and a box of TMA that begins off a multiple of 16 bytes in the innermost dimension ends in an illegal instruction (H200).
+    if _form(p) == "rows" and gemm_launch.turned(a):
+        return "groups of rows need rows of a whose elements are neighbours: TMA reads from multiples of 16 bytes"
+    if _form(p) == "depth" and p["offsets"].numel > 1 and (not gemm_launch.turned(a) or gemm_launch.turned(b)):
+        return "groups along K need columns of a and rows of b whose elements are neighbours: TMA reads from multiples of 16 bytes"
     return None
 
 
