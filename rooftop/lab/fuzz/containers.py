@@ -1,6 +1,7 @@
 """Mutated and truncated containers: the decoder must refuse them or give the right values; it may never crash, hang, or give other values without a word.
 
     python -m rooftop.lab.fuzz.containers --streams 100000
+    compute-sanitizer --tool memcheck python -m rooftop.lab.fuzz.containers --streams 10000 --to cuda
 
 Half of the streams are changed anywhere. Of the other half the checksums are made to fit again, so that the changes reach the decoders behind them; what these
 give then cannot be told from data, so of them only a refusal or an array of the shape that the header says is asked."""
@@ -12,6 +13,7 @@ import time
 import zlib
 from collections import Counter
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
@@ -111,11 +113,20 @@ def streams(count: int, seed: int) -> Iterator[tuple[bytes, np.ndarray | None]]:
         yield (changed, x) if i // len(held) % 2 else (mended(changed), None if changed != data else x)
 
 
-def judged(data: bytes, x: np.ndarray | None) -> tuple[str, str]:
-    """What decompressing did: "refused", "right", "decoded" (checksums fit), or "finding" and what."""
+def _seen(got: Any) -> tuple[str, tuple[int, ...], bytes]:
+    """Type, shape and bytes of an array, or of a tensor on any device."""
+    if isinstance(got, np.ndarray):
+        return got.dtype.name, got.shape, got.tobytes()
+    import torch
+
+    return str(got.dtype).removeprefix("torch."), tuple(got.shape), got.cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes()
+
+
+def judged(data: bytes, x: np.ndarray | None, to: str | None = None) -> tuple[str, str]:
+    """What decompressing on the device `to` did: "refused", "right", "decoded" (checksums fit), or "finding" and what."""
     started = time.process_time()
     try:
-        got = decompress(data)
+        dtype, shape, values = _seen(decompress(data, to=to))
     except FormatError as error:
         kind, what = "refused", str(error).split(":")[0][:40]
     except Exception as error:
@@ -123,21 +134,21 @@ def judged(data: bytes, x: np.ndarray | None) -> tuple[str, str]:
     else:
         h = from_bytes(data).header
         if x is not None:
-            right = got.dtype == x.dtype and got.shape == x.shape and got.tobytes() == x.tobytes()
+            right = (dtype, shape, values) == (x.dtype.name, x.shape, x.tobytes())
             kind, what = ("right", "") if right else ("finding", "other values than were compressed, and no error")
         else:
-            kind, what = ("decoded", "") if got.shape == h.shape else ("finding", f"an array of {got.shape} of a container of {h.shape}")
+            kind, what = ("decoded", "") if shape == h.shape else ("finding", f"an array of {shape} of a container of {h.shape}")
     if (took := time.process_time() - started) > PATIENCE:
         return "finding", f"took {took:.0f} s"
     return kind, what
 
 
-def run(count: int, seed: int) -> tuple[Counter[str], list[str]]:
+def run(count: int, seed: int, to: str | None = None) -> tuple[Counter[str], list[str]]:
     """How many streams did what, and the findings."""
     kinds: Counter[str] = Counter()
     findings = []
     for i, (data, x) in enumerate(streams(count, seed)):
-        kind, what = judged(data, x)
+        kind, what = judged(data, x, to)
         kinds[kind] += 1
         if kind == "finding":
             findings.append(f"stream {i} of seed {seed}: {what}")
@@ -148,9 +159,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Mutated and truncated containers.")
     parser.add_argument("--streams", type=int, default=100_000)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--to", help="decompress to tensors on this device: cpu, cuda")
     given = parser.parse_args()
     started = time.monotonic()
-    kinds, findings = run(given.streams, given.seed)
+    kinds, findings = run(given.streams, given.seed, given.to)
     print(f"{given.streams} streams, seed {given.seed}, {time.monotonic() - started:.0f} s: " + ", ".join(f"{n} {k}" for k, n in sorted(kinds.items())))
     for text in findings[:20]:
         print(text)
