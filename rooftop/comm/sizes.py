@@ -1,0 +1,64 @@
+"""Which way is faster at which size: a table that `rooftop calibrate --comm` measures, for one card, number of ranks and wire. Without one nothing is guessed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from rooftop.core import settings
+from rooftop.core.devices import slug
+
+
+@dataclass(frozen=True)
+class Measured:
+    path: str
+    why: str
+
+
+def file(device: str) -> Path:
+    """Where the table of a card lies."""
+    return settings.load().results / slug(device) / "comm.json"
+
+
+@cache
+def _table(path: Path) -> Mapping[str, Any]:
+    try:
+        found: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        return found
+    except (OSError, ValueError):
+        return {}
+
+
+def save(device: str, ranks: int, rows: Sequence[Mapping[str, Any]]) -> Path:
+    """`rows`: {"bytes", "wire", "plain_us", "symmetric_us", "portable_us"}; of other numbers of ranks what is there stays."""
+    path = file(device)
+    table = dict(_table(path))
+    table[str(ranks)] = [dict(row) for row in rows]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(table, indent=1) + "\n", encoding="utf-8")
+    _table.cache_clear()
+    return path
+
+
+def faster(x: Any, ranks: int, wire: str, path: str) -> Measured | None:
+    """The faster of the plain collective and `path` at the measured size that is nearest; None where nobody has measured."""
+    if not x.is_cuda:
+        return None
+    import torch
+
+    return judged(_table(file(torch.cuda.get_device_name(x.device))).get(str(ranks), ()), x.numel() * x.element_size(), wire, path)
+
+
+def judged(rows: Sequence[Mapping[str, Any]], size: int, wire: str, path: str) -> Measured | None:
+    """The row of this wire whose size is nearest by ratio decides."""
+    known = [r for r in rows if r["wire"] == wire and r.get(f"{path}_us") and r.get("plain_us")]
+    if not known:
+        return None
+    row = min(known, key=lambda r: abs(max(size, 1) / r["bytes"] - 1) if size >= r["bytes"] else abs(r["bytes"] / max(size, 1) - 1))
+    plain, quantised = row["plain_us"], row[f"{path}_us"]
+    said = f"measured at {row['bytes']} bytes: plain {plain:.1f} us, {path} {quantised:.1f} us"
+    return Measured("plain" if plain < quantised else path, said)

@@ -1,0 +1,223 @@
+"""The ranks of one host read each other's memory: rooms of symmetric memory, and the launches of the kernels of rooftop/kernels/comm that meet in them.
+
+A room belongs to a group and a number of shots. Its first bytes are flags; where the rest lies does not depend on the size of a call, so that a rank that
+is ahead never writes what one that is behind still reads. Rooms grow by powers of two; those that were too small stay, as kernels of earlier calls, and
+graphs, may use them. Calls on one group run one after another, as NCCL's do: on another stream than the last, a call waits for that one."""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from rooftop.comm import groups
+from rooftop.comm.steps import Options
+from rooftop.core import settings
+from rooftop.core.spec import dtype_of
+from rooftop.kernels._device import ranks as launches
+
+PATIENCE = 600.0  # seconds
+LEAST = 1 << 20  # bytes of a room
+FAULTS = {1: "a rank did not come in time: it has died, is late, or called something else", 2: "the ranks were given different arguments"}
+NAMES = ("x", "out", "table", "epochs", "fault", "seed")
+
+
+@dataclass
+class Room:
+    tensor: Tensor  # uint8, symmetric
+    handle: Any
+    table: Tensor  # int64 [ranks], this GPU's addresses of all rooms
+    epochs: Tensor  # int32 [256]
+    fault: Tensor  # int32 [4], of the host, which the kernel writes
+    capacity: int  # bytes behind the flags
+    prepared: dict[Any, Any] = field(default_factory=dict)
+    stream: Any = None
+
+
+def unable(x: Tensor, group: Any) -> str | None:
+    """Why `x` cannot go through peers' memory, or None. On a GPU the first call of a group asks all ranks."""
+    if not x.is_cuda:
+        return "the tensor lies on the CPU"
+    ranks = dist.get_world_size(group)
+    if ranks == 1:
+        return "one rank"
+    if ranks > launches.RANKS:
+        return f"{ranks} ranks; at most {launches.RANKS} meet"
+    own = groups.state(group)
+    if "symmetric" not in own.unable:
+        own.unable["symmetric"] = _asked(x.device, group)
+    return own.unable["symmetric"] or None
+
+
+def _asked(device: torch.device, group: Any) -> str:
+    """"" where every rank has a small room; else the reason of the first that has none."""
+    mine = _host()
+    sent = torch.tensor([mine, device.index if device.index is not None else torch.cuda.current_device()], dtype=torch.int64, device=device)
+    got = sent.new_empty(2 * dist.get_world_size(group))
+    groups.run("symmetric memory", group, lambda: groups.gather_into(got, sent, group))
+    hosts = got.view(-1, 2)
+    if int((hosts[:, 0] != hosts[0, 0]).sum()):
+        return "the ranks are on several hosts"
+    if len(set(hosts[:, 1].tolist())) < len(hosts):
+        return "ranks share a GPU"
+    reason = _can(device, hosts[:, 1].tolist())
+    if _any(reason is not None, device, group):
+        return reason or "another rank has no symmetric memory"
+    reason = None
+    try:
+        groups.state(group).rooms[1] = _made(LEAST, device, group)
+    except Exception as error:  # torch raises RuntimeError, and its own, by version and driver
+        reason = f"symmetric memory cannot be had: {str(error).strip().splitlines()[0][:200]}"
+    if _any(reason is not None, device, group):
+        groups.state(group).rooms.pop(1, None)
+        return reason or "another rank has no symmetric memory"
+    return ""
+
+
+def _can(device: torch.device, others: list[int]) -> str | None:
+    try:
+        import torch.distributed._symmetric_memory  # noqa: F401
+        from cuda.bindings import driver  # noqa: F401
+    except ImportError as error:
+        return f"{error}"
+    if torch.cuda.get_device_capability(device)[0] < 8:
+        return "GPUs before sm_80"
+    own = device.index if device.index is not None else torch.cuda.current_device()
+    lacking = [i for i in others if i != own and i < torch.cuda.device_count() and not torch.cuda.can_device_access_peer(own, i)]
+    return f"GPU {own} cannot read the memory of GPU {lacking[0]}" if lacking else None
+
+
+def _any(flag: bool, device: torch.device, group: Any) -> bool:
+    said = torch.tensor([int(flag)], device=device)
+    groups.run("symmetric memory", group, lambda: dist.all_reduce(said, dist.ReduceOp.MAX, group=group, async_op=True))
+    return bool(said.item())
+
+
+def _host() -> int:
+    """A number of this boot of this host."""
+    import socket
+
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")
+    except OSError:
+        boot = ""
+    return zlib.crc32(f"{socket.gethostname()} {boot}".encode())
+
+
+def _made(capacity: int, device: torch.device, group: Any) -> Room:
+    import torch.distributed._symmetric_memory as symmetric
+
+    tensor = symmetric.empty(launches.FLAGS + capacity, dtype=torch.uint8, device=device)
+    tensor.zero_()
+    handle = symmetric.rendezvous(tensor, group.group_name)
+    offset = int(getattr(handle, "offset", 0))
+    table = torch.tensor([int(p) + offset for p in handle.buffer_ptrs], dtype=torch.int64, device=device)
+    epochs = torch.zeros(launches.BLOCKS, dtype=torch.int32, device=device)
+    room = Room(tensor, handle, table, epochs, torch.zeros(4, dtype=torch.int32, pin_memory=True), capacity)
+    torch.cuda.synchronize(device)
+    groups.run("symmetric memory", group, lambda: dist.all_reduce(torch.zeros(1, device=device), group=group, async_op=True))  # nobody begins before all are zero
+    torch.cuda.synchronize(device)
+    return room
+
+
+def room_of(key: Any, needed: int, device: torch.device, group: Any) -> Room:
+    """The group's room of that key, at least so large; the ranks make one together. Raises RuntimeError where a larger one would have to be made while a graph is captured."""
+    rooms = groups.state(group).rooms
+    found: Room | None = rooms.get(key)
+    if found is None or found.capacity < needed:
+        if torch.cuda.is_current_stream_capturing():
+            raise RuntimeError(f"all_reduce: {needed} bytes of symmetric memory cannot be had while a graph is captured: call it once before with the same sizes")
+        if found is not None:
+            rooms.setdefault("outgrown", []).append(found)
+        found = rooms[key] = _made(max(LEAST, 1 << (needed - 1).bit_length()), device, group)
+    return found
+
+
+def raise_faults(group: Any) -> None:
+    """Raise what a kernel has left for the host."""
+    rooms = groups.state(group).rooms
+    for room in (*(r for k, r in rooms.items() if k != "outgrown"), *rooms.get("outgrown", ())):
+        code = int(room.fault[0])
+        if code:
+            error = groups.Disagreement if code == 2 else groups.CommError
+            raise error(f"all_reduce (rank {dist.get_rank(group)} of {dist.get_world_size(group)}, symmetric memory): {FAULTS[code]}. The group cannot be used on")
+
+
+@cache
+def _source(shots: int) -> tuple[str, str]:
+    path = settings.PACKAGE / "kernels" / "comm" / f"all_reduce_ranks__{'one' if shots == 1 else 'two'}_shot__cuda_sm80.cu"
+    return path.read_text(encoding="utf-8"), f"rooftop/kernels/comm/{path.name}"
+
+
+_MODULES: dict[tuple[str, str, int], Any] = {}
+
+
+def _module(shots: int, kernel: str, target: str, device: int) -> Any:
+    from rooftop.core.compile import compile_cuda
+    from rooftop.core.launch import Module
+
+    key = (kernel, target, device)
+    if key not in _MODULES:
+        text, name = _source(shots)
+        _MODULES[key] = Module(compile_cuda(text, name=name, target=target, kernels=(kernel,)))
+    return _MODULES[key]
+
+
+def all_reduce(x: Tensor, group: Any, o: Options, shots: int, timeout: float | None = None, blocks: int | None = None) -> Tensor:
+    """As `rooftop.comm.all_reduce`, of a CUDA tensor that is not empty, in a group of several ranks that `unable` has nothing against."""
+    from rooftop.core.dispatch import _device
+
+    raise_faults(group)
+    ranks, rank, count = dist.get_world_size(group), dist.get_rank(group), x.numel()
+    x = x.contiguous()
+    out = torch.empty_like(x)
+    index = x.device.index
+    message, after, whole = launches.sizes(count, ranks, o.wire.name, o.group, shots)
+    with torch.cuda.device(index):
+        room = room_of(shots, whole, x.device, group)
+        # The second part of a room begins at a place of the room, not of the call.
+        second = room.capacity // 2 // 16 * 16 if shots == 1 else launches.FLAGS + _second(room.capacity, ranks)
+        if shots == 2 and second - launches.FLAGS < after or shots == 1 and second < after:
+            room = room_of(shots, 2 * room.capacity, x.device, group)
+            second = room.capacity // 2 // 16 * 16 if shots == 1 else launches.FLAGS + _second(room.capacity, ranks)
+        device = _device(index)
+        patience = int((PATIENCE if timeout is None else timeout) * 1e9)
+        call = zlib.crc32(repr((shots, count, str(x.dtype), *o.facts())).encode()) & 0x7FFFFFFF
+        key = (call, count, x.dtype, o, patience, blocks)
+        prepared = room.prepared.get(key)
+        if prepared is None:
+            launch = launches.launch(
+                shots, count, ranks, dtype_of(x.dtype), o.wire.name, o.group, o.hadamard, o.stochastic, blocks or device.sms, rank=rank, second=second,
+                room=launches.FLAGS + room.capacity, call=call, patience=patience,
+            )  # fmt: skip
+            prepared = room.prepared[key] = _module(shots, launch.kernel, device.target, index).prepare(launch, NAMES, index)
+        stream = torch.cuda.current_stream()
+        if room.stream is not None and room.stream != stream and not torch.cuda.is_current_stream_capturing():
+            stream.wait_stream(room.stream)
+        room.stream = stream
+        addresses = (x.data_ptr(), out.data_ptr(), room.table.data_ptr(), room.epochs.data_ptr(), room.fault.data_ptr(), o.seed)
+        prepared(stream.cuda_stream, addresses)
+    return out
+
+
+def _second(capacity: int, ranks: int) -> int:
+    """Where in a room of two shots the sum's message begins: behind W parts of W + 1."""
+    return capacity // (ranks + 1) * ranks // 16 * 16
+
+
+def table_of(key: Any, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, group: Any) -> tuple[Room, list[Tensor]]:
+    """A room and each rank's tensor of that shape in it, one's own among them."""
+    from math import prod
+
+    room = room_of(key, prod(shape) * dtype.itemsize, device, group)
+    views = [room.handle.get_buffer(p, list(shape), dtype, launches.FLAGS // dtype.itemsize) for p in range(dist.get_world_size(group))]
+    return room, views
+
+
+__all__ = ["all_reduce", "raise_faults", "table_of", "unable"]

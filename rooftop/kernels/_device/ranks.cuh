@@ -1,0 +1,59 @@
+// Memory that the ranks of a group share, and how they meet: a flag for each block and rank in every rank's memory, written by the others.
+#pragma once
+
+/// The ranks' rooms. HERE: one device plays all ranks, whose rooms lie one after another; else a table of the addresses under which this GPU sees them.
+template <bool HERE>
+struct Rooms {
+    unsigned char* first;
+    const unsigned long long* table;
+    long long bytes;  // of a room
+    __device__ unsigned char* operator()(int rank) const {
+        if constexpr (HERE) return first + rank * bytes;
+        else return reinterpret_cast<unsigned char*>(table[rank]);
+    }
+};
+
+constexpr int MET = 0, LATE = 1, OTHER_CALL = 2;  // how a meeting ends
+constexpr unsigned SPOILT = 0xffffffffu;
+constexpr int MOST_RANKS = 16;
+
+/// Block b of each rank waits for block b of all others. What their threads wrote before is seen after. Flags are the first words of a room, 64 bits:
+/// [block][rank], the meeting's number in the low half and in the high half `call`, which all ranks must agree about. All threads come; all get the answer.
+/// `patience`: nanoseconds, after which the others are given up. `fault`: where a failure is written, for the host and for this rank's other blocks.
+template <typename Room>
+__device__ inline int meet(const Room& rooms, int rank, int ranks, unsigned number, unsigned call, bool spoilt, long long patience, volatile int* fault) {
+    __shared__ int answer;
+    if (threadIdx.x == 0) answer = MET;
+    __threadfence_system();
+    __syncthreads();
+    if (threadIdx.x < ranks) {
+        const int other = threadIdx.x;
+        const unsigned said = spoilt ? SPOILT : call;
+        volatile unsigned long long* theirs = reinterpret_cast<volatile unsigned long long*>(rooms(other)) + blockIdx.x * MOST_RANKS + rank;
+        volatile unsigned long long* mine = reinterpret_cast<volatile unsigned long long*>(rooms(rank)) + blockIdx.x * MOST_RANKS + other;
+        *theirs = static_cast<unsigned long long>(said) << 32 | number;
+        unsigned long long seen, begun;
+        asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(begun));
+        int found = MET;
+        for (unsigned tries = 1; seen = *mine, static_cast<int>(static_cast<unsigned>(seen) - number) < 0; ++tries) {
+            if (tries % 256) continue;
+            unsigned long long now;
+            asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
+            if (static_cast<long long>(now - begun) > patience || *fault) {
+                found = *fault ? *fault : LATE;
+                break;
+            }
+        }
+        const unsigned heard = static_cast<unsigned>(seen >> 32);
+        if (found == MET && (heard == SPOILT || spoilt || (static_cast<unsigned>(seen) == number && heard != call))) found = OTHER_CALL;
+        if (found != MET) {
+            answer = found;
+            if (!*fault) *fault = found;
+        }
+        __threadfence_system();
+    }
+    __syncthreads();
+    const int all = answer;
+    __syncthreads();
+    return all;
+}

@@ -1,0 +1,79 @@
+"""Launches of the kernels in which ranks meet: one device that plays all ranks, or one rank of several GPUs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rooftop.comm.wire import WIRES, message_bytes, padded, stripe
+from rooftop.core.spec import DTYPES, Launch, Meta, Problem
+
+THREADS, PACK, BLOCKS, RANKS = 512, 16, 256, 16  # BLOCKS, RANKS: for which there are flags
+FLAGS = BLOCKS * RANKS * 8  # bytes
+PATIENCE = 20_000_000_000  # nanoseconds
+KINDS = {"bf16": 0, "fp8": 1, "int8": 2, "int4": 3}
+
+
+def blocks(count: int, most: int) -> int:
+    """Blocks that have a pack for each thread, `most` of them at most."""
+    return max(1, min(most, BLOCKS, -(-count // (PACK * THREADS))))
+
+
+def kernel(name: str, dtype: str, wire: str, group: int, rotated: bool, stochastic: bool, here: bool) -> str:
+    said = (DTYPES[dtype].cuda, KINDS[wire], group, rotated, stochastic, here)
+    return f"{name}<{', '.join(str(s).lower() if isinstance(s, bool) else str(s) for s in said)}>"
+
+
+def sizes(count: int, ranks: int, wire: str, group: int, shots: int) -> tuple[int, int, int]:
+    """(elements of a message, where the room's second part begins in bytes from the first, bytes of a room without its flags)."""
+    if shots == 1:
+        size = stripe(count, ranks, group) * ranks
+        half = message_bytes(WIRES[wire], group, size)
+        return size, half, 2 * half
+    share = stripe(count, ranks, group)
+    one = message_bytes(WIRES[wire], group, share)
+    return share, ranks * one, (ranks + 1) * one
+
+
+def launch(
+    shots: int, count: int, ranks: int, dtype: str, wire: str, group: int, rotated: bool, stochastic: bool, most: int, *, rank: int | None = None,
+    second: int = 0, room: int = 0, call: int = 1, seed: Any = "seed", patience: int = PATIENCE,
+) -> Launch:  # fmt: skip
+    """`rank`: of several GPUs, of which `table` has the rooms; None: this device plays all. `second`, `room`: as `sizes` has them, or of a larger room."""
+    message, after, whole = sizes(count, ranks, wire, group, shots)
+    here = rank is None
+    args: dict[str, tuple[str, Any]] = {
+        "ranks": ("i32", ranks), "first": ("i32", rank or 0), "count": ("i64", count), "message": ("i64", message), "x": ("ptr", "x"), "out": ("ptr", "out"),
+        "room": ("ptr", "room" if here else None), "table": ("ptr", None if here else "table"), "bytes": ("i64", room or FLAGS + whole),
+        "second": ("i64", second or (after if shots == 1 else FLAGS + after)), "epochs": ("ptr", "epochs"), "fault": ("ptr", "fault"),
+        "call": ("u32", call), "seed": ("i32", seed), "patience": ("i64", patience),
+    }  # fmt: skip
+    name = kernel("one_shot" if shots == 1 else "two_shot", dtype, wire, group, rotated, stochastic, here)
+    return Launch(
+        name, (blocks(message, most), ranks if here else 1), {n: v for n, (_, v) in args.items()}, types=tuple(t for t, _ in args.values()), block=(THREADS,),
+        cooperative=True,
+    )  # fmt: skip
+
+
+def problem_supported(p: Problem, shots: int) -> str | None:
+    ranks, count = p["x"].shape
+    if p.option("shots") != shots:
+        return f"{shots} shot{'s' * (shots - 1)} alone"
+    if count == 0 or ranks == 1:
+        return "nothing to send"
+    return None
+
+
+def problem_launches(p: Problem, shots: int) -> list[Launch]:
+    ranks, count = p["x"].shape
+    wire, group = str(p.option("wire")), int(p.option("group"))
+    most = max(1, p.device.sms // ranks)
+    return [launch(shots, count, ranks, p["x"].dtype, wire, group, bool(p.option("hadamard")), bool(p.option("stochastic")), most)]
+
+
+def problem_scratch(p: Problem, shots: int) -> dict[str, Meta]:
+    ranks, count = p["x"].shape
+    whole = sizes(count, ranks, str(p.option("wire")), int(p.option("group")), shots)[2]
+    return {"room": Meta((ranks, FLAGS + whole), "u8"), "epochs": Meta((ranks, BLOCKS), "u32"), "fault": Meta((4,), "i32")}
+
+
+__all__ = ["BLOCKS", "FLAGS", "PATIENCE", "RANKS", "blocks", "kernel", "launch", "padded", "problem_launches", "problem_scratch", "problem_supported", "sizes"]

@@ -1,0 +1,31 @@
+"""The launch of all_reduce_ranks__two_shot__cuda_sm80.cu where one device plays all ranks: as many blocks for each as run at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from rooftop.core.spec import Launch, Meta, Problem
+from rooftop.kernels._device import ranks
+
+SHOTS = 2
+
+
+def supports(p: Problem, head: Any) -> str | None:
+    return ranks.problem_supported(p, SHOTS)
+
+
+def choose(p: Problem, head: Any) -> dict[str, Any]:
+    return {"blocks": ranks.problem_launches(p, SHOTS)[0].grid[0]}
+
+
+def launches(p: Problem, config: Any, head: Any) -> list[Launch]:
+    return ranks.problem_launches(p, SHOTS)
+
+
+def scratch(p: Problem, config: Any, head: Any) -> dict[str, Meta]:
+    return ranks.problem_scratch(p, SHOTS)
+
+
+def zeroed(p: Problem, config: Any, head: Any) -> tuple[str, ...]:
+    return "room", "epochs", "fault"

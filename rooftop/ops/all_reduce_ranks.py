@@ -1,0 +1,199 @@
+"""What every rank of a group gets from a quantised all-reduce, of the tensors of all ranks: `rooftop.comm.all_reduce` on one device.
+
+    shots = 1:  out[r] = sum_p Q(x[p])          each rank sends all it has to all
+    shots = 2:  out[r] = Q(sum_p Q(x[p]))       each rank adds up one stripe and sends the sum; the same bits for all ranks
+
+Q is a wire's rounding, rooftop/comm/wire.py; sums are taken in float32 in the order of the ranks and rounded once to x's dtype.
+
+The kernels are those that run on several GPUs: here one launch plays all the ranks, which meet at the same flags in memory.
+
+Sources: QuickReduce (two shots with a quantised wire), Flash Communication (arXiv 2412.04964), SDP4Bit (arXiv 2410.15526)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from rooftop.comm import wire as wires
+from rooftop.core.op import Op, Tolerance
+from rooftop.core.spec import Case, Input, Meta, Problem, Work, case
+from rooftop.ops import _random
+from rooftop.ops._arguments import number
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+FLOATS = ("bf16", "f16", "f32")
+MOST_RANKS = 16
+
+
+def all_reduce_ranks(
+    x: Tensor, *, wire: str = "int8", group_size: int = 128, hadamard: bool = False, stochastic: bool = False, seed: int = 0, shots: int = 2,
+    implementation: str | None = None,
+) -> Tensor:  # fmt: skip
+    """Each rank's result of a quantised all-reduce, [W, ...], of what the W ranks hold, `x` [W, ...]: ``rooftop.all_reduce_ranks(gradients, wire="int4")``.
+
+    It shows on one device what a wire does to numbers, and is what the kernels of `rooftop.comm.all_reduce` are judged by.
+
+    Args:
+        x: float32, float16 or bfloat16; the first dimension is the rank, 1 to 16.
+        wire: "bf16", "fp8" (e4m3), "int8" or "int4".
+        group_size: elements that share a scale: 32, 64, 128 or 256.
+        hadamard: rotate each group before it is quantised. Not with "bf16".
+        stochastic: unbiased rounding, for "int8" and "int4".
+        seed: of its random bits; a whole number, its low 32 bits count.
+        shots: 1: quantised once, each rank adds up everything. 2: each rank adds up its stripe, the sums are quantised again.
+        implementation: a kernel by name: it runs or raises. None picks the best that takes `x`.
+
+    Of one rank nothing travels: x comes back. NaN and infinities arrive where they stood (with `hadamard` in all of their group). No gradient.
+
+    Raises TypeError for other dtypes and types, ValueError for a wire, group size, rank count or combination that there is not."""
+    import torch
+
+    if not isinstance(x, torch.Tensor):
+        raise TypeError(f"all_reduce_ranks: x is a {type(x).__name__}; it must be a tensor")
+    if x.dtype not in (torch.float32, torch.float16, torch.bfloat16):
+        raise TypeError(f"all_reduce_ranks: x is {x.dtype}; accepted are torch.float32, torch.float16, torch.bfloat16")
+    if x.dim() == 0 or not 1 <= x.shape[0] <= MOST_RANKS:
+        raise ValueError(f"all_reduce_ranks: x is {tuple(x.shape)}; its first dimension is the rank, 1 to {MOST_RANKS}")
+    wires.wire_of("all_reduce_ranks", wire, group_size, hadamard, stochastic)
+    number("all_reduce_ranks", "seed", seed, "a whole number", whole=True)
+    number("all_reduce_ranks", "shots", shots, "1 or 2", whole=True)
+    if shots not in (1, 2):
+        raise ValueError(f"all_reduce_ranks: shots is {shots}; accepted are 1 and 2")
+    flat = x.detach().reshape(x.shape[0], x[0].numel())
+    found: Tensor = OP(flat, wire, group_size, bool(hadamard), bool(stochastic), _random.signed(seed), shots, implementation=implementation)
+    return found.view(x.shape)
+
+
+def reference(x: Tensor, wire: str, group: int, hadamard: bool, stochastic: bool, seed: int, shots: int) -> Tensor:
+    """`random`: element i of rank p has the bits of index p * W * stripe + i, those of the sums follow, from W * W * stripe on."""
+    kind, (ranks, count) = wires.WIRES[wire], x.shape
+    if ranks == 1:
+        return x.clone()
+    share = wires.stripe(count, ranks, group)
+    size = ranks * share
+
+    def bits(rows: int, start: int) -> Tensor | None:
+        return _random.halves(seed, rows * size, x.device, start).view(rows, size) if stochastic else None
+
+    def through(v: Tensor, random: Tensor | None) -> Tensor:
+        return wires.values(wires.encode(v, kind, group, random), kind, group, size)
+
+    v = wires.rows_of(_filled(x, size), group, hadamard)
+    found = wires.total(through(v, bits(ranks, 0)))[None]
+    if shots == 2:
+        found = through(found, bits(1, ranks * size))
+    return wires.restored(found, group, hadamard, count).to(x.dtype).expand(ranks, count).contiguous()
+
+
+def _filled(x: Tensor, size: int) -> Tensor:
+    import torch
+
+    return torch.nn.functional.pad(x, (0, size - x.shape[1]))
+
+
+def outputs(x: Meta, **_: Any) -> dict[str, Meta]:
+    return {"out": Meta(x.shape, x.dtype)}
+
+
+def canonical(p: Problem) -> Problem | None:
+    return p if p["x"].contiguous else None
+
+
+def work(p: Problem) -> Work:
+    """Read x once, write out once: what crosses a link is no memory traffic of this device."""
+    n = p["x"].numel
+    return Work(p["x"].nbytes, p["out"].nbytes, {"fma32": 2.0 * n})
+
+
+def _plain(x: Tensor, wire: str, group: int, hadamard: bool, stochastic: bool, seed: int, shots: int) -> Tensor:
+    """As one adds up unquantised: what a wire costs and gains is seen against it."""
+    if wire != "bf16":
+        raise ValueError("plain torch: the bf16 wire")
+    import torch
+
+    sent = x.to(torch.bfloat16).float()
+    found = wires.total(sent)
+    return (found.to(torch.bfloat16) if shots == 2 else found).to(x.dtype).expand(x.shape).contiguous()
+
+
+def _case(name: str, tags: str, ranks: int, count: int, d: str = "bf16", fill: str = "normal", layout: str = "contiguous", why: str = "", **more: Any) -> Case:
+    given: dict[str, Any] = {"x": Input((ranks, count), d, fill, layout), "wire": "int8", "group": 128, "hadamard": False, "stochastic": False, "seed": 7}
+    return case(f"{name} {d}" if tags == "edge" and d != "bf16" else name, tags=tags, why=why, **{**given, "shots": 2, **more})
+
+
+def _cases() -> list[Case]:
+    found = [_case(f"{wire} 4 ranks 16Mi, two shots", "bench", 4, 1 << 24, wire=wire) for wire in wires.WIRES]
+    found += [_case(f"{wire} 4 ranks 64Ki, one shot", "bench", 4, 1 << 16, wire=wire, shots=1) for wire in wires.WIRES]
+    for wire in wires.WIRES:
+        for shots in (1, 2):
+            what = f"{wire}, {shots} shot{'s' * (shots - 1)}"
+            found += [_case(f"{what}, odd", "edge", 3, 1037, d, wire=wire, shots=shots) for d in FLOATS]
+            found += [_case(f"{what}, {fill}", "edge", 2, 640, "f32", fill, wire=wire, shots=shots) for fill in ("nan", "inf", "-inf", "large", "tiny", "-0.0")]
+            found += [
+                _case(f"{what}, one rank", "edge", 1, 300, wire=wire, shots=shots),
+                _case(f"{what}, 8 ranks", "edge", 8, 2048, wire=wire, shots=shots),
+                _case(f"{what}, fewer than ranks", "edge", 4, 3, wire=wire, shots=shots),
+                _case(f"{what}, empty", "edge", 2, 0, wire=wire, shots=shots),
+            ]
+            if wire != "bf16":
+                found += [_case(f"{what}, groups of {g}", "edge", 2, 1000, wire=wire, shots=shots, group=g) for g in wires.GROUPS]
+                found += [_case(f"{what}, hadamard, groups of {g}", "edge", 2, 1000, wire=wire, shots=shots, group=g, hadamard=True) for g in wires.GROUPS]
+            if wire in ("int8", "int4"):
+                found.append(_case(f"{what}, stochastic", "edge", 3, 1500, wire=wire, shots=shots, stochastic=True))
+                found.append(_case(f"{what}, hadamard, stochastic", "edge", 2, 1500, "f32", wire=wire, shots=shots, stochastic=True, hadamard=True))
+    found += [_case(f"int8, {layout}", "edge", 4, 600, layout=layout) for layout in ("transposed", "padded", "strided", "offset")]
+    found.append(_case("int8, many blocks", "edge", 2, 300_000, why="more packs than one block's threads"))
+    found.append(_case("int8, over 2^31 elements", "edge huge", 2, 2**30 + 2**20, why="offsets need 64 bits"))
+    return found
+
+
+def _changed(change: str) -> Callable[..., Any]:
+    def run(x: Tensor, wire: str, group: int, hadamard: bool, stochastic: bool, seed: int, shots: int) -> Any:
+        if change == "shots":
+            return reference(x, wire, group, hadamard, stochastic, seed, 3 - shots)
+        if change == "seed":
+            return reference(x, wire, group, hadamard, stochastic, seed + 1, shots)
+        if change == "rotation":
+            return reference(x, wire, group, not hadamard and wire != "bf16", stochastic, seed, shots)
+        if change == "nan":
+            return reference(x.nan_to_num(0.0, 0.0, 0.0), wire, group, hadamard, stochastic, seed, shots)
+        if change == "last rank":
+            return reference(x[:-1] if x.shape[0] > 1 else x, wire, group, hadamard, stochastic, seed, shots)[:1].expand(x.shape).contiguous()
+        if change == "order":
+            return reference(x.flip(0), wire, group, hadamard, stochastic, seed, shots)
+        found = reference(x, wire, group, hadamard, stochastic, seed, shots)  # a rank keeps its own stripe as it was before it was quantised again
+        if shots == 2:
+            share = wires.stripe(x.shape[1], x.shape[0], group)
+            once = reference(x, wire, group, hadamard, stochastic, seed, 1)
+            for rank in range(x.shape[0]):
+                found[rank, rank * share : (rank + 1) * share] = once[rank, rank * share : (rank + 1) * share]
+        return found
+
+    return run
+
+
+OP = Op(
+    reference,
+    outputs=outputs,
+    canonical=canonical,
+    cases=_cases(),
+    work=work,
+    tolerance=Tolerance(exact=True),
+    late=("seed",),
+    peers={"torch": lambda: _plain},
+    public=lambda tensors, o: (
+        [tensors["x"]],
+        {"wire": o["wire"], "group_size": o["group"], "hadamard": o["hadamard"], "stochastic": o["stochastic"], "seed": o["seed"], "shots": o["shots"]},
+    ),
+    wrong={
+        "another number of shots": _changed("shots"),
+        "another seed": _changed("seed"),
+        "rotated or not": _changed("rotation"),
+        "NaN and infinities lost": _changed("nan"),
+        "the last rank left out": _changed("last rank"),
+        "another order of the ranks": _changed("order"),
+        "own stripe not quantised again": _changed("own"),
+    },
+)
