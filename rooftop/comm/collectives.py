@@ -171,19 +171,18 @@ def _portable_all_reduce(x: Tensor, group: Any, o: Options, shots: int, timeout:
     what, ranks, rank, count = "all_reduce", dist.get_world_size(group), dist.get_rank(group), x.numel()
     share = wires.stripe(count, ranks, o.group)
     size = ranks * share
-    flat = torch.nn.functional.pad(x.reshape(-1), (0, size - count))
     if shots == 1:
-        sent = steps.encode(flat[None], o, rank * size)
+        sent = steps.encode(x, o, 1, size, rank * size)
         got = sent.new_empty(ranks, sent.shape[1])
         groups.run(what, group, lambda: groups.gather_into(got.view(-1), sent.view(-1), group), timeout)
-        return steps.restore(steps.add(got, o, size), o, count, x.dtype).view(x.shape)
-    sent = steps.encode(flat.view(ranks, share), o, rank * size)
+        return steps.decode_sum(got, o, size, x.dtype)[:count].view(x.shape)
+    sent = steps.encode(x, o, ranks, share, rank * size)
     parts = torch.empty_like(sent)
     groups.run(what, group, lambda: groups.exchange(parts.view(-1), sent.view(-1), group), timeout)
-    mine = steps.again(steps.add(parts, o, share), o, (ranks * ranks + rank) * share)
-    got = mine.new_empty(ranks, mine.shape[1])
-    groups.run(what, group, lambda: groups.gather_into(got.view(-1), mine.view(-1), group), timeout)
-    return steps.decode(got, o, share, x.dtype).reshape(-1)[:count].view(x.shape)
+    mine = steps.add(parts, o, share, (ranks * ranks + rank) * share)
+    got = mine.new_empty(ranks, mine.numel())
+    groups.run(what, group, lambda: groups.gather_into(got.view(-1), mine, group), timeout)
+    return steps.decode(got, o, share, count, x.dtype).view(x.shape)
 
 
 def reduce_scatter(
@@ -201,10 +200,10 @@ def reduce_scatter(
     if x.numel() == 0 or ranks == 1:
         found = x.clone()[: shape[0]]
     else:
-        sent = steps.encode(x.reshape(ranks, count), o, rank * ranks * wires.padded(count, o.group))
+        sent = steps.encode(x, o, ranks, count, rank * ranks * wires.padded(count, o.group))
         parts = torch.empty_like(sent)
         groups.run(what, group, lambda: groups.exchange(parts.view(-1), sent.view(-1), group), timeout)
-        found = steps.restore(steps.add(parts, o, count), o, count, x.dtype).view(shape)
+        found = steps.decode_sum(parts, o, count, x.dtype).view(shape)
     if not statistics:
         return found
     exact = torch.empty(shape, dtype=torch.float32, device=x.device)
@@ -226,10 +225,10 @@ def all_gather(
     if count == 0 or ranks == 1:
         found = x.new_empty(shape) if count == 0 else x.clone()
         return (found, _statistics(found, found.float())) if statistics else found
-    sent = steps.encode(x.reshape(1, count), o, rank * wires.padded(count, o.group))
+    sent = steps.encode(x, o, 1, count, rank * wires.padded(count, o.group))
     got = sent.new_empty(ranks, sent.shape[1])
     groups.run(what, group, lambda: groups.gather_into(got.view(-1), sent.view(-1), group), timeout)
-    found = steps.decode(got, o, count, x.dtype).view(shape)
+    found = steps.decode(got, o, count, ranks * count, x.dtype).view(shape)
     if not statistics:
         return found
     return found, _statistics(found[rank * x.shape[0] : (rank + 1) * x.shape[0]], x.float(), group)
@@ -249,11 +248,11 @@ def all_to_all(
         found = x.clone()
         return (found, _statistics(found, found.float())) if statistics else found
     count = x.numel() // ranks
-    sent = steps.encode(x.reshape(ranks, count), o, rank * ranks * wires.padded(count, o.group))
+    sent = steps.encode(x, o, ranks, count, rank * ranks * wires.padded(count, o.group))
     got = torch.empty_like(sent)
     groups.run(what, group, lambda: groups.exchange(got.view(-1), sent.view(-1), group), timeout)
-    found = steps.decode(got, o, count, x.dtype).view(x.shape)
-    return (found, _statistics(steps.decode(sent, o, count, x.dtype).view(x.shape), x.float(), group)) if statistics else found
+    found = steps.decode(got, o, count, ranks * count, x.dtype).view(x.shape)
+    return (found, _statistics(steps.decode(sent, o, count, ranks * count, x.dtype).view(x.shape), x.float(), group)) if statistics else found
 
 
 def sent(
@@ -268,9 +267,8 @@ def sent(
     if count == 0 or ranks == 1:
         return x.clone()
     share = wires.stripe(count, ranks, o.group)
-    flat = torch.nn.functional.pad(x.reshape(-1), (0, ranks * share - count))
-    messages = steps.encode(flat.view(ranks, share), o, dist.get_rank(group) * ranks * share)
-    return steps.decode(messages, o, share, x.dtype).reshape(-1)[:count].view(x.shape)
+    messages = steps.encode(x, o, ranks, share, dist.get_rank(group) * ranks * share)
+    return steps.decode(messages, o, share, count, x.dtype).view(x.shape)
 
 
 def synchronize(group: Any = None) -> None:

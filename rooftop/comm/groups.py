@@ -114,6 +114,14 @@ def run(what: str, group: Any, call: Callable[[], Any], timeout: float | None = 
         raise failure(what, group, error, timeout) from error
 
 
+def run_unwaited(what: str, group: Any, call: Callable[[], Any]) -> Any:
+    """As `run`, of what is waited for later."""
+    try:
+        return call()
+    except (RuntimeError, dist.DistBackendError) as error:
+        raise failure(what, group, error) from error
+
+
 def failure(what: str, group: Any, error: Any, timeout: float | None = None) -> CommError:
     try:
         where = f"rank {dist.get_rank(group)} of {dist.get_world_size(group)}, {dist.get_backend(group)}"

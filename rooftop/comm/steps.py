@@ -7,9 +7,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from rooftop.comm import kernels
 from rooftop.comm import wire as wires
+from rooftop.core.spec import dtype_of
+from rooftop.kernels._device import ranks as launches
+from rooftop.kernels._device.ranks import How
 from rooftop.ops import _random
 from rooftop.ops._arguments import number
+
+WAVES = 4  # blocks a multiprocessor
 
 
 @dataclass(frozen=True)
@@ -38,29 +44,75 @@ class Options:
     def bytes(self, count: int) -> int:
         return wires.message_bytes(self.wire, self.group, count)
 
-
-def encode(rows: Tensor, o: Options, start: int = 0) -> Tensor:
-    """Messages [R, bytes] of rows [R, n] of any float dtype. `start`: index of the random bits of the first element."""
-    v = wires.rows_of(rows, o.group, o.hadamard)
-    return again(v, o, start)
+    def how(self) -> How:
+        return How(self.wire.name, self.group, self.hadamard, self.stochastic)
 
 
-def again(v: Tensor, o: Options, start: int = 0) -> Tensor:
-    """Messages of float32 rows that are rotated already, in whole groups."""
+def encode(x: Tensor, o: Options, rows: int, count: int, start: int = 0) -> Tensor:
+    """Messages [rows, bytes] of a tensor's elements, `count` a row; zeros where there are no more. `start`: index of the random bits of the first."""
+    x = x.reshape(-1)
+    if (index := _gpu(x)) is not None:
+        messages = torch.empty(rows, o.bytes(count), dtype=torch.uint8, device=x.device)
+        size = wires.padded(count, o.group)
+        kernels.run(
+            ("encode", o.how(), x.dtype, rows, count, x.numel(), start),
+            lambda sms: launches.encode_rows(o.how(), dtype_of(x.dtype), rows, count, x.numel(), size, WAVES * sms, x="x", messages="messages", start=start),
+            index, {"x": x, "messages": messages, "seed": o.seed},
+        )  # fmt: skip
+        return messages
+    filled = torch.nn.functional.pad(x, (0, rows * count - x.numel())).view(rows, count)
+    return _encoded(wires.rows_of(filled, o.group, o.hadamard), o, start)
+
+
+def _encoded(v: Tensor, o: Options, start: int) -> Tensor:
     random = _random.halves(o.seed, v.numel(), v.device, start).view(v.shape) if o.stochastic else None
     return wires.encode(v, o.wire, o.group, random)
 
 
-def add(messages: Tensor, o: Options, count: int) -> Tensor:
-    """float32 [1, whole groups]: messages [W, bytes] added up in their order; still rotated."""
-    return wires.total(wires.values(messages, o.wire, o.group, count))[None]
+def add(messages: Tensor, o: Options, count: int, start: int = 0) -> Tensor:
+    """The message [bytes] of the sum of messages [W, bytes], added in their order."""
+    if (index := _gpu(messages)) is not None:
+        found = torch.empty_like(messages[0])
+        ranks, size = len(messages), wires.padded(count, o.group)
+        kernels.run(
+            ("add", o.how(), ranks, count, start),
+            lambda sms: launches.add_messages(o.how(), ranks, size, o.bytes(count), WAVES * sms, messages="messages", sums="sums", start=start),
+            index, {"messages": messages, "sums": found, "seed": o.seed},
+        )  # fmt: skip
+        return found
+    return _encoded(wires.total(wires.values(messages, o.wire, o.group, count))[None], o, start)[0]
 
 
-def restore(v: Tensor, o: Options, count: int, dtype: torch.dtype) -> Tensor:
-    """Rotated back, cut to `count`, rounded to `dtype`."""
-    return wires.restored(v, o.group, o.hadamard, count).to(dtype)
+def decode(messages: Tensor, o: Options, count: int, most: int, dtype: torch.dtype) -> Tensor:
+    """The first `most` elements of messages [R, bytes] of `count` each, one after another."""
+    return _decoded(messages, o, 1, count, most, dtype)
 
 
-def decode(messages: Tensor, o: Options, count: int, dtype: torch.dtype) -> Tensor:
-    """[R, count] of messages [R, bytes]."""
-    return restore(wires.values(messages, o.wire, o.group, count), o, count, dtype)
+def decode_sum(messages: Tensor, o: Options, count: int, dtype: torch.dtype) -> Tensor:
+    """[count]: messages [W, bytes] added in their order in float32, rounded once."""
+    return _decoded(messages, o, len(messages), count, count, dtype)
+
+
+def _decoded(messages: Tensor, o: Options, ranks: int, count: int, most: int, dtype: torch.dtype) -> Tensor:
+    rows = len(messages) // ranks
+    if (index := _gpu(messages)) is not None:
+        out = torch.empty(most, dtype=dtype, device=messages.device)
+        size, stride = wires.padded(count, o.group), o.bytes(count)
+        kernels.run(
+            ("decode", o.how(), dtype, ranks, rows, count, most),
+            lambda sms: launches.decode_rows(
+                o.how(), dtype_of(dtype), ranks, rows, count, most, size, stride, WAVES * sms, messages="messages", out="out"
+            ),
+            index, {"messages": messages, "out": out},
+        )  # fmt: skip
+        return out
+    v = wires.values(messages, o.wire, o.group, count)
+    found = wires.restored(v if ranks == 1 else wires.total(v)[None], o.group, o.hadamard, count)
+    return found.reshape(-1)[:most].to(dtype)
+
+
+def _gpu(x: Tensor) -> int | None:
+    """The GPU whose kernels take it, or None: plain torch does."""
+    if not x.is_cuda or x.numel() == 0 or x.data_ptr() % x.element_size():
+        return None
+    return x.device.index if kernels.usable(x.device.index) else None

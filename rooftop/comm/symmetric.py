@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import zlib
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +15,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from rooftop.comm import groups
+from rooftop.comm import groups, kernels
 from rooftop.comm.steps import Options
-from rooftop.core import settings
 from rooftop.core.spec import dtype_of
 from rooftop.kernels._device import ranks as launches
 
@@ -82,7 +80,7 @@ def _asked(device: torch.device, group: Any) -> str:
 
 def _can(device: torch.device, others: list[int]) -> str | None:
     try:
-        import torch.distributed._symmetric_memory  # noqa: F401
+        import torch.distributed._symmetric_memory
         from cuda.bindings import driver  # noqa: F401
     except ImportError as error:
         return f"{error}"
@@ -149,30 +147,8 @@ def raise_faults(group: Any) -> None:
             raise error(f"all_reduce (rank {dist.get_rank(group)} of {dist.get_world_size(group)}, symmetric memory): {FAULTS[code]}. The group cannot be used on")
 
 
-@cache
-def _source(shots: int) -> tuple[str, str]:
-    path = settings.PACKAGE / "kernels" / "comm" / f"all_reduce_ranks__{'one' if shots == 1 else 'two'}_shot__cuda_sm80.cu"
-    return path.read_text(encoding="utf-8"), f"rooftop/kernels/comm/{path.name}"
-
-
-_MODULES: dict[tuple[str, str, int], Any] = {}
-
-
-def _module(shots: int, kernel: str, target: str, device: int) -> Any:
-    from rooftop.core.compile import compile_cuda
-    from rooftop.core.launch import Module
-
-    key = (kernel, target, device)
-    if key not in _MODULES:
-        text, name = _source(shots)
-        _MODULES[key] = Module(compile_cuda(text, name=name, target=target, kernels=(kernel,)))
-    return _MODULES[key]
-
-
 def all_reduce(x: Tensor, group: Any, o: Options, shots: int, timeout: float | None = None, blocks: int | None = None) -> Tensor:
     """As `rooftop.comm.all_reduce`, of a CUDA tensor that is not empty, in a group of several ranks that `unable` has nothing against."""
-    from rooftop.core.dispatch import _device
-
     raise_faults(group)
     ranks, rank, count = dist.get_world_size(group), dist.get_rank(group), x.numel()
     x = x.contiguous()
@@ -183,10 +159,10 @@ def all_reduce(x: Tensor, group: Any, o: Options, shots: int, timeout: float | N
         room = room_of(shots, whole, x.device, group)
         # The second part of a room begins at a place of the room, not of the call.
         second = room.capacity // 2 // 16 * 16 if shots == 1 else launches.FLAGS + _second(room.capacity, ranks)
-        if shots == 2 and second - launches.FLAGS < after or shots == 1 and second < after:
+        if (shots == 2 and second - launches.FLAGS < after) or (shots == 1 and second < after):
             room = room_of(shots, 2 * room.capacity, x.device, group)
             second = room.capacity // 2 // 16 * 16 if shots == 1 else launches.FLAGS + _second(room.capacity, ranks)
-        device = _device(index)
+        device = kernels.facts(index)
         patience = int((PATIENCE if timeout is None else timeout) * 1e9)
         call = zlib.crc32(repr((shots, count, str(x.dtype), *o.facts())).encode()) & 0x7FFFFFFF
         key = (call, count, x.dtype, o, patience, blocks)
@@ -196,7 +172,7 @@ def all_reduce(x: Tensor, group: Any, o: Options, shots: int, timeout: float | N
                 shots, count, ranks, dtype_of(x.dtype), o.wire.name, o.group, o.hadamard, o.stochastic, blocks or device.sms, rank=rank, second=second,
                 room=launches.FLAGS + room.capacity, call=call, patience=patience,
             )  # fmt: skip
-            prepared = room.prepared[key] = _module(shots, launch.kernel, device.target, index).prepare(launch, NAMES, index)
+            prepared = room.prepared[key] = kernels.prepared("one_shot" if shots == 1 else "two_shot", launch, NAMES, index)
         stream = torch.cuda.current_stream()
         if room.stream is not None and room.stream != stream and not torch.cuda.is_current_stream_capturing():
             stream.wait_stream(room.stream)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
-from rooftop.comm.wire import WIRES, message_bytes, padded, stripe
+from rooftop.comm.wire import WIRES, message_bytes, stripe
 from rooftop.core.spec import DTYPES, Launch, Meta, Problem
 
 THREADS, PACK, BLOCKS, RANKS = 512, 16, 256, 16  # BLOCKS, RANKS: for which there are flags
@@ -15,7 +16,7 @@ KINDS = {"bf16": 0, "fp8": 1, "int8": 2, "int4": 3}
 
 def blocks(count: int, most: int) -> int:
     """Blocks that have a pack for each thread, `most` of them at most."""
-    return max(1, min(most, BLOCKS, -(-count // (PACK * THREADS))))
+    return max(1, min(most, -(-count // (PACK * THREADS))))
 
 
 def kernel(name: str, dtype: str, wire: str, group: int, rotated: bool, stochastic: bool, here: bool) -> str:
@@ -49,9 +50,50 @@ def launch(
     }  # fmt: skip
     name = kernel("one_shot" if shots == 1 else "two_shot", dtype, wire, group, rotated, stochastic, here)
     return Launch(
-        name, (blocks(message, most), ranks if here else 1), {n: v for n, (_, v) in args.items()}, types=tuple(t for t, _ in args.values()), block=(THREADS,),
+        name, (min(BLOCKS, blocks(message, most)), ranks if here else 1), {n: v for n, (_, v) in args.items()}, types=tuple(t for t, _ in args.values()), block=(THREADS,),
         cooperative=True,
     )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class How:
+    """How elements travel, as the kernels' template arguments have it."""
+
+    wire: str
+    group: int
+    rotated: bool
+    stochastic: bool
+
+
+def _launch(name: str, said: tuple[Any, ...], grid: tuple[int, ...], args: dict[str, tuple[str, Any]]) -> Launch:
+    text = ", ".join(str(s).lower() if isinstance(s, bool) else str(s) for s in said)
+    return Launch(f"{name}<{text}>", grid, {n: v for n, (_, v) in args.items()}, types=tuple(t for t, _ in args.values()), block=(THREADS,))
+
+
+def encode_rows(
+    how: How, dtype: str, rows: int, count: int, most: int, size: int, blocks_most: int, *, x: str, messages: str, tensors: int = 1, start: int = 0, seed: Any = "seed",
+) -> Launch:  # fmt: skip
+    """Tensors of `most` elements, in `rows` rows of `count`, as messages of `size` elements each."""
+    args = {"count": ("i64", count), "most": ("i64", most), "size": ("i64", size), "x": ("ptr", x), "messages": ("ptr", messages), "seed": ("i32", seed)}
+    said = (DTYPES[dtype].cuda, KINDS[how.wire], how.group, how.rotated, how.stochastic)
+    return _launch("encode_rows", said, (blocks(size, blocks_most), rows, tensors), {**args, "start": ("i64", start)})
+
+
+def add_messages(how: How, ranks: int, size: int, stride: int, blocks_most: int, *, messages: str, sums: str, rows: int = 1, start: int = 0, seed: Any = "seed") -> Launch:
+    """For each of `rows` messages: it and those that lie `stride` bytes apart behind it, of `ranks` ranks, as the message of their sum."""
+    args = {"ranks": ("i32", ranks), "size": ("i64", size), "stride": ("i64", stride), "messages": ("ptr", messages), "sums": ("ptr", sums), "seed": ("i32", seed)}
+    return _launch("add_messages", (KINDS[how.wire], how.group, how.stochastic), (blocks(size, blocks_most), rows), {**args, "start": ("i64", start)})
+
+
+def decode_rows(
+    how: How, dtype: str, ranks: int, rows: int, count: int, most: int, size: int, stride: int, blocks_most: int, *, messages: str, out: str, tensors: int = 1
+) -> Launch:
+    """Tensors of `most` elements, in `rows` rows of `count`: each row the sum of `ranks` messages of `size` elements, `stride` bytes apart."""
+    args = {
+        "ranks": ("i32", ranks), "count": ("i64", count), "most": ("i64", most), "size": ("i64", size), "stride": ("i64", stride), "messages": ("ptr", messages),
+        "out": ("ptr", out),
+    }  # fmt: skip
+    return _launch("decode_rows", (DTYPES[dtype].cuda, KINDS[how.wire], how.group, how.rotated), (blocks(size, blocks_most), rows, tensors), args)
 
 
 def problem_supported(p: Problem, shots: int) -> str | None:
@@ -74,6 +116,3 @@ def problem_scratch(p: Problem, shots: int) -> dict[str, Meta]:
     ranks, count = p["x"].shape
     whole = sizes(count, ranks, str(p.option("wire")), int(p.option("group")), shots)[2]
     return {"room": Meta((ranks, FLAGS + whole), "u8"), "epochs": Meta((ranks, BLOCKS), "u32"), "fault": Meta((4,), "i32")}
-
-
-__all__ = ["BLOCKS", "FLAGS", "PATIENCE", "RANKS", "blocks", "kernel", "launch", "padded", "problem_launches", "problem_scratch", "problem_supported", "sizes"]

@@ -1,0 +1,141 @@
+"""Quantised gradients in torch's own data parallelism: a hook for DistributedDataParallel, communication methods for FSDP2, and error feedback."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from rooftop.comm import collectives, groups
+from rooftop.comm.steps import Options
+
+
+class ErrorFeedback:
+    """What a wire lost of a tensor is added to the next one of the same key, so that nothing is lost for good (Seide et al. 2014; arXiv 1901.09847).
+
+    The state is one tensor of the gradient's size and dtype a key. `state_dict` has it, for checkpoints; each rank has its own."""
+
+    def __init__(self) -> None:
+        self._lost: dict[Any, Tensor] = {}
+
+    def all_reduce(self, x: Tensor, key: Any = 0, group: Any = None, **options: Any) -> Tensor:
+        """`rooftop.comm.all_reduce(x + what was lost, ...)`; keeps what is lost now. What is not finite is not kept."""
+        group = groups.group_of("ErrorFeedback.all_reduce", group)
+        before = self._lost.get(key)
+        if before is not None and (before.shape != x.shape or before.dtype != x.dtype):
+            raise ValueError(f"ErrorFeedback: {key!r} was {before.dtype} {tuple(before.shape)}; now it is {x.dtype} {tuple(x.shape)}")
+        total = x if before is None else x + before
+        known = {n: options[n] for n in ("wire", "group_size", "hadamard", "stochastic", "seed") if n in options}
+        lost = total - collectives.sent(total, group, **known)
+        self._lost[key] = torch.where(lost.isfinite(), lost, torch.zeros_like(lost))
+        found = collectives.all_reduce(total, group, **options)
+        assert isinstance(found, Tensor)
+        return found
+
+    def state_dict(self) -> dict[Any, Tensor]:
+        return dict(self._lost)
+
+    def load_state_dict(self, state: dict[Any, Tensor]) -> None:
+        self._lost = dict(state)
+
+    def clear(self) -> None:
+        """Forget what was lost, as after a step that was skipped."""
+        self._lost.clear()
+
+
+def ddp_hook(
+    group: Any = None, *, wire: str = "int8", group_size: int = 128, hadamard: bool = False, stochastic: bool = False, error_feedback: bool = False,
+    seed: int = 0,
+) -> Callable[[Any, Any], Any]:  # fmt: skip
+    """A communication hook: ``model.register_comm_hook(None, rooftop.comm.ddp_hook(wire="int8"))`` on a DistributedDataParallel model.
+
+    Each bucket is divided by the number of ranks and added up by `rooftop.comm.all_reduce`; all ranks get the same bits. With `stochastic` each call has a
+    seed of its own, counted from `seed`. Its `feedback` attribute is the `ErrorFeedback`, or None.
+
+    Raises TypeError and ValueError at once for options that there are not."""
+    options: dict[str, Any] = {"wire": wire, "group_size": group_size, "hadamard": hadamard, "stochastic": stochastic}
+    Options.of("ddp_hook", wire, group_size, hadamard, stochastic, seed)
+    feedback = ErrorFeedback() if error_feedback else None
+    calls = [0]
+
+    def hook(state: Any, bucket: Any) -> Any:
+        chosen = groups.group_of("ddp_hook", group)
+        x = bucket.buffer() / dist.get_world_size(chosen)
+        calls[0] += 1
+        given = {**options, "seed": seed + calls[0]} if stochastic else options
+        # DDP may sort its buckets anew after the first step: the shape is part of the key, and what another bucket lost is not taken for this one's.
+        key = (bucket.index(), x.numel())
+        found = collectives.all_reduce(x, chosen, **given) if feedback is None else feedback.all_reduce(x, key, chosen, **given)
+        done: Any = torch.futures.Future()
+        done.set_result(found)
+        return done
+
+    hook.feedback = feedback  # type: ignore[attr-defined]
+    return hook
+
+
+class _Communication:
+    """What FSDP2 asks of a communication object: memory of its own for the flat tensors, and the collective."""
+
+    def __init__(self, **options: Any) -> None:
+        self.options = options
+
+    def allocate(self, size: Any, *, dtype: torch.dtype, device: torch.device) -> Tensor:
+        return torch.empty(size, dtype=dtype, device=device)
+
+
+class _ReduceScatter(_Communication):
+    def __call__(self, output_tensor: Tensor, input_tensor: Tensor, group: Any, op: Any, async_op: bool = False) -> Any:
+        kind = getattr(op, "op", op)
+        mean = kind == dist.ReduceOp.AVG
+        if not mean and kind != dist.ReduceOp.SUM:
+            raise ValueError(f"fsdp_hook: the reduction is {op}; accepted are SUM and AVG")
+        ranks = dist.get_world_size(group)
+        found = collectives.reduce_scatter(input_tensor / ranks if mean else input_tensor, group, **self.options)
+        assert isinstance(found, Tensor)
+        output_tensor.copy_(found.view_as(output_tensor))
+
+
+class _AllGather(_Communication):
+    def __call__(self, output_tensor: Tensor, input_tensor: Tensor, group: Any, async_op: bool = False) -> Any:
+        found = collectives.all_gather(input_tensor, group, **self.options)
+        assert isinstance(found, Tensor)
+        output_tensor.copy_(found.view_as(output_tensor))
+
+
+def fsdp_hook(
+    module: Any, *, gradients: str | None = "int8", weights: str | None = None, group_size: int = 128, hadamard: bool = False, stochastic: bool = False
+) -> Any:
+    """Make an FSDP2 module (`torch.distributed.fsdp.fully_shard`) send its gradients, and if asked its weights, quantised. Returns the module.
+
+    Args:
+        module: what `fully_shard` returned; its submodules that are sharded on their own are set as well.
+        gradients: wire of the reduce-scatter of gradients; None: torch's own.
+        weights: wire of the all-gather of weights (as ZeRO++'s qwZ); None: torch's own.
+        group_size, hadamard, stochastic: as `all_reduce`'s; stochastic for gradients alone.
+
+    Raises TypeError for a module that is not sharded by FSDP2, RuntimeError where this torch has no way to set its communication."""
+    try:
+        from torch.distributed.fsdp import FSDPModule
+    except ImportError as error:
+        raise RuntimeError(f"fsdp_hook: this torch has no FSDP2 ({error})") from None
+    if not isinstance(module, FSDPModule):
+        raise TypeError(f"fsdp_hook: module is a {type(module).__name__}; it must be sharded by torch.distributed.fsdp.fully_shard")
+    for wire, rounding in ((gradients, stochastic), (weights, False)):
+        if wire is not None:
+            Options.of("fsdp_hook", wire, group_size, hadamard and wire != "bf16", rounding, 0)
+    for part in module.modules():
+        if not isinstance(part, FSDPModule):
+            continue
+        for wire, setter, made, more in (
+            (gradients, "set_custom_reduce_scatter", _ReduceScatter, {"stochastic": stochastic}), (weights, "set_custom_all_gather", _AllGather, {}),
+        ):  # fmt: skip
+            if wire is None:
+                continue
+            if not hasattr(part, setter):
+                raise RuntimeError(f"fsdp_hook: this torch ({torch.__version__}) has no FSDPModule.{setter}")
+            getattr(part, setter)(made(wire=wire, group_size=group_size, hadamard=hadamard, **more))
+    return module

@@ -1,0 +1,135 @@
+"""Linear layers shared out over the ranks of a group, by columns or by rows, whose products overlap with what travels; with gradients."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from rooftop.comm import fused, groups
+
+
+class _Column(torch.autograd.Function):  # type: ignore[misc]
+    """y = x wᵀ of this rank's rows of w. With `sequence` x is this rank's part of the rows, gathered for the product; its gradient is scattered."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, group: Any, wire: str | None, sequence: bool) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        ctx.facts = (group, wire, sequence)
+        return fused.all_gather_matmul(x, weight.t(), group) if sequence else x @ weight.t()
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> Any:
+        x, weight = ctx.saved_tensors
+        group, wire, sequence = ctx.facts
+        dx = dw = None
+        if ctx.needs_input_grad[0]:
+            dx = fused.matmul_reduce_scatter(dy, weight, group, wire=wire) if sequence else fused.matmul_all_reduce(dy, weight, group, wire=wire)
+        if ctx.needs_input_grad[1]:
+            rows = _gathered(x, group) if sequence else x
+            dw = dy.t() @ rows
+        return dx, dw, None, None, None
+
+
+class _Row(torch.autograd.Function):  # type: ignore[misc]
+    """y = sum over the ranks of x wᵀ, of this rank's columns of w. With `sequence` each rank gets its part of y's rows."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, group: Any, wire: str | None, sequence: bool) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        ctx.facts = (group, sequence)
+        return (fused.matmul_reduce_scatter if sequence else fused.matmul_all_reduce)(x, weight.t(), group, wire=wire)
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> Any:
+        x, weight = ctx.saved_tensors
+        group, sequence = ctx.facts
+        whole = _gathered(dy, group) if sequence else dy
+        return (whole @ weight if ctx.needs_input_grad[0] else None, whole.t() @ x if ctx.needs_input_grad[1] else None, None, None, None)
+
+
+def _gathered(x: Tensor, group: Any) -> Tensor:
+    x = x.contiguous()
+    out = x.new_empty(x.shape[0] * dist.get_world_size(group), *x.shape[1:])
+    groups.run("linear", group, lambda: groups.gather_into(out, x, group))
+    return out
+
+
+class _Parallel(nn.Module):  # type: ignore[misc]
+    """What both layers have. `wire`: how sums over the ranks travel; None: in the tensors' dtype."""
+
+    shared = 0  # the dimension of the weight that is shared out
+
+    def __init__(
+        self, in_features: int, out_features: int, bias: bool = True, *, group: Any = None, wire: str | None = None, sequence: bool = False, device: Any = None,
+        dtype: Any = None,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        what = type(self).__name__
+        self.group = groups.group_of(what, group)
+        if wire is not None:
+            from rooftop.comm.steps import Options
+
+            Options.of(what, wire, 128, False, False, 0)
+        ranks = dist.get_world_size(self.group)
+        sizes = [out_features, in_features]
+        if sizes[self.shared] % ranks:
+            name = ("out_features", "in_features")[self.shared]
+            raise ValueError(f"{what}: {name} is {sizes[self.shared]}; it must be a multiple of {ranks}, the number of ranks")
+        sizes[self.shared] //= ranks
+        self.in_features, self.out_features, self.wire, self.sequence = in_features, out_features, wire, sequence
+        self.weight = nn.Parameter(torch.empty(*sizes, device=device, dtype=dtype))
+        self.bias = nn.Parameter(torch.zeros(sizes[0], device=device, dtype=dtype)) if bias else None
+        nn.init.normal_(self.weight, std=in_features**-0.5)
+
+    @classmethod
+    def of(cls, linear: nn.Linear, *, group: Any = None, wire: str | None = None, sequence: bool = False) -> Any:
+        """This rank's part of a layer that every rank has whole."""
+        w = linear.weight
+        made = cls(linear.in_features, linear.out_features, linear.bias is not None, group=group, wire=wire, sequence=sequence, device=w.device, dtype=w.dtype)
+        ranks, rank = dist.get_world_size(made.group), dist.get_rank(made.group)
+        with torch.no_grad():
+            made.weight.copy_(w.chunk(ranks, cls.shared)[rank])
+            if linear.bias is not None and made.bias is not None:
+                made.bias.copy_(linear.bias.chunk(ranks)[rank] if cls.shared == 0 else linear.bias)
+        return made
+
+    def extra_repr(self) -> str:
+        return f"{self.in_features}, {self.out_features}, of {dist.get_world_size(self.group)} ranks, wire={self.wire}, sequence={self.sequence}"
+
+    def _flat(self, x: Tensor) -> Tensor:
+        if x.shape[-1] != self.weight.shape[1]:
+            raise ValueError(f"{type(self).__name__}: x is {tuple(x.shape)}; its last dimension must be {self.weight.shape[1]}")
+        return x.reshape(-1, x.shape[-1])
+
+
+class ColumnParallelLinear(_Parallel):
+    """This rank's part of the outputs: y = x wᵀ + b with out_features / W rows of w. ``up = ColumnParallelLinear(4096, 16384, wire="int8")``.
+
+    x [..., in_features] is the same on all ranks; y [..., out_features / W]. The gradient of x is summed over the ranks, by `wire`. sequence=True: x
+    [n, in_features] is this rank's part of the rows, y [W n, out_features / W], by `all_gather_matmul`.
+
+    Raises ValueError where W does not divide out_features."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = _Column.apply(self._flat(x), self.weight, self.group, self.wire, self.sequence)
+        y = y if self.bias is None else y + self.bias
+        return y if self.sequence else y.view(*x.shape[:-1], -1)
+
+
+class RowParallelLinear(_Parallel):
+    """y = sum over the ranks of x wᵀ, + b, with in_features / W columns of w. ``down = RowParallelLinear(16384, 4096, wire="int8")``.
+
+    x [..., in_features / W] as a `ColumnParallelLinear` gives it; y [..., out_features] the same bits on all ranks, summed by `wire`. sequence=True: x [W n,
+    in_features / W], and y [n, out_features] is this rank's part of the rows, by `matmul_reduce_scatter`; the gradient of the bias is then of these rows alone.
+
+    Raises ValueError where W does not divide in_features."""
+
+    shared = 1
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = _Row.apply(self._flat(x), self.weight, self.group, self.wire, self.sequence)
+        y = y if self.bias is None else y + self.bias
+        return y if self.sequence else y.view(*x.shape[:-1], -1)

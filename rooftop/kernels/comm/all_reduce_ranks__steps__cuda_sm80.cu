@@ -1,0 +1,72 @@
+/* rooftop
+idea    = "What a rank does between messages, as launches of its own: tensors to messages, messages to the message of their sum, messages to tensors. Between them torch.distributed carries the messages; where one device plays all ranks they lie there already."
+limit   = "memory: x is read, the codes written; the codes read, out written"
+dtypes  = ["f32", "f16", "bf16"]
+tensors = ["x: T[W, N]", "out: T[W, N]"]
+args    = ["seed: i32"]
+python  = ["supports", "choose", "launches", "scratch"]
+demands = { spills = 0 }
+
+[config]
+blocks = 1
+*/
+#include "wire.cuh"
+
+constexpr int THREADS = 512;
+
+/// Row blockIdx.y of tensor blockIdx.z, `most` elements in rows of `count` one after another, as the message of `size` elements, zeros where there are no more.
+template <typename T, int WIRE, int GROUP, bool ROTATED, bool STOCHASTIC>
+__global__ void __launch_bounds__(THREADS)
+encode_rows(long long count, long long most, long long size, const T* __restrict__ x, unsigned char* __restrict__ messages, int seed, long long start) {
+    using M = Message<WIRE, GROUP>;
+    const long long index = blockIdx.z * static_cast<long long>(gridDim.y) + blockIdx.y, left = most - blockIdx.y * count, held = left < count ? left : count;
+    const T* row = x + blockIdx.z * most + blockIdx.y * count;
+    const bool whole = on_16(row);
+    const M to{messages + index * M::bytes(size), size};
+    const long long packs = size / PACK, step = static_cast<long long>(gridDim.x) * THREADS;
+    const int lane = threadIdx.x % 32;
+#pragma unroll 2
+    for (long long i = static_cast<long long>(blockIdx.x) * THREADS + threadIdx.x; i - lane < packs; i += step) {
+        float v[PACK];
+        load_pack(v, row, i * PACK, i < packs ? held : 0, whole);
+        if (ROTATED) rotate<GROUP>(v);
+        to.template put<STOCHASTIC>(i * PACK, i < packs, v, seed, static_cast<unsigned long long>(start + index * size) + i * PACK);
+    }
+}
+
+/// The messages of `size` elements of `ranks` ranks, `stride` bytes apart, added up in their order: as a message again.
+template <int WIRE, int GROUP, bool STOCHASTIC>
+__global__ void __launch_bounds__(THREADS)
+add_messages(int ranks, long long size, long long stride, unsigned char* __restrict__ messages, unsigned char* __restrict__ sum, int seed, long long start) {
+    using M = Message<WIRE, GROUP>;
+    messages += blockIdx.y * M::bytes(size), sum += blockIdx.y * M::bytes(size);
+    const M to{sum, size};
+    const long long packs = size / PACK, step = static_cast<long long>(gridDim.x) * THREADS;
+    const int lane = threadIdx.x % 32;
+    for (long long i = static_cast<long long>(blockIdx.x) * THREADS + threadIdx.x; i - lane < packs; i += step) {
+        float v[PACK] = {};
+        if (i < packs) sum_pack<WIRE, GROUP>(v, ranks, i * PACK, [&](int p) { return M{messages + p * stride, size}; });
+        to.template put<STOCHASTIC>(i * PACK, i < packs, v, seed, static_cast<unsigned long long>(start) + blockIdx.y * size + i * PACK);
+    }
+}
+
+/// Row blockIdx.y of tensor blockIdx.z, `most` elements in rows of `count`: the sum of `ranks` messages of `size` elements, `stride` bytes apart; message
+/// blockIdx.y is the first of them. Each tensor is the same.
+template <typename T, int WIRE, int GROUP, bool ROTATED>
+__global__ void __launch_bounds__(THREADS)
+decode_rows(int ranks, long long count, long long most, long long size, long long stride, unsigned char* __restrict__ messages, T* __restrict__ out) {
+    using M = Message<WIRE, GROUP>;
+    messages += blockIdx.y * M::bytes(size);
+    T* row = out + blockIdx.z * most + blockIdx.y * count;
+    const bool whole = on_16(row);
+    const long long left = most - blockIdx.y * count, kept = left < count ? left : count;
+    const long long packs = size / PACK, step = static_cast<long long>(gridDim.x) * THREADS;
+    const int lane = threadIdx.x % 32;
+#pragma unroll 2
+    for (long long i = static_cast<long long>(blockIdx.x) * THREADS + threadIdx.x; i - lane < packs; i += step) {
+        float v[PACK] = {};
+        if (i < packs) sum_pack<WIRE, GROUP>(v, ranks, i * PACK, [&](int p) { return M{messages + p * stride, size}; });
+        if (ROTATED) rotate<GROUP>(v);
+        if (i < packs && kept > 0) store_pack(row, i * PACK, kept, whole, v);
+    }
+}

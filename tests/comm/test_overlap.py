@@ -1,0 +1,172 @@
+"""Products that overlap with communication, parallel layers and hooks, over gloo: against what one process computes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from _processes import run
+from torch import nn
+
+from rooftop import comm
+
+M, K, N = 1100, 24, 20  # rows of a rank: more than a chunk
+
+
+def given() -> tuple[torch.Tensor, torch.Tensor]:
+    g = torch.Generator().manual_seed(3)
+    return torch.randn(4 * M, 4 * K, generator=g), torch.randn(4 * K, 4 * N, generator=g)
+
+
+def products(rank: int, ranks: int) -> dict[str, Any]:
+    a, b = given()
+    mine = a[rank * M : (rank + 1) * M, :K]
+    columns = b[:K, rank * N : (rank + 1) * N]
+    found: dict[str, Any] = {}
+    for wire in (None, "int8"):
+        found[f"gather {wire}"] = comm.all_gather_matmul(mine, columns, wire=wire)
+        part = slice(rank * K, (rank + 1) * K)
+        found[f"scatter {wire}"] = comm.matmul_reduce_scatter(a[: ranks * M, part], b[part, :N], wire=wire)
+        found[f"reduce {wire}"] = comm.matmul_all_reduce(a[:M, part], b[part, :N], wire=wire)
+    found["strided"] = comm.all_gather_matmul(mine.t().contiguous().t(), columns.t().contiguous().t())
+    found["empty"] = tuple(comm.matmul_reduce_scatter(a[:0, :K], b[:K, :N]).shape), tuple(comm.all_gather_matmul(a[:0, :K], b[:K, :N]).shape)
+    for name, call in {
+        "divide": lambda: comm.matmul_reduce_scatter(a[: ranks * M + 1, :K], b[:K]),
+        "fit": lambda: comm.all_gather_matmul(a, b[:3]),
+        "disagree": lambda: comm.all_gather_matmul(mine[: M - rank], columns),
+        "dtype": lambda: comm.matmul_all_reduce(mine, columns.half()),
+    }.items():
+        try:
+            call()
+        except (ValueError, TypeError) as error:
+            found[name] = str(error)
+    return found
+
+
+def test_products_are_those_of_one_process() -> None:
+    ranks = 2
+    found = run(products, ranks)
+    a, b = given()
+    inside = slice(0, ranks * K)
+    whole = a[:, inside].double() @ b[inside, :N].double()
+    for rank, f in enumerate(found):
+        for wire, tolerance in ((None, 1e-4), ("int8", 0.6)):
+            torch.testing.assert_close(f[f"gather {wire}"].double(), a[: ranks * M, :K].double() @ b[:K, rank * N : (rank + 1) * N].double(), atol=tolerance, rtol=0)
+            torch.testing.assert_close(f[f"scatter {wire}"].double(), whole[rank * M : (rank + 1) * M], atol=tolerance, rtol=0)
+            torch.testing.assert_close(f[f"reduce {wire}"].double(), whole[:M], atol=tolerance, rtol=0)
+            assert torch.equal(f[f"reduce {wire}"], found[0][f"reduce {wire}"])
+        assert torch.equal(f["strided"], f["gather None"]) and f["empty"] == ((0, N), (0, N))
+        assert "multiple of 2" in f["divide"] and "[M, K] and [K, N]" in f["fit"] and "different arguments" in f["disagree"] and "float16" in f["dtype"]
+
+
+def layers(rank: int, ranks: int, sequence: bool, wire: str | None) -> dict[str, Any]:
+    torch.manual_seed(1)
+    up, down = nn.Linear(16, 32), nn.Linear(32, 16)
+    x = torch.randn(12, 16)
+    mine = comm.ColumnParallelLinear.of(up, sequence=sequence, wire=wire), comm.RowParallelLinear.of(down, sequence=sequence, wire=wire)
+    part = x.chunk(ranks)[rank] if sequence else x
+    part = part.clone().requires_grad_()
+    y = mine[1](torch.relu(mine[0](part)))
+    y.square().sum().backward()
+    whole = x.clone().requires_grad_()
+    want = down(torch.relu(up(whole)))
+    want.square().sum().backward()
+    rows = slice(rank * 6, rank * 6 + 6) if sequence else slice(None)
+    assert whole.grad is not None and part.grad is not None and up.weight.grad is not None and down.weight.grad is not None
+    pairs = [
+        (y, want[rows]), (part.grad, whole.grad[rows]), (mine[0].weight.grad, up.weight.grad.chunk(ranks, 0)[rank]),
+        (mine[1].weight.grad, down.weight.grad.chunk(ranks, 1)[rank]),
+    ]  # fmt: skip
+    return {"pairs": [(a.detach(), b.detach()) for a, b in pairs]}
+
+
+@pytest.mark.parametrize(("sequence", "wire"), [(False, None), (True, None), (True, "int8")])
+def test_parallel_layers_have_the_gradients_of_the_whole(sequence: bool, wire: str | None) -> None:
+    for f in run(layers, 2, sequence, wire):
+        for got, want in f["pairs"]:
+            scale = float(want.abs().max())
+            torch.testing.assert_close(got, want, atol=(1e-5 if wire is None else 0.03) * scale, rtol=0)
+
+
+def trained(rank: int, ranks: int) -> dict[str, Any]:
+    from torch.nn.parallel import DistributedDataParallel
+
+    found: dict[str, Any] = {}
+    for name, options in {
+        "float32": None, "int8": {"wire": "int8"}, "int4": {"wire": "int4", "group_size": 32}, "int4, fed back": {"wire": "int4", "group_size": 32, "error_feedback": True},
+        "int4, random": {"wire": "int4", "group_size": 32, "stochastic": True, "hadamard": True},
+    }.items():  # fmt: skip
+        torch.manual_seed(0)
+        model = DistributedDataParallel(nn.Sequential(nn.Linear(16, 64), nn.Tanh(), nn.Linear(64, 1)))
+        if options is not None:
+            model.register_comm_hook(None, comm.ddp_hook(**options))
+        optimiser = torch.optim.SGD(model.parameters(), lr=0.05)
+        g = torch.Generator().manual_seed(100 + rank)
+        for _ in range(60):
+            x = torch.randn(64, 16, generator=g)
+            loss = (model(x) - x[:, :1] * x[:, 1:2].tanh()).square().mean()
+            optimiser.zero_grad()
+            loss.backward()
+            optimiser.step()
+        x = torch.randn(2000, 16, generator=torch.Generator().manual_seed(9))
+        found[name] = float((model.module(x) - x[:, :1] * x[:, 1:2].tanh()).square().mean()), torch.cat([p.detach().reshape(-1) for p in model.parameters()])
+    return found
+
+
+def test_training_with_the_hook_keeps_the_ranks_alike_and_learns() -> None:
+    a, b = run(trained, 2)
+    for name, (loss, weights) in a.items():
+        assert torch.equal(weights, b[name][1]), name
+        assert loss < 1.05 * a["float32"][0], (name, loss, a["float32"][0])
+    assert not torch.equal(a["int8"][1], a["float32"][1])
+
+
+def fed(rank: int, ranks: int) -> list[float]:
+    x = torch.linspace(-1, 1, 640) ** 3 * (rank + 1)
+    want = torch.linspace(-1, 1, 640) ** 3 * 3
+    feedback = comm.ErrorFeedback()
+    plain, kept = torch.zeros(640), torch.zeros(640)
+    for _ in range(20):
+        plain += comm.all_reduce(x, wire="int4", shots=1)
+        kept += feedback.all_reduce(x, wire="int4", shots=1)
+    return [float((plain / 20 - want).abs().max()), float((kept / 20 - want).abs().max())]
+
+
+def test_error_feedback_gives_back_what_the_wire_lost() -> None:
+    for plain, kept in run(fed, 2):
+        assert kept < plain / 5
+
+
+def sharded(rank: int, ranks: int) -> dict[str, Any]:
+    from torch.distributed.fsdp import fully_shard
+
+    found: dict[str, Any] = {}
+    for wire in (None, "int8"):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(16, 32), nn.Tanh(), nn.Linear(32, 4))
+        from torch.distributed.device_mesh import init_device_mesh
+
+        model = fully_shard(model, mesh=init_device_mesh("cpu", (ranks,)))
+        if wire is not None:
+            comm.fsdp_hook(model, gradients=wire, weights=wire)
+        torch.manual_seed(rank)
+        model(torch.randn(32, 16)).square().mean().backward()
+        found[str(wire)] = [p.grad.full_tensor() for p in model.parameters()]
+    return found
+
+
+def test_fsdp_sends_gradients_and_weights_quantised() -> None:
+    for f in run(sharded, 2):
+        for got, want in zip(f["int8"], f["None"], strict=True):
+            assert not torch.equal(got, want)
+            torch.testing.assert_close(got, want, atol=0.05 * float(want.abs().max()), rtol=0)
+
+
+def test_hooks_refuse_at_once_what_they_cannot_do() -> None:
+    with pytest.raises(ValueError, match="wire is 'int3'"):
+        comm.ddp_hook(wire="int3")
+    with pytest.raises(TypeError, match="fully_shard"):
+        comm.fsdp_hook(nn.Linear(2, 2))
+    assert not dist.is_initialized()
