@@ -73,6 +73,7 @@ def ddp_hook(
         done.set_result(found)
         return done
 
+    hook.__annotations__.update({"bucket": dist.GradBucket, "return": torch.futures.Future[torch.Tensor]})  # which DDP compares
     hook.feedback = feedback  # type: ignore[attr-defined]
     return hook
 

@@ -111,7 +111,7 @@ def trained(rank: int, ranks: int) -> dict[str, Any]:
             loss.backward()
             optimiser.step()
         x = torch.randn(2000, 16, generator=torch.Generator().manual_seed(9))
-        found[name] = float((model.module(x) - x[:, :1] * x[:, 1:2].tanh()).square().mean()), torch.cat([p.detach().reshape(-1) for p in model.parameters()])
+        found[name] = float((model.module(x) - x[:, :1] * x[:, 1:2].tanh()).square().mean().detach()), torch.cat([p.detach().reshape(-1) for p in model.parameters()])
     return found
 
 
