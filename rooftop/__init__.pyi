@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from rooftop import codecs as codecs
+from rooftop import comm as comm
 from rooftop import quant as quant
 from rooftop.quant import QuantLinear as QuantLinear
 from rooftop.quant import quantize_model as quantize_model
@@ -25,6 +26,25 @@ def add(x: Tensor, y: Tensor, *, implementation: str | None=None) -> Tensor:
     Returns a tensor of their shape and dtype.
 
     Raises TypeError for other dtypes or two different ones, ValueError for two shapes or devices."""
+
+def all_reduce_ranks(x: Tensor, *, wire: str='int8', group_size: int=128, hadamard: bool=False, stochastic: bool=False, seed: int=0, shots: int=2, implementation: str | None=None) -> Tensor:
+    """Each rank's result of a quantised all-reduce, [W, ...], of what the W ranks hold, `x` [W, ...]: ``rooftop.all_reduce_ranks(gradients, wire="int4")``.
+
+    It shows on one device what a wire does to numbers, and is what the kernels of `rooftop.comm.all_reduce` are judged by.
+
+    Args:
+        x: float32, float16 or bfloat16; the first dimension is the rank, 1 to 16.
+        wire: "bf16", "fp8" (e4m3), "int8" or "int4".
+        group_size: elements that share a scale: 32, 64, 128 or 256.
+        hadamard: rotate each group before it is quantised. Not with "bf16".
+        stochastic: unbiased rounding, for "int8" and "int4".
+        seed: of its random bits; a whole number, its low 32 bits count.
+        shots: 1: quantised once, each rank adds up everything. 2: each rank adds up its stripe, the sums are quantised again.
+        implementation: a kernel by name: it runs or raises. None picks the best that takes `x`.
+
+    Of one rank nothing travels: x comes back. NaN and infinities arrive where they stood (with `hadamard` in all of their group). No gradient.
+
+    Raises TypeError for other dtypes and types, ValueError for a wire, group size, rank count or combination that there is not."""
 
 def append_kv(k_cache: Tensor, v_cache: Tensor, k: Tensor, v: Tensor, lengths: Tensor, *, page_table: Tensor | None=None, cu_seqlens: Tensor | None=None, new_lengths: Tensor | None=None, cos: Tensor | None=None, sin: Tensor | None=None, layout: str='half', rotary_dim: int | None=None, k_scale: Tensor | None=None, v_scale: Tensor | None=None, implementation: str | None=None) -> None:
     """Write `k` and `v` into the cache behind what it holds, in one launch. ``append_kv(k_cache, v_cache, k, v, lengths)`` is a decode step with N = 1.

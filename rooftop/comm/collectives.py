@@ -11,10 +11,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from rooftop.comm import groups, steps
+from rooftop.comm import groups, library, steps
 from rooftop.comm import wire as wires
 from rooftop.comm.steps import Options
 
+library.register()
 ONE_SHOT_BYTES = 1 << 20  # bytes of the others' tensors that a rank reads in one shot: below, a second meeting costs more than reading everything (predicted)
 PATHS = ("portable", "symmetric", "plain")
 
@@ -149,6 +150,8 @@ def all_reduce(
     from rooftop.comm import symmetric
 
     what = "all_reduce"
+    if torch.compiler.is_compiling() and not statistics:
+        return library.traced(what, x, group, wire, group_size, hadamard, stochastic, seed, shots or 0, path or "")
     x, group, o = _begun(what, what, x, group, (wire, group_size, hadamard, stochastic, seed), verify)
     p = plan(x, group, wire=wire, shots=shots, path=path)
     if x.numel() == 0 or dist.get_world_size(group) == 1:
@@ -193,6 +196,8 @@ def reduce_scatter(
 
     Arguments and errors as `all_reduce`'s. Raises ValueError where the first dimension cannot be divided by the number of ranks."""
     what = "reduce_scatter"
+    if torch.compiler.is_compiling() and not statistics:
+        return library.traced(what, x, group, wire, group_size, hadamard, stochastic, seed)
     x, group, o = _begun(what, what, x, group, (wire, group_size, hadamard, stochastic, seed), verify, lambda t, n: _divided(what, t, n))
     ranks, rank = dist.get_world_size(group), dist.get_rank(group)
     shape = (x.shape[0] // ranks, *x.shape[1:])
@@ -219,6 +224,8 @@ def all_gather(
 
     Arguments and errors as `all_reduce`'s. Raises ValueError for a tensor without dimensions."""
     what = "all_gather"
+    if torch.compiler.is_compiling() and not statistics:
+        return library.traced(what, x, group, wire, group_size, hadamard, stochastic, seed)
     x, group, o = _begun(what, what, x, group, (wire, group_size, hadamard, stochastic, seed), verify, lambda t, n: _rows(what, t))
     ranks, rank, count = dist.get_world_size(group), dist.get_rank(group), x.numel()
     shape = (x.shape[0] * ranks, *x.shape[1:])
@@ -242,6 +249,8 @@ def all_to_all(
 
     Arguments and errors as `reduce_scatter`'s."""
     what = "all_to_all"
+    if torch.compiler.is_compiling() and not statistics:
+        return library.traced(what, x, group, wire, group_size, hadamard, stochastic, seed)
     x, group, o = _begun(what, what, x, group, (wire, group_size, hadamard, stochastic, seed), verify, lambda t, n: _divided(what, t, n))
     ranks, rank = dist.get_world_size(group), dist.get_rank(group)
     if x.numel() == 0 or ranks == 1:

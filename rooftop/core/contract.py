@@ -117,6 +117,8 @@ class Contract:
     objects     the public function takes or returns an object in place of tensors: tests of its own call it, not the generic ones nor the fuzzer
     core        the reference without the parameters that were added later: a case in which those have their defaults depends on it alone, and so do
                 its records. The others are the problem's `extra`: a kernel whose head does not name them refuses them
+    ranks       (tensors, options, group) -> this rank's outputs by name: the public function of several processes, of which each has its slice of the
+                tensors along their first dimension; what it gives all of them is judged as the outputs are (`rooftop ranks`)
     twin_of     the contract whose kernels this one runs in place (`rooftop.core.op.in_place`)
     peers       name -> factory of a callable with the reference's signature; ImportError says that it is absent
     wrong       known-wrong callables that the checker must reject"""
@@ -150,6 +152,7 @@ class Contract:
         core: Callable[..., Any] | None = None,
         objects: bool = False,
         twin_of: Contract | None = None,
+        ranks: Callable[[Mapping[str, Any], Mapping[str, Any], Any], Mapping[str, Any]] | None = None,
     ) -> None:
         self.name = name or reference.__module__.rpartition(".")[2]
         self.reference, self.outputs, self.work, self.canonical = reference, outputs, work, canonical
@@ -158,6 +161,7 @@ class Contract:
         self.measured_work, self.faults, self.bucket, self.public, self.core, self.twin_of = (
             measured_work, faults, bucket, public, core, twin_of
         )  # fmt: skip
+        self.ranks = ranks
         self.peers, self.wrong, self.forward, self.into = dict(peers or {}), dict(wrong or {}), forward, dict(into or {})
         self.late = tuple(late)
         self.objects = objects

@@ -11,7 +11,7 @@ Sources: QuickReduce (two shots with a quantised wire), Flash Communication (arX
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from rooftop.comm import wire as wires
@@ -174,6 +174,17 @@ def _changed(change: str) -> Callable[..., Any]:
     return run
 
 
+def _public(o: Mapping[str, Any]) -> dict[str, Any]:
+    """A case's options as the public functions have them."""
+    return {"wire": o["wire"], "group_size": o["group"], "hadamard": o["hadamard"], "stochastic": o["stochastic"], "seed": o["seed"], "shots": o["shots"]}
+
+
+def _on_a_group(tensors: Mapping[str, Any], options: Mapping[str, Any], group: Any) -> Mapping[str, Any]:
+    from rooftop.comm.collectives import all_reduce
+
+    return {"out": all_reduce(tensors["x"], group, **_public(options))}
+
+
 OP = Op(
     reference,
     outputs=outputs,
@@ -183,10 +194,8 @@ OP = Op(
     tolerance=Tolerance(exact=True),
     late=("seed",),
     peers={"torch": lambda: _plain},
-    public=lambda tensors, o: (
-        [tensors["x"]],
-        {"wire": o["wire"], "group_size": o["group"], "hadamard": o["hadamard"], "stochastic": o["stochastic"], "seed": o["seed"], "shots": o["shots"]},
-    ),
+    public=lambda tensors, options: ([tensors["x"]], _public(options)),
+    ranks=_on_a_group,
     wrong={
         "another number of shots": _changed("shots"),
         "another seed": _changed("seed"),

@@ -222,3 +222,28 @@ def test_the_measured_size_that_is_nearest_decides() -> None:
     assert small is not None and small.path == "plain" and "1048576" in small.why
     assert large is not None and large.path == "symmetric"
     assert sizes.judged(rows, 1 << 20, "int4", "symmetric") is None and sizes.judged((), 1, "int8", "symmetric") is None
+
+
+def test_the_contract_is_held_on_several_processes_and_notices_what_is_wrong() -> None:
+    found = run(judged, 2)
+    assert found[0] == found[1]
+    right, wrong = found[0]
+    assert set(right) == {"ok"} and len(right) == 3
+    assert wrong[0] == "wrong"
+
+
+def judged(rank: int, ranks: int) -> list[list[str]]:
+    from rooftop.core import registry
+    from rooftop.lab import ranks as judging
+
+    op = registry.op("all_reduce_ranks")
+    chosen = [op.case(c) for c in ("int8, 2 shots, nan f32", "int4, 1 shot, hadamard, groups of 64", "int4, 2 shots, hadamard, stochastic f32")]
+    right = judging.check(op, dist.group.WORLD, torch.device("cpu"), 3, chosen)
+    honest = op.ranks
+    assert honest is not None
+    try:  # one rank's result off by a bit
+        op.ranks = lambda t, o, g: {"out": honest(t, o, g)["out"] + (0 if rank else 2.0**-10)}
+        wrong = judging.check(op, dist.group.WORLD, torch.device("cpu"), 3, chosen[1:])
+    finally:
+        op.ranks = honest
+    return [[r.status for r in right], [r.status for r in wrong]]

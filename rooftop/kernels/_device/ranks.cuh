@@ -15,7 +15,8 @@ struct Rooms {
 
 constexpr int MET = 0, LATE = 1, OTHER_CALL = 2;  // how a meeting ends
 constexpr unsigned SPOILT = 0xffffffffu;
-constexpr int MOST_RANKS = 16;
+constexpr int MOST_RANKS = 16, BLOCKS = 256;  // for which a room has flags
+constexpr long long FLAGS = BLOCKS * MOST_RANKS * 8;  // their bytes
 
 /// Block b of each rank waits for block b of all others. What their threads wrote before is seen after. Flags are the first words of a room, 64 bits:
 /// [block][rank], the meeting's number in the low half and in the high half `call`, which all ranks must agree about. All threads come; all get the answer.

@@ -1,8 +1,3 @@
-/* rooftop
-[let]
-wire_id  = "0 if wire == 'bf16' else 1 if wire == 'fp8' else 2 if wire == 'int8' else 3"
-wire_bits = "16 if wire == 'bf16' else 4 if wire == 'int4' else 8"
-*/
 // Messages between ranks: 16 elements a thread, a group's scale found by shuffles. What a message is, byte by byte: rooftop/comm/wire.py.
 #pragma once
 #include <cuda_bf16.h>
@@ -23,6 +18,11 @@ constexpr float WHOLE = 12582912.f;                 // 1.5 * 2^23: added to a nu
 
 __device__ inline bool is_finite(float v) { return fabsf(v) <= INFINITE; }
 __device__ inline float not_a_number() { return __uint_as_float(0x7fc00000u); }
+
+__device__ inline void spoil(float (&v)[PACK]) {
+#pragma unroll
+    for (int i = 0; i < PACK; ++i) v[i] = not_a_number();
+}
 
 // -- elements of memory
 
@@ -224,24 +224,67 @@ __device__ inline float value(const unsigned (&in)[Wire<WIRE>::WORDS], float s, 
     }
 }
 
-/// The sum of one pack of `ranks` messages, in the order of the ranks. message(p): that of rank p.
-template <int WIRE, int GROUP, typename Of>
-__device__ inline void sum_pack(float (&sum)[PACK], int ranks, long long at, Of message) {
-    constexpr int AHEAD = 4;  // messages whose loads are under way together
-    for (int p = 0; p < ranks; p += AHEAD) {
-        unsigned in[AHEAD][Wire<WIRE>::WORDS];
-        float s[AHEAD];
+// -- rows: a thread has the packs begin, begin + step, ...; all lanes of a warp come, also to packs that are none
+
+constexpr int DEEP = 2, AHEAD = 2;  // packs, and messages of each, whose loads a thread has under way together
+
+/// A row of `held` elements as the message `to`, zeros where there are no more. `index`: of the random bits of its first element.
+template <bool ROTATED, bool STOCHASTIC, typename T, int WIRE, int GROUP>
+__device__ inline void encode_row(const Message<WIRE, GROUP>& to, const T* row, long long held, bool whole, long long begin, long long step, unsigned seed,
+                                  unsigned long long index) {
+    const long long packs = to.count / PACK;
+    const int lane = threadIdx.x % 32;
+    for (long long i = begin; i - lane < packs; i += DEEP * step) {
+        float v[DEEP][PACK];
 #pragma unroll
-        for (int j = 0; j < AHEAD; ++j)
-            if (p + j < ranks) message(p + j).fetch(in[j], s[j], at);
+        for (int u = 0; u < DEEP; ++u) load_pack(v[u], row, (i + u * step) * PACK, i + u * step < packs ? held : 0, whole);
 #pragma unroll
-        for (int j = 0; j < AHEAD; ++j) {
-            if (p + j >= ranks) break;
+        for (int u = 0; u < DEEP; ++u) {
+            const long long at = i + u * step;
+            if (at - lane >= packs) break;
+            if (ROTATED) rotate<GROUP>(v[u]);
+            to.template put<STOCHASTIC>(at * PACK, at < packs, v[u], seed, index + at * PACK);
+        }
+    }
+}
+
+/// The packs of the sum of `ranks` messages, added in the order of the ranks: then(pack, whether it is one, its 16 values). message(p): that of rank p.
+template <int WIRE, typename Of, typename Then>
+__device__ inline void sum_row(int ranks, long long packs, long long begin, long long step, Of message, Then then) {
+    const int lane = threadIdx.x % 32;
+    for (long long i = begin; i - lane < packs; i += DEEP * step) {
+        float sum[DEEP][PACK];
 #pragma unroll
-            for (int i = 0; i < PACK; ++i) {
-                const float v = value<WIRE>(in[j], s[j], i);
-                sum[i] = p + j == 0 ? v : __fadd_rn(sum[i], v);
+        for (int u = 0; u < DEEP; ++u) {
+#pragma unroll
+            for (int k = 0; k < PACK; ++k) sum[u][k] = 0;
+        }
+        for (int p = 0; p < ranks; p += AHEAD) {
+            unsigned in[DEEP][AHEAD][Wire<WIRE>::WORDS];
+            float s[DEEP][AHEAD];
+#pragma unroll
+            for (int u = 0; u < DEEP; ++u) {
+#pragma unroll
+                for (int j = 0; j < AHEAD; ++j)
+                    if (i + u * step < packs && p + j < ranks) message(p + j).fetch(in[u][j], s[u][j], (i + u * step) * PACK);
             }
+#pragma unroll
+            for (int u = 0; u < DEEP; ++u) {
+#pragma unroll
+                for (int j = 0; j < AHEAD; ++j) {
+                    if (i + u * step >= packs || p + j >= ranks) break;
+#pragma unroll
+                    for (int k = 0; k < PACK; ++k) {
+                        const float v = value<WIRE>(in[u][j], s[u][j], k);
+                        sum[u][k] = p + j == 0 ? v : __fadd_rn(sum[u][k], v);
+                    }
+                }
+            }
+        }
+#pragma unroll
+        for (int u = 0; u < DEEP; ++u) {
+            if (i + u * step - lane >= packs) break;
+            then(i + u * step, i + u * step < packs, sum[u]);
         }
     }
 }

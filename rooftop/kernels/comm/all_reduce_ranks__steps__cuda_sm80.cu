@@ -23,50 +23,36 @@ encode_rows(long long count, long long most, long long size, const T* __restrict
     const T* row = x + blockIdx.z * most + blockIdx.y * count;
     const bool whole = on_16(row);
     const M to{messages + index * M::bytes(size), size};
-    const long long packs = size / PACK, step = static_cast<long long>(gridDim.x) * THREADS;
-    const int lane = threadIdx.x % 32;
-#pragma unroll 2
-    for (long long i = static_cast<long long>(blockIdx.x) * THREADS + threadIdx.x; i - lane < packs; i += step) {
-        float v[PACK];
-        load_pack(v, row, i * PACK, i < packs ? held : 0, whole);
-        if (ROTATED) rotate<GROUP>(v);
-        to.template put<STOCHASTIC>(i * PACK, i < packs, v, seed, static_cast<unsigned long long>(start + index * size) + i * PACK);
-    }
+    encode_row<ROTATED, STOCHASTIC>(to, row, held, whole, static_cast<long long>(blockIdx.x) * THREADS + threadIdx.x, static_cast<long long>(gridDim.x) * THREADS,
+                                    seed, static_cast<unsigned long long>(start + index * size));
 }
 
 /// The messages of `size` elements of `ranks` ranks, `stride` bytes apart, added up in their order: as a message again.
 template <int WIRE, int GROUP, bool STOCHASTIC>
-__global__ void __launch_bounds__(THREADS)
+__global__ void __launch_bounds__(THREADS, 1)
 add_messages(int ranks, long long size, long long stride, unsigned char* __restrict__ messages, unsigned char* __restrict__ sum, int seed, long long start) {
     using M = Message<WIRE, GROUP>;
     messages += blockIdx.y * M::bytes(size), sum += blockIdx.y * M::bytes(size);
     const M to{sum, size};
-    const long long packs = size / PACK, step = static_cast<long long>(gridDim.x) * THREADS;
-    const int lane = threadIdx.x % 32;
-    for (long long i = static_cast<long long>(blockIdx.x) * THREADS + threadIdx.x; i - lane < packs; i += step) {
-        float v[PACK] = {};
-        if (i < packs) sum_pack<WIRE, GROUP>(v, ranks, i * PACK, [&](int p) { return M{messages + p * stride, size}; });
-        to.template put<STOCHASTIC>(i * PACK, i < packs, v, seed, static_cast<unsigned long long>(start) + blockIdx.y * size + i * PACK);
-    }
+    const unsigned long long index = static_cast<unsigned long long>(start) + blockIdx.y * size;
+    sum_row<WIRE>(ranks, size / PACK, static_cast<long long>(blockIdx.x) * THREADS + threadIdx.x, static_cast<long long>(gridDim.x) * THREADS,
+                  [&](int p) { return M{messages + p * stride, size}; },
+                  [&](long long i, bool in, const float (&v)[PACK]) { to.template put<STOCHASTIC>(i * PACK, in, v, seed, index + i * PACK); });
 }
 
 /// Row blockIdx.y of tensor blockIdx.z, `most` elements in rows of `count`: the sum of `ranks` messages of `size` elements, `stride` bytes apart; message
 /// blockIdx.y is the first of them. Each tensor is the same.
 template <typename T, int WIRE, int GROUP, bool ROTATED>
-__global__ void __launch_bounds__(THREADS)
+__global__ void __launch_bounds__(THREADS, 1)
 decode_rows(int ranks, long long count, long long most, long long size, long long stride, unsigned char* __restrict__ messages, T* __restrict__ out) {
     using M = Message<WIRE, GROUP>;
     messages += blockIdx.y * M::bytes(size);
     T* row = out + blockIdx.z * most + blockIdx.y * count;
     const bool whole = on_16(row);
     const long long left = most - blockIdx.y * count, kept = left < count ? left : count;
-    const long long packs = size / PACK, step = static_cast<long long>(gridDim.x) * THREADS;
-    const int lane = threadIdx.x % 32;
-#pragma unroll 2
-    for (long long i = static_cast<long long>(blockIdx.x) * THREADS + threadIdx.x; i - lane < packs; i += step) {
-        float v[PACK] = {};
-        if (i < packs) sum_pack<WIRE, GROUP>(v, ranks, i * PACK, [&](int p) { return M{messages + p * stride, size}; });
+    sum_row<WIRE>(ranks, size / PACK, static_cast<long long>(blockIdx.x) * THREADS + threadIdx.x, static_cast<long long>(gridDim.x) * THREADS,
+                  [&](int p) { return M{messages + p * stride, size}; }, [&](long long i, bool in, float (&v)[PACK]) {
         if (ROTATED) rotate<GROUP>(v);
-        if (i < packs && kept > 0) store_pack(row, i * PACK, kept, whole, v);
-    }
+        if (in && kept > 0) store_pack(row, i * PACK, kept, whole, v);
+    });
 }

@@ -74,6 +74,7 @@ def calibrate(
     parts: Annotated[str, typer.Option(help="Which ceilings, comma-separated: memory (with the launch and fp32 FMA), l2, tensor; none.")] = "memory,l2,tensor",
     clocks: Annotated[bool, typer.Option("--clocks", help="Also one copy timed in ten ways, for docs/timing.md.")] = False,
     builds: Annotated[bool, typer.Option("--builds", help="Also how long a kernel takes to build, for docs/dependencies.md.")] = False,
+    comm: Annotated[bool, typer.Option("--comm", help="Instead, under torchrun: all-reduce by size and wire, the table that rooftop.comm chooses by.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Measure this card's ceilings: the memory, the L2, the launch, fp32 FMA, tensor cores. About two minutes; needs a GPU.
@@ -89,6 +90,9 @@ def calibrate(
 
     if not torch.cuda.is_available():
         raise NoGpuError("calibrate needs an NVIDIA GPU: torch.cuda.is_available() is False (rooftop doctor says what is missing)")
+    if comm:
+        _sizes(as_json)
+        return
     index = torch.cuda.current_device()
 
     def read() -> dict[str, Any]:
@@ -112,3 +116,24 @@ def calibrate(
             written += [writer.write(r) for r in building.measure(say=say)]
         if written:
             typer.echo(json.dumps(written) if as_json else f"wrote {writer.path}")
+
+
+def _sizes(as_json: bool) -> None:
+    """The table of sizes, measured by the processes that torchrun has started."""
+    import torch
+    import torch.distributed as dist
+
+    from rooftop.comm import sizes
+    from rooftop.lab import ranks
+
+    if not dist.is_torchelastic_launched():
+        raise ValueError("calibrate --comm measures several GPUs: torchrun --nproc-per-node 4 -m rooftop.lab.cli calibrate --comm")
+    dist.init_process_group("nccl")
+    torch.cuda.set_device(dist.get_rank() % torch.cuda.device_count())
+    first = dist.get_rank() == 0
+    rows = ranks.sizes(dist.group.WORLD, say=lambda text: typer.echo(text, err=True) if first else None)
+    if first:
+        path = sizes.save(torch.cuda.get_device_name(), dist.get_world_size(), rows)
+        typer.echo(json.dumps(rows) if as_json else f"wrote {path}")
+    dist.barrier()
+    dist.destroy_process_group()

@@ -1,0 +1,104 @@
+"""Ops of several ranks, judged on several processes: each makes the case's inputs, passes its slice to the public function, and all outputs together are held
+against the contract as those of one device are. And the table of sizes by which `rooftop.comm` chooses."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from rooftop.core.contract import Contract
+from rooftop.core.spec import Case
+from rooftop.lab.check import checker
+
+
+def cases(op: Contract, ranks: int) -> list[Case]:
+    """Those of so many ranks that are small enough for the processes of one machine."""
+    return [c for c in op.cases if "huge" not in c.tags and "bench" not in c.tags and all(v.shape[0] == ranks for _, v in c.tensors())]
+
+
+def check(op: Contract, group: Any, device: torch.device, seed: int, chosen: Sequence[Case] | None = None) -> list[checker.Result]:
+    """Every process of the group calls it with the same seed, and gets the same results."""
+    if op.ranks is None:
+        raise ValueError(f"{op.name} is no op of several ranks: its contract has no `ranks`")
+    rank, ranks = dist.get_rank(group), dist.get_world_size(group)
+    found = []
+    for case in cases(op, ranks) if chosen is None else chosen:
+        expected = checker.expect(op, case, device, seed)
+        mine = {n: t if t is None else t[rank] for n, t in expected.tensors.items()}
+        outputs: dict[str, Any] = {}
+        for name, part in op.ranks(mine, expected.options, group).items():
+            parts = [torch.empty_like(part.contiguous()) for _ in range(ranks)]
+            dist.all_gather(parts, part.contiguous(), group=group)
+            outputs[name] = torch.stack(parts)
+        verdicts = checker.judge(op, case, expected, outputs)
+        wrong = [f"{n}: {v.message}" for n, v in verdicts.items() if not v.ok]
+        found.append(checker.Result(f"{op.name} on {ranks} ranks", op.name, case.id, "wrong" if wrong else "ok", dist.get_backend(group), "; ".join(wrong), verdicts))
+    return found
+
+
+def _work(rank: int, folder: str, op: str, ranks: int, seed: int) -> None:
+    from rooftop.core import registry
+
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=ranks)
+    found = check(registry.op(op), dist.group.WORLD, torch.device("cpu"), seed)
+    if rank == 0:
+        torch.save(found, Path(folder) / "found.pt")
+    dist.destroy_process_group()
+
+
+def check_here(op: str, ranks: int, seed: int) -> list[checker.Result]:
+    """`check` on so many processes of this machine, over gloo."""
+    import torch.multiprocessing as mp
+
+    with tempfile.TemporaryDirectory() as folder:
+        mp.spawn(_work, (folder, op, ranks, seed), ranks)  # type: ignore[no-untyped-call]
+        found: list[checker.Result] = torch.load(Path(folder) / "found.pt", weights_only=False)
+        return found
+
+
+SIZES = tuple(1 << n for n in range(16, 29, 2))  # bytes
+
+
+def sizes(group: Any, wires: Sequence[str] = ("bf16", "fp8", "int8", "int4"), say: Callable[[str], None] = print) -> list[dict[str, Any]]:
+    """Microseconds of torch's all-reduce and of ours in bfloat16, by size and wire: of the slowest rank, the median of seven runs of many calls. Collective."""
+    from rooftop.comm import collectives, symmetric
+
+    device = torch.device("cuda", torch.cuda.current_device())
+    rows = []
+    for size in SIZES:
+        x = torch.randn(size // 2, device=device).bfloat16()
+        plain = _microseconds(lambda x=x: dist.all_reduce(x, group=group), group)  # type: ignore[misc]
+        for wire in wires:
+            row: dict[str, Any] = {"bytes": size, "wire": wire, "plain_us": plain}
+            for path in ("portable",) if symmetric.unable(x, group) else ("portable", "symmetric"):
+                row[f"{path}_us"] = _microseconds(
+                    lambda x=x, wire=wire, path=path: collectives.all_reduce(x, group, wire=wire, path=path, verify=False), group  # type: ignore[misc]
+                )  # fmt: skip
+            rows.append(row)
+            say(str(row))
+    return rows
+
+
+def _microseconds(call: Callable[[], Any], group: Any, calls: int = 20) -> float:
+    for _ in range(3):
+        call()
+    times = []
+    for _ in range(7):
+        dist.barrier(group=group)
+        torch.cuda.synchronize()
+        begun, ended = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        begun.record()
+        for _ in range(calls):
+            call()
+        ended.record()
+        torch.cuda.synchronize()
+        times.append(1000 * begun.elapsed_time(ended) / calls)
+    slowest = torch.tensor(sorted(times)[3], device="cuda")
+    dist.all_reduce(slowest, dist.ReduceOp.MAX, group=group)
+    return round(float(slowest), 2)
