@@ -31,7 +31,8 @@ class Statistics:
     nonfinite: int  # elements left out
 
     def __str__(self) -> str:
-        return f"{self.elements} elements: error rms {self.rms_error:.3g} ({self.relative:.3g} of the signal), largest {self.max_error:.3g}, {self.nonfinite} not finite"
+        error = f"error rms {self.rms_error:.3g} ({self.relative:.3g} of the signal), largest {self.max_error:.3g}"
+        return f"{self.elements} elements: {error}, {self.nonfinite} not finite"
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,10 @@ CHUNKS = 4
 PATHS = ("portable", "symmetric")
 
 
-def _validated(what: str, a: Any, b: Any, group: Any, wire: str | None, group_size: int, path: str | None, verify: bool | None, rows: bool) -> tuple[Any, Options | None, int, int]:
+def _validated(
+    what: str, a: Any, b: Any, group: Any, wire: str | None, group_size: int, path: str | None, verify: bool | None, rows: bool
+) -> tuple[Any, Options | None, int, int]:
+    """(group, how elements travel, ranks, rank). The ranks compare what they were given; one whose own arguments are wrong tells the others first."""
     group = groups.group_of(what, group)
     ranks = dist.get_world_size(group)
     problem: Exception | None = None
@@ -182,7 +185,7 @@ def matmul_all_reduce(
     In chunks of rows, each reduced on a second stream while the product of the next runs. Arguments as `all_gather_matmul`'s. wire None: torch.distributed's
     all-reduce; else `rooftop.comm.all_reduce` of each chunk."""
     what = "matmul_all_reduce"
-    group, o, ranks, rank = _validated(what, a, b, group, wire, group_size, path, verify, False)
+    group, o, ranks, _ = _validated(what, a, b, group, wire, group_size, path, verify, False)
     a, b = a.detach(), b.detach()
     if ranks == 1 or a.shape[0] * b.shape[1] == 0:
         return a @ b
@@ -191,18 +194,22 @@ def matmul_all_reduce(
         raise RuntimeError(f"{what}: path 'symmetric' is for quantised chunks; wire must not be None")
     out = a.new_empty(a.shape[0], b.shape[1])
     aside = _aside(a)
+
+    def reduced(part: Tensor) -> Tensor:
+        chosen = "symmetric" if by_kernel else "portable"
+        return collectives.all_reduce(part, group, wire=wire or "", group_size=group_size, shots=2, path=chosen, verify=False, timeout=timeout)
+
     works = []
     for first, last in _bounds(a.shape[0]):
         made = a[first:last] @ b
         if o is None:
             works.append((groups.run_unwaited(what, group, lambda t=made: (dist.all_reduce(t, group=group, async_op=True), t)), first, last))  # type: ignore[misc]
         elif aside is None:
-            out[first:last] = collectives.all_reduce(made, group, wire=wire or "", group_size=group_size, shots=2, path="portable", verify=False, timeout=timeout)
+            out[first:last] = reduced(made)
         else:
             aside.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(aside):
-                chosen = "symmetric" if by_kernel else "portable"
-                out[first:last] = collectives.all_reduce(made, group, wire=wire or "", group_size=group_size, shots=2, path=chosen, verify=False, timeout=timeout)
+                out[first:last] = reduced(made)
                 made.record_stream(aside)
     for (work, made), first, last in works:
         groups.run(what, group, lambda w=work: w, timeout)  # type: ignore[misc]

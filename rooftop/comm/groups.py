@@ -46,7 +46,7 @@ def state(group: Any) -> State:
 
 
 def group_of(what: str, group: Any) -> Any:
-    """The group, or the default one. Raises TypeError for what is none, RuntimeError where torch.distributed was not initialised, ValueError for a rank outside it."""
+    """The group, or the default one. Raises TypeError for what is none, RuntimeError where torch.distributed was not initialised."""
     if group is None:
         if not dist.is_available() or not dist.is_initialized():
             raise RuntimeError(f"{what}: torch.distributed is not initialised: call torch.distributed.init_process_group first (torchrun starts the processes)")

@@ -69,7 +69,7 @@ def ddp_hook(
         # DDP may sort its buckets anew after the first step: the shape is part of the key, and what another bucket lost is not taken for this one's.
         key = (bucket.index(), x.numel())
         found = collectives.all_reduce(x, chosen, **given) if feedback is None else feedback.all_reduce(x, key, chosen, **given)
-        done: Any = torch.futures.Future()
+        done: Any = torch.futures.Future(devices=[x.device] if x.is_cuda else None)
         done.set_result(found)
         return done
 

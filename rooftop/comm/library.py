@@ -20,7 +20,7 @@ _SCHEMAS = {
 def _group(name: str) -> Any:
     from torch.distributed.distributed_c10d import _resolve_process_group
 
-    return _resolve_process_group(name)  # type: ignore[arg-type]
+    return _resolve_process_group(name)
 
 
 def _options(args: tuple[Any, ...]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Which way is faster at which size: a table that `rooftop calibrate --comm` measures, for one card, number of ranks and wire. Without one nothing is guessed."""
+"""Which way is faster at which size: a table that `rooftop calibrate --comm` measures, by card, ranks and wire. Without one plain is not taken."""
 
 from __future__ import annotations
 

@@ -119,18 +119,17 @@ def _made(capacity: int, device: torch.device, group: Any) -> Room:
     epochs = torch.zeros(launches.BLOCKS, dtype=torch.int32, device=device)
     room = Room(tensor, handle, table, epochs, torch.zeros(4, dtype=torch.int32, pin_memory=True), capacity)
     torch.cuda.synchronize(device)
-    groups.run("symmetric memory", group, lambda: dist.all_reduce(torch.zeros(1, device=device), group=group, async_op=True))  # nobody begins before all are zero
-    torch.cuda.synchronize(device)
+    _any(False, device, group)  # nobody begins before all are zero
     return room
 
 
 def room_of(key: Any, needed: int, device: torch.device, group: Any) -> Room:
-    """The group's room of that key, at least so large; the ranks make one together. Raises RuntimeError where a larger one would have to be made while a graph is captured."""
+    """The group's room of that key, at least so large; the ranks make one together. Raises RuntimeError where that would be while a graph is captured."""
     rooms = groups.state(group).rooms
     found: Room | None = rooms.get(key)
     if found is None or found.capacity < needed:
         if torch.cuda.is_current_stream_capturing():
-            raise RuntimeError(f"all_reduce: {needed} bytes of symmetric memory cannot be had while a graph is captured: call it once before with the same sizes")
+            raise RuntimeError(f"{needed} bytes of symmetric memory cannot be had while a graph is captured: call it once before with the same sizes")
         if found is not None:
             rooms.setdefault("outgrown", []).append(found)
         found = rooms[key] = _made(max(LEAST, 1 << (needed - 1).bit_length()), device, group)
@@ -141,10 +140,10 @@ def raise_faults(group: Any) -> None:
     """Raise what a kernel has left for the host."""
     rooms = groups.state(group).rooms
     for room in (*(r for k, r in rooms.items() if k != "outgrown"), *rooms.get("outgrown", ())):
-        code = int(room.fault[0])
-        if code:
+        if code := int(room.fault[0]):
+            where = f"rank {dist.get_rank(group)} of {dist.get_world_size(group)}, symmetric memory"
             error = groups.Disagreement if code == 2 else groups.CommError
-            raise error(f"all_reduce (rank {dist.get_rank(group)} of {dist.get_world_size(group)}, symmetric memory): {FAULTS[code]}. The group cannot be used on")
+            raise error(f"all_reduce ({where}): {FAULTS[code]}. The group cannot be used on")
 
 
 def all_reduce(x: Tensor, group: Any, o: Options, shots: int, timeout: float | None = None, blocks: int | None = None) -> Tensor:
@@ -154,14 +153,10 @@ def all_reduce(x: Tensor, group: Any, o: Options, shots: int, timeout: float | N
     x = x.contiguous()
     out = torch.empty_like(x)
     index = x.device.index
-    message, after, whole = launches.sizes(count, ranks, o.wire.name, o.group, shots)
+    whole = launches.sizes(count, ranks, o.wire.name, o.group, shots)[2]
     with torch.cuda.device(index):
         room = room_of(shots, whole, x.device, group)
-        # The second part of a room begins at a place of the room, not of the call.
-        second = room.capacity // 2 // 16 * 16 if shots == 1 else launches.FLAGS + _second(room.capacity, ranks)
-        if (shots == 2 and second - launches.FLAGS < after) or (shots == 1 and second < after):
-            room = room_of(shots, 2 * room.capacity, x.device, group)
-            second = room.capacity // 2 // 16 * 16 if shots == 1 else launches.FLAGS + _second(room.capacity, ranks)
+        second = room.capacity // 2 // 16 * 16 if shots == 1 else launches.FLAGS + room.capacity // (ranks + 1) * ranks // 16 * 16  # the room's, not the call's
         device = kernels.facts(index)
         patience = int((PATIENCE if timeout is None else timeout) * 1e9)
         call = zlib.crc32(repr((shots, count, str(x.dtype), *o.facts())).encode()) & 0x7FFFFFFF
@@ -180,11 +175,6 @@ def all_reduce(x: Tensor, group: Any, o: Options, shots: int, timeout: float | N
         addresses = (x.data_ptr(), out.data_ptr(), room.table.data_ptr(), room.epochs.data_ptr(), room.fault.data_ptr(), o.seed)
         prepared(stream.cuda_stream, addresses)
     return out
-
-
-def _second(capacity: int, ranks: int) -> int:
-    """Where in a room of two shots the sum's message begins: behind W parts of W + 1."""
-    return capacity // (ranks + 1) * ranks // 16 * 16
 
 
 def table_of(key: Any, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, group: Any) -> tuple[Room, list[Tensor]]:

@@ -37,7 +37,8 @@ def check(op: Contract, group: Any, device: torch.device, seed: int, chosen: Seq
             outputs[name] = torch.stack(parts)
         verdicts = checker.judge(op, case, expected, outputs)
         wrong = [f"{n}: {v.message}" for n, v in verdicts.items() if not v.ok]
-        found.append(checker.Result(f"{op.name} on {ranks} ranks", op.name, case.id, "wrong" if wrong else "ok", dist.get_backend(group), "; ".join(wrong), verdicts))
+        status = "wrong" if wrong else "ok"
+        found.append(checker.Result(f"{op.name} on {ranks} ranks", op.name, case.id, status, dist.get_backend(group), "; ".join(wrong), verdicts))
     return found
 
 
@@ -57,7 +58,7 @@ def check_here(op: str, ranks: int, seed: int) -> list[checker.Result]:
     import torch.multiprocessing as mp
 
     with tempfile.TemporaryDirectory() as folder:
-        mp.spawn(_work, (folder, op, ranks, seed), ranks)  # type: ignore[no-untyped-call]
+        mp.spawn(_work, (folder, op, ranks, seed), ranks)
         found: list[checker.Result] = torch.load(Path(folder) / "found.pt", weights_only=False)
         return found
 

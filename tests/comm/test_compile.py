@@ -34,8 +34,9 @@ def checked(rank: int, ranks: int) -> str:
     x = torch.randn(8, 24)
     name = dist.group.WORLD.group_name
     assert torch.equal(comm.all_reduce(torch.ones(1)), torch.full((1,), 2.0))
-    torch.library.opcheck(torch.ops.rooftop_comm.all_reduce.default, (x, name, "int8", 128, False, False, 0, 2, ""), test_utils=("test_schema", "test_faketensor"))
-    torch.library.opcheck(torch.ops.rooftop_comm.all_gather.default, (x, name, "int8", 128, False, False, 0), test_utils=("test_schema", "test_faketensor"))
+    tests, options = ("test_schema", "test_faketensor"), ("int8", 128, False, False, 0)
+    torch.library.opcheck(torch.ops.rooftop_comm.all_reduce.default, (x, name, *options, 2, ""), test_utils=tests)
+    torch.library.opcheck(torch.ops.rooftop_comm.all_gather.default, (x, name, *options), test_utils=tests)
     return "ok"
 
 

@@ -53,7 +53,8 @@ def test_products_are_those_of_one_process() -> None:
     whole = a[:, inside].double() @ b[inside, :N].double()
     for rank, f in enumerate(found):
         for wire, tolerance in ((None, 1e-4), ("int8", 0.6)):
-            torch.testing.assert_close(f[f"gather {wire}"].double(), a[: ranks * M, :K].double() @ b[:K, rank * N : (rank + 1) * N].double(), atol=tolerance, rtol=0)
+            want = a[: ranks * M, :K].double() @ b[:K, rank * N : (rank + 1) * N].double()
+            torch.testing.assert_close(f[f"gather {wire}"].double(), want, atol=tolerance, rtol=0)
             torch.testing.assert_close(f[f"scatter {wire}"].double(), whole[rank * M : (rank + 1) * M], atol=tolerance, rtol=0)
             torch.testing.assert_close(f[f"reduce {wire}"].double(), whole[:M], atol=tolerance, rtol=0)
             assert torch.equal(f[f"reduce {wire}"], found[0][f"reduce {wire}"])
@@ -95,7 +96,8 @@ def trained(rank: int, ranks: int) -> dict[str, Any]:
 
     found: dict[str, Any] = {}
     for name, options in {
-        "float32": None, "int8": {"wire": "int8"}, "int4": {"wire": "int4", "group_size": 32}, "int4, fed back": {"wire": "int4", "group_size": 32, "error_feedback": True},
+        "float32": None, "int8": {"wire": "int8"}, "int4": {"wire": "int4", "group_size": 32},
+        "int4, fed back": {"wire": "int4", "group_size": 32, "error_feedback": True},
         "int4, random": {"wire": "int4", "group_size": 32, "stochastic": True, "hadamard": True},
     }.items():  # fmt: skip
         torch.manual_seed(0)
@@ -111,7 +113,8 @@ def trained(rank: int, ranks: int) -> dict[str, Any]:
             loss.backward()
             optimiser.step()
         x = torch.randn(2000, 16, generator=torch.Generator().manual_seed(9))
-        found[name] = float((model.module(x) - x[:, :1] * x[:, 1:2].tanh()).square().mean().detach()), torch.cat([p.detach().reshape(-1) for p in model.parameters()])
+        loss = (model.module(x) - x[:, :1] * x[:, 1:2].tanh()).square().mean().detach()
+        found[name] = float(loss), torch.cat([p.detach().reshape(-1) for p in model.parameters()])
     return found
 
 

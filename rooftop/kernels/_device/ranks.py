@@ -39,7 +39,7 @@ def launch(
     shots: int, count: int, ranks: int, dtype: str, wire: str, group: int, rotated: bool, stochastic: bool, most: int, *, rank: int | None = None,
     second: int = 0, room: int = 0, call: int = 1, seed: Any = "seed", patience: int = PATIENCE,
 ) -> Launch:  # fmt: skip
-    """`rank`: of several GPUs, of which `table` has the rooms; None: this device plays all. `second`, `room`: as `sizes` has them, or of a larger room."""
+    """`rank`: of several GPUs, of which `table` has the rooms; None: this device plays all. `second`, `room`: of a larger room than `sizes` says."""
     message, after, whole = sizes(count, ranks, wire, group, shots)
     here = rank is None
     args: dict[str, tuple[str, Any]] = {
@@ -49,10 +49,9 @@ def launch(
         "call": ("u32", call), "seed": ("i32", seed), "patience": ("i64", patience),
     }  # fmt: skip
     name = kernel("one_shot" if shots == 1 else "two_shot", dtype, wire, group, rotated, stochastic, here)
-    return Launch(
-        name, (min(BLOCKS, blocks(message, most)), ranks if here else 1), {n: v for n, (_, v) in args.items()}, types=tuple(t for t, _ in args.values()), block=(THREADS,),
-        cooperative=True,
-    )  # fmt: skip
+    grid = (min(BLOCKS, blocks(message, most)), ranks if here else 1)
+    types = tuple(t for t, _ in args.values())
+    return Launch(name, grid, {n: v for n, (_, v) in args.items()}, types=types, block=(THREADS,), cooperative=True)
 
 
 @dataclass(frozen=True)
@@ -71,7 +70,8 @@ def _launch(name: str, said: tuple[Any, ...], grid: tuple[int, ...], args: dict[
 
 
 def encode_rows(
-    how: How, dtype: str, rows: int, count: int, most: int, size: int, blocks_most: int, *, x: str, messages: str, tensors: int = 1, start: int = 0, seed: Any = "seed",
+    how: How, dtype: str, rows: int, count: int, most: int, size: int, blocks_most: int, *, x: str, messages: str, tensors: int = 1, start: int = 0,
+    seed: Any = "seed",
 ) -> Launch:  # fmt: skip
     """Tensors of `most` elements, in `rows` rows of `count`, as messages of `size` elements each."""
     args = {"count": ("i64", count), "most": ("i64", most), "size": ("i64", size), "x": ("ptr", x), "messages": ("ptr", messages), "seed": ("i32", seed)}
@@ -79,9 +79,13 @@ def encode_rows(
     return _launch("encode_rows", said, (blocks(size, blocks_most), rows, tensors), {**args, "start": ("i64", start)})
 
 
-def add_messages(how: How, ranks: int, size: int, stride: int, blocks_most: int, *, messages: str, sums: str, rows: int = 1, start: int = 0, seed: Any = "seed") -> Launch:
+def add_messages(
+    how: How, ranks: int, size: int, stride: int, blocks_most: int, *, messages: str, sums: str, rows: int = 1, start: int = 0, seed: Any = "seed"
+) -> Launch:
     """For each of `rows` messages: it and those that lie `stride` bytes apart behind it, of `ranks` ranks, as the message of their sum."""
-    args = {"ranks": ("i32", ranks), "size": ("i64", size), "stride": ("i64", stride), "messages": ("ptr", messages), "sums": ("ptr", sums), "seed": ("i32", seed)}
+    args: dict[str, tuple[str, Any]] = {
+        "ranks": ("i32", ranks), "size": ("i64", size), "stride": ("i64", stride), "messages": ("ptr", messages), "sums": ("ptr", sums), "seed": ("i32", seed),
+    }  # fmt: skip
     return _launch("add_messages", (KINDS[how.wire], how.group, how.stochastic), (blocks(size, blocks_most), rows), {**args, "start": ("i64", start)})
 
 
@@ -90,8 +94,8 @@ def decode_rows(
 ) -> Launch:
     """Tensors of `most` elements, in `rows` rows of `count`: each row the sum of `ranks` messages of `size` elements, `stride` bytes apart."""
     args = {
-        "ranks": ("i32", ranks), "count": ("i64", count), "most": ("i64", most), "size": ("i64", size), "stride": ("i64", stride), "messages": ("ptr", messages),
-        "out": ("ptr", out),
+        "ranks": ("i32", ranks), "count": ("i64", count), "most": ("i64", most), "size": ("i64", size), "stride": ("i64", stride),
+        "messages": ("ptr", messages), "out": ("ptr", out),
     }  # fmt: skip
     return _launch("decode_rows", (DTYPES[dtype].cuda, KINDS[how.wire], how.group, how.rotated), (blocks(size, blocks_most), rows, tensors), args)
 
