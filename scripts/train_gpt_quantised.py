@@ -1,4 +1,4 @@
-"""A small GPT trained with gradients that travel in float32, int8 and int4, from the same start on the same batches: the loss curves, and how far the ends are apart.
+"""A small GPT trained with gradients that travel in float32, int8 and int4, from one start on the same batches: loss curves, and how far the ends are apart.
 
     torchrun --nproc-per-node 2 scripts/train_gpt_quantised.py --steps 300 --seeds 3 --out curves.json
 

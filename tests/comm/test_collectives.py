@@ -234,7 +234,7 @@ def test_the_contract_is_held_on_several_processes_and_notices_what_is_wrong() -
 
 def judged(rank: int, ranks: int) -> list[list[str]]:
     from rooftop.core import registry
-    from rooftop.lab import ranks as judging
+    from rooftop.lab.check import ranks as judging
 
     op = registry.op("all_reduce_ranks")
     chosen = [op.case(c) for c in ("int8, 2 shots, nan f32", "int4, 1 shot, hadamard, groups of 64", "int4, 2 shots, hadamard, stochastic f32")]

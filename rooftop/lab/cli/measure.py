@@ -124,14 +124,14 @@ def _sizes(as_json: bool) -> None:
     import torch.distributed as dist
 
     from rooftop.comm import sizes
-    from rooftop.lab import ranks
+    from rooftop.lab.timing import comm_sizes
 
     if not dist.is_torchelastic_launched():
         raise ValueError("calibrate --comm measures several GPUs: torchrun --nproc-per-node 4 -m rooftop.lab.cli calibrate --comm")
     dist.init_process_group("nccl")
     torch.cuda.set_device(dist.get_rank() % torch.cuda.device_count())
     first = dist.get_rank() == 0
-    rows = ranks.sizes(dist.group.WORLD, say=lambda text: typer.echo(text, err=True) if first else None)
+    rows = comm_sizes.sizes(dist.group.WORLD, say=lambda text: typer.echo(text, err=True) if first else None)
     if first:
         path = sizes.save(torch.cuda.get_device_name(), dist.get_world_size(), rows)
         typer.echo(json.dumps(rows) if as_json else f"wrote {path}")

@@ -26,7 +26,7 @@ def ranks(
     import torch.distributed as dist
 
     from rooftop.core import registry
-    from rooftop.lab import ranks as judging
+    from rooftop.lab.check import ranks as judging
 
     names = what or [n for n in registry.op_names() if registry.op(n).ranks is not None]
     seed = secrets.randbits(31) if seed is None else seed
