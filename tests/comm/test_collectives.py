@@ -52,9 +52,26 @@ def every(rank: int, ranks: int) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("ranks", [2, 3])
-def test_every_rank_gets_what_the_formula_says(ranks: int) -> None:
-    found = run(every, ranks)
+def both(rank: int, ranks: int) -> Any:
+    return every(rank, ranks), disagree(rank, ranks)
+
+
+@pytest.fixture(scope="module")
+def two() -> Any:
+    """What two processes found, (every, disagree): started once."""
+    return tuple(zip(*run(both, 2), strict=True))
+
+
+def test_every_rank_gets_what_the_formula_says(two: Any) -> None:
+    hold(two[0])
+
+
+def test_three_ranks_do_too(long: None) -> None:
+    hold(run(every, 3))
+
+
+def hold(found: Any) -> None:
+    ranks = len(found)
     for i, options in enumerate(WIRES):
         dtype = DTYPES[i % 3]
         for count in (0, 1, 501, 768):
@@ -106,9 +123,8 @@ def disagree(rank: int, ranks: int) -> list[tuple[str, str]]:
     return said
 
 
-def test_ranks_that_disagree_all_say_so() -> None:
-    found = run(disagree, 2)
-    for rank, said in enumerate(found):
+def test_ranks_that_disagree_all_say_so(two: Any) -> None:
+    for rank, said in enumerate(two[1]):
         assert [name for name, _ in said[:3]] == ["Disagreement"] * 3
         assert "rank 0: all_reduce of float32 (8,)" in said[0][1] and "rank 1: all_reduce of float32 (9,)" in said[0][1]
         assert "bfloat16" in said[1][1]
@@ -133,14 +149,20 @@ def late(rank: int, ranks: int) -> None:
     comm.all_reduce(torch.ones(1000))
 
 
-@pytest.mark.parametrize(("what", "ranks", "timeout"), [(killed, 3, 120), (late, 2, 2)])
-def test_a_rank_that_died_or_is_late_is_an_error_on_the_others(what: Any, ranks: int, timeout: float) -> None:
-    found = run(what, ranks, timeout=timeout, fails=True)
-    for rank in range(ranks):
-        if what is killed and rank == 1:
-            assert found[rank] is None
-        else:
-            assert found[rank][0] == "CommError" and f"rank {rank} of {ranks}" in found[rank][1] and "all_reduce" in found[rank][1], found[rank]
+def test_a_rank_that_died_is_an_error_on_the_others() -> None:
+    found, dead = run(killed, 2, fails=True)
+    assert dead is None
+    assert found[0] == "CommError" and "all_reduce (rank 0 of 2, gloo)" in found[1], found
+
+
+def test_all_that_are_left_have_it(long: None) -> None:
+    first, dead, last = run(killed, 3, fails=True)
+    assert dead is None and first[0] == last[0] == "CommError"
+
+
+def test_a_rank_that_is_late_is_an_error_on_all(long: None) -> None:
+    for rank, found in enumerate(run(late, 2, timeout=2, fails=True)):
+        assert found[0] == "CommError" and f"all_reduce (rank {rank} of 2, gloo)" in found[1], found
 
 
 @pytest.mark.parametrize(
@@ -224,7 +246,7 @@ def test_the_measured_size_that_is_nearest_decides() -> None:
     assert sizes.judged(rows, 1 << 20, "int4", "symmetric") is None and sizes.judged((), 1, "int8", "symmetric") is None
 
 
-def test_the_contract_is_held_on_several_processes_and_notices_what_is_wrong() -> None:
+def test_the_contract_is_held_on_several_processes_and_notices_what_is_wrong(long: None) -> None:
     found = run(judged, 2)
     assert found[0] == found[1]
     right, wrong = found[0]

@@ -24,7 +24,7 @@ def compiled(rank: int, ranks: int) -> list[Any]:
     return [all(torch.equal(a, b) for a, b in zip(want, got, strict=True)), counter.frame_count]
 
 
-def test_one_graph_and_the_same_bits() -> None:
+def test_one_graph_and_the_same_bits(long: None) -> None:
     assert run(compiled, 2) == [[True, 1]] * 2
 
 
@@ -40,5 +40,5 @@ def checked(rank: int, ranks: int) -> str:
     return "ok"
 
 
-def test_the_operators_keep_what_they_declare() -> None:
+def test_the_operators_keep_what_they_declare(long: None) -> None:
     assert run(checked, 2) == ["ok", "ok"]

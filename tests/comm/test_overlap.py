@@ -45,9 +45,18 @@ def products(rank: int, ranks: int) -> dict[str, Any]:
     return found
 
 
-def test_products_are_those_of_one_process() -> None:
-    ranks = 2
-    found = run(products, ranks)
+@pytest.fixture(scope="module")
+def two() -> Any:
+    """What two processes found, (products, layers): started once."""
+    return tuple(zip(*run(both, 2), strict=True))
+
+
+def both(rank: int, ranks: int) -> Any:
+    return products(rank, ranks), layers(rank, ranks, True, "int8")
+
+
+def test_products_are_those_of_one_process(two: Any) -> None:
+    ranks, found = 2, two[0]
     a, b = given()
     inside = slice(0, ranks * K)
     whole = a[:, inside].double() @ b[inside, :N].double()
@@ -83,9 +92,17 @@ def layers(rank: int, ranks: int, sequence: bool, wire: str | None) -> dict[str,
     return {"pairs": [(a.detach(), b.detach()) for a, b in pairs]}
 
 
-@pytest.mark.parametrize(("sequence", "wire"), [(False, None), (True, None), (True, "int8")])
-def test_parallel_layers_have_the_gradients_of_the_whole(sequence: bool, wire: str | None) -> None:
-    for f in run(layers, 2, sequence, wire):
+def test_parallel_layers_have_the_gradients_of_the_whole(two: Any) -> None:
+    same_gradients(two[1], "int8")
+
+
+@pytest.mark.parametrize(("sequence", "wire"), [(False, None), (True, None), (False, "int8")])
+def test_parallel_layers_in_other_ways(long: None, sequence: bool, wire: str | None) -> None:
+    same_gradients(run(layers, 2, sequence, wire), wire)
+
+
+def same_gradients(found: Any, wire: str | None) -> None:
+    for f in found:
         for got, want in f["pairs"]:
             scale = float(want.abs().max())
             torch.testing.assert_close(got, want, atol=(1e-5 if wire is None else 0.03) * scale, rtol=0)
@@ -118,7 +135,7 @@ def trained(rank: int, ranks: int) -> dict[str, Any]:
     return found
 
 
-def test_training_with_the_hook_keeps_the_ranks_alike_and_learns() -> None:
+def test_training_with_the_hook_keeps_the_ranks_alike_and_learns(long: None) -> None:
     a, b = run(trained, 2)
     for name, (loss, weights) in a.items():
         assert torch.equal(weights, b[name][1]), name
@@ -137,7 +154,7 @@ def fed(rank: int, ranks: int) -> list[float]:
     return [float((plain / 20 - want).abs().max()), float((kept / 20 - want).abs().max())]
 
 
-def test_error_feedback_gives_back_what_the_wire_lost() -> None:
+def test_error_feedback_gives_back_what_the_wire_lost(long: None) -> None:
     for plain, kept in run(fed, 2):
         assert kept < plain / 5
 
@@ -160,7 +177,7 @@ def sharded(rank: int, ranks: int) -> dict[str, Any]:
     return found
 
 
-def test_fsdp_sends_gradients_and_weights_quantised() -> None:
+def test_fsdp_sends_gradients_and_weights_quantised(long: None) -> None:
     for f in run(sharded, 2):
         for got, want in zip(f["int8"], f["None"], strict=True):
             assert not torch.equal(got, want)

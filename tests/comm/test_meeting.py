@@ -1,0 +1,89 @@
+"""Where ranks meet: one rank of two runs in the simulator, and the test plays the other, through the flags and messages in its room."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from rooftop.comm import kernels
+from rooftop.comm import wire as wires
+from rooftop.kernels._device import ranks as launches
+from rooftop.lab.simt import simulate
+from rooftop.ops.all_reduce_ranks import reference
+
+COUNT, CALL = 600, 77
+
+
+def run(shots: int, prepare: Any, patience: int = 20_000_000_000) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Rank 0's out, its fault, its room and rank 1's. `prepare(flags [2, 256, 16], rooms [2, bytes])` plays rank 1."""
+    x = given()
+    launch = launches.launch(shots, COUNT, 2, "f32", "int8", 128, False, False, 1, call=CALL, seed=0, patience=patience)
+    whole = launches.FLAGS + launches.sizes(COUNT, 2, "int8", 128, shots)[2]
+    room = torch.zeros(2, whole, dtype=torch.uint8)
+    flags = room[:, : launches.FLAGS].view(torch.int64).view(2, launches.BLOCKS, launches.RANKS)
+    prepare(flags, room)
+    tensors = {
+        "x": x[0].clone(), "out": torch.zeros(COUNT), "room": room, "epochs": torch.zeros(launches.BLOCKS, dtype=torch.int32),
+        "fault": torch.zeros(4, dtype=torch.int32),
+    }  # fmt: skip
+    text, _ = kernels._source("one_shot" if shots == 1 else "two_shot")
+    arguments = [(0 if value is None else value, kind) for value, kind in zip(launch.args.values(), launch.types, strict=True)]
+    report = simulate(text, launch.kernel, tensors, grid=(1,), block=launch.block, arguments=arguments, cooperative=True)
+    assert not report.findings, report.findings
+    return tensors["out"], tensors["fault"], room[0], room[1]
+
+
+def given() -> torch.Tensor:
+    return torch.randn(2, COUNT, generator=torch.Generator().manual_seed(4))
+
+
+def message(x: torch.Tensor, size: int) -> torch.Tensor:
+    v = wires.rows_of(torch.nn.functional.pad(x[None], (0, size - x.numel())), 128, False)
+    return wires.encode(v, wires.WIRES["int8"], 128)[0]
+
+
+def flag(number: int, call: int = CALL) -> int:
+    return call << 32 | number
+
+
+@pytest.mark.sampled("kernels", "all_reduce_ranks__one_shot__cuda_sm80")
+def test_what_the_other_rank_has_put_down_is_added() -> None:
+    size = launches.sizes(COUNT, 2, "int8", 128, 1)[0]
+
+    def prepare(flags: torch.Tensor, room: torch.Tensor) -> None:
+        flags[0, 0, 1] = flag(1)  # in rank 0's room, by rank 1
+        sent = message(given()[1], size)
+        room[1, launches.FLAGS : launches.FLAGS + len(sent)] = sent
+
+    out, fault, _, theirs = run(1, prepare)
+    assert torch.equal(out, reference(given(), "int8", 128, False, False, 0, 1)[0]) and not fault.any()
+    assert theirs[: launches.FLAGS].view(torch.int64)[0] == flag(1)  # rank 0 has told rank 1
+
+
+@pytest.mark.sampled("kernels", "all_reduce_ranks__one_shot__cuda_sm80", "all_reduce_ranks__two_shot__cuda_sm80")
+@pytest.mark.parametrize("shots", [1, 2])
+def test_a_rank_that_calls_something_else_is_found_and_told(shots: int) -> None:
+    def prepare(flags: torch.Tensor, room: torch.Tensor) -> None:
+        flags[0, 0, 1] = flag(1, CALL + 1)
+
+    out, fault, _, theirs = run(shots, prepare)
+    assert out.isnan().all() and fault[0] == 2
+    if shots == 2:  # at the second meeting it says so: to one that waits there
+        assert int(theirs[: launches.FLAGS].view(torch.int64)[0]) & 0xFFFFFFFF == 2
+        assert (int(theirs[: launches.FLAGS].view(torch.int64)[0]) >> 32) & 0xFFFFFFFF == 0xFFFFFFFF
+
+
+@pytest.mark.sampled("kernels", "all_reduce_ranks__one_shot__cuda_sm80")
+def test_a_rank_that_is_ahead_does_not_look_like_another_call() -> None:
+    """It has passed this meeting and stands at the next call's, which is another."""
+    size = launches.sizes(COUNT, 2, "int8", 128, 1)[0]
+
+    def prepare(flags: torch.Tensor, room: torch.Tensor) -> None:
+        flags[0, 0, 1] = flag(2, CALL + 5)
+        sent = message(given()[1], size)
+        room[1, launches.FLAGS : launches.FLAGS + len(sent)] = sent
+
+    out, fault, *_ = run(1, prepare)
+    assert torch.equal(out, reference(given(), "int8", 128, False, False, 0, 1)[0]) and not fault.any()
