@@ -1,7 +1,6 @@
 /* rooftop
 idea    = "For small tensors, which are bound by latency: each rank puts its tensor in codes into memory that all see, one meeting, and each adds up all of it. Two halves of the room take turns, so that nobody waits for the readers of the call before."
-predict = { speedup = 1.5 }
-limit   = "the meeting, and W - 1 times the codes over the link"
+limit   = "the meeting: on two H200 8.9 us for 256 KiB (NCCL 12.2), of which every thread's fence of the system is a part; W - 1 times the codes over the link"
 dtypes  = ["f32", "f16", "bf16"]
 tensors = ["x: T[W, N]", "out: T[W, N]"]
 args    = ["seed: i32"]
