@@ -59,6 +59,7 @@ def plan(x: Tensor, group: Any = None, *, wire: str = "int8", shots: int | None 
     group = groups.group_of("plan", group)
     x = groups.tensor_of("plan", x)
     ranks = dist.get_world_size(group)
+    free = shots is None
     if shots is None:
         shots = 1 if x.numel() * x.element_size() * (ranks - 1) <= ONE_SHOT_BYTES else 2
     if isinstance(shots, bool) or shots not in (1, 2):
@@ -75,7 +76,7 @@ def plan(x: Tensor, group: Any = None, *, wire: str = "int8", shots: int | None 
     if path == "portable":
         return Plan("portable", shots, "asked for")
     chosen = "portable" if reason else "symmetric"
-    measured = sizes.faster(x, ranks, wire, chosen)
+    measured = sizes.faster(x, ranks, wire, chosen) if free else None
     if measured is not None and measured.path == "plain":
         return Plan("plain", shots, measured.why)
     return Plan(chosen, shots, reason or "one host, peers' memory can be read")
