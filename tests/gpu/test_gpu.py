@@ -118,6 +118,16 @@ def outcome(op: Contract, tensors: Tensors, options: dict[str, Any]) -> tuple[An
     return (*made, *(t.clone() for n in op.mutates if (t := tensors[n]) is not None))
 
 
+def alike(op: Contract, a: Sequence[Any], b: Sequence[Any]) -> bool:
+    """Whether two outcomes have the same bits. Of an output whose size is a result itself, what lies past that size means nothing."""
+
+    def used(made: Sequence[Any]) -> list[Any]:
+        outputs = dict(zip(op.output_names, made, strict=False))
+        return [*(checker.used(op, n, t, outputs) for n, t in outputs.items()), *made[len(outputs) :]]
+
+    return same_bits(used(a), used(b))
+
+
 def copied(tensors: Tensors) -> Tensors:
     return {n: None if t is None else t.clone() for n, t in tensors.items()}
 
@@ -188,7 +198,7 @@ def test_gradients_are_those_of_float64(call: Call) -> None:
     want = gradients(call.op.reference, call, {n: double(t) for n, t in tensors.items()})
     for n, w in want.items():
         assert got[n].dtype == tensors[n].dtype
-        loose = LOOSE[OF_TORCH[str(tensors[n].dtype).removeprefix("torch.")]]
+        loose = LOOSE[OF_TORCH[str(tensors[n].dtype).removeprefix("torch.")]] * (1 if call.op.options(call.case).get("precision", "ieee") == "ieee" else 100)
         torch.testing.assert_close(got[n].double(), w, rtol=0, atol=loose * float(w.abs().max()), msg=lambda text, n=n: f"{n}: {text}")
 
 
@@ -207,8 +217,8 @@ def test_twice_the_same_bits(name: str) -> None:
     if op.into or op.mutates:  # written over: each call gets its own
         given = [copied(tensors) for _ in range(3)]
     found = [outcome(op, g, options) for g in given]
-    assert same_bits(found[0], found[1])
-    assert same_bits(found[0], found[2])
+    assert alike(op, found[0], found[1])
+    assert alike(op, found[0], found[2])
 
 
 # -- under what torch has around it --------------------------------------------------------------------------------
@@ -234,7 +244,9 @@ def checks(given: tuple[Any, ...], *names: str) -> tuple[str, ...]:
 @pytest.mark.parametrize("name", FORWARD)
 def test_opcheck(name: str) -> None:
     given = checkable(name)
-    every = ("test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic")
+    every: tuple[str, ...] = ("test_schema", "test_autograd_registration", "test_faketensor")
+    if not registry.op(name).sizes:  # it compares outputs whole; past a size that is a result itself they are not written
+        every += ("test_aot_dispatch_dynamic",)
     torch.library.opcheck(dispatch.register(registry.op(name)), given, test_utils=checks(given, *every))
 
 
@@ -324,7 +336,7 @@ def two_values(op: Contract, cases: Sequence[Case]) -> tuple[Tensors, Tensors, d
         for seed in (2, 3, 4, 5):
             values, _ = arguments(op.name, case, seed=seed)
             fill(into := copied(held), values)
-            if not same_bits(before, outcome(op, into, options)):
+            if not alike(op, before, outcome(op, into, options)):
                 return held, values, options
     pytest.skip("no small case in which its results depend on the values of its tensors")
 
@@ -355,7 +367,7 @@ def test_a_captured_graph_computes_anew_from_new_inputs(name: str) -> None:
     fill(held, values)
     graph.replay()
     torch.cuda.synchronize()
-    assert same_bits(made, want)
+    assert alike(op, made, want)
 
 
 @pytest.mark.parametrize("name", OPS)
@@ -368,7 +380,7 @@ def test_a_call_runs_on_the_current_stream(name: str) -> None:
         fill(held, values)
         made = outcome(op, held, options)
     stream.synchronize()
-    assert same_bits(made, want)
+    assert alike(op, made, want)
 
 
 @pytest.mark.parametrize("name", OPS)
@@ -385,7 +397,7 @@ def test_a_call_waits_for_what_its_stream_waits_for(name: str) -> None:
         stream.wait_stream(other)
         made = outcome(op, held, options)
     stream.synchronize()
-    assert same_bits(made, want)
+    assert alike(op, made, want)
 
 
 @pytest.mark.parametrize("name", [n for n in OPS if registry.op(n).deterministic])
@@ -406,7 +418,7 @@ def test_a_call_reads_what_the_kernel_right_before_it_writes(name: str) -> None:
         fill(held, values[i % 2])
         made.append(tuple(r if r is None else r.clone() for r in outcome(op, held, options)))
     torch.cuda.synchronize()
-    assert [i for i, found in enumerate(made) if not same_bits(found, wants[i % 2])] == []
+    assert [i for i, found in enumerate(made) if not alike(op, found, wants[i % 2])] == []
 
 
 @pytest.mark.parametrize("threads", [2, 8])
@@ -686,6 +698,7 @@ op      = "matmul"
 dtypes  = ["f32"]
 args    = ["M: i32", "N: i32", "K: i32", "a: T[M, K]", "lda: i64 = stride(a, 0)", "b: T[K, N]", "ldb: i64 = stride(b, 0)", "c: T[M, N]?",
            "ldc: i64 = stride(c, 0)", "out: T[M, N]", "alpha: f32", "beta: f32"]
+without = ["bias", "gate", "residual"]
 [[launch]]
 kernel  = "product"
 grid    = ["ceil(N / 16)", "ceil(M / 16)"]

@@ -84,6 +84,8 @@ def _form(p: Problem) -> str:
 
 
 def supports(p: Problem) -> str | None:
+    if p["a"].dtype not in ("f32", "f16", "bf16"):
+        return f"takes float32, float16 and bfloat16; given {p['a'].dtype}"
     if p["out"].numel == 0:
         return "there is nothing to compute"
     if max(*p["a"].shape, *p["b"].shape) >= 2**31 - 512:

@@ -56,10 +56,10 @@ def _log(v, WIDE: tl.constexpr):  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _shifted(z, at, columns, cool, most):  # type: ignore[no-untyped-def]
-    """Logits less the row's largest; -1e30 behind the row, whose probability is 0. Less the logarithm of the row's sum they are logarithms of probabilities:
-    lse as one number would be rounded at the size of the logits."""
-    v = tl.load(z + at, at < columns, other=0).to(tl.float32) * cool
-    return tl.where(at < columns, v - most, -1e30)
+    """Logits less the row's largest, by the temperature; -1e30 behind the row, whose probability is 0. Less the logarithm of the row's sum they are
+    logarithms of probabilities: lse as one number would be rounded at the size of the logits."""
+    v = tl.load(z + at, at < columns, other=0).to(tl.float32)
+    return tl.where(at < columns, (v - most) * cool, -1e30)  # the difference first: v * cool - most would be one rounding, and not 0 for the largest
 
 
 @triton.jit
@@ -90,14 +90,14 @@ def _rows(z, teacher, mask, losses, divisor, zs, ts, columns, row0, cool, beta,
         n, t = tl.full((COLUMNS,), LOWEST, tl.float32), tl.zeros((COLUMNS,), tl.float32)
         for k in tl.range(0, pieces):
             at = k * COLUMNS + step
-            a = tl.load(z + at, at < columns, other=-float("inf")).to(tl.float32) * cool
-            b = tl.load(teacher + at, at < columns, other=-float("inf")).to(tl.float32) * cool
+            a = tl.load(z + at, at < columns, other=-float("inf")).to(tl.float32)
+            b = tl.load(teacher + at, at < columns, other=-float("inf")).to(tl.float32)
             more, most = tl.maximum(m, a), tl.maximum(n, b)
-            s = s * _exp(m - more, WIDE) + _exp(a - more, WIDE)
-            t = t * _exp(n - most, WIDE) + _exp(b - most, WIDE)
+            s = s * _exp((m - more) * cool, WIDE) + _exp((a - more) * cool, WIDE)
+            t = t * _exp((n - most) * cool, WIDE) + _exp((b - most) * cool, WIDE)
             m, n = more, most
         more, most = tl.max(m, 0), tl.max(n, 0)
-        s, t = tl.sum(s * _exp(m - more, WIDE), 0), tl.sum(t * _exp(n - most, WIDE), 0)
+        s, t = tl.sum(s * _exp((m - more) * cool, WIDE), 0), tl.sum(t * _exp((n - most) * cool, WIDE), 0)
         above, over = _log(s, WIDE), _log(t, WIDE)
         g = cool / tl.load(divisor)
         first, second = tl.zeros((COLUMNS,), tl.float32), tl.zeros((COLUMNS,), tl.float32)
