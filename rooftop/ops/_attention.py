@@ -222,7 +222,10 @@ def backward(
             if capped is not None:
                 dz = dz * (1 - (capped / o.softcap).square())
             dq[part.batch, rows, heads] = (dz @ keys * o.scale).transpose(0, 1)
-            at = (*part.keys, h)
-            dk[at] += (dz.mT @ mine).sum(0) * o.scale
-            dv[at] += (kept.mT @ flow).sum(0)
+            for to, found in ((dk, (dz.mT @ mine).sum(0) * o.scale), (dv, (kept.mT @ flow).sum(0))):
+                if len(part.keys) == 3:
+                    page, row, real = part.keys
+                    to.index_put_((page[real], row[real], torch.tensor(h, device=to.device)), found[real], accumulate=True)
+                else:
+                    to[(*part.keys, h)] += found
     return dq, dk, dv, dbias, dsinks

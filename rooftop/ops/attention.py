@@ -191,6 +191,7 @@ def backward(
     mask: Tensor | None,
     cu_seqlens_q: Tensor | None,
     cu_seqlens_k: Tensor | None,
+    page_table: Tensor | None,
     cache_lengths: Tensor | None,
     alibi_slopes: Tensor | None,
     sinks: Tensor | None,
@@ -205,7 +206,7 @@ def backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:
     """(dq, dk, dv, dbias, dsinks): rooftop/ops/_attention.py has the formulas."""
     options = _options(q, k, bias, mask, alibi_slopes, sinks, left, right, scale, softcap, dropout_p, seed, key_begin, key_end)
-    found = list(_attention.parts(q, k, cu_seqlens_q, cu_seqlens_k, None, cache_lengths))
+    found = list(_attention.parts(q, k, cu_seqlens_q, cu_seqlens_k, page_table, cache_lengths))
     return _attention.backward(dout, dlse, q, k, v, out, lse, found, options)
 
 
@@ -372,7 +373,7 @@ OP = Op(
     faults=faults,
     grad=Grad(
         wrt=("q", "k", "v", "bias", "sinks"),
-        saves=("q", "k", "v", "out", "lse", "bias", "mask", "cu_seqlens_q", "cu_seqlens_k", "cache_lengths", "alibi_slopes", "sinks", "key_begin", "key_end"),
+        saves=("q", "k", "v", "out", "lse", "bias", "mask", "cu_seqlens_q", "cu_seqlens_k", "page_table", "cache_lengths", "alibi_slopes", "sinks", "key_begin", "key_end"),
         backward=backward,
         outputs=outputs_bwd,
         work=work_bwd,
