@@ -122,8 +122,7 @@ def cases() -> list[Case]:
             case("decode, lengths", tags="edge", **call(d, 3, 1, 4, right=0, sk=333, hk=1, **decode)),
             case("decode, 5 queries", tags="edge", **call(d, 3, 5, 6, right=0, sk=300, hk=2, **decode)),
             case("decode, window and soft cap", tags="edge", **call(d, 3, 2, 4, right=0, left=100, cap=3.0, sk=400, hk=2, **decode)),
-            case("decode, ALiBi and sinks", tags="edge", **call(
-                d, 3, 3, 4, right=0, sk=300, hk=4, alibi_slopes=Input((3, 4), "f32"), sinks=Input((4,), "f32"), **decode)),
+            case("decode, sinks", tags="edge", **call(d, 3, 3, 4, right=0, sk=300, hk=4, sinks=Input((4,), "f32"), **decode)),
             case("decode, d80, values of 48", tags="edge", **call(d, 2, 1, 6, 80, dv=48, sk=190, hk=2, right=0)),
             *(case(f"decode, pages of {size}", tags="edge", **pages(d, size)) for size in (16, 5)),
             case("pages, 40 queries", tags="edge", **pages(d, 16, queries=40)),
@@ -140,5 +139,8 @@ def cases() -> list[Case]:
             case("sinks", tags="edge", **call(d, 2, 20, 3, 32, right=0, sinks=Input((3,), d))),
             case("cache lengths", tags="edge", **call(d, 3, 2, 2, 32, sk=40, right=0, cache_lengths=Input((3,), "i32"))),
         ]
+    # In float16 the weights of far keys are denormal, and so few queries hide nothing of how they are rounded in the gradient of the values.
+    decode = {"sk": 300, "hk": 4, "size": 32, "cache_lengths": Input((3,), "i32"), "alibi_slopes": Input((3, 4), "f32"), "sinks": Input((4,), "f32")}
+    made.append(case("decode, ALiBi and sinks", tags="edge", **call("bf16", 3, 3, 4, right=0, **decode)))
     made += [case("queries of 8 bits", tags="edge", **eight("f8e4m3", 40)), case("8 bits, 3 tiles", tags="edge", **eight("f8e4m3", 150))]
     return bench + made
