@@ -220,7 +220,7 @@ def choose(p: Problem) -> Config:
         stages -= 1
     most = max(1, min(SPLITS, -(-keys // (2 * bn))))
     parts = min(range(1, most + 1), key=lambda n: (_cost(p, bn, stages, n), n))
-    return Config(parts, bn, 4, stages)
+    return Config(parts, bn, 8 if shared.pow2(_rows(p)) >= 64 else 4, stages)
 
 
 def configs(p: Problem) -> list[Config]:
