@@ -82,8 +82,10 @@ def transformers_attention(
     is_causal: bool | None = None, softcap: float | None = None, s_aux: Tensor | None = None, **_: Any,
 ) -> tuple[Tensor, None]:  # fmt: skip
     """An attention function of Hugging Face Transformers (`AttentionInterface`): a model of any kind calls it with query [B, H, L, D], key and value
-    [B, Hk, S, D], not repeated, and the mask of its `sdpa` functions: bool or added, [B, 1 or H, L, S], or None where causal order says it all. A sliding window
-    is in the mask. `softcap` and `s_aux` (sinks, [H]) are those of models that have them. Returns (out [B, L, H, D], None)."""
+    [B, Hk, S, D], not repeated, and the mask of its `sdpa` functions: bool or added, [B, 1 or H, L, S], or None where causal order says it all. A sliding
+    window is in the mask. `softcap` and `s_aux` (sinks, [H]) are those of models that have them.
+
+    Returns (out [B, L, H, D], None)."""
     import torch
 
     from rooftop.ops.attention import attention

@@ -69,7 +69,8 @@ def cases() -> list[Case]:
         case("soft cap d128 8192", tags="bench", **call("bf16", 2, 8192, 16, 128, right=0, cap=50.0)),
     ]
     bench += [
-        case(f"decode {b}x{sk}, 64 heads of 8", tags="bench model", **call("bf16", b, 1, 64, 128, sk=sk, hk=8)) for b, sk in ((1, 131072), (16, 8192), (64, 8192))
+        case(f"decode {b}x{sk}, 64 heads of 8", tags="bench model", **call("bf16", b, 1, 64, 128, sk=sk, hk=8))
+        for b, sk in ((1, 131072), (16, 8192), (64, 8192))
     ]
     i32: dict[str, Any] = {"cu_seqlens_q": Input((5,), "i32"), "cu_seqlens_k": Input((5,), "i32")}
     edges: dict[str, dict[str, Any]] = {
@@ -104,7 +105,7 @@ def cases() -> list[Case]:
     for d in ("f16", "bf16"):
         made += [case(name, tags="edge", **call(d, **{"size": 32, **kw})) for name, kw in edges.items()]
         decode: dict[str, Any] = {"size": 32, "cache_lengths": Input((3,), "i32")}
-        both = {"key_begin": Input((2, 70), "i32"), "key_end": Input((2, 70), "i32")}
+        both: dict[str, Any] = {"key_begin": Input((2, 70), "i32"), "key_end": Input((2, 70), "i32")}
         made += [
             case("mask of ranges", tags="edge", **call(d, 2, 70, 3, 32, sk=150, **both)),
             case("mask of ranges, causal window", tags="edge", **call(d, 2, 70, 2, 32, hk=1, left=30, right=0, **both)),

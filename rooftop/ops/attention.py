@@ -232,7 +232,9 @@ def outputs_bwd(q: Meta, k: Meta, v: Meta, bias: Meta | None, sinks: Meta | None
     return {**made, "dbias": bias and Meta(bias.shape, bias.dtype), "dsinks": sinks and Meta(sinks.shape, sinks.dtype)}
 
 
-LISTS = ("cu_seqlens_q", "cu_seqlens_k", "page_table", "cache_lengths", "alibi_slopes", "q_scale", "k_scale", "v_scale", "sinks", "key_begin", "key_end")
+LISTS = (
+    "cu_seqlens_q", "cu_seqlens_k", "page_table", "cache_lengths", "alibi_slopes", "q_scale", "k_scale", "v_scale", "sinks", "key_begin", "key_end",
+)  # fmt: skip
 
 
 def canonical(p: Problem) -> Problem | None:

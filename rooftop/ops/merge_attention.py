@@ -129,7 +129,7 @@ def _exchanged(a: Tensor, lse_a: Tensor, b: Tensor, lse_b: Tensor) -> tuple[Tens
 
 
 def _larger(a: Tensor, lse_a: Tensor, b: Tensor, lse_b: Tensor) -> tuple[Tensor, Tensor]:
-    out, lse = reference(a, lse_a, b, lse_b)
+    out, _ = reference(a, lse_a, b, lse_b)
     return out, lse_a.maximum(lse_b)
 
 

@@ -29,8 +29,8 @@ def _part(q, k, v, slopes, sinks, table, lengths, q_scale, k_scale, v_scale, out
           ks, kh, vb, vs, vh, ob, os, oh, ab, tb, qg, kg, vg, D: tl.constexpr, DV: tl.constexpr, M: tl.constexpr, BN: tl.constexpr, SIZE: tl.constexpr,
           SIZE_V: tl.constexpr, PAGE: tl.constexpr, PARTS: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, CAP: tl.constexpr,
           CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
-    """One part of the keys of one key head and sequence: `out` and `lse` where it is the only one, else parts [B, H, SQ, PARTS, DV] and norms [B, H, SQ, PARTS],
-    in base 2. Strides as the forward's."""
+    """One part of the keys of one key head and sequence: `out` and `lse` where it is the only one, else parts [B, H, SQ, PARTS, DV] and norms
+    [B, H, SQ, PARTS], in base 2. Strides as the forward's."""
     if CHAINED:
         gdc_wait()
         gdc_launch_dependents()
@@ -205,7 +205,8 @@ def _resident(p: Problem, bn: int, stages: int) -> int:
 
 
 def _cost(p: Problem, bn: int, stages: int, parts: int) -> float:
-    """In the time that a block takes for a tile when all multiprocessors read: rounds of blocks, each with the wait for its first tiles, and the second launch."""
+    """In the time that a block takes for a tile when all multiprocessors read: rounds of blocks, each with the wait for its first tiles, and the second
+    launch."""
     blocks, slots = p["q"].shape[0] * p["k"].shape[2] * parts, p.device.sms * _resident(p, bn, stages)
     tiles = -(-shared.room(p) // bn)
     return -(-blocks // slots) * (-(-tiles // parts) + 1.5) + (1.0 + parts / 64 if parts > 1 else 0.0)

@@ -160,7 +160,8 @@ def _key_steps(to_k, to_v, norm, delta, k_tile, v_tile, q_ring, g_ring, q_full, 
 
 @gluon.jit
 def _store(at, x, rows, count, rows_stride, columns, width):
-    gl.store(at + rows.to(gl.int64)[:, None] * rows_stride + columns[None, :], x.to(at.dtype.element_ty), mask=(rows < count)[:, None] & (columns < width)[None, :])
+    inside = (rows < count)[:, None] & (columns < width)[None, :]
+    gl.store(at + rows.to(gl.int64)[:, None] * rows_stride + columns[None, :], x.to(at.dtype.element_ty), mask=inside)
 
 
 @gluon.jit
@@ -195,12 +196,14 @@ def _to_keys(INDEX: gl.constexpr, k_tiles, v_tiles, q_ring, g_ring, kv_full, q_f
         delta = gl.load(deltas + at + line)
         k_tile = _flat(k_tiles.index(INDEX))
         v_tile = _flat(v_tiles.index(INDEX))
+        norms_at = norms + at
+        deltas_at = deltas + at
         if RIGHT >= 0:
-            to_k, to_v, norm, delta, n = _key_steps(to_k, to_v, norm, delta, k_tile, v_tile, q_ring, g_ring, q_full, g_full, empty, norms + at, deltas + at, n,
-                                                    begin, whole, factor, columns, SQ, position, STAGES, BM, LEFT, RIGHT, True)  # fmt: skip
-        to_k, to_v, norm, delta, n = _key_steps(to_k, to_v, norm, delta, k_tile, v_tile, q_ring, g_ring, q_full, g_full, empty, norms + at, deltas + at, n, whole,
+            to_k, to_v, norm, delta, n = _key_steps(to_k, to_v, norm, delta, k_tile, v_tile, q_ring, g_ring, q_full, g_full, empty, norms_at, deltas_at, n, begin,
+                                                    whole, factor, columns, SQ, position, STAGES, BM, LEFT, RIGHT, True)  # fmt: skip
+        to_k, to_v, norm, delta, n = _key_steps(to_k, to_v, norm, delta, k_tile, v_tile, q_ring, g_ring, q_full, g_full, empty, norms_at, deltas_at, n, whole,
                                                 edge, factor, columns, SQ, position, STAGES, BM, LEFT, RIGHT, False)  # fmt: skip
-        to_k, to_v, norm, delta, n = _key_steps(to_k, to_v, norm, delta, k_tile, v_tile, q_ring, g_ring, q_full, g_full, empty, norms + at, deltas + at, n, edge,
+        to_k, to_v, norm, delta, n = _key_steps(to_k, to_v, norm, delta, k_tile, v_tile, q_ring, g_ring, q_full, g_full, empty, norms_at, deltas_at, n, edge,
                                                 end, factor, columns, SQ, position, STAGES, BM, LEFT, RIGHT, True)  # fmt: skip
     b = batch.to(gl.int64)
     h = key_head.to(gl.int64)
@@ -316,12 +319,12 @@ def _to_queries(INDEX: gl.constexpr, q_tiles, g_tiles, k_ring, v_ring, qg_full, 
     q_tile = _flat(q_tiles.index(INDEX))
     g_tile = _flat(g_tiles.index(INDEX))
     if LEFT >= 0:
-        to_q, n = _query_steps(to_q, norm, delta, q_tile, g_tile, k_ring, v_ring, k_full, v_full, empty, n, begin, whole, factor, rows, SK, position, STAGES, BN,
-                               LEFT, RIGHT, True)  # fmt: skip
-    to_q, n = _query_steps(to_q, norm, delta, q_tile, g_tile, k_ring, v_ring, k_full, v_full, empty, n, whole, edge, factor, rows, SK, position, STAGES, BN, LEFT,
-                           RIGHT, False)  # fmt: skip
-    to_q, n = _query_steps(to_q, norm, delta, q_tile, g_tile, k_ring, v_ring, k_full, v_full, empty, n, edge, end, factor, rows, SK, position, STAGES, BN, LEFT,
-                           RIGHT, True)  # fmt: skip
+        to_q, n = _query_steps(to_q, norm, delta, q_tile, g_tile, k_ring, v_ring, k_full, v_full, empty, n, begin, whole, factor, rows, SK, position, STAGES,
+                               BN, LEFT, RIGHT, True)  # fmt: skip
+    to_q, n = _query_steps(to_q, norm, delta, q_tile, g_tile, k_ring, v_ring, k_full, v_full, empty, n, whole, edge, factor, rows, SK, position, STAGES, BN,
+                           LEFT, RIGHT, False)  # fmt: skip
+    to_q, n = _query_steps(to_q, norm, delta, q_tile, g_tile, k_ring, v_ring, k_full, v_full, empty, n, edge, end, factor, rows, SK, position, STAGES, BN,
+                           LEFT, RIGHT, True)  # fmt: skip
     to = dq + (bh // H).to(gl.int64) * xb + (bh % H).to(gl.int64) * xh
     first = row + INDEX * 64
     _store(to, to_q * scale, first + gl.arange(0, 64, gl.SliceLayout(1, TO_Q)), SQ, xs, gl.arange(0, SIZE, gl.SliceLayout(0, TO_Q)), D)
@@ -341,15 +344,14 @@ def _load_keys(q_desc, k_desc, v_desc, g_desc, q_tiles, g_tiles, k_ring, v_ring,
         for g in gl.static_range(2):
             tma.async_copy_global_to_shared(q_desc, [batch, head, row + g * 64, 0], qg_full.index(0), q_tiles.index(g))
             tma.async_copy_global_to_shared(g_desc, [batch, head, row + g * 64, 0], qg_full.index(0), g_tiles.index(g))
-        n = 0
-        for i in range(begin, end):
+        for n in range(end - begin):
             stage = n % STAGES
+            column = (begin + n) * BN
             mbarrier.wait(empty.index(stage), (n // STAGES & 1) ^ 1)
             mbarrier.expect(k_full.index(stage), k_desc.block_type.nbytes)
-            tma.async_copy_global_to_shared(k_desc, [batch, head // GROUP, i * BN, 0], k_full.index(stage), k_ring.index(stage))
+            tma.async_copy_global_to_shared(k_desc, [batch, head // GROUP, column, 0], k_full.index(stage), k_ring.index(stage))
             mbarrier.expect(v_full.index(stage), v_desc.block_type.nbytes)
-            tma.async_copy_global_to_shared(v_desc, [batch, head // GROUP, i * BN, 0], v_full.index(stage), v_ring.index(stage))
-            n += 1
+            tma.async_copy_global_to_shared(v_desc, [batch, head // GROUP, column, 0], v_full.index(stage), v_ring.index(stage))
 
 
 @gluon.jit(do_not_specialize=("SQ", "SK", "PADDED", "tiles", "all_heads", "section", "H", "GROUP"))
