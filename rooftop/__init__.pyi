@@ -10,8 +10,8 @@ from torch import Tensor
 
 from rooftop import codecs as codecs
 from rooftop import comm as comm
-from rooftop import quant as quant
 from rooftop import drop_in as drop_in
+from rooftop import quant as quant
 from rooftop.quant import QuantLinear as QuantLinear
 from rooftop.quant import quantize_model as quantize_model
 
@@ -482,11 +482,11 @@ def merge_attention(a: Tensor, lse_a: Tensor, b: Tensor, lse_b: Tensor, *, imple
     """The attention of queries to the keys of two parts, from what ``rooftop.attention(..., return_lse=True)`` gave for each. More parts are merged one by one.
 
     Args:
-        a, b: [B, S, H, D], float32, float16 or bfloat16 (of packed sequences [T, H, D]), alike. Keep the running sum of many parts in float32.
+        a, b: [B, S, H, D] (of packed sequences [T, H, D]), float32, float16 or bfloat16, each as it is: what was merged before is float32.
         lse_a, lse_b: [B, H, S] (packed [H, T]), float32: the normalisers. -inf: the query sees no key of that part.
         implementation: a kernel by name (`"triton"`): it runs or raises. None picks the best that takes the input.
 
-    Returns (out, lse), of the shapes and dtypes of `a` and `lse_a`. Where neither part saw a key: zeros and -inf. Gradients flow to all four.
+    Returns (out, lse) in float32, of the shapes of `a` and `lse_a`. Where neither part saw a key: zeros and -inf. Gradients flow to all four.
 
     Raises TypeError for other dtypes, ValueError for shapes or devices that do not fit."""
 

@@ -55,7 +55,8 @@ def cases() -> list[Case]:
         """`d` f8e4m3: the queries too."""
         kv = Input((2, rows, 2, 32), "f8e4m3")
         scales = {f"{n}_scale": Input((1,), "f32") for n in ("qkv" if d == "f8e4m3" else "kv")}
-        return {**call(d, 2, rows, 4, 32, right=0), "k": kv, "v": kv, **scales}
+        large: dict[str, Any] = {"scale": 2.0} if d == "f8e4m3" else {}  # so that it shows in 8 bits how exact the scales are
+        return {**call(d, 2, rows, 4, 32, right=0), "k": kv, "v": kv, **scales, **large}
 
     bench = [
         case(f"{'causal' if c == 0 else 'full'} d{size} {s}", tags="bench", **call("bf16", 16384 // s, s, 16, size, right=c))
@@ -115,7 +116,7 @@ def cases() -> list[Case]:
             case("bias of heads and columns", tags="edge", **call(d, 2, 40, 2, 32, hk=1, cap=3.0, bias=Input((2, 1, 40, 1), "f32"))),
             case("dropout, 3 tiles, full", tags="edge", **call(d, 2, 150, 4, 32, sk=137, hk=2, p=0.5)),
             case("dropout of packed", tags="edge", **call(d, 1, 90, 2, 32, right=0, p=0.25, **i32)),
-            case("sinks, window", tags="edge", **call(d, 2, 90, 4, 32, hk=2, left=20, right=0, sinks=Input((4,), "f32"))),
+            case("sinks, window", tags="edge", **call(d, 2, 90, 4, 32, hk=2, left=20, right=0, sinks=Input((4,), d))),
             case("sinks of packed", tags="edge", **call(d, 1, 90, 2, 32, right=0, sinks=Input((2,), d), **i32)),
             case("ALiBi of the batch, packed", tags="edge", **call(d, 1, 90, 2, 32, right=0, alibi_slopes=Input((1, 2), "f32"), **i32)),
             case("cache lengths, 3 tiles", tags="edge", **call(d, 3, 70, 4, 32, sk=200, hk=2, right=0, cache_lengths=Input((3,), "i64"))),
@@ -123,7 +124,7 @@ def cases() -> list[Case]:
             case("decode, lengths", tags="edge", **call(d, 3, 1, 4, right=0, sk=333, hk=1, **decode)),
             case("decode, 5 queries", tags="edge", **call(d, 3, 5, 6, right=0, sk=300, hk=2, **decode)),
             case("decode, window and soft cap", tags="edge", **call(d, 3, 2, 4, right=0, left=100, cap=3.0, sk=400, hk=2, **decode)),
-            case("decode, sinks", tags="edge", **call(d, 3, 3, 4, right=0, sk=300, hk=4, sinks=Input((4,), "f32"), **decode)),
+            case("decode, sinks", tags="edge", **call(d, 3, 3, 4, right=0, sk=300, hk=4, sinks=Input((4,), d), **decode)),
             case("decode, d80, values of 48", tags="edge", **call(d, 2, 1, 6, 80, dv=48, sk=190, hk=2, right=0)),
             *(case(f"decode, pages of {size}", tags="edge", **pages(d, size)) for size in (16, 5)),
             case("pages, 40 queries", tags="edge", **pages(d, 16, queries=40)),
@@ -141,7 +142,7 @@ def cases() -> list[Case]:
             case("cache lengths", tags="edge", **call(d, 3, 2, 2, 32, sk=40, right=0, cache_lengths=Input((3,), "i32"))),
         ]
     # In float16 the weights of far keys are denormal, and so few queries hide nothing of how they are rounded in the gradient of the values.
-    decode = {"sk": 300, "hk": 4, "size": 32, "cache_lengths": Input((3,), "i32"), "alibi_slopes": Input((3, 4), "f32"), "sinks": Input((4,), "f32")}
+    decode = {"sk": 300, "hk": 4, "size": 32, "cache_lengths": Input((3,), "i32"), "alibi_slopes": Input((3, 4), "f32"), "sinks": Input((4,), "bf16")}
     made.append(case("decode, ALiBi and sinks", tags="edge", **call("bf16", 3, 3, 4, right=0, **decode)))
     made += [case("queries of 8 bits", tags="edge", **eight("f8e4m3", 40)), case("8 bits, 3 tiles", tags="edge", **eight("f8e4m3", 150))]
     return bench + made

@@ -163,6 +163,7 @@ def full(
     key_end: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """`reference`, and each query sees keys key_begin[b, i] to key_end[b, i] - 1 alone."""
+    q, k, v = (x if x.element_size() > 1 else x.float() for x in (q, k, v))
     q, k, v = (x if s is None else x * s[:, None] for x, s in ((q, q_scale), (k, k_scale), (v, v_scale)))
     options = _options(q, k, bias, mask, alibi_slopes, sinks, left, right, scale, softcap, dropout_p, seed, key_begin, key_end)
     return _attention.forward(q, k, v, list(_attention.parts(q, k, cu_seqlens_q, cu_seqlens_k, page_table, cache_lengths)), options)
@@ -194,6 +195,9 @@ def backward(
     page_table: Tensor | None,
     cache_lengths: Tensor | None,
     alibi_slopes: Tensor | None,
+    q_scale: Tensor | None,
+    k_scale: Tensor | None,
+    v_scale: Tensor | None,
     sinks: Tensor | None,
     key_begin: Tensor | None,
     key_end: Tensor | None,
@@ -205,9 +209,12 @@ def backward(
     seed: int,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:
     """(dq, dk, dv, dbias, dsinks): rooftop/ops/_attention.py has the formulas."""
+    q, k, v = (x if s is None else x.to(lse.dtype) * s[:, None] for x, s in ((q, q_scale), (k, k_scale), (v, v_scale)))
     options = _options(q, k, bias, mask, alibi_slopes, sinks, left, right, scale, softcap, dropout_p, seed, key_begin, key_end)
     found = list(_attention.parts(q, k, cu_seqlens_q, cu_seqlens_k, page_table, cache_lengths))
-    return _attention.backward(dout, dlse, q, k, v, out, lse, found, options)
+    dq, dk, dv, dbias, dsinks = _attention.backward(dout, dlse, q, k, v, out, lse, found, options)
+    dq, dk, dv = (x if s is None else x * s[:, None] for x, s in ((dq, q_scale), (dk, k_scale), (dv, v_scale)))
+    return dq, dk, dv, dbias, dsinks
 
 
 def _as(q: Meta, last: int) -> Meta:
@@ -375,7 +382,10 @@ OP = Op(
     faults=faults,
     grad=Grad(
         wrt=("q", "k", "v", "bias", "sinks"),
-        saves=("q", "k", "v", "out", "lse", "bias", "mask", "cu_seqlens_q", "cu_seqlens_k", "page_table", "cache_lengths", "alibi_slopes", "sinks", "key_begin", "key_end"),
+        saves=(
+            "q", "k", "v", "out", "lse", "bias", "mask", "cu_seqlens_q", "cu_seqlens_k", "page_table", "cache_lengths", "alibi_slopes", "q_scale",
+            "k_scale", "v_scale", "sinks", "key_begin", "key_end",
+        ),
         backward=backward,
         outputs=outputs_bwd,
         work=work_bwd,

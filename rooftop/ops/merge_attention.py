@@ -19,11 +19,11 @@ def merge_attention(a: Tensor, lse_a: Tensor, b: Tensor, lse_b: Tensor, *, imple
     """The attention of queries to the keys of two parts, from what ``rooftop.attention(..., return_lse=True)`` gave for each. More parts are merged one by one.
 
     Args:
-        a, b: [B, S, H, D], float32, float16 or bfloat16 (of packed sequences [T, H, D]), alike. Keep the running sum of many parts in float32.
+        a, b: [B, S, H, D] (of packed sequences [T, H, D]), float32, float16 or bfloat16, each as it is: what was merged before is float32.
         lse_a, lse_b: [B, H, S] (packed [H, T]), float32: the normalisers. -inf: the query sees no key of that part.
         implementation: a kernel by name (`"triton"`): it runs or raises. None picks the best that takes the input.
 
-    Returns (out, lse), of the shapes and dtypes of `a` and `lse_a`. Where neither part saw a key: zeros and -inf. Gradients flow to all four.
+    Returns (out, lse) in float32, of the shapes of `a` and `lse_a`. Where neither part saw a key: zeros and -inf. Gradients flow to all four.
 
     Raises TypeError for other dtypes, ValueError for shapes or devices that do not fit."""
     _validate(a, lse_a, b, lse_b)
@@ -46,8 +46,6 @@ def _validate(a: Any, lse_a: Any, b: Any, lse_b: Any) -> None:
         accepted = (torch.float32,) if name.startswith("lse") else (torch.float32, torch.float16, torch.bfloat16)
         if t.dtype not in accepted:
             raise TypeError(f"{op}: {name} is {t.dtype}; accepted are {', '.join(map(str, accepted))}")
-    if a.dtype != b.dtype:
-        raise TypeError(f"{op}: a is {a.dtype} and b is {b.dtype}; they must be the same")
     if a.dim() not in (3, 4) or a.shape != b.shape:
         raise ValueError(f"{op}: a has shape {tuple(a.shape)} and b {tuple(b.shape)}; both must be [B, S, H, D] or [T, H, D], alike")
     want = (*a.shape[:-3], a.shape[-2], a.shape[-3])
@@ -83,7 +81,7 @@ def backward(dout: Tensor, dlse: Tensor | None, a: Tensor, lse_a: Tensor, b: Ten
 
 
 def outputs(a: Meta, lse_a: Meta, **_: Any) -> dict[str, Meta]:
-    return {"out": like(a), "lse": Meta(lse_a.shape, lse_a.dtype)}
+    return {"out": like(a).with_(dtype=lse_a.dtype), "lse": Meta(lse_a.shape, lse_a.dtype)}
 
 
 def canonical(p: Problem) -> Problem | None:
@@ -99,9 +97,11 @@ def work(p: Problem) -> Work:
 
 
 def _cases() -> list[Case]:
-    def parts(d: str, b: int, s: int, h: int, size: int, layout: str = "contiguous", fill: str = "normal", norms: str = "normal") -> dict[str, Any]:
-        x, lse = Input((b, s, h, size), d, fill, layout), Input((b, h, s), "f32", norms)
-        return {"a": x, "lse_a": lse, "b": x, "lse_b": lse}
+    def parts(
+        d: str, b: int, s: int, h: int, size: int, layout: str = "contiguous", fill: str = "normal", norms: str = "normal", other: str = ""
+    ) -> dict[str, Any]:
+        x, y, lse = Input((b, s, h, size), d, fill, layout), Input((b, s, h, size), other or d, fill, layout), Input((b, h, s), "f32", norms)
+        return {"a": x, "lse_a": lse, "b": y, "lse_b": lse}
 
     bench = [case(f"{b}x{s}x{h}x128", tags="bench", **parts(d, b, s, h, 128)) for b, s, h in ((2, 8192, 16), (1, 1024, 32)) for d in ("bf16", "f32")]
     edges: dict[str, tuple[Any, ...]] = {
@@ -117,6 +117,8 @@ def _cases() -> list[Case]:
         "parts that see nothing": (2, 20, 3, 32, "contiguous", "normal", "-inf rows"),
         "far apart": (2, 20, 3, 32, "contiguous", "normal", "large"),
     }
+    bench.append(case("2x8192x16x128, a part to the sum", tags="bench", **parts("f32", 2, 8192, 16, 128, other="bf16")))
+    bench.append(case("a part to the sum", tags="edge", **parts("f32", 2, 37, 3, 24, other="bf16")))
     return bench + [case(name, tags="edge", **parts(d, *how)) for d in ("f32", "f16", "bf16") for name, how in edges.items()]
 
 

@@ -14,9 +14,9 @@ def option(p: Problem, name: str) -> int:
     return int(p.option(name))
 
 
-def refused(p: Problem, names: tuple[str, ...], *, dropout: bool = False, eight: bool = False) -> str | None:
+def refused(p: Problem, names: tuple[str, ...], *, dropout: bool = False, eight: bool = False, ranges: bool = False) -> str | None:
     """None, or why a kernel does not take the tensors of a call: `names` are those beside q, k and v that it cannot. `dropout`: it takes that, `eight`:
-    8 bits as well, of keys and values or of all three."""
+    8 bits as well, of keys and values or of all three, `ranges`: a mask of ranges."""
     q, k, v = p["q"], p["k"], p["v"]
     if not (eight and k.dtype == EIGHT_BITS) and (q.dtype not in ("f16", "bf16") or k.dtype != q.dtype or v.dtype != q.dtype):
         return f"takes f16 and bf16, alike for q, k and v; given {q.dtype}, {k.dtype}, {v.dtype}"
@@ -27,6 +27,8 @@ def refused(p: Problem, names: tuple[str, ...], *, dropout: bool = False, eight:
     for name in names:
         if p.get(name) is not None:
             return f"takes no {name}"
+    if p.get("key_begin") is not None and not ranges:
+        return "takes no mask of ranges"
     if float(p.option("dropout_p")) and not dropout:
         return "takes no dropout"
     if q.numel == 0 or k.numel == 0:

@@ -124,5 +124,5 @@ def numbered(batch, head, row, H, SQ, EIGHTHS, SHORT: tl.constexpr):  # type: ig
     """Number of the first element of rows over 8, of `EIGHTHS` a row; SHORT: all of a call are below 2^32."""
     number = ((batch * H + head) * SQ + row.to(tl.int64)) * EIGHTHS
     if SHORT:
-        return number.to(tl.uint32)
+        number = number.to(tl.uint32)
     return number

@@ -174,7 +174,7 @@ def _rows(p: Problem) -> int:
 
 
 def supports(p: Problem) -> str | None:
-    names = ("bias", "mask", "cu_seqlens_q", "key_begin")
+    names = ("bias", "mask", "cu_seqlens_q")
     if reason := shared.refused(p, names, eight=True):
         return reason
     if p["q"].shape[1] > MOST or _rows(p) > ROWS:

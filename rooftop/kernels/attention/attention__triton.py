@@ -200,7 +200,7 @@ class Config:
 
 
 def supports(p: Problem) -> str | None:
-    if reason := shared.refused(p, (), dropout=True, eight=True):
+    if reason := shared.refused(p, (), dropout=True, eight=True, ranges=True):
         return reason
     if max(p["q"].shape[0], p["q"].shape[2]) > 65535:
         return "more heads or batches than one launch may have"

@@ -199,8 +199,8 @@ def _to_keys(INDEX: gl.constexpr, k_tiles, v_tiles, q_ring, g_ring, kv_full, q_f
         norms_at = norms + at
         deltas_at = deltas + at
         if RIGHT >= 0:
-            to_k, to_v, norm, delta, n = _key_steps(to_k, to_v, norm, delta, k_tile, v_tile, q_ring, g_ring, q_full, g_full, empty, norms_at, deltas_at, n, begin,
-                                                    whole, factor, columns, SQ, position, STAGES, BM, LEFT, RIGHT, True)  # fmt: skip
+            to_k, to_v, norm, delta, n = _key_steps(to_k, to_v, norm, delta, k_tile, v_tile, q_ring, g_ring, q_full, g_full, empty, norms_at, deltas_at, n,
+                                                    begin, whole, factor, columns, SQ, position, STAGES, BM, LEFT, RIGHT, True)  # fmt: skip
         to_k, to_v, norm, delta, n = _key_steps(to_k, to_v, norm, delta, k_tile, v_tile, q_ring, g_ring, q_full, g_full, empty, norms_at, deltas_at, n, whole,
                                                 edge, factor, columns, SQ, position, STAGES, BM, LEFT, RIGHT, False)  # fmt: skip
         to_k, to_v, norm, delta, n = _key_steps(to_k, to_v, norm, delta, k_tile, v_tile, q_ring, g_ring, q_full, g_full, empty, norms_at, deltas_at, n, edge,
@@ -398,7 +398,7 @@ def _width(n: int) -> int:
 
 
 def supports(p: Problem) -> str | None:
-    names = ("mask", "bias", "alibi_slopes", "cu_seqlens_q", "page_table", "cache_lengths", "sinks", "key_begin")
+    names = ("mask", "bias", "alibi_slopes", "cu_seqlens_q", "page_table", "cache_lengths", "q_scale", "k_scale", "v_scale", "sinks")
     if reason := shared.refused(p, names):
         return reason
     if float(p.option("softcap")):

@@ -420,7 +420,7 @@ class Config:
 
 
 def supports(p: Problem) -> str | None:
-    if reason := shared.refused(p, ("page_table",), dropout=True):
+    if reason := shared.refused(p, ("page_table", "q_scale", "k_scale", "v_scale"), dropout=True, ranges=True):
         return reason
     if max(p["q"].shape[0], p["q"].shape[2]) > 65535:
         return "more heads or batches than one launch may have"
