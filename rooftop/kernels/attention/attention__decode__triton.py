@@ -24,6 +24,17 @@ ROWS = 128  # queries times the heads that share a key head
 SPLITS = 256
 
 
+@triton.jit
+def _page(table, start, end, BN: tl.constexpr, PAGE: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The entries of the page table for the tile of keys from `start`: one where pages are whole tiles, else one a key."""
+    if PAGE % BN == 0:
+        page = tl.load(table + start // PAGE, mask=start < end, other=0)
+    else:
+        columns = start + tl.arange(0, BN)
+        page = tl.load(table + columns // PAGE, mask=columns < end, other=0)
+    return page.to(tl.int64)
+
+
 @triton.jit(do_not_specialize=["SK", "PAGES"])
 def _part(q, k, v, slopes, sinks, table, lengths, q_scale, k_scale, v_scale, out, lse, parts, norms, scale, softcap, SQ, SK, PAGES, H, GROUP, qb, qs, qh, kb,
           ks, kh, vb, vs, vh, ob, os, oh, ab, tb, qg, kg, vg, D: tl.constexpr, DV: tl.constexpr, M: tl.constexpr, BN: tl.constexpr, SIZE: tl.constexpr,
@@ -88,14 +99,19 @@ def _part(q, k, v, slopes, sinks, table, lengths, q_scale, k_scale, v_scale, out
         sink = tl.load(sinks + head, mask=rows_in & (part == 0), other=float("-inf")).to(tl.float32) * LOG2E
         top = sink
         total = tl.where(top == float("-inf"), 0.0, 1.0)
+    coming = 0
+    if PAGE:
+        coming = _page(table, begin, end, BN, PAGE)
     for start in range(begin, end, BN):
         columns = start + tl.arange(0, BN)
         columns_in = columns < keys
         real = columns_in
         if PAGE:
-            page = tl.load(table + columns // PAGE, mask=columns_in, other=0).to(tl.int64)
-            real = (page >= 0) & (page < PAGES) & columns_in
-            page = tl.where(real, page, 0)
+            page = coming
+            coming = _page(table, start + BN, end, BN, PAGE)  # a step ahead: keys and values then wait for no other load
+            exists = (page >= 0) & (page < PAGES)
+            real = columns_in & exists
+            page = tl.where(exists, page, 0)
             k_at = k + (page * kb + (columns % PAGE).to(tl.int64) * ks)[None, :] + d[:, None]
             v_at = v + (page * vb + (columns % PAGE).to(tl.int64) * vs)[:, None] + dv[None, :]
         else:
