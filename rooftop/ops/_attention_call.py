@@ -47,6 +47,10 @@ def validated(
             raise refuse(f"{name} is {t.dtype} and requires a gradient; 8 bits have none")
     if (cu_q is None) != (cu_k is None):
         raise refuse("cu_seqlens_q and cu_seqlens_k must be given together")
+    if pages is not None and (lengths is None or cu_q is not None):
+        raise refuse("page_table needs cache_lengths, and no cu_seqlens")
+    if lengths is not None and cu_q is not None:
+        raise refuse("cache_lengths and cu_seqlens_k are both given; cu_seqlens_k says how many keys there are")
     rank = 4 if cu_q is None else 3
     for name, t in (("q", q), ("k", k), ("v", v)):
         if t.dim() != rank:
@@ -89,10 +93,6 @@ def validated(
         fits = t.dim() == 1 and t.numel() >= 1 if name == "cu_seqlens_q" else t.dim() == 2 and t.shape[0] == batch if name == "page_table" else False
         if not (fits if shapes is None else tuple(t.shape) in shapes):
             raise refuse(f"{name} has shape {tuple(t.shape)}; it must be {shapes[0] if shapes else '[N + 1]' if rank == 3 else f'[{batch}, pages]'}")
-    if pages is not None and (lengths is None or cu_q is not None):
-        raise refuse("page_table needs cache_lengths, and no cu_seqlens")
-    if lengths is not None and cu_q is not None:
-        raise refuse("cache_lengths and cu_seqlens_k are both given; cu_seqlens_k says how many keys there are")
     for name, t, n, dtypes in (
         ("alibi_slopes", slopes, heads, (torch.float32,)), ("sinks", sinks, heads, (torch.float32, q.dtype)), ("q_scale", q_scale, heads, (torch.float32,)),
         ("k_scale", k_scale, key_heads, (torch.float32,)), ("v_scale", v_scale, key_heads, (torch.float32,)),

@@ -120,6 +120,7 @@ def cases() -> list[Case]:
             case("sinks of packed", tags="edge", **call(d, 1, 90, 2, 32, right=0, sinks=Input((2,), d), **i32)),
             case("ALiBi of the batch, packed", tags="edge", **call(d, 1, 90, 2, 32, right=0, alibi_slopes=Input((1, 2), "f32"), **i32)),
             case("cache lengths, 3 tiles", tags="edge", **call(d, 3, 70, 4, 32, sk=200, hk=2, right=0, cache_lengths=Input((3,), "i64"))),
+            case("cache lengths, all seen", tags="edge", **call(d, 2, 70, 4, 32, hk=2, cache_lengths=Input((2,), "i32"))),
             case("decode", tags="edge", **call(d, 3, 1, 8, 64, sk=300, hk=2)),
             case("decode, lengths", tags="edge", **call(d, 3, 1, 4, right=0, sk=333, hk=1, **decode)),
             case("decode, 5 queries", tags="edge", **call(d, 3, 5, 6, right=0, sk=300, hk=2, **decode)),

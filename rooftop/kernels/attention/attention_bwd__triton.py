@@ -198,9 +198,11 @@ def _keys(q, k, v, dout, lse, delta, bias, mask, slopes, key_begin, key_end, cu_
                                    columns_in, count, keys, position, factor, cap, slope, seed, limit, number, EIGHTHS, share, qs, gs, zs, zk, ms, mk, D, DV,
                                    BM, SIZE, SIZE_V, LEFT, RIGHT, CAP, ALIBI, DROP, True)  # fmt: skip
     here = (columns < last_key)[:, None]
+    to_k = tl.where(columns_in[:, None], to_k * scale, 0.0)  # keys of the tensor beyond the length of the sequence
+    to_v = tl.where(columns_in[:, None], to_v, 0.0)
     k_at = dk + batch * yb + key_head.to(tl.int64) * yh + token[:, None] * ys + d[None, :]
     v_at = dv + batch * wb + key_head.to(tl.int64) * wh + token[:, None] * ws + e[None, :]
-    tl.store(k_at, (to_k * scale).to(dk.dtype.element_ty), mask=here & (d < D)[None, :])
+    tl.store(k_at, to_k.to(dk.dtype.element_ty), mask=here & (d < D)[None, :])
     tl.store(v_at, to_v.to(dv.dtype.element_ty), mask=here & (e < DV)[None, :])
 
 
