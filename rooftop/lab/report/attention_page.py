@@ -1,4 +1,4 @@
-"""The tables of docs/attention.md: which kernel runs a call of `rooftop.attention` with any two features, forward and backward, asked of the kernels themselves.
+"""The tables of docs/attention.md: which kernel runs a call of `rooftop.attention` with any two features, forward and backward, as the kernels say it.
 
 python -m rooftop.lab.report.attention_page      writes them anew"""
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from rooftop.core import settings
 from rooftop.core.call import select
-from rooftop.core.contract import metas_of
+from rooftop.core.contract import Contract, metas_of
 from rooftop.core.spec import TARGETS
 from rooftop.lab.report.documents import replaced
 
@@ -151,7 +151,8 @@ def cell(first: Feature, second: Feature, backward: bool) -> Cell:
     except ValueError as error:
         return Cell(None, {}, str(error).removeprefix("attention: "))
     device = TARGETS[CARD]
-    op, problem = OP, OP.problem_of(metas_of(tensors, addresses=False), options, device)
+    op: Contract = OP
+    problem = OP.problem_of(metas_of(tensors, addresses=False), options, device)
     if backward:
         assert OP.bwd is not None and OP.grad is not None
         known = dict(problem.tensors)
