@@ -150,13 +150,12 @@ __global__ __launch_bounds__(32 * WARPS) void attention(
         float total = sum[half];
         total += __shfl_xor_sync(0xffffffff, total, 1);
         total += __shfl_xor_sync(0xffffffff, total, 2);
-        if (i >= Sq) continue;
-        if (t == 0) lse[static_cast<long long>(blockIdx.y) * Sq + i] = (most[half] + log2f(total)) / 1.4426950408889634f;
+        if (t == 0 && i < Sq) lse[static_cast<long long>(blockIdx.y) * Sq + i] = (most[half] + log2f(total)) / 1.4426950408889634f;
         const float norm = 1 / (total == 0 ? 1.0f : total);
 #pragma unroll
         for (int n = 0; n < SIZE / 8; ++n)
 #pragma unroll
             for (int e = 0; e < 2; ++e)
-                if (8 * n + t + e < Dv) out[b * ob + i * os + h * oh + 8 * n + t + e] = static_cast<T>(acc[n][2 * half + e] * norm);
+                if (i < Sq && 8 * n + t + e < Dv) out[b * ob + i * os + h * oh + 8 * n + t + e] = static_cast<T>(acc[n][2 * half + e] * norm);
     }
 }
