@@ -38,7 +38,7 @@ block  = ["4 * ROWS"]
 #include <math_constants.h>
 
 template <typename T, int ROWS, int KEYS, int SIZE>
-__global__ __launch_bounds__(4 * ROWS) void attention(
+__global__ __launch_bounds__(4 * ROWS, 3) void attention(
     int Sq, int Sk, int H, int GROUP, int D, int Dv, int right, float scale, const T* __restrict__ q, long long qb, long long qs, long long qh, const T* __restrict__ k,
     long long kb, long long ks, long long kh, const T* __restrict__ v, long long vb, long long vs, long long vh, T* __restrict__ out, long long ob, long long os,
     long long oh, float* __restrict__ lse) {
