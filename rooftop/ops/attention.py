@@ -316,8 +316,8 @@ def faults(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> str | None:
 def _public(tensors: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[Sequence[Any], Mapping[str, Any]] | None:
     more = {n: t for n, t in tensors.items() if n not in ("q", "k", "v", "key_begin", "key_end")}
     first = [tensors[n] for n in "qkv"]
-    if tensors.get("cu_seqlens_q") is not None:
-        first = [t.squeeze(0) for t in first]
+    if tensors.get("cu_seqlens_q") is not None:  # the public function takes and returns packed tensors without a batch
+        return None
     if tensors.get("key_begin") is not None:
         if more["mask"] is not None:
             return None
