@@ -10,6 +10,7 @@ from torch import Tensor
 
 from rooftop import codecs as codecs
 from rooftop import comm as comm
+from rooftop import drop_in as drop_in
 from rooftop import quant as quant
 from rooftop.quant import QuantLinear as QuantLinear
 from rooftop.quant import quantize_model as quantize_model
@@ -90,7 +91,7 @@ def argsort(x: Tensor, dim: int=-1, descending: bool=False, *, lengths: Tensor |
     Raises TypeError for other dtypes, ValueError for nan or lengths that do not fit, or where a named implementation cannot take `x`; IndexError for a
     `dim` out of range."""
 
-def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool=False, window: tuple[int, int] | None=None, scale: float | None=None, softcap: float | None=None, bias: Tensor | None=None, mask: Tensor | None=None, dropout_p: float=0.0, seed: int=0, cu_seqlens_q: Tensor | None=None, cu_seqlens_k: Tensor | None=None, page_table: Tensor | None=None, cache_lengths: Tensor | None=None, alibi_slopes: Tensor | None=None, q_scale: Tensor | None=None, k_scale: Tensor | None=None, v_scale: Tensor | None=None, sinks: Tensor | None=None, return_lse: bool=False, deterministic: bool=True, implementation: str | None=None) -> Any:
+def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool=False, window: tuple[int, int] | None=None, scale: float | None=None, softcap: float | None=None, bias: Tensor | None=None, mask: Tensor | tuple[Tensor, Tensor] | None=None, dropout_p: float=0.0, seed: int=0, cu_seqlens_q: Tensor | None=None, cu_seqlens_k: Tensor | None=None, page_table: Tensor | None=None, cache_lengths: Tensor | None=None, alibi_slopes: Tensor | None=None, q_scale: Tensor | None=None, k_scale: Tensor | None=None, v_scale: Tensor | None=None, sinks: Tensor | None=None, return_lse: bool=False, deterministic: bool=True, implementation: str | None=None) -> Any:
     """Attention of `q` to `k` and `v`, computed in float32 and rounded once, but for the probabilities, which meet `v` in its dtype.
 
     The last query stands at the last key: query i of a sequence is at position i + keys - queries. What no kernel takes runs as plain torch, with all scores
@@ -105,7 +106,8 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool=False, window: tu
         scale: of the scores, above 0; None: D ** -0.5.
         softcap: scores are bounded smoothly to ± this; None for not.
         bias: added to the scores: broadcast over [B, H, Sq, Sk] (each extent whole or 1), of the dtype of `q` or float32. It has a gradient.
-        mask: bool, broadcast as `bias`: False where a query does not see a key.
+        mask: bool, broadcast as `bias`: False where a query does not see a key. Or the pair (begin, end) of `rooftop.attention_ranges`, int32 [B, Sq]: query i
+            sees keys begin[b, i] to end[b, i] - 1 alone; tiles that no query of theirs sees are not looked at.
         dropout_p: the probability that a weight is dropped, to 2^-16; those that stay are divided by 1 - dropout_p.
         seed: its low 32 bits and the number of an element decide what is dropped, in the backward too.
         cu_seqlens_q, cu_seqlens_k: int32 or int64 [N + 1], rising: sequence n has the queries cu_seqlens_q[n] to cu_seqlens_q[n + 1] - 1. Bounds that fall
@@ -114,7 +116,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool=False, window: tu
             ``k[page_table[b, t // page_size], t % page_size]``. A page that does not exist makes the queries that see it NaN.
         cache_lengths: int32 or int64 [B], the keys that each sequence has; None: all of them.
         alibi_slopes: float32 [H] or [B, H].
-        q_scale, k_scale, v_scale: float32 [1] or [heads], for float8_e4m3fn tensors: the value is code · scale.
+        q_scale, k_scale, v_scale: float32 [1] or [heads], above 0, for float8_e4m3fn tensors: the value is code · scale.
         sinks: [H], a score of no key that takes part in the normaliser; of the dtype of `q` or float32. It has a gradient.
         return_lse: return (out, lse), lse [B, H, Sq] (packed [H, T]) in float32, natural logarithm; gradients flow through both.
         deterministic: every kernel here gives the same bits at each run; False allows one that does not.
@@ -475,6 +477,18 @@ def matmul(a: Tensor, b: Tensor, *, c: Tensor | None=None, alpha: float=1.0, bet
 
     Raises TypeError for other dtypes, ValueError for shapes that do not fit, an unknown activation or precision, a precision other than "ieee" with
     operands of 16 bits, or tensors on different devices."""
+
+def merge_attention(a: Tensor, lse_a: Tensor, b: Tensor, lse_b: Tensor, *, implementation: str | None=None) -> tuple[Tensor, Tensor]:
+    """The attention of queries to the keys of two parts, from what ``rooftop.attention(..., return_lse=True)`` gave for each. More parts are merged one by one.
+
+    Args:
+        a, b: [B, S, H, D] (of packed sequences [T, H, D]), float32, float16 or bfloat16, each as it is: what was merged before is float32.
+        lse_a, lse_b: [B, H, S] (packed [H, T]), float32: the normalisers. -inf: the query sees no key of that part.
+        implementation: a kernel by name (`"triton"`): it runs or raises. None picks the best that takes the input.
+
+    Returns (out, lse) in float32, of the shapes of `a` and `lse_a`. Where neither part saw a key: zeros and -inf. Gradients flow to all four.
+
+    Raises TypeError for other dtypes, ValueError for shapes or devices that do not fit."""
 
 def quantize(x: Tensor, format: str | quant.Format='int8', *, granularity: str | None=None, group: int=128, dim: int=-1, block: tuple[int, int]=(128, 128), symmetric: bool=True, rounding: str='nearest', scale_dtype: str | None=None, over: Tensor | None=None, seed: int=0, subtract: bool=False, implementation: str | None=None) -> quant.Quantized:
     """The codes of `x` with their scales: `rooftop.quantize(x, "int8", granularity="row").dequantize()` is nearly `x`.

@@ -23,7 +23,7 @@ def names() -> list[str]:
     return [*_op_names(), *namespaces(), *(n for n, space in LIFTED.items() if space in namespaces()), *OWN]
 
 
-NAMESPACES = ("sparse", "codecs", "comm", "quant")  # classes and helpers over ops, each a package of that name
+NAMESPACES = ("sparse", "codecs", "comm", "drop_in", "quant")  # classes and helpers over ops, each a package of that name
 LIFTED = {"QuantLinear": "quant", "quantize_model": "quant"}  # names of a namespace that the package has as well
 
 

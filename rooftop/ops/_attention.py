@@ -32,6 +32,8 @@ class Options:
     seed: int
     rows: int  # queries and keys of the tensors that were given: dropout counts its elements by them
     keys: int
+    key_begin: Tensor | None = None
+    key_end: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -127,6 +129,10 @@ def scores(q: Tensor, k: Tensor, part: Part, heads: slice, o: Options) -> tuple[
         z = z - slopes.to(z.dtype)[:, None, None] * apart.abs()
     if (seen := visible(part, o, q.device)) is not None:
         z = z.where(seen, float("-inf"))
+    if o.key_begin is not None and o.key_end is not None:
+        key = torch.arange(part.length, device=q.device)
+        begin, end = (x[part.batch, :, None] for x in (o.key_begin, o.key_end))
+        z = z.where((key >= begin) & (key < end), float("-inf"))
     if o.mask is not None:
         z = z.where(spread(o.mask, part, heads), float("-inf"))
     return z, capped
@@ -216,7 +222,10 @@ def backward(
             if capped is not None:
                 dz = dz * (1 - (capped / o.softcap).square())
             dq[part.batch, rows, heads] = (dz @ keys * o.scale).transpose(0, 1)
-            at = (*part.keys, h)
-            dk[at] += (dz.mT @ mine).sum(0) * o.scale
-            dv[at] += (kept.mT @ flow).sum(0)
+            for to, found in ((dk, (dz.mT @ mine).sum(0) * o.scale), (dv, (kept.mT @ flow).sum(0))):
+                if len(part.keys) == 3:
+                    page, row, real = part.keys
+                    to.index_put_((page[real], row[real], torch.tensor(h, device=to.device)), found[real], accumulate=True)
+                else:
+                    to[(*part.keys, h)] += found
     return dq, dk, dv, dbias, dsinks

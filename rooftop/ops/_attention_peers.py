@@ -24,8 +24,8 @@ def _forward(name: str) -> Callable[..., Any]:
     import torch
 
     def run(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Any, ...]:
-        *tensors, left, right, scale, softcap, dropout_p, _ = rest
-        causal = _plain(q, k, tuple(tensors), left, right, softcap, dropout_p)
+        tensors, (left, right, scale, softcap, dropout_p, _), ranges = rest[:11], rest[11:17], rest[17:]
+        causal = _plain(q, k, (*tensors, *ranges), left, right, softcap, dropout_p)
         a, b, c = (x.transpose(1, 2) for x in (q, k, v))
         if name == "cudnn":
             return torch.ops.aten._scaled_dot_product_cudnn_attention(a, b, c, None, True, 0.0, causal, False, scale=scale)

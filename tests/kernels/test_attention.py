@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import types
 from typing import Any
 
 import pytest
@@ -107,3 +109,107 @@ def test_debug_tells_bounds_and_pages_that_do_not_exist() -> None:
     bounds = torch.tensor([0, 8, 4, 9])
     with rooftop.debug(), pytest.raises(IndexError, match="cu_seqlens_q"):
         rooftop.attention(q, k, v, cu_seqlens_q=bounds, cu_seqlens_k=bounds)
+
+
+def test_ranges_are_the_mask_that_they_say() -> None:
+    q, k, v = _qkv(sq=9, sk=9)
+    lengths = torch.tensor([9, 6])
+    begin, end = rooftop.attention_ranges(9, 9, lengths, causal=True, window=(4, 0))
+    mask = rooftop.attention_mask(9, 9, lengths, causal=True, window=(4, 0))
+    torch.testing.assert_close(rooftop.attention(q, k, v, mask=(begin, end)), rooftop.attention(q, k, v, mask=mask))
+    with pytest.raises(ValueError, match="a tuple of 1"):
+        rooftop.attention(q, k, v, mask=(begin,))  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"mask\[1\] is torch.int64"):
+        rooftop.attention(q, k, v, mask=(begin, end.long()))
+    with rooftop.debug(), pytest.raises(IndexError, match="end of mask"):
+        rooftop.attention(q, k, v, mask=(begin, end + 9))
+
+
+def test_merged_parts_are_the_whole() -> None:
+    q, k, v = _qkv(sk=12)
+    whole, lse = rooftop.attention(q, k, v, return_lse=True)
+    parts = [rooftop.attention(q, k[:, i : i + 4], v[:, i : i + 4], return_lse=True) for i in (0, 4, 8)]
+    out, norm = parts[0]
+    for part in parts[1:]:
+        out, norm = rooftop.merge_attention(out, norm, *part)
+    torch.testing.assert_close(out, whole)
+    torch.testing.assert_close(norm, lse)
+    with pytest.raises(ValueError, match="lse_b has shape"):
+        rooftop.merge_attention(out, norm, out, norm.mT)
+
+
+def test_a_cache_of_8_bits_is_its_values() -> None:
+    q, k, v = _qkv(sq=1, dtype=torch.bfloat16)
+    codes = [(x / 0.5).to(torch.float8_e4m3fn) for x in (k, v)]
+    scale = torch.tensor([0.5])
+    got = rooftop.attention(q, *codes, k_scale=scale, v_scale=scale)
+    torch.testing.assert_close(got, rooftop.attention(q, *(c.bfloat16() * 0.5 for c in codes)))
+    with pytest.raises(ValueError, match="page_table"):
+        rooftop.attention(q, k, v, dropout_p=0.5, page_table=torch.zeros(2, 1, dtype=torch.int32), cache_lengths=torch.tensor([1, 1]))
+
+
+@pytest.mark.parametrize(("rows", "keys"), [(9, 9), (5, 9), (9, 5)])
+@pytest.mark.parametrize("how", ["plain", "causal", "mask", "added", "group", "one head"])
+def test_the_function_of_torch_is_torchs(how: str, rows: int, keys: int) -> None:
+    torch.manual_seed(1)
+    shape = (2, 3) if how == "mask" else (2,)
+    heads, key_heads = (4, 2) if how == "group" else (4, 4)
+    q = torch.randn(*shape, heads, rows, 16)
+    k, v = torch.randn(*shape, key_heads, keys, 16), torch.randn(*shape, key_heads, keys, 24)
+    options: dict[str, Any] = {"is_causal": how == "causal", "enable_gqa": how == "group"}
+    if how == "mask":
+        options["attn_mask"] = torch.rand(2, 1, 1, rows, keys) > 0.3
+        options["attn_mask"][..., 0] = True
+    if how == "added":
+        options["attn_mask"] = torch.randn(rows, keys)
+    if how == "one head":
+        q, k, v = (x[:, 0] for x in (q, k, v))
+    got = rooftop.drop_in.scaled_dot_product_attention(q, k, v, scale=0.3, **options)
+    torch.testing.assert_close(got, torch.nn.functional.scaled_dot_product_attention(q, k, v, scale=0.3, **options))
+
+
+def test_the_function_of_torch_hands_on_what_it_does_not_take() -> None:
+    q = torch.randn(1, 2, 5, 12, dtype=torch.float64)
+    torch.testing.assert_close(rooftop.drop_in.scaled_dot_product_attention(q, q, q), torch.nn.functional.scaled_dot_product_attention(q, q, q))
+    q = torch.randn(1, 2, 5, 16)
+    with pytest.raises(ValueError, match="attn_mask has shape"):
+        rooftop.drop_in.scaled_dot_product_attention(q, q, q, attn_mask=torch.zeros(3, 5))
+    with pytest.raises(ValueError, match="enable_gqa"):
+        rooftop.drop_in.scaled_dot_product_attention(q, q[:, :1], q[:, :1])
+    torch.manual_seed(3)
+    dropped = rooftop.drop_in.scaled_dot_product_attention(q, q, q, dropout_p=0.5)
+    torch.manual_seed(3)
+    torch.testing.assert_close(rooftop.drop_in.scaled_dot_product_attention(q, q, q, dropout_p=0.5), dropped)
+
+
+def test_transformers_finds_the_function_and_its_masks(monkeypatch: pytest.MonkeyPatch) -> None:
+    found: dict[str, Any] = {}
+
+    class Interface:
+        @staticmethod
+        def register(name: str, function: Any) -> None:
+            found.setdefault(name, []).append(function)
+
+    package, masks = types.ModuleType("transformers"), types.ModuleType("transformers.masking_utils")
+    package.AttentionInterface = masks.AttentionMaskInterface = Interface  # type: ignore[attr-defined]
+    masks.sdpa_mask = object()  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "transformers", package)
+    monkeypatch.setitem(sys.modules, "transformers.masking_utils", masks)
+    rooftop.drop_in.register_transformers()
+    assert found == {"rooftop": [rooftop.drop_in.transformers_attention, masks.sdpa_mask]}
+
+
+def test_a_model_of_transformers_gets_its_attention() -> None:
+    q, k, v = (x.transpose(1, 2) for x in _qkv(sq=9, sk=9))
+    module = types.SimpleNamespace(is_causal=True)
+    out, weights = rooftop.drop_in.transformers_attention(module, q, k, v, None, scaling=0.2, sliding_window=4)
+    assert weights is None
+    want = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, scale=0.2, enable_gqa=True)
+    torch.testing.assert_close(out, want.transpose(1, 2))
+    mask = torch.ones(9, 9, dtype=torch.bool).tril()[None, None]
+    torch.testing.assert_close(rooftop.drop_in.transformers_attention(module, q, k, v, mask, scaling=0.2)[0], out)
+    added = torch.zeros(2, 1, 9, 9).masked_fill(~mask, float("-inf"))
+    torch.testing.assert_close(rooftop.drop_in.transformers_attention(module, q, k, v, added, scaling=0.2)[0], out)
+    sinks = torch.tensor([0.5, -0.5, 0.0, 1.0])
+    got, _ = rooftop.drop_in.transformers_attention(module, q, k, v, mask, scaling=0.2, softcap=3.0, s_aux=sinks)
+    torch.testing.assert_close(got, rooftop.attention(*(x.transpose(1, 2) for x in (q, k, v)), scale=0.2, softcap=3.0, sinks=sinks, causal=True))

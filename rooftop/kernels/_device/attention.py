@@ -1,88 +1,35 @@
-"""What the portable attention kernels share: which keys a tile of queries sees, and the scores of a tile, with all that is added to them."""
+"""What the launches of attention share: what a kernel refuses, and the arguments that the device code gets."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import triton
-import triton.language as tl
-
 from rooftop.core.spec import Meta, Problem
 from rooftop.ops._attention import UNBOUNDED
 
-LOG2E = tl.constexpr(1.4426950408889634)
-
-
-@triton.jit
-def sequence(tile, cu_q, cu_k, N, TQ, TK, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
-    """(first query, queries, first key, keys, first row of the tile within the sequence) of the tile-th tile of packed sequences. Bounds that fit nothing are
-    taken as the nearest that do. Queries before the first and after the last sequence are sequences of no keys. Past the last tile: no queries."""
-    first = 0
-    count = tl.minimum(tl.maximum(tl.load(cu_q).to(tl.int32), 0), TQ)
-    first_key = 0
-    keys = 0
-    next_key = tl.minimum(tl.maximum(tl.load(cu_k).to(tl.int32), 0), TK)
-    rest = tile
-    n = 0
-    while (n <= N) & (rest * BLOCK >= count):
-        rest -= (count + BLOCK - 1) // BLOCK
-        first += count
-        first_key = next_key
-        inner = n < N
-        end = tl.load(cu_q + n + 1, mask=inner, other=0).to(tl.int32)
-        end = tl.where(inner, tl.minimum(tl.maximum(end, first), TQ), TQ)
-        end_key = tl.load(cu_k + n + 1, mask=inner, other=0).to(tl.int32)
-        next_key = tl.where(inner, tl.minimum(tl.maximum(end_key, first_key), TK), first_key)
-        count = end - first
-        keys = next_key - first_key
-        n += 1
-    return first, count, first_key, keys, rest * BLOCK
-
-
-@triton.jit
-def added(z, rows, columns, rows_in, columns_in, bias, bias_row, bias_column, slope, position, FACTOR: tl.constexpr, BIAS: tl.constexpr, ALIBI: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Scores, times FACTOR, with bias and ALiBi added. `rows`, `columns`: queries and keys within the sequence."""
-    if BIAS:
-        at = rows.to(tl.int64)[:, None] * bias_row + columns.to(tl.int64)[None, :] * bias_column
-        z += tl.load(bias + at, mask=rows_in[:, None] & columns_in[None, :], other=0.0).to(tl.float32) * FACTOR
-    if ALIBI:
-        z -= tl.abs((rows + position)[:, None] - columns[None, :]).to(tl.float32) * (slope * FACTOR)
-    return z
-
-
-@triton.jit
-def tanh(x):  # type: ignore[no-untyped-def]
-    """By one exponential of a negative number: no overflow, and nothing lost near 0 that float32 scores have."""
-    e = tl.exp2(tl.abs(x) * (-2.0 * LOG2E))
-    t = (1 - e) / (1 + e)
-    return tl.where(x < 0, -t, t)
-
-
-@triton.jit
-def seen(rows, columns, position, keys, LEFT: tl.constexpr, RIGHT: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Whether query `rows` sees key `columns`. `position`: keys - queries."""
-    inside = columns[None, :] < keys
-    apart = columns[None, :] - (rows + position)[:, None]
-    if LEFT >= 0:
-        inside &= apart >= -LEFT
-    if RIGHT >= 0:
-        inside &= apart <= RIGHT
-    return inside
+EIGHT_BITS = "f8e4m3"
 
 
 def option(p: Problem, name: str) -> int:
     return int(p.option(name))
 
 
-def refused(p: Problem, names: tuple[str, ...]) -> str | None:
-    """None, or why the portable kernels do not take the tensors of a call: `names` are those beside q, k and v that they cannot."""
+def refused(p: Problem, names: tuple[str, ...], *, dropout: bool = False, eight: bool = False, ranges: bool = False) -> str | None:
+    """None, or why a kernel does not take the tensors of a call: `names` are those beside q, k and v that it cannot. `dropout`: it takes that, `eight`:
+    8 bits as well, of keys and values or of all three, `ranges`: a mask of ranges."""
     q, k, v = p["q"], p["k"], p["v"]
-    if q.dtype not in ("f16", "bf16") or k.dtype != q.dtype or v.dtype != q.dtype:
+    if not (eight and k.dtype == EIGHT_BITS) and (q.dtype not in ("f16", "bf16") or k.dtype != q.dtype or v.dtype != q.dtype):
         return f"takes f16 and bf16, alike for q, k and v; given {q.dtype}, {k.dtype}, {v.dtype}"
+    if k.dtype == EIGHT_BITS and q.dtype not in ("f16", "bf16", EIGHT_BITS):
+        return f"takes keys and values of 8 bits with queries of f16, bf16 and {EIGHT_BITS}; given {q.dtype}"
+    if k.dtype == EIGHT_BITS and p.device.arch < 89:
+        return f"Triton has {EIGHT_BITS} from sm_89 on"
     for name in names:
         if p.get(name) is not None:
             return f"takes no {name}"
-    if float(p.option("dropout_p")):
+    if p.get("key_begin") is not None and not ranges:
+        return "takes no mask of ranges"
+    if float(p.option("dropout_p")) and not dropout:
         return "takes no dropout"
     if q.numel == 0 or k.numel == 0:
         return "there is nothing to multiply"
@@ -97,10 +44,30 @@ def strides(p: Problem, letter: str, name: str) -> dict[str, int]:
     return {f"{letter}b": batch, f"{letter}s": token, f"{letter}h": head}
 
 
-def broadcast(meta: Meta | None) -> dict[str, int]:
-    """Strides of a bias [B, H, Sq, Sk], 0 where it is broadcast."""
+def broadcast(meta: Meta | None, letter: str = "z") -> dict[str, int]:
+    """Strides of a bias (or mask) [B, H, Sq, Sk], 0 where it is broadcast."""
     found = (0, 0, 0, 0) if meta is None else tuple(0 if n == 1 else s for n, s in zip(meta.shape, meta.strides, strict=True))
-    return dict(zip(("zb", "zh", "zs", "zk"), found, strict=True))
+    return dict(zip((f"{letter}b", f"{letter}h", f"{letter}s", f"{letter}k"), found, strict=True))
+
+
+def dropout(p: Problem) -> dict[str, Any]:
+    """What the device code is told of dropout: its cut of 16 bits, the eighths of a row of elements, and whether a call has fewer than 2^32 of those."""
+    q, probability = p["q"], float(p.option("dropout_p"))
+    eighths = -(-p["k"].shape[1] // 8)
+    said = {"limit": min(round(probability * 65536), 65535), "EIGHTHS": eighths, "DROP": probability != 0}
+    return {**said, "SHORT": q.shape[0] * q.shape[1] * q.shape[2] * eighths < 2**32}
+
+
+def room(p: Problem) -> int:
+    """Keys that a sequence has at most."""
+    pages = p.get("page_table")
+    return p["k"].shape[1] * (1 if pages is None else pages.shape[1])
+
+
+def scale_strides(p: Problem) -> dict[str, int]:
+    """From one head's scale of 8 bits to the next's: 0 where all heads share one."""
+    found = {letter: p.get(f"{letter}_scale") for letter in "qkv"}
+    return {f"{letter}g": 1 if m is not None and m.shape[0] > 1 else 0 for letter, m in found.items()}
 
 
 def pow2(n: int) -> int:

@@ -1,8 +1,9 @@
-"""FlashAttention-2 backward, portable and deterministic. Contract: rooftop/ops/attention.py
+"""FlashAttention-2 backward, portable and deterministic, with every option of the contract. Contract: rooftop/ops/attention.py
 
-Three launches, no atomics. The first takes delta_i = sum_d dout_id · out_id - dlse_i. In the second a program owns a tile of keys, walks the queries that
-see it, of all query heads that share the key head, and makes dk and dv; scores are made transposed, so that weights and their gradients stay in registers as
-left operands. In the third a program owns a tile of queries, walks its keys again and makes dq. Seven products of tiles, where five would do with atomics."""
+No atomics. The first launch takes delta_i = sum_d dout_id · out_id - dlse_i. In the second a program owns a tile of keys, walks the queries that see it, of all
+query heads that share the key head, and makes dk and dv; scores are made transposed, so that weights and their gradients stay in registers as left operands.
+In the third a program owns a tile of queries, walks its keys again and makes dq. Seven products of tiles, where five would do with atomics. The gradient of a
+bias takes a launch of its own: a program owns a tile of it, and adds up in registers what the tile is broadcast over. Sinks take a small one."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ import triton.language as tl
 
 from rooftop.core.spec import Launch, Meta, Problem
 from rooftop.kernels._device import attention as shared
-from rooftop.kernels._device.attention import LOG2E, seen, sequence, tanh
+from rooftop.kernels._device.attention_tiles import LOG2E, kept, kept_transposed, numbered, scored, seen, sequence
 
 ROWS = 64  # of a program of the first launch
 
@@ -36,28 +37,49 @@ def _delta(dout, out, dlse, delta, SQ, H, gb, gs, gh, ob, os, oh, DV: tl.constex
 
 
 @triton.jit
-def _weights(z, dp, norm, delta, inside, factor, cap, slope, apart, CAP: tl.constexpr, ALIBI: tl.constexpr, MASKED: tl.constexpr):  # type: ignore[no-untyped-def]
-    """(the weights, the gradient of the scores but for the scale) of a tile; `norm` and `delta` are spread over it, `norm` in base 2."""
-    if CAP:
-        t = tanh(z * cap)
-        z = t * factor
-    else:
-        z = z * factor
-    if ALIBI:
-        z -= tl.abs(apart).to(tl.float32) * (slope * LOG2E)
-    if MASKED:
-        z = tl.where(inside, z, float("-inf"))
-    p = tl.exp2(z - norm)
-    ds = p * (dp - delta)
-    if CAP:
-        ds = ds * (1 - t * t)
-    return p, ds
+def _sinks(sinks, lse, delta, dsinks, B, SQ, H, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    """dsink = -sum of exp(sink - lse) · delta over the rows of its head. Rows of no sequence have lse -inf."""
+    head = tl.program_id(0)
+    sink = tl.load(sinks + head).to(tl.float32)
+    total = tl.zeros((BLOCK,), tl.float32)
+    for batch in range(B):
+        row = (tl.cast(batch, tl.int64) * H + head) * SQ
+        for start in range(0, SQ, BLOCK):
+            at = start + tl.arange(0, BLOCK)
+            norm = tl.load(lse + row + at, mask=at < SQ, other=float("-inf"))
+            common = tl.load(delta + row + at, mask=at < SQ, other=0.0)
+            total -= tl.where(norm == float("-inf"), 0.0, tl.exp2((sink - norm) * LOG2E) * common)
+    tl.store(dsinks + head, tl.sum(total, 0).to(dsinks.dtype.element_ty))
 
 
 @triton.jit
-def _walk_queries(dk, dv, k, v, q, dout, lse, delta, begin, end, columns, count, keys, position, factor, cap, slope, qs, gs, D: tl.constexpr,
-                  DV: tl.constexpr, BM: tl.constexpr, SIZE: tl.constexpr, SIZE_V: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, CAP: tl.constexpr,
-                  ALIBI: tl.constexpr, MASKED: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
+def _gradient(z, dp, norm, delta, rows, columns, there, low, high, keys, position, factor, cap, slope, bias, zs, zk, mask, ms, mk, LEFT: tl.constexpr,
+              RIGHT: tl.constexpr, CAP: tl.constexpr, ALIBI: tl.constexpr, MASKED: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
+    """(the weights, the gradient of the scores behind cap and scale, that of the products but for the scale) of products `z` and gradients `dp` of weights.
+    `rows`, `norm` (in base 2), `delta`, `low`, `high` and `columns` are spread over the tile."""
+    t = z
+    if CAP or ALIBI or bias is not None or mask is not None:
+        z, t = scored(z, rows, columns, there, position, factor, cap, slope, bias, zs, zk, mask, ms, mk, CAP, ALIBI)
+    else:
+        z = z * factor
+    if MASKED:
+        inside = seen(rows, columns, position, keys, LEFT, RIGHT) & there
+        if low is not None:
+            inside = inside & (columns >= low) & (columns < high)
+        z = tl.where(inside, z, float("-inf"))
+    p = tl.exp2(z - norm)
+    ds = p * (dp - delta)
+    inner = ds
+    if CAP:
+        inner = ds * (1 - t * t)
+    return p, ds, inner
+
+
+@triton.jit
+def _walk_queries(dk, dv, k, v, q, dout, lse, delta, bias, mask, key_begin, key_end, begin, end, columns, columns_in, count, keys, position, factor, cap, slope,
+                  seed, limit, number, EIGHTHS, share, qs, gs, zs, zk, ms, mk, D: tl.constexpr, DV: tl.constexpr, BM: tl.constexpr, SIZE: tl.constexpr,
+                  SIZE_V: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, CAP: tl.constexpr, ALIBI: tl.constexpr, DROP: tl.constexpr,
+                  MASKED: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
     """Tiles of queries from `begin` to `end`, multiples of BM. MASKED: not every query sees every key, or is one."""
     d = tl.arange(0, SIZE)
     e = tl.arange(0, SIZE_V)
@@ -70,28 +92,43 @@ def _walk_queries(dk, dv, k, v, q, dout, lse, delta, begin, end, columns, count,
         norm = tl.load(lse + at, mask=rows_in, other=0.0) * LOG2E
         norm = tl.where(norm == float("-inf"), 0.0, norm)
         common = tl.load(delta + at, mask=rows_in, other=0.0)
-        inside = tl.trans(seen(rows, columns, position, keys, LEFT, RIGHT)) & rows_in[None, :]
-        apart = columns[:, None] - (rows + position)[None, :]
+        low = None
+        high = None
+        if key_begin is not None:
+            low = tl.load(key_begin + at, mask=rows_in, other=0).to(tl.int32)[None, :]
+            high = tl.load(key_end + at, mask=rows_in, other=0).to(tl.int32)[None, :]
         z = tl.dot(k, tl.trans(mine))
         dp = tl.dot(v, tl.trans(flow))
-        p, ds = _weights(z, dp, norm[None, :], common[None, :], inside, factor, cap, slope, apart, CAP, ALIBI, MASKED)
+        if DROP:
+            stays = kept_transposed(seed, limit, (number + (rows * EIGHTHS).to(number.dtype))[None, :], columns[:, None])
+            dp = tl.where(stays, dp * share, 0.0)
+        there = columns_in[:, None] & rows_in[None, :]
+        p, _, ds = _gradient(z, dp, norm[None, :], common[None, :], rows[None, :], columns[:, None], there, low, high, keys, position, factor, cap, slope,
+                             bias, zs, zk, mask, ms, mk, LEFT, RIGHT, CAP, ALIBI, MASKED)  # fmt: skip
+        if DROP:
+            p = tl.where(stays, p * share, 0.0)
         dv = tl.dot(p.to(flow.dtype), flow, dv)
         dk = tl.dot(ds.to(mine.dtype), mine, dk)
     return dk, dv
 
 
-@triton.jit(do_not_specialize=["SQ", "SK", "N"])
-def _keys(q, k, v, dout, lse, delta, slopes, cu_q, cu_k, dk, dv, scale, softcap, SQ, SK, N, H, GROUP, qb, qs, qh, kb, ks, kh, vb, vs, vh, gb, gs, gh, yb, ys,
-          yh, wb, ws, wh, ab, D: tl.constexpr, DV: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, SIZE: tl.constexpr, SIZE_V: tl.constexpr,
-          LEFT: tl.constexpr, RIGHT: tl.constexpr, CAP: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
-    """dk and dv of a tile of keys. Strides of batch, token and head: q, k, v, dout (g), dk (y), dv (w)."""
+@triton.jit(do_not_specialize=["SQ", "SK", "N", "EIGHTHS", "limit", "seed"])
+def _keys(q, k, v, dout, lse, delta, bias, mask, slopes, key_begin, key_end, cu_q, cu_k, lengths, dk, dv, scale, softcap, seed, limit, share, SQ, SK, N,
+          EIGHTHS, H, GROUP, qb, qs, qh, kb, ks, kh, vb, vs, vh, gb, gs, gh, yb, ys, yh, wb, ws, wh, zb, zh, zs, zk, mb, mh, ms, mk, ab, D: tl.constexpr,
+          DV: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, SIZE: tl.constexpr, SIZE_V: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr,
+          CAP: tl.constexpr, DROP: tl.constexpr, SHORT: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
+    """dk and dv of a tile of keys. Strides of batch, token and head: q, k, v, dout (g), dk (y), dv (w); of bias (z) and mask (m) all four."""
     tile = tl.program_id(0)
     key_head = tl.program_id(1)
     batch = tl.program_id(2).to(tl.int64)
     if cu_q is not None:
-        first_key, keys, first, count, column = sequence(tile, cu_k, cu_q, N, SK, SQ, BN)
+        first_key, keys, first, count, column, _ = sequence(tile, cu_k, cu_q, N, SK, SQ, BN)
+        last_key = keys
     else:
         first_key, keys, first, count, column = 0, SK, 0, SQ, tile * BN
+        last_key = SK
+    if lengths is not None:
+        keys = tl.minimum(tl.maximum(tl.load(lengths + batch).to(tl.int32), 0), SK)
     position = keys - count
     columns = column + tl.arange(0, BN)
     columns_in = columns < keys
@@ -113,13 +150,15 @@ def _keys(q, k, v, dout, lse, delta, slopes, cu_q, cu_k, dk, dv, scale, softcap,
     begin = 0
     whole = 0
     if RIGHT >= 0:
-        begin = tl.maximum(column - position - RIGHT, 0) // BM * BM
-        whole = tl.maximum((tl.maximum(last - position - RIGHT, 0) + BM - 1) // BM * BM, begin)
+        begin = tl.minimum(tl.maximum(column - position - RIGHT, 0), SQ) // BM * BM
+        whole = tl.maximum((tl.minimum(tl.maximum(last - position - RIGHT, 0), SQ) + BM - 1) // BM * BM, begin)
     stop = count
     edge = count
     if LEFT >= 0:
         stop = tl.maximum(tl.minimum(count, last - position + LEFT + 1), 0)
         edge = tl.maximum(tl.minimum(count, column - position + LEFT + 1), 0)
+    if key_begin is not None:
+        edge = 0  # which queries see the tile whole is not known
     end = (stop + BM - 1) // BM * BM
     if keys <= column:
         end = begin
@@ -134,20 +173,43 @@ def _keys(q, k, v, dout, lse, delta, slopes, cu_q, cu_k, dk, dv, scale, softcap,
         q_at = q + batch * qb + head * qh + tl.cast(first, tl.int64) * qs
         g_at = dout + batch * gb + head * gh + tl.cast(first, tl.int64) * gs
         row = (batch * H + head) * SQ + first
+        bias_at = bias
+        mask_at = mask
+        begin_at = key_begin
+        end_at = key_end
+        if bias is not None:
+            bias_at = bias + (batch * zb + head * zh)
+        if mask is not None:
+            mask_at = mask + (batch * mb + head * mh)
+        if key_begin is not None:
+            begin_at = key_begin + batch * SQ
+            end_at = key_end + batch * SQ
+        number = row
+        if DROP:
+            number = numbered(batch, head, tl.cast(first, tl.int64), H, SQ, EIGHTHS, SHORT)
         if RIGHT >= 0:
-            to_k, to_v = _walk_queries(to_k, to_v, mine, values, q_at, g_at, lse + row, delta + row, begin, tl.minimum(whole, end), columns, count, keys,
-                                       position, factor, cap, slope, qs, gs, D, DV, BM, SIZE, SIZE_V, LEFT, RIGHT, CAP, ALIBI, True)  # fmt: skip
-        to_k, to_v = _walk_queries(to_k, to_v, mine, values, q_at, g_at, lse + row, delta + row, whole, tl.minimum(whole_end, end), columns, count, keys,
-                                   position, factor, cap, slope, qs, gs, D, DV, BM, SIZE, SIZE_V, LEFT, RIGHT, CAP, ALIBI, False)  # fmt: skip
-        to_k, to_v = _walk_queries(to_k, to_v, mine, values, q_at, g_at, lse + row, delta + row, whole_end, end, columns, count, keys, position, factor, cap,
-                                   slope, qs, gs, D, DV, BM, SIZE, SIZE_V, LEFT, RIGHT, CAP, ALIBI, True)  # fmt: skip
-    tl.store(dk + batch * yb + key_head.to(tl.int64) * yh + token[:, None] * ys + d[None, :], (to_k * scale).to(dk.dtype.element_ty), mask=inside)
-    tl.store(dv + batch * wb + key_head.to(tl.int64) * wh + token[:, None] * ws + e[None, :], to_v.to(dv.dtype.element_ty), mask=inside_v)
+            to_k, to_v = _walk_queries(to_k, to_v, mine, values, q_at, g_at, lse + row, delta + row, bias_at, mask_at, begin_at, end_at, begin,
+                                       tl.minimum(whole, end), columns, columns_in, count, keys, position, factor, cap, slope, seed, limit, number, EIGHTHS,
+                                       share, qs, gs, zs, zk, ms, mk, D, DV, BM, SIZE, SIZE_V, LEFT, RIGHT, CAP, ALIBI, DROP, True)  # fmt: skip
+        to_k, to_v = _walk_queries(to_k, to_v, mine, values, q_at, g_at, lse + row, delta + row, bias_at, mask_at, begin_at, end_at, whole,
+                                   tl.minimum(whole_end, end), columns, columns_in, count, keys, position, factor, cap, slope, seed, limit, number, EIGHTHS,
+                                   share, qs, gs, zs, zk, ms, mk, D, DV, BM, SIZE, SIZE_V, LEFT, RIGHT, CAP, ALIBI, DROP, False)  # fmt: skip
+        to_k, to_v = _walk_queries(to_k, to_v, mine, values, q_at, g_at, lse + row, delta + row, bias_at, mask_at, begin_at, end_at, whole_end, end, columns,
+                                   columns_in, count, keys, position, factor, cap, slope, seed, limit, number, EIGHTHS, share, qs, gs, zs, zk, ms, mk, D, DV,
+                                   BM, SIZE, SIZE_V, LEFT, RIGHT, CAP, ALIBI, DROP, True)  # fmt: skip
+    here = (columns < last_key)[:, None]
+    to_k = tl.where(columns_in[:, None], to_k * scale, 0.0)  # keys of the tensor beyond the length of the sequence
+    to_v = tl.where(columns_in[:, None], to_v, 0.0)
+    k_at = dk + batch * yb + key_head.to(tl.int64) * yh + token[:, None] * ys + d[None, :]
+    v_at = dv + batch * wb + key_head.to(tl.int64) * wh + token[:, None] * ws + e[None, :]
+    tl.store(k_at, to_k.to(dk.dtype.element_ty), mask=here & (d < D)[None, :])
+    tl.store(v_at, to_v.to(dv.dtype.element_ty), mask=here & (e < DV)[None, :])
 
 
 @triton.jit
-def _walk_keys(dq, q, dout, norm, common, k, v, begin, end, rows, rows_in, keys, position, factor, cap, slope, ks, vs, D: tl.constexpr, DV: tl.constexpr,
-               BN: tl.constexpr, SIZE: tl.constexpr, SIZE_V: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, CAP: tl.constexpr, ALIBI: tl.constexpr,
+def _walk_keys(dq, q, dout, norm, common, k, v, bias, mask, begin, end, rows, rows_in, low, high, keys, position, factor, cap, slope, seed, limit, numbers,
+               share, ks, vs, zs, zk, ms, mk, D: tl.constexpr, DV: tl.constexpr, BN: tl.constexpr, SIZE: tl.constexpr, SIZE_V: tl.constexpr,
+               LEFT: tl.constexpr, RIGHT: tl.constexpr, CAP: tl.constexpr, ALIBI: tl.constexpr, DROP: tl.constexpr,
                MASKED: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
     """Tiles of keys from `begin` to `end`, multiples of BN. MASKED: not every query sees every key of them."""
     d = tl.arange(0, SIZE)
@@ -158,27 +220,32 @@ def _walk_keys(dq, q, dout, norm, common, k, v, begin, end, rows, rows_in, keys,
         columns_in = columns < keys
         tile = tl.load(k + at[:, None] * ks + d[None, :], mask=columns_in[:, None] & (d < D)[None, :], other=0.0)
         values = tl.load(v + at[:, None] * vs + e[None, :], mask=columns_in[:, None] & (e < DV)[None, :], other=0.0)
-        inside = seen(rows, columns, position, keys, LEFT, RIGHT)
-        apart = columns[None, :] - (rows + position)[:, None]
         z = tl.dot(q, tl.trans(tile))
         dp = tl.dot(dout, tl.trans(values))
-        _, ds = _weights(z, dp, norm[:, None], common[:, None], inside, factor, cap, slope, apart, CAP, ALIBI, MASKED)
+        if DROP:
+            dp = tl.where(kept(seed, limit, numbers[:, None], start, BN), dp * share, 0.0)
+        there = rows_in[:, None] & columns_in[None, :]
+        _, _, ds = _gradient(z, dp, norm[:, None], common[:, None], rows[:, None], columns[None, :], there, low, high, keys, position, factor, cap, slope,
+                             bias, zs, zk, mask, ms, mk, LEFT, RIGHT, CAP, ALIBI, MASKED)  # fmt: skip
         dq = tl.dot(ds.to(tile.dtype), tile, dq)
     return dq
 
 
-@triton.jit(do_not_specialize=["SQ", "SK", "N"])
-def _queries(q, k, v, dout, lse, delta, slopes, cu_q, cu_k, dq, scale, softcap, SQ, SK, N, H, GROUP, qb, qs, qh, kb, ks, kh, vb, vs, vh, gb, gs, gh, xb, xs,
-             xh, ab, D: tl.constexpr, DV: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, SIZE: tl.constexpr, SIZE_V: tl.constexpr, LEFT: tl.constexpr,
-             RIGHT: tl.constexpr, CAP: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
-    """dq of a tile of queries. Strides of batch, token and head: q, k, v, dout (g), dq (x)."""
+@triton.jit(do_not_specialize=["SQ", "SK", "N", "EIGHTHS", "limit", "seed"])
+def _queries(q, k, v, dout, lse, delta, bias, mask, slopes, key_begin, key_end, cu_q, cu_k, lengths, dq, scale, softcap, seed, limit, share, SQ, SK, N,
+             EIGHTHS, H, GROUP, qb, qs, qh, kb, ks, kh, vb, vs, vh, gb, gs, gh, xb, xs, xh, zb, zh, zs, zk, mb, mh, ms, mk, ab, D: tl.constexpr,
+             DV: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, SIZE: tl.constexpr, SIZE_V: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr,
+             CAP: tl.constexpr, DROP: tl.constexpr, SHORT: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
+    """dq of a tile of queries. Strides of batch, token and head: q, k, v, dout (g), dq (x); of bias (z) and mask (m) all four."""
     tile = tl.num_programs(0) - 1 - tl.program_id(0) if RIGHT >= 0 else tl.program_id(0)
     head = tl.program_id(1)
     batch = tl.program_id(2).to(tl.int64)
     if cu_q is not None:
-        first, count, first_key, keys, row = sequence(tile, cu_q, cu_k, N, SQ, SK, BM)
+        first, count, first_key, keys, row, _ = sequence(tile, cu_q, cu_k, N, SQ, SK, BM)
     else:
         first, count, first_key, keys, row = 0, SQ, 0, SK, tile * BM
+    if lengths is not None:
+        keys = tl.minimum(tl.maximum(tl.load(lengths + batch).to(tl.int32), 0), SK)
     position = keys - count
     rows = row + tl.arange(0, BM)
     rows_in = rows < count
@@ -200,35 +267,146 @@ def _queries(q, k, v, dout, lse, delta, slopes, cu_q, cu_k, dq, scale, softcap, 
     slope = 0.0
     if ALIBI:
         slope = tl.load(slopes + batch * ab + head)
+    if bias is not None:
+        bias += batch * zb + head.to(tl.int64) * zh
+    if mask is not None:
+        mask += batch * mb + head.to(tl.int64) * mh
     cap = 0.0
     if CAP:
         cap = scale / softcap
         factor = softcap * LOG2E
     else:
         factor = scale * LOG2E
+    numbers = rows
+    if DROP:
+        numbers = numbered(batch, head, token, H, SQ, EIGHTHS, SHORT)
     begin = 0
     whole = 0
     if LEFT >= 0:
-        begin = tl.maximum(row + position - LEFT, 0) // BN * BN
-        whole = tl.maximum((tl.maximum(last + position - LEFT, 0) + BN - 1) // BN * BN, begin)
+        begin = tl.maximum(row + position - LEFT, 0)
+        whole = tl.maximum(last + position - LEFT, 0)
     stop = keys
     edge = keys
     if RIGHT >= 0:
         stop = tl.maximum(tl.minimum(keys, last + position + RIGHT + 1), 0)
         edge = tl.maximum(tl.minimum(keys, row + position + RIGHT + 1), 0)
-    end = (stop + BN - 1) // BN * BN
+    low = None
+    high = None
+    if key_begin is not None:
+        low_row = tl.load(key_begin + batch * SQ + token, mask=rows_in, other=SK).to(tl.int32)
+        high_row = tl.load(key_end + batch * SQ + token, mask=rows_in, other=0).to(tl.int32)
+        begin = tl.maximum(begin, tl.min(low_row))
+        stop = tl.minimum(stop, tl.max(high_row))
+        whole = tl.maximum(whole, tl.max(tl.where(rows_in, low_row, 0)))
+        edge = tl.minimum(edge, tl.maximum(tl.min(tl.where(rows_in, high_row, SK)), 0))
+        low = low_row[:, None]
+        high = high_row[:, None]
+    begin = tl.minimum(begin, SK) // BN * BN
+    whole = tl.maximum((tl.minimum(whole, SK) + BN - 1) // BN * BN, begin)
+    end = (tl.maximum(stop, 0) + BN - 1) // BN * BN
     if count <= row:
         end = begin
     whole_end = tl.maximum(edge // BN * BN, whole)
     to = tl.zeros((BM, SIZE), tl.float32)
-    if LEFT >= 0:
-        to = _walk_keys(to, mine, flow, norm, common, k, v, begin, tl.minimum(whole, end), rows, rows_in, keys, position, factor, cap, slope, ks, vs, D, DV,
-                        BN, SIZE, SIZE_V, LEFT, RIGHT, CAP, ALIBI, True)  # fmt: skip
-    to = _walk_keys(to, mine, flow, norm, common, k, v, whole, tl.minimum(whole_end, end), rows, rows_in, keys, position, factor, cap, slope, ks, vs, D, DV,
-                    BN, SIZE, SIZE_V, LEFT, RIGHT, CAP, ALIBI, False)  # fmt: skip
-    to = _walk_keys(to, mine, flow, norm, common, k, v, whole_end, end, rows, rows_in, keys, position, factor, cap, slope, ks, vs, D, DV, BN, SIZE, SIZE_V,
-                    LEFT, RIGHT, CAP, ALIBI, True)  # fmt: skip
+    if LEFT >= 0 or key_begin is not None:
+        to = _walk_keys(to, mine, flow, norm, common, k, v, bias, mask, begin, tl.minimum(whole, end), rows, rows_in, low, high, keys, position, factor, cap,
+                        slope, seed, limit, numbers, share, ks, vs, zs, zk, ms, mk, D, DV, BN, SIZE, SIZE_V, LEFT, RIGHT, CAP, ALIBI, DROP, True)  # fmt: skip
+    to = _walk_keys(to, mine, flow, norm, common, k, v, bias, mask, whole, tl.minimum(whole_end, end), rows, rows_in, low, high, keys, position, factor, cap,
+                    slope, seed, limit, numbers, share, ks, vs, zs, zk, ms, mk, D, DV, BN, SIZE, SIZE_V, LEFT, RIGHT, CAP, ALIBI, DROP, False)  # fmt: skip
+    to = _walk_keys(to, mine, flow, norm, common, k, v, bias, mask, whole_end, end, rows, rows_in, low, high, keys, position, factor, cap, slope, seed, limit,
+                    numbers, share, ks, vs, zs, zk, ms, mk, D, DV, BN, SIZE, SIZE_V, LEFT, RIGHT, CAP, ALIBI, DROP, True)  # fmt: skip
     tl.store(dq + batch * xb + head.to(tl.int64) * xh + token[:, None] * xs + d[None, :], (to * scale).to(dq.dtype.element_ty), mask=inside)
+
+
+@triton.jit(do_not_specialize=["SQ", "SK", "EIGHTHS", "limit", "seed"])
+def _bias(q, k, v, dout, lse, delta, bias, mask, slopes, key_begin, key_end, lengths, dbias, scale, softcap, seed, limit, share, SQ, SK, EIGHTHS, H, GROUP,
+          BATCHES, HEADS, qb, qs, qh, kb, ks, kh, vb, vs, vh, gb, gs, gh, zb, zh, zs, zk, mb, mh, ms, mk, ab, eb, eh, es, ek, D: tl.constexpr,
+          DV: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, SIZE: tl.constexpr, SIZE_V: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr,
+          CAP: tl.constexpr, DROP: tl.constexpr, SHORT: tl.constexpr, ONE_ROW: tl.constexpr, ONE_COLUMN: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
+    """The gradient of a tile of the bias, summed over the BATCHES and HEADS that share it, and over all queries (ONE_ROW) or keys (ONE_COLUMN) where those do.
+    Strides as `_queries`', of dbias (e) all four."""
+    tile_m = tl.program_id(0)
+    tile_n = tl.program_id(1)
+    first_batch = tl.program_id(2) // (H // HEADS)
+    first_head = tl.program_id(2) % (H // HEADS)
+    ALIBI: tl.constexpr = slopes is not None
+    d = tl.arange(0, SIZE)
+    e = tl.arange(0, SIZE_V)
+    cap = 0.0
+    if CAP:
+        cap = scale / softcap
+        factor = softcap * LOG2E
+    else:
+        factor = scale * LOG2E
+    total = tl.zeros((BM, BN), tl.float32)
+    steps_m = 1
+    steps_n = 1
+    if ONE_ROW:
+        steps_m = tl.cdiv(SQ, BM)
+    if ONE_COLUMN:
+        steps_n = tl.cdiv(SK, BN)
+    for turn in range(BATCHES * HEADS * steps_m * steps_n):
+        pair = turn // (steps_m * steps_n)
+        row = (tile_m + turn // steps_n % steps_m) * BM
+        column = (tile_n + turn % steps_n) * BN
+        batch = (first_batch + pair // HEADS).to(tl.int64)
+        head = (first_head + pair % HEADS).to(tl.int64)
+        keys = SK
+        if lengths is not None:
+            keys = tl.minimum(tl.maximum(tl.load(lengths + batch).to(tl.int32), 0), SK)
+        position = keys - SQ
+        any_seen = keys > column
+        if RIGHT >= 0:
+            any_seen = any_seen & (column <= tl.minimum(row + BM, SQ) - 1 + position + RIGHT)
+        if LEFT >= 0:
+            any_seen = any_seen & (tl.minimum(column + BN, keys) - 1 >= row + position - LEFT)
+        if any_seen:
+            rows = row + tl.arange(0, BM)
+            columns = column + tl.arange(0, BN)
+            rows_in = rows < SQ
+            columns_in = columns < keys
+            token = rows.to(tl.int64)
+            key = columns.to(tl.int64)
+            mine = tl.load(q + batch * qb + head * qh + token[:, None] * qs + d[None, :], mask=rows_in[:, None] & (d < D)[None, :], other=0.0)
+            flow = tl.load(dout + batch * gb + head * gh + token[:, None] * gs + e[None, :], mask=rows_in[:, None] & (e < DV)[None, :], other=0.0)
+            tile = tl.load(k + batch * kb + head // GROUP * kh + key[:, None] * ks + d[None, :], mask=columns_in[:, None] & (d < D)[None, :], other=0.0)
+            values = tl.load(v + batch * vb + head // GROUP * vh + key[:, None] * vs + e[None, :], mask=columns_in[:, None] & (e < DV)[None, :], other=0.0)
+            at = (batch * H + head) * SQ + token
+            norm = tl.load(lse + at, mask=rows_in, other=0.0) * LOG2E
+            norm = tl.where(norm == float("-inf"), 0.0, norm)
+            common = tl.load(delta + at, mask=rows_in, other=0.0)
+            slope = 0.0
+            if ALIBI:
+                slope = tl.load(slopes + batch * ab + head)
+            low = None
+            high = None
+            if key_begin is not None:
+                low = tl.load(key_begin + batch * SQ + token, mask=rows_in, other=0).to(tl.int32)[:, None]
+                high = tl.load(key_end + batch * SQ + token, mask=rows_in, other=0).to(tl.int32)[:, None]
+            mask_at = mask
+            if mask is not None:
+                mask_at = mask + (batch * mb + head * mh)
+            z = tl.dot(mine, tl.trans(tile))
+            dp = tl.dot(flow, tl.trans(values))
+            if DROP:
+                dp = tl.where(kept(seed, limit, numbered(batch, head, token, H, SQ, EIGHTHS, SHORT)[:, None], column, BN), dp * share, 0.0)
+            there = rows_in[:, None] & columns_in[None, :]
+            _, ds, _ = _gradient(z, dp, norm[:, None], common[:, None], rows[:, None], columns[None, :], there, low, high, keys, position, factor, cap, slope,
+                                 bias + (batch * zb + head * zh), zs, zk, mask_at, ms, mk, LEFT, RIGHT, CAP, ALIBI, True)  # fmt: skip
+            total += ds
+    rows = tile_m * BM + tl.arange(0, BM)
+    columns = tile_n * BN + tl.arange(0, BN)
+    to = dbias + tl.cast(first_batch, tl.int64) * eb + first_head * eh
+    kind = dbias.dtype.element_ty
+    if ONE_ROW and ONE_COLUMN:
+        tl.store(to, tl.sum(tl.sum(total, 1), 0).to(kind))
+    elif ONE_ROW:
+        tl.store(to + columns.to(tl.int64) * ek, tl.sum(total, 0).to(kind), mask=columns < SK)
+    elif ONE_COLUMN:
+        tl.store(to + rows.to(tl.int64) * es, tl.sum(total, 1).to(kind), mask=rows < SQ)
+    else:
+        at = rows.to(tl.int64)[:, None] * es + columns.to(tl.int64)[None, :] * ek
+        tl.store(to + at, total.to(kind), mask=(rows < SQ)[:, None] & (columns < SK)[None, :])
 
 
 @dataclass(frozen=True)
@@ -244,10 +422,13 @@ class Config:
 
 
 def supports(p: Problem) -> str | None:
-    if reason := shared.refused(p, ("mask", "cache_lengths", "sinks", "bias")):
+    if reason := shared.refused(p, ("page_table", "q_scale", "k_scale", "v_scale"), dropout=True, ranges=True):
         return reason
     if max(p["q"].shape[0], p["q"].shape[2]) > 65535:
         return "more heads or batches than one launch may have"
+    bias = p.get("bias")
+    if bias is not None and (bias.shape[0] * bias.shape[1] > 65535 or bias.shape[3] > 2**20):
+        return "the gradient of a bias of more heads and batches, or more keys, than one launch may have"
     if (m := p.get("dlse")) is not None and not m.contiguous:
         return "dlse must lie without gaps"
     if not p["lse"].contiguous:
@@ -278,27 +459,45 @@ def scratch(p: Problem, config: Config) -> dict[str, Meta]:
 
 
 def launches(p: Problem, config: Config) -> list[Launch]:
-    q, k, v = p["q"], p["k"], p["v"]
+    q, k, v, bias = p["q"], p["k"], p["v"], p.get("bias")
     batch, queries, heads, size = q.shape
     packed, slopes = shared.packed(p), p.get("alibi_slopes")
+
+    def name(tensor: str) -> str | None:
+        return tensor if p.get(tensor) is not None else None
+
     wide = {"DV": v.shape[3], "SIZE_V": max(16, shared.pow2(v.shape[3]))}
     flow = shared.strides(p, "g", "dout")
     args = {
-        "q": "q", "k": "k", "v": "v", "dout": "dout", "lse": "lse", "delta": "delta", "slopes": "alibi_slopes" if slopes else None,
-        "cu_q": "cu_seqlens_q" if packed else None, "cu_k": "cu_seqlens_k" if packed else None, "scale": "scale", "softcap": float(p.option("softcap")),
-        "SQ": queries, "SK": k.shape[1], "N": p["cu_seqlens_q"].shape[0] - 1 if packed else 0, "H": heads, "GROUP": heads // k.shape[2],
-        **shared.strides(p, "q", "q"), **shared.strides(p, "k", "k"), **shared.strides(p, "v", "v"), **flow,
-        "ab": heads if slopes and len(slopes.shape) == 2 else 0, "D": size, "SIZE": max(16, shared.pow2(size)), **wide, **shared.windows(p),
-        "CAP": float(p.option("softcap")) != 0,
+        "q": "q", "k": "k", "v": "v", "dout": "dout", "lse": "lse", "delta": "delta", "bias": name("bias"), "mask": name("mask"),
+        "slopes": name("alibi_slopes"), "key_begin": name("key_begin"), "key_end": name("key_end"), "lengths": name("cache_lengths"), "scale": "scale",
+        "softcap": float(p.option("softcap")), "seed": "seed", "share": 1.0 / (1.0 - float(p.option("dropout_p"))), "SQ": queries, "SK": k.shape[1], "H": heads,
+        "GROUP": heads // k.shape[2], **shared.strides(p, "q", "q"), **shared.strides(p, "k", "k"), **shared.strides(p, "v", "v"), **flow,
+        **shared.broadcast(bias), **shared.broadcast(p.get("mask"), "m"), **shared.dropout(p), "ab": heads if slopes and len(slopes.shape) == 2 else 0,
+        "D": size, "SIZE": max(16, shared.pow2(size)), **wide, **shared.windows(p), "CAP": float(p.option("softcap")) != 0,
     }  # fmt: skip
+    bounds = {"cu_q": name("cu_seqlens_q"), "cu_k": name("cu_seqlens_k"), "N": p["cu_seqlens_q"].shape[0] - 1 if packed else 0}
     delta = {
         "dout": "dout", "out": "out", "dlse": "dlse" if p.get("dlse") else None, "delta": "delta", "SQ": queries, "H": heads, **flow,
         **shared.strides(p, "o", "out"), **wide, "BM": ROWS,
     }  # fmt: skip
     to_keys = {"dk": "dk", "dv": "dv", **shared.strides(p, "y", "dk"), **shared.strides(p, "w", "dv"), "BM": config.KM, "BN": config.KN}
     to_queries = {"dq": "dq", **shared.strides(p, "x", "dq"), "BM": config.QM, "BN": config.QN}
-    return [
+    made = [
         Launch(_delta, (-(-queries // ROWS), heads, batch), delta, 4),
-        Launch(_keys, (shared.tiles(p, config.KN, "k"), k.shape[2], batch), {**args, **to_keys}, config.warps, config.stages),
-        Launch(_queries, (shared.tiles(p, config.QM), heads, batch), {**args, **to_queries}, config.warps, config.stages),
+        Launch(_keys, (shared.tiles(p, config.KN, "k"), k.shape[2], batch), {**args, **bounds, **to_keys}, config.warps, config.stages),
+        Launch(_queries, (shared.tiles(p, config.QM), heads, batch), {**args, **bounds, **to_queries}, config.warps, config.stages),
     ]
+    if bias is not None:
+        over_batch, over_heads, one_row, one_column = (n == 1 for n in bias.shape)
+        bm, bn = min(64, config.QM), min(64, config.QN)
+        tiles = (1 if one_row else -(-queries // bm), 1 if one_column else -(-k.shape[1] // bn), bias.shape[0] * bias.shape[1])
+        to_bias = {
+            "dbias": "dbias", **shared.broadcast(p["dbias"], "e"), "BATCHES": batch if over_batch else 1, "HEADS": heads if over_heads else 1,
+            "ONE_ROW": one_row, "ONE_COLUMN": one_column, "BM": bm, "BN": bn,
+        }  # fmt: skip
+        made.append(Launch(_bias, tiles, {**args, **to_bias}, 4, 1))
+    if p.get("sinks") is not None:
+        made.append(Launch(_sinks, (heads,), {"sinks": "sinks", "lse": "lse", "delta": "delta", "dsinks": "dsinks", "B": batch, "SQ": queries, "H": heads,
+                                              "BLOCK": 1024}, 4))  # fmt: skip
+    return made

@@ -1,0 +1,115 @@
+"""`rooftop.attention` as torch's `scaled_dot_product_attention` and as an attention function of Hugging Face Transformers."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def scaled_dot_product_attention(
+    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0, is_causal: bool = False,
+    scale: float | None = None, enable_gqa: bool = False,
+) -> Tensor:  # fmt: skip
+    """`torch.nn.functional.scaled_dot_product_attention`, by `rooftop.attention` where that takes the tensors, else by torch itself.
+
+    The differences: a query that sees no key gives zeros; dropout is that of `rooftop.attention`, its seed drawn from torch's default generator of the CPU.
+
+    Args:
+        query: [..., H, L, D]. float16, bfloat16 or float32, D and Dv multiples of 8 up to 256; other dtypes and sizes go to torch.
+        key, value: [..., Hk, S, D] and [..., Hk, S, Dv]. Hk = H, or with `enable_gqa` a divisor of it.
+        attn_mask: broadcast over [..., H, L, S]: bool, True where a query sees a key, or a float that is added to the scores.
+        dropout_p: as `rooftop.attention`'s; given, it is applied: there is no training mode.
+        is_causal: query i sees the keys 0 to i, whatever S. Not with `attn_mask`.
+        scale: None: D ** -0.5.
+
+    Returns [..., H, L, Dv]. Raises what `rooftop.attention` raises for what fits neither."""
+    import torch
+
+    from rooftop.ops.attention import attention
+
+    for name, t in (("query", query), ("key", key), ("value", value)):
+        if not isinstance(t, torch.Tensor):
+            raise TypeError(f"scaled_dot_product_attention: {name} is a {type(t).__name__}; it must be a tensor")
+    if attn_mask is not None and is_causal:
+        raise ValueError("scaled_dot_product_attention: attn_mask and is_causal are both given; give one of them")
+    floats = (torch.float32, torch.float16, torch.bfloat16)
+    sizes_fit = min(t.dim() for t in (query, key, value)) >= 3 and all(t.shape[-1] % 8 == 0 and 8 <= t.shape[-1] <= 256 for t in (query, value))
+    if query.dtype not in floats or not sizes_fit or (scale is not None and not scale > 0):
+        return torch.nn.functional.scaled_dot_product_attention(
+            query, key, value, attn_mask=attn_mask, dropout_p=dropout_p, is_causal=is_causal, scale=scale, enable_gqa=enable_gqa
+        )
+    heads, rows, keys = query.shape[-3], query.shape[-2], key.shape[-2]
+    if key.shape[-3] != heads and not enable_gqa:
+        raise ValueError(f"scaled_dot_product_attention: query has {heads} heads and key {key.shape[-3]}; they must be alike, or enable_gqa given")
+    outer = query.shape[:-3]
+    if key.shape[:-3] != outer or value.shape[:-3] != outer:
+        raise ValueError(
+            f"scaled_dot_product_attention: query has shape {tuple(query.shape)}, key {tuple(key.shape)} and value {tuple(value.shape)}; "
+            "the dimensions before the heads must be alike"
+        )
+    batch = prod(outer)
+    q, k, v = (t.reshape(batch, *t.shape[-3:]).transpose(1, 2) for t in (query, key, value))
+    more: dict[str, Any] = {}
+    if is_causal:  # the first query stands at the first key
+        if keys > rows:
+            k, v = k[:, :rows], v[:, :rows]
+        more["window"] = (-1, max(rows - keys, 0))
+    if attn_mask is not None:
+        if attn_mask.dtype != torch.bool and attn_mask.dtype != query.dtype and attn_mask.dtype != torch.float32:
+            raise TypeError(f"scaled_dot_product_attention: attn_mask is {attn_mask.dtype}; accepted are torch.bool, {query.dtype}, torch.float32")
+        more["mask" if attn_mask.dtype == torch.bool else "bias"] = _as_four(attn_mask, (*outer, heads, rows, keys), batch)
+    seed = int(torch.randint(2**31, ())) if dropout_p else 0
+    out = attention(q, k, v, scale=scale, dropout_p=dropout_p, seed=seed, **more)
+    return out.transpose(1, 2).reshape(*outer, heads, rows, value.shape[-1])
+
+
+def _as_four(mask: Tensor, whole: tuple[int, ...], batch: int) -> Tensor:
+    """A mask that is broadcast over [..., H, L, S] as [B or 1, H or 1, L or 1, S or 1]."""
+    if mask.dim() > len(whole) or any(n not in (1, w) for n, w in zip(reversed(mask.shape), reversed(whole), strict=False)):
+        raise ValueError(f"scaled_dot_product_attention: attn_mask has shape {tuple(mask.shape)}; it must broadcast over {whole}")
+    mask = mask.reshape(*(1,) * (len(whole) - mask.dim()), *mask.shape)
+    outer = mask.shape[:-3]
+    if all(n == 1 for n in outer):
+        return mask.reshape(1, *mask.shape[-3:])
+    return mask.expand(*whole[:-3], *mask.shape[-3:]).reshape(batch, *mask.shape[-3:])
+
+
+def transformers_attention(
+    module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, dropout: float = 0.0, scaling: float | None = None,
+    is_causal: bool | None = None, softcap: float | None = None, s_aux: Tensor | None = None, **_: Any,
+) -> tuple[Tensor, None]:  # fmt: skip
+    """An attention function of Hugging Face Transformers (`AttentionInterface`): a model of any kind calls it with query [B, H, L, D], key and value
+    [B, Hk, S, D], not repeated, and the mask of its `sdpa` functions: bool or added, [B, 1 or H, L, S], or None where causal order says it all. A sliding
+    window is in the mask. `softcap` and `s_aux` (sinks, [H]) are those of models that have them.
+
+    Returns (out [B, L, H, D], None)."""
+    import torch
+
+    from rooftop.ops.attention import attention
+
+    if is_causal is None:
+        is_causal = bool(getattr(module, "is_causal", True))
+    more: dict[str, Any] = {}
+    if attention_mask is not None:
+        given = attention_mask[..., : key.shape[-2]]
+        more["mask" if given.dtype == torch.bool else "bias"] = given
+    else:
+        more["causal"] = is_causal and query.shape[2] > 1
+    sinks = None if s_aux is None else s_aux.to(query.dtype)
+    seed = int(torch.randint(2**31, ())) if dropout else 0
+    q, k, v = (t.transpose(1, 2) for t in (query, key, value))
+    return attention(q, k, v, scale=scaling, softcap=softcap, dropout_p=dropout, seed=seed, sinks=sinks, **more), None
+
+
+def register_transformers(name: str = "rooftop") -> None:
+    """Make ``attn_implementation="rooftop"`` known to Hugging Face Transformers (4.53 or later), with the masks that its `sdpa` functions get.
+
+    Raises ImportError where it is not installed."""
+    from transformers import AttentionInterface
+    from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
+
+    AttentionInterface.register(name, transformers_attention)
+    AttentionMaskInterface.register(name, sdpa_mask)

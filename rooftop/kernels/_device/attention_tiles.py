@@ -1,0 +1,128 @@
+"""What the portable attention kernels compute of a tile of queries and keys: which of its keys are seen, its scores with all that is added, its dropout.
+
+`rows` and `columns` are queries and keys within the sequence, spread over the tile: [rows, 1] and [1, columns], or the other way round for a tile that is
+held transposed. Every function takes either."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+LOG2E = tl.constexpr(1.4426950408889634)
+
+
+@triton.jit
+def sequence(tile, cu_q, cu_k, N, TQ, TK, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    """(first query, queries, first key, keys, first row of the tile within the sequence, whether it is one) of the tile-th tile of packed sequences. Bounds
+    that fit nothing are taken as the nearest that do. Queries before the first and after the last sequence are as a sequence of no keys, which is none.
+    Past the last tile: no queries."""
+    first = 0
+    count = tl.minimum(tl.maximum(tl.load(cu_q).to(tl.int32), 0), TQ)
+    first_key = 0
+    keys = 0
+    next_key = tl.minimum(tl.maximum(tl.load(cu_k).to(tl.int32), 0), TK)
+    rest = tile
+    n = 0
+    while (n <= N) & (rest * BLOCK >= count):
+        rest -= (count + BLOCK - 1) // BLOCK
+        first += count
+        first_key = next_key
+        inner = n < N
+        end = tl.load(cu_q + n + 1, mask=inner, other=0).to(tl.int32)
+        end = tl.where(inner, tl.minimum(tl.maximum(end, first), TQ), TQ)
+        end_key = tl.load(cu_k + n + 1, mask=inner, other=0).to(tl.int32)
+        next_key = tl.where(inner, tl.minimum(tl.maximum(end_key, first_key), TK), first_key)
+        count = end - first
+        keys = next_key - first_key
+        n += 1
+    return first, count, first_key, keys, rest * BLOCK, (n > 0) & (n <= N)
+
+
+@triton.jit
+def tanh(x):  # type: ignore[no-untyped-def]
+    """By one exponential of a negative number: no overflow, and nothing lost near 0 that float32 scores have."""
+    e = tl.exp2(tl.abs(x) * (-2.0 * LOG2E))
+    t = (1 - e) / (1 + e)
+    return tl.where(x < 0, -t, t)
+
+
+@triton.jit
+def seen(rows, columns, position, keys, LEFT: tl.constexpr, RIGHT: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Whether queries see keys by causal order and window. `position`: keys - queries."""
+    inside = columns < keys
+    apart = columns - (rows + position)
+    if LEFT >= 0:
+        inside = inside & (apart >= -LEFT)
+    if RIGHT >= 0:
+        inside = inside & (apart <= RIGHT)
+    return inside
+
+
+@triton.jit
+def scored(z, rows, columns, there, position, factor, cap, slope, bias, bias_row, bias_column, mask, mask_row, mask_column,
+           CAP: tl.constexpr, ALIBI: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
+    """(the scores in base 2, tanh of the capped ones) of products `z`: capped, with bias and ALiBi added, -inf where a mask says so. `there`: what of the tile
+    lies in the tensors. Call it where one of these is asked for."""
+    t = z
+    if CAP:
+        t = tanh(z * cap)
+    z = t * factor
+    if bias is not None:
+        at = rows.to(tl.int64) * bias_row + columns.to(tl.int64) * bias_column
+        z += tl.load(bias + at, mask=there, other=0.0).to(tl.float32) * LOG2E
+    if ALIBI:
+        z -= tl.abs(columns - (rows + position)).to(tl.float32) * (slope * LOG2E)
+    if mask is not None:
+        at = rows.to(tl.int64) * mask_row + columns.to(tl.int64) * mask_column
+        z = tl.where(tl.load(mask + at, mask=there, other=0) != 0, z, float("-inf"))
+    return z, t
+
+
+@triton.jit
+def _mix(h):  # type: ignore[no-untyped-def]
+    h = h ^ (h >> 16)
+    h = h * tl.full((), 0x85EBCA6B, tl.uint32)
+    h = h ^ (h >> 13)
+    h = h * tl.full((), 0xC2B2AE35, tl.uint32)
+    return h ^ (h >> 16)
+
+
+@triton.jit
+def _words(seed, eighth, pair):  # type: ignore[no-untyped-def]
+    """The 32 bits that two neighbours share, of the `halves` of rooftop/ops/_random.py. `eighth`: number of the element over 8, `pair`: over 2, modulo 4."""
+    key = tl.full((), seed, tl.int32).to(tl.uint32, bitcast=True)
+    low = eighth.to(tl.uint32)
+    if eighth.dtype == tl.int64:
+        key += (eighth >> 32).to(tl.uint32) * tl.full((), 0x7FEB352D, tl.uint32)
+    state = _mix(low ^ (tl.full((), seed, tl.int32).to(tl.uint32, bitcast=True) * tl.full((), 0x9E3779B9, tl.uint32))) ^ key
+    few = tl.where(pair == 0, tl.full((), 0x9E3779B9, tl.uint32), tl.full((), 0x85EBCA6B, tl.uint32))
+    more = tl.where(pair == 2, tl.full((), 0xC2B2AE35, tl.uint32), tl.full((), 0x7FEB352D, tl.uint32))
+    factor = tl.where(pair < 2, few, more)
+    return (state * factor) ^ tl.umulhi(state, tl.broadcast_to(factor, state.shape))
+
+
+@triton.jit
+def kept(seed, limit, row_start, start, COLUMNS: tl.constexpr):  # type: ignore[no-untyped-def]
+    """[rows, COLUMNS]: what dropout keeps of keys `start` and following, a multiple of 8. `row_start` [rows, 1]: number of the rows' first elements over 8."""
+    pair = tl.arange(0, COLUMNS // 2)[None, :]
+    word = _words(seed, row_start + (start // 8 + pair // 4), pair & 3)
+    cut = tl.full((), limit, tl.int32).to(tl.uint32, bitcast=True)
+    both = tl.join((word & 0xFFFF) >= cut, (word >> 16) >= cut)
+    return tl.reshape(both, (row_start.shape[0], COLUMNS))
+
+
+@triton.jit
+def kept_transposed(seed, limit, row_start, columns):  # type: ignore[no-untyped-def]
+    """[columns, rows]: the same, held transposed, where the two of a word do not lie in one thread. `row_start` [1, rows], `columns` [columns, 1]."""
+    word = _words(seed, row_start + columns // 8, (columns // 2) & 3)
+    cut = tl.full((), limit, tl.int32).to(tl.uint32, bitcast=True)
+    return tl.where(columns % 2 == 0, word & 0xFFFF, word >> 16) >= cut
+
+
+@triton.jit
+def numbered(batch, head, row, H, SQ, EIGHTHS, SHORT: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Number of the first element of rows over 8, of `EIGHTHS` a row; SHORT: all of a call are below 2^32."""
+    number = ((batch * H + head) * SQ + row.to(tl.int64)) * EIGHTHS
+    if SHORT:
+        number = number.to(tl.uint32)
+    return number

@@ -1,0 +1,286 @@
+"""Attention of few queries to many keys (decode), the keys split over the card. Contract: rooftop/ops/attention.py
+
+The time is that of reading keys and values once. So the query heads that share a key head, and their queries, are the rows of one tile, and the keys of a
+sequence are dealt out to as many programs as fill every multiprocessor, whatever the batch: `choose` takes the split for which whole rounds of programs waste
+least. Each program keeps two or more tiles of keys and values of some 32 KiB in flight. Where there is more than one split, a second launch weighs the parts by
+their normalisers. With cache lengths it is the length that is split, on the device. Keys lie in one piece or in pages, in 16 or 8 bits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import triton
+import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+from rooftop.core.spec import Launch, Meta, Problem
+from rooftop.kernels._device import attention as shared
+from rooftop.kernels._device.attention_tiles import LOG2E, scored, seen
+from rooftop.kernels._device.launching import chained
+
+TILE = 32 * 1024  # bytes of keys and values that a step reads
+MOST = 16  # queries
+ROWS = 128  # queries times the heads that share a key head
+SPLITS = 256
+
+
+@triton.jit
+def _page(table, start, end, BN: tl.constexpr, PAGE: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The entries of the page table for the tile of keys from `start`: one where pages are whole tiles, else one a key."""
+    if PAGE % BN == 0:
+        page = tl.load(table + start // PAGE, mask=start < end, other=0)
+    else:
+        columns = start + tl.arange(0, BN)
+        page = tl.load(table + columns // PAGE, mask=columns < end, other=0)
+    return page.to(tl.int64)
+
+
+@triton.jit(do_not_specialize=["SK", "PAGES"])
+def _part(q, k, v, slopes, sinks, table, lengths, q_scale, k_scale, v_scale, out, lse, parts, norms, scale, softcap, SQ, SK, PAGES, H, GROUP, qb, qs, qh, kb,
+          ks, kh, vb, vs, vh, ob, os, oh, ab, tb, qg, kg, vg, D: tl.constexpr, DV: tl.constexpr, M: tl.constexpr, BN: tl.constexpr, SIZE: tl.constexpr,
+          SIZE_V: tl.constexpr, PAGE: tl.constexpr, PARTS: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, CAP: tl.constexpr,
+          CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
+    """One part of the keys of one key head and sequence: `out` and `lse` where it is the only one, else parts [B, H, SQ, PARTS, DV] and norms
+    [B, H, SQ, PARTS], in base 2. Strides as the forward's."""
+    if CHAINED:
+        gdc_wait()
+        gdc_launch_dependents()
+    part = tl.program_id(0)
+    key_head = tl.program_id(1)
+    batch = tl.program_id(2).to(tl.int64)
+    keys = SK
+    if lengths is not None:
+        keys = tl.minimum(tl.maximum(tl.load(lengths + batch).to(tl.int32), 0), SK)
+    position = keys - SQ
+    row = tl.arange(0, M)
+    rows = row // GROUP
+    rows_in = rows < SQ
+    head = key_head * GROUP + row % GROUP
+    d = tl.arange(0, SIZE)
+    dv = tl.arange(0, SIZE_V)
+    q_at = q + batch * qb + rows.to(tl.int64)[:, None] * qs + head.to(tl.int64)[:, None] * qh + d[None, :]
+    mine = tl.load(q_at, mask=rows_in[:, None] & (d < D)[None, :], other=0.0).to(out.dtype.element_ty)
+    k += key_head.to(tl.int64) * kh
+    v += key_head.to(tl.int64) * vh
+    if PAGE:
+        table += batch * tb
+    else:
+        k += batch * kb
+        v += batch * vb
+    scales = tl.zeros((M,), tl.float32) + scale
+    if q_scale is not None:
+        scales *= tl.load(q_scale + head * qg, mask=rows_in, other=1.0)
+    if k_scale is not None:
+        scales *= tl.load(k_scale + key_head * kg)
+    cap = scales
+    factor = scales * LOG2E
+    if CAP:
+        cap = scales / softcap
+        factor = tl.zeros((M,), tl.float32) + softcap * LOG2E
+    ALIBI: tl.constexpr = slopes is not None
+    slope = scales
+    if ALIBI:
+        slope = tl.load(slopes + batch * ab + head, mask=rows_in, other=0.0)
+    low = 0
+    high = keys
+    if LEFT >= 0:
+        low = tl.maximum(position - LEFT, 0)
+    if RIGHT >= 0:
+        high = tl.maximum(tl.minimum(keys, keys + RIGHT), 0)
+    low = low // BN * BN
+    each = tl.cdiv(tl.cdiv(tl.maximum(high - low, 0), BN), PARTS) * BN
+    begin = low + part * each
+    end = tl.minimum(begin + each, high)
+
+    acc = tl.zeros((M, SIZE_V), tl.float32)
+    top = tl.full((M,), float("-inf"), tl.float32)
+    total = tl.zeros((M,), tl.float32)
+    if sinks is not None:
+        sink = tl.load(sinks + head, mask=rows_in & (part == 0), other=float("-inf")).to(tl.float32) * LOG2E
+        top = sink
+        total = tl.where(top == float("-inf"), 0.0, 1.0)
+    coming = 0
+    if PAGE:
+        coming = _page(table, begin, end, BN, PAGE)
+    for start in range(begin, end, BN):
+        columns = start + tl.arange(0, BN)
+        columns_in = columns < keys
+        real = columns_in
+        if PAGE:
+            page = coming
+            coming = _page(table, start + BN, end, BN, PAGE)  # a step ahead: keys and values then wait for no other load
+            exists = (page >= 0) & (page < PAGES)
+            real = columns_in & exists
+            page = tl.where(exists, page, 0)
+            k_at = k + (page * kb + (columns % PAGE).to(tl.int64) * ks)[None, :] + d[:, None]
+            v_at = v + (page * vb + (columns % PAGE).to(tl.int64) * vs)[:, None] + dv[None, :]
+        else:
+            k_at = k + columns.to(tl.int64)[None, :] * ks + d[:, None]
+            v_at = v + columns.to(tl.int64)[:, None] * vs + dv[None, :]
+        kt = tl.load(k_at, mask=real[None, :] & (d < D)[:, None], other=0.0).to(mine.dtype)
+        vt = tl.load(v_at, mask=real[:, None] & (dv < DV)[None, :], other=0.0).to(mine.dtype)
+        z = tl.dot(mine, kt)
+        if CAP or ALIBI:
+            z, _ = scored(z, rows[:, None], columns[None, :], columns_in[None, :], position, factor[:, None], cap[:, None], slope[:, None], None, 0, 0, None, 0,
+                          0, CAP, ALIBI)  # fmt: skip
+        else:
+            z = z * factor[:, None]
+        if PAGE:
+            z = tl.where(real[None, :] | (columns >= keys)[None, :], z, float("nan"))
+        z = tl.where(seen(rows[:, None], columns[None, :], position, keys, LEFT, RIGHT), z, float("-inf"))
+        new = tl.maximum(top, tl.max(z, 1))
+        base = tl.where(new == float("-inf"), 0.0, new)
+        p = tl.exp2(z - base[:, None])
+        shrink = tl.exp2(top - base)
+        total = total * shrink + tl.sum(p, 1)
+        acc = tl.dot(p.to(mine.dtype), vt, acc * shrink[:, None])
+        top = new
+
+    norm = top + tl.log2(total)
+    weigh = 1.0 / tl.where(total == 0, 1.0, total)
+    if v_scale is not None:
+        weigh *= tl.load(v_scale + key_head * vg)
+    acc = acc * weigh[:, None]
+    number = (batch * H + head) * SQ + rows
+    if PARTS == 1:
+        o_at = out + batch * ob + head.to(tl.int64)[:, None] * oh + rows.to(tl.int64)[:, None] * os + dv[None, :]
+        tl.store(o_at, acc.to(out.dtype.element_ty), mask=rows_in[:, None] & (dv < DV)[None, :])
+        tl.store(lse + number, norm / LOG2E, mask=rows_in)
+    else:
+        number = number * PARTS + part
+        tl.store(parts + number[:, None] * DV + dv[None, :], acc, mask=rows_in[:, None] & (dv < DV)[None, :])
+        tl.store(norms + number, norm, mask=rows_in)
+
+
+@triton.jit
+def _merge(parts, norms, out, lse, SQ, H, ob, os, oh, DV: tl.constexpr, SIZE_V: tl.constexpr, PARTS: tl.constexpr, COUNT: tl.constexpr,
+           CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
+    """A row of one head: its parts, weighed by their normalisers. COUNT: the power of two from PARTS on."""
+    if CHAINED:
+        gdc_wait()
+    row = tl.program_id(0)
+    head = tl.program_id(1)
+    batch = tl.program_id(2).to(tl.int64)
+    number = (batch * H + head) * SQ + row
+    i = tl.arange(0, COUNT)
+    dv = tl.arange(0, SIZE_V)
+    norm = tl.load(norms + number * PARTS + i, mask=i < PARTS, other=float("-inf"))
+    acc = tl.load(parts + (number * PARTS + i)[:, None] * DV + dv[None, :], mask=(i < PARTS)[:, None] & (dv < DV)[None, :], other=0.0)
+    top = tl.max(norm, 0)
+    base = tl.where(top == float("-inf"), 0.0, top)
+    weight = tl.exp2(norm - base)
+    total = tl.sum(weight, 0)
+    made = tl.sum(acc * weight[:, None], 0) / tl.where(total == 0, 1.0, total)
+    tl.store(out + batch * ob + tl.cast(head, tl.int64) * oh + tl.cast(row, tl.int64) * os + dv, made.to(out.dtype.element_ty), mask=dv < DV)
+    tl.store(lse + number, (base + tl.log2(total)) / LOG2E)
+
+
+@dataclass(frozen=True)
+class Config:
+    """Parts of the keys of a sequence, keys of a tile, warps, and stages of the pipeline of keys and values."""
+
+    parts: int
+    BN: int
+    warps: int
+    stages: int
+
+
+def _rows(p: Problem) -> int:
+    return p["q"].shape[1] * (p["q"].shape[2] // max(p["k"].shape[2], 1))
+
+
+def supports(p: Problem) -> str | None:
+    names = ("bias", "mask", "cu_seqlens_q")
+    if reason := shared.refused(p, names, eight=True):
+        return reason
+    if p["q"].shape[1] > MOST or _rows(p) > ROWS:
+        return f"takes at most {MOST} queries, and {ROWS} with the heads that share a key head; given {p['q'].shape[1]} and {_rows(p)}"
+    if max(p["q"].shape[0], p["k"].shape[2]) > 65535:
+        return "more heads or batches than one launch may have"
+    return None
+
+
+def prefers(p: Problem) -> int:
+    """Other kernels give a head of a sequence to one program for each tile of queries: of few queries that is one."""
+    return 2
+
+
+def _sizes(p: Problem) -> tuple[int, int]:
+    return max(16, shared.pow2(p["q"].shape[3])), max(16, shared.pow2(p["v"].shape[3]))
+
+
+def _held(p: Problem, bn: int, stages: int) -> int:
+    """Bytes of shared memory of a block: the queries, and the tiles that are in flight or in use, of which Triton keeps one fewer than it has stages."""
+    size, size_v = _sizes(p)
+    return 2 * max(16, shared.pow2(_rows(p))) * (size + size_v) + max(1, stages - 1) * bn * (size + size_v) * p["k"].itemsize
+
+
+def _resident(p: Problem, bn: int, stages: int) -> int:
+    """Blocks of a multiprocessor."""
+    return max(1, (p.device.shared_per_block + 1024) // (_held(p, bn, stages) + 1024))
+
+
+def _cost(p: Problem, bn: int, stages: int, parts: int) -> float:
+    """In the time that a block takes for a tile when all multiprocessors read: rounds of blocks, each with the wait for its first tiles, and the second
+    launch."""
+    blocks, slots = p["q"].shape[0] * p["k"].shape[2] * parts, p.device.sms * _resident(p, bn, stages)
+    tiles = -(-shared.room(p) // bn)
+    return -(-blocks // slots) * (-(-tiles // parts) + 1.5) + (1.0 + parts / 64 if parts > 1 else 0.0)
+
+
+def choose(p: Problem) -> Config:
+    size, size_v = _sizes(p)
+    keys = shared.room(p)
+    bn = max(16, min(128, shared.pow2(TILE // ((size + size_v) * p["k"].itemsize) + 1) // 2, shared.pow2(max(keys, 16))))
+    stages = 3
+    while stages > 1 and _held(p, bn, stages) > p.device.shared_per_block - 2048:
+        stages -= 1
+    most = max(1, min(SPLITS, -(-keys // (2 * bn))))
+    parts = min(range(1, most + 1), key=lambda n: (_cost(p, bn, stages, n), n))
+    return Config(parts, bn, 8 if shared.pow2(_rows(p)) >= 64 else 4, stages)
+
+
+def configs(p: Problem) -> list[Config]:
+    c = choose(p)
+    found = [Config(n, bn, w, s) for n in (c.parts, 2 * c.parts) for bn in (32, 64, 128) for w in (4, 8) for s in (2, 3, 4)]
+    return [c for c in found if _held(p, c.BN, c.stages) <= p.device.shared_per_block - 2048 and c.parts <= SPLITS]
+
+
+def explains(p: Problem, config: Config) -> str:
+    blocks = p["q"].shape[0] * p["k"].shape[2] * config.parts
+    return f"{config.parts} parts of the keys, {blocks} blocks on {p.device.sms} multiprocessors, {_resident(p, config.BN, config.stages)} on each at once"
+
+
+def scratch(p: Problem, config: Config) -> dict[str, Meta]:
+    if config.parts == 1:
+        return {}
+    batch, queries, heads, _ = p["q"].shape
+    shape = (batch, heads, queries, config.parts)
+    return {"parts": Meta((*shape, p["v"].shape[3]), "f32"), "norms": Meta(shape, "f32")}
+
+
+def launches(p: Problem, config: Config) -> list[Launch]:
+    q, k, v = p["q"], p["k"], p["v"]
+    batch, queries, heads, size = q.shape
+    slopes, pages, several = p.get("alibi_slopes"), p.get("page_table"), config.parts > 1
+    wide, wide_v = _sizes(p)
+    early = chained(p.device)
+
+    def name(tensor: str) -> str | None:
+        return tensor if p.get(tensor) is not None else None
+
+    result = {"out": "out", "lse": "lse", "parts": "parts" if several else None, "norms": "norms" if several else None, "SQ": queries, "H": heads,
+              **shared.strides(p, "o", "out"), "DV": v.shape[3], "SIZE_V": wide_v, "PARTS": config.parts, "CHAINED": early}  # fmt: skip
+    args = {
+        "q": "q", "k": "k", "v": "v", "slopes": name("alibi_slopes"), "sinks": name("sinks"), "table": name("page_table"), "lengths": name("cache_lengths"),
+        "q_scale": name("q_scale"), "k_scale": name("k_scale"), "v_scale": name("v_scale"), "scale": "scale", "softcap": float(p.option("softcap")),
+        "SK": shared.room(p), "PAGES": k.shape[0] if pages else 0, "GROUP": heads // k.shape[2], **shared.strides(p, "q", "q"), **shared.strides(p, "k", "k"),
+        **shared.strides(p, "v", "v"), "ab": heads if slopes and len(slopes.shape) == 2 else 0, "tb": pages.strides[0] if pages else 0,
+        **shared.scale_strides(p), **result, "D": size, "M": max(16, shared.pow2(_rows(p))), "BN": config.BN, "SIZE": wide,
+        "PAGE": k.shape[1] if pages else 0, **shared.windows(p), "CAP": float(p.option("softcap")) != 0,
+    }  # fmt: skip
+    made = [Launch(_part, (config.parts, k.shape[2], batch), args, config.warps, config.stages, chained=early)]
+    if several:
+        more = {**result, "COUNT": shared.pow2(config.parts)}
+        made.append(Launch(_merge, (queries, heads, batch), more, 4, chained=early))
+    return made

@@ -1,0 +1,136 @@
+"""What `rooftop.attention` accepts: every refusal says what was given and what is accepted."""
+
+from __future__ import annotations
+
+from math import isfinite
+from typing import Any
+
+from rooftop.ops._arguments import number
+from rooftop.ops._attention import UNBOUNDED
+
+FAR = 2**30 - 1  # as far as a window reaches
+EIGHT_BITS = "torch.float8_e4m3fn"
+
+
+def validated(
+    q: Any, k: Any, v: Any, causal: Any, window: Any, scale: Any, softcap: Any, bias: Any, mask: Any, dropout_p: Any, seed: Any, cu_q: Any, cu_k: Any,
+    pages: Any, lengths: Any, slopes: Any, q_scale: Any, k_scale: Any, v_scale: Any, sinks: Any,
+) -> tuple[int, int]:  # fmt: skip
+    """(left, right) of the window."""
+    import torch
+
+    def refuse(text: str) -> ValueError:
+        return ValueError(f"attention: {text}")
+
+    tensors = {
+        "q": q, "k": k, "v": v, "bias": bias, "mask": mask, "cu_seqlens_q": cu_q, "cu_seqlens_k": cu_k, "page_table": pages, "cache_lengths": lengths,
+        "alibi_slopes": slopes, "q_scale": q_scale, "k_scale": k_scale, "v_scale": v_scale, "sinks": sinks,
+    }  # fmt: skip
+    ranges: tuple[Any, ...] = ()
+    if isinstance(mask, (tuple, list)):
+        if len(mask) != 2:
+            raise ValueError(f"attention: mask is a {type(mask).__name__} of {len(mask)}; it must be a tensor, or the pair (begin, end) of attention_ranges")
+        ranges, mask = tuple(mask), None
+        tensors = {**tensors, "mask": None, "mask[0]": ranges[0], "mask[1]": ranges[1]}
+    for name, t in tensors.items():
+        if (t is not None or name in "qkv" or name[-1] == "]") and not isinstance(t, torch.Tensor):
+            raise TypeError(f"attention: {name} is a {type(t).__name__}; it must be a tensor")
+        if t is not None and t.device != q.device:
+            raise refuse(f"q lies on {q.device} and {name} on {t.device}; they must be on one device")
+    floats = (torch.float32, torch.float16, torch.bfloat16)
+    for name, t in (("q", q), ("k", k), ("v", v)):
+        if t.dtype not in floats and str(t.dtype) != EIGHT_BITS:
+            raise TypeError(f"attention: {name} is {t.dtype}; accepted are {', '.join(map(str, floats))}, {EIGHT_BITS}")
+        if t.dtype != (q.dtype if name == "k" else k.dtype) and not (name == "k" and str(k.dtype) == EIGHT_BITS and q.dtype in floats) and name != "q":
+            raise TypeError(f"attention: q is {q.dtype}, k {k.dtype} and v {v.dtype}; they must be alike, or k and v {EIGHT_BITS}")
+        if str(t.dtype) == EIGHT_BITS and t.requires_grad:
+            raise refuse(f"{name} is {t.dtype} and requires a gradient; 8 bits have none")
+    if (cu_q is None) != (cu_k is None):
+        raise refuse("cu_seqlens_q and cu_seqlens_k must be given together")
+    if pages is not None and (lengths is None or cu_q is not None):
+        raise refuse("page_table needs cache_lengths, and no cu_seqlens")
+    if lengths is not None and cu_q is not None:
+        raise refuse("cache_lengths and cu_seqlens_k are both given; cu_seqlens_k says how many keys there are")
+    rank = 4 if cu_q is None else 3
+    for name, t in (("q", q), ("k", k), ("v", v)):
+        if t.dim() != rank:
+            want = "[B, S, heads, D]" if rank == 4 else "[T, heads, D] with cu_seqlens"
+            raise refuse(f"{name} has shape {tuple(t.shape)}; it must be {want}")
+    heads, key_heads, size = q.shape[-2], k.shape[-2], q.shape[-1]
+    if k.shape[-1] != size or k.shape[:-1] != v.shape[:-1] or (rank == 4 and pages is None and k.shape[0] != q.shape[0]):
+        raise refuse(f"q has shape {tuple(q.shape)}, k {tuple(k.shape)} and v {tuple(v.shape)}; they must be [B, Sq, H, D], [B, Sk, Hk, D] and [B, Sk, Hk, Dv]")
+    if heads % max(key_heads, 1) or (heads > 0) != (key_heads > 0):
+        raise refuse(f"q has {heads} heads and k {key_heads}; the first must be a multiple of the second")
+    for name, n in (("D", size), ("Dv", v.shape[-1])):
+        if not 8 <= n <= 256 or n % 8:
+            raise refuse(f"{name}, the size of a head, is {n}; accepted are multiples of 8 from 8 to 256")
+    batch = q.shape[0] if rank == 4 else 1
+    for name, t, dtypes in (("bias", bias, (q.dtype, torch.float32)), ("mask", mask, (torch.bool,))):
+        if t is None:
+            continue
+        if t.dtype not in dtypes:
+            raise TypeError(f"attention: {name} is {t.dtype}; accepted are {', '.join(map(str, dict.fromkeys(dtypes)))}")
+        if cu_q is not None or pages is not None:
+            raise refuse(f"{name} is given with cu_seqlens or page_table; it belongs to batches of one length")
+        whole = (batch, heads, q.shape[1], k.shape[1])
+        if t.dim() != 4 or any(n not in (1, w) for n, w in zip(t.shape, whole, strict=True)):
+            raise refuse(f"{name} has shape {tuple(t.shape)}; each extent must be 1 or that of {whole}")
+    for name, t in zip(("mask[0]", "mask[1]"), ranges, strict=False):
+        if t.dtype != torch.int32:
+            raise TypeError(f"attention: {name} is {t.dtype}; accepted is torch.int32")
+        if cu_q is not None or pages is not None:
+            raise refuse("mask is given with cu_seqlens or page_table; it belongs to batches of one length")
+        if tuple(t.shape) != (batch, q.shape[1]):
+            raise refuse(f"{name} has shape {tuple(t.shape)}; it must be {(batch, q.shape[1])}")
+    for name, t, shapes in (
+        ("cu_seqlens_q", cu_q, None), ("cu_seqlens_k", cu_k, None if cu_q is None else (tuple(cu_q.shape),)),
+        ("page_table", pages, None), ("cache_lengths", lengths, ((batch,),)),
+    ):  # fmt: skip
+        if t is None:
+            continue
+        if t.dtype not in (torch.int32, torch.int64):
+            raise TypeError(f"attention: {name} is {t.dtype}; accepted are torch.int32, torch.int64")
+        fits = t.dim() == 1 and t.numel() >= 1 if name == "cu_seqlens_q" else t.dim() == 2 and t.shape[0] == batch if name == "page_table" else False
+        if not (fits if shapes is None else tuple(t.shape) in shapes):
+            raise refuse(f"{name} has shape {tuple(t.shape)}; it must be {shapes[0] if shapes else '[N + 1]' if rank == 3 else f'[{batch}, pages]'}")
+    for name, t, n, dtypes in (
+        ("alibi_slopes", slopes, heads, (torch.float32,)), ("sinks", sinks, heads, (torch.float32, q.dtype)), ("q_scale", q_scale, heads, (torch.float32,)),
+        ("k_scale", k_scale, key_heads, (torch.float32,)), ("v_scale", v_scale, key_heads, (torch.float32,)),
+    ):  # fmt: skip
+        if t is None:
+            continue
+        if t.dtype not in dtypes:
+            raise TypeError(f"attention: {name} is {t.dtype}; accepted are {', '.join(map(str, dict.fromkeys(dtypes)))}")
+        accepted = [(n,), *([(batch, n)] if name == "alibi_slopes" else [(1,)] if "scale" in name else [])]
+        if tuple(t.shape) not in accepted:
+            raise refuse(f"{name} has shape {tuple(t.shape)}; it must be {' or '.join(map(str, accepted))}")
+        if "scale" in name and str({"q": q, "k": k, "v": v}[name[0]].dtype) != EIGHT_BITS:
+            raise refuse(f"{name} is given, and {name[0]} is no {EIGHT_BITS}")
+    number("attention", "seed", seed, "a whole number", whole=True)
+    number("attention", "dropout_p", dropout_p, "at least 0 and below 1")
+    if not 0 <= dropout_p < 1:
+        raise refuse(f"dropout_p is {dropout_p}; it must be at least 0 and below 1")
+    if dropout_p and pages is not None:
+        raise refuse("dropout_p is given with page_table; a cache is read without dropout")
+    if scale is not None:
+        number("attention", "scale", scale, "a finite number above 0, or None", finite=True)
+        if not scale > 0:
+            raise refuse(f"scale is {scale}; it must be a finite number above 0, or None")
+    if softcap is not None:
+        number("attention", "softcap", softcap, "a finite number above 0, or None", finite=True)
+        if not (softcap > 0 and isfinite(softcap)):
+            raise refuse(f"softcap is {softcap}; it must be a finite number above 0, or None")
+    return window_of(causal, window)
+
+
+def window_of(causal: Any, window: Any) -> tuple[int, int]:
+    if not isinstance(causal, bool):
+        raise TypeError(f"attention: causal is {causal!r}, a {type(causal).__name__}; it must be a bool")
+    if window is None:
+        return UNBOUNDED, 0 if causal else UNBOUNDED
+    if not isinstance(window, (tuple, list)) or len(window) != 2 or any(isinstance(n, bool) or not isinstance(n, int) for n in window):
+        raise TypeError(f"attention: window is {window!r}; it must be a pair of whole numbers (left, right), or None")
+    left, right = window
+    if left < UNBOUNDED or right < UNBOUNDED:
+        raise ValueError(f"attention: window is {tuple(window)}; left and right must be at least 0, or -1 for no bound")
+    return min(left, FAR), 0 if causal else min(right, FAR)

@@ -1,0 +1,148 @@
+"""Two parts of an attention, over two sets of keys, as one.
+
+    lse = log(exp(lse_a) + exp(lse_b)),   out = a · exp(lse_a - lse) + b · exp(lse_b - lse)
+
+Source: Milakov & Gimelshein 2018 (arXiv 1805.02867), as used by ring attention (Liu et al. 2023, arXiv 2310.01889)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from rooftop.core.op import Grad, Op, Tolerance, like
+from rooftop.core.spec import Case, Input, Meta, Problem, Work, case
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def merge_attention(a: Tensor, lse_a: Tensor, b: Tensor, lse_b: Tensor, *, implementation: str | None = None) -> tuple[Tensor, Tensor]:
+    """The attention of queries to the keys of two parts, from what ``rooftop.attention(..., return_lse=True)`` gave for each. More parts are merged one by one.
+
+    Args:
+        a, b: [B, S, H, D] (of packed sequences [T, H, D]), float32, float16 or bfloat16, each as it is: what was merged before is float32.
+        lse_a, lse_b: [B, H, S] (packed [H, T]), float32: the normalisers. -inf: the query sees no key of that part.
+        implementation: a kernel by name (`"triton"`): it runs or raises. None picks the best that takes the input.
+
+    Returns (out, lse) in float32, of the shapes of `a` and `lse_a`. Where neither part saw a key: zeros and -inf. Gradients flow to all four.
+
+    Raises TypeError for other dtypes, ValueError for shapes or devices that do not fit."""
+    _validate(a, lse_a, b, lse_b)
+    packed = a.dim() == 3
+    if packed:
+        a, lse_a, b, lse_b = a[None], lse_a[None], b[None], lse_b[None]
+    out, lse = OP(a, lse_a, b, lse_b, implementation=implementation)
+    return (out[0], lse[0]) if packed else (out, lse)
+
+
+def _validate(a: Any, lse_a: Any, b: Any, lse_b: Any) -> None:
+    import torch
+
+    op = "merge_attention"
+    for name, t in (("a", a), ("lse_a", lse_a), ("b", b), ("lse_b", lse_b)):
+        if not isinstance(t, torch.Tensor):
+            raise TypeError(f"{op}: {name} is a {type(t).__name__}; it must be a tensor")
+        if t.device != a.device:
+            raise ValueError(f"{op}: a lies on {a.device} and {name} on {t.device}; they must be on one device")
+        accepted = (torch.float32,) if name.startswith("lse") else (torch.float32, torch.float16, torch.bfloat16)
+        if t.dtype not in accepted:
+            raise TypeError(f"{op}: {name} is {t.dtype}; accepted are {', '.join(map(str, accepted))}")
+    if a.dim() not in (3, 4) or a.shape != b.shape:
+        raise ValueError(f"{op}: a has shape {tuple(a.shape)} and b {tuple(b.shape)}; both must be [B, S, H, D] or [T, H, D], alike")
+    want = (*a.shape[:-3], a.shape[-2], a.shape[-3])
+    for name, t in (("lse_a", lse_a), ("lse_b", lse_b)):
+        if tuple(t.shape) != want:
+            raise ValueError(f"{op}: {name} has shape {tuple(t.shape)}; it must be {want}")
+
+
+def _shares(lse_a: Tensor, lse_b: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """(lse, the shares of a and b [B, H, S]); 0 where neither saw a key."""
+    import torch
+
+    lse = torch.logaddexp(lse_a, lse_b)
+    base = lse.where(lse != float("-inf"), 0.0)
+    return lse, (lse_a - base).exp(), (lse_b - base).exp()
+
+
+def reference(a: Tensor, lse_a: Tensor, b: Tensor, lse_b: Tensor) -> tuple[Tensor, Tensor]:
+    lse, of_a, of_b = _shares(lse_a, lse_b)
+    return a * of_a.transpose(1, 2)[..., None] + b * of_b.transpose(1, 2)[..., None], lse
+
+
+def backward(dout: Tensor, dlse: Tensor | None, a: Tensor, lse_a: Tensor, b: Tensor, lse_b: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """With the shares w: da = w_a · dout, dlse_a = w_a · (dlse + sum_d dout · (a - out)), and the same of b."""
+    _, of_a, of_b = _shares(lse_a, lse_b)
+    flow = dout.to(lse_a.dtype)
+    ga, gb = ((flow * x.to(flow.dtype)).sum(-1).transpose(1, 2) for x in (a, b))
+    mean = of_a * ga + of_b * gb
+    if dlse is not None:
+        mean = mean - dlse
+    spread_a, spread_b = (w.transpose(1, 2)[..., None] for w in (of_a, of_b))
+    return (flow * spread_a).to(a.dtype), of_a * (ga - mean), (flow * spread_b).to(b.dtype), of_b * (gb - mean)
+
+
+def outputs(a: Meta, lse_a: Meta, **_: Any) -> dict[str, Meta]:
+    return {"out": like(a).with_(dtype=lse_a.dtype), "lse": Meta(lse_a.shape, lse_a.dtype)}
+
+
+def canonical(p: Problem) -> Problem | None:
+    """As they are; the columns of a head must be neighbours, the normalisers without gaps."""
+    tensors = [p[n] for n in ("a", "b")]
+    if any(m.shape[3] > 1 and m.strides[3] != 1 for m in tensors) or not (p["lse_a"].contiguous and p["lse_b"].contiguous):
+        return None
+    return p
+
+
+def work(p: Problem) -> Work:
+    return Work(p["a"].nbytes + p["b"].nbytes + p["lse_a"].nbytes + p["lse_b"].nbytes, p["out"].nbytes + p["lse"].nbytes, {"fma32": 2.0 * p["out"].numel})
+
+
+def _cases() -> list[Case]:
+    def parts(
+        d: str, b: int, s: int, h: int, size: int, layout: str = "contiguous", fill: str = "normal", norms: str = "normal", other: str = ""
+    ) -> dict[str, Any]:
+        x, y, lse = Input((b, s, h, size), d, fill, layout), Input((b, s, h, size), other or d, fill, layout), Input((b, h, s), "f32", norms)
+        return {"a": x, "lse_a": lse, "b": y, "lse_b": lse}
+
+    bench = [case(f"{b}x{s}x{h}x128", tags="bench", **parts(d, b, s, h, 128)) for b, s, h in ((2, 8192, 16), (1, 1024, 32)) for d in ("bf16", "f32")]
+    edges: dict[str, tuple[Any, ...]] = {
+        "no batch": (0, 5, 3, 16),
+        "no queries": (2, 0, 3, 16),
+        "one token": (1, 1, 1, 8),
+        "odd": (2, 37, 3, 24),
+        "d80": (1, 20, 4, 80),
+        "d256": (2, 9, 3, 256),
+        "heads first in memory": (2, 20, 3, 32, "padded"),
+        "address misaligned": (2, 20, 3, 32, "offset"),
+        "NaN": (2, 20, 3, 32, "contiguous", "nan"),
+        "parts that see nothing": (2, 20, 3, 32, "contiguous", "normal", "-inf rows"),
+        "far apart": (2, 20, 3, 32, "contiguous", "normal", "large"),
+    }
+    bench.append(case("2x8192x16x128, a part to the sum", tags="bench", **parts("f32", 2, 8192, 16, 128, other="bf16")))
+    bench.append(case("a part to the sum", tags="edge", **parts("f32", 2, 37, 3, 24, other="bf16")))
+    return bench + [case(name, tags="edge", **parts(d, *how)) for d in ("f32", "f16", "bf16") for name, how in edges.items()]
+
+
+def _mean(a: Tensor, lse_a: Tensor, b: Tensor, lse_b: Tensor) -> tuple[Tensor, Tensor]:
+    return (a + b) / 2, reference(a, lse_a, b, lse_b)[1]
+
+
+def _exchanged(a: Tensor, lse_a: Tensor, b: Tensor, lse_b: Tensor) -> tuple[Tensor, Tensor]:
+    return reference(a, lse_b, b, lse_a)
+
+
+def _larger(a: Tensor, lse_a: Tensor, b: Tensor, lse_b: Tensor) -> tuple[Tensor, Tensor]:
+    out, _ = reference(a, lse_a, b, lse_b)
+    return out, lse_a.maximum(lse_b)
+
+
+OP = Op(
+    reference,
+    outputs=outputs,
+    canonical=canonical,
+    cases=_cases(),
+    work=work,
+    tolerance=Tolerance(multiple=4.0),
+    grad=Grad(wrt=("a", "lse_a", "b", "lse_b"), saves=("a", "lse_a", "b", "lse_b"), backward=backward),
+    peers={"torch": lambda: reference},
+    wrong={"mean of both": _mean, "shares exchanged": _exchanged, "the larger normaliser": _larger},
+)

@@ -1,0 +1,65 @@
+"""The tables of docs/attention.md are what the kernels say, and the kernels do what the tables say."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import rooftop
+from rooftop.core import settings
+from rooftop.core.call import select
+from rooftop.core.contract import metas_of
+from rooftop.core.spec import TARGETS
+from rooftop.lab.check import checker
+from rooftop.lab.report import attention_page as page
+from rooftop.ops.attention import OP
+
+ORDER = (page.ALONE, *page.FEATURES)
+PAIRS = [(i, j) for i in range(len(ORDER)) for j in range(i + 1)]
+
+
+def test_the_page_is_what_the_kernels_say() -> None:
+    committed = (settings.CHECKOUT / page.PAGE).read_text(encoding="utf-8")
+    assert page.page(committed) == committed, "python -m rooftop.lab.report.attention_page writes it anew"
+    assert page.page(committed.replace("| G |", "| T |", 1)) == committed
+
+
+def run(op: Any, tensors: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
+    """What the portable kernels compute, judged. In the interpreter: the portable kernel stands in for the one for Hopper, which only a GPU runs."""
+    problem = op.problem_of(metas_of(tensors), options, TARGETS[page.CARD])
+    choice = select(op, problem)
+    if choice.call is not None and choice.call.implementation.backend == "gluon":
+        choice = select(op, problem, "triton")
+    if choice.call is None:
+        return {}
+    expected = checker.expect_given(op, problem, tensors, options)
+    got, _ = checker.Trial(choice.call, "cpu", checker.RUNNERS["interpreter"], 64).run(tensors, options, 0xFF)
+    verdicts = checker.judge_given(op, problem, expected, {**dict.fromkeys(op.output_names), **got})
+    assert {n: v.message for n, v in verdicts.items() if not v.ok} == {}
+    return expected.exact
+
+
+@pytest.mark.parametrize("pair", PAIRS, ids=lambda p: f"{ORDER[p[0]].name}, {ORDER[p[1]].name}")
+def test_a_cell_is_true(pair: tuple[int, int], request: pytest.FixtureRequest) -> None:
+    """A sixteenth of the cells, each feature among them; all of them with --all."""
+    if (5 * pair[0] + pair[1]) % 16 and not request.config.getoption("--all"):
+        pytest.skip("one of those that --all runs")
+    features = tuple(ORDER[i] for i in pair)
+    generator = torch.Generator().manual_seed(sum(pair))
+    found = page.cell(features[0], features[1], False)
+    if found.refused:
+        with pytest.raises(ValueError, match="attention"):
+            rooftop.attention(**page.arguments(features, "cpu", generator))
+        return
+    tensors, options = page.handed(features, "cpu", generator)
+    exact = run(OP, tensors, options)
+    assert exact, "every call that is accepted has a kernel forward"
+    assert OP.bwd is not None and OP.grad is not None
+    out = exact["out"].to(torch.bfloat16)
+    known = {**tensors, "out": out, "lse": exact["lse"].float()}
+    saved = dict(zip(OP.grad.saved_names, OP.grad.saved(known), strict=True))
+    dout = torch.randn(out.shape, generator=generator).to(out.dtype)
+    ran = run(OP.bwd, {"dout": dout, "dlse": None, **saved}, options)
+    assert bool(ran) == (page.cell(features[0], features[1], True).kernel is not None)
