@@ -7,20 +7,13 @@ args    = ["x: T[O, N, I]", "out: T[O, N, I]"]
 demands = { spills = 0 }
 python  = ["supports", "prefers", "choose", "configs", "scratch", "zeroed", "launches"]
 */
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-
 #include "chain.cuh"
+#include "rotate.cuh"
 
 template <typename T>
 struct Sum { using type = float; };
 template <>
 struct Sum<float> { using type = double; };
-
-template <typename T, int V>
-struct __align__(sizeof(T) * V) Some {
-    T e[V];
-};
 
 /// A word that has come is the complement of a number's bits, and NaN has one pattern: never 0.
 __device__ inline void publish(unsigned long long* word, double v) {
@@ -29,7 +22,7 @@ __device__ inline void publish(unsigned long long* word, double v) {
 
 /// The sum of `count` words, `step` apart, once all have come; added in their order.
 __device__ inline double awaited(const unsigned long long* words, int count, long long step) {
-    constexpr int EACH = 8;  // asked for at once
+    constexpr int EACH = 4;  // asked for at once
     double sum = 0;
     for (int k = 0; k < count; k += EACH) {
         unsigned long long found[EACH];
@@ -70,23 +63,23 @@ __global__ void __launch_bounds__(256, 2)
     const int chain = WHOLE ? at : at % chains, tile = WHOLE ? 0 : at / chains, outer = chain / strips;
     const int column = (chain % strips) * wide + along * V, first = (tile * ty + down) * U, rows = down < ty && column < I ? min(U, N - first) : 0;
     const T* from = x + outer * xo + xb + first * xn + column;
-    Some<T, V> v[U];
+    Row<T, V> v[U] = {};
     if (rows == U) {
 #pragma unroll
-        for (int u = 0; u < U; ++u) v[u] = *reinterpret_cast<const Some<T, V>*>(from + u * xn);
+        for (int u = 0; u < U; ++u) v[u].load(from + u * xn);
     } else {
 #pragma unroll
         for (int u = 0; u < U; ++u) {
-            if (u < rows) v[u] = *reinterpret_cast<const Some<T, V>*>(from + u * xn);
-#pragma unroll
-            for (int i = 0; i < V; ++i) v[u].e[i] = u < rows ? v[u].e[i] : T(0.0f);
+            if (u < rows) v[u].load(from + u * xn);
         }
     }
     A run[V] = {};
 #pragma unroll
     for (int u = 0; u < U; ++u) {
+        float f[V];
+        v[u].widen(f);
 #pragma unroll
-        for (int i = 0; i < V; ++i) run[i] += static_cast<A>(static_cast<float>(v[u].e[i]));
+        for (int i = 0; i < V; ++i) run[i] += static_cast<A>(f[i]);
     }
     if (down < ty) {
 #pragma unroll
@@ -124,12 +117,14 @@ __global__ void __launch_bounds__(256, 2)
     T* to = out + outer * oo + ob + first * on + column;
 #pragma unroll
     for (int u = 0; u < U; ++u) {
-        Some<T, V> r;
+        float f[V];
+        v[u].widen(f);
 #pragma unroll
         for (int i = 0; i < V; ++i) {
-            run[i] += static_cast<A>(static_cast<float>(v[u].e[i]));
-            r.e[i] = T(static_cast<float>(base[i] + run[i]));
+            run[i] += static_cast<A>(f[i]);
+            f[i] = static_cast<float>(base[i] + run[i]);
         }
-        if (u < rows) *reinterpret_cast<Some<T, V>*>(to + u * on) = r;
+        v[u].narrow(f);
+        if (u < rows) v[u].store(to + u * on);
     }
 }
