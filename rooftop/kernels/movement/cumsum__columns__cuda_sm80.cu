@@ -1,5 +1,5 @@
 /* rooftop
-idea    = "A block has a strip of neighbouring columns, 128 bytes wide, and some hundred rows of it, all in registers and asked for at once: 256 bytes a thread. Its threads scan their own rows, the sums of threads are scanned in shared memory, and what the tiles above add up to comes through one word a column. Tiles form groups, so that a tile waits for the sums of its group and for one running sum, and is added up in the same order each time."
+idea    = "A block has a strip of neighbouring columns, 128 bytes wide, and some hundred rows of it, all in registers and asked for at once: 224 bytes a thread. Its threads scan their own rows, the sums of threads are scanned in shared memory, and what the tiles above add up to comes through one word a column. Tiles form groups, so that a tile waits for the sums of its group and for one running sum, and is added up in the same order each time."
 predict = { speedup = 2.2 }
 limit   = "The copy of the same bytes; a column of a few bytes is read in as narrow loads."
 dtypes  = ["f32", "f16", "bf16"]
@@ -46,7 +46,7 @@ __device__ inline double awaited(const unsigned long long* words, int count, lon
 /// order of the sum. A chain is the tiles of one strip. words: a counter; sums of tiles [chains, tiles, columns]; running sums at the ends of groups
 /// [chains, groups, columns]. Backwards, strides of rows (xn, on) are negative and count from the last (xb, ob). WHOLE: a strip is one tile.
 template <typename T, int V, int U, bool WHOLE>
-__global__ void __launch_bounds__(256, 2)
+__global__ void __launch_bounds__(256, U * V * sizeof(T) > 128 ? 2 : 3)
     columns(const T* x, T* out, unsigned long long* words, int N, int I, int tx, int strips, int chains, int tiles, int group, long long xo, long long xn,
             long long xb, long long oo, long long on, long long ob) {
     using A = typename Sum<T>::type;
@@ -88,7 +88,7 @@ __global__ void __launch_bounds__(256, 2)
     __syncthreads();
     if (threadIdx.x < wide) {  // a thread a column: the sums of the threads above, and of the tiles above
         A total = 0;
-#pragma unroll 8
+#pragma unroll 4
         for (int d = 0; d < ty; ++d) total += sums[d * wide + threadIdx.x];
         double carry = 0;
         if (!WHOLE) {
@@ -102,7 +102,7 @@ __global__ void __launch_bounds__(256, 2)
             if (before == group - 1) publish(end, carry + total);
         }
         A above = static_cast<A>(carry);
-#pragma unroll 8
+#pragma unroll 4
         for (int d = 0; d < ty; ++d) {
             const A s = sums[d * wide + threadIdx.x];
             sums[d * wide + threadIdx.x] = above;

@@ -11,7 +11,7 @@ from rooftop.core.spec import DTYPES, Launch, Meta, Problem
 
 THREADS = 256
 WIDE = 128  # bytes of a strip
-HELD = 256  # bytes of a thread
+HELD = {2: 224, 4: 160}  # bytes of loads of a thread, by those of an element: float64 sums of float32 take registers too
 
 
 def _vector(p: Problem) -> int:
@@ -49,15 +49,16 @@ def prefers(p: Problem, head: Head) -> int:
 
 
 def choose(p: Problem, head: Head) -> Mapping[str, Any]:
-    """Strips of 128 bytes; 256 bytes of loads under way for each thread, fewer where the columns are short."""
+    """Strips of 128 bytes; 160 or 224 bytes of loads under way for each thread, fewer where the columns are short."""
     x = p["x"]
     vector = _vector(p)
     tx = max(1, min(x.shape[2], WIDE // x.itemsize) // vector)
     down = THREADS // tx
-    rows = min(32, HELD // (vector * x.itemsize))
+    rows = min(32, HELD[x.itemsize] // (vector * x.itemsize))
     while rows > 1 and down * rows >= 2 * x.shape[1]:
         rows //= 2
-    return {"vector": vector, "tx": tx, "rows": rows, "group": 16}
+    tiles = -(-x.shape[1] // (down * rows))  # a long chain is waited for at the ends of its groups, a short one at its words
+    return {"vector": vector, "tx": tx, "rows": rows, "group": 8 if tiles <= 128 else 16}
 
 
 def configs(p: Problem, head: Head) -> list[Mapping[str, Any]]:

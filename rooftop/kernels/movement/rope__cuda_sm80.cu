@@ -16,7 +16,7 @@ demands = { spills = 0 }
 [config]
 vector = 8
 heads  = 1
-reps   = 4
+reps   = 2
 rows   = 8
 */
 #include "chain.cuh"
