@@ -46,7 +46,7 @@ __device__ inline double awaited(const unsigned long long* words, int count, lon
 /// order of the sum. A chain is the tiles of one strip. words: a counter; sums of tiles [chains, tiles, columns]; running sums at the ends of groups
 /// [chains, groups, columns]. Backwards, strides of rows (xn, on) are negative and count from the last (xb, ob). WHOLE: a strip is one tile.
 template <typename T, int V, int U, bool WHOLE>
-__global__ void __launch_bounds__(256, U * V * sizeof(T) > 128 ? 2 : 3)
+__global__ void __launch_bounds__(256, sizeof(T) > 2 || U * V * sizeof(T) > 128 ? 2 : 3)
     columns(const T* x, T* out, unsigned long long* words, int N, int I, int tx, int strips, int chains, int tiles, int group, long long xo, long long xn,
             long long xb, long long oo, long long on, long long ob) {
     using A = typename Sum<T>::type;

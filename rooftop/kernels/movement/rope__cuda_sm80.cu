@@ -16,7 +16,7 @@ demands = { spills = 0 }
 [config]
 vector = 8
 heads  = 1
-reps   = 2
+reps   = 4
 rows   = 8
 */
 #include "chain.cuh"

@@ -51,18 +51,19 @@ def supports(p: Problem, head: Any) -> str | None:
 
 
 def choose(p: Problem, head: Any) -> Mapping[str, Any]:
-    """Two heads a thread: 64 bytes under way for each, in so few registers that twice as many threads are there as with four. One where the card would not be
-    filled. Side by side in a block stand so many heads that
-    at most an eighth of the places lies beyond the last."""
+    """Four heads a thread, so that 128 bytes are under way for each; fewer where the card would not be filled. Side by side in a block stand so many that at
+    most a quarter of the places lies beyond the last. Measured on an H200, bf16, 32 + 8 heads of 128, 256 MiB: four 70.3 µs, two 75.0, one 77.0."""
     vector = _width(p)
     rotating, copied = _lanes(p, vector)
     lanes, count = rotating + -(-copied // 2), _heads(p)
     tokens = p["q"].shape[0] * p["q"].shape[1]
-    reps = 2 if count > 1 and tokens * count * lanes >= 2048 * p.device.sms else 1
+    reps = 4
+    while reps > 1 and (reps > count or tokens * count * lanes < reps * 1024 * p.device.sms):
+        reps //= 2
     heads = 1
     if _heads_first(p):
         fitting = [n for n in (1, 2, 4, 8) if n == 1 or (n * lanes <= THREADS and n * reps <= count)]
-        heads = min(fitting, key=lambda n: (max(-(-count // (n * reps)) * n * reps, count + count // 8), -n))
+        heads = min(fitting, key=lambda n: (max(-(-count // (n * reps)) * n * reps, count + count // 4), -n))
     rows = max(1, THREADS // (lanes * heads))
     return {"vector": vector, "heads": heads, "reps": reps, "rows": min(rows, 1 << (tokens - 1).bit_length())}
 
