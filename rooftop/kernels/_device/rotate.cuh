@@ -12,10 +12,16 @@ template <> struct Raw<4> { using type = unsigned; };
 template <> struct Raw<2> { using type = unsigned short; };
 template <> struct Raw<1> { using type = unsigned char; };
 
+template <typename T>
+struct Sixteen { static constexpr bool ANY = false, BRAIN = false; };
+template <> struct Sixteen<__half> { static constexpr bool ANY = true, BRAIN = false; };
+template <> struct Sixteen<__nv_bfloat16> { static constexpr bool ANY = true, BRAIN = true; };
+
 /// V neighbouring elements of T, at an address that is a multiple of their bytes (of 16 where they are more).
 template <typename T, int V>
 struct Row {
     static constexpr int BYTES = V * sizeof(T), WORD = BYTES < 16 ? BYTES : 16, WORDS = BYTES / WORD;
+    static constexpr bool BRAIN = Sixteen<T>::BRAIN, PAIRS = Sixteen<T>::ANY && V % 2 == 0;  // two of 16 bits are converted together
     using W = typename Raw<WORD>::type;
     W w[WORDS];
 
@@ -28,12 +34,38 @@ struct Row {
         for (int i = 0; i < WORDS; ++i) reinterpret_cast<W*>(p)[i] = w[i];
     }
     __device__ void widen(float (&f)[V]) const {
+        if constexpr (PAIRS) {
 #pragma unroll
-        for (int i = 0; i < V; ++i) f[i] = static_cast<float>(reinterpret_cast<const T*>(w)[i]);
+            for (int i = 0; i < V / 2; ++i) {
+                const unsigned two = reinterpret_cast<const unsigned*>(w)[i];
+                if constexpr (BRAIN) {  // one instruction each
+                    f[2 * i] = __uint_as_float(two << 16), f[2 * i + 1] = __uint_as_float(two & 0xffff0000u);
+                } else {
+                    const float2 v = __half22float2(reinterpret_cast<const __half2&>(two));
+                    f[2 * i] = v.x, f[2 * i + 1] = v.y;
+                }
+            }
+        } else {
+#pragma unroll
+            for (int i = 0; i < V; ++i) f[i] = static_cast<float>(reinterpret_cast<const T*>(w)[i]);
+        }
     }
     __device__ void narrow(const float (&f)[V]) {
+        if constexpr (PAIRS) {
 #pragma unroll
-        for (int i = 0; i < V; ++i) reinterpret_cast<T*>(w)[i] = T(f[i]);
+            for (int i = 0; i < V / 2; ++i) {
+                if constexpr (BRAIN) {
+                    const __nv_bfloat162 v = __floats2bfloat162_rn(f[2 * i], f[2 * i + 1]);
+                    reinterpret_cast<unsigned*>(w)[i] = reinterpret_cast<const unsigned&>(v);
+                } else {
+                    const __half2 v = __floats2half2_rn(f[2 * i], f[2 * i + 1]);
+                    reinterpret_cast<unsigned*>(w)[i] = reinterpret_cast<const unsigned&>(v);
+                }
+            }
+        } else {
+#pragma unroll
+            for (int i = 0; i < V; ++i) reinterpret_cast<T*>(w)[i] = T(f[i]);
+        }
     }
 };
 

@@ -51,7 +51,8 @@ def supports(p: Problem, head: Any) -> str | None:
 
 
 def choose(p: Problem, head: Any) -> Mapping[str, Any]:
-    """Four heads a thread, so that 128 bytes are under way for each; fewer where the card would not be filled."""
+    """Four heads a thread, so that 128 bytes are under way for each; fewer where the card would not be filled. Side by side in a block stand so many that at
+    most a quarter of the places lies beyond the last. Measured on an H200, bf16, 32 + 8 heads of 128, 256 MiB: four 70.3 µs, two 75.0, one 77.0."""
     vector = _width(p)
     rotating, copied = _lanes(p, vector)
     lanes, count = rotating + -(-copied // 2), _heads(p)
@@ -61,8 +62,8 @@ def choose(p: Problem, head: Any) -> Mapping[str, Any]:
         reps //= 2
     heads = 1
     if _heads_first(p):
-        while heads < 8 and 2 * heads * reps <= count and 2 * heads * lanes <= THREADS:
-            heads *= 2
+        fitting = [n for n in (1, 2, 4, 8) if n == 1 or (n * lanes <= THREADS and n * reps <= count)]
+        heads = min(fitting, key=lambda n: (max(-(-count // (n * reps)) * n * reps, count + count // 4), -n))
     rows = max(1, THREADS // (lanes * heads))
     return {"vector": vector, "heads": heads, "reps": reps, "rows": min(rows, 1 << (tokens - 1).bit_length())}
 

@@ -15,15 +15,17 @@ vector  = "per * size"                                                   # bytes
 need_r  = "pow2(ceil(R / per))"
 need_c  = "pow2(ceil(C / per))"
 area    = "32768 // (vector * per)"                                      # blocks of a tile of 32 KiB
-side    = "32 if size == 8 else 16"
+side    = "32 if size == 8 or size == 1 and R % per != 0 else 16"
 vr      = "min(need_r, max(side, area // need_c))"                       # blocks of a tile along R
-vc      = "min(need_c, max(side, area // vr))"
+vc      = "min(need_c, max(32 if size == 8 else 16, area // vr))"
 vb      = "max(1, min(pow2(B1 * B2 * B3), 256 // (vr * vc)))"            # matrices of a tile
 threads = "max(32, min(256, vr * vc * vb))"
 whole_x = "C % per == 0 and aligned(x, vector)"
 whole_o = "R % per == 0 and aligned(out, vector)"
 flat    = "not whole_o and R <= per * vr and (C == 1 or stride(out, 4) == R)"
-tiles_r = "ceil(R / (per * vr))"
+shift   = "not whole_o and not flat and vr >= 16"                        # tiles overlap, so that what they write begins on 32 bytes
+skip    = "per * (32 // vector) if shift else 0"                         # rows of a tile that the one before has as well
+tiles_r = "ceil((R + max(0, skip - 1)) / (per * vr - skip))"
 tiles_c = "ceil(C / (per * vc))"
 span    = "(B1 - 1) * stride(x, 0) + (B2 - 1) * stride(x, 1) + (B3 - 1) * stride(x, 2) + (R - 1) * stride(x, 3) + C"
 index   = "'i32' if numel(x) < 2147483648 - 65536 else 'i64'"
@@ -31,7 +33,7 @@ aside   = "C % (16 // size) == 0 and aligned(x, 16)"
 
 [[launch]]
 when    = "stride(out, 4) != 1"
-kernel  = "tile<{size}, {vr}, {vc}, {vb}, {threads}, {whole_x}, {whole_o}, {flat}>"
+kernel  = "tile<{size}, {vr}, {vc}, {vb}, {threads}, {whole_x}, {whole_o}, {flat}, {shift}>"
 grid    = ["ceil(B1 * B2 * B3 / vb) * tiles_r * tiles_c"]
 block   = ["threads"]
 shared  = "vr * vc * vb * per * vector"
@@ -183,19 +185,22 @@ extern __shared__ __align__(128) char held[];
 /// A tile of VB matrices, VR x VC blocks of each. In shared memory stand its columns, each VR vectors, in an order that has both the writes of a warp,
 /// which go to as many columns, and its reads, which go along columns, meet every bank once.
 /// X: rows of x start on vectors and end with one. OUT: so do the columns. FLAT: they do not, but lie one after another in `out`, none longer than a tile.
-template <int SIZE, int VR, int VC, int VB, int THREADS, bool X, bool OUT, bool FLAT>
+/// SHIFT: they do not, and tiles overlap by SKIP rows: of each column a block writes the rows from the last multiple of 32 bytes at or before its first on, as
+/// many as tiles are apart, so that no two blocks write to one sector.
+template <int SIZE, int VR, int VC, int VB, int THREADS, bool X, bool OUT, bool FLAT, bool SHIFT>
 __global__ void __launch_bounds__(THREADS, 768 / THREADS)
     tile(int R, int C, unsigned B2, unsigned B3, unsigned batches, const void* x, void* out, long long span, long long x1, long long x2, long long x3,
          long long xr, long long o1, long long o2, long long o3, long long oc) {
     constexpr int N = SIZE < 4 ? 8 : 16 / SIZE, V = N * SIZE, TR = VR * N, TC = VC * N, BLOCKS = VR * VC * VB, BANKS = 128 / V;
+    constexpr int SKIP = SHIFT ? 32 / SIZE : 0, APART = TR - SKIP;
     constexpr int GROUP = 16;  // tiles side by side along C before the next along R
     const int tid = threadIdx.x;
-    const unsigned tiles_c = (C + TC - 1u) / TC, tiles_r = (R + TR - 1u) / TR;
+    const unsigned tiles_c = (C + TC - 1u) / TC, tiles_r = SHIFT ? (R + SKIP - 1u + APART - 1) / APART : (R + TR - 1u) / TR;
     const unsigned matrix = blockIdx.x / (tiles_c * tiles_r) * VB;
     unsigned t = blockIdx.x % (tiles_c * tiles_r);
     const unsigned group = t / (GROUP * tiles_r), wide = min(static_cast<unsigned>(GROUP), tiles_c - group * GROUP);
     t -= group * GROUP * tiles_r;
-    const int r0 = t / wide * TR, c0 = (group * GROUP + t % wide) * TC;
+    const int r0 = static_cast<int>(t / wide) * APART - SKIP, c0 = (group * GROUP + t % wide) * TC;
     const int rows = min(TR, R - r0), columns = min(TC, C - c0);
 
     const auto offset = [&](unsigned b, long long s1, long long s2, long long s3) {
@@ -214,6 +219,7 @@ __global__ void __launch_bounds__(THREADS, 768 / THREADS)
         const int block = tid + q * THREADS, k = block % VC, i = block / VC % VR, b = block / (VC * VR);
         if (BLOCKS < THREADS && block >= BLOCKS) break;
         if (matrix + b >= batches || k * N >= columns || i * N >= rows) continue;
+        if (SHIFT && r0 + i * N < 0) continue;  // SKIP is whole vectors
         const char* from = begin + (offset(matrix + b, x1, x2, x3) + (r0 + i * N) * xr + c0 + k * N) * SIZE;
         const int last = min(rows - i * N, N) - 1;  // rows beyond it repeat it
         Vec<V> a[N], v[N];
@@ -247,6 +253,29 @@ __global__ void __launch_bounds__(THREADS, 768 / THREADS)
             for (int e = tid; e < n - packs * N; e += THREADS) {
                 const int at = e < head ? e : e + packs * N;
                 reinterpret_cast<raw<SIZE>*>(to)[at] = element(at);
+            }
+        }
+        return;
+    }
+    if (SHIFT) {
+        constexpr int STORES = APART / N * TC * VB;
+#pragma unroll 4
+        for (int s = tid; s < STORES; s += THREADS) {
+            const int m = s % (APART / N), column = s / (APART / N) % TC, b = VB == 1 ? 0 : s / (APART / N * TC);
+            if (matrix + b >= batches || column >= columns) continue;
+            char* top = static_cast<char*>(out) + (offset(matrix + b, o1, o2, o3) + (c0 + column) * oc) * SIZE;
+            const int at = SKIP - static_cast<int>(beyond(top, 32)) / SIZE + m * N, row = r0 + at;  // in the tile; in the matrix
+            if (row <= -N || row >= R) continue;
+            char* to = top + static_cast<long long>(row) * SIZE;
+            Vec<V> v = Vec<V>::load(slot(b, column, at / N));
+            if (at % N > 0) v = amid(v, Vec<V>::load(slot(b, column, at / N + 1)), at % N * SIZE);
+            if (row >= 0 && row + N <= R) {
+                v.store(to);
+            } else {
+#pragma unroll
+                for (int e = 0; e < N; ++e) {
+                    if (row + e >= 0 && row + e < R) reinterpret_cast<raw<SIZE>*>(to)[e] = reinterpret_cast<raw<SIZE>*>(&v)[e];
+                }
             }
         }
         return;

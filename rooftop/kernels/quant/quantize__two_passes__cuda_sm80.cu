@@ -3,7 +3,7 @@ idea    = "Any granularity, in two reads: the first leaves each group's largest 
 limit   = "two reads of memory beyond the L2"
 dtypes  = ["f32", "f16", "bf16"]
 args    = ["over: f32[1]?", "seed: i32"]
-python  = ["supports", "choose", "launches", "scratch", "zeroed"]
+python  = ["supports", "prefers", "choose", "launches", "scratch", "zeroed"]
 demands = { spills = 0 }
 
 [config]

@@ -54,6 +54,7 @@ def check(
     if backend == "gpu":
         _needs_gpu()
     keep = _keeper(records) if records is not None else None
+    _compile_first([(s, c) for s, c in todo if checks.backend_of(s, backend) == ("gpu", None)])
     results = []
     for subject, c in todo:
         where, absent = checks.backend_of(subject, backend)
@@ -68,6 +69,18 @@ def check(
     if all(r.status == "skipped" for r in results):
         typer.echo("nothing was judged: every case was skipped", err=True)
         raise typer.Exit(ENVIRONMENT if all(checks.backend_of(s, backend)[1] for s in found) else WRONG)
+
+
+def _compile_first(todo: list[tuple[Subject, Case]]) -> None:
+    """What the GPU is to run in CUDA C++, on all cores: an op of many formats has a kernel for nearly every case, which is longer compiled than run."""
+    if not todo:
+        return
+    import torch
+
+    from rooftop.core.implementation import device_of
+    from rooftop.lab.timing import bench
+
+    bench.compile_first([bench.Field(s.op, c, [s], "") for s, c in todo], device_of(torch.cuda.current_device()))
 
 
 def _needs_gpu() -> None:

@@ -1,0 +1,85 @@
+/* rooftop
+idea    = "The maximum through shuffles: one barrier is left."
+predict = { speedup = 1.15, sectors_read = 16 }
+limit   = "An IEEE division is a dozen instructions and a branch, and there is time for about twenty an element in all."
+dtypes  = ["f32", "f16", "bf16"]
+args    = ["L: i32", "x: T[N, L]", "xs: i64 = stride(x, 0)", "codes: u8[N, BYTES]", "scale: f32[N]"]
+demands = { has = ["LDG.E.128"], spills = 0 }
+
+[requires]
+"format == 'int8'" = "this rung makes int8"
+"symmetric and scales == 'f32' and rounding == 'nearest' and not present(over)" = "symmetric, float32 scales, rounded to nearest"
+"N * L > 0" = "there is nothing to quantise"
+"stride(x, 1) == 1 or L == 1" = "the elements of a row must be neighbours"
+"L % (16 // bytes(x)) == 0 and aligned(x, 16) and starts(codes, 8)" = "rows must start on 16-byte boundaries"
+"L * bytes(x) <= 32768" = "a row must fit the registers of a block"
+
+[let]
+pieces = "max(1, ceil(L * bytes(x) / 4096))"
+
+[[launch]]
+kernel = "quantize<{T}, {pieces}>"
+grid   = ["N"]
+block  = [256]
+*/
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+/// The size of a finite number, 0 of any other: infinities and NaN have no say in a scale.
+__device__ float finite_size(float v) { return fabsf(v) <= 3.4028234663852886e38f ? fabsf(v) : 0; }
+
+__device__ float scale_of(float most, float largest_code) { return fmaxf(__fdiv_rn(most, largest_code), 0x1p-126f); }
+
+/// round(v / s) with ties to even, at most `most`; NaN becomes 0.
+__device__ int code_of(float v, float s, int most) {
+    const float q = __fdiv_rn(v, s);
+    return q != q ? 0 : __float2int_rn(fminf(fmaxf(q, static_cast<float>(-most)), static_cast<float>(most)));
+}
+
+/// Sixteen bytes of a row, and the codes of as many elements.
+template <typename T>
+struct alignas(16) Pack {
+    static constexpr int N = 16 / sizeof(T);
+    T v[N];
+};
+template <int BYTES>
+struct alignas(BYTES) Codes {
+    unsigned char v[BYTES];
+};
+
+/// The row stays in registers: PIECES packs a thread.
+template <typename T, int PIECES>
+__global__ void __launch_bounds__(256) quantize(int L, const T* __restrict__ x, long long xs, unsigned char* __restrict__ codes, float* __restrict__ scale) {
+    using P = Pack<T>;
+    constexpr int MOST = 127, BYTES = P::N;
+    const P* from = reinterpret_cast<const P*>(x + blockIdx.x * xs);
+    Codes<BYTES>* to = reinterpret_cast<Codes<BYTES>*>(codes) + static_cast<long long>(blockIdx.x) * (L / P::N);
+    P p[PIECES];
+#pragma unroll
+    for (int k = 0; k < PIECES; ++k) {
+        if (threadIdx.x + k * 256 < L / P::N) p[k] = from[threadIdx.x + k * 256];
+    }
+    float m = 0;
+#pragma unroll
+    for (int k = 0; k < PIECES; ++k) {
+        if (threadIdx.x + k * 256 >= L / P::N) continue;
+#pragma unroll
+        for (int j = 0; j < P::N; ++j) m = fmaxf(m, finite_size(static_cast<float>(p[k].v[j])));
+    }
+    __shared__ float s[8];
+    for (int step = 16; step > 0; step /= 2) m = fmaxf(m, __shfl_xor_sync(~0u, m, step));
+    if (threadIdx.x % 32 == 0) s[threadIdx.x / 32] = m;
+    __syncthreads();
+    m = s[threadIdx.x % 8];
+    for (int step = 4; step > 0; step /= 2) m = fmaxf(m, __shfl_xor_sync(~0u, m, step));
+    const float unit = scale_of(m, MOST);
+    if (threadIdx.x == 0) scale[blockIdx.x] = unit;
+#pragma unroll
+    for (int k = 0; k < PIECES; ++k) {
+        if (threadIdx.x + k * 256 >= L / P::N) continue;
+        Codes<BYTES> c;
+#pragma unroll
+        for (int j = 0; j < P::N; ++j) c.v[j] = static_cast<unsigned char>(code_of(static_cast<float>(p[k].v[j]), unit, MOST));
+        to[threadIdx.x + k * 256] = c;
+    }
+}
