@@ -16,20 +16,13 @@ stages = 3
 #include "sparse_epilogue.cuh"
 #include "sparse_wgmma.cuh"
 
-/// Two results of 16 bits: neighbours along a row of out; TURNED: along a column of the sparse matrix's product, so that the warp transposes 8 x 8 first.
-template <typename T>
-__device__ inline unsigned both(float x, float y) {
-    T pair[2] = {T(x), T(y)};
-    return *reinterpret_cast<unsigned*>(pair);
-}
-
 /// A tile is 128 BLOCKS rows by WIDE columns; warp group w has rows 64 BLOCKS w and following. NEAR: rows of b in shared memory run along K, else along N.
 /// values_map: boxes of 128 BLOCKS rows of 64 values; b_map: boxes of WIDE rows of 64 (NEAR), or 128 rows of 64. slices: pieces of 128 columns, an even number.
-/// out[m · om + n · on]; TURNED: om is 1, else on is; PAIRS: two neighbours lie on 4 bytes.
+/// out, TURNED, PAIRS: as put_8x8 has them; pitch: of out.
 template <typename T, int BLOCKS, int WIDE, int STAGES, bool NEAR, bool TURNED, bool PAIRS, int ACT, int BIAS>
 __global__ void __launch_bounds__(288, 1)
 spmm(int M, int N, int slices, int tall, int across, int band, const __grid_constant__ CUtensorMap values_map, const __grid_constant__ CUtensorMap b_map,
-     const uint2* __restrict__ meta, int stripes, float alpha, const T* __restrict__ bias, long long bias_step, T* __restrict__ out, long long om, long long on) {
+     const uint2* __restrict__ meta, int stripes, float alpha, const T* __restrict__ bias, long long bias_step, T* __restrict__ out, long long pitch) {
     constexpr int HIGH = 128 * BLOCKS, A = HIGH * 128, B = WIDE * 256, REGS = WIDE / 2;
     extern __shared__ __align__(1024) unsigned char shared[];
     __shared__ __align__(8) unsigned long long barriers[2 * STAGES];
@@ -71,7 +64,7 @@ spmm(int M, int N, int slices, int tall, int across, int band, const __grid_cons
         return;
     }
     const int group = warp / 4;
-    const long long pitch = slices * 32ll;  // uint2 of a stripe of 16 rows
+    const long long stripe = slices * 32ll;  // uint2 of a stripe of 16 rows
     int stage = 0, parity = 0;
     for (int tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
         int m, n;
@@ -84,7 +77,7 @@ spmm(int M, int N, int slices, int tall, int across, int band, const __grid_cons
         }
         const uint2* from[BLOCKS];
 #pragma unroll
-        for (int i = 0; i < BLOCKS; ++i) from[i] = meta + min((m + (group * BLOCKS + i) * 64) / 16 + warp % 4, stripes - 1) * pitch + lane * 2;
+        for (int i = 0; i < BLOCKS; ++i) from[i] = meta + min((m + (group * BLOCKS + i) * 64) / 16 + warp % 4, stripes - 1) * stripe + lane * 2;
         int before = -1;  // the stage whose products are in flight
 #pragma unroll 1
         for (int slice = 0; slice < slices; slice += 2) {
@@ -118,27 +111,13 @@ spmm(int M, int N, int slices, int tall, int across, int band, const __grid_cons
         if (before >= 0 && lane == 0) barrier_arrive(empty + 8 * before);
 #pragma unroll
         for (int i = 0; i < BLOCKS; ++i) {
-            const int row = m + (group * BLOCKS + i) * 64 + warp % 4 * 16, g = lane / 4, t = lane % 4;
+            const int row = m + (group * BLOCKS + i) * 64 + warp % 4 * 16;
 #pragma unroll
             for (int j = 0; j < WIDE / 8; ++j) {
 #pragma unroll
                 for (int half = 0; half < 2; ++half) {
-                    const int r = row + half * 8, c = n + j * 8;
-                    // Past the end a bias is not read: the results there are not written.
-                    const bool first = r + g < M && c + 2 * t < N, second = r + g < M && c + 2 * t + 1 < N;
-                    const float x = first ? finished<ACT, BIAS>(sum[i][j * 4 + half * 2], alpha, bias, bias_step, r + g, c + 2 * t) : 0.f;
-                    const float y = second ? finished<ACT, BIAS>(sum[i][j * 4 + half * 2 + 1], alpha, bias, bias_step, r + g, c + 2 * t + 1) : 0.f;
-                    unsigned two = both<T>(x, y);
-                    if (TURNED) asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %0;" : "+r"(two));
-                    const int major = TURNED ? c + g : r + g, minor = (TURNED ? r : c) + 2 * t, rows = TURNED ? N : M, columns = TURNED ? M : N;
-                    if (major >= rows || minor >= columns) continue;
-                    T* to = out + major * (TURNED ? on : om) + minor;
-                    if (PAIRS) *reinterpret_cast<unsigned*>(to) = two;
-                    else {
-                        const T* pair = reinterpret_cast<const T*>(&two);
-                        to[0] = pair[0];
-                        if (minor + 1 < columns) to[1] = pair[1];
-                    }
+                    put_8x8<T, TURNED, PAIRS, ACT, BIAS>(sum[i][j * 4 + half * 2], sum[i][j * 4 + half * 2 + 1], row + half * 8, n + j * 8, M, N, alpha, bias, bias_step,
+                                                         out, pitch);
                 }
             }
         }

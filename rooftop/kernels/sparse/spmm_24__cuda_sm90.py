@@ -80,7 +80,6 @@ def launches(p: Problem, config: Any, head: Any) -> list[Launch]:
     bias, turned = p.get("bias"), bool(p.option("transposed"))
     kind = 0 if bias is None else 1 if bias.shape[1] == 1 and (bias.shape[0] == m) else 2
     along = 0 if bias is None else bias.strides[kind - 1]
-    om, on = (1, m) if turned else (n, 1)
     pairs = (m if turned else n) % 2 == 0
     act = ACTIVATIONS.index(str(p.option("activation")))
     maps = _maps(p, config)
@@ -88,8 +87,8 @@ def launches(p: Problem, config: Any, head: Any) -> list[Launch]:
     args: dict[str, Any] = {
         "M": m, "N": n, "slices": 2 * -(-k // 256), "tall": tall, "across": across, "band": 8 if blocks == 2 else 16, "values_map": maps["values"],
         "b_map": maps["b"], "meta": "meta", "stripes": p["meta"].shape[0], "alpha": float(p.option("alpha")), "bias": "bias" if bias else None,
-        "bias_step": along, "out": "out", "om": om, "on": on,
+        "bias_step": along, "out": "out", "pitch": m if turned else n,
     }  # fmt: skip
-    types = ("i32",) * 6 + ("map", "map", "ptr", "i32", "f32", "ptr", "i64", "ptr", "i64", "i64")
+    types = ("i32",) * 6 + ("map", "map", "ptr", "i32", "f32", "ptr", "i64", "ptr", "i64")
     shared = stages * (high * 128 + wide * 256)
     return [Launch(kernel, (min(p.device.sms, tall * across),), args, types=types, block=(288,), shared=shared)]
