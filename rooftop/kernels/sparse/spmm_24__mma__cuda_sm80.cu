@@ -61,6 +61,7 @@ spmm(int M, int N, int K, int kept, int slices, int across, const T* __restrict_
     T* shared = reinterpret_cast<T*>(raw);
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, m0 = blockIdx.x / across * 128, n0 = blockIdx.x % across * WIDE;
     const int down = warp / 4 * 64, right = warp % 4 * COLUMNS;
+    const auto turn = [](int row) { return WIDE == 32 ? row / 2 % 4 : row % 8; };  // of rows along N
     const auto load = [&](int slice) {
         T* a = shared + slice % STAGES * (A + B);
         T* c = a + A;
@@ -76,7 +77,7 @@ spmm(int M, int N, int K, int kept, int slices, int across, const T* __restrict_
                 bring<T, WHOLE_B>(c + row * 64 + (piece ^ (row % 8)) * 8, b, bs, n0 + row, slice * 64 + piece * 8, N, K);
             } else {
                 const int row = i / (WIDE / 8), piece = i % (WIDE / 8);
-                bring<T, WHOLE_B>(c + row * WIDE + (piece ^ (row % 8)) * 8, b, bs, slice * 64 + row, n0 + piece * 8, K, N);
+                bring<T, WHOLE_B>(c + row * WIDE + (piece ^ turn(row)) * 8, b, bs, slice * 64 + row, n0 + piece * 8, K, N);
             }
         }
     };
@@ -119,7 +120,7 @@ spmm(int M, int N, int K, int kept, int slices, int across, const T* __restrict_
                     four(y[j], address_of(c + row * 64 + (piece ^ (row % 8)) * 8));
                 } else {
                     const int row = step * 32 + lane, piece = right / 8 + j;
-                    four_turned(y[j], address_of(c + row * WIDE + (piece ^ (row % 8)) * 8));
+                    four_turned(y[j], address_of(c + row * WIDE + (piece ^ turn(row)) * 8));
                 }
             }
 #pragma unroll
