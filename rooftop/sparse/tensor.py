@@ -63,7 +63,8 @@ class SparseTensor:
             return cls.from_dense(x, advice.sparse.layout, block=advice.sparse.block)
         _layout(layout, block)
         if layout == "2:4":
-            kept = (two_four.padded(x) != 0).unflatten(1, (-1, 4))
+            kept = two_four.padded(x != 0)
+            kept = kept.view(x.shape[0], kept.shape[1] // 4, 4)
             most = int(kept.sum(-1).amax()) if kept.numel() else 0
             if most > 2:
                 raise ValueError(f"from_dense: a group of four neighbours of a row has {most} elements that are not zero; 2:4 takes two (rooftop.prune_24 chooses them)")

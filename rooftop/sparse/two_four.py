@@ -57,8 +57,9 @@ def expand(values: Tensor, meta: Tensor, k: int) -> Tensor:
 
 
 def select(keys: Tensor) -> Tensor:
-    """Codes [M, groups] of the two largest keys [M, 4 groups] of each group; the earlier place where two are equal."""
-    order = keys.unflatten(1, (-1, 4)).argsort(dim=-1, descending=True, stable=True)[..., :2].sort(-1).values
+    """Codes [M, groups] of the two largest keys [M, K] of each group, none below zero; the earlier place where two are equal."""
+    whole = padded(keys)
+    order = whole.view(keys.shape[0], whole.shape[1] // 4, 4).argsort(dim=-1, descending=True, stable=True)[..., :2].sort(-1).values
     return (order[..., 0] | (order[..., 1] << 2)).to(torch.int32)
 
 
