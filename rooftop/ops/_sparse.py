@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 ACTIVATIONS = ("none", "relu", "silu", "gelu", "gelu_tanh")
+LAYOUTS = ("padded", "sliced", "offset", "strided", "transposed", "expanded")  # of a dense operand, in cases
 UNITS = {"f32": "fma32", "f16": "tensor-f16", "bf16": "tensor-bf16"}
 
 

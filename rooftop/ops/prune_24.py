@@ -1,7 +1,9 @@
-"""A dense weight pruned to 2:4 by rows and by columns at once, packed in both orientations: W for the forward product, its transpose for the gradient of the input.
+"""A dense weight pruned to 2:4 by rows and by columns at once, packed in both orientations: W for the forward product, its transpose for the gradient of the
+input.
 
     the kept elements of each 4 x 4 tile are at most two in each row and in each column;
-    "optimal": of the 90 patterns with just two in each, the one whose sizes add up to most; "greedy": the elements by size, while their row and column have room
+    "optimal": of the 90 patterns with just two in each, the one whose sizes add up to most; "greedy": the elements by size,
+    while their row and column have room
 
 Source: Hubara et al., "Accelerated Sparse Neural Training: A Provable and Efficient Method to Find N:M Transposable Masks" (2021); the greedy search is that of
 torch's `_sparse_semi_structured_tile`."""
@@ -19,19 +21,20 @@ from rooftop.core.spec import Case, Input, Meta, Problem, Work, case
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from rooftop.sparse.tensor import SparseTensor
+    from rooftop import sparse
 
+FILLS = ("integers", "nan", "inf", "-0.0", "tiny")
 ALGORITHMS = ("greedy", "optimal")
 PAIRS = ((0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3))  # the order of rooftop.sparse.two_four.CODES
 
 
-def prune_24(w: Tensor, algorithm: str = "optimal", *, implementation: str | None = None) -> tuple[SparseTensor, SparseTensor]:
+def prune_24(w: Tensor, algorithm: str = "optimal", *, implementation: str | None = None) -> tuple[sparse.SparseTensor, sparse.SparseTensor]:
     """W and its transpose, both 2:4, of the same kept elements.
 
     Args:
         w: [M, K] float16 or bfloat16. Its tiles of 4 x 4 begin at the first row and column; past the end there are zeros.
-        algorithm: "optimal" or "greedy". Among patterns (elements) of the same size the first counts, by rows; NaN counts as infinite. Sizes are added in float32,
-            the first two rows, the last two, then both.
+        algorithm: "optimal" or "greedy". Among patterns (elements) of the same size the first counts, by rows; NaN counts as infinite. Sizes are added in
+            float32, the first two rows, the last two, then both.
         implementation: a kernel by name (`"cuda_sm80"`): it runs or raises. None picks the best that takes the input.
 
     Returns two `rooftop.sparse.SparseTensor`s, [M, K] and [K, M]. Their tensors are contiguous, as collectives want them. No gradient flows through it:
@@ -57,7 +60,7 @@ def prune_24(w: Tensor, algorithm: str = "optimal", *, implementation: str | Non
 @cache
 def patterns() -> tuple[tuple[int, int, int, int], ...]:
     """The 90 transposable patterns, a pair for each row, in order."""
-    return tuple(p for p in product(range(6), repeat=4) if all(sum(c in PAIRS[i] for i in p) == 2 for c in range(4)))
+    return tuple((a, b, c, d) for a, b, c, d in product(range(6), repeat=4) if all(sum(c in PAIRS[i] for i in (a, b, c, d)) == 2 for c in range(4)))
 
 
 def kept(w: Tensor, algorithm: str) -> Tensor:
@@ -162,7 +165,7 @@ def _cases() -> list[Case]:
         for algorithm in ALGORITHMS:
             edge += [case(f"{algorithm}, {name}", tags="edge", w=Input(s, dtype), algorithm=algorithm) for name, s in shapes.items()]
             edge += [
-                case(f"{algorithm}, {fill}", tags="edge", w=Input((40, 72), dtype, fill), algorithm=algorithm) for fill in ("integers", "nan", "inf", "-0.0", "tiny")
+                case(f"{algorithm}, {fill}", tags="edge", w=Input((40, 72), dtype, fill), algorithm=algorithm) for fill in FILLS
             ]
         edge += [
             case(f"optimal, {how}", tags="edge", w=Input((40, 72), dtype, layout=how), algorithm="optimal")

@@ -136,7 +136,9 @@ def _torch() -> Callable[..., Tensor]:
         if values not in held:
             held[values] = expand(values, meta, b.shape[0]).contiguous()
         out = torch.mm(b.t(), held[values].t()) if transposed else torch.mm(held[values], b)
-        return out if bias is None and alpha == 1.0 and activation == "none" else finished(out, bias.t() if transposed and bias is not None else bias, alpha, activation)
+        if bias is None and alpha == 1.0 and activation == "none":
+            return out
+        return finished(out, bias.t() if transposed and bias is not None else bias, alpha, activation)
 
     return cublas
 
@@ -156,7 +158,9 @@ def _cusparselt() -> Callable[..., Tensor]:
         if values not in held:
             held[values] = torch._cslt_compress(expand(values, meta, b.shape[0]).contiguous())
         out = torch._cslt_sparse_mm(held[values], b, transpose_result=transposed)
-        return out if bias is None and alpha == 1.0 and activation == "none" else finished(out, bias.t() if transposed and bias is not None else bias, alpha, activation)
+        if bias is None and alpha == 1.0 and activation == "none":
+            return out
+        return finished(out, bias.t() if transposed and bias is not None else bias, alpha, activation)
 
     return cusparselt
 

@@ -13,22 +13,23 @@ from rooftop.sparse.products import matmul
 from rooftop.sparse.tensor import FACTS, TENSORS, SparseTensor, two_four_of
 
 
-class SparseLinear(nn.Module):
+class SparseLinear(nn.Module):  # type: ignore[misc]
     """y = x Wᵀ + bias with a sparse W [out_features, in_features].
 
-    Without `train24` the weight is stored as it is given and has no gradient; gradients flow to x and the bias. Its tensors are buffers, so that `state_dict`, `to` and
-    `torch.save` work as with any layer.
+    Without `train24` the weight is stored as it is given and has no gradient; gradients flow to x and the bias. Its tensors are buffers, so that
+    `state_dict`, `to` and `torch.save` work as with any layer.
 
-    `dense(weight, bias)` with `train24` keeps the dense weight as the parameter. Each forward prunes it to 2:4 in both orientations (`rooftop.prune_24`); y = x Sᵀ and
-    dx = dy S are sparse products, and the gradient dyᵀ x goes to the whole dense weight (straight through).
+    `dense(weight, bias)` with `train24` keeps the dense weight as the parameter. Each forward prunes it to 2:4 in both orientations (`rooftop.prune_24`); y
+    = x Sᵀ and dx = dy S are sparse products, and the gradient dyᵀ x goes to the whole dense weight (straight through).
 
     Source of the training: Hubara et al. (2021); Hu et al., "Accelerating Transformer Pre-training with 2:4 Sparsity" (2024)."""
 
     def __init__(self, weight: SparseTensor | Tensor, bias: Tensor | None = None, *, train24: bool = False, algorithm: str = "optimal") -> None:
         super().__init__()
         if isinstance(weight, SparseTensor) == train24:
-            raise TypeError(f"SparseLinear: weight is a {type(weight).__name__} and train24 is {train24}; training takes a dense weight, all else a SparseTensor")
-        self.out_features, self.in_features = weight.shape
+            given = f"weight is a {type(weight).__name__} and train24 is {train24}"
+            raise TypeError(f"SparseLinear: {given}; training takes a dense weight, all else a SparseTensor")
+        self.out_features, self.in_features = int(weight.shape[0]), int(weight.shape[1])
         self.algorithm = algorithm
         self.bias = None if bias is None else nn.Parameter(bias.detach())
         if isinstance(weight, SparseTensor):
@@ -62,17 +63,17 @@ class SparseLinear(nn.Module):
         return f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}, {kind}"
 
 
-class _Trained(torch.autograd.Function):
+class _Trained(torch.autograd.Function):  # type: ignore[misc]
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, algorithm: str) -> Tensor:  # type: ignore[override]
+    def forward(ctx: Any, x: Tensor, weight: Tensor, algorithm: str) -> Tensor:
         import rooftop
 
         w, turned = rooftop.prune_24(weight, algorithm)
         ctx.save_for_backward(x, turned.values, turned.meta)
-        return rooftop.spmm_24(w.values, w.meta, x.t(), transposed=True)  # type: ignore[arg-type]
+        return rooftop.spmm_24(w.values, w.meta, x.t(), transposed=True)
 
     @staticmethod
-    def backward(ctx: Any, dy: Tensor) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, dy: Tensor) -> Any:
         import rooftop
 
         x, values, meta = ctx.saved_tensors
@@ -81,8 +82,8 @@ class _Trained(torch.autograd.Function):
 
 
 def sparsify_model(
-    model: nn.Module, layout: str = "2:4", *, block: tuple[int, int] | int | None = None, train24: bool = False, algorithm: str = "optimal", skip: Sequence[str] = (),
-    least: int = 64,
+    model: nn.Module, layout: str = "2:4", *, block: tuple[int, int] | int | None = None, train24: bool = False, algorithm: str = "optimal",
+    skip: Sequence[str] = (), least: int = 64,
 ) -> nn.Module:  # fmt: skip
     """Replace the linear layers of a model by `SparseLinear`, in place.
 

@@ -23,7 +23,7 @@ class Pruned:
 
     masks: dict[str, Tensor] = field(default_factory=dict)
 
-    @torch.no_grad()
+    @torch.no_grad()  # type: ignore[untyped-decorator]
     def apply(self, model: nn.Module) -> None:
         """Zeros where the masks say so, in place: after each step of an optimiser. Raises KeyError for a parameter that the model has not."""
         own = dict(model.named_parameters())
@@ -38,7 +38,7 @@ class Pruned:
         return kept / max(1, every)
 
 
-@torch.no_grad()
+@torch.no_grad()  # type: ignore[untyped-decorator]
 def prune(
     model: nn.Module, fraction: float = 0.5, *, form: str = "elements", block: tuple[int, int] = (32, 32), everywhere: bool = False, skip: Sequence[str] = (),
     before: Pruned | None = None,
@@ -53,7 +53,8 @@ def prune(
 
     Raises ValueError for a fraction outside 0 to 1, an unknown form, or a block of other sizes.
 
-    Source: Han et al., "Learning both Weights and Connections for Efficient Neural Networks" (2015); Frankle and Carbin, "The Lottery Ticket Hypothesis" (2019)."""
+    Source: Han et al., "Learning both Weights and Connections for Efficient Neural Networks" (2015); Frankle and Carbin, "The Lottery Ticket Hypothesis"
+    (2019)."""
     if not 0.0 <= fraction <= 1.0:
         raise ValueError(f"prune: fraction is {fraction}; it must be 0 to 1")
     if form not in FORMS:
@@ -81,19 +82,20 @@ def prune(
     return found
 
 
-@torch.no_grad()
+@torch.no_grad()  # type: ignore[untyped-decorator]
 def rewind(model: nn.Module, state: Mapping[str, Tensor], pruned: Pruned) -> None:
     """The parameters of an earlier `state` (a state dict, kept before training) with the masks found since: a lottery ticket. Raises as `load_state_dict`."""
     model.load_state_dict(state)
     pruned.apply(model)
 
 
-@torch.no_grad()
+@torch.no_grad()  # type: ignore[untyped-decorator]
 def permute_columns(w: Tensor, rounds: int = 100, seed: int = 0) -> Tensor:
-    """An order of the columns of `w` [M, K], K a multiple of 4, with which the two largest of each four of a row add up to more: int64 [K], for ``w[:, order]``. What comes
-    before must make its rows in that order, ``previous[order]``.
+    """An order of the columns of `w` [M, K], K a multiple of 4, with which the two largest of each four of a row add up to more: int64 [K], for ``w[:,
+    order]``. What comes before must make its rows in that order, ``previous[order]``.
 
-    Each round pairs the groups of four at random, and of the 35 ways to part eight columns takes the best: the sum never falls. Raises ValueError for other shapes.
+    Each round pairs the groups of four at random, and of the 35 ways to part eight columns takes the best: the sum never falls. Raises ValueError for other
+    shapes.
 
     Source: Pool and Yu, "Channel Permutations for N:M Sparsity" (2021)."""
     if w.dim() != 2 or w.shape[1] % 4:

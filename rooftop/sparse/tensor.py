@@ -53,8 +53,8 @@ class SparseTensor:
         layout: "csr", "coo", "bsr", "2:4", or "auto": what `rooftop.sparse.advise` takes for the fastest of the sparse ones in a product with `n` columns.
         block: of "bsr": rows and columns of a block, each 8, 16, 32, 64 or 128; one number for both; None: (32, 32).
 
-        Raises TypeError where x is no tensor of floating point or int8; ValueError for other shapes, an unknown layout, a block of other sizes, and for "2:4" where
-        a group of four has more than two elements that are not zero: `rooftop.prune_24` chooses two."""
+        Raises TypeError where x is no tensor of floating point or int8; ValueError for other shapes, an unknown layout, a block of other sizes, and for
+        "2:4" where a group of four has more than two elements that are not zero: `rooftop.prune_24` chooses two."""
         _matrix("from_dense", x)
         if layout == "auto":
             from rooftop.sparse.advice import advise
@@ -67,7 +67,8 @@ class SparseTensor:
             kept = kept.view(x.shape[0], kept.shape[1] // 4, 4)
             most = int(kept.sum(-1).amax()) if kept.numel() else 0
             if most > 2:
-                raise ValueError(f"from_dense: a group of four neighbours of a row has {most} elements that are not zero; 2:4 takes two (rooftop.prune_24 chooses them)")
+                what = f"a group of four neighbours of a row has {most} elements that are not zero"
+                raise ValueError(f"from_dense: {what}; 2:4 takes two (rooftop.prune_24 chooses them)")
             return two_four_of(x, two_four.select(kept.flatten(1).to(torch.uint8)))
         rows, columns = (x != 0).nonzero(as_tuple=True)
         made = cls(x[rows, columns], _short(columns), None, _short(rows), None, "coo", _size(x.shape))
@@ -100,7 +101,8 @@ class SparseTensor:
         _indices("csr", {"offsets": offsets, "columns": columns}, values.device)
         size = _size(shape)
         if offsets.shape[0] != size[0] + 1 or values.shape != columns.shape:
-            raise ValueError(f"csr: offsets {tuple(offsets.shape)}, columns {tuple(columns.shape)}, values {tuple(values.shape)}; a matrix {size} takes [{size[0] + 1}]")
+            given = f"offsets {tuple(offsets.shape)}, columns {tuple(columns.shape)}, values {tuple(values.shape)}"
+            raise ValueError(f"csr: {given}; a matrix {size} takes [{size[0] + 1}], [nnz] and [nnz]")
         made = cls(values, _short(columns), _short(offsets), None, None, "csr", size)
         if check:
             _rising(offsets, columns.shape[0])
@@ -110,8 +112,8 @@ class SparseTensor:
 
     @classmethod
     def bsr(cls, offsets: Tensor, columns: Tensor, values: Tensor, shape: tuple[int, int], *, check: bool = True) -> SparseTensor:
-        """From blocks [blocks, H, W] in compressed rows, as `torch.sparse_bsr_tensor` has them; a shape that blocks do not divide is the part that counts. Blocks
-        are sorted, and those of one place add up.
+        """From blocks [blocks, H, W] in compressed rows, as `torch.sparse_bsr_tensor` has them; a shape that blocks do not divide is the part that counts.
+        Blocks are sorted, and those of one place add up.
 
         check: False trusts that they are in order, different and in range, and that what lies beyond the shape is zero.
 
@@ -239,7 +241,8 @@ class SparseTensor:
         r, c = rows.long(), columns.long()
         keys, inverse = torch.unique(r // high * across + c // wide, sorted=True, return_inverse=True)
         blocks = values.new_zeros(keys.shape[0], high, wide).index_put((inverse, r % high, c % wide), values)
-        return SparseTensor(blocks, _short(keys % max(1, across)), _offsets(keys // max(1, across), -(-self.size[0] // high)), None, None, "bsr", self.size, size)
+        ends = _offsets(keys // max(1, across), -(-self.size[0] // high))
+        return SparseTensor(blocks, _short(keys % max(1, across)), ends, None, None, "bsr", self.size, size)
 
     def to_dense(self) -> Tensor:
         """The matrix with its zeros."""

@@ -93,8 +93,9 @@ def launches(p: Problem, config: Config) -> list[Launch]:
     a, b = p["a"], p["b"]
     count, high, wide = p["out"].shape
     args = {
-        "a": "a", "b": "b", "columns": "columns", "offsets": "offsets", "out": "out", "M": a.shape[0], "K": b.shape[0], "N": a.shape[1], "tall": p["offsets"].numel - 1,
-        "ma": a.strides[0], "na": a.strides[1], "kb": b.strides[0], "nb": b.strides[1], "alpha": float(p.option("alpha")), "HIGH": high, "WIDE": wide,
+        "a": "a", "b": "b", "columns": "columns", "offsets": "offsets", "out": "out", "M": a.shape[0], "K": b.shape[0], "N": a.shape[1],
+        "tall": p["offsets"].numel - 1, "ma": a.strides[0], "na": a.strides[1], "kb": b.strides[0], "nb": b.strides[1],
+        "alpha": float(p.option("alpha")), "HIGH": high, "WIDE": wide,
         "BK": config.BK, "TURNED": high < 64 <= wide and a.dtype != "f32",
     }  # fmt: skip
     return [Launch(kernel=_sampled, grid=(count,), args=args, warps=config.warps, stages=config.stages)]

@@ -1,8 +1,9 @@
 """Blocks of a sparse matrix by tensor cores. Contract: rooftop/ops/spmm_bsr.py
 
-A program makes the rows of one block row by BN columns. It walks along the columns of the row's blocks, BK at a time: a part of one block where blocks are wider, else
-several blocks, whose rows of b are gathered. Blocks of fewer than 64 rows are multiplied the other way round, (S b)ᵀ = bᵀ Sᵀ, since Hopper's products have at least 64
-rows; then the tile of b stands for them. Programs side by side share columns of b, which so come from L2."""
+A program makes the rows of one block row by BN columns. It walks along the columns of the row's blocks, BK at a time: a part of one block where blocks are
+wider, else
+several blocks, whose rows of b are gathered. Blocks of fewer than 64 rows are multiplied the other way round, (S b)ᵀ = bᵀ Sᵀ, since Hopper's products have
+at least 64 rows; then the tile of b stands for them. Programs side by side share columns of b, which so come from L2."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ from rooftop.kernels._device.gemm_epilogue import ACTIVATIONS, activate
 
 
 @triton.jit
-def _blocks(values, columns, offsets, b, bias, out, blocks, M, N, K, tall, vr, vc, kb, nb, alpha, br, bc, HIGH: tl.constexpr, WIDE: tl.constexpr, BN: tl.constexpr,
+def _blocks(values, columns, offsets, b, bias, out, blocks, M, N, K, tall, vr, vc, kb, nb, alpha, br, bc, HIGH: tl.constexpr, WIDE: tl.constexpr, BN:
+tl.constexpr,
             BK: tl.constexpr, TURNED: tl.constexpr, ACT: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
     """vr, vc: elements of a block from one row, one column to the next; kb, nb: those of b; br, bc: those of the bias."""
     r, tile = tl.program_id(0) % tall, tl.program_id(0) // tall
@@ -126,8 +128,9 @@ def launches(p: Problem, config: Config) -> list[Launch]:
     count, high, wide = values.shape
     tall = p["offsets"].numel - 1
     args = {
-        "values": "values", "columns": "columns", "offsets": "offsets", "b": "b", "bias": "bias" if bias else None, "out": "out", "blocks": count, "M": m, "N": n,
-        "K": b.shape[0], "tall": tall, "vr": values.strides[1], "vc": values.strides[2], "kb": b.strides[0], "nb": b.strides[1], "alpha": float(p.option("alpha")),
+        "values": "values", "columns": "columns", "offsets": "offsets", "b": "b", "bias": "bias" if bias else None, "out": "out", "blocks": count,
+        "M": m, "N": n, "K": b.shape[0], "tall": tall, "vr": values.strides[1], "vc": values.strides[2], "kb": b.strides[0], "nb": b.strides[1],
+        "alpha": float(p.option("alpha")),
         "br": bias.strides[0] if bias and bias.shape[0] > 1 else 0, "bc": bias.strides[1] if bias and bias.shape[1] > 1 else 0, "HIGH": high, "WIDE": wide,
         "BN": config.BN, "BK": config.BK, "TURNED": _turned(p), "ACT": ACTIVATIONS.index(str(p.option("activation"))),
     }  # fmt: skip

@@ -1,6 +1,6 @@
 /* rooftop
 idea    = "LANES lanes side by side read a row of b, 16 bytes each; where N is small, DEEP such groups share out the elements of a row, and a warp takes several rows where they are short. Rows longer than `most` elements are left out and cut into pieces of `most`, a warp each, whose sums a second launch adds in order: no row, however long, holds up the others, and nothing need be known of the lengths beforehand."
-limit   = "predicted: the L2, which brings a row of b for each element (4 bytes for one FMA), until N or density is so small that the elements' own bytes count"
+limit   = "the L2, which brings a row of b for each element (4 bytes for one FMA), until N or density is so small that the elements' own bytes count, or the latency of a row's three loads in turn: offsets, columns, b"
 dtypes  = ["f32", "f16", "bf16"]
 args    = ["values: T[Z]", "columns: i32[Z]", "offsets: i32[P]", "b: T[K, N]", "out: T[M, N]"]
 python  = ["supports", "choose", "configs", "launches", "scratch"]
@@ -11,11 +11,10 @@ demands = { has = ["FFMA"], spills = 0 }
 #include "sparse_rows.cuh"
 
 /// sum += the products of elements begin + first, begin + first + DEEP, ... below end with the columns from b on: PIECES vectors of W, LANES vectors apart. UNROLL
-/// of them are asked for at once.
-template <typename T, int W, int PIECES, int LANES, int DEEP>
+/// of them are asked for at once, and added up two by two: the chain of roundings is so many times shorter.
+template <typename T, int W, int PIECES, int LANES, int DEEP, int UNROLL>
 __device__ inline void add_up(float (&sum)[PIECES][W], int begin, int end, int first, const T* __restrict__ values, const int* __restrict__ columns, int K,
                               const T* __restrict__ b, long long bs, int left) {
-    constexpr int UNROLL = W * PIECES * sizeof(T) <= 16 ? 8 : 4;
     const auto some = [&](int i, bool whole) {
         float v[UNROLL];
         Vector<T, W> row[UNROLL][PIECES];
@@ -35,11 +34,19 @@ __device__ inline void add_up(float (&sum)[PIECES][W], int begin, int end, int f
             }
         }
 #pragma unroll
-        for (int u = 0; u < UNROLL; ++u) {
+        for (int p = 0; p < PIECES; ++p) {
 #pragma unroll
-            for (int p = 0; p < PIECES; ++p) {
+            for (int w = 0; w < W; ++w) {
+                float part[UNROLL];
 #pragma unroll
-                for (int w = 0; w < W; ++w) sum[p][w] = fmaf(v[u], static_cast<float>(row[u][p].v[w]), sum[p][w]);
+                for (int u = 0; u < UNROLL; u += 2)
+                    part[u] = fmaf(v[u], static_cast<float>(row[u][p].v[w]), v[u + 1] * static_cast<float>(row[u + 1][p].v[w]));
+#pragma unroll
+                for (int step = 2; step < UNROLL; step *= 2) {
+#pragma unroll
+                    for (int u = 0; u < UNROLL; u += 2 * step) part[u] += part[u + step];
+                }
+                sum[p][w] += part[0];
             }
         }
     };
@@ -64,7 +71,7 @@ __device__ inline void join_groups(float (&sum)[PIECES][W]) {
 /// The first `cut` blocks along x: a warp for each piece of `most` elements, which it looks at only where a row longer than `most` has some of them; parts[piece][i],
 /// with rows[piece][i] that row or -1: i = 0 the row of the piece's first element, 1 that of its last where it is another. The other blocks: a row for each
 /// LANES · DEEP lanes. Along y: columns, LANES · W · PIECES at a time.
-template <typename T, int W, int PIECES, int LANES, int DEEP, int ACT, int BIAS>
+template <typename T, int W, int PIECES, int LANES, int DEEP, int UNROLL, int ACT, int BIAS>
 __global__ void __launch_bounds__(256, 4)
 rows_split(int M, int N, int K, int nnz, int cut, int most, const T* __restrict__ values, const int* __restrict__ columns, const int* __restrict__ offsets,
            const T* __restrict__ b, long long bs, const T* __restrict__ bias, long long bias_step, float alpha, T* __restrict__ out, float* __restrict__ parts,
@@ -90,7 +97,7 @@ rows_split(int M, int N, int K, int nnz, int cut, int most, const T* __restrict_
 #pragma unroll
                 for (int w = 0; w < W; ++w) sum[p][w] = 0.f;
             }
-            if (left > 0) add_up<T, W, PIECES, LANES, 32 / LANES>(sum, max(from, begin), min(to, end), lane / LANES, values, columns, K, b + column, bs, left);
+            if (left > 0) add_up<T, W, PIECES, LANES, 32 / LANES, UNROLL>(sum, max(from, begin), min(to, end), lane / LANES, values, columns, K, b + column, bs, left);
             join_groups<W, PIECES, LANES, 32 / LANES>(sum);
             if (lane >= LANES) continue;
 #pragma unroll
@@ -109,7 +116,7 @@ rows_split(int M, int N, int K, int nnz, int cut, int most, const T* __restrict_
     int begin = 0, end = 0;
     if (row < M) begin = max(offsets[row], 0), end = min(offsets[row + 1], nnz);
     const bool mine = row < M && end - begin <= most;
-    if (mine && left > 0) add_up<T, W, PIECES, LANES, DEEP>(sum, begin, end, lane % GROUP / LANES, values, columns, K, b + column, bs, left);
+    if (mine && left > 0) add_up<T, W, PIECES, LANES, DEEP, UNROLL>(sum, begin, end, lane % GROUP / LANES, values, columns, K, b + column, bs, left);
     join_groups<W, PIECES, LANES, DEEP>(sum);
     if (!mine || lane % GROUP >= LANES) return;
 #pragma unroll

@@ -35,15 +35,17 @@ def power(n: float) -> int:
 
 
 def choose(p: Problem, head: Any) -> dict[str, Any]:
-    """Lanes side by side for the columns, up to a warp; then up to four vectors a lane, which share the reading of an element; with few columns, lanes share a row by
-    its mean length."""
+    """Lanes side by side for the columns, up to a warp. Where rows are short, fewer with several vectors each, so that a warp has several rows under way; with few
+    columns, lanes share a row, about eight elements each."""
     n, nnz, m = p["out"].shape[1], p["values"].numel, p["out"].shape[0]
-    wide = width(p, ("b", "out"), n)
-    lanes = min(32, power(n / wide))
-    pieces = 1 if lanes < 32 else min(2, power(n / (32 * wide)))
-    mean = nnz / m
-    deep = max(1, min(32 // lanes, power(mean / 4)))
-    return {"wide": wide, "pieces": pieces, "lanes": lanes, "deep": deep, "most": max(256, power(4 * mean))}
+    wide, mean = width(p, ("b", "out"), n), nnz / m
+    lanes, pieces = min(32, power(n / wide)), 1
+    while mean <= 8 and lanes > 8 and pieces < 4:
+        lanes, pieces = lanes // 2, pieces * 2
+    deep = max(1, min(32 // lanes, power(mean / 8)))
+    few = mean <= 4 * deep
+    unroll = max(2, (4 if few else 8) // pieces)
+    return {"wide": wide, "pieces": pieces, "lanes": lanes, "deep": deep, "unroll": unroll, "most": max(1024, power(4 * mean))}
 
 
 def configs(p: Problem, head: Any) -> list[dict[str, Any]]:
@@ -51,8 +53,8 @@ def configs(p: Problem, head: Any) -> list[dict[str, Any]]:
     found = [first]
     for pieces in (1, 2, 4):
         for deep in (1, 2, 4, 8, 16, 32):
-            if (pieces == 1 or first["lanes"] == 32) and deep * first["lanes"] <= 32:
-                made = {**first, "pieces": pieces, "deep": deep}
+            if (pieces == 1 or first["lanes"] >= 8) and deep * first["lanes"] <= 32:
+                made = {**first, "pieces": pieces, "deep": deep, "unroll": max(2, 8 // pieces)}
                 if made not in found:
                     found.append(made)
     return found
@@ -83,7 +85,7 @@ def launches(p: Problem, config: Any, head: Any) -> list[Launch]:
         "b": "b", "bs": b.strides[0] if b.shape[0] > 1 else n, **after,
     }  # fmt: skip
     types = ("i32",) * 6 + ("ptr",) * 4 + ("i64", "ptr", "i64", "f32", "ptr", "ptr", "ptr")
-    kernel = text("rows_split", kind, wide, config["pieces"], lanes, deep, act, form)
+    kernel = text("rows_split", kind, wide, config["pieces"], lanes, deep, config["unroll"], act, form)
     made = [Launch(kernel, grid, args, types=types, block=(256,), chained=chained)]
     if pieces:
         args = {"N": n, "nnz": nnz, "pieces": pieces, "most": config["most"], "offsets": "offsets", **after}
