@@ -60,7 +60,7 @@ def prune_24(w: Tensor, algorithm: str = "optimal", *, implementation: str | Non
 @cache
 def patterns() -> tuple[tuple[int, int, int, int], ...]:
     """The 90 transposable patterns, a pair for each row, in order."""
-    return tuple((a, b, c, d) for a, b, c, d in product(range(6), repeat=4) if all(sum(c in PAIRS[i] for i in (a, b, c, d)) == 2 for c in range(4)))
+    return tuple((a, b, c, d) for a, b, c, d in product(range(6), repeat=4) if all(sum(j in PAIRS[i] for i in (a, b, c, d)) == 2 for j in range(4)))
 
 
 def kept(w: Tensor, algorithm: str) -> Tensor:
@@ -80,7 +80,7 @@ def kept(w: Tensor, algorithm: str) -> Tensor:
         for i, p in enumerate(every.tolist()):
             total = (sums[..., 0, p[0]] + sums[..., 1, p[1]]) + (sums[..., 2, p[2]] + sums[..., 3, p[3]])
             better = total > most
-            most, best = torch.where(better, total, most), torch.where(better, i, best)
+            most, best = torch.where(better, total, most), torch.where(better, torch.full_like(best, i), best)
         masks = torch.zeros(len(every), 4, 4, dtype=torch.bool, device=w.device).scatter_(2, pairs[every], True)
         found = masks[best]
     else:

@@ -57,10 +57,13 @@ def reference(a: Tensor, b: Tensor, columns: Tensor, offsets: Tensor, high: int,
     import torch
 
     (m, n), k, count = a.shape, b.shape[0], columns.shape[0]
+    of, pad = rows_of(offsets, count), torch.nn.functional.pad
+    tall, across = -(-m // high), -(-k // wide)
+    if offsets.shape[0] != tall + 1:
+        raise RuntimeError(f"offsets {tuple(offsets.shape)} for {tall} block rows")
+    x, y = pad(a, (0, 0, 0, -m % high)).view(tall, high, n), pad(b, (0, 0, 0, -k % wide)).view(across, wide, n)
     if count == 0:
         return a.new_zeros(0, high, wide)
-    of, pad = rows_of(offsets, count), torch.nn.functional.pad
-    x, y = pad(a, (0, 0, 0, -m % high)).view(-1, high, n), pad(b, (0, 0, 0, -k % wide)).view(-1, wide, n)
     there, of = of < x.shape[0], of.clamp(max=x.shape[0] - 1)
     each = max(1, AT_ONCE // max(1, n * max(high, wide)))
     found = torch.cat([torch.bmm(x[of[i : i + each]], y[columns[i : i + each]].transpose(1, 2)) for i in range(0, count, each)])
@@ -158,6 +161,6 @@ OP = Op(
     public=_public,
     peers={"cublas, all blocks": _dense},
     wrong={"row before in b": _next_row, "last column dropped": _tail,
-           "blocks transposed": lambda *args: reference(*args).transpose(1, 2).reshape(-1, *args[4:6]),
-           "alpha ignored": lambda *args: reference(*args[:-1], 1.0)},
+           "blocks transposed": lambda *args: reference(*args).transpose(1, 2).reshape(-1, args[4], args[5]),
+           "alpha ignored": lambda a, b, c, o, high, wide, alpha: reference(a, b, c, o, high, wide, 1.0)},
 )  # fmt: skip

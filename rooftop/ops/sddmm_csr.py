@@ -47,6 +47,8 @@ def reference(a: Tensor, b: Tensor, columns: Tensor, offsets: Tensor, alpha: flo
     import torch
 
     nnz, n = columns.shape[0], a.shape[1]
+    if offsets.shape[0] != a.shape[0] + 1:
+        raise RuntimeError(f"offsets {tuple(offsets.shape)} for {a.shape[0]} rows")
     rows, wide = rows_of(offsets, nnz), max(1, AT_ONCE // max(n, 1))
     there, rows = rows < a.shape[0], rows.clamp(max=a.shape[0] - 1)
     parts = [torch.where(there[i : i + wide], (a[rows[i : i + wide]] * b[columns[i : i + wide]]).sum(1), 0) for i in range(0, nnz, wide)]

@@ -66,8 +66,10 @@ def spmm_24(
 def reference(
     values: Tensor, meta: Tensor, b: Tensor, bias: Tensor | None = None, alpha: float = 1.0, activation: str = "none", transposed: bool = False
 ) -> Tensor:
-    from rooftop.sparse.two_four import expand
+    from rooftop.sparse.two_four import expand, meta_shape
 
+    if tuple(meta.shape) != meta_shape(values.shape[0], b.shape[0]):
+        raise RuntimeError(f"metadata {tuple(meta.shape)} for {values.shape[0]} x {b.shape[0]}")
     out = finished(expand(values, meta, b.shape[0]) @ b, bias, alpha, activation)
     return out.t().contiguous() if transposed else out
 

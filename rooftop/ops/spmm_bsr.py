@@ -80,7 +80,7 @@ def reference(
 
     (count, high, wide), (k, n), tall = values.shape, b.shape, offsets.shape[0] - 1
     of = rows_of(offsets, count)
-    blocks = torch.nn.functional.pad(b, (0, 0, 0, -k % wide)).view(-1, wide, n)
+    blocks = torch.nn.functional.pad(b, (0, 0, 0, -k % wide)).view(-(-k // wide), wide, n)
     each = max(1, AT_ONCE // max(1, count * max(high, wide)))
     parts = []
     for i in range(0, n, each):
@@ -94,13 +94,13 @@ def backward(
     dout: Tensor, values: Tensor, columns: Tensor, offsets: Tensor, b: Tensor, bias: Tensor | None, rows: int, alpha: float, activation: str
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """ds = dout · act'(s); dvalues = alpha (ds bᵀ) in the blocks of S; db = alpha Sᵀ ds."""
-    from rooftop.ops import sddmm_bsr
+    from rooftop.core import registry
 
     s = None if activation == "none" else OP(values, columns, offsets, b, bias, rows, alpha, "none")
     ds = slope(dout, s, activation).to(values.dtype)
     (_, high, wide), k = values.shape, b.shape[0]
     order, across, ends = turned(columns, offsets, -(-k // wide))
-    dvalues = sddmm_bsr.OP(ds, b, columns, offsets, high, wide, alpha)
+    dvalues = registry.op("sddmm_bsr")(ds, b, columns, offsets, high, wide, alpha)
     return dvalues, OP(values[order].transpose(1, 2), across, ends, ds, None, k, alpha, "none"), bias_gradient(ds, bias)
 
 
@@ -181,8 +181,6 @@ def _dense() -> Callable[..., Tensor]:
 
 def dense_of(values: Tensor, columns: Tensor, offsets: Tensor, rows: int, k: int) -> Tensor:
     """The dense matrix [rows, k]; blocks that come several times add up."""
-    import torch
-
     (count, high, wide), tall = values.shape, offsets.shape[0] - 1
     across = -(-k // wide)
     flat = values.new_zeros((tall + 1) * across, high, wide)

@@ -99,12 +99,13 @@ def backward(
     dout: Tensor, values: Tensor, columns: Tensor, offsets: Tensor, b: Tensor, bias: Tensor | None, alpha: float, activation: str
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """ds = dout · act'(s); dvalues = alpha (ds bᵀ) at the places of S (SDDMM); db = alpha Sᵀ ds."""
-    from rooftop.ops import sddmm_csr
+    from rooftop.core import registry
 
     s = None if activation == "none" else OP(values, columns, offsets, b, bias, alpha, "none")
     ds = slope(dout, s, activation).to(values.dtype)
     order, rows, ends = turned(columns, offsets, b.shape[0])
-    return sddmm_csr.OP(ds, b, columns, offsets, alpha), OP(values[order], rows, ends, ds, None, alpha, "none"), bias_gradient(ds, bias)
+    dvalues = registry.op("sddmm_csr")(ds, b, columns, offsets, alpha)
+    return dvalues, OP(values[order], rows, ends, ds, None, alpha, "none"), bias_gradient(ds, bias)
 
 
 def outputs(offsets: Meta, b: Meta, **_: Any) -> dict[str, Meta]:

@@ -42,7 +42,7 @@ def matmul(
     vector = dense.dim() == 1
     if dense.dim() not in (1, 2):
         raise ValueError(f"sparse.matmul: the dense operand is {tuple(dense.shape)}; it must have one or two dimensions")
-    s: Any = a if left else b.t()  # type: ignore[union-attr]
+    s: Any = a if left else b.t()
     x = dense.unsqueeze(1) if vector else dense if left else dense.t()
     if s.shape[1] != x.shape[0]:
         raise ValueError(f"sparse.matmul: a is {tuple(a.shape)} and b is {tuple(b.shape)}; a's columns must be as many as b's rows")

@@ -107,7 +107,7 @@ class SparseTensor:
         if check:
             _rising(offsets, columns.shape[0])
             _within("columns", columns, size[1])
-            made = cls.coo(made.to("coo").rows, columns, values, size).to("csr")  # type: ignore[arg-type]
+            made = cls.coo(made.to("coo").rows, columns, values, size).to("csr")
         return made
 
     @classmethod
@@ -157,11 +157,13 @@ class SparseTensor:
     def from_scipy(cls, x: Any, device: Any = "cpu") -> SparseTensor:
         """Of a scipy sparse matrix or array, any of its formats; "bsr" where it is one with blocks that we take, else "csr"."""
         if getattr(x, "format", "") == "bsr" and all(n in BLOCKS for n in x.blocksize):
-            return cls.bsr(*(torch.as_tensor(t, device=device) for t in (x.indptr, x.indices, x.data)), x.shape)
+            offsets, columns, values = (torch.as_tensor(t, device=device) for t in (x.indptr, x.indices, x.data))
+            return cls.bsr(offsets, columns, values, x.shape)
         if not hasattr(x, "tocsr"):
             raise TypeError(f"from_scipy: x is a {type(x).__name__}; it must be a scipy sparse matrix or array")
         x = x.tocsr()
-        return cls.csr(*(torch.as_tensor(t, device=device) for t in (x.indptr, x.indices, x.data)), x.shape)
+        offsets, columns, values = (torch.as_tensor(t, device=device) for t in (x.indptr, x.indices, x.data))
+        return cls.csr(offsets, columns, values, x.shape)
 
     # -- what it is ---------------------------------------------------------------------------------------------------
 
@@ -264,15 +266,15 @@ class SparseTensor:
         """A torch tensor in the same layout; 2:4 as CSR. Blocks must divide the shape."""
         x = self.contiguous()
         if x.layout == "coo":
-            return torch.sparse_coo_tensor(torch.stack((x.rows, x.columns)), x.values, x.size, is_coalesced=True)  # type: ignore[arg-type]
+            return torch.sparse_coo_tensor(torch.stack((x.rows, x.columns)), x.values, x.size, is_coalesced=True)
         if x.layout == "bsr":
-            return torch.sparse_bsr_tensor(x.offsets, x.columns, x.values, x.size)  # type: ignore[arg-type]
+            return torch.sparse_bsr_tensor(x.offsets, x.columns, x.values, x.size)
         x = x.to("csr")
-        return torch.sparse_csr_tensor(x.offsets, x.columns, x.values, x.size)  # type: ignore[arg-type]
+        return torch.sparse_csr_tensor(x.offsets, x.columns, x.values, x.size)
 
     def to_scipy(self) -> Any:
         """A scipy CSR array on the CPU. Raises ImportError without scipy, TypeError for dtypes that numpy has not."""
-        import scipy.sparse
+        import scipy.sparse  # type: ignore[import-untyped]
 
         x = self.contiguous().to("csr")
         if x.dtype in (torch.bfloat16,) or x.dtype.itemsize == 1:
@@ -301,10 +303,10 @@ class SparseTensor:
                 raise ValueError(f"metadata hold codes other than {two_four.CODES}")
             return
         if self.layout == "coo":
-            made = SparseTensor.coo(self.rows, self.columns, self.values, self.size)  # type: ignore[arg-type]
+            made = SparseTensor.coo(self.rows, self.columns, self.values, self.size)
         else:
             make = SparseTensor.csr if self.layout == "csr" else SparseTensor.bsr
-            made = make(self.offsets, self.columns, self.values, self.size)  # type: ignore[arg-type]
+            made = make(self.offsets, self.columns, self.values, self.size)
         if made.columns is None or self.columns is None or made.columns.shape != self.columns.shape or not torch.equal(made.columns, self.columns):
             raise ValueError("columns are out of order or come again within a row")
 

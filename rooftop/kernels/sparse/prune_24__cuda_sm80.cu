@@ -69,18 +69,13 @@ __device__ inline unsigned greedy(const unsigned (&key)[16]) {
     unsigned order[16];
 #pragma unroll
     for (int i = 0; i < 16; ++i) order[i] = key[i] << 4 | (15 - i);
+    // Batcher's odd-even merge sort, the largest first: the places that are compared, in turn.
+    constexpr int LEFT[63] = {0, 2, 4, 6, 8, 10, 12, 14, 0, 1, 4, 5, 8, 9, 12, 13, 1, 5, 9, 13, 0, 1, 2, 3, 8, 9, 10, 11, 2, 3, 10, 11, 1, 3, 5, 9, 11, 13, 0, 1, 2, 3, 4, 5, 6, 7, 4, 5, 6, 7, 2, 3, 6, 7, 10, 11, 1, 3, 5, 7, 9, 11, 13};
+    constexpr int RIGHT[63] = {1, 3, 5, 7, 9, 11, 13, 15, 2, 3, 6, 7, 10, 11, 14, 15, 2, 6, 10, 14, 4, 5, 6, 7, 12, 13, 14, 15, 4, 5, 12, 13, 2, 4, 6, 10, 12, 14, 8, 9, 10, 11, 12, 13, 14, 15, 8, 9, 10, 11, 4, 5, 8, 9, 12, 13, 2, 4, 6, 8, 10, 12, 14};
 #pragma unroll
-    for (int p = 1; p < 16; p *= 2) {  // Batcher's odd-even merge sort, the largest first
-#pragma unroll
-        for (int k = p; k >= 1; k /= 2) {
-#pragma unroll
-            for (int i = 0; i < 16 - k; ++i) {
-                if (i >= k % p && (i - k % p) % (2 * k) < k && i / (2 * p) == (i + k) / (2 * p)) {
-                    const unsigned x = order[i], y = order[i + k];
-                    order[i] = max(x, y), order[i + k] = min(x, y);
-                }
-            }
-        }
+    for (int i = 0; i < 63; ++i) {
+        const unsigned x = order[LEFT[i]], y = order[RIGHT[i]];
+        order[LEFT[i]] = max(x, y), order[RIGHT[i]] = min(x, y);
     }
     unsigned found = 0, counts = 0;  // four bits a row, then four a column
 #pragma unroll

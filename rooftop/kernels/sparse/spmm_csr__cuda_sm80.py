@@ -35,8 +35,8 @@ def power(n: float) -> int:
 
 
 def choose(p: Problem, head: Any) -> dict[str, Any]:
-    """Lanes side by side for the columns, up to a warp. Where rows are short, fewer with several vectors each, so that a warp has several rows under way; with few
-    columns, lanes share a row, about eight elements each."""
+    """Lanes side by side for the columns, up to a warp. Where rows are short, fewer with several vectors each, so that a warp has several rows under way; with
+    few columns, lanes share a row, about eight elements each."""
     n, nnz, m = p["out"].shape[1], p["values"].numel, p["out"].shape[0]
     wide, mean = width(p, ("b", "out"), n), nnz / m
     lanes, pieces = min(32, power(n / wide)), 1
