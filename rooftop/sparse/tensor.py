@@ -439,11 +439,15 @@ def _ordered(rows: Tensor, columns: Tensor, values: Tensor, size: tuple[int, int
 
 
 def _flatten(x: SparseTensor) -> tuple[list[Any], Any]:
-    return x._leaves(), tuple(getattr(x, n) for n in FACTS)
+    leaves = x._leaves()
+    there = tuple(n for n, t in zip(TENSORS, leaves, strict=True) if t is not None)
+    return [t for t in leaves if t is not None], (there, tuple(getattr(x, n) for n in FACTS))
 
 
 def _unflatten(leaves: Any, context: Any) -> SparseTensor:
-    return SparseTensor(*leaves, *context)
+    there, facts = context
+    found = dict(zip(there, leaves, strict=True))
+    return SparseTensor(*(found.get(n) for n in TENSORS), *facts)  # type: ignore[arg-type]
 
 
 torch.utils._pytree.register_pytree_node(SparseTensor, _flatten, _unflatten, serialized_type_name="rooftop.sparse.SparseTensor")
