@@ -76,7 +76,7 @@ def backward(dout: Tensor, a: Tensor, b: Tensor, columns: Tensor, offsets: Tenso
 
     order, across, ends = turned(columns, offsets, -(-b.shape[0] // wide))
     da = spmm_bsr.OP(dout, columns, offsets, b, None, a.shape[0], alpha, "none")
-    return da, spmm_bsr.OP(dout[order].transpose(1, 2), across, ends, a, None, b.shape[0], alpha, "none")
+    return da, spmm_bsr.OP(dout[order].transpose(1, 2).contiguous(), across, ends, a, None, b.shape[0], alpha, "none")
 
 
 def outputs(a: Meta, columns: Meta, high: int, wide: int, **_: Any) -> dict[str, Meta]:

@@ -101,7 +101,7 @@ def backward(
     (_, high, wide), k = values.shape, b.shape[0]
     order, across, ends = turned(columns, offsets, -(-k // wide))
     dvalues = registry.op("sddmm_bsr")(ds, b, columns, offsets, high, wide, alpha)
-    return dvalues, OP(values[order].transpose(1, 2), across, ends, ds, None, k, alpha, "none"), bias_gradient(ds, bias)
+    return dvalues, OP(values[order].transpose(1, 2).contiguous(), across, ends, ds, None, k, alpha, "none"), bias_gradient(ds, bias)
 
 
 def outputs(b: Meta, rows: int, **_: Any) -> dict[str, Meta]:
