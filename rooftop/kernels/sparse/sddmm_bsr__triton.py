@@ -40,19 +40,21 @@ def _sampled(a, b, columns, offsets, out, M, K, N, tall, ma, na, kb, nb, alpha, 
             x = tl.load(a + rows.to(tl.int64)[None, :] * ma + at.to(tl.int64)[:, None] * na, mask=(rows < M)[None, :] & (at < N)[:, None], other=0.0)
             y = tl.load(b + cols.to(tl.int64)[:, None] * kb + at.to(tl.int64)[None, :] * nb, mask=(cols < K)[:, None] & (at < N)[None, :], other=0.0)
             if x.dtype == tl.float32:
-                total += tl.dot(y, x, input_precision="ieee")
+                total += tl.dot(y, x, input_precision="ieee") * alpha
             else:
                 total = tl.dot(y, x, total)
         else:
             x = tl.load(a + rows.to(tl.int64)[:, None] * ma + at.to(tl.int64)[None, :] * na, mask=(rows < M)[:, None] & (at < N)[None, :], other=0.0)
             y = tl.load(b + cols.to(tl.int64)[None, :] * kb + at.to(tl.int64)[:, None] * nb, mask=(cols < K)[None, :] & (at < N)[:, None], other=0.0)
             if x.dtype == tl.float32:
-                total += tl.dot(x, y, input_precision="ieee")
+                total += tl.dot(x, y, input_precision="ieee") * alpha  # scaled here, so that the chain of one sum is no longer than BK
             else:
                 total = tl.dot(x, y, total)
     r, c = tl.arange(0, HIGH), tl.arange(0, WIDE)
     base = out + i.to(tl.int64) * (HIGH * WIDE)
-    total = (total * alpha).to(out.dtype.element_ty)
+    if a.dtype.element_ty != tl.float32:
+        total = total * alpha
+    total = total.to(out.dtype.element_ty)
     if TURNED:
         tl.store(base + r[None, :] * WIDE + c[:, None], total)
     else:

@@ -49,14 +49,14 @@ tl.constexpr,
             x = tl.load(values + place[:, None] + rows[None, :] * vr, mask=here[:, None], other=0.0)
             y = tl.load(b + from_b[None, :] + cols.to(tl.int64)[:, None] * nb, mask=inside[None, :] & (cols < N)[:, None], other=0.0)
             if x.dtype == tl.float32:
-                total += tl.dot(y, x, input_precision="ieee")
+                total += tl.dot(y, x, input_precision="ieee") * alpha
             else:
                 total = tl.dot(y, x, total)
         else:
             x = tl.load(values + place[None, :] + rows[:, None] * vr, mask=here[None, :], other=0.0)
             y = tl.load(b + from_b[:, None] + cols.to(tl.int64)[None, :] * nb, mask=inside[:, None] & (cols < N)[None, :], other=0.0)
             if x.dtype == tl.float32:
-                total += tl.dot(x, y, input_precision="ieee")
+                total += tl.dot(x, y, input_precision="ieee") * alpha  # scaled here, so that the chain of one sum is no longer than BK
             else:
                 total = tl.dot(x, y, total)
     down = r * HIGH + rows
@@ -65,7 +65,8 @@ tl.constexpr,
     else:
         i, j = down[:, None], cols[None, :]
     there = (i < M) & (j < N)
-    total = total * alpha
+    if b.dtype.element_ty != tl.float32:
+        total = total * alpha
     if bias is not None:
         total += tl.load(bias + i.to(tl.int64) * br + j.to(tl.int64) * bc, mask=there, other=0.0).to(tl.float32)
     total = activate(total, ACT, False)
