@@ -45,7 +45,8 @@ def choose(p: Problem, head: Any) -> dict[str, Any]:
     deep = max(1, min(32 // lanes, power(mean / 8)))
     few = mean <= 4 * deep
     unroll = max(2, (4 if few else 8) // pieces)
-    return {"wide": wide, "pieces": pieces, "lanes": lanes, "deep": deep, "unroll": unroll, "most": max(min(1024, max(256, 16 * deep * unroll)), power(4 * mean))}
+    most = max(256, min(1024, 16 * deep * unroll), power(4 * mean))
+    return {"wide": wide, "pieces": pieces, "lanes": lanes, "deep": deep, "unroll": unroll, "most": most}
 
 
 def configs(p: Problem, head: Any) -> list[dict[str, Any]]:
