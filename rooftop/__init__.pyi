@@ -12,6 +12,7 @@ from rooftop import codecs as codecs
 from rooftop import comm as comm
 from rooftop import drop_in as drop_in
 from rooftop import quant as quant
+from rooftop import sparse as sparse
 from rooftop.quant import QuantLinear as QuantLinear
 from rooftop.quant import quantize_model as quantize_model
 
@@ -490,6 +491,20 @@ def merge_attention(a: Tensor, lse_a: Tensor, b: Tensor, lse_b: Tensor, *, imple
 
     Raises TypeError for other dtypes, ValueError for shapes or devices that do not fit."""
 
+def prune_24(w: Tensor, algorithm: str='optimal', *, implementation: str | None=None) -> tuple[sparse.SparseTensor, sparse.SparseTensor]:
+    """W and its transpose, both 2:4, of the same kept elements.
+
+    Args:
+        w: [M, K] float16 or bfloat16. Its tiles of 4 x 4 begin at the first row and column; past the end there are zeros.
+        algorithm: "optimal" or "greedy". Among patterns (elements) of the same size the first counts, by rows; NaN counts as infinite. Sizes are added in
+            float32, the first two rows, the last two, then both.
+        implementation: a kernel by name (`"cuda_sm80"`): it runs or raises. None picks the best that takes the input.
+
+    Returns two `rooftop.sparse.SparseTensor`s, [M, K] and [K, M]. Their tensors are contiguous, as collectives want them. No gradient flows through it:
+    `rooftop.sparse.SparseLinear` trains a dense weight through its pruned one.
+
+    Raises TypeError for other dtypes, ValueError for other shapes or an unknown algorithm."""
+
 def quantize(x: Tensor, format: str | quant.Format='int8', *, granularity: str | None=None, group: int=128, dim: int=-1, block: tuple[int, int]=(128, 128), symmetric: bool=True, rounding: str='nearest', scale_dtype: str | None=None, over: Tensor | None=None, seed: int=0, subtract: bool=False, implementation: str | None=None) -> quant.Quantized:
     """The codes of `x` with their scales: `rooftop.quantize(x, "int8", granularity="row").dequantize()` is nearly `x`.
 
@@ -638,6 +653,39 @@ def scaled_matmul(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, *, bia
     Raises TypeError for other dtypes; ValueError for shapes that do not fit, scales of other shapes or of two kinds, tensors on different devices, or
     int8 with K above 131071, where a sum could leave 32 bits."""
 
+def sddmm_bsr(a: Tensor, b: Tensor, columns: Tensor, offsets: Tensor, block: tuple[int, int], *, alpha: float=1.0, implementation: str | None=None) -> Tensor:
+    """The blocks of alpha · a bᵀ at the places of a pattern: the values of a BSR matrix, and the gradient of those of `rooftop.spmm_bsr`.
+
+    Args:
+        a: [M, N] float32, float16 or bfloat16.
+        b: [K, N] in the dtype of `a`: rows of both are multiplied.
+        columns: int32 [blocks], the block column of each, 0 to ceil(K / W) - 1; others are cut to that. `rooftop.debug()` tells.
+        offsets: int32 [ceil(M / H) + 1], not decreasing, from 0 to blocks. A block that is in no row is zeros; of one that is in several it is not said
+            which counts.
+        block: (H, W), rows and columns of a block, each 8, 16, 32, 64 or 128.
+        alpha: scale.
+        implementation: a kernel by name (`"triton"`): it runs or raises. None picks the best that takes the input.
+
+    Returns [blocks, H, W] in the dtype of `a`, zeros beyond M and K, summed in float32 (never TF32) and rounded once. Gradients flow to `a` and `b`.
+
+    Raises TypeError for other dtypes, ValueError for shapes that do not fit or tensors on different devices."""
+
+def sddmm_csr(a: Tensor, b: Tensor, columns: Tensor, offsets: Tensor, *, alpha: float=1.0, implementation: str | None=None) -> Tensor:
+    """The elements of alpha · a bᵀ at the places of a pattern: the values of a CSR matrix, and the gradient of those of `rooftop.spmm_csr`.
+
+    Args:
+        a: [M, N] float32, float16 or bfloat16.
+        b: [K, N] in the dtype of `a`: rows of both are multiplied.
+        columns: int32 [nnz], 0 to K - 1; others are cut to that. `rooftop.debug()` tells.
+        offsets: int32 [M + 1], not decreasing, from 0 to nnz: row m has the elements offsets[m] to offsets[m + 1] - 1. An element that is in no row is 0;
+            of one that is in several it is not said which row counts.
+        alpha: scale.
+        implementation: a kernel by name (`"cuda_sm80"`): it runs or raises. None picks the best that takes the input.
+
+    Returns [nnz] in the dtype of `a`, summed in float32 (never TF32) and rounded once. Gradients flow to `a` and `b`.
+
+    Raises TypeError for other dtypes, ValueError for shapes that do not fit or tensors on different devices."""
+
 def silu(input: Tensor, *, implementation: str | None=None) -> Tensor:
     """x · sigmoid(x), as `torch.nn.functional.silu`, computed in float32 and rounded once.
 
@@ -681,6 +729,65 @@ def sort(x: Tensor, dim: int=-1, descending: bool=False, *, lengths: Tensor | No
 
     Raises TypeError for other dtypes, ValueError for nan or lengths that do not fit, or where a named implementation cannot take `x`; IndexError for a
     `dim` out of range."""
+
+def spmm_24(values: Tensor, meta: Tensor, b: Tensor, *, bias: Tensor | None=None, alpha: float=1.0, activation: str='none', transposed: bool=False, implementation: str | None=None) -> Tensor:
+    """act(alpha · S b + bias), S a 2:4 sparse [M, K], summed in float32 and rounded once. `rooftop.sparse.SparseTensor` holds `values` and `meta`.
+
+    Args:
+        values: [M, 2 ceil(K / 4)] float16 or bfloat16: the two kept of each group of four, in their order.
+        meta: int32 [ceil(M / 16), ceil(K / 256), 32, 4]: their places; rooftop/sparse/two_four.py says bit by bit how. Words that name one place
+            twice, or two out of order, give some number in that row.
+        b: [K, N] in the dtype of `values`; rows or columns may be the neighbours in memory.
+        bias: [M, 1] or [1, N] in the same dtype, added to each column or each row; None for none.
+        alpha: scale of the product.
+        activation: "none", "relu", "silu", "gelu" or "gelu_tanh", of the sum.
+        transposed: give the transposed result, [N, M], contiguous: a linear layer's, where b is the transposed input.
+        implementation: a kernel by name (`"cuda_sm90"`): it runs or raises. None picks the best that takes the input.
+
+    Where b holds infinities or NaN, whether a zero of S meets them is not said.
+    Gradients flow to `values`, `b` and `bias`.
+
+    Raises TypeError for other dtypes, ValueError for shapes that do not fit, an unknown activation, or tensors on different devices."""
+
+def spmm_bsr(values: Tensor, columns: Tensor, offsets: Tensor, b: Tensor, *, rows: int | None=None, bias: Tensor | None=None, alpha: float=1.0, activation: str='none', implementation: str | None=None) -> Tensor:
+    """act(alpha · S b + bias), S [M, K] of blocks of H rows and W columns, summed in float32 (never TF32) and rounded once.
+
+    Args:
+        values: [blocks, H, W] float32, float16 or bfloat16, H and W powers of two from 8 to 128. The last block row and block column may reach beyond M and
+            K; what lies there is multiplied with nothing.
+        columns: int32 [blocks], the block column of each, 0 to ceil(K / W) - 1; others are cut to that. `rooftop.debug()` tells. The same may come several
+            times.
+        offsets: int32 [ceil(M / H) + 1], not decreasing, from 0 to blocks: block row r has the blocks offsets[r] to offsets[r + 1] - 1. Offsets outside that
+            are cut to it.
+        b: [K, N] in the dtype of `values`, any strides.
+        rows: M; None for all rows of the block rows.
+        bias: [M, 1] or [1, N] in the same dtype, added to each column or each row; None for none.
+        alpha: scale of the product.
+        activation: "none", "relu", "silu", "gelu" or "gelu_tanh", of the sum.
+        implementation: a kernel by name (`"triton"`): it runs or raises. None picks the best that takes the input.
+
+    Blocks that S does not hold meet nothing: infinities and NaN of b show only where a block stands. Gradients flow to `values`, `b` and `bias`.
+
+    Raises TypeError for other dtypes, ValueError for shapes that do not fit, an unknown activation, or tensors on different devices."""
+
+def spmm_csr(values: Tensor, columns: Tensor, offsets: Tensor, b: Tensor, *, bias: Tensor | None=None, alpha: float=1.0, activation: str='none', implementation: str | None=None) -> Tensor:
+    """act(alpha · S b + bias), S [M, K] in compressed rows, summed in float32 (never TF32) and rounded once. Row m of S has the elements offsets[m] to
+    offsets[m + 1] - 1 of `values`, in the columns `columns`. The same column may come several times in a row, in any order: products add up.
+
+    Args:
+        values: [nnz] float32, float16 or bfloat16.
+        columns: int32 [nnz], 0 to K - 1; others are cut to that. `rooftop.debug()` tells.
+        offsets: int32 [M + 1], not decreasing, from 0 to nnz. Offsets outside that are cut to it; which elements then belong to which row is not said.
+        b: [K, N] in the dtype of `values`.
+        bias: [M, 1] or [1, N] in the same dtype, added to each column or each row; None for none.
+        alpha: scale of the product.
+        activation: "none", "relu", "silu", "gelu" or "gelu_tanh", of the sum.
+        implementation: a kernel by name (`"cuda_sm80"`): it runs or raises. None picks the best that takes the input.
+
+    What S does not hold meets nothing: infinities and NaN of b show only where an element of S stands. The order of the sums depends on shapes and the
+    card alone. Gradients flow to `values`, `b` and `bias`.
+
+    Raises TypeError for other dtypes, ValueError for shapes that do not fit, an unknown activation, or tensors on different devices."""
 
 def square(input: Tensor, *, implementation: str | None=None) -> Tensor:
     """x · x, as `torch.square`, rounded once.

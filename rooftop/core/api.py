@@ -136,7 +136,7 @@ def stub() -> str:
         "import torch",
         "from torch import Tensor",
         "",
-        *(f"from rooftop import {name} as {name}" for name in namespaces()),
+        *(f"from rooftop import {name} as {name}" for name in sorted(namespaces())),
         *(f"from rooftop.{space} import {name} as {name}" for name, space in LIFTED.items() if space in namespaces()),
         *([""] if namespaces() else []),
         "__version__: str",

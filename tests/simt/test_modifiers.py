@@ -191,7 +191,7 @@ def one(kernel: str, *arguments: tuple[object, str], y: torch.Tensor | None = No
     [
         ("maps", 8, "cp.async.bulk.prefetch.tensor.2d.L2.global.tile: of cp the simulator does not know .bulk"), ("texture", 10, "tex2D: textures"),
         ("video", 11, "__vadd4: SIMD within a word"), ("reduced", 13, "red.async.relaxed.cluster.global.add.u32: of red the simulator does not know .async"),
-        ("sparse", 17, "of mma the simulator does not know .sp::ordered_metadata"), ("children", 22, "a launch <<<...>>> by a kernel (dynamic parallelism)"),
+        ("sparse", 17, "of mma the simulator does not know these modifiers together"), ("children", 22, "a launch <<<...>>> by a kernel (dynamic parallelism)"),
         ("special", 24, "mov.u32 of the special register %pm0: the simulator does not know it"),
     ],
 )  # fmt: skip

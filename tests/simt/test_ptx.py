@@ -100,15 +100,16 @@ __global__ void handed_over(float* out) {      // one warp fills, the other wait
         __syncthreads();
     }
 }
-__global__ void turned(const unsigned* x, unsigned* out) {   // an 8 x 8 matrix of 16 bits through stmatrix and ldmatrix.trans
+__global__ void turned(const unsigned* x, unsigned* out) {   // an 8 x 8 matrix of 16 bits through stmatrix and ldmatrix.trans, and by movmatrix
     __shared__ alignas(16) unsigned short tile[8][8];
     const int t = threadIdx.x;
     const unsigned row = shared_of(&tile[t % 8][0]);
-    unsigned v = x[t], back;
+    unsigned v = x[t], back, moved;
     asm volatile("stmatrix.sync.aligned.m8n8.x1.shared.b16 [%0], {%1};" :: "r"(row), "r"(v) : "memory");
     __syncwarp();
     asm volatile("ldmatrix.sync.aligned.m8n8.x1.trans.shared.b16 {%0}, [%1];" : "=r"(back) : "r"(row) : "memory");
-    out[t] = back;
+    asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(moved) : "r"(v));   // the same without shared memory
+    out[t] = moved == back ? back : ~back;
 }
 __global__ void neighbours(unsigned* out) {     // st.shared::cluster into the other block
     __shared__ unsigned box;

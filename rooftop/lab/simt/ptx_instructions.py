@@ -374,7 +374,8 @@ _MMA_ELEMENT = {"f16": "F16", "bf16": "BF16", "tf32": "TF32", "s8": "S8", "u8": 
 
 
 def _mma(x: Line) -> str:
-    depth = x.words[3].removeprefix("m16n8k")
+    sparse = x.has("sp::ordered_metadata")
+    depth = x.words[4 if sparse else 3].removeprefix("m16n8k")
     d, a, b = x.words[-4:-1]
     to, of_a, of_b, of_c = x.many(0), x.many(1), x.many(2), x.many(3)
 
@@ -383,6 +384,10 @@ def _mma(x: Line) -> str:
 
     kinds = f"simt::ptx::{_MMA_ELEMENT[a]}, simt::ptx::{_MMA_ELEMENT[b]}"
     accumulator = {"f32": "float", "f16": "__half", "s32": "int32_t"}[d]
+    if sparse:
+        call = f"simt::ptx::sparse_mma<{kinds}>(simt_a, simt_b, simt_c, {x.source(4, 'uint32_t')}, {x.source(5, 'uint32_t')}); "
+        given = f"uint32_t simt_a[] = {{{words(of_a)}}}, simt_b[] = {{{words(of_b)}}}, simt_c[] = {{{words(of_c)}}}; "
+        return given + call + " ".join(_out(t, f"simt_c[{i}]") for i, t in enumerate(to))
     return (
         f"uint32_t simt_a[] = {{{words(of_a)}}}, simt_b[] = {{{words(of_b)}}}, simt_c[] = {{{words(of_c)}}}; "
         f"simt::ptx::mma<{depth}, {kinds}, {accumulator}>(simt_a, simt_b, simt_c); " + " ".join(_out(t, f"simt_c[{i}]") for i, t in enumerate(to))
@@ -431,7 +436,8 @@ def _elect(x: Line) -> str:
 _TABLE: dict[str, Callable[[Line], str]] = {
     "mul": _mul, "mad": _mul, "fma": _mul, "shl": _shift, "shr": _shift, "mov": _mov, "ld": _load, "ldu": _load, "st": _store, "atom": _atom, "red": _atom,
     "setp": _setp, "selp": _selp, "cvt": _cvt, "lop3": _lop3, "shf": _shf, "shfl": _shfl, "vote": _vote, "redux": _redux, "bar": _barrier,
-    "barrier": _barrier, "cp": _cp, "ldmatrix": _matrix, "stmatrix": _matrix, "mma": _mma, "mbarrier": _mbarrier, "cvta": _cvta,
+    "barrier": _barrier, "cp": _cp, "ldmatrix": _matrix, "stmatrix": _matrix, "mma": _mma,
+    "movmatrix": lambda x: _out(x.value(x.args[0]), f"simt::ptx::movmatrix({x.source(1, 'uint32_t')})"), "mbarrier": _mbarrier, "cvta": _cvta,
     "prmt": lambda x: _out(x.value(x.args[0]), f"__byte_perm({', '.join(x.source(i, 'uint32_t') for i in (1, 2, 3))})"),
     "bfe": _three("bfe"), "bfi": _three("bfi"),
     "dp4a": lambda x: _out(x.value(x.args[0]), f"__dp4a({', '.join(x.source(i, TYPES[x.type]) for i in (1, 2, 3))})"),

@@ -109,8 +109,10 @@ FORMS: dict[str, tuple[str, ...]] = {
         "sync aligned m16n8k8|m16n8k16 row col f32 f16 f16 f32", "sync aligned m16n8k8|m16n8k16 row col f16 f16 f16 f16",
         "sync aligned m16n8k8|m16n8k16 row col f32 bf16 bf16 f32", "sync aligned m16n8k4|m16n8k8 row col f32 tf32 tf32 f32",
         "sync aligned m16n8k16|m16n8k32 row col s32 s8|u8 s8|u8 s32", "sync aligned m16n8k32 row col f32 e4m3|e5m2 e4m3|e5m2 f32",
-        "sync aligned m16n8k32 row col f16 e4m3|e5m2 e4m3|e5m2 f16",
+        "sync aligned m16n8k32 row col f16 e4m3|e5m2 e4m3|e5m2 f16", "sp::ordered_metadata sync aligned m16n8k32 row col f32 f16 f16 f32",
+        "sp::ordered_metadata sync aligned m16n8k32 row col f32 bf16 bf16 f32",
     ),
+    "movmatrix": ("sync aligned m8n8 trans b16",),
     "bra": ("uni?",),
 }  # fmt: skip
 

@@ -292,6 +292,24 @@ SIMT_INLINE void stmatrix(void* row, const uint32_t (&from)[N]) {
     collective(~0u, stmatrix_all<N, TRANS>, &record, false);
 }
 
+struct Turned { uint32_t word; };
+template <int = 0>
+SIMT_PLAIN void movmatrix_all(Group& g) {
+    uint32_t given[32] = {};
+    for (unsigned todo = g.mask; todo; todo &= todo - 1) given[__builtin_ctz(todo)] = static_cast<Turned*>(g.record[__builtin_ctz(todo)])->word;
+    for (unsigned todo = g.mask; todo; todo &= todo - 1) {
+        const int lane = __builtin_ctz(todo), column = lane / 4;
+        uint32_t found = 0;
+        for (int i = 0; i < 2; ++i) found |= (given[(lane % 4 * 2 + i) * 4 + column / 2] >> 16 * (column % 2) & 0xffffu) << 16 * i;
+        static_cast<Turned*>(g.record[lane])->word = found;
+    }
+}
+SIMT_INLINE uint32_t movmatrix(uint32_t word) {
+    Turned record{word};
+    collective(~0u, movmatrix_all<0>, &record, false);
+    return record.word;
+}
+
 // -- mma.sync m16n8k: of lane l, g = l / 4 and t = l % 4. Register r of a holds row g + 8 (r % 2) and, with P elements in a register, columns
 // P t + i + 4 P (r / 2); of b rows P t + i + 4 P r of column g; c has rows g and g + 8, columns 2 t and 2 t + 1. -------------------------
 struct F16 { static constexpr int P = 2; static double of(uint32_t w, int i) { return half_to_float(static_cast<uint16_t>(w >> 16 * i)); } };
@@ -343,5 +361,42 @@ SIMT_INLINE void mma(const uint32_t (&a)[NA], const uint32_t (&b)[NB], uint32_t 
     collective(~0u, mma_all<K, A, B, D, NA, NB, NC>, &record, false);
     for (int i = 0; i < NC; ++i) c[i] = record.c[i];
     note_float(16 * 8 * K / 32, 0);
+}
+
+// -- mma.sp m16n8k32 of 16 bits: a holds columns 2 t + i + 8 (r / 2) of the 16 kept ones; of each two kept, which belong to a group of four columns, the metadata have the
+// places. Lane 4 g + 2 selector + h has those of groups 4 h to 4 h + 3: of row g in the low half, of row g + 8 in the high half, the first group lowest. ---------------
+struct SparseFragments { uint32_t a[4], b[4], c[4], meta, selector; };
+template <class A, class B>
+SIMT_PLAIN void sparse_mma_all(Group& g) {
+    double a[16][32] = {}, b[32][8] = {};
+    const auto of = [&](int lane) -> SparseFragments& { return *static_cast<SparseFragments*>(g.record[lane]); };
+    for (int lane = 0; lane < 32; ++lane) {
+        if (!(g.mask >> lane & 1)) continue;
+        const SparseFragments& f = of(lane);
+        for (int r = 0; r < 4; ++r)
+            for (int i = 0; i < 2; ++i) {
+                const int row = lane / 4 + 8 * (r % 2), kept = 2 * (lane % 4) + i + 8 * (r / 2), group = kept / 2, from = lane / 4 * 4 + 2 * (f.selector & 1) + group / 4;
+                const uint32_t code = of(from).meta >> (16 * (row / 8) + 4 * (group % 4)) & 15;
+                a[row][4 * group + (kept % 2 ? code >> 2 : code & 3)] += A::of(f.a[r], i);
+                b[2 * (lane % 4) + i + 8 * r][lane / 4] = B::of(f.b[r], i);
+            }
+    }
+    for (int lane = 0; lane < 32; ++lane) {
+        if (!(g.mask >> lane & 1)) continue;
+        for (int e = 0; e < 4; ++e) {
+            double sum = 0;
+            for (int k = 0; k < 32; ++k) sum += a[lane / 4 + 8 * (e / 2)][k] * b[k][lane % 4 * 2 + e % 2];
+            of(lane).c[e] = bits<uint32_t>(static_cast<float>(sum + bits<float>(of(lane).c[e])));
+        }
+    }
+}
+template <class A, class B>
+SIMT_INLINE void sparse_mma(const uint32_t (&a)[4], const uint32_t (&b)[4], uint32_t (&c)[4], uint32_t meta, uint32_t selector) {
+    SparseFragments record;
+    for (int i = 0; i < 4; ++i) record.a[i] = a[i], record.b[i] = b[i], record.c[i] = c[i];
+    record.meta = meta, record.selector = selector;
+    collective(~0u, sparse_mma_all<A, B>, &record, false);
+    for (int i = 0; i < 4; ++i) c[i] = record.c[i];
+    note_float(16 * 8 * 16 / 32, 0);
 }
 }  // namespace simt::ptx

@@ -1,0 +1,147 @@
+/* rooftop
+idea    = "mma.sp from registers: values and b come to shared memory by asynchronous copies, swizzled, and from there by ldmatrix; metadata lie in memory as a lane needs them and go straight to registers."
+limit   = "predicted: what shared memory brings the tensor cores, about half of their rate; on Hopper mma.sp has half the rate of wgmma.sp besides"
+dtypes  = ["f16", "bf16"]
+args    = ["values: T[M, H]", "meta: i32[S, C, 32, 4]", "b: T[K, N]", "out: T[P, Q]"]
+python  = ["supports", "choose", "configs", "launches"]
+demands = { has = ["HMMA.SP", "LDSM"], spills = 0 }
+
+[config]
+wide   = 128
+stages = 4
+*/
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include "sparse_epilogue.cuh"
+
+__device__ inline unsigned address_of(const void* p) { return static_cast<unsigned>(__cvta_generic_to_shared(p)); }
+
+template <int SELECTOR>
+__device__ inline void multiply(float (&c)[4], const unsigned (&a)[4], const unsigned (&b)[4], unsigned meta, const __half*) {
+    asm("mma.sp::ordered_metadata.sync.aligned.m16n8k32.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9, %10, %11}, {%0, %1, %2, %3}, %12, %13;"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), "r"(b[2]), "r"(b[3]), "r"(meta), "n"(SELECTOR));
+}
+template <int SELECTOR>
+__device__ inline void multiply(float (&c)[4], const unsigned (&a)[4], const unsigned (&b)[4], unsigned meta, const __nv_bfloat16*) {
+    asm("mma.sp::ordered_metadata.sync.aligned.m16n8k32.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9, %10, %11}, {%0, %1, %2, %3}, %12, %13;"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), "r"(b[2]), "r"(b[3]), "r"(meta), "n"(SELECTOR));
+}
+
+__device__ inline void four(unsigned (&r)[4], unsigned from) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];" : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(from));
+}
+__device__ inline void four_turned(unsigned (&r)[4], unsigned from) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];" : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(from));
+}
+
+/// 8 elements from row `row` and column `column` of a matrix [rows, columns] to shared memory; zeros past its end. WHOLE: by one copy that nobody waits for.
+template <typename T, bool WHOLE>
+__device__ inline void bring(T* to, const T* __restrict__ x, long long pitch, int row, int column, int rows, int columns) {
+    const int left = row < rows ? columns - column : 0;
+    if (WHOLE) {
+        const T* from = left > 0 ? x + row * pitch + column : x;
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address_of(to)), "l"(from), "r"(left > 0 ? 16 : 0) : "memory");
+    } else {
+#pragma unroll
+        for (int i = 0; i < 8; ++i) to[i] = i < left ? x[row * pitch + column + i] : T(0.f);
+    }
+}
+
+/// A tile is 128 rows by WIDE columns, 64 columns of K at a time; 8 warps, 64 rows by WIDE / 4 columns each. In shared memory the rows of values have 4 pieces of 16 bytes,
+/// those of b 8 (NEAR: a row is a column of b, along K) or WIDE / 8; a piece lies at its place, exclusive-or a function of the row, free of bank conflicts.
+template <typename T, int WIDE, int STAGES, bool NEAR, bool WHOLE_A, bool WHOLE_B, bool TURNED, bool PAIRS, int ACT, int BIAS>
+__global__ void __launch_bounds__(256, 1)
+spmm(int M, int N, int K, int kept, int slices, int across, const T* __restrict__ values, const unsigned* __restrict__ meta, int stripes, int blocks,
+     const T* __restrict__ b, long long bs, float alpha, const T* __restrict__ bias, long long bias_step, T* __restrict__ out, long long pitch) {
+    constexpr int A = 128 * 32, B = 64 * WIDE, COLUMNS = WIDE / 4, TILES = COLUMNS / 8;
+    extern __shared__ __align__(128) unsigned char raw[];
+    T* shared = reinterpret_cast<T*>(raw);
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, m0 = blockIdx.x / across * 128, n0 = blockIdx.x % across * WIDE;
+    const int down = warp / 4 * 64, right = warp % 4 * COLUMNS;
+    const auto turn = [](int row) { return WIDE == 32 ? row / 2 % 4 : row % 8; };  // of rows along N
+    const auto load = [&](int slice) {
+        T* a = shared + slice % STAGES * (A + B);
+        T* c = a + A;
+#pragma unroll
+        for (int i = threadIdx.x; i < 128 * 4; i += 256) {
+            const int row = i / 4, piece = i % 4;
+            bring<T, WHOLE_A>(a + row * 32 + (piece ^ (row / 2 % 4)) * 8, values, kept, m0 + row, slice * 32 + piece * 8, M, kept);
+        }
+#pragma unroll
+        for (int i = threadIdx.x; i < WIDE * 8; i += 256) {
+            if (NEAR) {
+                const int row = i / 8, piece = i % 8;
+                bring<T, WHOLE_B>(c + row * 64 + (piece ^ (row % 8)) * 8, b, bs, n0 + row, slice * 64 + piece * 8, N, K);
+            } else {
+                const int row = i / (WIDE / 8), piece = i % (WIDE / 8);
+                bring<T, WHOLE_B>(c + row * WIDE + (piece ^ turn(row)) * 8, b, bs, slice * 64 + row, n0 + piece * 8, K, N);
+            }
+        }
+    };
+    const auto next = [&](int slice) {
+        if (slice < slices) load(slice);
+        asm volatile("cp.async.commit_group;" ::: "memory");
+    };
+    float sum[4][TILES][4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+#pragma unroll
+        for (int j = 0; j < TILES; ++j) sum[i][j][0] = sum[i][j][1] = sum[i][j][2] = sum[i][j][3] = 0.f;
+    }
+    const unsigned* words[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) words[i] = meta + (static_cast<long long>(min((m0 + down) / 16 + i, stripes - 1)) * blocks * 32 + lane) * 4;
+    for (int s = 0; s < STAGES - 1; ++s) next(s);
+#pragma unroll 1
+    for (int slice = 0; slice < slices; ++slice) {
+        unsigned word[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) word[i] = words[i][slice / 4 * 128 + slice % 4];
+        asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 2) : "memory");
+        __syncthreads();
+        next(slice + STAGES - 1);
+        const T* a = shared + slice % STAGES * (A + B);
+        const T* c = a + A;
+#pragma unroll
+        for (int step = 0; step < 2; ++step) {
+            unsigned x[4][4], y[TILES][4];
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+                const int row = down + i * 16 + lane % 16, piece = step * 2 + lane / 16;
+                four(x[i], address_of(a + row * 32 + (piece ^ (row / 2 % 4)) * 8));
+            }
+#pragma unroll
+            for (int j = 0; j < TILES; ++j) {
+                if (NEAR) {
+                    const int row = right + j * 8 + lane % 8, piece = step * 4 + lane / 8;
+                    four(y[j], address_of(c + row * 64 + (piece ^ (row % 8)) * 8));
+                } else {
+                    const int row = step * 32 + lane, piece = right / 8 + j;
+                    four_turned(y[j], address_of(c + row * WIDE + (piece ^ turn(row)) * 8));
+                }
+            }
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+#pragma unroll
+                for (int j = 0; j < TILES; ++j) {
+                    if (step == 0) multiply<0>(sum[i][j], x[i], y[j], word[i], static_cast<const T*>(nullptr));
+                    else multiply<1>(sum[i][j], x[i], y[j], word[i], static_cast<const T*>(nullptr));
+                }
+            }
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+#pragma unroll
+        for (int j = 0; j < TILES; ++j) {
+#pragma unroll
+            for (int half = 0; half < 2; ++half) {
+                put_8x8<T, TURNED, PAIRS, ACT, BIAS>(sum[i][j][half * 2], sum[i][j][half * 2 + 1], m0 + down + i * 16 + half * 8, n0 + right + j * 8, M, N, alpha, bias,
+                                                     bias_step, out, pitch);
+            }
+        }
+    }
+}

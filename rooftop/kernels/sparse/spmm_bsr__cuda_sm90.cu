@@ -1,0 +1,148 @@
+/* rooftop
+idea    = "A producer warp brings 64 columns of a block row at a time by TMA, parts of a block or several blocks, with the rows of b that they meet; two warp groups multiply by wgmma. Blocks of fewer than 64 rows are multiplied the other way round, (S b)ᵀ = bᵀ Sᵀ, b the operand of 64 rows. Multiprocessors take tiles from a counter, since block rows differ in length."
+limit   = "predicted: the L2, which brings the rows of b once for each block row: 64 to 80 bytes a clock and multiprocessor for what the tensor cores could take with blocks of 64 and 128, twice that with 32"
+arch    = 90
+dtypes  = ["f16", "bf16"]
+tensors = ["values: T[B, H, W]", "b: T[K, N]"]
+args    = ["columns: i32[B]", "offsets: i32[P]", "out: T[M, N]"]
+python  = ["supports", "prefers", "choose", "configs", "launches", "scratch", "zeroed"]
+demands = { has = ["HGMMA", "UTMALDG"], spills = 0 }
+
+[config]
+tile   = 256
+stages = 4
+*/
+#include "block_wgmma.cuh"
+#include "sparse_epilogue.cuh"
+
+/// A tile is the HIGH rows of a block row by TILE columns. A stage holds 64 columns of S: 64 / SUB parts of SUB, which is WIDE or 64. SWAPPED: the sums are those of the
+/// transposed tile. NEAR: rows of b in shared memory run along K. values_map: boxes of HIGH rows of SUB; b_map: boxes of TILE rows of SUB (NEAR), or SUB rows of 64.
+/// next: the counter of tiles. tall, across: block rows, and tiles along N; tiles of one column of them come one after another.
+template <typename T, int HIGH, int WIDE, int TILE, int STAGES, bool NEAR, bool PAIRS, int ACT, int BIAS>
+__global__ void __launch_bounds__(288, 1)
+spmm(int M, int N, int K, int blocks, int tall, int across, const __grid_constant__ CUtensorMap values_map, const __grid_constant__ CUtensorMap b_map,
+     const int* __restrict__ columns, const int* __restrict__ offsets, int* __restrict__ next, float alpha, const T* __restrict__ bias, long long bias_step,
+     T* __restrict__ out) {
+    constexpr bool SWAPPED = HIGH < 64;
+    constexpr int SUB = WIDE < 64 ? WIDE : 64, PARTS = 64 / SUB, EACH = WIDE / SUB, A = HIGH * 128, B = TILE * 128;
+    constexpr int SUMS = SWAPPED ? TILE / 128 : 1, REGS = SWAPPED ? HIGH / 2 : HIGH == 128 ? TILE / 2 : TILE / 4;
+    extern __shared__ __align__(1024) unsigned char shared[];
+    __shared__ __align__(8) unsigned long long barriers[2 * STAGES];
+    __shared__ int2 about[STAGES];  // the tile, -1 past the last; its parts in this stage, 256 more where it is the tile's last
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const unsigned base = shared_address(shared), full = shared_address(barriers), empty = full + 8 * STAGES;
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < STAGES; ++i) barrier_init(full + 8 * i, 1), barrier_init(empty + 8 * i, 8);
+        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    }
+    __syncthreads();
+    const int tiles = tall * across;
+    if (warp == 8) {
+        if (lane == 0) prefetch_map(values_map), prefetch_map(b_map);
+        const int most = max((K + WIDE - 1) / WIDE - 1, 0);
+        int stage = 0, parity = 1, tile = blockIdx.x;
+        while (tile < tiles) {
+            int after = 0;
+            if (lane == 0) after = atomicAdd(next, 1) + gridDim.x;
+            const int r = tile % tall, n = tile / tall * TILE;
+            const int first = min(max(offsets[r], 0), blocks), last = min(max(offsets[r + 1], first), blocks), parts = (last - first) * EACH;
+            int held = 0, ahead = first + lane < last ? columns[first + lane] : 0;  // of 32 blocks, and of the 32 after them
+            int part = 0;
+            do {
+                const int count = min(PARTS, parts - part);
+                if (part % (32 * EACH) == 0) {
+                    held = ahead;
+                    const int at = first + part / EACH + 32 + lane;
+                    ahead = at < last ? columns[at] : 0;
+                }
+                const unsigned bar = full + 8 * stage, a = base + stage * (A + B), b = a + A;
+                barrier_wait(empty + 8 * stage, parity);
+                if (lane == 0) {
+                    about[stage] = make_int2(tile, count + (part + PARTS >= parts ? 256 : 0));
+                    barrier_expect(bar, count * (HIGH + TILE) * SUB * 2);
+                }
+                __syncwarp();
+                constexpr int BOXES = NEAR ? 1 : TILE / 64;  // of b in a part
+                const int mine = lane / BOXES, box = lane % BOXES, block = (part + min(mine, PARTS - 1)) / EACH;
+                const int column = min(max(__shfl_sync(~0u, held, block % 32), 0), most);
+                if (mine < count) {
+                    const int within = (part + mine) % EACH * SUB, k = column * WIDE + within;
+                    if (NEAR) copy_box(b + mine * TILE * SUB * 2, b_map, bar, k, n);
+                    else copy_box(b + box * 8192 + mine * SUB * 128, b_map, bar, n + box * 64, k);
+                    if (box == 0) copy_box(a + mine * HIGH * SUB * 2, values_map, bar, within, (first + block) * HIGH);
+                }
+                if (++stage == STAGES) stage = 0, parity ^= 1;
+                part += PARTS;
+            } while (part < parts);
+            tile = __shfl_sync(~0u, after, 0);
+        }
+        barrier_wait(empty + 8 * stage, parity);
+        if (lane == 0) {
+            about[stage].x = -1;
+            barrier_arrive(full + 8 * stage);
+        }
+        return;
+    }
+    const int group = warp / 4;
+    float sum[SUMS][REGS];
+    const auto clear = [&] {
+#pragma unroll
+        for (int i = 0; i < SUMS; ++i) {
+#pragma unroll
+            for (int j = 0; j < REGS; ++j) sum[i][j] = 0.f;
+        }
+    };
+    clear();
+    int stage = 0, parity = 0, before = -1;
+    while (true) {
+        barrier_wait(full + 8 * stage, parity);
+        const int tile = about[stage].x, more = about[stage].y, count = more & 255;
+        if (tile < 0) break;
+        const unsigned a = base + stage * (A + B), b = a + A;
+        products_begin();
+#pragma unroll
+        for (int p = 0; p < PARTS; ++p) {
+            if (p < count) {
+#pragma unroll
+                for (int k = 0; k < SUB / 16; ++k) {
+                    const unsigned value = a + p * HIGH * SUB * 2 + k * 32;
+#pragma unroll
+                    for (int i = 0; i < SUMS; ++i) {
+                        const int row = SWAPPED ? (group * SUMS + i) * 64 : HIGH == 128 ? 0 : group * (TILE / 2);  // of the columns of b
+                        const unsigned long long of_b = NEAR ? rows_along_k<SUB * 2>(b + (p * TILE + row) * SUB * 2 + k * 32)
+                                                             : operand(b + row * 128 + p * SUB * 128 + k * 2048, 8192, 1024);
+                        if (SWAPPED) product<T, !NEAR, 0>(sum[i], of_b, rows_along_k<SUB * 2>(value));
+                        else product<T, 0, !NEAR>(sum[i], rows_along_k<SUB * 2>(value + (HIGH == 128 ? group * 64 * SUB * 2 : 0)), of_b);
+                    }
+                }
+            }
+        }
+        products_commit();
+        products_wait<1>();
+        if (before >= 0 && lane == 0) barrier_arrive(empty + 8 * before);
+        before = stage;
+        if (++stage == STAGES) stage = 0, parity ^= 1;
+        if (more < 256) continue;
+        products_wait<0>();
+        if (lane == 0) barrier_arrive(empty + 8 * before);
+        before = -1;
+        const int m = tile % tall * HIGH, n = tile / tall * TILE, down = warp % 4 * 16;
+#pragma unroll
+        for (int i = 0; i < SUMS; ++i) {
+#pragma unroll
+            for (int j = 0; j < REGS / 4; ++j) {
+#pragma unroll
+                for (int half = 0; half < 2; ++half) {
+                    const float x = sum[i][j * 4 + half * 2], y = sum[i][j * 4 + half * 2 + 1];
+                    if (SWAPPED) {
+                        put_8x8<T, true, PAIRS, ACT, BIAS == 0 ? 0 : 3 - BIAS>(x, y, n + (group * SUMS + i) * 64 + down + half * 8, m + j * 8, N, M, alpha, bias, bias_step, out, N);
+                    } else {
+                        const int row = m + (HIGH == 128 ? group * 64 : 0) + down + half * 8, column = n + (HIGH == 128 ? 0 : group * (TILE / 2)) + j * 8;
+                        put_8x8<T, false, PAIRS, ACT, BIAS>(x, y, row, column, M, N, alpha, bias, bias_step, out, N);
+                    }
+                }
+            }
+        }
+        clear();
+    }
+}

@@ -1,0 +1,191 @@
+"""A dense weight pruned to 2:4 by rows and by columns at once, packed in both orientations: W for the forward product, its transpose for the gradient of the
+input.
+
+    the kept elements of each 4 x 4 tile are at most two in each row and in each column;
+    "optimal": of the 90 patterns with just two in each, the one whose sizes add up to most; "greedy": the elements by size,
+    while their row and column have room
+
+Source: Hubara et al., "Accelerated Sparse Neural Training: A Provable and Efficient Method to Find N:M Transposable Masks" (2021); the greedy search is that of
+torch's `_sparse_semi_structured_tile`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from itertools import product
+from typing import TYPE_CHECKING, Any
+
+from rooftop.core.op import Op, Tolerance
+from rooftop.core.spec import Case, Input, Meta, Problem, Work, case
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from rooftop import sparse
+
+FILLS = ("integers", "nan", "inf", "-0.0", "tiny")
+ALGORITHMS = ("greedy", "optimal")
+PAIRS = ((0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3))  # the order of rooftop.sparse.two_four.CODES
+
+
+def prune_24(w: Tensor, algorithm: str = "optimal", *, implementation: str | None = None) -> tuple[sparse.SparseTensor, sparse.SparseTensor]:
+    """W and its transpose, both 2:4, of the same kept elements.
+
+    Args:
+        w: [M, K] float16 or bfloat16. Its tiles of 4 x 4 begin at the first row and column; past the end there are zeros.
+        algorithm: "optimal" or "greedy". Among patterns (elements) of the same size the first counts, by rows; NaN counts as infinite. Sizes are added in
+            float32, the first two rows, the last two, then both.
+        implementation: a kernel by name (`"cuda_sm80"`): it runs or raises. None picks the best that takes the input.
+
+    Returns two `rooftop.sparse.SparseTensor`s, [M, K] and [K, M]. Their tensors are contiguous, as collectives want them. No gradient flows through it:
+    `rooftop.sparse.SparseLinear` trains a dense weight through its pruned one.
+
+    Raises TypeError for other dtypes, ValueError for other shapes or an unknown algorithm."""
+    import torch
+
+    from rooftop.sparse.tensor import SparseTensor
+
+    if not isinstance(w, torch.Tensor) or w.dtype not in (torch.float16, torch.bfloat16):
+        given = w.dtype if isinstance(w, torch.Tensor) else f"a {type(w).__name__}"
+        raise TypeError(f"prune_24: w is {given}; accepted are tensors of torch.float16 and torch.bfloat16")
+    if w.dim() != 2:
+        raise ValueError(f"prune_24: w has shape {tuple(w.shape)}; it must be [M, K]")
+    if not isinstance(algorithm, str) or algorithm not in ALGORITHMS:
+        raise ValueError(f"prune_24: algorithm is {algorithm!r}; it is one of {', '.join(map(repr, ALGORITHMS))}")
+    values, meta, values_t, meta_t = OP(w.detach(), algorithm, implementation=implementation)
+    m, k = w.shape
+    return SparseTensor(values, None, None, None, meta, "2:4", (m, k)), SparseTensor(values_t, None, None, None, meta_t, "2:4", (k, m))
+
+
+@cache
+def patterns() -> tuple[tuple[int, int, int, int], ...]:
+    """The 90 transposable patterns, a pair for each row, in order."""
+    return tuple((a, b, c, d) for a, b, c, d in product(range(6), repeat=4) if all(sum(j in PAIRS[i] for i in (a, b, c, d)) == 2 for j in range(4)))
+
+
+def kept(w: Tensor, algorithm: str) -> Tensor:
+    """Which elements of w are kept, [4 ceil(M / 4), 4 ceil(K / 4)]."""
+    import torch
+
+    m, k = w.shape
+    tall, across = -(-m // 4), -(-k // 4)
+    size = torch.nn.functional.pad(w, (0, -k % 4, 0, -m % 4)).float().abs().nan_to_num(nan=float("inf"), posinf=float("inf"))
+    tiles = size.view(tall, 4, across, 4).transpose(1, 2)  # tall, across, row, column
+    if algorithm == "optimal":
+        pairs = torch.tensor(PAIRS, device=w.device)
+        sums = tiles[..., pairs[:, 0]] + tiles[..., pairs[:, 1]]  # tall, across, row, pair
+        every = torch.tensor(patterns(), device=w.device)
+        best = torch.zeros(tall, across, dtype=torch.int64, device=w.device)
+        most = torch.full((tall, across), -1.0, device=w.device)
+        for i, p in enumerate(every.tolist()):
+            total = (sums[..., 0, p[0]] + sums[..., 1, p[1]]) + (sums[..., 2, p[2]] + sums[..., 3, p[3]])
+            better = total > most
+            most, best = torch.where(better, total, most), torch.where(better, torch.full_like(best, i), best)
+        masks = torch.zeros(len(every), 4, 4, dtype=torch.bool, device=w.device).scatter_(2, pairs[every], True)
+        found = masks[best]
+    else:
+        order = tiles.flatten(2).argsort(dim=-1, descending=True, stable=True)
+        found = torch.zeros(tall, across, 16, dtype=torch.bool, device=w.device)
+        rows, columns = (torch.zeros(tall, across, 4, dtype=torch.int64, device=w.device) for _ in range(2))
+        for i in range(16):
+            at = order[..., i : i + 1]
+            fits = (rows.gather(2, at // 4) < 2) & (columns.gather(2, at % 4) < 2)
+            found.scatter_(2, at, fits)
+            rows.scatter_add_(2, at // 4, fits.long())
+            columns.scatter_add_(2, at % 4, fits.long())
+        found = found.view(tall, across, 4, 4)
+    return found.transpose(1, 2).reshape(4 * tall, 4 * across)
+
+
+def reference(w: Tensor, algorithm: str = "optimal") -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    import torch
+
+    from rooftop.sparse.two_four import compress, select
+
+    m, k = w.shape
+    mask = kept(w, algorithm)
+    whole = torch.where(mask, torch.nn.functional.pad(w, (0, -k % 4, 0, -m % 4)), 0)
+    chosen = mask.to(torch.uint8)
+    values, meta = compress(whole[:m], select(chosen[:m]))
+    values_t, meta_t = compress(whole.t()[:k], select(chosen.t()[:k].contiguous()))
+    return values, meta, values_t, meta_t
+
+
+def outputs(w: Meta, **_: Any) -> dict[str, Meta]:
+    m, k = w.shape
+    return {
+        "values": Meta((m, 2 * -(-k // 4)), w.dtype), "meta": Meta((-(-m // 16), -(-k // 256), 32, 4), "i32"),
+        "values_t": Meta((k, 2 * -(-m // 4)), w.dtype), "meta_t": Meta((-(-k // 16), -(-m // 256), 32, 4), "i32"),
+    }  # fmt: skip
+
+
+def canonical(p: Problem) -> Problem | None:
+    w = p["w"]
+    return p if (w.shape[1] <= 1 or w.strides[1] == 1) and w.strides[0] >= 0 else None
+
+
+def work(p: Problem) -> Work:
+    """The weight read once, both packed matrices written once."""
+    return Work(p["w"].nbytes, sum(p[n].nbytes for n in ("values", "meta", "values_t", "meta_t")), {})
+
+
+def _torch() -> Callable[..., Any]:
+    """torch's greedy kernel, both orientations."""
+    import torch
+
+    def tile(w: Tensor, algorithm: str) -> Any:
+        return torch._sparse_semi_structured_tile(w, algorithm="", use_cutlass=True)
+
+    return tile
+
+
+def _rows_alone(w: Tensor, algorithm: str) -> tuple[Tensor, ...]:
+    """The two largest of each four of a row; the transpose by the two largest of its own."""
+    from rooftop.sparse.two_four import compress, select
+
+    return (*compress(w, select(w.abs().float())), *compress(w.t(), select(w.t().abs().float().contiguous())))
+
+
+def _not_transposed(w: Tensor, algorithm: str) -> tuple[Tensor, ...]:
+    values, meta, values_t, meta_t = reference(w, algorithm)
+    return values, meta, values_t, meta_t.flip(0)
+
+
+def _cases() -> list[Case]:
+    bench = [
+        case(f"{algorithm} {m}x{k}", tags="bench", w=Input((m, k), "bf16"), algorithm=algorithm)
+        for algorithm in ALGORITHMS for m, k in ((4096, 4096), (8192, 8192), (14336, 4096))
+    ]  # fmt: skip
+    edge = []
+    shapes = {
+        "one tile": (4, 4), "one element": (1, 1), "odd": (37, 53), "a block": (128, 64), "one row": (1, 300), "one column": (300, 1), "wide": (20, 600),
+        "tall": (530, 24), "no rows": (0, 8), "no columns": (8, 0),
+    }  # fmt: skip
+    for dtype in ("bf16", "f16"):
+        for algorithm in ALGORITHMS:
+            edge += [case(f"{algorithm}, {name}", tags="edge", w=Input(s, dtype), algorithm=algorithm) for name, s in shapes.items()]
+            edge += [
+                case(f"{algorithm}, {fill}", tags="edge", w=Input((40, 72), dtype, fill), algorithm=algorithm) for fill in FILLS
+            ]
+        edge += [
+            case(f"optimal, {how}", tags="edge", w=Input((40, 72), dtype, layout=how), algorithm="optimal")
+            for how in ("padded", "sliced", "offset", "strided", "transposed", "expanded")
+        ]
+    return bench + edge
+
+
+OP = Op(
+    reference,
+    outputs=outputs,
+    objects=True,
+    canonical=canonical,
+    cases=_cases(),
+    work=work,
+    tolerance=Tolerance(exact=True),
+    peers={"torch": _torch},
+    wrong={
+        "by rows alone": _rows_alone,
+        "metadata upside down": _not_transposed,
+        "the other algorithm": lambda w, algorithm: reference(w, "greedy" if algorithm == "optimal" else "optimal"),
+    },
+)

@@ -1,0 +1,143 @@
+"""Pruning by magnitude: masks over a model, lottery tickets, and an order of columns that lets 2:4 keep more."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from rooftop.sparse import two_four
+from rooftop.sparse.tensor import BLOCKS
+
+FORMS = ("elements", "blocks", "2:4")
+AT_ONCE = 1 << 25  # elements that a search holds at once
+
+
+@dataclass
+class Pruned:
+    """Which weights of a model are kept: a mask of booleans for each, by the parameter's name."""
+
+    masks: dict[str, Tensor] = field(default_factory=dict)
+
+    @torch.no_grad()  # type: ignore[untyped-decorator]
+    def apply(self, model: nn.Module) -> None:
+        """Zeros where the masks say so, in place: after each step of an optimiser. Raises KeyError for a parameter that the model has not."""
+        own = dict(model.named_parameters())
+        for name, mask in self.masks.items():
+            if name not in own:
+                raise KeyError(f"the model has no parameter {name!r}; it has {', '.join(own)}")
+            own[name].mul_(mask)
+
+    def density(self) -> float:
+        """Kept over all, of the weights that have a mask."""
+        kept, every = sum(int(m.sum()) for m in self.masks.values()), sum(m.numel() for m in self.masks.values())
+        return kept / max(1, every)
+
+
+@torch.no_grad()  # type: ignore[untyped-decorator]
+def prune(
+    model: nn.Module, fraction: float = 0.5, *, form: str = "elements", block: tuple[int, int] = (32, 32), everywhere: bool = False, skip: Sequence[str] = (),
+    before: Pruned | None = None,
+) -> Pruned:  # fmt: skip
+    """Set the smallest weights of a model's linear layers to zero, and say which are kept.
+
+    fraction: of the weights to set to zero, 0 to 1. "2:4" takes half, whatever it says.
+    form: "elements", each by its size; "blocks" of `block`, by the sum of squares; "2:4", two of each four neighbours of a row.
+    everywhere: one threshold for all layers; else the fraction of each.
+    skip: names of layers to leave.
+    before: masks of an earlier round: what is zero there stays so, and counts to the fraction (iterative magnitude pruning).
+
+    Raises ValueError for a fraction outside 0 to 1, an unknown form, or a block of other sizes.
+
+    Source: Han et al., "Learning both Weights and Connections for Efficient Neural Networks" (2015); Frankle and Carbin, "The Lottery Ticket Hypothesis"
+    (2019)."""
+    if not 0.0 <= fraction <= 1.0:
+        raise ValueError(f"prune: fraction is {fraction}; it must be 0 to 1")
+    if form not in FORMS:
+        raise ValueError(f"prune: form is {form!r}; it is one of {', '.join(map(repr, FORMS))}")
+    if form == "blocks" and (len(block) != 2 or any(n not in BLOCKS for n in block)):
+        raise ValueError(f"prune: block is {block!r}; it must be two of {', '.join(map(str, BLOCKS))}")
+    weights = {f"{n}.weight" if n else "weight": m.weight for n, m in model.named_modules() if isinstance(m, nn.Linear) and n not in skip}
+    scores = {n: _scores(w if before is None or n not in before.masks else w * before.masks[n], form, block) for n, w in weights.items()}
+    masks = {}
+    if form == "2:4":
+        for n, w in weights.items():
+            chosen = torch.zeros(w.shape[0], -(-w.shape[1] // 4) * 4, dtype=torch.bool, device=w.device)
+            masks[n] = chosen.scatter_(1, two_four.places(two_four.select(scores[n])), True)[:, : w.shape[1]]
+    else:
+        limit = _smallest(torch.cat([s.flatten() for s in scores.values()]), fraction) if everywhere and scores else None
+        for n, w in weights.items():
+            kept = _kept(scores[n], fraction) if limit is None else scores[n] > limit
+            if form == "blocks":
+                kept = kept.repeat_interleave(block[0], 0).repeat_interleave(block[1], 1)[: w.shape[0], : w.shape[1]]
+            masks[n] = kept
+    if before is not None:
+        masks = {n: m & before.masks[n] if n in before.masks else m for n, m in masks.items()}
+    found = Pruned(masks)
+    found.apply(model)
+    return found
+
+
+@torch.no_grad()  # type: ignore[untyped-decorator]
+def rewind(model: nn.Module, state: Mapping[str, Tensor], pruned: Pruned) -> None:
+    """The parameters of an earlier `state` (a state dict, kept before training) with the masks found since: a lottery ticket. Raises as `load_state_dict`."""
+    model.load_state_dict(state)
+    pruned.apply(model)
+
+
+@torch.no_grad()  # type: ignore[untyped-decorator]
+def permute_columns(w: Tensor, rounds: int = 100, seed: int = 0) -> Tensor:
+    """An order of the columns of `w` [M, K], K a multiple of 4, with which the two largest of each four of a row add up to more: int64 [K], for ``w[:,
+    order]``. What comes before must make its rows in that order, ``previous[order]``.
+
+    Each round pairs the groups of four at random, and of the 35 ways to part eight columns takes the best: the sum never falls. Raises ValueError for other
+    shapes.
+
+    Source: Pool and Yu, "Channel Permutations for N:M Sparsity" (2021)."""
+    if w.dim() != 2 or w.shape[1] % 4:
+        raise ValueError(f"permute_columns: w has shape {tuple(w.shape)}; it must be [M, K], K a multiple of 4")
+    m, k = w.shape
+    order = torch.arange(k, device=w.device)
+    groups = k // 4
+    if groups < 2 or m == 0:
+        return order
+    size = w.abs().float()
+    generator = torch.Generator(device="cpu").manual_seed(seed)
+    ways = torch.tensor([(0, *c, *(i for i in range(1, 8) if i not in c)) for c in combinations(range(1, 8), 3)], device=w.device)  # the stay-as-it-is first
+    each = max(1, AT_ONCE // (m * 35 * 8))
+    for _ in range(rounds):
+        pairs = torch.randperm(groups, generator=generator)[: groups // 2 * 2].view(-1, 2).to(w.device)
+        for part in pairs.split(each):
+            at = (part[:, :, None] * 4 + torch.arange(4, device=w.device)).flatten(1)  # pairs, 8
+            columns = size[:, order[at]][:, :, ways].view(m, part.shape[0], 35, 2, 4)
+            most = columns.topk(2, dim=-1).values.sum((0, 3, 4), dtype=torch.float64)
+            best = most.argmax(1)
+            order[at] = order[at].gather(1, ways[best])
+    return order
+
+
+def _scores(w: Tensor, form: str, block: tuple[int, int]) -> Tensor:
+    if form != "blocks":
+        return w.abs().float()
+    m, k = w.shape
+    whole = nn.functional.pad(w.float().square(), (0, -k % block[1], 0, -m % block[0]))
+    return whole.view(-(-m // block[0]), block[0], -(-k // block[1]), block[1]).sum((1, 3))
+
+
+def _smallest(scores: Tensor, fraction: float) -> Any:
+    """The largest score that is pruned; below all where there is none."""
+    count = round(fraction * scores.numel())
+    return scores.kthvalue(count).values if count else scores.new_tensor(-1.0)
+
+
+def _kept(scores: Tensor, fraction: float) -> Tensor:
+    """All but a fraction, the smallest; of equal ones the later are pruned first."""
+    count = round(fraction * scores.numel())
+    order = scores.flatten().argsort(descending=True, stable=True)
+    kept = torch.ones(scores.numel(), dtype=torch.bool, device=scores.device)
+    kept[order[scores.numel() - count :]] = False
+    return kept.view(scores.shape)

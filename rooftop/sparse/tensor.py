@@ -1,0 +1,454 @@
+"""A sparse matrix in one of four layouts, and the way from each to each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rooftop.sparse import two_four
+
+LAYOUTS = ("csr", "coo", "bsr", "2:4")
+BLOCKS = (8, 16, 32, 64, 128)
+TENSORS = ("values", "columns", "offsets", "rows", "meta")
+FACTS = ("layout", "size", "block", "turned")
+
+
+@dataclass(frozen=True, eq=False)
+class SparseTensor:
+    """A matrix most of whose elements are zero. `from_dense`, `csr`, `coo`, `bsr`, `from_torch` and `from_scipy` make one; `to` changes its layout.
+
+    It is a pytree node (its tensors are the leaves) and goes through `torch.save`. Gradients flow to `values`, through changes of layout as well.
+
+    values    "csr" and "coo": [nnz]; "bsr": [blocks, H, W]; "2:4": [M, 2 ceil(K / 4)], of each four the two kept
+    columns   int32: the column of each element; "bsr": the block column of each block; "2:4": None
+    offsets   int32, "csr" [M + 1] and "bsr" [ceil(M / H) + 1]: row m has the elements (blocks) offsets[m] to offsets[m + 1] - 1. Else None
+    rows      int32 [nnz], "coo": the row of each element. Else None
+    meta      int32, "2:4": which are kept (rooftop/sparse/two_four.py). Else None
+    layout    one of LAYOUTS
+    size      (M, K) of the matrix that is stored
+    block     (H, W) of "bsr", else None
+    turned    whether this is the transpose of what is stored: `t()` moves no data
+
+    Elements of a row are in the order of their columns, each column at most once."""
+
+    values: Tensor
+    columns: Tensor | None
+    offsets: Tensor | None
+    rows: Tensor | None
+    meta: Tensor | None
+    layout: str
+    size: tuple[int, int]
+    block: tuple[int, int] | None = None
+    turned: bool = False
+
+    # -- making one ---------------------------------------------------------------------------------------------------
+
+    @classmethod
+    def from_dense(cls, x: Tensor, layout: str = "csr", *, block: tuple[int, int] | int | None = None, n: int = 1024) -> SparseTensor:
+        """The elements of `x` [M, K] that are not zero (NaN is not; -0.0 is).
+
+        layout: "csr", "coo", "bsr", "2:4", or "auto": what `rooftop.sparse.advise` takes for the fastest of the sparse ones in a product with `n` columns.
+        block: of "bsr": rows and columns of a block, each 8, 16, 32, 64 or 128; one number for both; None: (32, 32).
+
+        Raises TypeError where x is no tensor of floating point or int8; ValueError for other shapes, an unknown layout, a block of other sizes, and for
+        "2:4" where a group of four has more than two elements that are not zero: `rooftop.prune_24` chooses two."""
+        _matrix("from_dense", x)
+        if layout == "auto":
+            from rooftop.sparse.advice import advise
+
+            advice = advise(x, n)
+            return cls.from_dense(x, advice.sparse.layout, block=advice.sparse.block)
+        _layout(layout, block)
+        if layout == "2:4":
+            kept = two_four.padded(x != 0)
+            kept = kept.view(x.shape[0], kept.shape[1] // 4, 4)
+            most = int(kept.sum(-1).amax()) if kept.numel() else 0
+            if most > 2:
+                what = f"a group of four neighbours of a row has {most} elements that are not zero"
+                raise ValueError(f"from_dense: {what}; 2:4 takes two (rooftop.prune_24 chooses them)")
+            return two_four_of(x, two_four.select(kept.flatten(1).to(torch.uint8)))
+        rows, columns = (x != 0).nonzero(as_tuple=True)
+        made = cls(x[rows, columns], _short(columns), None, _short(rows), None, "coo", _size(x.shape))
+        return made.to(layout, block=block)
+
+    @classmethod
+    def coo(cls, rows: Tensor, columns: Tensor, values: Tensor, shape: tuple[int, int], *, check: bool = True) -> SparseTensor:
+        """From coordinates, int32 or int64, in any order; values of one place add up.
+
+        check: False trusts that they are within the shape, sorted by rows then columns, and different: nothing is read, sorted or waited for.
+
+        Raises TypeError for indices of other dtypes, ValueError for other shapes and for an index that is out of range."""
+        _indices("coo", {"rows": rows, "columns": columns}, values.device)
+        size = _size(shape)
+        if rows.shape != columns.shape or values.shape != rows.shape:
+            raise ValueError(f"coo: rows {tuple(rows.shape)}, columns {tuple(columns.shape)} and values {tuple(values.shape)}; all must be [nnz]")
+        if check:
+            _within("rows", rows, size[0])
+            _within("columns", columns, size[1])
+            rows, columns, values = _ordered(rows, columns, values, size)
+        return cls(values, _short(columns), None, _short(rows), None, "coo", size)
+
+    @classmethod
+    def csr(cls, offsets: Tensor, columns: Tensor, values: Tensor, shape: tuple[int, int], *, check: bool = True) -> SparseTensor:
+        """From compressed rows, as `torch.sparse_csr_tensor` and scipy have them, int32 or int64, in any order within a row; values of one place add up.
+
+        check: False trusts all that, and that the elements of a row are in order and different.
+
+        Raises TypeError for indices of other dtypes, ValueError for other shapes, offsets that fall or do not run from 0 to nnz, and columns out of range."""
+        _indices("csr", {"offsets": offsets, "columns": columns}, values.device)
+        size = _size(shape)
+        if offsets.shape[0] != size[0] + 1 or values.shape != columns.shape:
+            given = f"offsets {tuple(offsets.shape)}, columns {tuple(columns.shape)}, values {tuple(values.shape)}"
+            raise ValueError(f"csr: {given}; a matrix {size} takes [{size[0] + 1}], [nnz] and [nnz]")
+        made = cls(values, _short(columns), _short(offsets), None, None, "csr", size)
+        if check:
+            _rising(offsets, columns.shape[0])
+            _within("columns", columns, size[1])
+            made = cls.coo(made.to("coo").rows, columns, values, size).to("csr")
+        return made
+
+    @classmethod
+    def bsr(cls, offsets: Tensor, columns: Tensor, values: Tensor, shape: tuple[int, int], *, check: bool = True) -> SparseTensor:
+        """From blocks [blocks, H, W] in compressed rows, as `torch.sparse_bsr_tensor` has them; a shape that blocks do not divide is the part that counts.
+        Blocks are sorted, and those of one place add up.
+
+        check: False trusts that they are in order, different and in range, and that what lies beyond the shape is zero.
+
+        Raises TypeError and ValueError as `csr`."""
+        _indices("bsr", {"offsets": offsets, "columns": columns}, values.device)
+        size = _size(shape)
+        if values.dim() != 3 or any(n not in BLOCKS for n in values.shape[1:]) or columns.shape[0] != values.shape[0]:
+            raise ValueError(f"bsr: values {tuple(values.shape)}, columns {tuple(columns.shape)}; must be [blocks, H, W] and [blocks], H and W of {BLOCKS}")
+        high, wide = values.shape[1:]
+        tall, across = -(-size[0] // high), -(-size[1] // wide)
+        if offsets.shape[0] != tall + 1:
+            raise ValueError(f"bsr: offsets {tuple(offsets.shape)}; a matrix {size} in blocks of {high} rows takes [{tall + 1}]")
+        if check:
+            _rising(offsets, columns.shape[0])
+            _within("columns", columns, across)
+            of, columns, values = _ordered(_rows(offsets, columns.shape[0]), columns, values, (tall, across))
+            offsets = _offsets(of, tall)
+            i, j = torch.arange(high, device=values.device), torch.arange(wide, device=values.device)
+            inside = ((of[:, None] * high + i) < size[0])[:, :, None] & ((columns.long()[:, None] * wide + j) < size[1])[:, None, :]
+            values = values * inside if size[0] % high or size[1] % wide else values
+        return cls(values, _short(columns), _short(offsets), None, None, "bsr", size, (high, wide))
+
+    @classmethod
+    def from_torch(cls, x: Tensor) -> SparseTensor:
+        """Of a torch tensor in the layout COO, CSR, CSC or BSR. Raises TypeError for another."""
+        if not isinstance(x, torch.Tensor):
+            raise TypeError(f"from_torch: x is a {type(x).__name__}; it must be a tensor")
+        size = tuple(x.shape)
+        if x.layout == torch.sparse_coo and len(size) == 2 and x.dense_dim() == 0:
+            rows, columns = x._indices()
+            return cls.coo(rows, columns, x._values(), size)
+        if x.layout == torch.sparse_csr and len(size) == 2:
+            return cls.csr(x.crow_indices(), x.col_indices(), x.values(), size)
+        if x.layout == torch.sparse_csc and len(size) == 2:
+            return cls.csr(x.ccol_indices(), x.row_indices(), x.values(), size[::-1]).t()
+        if x.layout == torch.sparse_bsr and len(size) == 2:
+            return cls.bsr(x.crow_indices(), x.col_indices(), x.values(), size)
+        raise TypeError(f"from_torch: x is {x.layout} of {len(size)} dimensions; accepted are sparse_coo, sparse_csr, sparse_csc and sparse_bsr of two")
+
+    @classmethod
+    def from_scipy(cls, x: Any, device: Any = "cpu") -> SparseTensor:
+        """Of a scipy sparse matrix or array, any of its formats; "bsr" where it is one with blocks that we take, else "csr"."""
+        if getattr(x, "format", "") == "bsr" and all(n in BLOCKS for n in x.blocksize):
+            offsets, columns, values = (torch.as_tensor(t, device=device) for t in (x.indptr, x.indices, x.data))
+            return cls.bsr(offsets, columns, values, x.shape)
+        if not hasattr(x, "tocsr"):
+            raise TypeError(f"from_scipy: x is a {type(x).__name__}; it must be a scipy sparse matrix or array")
+        x = x.tocsr()
+        offsets, columns, values = (torch.as_tensor(t, device=device) for t in (x.indptr, x.indices, x.data))
+        return cls.csr(offsets, columns, values, x.shape)
+
+    # -- what it is ---------------------------------------------------------------------------------------------------
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.size[::-1] if self.turned else self.size
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.values.dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self.values.device
+
+    @property
+    def stored(self) -> int:
+        """Elements that are stored, zeros within blocks and groups of four included."""
+        return self.values.numel()
+
+    @property
+    def density(self) -> float:
+        """Elements that are stored over all."""
+        return self.stored / max(1, self.size[0] * self.size[1])
+
+    @property
+    def nbytes(self) -> int:
+        return sum(t.numel() * t.element_size() for t in self._leaves() if t is not None)
+
+    def t(self) -> SparseTensor:
+        """The transpose; no data moves. `contiguous()` stores it as such."""
+        return replace(self, turned=not self.turned)
+
+    def contiguous(self) -> SparseTensor:
+        """Stored as it is, not as the transpose of what is stored. A transposed 2:4 matrix, which is none by rows, becomes "csr"."""
+        if not self.turned:
+            return self
+        size = self.size[::-1]
+        if self.layout == "bsr":
+            assert self.columns is not None and self.offsets is not None and self.block is not None
+            of = _rows(self.offsets, self.columns.shape[0])
+            order = torch.argsort(self.columns, stable=True)
+            ends = _offsets(self.columns, -(-self.size[1] // self.block[1]))
+            return SparseTensor(self.values[order].transpose(1, 2).contiguous(), _short(of[order]), ends, None, None, "bsr", size, self.block[::-1])
+        coo = replace(self, turned=False).to("coo")
+        assert coo.rows is not None and coo.columns is not None
+        order = torch.argsort(coo.columns, stable=True)
+        made = SparseTensor(coo.values[order], coo.rows[order], None, coo.columns[order], None, "coo", size)
+        return made if self.layout == "coo" else made.to("csr")
+
+    def to(self, to: Any = None, *, block: tuple[int, int] | int | None = None, dtype: torch.dtype | None = None) -> SparseTensor:
+        """Another layout (one of LAYOUTS, "bsr" with its `block`), another device, or another dtype of the values. All on the tensor's device.
+
+        From "bsr" and "2:4" only what is not zero goes on to "csr" and "coo". Raises ValueError as `from_dense`."""
+        if dtype is not None:
+            return replace(self, values=self.values.to(dtype)) if to is None else replace(self, values=self.values.to(dtype)).to(to, block=block)
+        if not isinstance(to, str) or to not in LAYOUTS:
+            if isinstance(to, torch.dtype):
+                return replace(self, values=self.values.to(to))
+            if to is None or (isinstance(to, str) and to.partition(":")[0] not in ("cpu", "cuda", "meta")):
+                raise ValueError(f"to: {to!r} is no layout and no device; layouts are {', '.join(LAYOUTS)}")
+            return self._with([None if t is None else t.to(to) for t in self._leaves()])
+        size = _layout(to, block)
+        if self.turned:
+            return self.contiguous().to(to, block=block)
+        if to == self.layout and (to != "bsr" or size == self.block):
+            return self
+        if to == "2:4":
+            return SparseTensor.from_dense(self.to_dense(), "2:4")
+        rows, columns, values = self._coordinates()
+        if to == "coo":
+            return SparseTensor(values, _short(columns), None, _short(rows), None, "coo", self.size)
+        if to == "csr":
+            return SparseTensor(values, _short(columns), _offsets(rows, self.size[0]), None, None, "csr", self.size)
+        assert size is not None
+        (high, wide), across = size, -(-self.size[1] // size[1])
+        r, c = rows.long(), columns.long()
+        keys, inverse = torch.unique(r // high * across + c // wide, sorted=True, return_inverse=True)
+        blocks = values.new_zeros(keys.shape[0], high, wide).index_put((inverse, r % high, c % wide), values)
+        ends = _offsets(keys // max(1, across), -(-self.size[0] // high))
+        return SparseTensor(blocks, _short(keys % max(1, across)), ends, None, None, "bsr", self.size, size)
+
+    def to_dense(self) -> Tensor:
+        """The matrix with its zeros."""
+        m, k = self.size
+        if self.layout == "2:4":
+            assert self.meta is not None
+            found = two_four.expand(self.values, self.meta, k)
+        elif self.layout == "bsr":
+            from rooftop.ops.spmm_bsr import dense_of
+
+            assert self.columns is not None and self.offsets is not None
+            found = dense_of(self.values, self.columns, self.offsets, m, k)
+        else:
+            rows, columns, values = self._coordinates()
+            found = values.new_zeros(m, k).index_put((rows.long(), columns.long()), values)
+        return found.t() if self.turned else found
+
+    def to_torch(self) -> Tensor:
+        """A torch tensor in the same layout; 2:4 as CSR. Blocks must divide the shape."""
+        x = self.contiguous()
+        if x.layout == "coo":
+            return torch.sparse_coo_tensor(torch.stack((x.rows, x.columns)), x.values, x.size, is_coalesced=True)
+        if x.layout == "bsr":
+            return torch.sparse_bsr_tensor(x.offsets, x.columns, x.values, x.size)
+        x = x.to("csr")
+        return torch.sparse_csr_tensor(x.offsets, x.columns, x.values, x.size)
+
+    def to_scipy(self) -> Any:
+        """A scipy CSR array on the CPU. Raises ImportError without scipy, TypeError for dtypes that numpy has not."""
+        import scipy.sparse  # type: ignore[import-untyped]
+
+        x = self.contiguous().to("csr")
+        if x.dtype in (torch.bfloat16,) or x.dtype.itemsize == 1:
+            raise TypeError(f"to_scipy: numpy has no {x.dtype}; ask for another with to(dtype=...)")
+        values, columns, offsets = (t.detach().cpu().numpy() for t in (x.values, x.columns, x.offsets))  # type: ignore[union-attr]
+        return scipy.sparse.csr_array((values, columns, offsets), shape=x.size)
+
+    def __matmul__(self, other: Tensor) -> Tensor:
+        from rooftop.sparse.products import matmul
+
+        return matmul(self, other)
+
+    def __rmatmul__(self, other: Tensor) -> Tensor:
+        from rooftop.sparse.products import matmul
+
+        return matmul(other, self)
+
+    def verify(self) -> None:
+        """Raises ValueError where its tensors do not fit each other, an index is out of range or out of order. Waits for the device."""
+        if self.layout == "2:4":
+            wanted = (two_four.meta_shape(*self.size), (self.size[0], 2 * -(-self.size[1] // 4)))
+            if self.meta is None or (tuple(self.meta.shape), tuple(self.values.shape)) != wanted:
+                raise ValueError(f"a 2:4 matrix {self.size} takes metadata and values of {wanted}; given values {tuple(self.values.shape)}")
+            codes = two_four.unpack(self.meta, self.size[0], wanted[1][1] // 2)
+            if not bool(torch.isin(codes, torch.tensor(two_four.CODES, device=codes.device, dtype=codes.dtype)).all()):
+                raise ValueError(f"metadata hold codes other than {two_four.CODES}")
+            return
+        if self.layout == "coo":
+            made = SparseTensor.coo(self.rows, self.columns, self.values, self.size)
+        else:
+            make = SparseTensor.csr if self.layout == "csr" else SparseTensor.bsr
+            made = make(self.offsets, self.columns, self.values, self.size)
+        if made.columns is None or self.columns is None or made.columns.shape != self.columns.shape or not torch.equal(made.columns, self.columns):
+            raise ValueError("columns are out of order or come again within a row")
+
+    def _coordinates(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Rows, columns and values of what is stored, by rows then columns; without zeros from blocks and groups of four."""
+        if self.layout == "coo":
+            assert self.rows is not None and self.columns is not None
+            return self.rows, self.columns, self.values
+        if self.layout == "csr":
+            assert self.offsets is not None and self.columns is not None
+            return _rows(self.offsets, self.columns.shape[0]), self.columns, self.values
+        if self.layout == "2:4":
+            assert self.meta is not None
+            at = two_four.places(two_four.unpack(self.meta, self.size[0], self.values.shape[1] // 2))
+            rows, i = ((self.values != 0) & (at < self.size[1])).nonzero(as_tuple=True)
+            return rows, at[rows, i], self.values[rows, i]
+        assert self.offsets is not None and self.columns is not None and self.block is not None
+        block, i, j = (self.values != 0).nonzero(as_tuple=True)
+        rows = _rows(self.offsets, self.columns.shape[0])[block] * self.block[0] + i
+        columns = self.columns.long()[block] * self.block[1] + j
+        order = torch.argsort(rows * (self.size[1] + self.block[1]) + columns)
+        return rows[order], columns[order], self.values[block, i, j][order]
+
+    def _leaves(self) -> list[Tensor | None]:
+        return [self.values, self.columns, self.offsets, self.rows, self.meta]
+
+    def _with(self, leaves: Any) -> SparseTensor:
+        return SparseTensor(*leaves, *(getattr(self, n) for n in FACTS))
+
+    def __repr__(self) -> str:
+        block = f", blocks of {self.block[0]} x {self.block[1]}" if self.block else ""
+        return f"SparseTensor({self.layout}, {self.shape[0]} x {self.shape[1]}{block}, {self.dtype}, {self.device}, {self.stored} stored)"
+
+
+def two_four_of(x: Tensor, codes: Tensor) -> SparseTensor:
+    """The elements of a dense matrix that 2:4 codes [M, ceil(K / 4)] keep."""
+    values, meta = two_four.compress(x, codes)
+    return SparseTensor(values, None, None, None, meta, "2:4", _size(x.shape))
+
+
+def _size(shape: Any) -> tuple[int, int]:
+    if len(shape) != 2 or any(int(n) < 0 for n in shape):
+        raise ValueError(f"the shape is {tuple(shape)}; it must be (M, K)")
+    return int(shape[0]), int(shape[1])
+
+
+def _matrix(op: str, x: Any) -> None:
+    if not isinstance(x, torch.Tensor):
+        raise TypeError(f"{op}: x is a {type(x).__name__}; it must be a tensor")
+    if not (x.dtype.is_floating_point or x.dtype == torch.int8):
+        raise TypeError(f"{op}: x is {x.dtype}; accepted are floating point and torch.int8")
+    if x.dim() != 2 or x.layout != torch.strided:
+        raise ValueError(f"{op}: x is {x.layout} of shape {tuple(x.shape)}; it must be a dense [M, K]")
+
+
+def _layout(layout: Any, block: Any) -> tuple[int, int] | None:
+    """The block of a layout. Raises ValueError for an unknown one."""
+    if layout not in LAYOUTS:
+        raise ValueError(f"layout is {layout!r}; it is one of {', '.join(map(repr, LAYOUTS))}")
+    if layout != "bsr":
+        if block is not None:
+            raise ValueError(f"block is {block!r} with layout {layout!r}; only 'bsr' has blocks")
+        return None
+    size = (32, 32) if block is None else (block, block) if isinstance(block, int) else tuple(block)
+    if len(size) != 2 or any(n not in BLOCKS for n in size):
+        raise ValueError(f"block is {block!r}; it is two of {', '.join(map(str, BLOCKS))}")
+    return size
+
+
+def _indices(op: str, named: dict[str, Any], device: torch.device) -> None:
+    for name, t in named.items():
+        if not isinstance(t, torch.Tensor) or t.dtype not in (torch.int32, torch.int64) or t.dim() != 1:
+            given = f"{t.dtype} of {t.dim()} dimensions" if isinstance(t, torch.Tensor) else f"a {type(t).__name__}"
+            raise TypeError(f"{op}: {name} is {given}; it must be a tensor of torch.int32 or torch.int64, of one dimension")
+        if t.device != device:
+            raise ValueError(f"{op}: {name} lies on {t.device} and values on {device}; they must be on one device")
+
+
+def _within(name: str, x: Tensor, extent: int) -> None:
+    if x.numel() == 0:
+        return
+    least, most = (int(n) for n in torch.aminmax(x))
+    if least < 0 or most >= extent:
+        raise ValueError(f"{name} hold {least if least < 0 else most}; accepted are 0 to {extent - 1}")
+
+
+def _rising(offsets: Tensor, nnz: int) -> None:
+    if int(offsets[0]) != 0 or int(offsets[-1]) != nnz:
+        raise ValueError(f"offsets run from {int(offsets[0])} to {int(offsets[-1])}; they must run from 0 to {nnz}")
+    if bool((offsets[1:] < offsets[:-1]).any()):
+        raise ValueError("offsets fall somewhere; each must be at least the one before it")
+
+
+def _short(x: Tensor) -> Tensor:
+    """As int32, which all kernels take. Raises ValueError where a matrix is too large for that."""
+    if x.numel() >= 2**31:
+        raise ValueError(f"{x.numel()} elements; a sparse tensor takes fewer than 2^31")
+    return x.to(torch.int32)
+
+
+def _rows(offsets: Tensor, count: int) -> Tensor:
+    from rooftop.ops.spmm_csr import rows_of
+
+    return rows_of(offsets, count)
+
+
+def _offsets(rows: Tensor, tall: int) -> Tensor:
+    """Of sorted or unsorted rows: int32 [tall + 1]."""
+    ends = torch.zeros(tall + 1, dtype=torch.int32, device=rows.device)
+    if tall:
+        ends[1:] = torch.bincount(rows, minlength=tall).cumsum(0)
+    return ends
+
+
+def _ordered(rows: Tensor, columns: Tensor, values: Tensor, size: tuple[int, int]) -> tuple[Tensor, Tensor, Tensor]:
+    """Sorted by rows then columns; values of one place added up, in the order they came."""
+    keys = rows.long() * max(1, size[1]) + columns.long()
+    if keys.numel() < 2 or bool((keys[1:] > keys[:-1]).all()):
+        return rows, columns, values
+    keys, order = keys.sort(stable=True)
+    values = values[order]
+    new = torch.ones_like(keys, dtype=torch.bool)
+    new[1:] = keys[1:] != keys[:-1]
+    if not bool(new.all()):
+        at = new.cumsum(0) - 1
+        keys = keys[new]
+        wide = torch.float32 if values.dtype.itemsize < 4 and values.dtype.is_floating_point else values.dtype
+        values = torch.zeros(keys.shape[0], *values.shape[1:], dtype=wide, device=values.device).index_add(0, at, values.to(wide)).to(values.dtype)
+    return keys // max(1, size[1]), keys % max(1, size[1]), values
+
+
+def _flatten(x: SparseTensor) -> tuple[list[Any], Any]:
+    leaves = x._leaves()
+    there = tuple(n for n, t in zip(TENSORS, leaves, strict=True) if t is not None)
+    return [t for t in leaves if t is not None], (there, tuple(getattr(x, n) for n in FACTS))
+
+
+def _unflatten(leaves: Any, context: Any) -> SparseTensor:
+    there, facts = context
+    found = dict(zip(there, leaves, strict=True))
+    return SparseTensor(*(found.get(n) for n in TENSORS), *facts)  # type: ignore[arg-type]
+
+
+torch.utils._pytree.register_pytree_node(SparseTensor, _flatten, _unflatten, serialized_type_name="rooftop.sparse.SparseTensor")
+torch.serialization.add_safe_globals([SparseTensor])
