@@ -1,0 +1,181 @@
+"""From a kernel or a report to what bounds it and what to try."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from rooftop.lab.cli.app import MEASURE, AsJson, CaseName, app
+
+_REPORTS = (".ncu-rep", ".csv", ".gz", ".json", ".txt")
+
+
+@app.command(rich_help_panel=MEASURE)
+def diagnose(
+    what: Annotated[str, typer.Argument(help="A report (.ncu-rep, ncu --csv, a Chrome trace of torch.profiler; .gz too), or an op, rung or file.")],
+    case: CaseName = None,
+    kernel: Annotated[str | None, typer.Option(help="Of a report: the kernels whose name, or NVTX range, contains this.")] = None,
+    card: Annotated[str | None, typer.Option(help="The card whose measured ceilings hold: h100, h200. None: percents of the counters alone.")] = None,
+    floor: Annotated[float | None, typer.Option(help="Microseconds that the op needs at least, to show beside the ceiling.")] = None,
+    diff: Annotated[Path | None, typer.Option(help="A report of the kernel afterwards: what has changed.")] = None,
+    every: Annotated[bool, typer.Option("--every", help="Of a report: a screen for each kernel, not for the longest alone.")] = False,
+    as_json: AsJson = False,
+) -> None:  # fmt: skip
+    """Name what bounds a kernel, what is wasted, and what each step may gain.
+
+    Of a report by its counters; of an op or rung, at a case, by recorded times and machine code. Needs no GPU.
+
+    Examples: [bold]rooftop diagnose my.ncu-rep --card h200[/bold] · [bold]rooftop diagnose before.csv --diff after.csv[/bold] ·
+    [bold]rooftop diagnose sgemm_cuda/05_tile_2d[/bold]"""
+    from rooftop.lab.diagnose import timeline
+
+    path = Path(what)
+    if path.suffix not in _REPORTS:
+        _without(what, case, card or "h200", as_json)
+        return
+    if case is not None:
+        raise typer.BadParameter("--case goes with an op or a rung, not with a report")
+    if _is_trace(path):
+        found = timeline.read(path)
+        typer.echo(json.dumps(found.to_json(), indent=2) if as_json else timeline.screen(found))
+        return
+    before = _report(path, kernel, card, floor)
+    if diff is not None:
+        after = _report(diff, kernel, card, floor)
+        _difference(before, after, as_json)
+        return
+    if as_json:
+        typer.echo(json.dumps([d.to_json() for d in before], indent=2))
+        return
+    from rooftop.lab.diagnose import show
+    from rooftop.lab.diagnose.diagnosis import longest
+
+    ordered = longest(before)
+    if len(ordered) > 1 and not every:
+        typer.echo(show.summary(ordered) + "\n")
+    typer.echo("\n\n".join(show.screen(d) for d in (ordered if every else ordered[:1])))
+
+
+def _report(path: Path, kernel: str | None, card: str | None, floor_us: float | None) -> list[Any]:
+    from rooftop.lab.diagnose import reports
+    from rooftop.lab.diagnose.diagnosis import diagnose as judged
+
+    kernels = reports.read(path)
+    chosen = [k for k in kernels if kernel is None or kernel in k.name or kernel in k.case]
+    if not chosen:
+        names = ", ".join(dict.fromkeys(k.name[:60] for k in kernels[:8]))
+        raise ValueError(f"{path}: no kernel's name contains {kernel!r}; there are {names}")
+    ceilings = _ceilings(card) if card else None
+    return [judged(k, ceilings, None if floor_us is None else floor_us * 1e-6) for k in chosen]
+
+
+def _ceilings(card: str) -> Any:
+    from rooftop.core import settings
+    from rooftop.core.devices import lookup
+    from rooftop.lab.inspect.inspector import device_of
+    from rooftop.lab.records import store
+    from rooftop.lab.timing.roofline import Ceilings
+
+    name = device_of(card).name
+    folder = settings.load().results
+    return Ceilings.from_records(store.read(folder) if folder.is_dir() else [], name, lookup(name))
+
+
+def _is_trace(path: Path) -> bool:
+    import gzip
+    import zlib
+
+    from rooftop.lab.diagnose import timeline
+
+    if not path.is_file():
+        return False
+    with open(path, "rb") as file:
+        packed = file.read(2) == b"\x1f\x8b"
+    try:
+        with gzip.open(path) if packed else open(path, "rb") as file:
+            return timeline.is_trace(file.read(1 << 20))
+    except (EOFError, zlib.error, gzip.BadGzipFile):
+        return False  # the reader of reports says what is wrong
+
+
+def _difference(before: list[Any], after: list[Any], as_json: bool) -> None:
+    from rooftop.lab.diagnose import show
+    from rooftop.lab.diagnose.diagnosis import longest
+
+    one, other = longest(before)[0], longest(after)[0]
+    typer.echo(json.dumps({"before": one.to_json(), "after": other.to_json()}, indent=2) if as_json else show.difference(one, other))
+
+
+def _without(what: str, case: str | None, card: str, as_json: bool) -> None:
+    from rooftop.core import settings
+    from rooftop.lab import candidates
+    from rooftop.lab.diagnose import without
+    from rooftop.lab.inspect.inspector import inspect_case
+    from rooftop.lab.records import store
+
+    folder = settings.load().results
+    records = list(store.read(folder)) if folder.is_dir() else []
+    subjects = [s for s in candidates.find([what]) if s.implementation is not None]
+    if not subjects:
+        raise ValueError(f"{what}: there is no kernel to diagnose, only a reference")
+    made, refusals = [], []
+    for s in subjects:
+        try:
+            made.append(without.diagnose(s, inspect_case(s, case, card), card, records))
+        except ValueError as error:
+            if len(subjects) == 1:
+                raise
+            refusals.append(str(error))
+    if not made:
+        raise ValueError("; ".join(refusals))
+    typer.echo(json.dumps([w.to_json() for w in made], indent=2, default=dict) if as_json else "\n\n".join(without.screen(w) for w in made))
+
+
+@app.command(rich_help_panel=MEASURE, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def profile(
+    context: typer.Context,
+    what: Annotated[str, typer.Argument(help="An op, implementation, rung or file; with --with ncu also a program, followed by its arguments.")],
+    how: Annotated[str, typer.Option("--with", help="events (the timer), torch (torch.profiler) or ncu (hardware counters).")] = "events",
+    case: CaseName = None,
+    out: Annotated[Path, typer.Option(help="Folder of the report or trace.")] = Path("profile"),
+    count: Annotated[int | None, typer.Option(help="ncu: how many launches at most.")] = None,
+    card: Annotated[str | None, typer.Option(help="ncu: the card whose measured ceilings hold.")] = None,
+) -> None:  # fmt: skip
+    """Time a kernel, or run it under a profiler and diagnose what it wrote. Needs a GPU.
+
+    Examples: [bold]rooftop profile softmax --case "rows 2048x131072 bf16"[/bold] · [bold]rooftop profile sgemm_cuda/05_tile_2d --with ncu[/bold] ·
+    [bold]rooftop profile --with ncu -- python train.py[/bold]"""
+    from rooftop.lab import candidates
+    from rooftop.lab.diagnose import drive
+    from rooftop.lab.inspect.inspector import inspect_case
+
+    if how not in ("events", "torch", "ncu"):
+        raise typer.BadParameter(f"--with {how}: accepted are events, torch, ncu")
+    report = out / "report.ncu-rep"
+    if how == "ncu" and context.args:
+        out.mkdir(parents=True, exist_ok=True)
+        drive.ncu([what, *context.args], report, count=count)
+        diagnose(str(report), card=card)
+        return
+    if context.args:
+        raise typer.BadParameter(f"a command line goes with --with ncu; --with {how} takes an op, implementation, rung or file")
+    subjects = [s for s in candidates.find([what]) if how != "ncu" or s.implementation is not None]
+    if how == "events":
+        from rooftop.lab.cli.measure import bench
+
+        bench([what], case, None, budget="2m", case_budget=2.0, clocks="kernel,cold,hot,host", duty="auto", records=out, again=True, require=None, as_json=False)
+        return
+    subject = subjects[0]
+    chosen = inspect_case(subject, case, "h200")
+    if len(subjects) > 1:
+        typer.echo(f"{what} means {len(subjects)} kernels; profiled is {subject.name} at {chosen.id}", err=True)
+    if how == "torch":
+        typer.echo(drive.torch_trace(subject, chosen, out))
+        diagnose(str(out / "trace.json"))
+        return
+    out.mkdir(parents=True, exist_ok=True)
+    drive.ncu(drive.command_of(subject, chosen), report, from_start=False, count=count)
+    diagnose(str(report), card=card)

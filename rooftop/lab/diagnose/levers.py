@@ -1,0 +1,184 @@
+"""What a kernel wastes, and what removing it may gain."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import ceil
+
+from rooftop.lab.diagnose.resources import Activity, Load
+
+SECTOR = 32  # bytes
+WORTH = 0.05  # wastes below this part are not listed
+LIMITERS = {
+    "registers": "registers", "shared_mem": "shared memory", "warps": "warps a block", "blocks": "blocks an SM", "barriers": "barriers",
+}  # fmt: skip
+REASONS = {  # stall reason -> what the warps wait for, and what helps
+    "long_scoreboard": ("data from L2 or the device memory", "more loads in flight: several independent loads a thread before the first use, or more warps"),
+    "short_scoreboard": ("data from shared memory or the special-function unit", "fewer and wider shared accesses, values kept in registers"),
+    "barrier": ("the other warps at __syncthreads", "fewer barriers, smaller blocks, or double buffering so that one barrier a step is left"),
+    "mio_throttle": ("a place in the queue of shared-memory and special instructions", "fewer and wider shared accesses"),
+    "lg_throttle": ("a place in the queue of global accesses", "fewer and wider loads and stores (128 bits a thread)"),
+    "math_pipe_throttle": ("a busy arithmetic pipe", "fewer instructions of that pipe"),
+    "wait": ("the fixed latency of the instruction before", "more independent instructions a thread, or more warps"),
+    "no_instruction": ("instructions to be fetched", "a smaller loop body, less unrolling"),
+    "branch_resolving": ("a branch to be resolved", "fewer branches"),
+    "gmma": ("a wgmma to end", "more wgmmas in flight"),
+    "membar": ("a memory fence", "fewer fences"),
+    "drain": ("stores to leave at the kernel's end", "fewer scattered stores before the exit"),
+    "imc_miss": ("constants to be fetched", "parameters read before the loop"),
+    "sleeping": ("a nanosleep", "shorter sleeps"),
+    "dispatch_stall": ("the dispatcher", "fewer register bank conflicts"),
+    "tex_throttle": ("a place in the texture queue", "fewer texture accesses"),
+    "misc": ("other causes", "a look at the source lines"),
+}
+
+
+@dataclass(frozen=True)
+class Waste:
+    """`part` of what was done at `resource` need not be; None: it is a state, such as a low occupancy, that is no part of a resource."""
+
+    key: str
+    resource: str
+    part: float | None
+    text: str
+
+
+@dataclass(frozen=True)
+class Lever:
+    """`low`, `high`: the time before over that after, with the overlap of now and with full overlap. `then`: what bounds afterwards; `moves`: counters."""
+
+    key: str
+    text: str
+    low: float
+    high: float
+    then: str
+    moves: tuple[str, ...]
+
+
+def wastes(a: Activity, found: Sequence[Load]) -> Iterator[Waste]:
+    """The ledger. What was not collected is not in it."""
+    k = a.kernel
+    keys = [x.key for x in found]
+    memory = next((key for key in keys if key in ("dram", "l2", "l1")), "l1")  # the busiest level that global accesses go through
+    total = a.global_sectors
+    for op, word in (("ld", "loads"), ("st", "stores")):
+        used = k.get(f"smsp__sass_average_data_bytes_per_sector_mem_global_op_{op}.ratio")
+        sectors = k.get(f"l1tex__t_sectors_pipe_lsu_mem_global_op_{op}.sum")
+        if used is not None and sectors and total and 0 < used < SECTOR and (part := (1 - used / SECTOR) * sectors / total) >= WORTH:
+            yield Waste(f"sectors_{op}", memory, part, f"global {word} use {used:.1f} of the {SECTOR} bytes of a sector")
+    if a.conflicts is not None and a.conflicts >= WORTH:
+        own = a.conflicts * (a.shared_part if a.shared_part is not None else 1.0)
+        if own >= WORTH:
+            level = "shared" if "shared" in keys else "l1"
+            yield Waste("conflicts", level, min(own, 1.0), f"bank conflicts are {min(a.conflicts, 1):.0%} of the wavefronts of shared memory")
+    if a.local_sectors and total is not None and (part := a.local_sectors / (a.local_sectors + total)) >= WORTH:
+        level = "l1" if "l1" in keys else memory
+        yield Waste("spills", level, part, f"local memory (spilled registers, arrays) is {part:.0%} of the sectors at L1")
+    lanes = k.get("smsp__thread_inst_executed_per_inst_executed.ratio")
+    if lanes is not None and (part := 1 - lanes / 32) >= WORTH:
+        yield Waste("divergence", "issue", part, f"{lanes:.1f} of 32 lanes are at work in an instruction")
+    yield from _states(a)
+
+
+def _states(a: Activity) -> Iterator[Waste]:
+    k = a.kernel
+    waves, sms = k.get("launch__waves_per_multiprocessor"), k.get("launch__sm_count", "device__attribute_multiprocessor_count")
+    blocks = k.get("launch__grid_size")
+    if a.active is not None and 1 - a.active >= 0.1:
+        why = ""
+        if blocks is not None and sms is not None and blocks < sms:
+            why = f": {blocks:.0f} blocks on {sms:.0f} SMs"
+        elif waves is not None and waves > 1 and ceil(waves) - waves > 0.1:
+            why = f": {waves:.2f} waves, the last of them not full"
+        yield Waste("idle", "idle", 1 - a.active, f"SMs stand empty for {1 - a.active:.0%} of the time{why}")
+    occupancy, possible = k.get("sm__warps_active.avg.pct_of_peak_sustained_active"), k.get("sm__maximum_warps_per_active_cycle_pct")
+    if occupancy is not None and occupancy < 50:
+        limit = limiter(a)
+        by = f"; {limit} allow {possible:.0f} %" if limit and possible is not None and possible < 80 else ""
+        yield Waste("occupancy", "latency", None, f"occupancy {occupancy:.0f} %{by}")
+    for reason, part in list(a.stalls.items())[:3]:
+        if reason in REASONS and part >= 0.2:
+            yield Waste(f"stall_{reason}", "latency", None, f"{part:.0%} of a warp's cycles wait for {REASONS[reason][0]} ({reason})")
+
+
+def limiter(a: Activity) -> str | None:
+    """What allows the fewest blocks an SM."""
+    found = {n: v for n in LIMITERS if (v := a.kernel.get(f"launch__occupancy_limit_{n}")) is not None}
+    return LIMITERS[min(found, key=lambda n: found[n])] if found else None
+
+
+def levers(a: Activity, found: Sequence[Load], bound: str, waste: Sequence[Waste]) -> list[Lever]:
+    """What helps, the largest gain first. A waste at a resource that does not bound is none: removing it alone changes little."""
+    made = [*_of_wastes(found, bound, waste), *_of_bound(a, found, bound)]
+    return sorted((x for x in made if x.high >= 1 + WORTH / 2), key=lambda x: -x.high)
+
+
+_HOW = {
+    "sectors_ld": ("let neighbouring threads read neighbouring addresses", ("smsp__sass_average_data_bytes_per_sector_mem_global_op_ld.ratio up to 32",)),
+    "sectors_st": ("let neighbouring threads write neighbouring addresses (through shared memory)", ("l1tex__t_sectors_pipe_lsu_mem_global_op_st.sum down",)),
+    "conflicts": ("pad or swizzle the shared tile", ("l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum to 0",)),
+    "spills": ("keep fewer values live, or allow more registers (launch bounds)", ("l1tex__t_sectors_pipe_lsu_mem_local_op_ld.sum to 0",)),
+    "divergence": ("let the lanes of a warp take the same path", ("smsp__thread_inst_executed_per_inst_executed.ratio up to 32",)),
+}  # fmt: skip
+
+
+def _of_wastes(found: Sequence[Load], bound: str, waste: Sequence[Waste]) -> Iterator[Lever]:
+    for w in waste:
+        touched = {w.resource, *(("issue", "fma", "alu") if w.key == "divergence" else ())}
+        if w.part is None or w.key not in _HOW or bound not in (*touched, "latency"):
+            continue
+        after = {x.key: x.share * (1 - w.part) if x.key in touched else x.share for x in found}
+        yield _lever(w.key, *_HOW[w.key], found, after, proportional=bound in touched)
+
+
+def _lever(key: str, text: str, moves: tuple[str, ...], found: Sequence[Load], after: dict[str, float], proportional: bool) -> Lever:
+    then = max(after, key=lambda n: after[n])
+    most = max(after[then], 1e-3)
+    low = found[0].share / most if proportional else 1.0
+    return Lever(key, text, max(1.0, low), max(1.0, 1 / min(1.0, most)), then, moves)
+
+
+def _of_bound(a: Activity, found: Sequence[Load], bound: str) -> Iterator[Lever]:
+    top = max((x.share for x in found), default=1.0)
+    second = next((x for x in found if x.key != bound and x.key != "issue"), None)
+    if bound == "idle" and a.active is not None:
+        k = a.kernel
+        waves, blocks, sms = k.get("launch__waves_per_multiprocessor"), k.get("launch__grid_size"), k.get("launch__sm_count")
+        small = blocks is not None and sms is not None and blocks < sms
+        text = "cut the work into more blocks: the grid is smaller than the card" if small else "even out the blocks: smaller ones, or a persistent kernel"
+        by_waves = ceil(waves) / waves if waves and waves > 1 else 1.0
+        by_active = 1 / max(a.active, top)
+        yield Lever("grid", text, min(by_waves, by_active), by_active, found[0].key if found else "", ("sm__cycles_active.avg up", ))
+    if bound == "latency":
+        reason = next((n for n in a.stalls if n in REASONS), None)
+        what = f"hide the latency: {REASONS[reason][1]}" if reason else "hide the latency: more warps or more independent work a thread"
+        moves = () if reason is None else (f"smsp__average_warps_issue_stalled_{reason}_per_issue_active.ratio down",)
+        yield Lever("latency", what, 1.0, 1 / max(top, 1e-3), found[0].key if found else "", moves)
+    if bound == "launch":
+        yield Lever("launch", "join it with its neighbours, or launch through a CUDA graph", 1.0, 2.0, "launch", ("gpu__time_duration.sum",))
+    wide = _narrow(a)
+    if bound in ("l1", "issue") and wide is not None:
+        after = {x.key: x.share / wide if x.key in ("l1", "issue") else x.share for x in found}
+        yield _lever("wider", "load and store 128 bits a thread", ("l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum down",), found, after, True)
+    if bound in ("l1", "l2") and (a.shared_part or 0) < 0.05 and second is not None:
+        after = {x.key: x.share / 4 if x.key == bound else x.share for x in found}
+        yield _lever("reuse", "use each loaded value more often: tiles in shared memory or registers (here: a quarter of the accesses)",
+                     ("l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum down",), found, after, True)  # fmt: skip
+    if bound == "shared":
+        after = {x.key: x.share / 2 if x.key == bound else x.share for x in found}
+        yield _lever("register_tile", "use each value read from shared memory more often: larger tiles in registers (here: half of the accesses)",
+                     ("l1tex__data_pipe_lsu_wavefronts_mem_shared.sum down",), found, after, True)  # fmt: skip
+    if bound in ("dram", "tensor", "fma", "alu", "xu", "l2", "l1", "shared", "issue", "fp64"):
+        share = next((x.share for x in found if x.key == bound), 1.0)
+        yield Lever("overlap", f"the same work with no gaps: what is left to this resource's ceiling ({share:.0%} of it is reached)", 1.0, 1 / min(1.0, share), bound, ())
+
+
+def _narrow(a: Activity) -> float | None:
+    """By how much fewer global accesses would do if each were of 128 bits, or None."""
+    requests = [a.kernel.get(f"l1tex__t_requests_pipe_lsu_mem_global_op_{op}.sum") for op in ("ld", "st")]
+    used = a.kernel.get("smsp__sass_average_data_bytes_per_sector_mem_global_op_ld.ratio")
+    if None in requests or a.global_sectors is None or (used is not None and used < SECTOR * 0.9):
+        return None
+    sectors = a.global_sectors / max(sum(r for r in requests if r is not None), 1.0)
+    return 16 / sectors if 0 < sectors < 12 else None

@@ -1,0 +1,72 @@
+"""Numbers and units as Nsight Compute prints them: localised separators, scaled units. Everything is brought to seconds, hertz, bytes, percent."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+_NUMBER = re.compile(r"[+-]?\d[\d.,'\u2019\u00a0\u202f ]*(?:[eE][+-]?\d+)?%?")
+_SPACES = "'\u2019\u00a0\u202f "  # separators of thousands that are never decimal ones
+_PREFIX = {"": 1.0, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
+_TIMES = {
+    "s": 1.0, "sec": 1.0, "second": 1.0, "ms": 1e-3, "msecond": 1e-3, "us": 1e-6, "usecond": 1e-6, "ns": 1e-9, "nsecond": 1e-9,
+}  # fmt: skip
+
+
+def decimal_separator(texts: Iterable[str]) -> str:
+    """'.' or ',': the decimal separator of numbers that were printed alike. '.', as ncu prints by default, where nothing tells.
+
+    Raises ValueError where one text says '.' and another ','."""
+    said: dict[str, str] = {}
+    for text in texts:
+        if _NUMBER.fullmatch(text.strip()) and (found := _tells(text.strip().rstrip("%"))):
+            said.setdefault(found, text)
+            if len(said) == 2:
+                raise ValueError(f"numbers of two kinds in one report: {said['.']!r} and {said[',']!r}")
+    return next(iter(said), ".")
+
+
+def _tells(text: str) -> str | None:
+    """The decimal separator that a number shows for sure, or None. One separator before three digits may be either."""
+    mantissa = re.split("[eE]", text)[0]
+    dots, commas = mantissa.count("."), mantissa.count(",")
+    if dots and commas:
+        return "." if mantissa.rfind(".") > mantissa.rfind(",") else ","
+    if dots + commas == 0:
+        return None
+    mark = "." if dots else ","
+    if dots + commas > 1:
+        return "," if mark == "." else "."
+    whole, _, rest = mantissa.partition(mark)
+    digits = whole.lstrip("+-")
+    return mark if len(rest) != 3 or len(digits) > 3 or digits.startswith("0") else None
+
+
+def number(text: str, decimal: str = ".") -> float | None:
+    """The value of a printed number, or None where it is none (`n/a`, a name, nothing)."""
+    text = text.strip()
+    if not _NUMBER.fullmatch(text):
+        return None
+    text = text.rstrip("%").translate(str.maketrans("", "", _SPACES + ("," if decimal == "." else ".")))
+    try:
+        return float(text.replace(decimal, "."))
+    except ValueError:
+        return None
+
+
+def scale(unit: str) -> float:
+    """By how much a value in this unit is multiplied: `usecond` 1e-6, `Kbyte/block` 1e3, `cycle/nsecond` 1e9. 1 for units that are not scaled."""
+    above, *below = unit.strip().split("/")
+    factor = _scale(above)
+    for part in below:
+        factor /= _scale(part)
+    return factor
+
+
+def _scale(unit: str) -> float:
+    unit = unit.strip()
+    if unit in _TIMES:
+        return _TIMES[unit]
+    if found := re.fullmatch(r"([KMGTP]?)(byte|[hH]z|inst|sector|cycle)s?", unit):
+        return _PREFIX[found[1]]
+    return 1.0

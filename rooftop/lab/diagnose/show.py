@@ -1,0 +1,97 @@
+"""A diagnosis on one terminal screen, and two of them side by side."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from rooftop.lab.diagnose.diagnosis import Diagnosis
+
+WIDTH = 110
+BAR = 24
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+
+
+def plain(text: str, width: int = WIDTH) -> str:
+    """One line without control characters: a kernel's name comes from outside."""
+    text = _CONTROL.sub("?", text)
+    return text if len(text) <= width else text[: width - 3] + "..."
+
+
+def time(seconds: float | None) -> str:
+    if seconds is None or seconds != seconds:
+        return "not collected"
+    for unit, factor in (("s", 1.0), ("ms", 1e3), ("us", 1e6)):
+        if seconds * factor >= 1:
+            return f"{seconds * factor:.3g} {unit}"
+    return f"{seconds * 1e9:.0f} ns"
+
+
+def screen(d: Diagnosis) -> str:
+    return "\n".join(_lines(d))
+
+
+def _lines(d: Diagnosis) -> Iterator[str]:
+    yield plain(d.name)
+    grid, block = ("x".join(map(str, s)) or "?" for s in (d.grid, d.block))
+    yield f"  grid {grid} · block {block} · {time(d.seconds)} under the profiler" + (f" · {plain(d.case, 40)}" if d.case else "")
+    yield f"  bound by   {d.bound} ({d.sure}): {d.because}"
+    second = next((x for x in d.loads if x.key == d.runner_up), None)
+    yield "  runner-up  " + (f"{second.key}: {second.title} needs {second.share:.0%}" if second else "not collected")
+    floor = f"; the op's floor is {time(d.floor_s)}" if d.floor_s is not None else ""
+    yield f"  ceiling    {time(d.ceiling_s)} for what it does now{floor}"
+    yield ""
+    for x in d.loads:
+        filled = round(min(1.0, max(0.0, x.share)) * BAR)
+        yield f"  {x.key:7} {'#' * filled:{BAR}} {x.share:5.0%}  {time(x.seconds):>8}  {plain(x.counted, 60)}"
+    yield ""
+    yield "  waste" + ("" if d.wastes else ": none that was collected")
+    for w in d.wastes:
+        part = "     " if w.part is None else f"{w.part:5.0%}"
+        yield f"   {part} of {w.resource:8} {plain(w.text, 84)}" if w.part is not None else f"         {'':11}{plain(w.text, 84)}"
+    yield "  try" + ("" if d.levers else ": nothing that the counters name")
+    for n, x in enumerate(d.levers[:5], 1):
+        yield f"   {n}. {plain(x.text, 100)}"
+        moves = f"; should move: {', '.join(x.moves)}" if x.moves else ""
+        yield plain(f"      {gain(x.low, x.high)}, then {x.then} bounds{moves}", WIDTH + 20)
+    for rule in d.rules[:2]:
+        yield plain(f"  ncu's rule {rule.name}: est. {rule.speedup:.0f} % {rule.scope}: {rule.text}", WIDTH)
+    if d.missing:
+        yield plain("  not collected: " + ", ".join(d.missing), 200)
+
+
+def gain(low: float, high: float) -> str:
+    """As `+20 % to +55 %` of speed."""
+    a, b = (f"{100 * (x - 1):+.0f} %" for x in (low, high))
+    return f"expect {a}" if a == b else f"expect {a} to {b}"
+
+
+def summary(found: Sequence[Diagnosis], most: int = 20) -> str:
+    """A line for each kernel of a report, the longest first, with its part of the time."""
+    total = sum(d.seconds or 0 for d in found)
+    lines = [f"{len(found)} kernels, {time(total)} in all"]
+    for d in found[:most]:
+        part = f"{(d.seconds or 0) / total:4.0%}" if total else "    "
+        lines.append(f"  {part}  {time(d.seconds):>9}  {d.bound:8} {plain(d.case or d.name, 80)}")
+    if len(found) > most:
+        lines.append(f"  and {len(found) - most} more (--kernel NAME picks one)")
+    return "\n".join(lines)
+
+
+def difference(before: Diagnosis, after: Diagnosis) -> str:
+    """What changed: time, bound, each resource, each waste."""
+    lines = [f"before  {plain(before.name, 100)}", f"after   {plain(after.name, 100)}"]
+    speed = f" ({before.seconds / after.seconds:.2f}x as fast)" if before.seconds and after.seconds else ""
+    lines.append(f"  time     {time(before.seconds):>10} -> {time(after.seconds):>10}{speed}, under the profiler")
+    lines.append(f"  bound    {before.bound:>10} -> {after.bound:>10}")
+    old, new = ({x.key: x for x in d.loads} for d in (before, after))
+    for key in dict.fromkeys((*old, *new)):
+        a, b = (time(x[key].seconds) if key in x else "not collected" for x in (old, new))
+        lines.append(f"  {key:8} {a:>10} -> {b:>10}")
+    texts = [{w.key: w.text for w in d.wastes} for d in (before, after)]
+    lines += [f"  gone     {plain(t, 96)}" for k, t in texts[0].items() if k not in texts[1]]
+    lines += [f"  new      {plain(t, 96)}" for k, t in texts[1].items() if k not in texts[0]]
+    for lever in before.levers:
+        if before.seconds and after.seconds and lever.low <= before.seconds / after.seconds <= lever.high:
+            lines.append(f"  as predicted for: {lever.text} ({gain(lever.low, lever.high)})")
+    return "\n".join(lines)

@@ -1,0 +1,110 @@
+"""The tier below the counters: what a record's times and the machine code say of a kernel at a case. No GPU is needed, and no counter."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from rooftop.core.spec import Case
+from rooftop.lab.candidates import Subject
+from rooftop.lab.diagnose.show import plain, time
+from rooftop.lab.records.store import Record
+from rooftop.lab.timing.roofline import Ceilings, Roof
+
+REACHED = 0.6  # of the roof: below this the op's own work does not bound the kernel
+
+
+@dataclass(frozen=True)
+class Without:
+    """`seconds`: the median of the kernel clock, None where no fresh record is; `bound`: memory, a unit, launch, above the roof, or unknown."""
+
+    subject: str
+    case: str
+    card: str
+    seconds: float | None
+    cold_over_kernel: float | None
+    roof: Roof | None
+    bound: str
+    because: str
+    hints: tuple[str, ...]  # of the machine code
+    kernels: tuple[Mapping[str, Any], ...]
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def diagnose(subject: Subject, case: Case, target: int | str, records: Sequence[Record]) -> Without:
+    """Raises ValueError for a target that is none, or a case that the kernel does not take."""
+    from rooftop.core.devices import lookup, slug
+    from rooftop.lab.inspect import inspector
+
+    device = inspector.device_of(target)
+    facts = inspector.facts_of(subject, case, target)
+    if "refused" in facts:
+        raise ValueError(f"{subject.name} at {case.id}: {facts['refused']}")
+    here = slug(device.name)
+    measured = [r for r in records if r.get("kind") == "bench" and (r["subject"], r["case"], slug(r["device"]["name"])) == (subject.name, case.id, here)]
+    digest = subject.digest(case, device)
+    fresh = [r for r in measured if r.get("digest") == digest]
+    record = max(fresh, key=lambda r: str(r["at"]), default=None)
+    clocks = record["clocks"] if record else {}
+    seconds = clocks["kernel"]["median"] if "kernel" in clocks else None
+    cold = clocks["cold"]["median"] / seconds if seconds and "cold" in clocks else None
+    work = subject.op.work(subject.op.problem(case, device))
+    roof = Ceilings.from_records(records, device.name, lookup(device.name)).roof(work.read, work.write, work.ops)
+    bound, because = _bound(seconds, roof, stale=bool(measured) and record is None)
+    hints = tuple(h for k in facts["kernels"] for h in _hints(k, device.sms))
+    return Without(subject.name, case.id, device.name, seconds, cold, roof, bound, because, hints, tuple(facts["kernels"]))
+
+
+def _bound(seconds: float | None, roof: Roof, stale: bool) -> tuple[str, str]:
+    if seconds is None:
+        why = "its records are of other code than this" if stale else "there is no record of it"
+        return "unknown", f"not timed on this card: {why} (rooftop bench)"
+    reached = roof.seconds / seconds
+    if reached >= REACHED:
+        return roof.bound, f"{reached:.0%} of the roof that {roof.bound} sets"
+    return "above the roof", f"{reached:.0%} of the roof that {roof.bound} sets: traffic beyond the least, another resource, or latency; counters tell which"
+
+
+def _hints(kernel: Mapping[str, Any], sms: int) -> Iterator[str]:
+    """What the machine code shows that often costs time."""
+    if kernel["spills"]:
+        yield f"{kernel['spills']} bytes of local memory a thread (spilled registers, or arrays indexed at run time)"
+    held = kernel["occupancy"]
+    if held["percent"] < 50:
+        yield f"occupancy {held['percent']} %, limited by {held['limiter']}"
+    blocks = 1
+    for n in kernel["grid"]:
+        blocks *= n
+    at_once = held["blocks"] * sms
+    if blocks < sms:
+        yield f"{blocks} blocks on {sms} SMs: {1 - blocks / sms:.0%} of the card stand empty"
+    elif held["blocks"] and blocks > at_once and (lost := 1 - blocks / at_once / -(-blocks // at_once)) > 0.15:
+        yield f"{blocks / at_once:.2f} waves of {at_once} blocks: {lost:.0%} of the time is the last wave's empty places"
+    loop = kernel["loop"] or kernel["counts"]
+    reads = {n: c for n, c in loop.items() if n.startswith(("LDG", "LDS"))}
+    if reads and not any("128" in n for n in reads):
+        yield f"no load of 128 bits in the hottest loop ({', '.join(f'{c} {n}' for n, c in reads.items())})"
+    arithmetic = sum(c for n, c in loop.items() if n.startswith(("FFMA", "HMMA", "HGMMA", "IMMA", "QGMMA")))
+    total = sum(loop.values())
+    if arithmetic and total and arithmetic / total < 0.6:
+        yield f"{arithmetic} of {total} instructions of the hottest loop are multiply-adds; the others take issue slots"
+
+
+def screen(w: Without) -> str:
+    clock = f"{time(w.seconds)} (kernel clock)" if w.seconds else "not measured"
+    lines = [f"{w.subject} · {w.case} · {w.card} · without counters", f"  time       {clock}"]
+    lines.append(f"  bound by   {w.bound}: {w.because}")
+    if w.roof is not None:
+        lines.append(f"  floor      {time(w.roof.seconds)} ({w.roof.bound}): " + ", ".join(f"{n} {time(s)}" for n, s in w.roof.parts.items()))
+        lines += [f"             assumed: {plain(a)}" for a in w.roof.assumed]
+    if w.cold_over_kernel is not None:
+        lines.append(f"  cold call  {w.cold_over_kernel:.2f} times the kernel clock")
+    lines.append("  machine code" + ("" if w.hints else ": nothing that stands out"))
+    lines += [f"    {plain(h)}" for h in w.hints]
+    for k in w.kernels:
+        lines.append(f"    {plain(k['kernel'], 60)}: {k['registers']} registers, {k['shared']} bytes shared, occupancy {k['occupancy']['percent']} %")
+    lines.append("  counters   not collected: rooftop profile --with ncu, then rooftop diagnose the report")
+    return "\n".join(lines)
