@@ -166,7 +166,7 @@ def profile(
     if how == "events":
         from rooftop.lab.cli.measure import bench
 
-        bench([what], case, None, budget="2m", case_budget=2.0, clocks="kernel,cold,hot,host", duty="auto", records=out, again=True, require=None, as_json=False)
+        bench([what], case, None, budget="2m", case_budget=2.0, records=out, again=True)
         return
     subject = subjects[0]
     chosen = inspect_case(subject, case, "h200")

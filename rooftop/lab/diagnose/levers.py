@@ -171,7 +171,8 @@ def _of_bound(a: Activity, found: Sequence[Load], bound: str) -> Iterator[Lever]
                      ("l1tex__data_pipe_lsu_wavefronts_mem_shared.sum down",), found, after, True)  # fmt: skip
     if bound in ("dram", "tensor", "fma", "alu", "xu", "l2", "l1", "shared", "issue", "fp64"):
         share = next((x.share for x in found if x.key == bound), 1.0)
-        yield Lever("overlap", f"the same work with no gaps: what is left to this resource's ceiling ({share:.0%} of it is reached)", 1.0, 1 / min(1.0, share), bound, ())
+        text = f"the same work with no gaps: what is left to this resource's ceiling ({share:.0%} of it is reached)"
+        yield Lever("overlap", text, 1.0, 1 / min(1.0, share), bound, ())
 
 
 def _narrow(a: Activity) -> float | None:

@@ -21,7 +21,7 @@ from rooftop.lab.diagnose.numbers import decimal_separator, number, scale
 
 LARGEST = 1 << 30  # bytes of a report, unpacked: more is refused
 _REPORT = b"NVR\0"  # a .ncu-rep begins with it
-_FACTS = ("ID", "Process ID", "Process Name", "Host Name", "Kernel Name", "Context", "Stream", "Block Size", "Grid Size", "Device", "CC", "thread Domain")
+ACCEPTED = "accepted are .ncu-rep, ncu --csv (--page raw or details) and a Chrome trace of torch.profiler"
 
 
 class ReportError(ValueError):
@@ -70,7 +70,7 @@ def read(path: Path) -> list[Kernel]:
     if data.startswith(_REPORT):
         return _of_report(path, data)
     if b"\0" in data[:4096]:
-        raise ReportError(f"{path}: neither a .ncu-rep nor text; accepted are .ncu-rep, ncu --csv (--page raw or details) and a Chrome trace of torch.profiler")
+        raise ReportError(f"{path}: neither a .ncu-rep nor text; {ACCEPTED}")
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError:
@@ -123,12 +123,12 @@ def parse(text: str, path: str = "the report") -> list[Kernel]:
 
 def _why_not(text: str) -> str:
     if "ERR_NVGPUCTRPERM" in text:
-        return "ncu was not permitted to read the counters (ERR_NVGPUCTRPERM; rooftop doctor says what to do). Without counters: rooftop diagnose OP --case CASE"
+        return "ncu was not permitted to read the counters (ERR_NVGPUCTRPERM; rooftop doctor helps). Without counters: rooftop diagnose OP --case CASE"
     if "No kernels were profiled" in text:
         return "no kernel was profiled: the program launched none between the profiler's start and stop, or the filters let none through"
     errors = re.findall(r"^==ERROR== .*", text, re.MULTILINE)
     said = f"ncu ended with an error: {errors[0][:200]}. " if errors else ""
-    return f"{said}no table of ncu --csv (its first column is ID); accepted are .ncu-rep, ncu --csv (--page raw or details) and a Chrome trace of torch.profiler"
+    return f"{said}no table of ncu --csv (its first column is ID); {ACCEPTED}"
 
 
 def _raw(names: list[str], body: list[list[str]], path: str) -> list[Kernel]:
@@ -214,7 +214,8 @@ def _of_report(path: Path, data: bytes) -> list[Kernel]:
     try:
         ncu_report.module(ncu)
     except ToolchainError as error:
-        raise ToolchainError(f"{path}: {error}. pip install ncu-report reads reports without a GPU; or give ncu --import {path.name} --csv --page raw") from None
+        instead = f"pip install ncu-report reads reports without a GPU; or give ncu --import {path.name} --csv --page raw"
+        raise ToolchainError(f"{path}: {error}. {instead}") from None
     with tempfile.NamedTemporaryFile(suffix=".ncu-rep") as file:
         file.write(data)
         file.flush()
@@ -253,5 +254,6 @@ def of_action(action: Any) -> Kernel:
             said = rule.get("rule_message") or {}
             gain = rule.get("speedup_estimation") or {}
             text = str(said.get("message", "")) if isinstance(said, dict) else str(said)
-            kernel.rules.append(Rule(str(rule.get("rule_identifier", rule.get("name", ""))), text, str(rule.get("section_identifier", "")), gain.get("speedup")))
+            name, section = str(rule.get("rule_identifier", rule.get("name", ""))), str(rule.get("section_identifier", ""))
+            kernel.rules.append(Rule(name, text, section, gain.get("speedup")))
     return kernel

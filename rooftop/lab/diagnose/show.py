@@ -50,10 +50,10 @@ def _lines(d: Diagnosis) -> Iterator[str]:
         part = "     " if w.part is None else f"{w.part:5.0%}"
         yield f"   {part} of {w.resource:8} {plain(w.text, 84)}" if w.part is not None else f"         {'':11}{plain(w.text, 84)}"
     yield "  try" + ("" if d.levers else ": nothing that the counters name")
-    for n, x in enumerate(d.levers[:5], 1):
-        yield f"   {n}. {plain(x.text, 100)}"
-        moves = f"; should move: {', '.join(x.moves)}" if x.moves else ""
-        yield plain(f"      {gain(x.low, x.high)}, then {x.then} bounds{moves}", WIDTH + 20)
+    for n, lever in enumerate(d.levers[:5], 1):
+        yield f"   {n}. {plain(lever.text, 100)}"
+        moves = f"; should move: {', '.join(lever.moves)}" if lever.moves else ""
+        yield plain(f"      {gain(lever.low, lever.high)}, then {lever.then} bounds{moves}", WIDTH + 20)
     for rule in d.rules[:2]:
         yield plain(f"  ncu's rule {rule.name}: est. {rule.speedup:.0f} % {rule.scope}: {rule.text}", WIDTH)
     if d.missing:

@@ -104,7 +104,7 @@ def _bound(span: float, filled: float, by: Mapping[str, float], alone: float, me
     if idle >= 0.2 * span and idle >= alone:
         why = max(by, key=lambda w: by[w])
         return why, {
-            "launch": f"the GPU waits for launches for {by['launch'] / span:.0%} of the time; a kernel takes {mean:.1f} us: fewer, larger kernels, or a CUDA graph",
+            "launch": f"the GPU waits for launches for {by['launch'] / span:.0%} of the time, a kernel takes {mean:.1f} us: join kernels, or use a CUDA graph",
             "sync": f"the CPU waits for the GPU before it launches on, {by['sync'] / span:.0%} of the time: drop .item(), .cpu() and synchronize from the loop",
             "host": f"the GPU waits for the host's own work for {by['host'] / span:.0%} of the time: move it out of the loop, or into another thread",
         }[why]
@@ -170,11 +170,12 @@ def merged(spans: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
 def subtract(spans: Sequence[tuple[float, float]], others: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
     """What of `spans` no one of `others` covers; both merged."""
     found = []
+    ends = [d for _, d in others]
     for a, b in spans:
         at = a
-        for c, d in others:
-            if d <= at or c >= b:
-                continue
+        for c, d in others[bisect_right(ends, a) :]:
+            if c >= b:
+                break
             if c > at:
                 found.append((at, c))
             at = max(at, d)
