@@ -100,11 +100,16 @@ def test_numbers(text: str, decimal: str, value: float | None) -> None:
     assert numbers.number(text, decimal) == value
 
 
-@pytest.mark.parametrize(("texts", "decimal"), [(["1,234", "5"], "."), (["0,125"], ","), (["1.234", "12,5"], ","), (["1.234.567"], ","), (["12345.678"], "."), ([], ".")])
+@pytest.mark.parametrize(
+    ("texts", "decimal"), [(["1,234", "5"], "."), (["0,125"], ","), (["1.234", "12,5"], ","), (["1.234.567"], ","), (["12345.678"], "."), ([], ".")]
+)
 def test_the_decimal_separator_of_a_report(texts: list[str], decimal: str) -> None:
     assert numbers.decimal_separator(texts) == decimal
 
 
-@pytest.mark.parametrize(("unit", "factor"), [("usecond", 1e-6), ("ns", 1e-9), ("Gbyte/second", 1e9), ("cycle/nsecond", 1e9), ("Ghz", 1e9), ("Kbyte/block", 1e3), ("%", 1), ("inst", 1)])
+@pytest.mark.parametrize(
+    ("unit", "factor"),
+    [("usecond", 1e-6), ("ns", 1e-9), ("Gbyte/second", 1e9), ("cycle/nsecond", 1e9), ("Ghz", 1e9), ("Kbyte/block", 1e3), ("%", 1), ("inst", 1)],
+)
 def test_units(unit: str, factor: float) -> None:
     assert numbers.scale(unit) == pytest.approx(factor)

@@ -21,6 +21,8 @@ def diagnose(
     card: Annotated[str | None, typer.Option(help="The card whose measured ceilings hold: h100, h200. None: percents of the counters alone.")] = None,
     floor: Annotated[float | None, typer.Option(help="Microseconds that the op needs at least, to show beside the ceiling.")] = None,
     diff: Annotated[Path | None, typer.Option(help="A report of the kernel afterwards: what has changed.")] = None,
+    keep: Annotated[Path | None, typer.Option(help="A file to which the predicted gains are appended; with --diff and --lever, the gain that came.")] = None,
+    lever: Annotated[str | None, typer.Option(help="With --diff and --keep: which lever the change was (conflicts, spills, ...).")] = None,
     every: Annotated[bool, typer.Option("--every", help="Of a report: a screen for each kernel, not for the longest alone.")] = False,
     as_json: AsJson = False,
 ) -> None:  # fmt: skip
@@ -46,7 +48,13 @@ def diagnose(
     if diff is not None:
         after = _report(diff, kernel, card, floor)
         _difference(before, after, as_json)
+        if keep is not None and lever is not None:
+            _came(keep, before, after, lever)
         return
+    if keep is not None:
+        from rooftop.lab.diagnose import scores
+
+        typer.echo(f"{scores.keep(keep, before)} predictions appended to {keep}", err=True)
     if as_json:
         typer.echo(json.dumps([d.to_json() for d in before], indent=2))
         return
@@ -107,6 +115,31 @@ def _difference(before: list[Any], after: list[Any], as_json: bool) -> None:
 
     one, other = longest(before)[0], longest(after)[0]
     typer.echo(json.dumps({"before": one.to_json(), "after": other.to_json()}, indent=2) if as_json else show.difference(one, other))
+
+
+def _came(path: Path, before: list[Any], after: list[Any], lever: str) -> None:
+    from rooftop.lab.diagnose import scores
+    from rooftop.lab.diagnose.diagnosis import longest
+
+    one, other = longest(before)[0], longest(after)[0]
+    if not one.seconds or not other.seconds:
+        raise ValueError("the reports hold no duration: nothing to keep")
+    scores.came(path, one.name, lever, one.seconds / other.seconds)
+
+
+@app.command(rich_help_panel=MEASURE)
+def predictions(path: Annotated[Path, typer.Argument(help="The file that diagnose --keep wrote.")], as_json: AsJson = False) -> None:
+    """Show how far off the predicted gains were: median error and bias by lever, beside the error of predicting no change.
+
+    Example: [bold]rooftop predictions gains.jsonl[/bold]"""
+    from dataclasses import asdict
+
+    from rooftop.lab.cli.app import table
+    from rooftop.lab.diagnose import scores
+
+    rows = [asdict(s) for s in scores.scores(scores.joined(path))]
+    columns = {"lever": "lever", "count": "results", "inside": "inside the range", "median_error": "median error", "bias": "bias", "no_change": "no change"}
+    table(rows, columns, as_json)
 
 
 def _without(what: str, case: str | None, card: str, as_json: bool) -> None:
