@@ -1,7 +1,10 @@
 """What bounds a kernel, by its counters: bound and runner-up, what is wasted, and what each lever may gain.
 
-A resource bounds the kernel that needed at least BUSY of its time. If none did, and SMs stood empty for part of it, idle SMs bound it; a kernel as short as
-an empty one is bound by its launch; any other by latency, of the reason that warps wait for most.
+A resource bounds the kernel that needed at least BUSY of its time. If none did, it depends: SMs that stood empty for part of the time are idle SMs; a kernel
+as short as an empty one is its launch; any other is latency, of the reason that warps wait for most. With a resource of MAIN not collected the bound is
+then unknown: that one may be it.
+
+The limits below follow from the meaning of the counters; they have not been held to experiments yet.
 
 A lever's gain is a range. Full overlap: the time falls to what the busiest resource then needs. Current overlap: it falls in the proportion in which that
 need fell, as if the part that was not overlapped stayed so. Both stop at the next resource."""
@@ -21,6 +24,7 @@ BUSY = 0.6  # a resource used for less of the time does not bound the kernel
 IDLE = 0.75  # SMs active for less of the time than this on average: they are what bounds
 SHORT_S = 4e-6  # a kernel this short may be its launch: under ncu an empty one shows 1 to 3 us
 PIPE_OF_ISSUE = 0.8  # a pipe with this much of the issue slots is named rather than they
+MAIN = ("dram", "l2", "l1", "issue")  # of which each must have been collected before a kernel is said to be bound by none; shared memory counts as l1
 NEEDED = {  # what the rules need -> a counter that gives it
     "duration": ("gpu__time_duration.sum", "gpc__cycles_elapsed.max"),
     "device memory": ("dram__bytes_read.sum", "dram__bytes.sum.per_second", "gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed"),
@@ -82,9 +86,14 @@ def _bound(a: Activity, found: list[Load]) -> tuple[str, str, str]:
     if not found:
         return "unknown", "the report has no counter of any resource", "weak"
     top = _named(found)
+    collected = {"l1" if x.key == "shared" else x.key for x in found}
+    absent = [key for key in MAIN if key not in collected]
     if top.share >= BUSY:
         rest = max((x.share for x in found if x.key not in (top.key, "issue")), default=0.0)
-        return top.key, f"{top.title} needs {top.share:.0%} of the time: {top.counted}", "clear" if top.share - rest >= 0.15 else "close"
+        sure = "clear" if top.share - rest >= 0.15 else "close"
+        return top.key, f"{top.title} needs {top.share:.0%} of the time: {top.counted}", sure if not absent or top.share >= 0.9 else "weak"
+    if absent:
+        return "unknown", f"{top.title} needs {top.share:.0%} of the time; not collected: {', '.join(absent)}", "weak"
     if a.active is not None and a.active < IDLE and (a.seconds is None or a.seconds > SHORT_S):
         return "idle", f"an SM has work for {a.active:.0%} of the time; while it has, {top.title} needs {min(1.0, top.share / a.active):.0%}", "clear"
     if a.seconds is not None and a.seconds <= SHORT_S and top.share < BUSY / 2:

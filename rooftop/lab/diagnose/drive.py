@@ -28,12 +28,12 @@ _ELAPSED = (
     "gpu__dram_throughput", "lts__throughput", "lts__t_sectors", "lts__d_sectors", "lts__t_tag_requests", "l1tex__m_xbar2l1tex_read_sectors",
     "l1tex__data_pipe_lsu_wavefronts", "l1tex__lsuin_requests", "l1tex__f_wavefronts", "l1tex__lsu_writeback_active", "sm__inst_issued",
     "sm__pipe_tensor_cycles_active", "sm__inst_executed_pipe_tensor", "sm__pipe_fma_cycles_active", "sm__inst_executed_pipe_fma",
-    "sm__pipe_alu_cycles_active", "sm__inst_executed_pipe_alu", "sm__pipe_xu_cycles_active", "sm__inst_executed_pipe_xu", "sm__inst_executed_pipe_fp64",
+    "sm__pipe_alu_cycles_active", "sm__inst_executed_pipe_alu", "sm__inst_executed_pipe_xu", "sm__inst_executed_pipe_fp64",
 )  # fmt: skip
 _PLAIN = (
     "gpu__time_duration.sum", "gpc__cycles_elapsed.max", "sm__cycles_active.avg", "sm__cycles_elapsed.max", "dram__bytes_read.sum", "dram__bytes_write.sum",
     "smsp__issue_active.avg.per_cycle_active", "smsp__thread_inst_executed_per_inst_executed.ratio", "sm__warps_active.avg.pct_of_peak_sustained_active",
-    "sm__maximum_warps_per_active_cycle_pct", "l1tex__data_pipe_lsu_wavefronts.sum", "l1tex__data_pipe_lsu_wavefronts_mem_shared.sum",
+    "l1tex__data_pipe_lsu_wavefronts.sum", "l1tex__data_pipe_lsu_wavefronts_mem_shared.sum",
     "l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum", "lts__t_sector_hit_rate.pct", "l1tex__t_sector_hit_rate.pct",
     *(f"l1tex__t_{what}_pipe_lsu_mem_global_op_{op}.sum" for what in ("requests", "sectors") for op in ("ld", "st")),
     *(f"l1tex__t_sectors_pipe_lsu_mem_local_op_{op}.sum" for op in ("ld", "st")),

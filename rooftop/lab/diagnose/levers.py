@@ -9,6 +9,7 @@ from math import ceil
 from rooftop.lab.diagnose.resources import Activity, Load
 
 SECTOR = 32  # bytes
+WIDEST = 16  # sectors that hold the 512 bytes of a warp's widest access
 WORTH = 0.05  # wastes below this part are not listed
 LIMITERS = {
     "registers": "registers", "shared_mem": "shared memory", "warps": "warps a block", "blocks": "blocks an SM", "barriers": "barriers",
@@ -67,6 +68,10 @@ def wastes(a: Activity, found: Sequence[Load]) -> Iterator[Waste]:
         sectors = k.get(f"l1tex__t_sectors_pipe_lsu_mem_global_op_{op}.sum")
         if used is not None and sectors and total and 0 < used < SECTOR and (part := (1 - used / SECTOR) * sectors / total) >= WORTH:
             yield Waste(f"sectors_{op}", memory, part, f"global {word} use {used:.1f} of the {SECTOR} bytes of a sector")
+        requests = k.get(f"l1tex__t_requests_pipe_lsu_mem_global_op_{op}.sum")
+        if used is None and sectors and total and requests and (part := (1 - WIDEST * requests / sectors) * sectors / total) >= WORTH:
+            each = f"{sectors / requests:.1f} sectors for an access of a warp, where {WIDEST} hold 128 bits a thread"
+            yield Waste(f"sectors_{op}", memory, part, f"global {word} take {each}")
     if a.conflicts is not None and a.conflicts >= WORTH:
         own = a.conflicts * (a.shared_part if a.shared_part is not None else 1.0)
         if own >= WORTH:

@@ -225,7 +225,7 @@ def _of_report(path: Path, data: bytes) -> list[Kernel]:
             raise ReportError(f"{path}: ncu_report cannot read it, it is cut off or of a newer version: {type(error).__name__}: {error}") from None
         kernels = [of_action(action) for action in actions]
     if not kernels:
-        raise ReportError(f"{path}: the report holds no kernel")
+        raise ReportError(f"{path}: the report holds no kernel, or is cut off")
     return kernels
 
 
