@@ -210,5 +210,5 @@ def profile(
         diagnose(str(out / "trace.json"))
         return
     out.mkdir(parents=True, exist_ok=True)
-    drive.ncu(drive.command_of(subject, chosen), report, from_start=False, count=count)
+    drive.ncu(drive.command_of(what if Path(what).suffix else subject.name, chosen), report, from_start=False, count=count)
     diagnose(str(report), card=card)

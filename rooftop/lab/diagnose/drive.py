@@ -87,9 +87,9 @@ def why_nothing(output: str, command: Sequence[str]) -> str:
     return f"ncu profiled nothing: {' '.join(e[:200] for e in errors) or 'it printed nothing'}" + below
 
 
-def command_of(subject: Subject, case: Case, calls: int = 1) -> list[str]:
-    """A command line that runs the subject at the case, its calls alone between cudaProfilerStart and Stop."""
-    return [sys.executable, "-m", "rooftop.lab.diagnose.drive", subject.name, case.id, str(calls)]
+def command_of(name: str, case: Case, calls: int = 1) -> list[str]:
+    """A command line that runs what `name` means at the case, its calls alone between cudaProfilerStart and Stop."""
+    return [sys.executable, "-m", "rooftop.lab.diagnose.drive", name, case.id, str(calls)]
 
 
 def callable_of(subject: Subject, case: Case) -> Any:

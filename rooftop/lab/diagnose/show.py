@@ -89,8 +89,8 @@ def difference(before: Diagnosis, after: Diagnosis) -> str:
         a, b = (time(x[key].seconds) if key in x else "not collected" for x in (old, new))
         lines.append(f"  {key:8} {a:>10} -> {b:>10}")
     texts = [{w.key: w.text for w in d.wastes} for d in (before, after)]
-    lines += [f"  gone     {plain(t, 96)}" for k, t in texts[0].items() if k not in texts[1]]
-    lines += [f"  new      {plain(t, 96)}" for k, t in texts[1].items() if k not in texts[0]]
+    lines += [f"  gone     {plain(t, 150)}" for k, t in texts[0].items() if k not in texts[1]]
+    lines += [f"  new      {plain(t, 150)}" for k, t in texts[1].items() if k not in texts[0]]
     for lever in before.levers:
         if before.seconds and after.seconds and lever.low <= before.seconds / after.seconds <= lever.high:
             lines.append(f"  as predicted for: {lever.text} ({gain(lever.low, lever.high)})")

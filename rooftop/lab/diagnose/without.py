@@ -17,7 +17,7 @@ REACHED = 0.6  # of the roof: below this the op's own work does not bound the ke
 
 @dataclass(frozen=True)
 class Without:
-    """`seconds`: the median of the kernel clock, None where no fresh record is; `bound`: memory, a unit, launch, above the roof, or unknown."""
+    """`seconds`: the median of the kernel clock, None where no fresh record is; `bound`: memory, a unit, launch, or unknown."""
 
     subject: str
     case: str
@@ -65,7 +65,7 @@ def _bound(seconds: float | None, roof: Roof, stale: bool) -> tuple[str, str]:
     reached = roof.seconds / seconds
     if reached >= REACHED:
         return roof.bound, f"{reached:.0%} of the roof that {roof.bound} sets"
-    return "above the roof", f"{reached:.0%} of the roof that {roof.bound} sets: traffic beyond the least, another resource, or latency; counters tell which"
+    return "unknown", f"{reached:.0%} of the roof that {roof.bound} sets is reached: excess traffic, another resource, or latency; counters tell which"
 
 
 def _hints(kernel: Mapping[str, Any], sms: int) -> Iterator[str]:
@@ -74,7 +74,7 @@ def _hints(kernel: Mapping[str, Any], sms: int) -> Iterator[str]:
         yield f"{kernel['spills']} bytes of local memory a thread (spilled registers, or arrays indexed at run time)"
     held = kernel["occupancy"]
     if held["percent"] < 50:
-        yield f"occupancy {held['percent']} %, limited by {held['limiter']}"
+        yield f"occupancy {held['percent']:.0f} %, limited by {held['limiter']}"
     blocks = 1
     for n in kernel["grid"]:
         blocks *= n
@@ -105,6 +105,6 @@ def screen(w: Without) -> str:
     lines.append("  machine code" + ("" if w.hints else ": nothing that stands out"))
     lines += [f"    {plain(h)}" for h in w.hints]
     for k in w.kernels:
-        lines.append(f"    {plain(k['kernel'], 60)}: {k['registers']} registers, {k['shared']} bytes shared, occupancy {k['occupancy']['percent']} %")
+        lines.append(f"    {plain(k['kernel'], 60)}: {k['registers']} registers, {k['shared']} bytes shared, occupancy {k['occupancy']['percent']:.0f} %")
     lines.append("  counters   not collected: rooftop profile --with ncu, then rooftop diagnose the report")
     return "\n".join(lines)
