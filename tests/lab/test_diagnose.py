@@ -8,9 +8,9 @@ from functools import cache
 import pytest
 
 from rooftop.core import settings
-from rooftop.lab.diagnose import show
-from rooftop.lab.diagnose.diagnosis import Diagnosis, diagnose
-from rooftop.lab.diagnose.reports import Kernel
+from rooftop.lab.counters.diagnose import show
+from rooftop.lab.counters.diagnose.diagnosis import Diagnosis, diagnose
+from rooftop.lab.counters.diagnose.reports import Kernel
 from rooftop.lab.records import store
 from rooftop.lab.timing.roofline import Ceilings
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from rooftop.lab.diagnose import scores
-from rooftop.lab.diagnose.reports import ReportError
+from rooftop.lab.counters.diagnose import scores
+from rooftop.lab.counters.diagnose.reports import ReportError
 
 
 def test_a_result_is_joined_with_the_last_prediction_before_it(tmp_path: Path) -> None:

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from rooftop.lab.diagnose import timeline
-from rooftop.lab.diagnose.reports import ReportError
+from rooftop.lab.counters.diagnose import timeline
+from rooftop.lab.counters.diagnose.reports import ReportError
 
 
 class Trace:

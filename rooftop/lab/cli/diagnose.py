@@ -32,7 +32,7 @@ def diagnose(
 
     Examples: [bold]rooftop diagnose my.ncu-rep --card h200[/bold] · [bold]rooftop diagnose before.csv --diff after.csv[/bold] ·
     [bold]rooftop diagnose sgemm_cuda/05_tile_2d[/bold]"""
-    from rooftop.lab.diagnose import timeline
+    from rooftop.lab.counters.diagnose import timeline
 
     path = Path(what)
     if path.suffix not in _REPORTS:
@@ -52,14 +52,14 @@ def diagnose(
             _came(keep, before, after, lever)
         return
     if keep is not None:
-        from rooftop.lab.diagnose import scores
+        from rooftop.lab.counters.diagnose import scores
 
         typer.echo(f"{scores.keep(keep, before)} predictions appended to {keep}", err=True)
     if as_json:
         typer.echo(json.dumps([d.to_json() for d in before], indent=2))
         return
-    from rooftop.lab.diagnose import show
-    from rooftop.lab.diagnose.diagnosis import longest
+    from rooftop.lab.counters.diagnose import show
+    from rooftop.lab.counters.diagnose.diagnosis import longest
 
     ordered = longest(before)
     if len(ordered) > 1 and not every:
@@ -68,8 +68,8 @@ def diagnose(
 
 
 def _report(path: Path, kernel: str | None, card: str | None, floor_us: float | None) -> list[Any]:
-    from rooftop.lab.diagnose import reports
-    from rooftop.lab.diagnose.diagnosis import diagnose as judged
+    from rooftop.lab.counters.diagnose import reports
+    from rooftop.lab.counters.diagnose.diagnosis import diagnose as judged
 
     kernels = reports.read(path)
     chosen = [k for k in kernels if kernel is None or kernel in k.name or kernel in k.case]
@@ -96,7 +96,7 @@ def _is_trace(path: Path) -> bool:
     import gzip
     import zlib
 
-    from rooftop.lab.diagnose import timeline
+    from rooftop.lab.counters.diagnose import timeline
 
     if not path.is_file():
         return False
@@ -110,16 +110,16 @@ def _is_trace(path: Path) -> bool:
 
 
 def _difference(before: list[Any], after: list[Any], as_json: bool) -> None:
-    from rooftop.lab.diagnose import show
-    from rooftop.lab.diagnose.diagnosis import longest
+    from rooftop.lab.counters.diagnose import show
+    from rooftop.lab.counters.diagnose.diagnosis import longest
 
     one, other = longest(before)[0], longest(after)[0]
     typer.echo(json.dumps({"before": one.to_json(), "after": other.to_json()}, indent=2) if as_json else show.difference(one, other))
 
 
 def _came(path: Path, before: list[Any], after: list[Any], lever: str) -> None:
-    from rooftop.lab.diagnose import scores
-    from rooftop.lab.diagnose.diagnosis import longest
+    from rooftop.lab.counters.diagnose import scores
+    from rooftop.lab.counters.diagnose.diagnosis import longest
 
     one, other = longest(before)[0], longest(after)[0]
     if not one.seconds or not other.seconds:
@@ -135,7 +135,7 @@ def predictions(path: Annotated[Path, typer.Argument(help="The file that diagnos
     from dataclasses import asdict
 
     from rooftop.lab.cli.app import table
-    from rooftop.lab.diagnose import scores
+    from rooftop.lab.counters.diagnose import scores
 
     rows = [asdict(s) for s in scores.scores(scores.joined(path))]
     columns = {"lever": "lever", "count": "results", "inside": "inside the range", "median_error": "median error", "bias": "bias", "no_change": "no change"}
@@ -145,7 +145,7 @@ def predictions(path: Annotated[Path, typer.Argument(help="The file that diagnos
 def _without(what: str, case: str | None, card: str, as_json: bool) -> None:
     from rooftop.core import settings
     from rooftop.lab import candidates
-    from rooftop.lab.diagnose import without
+    from rooftop.lab.counters.diagnose import without
     from rooftop.lab.inspect.inspector import inspect_case
     from rooftop.lab.records import store
 
@@ -182,7 +182,7 @@ def profile(
     Examples: [bold]rooftop profile softmax --case "rows 2048x131072 bf16"[/bold] · [bold]rooftop profile sgemm_cuda/05_tile_2d --with ncu[/bold] ·
     [bold]rooftop profile --with ncu -- python train.py[/bold]"""
     from rooftop.lab import candidates
-    from rooftop.lab.diagnose import drive
+    from rooftop.lab.counters.diagnose import drive
     from rooftop.lab.inspect.inspector import inspect_case
 
     if how not in ("events", "torch", "ncu"):

@@ -8,7 +8,7 @@ from typing import Any
 
 from rooftop.core.spec import Case
 from rooftop.lab.candidates import Subject
-from rooftop.lab.diagnose.show import plain, time
+from rooftop.lab.counters.diagnose.show import plain, time
 from rooftop.lab.records.store import Record
 from rooftop.lab.timing.roofline import Ceilings, Roof
 

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rooftop.lab.diagnose.labels import LABELS
-from rooftop.lab.diagnose.numbers import decimal_separator, number, scale
+from rooftop.lab.counters.diagnose.labels import LABELS
+from rooftop.lab.counters.diagnose.numbers import decimal_separator, number, scale
 
 LARGEST = 1 << 30  # bytes of a report, unpacked: more is refused
 _REPORT = b"NVR\0"  # a .ncu-rep begins with it

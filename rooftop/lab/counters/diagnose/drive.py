@@ -89,7 +89,7 @@ def why_nothing(output: str, command: Sequence[str]) -> str:
 
 def command_of(name: str, case: Case, calls: int = 1) -> list[str]:
     """A command line that runs what `name` means at the case, its calls alone between cudaProfilerStart and Stop."""
-    return [sys.executable, "-m", "rooftop.lab.diagnose.drive", name, case.id, str(calls)]
+    return [sys.executable, "-m", "rooftop.lab.counters.diagnose.drive", name, case.id, str(calls)]
 
 
 def callable_of(subject: Subject, case: Case) -> Any:

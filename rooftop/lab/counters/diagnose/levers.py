@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import ceil
 
-from rooftop.lab.diagnose.resources import Activity, Load
+from rooftop.lab.counters.diagnose.resources import Activity, Load
 
 SECTOR = 32  # bytes
 WIDEST = 16  # sectors that hold the 512 bytes of a warp's widest access

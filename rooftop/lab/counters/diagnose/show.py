@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from rooftop.lab.diagnose.diagnosis import Diagnosis
+from rooftop.lab.counters.diagnose.diagnosis import Diagnosis
 
 WIDTH = 110
 BAR = 24

@@ -15,9 +15,9 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from rooftop.lab.diagnose.levers import Lever, Waste, levers, wastes
-from rooftop.lab.diagnose.reports import Kernel, Rule
-from rooftop.lab.diagnose.resources import Activity, Load, loads
+from rooftop.lab.counters.diagnose.levers import Lever, Waste, levers, wastes
+from rooftop.lab.counters.diagnose.reports import Kernel, Rule
+from rooftop.lab.counters.diagnose.resources import Activity, Load, loads
 from rooftop.lab.timing.roofline import Ceilings
 
 BUSY = 0.6  # a resource used for less of the time does not bound the kernel

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from rooftop.lab.diagnose.reports import Kernel
+from rooftop.lab.counters.diagnose.reports import Kernel
 from rooftop.lab.timing.roofline import Ceilings
 
 ELAPSED = ".avg.pct_of_peak_sustained_elapsed"

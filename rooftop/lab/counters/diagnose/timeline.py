@@ -14,9 +14,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from rooftop.lab.diagnose.reports import ReportError
-from rooftop.lab.diagnose.show import plain
-from rooftop.lab.diagnose.show import time as shown
+from rooftop.lab.counters.diagnose.reports import ReportError
+from rooftop.lab.counters.diagnose.show import plain
+from rooftop.lab.counters.diagnose.show import time as shown
 
 WORK = ("kernel", "gpu_memcpy", "gpu_memset")
 SHORT_US = 12.0  # kernels shorter than this, on average, with gaps of the launches between them: a launch-bound stretch

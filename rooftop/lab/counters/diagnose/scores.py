@@ -14,8 +14,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from rooftop.lab.diagnose.diagnosis import Diagnosis
-from rooftop.lab.diagnose.reports import ReportError
+from rooftop.lab.counters.diagnose.diagnosis import Diagnosis
+from rooftop.lab.counters.diagnose.reports import ReportError
 
 
 @dataclass(frozen=True)
