@@ -113,3 +113,44 @@ def test_the_decimal_separator_of_a_report(texts: list[str], decimal: str) -> No
 )
 def test_units(unit: str, factor: float) -> None:
     assert numbers.scale(unit) == pytest.approx(factor)
+
+
+class Metric:
+    """Of a canned report of ncu_report."""
+
+    def __init__(self, value: float | str | None, unit: str = "") -> None:
+        self._value, self._unit = value, unit
+
+    def value(self) -> float | str | None:
+        return self._value
+
+    def unit(self) -> str:
+        return self._unit
+
+
+class Action:
+    metrics = {
+        "gpu__time_duration.sum": Metric(2500.0, "ns"), "launch__grid_dim_x": Metric(4), "launch__grid_dim_y": Metric(1), "launch__grid_dim_z": Metric(1),
+        "device__attribute_compute_capability_major": Metric(9), "device__attribute_compute_capability_minor": Metric(0),
+        "device__attribute_display_name": Metric("NVIDIA H200"), "dram__bytes_read.sum": Metric(None, "byte"),
+    }  # fmt: skip
+
+    def name(self) -> str:
+        return "k(float *)"
+
+    def metric_names(self) -> list[str]:
+        return [*self.metrics, "smsp__gone.sum"]
+
+    def metric_by_name(self, name: str) -> Metric | None:
+        return self.metrics.get(name)
+
+    def rule_results_as_dicts(self) -> list[dict[str, object]]:
+        return [{"rule_identifier": "SOLBottleneck", "rule_message": {"message": "Low"}, "speedup_estimation": {"type": 1, "speedup": 12.5}}]
+
+
+def test_actions_of_ncu_report_give_the_same_kernel() -> None:
+    kernel = reports.of_action(Action())
+    assert (kernel.name, kernel.grid, kernel.arch) == ("k(float *)", (4, 1, 1), "9.0")
+    assert kernel.get("gpu__time_duration.sum") == pytest.approx(2.5e-6) and kernel.get("dram__bytes_read.sum") is None
+    assert kernel.texts == {"device__attribute_display_name": "NVIDIA H200"}
+    assert kernel.rules == [reports.Rule("SOLBottleneck", "Low", "", 12.5)]

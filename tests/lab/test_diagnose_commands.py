@@ -1,0 +1,55 @@
+"""rooftop diagnose, profile and predictions as commands."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from rooftop.lab.cli import app, commands
+from rooftop.lab.counters.diagnose import drive
+from rooftop.lab.timing.bench import NoGpuError
+
+COUNTERS = {"gpu__dram_throughput": 90, "lts__throughput": 40, "l1tex__data_pipe_lsu_wavefronts": 30, "sm__inst_issued": 20}
+
+
+def report(path: Path, us: float, **busy: float) -> Path:
+    names = ["ID", "Kernel Name", "Block Size", "Grid Size", "CC", "gpu__time_duration.sum", *(f"{n}.avg.pct_of_peak_sustained_elapsed" for n in COUNTERS)]
+    units = ["", "", "", "", "", "us", *("%" for _ in COUNTERS)]
+    row = ["0", "k(float *)", "(256, 1, 1)", "(132, 1, 1)", "9.0", str(us), *(str(v) for v in {**COUNTERS, **busy}.values())]
+    path.write_text("\n".join(",".join(f'"{f}"' for f in line) for line in (names, units, row)) + "\n")
+    return path
+
+
+def said(*arguments: object) -> str:
+    commands()
+    done = CliRunner().invoke(app, [str(a) for a in arguments])
+    assert done.exit_code == 0, (done.output, done.exception)
+    return done.stdout
+
+
+def test_a_report_and_what_came_of_its_predictions(tmp_path: Path) -> None:
+    before, after, gains = report(tmp_path / "a.csv", 100.5), report(tmp_path / "b.csv", 95.5), tmp_path / "gains.jsonl"
+    assert "bound by   dram (clear)" in said("diagnose", before, "--keep", gains)
+    assert json.loads(said("diagnose", before, "--json"))[0]["runner_up"] == "l2"
+    assert "1.05x as fast" in said("diagnose", before, "--diff", after, "--keep", gains, "--lever", "overlap")
+    (overlap, _) = json.loads(said("predictions", gains, "--json"))
+    assert (overlap["lever"], overlap["count"], overlap["inside"]) == ("overlap", 1, 1)
+
+
+def test_a_kernel_without_counters() -> None:
+    text = said("diagnose", "sgemm_cuda/05_tile_2d", "--card", "h100")
+    assert "without counters" in text and "limited by registers" in text and "not collected" in text
+
+
+def test_a_profile_where_there_is_no_gpu_or_no_ncu(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    commands()
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    for how in ("events", "torch"):
+        assert isinstance(CliRunner().invoke(app, ["profile", "sgemm_cuda/01_naive", "--with", how]).exception, NoGpuError)
+    assert "ERR_NVGPUCTRPERM" in drive.why_nothing("==ERROR== ERR_NVGPUCTRPERM - ...", ["a"])
+    assert "launched none" in drive.why_nothing("==WARNING== No kernels were profiled.", ["a"])
