@@ -7,39 +7,18 @@ demands = { has = ["LDG", "MUFU"], spills = 0 }
 python  = ["supports", "launches"]
 */
 #include "random.cuh"
+#include "sampling.cuh"
 #include "select.cuh"
 
 constexpr int THREADS = 256, WARPS = THREADS / 32, LIST = 1024, CHUNKS = 1024;
-using Sum = unsigned long long;
 
 /// The shared memory of a block beside the entries of its selection.
 struct Sampling {
     Selecting selecting;
     Sum sums[CHUNKS], warps[WARPS], found[4];
-    unsigned keys[LIST], indices[LIST];
+    alignas(16) unsigned keys[LIST], indices[LIST];
     Sum histogram[256];
 };
-
-/// The sum of v over this thread and those before it; `all`: over the block.
-__device__ Sum sum_upto(Sum v, Sum* warps, Sum& all) {
-    const unsigned lane = threadIdx.x % 32;
-#pragma unroll
-    for (int step = 1; step < 32; step *= 2) {
-        const Sum o = __shfl_up_sync(~0u, v, step);
-        if (lane >= step) v += o;
-    }
-    __syncthreads();
-    if (lane == 31) warps[threadIdx.x / 32] = v;
-    __syncthreads();
-    all = 0;
-    Sum before = 0;
-#pragma unroll
-    for (int w = 0; w < WARPS; ++w) {
-        if (w == threadIdx.x / 32) before = all;
-        all += warps[w];
-    }
-    return before + v;
-}
 
 /// Of n <= EACH · THREADS numbers `of(i)`, where the sum goes past a bar, a share `u` of 2^64 of all: i, and in `rest` the bar less the sum before i.
 /// Nobody where all are 0.
@@ -48,7 +27,7 @@ __device__ unsigned past(Of of, Sum u, Sum& rest, Sampling& s) {
     Sum own[EACH], sum = 0, all;
 #pragma unroll
     for (int j = 0; j < EACH; ++j) own[j] = of(threadIdx.x * EACH + j), sum += own[j];
-    Sum upto = sum_upto(sum, s.warps, all);
+    Sum upto = sum_upto<THREADS>(sum, s.warps, all);
     if (threadIdx.x == 0) s.found[0] = NOBODY;
     __syncthreads();
     const Sum bar = __umul64hi(u, all);
@@ -65,38 +44,6 @@ __device__ unsigned past(Of of, Sum u, Sum& rest, Sampling& s) {
     rest = s.found[1];
     return static_cast<unsigned>(s.found[0]);
 }
-
-template <typename T>
-__device__ float number(bits_of<T> b) {
-    if constexpr (sizeof(T) == 4) return __uint_as_float(b);
-    else return static_cast<float>(*reinterpret_cast<const T*>(&b));
-}
-
-/// What an element weighs. Keys are those of the largest first, NaN last.
-template <typename T>
-struct Weigh {
-    unsigned masked, top;  // the key of -infinity: it and what lies below is never drawn; the largest key
-    float most, inverse, least;  // the largest logit; 1 / temperature; min_p
-
-    __device__ Weigh(unsigned top_key, float temperature, float min_p)
-        : masked(to_key<T>(last_value<T>(0), NAN_SMALLEST)), top(top_key), most(number<T>(Order<T>::down(top_key))), inverse(1.0f / temperature), least(min_p) { }
-    /// In units of 2^-32, whatever min_p.
-    __device__ Sum all(unsigned key, float& w) const {
-        if (key <= masked) return 0;
-        const float d = (number<T>(Order<T>::down(key)) - most) * inverse;
-        w = key == top ? 1.0f : d == d ? expf(d) : 0.0f;
-        return static_cast<Sum>(w * 4294967296.0f);
-    }
-    __device__ Sum all(unsigned key) const {
-        float w = 0;
-        return all(key, w);
-    }
-    __device__ Sum operator()(unsigned key) const {
-        float w = 0;
-        const Sum found = all(key, w);
-        return w >= least ? found : 0;
-    }
-};
 
 /// `look` at the row's elements, ITEMS a thread at a time; the next are under way meanwhile.
 template <typename From, typename Look>
@@ -132,7 +79,7 @@ __device__ void bound(const From& from, Of of, Sum need, unsigned after_key, uns
         });
         __syncthreads();
         Sum all;
-        const Sum own = s.histogram[threadIdx.x], upto = sum_upto(own, s.warps, all);  // one thread a digit
+        const Sum own = s.histogram[threadIdx.x], upto = sum_upto<THREADS>(own, s.warps, all);  // one thread a digit
         if (upto - own < need && need <= upto) s.found[0] = threadIdx.x, s.found[1] = upto - own, s.found[2] = own;
         __syncthreads();
         const unsigned digit = static_cast<unsigned>(s.found[0]);
@@ -198,7 +145,7 @@ __global__ void __launch_bounds__(THREADS, 2)
             const unsigned i = threadIdx.x * EACH + j;
             own[j] = i < held ? weigh.all(keys[i]) : 0, sum += own[j];
         }
-        upto = sum_upto(sum, s.warps, total) - sum;
+        upto = sum_upto<THREADS>(sum, s.warps, total) - sum;
         Sum whole = total;
         if (!listed && held < n) {  // of the whole row, or of its top_k: a nucleus may end beyond the list
             Sum more = 0;
@@ -206,7 +153,7 @@ __global__ void __launch_bounds__(THREADS, 2)
 #pragma unroll
                 for (int j = 0; j < From::ITEMS; ++j) more += now.index(j) == NOBODY ? 0 : weigh.all(now.key(j));
             });
-            sum_upto(more, s.warps, whole);
+            sum_upto<THREADS>(more, s.warps, whole);
         }
         const Sum share = nucleus ? static_cast<Sum>(ceil(static_cast<double>(whole) * top_p)) : whole;
         const Sum need = share > 0 ? share : 1;
@@ -239,7 +186,7 @@ general:
                 if (i != NOBODY && !before(from_key, from_index, key, i)) mine += weigh.all(key);
             }
         });
-        sum_upto(mine, s.warps, whole);
+        sum_upto<THREADS>(mine, s.warps, whole);
         const Sum share = static_cast<Sum>(ceil(static_cast<double>(whole) * top_p));
         const Sum need = share == 0 ? 1 : share < whole ? share : whole;
         bound<T>(from, [&](unsigned key) { return weigh.all(key); }, need, from_key, from_index, s, last_key, last_index);
@@ -263,7 +210,7 @@ general:
     const unsigned first = static_cast<unsigned>(max(0ll, own_first)), end = static_cast<unsigned>(max(0ll, min(static_cast<long long>(n), own_first + each * From::ITEMS)));
     Sum own = 0;
     for (unsigned i = first; i < end; ++i) own += weight(to_key<T>(r[i], NAN_SMALLEST), i);
-    Sum upto = sum_upto(own, s.warps, all) - own;  // of the chunk, before what this thread has
+    Sum upto = sum_upto<THREADS>(own, s.warps, all) - own;  // of the chunk, before what this thread has
     if (rest < upto || rest >= upto + own) return;
     for (unsigned i = first; i < end; ++i) {
         upto += weight(to_key<T>(r[i], NAN_SMALLEST), i);
