@@ -169,7 +169,10 @@ def test_a_sort_fits_its_block() -> None:
                 p = op.problem_of({"x": Meta((7, n), dtype), "lengths": None}, {"descending": False, "nan": "largest"}, device)
                 config = sorting.plan(p)
                 if config["way"] != "warp":
-                    tile = config["threads"] * sorting.items(p)
+                    tile = config["threads"] * config["each"]
                     assert tile * config["tiles"] >= n
+                    if config["way"] == "block":
+                        assert tile <= 65536 and sorting.shared_of(p, config["threads"], config["each"]) <= device.shared_per_block
+                        continue
                     ranks = config["threads"] // 32 * 1024 + 1024 + 32 + 1024
                     assert tile * (selecting.key_bytes(p) + 4) + ranks + 1024 <= device.shared_per_block

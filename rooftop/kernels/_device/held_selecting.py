@@ -45,7 +45,8 @@ def launches(p: Problem, config: Mapping[str, Any], k: int, sense: int, value: s
     x, lengths = selecting.given(p)
     each = packs(p["x"], cluster)
     args: selecting.Arguments = {
-        **x, **lengths, "packs": (each, "u32"), "k": (k, "u32"), "sense": (sense, "u32"), "value": (value, "ptr"), "index": (index, "ptr"), "mask": (mask, "ptr"),
+        **x, **lengths, "packs": (each, "u32"), "k": (k, "u32"), "sense": (sense, "u32"), "value": (value, "ptr"), "index": (index, "ptr"),
+        "mask": (mask, "ptr"),
     }  # fmt: skip
     return [
         Launch(
