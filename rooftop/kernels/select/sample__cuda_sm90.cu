@@ -45,6 +45,7 @@ struct Part {
     template <typename Look>
     __device__ void each(Look look) const {
         using V = typename Four<sizeof(T)>::Type;
+#pragma unroll 1
         for (unsigned p = threadIdx.x; p < count * (N / 4); p += THREADS) {
             const V v = reinterpret_cast<const V*>(packs)[p];
 #pragma unroll
@@ -71,9 +72,12 @@ __device__ void add(Sampling& s, unsigned bin, Sum weight) {
 }
 
 /// The bins of all blocks summed up, in every block: each block takes a share of the bins.
+template <unsigned CLUSTER>
 __device__ void gather(Sampling& s, cg::cluster_group cluster) {
-    const unsigned blocks = cluster.num_blocks(), share = BINS / blocks, from = cluster.block_rank() * share;
+    constexpr unsigned blocks = CLUSTER;
+    const unsigned share = BINS / blocks, from = cluster.block_rank() * share;
     cluster.sync();
+#pragma unroll 1
     for (unsigned b = from + threadIdx.x; b < from + share; b += THREADS) {
         Sum mass = 0, count = 0;
         for (unsigned o = 0; o < blocks; ++o) {
@@ -121,15 +125,16 @@ __device__ Sum share_of(Sum whole, float top_p) {
 }
 
 /// What the sum of the drawn and those before it goes past: the row's share of `whole`.
-__device__ Sum bar_of(int seed, long long row, Sum whole) {
-    return __umul64hi(static_cast<Sum>(random_bits(seed, 2 * row)) << 32 | random_bits(seed, 2 * row + 1), whole);
+__device__ Sum bar_of(int seed, unsigned row, Sum whole) {
+    return __umul64hi(static_cast<Sum>(random_bits(seed, 2ll * row)) << 32 | random_bits(seed, 2ll * row + 1), whole);
 }
 
-/// Where the first in order, none of them after (key, index), come to `need` elements or (by_mass) to `need` of their weights: digit by digit of 8 bits of
-/// the key, then of the index.
-template <typename T>
-__device__ void bound(const Part<T>& part, const Weigh<T>& weigh, bool by_mass, Sum need, unsigned& key, unsigned& index, Sampling& s, cg::cluster_group cluster) {
+/// Where the first in order, none of them after (key, index), come to `need` elements or, where need is 0, to top_p of their weights: digit by digit of
+/// 8 bits of the key, then of the index.
+template <unsigned CLUSTER, typename T>
+__device__ void bound(const Part<T>& part, const Weigh<T>& weigh, Sum need, float top_p, unsigned& key, unsigned& index, Sampling& s, cg::cluster_group cluster) {
     const unsigned after_key = key, after_index = index;
+    const Sum* measure = need == 0 ? s.masses : s.totals;
     key = 0, index = 0;
     for (int level = 0; level < key_bits<T> / 8 + 4; ++level) {
         const bool by_key = level < key_bits<T> / 8;
@@ -141,9 +146,9 @@ __device__ void bound(const Part<T>& part, const Weigh<T>& weigh, bool by_mass, 
             const Sum w = there ? Weigh<T>::units(weigh.share(x)) : 0;
             if (w != 0) add(s, by_key ? 255 - (k >> shift & 255) : i >> shift & 255, w);
         });
-        gather(s, cluster);
+        gather<CLUSTER>(s, cluster);
         Sum before_it;
-        const Sum* measure = by_mass ? s.masses : s.totals;
+        if (need == 0) need = share_of(sum_of(s.masses, s), top_p);
         const unsigned digit = crossing(measure, need, before_it, s);
         need -= before_it;
         if (by_key) key |= (255 - digit) << shift;
@@ -171,17 +176,18 @@ __device__ void collect(const Part<T>& part, const Weigh<T>& weigh, unsigned fro
     cluster.sync();
 }
 
-template <typename T>
+template <typename T, unsigned CLUSTER>
 __global__ void __launch_bounds__(THREADS, 2)
     sample_clusters(const bits_of<T>* __restrict__ logits, long long xs, unsigned n, unsigned packs, float temperature, int top_k, float top_p, float min_p, int seed,
                     long long* __restrict__ out) {
     extern __shared__ __align__(16) uint4 held[];
     __shared__ Sampling s;
-    constexpr unsigned N = Part<T>::N, U = 4;  // U: packs of a thread under way
+    constexpr unsigned N = Part<T>::N, U = sizeof(T) == 2 ? 2 : 4;  // U: packs of a thread under way
     constexpr int EACH = LIST / THREADS;
     const cg::cluster_group cluster = cg::this_cluster();
-    const unsigned blocks = cluster.num_blocks(), rank = cluster.block_rank(), lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    const long long row = blockIdx.x / blocks;
+    constexpr unsigned blocks = CLUSTER;
+    const unsigned rank = blockIdx.x % CLUSTER, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const unsigned row = blockIdx.x / blocks;
     if (threadIdx.x == 0) s.listed = 0;
     wait_for_before();
     const bits_of<T>* r = logits + row * xs;
@@ -247,7 +253,7 @@ __global__ void __launch_bounds__(THREADS, 2)
             const Sum w = Weigh<T>::units(expf(d));
             if (w != 0) add(s, min(BINS - 1u, static_cast<unsigned>(-d * FINE)), w);
         });
-        gather(s, cluster);
+        gather<CLUSTER>(s, cluster);
         const bool limited = sum_of(s.totals, s) > limit;  // what weighs nothing comes last
         Sum earlier;
         if (limited) {
@@ -291,24 +297,13 @@ __global__ void __launch_bounds__(THREADS, 2)
                 }
                 return;
             }
-            bound(part, weigh, false, limit, last_key, last_index, s, cluster);
-            if (nucleus) {
-                clear(s);
-                part.each([&](float x, unsigned key, unsigned index) {
-                    if (before(last_key, last_index, key, index)) return;
-                    const float d = weigh.scaled(x);
-                    const Sum w = Weigh<T>::units(expf(d));
-                    if (w != 0) add(s, min(BINS - 1u, static_cast<unsigned>(-d * FINE)), w);
-                });
-                gather(s, cluster);
-            }
         }
-        if (nucleus) {
+        bool slow = limited;
+        if (nucleus && !slow) {
             const Sum need = share_of(sum_of(s.masses, s), top_p);
             const unsigned bin = crossing(s.masses, need, earlier, s), listed = static_cast<unsigned>(s.totals[bin]);
-            if (limited || s.totals[bin] > LIST) {
-                bound(part, weigh, true, need, last_key, last_index, s, cluster);
-            } else {
+            slow = s.totals[bin] > LIST;
+            if (!slow) {
                 collect(part, weigh, bin, bin, s, cluster);
                 if (rank == 0) {
                     sort_stretches<unsigned, 4, THREADS>(s.keys, s.indices, listed);
@@ -331,6 +326,8 @@ __global__ void __launch_bounds__(THREADS, 2)
                 last_key = s.last[0], last_index = s.last[1];
             }
         }
+#pragma unroll 1
+        for (int turn = limited ? 0 : 1; slow && turn < (nucleus ? 2 : 1); ++turn) bound<CLUSTER>(part, weigh, turn == 0 ? limit : 0, top_p, last_key, last_index, s, cluster);
     }
     using V = typename Four<sizeof(T)>::Type;  // four elements
     const V* fours = reinterpret_cast<const V*>(held);
@@ -343,6 +340,7 @@ __global__ void __launch_bounds__(THREADS, 2)
         return w < weigh.least || (last_key != 0 && before(last_key, last_index, to_key<T>(bits, NAN_SMALLEST), part.four(p, j))) ? Sum(0) : Weigh<T>::units(w);
     };
     Sum own = 0;
+#pragma unroll 2
     for (unsigned p = begin + lane; p < end; p += 32) {
         const V v = fours[p];
 #pragma unroll
@@ -365,6 +363,7 @@ __global__ void __launch_bounds__(THREADS, 2)
     for (unsigned w = 0; w < warp; ++w) upto += s.warps[w];
     const Sum bar = bar_of(seed, row, whole);
     if (bar < upto || bar >= upto + sum) return;
+#pragma unroll 1
     for (unsigned from = begin; from < end; from += 32) {  // one warp of the cluster
         const unsigned p = from + lane;
         const V v = fours[min(p, end - 1)];

@@ -36,7 +36,7 @@ def launches(p: Problem, config: Mapping[str, Any], head: Head) -> list[Launch]:
     }  # fmt: skip
     return [
         Launch(
-            f"sample_clusters<{DTYPES[x.dtype].cuda}>", (rows * cluster,), {name: v for name, (v, _) in args.items()}, types=tuple(t for _, t in args.values()),
+            f"sample_clusters<{DTYPES[x.dtype].cuda}, {cluster}>", (rows * cluster,), {name: v for name, (v, _) in args.items()}, types=tuple(t for _, t in args.values()),
             block=(THREADS,), cluster=(cluster,), shared=16 * packs, chained=True,
         )
     ]  # fmt: skip
