@@ -15,10 +15,10 @@ struct Ranking {
 template <int ITEMS>
 __device__ unsigned standing(int i) { return threadIdx.x / 32 * (32 * ITEMS) + i * 32 + threadIdx.x % 32; }
 
-/// Blocks of a multiprocessor: 1024 threads of 64 registers, or 512 of 128 where a thread's keys and places take more than 24.
+/// Blocks of a multiprocessor: 1024 threads of 64 registers, or fewer of more where keys and places need them.
 template <typename K>
 constexpr int blocks_of(int threads, int items) {
-    const int most = items * static_cast<int>(sizeof(K) + 4) > 96 ? 512 : 1024;
+    const int most = items <= (sizeof(K) == 8 ? 6 : 12) ? 1024 : threads == 384 ? 768 : 512;
     return most > threads ? most / threads : 1;
 }
 

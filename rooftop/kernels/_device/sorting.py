@@ -13,20 +13,23 @@ THREADS = 512
 
 
 def items(p: Problem) -> int:
-    """Elements of a thread at most: keys and places lie in its registers, of which it has 64."""
+    """Elements of a thread at most: keys and places lie in its registers, of which it has 64; of int64 with more than 6 elements 128."""
     return 8 if p["x"].dtype == "i64" else 12
 
 
 def plan(p: Problem) -> dict[str, Any]:
     """The config for whole rows in order."""
-    _, n = rows_of(p)
+    rows, n = rows_of(p)
     if n <= selecting.WARP:
         return {"way": "warp", "each": max(1, selecting.pow2(-(-n // 32)))}
     each = items(p)
     for threads in (64, 128, 256, 512, 1024):
-        wide = max(4, -(-n // (4 * threads)) * 4)
-        if wide <= each and shared_of(p, threads, wide) <= p.device.shared_per_block:
+        wide = max(4, -(-n // (2 * threads)) * 2)
+        if wide <= (6 if each == 8 and threads == 1024 else each) and shared_of(p, threads, wide) <= p.device.shared_per_block:
             return {"way": "block", "threads": threads, "each": wide, "tiles": 1}
+    if each == 8:
+        return {"way": "tiles", "threads": 384, "each": each, "tiles": -(-n // (384 * each))}
+    each = next((e for e in (12, 8) if rows * -(-n // (THREADS * e)) >= 2 * p.device.sms), 4)  # few rows: small tiles, so that all multiprocessors have one
     return {"way": "tiles", "threads": THREADS, "each": each, "tiles": -(-n // (THREADS * each))}
 
 

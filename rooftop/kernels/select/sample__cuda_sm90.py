@@ -7,7 +7,7 @@ from typing import Any
 
 from rooftop.core.head import Head
 from rooftop.core.spec import DTYPES, Launch, Problem
-from rooftop.kernels._device import held_selecting
+from rooftop.kernels._device import drawing, held_selecting
 
 THREADS = 512  # as in the kernel
 STATIC = 40 * 1024  # bytes of shared memory beside the logits: lists, a histogram, sums, and what the driver keeps
@@ -29,14 +29,15 @@ def choose(p: Problem, head: Head) -> Mapping[str, Any]:
 def launches(p: Problem, config: Mapping[str, Any], head: Head) -> list[Launch]:
     x, cluster = p["logits"], int(config["cluster"])
     rows, n = x.shape
+    many = rows * held_selecting.CLUSTER > 2 * p.device.sms  # then a block a row is the faster where a list decides
     packs = held_selecting.packs(x, cluster)
     args: dict[str, tuple[Any, str]] = {
         "logits": ("logits", "ptr"), "xs": (x.strides[0], "i64"), "n": (n, "u32"), "packs": (packs, "u32"), "temperature": ("temperature", "f32"),
-        "top_k": ("top_k", "i32"), "top_p": ("top_p", "f32"), "min_p": ("min_p", "f32"), "seed": ("seed", "i32"), "out": ("out", "ptr"),
+        "top_k": ("top_k", "i32"), "top_p": ("top_p", "f32"), "min_p": ("min_p", "f32"), "seed": ("seed", "i32"), "no_lists": (int(many), "i32"),
+        "out": ("out", "ptr"),
     }  # fmt: skip
-    return [
-        Launch(
-            f"sample_clusters<{DTYPES[x.dtype].cuda}, {cluster}>", (rows * cluster,), {name: v for name, (v, _) in args.items()}, types=tuple(t for _, t in args.values()),
-            block=(THREADS,), cluster=(cluster,), shared=16 * packs, chained=True,
-        )
-    ]  # fmt: skip
+    clusters = Launch(
+        f"sample_clusters<{DTYPES[x.dtype].cuda}, {cluster}>", (rows * cluster,), {name: v for name, (v, _) in args.items()},
+        types=tuple(t for _, t in args.values()), block=(THREADS,), cluster=(cluster,), shared=16 * packs, chained=True,
+    )  # fmt: skip
+    return [drawing.rows_launch(p, lists_only=True), clusters] if many else [clusters]
