@@ -190,9 +190,9 @@ __global__ void __launch_bounds__(THREADS, 2)
     constexpr unsigned blocks = CLUSTER;
     const unsigned rank = blockIdx.x % CLUSTER, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const unsigned row = blockIdx.x / blocks;
-    if (no_lists && (temperature == 0.0f || (top_k > 0 && top_k < n && top_k <= LIST))) return;  // the launch of sample_rows has drawn
     if (threadIdx.x == 0) s.listed = 0;
     wait_for_before();
+    if (no_lists && (temperature == 0.0f || (top_k > 0 && top_k < n && top_k <= LIST))) return;  // the launch of sample_rows has drawn
     const bits_of<T>* r = logits + row * xs;
     const unsigned off = reinterpret_cast<unsigned long long>(r) % 16 / sizeof(T), all_packs = (off + n + N - 1) / N;
     const unsigned first_pack = min(all_packs, rank * packs), count = min(all_packs, first_pack + packs) - first_pack;
