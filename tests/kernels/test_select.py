@@ -13,8 +13,8 @@ import torch
 
 import rooftop
 from rooftop.core import registry
-from rooftop.core.spec import TARGETS, Meta
-from rooftop.kernels._device import selecting, sorting
+from rooftop.core.spec import DTYPES, TARGETS, Meta
+from rooftop.kernels._device import held_selecting, selecting, sorting
 
 HARD = [0.0, -0.0, math.nan, -math.nan, math.inf, -math.inf, 1e-45, -1e-45, 1.0, -1.0, 1.0000001, 3e38, -3e38]
 
@@ -169,7 +169,31 @@ def test_a_sort_fits_its_block() -> None:
                 p = op.problem_of({"x": Meta((7, n), dtype), "lengths": None}, {"descending": False, "nan": "largest"}, device)
                 config = sorting.plan(p)
                 if config["way"] != "warp":
-                    tile = config["threads"] * sorting.items(p)
+                    tile = config["threads"] * config["each"]
                     assert tile * config["tiles"] >= n
+                    if config["way"] == "block":
+                        assert tile <= 65536 and sorting.shared_of(p, config["threads"], config["each"]) <= device.shared_per_block
+                        continue
                     ranks = config["threads"] // 32 * 1024 + 1024 + 32 + 1024
                     assert tile * (selecting.key_bytes(p) + 4) + ranks + 1024 <= device.shared_per_block
+
+
+def test_a_clusters_blocks_hold_the_row() -> None:
+    op = registry.op("kthvalue")
+    taken = 0
+    for device in (*TARGETS.values(), *TARGETS.names.values()):
+        if device.arch < 90:
+            continue
+        for dtype in ("f32", "bf16", "i64"):
+            for rows in (1, 16, 1024):
+                for n in (3, 777, 8192, 131072, 300000, 700001, 1 << 20):
+                    p = op.problem_of({"x": Meta((rows, n), dtype), "lengths": None}, {"k": 2, "nan": "largest"}, device)
+                    if held_selecting.not_taken(p) is not None:
+                        assert n * DTYPES[dtype].bytes > 6 * device.shared_per_block
+                        continue
+                    cluster = held_selecting.choose(p)["cluster"]
+                    held = 16 * held_selecting.packs(p["x"], cluster)
+                    assert cluster in (1, 2, 4, 8) and held + held_selecting.STATIC <= device.shared_per_block
+                    assert held * cluster >= n * DTYPES[dtype].bytes + 14  # an address may lie as far before the row's first element
+                    taken += 1
+    assert taken > 30

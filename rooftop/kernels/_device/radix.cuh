@@ -15,6 +15,13 @@ struct Ranking {
 template <int ITEMS>
 __device__ unsigned standing(int i) { return threadIdx.x / 32 * (32 * ITEMS) + i * 32 + threadIdx.x % 32; }
 
+/// Blocks of a multiprocessor: 1024 threads of 64 registers, or fewer of more where keys and places need them.
+template <typename K>
+constexpr int blocks_of(int threads, int items) {
+    const int most = items <= (sizeof(K) == 8 ? 6 : 12) ? 1024 : threads == 384 ? 768 : 512;
+    return most > threads ? most / threads : 1;
+}
+
 /// The digit by which the largest key comes first.
 template <typename K>
 __device__ unsigned digit_of(K key, int shift) { return 255 - static_cast<unsigned>(key >> shift & 255); }
@@ -46,7 +53,7 @@ __device__ void sums_before(unsigned* v, unsigned* sums) {  // v: shared, in pla
     __syncthreads();
 }
 
-/// Where each entry of a tile goes by one digit; entries alike keep their order.
+/// Adds to `place` where each entry of a tile goes by one digit; entries alike keep their order.
 template <int THREADS, int ITEMS, typename K>
 __device__ void rank(const K (&key)[ITEMS], int shift, unsigned (&place)[ITEMS], Ranking<THREADS>& s) {
     constexpr int WARPS = THREADS / 32;
@@ -68,7 +75,7 @@ __device__ void rank(const K (&key)[ITEMS], int shift, unsigned (&place)[ITEMS],
         unsigned so_far = 0;
         if (lane == first) so_far = mine[d], mine[d] = so_far + __popc(alike);
         so_far = __shfl_sync(~0u, so_far, first);
-        place[i] = so_far + __popc(alike & ((1u << lane) - 1));
+        place[i] += so_far + __popc(alike & ((1u << lane) - 1));
         __syncwarp();
     }
     __syncthreads();
@@ -92,41 +99,41 @@ __device__ void rank(const K (&key)[ITEMS], int shift, unsigned (&place)[ITEMS],
 
 extern __shared__ __align__(16) unsigned char sorting_memory[];
 
-/// A row of at most THREADS · ITEMS elements a block.
+/// A row of at most THREADS · ITEMS elements a block, at most 65536.
 template <typename T, int THREADS, int ITEMS>
-__global__ void __launch_bounds__(THREADS, 1)
+__global__ void __launch_bounds__(THREADS, blocks_of<key_of<T>>(THREADS, ITEMS))
     sort_rows(const bits_of<T>* __restrict__ x, long long xs, unsigned n, const void* __restrict__ lengths, int wide, unsigned sense, unsigned first, unsigned count,
               bits_of<T>* __restrict__ values, long long* __restrict__ indices, unsigned char* __restrict__ mask, int marks, int rest) {
     using K = key_of<T>;
     __shared__ Ranking<THREADS> s;
     K* keys = reinterpret_cast<K*>(sorting_memory);
-    unsigned* at = reinterpret_cast<unsigned*>(keys + THREADS * ITEMS);
+    unsigned short* at = reinterpret_cast<unsigned short*>(keys + THREADS * ITEMS);
     const long long row = blockIdx.x;
     wait_for_before();
     const bits_of<T>* r = x + row * xs;
     const unsigned length = length_of(lengths, wide, row, n);
     K key[ITEMS];
-    unsigned index[ITEMS], place[ITEMS];
+    unsigned place[ITEMS];  // the lower half; the upper one is the index
 #pragma unroll
     for (int i = 0; i < ITEMS; ++i) {
         const unsigned p = standing<ITEMS>(i);
-        index[i] = p, key[i] = p < length ? to_key<T>(r[p], sense) : 0;  // what stands for nothing comes last, and stays last at each digit
+        place[i] = p << 16, key[i] = p < length ? to_key<T>(r[p], sense) : 0;  // what stands for nothing comes last, and stays last at each digit
     }
 #pragma unroll 1
     for (int shift = 0; shift < key_bits<T>; shift += 8) {
         rank<THREADS, ITEMS>(key, shift, place, s);
 #pragma unroll
-        for (int i = 0; i < ITEMS; ++i) keys[place[i]] = key[i], at[place[i]] = index[i];
+        for (int i = 0; i < ITEMS; ++i) keys[place[i] & 0xffff] = key[i], at[place[i] & 0xffff] = static_cast<unsigned short>(place[i] >> 16);
         __syncthreads();
 #pragma unroll
-        for (int i = 0; i < ITEMS; ++i) key[i] = keys[standing<ITEMS>(i)], index[i] = at[standing<ITEMS>(i)];
+        for (int i = 0; i < ITEMS; ++i) key[i] = keys[standing<ITEMS>(i)], place[i] = static_cast<unsigned>(at[standing<ITEMS>(i)]) << 16;
         __syncthreads();
     }
     const Results<T> results{r, values, indices, mask, row, n, first, count, sense, 0, marks != 0};
 #pragma unroll
     for (int i = 0; i < ITEMS; ++i) {
         const unsigned p = standing<ITEMS>(i);
-        if (p < length) results.put(p, key[i], index[i]);
+        if (p < length) results.put(p, key[i], place[i] >> 16);
         else if (p < n && rest) results.rest(p);
         else if (p < n) results.none(p);
     }
@@ -145,7 +152,7 @@ __device__ void tile_keys(key_of<T> (&key)[ITEMS], unsigned from, unsigned lengt
 
 /// How often each digit comes in each tile: counts[row][digit][tile].
 template <typename T, bool FIRST, int THREADS, int ITEMS>
-__global__ void __launch_bounds__(THREADS, 1)
+__global__ void __launch_bounds__(THREADS, blocks_of<key_of<T>>(THREADS, ITEMS))
     radix_count(const bits_of<T>* __restrict__ x, long long xs, unsigned n, const void* __restrict__ lengths, int wide, unsigned sense, int shift, unsigned tiles,
                 const key_of<T>* __restrict__ keys, unsigned* __restrict__ counts) {
     __shared__ unsigned histogram[256];
@@ -193,7 +200,7 @@ __global__ void __launch_bounds__(256) radix_scan(unsigned* __restrict__ counts,
 
 /// A tile's entries to where they go by one digit; after the LAST, results.
 template <typename T, bool FIRST, bool LAST, int THREADS, int ITEMS>
-__global__ void __launch_bounds__(THREADS, 1)
+__global__ void __launch_bounds__(THREADS, blocks_of<key_of<T>>(THREADS, ITEMS))
     radix_scatter(const bits_of<T>* __restrict__ x, long long xs, unsigned n, const void* __restrict__ lengths, int wide, unsigned sense, int shift, unsigned tiles,
                   const key_of<T>* __restrict__ keys_in, const unsigned* __restrict__ indices_in, const unsigned* __restrict__ counts, const unsigned* __restrict__ totals,
                   key_of<T>* __restrict__ keys_out, unsigned* __restrict__ indices_out, unsigned first, unsigned count, bits_of<T>* __restrict__ values,
@@ -211,21 +218,23 @@ __global__ void __launch_bounds__(THREADS, 1)
     const long long line = static_cast<long long>(row) * n;
     const Results<T> results{r, values, indices, mask, row, n, first, count, sense, 0, marks != 0};
     K key[ITEMS];
-    unsigned index[ITEMS], place[ITEMS];
+    unsigned place[ITEMS];
     if (from < length) {
         tile_keys<T, FIRST, THREADS, ITEMS>(key, from, length, r, FIRST ? nullptr : keys_in + line, sense);
-#pragma unroll
-        for (int i = 0; i < ITEMS; ++i) {
-            const unsigned p = from + standing<ITEMS>(i);
-            index[i] = FIRST || p >= length ? p : indices_in[line + p];
-        }
         for (unsigned d = threadIdx.x; d < 256; d += THREADS) start[d] = totals[row * 256 + d];
         __syncthreads();
         sums_before<THREADS>(start, s.sums);
         for (unsigned d = threadIdx.x; d < 256; d += THREADS) start[d] += counts[(row * 256ll + d) * tiles + tile];
+#pragma unroll
+        for (int i = 0; i < ITEMS; ++i) place[i] = 0;
         rank<THREADS, ITEMS>(key, shift, place, s);
 #pragma unroll
-        for (int i = 0; i < ITEMS; ++i) keys[place[i]] = key[i], at[place[i]] = index[i];
+        for (int i = 0; i < ITEMS; ++i) keys[place[i]] = key[i];
+#pragma unroll
+        for (int i = 0; i < ITEMS; ++i) {
+            const unsigned p = from + standing<ITEMS>(i);
+            at[place[i]] = FIRST || p >= length ? p : indices_in[line + p];  // read late: keys and places fill the registers until here
+        }
         __syncthreads();
         const unsigned here = min(TILE, length - from);
 #pragma unroll

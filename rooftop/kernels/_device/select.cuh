@@ -1,6 +1,7 @@
 // The first k of each row in order, exactly: a row is read once, and what is not behind the k-th of those seen so far is kept in shared memory.
 #pragma once
 #include "chain.cuh"
+#include "entries.cuh"
 #include "order.cuh"
 
 constexpr int SELECT_ITEMS = 8;  // entries of a list that a thread takes in a round
@@ -98,30 +99,6 @@ __device__ void keep_first(K* keys, unsigned* indices, unsigned n, unsigned k, i
     __syncthreads();
 }
 
-/// Entries in order, in place: a bitonic network over the next power of two, which the arrays have room for.
-template <typename K, int THREADS>
-__device__ void sort_entries(K* keys, unsigned* indices, unsigned n) {
-    unsigned wide = 1;
-    while (wide < n) wide *= 2;
-    for (unsigned i = n + threadIdx.x; i < wide; i += THREADS) keys[i] = 0, indices[i] = NOBODY;
-    __syncthreads();
-    for (unsigned size = 2; size <= wide; size *= 2) {
-        for (unsigned step = size / 2; step > 0; step /= 2) {
-            for (unsigned t = threadIdx.x; t < wide / 2; t += THREADS) {
-                const unsigned a = 2 * step * (t / step) + t % step, b = a + step;
-                const bool falling = (a & size) == 0;
-                const K ka = keys[a], kb = keys[b];
-                const unsigned ia = indices[a], ib = indices[b];
-                if (before(kb, ib, ka, ia) == falling) keys[a] = kb, indices[a] = ib, keys[b] = ka, indices[b] = ia;
-            }
-            if (step > 32) __syncthreads();  // up to 32 a warp's pairs lie in 64 neighbours of its own
-            else __syncwarp();
-        }
-        if (size >= 64) __syncthreads();
-    }
-    __syncthreads();
-}
-
 /// `count` elements of a row from `begin` on, wherever they lie, in packs of 16 bytes; U packs a thread in a round.
 template <typename T, int THREADS>
 struct FromRow {
@@ -190,6 +167,31 @@ struct FromLists {
 
 extern __shared__ __align__(16) unsigned char selecting_memory[];
 
+/// A key that at least k elements of a round reach, k <= THREADS: the k-th largest of the threads' own largest. `shared` has room for THREADS.
+template <typename K, int THREADS, typename From>
+__device__ K first_bar(const From& now, unsigned k, K* shared) {
+    constexpr int PACK = 16 / sizeof(K);
+    struct alignas(16) Pack { K v[PACK]; };
+    K most = 0;
+#pragma unroll
+    for (int i = 0; i < From::ITEMS; ++i) most = now.index(i) != NOBODY && now.key(i) > most ? now.key(i) : most;
+    shared[threadIdx.x] = most;
+    __syncthreads();
+    unsigned rank = 0;  // threads whose largest comes before this one's, or is the same and of a lower thread
+#pragma unroll 2
+    for (unsigned t = 0; t < THREADS; t += PACK) {
+        const Pack p = *reinterpret_cast<const Pack*>(shared + t);
+#pragma unroll
+        for (int j = 0; j < PACK; ++j) rank += before(p.v[j], t + j, most, threadIdx.x);
+    }
+    __syncthreads();
+    if (rank == k - 1) shared[0] = most;
+    __syncthreads();
+    const K bar = shared[0];
+    __syncthreads();
+    return bar;
+}
+
 /// The first k of what `from` has, at the front of `keys` and `indices` in no order; how many there are is returned.
 template <typename T, int THREADS, typename From>
 __device__ unsigned select(From from, unsigned rounds, unsigned k, unsigned capacity, int index_bits, key_of<T>* keys, unsigned* indices, Selecting& s) {
@@ -206,6 +208,7 @@ __device__ unsigned select(From from, unsigned rounds, unsigned k, unsigned capa
         if (next < rounds) from.fetch(next);  // under way while the round before is looked at
         if (next == 0) continue;
         const unsigned round = next - 1;
+        if (round == 0 && k <= THREADS) key = first_bar<K, THREADS>(now, k, keys), index = NOBODY;
         unsigned near = 0;
 #pragma unroll
         for (int i = 0; i < From::ITEMS; ++i) near |= static_cast<unsigned>(now.key(i) >= key) << i;
@@ -236,12 +239,31 @@ __device__ unsigned select(From from, unsigned rounds, unsigned k, unsigned capa
         __syncthreads();
         held += s.added[round % 3];
         if (threadIdx.x == 0) s.added[(round + 2) % 3] = 0;  // read by all before this barrier, added to after the next
-        if (held > k && (held + ROUND > capacity || next == rounds)) {
+        if (held > k && (held + ROUND > capacity || next == rounds || (held > 2 * k && (next == 4 || next == 32 || next == 256)))) {
             keep_first<K, BITS, THREADS>(keys, indices, held, k, index_bits, s, key, index);
             held = k;
         }
     }
     return held;
+}
+
+/// The `held` first of a row, of k asked for, to where they go.
+template <typename T, int THREADS>
+__device__ void write_results(const Results<T>& results, key_of<T>* keys, unsigned* at, unsigned held, unsigned k) {
+    if (results.mask == nullptr && results.count == 1 && k > 1) {  // the k-th alone: what comes last of them
+        if (held == k && results.first == k - 1) {
+            last_entry<key_of<T>, THREADS>(keys, at, held);
+            if (threadIdx.x == 0) results.put(k - 1, keys[0], at[0]);
+        } else if (threadIdx.x == 0) {
+            results.none(k - 1);
+        }
+        return;
+    }
+    if (results.mask == nullptr && k > 1) sort_entries<key_of<T>, THREADS>(keys, at, held);
+    for (unsigned i = threadIdx.x; i < k; i += THREADS) {
+        if (i < held) results.put(i, keys[i], at[i]);
+        else results.none(i);
+    }
 }
 
 /// `splits` blocks a row, `per` elements of it each. One block a row: results; more: lists [rows, splits, k] for select_lists.
@@ -266,11 +288,7 @@ __global__ void __launch_bounds__(THREADS, THREADS == 64 ? 8 : 640 / THREADS)
         return;
     }
     const Results<T> results{r, values, indices, mask, row, n, first, count, sense, tie, marks != 0};
-    if (mask == nullptr && count + first > 1) sort_entries<key_of<T>, THREADS>(keys, at, held);
-    for (unsigned i = threadIdx.x; i < k; i += THREADS) {
-        if (i < held) results.put(i, keys[i], at[i]);
-        else results.none(i);
-    }
+    write_results<T, THREADS>(results, keys, at, held, k);
 }
 
 /// As select_rows, of lists: `n` entries of each row, `per` of them a block.
@@ -296,11 +314,7 @@ __global__ void __launch_bounds__(THREADS, THREADS == 64 ? 8 : 640 / THREADS)
         return;
     }
     const Results<T> results{x + row * xs, values, indices, mask, row, columns, first, count, sense, tie, marks != 0};
-    if (mask == nullptr && count + first > 1) sort_entries<key_of<T>, THREADS>(keys, at, held);
-    for (unsigned i = threadIdx.x; i < k; i += THREADS) {
-        if (i < held) results.put(i, keys[i], at[i]);
-        else results.none(i);
-    }
+    write_results<T, THREADS>(results, keys, at, held, k);
 }
 
 /// Rows of at most 32 R elements, a warp each: a bitonic network in registers. Lane l has the places R l to R l + R - 1.

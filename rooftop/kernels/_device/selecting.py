@@ -62,11 +62,12 @@ def _capacity(device: Device, entry: int, threads: int, each: int, k: int, whole
     room = (device.shared_per_block - RESERVED) // entry
     if whole <= round_:
         least = max(pow2(k), round_)
+    least = -(-least // 4) * 4  # keys and indices begin on 16 bytes
     if least > room:
         return None
     half = (device.shared_per_block - 2 * RESERVED) // (2 * entry)  # two blocks a multiprocessor
     wanted = least if whole <= round_ else least + max(2048, k + k // 2)
-    return min(wanted, half) if least <= half else min(wanted, room)
+    return (min(wanted, half) if least <= half else min(wanted, room)) // 4 * 4
 
 
 def _threads(p: Problem, k: int, length: int, each: int) -> tuple[int, int] | None:

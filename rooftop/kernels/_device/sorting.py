@@ -13,19 +13,29 @@ THREADS = 512
 
 
 def items(p: Problem) -> int:
-    """Elements of a thread: keys, indices and places lie in its registers, keys and indices of the block in shared memory."""
-    return 8 if p["x"].dtype == "i64" else 16
+    """Elements of a thread at most: keys and places lie in its registers, of which it has 64; of int64 with more than 6 elements 128."""
+    return 8 if p["x"].dtype == "i64" else 12
 
 
 def plan(p: Problem) -> dict[str, Any]:
     """The config for whole rows in order."""
-    _, n = rows_of(p)
+    rows, n = rows_of(p)
     if n <= selecting.WARP:
         return {"way": "warp", "each": max(1, selecting.pow2(-(-n // 32)))}
     each = items(p)
-    if n <= THREADS * each:
-        return {"way": "block", "threads": max(64, min(THREADS, selecting.pow2(-(-n // each)))), "tiles": 1}
-    return {"way": "tiles", "threads": THREADS, "tiles": -(-n // (THREADS * each))}
+    for threads in (64, 128, 256, 512, 1024):
+        wide = max(4, -(-n // (2 * threads)) * 2)
+        if wide <= (6 if each == 8 and threads == 1024 else each) and shared_of(p, threads, wide) <= p.device.shared_per_block:
+            return {"way": "block", "threads": threads, "each": wide, "tiles": 1}
+    if each == 8:
+        return {"way": "tiles", "threads": 384, "each": each, "tiles": -(-n // (384 * each))}
+    each = next((e for e in (12, 8) if rows * -(-n // (THREADS * e)) >= 2 * p.device.sms), 4)  # few rows: small tiles, so that all multiprocessors have one
+    return {"way": "tiles", "threads": THREADS, "each": each, "tiles": -(-n // (THREADS * each))}
+
+
+def shared_of(p: Problem, threads: int, each: int) -> int:
+    """Bytes of shared memory of a block that sorts a row: keys and 16-bit indices, and what ranks them."""
+    return threads * each * (key_bytes(p) + 2) + threads // 32 * 1024 + 2048
 
 
 def not_taken(p: Problem) -> str | None:
@@ -54,13 +64,13 @@ def launches(p: Problem, config: Mapping[str, Any], sense: int, to: Arguments, r
     if config["way"] == "warp":
         return selecting.launches(p, config, 0, sense, 0, to, rest)
     rows, _ = rows_of(p)
-    t, each, threads, tiles = DTYPES[p["x"].dtype].cuda, items(p), config["threads"], config["tiles"]
+    t, each, threads, tiles = DTYPES[p["x"].dtype].cuda, config["each"], config["threads"], config["tiles"]
     x, lengths = given(p)
     shared = threads * each * (key_bytes(p) + 4)
     last: Arguments = {**to, "rest": (int(rest), "i32")}
     if config["way"] == "block":
         args = {**x, **lengths, "sense": (sense, "u32"), **last}
-        return [launch(p, f"sort_rows<{t}, {threads}, {each}>", rows, threads, args, shared)]
+        return [launch(p, f"sort_rows<{t}, {threads}, {each}>", rows, threads, args, threads * each * (key_bytes(p) + 2))]
     found = []
     digits = DTYPES[p["x"].dtype].bytes
     for digit in range(digits):

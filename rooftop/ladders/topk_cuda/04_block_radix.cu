@@ -20,7 +20,8 @@ block  = [512]
 #include "select.cuh"
 
 __global__ void __launch_bounds__(512) block_radix(int N, int k, const float* __restrict__ x, long long xs, float* values, long long* indices) {
-    __shared__ unsigned histogram[256], found[2], count, ties[16], keys[2048], at[2048];
+    __shared__ __align__(16) unsigned keys[2048], at[2048];
+    __shared__ unsigned histogram[256], found[2], count, ties[16];
     x += blockIdx.x * xs;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     unsigned prefix = 0, need = k;
