@@ -1,0 +1,168 @@
+"""Launches and configs of the backward of rms_norm and layer_norm (norm_rows_bwd.cuh), for any number of rows and columns.
+
+A row is `vectors` of 16 bytes of s, dy and dx each, taken by a team: a few lanes of a warp, or a block. The kernels are persistent, so what counts is a
+multiprocessor: 512 threads of up to 128 registers. What is weighed:
+
+    registers         a vector takes 16 for its sums of dweight and dbias (8 where one is not wanted), so a thread holds 4 at most
+    bytes in flight   the ring holds as many rows as leave RING bytes a multiprocessor on their way, of which 40 KiB keep an H200 busy
+    padding           threads that hold fewer vectors than the others wait for them
+    partial rows      a block leaves one: 8 bytes a column, written and read once more. With few rows a block, larger teams: fewer blocks
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import gcd
+from typing import Any
+
+from rooftop.core.head import Head
+from rooftop.core.spec import DTYPES, Launch, Meta, Problem
+
+THREADS = 512  # of a multiprocessor
+WARP_KERNEL_THREADS = 256
+MOST = 4  # vectors a thread
+RING = 96 * 1024
+TENSORS = ("s", "dy", "dx", "ds", "weight")
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What decides."""
+
+    count: int
+    columns: int
+    vectors: int  # of a row
+    aligned: bool  # no singles: all rows are whole vectors on 16 bytes
+    period: int  # rows so far apart lie equally far from a 16-byte boundary
+    tensors: int  # read: 3 with ds
+    weight: bool
+    itemsize: int
+    sms: int
+    shared: int  # bytes a block may have
+
+    @property
+    def least(self) -> int:
+        """Threads of a team: singles are one a thread."""
+        return 1 if self.aligned else 32 // self.itemsize
+
+    @property
+    def pitch(self) -> int:
+        """Elements of a partial row, as pitch_of in norm_rows_bwd.cuh."""
+        return self.columns if self.aligned else (self.columns + 32 // self.itemsize) // 4 * 4
+
+
+def of(p: Problem) -> Rows:
+    s = p["s"]
+    per = 16 // s.itemsize
+    rows, columns = s.shape
+    aligned = columns % per == 0 and all(_aligned(m) for name in TENSORS if (m := p.get(name)) is not None)
+    period = 1 if aligned or rows == 1 else 16 // gcd(16, s.strides[0] * s.itemsize)
+    tensors = 2 if p.get("ds") is None else 3
+    return Rows(rows, columns, max(1, columns // per), aligned, period, tensors, p.get("weight") is not None, s.itemsize, p.device.sms, p.device.shared_per_block)
+
+
+def _aligned(m: Meta) -> bool:
+    return m.align >= 16 and all(m.strides[d] * m.itemsize % 16 == 0 for d in range(len(m.shape) - 1) if m.shape[d] > 1)
+
+
+def _stages(r: Rows, threads: int, vectors: int) -> int | None:
+    """Rows of the ring; None where the shared memory of a multiprocessor, less 2 KiB a block, does not hold two."""
+    blocks = THREADS // threads
+    row = threads * vectors * 16  # of one tensor
+    room = (r.shared - 1024 * blocks) // blocks - (row if r.weight else 0)
+    stages = min(1 + -(-RING // (blocks * row * r.tensors)), 8, room // (row * r.tensors))
+    return stages if stages >= 2 else None
+
+
+def _config(r: Rows, lanes: int, threads: int, vectors: int) -> dict[str, int] | None:
+    stages = _stages(r, WARP_KERNEL_THREADS if lanes else threads, vectors)
+    return {"lanes": lanes, "threads": threads, "vectors": vectors, "stages": stages} if stages else None
+
+
+def _choices(r: Rows) -> list[dict[str, int]]:
+    found = []
+    for vectors in range(1, MOST + 1):
+        lanes = max(r.least, 1 << max(0, -(-r.vectors // vectors) - 1).bit_length())
+        if lanes <= 32 and (vectors == 1 or r.vectors > lanes):
+            found.append(_config(r, lanes, WARP_KERNEL_THREADS, vectors))
+        threads = max(64, 32 * -(-r.vectors // (32 * vectors)))
+        if threads <= THREADS and r.vectors > 32:
+            found.append(_config(r, 0, threads, vectors))
+    return [c for c in found if c is not None]
+
+
+def _padding(r: Rows, c: Mapping[str, int]) -> float:
+    return (c["lanes"] or c["threads"]) * c["vectors"] / r.vectors - 1
+
+
+def choose(p: Problem) -> dict[str, int]:
+    r = of(p)
+    found = _choices(r)
+    warps = [c for c in found if c["lanes"]]
+    if warps:  # a row fits a warp: no barrier
+        return min(warps, key=lambda c: (round(_padding(r, c), 1), abs(c["vectors"] - 2)))
+    few = r.count < 16 * r.sms  # rather one row at a time on a multiprocessor than twice the partial rows
+    return min(found, key=lambda c: (_padding(r, c) > 0.15, (-c["threads"] if few else abs(c["vectors"] - 2)), _padding(r, c)))
+
+
+def configs(p: Problem) -> list[dict[str, int]]:
+    r = of(p)
+    return [{**c, "stages": stages} for c in _choices(r) for stages in range(2, c["stages"] + 1)]
+
+
+def refuses(p: Problem) -> str | None:
+    r = of(p)
+    if not r.count or not r.columns:
+        return "there must be a row"
+    if not _choices(r):
+        return f"a row must fit one block's registers and shared memory; given {r.columns * r.itemsize} bytes"
+    return None
+
+
+def blocks(r: Rows, c: Mapping[str, int]) -> int:
+    """Of the grid: no more than run at once, and no more than have a row, in whole periods."""
+    threads = WARP_KERNEL_THREADS if c["lanes"] else c["threads"]
+    teams = threads // c["lanes"] if c["lanes"] else 1
+    resident = r.sms * (THREADS // threads)
+    rows_each = -(-r.count // (resident * teams))  # of a team
+    wanted = -(-r.count // (rows_each * teams))
+    return max(1, min(resident, wanted + r.period - 1) // r.period) * r.period
+
+
+def scratch(p: Problem, config: Mapping[str, int]) -> dict[str, Meta]:
+    r = of(p)
+    partial = Meta((blocks(r, config), r.pitch), "f32")
+    return {name: partial for name, of_rows in (("pw", "dweight"), ("pb", "dbias")) if p.get(of_rows) is not None}
+
+
+def launches(p: Problem, config: Mapping[str, int], head: Head, centre: bool) -> list[Launch]:
+    r, made = of(p), scratch(p, config)
+    lanes, threads, vectors, stages = (config[name] for name in ("lanes", "threads", "vectors", "stages"))
+    block = WARP_KERNEL_THREADS if lanes else threads
+    args, types = head.arguments(p, config)
+    args |= {"period": r.period, "pw": "pw" if "pw" in made else None, "pb": "pb" if "pb" in made else None}
+    ring = (stages * r.tensors + r.weight) * vectors * block * 16
+    sums = 8 * r.pitch * (block // 32) if made and lanes else 0  # of the warps, at the end
+    flags = ", ".join(str(v).lower() for v in (r.aligned, centre, r.tensors == 3, r.weight, "pb" in made))
+    element = DTYPES[p["s"].dtype].cuda
+    kernel = f"norm_bwd_warp<{element}, {lanes}, {vectors}, {stages}, {flags}>" if lanes else f"norm_bwd_block<{element}, {vectors}, {stages}, {flags}>"
+    chained = p.device.arch >= 90
+    grid = blocks(r, config)
+    found = [Launch(kernel, (grid,), args, types=(*types, "i32", "ptr", "ptr"), block=(block,), shared=max(ring, sums), chained=chained)]
+    if not made:
+        return found
+    height = max(8, min(32, 1 << (-(-grid // 4) - 1).bit_length()))
+    deep = min(8, 1 << (-(-grid // height) - 1).bit_length())
+    last: dict[str, tuple[str, Any]] = {
+        "count": ("i32", grid), "C": ("i32", r.columns), "pw": ("ptr", args["pw"]), "dweight": ("ptr", "dweight" if "pw" in made else None),
+        "pb": ("ptr", args["pb"]), "dbias": ("ptr", "dbias" if "pb" in made else None), "s": ("ptr", "s"), "ss": ("i64", p["s"].strides[0]),
+        "period": ("i32", r.period),
+    }  # fmt: skip
+    found.append(
+        Launch(
+            f"norm_bwd_columns<{element}, {height}, {deep}, {str(r.aligned).lower()}>", (-(-r.columns // 32), len(made)), {n: v for n, (_, v) in last.items()},
+            types=tuple(t for t, _ in last.values()), block=(32, height), chained=chained,
+        )
+    )  # fmt: skip
+    return found

@@ -1,0 +1,384 @@
+// The backward of rms_norm and layer_norm, which differ in CENTRE alone: whether the forward took the mean off. With scale = 1 / sqrt(mean of
+// (s - mean)^2 + eps), n = (s - mean) * scale and g = dy * weight:
+//
+//     dx = scale * (g - mean of g - n * mean of (g n)) + ds     dweight = sum over rows of dy n     dbias = sum over rows of dy
+//
+// The kernels are persistent: no more blocks than run at once, and each walks over its share of the rows. A thread has the same columns of every row, so
+// it adds up dweight and dbias of these columns in registers. Rows on their way wait in a ring in shared memory, filled by cp.async several rows ahead;
+// a thread copies what it alone reads, so no barrier guards the ring. At the end a block leaves one partial row of each sum in float32, and
+// norm_bwd_columns adds the partial rows up in order: the same bits every time.
+//
+// Read downward: statistics of a row (Part), what a thread does for its columns (Columns), the kernels norm_bwd_warp (one row or several a warp),
+// norm_bwd_block (a row a block) and norm_bwd_columns.
+#pragma once
+#include <cuda_pipeline.h>
+
+#include "chain.cuh"
+#include "lanes.cuh"
+#include "quotients.cuh"
+#include "rows.cuh"
+
+constexpr int SPAN = 16;  // rows: sums of float32 are closed after so many, since one sum of hundreds of rows errs by several times more
+
+// On 128 bytes: cp.async to a destination that is not asks the L2 for each line two or three times.
+extern __shared__ __align__(128) uint4 ring[];
+
+/// Of some elements of a row: the mean of s, the sum of squares about it, the sum of g, the sum of g (s - mean). Without CENTRE mean and level are 0.
+struct Part {
+    float mean, squares, level, products;
+};
+
+/// The parts that the lanes of a warp hold, n elements each, as one, in all lanes (Chan, Golub & LeVeque 1979); `total`: their elements. About lane 0's
+/// mean, so that it is exact where all elements are equal.
+template <bool CENTRE>
+__device__ Part whole_of(const Part& p, float n, const Divisor& total) {
+    if (!CENTRE) {
+        float both[2] = {p.squares, p.products};
+        lanes_sums<32>(both);
+        return {0, both[0], 0, both[1]};
+    }
+    const float base = __shfl_sync(~0u, p.mean, 0), from_base = n > 0 ? p.mean - base : 0;
+    const float mean = base + lanes_sum<32>(n * total.part * from_base);  // each by its share: no infinite sum
+    const float off = n > 0 ? p.mean - mean : 0;
+    float sums[3] = {p.squares + n * off * off, p.level, p.products + p.level * off};
+    lanes_sums<32>(sums);
+    return {mean, sums[0], sums[1], sums[2]};
+}
+
+/// Sums over rows of one thread's columns: VECTORS vectors of N and a single. Those of float32 are closed every SPAN rows.
+template <int VECTORS, int N, bool WANTED>
+struct Sums {
+    static constexpr bool SPANS = N == 4;  // float32
+    float now[VECTORS][N] = {}, closed[VECTORS][N] = {}, single = 0, closed_single = 0;
+
+    __device__ void close() {
+        if (!WANTED || !SPANS) return;
+#pragma unroll
+        for (int i = 0; i < VECTORS; ++i) {
+#pragma unroll
+            for (int j = 0; j < N; ++j) closed[i][j] += now[i][j], now[i][j] = 0;
+        }
+        closed_single += single, single = 0;
+    }
+    /// Once closed.
+    __device__ float& total(int i, int j) { return SPANS ? closed[i][j] : now[i][j]; }
+    __device__ float& total_single() { return SPANS ? closed_single : single; }
+    /// Teams of LANES lanes as one, in all of them.
+    template <int LANES>
+    __device__ void add_teams() {
+#pragma unroll
+        for (int step = 16; step >= LANES && WANTED; step /= 2) {
+#pragma unroll
+            for (int i = 0; i < VECTORS; ++i) {
+#pragma unroll
+                for (int j = 0; j < N; ++j) total(i, j) += __shfl_xor_sync(~0u, total(i, j), step);
+            }
+            total_single() += __shfl_xor_sync(~0u, total_single(), step);
+        }
+    }
+};
+
+/// Partial rows of sums begin so that vectors of a row lie on 16 bytes in them: column c of a row that has `head` elements before its first vector.
+template <typename T, bool ALIGNED>
+__device__ int place(int column, int head) { return ALIGNED ? column : column - head + Pack<T>::N; }
+template <typename T, bool ALIGNED>
+__device__ int pitch_of(int C) { return ALIGNED ? C : (C + 2 * Pack<T>::N) / 4 * 4; }
+
+/// What one thread does for its columns of the rows that its team takes. The rows of a team lie equally far from a 16-byte boundary, so that its columns
+/// are the same in each.
+template <typename T, int VECTORS, int STAGES, bool ALIGNED, bool CENTRE, bool SECOND, bool WEIGHT, bool BIAS>
+struct Columns {
+    using P = Pack<T>;
+    static constexpr int N = P::N, TENSORS = SECOND ? 3 : 2;  // s, dy, ds
+    Row<T, VECTORS, ALIGNED> row;
+    const T *ahead[TENSORS], *next[TENSORS];  // rows: that cp.async asks for next; after this one
+    long long step[TENSORS];                  // elements from one row of the team to its next
+    int filled = 0, now = 0;                  // stages of the ring: filled next; of this row
+    float single[TENSORS] = {}, coming[TENSORS] = {}, weight_single = 0;
+    Sums<VECTORS, N, WEIGHT> dweight;
+    Sums<VECTORS, N, BIAS> dbias;
+
+    __device__ uint4* slot(int stage, int tensor, int i) const { return ring + ((stage * TENSORS + tensor) * VECTORS + i) * blockDim.x + threadIdx.x; }
+    __device__ uint4* weight_slot(int i) const { return slot(STAGES, 0, i); }
+
+    /// The weight, and the first rows on their way.
+    template <typename W>
+    __device__ void begin(const W& walk, const T* s, long long ss, const T* dy, long long dys, const T* ds, long long dss, const T* weight) {
+        const T* const all[3] = {s, dy, ds};
+        const long long strides[3] = {ss, dys, dss};
+#pragma unroll
+        for (int t = 0; t < TENSORS; ++t) ahead[t] = next[t] = all[t] + walk.first * strides[t], step[t] = walk.step * strides[t];
+        keep_weight(weight);
+        for (int k = 0; k < STAGES - 1; ++k) fetch(k < walk.count);
+        fetch_singles(walk.count > 0);
+    }
+    __device__ void keep_weight(const T* weight) {
+        if (!WEIGHT) return;
+        const bool together = ALIGNED || aligned(weight + row.head);
+#pragma unroll
+        for (int i = 0; i < VECTORS; ++i) {
+            if (row.has(i)) *weight_slot(i) = P::load(weight + row.column(i), together);
+        }
+        weight_single = row.has_single() ? static_cast<float>(weight[row.single_column()]) : 0;
+    }
+    /// Asks for the next row, where there is one, and closes a group of cp.async either way.
+    __device__ void fetch(bool there) {
+#pragma unroll
+        for (int t = 0; t < TENSORS; ++t) {
+            const bool together = ALIGNED || aligned(ahead[t] + row.head);
+#pragma unroll
+            for (int i = 0; i < VECTORS; ++i) {
+                if (!there || !row.has(i)) continue;
+                if (together)
+                    __pipeline_memcpy_async(slot(filled, t, i), ahead[t] + row.column(i), 16);
+                else
+                    *slot(filled, t, i) = P::load(ahead[t] + row.column(i), false);
+            }
+            ahead[t] += step[t];
+        }
+        __pipeline_commit();
+        filled = filled + 1 < STAGES ? filled + 1 : 0;
+    }
+    /// Singles are too small for cp.async: they come through a register, one row ahead.
+    __device__ void fetch_singles(bool there) {
+        if (ALIGNED) return;
+#pragma unroll
+        for (int t = 0; t < TENSORS; ++t) {
+            single[t] = coming[t];
+            if (there && row.has_single()) coming[t] = static_cast<float>(next[t][row.single_column()]);
+            next[t] += step[t];
+        }
+    }
+    /// After row k.
+    __device__ void turn(int k) {
+        now = now + 1 < STAGES ? now + 1 : 0;
+        if (k % SPAN == SPAN - 1) close();
+    }
+    __device__ void close() { dweight.close(), dbias.close(); }
+
+    /// use(s) of this thread's elements of the row.
+    template <typename Use>
+    __device__ void each(const Use& use) const {
+        float s[N];
+#pragma unroll
+        for (int i = 0; i < VECTORS; ++i) {
+            if (!row.has(i)) continue;
+            P::widen(*slot(now, 0, i), s);
+#pragma unroll
+            for (int j = 0; j < N; ++j) use(s[j]);
+        }
+        if (row.has_single()) use(single[0]);
+    }
+    /// g is rounded: its mean is taken off it later, and equal gradients must leave 0.
+    __device__ float product(float dy, float w) const { return WEIGHT ? __fmul_rn(dy, w) : dy; }
+    /// use(s, g).
+    template <typename Use>
+    __device__ void each_pair(const Use& use) const {
+        float s[N], dy[N], w[N];
+#pragma unroll
+        for (int i = 0; i < VECTORS; ++i) {
+            if (!row.has(i)) continue;
+            P::widen(*slot(now, 0, i), s), P::widen(*slot(now, 1, i), dy);
+            if (WEIGHT) P::widen(*weight_slot(i), w);
+#pragma unroll
+            for (int j = 0; j < N; ++j) use(s[j], product(dy[j], w[j]));
+        }
+        if (row.has_single()) use(single[0], product(single[1], weight_single));
+    }
+    /// What LANES neighbouring lanes have of the row, n elements, in all of them. Two passes; the second also finds what rounding left in the mean.
+    template <int LANES>
+    __device__ Part part(const Divisor& n) const {
+        if (!CENTRE) {
+            float both[2] = {0, 0};
+            each_pair([&](float s, float g) { both[0] += s * s, both[1] += g * s; });
+            lanes_sums<LANES>(both);
+            return {0, both[0], 0, both[1]};
+        }
+        float sum = 0;
+        each([&](float s) { sum += s; });
+        const float mean = over(lanes_sum<LANES>(sum), n);
+        float sums[4] = {0, 0, 0, 0};
+        each_pair([&](float s, float g) {
+            const float off = s - mean;
+            sums[0] += off * off, sums[1] += off, sums[2] += g, sums[3] += g * off;
+        });
+        lanes_sums<LANES>(sums);
+        const float rest = over(sums[1], n);
+        return {mean + rest, fmaxf(sums[0] - n.n * rest * rest, 0), sums[2], sums[3] - sums[2] * rest};
+    }
+    /// dx from the statistics `p` of all of the row, C elements, and the row's share of the sums.
+    __device__ void finish(const Part& p, const Divisor& C, float eps, T* dx) {
+        float scale = reciprocal_root(over(p.squares, C) + eps);
+        if (CENTRE && C.n == 1) scale = 0;  // one column: no gradient, and the two roundings below would leave one
+        const float along = over(p.products * scale, C), level = CENTRE ? over(p.level, C) : 0;
+        const bool together = ALIGNED || aligned(dx + row.head);
+#pragma unroll
+        for (int i = 0; i < VECTORS; ++i) {
+            if (!row.has(i)) continue;
+            float s[N], dy[N], w[N], d[N];
+            P::widen(*slot(now, 0, i), s), P::widen(*slot(now, 1, i), dy);
+            if (WEIGHT) P::widen(*weight_slot(i), w);
+            if (SECOND) P::widen(*slot(now, TENSORS - 1, i), d);
+#pragma unroll
+            for (int j = 0; j < N; ++j) {
+                const float n = (s[j] - p.mean) * scale, found = scale * fmaf(-n, along, product(dy[j], w[j]) - level);
+                if (WEIGHT) dweight.now[i][j] += dy[j] * n;
+                if (BIAS) dbias.now[i][j] += dy[j];
+                d[j] = SECOND ? found + d[j] : found;
+            }
+            P::store(dx + row.column(i), together, P::narrow(d));
+        }
+        if (!row.has_single()) return;
+        const float n = (single[0] - p.mean) * scale, found = scale * fmaf(-n, along, product(single[1], weight_single) - level);
+        dweight.single += single[1] * n, dbias.single += single[1];
+        dx[row.single_column()] = T(SECOND ? found + single[TENSORS - 1] : found);
+    }
+    /// This thread's sums -> a partial row of each, in shared or global memory.
+    __device__ void leave(float* pw, float* pb) {
+#pragma unroll
+        for (int i = 0; i < VECTORS; ++i) {
+            if (!row.has(i)) continue;
+#pragma unroll
+            for (int j = 0; j < N; j += 4) {
+                const int at = place<T, ALIGNED>(row.column(i), row.head) + j;
+                if (WEIGHT) *reinterpret_cast<float4*>(pw + at) = quad(dweight, i, j);
+                if (BIAS) *reinterpret_cast<float4*>(pb + at) = quad(dbias, i, j);
+            }
+        }
+        if (!row.has_single()) return;
+        const int at = place<T, ALIGNED>(row.single_column(), row.head);
+        if (WEIGHT) pw[at] = dweight.total_single();
+        if (BIAS) pb[at] = dbias.total_single();
+    }
+    template <typename S>
+    __device__ float4 quad(S& sums, int i, int j) {
+        return make_float4(sums.total(i, j), sums.total(i, j + 1), sums.total(i, j + 2), sums.total(i, j + 3));
+    }
+};
+
+/// A block takes rows of one phase alone: row % period == blockIdx.x % period, where rows `period` apart are equally far from a 16-byte boundary. Team t
+/// of `teams` in each block; its k-th row is first + k * step.
+struct Walk {
+    int phase, first, step, count;
+    __device__ Walk(int R, int period, int team, int teams) : phase(blockIdx.x % period) {
+        const int all = gridDim.x / period * teams;
+        first = phase + period * (blockIdx.x / period * teams + team), step = period * all;
+        count = first < R ? (R - first + step - 1) / step : 0;
+    }
+};
+
+/// Short rows: LANES lanes a row, blocks of WARP_KERNEL_THREADS. No barrier while rows are taken.
+template <typename T, int LANES, int VECTORS, int STAGES, bool ALIGNED, bool CENTRE, bool SECOND, bool WEIGHT, bool BIAS>
+__global__ void __launch_bounds__(WARP_KERNEL_THREADS, 2)
+    norm_bwd_warp(int R, int C, const T* __restrict__ dy, long long dys, const T* __restrict__ ds, long long dss, const T* __restrict__ s, long long ss,
+                  const T* __restrict__ weight, T* __restrict__ dx, long long dxs, float eps, int period, float* __restrict__ pw, float* __restrict__ pb) {
+    constexpr int WARPS = WARP_KERNEL_THREADS / 32;
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const Walk walk(R, period, threadIdx.x / LANES, WARP_KERNEL_THREADS / LANES);
+    const int rows = __shfl_sync(~0u, walk.count, 0);  // of the warp's first team: no team of it has more
+    Columns<T, VECTORS, STAGES, ALIGNED, CENTRE, SECOND, WEIGHT, BIAS> columns;
+    const auto locate = [&](bool there) { columns.row.locate(s + walk.phase * ss, there ? C : 0, lane % LANES, LANES); };
+    locate(true);
+    wait_for_before();
+    if (WEIGHT || BIAS) let_next_begin();
+    columns.begin(walk, s, ss, dy, dys, ds, dss, weight);
+    const Divisor n(C);
+    T* to = dx + walk.first * dxs;
+    for (int k = 0; k < rows; ++k) {
+        if (LANES < 32 && k >= walk.count) locate(false);
+        columns.fetch(k + STAGES - 1 < walk.count);
+        columns.fetch_singles(k + 1 < walk.count);
+        __pipeline_wait_prior(STAGES - 1);
+        columns.finish(columns.template part<LANES>(n), n, eps, to);
+        columns.turn(k);
+        to += walk.step * dxs;
+    }
+    if (!WEIGHT && !BIAS) return;
+
+    // The sums of a warp's teams by shuffles, those of the warps by way of shared memory, where rows have been.
+    columns.close();
+    columns.dweight.template add_teams<LANES>(), columns.dbias.template add_teams<LANES>();
+    locate(true);
+    __pipeline_wait_prior(0);
+    __syncthreads();
+    float* const of_warps = reinterpret_cast<float*>(ring);
+    const int pitch = pitch_of<T, ALIGNED>(C);
+    if (lane < LANES) columns.leave(of_warps + 2 * warp * pitch, of_warps + (2 * warp + 1) * pitch);
+    __syncthreads();
+    for (int c = threadIdx.x; c < C; c += WARP_KERNEL_THREADS) {
+        const int at = place<T, ALIGNED>(c, columns.row.head);
+        float w = 0, b = 0;
+#pragma unroll
+        for (int k = 0; k < WARPS; ++k) {
+            if (WEIGHT) w += of_warps[2 * k * pitch + at];
+            if (BIAS) b += of_warps[(2 * k + 1) * pitch + at];
+        }
+        if (WEIGHT) pw[blockIdx.x * static_cast<long long>(pitch) + at] = w;
+        if (BIAS) pb[blockIdx.x * static_cast<long long>(pitch) + at] = b;
+    }
+}
+
+/// Longer rows: a row a block, of as many threads as the row asks for. One barrier a row: each warp leaves its part, and all fold the parts.
+template <typename T, int VECTORS, int STAGES, bool ALIGNED, bool CENTRE, bool SECOND, bool WEIGHT, bool BIAS>
+__global__ void __launch_bounds__(512, 1)
+    norm_bwd_block(int R, int C, const T* __restrict__ dy, long long dys, const T* __restrict__ ds, long long dss, const T* __restrict__ s, long long ss,
+                   const T* __restrict__ weight, T* __restrict__ dx, long long dxs, float eps, int period, float* __restrict__ pw, float* __restrict__ pb) {
+    __shared__ Part parts[2][16];  // of the warps; those of the next row are written while slow warps still read this one's
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, warps = blockDim.x / 32;
+    const Walk walk(R, period, 0, 1);
+    Columns<T, VECTORS, STAGES, ALIGNED, CENTRE, SECOND, WEIGHT, BIAS> columns;
+    columns.row.locate(s + walk.phase * ss, C, threadIdx.x, blockDim.x);
+    const Divisor n(C), of_warp(max(1, columns.row.elements_of_warp(warp)));
+    const float of_lane = lane < warps ? columns.row.elements_of_warp(lane) : 0;
+    wait_for_before();
+    if (WEIGHT || BIAS) let_next_begin();
+    columns.begin(walk, s, ss, dy, dys, ds, dss, weight);
+    T* to = dx + walk.first * dxs;
+    for (int k = 0; k < walk.count; ++k) {
+        columns.fetch(k + STAGES - 1 < walk.count);
+        columns.fetch_singles(k + 1 < walk.count);
+        __pipeline_wait_prior(STAGES - 1);
+        const Part part = columns.template part<32>(of_warp);
+        if (lane == 0) parts[k % 2][warp] = part;
+        __syncthreads();
+        const Part of_row = whole_of<CENTRE>(lane < warps ? parts[k % 2][lane] : Part{0, 0, 0, 0}, of_lane, n);
+        columns.finish(of_row, n, eps, to);
+        columns.turn(k);
+        to += walk.step * dxs;
+    }
+    columns.close();
+    const long long partial = blockIdx.x * static_cast<long long>(pitch_of<T, ALIGNED>(C));
+    columns.leave(pw + partial, pb + partial);
+}
+
+/// dweight (blockIdx.y 0, where there is one) and dbias: the sums of `count` partial rows, always in the same order. A block of 32 x HEIGHT threads takes
+/// 32 columns; a thread asks for DEEP partial rows at once.
+template <typename T, int HEIGHT, int DEEP, bool ALIGNED>
+__global__ void __launch_bounds__(32 * HEIGHT)
+    norm_bwd_columns(int count, int C, const float* __restrict__ pw, T* __restrict__ dweight, const float* __restrict__ pb, T* __restrict__ dbias,
+                     const T* s, long long ss, int period) {
+    __shared__ float sums[HEIGHT][32];
+    const bool of_weight = dweight != nullptr && blockIdx.y == 0;
+    const float* const parts = of_weight ? pw : pb;
+    const int column = blockIdx.x * 32 + threadIdx.x, pitch = pitch_of<T, ALIGNED>(C);
+    const auto at = [&](int k) {
+        const int head = ALIGNED ? 0 : min(C, static_cast<int>(-reinterpret_cast<unsigned long long>(s + k % period * ss) % 16 / sizeof(T)));
+        return k * static_cast<long long>(pitch) + place<T, ALIGNED>(column, head);
+    };
+    float sum = 0;
+    wait_for_before();
+    for (int k = threadIdx.y; k < count && column < C; k += DEEP * HEIGHT) {
+        float v[DEEP];
+#pragma unroll
+        for (int i = 0; i < DEEP; ++i) v[i] = k + i * HEIGHT < count ? parts[at(k + i * HEIGHT)] : 0;
+#pragma unroll
+        for (int i = 0; i < DEEP; ++i) sum += v[i];
+    }
+    sums[threadIdx.y][threadIdx.x] = sum;
+    __syncthreads();
+    if (threadIdx.y > 0 || column >= C) return;
+    sum = 0;
+#pragma unroll
+    for (int k = 0; k < HEIGHT; ++k) sum += sums[k][threadIdx.x];
+    (of_weight ? dweight : dbias)[column] = T(sum);
+}
