@@ -69,10 +69,13 @@ def _aligned(m: Meta) -> bool:
 def _stages(r: Rows, threads: int, vectors: int) -> int | None:
     """Rows of the ring; None where the shared memory of a multiprocessor, less 2 KiB a block, does not hold two."""
     blocks = THREADS // threads
-    row = threads * vectors * 16  # of one tensor
-    room = (r.shared - 1024 * blocks) // blocks - (row if r.weight else 0)
-    stages = min(1 + -(-RING // (blocks * row * r.tensors)), 8, room // (row * r.tensors))
-    return stages if stages >= 2 else None
+    wanted = 1 + -(-RING // (blocks * threads * vectors * 16 * r.tensors))
+    return next((n for n in range(min(wanted, 8), 1, -1) if _ring(r, threads, vectors, n) <= (r.shared - 2048) // blocks), None)
+
+
+def _ring(r: Rows, threads: int, vectors: int, stages: int) -> int:
+    """Bytes: the rows, the weight, the singles."""
+    return threads * (16 * vectors * (stages * r.tensors + r.weight) + (0 if r.aligned else 4 * stages * r.tensors))
 
 
 def _config(r: Rows, lanes: int, threads: int, vectors: int) -> dict[str, int] | None:
@@ -142,7 +145,7 @@ def launches(p: Problem, config: Mapping[str, int], head: Head, centre: bool) ->
     block = WARP_KERNEL_THREADS if lanes else threads
     args, types = head.arguments(p, config)
     args |= {"period": r.period, "pw": "pw" if "pw" in made else None, "pb": "pb" if "pb" in made else None}
-    ring = (stages * r.tensors + r.weight) * vectors * block * 16
+    ring = _ring(r, block, vectors, stages)
     sums = 8 * r.pitch * (block // 32) if made and lanes else 0  # of the warps, at the end
     flags = ", ".join(str(v).lower() for v in (r.aligned, centre, r.tensors == 3, r.weight, "pb" in made))
     element = DTYPES[p["s"].dtype].cuda

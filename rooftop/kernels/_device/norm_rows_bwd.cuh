@@ -94,12 +94,16 @@ struct Columns {
     const T *ahead[TENSORS], *next[TENSORS];  // rows: that cp.async asks for next; after this one
     long long step[TENSORS];                  // elements from one row of the team to its next
     int filled = 0, now = 0;                  // stages of the ring: filled next; of this row
-    float single[TENSORS] = {}, coming[TENSORS] = {}, weight_single = 0;
+    float coming[TENSORS] = {}, weight_single = 0;  // singles of the row to come
     Sums<VECTORS, N, WEIGHT> dweight;
     Sums<VECTORS, N, BIAS> dbias;
 
     __device__ uint4* slot(int stage, int tensor, int i) const { return ring + ((stage * TENSORS + tensor) * VECTORS + i) * blockDim.x + threadIdx.x; }
     __device__ uint4* weight_slot(int i) const { return slot(STAGES, 0, i); }
+    __device__ float& single(int stage, int tensor) const {  // behind the weight
+        float* const singles = reinterpret_cast<float*>(ring + (STAGES * TENSORS + WEIGHT) * VECTORS * blockDim.x);
+        return singles[(stage * TENSORS + tensor) * blockDim.x + threadIdx.x];
+    }
 
     /// The weight, and the first rows on their way.
     template <typename W>
@@ -110,7 +114,11 @@ struct Columns {
         for (int t = 0; t < TENSORS; ++t) ahead[t] = next[t] = all[t] + walk.first * strides[t], step[t] = walk.step * strides[t];
         keep_weight(weight);
         for (int k = 0; k < STAGES - 1; ++k) fetch(k < walk.count);
-        fetch_singles(walk.count > 0);
+#pragma unroll
+        for (int t = 0; t < TENSORS; ++t) {
+            if (row.has_single() && walk.count > 0) coming[t] = static_cast<float>(next[t][row.single_column()]);
+            next[t] += step[t];
+        }
     }
     __device__ void keep_weight(const T* weight) {
         if (!WEIGHT) return;
@@ -139,13 +147,13 @@ struct Columns {
         __pipeline_commit();
         filled = filled + 1 < STAGES ? filled + 1 : 0;
     }
-    /// Singles are too small for cp.async: they come through a register, one row ahead.
-    __device__ void fetch_singles(bool there) {
-        if (ALIGNED) return;
+    /// Singles are too small for cp.async: they come through a register, one row ahead. Of the row `now`; `there`: whether there is one after it.
+    __device__ void take_singles(bool there) {
+        if (!row.has_single()) return;
 #pragma unroll
         for (int t = 0; t < TENSORS; ++t) {
-            single[t] = coming[t];
-            if (there && row.has_single()) coming[t] = static_cast<float>(next[t][row.single_column()]);
+            single(now, t) = coming[t];
+            if (there) coming[t] = static_cast<float>(next[t][row.single_column()]);
             next[t] += step[t];
         }
     }
@@ -167,7 +175,7 @@ struct Columns {
 #pragma unroll
             for (int j = 0; j < N; ++j) use(s[j]);
         }
-        if (row.has_single()) use(single[0]);
+        if (row.has_single()) use(single(now, 0));
     }
     /// g is rounded: its mean is taken off it later, and equal gradients must leave 0.
     __device__ float product(float dy, float w) const { return WEIGHT ? __fmul_rn(dy, w) : dy; }
@@ -183,7 +191,7 @@ struct Columns {
 #pragma unroll
             for (int j = 0; j < N; ++j) use(s[j], product(dy[j], w[j]));
         }
-        if (row.has_single()) use(single[0], product(single[1], weight_single));
+        if (row.has_single()) use(single(now, 0), product(single(now, 1), weight_single));
     }
     /// What LANES neighbouring lanes have of the row, n elements, in all of them. Two passes; the second also finds what rounding left in the mean.
     template <int LANES>
@@ -229,9 +237,9 @@ struct Columns {
             P::store(dx + row.column(i), together, P::narrow(d));
         }
         if (!row.has_single()) return;
-        const float n = (single[0] - p.mean) * scale, found = scale * fmaf(-n, along, product(single[1], weight_single) - level);
-        dweight.single += single[1] * n, dbias.single += single[1];
-        dx[row.single_column()] = T(SECOND ? found + single[TENSORS - 1] : found);
+        const float dy = single(now, 1), n = (single(now, 0) - p.mean) * scale, found = scale * fmaf(-n, along, product(dy, weight_single) - level);
+        dweight.single += dy * n, dbias.single += dy;
+        dx[row.single_column()] = T(SECOND ? found + single(now, TENSORS - 1) : found);
     }
     /// This thread's sums -> a partial row of each, in shared or global memory.
     __device__ void leave(float* pw, float* pb) {
@@ -287,7 +295,7 @@ __global__ void __launch_bounds__(WARP_KERNEL_THREADS, 2)
     for (int k = 0; k < rows; ++k) {
         if (LANES < 32 && k >= walk.count) locate(false);
         columns.fetch(k + STAGES - 1 < walk.count);
-        columns.fetch_singles(k + 1 < walk.count);
+        columns.take_singles(k + 1 < walk.count);
         __pipeline_wait_prior(STAGES - 1);
         columns.finish(columns.template part<LANES>(n), n, eps, to);
         columns.turn(k);
@@ -336,7 +344,7 @@ __global__ void __launch_bounds__(512, 1)
     T* to = dx + walk.first * dxs;
     for (int k = 0; k < walk.count; ++k) {
         columns.fetch(k + STAGES - 1 < walk.count);
-        columns.fetch_singles(k + 1 < walk.count);
+        columns.take_singles(k + 1 < walk.count);
         __pipeline_wait_prior(STAGES - 1);
         const Part part = columns.template part<32>(of_warp);
         if (lane == 0) parts[k % 2][warp] = part;
