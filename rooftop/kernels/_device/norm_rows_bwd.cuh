@@ -4,24 +4,18 @@
 //     dx = scale * (g - mean of g - n * mean of (g n)) + ds     dweight = sum over rows of dy n     dbias = sum over rows of dy
 //
 // The kernels are persistent: no more blocks than run at once, and each walks over its share of the rows. A thread has the same columns of every row, so
-// it adds up dweight and dbias of these columns in registers. Rows on their way wait in a ring in shared memory, filled by cp.async several rows ahead;
-// a thread copies what it alone reads, so no barrier guards the ring. At the end a block leaves one partial row of each sum in float32, and
-// norm_bwd_columns adds the partial rows up in order: the same bits every time.
+// it adds up dweight and dbias of these columns in registers. Rows on their way wait in a ring in shared memory (row_ring.cuh). At the end a block leaves
+// one partial row of each sum in float32, and norm_bwd_columns adds the partial rows up in order: the same bits every time.
 //
 // Read downward: statistics of a row (Part), what a thread does for its columns (Columns), the kernels norm_bwd_warp (one row or several a warp),
 // norm_bwd_block (a row a block) and norm_bwd_columns.
 #pragma once
-#include <cuda_pipeline.h>
-
 #include "chain.cuh"
 #include "lanes.cuh"
 #include "quotients.cuh"
-#include "rows.cuh"
+#include "row_ring.cuh"
 
 constexpr int SPAN = 16;  // rows: sums of float32 are closed after so many, since one sum of hundreds of rows errs by several times more
-
-// On 128 bytes: cp.async to a destination that is not asks the L2 for each line two or three times.
-extern __shared__ __align__(128) uint4 ring[];
 
 /// Of some elements of a row: the mean of s, the sum of squares about it, the sum of g, the sum of g (s - mean). Without CENTRE mean and level are 0.
 struct Part {
@@ -84,82 +78,29 @@ __device__ int place(int column, int head) { return ALIGNED ? column : column - 
 template <typename T, bool ALIGNED>
 __device__ int pitch_of(int C) { return ALIGNED ? C : (C + 2 * Pack<T>::N) / 4 * 4; }
 
-/// What one thread does for its columns of the rows that its team takes. The rows of a team lie equally far from a 16-byte boundary, so that its columns
-/// are the same in each.
+/// What one thread does for its columns of the rows that its team takes: the ring has s, dy and, where SECOND, ds; the weight is kept.
 template <typename T, int VECTORS, int STAGES, bool ALIGNED, bool CENTRE, bool SECOND, bool WEIGHT, bool BIAS>
-struct Columns {
+struct Columns : Ring<T, VECTORS, STAGES, SECOND ? 3 : 2, WEIGHT, ALIGNED> {
+    using Base = Ring<T, VECTORS, STAGES, SECOND ? 3 : 2, WEIGHT, ALIGNED>;
+    using Base::row, Base::now, Base::widen, Base::widen_kept, Base::single, Base::kept_single;
     using P = Pack<T>;
-    static constexpr int N = P::N, TENSORS = SECOND ? 3 : 2;  // s, dy, ds
-    Row<T, VECTORS, ALIGNED> row;
-    const T *ahead[TENSORS], *next[TENSORS];  // rows: that cp.async asks for next; after this one
-    long long step[TENSORS];                  // elements from one row of the team to its next
-    int filled = 0, now = 0;                  // stages of the ring: filled next; of this row
-    float coming[TENSORS] = {}, weight_single = 0;  // singles of the row to come
+    static constexpr int N = P::N;
+    enum { S, DY, DS };
     Sums<VECTORS, N, WEIGHT> dweight;
     Sums<VECTORS, N, BIAS> dbias;
 
-    __device__ uint4* slot(int stage, int tensor, int i) const { return ring + ((stage * TENSORS + tensor) * VECTORS + i) * blockDim.x + threadIdx.x; }
-    __device__ uint4* weight_slot(int i) const { return slot(STAGES, 0, i); }
-    __device__ float& single(int stage, int tensor) const {  // behind the weight
-        float* const singles = reinterpret_cast<float*>(ring + (STAGES * TENSORS + WEIGHT) * VECTORS * blockDim.x);
-        return singles[(stage * TENSORS + tensor) * blockDim.x + threadIdx.x];
-    }
-
-    /// The weight, and the first rows on their way.
-    template <typename W>
-    __device__ void begin(const W& walk, const T* s, long long ss, const T* dy, long long dys, const T* ds, long long dss, const T* weight) {
-        const T* const all[3] = {s, dy, ds};
+    __device__ void begin(const Walk& walk, const T* s, long long ss, const T* dy, long long dys, const T* ds, long long dss, const T* weight) {
+        const T* const tensors[3] = {s, dy, ds};
         const long long strides[3] = {ss, dys, dss};
-#pragma unroll
-        for (int t = 0; t < TENSORS; ++t) ahead[t] = next[t] = all[t] + walk.first * strides[t], step[t] = walk.step * strides[t];
-        keep_weight(weight);
-        for (int k = 0; k < STAGES - 1; ++k) fetch(k < walk.count);
-#pragma unroll
-        for (int t = 0; t < TENSORS; ++t) {
-            if (row.has_single() && walk.count > 0) coming[t] = static_cast<float>(next[t][row.single_column()]);
-            next[t] += step[t];
-        }
-    }
-    __device__ void keep_weight(const T* weight) {
-        if (!WEIGHT) return;
-        const bool together = ALIGNED || aligned(weight + row.head);
-#pragma unroll
-        for (int i = 0; i < VECTORS; ++i) {
-            if (row.has(i)) *weight_slot(i) = P::load(weight + row.column(i), together);
-        }
-        weight_single = row.has_single() ? static_cast<float>(weight[row.single_column()]) : 0;
-    }
-    /// Asks for the next row, where there is one, and closes a group of cp.async either way.
-    __device__ void fetch(bool there) {
-#pragma unroll
-        for (int t = 0; t < TENSORS; ++t) {
-            const bool together = ALIGNED || aligned(ahead[t] + row.head);
-#pragma unroll
-            for (int i = 0; i < VECTORS; ++i) {
-                if (!there || !row.has(i)) continue;
-                if (together)
-                    __pipeline_memcpy_async(slot(filled, t, i), ahead[t] + row.column(i), 16);
-                else
-                    *slot(filled, t, i) = P::load(ahead[t] + row.column(i), false);
-            }
-            ahead[t] += step[t];
-        }
-        __pipeline_commit();
-        filled = filled + 1 < STAGES ? filled + 1 : 0;
-    }
-    /// Singles are too small for cp.async: they come through a register, one row ahead. Of the row `now`; `there`: whether there is one after it.
-    __device__ void take_singles(bool there) {
-        if (!row.has_single()) return;
-#pragma unroll
-        for (int t = 0; t < TENSORS; ++t) {
-            single(now, t) = coming[t];
-            if (there) coming[t] = static_cast<float>(next[t][row.single_column()]);
-            next[t] += step[t];
-        }
+        if (WEIGHT) Base::keep(0, weight);
+        Base::begin(walk, tensors, strides);
     }
     /// After row k.
     __device__ void turn(int k) {
         now = now + 1 < STAGES ? now + 1 : 0;
+        end_row(k);
+    }
+    __device__ void end_row(int k) {
         if (k % SPAN == SPAN - 1) close();
     }
     __device__ void close() { dweight.close(), dbias.close(); }
@@ -171,11 +112,11 @@ struct Columns {
 #pragma unroll
         for (int i = 0; i < VECTORS; ++i) {
             if (!row.has(i)) continue;
-            P::widen(*slot(now, 0, i), s);
+            widen(S, i, s);
 #pragma unroll
             for (int j = 0; j < N; ++j) use(s[j]);
         }
-        if (row.has_single()) use(single(now, 0));
+        if (row.has_single()) use(single(S));
     }
     /// g is rounded: its mean is taken off it later, and equal gradients must leave 0.
     __device__ float product(float dy, float w) const { return WEIGHT ? __fmul_rn(dy, w) : dy; }
@@ -186,12 +127,12 @@ struct Columns {
 #pragma unroll
         for (int i = 0; i < VECTORS; ++i) {
             if (!row.has(i)) continue;
-            P::widen(*slot(now, 0, i), s), P::widen(*slot(now, 1, i), dy);
-            if (WEIGHT) P::widen(*weight_slot(i), w);
+            widen(S, i, s), widen(DY, i, dy);
+            if (WEIGHT) widen_kept(0, i, w);
 #pragma unroll
             for (int j = 0; j < N; ++j) use(s[j], product(dy[j], w[j]));
         }
-        if (row.has_single()) use(single(now, 0), product(single(now, 1), weight_single));
+        if (row.has_single()) use(single(S), product(single(DY), kept_single[0]));
     }
     /// What LANES neighbouring lanes have of the row, n elements, in all of them. Two passes; the second also finds what rounding left in the mean.
     template <int LANES>
@@ -224,9 +165,9 @@ struct Columns {
         for (int i = 0; i < VECTORS; ++i) {
             if (!row.has(i)) continue;
             float s[N], dy[N], w[N], d[N];
-            P::widen(*slot(now, 0, i), s), P::widen(*slot(now, 1, i), dy);
-            if (WEIGHT) P::widen(*weight_slot(i), w);
-            if (SECOND) P::widen(*slot(now, TENSORS - 1, i), d);
+            widen(S, i, s), widen(DY, i, dy);
+            if (WEIGHT) widen_kept(0, i, w);
+            if (SECOND) widen(DS, i, d);
 #pragma unroll
             for (int j = 0; j < N; ++j) {
                 const float n = (s[j] - p.mean) * scale, found = scale * fmaf(-n, along, product(dy[j], w[j]) - level);
@@ -237,9 +178,9 @@ struct Columns {
             P::store(dx + row.column(i), together, P::narrow(d));
         }
         if (!row.has_single()) return;
-        const float dy = single(now, 1), n = (single(now, 0) - p.mean) * scale, found = scale * fmaf(-n, along, product(dy, weight_single) - level);
+        const float dy = single(DY), n = (single(S) - p.mean) * scale, found = scale * fmaf(-n, along, product(dy, kept_single[0]) - level);
         dweight.single += dy * n, dbias.single += dy;
-        dx[row.single_column()] = T(SECOND ? found + single(now, TENSORS - 1) : found);
+        dx[row.single_column()] = T(SECOND ? found + single(DS) : found);
     }
     /// This thread's sums -> a partial row of each, in shared or global memory.
     __device__ void leave(float* pw, float* pb) {
@@ -264,17 +205,6 @@ struct Columns {
     }
 };
 
-/// A block takes rows of one phase alone: row % period == blockIdx.x % period, where rows `period` apart are equally far from a 16-byte boundary. Team t
-/// of `teams` in each block; its k-th row is first + k * step.
-struct Walk {
-    int phase, first, step, count;
-    __device__ Walk(int R, int period, int team, int teams) : phase(blockIdx.x % period) {
-        const int all = gridDim.x / period * teams;
-        first = phase + period * (blockIdx.x / period * teams + team), step = period * all;
-        count = first < R ? (R - first + step - 1) / step : 0;
-    }
-};
-
 /// Short rows: LANES lanes a row, blocks of WARP_KERNEL_THREADS. No barrier while rows are taken.
 template <typename T, int LANES, int VECTORS, int STAGES, bool ALIGNED, bool CENTRE, bool SECOND, bool WEIGHT, bool BIAS>
 __global__ void __launch_bounds__(WARP_KERNEL_THREADS, 2)
@@ -282,7 +212,7 @@ __global__ void __launch_bounds__(WARP_KERNEL_THREADS, 2)
                   const T* __restrict__ weight, T* __restrict__ dx, long long dxs, float eps, int period, float* __restrict__ pw, float* __restrict__ pb) {
     constexpr int WARPS = WARP_KERNEL_THREADS / 32;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    const Walk walk(R, period, threadIdx.x / LANES, WARP_KERNEL_THREADS / LANES);
+    const Walk walk(R, period, blockIdx.x, gridDim.x, threadIdx.x / LANES, WARP_KERNEL_THREADS / LANES);
     const int rows = __shfl_sync(~0u, walk.count, 0);  // of the warp's first team: no team of it has more
     Columns<T, VECTORS, STAGES, ALIGNED, CENTRE, SECOND, WEIGHT, BIAS> columns;
     const auto locate = [&](bool there) { columns.row.locate(s + walk.phase * ss, there ? C : 0, lane % LANES, LANES); };
@@ -333,7 +263,7 @@ __global__ void __launch_bounds__(512, 1)
                    const T* __restrict__ weight, T* __restrict__ dx, long long dxs, float eps, int period, float* __restrict__ pw, float* __restrict__ pb) {
     __shared__ Part parts[2][16];  // of the warps; those of the next row are written while slow warps still read this one's
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, warps = blockDim.x / 32;
-    const Walk walk(R, period, 0, 1);
+    const Walk walk(R, period, blockIdx.x, gridDim.x, 0, 1);
     Columns<T, VECTORS, STAGES, ALIGNED, CENTRE, SECOND, WEIGHT, BIAS> columns;
     columns.row.locate(s + walk.phase * ss, C, threadIdx.x, blockDim.x);
     const Divisor n(C), of_warp(max(1, columns.row.elements_of_warp(warp)));
