@@ -133,39 +133,55 @@ def blocks(r: Rows, c: Mapping[str, int]) -> int:
     return max(1, min(resident, wanted + r.period - 1) // r.period) * r.period
 
 
-def scratch(p: Problem, config: Mapping[str, int]) -> dict[str, Meta]:
-    r = of(p)
-    partial = Meta((blocks(r, config), r.pitch), "f32")
+def partial_rows(p: Problem, count: int) -> dict[str, Meta]:
+    partial = Meta((count, of(p).pitch), "f32")
     return {name: partial for name, of_rows in (("pw", "dweight"), ("pb", "dbias")) if p.get(of_rows) is not None}
+
+
+def scratch(p: Problem, config: Mapping[str, int]) -> dict[str, Meta]:
+    return partial_rows(p, blocks(of(p), config))
+
+
+def flags(r: Rows, centre: bool, made: Mapping[str, Meta]) -> str:
+    """The last template arguments of the kernels: ALIGNED, CENTRE, SECOND, WEIGHT, BIAS."""
+    return ", ".join(str(v).lower() for v in (r.aligned, centre, r.tensors == 3, r.weight, "pb" in made))
+
+
+def arguments(p: Problem, config: Mapping[str, int], head: Head, made: Mapping[str, Meta]) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """What all kernels take first, and its types."""
+    args, types = head.arguments(p, config)
+    partial = {name: name if name in made else None for name in ("pw", "pb")}
+    return {**args, "period": of(p).period, **partial}, (*types, "i32", "ptr", "ptr")
 
 
 def launches(p: Problem, config: Mapping[str, int], head: Head, centre: bool) -> list[Launch]:
     r, made = of(p), scratch(p, config)
     lanes, threads, vectors, stages = (config[name] for name in ("lanes", "threads", "vectors", "stages"))
     block = WARP_KERNEL_THREADS if lanes else threads
-    args, types = head.arguments(p, config)
-    args |= {"period": r.period, "pw": "pw" if "pw" in made else None, "pb": "pb" if "pb" in made else None}
-    ring = _ring(r, block, vectors, stages)
+    args, types = arguments(p, config, head, made)
     sums = 8 * r.pitch * (block // 32) if made and lanes else 0  # of the warps, at the end
-    flags = ", ".join(str(v).lower() for v in (r.aligned, centre, r.tensors == 3, r.weight, "pb" in made))
-    element = DTYPES[p["s"].dtype].cuda
-    kernel = f"norm_bwd_warp<{element}, {lanes}, {vectors}, {stages}, {flags}>" if lanes else f"norm_bwd_block<{element}, {vectors}, {stages}, {flags}>"
-    chained = p.device.arch >= 90
-    grid = blocks(r, config)
-    found = [Launch(kernel, (grid,), args, types=(*types, "i32", "ptr", "ptr"), block=(block,), shared=max(ring, sums), chained=chained)]
-    if not made:
-        return found
-    height = max(8, min(32, 1 << (-(-grid // 4) - 1).bit_length()))
-    deep = min(8, 1 << (-(-grid // height) - 1).bit_length())
-    last: dict[str, tuple[str, Any]] = {
-        "count": ("i32", grid), "C": ("i32", r.columns), "pw": ("ptr", args["pw"]), "dweight": ("ptr", "dweight" if "pw" in made else None),
-        "pb": ("ptr", args["pb"]), "dbias": ("ptr", "dbias" if "pb" in made else None), "s": ("ptr", "s"), "ss": ("i64", p["s"].strides[0]),
+    kernel = "norm_bwd_" + ("warp" if lanes else "block") + f"<{', '.join(str(v) for v in (DTYPES[p['s'].dtype].cuda, *([lanes] if lanes else []), vectors, stages))}, {flags(r, centre, made)}>"
+    grid, shared = blocks(r, config), max(_ring(r, block, vectors, stages), sums)
+    first = Launch(kernel, (grid,), args, types=types, block=(block,), shared=shared, chained=p.device.arch >= 90)
+    return [first, *column_sums(p, grid, made)]
+
+
+def column_sums(p: Problem, count: int, made: Mapping[str, Meta]) -> list[Launch]:
+    """The launch that adds `count` partial rows up; none where no sum is wanted."""
+    pw, pb = "pw" in made, "pb" in made
+    if not (pw or pb):
+        return []
+    r = of(p)
+    height = max(8, min(32, 1 << (-(-count // 4) - 1).bit_length()))
+    deep = min(8, 1 << (-(-count // height) - 1).bit_length())
+    args: dict[str, tuple[str, Any]] = {
+        "count": ("i32", count), "C": ("i32", r.columns), "pw": ("ptr", "pw" if pw else None), "dweight": ("ptr", "dweight" if pw else None),
+        "pb": ("ptr", "pb" if pb else None), "dbias": ("ptr", "dbias" if pb else None), "s": ("ptr", "s"), "ss": ("i64", p["s"].strides[0]),
         "period": ("i32", r.period),
     }  # fmt: skip
-    found.append(
+    return [
         Launch(
-            f"norm_bwd_columns<{element}, {height}, {deep}, {str(r.aligned).lower()}>", (-(-r.columns // 32), len(made)), {n: v for n, (_, v) in last.items()},
-            types=tuple(t for t, _ in last.values()), block=(32, height), chained=chained,
+            f"norm_bwd_columns<{DTYPES[p['s'].dtype].cuda}, {height}, {deep}, {str(r.aligned).lower()}>", (-(-r.columns // 32), pw + pb),
+            {n: v for n, (_, v) in args.items()}, types=tuple(t for t, _ in args.values()), block=(32, height), chained=p.device.arch >= 90,
         )
-    )  # fmt: skip
-    return found
+    ]  # fmt: skip
