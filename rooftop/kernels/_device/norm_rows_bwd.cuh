@@ -105,19 +105,6 @@ struct Columns : Ring<T, VECTORS, STAGES, SECOND ? 3 : 2, WEIGHT, ALIGNED> {
     }
     __device__ void close() { dweight.close(), dbias.close(); }
 
-    /// use(s) of this thread's elements of the row.
-    template <typename Use>
-    __device__ void each(const Use& use) const {
-        float s[N];
-#pragma unroll
-        for (int i = 0; i < VECTORS; ++i) {
-            if (!row.has(i)) continue;
-            widen(S, i, s);
-#pragma unroll
-            for (int j = 0; j < N; ++j) use(s[j]);
-        }
-        if (row.has_single()) use(single(S));
-    }
     /// g is rounded: its mean is taken off it later, and equal gradients must leave 0.
     __device__ float product(float dy, float w) const { return WEIGHT ? __fmul_rn(dy, w) : dy; }
     /// use(s, g).
@@ -144,7 +131,7 @@ struct Columns : Ring<T, VECTORS, STAGES, SECOND ? 3 : 2, WEIGHT, ALIGNED> {
             return {0, both[0], 0, both[1]};
         }
         float sum = 0;
-        each([&](float s) { sum += s; });
+        Base::each([&](float s) { sum += s; });
         const float mean = over(lanes_sum<LANES>(sum), n);
         float sums[4] = {0, 0, 0, 0};
         each_pair([&](float s, float g) {

@@ -10,10 +10,12 @@ its ring from when it is asked for until the row is finished, `lag` rows after t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import gcd
+from typing import Any
 
-from rooftop.core.spec import Meta
+from rooftop.core.spec import Launch, Meta, Problem
 
 THREADS = 512
 MAIL_ROWS = 8
@@ -36,6 +38,26 @@ class LongRows:
     sms: int
     shared: int  # bytes a block may have
     most: int = 4  # vectors a thread
+
+
+def of(p: Problem, row: Meta, tensors: Sequence[Meta], read: int, kept: int, words: int) -> LongRows:
+    """The rows of `row` [R, C, ...]; `tensors` must lie on 16 bytes, with whole vectors a row, for it to have no singles."""
+    of_vector = 16 // row.itemsize
+    aligned = row.shape[1] % of_vector == 0 and all(_aligned(m) for m in tensors)
+    period = 1 if aligned or row.shape[0] == 1 else 16 // gcd(16, row.strides[0] * row.itemsize)
+    return LongRows(row.shape[0], max(1, row.shape[1] // of_vector), aligned, period, read, kept, words, p.device.sms, p.device.shared_per_block)
+
+
+def _aligned(m: Meta) -> bool:
+    return m.align >= 16 and (len(m.shape) == 1 or m.shape[0] == 1 or m.strides[0] * m.itemsize % 16 == 0)
+
+
+def refuses(r: LongRows, row: Meta) -> str | None:
+    if not row.shape[0] or not row.shape[1]:
+        return "there must be a row"
+    if choose(r) is None:
+        return f"a row must fit the shared memory of all blocks that run at once; given {row.shape[1] * row.itemsize} bytes"
+    return None
 
 
 def ring(r: LongRows, threads: int, vectors: int, stages: int) -> int:
@@ -80,3 +102,12 @@ def configs(r: LongRows) -> list[dict[str, int]]:
 
 def mail(r: LongRows, blocks: int) -> Meta:
     return Meta((groups(r, blocks), MAIL_ROWS, r.words, blocks), "u64")
+
+
+def launch(r: LongRows, config: Mapping[str, int], kernel: str, args: Mapping[str, Any], types: Sequence[str]) -> Launch:
+    """The cooperative launch; the kernel takes `period`, `blocks` and the mail after `args`."""
+    blocks, threads = config["blocks"], config["threads"]
+    return Launch(
+        kernel, (groups(r, blocks) * blocks,), {**args, "period": r.period, "blocks": blocks, "mail": "mail"}, types=(*types, "i32", "i32", "ptr"), block=(threads,),
+        shared=ring(r, threads, config["vectors"], config["stages"]), cooperative=True,
+    )  # fmt: skip

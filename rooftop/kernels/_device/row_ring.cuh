@@ -41,6 +41,20 @@ struct Ring {
     __device__ void widen(int tensor, int i, float (&f)[N]) const { P::widen(*at(tensor, i), f); }
     __device__ void widen_kept(int which, int i, float (&f)[N]) const { P::widen(*kept(which, i), f); }
 
+    /// use(v) of this thread's elements of the row of the first tensor.
+    template <typename Use>
+    __device__ void each(const Use& use) const {
+        float v[N];
+#pragma unroll
+        for (int i = 0; i < VECTORS; ++i) {
+            if (!row.has(i)) continue;
+            widen(0, i, v);
+#pragma unroll
+            for (int j = 0; j < N; ++j) use(v[j]);
+        }
+        if (row.has_single()) use(single(0));
+    }
+
     __device__ void keep(int which, const T* of_columns) {
         const bool together = ALIGNED || aligned(of_columns + row.head);
 #pragma unroll
