@@ -23,6 +23,7 @@ THREADS = 512  # of a multiprocessor
 WARP_KERNEL_THREADS = 256
 MOST = 4  # vectors a thread
 RING = 96 * 1024
+RESERVED = 2048  # bytes of shared memory that a block takes beside the ring: 1 KiB of the system, and its own static part
 TENSORS = ("s", "dy", "dx", "ds", "weight")
 
 
@@ -67,10 +68,10 @@ def _aligned(m: Meta) -> bool:
 
 
 def _stages(r: Rows, threads: int, vectors: int) -> int | None:
-    """Rows of the ring; None where the shared memory of a multiprocessor, less 2 KiB a block, does not hold two."""
+    """Rows of the ring; None where the shared memory of a multiprocessor does not hold two."""
     blocks = THREADS // threads
     wanted = 1 + -(-RING // (blocks * threads * vectors * 16 * r.tensors))
-    return next((n for n in range(min(wanted, 8), 1, -1) if _ring(r, threads, vectors, n) <= (r.shared - 2048) // blocks), None)
+    return next((n for n in range(min(wanted, 8), 1, -1) if _ring(r, threads, vectors, n) + RESERVED <= (r.shared + 1024) // blocks), None)
 
 
 def _ring(r: Rows, threads: int, vectors: int, stages: int) -> int:
