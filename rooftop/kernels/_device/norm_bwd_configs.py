@@ -1,17 +1,19 @@
-"""Launches and configs of the backward of rms_norm and layer_norm (norm_rows_bwd.cuh), for any number of rows and columns.
+"""Configs and launches of the backward of rms_norm and layer_norm (norm_rows_bwd.cuh), for any number of rows and columns.
 
-A row is `vectors` of 16 bytes of s, dy and dx each, taken by a team: a few lanes of a warp, or a block. The kernels are persistent, so what counts is a
-multiprocessor: 512 threads of up to 128 registers. What is weighed:
+A row is `vectors` of 16 bytes of s, dy and dx each, taken by a team: a few lanes of a warp, or whole warps; a block has `teams` teams. The kernels are
+persistent, one block a multiprocessor, so that it leaves one partial row of sums. Its time for its rows is estimated, in cycles, by the longest of
 
-    registers         a vector takes 16 for its sums of dweight and dbias (8 where one is not wanted), so a thread holds 4 at most
-    bytes in flight   the ring holds as many rows as leave RING bytes a multiprocessor on their way, of which 40 KiB keep an H200 busy
-    padding           threads that hold fewer vectors than the others wait for them
-    partial rows      a block leaves one: 8 bytes a column, written and read once more. With few rows a block, larger teams: fewer blocks
+    instructions   E for each element, O for each warp's sums; four schedulers issue one each
+    latency        a warp's own instructions, and the exchange between warps
+    memory         BYTES a cycle, if the ring has enough bytes on their way
+
+and the config of the least estimate is taken. A vector takes 16 registers for its sums of dweight and dbias, 8 where one is not wanted, of the 128 that
+512 threads may have.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import gcd
 from typing import Any
@@ -19,11 +21,12 @@ from typing import Any
 from rooftop.core.head import Head
 from rooftop.core.spec import DTYPES, Launch, Meta, Problem
 
-THREADS = 512  # of a multiprocessor
-WARP_KERNEL_THREADS = 256
-MOST = 4  # vectors a thread
-RING = 96 * 1024
+THREADS = 512  # of a block, at most
+RING = 96 * 1024  # bytes on their way to a multiprocessor: 40 KiB keep an H200 busy, and a row also waits while it is worked on
 RESERVED = 2048  # bytes of shared memory that a block takes beside the ring: 1 KiB of the system, and its own static part
+BYTES = 19  # a cycle: a multiprocessor's part of an H200's 4.3 TB/s at 1.7 GHz
+OVERLAP = 0.25  # what is not the longest hides behind it but for this part
+E, O, EXCHANGE = 20, 120, 600  # instructions an element; a warp's sums; cycles of a barrier and the sums behind it
 TENSORS = ("s", "dy", "dx", "ds", "weight")
 
 
@@ -38,6 +41,7 @@ class Rows:
     period: int  # rows so far apart lie equally far from a 16-byte boundary
     tensors: int  # read: 3 with ds
     weight: bool
+    sums: int  # of dweight and dbias, how many are wanted; 1 at least
     itemsize: int
     sms: int
     shared: int  # bytes a block may have
@@ -60,18 +64,12 @@ def of(p: Problem) -> Rows:
     aligned = columns % per == 0 and all(_aligned(m) for name in TENSORS if (m := p.get(name)) is not None)
     period = 1 if aligned or rows == 1 else 16 // gcd(16, s.strides[0] * s.itemsize)
     tensors = 2 if p.get("ds") is None else 3
-    return Rows(rows, columns, max(1, columns // per), aligned, period, tensors, p.get("weight") is not None, s.itemsize, p.device.sms, p.device.shared_per_block)
+    sums = max(1, sum(p.get(name) is not None for name in ("dweight", "dbias")))
+    return Rows(rows, columns, max(1, columns // per), aligned, period, tensors, p.get("weight") is not None, sums, s.itemsize, p.device.sms, p.device.shared_per_block)
 
 
 def _aligned(m: Meta) -> bool:
     return m.align >= 16 and all(m.strides[d] * m.itemsize % 16 == 0 for d in range(len(m.shape) - 1) if m.shape[d] > 1)
-
-
-def _stages(r: Rows, threads: int, vectors: int) -> int | None:
-    """Rows of the ring; None where the shared memory of a multiprocessor does not hold two."""
-    blocks = THREADS // threads
-    wanted = 1 + -(-RING // (blocks * threads * vectors * 16 * r.tensors))
-    return next((n for n in range(min(wanted, 8), 1, -1) if _ring(r, threads, vectors, n) + RESERVED <= (r.shared + 1024) // blocks), None)
 
 
 def _ring(r: Rows, threads: int, vectors: int, stages: int) -> int:
@@ -79,59 +77,71 @@ def _ring(r: Rows, threads: int, vectors: int, stages: int) -> int:
     return threads * (16 * vectors * (stages * r.tensors + r.weight) + (0 if r.aligned else 4 * stages * r.tensors))
 
 
-def _config(r: Rows, lanes: int, threads: int, vectors: int) -> dict[str, int] | None:
-    stages = _stages(r, WARP_KERNEL_THREADS if lanes else threads, vectors)
-    return {"lanes": lanes, "threads": threads, "vectors": vectors, "stages": stages} if stages else None
+def _config(r: Rows, team: int, teams: int, vectors: int) -> dict[str, int] | None:
+    """With as many rows in the ring as are wanted; None where there is no room for the fewest."""
+    threads, fewest = team * teams, 2 if team <= 32 else 3
+    wanted = fewest - 1 + -(-RING // (threads * vectors * 16 * r.tensors))
+    for stages in range(min(wanted, 8), fewest - 1, -1):
+        if _ring(r, threads, vectors, stages) + RESERVED <= r.shared + 1024:
+            return {"team": team, "teams": teams, "vectors": vectors, "stages": stages}
+    return None
 
 
-def _choices(r: Rows) -> list[dict[str, int]]:
-    found = []
-    for vectors in range(1, MOST + 1):
-        lanes = max(r.least, 1 << max(0, -(-r.vectors // vectors) - 1).bit_length())
-        if lanes <= 32 and (vectors == 1 or r.vectors > lanes):
-            found.append(_config(r, lanes, WARP_KERNEL_THREADS, vectors))
-        threads = max(64, 32 * -(-r.vectors // (32 * vectors)))
-        if threads <= THREADS and r.vectors > 32:
-            found.append(_config(r, 0, threads, vectors))
-    return [c for c in found if c is not None]
+def _candidates(r: Rows) -> Iterator[dict[str, int]]:
+    most = (4 if r.sums == 2 else 6) if r.aligned else (3 if r.sums == 2 else 4)  # more spill registers
+    for vectors in range(1, most + 1):
+        lanes = max(r.least, min(8, r.vectors), -(-r.vectors // vectors))  # 8: a line of 128 bytes
+        lanes = 1 << (lanes - 1).bit_length()
+        warps = -(-r.vectors // (32 * vectors))
+        for threads in (64, 128, 256, 512):
+            if lanes <= 32 and (vectors == 1 or r.vectors > lanes) and (c := _config(r, lanes, threads // lanes, vectors)):
+                yield c
+        for teams in range(1, 17):
+            spills = vectors == 4 and r.itemsize == 4 and r.sums == 2 and r.vectors <= 3 * THREADS  # on sm_80; longer rows have no other config
+            if r.vectors > 32 and 1 < warps and warps * teams <= 16 and not spills and (c := _config(r, 32 * warps, teams, vectors)):
+                yield c
 
 
-def _padding(r: Rows, c: Mapping[str, int]) -> float:
-    return (c["lanes"] or c["threads"]) * c["vectors"] / r.vectors - 1
+def _cycles(r: Rows, c: Mapping[str, int]) -> float:
+    """Estimated: of the block with the most rows, and of its partial row."""
+    team, teams, vectors = c["team"], c["teams"], c["vectors"]
+    elements = vectors * 16 // r.itemsize
+    per_warp = elements * E + O
+    rounds = -(-r.count // (r.sms * teams))
+    row = r.vectors * 16 * (r.tensors + 1)
+    at_once = teams * row * min(1.0, (c["stages"] - 1) * teams * row * r.tensors / (r.tensors + 1) / 40960)
+    issue = team * teams / 32 * per_warp / 4
+    latency = 2 * per_warp + (EXCHANGE if team > 32 else 0)
+    partial = blocks(r, c) * r.columns * 8 * r.sums / r.sms
+    memory = teams * row / BYTES * (teams * row / at_once)
+    return rounds * (max(issue, latency, memory) + OVERLAP * (issue + latency + memory)) + partial / BYTES
 
 
 def choose(p: Problem) -> dict[str, int]:
     r = of(p)
-    found = _choices(r)
-    warps = [c for c in found if c["lanes"]]
-    if warps:  # a row fits a warp: no barrier
-        return min(warps, key=lambda c: (round(_padding(r, c), 1), abs(c["vectors"] - 2)))
-    few = r.count < 16 * r.sms  # rather one row at a time on a multiprocessor than twice the partial rows
-    return min(found, key=lambda c: (_padding(r, c) > 0.15, (-c["threads"] if few else abs(c["vectors"] - 2)), _padding(r, c)))
+    return min(_candidates(r), key=lambda c: _cycles(r, c))
 
 
 def configs(p: Problem) -> list[dict[str, int]]:
+    """What tuning may try: the best sixteen by the estimate."""
     r = of(p)
-    return [{**c, "stages": stages} for c in _choices(r) for stages in range(2, c["stages"] + 1)]
+    return sorted(_candidates(r), key=lambda c: _cycles(r, c))[:16]
 
 
 def refuses(p: Problem) -> str | None:
     r = of(p)
     if not r.count or not r.columns:
         return "there must be a row"
-    if not _choices(r):
+    if next(_candidates(r), None) is None:
         return f"a row must fit one block's registers and shared memory; given {r.columns * r.itemsize} bytes"
     return None
 
 
 def blocks(r: Rows, c: Mapping[str, int]) -> int:
-    """Of the grid: no more than run at once, and no more than have a row, in whole periods."""
-    threads = WARP_KERNEL_THREADS if c["lanes"] else c["threads"]
-    teams = threads // c["lanes"] if c["lanes"] else 1
-    resident = r.sms * (THREADS // threads)
-    rows_each = -(-r.count // (resident * teams))  # of a team
-    wanted = -(-r.count // (rows_each * teams))
-    return max(1, min(resident, wanted + r.period - 1) // r.period) * r.period
+    """Of the grid: one a multiprocessor, and no more than have a row, in whole periods."""
+    rounds = -(-r.count // (r.sms * c["teams"]))
+    wanted = -(-r.count // (rounds * c["teams"]))
+    return max(1, min(r.sms, wanted + r.period - 1) // r.period) * r.period
 
 
 def partial_rows(p: Problem, count: int) -> dict[str, Meta]:
@@ -157,13 +167,17 @@ def arguments(p: Problem, config: Mapping[str, int], head: Head, made: Mapping[s
 
 def launches(p: Problem, config: Mapping[str, int], head: Head, centre: bool) -> list[Launch]:
     r, made = of(p), scratch(p, config)
-    lanes, threads, vectors, stages = (config[name] for name in ("lanes", "threads", "vectors", "stages"))
-    block = WARP_KERNEL_THREADS if lanes else threads
+    team, teams, vectors, stages = (config[name] for name in ("team", "teams", "vectors", "stages"))
     args, types = arguments(p, config, head, made)
-    sums = 8 * r.pitch * (block // 32) if made and lanes else 0  # of the warps, at the end
-    kernel = "norm_bwd_" + ("warp" if lanes else "block") + f"<{', '.join(str(v) for v in (DTYPES[p['s'].dtype].cuda, *([lanes] if lanes else []), vectors, stages))}, {flags(r, centre, made)}>"
-    grid, shared = blocks(r, config), max(_ring(r, block, vectors, stages), sums)
-    first = Launch(kernel, (grid,), args, types=types, block=(block,), shared=shared, chained=p.device.arch >= 90)
+    element = DTYPES[p["s"].dtype].cuda
+    if team <= 32:
+        kernel = f"norm_bwd_warp<{element}, {team}, {vectors}, {stages}, {flags(r, centre, made)}>"
+    else:
+        kernel = f"norm_bwd_block<{element}, {vectors}, {stages}, {flags(r, centre, made)}>"
+        args["teams"], types = teams, (*types, "i32")
+    together = team * teams // 32 if team <= 32 else teams  # partial rows that a block adds up in shared memory
+    grid, shared = blocks(r, config), max(_ring(r, team * teams, vectors, stages), 8 * r.pitch * together if made and together > 1 else 0)
+    first = Launch(kernel, (grid,), args, types=types, block=(team * teams,), shared=shared, chained=p.device.arch >= 90)
     return [first, *column_sums(p, grid, made)]
 
 

@@ -62,7 +62,7 @@ __global__ void __launch_bounds__(512, 1)
         if (back >= 0) mail.take(back, looked, inbox[k % 2]);
         __syncthreads();
         if (k < walk.count && warp == 0) {
-            const Part p = whole_of<CENTRE>(lane < warps ? parts[k % 2][lane] : Part{0, 0, 0, 0}, of_lane, of_block);
+            const Part p = whole_of<CENTRE, true, 32>(lane < warps ? parts[k % 2][lane] : Part{0, 0, 0, 0}, of_lane, of_block);
             const float words[4] = {CENTRE ? p.mean : p.squares, CENTRE ? p.squares : p.products, p.level, p.products};
 #pragma unroll
             for (int i = 0; i < WORDS; ++i) {

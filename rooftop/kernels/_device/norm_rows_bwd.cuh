@@ -22,20 +22,42 @@ struct Part {
     float mean, squares, level, products;
 };
 
-/// The parts that the lanes of a warp hold, n elements each, as one, in all lanes (Chan, Golub & LeVeque 1979); `total`: their elements. About lane 0's
-/// mean, so that it is exact where all elements are equal.
-template <bool CENTRE>
+/// Four sums over LANES neighbouring lanes, in all of them. Half the lanes go on with two of the sums, a quarter with one: 10 shuffles for 32 lanes, where
+/// each sum apart takes 5.
+template <int LANES>
+__device__ void four_sums(float (&v)[4]) {
+    if (LANES < 4) return lanes_sums<LANES>(v);
+    const int lane = threadIdx.x % LANES;
+    const bool half = lane & LANES / 2, quarter = lane & LANES / 4;
+    const float a = (half ? v[2] : v[0]) + __shfl_xor_sync(~0u, half ? v[0] : v[2], LANES / 2);
+    const float b = (half ? v[3] : v[1]) + __shfl_xor_sync(~0u, half ? v[1] : v[3], LANES / 2);
+    float sum = (quarter ? b : a) + __shfl_xor_sync(~0u, quarter ? a : b, LANES / 4);
+#pragma unroll
+    for (int step = LANES / 8; step > 0; step /= 2) sum += __shfl_xor_sync(~0u, sum, step);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) v[i] = __shfl_sync(~0u, sum, i / 2 * (LANES / 2) + i % 2 * (LANES / 4), LANES);
+}
+
+/// The parts that LANES neighbouring lanes hold, n elements each, as one, in all lanes (Chan, Golub & LeVeque 1979); `total`: their elements. About the
+/// first part's mean, so that it is exact where all elements are equal. EXACT: the mean first, then the squares about it. Else all sums at once, and
+/// moved to the mean: the squares may lose a few roundings for each part, which results of 16 bits do not show.
+template <bool CENTRE, bool EXACT, int LANES>
 __device__ Part whole_of(const Part& p, float n, const Divisor& total) {
     if (!CENTRE) {
         float both[2] = {p.squares, p.products};
-        lanes_sums<32>(both);
+        lanes_sums<LANES>(both);
         return {0, both[0], 0, both[1]};
     }
-    const float base = __shfl_sync(~0u, p.mean, 0), from_base = n > 0 ? p.mean - base : 0;
-    const float mean = base + lanes_sum<32>(n * total.part * from_base);  // each by its share: no infinite sum
-    const float off = n > 0 ? p.mean - mean : 0;
+    const float base = __shfl_sync(~0u, p.mean, 0, LANES), from_base = n > 0 ? p.mean - base : 0;
+    const float share = n * total.part * from_base;  // each by its share: no infinite sum
+    if (!EXACT) {
+        float sums[4] = {share, p.squares + n * from_base * from_base, p.level, p.products + p.level * from_base};
+        four_sums<LANES>(sums);
+        return {base + sums[0], fmaxf(sums[1] - total.n * sums[0] * sums[0], 0), sums[2], sums[3] - sums[2] * sums[0]};
+    }
+    const float mean = base + lanes_sum<LANES>(share), off = n > 0 ? p.mean - mean : 0;
     float sums[3] = {p.squares + n * off * off, p.level, p.products + p.level * off};
-    lanes_sums<32>(sums);
+    lanes_sums<LANES>(sums);
     return {mean, sums[0], sums[1], sums[2]};
 }
 
@@ -85,6 +107,7 @@ struct Columns : Ring<T, VECTORS, STAGES, SECOND ? 3 : 2, WEIGHT, ALIGNED> {
     using Base::row, Base::now, Base::widen, Base::widen_kept, Base::single, Base::kept_single;
     using P = Pack<T>;
     static constexpr int N = P::N;
+    static constexpr bool EXACT = sizeof(T) == 4;  // how statistics are taken
     enum { S, DY, DS };
     Sums<VECTORS, N, WEIGHT> dweight;
     Sums<VECTORS, N, BIAS> dbias;
@@ -96,16 +119,12 @@ struct Columns : Ring<T, VECTORS, STAGES, SECOND ? 3 : 2, WEIGHT, ALIGNED> {
         Base::begin(walk, tensors, strides);
     }
     /// After row k.
-    __device__ void turn(int k) {
-        now = now + 1 < STAGES ? now + 1 : 0;
-        end_row(k);
-    }
     __device__ void end_row(int k) {
         if (k % SPAN == SPAN - 1) close();
     }
     __device__ void close() { dweight.close(), dbias.close(); }
 
-    /// g is rounded: its mean is taken off it later, and equal gradients must leave 0.
+    /// Rounded wherever it is taken: its mean is taken off it.
     __device__ float product(float dy, float w) const { return WEIGHT ? __fmul_rn(dy, w) : dy; }
     /// use(s, g).
     template <typename Use>
@@ -121,7 +140,8 @@ struct Columns : Ring<T, VECTORS, STAGES, SECOND ? 3 : 2, WEIGHT, ALIGNED> {
         }
         if (row.has_single()) use(single(S), product(single(DY), kept_single[0]));
     }
-    /// What LANES neighbouring lanes have of the row, n elements, in all of them. Two passes; the second also finds what rounding left in the mean.
+    /// What LANES neighbouring lanes have of the row, n elements, in all of them. EXACT: the mean first; what rounding left in it is found with the squares
+    /// about it. Else in one pass about the first lane's first element, which costs the squares as many roundings as the lanes have elements, at worst.
     template <int LANES>
     __device__ Part part(const Divisor& n) const {
         if (!CENTRE) {
@@ -130,23 +150,31 @@ struct Columns : Ring<T, VECTORS, STAGES, SECOND ? 3 : 2, WEIGHT, ALIGNED> {
             lanes_sums<LANES>(both);
             return {0, both[0], 0, both[1]};
         }
-        float sum = 0;
-        Base::each([&](float s) { sum += s; });
-        const float mean = over(lanes_sum<LANES>(sum), n);
+        float about;
+        if (EXACT) {
+            float sum = 0;
+            Base::each([&](float s) { sum += s; });
+            about = over(lanes_sum<LANES>(sum), n);
+        } else {
+            float first[N] = {};
+            if (row.has(0)) widen(S, 0, first);
+            about = __shfl_sync(~0u, first[0], 0, LANES);
+        }
         float sums[4] = {0, 0, 0, 0};
         each_pair([&](float s, float g) {
-            const float off = s - mean;
-            sums[0] += off * off, sums[1] += off, sums[2] += g, sums[3] += g * off;
+            const float off = s - about;
+            sums[0] += off, sums[1] += off * off, sums[2] += g, sums[3] += g * off;
         });
-        lanes_sums<LANES>(sums);
-        const float rest = over(sums[1], n);
-        return {mean + rest, fmaxf(sums[0] - n.n * rest * rest, 0), sums[2], sums[3] - sums[2] * rest};
+        four_sums<LANES>(sums);
+        const float rest = over(sums[0], n);
+        return {about + rest, fmaxf(sums[1] - n.n * rest * rest, 0), sums[2], sums[3] - sums[2] * rest};
     }
     /// dx from the statistics `p` of all of the row, C elements, and the row's share of the sums.
     __device__ void finish(const Part& p, const Divisor& C, float eps, T* dx) {
         float scale = reciprocal_root(over(p.squares, C) + eps);
-        if (CENTRE && C.n == 1) scale = 0;  // one column: no gradient, and the two roundings below would leave one
-        const float along = over(p.products * scale, C), level = CENTRE ? over(p.level, C) : 0;
+        if (CENTRE && C.n == 1) scale = 0;  // one column: no gradient, and the roundings below would leave one
+        const float along = over(p.products * scale, C) * scale, level = CENTRE ? over(p.level, C) * scale : 0;
+        const auto gradient = [&](float n, float g) { return fmaf(g, scale, fmaf(-n, along, -level)); };
         const bool together = ALIGNED || aligned(dx + row.head);
 #pragma unroll
         for (int i = 0; i < VECTORS; ++i) {
@@ -157,7 +185,7 @@ struct Columns : Ring<T, VECTORS, STAGES, SECOND ? 3 : 2, WEIGHT, ALIGNED> {
             if (SECOND) widen(DS, i, d);
 #pragma unroll
             for (int j = 0; j < N; ++j) {
-                const float n = (s[j] - p.mean) * scale, found = scale * fmaf(-n, along, product(dy[j], w[j]) - level);
+                const float n = (s[j] - p.mean) * scale, found = gradient(n, product(dy[j], w[j]));
                 if (WEIGHT) dweight.now[i][j] += dy[j] * n;
                 if (BIAS) dbias.now[i][j] += dy[j];
                 d[j] = SECOND ? found + d[j] : found;
@@ -165,7 +193,7 @@ struct Columns : Ring<T, VECTORS, STAGES, SECOND ? 3 : 2, WEIGHT, ALIGNED> {
             P::store(dx + row.column(i), together, P::narrow(d));
         }
         if (!row.has_single()) return;
-        const float dy = single(DY), n = (single(S) - p.mean) * scale, found = scale * fmaf(-n, along, product(dy, kept_single[0]) - level);
+        const float dy = single(DY), n = (single(S) - p.mean) * scale, found = gradient(n, product(dy, kept_single[0]));
         dweight.single += dy * n, dbias.single += dy;
         dx[row.single_column()] = T(SECOND ? found + single(DS) : found);
     }
@@ -186,20 +214,39 @@ struct Columns : Ring<T, VECTORS, STAGES, SECOND ? 3 : 2, WEIGHT, ALIGNED> {
         if (WEIGHT) pw[at] = dweight.total_single();
         if (BIAS) pb[at] = dbias.total_single();
     }
+    /// The sums of `teams` teams of the block, added up in order by way of shared memory, where rows have been -> a partial row of each. A team's columns
+    /// are located, and in each thread of which `mine` is true closed.
+    __device__ void leave_together(int team, int teams, bool mine, int C, float* pw, float* pb) {
+        const int pitch = pitch_of<T, ALIGNED>(C);
+        float* const of_teams = reinterpret_cast<float*>(ring);
+        __pipeline_wait_prior(0);
+        __syncthreads();
+        if (mine) leave(of_teams + 2 * team * pitch, of_teams + (2 * team + 1) * pitch);
+        __syncthreads();
+        for (int c = threadIdx.x; c < C; c += blockDim.x) {
+            const int at = place<T, ALIGNED>(c, row.head);
+            float w = 0, b = 0;
+            for (int k = 0; k < teams; ++k) {
+                if (WEIGHT) w += of_teams[2 * k * pitch + at];
+                if (BIAS) b += of_teams[(2 * k + 1) * pitch + at];
+            }
+            if (WEIGHT) pw[at] = w;
+            if (BIAS) pb[at] = b;
+        }
+    }
     template <typename S>
     __device__ float4 quad(S& sums, int i, int j) {
         return make_float4(sums.total(i, j), sums.total(i, j + 1), sums.total(i, j + 2), sums.total(i, j + 3));
     }
 };
 
-/// Short rows: LANES lanes a row, blocks of WARP_KERNEL_THREADS. No barrier while rows are taken.
+/// Short rows: LANES lanes a row. No barrier while rows are taken.
 template <typename T, int LANES, int VECTORS, int STAGES, bool ALIGNED, bool CENTRE, bool SECOND, bool WEIGHT, bool BIAS>
-__global__ void __launch_bounds__(WARP_KERNEL_THREADS, 2)
+__global__ void __launch_bounds__(512, 1)
     norm_bwd_warp(int R, int C, const T* __restrict__ dy, long long dys, const T* __restrict__ ds, long long dss, const T* __restrict__ s, long long ss,
                   const T* __restrict__ weight, T* __restrict__ dx, long long dxs, float eps, int period, float* __restrict__ pw, float* __restrict__ pb) {
-    constexpr int WARPS = WARP_KERNEL_THREADS / 32;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    const Walk walk(R, period, blockIdx.x, gridDim.x, threadIdx.x / LANES, WARP_KERNEL_THREADS / LANES);
+    const Walk walk(R, period, blockIdx.x, gridDim.x, threadIdx.x / LANES, blockDim.x / LANES);
     const int rows = __shfl_sync(~0u, walk.count, 0);  // of the warp's first team: no team of it has more
     Columns<T, VECTORS, STAGES, ALIGNED, CENTRE, SECOND, WEIGHT, BIAS> columns;
     const auto locate = [&](bool there) { columns.row.locate(s + walk.phase * ss, there ? C : 0, lane % LANES, LANES); };
@@ -212,68 +259,69 @@ __global__ void __launch_bounds__(WARP_KERNEL_THREADS, 2)
     for (int k = 0; k < rows; ++k) {
         if (LANES < 32 && k >= walk.count) locate(false);
         columns.fetch(k + STAGES - 1 < walk.count);
+        columns.now = k % STAGES;
         columns.take_singles(k + 1 < walk.count);
         __pipeline_wait_prior(STAGES - 1);
         columns.finish(columns.template part<LANES>(n), n, eps, to);
-        columns.turn(k);
+        columns.end_row(k);
         to += walk.step * dxs;
     }
     if (!WEIGHT && !BIAS) return;
-
-    // The sums of a warp's teams by shuffles, those of the warps by way of shared memory, where rows have been.
     columns.close();
-    columns.dweight.template add_teams<LANES>(), columns.dbias.template add_teams<LANES>();
+    columns.dweight.template add_teams<LANES>(), columns.dbias.template add_teams<LANES>();  // of the warp
     locate(true);
-    __pipeline_wait_prior(0);
-    __syncthreads();
-    float* const of_warps = reinterpret_cast<float*>(ring);
-    const int pitch = pitch_of<T, ALIGNED>(C);
-    if (lane < LANES) columns.leave(of_warps + 2 * warp * pitch, of_warps + (2 * warp + 1) * pitch);
-    __syncthreads();
-    for (int c = threadIdx.x; c < C; c += WARP_KERNEL_THREADS) {
-        const int at = place<T, ALIGNED>(c, columns.row.head);
-        float w = 0, b = 0;
-#pragma unroll
-        for (int k = 0; k < WARPS; ++k) {
-            if (WEIGHT) w += of_warps[2 * k * pitch + at];
-            if (BIAS) b += of_warps[(2 * k + 1) * pitch + at];
-        }
-        if (WEIGHT) pw[blockIdx.x * static_cast<long long>(pitch) + at] = w;
-        if (BIAS) pb[blockIdx.x * static_cast<long long>(pitch) + at] = b;
-    }
+    const long long partial = blockIdx.x * static_cast<long long>(pitch_of<T, ALIGNED>(C));
+    columns.leave_together(warp, blockDim.x / 32, lane < LANES, C, pw + partial, pb + partial);
 }
 
-/// Longer rows: a row a block, of as many threads as the row asks for. One barrier a row: each warp leaves its part, and all fold the parts.
+/// Longer rows: `teams` teams of whole warps, a row each at a time. One barrier a row: a warp leaves its part of row k, finishes row k - 1, whose parts
+/// were left before the barrier, and so has work while others are late.
 template <typename T, int VECTORS, int STAGES, bool ALIGNED, bool CENTRE, bool SECOND, bool WEIGHT, bool BIAS>
 __global__ void __launch_bounds__(512, 1)
     norm_bwd_block(int R, int C, const T* __restrict__ dy, long long dys, const T* __restrict__ ds, long long dss, const T* __restrict__ s, long long ss,
-                   const T* __restrict__ weight, T* __restrict__ dx, long long dxs, float eps, int period, float* __restrict__ pw, float* __restrict__ pb) {
-    __shared__ Part parts[2][16];  // of the warps; those of the next row are written while slow warps still read this one's
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, warps = blockDim.x / 32;
-    const Walk walk(R, period, blockIdx.x, gridDim.x, 0, 1);
-    Columns<T, VECTORS, STAGES, ALIGNED, CENTRE, SECOND, WEIGHT, BIAS> columns;
-    columns.row.locate(s + walk.phase * ss, C, threadIdx.x, blockDim.x);
-    const Divisor n(C), of_warp(max(1, columns.row.elements_of_warp(warp)));
-    const float of_lane = lane < warps ? columns.row.elements_of_warp(lane) : 0;
+                   const T* __restrict__ weight, T* __restrict__ dx, long long dxs, float eps, int period, float* __restrict__ pw, float* __restrict__ pb,
+                   int teams) {
+    using Mine = Columns<T, VECTORS, STAGES, ALIGNED, CENTRE, SECOND, WEIGHT, BIAS>;
+    __shared__ Part parts[2][16];  // of the warps, of this row and the one before
+    const int threads = blockDim.x / teams, warps = threads / 32, team = threadIdx.x / threads, thread = threadIdx.x % threads, lane = threadIdx.x % 32;
+    const Walk walk(R, period, blockIdx.x, gridDim.x, team, teams), first(R, period, blockIdx.x, gridDim.x, 0, teams);
+    Mine columns;
+    columns.row.locate(s + walk.phase * ss, C, thread, threads);
+    const Divisor n(C), of_warp(max(1, columns.row.elements_of_warp(thread / 32)));
+    const float of_lane = lane % 16 < warps ? columns.row.elements_of_warp(lane % 16) : 0;
     wait_for_before();
     if (WEIGHT || BIAS) let_next_begin();
     columns.begin(walk, s, ss, dy, dys, ds, dss, weight);
     T* to = dx + walk.first * dxs;
-    for (int k = 0; k < walk.count; ++k) {
-        columns.fetch(k + STAGES - 1 < walk.count);
-        columns.take_singles(k + 1 < walk.count);
-        __pipeline_wait_prior(STAGES - 1);
-        const Part part = columns.template part<32>(of_warp);
-        if (lane == 0) parts[k % 2][warp] = part;
+    for (int k = 0; k <= first.count; ++k) {  // of the first team: no team has more rows
+        if (k > 0) columns.fetch(k + STAGES - 2 < walk.count);
+        Part part = {0, 0, 0, 0}, of_row = {0, 0, 0, 0};
+        if (k > 0) {
+            if (lane % 16 < warps) of_row = parts[(k - 1) % 2][team * warps + lane % 16];
+            of_row = whole_of<CENTRE, Mine::EXACT, 16>(of_row, of_lane, n);
+        }
+        if (k < walk.count) {
+            columns.now = k % STAGES;
+            columns.take_singles(k + 1 < walk.count);
+            __pipeline_wait_prior(STAGES - 2);
+            part = columns.template part<32>(of_warp);
+        }
+        if (k > 0 && k <= walk.count) {
+            columns.now = (k - 1) % STAGES;
+            columns.finish(of_row, n, eps, to);
+            columns.end_row(k - 1);
+            to += walk.step * dxs;
+        }
+        if (lane == 0) parts[k % 2][threadIdx.x / 32] = part;
         __syncthreads();
-        const Part of_row = whole_of<CENTRE>(lane < warps ? parts[k % 2][lane] : Part{0, 0, 0, 0}, of_lane, n);
-        columns.finish(of_row, n, eps, to);
-        columns.turn(k);
-        to += walk.step * dxs;
     }
+    if (!WEIGHT && !BIAS) return;
     columns.close();
     const long long partial = blockIdx.x * static_cast<long long>(pitch_of<T, ALIGNED>(C));
-    columns.leave(pw + partial, pb + partial);
+    if (teams == 1)
+        columns.leave(pw + partial, pb + partial);
+    else
+        columns.leave_together(team, teams, true, C, pw + partial, pb + partial);
 }
 
 /// dweight (blockIdx.y 0, where there is one) and dbias: the sums of `count` partial rows, always in the same order. A block of 32 x HEIGHT threads takes
