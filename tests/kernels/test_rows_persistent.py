@@ -105,12 +105,11 @@ def test_every_length_has_a_config_that_fits(op: str) -> None:
                     config = implementation.choose(problem)
                     first = implementation.launches(problem, config)[0]
                     blocks, threads = first.grid[0], prod(first.block)
-                    at_once = 1 if kind == "long" else 512 // threads
-                    static = row_groups.STATIC if kind == "long" else 512
-                    assert first.shared + static <= device.shared_per_block and at_once * (first.shared + static + 1024) <= device.shared_per_block + 1024
-                    team = (config["lanes"] or threads) if kind == "short" else config["blocks"] * threads
+                    static = row_groups.STATIC if kind == "long" else 1024
+                    assert threads <= 512 and first.shared + static <= device.shared_per_block, (arch, columns, dtype, config)
+                    team = config["team"] if kind == "short" else config["blocks"] * threads
                     vectors = columns * problem["s"].itemsize // 16
-                    assert team * config["vectors"] >= vectors and blocks <= max(at_once * device.sms, norm_bwd_configs.of(problem).period)
+                    assert team * config["vectors"] >= vectors and blocks <= max(device.sms, norm_bwd_configs.of(problem).period)
                     assert norm_bwd_configs.of(problem).aligned or team >= 32 // problem["s"].itemsize
                     taken[kind] += 1
     assert min(taken.values()) > 50, taken

@@ -3,7 +3,7 @@
 A row is `vectors` of 16 bytes of s, dy and dx each, taken by a team: a few lanes of a warp, or whole warps; a block has `teams` teams. The kernels are
 persistent, one block a multiprocessor, so that it leaves one partial row of sums. Its time for its rows is estimated, in cycles, by the longest of
 
-    instructions   E for each element, O for each warp's sums; four schedulers issue one each
+    instructions   ELEMENT for each element, SUMS for each warp's sums; four schedulers issue one each
     latency        a warp's own instructions, and the exchange between warps
     memory         BYTES a cycle, if the ring has enough bytes on their way
 
@@ -26,7 +26,7 @@ RING = 96 * 1024  # bytes on their way to a multiprocessor: 40 KiB keep an H200 
 RESERVED = 2048  # bytes of shared memory that a block takes beside the ring: 1 KiB of the system, and its own static part
 BYTES = 19  # a cycle: a multiprocessor's part of an H200's 4.3 TB/s at 1.7 GHz
 OVERLAP = 0.25  # what is not the longest hides behind it but for this part
-E, O, EXCHANGE = 20, 120, 600  # instructions an element; a warp's sums; cycles of a barrier and the sums behind it
+ELEMENT, SUMS, EXCHANGE = 20, 120, 600  # instructions of an element, and of a warp's sums; cycles of a barrier and the sums behind it
 TENSORS = ("s", "dy", "dx", "ds", "weight")
 
 
@@ -65,7 +65,8 @@ def of(p: Problem) -> Rows:
     period = 1 if aligned or rows == 1 else 16 // gcd(16, s.strides[0] * s.itemsize)
     tensors = 2 if p.get("ds") is None else 3
     sums = max(1, sum(p.get(name) is not None for name in ("dweight", "dbias")))
-    return Rows(rows, columns, max(1, columns // per), aligned, period, tensors, p.get("weight") is not None, sums, s.itemsize, p.device.sms, p.device.shared_per_block)
+    weight, card = p.get("weight") is not None, p.device
+    return Rows(rows, columns, max(1, columns // per), aligned, period, tensors, weight, sums, s.itemsize, card.sms, card.shared_per_block)
 
 
 def _aligned(m: Meta) -> bool:
@@ -98,7 +99,7 @@ def _candidates(r: Rows) -> Iterator[dict[str, int]]:
                 yield c
         for teams in range(1, 17):
             spills = vectors == 4 and r.itemsize == 4 and r.sums == 2 and r.vectors <= 3 * THREADS  # on sm_80; longer rows have no other config
-            if r.vectors > 32 and 1 < warps and warps * teams <= 16 and not spills and (c := _config(r, 32 * warps, teams, vectors)):
+            if r.vectors > 32 and warps > 1 and warps * teams <= 16 and not spills and (c := _config(r, 32 * warps, teams, vectors)):
                 yield c
 
 
@@ -106,7 +107,7 @@ def _cycles(r: Rows, c: Mapping[str, int]) -> float:
     """Estimated: of the block with the most rows, and of its partial row."""
     team, teams, vectors = c["team"], c["teams"], c["vectors"]
     elements = vectors * 16 // r.itemsize
-    per_warp = elements * E + O
+    per_warp = elements * ELEMENT + SUMS
     rounds = -(-r.count // (r.sms * teams))
     row = r.vectors * 16 * (r.tensors + 1)
     at_once = teams * row * min(1.0, (c["stages"] - 1) * teams * row * r.tensors / (r.tensors + 1) / 40960)

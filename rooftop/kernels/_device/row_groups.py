@@ -107,7 +107,7 @@ def mail(r: LongRows, blocks: int) -> Meta:
 def launch(r: LongRows, config: Mapping[str, int], kernel: str, args: Mapping[str, Any], types: Sequence[str]) -> Launch:
     """The cooperative launch; the kernel takes `period`, `blocks` and the mail after `args`."""
     blocks, threads = config["blocks"], config["threads"]
-    return Launch(
-        kernel, (groups(r, blocks) * blocks,), {**args, "period": r.period, "blocks": blocks, "mail": "mail"}, types=(*types, "i32", "i32", "ptr"), block=(threads,),
-        shared=ring(r, threads, config["vectors"], config["stages"]), cooperative=True,
-    )  # fmt: skip
+    more = {"period": r.period, "blocks": blocks, "mail": "mail"}
+    shared = ring(r, threads, config["vectors"], config["stages"])
+    types = (*types, "i32", "i32", "ptr")
+    return Launch(kernel, (groups(r, blocks) * blocks,), {**args, **more}, types=types, block=(threads,), shared=shared, cooperative=True)

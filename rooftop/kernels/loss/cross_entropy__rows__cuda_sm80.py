@@ -77,9 +77,8 @@ def launches(p: Problem, config: Mapping[str, Any], head: Head) -> list[Launch]:
     args |= {"ignore": int(p.option("ignore_index")), "smoothing": smoothing, "scale": scale, "cap": cap}
     flags = (str(v).lower() for v in (_aligned(p), cap != 0, smoothing != 0, added))
     template = (DTYPES[p["input"].dtype].cuda, config["lanes"], config["vectors"], config["rows"], *flags)
-    first = Launch(
-        f"cross_entropy_warp<{', '.join(map(str, template))}>", (grid,), args, types=(*types, *["ptr"] * 4, "i64", *["f32"] * 3), block=(BLOCK,), chained=chained
-    )
+    types = (*types, "ptr", "ptr", "ptr", "ptr", "i64", "f32", "f32", "f32")
+    first = Launch(f"cross_entropy_warp<{', '.join(map(str, template))}>", (grid,), args, types=types, block=(BLOCK,), chained=chained)
     if not added:
         return [first]
     last = {"count": grid, "found": "found", "loss": "loss", "divisor": "divisor"}
