@@ -133,6 +133,8 @@ def refuses(p: Problem) -> str | None:
     r = of(p)
     if not r.count or not r.columns:
         return "there must be a row"
+    if r.count >= 2**31 - 2**20:
+        return f"rows are counted in 32 bits; given {r.count}"
     if next(_candidates(r), None) is None:
         return f"a row must fit one block's registers and shared memory; given {r.columns * r.itemsize} bytes"
     return None

@@ -17,12 +17,7 @@ def of(p: Problem, centre: bool) -> LongRows:
 
 
 def refuses(p: Problem, centre: bool) -> str | None:
-    s = p["s"]
-    if not s.shape[0] or not s.shape[1]:
-        return "there must be a row"
-    if row_groups.choose(of(p, centre)) is None:
-        return f"a row must fit the shared memory of all blocks that run at once; given {s.shape[1] * s.itemsize} bytes"
-    return None
+    return row_groups.refuses(of(p, centre), p["s"])
 
 
 def choose(p: Problem, centre: bool) -> dict[str, int]:

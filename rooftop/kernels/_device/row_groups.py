@@ -55,6 +55,8 @@ def _aligned(m: Meta) -> bool:
 def refuses(r: LongRows, row: Meta) -> str | None:
     if not row.shape[0] or not row.shape[1]:
         return "there must be a row"
+    if max(row.shape[:2]) >= 2**31 - 2**20:
+        return f"rows and columns are counted in 32 bits; given {row.shape}"
     if choose(r) is None:
         return f"a row must fit the shared memory of all blocks that run at once; given {row.shape[1] * row.itemsize} bytes"
     return None

@@ -19,8 +19,8 @@ def supports(p: Problem, head: Head) -> str | None:
     x = p["input"]
     if not x.numel:
         return "there is nothing to compute"
-    if x.shape[1] >= 2**31 - 2**14 or launches(p, choose(p, head), head)[0].grid[0] >= 2**31:
-        return f"takes fewer than 2**31 - 2**14 classes and 2**31 blocks; given {x.shape}"
+    if max(x.shape) >= 2**31 - 2**14 or launches(p, choose(p, head), head)[0].grid[0] >= 2**31:
+        return f"takes fewer than 2**31 - 2**14 rows and classes, and 2**31 blocks; given {x.shape}"
     return None
 
 
