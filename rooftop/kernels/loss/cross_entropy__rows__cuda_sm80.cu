@@ -6,6 +6,12 @@ args    = ["R: i32", "C: i32", "input: T[R, C]", "xs: i64 = stride(input, 0)", "
 tensors = ["normaliser: f32[R, 2]"]
 demands = { has = ["LDG.E.128"], spills = 0 }
 python  = ["supports", "prefers", "choose", "configs", "scratch", "launches"]
+valid   = "vectors > 0"
+
+[config]
+lanes   = 32
+vectors = 0
+rows    = 1
 */
 #include <math_constants.h>
 

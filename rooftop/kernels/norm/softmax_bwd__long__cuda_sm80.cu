@@ -5,6 +5,14 @@ dtypes  = ["f32", "f16", "bf16"]
 args    = ["R: i32", "C: i32", "dy: T[R, C, 1]", "gs: i64 = stride(dy, 0)", "y: T[R, C, 1]", "ys: i64 = stride(y, 0)", "dx: T[R, C, 1]", "xs: i64 = stride(dx, 0)"]
 demands = { has = ["LDGSTS.E.128", "STG.E.128"], spills = 0 }
 python  = ["supports", "prefers", "choose", "configs", "scratch", "zeroed", "launches"]
+valid   = "vectors > 0"
+
+[config]
+blocks  = 1
+threads = 512
+vectors = 0
+stages  = 3
+lag     = 1
 
 [requires]
 "C == 1 or stride(y, 1) == 1 and stride(dy, 1) == 1 and stride(dx, 1) == 1" = "the elements of a row must be neighbours"
