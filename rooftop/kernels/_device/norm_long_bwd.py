@@ -13,7 +13,8 @@ from rooftop.kernels._device.row_groups import LongRows
 
 def of(p: Problem, centre: bool) -> LongRows:
     r = short.of(p)
-    return LongRows(r.count, r.vectors, r.aligned, r.period, r.tensors, int(r.weight), 4 if centre else 2, r.sms, r.shared)
+    most = 4 if r.sums == 1 or (r.aligned and r.itemsize == 2) else 3  # more spill registers
+    return LongRows(r.count, r.vectors, r.aligned, r.period, r.tensors, int(r.weight), 4 if centre else 2, r.sms, r.shared, most)
 
 
 def refuses(p: Problem, centre: bool) -> str | None:
