@@ -25,7 +25,7 @@ def supports(p: Problem, head: Head) -> str | None:
 
 
 def prefers(p: Problem, head: Head) -> int:
-    return 2  # predicted
+    return 2 if _vectors(p) <= 32 * MOST else 0  # predicted: Triton takes a program a row, however short
 
 
 def _aligned(p: Problem) -> bool:

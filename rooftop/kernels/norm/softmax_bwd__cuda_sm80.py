@@ -30,9 +30,11 @@ def supports(p: Problem, head: Head) -> str | None:
 
 
 def prefers(p: Problem, head: Head) -> int:
-    """Predicted: as softmax's forward, ahead where Triton pads a row to a power of two."""
+    """Measured on an H200: 1.08 to 1.15 times what ran before where Triton pads a row to a power of two, or rows are off 16 bytes; short rows 0.96 to 0.98,
+    powers of two 0.90."""
     columns = p["y"].shape[1]
-    return 0 if supports(p, head) or columns & (columns - 1) == 0 else 2
+    short = columns * p["y"].itemsize <= 4096 and _rows(p).least == 1
+    return 0 if supports(p, head) or columns & (columns - 1) == 0 or short else 2
 
 
 def choose(p: Problem, head: Head) -> dict[str, Any]:
