@@ -367,7 +367,7 @@ def test_shared_memory_that_a_kernel_was_granted_is_never_taken_back() -> None:
     """Two launches of one kernel, the second of which asks for less: the first must still be taken."""
 
     class Granting(Driver):
-        granted: list[int] = []  # noqa: RUF012
+        granted: list[int] = []
 
         def cuLibraryGetKernel(self, library: Any, name: bytes) -> tuple[int, int]:
             return 0, 7
