@@ -105,24 +105,29 @@ class Module:
 
         self._driver = driver
         self._binary = binary
+        self._shared: dict[tuple[str, int], int] = {}  # dynamic shared memory granted to a kernel, on a GPU
         self._library = _checked(driver.cuLibraryLoadData(binary.cubin, [], [], 0, [], [], 0), f"loading code for {binary.target}")
 
     def prepare(self, launch: Launch, names: Sequence[str], device: int) -> PreparedCuda:
         """A launch with everything but the addresses settled. `names` gives the order of the addresses of a later call."""
         symbol = self._binary.names[launch.kernel]
         kernel = _checked(self._driver.cuLibraryGetKernel(self._library, symbol.encode()), f"finding {launch.kernel}")
-        return PreparedCuda(self._driver, kernel, launch, names, device)
+        granted = self._shared[symbol, device] = max(launch.shared, self._shared.get((symbol, device), 0))
+        return PreparedCuda(self._driver, kernel, launch, names, device, granted)
 
 
 class PreparedCuda:
     """One kernel launch whose addresses alone change: ``prepared(stream, addresses)``. Safe to call from several threads."""
 
-    def __init__(self, driver: Any, kernel: Any, launch: Launch, names: Sequence[str], device: int) -> None:
+    def __init__(self, driver: Any, kernel: Any, launch: Launch, names: Sequence[str], device: int, granted: int = 0) -> None:
+        """`granted`: the most dynamic shared memory that any launch of the kernel asks for. It belongs to the kernel, not to the launch: to grant less would
+        refuse the launches that were prepared before."""
         if unknown := set(launch.options) - set(OPTIONS):
             raise ValueError(f"{launch.kernel}: options are {', '.join(sorted(unknown))}; a launch of CUDA C++ takes {', '.join(OPTIONS)}")
         if launch.shared:  # what is static counts towards the 48 KiB that need no leave
             attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-            _checked(driver.cuKernelSetAttribute(attribute, launch.shared, kernel, device), f"{launch.shared} bytes of shared memory for {launch.kernel}")
+            set_to = driver.cuKernelSetAttribute(attribute, max(granted, launch.shared), kernel, device)
+            _checked(set_to, f"{launch.shared} bytes of shared memory for {launch.kernel}")
         blocks = prod(launch.cluster)
         if blocks > 8:
             attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED

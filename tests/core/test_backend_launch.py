@@ -18,7 +18,7 @@ from rooftop.core import launch as launching
 from rooftop.core import registry, tensor_maps, triton_launch
 from rooftop.core.head import HeadError, MapArg
 from rooftop.core.head_text import parse
-from rooftop.core.launch import PreparedCuda
+from rooftop.core.launch import Module, PreparedCuda
 from rooftop.core.spec import TARGETS, Descriptor, Launch, Meta, Problem, TensorMap
 from rooftop.core.triton_compat import compile_launch
 
@@ -361,3 +361,24 @@ def test_a_late_float_is_compiled_as_a_float() -> None:
     launch, metas = Launch(scale, (2,), {"x": "x", "factor": "factor", "BLOCK": 64}), {"x": Meta((128,), "f32")}
     with_float, with_whole = (compile_launch(launch, metas, 90, floats).ptx for floats in (("factor",), ()))
     assert "cvt.rn.f32.s32" in with_whole and "cvt.rn.f32.s32" not in with_float
+
+
+def test_shared_memory_that_a_kernel_was_granted_is_never_taken_back() -> None:
+    """Two launches of one kernel, the second of which asks for less: the first must still be taken."""
+
+    class Granting(Driver):
+        granted: list[int] = []
+
+        def cuLibraryGetKernel(self, library: Any, name: bytes) -> tuple[int, int]:
+            return 0, 7
+
+        def cuKernelSetAttribute(self, attribute: Any, value: int, *rest: Any) -> tuple[int]:
+            self.granted.append(value)
+            return (0,)
+
+    module = Module.__new__(Module)
+    module._driver, module._library, module._shared = Granting(), None, {}
+    module._binary = type("B", (), {"names": {"k": "k"}})()  # type: ignore[assignment]
+    for shared in (200_000, 100_000, 220_000, 60_000):
+        module.prepare(Launch("k", (1,), {}, shared=shared), (), 0)
+    assert Granting.granted == [200_000, 200_000, 220_000, 220_000]

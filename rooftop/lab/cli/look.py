@@ -56,6 +56,24 @@ def where(name: Annotated[str, typer.Argument(help="An op, an implementation, a 
 
 
 @app.command(rich_help_panel=LOOK)
+def show(name: Annotated[str, typer.Argument(help="A ladder (sgemm_cuda), or one of its rungs by number (sgemm_cuda/04).")]) -> None:
+    """Show a ladder: each rung's idea, what it changes, what was predicted, measured and counted; of one rung the difference from the rung before.
+
+    Examples: [bold]rooftop show sgemm_cuda[/bold] · [bold]rooftop show sgemm_cuda/04[/bold]"""
+    from rooftop.core import settings
+    from rooftop.lab.records import store
+    from rooftop.lab.report import ladder_text
+
+    ladder, _, number = name.partition("/")
+    digits = number.partition("_")[0]
+    if number and not digits.isdigit():
+        raise ValueError(f"{name}: a rung is named by its number, as in {ladder}/04")
+    page = ladder_text.page_of(ladder, store.read(settings.load().results))
+    for line in ladder_text.rung(page, int(digits)) if number else ladder_text.overview(page):
+        typer.echo(line)
+
+
+@app.command(rich_help_panel=LOOK)
 def new(
     kind: Annotated[str, typer.Argument(help="op, kernel or rung")],
     name: Annotated[str, typer.Argument(help="scale · scale__triton · softmax_cuda/08_my_idea")],

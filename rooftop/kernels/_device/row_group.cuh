@@ -1,0 +1,40 @@
+// Rows too long for one block: the blocks of a group have a slice each, and tell each other what they found in it through global memory.
+//
+// All blocks of the grid run at once (a cooperative launch), so that they may wait for one another. A message is one word of 64 bits, a float and the
+// number of its row: one store, so it needs no fence. The mail begins as zeros, which are of no row. Messages of row k are read LAG rows later, when they
+// have long arrived; a block that sends row k knows that all have read row k - 2 LAG - 2, whose place in the mail it takes.
+#pragma once
+#include "rows.cuh"
+
+constexpr int MAIL_ROWS = 8;    // at least 2 LAG + 2
+constexpr int GROUP_MOST = 128;  // blocks of a group
+
+template <int WORDS>
+struct Mail {
+    volatile unsigned long long* const words;  // of the group: [MAIL_ROWS][WORDS][blocks]
+    const int blocks, rank;
+
+    __device__ Mail(unsigned long long* all, int blocks) : words(all + blockIdx.x / blocks * (MAIL_ROWS * WORDS * blocks)), blocks(blocks), rank(blockIdx.x % blocks) {}
+
+    __device__ volatile unsigned long long& word(int k, int at) const { return words[k % MAIL_ROWS * WORDS * blocks + at]; }
+    __device__ void send(int k, int which, float v) const {
+        word(k, which * blocks + rank) = static_cast<unsigned long long>(k + 1) << 32 | __float_as_uint(v);
+    }
+    /// One word a thread, which may not have arrived yet: asked for early, so that its way from the L2 lies under other work.
+    __device__ unsigned long long look(int k) const { return threadIdx.x < WORDS * blocks ? word(k, threadIdx.x) : 0; }
+    /// All of row k's mail -> inbox[which][block], by all threads; to be read after a barrier. The block has WORDS * blocks threads or more.
+    __device__ void take(int k, unsigned long long looked, float (&inbox)[WORDS][GROUP_MOST]) const {
+        const bool mine = threadIdx.x < WORDS * blocks;
+        while (__any_sync(~0u, mine && looked >> 32 != k + 1)) looked = look(k);
+        if (mine) inbox[threadIdx.x / blocks][threadIdx.x % blocks] = __uint_as_float(static_cast<unsigned>(looked));
+    }
+};
+
+/// Elements of a row that block `rank` of a group has.
+template <typename T, int VECTORS, bool ALIGNED>
+__device__ int elements_of_block(const Row<T, VECTORS, ALIGNED>& row, int rank) {
+    int n = 0;
+    const int threads = blockDim.x;
+    for (int i = 0; i < VECTORS; ++i) n += max(0, min(threads, row.vectors - i * row.team - rank * threads));
+    return n * (16 / sizeof(T)) + (rank == 0 ? row.singles : 0);
+}

@@ -1,0 +1,115 @@
+"""How rows that no block holds are shared out among the blocks of groups (row_group.cuh), for any number of rows and columns.
+
+One block a multiprocessor, all of them at once; `blocks` of them are a group and take one row after another together. A block's slice of a row waits in
+its ring from when it is asked for until the row is finished, `lag` rows after the slice's part was sent. What is weighed:
+
+    shared memory   `stages` rows of all tensors that are read: `lag` + 2 at least, so that one is on its way, one worked on, and others wait for mail
+    idle blocks     those that make no whole group, and groups that have a row less than others
+    messages        a round costs an exchange, however short the slice: OVERHEAD vectors
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import gcd
+from typing import Any
+
+from rooftop.core.spec import Launch, Meta, Problem
+
+THREADS = 512
+MAIL_ROWS = 8
+GROUP_MOST = 128
+OVERHEAD = 128  # vectors that a block moves while it waits for a round's barrier
+STATIC = 6 * 1024  # bytes of shared memory beside the ring, at most
+
+
+@dataclass(frozen=True)
+class LongRows:
+    """What decides."""
+
+    count: int
+    vectors: int  # of a row of one tensor
+    aligned: bool
+    period: int  # rows so far apart lie equally far from a 16-byte boundary
+    tensors: int  # read, of each row
+    kept: int  # of a row's length, kept in shared memory
+    words: int  # of a message
+    sms: int
+    shared: int  # bytes a block may have
+    most: int = 4  # vectors a thread
+
+
+def of(p: Problem, row: Meta, tensors: Sequence[Meta], read: int, kept: int, words: int) -> LongRows:
+    """The rows of `row` [R, C, ...]; `tensors` must lie on 16 bytes, with whole vectors a row, for it to have no singles."""
+    of_vector = 16 // row.itemsize
+    aligned = row.shape[1] % of_vector == 0 and all(_aligned(m) for m in tensors)
+    period = 1 if aligned or row.shape[0] == 1 else 16 // gcd(16, row.strides[0] * row.itemsize)
+    return LongRows(row.shape[0], max(1, row.shape[1] // of_vector), aligned, period, read, kept, words, p.device.sms, p.device.shared_per_block)
+
+
+def _aligned(m: Meta) -> bool:
+    return m.align >= 16 and (len(m.shape) == 1 or m.shape[0] == 1 or m.strides[0] * m.itemsize % 16 == 0)
+
+
+def refuses(r: LongRows, row: Meta) -> str | None:
+    if not row.shape[0] or not row.shape[1]:
+        return "there must be a row"
+    if max(row.shape[:2]) >= 2**31 - 2**20:
+        return f"rows and columns are counted in 32 bits; given {row.shape}"
+    if choose(r) is None:
+        return f"a row must fit the shared memory of all blocks that run at once; given {row.shape[1] * row.itemsize} bytes"
+    return None
+
+
+def ring(r: LongRows, threads: int, vectors: int, stages: int) -> int:
+    """Bytes, as row_ring.cuh lays them out: the rows, what is kept, the singles."""
+    return threads * (16 * vectors * (stages * r.tensors + r.kept) + (0 if r.aligned else 4 * stages * r.tensors))
+
+
+def groups(r: LongRows, blocks: int) -> int:
+    """Of so many blocks: whole periods of groups, and no more than have a row."""
+    fit = r.sms // blocks
+    return min(fit // r.period, -(-r.count // r.period)) * r.period
+
+
+def _candidates(r: LongRows) -> Iterator[dict[str, int]]:
+    for blocks in range(1, min(GROUP_MOST, r.sms // r.period) + 1):
+        slice_ = -(-r.vectors // blocks)
+        vectors = -(-slice_ // THREADS)
+        if vectors > r.most:
+            continue
+        threads = max(64, 32 * -(-max(r.words * blocks, -(-slice_ // vectors)) // 32))
+        for stages in range(8, 2, -1):
+            if threads <= THREADS and ring(r, threads, vectors, stages) + STATIC <= r.shared:
+                yield {"blocks": blocks, "threads": threads, "vectors": vectors, "stages": stages, "lag": 2 if stages > 4 else 1}
+                break
+
+
+def _cost(r: LongRows, c: Mapping[str, int]) -> int:
+    """Vectors that a block of the busiest group moves."""
+    return -(-r.count // groups(r, c["blocks"])) * (-(-r.vectors // c["blocks"]) + OVERHEAD)
+
+
+def choose(r: LongRows) -> dict[str, int] | None:
+    """The config, or None where a row is too long for all blocks together."""
+    return min(_candidates(r), key=lambda c: _cost(r, c), default=None)
+
+
+def configs(r: LongRows) -> list[dict[str, int]]:
+    """What tuning may try: the cheapest ten, and fewer stages."""
+    found = sorted(_candidates(r), key=lambda c: _cost(r, c))[:10]
+    return found + [{**c, "stages": 4, "lag": 1} for c in found if c["stages"] > 4]
+
+
+def mail(r: LongRows, blocks: int) -> Meta:
+    return Meta((groups(r, blocks), MAIL_ROWS, r.words, blocks), "u64")
+
+
+def launch(r: LongRows, config: Mapping[str, int], kernel: str, args: Mapping[str, Any], types: Sequence[str]) -> Launch:
+    """The cooperative launch; the kernel takes `period`, `blocks` and the mail after `args`."""
+    blocks, threads = config["blocks"], config["threads"]
+    more = {"period": r.period, "blocks": blocks, "mail": "mail"}
+    shared = ring(r, threads, config["vectors"], config["stages"])
+    types = (*types, "i32", "i32", "ptr")
+    return Launch(kernel, (groups(r, blocks) * blocks,), {**args, **more}, types=types, block=(threads,), shared=shared, cooperative=True)

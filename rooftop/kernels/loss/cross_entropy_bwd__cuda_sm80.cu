@@ -1,0 +1,127 @@
+/* rooftop
+idea    = "Each logit is read once and its gradient written once, over it where that is asked, in vectors of 16 bytes wherever a row starts: several short rows a warp, a longer one by as many blocks as it takes, each thread with several vectors on their way. What a row shares (shift, sum, target) is asked for while they are."
+limit   = "the copy itself"
+dtypes  = ["f32", "f16", "bf16"]
+args    = ["R: i32", "C: i32", "input: T[R, C]"]
+tensors = ["dinput: T[R, C]", "target: i64[R]", "normaliser: f32[R, 2]"]
+demands = { has = ["LDG.E.128", "STG.E.128"], spills = 0 }
+python  = ["supports", "prefers", "choose", "configs", "launches"]
+valid   = "vectors > 0"
+
+[config]
+lanes   = 32
+vectors = 0
+rows    = 1
+*/
+#include <math_constants.h>
+
+#include "chain.cuh"
+#include "rows.cuh"
+
+constexpr float LOG2E = 1.4426950408889634f;
+enum Cap { NONE, EXACT, SHORT };  // how logits are bounded: to float32's last digits; to 2e-7 of the cap, which 16-bit gradients do not show
+
+/// e^x for x <= 0. To one unit in the last place where the result is float32; in two instructions, with an error of a few units that grows with |x|,
+/// where it is rounded to 16 bits.
+template <typename T>
+__device__ float exponential(float x) {
+    if (sizeof(T) == 4) return expf(x);
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x * LOG2E));
+    return y;
+}
+
+/// What the gradient of all rows hangs on.
+struct Options {
+    float smoothing, scale, cap;  // of the contract: label_smoothing, lse_square_scale, softcap
+    long long ignore;
+};
+
+/// What the gradient of one row's logits hangs on.
+struct Slope {
+    float shift, each, smoothed, g;  // of exp(z - shift), its factor; the smoothing of one class; the gradient of the row's loss
+    long long target;
+    bool live;  // not ignored
+
+    __device__ Slope(int C, const float* dloss, const long long* targets, const float2* normalisers, const float* divisor, long long gs, long long row, const Options& o) {
+        target = targets[row], live = target != o.ignore;
+        const float2 n = normalisers[row];
+        shift = n.x, each = (1 + 2 * o.scale * (n.x + logf(n.y))) / n.y, smoothed = o.smoothing / static_cast<float>(C);
+        g = target >= 0 && target < C ? dloss[row * gs] / *divisor : CUDART_NAN_F;
+    }
+    /// d loss / d logit of logit v in column `column`.
+    template <typename T, int CAP>
+    __device__ float of(float v, int column, const Options& o) const {
+        float slope = 1;
+        if (CAP == SHORT) {
+            const float off = v * (2 * LOG2E / o.cap);
+            float e;
+            asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(e) : "f"(off > 30 ? 30 : off));  // 2^30: there the tanh is 1 - 2e-9
+            const float part = __fdividef(2, 1 + e);  // 1 - tanh
+            v = o.cap - o.cap * part, slope = part * (2 - part);
+        }
+        if (CAP == EXACT) {
+            const float tanh = tanhf(v / o.cap);
+            v = o.cap * tanh, slope = 1 - tanh * tanh;
+        }
+        float d = exponential<T>(v - shift) * each - smoothed;
+        if (column == target) d -= 1 - o.smoothing;
+        d *= g;
+        return CAP == NONE ? d : d * slope;
+    }
+};
+
+template <typename T, int CAP, int VECTORS, bool ALIGNED>
+__device__ void write_gradient(const Row<T, VECTORS, ALIGNED>& row, const Slope& slope, const Options& o, T* dx) {
+    using P = Pack<T>;
+    const bool together = ALIGNED || aligned(dx + row.head);
+#pragma unroll
+    for (int i = 0; i < VECTORS; ++i) {
+        if (!row.has(i)) continue;
+        float f[P::N];
+        P::widen(row.packs[i], f);
+#pragma unroll
+        for (int j = 0; j < P::N; ++j) f[j] = slope.live ? slope.template of<T, CAP>(f[j], row.column(i) + j, o) : 0;
+        P::store(dx + row.column(i), together, P::narrow(f));
+    }
+    if (row.has_single()) dx[row.single_column()] = T(slope.live ? slope.template of<T, CAP>(row.single, row.single_column(), o) : 0);
+}
+
+/// Short rows: LANES lanes a row, ROWS rows each, all of them on their way before the first is used.
+template <typename T, int LANES, int VECTORS, int ROWS, bool ALIGNED, int CAP>
+__global__ void __launch_bounds__(WARP_KERNEL_THREADS, 4)
+    cross_entropy_bwd_warp(int R, int C, const float* __restrict__ dloss, long long gs, const T* x, long long xs, const long long* __restrict__ target,
+                           const float2* __restrict__ normaliser, const float* __restrict__ divisor, T* dx, long long ds, long long ignore, float smoothing,
+                           float scale, float cap) {
+    constexpr int TEAMS = 32 / LANES;  // rows that a warp takes side by side
+    const Options o = {smoothing, scale, cap, ignore};
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const long long first = (static_cast<long long>(blockIdx.x) * (WARP_KERNEL_THREADS / 32) + warp) * (TEAMS * ROWS) + lane / LANES;
+    const auto number = [&](int k) { return first + k * TEAMS; };
+    Row<T, VECTORS, ALIGNED> rows[ROWS];
+#pragma unroll
+    for (int k = 0; k < ROWS; ++k) rows[k].locate(x + number(k) * xs, number(k) < R ? C : 0, lane % LANES, LANES);
+    wait_for_before();
+#pragma unroll
+    for (int k = 0; k < ROWS; ++k) rows[k].load(x + number(k) * xs);
+#pragma unroll
+    for (int k = 0; k < ROWS; ++k) {
+        if (number(k) < R) write_gradient<T, CAP>(rows[k], Slope(C, dloss, target, normaliser, divisor, gs, number(k), o), o, dx + number(k) * ds);
+    }
+}
+
+/// Longer rows: each by `parts` blocks, which take vectors in turn.
+template <typename T, int VECTORS, bool ALIGNED, int CAP>
+__global__ void __launch_bounds__(512, 2)
+    cross_entropy_bwd_block(int R, int C, const float* __restrict__ dloss, long long gs, const T* x, long long xs, const long long* __restrict__ target,
+                            const float2* __restrict__ normaliser, const float* __restrict__ divisor, T* dx, long long ds, long long ignore, float smoothing,
+                            float scale, float cap, int parts) {
+    const Options o = {smoothing, scale, cap, ignore};
+    const long long number = blockIdx.x / parts;
+    const int part = blockIdx.x % parts;
+    Row<T, VECTORS, ALIGNED> row;
+    row.locate(x + number * xs, C, part * blockDim.x + threadIdx.x, parts * blockDim.x);
+    wait_for_before();
+    row.load(x + number * xs);
+    write_gradient<T, CAP>(row, Slope(C, dloss, target, normaliser, divisor, gs, number, o), o, dx + number * ds);
+}

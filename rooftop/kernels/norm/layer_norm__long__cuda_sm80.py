@@ -1,0 +1,40 @@
+"""Which rows layer_norm__long__cuda_sm80.cu takes, and how they are shared out among blocks: rooftop/kernels/_device/norm_long.py"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rooftop.core.head import Head
+from rooftop.core.spec import Launch, Meta, Problem
+from rooftop.kernels._device import norm_long, row_configs
+
+
+def supports(p: Problem, head: Head) -> str | None:
+    return norm_long.refuses(p, True)
+
+
+def prefers(p: Problem, head: Head) -> int:
+    """Measured on an H200: 1.06 times Triton at 1048576 columns; slower than clusters (0.6 to 0.9), which take rows of up to 512 KiB there."""
+    row = p["x"]
+    clusters = p.device.arch >= 90 and row.shape[1] * row.itemsize <= 524288
+    return 1 if not clusters and row_configs.refuses(p) and not supports(p, head) else 0
+
+
+def choose(p: Problem, head: Head) -> dict[str, Any]:
+    return norm_long.choose(p, True)
+
+
+def configs(p: Problem, head: Head) -> list[dict[str, Any]]:
+    return norm_long.configs(p, True)
+
+
+def scratch(p: Problem, config: Any, head: Head) -> dict[str, Meta]:
+    return norm_long.scratch(p, config, True)
+
+
+def zeroed(p: Problem, config: Any, head: Head) -> tuple[str, ...]:
+    return ("mail",)
+
+
+def launches(p: Problem, config: Any, head: Head) -> list[Launch]:
+    return norm_long.launches(p, config, head, True)

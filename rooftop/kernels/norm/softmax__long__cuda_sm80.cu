@@ -1,0 +1,119 @@
+/* rooftop
+idea    = "A group of persistent blocks takes a row too long for one of them, a slice each. A slice waits in a ring in shared memory while the blocks exchange a pair (max, sum) each through global memory, rows later: each row is read once, whatever its length, until all blocks together cannot hold it."
+limit   = "rows of more than the shared memory of the card, and groups that leave blocks over"
+dtypes  = ["f32", "f16", "bf16"]
+args    = ["R: i32", "C: i32", "x: T[R, C, 1]", "xs: i64 = stride(x, 0)", "y: T[R, C, 1]", "ys: i64 = stride(y, 0)"]
+demands = { has = ["LDGSTS.E.128", "STG.E.128"], spills = 0 }
+python  = ["supports", "prefers", "choose", "configs", "scratch", "zeroed", "launches"]
+valid   = "vectors > 0"
+
+[config]
+blocks  = 1
+threads = 512
+vectors = 0
+stages  = 3
+lag     = 1
+
+[requires]
+"C == 1 or stride(x, 1) == 1 and stride(y, 1) == 1" = "the elements of a row must be neighbours"
+*/
+#include "lanes.cuh"
+#include "row_group.cuh"
+#include "row_ring.cuh"
+
+// Stands for "nothing yet" among maxima. With -inf there, threads that saw only -inf would make -inf - -inf = NaN in rows that have finite elements
+// too; with the lowest finite number such threads add exp(-inf) = 0, and a row of -inf alone ends as 0 / 0.
+constexpr float LOWEST = -3.402823466e38f;
+
+/// e^x for x <= 0. To one unit in the last place where the result is float32; in two instructions, with an error of a few units that grows with |x|,
+/// where it is rounded to 16 bits.
+template <typename T>
+__device__ float exponential(float x) {
+    if (sizeof(T) == 4) return expf(x);
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x * 1.4426950408889634f));
+    return y;
+}
+
+/// e / s, given scale = 1 / s. One step of Newton's takes off the error of `scale`; 16-bit results do not show it.
+template <typename T>
+__device__ float quotient(float e, float s, float scale) {
+    const float q = e * scale;
+    return sizeof(T) == 4 ? fmaf(fmaf(-q, s, e), scale, q) : q;
+}
+
+/// The largest element of a part of a row, at least LOWEST, and the sum of e^(v - max) over it.
+struct Pair {
+    float max, sum;
+};
+
+__device__ inline float largest_of_lanes(float most) {
+#pragma unroll
+    for (int step = 16; step > 0; step /= 2) most = fmaxf(most, __shfl_xor_sync(~0u, most, step));
+    return most;
+}
+
+/// `count` pairs as one, in all lanes of a warp.
+template <typename T, typename Pairs>
+__device__ Pair whole_of(int count, const Pairs& pairs) {
+    const int lane = threadIdx.x % 32;
+    float most = LOWEST, sum = 0;
+    for (int p = lane; p < count; p += 32) most = fmaxf(most, pairs(p).max);
+    most = largest_of_lanes(most);
+    for (int p = lane; p < count; p += 32) sum += pairs(p).sum * exponential<T>(pairs(p).max - most);
+    return {most, lanes_sum<32>(sum)};
+}
+
+template <typename T, int VECTORS, int STAGES, int LAG, bool ALIGNED>
+__global__ void __launch_bounds__(512, 1)
+    softmax_long(int R, int C, const T* __restrict__ x, long long xs, T* __restrict__ y, long long ys, int period, int blocks, unsigned long long* all_mail) {
+    using Slice = Ring<T, VECTORS, STAGES, 1, 0, ALIGNED>;
+    constexpr int N = Slice::N;
+    __shared__ Pair parts[2][16];                  // of the warps, of this row and the next
+    __shared__ float inbox[2][2][GROUP_MOST];      // of the blocks: maxima, sums
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, warps = blockDim.x / 32, rank = blockIdx.x % blocks;
+    const Walk walk(R, period, blockIdx.x / blocks, gridDim.x / blocks, 0, 1);
+    const Mail<2> mail(all_mail, blocks);
+    Slice slice;
+    slice.row.locate(x + walk.phase * xs, C, rank * blockDim.x + threadIdx.x, blocks * blockDim.x);
+    const T* const tensors[1] = {x};
+    slice.begin(walk, tensors, &xs);
+    for (int k = 0; k < walk.count + LAG; ++k) {
+        const int back = k - LAG;  // the row that is finished in this round
+        if (back >= 0) slice.fetch(back + STAGES - 1 < walk.count);
+        const unsigned long long looked = back >= 0 ? mail.look(back) : 0;
+        if (k < walk.count) {
+            slice.now = k % STAGES;
+            slice.take_singles(k + 1 < walk.count);
+            __pipeline_wait_prior(STAGES - LAG - 1);
+            float most = LOWEST, sum = 0;
+            slice.each([&](float v) { most = fmaxf(most, v); });
+            most = largest_of_lanes(most);
+            slice.each([&](float v) { sum += exponential<T>(v - most); });
+            sum = lanes_sum<32>(sum);
+            if (lane == 0) parts[k % 2][warp] = {most, sum};
+        }
+        if (back >= 0) mail.take(back, looked, inbox[k % 2]);
+        __syncthreads();
+        if (k < walk.count && warp == 0) {
+            const Pair p = whole_of<T>(warps, [&](int w) { return parts[k % 2][w]; });
+            if (lane < 2) mail.send(k, lane, lane == 0 ? p.max : p.sum);
+        }
+        if (back < 0) continue;
+        const Pair p = whole_of<T>(blocks, [&](int b) { return Pair{inbox[k % 2][0][b], inbox[k % 2][1][b]}; });
+        const float scale = 1 / p.sum;
+        T* const to = y + (walk.first + static_cast<long long>(back) * walk.step) * ys;
+        const bool together = ALIGNED || aligned(to + slice.row.head);
+        slice.now = back % STAGES;
+#pragma unroll
+        for (int i = 0; i < VECTORS; ++i) {
+            if (!slice.row.has(i)) continue;
+            float v[N];
+            slice.widen(0, i, v);
+#pragma unroll
+            for (int j = 0; j < N; ++j) v[j] = quotient<T>(exponential<T>(v[j] - p.max), p.sum, scale);
+            Pack<T>::store(to + slice.row.column(i), together, Pack<T>::narrow(v));
+        }
+        if (slice.row.has_single()) to[slice.row.single_column()] = T(quotient<T>(exponential<T>(slice.single(0) - p.max), p.sum, scale));
+    }
+}
