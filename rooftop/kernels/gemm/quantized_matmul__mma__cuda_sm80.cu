@@ -1,212 +1,268 @@
 /* rooftop
-idea    = "The packed weight is operand A of mma.sync: a lane loads 16 bytes of codes and unpacks them in registers to what the tensor core asks of it, so that the weight never passes shared memory; 8 rows of x are the other operand, so that one row costs what eight do."
-limit   = "predicted: device memory for up to 16 rows of x (0.85 of a copy of the same bytes at 8192 x 8192, the rest is the start); mma.sync and reads of x from shared memory from 64 rows on; codes are unpacked again for every 64 rows"
+idea    = "The packed weight is operand A of mma.sync: a lane copies its own 16 bytes of codes to shared memory, several blocks ahead and without registers, and unpacks them to what the tensor core asks of it, so that no warp waits for another one's codes; 8 rows of x are the other operand, brought once for all warps in slabs, so that one row costs what eight do."
+limit   = "predicted: device memory for up to 16 rows of x (125 instructions for 2048 codes of int4 take 4.4 us at 8192 x 8192 where their bytes take 7.8); mma.sync from 64 rows on; codes are unpacked again for every 64 rows"
 dtypes  = ["f16", "bf16"]
 args    = ["x: T[M, K]", "codes: u8[STRIPES, BLOCKS, BYTES]"]
 tensors = ["out: T[M, N]"]
 python  = ["supports", "prefers", "choose", "configs", "launches", "scratch"]
-demands = { has = ["HMMA.16816.F32", "LDG.128"], spills = 0 }
+demands = { has = ["HMMA.16816.F32", "LDGSTS", "LDSM"], spills = 0 }
 
 [config]
 format = 1
 tokens = 1
 tiles  = 1
+high   = 1
 down   = 1
 along  = 8
-deep   = 3
+deep   = 4
+slab   = 4
 split  = 1
 resident = 1
+raw    = 0
 */
 #include "chain.cuh"
-#include "lowbit.cuh"
+#include "lowbit_pairs.cuh"
 
-/// x of one chunk of K in shared memory: for each block of 128 columns, each 8 rows and each two steps of 16, lane 4 g + t finds its 16 bytes at slot
-/// lane ^ (lane >> 3): x[g] at columns 2 t, 2 t + 1, 2 t + 8, 2 t + 9 of the first step, then of the second. Reads and writes are free of bank conflicts.
-__device__ inline int slot_of(int lane) { return lane ^ (lane >> 3); }
-
-/// Eight neighbours of a row of x from column k on; zeros past K.
-template <typename T, bool WHOLE>
-__device__ inline uint4 eight(const T* __restrict__ row, int k, int K) {
-    if (WHOLE && k + 8 <= K) return *reinterpret_cast<const uint4*>(row + k);
+/// Eight neighbours of a row of x from column k on; zeros from `past` on.
+template <typename T>
+__device__ inline uint4 eight(const T* __restrict__ row, int k, int past) {
     uint4 v = make_uint4(0, 0, 0, 0);
-    if (!WHOLE) {
 #pragma unroll
-        for (int i = 0; i < 8; ++i) {
-            if (k + i < K) reinterpret_cast<T*>(&v)[i] = row[k + i];
-        }
+    for (int i = 0; i < 8; ++i) {
+        if (k + i < past) reinterpret_cast<T*>(&v)[i] = row[k + i];
     }
     return v;
 }
 
-/// Warp (down, along) of a block: stripes of 16 rows of the weight by every ALONG-th block of 128 columns. F: the format; S, Z: types of scales and zero points,
-/// ZEROS: whether there are any; GROUP: 32, 64 or 128 columns share a scale, the last also where more do; TOKENS: rows of x that there can be, a power of two; TILES:
-/// eights of them; DEEP: blocks of codes a warp has in flight; RESIDENT: blocks of warps a multiprocessor
-/// has registers for; WHOLE: rows of x begin at 16 bytes and K is a multiple of 8; PARTS: sums go to `parts`.
-template <typename T, int F, typename S, typename Z, bool ZEROS, int GROUP, int TOKENS, int TILES, int DOWN, int ALONG, int DEEP, int RESIDENT, bool WHOLE, bool PARTS>
+template <typename T, int F, bool RAW, int STEP>
+__device__ inline void unpack_step(unsigned (&a)[4], const unsigned* words) {
+    a[0] = unpacked<T, F, 4 * STEP, RAW>(words), a[1] = unpacked<T, F, 4 * STEP + 1, RAW>(words);
+    a[2] = unpacked<T, F, 4 * STEP + 2, RAW>(words), a[3] = unpacked<T, F, 4 * STEP + 3, RAW>(words);
+}
+
+/// Two steps of 16 columns, 2 TWO and 2 TWO + 1.
+template <typename T, int F, bool RAW, int TWO = 0>
+__device__ inline void unpack_two(int two, unsigned (&a)[2][4], const unsigned* words) {
+    if constexpr (TWO < 4) {
+        if (two == TWO) {
+            unpack_step<T, F, RAW, 2 * TWO>(a[0], words);
+            unpack_step<T, F, RAW, 2 * TWO + 1>(a[1], words);
+        } else unpack_two<T, F, RAW, TWO + 1>(two, a, words);
+    }
+}
+
+/// Warp (down, along) of a block: HIGH stripes of 16 rows of the weight by every ALONG-th block of 128 columns. F: the format; S, Z: types of scales and zero
+/// points, ZEROS: whether there are any; GROUP: 32, 64 or 128 columns share a scale, 128 also where more do, 0: one scale a row; TOKENS: rows of x that
+/// there can be, a power of two; TILES: eights of them; DEEP: slots of a warp's ring of codes, scales and zero points; SLAB: rounds of ALONG blocks that x is
+/// brought for at once; RESIDENT: blocks of warps a multiprocessor has registers for; RAW: codes are multiplied with 128 on top; WHOLE: rows of x begin at 16 bytes and K is a multiple of 8;
+/// PARTS: sums go to `parts`.
+template <typename T, int F, typename S, typename Z, bool ZEROS, int GROUP, int TOKENS, int TILES, int HIGH, int DOWN, int ALONG, int DEEP, int SLAB, int RESIDENT,
+          bool RAW, bool WHOLE, bool PARTS>
 __global__ void __launch_bounds__(32 * DOWN * ALONG, RESIDENT)
 few_rows(int M, int N, int K, int stripes, int blocks, int groups, int per_group, int each, const T* __restrict__ x, long long xs,
-         const uint4* __restrict__ codes, const S* __restrict__ scale, const Z* __restrict__ zero, const T* __restrict__ bias, T* __restrict__ out,
+         const unsigned char* __restrict__ codes, const S* __restrict__ scale, const Z* __restrict__ zero, const T* __restrict__ bias, T* __restrict__ out,
          float* __restrict__ parts) {
     using C = Code<F>;
-    constexpr int THREADS = 32 * DOWN * ALONG, GROUPS = 128 / GROUP, PACKS = TOKENS * 16 * ALONG, MINE = (PACKS + THREADS - 1) / THREADS;
-    constexpr int CHUNK = ALONG * TILES * 128;  // uint4 of x
+    constexpr bool CHANNEL = GROUP == 0, ONES = ZEROS || RAW;
+    constexpr float OFFSET = RAW ? -RAW_OFFSET : C::MIDDLE;  // what zero points are less, for sums of what is multiplied
+    constexpr int THREADS = 32 * DOWN * ALONG, GROUPS = CHANNEL ? 1 : 128 / GROUP, WIDE = SLAB * ALONG;
+    constexpr int STAGES = 1 + (DEEP - 1 + SLAB - 1) / SLAB;  // so that x of a slab is asked for DEEP - 1 rounds before, or more
+    constexpr int STAGE = WIDE * TOKENS * 256;                // bytes of x: [block][row][16 packs of 8 columns, pack j at j ^ (row % 8)]
+    constexpr int CODES = C::BITS * 256, SCALES = CHANNEL ? 0 : GROUPS * 16 * sizeof(S), ZERO_BYTES = ZEROS ? GROUPS * 16 * sizeof(Z) : 0;
+    constexpr int SHARE = CODES + SCALES + ZERO_BYTES, SLOT = HIGH * SHARE;  // bytes of a stripe's block, of a round of a warp
     extern __shared__ uint4 shared[];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, along = warp % ALONG, down = warp / ALONG;
-    const int stripe = blockIdx.x * DOWN + down, first = blockIdx.z * each, end = min(blocks, first + each), token = blockIdx.y * (8 * TILES);
-    const int chunks = (end - first + ALONG - 1) / ALONG;
+    const int stripe = (blockIdx.x * DOWN + down) * HIGH, first = blockIdx.z * each, end = min(blocks, first + each), token = blockIdx.y * (8 * TILES);
+    const int rounds = (end - first + ALONG - 1) / ALONG;
     const bool here = stripe < stripes;
-    for (int i = threadIdx.x; i < 2 * CHUNK; i += THREADS) shared[i] = make_uint4(0, 0, 0, 0);
-    __syncthreads();
+    char* const x_ring = reinterpret_cast<char*>(shared);
+    char* const ring = x_ring + STAGES * STAGE + warp * (DEEP * SLOT) + lane * 16;
+    const unsigned x_at = static_cast<unsigned>(__cvta_generic_to_shared(x_ring)), ring_at = static_cast<unsigned>(__cvta_generic_to_shared(ring));
     wait_for_before();
 
-    uint4 held[DEEP][C::LOADS], brought[MINE];
-    S factor[DEEP][GROUPS][2];
-    Z offset[DEEP][GROUPS][2];
-    int next = first + along;  // the block of codes that is asked for next
-    const uint4* code_at = codes + (static_cast<long long>(stripe) * blocks + next) * (C::BITS * 16) + lane;
-    const S* const scale_at = scale + static_cast<long long>(stripe) * groups * 16 + lane / 4;
-    const Z* const zero_at = zero + (ZEROS ? static_cast<long long>(stripe) * groups * 16 + lane / 4 : 0);
-    const auto ask = [&](uint4 (&codes_of)[C::LOADS], S (&factors)[GROUPS][2], Z (&offsets)[GROUPS][2]) {
+    int next = first + along, put = 0;  // the block of codes that is asked for next, and where in the ring it goes
+    const unsigned char* from[HIGH];
+    int row_of_scales[HIGH];
+#pragma unroll
+    for (int h = 0; h < HIGH; ++h) {
+        const int s = min(stripe + h, stripes - 1);  // past the last stripe: the last again, not stored
+        from[h] = codes + (static_cast<long long>(s) * blocks + next) * CODES + lane * 16;
+        row_of_scales[h] = s * groups;
+    }
+    const auto ask = [&] {
         if (here && next < end) {
 #pragma unroll
-            for (int i = 0; i < C::LOADS; ++i) codes_of[i] = __ldcs(code_at + i * 32);
+            for (int h = 0; h < HIGH; ++h) {
+                const unsigned to = ring_at + put + h * SHARE;
 #pragma unroll
-            for (int g = 0; g < GROUPS; ++g) {
-                const int at = 16 * (GROUP < 128 ? min(next * GROUPS + g, groups - 1) : per_group == 1 ? next : next / per_group);
-                factors[g][0] = scale_at[at], factors[g][1] = scale_at[at + 8];
-                if (ZEROS) offsets[g][0] = zero_at[at], offsets[g][1] = zero_at[at + 8];
+                for (int i = 0; i < C::LOADS; ++i) copy_async(to + i * 512, from[h] + i * 512);
+                if constexpr (!CHANNEL) {
+                    constexpr int A = sizeof(S), B = sizeof(Z);  // times 16 bytes: a group's scales, a group's zero points
+                    if (lane < GROUPS * A) {
+                        const int g = GROUPS > 1 ? min(next * GROUPS + lane / A, groups - 1) : per_group == 1 ? next : next / per_group;
+                        copy_async(to + CODES, reinterpret_cast<const char*>(scale + (static_cast<long long>(row_of_scales[h]) + g) * 16) + lane % A * 16);
+                    }
+                    if (ZEROS && lane < GROUPS * B) {
+                        const int g = GROUPS > 1 ? min(next * GROUPS + lane / B, groups - 1) : per_group == 1 ? next : next / per_group;
+                        copy_async(to + CODES + SCALES, reinterpret_cast<const char*>(zero + (static_cast<long long>(row_of_scales[h]) + g) * 16) + lane % B * 16);
+                    }
+                }
             }
         }
-        next += ALONG, code_at += ALONG * C::BITS * 16;
-    };
-    const T* row[MINE];
-    int column[MINE];  // of the pack that is brought next; past every K where there is none
+        next += ALONG;
 #pragma unroll
-    for (int i = 0; i < MINE; ++i) {
-        const int pack = i * THREADS + threadIdx.x, m = pack % TOKENS, j = pack / TOKENS;
-        const bool mine = (PACKS % THREADS == 0 || pack < PACKS) && token + m < M;
-        row[i] = x + (mine ? (token + m) * xs : 0);
-        column[i] = mine ? first * 128 + j * 8 : 1 << 30;
-    }
+        for (int h = 0; h < HIGH; ++h) from[h] += ALONG * CODES;
+    };
     const int past = min(K, end * 128);
-    const auto bring = [&] {
+    const auto bring = [&](int stage) {
+        constexpr int PACKS = TOKENS * WIDE * 16;
+        const int begin = (first + stage * WIDE) * 128, base = stage % STAGES * STAGE;
+        if (begin >= past) return;
 #pragma unroll
-        for (int i = 0; i < MINE; ++i) {
-            brought[i] = column[i] < past ? eight<T, WHOLE>(row[i], column[i], K) : make_uint4(0, 0, 0, 0);
-            column[i] += ALONG * 128;
-        }
-    };
-    const auto put = [&](int c) {
-        unsigned* to = reinterpret_cast<unsigned*>(shared + (c & 1) * CHUNK);
-#pragma unroll
-        for (int i = 0; i < MINE; ++i) {
-            const int pack = i * THREADS + threadIdx.x, m = pack % TOKENS, j = pack / TOKENS, step = j % 16 / 2;
+        for (int i = 0; i < (PACKS + THREADS - 1) / THREADS; ++i) {
+            const int pack = i * THREADS + threadIdx.x, j = pack % (WIDE * 16), m = pack / (WIDE * 16), k = begin + j * 8;
             if (PACKS % THREADS != 0 && pack >= PACKS) break;
-            const int base = (((j / 16) * TILES + m / 8) * 4 + step / 2) * 128 + step % 2 * 2 + j % 2, g = m % 8;
-            to[base + slot_of(4 * g) * 4] = brought[i].x;
-            to[base + slot_of(4 * g + 1) * 4] = brought[i].y;
-            to[base + slot_of(4 * g + 2) * 4] = brought[i].z;
-            to[base + slot_of(4 * g + 3) * 4] = brought[i].w;
+            const int to = base + ((j / 16 * TOKENS + m) * 16 + (j % 16 ^ m % 8)) * 16;
+            const T* row = x + min(token + m, M - 1) * xs;  // past the last row: the last again, not stored
+            if (WHOLE) copy_async(x_at + to, row + min(k, K - 8), k < past ? 16 : 0);
+            else *reinterpret_cast<uint4*>(x_ring + to) = eight(row, k, past);
         }
     };
 
-    float total[TILES][4];
+    float total[HIGH][TILES][4];
 #pragma unroll
-    for (int n = 0; n < TILES; ++n) total[n][0] = total[n][1] = total[n][2] = total[n][3] = 0;
-    const auto add = [&](int c, const uint4 (&codes_of)[C::LOADS], const S (&factors)[GROUPS][2], const Z (&offsets)[GROUPS][2]) {
-        if (!here || first + c * ALONG + along >= end) return;
-        const unsigned* words = reinterpret_cast<const unsigned*>(codes_of);
-        const uint4* from = shared + (c & 1) * CHUNK + along * TILES * 128 + slot_of(lane);
+    for (int h = 0; h < HIGH; ++h) {
+#pragma unroll
+        for (int n = 0; n < TILES; ++n) total[h][n][0] = total[h][n][1] = total[h][n][2] = total[h][n][3] = 0;
+    }
+    const int my_row = TOKENS < 8 ? lane % TOKENS : lane % 8;  // of ldmatrix; rows that there are not repeat others and are not stored
+    const auto add = [&](unsigned x_block, const char* slot) {
+        uint4 held[HIGH][C::LOADS];
+#pragma unroll
+        for (int h = 0; h < HIGH; ++h) {
+#pragma unroll
+            for (int i = 0; i < C::LOADS; ++i) held[h][i] = *reinterpret_cast<const uint4*>(slot + h * SHARE + i * 512);
+        }
 #pragma unroll
         for (int g = 0; g < GROUPS; ++g) {
-            float sum[TILES][4], ones[TILES][4];
-#pragma unroll
-            for (int n = 0; n < TILES; ++n) {
-                sum[n][0] = sum[n][1] = sum[n][2] = sum[n][3] = 0;
-                ones[n][0] = ones[n][1] = ones[n][2] = ones[n][3] = 0;
-            }
+            float sum[HIGH][TILES][4], ones[TILES][4];
 #pragma unroll
             for (int two = g * 4 / GROUPS; two < (g + 1) * 4 / GROUPS; ++two) {
-                uint4 b[TILES];
+                unsigned a[HIGH][2][4];
 #pragma unroll
-                for (int n = 0; n < TILES; ++n) b[n] = from[(n * 4 + two) * 32];
+                for (int h = 0; h < HIGH; ++h) unpack_two<T, F, RAW>(two, a[h], reinterpret_cast<const unsigned*>(held[h]));
+                const int pack = (4 * two + lane / 8 ^ my_row) * 16;
 #pragma unroll
-                for (int step = 2 * two; step < 2 * two + 2; ++step) {
-                    unsigned a[4];
+                for (int n = 0; n < TILES; ++n) {
+                    const uint4 b = load_matrices(x_block + (n * 8 + my_row) * 256 + pack);
 #pragma unroll
-                    for (int r = 0; r < 4; ++r) a[r] = pair_of<T, F>(words, 4 * step + (r & 1) + (r & 2));
+                    for (int step = 0; step < 2; ++step) {
+                        const unsigned b0 = step ? b.z : b.x, b1 = step ? b.w : b.y;
+                        const bool begin = two == g * 4 / GROUPS && step == 0;
 #pragma unroll
-                    for (int n = 0; n < TILES; ++n) {
-                        const unsigned b0 = step % 2 ? b[n].z : b[n].x, b1 = step % 2 ? b[n].w : b[n].y;
-                        multiply(sum[n], a, b0, b1, static_cast<const T*>(nullptr));
-                        if (ZEROS) {  // sums of x alone, by a weight of ones
-                            constexpr unsigned ONE = static_cast<unsigned>(Pair<T>::BIAS) << Pair<T>::MANTISSA;
-                            const unsigned u[4] = {ONE * 0x10001u, ONE * 0x10001u, ONE * 0x10001u, ONE * 0x10001u};
-                            multiply(ones[n], u, b0, b1, static_cast<const T*>(nullptr));
+                        for (int h = 0; h < HIGH; ++h) {
+                            if constexpr (CHANNEL) multiply(total[h][n], a[h][step], b0, b1, static_cast<const T*>(nullptr));
+                            else if (begin) multiply_first(sum[h][n], a[h][step], b0, b1, static_cast<const T*>(nullptr));
+                            else multiply(sum[h][n], a[h][step], b0, b1, static_cast<const T*>(nullptr));
+                        }
+                        if constexpr (ONES) {  // sums of x alone, by a weight of ones
+                            constexpr unsigned ONE = (static_cast<unsigned>(Pair<T>::BIAS) << Pair<T>::MANTISSA) * 0x10001u;
+                            const unsigned u[4] = {ONE, ONE, ONE, ONE};
+                            if (begin) multiply_first(ones[n], u, b0, b1, static_cast<const T*>(nullptr));
+                            else multiply(ones[n], u, b0, b1, static_cast<const T*>(nullptr));
                         }
                     }
                 }
             }
+            if constexpr (!CHANNEL) {
 #pragma unroll
-            for (int r = 0; r < 2; ++r) {
-                const float s = scale_value(factors[g][r]), z = ZEROS ? zero_value(offsets[g][r]) - C::MIDDLE : 0.f;
+                for (int h = 0; h < HIGH; ++h) {
+                    const S* factors = reinterpret_cast<const S*>(slot - lane * 16 + h * SHARE + CODES) + g * 16 + lane / 4;
+                    const Z* offsets = reinterpret_cast<const Z*>(slot - lane * 16 + h * SHARE + CODES + SCALES) + (ZEROS ? g * 16 + lane / 4 : 0);
 #pragma unroll
-                for (int n = 0; n < TILES; ++n) {
+                    for (int r = 0; r < 2; ++r) {
+                        const float s = scale_value(factors[8 * r]);
+                        float z = C::MIDDLE - OFFSET;
+                        if constexpr (ZEROS) z = zero_value(offsets[8 * r]) - OFFSET;
 #pragma unroll
-                    for (int e = 2 * r; e < 2 * r + 2; ++e) total[n][e] += s * (ZEROS ? sum[n][e] - z * ones[n][e] : sum[n][e]);
+                        for (int n = 0; n < TILES; ++n) {
+#pragma unroll
+                            for (int e = 2 * r; e < 2 * r + 2; ++e) {
+                                if constexpr (ONES) total[h][n][e] += s * (sum[h][n][e] - z * ones[n][e]);
+                                else total[h][n][e] += s * sum[h][n][e];
+                            }
+                        }
+                    }
                 }
             }
         }
     };
 
 #pragma unroll
-    for (int d = 0; d < DEEP; ++d) ask(held[d], factor[d], offset[d]);
-    bring();
-    put(0);
-    __syncthreads();
-    for (int c = 0; c < chunks; c += DEEP) {
-#pragma unroll
-        for (int d = 0; d < DEEP; ++d) {
-            if (c + d < chunks) {
-                bring();
-                add(c + d, held[d], factor[d], offset[d]);
-                ask(held[d], factor[d], offset[d]);
-                put(c + d + 1);
-                __syncthreads();
-            }
+    for (int d = 0; d < DEEP - 1; ++d) {
+        if (d % SLAB == 0) bring(d / SLAB);
+        ask();
+        commit_copies();
+        put += SLOT;
+    }
+    int get = 0, in_slab = 0, stage = 0;  // `put` is the slot before `get`
+    unsigned x_block = x_at + along * (TOKENS * 256);
+    for (int c = 0; c < rounds; ++c) {
+        wait_for_copies<DEEP - 2>();
+        if (in_slab == 0) {
+            __syncthreads();
+            bring(stage + STAGES - 1);
+        } else {
+            __syncwarp();  // the warp's other lanes brought its scales, and have read what is overwritten now
+        }
+        ask();
+        commit_copies();
+        if (here && first + c * ALONG + along < end) add(x_block + in_slab * (ALONG * TOKENS * 256), ring + get);
+        put = get;
+        get = get == (DEEP - 1) * SLOT ? 0 : get + SLOT;
+        if (++in_slab == SLAB) {
+            in_slab = 0, ++stage;
+            x_block = x_at + stage % STAGES * STAGE + along * (TOKENS * 256);
         }
     }
+    let_next_begin();
 
-    float* sums = reinterpret_cast<float*>(shared);  // [ALONG - 1][DOWN][TILES][4][32]
+    float* sums = reinterpret_cast<float*>(shared);  // [ALONG - 1][DOWN][HIGH][TILES][4][32]
+    constexpr int RESULTS = HIGH * TILES * 4;
     if (ALONG > 1) {
+        wait_for_copies<0>();
+        __syncthreads();
         if (along > 0) {
 #pragma unroll
-            for (int n = 0; n < TILES; ++n) {
-#pragma unroll
-                for (int e = 0; e < 4; ++e) sums[((((along - 1) * DOWN + down) * TILES + n) * 4 + e) * 32 + lane] = total[n][e];
-            }
+            for (int i = 0; i < RESULTS; ++i) sums[(((along - 1) * DOWN + down) * RESULTS + i) * 32 + lane] = total[i / 4 / TILES][i / 4 % TILES][i % 4];
         }
         __syncthreads();
         if (along > 0) return;
 #pragma unroll
         for (int other = 0; other < ALONG - 1; ++other) {
 #pragma unroll
-            for (int n = 0; n < TILES; ++n) {
-#pragma unroll
-                for (int e = 0; e < 4; ++e) total[n][e] += sums[(((other * DOWN + down) * TILES + n) * 4 + e) * 32 + lane];
-            }
+            for (int i = 0; i < RESULTS; ++i) total[i / 4 / TILES][i / 4 % TILES][i % 4] += sums[((other * DOWN + down) * RESULTS + i) * 32 + lane];
         }
     }
-    if (!here) return;
 #pragma unroll
-    for (int n = 0; n < TILES; ++n) {
+    for (int h = 0; h < HIGH; ++h) {
 #pragma unroll
-        for (int e = 0; e < 4; ++e) {
-            const int m = token + n * 8 + lane % 4 * 2 + e % 2, row = stripe * 16 + lane / 4 + e / 2 * 8;
-            if (m >= M || row >= N) continue;
-            const long long at = static_cast<long long>(m) * N + row;
-            if (PARTS) parts[static_cast<long long>(blockIdx.z) * M * N + at] = total[n][e];
-            else out[at] = T(total[n][e] + (bias ? static_cast<float>(bias[row]) : 0.f));
+        for (int r = 0; r < 2; ++r) {
+            const int row = (stripe + h) * 16 + lane / 4 + r * 8;
+            if (row >= N) continue;
+            const float s = CHANNEL ? scale_value(scale[row]) : 1.f, plus = bias ? static_cast<float>(bias[row]) : 0.f;
+#pragma unroll
+            for (int n = 0; n < TILES; ++n) {
+#pragma unroll
+                for (int e = 0; e < 2; ++e) {
+                    const int m = token + n * 8 + lane % 4 * 2 + e;
+                    if (m >= M) continue;
+                    const long long at = static_cast<long long>(m) * N + row;
+                    const float sum = s * total[h][n][2 * r + e];
+                    if (PARTS) parts[static_cast<long long>(blockIdx.z) * M * N + at] = sum;
+                    else out[at] = T(sum + plus);
+                }
+            }
         }
     }
 }

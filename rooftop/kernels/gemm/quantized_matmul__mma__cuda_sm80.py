@@ -12,10 +12,11 @@ from rooftop.kernels._device.quantised import arguments, text
 from rooftop.ops.quantized_matmul import BITS
 
 CLOCK, MEMORY, L2 = 1.7e9, 4.2e12, 5.5e12
-UNPACK = {"int8": 4.0, "int4": 2.7, "int2": 2.7, "e4m3": 4.5, "e5m2": 4.0, "e3m2": 7.0, "e2m3": 7.0, "e2m1": 4.5}  # instructions a pair of codes
+UNPACK = {"int8": 3.5, "int4": 2.8, "int2": 2.9, "e4m3": 4.5, "e5m2": 4.5, "e3m2": 7.0, "e2m3": 7.0, "e2m1": 4.8}  # instructions a pair of codes
+MMA = 6.5  # clocks of a product m16n8k16 in one of a multiprocessor's four tensor cores
 SECOND = 2.0e-6  # seconds of the launch that adds parts
 ROUND = 1.0e-6  # seconds that another round of blocks adds, whose first loads nothing hides
-START, CHAIN = 2e-6, 0.2e-6  # seconds until the first codes are there; of a warp's block of codes, whose eight products wait for one another
+START = 2e-6  # seconds until the first codes are there
 IN_FLIGHT = 34e3  # bytes that a multiprocessor must have under way for its share of device memory
 FEW = 64  # rows of x that a block takes at most
 
@@ -28,10 +29,12 @@ def supports(p: Problem, head: Any) -> str | None:
     m, n, k = sizes(p)
     if m * n == 0:
         return "there is nothing to compute"
-    if max(m * n, n, k) >= 2**31 or m > 65535 * FEW // 2:
-        return f"takes fewer than 2^31 results and {65535 * FEW // 2} rows; given {m} x {n}"
-    if any(p[name].align % 16 for name in ("codes",)):
-        return "codes must begin at a multiple of 16 bytes"
+    if max(m * n, n, k, p["scale"].numel) >= 2**31 or m > 65535 * FEW // 2:
+        return f"takes fewer than 2^31 results and scales, and {65535 * FEW // 2} rows; given {m} x {n}"
+    for name in ("codes", "scale", "zero"):
+        meta = p.get(name)
+        if meta is not None and meta.align % 16:
+            return f"{name} must begin at a multiple of 16 bytes"
     return None
 
 
@@ -47,56 +50,92 @@ def _rows(p: Problem) -> tuple[int, int]:
     return tokens, max(1, tokens // 8)
 
 
-def _registers(p: Problem, along: int, deep: int) -> int:
-    """What the arrays of a thread take, and some; the compiler was seen to need up to 36 more."""
+def _channel(p: Problem) -> bool:
+    """One scale a row and no zero points: sums are multiplied once, at the end."""
+    return int(p.option("group")) == p["x"].shape[1] and p.get("zero") is None
+
+
+def _raw(p: Problem) -> bool:
+    """Whether codes are multiplied with 128 on top, which the sums of x take off again: a product more for each eight rows of x, and an instruction less a pair
+    of codes. Only where sums are of 128 columns or fewer, so that what cancels costs nothing that bf16 would show."""
+    return p["x"].dtype == "bf16" and BITS[_format(p)] <= 4 and _format(p) != "e2m1" and not _channel(p) and _rows(p)[1] <= 2
+
+
+def _share(p: Problem) -> int:
+    """Bytes of codes, scales and zero points of one stripe by 128 columns."""
+    zero, wide = p.get("zero"), 16 * (128 // grouping(p)[0])
+    of_scales = 0 if _channel(p) else wide * DTYPES[p["scale"].dtype].bytes
+    return BITS[_format(p)] * 256 + of_scales + (0 if zero is None else wide * DTYPES[zero.dtype].bytes)
+
+
+def _slab(p: Problem, along: int) -> int:
+    """Rounds that x is brought for at once: 16 KiB, at most 8."""
+    return max(1, min(8, 16384 // (along * _rows(p)[0] * 256)))
+
+
+def _shared(p: Problem, high: int, down: int, along: int, deep: int, slab: int) -> int:
     tokens, tiles = _rows(p)
-    zeros, bits = p.get("zero") is not None, BITS[_format(p)]
-    held = (3 if bits == 6 else bits // 2) * 4 + 2 * (128 // grouping(p)[0]) * (1 + zeros)
-    return 40 + deep * held + tiles * (24 if zeros else 12) + 7 * -(-tokens * 16 * along // 256)
+    of_x = (1 + -(-(deep - 1) // slab)) * slab * along * tokens * 256
+    return max(of_x + 8 * deep * high * _share(p), (along - 1) * down * high * tiles * 512)
 
 
-def _resident(p: Problem, along: int, deep: int) -> int:
-    """Blocks of eight warps on a multiprocessor, by registers."""
-    return 2 if _registers(p, along, deep) <= 105 else 1
+def _registers(p: Problem, high: int) -> int:
+    """What the arrays of a thread take, and some."""
+    _, tiles = _rows(p)
+    bits = BITS[_format(p)]
+    sums = high * tiles * 4 * (1 if _channel(p) else 2) + (tiles * 4 if _raw(p) or p.get("zero") is not None else 0)
+    return 44 + sums + high * (8 + (3 if bits == 6 else bits // 2) * 4)
 
 
-def seconds(p: Problem, down: int, along: int, split: int, deep: int) -> float:
+def _resident(p: Problem, high: int, down: int, along: int, deep: int) -> int:
+    """Blocks of eight warps on a multiprocessor, by registers and shared memory."""
+    registers = _registers(p, high)
+    fit = 4 if registers <= 64 else 3 if registers <= 84 else 2 if registers <= 128 else 1
+    return max(1, min(fit, (p.device.shared_per_block + 1024) // (_shared(p, high, down, along, deep, _slab(p, along)) + 1024)))
+
+
+def seconds(p: Problem, high: int, down: int, along: int, split: int, deep: int) -> float:
     """Predicted time."""
     m, n, k = sizes(p)
     tokens, tiles = _rows(p)
+    raw, bits = _raw(p), BITS[_format(p)]
+    ones = raw or p.get("zero") is not None
     stripes, blocks = p["codes"].shape[:2]
-    tall, towers = -(-m // (8 * tiles)), -(-stripes // down)
+    tall, towers = -(-m // (8 * tiles)), -(-stripes // (down * high))
     count = towers * tall * split
     each = -(-blocks // split)
     steps = -(-each // along)
     codes = p["codes"].numel + p["scale"].nbytes
-    unpack = 32 * UNPACK[_format(p)] + 8 * tiles + 60
-    bound = max(unpack / 4, 8 * tiles * 2, tiles * 16)  # clocks a block of codes: issue, tensor cores, shared memory
-    staging = tokens * 16 * along * 12 / 32 / 4
-    busy = -(-count // p.device.sms) * steps * (along * down * bound + staging) / CLOCK
-    bits = BITS[_format(p)]
-    resident = _resident(p, along, deep)
+    of_groups = 0 if _channel(p) else 128 // grouping(p)[0] * (6 + 4 * tiles * (2 if ones else 1))
+    loads = 3 if bits == 6 else bits // 2
+    issue = high * (32 * (UNPACK[_format(p)] - raw) + 8 * tiles + 2 * loads + of_groups + 14) + tiles * (8 if ones else 0) + 4 * tiles + 45
+    tensor = (high + ones) * 8 * tiles * MMA
+    through = high * 4 * bits + 16 * tiles  # clocks of shared memory, of the whole multiprocessor
+    staging = tokens * along * 16 * 12 / 32 / 4 + 20
+    resident = _resident(p, high, down, along, deep)
+    warps = 2 * min(resident, -(-count // p.device.sms))  # for each of four schedulers
+    busy = -(-count // p.device.sms) * steps * (along * down * max(issue / 4 / min(0.9, 0.2 * warps + 0.1 * high), tensor / 4, through) + staging) / CLOCK
     rounds = -(-count // (p.device.sms * resident))
-    flight = min(count, p.device.sms * resident) * 8 * deep * 256 * bits
+    flight = min(count, p.device.sms * resident) * 8 * (deep - 1) * high * 256 * bits
     idle = max(1.0, IN_FLIGHT * p.device.sms / flight)
     memory = max(codes / MEMORY * idle, (codes * tall + towers * m * k * 2) / L2)
     extra = 0.0 if split == 1 else SECOND + 2 * split * m * n * 4 / MEMORY
-    return max(memory, busy, rounds * steps * CHAIN) + START + ROUND * (rounds - 1) + extra
+    return max(memory, busy) + 0.15 * min(memory, busy) + START + ROUND * (rounds - 1) + extra
 
 
 def _configs(p: Problem) -> list[dict[str, Any]]:
     tokens, tiles = _rows(p)
     blocks = p["codes"].shape[1]
-    few = {8: 2, 6: 2, 4: 3, 2: 4}[BITS[_format(p)]]
+    few = {8: 3, 6: 3, 4: 4, 2: 6}[BITS[_format(p)]]
     found = []
-    for (down, along), split, deep in product(((1, 8), (2, 4), (4, 2), (8, 1)), (1, 2, 4, 8), (few, 2 * few, 2, 1)):
-        if _registers(p, along, deep) > 215:
+    for high, (down, along), split, deep in product((1, 2), ((1, 8), (2, 4), (4, 2), (8, 1)), (1, 2, 4, 8), (few, few + 2, 2)):
+        if _registers(p, high) > 250 or _shared(p, high, down, along, deep, _slab(p, along)) > p.device.shared_per_block:
             continue
-        if tiles * along > 16 or (split > 1 and (blocks < 2 * split * along or p["x"].shape[0] > 8 * tiles)):
+        if split > 1 and (blocks < 2 * split * along or p["x"].shape[0] > 8 * tiles or -(-blocks // split) * (split - 1) >= blocks):
             continue
-        made = {"format": FORMATS.index(_format(p)), "tokens": tokens, "tiles": tiles, "down": down, "along": along, "deep": deep, "split": split}
-        found.append({**made, "resident": _resident(p, along, deep)})
-    return sorted(found, key=lambda c: seconds(p, c["down"], c["along"], c["split"], c["deep"]))
+        made = {"format": FORMATS.index(_format(p)), "tokens": tokens, "tiles": tiles, "high": high, "down": down, "along": along, "deep": deep}
+        found.append({**made, "slab": _slab(p, along), "split": split, "resident": _resident(p, high, down, along, deep), "raw": int(_raw(p))})
+    return sorted(found, key=lambda c: seconds(p, c["high"], c["down"], c["along"], c["split"], c["deep"]))
 
 
 def choose(p: Problem, head: Any) -> dict[str, Any]:
@@ -132,12 +171,13 @@ def launches(p: Problem, config: Any, head: Any) -> list[Launch]:
     )  # fmt: skip
     args, types = {**args, "parts": "parts" if split > 1 else None}, (*types, "ptr")
     kernel = text(
-        "few_rows", kind, config["format"], DTYPES[p["scale"].dtype].cuda, DTYPES[zero.dtype].cuda if zero else "unsigned char", zero is not None, group,
-        config["tokens"], config["tiles"], config["down"], config["along"], config["deep"], config["resident"], whole, split > 1,
+        "few_rows", kind, config["format"], DTYPES[p["scale"].dtype].cuda, DTYPES[zero.dtype].cuda if zero else "unsigned char", zero is not None,
+        0 if _channel(p) else group, config["tokens"], config["tiles"], config["high"], config["down"], config["along"], config["deep"], config["slab"],
+        config["resident"], bool(config["raw"]), whole, split > 1,
     )  # fmt: skip
-    bytes_of_x = 2 * config["along"] * config["tiles"] * 2048
-    grid = (-(-stripes // config["down"]), -(-m // (8 * config["tiles"])), split)
-    made = [Launch(kernel, grid, args, types=types, block=(32 * config["down"] * config["along"],), shared=bytes_of_x, chained=chained)]
+    bytes_of_all = _shared(p, *(config[n] for n in ("high", "down", "along", "deep", "slab")))
+    grid = (-(-stripes // (config["down"] * config["high"])), -(-m // (8 * config["tiles"])), split)
+    made = [Launch(kernel, grid, args, types=types, block=(32 * config["down"] * config["along"],), shared=bytes_of_all, chained=chained)]
     if split > 1:
         more: dict[str, tuple[str, Any]] = {"count": ("i64", m * n), "N": ("i32", n), "split": ("i32", split)}
         args, types = arguments(p, more)
