@@ -3,7 +3,8 @@
 A persistent block is one producer warp and two consumer warp groups. The producer brings, for 128 columns of K at a time, x and the codes by TMA into a ring of
 stages with two mbarriers each, `full` and `empty`. A consumer group owns RM rows of the weight: it reads its codes from shared memory, each lane the 16 bytes
 that the packing put there for it, unpacks them to the registers of wgmma's left operand, and multiplies; x is the right operand, in shared memory. So the
-kernel makes the transposed result, and transposes it on its way through shared memory. While one group unpacks, the other's product runs.
+kernel makes the transposed result, and transposes it on its way through shared memory. While a group unpacks the second half of 128 columns the product of
+the first half runs, and the other group's products run beside both.
 
 A group's scale, rounded to the dtype of x, is multiplied into the 16-bit weight, as one who dequantises first would have it; one scale a row is multiplied to
 the sums in float32.
@@ -78,10 +79,11 @@ def _consume(WHICH: gl.constexpr, x_ring, words, high_words, out_ring, full, emp
             mbarrier.wait(full.index(stage), n // STAGES & 1)
             mine = words.index(stage).slice(WHICH * HIGH, HIGH, dim=0)
             high = None if high_words is None else high_words.index(stage).slice(WHICH * HIGH, HIGH, dim=0)
-            for half in gl.static_range(2):
-                a = left_operand(mine, high, half, factors, MMA, RM, FORMAT, BITS, zero is not None, CHANNEL, L, L2, KIND)
-                acc = warpgroup_mma(a, x_ring.index(2 * stage + half).permute((1, 0)), acc, use_acc=(block > 0) | (half > 0), is_async=True)
-                acc, a = warpgroup_mma_wait(num_outstanding=0, deps=(acc, a))
+            a = left_operand(mine, high, 0, factors, MMA, RM, FORMAT, BITS, zero is not None, CHANNEL, L, L2, KIND)
+            acc = warpgroup_mma(a, x_ring.index(2 * stage).permute((1, 0)), acc, use_acc=block > 0, is_async=True)
+            b = left_operand(mine, high, 1, factors, MMA, RM, FORMAT, BITS, zero is not None, CHANNEL, L, L2, KIND)
+            acc = warpgroup_mma(b, x_ring.index(2 * stage + 1).permute((1, 0)), acc, is_async=True)
+            acc, a, b = warpgroup_mma_wait(num_outstanding=0, deps=(acc, a, b))
             fence_async_shared()  # the codes were read by ordinary loads: TMA must not overwrite them before
             mbarrier.arrive(empty.index(stage), count=1)
             factors = following
