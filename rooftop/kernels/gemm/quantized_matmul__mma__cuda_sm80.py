@@ -31,8 +31,6 @@ def supports(p: Problem, head: Any) -> str | None:
         return "there is nothing to compute"
     if max(m * n, n, k, p["scale"].numel) >= 2**31 or m > 65535 * FEW // 2:
         return f"takes fewer than 2^31 results and scales, and {65535 * FEW // 2} rows; given {m} x {n}"
-    if k >= 2**23:
-        return f"takes fewer than 2^23 columns; given {k}"
     for name in ("codes", "scale", "zero"):
         meta = p.get(name)
         if meta is not None and meta.align % 16:
@@ -159,7 +157,7 @@ def launches(p: Problem, config: Any, head: Any) -> list[Launch]:
     group, per_group = grouping(p)
     zero, x = p.get("zero"), p["x"]
     split, chained = config["split"], p.device.arch >= 90
-    each, inverse = -(-blocks // split), 0 if per_group == 1 else -(-(2**32) // per_group)
+    each = -(-blocks // split)
     row = x.strides[0] if m > 1 else k
     whole = k % 8 == 0 and x.align >= 16 and row % 8 == 0
     kind = DTYPES[x.dtype].cuda
@@ -167,8 +165,8 @@ def launches(p: Problem, config: Any, head: Any) -> list[Launch]:
         p,
         {
             "M": ("i32", m), "N": ("i32", n), "K": ("i32", k), "stripes": ("i32", stripes), "blocks": ("i32", blocks), "groups": ("i32", p["scale"].shape[1]),
-            "inverse": ("u32", inverse), "each": ("i32", each), "x": ("ptr", 0), "xs": ("i64", row), "codes": ("ptr", 0),
-            "scale": ("ptr", 0), "zero": ("ptr", 0), "bias": ("ptr", 0), "out": ("ptr", 0),
+            "per_group": ("i32", per_group), "each": ("i32", each), "x": ("ptr", 0), "xs": ("i64", row), "codes": ("ptr", 0), "scale": ("ptr", 0), 
+            "zero": ("ptr", 0), "bias": ("ptr", 0), "out": ("ptr", 0),
         },
     )  # fmt: skip
     args, types = {**args, "parts": "parts" if split > 1 else None}, (*types, "ptr")
