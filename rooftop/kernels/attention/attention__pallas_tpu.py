@@ -15,7 +15,10 @@ from rooftop.kernels._device.tpu import LANES, WORD, On, call, jnp, lax, like, p
 
 QUERIES, KEYS = 256, 256  # of a block at most: scores of 256 KiB in float32, twice the registers. The compiler unrolls a block: of more it takes minutes
 CYCLES = False  # libtpu's estimate walks every step of the grid, and these are too many: it takes minutes and gigabytes
-NOT_TAKEN = ("bias", "mask", "cu_seqlens_q", "cu_seqlens_k", "page_table", "cache_lengths", "alibi_slopes", "q_scale", "k_scale", "v_scale", "sinks")
+NOT_TAKEN = (
+    "bias", "mask", "cu_seqlens_q", "cu_seqlens_k", "page_table", "cache_lengths", "alibi_slopes", "q_scale", "k_scale", "v_scale", "sinks", "key_begin",
+    "key_end",
+)  # fmt: skip
 
 
 def supports(p: Problem) -> str | None:

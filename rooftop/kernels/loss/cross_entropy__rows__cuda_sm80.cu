@@ -66,7 +66,8 @@ __global__ void __launch_bounds__(WARP_KERNEL_THREADS, 4)
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const long long first = (static_cast<long long>(blockIdx.x) * (WARP_KERNEL_THREADS / 32) + warp) * (TEAMS * ROWS) + lane / LANES;
     const auto number = [&](int k) { return first + k * TEAMS; };
-    const auto bounded = [&](float v) { return CAPPED ? cap * tanhf(v / cap) : v; };
+    // Rounded as a product: in one operation with the difference that follows, that of a number and itself would not be 0.
+    const auto bounded = [&](float v) { return CAPPED ? __fmul_rn(cap, tanhf(v / cap)) : v; };
     Row<T, VECTORS, ALIGNED> rows[ROWS];
 #pragma unroll
     for (int k = 0; k < ROWS; ++k) rows[k].locate(x + number(k) * xs, number(k) < R ? C : 0, lane % LANES, LANES);

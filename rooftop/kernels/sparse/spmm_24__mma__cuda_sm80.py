@@ -45,8 +45,9 @@ def launches(p: Problem, config: Any, head: Any) -> list[Launch]:
         "bias_step": 0 if bias is None else bias.strides[form - 1], "out": "out", "pitch": m if turned else n,
     }  # fmt: skip
     types = ("i32",) * 6 + ("ptr", "ptr", "i32", "i32", "ptr", "i64", "f32", "ptr", "i64", "ptr", "i64")
+    pairs = (m if turned else n) % 8 == 0  # rows of results begin on 4 bytes: by 8, which WHOLE_B asks for anyway, there are fewer binaries than by 2
     kernel = text(
-        "spmm", DTYPES[b.dtype].cuda, config["wide"], config["stages"], near, whole_a, whole_b, turned, (m if turned else n) % 2 == 0,
+        "spmm", DTYPES[b.dtype].cuda, config["wide"], config["stages"], near, whole_a, whole_b, turned, pairs,
         ACTIVATIONS.index(str(p.option("activation"))), form,
     )  # fmt: skip
     shared = config["stages"] * (128 * 64 + 128 * config["wide"])

@@ -109,18 +109,16 @@ def _cached(cubin: bytes, symbol: str) -> binary.Facts:
 
 
 def inspect_case(subject: Subject, name: str | None, target: int | str) -> Case:
-    """The case to inspect: the one named, a ladder's headline, or the first bench case that the subject supports, else the first of all."""
+    """The case to inspect: the one named, else a ladder's headline, the first bench case or the first of all, whichever the subject supports."""
     if name:
         return subject.op.case(name)
+    found = sorted((c for c in subject.op.cases if "huge" not in c.tags), key=lambda c: "bench" not in c.tags)
     if subject.rung is not None:
         from rooftop.core import registry
 
         ladder = registry.ladder(subject.rung.ladder)
-        headline = [c for c in subject.op.cases if c.name == ladder.headline and c.dtype == ladder.dtypes[0]]
-        if headline:
-            return headline[0]
-    found = sorted((c for c in subject.op.cases if "huge" not in c.tags), key=lambda c: "bench" not in c.tags)
-    return next((c for c in found if subject.supports(c, device_of(target)) is None), subject.op.cases[0])
+        found = [c for c in subject.op.cases if c.name == ladder.headline and c.dtype == ladder.dtypes[0]] + found
+    return next((c for c in found if subject.supports(c, device_of(target)) is None), found[0])
 
 
 def many(jobs: Iterable[tuple[Subject, Case, T]], done: Callable[[tuple[Subject, Case, T], Facts], None] | None = None) -> dict[tuple[str, T], Facts]:
