@@ -53,7 +53,8 @@ __device__ Part whole_of(const Part& p, float n, const Divisor& total) {
     if (!EXACT) {
         float sums[4] = {share, p.squares + n * from_base * from_base, p.level, p.products + p.level * from_base};
         four_sums<LANES>(sums);
-        return {base + sums[0], fmaxf(sums[1] - total.n * sums[0] * sums[0], 0), sums[2], sums[3] - sums[2] * sums[0]};
+        const float squares = sums[1] - total.n * sums[0] * sums[0];
+        return {base + sums[0], squares < 0 ? 0 : squares, sums[2], sums[3] - sums[2] * sums[0]};  // not fmaxf, which makes 0 of a NaN
     }
     const float mean = base + lanes_sum<LANES>(share), off = n > 0 ? p.mean - mean : 0;
     float sums[3] = {p.squares + n * off * off, p.level, p.products + p.level * off};
@@ -167,7 +168,8 @@ struct Columns : Ring<T, VECTORS, STAGES, SECOND ? 3 : 2, WEIGHT, ALIGNED> {
         });
         four_sums<LANES>(sums);
         const float rest = over(sums[0], n);
-        return {about + rest, fmaxf(sums[1] - n.n * rest * rest, 0), sums[2], sums[3] - sums[2] * rest};
+        const float squares = sums[1] - n.n * rest * rest;
+        return {about + rest, squares < 0 ? 0 : squares, sums[2], sums[3] - sums[2] * rest};
     }
     /// dx from the statistics `p` of all of the row, C elements, and the row's share of the sums.
     __device__ void finish(const Part& p, const Divisor& C, float eps, T* dx) {

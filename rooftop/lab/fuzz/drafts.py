@@ -250,7 +250,8 @@ def draw(op: Contract, seed: int, index: int, limits: Limits, gpu: bool) -> Draf
 def _draw(r: random.Random, op: Contract, case: Case, limits: Limits, gpu: bool, gentle: bool) -> Draft:
     given = dict(case.tensors())
     extents = sorted({e for v in given.values() for e in v.shape})
-    changed = [e for e in extents if r.random() < (0.4 if gentle else 0.85)]
+    share = r.choice((0.1, 0.4)) if gentle else 0.85  # of many extents that hang together hardly any may change
+    changed = [e for e in extents if r.random() < share]
     most = max(2, int(limits.elements ** r.uniform(0.3, 0.8)))
     sizes = {e: size(r, most) for e in changed}
     allowed = {n: {dict(c.tensors())[n].fill for c in op.cases if n in dict(c.tensors()) and dict(c.tensors())[n].dtype == v.dtype} for n, v in given.items()}
