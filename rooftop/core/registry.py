@@ -193,9 +193,13 @@ def _made(backend: Backend, path: Path, op_name: str, name: str, arch: int, hous
     return found
 
 
-@cache
 def implementation(name: str, house: House = HOUSE) -> Implementation:
-    """One implementation by its file's stem."""
+    """One implementation by its file's stem: the same object, however it is asked for."""
+    return _implementation(name, house)
+
+
+@cache
+def _implementation(name: str, house: House) -> Implementation:
     files = {f.name: f for f in kernel_files(house)}
     if name not in files:
         raise unknown("implementation", name, sorted(files))
