@@ -163,7 +163,9 @@ def test_the_hash_of_a_triton_file_holds_its_helpers(tmp_path: Path, monkeypatch
     helpers = tmp_path / "kernels" / "_device"
     helpers.mkdir(parents=True)
     (helpers / "one.py").write_text("from rooftop.kernels._device.two import f\nA = 1\n")
-    (helpers / "two.py").write_text("B = 1\n")
+    (helpers / "two.py").write_text("from rooftop.kernels._device import (  # both\n    three as short,\n    four,\n)\nB = 1\n")
+    (helpers / "three.py").write_text("from rooftop.kernels._device import four\nC = 1\n")
+    (helpers / "four.py").write_text("D = 1\n")
     monkeypatch.setattr(python_files, "settings", SimpleNamespace(PACKAGE=tmp_path, CHECKOUT=tmp_path))
     text = "from rooftop.kernels._device.one import A\n"
     before = python_files._with_helpers(text)

@@ -40,14 +40,22 @@ def without_imports(text: str) -> str:
     return _IMPORTS.sub("", text)
 
 
-_HELPER = re.compile(r"^from rooftop\.kernels\._device\.(\w+) import ", re.M)
+_HELPER = re.compile(r"^from rooftop\.kernels\._device(?:\.(\w+) import |(?: import (?:\(([^)]*)\)|([^\n(]*))))", re.M)
+
+
+def _helpers(text: str) -> list[str]:
+    """The modules of kernels/_device that a text imports: `from rooftop.kernels._device.NAME import x` and `from rooftop.kernels._device import NAME as short, OTHER`."""
+    found = []
+    for module, several, line in _HELPER.findall(text):
+        found += [module] if module else re.findall(r"(?:^|,)\s*(\w+)", re.sub(r"#[^\n]*", "", several or line))
+    return found
 
 
 def _with_helpers(text: str) -> list[str]:
     """A kernel's text and those of the modules of kernels/_device that it takes from, and so on."""
     found, todo = {"": text}, [text]
     while todo:
-        for name in _HELPER.findall(todo.pop()):
+        for name in _helpers(todo.pop()):
             if name not in found:
                 found[name] = (settings.PACKAGE / "kernels" / "_device" / f"{name}.py").read_text(encoding="utf-8")
                 todo.append(found[name])
