@@ -169,8 +169,8 @@ def test_the_hash_of_a_triton_file_holds_its_helpers(tmp_path: Path, monkeypatch
     monkeypatch.setattr(python_files, "settings", SimpleNamespace(PACKAGE=tmp_path, CHECKOUT=tmp_path))
     text = "from rooftop.kernels._device.one import A\n"
     before = python_files._with_helpers(text)
-    assert len(before) == 3
-    (helpers / "two.py").write_text("B = 2\n")
+    assert len(before) == 5
+    (helpers / "four.py").write_text("D = 2\n")
     assert python_files._with_helpers(text) != before
 
 
