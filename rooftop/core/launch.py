@@ -116,6 +116,17 @@ class Module:
         return PreparedCuda(self._driver, kernel, launch, names, device, granted)
 
 
+_contexts: dict[int, Any] = {}  # by device, the primary context, retained once
+
+
+def _enter_context(driver: Any, device: int) -> bool:
+    """Make the device's primary context current in this thread. A thread that has not called the CUDA runtime yet has none: autograd's, for example, when
+    one of these kernels is the first thing that it launches."""
+    if device not in _contexts:
+        _contexts[device] = _checked(driver.cuDevicePrimaryCtxRetain(_checked(driver.cuDeviceGet(device), "finding the device")), "finding its context")
+    return bool(driver.cuCtxSetCurrent(_contexts[device])[0] == 0)
+
+
 class PreparedCuda:
     """One kernel launch whose addresses alone change: ``prepared(stream, addresses)``. Safe to call from several threads."""
 
@@ -133,6 +144,7 @@ class PreparedCuda:
             attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
             _checked(driver.cuKernelSetAttribute(attribute, 1, kernel, device), f"a cluster of {blocks} blocks for {launch.kernel}")
         self._what = launch.kernel
+        self._driver, self._device = driver, device
         self._function = driver.CUfunction(int(kernel))
         self._launch = driver.cuLaunchKernelEx
         self._lock = threading.Lock()
@@ -160,5 +172,7 @@ class PreparedCuda:
             for cell, index, encoder in self._maps:
                 cell.raw = encoder(addresses[index])
             status = self._launch(self._config, self._function, self._address, 0)[0]
+            if status != 0 and status.name == "CUDA_ERROR_INVALID_CONTEXT" and _enter_context(self._driver, self._device):
+                status = self._launch(self._config, self._function, self._address, 0)[0]
         if status != 0:
             raise LaunchError(f"launching {self._what}: the driver answers {status.name}")

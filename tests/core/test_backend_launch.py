@@ -82,6 +82,38 @@ def cell(driver: Driver, at: int, kind: Any) -> Any:
     return kind.from_address(params[at])
 
 
+def test_a_thread_without_a_context_enters_the_primary_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As autograd's thread does, when one of our kernels is the first thing that it launches."""
+
+    class Threads(Driver):
+        current, retained = None, 0
+
+        def cuDeviceGet(self, index: int) -> tuple[int, int]:
+            return 0, index + 70
+
+        def cuDevicePrimaryCtxRetain(self, device: int) -> tuple[int, int]:
+            self.retained += 1
+            return 0, device + 1000
+
+        def cuCtxSetCurrent(self, context: int) -> tuple[int]:
+            self.current = context
+            return (0,)
+
+        def cuLaunchKernelEx(self, config: Any, function: Any, params: int, extra: int) -> tuple[Any]:
+            if self.current is None:
+                return (self.own.CUresult.CUDA_ERROR_INVALID_CONTEXT,)
+            return super().cuLaunchKernelEx(config, function, params, extra)
+
+    monkeypatch.setattr(launching, "_contexts", {})
+    driver = Threads()
+    run = prepared(driver, Launch("k", (1,), {}, types=()), ())
+    run(5, ())
+    assert (driver.current, len(driver.launches)) == (1070, 1)
+    driver.current = None  # another thread
+    run(5, ())
+    assert (driver.current, driver.retained, len(driver.launches)) == (1070, 1, 2)
+
+
 def test_a_map_is_made_for_each_address_and_kept() -> None:
     driver, found = Driver(), kernel("tma__cuda_sm90")
     (launch,) = found.launches(problem(), found.choose(problem()))

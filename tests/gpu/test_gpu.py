@@ -121,9 +121,9 @@ def outcome(op: Contract, tensors: Tensors, options: dict[str, Any]) -> tuple[An
 def alike(op: Contract, a: Sequence[Any], b: Sequence[Any]) -> bool:
     """Whether two outcomes have the same bits. Of an output whose size is a result itself, what lies past that size means nothing."""
 
-    def used(made: Sequence[Any]) -> list[Any]:
+    def used(made: Sequence[Any]) -> tuple[Any, ...]:
         outputs = dict(zip(op.output_names, made, strict=False))
-        return [*(checker.used(op, n, t, outputs) for n, t in outputs.items()), *made[len(outputs) :]]
+        return (*(checker.used(op, n, t, outputs) for n, t in outputs.items()), *made[len(outputs) :])
 
     return same_bits(used(a), used(b))
 

@@ -44,7 +44,7 @@ _HELPER = re.compile(r"^from rooftop\.kernels\._device(?:\.(\w+) import |(?: imp
 
 
 def _helpers(text: str) -> list[str]:
-    """The modules of kernels/_device that a text imports: `from rooftop.kernels._device.NAME import x` and `from rooftop.kernels._device import NAME as short, OTHER`."""
+    """The modules of kernels/_device that a text imports, by `from rooftop.kernels._device.NAME import x` or by `from rooftop.kernels._device import NAME`."""
     found = []
     for module, several, line in _HELPER.findall(text):
         found += [module] if module else re.findall(r"(?:^|,)\s*(\w+)", re.sub(r"#[^\n]*", "", several or line))

@@ -39,8 +39,10 @@ __global__ void __launch_bounds__(256) gemv(int M, int K, const T* __restrict__ 
 #pragma unroll 4
     for (int k = lane; k < K / P::N; k += 32) {
         const P p = row[k], q = v[k];
+        float part = 0;  // of one pack: a chain a fourth as long rounds less
 #pragma unroll
-        for (int j = 0; j < P::N; ++j) sum = fmaf(static_cast<float>(p.v[j]), static_cast<float>(q.v[j]), sum);
+        for (int j = 0; j < P::N; ++j) part = fmaf(static_cast<float>(p.v[j]), static_cast<float>(q.v[j]), part);
+        sum += part;
     }
     sum = warp_sum(sum);
     if (lane == 0) y[m] = static_cast<T>(sum);

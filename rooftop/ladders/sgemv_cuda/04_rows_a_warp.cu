@@ -47,8 +47,10 @@ __global__ void __launch_bounds__(256) gemv(int M, int K, const T* __restrict__ 
         const P q = v[k];
 #pragma unroll
         for (int i = 0; i < ROWS; ++i) {
+            float part = 0;
 #pragma unroll
-            for (int j = 0; j < P::N; ++j) sum[i] = fmaf(static_cast<float>(p[i].v[j]), static_cast<float>(q.v[j]), sum[i]);
+            for (int j = 0; j < P::N; ++j) part = fmaf(static_cast<float>(p[i].v[j]), static_cast<float>(q.v[j]), part);
+            sum[i] += part;
         }
     }
 #pragma unroll
