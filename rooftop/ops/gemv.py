@@ -180,6 +180,8 @@ def _cases() -> list[Case]:
         "7 vectors, odd": {"m": 37, "k": 1001, "r": 7},
         "16 vectors": {"m": 130, "k": 256, "r": 16},
         "16 vectors, deep": {"m": 20, "k": 5000, "r": 16},
+        "9 vectors, odd 131x1027": {"m": 131, "k": 1027, "r": 9},
+        "6 vectors 300x1028, batch 2": {"m": 300, "k": 1028, "r": 6, "b": 2},
         "8 vectors, batch 3": {"m": 20, "k": 50, "r": 8, "b": 3},
         "NaN": {"m": 65, "k": 65, "fill": "nan"},
         "+inf": {"m": 65, "k": 65, "fill": "inf"},

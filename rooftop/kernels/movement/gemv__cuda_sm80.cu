@@ -1,6 +1,6 @@
 /* rooftop
-idea    = "FMAs on the CUDA cores, for what tensor cores do not take: float32, and rows that start anywhere. Where rows of a are neighbours along K, a warp takes a few rows, so that what it reads of the vectors serves all of them, and asks for the next step before it multiplies. Where columns are, a thread owns a few rows of y and walks along K, the vectors in shared memory."
-limit   = "reads alone up to 4 vectors; 16 vectors of float32 take two thirds of the FMAs that there is time for"
+idea    = "FMAs on the CUDA cores, for what tensor cores do not take: float32, and rows that start anywhere. Where rows of a are neighbours along K, a warp takes a few rows, so that what it reads of the vectors serves all of them, and asks for the next step before it multiplies. Many vectors of float32 are a small matrix product: a and x come through a ring of tiles in shared memory. Where columns are, a thread owns a few rows of y and walks along K, the vectors in shared memory."
+limit   = "reads alone up to 4 vectors; 16 vectors of float32 take two thirds of the FMAs that there is time for, and three quarters of the shared-memory wavefronts"
 dtypes  = ["f32", "f16", "bf16"]
 args    = ["a: T[B, M, K]", "x: T[B, R, K]", "y: T[B, R, M]"]
 demands = { has = ["FFMA"], spills = 0 }
@@ -113,6 +113,81 @@ __global__ void __launch_bounds__(256, 2)
 #pragma unroll
         for (int r = 0; r < R; ++r) {
             if (lane == r) put<T>(y, (static_cast<long long>(blockIdx.z) * R + r) * M + m0 + w, plane, acc[w][r]);
+        }
+    }
+}
+
+template <int BYTES>
+__device__ void copy(float* to, const float* from, bool there) {  // zeros where there is nothing
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(static_cast<unsigned>(__cvta_generic_to_shared(to))), "l"(from), "n"(BYTES),
+                 "r"(there ? BYTES : 0)
+                 : "memory");
+}
+
+/// Many vectors of float32, rows of a neighbours along K. A block has 128 rows of y, a warp 16, and R vectors padded to VS. Tiles of DEPTH along K come
+/// through a ring of STAGES in shared memory: a [128][DEPTH], then x [VS][DEPTH]. Of a warp, 8 lanes lie along K, 4 floats each, 2 along rows and 2
+/// along vectors; a lane has 8 rows by VS / 2 vectors. COPY: 16 bytes where rows of a and x lie on 16, else 4.
+template <int R, int COPY, int STAGES>
+__global__ void __launch_bounds__(256, 2)
+    skinny(const float* __restrict__ a, const float* __restrict__ x, void* y, int M, int K, int per, long long plane, long long ab, long long am,
+           long long xb, long long xr) {
+    constexpr int DEPTH = 64, VS = (R + 1) / 2 * 2, STAGE = (128 + VS) * DEPTH, N = COPY / 4, ALONG = DEPTH / N;  // ALONG: copies a row of a tile
+    extern __shared__ __align__(128) float ring[];
+    wait_for_before();
+    const int lane = threadIdx.x % 32, kk = lane % 8, down = threadIdx.x / 32 * 16 + lane / 8 % 2 * 8, across = lane / 16 * (VS / 2);
+    const int m0 = blockIdx.x * 128, first = blockIdx.y * per, last = min(K, first + per), tiles = (last - first + DEPTH - 1) / DEPTH;
+    const int at = threadIdx.x % ALONG * N, row = threadIdx.x / ALONG;
+    a += blockIdx.z * ab;
+    x += blockIdx.z * xb;
+    const auto ask = [&](int tile) {
+        if (tile < tiles) {
+            float* to = ring + tile % STAGES * STAGE;
+            const int k = first + tile * DEPTH + at;
+            const bool there = k < last;
+#pragma unroll
+            for (int i = 0; i < 128; i += 256 / ALONG) {
+                const int m = min(m0 + i + row, M - 1);
+                copy<COPY>(to + (i + row) * DEPTH + at, a + (there ? m * am + k : 0), there);
+            }
+#pragma unroll
+            for (int i = 0; i < VS; i += 256 / ALONG) {
+                const int v = i + row;
+                if (v < VS) copy<COPY>(to + (128 + v) * DEPTH + at, x + (there && v < R ? v * xr + k : 0), there && v < R);
+            }
+        }
+        asm volatile("cp.async.commit_group;" ::: "memory");
+    };
+#pragma unroll
+    for (int s = 0; s < STAGES - 1; ++s) ask(s);
+    float acc[8][VS / 2] = {};
+#pragma unroll 1
+    for (int tile = 0; tile < tiles; ++tile) {
+        asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 2) : "memory");
+        __syncthreads();  // the tile is there for all, and all have done with the one whose place is asked for next
+        ask(tile + STAGES - 1);
+        const float *as = ring + tile % STAGES * STAGE + down * DEPTH + kk * 4, *xs = ring + tile % STAGES * STAGE + (128 + across) * DEPTH + kk * 4;
+#pragma unroll
+        for (int k = 0; k < DEPTH; k += 32) {
+            float4 v[VS / 2];
+#pragma unroll
+            for (int j = 0; j < VS / 2; ++j) v[j] = *reinterpret_cast<const float4*>(xs + j * DEPTH + k);
+#pragma unroll
+            for (int i = 0; i < 8; ++i) {
+                const float4 f = *reinterpret_cast<const float4*>(as + i * DEPTH + k);
+#pragma unroll
+                for (int j = 0; j < VS / 2; ++j) acc[i][j] = fmaf(f.x, v[j].x, fmaf(f.y, v[j].y, fmaf(f.z, v[j].z, fmaf(f.w, v[j].w, acc[i][j]))));
+            }
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+        const int m = m0 + down + i;
+#pragma unroll
+        for (int j = 0; j < VS / 2; ++j) {
+            float sum = acc[i][j];
+#pragma unroll
+            for (int step = 4; step > 0; step /= 2) sum += __shfl_xor_sync(~0u, sum, step);
+            if (kk == i && m < M && across + j < R) put<float>(y, (static_cast<long long>(blockIdx.z) * R + across + j) * M + m, plane, sum);
         }
     }
 }

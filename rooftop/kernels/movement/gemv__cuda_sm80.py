@@ -59,11 +59,28 @@ def _wide(p: Problem) -> int:
     return wide
 
 
+SKINNY = {True: 4, False: 2}  # by whether packs lie on 16 bytes, vectors of float32 from which tiles in shared memory pay
+TILE, DEPTH = 128, 64  # rows of a, elements along K, of a tile
+
+
+def _skinny(p: Problem) -> Mapping[str, Any]:
+    """Tiles in a ring of three, or of two where a multiprocessor has 100 KiB. K is shared so that the rounds of blocks are full: a round takes as long as
+    its share of K, and about as long as three tiles more until its first tile is there."""
+    b, m, k = p["a"].shape
+    small = p.device.arch in (86, 89)
+    blocks, slots = b * -(-m // TILE), p.device.sms * (1 if small else 2)
+    splits = min(range(1, max(1, min(k // 512, 64)) + 1), key=lambda s: -(-blocks * s // slots) * (k / s + 3 * DEPTH))
+    per = -(-k // (splits * DEPTH)) * DEPTH
+    return {"copy": 16 if _together(p) else 4, "stages": 2 if small else 3, "per": per, "splits": -(-k // per)}
+
+
 def choose(p: Problem, head: Head) -> Mapping[str, Any]:
     """Two rounds of blocks or more for rows, whose sums are parted where there are few; one round of blocks for columns, which share K."""
     b, m, k = p["a"].shape
     r, sms = p["x"].shape[1], p.device.sms
     if _along(p):
+        if p["a"].dtype == "f32" and r >= SKINNY[_together(p)] and m >= TILE:
+            return _skinny(p)
         rows = 2 if r == 1 else 8 if 2 < r <= 4 and _together(p) and p["a"].itemsize == 4 else 4 if r <= 8 else 3 if p["a"].itemsize == 4 else 2
         unroll = 2 if r == 1 else 1
         blocks = b * -(-m // (8 * rows))
@@ -90,13 +107,18 @@ def launches(p: Problem, config: Mapping[str, Any], head: Head) -> list[Launch]:
     b, m, k = a.shape
     r, splits, t, early = x.shape[1], config["splits"], DTYPES[a.dtype].cuda, p.device.arch >= 90
 
-    def launch(name: str, grid: tuple[int, ...], args: Mapping[str, tuple[Any, str]]) -> Launch:
-        return Launch(name, grid, {n: value for n, (value, _) in args.items()}, types=tuple(kind for _, kind in args.values()), block=(256,), chained=early)
+    def launch(name: str, grid: tuple[int, ...], args: Mapping[str, tuple[Any, str]], shared: int = 0) -> Launch:
+        values, types = {n: value for n, (value, _) in args.items()}, tuple(kind for _, kind in args.values())
+        return Launch(name, grid, values, types=types, block=(256,), shared=shared, chained=early)
 
     args: dict[str, tuple[Any, str]] = {"a": ("a", "ptr"), "x": ("x", "ptr"), "y": ("parts" if splits > 1 else "y", "ptr"), "M": (m, "i32"), "K": (k, "i32"),
                                         "per": (config["per"], "i32")}  # fmt: skip
     plane, ab, xb, xr = (y.numel, "i64"), (a.strides[0], "i64"), (x.strides[0], "i64"), (x.strides[1], "i64")
-    if "rows" in config:
+    if "copy" in config:
+        args |= {"plane": plane, "ab": ab, "am": (a.strides[1], "i64"), "xb": xb, "xr": xr}
+        tile = (TILE + -(-r // 2) * 2) * DEPTH * 4
+        first = launch(f"skinny<{r}, {config['copy']}, {config['stages']}>", (-(-m // TILE), splits, b), args, config["stages"] * tile)
+    elif "rows" in config:
         args |= {"plane": plane, "ab": ab, "am": (a.strides[1], "i64"), "xb": xb, "xr": xr}
         name = f"rows<{t}, {r}, {config['rows']}, {config['unroll']}, {str(config['together']).lower()}>"
         first = launch(name, (-(-m // (8 * config["rows"])), splits, b), args)
