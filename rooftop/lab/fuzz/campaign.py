@@ -161,8 +161,11 @@ def run(
     lock, started, turn = threading.Lock(), time.monotonic(), iter(range(calls if calls is not None else sys.maxsize))
     broken: list[BaseException] = []
 
+    def late() -> bool:
+        return seconds is not None and time.monotonic() - started >= seconds
+
     def over() -> bool:
-        return len(summary.findings) >= FINDINGS or bool(broken) or (seconds is not None and time.monotonic() - started >= seconds)
+        return len(summary.findings) >= FINDINGS or bool(broken) or late()
 
     def work() -> None:
         mine = make()
@@ -182,7 +185,7 @@ def run(
                     summary.skipped += outcome.status == "skipped"
                     summary.ran.update(outcome.ran)
                 if outcome.status in ("finding", "dead"):
-                    found = _explained(draft, outcome, mine, make)
+                    found = _explained(draft, outcome, mine, make, late)
                     with lock:
                         summary.findings.append(found)
                     say(found.text(device))
@@ -205,8 +208,8 @@ def run(
     return summary
 
 
-def _explained(draft: Draft, outcome: Outcome, runner: Runner, make: Callable[[], Runner]) -> Finding:
-    """The finding made smaller. Where a process died and the call alone does not kill one, the calls before it are bisected."""
+def _explained(draft: Draft, outcome: Outcome, runner: Runner, make: Callable[[], Runner], late: Callable[[], bool] = lambda: False) -> Finding:
+    """The finding made smaller, as far as there is time. Where a process died and the call alone does not kill one, the calls before it are bisected."""
     if outcome.status == "dead":
         if isinstance(runner, Child):
             runner.close()
@@ -217,7 +220,7 @@ def _explained(draft: Draft, outcome: Outcome, runner: Runner, make: Callable[[]
                 return Finding(draft, draft, outcome.messages, _culprits(history, draft, make))
         finally:
             fresh.close()
-    small, messages = shrink(draft, outcome, runner)
+    small, messages = shrink(draft, outcome, runner, late)
     return Finding(draft, small, messages)
 
 
@@ -243,13 +246,13 @@ def _culprits(history: Sequence[Draft], last: Draft, make: Callable[[], Runner])
     return tuple(history[len(history) - high :])
 
 
-def shrink(draft: Draft, outcome: Outcome, runner: Runner) -> tuple[Draft, list[str]]:
-    """The simplest call found that fails as well, in at most `SHRINKS` tries, and what is wrong with it."""
+def shrink(draft: Draft, outcome: Outcome, runner: Runner, late: Callable[[], bool] = lambda: False) -> tuple[Draft, list[str]]:
+    """The simplest call found that fails as well, in at most `SHRINKS` tries and until it is `late`, and what is wrong with it."""
     messages, tries, better = outcome.messages, SHRINKS if outcome.status == "finding" else SHRINKS // 4, True
-    while better and tries:
+    while better and tries and not late():
         better = False
         for other in drafts.smaller(draft):
-            if not tries:
+            if not tries or late():
                 break
             if (simpler := drafts.taken(other)) is None:
                 continue
