@@ -51,11 +51,14 @@ __global__ void __launch_bounds__(256) attention_mask(
     for (int at = from + lane * V; at < end; at += LANES * V) {
         const int begin_here = span.begin - at, end_here = span.end - at;
         if (at >= 0 && at + V <= K) {
-            unsigned w[4];
+            const unsigned all = begin_here <= 0 && end_here >= V ? on : off;
+            unsigned w[4] = {all, all, all, all};
+            if ((begin_here > 0 && begin_here < V) || (end_here > 0 && end_here < V)) {  // an end of the range lies in this pack
 #pragma unroll
-            for (int i = 0; i < 4; ++i) {
-                const unsigned m = leading<SIZE>(end_here - i * (4 / SIZE)) & ~leading<SIZE>(begin_here - i * (4 / SIZE));
-                w[i] = (on & m) | (off & ~m);
+                for (int i = 0; i < 4; ++i) {
+                    const unsigned m = leading<SIZE>(end_here - i * (4 / SIZE)) & ~leading<SIZE>(begin_here - i * (4 / SIZE));
+                    w[i] = (on & m) | (off & ~m);
+                }
             }
             *reinterpret_cast<uint4*>(to + at) = make_uint4(w[0], w[1], w[2], w[3]);
         } else {

@@ -73,17 +73,17 @@ __global__ void __launch_bounds__(256, sizeof(T) > 2 || U * V * sizeof(T) > 128 
             if (u < rows) v[u].load(from + u * xn);
         }
     }
-    A run[V] = {};
+    float run[V] = {};  // a thread's own rows are at most 32: float32 does for them, what comes from above is in A
 #pragma unroll
     for (int u = 0; u < U; ++u) {
         float f[V];
         v[u].widen(f);
 #pragma unroll
-        for (int i = 0; i < V; ++i) run[i] += static_cast<A>(f[i]);
+        for (int i = 0; i < V; ++i) run[i] += f[i];
     }
     if (down < ty) {
 #pragma unroll
-        for (int i = 0; i < V; ++i) sums[down * wide + along * V + i] = run[i];
+        for (int i = 0; i < V; ++i) sums[down * wide + along * V + i] = static_cast<A>(run[i]);
     }
     __syncthreads();
     if (threadIdx.x < wide) {  // a thread a column: the sums of the threads above, and of the tiles above
@@ -121,8 +121,8 @@ __global__ void __launch_bounds__(256, sizeof(T) > 2 || U * V * sizeof(T) > 128 
         v[u].widen(f);
 #pragma unroll
         for (int i = 0; i < V; ++i) {
-            run[i] += static_cast<A>(f[i]);
-            f[i] = static_cast<float>(base[i] + run[i]);
+            run[i] += f[i];
+            f[i] = static_cast<float>(base[i] + static_cast<A>(run[i]));
         }
         v[u].narrow(f);
         if (u < rows) v[u].store(to + u * on);

@@ -10,7 +10,7 @@ from rooftop.core.head import Head
 from rooftop.core.spec import DTYPES, Launch, Meta, Problem
 
 THREADS = 256
-WIDE = 128  # bytes of a strip
+WIDE = 128  # bytes of a strip; twice that where rows do not start on 16, so that fewer of its sectors belong to two strips
 HELD = {2: 224, 4: 160}  # bytes of loads of a thread, by those of an element: float64 sums of float32 take registers too
 
 
@@ -49,10 +49,11 @@ def prefers(p: Problem, head: Head) -> int:
 
 
 def choose(p: Problem, head: Head) -> Mapping[str, Any]:
-    """Strips of 128 bytes; 160 or 224 bytes of loads under way for each thread, fewer where the columns are short."""
+    """Strips of 128 or 256 bytes; 160 or 224 bytes of loads under way for each thread, fewer where the columns are short."""
     x = p["x"]
     vector = _vector(p)
-    tx = max(1, min(x.shape[2], WIDE // x.itemsize) // vector)
+    wide = WIDE if vector * x.itemsize == 16 else 2 * WIDE
+    tx = max(1, min(x.shape[2], wide // x.itemsize, THREADS) // vector)
     down = THREADS // tx
     rows = min(32, HELD[x.itemsize] // (vector * x.itemsize))
     while rows > 1 and down * rows >= 2 * x.shape[1]:
