@@ -5,8 +5,8 @@
 
 Timed is `run_rung`, from inputs to report, its build in the cache: fresh inputs, every launch, what was found. Checking runs all blocks of a launch,
 counting the sample that it takes where nothing is said. The limits are for two cores, so no more are used. The rungs are run in turn, one run each,
-then again, so that no slow moment of the machine falls on one of them alone; the first turn is kept apart, as what must be built is built in it. `--first` times `rooftop simt` itself in
-an empty cache: the interpreter's start, the simulator, one rung to check and to count."""
+then again, so that no slow moment of the machine falls on one of them alone; the first turn is kept apart, as what must be built is built in it.
+`--first` times `rooftop simt` itself in an empty cache: the interpreter's start, the simulator, one rung to check and to count."""
 
 from __future__ import annotations
 

@@ -218,6 +218,7 @@ __global__ void local_array_by_argument(int n, const float* x, float* y) {
     float kept[8];
     for (int i = 0; i < (FIXED ? n : n + 1); ++i)
         kept[i] = x[i];  // BUG: out-of-bounds
+    __syncwarp();
     float s = 0;
     for (int i = 0; i < n; ++i) s += kept[i];
     y[threadIdx.x] = s;
