@@ -308,3 +308,10 @@ def test_a_first_run_that_fails_says_nothing(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(speed, "FIRST_RUNG", "nosuch/01")
     with pytest.raises(speed.FaultError, match="nosuch"):
         speed.first_runs(1)
+
+
+def test_the_newest_first_run_that_comes_with_the_tree_is_under_its_limit() -> None:
+    found = [r for r in store.read(RESULTS) if r["kind"] == "build" and r["subject"] == speed.FIRST]
+    record = max(found, key=lambda r: str(r["at"]))
+    assert record["n"] == len(record["all"]) >= 3 and record["cores"] <= speed.CORES
+    assert record["seconds"] < record["limit"] == speed.FIRST_LIMIT
