@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+from _support import command, flat
 
 from rooftop.core import registry, settings, tpu
 from rooftop.core.backends.pallas import PallasImplementation
@@ -113,3 +114,25 @@ def test_the_package_never_imports_jax() -> None:
 def test_pallas_is_the_last_to_be_asked() -> None:
     assert list(BACKENDS)[-1] == "pallas"
     assert {f.backend for f in registry.kernel_files() if f.path.stem.endswith("_tpu")} == {"pallas"}
+
+
+def test_the_command_says_what_it_does_not_know_and_what_it_could_not_make(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command(monkeypatch, "npu", "--only", "nosuch") == 1
+    assert "--only nosuch: it is one of checked, compiled, ascend, pages" in flat(capsys.readouterr().err)
+    monkeypatch.setattr(figures, "update", lambda *_: None)
+    monkeypatch.setattr(figures, "stale", lambda *_: iter([(SUBJECTS[0], "checked", None)]))
+    assert command(monkeypatch, "npu", "--only", "checked") == 3
+    assert f"not made anew: {SUBJECTS[0].name}" in flat(capsys.readouterr().err)
+
+
+def test_targets_of_two_makers_are_both_asked(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(ascend, "absent", lambda: None)
+    monkeypatch.setattr(ascend, "inspect", lambda found: [{"subject": s.name, "kernel": "_tile", "verdict": "yes"} for s in found])
+    monkeypatch.setattr(tpu, "absent", lambda: None)
+    monkeypatch.setattr(compiler, "facts_of", lambda subject, case, target: {"bundles": 178})
+    assert command(monkeypatch, "inspect", "softmax", "--target", "v5e", "--target", "ascend910b") == 0
+    out = capsys.readouterr().out
+    assert "softmax__triton" in out and "softmax__pallas_tpu" in out
+    monkeypatch.setattr(ascend, "inspect", lambda found: [])
+    assert command(monkeypatch, "inspect", "softmax__pallas_tpu", "--target", "ascend910b") == 1
+    assert "none of these is a Triton kernel" in flat(capsys.readouterr().err)

@@ -228,3 +228,51 @@ int main() { scale<<<4, 256>>>(1000, 2.0f, nullptr, nullptr); }
     assert ordinary(tmp_path, monkeypatch, *line.split()[3:], text=source) == 0
     exec(compile(example, "docs/simulator.md", "exec"), {})
     assert "checked: no fault" in capsys.readouterr().out
+
+
+# -- ordinary files --------------------------------------------------------------------------------------------------------
+
+ORDINARY = """#include <cooperative_groups.h>
+#if 0
+__global__ void off(float* y) { y[threadIdx.x] = 1; }
+#endif
+__global__ void wide(float* y) {
+    cooperative_groups::tiled_partition<64>(cooperative_groups::this_thread_block()).sync();
+}
+__global__ void dynamic(float* y) {
+    extern __shared__ float held[];
+    __shared__ float more[16];
+    held[threadIdx.x] = 1, more[threadIdx.x % 16] = 2;
+    __syncthreads();
+    y[threadIdx.x] = held[threadIdx.x] + more[threadIdx.x % 16];
+}
+"""
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    ("kernel", "more", "says"),
+    [
+        ("off", (), "the kernel off is not compiled"),
+        ("wide", (), "any.cu:6: not-simulated: thread_block_tile: tiles wider than a warp"),
+        ("dynamic", ("--shared", "232449"), "dynamic: 232449 bytes of dynamic shared memory; a block can have 0 to 232448"),
+        ("dynamic", ("--shared", "-1"), "dynamic: -1 bytes of dynamic shared memory; a block can have 0 to 232448"),
+    ],
+)
+def test_what_an_ordinary_file_cannot_be_simulated_for_is_one_sentence(
+    kernel: str, more: tuple[str, ...], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("any.cu").write_text(ORDINARY, encoding="utf-8")
+    code = command(monkeypatch, "simt", "any.cu", "--kernel", kernel, "--grid", "1", "--block", "64", "--arg", "y=f32:64:empty", *more)
+    done = capsys.readouterr()
+    assert code == (3 if "not-simulated" in says else 1)
+    assert says in flat(done.out + done.err)
+
+
+@needs_compiler
+@pytest.mark.parametrize(("shared", "fits"), [(232384, True), (232385, False)])
+def test_all_of_a_blocks_shared_memory_may_be_used_and_no_byte_more(shared: int, fits: bool) -> None:
+    report = simt.simulate(ORDINARY, "dynamic", {"y": torch.zeros(64)}, grid=(1,), block=(64,), arguments=[("y", "ptr")], shared=shared, uninitialised=["y"])
+    assert [f.kind for f in report.findings] == ([] if fits else ["out-of-bounds"])
+    assert fits or "64 bytes of variables and 232385 dynamic" in str(report.findings[0])

@@ -208,3 +208,44 @@ def test_matrices_and_clusters() -> None:
     tile = memory["t"].view(torch.int16).view(8, 8)
     assert torch.equal(memory["u"].view(torch.int16).view(8, 8), tile.T)
     assert memory["n"].tolist() == [41, 40] * 2
+
+
+SPARSE = r"""
+__global__ void product(const unsigned* a, const unsigned* b, const unsigned* meta, float* out) {   // a lane's words of A and B one after the other
+    const int t = threadIdx.x;
+    float c[4] = {0, 1, 2, 3};
+    asm volatile("mma.sp::ordered_metadata.sync.aligned.m16n8k32.row.col.f32.TYPE.TYPE.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9, %10, %11}, "
+                 "{%0, %1, %2, %3}, %12, SELECTOR;" : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                 : "r"(a[4 * t]), "r"(a[4 * t + 1]), "r"(a[4 * t + 2]), "r"(a[4 * t + 3]), "r"(b[4 * t]), "r"(b[4 * t + 1]), "r"(b[4 * t + 2]),
+                   "r"(b[4 * t + 3]), "r"(meta[t]));
+    for (int i = 0; i < 4; ++i) out[(t / 4 + 8 * (i / 2)) * 8 + t % 4 * 2 + i % 2] = c[i];
+}
+"""
+
+
+@pytest.mark.parametrize("selector", [0, 1])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_a_sparse_product_is_the_dense_one(dtype: torch.dtype, selector: int) -> None:
+    """Fragments and metadata as the PTX ISA lays them out: two of four columns are kept, and lane 4 g + 2 selector + h has the places of half a row."""
+    draw = torch.Generator().manual_seed(selector)
+    b = torch.randn(32, 8, generator=draw).to(dtype)
+    dense, kept, meta = torch.zeros(16, 32, dtype=dtype), torch.randn(16, 16, generator=draw).to(dtype), [0xFFFF0000] * 32  # other lanes': not looked at
+    for lane in range(32):
+        meta[lane] = 0 if lane % 4 // 2 == selector else meta[lane]
+    for row in range(16):
+        for group in range(8):
+            low, high = sorted(torch.randperm(4, generator=draw)[:2].tolist())
+            dense[row, 4 * group + low], dense[row, 4 * group + high] = kept[row, 2 * group], kept[row, 2 * group + 1]
+            meta[row % 8 * 4 + 2 * selector + group // 4] |= (high << 2 | low) << 16 * (row // 8) + 4 * (group % 4)
+    lanes = [(lane // 4, 2 * (lane % 4)) for lane in range(32)]
+    of_a = torch.stack([kept[g + 8 * (r % 2), t + 8 * (r // 2) : t + 8 * (r // 2) + 2] for g, t in lanes for r in range(4)])
+    of_b = torch.stack([b[t + 8 * r : t + 8 * r + 2, g] for g, t in lanes for r in range(4)])
+    memory = {
+        "a": of_a.contiguous().view(torch.int32).flatten(), "b": of_b.contiguous().view(torch.int32).flatten(),
+        "meta": torch.tensor([m - (m >> 31 << 32) for m in meta], dtype=torch.int32), "out": torch.zeros(16, 8),
+    }  # fmt: skip
+    source = SPARSE.replace("TYPE", "f16" if dtype == torch.float16 else "bf16").replace("SELECTOR", str(selector))
+    report = simt.simulate(source, "product", memory, grid=(1,), block=(32,), arguments=[(n, "ptr") for n in memory])
+    assert not report.findings, "\n".join(map(str, report.findings))
+    start = torch.tensor([[0.0, 1.0], [2.0, 3.0]]).repeat_interleave(8, 0).repeat(1, 4)
+    assert torch.allclose(memory["out"], (dense.double() @ b.double()).float() + start, rtol=1e-6, atol=1e-6)

@@ -277,3 +277,41 @@ def test_the_newest_record_that_comes_with_the_tree_holds_every_rung_within_its_
         assert r["blocks"] == r["grid_blocks"] if mode == "check" else 0 < r["blocks"] <= r["grid_blocks"]
     assert record["cores"] <= speed.CORES, "the limits are for two cores"
     assert record["versions"]["host compiler"]
+
+
+# -- a first run -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("seconds", "code"), [((5.0, 6.0, 5.5), 0), ((15.0, 14.0, 16.0), 1)])
+def test_a_first_run_is_recorded_and_shown_beside_what_is_asked(
+    seconds: tuple[float, ...], code: int, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
+    monkeypatch.setattr(speed, "first_runs", lambda: list(seconds))
+    monkeypatch.setattr(simt, "unavailable", lambda: None)
+    if code:
+        with pytest.raises(SystemExit) as exit:
+            speed.main(["--first", "--out", str(tmp_path)])
+        assert exit.value.code == code and "a first run is not under its limit" in capsys.readouterr().err
+    else:
+        speed.main(["--first", "--out", str(tmp_path)])
+        assert "a first run is under its limit" in capsys.readouterr().out
+    (record,) = store.read(tmp_path)
+    assert (record["kind"], record["all"], record["limit"], record["n"]) == ("build", list(seconds), 15.0, 3)
+    site = gather([])
+    shown = documents.speed([speed.record(rows(), 2, 0.1) | {"at": "2026-01-01"}, record], site).splitlines()[-1]
+    assert shown.startswith(f"`rooftop simt`, a first run in an empty cache: {seconds[2] if not code else 15:.1f} s (") and "under 15 s is asked" in shown
+    assert ("**not met**" in shown) is bool(code)
+    assert documents.build([record], site) == documents.NOTHING, "that table is of ways to compile for a GPU"
+
+
+def test_a_first_run_that_fails_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(speed, "FIRST_RUNG", "nosuch/01")
+    with pytest.raises(speed.FaultError, match="nosuch"):
+        speed.first_runs(1)
+
+
+def test_the_newest_first_run_that_comes_with_the_tree_is_under_its_limit() -> None:
+    found = [r for r in store.read(RESULTS) if r["kind"] == "build" and r["subject"] == speed.FIRST]
+    record = max(found, key=lambda r: str(r["at"]))
+    assert record["n"] == len(record["all"]) >= 3 and record["cores"] <= speed.CORES
+    assert record["seconds"] < record["limit"] == speed.FIRST_LIMIT

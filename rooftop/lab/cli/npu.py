@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,7 +17,7 @@ COLUMNS = {
     "valu": "VALU", "spills": "spills", "cycles": "static cycles", "model": "model time", "note": "note",
 }  # fmt: skip
 
-
+PARTS = ("checked", "compiled", "ascend", "pages")
 ASCEND = {
     "subject": "subject", "kernel": "kernel", "verdict": "HIVM", "ub": "UB B", "l1": "L1 B", "l0c": "L0C B", "loops": "scalar loads", "note": "case or reason",
 }  # fmt: skip
@@ -31,11 +30,14 @@ def inspect(found: Sequence[Subject], case: str | None, targets: Sequence[str], 
     from rooftop.lab.npu import figures
     from rooftop.lab.npu import tpu as compiler
 
+    for target in targets:
+        if target != "ascend910b":
+            compiler.device_of(target)
     if "ascend910b" in targets:
         _ascend(found, as_json)
+    targets = [t for t in targets if t != "ascend910b"]
+    if not targets:
         return
-    for target in targets:
-        compiler.device_of(target)
     kernels = [s for s in found if isinstance(s.implementation, PallasImplementation)]
     if not kernels:
         raise ValueError("none of these is a kernel for a TPU (__pallas_tpu)")
@@ -74,8 +76,10 @@ def _ascend(found: Sequence[Subject], as_json: bool) -> None:
     if reason := ascend.absent():
         typer.echo(f"rooftop: {reason}", err=True)
         raise typer.Exit(ENVIRONMENT)
-    rows = ascend.inspect([s for s in found if s.implementation is not None and s.implementation.backend == "triton"])
-    table(rows, ASCEND, as_json)
+    kernels = [s for s in found if s.implementation is not None and s.implementation.backend == "triton"]
+    if not kernels:
+        raise ValueError("none of these is a Triton kernel")
+    table(ascend.inspect(kernels), ASCEND, as_json)
 
 
 @app.command(rich_help_panel=SHOW)
@@ -97,9 +101,16 @@ def npu(
             typer.echo("rooftop npu makes them anew")
             raise typer.Exit(WRONG)
         return
-    parts = [only] if only else ["checked", "compiled", "ascend", "pages"]
+    if only not in (None, *PARTS):
+        raise ValueError(f"--only {only}: it is one of {', '.join(PARTS)}")
+    parts = [only] if only else list(PARTS)
     figures.update(typer.echo, [p for p in parts if p in ("checked", "compiled")])
     if "ascend" in parts:
         ascend.update(typer.echo)
     if "pages" in parts:
-        typer.echo(json.dumps([p.name for p in pages.update()]))
+        typer.echo(f"pages written: {', '.join(p.name for p in pages.update()) or 'none; all are as they were'}")
+    left = [s.name for s, *_ in figures.stale(figures.read(), [p for p in parts if p in ("checked", "compiled")])]
+    left += ascend.stale(ascend.read()) if "ascend" in parts else []
+    if left:
+        typer.echo(f"not made anew: {', '.join(dict.fromkeys(left))}", err=True)
+        raise typer.Exit(ENVIRONMENT)

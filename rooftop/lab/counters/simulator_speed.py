@@ -1,16 +1,21 @@
 """How fast the simulator is: every rung of two ladders at one size each, timed on this CPU beside what it may take.
 
     python -m rooftop.lab.counters.simulator_speed [--out DIR] [LADDER ...]
+    python -m rooftop.lab.counters.simulator_speed --first [--out DIR]
 
 Timed is `run_rung`, from inputs to report, its build in the cache: fresh inputs, every launch, what was found. Checking runs all blocks of a launch,
 counting the sample that it takes where nothing is said. The limits are for two cores, so no more are used. The rungs are run in turn, one run each,
-then again, so that no slow moment of the machine falls on one of them alone; the first turn is kept apart, as what must be built is built in it."""
+then again, so that no slow moment of the machine falls on one of them alone; the first turn is kept apart, as what must be built is built in it.
+`--first` times `rooftop simt` itself in an empty cache: the interpreter's start, the simulator, one rung to check and to count."""
 
 from __future__ import annotations
 
 import argparse
 import os
 import platform
+import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -30,6 +35,7 @@ if TYPE_CHECKING:
     from rooftop.lab.simt.run import Mode
 
 SUBJECT = "simulator speed"
+FIRST, FIRST_RUNG, FIRST_LIMIT, FIRST_RUNS = "rooftop simt, a first run in an empty cache", "softmax_cuda/04", 15.0, 3
 CORES = 2
 RUNS = 7  # after the first: the fastest and the slowest of seven enclose the true median with 98 %
 MODES: tuple[Mode, ...] = ("check", "count")
@@ -140,6 +146,20 @@ def measure(ladders: Sequence[str] = (), runs: int = RUNS, say: Callable[[str], 
     return [row(subject.name, at.id, mode, limit, mine) for (subject, at, mode, limit), mine in zip(jobs, found, strict=True)]
 
 
+def first_runs(runs: int = FIRST_RUNS) -> list[float]:
+    """Seconds of `rooftop simt` with an empty cache each time. Raises FaultError where it does not come to its end."""
+    seconds = []
+    for _ in range(runs):
+        with tempfile.TemporaryDirectory() as cache:
+            command = [sys.executable, "-m", "rooftop.lab.cli", "simt", FIRST_RUNG]
+            began = time.perf_counter()
+            done = subprocess.run(command, env=settings.environment({"ROOFTOP_CACHE": cache}), capture_output=True, text=True)
+            seconds.append(time.perf_counter() - began)
+        if done.returncode or "building the simulator" not in done.stderr:
+            raise FaultError(f"{' '.join(command[1:])} gave {done.returncode}: {done.stderr[-300:]}")
+    return seconds
+
+
 @contextmanager
 def few_cores(cores: int = CORES) -> Iterator[int]:
     """This process on `cores` of the CPU's cores, or on those it may use where they are fewer; gives how many the simulator then uses."""
@@ -172,6 +192,13 @@ def record(rows: Sequence[Row], cores: int, load: float) -> Record:
     }  # fmt: skip
 
 
+def first_record(seconds: Sequence[float], cores: int, load: float) -> Record:
+    """Times of first runs as data, of kind `build`."""
+    of_all = record([row("", "", "check", FIRST_LIMIT, [Run(s, s, 1, 1) for s in (0.0, *seconds)])], cores, load)
+    made = {k: of_all[k] for k in ("device", "versions", "cores", "sensors")}
+    return {**made, "kind": "build", "subject": FIRST, "seconds": median(seconds), "all": list(seconds), "n": len(seconds), "limit": FIRST_LIMIT}
+
+
 def newest(found: Sequence[Record]) -> Record | None:
     """The newest record of these times, or None."""
     return max((r for r in found if r["kind"] == "clock" and r.get("subject") == SUBJECT), key=lambda r: str(r.get("at", "")), default=None)
@@ -187,7 +214,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )  # fmt: skip
     parser.add_argument("ladders", nargs="*", metavar="LADDER", help=f"of {', '.join(GOALS)}; none: all of them")
     parser.add_argument("--out", type=Path, metavar="DIR", help="folder to write the record to, of kind `clock`; it holds all ladders")
+    parser.add_argument("--first", action="store_true", help=f"time first runs of {FIRST_RUNG} instead, each in an empty cache")
     given = parser.parse_args(arguments)
+    if given.first and given.ladders:
+        parser.error("--first takes no ladder")
     for name in given.ladders:
         if name not in GOALS:
             parser.error(str(registry.unknown("ladder with a limit", name, list(GOALS))))
@@ -206,19 +236,24 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(f"the load of the last minute was {load:.2f}: others are at work here, and times may be too long")
     try:
         with few_cores() as cores:
-            rows = measure(list(dict.fromkeys(given.ladders)))
+            first = first_runs() if given.first else []
+            rows = [] if given.first else measure(list(dict.fromkeys(given.ladders)))
     except (FaultError, CompileError, ValueError) as error:  # a fault, no build, a rung that cannot take its case
         parser.exit(1, f"{error}\n")
     print(f"{describe()['name']}, {cores} cores, load before {load:.2f}")
     for one in rows:
         print(one)
+    if first:
+        print(f"{FIRST}: {median(first):.1f} s ({min(first):.1f} to {max(first):.1f}), under {FIRST_LIMIT:g} s allowed")
     if writer is not None:
         with writer:
-            writer.write(record(rows, cores, load))
+            writer.write(first_record(first, cores, load) if first else record(rows, cores, load))
             print(f"the record is in {writer.path}")
+    if first and median(first) >= FIRST_LIMIT:
+        parser.exit(1, "a first run is not under its limit\n")
     if slow := above(rows):
         parser.exit(1, f"{len(slow)} of {len(rows)} are not under their limit: {', '.join(f'{r.subject} ({r.mode})' for r in slow)}\n")
-    print(f"all {len(rows)} are under their limits")
+    print("a first run is under its limit" if first else f"all {len(rows)} are under their limits")
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from statistics import geometric_mean, median
 from typing import Any
 
 from rooftop.core import settings
-from rooftop.lab.counters.simulator_speed import MODES, newest
+from rooftop.lab.counters.simulator_speed import FIRST, MODES, newest
 from rooftop.lab.records import store
 from rooftop.lab.records.store import Record
 from rooftop.lab.report.data import gather
@@ -88,7 +88,7 @@ def timing(found: list[Record], _site: SiteData) -> str:
 def build(found: list[Record], _site: SiteData) -> str:
     """The newest build times of each way (`rooftop.lab.timing.build_time`)."""
     newest: dict[str, Record] = {}
-    for r in sorted((r for r in found if r["kind"] == "build"), key=lambda r: str(r["at"])):
+    for r in sorted((r for r in found if r["kind"] == "build" and r["subject"] != FIRST), key=lambda r: str(r["at"])):
         newest[str(r["subject"])] = r
     if not newest:
         return NOTHING
@@ -119,6 +119,11 @@ def speed(found: list[Record], _site: SiteData) -> str:
         counted = mine.get("count")
         blocks = f"{counted['blocks']} of {counted['grid_blocks']}" if counted else ""
         lines.append(f"| {subject} | {case} | {' | '.join(cells)} | {blocks} |")
+    firsts = sorted((r for r in found if r["kind"] == "build" and r["subject"] == FIRST), key=lambda r: str(r["at"]))
+    for r in firsts[-1:]:
+        met = "" if r["seconds"] < r["limit"] else ": **not met**"
+        taken = f"{r['seconds']:.1f} s ({min(r['all']):.1f} to {max(r['all']):.1f}; {r['n']} runs on {r['cores']} cores, {r['device']['name']})"
+        lines += ["", f"{FIRST.replace('rooftop simt', '`rooftop simt`')}: {taken}; under {r['limit']:g} s is asked{met}."]
     return "\n".join(lines)
 
 

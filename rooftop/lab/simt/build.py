@@ -144,8 +144,8 @@ def base_name(expression: str) -> str:
 
 
 def family(text: str, kernels: Sequence[str]) -> list[str]:
-    """`kernels` and, where they are plain names, all kernels of the source that are: so one build serves them all."""
-    plain = {k.name for k in ordinary.kernels(text) if not k.template}
+    """`kernels` and, where they are plain names, all kernels of the source that are and stand under no `#if`: so one build serves them all."""
+    plain = {k.name for k in ordinary.kernels(text) if not k.template and (k.name in kernels or not k.conditional)}
     return sorted({*kernels, *plain} if plain & set(kernels) and set(kernels) <= plain else set(kernels))
 
 
@@ -294,6 +294,8 @@ def _run(command: list[str], folder: Path, path: str, text: str = "", kernels: S
         if (unknown := re.search(rf"^{ENTRY}:(\d+)\b.*error: (.*)", done.stderr, re.M)) and kernels:
             have = ", ".join(k.name + ("<...>" if k.template else "") for k in ordinary.kernels(text)) or "none"
             asked = kernels[int(unknown[1]) - 1]
+            if any(k.name == asked.partition("<")[0].strip() and not k.template for k in ordinary.kernels(text)):
+                raise CompileError(f"{path}: the kernel {asked} is not compiled ({unknown[2]}): a condition of the preprocessor or a string around it?")
             raise CompileError(f"{path}: a launch names the kernel {asked}, which the source does not have ({unknown[2]}); it has {have}")
         if (named := _UNDECLARED.search(done.stderr)) and named[1].startswith(MARK):
             name, where = named[3] or named[4] or named[5], f"{named[1].replace(MARK, '')}:{named[2]}"

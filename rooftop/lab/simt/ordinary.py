@@ -28,6 +28,7 @@ class Kernel:
     parameters: tuple[Parameter, ...]
     template: bool
     line: int
+    conditional: bool = False  # under an `#if`
 
     def __str__(self) -> str:
         given = ", ".join(f"{p.text} {p.name}" for p in self.parameters)
@@ -44,7 +45,9 @@ class Struct:
 
 def kernels(text: str) -> list[Kernel]:
     """The kernels that a source defines."""
-    tokens = [t for t in tokenise(text) if t.kind in ("word", "number", "string", "symbol")]
+    every = list(tokenise(text))
+    tokens = [t for t in every if t.kind in ("word", "number", "string", "symbol")]
+    asked = [(t.line, 1 if m[1] == "if" else -1) for t in every if t.kind == "directive" and (m := re.match(r"\s*#\s*(if|endif)", t.text))]
     found: list[Kernel] = []
     scopes: list[str] = []
     start = 0  # of the declaration that a token is part of
@@ -60,7 +63,8 @@ def kernels(text: str) -> list[Kernel]:
                 continue  # a declaration
             template = any(t.text == "template" for t in tokens[start:i])
             name = "::".join([*(s for s in scopes if s), tokens[at].text])
-            found.append(Kernel(name, tuple(_parameters(tokens[at + 2 : close])), template, token.line))
+            conditional = sum(n for line, n in asked if line < token.line) > 0
+            found.append(Kernel(name, tuple(_parameters(tokens[at + 2 : close])), template, token.line, conditional))
         if token.kind == "symbol" and token.text in "{};":
             if token.text == "{":
                 words = [t.text for t in tokens[start:i]]

@@ -30,6 +30,7 @@ ELEMENTS = {  # what a kernel's pointer points to -> torch's name of the element
     "__half2": "float16", "__nv_bfloat16": "bfloat16", "__nv_bfloat162": "bfloat16",
 }  # fmt: skip
 SAMPLE = 32  # blocks that are counted where nothing is said
+SHARED_LIMIT = 227 << 10  # bytes that a block can have on sm_90
 
 
 class LaunchError(ValueError):
@@ -216,6 +217,8 @@ def _fits(lib: native.Native, number: int, launch: Launch, tensors: Mapping[str,
         raise LaunchError(f"{launch.kernel}: launched with a cluster of {cluster}; its source says __cluster_dims__{said}")
     if not 1 <= _product(block) <= 1024:
         raise LaunchError(f"{launch.kernel}: a block of {_product(block)} threads; it must be 1 to 1024")
+    if not 0 <= launch.shared <= SHARED_LIMIT:
+        raise LaunchError(f"{launch.kernel}: {launch.shared} bytes of dynamic shared memory; a block can have 0 to {SHARED_LIMIT}")
     if min(grid) < 1 or grid[0] > 2**31 - 1 or max(grid[1:]) > 65535:
         raise LaunchError(f"{launch.kernel}: a grid of {grid}; it must be 1 to 2147483647, 65535, 65535")
     if not 1 <= _product(cluster) <= 16 or any(g % c for g, c in zip(grid, cluster, strict=True)):

@@ -174,7 +174,7 @@ static void run_unit(Worker& w, Unit& u, u32 number) {
                 f.low = static_cast<u64>((in * threads + t) & 0x3fff) << THREAD_SHIFT | 1 << 1;
                 f.pc = f.last = f.barriers = 0;
                 f.suspect = nullptr;
-                f.outside = 0;
+                f.outside = 0, f.overran = false;
                 if (f.copies) f.copies->open.clear(), f.copies->groups.clear();
                 f.bottom = w.stacks + f.number * l.stack;
                 *reinterpret_cast<u32*>(f.bottom) = CANARY;

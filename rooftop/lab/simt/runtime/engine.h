@@ -42,6 +42,7 @@ struct Finding {    // as rooftop/lab/simt/native.py reads it
 
 constexpr size_t STACK_ODD = 320;               // beside whole pages: the tops of a warp's stacks lie in different sets of the cache
 constexpr size_t SHARED_LIMIT = 227 << 10;     // bytes a block may have on sm_90
+constexpr size_t STATIC_LIMIT = 48 << 10;      // of these in variables: more is dynamic
 constexpr size_t SHARED_STRIDE = 512 << 10;    // from one block's shared memory to the next of its cluster
 constexpr size_t SHARED_WORDS = SHARED_STRIDE / 4;
 constexpr u32 SHARED_GAP = 64;                 // bytes left free after each shared variable
@@ -91,7 +92,8 @@ struct Fiber {
     Combine combine;
     void* record;
     u64 pc, last;                  // where it waits or waited; its last access
-    u64 outside;                   // checking: where an index left its array's type,
+    bool overran;                  // checking: an array of its own, which is told: what it crashes of then is not
+    u64 outside;                   // where an index left its array's type,
     i64 index;                     // and its value
     const char* array;
     struct Suspect* suspect;       // checking: a write that is a race if it changes what is there
@@ -219,6 +221,7 @@ struct Launch {
     std::atomic<u32> next{0}, stop{0}, idle{0}, active{0};   // idle: workers whose threads all wait, of those that are active
     std::mutex mutex;              // of `shared_at`
     u32 shared_at = 0;             // where the next static variable goes
+    u32 shared_static = 0;         // bytes of those so far
     std::vector<std::pair<u32, u32>> shared_ranges;            // first byte and bytes,
     std::vector<SharedSite*> shared_sites;                     // and what lies there
 };

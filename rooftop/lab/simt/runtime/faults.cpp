@@ -102,6 +102,7 @@ static void crashed(int number, siginfo_t*, void* context) {
         signal(number, SIG_DFL);
         return;
     }
+    if (w->current->overran && number != SIGFPE) die(*w);
     u64 pc = w->current->last;
 #if defined(__x86_64__)
     const u64 at = static_cast<u64>(static_cast<ucontext_t*>(context)->uc_mcontext.gregs[REG_RIP]) - reinterpret_cast<u64>(__ehdr_start);

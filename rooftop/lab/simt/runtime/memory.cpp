@@ -33,8 +33,9 @@ __attribute__((noinline)) void* shared_variable(SharedSite& site, unsigned bytes
         if (site.launch != l.number) {
             site.offset = round_up(l.shared_at, std::max(align, 128u));
             l.shared_at = site.offset + bytes + SHARED_GAP;
-            if (site.offset + bytes > SHARED_LIMIT) {
-                if (Finding* found = report(w, *w.current, OUT_OF_BOUNDS, pc)) say(*found, "the block's shared memory, %u bytes and more, exceeds the %zu that a block can have", site.offset + bytes, SHARED_LIMIT);
+            l.shared_static = round_up(l.shared_static, align) + bytes;
+            if (l.shared_static > STATIC_LIMIT || l.shared_static + l.dynamic > SHARED_LIMIT) {
+                if (Finding* found = report(w, *w.current, OUT_OF_BOUNDS, pc)) say(*found, "the block's shared memory is %u bytes of variables and %u dynamic; a block can have %zu of variables, and %zu in all", l.shared_static, l.dynamic, STATIC_LIMIT, SHARED_LIMIT);
                 die(w);
             }
             l.shared_ranges.push_back({site.offset, bytes});

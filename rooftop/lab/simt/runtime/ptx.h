@@ -249,14 +249,14 @@ struct Rows {
 };
 template <int N, int TRANS>
 SIMT_PLAIN void ldmatrix_all(Group& g) {
-    for (unsigned todo = g.mask; todo; todo &= todo - 1) {
-        const int lane = __builtin_ctz(todo);
+    if (!whole(g)) return;
+    for (int lane = 0; lane < 32; ++lane) {
         Rows<N>& mine = *static_cast<Rows<N>*>(g.record[lane]);
         for (int m = 0; m < N; ++m) {
             uint16_t pair[2] = {};
             for (int i = 0; i < 2; ++i) {
                 const int r = TRANS ? lane % 4 * 2 + i : lane / 4, c = TRANS ? lane / 4 : lane % 4 * 2 + i;
-                if (g.mask >> (8 * m + r) & 1) pair[i] = static_cast<const uint16_t*>(static_cast<Rows<N>*>(g.record[8 * m + r])->row)[c];
+                pair[i] = static_cast<const uint16_t*>(static_cast<Rows<N>*>(g.record[8 * m + r])->row)[c];
             }
             mine.words[m] = static_cast<uint32_t>(pair[1]) << 16 | pair[0];
         }
@@ -265,21 +265,20 @@ SIMT_PLAIN void ldmatrix_all(Group& g) {
 template <int N, int TRANS>
 SIMT_INLINE void ldmatrix(const void* row, uint32_t (&to)[N]) {
     if (lane_index() < 8 * N) check_aligned(row, 16), note_read(row, 16);
-    Rows<N> record;
+    Rows<N> record{};
     record.row = row;
     collective(~0u, ldmatrix_all<N, TRANS>, &record, false);
     for (int i = 0; i < N; ++i) to[i] = record.words[i];
 }
 template <int N, int TRANS>
 SIMT_PLAIN void stmatrix_all(Group& g) {
-    for (unsigned todo = g.mask; todo; todo &= todo - 1) {
-        const int lane = __builtin_ctz(todo);
+    if (!whole(g)) return;
+    for (int lane = 0; lane < 32; ++lane) {
         Rows<N>& mine = *static_cast<Rows<N>*>(g.record[lane]);
         for (int m = 0; m < N; ++m)
             for (int i = 0; i < 2; ++i) {
                 const int r = TRANS ? lane % 4 * 2 + i : lane / 4, c = TRANS ? lane / 4 : lane % 4 * 2 + i;
-                if (g.mask >> (8 * m + r) & 1)
-                    static_cast<uint16_t*>(const_cast<void*>(static_cast<Rows<N>*>(g.record[8 * m + r])->row))[c] = static_cast<uint16_t>(mine.words[m] >> 16 * i);
+                static_cast<uint16_t*>(const_cast<void*>(static_cast<Rows<N>*>(g.record[8 * m + r])->row))[c] = static_cast<uint16_t>(mine.words[m] >> 16 * i);
             }
     }
 }
@@ -295,10 +294,11 @@ SIMT_INLINE void stmatrix(void* row, const uint32_t (&from)[N]) {
 struct Turned { uint32_t word; };
 template <int = 0>
 SIMT_PLAIN void movmatrix_all(Group& g) {
-    uint32_t given[32] = {};
-    for (unsigned todo = g.mask; todo; todo &= todo - 1) given[__builtin_ctz(todo)] = static_cast<Turned*>(g.record[__builtin_ctz(todo)])->word;
-    for (unsigned todo = g.mask; todo; todo &= todo - 1) {
-        const int lane = __builtin_ctz(todo), column = lane / 4;
+    if (!whole(g)) return;
+    uint32_t given[32];
+    for (int lane = 0; lane < 32; ++lane) given[lane] = static_cast<Turned*>(g.record[lane])->word;
+    for (int lane = 0; lane < 32; ++lane) {
+        const int column = lane / 4;
         uint32_t found = 0;
         for (int i = 0; i < 2; ++i) found |= (given[(lane % 4 * 2 + i) * 4 + column / 2] >> 16 * (column % 2) & 0xffffu) << 16 * i;
         static_cast<Turned*>(g.record[lane])->word = found;
@@ -325,9 +325,9 @@ struct Fragments { uint32_t a[NA], b[NB], c[NC]; };
 template <int K, class A, class B, class D, int NA, int NB, int NC>
 SIMT_PLAIN void mma_all(Group& g) {
     using F = Fragments<NA, NB, NC>;
+    if (!whole(g)) return;
     double a[16][K], b[K][8];
     for (int lane = 0; lane < 32; ++lane) {
-        if (!(g.mask >> lane & 1)) continue;
         const F& f = *static_cast<F*>(g.record[lane]);
         for (int r = 0; r < NA; ++r)
             for (int i = 0; i < A::P; ++i) a[lane / 4 + 8 * (r % 2)][A::P * (lane % 4) + i + 4 * A::P * (r / 2)] = A::of(f.a[r], i);
@@ -335,7 +335,6 @@ SIMT_PLAIN void mma_all(Group& g) {
             for (int i = 0; i < B::P; ++i) b[B::P * (lane % 4) + i + 4 * B::P * r][lane / 4] = B::of(f.b[r], i);
     }
     for (int lane = 0; lane < 32; ++lane) {
-        if (!(g.mask >> lane & 1)) continue;
         F& f = *static_cast<F*>(g.record[lane]);
         for (int e = 0; e < 4; ++e) {
             const int row = lane / 4 + 8 * (e / 2), column = lane % 4 * 2 + e % 2;
@@ -368,21 +367,20 @@ SIMT_INLINE void mma(const uint32_t (&a)[NA], const uint32_t (&b)[NB], uint32_t 
 struct SparseFragments { uint32_t a[4], b[4], c[4], meta, selector; };
 template <class A, class B>
 SIMT_PLAIN void sparse_mma_all(Group& g) {
-    double a[16][32] = {}, b[32][8] = {};
+    if (!whole(g)) return;
+    double a[16][32] = {}, b[32][8];
     const auto of = [&](int lane) -> SparseFragments& { return *static_cast<SparseFragments*>(g.record[lane]); };
     for (int lane = 0; lane < 32; ++lane) {
-        if (!(g.mask >> lane & 1)) continue;
         const SparseFragments& f = of(lane);
         for (int r = 0; r < 4; ++r)
             for (int i = 0; i < 2; ++i) {
-                const int row = lane / 4 + 8 * (r % 2), kept = 2 * (lane % 4) + i + 8 * (r / 2), group = kept / 2, from = lane / 4 * 4 + 2 * (f.selector & 1) + group / 4;
+                const int row = lane / 4 + 8 * (r % 2), kept = 2 * (lane % 4) + i + 8 * (r / 2), group = kept / 2, from = lane / 4 * 4 + 2 * f.selector + group / 4;
                 const uint32_t code = of(from).meta >> (16 * (row / 8) + 4 * (group % 4)) & 15;
-                a[row][4 * group + (kept % 2 ? code >> 2 : code & 3)] += A::of(f.a[r], i);
+                a[row][4 * group + (kept % 2 ? code >> 2 : code & 3)] = A::of(f.a[r], i);
                 b[2 * (lane % 4) + i + 8 * r][lane / 4] = B::of(f.b[r], i);
             }
     }
     for (int lane = 0; lane < 32; ++lane) {
-        if (!(g.mask >> lane & 1)) continue;
         for (int e = 0; e < 4; ++e) {
             double sum = 0;
             for (int k = 0; k < 32; ++k) sum += a[lane / 4 + 8 * (e / 2)][k] * b[k][lane % 4 * 2 + e % 2];
@@ -392,6 +390,9 @@ SIMT_PLAIN void sparse_mma_all(Group& g) {
 }
 template <class A, class B>
 SIMT_INLINE void sparse_mma(const uint32_t (&a)[4], const uint32_t (&b)[4], uint32_t (&c)[4], uint32_t meta, uint32_t selector) {
+    if (selector > 1) simt::trap("mma.sp m16n8k32: a sparsity selector other than 0 and 1");
+    for (int i = 0; i < 32 && lane_index() % 4 / 2 == selector; i += 4)
+        if ((meta >> i & 3) >= (meta >> i >> 2 & 3)) simt::trap("mma.sp::ordered_metadata: metadata whose two places in a group of four do not rise");
     SparseFragments record;
     for (int i = 0; i < 4; ++i) record.a[i] = a[i], record.b[i] = b[i], record.c[i] = c[i];
     record.meta = meta, record.selector = selector;

@@ -230,6 +230,7 @@ static __attribute__((noinline, cold)) void overrun(Worker& w, Fiber& f, const v
     const u64 at = f.outside;
     f.outside = 0;
     if (known) return;
+    f.overran = true;
     const char* whose = std::strncmp(f.array, "'const ", 7) ? "an array of the thread's own" : "a constant array";
     if (Finding* found = report(w, f, OUT_OF_BOUNDS, at)) snprintf(found->text, sizeof found->text, "index %lld of %s, %.100s", static_cast<long long>(f.index), whose, f.array);
 }

@@ -76,6 +76,11 @@ SIMT_INLINE Vote vote(unsigned mask, bool yes) {
     return record;
 }
 SIMT_PLAIN inline void nothing(Group&) {}
+/// Of what takes all 32 lanes: whether they are there. If not, that is told.
+SIMT_PLAIN inline bool whole(Group& g) {
+    if (~g.mask) absent_lane(g, __builtin_ctz(g.mask), __builtin_ctz(~g.mask), g.mask);
+    return !~g.mask;
+}
 
 template <class T>
 struct Match {

@@ -49,9 +49,11 @@ SIMT_INLINE thread_block this_thread_block() { return {}; }
 
 template <unsigned Size, class Parent = void>
 class thread_block_tile : public lanes_group<thread_block_tile<Size, Parent>> {
-    static_assert(Size <= 32 && (Size & (Size - 1)) == 0, "not simulated: tiles wider than a warp");
+    static_assert((Size & (Size - 1)) == 0, "the size of a tile is a power of two");
 public:
-    thread_block_tile() = default;
+    SIMT_MEMBER thread_block_tile() {
+        if constexpr (Size > 32) simt::not_simulated("thread_block_tile: tiles wider than a warp");
+    }
     template <class Other>
     SIMT_MEMBER thread_block_tile(const thread_block_tile<Size, Other>&) {}   // what it is a part of may be left out
     SIMT_MEMBER details::Lanes lanes_() const { return {Size == 32 ? ~0u : ((1u << Size % 32) - 1) << simt::lane_index() / Size * Size}; }

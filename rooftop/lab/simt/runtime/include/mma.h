@@ -53,15 +53,15 @@ SIMT_INLINE void load(F& f, const E* p, unsigned step) {
     if constexpr (COLUMN) {                            // the lanes took columns: turn them
         struct Both { F* f; } mine = {&f};
         simt::collective(~0u, [](simt::Group& g) SIMT_PLAIN {
+            if (!simt::whole(g)) return;
             typename F::element_type all[F::ROWS * F::COLUMNS];
             for (int l = 0; l < 32; ++l)
-                if (g.mask >> l & 1) for (int i = 0; i < F::num_elements; ++i) all[l * F::num_elements + i] = static_cast<Both*>(g.record[l])->f->x[i];
+                for (int i = 0; i < F::num_elements; ++i) all[l * F::num_elements + i] = static_cast<Both*>(g.record[l])->f->x[i];
             for (int l = 0; l < 32; ++l)
-                if (g.mask >> l & 1)
-                    for (int i = 0; i < F::num_elements; ++i) {
-                        const int at = l * F::num_elements + i;
-                        static_cast<Both*>(g.record[l])->f->x[i] = all[at % F::COLUMNS * F::ROWS + at / F::COLUMNS];
-                    }
+                for (int i = 0; i < F::num_elements; ++i) {
+                    const int at = l * F::num_elements + i;
+                    static_cast<Both*>(g.record[l])->f->x[i] = all[at % F::COLUMNS * F::ROWS + at / F::COLUMNS];
+                }
         }, &mine, false);
     }
 }
@@ -94,15 +94,14 @@ struct Operands { D* d; const A* a; const B* b; const C* c; };
 template <class TA, class TB, class D, class A, class B, class C>
 SIMT_PLAIN void multiply(simt::Group& g) {
     using O = Operands<D, A, B, C>;
-    double a[A::ROWS * A::COLUMNS] = {}, b[B::ROWS * B::COLUMNS] = {};
+    if (!simt::whole(g)) return;
+    double a[A::ROWS * A::COLUMNS], b[B::ROWS * B::COLUMNS];
     for (int l = 0; l < 32; ++l) {
-        if (!(g.mask >> l & 1)) continue;
         const O& o = *static_cast<O*>(g.record[l]);
         for (int i = 0; i < A::num_elements; ++i) a[l * A::num_elements + i] = value<TA>(o.a->x[i]);
         for (int i = 0; i < B::num_elements; ++i) b[l * B::num_elements + i] = value<TB>(o.b->x[i]);
     }
     for (int l = 0; l < 32; ++l) {
-        if (!(g.mask >> l & 1)) continue;
         const O& o = *static_cast<O*>(g.record[l]);
         for (int i = 0; i < D::num_elements; ++i) {
             const int at = l * D::num_elements + i, row = at / D::COLUMNS, column = at % D::COLUMNS;
