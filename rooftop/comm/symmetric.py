@@ -156,7 +156,7 @@ def all_reduce(x: Tensor, group: Any, o: Options, shots: int, timeout: float | N
     whole = launches.sizes(count, ranks, o.wire.name, o.group, shots)[2]
     with torch.cuda.device(index):
         room = room_of(shots, whole, x.device, group)
-        second = room.capacity // 2 // 16 * 16 if shots == 1 else launches.FLAGS + room.capacity // (ranks + 1) * ranks // 16 * 16  # the room's, not the call's
+        second = room.capacity // 2 + (launches.FLAGS if shots == 2 else 0)  # halves of the room, whatever the call needs
         device = kernels.facts(index)
         patience = int((PATIENCE if timeout is None else timeout) * 1e9)
         call = zlib.crc32(repr((shots, count, str(x.dtype), *o.facts())).encode()) & 0x7FFFFFFF

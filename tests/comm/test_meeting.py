@@ -44,6 +44,12 @@ def message(x: torch.Tensor, size: int) -> torch.Tensor:
     return wires.encode(v, wires.WIRES["int8"], 128)[0]
 
 
+def put(room: torch.Tensor, sent: torch.Tensor, half: int) -> None:
+    """Rank 1's message into rank 0's room, of one shot."""
+    begin = launches.FLAGS + half * 2 * len(sent) + len(sent)
+    room[0, begin : begin + len(sent)] = sent
+
+
 def flag(number: int, call: int = CALL) -> int:
     return call << 32 | number
 
@@ -54,8 +60,7 @@ def test_what_the_other_rank_has_put_down_is_added() -> None:
 
     def prepare(flags: torch.Tensor, room: torch.Tensor) -> None:
         flags[0, 0, 1] = flag(1)  # in rank 0's room, by rank 1
-        sent = message(given()[1], size)
-        room[1, launches.FLAGS : launches.FLAGS + len(sent)] = sent
+        put(room, message(given()[1], size), 0)
 
     out, fault, _, theirs = run(1, prepare)
     assert torch.equal(out, reference(given(), "int8", 128, False, False, 0, 1)[0]) and not fault.any()
@@ -82,8 +87,7 @@ def test_a_rank_that_is_ahead_does_not_look_like_another_call() -> None:
 
     def prepare(flags: torch.Tensor, room: torch.Tensor) -> None:
         flags[0, 0, 1] = flag(2, CALL + 5)
-        sent = message(given()[1], size)
-        room[1, launches.FLAGS : launches.FLAGS + len(sent)] = sent
+        put(room, message(given()[1], size), 0)
 
     out, fault, *_ = run(1, prepare)
     assert torch.equal(out, reference(given(), "int8", 128, False, False, 0, 1)[0]) and not fault.any()

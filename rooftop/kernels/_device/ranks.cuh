@@ -25,9 +25,9 @@ template <typename Room>
 __device__ inline int meet(const Room& rooms, int rank, int ranks, unsigned number, unsigned call, bool spoilt, long long patience, volatile int* fault) {
     __shared__ int answer;
     if (threadIdx.x == 0) answer = MET;
-    __threadfence_system();
     __syncthreads();
     if (threadIdx.x < ranks) {
+        __threadfence_system();  // what the block wrote, which the barrier has put before this, comes before the flag
         const int other = threadIdx.x;
         const unsigned said = spoilt ? SPOILT : call;
         volatile unsigned long long* theirs = reinterpret_cast<volatile unsigned long long*>(rooms(other)) + blockIdx.x * MOST_RANKS + rank;

@@ -8,15 +8,16 @@ from typing import Any
 from rooftop.comm.wire import WIRES, message_bytes, stripe
 from rooftop.core.spec import DTYPES, Launch, Meta, Problem
 
-THREADS, PACK, BLOCKS, RANKS = 512, 16, 256, 16  # BLOCKS, RANKS: for which there are flags
+THREADS, CHUNK, BLOCKS, RANKS = 512, 1024, 256, 16  # CHUNK: elements of a warp at a time; BLOCKS, RANKS: for which there are flags
+WARPS = 4  # of a block that have a chunk before another block is begun: small tensors are spread out
 FLAGS = BLOCKS * RANKS * 8  # bytes
 PATIENCE = 20_000_000_000  # nanoseconds
 KINDS = {"bf16": 0, "fp8": 1, "int8": 2, "int4": 3}
 
 
 def blocks(count: int, most: int) -> int:
-    """Blocks that have a pack for each thread, `most` of them at most."""
-    return max(1, min(most, -(-count // (PACK * THREADS))))
+    """So many that WARPS of each have a chunk, `most` at most."""
+    return max(1, min(most, -(-count // (CHUNK * WARPS))))
 
 
 def kernel(name: str, dtype: str, wire: str, group: int, rotated: bool, stochastic: bool, here: bool) -> str:
@@ -25,14 +26,10 @@ def kernel(name: str, dtype: str, wire: str, group: int, rotated: bool, stochast
 
 
 def sizes(count: int, ranks: int, wire: str, group: int, shots: int) -> tuple[int, int, int]:
-    """(elements of a message, where the room's second part begins in bytes from the first, bytes of a room without its flags)."""
-    if shots == 1:
-        size = stripe(count, ranks, group) * ranks
-        half = message_bytes(WIRES[wire], group, size)
-        return size, half, 2 * half
-    share = stripe(count, ranks, group)
-    one = message_bytes(WIRES[wire], group, share)
-    return share, ranks * one, (ranks + 1) * one
+    """(elements of a message, bytes of each of the two halves of a room behind its flags, bytes of both)."""
+    size = stripe(count, ranks, group) * (ranks if shots == 1 else 1)
+    half = ranks * message_bytes(WIRES[wire], group, size)
+    return size, half, 2 * half
 
 
 def launch(

@@ -1,4 +1,7 @@
-// Messages between ranks: 16 elements a thread, a group's scale found by shuffles. What a message is, byte by byte: rooftop/comm/wire.py.
+// Messages between ranks, made and read by warps, 1024 elements at a time. What a message is, byte by byte: rooftop/comm/wire.py.
+//
+// A chunk of 1024 elements is DEEP packs a lane: pack u of a lane are the 8 elements from 256 u + 8 lane on, so that a warp's accesses are contiguous, and
+// the chunk's scales are one access of the first lanes.
 #pragma once
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -6,7 +9,7 @@
 
 #include "random.cuh"
 
-constexpr int BF16 = 0, FP8 = 1, INT8 = 2, INT4 = 3, PACK = 16;
+constexpr int BF16 = 0, FP8 = 1, INT8 = 2, INT4 = 3, PACK = 8, DEEP = 4, ROW = 32 * PACK, CHUNK = DEEP * ROW;
 
 template <int WIRE>
 struct Wire {
@@ -19,9 +22,12 @@ constexpr float WHOLE = 12582912.f;                 // 1.5 * 2^23: added to a nu
 __device__ inline bool is_finite(float v) { return fabsf(v) <= INFINITE; }
 __device__ inline float not_a_number() { return __uint_as_float(0x7fc00000u); }
 
-__device__ inline void spoil(float (&v)[PACK]) {
+__device__ inline void spoil(float (&v)[DEEP][PACK]) {
 #pragma unroll
-    for (int i = 0; i < PACK; ++i) v[i] = not_a_number();
+    for (int u = 0; u < DEEP; ++u) {
+#pragma unroll
+        for (int i = 0; i < PACK; ++i) v[u][i] = not_a_number();
+    }
 }
 
 // -- elements of memory
@@ -37,7 +43,7 @@ __device__ inline float wide<__half>(unsigned word, int half) { return __half2fl
 template <typename T>
 __device__ inline bool on_16(const T* x) { return reinterpret_cast<unsigned long long>(x) % 16 == 0; }
 
-/// 16 elements from `at` on, a multiple of 16, zeros from `count` on. `whole`: `x` lies on 16 bytes.
+/// 8 elements from `at` on, a multiple of 8, zeros from `count` on. `whole`: `x` lies on 16 bytes.
 template <typename T>
 __device__ inline void load_pack(float (&v)[PACK], const T* x, long long at, long long count, bool whole) {
     if (whole && at + PACK <= count) {
@@ -84,7 +90,7 @@ __device__ inline void store_pack(T* x, long long at, long long count, bool whol
     }
 }
 
-// -- groups, of GROUP / 16 neighbouring lanes; every lane of the warp takes part
+// -- groups, of GROUP / 8 neighbouring lanes; every lane of the warp takes part
 
 /// H v / sqrt(GROUP) of the group, in the order of additions of rooftop/comm/wire.py.
 template <int GROUP>
@@ -112,92 +118,62 @@ __device__ inline void rotate(float (&v)[PACK]) {
     for (int i = 0; i < PACK; ++i) v[i] = __fmul_rn(v[i], PART);
 }
 
-/// A message in memory that holds `count` elements, whole groups of them.
-template <int WIRE, int GROUP>
-struct Message {
-    using W = Wire<WIRE>;
-    unsigned char* place;
-    long long count;
-    __host__ __device__ static long long bytes(long long count) {
-        return WIRE == BF16 ? 2 * count : (count * W::BITS / 8 + 4 * (count / GROUP) + 15) / 16 * 16;
-    }
-    __device__ unsigned* codes(long long at) const { return reinterpret_cast<unsigned*>(place + at * W::BITS / 8); }
-    __device__ float* scale(long long at) const { return reinterpret_cast<float*>(place + count * W::BITS / 8) + at / GROUP; }
-
-    /// Puts down the pack that begins at element `at`: all lanes come, those that are `in` write. `index`: of the random bits of element `at`.
-    template <bool STOCHASTIC>
-    __device__ void put(long long at, bool in, const float (&v)[PACK], unsigned seed, unsigned long long index) const {
-        unsigned out[W::WORDS];
-        if constexpr (WIRE == BF16) {
-#pragma unroll
-            for (int i = 0; i < PACK; i += 2) {
-                const __nv_bfloat162 pair = __floats2bfloat162_rn(v[i], v[i + 1]);
-                out[i / 2] = *reinterpret_cast<const unsigned*>(&pair);
-            }
-        } else {
-            float size = 0;
-            bool unclean = false;
-#pragma unroll
-            for (int i = 0; i < PACK; ++i) {
-                const float s = fabsf(v[i]);
-                if (s <= INFINITE) size = fmaxf(size, s);
-                else unclean = true;
-            }
-            int bad = unclean;
-#pragma unroll
-            for (int lanes = 1; lanes < GROUP / PACK; lanes *= 2) {
-                size = fmaxf(size, __shfl_xor_sync(~0u, size, lanes));
-                bad |= __shfl_xor_sync(~0u, bad, lanes);
-            }
-            const float most = bad ? W::NEXT : W::MOST, s = fmaxf(__fdiv_rn(size, most), 0x1p-126f), part = __frcp_rn(s);
-            if (in && at % GROUP == 0) *scale(at) = bad ? -s : s;
-#pragma unroll
-            for (int i = 0; i < W::WORDS; ++i) out[i] = 0;
-#pragma unroll
-            for (int block = 0; block < PACK / 8; ++block) {
-                const RandomWords random(seed, (index >> 3) + block);
-#pragma unroll
-                for (int j = 0; j < 8; ++j) {
-                    const int i = 8 * block + j;
-                    const float t = fminf(fmaxf(__fmul_rn(v[i], part), -most), most);  // of NaN, -most; what that stands for is put in below
-                    unsigned code;
-                    if constexpr (WIRE == FP8) {
-                        code = __nv_cvt_float_to_fp8(t, __NV_SATFINITE, __NV_E4M3);
-                        if (bad && !is_finite(v[i])) code = v[i] != v[i] ? 0x7f : v[i] > 0 ? 0x7e : 0xfe;
-                    } else {
-                        constexpr unsigned EDGE = static_cast<unsigned>(W::MOST);
-                        if constexpr (STOCHASTIC) code = static_cast<unsigned>((__float2int_rn(__fmul_rn(t, 65536.f)) + static_cast<int>(random(j / 2) >> (j % 2 * 16) & 0xffff)) >> 16);
-                        else code = __float_as_uint(__fadd_rn(t, WHOLE));
-                        if (bad && !is_finite(v[i])) code = v[i] != v[i] ? -EDGE - 1 : v[i] > 0 ? EDGE : -EDGE;
-                        code &= (1u << W::BITS) - 1;
-                    }
-                    out[i * W::BITS / 32] |= code << (i * W::BITS % 32);
-                }
-            }
-        }
-        if (!in) return;
-        if constexpr (W::WORDS == 2) *reinterpret_cast<uint2*>(codes(at)) = make_uint2(out[0], out[1]);
-        else {
-#pragma unroll
-            for (int i = 0; i < W::WORDS; i += 4) *reinterpret_cast<uint4*>(codes(at) + i) = make_uint4(out[i], out[i + 1], out[i + 2], out[i + 3]);
-        }
-    }
-
-    /// The codes and the scale of the pack at `at`, past the L1: another GPU may have written them.
-    __device__ void fetch(unsigned (&in)[W::WORDS], float& s, long long at) const {
-        if constexpr (W::WORDS == 2) {
-            const uint2 q = __ldcg(reinterpret_cast<const uint2*>(codes(at)));
-            in[0] = q.x, in[1] = q.y;
-        } else {
-#pragma unroll
-            for (int i = 0; i < W::WORDS; i += 4) {
-                const uint4 q = __ldcg(reinterpret_cast<const uint4*>(codes(at) + i));
-                in[i] = q.x, in[i + 1] = q.y, in[i + 2] = q.z, in[i + 3] = q.w;
-            }
-        }
-        s = WIRE == BF16 ? 1.f : __ldcg(scale(at));
-    }
+/// The codes of a pack and the scale of its group.
+template <int WIRE>
+struct Packed {
+    unsigned w[Wire<WIRE>::WORDS];
+    float s;
 };
+
+/// `index`: of the random bits of the first element, a multiple of 8.
+template <int WIRE, int GROUP, bool STOCHASTIC>
+__device__ inline Packed<WIRE> encode(const float (&v)[PACK], unsigned seed, unsigned long long index) {
+    using W = Wire<WIRE>;
+    Packed<WIRE> out;
+    out.s = 1;
+    if constexpr (WIRE == BF16) {
+#pragma unroll
+        for (int i = 0; i < PACK; i += 2) {
+            const __nv_bfloat162 pair = __floats2bfloat162_rn(v[i], v[i + 1]);
+            out.w[i / 2] = *reinterpret_cast<const unsigned*>(&pair);
+        }
+    } else {
+        float size = 0;
+        int bad = 0;
+#pragma unroll
+        for (int i = 0; i < PACK; ++i) {
+            if (is_finite(v[i])) size = fmaxf(size, fabsf(v[i]));
+            else bad = 1;
+        }
+#pragma unroll
+        for (int lanes = 1; lanes < GROUP / PACK; lanes *= 2) {
+            size = fmaxf(size, __shfl_xor_sync(~0u, size, lanes));
+            bad |= __shfl_xor_sync(~0u, bad, lanes);
+        }
+        const float most = bad ? W::NEXT : W::MOST, s = fmaxf(__fdiv_rn(size, most), 0x1p-126f), part = __frcp_rn(s);
+        out.s = bad ? -s : s;
+        const RandomWords random(seed, index >> 3);
+#pragma unroll
+        for (int i = 0; i < W::WORDS; ++i) out.w[i] = 0;
+#pragma unroll
+        for (int i = 0; i < PACK; ++i) {
+            const float t = fminf(fmaxf(__fmul_rn(v[i], part), -most), most);  // of NaN, -most; what that stands for is put in below
+            unsigned code;
+            if constexpr (WIRE == FP8) {
+                code = __nv_cvt_float_to_fp8(t, __NV_SATFINITE, __NV_E4M3);
+                if (bad && !is_finite(v[i])) code = v[i] != v[i] ? 0x7f : v[i] > 0 ? 0x7e : 0xfe;
+            } else {
+                constexpr unsigned EDGE = static_cast<unsigned>(W::MOST);
+                if constexpr (STOCHASTIC) code = static_cast<unsigned>((__float2int_rn(__fmul_rn(t, 65536.f)) + static_cast<int>(random(i / 2) >> (i % 2 * 16) & 0xffff)) >> 16);
+                else code = __float_as_uint(__fadd_rn(t, WHOLE));
+                if (bad && !is_finite(v[i])) code = v[i] != v[i] ? -EDGE - 1 : v[i] > 0 ? EDGE : -EDGE;
+                code &= (1u << W::BITS) - 1;
+            }
+            out.w[i * W::BITS / 32] |= code << (i * W::BITS % 32);
+        }
+    }
+    return out;
+}
 
 /// The value of element i of a pack.
 template <int WIRE>
@@ -224,67 +200,118 @@ __device__ inline float value(const unsigned (&in)[Wire<WIRE>::WORDS], float s, 
     }
 }
 
-// -- rows: a thread has the packs begin, begin + step, ...; all lanes of a warp come, also to packs that are none
+/// A message in memory that holds `count` elements, whole groups of them.
+template <int WIRE, int GROUP>
+struct Message {
+    using W = Wire<WIRE>;
+    static constexpr int SCALES = CHUNK / GROUP;  // of a chunk
+    unsigned char* place;
+    long long count;
+    __host__ __device__ static long long bytes(long long count) {
+        return WIRE == BF16 ? 2 * count : (count * W::BITS / 8 + 4 * (count / GROUP) + 15) / 16 * 16;
+    }
+    __device__ unsigned* codes(long long at) const { return reinterpret_cast<unsigned*>(place + at * W::BITS / 8); }
+    __device__ float* scale(long long at) const { return reinterpret_cast<float*>(place + count * W::BITS / 8) + at / GROUP; }
 
-constexpr int DEEP = 2, AHEAD = 2;  // packs, and messages of each, whose loads a thread has under way together
-
-/// A row of `held` elements as the message `to`, zeros where there are no more. `index`: of the random bits of its first element.
-template <bool ROTATED, bool STOCHASTIC, typename T, int WIRE, int GROUP>
-__device__ inline void encode_row(const Message<WIRE, GROUP>& to, const T* row, long long held, bool whole, long long begin, long long step, unsigned seed,
-                                  unsigned long long index) {
-    const long long packs = to.count / PACK;
-    const int lane = threadIdx.x % 32;
-    for (long long i = begin; i - lane < packs; i += DEEP * step) {
-        float v[DEEP][PACK];
-#pragma unroll
-        for (int u = 0; u < DEEP; ++u) load_pack(v[u], row, (i + u * step) * PACK, i + u * step < packs ? held : 0, whole);
+    /// By a warp: chunk `c`, of which each lane has its packs, and lane l the scale of the chunk's group l.
+    __device__ void put(long long c, const Packed<WIRE> (&packs)[DEEP], float scales) const {
+        const int lane = threadIdx.x % 32;
 #pragma unroll
         for (int u = 0; u < DEEP; ++u) {
-            const long long at = i + u * step;
-            if (at - lane >= packs) break;
-            if (ROTATED) rotate<GROUP>(v[u]);
-            to.template put<STOCHASTIC>(at * PACK, at < packs, v[u], seed, index + at * PACK);
+            const long long at = c * CHUNK + u * ROW + lane * PACK;
+            if (at >= count) break;
+            const unsigned(&w)[W::WORDS] = packs[u].w;
+            if constexpr (W::WORDS == 4) *reinterpret_cast<uint4*>(codes(at)) = make_uint4(w[0], w[1], w[2], w[3]);
+            else if constexpr (W::WORDS == 2) *reinterpret_cast<uint2*>(codes(at)) = make_uint2(w[0], w[1]);
+            else *codes(at) = w[0];
         }
+        if (WIRE != BF16 && lane < SCALES && c * CHUNK + lane * GROUP < count) *scale(c * CHUNK + lane * GROUP) = scales;
+    }
+
+    /// A lane's packs of chunk `c`, and of lane l the scale of the chunk's group l; past the L1, since another GPU may have written them.
+    __device__ void fetch(unsigned (&in)[DEEP][W::WORDS], float& scales, long long c) const {
+        const int lane = threadIdx.x % 32;
+#pragma unroll
+        for (int u = 0; u < DEEP; ++u) {
+            const long long at = c * CHUNK + u * ROW + lane * PACK;
+            const bool is = at < count;
+            if constexpr (W::WORDS == 4) {
+                const uint4 q = is ? __ldcg(reinterpret_cast<const uint4*>(codes(at))) : make_uint4(0, 0, 0, 0);
+                in[u][0] = q.x, in[u][1] = q.y, in[u][2] = q.z, in[u][3] = q.w;
+            } else if constexpr (W::WORDS == 2) {
+                const uint2 q = is ? __ldcg(reinterpret_cast<const uint2*>(codes(at))) : make_uint2(0, 0);
+                in[u][0] = q.x, in[u][1] = q.y;
+            } else in[u][0] = is ? __ldcg(codes(at)) : 0;
+        }
+        scales = WIRE != BF16 && lane < SCALES && c * CHUNK + lane * GROUP < count ? __ldcg(scale(c * CHUNK + lane * GROUP)) : 1.f;
+    }
+};
+
+// -- chunks, each by a warp
+
+/// Of a row of `held` elements; zeros where there are no more.
+template <int GROUP, bool ROTATED, typename T>
+__device__ inline void load_chunk(float (&v)[DEEP][PACK], const T* row, long long c, long long held, bool whole) {
+#pragma unroll
+    for (int u = 0; u < DEEP; ++u) load_pack(v[u], row, c * CHUNK + u * ROW + threadIdx.x % 32 * PACK, held, whole);
+    if (ROTATED) {
+#pragma unroll
+        for (int u = 0; u < DEEP; ++u) rotate<GROUP>(v[u]);
     }
 }
 
-/// The packs of the sum of `ranks` messages, added in the order of the ranks: then(pack, whether it is one, its 16 values). message(p): that of rank p.
-template <int WIRE, typename Of, typename Then>
-__device__ inline void sum_row(int ranks, long long packs, long long begin, long long step, Of message, Then then) {
+template <int GROUP, bool ROTATED, typename T>
+__device__ inline void store_chunk(T* row, long long c, long long kept, bool whole, float (&v)[DEEP][PACK]) {
+#pragma unroll
+    for (int u = 0; u < DEEP; ++u) {
+        if (ROTATED) rotate<GROUP>(v[u]);
+        store_pack(row, c * CHUNK + u * ROW + threadIdx.x % 32 * PACK, kept, whole, v[u]);
+    }
+}
+
+/// Puts a chunk down in `places` messages: message(0), message(1), ... `index`: of the random bits of the row's first element.
+template <int WIRE, int GROUP, bool STOCHASTIC, typename Of>
+__device__ inline void put_chunk(const float (&v)[DEEP][PACK], long long c, unsigned seed, unsigned long long index, int places, Of message) {
     const int lane = threadIdx.x % 32;
-    for (long long i = begin; i - lane < packs; i += DEEP * step) {
-        float sum[DEEP][PACK];
+    Packed<WIRE> packs[DEEP];
+    float scales = 1;
 #pragma unroll
-        for (int u = 0; u < DEEP; ++u) {
+    for (int u = 0; u < DEEP; ++u) {
+        packs[u] = encode<WIRE, GROUP, STOCHASTIC>(v[u], seed, index + c * CHUNK + u * ROW + lane * PACK);
+        const float s = __shfl_sync(~0u, packs[u].s, lane * GROUP % ROW / PACK);
+        if (lane * GROUP / ROW == u) scales = s;
+    }
+    for (int p = 0; p < places; ++p) message(p).put(c, packs, scales);
+}
+
+/// The sum of `ranks` messages, added in the order of the ranks. message(p): that of rank p.
+template <int WIRE, int GROUP, typename Of>
+__device__ inline void sum_chunk(float (&sum)[DEEP][PACK], int ranks, long long c, Of message) {
+    constexpr int AHEAD = 2;  // messages whose loads are under way together
+    const int lane = threadIdx.x % 32;
 #pragma unroll
-            for (int k = 0; k < PACK; ++k) sum[u][k] = 0;
-        }
-        for (int p = 0; p < ranks; p += AHEAD) {
-            unsigned in[DEEP][AHEAD][Wire<WIRE>::WORDS];
-            float s[DEEP][AHEAD];
+    for (int u = 0; u < DEEP; ++u) {
+#pragma unroll
+        for (int i = 0; i < PACK; ++i) sum[u][i] = 0;
+    }
+    for (int p = 0; p < ranks; p += AHEAD) {
+        unsigned in[AHEAD][DEEP][Wire<WIRE>::WORDS];
+        float scales[AHEAD];
+#pragma unroll
+        for (int j = 0; j < AHEAD; ++j)
+            if (p + j < ranks) message(p + j).fetch(in[j], scales[j], c);
+#pragma unroll
+        for (int j = 0; j < AHEAD; ++j) {
+            if (p + j >= ranks) break;
 #pragma unroll
             for (int u = 0; u < DEEP; ++u) {
+                const float s = WIRE == BF16 ? 1.f : __shfl_sync(~0u, scales[j], (u * ROW + lane * PACK) / GROUP);
 #pragma unroll
-                for (int j = 0; j < AHEAD; ++j)
-                    if (i + u * step < packs && p + j < ranks) message(p + j).fetch(in[u][j], s[u][j], (i + u * step) * PACK);
-            }
-#pragma unroll
-            for (int u = 0; u < DEEP; ++u) {
-#pragma unroll
-                for (int j = 0; j < AHEAD; ++j) {
-                    if (i + u * step >= packs || p + j >= ranks) break;
-#pragma unroll
-                    for (int k = 0; k < PACK; ++k) {
-                        const float v = value<WIRE>(in[u][j], s[u][j], k);
-                        sum[u][k] = p + j == 0 ? v : __fadd_rn(sum[u][k], v);
-                    }
+                for (int i = 0; i < PACK; ++i) {
+                    const float v = value<WIRE>(in[j][u], s, i);
+                    sum[u][i] = p + j == 0 ? v : __fadd_rn(sum[u][i], v);
                 }
             }
-        }
-#pragma unroll
-        for (int u = 0; u < DEEP; ++u) {
-            if (i + u * step - lane >= packs) break;
-            then(i + u * step, i + u * step < packs, sum[u]);
         }
     }
 }

@@ -1,6 +1,6 @@
 /* rooftop
-idea    = "For small tensors, which are bound by latency: each rank puts its tensor in codes into memory that all see, one meeting, and each adds up all of it. Two halves of the room take turns, so that nobody waits for the readers of the call before."
-limit   = "the meeting: on two H200 8.9 us for 256 KiB (NCCL 12.2), of which every thread's fence of the system is a part; W - 1 times the codes over the link"
+idea    = "For small tensors, which are bound by latency: each rank pushes its tensor in codes into the memory of all, one meeting, and each adds up all of it. Two halves of a room take turns, so that nobody waits for the readers of the call before."
+limit   = "not measured: the meeting, and W - 1 times the codes over the link"
 dtypes  = ["f32", "f16", "bf16"]
 tensors = ["x: T[W, N]", "out: T[W, N]"]
 args    = ["seed: i32"]
@@ -15,7 +15,7 @@ blocks = 1
 
 constexpr int THREADS = 512;
 
-/// size: elements of a message, whole groups. half: bytes of one of the two places for it behind the flags.
+/// size: elements of a message, whole groups. half: bytes of each of the two halves of a room behind its flags, which hold a message of each rank.
 template <typename T, int WIRE, int GROUP, bool ROTATED, bool STOCHASTIC, bool HERE>
 __global__ void __launch_bounds__(THREADS, 1)
 one_shot(int ranks, int first, long long count, long long size, const T* __restrict__ x, T* __restrict__ out, unsigned char* room, const unsigned long long* table, long long bytes,
@@ -27,16 +27,21 @@ one_shot(int ranks, int first, long long count, long long size, const T* __restr
     const bool whole_x = on_16(x), whole_out = on_16(out);
     epochs += HERE ? rank * BLOCKS : 0;
     const unsigned number = epochs[blockIdx.x];
-    const long long step = static_cast<long long>(gridDim.x) * THREADS, begin = static_cast<long long>(blockIdx.x) * THREADS + threadIdx.x;
-    const auto sent = [&](int owner) { return M{rooms(owner) + FLAGS + (number & 1) * half, size}; };
+    const long long message = M::bytes(size), chunks = (size + CHUNK - 1) / CHUNK;
+    const long long begin = threadIdx.x / 32 * gridDim.x + blockIdx.x, step = gridDim.x * (THREADS / 32);  // a warp's chunks
+    const auto part = [&](int reader, int source) { return M{rooms(reader) + FLAGS + (number & 1) * half + source * message, size}; };
+    float v[DEEP][PACK];
 
-    encode_row<ROTATED, STOCHASTIC>(sent(rank), x, count, whole_x, begin, step, seed, static_cast<unsigned long long>(rank) * size);
+    for (long long c = begin; c < chunks; c += step) {
+        load_chunk<GROUP, ROTATED>(v, x, c, count, whole_x);
+        put_chunk<WIRE, GROUP, STOCHASTIC>(v, c, seed, static_cast<unsigned long long>(rank) * size, ranks, [&](int p) { return part((rank + p) % ranks, rank); });
+    }
     const int met = meet(rooms, rank, ranks, number + 1, call, false, patience, fault);
-    sum_row<WIRE>(met == MET ? ranks : 0, size / PACK, begin, step, sent, [&](long long i, bool in, float (&v)[PACK]) {
+    for (long long c = begin; c < chunks; c += step) {
+        sum_chunk<WIRE, GROUP>(v, met == MET ? ranks : 0, c, [&](int p) { return part(rank, p); });
         if (met != MET) spoil(v);
-        if (ROTATED) rotate<GROUP>(v);
-        if (in) store_pack(out, i * PACK, count, whole_out, v);
-    });
+        store_chunk<GROUP, ROTATED>(out, c, count, whole_out, v);
+    }
     if (threadIdx.x == 0)
         for (int b = blockIdx.x; b < BLOCKS; b += gridDim.x) epochs[b] = number + 1;
 }

@@ -23,8 +23,11 @@ encode_rows(long long count, long long most, long long size, const T* __restrict
     const T* row = x + blockIdx.z * most + blockIdx.y * count;
     const bool whole = on_16(row);
     const M to{messages + index * M::bytes(size), size};
-    encode_row<ROTATED, STOCHASTIC>(to, row, held, whole, static_cast<long long>(blockIdx.x) * THREADS + threadIdx.x, static_cast<long long>(gridDim.x) * THREADS,
-                                    seed, static_cast<unsigned long long>(start + index * size));
+    float v[DEEP][PACK];
+    for (long long c = threadIdx.x / 32 * gridDim.x + blockIdx.x; c * CHUNK < size; c += gridDim.x * (THREADS / 32)) {
+        load_chunk<GROUP, ROTATED>(v, row, c, held, whole);
+        put_chunk<WIRE, GROUP, STOCHASTIC>(v, c, seed, static_cast<unsigned long long>(start + index * size), 1, [&](int) { return to; });
+    }
 }
 
 /// The messages of `size` elements of `ranks` ranks, `stride` bytes apart, added up in their order: as a message again.
@@ -35,9 +38,11 @@ add_messages(int ranks, long long size, long long stride, unsigned char* __restr
     messages += blockIdx.y * M::bytes(size), sum += blockIdx.y * M::bytes(size);
     const M to{sum, size};
     const unsigned long long index = static_cast<unsigned long long>(start) + blockIdx.y * size;
-    sum_row<WIRE>(ranks, size / PACK, static_cast<long long>(blockIdx.x) * THREADS + threadIdx.x, static_cast<long long>(gridDim.x) * THREADS,
-                  [&](int p) { return M{messages + p * stride, size}; },
-                  [&](long long i, bool in, const float (&v)[PACK]) { to.template put<STOCHASTIC>(i * PACK, in, v, seed, index + i * PACK); });
+    float v[DEEP][PACK];
+    for (long long c = threadIdx.x / 32 * gridDim.x + blockIdx.x; c * CHUNK < size; c += gridDim.x * (THREADS / 32)) {
+        sum_chunk<WIRE, GROUP>(v, ranks, c, [&](int p) { return M{messages + p * stride, size}; });
+        put_chunk<WIRE, GROUP, STOCHASTIC>(v, c, seed, index, 1, [&](int) { return to; });
+    }
 }
 
 /// Row blockIdx.y of tensor blockIdx.z, `most` elements in rows of `count`: the sum of `ranks` messages of `size` elements, `stride` bytes apart; message
@@ -50,9 +55,9 @@ decode_rows(int ranks, long long count, long long most, long long size, long lon
     T* row = out + blockIdx.z * most + blockIdx.y * count;
     const bool whole = on_16(row);
     const long long left = most - blockIdx.y * count, kept = left < count ? left : count;
-    sum_row<WIRE>(ranks, size / PACK, static_cast<long long>(blockIdx.x) * THREADS + threadIdx.x, static_cast<long long>(gridDim.x) * THREADS,
-                  [&](int p) { return M{messages + p * stride, size}; }, [&](long long i, bool in, float (&v)[PACK]) {
-        if (ROTATED) rotate<GROUP>(v);
-        if (in && kept > 0) store_pack(row, i * PACK, kept, whole, v);
-    });
+    float v[DEEP][PACK];
+    for (long long c = threadIdx.x / 32 * gridDim.x + blockIdx.x; c * CHUNK < size; c += gridDim.x * (THREADS / 32)) {
+        sum_chunk<WIRE, GROUP>(v, ranks, c, [&](int p) { return M{messages + p * stride, size}; });
+        store_chunk<GROUP, ROTATED>(row, c, kept, whole, v);
+    }
 }
