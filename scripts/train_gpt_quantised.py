@@ -1,6 +1,6 @@
 """A small GPT trained with gradients that travel in float32, int8 and int4, from one start on the same batches: loss curves, and how far the ends are apart.
 
-    torchrun --nproc-per-node 2 scripts/train_gpt_quantised.py --steps 300 --seeds 3 --out curves.json
+    torchrun --nproc-per-node 2 scripts/train_gpt_quantised.py --steps 300 --seeds 3 --out curves.json --picture curves.svg
 
 The text is made: words drawn by a random chain of second order, so that there is something to learn, nothing to download, and every rank can
 make its own batches. On GPUs over NCCL, else over gloo."""
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +86,29 @@ def train(options: dict[str, Any] | None, seed: int, a: argparse.Namespace, devi
     return (losses / dist.get_world_size()).tolist()
 
 
+def drawn(curves: Mapping[str, Sequence[Sequence[float]]], step: int = 1) -> str:
+    """The curves as SVG, the seeds of a run in one colour. `step`: steps of training from one point to the next."""
+    wide, high, left, low = 720, 360, 44, 28
+    points = [losses for found in curves.values() for losses in found]
+    top, bottom, last = max(map(max, points)), min(map(min, points)), max(map(len, points)) - 1
+
+    def place(i: float, loss: float) -> str:
+        return f"{left + i / last * (wide - left - 8):.1f},{8 + (top - loss) / (top - bottom) * (high - low - 8):.1f}"
+
+    lines = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {wide} {high}" font-family="sans-serif" font-size="12">',
+             f'<rect width="{wide}" height="{high}" fill="#fff"/>']  # fmt: skip
+    for k in range(5):
+        loss = bottom + k / 4 * (top - bottom)
+        x, y = place(0, loss).split(",")
+        lines += [f'<path d="M{x} {y}H{wide - 8}" stroke="#ddd"/>', f'<text x="4" y="{float(y) + 4:.1f}" fill="#333">{loss:.2f}</text>']
+        x = place(k / 4 * last, bottom).split(",")[0]
+        lines.append(f'<text x="{float(x) - 10:.1f}" y="{high - 8}" fill="#333">{round(k / 4 * (last + 1) * step)}</text>')
+    for n, ((name, found), colour) in enumerate(zip(curves.items(), ("#111", "#0a62b0", "#c2410c"), strict=False)):
+        lines += [f'<polyline fill="none" stroke="{colour}" points="{" ".join(place(i, v) for i, v in enumerate(losses))}"/>' for losses in found]
+        lines.append(f'<text x="{wide - 180}" y="{28 + 18 * n}" fill="{colour}">{name}, {len(found)} seeds</text>')
+    return "\n".join([*lines, "</svg>", ""])
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name, kind, value in (
@@ -92,6 +116,7 @@ def main() -> None:
     ):  # fmt: skip
         parser.add_argument(f"--{name}", type=kind, default=value)
     parser.add_argument("--out", type=Path, help="JSON: run -> seed -> losses")
+    parser.add_argument("--picture", type=Path, help="SVG of the loss curves")
     a = parser.parse_args()
     on_gpus = torch.cuda.is_available()
     dist.init_process_group("nccl" if on_gpus else "gloo")
@@ -108,6 +133,8 @@ def main() -> None:
             print(f"{name:15} mean loss of the last 20 steps, by seed: {', '.join(f'{v:.4f}' for v in found)}; {100 * apart:+.2f} % of plain")
         if a.out is not None:
             a.out.write_text(json.dumps(curves) + "\n", encoding="utf-8")
+        if a.picture is not None:
+            a.picture.write_text(drawn(curves), encoding="utf-8")
     dist.destroy_process_group()
 
 
