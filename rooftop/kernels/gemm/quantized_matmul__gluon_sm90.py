@@ -14,28 +14,31 @@ clocks or more a group; 6 bits take 40, and two groups' worth of that no longer 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+import triton
+import triton.language as tl
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma, warpgroup_mma, warpgroup_mma_wait
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from rooftop.core.spec import Descriptor, Launch, Problem
+from rooftop.core.spec import Descriptor, Launch, Meta, Problem
 from rooftop.core.tensor_maps import not_copied
 from rooftop.kernels._device import gemm_epilogue
 from rooftop.kernels._device.gemm_launch import TYPES
-from rooftop.kernels._device.gemm_model import BARRIERS, EPILOGUE, FMAS, FROM_L2, SHARED, START
+from rooftop.kernels._device.launching import chained
 from rooftop.kernels._device.lowbit import FORMATS, grouping, sizes
+from rooftop.kernels._device.lowbit_plan import Config, bits_of, configs, pieces, tiles_of
 from rooftop.kernels._device.lowbit_wgmma import left_operand, pair_scales, plane_shape, words_layout
-from rooftop.ops.quantized_matmul import BITS
 
-DEMANDS = {"has": ["HGMMA", "UTMALDG", "UTMASTG"], "spills": 0}
+__all__ = ["Config", "choose", "configs", "launches", "scratch", "supports"]
+
+DEMANDS = {"has": ["HGMMA", "UTMALDG"], "spills": 0}
 place = gluon.jit(gemm_epilogue.place.fn)
 
 
 @gluon.jit
-def _load(x_desc, codes_desc, high_desc, x_ring, codes_ring, high_ring, full, empty, M, N, K, tiles, group, BM: gl.constexpr, BN: gl.constexpr,
-          STAGES: gl.constexpr):  # fmt: skip
+def _load(x_desc, codes_desc, high_desc, x_ring, codes_ring, high_ring, full, empty, M, N, blocks, each, items, tiles, group, BM: gl.constexpr,
+          BN: gl.constexpr, STAGES: gl.constexpr):  # fmt: skip
     """The producer warp."""
     if high_desc is None:
         HIGH_BYTES: gl.constexpr = 0
@@ -43,9 +46,10 @@ def _load(x_desc, codes_desc, high_desc, x_ring, codes_ring, high_ring, full, em
         HIGH_BYTES: gl.constexpr = high_desc.block_type.nbytes
     BYTES: gl.constexpr = 2 * x_desc.block_type.nbytes + codes_desc.block_type.nbytes + HIGH_BYTES
     n = 0
-    for tile in range(gl.program_id(0), tiles, gl.num_programs(0)):
-        pn, pm, _ = place(tile, N, M, group, BN, BM)
-        for block in range(gl.cdiv(K, 128)):
+    for item in range(gl.program_id(0), items, gl.num_programs(0)):
+        pn, pm, _ = place(item % tiles, N, M, group, BN, BM)
+        first = item // tiles * each
+        for block in range(first, gl.minimum(first + each, blocks)):
             stage = n % STAGES
             mbarrier.wait(empty.index(stage), (n // STAGES & 1) ^ 1)
             mbarrier.expect(full.index(stage), BYTES)
@@ -58,29 +62,30 @@ def _load(x_desc, codes_desc, high_desc, x_ring, codes_ring, high_ring, full, em
 
 
 @gluon.jit
-def _consume(WHICH: gl.constexpr, x_ring, words, high_words, out_ring, full, empty, out_desc, scale, zero, bias, M, N, K, stripes, groups, per_group,
-             tiles, group, BM: gl.constexpr, BN: gl.constexpr, STAGES: gl.constexpr, FORMAT: gl.constexpr, BITS: gl.constexpr, GROUP: gl.constexpr,
-             CHANNEL: gl.constexpr, L: gl.constexpr, L2: gl.constexpr):  # fmt: skip
-    """One consumer warp group: rows WHICH · RM and following of each tile of the weight."""
+def _consume(WHICH: gl.constexpr, x_ring, words, high_words, out_ring, full, empty, out_desc, parts, scale, zero, bias, M, N, stripes, groups,
+             per_group, blocks, each, items, tiles, group, BM: gl.constexpr, BN: gl.constexpr, STAGES: gl.constexpr, FORMAT: gl.constexpr, BITS: gl.constexpr,
+             GROUP: gl.constexpr, CHANNEL: gl.constexpr, L: gl.constexpr, L2: gl.constexpr):  # fmt: skip
+    """One consumer warp group: rows WHICH · RM and following of each tile of the weight. `parts`: where sums of a piece of K go, [pieces, M, N]."""
     RM: gl.constexpr = BN // 2
     HIGH: gl.constexpr = RM // 16
     MMA: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BM, 16])
     KIND: gl.constexpr = x_ring.dtype
     n = 0
     acc = gl.zeros((RM, BM), gl.float32, MMA)
-    for tile in range(gl.program_id(0), tiles, gl.num_programs(0)):
-        pn, pm, _ = place(tile, N, M, group, BN, BM)
+    for item in range(gl.program_id(0), items, gl.num_programs(0)):
+        pn, pm, _ = place(item % tiles, N, M, group, BN, BM)
         stripe = pn * (BN // 16) + WHICH * HIGH
-        factors = pair_scales(scale, zero, stripe, stripes, groups, 0, per_group, HIGH, BITS, GROUP, CHANNEL, L, KIND)
-        blocks = gl.cdiv(K, 128)
-        for block in range(blocks):
+        first = item // tiles * each
+        last = gl.minimum(first + each, blocks)
+        factors = pair_scales(scale, zero, stripe, stripes, groups, first, per_group, HIGH, BITS, GROUP, CHANNEL, L, KIND)
+        for block in range(first, last):
             stage = n % STAGES
-            following = pair_scales(scale, zero, stripe, stripes, groups, gl.minimum(block + 1, blocks - 1), per_group, HIGH, BITS, GROUP, CHANNEL, L, KIND)
+            following = pair_scales(scale, zero, stripe, stripes, groups, gl.minimum(block + 1, last - 1), per_group, HIGH, BITS, GROUP, CHANNEL, L, KIND)
             mbarrier.wait(full.index(stage), n // STAGES & 1)
             mine = words.index(stage).slice(WHICH * HIGH, HIGH, dim=0)
             high = None if high_words is None else high_words.index(stage).slice(WHICH * HIGH, HIGH, dim=0)
             a = left_operand(mine, high, 0, factors, MMA, RM, FORMAT, BITS, zero is not None, CHANNEL, L, L2, KIND)
-            acc = warpgroup_mma(a, x_ring.index(2 * stage).permute((1, 0)), acc, use_acc=block > 0, is_async=True)
+            acc = warpgroup_mma(a, x_ring.index(2 * stage).permute((1, 0)), acc, use_acc=block > first, is_async=True)
             b = left_operand(mine, high, 1, factors, MMA, RM, FORMAT, BITS, zero is not None, CHANNEL, L, L2, KIND)
             acc = warpgroup_mma(b, x_ring.index(2 * stage + 1).permute((1, 0)), acc, is_async=True)
             acc, a, b = warpgroup_mma_wait(num_outstanding=0, deps=(acc, a, b))
@@ -95,20 +100,27 @@ def _consume(WHICH: gl.constexpr, x_ring, words, high_words, out_ring, full, emp
             if scale.dtype.element_ty == gl.uint8:
                 of_row = (of_row.to(gl.int32) << 23).to(gl.float32, bitcast=True)
             sums = sums * of_row.to(gl.float32)[:, None]
-        if bias is not None:
-            sums += gl.load(bias + rows, mask=rows < N, other=0.0).to(gl.float32)[:, None]
-        to = out_ring.index(WHICH)
-        tma.store_wait(0)
-        to.permute((1, 0)).store(sums.to(KIND))
-        fence_async_shared()
-        tma.async_copy_shared_to_global(out_desc, [pm * BM, pn * BN + WHICH * RM], to)
+        if parts is not None:  # eight lanes write 32 neighbouring bytes
+            tokens = pm * BM + gl.arange(0, BM, gl.SliceLayout(0, MMA))
+            to = parts + (item // tiles).to(gl.int64) * M * N + (tokens.to(gl.int64) * N)[None, :] + rows[:, None]
+            gl.store(to, sums, mask=(rows < N)[:, None] & (tokens < M)[None, :])
+        else:
+            if bias is not None:
+                sums += gl.load(bias + rows, mask=rows < N, other=0.0).to(gl.float32)[:, None]
+            out = out_ring.index(WHICH)
+            tma.store_wait(0)
+            out.permute((1, 0)).store(sums.to(KIND))
+            fence_async_shared()
+            tma.async_copy_shared_to_global(out_desc, [pm * BM, pn * BN + WHICH * RM], out)
     tma.store_wait(0)
+    if parts is not None and WHICH == 0:
+        gdc_launch_dependents()  # the sum of the pieces: its blocks come while the last products are made, and wait
 
 
-@gluon.jit(do_not_specialize=("M", "N", "K", "stripes", "groups", "per_group", "tiles", "group"))
-def _product(x_desc, codes_desc, high_desc, out_desc, scale, zero, bias, M, N, K, stripes, groups, per_group, tiles, group, BM: gl.constexpr, BN: gl.constexpr,
-             STAGES: gl.constexpr, FORMAT: gl.constexpr, BITS: gl.constexpr, GROUP: gl.constexpr, CHANNEL: gl.constexpr, L: gl.constexpr,
-             L2: gl.constexpr):  # fmt: skip
+@gluon.jit(do_not_specialize=("M", "N", "stripes", "groups", "per_group", "blocks", "each", "items", "tiles", "group"))
+def _product(x_desc, codes_desc, high_desc, out_desc, parts, scale, zero, bias, M, N, stripes, groups, per_group, blocks, each, items, tiles, group,
+             BM: gl.constexpr, BN: gl.constexpr, STAGES: gl.constexpr, FORMAT: gl.constexpr, BITS: gl.constexpr, GROUP: gl.constexpr, CHANNEL: gl.constexpr,
+             L: gl.constexpr, L2: gl.constexpr):  # fmt: skip
     x_ring = gl.allocate_shared_memory(x_desc.dtype, [2 * STAGES] + x_desc.block_type.shape, x_desc.layout)
     codes_ring = gl.allocate_shared_memory(codes_desc.dtype, [STAGES] + codes_desc.block_type.shape, codes_desc.layout)
     WORDS: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [3, 2, 1, 0])
@@ -127,26 +139,27 @@ def _product(x_desc, codes_desc, high_desc, out_desc, scale, zero, bias, M, N, K
         mbarrier.init(empty.index(i), count=2)
     fence_async_shared()
     gl.warp_specialize([
-        (_consume, (0, x_ring, words, high_words, out_ring, full, empty, out_desc, scale, zero, bias, M, N, K, stripes, groups, per_group, tiles, group, BM, BN,
-                    STAGES, FORMAT, BITS, GROUP, CHANNEL, L, L2)),
-        (_consume, (1, x_ring, words, high_words, out_ring, full, empty, out_desc, scale, zero, bias, M, N, K, stripes, groups, per_group, tiles, group, BM, BN,
-                    STAGES, FORMAT, BITS, GROUP, CHANNEL, L, L2)),
-        (_load, (x_desc, codes_desc, high_desc, x_ring, codes_ring, high_ring, full, empty, M, N, K, tiles, group, BM, BN, STAGES)),
+        (_consume, (0, x_ring, words, high_words, out_ring, full, empty, out_desc, parts, scale, zero, bias, M, N, stripes, groups, per_group, blocks, each, items,
+                    tiles, group, BM, BN, STAGES, FORMAT, BITS, GROUP, CHANNEL, L, L2)),
+        (_consume, (1, x_ring, words, high_words, out_ring, full, empty, out_desc, parts, scale, zero, bias, M, N, stripes, groups, per_group, blocks, each, items,
+                    tiles, group, BM, BN, STAGES, FORMAT, BITS, GROUP, CHANNEL, L, L2)),
+        (_load, (x_desc, codes_desc, high_desc, x_ring, codes_ring, high_ring, full, empty, M, N, blocks, each, items, tiles, group, BM, BN, STAGES)),
     ], [4, 1], [232, 40])  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Config:
-    """BN rows of the weight by BM rows of x; STAGES of 128 columns in the ring; GROUP tiles of the weight walked together."""
-
-    BN: int = 256
-    BM: int = 128
-    STAGES: int = 3
-    GROUP: int = 8
-
-
-def _format(p: Problem) -> str:
-    return str(p.option("format"))
+@triton.jit(do_not_specialize=("count", "N"))
+def _add_parts(parts, bias, out, count, N, SPLIT: tl.constexpr, BLOCK: tl.constexpr, CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The sum of the pieces, in the order of K, and the bias."""
+    if CHAINED:
+        gdc_wait()
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    there = at < count
+    sums = tl.load(parts + at, there, other=0)
+    for piece in tl.static_range(1, SPLIT):
+        sums += tl.load(parts + (tl.full((), piece, tl.int64) * count + at), there, other=0)
+    if bias is not None:
+        sums += tl.load(bias + at % N, there, other=0).to(tl.float32)
+    tl.store(out + at, sums.to(out.dtype.element_ty), there)
 
 
 def supports(p: Problem) -> str | None:
@@ -172,59 +185,41 @@ def supports(p: Problem) -> str | None:
     return None
 
 
-def _stage(config: Config, bits: int) -> int:
-    return config.BM * 256 + config.BN * 16 * bits
-
-
-def _seconds(config: Config, p: Problem) -> float:
-    """Predicted time."""
-    m, n, k = sizes(p)
-    bits = BITS[_format(p)]
-    tiles = -(-m // config.BM) * -(-n // config.BN)
-    products = config.BM * config.BN * 128 / FMAS
-    unpack = config.BN / 16 * 8 * (24 if bits != 6 and _format(p) != "e2m1" else 40) / 4
-    brought = _stage(config, bits) / FROM_L2
-    step = max(products, unpack * 1.2, brought) + 150
-    each = -(-k // 128) * step + EPILOGUE + config.BM * config.BN * 2 / 64
-    return (START + -(-tiles // p.device.sms) * each) / 1.7e9
-
-
-def configs(p: Problem) -> list[Config]:
-    bits = BITS[_format(p)]
-    found = []
-    for bn, bm in ((256, 128), (128, 128), (256, 64), (128, 64), (128, 32)):
-        free = SHARED - BARRIERS - 2 * bn * bm
-        stages = min(6, free // _stage(Config(bn, bm), bits))
-        side = (p.device.sms * bn * bm) ** 0.5
-        crowded = bn == 256 and p.get("zero") is not None and grouping(p)[0] == 32  # its scales and zero points do not fit the registers
-        if stages >= 2 and not crowded:
-            found.append(Config(bn, bm, stages, max(1, round(side / bn))))
-    return sorted(found, key=lambda c: _seconds(c, p))
-
-
 def choose(p: Problem) -> Config:
     return configs(p)[0]
+
+
+def scratch(p: Problem, config: Config) -> dict[str, Meta]:
+    m, n, _ = sizes(p)
+    count = pieces(config, p)[1]
+    return {"parts": Meta((count, m, n), "f32")} if count > 1 else {}
 
 
 def launches(p: Problem, config: Config) -> list[Launch]:
     m, n, k = sizes(p)
     x, codes, out = p["x"], p["codes"], p["out"]
     stripes, blocks, width = codes.shape
-    bits, bn, bm = BITS[_format(p)], config.BN, config.BM
+    bits, bn, bm = bits_of(p), config.BN, config.BM
     group, per_group = grouping(p)
     plain = gl.NVMMASharedLayout(swizzle_byte_width=0, element_bitwidth=8, rank=4)
 
     def plane(b: int) -> Descriptor:
         return Descriptor("codes", (bn // 16, 1, 2 * b, 128), plain, shape=(stripes, blocks, 2 * bits, 128), strides=(blocks * width, width, 128, 1))
 
-    tiles = -(-m // bm) * -(-n // bn)
+    tiles, (each, count) = tiles_of(config, p), pieces(config, p)
+    bias = "bias" if p.get("bias") is not None else None
     args = {
         "x_desc": Descriptor("x", (bm, 64), gl.NVMMASharedLayout.get_default_for([bm, 64], TYPES[x.dtype])), "codes_desc": plane(4 if bits == 6 else bits),
         "high_desc": plane(2) if bits == 6 else None,
         "out_desc": Descriptor("out", (bm, bn // 2), gl.NVMMASharedLayout.get_default_for([bm, bn // 2], TYPES[out.dtype])),
-        "scale": "scale", "zero": "zero" if p.get("zero") is not None else None, "bias": "bias" if p.get("bias") is not None else None, "M": m, "N": n, "K": k,
-        "stripes": stripes, "groups": p["scale"].shape[1], "per_group": per_group, "tiles": tiles, "group": config.GROUP, "BM": bm, "BN": bn,
-        "STAGES": config.STAGES, "FORMAT": FORMATS.index(_format(p)), "BITS": bits, "GROUP": group, "CHANNEL": int(p.option("group")) == k,
+        "parts": "parts" if count > 1 else None, "scale": "scale", "zero": "zero" if p.get("zero") is not None else None, "bias": bias, "M": m, "N": n,
+        "stripes": stripes, "groups": p["scale"].shape[1], "per_group": per_group, "blocks": blocks, "each": each, "items": tiles * count, "tiles": tiles,
+        "group": config.GROUP, "BM": bm, "BN": bn,
+        "STAGES": config.STAGES, "FORMAT": FORMATS.index(str(p.option("format"))), "BITS": bits, "GROUP": group, "CHANNEL": int(p.option("group")) == k,
         "L": words_layout(bn // 32, *plane_shape(bits)), "L2": words_layout(bn // 32, 1, 2),
     }  # fmt: skip
-    return [Launch(kernel=_product, grid=(min(tiles, p.device.sms),), args=args, warps=4)]
+    made = [Launch(kernel=_product, grid=(min(tiles * count, p.device.sms),), args=args, warps=4)]
+    if count > 1:
+        shared = {"parts": "parts", "bias": bias, "out": "out", "count": m * n, "N": n, "SPLIT": count, "BLOCK": 1024, "CHAINED": chained(p.device)}
+        made.append(Launch(kernel=_add_parts, grid=(-(-m * n // 1024),), args=shared, warps=4, chained=chained(p.device)))
+    return made

@@ -7,6 +7,7 @@ from itertools import product
 from typing import Any
 
 from rooftop.core.spec import DTYPES, Launch, Meta, Problem
+from rooftop.kernels._device import lowbit_plan
 from rooftop.kernels._device.lowbit import FORMATS, grouping, sizes
 from rooftop.kernels._device.quantised import arguments, text
 from rooftop.ops.quantized_matmul import BITS
@@ -31,6 +32,8 @@ def supports(p: Problem, head: Any) -> str | None:
         return "there is nothing to compute"
     if max(m * n, n, k, p["scale"].numel) >= 2**31 or m > 65535 * FEW // 2:
         return f"takes fewer than 2^31 results and scales, and {65535 * FEW // 2} rows; given {m} x {n}"
+    if k >= 2**23:
+        return f"takes fewer than 2^23 columns; given {k}"
     for name in ("codes", "scale", "zero"):
         meta = p.get(name)
         if meta is not None and meta.align % 16:
@@ -39,8 +42,15 @@ def supports(p: Problem, head: Any) -> str | None:
 
 
 def prefers(p: Problem, head: Any) -> int:
-    """Up to 64 rows it comes first; beyond, what unpacks a code once for more rows."""
-    return 1 if p["x"].shape[0] <= FEW else -1
+    """Up to 16 rows it comes first. Beyond 64, and on Hopper where that is predicted to be faster, what unpacks a code once for more rows does."""
+    m = p["x"].shape[0]
+    if m > FEW:
+        return -1
+    if m <= 16 or p.device.arch < 90:
+        return 1
+    best = choose(p, head)
+    mine = seconds(p, *(best[n] for n in ("high", "down", "along", "split", "deep")))
+    return 1 if mine <= min(lowbit_plan.seconds(c, p) for c in lowbit_plan.configs(p)) else -1
 
 
 def _rows(p: Problem) -> tuple[int, int]:
@@ -157,7 +167,7 @@ def launches(p: Problem, config: Any, head: Any) -> list[Launch]:
     group, per_group = grouping(p)
     zero, x = p.get("zero"), p["x"]
     split, chained = config["split"], p.device.arch >= 90
-    each = -(-blocks // split)
+    each, inverse = -(-blocks // split), 0 if per_group == 1 else -(-(2**32) // per_group)
     row = x.strides[0] if m > 1 else k
     whole = k % 8 == 0 and x.align >= 16 and row % 8 == 0
     kind = DTYPES[x.dtype].cuda
@@ -165,8 +175,8 @@ def launches(p: Problem, config: Any, head: Any) -> list[Launch]:
         p,
         {
             "M": ("i32", m), "N": ("i32", n), "K": ("i32", k), "stripes": ("i32", stripes), "blocks": ("i32", blocks), "groups": ("i32", p["scale"].shape[1]),
-            "per_group": ("i32", per_group), "each": ("i32", each), "x": ("ptr", 0), "xs": ("i64", row), "codes": ("ptr", 0), "scale": ("ptr", 0), 
-            "zero": ("ptr", 0), "bias": ("ptr", 0), "out": ("ptr", 0),
+            "inverse": ("u32", inverse), "each": ("i32", each), "x": ("ptr", 0), "xs": ("i64", row), "codes": ("ptr", 0),
+            "scale": ("ptr", 0), "zero": ("ptr", 0), "bias": ("ptr", 0), "out": ("ptr", 0),
         },
     )  # fmt: skip
     args, types = {**args, "parts": "parts" if split > 1 else None}, (*types, "ptr")
