@@ -1,0 +1,208 @@
+"""Linear and cross-entropy, forward, of the tokens that count alone, on Hopper; where memory="fast" and gradients are wanted, these too. Contract:
+rooftop/ops/linear_cross_entropy.py
+
+The plan is that of linear_cross_entropy__triton, which has its reasons. What differs: the first launch sorts out which tokens count, in their order and on the
+device; chunks are of those, gathered to neighbouring rows, and the products are persistent kernels of this library that read how many there are
+(rooftop/kernels/_device/wgmma_counted.py), where cuBLAS is told its sizes by the host. So an ignored token costs 16 bytes of lists and zeros in dX, and nothing
+waits for the device. With no token ignored the gather and the spread move 4 x dX, of which the products last hundreds of times as long.
+
+Memory beside that of the Triton plan: the gathered rows of a chunk, which dX of the chunk takes over; a chunk has as many fewer rows. The loss alone gathers all
+of x."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rooftop.core.spec import Launch, Meta, Problem, Step, View
+from rooftop.core.tensor_maps import not_copied
+from rooftop.kernels._device.linear_live import gather_rows, live_column_sums, live_rows, live_statistics, sort_out, spread_rows
+from rooftop.kernels._device.linear_loss import row_losses
+from rooftop.kernels._device.linear_plan import (
+    SMALL,
+    SPARE,
+    bias_of,
+    cap_of,
+    classes,
+    dense,
+    evenly,
+    in_tiles,
+    in_waves,
+    matrix,
+    numbers,
+    padded,
+    row_shape,
+    sizes,
+    taking,
+    total,
+)
+from rooftop.kernels._device.products import copied, turned
+from rooftop.kernels._device.wgmma_counted import counted
+
+DEMANDS = {"has": ["HGMMA", "UTMALDG"]}
+
+
+@dataclass(frozen=True)
+class Config:
+    """As of linear_cross_entropy__triton: `rows` that count of a chunk (0: all), `columns` of its classes (0: all), and whether it lies in the memory of dW;
+    `warps` of a program that goes over a row for its loss alone, `whole` of one that writes its gradient too, `stages` of theirs."""
+
+    rows: int
+    columns: int
+    inside: bool = False
+    warps: int = 8
+    whole: int = 16
+    stages: int = 3
+
+
+def _wanted(p: Problem) -> bool:
+    return any(p.get(n) is not None for n in ("unit_x", "unit_weight", "unit_bias"))
+
+
+def supports(p: Problem) -> str | None:
+    rows, width, columns = sizes(p)
+    if not rows:
+        return "there is nothing to compute"
+    if p["x"].itemsize != 2:
+        return f"takes bf16 and f16; given {p['x'].dtype}"
+    if columns >= 2**31 - 2**20 or rows >= 2**31 - 2**14:
+        return f"takes fewer than 2**31 - 2**20 classes and 2**31 - 2**14 tokens; given {columns} and {rows}"
+    if width % 8:
+        return f"takes features in eights, which TMA moves; given {width}"
+    if reason := not_copied(p["weight"]):
+        return f"TMA does not read weight: {reason}"
+    return next((f"TMA does not write {n}: it begins at {m.align} bytes" for n in ("unit_x", "unit_weight") if (m := p.get(n)) is not None and m.align % 16), None)
+
+
+def prefers(p: Problem) -> int:
+    """Where the passes over x cost nothing beside the products."""
+    rows, width, columns = sizes(p)
+    return 1 if rows >= 256 and columns >= 1024 and width >= 256 else -1
+
+
+def choose(p: Problem) -> Config:
+    rows, width, columns = sizes(p)
+    stride, weight = padded(columns), p.get("unit_weight")
+    if not _wanted(p):
+        behind = columns * width * 2 if p.option("weight_grad") else 0  # the backward will take as much
+        most = (SPARE if p.option("memory") == "fast" else min(SPARE, SMALL + behind)) // (rows * 2)
+        return Config(0, 0 if most >= columns else in_waves(columns, most, rows, p.device.sms))
+    each = stride + width  # elements of a row: its logits, and its x
+    if weight is not None and weight.dtype == p["x"].dtype:
+        if 10 * rows * each <= 21 * columns * width or rows * each * 2 <= SPARE:
+            return Config(0, 0)
+        inside, aside = min(columns * width // stride, max(columns * width // 11, SPARE // 2) // width), SPARE // (each * 2)
+        return Config(evenly(rows, max(64, in_tiles(max(inside, aside)))), 0, inside >= aside)
+    most = max(columns * width, SPARE // 2) // each
+    return Config(evenly(rows, max(64, in_tiles(most))), 0)
+
+
+def configs(p: Problem) -> list[Config]:
+    chosen = choose(p)
+    pairs = [(warps, 16) for warps in (4, 16)] if not _wanted(p) else [(8, whole) for whole in (8, 32)]
+    return [Config(chosen.rows, chosen.columns, chosen.inside, *pair) for pair in pairs]
+
+
+def _summed_aside(p: Problem, config: Config) -> bool:
+    """Whether dW is summed over chunks, and not in its own memory."""
+    rows, weight = p["x"].shape[0], p.get("unit_weight")
+    return weight is not None and 0 < config.rows < rows and weight.dtype != "f32"
+
+
+def scratch(p: Problem, config: Config) -> dict[str, Meta]:
+    rows, width, columns = sizes(p)
+    found = {"order": Meta((rows,), "i32"), "place": Meta((rows,), "i32"), "live": Meta((1,), "i32")}
+    if p.option("reduction") != "none":
+        found["losses"] = Meta((rows,), "f32")
+    found["taken"] = Meta(((config.rows or rows) if _wanted(p) else rows, width), p["x"].dtype)
+    if not config.inside:
+        found["chunk"] = Meta((config.rows or rows, padded(config.columns or columns)), p["x"].dtype)
+    if _summed_aside(p, config):
+        found["weight_sum"] = Meta((columns, width), "f32")
+    if (bias := p.get("unit_bias")) is not None and 0 < config.rows < rows and bias.dtype != "f32":
+        found["bias_sum"] = Meta((columns,), "f32")
+    return found
+
+
+def _by_program(width: int) -> int:
+    """Features that a program of a gather or a spread moves at once."""
+    return min(2048, max(128, 1 << (width - 1).bit_length()))
+
+
+def sorted_out(p: Problem, losses: str | None, divisor: str | None) -> Launch:
+    rows = p["x"].shape[0]
+    block = 512 if rows <= 512 else 4096
+    args = {"target": "target", "order": "order", "place": "place", "live": "live", "divisor": divisor, "state": "state", "losses": losses, "R": rows}
+    args |= {**numbers(p), "MEAN": p.option("reduction") == "mean", "BLOCK": block}
+    return taking(sort_out, args, 1, max(4, block // 256))
+
+
+def gathered(p: Problem, to: str, first: int, height: int) -> Launch:
+    _, width, _ = sizes(p)
+    args = {"x": "x", "order": "order", "live": "live", "out": to, "xs": p["x"].strides[0], "H": width, "first": first, "BLOCK": _by_program(width)}
+    return taking(gather_rows, args, height, max(1, _by_program(width) // 512))
+
+
+def spread(p: Problem, source: str, out: str, first: int, height: int) -> Launch:
+    rows, width, _ = sizes(p)
+    args = {"source": source, "place": "place", "out": out, "H": width, "first": first, "height": height, "FIRST": first == 0, "BLOCK": _by_program(width)}
+    return taking(spread_rows, args, rows, max(1, _by_program(width) // 512))
+
+
+def steps(p: Problem, config: Config) -> Sequence[Step]:
+    losses = "loss" if p.option("reduction") == "none" else "losses"
+    found: list[Step] = [sorted_out(p, losses, "divisor")]
+    found += _by_tokens(p, config) if _wanted(p) else _by_classes(p, config, losses)
+    return found if p.option("reduction") == "none" else [*found, total(p, "losses")]
+
+
+def _metas(p: Problem, config: Config) -> dict[str, Meta]:
+    return {n: m for n, m in (*p.tensors, *scratch(p, config).items()) if m is not None}
+
+
+def _by_classes(p: Problem, config: Config, losses: str) -> list[Step]:
+    rows, width, columns = sizes(p)
+    each, metas = config.columns or columns, _metas(p, config)
+    same = {**numbers(p), "z": "chunk", "bias": bias_of(p), "order": "order", "live": "live", "target": "target", "state": "state", "losses": losses}
+    same |= {"zs": padded(each), "SMOOTH": p.option("label_smoothing") != 0, "CAP": cap_of(p), "R": rows, "classes": classes(p), "start": int(p.option("start"))}
+    found: list[Step] = [gathered(p, "taken", 0, rows)]
+    for first in range(0, columns, each):
+        width_ = min(each, columns - first)
+        piece, warps = row_shape(width_, 2, config.warps)
+        chunk, weight = View("chunk", (rows, width_), (padded(each), 1)), turned(matrix(p, "weight", first, width_))
+        found.append(counted(metas, chunk, dense("taken", rows, width), weight, p.device.sms))
+        args = {**same, "columns": width_, "first": first, "FIRST": first == 0, "COLUMNS": piece, "STAGES": config.stages}
+        found.append(taking(live_statistics, args, rows, warps))
+    block = min(1024, max(128, 1 << (rows - 1).bit_length()))
+    return [*found, taking(row_losses, {**same, "BLOCK": block}, -(-rows // block), 4)]
+
+
+def _by_tokens(p: Problem, config: Config) -> list[Step]:
+    rows, width, columns = sizes(p)
+    each, stride, metas = config.rows or rows, padded(columns), _metas(p, config)
+    memory = "unit_weight" if config.inside else "chunk"
+    aside = _summed_aside(p, config)
+    weight_sum = "weight_sum" if aside else "unit_weight"
+    bias, bias_sum = p.get("unit_bias"), "bias_sum" if "bias_sum" in metas else "unit_bias"
+    piece, warps = row_shape(columns, 2, config.whole)
+    same = {**numbers(p), "z": memory, "bias": bias_of(p), "order": "order", "live": "live", "target": "target", "state": "state", "losses": "losses"}
+    same |= {"divisor": "divisor", "zs": stride, "columns": columns, "SMOOTH": p.option("label_smoothing") != 0, "CAP": cap_of(p), "COLUMNS": piece}
+    found: list[Step] = []
+    for first in range(0, rows, each):
+        height = min(each, rows - first)
+        chunk, taken, weight = View(memory, (height, columns), (stride, 1)), dense("taken", height, width), matrix(p, "weight")
+        found += [gathered(p, "taken", first, height), counted(metas, chunk, taken, turned(weight), p.device.sms, first=first)]
+        found.append(taking(live_rows, {**same, "first": first, "STAGES": config.stages}, height, warps))
+        if p.get("unit_weight") is not None:
+            to = dense(weight_sum, columns, width)
+            found.append(counted(metas, to, turned(chunk), taken, p.device.sms, first=first, depth=True, add=first > 0))
+        if p.get("unit_x") is not None:
+            found += [counted(metas, taken, chunk, weight, p.device.sms, first=first), spread(p, "taken", "unit_x", first, height)]
+        if bias is not None:
+            args = {"z": memory, "live": "live", "out": bias_sum, "zo": 0, "zs": stride, "rows": height, "columns": columns, "first": 0, "chunk": first}
+            found.append(taking(live_column_sums, {**args, "ADD": first > 0, "ROWS": 32, "COLUMNS": 64}, -(-columns // 64), 4))
+    if aside:
+        found.append(copied(dense("unit_weight", columns, width), dense("weight_sum", columns, width)))
+    if bias_sum == "bias_sum":
+        found.append(copied(dense("unit_bias", 1, columns), dense("bias_sum", 1, columns)))
+    return found
