@@ -14,9 +14,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rooftop.core.spec import Launch, Meta, Problem, Step, View
+from rooftop.core.spec import Meta, Problem, Step, View
 from rooftop.core.tensor_maps import not_copied
-from rooftop.kernels._device.linear_live import gather_rows, live_column_sums, live_rows, live_statistics, sort_out, spread_rows
+from rooftop.kernels._device.linear_live import live_column_sums, live_rows, live_statistics
 from rooftop.kernels._device.linear_loss import row_losses
 from rooftop.kernels._device.linear_plan import (
     SMALL,
@@ -36,6 +36,7 @@ from rooftop.kernels._device.linear_plan import (
     taking,
     total,
 )
+from rooftop.kernels._device.linear_steps import gathered, preferred, sorted_out, spread
 from rooftop.kernels._device.products import copied, turned
 from rooftop.kernels._device.wgmma_counted import counted
 
@@ -75,9 +76,7 @@ def supports(p: Problem) -> str | None:
 
 
 def prefers(p: Problem) -> int:
-    """Where the passes over x cost nothing beside the products."""
-    rows, width, columns = sizes(p)
-    return 1 if rows >= 256 and columns >= 1024 and width >= 256 else -1
+    return preferred(p)
 
 
 def choose(p: Problem) -> Config:
@@ -92,7 +91,8 @@ def choose(p: Problem) -> Config:
         if 10 * rows * each <= 21 * columns * width or rows * each * 2 <= SPARE:
             return Config(0, 0)
         inside, aside = min(columns * width // stride, max(columns * width // 11, SPARE // 2) // width), SPARE // (each * 2)
-        return Config(evenly(rows, max(64, in_tiles(max(inside, aside)))), 0, inside >= aside)
+        chunk = evenly(rows, max(64, in_tiles(max(inside, aside))))
+        return Config(chunk, 0, inside >= aside and chunk < rows)
     most = max(columns * width, SPARE // 2) // each
     return Config(evenly(rows, max(64, in_tiles(most))), 0)
 
@@ -122,31 +122,6 @@ def scratch(p: Problem, config: Config) -> dict[str, Meta]:
     if (bias := p.get("unit_bias")) is not None and 0 < config.rows < rows and bias.dtype != "f32":
         found["bias_sum"] = Meta((columns,), "f32")
     return found
-
-
-def _by_program(width: int) -> int:
-    """Features that a program of a gather or a spread moves at once."""
-    return min(2048, max(128, 1 << (width - 1).bit_length()))
-
-
-def sorted_out(p: Problem, losses: str | None, divisor: str | None) -> Launch:
-    rows = p["x"].shape[0]
-    block = 512 if rows <= 512 else 4096
-    args = {"target": "target", "order": "order", "place": "place", "live": "live", "divisor": divisor, "state": "state", "losses": losses, "R": rows}
-    args |= {**numbers(p), "MEAN": p.option("reduction") == "mean", "BLOCK": block}
-    return taking(sort_out, args, 1, max(4, block // 256))
-
-
-def gathered(p: Problem, to: str, first: int, height: int) -> Launch:
-    _, width, _ = sizes(p)
-    args = {"x": "x", "order": "order", "live": "live", "out": to, "xs": p["x"].strides[0], "H": width, "first": first, "BLOCK": _by_program(width)}
-    return taking(gather_rows, args, height, max(1, _by_program(width) // 512))
-
-
-def spread(p: Problem, source: str, out: str, first: int, height: int) -> Launch:
-    rows, width, _ = sizes(p)
-    args = {"source": source, "place": "place", "out": out, "H": width, "first": first, "height": height, "FIRST": first == 0, "BLOCK": _by_program(width)}
-    return taking(spread_rows, args, rows, max(1, _by_program(width) // 512))
 
 
 def steps(p: Problem, config: Config) -> Sequence[Step]:

@@ -1,0 +1,131 @@
+"""The gradient of linear and cross-entropy by the tokens that count alone, on Hopper, where the logits are made again. Contract:
+rooftop/ops/linear_cross_entropy.py
+
+The plan is that of linear_cross_entropy_bwd__triton, which has its reasons: all tokens by a slice of the classes at a time, whose logits lie in that part of dW
+which later slices will fill. What differs is what linear_cross_entropy__gluon_sm90 says: products of the tokens that count, which lie one behind another. x of
+those lies where dX will be, which is written at the very end; the sum of dX over the slices is theirs too."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from rooftop.core.spec import Meta, Problem, Step, View
+from rooftop.core.tensor_maps import not_copied
+from rooftop.kernels._device.linear_live import live_column_sums, live_gradient
+from rooftop.kernels._device.linear_plan import SMALL, SPARE, bias_of, cap_of, classes, dense, in_tiles, in_waves, matrix, numbers, padded, sizes, taking
+from rooftop.kernels._device.linear_steps import gathered, preferred, sorted_out, spread
+from rooftop.kernels._device.products import turned
+from rooftop.kernels._device.wgmma_counted import counted
+
+DEMANDS = {"has": ["HGMMA", "UTMALDG"]}
+
+
+@dataclass(frozen=True)
+class Config:
+    """`columns`: classes of a slice whose logits have memory of their own. `inside`: slices may lie in the memory of dW. `block`: elements of a program of the
+    gradient."""
+
+    columns: int
+    inside: bool
+    block: int
+
+
+def supports(p: Problem) -> str | None:
+    rows, width, columns = sizes(p)
+    if not rows:
+        return "there is nothing to compute"
+    if any(p.get(n) is not None for n in ("unit_x", "unit_weight", "unit_bias")):
+        return "the forward has made the gradients: there is no product"
+    if p["x"].itemsize != 2:
+        return f"takes bf16 and f16; given {p['x'].dtype}"
+    if columns >= 2**31 - 2**20 or rows >= 2**31 - 2**14 or rows * -(-columns // 2048) >= 2**31:
+        return f"takes fewer than 2**31 - 2**20 classes, 2**31 - 2**14 tokens and 2**42 logits; given {columns} and {rows}"
+    if width % 8:
+        return f"takes features in eights, which TMA moves; given {width}"
+    if reason := not_copied(p["weight"]):
+        return f"TMA does not read weight: {reason}"
+    return next((f"TMA does not write {n}: it begins at {m.align} bytes" for n in ("dx", "dweight") if (m := p.get(n)) is not None and m.align % 16), None)
+
+
+def prefers(p: Problem) -> int:
+    return preferred(p)
+
+
+def choose(p: Problem) -> Config:
+    rows, _, columns = sizes(p)
+    weight = p.get("dweight")
+    most = (SMALL if p.option("memory") == "small" else SPARE) // (rows * 2)
+    each = in_waves(columns, most, rows, p.device.sms)
+    return Config(each, weight is not None and weight.dtype == p["x"].dtype, min(2048, max(128, 1 << (each - 1).bit_length())))
+
+
+def slices(p: Problem, config: Config) -> Iterator[tuple[int, int, int | None]]:
+    """(first class, classes, element of dW at which the logits lie, or None: they have memory of their own). That element is a multiple of the classes, as TMA
+    counts rows from the memory's beginning."""
+    rows, width, columns = sizes(p)
+    first = 0
+    while first < columns:
+        left, offset = columns - first, 0
+        within = in_tiles(left * width // (rows + width)) if config.inside and left > config.columns else 0
+        while within > config.columns:
+            offset = (columns * width - rows * within) // within * within
+            if offset >= (first + within) * width:
+                break
+            within -= 64
+        if within > config.columns:
+            yield first, within, offset
+            first += within
+        else:
+            yield first, min(config.columns, left), None
+            first += config.columns
+
+
+def _taken(p: Problem) -> str:
+    """Where x of the tokens that count lies."""
+    return "dx" if p.get("dx") is not None else "taken"
+
+
+def scratch(p: Problem, config: Config) -> dict[str, Meta]:
+    rows, width, _ = sizes(p)
+    found = {"order": Meta((rows,), "i32"), "place": Meta((rows,), "i32"), "live": Meta((1,), "i32")}
+    longest = max((n for _, n, at in slices(p, config) if at is None), default=0)
+    if longest:
+        found["chunk"] = Meta((rows, padded(longest)), p["x"].dtype)
+    if p.get("dx") is not None:
+        found["x_sum"] = Meta((rows, width), "f32")
+    else:
+        found["taken"] = Meta((rows, width), p["x"].dtype)
+    return found
+
+
+def steps(p: Problem, config: Config) -> Sequence[Step]:
+    return list(_by_classes(p, config))
+
+
+def _by_classes(p: Problem, config: Config) -> Iterator[Step]:
+    rows, width, _ = sizes(p)
+    made, sms = scratch(p, config), p.device.sms
+    metas, own = {**{n: m for n, m in p.tensors if m is not None}, **made}, made.get("chunk")
+    taken = dense(_taken(p), rows, width)
+    yield sorted_out(p, None, None)
+    yield gathered(p, taken.tensor, 0, rows)
+    same = {**numbers(p), "bias": bias_of(p), "order": "order", "live": "live", "target": "target", "state": "state", "dloss": "dloss", "divisor": "divisor"}
+    same |= {"gs": p["dloss"].strides[0] if p["dloss"].shape else 0, "classes": classes(p), "start": int(p.option("start"))}
+    same |= {"CAP": cap_of(p), "BLOCK": config.block}
+    for first, each, offset in slices(p, config):
+        memory, stride, at = ("chunk", own.strides[0] if own else 0, 0) if offset is None else ("dweight", each, offset)
+        chunk, weight = View(memory, (rows, each), (stride, 1), at), matrix(p, "weight", first, each)
+        yield counted(metas, chunk, taken, turned(weight), sms)
+        blocks = -(-each // config.block)
+        args = {**same, "z": memory, "zo": at, "zs": stride, "columns": each, "blocks": blocks, "first": first}
+        yield taking(live_gradient, args, rows * blocks, max(1, config.block // 512))
+        if p.get("dx") is not None:
+            yield counted(metas, dense("x_sum", rows, width), chunk, weight, sms, add=first > 0)
+        if p.get("dweight") is not None:
+            yield counted(metas, dense("dweight", each, width, first), turned(chunk), taken, sms, depth=True)
+        if p.get("dbias") is not None:
+            args = {"z": memory, "live": "live", "out": "dbias", "zo": at, "zs": stride, "rows": rows, "columns": each, "first": first, "chunk": 0, "ADD": False}
+            yield taking(live_column_sums, {**args, "ROWS": 32, "COLUMNS": 64}, -(-each // 64), 4)
+    if p.get("dx") is not None:
+        yield spread(p, "x_sum", "dx", 0, rows)
