@@ -125,13 +125,21 @@ def _store(GROUP_INDEX: gl.constexpr, acc, c_ring, out_desc, out, ldo, out_at, r
             fence_async_shared()
             tma.async_copy_shared_to_global(out_desc, [out_at + row, column + i * 64], buffer)
         else:
-            here = row + gl.arange(0, RM, gl.SliceLayout(1, x.type.layout))
-            columns = column + i * 64 + gl.arange(0, 64, gl.SliceLayout(0, x.type.layout))
-            there = (here < rows)[:, None] & (columns < N)[None, :]
-            to = out + ((here + out_at).to(gl.int64) * ldo)[:, None] + columns[None, :]
-            if ADD:
-                x += gl.load(to, mask=there, other=0.0)
-            gl.store(to, x, mask=there)
+            two = halves(x, gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, 32, 16]))
+            for j in gl.static_range(2):
+                _store_wide(two[j], out + (row + out_at).to(gl.int64) * ldo + (column + i * 64 + j * 32), ldo, rows - row, N - (column + i * 64 + j * 32), ADD)
+
+
+@gluon.jit
+def _store_wide(x, out, ldo, rows, columns, ADD: gl.constexpr):
+    """Straight from registers: four lanes write 32 neighbouring bytes. `out`: where x begins; `rows`, `columns`: how many of x there are."""
+    row = gl.arange(0, x.shape[0], gl.SliceLayout(1, x.type.layout))
+    column = gl.arange(0, x.shape[1], gl.SliceLayout(0, x.type.layout))
+    there = (row < rows)[:, None] & (column < columns)[None, :]
+    to = out + ((row * ldo)[:, None] + column[None, :])
+    if ADD:
+        x += gl.load(to, mask=there, other=0.0)
+    gl.store(to, x, mask=there)
 
 
 @gluon.jit(do_not_specialize=("first", "M", "N", "K", "a_at", "b_at", "out_at", "group"))
