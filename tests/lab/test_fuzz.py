@@ -169,6 +169,29 @@ def test_a_gradient_that_loses_exactness_is_found(monkeypatch: pytest.MonkeyPatc
     assert any("gradient of x" in m for m in judge.run(one, "cpu").messages)
 
 
+@pytest.mark.parametrize("shift", [0.0, 1.0])
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+def test_a_gradient_over_its_input_is_judged_by_the_input_as_it_was(monkeypatch: pytest.MonkeyPatch, dtype: str, shift: float) -> None:
+    """As on a GPU, where the backward writes there. A gradient off by `shift` is still found."""
+    op = registry.op("cross_entropy")
+    op.caller()
+    real = op.bwd
+    assert real is not None
+
+    class InPlace:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(real, name)
+
+        def __call__(self, *args: Any) -> torch.Tensor:
+            with torch.no_grad():
+                return args[1].detach().copy_(real(*args) + shift)
+
+    monkeypatch.setattr(op, "bwd", InPlace())
+    draft = Draft("cross_entropy", f"in place {dtype}", 7, {20: 3, 300: 5}, options=dict(op.options(op.case(f"in place {dtype}"))), mode="grad", wants=("input",))
+    found = judge._judged(draft, "cpu", judge.public)[0]
+    assert bool(found) == bool(shift), found
+
+
 def test_a_call_without_the_memory_for_it_is_skipped() -> None:
     assert judge.run(draft("gelu", "odd", {1003: 1 << 46}), "cpu").status == "skipped"
 

@@ -279,7 +279,11 @@ def public(s: Setting) -> tuple[dict[str, Any], dict[str, Any], list[str]]:
     outputs.update({n: s.tensors[n] for n in op.mutates if s.tensors.get(n) is not None})
     taken = set(op.bwd.into.values()) if op.bwd and s.options.get("inplace") and gradients else set()
     for n, old in before.items():
-        if n not in op.mutates and n not in taken and not checker.same_bits(memory[n].detach(), old):
+        if n in taken:  # the gradients are judged by the inputs as they were
+            gradients = {name: t.clone() for name, t in gradients.items()}
+            with torch.no_grad():
+                memory[n].detach().copy_(old)
+        elif n not in op.mutates and not checker.same_bits(memory[n].detach(), old):
             messages.append(f"the input {n} was written")
     for n, t in outputs.items():
         if t is not None and n not in op.mutates and (meta := s.problem.get(n)) is not None and t.numel() and not _lies(t, meta):
