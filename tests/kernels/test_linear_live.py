@@ -11,12 +11,10 @@ import torch
 
 from rooftop.core import registry
 from rooftop.core.backends.triton import GluonImplementation
-from rooftop.core.call import Call
 from rooftop.core.implementation import Where
-from rooftop.core.spec import TARGETS, Descriptor, Input, Launch, Problem, Step, TorchCall, View
+from rooftop.core.spec import Descriptor, Input, Launch, Problem, Step, TorchCall, View
 from rooftop.lab.candidates import Subject
 from rooftop.lab.check import checker
-from rooftop.ops._linear_cases import SHAPES
 
 MIB = 2**20
 

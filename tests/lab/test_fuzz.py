@@ -187,8 +187,9 @@ def test_a_gradient_over_its_input_is_judged_by_the_input_as_it_was(monkeypatch:
                 return args[1].detach().copy_(real(*args) + shift)
 
     monkeypatch.setattr(op, "bwd", InPlace())
-    draft = Draft("cross_entropy", f"in place {dtype}", 7, {20: 3, 300: 5}, options=dict(op.options(op.case(f"in place {dtype}"))), mode="grad", wants=("input",))
-    found = judge._judged(draft, "cpu", judge.public)[0]
+    options = dict(op.options(op.case(f"in place {dtype}")))
+    one = Draft("cross_entropy", f"in place {dtype}", 7, {20: 3, 300: 5}, options=options, mode="grad", wants=("input",))
+    found = judge._judged(one, "cpu", judge.public)[0]
     assert bool(found) == bool(shift), found
 
 

@@ -1,7 +1,8 @@
 """Linear losses over the tokens that count alone, in Triton: which those are, and the passes over their logits.
 
-`order` [N] holds the tokens that count, in their order; `place` [N] where each token stands there, -1 where it is ignored; `live` [1] how many there are. Row j of
-a chunk of logits is token order[first + j]; rows from live - first on are not read or written. `state` [N, 4] and losses lie by token: linear_loss.py."""
+`order` [N] holds the tokens that count, in their order; `place` [N] where each token stands there, -1 where it is ignored; `live` [1] how many there are.
+Row j of a chunk of logits is token order[first + j]; rows from live - first on are not read or written. `state` [N, 4] and losses lie by token, as
+linear_loss.py has them."""
 
 from __future__ import annotations
 

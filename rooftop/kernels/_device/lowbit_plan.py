@@ -1,5 +1,5 @@
-"""How quantized_matmul__gluon_sm90 cuts a product into tiles, and how long that is predicted to take: what it chooses its config by, and what the choice between
-it and the kernel for few rows goes by."""
+"""How quantized_matmul__gluon_sm90 cuts a product into tiles, and how long that is predicted to take: its choice of config goes by that, and the choice between
+it and the kernel for few rows."""
 
 from __future__ import annotations
 

@@ -1,13 +1,14 @@
 """Products of which the device alone knows how many rows count, on Hopper: a persistent, warp-specialised kernel in Gluon, built as `wgmma` is.
 
-`live` [1], int32, is how many rows of a longer list count; of a chunk of that list, rows `first` and following, so many count: live - first, at least 0 and at most
-the chunk's length. Two forms:
+`live` [1], int32, is how many rows of a longer list count; of a chunk of that list, rows `first` and following, so many count: live - first, at least 0 and at
+most the chunk's length. Two forms:
 
-rows   a b, of the rows of a that count: tiles beyond them are not made. Rows of a tile beyond them are made and stored, of whatever lies there, except in float32
-depth  a b, of the columns of a and rows of b that count: slices of K beyond them are not made, and what the last slice holds beyond them is set to zero in shared
-       memory, in a and in b. Where none counts the result is zeros
+rows   a b, of the rows of a that count: tiles beyond them are not made. Rows of a tile beyond them are made of whatever lies there, and in 16 bits stored
+depth  a b, of the columns of a and rows of b that count: slices of K beyond them are not made, and what the last slice holds beyond them is set to zero in
+       shared memory, in a and in b. Where none counts the result is zeros
 
-A float32 result goes straight from registers and may be added to what is there; 16 bits go out by TMA. X_AT: the first row in memory of an operand or the result."""
+A float32 result goes straight from registers and may be added to what is there; 16 bits go out by TMA. x_at: the first row in memory of an operand or the
+result."""
 
 from __future__ import annotations
 
@@ -107,7 +108,6 @@ def _consume(GROUP_INDEX: gl.constexpr, a_ring, b_ring, c_ring, full, empty, out
 @gluon.jit
 def _store(GROUP_INDEX: gl.constexpr, acc, c_ring, out_desc, out, ldo, out_at, row, column, rows, N, ADD: gl.constexpr):
     """One group's part of a tile, 64 columns at a time."""
-    RM: gl.constexpr = acc.shape[0]
     BN: gl.constexpr = acc.shape[1]
     HALF: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BN // 2, 16])
     if BN == 128:
@@ -169,8 +169,8 @@ def product(a_desc, b_desc, out_desc, out, ldo, live, first, M, N, K, a_at, b_at
 
 
 def _box(view: View, dtype: str, rows: int, columns: int) -> tuple[Descriptor, bool, int]:
-    """A matrix as TMA copies it in boxes of rows x columns, whether that is its transpose, and its first row in memory. Its offset is a multiple of the distance
-    of its rows in memory."""
+    """A matrix as TMA copies it in boxes of rows x columns, whether that is its transpose, and its first row in memory. Its offset is a multiple of the
+    distance of its rows in memory."""
     turned = view.strides[0] == 1 and view.strides[1] != 1
     (high, wide), pitch = (view.shape[::-1] if turned else view.shape), view.strides[1 if turned else 0]
     at, rest = divmod(view.offset, pitch)
@@ -182,8 +182,8 @@ def _box(view: View, dtype: str, rows: int, columns: int) -> tuple[Descriptor, b
 
 
 def counted(metas: Any, out: View, a: View, b: View, sms: int, *, first: int = 0, depth: bool = False, add: bool = False) -> Launch:
-    """out = a b, or out += a b, of what counts of the rows of a (depth: of the columns of a and rows of b). `metas`: name -> Meta of tensors and scratch; one is
-    "live". A result of 16 bits has room for whole 16 bytes in a row."""
+    """out = a b, or out += a b, of what counts of the rows of a (depth: of the columns of a and rows of b). `metas`: name -> Meta of tensors and scratch; one
+    is "live". A result of 16 bits has room for whole 16 bytes in a row."""
     kinds: dict[str, Meta] = metas
     (m, n), k = out.shape, a.shape[1]
     kind, wide = kinds[a.tensor].dtype, kinds[out.tensor].dtype == "f32"

@@ -139,10 +139,10 @@ def _product(x_desc, codes_desc, high_desc, out_desc, parts, scale, zero, bias, 
         mbarrier.init(empty.index(i), count=2)
     fence_async_shared()
     gl.warp_specialize([
-        (_consume, (0, x_ring, words, high_words, out_ring, full, empty, out_desc, parts, scale, zero, bias, M, N, stripes, groups, per_group, blocks, each, items,
-                    tiles, group, BM, BN, STAGES, FORMAT, BITS, GROUP, CHANNEL, L, L2)),
-        (_consume, (1, x_ring, words, high_words, out_ring, full, empty, out_desc, parts, scale, zero, bias, M, N, stripes, groups, per_group, blocks, each, items,
-                    tiles, group, BM, BN, STAGES, FORMAT, BITS, GROUP, CHANNEL, L, L2)),
+        (_consume, (0, x_ring, words, high_words, out_ring, full, empty, out_desc, parts, scale, zero, bias, M, N, stripes, groups, per_group, blocks, each,
+                    items, tiles, group, BM, BN, STAGES, FORMAT, BITS, GROUP, CHANNEL, L, L2)),
+        (_consume, (1, x_ring, words, high_words, out_ring, full, empty, out_desc, parts, scale, zero, bias, M, N, stripes, groups, per_group, blocks, each,
+                    items, tiles, group, BM, BN, STAGES, FORMAT, BITS, GROUP, CHANNEL, L, L2)),
         (_load, (x_desc, codes_desc, high_desc, x_ring, codes_ring, high_ring, full, empty, M, N, blocks, each, items, tiles, group, BM, BN, STAGES)),
     ], [4, 1], [232, 40])  # fmt: skip
 

@@ -6,8 +6,8 @@ device; chunks are of those, gathered to neighbouring rows, and the products are
 (rooftop/kernels/_device/wgmma_counted.py), where cuBLAS is told its sizes by the host. So an ignored token costs 16 bytes of lists and zeros in dX, and nothing
 waits for the device. With no token ignored the gather and the spread move 4 x dX, of which the products last hundreds of times as long.
 
-Memory beside that of the Triton plan: the gathered rows of a chunk, which dX of the chunk takes over; a chunk has as many fewer rows. The loss alone gathers all
-of x."""
+Memory beside that of the Triton plan: the gathered rows of a chunk, which dX of the chunk takes over; a chunk has as many fewer rows. The loss alone
+gathers all of x."""
 
 from __future__ import annotations
 
@@ -72,7 +72,8 @@ def supports(p: Problem) -> str | None:
         return f"takes features in eights, which TMA moves; given {width}"
     if reason := not_copied(p["weight"]):
         return f"TMA does not read weight: {reason}"
-    return next((f"TMA does not write {n}: it begins at {m.align} bytes" for n in ("unit_x", "unit_weight") if (m := p.get(n)) is not None and m.align % 16), None)
+    made = p.get("unit_weight")
+    return f"TMA does not write the weight's gradient: it begins at {made.align} bytes" if made is not None and made.align % 16 else None
 
 
 def prefers(p: Problem) -> int:
@@ -139,7 +140,8 @@ def _by_classes(p: Problem, config: Config, losses: str) -> list[Step]:
     rows, width, columns = sizes(p)
     each, metas = config.columns or columns, _metas(p, config)
     same = {**numbers(p), "z": "chunk", "bias": bias_of(p), "order": "order", "live": "live", "target": "target", "state": "state", "losses": losses}
-    same |= {"zs": padded(each), "SMOOTH": p.option("label_smoothing") != 0, "CAP": cap_of(p), "R": rows, "classes": classes(p), "start": int(p.option("start"))}
+    same |= {"zs": padded(each), "SMOOTH": p.option("label_smoothing") != 0, "CAP": cap_of(p), "R": rows}
+    same |= {"classes": classes(p), "start": int(p.option("start"))}
     found: list[Step] = [gathered(p, "taken", 0, rows)]
     for first in range(0, columns, each):
         width_ = min(each, columns - first)

@@ -125,7 +125,7 @@ def _by_classes(p: Problem, config: Config) -> Iterator[Step]:
         if p.get("dweight") is not None:
             yield counted(metas, dense("dweight", each, width, first), turned(chunk), taken, sms, depth=True)
         if p.get("dbias") is not None:
-            args = {"z": memory, "live": "live", "out": "dbias", "zo": at, "zs": stride, "rows": rows, "columns": each, "first": first, "chunk": 0, "ADD": False}
-            yield taking(live_column_sums, {**args, "ROWS": 32, "COLUMNS": 64}, -(-each // 64), 4)
+            args = {"z": memory, "live": "live", "out": "dbias", "zo": at, "zs": stride, "rows": rows, "columns": each, "first": first, "chunk": 0}
+            yield taking(live_column_sums, {**args, "ADD": False, "ROWS": 32, "COLUMNS": 64}, -(-each // 64), 4)
     if p.get("dx") is not None:
         yield spread(p, "x_sum", "dx", 0, rows)
