@@ -1,8 +1,8 @@
 """Matrix product with a weight in 8, 6, 4 or 2 bits: a linear layer whose weight stays quantised.
 
-    out[m, n] = Σ_k x[m, k] · (u[n, k] - zero[n, g]) · scale[n, g] + bias[n],   g = k // group
+    out[m, n] = x_scale[m] · Σ_k x[m, k] · (u[n, k] - zero[n, g]) · scale[n, g] + bias[n],   g = k // group
 
-Floats have decode(code) for u and no zero. rooftop/quant/packed.py says how the weight lies in memory: one way for every kernel and every number of rows.
+Floats have decode(code) for u and no zero; x_scale is there where x is codes. rooftop/quant/packed.py says how the weight lies in memory: one way for every kernel and every number of rows.
 
 Sources: Frantar et al., "GPTQ" (arXiv 2210.17323); Frantar et al., "MARLIN" (arXiv 2408.11743): weights stored in the order of the tensor core's fragments."""
 
@@ -31,12 +31,14 @@ def quantized_matmul(
 
     Args:
         x: [..., K], bfloat16 or float16, or float32 (the reference alone).
-        weight: `rooftop.quant.pack_weight(...)`, a [N, K] in the packing of all kernels. With `activations` the
-            `Quantized` of a [N, K] by rows, symmetric, int8 or fp8.
+        weight: `rooftop.quant.pack_weight(...)`, a [N, K] in the packing of all kernels. With `activations` also the `Quantized` of a [N, K] by rows,
+            symmetric, int8 for "int8" or e4m3 for "fp8".
         bias: [N] in the dtype of `x`; None for none.
-        activations: None multiplies x as it is, sums in float32 and rounds once. "int8" and "fp8" quantise each row of x first, by its largest size, and
-            multiply 8-bit codes (`rooftop.scaled_matmul`); no gradient flows through that.
-        implementation: a kernel by name (`"mma__cuda_sm80"`): it runs or raises. None picks the best that takes the input. Without `activations` alone.
+        activations: None multiplies x as it is, sums in float32 and rounds once. "int8" and "fp8" (e4m3) quantise each row of x first, by its largest size,
+            and multiply its codes; the row's scale is multiplied to the sums in float32. With a `Quantized` that is a product of 8-bit codes
+            (`rooftop.scaled_matmul`). With a packed weight, whose groups have scales of their own, the codes are multiplied in 16 bits, which hold them
+            exactly. No gradient flows through the codes.
+        implementation: a kernel by name (`"mma__cuda_sm80"`): it runs or raises. None picks the best that takes the input. For packed weights alone.
 
     Returns [..., N] in the dtype of `x`. Gradients flow to `x` and `bias`; the weight has none. The order of the sums depends on shapes and the card alone.
 
@@ -44,12 +46,15 @@ def quantized_matmul(
     those of its shape and format, an activation format that does not go with the weight, and tensors on different devices."""
     _validate(x, weight, bias, activations)
     rows, (n, k) = x.reshape(-1, x.shape[-1]), weight.shape
-    if activations is not None:
+    from rooftop.quant.quantized import Quantized
+
+    if isinstance(weight, Quantized):
         if implementation is not None:
-            raise ValueError(f"quantized_matmul: implementation={implementation!r} is for activations=None; scaled_matmul takes the product of 8-bit codes")
-        return _eight(rows, weight, bias, activations).reshape(*x.shape[:-1], n)
+            raise ValueError(f"quantized_matmul: implementation={implementation!r} is for packed weights; scaled_matmul takes the product of 8-bit codes")
+        return _eight(rows, weight, bias, str(activations)).reshape(*x.shape[:-1], n)
     w: Any = weight
-    found = OP(rows, w.codes, w.scale, w.zero, bias, n, k, w.group, w.format, w.scale_dtype, implementation=implementation)
+    rows, of_rows = (rows, None) if activations is None else _coded(rows, activations)
+    found = OP(rows, w.codes, w.scale, w.zero, of_rows, bias, n, k, w.group, w.format, w.scale_dtype, implementation=implementation)
     return found.reshape(*x.shape[:-1], n)
 
 
@@ -66,12 +71,11 @@ def _validate(x: Tensor, weight: Any, bias: Tensor | None, activations: str | No
         raise TypeError(f"quantized_matmul: x is {x.dtype}; accepted are {', '.join(map(str, floats))}")
     if activations is not None and activations not in ACTIVATIONS:
         raise ValueError(f"quantized_matmul: activations is {activations!r}; accepted are None, {', '.join(map(repr, ACTIVATIONS))}")
-    if not isinstance(weight, Quantized if activations else PackedWeight):
-        wanted = "Quantized, since activations is given" if activations else "PackedWeight: rooftop.quant.pack_weight makes one"
-        raise TypeError(f"quantized_matmul: weight is a {type(weight).__name__}; it must be a rooftop.quant.{wanted}")
+    if not isinstance(weight, (PackedWeight, Quantized) if activations else PackedWeight):
+        more = " or a Quantized" if activations else ""
+        raise TypeError(f"quantized_matmul: weight is a {type(weight).__name__}; it must be a rooftop.quant.PackedWeight (pack_weight makes one){more}")
     weight.verify()
-    if activations is not None:
-        assert isinstance(weight, Quantized)
+    if isinstance(weight, Quantized):
         rows = len(weight.shape) == 2 and weight.split == (0, 1) and weight.rows == 1 and weight.columns >= weight.shape[1]
         wanted = "int8" if activations == "int8" else "e4m3"
         if weight.format != wanted or weight.zero is not None or not rows or weight.scale.dtype != torch.float32 or weight.seed is not None:
@@ -93,6 +97,18 @@ def _validate(x: Tensor, weight: Any, bias: Tensor | None, activations: str | No
             raise ValueError(f"quantized_matmul: x lies on {x.device} and bias on {bias.device}; they must be on one device")
 
 
+def _coded(rows: Tensor, activations: str) -> tuple[Tensor, Tensor]:
+    """The codes of each row in the dtype of `rows`, which holds them exactly, and the rows' scales in float32."""
+    import torch
+
+    from rooftop.ops.quantize import quantize
+
+    if rows.shape[0] == 0:
+        return rows, torch.ones(0, device=rows.device)
+    q = quantize(rows.detach(), "int8" if activations == "int8" else "e4m3", granularity="row")
+    return q.codes.to(rows.dtype), q.scale.reshape(-1)
+
+
 def _eight(rows: Tensor, weight: Any, bias: Tensor | None, activations: str) -> Tensor:
     """Codes of 8 bits on both sides: one scale a row of x, one a row of the weight."""
     from rooftop.ops.quantize import quantize
@@ -106,17 +122,20 @@ def _eight(rows: Tensor, weight: Any, bias: Tensor | None, activations: str) -> 
 
 
 def reference(
-    x: Tensor, codes: Tensor, scale: Tensor, zero: Tensor | None, bias: Tensor | None, n: int, k: int, group: int, format: str, scales: str
-) -> Tensor:
+    x: Tensor, codes: Tensor, scale: Tensor, zero: Tensor | None, x_scale: Tensor | None, bias: Tensor | None, n: int, k: int, group: int, format: str,
+    scales: str,
+) -> Tensor:  # fmt: skip
     from rooftop.quant.packed import values
 
     out = x @ values(codes, scale, zero, n, k, group, format, scales, x.dtype).t()
+    out = out if x_scale is None else out * x_scale[:, None]
     return out if bias is None else out + bias
 
 
 def same(
-    x: Tensor, codes: Tensor, scale: Tensor, zero: Tensor | None, bias: Tensor | None, n: int, k: int, group: int, format: str, scales: str
-) -> Tensor:
+    x: Tensor, codes: Tensor, scale: Tensor, zero: Tensor | None, x_scale: Tensor | None, bias: Tensor | None, n: int, k: int, group: int, format: str,
+    scales: str,
+) -> Tensor:  # fmt: skip
     """The weight dequantised to the dtype of x, then the product that cuBLAS makes: summed in float32 and rounded once."""
     import torch
 
@@ -124,19 +143,21 @@ def same(
 
     w = values(codes, scale, zero, n, k, group, format, scales, torch.float32).to(x.dtype)
     out = x.float() @ w.float().t()
+    out = out if x_scale is None else out * x_scale[:, None]
     return (out if bias is None else out + bias.float()).to(x.dtype)
 
 
 def backward(
-    dout: Tensor, codes: Tensor, scale: Tensor, zero: Tensor | None, n: int, k: int, group: int, format: str, scales: str
+    dout: Tensor, codes: Tensor, scale: Tensor, zero: Tensor | None, x_scale: Tensor | None, n: int, k: int, group: int, format: str, scales: str
 ) -> tuple[Tensor, Tensor]:
-    """dx = dout W, with the weight dequantised; the sum of dout for the bias."""
+    """dx = x_scale · dout W, with the weight dequantised; the sum of dout for the bias."""
     import torch
 
     from rooftop.quant.packed import values
 
     kind = torch.float64 if dout.dtype == torch.float64 else torch.float32
-    return dout @ values(codes, scale, zero, n, k, group, format, scales, kind).to(dout.dtype), dout.sum(0)
+    through = dout if x_scale is None else (dout * x_scale[:, None]).to(dout.dtype)
+    return through @ values(codes, scale, zero, n, k, group, format, scales, kind).to(dout.dtype), dout.sum(0)
 
 
 def outputs(x: Meta, n: int, **_: Any) -> dict[str, Meta]:
@@ -178,6 +199,8 @@ def _fitting(tensors: Mapping[str, Any], options: Mapping[str, Option], generato
         found = {"codes": codes, "scale": whole(scale, top - 3, top + 1)}
     else:
         found = {"codes": codes, "scale": ((torch.rand(scale.shape, generator=generator, device=device) + 0.5) / size).to(scale.dtype)}
+    if (of_rows := tensors["x_scale"]) is not None:
+        found["x_scale"] = torch.rand(of_rows.shape, generator=generator, device=device, dtype=of_rows.dtype) * 0.1 + 0.01
     if (zero := tensors["zero"]) is not None:
         most = 1 << BITS[f]
         drawn = torch.rand(zero.shape, generator=generator, device=device) * (most - 1)
@@ -195,8 +218,11 @@ def _torch() -> Callable[..., Tensor]:
     held: Any = WeakTensorKeyDictionary()
 
     def cublas(
-        x: Tensor, codes: Tensor, scale: Tensor, zero: Tensor | None, bias: Tensor | None, n: int, k: int, group: int, format: str, scales: str
-    ) -> Tensor:
+        x: Tensor, codes: Tensor, scale: Tensor, zero: Tensor | None, x_scale: Tensor | None, bias: Tensor | None, n: int, k: int, group: int, format: str,
+        scales: str,
+    ) -> Tensor:  # fmt: skip
+        if x_scale is not None:
+            raise ValueError("cuBLAS multiplies no scale of a row to its sums")
         if codes not in held:
             held[codes] = values(codes, scale, zero, n, k, group, format, scales, torch.float32).to(x.dtype)
         return torch.nn.functional.linear(x, held[codes], bias)
@@ -206,7 +232,7 @@ def _torch() -> Callable[..., Tensor]:
 
 def _with(change: Callable[[dict[str, Any]], None]) -> Callable[..., Tensor]:
     def run(*args: Any) -> Tensor:
-        given = dict(zip(("x", "codes", "scale", "zero", "bias", "n", "k", "group", "format", "scales"), args, strict=True))
+        given = dict(zip(("x", "codes", "scale", "zero", "x_scale", "bias", "n", "k", "group", "format", "scales"), args, strict=True))
         change(given)
         return reference(**given)
 
@@ -237,14 +263,14 @@ def _tail(given: dict[str, Any]) -> None:
 
 def _given(
     m: int, n: int, k: int, format: str = "int4", group: int = 0, dtype: str = "bf16", scales: str = "", zero: str = "", bias: bool = False,
-    x: str = "contiguous",
+    x: str = "contiguous", coded: bool = False,
 ) -> dict[str, Any]:
     high, wide, group, scales = -(-n // 16), -(-k // 128), group or k, scales or dtype
     shared = (high, -(-k // group), 16)
     return {
         "x": Input((m, k), dtype, layout=x), "codes": Input((high, wide, 256 * BITS[format]), "u8"),
         "scale": Input(shared, "u8" if scales == "e8m0" else scales), "zero": Input(shared, zero) if zero else None,
-        "bias": Input((n,), dtype) if bias else None, "n": n, "k": k, "group": group, "format": format, "scales": scales,
+        "x_scale": Input((m,), "f32") if coded else None, "bias": Input((n,), dtype) if bias else None, "n": n, "k": k, "group": group, "format": format, "scales": scales,
     }  # fmt: skip
 
 
@@ -297,6 +323,12 @@ def _cases() -> list[Case]:
         case(f"int4 x {layout}", tags="edge", **_given(7, 48, 256, "int4", 128, x=layout))
         for layout in ("padded", "sliced", "offset", "strided", "transposed", "expanded")
     ]
+    edge += [
+        case(f"int4 codes of {m} rows", tags="edge", **_given(m, 40, 256, "int4", 128, dtype, bias=m > 9, coded=True))
+        for m in (1, 9, 40, 130) for dtype in ("bf16", "f16")
+    ]  # fmt: skip
+    edge.append(case("e2m1 codes of 20 rows, by channel", tags="edge", **_given(20, 48, 256, "e2m1", 0, scales="f32", coded=True)))
+    edge.append(case("int4 codes of 20 rows, deep", tags="edge", **_given(20, 64, 2048, "int4", 128, coded=True)))
     return bench + edge
 
 
@@ -307,7 +339,7 @@ OP = Op(
     cases=_cases(),
     work=work,
     tolerance=Tolerance(multiple=2.0),
-    grad=Grad(wrt=("x", "bias"), saves=("codes", "scale", "zero"), backward=backward),
+    grad=Grad(wrt=("x", "bias"), saves=("codes", "scale", "zero", "x_scale"), backward=backward),
     arrange=_fitting,
     same=same,
     peers={"torch": _torch},
@@ -317,5 +349,6 @@ OP = Op(
         "zero points lost, scales of the first row": _with(_shifted_zero),
         "last column of x dropped": _with(_tail),
         "bias ignored": _with(lambda given: given.update(bias=None)),
+        "scales of rows ignored": _with(lambda given: given.update(x_scale=None)),
     },
 )  # fmt: skip

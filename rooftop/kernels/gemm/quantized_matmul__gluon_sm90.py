@@ -62,8 +62,8 @@ def _load(x_desc, codes_desc, high_desc, x_ring, codes_ring, high_ring, full, em
 
 
 @gluon.jit
-def _consume(WHICH: gl.constexpr, x_ring, words, high_words, out_ring, full, empty, out_desc, parts, scale, zero, bias, M, N, stripes, groups,
-             per_group, blocks, each, items, tiles, group, BM: gl.constexpr, BN: gl.constexpr, STAGES: gl.constexpr, FORMAT: gl.constexpr, BITS: gl.constexpr,
+def _consume(WHICH: gl.constexpr, x_ring, words, high_words, out_ring, full, empty, out_desc, parts, scale, zero, x_scale, bias, M, N, stripes,
+             groups, per_group, blocks, each, items, tiles, group, BM: gl.constexpr, BN: gl.constexpr, STAGES: gl.constexpr, FORMAT: gl.constexpr, BITS: gl.constexpr,
              GROUP: gl.constexpr, CHANNEL: gl.constexpr, L: gl.constexpr, L2: gl.constexpr):  # fmt: skip
     """One consumer warp group: rows WHICH · RM and following of each tile of the weight. `parts`: where sums of a piece of K go, [pieces, M, N]."""
     RM: gl.constexpr = BN // 2
@@ -100,8 +100,10 @@ def _consume(WHICH: gl.constexpr, x_ring, words, high_words, out_ring, full, emp
             if scale.dtype.element_ty == gl.uint8:
                 of_row = (of_row.to(gl.int32) << 23).to(gl.float32, bitcast=True)
             sums = sums * of_row.to(gl.float32)[:, None]
+        tokens = pm * BM + gl.arange(0, BM, gl.SliceLayout(0, MMA))
+        if x_scale is not None:
+            sums *= gl.load(x_scale + tokens, mask=tokens < M, other=0.0)[None, :]
         if parts is not None:  # eight lanes write 32 neighbouring bytes
-            tokens = pm * BM + gl.arange(0, BM, gl.SliceLayout(0, MMA))
             to = parts + (item // tiles).to(gl.int64) * M * N + (tokens.to(gl.int64) * N)[None, :] + rows[:, None]
             gl.store(to, sums, mask=(rows < N)[:, None] & (tokens < M)[None, :])
         else:
@@ -118,7 +120,7 @@ def _consume(WHICH: gl.constexpr, x_ring, words, high_words, out_ring, full, emp
 
 
 @gluon.jit(do_not_specialize=("M", "N", "stripes", "groups", "per_group", "blocks", "each", "items", "tiles", "group"))
-def _product(x_desc, codes_desc, high_desc, out_desc, parts, scale, zero, bias, M, N, stripes, groups, per_group, blocks, each, items, tiles, group,
+def _product(x_desc, codes_desc, high_desc, out_desc, parts, scale, zero, x_scale, bias, M, N, stripes, groups, per_group, blocks, each, items, tiles, group,
              BM: gl.constexpr, BN: gl.constexpr, STAGES: gl.constexpr, FORMAT: gl.constexpr, BITS: gl.constexpr, GROUP: gl.constexpr, CHANNEL: gl.constexpr,
              L: gl.constexpr, L2: gl.constexpr):  # fmt: skip
     x_ring = gl.allocate_shared_memory(x_desc.dtype, [2 * STAGES] + x_desc.block_type.shape, x_desc.layout)
@@ -139,10 +141,10 @@ def _product(x_desc, codes_desc, high_desc, out_desc, parts, scale, zero, bias, 
         mbarrier.init(empty.index(i), count=2)
     fence_async_shared()
     gl.warp_specialize([
-        (_consume, (0, x_ring, words, high_words, out_ring, full, empty, out_desc, parts, scale, zero, bias, M, N, stripes, groups, per_group, blocks, each,
-                    items, tiles, group, BM, BN, STAGES, FORMAT, BITS, GROUP, CHANNEL, L, L2)),
-        (_consume, (1, x_ring, words, high_words, out_ring, full, empty, out_desc, parts, scale, zero, bias, M, N, stripes, groups, per_group, blocks, each,
-                    items, tiles, group, BM, BN, STAGES, FORMAT, BITS, GROUP, CHANNEL, L, L2)),
+        (_consume, (0, x_ring, words, high_words, out_ring, full, empty, out_desc, parts, scale, zero, x_scale, bias, M, N, stripes, groups, per_group,
+                    blocks, each, items, tiles, group, BM, BN, STAGES, FORMAT, BITS, GROUP, CHANNEL, L, L2)),
+        (_consume, (1, x_ring, words, high_words, out_ring, full, empty, out_desc, parts, scale, zero, x_scale, bias, M, N, stripes, groups, per_group,
+                    blocks, each, items, tiles, group, BM, BN, STAGES, FORMAT, BITS, GROUP, CHANNEL, L, L2)),
         (_load, (x_desc, codes_desc, high_desc, x_ring, codes_ring, high_ring, full, empty, M, N, blocks, each, items, tiles, group, BM, BN, STAGES)),
     ], [4, 1], [232, 40])  # fmt: skip
 
@@ -212,7 +214,8 @@ def launches(p: Problem, config: Config) -> list[Launch]:
         "x_desc": Descriptor("x", (bm, 64), gl.NVMMASharedLayout.get_default_for([bm, 64], TYPES[x.dtype])), "codes_desc": plane(4 if bits == 6 else bits),
         "high_desc": plane(2) if bits == 6 else None,
         "out_desc": Descriptor("out", (bm, bn // 2), gl.NVMMASharedLayout.get_default_for([bm, bn // 2], TYPES[out.dtype])),
-        "parts": "parts" if count > 1 else None, "scale": "scale", "zero": "zero" if p.get("zero") is not None else None, "bias": bias, "M": m, "N": n,
+        "parts": "parts" if count > 1 else None, "scale": "scale", "zero": "zero" if p.get("zero") is not None else None,
+        "x_scale": "x_scale" if p.get("x_scale") is not None else None, "bias": bias, "M": m, "N": n,
         "stripes": stripes, "groups": p["scale"].shape[1], "per_group": per_group, "blocks": blocks, "each": each, "items": tiles * count, "tiles": tiles,
         "group": config.GROUP, "BM": bm, "BN": bn,
         "STAGES": config.STAGES, "FORMAT": FORMATS.index(str(p.option("format"))), "BITS": bits, "GROUP": group, "CHANNEL": int(p.option("group")) == k,

@@ -60,8 +60,8 @@ template <typename T, int F, typename S, typename Z, bool ZEROS, int GROUP, int 
           int RESIDENT, bool RAW, bool WHOLE, bool PARTS>
 __global__ void __launch_bounds__(32 * DOWN * ALONG, RESIDENT)
 few_rows(int M, int N, int K, int stripes, int blocks, int groups, unsigned inverse, int each, const T* __restrict__ x, long long xs,
-         const unsigned char* __restrict__ codes, const S* __restrict__ scale, const Z* __restrict__ zero, const T* __restrict__ bias, T* __restrict__ out,
-         float* __restrict__ parts) {
+         const unsigned char* __restrict__ codes, const S* __restrict__ scale, const Z* __restrict__ zero, const float* __restrict__ x_scale, const T* __restrict__ bias,
+         T* __restrict__ out, float* __restrict__ parts) {
     using C = Code<F>;
     constexpr bool CHANNEL = GROUP == 0, ONES = ZEROS || RAW;
     constexpr float OFFSET = RAW ? -RAW_OFFSET : C::MIDDLE;  // what zero points are less, for sums of what is multiplied
@@ -258,7 +258,7 @@ few_rows(int M, int N, int K, int stripes, int blocks, int groups, unsigned inve
                     const int m = token + n * 8 + lane % 4 * 2 + e;
                     if (m >= M) continue;
                     const long long at = static_cast<long long>(m) * N + row;
-                    const float sum = s * total[h][n][2 * r + e];
+                    const float sum = s * total[h][n][2 * r + e] * (x_scale ? x_scale[m] : 1.f);
                     if (PARTS) parts[static_cast<long long>(blockIdx.z) * M * N + at] = sum;
                     else out[at] = T(sum + plus);
                 }

@@ -176,7 +176,7 @@ def launches(p: Problem, config: Any, head: Any) -> list[Launch]:
         {
             "M": ("i32", m), "N": ("i32", n), "K": ("i32", k), "stripes": ("i32", stripes), "blocks": ("i32", blocks), "groups": ("i32", p["scale"].shape[1]),
             "inverse": ("u32", inverse), "each": ("i32", each), "x": ("ptr", 0), "xs": ("i64", row), "codes": ("ptr", 0),
-            "scale": ("ptr", 0), "zero": ("ptr", 0), "bias": ("ptr", 0), "out": ("ptr", 0),
+            "scale": ("ptr", 0), "zero": ("ptr", 0), "x_scale": ("ptr", 0), "bias": ("ptr", 0), "out": ("ptr", 0),
         },
     )  # fmt: skip
     args, types = {**args, "parts": "parts" if split > 1 else None}, (*types, "ptr")

@@ -7,7 +7,7 @@ args    = ["M: i32", "N: i32", "K: i32", "per: i32 = group // 128", "G: i32", "x
 demands = { has = ["LDG.128"] }
 
 [requires]
-"format == 'int4' and not present(zero) and not present(bias)" = "int4 without zero points and bias"
+"format == 'int4' and not present(zero) and not present(x_scale) and not present(bias)" = "int4 without zero points, scales of rows of x and bias"
 "K % 128 == 0 and group % 128 == 0" = "whole blocks of 128 columns, whole in a group"
 "stride(x, 1) == 1" = "neighbours of a row of x must be neighbours"
 "M >= 1" = "there must be rows"
