@@ -49,7 +49,7 @@ def load_quantized(model: nn.Module, path: str | Path, device: Any = "cpu") -> n
             raise ValueError(f"{path}: layer {name} is quantised there; the model has {'none of that name' if present is None else type(present).__name__}")
         bias = tensors.get(f"{name}.bias")
         layer = QuantLinear.empty(facts, bias)
-        if layer.activations is None and not {f"{name}.codes", f"{name}.scale"} <= set(tensors):
+        if not {f"{name}.codes", f"{name}.scale"} <= set(tensors):
             raise ValueError(f"{path}: {name} lacks its codes or scales")
         if (layer.out_features, layer.in_features) != (present.out_features, present.in_features):
             raise ValueError(f"{path}: {name} is {(layer.out_features, layer.in_features)} there, the model's is {(present.out_features, present.in_features)}")

@@ -12,11 +12,12 @@ import torch
 from torch import Tensor, nn
 
 from rooftop.quant import calibrate
-from rooftop.quant.packed import FACTS, PackedWeight, weight_format
+from rooftop.quant.formats import ALIASES
+from rooftop.quant.packed import FACTS, PackedWeight
 from rooftop.quant.quantized import FACTS as QUANTIZED_FACTS
 from rooftop.quant.quantized import Quantized
 
-EIGHT = {"int8": "int8", "fp8": "e4m3"}  # activations -> the format of the weight
+EIGHT = {"int8": "int8", "fp8": "e4m3"}  # activations -> the format of a weight whose product is one of 8-bit codes
 
 
 class QuantLinear(nn.Module):  # type: ignore[misc]
@@ -25,7 +26,7 @@ class QuantLinear(nn.Module):  # type: ignore[misc]
     Gradients flow to the input and the bias; the weight is a set of buffers and has none. `state_dict` holds the buffers and, as `_extra_state`, the facts that
     say what they mean (JSON in a uint8 tensor), so that any format that keeps tensors keeps the layer.
 
-    weight       a PackedWeight, or (with `activations`) a Quantized [N, K] of 8 bits by rows
+    weight       a PackedWeight, or with `activations` a Quantized [N, K] of 8 bits by rows
     bias         [N] or None
     activations  None, "int8" or "fp8": how the input is quantised, row by row"""
 
@@ -33,8 +34,8 @@ class QuantLinear(nn.Module):  # type: ignore[misc]
         super().__init__()
         if activations is not None and activations not in EIGHT:
             raise ValueError(f"QuantLinear: activations is {activations!r}; accepted are None, {', '.join(map(repr, EIGHT))}")
-        if not isinstance(weight, Quantized if activations else PackedWeight):
-            raise TypeError(f"QuantLinear: weight is a {type(weight).__name__}; it must be a {'Quantized' if activations else 'PackedWeight'}")
+        if not isinstance(weight, (PackedWeight, Quantized) if activations else PackedWeight):
+            raise TypeError(f"QuantLinear: weight is a {type(weight).__name__}; it must be a PackedWeight{' or a Quantized' if activations else ''}")
         weight.verify()
         if bias is not None and tuple(bias.shape) != (weight.shape[0],):
             raise ValueError(f"QuantLinear: bias is {tuple(bias.shape)}; it must be {(weight.shape[0],)}")
@@ -51,10 +52,9 @@ class QuantLinear(nn.Module):  # type: ignore[misc]
         if not isinstance(linear, nn.Linear):
             raise TypeError(f"QuantLinear.of: given a {type(linear).__name__}; it must be a torch.nn.Linear")
         weight = linear.weight.detach()
-        if activations is not None:
-            if EIGHT.get(activations) != weight_format(format).name or group != 0 or zero_points or method != "nearest":
-                given = f"{format}, group {group}, zero points {zero_points}, {method}"
-                raise ValueError(f"activations={activations!r} takes an {EIGHT.get(activations)} weight, group=0, no zero points, 'nearest'; given {given}")
+        if activations is not None and activations not in EIGHT:
+            raise ValueError(f"activations is {activations!r}; accepted are None, {', '.join(map(repr, EIGHT))}")
+        if activations is not None and EIGHT[activations] == ALIASES.get(format, format) and group == 0 and not zero_points and method == "nearest":
             from rooftop.ops.quantize import quantize
 
             return cls(quantize(weight, EIGHT[activations], granularity="row"), linear.bias, activations=activations)
@@ -68,7 +68,7 @@ class QuantLinear(nn.Module):  # type: ignore[misc]
             packed = calibrate.hqq(weight, format, group=group)
         else:
             packed = calibrate.nearest(weight, format, group=group, zero_points=zero_points)
-        return cls(packed, linear.bias)
+        return cls(packed, linear.bias, activations=activations)
 
     @classmethod
     def empty(cls, facts: str, bias: Tensor | None = None, device: Any = None) -> QuantLinear:
@@ -83,7 +83,7 @@ class QuantLinear(nn.Module):  # type: ignore[misc]
 
     @property
     def weight(self) -> PackedWeight | Quantized:
-        if self.activations:
+        if "group" not in self.facts:
             return Quantized(self.codes, self.scale, self.zero, None, **self.facts)
         return PackedWeight(self.codes, self.scale, self.zero, **self.facts)
 
@@ -101,7 +101,8 @@ class QuantLinear(nn.Module):  # type: ignore[misc]
         return quantized_matmul(x, self.weight, self.bias, activations=self.activations)
 
     def extra_repr(self) -> str:
-        more = f", activations={self.activations}" if self.activations else f", group={self.facts['group']}"
+        more = f", group={self.facts['group']}" if "group" in self.facts else ""
+        more += f", activations={self.activations}" if self.activations else ""
         return f"{self.in_features}, {self.out_features}, format={self.facts['format']}{more}, bias={self.bias is not None}"
 
     def _take(self, weight: PackedWeight | Quantized) -> None:
@@ -146,7 +147,7 @@ class QuantLinear(nn.Module):  # type: ignore[misc]
             for name in ("codes", "scale", "zero"):
                 t, mine = given.get(name), self._buffers.get(name)
                 self._buffers[name] = None if t is None else torch.empty_like(t, device=mine.device if mine is not None else t.device)
-            if self.activations is None:
+            if "group" in self.facts:
                 PackedWeight.of(given, json.dumps(self.facts))  # raises where they do not fit
         super()._load_from_state_dict(state_dict, prefix, *args)
 
@@ -189,7 +190,8 @@ def quantize_model(
         zero_points: for ints.
         method: "nearest"; "hqq" (ints: fitted zero points); "gptq", with `calibration`.
         calibration: batches for "gptq": each is given to the model, a dict by name, a tuple or list by place. All layers see the unquantised model's inputs.
-        activations: "int8" (with int8) or "fp8" (with e4m3), group=0: the input is quantised row by row too.
+        activations: "int8" or "fp8": the input is quantised too, row by row. With int8 and fp8 weights, group=0, "nearest" and no zero points the product is
+            one of 8-bit codes.
         include, exclude: name patterns, as of a shell: "model.layers.*.mlp.*".
 
     Returns `model`. Raises ValueError where no layer matches, a group does not divide a layer's K (the layer is named, nothing has been replaced), or

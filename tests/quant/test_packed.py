@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import rooftop
-from rooftop.quant import Quantized
+from rooftop.quant import Quantized, nearest
 from rooftop.quant.formats import decode
 from rooftop.quant.packed import WEIGHTS, PackedWeight, arrange, pack_codes, pack_weight, planes, rearranged
 
@@ -159,6 +159,25 @@ def test_the_product() -> None:
     assert rooftop.quantized_matmul(x[0, 0], w).shape == (40,)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(("format", "group", "zero"), [("int4", 32, False), ("int4", 0, False), ("int2", 32, True), ("fp4", 32, False), ("fp8", 0, False)])
+@pytest.mark.parametrize("activations", ["int8", "fp8"])
+def test_activations_of_eight_bits_with_a_packed_weight(activations: str, format: str, group: int, zero: bool, dtype: torch.dtype) -> None:
+    """The product of the values that the codes stand for: those of x fit 16 bits exactly, so nothing but the sum is rounded."""
+    g = torch.Generator().manual_seed(7)
+    x, bias = torch.randn(2, 3, 96, generator=g).to(dtype), torch.randn(40, generator=g).to(dtype)
+    w = nearest(torch.randn(40, 96, generator=g), format, group=group, zero_points=zero)
+    rows = rooftop.quantize(x.reshape(-1, 96), activations, granularity="row")
+    values = rows.codes.double() * rows.scale.double().reshape(-1, 1)
+    want = (values @ w.dequantize(torch.float32).double().t() + bias.double()).reshape(2, 3, 40)
+    torch.testing.assert_close(rooftop.quantized_matmul(x, w, bias, activations=activations), want.to(dtype), rtol=2.0**-7 if dtype != torch.float32 else 1e-5,
+                               atol=1e-4)  # fmt: skip
+    assert rooftop.quantized_matmul(x[:, :0], w, activations=activations).shape == (2, 0, 40)
+    moved = bias.clone().requires_grad_()
+    rooftop.quantized_matmul(x, w, moved, activations=activations).sum().backward()
+    assert moved.grad is not None and bool((moved.grad == 6).all())
+
+
 @pytest.mark.parametrize("activations", ["int8", "fp8"])
 def test_the_product_of_eight_bits_on_both_sides(activations: str) -> None:
     x, weight, bias = torch.randn(2, 7, 96), torch.randn(40, 96), torch.randn(40)
@@ -179,7 +198,7 @@ def test_bad_products_are_refused() -> None:
         (TypeError, "accepted are", lambda: call(x.double(), w)),
         (TypeError, "PackedWeight", lambda: call(x, weight)),
         (TypeError, "PackedWeight", lambda: call(x, q)),
-        (TypeError, "Quantized, since", lambda: call(x, w, activations="int8")),
+        (TypeError, "PackedWeight .* or a Quantized", lambda: call(x, weight, activations="int8")),
         (ValueError, "activations is 'int4'", lambda: call(x, q, activations="int4")),
         (ValueError, "takes a symmetric e4m3", lambda: call(x, q, activations="fp8")),
         (ValueError, "takes a symmetric int8", lambda: call(x, rooftop.quantize(weight, granularity="tensor"), activations="int8")),
@@ -187,7 +206,7 @@ def test_bad_products_are_refused() -> None:
         (ValueError, r"bias is \(3,\)", lambda: call(x, w, torch.zeros(3))),
         (TypeError, "bias is torch.float16", lambda: call(x, w, torch.zeros(40).half())),
         (ValueError, "one device", lambda: call(x.to("meta"), w)),
-        (ValueError, "activations=None", lambda: call(x, q, activations="int8", implementation="triton")),
+        (ValueError, "packed weights", lambda: call(x, q, activations="int8", implementation="triton")),
     ):
         with pytest.raises(error, match=text):
             run()

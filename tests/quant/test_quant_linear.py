@@ -133,16 +133,19 @@ def test_a_layer() -> None:
     assert half(x.half()).dtype == torch.float16
 
 
-@pytest.mark.parametrize(("format", "activations"), [("int8", "int8"), ("fp8", "fp8")])
-def test_a_layer_with_activations_of_eight_bits(format: str, activations: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("format", "activations", "how"),
+    [("int8", "int8", {"group": 0}), ("fp8", "fp8", {"group": 0}), ("int4", "int8", {"group": 32}), ("int4", "fp8", {"group": 64, "zero_points": True})],
+)
+def test_a_layer_with_activations_of_eight_bits(format: str, activations: str, how: dict[str, Any], tmp_path: Path) -> None:
     model, x = net(), some(5, 128)
-    want = model(x)
-    quantize_model(model, format, group=0, activations=activations)
-    assert float((model(x) - want).abs().max()) < 0.1 * float(want.abs().max())
+    plain = quantize_model(net(), format, **how)
+    quantize_model(model, format, activations=activations, **how)
+    with torch.no_grad():
+        assert 0 < float((model(x) - plain(x)).abs().max()) < 0.1 * float(plain(x).abs().max())
+    assert f"activations={activations}" in repr(model)
     save_quantized(model, tmp_path / "m.safetensors")
     assert torch.equal(load_quantized(net(1), tmp_path / "m.safetensors")(x), model(x))
-    with pytest.raises(ValueError, match="takes an"):
-        quantize_model(net(), "int4", group=0, activations=activations)
 
 
 def test_layers_by_their_names() -> None:
@@ -173,7 +176,7 @@ def test_gptq_of_a_model() -> None:
         ({"method": "other"}, "method is 'other'"),
         ({"calibration": []}, "calibration goes with"),
         ({"method": "gptq", "calibration": []}, "0 calibration batches"),
-        ({"activations": "int4", "group": 0}, "takes an None"),
+        ({"activations": "int4", "group": 0}, "activations is 'int4'; accepted are None"),
     ],
 )
 def test_bad_arguments_change_nothing(how: dict[str, Any], text: str) -> None:
