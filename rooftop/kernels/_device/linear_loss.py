@@ -88,7 +88,7 @@ def _loss(most, sum_, picked, total, classes, smoothing, scale, SMOOTH: tl.const
     above = tl.log(sum_)
     off = most - picked
     if SMOOTH:
-        off = (1 - smoothing) * off + smoothing * (most - total / classes)
+        off = (1 - smoothing) * off + smoothing * (most - tl.div_rn(total, classes))
     lse = most + above
     return above + off + scale * lse * lse
 
