@@ -11,18 +11,35 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-def torch_forward(x: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, *rest: Any) -> tuple[Tensor, None, None, None, None, None]:
-    """The loss alone, all logits in memory."""
+def _materialised(x: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, ignore: int, reduction: str, smoothing: float, cap: float) -> Tensor:
+    """The loss with all logits in memory."""
+    from torch.nn import functional
+
+    z = functional.linear(x, weight, None if bias is None else bias.to(x.dtype)).float()
+    z = cap * (z / cap).tanh() if cap else z
+    return functional.cross_entropy(z, target, ignore_index=ignore, reduction=reduction, label_smoothing=smoothing)
+
+
+def torch_step(compiled: bool = False) -> Callable[..., Any]:
+    """The loss, and where our forward makes the gradients these too, by autograd."""
     import torch
 
-    ignore, reduction, smoothing, scale, cap, start, classes, *_ = rest
-    if scale or start or classes:
-        raise ValueError("torch's cross_entropy has no term of the log-normaliser and takes no slice of the vocabulary")
-    z = torch.nn.functional.linear(x, weight, None if bias is None else bias.to(x.dtype)).float()
-    z = cap * (z / cap).tanh() if cap else z
-    loss = torch.nn.functional.cross_entropy(z.double() if x.dtype == torch.float64 else z, target, ignore_index=ignore, reduction=reduction,
-                                             label_smoothing=smoothing)  # fmt: skip
-    return loss, None, None, None, None, None
+    function = torch.compile(_materialised, dynamic=False) if compiled else _materialised
+
+    def run(x: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, *rest: Any) -> Any:
+        ignore, reduction, smoothing, scale, cap, start, classes, _, memory, *wanted = rest
+        if scale or start or classes:
+            raise ValueError("torch's cross_entropy has no term of the log-normaliser and takes no slice of the vocabulary")
+        made = memory == "fast" and reduction != "none"
+        given = [t if t is None else t.detach().requires_grad_(made and asked) for t, asked in zip((x, weight, bias), wanted, strict=False)]
+        with torch.enable_grad():
+            loss = function(given[0], given[1], given[2], target, ignore, reduction, smoothing, cap)
+            leaves = [t for t in given if t is not None and t.requires_grad]
+            gradients = torch.autograd.grad(loss, leaves) if leaves else ()
+        del gradients
+        return loss.detach(), None, None, None, None, None
+
+    return run
 
 
 def liger() -> Callable[..., Any]:

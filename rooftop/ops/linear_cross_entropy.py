@@ -17,7 +17,7 @@ from rooftop.ops import _linear_loss
 from rooftop.ops._arguments import number
 from rooftop.ops._linear_cases import cases
 from rooftop.ops._linear_loss import Options
-from rooftop.ops._linear_peers import compiled_backward, liger, torch_forward
+from rooftop.ops._linear_peers import compiled_backward, liger, torch_step
 
 if TYPE_CHECKING:
     import torch
@@ -56,8 +56,8 @@ def linear_cross_entropy(
         weight: [V, H] in the dtype of `x`. Where it, or `x`, requires no gradient, its product is not made.
         target: int64 [...], 0 to V - 1 or `ignore_index`. Any other makes the token's loss NaN, and the gradients; under `rooftop.debug()` it is an IndexError.
         bias: [V], of the dtype of `x` or float32.
-        ignore_index: tokens with this target have no loss and no gradient, do not count in the mean, and their logits are not read. The products take
-            their rows along.
+        ignore_index: tokens with this target have no loss and no gradient, do not count in the mean, and their logits are not read. On Hopper, in 16 bits,
+            they are left out of the products too; elsewhere these take their rows along.
         label_smoothing: 0 to 1, the share of the target spread evenly over all classes.
         lse_square_scale: factor of the squared log-normaliser, added to each token's loss.
         softcap: logits are first bounded smoothly to ± this; None for not.
@@ -414,7 +414,7 @@ OP = Op(
             "slices not added": _last_chunk_alone,
         },
     ),
-    peers={"torch": lambda: torch_forward, "liger": liger},
+    peers={"torch": torch_step, "torch.compile": lambda: torch_step(compiled=True), "liger": liger},
     wrong={
         "ignored tokens count": _changed(reference, 4, ignore_index=-1),
         "smoothing forgotten": _changed(reference, 4, label_smoothing=0.0),

@@ -95,7 +95,8 @@ def test_the_floor_leaves_out_units_that_the_card_has_not() -> None:
 
 
 def test_what_a_call_allocates_is_measured_on_the_second_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The op's own function and the peers', their inputs apart; what only the first call allocates, or compiles, is not of a call."""
+    """The op's own function, the peers', and a rung in memory of its own, their inputs apart; what only the first call allocates, or compiles, is not of a
+    call."""
     b = made("add", "1 Mi elements f32")
     log: list[str] = []
     held = {"now": 1000, "most": 0}
@@ -119,6 +120,7 @@ def test_what_a_call_allocates_is_measured_on_the_second_call(monkeypatch: pytes
     peer = next(s for s in b.f.entries if s.peer is not None)
     vars(peer)["function"] = allocates(peer.name, 0, 70)
     rung = candidates.rungs(registry.ladder("sgemm_cuda"))[0]
+    monkeypatch.setattr(b, "_anew", allocates(rung.name, 40, 600))
     found = b._memory([peer, next(s for s in b.f.entries if s.peer is None), rung])
-    assert found == {peer.name: 70, "add__triton": 300}, "a rung is no function that a user calls"
-    assert log == [peer.name] * 2 + ["add__triton"] * 2
+    assert found == {peer.name: 70, "add__triton": 300, rung.name: 600}
+    assert log == [peer.name] * 2 + ["add__triton"] * 2 + [rung.name] * 2

@@ -12,6 +12,7 @@ from rooftop.lab.counters.simulator_speed import FIRST, MODES, newest
 from rooftop.lab.records import store
 from rooftop.lab.records.store import Record
 from rooftop.lab.report.data import gather
+from rooftop.lab.report.linear_page import front
 from rooftop.lab.report.model import SiteData
 from rooftop.lab.report.picture import climb
 from rooftop.lab.timing import first_calls
@@ -162,6 +163,7 @@ TABLES: Mapping[tuple[str, str], Callable[[list[Record], SiteData], str]] = {  #
     ("docs/dependencies.md", "build"): build,
     ("docs/simulator.md", "speed"): speed,
     ("docs/gpu.md", "first calls"): first,
+    ("docs/linear_cross_entropy.md", "time and memory"): front,
 }
 PICTURES: Mapping[str, tuple[str, Mapping[str, str]]] = {  # file -> ladder, and what its peers are called there
     "docs/pictures/sgemm_cuda.svg": ("sgemm_cuda", {"torch": "torch (cuBLAS)"}),

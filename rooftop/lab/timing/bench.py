@@ -330,12 +330,18 @@ class Bench:
         return ("burst", "sustained") if compute_bound(self.work) else ("normal",)
 
     def _memory(self, able: Sequence[Subject]) -> dict[str, int]:
-        """The peak memory of one eager call of each that a user can call: no rung, no file of a user's."""
+        """The peak memory of one eager call of each. What no user can call, a rung or a file, is run in memory of its own, freed when the call ends."""
         tensors, options = make(self.f.op, self.f.case, "cuda", 0)
         args = self.f.op.arguments(tensors, options)
+        alone = [s for s in able if s.peer is None and not self._public(s) and s.implementation is not None and s.implementation.platform == "gpu"]
         calls = {s.name: partial(_quietly, s.function, args) for s in able if s.peer is not None}
         calls |= {s.name: partial(self.f.op, *args, implementation=s.name) for s in able if s.peer is None and self._public(s)}
+        calls |= {s.name: partial(_quietly, self._anew, (s, tensors)) for s in alone}
         return {name: peak_bytes(call) for name, call in calls.items()}
+
+    def _anew(self, s: Subject, tensors: dict[str, Any]) -> Any:
+        """One run of a kernel in memory allocated for it: what an eager call of it would hold."""
+        return self.kernel(s, [tensors]).calls[0]()
 
     def _public(self, s: Subject) -> bool:
         """Whether the op's function takes it by its name: an implementation of the house, no rung, no file of a user's."""
