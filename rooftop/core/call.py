@@ -26,7 +26,8 @@ def seen_by_kernels(op: Contract, problem: Problem) -> tuple[Problem, tuple[str,
     if op.twin_of is not None:
         problem = _as_twin(op, problem)
         op = op.twin_of
-    seen = op.kernel_problem(problem)
+    # an output that takes an input's memory lies at its address
+    seen = op.kernel_problem(problem.replace(**{out: problem[given] for out, given in op.taken(problem).items()}))
     if seen is not None:
         return seen, ()
     inputs = op.inputs_of(problem)

@@ -332,6 +332,7 @@ def _cases() -> list[Case]:
         "everything": {"x": (20, 300), "ignore": 7, "smoothing": 0.2, "scale": 1e-2, "cap": 2.0},
         "everything, many classes": {"x": (20, 4100), "ignore": 7, "smoothing": 0.2, "scale": 1e-2, "cap": 2.0},
         "in place": {"x": (20, 300), "inplace": True},
+        "in place, address misaligned": {"x": (9, 256), "inplace": True, "layout": "offset"},
         "in place with ignored": {"x": (40, 30), "inplace": True, "ignore": 4, "reduction": "none"},
         "rows padded": {"x": (9, 256), "layout": "padded"},
         "rows misaligned": {"x": (9, 256), "layout": "sliced", "inplace": True},
