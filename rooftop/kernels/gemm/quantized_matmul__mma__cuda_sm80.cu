@@ -1,6 +1,6 @@
 /* rooftop
 idea    = "The packed weight is operand A of mma.sync: a lane copies its own 16 bytes of codes to shared memory, several blocks ahead and without registers, and unpacks them to what the tensor core asks of it, so that no warp waits for another one's codes; 8 rows of x are the other operand, brought once for all warps in slabs, so that one row costs what eight do."
-limit   = "predicted: device memory for up to 16 rows of x (125 instructions for 2048 codes of int4 take 4.4 us at 8192 x 8192 where their bytes take 7.8); mma.sync from 64 rows on; codes are unpacked again for every 64 rows"
+limit   = "int4, one row, 8192 x 8192 on an H200: 12.8 us where a copy of the same bytes takes 10.1. The schedulers issue half of the time (145 instructions for 2048 codes are 5.1 us) and memory is half busy; a quarter of the time no block runs on a multiprocessor. From 32 rows on mma.sync and its operands bound it; codes are unpacked again for every 64 rows"
 dtypes  = ["f16", "bf16"]
 args    = ["x: T[M, K]", "codes: u8[STRIPES, BLOCKS, BYTES]"]
 tensors = ["out: T[M, N]"]
@@ -54,12 +54,12 @@ __device__ inline void unpack_two(int two, unsigned (&a)[2][4], const unsigned* 
 /// Warp (down, along) of a block: HIGH stripes of 16 rows of the weight by every ALONG-th block of 128 columns. F: the format; S, Z: types of scales and zero
 /// points, ZEROS: whether there are any; GROUP: 32, 64 or 128 columns share a scale, 128 also where more do, 0: one scale a row; TOKENS: rows of x that
 /// there can be, a power of two; TILES: eights of them; DEEP: slots of a warp's ring of codes, scales and zero points; SLAB: rounds of ALONG blocks that x is
-/// brought for at once; RESIDENT: blocks of warps a multiprocessor has registers for; RAW: codes are multiplied with 128 on top; WHOLE: rows of x begin at
-/// 16 bytes and K is a multiple of 8; PARTS: sums go to `parts`. inverse: 2^32 over the blocks of 128 columns that share a scale, rounded up; 0 where each has its own.
-template <typename T, int F, typename S, typename Z, bool ZEROS, int GROUP, int TOKENS, int TILES, int HIGH, int DOWN, int ALONG, int DEEP, int SLAB,
-          int RESIDENT, bool RAW, bool WHOLE, bool PARTS>
+/// brought for at once; RESIDENT: blocks of warps a multiprocessor has registers for; RAW: codes are multiplied with 128 on top; WHOLE: rows of x begin
+/// at 16 bytes and K is a multiple of 8; PARTS: sums go to `parts`; CODED: x is codes, whose rows have scales.
+template <typename T, int F, typename S, typename Z, bool ZEROS, int GROUP, int TOKENS, int TILES, int HIGH, int DOWN, int ALONG, int DEEP, int SLAB, int RESIDENT,
+          bool RAW, bool WHOLE, bool PARTS, bool CODED>
 __global__ void __launch_bounds__(32 * DOWN * ALONG, RESIDENT)
-few_rows(int M, int N, int K, int stripes, int blocks, int groups, unsigned inverse, int each, const T* __restrict__ x, long long xs,
+few_rows(int M, int N, int K, int stripes, int blocks, int groups, int per_group, int each, const T* __restrict__ x, long long xs,
          const unsigned char* __restrict__ codes, const S* __restrict__ scale, const Z* __restrict__ zero, const float* __restrict__ x_scale, const T* __restrict__ bias,
          T* __restrict__ out, float* __restrict__ parts) {
     using C = Code<F>;
@@ -89,25 +89,25 @@ few_rows(int M, int N, int K, int stripes, int blocks, int groups, unsigned inve
         from[h] = codes + (static_cast<long long>(s) * blocks + next) * CODES + lane * 16;
         row_of_scales[h] = s * groups;
     }
-    const auto shared_factors = [&](const auto* factors, int offset) {  // scales or zero points: 16 of a group, `A` lanes of 16 bytes
-        constexpr int A = sizeof(*factors);
-        if (lane >= GROUPS * A) return;
-        const int g = GROUPS > 1 ? min(next * GROUPS + lane / A, groups - 1) : inverse == 0 ? next : static_cast<int>(__umulhi(next, inverse));
-#pragma unroll
-        for (int h = 0; h < HIGH; ++h) {
-            const auto* of_group = factors + static_cast<long long>(row_of_scales[h] + g) * 16;
-            copy_async(ring_at + put + h * SHARE + offset, reinterpret_cast<const char*>(of_group) + lane % A * 16);
-        }
-    };
     const auto ask = [&] {
         if (here && next < end) {
 #pragma unroll
             for (int h = 0; h < HIGH; ++h) {
+                const unsigned to = ring_at + put + h * SHARE;
 #pragma unroll
-                for (int i = 0; i < C::LOADS; ++i) copy_async(ring_at + put + h * SHARE + i * 512, from[h] + i * 512);
+                for (int i = 0; i < C::LOADS; ++i) copy_async(to + i * 512, from[h] + i * 512);
+                if constexpr (!CHANNEL) {
+                    constexpr int A = sizeof(S), B = sizeof(Z);  // times 16 bytes: a group's scales, a group's zero points
+                    if (lane < GROUPS * A) {
+                        const int g = GROUPS > 1 ? min(next * GROUPS + lane / A, groups - 1) : per_group == 1 ? next : next / per_group;
+                        copy_async(to + CODES, reinterpret_cast<const char*>(scale + (static_cast<long long>(row_of_scales[h]) + g) * 16) + lane % A * 16);
+                    }
+                    if (ZEROS && lane < GROUPS * B) {
+                        const int g = GROUPS > 1 ? min(next * GROUPS + lane / B, groups - 1) : per_group == 1 ? next : next / per_group;
+                        copy_async(to + CODES + SCALES, reinterpret_cast<const char*>(zero + (static_cast<long long>(row_of_scales[h]) + g) * 16) + lane % B * 16);
+                    }
+                }
             }
-            if constexpr (!CHANNEL) shared_factors(scale, CODES);
-            if constexpr (ZEROS) shared_factors(zero, CODES + SCALES);
         }
         next += ALONG;
 #pragma unroll
@@ -258,7 +258,7 @@ few_rows(int M, int N, int K, int stripes, int blocks, int groups, unsigned inve
                     const int m = token + n * 8 + lane % 4 * 2 + e;
                     if (m >= M) continue;
                     const long long at = static_cast<long long>(m) * N + row;
-                    const float sum = s * total[h][n][2 * r + e] * (x_scale ? x_scale[m] : 1.f);
+                    const float sum = s * total[h][n][2 * r + e] * (CODED ? x_scale[m] : 1.f);
                     if (PARTS) parts[static_cast<long long>(blockIdx.z) * M * N + at] = sum;
                     else out[at] = T(sum + plus);
                 }
