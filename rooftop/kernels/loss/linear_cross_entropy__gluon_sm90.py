@@ -84,8 +84,8 @@ def choose(p: Problem) -> Config:
     rows, width, columns = sizes(p)
     stride, weight = padded(columns), p.get("unit_weight")
     if not _wanted(p):
-        behind = columns * width * 2 if p.option("weight_grad") else 0  # the backward will take as much
-        most = (SPARE if p.option("memory") == "fast" else min(SPARE, SMALL + behind)) // (rows * 2)
+        behind = columns * width * 2 if p.option("weight_grad") else 0  # the backward will take as much: long slices, whose last wave of tiles counts little
+        most = max(SPARE if p.option("memory") == "fast" else SMALL, SMALL + behind) // (rows * 2)
         return Config(0, 0 if most >= columns else in_waves(columns, most, rows, p.device.sms))
     each = stride + width  # elements of a row: its logits, and its x
     if weight is not None and weight.dtype == p["x"].dtype:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from rooftop.core.spec import Meta, Problem, Step, View
 from rooftop.core.tensor_maps import not_copied
 from rooftop.kernels._device.linear_live import live_column_sums, live_gradient
-from rooftop.kernels._device.linear_plan import SMALL, SPARE, bias_of, cap_of, classes, dense, in_tiles, in_waves, matrix, numbers, padded, sizes, taking
+from rooftop.kernels._device.linear_plan import SMALL, SPARE, TILE, bias_of, cap_of, classes, dense, in_tiles, in_waves, matrix, numbers, padded, sizes, taking
 from rooftop.kernels._device.linear_steps import gathered, preferred, sorted_out, spread
 from rooftop.kernels._device.products import turned
 from rooftop.kernels._device.wgmma_counted import counted
@@ -60,6 +60,17 @@ def choose(p: Problem) -> Config:
     return Config(each, weight is not None and weight.dtype == p["x"].dtype, min(2048, max(128, 1 << (each - 1).bit_length())))
 
 
+def _filled(most: int, p: Problem) -> int:
+    """The classes of a slice, from three quarters of `most` on, whose three products spend the least on waves of tiles of 128 x 256 that are not full."""
+    rows, width, _ = sizes(p)
+
+    def each(classes: int) -> float:
+        products = ((rows, classes, width), (rows, width, classes), (classes, width, rows))
+        return sum(-(-(-(-m // 128) * -(-n // TILE)) // p.device.sms) * k for m, n, k in products) / classes
+
+    return min(range(most, 3 * most // 4, -TILE), key=each) if most >= 4 * TILE else most
+
+
 def slices(p: Problem, config: Config) -> Iterator[tuple[int, int, int | None]]:
     """(first class, classes, element of dW at which the logits lie, or None: they have memory of their own). That element is a multiple of the classes, as TMA
     counts rows from the memory's beginning."""
@@ -67,7 +78,7 @@ def slices(p: Problem, config: Config) -> Iterator[tuple[int, int, int | None]]:
     first = 0
     while first < columns:
         left, offset = columns - first, 0
-        within = in_tiles(left * width // (rows + width)) if config.inside and left > config.columns else 0
+        within = _filled(in_tiles(left * width // (rows + width)), p) if config.inside and left > config.columns else 0
         while within > config.columns:
             offset = (columns * width - rows * within) // within * within
             if offset >= (first + within) * width:
