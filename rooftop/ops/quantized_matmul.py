@@ -2,7 +2,8 @@
 
     out[m, n] = x_scale[m] · Σ_k x[m, k] · (u[n, k] - zero[n, g]) · scale[n, g] + bias[n],   g = k // group
 
-Floats have decode(code) for u and no zero; x_scale is there where x is codes. rooftop/quant/packed.py says how the weight lies in memory: one way for every kernel and every number of rows.
+Floats have decode(code) for u and no zero; x_scale is there where x is codes. rooftop/quant/packed.py says how the weight lies in memory: one way for every
+kernel and every number of rows.
 
 Sources: Frantar et al., "GPTQ" (arXiv 2210.17323); Frantar et al., "MARLIN" (arXiv 2408.11743): weights stored in the order of the tensor core's fragments."""
 
@@ -270,7 +271,8 @@ def _given(
     return {
         "x": Input((m, k), dtype, layout=x), "codes": Input((high, wide, 256 * BITS[format]), "u8"),
         "scale": Input(shared, "u8" if scales == "e8m0" else scales), "zero": Input(shared, zero) if zero else None,
-        "x_scale": Input((m,), "f32") if coded else None, "bias": Input((n,), dtype) if bias else None, "n": n, "k": k, "group": group, "format": format, "scales": scales,
+        "x_scale": Input((m,), "f32") if coded else None, "bias": Input((n,), dtype) if bias else None, "n": n, "k": k,
+        "group": group, "format": format, "scales": scales,
     }  # fmt: skip
 
 

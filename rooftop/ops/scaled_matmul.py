@@ -166,6 +166,25 @@ def _torch() -> Callable[..., Tensor]:
     return scaled_mm
 
 
+def _sixteen() -> Callable[..., Tensor]:
+    """What one would run without quantising: cuBLAS with both operands in bf16, dequantised outside what is timed."""
+    import torch
+
+    from rooftop.ops._peers import Kept
+
+    left = Kept(lambda a, scale: (a.float() * scale.reshape(-1, 1)).bfloat16())
+    right = Kept(lambda b, scale: (b.float() * scale.reshape(1, -1)).bfloat16().t().contiguous())
+
+    def linear(
+        a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, bias: Tensor | None, scales: str, fast: bool, to: str
+    ) -> Tensor:  # fmt: skip
+        if scales == "blocks" or to != "bf16":
+            raise ValueError("in bf16 for scales of rows and columns, or one of each")
+        return torch.nn.functional.linear(left(a, scale_a), right(b, scale_b), bias)
+
+    return linear
+
+
 def _with(change: Callable[[dict[str, Any]], None]) -> Callable[..., Tensor]:
     def run(*args: Any) -> Tensor:
         given = dict(zip(("a", "b", "scale_a", "scale_b", "bias", "scales", "fast", "to"), args, strict=True))
@@ -205,6 +224,7 @@ def _cases() -> list[Case]:
     bench += [case(f"layer {m}x{n}x{k}", tags="bench model", **mm("f8e4m3", m, n, k, fast=True)) for m, n, k in ((16, 8192, 8192), (4096, 7168, 2048))]
     bench += [case(f"blocks {m}x{n}x{k}", tags="bench model", **mm("f8e4m3", m, n, k, "blocks")) for m, n, k in ((4096, 7168, 2048), (128, 7168, 2048))]
     bench.append(case("4096 cubed", tags="bench", **mm("i8", 4096, 4096, 4096)))
+    bench += [case(f"rows {m}x8192x8192", tags="bench", **mm(d, m, 8192, 8192)) for d in ("f8e4m3", "i8") for m in (1024, 4096)]
     edge = []
     for dtype in ("f8e4m3", "f8e5m2", "i8"):
         for scales in ("one", "rows") if dtype == "i8" else ("one", "rows", "blocks"):
@@ -236,7 +256,7 @@ OP = Op(
     tolerance=Tolerance(multiple=4.0),
     arrange=_fitting,
     public=_public,
-    peers={"torch": _torch},
+    peers={"torch": _torch, "torch bf16": _sixteen},
     wrong={
         "scale of a ignored": _with(_ones("scale_a")),
         "scale of b ignored": _with(_ones("scale_b")),

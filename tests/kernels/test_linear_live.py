@@ -146,7 +146,8 @@ def test_chunks_and_slices_lie_where_nothing_is_read_any_more(n: int, h: int, v:
     backward = call("linear_cross_entropy_bwd", "small head 2048x2048x32000, small bf16", n=n, h=h, v=v)
     for columns in (backward.config.columns, 64):
         done = 0
-        for first, each, offset in backward.implementation.module.slices(backward.problem, dataclasses.replace(backward.config, columns=columns)):  # type: ignore[attr-defined]
+        config = dataclasses.replace(backward.config, columns=columns)
+        for first, each, offset in backward.implementation.module.slices(backward.problem, config):  # type: ignore[attr-defined]
             assert first == done < done + each <= v
             done += each
             assert each <= columns if offset is None else done * h <= offset and offset + n * each <= v * h and offset % each == each % 64 == 0

@@ -21,7 +21,8 @@ def front(found: list[Record], _site: SiteData) -> str:
     measured = {k: m for k, m in Gatherer(mine, {}, [], registry.HOUSE).measured.items() if m.kernel is not None and not m.stale}
     lines: list[str] = []
     for device in sorted({k[0] for k in measured}):
-        rows = {way: [_cell(measured, device, subject, memory, *shape) for shape in SHAPES.items()] for way, (subject, memory) in _ways(measured, device).items()}
+        ways = _ways(measured, device)
+        rows = {way: [_cell(measured, device, *at, *shape) for shape in SHAPES.items()] for way, at in ways.items()}
         if not any(cell for cells in rows.values() for cell in cells):
             continue
         shapes = " | ".join(f"{' x '.join(map(str, s))}: ms | MiB" for s in SHAPES.values())
