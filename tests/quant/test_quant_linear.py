@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import pydoc_data.topics
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import rooftop
+from rooftop.lab.perplexity import WAYS, Trained, table
 from rooftop.quant import (
     PackedWeight,
     QuantLinear,
@@ -334,33 +334,6 @@ def test_other_checkpoints_are_refused() -> None:
 # -- what it costs: perplexity of a small model, trained here on the documentation that Python ships --------------------
 
 
-class Reader(nn.Module):
-    """The next character from the 32 before it."""
-
-    def __init__(self, alphabet: int) -> None:
-        super().__init__()
-        self.embed, self.norm = nn.Embedding(alphabet, 8), nn.LayerNorm(256)
-        self.up, self.mid, self.down, self.lm_head = nn.Linear(256, 256), nn.Linear(256, 256), nn.Linear(256, 256), nn.Linear(256, alphabet)
-
-    def forward(self, x: Tensor) -> Tensor:
-        h = nn.functional.silu(self.up(self.norm(self.embed(x).flatten(-2))))
-        return self.lm_head(nn.functional.silu(self.down(h + nn.functional.silu(self.mid(h)))))  # type: ignore[no-any-return]
-
-
-def text() -> tuple[Tensor, Tensor, int]:
-    """Windows of 32 characters and the one after each."""
-    whole = "\n".join(pydoc_data.topics.topics[k] for k in sorted(pydoc_data.topics.topics))[:300_000]
-    alphabet = {c: i for i, c in enumerate(sorted(set(whole)))}
-    ids = torch.tensor([alphabet[c] for c in whole])
-    windows = ids.unfold(0, 33, 1)
-    return windows[:, :32], windows[:, 32], len(alphabet)
-
-
-def perplexity(model: nn.Module, x: Tensor, y: Tensor) -> float:
-    with torch.no_grad():
-        return math.exp(float(nn.functional.cross_entropy(model(x), y)))
-
-
 @pytest.fixture
 def one_thread() -> Iterator[None]:
     """Small products: threads would wait for each other more than they work."""
@@ -373,32 +346,24 @@ def one_thread() -> Iterator[None]:
 @pytest.mark.usefixtures("one_thread")
 def test_perplexity(request: pytest.FixtureRequest) -> None:
     """Formats in the order of what they keep; calibration better than rounding. Few steps, or with --all as many as it takes to read well."""
-    x, y, alphabet = text()
     steps = 1500 if request.config.getoption("--all") else 150
-    torch.manual_seed(0)
-    model = Reader(alphabet)
-    optimizer = torch.optim.AdamW(model.parameters(), 6e-3 if steps < 1000 else 2e-3)
-    train = len(x) * 9 // 10
-    for _ in range(steps):
-        i = torch.randint(0, train, (256,))
-        nn.functional.cross_entropy(model(x[i]), y[i]).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    held = torch.arange(train, len(x), 9)[:3000]
-    plain = perplexity(model, x[held], y[held])
+    trained = Trained(steps, 6e-3 if steps < 1000 else 2e-3)
+    plain = trained.perplexity()
     assert plain < (6 if steps > 1000 else 13), "the model has learnt to read"
-    state = model.state_dict()
+    limits = {"int8": 1.005, "int8, activations int8": 1.01, "fp8, activations fp8": 1.02, "fp8 g128": 1.02, "fp6 g128": 1.02, "int4 g64": 1.06,
+              "int4 g64, activations int8": 1.06, "mxfp4": 1.2}  # fmt: skip
+    twos = ("int2 g64, zero points", "int2 g64, zero points, gptq", "int2 g64, hqq")
+    assert {*limits, *twos} < set(WAYS)
+    found = {way: trained.perplexity(way) / plain for way in (*limits, *twos)}
+    assert all(found[n] < limit for n, limit in limits.items()), found
+    assert all(found[n] < found[twos[0]] for n in (*twos[1:], "int4 g64")), found
 
-    def of(format: str, **how: Any) -> float:
-        fresh = Reader(alphabet)
-        fresh.load_state_dict(state)
-        return perplexity(quantize_model(fresh, format, **how), x[held], y[held]) / plain
 
-    batches = [x[torch.randint(0, train, (512,))] for _ in range(2)]
-    found = {
-        "int8": of("int8", group=0), "fp8": of("fp8", group=128), "fp6": of("fp6", group=128), "int4": of("int4", group=64), "mxfp4": of("mxfp4"),
-        "int2": of("int2", group=64, zero_points=True), "int2 hqq": of("int2", group=64, method="hqq"),
-        "int2 gptq": of("int2", group=64, zero_points=True, method="gptq", calibration=batches),
-    }  # fmt: skip
-    assert all(found[n] < limit for n, limit in (("int8", 1.005), ("fp8", 1.02), ("fp6", 1.02), ("int4", 1.06), ("mxfp4", 1.2))), found
-    assert found["int2 gptq"] < found["int2"] and found["int2 hqq"] < found["int2"] and found["int4"] < found["int2"], found
+def test_the_page_shows_the_newest_perplexities() -> None:
+    def record(at: str, value: float) -> dict[str, Any]:
+        rows = [{"way": "float16", "perplexity": value, "over_float16": 1.0}, {"way": "int4 g64", "perplexity": value * 1.01, "over_float16": 1.01}]
+        return {"kind": "clock", "subject": "perplexity", "at": at, "device": {"name": "a CPU"}, "versions": {}, "steps": 9, "parameters": 7, "rows": rows}
+
+    text = table([record("2026-01-02", 5.0), record("2026-01-01", 6.0)], None)
+    assert "| int4 g64 | 5.050 | 1.0100 |" in text and "6.000" not in text and "7 parameters after 9 steps" in text
+    assert table([], None) == "Nothing has been measured yet."

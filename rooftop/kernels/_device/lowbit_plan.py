@@ -48,8 +48,8 @@ def _stage(config: Config, bits: int) -> int:
 
 
 def seconds(config: Config, p: Problem) -> float:
-    """Predicted time. A step is the products, what TMA brings, or, where neither hides it, the wait for the codes, the instructions that unpack and that half of
-    the products which runs after them: fitted on an H200 to int4, 16 to 256 rows."""
+    """Predicted time. A step is the products, what TMA brings, or, where neither hides it, the wait for the codes, the instructions that unpack and that half
+    of the products which runs after them: fitted on an H200 to int4, 16 to 256 rows."""
     m, n, _ = sizes(p)
     bits = bits_of(p)
     each, count = pieces(config, p)

@@ -152,6 +152,13 @@ def first(found: list[Record], _site: SiteData) -> str:
     return "\n".join(lines)
 
 
+def perplexity(found: list[Record], site: SiteData) -> str:
+    """What quantising costs a small model (`rooftop.lab.perplexity`, which needs torch)."""
+    from rooftop.lab.perplexity import table
+
+    return table(found, site)
+
+
 def _us(seconds: float) -> str:
     return f"{float(seconds) * 1e6:,.0f}"
 
@@ -164,6 +171,7 @@ TABLES: Mapping[tuple[str, str], Callable[[list[Record], SiteData], str]] = {  #
     ("docs/simulator.md", "speed"): speed,
     ("docs/gpu.md", "first calls"): first,
     ("docs/linear_cross_entropy.md", "time and memory"): front,
+    ("docs/formats.md", "perplexity"): perplexity,
 }
 PICTURES: Mapping[str, tuple[str, Mapping[str, str]]] = {  # file -> ladder, and what its peers are called there
     "docs/pictures/sgemm_cuda.svg": ("sgemm_cuda", {"torch": "torch (cuBLAS)"}),
