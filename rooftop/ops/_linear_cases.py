@@ -32,6 +32,9 @@ def cases() -> list[Case]:
         for memory in ("fast", "small"):
             bench.append(case(f"{name} {n}x{h}x{v}, {memory}", tags="bench model", **_call(n, h, v, "bf16", memory=memory, inplace=True)))
     for memory in ("fast", "small"):
+        half = _call(8192, 4096, 128256, "bf16", below=2, ignore=0, memory=memory, inplace=True)
+        bench.append(case(f"half of the tokens ignored 8192x4096x128256, {memory}", tags="bench", **half))
+    for memory in ("fast", "small"):
         alone = _call(8192, 4096, 128256, "bf16", memory=memory, x_grad=False, weight_grad=False)
         bench.append(case(f"loss alone 8192x4096x128256, {memory}", tags="bench", **alone))
     edges: dict[str, dict[str, Any]] = {
@@ -70,6 +73,7 @@ def cases() -> list[Case]:
         "NaN": {"n": 5, "v": 100, "fill": "nan", "reduction": "none"},
         "+inf": {"n": 5, "v": 100, "weight": "inf", "reduction": "none"},
         "-0.0": {"n": 5, "v": 100, "fill": "-0.0"},
+        "all equal, smoothed": {"n": 5, "v": 3, "weight": "equal", "smoothing": 0.1},
         "all equal": {"n": 5, "v": 100, "weight": "equal", "scale": 1e-2},
         "denormals": {"n": 5, "v": 100, "fill": "tiny"},
     }
