@@ -27,13 +27,13 @@ HALVES = ("one token", "one class", "bias", "each token's", "small", "ignored", 
 
 
 def cases() -> list[Case]:
-    bench = []
-    for name, (n, h, v) in SHAPES.items():
+    bench, (*first, last) = [], SHAPES
+    for name in (*first, "half of the tokens ignored", last):
+        n, h, v = SHAPES.get(name, SHAPES["llama-3 head"])
+        ignored = {} if name in SHAPES else {"below": 2, "ignore": 0}
         for memory in ("fast", "small"):
-            bench.append(case(f"{name} {n}x{h}x{v}, {memory}", tags="bench model", **_call(n, h, v, "bf16", memory=memory, inplace=True)))
-    for memory in ("fast", "small"):
-        half = _call(8192, 4096, 128256, "bf16", below=2, ignore=0, memory=memory, inplace=True)
-        bench.append(case(f"half of the tokens ignored 8192x4096x128256, {memory}", tags="bench", **half))
+            given = _call(n, h, v, "bf16", memory=memory, inplace=True, **ignored)
+            bench.append(case(f"{name} {n}x{h}x{v}, {memory}", tags="bench model" if name in SHAPES else "bench", **given))
     for memory in ("fast", "small"):
         alone = _call(8192, 4096, 128256, "bf16", memory=memory, x_grad=False, weight_grad=False)
         bench.append(case(f"loss alone 8192x4096x128256, {memory}", tags="bench", **alone))

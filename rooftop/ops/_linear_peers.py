@@ -31,6 +31,10 @@ def torch_step(compiled: bool = False) -> Callable[..., Any]:
         if scale or start or classes:
             raise ValueError("torch's cross_entropy has no term of the log-normaliser and takes no slice of the vocabulary")
         made = memory == "fast" and reduction != "none"
+        if compiled and not (made and all(wanted[:2]) and ignore == -100):
+            raise ValueError("compiled for the loss with both gradients: each compilation costs seconds")
+        if compiled:
+            one_dtype(x)
         given = [t if t is None else t.detach().requires_grad_(made and asked) for t, asked in zip((x, weight, bias), wanted, strict=False)]
         with torch.enable_grad():
             loss = function(given[0], given[1], given[2], target, ignore, reduction, smoothing, cap)
