@@ -31,7 +31,7 @@ WAYS: dict[str, tuple[str, dict[str, Any]]] = {
 }  # fmt: skip
 
 
-class Reader(nn.Module):  # type: ignore[misc]
+class Reader(nn.Module):
     """The next character from the WINDOW before it."""
 
     def __init__(self, alphabet: int) -> None:
@@ -91,9 +91,9 @@ def measure(steps: int = STEPS) -> list[dict[str, Any]]:
     """The rows of a record: the model in float32 and float16, then each way, in float16 as it would run."""
     trained = Trained(steps, 2e-3)
     plain = trained.perplexity(dtype=torch.float16)
-    rows = [{"way": "float32", "perplexity": trained.perplexity()}, {"way": "float16", "perplexity": plain}]
+    rows: list[dict[str, Any]] = [{"way": "float32", "perplexity": trained.perplexity()}, {"way": "float16", "perplexity": plain}]
     rows += [{"way": way, "perplexity": trained.perplexity(way, torch.float16)} for way in WAYS]
-    return [{**row, "over_float16": float(row["perplexity"]) / plain} for row in rows]
+    return [{**row, "over_float16": row["perplexity"] / plain} for row in rows]
 
 
 def table(found: list[Record], _site: Any) -> str:

@@ -30,9 +30,9 @@ def cases() -> list[Case]:
     bench, (*first, last) = [], SHAPES
     for name in (*first, "half of the tokens ignored", last):
         n, h, v = SHAPES.get(name, SHAPES["llama-3 head"])
-        ignored = {} if name in SHAPES else {"below": 2, "ignore": 0}
+        below, ignore = (None, -100) if name in SHAPES else (2, 0)
         for memory in ("fast", "small"):
-            given = _call(n, h, v, "bf16", memory=memory, inplace=True, **ignored)
+            given = _call(n, h, v, "bf16", memory=memory, inplace=True, below=below, ignore=ignore)
             bench.append(case(f"{name} {n}x{h}x{v}, {memory}", tags="bench model" if name in SHAPES else "bench", **given))
     for memory in ("fast", "small"):
         alone = _call(8192, 4096, 128256, "bf16", memory=memory, x_grad=False, weight_grad=False)
