@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import rooftop
-from rooftop.lab.perplexity import WAYS, Trained, table
+from rooftop.lab.report.perplexity import WAYS, Trained, table
 from rooftop.quant import (
     PackedWeight,
     QuantLinear,

@@ -153,8 +153,8 @@ def first(found: list[Record], _site: SiteData) -> str:
 
 
 def perplexity(found: list[Record], site: SiteData) -> str:
-    """What quantising costs a small model (`rooftop.lab.perplexity`, which needs torch)."""
-    from rooftop.lab.perplexity import table
+    """What quantising costs a small model (`rooftop.lab.report.perplexity`, which needs torch)."""
+    from rooftop.lab.report.perplexity import table
 
     return table(found, site)
 

@@ -1,6 +1,6 @@
 """What quantising costs a language model, as perplexity: a small one, trained here on the documentation that Python ships, in codes of each format.
 
-python -m rooftop.lab.perplexity --out results      trains, measures and writes a record (a few minutes of one core); the page shows the newest"""
+python -m rooftop.lab.report.perplexity --out results      trains, measures and writes a record (a few minutes of one core); the page shows the newest"""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ WAYS: dict[str, tuple[str, dict[str, Any]]] = {
 }  # fmt: skip
 
 
-class Reader(nn.Module):
+class Reader(nn.Module):  # type: ignore[misc]
     """The next character from the WINDOW before it."""
 
     def __init__(self, alphabet: int) -> None:
@@ -41,7 +41,7 @@ class Reader(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         h = nn.functional.silu(self.up(self.norm(self.embed(x).flatten(-2))))
-        return self.lm_head(nn.functional.silu(self.down(h + nn.functional.silu(self.mid(h)))))  # type: ignore[no-any-return]
+        return self.lm_head(nn.functional.silu(self.down(h + nn.functional.silu(self.mid(h)))))
 
 
 class Trained:
@@ -110,7 +110,7 @@ def table(found: list[Record], _site: Any) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m rooftop.lab.perplexity", description=__doc__.splitlines()[0] if __doc__ else "")
+    parser = argparse.ArgumentParser(prog="python -m rooftop.lab.report.perplexity", description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--steps", type=int, default=STEPS)
     parser.add_argument("--out", type=Path, metavar="DIR", help="folder of records; none is written without it")
     given = parser.parse_args(arguments)
