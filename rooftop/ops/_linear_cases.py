@@ -73,7 +73,6 @@ def cases() -> list[Case]:
         "NaN": {"n": 5, "v": 100, "fill": "nan", "reduction": "none"},
         "+inf": {"n": 5, "v": 100, "weight": "inf", "reduction": "none"},
         "-0.0": {"n": 5, "v": 100, "fill": "-0.0"},
-        "all equal, smoothed": {"n": 5, "v": 3, "weight": "equal", "smoothing": 0.1, "x_grad": False, "weight_grad": False},
         "all equal": {"n": 5, "v": 100, "weight": "equal", "scale": 1e-2},
         "denormals": {"n": 5, "v": 100, "fill": "tiny"},
     }

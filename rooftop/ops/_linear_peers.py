@@ -15,7 +15,8 @@ def _materialised(x: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor
     """The loss with all logits in memory."""
     from torch.nn import functional
 
-    z = functional.linear(x, weight, None if bias is None else bias.to(x.dtype)).float()
+    z = functional.linear(x, weight, None if bias is None else bias.to(x.dtype))
+    z = z.float() if z.element_size() < 4 else z
     z = cap * (z / cap).tanh() if cap else z
     return functional.cross_entropy(z, target, ignore_index=ignore, reduction=reduction, label_smoothing=smoothing)
 
