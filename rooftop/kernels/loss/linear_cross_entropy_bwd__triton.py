@@ -17,6 +17,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from rooftop.core.spec import Launch, Meta, Problem, Step, View
+from rooftop.kernels._device.linear_exact import exact_gradient
 from rooftop.kernels._device.linear_loss import slice_gradient, times_loss
 from rooftop.kernels._device.linear_plan import (
     SMALL,
@@ -139,7 +140,7 @@ def _by_classes(p: Problem, config: Config) -> Iterator[Step]:
         yield product(chunk, matrix(p, "x"), turned(weight))
         blocks = -(-each // config.block)
         args = {**same, "z": memory, "zo": at, "zs": stride, "columns": each, "blocks": blocks, "first": first}
-        yield taking(slice_gradient, args, rows * blocks, max(1, config.block // 512))
+        yield taking(slice_gradient if p["x"].itemsize == 2 else exact_gradient, args, rows * blocks, max(1, config.block // 512))
         if p.get("dx") is not None:
             yield product(dense(x_sum, rows, width), chunk, weight, add=first > 0)
         if p.get("dweight") is not None:
