@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from rooftop.core.op import like
+from rooftop.core.op import Sizes, like
 from rooftop.core.spec import Case, Input, Meta, Problem, Work, case, collapse
 from rooftop.ops import _arguments
 
@@ -116,6 +116,16 @@ def total(t: Tensor, dims: int) -> Tensor:
 
     wide = t if t.dtype == torch.float64 else t.float()
     return wide.reshape(prod(t.shape[: t.dim() - dims]), *t.shape[t.dim() - dims :]).sum(0)
+
+
+def sizes(bias: bool) -> Sizes:
+    """`bias`: whether the usual call has one."""
+
+    def inputs(dtype: str, rows: int, columns: int) -> dict[str, Any]:
+        given = {"weight": Input((columns,), dtype), "bias": Input((columns,), dtype) if bias else None}
+        return {"x": Input((rows, columns), dtype), "residual": None, **given, "dims": 1, "eps": 1e-5}
+
+    return Sizes(inputs, {"rows": (1, 1 << 26), "columns": (64, 1 << 22)}, rows="rows", models={"columns": "hidden"}, axis="columns")
 
 
 def cases(bias: bool) -> list[Case]:
