@@ -24,6 +24,8 @@ from dataclasses import dataclass
 from rooftop.lab.records.form import Record
 from rooftop.lab.timing.statistics import median
 
+__all__ = ["Measured", "cliffs", "counted", "median", "points", "slower"]
+
 NEIGHBOURS = 4
 FAR = 2.0  # octaves: points further apart in their sizes are no neighbours
 CLIFF = 0.8  # of the median of its neighbours' shares: below it, a point is a cliff
