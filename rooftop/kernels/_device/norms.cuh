@@ -90,7 +90,7 @@ extern __shared__ __align__(128) uint4 held[];  // this block's packs of x, then
 /// y = norm(x + residual) · weight + bias, s = x + residual; a cluster a row, brought to shared memory by asynchronous copies and read once.
 template <typename T, int THREADS, int CLUSTER, int BLOCKS, bool CENTRE, bool RESIDUAL>
 __global__ void __launch_bounds__(THREADS, BLOCKS)
-    norm_forward(int C, const T* __restrict__ x, long long xs, const T* __restrict__ r, long long rs, const T* __restrict__ w,
+    norm_cluster(int C, const T* __restrict__ x, long long xs, const T* __restrict__ r, long long rs, const T* __restrict__ w,
                  const T* __restrict__ b, T* __restrict__ y, long long ys, T* __restrict__ s, long long ss, float eps) {
     using P = Pack<T>;
     constexpr int N = P::N, WARPS = THREADS / 32;
@@ -196,12 +196,12 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
     }
 }
 
-/// As norm_forward, of rows that start on 16 bytes and fit one block: a row a block, PIECES packs a thread, in registers. EARLY: the weight and the
+/// As norm_cluster, of rows that start on 16 bytes and fit one block: a row a block, PIECES packs a thread, in registers. EARLY: the weight and the
 /// bias are asked for 0: after the sums; 1: before the barrier, at 4 registers a pack; 2: when the row has been, on the way to shared memory, where
 /// each thread reads only what it copied itself; 3: so, before the row.
 template <typename T, int THREADS, int PIECES, int BLOCKS, int EARLY, bool CENTRE, bool RESIDUAL>
 __global__ void __launch_bounds__(THREADS, BLOCKS)
-    norm_whole(int C, const T* __restrict__ x, long long xs, const T* __restrict__ r, long long rs, const T* __restrict__ w,
+    norm_whole_row(int C, const T* __restrict__ x, long long xs, const T* __restrict__ r, long long rs, const T* __restrict__ w,
                const T* __restrict__ b, T* __restrict__ y, long long ys, T* __restrict__ s, long long ss, float eps) {
     using P = Pack<T>;
     constexpr int N = P::N, WARPS = THREADS / 32, LANES = lanes_for(WARPS);
@@ -278,7 +278,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
     }
 }
 
-/// As norm_whole, of rows that fit a warp: ROWS of them, which follow one another, a warp, all on their way before the first is used. No barrier, no
+/// As norm_whole_row, of rows that fit a warp: ROWS of them, which follow one another, a warp, all on their way before the first is used. No barrier, no
 /// shared memory; the weight and the bias are read once a warp.
 template <typename T, int THREADS, int PIECES, int ROWS, int BLOCKS, bool CENTRE, bool RESIDUAL>
 __global__ void __launch_bounds__(THREADS, BLOCKS)

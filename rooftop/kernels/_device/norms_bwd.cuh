@@ -1,20 +1,3 @@
-/* rooftop
-[let]
-row          = "s"
-whole        = "C % (16 // bytes(s)) == 0 and aligned(s, 16) and aligned(dy, 16) and aligned(dx, 16) and (not present(ds) or aligned(ds, 16)) and (not present(weight) or aligned(weight, 16))"
-alike        = "whole or starts(s, 16) and starts(dy, 16) and starts(dx, 16) and starts(ds, 16) and (stride(s, 0) - stride(dy, 0)) * bytes(s) % 16 == 0 and (stride(s, 0) - stride(dx, 0)) * bytes(s) % 16 == 0 and (not present(ds) or (stride(s, 0) - stride(ds, 0)) * bytes(s) % 16 == 0)"
-own_of_pack  = "16 // bytes(s)"
-room         = "resident(card, cluster * group) * each * group"
-clusters     = "(group * ceil(ceil(R / ceil(R / room)) / group) if R > 0 else group) if whole else max(1, room // period) * period"
-left         = "clusters // group"
-shared       = "slots * (stages * 32 + (16 if present(dweight) else 0)) + 4 * own_of_pack * pieces * needed * ((1 if registers == 0 and present(dweight) else 0) + (1 if registers != 1 and present(dbias) else 0)) + (0 if whole else 512)"
-static       = "128 * ceil((16 * needed // 32 * (2 if cluster == 1 else 1) + 32 * cluster + 32) / 128)"
-grouped      = "group == 1 or cluster == 1 and whole and (present(dweight) or present(dbias))"
-wide         = "4 if C % 4 == 0 else 1"
-across       = "32 if wide == 1 or C >= 65536 else 8 if C >= 4096 else 4"
-height       = "max(8, min(32 if across == 32 else 64, pow2(ceil(left / 4))))"
-deep         = "min(8, pow2(ceil(left / height)))"
-*/
 // The backward of rms_norm and layer_norm in CUDA C++, which differ in CENTRE alone.
 #pragma once
 #include <cuda_pipeline.h>
@@ -319,7 +302,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
 /// threads takes ACROSS · VEC columns of one of them, VEC 4 where the rows start on 16 bytes, 1 elsewhere; a thread asks for DEEP rows at once.
 template <typename T, int VEC, int ACROSS, int HEIGHT, int DEEP>
 __global__ void __launch_bounds__(ACROSS * HEIGHT)
-    norm_columns(int count, int C, const float* __restrict__ pw, T* __restrict__ dw, const float* __restrict__ pb, T* __restrict__ db) {
+    norm_column_sums(int count, int C, const float* __restrict__ pw, T* __restrict__ dw, const float* __restrict__ pb, T* __restrict__ db) {
     constexpr int WARPS = ACROSS * HEIGHT / 32, WIDTH = ACROSS * VEC;
     struct alignas(4 * VEC) Columns {
         float of[VEC];

@@ -1,21 +1,3 @@
-/* rooftop
-[let]
-row          = "x"
-room         = "resident(card, cluster) * blocks"
-clusters     = "(ceil(R / ceil(R / room)) if R > 0 else 1) if whole else max(1, room // period) * period"
-whole        = "C % (16 // bytes(x)) == 0 and aligned(x, 16) and aligned(y, 16) and (not present(residual) or aligned(residual, 16) and aligned(s, 16)) and (not present(weight) or aligned(weight, 16)) and (not present(bias) or aligned(bias, 16))"
-alike        = "whole or starts(x, 16) and starts(y, 16) and (stride(x, 0) - stride(y, 0)) * bytes(x) % 16 == 0 and (not present(residual) or starts(residual, 16) and starts(s, 16) and (stride(residual, 0) - stride(x, 0)) * bytes(x) % 16 == 0 and (stride(s, 0) - stride(x, 0)) * bytes(x) % 16 == 0)"
-beside       = "(1 if present(weight) else 0) + (1 if present(bias) else 0)"
-brought      = "16 * pieces * threads * beside if early >= 2 else 0"
-shared       = "16 * slots * (stages * (2 if present(residual) else 1) + beside)"
-once         = "16 * rows * slots * (2 if present(residual) else 1)"
-static       = "128 * ceil((8 * rows * (needed // 32) * (2 if cluster == 1 else 1) + 16 * rows * cluster + 32) / 128)"
-fits_1       = "blocks * threads <= 2048 and bytes_of_row * blocks <= 225000 * cluster"
-fits_2       = "whole and blocks * threads >= 512 and blocks * threads <= 2048 and pieces * threads * 16 >= bytes_of_row and (pieces - 1) * threads * 16 < bytes_of_row and blocks * (brought + 1024 + 256) <= 233472 and (early == 0 or beside > 0)"
-fits_3       = "alike and stages >= 3 and R * cluster > sms * blocks and needed <= 1024 and blocks * needed >= 256 and blocks * needed <= 2048 and blocks * (shared + 1024 + static) <= 233472 and shared + static <= 232448"
-fits_4       = "alike and (rows == 1 or whole) and needed <= 1024 and blocks * needed >= 256 and blocks * needed <= 2048 and blocks * (once + 1024 + static) <= 233472 and once + static <= 232448"
-fits_5       = "whole and blocks * threads >= 256 and blocks * threads <= 2048 and blocks * threads * pieces * (rows + 3) <= 8192 and pieces * 512 >= bytes_of_row and (pieces - 1) * 512 < bytes_of_row"
-*/
 // Normalisation of rows in CUDA C++, as in norms.cuh, of rows that are shared out over the blocks of a cluster in packs of 16 bytes (slices.cuh), by
 // clusters that stay and by clusters that take a row or two each.
 #pragma once
@@ -66,13 +48,13 @@ struct alignas(8 * ROWS) Together {
     Moments of[ROWS];
 };
 
-/// As norm_forward, by clusters that stay for the whole launch and walk over rows `clusters` apart: the weight and the bias, which for long rows
+/// As norm_cluster, by clusters that stay for the whole launch and walk over rows `clusters` apart: the weight and the bias, which for long rows
 /// would cross the L2 again with every row, are read once and wait in shared memory beside the rows to come. Each thread owns PIECES packs and
 /// reads only what it copied itself. While a row's parts are on their way, the row before is written: STAGES is at least 3. FIT is of all four
 /// tensors.
 template <typename T, int PIECES, int THREADS, int CLUSTER, int BLOCKS, int STAGES, int FIT, bool CENTRE, bool RESIDUAL, bool WEIGHT, bool BIAS>
 __global__ void __launch_bounds__(THREADS, BLOCKS)
-    norm_stay(int R, int C, int clusters, const T* __restrict__ x, long long xs, const T* __restrict__ r, long long rs, const T* __restrict__ w,
+    norm_persistent(int R, int C, int clusters, const T* __restrict__ x, long long xs, const T* __restrict__ r, long long rs, const T* __restrict__ w,
               const T* __restrict__ b, T* __restrict__ y, long long ys, T* __restrict__ s, long long ss, float eps) {
     using P = Pack<T>;
     using Packs = Slice<T, PIECES, THREADS, CLUSTER, FIT>;
@@ -174,11 +156,11 @@ struct Word4 {
     static constexpr int VALUE = V;
 };
 
-/// As norm_stay, but a cluster ROWS rows, of which as many wait for memory as a multiprocessor's shared memory holds: the card gives out the rows
+/// As norm_persistent, but a cluster ROWS rows, of which as many wait for memory as a multiprocessor's shared memory holds: the card gives out the rows
 /// as multiprocessors come free, which do not share the memory equally. The weight and the bias cross the L2 again every ROWS rows.
 template <typename T, int PIECES, int ROWS, int THREADS, int CLUSTER, int BLOCKS, int FIT, bool CENTRE, bool RESIDUAL>
 __global__ void __launch_bounds__(THREADS, BLOCKS)
-    norm_once(int R, int C, const T* __restrict__ x, long long xs, const T* __restrict__ r, long long rs, const T* __restrict__ w,
+    norm_streaming(int R, int C, const T* __restrict__ x, long long xs, const T* __restrict__ r, long long rs, const T* __restrict__ w,
               const T* __restrict__ b, T* __restrict__ y, long long ys, T* __restrict__ s, long long ss, float eps) {
     using P = Pack<T>;
     using Packs = Slice<T, PIECES, THREADS, CLUSTER, FIT>;

@@ -1,16 +1,3 @@
-/* rooftop
-[let]
-# What a Slice comes to. Its kernel says row, whole and room, and has the constants cluster and pieces.
-sector       = "32 // bytes(row)"
-bytes_of_row = "C * bytes(row)"
-line         = "1 if cluster == 1 else 8 if whole else 2"
-per_block    = "ceil((ceil(bytes_of_row / 16) + (0 if whole else 2)) / (line * cluster)) * line"
-needed       = "32 * ceil(max(1, per_block - (0 if whole else 4)) / (32 * pieces))"
-slots        = "pieces * needed + (0 if whole else 4)"
-fit          = "0 if not whole else 2 if bytes_of_row == 16 * cluster * pieces * needed else 1"
-coarse       = "sector // gcd(stride(row, 0), sector)"
-period       = "1 if whole else coarse if coarse <= room else max(1, coarse // 2)"
-*/
 // Rows shared out over the blocks of clusters that stay for the whole launch, in packs of 16 bytes, PIECES a thread.
 #pragma once
 #include <cooperative_groups.h>
