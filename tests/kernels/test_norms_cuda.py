@@ -165,7 +165,9 @@ def test_a_row_of_nan_spoils_no_other_and_equal_rows_are_exact(name: str, column
 
 @pytest.mark.sampled("kernels", "layer_norm__cuda_sm90")
 @pytest.mark.parametrize("fill", ["first 3e38", "first 1e4", "all 0.3"])
-@pytest.mark.parametrize("config", [WHOLE | {"threads": 64, "pieces": 1}, WARP | {"threads": 32, "pieces": 2, "rows": 2}, STREAMING | {"cluster": 2, "pieces": 1}])
+@pytest.mark.parametrize(
+    "config", [WHOLE | {"threads": 64, "pieces": 1}, WARP | {"threads": 32, "pieces": 2, "rows": 2}, STREAMING | {"cluster": 2, "pieces": 1}]
+)
 def test_one_pass_stands_outliers_and_equal_rows(config: dict[str, Any], fill: str) -> None:
     def made(shape: Any, d: Any, g: Any, device: Any) -> Any:
         x = inputs._normal(shape, d, g, device) * (0 if fill.startswith("all") else 1)

@@ -4,7 +4,7 @@
 |---|---|---|
 | `warp` | a few short rows a warp, in registers; no barrier | norm_warp, norms.cuh |
 | `whole row` | a row a block, in registers | norm_whole_row, norms.cuh |
-| `streaming` | a cluster takes a row or two, in shared memory, and ends; the card hands out rows as multiprocessors come free | norm_streaming, norms_slices.cuh |
+| `streaming` | a cluster takes a row or two, in shared memory, and ends; multiprocessors that come free get the next | norm_streaming, norms_slices.cuh |
 | `persistent` | clusters stay for the whole launch and walk over the rows; weight and bias are read once | norm_persistent, norms_slices.cuh |
 | `cluster` | whatever else: a cluster a row, one barrier of the cluster | norm_cluster, norms.cuh |
 
@@ -120,7 +120,7 @@ TABLE = (  # the first that takes the rows
     Choice(32 * KIB, 48 * KIB, streaming(1, 4, 2), "two blocks of up to 768 threads, still one row each", "odd", plain=True),
     Choice(48 * KIB, 96 * KIB, streaming(4, 8, 4), "layer_norm reads weight and bias beside the row: four blocks share it", "odd", "layer_norm", plain=True),
     Choice(48 * KIB, 96 * KIB, streaming(1, 8, 2), "eight packs a thread: one block still holds a row, and no exchange is needed", "odd", plain=True),
-    Choice(96 * KIB, 256 * KIB, streaming(8, 8, 4), "odd rows: a persistent grid must be whole periods of 8 or 16 clusters, and half the card would wait", "odd", plain=True),
+    Choice(96 * KIB, 256 * KIB, streaming(8, 8, 4), "odd rows: a persistent grid is whole periods of 8 or 16 clusters; half the card waits", "odd", plain=True),
     Choice(256 * KIB, 512 * KIB, streaming(8, 8, 2), "the same; 64 KiB a block, two of them", "odd", plain=True),
     Choice(512 * KIB, 960 * KIB, streaming(16, 8, 2), "sixteen blocks with up to 60 KiB each, two on a multiprocessor", "alike", plain=True),
     Choice(960 * KIB, ANY, streaming(16, 8, 1), "one block on a multiprocessor: 110 KiB on their way", "alike", plain=True),
@@ -142,21 +142,21 @@ TABLE = (  # the first that takes the rows
     Choice(6 * KIB, 8 * KIB, whole_row(256, 2, 6, early=2), "layer_norm's registers allow six blocks", "aligned", "layer_norm"),
     Choice(6 * KIB, 8 * KIB, whole_row(256, 2, 8, early=2), "two packs in 32 registers: all 2048 threads", "aligned"),
     Choice(8 * KIB, 12 * KIB, whole_row(256, 3, 4, early=2), "three packs, 1024 threads of 64 registers", "aligned"),
-    Choice(12 * KIB, 14 * KIB, whole_row(256, 4, 4, early=2), "7168 elements of 16 bits: 3.5 packs of 256 threads, rather than 448 of 512", "aligned", "layer_norm"),
+    Choice(12 * KIB, 14 * KIB, whole_row(256, 4, 4, early=2), "7168 elements of 16 bits: 3.5 packs of 256 threads", "aligned", "layer_norm"),
     Choice(12 * KIB, 16 * KIB, whole_row(512, 2, 3, early=2), "1536 threads: three rows on their way", "aligned"),
     Choice(16 * KIB, 24 * KIB, whole_row(512, 3, 2, early=2), "two rows a multiprocessor: one is read while the other adds up", "aligned"),
     Choice(24 * KIB, 32 * KIB, whole_row(512, 4, 2, early=2), "the same", "aligned"),
-    Choice(32 * KIB, 44 * KIB, persistent(2, 4, 1, 4), "one block would be all that a multiprocessor holds: a ring of four rows instead", "aligned", "layer_norm", plain=True, fewest=2),
+    Choice(32 * KIB, 44 * KIB, persistent(2, 4, 1, 4), "a multiprocessor would hold one block: a ring instead", "aligned", "layer_norm", plain=True, fewest=2),
     Choice(32 * KIB, 48 * KIB, whole_row(1024, 3, 1, early=2), "1024 threads hold the row", "aligned"),
     Choice(48 * KIB, 64 * KIB, whole_row(1024, 4, 1, early=2), "the longest row that registers hold", "aligned"),
-    Choice(-1, 4 * KIB, cluster(128, 1, 12), "a residual with odd rows, or rows that start differently in each tensor: by shared memory, element by element at the ends"),
+    Choice(-1, 4 * KIB, cluster(128, 1, 12), "a residual with odd rows, or rows that start differently in each tensor"),
     Choice(4 * KIB, 8 * KIB, cluster(256, 1, 6), "the same"),
     Choice(8 * KIB, 32 * KIB, cluster(256, 1, 4), "the same", op="layer_norm"),
     Choice(8 * KIB, 32 * KIB, cluster(512, 1, 3), "the same", op="rms_norm"),
     Choice(32 * KIB, 64 * KIB, cluster(512, 1, 2), "the same; two rows of 64 KiB fit the shared memory"),
-    Choice(64 * KIB, 128 * KIB, persistent(16, 4, 2, 4), "layer_norm: weight and bias, as long as the row, are read once", "aligned", plain=True, fewest=0.25),
+    Choice(64 * KIB, 128 * KIB, persistent(16, 4, 2, 4), "layer_norm: weight and bias are read once", "aligned", plain=True, fewest=0.25),
     Choice(128 * KIB, 256 * KIB, persistent(16, 4, 2, 3), "the same; a fourth stage no longer fits", "aligned", plain=True, fewest=0.25),
-    Choice(256 * KIB, 512 * KIB, persistent(16, 2, 1, 3), "the same, and rms_norm's longest; one block of a cluster a multiprocessor", "aligned", plain=True, fewest=0.25),
+    Choice(256 * KIB, 512 * KIB, persistent(16, 2, 1, 3), "the same; one block a multiprocessor", "aligned", plain=True, fewest=0.25),
     Choice(64 * KIB, 128 * KIB, cluster(512, 2, 2), "fewer rows than clusters, or a residual: the smallest cluster that holds a row"),
     Choice(128 * KIB, 256 * KIB, cluster(256, 8, 4), "the same"),
     Choice(256 * KIB, 512 * KIB, cluster(512, 8, 2), "the same"),
@@ -248,7 +248,7 @@ def launches(p: Problem, c: Mapping[str, Any], head: Head, centre: bool) -> list
     template = [DTYPES[p["x"].dtype].cuda, *map(str, config), *(str(f).lower() for f in flags)]
     return [
         Launch(
-            f"{KERNELS[path]}<{', '.join(template)}>", (grid,), args, types=types, block=(threads,), cluster=(size,) if path not in ("whole row", "warp") else (),
-            shared=_shared(r, c), chained=True,
+            f"{KERNELS[path]}<{', '.join(template)}>", (grid,), args, types=types, block=(threads,), shared=_shared(r, c), chained=True,
+            cluster=() if path in ("whole row", "warp") else (size,),
         )
     ]  # fmt: skip

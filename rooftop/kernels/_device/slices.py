@@ -32,9 +32,9 @@ class Slices:
     def threads(self, cluster: int, pieces: int) -> int:
         """Of a block: as many warps as its slice needs at `pieces` packs a thread. Where blocks divide an aligned row, lines of 128 bytes stay together."""
         line = 1 if cluster == 1 else 8 if self.aligned else 2
-        packs = -(-self.row_bytes // 16) + (0 if self.aligned else 2)
-        of_block = -(-packs // (line * cluster)) * line
-        return 32 * -(-max(1, of_block - (0 if self.aligned else EDGE)) // (32 * pieces))
+        packs = _ceil(self.row_bytes, 16) + (0 if self.aligned else 2)
+        of_block = _ceil(packs, line * cluster) * line
+        return 32 * _ceil(max(1, of_block - (0 if self.aligned else EDGE)), 32 * pieces)
 
     def slots(self, cluster: int, pieces: int) -> int:
         """Packs of shared memory that a block's slice takes."""
@@ -50,11 +50,16 @@ class Slices:
         """Of a persistent kernel's grid, where `room` of them run at once: each takes as many rows as the others, in groups of `group`. Rows that start
         anywhere repeat their distance from 32 bytes with a period, and a cluster keeps to one distance: whole periods then."""
         if self.aligned:
-            return group * -(-(-(-rows // -(-rows // room))) // group) if rows else group
+            each = _ceil(max(rows, 1), room)
+            return group * max(1, _ceil(_ceil(rows, each), group))
         sector = 32 // self.itemsize
         period = sector // gcd(self.stride, sector)
         period = period if period <= room else max(1, period // 2)
         return max(1, room // period) * period
+
+
+def _ceil(a: int, b: int) -> int:
+    return -(-a // b)
 
 
 def starts_alike(*tensors: Meta | None) -> bool:
