@@ -175,6 +175,8 @@ def cases(bias: bool) -> list[Case]:
         "one more 2x4097": {"shape": (2, 4097)},
         "long 3x33000": {"shape": (3, 33000), "r": True},
         "longer 1x131080": {"shape": (1, 131080)},
+        "odd, long 2x51599": {"shape": (2, 51599)},
+        "odd, longer 2x131081": {"shape": (2, 131081)},
         "two dimensions": {"shape": (4, 3, 10), "dims": 2},
         "four dimensions": {"shape": (2, 3, 4, 40)},
         "no weight": {"shape": (6, 70), "w": None, "b": "none", "r": True},
