@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
+from itertools import product
 from typing import Any
 from unittest import mock
 
@@ -11,7 +13,7 @@ import pytest
 from rooftop.core import registry
 from rooftop.core.backends.cuda import CudaImplementation
 from rooftop.core.spec import TARGETS, Case, Input, Problem, case
-from rooftop.kernels._device import norm_bwd_sm90, norm_sm90
+from rooftop.kernels._device import norm_bwd_sm90, norm_sm90, slices
 from rooftop.lab import inputs
 from rooftop.lab.candidates import Subject
 from rooftop.lab.check import checker
@@ -214,3 +216,27 @@ def test_what_is_chosen_fits_a_multiprocessor(name: str, dtype: str) -> None:
                     assert blocks * threads <= 2048 and blocks * (launch.shared + 1024 + 1024) <= 233472, (columns, rows, config, launch)
                 seen += 1
     assert seen > 100
+
+
+def rows_of_every_kind(backward: bool) -> Iterator[Any]:
+    """What decides between the rows of a table: sizes beside each bound, how rows lie, options."""
+    table = norm_bwd_sm90.TABLE if backward else norm_sm90.TABLE
+    edges = {b for c in table for b in (c.over, c.most) if 0 < b < 1 << 40}
+    sizes = {edge + step for edge in edges for step in (-64, -16, 0, 16, 64, 1024)} | {16, 1 << 20}
+    for size, itemsize, lie, centre, flags, per in product(
+        sorted(s for s in sizes if s > 0), (2, 4), ("aligned", "odd", "neither"), (False, True), product((False, True), repeat=3), (0.1, 1, 3, 20)
+    ):
+        columns = size // itemsize + (lie != "aligned")
+        shape = slices.Slices(columns, itemsize, columns, lie == "aligned")
+        if backward:
+            yield norm_bwd_sm90.Rows(int(132 * per), shape, lie != "neither", *flags, centre, 132)
+        else:
+            yield norm_sm90.Rows(int(132 * per), shape, lie != "neither", *flags, centre, 132)
+
+
+@pytest.mark.parametrize("backward", [False, True])
+def test_each_row_of_the_table_has_a_reason_and_is_taken_by_some_rows(backward: bool) -> None:
+    table = norm_bwd_sm90.TABLE if backward else norm_sm90.TABLE
+    assert all(len(c.why) > 5 for c in table)
+    used = {next(i for i, c in enumerate(table) if c.takes(r)) for r in rows_of_every_kind(backward)}
+    assert [table[i] for i in range(len(table)) if i not in used] == []
