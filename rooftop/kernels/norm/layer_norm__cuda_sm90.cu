@@ -1,7 +1,7 @@
 /* rooftop
 idea    = "Each row is read once and written once, by one of five kernels (kernels/_device/norm_sm90.py). Short rows: several a warp, without a barrier. Rows of up to 64 KiB wait in the registers of a block, and weight and bias come to shared memory while they are added up. Longer rows are shared out over a cluster of blocks and wait in their shared memory; each warp passes on the mean and the sum of squares about it, in one pass about the thread's first element. A streaming cluster takes a row or two and ends. A persistent cluster stays for the whole launch, so that weight and bias, as long as the row, are read once: rows to come are on their way by cp.async, and while the parts of one row travel between the blocks (st.async, counted by an mbarrier) the row before is written."
 predict = { speedup = 1.4 }
-limit   = "Persistent clusters share the memory unequally (docs/staying.md), streaming ones read weight and bias again for each row: 0.96 of the roof at 131072 and 262144 columns of bf16. Shorter rows: the copy itself, 0.98 of it at 32768 columns, where one block is all that a multiprocessor holds. At 32 MiB 0.96 of a copy, at 2 and 4 MiB 0.83 to 0.85: two folds and a barrier between read and write."
+limit   = "Persistent clusters share the memory unequally (docs/staying.md); streaming ones read weight and bias again for each row. Rows of few MiB in all: two folds and a barrier between read and write."
 dtypes  = ["f32", "f16", "bf16"]
 args    = ["R: i32", "C: i32", "x: T[R, C]", "xs: i64 = stride(x, 0)", "residual: T[R, C]?", "rs: i64 = stride(residual, 0)", "weight: T[C]?", "bias: T[C]?", "y: T[R, C]", "ys: i64 = stride(y, 0)", "s: T[R, C]?", "ss: i64 = stride(s, 0)", "eps: f32"]
 demands = { has = ["STG.E.128"], spills = 0 }
