@@ -12,6 +12,7 @@ from rooftop.core.digests import digest, strip
 from rooftop.core.layouts import meta_of
 from rooftop.core.names import UnknownName
 from rooftop.core.spec import Case, Meta, Option, Problem, Work, dtype_of
+from rooftop.core.sweeps import Sizes
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -119,6 +120,7 @@ class Contract:
                 its records. The others are the problem's `extra`: a kernel whose head does not name them refuses them
     ranks       (tensors, options, group) -> this rank's outputs by name: the public function of several processes, of which each has its slice of the
                 tensors along their first dimension; what it gives all of them is judged as the outputs are (`rooftop ranks`)
+    swept       which numbers are sizes, and their ranges: what `rooftop sweep` draws its points from; a backward's are its forward's
     twin_of     the contract whose kernels this one runs in place (`rooftop.core.op.in_place`)
     peers       name -> factory of a callable with the reference's signature; ImportError says that it is absent
     wrong       known-wrong callables that the checker must reject"""
@@ -152,6 +154,7 @@ class Contract:
         core: Callable[..., Any] | None = None,
         objects: bool = False,
         twin_of: Contract | None = None,
+        swept: Sizes | None = None,
         ranks: Callable[[Mapping[str, Any], Mapping[str, Any], Any], Mapping[str, Any]] | None = None,
     ) -> None:
         self.name = name or reference.__module__.rpartition(".")[2]
@@ -161,7 +164,7 @@ class Contract:
         self.measured_work, self.faults, self.bucket, self.public, self.core, self.twin_of = (
             measured_work, faults, bucket, public, core, twin_of
         )  # fmt: skip
-        self.ranks = ranks
+        self.ranks, self.swept = ranks, swept
         self.peers, self.wrong, self.forward, self.into = dict(peers or {}), dict(wrong or {}), forward, dict(into or {})
         self.late = tuple(late)
         self.objects = objects
@@ -362,7 +365,7 @@ class Contract:
             grad.backward, outputs=grad.outputs, cases=self.cases, work=grad.work, canonical=grad.canonical or self.canonical,
             tolerance=grad.tolerance or (self._tolerance if isinstance(self._tolerance, Tolerance) else None),
             deterministic=self.deterministic, peers=grad.peers, wrong=grad.wrong, name=f"{self.name}_bwd", forward=self,
-            into=grad.into, same=grad.narrow, late=tuple(n for n in self.late if n in inspect.signature(grad.backward).parameters),
+            into=grad.into, same=grad.narrow, swept=self.swept, late=tuple(n for n in self.late if n in inspect.signature(grad.backward).parameters),
         )  # fmt: skip
 
     def _bwd_metas(self, case: Case) -> dict[str, Meta | None]:

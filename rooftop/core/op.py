@@ -9,8 +9,9 @@ from typing import Any
 from rooftop.core import dispatch
 from rooftop.core.contract import Contract, Grad, Judged, Tolerance, like
 from rooftop.core.spec import Case, Problem
+from rooftop.core.sweeps import Sizes
 
-__all__ = ["Grad", "Judged", "Op", "Tolerance", "in_place", "like"]
+__all__ = ["Grad", "Judged", "Op", "Sizes", "Tolerance", "in_place", "like"]
 
 
 def _constant(function: Any) -> Any:

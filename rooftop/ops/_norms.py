@@ -4,11 +4,12 @@ Tensors: x and the residual [..., C...], weight and bias [C...]; s is what is no
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from rooftop.core.op import like
+from rooftop.core.layouts import widen
+from rooftop.core.op import Sizes, like
 from rooftop.core.spec import Case, Input, Meta, Problem, Work, case, collapse
 from rooftop.ops import _arguments
 
@@ -96,6 +97,17 @@ def outputs_bwd(dy: Meta, ds: Meta | None, s: Meta, weight: Meta | None, bias: M
     return {"dx": _like_rows(s, dims), "dweight": weight and Meta(weight.shape, weight.dtype), "dbias": bias and Meta(bias.shape, bias.dtype)}
 
 
+def of_rounded_sum(reference: Callable[..., tuple[Tensor, Tensor | None]]) -> Callable[..., Any]:
+    """The result at the same precision: `reference` in float32, of the sum as it is returned, which is rounded to the dtype of x."""
+
+    def same(x: Tensor, residual: Tensor | None, weight: Tensor | None, bias: Tensor | None, dims: int, eps: float) -> tuple[Tensor, Tensor | None]:
+        s = x if residual is None else x + residual
+        y, _ = reference(widen(s), None, widen(weight), widen(bias), dims, eps)
+        return y, None if residual is None else s
+
+    return same
+
+
 def _bytes(p: Problem, names: str) -> int:
     return sum(m.nbytes for n in names.split() if (m := p.get(n)) is not None)
 
@@ -116,6 +128,16 @@ def total(t: Tensor, dims: int) -> Tensor:
 
     wide = t if t.dtype == torch.float64 else t.float()
     return wide.reshape(prod(t.shape[: t.dim() - dims]), *t.shape[t.dim() - dims :]).sum(0)
+
+
+def sizes(bias: bool) -> Sizes:
+    """`bias`: whether the usual call has one."""
+
+    def inputs(dtype: str, rows: int, columns: int) -> dict[str, Any]:
+        given = {"weight": Input((columns,), dtype), "bias": Input((columns,), dtype) if bias else None}
+        return {"x": Input((rows, columns), dtype), "residual": None, **given, "dims": 1, "eps": 1e-5}
+
+    return Sizes(inputs, {"rows": (1, 1 << 26), "columns": (64, 1 << 22)}, rows="rows", models={"columns": "hidden"}, axis="columns")
 
 
 def cases(bias: bool) -> list[Case]:
@@ -153,6 +175,8 @@ def cases(bias: bool) -> list[Case]:
         "one more 2x4097": {"shape": (2, 4097)},
         "long 3x33000": {"shape": (3, 33000), "r": True},
         "longer 1x131080": {"shape": (1, 131080)},
+        "odd, long 2x51599": {"shape": (2, 51599)},
+        "odd, longer 2x131081": {"shape": (2, 131081)},
         "two dimensions": {"shape": (4, 3, 10), "dims": 2},
         "four dimensions": {"shape": (2, 3, 4, 40)},
         "no weight": {"shape": (6, 70), "w": None, "b": "none", "r": True},
@@ -170,6 +194,7 @@ def cases(bias: bool) -> list[Case]:
         "rows do not collapse": {"shape": (3, 4, 30), "layout": "sliced"},
         "eps of zero": {"shape": (5, 90), "eps": 0.0},
         "far from zero": {"shape": (5, 300), "fill": "far"},
+        "far from zero, the sum rounded": {"shape": (5, 3), "fill": "far", "r": True},
         "denormals": {"shape": (4, 300), "fill": "tiny"},
         "NaN": {"shape": (5, 300), "fill": "nan"},
         "+inf": {"shape": (5, 300), "fill": "inf"},

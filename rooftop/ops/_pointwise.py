@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from rooftop.core.op import like
+from rooftop.core.op import Sizes, like
 from rooftop.core.spec import Case, Input, Meta, Problem, case, collapse
 
 if TYPE_CHECKING:
@@ -89,6 +89,14 @@ EDGES: Mapping[str, tuple[tuple[int, ...], str, str]] = {
     "-inf": ((5, 300), "-inf", "contiguous"),
     "-0.0": ((5, 300), "-0.0", "contiguous"),
 }
+
+
+def sizes(make: Callable[[Input], dict[str, Any]]) -> Sizes:
+    """Of a call that `make` gives the inputs of, from one tensor."""
+    return Sizes(
+        lambda dtype, rows, columns: make(Input((rows, columns), dtype)), {"rows": (1, 1 << 26), "columns": (64, 1 << 20)}, rows="rows",
+        models={"columns": "inner"}, axis="columns",
+    )
 
 
 def cases(make: Callable[[Input], dict[str, Any]], *, traffic: int, leave: tuple[str, ...] = ()) -> list[Case]:

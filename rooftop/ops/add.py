@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from rooftop.core.op import Grad, Op, Tolerance, like
+from rooftop.core.op import Grad, Op, Sizes, Tolerance, like
 from rooftop.core.spec import Case, Input, Meta, Problem, Work, case
 
 if TYPE_CHECKING:
@@ -120,6 +120,10 @@ OP = Op(
     outputs=outputs,
     canonical=canonical,
     cases=_cases(),
+    swept=Sizes(
+        lambda dtype, rows, columns: dict.fromkeys("xy", Input((rows, columns), dtype)), {"rows": (1, 1 << 26), "columns": (64, 1 << 20)}, rows="rows",
+        models={"columns": "hidden"}, axis="columns",
+    ),
     work=work,
     tolerance=Tolerance(multiple=1.0),
     grad=Grad(wrt=("x", "y"), saves=(), backward=lambda dout: (dout.clone(), dout.clone())),

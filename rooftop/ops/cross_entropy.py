@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rooftop.core.op import Grad, Judged, Op, Tolerance, like
+from rooftop.core.op import Grad, Judged, Op, Sizes, Tolerance, like
 from rooftop.core.spec import Case, Input, Meta, Problem, Work, case
 from rooftop.ops._arguments import number
 from rooftop.ops._peers import compiled
@@ -289,6 +289,11 @@ def _tail_dropped(input: Tensor, target: Tensor, *options: Any) -> Any:
     return reference(input[:, :kept], target.where(target >= 0, target).clamp_max(kept - 1).where(target != options[0], target), *options)
 
 
+def _swept(dtype: str, rows: int, columns: int) -> dict[str, Any]:
+    return {"input": Input((rows, columns), dtype), "target": Input((rows,), "i64", f"below {columns}"), "ignore_index": -100, "reduction": "mean",
+            "label_smoothing": 0.0, "lse_square_scale": 0.0, "softcap": 0.0, "inplace": False}  # fmt: skip
+
+
 def _cases() -> list[Case]:
     def call(x: Input, *, below: int | None = None, ignore: int = -100, reduction: str = "mean", smoothing: float = 0.0, scale: float = 0.0,
              cap: float = 0.0, inplace: bool = False) -> dict[str, Any]:  # fmt: skip
@@ -376,6 +381,7 @@ OP = Op(
     outputs=outputs,
     canonical=canonical,
     cases=_cases(),
+    swept=Sizes(_swept, {"rows": (1, 1 << 26), "columns": (64, 1 << 22)}, rows="rows", models={"columns": "vocabulary"}, axis="columns"),
     faults=faults,
     work=work,
     tolerance=Tolerance(multiple=4.0),

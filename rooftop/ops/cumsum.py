@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from rooftop.core.op import Grad, Op, Tolerance, like
+from rooftop.core.op import Grad, Op, Sizes, Tolerance, like
 from rooftop.core.spec import Case, Input, Meta, Problem, Work, case, collapse
 
 if TYPE_CHECKING:
@@ -173,6 +173,10 @@ OP = Op(
     outputs=outputs,
     canonical=canonical,
     cases=_cases(),
+    swept=Sizes(
+        lambda dtype, rows, columns: {"x": Input((rows, columns), dtype), "dim": 1, "reverse": False}, {"rows": (1, 1 << 26), "columns": (16, 1 << 26)},
+        rows="rows", models={"columns": "vocabulary"}, axis="columns",
+    ),
     work=work,
     tolerance=Tolerance(multiple=4.0),
     grad=Grad(wrt=("x",), saves=(), backward=backward),

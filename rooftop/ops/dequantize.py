@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from rooftop.core.op import Op, Tolerance
+from rooftop.core.op import Op, Sizes, Tolerance
 from rooftop.core.spec import DTYPES, Case, Input, Meta, Problem, Work, case
 from rooftop.ops import _random
 from rooftop.ops._peers import compiled
@@ -187,6 +187,10 @@ OP = Op(
     objects=True, outputs=outputs,
     canonical=canonical,
     cases=_cases(),
+    swept=Sizes(
+        lambda dtype, rows, columns: _case("", "", (1, rows, columns), (1, columns), "int8").inputs, {"rows": (1, 1 << 26), "columns": (32, 1 << 22)},
+        rows="rows", models={"columns": "inner"}, dtypes=("u8",), axis="columns",
+    ),
     work=work,
     tolerance=Tolerance(exact=True),
     late=("seed",),

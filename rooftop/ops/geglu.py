@@ -14,7 +14,7 @@ from rooftop.core.spec import Case
 from rooftop.ops import gelu
 from rooftop.ops._gated import gated_cases, halves, joined, outputs, outputs_bwd, validate, work_of
 from rooftop.ops._peers import compiled
-from rooftop.ops._pointwise import canonical
+from rooftop.ops._pointwise import canonical, sizes
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -88,6 +88,7 @@ OP = Op(
     outputs=outputs,
     canonical=canonical,
     cases=[*gated_cases(approximate="tanh"), *_exact(gated_cases(approximate="none"))],
+    swept=sizes(lambda x: {"a": x, "b": x, "approximate": "tanh"}),
     work=work_of(9.0),
     tolerance=Tolerance(multiple=4.0),
     grad=Grad(

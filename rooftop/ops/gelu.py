@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from rooftop.core.op import Grad, Op, Tolerance
 from rooftop.core.spec import Case, Input, Meta, Problem, Work
 from rooftop.ops._peers import compiled
-from rooftop.ops._pointwise import canonical, cases, together, validate
+from rooftop.ops._pointwise import canonical, cases, sizes, together, validate
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -90,6 +90,7 @@ OP = Op(
     outputs=lambda x, approximate: {"y": together(x)},
     canonical=canonical,
     cases=_cases(),
+    swept=sizes(lambda x: {"x": x, "approximate": "none"}),
     work=work,
     tolerance=Tolerance(multiple=4.0),
     grad=Grad(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from rooftop.core.op import Grad, Op, Tolerance
+from rooftop.core.op import Grad, Op, Sizes, Tolerance
 from rooftop.core.spec import Case, Input, Meta, Problem, Work, case
 
 if TYPE_CHECKING:
@@ -200,6 +200,10 @@ OP = Op(
     outputs=outputs,
     canonical=canonical,
     cases=_cases(),
+    swept=Sizes(
+        lambda dtype, rows, columns, vectors: {"a": Input((1, rows, columns), dtype), "x": Input((1, vectors, columns), dtype)},
+        {"rows": (1, 1 << 26), "columns": (64, 1 << 22), "vectors": (1, 16)}, rows="rows", models={"columns": "hidden"}, axis="columns",
+    ),
     work=work,
     tolerance=Tolerance(multiple=4.0),
     grad=Grad(wrt=("a", "x"), saves=("a", "x"), backward=backward),

@@ -11,7 +11,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from rooftop.core.op import Grad, Op, Tolerance
-from rooftop.ops._norms import canonical, cases, outputs, outputs_bwd, public, total, validate, work, work_bwd
+from rooftop.ops._norms import canonical, cases, of_rounded_sum, outputs, outputs_bwd, public, sizes, total, validate, work, work_bwd
 from rooftop.ops._peers import Kept, compiled, one_dtype
 
 if TYPE_CHECKING:
@@ -187,7 +187,9 @@ OP = Op(
     outputs=outputs,
     canonical=canonical,
     cases=cases(bias=True),
+    swept=sizes(bias=True),
     work=work,
+    same=of_rounded_sum(reference),
     tolerance=Tolerance(multiple=4.0),
     grad=Grad(
         wrt=("x=residual", "weight", "bias"),

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from rooftop.core.op import Grad, Op, Tolerance
+from rooftop.core.op import Grad, Op, Sizes, Tolerance
 from rooftop.core.spec import DTYPES, Case, Input, Meta, Option, Problem, Work, case, dtype_of
 from rooftop.ops._arguments import number
 
@@ -462,6 +462,10 @@ OP = Op(
     outputs=outputs,
     canonical=canonical,
     cases=_cases(),
+    swept=Sizes(
+        lambda dtype, M, N, K: {"a": Input((M, K), dtype), "b": Input((K, N), dtype), "c": None, "alpha": 1.0, "beta": 0.0},
+        {"M": (16, 1 << 18), "N": (16, 1 << 18), "K": (16, 1 << 18)}, models={"N": "inner", "K": "hidden"}, dtypes=("f32", "bf16"),
+    ),
     work=work,
     tolerance=Tolerance(multiple=4.0),
     grad=Grad(wrt=("a", "b", "c", "bias", "gate", "residual"), saves=("a", "b", "c", "bias", "gate", "residual"), backward=backward),

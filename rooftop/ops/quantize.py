@@ -17,7 +17,7 @@ from collections.abc import Callable
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from rooftop.core.op import Op, Tolerance
+from rooftop.core.op import Op, Sizes, Tolerance
 from rooftop.core.spec import Case, Input, Meta, Problem, Work, case
 from rooftop.ops import _random
 from rooftop.ops._arguments import number
@@ -390,6 +390,10 @@ OP = Op(
     objects=True, outputs=outputs,
     canonical=canonical,
     cases=_cases(),
+    swept=Sizes(
+        lambda dtype, rows, columns: _case("", "", (1, rows, columns), (1, columns), "int8", dtype).inputs, {"rows": (1, 1 << 26), "columns": (32, 1 << 22)},
+        rows="rows", models={"columns": "inner"}, axis="columns",
+    ),
     work=work,
     tolerance={"codes": Tolerance(exact=True), "scale": Tolerance(exact=True), "zero": Tolerance(exact=True)},
     late=("seed",),

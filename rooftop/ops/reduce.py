@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from rooftop.core.op import Grad, Op, Tolerance
+from rooftop.core.op import Grad, Op, Sizes, Tolerance
 from rooftop.core.spec import Case, Input, Meta, Problem, Work, case
 from rooftop.ops import _arguments
 
@@ -288,6 +288,10 @@ OP = Op(
     outputs=outputs,
     canonical=canonical,
     cases=_cases(),
+    swept=Sizes(
+        lambda dtype, rows, columns: {"x": Input((rows, columns), dtype), "op": "sum", "dims": "1", "correction": 0},
+        {"rows": (1, 1 << 26), "columns": (8, 1 << 26)}, rows="rows", models={"columns": "hidden"}, axis="columns",
+    ),
     work=work,
     tolerance=Tolerance(multiple=4.0),
     public=_public,

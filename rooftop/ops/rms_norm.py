@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rooftop.core.op import Grad, Op, Tolerance
-from rooftop.ops._norms import canonical, cases, outputs, outputs_bwd, public, total, validate, work, work_bwd
+from rooftop.ops._norms import canonical, cases, of_rounded_sum, outputs, outputs_bwd, public, sizes, total, validate, work, work_bwd
 from rooftop.ops._peers import Kept, compiled, one_dtype
 
 if TYPE_CHECKING:
@@ -209,7 +209,9 @@ OP = Op(
     outputs=outputs,
     canonical=canonical,
     cases=cases(bias=False),
+    swept=sizes(bias=False),
     work=work,
+    same=of_rounded_sum(reference),
     tolerance=Tolerance(multiple=4.0),
     grad=Grad(
         wrt=("x=residual", "weight", "bias"),

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from rooftop.core.op import Grad, Op, Tolerance, like
+from rooftop.core.op import Grad, Op, Sizes, Tolerance, like
 from rooftop.core.spec import Case, Input, Meta, Problem, Work, case
 from rooftop.ops._arguments import number
 from rooftop.ops._peers import Kept, compiled
@@ -255,6 +255,14 @@ def liger() -> Callable[..., Any]:
     return run
 
 
+def _swept(dtype: str, tokens: int, heads: int, head: int) -> dict[str, Any]:
+    """Queries and a quarter as many keys; heads of even size, with tables in float32."""
+    head = head // 2 * 2
+    q, table = Input((1, tokens, heads, head), dtype), Input((1, tokens, head // 2), "f32")
+    return {"q": q, "k": Input((1, tokens, max(heads // 4, 1), head), dtype), "cos": table, "sin": table, "positions": None, "layout": "half",
+            "rotary_dim": head, "theta": 10000.0, "offset": 0, "inverse": False}  # fmt: skip
+
+
 def _cases() -> list[Case]:
     def call(
         b: int, s: int, h: int, j: int, d: int, dtype: str, *, rows: int = 0, tables: str = "", batches: int = 1, ids: tuple[str, int] | None = None,
@@ -349,6 +357,7 @@ OP = Op(
     outputs=outputs,
     canonical=canonical,
     cases=_cases(),
+    swept=Sizes(_swept, {"tokens": (1, 1 << 22), "heads": (1, 128), "head": (16, 256)}, rows="tokens", models={"head": "head"}, axis="head"),
     work=work,
     tolerance=Tolerance(multiple=4.0),
     late=("offset",),

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from rooftop.core.op import Grad, Op, Tolerance, like
+from rooftop.core.op import Grad, Op, Sizes, Tolerance, like
 from rooftop.core.spec import Case, Input, Meta, Problem, Work, case, collapse, contiguous_strides
 
 if TYPE_CHECKING:
@@ -214,6 +214,10 @@ OP = Op(
     outputs=outputs,
     canonical=canonical,
     cases=_cases(),
+    swept=Sizes(
+        lambda dtype, rows, columns: {"x": Input((rows, columns), dtype), "dim": 1}, {"rows": (1, 1 << 26), "columns": (64, 1 << 22)}, rows="rows",
+        models={"columns": "vocabulary"}, axis="columns",
+    ),
     work=work,
     tolerance=Tolerance(multiple=4.0),
     grad=Grad(

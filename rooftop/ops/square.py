@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from rooftop.core.op import Grad, Op, Tolerance
 from rooftop.core.spec import Meta, Problem, Work
 from rooftop.ops._peers import compiled
-from rooftop.ops._pointwise import canonical, cases, together, validate
+from rooftop.ops._pointwise import canonical, cases, sizes, together, validate
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -58,6 +58,7 @@ OP = Op(
     outputs=lambda x: {"y": together(x)},
     canonical=canonical,
     cases=cases(lambda x: {"x": x}, traffic=2),
+    swept=sizes(lambda x: {"x": x}),
     work=work,
     tolerance=Tolerance(multiple=1.0),
     grad=Grad(

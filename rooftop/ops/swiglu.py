@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from rooftop.core.op import Grad, Op, Tolerance
 from rooftop.ops._gated import gated_cases, halves, joined, outputs, outputs_bwd, validate, work_of
 from rooftop.ops._peers import compiled
-from rooftop.ops._pointwise import canonical
+from rooftop.ops._pointwise import canonical, sizes
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -77,6 +77,7 @@ OP = Op(
     outputs=outputs,
     canonical=canonical,
     cases=gated_cases(),
+    swept=sizes(lambda x: {"a": x, "b": x}),
     work=work_of(5.0),
     tolerance=Tolerance(multiple=4.0),
     grad=Grad(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from rooftop.core.op import Grad, Op, Tolerance
+from rooftop.core.op import Grad, Op, Sizes, Tolerance
 from rooftop.core.spec import Case, Input, Meta, Problem, Work, case
 from rooftop.ops import _ordering
 
@@ -194,6 +194,10 @@ OP = Op(
     outputs=outputs,
     canonical=_ordering.canonical,
     cases=_cases(),
+    swept=Sizes(
+        lambda dtype, rows, columns, k: {"x": Input((rows, columns), dtype), "lengths": None, "k": min(k, columns), "largest": True, "nan": "largest"},
+        {"rows": (1, 1 << 26), "columns": (64, 1 << 22), "k": (1, 2048)}, rows="rows", models={"columns": "vocabulary"}, axis="columns",
+    ),
     work=work,
     tolerance=Tolerance(exact=True),
     arrange=_ordering.arrange,

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from rooftop.core.op import Grad, Op, Tolerance
+from rooftop.core.op import Grad, Op, Sizes, Tolerance
 from rooftop.core.spec import DTYPES, OF_TORCH, Case, Input, Meta, Problem, Work, case
 
 if TYPE_CHECKING:
@@ -224,6 +224,10 @@ OP = Op(
     outputs=outputs,
     canonical=canonical,
     cases=_cases(),
+    swept=Sizes(
+        lambda dtype, rows, columns: {"x": Input((rows, columns), dtype), "dim0": 0, "dim1": 1}, {"rows": (1, 1 << 26), "columns": (8, 1 << 24)},
+        rows="rows", models={"columns": "inner"}, axis="columns",
+    ),
     work=work,
     tolerance=Tolerance(exact=True),
     grad=Grad(wrt=("x",), saves=(), backward=backward),

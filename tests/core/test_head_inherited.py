@@ -151,12 +151,12 @@ def test_a_formula_that_does_not_come_out_says_where_it_stands_once(house: Path)
 
 
 def test_a_users_own_file_has_the_names_of_shipped_headers(tmp_path: Path) -> None:
-    text = KERNEL.replace('row = "x"\n', "").replace("outer.cuh", "norms_slices.cuh")
+    text = KERNEL.replace('row = "x"', 'row = "x"\nformat = "\'int8\'"').replace("outer.cuh", "quantised.cuh")
     path = tmp_path / "mine.cu"
-    path.write_text(text.replace("= packs", "= bytes_of_row").replace("packs", "C"), encoding="utf-8")
+    path.write_text(text.replace("= packs", "= code_bits").replace("packs", "C"), encoding="utf-8")
     found = registry.user_file(path)
     (launch,) = found.launches(problem(), found.choose(problem()))
-    assert launch.args["n"] == 80
+    assert launch.args["n"] == 8
 
 
 # -- digests ------------------------------------------------------------------------------------------------------

@@ -86,12 +86,12 @@ def test_the_floor_leaves_out_units_that_the_card_has_not() -> None:
     b = made("matmul", "4096 cubed f32")
     b.device = TARGETS[80]
     b.work = Work(0, 0, {"tensor-f8": 1e15})
-    assert b._floor("kernel") == 0
+    assert b.floor("kernel") == 0
     b.device = H100
-    assert b._floor("kernel") == pytest.approx(1e15 / (132 * 4096 * 1980e6))
+    assert b.floor("kernel") == pytest.approx(1e15 / (132 * 4096 * 1980e6))
     b.work = Work(0, 0, {"tensor-fp8": 1.0})
     with pytest.raises(ValueError, match="no unit 'tensor-fp8'"):
-        b._floor("kernel")
+        b.floor("kernel")
 
 
 def test_what_a_call_allocates_is_measured_on_the_second_call(monkeypatch: pytest.MonkeyPatch) -> None:

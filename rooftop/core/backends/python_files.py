@@ -65,3 +65,20 @@ def _with_helpers(text: str) -> list[str]:
 def texts_of(text: str) -> list[str]:
     """What counts of a kernel's Python text: it and its helpers, each without comments, imports and the head."""
     return [strip(without_imports(without_head(one)), "python") for one in _with_helpers(text)]
+
+
+_ANY_HELPER = re.compile(r"^from rooftop\.kernels\._device(?:\.(\w+) import |  *import ([\w, ]+)$)", re.M)
+
+
+def helpers(text: str) -> list[Path]:
+    """The modules of kernels/_device that a kernel's Python text imports, and those that they import, in the order in which one reads them."""
+    found: list[Path] = []
+    todo = [text]
+    while todo:
+        for one, several in _ANY_HELPER.findall(todo.pop(0)):
+            for name in [one] if one else [n.strip() for n in several.split(",")]:
+                path = settings.PACKAGE / "kernels" / "_device" / f"{name}.py"
+                if path.is_file() and path not in found:
+                    found.append(path)
+                    todo.append(path.read_text(encoding="utf-8"))
+    return found

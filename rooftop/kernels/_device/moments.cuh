@@ -7,7 +7,7 @@
 #include "quotients.cuh"
 
 /// What others' distance is taken from: 0 instead of a value so large that a distance might be infinite (all squares then are, whatever it is).
-__device__ inline float near(float v) { return fabsf(v) < 1e36f ? v : 0; }
+__device__ inline float finite_or_zero(float v) { return fabsf(v) < 1e36f ? v : 0; }
 
 /// Squares about something, less what they would be without its distance from the mean, `more`: never below 0, and infinite if they were.
 __device__ inline float squares_less(float squares, float more) { return fmaxf(squares - fminf(more, 3.4e38f), 0); }
@@ -22,7 +22,7 @@ template <bool CENTRE>
 struct Pass {
     float pivot, total = 0, squares = 0;
 
-    __device__ explicit Pass(float first) : pivot(CENTRE ? near(first) : 0) {}
+    __device__ explicit Pass(float first) : pivot(CENTRE ? finite_or_zero(first) : 0) {}
     __device__ void add(float v, float about) {
         const float off = v - about;
         squares += off * off;
@@ -69,7 +69,7 @@ __device__ void fold(Moments (&p)[K], const float (&base)[K], float n, const Div
     const float share = n * total.part;  // summed up by its share a distance makes no infinite sum
 #pragma unroll
     for (int k = 0; k < K; ++k) {
-        const float from = near(base[k]), off = p[k].mean - from;
+        const float from = finite_or_zero(base[k]), off = p[k].mean - from;
         both[2 * k] = share * off;
         both[2 * k + 1] = p[k].squares + n * off * off;
     }
@@ -77,7 +77,7 @@ __device__ void fold(Moments (&p)[K], const float (&base)[K], float n, const Div
 #pragma unroll
     for (int k = 0; k < K; ++k) {
         const float d = both[2 * k];
-        p[k] = {near(base[k]) + d, squares_less(both[2 * k + 1], total.n * d * d)};
+        p[k] = {finite_or_zero(base[k]) + d, squares_less(both[2 * k + 1], total.n * d * d)};
     }
 }
 

@@ -1,7 +1,7 @@
-// Normalisation of rows in CUDA C++: rms_norm and layer_norm, which differ in CENTRE alone; rows shared out in whole packs: norms_slices.cuh, their
-// backward: norms_bwd.cuh. A row is shared out over the blocks of a cluster; every warp leaves its part of the statistics in the shared memory of all
-// of them, one barrier, and every warp folds the parts. Parts with a mean of their own are folded after Chan, Golub & LeVeque 1979, so that one
-// barrier is enough.
+// The forward of rms_norm and layer_norm (CENTRE) on sm_90 for rows that one block or a simple cluster takes. Three kernels, read downward: norm_cluster,
+// any row, by shared memory; norm_whole_row, a row in the registers of a block; norm_warp, rows in the registers of a warp. Longer rows:
+// norms_slices.cuh. norm_sm90.py has the table by which one of them is taken. Parts of a row, each with a mean of its own, are folded after Chan, Golub &
+// LeVeque 1979, so that one barrier is enough.
 #pragma once
 #include <cooperative_groups.h>
 #include <cuda_pipeline.h>
@@ -87,10 +87,10 @@ __device__ Part fold_parts(const Part* parts, int C) {
 // On 128 bytes: an asynchronous copy whose destination is not asks the L2 for each line two or three times.
 extern __shared__ __align__(128) uint4 held[];  // this block's packs of x, then of the residual; each thread reads only what it copied itself
 
-/// y = norm(x + residual) · weight + bias, s = x + residual; a cluster a row, brought to shared memory by asynchronous copies and read once.
+/// y = norm(x + residual) · weight + bias, s = x + residual: a cluster a row, copied to shared memory (cp.async) and read once.
 template <typename T, int THREADS, int CLUSTER, int BLOCKS, bool CENTRE, bool RESIDUAL>
 __global__ void __launch_bounds__(THREADS, BLOCKS)
-    norm_forward(int C, const T* __restrict__ x, long long xs, const T* __restrict__ r, long long rs, const T* __restrict__ w,
+    norm_cluster(int C, const T* __restrict__ x, long long xs, const T* __restrict__ r, long long rs, const T* __restrict__ w,
                  const T* __restrict__ b, T* __restrict__ y, long long ys, T* __restrict__ s, long long ss, float eps) {
     using P = Pack<T>;
     constexpr int N = P::N, WARPS = THREADS / 32;
@@ -196,12 +196,12 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
     }
 }
 
-/// As norm_forward, of rows that start on 16 bytes and fit one block: a row a block, PIECES packs a thread, in registers. EARLY: the weight and the
+/// As norm_cluster, of rows that start on 16 bytes and fit one block: a row a block, PIECES packs a thread, in registers. EARLY: the weight and the
 /// bias are asked for 0: after the sums; 1: before the barrier, at 4 registers a pack; 2: when the row has been, on the way to shared memory, where
 /// each thread reads only what it copied itself; 3: so, before the row.
 template <typename T, int THREADS, int PIECES, int BLOCKS, int EARLY, bool CENTRE, bool RESIDUAL>
 __global__ void __launch_bounds__(THREADS, BLOCKS)
-    norm_whole(int C, const T* __restrict__ x, long long xs, const T* __restrict__ r, long long rs, const T* __restrict__ w,
+    norm_whole_row(int C, const T* __restrict__ x, long long xs, const T* __restrict__ r, long long rs, const T* __restrict__ w,
                const T* __restrict__ b, T* __restrict__ y, long long ys, T* __restrict__ s, long long ss, float eps) {
     using P = Pack<T>;
     constexpr int N = P::N, WARPS = THREADS / 32, LANES = lanes_for(WARPS);
@@ -219,7 +219,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
     };
     uint4* const weights = held + threadIdx.x;
     uint4* const biases = weights + (w ? PIECES * THREADS : 0);
-    const auto bring = [&] {
+    const auto copy_weights = [&] {
 #pragma unroll 1  // copies in a loop are asked for where it stands; others the compiler puts off until after the sums
         for (int k = 0; k < 2; ++k) {
             const T* const from = k == 0 ? w : b;
@@ -233,19 +233,19 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
     };
     uint4 p[1][PIECES], own[PIECES], pw[PIECES], pb[PIECES];
     uint4* const pr = EXACT ? pw : own;  // the residual's: with either place for all, the compiler puts off loads of one type until others have come
-    const auto ask = [&](int i) {
+    const auto load_weights = [&](int i) {
         if (w && column(i) < C) pw[i] = EARLY >= 2 ? weights[i * THREADS] : P::load(w + column(i), true);
         if (b && column(i) < C) pb[i] = EARLY >= 2 ? biases[i * THREADS] : P::load(b + column(i), true);
     };
     wait_for_before();
-    if (EARLY == 3) bring();
+    if (EARLY == 3) copy_weights();
 #pragma unroll
     for (int i = 0; i < PIECES; ++i) p[0][i] = column(i) < C ? P::load(x + row * xs + column(i), true) : make_uint4(0, 0, 0, 0);
     if (RESIDUAL) {
 #pragma unroll
         for (int i = 0; i < PIECES; ++i) pr[i] = column(i) < C ? P::load(r + row * rs + column(i), true) : make_uint4(0, 0, 0, 0);
     }
-    if (EARLY == 2) bring();
+    if (EARLY == 2) copy_weights();
     if (RESIDUAL) {
 #pragma unroll
         for (int i = 0; i < PIECES; ++i) {
@@ -255,7 +255,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
     }
     if (EARLY == 1) {
 #pragma unroll
-        for (int i = 0; i < PIECES; ++i) ask(i);
+        for (int i = 0; i < PIECES; ++i) load_weights(i);
     }
     Moments part[1];
     part_of_warp<T, CENTRE>(part, p, [&](int i) { return column(i) < C; }, Divisor(fmaxf(columns_of(warp), 1)));
@@ -273,12 +273,12 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
 #pragma unroll
     for (int i = 0; i < PIECES; ++i) {
         if (column(i) >= C) continue;
-        if (EARLY != 1) ask(i);
+        if (EARLY != 1) load_weights(i);
         P::store(y + row * ys + column(i), true, normalised<T>(p[0][i], part[0].mean, scale, w, pw[i], b, pb[i]));
     }
 }
 
-/// As norm_whole, of rows that fit a warp: ROWS of them, which follow one another, a warp, all on their way before the first is used. No barrier, no
+/// As norm_whole_row, of rows that fit a warp: ROWS of them, which follow one another, a warp, all on their way before the first is used. No barrier, no
 /// shared memory; the weight and the bias are read once a warp.
 template <typename T, int THREADS, int PIECES, int ROWS, int BLOCKS, bool CENTRE, bool RESIDUAL>
 __global__ void __launch_bounds__(THREADS, BLOCKS)

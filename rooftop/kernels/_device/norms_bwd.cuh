@@ -1,21 +1,6 @@
-/* rooftop
-[let]
-row          = "s"
-whole        = "C % (16 // bytes(s)) == 0 and aligned(s, 16) and aligned(dy, 16) and aligned(dx, 16) and (not present(ds) or aligned(ds, 16)) and (not present(weight) or aligned(weight, 16))"
-alike        = "whole or starts(s, 16) and starts(dy, 16) and starts(dx, 16) and starts(ds, 16) and (stride(s, 0) - stride(dy, 0)) * bytes(s) % 16 == 0 and (stride(s, 0) - stride(dx, 0)) * bytes(s) % 16 == 0 and (not present(ds) or (stride(s, 0) - stride(ds, 0)) * bytes(s) % 16 == 0)"
-own_of_pack  = "16 // bytes(s)"
-room         = "resident(card, cluster * group) * each * group"
-clusters     = "(group * ceil(ceil(R / ceil(R / room)) / group) if R > 0 else group) if whole else max(1, room // period) * period"
-left         = "clusters // group"
-shared       = "slots * (stages * 32 + (16 if present(dweight) else 0)) + 4 * own_of_pack * pieces * needed * ((1 if registers == 0 and present(dweight) else 0) + (1 if registers != 1 and present(dbias) else 0)) + (0 if whole else 512)"
-static       = "128 * ceil((16 * needed // 32 * (2 if cluster == 1 else 1) + 32 * cluster + 32) / 128)"
-grouped      = "group == 1 or cluster == 1 and whole and (present(dweight) or present(dbias))"
-wide         = "4 if C % 4 == 0 else 1"
-across       = "32 if wide == 1 or C >= 65536 else 8 if C >= 4096 else 4"
-height       = "max(8, min(32 if across == 32 else 64, pow2(ceil(left / 4))))"
-deep         = "min(8, pow2(ceil(left / height)))"
-*/
-// The backward of rms_norm and layer_norm in CUDA C++, which differ in CENTRE alone.
+// The backward of rms_norm and layer_norm (CENTRE) on sm_90. Two kernels, read downward: norm_backward, persistent clusters that walk over the rows and
+// leave a partial row of the sums of dweight and dbias each, and norm_column_sums, which adds the partial rows up in order. norm_bwd_sm90.py has the
+// table of configs.
 #pragma once
 #include <cuda_pipeline.h>
 
@@ -69,7 +54,7 @@ struct Sums {
     }
     __device__ float4& operator[](int i) { return REGISTERS ? own[i] : shared[i * THREADS]; }
     /// After row k.
-    __device__ void rest(int k) {
+    __device__ void close_span(int k) {
         if (!SPANS || k % SPAN != 0) return;
 #pragma unroll
         for (int i = 0; i < QUADS; ++i) past[i] = all(i), (*this)[i] = {0, 0, 0, 0};
@@ -80,17 +65,17 @@ struct Sums {
     }
 };
 
-/// As Sums, of the element of a row's edge that a lane of the first warp has: in shared memory, now and past.
+/// As Sums, of the element of a row's edge that a lane of the first warp has: in shared memory, open and past.
 template <bool SPANS>
 struct EdgeSum {
-    float *const now, *const past;
-    __device__ explicit EdgeSum(float* at) : now(at + threadIdx.x), past(at + 32 + threadIdx.x) {}
-    __device__ void clear() { *now = *past = 0; }
+    float *const open, *const past;
+    __device__ explicit EdgeSum(float* at) : open(at + threadIdx.x), past(at + 32 + threadIdx.x) {}
+    __device__ void clear() { *open = *past = 0; }
     __device__ void add(float v, int k) {
-        *now += v;
-        if (SPANS && k % SPAN == 0) *past += *now, *now = 0;
+        *open += v;
+        if (SPANS && k % SPAN == 0) *past += *open, *open = 0;
     }
-    __device__ float all() const { return *now + *past; }
+    __device__ float all() const { return *open + *past; }
 };
 
 /// dx, and this cluster's part of dweight and dbias -> pw, pb[cluster / GROUP, C]. A cluster of blocks walks over rows `clusters` apart; each thread owns
@@ -139,9 +124,9 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
             }
         }
     }
-    const unsigned come = shared_address(&shared.come[0]);
+    const unsigned mbarrier = shared_address(&shared.mbarriers[0]);
     if (GROUP > 1 && tid == 0) {  // known to the group after the barrier at the end
-        begin(come), expect(come, SUMS * 16);
+        mbarrier_init(mbarrier), mbarrier_expect(mbarrier, SUMS * 16);
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
     wait_for_before();
@@ -161,8 +146,8 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
     const float of_thread = slice.of_thread(), inverse = of_thread > 0 ? 1 / of_thread : 0;
     const float of_rank = slice.of_rank(lane % CLUSTER);
 
-    int last = (STAGES - 1) * STAGE, now = 0;  // slots of the row before, which is where the row to come goes; and of this one
-    Part seen = {0, 0, 0, 0};
+    int previous = (STAGES - 1) * STAGE, current = 0;  // slots of the row before, which is where the row to come goes; and of this one
+    Part gathered = {0, 0, 0, 0};
     float v[N], h[N], c[N];
     for (int k = 0; k <= rows; ++k) {
         uint4 second[PIECES];
@@ -176,7 +161,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
         if (k < rows) {
             float pivot = 0, total = 0, squares = 0, products = 0, level = 0;  // about the thread's first element
             __pipeline_wait_prior(STAGES - 2);
-            const auto at_s = slots(now), at_dy = slots(now + SLOTS);
+            const auto at_s = slots(current), at_dy = slots(current + SLOTS);
             if (CENTRE) P::widen(*at_s(0), v), pivot = v[0];
 #pragma unroll
             for (int i = 0; i < PIECES; ++i) {
@@ -207,11 +192,11 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
             parts.post(k, part, [&](const Part& p) { return fold<CENTRE, EXACT>(p, of_lane, EDGE ? of_block : Divisor(of_block.n)); });
         }
         if (k > 0) {
-            const Part all = CLUSTER == 1 ? fold<CENTRE, EXACT>(seen, of_lane, columns) : fold<CENTRE, EXACT, CLUSTER>(seen, of_rank, columns);
+            const Part all = CLUSTER == 1 ? fold<CENTRE, EXACT>(gathered, of_lane, columns) : fold<CENTRE, EXACT, CLUSTER>(gathered, of_rank, columns);
             float scale = reciprocal_root(over(all.squares, columns) + eps);
             if (EDGE && CENTRE && C == 1) scale = 0;  // one column: no gradient, and the two roundings below would leave one
             const float along = over(all.products * scale, columns), level = CENTRE ? over(all.g, columns) : 0;
-            const auto at_s = slots(last), at_dy = slots(last + SLOTS);
+            const auto at_s = slots(previous), at_dy = slots(previous + SLOTS);
 #pragma unroll
             for (int i = 0; i < PIECES; ++i) {
                 float d[N];
@@ -246,12 +231,12 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
                 (to + slice.shift)[slice.at_edge()] = T(scale * fmaf(-unit, along, gw - level) + (SECOND ? second_edge : 0));
             }
             to += step;
-            sums_w.rest(k), sums_b.rest(k);
+            sums_w.close_span(k), sums_b.close_span(k);
         }
-        fetch(last, k + STAGES - 1);
-        if (k < rows) seen = parts.wait(k);
-        last = now;
-        now = now < (STAGES - 1) * STAGE ? now + STAGE : 0;
+        fetch(previous, k + STAGES - 1);
+        if (k < rows) gathered = parts.wait(k);
+        previous = current;
+        current = current < (STAGES - 1) * STAGE ? current + STAGE : 0;
     }
     if (GROUP > 1) {
         if (SUMS == 0) return;
@@ -262,19 +247,19 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
         const int me = id % GROUP;
         const auto pass = [&](int row, const float4& v) {
             const int at = row * THREADS + tid, owner = WHOLE ? row * THREADS / OWN : at / OWN;
-            send(shared_of(owner, shared_address(held + me * OWN + at - owner * OWN)), v, shared_of(owner, come));
+            store_async(shared_of_block(owner, shared_address(held + me * OWN + at - owner * OWN)), v, shared_of_block(owner, mbarrier));
         };
 #pragma unroll
         for (int i = 0; i < OF_THREAD; ++i) {
             if (WEIGHT) pass(i, sums_w.all(i));
             if (BIAS) pass((WEIGHT ? OF_THREAD : 0) + i, sums_b.all(i));
         }
-        wait_for(come, 0);
+        mbarrier_wait(mbarrier, 0);
 #pragma unroll
         for (int k = 0; k < (OWN + THREADS - 1) / THREADS; ++k) {
             const int at = k * THREADS + tid, place = me * OWN + at, row = WHOLE ? me * (OWN / THREADS) + k : place / THREADS;
             const int pack = row % OF_THREAD / QUADS * THREADS + place - row * THREADS;
-            if (!WHOLE && at >= OWN || FIT != FILLED && pack >= slice.amid) continue;
+            if (!WHOLE && at >= OWN || FIT != FILLED && pack >= slice.inner) continue;
             const float4* const from = reinterpret_cast<const float4*>(held) + at;
             float4 sum = *from;
 #pragma unroll
@@ -304,7 +289,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
         for (int i = 0; i < PIECES * QUADS; ++i) own[(i / QUADS * THREADS + me) * QUADS + i % QUADS] = sums.all(i);
         __syncthreads();
         float* const first = to + row + (slice.first + slice.heads) * N - slice.shift;
-        for (int k = me; k < slice.amid * N; k += THREADS) first[k] = reinterpret_cast<float*>(held)[k];
+        for (int k = me; k < slice.inner * N; k += THREADS) first[k] = reinterpret_cast<float*>(held)[k];
     };
     if (EDGE) __pipeline_wait_prior(0);
     if (WEIGHT) leave(sums_w, pw);
@@ -319,7 +304,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
 /// threads takes ACROSS · VEC columns of one of them, VEC 4 where the rows start on 16 bytes, 1 elsewhere; a thread asks for DEEP rows at once.
 template <typename T, int VEC, int ACROSS, int HEIGHT, int DEEP>
 __global__ void __launch_bounds__(ACROSS * HEIGHT)
-    norm_columns(int count, int C, const float* __restrict__ pw, T* __restrict__ dw, const float* __restrict__ pb, T* __restrict__ db) {
+    norm_column_sums(int count, int C, const float* __restrict__ pw, T* __restrict__ dw, const float* __restrict__ pb, T* __restrict__ db) {
     constexpr int WARPS = ACROSS * HEIGHT / 32, WIDTH = ACROSS * VEC;
     struct alignas(4 * VEC) Columns {
         float of[VEC];

@@ -1,23 +1,7 @@
-/* rooftop
-[let]
-row          = "x"
-room         = "resident(card, cluster) * blocks"
-clusters     = "(ceil(R / ceil(R / room)) if R > 0 else 1) if whole else max(1, room // period) * period"
-whole        = "C % (16 // bytes(x)) == 0 and aligned(x, 16) and aligned(y, 16) and (not present(residual) or aligned(residual, 16) and aligned(s, 16)) and (not present(weight) or aligned(weight, 16)) and (not present(bias) or aligned(bias, 16))"
-alike        = "whole or starts(x, 16) and starts(y, 16) and (stride(x, 0) - stride(y, 0)) * bytes(x) % 16 == 0 and (not present(residual) or starts(residual, 16) and starts(s, 16) and (stride(residual, 0) - stride(x, 0)) * bytes(x) % 16 == 0 and (stride(s, 0) - stride(x, 0)) * bytes(x) % 16 == 0)"
-beside       = "(1 if present(weight) else 0) + (1 if present(bias) else 0)"
-brought      = "16 * pieces * threads * beside if early >= 2 else 0"
-shared       = "16 * slots * (stages * (2 if present(residual) else 1) + beside)"
-once         = "16 * rows * slots * (2 if present(residual) else 1)"
-static       = "128 * ceil((8 * rows * (needed // 32) * (2 if cluster == 1 else 1) + 16 * rows * cluster + 32) / 128)"
-fits_1       = "blocks * threads <= 2048 and bytes_of_row * blocks <= 225000 * cluster"
-fits_2       = "whole and blocks * threads >= 512 and blocks * threads <= 2048 and pieces * threads * 16 >= bytes_of_row and (pieces - 1) * threads * 16 < bytes_of_row and blocks * (brought + 1024 + 256) <= 233472 and (early == 0 or beside > 0)"
-fits_3       = "alike and stages >= 3 and R * cluster > sms * blocks and needed <= 1024 and blocks * needed >= 256 and blocks * needed <= 2048 and blocks * (shared + 1024 + static) <= 233472 and shared + static <= 232448"
-fits_4       = "alike and (rows == 1 or whole) and needed <= 1024 and blocks * needed >= 256 and blocks * needed <= 2048 and blocks * (once + 1024 + static) <= 233472 and once + static <= 232448"
-fits_5       = "whole and blocks * threads >= 256 and blocks * threads <= 2048 and blocks * threads * pieces * (rows + 3) <= 8192 and pieces * 512 >= bytes_of_row and (pieces - 1) * 512 < bytes_of_row"
-*/
-// Normalisation of rows in CUDA C++, as in norms.cuh, of rows that are shared out over the blocks of a cluster in packs of 16 bytes (slices.cuh), by
-// clusters that stay and by clusters that take a row or two each.
+// The forward of rms_norm and layer_norm (CENTRE) for rows that a cluster of blocks shares, in packs of 16 bytes (slices.cuh). Two kernels, read
+// downward: norm_persistent, whose clusters stay for the whole launch and walk over the rows, and norm_streaming, whose clusters take a row or two and
+// end. Statistics: each thread in one pass about its first element, then warps and blocks folded after Chan, Golub & LeVeque 1979 (moments.cuh), as
+// Welford's update does for single elements.
 #pragma once
 #include <cooperative_groups.h>
 #include <cuda_pipeline.h>
@@ -48,7 +32,7 @@ __device__ Moments part_of_thread(const Slice<T, PIECES, THREADS, CLUSTER, FIT>&
     using P = Pack<T>;
     float f[P::N];
     P::widen(*at(0), f);
-    // Of float32 about the mean of the first four (of equal ones exact): an element far from the others would be seen in the squares.
+    // Of float32 about the mean of the first four (of equal ones exact): an element far from the others would be gathered in the squares.
     Pass<CENTRE> pass(P::N == 4 ? (f[0] * 0.25f + f[1] * 0.25f) + (f[2] * 0.25f + f[3] * 0.25f) : f[0]);
 #pragma unroll
     for (int i = 0; i < PIECES; ++i) {
@@ -66,13 +50,13 @@ struct alignas(8 * ROWS) Together {
     Moments of[ROWS];
 };
 
-/// As norm_forward, by clusters that stay for the whole launch and walk over rows `clusters` apart: the weight and the bias, which for long rows
-/// would cross the L2 again with every row, are read once and wait in shared memory beside the rows to come. Each thread owns PIECES packs and
-/// reads only what it copied itself. While a row's parts are on their way, the row before is written: STAGES is at least 3. FIT is of all four
-/// tensors.
+/// A persistent kernel: `clusters` clusters, as many as run at once, each walk over rows `clusters` apart. The weight and the bias, which for long
+/// rows would cross the L2 again with every row, are read once and stay in shared memory beside a ring of STAGES rows, filled by cp.async. Each thread
+/// owns PIECES packs and reads only what it copied itself. While the parts of row k travel between the blocks, row k - 1 is written: STAGES is at
+/// least 3. FIT: how the rows of all four tensors lie (slices.cuh).
 template <typename T, int PIECES, int THREADS, int CLUSTER, int BLOCKS, int STAGES, int FIT, bool CENTRE, bool RESIDUAL, bool WEIGHT, bool BIAS>
 __global__ void __launch_bounds__(THREADS, BLOCKS)
-    norm_stay(int R, int C, int clusters, const T* __restrict__ x, long long xs, const T* __restrict__ r, long long rs, const T* __restrict__ w,
+    norm_persistent(int R, int C, int clusters, const T* __restrict__ x, long long xs, const T* __restrict__ r, long long rs, const T* __restrict__ w,
               const T* __restrict__ b, T* __restrict__ y, long long ys, T* __restrict__ s, long long ss, float eps) {
     using P = Pack<T>;
     using Packs = Slice<T, PIECES, THREADS, CLUSTER, FIT>;
@@ -117,14 +101,14 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
     const float of_thread = slice.of_thread(), inverse = of_thread > 0 ? 1 / of_thread : 0;
     const float of_rank = slice.of_rank(lane % CLUSTER);
 
-    int last = (STAGES - 1) * STAGE, now = 0;  // slots of the row before, which is where the row to come goes; and of this one
-    Together<1> seen = {};
+    int previous = (STAGES - 1) * STAGE, current = 0;  // slots of the row before, which is where the row to come goes; and of this one
+    Together<1> gathered = {};
     float f[N], g[N];
     for (int k = 0; k <= rows; ++k) {
         if (k < rows) {
             __pipeline_wait_prior(STAGES - 2);
-            if (RESIDUAL) add_residual(slice, slots(now), slots(now + SLOTS), to_s), to_s += clusters * ss;
-            Together<1> part = {part_of_thread<CENTRE>(slice, slots(now), of_thread, inverse)};
+            if (RESIDUAL) add_residual(slice, slots(current), slots(current + SLOTS), to_s), to_s += clusters * ss;
+            Together<1> part = {part_of_thread<CENTRE>(slice, slots(current), of_thread, inverse)};
             fold<CENTRE, EXACT, 32>(part.of, of_thread, of_warp);
             parts.post(k, part, [&](Together<1> p) {
                 fold<CENTRE, EXACT, LANES>(p.of, of_lane, of_block);
@@ -132,10 +116,10 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
             });
         }
         if (k > 0) {
-            fold<CENTRE, EXACT, CLUSTER == 1 ? 32 : CLUSTER>(seen.of, CLUSTER == 1 ? of_lane : of_rank, columns);
-            const Moments all = seen.of[0];
+            fold<CENTRE, EXACT, CLUSTER == 1 ? 32 : CLUSTER>(gathered.of, CLUSTER == 1 ? of_lane : of_rank, columns);
+            const Moments all = gathered.of[0];
             const float scale = reciprocal_root(over(all.squares, columns) + eps);
-            const auto at = slots(last);
+            const auto at = slots(previous);
 #pragma unroll
             for (int i = 0; i < PIECES; ++i) {
                         P::widen(*at(i), f);
@@ -161,24 +145,24 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
             }
             to += clusters * ys;
         }
-        fetch(last, k + STAGES - 1);
-        if (k < rows) seen = parts.wait(k);
-        last = now;
-        now = now < (STAGES - 1) * STAGE ? now + STAGE : 0;
+        fetch(previous, k + STAGES - 1);
+        if (k < rows) gathered = parts.wait(k);
+        previous = current;
+        current = current < (STAGES - 1) * STAGE ? current + STAGE : 0;
     }
 }
 
-/// A number known when compiled.
+/// A number that is known when the kernel is compiled, as an argument.
 template <int V>
-struct Word4 {
+struct Constant {
     static constexpr int VALUE = V;
 };
 
-/// As norm_stay, but a cluster ROWS rows, of which as many wait for memory as a multiprocessor's shared memory holds: the card gives out the rows
-/// as multiprocessors come free, which do not share the memory equally. The weight and the bias cross the L2 again every ROWS rows.
+/// A cluster takes ROWS rows and ends. As many rows wait for memory as a multiprocessor's shared memory holds, and the card hands out the next ones
+/// as multiprocessors come free: they do not share the memory equally. The weight and the bias cross the L2 again every ROWS rows.
 template <typename T, int PIECES, int ROWS, int THREADS, int CLUSTER, int BLOCKS, int FIT, bool CENTRE, bool RESIDUAL>
 __global__ void __launch_bounds__(THREADS, BLOCKS)
-    norm_once(int R, int C, const T* __restrict__ x, long long xs, const T* __restrict__ r, long long rs, const T* __restrict__ w,
+    norm_streaming(int R, int C, const T* __restrict__ x, long long xs, const T* __restrict__ r, long long rs, const T* __restrict__ w,
               const T* __restrict__ b, T* __restrict__ y, long long ys, T* __restrict__ s, long long ss, float eps) {
     using P = Pack<T>;
     using Packs = Slice<T, PIECES, THREADS, CLUSTER, FIT>;
@@ -191,7 +175,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
     __shared__ typename Parts::Shared shared;
     const int tid = threadIdx.x, lane = tid % 32, rank = CLUSTER == 1 ? 0 : blockIdx.x % CLUSTER;
     const long long first = static_cast<long long>(blockIdx.x / CLUSTER) * ROWS;
-    const auto inside = [&](int k) { return ROWS == 1 || first + k < R; };  // else the last row once more, to be thrown away
+    const auto inside = [&](int k) { return ROWS == 1 || first + k < R; };  // else the last row once more, whose result is thrown away
     const auto row = [&](int k) { return inside(k) ? first + k : R - 1LL; };
     const Packs slice(C, EDGE ? beyond(x + first * xs) : 0, rank);
     const auto slots = [&](int k) { return [=](int i) { return held + k * SLOTS + i * THREADS + tid; }; };
@@ -254,7 +238,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
         finish([&](const T* of_all, int i) { return slice.load(of_all, i); });
     } else {  // all packs of the weight and of the bias begin as far from 16 bytes, which of the four words at best is known when compiled
         const auto off = [&](const T* of_all) { return static_cast<unsigned>(reinterpret_cast<unsigned long long>(of_all - slice.shift) % 16); };
-        const auto amid = [&](auto word) {
+        const auto with_word = [&](auto word) {
             finish([&](const T* of_all, int i) {
                 const int column = slice.column(i);
                 const T* at = of_all + column;
@@ -266,13 +250,13 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
         if (w && b && off(w) != off(b)) {
             finish([&](const T* of_all, int i) { return P::load_within(of_all + slice.column(i), false, of_all, of_all + C); });
         } else if (word == 0) {
-            amid(Word4<0>());
+            with_word(Constant<0>());
         } else if (word == 1) {
-            amid(Word4<1>());
+            with_word(Constant<1>());
         } else if (word == 2) {
-            amid(Word4<2>());
+            with_word(Constant<2>());
         } else {
-            amid(Word4<3>());
+            with_word(Constant<3>());
         }
     }
     if (slice.has_edge()) {

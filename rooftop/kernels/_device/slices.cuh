@@ -1,17 +1,5 @@
-/* rooftop
-[let]
-# What a Slice comes to. Its kernel says row, whole and room, and has the constants cluster and pieces.
-sector       = "32 // bytes(row)"
-bytes_of_row = "C * bytes(row)"
-line         = "1 if cluster == 1 else 8 if whole else 2"
-per_block    = "ceil((ceil(bytes_of_row / 16) + (0 if whole else 2)) / (line * cluster)) * line"
-needed       = "32 * ceil(max(1, per_block - (0 if whole else 4)) / (32 * pieces))"
-slots        = "pieces * needed + (0 if whole else 4)"
-fit          = "0 if not whole else 2 if bytes_of_row == 16 * cluster * pieces * needed else 1"
-coarse       = "sector // gcd(stride(row, 0), sector)"
-period       = "1 if whole else coarse if coarse <= room else max(1, coarse // 2)"
-*/
-// Rows shared out over the blocks of clusters that stay for the whole launch, in packs of 16 bytes, PIECES a thread.
+// Rows shared out over the blocks of a cluster, in packs of 16 bytes, PIECES a thread; and how the blocks exchange what they found: st.async into each
+// other's shared memory, counted by an mbarrier. slices.py has the sizes as numbers.
 #pragma once
 #include <cooperative_groups.h>
 #include <cuda_pipeline.h>
@@ -35,7 +23,7 @@ struct Slice {
     static constexpr int SLOTS = PIECES * THREADS + (EDGE ? 4 : 0);
     static constexpr unsigned ALL = (1u << PIECES) - 1;
     int C, shift, each, first, mine;  // columns of a row; packs of a block, before this one, of this one
-    int heads, amid;                  // packs of this block at the row's start that are of the edge; those that are not of it
+    int heads, inner;                  // packs of this block at the row's start that are of the edge; those that are not of it
     int offset;                       // elements from the boundary before the row to this thread's first pack
     unsigned packs;                   // a bit for each pack that this thread has, and one if it has an element of the edge
 
@@ -45,11 +33,11 @@ struct Slice {
         first = min(of_row, rank * each);
         mine = min(of_row, first + each) - first;
         heads = EDGE && rank == 0 ? min(mine, 2) : 0;
-        amid = EDGE ? max(0, min(mine - heads - (first + mine == of_row), PIECES * THREADS)) : mine;
+        inner = EDGE ? max(0, min(mine - heads - (first + mine == of_row), PIECES * THREADS)) : mine;
         offset = (first + heads + static_cast<int>(threadIdx.x)) * N;
         packs = 0;
 #pragma unroll
-        for (int i = 0; i < PIECES; ++i) packs |= (i * THREADS + static_cast<int>(threadIdx.x) < amid) << i;
+        for (int i = 0; i < PIECES; ++i) packs |= (i * THREADS + static_cast<int>(threadIdx.x) < inner) << i;
         if (EDGE && threadIdx.x < 32) packs |= (static_cast<int>(threadIdx.x) < of_edge()) << PIECES;
         asm volatile("" : "+r"(packs));  // kept, not found again in every row
     }
@@ -62,9 +50,9 @@ struct Slice {
     __device__ bool has_edge() const { return EDGE && threadIdx.x < 32 && packs >> PIECES & 1; }
     __device__ int at_edge() const {
         const int lane = here(), head = heads > 0 ? heads * N - shift : 0;
-        return lane < head ? lane : (first + heads + amid) * N - shift + lane - head;
+        return lane < head ? lane : (first + heads + inner) * N - shift + lane - head;
     }
-    __device__ int of_edge() const { return columns(first, first + mine) - amid * N; }
+    __device__ int of_edge() const { return columns(first, first + mine) - inner * N; }
     /// The thread's element of the edge in the slots of a row of which `slot` is the thread's first.
     __device__ T& edge(uint4* slot) const {
         const int lane = here();
@@ -89,7 +77,7 @@ struct Slice {
         if (FIT == FILLED) return PIECES * 32 * N;
         int n = EDGE && warp == 0 ? of_edge() : 0;
 #pragma unroll
-        for (int i = 0; i < PIECES; ++i) n += max(0, min(amid - i * THREADS - warp * 32, 32)) * N;
+        for (int i = 0; i < PIECES; ++i) n += max(0, min(inner - i * THREADS - warp * 32, 32)) * N;
         return static_cast<float>(n);
     }
     __device__ float of_rank(int rank) const {
@@ -113,9 +101,9 @@ struct Slice {
         if (has_edge()) edge(slot(0)) = row[at_edge()];
     }
     /// This thread's packs of a row on their way to its slots, of the edge with what lies beside the row. `from`: the boundary before the row, the same
-    /// for all threads, each of which adds 32 bits; [begin, end) holds the array. Its warp's other lanes have read what lay there.
+    /// for all threads, each of which adds 32 bits; [first_of_array, end_of_array) holds it. Its warp's other lanes have read what lay there.
     template <typename Slot>
-    __device__ void fetch(const Slot& slot, const T* from, const T* begin, const T* end) const {
+    __device__ void fetch(const Slot& slot, const T* from, const T* first_of_array, const T* end_of_array) const {
 #pragma unroll
         for (int i = 0; i < PIECES; ++i) {
             if (has(i)) __pipeline_memcpy_async(slot(i), from + place(i), 16);
@@ -123,14 +111,14 @@ struct Slice {
         if (!EDGE || threadIdx.x >= 32) return;
         __syncwarp();
         const int lane = here();
-        if (lane >= mine - amid) return;
-        const T* at = from + (first + lane + (lane < heads ? 0 : amid)) * N;
-        if (at >= begin && at + N <= end) {
+        if (lane >= mine - inner) return;
+        const T* at = from + (first + lane + (lane < heads ? 0 : inner)) * N;
+        if (at >= first_of_array && at + N <= end_of_array) {
             __pipeline_memcpy_async(slot(PIECES), at, 16);
         } else {
 #pragma unroll 1
             for (int j = 0; j < N; ++j) {
-                if (at + j >= begin && at + j < end) reinterpret_cast<T*>(slot(PIECES))[j] = at[j];
+                if (at + j >= first_of_array && at + j < end_of_array) reinterpret_cast<T*>(slot(PIECES))[j] = at[j];
             }
         }
     }
@@ -149,40 +137,40 @@ __device__ int beyond(const T* p) {
 __device__ inline unsigned shared_address(const void* p) { return static_cast<unsigned>(__cvta_generic_to_shared(p)); }
 
 /// The same place in the shared memory of block `rank` of the cluster.
-__device__ inline unsigned shared_of(int rank, unsigned address) {
+__device__ inline unsigned shared_of_block(int rank, unsigned address) {
     unsigned there;
     asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));
     return there;
 }
-/// v to a block of the cluster; the mbarrier `come` there counts the bytes.
-__device__ inline void send(unsigned to, const float4& v, unsigned come) {
+/// Store v in the shared memory of a block of the cluster; the mbarrier there counts its bytes.
+__device__ inline void store_async(unsigned to, const float4& v, unsigned mbarrier) {
     asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];"
-                 ::"r"(to), "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w), "r"(come) : "memory");
+                 ::"r"(to), "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w), "r"(mbarrier) : "memory");
 }
-/// An mbarrier of this block that counts bytes; blocks of the cluster may know of it after a barrier.
-__device__ inline void begin(unsigned come) { asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(come) : "memory"); }
-/// At the start of each of its phases: so many bytes are to come.
-__device__ inline void expect(unsigned come, int bytes) {
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(come), "r"(bytes) : "memory");
+/// Make an mbarrier that counts bytes. Other blocks of the cluster may use it after a barrier of the cluster.
+__device__ inline void mbarrier_init(unsigned mbarrier) { asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(mbarrier) : "memory"); }
+/// Begin a phase: it is complete when so many bytes have arrived.
+__device__ inline void mbarrier_expect(unsigned mbarrier, int bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(mbarrier), "r"(bytes) : "memory");
 }
-/// Until they have come. Phases are 0, 1, 0, and so on.
-__device__ inline void wait_for(unsigned come, int phase) {
-    unsigned over = 0;
-    while (!over) {
+/// Wait until a phase is complete. Phases alternate: 0, 1, 0, ...
+__device__ inline void mbarrier_wait(unsigned mbarrier, int phase) {
+    unsigned done = 0;
+    while (!done) {
         asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
-                     : "=r"(over) : "r"(come), "r"(phase) : "memory");
+                     : "=r"(done) : "r"(mbarrier), "r"(phase) : "memory");
     }
 }
 
 /// The parts that a row's warps leave behind, folded in two steps: one warp folds those of its block and sends the result to all blocks of the
-/// cluster; every warp folds those of the blocks. Nobody stands at a barrier of the cluster, whose release would wait for all stores before it:
-/// an mbarrier in each block counts the bytes that have come. Between post() and wait() of a row lies the work on the row before.
+/// cluster; every warp folds those of the blocks. There is no barrier of the cluster, whose release would wait for all stores before it:
+/// an mbarrier in each block counts the bytes that have arrived. Between post() and wait() of a row lies the work on the row before.
 template <typename P, int THREADS, int CLUSTER>
 struct Exchange {
     static constexpr int WARPS = THREADS / 32;
     struct alignas(16) Shared {
         P of_warps[CLUSTER == 1 ? 2 : 1][WARPS], of_blocks[2][CLUSTER];  // of even and of odd rows
-        unsigned long long come[2];
+        unsigned long long mbarriers[2];
     };
     Shared& shared;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, rank;
@@ -190,7 +178,7 @@ struct Exchange {
     /// All threads of the cluster, before any of them posts.
     __device__ Exchange(Shared& shared, int rank) : shared(shared), rank(rank) {
         if (CLUSTER == 1) return;
-        if (threadIdx.x < 2) begin(shared_address(&shared.come[threadIdx.x]));
+        if (threadIdx.x < 2) mbarrier_init(shared_address(&shared.mbarriers[threadIdx.x]));
         cooperative_groups::this_cluster().sync();
     }
 
@@ -205,13 +193,13 @@ struct Exchange {
         }
         asm volatile("bar.sync 1, %0;" ::"n"(THREADS) : "memory");
         const P all = fold(lane < WARPS ? shared.of_warps[0][lane] : P{});
-        const unsigned come = shared_address(&shared.come[k % 2]);
-        if (lane == 0) expect(come, CLUSTER * sizeof(P));
+        const unsigned mbarrier = shared_address(&shared.mbarriers[k % 2]);
+        if (lane == 0) mbarrier_expect(mbarrier, CLUSTER * sizeof(P));
         if (lane >= CLUSTER) return;
-        const unsigned to = shared_of(lane, shared_address(&shared.of_blocks[k % 2][rank])), there = shared_of(lane, come);
+        const unsigned to = shared_of_block(lane, shared_address(&shared.of_blocks[k % 2][rank])), there = shared_of_block(lane, mbarrier);
         const float* v = reinterpret_cast<const float*>(&all);
         if (sizeof(P) == 16) {
-            send(to, {v[0], v[1], v[sizeof(P) / 8], v[sizeof(P) / 4 - 1]}, there);
+            store_async(to, {v[0], v[1], v[sizeof(P) / 8], v[sizeof(P) / 4 - 1]}, there);
         } else {
             asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];"
                          ::"r"(to), "f"(v[0]), "f"(v[1]), "r"(there) : "memory");
@@ -223,7 +211,7 @@ struct Exchange {
             __syncthreads();
             return lane < WARPS ? shared.of_warps[k % 2][lane] : P{};
         }
-        wait_for(shared_address(&shared.come[k % 2]), k / 2 % 2);
+        mbarrier_wait(shared_address(&shared.mbarriers[k % 2]), k / 2 % 2);
         return shared.of_blocks[k % 2][lane % CLUSTER];
     }
 };

@@ -10,7 +10,7 @@ valid   = "(threads * blocks == 1024 or threads * blocks == 2048 or threads * bl
 configs = [{ pieces = [2, 4, 8], ahead = [0, 1], threads = [32, 64, 128, 256, 512, 1024], cluster = [1, 2, 4, 8], blocks = [1, 2, 3, 4, 6, 8, 12, 16], spare = [0, 1] }]
 
 [let]
-row    = "input"
+bytes_of_row = "C * bytes(input)"
 adders = "1 if R <= 32768 else 8"
 
 [requires]

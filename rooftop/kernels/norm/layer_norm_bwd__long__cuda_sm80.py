@@ -10,6 +10,11 @@ from rooftop.kernels._device import norm_bwd_configs, norm_long_bwd
 
 
 def supports(p: Problem, head: Head) -> str | None:
+    """Statistics in 16 bits are taken in one pass about the row's first vector of 16 bytes; without one they would go about zero, from which the squares of
+    elements far from it lose the spread."""
+    s = p["s"]
+    if s.itemsize == 2 and s.shape[1] < 15 and not norm_bwd_configs.of(p).aligned:
+        return f"a row off 16 bytes must have at least 15 elements of 16 bits, a whole vector wherever it starts; given {s.shape[1]}"
     return norm_long_bwd.refuses(p, True)
 
 

@@ -34,10 +34,11 @@ def ls(as_json: AsJson = False) -> None:
 
 @app.command(rich_help_panel=LOOK)
 def where(name: Annotated[str, typer.Argument(help="An op, an implementation, a ladder or a rung.")], as_json: AsJson = False) -> None:
-    """Print the files to read for a name, in the order to read them: contract, kernels, and what the kernels include.
+    """Print the files to read for a name, in the order to read them: contract, kernels, and what the kernels include and import.
 
     Example: [bold]rooftop where softmax[/bold]"""
     from rooftop.core import registry, settings
+    from rooftop.core.backends.python_files import helpers
     from rooftop.core.compile import headers
     from rooftop.lab import candidates
 
@@ -48,9 +49,13 @@ def where(name: Annotated[str, typer.Argument(help="An op, an implementation, a 
     paths += [s.rung.path if s.rung else s.implementation.path for s in found if s.implementation]
     paths += [f.path for f in registry.kernel_files() if f.op in (base, f"{base}_bwd") and f.path not in paths]
     for path in list(paths):
+        beside = path.with_suffix(".py")
+        if path.suffix == ".cu" and beside.is_file():
+            paths.append(beside)
+        if path.parent != registry.HOUSE.ops and beside.is_file():
+            paths += helpers(beside.read_text(encoding="utf-8"))
         if path.suffix == ".cu":
-            beside = path.with_suffix(".py")
-            paths += [*([beside] if beside.is_file() else []), *headers(path.read_text(encoding="utf-8"))]
+            paths += headers(path.read_text(encoding="utf-8"))
     shown = [str(p.relative_to(settings.CHECKOUT)) if p.is_relative_to(settings.CHECKOUT) else str(p) for p in dict.fromkeys(paths)]
     typer.echo(json.dumps(shown) if as_json else "\n".join(shown))
 

@@ -113,6 +113,22 @@ def _ceiling(value: Any, at: str) -> None:
     _keys({"at": _text, "device": _DEVICE, **_CEILINGS[part]}, {"digest": _text})(value, at)
 
 
+_COLUMN = _list(_number_or_null)  # of a sweep: a value a point
+
+
+def _sweep(value: Any, at: str) -> None:
+    _keys(_SWEEP, _OFTEN)(value, at)
+    count = len(value["us"])
+    columns = {n: value[n] for n in ("dtype", "few", "aligned", "bytes", "copy_us", "roof_us", "noise", "by")}
+    for name, column in {**columns, **value["sizes"], **value["peers"]}.items():
+        _must(len(column) == count, len(column), f"the length of {name}", f"that of us, {count}")
+
+
+_SWEEP: dict[str, Check] = {
+    "op": _text, "device": _DEVICE, "axis": _text, "sizes": _table(_list(_whole)), "dtypes": _list(_text, 1), "dtype": _list(_whole), "few": _list(_whole),
+    "aligned": _list(_whole), "bytes": _list(_whole), "us": _COLUMN, "copy_us": _COLUMN, "roof_us": _list(_positive), "noise": _list(_number),
+    "implementations": _list(_text), "by": _list(_whole), "digests": _table(_text), "peers": _table(_COLUMN), "wrong": _list(_whole),
+}  # fmt: skip
 _COUNTERS: dict[str, Check] = {"tier": _text, "run": _text, "totals": _table(_number_or_null), "lines": _list(_keys({})), "opcodes": _keys({})}
 HEAD: Check = _keys({"form": _whole}, {"at": _text, "run": _text, "device": _keys({}), "versions": _keys({}), "host": _keys({})})
 # What a record of each kind must hold for those who read it: the pages, `tune`, the comparisons. Whatever else it holds is left as it is.
@@ -127,6 +143,7 @@ SHAPES: dict[str, Check] = {
         {**_WHAT, "first_s": _positive, "known_s": _positive, "new_rows_s": _number, "rows": _SPREAD, "columns": _SPREAD},
         {**_OFTEN, "seed": _whole, "known_columns": _whole},
     ),
+    "sweep": _sweep,
     "tune": _keys({**_WHAT, "config": _keys({}), "verdict": _text}, {**_OFTEN, "over_heuristic": _number_or_null, "pick": _table_or_null}),
     "counters": _keys({**_WHAT, **_COUNTERS}, {k: c for k, c in _OFTEN.items() if k != "counters"}),
     "compared": _keys({**_WHAT, "share": _number, "rows": _list(_keys({}))}, {k: c for k, c in _OFTEN.items() if k != "counters"}),

@@ -24,7 +24,7 @@ from rooftop.core.spec import TARGETS, Case, Device, Work
 from rooftop.lab.candidates import Subject
 from rooftop.lab.counters import traffic
 from rooftop.lab.records.store import Record
-from rooftop.lab.report import checks, predictions
+from rooftop.lab.report import checks, predictions, sweep_page
 from rooftop.lab.report.facts import target_facts
 from rooftop.lab.report.model import (
     Card,
@@ -43,6 +43,7 @@ from rooftop.lab.report.model import (
     ScoreRow,
     SiteData,
     Summary,
+    SweepView,
     Versus,
 )  # fmt: skip
 from rooftop.lab.report.rung_counts import RungCounts
@@ -94,7 +95,15 @@ class Gatherer:
         ops = tuple(self.op_score(name) for name in self._op_names())
         bench = [r for r in self.records if r["kind"] == "bench"]
         stale = sum(self.stale(r) is not None for r in bench)
-        return SiteData(ops, ladders, tuple(map(self.card, self.devices(bench))), len(bench), stale, now)
+        return SiteData(ops, ladders, tuple(map(self.card, self.devices(bench))), len(bench), stale, now, self._sweeps())
+
+    def _sweeps(self) -> dict[str, tuple[SweepView, ...]]:
+        """The newest sweep of each op of the tree on each card."""
+        found = sweep_page.newest(self.records)
+        return {
+            op: tuple(sweep_page.view(r, {i.name: i.digest for i in registry.implementations(op, self.house)}) for r in found[op])
+            for op in self._op_names() if op in found
+        }  # fmt: skip
 
     def _op_names(self) -> list[str]:
         """Ops, and those backwards that have a contract of their own, next to their forward."""
@@ -362,6 +371,8 @@ def staleness(found: Iterable[Record], digests: Digests | None = None) -> Callab
             return not roofline.current(record)
         if record["kind"] == "first-calls":
             return not first_calls.current(record)
+        if record["kind"] == "sweep":
+            return not sweep_page.current(record)
         return record["kind"] != "clock" and gatherer.stale(record) is not None
 
     return stale

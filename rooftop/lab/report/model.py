@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -412,6 +412,33 @@ class Card:
 
 
 @dataclass(frozen=True)
+class Behind:
+    """A point that falls behind. `why`: its neighbours' share, or the peer that is faster."""
+
+    title: str
+    share: float
+    seconds: float
+    by: str
+    why: str
+
+
+@dataclass(frozen=True)
+class SweepView:
+    """A sweep on a card. `current`: made with the kernels as they are. `below`: (share, points under it)."""
+
+    device: str
+    seed: int
+    current: bool
+    count: int
+    middle: float
+    below: tuple[tuple[float, int], ...]
+    picture: str  # SVG
+    peers: tuple[str, ...]
+    behind: tuple[Behind, ...]
+    left: int  # that the table has no room for
+
+
+@dataclass(frozen=True)
 class SiteData:
     ops: tuple[OpScore, ...]
     ladders: tuple[LadderPage, ...]
@@ -419,3 +446,4 @@ class SiteData:
     records: int
     stale: int
     now: datetime
+    swept: Mapping[str, tuple[SweepView, ...]] = field(default_factory=dict)  # op -> its sweep on each card

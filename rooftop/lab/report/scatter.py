@@ -31,25 +31,39 @@ class Point:
     href: str = ""
 
 
-def drawing(points: Sequence[Point], axis: str, *, mark: tuple[float, str] | None = None, unit: float = 1.0) -> Markup:
+@dataclass(frozen=True)
+class Line:
+    """A thin line behind the points: (x, share), x rising."""
+
+    name: str
+    points: tuple[tuple[float, float], ...]
+
+
+def drawing(
+    points: Sequence[Point], axis: str, *, mark: tuple[float, str] | None = None, unit: float = 1.0, lines: Sequence[Line] = ()
+) -> Markup:
     """The points over a logarithmic x axis.
 
     axis   what x is
     mark   a place on the x axis with its name: a line from top to bottom
-    unit   what one step of the ticks' numbers is in x"""
+    unit   what one step of the ticks' numbers is in x
+    lines  others than what the points show: peers"""
     if not points:
         return Markup("")
-    wide, narrow = _one(points, axis, mark, unit, WIDE, True), _one(points, axis, mark, unit, NARROW, False)
+    wide, narrow = _one(points, axis, mark, unit, WIDE, True, lines), _one(points, axis, mark, unit, NARROW, False, lines)
     return Markup(f'<div class="wide">{wide}</div><div class="narrow">{narrow}</div>')
 
 
-def _one(points: Sequence[Point], axis: str, mark: tuple[float, str] | None, unit: float, width: int, labelled: bool) -> str:
+def _one(
+    points: Sequence[Point], axis: str, mark: tuple[float, str] | None, unit: float, width: int, labelled: bool, lines: Sequence[Line] = ()
+) -> str:
     xs = [p.x for p in points if p.x > 0] + ([mark[0]] if mark else [])
     zero = any(p.x <= 0 for p in points)
     low, high = math.log10(min(xs, default=1.0)) - 0.15, math.log10(max(xs, default=1.0)) + 0.15
     left = LEFT + (34 if zero else 0)
-    top = max(1.05, max(p.share for p in points) * 1.03)
-    bottom = max(0, math.floor((min(p.share for p in points) - 0.1) * 5)) / 5
+    shares = [p.share for p in points] + [share for line in lines for _, share in line.points]
+    top = max(1.05, max(shares) * 1.03)
+    bottom = max(0, math.floor((min(shares) - 0.1) * 5)) / 5
 
     def x(value: float) -> float:
         return left + (width - left - RIGHT) * (math.log10(value) - low) / (high - low) if value > 0 else LEFT + 14
@@ -73,6 +87,9 @@ def _one(points: Sequence[Point], axis: str, mark: tuple[float, str] | None, uni
         body.append(f'<line class="mark" x1="{x(mark[0]):.1f}" x2="{x(mark[0]):.1f}" y1="{TOP}" y2="{floor}"/>')
         body.append(f'<text x="{x(mark[0]) - 5:.1f}" y="{floor - 7}" text-anchor="end">{escape(mark[1])}</text>')
     body.append(f'<text x="{(LEFT + width - RIGHT) / 2:.1f}" y="{HEIGHT - 6}" text-anchor="middle">{escape(axis)}</text>')
+    for n, line in enumerate(lines):
+        path = " ".join(f"{x(at):.1f},{y(share):.1f}" for at, share in line.points)
+        body.append(f'<polyline class="peer{n % 3}" points="{path}"><title>{escape(line.name)}</title></polyline>')
     taken: list[tuple[float, float, float, float]] = [(x(p.x) - 5, y(p.share) - 5, x(p.x) + 5, y(p.share) + 5) for p in points]
     for p in sorted(points, key=lambda p: p.share):
         dot = f'<circle class="dot {escape(p.kind)}" cx="{x(p.x):.1f}" cy="{y(p.share):.1f}" r="4.5"><title>{escape(p.text)}</title></circle>'

@@ -76,7 +76,7 @@ def write(out: Path, site: SiteData, say: Callable[[str], None] = lambda text: N
             asked=[counts.of_rung(r, ladder.rungs[i - 1] if i else None) for i, r in enumerate(ladder.rungs)],
         )  # fmt: skip
     for op in site.ops:
-        page(op.file, "op.html.j2", op=op, sweeps=[(s, sweep(s)) for s in op.scores])
+        page(op.file, "op.html.j2", op=op, sweeps=[(s, sweep(s)) for s in op.scores], swept=site.swept.get(op.name, ()))
     for card in site.cards:
         page(card.file, "card.html.j2", card=card)
     made = {*(x.file for x in site.ladders), *(x.file for x in site.ops), *(x.file for x in site.cards)}

@@ -208,9 +208,9 @@ class Bench:
             return []
         sets = [make(self.f.op, self.f.case, "cuda", seed)[0] for seed in range(count)]
         options = self.f.op.options(self.f.case)
-        contestants = {s.name: self._contestant(s, sets, options) for s in able}
-        copies = [] if size < 1 << 20 or compute_bound(self.work) else self._copies(size // 32 * 32, count)
-        once = {name: self._once(c) for name, c in contestants.items()}
+        contestants = {s.name: self.contestant(s, sets, options) for s in able}
+        copies = [] if size < 1 << 20 or compute_bound(self.work) else self.copies(size // 32 * 32, count)
+        once = {name: self.once(c) for name, c in contestants.items()}
         fastest = min(once.values())
         quick = [s for s in able if once[s.name] <= SLOW * fastest]
         slow = [s for s in able if SLOW * fastest < once[s.name] <= LONGEST_S]
@@ -228,7 +228,7 @@ class Bench:
             )
         return [self._record(s, found[s.name]) for s in able if found[s.name]] + self._copy_row(found, quick)
 
-    def _copies(self, size: int, count: int) -> list[Contestant]:
+    def copies(self, size: int, count: int) -> list[Contestant]:
         """Plain copies of `size` bytes, read and written, or where hardly a byte is written plain reads: torch's, and that of ours which
         calibration found to be the fastest."""
         if self.streams is None:
@@ -266,7 +266,7 @@ class Bench:
         del expected
         torch.cuda.empty_cache()
 
-    def _contestant(self, s: Subject, sets: Sequence[dict[str, Any]], options: dict[str, Any]) -> Contestant:
+    def contestant(self, s: Subject, sets: Sequence[dict[str, Any]], options: dict[str, Any]) -> Contestant:
         if s.peer is not None:
             function = s.function
             restore = self._restore(sets) if self.f.op.mutates else None
@@ -309,7 +309,7 @@ class Bench:
 
         return restore
 
-    def _once(self, c: Contestant) -> float:
+    def once(self, c: Contestant) -> float:
         """Seconds of one call, after one to warm up."""
         import torch
 
@@ -358,7 +358,7 @@ class Bench:
         samples = (11, 401) if keep is None else (6, 12)
         try:
             m = self.timer.measure(
-                contestants, clock, bytes_per_call=size, floor_seconds=self._floor(clock), budget_s=budget_s, samples=samples,  # type: ignore[arg-type]
+                contestants, clock, bytes_per_call=size, floor_seconds=self.floor(clock), budget_s=budget_s, samples=samples,  # type: ignore[arg-type]
                 duty=duty,  # type: ignore[arg-type]
             )  # fmt: skip
         except ImpossibleTime as error:
@@ -381,7 +381,7 @@ class Bench:
             made.append(Contestant(s.name, [partial(self.f.op, *args, implementation=s.name)]))
         return made
 
-    def _floor(self, clock: str) -> float:
+    def floor(self, clock: str) -> float:
         from rooftop.core.devices import floor_seconds, lookup, units
 
         sheet = lookup(self.device.name)

@@ -20,7 +20,7 @@ from typing import Any, Literal, Protocol, TypeAlias, get_args
 from rooftop.lab.timing.statistics import FEWEST, Comparison, compare, estimate, paired_ratio, spread
 
 Clock: TypeAlias = Literal["kernel", "cold", "hot", "host"]
-Duty: TypeAlias = Literal["normal", "burst", "sustained"]
+Duty: TypeAlias = Literal["normal", "burst", "sustained", "sweep"]
 Call: TypeAlias = Callable[[], object]
 
 ROTATION = 3  # the rotated input sets hold more than this many times L2
@@ -73,6 +73,7 @@ PACES: Mapping[Duty, Pace] = {
     "normal": Pace(0.0, 0.0, 0.05, REPLAY_S),
     "burst": Pace(0.1, 0.0, 0.05, 5e-3),
     "sustained": Pace(0.0, 10e-3, 3.0, 10e-3),
+    "sweep": Pace(0.0, 0.0, 0.0, 3e-4),  # many sizes, briefly each
 }
 
 
@@ -314,7 +315,7 @@ class Timer:
         if cold or c.restore:
             return entry
         seconds = min(entry.sample(self.backend, 0.0) for _ in range(3)) * program.calls
-        passes = min(math.ceil(REPLAY_S / max(seconds, 1e-9)), max(1, MOST_NODES // len(calls)))
+        passes = min(math.ceil(min(REPLAY_S, pace.sample_s) / max(seconds, 1e-9)), max(1, MOST_NODES // len(calls)))
         if passes > 1 and program.method == "graph":
             program, why = self._program(c, calls * passes, cold)
             entry = _Entry(c, program, 1, 0, len(calls), why)

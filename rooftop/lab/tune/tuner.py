@@ -258,11 +258,11 @@ class Tuner:
                 }
                 sets.append({**inputs, **outputs})
             contestants = [replace(bench.kernel(job.subject, sets, c), name=n) for n, c in configs.items()]
-            quick = [c for i, c in enumerate(contestants) if bench._once(c) <= LONGEST_S or i == 0]
+            quick = [c for i, c in enumerate(contestants) if bench.once(c) <= LONGEST_S or i == 0]
             if len(quick) < 2:
                 self.summary.skipped.append(f"{job.title}: a call of any other config takes more than {LONGEST_S} s")
                 return None
-            return contest(self.timer, quick, size=size, floor_s=bench._floor("kernel"), budget_s=self.case_s)
+            return contest(self.timer, quick, size=size, floor_s=bench.floor("kernel"), budget_s=self.case_s)
         except torch.OutOfMemoryError as error:
             self.summary.skipped.append(f"{job.title}: out of device memory ({str(error).splitlines()[0]})")
             return None

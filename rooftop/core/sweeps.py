@@ -1,0 +1,46 @@
+"""Which numbers of an op are sizes: what a contract says for `rooftop sweep`, which measures between the cases."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from rooftop.core.spec import Case
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """The sizes of an op and their ranges.
+
+    inputs   (dtype, **sizes) -> the inputs of a case, as in `Case`
+    ranges   size -> (least, most)
+    rows     the size that takes what the others leave of a point's bytes, which grow linearly with it; "": every size is drawn
+    models   size -> the width of a model that stands for it (a name of `rooftop.lab.timing.models.WIDTHS`)
+    dtypes   of the first tensor
+    axis     the size that a drawing has on its x axis; "": their geometric mean"""
+
+    inputs: Callable[..., Mapping[str, Any]]
+    ranges: Mapping[str, tuple[int, int]]
+    rows: str = ""
+    models: Mapping[str, str] = field(default_factory=dict)
+    dtypes: tuple[str, ...] = ("bf16", "f32")
+    axis: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.ranges or not self.dtypes:
+            raise ValueError("sizes need at least one range and one dtype")
+        for name, (low, high) in self.ranges.items():
+            if not 1 <= low <= high:
+                raise ValueError(f"the range of {name} is {low} to {high}; it must start at 1 or above and not end before it starts")
+        for name in (*self.models, *filter(None, (self.rows, self.axis))):
+            if name not in self.ranges:
+                raise ValueError(f"{name!r} is no size; there are {', '.join(self.ranges)}")
+
+    @property
+    def drawn(self) -> tuple[str, ...]:
+        """The sizes that are drawn: all but the rows."""
+        return tuple(n for n in self.ranges if n != self.rows)
+
+    def case(self, dtype: str, sizes: Mapping[str, int]) -> Case:
+        return Case(" ".join(f"{n} {v}" for n, v in sizes.items()), self.inputs(dtype, **sizes), frozenset({"sweep"}))

@@ -1,0 +1,255 @@
+"""The forward of rms_norm and layer_norm on sm_90: which of five kernels takes a row, and with what. One table for both.
+
+| path | what it does | device code |
+|---|---|---|
+| `warp` | a few short rows a warp, in registers; no barrier | norm_warp, norms.cuh |
+| `whole row` | a row a block, in registers | norm_whole_row, norms.cuh |
+| `streaming` | a cluster takes a row or two, in shared memory, and ends; multiprocessors that come free get the next | norm_streaming, norms_slices.cuh |
+| `persistent` | clusters stay for the whole launch and walk over the rows; weight and bias are read once | norm_persistent, norms_slices.cuh |
+| `cluster` | whatever else: a cluster a row, one barrier of the cluster | norm_cluster, norms.cuh |
+
+What a config holds: `cluster`, blocks of a cluster; `blocks`, those that a multiprocessor runs at once (the kernel's registers are bounded by it);
+`threads` of a block; `pieces`, packs of 16 bytes a thread; `early`, when weight and bias are asked for (norm_whole_row); `rows` that a cluster or a warp
+takes at once; `stages`, rows in the ring of a persistent cluster. The numbers were chosen by timing on an H100, those of odd rows of more than 96 KiB
+and of rows of more than 512 KiB by what was timed of the persistent kernel on an H200. A reason names the resource that explains the choice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+from rooftop.core.head import Head
+from rooftop.core.spec import DTYPES, Launch, Problem
+from rooftop.kernels._device import slices
+
+KERNELS = {"warp": "norm_warp", "whole row": "norm_whole_row", "streaming": "norm_streaming", "persistent": "norm_persistent", "cluster": "norm_cluster"}
+BLOCK_BYTES = 225000  # of shared memory, of a block of norm_cluster and those beside it: a row must fit
+REGISTERS = 8192  # packs of 16 bytes that a quarter of a register file holds: rows, weight, bias and results of norm_warp
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What decides."""
+
+    count: int
+    slices: slices.Slices
+    alike: bool  # rows start equally far from 16 bytes in all tensors
+    residual: bool
+    weight: bool
+    bias: bool
+    centre: bool  # layer_norm: the mean is taken off
+    sms: int
+
+    @property
+    def bytes(self) -> int:
+        """Of a row."""
+        return self.slices.row_bytes
+
+    @property
+    def kept(self) -> int:
+        """Tensors of a row's length that are read beside the rows."""
+        return self.weight + self.bias
+
+
+def of(p: Problem, centre: bool) -> Rows:
+    x = p["x"]
+    tensors = [p.get(n) for n in ("x", "y", "residual", "s", "weight", "bias")]
+    aligned = x.shape[1] * x.itemsize % 16 == 0 and all(map(slices.rows_aligned, tensors))
+    layout = slices.Slices(x.shape[1], x.itemsize, x.strides[0], aligned)
+    alike = aligned or slices.starts_alike(*tensors[:4])
+    present = {n: p.get(n) is not None for n in ("residual", "weight", "bias")}
+    return Rows(x.shape[0], layout, alike, present["residual"], present["weight"], present["bias"], centre, p.device.sms)
+
+
+def warp(blocks: int, pieces: int, rows: int = 1, threads: int = 64) -> dict[str, Any]:
+    return {"path": "warp", "threads": threads, "cluster": 1, "blocks": blocks, "pieces": pieces, "rows": rows}
+
+
+def whole_row(threads: int, pieces: int, blocks: int, early: int = 0) -> dict[str, Any]:
+    return {"path": "whole row", "threads": threads, "cluster": 1, "blocks": blocks, "pieces": pieces, "early": early}
+
+
+def streaming(cluster: int, pieces: int, blocks: int, rows: int = 1) -> dict[str, Any]:
+    return {"path": "streaming", "cluster": cluster, "blocks": blocks, "pieces": pieces, "rows": rows}
+
+
+def persistent(cluster: int, pieces: int, blocks: int, stages: int) -> dict[str, Any]:
+    return {"path": "persistent", "cluster": cluster, "blocks": blocks, "pieces": pieces, "stages": stages}
+
+
+def cluster(threads: int, cluster: int, blocks: int) -> dict[str, Any]:
+    return {"path": "cluster", "threads": threads, "cluster": cluster, "blocks": blocks}
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Rows of more than `over` and at most `most` bytes, with a reason.
+
+    lie       "aligned": on 16 bytes, in whole packs; "odd": not, but alike in all tensors; "alike": either; "": any
+    op        "rms_norm" or "layer_norm", for one alone
+    itemsize  of the elements, where it matters
+    plain     without a residual
+    fewest, largest  rows for each multiprocessor, at least and at most"""
+
+    over: int
+    most: int
+    config: Mapping[str, Any]
+    why: str
+    lie: str = ""
+    op: str = ""
+    itemsize: int = 0
+    plain: bool = False
+    fewest: float = 0
+    largest: float = 1 << 62
+
+    def takes(self, r: Rows) -> bool:
+        lies = {"": True, "aligned": r.slices.aligned, "alike": r.alike, "odd": r.alike and not r.slices.aligned}[self.lie]
+        return (
+            self.over < r.bytes <= self.most and lies and self.op in ("", "layer_norm" if r.centre else "rms_norm")
+            and self.itemsize in (0, r.slices.itemsize) and not (self.plain and r.residual) and self.fewest * r.sms <= r.count <= self.largest * r.sms
+        )  # fmt: skip
+
+
+KIB = 1024
+ANY = 1 << 62
+TABLE = (  # the first that takes the rows
+    Choice(8 * KIB, 24592, streaming(1, 4, 4), "odd rows: four packs a thread and four blocks keep 100 KiB on their way", "odd", "layer_norm", plain=True),
+    Choice(8 * KIB, 32 * KIB, streaming(1, 4, 3), "rms_norm's registers let three blocks take odd rows up to the last that fits", "odd", plain=True),
+    Choice(32 * KIB, 48 * KIB, streaming(1, 4, 2), "two blocks of up to 768 threads, still one row each", "odd", plain=True),
+    Choice(48 * KIB, 96 * KIB, streaming(4, 8, 4), "layer_norm reads weight and bias beside the row: four blocks share it", "odd", "layer_norm", plain=True),
+    Choice(48 * KIB, 96 * KIB, streaming(1, 8, 2), "eight packs a thread: one block still holds a row, and no exchange is needed", "odd", plain=True),
+    Choice(96 * KIB, 256 * KIB, streaming(8, 8, 4), "odd rows: a persistent grid is whole periods of 8 or 16 clusters; half the card waits", "odd", plain=True),
+    Choice(256 * KIB, 512 * KIB, streaming(8, 8, 2), "the same; 64 KiB a block, two of them", "odd", plain=True),
+    Choice(512 * KIB, 960 * KIB, streaming(16, 8, 2), "sixteen blocks with up to 60 KiB each, two on a multiprocessor", "alike", plain=True),
+    Choice(960 * KIB, ANY, streaming(16, 8, 1), "one block on a multiprocessor: 110 KiB on their way", "alike", plain=True),
+    Choice(64 * KIB, 128 * KIB, streaming(8, 4, 6, 2), "two rows at once share one read of weight and bias from the L2", "aligned", itemsize=2, plain=True),
+    Choice(64 * KIB, 128 * KIB, streaming(8, 4, 5, 2), "the same; float32 sums need the registers of a sixth block", "aligned", "layer_norm", plain=True),
+    Choice(64 * KIB, 128 * KIB, streaming(8, 8, 8), "a weight alone is little to read again: one row, more clusters", "aligned", "rms_norm", plain=True),
+    Choice(64 * KIB, 192 * KIB, streaming(8, 4, 4, 2), "two rows of up to 24 KiB a block leave room for four blocks", "aligned", itemsize=2, plain=True),
+    Choice(64 * KIB, 256 * KIB, streaming(8, 8, 6), "a weight alone: one row, six clusters a multiprocessor", "aligned", "rms_norm", plain=True),
+    Choice(64 * KIB, 512 * KIB, streaming(8, 8, 3), "the same, as many as the shared memory holds", "aligned", "rms_norm", itemsize=4, plain=True),
+    Choice(-1, 512, warp(32, 1), "one pack a lane; 2048 threads a multiprocessor", "aligned"),
+    Choice(512, 1 * KIB, warp(16, 2), "two packs a lane; registers for 1024 threads", "aligned"),
+    Choice(1 * KIB, 2 * KIB, whole_row(128, 1, 12, early=2), "few rows: four times the warps, and the weight comes while they add up", "aligned", largest=16),
+    Choice(1536, 2 * KIB, warp(8, 4), "four packs a lane without padding", "aligned"),
+    Choice(1 * KIB, 2 * KIB, whole_row(128, 1, 12), "a warp's fourth pack would be padding", "aligned"),
+    Choice(2 * KIB, 4 * KIB, whole_row(128, 2, 12), "two packs: 24 KiB a round of 12 blocks", "aligned", "layer_norm"),
+    Choice(2 * KIB, 4 * KIB, whole_row(256, 1, 8, early=2), "one pack a thread, all 2048 threads: few registers without a mean", "aligned"),
+    Choice(4 * KIB, 6 * KIB, whole_row(128, 3, 8, early=2), "three packs pad nothing at 3072 elements of 16 bits", "aligned", "layer_norm"),
+    Choice(4 * KIB, 6 * KIB, whole_row(128, 3, 8), "the same; a weight alone is read after the sums", "aligned"),
+    Choice(6 * KIB, 8 * KIB, whole_row(256, 2, 6, early=2), "layer_norm's registers allow six blocks", "aligned", "layer_norm"),
+    Choice(6 * KIB, 8 * KIB, whole_row(256, 2, 8, early=2), "two packs in 32 registers: all 2048 threads", "aligned"),
+    Choice(8 * KIB, 12 * KIB, whole_row(256, 3, 4, early=2), "three packs, 1024 threads of 64 registers", "aligned"),
+    Choice(12 * KIB, 14 * KIB, whole_row(256, 4, 4, early=2), "7168 elements of 16 bits: 3.5 packs of 256 threads", "aligned", "layer_norm"),
+    Choice(12 * KIB, 16 * KIB, whole_row(512, 2, 3, early=2), "1536 threads: three rows on their way", "aligned"),
+    Choice(16 * KIB, 24 * KIB, whole_row(512, 3, 2, early=2), "two rows a multiprocessor: one is read while the other adds up", "aligned"),
+    Choice(24 * KIB, 32 * KIB, whole_row(512, 4, 2, early=2), "the same", "aligned"),
+    Choice(32 * KIB, 44 * KIB, persistent(2, 4, 1, 4), "a multiprocessor would hold one block: a ring instead", "aligned", "layer_norm", plain=True, fewest=2),
+    Choice(32 * KIB, 48 * KIB, whole_row(1024, 3, 1, early=2), "1024 threads hold the row", "aligned"),
+    Choice(48 * KIB, 64 * KIB, whole_row(1024, 4, 1, early=2), "the longest row that registers hold", "aligned"),
+    Choice(-1, 4 * KIB, cluster(128, 1, 12), "a residual with odd rows, or rows that start differently in each tensor"),
+    Choice(4 * KIB, 8 * KIB, cluster(256, 1, 6), "the same"),
+    Choice(8 * KIB, 32 * KIB, cluster(256, 1, 4), "the same", op="layer_norm"),
+    Choice(8 * KIB, 32 * KIB, cluster(512, 1, 3), "the same", op="rms_norm"),
+    Choice(32 * KIB, 64 * KIB, cluster(512, 1, 2), "the same; two rows of 64 KiB fit the shared memory"),
+    Choice(64 * KIB, 128 * KIB, persistent(16, 4, 2, 4), "layer_norm: weight and bias are read once", "aligned", plain=True, fewest=0.25),
+    Choice(128 * KIB, 256 * KIB, persistent(16, 4, 2, 3), "the same; a fourth stage no longer fits", "aligned", plain=True, fewest=0.25),
+    Choice(256 * KIB, 512 * KIB, persistent(16, 2, 1, 3), "the same; one block a multiprocessor", "aligned", plain=True, fewest=0.25),
+    Choice(64 * KIB, 128 * KIB, cluster(512, 2, 2), "fewer rows than clusters, or a residual: the smallest cluster that holds a row"),
+    Choice(128 * KIB, 256 * KIB, cluster(256, 8, 4), "the same"),
+    Choice(256 * KIB, 512 * KIB, cluster(512, 8, 2), "the same"),
+    Choice(512 * KIB, ANY, cluster(256, 16, 2), "sixteen blocks: the longest row that a cluster's shared memory holds"),
+)  # fmt: skip
+
+
+def _complete(r: Rows, config: Mapping[str, Any]) -> dict[str, Any]:
+    """With the defaults, and the threads that follow from the pieces."""
+    found = {"threads": 0, "pieces": 1, "early": 0, "rows": 1, "stages": 3, **config}
+    return found if found["threads"] else found | {"threads": r.slices.threads(found["cluster"], found["pieces"])}
+
+
+def choose(r: Rows) -> dict[str, Any]:
+    return _complete(r, next(c.config for c in TABLE if c.takes(r)))
+
+
+def _static(c: Mapping[str, Any]) -> int:
+    """Bytes of static shared memory of norm_streaming and norm_persistent: what warps and blocks tell each other."""
+    used = 8 * c["rows"] * (c["threads"] // 32) * (2 if c["cluster"] == 1 else 1) + 16 * c["rows"] * c["cluster"] + 32
+    return 128 * -(-used // 128)
+
+
+def _shared(r: Rows, c: Mapping[str, Any]) -> int:
+    """Bytes of dynamic shared memory."""
+    tensors = 2 if r.residual else 1
+    slots = r.slices.slots(c["cluster"], c["pieces"])
+    match c["path"]:
+        case "cluster":
+            return 16 * tensors * -(-r.bytes // (16 * c["cluster"]))
+        case "whole row":
+            return 16 * c["pieces"] * c["threads"] * r.kept if c["early"] >= 2 else 0
+        case "persistent":
+            return 16 * slots * (c["stages"] * tensors + r.kept)
+        case "streaming":
+            return 16 * c["rows"] * slots * tensors
+    return 0
+
+
+def runs(r: Rows, c: Mapping[str, Any]) -> bool:
+    """Whether the rows fit this config, and a multiprocessor as many of its blocks as it says."""
+    threads, pieces, blocks = c["threads"], c["pieces"], c["blocks"]
+    if c["cluster"] > 1 and r.bytes <= 4096 * c["cluster"]:
+        return False
+    covers = (pieces - 1) * threads * 16 < r.bytes <= pieces * threads * 16
+    match c["path"]:
+        case "cluster":
+            return blocks * threads <= 2048 and r.bytes * blocks <= BLOCK_BYTES * c["cluster"]
+        case "whole row":
+            room = blocks * (_shared(r, c) + slices.SYSTEM + 256) <= slices.SHARED
+            return r.slices.aligned and 512 <= blocks * threads <= 2048 and covers and room and (c["early"] == 0 or r.kept > 0)
+        case "warp":
+            held = blocks * threads * pieces * (c["rows"] + 3) <= REGISTERS
+            return r.slices.aligned and 256 <= blocks * threads <= 2048 and held and (pieces - 1) * 512 < r.bytes <= pieces * 512
+        case "persistent":
+            return r.alike and r.count * c["cluster"] > r.sms * blocks and slices.fits(blocks, threads, _shared(r, c), _static(c))
+    return r.alike and (c["rows"] == 1 or r.slices.aligned) and slices.fits(blocks, threads, _shared(r, c), _static(c))
+
+
+def configs(r: Rows) -> list[dict[str, Any]]:
+    """What tuning may try."""
+    clusters = (1, 2, 4, 8, 16)
+    found = [cluster(*c) for c in product((256, 512, 1024), clusters, (1, 2, 3, 4, 6, 8))]
+    found += [whole_row(t, p, b, e) for t, b, p, e in product((64, 128, 256, 512, 1024), (1, 2, 3, 4, 6, 8, 12, 16), (1, 2, 3, 4), (0, 1, 2, 3))]
+    found += [persistent(*c) for c in product(clusters, (1, 2, 4), (1, 2, 3, 4), (3, 4))]
+    found += [streaming(c, p, b, n) for c, b, p, n in product(clusters, (1, 2, 3, 4, 5, 6, 8, 12), (1, 2, 3, 4, 8), (1, 2))]
+    found += [warp(b, p, n, t) for t, b, p, n in product((32, 64, 128, 256), (4, 8, 16, 32), (1, 2, 3, 4), (1, 2, 4))]
+    return [c for c in (_complete(r, one) for one in found) if runs(r, c)]
+
+
+def launches(p: Problem, c: Mapping[str, Any], head: Head, centre: bool) -> list[Launch]:
+    r, path, (args, types) = of(p, centre), c["path"], head.arguments(p, c)
+    threads, size, blocks, pieces, rows = (c[n] for n in ("threads", "cluster", "blocks", "pieces", "rows"))
+    fit = r.slices.fit(size, pieces)
+    grid, config = {
+        "cluster": (r.count * size, (threads, size, blocks)),
+        "whole row": (r.count, (threads, pieces, blocks, c["early"])),
+        "warp": (-(-r.count // (rows * (threads // 32))), (threads, pieces, rows, blocks)),
+        "streaming": (size * -(-r.count // rows), (pieces, rows, threads, size, blocks, fit)),
+        "persistent": (0, (pieces, threads, size, blocks, c["stages"], fit)),
+    }[path]
+    flags = [centre, r.residual]
+    if path in ("cluster", "whole row"):  # a row a block or a cluster: the grid says how many
+        args, types = {n: v for n, v in args.items() if n != "R"}, types[1:]
+    if path == "persistent":
+        clusters = r.slices.clusters(r.count, slices.resident(p.device, size, blocks))
+        (rows_, columns, *rest), grid, flags = args.items(), size * clusters, [*flags, r.weight, r.bias]
+        args, types = dict((rows_, columns, ("clusters", clusters), *rest)), ("i32", *types)
+    template = [DTYPES[p["x"].dtype].cuda, *map(str, config), *(str(f).lower() for f in flags)]
+    return [
+        Launch(
+            f"{KERNELS[path]}<{', '.join(template)}>", (grid,), args, types=types, block=(threads,), shared=_shared(r, c), chained=True,
+            cluster=() if path in ("whole row", "warp") else (size,),
+        )
+    ]  # fmt: skip

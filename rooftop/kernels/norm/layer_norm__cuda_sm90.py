@@ -1,0 +1,34 @@
+"""Which kernel of layer_norm__cuda_sm90.cu takes a row: rooftop/kernels/_device/norm_sm90.py"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rooftop.core.head import Head
+from rooftop.core.spec import Launch, Problem
+from rooftop.kernels._device import norm_sm90
+
+
+def prefers(p: Problem, head: Head) -> int:
+    """Over Triton, as timed on an H100: rows that no block of Triton's holds, odd rows, powers of two, and rows of 6 KiB and more.
+    layer_norm__cuda_sm80 is asked first."""
+    r, x = norm_sm90.of(p, centre=True), p["x"]
+    if r.bytes > 65536 and 16 * r.count < r.sms // 2:
+        return 0  # clusters of so few rows leave most of the card idle
+    odd = x.shape[1] % 16 != 0 or x.strides[0] % 16 != 0 or x.align < 16
+    if r.bytes > 65536 or (r.bytes > 6144 and odd):
+        return 1
+    power = x.shape[1] & (x.shape[1] - 1) == 0
+    return int(r.slices.aligned and not r.residual and ((r.bytes >= 512 and power) or r.bytes > 6144))
+
+
+def choose(p: Problem, head: Head) -> dict[str, Any]:
+    return norm_sm90.choose(norm_sm90.of(p, centre=True))
+
+
+def configs(p: Problem, head: Head) -> list[dict[str, Any]]:
+    return norm_sm90.configs(norm_sm90.of(p, centre=True))
+
+
+def launches(p: Problem, config: Any, head: Head) -> list[Launch]:
+    return norm_sm90.launches(p, config, head, centre=True)

@@ -1,0 +1,36 @@
+"""Which rows rms_norm_bwd__cuda_sm90.cu takes, and how clusters share them out: rooftop/kernels/_device/norm_bwd_sm90.py"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rooftop.core.head import Head
+from rooftop.core.spec import Launch, Meta, Problem
+from rooftop.kernels._device import norm_bwd_sm90
+
+
+def supports(p: Problem, head: Head) -> str | None:
+    return norm_bwd_sm90.refuses(norm_bwd_sm90.of(p, centre=False))
+
+
+def prefers(p: Problem, head: Head) -> int:
+    """Over Triton, as timed on an H100. rms_norm_bwd__cuda_sm80 is asked first."""
+    r, s = norm_bwd_sm90.of(p, centre=False), p["s"]
+    few = r.count >= 2 * r.sms - 8 and s.shape[1] <= 4096
+    return int(s.shape[1] >= 1024 and (s.nbytes > 32 << 20 or few) and not (r.second and r.bytes <= 16384))
+
+
+def choose(p: Problem, head: Head) -> dict[str, Any]:
+    return norm_bwd_sm90.choose(norm_bwd_sm90.of(p, centre=False))
+
+
+def configs(p: Problem, head: Head) -> list[dict[str, Any]]:
+    return norm_bwd_sm90.configs(norm_bwd_sm90.of(p, centre=False))
+
+
+def scratch(p: Problem, config: Any, head: Head) -> dict[str, Meta]:
+    return norm_bwd_sm90.scratch(p, config, centre=False)
+
+
+def launches(p: Problem, config: Any, head: Head) -> list[Launch]:
+    return norm_bwd_sm90.launches(p, config, head, centre=False)

@@ -1,0 +1,148 @@
+"""How fast an op is between its cases."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from rooftop.lab.cli.app import MEASURE, SLOWER, WRONG, AsJson, DTypeName, app, table
+
+if TYPE_CHECKING:
+    from rooftop.core.contract import Contract
+    from rooftop.lab.candidates import Subject
+
+LINES = (0.5, 0.6, 0.65, 0.75, 0.78, 0.88)  # shares of the roof; how many points lie below each is printed
+SHOWN = 12  # of the worst points
+UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+
+
+@app.command(rich_help_panel=MEASURE)
+def sweep(
+    what: Annotated[list[str], typer.Argument(help="Ops; or implementations, which are timed beside what a call takes.", show_default=False)],
+    points: Annotated[int, typer.Option(help="Points drawn from the seed, beside the models' widths.")] = 100,
+    seed: Annotated[int, typer.Option(help="Of the sizes.")] = 0,
+    dtype: DTypeName = None,
+    size: Annotated[list[str] | None, typer.Option(help="Another range of a size: columns=64..4096.", show_default=False)] = None,
+    moved: Annotated[str, typer.Option("--bytes", help="What a call with many rows reads and writes.")] = "128M..1G",
+    direction: Annotated[str, typer.Option(help="forward, backward or both.")] = "both",
+    compiled: Annotated[int, typer.Option(help="At how many points torch.compile and quack are timed.")] = 4,
+    models: Annotated[bool, typer.Option("--models/--no-models", help="Also the widths of forty well-known models.")] = True,
+    budget: Annotated[float, typer.Option(help="Seconds an op and direction.")] = 120.0,
+    records: Annotated[Path | None, typer.Option(help="Folder of the records.", show_default="results/")] = None,
+    as_json: AsJson = False,
+) -> None:  # fmt: skip
+    """Time ops between their cases: at the widths of well-known models and at sizes drawn from a seed, beside a copy, torch and Liger. Needs a GPU.
+
+    Which numbers are sizes, the op's contract says. Exit code 2: a point is slower than a peer, or lies under 0.8 of its neighbours' share of the roof.
+
+    Examples: [bold]rooftop sweep rms_norm layer_norm[/bold] · [bold]rooftop sweep softmax --size columns=64..4096 --seed 7[/bold]"""
+    from rooftop.lab.records import store
+    from rooftop.lab.timing import sweep as sweeping
+    from rooftop.lab.timing.bench import NoGpuError
+
+    if direction not in ("both", "forward", "backward"):
+        raise ValueError(f"direction is {direction!r}; accepted are both, forward, backward")
+    ranges = dict(_range(text) for text in size or [])
+    asked = _asked(what, direction)
+    todo = [(op, sweeping.narrowed(sweeping.swept(op), ranges, dtype), named) for op, named in asked]
+    bounds = _bounds(moved)
+
+    import torch
+
+    if not torch.cuda.is_available():
+        raise NoGpuError("sweep needs an NVIDIA GPU: torch.cuda.is_available() is False (rooftop doctor says what is missing)")
+    from rooftop.core import settings
+    from rooftop.core.implementation import device_of
+
+    device = device_of(torch.cuda.current_device())
+    memory = int(torch.cuda.mem_get_info()[0] * sweeping.SHARE)
+    drawn = [
+        (op, of, named, sweeping.draw(op, of, device, memory, seed=seed, count=points, moved=bounds, of_models=models)) for op, of, named in todo
+    ]
+    written, behind, wrong = [], 0, 0
+    with store.Writer(records or settings.load().results, device.name) as writer:
+        for op, of, named, chosen in drawn:
+            run = sweeping.Sweep(op, of, chosen, device, named=named, compiled=compiled)
+            found = run.run(budget, (lambda text: typer.echo(text, err=True)) if as_json else typer.echo)
+            wrong += len(run.wrong)
+            if found["us"]:
+                found = writer.write(found | {"seed": seed})
+                written.append(found)
+                behind += _shown(found, as_json)
+    if as_json:
+        typer.echo(json.dumps(written))
+    if wrong:
+        raise typer.Exit(WRONG)
+    if behind:
+        raise typer.Exit(SLOWER)
+
+
+def _asked(words: Iterable[str], direction: str) -> list[tuple[Contract, list[Subject]]]:
+    """Ops in the order asked for, each with the implementations of it that were named."""
+    from rooftop.core import registry
+    from rooftop.lab import candidates
+
+    ops: dict[str, tuple[Contract, list[Subject]]] = {}
+    for word in words:
+        if word in registry.op_names() or (word.endswith("_bwd") and word.removesuffix("_bwd") in registry.op_names()):
+            op = registry.op(word)
+            both = [op] if op.forward else [*([op] if direction != "backward" else []), *([op.bwd] if op.bwd and direction != "forward" else [])]
+            if not both:
+                raise ValueError(f"{word} has no backward that is an op of its own")
+            for one in both:
+                ops.setdefault(one.name, (one, []))
+            continue
+        for subject in candidates.find([word]):
+            if subject.implementation is None or subject.rung is not None:
+                raise ValueError(f"{word!r} is no op and no implementation; rungs are timed by rooftop bench")
+            ops.setdefault(subject.op.name, (subject.op, []))[1].append(subject)
+    return list(ops.values())
+
+
+def _range(text: str) -> tuple[str, tuple[int, int]]:
+    """`columns=64..4096`, or one value."""
+    found = re.fullmatch(r"(\w+)=(\d+)(?:\.\.(\d+))?", text)
+    if not found:
+        raise ValueError(f"{text!r} is no range of a size; write columns=64..4096")
+    return found[1], (int(found[2]), int(found[3] or found[2]))
+
+
+def _bounds(text: str) -> tuple[int, int]:
+    found = re.fullmatch(r"(\d+)([KMG]?)\.\.(\d+)([KMG]?)", text)
+    if not found:
+        raise ValueError(f"{text!r} is no range of bytes; write 128M..1G")
+    return int(found[1]) * UNITS[found[2]], int(found[3]) * UNITS[found[4]]
+
+
+def _shown(record: dict[str, Any], as_json: bool) -> int:
+    """Print what a record says; how many points fall behind."""
+    from rooftop.lab.timing import swept
+    from rooftop.lab.timing.statistics import median
+
+    found = swept.points(record)
+    cliffs, slower = swept.cliffs(found), swept.slower(found, record.get("named", ()))
+    behind = {p.index for p, _ in cliffs} | {p.index for p, _, _ in slower}
+    if as_json:
+        return len(behind)
+    for few, about in ((False, "many rows"), (True, "few rows")):
+        for even, lies in ((True, "rows on 16 bytes"), (False, "odd rows")):
+            some = [p for p in found if p.few == few and p.aligned == even]
+            if some:
+                below = ", ".join(f"{n} under {line:g}" for n, line in zip(swept.counted(some, LINES), LINES, strict=True) if n)
+                typer.echo(f"    {about}, {lies}: {len(some)} points, median {median([p.share for p in some]):.2f} of the roof; {below or 'none under 0.88'}")
+    said: dict[int, list[str]] = {}
+    for p, near in cliffs:
+        said.setdefault(p.index, []).append(f"neighbours {near:.2f}")
+    for p, name, ratio in slower:
+        said.setdefault(p.index, []).append(f"{ratio:.2f} of {name}")
+    worst = sorted((p for p in found if p.index in said), key=lambda p: p.share)[:SHOWN]
+    rows = [{"point": p.title, "share": p.share, "us": p.seconds * 1e6, "by": p.by, "behind": "; ".join(said[p.index])} for p in worst]
+    if rows:
+        title = f"{record['op']}: {len(behind)} of {len(found)} points fall behind"
+        table(rows, {"point": "point", "share": "of the roof", "us": "us", "by": "kernel", "behind": "behind"}, False, title)
+    return len(behind)

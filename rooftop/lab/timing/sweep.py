@@ -1,0 +1,349 @@
+"""`rooftop sweep`: an op timed between its cases, at the widths of well-known models and at sizes drawn from a seed, beside a copy and its peers.
+
+Which numbers are sizes, and their ranges, the op's contract says (`swept`). A point takes about 0.05 s on the kernel clock; every contestant of a point is
+timed in turn with the others, as in a bench. The points of an op are one record (rooftop.lab.timing.swept)."""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+from rooftop.core import registry, settings
+from rooftop.core.call import select
+from rooftop.core.contract import Contract
+from rooftop.core.devices import floor_seconds, lookup
+from rooftop.core.spec import Case, Device, Meta, Problem
+from rooftop.core.sweeps import Sizes
+from rooftop.lab.candidates import Subject
+from rooftop.lab.inputs import by_name, make
+from rooftop.lab.records import store
+from rooftop.lab.timing import bench, models, roofline, streams
+from rooftop.lab.timing.timer import Contestant, ImpossibleTime, Timer, sets_needed
+
+MANY = (128 << 20, 1 << 30)  # bytes that a point with many rows reads and writes
+FEWEST, MOST_FEW = 1, 132  # rows of a point that has few
+FEW_OF = 4  # every so many-th drawn point has few rows
+SHARE = 0.3  # of the free memory that input sets may take: outputs of each contestant, and what a backward's inputs are made from, come on top
+LONGEST_S = 10e-3  # a point whose roof is longer is not drawn
+SAMPLED = ("torch.compile", "quack")  # peers that compile for every size: timed at a sample of the points
+LEAST = 1 << 20  # bytes of the tensors of a point: of less, too many input sets would have to be made
+TRIES = 400  # draws for one point, before the ranges are said not to fit
+FAR_OFF = 0.05  # a result further than this from torch's, as a share of its norm, is wrong
+BUDGET_S = 0.03  # of sampling a point
+BY_CALLS = "a graph takes longer to capture than a point may last"
+
+
+@dataclass(frozen=True)
+class Point:
+    """What is timed: a dtype and the sizes."""
+
+    dtype: str
+    sizes: tuple[tuple[str, int], ...]
+    few: bool
+
+    def case(self, of: Sizes) -> Case:
+        return of.case(self.dtype, dict(self.sizes))
+
+
+def swept(op: Contract) -> Sizes:
+    """What its contract says of its sizes. Raises ValueError where it says nothing."""
+    if op.swept is None:
+        having = [n for n in registry.op_names() if getattr(registry.op(n), "swept", None)]
+        raise ValueError(f"{op.name} has no sizes: its contract does not say which numbers are (`swept`); these do: {', '.join(having)}")
+    return op.swept
+
+
+def narrowed(of: Sizes, ranges: Mapping[str, tuple[int, int]], dtype: str | None = None) -> Sizes:
+    """With other ranges of some sizes, and one dtype. Raises ValueError for a size or a dtype that the op has not, or a range beyond the contract's."""
+    for name, (low, high) in ranges.items():
+        if name not in of.ranges:
+            raise ValueError(f"{name!r} is no size; there are {', '.join(of.ranges)}")
+        least, most = of.ranges[name]
+        if not least <= low <= high <= most:
+            raise ValueError(f"{name} is {low}..{high}; its range is {least}..{most}")
+    if dtype is not None and dtype not in of.dtypes:
+        raise ValueError(f"dtype {dtype!r} is not swept; there are {', '.join(of.dtypes)}")
+    return replace(of, ranges={**of.ranges, **ranges}, dtypes=of.dtypes if dtype is None else (dtype,))
+
+
+def draw(
+    op: Contract, of: Sizes, device: Device, memory: int, *, seed: int = 0, count: int = 100, moved: tuple[int, int] = MANY, of_models: bool = True
+) -> list[Point]:
+    """The points: the models' widths, then `count` drawn from `seed`, log-uniform, half of them rounded to multiples of 16 elements.
+
+    memory   bytes of the device that the inputs may take
+    moved    bytes that a point with many rows reads and writes
+
+    Raises ValueError where the ranges do not fit the memory."""
+    if not 1 <= moved[0] <= moved[1]:
+        raise ValueError(f"bytes are {moved[0]}..{moved[1]}; they must start at 1 or above and not end before they start")
+    if count < 1 and not of_models:
+        raise ValueError(f"points is {count}; at least 1 is needed")
+    chance = random.Random(f"{seed} {op.name}")
+    drawing = _Drawing(op, of, device, memory, moved, chance)
+    smallest = Point(of.dtypes[0], tuple((n, low) for n, (low, _) in of.ranges.items()), False)
+    if (needed := drawing.needed(smallest)) > memory:
+        raise ValueError(
+            f"{op.name}: the smallest point of these ranges ({smallest.case(of).name}) needs {needed / 2**30:.3g} GiB, and {memory / 2**30:.3g} GiB of the "
+            "device may be taken: give smaller ranges"
+        )
+    if of.rows and moved[0] > memory:
+        raise ValueError(f"{op.name}: points of {moved[0] / 2**30:.3g} GiB do not fit {memory / 2**30:.3g} GiB of the device: give fewer bytes")
+    found: list[Point] = []
+    if of_models and of.models:
+        for values in models.widths(tuple(of.models.values())):
+            chosen = dict(zip(of.models, values, strict=True))
+            if all(of.ranges[n][0] <= v <= of.ranges[n][1] for n, v in chosen.items()):
+                found += drawing.point(chosen, of.dtypes[0], few=False)
+    for i in range(count):
+        few = bool(of.rows) and i % FEW_OF == FEW_OF - 1
+        drawn = drawing.point({}, of.dtypes[chance.randrange(len(of.dtypes))], few=few, even=i % 2 == 0)
+        if not drawn:
+            raise ValueError(
+                f"{op.name}: of {TRIES} sizes drawn from {', '.join(f'{n} {low}..{high}' for n, (low, high) in of.ranges.items())} none fits "
+                f"{memory / 2**30:.3g} GiB of the device, {moved[1] / 2**30:.3g} GiB a call and {LONGEST_S * 1e3:g} ms: give smaller ranges"
+            )
+        found += drawn
+    return list(dict.fromkeys(found))
+
+
+@dataclass
+class _Drawing:
+    op: Contract
+    of: Sizes
+    device: Device
+    memory: int
+    moved: tuple[int, int]
+    chance: random.Random
+
+    def point(self, given: Mapping[str, int], dtype: str, *, few: bool, even: bool = False) -> list[Point]:
+        """A point with the sizes `given`, the others drawn; none where no try fits."""
+        for _ in range(TRIES):
+            sizes = {n: given[n] if n in given else self._size(*self.of.ranges[n], even) for n in self.of.drawn}
+            if self.of.rows:
+                rows = self._size(FEWEST, MOST_FEW, False) if few else self._rows(dtype, sizes)
+                low, high = self.of.ranges[self.of.rows]
+                sizes[self.of.rows] = min(max(rows, low), high)
+            point = Point(dtype, tuple((n, sizes[n]) for n in self.of.ranges), few)
+            if self._fits(point):
+                return [point]
+        return []
+
+    def _size(self, low: int, high: int, even: bool) -> int:
+        value = round(math.exp(self.chance.uniform(math.log(low), math.log(high))))
+        return max(value // 16 * 16, low) if even and value >= 16 else min(max(value, low), high)
+
+    def _rows(self, dtype: str, sizes: Mapping[str, int]) -> int:
+        wanted = self._size(*self.moved, False)
+        one, two = (self._bytes(self._problem(Point(dtype, (*sizes.items(), (self.of.rows, n)), False))) for n in (1, 2))
+        return max(1, (wanted - one) // max(two - one, 1) + 1)
+
+    def _problem(self, point: Point) -> Problem:
+        return self.op.problem(point.case(self.of), self.device)
+
+    def _bytes(self, problem: Problem) -> int:
+        return self.op.work(problem).bytes
+
+    def needed(self, point: Point) -> int:
+        """Bytes of the input sets that the kernel clock rotates through."""
+        size = max(held(self._problem(point)), 1)
+        return size * sets_needed(size, self.device.l2_bytes)
+
+    def _fits(self, point: Point) -> bool:
+        problem = self._problem(point)
+        work, sheet = self.op.work(problem), lookup(self.device.name)
+        units = {u: n for u, n in work.ops.items() if sheet is not None and u in sheet.rates}
+        quick = sheet is None or floor_seconds(sheet, work.bytes, units) <= LONGEST_S
+        return quick and held(problem) >= LEAST and self.needed(point) <= self.memory and (bool(self.of.rows) or work.bytes <= self.moved[1])
+
+
+def held(problem: Problem) -> int:
+    """Bytes of all its tensors."""
+    return sum(m.nbytes for _, m in problem.tensors if m is not None)
+
+
+def aligned(problem: Problem) -> bool:
+    """Whether every row of every tensor starts on 16 bytes."""
+
+    def rows(m: Meta) -> bool:
+        return all(s * m.itemsize % 16 == 0 for n, s in zip(m.shape[:-1], m.strides[:-1], strict=True) if n > 1 and s > 1)
+
+    return all(rows(m) and m.align >= 16 for _, m in problem.tensors if m is not None)
+
+
+class Sweep:
+    """The points of an op on this machine's GPU.
+
+    named      implementations to be timed beside what a call takes
+    compiled   at how many points the peers that compile for every size are timed"""
+
+    def __init__(
+        self, op: Contract, of: Sizes, points: Sequence[Point], device: Device, *, timer: Timer | None = None, named: Sequence[Subject] = (), compiled: int = 4
+    ) -> None:
+        self.op, self.of, self.points, self.device, self.named = op, of, points, device, named
+        self.wrong: list[str] = []
+        self.on = "cuda"
+        self.streams: streams.Streams | None = None
+        self.kept = 1 << 40
+        if timer is None:
+            timer, self.streams, self.kept = _here()
+        self.timer = timer
+        where = settings.load().results
+        self.ceilings = roofline.Ceilings.from_records(store.read(where) if where.is_dir() else (), device.name, lookup(device.name))
+        peers = [s for n in op.peers if (s := Subject(f"peer:{n}", op, peer=n)).absent() is None]
+        self.peers = [s for s in peers if s.peer not in SAMPLED]
+        self.sampled = [s for s in peers if s.peer in SAMPLED]
+        many = [i for i, p in enumerate(points) if not p.few] or list(range(len(points)))
+        self.sample = {many[(2 * k + 1) * len(many) // (2 * compiled)] for k in range(min(compiled, len(many)))} if compiled else set()
+
+    def chosen(self, point: Point) -> Subject | None:
+        """What a call at this point takes; None: plain torch."""
+        call = select(self.op, self.op.problem(point.case(self.of), self.device)).call
+        return None if call is None else Subject(call.implementation.name, self.op, call.implementation)
+
+    def compile(self) -> int:
+        """Every CUDA kernel of all points, on all cores. How many programs."""
+        fields = []
+        for p in self.points:
+            mine = self.chosen(p)
+            fields.append(bench.Field(self.op, p.case(self.of), [*([mine] if mine else []), *self.named]))
+        return bench.compile_first(fields, self.device)
+
+    def run(self, budget_s: float, say: Callable[[str], None] = print) -> store.Record:
+        """The record. Points that the budget leaves no time for are left out."""
+        began = time.monotonic()
+        programs = self.compile()
+        say(f"{self.op.name}: {len(self.points)} points, {programs} CUDA programs compiled in {time.monotonic() - began:.1f} s")
+        rows: list[dict[str, Any]] = []
+        timed = time.monotonic()
+        for i in _spread(len(self.points)):
+            if time.monotonic() - began > budget_s:
+                say(f"{self.op.name}: {len(self.points) - len(rows)} points left out: {budget_s:g} s are spent")
+                break
+            if (row := self._row(i, say)) is not None:
+                rows.append({"index": i, **row})
+        say(f"{self.op.name}: {len(rows)} points in {time.monotonic() - timed:.1f} s")
+        return self._record(sorted(rows, key=lambda r: int(r["index"])))
+
+    def _row(self, i: int, say: Callable[[str], None]) -> dict[str, Any] | None:
+        import torch
+
+        point = self.points[i]
+        case = point.case(self.of)
+        mine = self.chosen(point)
+        if mine is None:
+            say(f"{self.op.name} {case.id}: no kernel takes it")
+            return None
+        if i in self.sample:
+            torch.compiler.reset()  # past its limit of recompilations it would run a peer eagerly
+        problem = self.op.problem(case, self.device)
+        if torch.cuda.memory_reserved() > self.kept:
+            torch.cuda.empty_cache()
+        one = bench.Bench(bench.Field(self.op, case, []), self.device, self.timer, BUDGET_S, ("kernel",), bench.Summary(), self.streams, self.ceilings)
+        size = max(held(problem), 1)
+        count = sets_needed(size, self.device.l2_bytes)
+        try:
+            sets = [make(self.op, case, self.on, seed)[0] for seed in range(count)]
+            options = self.op.options(case)
+            others = [s for s in self.named if s.supports(case, self.device) is None and s.name != mine.name]
+            subjects = [mine, *others, *self.peers, *(self.sampled if i in self.sample else ())]
+            contestants: list[Contestant] = []
+            wrong = False
+            for s in subjects:
+                try:
+                    made = one.contestant(s, sets, options)
+                    result = made.calls[0]()
+                    if one.once(made) > bench.LONGEST_S:
+                        continue
+                except torch.OutOfMemoryError:
+                    raise
+                except Exception as error:
+                    if s.peer is None:
+                        self._say_wrong(say, f"{s.name} {case.id}: {type(error).__name__}: {str(error).strip().splitlines()[0] if str(error) else ''}")
+                    if s is mine:
+                        return None
+                    continue
+                if s.peer == "torch" and (why := differs(self.op, cast(Mapping[str, Any], contestants[0].calls[0]()), result)):
+                    self._say_wrong(say, f"{mine.name} {case.id}: {why}")
+                    wrong = True
+                del result
+                contestants.append(replace(made, uncapturable=BY_CALLS))
+            bytes_ = one.work.bytes
+            copies = [] if size < 1 << 20 else one.copies(bytes_ // 32 * 32, count)
+            field = [*contestants, *(replace(c, uncapturable=BY_CALLS) for c in copies)]
+            duty = "normal" if self.op.mutates else "sweep"
+            m = self.timer.measure(field, "kernel", bytes_per_call=size, floor_seconds=one.floor("kernel"), target=0.02, budget_s=BUDGET_S,
+                                   duty=duty, samples=(6, 6))  # type: ignore[arg-type]  # fmt: skip
+        except (torch.OutOfMemoryError, ImpossibleTime) as error:
+            say(f"{self.op.name} {case.id}: {str(error).splitlines()[0]}")
+            torch.cuda.empty_cache()
+            return None
+        copy = min((t.median for n, t in m.timings.items() if n.startswith(bench.STREAM)), default=None)
+        parts = dict(self.ceilings.roof(one.work.read, one.work.write, one.work.ops).parts)
+        if copy is not None:
+            parts["memory"] = copy
+        return {
+            "seconds": m[mine.name].median, "copy": copy, "roof": max(parts.values()), "noise": m.noise, "by": mine.name, "bytes": bytes_, "wrong": wrong,
+            "aligned": aligned(problem), "peers": {n.removeprefix("peer:"): t.median for n, t in m.timings.items()
+                                                   if n != mine.name and not n.startswith(bench.STREAM)},
+        }  # fmt: skip
+
+    def _say_wrong(self, say: Callable[[str], None], text: str) -> None:
+        self.wrong.append(text)
+        say(f"WRONG {text}")
+
+    def _record(self, rows: Sequence[Mapping[str, Any]]) -> store.Record:
+        points = [self.points[r["index"]] for r in rows]
+        names = list(dict.fromkeys(r["by"] for r in rows))
+        peers = list(dict.fromkeys(n for r in rows for n in r["peers"]))
+        about = store.about(self.device)
+        digests = {s.name: s.implementation.digest for n in names if (s := Subject(n, self.op, registry.implementation(n))).implementation}
+        return {
+            "kind": "sweep", "op": self.op.name, "subject": self.op.name, "device": about, "versions": store.versions(), "axis": self.of.axis,
+            "sizes": {n: [dict(p.sizes)[n] for p in points] for n in self.of.ranges}, "dtypes": list(self.of.dtypes),
+            "dtype": [self.of.dtypes.index(p.dtype) for p in points], "few": [int(p.few) for p in points], "aligned": [int(r["aligned"]) for r in rows],
+            "bytes": [r["bytes"] for r in rows], "us": [_us(r["seconds"]) for r in rows], "copy_us": [_us(r["copy"]) for r in rows],
+            "roof_us": [_us(r["roof"]) for r in rows], "noise": [round(r["noise"], 3) for r in rows], "implementations": names,
+            "by": [names.index(r["by"]) for r in rows], "digests": digests, "peers": {n: [_us(r["peers"].get(n)) for r in rows] for n in peers},
+            "wrong": [i for i, r in enumerate(rows) if r["wrong"]], "named": [s.name for s in self.named],
+        }  # fmt: skip
+
+
+def _here() -> tuple[Timer, streams.Streams, int]:
+    """A timer and streams on this machine's GPU, and how many bytes torch may keep of its memory from point to point."""
+    import torch
+
+    from rooftop.lab.timing.timer_cuda import CudaBackend
+
+    index = torch.cuda.current_device()
+    return Timer(CudaBackend(index)), streams.Streams(index), torch.cuda.get_device_properties(index).total_memory // 2
+
+
+def _us(seconds: float | None) -> float | None:
+    """Microseconds to four digits."""
+    return None if seconds is None else float(f"{seconds * 1e6:.4g}")
+
+
+def _spread(count: int) -> Iterable[int]:
+    """All of range(count), so that what a spent budget leaves out lies anywhere."""
+    step = next(s for s in range(max(1, round(count * 0.618)), count + 2) if math.gcd(s, count) == 1)
+    return ((i * step) % count for i in range(count))
+
+
+def differs(op: Contract, memory: Mapping[str, Any], result: Any) -> str | None:
+    """None, or how far a kernel's result is from torch's. Exact outputs and those with a comparison of their own are left to `rooftop check`."""
+    for name, want in by_name(op, result).items():
+        have = memory.get(name)
+        if have is None or want is None or not have.is_floating_point():
+            continue
+        if op.tolerance_of(name).exact or name in op.compare or have.shape != want.shape:
+            continue
+        a, b = have.float(), want.float()
+        off, norm = float((a - b).norm()), float(b.norm())
+        if math.isfinite(norm) and not off <= FAR_OFF * max(norm, 1e-6):
+            return f"{name} is {off / max(norm, 1e-6):.2g} of its norm away from torch's"
+    return None

@@ -1,0 +1,114 @@
+"""Records of kind `sweep`, read: points, their share of the roof, where a point falls behind its neighbours or a peer.
+
+A record holds arrays, one entry a point:
+
+| key | what it holds |
+|---|---|
+| `sizes` | size -> its values; `axis`: the one that drawings have on their x axis, "" for the geometric mean |
+| `dtypes`, `dtype` | the dtypes, and of each point which |
+| `few`, `aligned` | 1 where the point has few rows; 1 where every row of every tensor starts on 16 bytes |
+| `bytes` | read and written, as the contract counts them |
+| `us`, `copy_us`, `roof_us` | microseconds: ours, the fastest copy (or read) of as many bytes beside it, and of the roof: that copy, or what bounds more |
+| `noise` | how far from 1 the interval of the A/A ratio reached |
+| `implementations`, `by`, `digests` | the kernels that calls take, of each point which, and their digests |
+| `peers` | peer, or an implementation that was named -> microseconds, null where it was not timed |
+| `wrong` | points whose result differs from torch's |
+| `seed`, `begun` | what the points were drawn with |"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from rooftop.lab.records.form import Record
+from rooftop.lab.timing.statistics import median
+
+__all__ = ["Measured", "cliffs", "counted", "median", "points", "slower"]
+
+NEIGHBOURS = 4
+FAR = 2.0  # octaves: points further apart in their sizes are no neighbours
+CLIFF = 0.8  # of the median of its neighbours' shares: below it, a point is a cliff
+SLOWER = {"torch.compile": 0.95}  # of a peer's speed, that a point must reach
+SLOWER_THAN_OTHERS = 0.97
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One point. Times are seconds."""
+
+    index: int
+    sizes: Mapping[str, int]
+    dtype: str
+    few: bool
+    aligned: bool
+    moved: int
+    seconds: float
+    copy: float | None
+    roof: float
+    noise: float
+    by: str
+    peers: Mapping[str, float]
+
+    @property
+    def share(self) -> float:
+        """Of the roof."""
+        return self.roof / self.seconds
+
+    @property
+    def title(self) -> str:
+        return f"{self.dtype} {' '.join(f'{n} {v}' for n, v in self.sizes.items())}"
+
+    def at(self, axis: str) -> float:
+        """Its place on the x axis."""
+        if axis:
+            return float(self.sizes[axis])
+        return math.exp(sum(map(math.log, self.sizes.values())) / len(self.sizes))
+
+    def far_from(self, other: Measured) -> float:
+        """Octaves between the sizes of two points."""
+        return math.dist([math.log2(v) for v in self.sizes.values()], [math.log2(v) for v in other.sizes.values()])
+
+
+def points(record: Record) -> list[Measured]:
+    """The points of a record that were timed."""
+    found = []
+    for i, us in enumerate(record["us"]):
+        if us is not None:
+            peers = {name: row[i] * 1e-6 for name, row in record["peers"].items() if row[i] is not None}
+            copy = record["copy_us"][i]
+            found.append(Measured(
+                i, {n: row[i] for n, row in record["sizes"].items()}, record["dtypes"][record["dtype"][i]], bool(record["few"][i]),
+                bool(record["aligned"][i]), record["bytes"][i], us * 1e-6, None if copy is None else copy * 1e-6, record["roof_us"][i] * 1e-6,
+                record["noise"][i], record["implementations"][record["by"][i]], peers,
+            ))  # fmt: skip
+    return found
+
+
+def cliffs(found: Sequence[Measured]) -> list[tuple[Measured, float]]:
+    """Points under CLIFF of their neighbours, with the median of the neighbours' shares, the worst first. Neighbours: the nearest in size of the same dtype
+    and alignment, at most FAR away; fewer than two say nothing."""
+    below = []
+    for p in found:
+        others = [(d, q.share) for q in found if q is not p and (q.dtype, q.aligned) == (p.dtype, p.aligned) and (d := p.far_from(q)) <= FAR]
+        near = [share for _, share in sorted(others)[:NEIGHBOURS]]
+        if len(near) > 1 and p.share < CLIFF * median(near):
+            below.append((p, median(near)))
+    return sorted(below, key=lambda pm: pm[0].share / pm[1])
+
+
+def slower(found: Sequence[Measured], named: Sequence[str] = ()) -> list[tuple[Measured, str, float]]:
+    """Points that run at less than 0.97 of a peer's speed (0.95 of torch.compile's), beyond the noise; with the peer and the ratio of speeds, the worst
+    first. `named`: what is no peer (implementations that were timed beside)."""
+    behind = []
+    for p in found:
+        for name, seconds in p.peers.items():
+            ratio = seconds / p.seconds
+            if name not in named and ratio * (1 + p.noise) < SLOWER.get(name, SLOWER_THAN_OTHERS):
+                behind.append((p, name, ratio))
+    return sorted(behind, key=lambda b: b[2])
+
+
+def counted(found: Sequence[Measured], lines: Sequence[float]) -> list[int]:
+    """How many points lie below each share."""
+    return [sum(p.share < line for p in found) for line in lines]

@@ -1,0 +1,251 @@
+"""Sweeps: which points are drawn, what their record holds, which points are said to fall behind; the command where there is no GPU."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from _simulated_device import Kernel, Simulated
+from typer.testing import CliRunner
+
+from rooftop.core import registry
+from rooftop.core.op import Sizes
+from rooftop.core.spec import TARGETS, Input
+from rooftop.lab.candidates import Subject
+from rooftop.lab.records import prune, store
+from rooftop.lab.report.data import gather
+from rooftop.lab.report.site import environment
+from rooftop.lab.timing import bench, models, sweep, swept
+from rooftop.lab.timing.timer import Contestant, Timer
+
+H200 = TARGETS["h200"]
+GIB = 1 << 30
+SWEPT = [n for n in registry.op_names() if getattr(registry.op(n), "swept", None)]
+
+
+# -- what is drawn -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", SWEPT)
+def test_points_of_an_op_fit_its_contract_and_the_memory(name: str) -> None:
+    op = registry.op(name)
+    for one in (op, op.bwd) if op.bwd else (op,):
+        of = sweep.swept(one)
+        found = sweep.draw(one, of, H200, 30 * GIB, seed=3, count=16)
+        assert found == sweep.draw(one, of, H200, 30 * GIB, seed=3, count=16) and found != sweep.draw(one, of, H200, 30 * GIB, seed=4, count=16)
+        assert any(p.few for p in found) == bool(of.rows) and {p.dtype for p in found} <= set(of.dtypes)
+        for p in found:
+            problem = one.problem(p.case(of), H200)
+            size = sweep.held(problem)
+            assert all(low <= v <= high for (n, v) in p.sizes for low, high in [of.ranges[n]])
+            assert size >= sweep.LEAST and size * sweep.sets_needed(size, H200.l2_bytes) <= 30 * GIB
+            if of.rows and not p.few and dict(p.sizes)[of.rows] < of.ranges[of.rows][1]:
+                assert 0.4 * sweep.MANY[0] <= one.work(problem).bytes <= 1.5 * sweep.MANY[1], p
+        assert of.models == {} or set(of.models.values()) <= set(models.WIDTHS)
+
+
+def test_the_models_are_forty_and_their_widths_come_first() -> None:
+    assert len({m.name for m in models.MODELS}) == len(models.MODELS) >= 40
+    op = registry.op("rms_norm")
+    found = sweep.draw(op, sweep.swept(op), H200, 30 * GIB, count=5)
+    columns = [dict(p.sizes)["columns"] for p in found]
+    assert 768 in columns and columns[:-5] == [w for (w,) in models.widths(("hidden",))]
+    with pytest.raises(ValueError, match="depth is no width of a model"):
+        next(models.widths(("depth",)))
+
+
+def test_half_of_what_is_drawn_is_a_multiple_of_16() -> None:
+    op = registry.op("rms_norm")
+    found = sweep.draw(op, sweep.swept(op), H200, 30 * GIB, count=60, of_models=False)
+    many = [dict(p.sizes)["columns"] % 16 == 0 for p in found if not p.few]
+    assert 0.4 < sum(many) / len(many) < 0.8
+
+
+# -- bad input ---------------------------------------------------------------------------------------------------------
+
+
+def test_ranges_that_do_not_fit_are_refused() -> None:
+    op = registry.op("rms_norm")
+    of = sweep.swept(op)
+    for message, ranges in (("width", {"width": (1, 2)}), ("its range is", {"columns": (1, 64)}), ("its range is", {"columns": (128, 64)})):
+        with pytest.raises(ValueError, match=message):
+            sweep.narrowed(of, ranges)
+    with pytest.raises(ValueError, match="dtype 'f64'"):
+        sweep.narrowed(of, {}, "f64")
+    large = sweep.narrowed(of, {"rows": (1 << 20, 1 << 20), "columns": (1 << 20, 1 << 20)})
+    with pytest.raises(ValueError, match=r"needs 4.1e[+]03 GiB, and 30 GiB of the device may be taken"):
+        sweep.draw(op, large, H200, 30 * GIB)
+    with pytest.raises(ValueError, match="200 GiB do not fit 30 GiB"):
+        sweep.draw(op, of, H200, 30 * GIB, moved=(200 * GIB, 300 * GIB))
+    with pytest.raises(ValueError, match=r"400 sizes drawn from rows .* none fits"):
+        sweep.draw(op, sweep.narrowed(of, {"rows": (1, 2), "columns": (64, 100)}), H200, 30 * GIB, of_models=False)
+    with pytest.raises(ValueError, match=r"bytes are 5\.\.2"):
+        sweep.draw(op, of, H200, 30 * GIB, moved=(5, 2))
+    with pytest.raises(ValueError, match="'depth' is no size; there are rows"):
+        Sizes(lambda dtype, rows: {}, {"rows": (1, 2)}, models={"depth": "hidden"})
+    with pytest.raises(ValueError, match="the range of rows is 0 to 2"):
+        Sizes(lambda dtype, rows: {}, {"rows": (0, 2)})
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["attention_mask"], 1, "attention_mask has no sizes"),
+        (["rms_norm", "--size", "columns"], 1, "no range of a size"),
+        (["rms_norm", "--size", "columns=1..9"], 1, "its range is 64"),
+        (["rms_norm", "--bytes", "much"], 1, "no range of bytes"),
+        (["rms_norm", "--direction", "up"], 1, "direction is 'up'"),
+        (["rms_norm", "--dtype", "f64"], 1, "dtype 'f64' is not swept"),
+        (["reduce", "--direction", "backward"], 1, "reduce has no backward"),
+        (["sgemm_cuda"], 1, "no op and no implementation"),
+        (["rms_nrm"], 1, "rms_nrm"),
+        (["rms_norm"], 3, "sweep needs an NVIDIA GPU"),
+    ],
+)
+def test_the_command_says_what_is_wrong(words: list[str], code: int, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    from rooftop.lab import cli
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr("sys.argv", ["rooftop", "sweep", *words])
+    with pytest.raises(SystemExit) as end:
+        cli.main()
+    assert end.value.code == code and said in capsys.readouterr().err
+
+
+# -- what is measured --------------------------------------------------------------------------------------------------
+
+TRUE = {"ours": 1.0, "torch": 1.5, "ceiling:copy torch copy_": 0.9}  # times of a byte, in picoseconds
+
+
+class Plain(bench.Bench):
+    """A field on a device whose true times are known, with real tensors."""
+
+    wrong = False
+
+    def contestant(self, s: Subject, sets: Any, options: Any) -> Contestant:
+        f, op = s.function if s.peer else self.f.op.reference, self.f.op
+        off = 1.5 if Plain.wrong and s.peer is None else 1.0
+        kernels: list[Any] = []
+        for tensors in sets:
+            kernel = Kernel(s.name, self.work.bytes * TRUE[s.peer or "ours"] * 1e-12)
+            run = partial(lambda t: f(*op.arguments(t, options)), tensors)
+            kernels.append(_Call(kernel, (lambda run=run: {"out": off * run()}) if s.peer is None else run))
+        return Contestant(s.name, kernels)
+
+    def copies(self, size: int, count: int) -> list[Contestant]:
+        name = "ceiling:copy torch copy_"
+        return [Contestant(name, [Kernel(name, self.work.bytes * TRUE[name] * 1e-12) for _ in range(count)])]
+
+    def once(self, c: Contestant) -> float:
+        return 1e-4
+
+
+class _Call(Kernel):
+    def __init__(self, kernel: Kernel, run: Any) -> None:
+        super().__init__(kernel.name, kernel.seconds)
+        self.run = run
+
+    def __call__(self) -> Any:
+        return self.run()
+
+
+def swept_add(monkeypatch: pytest.MonkeyPatch, wrong: bool = False) -> tuple[sweep.Sweep, store.Record]:
+    op = registry.op("add")
+    of = Sizes(lambda dtype, rows, columns: dict.fromkeys("xy", Input((rows, columns), dtype)), {"rows": (256, 256), "columns": (1024, 2048)}, axis="columns")
+    monkeypatch.setattr(bench, "Bench", Plain)
+    monkeypatch.setattr(Plain, "wrong", wrong)
+    monkeypatch.setattr(sweep.Sweep, "compile", lambda self: 0)
+    points = sweep.draw(op, of, H200, 30 * GIB, count=3)
+    run = sweep.Sweep(op, of, points, H200, timer=Timer(Simulated(l2_bytes=1 << 20)), compiled=0)
+    run.device = TARGETS["h200"].__class__(**{**vars(H200), "l2_bytes": 1 << 20})
+    run.on = "cpu"
+    return run, run.run(60.0, lambda text: None)
+
+
+def test_a_record_holds_what_was_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, record = swept_add(monkeypatch)
+    assert not run.wrong and record["wrong"] == [] and len(record["us"]) == 3
+    with store.Writer(tmp_path, H200.name) as writer:
+        writer.write(record)
+    (read,) = store.read(tmp_path)
+    for p, point in zip(swept.points(read), run.points, strict=True):
+        assert (p.sizes, p.dtype) == (dict(point.sizes), point.dtype)
+        assert p.aligned == (p.sizes["columns"] * {"bf16": 2, "f32": 4}[p.dtype] % 16 == 0)
+        assert p.seconds == pytest.approx(p.moved * 1e-12, rel=1e-3) and p.peers == {"torch": pytest.approx(1.5 * p.seconds, rel=1e-3)}
+        assert p.share == pytest.approx(0.9, rel=2e-3) and p.copy == p.roof
+
+
+def test_a_result_that_is_not_torchs_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    run, record = swept_add(monkeypatch, wrong=True)
+    assert record["wrong"] == [0, 1, 2] and len(run.wrong) == 3 and "add__triton" in run.wrong[0] and "away from torch's" in run.wrong[0]
+
+
+def test_a_spent_budget_leaves_points_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    run, _ = swept_add(monkeypatch)
+    assert run.run(-1.0, lambda text: None)["us"] == []
+
+
+# -- what falls behind -------------------------------------------------------------------------------------------------
+
+
+def record(shares: dict[int, float], torch_ratio: dict[int, float] | None = None) -> store.Record:
+    """Points by columns: their share of the roof, and torch's time over ours."""
+    n = len(shares)
+    ratio = torch_ratio or {}
+    return {
+        "kind": "sweep", "op": "x", "device": {"name": "H200"}, "axis": "columns", "sizes": {"columns": list(shares)}, "dtypes": ["bf16"], "dtype": [0] * n,
+        "few": [0] * n, "aligned": [1] * n, "bytes": [1 << 28] * n, "us": [100 / s for s in shares.values()], "copy_us": [100.0] * n,
+        "roof_us": [100.0] * n, "noise": [0.001] * n, "implementations": ["x__triton"], "by": [0] * n, "digests": {}, "wrong": [],
+        "peers": {"torch": [ratio.get(c, 2.0) * 100 / s for c, s in shares.items()]},
+    }  # fmt: skip
+
+
+def test_a_cliff_is_seen_and_a_slope_is_not() -> None:
+    flat = dict.fromkeys((1000, 1100, 1200, 1300, 1400), 0.95)
+    assert swept.cliffs(swept.points(record(flat))) == []
+    (found,) = swept.cliffs(swept.points(record({**flat, 1200: 0.7})))
+    assert found[0].sizes == {"columns": 1200} and found[1] == pytest.approx(0.95)
+    assert swept.cliffs(swept.points(record({1000: 0.95, 1200: 0.88, 1400: 0.81, 1600: 0.75, 1900: 0.7}))) == []
+    assert swept.cliffs(swept.points(record({64: 0.3, 4096: 0.95, 65536: 0.9}))) == [], "too far apart to be neighbours"
+
+
+def test_a_point_slower_than_a_peer_is_seen() -> None:
+    shares = dict.fromkeys((1000, 1100), 0.9)
+    (found,) = swept.slower(swept.points(record(shares, {1100: 0.9})))
+    assert found[0].sizes == {"columns": 1100} and found[1] == "torch" and found[2] == pytest.approx(0.9)
+    assert swept.slower(swept.points(record(shares, {1100: 0.98}))) == []
+    assert swept.slower(swept.points(record(shares, {1100: 0.9})), named=("torch",)) == []
+    assert swept.counted(swept.points(record({1000: 0.5, 1100: 0.8})), (0.6, 0.88)) == [1, 2]
+
+
+def test_columns_of_another_length_are_no_record() -> None:
+    wrong = record({1000: 0.9, 1100: 0.9})
+    wrong["noise"] = [0.0]
+    line = json.dumps(wrong).encode()
+    with pytest.raises(ValueError, match="length of noise"):
+        store.parse(line)
+
+
+def test_the_page_of_the_op_shows_it(tmp_path: Path) -> None:
+    flat = dict.fromkeys((1000, 1100, 1200, 1300, 1400), 0.95)
+    made = {**record({**flat, 1200: 0.7}, {1400: 0.9}), "op": "add", "seed": 7, "at": "2026-01-01T00:00:00+00:00", "digests": {"add__triton": "no longer"}}
+    data = gather([{**made, "at": "2025-01-01T00:00:00+00:00", "us": [1.0] * 5}, made])
+    (view,) = data.swept["add"]
+    assert (view.count, view.seed, view.current) == (5, 7, False) and dict(view.below)[0.75] == 1
+    assert [(b.title, b.why) for b in view.behind] == [("bf16 columns 1200", "neighbours at 95 %"), ("bf16 columns 1400", "0.90 of the speed of torch")]
+    assert view.picture.count("<circle") == 10 and view.picture.count("<polyline") == 2, "wide and narrow"
+    page = environment().get_template("op.html.j2").render(op=next(o for o in data.ops if o.name == "add"), sweeps=[], swept=data.swept["add"], site=data)
+    assert "Between the cases" in page and "bf16 columns 1200" in page and "stale" in page
+    assert prune.superseded([{**made, "at": "1"}, {**made, "at": "2"}], lambda r: False) == [True, False]
+
+
+def test_the_command_is_there() -> None:
+    from rooftop.lab.cli import commands
+    from rooftop.lab.cli.app import app
+
+    commands()
+    assert "well-known" in CliRunner().invoke(app, ["sweep", "--help"]).output
