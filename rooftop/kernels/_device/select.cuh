@@ -11,10 +11,10 @@ struct Selecting {
     unsigned histogram[256], found[3], kept, added[3];
 };
 
-/// The k-th of n entries, 1 <= k <= n, digit by digit of 8 bits, or one behind it that no entry lies between. An index is `index_bits` wide.
-/// Every thread of the block gets it.
-template <typename K, int BITS, int THREADS>
-__device__ void kth_entry(const K* keys, const unsigned* indices, unsigned n, unsigned k, int index_bits, Selecting& s, K& key, unsigned& index) {
+/// The k-th of the entries that `each` shows, 1 <= k <= their number, digit by digit of 8 bits, or one behind it that no entry lies between. `each(look)`
+/// calls `look(key, index)` with the key of every entry of this thread and what gives its index, which is `index_bits` wide. Every thread of the block gets it.
+template <typename K, int BITS, int THREADS, typename Each>
+__device__ void kth_of(Each each, unsigned k, int index_bits, Selecting& s, K& key, unsigned& index) {
     key = 0, index = 0;
     int shift = BITS;
     bool by_key = true;
@@ -23,15 +23,14 @@ __device__ void kth_entry(const K* keys, const unsigned* indices, unsigned n, un
         shift -= 8;
         for (unsigned i = threadIdx.x; i < 256; i += THREADS) s.histogram[i] = 0;
         __syncthreads();
-        for (unsigned i = threadIdx.x; i < n; i += THREADS) {
+        each([&](K v, auto at) {
             if (by_key) {
-                const K v = keys[i];
                 if (shift + 8 == BITS || (v ^ key) >> (shift + 8 == BITS ? 0 : shift + 8) == 0) atomicAdd(&s.histogram[v >> shift & 255], 1u);
-            } else if (keys[i] == key) {
-                const unsigned v = indices[i];
-                if (shift + 8 >= index_top || (v ^ index) >> (shift + 8) == 0) atomicAdd(&s.histogram[255 - (v >> shift & 255)], 1u);
+            } else if (v == key) {
+                const unsigned i = at();
+                if (shift + 8 >= index_top || (i ^ index) >> (shift + 8) == 0) atomicAdd(&s.histogram[255 - (i >> shift & 255)], 1u);
             }
-        }
+        });
         __syncthreads();
         if (threadIdx.x < 32) {  // lane l has the digits 255 - 8 l and seven below
             unsigned own[8], sum = 0;
@@ -70,6 +69,15 @@ __device__ void kth_entry(const K* keys, const unsigned* indices, unsigned n, un
     }
 }
 
+/// As kth_of, of n entries in shared memory.
+template <typename K, int BITS, int THREADS>
+__device__ void kth_entry(const K* keys, const unsigned* indices, unsigned n, unsigned k, int index_bits, Selecting& s, K& key, unsigned& index) {
+    const auto each = [&](auto look) {
+        for (unsigned i = threadIdx.x; i < n; i += THREADS) look(keys[i], [&] { return indices[i]; });
+    };
+    kth_of<K, BITS, THREADS>(each, k, index_bits, s, key, index);
+}
+
 /// Keeps the first k of n > k entries, in no order, at the front. Those that come later are kept if they are not behind (key, index).
 template <typename K, int BITS, int THREADS>
 __device__ void keep_first(K* keys, unsigned* indices, unsigned n, unsigned k, int index_bits, Selecting& s, K& key, unsigned& index) {
@@ -99,10 +107,23 @@ __device__ void keep_first(K* keys, unsigned* indices, unsigned n, unsigned k, i
     __syncthreads();
 }
 
+template <int ITEMS, typename V>
+__device__ V picked(const V* of, int i) {  // of registers: by a tree of choices
+    V v[ITEMS];
+#pragma unroll
+    for (int j = 0; j < ITEMS; ++j) v[j] = of[j];
+#pragma unroll
+    for (int half = ITEMS / 2; half > 0; half /= 2) {
+#pragma unroll
+        for (int j = 0; j < half; ++j) v[j] = i & half ? v[j + half] : v[j];
+    }
+    return v[0];
+}
+
 /// `count` elements of a row from `begin` on, wherever they lie, in packs of 16 bytes; U packs a thread in a round.
-template <typename T, int THREADS>
+template <typename T, int THREADS, int PACKS = sizeof(T) == 2 ? 2 : 4>
 struct FromRow {
-    static constexpr int N = 16 / sizeof(T), U = sizeof(T) == 2 ? 2 : 4, ITEMS = N * U, ROUND = THREADS * ITEMS;
+    static constexpr int N = 16 / sizeof(T), U = PACKS, ITEMS = N * U, ROUND = THREADS * ITEMS;
     using K = key_of<T>;
     const bits_of<T>* x;  // the first of them
     unsigned begin, count, sense, tie, first;
@@ -120,13 +141,37 @@ struct FromRow {
             if (p < count && p + N <= count) {
                 v[u] = *reinterpret_cast<const uint4*>(x + p);
             } else {
-                v[u] = make_uint4(0, 0, 0, 0);
 #pragma unroll
-                for (int j = 0; j < N; ++j) {
-                    if (p + j < count) reinterpret_cast<bits_of<T>*>(&v[u])[j] = x[p + j];
-                }
+                for (int j = 0; j < N; ++j) reinterpret_cast<bits_of<T>*>(&v[u])[j] = p + j < count ? x[p + j] : last_value<T>(sense);
             }
         }
+    }
+    __device__ bits_of<T> bits(int i) const { return reinterpret_cast<const bits_of<T>*>(&v[i / N])[i % N]; }
+    /// The bit i of elements that may reach `key`: all that do, and where keys are those of floats NaN besides, which takes fewer instructions than to ask.
+    __device__ unsigned near(K key) const {
+        unsigned found = 0;
+        if constexpr (Order<T>::FLOAT) {
+            const float turn = sense & SMALLEST_FIRST ? -1.0f : 1.0f, bar = turn * number<T>(Order<T>::down(sense & SMALLEST_FIRST ? key ^ Order<T>::ONES : key));
+#pragma unroll
+            for (int i = 0; i < ITEMS; ++i) found |= static_cast<unsigned>(!(turn * number<T>(bits(i)) < bar)) << i;
+        } else {
+#pragma unroll
+            for (int i = 0; i < ITEMS; ++i) found |= static_cast<unsigned>(this->key(i) >= key) << i;
+        }
+        return found;
+    }
+    /// Key and index of an element that is not known where this is compiled.
+    __device__ void one(int i, K& key, unsigned& at) const {
+        unsigned words[4 * U];
+#pragma unroll
+        for (int u = 0; u < U; ++u) words[4 * u] = v[u].x, words[4 * u + 1] = v[u].y, words[4 * u + 2] = v[u].z, words[4 * u + 3] = v[u].w;
+#pragma unroll
+        for (int w = 0; w < 4 * U; ++w) asm volatile("" : "+r"(words[w]));  // or the compiler may choose among addresses, of local memory
+        bits_of<T> element;
+        if constexpr (sizeof(T) == 2) element = static_cast<bits_of<T>>(picked<4 * U>(words, i / 2) >> i % 2 * 16);
+        else if constexpr (sizeof(T) == 4) element = picked<4 * U>(words, i);
+        else element = static_cast<bits_of<T>>(picked<4 * U>(words, 2 * i + 1)) << 32 | picked<4 * U>(words, 2 * i);
+        key = to_key<T>(element, sense), at = index(i);
     }
     /// Has the compiler find keys and indices again where they are used, which takes fewer registers than to keep them.
     __device__ void forget() {
@@ -134,7 +179,7 @@ struct FromRow {
 #pragma unroll
         for (int u = 0; u < U; ++u) asm volatile("" : "+r"(v[u].x), "+r"(v[u].y), "+r"(v[u].z), "+r"(v[u].w));
     }
-    __device__ K key(int i) const { return to_key<T>(reinterpret_cast<const bits_of<T>*>(&v[i / N])[i % N], sense); }
+    __device__ K key(int i) const { return to_key<T>(bits(i), sense); }
     /// Its index in the row; NOBODY where there is none.
     __device__ unsigned index(int i) const {
         const unsigned p = first + i / N * THREADS * N + i % N;
@@ -163,6 +208,13 @@ struct FromLists {
     __device__ void forget() { }
     __device__ K key(int i) const { return v[i]; }
     __device__ unsigned index(int i) const { return at[i]; }
+    __device__ unsigned near(K key) const {
+        unsigned found = 0;
+#pragma unroll
+        for (int i = 0; i < ITEMS; ++i) found |= static_cast<unsigned>(v[i] >= key) << i;
+        return found;
+    }
+    __device__ void one(int i, K& key, unsigned& index) const { key = picked<ITEMS>(v, i), index = picked<ITEMS>(at, i); }
 };
 
 extern __shared__ __align__(16) unsigned char selecting_memory[];
@@ -209,10 +261,18 @@ __device__ unsigned select(From from, unsigned rounds, unsigned k, unsigned capa
         if (next == 0) continue;
         const unsigned round = next - 1;
         if (round == 0 && k <= THREADS) key = first_bar<K, THREADS>(now, k, keys), index = NOBODY;
-        unsigned near = 0;
-#pragma unroll
-        for (int i = 0; i < From::ITEMS; ++i) near |= static_cast<unsigned>(now.key(i) >= key) << i;
-        if (__any_sync(~0u, near)) {
+        unsigned near = now.near(key);
+        if (!__any_sync(~0u, __popc(near) > 2)) {  // most rounds: one element here and there
+            while (near != 0) {
+                K v;
+                unsigned at;
+                now.one(__ffs(near) - 1, v, at);
+                near &= near - 1;
+                if (at == NOBODY || !before(v, at, key, index)) continue;
+                const unsigned to = held + atomicAdd(&s.added[round % 3], 1u);
+                keys[to] = v, indices[to] = at;
+            }
+        } else {
             now.forget();
             unsigned kept = 0;
 #pragma unroll
