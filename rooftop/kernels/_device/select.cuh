@@ -162,16 +162,8 @@ struct FromRow {
     }
     /// Key and index of an element that is not known where this is compiled.
     __device__ void one(int i, K& key, unsigned& at) const {
-        unsigned words[4 * U];
-#pragma unroll
-        for (int u = 0; u < U; ++u) words[4 * u] = v[u].x, words[4 * u + 1] = v[u].y, words[4 * u + 2] = v[u].z, words[4 * u + 3] = v[u].w;
-#pragma unroll
-        for (int w = 0; w < 4 * U; ++w) asm volatile("" : "+r"(words[w]));  // or the compiler may choose among addresses, of local memory
-        bits_of<T> element;
-        if constexpr (sizeof(T) == 2) element = static_cast<bits_of<T>>(picked<4 * U>(words, i / 2) >> i % 2 * 16);
-        else if constexpr (sizeof(T) == 4) element = picked<4 * U>(words, i);
-        else element = static_cast<bits_of<T>>(picked<4 * U>(words, 2 * i + 1)) << 32 | picked<4 * U>(words, 2 * i);
-        key = to_key<T>(element, sense), at = index(i);
+        at = index(i);  // read again, from the L1 as a rule: registers cannot be indexed
+        key = at == NOBODY ? 0 : to_key<T>(x[(at ^ tie) - begin], sense);
     }
     /// Has the compiler find keys and indices again where they are used, which takes fewer registers than to keep them.
     __device__ void forget() {
