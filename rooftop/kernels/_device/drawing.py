@@ -20,6 +20,6 @@ def rows_launch(p: Problem, only: int) -> Launch:
         "min_p": ("min_p", "f32"), "seed": ("seed", "i32"), "only": (only, "i32"), "out": ("out", "ptr"),
     }  # fmt: skip
     return Launch(
-        f"draws::sample_rows<{DTYPES[x.dtype].cuda}>", (rows,), {name: v for name, (v, _) in args.items()}, types=tuple(t for _, t in args.values()),
+        f"draws::sample_rows<{DTYPES[x.dtype].cuda}, {str(only == 0).lower()}>", (rows,), {name: v for name, (v, _) in args.items()}, types=tuple(t for _, t in args.values()),
         block=(THREADS,), shared=CAPACITY * 8, chained=p.device.arch >= 90,
     )  # fmt: skip

@@ -198,8 +198,8 @@ __device__ void whole_row(const bits_of<T>* r, unsigned n, float temperature, fl
     }
 }
 
-/// A block a row. `only`: 0: all draws; else those where a list decides (bit 0) and those of whole rows (bit 1); others are left to another launch.
-template <typename T>
+/// A block a row. ALL: all draws; else those where a list decides (bit 0 of `only`) and those of whole rows (bit 1); others are left to another launch.
+template <typename T, bool ALL>
 __global__ void __launch_bounds__(THREADS, 2)
     sample_rows(const bits_of<T>* __restrict__ logits, long long xs, unsigned n, unsigned capacity, int index_bits, float temperature, int top_k, float top_p, float min_p,
                 int seed, int only, long long* __restrict__ out) {
@@ -213,7 +213,7 @@ __global__ void __launch_bounds__(THREADS, 2)
     const unsigned limit = top_k > 0 ? min(static_cast<unsigned>(top_k), n) : n;
     const bool greedy = temperature == 0.0f, listed = !greedy && limit <= LIST && limit < n, nucleus = !greedy && top_p < 1.0f;
     const bool whole_rows = !listed && !nucleus && (greedy || limit == n);
-    if (only != 0 && !(listed && only & 1) && !(whole_rows && (greedy || only & 2))) return;
+    if (!ALL && !(listed && only & 1) && !(whole_rows && (greedy || only & 2))) return;
     const Sum u = static_cast<Sum>(random_bits(seed, 2 * row)) << 32 | random_bits(seed, 2 * row + 1);
     if (whole_rows) {
         whole_row<T>(r, n, temperature, min_p, u, greedy, out + row, s);
@@ -222,7 +222,7 @@ __global__ void __launch_bounds__(THREADS, 2)
     const unsigned k = listed ? limit : nucleus ? min(LIST, n) : 1;
     using From = FromRow<T, THREADS>;
     const From from{r, 0, n, NAN_SMALLEST, 0};
-    const unsigned held = select<T, THREADS>(from, from.rounds(), k, capacity, index_bits, keys, at, s.selecting);
+    const unsigned held = select<T, THREADS, false>(from, from.rounds(), k, capacity, index_bits, keys, at, s.selecting);
     if (k > 1) sort_entries<unsigned, THREADS>(keys, at, held);
     const Weigh<T> weigh(keys[0], temperature, min_p);
     if (keys[0] <= weigh.masked) {
@@ -238,7 +238,7 @@ __global__ void __launch_bounds__(THREADS, 2)
         }
         upto = sum_upto<THREADS>(sum, s.warps, total) - sum;
         Sum whole = total;
-        if (!listed && held < n) {  // of the whole row, or of its top_k: a nucleus may end beyond the list
+        if (ALL && !listed && held < n) {  // of the whole row, or of its top_k: a nucleus may end beyond the list
             Sum more = 0;
             stream(from, [&](const From& now, unsigned) {
 #pragma unroll
@@ -248,8 +248,8 @@ __global__ void __launch_bounds__(THREADS, 2)
         }
         const Sum share = nucleus ? static_cast<Sum>(ceil(static_cast<double>(whole) * top_p)) : whole;
         const Sum need = share > 0 ? share : 1;
-        if (total >= need || held == n || listed) {
-            if (!listed && limit < n && held < n) goto general;  // top_k beyond the list: `whole` is not that of the first top_k
+        // of a top_k beyond the list `whole` is not that of the first top_k
+        if (listed || ((total >= need || held == n) && !(limit < n && held < n))) {
 #pragma unroll
             for (int j = 0; j < EACH; ++j) {
                 const unsigned i = threadIdx.x * EACH + j;
@@ -264,50 +264,51 @@ __global__ void __launch_bounds__(THREADS, 2)
             return;
         }
     }
-general:
-    unsigned last_key = 0, last_index = NOBODY;  // the last in order that may be drawn
-    if (limit < n) bound<T>(from, [](unsigned) { return Sum(1); }, limit, 0, NOBODY, s, last_key, last_index);
-    if (nucleus) {
-        const unsigned from_key = last_key, from_index = last_index;
-        Sum mine = 0, whole;
-        stream(from, [&](const From& now, unsigned) {
+    if constexpr (ALL) {
+        unsigned last_key = 0, last_index = NOBODY;  // the last in order that may be drawn
+        if (limit < n) bound<T>(from, [](unsigned) { return Sum(1); }, limit, 0, NOBODY, s, last_key, last_index);
+        if (nucleus) {
+            const unsigned from_key = last_key, from_index = last_index;
+            Sum mine = 0, whole;
+            stream(from, [&](const From& now, unsigned) {
 #pragma unroll
-            for (int j = 0; j < From::ITEMS; ++j) {
-                const unsigned key = now.key(j), i = now.index(j);
-                if (i != NOBODY && !before(from_key, from_index, key, i)) mine += weigh.all(key);
-            }
+                for (int j = 0; j < From::ITEMS; ++j) {
+                    const unsigned key = now.key(j), i = now.index(j);
+                    if (i != NOBODY && !before(from_key, from_index, key, i)) mine += weigh.all(key);
+                }
+            });
+            sum_upto<THREADS>(mine, s.warps, whole);
+            const Sum share = static_cast<Sum>(ceil(static_cast<double>(whole) * top_p));
+            const Sum need = share == 0 ? 1 : share < whole ? share : whole;
+            bound<T>(from, [&](unsigned key) { return weigh.all(key); }, need, from_key, from_index, s, last_key, last_index);
+        }
+        const auto weight = [&](unsigned key, unsigned i) { return before(last_key, last_index, key, i) ? Sum(0) : weigh(key); };
+        const unsigned each = (from.rounds() + CHUNKS - 1) / CHUNKS, lane = threadIdx.x % 32;  // rounds of a chunk
+        for (unsigned c = threadIdx.x; c < CHUNKS; c += THREADS) s.sums[c] = 0;
+        __syncthreads();
+        stream(from, [&](const From& now, unsigned round) {
+            Sum sum = 0;
+#pragma unroll
+            for (int j = 0; j < From::ITEMS; ++j) sum += now.index(j) == NOBODY ? 0 : weight(now.key(j), now.index(j));
+#pragma unroll
+            for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(~0u, sum, step);
+            if (lane == 0 && sum != 0) atomicAdd(&s.sums[round / each], sum);
         });
-        sum_upto<THREADS>(mine, s.warps, whole);
-        const Sum share = static_cast<Sum>(ceil(static_cast<double>(whole) * top_p));
-        const Sum need = share == 0 ? 1 : share < whole ? share : whole;
-        bound<T>(from, [&](unsigned key) { return weigh.all(key); }, need, from_key, from_index, s, last_key, last_index);
-    }
-    const auto weight = [&](unsigned key, unsigned i) { return before(last_key, last_index, key, i) ? Sum(0) : weigh(key); };
-    const unsigned each = (from.rounds() + CHUNKS - 1) / CHUNKS, lane = threadIdx.x % 32;  // rounds of a chunk
-    for (unsigned c = threadIdx.x; c < CHUNKS; c += THREADS) s.sums[c] = 0;
-    __syncthreads();
-    stream(from, [&](const From& now, unsigned round) {
-        Sum sum = 0;
-#pragma unroll
-        for (int j = 0; j < From::ITEMS; ++j) sum += now.index(j) == NOBODY ? 0 : weight(now.key(j), now.index(j));
-#pragma unroll
-        for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(~0u, sum, step);
-        if (lane == 0 && sum != 0) atomicAdd(&s.sums[round / each], sum);
-    });
-    __syncthreads();
-    Sum rest, all;
-    const unsigned c = past<CHUNKS / THREADS>([&](unsigned i) { return s.sums[i]; }, u, rest, s);
-    const long long own_first = static_cast<long long>(c) * each * From::ROUND - from.off() + threadIdx.x * static_cast<long long>(each * From::ITEMS);
-    const unsigned first = static_cast<unsigned>(max(0ll, own_first)), end = static_cast<unsigned>(max(0ll, min(static_cast<long long>(n), own_first + each * From::ITEMS)));
-    Sum own = 0;
-    for (unsigned i = first; i < end; ++i) own += weight(to_key<T>(r[i], NAN_SMALLEST), i);
-    Sum upto = sum_upto<THREADS>(own, s.warps, all) - own;  // of the chunk, before what this thread has
-    if (rest < upto || rest >= upto + own) return;
-    for (unsigned i = first; i < end; ++i) {
-        upto += weight(to_key<T>(r[i], NAN_SMALLEST), i);
-        if (rest < upto) {
-            out[row] = i;
-            return;
+        __syncthreads();
+        Sum rest, all;
+        const unsigned c = past<CHUNKS / THREADS>([&](unsigned i) { return s.sums[i]; }, u, rest, s);
+        const long long own_first = static_cast<long long>(c) * each * From::ROUND - from.off() + threadIdx.x * static_cast<long long>(each * From::ITEMS);
+        const unsigned first = static_cast<unsigned>(max(0ll, own_first)), end = static_cast<unsigned>(max(0ll, min(static_cast<long long>(n), own_first + each * From::ITEMS)));
+        Sum own = 0;
+        for (unsigned i = first; i < end; ++i) own += weight(to_key<T>(r[i], NAN_SMALLEST), i);
+        Sum upto = sum_upto<THREADS>(own, s.warps, all) - own;  // of the chunk, before what this thread has
+        if (rest < upto || rest >= upto + own) return;
+        for (unsigned i = first; i < end; ++i) {
+            upto += weight(to_key<T>(r[i], NAN_SMALLEST), i);
+            if (rest < upto) {
+                out[row] = i;
+                return;
+            }
         }
     }
 }

@@ -4,6 +4,7 @@
 #include "entries.cuh"
 #include "order.cuh"
 
+constexpr unsigned PLACED = 192;  // entries at most that are counted rather than sorted
 constexpr int SELECT_ITEMS = 8;  // entries of a list that a thread takes in a round
 
 /// Shared memory of a block beside its entries.
@@ -236,8 +237,8 @@ __device__ K first_bar(const From& now, unsigned k, K* shared) {
     return bar;
 }
 
-/// The first k of what `from` has, at the front of `keys` and `indices` in no order; how many there are is returned.
-template <typename T, int THREADS, typename From>
+/// The first k of what `from` has, at the front of `keys` and `indices` in no order; how many there are is returned. `LOOSE`: some more, PLACED at most.
+template <typename T, int THREADS, bool LOOSE, typename From>
 __device__ unsigned select(From from, unsigned rounds, unsigned k, unsigned capacity, int index_bits, key_of<T>* keys, unsigned* indices, Selecting& s) {
     using K = key_of<T>;
     constexpr unsigned ROUND = THREADS * From::ITEMS;
@@ -291,6 +292,7 @@ __device__ unsigned select(From from, unsigned rounds, unsigned k, unsigned capa
         __syncthreads();
         held += s.added[round % 3];
         if (threadIdx.x == 0) s.added[(round + 2) % 3] = 0;  // read by all before this barrier, added to after the next
+        if (LOOSE && next == rounds && held <= PLACED) break;
         if (held > k && (held + ROUND > capacity || next == rounds || (held > 2 * k && (next == 4 || next == 32 || next == 256)))) {
             keep_first<K, BITS, THREADS>(keys, indices, held, k, index_bits, s, key, index);
             held = k;
@@ -302,6 +304,13 @@ __device__ unsigned select(From from, unsigned rounds, unsigned k, unsigned capa
 /// The `held` first of a row, of k asked for, to where they go.
 template <typename T, int THREADS>
 __device__ void write_results(const Results<T>& results, key_of<T>* keys, unsigned* at, unsigned held, unsigned k) {
+    if (held <= PLACED) {
+        place_entries<key_of<T>, THREADS>(keys, at, held, [&](unsigned place, key_of<T> key, unsigned index) {
+            if (place < k) results.put(place, key, index);
+        });
+        for (unsigned i = held + threadIdx.x; i < k; i += THREADS) results.none(i);
+        return;
+    }
     if (results.mask == nullptr && results.count == 1 && k > 1) {  // the k-th alone: what comes last of them
         if (held == k && results.first == k - 1) {
             last_entry<key_of<T>, THREADS>(keys, at, held);
@@ -316,6 +325,18 @@ __device__ void write_results(const Results<T>& results, key_of<T>* keys, unsign
         if (i < held) results.put(i, keys[i], at[i]);
         else results.none(i);
     }
+}
+
+/// As write_results, to a list of k entries for another launch.
+template <typename K, int THREADS>
+__device__ void write_list(K* keys, unsigned* at, unsigned held, unsigned k, K* __restrict__ list_keys, unsigned* __restrict__ list_indices) {
+    if (held > k) {
+        place_entries<K, THREADS>(keys, at, held, [&](unsigned place, K key, unsigned index) {
+            if (place < k) list_keys[place] = key, list_indices[place] = index;
+        });
+        return;
+    }
+    for (unsigned i = threadIdx.x; i < k; i += THREADS) list_keys[i] = i < held ? keys[i] : 0, list_indices[i] = i < held ? at[i] : NOBODY;
 }
 
 /// `splits` blocks a row, `per` elements of it each. One block a row: results; more: lists [rows, splits, k] for select_lists.
@@ -333,10 +354,9 @@ __global__ void __launch_bounds__(THREADS, THREADS == 64 ? 8 : 640 / THREADS)
     const unsigned length = length_of(lengths, wide, row, n);
     const unsigned begin = min(length, split * per), end = split + 1 == splits ? length : min(length, begin + per);
     const FromRow<T, THREADS> from{r + begin, begin, end - begin, sense, tie};
-    const unsigned held = select<T, THREADS>(from, from.rounds(), k, capacity, index_bits, keys, at, s);
+    const unsigned held = select<T, THREADS, true>(from, from.rounds(), k, capacity, index_bits, keys, at, s);
     if (splits > 1) {
-        list_keys += static_cast<long long>(blockIdx.x) * k, list_indices += static_cast<long long>(blockIdx.x) * k;
-        for (unsigned i = threadIdx.x; i < k; i += THREADS) list_keys[i] = i < held ? keys[i] : 0, list_indices[i] = i < held ? at[i] : NOBODY;
+        write_list<key_of<T>, THREADS>(keys, at, held, k, list_keys + static_cast<long long>(blockIdx.x) * k, list_indices + static_cast<long long>(blockIdx.x) * k);
         return;
     }
     const Results<T> results{r, values, indices, mask, row, n, first, count, sense, tie, marks != 0};
@@ -359,10 +379,9 @@ __global__ void __launch_bounds__(THREADS, THREADS == 64 ? 8 : 640 / THREADS)
     const unsigned begin = min(n, split * per), end = min(n, begin + per);
     FromLists<T, THREADS> from{in_keys + lists, in_indices + lists, begin, end};
     constexpr unsigned ROUND = THREADS * SELECT_ITEMS;
-    const unsigned held = select<T, THREADS>(from, (end - begin + ROUND - 1) / ROUND, k, capacity, index_bits, keys, at, s);
+    const unsigned held = select<T, THREADS, true>(from, (end - begin + ROUND - 1) / ROUND, k, capacity, index_bits, keys, at, s);
     if (splits > 1) {
-        list_keys += static_cast<long long>(blockIdx.x) * k, list_indices += static_cast<long long>(blockIdx.x) * k;
-        for (unsigned i = threadIdx.x; i < k; i += THREADS) list_keys[i] = i < held ? keys[i] : 0, list_indices[i] = i < held ? at[i] : NOBODY;
+        write_list<key_of<T>, THREADS>(keys, at, held, k, list_keys + static_cast<long long>(blockIdx.x) * k, list_indices + static_cast<long long>(blockIdx.x) * k);
         return;
     }
     const Results<T> results{x + row * xs, values, indices, mask, row, columns, first, count, sense, tie, marks != 0};

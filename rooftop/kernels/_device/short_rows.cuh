@@ -33,7 +33,7 @@ __device__ K group_bar(K most, unsigned k, K* largest, K* bar) {
 
 /// A block a row of at most THREADS * U packs of 16 bytes, 1 <= k <= GROUPS.
 template <typename T, int THREADS, int U, int GROUPS>
-__global__ void __launch_bounds__(THREADS, (U * 16 * sizeof(key_of<T>) / sizeof(bits_of<T>) >= 128 ? 768 : 1024) / THREADS)
+__global__ void __launch_bounds__(THREADS, 1024 / THREADS)
     short_rows(const bits_of<T>* __restrict__ x, long long xs, unsigned n, const void* __restrict__ lengths, int wide, unsigned k, int index_bits, unsigned sense,
                unsigned tie, unsigned first, unsigned count, bits_of<T>* __restrict__ values, long long* __restrict__ indices, unsigned char* __restrict__ mask, int marks) {
     using K = key_of<T>;
@@ -70,32 +70,28 @@ __global__ void __launch_bounds__(THREADS, (U * 16 * sizeof(key_of<T>) / sizeof(
     if (held > SHORT_LIST || held < wanted) {  // many equals, or what lies beyond the row among the largest: the k-th by its digits
         K last;
         unsigned last_index;
-        const auto each = [&](auto look) {
-#pragma unroll
-            for (int i = 0; i < ITEMS; ++i) {
-                if (from.index(i) != NOBODY) look(key[i], [&] { return from.index(i); });
-            }
+        const auto each = [&](auto look) {  // read again
+            for (unsigned i = threadIdx.x; i < length; i += THREADS) look(to_key<T>(r[i], sense), [&] { return i ^ tie; });
         };
         __syncthreads();
         if (threadIdx.x == 0) s.kept = 0;
         kth_of<K, key_bits<T>, THREADS>(each, wanted, index_bits, s, last, last_index);
-#pragma unroll
-        for (int i = 0; i < ITEMS; ++i) {
-            const unsigned index = from.index(i);
-            if (index == NOBODY || before(last, last_index, key[i], index)) continue;
+        each([&](K v, auto index) {
+            if (before(last, last_index, v, index())) return;
             const unsigned to = atomicAdd(&s.kept, 1u);
-            keys[to] = key[i], at[to] = index;
-        }
+            keys[to] = v, at[to] = index();
+        });
         __syncthreads();
         held = wanted;
     }
     const Results<T> results{r, values, indices, mask, row, n, first, count, sense, tie, marks != 0};
-    if (held <= 1) { }
-    else if (held <= 64) sort_stretches<K, 2, THREADS>(keys, at, held);
-    else if (held <= 128) sort_stretches<K, 4, THREADS>(keys, at, held);
-    else sort_stretches<K, 8, THREADS>(keys, at, held);
-    for (unsigned i = threadIdx.x; i < k; i += THREADS) {
-        if (i < held) results.put(i, keys[i], at[i]);
-        else results.none(i);
+    if (held <= 2 * THREADS) {
+        place_entries<K, THREADS>(keys, at, held, [&](unsigned place, K v, unsigned index) {
+            if (place < k) results.put(place, v, index);
+        });
+    } else {
+        sort_stretches<K, 8, THREADS>(keys, at, held);
+        for (unsigned i = threadIdx.x; i < k; i += THREADS) results.put(i, keys[i], at[i]);
     }
+    for (unsigned i = held + threadIdx.x; i < k; i += THREADS) results.none(i);
 }
