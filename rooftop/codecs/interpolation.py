@@ -4,6 +4,8 @@ quantised and coded by rANS. Slower than `fast`, and smaller on smooth fields.
     level s = 32, 16, ..., 1 (strides): the values at odd multiples of s along one dimension, then along two, then along three, are predicted from those known,
     p = (9 (b + c) - (a + d)) / 16 of the four neighbours at -3s, -s, s, 3s;  (b + c) / 2 where one of the outer two is missing;  b + (b - a) / 2 where c is;
     the mean of that along each of the dimensions in which they are odd
+    at the three finest levels, where it pays: p + sum_j w_j (r_j - p) of up to 24 known neighbours around, for each set of odd dimensions its own weights w,
+    fitted to the chunk by least squares and stored as float16; near the chunk's faces, where a neighbour is missing, p alone
     k = rint((x - p) / step),  r = p + k step in the array's type;  step = 2 e, e = eb / min(1.5^level, 4):
     coarse values are predicted from, so they are kept nearer
 
@@ -15,6 +17,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -32,6 +36,9 @@ FARTHEST = 1 << 30  # |k| stays below it
 LAST = DIRECT + 1 + 2 * (31 - 8) + 1  # the highest symbol
 AXES = ((0,), (1,), (2,), (0, 1), (0, 2), (1, 2), (0, 1, 2))
 EXACT = 1 << 40  # stands for an exact value among the k
+FITTED, REACH, TAPS = 3, 3, 24  # finest levels that weights are fitted for; strides to the farthest neighbour along a dimension; neighbours at most
+
+Sets = dict[tuple[int, tuple[int, ...]], np.ndarray]  # weights of (level, axes)
 
 
 def _levels(shape: tuple[int, int, int]) -> Iterator[tuple[int, int, tuple[int, ...], tuple[slice, slice, slice]]]:
@@ -69,6 +76,85 @@ def _predicted(r: np.ndarray, s: int, axes: tuple[int, ...], box: tuple[slice, s
             p = p + _along(r, s, axis, box)
         p = p * (1.0 / len(axes))
     return np.where(np.isfinite(p), p, 0.0)
+
+
+@cache
+def _neighbours(axes: tuple[int, ...], long: tuple[bool, ...]) -> tuple[tuple[int, int, int], ...]:
+    """Offsets, in strides, of the nearest values known when those odd along `axes` are predicted; only along dimensions that are `long`."""
+    order = {(): -1, **{a: i for i, a in enumerate(AXES)}}
+    found = []
+    for d in product(*(range(-REACH, REACH + 1) if far else (0,) for far in long)):
+        odd = tuple(axis for axis in range(3) if (axis in axes) != (d[axis] % 2 == 1))
+        if order[odd] < order[axes]:
+            found.append((sum(map(abs, d)), d))
+    return tuple((d[0], d[1], d[2]) for _, d in sorted(found)[:TAPS])
+
+
+def _inside(
+    shape: tuple[int, ...], s: int, axes: tuple[int, ...]
+) -> tuple[tuple[tuple[int, int, int], ...], tuple[slice, slice, slice], list[tuple[slice, slice, slice]]] | None:
+    """The neighbours, the values that have all of them (as a part of their box), and where each neighbour of these lies; None where there are none."""
+    offsets = _neighbours(axes, tuple(n > 2 * (REACH + 1) * s for n in shape))
+    inner, first, count = [], [], []
+    for axis, n in enumerate(shape):
+        start = s if axis in axes else 0
+        low = max(0, -min((d[axis] for d in offsets), default=0)) * s
+        high = max(0, max((d[axis] for d in offsets), default=0)) * s
+        a = max(0, -(-(low - start) // (2 * s)))
+        b = (n - 1 - high - start) // (2 * s) + 1
+        if not offsets or b <= a:
+            return None
+        inner.append(slice(a, b)), first.append(start + 2 * s * a), count.append(b - a)
+    places = [tuple(slice(f + o * s, f + o * s + 2 * s * (c - 1) + 1, 2 * s) for f, o, c in zip(first, d, count, strict=True)) for d in offsets]
+    return offsets, (inner[0], inner[1], inner[2]), places  # type: ignore[return-value]
+
+
+def _refined(r: np.ndarray, p: np.ndarray, s: int, axes: tuple[int, ...], weights: np.ndarray) -> np.ndarray:
+    """`p`, moved towards the neighbours by their weights."""
+    found = _inside(r.shape, s, axes)
+    if found is None:
+        return p
+    _, inner, places = found
+    base = p[inner]
+    q = base.copy()
+    with np.errstate(all="ignore"):
+        for place, w in zip(places, weights.astype(np.float64), strict=False):
+            q += (r[place] - base) * w
+    p = p.copy()
+    p[inner] = np.where(np.isfinite(q), q, base)
+    return p
+
+
+def _fit(r: np.ndarray, p: np.ndarray, v: np.ndarray, s: int, axes: tuple[int, ...], eb: float) -> np.ndarray | None:
+    """Weights by least squares, float16; None where they would not save their own bits."""
+    found = _inside(r.shape, s, axes)
+    if found is None:
+        return None
+    offsets, inner, places = found
+    base, want = p[inner], v[inner]
+    with np.errstate(all="ignore"):
+        target = (want - base).reshape(-1)
+        m = np.stack([(r[place] - base).reshape(-1) for place in places], 1)
+        good = np.isfinite(target) & np.isfinite(m).all(1)
+        target, m = target[good], m[good]
+        if len(target) < 64 * len(offsets) or not len(target):
+            return None
+        scale = float(np.abs(target).max())
+        if not 0 < scale < 1e150 or float(np.abs(m).max(initial=0)) > 1e150:
+            return None
+        gram = np.einsum("ij,ik->jk", m, m)  # not by BLAS, whose threads cost more than they save
+        gram[np.diag_indices(len(gram))] += 1e-9 * np.trace(gram) / len(gram) + len(target) * eb * eb / 3000
+        try:
+            weights = np.linalg.solve(gram, np.einsum("ij,i->j", m, target))
+        except np.linalg.LinAlgError:
+            return None
+        half = weights.astype(np.float16)
+        if not np.isfinite(half).all():
+            return None
+        before = float(np.abs(target).mean())
+        after = float(np.abs(target - np.einsum("ij,j->i", m, half.astype(np.float64))).mean())
+    saved = len(target) * np.log2((before + 0.5 * eb) / (after + 0.5 * eb))
+    return half if saved > 16 * len(half) + 64 else None
 
 
 def _rounded(v: np.ndarray, e: Element) -> np.ndarray:
@@ -136,13 +222,13 @@ def _unpack(packed: np.ndarray, count: np.ndarray) -> np.ndarray:
 def encode(chunks: list[np.ndarray], h: Header) -> list[np.ndarray]:
     """The words of chunks [z, y, x]."""
     made = [_chosen(bits, h) for bits in chunks]
-    streams = [-(-len(symbols) // STREAM) for symbols, _, _ in made]
-    steps = max((-(-min(len(symbols), STREAM) // rans.LANES) for symbols, _, _ in made), default=0)
+    streams = [-(-len(symbols) // STREAM) for symbols, *_ in made]
+    steps = max((-(-min(len(symbols), STREAM) // rans.LANES) for symbols, *_ in made), default=0)
     size = steps * rans.LANES
     padded, active = np.zeros((sum(streams), size), np.uint8), np.zeros((sum(streams), size), bool)
     tables = np.zeros((sum(streams), 256), np.uint16)
     at = 0
-    for (symbols, _, _), n in zip(made, streams, strict=True):
+    for (symbols, *_), n in zip(made, streams, strict=True):
         for i in range(n):
             part = symbols[i * STREAM : (i + 1) * STREAM]
             padded[at + i, : len(part)], active[at + i, : len(part)] = part, True
@@ -152,18 +238,27 @@ def encode(chunks: list[np.ndarray], h: Header) -> list[np.ndarray]:
     states, halves, off = rans.encode(padded.reshape(shape), active.reshape(shape), tables)
     ends = np.concatenate((np.zeros(1, np.int64), np.cumsum(off)))
     found, at = [], 0
-    for bits, (symbols, packed, exact), n in zip(chunks, made, streams, strict=True):
+    for bits, (symbols, packed, exact, sets), n in zip(chunks, made, streams, strict=True):
         used = np.flatnonzero(np.bincount(symbols, minlength=256))
         low, high = (int(used[0]), int(used[-1])) if len(used) else (0, 0)
         frequencies = tables[at][low : high + 1] if n else np.zeros(1, np.uint16)
-        front = np.array([1 | low << 8 | high << 16, len(exact), len(packed)], np.uint32)
+        front = np.array([1 | (2 if sets else 0) | low << 8 | high << 16, len(exact), len(packed)], np.uint32)
         mine = slice(at, at + n)
-        parts = [front, frequencies, off[mine].astype(np.uint32), states[mine].reshape(-1), halves[ends[at] : ends[at + n]], packed, exact]
+        parts = [front, *_stored(sets), frequencies, off[mine].astype(np.uint32), states[mine].reshape(-1), halves[ends[at] : ends[at + n]], packed, exact]
         if sum(-(-p.nbytes // 4) for p in parts) >= 1 + -(-bits.nbytes // 4):
             parts = [np.zeros(1, np.uint32), np.ascontiguousarray(bits).reshape(-1)]
         found.append(_joined(parts))
         at += n
     return found
+
+
+def _stored(sets: Sets) -> list[np.ndarray]:
+    """Which sets have weights, bit 7 level + place among AXES, and the weights."""
+    if not sets:
+        return []
+    mask = sum(1 << (7 * level + AXES.index(axes)) for level, axes in sets)
+    order = sorted(sets, key=lambda one: 7 * one[0] + AXES.index(one[1]))
+    return [np.array([mask], np.uint32), np.concatenate([sets[one] for one in order])]
 
 
 def _joined(parts: list[np.ndarray]) -> np.ndarray:
@@ -176,16 +271,20 @@ def _joined(parts: list[np.ndarray]) -> np.ndarray:
     return out
 
 
-def _chosen(bits: np.ndarray, h: Header) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Symbols, the bits that follow them, exact values: of one chunk [z, y, x]."""
+def _chosen(bits: np.ndarray, h: Header) -> tuple[np.ndarray, np.ndarray, np.ndarray, Sets]:
+    """Symbols, the bits that follow them, exact values, weights: of one chunk [z, y, x]."""
     e, shape = h.element, (bits.shape[0], bits.shape[1], bits.shape[2])
     x = to_floats(bits, e)
     plain = _plain(bits, e)
     r = np.where(plain, x, 0.0)  # only what is known already is read
     codes, exact = [], [bits[_anchors()].reshape(-1)]
+    sets: Sets = {}
     with np.errstate(all="ignore"):
         for level, s, axes, box in _levels(shape):
             p, step, v = _predicted(r, s, axes, box), _step(h.eb, level), x[box]
+            if level < FITTED and (weights := _fit(r, p, np.where(plain[box], v, np.nan), s, axes, h.eb)) is not None:
+                sets[level, axes] = weights
+                p = _refined(r, p, s, axes, weights)
             k = np.rint((v - p) / step)
             stored = _rounded(p + k * step, e)
             got = stored.astype(np.float64)
@@ -195,7 +294,7 @@ def _chosen(bits: np.ndarray, h: Header) -> tuple[np.ndarray, np.ndarray, np.nda
             exact.append(bits[box][~good])
     k = np.concatenate(codes) if codes else np.empty(0, np.int64)
     symbols, low, count = _symbols(np.where(k == EXACT, 0, k))
-    return np.where(k == EXACT, 0, symbols).astype(np.uint8), _pack(low, count), np.concatenate(exact)
+    return np.where(k == EXACT, 0, symbols).astype(np.uint8), _pack(low, count), np.concatenate(exact), sets
 
 
 def decode(words: list[np.ndarray], shapes: list[tuple[int, int, int]], h: Header, first: int) -> list[np.ndarray]:
@@ -240,6 +339,7 @@ class _Coded:
     halves: np.ndarray
     packed: np.ndarray
     exact: np.ndarray
+    sets: Sets
 
 
 def _refuse(bad: Any, chunk: int, what: str) -> None:
@@ -258,13 +358,15 @@ def _parsed(words: np.ndarray, shape: tuple[int, int, int], h: Header, chunk: in
     total = n - anchors
     streams = -(-total // STREAM)
     low, high = int(words[0]) >> 8 & 0xFF, int(words[0]) >> 16 & 0xFF
-    _refuse(int(words[0]) & 0xFF0000FF != 1 or high < low or high > LAST, chunk, "it is neither coded nor raw")
+    _refuse(int(words[0]) & 0xFF0000FD != 1 or high < low or high > LAST, chunk, "it is neither coded nor raw")
+    _refuse(len(words) < 3, chunk, "it is too short")
+    sets, start = _weights(words, shape, chunk) if int(words[0]) & 2 else ({}, 3)
     table_words = (high - low + 2) // 2
-    _refuse(len(words) < 3 + table_words + 33 * streams, chunk, "it is too short")
+    _refuse(len(words) < start + table_words + 33 * streams, chunk, "it is too short")
     f = np.zeros(256, np.uint16)
-    f[low : high + 1] = words[3 : 3 + table_words].view(np.uint16)[: high - low + 1]
+    f[low : high + 1] = words[start : start + table_words].view(np.uint16)[: high - low + 1]
     _refuse(int(f.sum(dtype=np.int64)) != (rans.TOTAL if total else 0), chunk, "its frequencies do not add up to 4096")
-    at = 3 + table_words
+    at = start + table_words
     off = words[at : at + streams].astype(np.int64)
     states = words[at + streams : at + 33 * streams].reshape(streams, rans.LANES)
     at += 33 * streams
@@ -273,8 +375,29 @@ def _parsed(words: np.ndarray, shape: tuple[int, int, int], h: Header, chunk: in
     _refuse(len(words) != b + -(-exact * e.bytes // 4) or exact < anchors, chunk, "its length is not that of its streams")
     return _Coded(
         chunk, total, f, off, states, words[at:a].view(np.uint16)[:halves], words[a:b].view(np.uint8)[:packed],
-        words[b:].view(np.uint8)[: exact * e.bytes].view(e.bits),
+        words[b:].view(np.uint8)[: exact * e.bytes].view(e.bits), sets,
     )  # fmt: skip
+
+
+def _weights(words: np.ndarray, shape: tuple[int, int, int], chunk: int) -> tuple[Sets, int]:
+    """The weights of a chunk, and where what follows them begins."""
+    _refuse(len(words) < 4, chunk, "it is too short")
+    mask, counts = int(words[3]), {}
+    for level, s, axes, _ in _levels(shape):
+        if level < FITTED and mask >> (7 * level + AXES.index(axes)) & 1 and (found := _inside(shape, s, axes)) is not None:
+            counts[7 * level + AXES.index(axes)] = (level, axes, len(found[0]))
+    _refuse(mask == 0 or mask != sum(1 << bit for bit in counts), chunk, "it has weights for values that it has not")
+    total = sum(n for *_, n in counts.values())
+    end = 4 + (total + 1) // 2
+    _refuse(len(words) < end, chunk, "it is too short")
+    held = words[4:end].view(np.float16)
+    _refuse(bool(held[total:].view(np.uint16).any()) or not np.isfinite(held).all(), chunk, "a weight is not finite")
+    sets: Sets = {}
+    at = 0
+    for _, (level, axes, n) in sorted(counts.items()):
+        sets[level, axes] = held[at : at + n]
+        at += n
+    return sets, end
 
 
 def _values(c: _Coded, symbols: np.ndarray, shape: tuple[int, int, int], h: Header) -> np.ndarray:
@@ -293,6 +416,8 @@ def _values(c: _Coded, symbols: np.ndarray, shape: tuple[int, int, int], h: Head
         at, used = 0, anchors
         for level, s, axes, box in _levels(shape):
             p = _predicted(r, s, axes, box)
+            if (weights := c.sets.get((level, axes))) is not None:
+                p = _refined(r, p, s, axes, weights)
             stored = _rounded(p + k[at : at + p.size].reshape(p.shape) * _step(h.eb, level), e).view(e.bits)
             bad = symbols[at : at + p.size].reshape(p.shape) == 0
             at += p.size
