@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from itertools import product
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -219,36 +220,75 @@ def _unpack(packed: np.ndarray, count: np.ndarray) -> np.ndarray:
     return low
 
 
+def _groups(shape: tuple[int, int, int]) -> list[int]:
+    """Where groups of symbols end that have frequencies of their own: those of coarse levels, those of level 1, each set of level 0."""
+    ends, at = [0, 0], 0
+    for level, _, _, box in _levels(shape):
+        at += prod(len(range(*b.indices(n))) for b, n in zip(box, shape, strict=True))
+        if level == 0:
+            ends.append(at)
+        else:
+            ends[1] = at
+            ends[0] = at if level > 1 else ends[0]
+    return sorted({end for end in ends if end})
+
+
+def _entropy(counts: np.ndarray) -> float:
+    """Bits of so many of each symbol."""
+    some = counts[counts > 0].astype(np.float64)
+    return float(-(some * np.log2(some / some.sum())).sum()) if len(some) else 0.0
+
+
+def _table(counts: np.ndarray, range_: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Frequencies [256], and as they are stored: from the lowest symbol to the highest, with these two before them where `range_`."""
+    used = np.flatnonzero(counts)
+    low, high = (int(used[0]), int(used[-1])) if len(used) else (0, 0)
+    f = rans.normalised(counts)
+    return f, np.concatenate((np.array([low | high << 8] if range_ else [], np.uint16), f[low : high + 1]))
+
+
+def _cut(ends: list[int]) -> list[tuple[int, int, int]]:
+    """(group, begin, end) of the streams: of at most STREAM symbols of one group each."""
+    return [(g, i, min(i + STREAM, end)) for g, (begin, end) in enumerate(zip([0, *ends], ends, strict=False)) for i in range(begin, end, STREAM)]
+
+
 def encode(chunks: list[np.ndarray], h: Header) -> list[np.ndarray]:
     """The words of chunks [z, y, x]."""
     made = [_chosen(bits, h) for bits in chunks]
-    streams = [-(-len(symbols) // STREAM) for symbols, *_ in made]
-    steps = max((-(-min(len(symbols), STREAM) // rans.LANES) for symbols, *_ in made), default=0)
-    size = steps * rans.LANES
-    padded, active = np.zeros((sum(streams), size), np.uint8), np.zeros((sum(streams), size), bool)
-    tables = np.zeros((sum(streams), 256), np.uint16)
+    cuts, tables, stored, apart = [], [], [], []
+    for bits, (symbols, *_) in zip(chunks, made, strict=True):
+        ends = _groups((bits.shape[0], bits.shape[1], bits.shape[2]))
+        one = _table(np.bincount(symbols, minlength=256), False)
+        each = [np.bincount(symbols[i:j], minlength=256) for i, j in zip([0, *ends], ends, strict=False)]
+        several = [_table(c, True) for c in each]
+        saved = _entropy(np.bincount(symbols, minlength=256)) - sum(map(_entropy, each)) - 16 * (sum(len(t) for _, t in several) - len(one[1]))
+        apart.append(len(ends) > 1 and saved > 33 * 32 * (len(_cut(ends)) - len(_cut([len(symbols)]))))
+        cuts.append(_cut(ends if apart[-1] else [len(symbols)]))
+        mine = several if apart[-1] else [one]
+        tables += [mine[g][0] for g, *_ in cuts[-1]]
+        stored.append(np.concatenate([t for _, t in mine]))
+    steps = max((-(-(end - begin) // rans.LANES) for cut in cuts for _, begin, end in cut), default=0)
+    shape = (len(tables), steps, rans.LANES)
+    padded, active = np.zeros((len(tables), steps * rans.LANES), np.uint8), np.zeros((len(tables), steps * rans.LANES), bool)
     at = 0
-    for (symbols, *_), n in zip(made, streams, strict=True):
-        for i in range(n):
-            part = symbols[i * STREAM : (i + 1) * STREAM]
-            padded[at + i, : len(part)], active[at + i, : len(part)] = part, True
-        tables[at : at + n] = rans.normalised(np.bincount(symbols, minlength=256))
-        at += n
-    shape = (sum(streams), steps, rans.LANES)
-    states, halves, off = rans.encode(padded.reshape(shape), active.reshape(shape), tables)
-    ends = np.concatenate((np.zeros(1, np.int64), np.cumsum(off)))
+    for (symbols, *_), cut in zip(made, cuts, strict=True):
+        for _, begin, end in cut:
+            padded[at, : end - begin], active[at, : end - begin] = symbols[begin:end], True
+            at += 1
+    states, halves, off = rans.encode(padded.reshape(shape), active.reshape(shape), np.array(tables, np.uint16).reshape(-1, 256))
+    ends_of = np.concatenate((np.zeros(1, np.int64), np.cumsum(off)))
     found, at = [], 0
-    for bits, (symbols, packed, exact, sets), n in zip(chunks, made, streams, strict=True):
+    for i, (bits, (symbols, packed, exact, sets)) in enumerate(zip(chunks, made, strict=True)):
+        mine_at = slice(at, at + len(cuts[i]))
+        at += len(cuts[i])
         used = np.flatnonzero(np.bincount(symbols, minlength=256))
-        low, high = (int(used[0]), int(used[-1])) if len(used) else (0, 0)
-        frequencies = tables[at][low : high + 1] if n else np.zeros(1, np.uint16)
-        front = np.array([1 | (2 if sets else 0) | low << 8 | high << 16, len(exact), len(packed)], np.uint32)
-        mine = slice(at, at + n)
-        parts = [front, *_stored(sets), frequencies, off[mine].astype(np.uint32), states[mine].reshape(-1), halves[ends[at] : ends[at + n]], packed, exact]
+        low, high = (int(used[0]), int(used[-1])) if len(used) and not apart[i] else (0, 0)
+        front = np.array([1 | (2 if sets else 0) | (4 if apart[i] else 0) | low << 8 | high << 16, len(exact), len(packed)], np.uint32)
+        coded = halves[ends_of[mine_at.start] : ends_of[at]]
+        parts = [front, *_stored(sets), stored[i], off[mine_at].astype(np.uint32), states[mine_at].reshape(-1), coded, packed, exact]
         if sum(-(-p.nbytes // 4) for p in parts) >= 1 + -(-bits.nbytes // 4):
             parts = [np.zeros(1, np.uint32), np.ascontiguousarray(bits).reshape(-1)]
         found.append(_joined(parts))
-        at += n
     return found
 
 
@@ -301,12 +341,12 @@ def decode(words: list[np.ndarray], shapes: list[tuple[int, int, int]], h: Heade
     """The bits of chunks `first`, `first` + 1, ... Raises FormatError where one is damaged."""
     read = [_parsed(w, shape, h, first + i) for i, (w, shape) in enumerate(zip(words, shapes, strict=True))]
     coded = [c for c in read if isinstance(c, _Coded)]
-    steps = max((-(-min(c.total, STREAM) // rans.LANES) for c in coded), default=0)
-    counts = np.concatenate([np.minimum(STREAM, c.total - STREAM * np.arange(len(c.off))) for c in coded] or [np.empty(0, np.int64)])
+    counts = np.array([end - begin for c in coded for _, begin, end in c.cuts], np.int64)
+    steps = -(-int(counts.max(initial=0)) // rans.LANES)
     active = (np.arange(steps * rans.LANES) < counts[:, None]).reshape(len(counts), steps, rans.LANES)
     symbols = np.zeros(active.shape, np.uint8)
     if len(counts):
-        tables = np.concatenate([np.repeat(c.frequencies[None], len(c.off), 0) for c in coded])
+        tables = np.concatenate([c.frequencies[[g for g, *_ in c.cuts]] for c in coded])
         states, halves, off = (np.concatenate([getattr(c, n) for c in coded]) for n in ("states", "halves", "off"))
         try:
             symbols = rans.decode(states, halves, off, steps, active, tables)
@@ -319,9 +359,7 @@ def decode(words: list[np.ndarray], shapes: list[tuple[int, int, int]], h: Heade
         if not isinstance(c, _Coded):
             found.append(c)
             continue
-        mine = flat[at : at + len(c.off)].reshape(-1)[: c.total] if len(c.off) < 2 else np.concatenate(
-            [flat[at + i, : counts[at + i]] for i in range(len(c.off))]
-        )  # fmt: skip
+        mine = np.concatenate([flat[at + i, : counts[at + i]] for i in range(len(c.cuts))] or [np.empty(0, np.uint8)])
         at += len(c.off)
         found.append(_values(c, mine, shape, h))
     return found
@@ -332,8 +370,8 @@ class _Coded:
     """A chunk's parts."""
 
     chunk: int
-    total: int  # symbols
-    frequencies: np.ndarray
+    cuts: list[tuple[int, int, int]]  # group, first symbol, end of each stream
+    frequencies: np.ndarray  # [groups, 256]
     off: np.ndarray
     states: np.ndarray
     halves: np.ndarray
@@ -356,17 +394,15 @@ def _parsed(words: np.ndarray, shape: tuple[int, int, int], h: Header, chunk: in
         return words[1:].view(np.uint8)[: n * e.bytes].view(e.bits).reshape(shape)
     anchors = int(np.prod([-(-m // LARGEST) for m in shape]))
     total = n - anchors
-    streams = -(-total // STREAM)
-    low, high = int(words[0]) >> 8 & 0xFF, int(words[0]) >> 16 & 0xFF
-    _refuse(int(words[0]) & 0xFF0000FD != 1 or high < low or high > LAST, chunk, "it is neither coded nor raw")
+    low, high, apart = int(words[0]) >> 8 & 0xFF, int(words[0]) >> 16 & 0xFF, bool(words[0] & np.uint32(4))
+    _refuse(int(words[0]) & 0xFF0000F9 != 1 or high < low or high > LAST or (apart and high), chunk, "it is neither coded nor raw")
     _refuse(len(words) < 3, chunk, "it is too short")
-    sets, start = _weights(words, shape, chunk) if int(words[0]) & 2 else ({}, 3)
-    table_words = (high - low + 2) // 2
-    _refuse(len(words) < start + table_words + 33 * streams, chunk, "it is too short")
-    f = np.zeros(256, np.uint16)
-    f[low : high + 1] = words[start : start + table_words].view(np.uint16)[: high - low + 1]
-    _refuse(int(f.sum(dtype=np.int64)) != (rans.TOTAL if total else 0), chunk, "its frequencies do not add up to 4096")
-    at = start + table_words
+    sets, at = _weights(words, shape, chunk) if int(words[0]) & 2 else ({}, 3)
+    ends = _groups(shape) if apart else [total]
+    cuts = _cut(ends)
+    streams = len(cuts)
+    tables, at = _tables(words, at, None if apart else (low, high), [end - begin for begin, end in zip([0, *ends], ends, strict=False)], chunk)
+    _refuse(len(words) < at + 33 * streams, chunk, "it is too short")
     off = words[at : at + streams].astype(np.int64)
     states = words[at + streams : at + 33 * streams].reshape(streams, rans.LANES)
     at += 33 * streams
@@ -374,9 +410,28 @@ def _parsed(words: np.ndarray, shape: tuple[int, int, int], h: Header, chunk: in
     a, b = at + -(-halves // 2), at + -(-halves // 2) + -(-packed // 4)
     _refuse(len(words) != b + -(-exact * e.bytes // 4) or exact < anchors, chunk, "its length is not that of its streams")
     return _Coded(
-        chunk, total, f, off, states, words[at:a].view(np.uint16)[:halves], words[a:b].view(np.uint8)[:packed],
+        chunk, cuts, tables, off, states, words[at:a].view(np.uint16)[:halves], words[a:b].view(np.uint8)[:packed],
         words[b:].view(np.uint8)[: exact * e.bytes].view(e.bits), sets,
     )  # fmt: skip
+
+
+def _tables(words: np.ndarray, at: int, range_: tuple[int, int] | None, counts: list[int], chunk: int) -> tuple[np.ndarray, int]:
+    """Frequencies [groups, 256], and the word after them; `range_`: the lowest and highest symbol, None where it stands before each group's."""
+    f = np.zeros((len(counts), 256), np.uint16)
+    held, i = words[at:].view(np.uint16), 0
+    for group, count in enumerate(counts):
+        low, high = range_ or (0, 0)
+        if range_ is None:
+            _refuse(i >= len(held), chunk, "it is too short")
+            low, high = int(held[i]) & 0xFF, int(held[i]) >> 8
+            _refuse(high < low or high > LAST, chunk, "a range of symbols is not one")
+            i += 1
+        _refuse(i + high - low + 1 > len(held), chunk, "it is too short")
+        f[group, low : high + 1] = held[i : i + high - low + 1]
+        i += high - low + 1
+        _refuse(int(f[group].sum(dtype=np.int64)) != (rans.TOTAL if count else 0), chunk, "its frequencies do not add up to 4096")
+    _refuse(i % 2 == 1 and (i >= len(held) or held[i] != 0), chunk, "what fills up its last word is not 0")
+    return f, at + (i + 1) // 2
 
 
 def _weights(words: np.ndarray, shape: tuple[int, int, int], chunk: int) -> tuple[Sets, int]:
