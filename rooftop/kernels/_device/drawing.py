@@ -19,7 +19,8 @@ def rows_launch(p: Problem, only: int) -> Launch:
         "index_bits": (max(1, (n - 1).bit_length()), "i32"), "temperature": ("temperature", "f32"), "top_k": ("top_k", "i32"), "top_p": ("top_p", "f32"),
         "min_p": ("min_p", "f32"), "seed": ("seed", "i32"), "only": (only, "i32"), "out": ("out", "ptr"),
     }  # fmt: skip
+    kernel = f"draws::sample_rows<{DTYPES[x.dtype].cuda}, {str(only == 0).lower()}>"
     return Launch(
-        f"draws::sample_rows<{DTYPES[x.dtype].cuda}, {str(only == 0).lower()}>", (rows,), {name: v for name, (v, _) in args.items()}, types=tuple(t for _, t in args.values()),
+        kernel, (rows,), {name: v for name, (v, _) in args.items()}, types=tuple(t for _, t in args.values()),
         block=(THREADS,), shared=CAPACITY * 8, chained=p.device.arch >= 90,
     )  # fmt: skip

@@ -1,4 +1,5 @@
-"""How rows are shared out to the kernels of select.cuh and short_rows.cuh: threads, entries in shared memory, blocks a row and, of several, the launches that follow."""
+"""How rows are shared out to the kernels of select.cuh and short_rows.cuh: threads, entries in shared memory, blocks a row and, of several, the launches
+that follow."""
 
 from __future__ import annotations
 
