@@ -203,3 +203,14 @@ def test_a_clusters_blocks_hold_the_row() -> None:
                     assert held * cluster >= n * DTYPES[dtype].bytes + 14  # an address may lie as far before the row's first element
                     taken += 1
     assert taken > 30
+
+
+def test_the_proof_of_exactness_finds_a_wrong_index(monkeypatch: pytest.MonkeyPatch) -> None:
+    from rooftop.lab.fuzz import selection
+
+    monkeypatch.setattr(selection, "SHAPES", ((60, (1, 7)),))
+    found = list(selection.wrong_rows(12, "cpu", 3))
+    assert sum(rows for rows, _ in found) >= 12 and not any(bad for _, bad in found)
+    right = rooftop.argsort
+    monkeypatch.setattr(rooftop, "argsort", lambda x: right(x.flip(-1)))
+    assert all(bad.startswith("argsort") for _, bad in selection.wrong_rows(12, "cpu", 3))
