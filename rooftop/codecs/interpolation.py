@@ -105,7 +105,9 @@ def _inside(
         b = (n - 1 - high - start) // (2 * s) + 1
         if not offsets or b <= a:
             return None
-        inner.append(slice(a, b)), first.append(start + 2 * s * a), count.append(b - a)
+        inner.append(slice(a, b))
+        first.append(start + 2 * s * a)
+        count.append(b - a)
     places = [tuple(slice(f + o * s, f + o * s + 2 * s * (c - 1) + 1, 2 * s) for f, o, c in zip(first, d, count, strict=True)) for d in offsets]
     return offsets, (inner[0], inner[1], inner[2]), places  # type: ignore[return-value]
 
