@@ -4,6 +4,8 @@ quantised and coded by rANS. Slower than `fast`, and smaller on smooth fields.
     level s = 32, 16, ..., 1 (strides): the values at odd multiples of s along one dimension, then along two, then along three, are predicted from those known,
     p = (9 (b + c) - (a + d)) / 16 of the four neighbours at -3s, -s, s, 3s;  (b + c) / 2 where one of the outer two is missing;  b + (b - a) / 2 where c is;
     the mean of that along each of the dimensions in which they are odd
+    at the three finest levels, where it pays: p + sum_j w_j (r_j - p) of up to 24 known neighbours around, for each set of odd dimensions its own weights w,
+    fitted to the chunk by least squares and stored as float16; near the chunk's faces, where a neighbour is missing, p alone
     k = rint((x - p) / step),  r = p + k step in the array's type;  step = 2 e, e = eb / min(1.5^level, 4):
     coarse values are predicted from, so they are kept nearer
 
@@ -15,6 +17,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
+from itertools import product
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -32,6 +37,9 @@ FARTHEST = 1 << 30  # |k| stays below it
 LAST = DIRECT + 1 + 2 * (31 - 8) + 1  # the highest symbol
 AXES = ((0,), (1,), (2,), (0, 1), (0, 2), (1, 2), (0, 1, 2))
 EXACT = 1 << 40  # stands for an exact value among the k
+FITTED, REACH, TAPS = 3, 3, 24  # finest levels that weights are fitted for; strides to the farthest neighbour along a dimension; neighbours at most
+
+Sets = dict[tuple[int, tuple[int, ...]], np.ndarray]  # weights of (level, axes)
 
 
 def _levels(shape: tuple[int, int, int]) -> Iterator[tuple[int, int, tuple[int, ...], tuple[slice, slice, slice]]]:
@@ -69,6 +77,87 @@ def _predicted(r: np.ndarray, s: int, axes: tuple[int, ...], box: tuple[slice, s
             p = p + _along(r, s, axis, box)
         p = p * (1.0 / len(axes))
     return np.where(np.isfinite(p), p, 0.0)
+
+
+@cache
+def _neighbours(axes: tuple[int, ...], long: tuple[bool, ...]) -> tuple[tuple[int, int, int], ...]:
+    """Offsets, in strides, of the nearest values known when those odd along `axes` are predicted; only along dimensions that are `long`."""
+    order = {(): -1, **{a: i for i, a in enumerate(AXES)}}
+    found = []
+    for d in product(*(range(-REACH, REACH + 1) if far else (0,) for far in long)):
+        odd = tuple(axis for axis in range(3) if (axis in axes) != (d[axis] % 2 == 1))
+        if order[odd] < order[axes]:
+            found.append((sum(map(abs, d)), d))
+    return tuple((d[0], d[1], d[2]) for _, d in sorted(found)[:TAPS])
+
+
+def _inside(
+    shape: tuple[int, ...], s: int, axes: tuple[int, ...]
+) -> tuple[tuple[tuple[int, int, int], ...], tuple[slice, slice, slice], list[tuple[slice, slice, slice]]] | None:
+    """The neighbours, the values that have all of them (as a part of their box), and where each neighbour of these lies; None where there are none."""
+    offsets = _neighbours(axes, tuple(n > 2 * (REACH + 1) * s for n in shape))
+    inner, first, count = [], [], []
+    for axis, n in enumerate(shape):
+        start = s if axis in axes else 0
+        low = max(0, -min((d[axis] for d in offsets), default=0)) * s
+        high = max(0, max((d[axis] for d in offsets), default=0)) * s
+        a = max(0, -(-(low - start) // (2 * s)))
+        b = (n - 1 - high - start) // (2 * s) + 1
+        if not offsets or b <= a:
+            return None
+        inner.append(slice(a, b))
+        first.append(start + 2 * s * a)
+        count.append(b - a)
+    places = [tuple(slice(f + o * s, f + o * s + 2 * s * (c - 1) + 1, 2 * s) for f, o, c in zip(first, d, count, strict=True)) for d in offsets]
+    return offsets, (inner[0], inner[1], inner[2]), places  # type: ignore[return-value]
+
+
+def _refined(r: np.ndarray, p: np.ndarray, s: int, axes: tuple[int, ...], weights: np.ndarray) -> np.ndarray:
+    """`p`, moved towards the neighbours by their weights."""
+    found = _inside(r.shape, s, axes)
+    if found is None:
+        return p
+    _, inner, places = found
+    base = p[inner]
+    q = base.copy()
+    with np.errstate(all="ignore"):
+        for place, w in zip(places, weights.astype(np.float64), strict=False):
+            q += (r[place] - base) * w
+    p = p.copy()
+    p[inner] = np.where(np.isfinite(q), q, base)
+    return p
+
+
+def _fit(r: np.ndarray, p: np.ndarray, v: np.ndarray, s: int, axes: tuple[int, ...], eb: float) -> np.ndarray | None:
+    """Weights by least squares, float16; None where they would not save their own bits."""
+    found = _inside(r.shape, s, axes)
+    if found is None:
+        return None
+    offsets, inner, places = found
+    base, want = p[inner], v[inner]
+    with np.errstate(all="ignore"):
+        target = (want - base).reshape(-1)
+        m = np.stack([(r[place] - base).reshape(-1) for place in places], 1)
+        good = np.isfinite(target) & np.isfinite(m).all(1)
+        target, m = target[good], m[good]
+        if len(target) < 64 * len(offsets) or not len(target):
+            return None
+        scale = float(np.abs(target).max())
+        if not 0 < scale < 1e150 or float(np.abs(m).max(initial=0)) > 1e150:
+            return None
+        gram = np.einsum("ij,ik->jk", m, m)  # not by BLAS, whose threads cost more than they save
+        gram[np.diag_indices(len(gram))] += 1e-9 * np.trace(gram) / len(gram) + len(target) * eb * eb / 3000
+        try:
+            weights = np.linalg.solve(gram, np.einsum("ij,i->j", m, target))
+        except np.linalg.LinAlgError:
+            return None
+        half = weights.astype(np.float16)
+        if not np.isfinite(half).all():
+            return None
+        before = float(np.abs(target).mean())
+        after = float(np.abs(target - np.einsum("ij,j->i", m, half.astype(np.float64))).mean())
+    saved = len(target) * np.log2((before + 0.5 * eb) / (after + 0.5 * eb))
+    return half if saved > 16 * len(half) + 64 else None
 
 
 def _rounded(v: np.ndarray, e: Element) -> np.ndarray:
@@ -133,37 +222,85 @@ def _unpack(packed: np.ndarray, count: np.ndarray) -> np.ndarray:
     return low
 
 
+def _groups(shape: tuple[int, int, int]) -> list[int]:
+    """Where groups of symbols end that have frequencies of their own: those of coarse levels, those of level 1, each set of level 0."""
+    ends, at = [0, 0], 0
+    for level, _, _, box in _levels(shape):
+        at += prod(len(range(*b.indices(n))) for b, n in zip(box, shape, strict=True))
+        if level == 0:
+            ends.append(at)
+        else:
+            ends[1] = at
+            ends[0] = at if level > 1 else ends[0]
+    return sorted({end for end in ends if end})
+
+
+def _entropy(counts: np.ndarray) -> float:
+    """Bits of so many of each symbol."""
+    some = counts[counts > 0].astype(np.float64)
+    return float(-(some * np.log2(some / some.sum())).sum()) if len(some) else 0.0
+
+
+def _table(counts: np.ndarray, range_: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Frequencies [256], and as they are stored: from the lowest symbol to the highest, with these two before them where `range_`."""
+    used = np.flatnonzero(counts)
+    low, high = (int(used[0]), int(used[-1])) if len(used) else (0, 0)
+    f = rans.normalised(counts)
+    return f, np.concatenate((np.array([low | high << 8] if range_ else [], np.uint16), f[low : high + 1]))
+
+
+def _cut(ends: list[int]) -> list[tuple[int, int, int]]:
+    """(group, begin, end) of the streams: of at most STREAM symbols of one group each."""
+    return [(g, i, min(i + STREAM, end)) for g, (begin, end) in enumerate(zip([0, *ends], ends, strict=False)) for i in range(begin, end, STREAM)]
+
+
 def encode(chunks: list[np.ndarray], h: Header) -> list[np.ndarray]:
     """The words of chunks [z, y, x]."""
     made = [_chosen(bits, h) for bits in chunks]
-    streams = [-(-len(symbols) // STREAM) for symbols, _, _ in made]
-    steps = max((-(-min(len(symbols), STREAM) // rans.LANES) for symbols, _, _ in made), default=0)
-    size = steps * rans.LANES
-    padded, active = np.zeros((sum(streams), size), np.uint8), np.zeros((sum(streams), size), bool)
-    tables = np.zeros((sum(streams), 256), np.uint16)
+    cuts, tables, stored, apart = [], [], [], []
+    for bits, (symbols, *_) in zip(chunks, made, strict=True):
+        ends = _groups((bits.shape[0], bits.shape[1], bits.shape[2]))
+        one = _table(np.bincount(symbols, minlength=256), False)
+        each = [np.bincount(symbols[i:j], minlength=256) for i, j in zip([0, *ends], ends, strict=False)]
+        several = [_table(c, True) for c in each]
+        saved = _entropy(np.bincount(symbols, minlength=256)) - sum(map(_entropy, each)) - 16 * (sum(len(t) for _, t in several) - len(one[1]))
+        apart.append(len(ends) > 1 and saved > 33 * 32 * (len(_cut(ends)) - len(_cut([len(symbols)]))))
+        cuts.append(_cut(ends if apart[-1] else [len(symbols)]))
+        mine = several if apart[-1] else [one]
+        tables += [mine[g][0] for g, *_ in cuts[-1]]
+        stored.append(np.concatenate([t for _, t in mine]))
+    steps = max((-(-(end - begin) // rans.LANES) for cut in cuts for _, begin, end in cut), default=0)
+    shape = (len(tables), steps, rans.LANES)
+    padded, active = np.zeros((len(tables), steps * rans.LANES), np.uint8), np.zeros((len(tables), steps * rans.LANES), bool)
     at = 0
-    for (symbols, _, _), n in zip(made, streams, strict=True):
-        for i in range(n):
-            part = symbols[i * STREAM : (i + 1) * STREAM]
-            padded[at + i, : len(part)], active[at + i, : len(part)] = part, True
-        tables[at : at + n] = rans.normalised(np.bincount(symbols, minlength=256))
-        at += n
-    shape = (sum(streams), steps, rans.LANES)
-    states, halves, off = rans.encode(padded.reshape(shape), active.reshape(shape), tables)
-    ends = np.concatenate((np.zeros(1, np.int64), np.cumsum(off)))
+    for (symbols, *_), cut in zip(made, cuts, strict=True):
+        for _, begin, end in cut:
+            padded[at, : end - begin], active[at, : end - begin] = symbols[begin:end], True
+            at += 1
+    states, halves, off = rans.encode(padded.reshape(shape), active.reshape(shape), np.array(tables, np.uint16).reshape(-1, 256))
+    ends_of = np.concatenate((np.zeros(1, np.int64), np.cumsum(off)))
     found, at = [], 0
-    for bits, (symbols, packed, exact), n in zip(chunks, made, streams, strict=True):
+    for i, (bits, (symbols, packed, exact, sets)) in enumerate(zip(chunks, made, strict=True)):
+        mine_at = slice(at, at + len(cuts[i]))
+        at += len(cuts[i])
         used = np.flatnonzero(np.bincount(symbols, minlength=256))
-        low, high = (int(used[0]), int(used[-1])) if len(used) else (0, 0)
-        frequencies = tables[at][low : high + 1] if n else np.zeros(1, np.uint16)
-        front = np.array([1 | low << 8 | high << 16, len(exact), len(packed)], np.uint32)
-        mine = slice(at, at + n)
-        parts = [front, frequencies, off[mine].astype(np.uint32), states[mine].reshape(-1), halves[ends[at] : ends[at + n]], packed, exact]
+        low, high = (int(used[0]), int(used[-1])) if len(used) and not apart[i] else (0, 0)
+        front = np.array([1 | (2 if sets else 0) | (4 if apart[i] else 0) | low << 8 | high << 16, len(exact), len(packed)], np.uint32)
+        coded = halves[ends_of[mine_at.start] : ends_of[at]]
+        parts = [front, *_stored(sets), stored[i], off[mine_at].astype(np.uint32), states[mine_at].reshape(-1), coded, packed, exact]
         if sum(-(-p.nbytes // 4) for p in parts) >= 1 + -(-bits.nbytes // 4):
             parts = [np.zeros(1, np.uint32), np.ascontiguousarray(bits).reshape(-1)]
         found.append(_joined(parts))
-        at += n
     return found
+
+
+def _stored(sets: Sets) -> list[np.ndarray]:
+    """Which sets have weights, bit 7 level + place among AXES, and the weights."""
+    if not sets:
+        return []
+    mask = sum(1 << (7 * level + AXES.index(axes)) for level, axes in sets)
+    order = sorted(sets, key=lambda one: 7 * one[0] + AXES.index(one[1]))
+    return [np.array([mask], np.uint32), np.concatenate([sets[one] for one in order])]
 
 
 def _joined(parts: list[np.ndarray]) -> np.ndarray:
@@ -176,16 +313,20 @@ def _joined(parts: list[np.ndarray]) -> np.ndarray:
     return out
 
 
-def _chosen(bits: np.ndarray, h: Header) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Symbols, the bits that follow them, exact values: of one chunk [z, y, x]."""
+def _chosen(bits: np.ndarray, h: Header) -> tuple[np.ndarray, np.ndarray, np.ndarray, Sets]:
+    """Symbols, the bits that follow them, exact values, weights: of one chunk [z, y, x]."""
     e, shape = h.element, (bits.shape[0], bits.shape[1], bits.shape[2])
     x = to_floats(bits, e)
     plain = _plain(bits, e)
     r = np.where(plain, x, 0.0)  # only what is known already is read
     codes, exact = [], [bits[_anchors()].reshape(-1)]
+    sets: Sets = {}
     with np.errstate(all="ignore"):
         for level, s, axes, box in _levels(shape):
             p, step, v = _predicted(r, s, axes, box), _step(h.eb, level), x[box]
+            if level < FITTED and (weights := _fit(r, p, np.where(plain[box], v, np.nan), s, axes, h.eb)) is not None:
+                sets[level, axes] = weights
+                p = _refined(r, p, s, axes, weights)
             k = np.rint((v - p) / step)
             stored = _rounded(p + k * step, e)
             got = stored.astype(np.float64)
@@ -195,19 +336,19 @@ def _chosen(bits: np.ndarray, h: Header) -> tuple[np.ndarray, np.ndarray, np.nda
             exact.append(bits[box][~good])
     k = np.concatenate(codes) if codes else np.empty(0, np.int64)
     symbols, low, count = _symbols(np.where(k == EXACT, 0, k))
-    return np.where(k == EXACT, 0, symbols).astype(np.uint8), _pack(low, count), np.concatenate(exact)
+    return np.where(k == EXACT, 0, symbols).astype(np.uint8), _pack(low, count), np.concatenate(exact), sets
 
 
 def decode(words: list[np.ndarray], shapes: list[tuple[int, int, int]], h: Header, first: int) -> list[np.ndarray]:
     """The bits of chunks `first`, `first` + 1, ... Raises FormatError where one is damaged."""
     read = [_parsed(w, shape, h, first + i) for i, (w, shape) in enumerate(zip(words, shapes, strict=True))]
     coded = [c for c in read if isinstance(c, _Coded)]
-    steps = max((-(-min(c.total, STREAM) // rans.LANES) for c in coded), default=0)
-    counts = np.concatenate([np.minimum(STREAM, c.total - STREAM * np.arange(len(c.off))) for c in coded] or [np.empty(0, np.int64)])
+    counts = np.array([end - begin for c in coded for _, begin, end in c.cuts], np.int64)
+    steps = -(-int(counts.max(initial=0)) // rans.LANES)
     active = (np.arange(steps * rans.LANES) < counts[:, None]).reshape(len(counts), steps, rans.LANES)
     symbols = np.zeros(active.shape, np.uint8)
     if len(counts):
-        tables = np.concatenate([np.repeat(c.frequencies[None], len(c.off), 0) for c in coded])
+        tables = np.concatenate([c.frequencies[[g for g, *_ in c.cuts]] for c in coded])
         states, halves, off = (np.concatenate([getattr(c, n) for c in coded]) for n in ("states", "halves", "off"))
         try:
             symbols = rans.decode(states, halves, off, steps, active, tables)
@@ -220,9 +361,7 @@ def decode(words: list[np.ndarray], shapes: list[tuple[int, int, int]], h: Heade
         if not isinstance(c, _Coded):
             found.append(c)
             continue
-        mine = flat[at : at + len(c.off)].reshape(-1)[: c.total] if len(c.off) < 2 else np.concatenate(
-            [flat[at + i, : counts[at + i]] for i in range(len(c.off))]
-        )  # fmt: skip
+        mine = np.concatenate([flat[at + i, : counts[at + i]] for i in range(len(c.cuts))] or [np.empty(0, np.uint8)])
         at += len(c.off)
         found.append(_values(c, mine, shape, h))
     return found
@@ -233,13 +372,14 @@ class _Coded:
     """A chunk's parts."""
 
     chunk: int
-    total: int  # symbols
-    frequencies: np.ndarray
+    cuts: list[tuple[int, int, int]]  # group, first symbol, end of each stream
+    frequencies: np.ndarray  # [groups, 256]
     off: np.ndarray
     states: np.ndarray
     halves: np.ndarray
     packed: np.ndarray
     exact: np.ndarray
+    sets: Sets
 
 
 def _refuse(bad: Any, chunk: int, what: str) -> None:
@@ -256,15 +396,15 @@ def _parsed(words: np.ndarray, shape: tuple[int, int, int], h: Header, chunk: in
         return words[1:].view(np.uint8)[: n * e.bytes].view(e.bits).reshape(shape)
     anchors = int(np.prod([-(-m // LARGEST) for m in shape]))
     total = n - anchors
-    streams = -(-total // STREAM)
-    low, high = int(words[0]) >> 8 & 0xFF, int(words[0]) >> 16 & 0xFF
-    _refuse(int(words[0]) & 0xFF0000FF != 1 or high < low or high > LAST, chunk, "it is neither coded nor raw")
-    table_words = (high - low + 2) // 2
-    _refuse(len(words) < 3 + table_words + 33 * streams, chunk, "it is too short")
-    f = np.zeros(256, np.uint16)
-    f[low : high + 1] = words[3 : 3 + table_words].view(np.uint16)[: high - low + 1]
-    _refuse(int(f.sum(dtype=np.int64)) != (rans.TOTAL if total else 0), chunk, "its frequencies do not add up to 4096")
-    at = 3 + table_words
+    low, high, apart = int(words[0]) >> 8 & 0xFF, int(words[0]) >> 16 & 0xFF, bool(words[0] & np.uint32(4))
+    _refuse(int(words[0]) & 0xFF0000F9 != 1 or high < low or high > LAST or (apart and high), chunk, "it is neither coded nor raw")
+    _refuse(len(words) < 3, chunk, "it is too short")
+    sets, at = _weights(words, shape, chunk) if int(words[0]) & 2 else ({}, 3)
+    ends = _groups(shape) if apart else [total]
+    cuts = _cut(ends)
+    streams = len(cuts)
+    tables, at = _tables(words, at, None if apart else (low, high), [end - begin for begin, end in zip([0, *ends], ends, strict=False)], chunk)
+    _refuse(len(words) < at + 33 * streams, chunk, "it is too short")
     off = words[at : at + streams].astype(np.int64)
     states = words[at + streams : at + 33 * streams].reshape(streams, rans.LANES)
     at += 33 * streams
@@ -272,9 +412,49 @@ def _parsed(words: np.ndarray, shape: tuple[int, int, int], h: Header, chunk: in
     a, b = at + -(-halves // 2), at + -(-halves // 2) + -(-packed // 4)
     _refuse(len(words) != b + -(-exact * e.bytes // 4) or exact < anchors, chunk, "its length is not that of its streams")
     return _Coded(
-        chunk, total, f, off, states, words[at:a].view(np.uint16)[:halves], words[a:b].view(np.uint8)[:packed],
-        words[b:].view(np.uint8)[: exact * e.bytes].view(e.bits),
+        chunk, cuts, tables, off, states, words[at:a].view(np.uint16)[:halves], words[a:b].view(np.uint8)[:packed],
+        words[b:].view(np.uint8)[: exact * e.bytes].view(e.bits), sets,
     )  # fmt: skip
+
+
+def _tables(words: np.ndarray, at: int, range_: tuple[int, int] | None, counts: list[int], chunk: int) -> tuple[np.ndarray, int]:
+    """Frequencies [groups, 256], and the word after them; `range_`: the lowest and highest symbol, None where it stands before each group's."""
+    f = np.zeros((len(counts), 256), np.uint16)
+    held, i = words[at:].view(np.uint16), 0
+    for group, count in enumerate(counts):
+        low, high = range_ or (0, 0)
+        if range_ is None:
+            _refuse(i >= len(held), chunk, "it is too short")
+            low, high = int(held[i]) & 0xFF, int(held[i]) >> 8
+            _refuse(high < low or high > LAST, chunk, "a range of symbols is not one")
+            i += 1
+        _refuse(i + high - low + 1 > len(held), chunk, "it is too short")
+        f[group, low : high + 1] = held[i : i + high - low + 1]
+        i += high - low + 1
+        _refuse(int(f[group].sum(dtype=np.int64)) != (rans.TOTAL if count else 0), chunk, "its frequencies do not add up to 4096")
+    _refuse(i % 2 == 1 and (i >= len(held) or held[i] != 0), chunk, "what fills up its last word is not 0")
+    return f, at + (i + 1) // 2
+
+
+def _weights(words: np.ndarray, shape: tuple[int, int, int], chunk: int) -> tuple[Sets, int]:
+    """The weights of a chunk, and where what follows them begins."""
+    _refuse(len(words) < 4, chunk, "it is too short")
+    mask, counts = int(words[3]), {}
+    for level, s, axes, _ in _levels(shape):
+        if level < FITTED and mask >> (7 * level + AXES.index(axes)) & 1 and (found := _inside(shape, s, axes)) is not None:
+            counts[7 * level + AXES.index(axes)] = (level, axes, len(found[0]))
+    _refuse(mask == 0 or mask != sum(1 << bit for bit in counts), chunk, "it has weights for values that it has not")
+    total = sum(n for *_, n in counts.values())
+    end = 4 + (total + 1) // 2
+    _refuse(len(words) < end, chunk, "it is too short")
+    held = words[4:end].view(np.float16)
+    _refuse(bool(held[total:].view(np.uint16).any()) or not np.isfinite(held).all(), chunk, "a weight is not finite")
+    sets: Sets = {}
+    at = 0
+    for _, (level, axes, n) in sorted(counts.items()):
+        sets[level, axes] = held[at : at + n]
+        at += n
+    return sets, end
 
 
 def _values(c: _Coded, symbols: np.ndarray, shape: tuple[int, int, int], h: Header) -> np.ndarray:
@@ -293,6 +473,8 @@ def _values(c: _Coded, symbols: np.ndarray, shape: tuple[int, int, int], h: Head
         at, used = 0, anchors
         for level, s, axes, box in _levels(shape):
             p = _predicted(r, s, axes, box)
+            if (weights := c.sets.get((level, axes))) is not None:
+                p = _refined(r, p, s, axes, weights)
             stored = _rounded(p + k[at : at + p.size].reshape(p.shape) * _step(h.eb, level), e).view(e.bits)
             bad = symbols[at : at + p.size].reshape(p.shape) == 0
             at += p.size

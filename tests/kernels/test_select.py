@@ -145,6 +145,12 @@ def test_rows_are_shared_out_within_what_a_card_has() -> None:
                         p = op.problem_of({"x": Meta((rows, n), dtype), "lengths": None}, {"k": min(k, n), "largest": True, "nan": "largest"}, device)
                         config = selecting.plan(p, min(k, n))
                         assert config is not None, p.signature
+                        if config["way"] == "short":  # the registers of a block hold the row, 32 keys of 32 bits or 16 of 64 a thread at most
+                            assert k <= selecting.SHORT < selecting.GROUPS <= config["threads"]
+                            size, own = p["x"].itemsize, config["each"] * 16
+                            assert config["threads"] * own >= n * size and own // size <= 128 // selecting.key_bytes(p)
+                            planned += 1
+                            continue
                         entry, each = selecting.key_bytes(p) + 4, selecting.items(p)
                         for threads, capacity, round_ in (
                             (config["threads"], config["capacity"], each), (config["list_threads"], config["list_capacity"], 8),
@@ -197,3 +203,14 @@ def test_a_clusters_blocks_hold_the_row() -> None:
                     assert held * cluster >= n * DTYPES[dtype].bytes + 14  # an address may lie as far before the row's first element
                     taken += 1
     assert taken > 30
+
+
+def test_the_proof_of_exactness_finds_a_wrong_index(monkeypatch: pytest.MonkeyPatch) -> None:
+    from rooftop.lab.fuzz import selection
+
+    monkeypatch.setattr(selection, "SHAPES", ((60, (1, 7)),))
+    found = list(selection.wrong_rows(12, "cpu", 3))
+    assert sum(rows for rows, _ in found) >= 12 and not any(bad for _, bad in found)
+    right = rooftop.argsort
+    monkeypatch.setattr(rooftop, "argsort", lambda x: right(x.flip(-1)))
+    assert all(bad.startswith("argsort") for _, bad in selection.wrong_rows(12, "cpu", 3))

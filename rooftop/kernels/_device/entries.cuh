@@ -67,6 +67,30 @@ struct Stretch {
     }
 };
 
+/// `put(place, key, index)` of n entries, each by the thread that counted those before it: n numbers looked at an entry, for lists as short as a block. The
+/// arrays begin on 16 bytes and have room for the next multiple of 4 of n.
+template <typename K, int THREADS, typename Put>
+__device__ void place_entries(K* keys, unsigned* indices, unsigned n, Put put) {
+    constexpr int PACK = 16 / sizeof(K);
+    struct alignas(16) Keys { K v[PACK]; };
+    struct alignas(4 * PACK) Indices { unsigned v[PACK]; };
+    if (threadIdx.x < -n % 4) keys[n + threadIdx.x] = 0, indices[n + threadIdx.x] = NOBODY;
+    __syncthreads();
+    for (unsigned i = threadIdx.x; i < n; i += THREADS) {
+        const K key = keys[i];
+        const unsigned index = indices[i];
+        unsigned place = 0;
+#pragma unroll 4
+        for (unsigned t = 0; t < n; t += PACK) {
+            const Keys k = *reinterpret_cast<const Keys*>(keys + t);
+            const Indices at = *reinterpret_cast<const Indices*>(indices + t);
+#pragma unroll
+            for (int j = 0; j < PACK; ++j) place += before(k.v[j], at.v[j], key, index);
+        }
+        put(place, key, index);
+    }
+}
+
 /// Entries in order, in place, by the first 32 E of each 32 E places and up. The arrays have room for the next power of two of n, at least 32 E.
 template <typename K, int E, int THREADS>
 __device__ void sort_stretches(K* keys, unsigned* indices, unsigned n) {

@@ -10,6 +10,7 @@ template <typename B, B SIGN, B INFINITE>
 struct FloatOrder {  // INFINITE: the bits of +infinity
     using Bits = B;
     static constexpr B ONES = static_cast<B>(SIGN | (SIGN - 1));
+    static constexpr bool FLOAT = true;
     /// Larger for larger numbers; -0 as +0; NaN, whatever its bits, above all or (`low`) below.
     template <typename K>
     __device__ static K up(B b, bool low) {
@@ -29,6 +30,7 @@ template <typename B, B SIGN>
 struct WholeOrder {
     using Bits = B;
     static constexpr B ONES = static_cast<B>(SIGN | (SIGN - 1));
+    static constexpr bool FLOAT = false;
     template <typename K>
     __device__ static K up(B b, bool) { return b ^ SIGN; }
     template <typename K>
@@ -54,6 +56,12 @@ template <typename T>
 using key_of = typename Order<T>::Key;
 template <typename T>
 using bits_of = typename Order<T>::Bits;
+
+template <typename T>
+__device__ float number(bits_of<T> b) {
+    if constexpr (sizeof(T) == 4) return __uint_as_float(b);
+    else return static_cast<float>(*reinterpret_cast<const T*>(&b));
+}
 
 template <typename T>
 constexpr int key_bits = 8 * sizeof(bits_of<T>);

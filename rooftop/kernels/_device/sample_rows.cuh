@@ -109,11 +109,100 @@ __device__ unsigned from_list(unsigned m, Sum u, Sampling& s) {
     return at == NOBODY ? NOBODY : ~s.keys[at];
 }
 
-/// A block a row. `lists_only`: only where the largest, or a top_k that the list holds, decides; other draws are left to another launch.
+/// What a logit weighs, as Weigh has it, by the hardware's power of two: 2^-21 of a weight beside expf. For draws of all elements of a row.
+struct Shares {
+    float most, scale, least;  // the largest logit; log2(e) / temperature; min_p
+
+    __device__ Sum operator()(float x) const {
+        const float y = x == most ? 0.0f : (x - most) * scale;
+        float w;
+        asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(w) : "f"(y));
+        return w >= least ? Weigh<float>::units(w) : 0;  // NaN: 0
+    }
+};
+
+/// The largest logit of a row, and the lowest index at which it stands; -infinity where all are masked.
+template <typename T, typename From>
+__device__ float largest(const From& from, unsigned& index, Sampling& s) {
+    float best = __int_as_float(0xff800000);
+    unsigned at = 0;  // the first round in which this thread saw it
+    stream(from, [&](const From& now, unsigned round) {
+        float most = best;
+#pragma unroll
+        for (int j = 0; j < From::ITEMS; ++j) most = fmaxf(most, number<T>(now.bits(j)));  // the other one, where one is NaN
+        if (most > best) best = most, at = round;
+    });
+    float top = best;
+#pragma unroll
+    for (int step = 16; step > 0; step /= 2) top = fmaxf(top, __shfl_xor_sync(~0u, top, step));
+    float* warps = reinterpret_cast<float*>(s.warps);
+    if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = top;
+    if (threadIdx.x == 0) s.indices[0] = NOBODY;
+    __syncthreads();
+#pragma unroll
+    for (int w = 0; w < WARPS; ++w) top = fmaxf(top, warps[w]);
+    if (best == top && top > __int_as_float(0xff800000)) {
+        const unsigned first = at * From::ROUND - from.off() + threadIdx.x * From::N;  // of that round; wraps before the first element
+#pragma unroll 1
+        for (int j = 0; j < From::ITEMS; ++j) {
+            const unsigned p = first + j / From::N * THREADS * From::N + j % From::N;
+            if (p < from.count && number<T>(from.x[p]) == top) {
+                atomicMin(&s.indices[0], p);
+                break;
+            }
+        }
+    }
+    __syncthreads();
+    index = s.indices[0];
+    return top;
+}
+
+/// One of all elements of a row that reach min_p, or (`greedy`) the largest: two reads.
 template <typename T>
+__device__ void whole_row(const bits_of<T>* r, unsigned n, float temperature, float min_p, Sum u, bool greedy, long long* out, Sampling& s) {
+    using From = FromRow<T, THREADS, 4>;
+    const From from{r, 0, n, NAN_SMALLEST, 0};
+    unsigned at = NOBODY;
+    const float top = largest<T>(from, at, s);
+    if (greedy || at == NOBODY) {
+        if (threadIdx.x == 0) *out = at == NOBODY ? -1 : static_cast<long long>(at);
+        return;
+    }
+    const Shares weight{top, 1.4426950408889634f / temperature, min_p};
+    const unsigned each = (from.rounds() + CHUNKS - 1) / CHUNKS, lane = threadIdx.x % 32;  // rounds of a chunk
+    for (unsigned c = threadIdx.x; c < CHUNKS; c += THREADS) s.sums[c] = 0;
+    __syncthreads();
+    stream(from, [&](const From& now, unsigned round) {
+        Sum sum = 0;
+#pragma unroll
+        for (int j = 0; j < From::ITEMS; ++j) sum += weight(number<T>(now.bits(j)));
+#pragma unroll
+        for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(~0u, sum, step);
+        if (lane == 0 && sum != 0) atomicAdd(&s.sums[round / each], sum);
+    });
+    __syncthreads();
+    Sum rest, all;
+    const unsigned c = past<CHUNKS / THREADS>([&](unsigned i) { return s.sums[i]; }, u, rest, s);
+    const long long own_first = static_cast<long long>(c) * each * From::ROUND - from.off() + threadIdx.x * static_cast<long long>(each * From::ITEMS);
+    const unsigned first = static_cast<unsigned>(max(0ll, own_first)), end = static_cast<unsigned>(max(0ll, min(static_cast<long long>(n), own_first + each * From::ITEMS)));
+    Sum own = 0;
+    for (unsigned i = first; i < end; ++i) own += weight(number<T>(r[i]));
+    Sum upto = sum_upto<THREADS>(own, s.warps, all) - own;  // of the chunk, before what this thread has
+    if (rest < upto || rest >= upto + own) return;
+    for (unsigned i = first; i < end; ++i) {
+        upto += weight(number<T>(r[i]));
+        if (rest < upto) {
+            *out = i;
+            return;
+        }
+    }
+}
+
+/// A block a row. ALL: all draws; else those where a list decides (bit 0 of `only`) and those of whole rows (bit 1); others are left to another launch.
+template <typename T, bool ALL>
 __global__ void __launch_bounds__(THREADS, 2)
     sample_rows(const bits_of<T>* __restrict__ logits, long long xs, unsigned n, unsigned capacity, int index_bits, float temperature, int top_k, float top_p, float min_p,
-                int seed, int lists_only, long long* __restrict__ out) {
+                int seed, int only, long long* __restrict__ out) {
     constexpr int EACH = LIST / THREADS;
     __shared__ Sampling s;
     unsigned* keys = reinterpret_cast<unsigned*>(selecting_memory);
@@ -123,17 +212,21 @@ __global__ void __launch_bounds__(THREADS, 2)
     const bits_of<T>* r = logits + row * xs;
     const unsigned limit = top_k > 0 ? min(static_cast<unsigned>(top_k), n) : n;
     const bool greedy = temperature == 0.0f, listed = !greedy && limit <= LIST && limit < n, nucleus = !greedy && top_p < 1.0f;
-    if (lists_only && !greedy && !listed) return;
+    const bool whole_rows = !listed && !nucleus && (greedy || limit == n);
+    if (!ALL && !(listed && only & 1) && !(whole_rows && (greedy || only & 2))) return;
+    const Sum u = static_cast<Sum>(random_bits(seed, 2 * row)) << 32 | random_bits(seed, 2 * row + 1);
+    if (whole_rows) {
+        whole_row<T>(r, n, temperature, min_p, u, greedy, out + row, s);
+        return;
+    }
     const unsigned k = listed ? limit : nucleus ? min(LIST, n) : 1;
     using From = FromRow<T, THREADS>;
     const From from{r, 0, n, NAN_SMALLEST, 0};
-    const unsigned held = select<T, THREADS>(from, from.rounds(), k, capacity, index_bits, keys, at, s.selecting);
+    const unsigned held = select<T, THREADS, false>(from, from.rounds(), k, capacity, index_bits, keys, at, s.selecting);
     if (k > 1) sort_entries<unsigned, THREADS>(keys, at, held);
-    const unsigned top = keys[0], top_index = at[0];
-    const Sum u = static_cast<Sum>(random_bits(seed, 2 * row)) << 32 | random_bits(seed, 2 * row + 1);
-    Weigh<T> weigh(top, greedy ? 1.0f : temperature, min_p);
-    if (top <= weigh.masked || greedy) {
-        if (threadIdx.x == 0) out[row] = top <= weigh.masked ? -1 : static_cast<long long>(top_index);
+    const Weigh<T> weigh(keys[0], temperature, min_p);
+    if (keys[0] <= weigh.masked) {
+        if (threadIdx.x == 0) out[row] = -1;
         return;
     }
     if (k > 1 || limit == 1) {  // a list
@@ -145,7 +238,7 @@ __global__ void __launch_bounds__(THREADS, 2)
         }
         upto = sum_upto<THREADS>(sum, s.warps, total) - sum;
         Sum whole = total;
-        if (!listed && held < n) {  // of the whole row, or of its top_k: a nucleus may end beyond the list
+        if (ALL && !listed && held < n) {  // of the whole row, or of its top_k: a nucleus may end beyond the list
             Sum more = 0;
             stream(from, [&](const From& now, unsigned) {
 #pragma unroll
@@ -155,8 +248,8 @@ __global__ void __launch_bounds__(THREADS, 2)
         }
         const Sum share = nucleus ? static_cast<Sum>(ceil(static_cast<double>(whole) * top_p)) : whole;
         const Sum need = share > 0 ? share : 1;
-        if (total >= need || held == n || listed) {
-            if (!listed && limit < n && held < n) goto general;  // top_k beyond the list: `whole` is not that of the first top_k
+        // of a top_k beyond the list `whole` is not that of the first top_k
+        if (listed || ((total >= need || held == n) && !(limit < n && held < n))) {
 #pragma unroll
             for (int j = 0; j < EACH; ++j) {
                 const unsigned i = threadIdx.x * EACH + j;
@@ -171,50 +264,51 @@ __global__ void __launch_bounds__(THREADS, 2)
             return;
         }
     }
-general:
-    unsigned last_key = 0, last_index = NOBODY;  // the last in order that may be drawn
-    if (limit < n) bound<T>(from, [](unsigned) { return Sum(1); }, limit, 0, NOBODY, s, last_key, last_index);
-    if (nucleus) {
-        const unsigned from_key = last_key, from_index = last_index;
-        Sum mine = 0, whole;
-        stream(from, [&](const From& now, unsigned) {
+    if constexpr (ALL) {
+        unsigned last_key = 0, last_index = NOBODY;  // the last in order that may be drawn
+        if (limit < n) bound<T>(from, [](unsigned) { return Sum(1); }, limit, 0, NOBODY, s, last_key, last_index);
+        if (nucleus) {
+            const unsigned from_key = last_key, from_index = last_index;
+            Sum mine = 0, whole;
+            stream(from, [&](const From& now, unsigned) {
 #pragma unroll
-            for (int j = 0; j < From::ITEMS; ++j) {
-                const unsigned key = now.key(j), i = now.index(j);
-                if (i != NOBODY && !before(from_key, from_index, key, i)) mine += weigh.all(key);
-            }
+                for (int j = 0; j < From::ITEMS; ++j) {
+                    const unsigned key = now.key(j), i = now.index(j);
+                    if (i != NOBODY && !before(from_key, from_index, key, i)) mine += weigh.all(key);
+                }
+            });
+            sum_upto<THREADS>(mine, s.warps, whole);
+            const Sum share = static_cast<Sum>(ceil(static_cast<double>(whole) * top_p));
+            const Sum need = share == 0 ? 1 : share < whole ? share : whole;
+            bound<T>(from, [&](unsigned key) { return weigh.all(key); }, need, from_key, from_index, s, last_key, last_index);
+        }
+        const auto weight = [&](unsigned key, unsigned i) { return before(last_key, last_index, key, i) ? Sum(0) : weigh(key); };
+        const unsigned each = (from.rounds() + CHUNKS - 1) / CHUNKS, lane = threadIdx.x % 32;  // rounds of a chunk
+        for (unsigned c = threadIdx.x; c < CHUNKS; c += THREADS) s.sums[c] = 0;
+        __syncthreads();
+        stream(from, [&](const From& now, unsigned round) {
+            Sum sum = 0;
+#pragma unroll
+            for (int j = 0; j < From::ITEMS; ++j) sum += now.index(j) == NOBODY ? 0 : weight(now.key(j), now.index(j));
+#pragma unroll
+            for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(~0u, sum, step);
+            if (lane == 0 && sum != 0) atomicAdd(&s.sums[round / each], sum);
         });
-        sum_upto<THREADS>(mine, s.warps, whole);
-        const Sum share = static_cast<Sum>(ceil(static_cast<double>(whole) * top_p));
-        const Sum need = share == 0 ? 1 : share < whole ? share : whole;
-        bound<T>(from, [&](unsigned key) { return weigh.all(key); }, need, from_key, from_index, s, last_key, last_index);
-    }
-    const auto weight = [&](unsigned key, unsigned i) { return before(last_key, last_index, key, i) ? Sum(0) : weigh(key); };
-    const unsigned each = (from.rounds() + CHUNKS - 1) / CHUNKS, lane = threadIdx.x % 32;  // rounds of a chunk
-    for (unsigned c = threadIdx.x; c < CHUNKS; c += THREADS) s.sums[c] = 0;
-    __syncthreads();
-    stream(from, [&](const From& now, unsigned round) {
-        Sum sum = 0;
-#pragma unroll
-        for (int j = 0; j < From::ITEMS; ++j) sum += now.index(j) == NOBODY ? 0 : weight(now.key(j), now.index(j));
-#pragma unroll
-        for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(~0u, sum, step);
-        if (lane == 0 && sum != 0) atomicAdd(&s.sums[round / each], sum);
-    });
-    __syncthreads();
-    Sum rest, all;
-    const unsigned c = past<CHUNKS / THREADS>([&](unsigned i) { return s.sums[i]; }, u, rest, s);
-    const long long own_first = static_cast<long long>(c) * each * From::ROUND - from.off() + threadIdx.x * static_cast<long long>(each * From::ITEMS);
-    const unsigned first = static_cast<unsigned>(max(0ll, own_first)), end = static_cast<unsigned>(max(0ll, min(static_cast<long long>(n), own_first + each * From::ITEMS)));
-    Sum own = 0;
-    for (unsigned i = first; i < end; ++i) own += weight(to_key<T>(r[i], NAN_SMALLEST), i);
-    Sum upto = sum_upto<THREADS>(own, s.warps, all) - own;  // of the chunk, before what this thread has
-    if (rest < upto || rest >= upto + own) return;
-    for (unsigned i = first; i < end; ++i) {
-        upto += weight(to_key<T>(r[i], NAN_SMALLEST), i);
-        if (rest < upto) {
-            out[row] = i;
-            return;
+        __syncthreads();
+        Sum rest, all;
+        const unsigned c = past<CHUNKS / THREADS>([&](unsigned i) { return s.sums[i]; }, u, rest, s);
+        const long long own_first = static_cast<long long>(c) * each * From::ROUND - from.off() + threadIdx.x * static_cast<long long>(each * From::ITEMS);
+        const unsigned first = static_cast<unsigned>(max(0ll, own_first)), end = static_cast<unsigned>(max(0ll, min(static_cast<long long>(n), own_first + each * From::ITEMS)));
+        Sum own = 0;
+        for (unsigned i = first; i < end; ++i) own += weight(to_key<T>(r[i], NAN_SMALLEST), i);
+        Sum upto = sum_upto<THREADS>(own, s.warps, all) - own;  // of the chunk, before what this thread has
+        if (rest < upto || rest >= upto + own) return;
+        for (unsigned i = first; i < end; ++i) {
+            upto += weight(to_key<T>(r[i], NAN_SMALLEST), i);
+            if (rest < upto) {
+                out[row] = i;
+                return;
+            }
         }
     }
 }

@@ -26,12 +26,6 @@ __device__ Sum sum_upto(Sum v, Sum* warps, Sum& all) {
     return before + v;
 }
 
-template <typename T>
-__device__ float number(bits_of<T> b) {
-    if constexpr (sizeof(T) == 4) return __uint_as_float(b);
-    else return static_cast<float>(*reinterpret_cast<const T*>(&b));
-}
-
 /// What an element weighs. Keys are those of the largest first, NaN last.
 template <typename T>
 struct Weigh {

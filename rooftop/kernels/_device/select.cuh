@@ -4,6 +4,7 @@
 #include "entries.cuh"
 #include "order.cuh"
 
+constexpr unsigned PLACED = 192;  // entries at most that are counted rather than sorted
 constexpr int SELECT_ITEMS = 8;  // entries of a list that a thread takes in a round
 
 /// Shared memory of a block beside its entries.
@@ -11,10 +12,10 @@ struct Selecting {
     unsigned histogram[256], found[3], kept, added[3];
 };
 
-/// The k-th of n entries, 1 <= k <= n, digit by digit of 8 bits, or one behind it that no entry lies between. An index is `index_bits` wide.
-/// Every thread of the block gets it.
-template <typename K, int BITS, int THREADS>
-__device__ void kth_entry(const K* keys, const unsigned* indices, unsigned n, unsigned k, int index_bits, Selecting& s, K& key, unsigned& index) {
+/// The k-th of the entries that `each` shows, 1 <= k <= their number, digit by digit of 8 bits, or one behind it that no entry lies between. `each(look)`
+/// calls `look(key, index)` with the key of every entry of this thread and what gives its index, which is `index_bits` wide. Every thread of the block gets it.
+template <typename K, int BITS, int THREADS, typename Each>
+__device__ void kth_of(Each each, unsigned k, int index_bits, Selecting& s, K& key, unsigned& index) {
     key = 0, index = 0;
     int shift = BITS;
     bool by_key = true;
@@ -23,15 +24,14 @@ __device__ void kth_entry(const K* keys, const unsigned* indices, unsigned n, un
         shift -= 8;
         for (unsigned i = threadIdx.x; i < 256; i += THREADS) s.histogram[i] = 0;
         __syncthreads();
-        for (unsigned i = threadIdx.x; i < n; i += THREADS) {
+        each([&](K v, auto at) {
             if (by_key) {
-                const K v = keys[i];
                 if (shift + 8 == BITS || (v ^ key) >> (shift + 8 == BITS ? 0 : shift + 8) == 0) atomicAdd(&s.histogram[v >> shift & 255], 1u);
-            } else if (keys[i] == key) {
-                const unsigned v = indices[i];
-                if (shift + 8 >= index_top || (v ^ index) >> (shift + 8) == 0) atomicAdd(&s.histogram[255 - (v >> shift & 255)], 1u);
+            } else if (v == key) {
+                const unsigned i = at();
+                if (shift + 8 >= index_top || (i ^ index) >> (shift + 8) == 0) atomicAdd(&s.histogram[255 - (i >> shift & 255)], 1u);
             }
-        }
+        });
         __syncthreads();
         if (threadIdx.x < 32) {  // lane l has the digits 255 - 8 l and seven below
             unsigned own[8], sum = 0;
@@ -70,6 +70,15 @@ __device__ void kth_entry(const K* keys, const unsigned* indices, unsigned n, un
     }
 }
 
+/// As kth_of, of n entries in shared memory.
+template <typename K, int BITS, int THREADS>
+__device__ void kth_entry(const K* keys, const unsigned* indices, unsigned n, unsigned k, int index_bits, Selecting& s, K& key, unsigned& index) {
+    const auto each = [&](auto look) {
+        for (unsigned i = threadIdx.x; i < n; i += THREADS) look(keys[i], [&] { return indices[i]; });
+    };
+    kth_of<K, BITS, THREADS>(each, k, index_bits, s, key, index);
+}
+
 /// Keeps the first k of n > k entries, in no order, at the front. Those that come later are kept if they are not behind (key, index).
 template <typename K, int BITS, int THREADS>
 __device__ void keep_first(K* keys, unsigned* indices, unsigned n, unsigned k, int index_bits, Selecting& s, K& key, unsigned& index) {
@@ -99,10 +108,23 @@ __device__ void keep_first(K* keys, unsigned* indices, unsigned n, unsigned k, i
     __syncthreads();
 }
 
+template <int ITEMS, typename V>
+__device__ V picked(const V* of, int i) {  // of registers: by a tree of choices
+    V v[ITEMS];
+#pragma unroll
+    for (int j = 0; j < ITEMS; ++j) v[j] = of[j];
+#pragma unroll
+    for (int half = ITEMS / 2; half > 0; half /= 2) {
+#pragma unroll
+        for (int j = 0; j < half; ++j) v[j] = i & half ? v[j + half] : v[j];
+    }
+    return v[0];
+}
+
 /// `count` elements of a row from `begin` on, wherever they lie, in packs of 16 bytes; U packs a thread in a round.
-template <typename T, int THREADS>
+template <typename T, int THREADS, int PACKS = sizeof(T) == 2 ? 2 : 4>
 struct FromRow {
-    static constexpr int N = 16 / sizeof(T), U = sizeof(T) == 2 ? 2 : 4, ITEMS = N * U, ROUND = THREADS * ITEMS;
+    static constexpr int N = 16 / sizeof(T), U = PACKS, ITEMS = N * U, ROUND = THREADS * ITEMS;
     using K = key_of<T>;
     const bits_of<T>* x;  // the first of them
     unsigned begin, count, sense, tie, first;
@@ -120,13 +142,29 @@ struct FromRow {
             if (p < count && p + N <= count) {
                 v[u] = *reinterpret_cast<const uint4*>(x + p);
             } else {
-                v[u] = make_uint4(0, 0, 0, 0);
 #pragma unroll
-                for (int j = 0; j < N; ++j) {
-                    if (p + j < count) reinterpret_cast<bits_of<T>*>(&v[u])[j] = x[p + j];
-                }
+                for (int j = 0; j < N; ++j) reinterpret_cast<bits_of<T>*>(&v[u])[j] = p + j < count ? x[p + j] : last_value<T>(sense);
             }
         }
+    }
+    __device__ bits_of<T> bits(int i) const { return reinterpret_cast<const bits_of<T>*>(&v[i / N])[i % N]; }
+    /// The bit i of elements that may reach `key`: all that do, and where keys are those of floats NaN besides, which takes fewer instructions than to ask.
+    __device__ unsigned near(K key) const {
+        unsigned found = 0;
+        if constexpr (Order<T>::FLOAT) {
+            const float turn = sense & SMALLEST_FIRST ? -1.0f : 1.0f, bar = turn * number<T>(Order<T>::down(sense & SMALLEST_FIRST ? key ^ Order<T>::ONES : key));
+#pragma unroll
+            for (int i = 0; i < ITEMS; ++i) found |= static_cast<unsigned>(!(turn * number<T>(bits(i)) < bar)) << i;
+        } else {
+#pragma unroll
+            for (int i = 0; i < ITEMS; ++i) found |= static_cast<unsigned>(this->key(i) >= key) << i;
+        }
+        return found;
+    }
+    /// Key and index of an element that is not known where this is compiled.
+    __device__ void one(int i, K& key, unsigned& at) const {
+        at = index(i);  // read again, from the L1 as a rule: registers cannot be indexed
+        key = at == NOBODY ? 0 : to_key<T>(x[(at ^ tie) - begin], sense);
     }
     /// Has the compiler find keys and indices again where they are used, which takes fewer registers than to keep them.
     __device__ void forget() {
@@ -134,7 +172,7 @@ struct FromRow {
 #pragma unroll
         for (int u = 0; u < U; ++u) asm volatile("" : "+r"(v[u].x), "+r"(v[u].y), "+r"(v[u].z), "+r"(v[u].w));
     }
-    __device__ K key(int i) const { return to_key<T>(reinterpret_cast<const bits_of<T>*>(&v[i / N])[i % N], sense); }
+    __device__ K key(int i) const { return to_key<T>(bits(i), sense); }
     /// Its index in the row; NOBODY where there is none.
     __device__ unsigned index(int i) const {
         const unsigned p = first + i / N * THREADS * N + i % N;
@@ -163,6 +201,13 @@ struct FromLists {
     __device__ void forget() { }
     __device__ K key(int i) const { return v[i]; }
     __device__ unsigned index(int i) const { return at[i]; }
+    __device__ unsigned near(K key) const {
+        unsigned found = 0;
+#pragma unroll
+        for (int i = 0; i < ITEMS; ++i) found |= static_cast<unsigned>(v[i] >= key) << i;
+        return found;
+    }
+    __device__ void one(int i, K& key, unsigned& index) const { key = picked<ITEMS>(v, i), index = picked<ITEMS>(at, i); }
 };
 
 extern __shared__ __align__(16) unsigned char selecting_memory[];
@@ -192,8 +237,8 @@ __device__ K first_bar(const From& now, unsigned k, K* shared) {
     return bar;
 }
 
-/// The first k of what `from` has, at the front of `keys` and `indices` in no order; how many there are is returned.
-template <typename T, int THREADS, typename From>
+/// The first k of what `from` has, at the front of `keys` and `indices` in no order; how many there are is returned. `LOOSE`: some more, PLACED at most.
+template <typename T, int THREADS, bool LOOSE, typename From>
 __device__ unsigned select(From from, unsigned rounds, unsigned k, unsigned capacity, int index_bits, key_of<T>* keys, unsigned* indices, Selecting& s) {
     using K = key_of<T>;
     constexpr unsigned ROUND = THREADS * From::ITEMS;
@@ -209,10 +254,18 @@ __device__ unsigned select(From from, unsigned rounds, unsigned k, unsigned capa
         if (next == 0) continue;
         const unsigned round = next - 1;
         if (round == 0 && k <= THREADS) key = first_bar<K, THREADS>(now, k, keys), index = NOBODY;
-        unsigned near = 0;
-#pragma unroll
-        for (int i = 0; i < From::ITEMS; ++i) near |= static_cast<unsigned>(now.key(i) >= key) << i;
-        if (__any_sync(~0u, near)) {
+        unsigned near = now.near(key);
+        if (!__any_sync(~0u, __popc(near) > 2)) {  // most rounds: one element here and there
+            while (near != 0) {
+                K v;
+                unsigned at;
+                now.one(__ffs(near) - 1, v, at);
+                near &= near - 1;
+                if (at == NOBODY || !before(v, at, key, index)) continue;
+                const unsigned to = held + atomicAdd(&s.added[round % 3], 1u);
+                keys[to] = v, indices[to] = at;
+            }
+        } else {
             now.forget();
             unsigned kept = 0;
 #pragma unroll
@@ -239,6 +292,7 @@ __device__ unsigned select(From from, unsigned rounds, unsigned k, unsigned capa
         __syncthreads();
         held += s.added[round % 3];
         if (threadIdx.x == 0) s.added[(round + 2) % 3] = 0;  // read by all before this barrier, added to after the next
+        if (LOOSE && next == rounds && held <= PLACED) break;
         if (held > k && (held + ROUND > capacity || next == rounds || (held > 2 * k && (next == 4 || next == 32 || next == 256)))) {
             keep_first<K, BITS, THREADS>(keys, indices, held, k, index_bits, s, key, index);
             held = k;
@@ -250,6 +304,13 @@ __device__ unsigned select(From from, unsigned rounds, unsigned k, unsigned capa
 /// The `held` first of a row, of k asked for, to where they go.
 template <typename T, int THREADS>
 __device__ void write_results(const Results<T>& results, key_of<T>* keys, unsigned* at, unsigned held, unsigned k) {
+    if (held <= PLACED) {
+        place_entries<key_of<T>, THREADS>(keys, at, held, [&](unsigned place, key_of<T> key, unsigned index) {
+            if (place < k) results.put(place, key, index);
+        });
+        for (unsigned i = held + threadIdx.x; i < k; i += THREADS) results.none(i);
+        return;
+    }
     if (results.mask == nullptr && results.count == 1 && k > 1) {  // the k-th alone: what comes last of them
         if (held == k && results.first == k - 1) {
             last_entry<key_of<T>, THREADS>(keys, at, held);
@@ -264,6 +325,18 @@ __device__ void write_results(const Results<T>& results, key_of<T>* keys, unsign
         if (i < held) results.put(i, keys[i], at[i]);
         else results.none(i);
     }
+}
+
+/// As write_results, to a list of k entries for another launch.
+template <typename K, int THREADS>
+__device__ void write_list(K* keys, unsigned* at, unsigned held, unsigned k, K* __restrict__ list_keys, unsigned* __restrict__ list_indices) {
+    if (held > k) {
+        place_entries<K, THREADS>(keys, at, held, [&](unsigned place, K key, unsigned index) {
+            if (place < k) list_keys[place] = key, list_indices[place] = index;
+        });
+        return;
+    }
+    for (unsigned i = threadIdx.x; i < k; i += THREADS) list_keys[i] = i < held ? keys[i] : 0, list_indices[i] = i < held ? at[i] : NOBODY;
 }
 
 /// `splits` blocks a row, `per` elements of it each. One block a row: results; more: lists [rows, splits, k] for select_lists.
@@ -281,10 +354,9 @@ __global__ void __launch_bounds__(THREADS, THREADS == 64 ? 8 : 640 / THREADS)
     const unsigned length = length_of(lengths, wide, row, n);
     const unsigned begin = min(length, split * per), end = split + 1 == splits ? length : min(length, begin + per);
     const FromRow<T, THREADS> from{r + begin, begin, end - begin, sense, tie};
-    const unsigned held = select<T, THREADS>(from, from.rounds(), k, capacity, index_bits, keys, at, s);
+    const unsigned held = select<T, THREADS, true>(from, from.rounds(), k, capacity, index_bits, keys, at, s);
     if (splits > 1) {
-        list_keys += static_cast<long long>(blockIdx.x) * k, list_indices += static_cast<long long>(blockIdx.x) * k;
-        for (unsigned i = threadIdx.x; i < k; i += THREADS) list_keys[i] = i < held ? keys[i] : 0, list_indices[i] = i < held ? at[i] : NOBODY;
+        write_list<key_of<T>, THREADS>(keys, at, held, k, list_keys + static_cast<long long>(blockIdx.x) * k, list_indices + static_cast<long long>(blockIdx.x) * k);
         return;
     }
     const Results<T> results{r, values, indices, mask, row, n, first, count, sense, tie, marks != 0};
@@ -307,10 +379,9 @@ __global__ void __launch_bounds__(THREADS, THREADS == 64 ? 8 : 640 / THREADS)
     const unsigned begin = min(n, split * per), end = min(n, begin + per);
     FromLists<T, THREADS> from{in_keys + lists, in_indices + lists, begin, end};
     constexpr unsigned ROUND = THREADS * SELECT_ITEMS;
-    const unsigned held = select<T, THREADS>(from, (end - begin + ROUND - 1) / ROUND, k, capacity, index_bits, keys, at, s);
+    const unsigned held = select<T, THREADS, true>(from, (end - begin + ROUND - 1) / ROUND, k, capacity, index_bits, keys, at, s);
     if (splits > 1) {
-        list_keys += static_cast<long long>(blockIdx.x) * k, list_indices += static_cast<long long>(blockIdx.x) * k;
-        for (unsigned i = threadIdx.x; i < k; i += THREADS) list_keys[i] = i < held ? keys[i] : 0, list_indices[i] = i < held ? at[i] : NOBODY;
+        write_list<key_of<T>, THREADS>(keys, at, held, k, list_keys + static_cast<long long>(blockIdx.x) * k, list_indices + static_cast<long long>(blockIdx.x) * k);
         return;
     }
     const Results<T> results{x + row * xs, values, indices, mask, row, columns, first, count, sense, tie, marks != 0};

@@ -1,4 +1,5 @@
-"""How rows are shared out to the kernels of select.cuh: threads, entries in shared memory, blocks a row and, of several, the launches that follow."""
+"""How rows are shared out to the kernels of select.cuh and short_rows.cuh: threads, entries in shared memory, blocks a row and, of several, the launches
+that follow."""
 
 from __future__ import annotations
 
@@ -12,6 +13,8 @@ MOST = 2048  # entries that a block selects
 WARP = 256  # elements of a row that a warp sorts in registers
 THREADS = (64, 128, 192, 320)  # of a block; 640 of a multiprocessor leave each 96 registers
 LIST = 32768  # entries of lists that a block takes
+GROUPS = 128  # of elements of a short row, whose largest set the bar
+SHORT = 96  # the most that short_rows selects: three quarters of the groups, so that hardly more than twice as many elements reach the bar
 TURNED = 2**31 - 1  # `tie` of order.cuh: of equals the last comes first
 RESERVED = 2048  # bytes of shared memory beside the entries: a histogram, counters and what the driver keeps
 
@@ -79,6 +82,20 @@ def _threads(p: Problem, k: int, length: int, each: int) -> tuple[int, int] | No
     return None
 
 
+def short(p: Problem) -> tuple[int, int] | None:
+    """(threads, packs of 16 bytes a thread) of the least block whose registers hold a row."""
+    x = p["x"]
+    n, size = x.shape[1], DTYPES[x.dtype].bytes
+    aligned = x.align >= 16 and (x.shape[0] == 1 or x.strides[0] * size % 16 == 0)
+    packs = -(-(n + (0 if aligned else 16 // size - 1)) * size // 16)
+    most = 4 if size == 2 else 8  # 32 keys of a thread, 16 of 64 bits
+    for threads in (128, 256, 512):
+        for each in (most // 4, most // 2, most):
+            if threads * each >= packs and (threads == 128 or each == most):
+                return threads, each
+    return None
+
+
 def plan(p: Problem, k: int) -> dict[str, Any] | None:
     """The config for the first k, 1 <= k <= n, of each row; None where no block holds them."""
     rows, n = rows_of(p)
@@ -86,6 +103,8 @@ def plan(p: Problem, k: int) -> dict[str, Any] | None:
         return {"way": "warp", "each": max(1, pow2(-(-n // 32)))}
     if k > MOST:
         return None
+    if k <= SHORT and (held := short(p)) is not None:
+        return {"way": "short", "threads": held[0], "each": held[1]}
     each = items(p)
     slots = 2 * p.device.sms
     splits = max(1, min(slots // rows, n // max(4096, 4 * k)))
@@ -164,6 +183,10 @@ def launches(p: Problem, config: Mapping[str, Any], k: int, sense: int, tie: int
     if config["way"] == "warp":
         args = {**x, "rows": (rows, "u32"), **lengths, **order, **to, "rest": (int(rest), "i32")}
         return [launch(p, f"warp_rows<{t}, {config['each']}>", -(-rows // 4), 128, args)]
+    if config["way"] == "short":
+        taken: Arguments = {"k": (k, "u32"), "bits": (31 if tie else max(1, (n - 1).bit_length()), "i32")}
+        name = f"short_rows<{t}, {config['threads']}, {config['each']}, {GROUPS}>"
+        return [launch(p, name, rows, config["threads"], {**x, **lengths, **taken, **order, **to})]
     bits, entry, splits = (31 if tie else max(1, (n - 1).bit_length())), key_bytes(p) + 4, config["splits"]
 
     def lists(i: int, there: bool) -> Arguments:

@@ -28,7 +28,7 @@ def plan(p: Problem) -> dict[str, Any]:
         if wide <= (6 if each == 8 and threads == 1024 else each) and shared_of(p, threads, wide) <= p.device.shared_per_block:
             return {"way": "block", "threads": threads, "each": wide, "tiles": 1}
     if each == 8:
-        return {"way": "tiles", "threads": 384, "each": each, "tiles": -(-n // (384 * each))}
+        return {"way": "tiles", "threads": 384, "each": 12, "tiles": -(-n // (384 * 12))}
     each = next((e for e in (12, 8) if rows * -(-n // (THREADS * e)) >= 2 * p.device.sms), 4)  # few rows: small tiles, so that all multiprocessors have one
     return {"way": "tiles", "threads": THREADS, "each": each, "tiles": -(-n // (THREADS * each))}
 

@@ -21,4 +21,4 @@ def supports(p: Problem, head: Head) -> str | None:
 
 
 def launches(p: Problem, config: Mapping[str, Any], head: Head) -> list[Launch]:
-    return [drawing.rows_launch(p, lists_only=False)]
+    return [drawing.rows_launch(p, only=0)]

@@ -1,6 +1,6 @@
 /* rooftop
-idea    = "A cluster a row: each block reads its part of the logits once and holds it in shared memory, where all that follows is read. Blocks meet over the largest, over a histogram of counts and weights by (largest - logit) / temperature, and over their sums. Of a top_k or a nucleus only the elements of the histogram's bin in which it ends are put in order; where they are too many, counts or weights by the digits of keys find its end. Of many rows, greedy draws and those of a top_k of at most 1024 are made before by sample_rows.cuh, a block a row."
-limit   = "On an H200, before the cluster's size was known at compile time and without sample_rows: one row of 128256 float32 11 us plain, 29 with top_p 0.9, 23 with top_k 50, 5 greedy; 1024 rows 480 us plain, 1.2 ms with top_p 0.9, where the read is 124. Of many rows the passes over shared memory with their exponentials and atomic additions, and the meetings between them, are the limit; a top_k above 1024 takes up to eight meetings and passes: 5 ms."
+idea    = "A cluster a row: each block reads its part of the logits once and holds it in shared memory, where all that follows is read. Blocks meet over the largest, over a histogram of counts and weights by (largest - logit) / temperature, and over their sums. Of a top_k or a nucleus only the elements of the histogram's bin in which it ends are put in order; a nucleus's bin of more than 256 is divided once more; where they are still too many, counts or weights by the digits of keys find its end. Of many rows, greedy draws, those of a top_k of at most 1024 and those of whole rows are made before by sample_rows.cuh, a block a row."
+limit   = "Not measured as it stands, but for one row of 128256 float32 on an H200: 11 us plain, 28 with top_p 0.9, 22 with top_k 50, 4 greedy. Of a nucleus of many rows the passes over shared memory with their exponentials and atomic additions, and the meetings between them; a top_k above 1024 takes up to eight of each."
 dtypes  = ["f32", "f16", "bf16"]
 args    = ["logits: T[R, N]"]
 demands = { has = ["LDG", "MUFU"], spills = 0 }
@@ -17,6 +17,7 @@ python  = ["supports", "choose", "launches"]
 namespace cg = cooperative_groups;
 
 constexpr int THREADS = 512, WARPS = THREADS / 32, BINS = 1024, LIST = 1024, MOST = 8;  // MOST: blocks of a cluster
+constexpr unsigned FEW = 256;  // of a bin, at most, that are put in order as they are
 constexpr float FINE = BINS / 22.4f;                                                    // bins of 1; from exp(-22.2) on weights are 0
 
 struct Sampling {
@@ -162,16 +163,21 @@ __device__ void bound(const Part<T>& part, const Weigh<T>& weigh, Sum need, floa
     }
 }
 
-/// The elements of bins `from` to `to` to the list of the cluster's first block.
+/// The bin of an element that lies d = (logit - largest) / temperature, at most 0, from the largest.
+__device__ unsigned bin_of(float d) { return min(BINS - 1u, static_cast<unsigned>(-d * FINE)); }
+/// Its part of that bin, of BINS.
+__device__ unsigned part_of(float d, unsigned bin) { return min(BINS - 1u, static_cast<unsigned>(fmaxf(-d * FINE - static_cast<float>(bin), 0.0f) * BINS)); }
+
+/// The elements of bins `from` to `to`, or of one part of the bin `to`, to the list of the cluster's first block.
 template <typename T>
-__device__ void collect(const Part<T>& part, const Weigh<T>& weigh, unsigned from, unsigned to, Sampling& s, cg::cluster_group cluster) {
+__device__ void collect(const Part<T>& part, const Weigh<T>& weigh, unsigned from, unsigned to, unsigned one_part, Sampling& s, cg::cluster_group cluster) {
     unsigned* listed = cluster.map_shared_rank(&s.listed, 0);
     unsigned* keys = cluster.map_shared_rank(s.keys, 0);
     unsigned* indices = cluster.map_shared_rank(s.indices, 0);
     part.each([&](float x, unsigned key, unsigned index) {
         const float d = weigh.scaled(x);
-        const unsigned bin = min(BINS - 1u, static_cast<unsigned>(-d * FINE));
-        if (bin < from || bin > to || Weigh<T>::units(expf(d)) == 0) return;
+        const unsigned bin = bin_of(d);
+        if (bin < from || bin > to || (one_part != NOBODY && part_of(d, bin) != one_part) || Weigh<T>::units(expf(d)) == 0) return;
         const unsigned at = atomicAdd(listed, 1u);
         keys[at] = key, indices[at] = index;
     });
@@ -181,7 +187,7 @@ __device__ void collect(const Part<T>& part, const Weigh<T>& weigh, unsigned fro
 template <typename T, unsigned CLUSTER>
 __global__ void __launch_bounds__(THREADS, 2)
     sample_clusters(const bits_of<T>* __restrict__ logits, long long xs, unsigned n, unsigned packs, float temperature, int top_k, float top_p, float min_p, int seed,
-                    int no_lists, long long* __restrict__ out) {
+                    int apart, long long* __restrict__ out) {
     extern __shared__ __align__(16) uint4 held[];
     __shared__ Sampling s;
     constexpr unsigned N = Part<T>::N, U = sizeof(T) == 2 ? 2 : 4;  // U: packs of a thread under way
@@ -192,7 +198,8 @@ __global__ void __launch_bounds__(THREADS, 2)
     const unsigned row = blockIdx.x / blocks;
     if (threadIdx.x == 0) s.listed = 0;
     wait_for_before();
-    if (no_lists && (temperature == 0.0f || (top_k > 0 && top_k < n && top_k <= LIST))) return;  // the launch of sample_rows has drawn
+    const bool all_of_row = top_k <= 0 || top_k >= n;
+    if (apart != 0 && (temperature == 0.0f || (apart & 1 && !all_of_row && top_k <= LIST) || (apart & 2 && all_of_row && !(top_p < 1.0f)))) return;  // sample_rows has drawn
     const bits_of<T>* r = logits + row * xs;
     const unsigned off = reinterpret_cast<unsigned long long>(r) % 16 / sizeof(T), all_packs = (off + n + N - 1) / N;
     const unsigned first_pack = min(all_packs, rank * packs), count = min(all_packs, first_pack + packs) - first_pack;
@@ -254,7 +261,7 @@ __global__ void __launch_bounds__(THREADS, 2)
         part.each([&](float x, unsigned, unsigned) {
             const float d = weigh.scaled(x);
             const Sum w = Weigh<T>::units(expf(d));
-            if (w != 0) add(s, min(BINS - 1u, static_cast<unsigned>(-d * FINE)), w);
+            if (w != 0) add(s, bin_of(d), w);
         });
         gather<CLUSTER>(s, cluster);
         const bool limited = sum_of(s.totals, s) > limit;  // what weighs nothing comes last
@@ -263,7 +270,7 @@ __global__ void __launch_bounds__(THREADS, 2)
             const unsigned bin = crossing(s.totals, limit, earlier, s);
             if (earlier + s.totals[bin] <= LIST) {  // the list has all that may be drawn
                 const unsigned listed = static_cast<unsigned>(earlier + s.totals[bin]);
-                collect(part, weigh, 0, bin, s, cluster);
+                collect(part, weigh, 0, bin, NOBODY, s, cluster);
                 if (rank != 0) return;
                 sort_stretches<unsigned, 4, THREADS>(s.keys, s.indices, listed);
                 unsigned index[EACH];
@@ -304,10 +311,25 @@ __global__ void __launch_bounds__(THREADS, 2)
         bool slow = limited;
         if (nucleus && !slow) {
             const Sum need = share_of(sum_of(s.masses, s), top_p);
-            const unsigned bin = crossing(s.masses, need, earlier, s), listed = static_cast<unsigned>(s.totals[bin]);
-            slow = s.totals[bin] > LIST;
+            const unsigned bin = crossing(s.masses, need, earlier, s);
+            Sum there = s.totals[bin];
+            unsigned one_part = NOBODY;
+            if (there > FEW) {  // the bin is divided once more
+                clear(s);
+                part.each([&](float x, unsigned, unsigned) {
+                    const float d = weigh.scaled(x);
+                    const Sum w = bin_of(d) == bin ? Weigh<T>::units(expf(d)) : 0;
+                    if (w != 0) add(s, part_of(d, bin), w);
+                });
+                gather<CLUSTER>(s, cluster);
+                Sum more;
+                one_part = crossing(s.masses, need - earlier, more, s);
+                earlier += more, there = s.totals[one_part];
+            }
+            slow = there > LIST;
             if (!slow) {
-                collect(part, weigh, bin, bin, s, cluster);
+                const unsigned listed = static_cast<unsigned>(there);
+                collect(part, weigh, bin, bin, one_part, s, cluster);
                 if (rank == 0) {
                     sort_stretches<unsigned, 4, THREADS>(s.keys, s.indices, listed);
                     Sum own[EACH], sum = 0, all;

@@ -29,15 +29,16 @@ def choose(p: Problem, head: Head) -> Mapping[str, Any]:
 def launches(p: Problem, config: Mapping[str, Any], head: Head) -> list[Launch]:
     x, cluster = p["logits"], int(config["cluster"])
     rows, n = x.shape
-    many = rows * held_selecting.CLUSTER > 2 * p.device.sms  # then a block a row is the faster where a list decides
+    # a block a row is the faster where a list decides, and where all multiprocessors have a row if all of it is drawn from
+    apart = (1 if rows * held_selecting.CLUSTER > 2 * p.device.sms else 0) | (2 if rows >= p.device.sms else 0)
     packs = held_selecting.packs(x, cluster)
     args: dict[str, tuple[Any, str]] = {
         "logits": ("logits", "ptr"), "xs": (x.strides[0], "i64"), "n": (n, "u32"), "packs": (packs, "u32"), "temperature": ("temperature", "f32"),
-        "top_k": ("top_k", "i32"), "top_p": ("top_p", "f32"), "min_p": ("min_p", "f32"), "seed": ("seed", "i32"), "no_lists": (int(many), "i32"),
+        "top_k": ("top_k", "i32"), "top_p": ("top_p", "f32"), "min_p": ("min_p", "f32"), "seed": ("seed", "i32"), "apart": (apart, "i32"),
         "out": ("out", "ptr"),
     }  # fmt: skip
     clusters = Launch(
         f"sample_clusters<{DTYPES[x.dtype].cuda}, {cluster}>", (rows * cluster,), {name: v for name, (v, _) in args.items()},
         types=tuple(t for _, t in args.values()), block=(THREADS,), cluster=(cluster,), shared=16 * packs, chained=True,
     )  # fmt: skip
-    return [drawing.rows_launch(p, lists_only=True), clusters] if many else [clusters]
+    return [drawing.rows_launch(p, apart), clusters] if apart else [clusters]

@@ -28,6 +28,6 @@ def launches(p: Problem, config: Mapping[str, Any], head: Head) -> list[Launch]:
     k = int(p.option("k"))
     order = selecting.sense(bool(p.option("largest")), str(p.option("nan")))
     to = selecting.results(p, 0, k, "values", "indices", None, True)
-    if config["way"] in ("warp", "select"):
+    if config["way"] in ("warp", "short", "select"):
         return selecting.launches(p, config, k, order, 0, to)
     return sorting.launches(p, config, order, to, rest=False)

@@ -8,3 +8,4 @@ python  = ["supports", "choose", "launches", "scratch"]
 */
 #include "radix.cuh"
 #include "select.cuh"
+#include "short_rows.cuh"

@@ -37,7 +37,7 @@ def launches(p: Problem, config: Mapping[str, Any], head: Head) -> list[Launch]:
     to = selecting.results(p, 0, k, None, None, "out", inside)
     if config["way"] == "warp":
         return selecting.launches(p, config, k, selecting.sense(largest, nan), 0, to)
-    if config["way"] == "select":
+    if config["way"] in ("short", "select"):
         order = selecting.sense(largest == inside, nan)
         return [selecting.fill(p, "out", not inside), *selecting.launches(p, config, k, order, 0 if inside else selecting.TURNED, to)]
     to = selecting.results(p, 0, int(p.option("k")), None, None, "out", True)
