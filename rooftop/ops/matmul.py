@@ -56,7 +56,7 @@ def matmul(
         out_dtype: torch.float32, torch.float16 or torch.bfloat16 with operands of 16 bits; None: the dtype of `a`.
         precision: how much of float32 operands is multiplied; sums are float32 in every mode. The error of one product x y, relative to it:
             "ieee" none beyond float32's;
-            "tf32" under 2^-9: each operand is cut to 10 bits of fraction, what tensor cores read of a float32;
+            "tf32" under 2^-10: each operand is rounded to 10 bits of fraction, what tensor cores read of a float32;
             "tf32x3" under 2^-19: x = x1 + x2 of 10 bits of fraction each, and x y = x1 y1 + x1 y2 + x2 y1 (Ootomo and Yokota 2022);
             "bf16x3" under 2^-15: the same with two bfloat16 numbers, at twice the speed of "tf32x3".
             The gradients are made in the same mode. In the two split modes an infinite operand, or one whose rounding to bfloat16 overflows (over 3.39e38),
@@ -152,10 +152,10 @@ def reference(a: Tensor, b: Tensor, c: Tensor | None, alpha: float, beta: float)
 
 
 def _product(a: Tensor, b: Tensor, precision: str) -> Tensor:
+    if precision == "tf32":
+        return rounded(a) @ rounded(b)
     near: Callable[[Tensor], Tensor] = (lambda t: t.bfloat16().float()) if precision == "bf16x3" else cut
     a1, b1 = near(a), near(b)
-    if precision == "tf32":
-        return a1 @ b1
     return near(a - a1) @ b1 + a1 @ near(b - b1) + a1 @ b1
 
 
@@ -164,6 +164,13 @@ def cut(t: Tensor) -> Tensor:
     import torch
 
     return (t.contiguous().view(torch.int32) & ~0x1FFF).view(torch.float32)
+
+
+def rounded(t: Tensor) -> Tensor:
+    """The nearest TF32, of two as near the one farther from zero."""
+    import torch
+
+    return torch.where(t.isfinite(), cut((t.contiguous().view(torch.int32) + 0x1000).view(torch.float32)), t)
 
 
 def backward(
