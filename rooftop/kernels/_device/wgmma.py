@@ -278,7 +278,7 @@ def store(GROUP_INDEX: gl.constexpr, acc, c_ring, vectors, out_desc, out, ldo, z
             bias_here = gl.convert_layout(row_bias, gl.SliceLayout(1, x.type.layout), assert_trivial=True)
             scale_piece = part_of(column_scale, vectors, VECTORS * GROUP_INDEX, i, EN, x, SCALE_B)
             bias_piece = part_of(column_bias, vectors, VECTORS * GROUP_INDEX + VECTORS - 1, i, EN, x, BIAS and not SWAP)
-            if SHORT and (ACT == GELU or ACT == GELU_TANH):  # noqa: PLR1714
+            if SHORT and (ACT == GELU or ACT == GELU_TANH):  # noqa: SIM109
                 x = finish(x, rows, columns, z, M, N, alpha, beta, scale_here, scale_piece, c, ldc, zc, bias_here, bias_piece, None, 0, 0, None, 0, 0,
                            SCALE_A, SCALE_B, BIAS, SWAP, 0, SHORT)  # fmt: skip
                 x = gelu_of(x, ACT, out if out_desc is None else out_desc)
