@@ -18,7 +18,7 @@ from rooftop.kernels._device.gemm_told import told
 __all__ = ["Config", "choose", "configs", "explains", "launches", "prefers", "scratch", "supports"]
 
 DEMANDS = {"has": ["HGMMA", "UTMALDG"]}
-TRIED = 24
+TRIED = 12
 FEW = 64  # rows or columns; fewer leave a copy more bytes than the product reads
 
 
