@@ -13,21 +13,11 @@ __device__ inline void cluster_sync() {
     asm volatile("barrier.cluster.arrive.release.aligned;\n\tbarrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 
-/// One arrival at the barrier that lies at `bar` in block `rank`.
+/// One arrival at the barrier that lies at `bar` in block `rank`. It orders nothing beyond its own block: at the cluster's scope it would wait for all memory of the
+/// GPU. Enough where what is told is that shared memory was read.
 __device__ inline void barrier_arrive_at(unsigned bar, unsigned rank) {
-    asm volatile("{ .reg .b32 there; mapa.shared::cluster.u32 there, %0, %1; mbarrier.arrive.release.cluster.shared::cluster.b64 _, [there]; }" ::"r"(bar), "r"(rank)
+    asm volatile("{ .reg .b32 there; mapa.shared::cluster.u32 there, %0, %1; mbarrier.arrive.shared::cluster.b64 _, [there]; }" ::"r"(bar), "r"(rank)
                  : "memory");
-}
-
-/// As barrier_wait, where blocks of the cluster arrive as well.
-__device__ inline void barrier_wait_cluster(unsigned bar, unsigned parity) {
-    unsigned done;
-    do {
-        asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
-                     : "=r"(done)
-                     : "r"(bar), "r"(parity)
-                     : "memory");
-    } while (!done);
 }
 
 /// One box by TMA to the same place in each block of `mask`; its bytes count at the barrier that lies at `bar` in each. x: the innermost coordinate.

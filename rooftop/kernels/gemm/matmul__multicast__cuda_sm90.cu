@@ -54,7 +54,7 @@ hgemm(int slices, int tall, int across, int group, const __grid_constant__ CUten
                 place(pair, m, n);
                 for (int slice = 0; slice < slices; ++slice) {
                     const unsigned bar = full + 8 * stage, a = base + stage * STAGE, b = a + A;
-                    barrier_wait_cluster(empty + 8 * stage, parity);  // free in both blocks
+                    barrier_wait(empty + 8 * stage, parity);  // free in both blocks
                     barrier_expect(bar, STAGE);
                     copy_box(a, a_map, bar, slice * 64, m);
                     copy_box_to(3, b + rank * HALF, b_map, bar, slice * 64, n + static_cast<int>(rank) * 128);
@@ -79,7 +79,7 @@ hgemm(int slices, int tall, int across, int group, const __grid_constant__ CUten
             int before = -1;  // the stage whose products are in flight
 #pragma unroll 1
             for (int slice = 0; slice < slices; ++slice) {
-                barrier_wait_cluster(full + 8 * stage, parity);
+                barrier_wait(full + 8 * stage, parity);
                 const unsigned at = base + stage * STAGE;
                 const unsigned long long a = rows_along_k<128>(at + group_of * (A / 2)), b = rows_along_k<128>(at + A);
                 products_begin();
