@@ -25,6 +25,7 @@ def split_rows(x, out, R, K, xr, xk, xz, pitch, batch, KIND: tl.constexpr, TILE:
     inside = (r < R)[:, None] & (k < K)[None, :]
     v = tl.load(x + z * xz + (r.to(tl.int64) * xr)[:, None] + (k.to(tl.int64) * xk)[None, :], mask=inside, other=0.0)
     at = (r.to(tl.int64) * pitch)[:, None] + k[None, :]
+    written = (r < R)[:, None] & (k < pitch)[None, :]  # with zeros up to the pitch: whole 16 bytes
     matrix = R.to(tl.int64) * pitch
     if KIND == BF16:
         first = v.to(tl.bfloat16)
@@ -34,14 +35,14 @@ def split_rows(x, out, R, K, xr, xk, xz, pitch, batch, KIND: tl.constexpr, TILE:
         rest = v - first
     else:
         first = v
-    tl.store(out + z * matrix + at, first, mask=inside)
+    tl.store(out + z * matrix + at, first, mask=written)
     if KIND != 0:
-        tl.store(out + (z + batch) * matrix + at, rest, mask=inside)
+        tl.store(out + (z + batch) * matrix + at, rest, mask=written)
 
 
 def pitch_of(k: int, itemsize: int) -> int:
-    """Elements from one row to the next: K, as a multiple of the 16 bytes that TMA asks for."""
-    wide = 16 // itemsize
+    """Elements from one row to the next: K, as a multiple of 128 bytes, so that rows lie in as few lines of the L2 as can be. TMA asks for 16."""
+    wide = 128 // itemsize
     return -(-k // wide) * wide
 
 

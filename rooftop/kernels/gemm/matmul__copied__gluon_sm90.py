@@ -10,20 +10,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from rooftop.core.spec import Launch, Meta, Problem
-from rooftop.kernels._device import gemm_launch, gemm_model, split_rows
+from rooftop.kernels._device import gemm_launch, split_rows
 from rooftop.kernels._device.columns import chained
 from rooftop.kernels._device.gemm_launch import Product
 from rooftop.kernels._device.gemm_model import Config
 from rooftop.kernels._device.gemm_told import told
+from rooftop.kernels.gemm import matmul__triton
 
 __all__ = ["Config", "choose", "configs", "explains", "launches", "prefers", "scratch", "supports"]
 
 DEMANDS = {"has": ["HGMMA", "UTMALDG"]}
 TRIED = 12
 COPY = 2e12  # bytes a second, read and written
-LAUNCH = 2e-6  # seconds that a copy adds at least
-THREADS = 250e12  # operations a second of matmul__triton.py, whose threads load 2 bytes at a time
-READS = 1.5e12  # bytes a second that it reads
+LAUNCH = 1.8e-6  # seconds that a copy adds at least
 
 
 def _batch(p: Problem) -> int:
@@ -75,16 +74,10 @@ def _copying(p: Problem) -> float:
     return sum(max(LAUNCH, 2 * p[name].numel * 2 / COPY) for name in _copied(p))
 
 
-def _threads(p: Problem) -> float:
-    """Predicted seconds of matmul__triton.py, which cuts M and N into tiles of 64 at least, and K not at all."""
-    m, n, k, batch = p["a"].shape[-2], p["b"].shape[-1], p["a"].shape[-1], _batch(p)
-    tiles = -(-m // 64) * -(-n // 64) * batch
-    busy = min(1.0, tiles / p.device.sms)
-    return gemm_model.START / gemm_model.CLOCK + max(2 * m * n * k * batch / (THREADS * busy), (m + n) * k * batch * 2 / (READS * busy))
-
-
 def prefers(p: Problem) -> int:
-    return 1 if _copying(p) + _product(p).seconds(choose(p)) < _threads(p) else -2
+    """Where the copies and the product take less than threads that load 2 bytes at a time, or little more: what threads wait for is predicted worse."""
+    threads = matmul__triton.seconds(p, matmul__triton.choose(p))
+    return 1 if _copying(p) + _product(p).seconds(choose(p)) < 1.3 * threads else -2
 
 
 def choose(p: Problem) -> Config:
