@@ -73,7 +73,7 @@ class Config:
 
 FEW, SHALLOW = 1 << 25, 128  # multiply-adds of float32, and K: up to here this kernel is preferred to the one in CUDA C++, which begins later
 MOST_SPLIT = 16
-HELD, SUMS = 48, 64  # elements of a and b, and sums, that a thread holds where it loads an element at a time: more do not fit its registers
+HELD, SUMS = 48, 64  # elements of a and b, and sums (half as many of float32), that a thread holds where it loads an element at a time
 START, SECOND = 2.5e-6, 2.5e-6  # seconds of a launch, and of the sum of the pieces
 
 
@@ -161,7 +161,8 @@ def choose(p: Problem) -> Config:
         return replace(config, SPLIT=max(1, min(p.device.sms // tiles, slices // 4, MOST_SPLIT)))
     high = 16 if m <= 16 else 32 if m <= 32 else 1 << 30
     threads = [(c, 32 * c.warps) for c in configs(p) if c.stages == 3 and high >= c.BM]
-    tried = [c for c, t in threads if HELD * t >= (c.BM + c.BN) * c.BK and SUMS * t >= c.BM * c.BN]
+    sums = SUMS * 2 // p["a"].itemsize
+    tried = [c for c, t in threads if HELD * t >= (c.BM + c.BN) * c.BK and sums * t >= c.BM * c.BN]
     return min(tried, key=lambda c: (seconds(p, c), c.SPLIT, -c.BM * c.BN))
 
 
