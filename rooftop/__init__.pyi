@@ -455,7 +455,7 @@ def matmul(a: Tensor, b: Tensor, *, c: Tensor | None=None, alpha: float=1.0, bet
 
     Args:
         a: [M, K], or [B, M, K] for a batch; float32, float16 or bfloat16. Rows or columns may be the neighbours in memory; what lies otherwise
-            is copied into contiguous memory first, and so are columns of float32 in products of more than 2^28 multiply-adds.
+            is copied into contiguous memory first, and so are columns of float32 in products of more than 2^26 multiply-adds.
         b: [K, N], or [B, K, N], in the dtype of `a`, likewise.
         c: of the shape of the result, or None for no addend.
         alpha, beta: scales. With beta = 0, c is not read: NaN in it does not matter.

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 ACTIVATIONS = ("none", "relu", "silu", "gelu", "gelu_tanh")
 UNITS = {"f32": "fma32", "f16": "tensor-f16", "bf16": "tensor-bf16"}
 PRECISIONS = ("ieee", "tf32", "tf32x3", "bf16x3")  # how float32 is multiplied
-COPIED = 1 << 28  # multiply-adds of float32 from which an operand that lies by columns is copied first
+COPIED = 1 << 26  # multiply-adds of float32 from which an operand that lies by columns is copied first
 SPLIT_UNITS = {"tf32": ("tensor-tf32", 1.0), "tf32x3": ("tensor-tf32", 3.0), "bf16x3": ("tensor-bf16", 3.0)}  # unit, and its products for each of ours
 
 
@@ -48,7 +48,7 @@ def matmul(
 
     Args:
         a: [M, K], or [B, M, K] for a batch; float32, float16 or bfloat16. Rows or columns may be the neighbours in memory; what lies otherwise
-            is copied into contiguous memory first, and so are columns of float32 in products of more than 2^28 multiply-adds.
+            is copied into contiguous memory first, and so are columns of float32 in products of more than 2^26 multiply-adds.
         b: [K, N], or [B, K, N], in the dtype of `a`, likewise.
         c: of the shape of the result, or None for no addend.
         alpha, beta: scales. With beta = 0, c is not read: NaN in it does not matter.
