@@ -23,7 +23,7 @@ LEFT, RIGHT, TOP, BOTTOM = 64, 150, 40, 48  # margins
 
 @dataclass(frozen=True)
 class Way:
-    """`seconds` in a burst; `error`: the largest root mean square over 128 rows against float64, over sqrt(K); `peer`: the speed over the best one."""
+    """`seconds`: kernel time; `error`: the largest root mean square over 128 rows against float64, over sqrt(K); `peer`: the speed over the best one."""
 
     name: str
     kernel: str
@@ -62,7 +62,7 @@ def table(found: list[Record], site: SiteData) -> str:
     if not rows:
         return NOTHING
     lines = [
-        f"{rows[0].device}, {SIZE} × {SIZE} × {SIZE}, normal numbers, kernel time in a burst. Error: root mean square against float64, over √K.", "",
+        f"{rows[0].device}, {SIZE} × {SIZE} × {SIZE}, normal numbers, kernel time. Error: root mean square against float64, over √K.", "",
         "| multiplied as | kernel | µs | TFLOP/s | error | against the best peer |", "|---|---|---:|---:|---:|---:|",
     ]  # fmt: skip
     lines += [f"| {w.name} | `{w.kernel}` | {w.seconds * 1e6:.1f} | {w.speed / 1e12:.0f} | {w.error:.1e} | {w.peer} |" for w in rows]
