@@ -454,8 +454,8 @@ def matmul(a: Tensor, b: Tensor, *, c: Tensor | None=None, alpha: float=1.0, bet
     exactly by tensor cores.
 
     Args:
-        a: [M, K], or [B, M, K] for a batch; float32, float16 or bfloat16. In 16 bits rows or columns may be the neighbours in memory, in float32
-            rows; what lies otherwise is copied into contiguous memory first.
+        a: [M, K], or [B, M, K] for a batch; float32, float16 or bfloat16. Rows or columns may be the neighbours in memory; what lies otherwise
+            is copied into contiguous memory first, and so are columns of float32 in products of more than 2^26 multiply-adds.
         b: [K, N], or [B, K, N], in the dtype of `a`, likewise.
         c: of the shape of the result, or None for no addend.
         alpha, beta: scales. With beta = 0, c is not read: NaN in it does not matter.
@@ -465,7 +465,7 @@ def matmul(a: Tensor, b: Tensor, *, c: Tensor | None=None, alpha: float=1.0, bet
         out_dtype: torch.float32, torch.float16 or torch.bfloat16 with operands of 16 bits; None: the dtype of `a`.
         precision: how much of float32 operands is multiplied; sums are float32 in every mode. The error of one product x y, relative to it:
             "ieee" none beyond float32's;
-            "tf32" under 2^-9: each operand is cut to 10 bits of fraction, what tensor cores read of a float32;
+            "tf32" under 2^-10: each operand is rounded to 10 bits of fraction, what tensor cores read of a float32;
             "tf32x3" under 2^-19: x = x1 + x2 of 10 bits of fraction each, and x y = x1 y1 + x1 y2 + x2 y1 (Ootomo and Yokota 2022);
             "bf16x3" under 2^-15: the same with two bfloat16 numbers, at twice the speed of "tf32x3".
             The gradients are made in the same mode. In the two split modes an infinite operand, or one whose rounding to bfloat16 overflows (over 3.39e38),

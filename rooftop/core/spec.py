@@ -286,6 +286,7 @@ class Descriptor:
     padding: str = "zero"  # what lies outside reads as: "zero" or "nan"
     shape: tuple[int, ...] = ()  # of the tensor; (): as the problem has it
     strides: tuple[int, ...] = ()
+    dtype: str = ""  # "tf32": float32 that TMA rounds to TF32 as it copies; "": the tensor's
 
 
 @dataclass(frozen=True)

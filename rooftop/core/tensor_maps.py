@@ -17,7 +17,7 @@ ALIGN = 128  # of the memory that the driver writes it to (64 before CUDA 13)
 _KEPT = 256  # maps by address, of one argument of one launch
 
 # Our name of an element type: the driver's number (CUtensorMapDataType). TMA copies bits, so 8-bit types are all one; "tf32" rounds what it copies.
-_TYPES: Mapping[str, int] = {
+TYPES: Mapping[str, int] = {
     "u8": 0, "i8": 0, "bool": 0, "f8e4m3": 0, "f8e5m2": 0, "i16": 1, "i32": 3, "i64": 5, "f16": 6, "f32": 7, "f64": 8, "bf16": 9,
     "f32ftz": 10, "tf32": 11, "tf32ftz": 12,
 }  # fmt: skip
@@ -52,7 +52,7 @@ def refused(given: TensorMap, meta: Meta) -> str | None:
         if len(found) != rank:
             return f"{what} of {len(found)} dimensions for a tensor of {rank}"
     if not _alike(meta.dtype, given.dtype or meta.dtype):
-        return f"a {meta.dtype} tensor cannot be taken for {given.dtype}; TMA knows {', '.join(_TYPES)}, and takes one of the same size"
+        return f"a {meta.dtype} tensor cannot be taken for {given.dtype}; TMA knows {', '.join(TYPES)}, and takes one of the same size"
     for name, value, accepted in (("swizzle", given.swizzle, SWIZZLES), ("promote", given.promote, PROMOTIONS), ("fill", given.fill, FILLS)):
         if value not in accepted:
             return f"{name} is {value!r}; it is one of {', '.join(map(str, accepted))}"
@@ -99,7 +99,7 @@ def _unmapped(made: TensorMap, meta: Meta) -> str | None:
 def _alike(tensor: str, taken: str) -> bool:
     if taken in _FLOAT32:
         return tensor == "f32"
-    return taken in _TYPES and DTYPES[taken].bytes == DTYPES[tensor].bytes
+    return taken in TYPES and DTYPES[taken].bytes == DTYPES[tensor].bytes
 
 
 class Encoder:
@@ -111,7 +111,7 @@ class Encoder:
         sizes, strides = given.shape[::-1], [s * _size(given.dtype) for s in given.strides[-2::-1]]
         self._what = given.tensor
         self._function = function
-        self._before = (_TYPES[given.dtype], ctypes.c_uint32(rank))
+        self._before = (TYPES[given.dtype], ctypes.c_uint32(rank))
         self._after = (
             (ctypes.c_uint64 * rank)(*sizes), (ctypes.c_uint64 * max(rank - 1, 1))(*strides), (ctypes.c_uint32 * rank)(*given.box[::-1]),
             (ctypes.c_uint32 * rank)(*given.steps[::-1]), 0, SWIZZLES[given.swizzle], PROMOTIONS[given.promote], FILLS[given.fill],

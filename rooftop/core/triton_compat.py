@@ -187,4 +187,7 @@ def descriptor(given: Descriptor, meta: Meta, base: Any) -> Any:
         return TensorDescriptor(base, list(shape), list(strides), list(given.block), given.padding)
     from triton.experimental.gluon.nvidia import hopper
 
-    return hopper.TensorDescriptor(base, list(shape), list(strides), list(given.block), given.layout, given.padding)
+    made = hopper.TensorDescriptor(base, list(shape), list(strides), list(given.block), given.layout, given.padding)
+    if given.dtype == "tf32" and hasattr(made, "round_f32_to_tf32"):  # from Triton 3.7; in 3.6 the launcher says it
+        made.round_f32_to_tf32 = True
+    return made

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
+from rooftop.core import tensor_maps
 from rooftop.core.spec import Descriptor, Launch, Meta
 from rooftop.core.triton_compat import ALIGN, descriptor, options_of, values_of, version
 
@@ -142,6 +143,8 @@ def _arguments(
         else:
             _, inner, facts = expanded
             fact = facts[len(maps)] if facts else None
+            if fact is not None and asked.dtype:
+                fact = {**fact, "elem_type": tensor_maps.TYPES[asked.dtype]}
             rank = len(asked.shape or meta.shape)
             size, make = (2 + 4 * rank if fact is None else 1 + 2 * rank), partial(_made, inner, fact)
         maps.append(DescriptorSlot(asked, meta, places[name], order[name], size, make))

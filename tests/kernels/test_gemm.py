@@ -133,7 +133,7 @@ def test_what_tma_reads() -> None:
 @pytest.mark.parametrize("columns", [False, True])
 @pytest.mark.parametrize("shape", [(70, 33), (2, 65, 130)])
 def test_float32_is_split_into_rows_along_k(kind: str, columns: bool, shape: tuple[int, ...]) -> None:
-    """Every element in its place, the parts together as near as the mode says, and nothing between the rows written."""
+    """Every element in its place, the parts together as near as the mode says, and zeros between the rows."""
     torch.manual_seed(0)
     x = torch.randn(shape)
     meta = Meta(tuple(x.shape), "f32", tuple(x.stride()))
@@ -144,7 +144,7 @@ def test_float32_is_split_into_rows_along_k(kind: str, columns: bool, shape: tup
     launch = split_rows.launch("x", meta, "into", kind, columns)
     given = {n: {"x": x, "into": into}[v] if isinstance(v, str) else v for n, v in launch.args.items()}
     interpreter.run(launch.kernel, launch.grid, given, readonly={"x"})
-    assert room.strides[-2] * into.itemsize % 16 == 0 and into[..., k:].isnan().all(), "TMA reads rows that begin on 16 bytes"
+    assert room.strides[-2] * into.itemsize % 16 == 0 and not into[..., k:].any(), "TMA reads rows that begin on 16 bytes"
     parts = into[..., :k].double().reshape(-1, batch, rows, k)
     want = (x.transpose(-1, -2) if columns else x).reshape(batch, rows, k)
     first = {"copy": lambda t: t, "tf32": cut, "bf16": lambda t: t.bfloat16().float()}[kind](want)
@@ -153,7 +153,7 @@ def test_float32_is_split_into_rows_along_k(kind: str, columns: bool, shape: tup
     assert bool(((parts.sum(0) - want.double()).abs() <= bound * want.double().abs()).all())
 
 
-@pytest.mark.parametrize(("precision", "bound"), [("tf32", 2.0**-9), ("tf32x3", 2.0**-19), ("bf16x3", 2.0**-15)])
+@pytest.mark.parametrize(("precision", "bound"), [("tf32", 2.0**-10), ("tf32x3", 2.0**-19), ("bf16x3", 2.0**-15)])
 def test_a_mode_of_precision_errs_as_its_docstring_says(precision: str, bound: float) -> None:
     """One product each, so that no sum hides its error; and the mode is no more precise than it need be, or the checks of it would be of float32."""
     torch.manual_seed(0)
@@ -176,15 +176,15 @@ def test_products_of_16_bits_have_one_precision() -> None:
     assert y.grad is not None and torch.allclose(y.grad, x.sum(1).expand(8, 8), atol=1e-4)
 
 
-def test_cublas_runs_where_no_kernel_of_ours_takes_the_product() -> None:
+def test_cublas_runs_large_batches_of_float32_alone() -> None:
     """The rule that its file states, over every case, and what `explain` says of it."""
     op = registry.op("matmul")
     for case in op.cases:
         problem = op.problem(case, TARGETS["h200"])
         chosen = select(op, problem)
         if chosen.call is not None and chosen.call.implementation.name == "matmul__cublas__torch":
-            assert {name for name, _ in chosen.rejected} == {f.name for f in registry.implementations("matmul")} - {"matmul__cublas__torch"}, case.id
-    batch = op.problem_of({**dict.fromkeys(op.tensor_names), "a": Meta((3, 64, 300), "f32"), "b": Meta((3, 300, 64), "f32")},
+            assert len(problem["a"].shape) == 3 and problem["a"].dtype == "f32", case.id
+    batch = op.problem_of({**dict.fromkeys(op.tensor_names), "a": Meta((30, 256, 300), "f32"), "b": Meta((30, 300, 256), "f32")},
                           {"alpha": 1.0, "beta": 0.0, "activation": "none", "to": "", "precision": "ieee"}, TARGETS["h200"])  # fmt: skip
     assert "matmul__cublas__torch: a call of torch" in str(explain_problem(op, batch))
     assert select(op, op.problem(op.case("16384 cubed bf16"), TARGETS["h200"])).call.implementation.name == "matmul__gluon_sm90"

@@ -101,14 +101,15 @@ def turned(meta: Meta) -> bool:
     return not _lies(meta, -2, -1)
 
 
-def _descriptor(name: str, meta: Meta, across: bool, rows: int, columns: int) -> Descriptor:
-    """Of a tensor, or with `across` of its transpose, in boxes of rows x columns."""
+def _descriptor(name: str, meta: Meta, across: bool, rows: int, columns: int, rounded: bool = True) -> Descriptor:
+    """Of a tensor, or with `across` of its transpose, in boxes of rows x columns. rounded: float32 becomes TF32 on the way; tensor cores would cut it."""
     order = [*range(len(meta.shape) - 2), *((-1, -2) if across else (-2, -1))]
     block = (*(1,) * (len(meta.shape) - 2), rows, columns)
     layout = gl.NVMMASharedLayout.get_default_for(list(block), TYPES[meta.dtype])
     strides = [meta.strides[i] for i in order]
     strides[-1] = 1
-    return Descriptor(name, block, layout, shape=tuple(meta.shape[i] for i in order), strides=tuple(strides))
+    dtype = "tf32" if rounded and meta.dtype == "f32" else ""
+    return Descriptor(name, block, layout, shape=tuple(meta.shape[i] for i in order), strides=tuple(strides), dtype=dtype)
 
 
 def _apart(meta: Meta | None) -> tuple[int, int]:
@@ -149,7 +150,7 @@ def launches(product: Product, config: Config, chained: bool) -> list[Launch]:
     }  # fmt: skip
     args: dict[str, Any] = {
         "a_desc": _descriptor(*first[:2], across_a, *a_box), "b_desc": _descriptor(*second[:2], across_b, *b_box),
-        "out_desc": _descriptor(product.out, out, False, rows, piece(config)) if tma_out else None, "out": None if tma_out else product.out,
+        "out_desc": _descriptor(product.out, out, False, rows, piece(config), rounded=False) if tma_out else None, "out": None if tma_out else product.out,
         "ldo": ldo, "zo": zo,
         "parts": "parts" if p.units else None, "M": m, "N": n, "K": k, "whole": p.whole, "streamed": p.streamed, "group": config.GROUP, **after,
         "BK": config.BK, "GROUPS": config.GROUPS, "STAGES": config.STAGES, "A_COLUMNS": a_turned, "B_COLUMNS": b_turned, "BATCHED": len(a.shape) == 3,

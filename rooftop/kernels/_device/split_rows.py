@@ -1,11 +1,12 @@
-"""float32 matrices made ready for tensor cores: rows along K, in one part (a copy) or in two whose sum is the number to 22 (TF32) or 16 bits (bfloat16)."""
+"""Matrices made ready for tensor cores: rows along K, in one part (a copy, of any dtype) or float32 in two whose sum is the number to 22 (TF32) or 16 bits
+(bfloat16)."""
 
 from __future__ import annotations
 
 import triton
 import triton.language as tl
 
-from rooftop.core.spec import Launch, Meta
+from rooftop.core.spec import DTYPES, Launch, Meta
 
 KINDS = ("copy", "tf32", "bf16")
 TF32, BF16 = tl.constexpr(1), tl.constexpr(2)
@@ -24,6 +25,7 @@ def split_rows(x, out, R, K, xr, xk, xz, pitch, batch, KIND: tl.constexpr, TILE:
     inside = (r < R)[:, None] & (k < K)[None, :]
     v = tl.load(x + z * xz + (r.to(tl.int64) * xr)[:, None] + (k.to(tl.int64) * xk)[None, :], mask=inside, other=0.0)
     at = (r.to(tl.int64) * pitch)[:, None] + k[None, :]
+    written = (r < R)[:, None] & (k < pitch)[None, :]  # with zeros up to the pitch: whole 16 bytes
     matrix = R.to(tl.int64) * pitch
     if KIND == BF16:
         first = v.to(tl.bfloat16)
@@ -33,21 +35,21 @@ def split_rows(x, out, R, K, xr, xk, xz, pitch, batch, KIND: tl.constexpr, TILE:
         rest = v - first
     else:
         first = v
-    tl.store(out + z * matrix + at, first, mask=inside)
+    tl.store(out + z * matrix + at, first, mask=written)
     if KIND != 0:
-        tl.store(out + (z + batch) * matrix + at, rest, mask=inside)
+        tl.store(out + (z + batch) * matrix + at, rest, mask=written)
 
 
 def pitch_of(k: int, itemsize: int) -> int:
-    """Elements from one row to the next: K, as a multiple of the 16 bytes that TMA asks for."""
-    wide = 16 // itemsize
+    """Elements from one row to the next: K, as a multiple of 128 bytes, so that rows lie in as few lines of the L2 as can be. TMA asks for 16."""
+    wide = 128 // itemsize
     return -(-k // wide) * wide
 
 
-def room(rows: int, k: int, batch: int, kind: str) -> Meta:
-    """Memory for the parts."""
-    dtype, parts = ("bf16", 2) if kind == "bf16" else ("f32", 1 if kind == "copy" else 2)
-    return Meta((parts * batch, rows, pitch_of(k, 2 if kind == "bf16" else 4)), dtype)
+def room(rows: int, k: int, batch: int, kind: str, dtype: str = "f32") -> Meta:
+    """Memory for the parts. `dtype`: that of a copy."""
+    made, parts = (dtype, 1) if kind == "copy" else ("bf16" if kind == "bf16" else "f32", 2)
+    return Meta((parts * batch, rows, pitch_of(k, DTYPES[made].bytes)), made)
 
 
 def launch(name: str, meta: Meta, into: str, kind: str, columns: bool) -> Launch:
@@ -57,6 +59,6 @@ def launch(name: str, meta: Meta, into: str, kind: str, columns: bool) -> Launch
     rows, depth = meta.shape[r], meta.shape[k]
     args = {
         "x": name, "out": into, "R": rows, "K": depth, "xr": meta.strides[r], "xk": meta.strides[k], "xz": meta.strides[0] if len(meta.shape) == 3 else 0,
-        "pitch": pitch_of(depth, 2 if kind == "bf16" else 4), "batch": batch, "KIND": KINDS.index(kind), "TILE": TILE,
+        "pitch": pitch_of(depth, 2 if kind == "bf16" else meta.itemsize), "batch": batch, "KIND": KINDS.index(kind), "TILE": TILE,
     }  # fmt: skip
     return Launch(kernel=split_rows, grid=(-(-rows // TILE) * -(-depth // TILE), batch), args=args, warps=4)

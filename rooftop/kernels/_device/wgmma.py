@@ -21,7 +21,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma, warpgroup_mma, warpgroup_mma_wait
 from triton.language.extra.cuda import gdc_launch_dependents
 
-from rooftop.kernels._device import gemm_epilogue
+from rooftop.kernels._device import gemm_activations, gemm_epilogue
 
 place = gluon.jit(gemm_epilogue.place.fn)
 begin_of = gluon.jit(gemm_epilogue.begin_of.fn)
@@ -29,7 +29,10 @@ finish = gluon.jit(gemm_epilogue.finish.fn)
 put = gluon.jit(gemm_epilogue.put.fn)
 vector = gluon.jit(gemm_epilogue.vector.fn)
 scale_of = gluon.jit(gemm_epilogue.scale_of.fn)
-BLOCKS = gemm_epilogue.BLOCKS
+gelu_coarse = gluon.jit(gemm_activations.gelu_coarse.fn)
+gelu_fine = gluon.jit(gemm_activations.gelu_fine.fn)
+gelu_tanh_fine = gluon.jit(gemm_activations.gelu_tanh_fine.fn)
+BLOCKS, GELU, GELU_TANH = gemm_epilogue.BLOCKS, gemm_epilogue.GELU, gemm_epilogue.GELU_TANH
 
 
 @gluon.jit
@@ -227,6 +230,19 @@ def part_of(x, vectors, which: gl.constexpr, i: gl.constexpr, EN: gl.constexpr, 
 
 
 @gluon.jit
+def gelu_of(x, ACT: gl.constexpr, out):
+    """gelu or gelu_tanh as closely as the type of the result can tell. out: its descriptor or its address."""
+    NARROW: gl.constexpr = out.dtype == gl.bfloat16 or out.dtype == gl.pointer_type(gl.bfloat16)
+    if ACT == GELU_TANH:
+        x = gelu_tanh_fine(x)
+    elif NARROW:
+        x = gelu_coarse(x)
+    else:
+        x = gelu_fine(x)
+    return x
+
+
+@gluon.jit
 def store(GROUP_INDEX: gl.constexpr, acc, c_ring, vectors, out_desc, out, ldo, zo, row, column, z, M, N, alpha, beta, row_scale, column_scale, c, ldc,
           zc, row_bias,
           column_bias, gate, ldg, zg,
@@ -260,10 +276,17 @@ def store(GROUP_INDEX: gl.constexpr, acc, c_ring, vectors, out_desc, out, ldo, z
         if not RAW:
             scale_here = gl.convert_layout(row_scale, gl.SliceLayout(1, x.type.layout), assert_trivial=True)
             bias_here = gl.convert_layout(row_bias, gl.SliceLayout(1, x.type.layout), assert_trivial=True)
-            x = finish(x, rows, columns, z, M, N, alpha, beta, scale_here, part_of(column_scale, vectors, VECTORS * GROUP_INDEX, i, EN, x, SCALE_B), c,
-                       ldc, zc, bias_here,
-                       part_of(column_bias, vectors, VECTORS * GROUP_INDEX + VECTORS - 1, i, EN, x, BIAS and not SWAP), gate, ldg, zg, residual, ldr,
-                       zr, SCALE_A, SCALE_B, BIAS, SWAP, ACT, SHORT)  # fmt: skip
+            scale_piece = part_of(column_scale, vectors, VECTORS * GROUP_INDEX, i, EN, x, SCALE_B)
+            bias_piece = part_of(column_bias, vectors, VECTORS * GROUP_INDEX + VECTORS - 1, i, EN, x, BIAS and not SWAP)
+            if SHORT and (ACT == GELU or ACT == GELU_TANH):  # noqa: SIM109
+                x = finish(x, rows, columns, z, M, N, alpha, beta, scale_here, scale_piece, c, ldc, zc, bias_here, bias_piece, None, 0, 0, None, 0, 0,
+                           SCALE_A, SCALE_B, BIAS, SWAP, 0, SHORT)  # fmt: skip
+                x = gelu_of(x, ACT, out if out_desc is None else out_desc)
+                x = finish(x, rows, columns, z, M, N, 1.0, 0.0, scale_here, scale_piece, None, 0, 0, bias_here, bias_piece, gate, ldg, zg, residual, ldr, zr,
+                           False, False, False, SWAP, 0, SHORT)  # fmt: skip
+            else:
+                x = finish(x, rows, columns, z, M, N, alpha, beta, scale_here, scale_piece, c, ldc, zc, bias_here, bias_piece, gate, ldg, zg, residual, ldr,
+                           zr, SCALE_A, SCALE_B, BIAS, SWAP, ACT, SHORT)  # fmt: skip
         if out_desc is None:
             if SWAP:
                 put(x, rows, columns, z, M, N, out, ldo, zo, SWAP)

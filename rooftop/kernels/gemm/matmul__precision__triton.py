@@ -19,6 +19,13 @@ TF32X3, BF16X3 = tl.constexpr(1), tl.constexpr(2)
 
 
 @triton.jit
+def rounded(x):  # type: ignore[no-untyped-def]
+    """The nearest TF32; NaN and infinities as they are."""
+    near = ((x.to(tl.int32, bitcast=True) + 4096) & -8192).to(tl.float32, bitcast=True)
+    return tl.where(tl.abs(x) < float("inf"), near, x)
+
+
+@triton.jit
 def _matmul(a, b, out, M, N, K, ma, ka, za, kb, nb, zb, ldo, zo, group, alpha, beta, c, ldc, zc, bias, gate, ldg, zg, residual, ldr, zr,
             BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, ACT: tl.constexpr, PRECISION: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
     """xy: elements from one x to the next in y, such as `ka` along K in a; z·: from one matrix of the batch to the next. PRECISION: its place in PRECISIONS."""
@@ -45,7 +52,7 @@ def _matmul(a, b, out, M, N, K, ma, ka, za, kb, nb, zb, ldo, zo, group, alpha, b
             small = tl.dot(x1, y - y1, small, input_precision="tf32")
             total += tl.dot(x1, y1, small, input_precision="tf32")
         else:
-            total = tl.dot(x, y, total, input_precision="tf32")
+            total = tl.dot(rounded(x), rounded(y), total, input_precision="tf32")
         a_at += tl.full((), BK, tl.int64) * ka
         b_at += tl.full((), BK, tl.int64) * kb
     total = finish(total, rows, columns, z, M, N, alpha, beta, rows, columns, c, ldc, zc, rows, vector(bias, columns, N), gate, ldg, zg, residual, ldr, zr,

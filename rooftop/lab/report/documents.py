@@ -11,6 +11,7 @@ from rooftop.core import settings
 from rooftop.lab.counters.simulator_speed import FIRST, MODES, newest
 from rooftop.lab.records import store
 from rooftop.lab.records.store import Record
+from rooftop.lab.report import precision
 from rooftop.lab.report.data import gather
 from rooftop.lab.report.linear_page import front
 from rooftop.lab.report.model import SiteData
@@ -172,7 +173,9 @@ TABLES: Mapping[tuple[str, str], Callable[[list[Record], SiteData], str]] = {  #
     ("docs/gpu.md", "first calls"): first,
     ("docs/linear_cross_entropy.md", "time and memory"): front,
     ("docs/formats.md", "perplexity"): perplexity,
+    ("docs/matmul.md", "precision"): precision.table,
 }
+DRAWN: Mapping[str, Callable[[list[Record], SiteData], str]] = {"docs/pictures/precision.svg": precision.picture}
 PICTURES: Mapping[str, tuple[str, Mapping[str, str]]] = {  # file -> ladder, and what its peers are called there
     "docs/pictures/sgemm_cuda.svg": ("sgemm_cuda", {"torch": "torch (cuBLAS)"}),
 }
@@ -195,6 +198,7 @@ def pages(root: Path, found: list[Record]) -> dict[str, str]:
     for (file, name), make in TABLES.items():
         texts[file] = replaced(texts.get(file) or (root / file).read_text(encoding="utf-8"), name, make(found, site))
     ladders = {ladder.name: ladder for ladder in site.ladders}
+    texts |= {file: draw(found, site) for file, draw in DRAWN.items()}
     return texts | {file: climb(ladders[ladder], names) for file, (ladder, names) in PICTURES.items()}
 
 

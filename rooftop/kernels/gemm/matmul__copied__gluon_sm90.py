@@ -1,0 +1,102 @@
+"""Operands of 16 bits that TMA does not read where they lie, copied first, then multiplied by the Hopper kernel. Contract: rooftop/ops/matmul.py
+
+TMA asks for rows on multiples of 16 bytes; an odd K, an odd leading dimension or an address in between has none. Such an operand is copied into rows along K
+that have them (rooftop/kernels/_device/split_rows.py): 4 bytes of device memory an element and a launch, beside products that then run at the rate of
+matmul__gluon_sm90.py, where loads of 2 bytes by threads would halve it. With few rows on the other side the copy is more than the product reads:
+matmul__triton.py takes those."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from rooftop.core.spec import Launch, Meta, Problem
+from rooftop.kernels._device import gemm_launch, split_rows
+from rooftop.kernels._device.columns import chained
+from rooftop.kernels._device.gemm_launch import Product
+from rooftop.kernels._device.gemm_model import Config
+from rooftop.kernels._device.gemm_told import told
+from rooftop.kernels.gemm import matmul__triton
+
+__all__ = ["Config", "choose", "configs", "explains", "launches", "prefers", "scratch", "supports"]
+
+DEMANDS = {"has": ["HGMMA", "UTMALDG"]}
+TRIED = 12
+COPY = 2e12  # bytes a second, read and written
+LAUNCH = 1.8e-6  # seconds that a copy adds at least
+
+
+def _batch(p: Problem) -> int:
+    return p["a"].shape[0] if len(p["a"].shape) == 3 else 1
+
+
+def _copied(p: Problem) -> tuple[str, ...]:
+    return tuple(name for name in ("a", "b") if gemm_launch.readable(p[name]) is not None)
+
+
+def _room(p: Problem) -> dict[str, Meta]:
+    rows = {"a": p["a"].shape[-2], "b": p["b"].shape[-1]}
+    return {f"{name}_rows": split_rows.room(rows[name], p["a"].shape[-1], _batch(p), "copy", p["a"].dtype) for name in _copied(p)}
+
+
+def _product(p: Problem) -> Product:
+    metas: dict[str, Meta | None] = dict(p.tensors)
+    names: Mapping[str, str] = {name: f"{name}_rows" for name in _copied(p)}
+    for name, into in names.items():
+        meta, pitch = p[name], split_rows.pitch_of(p["a"].shape[-1], 2)
+        rows = meta.shape[-2] if name == "a" else meta.shape[-1]
+        near = (pitch, 1) if name == "a" else (1, pitch)
+        metas[into] = Meta(meta.shape, meta.dtype, near if len(meta.shape) == 2 else (rows * pitch, *near))
+    return Product(
+        metas, p.device.sms, a=names.get("a", "a"), b=names.get("b", "b"), alpha=float(p.option("alpha")), beta=float(p.option("beta")),
+        activation=str(p.option("activation")),
+    )  # fmt: skip
+
+
+def supports(p: Problem) -> str | None:
+    if p["a"].dtype not in ("bf16", "f16"):
+        return f"takes bf16 and f16; given {p['a'].dtype}"
+    m, n, k = p["a"].shape[-2], p["b"].shape[-1], p["a"].shape[-1]
+    if m * n * k * _batch(p) == 0:
+        return "M, N, K and the batch must be at least 1"
+    if not _copied(p):
+        return "TMA reads both operands where they lie: matmul__gluon_sm90 takes them"
+    if max(m, n, k) >= 2**31 - 512 or m * n * _batch(p) >= 2**31 * 2048 or _batch(p) >= 2**15:
+        return f"takes fewer than 2^31 rows and columns and 2^15 matrices; given {_batch(p)} of {m} x {n} x {k}"
+    for name in ("c", "gate", "residual", "out"):
+        meta = p.get(name)
+        if meta is not None and meta.strides[-1] != 1 and meta.shape[-1] > 1:
+            return f"the elements of a row of {name} must be neighbours"
+    return None
+
+
+def _copying(p: Problem) -> float:
+    """Predicted seconds of the copies."""
+    return sum(max(LAUNCH, 2 * p[name].numel * 2 / COPY) for name in _copied(p))
+
+
+def prefers(p: Problem) -> int:
+    """Where the copies and the product take less than threads that load 2 bytes at a time, or little more: what threads wait for is predicted worse."""
+    threads = matmul__triton.seconds(p, matmul__triton.choose(p))
+    return 1 if _copying(p) + _product(p).seconds(choose(p)) < 1.3 * threads else -2
+
+
+def choose(p: Problem) -> Config:
+    return _product(p).ranked()[0]
+
+
+def configs(p: Problem) -> list[Config]:
+    return _product(p).ranked()[:TRIED]
+
+
+def scratch(p: Problem, config: Config) -> dict[str, Meta]:
+    return {**_room(p), **gemm_launch.scratch(_product(p), config)}
+
+
+def launches(p: Problem, config: Config) -> list[Launch]:
+    copies = [split_rows.launch(name, p[name], f"{name}_rows", "copy", columns=name == "b") for name in _copied(p)]
+    return [*copies, *gemm_launch.launches(_product(p), config, chained(p.device))]
+
+
+def explains(p: Problem, config: Config) -> str:
+    copied = " and ".join(_copied(p))
+    return f"TMA does not read {copied} where it lies: copied first, predicted {_copying(p) * 1e6:.1f} µs; {told(_product(p), config)}"

@@ -1,0 +1,108 @@
+"""Operands and results of the Hopper products: what TMA rounds, what is copied first, what two blocks share, and GELU in few instructions."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+pytest.importorskip("triton")
+import torch
+import triton
+import triton.language as tl
+
+from rooftop.core import registry
+from rooftop.core.call import select
+from rooftop.core.dispatch import explain_problem
+from rooftop.core.spec import TARGETS, Descriptor, Meta, Problem
+from rooftop.kernels._device.gemm_activations import gelu_coarse, gelu_fine, gelu_tanh_fine
+from rooftop.lab import candidates
+from rooftop.lab.interpret import interpreter
+from rooftop.ops.matmul import rounded
+
+OPTIONS = {"alpha": 1.0, "beta": 0.0, "activation": "none", "to": "", "precision": "ieee"}
+
+
+def product(a: Meta, b: Meta, **options: Any) -> Problem:
+    op = registry.op("matmul")
+    return op.problem_of({**dict.fromkeys(op.tensor_names), "a": a, "b": b}, {**OPTIONS, **options}, TARGETS["h200"])
+
+
+@triton.jit
+def _activated(x, out, N, WHICH: tl.constexpr):  # type: ignore[no-untyped-def]
+    at = tl.program_id(0) * 1024 + tl.arange(0, 1024)
+    v = tl.load(x + at, mask=at < N, other=0.0)
+    y = gelu_coarse(v) if WHICH == 0 else gelu_fine(v) if WHICH == 1 else gelu_tanh_fine(v)
+    tl.store(out + at, y, mask=at < N)
+
+
+@pytest.mark.parametrize(("which", "approximate", "bound"), [(0, "none", 2.9e-4), (1, "none", 7e-6), (2, "tanh", 1.2e-4)])
+def test_gelu_errs_as_its_docstring_says(which: int, approximate: str, bound: float) -> None:
+    """Relative to the result, down to the tail of negative x that float16 still tells from 0; then what is infinite, NaN, huge or tiny."""
+    x = torch.cat([torch.linspace(-5.5, 12, 40000), torch.tensor([0.0, -0.0, 1e30, -1e30, 3e-39, -3e-39, math.inf, -math.inf, math.nan, -40.0, 80.0])])
+    out = torch.empty_like(x)
+    interpreter.run(_activated, (-(-len(x) // 1024),), {"x": x, "out": out, "N": len(x), "WHICH": which}, readonly=["x"])
+    want = torch.nn.functional.gelu(x.double(), approximate=approximate)
+    body = slice(0, 40000)
+    error = (out[body].double() - want[body]).abs() / want[body].abs().clamp_min(1e-30)
+    assert float(error[want[body] != 0].max()) < bound
+    assert torch.equal(out[40000:40002], torch.zeros(2)) and out[40002] == 1e30 and abs(float(out[40003])) == 0
+    assert out[40006] == math.inf and out[40007].isnan() and out[40008].isnan() and abs(float(out[40009])) == 0 and out[40010] == 80
+
+
+def test_tf32_is_the_nearest() -> None:
+    x = torch.cat([torch.randn(4000), torch.tensor([1 + 2.0**-11, -1 - 2.0**-11, 1 + 3 * 2.0**-11, 0.0, math.inf, -math.inf, 3.4028e38])])
+    near = rounded(x)
+    assert bool(((near - x).abs() <= x.abs() * 2.0**-11)[:4000].all())
+    assert near[4000:4007].tolist() == [1 + 2.0**-10, -1 - 2.0**-10, 1 + 2.0**-9, 0.0, math.inf, -math.inf, math.inf]
+    assert rounded(torch.tensor([math.nan])).isnan()
+
+
+def test_tma_rounds_operands_of_tf32_and_no_result() -> None:
+    problem = product(Meta((256, 128), "f32"), Meta((128, 256), "f32", (1, 128)), precision="tf32")
+    chosen = select(registry.op("matmul"), problem)
+    assert chosen.call is not None and chosen.call.implementation.name == "matmul__tf32__gluon_sm90"
+    [launch] = chosen.call.launches
+    found = {n: v.dtype for n, v in launch.args.items() if isinstance(v, Descriptor)}
+    assert found.pop("out_desc", "") == "" and found == {"a_desc": "tf32", "b_desc": "tf32"}
+
+
+@pytest.mark.parametrize(("a", "b", "name", "said"), [
+    (Meta((4096, 4095), "bf16"), Meta((4095, 4096), "bf16"), "matmul__copied__gluon_sm90", "TMA does not read a where it lies: copied first, predicted"),
+    (Meta((4096, 4096), "bf16", align=2), Meta((4096, 4097), "bf16"), "matmul__copied__gluon_sm90", "TMA does not read a and b where it lies"),
+    (Meta((7, 65), "bf16"), Meta((65, 64), "bf16"), "matmul__triton", ""),
+    (Meta((4096, 4096), "bf16"), Meta((4096, 4096), "bf16"), "matmul__gluon_sm90", "predicted"),
+])  # fmt: skip
+def test_operands_that_tma_does_not_read_are_copied_where_that_pays(a: Meta, b: Meta, name: str, said: str) -> None:
+    op = registry.op("matmul")
+    problem = product(a, b)
+    chosen = select(op, problem)
+    assert chosen.call is not None and chosen.call.implementation.name == name
+    assert said in str(explain_problem(op, problem))
+    if "copied" in name:
+        copies = [x for x in chosen.call.launches if x.kernel.__name__ == "split_rows"]
+        assert len(copies) == said.count("and") + 1
+        assert all(m.shape[-1] % 8 == 0 for n, m in chosen.call.scratch.items() if n.endswith("_rows")), "rows on multiples of 16 bytes"
+
+
+@pytest.mark.parametrize(("a", "b", "why"), [
+    (Meta((256, 64), "bf16"), Meta((64, 256), "bf16"), "column of b must be neighbours"),
+    (Meta((256, 65), "bf16"), Meta((65, 256), "bf16", (1, 65)), "TMA does not copy"),
+    (Meta((256, 64), "bf16"), Meta((64, 100), "bf16", (1, 64)), "TMA"),
+    (Meta((2, 256, 64), "bf16"), Meta((2, 64, 256), "bf16"), "3 dimensions"),
+])  # fmt: skip
+def test_what_two_blocks_of_a_cluster_do_not_take(a: Meta, b: Meta, why: str) -> None:
+    [subject] = candidates.find(["matmul__multicast__cuda_sm90"])
+    assert subject.implementation is not None
+    assert why in (subject.implementation.supports(product(a, b)) or "")
+
+
+@pytest.mark.parametrize(("m", "n", "clusters"), [(4096, 4096, 66), (300, 520, 6), (1, 8, 1)])
+def test_clusters_share_out_pairs_of_tiles(m: int, n: int, clusters: int) -> None:
+    [subject] = candidates.find(["matmul__multicast__cuda_sm90"])
+    kernel, problem = subject.implementation, product(Meta((m, 64), "bf16"), Meta((64, n), "bf16", (1, 64)))
+    assert kernel is not None and kernel.supports(problem) is None
+    [launch] = kernel.launches(problem, kernel.choose(problem))
+    assert launch.cluster == (2,) and launch.grid == (2 * min(clusters, problem.device.resident(2)),)
+    assert launch.shared <= problem.device.shared_per_block - 1024
