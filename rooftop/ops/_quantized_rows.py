@@ -203,6 +203,7 @@ def cases(inputs: Callable[[tuple[int, int], str, str, str], dict[str, Any]], bi
             found += [
                 one(f"{format} rows 7x1000", "edge", (7, 1000), d, format=format),
                 one(f"{format} groups of 128 7x640", "edge", (7, 640), d, format=format, group=128),
+                one(f"{format} rows 3x2000", "edge", (3, 2000), d, format=format),
                 one(f"{format} rows 2x9001", "edge", (2, 9001), d, format=format),
             ]
     for rounding in ("stochastic", "zero"):

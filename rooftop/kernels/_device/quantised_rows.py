@@ -33,11 +33,13 @@ def layout(p: Problem, x: str, read: Sequence[str], turned: int = 0) -> dict[str
     count = max(1, -(-length // vec))
     most = VALUES // vec
     lanes = 32 if group or turned else 1
-    while lanes < 1024 and lanes * most < count:
+    while lanes < 32 and lanes * most < count:
         lanes *= 2
-    if lanes * most < count:
+    if lanes * most < count:  # a block: a whole number of warps
+        lanes = 32 * -(-count // (32 * most))
+    if lanes > 1024:
         return f"rows of at most {1024 * VALUES} elements"
-    threads = max(lanes, 256 if lanes < 256 else lanes)
+    threads = lanes if lanes > 32 else 256
     return {"vec": vec, "lanes": lanes, "pieces": -(-count // lanes), "threads": threads, "group": group // vec, "whole": whole}
 
 
