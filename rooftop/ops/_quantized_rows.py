@@ -1,8 +1,8 @@
 """What ops that write quantised rows have in common: a value is computed in float32 and becomes a code at once, with no rounding to 16 bits in between.
 
-How such a result is judged. The value differs from that in float64 by a few roundings, so a code may be another one where the value lies next to the border of two.
-Both steps rise with the value: so the scale must lie between those of the largest value less and more its error, and the code between those of the value less and
-more its error, divided by the scale that was written. Where the error crosses no border, that is equality."""
+How such a result is judged. The value differs from that in float64 by a few roundings, so a code may be another one where the value lies next to the
+border of two. Scales and codes rise with the value. So the scale must lie between those of the largest value less and more its error, and the code
+between those of the value less and more its error, divided by the scale that was written. Where the error crosses no border, that is equality."""
 
 from __future__ import annotations
 
@@ -49,7 +49,9 @@ def how(
         raise ValueError(f"{name}: group is {group}; accepted are None (a row), 16, 32, 64, 128, 256")
     if f.kind == "nv" and over is None:
         raise ValueError(f"{name}: nvfp4 takes the scale of the tensor as `over`: what is quantised is known in this one pass only")
-    if over is not None and (f.kind != "nv" or not isinstance(over, torch.Tensor) or over.dtype != torch.float32 or over.numel() != 1 or over.device != x.device):
+    if over is None:
+        return f, kind, columns
+    if f.kind != "nv" or not isinstance(over, torch.Tensor) or over.dtype != torch.float32 or over.numel() != 1 or over.device != x.device:
         raise ValueError(f"{name}: over is for nvfp4, one float32 element on {x.device}")
     return f, kind, columns
 

@@ -14,6 +14,7 @@ from rooftop.core.spec import Case, Input, Meta, Problem, Work, case
 from rooftop.ops import _quantized_rows as rows
 from rooftop.ops import _random
 from rooftop.ops._peers import compiled
+from rooftop.quant.formats import FORMATS, format_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -45,8 +46,6 @@ def quantize_both(
     Returns two `rooftop.quant.Quantized`: of `x` and of its transpose, each contiguous. No gradient flows through them.
 
     Raises ValueError for other than two dimensions or another group, and what `rooftop.quantize` raises for the rest."""
-    from rooftop.quant.formats import format_of
-
     rows.validate("quantize_both", "x", x)
     if x.dim() != 2:
         raise ValueError(f"quantize_both: x has {x.dim()} dimensions; it must have two")
@@ -115,13 +114,14 @@ def _cases() -> list[Case]:
         one("mxfp8_e4m3 16384x8192", "bench", big, format="mxfp8_e4m3"),
         one("mxfp4 16384x8192", "bench", big, format="mxfp4"),
     ]
-    for format in rows.FORMATS:
+    for format in FORMATS:
         found += [one(f"{format} 64x96", "edge", (64, 96), format=format), one(f"{format} odd 33x77", "edge", (33, 77), format=format)]
     for d in rows.FLOATS:
         found += [one(f"{format} 144x272", "edge", (144, 272), d, format=format) for format in ("int8", "e4m3")]
         found.append(one("square 128x128", "edge", (128, 128), d, format="int8"))
     for group in (16, 32, 64):
-        found += [one(f"int8 groups of {group}", "edge", (160, 144), format="int8", group=group), one(f"e2m3 groups of {group}", "edge", (48, 160), format="e2m3", group=group)]
+        found.append(one(f"int8 groups of {group}", "edge", (160, 144), format="int8", group=group))
+        found.append(one(f"e2m3 groups of {group}", "edge", (48, 160), format="e2m3", group=group))
     for rounding in ("stochastic", "zero"):
         found += [one(f"{format} {rounding}", "edge", (48, 136), format=format, rounding=rounding) for format in ("int8", "e4m3", "e2m1")]
     for fill in ("nan", "inf", "-inf rows", "-0.0", "tiny", "large"):

@@ -73,8 +73,8 @@ def rms_norm_quantize(
         if t.shape != shape or t.device != input.device:
             raise ValueError(f"rms_norm_quantize: {name} is {tuple(t.shape)} on {t.device}; it must be {tuple(shape)} on {input.device}")
     codes, scale, s = OP(
-        rows.flat(input), None if residual is None else rows.flat(residual), None if weight is None else weight.detach(), None if over is None else over.reshape(1),
-        float(chosen), columns, f.element, kind, rounding, _random.signed(seed), implementation=implementation,
+        rows.flat(input), None if residual is None else rows.flat(residual), None if weight is None else weight.detach(),
+        None if over is None else over.reshape(1), float(chosen), columns, f.element, kind, rounding, _random.signed(seed), implementation=implementation,
     )  # fmt: skip
     q = rows.packaged(codes, scale, over, f, kind, tuple(input.shape), input.dtype, columns)
     return q if residual is None else (q, s.reshape(input.shape))
@@ -94,7 +94,7 @@ def reference(
 
 
 def values(tensors: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
-    x, residual, weight = (tensors.get(n) for n in ("x", "residual", "weight"))
+    x, residual, weight = tensors["x"], tensors.get("residual"), tensors.get("weight")
     s = x.double() if residual is None else x.double() + residual.double()
     y = _normalised(s, None if weight is None else weight.double(), float(options["eps"]))
     error = s.abs() if residual is None else x.double().abs() + residual.double().abs()  # of a sum, by its terms
@@ -123,8 +123,8 @@ def _eager(
 
 
 def _wrong(
-    change: str, x: Tensor, residual: Tensor | None, weight: Tensor | None, over: Tensor | None, eps: float, group: int, format: str, scales: str, rounding: str,
-    seed: int,
+    change: str, x: Tensor, residual: Tensor | None, weight: Tensor | None, over: Tensor | None, eps: float, group: int, format: str, scales: str,
+    rounding: str, seed: int,
 ) -> Any:  # fmt: skip
     if change == "mean":
         x = x - x.mean(-1, keepdim=True)

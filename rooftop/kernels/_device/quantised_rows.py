@@ -1,4 +1,4 @@
-"""What the launches of kernels that quantise rows which they compute have in common (quantised_rows.cuh): a row is one of a warp's lanes, of a warp or of a block,
+"""What the launches of kernels that quantise rows which they compute have in common (quantised_rows.cuh): a row belongs to some lanes, a warp or a block,
 in packs of 8 elements, 16 of 6 bits, 4 where rows are no whole packs."""
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ VALUES = 32  # of a row in a thread's registers
 
 
 def layout(p: Problem, x: str, read: Sequence[str], turned: int = 0) -> dict[str, Any] | str:
-    """vec, lanes, pieces, threads, group, whole for rows [N, L] of `x`; or why not. read: the tensors of the shape of `x`. turned: neighbours that are computed together."""
+    """vec, lanes, pieces, threads, group, whole for rows [N, L] of `x`; or why not. read: the tensors of the shape of `x`. turned: neighbours that
+    are computed together."""
     n, length = p[x].shape
     f = element(p)
     whole = f.bytes(length) * 8 == length * f.bits and length % (16 if f.bits == 6 else 8) == 0 and p["codes"].align >= 16
