@@ -20,7 +20,7 @@ def _shape(p: Problem) -> dict[str, Any] | None:
     found = {"vec": vec, "units": 1, "threads": 256, "whole": whole, "cluster": 1}
     if count * words <= 512:  # lanes of one warp: 16 words a thread, over which the cost of a scale is spread, in steps of 32 bytes at least
         lanes = min(32, 1 << (max(1, -(-count * words // 16)) - 1).bit_length())
-        lanes = min(32, max(lanes, min(count, -(-8 // words))))
+        lanes = min(32, max(lanes, min(count, 2)))
         lanes = 1 << (lanes - 1).bit_length()
         pieces = -(-count // lanes)
         return {**found, "lanes": lanes, "pieces": pieces, "units": 2 if pieces * words <= 8 else 1}
