@@ -19,6 +19,26 @@ __device__ float sum_over_lanes(float v, float* shared) {
     return v;
 }
 
+/// Sum and largest size over LANES neighbouring threads, at one barrier. `shared` has 64 words.
+template <int LANES, int THREADS>
+__device__ inline void sum_and_largest(float& sum, unsigned& most, unsigned* shared) {
+#pragma unroll
+    for (int step = (LANES < 32 ? LANES : 32) / 2; step > 0; step /= 2) {
+        sum += __shfl_xor_sync(~0u, sum, step);
+        if (LANES < 32) most = max(most, __shfl_xor_sync(~0u, most, step));
+    }
+    if (LANES >= 32) most = __reduce_max_sync(~0u, most);
+    if constexpr (LANES > 32) {
+        const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+        if (lane == 0) shared[warp] = __float_as_uint(sum), shared[32 + warp] = most;
+        __syncthreads();
+        sum = lane < THREADS / 32 ? __uint_as_float(shared[lane]) : 0;
+        most = __reduce_max_sync(~0u, lane < THREADS / 32 ? shared[32 + lane] : 0);
+#pragma unroll
+        for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(~0u, sum, step);
+    }
+}
+
 /// The largest over LANES neighbouring threads, a NaN above all; the same in all of them. `shared` has 32 words.
 template <int LANES, int THREADS>
 __device__ float largest_over_lanes(float v, unsigned* shared) {
@@ -75,10 +95,11 @@ __device__ inline void load_shared_floats(float (&to)[V], const T* from, int lef
 }
 
 /// The codes and scales of row `row` of length L, of which this thread has packs lane, lane + LANES, ... of V elements, zeros beyond L. GROUP: lanes whose packs
-/// share a scale, 1 to 32; 0: all of the row. All threads call it; `there`: whether the row is one.
-template <int F, int S, int ROUND, int V, int PIECES, int LANES, int THREADS, int GROUP, bool WHOLE>
+/// share a scale, 1 to 32; 0: all of the row. All threads call it; `there`: whether the row is one. KNOWN: `known` is the row's largest size, as bits; where it
+/// is infinite or NaN it is found again.
+template <int F, int S, int ROUND, int V, int PIECES, int LANES, int THREADS, int GROUP, bool WHOLE, bool KNOWN = false>
 __device__ inline void write_row(const Held<float, V> (&y)[PIECES], bool there, long long row, int L, const float* over, unsigned char* codes,
-                                 typename ScaleType<S>::Stored* scale, int seed, unsigned* shared) {
+                                 typename ScaleType<S>::Stored* scale, int seed, unsigned* shared, unsigned known = 0) {
     using X = Format<F>;
     using By = DividedBy<F, S, ROUND>;
     constexpr int BYTES = V * X::BITS / 8, OF = GROUP ? GROUP : LANES, PARTS = GROUP ? PIECES : 1, EACH = GROUP ? 1 : PIECES;
@@ -88,13 +109,16 @@ __device__ inline void write_row(const Held<float, V> (&y)[PIECES], bool there, 
     const auto zeros = [](int) { return X::MIDDLE; };
 #pragma unroll
     for (int part = 0; part < PARTS; ++part) {
-        Most<float> largest;
+        unsigned most = known;
+        if constexpr (!KNOWN || GROUP) {
+            Most<float> largest;
 #pragma unroll
-        for (int p = part; p < part + EACH; ++p) {
+            for (int p = part; p < part + EACH; ++p) {
 #pragma unroll
-            for (int i = 0; i < V; ++i) largest.over_size(y[p].w[i]);
+                for (int i = 0; i < V; ++i) largest.over_size(y[p].w[i]);
+            }
+            most = over_lanes<OF, THREADS>(largest.w, shared);
         }
-        unsigned most = over_lanes<OF, THREADS>(largest.w, shared);
         const bool unclean = most >= INFINITE_BITS;
         if (OF > 32 ? unclean : __any_sync(~0u, unclean)) {  // once more, without infinities and NaN
             most = 0;

@@ -12,15 +12,13 @@ def supports(p: Problem, head: Any) -> str | None:
     x = p["x"]
     if len(x.shape) != 2 or element(p).bits != 8:
         return "takes segments of codes of 8 bits"
-    if x.shape[1] < 8 or p["codes"].align < 16 or x.align < 16:
-        return "a segment must be 8 elements or more, and tensors must start on 16 bytes"
+    if x.shape[1] < 8 or p["codes"].align < 16 or x.align < 16 or packs(p, "x", x.shape[1], x.shape[1])[1]:
+        return "takes segments of 8 elements or more that are no whole packs, and tensors that start on 16 bytes"
     return None
 
 
 def prefers(p: Problem, head: Any) -> int:
-    """Rows that are no whole packs."""
-    length = p["x"].shape[1]
-    return int(not packs(p, "x", length, length)[1])
+    return 1
 
 
 def choose(p: Problem, head: Any) -> dict[str, Any]:

@@ -23,7 +23,7 @@ def _shape(p: Problem) -> dict[str, Any] | str:
     if x.shape[0] > 65535 or max(x.shape) >= 2**31:
         return "at most 65535 matrices, of fewer than 2^31 rows and columns"
     pack, rows = vec * x.itemsize, max(1, min(rows, x.shape[1]))
-    count = max(1, LINE // pack)
+    count = max(1, (2 * LINE if vec == 16 else LINE) // pack)
     while count < 64 and 2 * count * pack * rows <= SHORT and count * vec < x.shape[2]:
         count *= 2
     most = min(TALL, p.device.shared_per_block - (16 << 10))
@@ -34,8 +34,8 @@ def _shape(p: Problem) -> dict[str, Any] | str:
         return "a strip of 128 bytes of each row must fit the shared memory of a block, or of a cluster of eight"
     share = -(-rows // cluster)
     size = share * count * pack
-    threads = max(128 if size <= SHORT else 256 if size <= 2 * SHORT else 512, count)
-    blocks = max(1, min(1024 // threads, (p.device.shared_per_block - 2048) // (size + 3072)))
+    threads = max(128 if size <= SHORT and vec < 16 else 256 if size <= 2 * SHORT else 512, count)
+    blocks = max(1, min((640 if vec == 16 else 1024) // threads, (p.device.shared_per_block - 2048) // (size + 3072)))
     return {"vec": vec, "packs": count, "threads": threads, "share": share, "cluster": cluster, "blocks": blocks}
 
 
@@ -45,7 +45,7 @@ def supports(p: Problem, head: Any) -> str | None:
 
 
 def prefers(p: Problem, head: Any) -> int:
-    return 2
+    return 3
 
 
 def choose(p: Problem, head: Any) -> dict[str, Any]:

@@ -14,6 +14,8 @@ def _shape(p: Problem) -> dict[str, Any] | str:
         return "takes segments, to codes of 8 bits"
     if not x.contiguous or x.align < 16 or p["codes"].align < 16 or x.shape[0] >= 2**31:
         return "x must be contiguous, tensors start on 16 bytes, and rows be fewer than 2^31"
+    if x.shape[1] < 256 or packs(p, "x", x.shape[1], x.strides[0])[1]:
+        return "takes rows of 256 elements or more that are no whole packs"
     count = -(-x.shape[1] // (16 // x.itemsize)) + 1  # packs that a row touches
     for pieces, most in ((4, 512), (8, 1024)):
         threads = 32 * max(1, -(-count // (32 * pieces)))
@@ -28,9 +30,7 @@ def supports(p: Problem, head: Any) -> str | None:
 
 
 def prefers(p: Problem, head: Any) -> int:
-    """Rows that are no whole packs, and long enough for a block."""
-    length = p["x"].shape[1]
-    return int(length >= 256 and not packs(p, "x", length, p["x"].strides[0])[1])
+    return 1
 
 
 def choose(p: Problem, head: Any) -> dict[str, Any]:

@@ -24,12 +24,12 @@ def _shape(p: Problem) -> dict[str, Any] | str:
     if count == 0 or max(x.shape) >= 2**31:
         return "a panel of 128 bytes of each row must be small beside the L2"
     panels = x.shape[0] * groups(x.shape[1], rows) * groups(x.shape[2], count * vec)
-    threads, steps = 128, max(1, 128 // pack)
+    threads, steps = 256, max(1, 128 // pack)
     items = groups(rows, steps * (threads // count))
     if 2 * panels * items >= 2**31:
         return "fewer than 2^31 items"
     lag = max(1, min(panels, 1 + -(-UNDER_WAY // (count * pack * rows))))
-    return {"vec": vec, "packs": count, "threads": threads, "steps": steps, "lag": lag, "blocks": 6}
+    return {"vec": vec, "packs": count, "threads": threads, "steps": steps, "lag": lag, "blocks": 3}
 
 
 def supports(p: Problem, head: Any) -> str | None:
@@ -38,7 +38,7 @@ def supports(p: Problem, head: Any) -> str | None:
 
 
 def prefers(p: Problem, head: Any) -> int:
-    return 1
+    return 2
 
 
 def choose(p: Problem, head: Any) -> dict[str, Any]:

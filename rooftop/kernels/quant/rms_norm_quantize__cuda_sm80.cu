@@ -18,16 +18,17 @@ whole   = true
 #include "quantised_rows.cuh"
 
 template <typename T, int F, int S, int ROUND, int V, int PIECES, int LANES, int THREADS, int GROUP, bool WHOLE, typename W, bool RESIDUAL, bool WEIGHT>
-__global__ void __launch_bounds__(THREADS)
+__global__ void __launch_bounds__(THREADS, 1024 / THREADS)
 rms_norm_quantize(long long N, int L, const T* __restrict__ x, long long xs, const T* __restrict__ residual, long long rs, const W* __restrict__ weight, float eps, T* __restrict__ s, const float* __restrict__ over,
                   unsigned char* __restrict__ codes, typename ScaleType<S>::Stored* __restrict__ scale, int seed) {
-    __shared__ unsigned shared[32];
+    __shared__ unsigned shared[96];
     wait_for_before();
     const int lane = threadIdx.x % LANES;
     const long long row = static_cast<long long>(blockIdx.x) * (THREADS / LANES) + threadIdx.x / LANES;
     const bool there = row < N;
     Held<float, V> y[PIECES];
     float squares = 0;
+    Most<float> largest;
 #pragma unroll
     for (int p = 0; p < PIECES; ++p) {
         const int at = (p * LANES + lane) * V;
@@ -62,17 +63,25 @@ rms_norm_quantize(long long N, int L, const T* __restrict__ x, long long xs, con
         }
 #pragma unroll
         for (int i = 0; i < V; ++i) squares += y[p][i] * y[p][i];
+        if constexpr (WEIGHT) {  // times the weight at once: what is left is the same for the whole row
+            float w[V];
+            load_shared_floats<WHOLE, W, V>(w, weight + at, L - at);
+#pragma unroll
+            for (int i = 0; i < V; ++i) y[p].w[i] = __float_as_uint(y[p][i] * w[i]);
+        }
+#pragma unroll
+        for (int i = 0; i < V; ++i) largest.over_size(y[p].w[i]);
     }
-    squares = sum_over_lanes<LANES, THREADS>(squares, reinterpret_cast<float*>(shared));
+    unsigned most = largest.w;
+    sum_and_largest<LANES, THREADS>(squares, most, shared + 32);
     const float part = rsqrtf(squares / static_cast<float>(L) + eps);
+    most = __float_as_uint(fabsf(__uint_as_float(most) * part));
 #pragma unroll
     for (int p = 0; p < PIECES; ++p) {
         const int at = (p * LANES + lane) * V;
         if (!there || at >= L) continue;
-        float w[V];
-        if constexpr (WEIGHT) load_shared_floats<WHOLE, W, V>(w, weight + at, L - at);
 #pragma unroll
-        for (int i = 0; i < V; ++i) y[p].w[i] = __float_as_uint(y[p][i] * part * (WEIGHT ? w[i] : 1.f));
+        for (int i = 0; i < V; ++i) y[p].w[i] = __float_as_uint(y[p][i] * part);
     }
-    write_row<F, S, ROUND, V, PIECES, LANES, THREADS, GROUP, WHOLE>(y, there, row, L, over, codes, scale, seed, shared);
+    write_row<F, S, ROUND, V, PIECES, LANES, THREADS, GROUP, WHOLE, true>(y, there, row, L, over, codes, scale, seed, shared, most);
 }

@@ -19,8 +19,15 @@ whole   = true
 #include "chain.cuh"
 #include "quantised_rows.cuh"
 
+/// 2^v; zero below 2^-126.
+__device__ inline float power_of_two(float v) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(v));
+    return y;
+}
+
 template <typename T, int F, int S, int ROUND, int V, int PIECES, int LANES, int THREADS, int GROUP, bool WHOLE>
-__global__ void __launch_bounds__(THREADS)
+__global__ void __launch_bounds__(THREADS, 1024 / THREADS)
 softmax_quantize(long long N, int L, const T* __restrict__ x, long long xs, const float* __restrict__ over,
                  unsigned char* __restrict__ codes, typename ScaleType<S>::Stored* __restrict__ scale, int seed) {
     __shared__ unsigned shared[32];
@@ -48,7 +55,7 @@ softmax_quantize(long long N, int L, const T* __restrict__ x, long long xs, cons
         const int at = (p * LANES + lane) * V;
 #pragma unroll
         for (int i = 0; i < V; ++i) {
-            const float e = there && at + i < L ? exp2f((y[p][i] - above) * 1.4426950408889634f) : 0.f;
+            const float e = there && at + i < L ? power_of_two((y[p][i] - above) * 1.4426950408889634f) : 0.f;
             y[p].w[i] = __float_as_uint(e);
             sum += e;
         }
@@ -63,5 +70,5 @@ softmax_quantize(long long N, int L, const T* __restrict__ x, long long xs, cons
             y[p].w[i] = at < L ? __float_as_uint(y[p][i] * part) : 0;
         }
     }
-    write_row<F, S, ROUND, V, PIECES, LANES, THREADS, GROUP, WHOLE>(y, there, row, L, over, codes, scale, seed, shared);
+    write_row<F, S, ROUND, V, PIECES, LANES, THREADS, GROUP, WHOLE, true>(y, there, row, L, over, codes, scale, seed, shared, __float_as_uint(part));
 }
