@@ -1,6 +1,6 @@
 /* rooftop
 idea    = "A tile of 128 by 128 waits in shared memory. Threads take it by packs of rows for the codes of x, then by runs of 32 rows of a word of columns for those of its transpose: read once, and both codes are written along their rows."
-limit   = "the transposed codes leave as 32 bytes a thread, not as whole lines of a warp"
+limit   = "the instructions of both codes"
 dtypes  = ["f32", "f16", "bf16"]
 args    = ["R: i32", "C: i32", "x: T[R, C]", "xs: i64 = stride(x, 0)", "over: f32[1]?", "seed: i32"]
 python  = ["supports", "choose", "launches"]
@@ -18,16 +18,14 @@ threads = 256
 constexpr int TILE = 128;
 extern __shared__ __align__(128) unsigned char tile_memory[];
 
-/// V codes of one group from `held`, whose largest finite size is `most`.
+/// V codes of one group from `held`.
 template <int F, int S, int ROUND, typename T, int V, typename By>
-__device__ inline void write_pack(unsigned char* to, const Held<T, V>& held, const By& divided, int seed, unsigned long long index) {
+__device__ inline void codes_of(unsigned (&out)[(V * Format<F>::BITS + 31) / 32], const Held<T, V>& held, const By& divided, int seed, unsigned long long index) {
     const Drawn<V, true> random(seed, index);
     const auto by = [&](int) -> const By& { return divided; };
     const auto zeros = [](int) { return Format<F>::MIDDLE; };
-    unsigned out[(V * Format<F>::BITS + 31) / 32];
     if (divided.careful) encode<F, ROUND, true, V>(out, [&](int i) { return held[i]; }, random, by, zeros);
     else encode_clean<F, S, ROUND, true>(out, held, random, by, zeros);
-    store_codes<Format<F>::BITS, V, true>(to, out, V);
 }
 
 template <typename T, int F, int S, int ROUND, int V, int G, int THREADS>
@@ -37,8 +35,10 @@ quantize_both(int R, int C, const T* __restrict__ x, long long xs, const float* 
     using X = Format<F>;
     using By = DividedBy<F, S, ROUND>;
     constexpr int PITCH = TILE * sizeof(T) + 16, QUADS = V * sizeof(T) / 16, ABREAST = TILE / V, PER = Word<T>::N, WORDS = Held<T, V>::WORDS;
-    constexpr int RUN = 32, SUB = G < RUN ? G : RUN, WIDE = TILE / PER, RUNS = TILE / RUN, OF = G / V;
+    constexpr int RUN = 32, SUB = G < RUN ? G : RUN, WIDE = TILE / PER, RUNS = TILE / RUN;
+    constexpr int PIECES = G / V > 4 ? G / V / 4 : 1, OF = G / V / PIECES, EACH = V * X::BITS / 32, LINE = TILE * X::BITS / 8 + 16;  // packs a lane, lanes a group
     __shared__ unsigned maxima[TILE / SUB][WIDE];  // of words of columns
+    unsigned char* const line = tile_memory + TILE * PITCH;  // codes of the transpose, LINE bytes a column
     const int c0 = blockIdx.x * TILE, r0 = blockIdx.y * TILE;
     wait_for_before();
 #pragma unroll 4
@@ -59,34 +59,47 @@ quantize_both(int R, int C, const T* __restrict__ x, long long xs, const float* 
     const long long row_bytes = static_cast<long long>(C) * X::BITS / 8, turned_bytes = static_cast<long long>(R) * X::BITS / 8;
     const int across = (C + G - 1) / G, down = (R + G - 1) / G;
     bool dirty = false;
-#pragma unroll 2
-    for (int t = threadIdx.x; t < TILE * ABREAST; t += THREADS) {  // along rows
-        const int row = t / ABREAST, pack = t % ABREAST, r = r0 + row, c = c0 + pack * V;
-        Held<T, V> held;
-#pragma unroll
-        for (int i = 0; i < QUADS; ++i) {
-            const uint4 v = reinterpret_cast<const uint4*>(tile_memory + row * PITCH)[pack * QUADS + i];
-            held.w[4 * i] = v.x, held.w[4 * i + 1] = v.y, held.w[4 * i + 2] = v.z, held.w[4 * i + 3] = v.w;
-        }
+#pragma unroll 1
+    for (int t = threadIdx.x; t < TILE * (TILE / G) * OF; t += THREADS) {  // along rows
+        const int lane = t % OF, row = t / OF / (TILE / G), g = t / OF % (TILE / G), r = r0 + row;
+        Held<T, V> held[PIECES];
         Most<T> largest;
 #pragma unroll
-        for (int i = 0; i < WORDS; ++i) largest.over_size(held.w[i]);
+        for (int p = 0; p < PIECES; ++p) {
+#pragma unroll
+            for (int i = 0; i < QUADS; ++i) {
+                const uint4 v = reinterpret_cast<const uint4*>(tile_memory + row * PITCH)[(g * (G / V) + p * OF + lane) * QUADS + i];
+                held[p].w[4 * i] = v.x, held[p].w[4 * i + 1] = v.y, held[p].w[4 * i + 2] = v.z, held[p].w[4 * i + 3] = v.w;
+            }
+#pragma unroll
+            for (int i = 0; i < WORDS; ++i) largest.over_size(held[p].w[i]);
+        }
         unsigned most = over_lanes<OF, THREADS>(largest.all(), nullptr);
         const bool unclean = most >= INFINITE_BITS;
         if (__any_sync(~0u, unclean)) {  // once more, without infinities and NaN
-            Held<T, V> clean = held;
-            clean.drop_unclean();
             Most<T> again;
 #pragma unroll
-            for (int i = 0; i < WORDS; ++i) again.over_size(clean.w[i]);
+            for (int p = 0; p < PIECES; ++p) {
+                Held<T, V> clean = held[p];
+                clean.drop_unclean();
+#pragma unroll
+                for (int i = 0; i < WORDS; ++i) again.over_size(clean.w[i]);
+            }
             most = over_lanes<OF, THREADS>(again.all(), nullptr);
             dirty = true;
         }
         const typename ScaleType<S>::Stored stored = scale_of<F, S>(__uint_as_float(most), over);
         const By divided(effective<S>(stored, over), __uint_as_float(most), unclean);
-        if (r >= R || c >= C) continue;
-        if (pack % OF == 0) scale[static_cast<long long>(r) * across + c / G] = stored;
-        write_pack<F, S, ROUND>(codes + r * row_bytes + static_cast<long long>(c / V) * (V * X::BITS / 8), held, divided, seed, static_cast<unsigned long long>(r) * C + c);
+        if (r >= R || c0 + g * G >= C) continue;
+        if (lane == 0) scale[static_cast<long long>(r) * across + c0 / G + g] = stored;
+#pragma unroll
+        for (int p = 0; p < PIECES; ++p) {
+            const int c = c0 + g * G + (p * OF + lane) * V;
+            if (c >= C) continue;
+            unsigned out[(V * X::BITS + 31) / 32];
+            codes_of<F, S, ROUND>(out, held[p], divided, seed, static_cast<unsigned long long>(r) * C + c);
+            store_codes<X::BITS, V, true>(codes + r * row_bytes + static_cast<long long>(c / V) * (V * X::BITS / 8), out, V);
+        }
     }
 
     dirty = __syncthreads_or(dirty);
@@ -137,10 +150,25 @@ quantize_both(int R, int C, const T* __restrict__ x, long long xs, const float* 
                         const unsigned w = *reinterpret_cast<const unsigned*>(place);
                         held.w[i] = PER == 1 ? w : __byte_perm(w, *reinterpret_cast<const unsigned*>(place + (PER - 1) * PITCH), j ? 0x7632 : 0x5410);
                     }
-                    write_pack<F, S, ROUND>(turned + c * turned_bytes + static_cast<long long>((at + k) / V) * (V * X::BITS / 8), held, divided, seed,
-                                            static_cast<unsigned long long>(c) * R + at + k);
+                    unsigned out[(V * X::BITS + 31) / 32];
+                    codes_of<F, S, ROUND>(out, held, divided, seed, static_cast<unsigned long long>(c) * R + at + k);
+                    unsigned* const to = reinterpret_cast<unsigned*>(line + (word * PER + j) * LINE) + (run * RUN + part * SUB + k) / V * EACH;
+#pragma unroll
+                    for (int i = 0; i < EACH; ++i) to[i] = out[i];
                 }
             }
         }
+    }
+    __syncthreads();
+    // the codes of the transpose leave as whole lines: of V rows a thread
+    constexpr int PACKS = TILE / V;
+#pragma unroll 4
+    for (int t = threadIdx.x; t < TILE * PACKS; t += THREADS) {
+        const int column = t / PACKS, pack = t % PACKS;
+        if (c0 + column >= C || r0 + pack * V >= R) continue;
+        unsigned out[EACH];
+#pragma unroll
+        for (int i = 0; i < EACH; ++i) out[i] = reinterpret_cast<const unsigned*>(line + column * LINE)[pack * EACH + i];
+        store_codes<X::BITS, V, true>(turned + (c0 + column) * turned_bytes + static_cast<long long>(r0 / V + pack) * (V * X::BITS / 8), out, V);
     }
 }

@@ -39,5 +39,5 @@ def launches(p: Problem, config: Any, head: Any) -> list[Launch]:
         },
     )  # fmt: skip
     kernel = text("quantize_both", *names(p), rounding(p), config["vec"], int(p.option("group")), config["threads"])
-    grid, shared = (groups(c, TILE), groups(r, TILE)), TILE * (TILE * x.itemsize + 16)
+    grid, shared = (groups(c, TILE), groups(r, TILE)), TILE * (TILE * x.itemsize + 16 + TILE * element(p).bits // 8 + 16)
     return [Launch(kernel, grid, args, types=types, block=(config["threads"],), shared=shared, chained=p.device.arch >= 90)]
