@@ -10,7 +10,7 @@ from rooftop.kernels._device.quantised import arguments, names, packs, rounding,
 from rooftop.ops._quantized import groups
 
 LINE = 128  # bytes of a row that a block reads at least: a line of memory
-SHORT, TALL = 16 << 10, 96 << 10  # bytes of a strip: of a group of few rows, and at most
+SHORT, LONG, TALL = 16 << 10, 68 << 10, 96 << 10  # bytes of a strip: of a group of few rows; of which three fit a multiprocessor; at most
 
 
 def _shape(p: Problem) -> dict[str, Any] | str:
@@ -27,14 +27,14 @@ def _shape(p: Problem) -> dict[str, Any] | str:
     while count < 64 and 2 * count * pack * rows <= SHORT and count * vec < x.shape[2]:
         count *= 2
     most = min(TALL, p.device.shared_per_block - (16 << 10))
-    cluster = next((k for k in ((1, 2, 4, 8) if p.device.arch >= 90 else (1,)) if count * pack * -(-rows // k) <= (most if k == 8 else 2 * SHORT)), 0)
+    cluster = next((k for k in ((1, 2, 4, 8) if p.device.arch >= 90 else (1,)) if count * pack * -(-rows // k) <= (most if k == 8 else min(LONG, most))), 0)
     if cluster == 0 and p.device.arch < 90 and count * pack * rows <= most:
         cluster = 1
     if cluster == 0:
         return "a strip of 128 bytes of each row must fit the shared memory of a block, or of a cluster of eight"
     share = -(-rows // cluster)
     size = share * count * pack
-    threads = max(128 if size <= SHORT and vec < 16 else 256 if size <= 2 * SHORT else 512, count)
+    threads = max(128 if size <= SHORT and vec < 16 else 256 if size <= LONG else 512, count)
     blocks = max(1, min((640 if vec == 16 else 1024) // threads, (p.device.shared_per_block - 2048) // (size + 3072)))
     return {"vec": vec, "packs": count, "threads": threads, "share": share, "cluster": cluster, "blocks": blocks}
 
