@@ -80,7 +80,7 @@ quantize_columns(int R, int C, long long xa, long long xs, const T* __restrict__
                 for (int i = 0; i < CLUSTER; ++i) m.over(of_blocks[(i * SIDES + k) * ABREAST + t / PER]);
                 unsigned b[PER];
                 m.bits(b);
-                side[k] = b[t % PER];
+                side[k] = t % PER ? b[PER - 1] : b[0];
             }
             found |= side[0] >= INFINITE_BITS || side[1] >= INFINITE_BITS;
             const float up = __uint_as_float(side[0]), lower = __uint_as_float(side[1]);
