@@ -27,7 +27,7 @@ __device__ inline float power_of_two(float v) {
 }
 
 template <typename T, int F, int S, int ROUND, int V, int PIECES, int LANES, int THREADS, int GROUP, bool WHOLE>
-__global__ void __launch_bounds__(THREADS, 1024 / THREADS)
+__global__ void __launch_bounds__(THREADS, GROUP ? 1 : 1024 / THREADS)
 softmax_quantize(long long N, int L, const T* __restrict__ x, long long xs, const float* __restrict__ over,
                  unsigned char* __restrict__ codes, typename ScaleType<S>::Stored* __restrict__ scale, int seed) {
     __shared__ unsigned shared[32];

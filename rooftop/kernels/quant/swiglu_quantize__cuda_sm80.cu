@@ -18,7 +18,7 @@ whole   = true
 #include "quantised_rows.cuh"
 
 template <typename T, int F, int S, int ROUND, int V, int PIECES, int LANES, int THREADS, int GROUP, bool WHOLE>
-__global__ void __launch_bounds__(THREADS, 1024 / THREADS)
+__global__ void __launch_bounds__(THREADS)
 swiglu_quantize(long long N, int L, const T* __restrict__ a, long long as, const T* __restrict__ b, long long bs, const float* __restrict__ over,
                 unsigned char* __restrict__ codes, typename ScaleType<S>::Stored* __restrict__ scale, int seed) {
     __shared__ unsigned shared[32];
