@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ import torch
 
 import rooftop
 from rooftop.quant import AdamW8bit, Quantized, adamw_8bit_states
+from rooftop.quant.safetensors_file import load_file, save_file
 
 
 def some(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> torch.Tensor:
@@ -167,3 +169,25 @@ def test_states_that_do_not_belong_to_the_parameter_are_refused() -> None:
         rooftop.adamw_8bit(p, p, *adamw_8bit_states(p), 0)
     with pytest.raises(RuntimeError, match="requires a gradient"):
         rooftop.adamw_8bit(p.requires_grad_(), p.detach(), *adamw_8bit_states(p), 1)
+
+
+def test_what_is_quantised_goes_through_torch_compile_whole() -> None:
+    x, w = some(6, 64), some(64, seed=1)
+    calls: list[Callable[[torch.Tensor], Any]] = [
+        lambda x: rooftop.quantize(x, "int4", granularity="group", group=16),
+        lambda x: rooftop.rms_norm_quantize(x, w, format="mxfp8"),
+        lambda x: rooftop.quantize_both(x, "int8", group=16),
+        lambda x: rooftop.quant.fake_quantize(x, "e4m3"),
+    ]
+    for call in calls:
+        compiled = torch.compile(call, fullgraph=True, backend="aot_eager")
+        for got, want in zip(*(torch.utils._pytree.tree_leaves(f(x)) for f in (compiled, call)), strict=True):
+            assert got is want is None or torch.equal(got.view(torch.uint8), want.view(torch.uint8))
+
+
+@pytest.mark.parametrize("format", ["int8", "e5m2", "mxfp6", "mxfp8", "nvfp4"])
+def test_what_is_quantised_goes_through_a_safetensors_file(format: str, tmp_path: Path) -> None:
+    q = rooftop.quantize(some(5, 48), format)
+    save_file(q.tensors(), tmp_path / "q.safetensors", q.facts())
+    found = Quantized.of(*load_file(tmp_path / "q.safetensors"))
+    assert torch.equal(found.dequantize(), q.dequantize()) and found.scale.dtype == q.scale.dtype
