@@ -18,6 +18,24 @@ from rooftop.quant import quantize_model as quantize_model
 
 __version__: str
 
+def adamw_8bit(param: Tensor, grad: Tensor, first: quant.Quantized, second: quant.Quantized, step: int, *, lr: float=0.001, betas: tuple[float, float]=(0.9, 0.999), eps: float=1e-08, weight_decay: float=0.01, rounding: str='stochastic', seed: int=0, implementation: str | None=None) -> None:
+    """One step of AdamW on `param`, in place, with 8-bit states. `rooftop.quant.AdamW8bit` is the optimizer made of it.
+
+    Args:
+        param: written into: float32, float16 or bfloat16, contiguous.
+        grad: of the shape and dtype of `param`, any strides.
+        first, second: written into: the states m and r, as `rooftop.quant.adamw_8bit_states(param)` makes them: e4m3 of [numel] in groups of 256.
+        step: of this call, from 1 on.
+        lr, betas, eps, weight_decay: as `torch.optim.AdamW`'s.
+        rounding: of the states: "stochastic" or "nearest".
+        seed: of the random bits; another one for each step (and parameter) makes the roundings independent.
+        implementation: a kernel by name: it runs or raises. None picks the best that takes the input.
+
+    A NaN in `grad` becomes one in `param` and in both states at its place; it has no say in the scales.
+
+    Raises TypeError for other dtypes or states, ValueError for shapes, devices or numbers that do not fit, RuntimeError where `param` requires a gradient and
+    gradients are on."""
+
 def add(x: Tensor, y: Tensor, *, implementation: str | None=None) -> Tensor:
     """The sum of `x` and `y`, element by element, rounded once.
 
@@ -347,6 +365,35 @@ def grouped_matmul(a: Tensor, b: Tensor, offsets: Tensor, *, implementation: str
 
     Raises TypeError for other dtypes, ValueError for shapes that do not fit or tensors on different devices."""
 
+def hadamard(x: Tensor, size: int=128, *, implementation: str | None=None) -> Tensor:
+    """Each `size` neighbours along the last dimension times the Hadamard matrix over sqrt(size), in float32, rounded once.
+
+    Args:
+        x: float32, float16 or bfloat16, any strides; its last dimension is a multiple of `size`.
+        size: 16, 32, 64, 128 or 256.
+        implementation: a kernel by name: it runs or raises. None picks the best that takes the input.
+
+    Returns a tensor of the shape and dtype of `x`. Twice is the identity, but for rounding.
+
+    Raises TypeError for other dtypes, ValueError for another size or a last dimension that is no multiple of it."""
+
+def hadamard_quantize(x: Tensor, size: int=128, format: str | quant.Format='int8', *, group: int | None=None, rounding: str='nearest', scale_dtype: str | None=None, over: Tensor | None=None, seed: int=0, implementation: str | None=None) -> quant.Quantized:
+    """`rooftop.quantize(rooftop.hadamard(x, size), format)` in one pass, and without rounding what is rotated to 16 bits in between.
+    `rooftop.hadamard(q.dequantize(), size)` is nearly `x`.
+
+    Args:
+        x: float32, float16 or bfloat16, any strides; its last dimension is a multiple of `size`.
+        size: neighbours that are rotated together: 16, 32, 64, 128 or 256.
+        format: as in `rooftop.quantize`.
+        group: neighbours along the last dimension that share a scale: 16, 32, 64, 128 or 256. None: the whole row; of mx and nv formats their own.
+        rounding: "nearest", "stochastic" or "zero".
+        scale_dtype, over, seed: as in `rooftop.quantize`; nvfp4 must be given `over`.
+        implementation: a kernel by name: it runs or raises. None picks the best that takes the input.
+
+    Returns a `rooftop.quant.Quantized` of the shape of `x`, of what is rotated. No gradient flows through it.
+
+    Raises ValueError for another size or a last dimension that is no multiple of it, and what `rooftop.quantize` raises for the rest."""
+
 def int_matmul(a: Tensor, b: Tensor, *, implementation: str | None=None) -> Tensor:
     """a b of 8-bit integers, summed exactly in 32 bits.
 
@@ -531,6 +578,21 @@ def quantize(x: Tensor, format: str | quant.Format='int8', *, granularity: str |
     Raises TypeError for other dtypes, ValueError for a format, granularity, rounding or scale type that there is not or that do not go together,
     IndexError for a `dim` out of range."""
 
+def quantize_both(x: Tensor, format: str | quant.Format='e4m3', *, group: int | None=None, rounding: str='nearest', scale_dtype: str | None=None, over: Tensor | None=None, seed: int=0, implementation: str | None=None) -> tuple[quant.Quantized, quant.Quantized]:
+    """`rooftop.quantize(x, ...)` and `rooftop.quantize(x.T, ...)` in one read of `x`.
+
+    Args:
+        x: float32, float16 or bfloat16, two dimensions, any strides.
+        format: as in `rooftop.quantize`.
+        group: neighbours along a row of x, and along a row of its transpose, that share a scale: 16, 32, 64 or 128. None: 128; of mx and nv formats their own.
+        rounding: "nearest", "stochastic" or "zero".
+        scale_dtype, over, seed: as in `rooftop.quantize`; nvfp4 must be given `over`.
+        implementation: a kernel by name: it runs or raises. None picks the best that takes the input.
+
+    Returns two `rooftop.quant.Quantized`: of `x` and of its transpose, each contiguous. No gradient flows through them.
+
+    Raises ValueError for other than two dimensions or another group, and what `rooftop.quantize` raises for the rest."""
+
 def quantized_matmul(x: Tensor, weight: quant.PackedWeight | quant.Quantized, bias: Tensor | None=None, *, activations: str | None=None, implementation: str | None=None) -> Tensor:
     """x times the transposed weight, plus bias: `torch.nn.functional.linear` with a weight in few bits.
 
@@ -582,6 +644,26 @@ def rms_norm(input: Tensor, normalized_shape: Sequence[int] | int, weight: Tenso
 
     Raises TypeError for other dtypes, ValueError for shapes or devices that do not fit, an eps below 0, or an input that a named
     implementation cannot take."""
+
+def rms_norm_quantize(input: Tensor, weight: Tensor | None=None, eps: float | None=None, format: str | quant.Format='int8', *, residual: Tensor | None=None, group: int | None=None, rounding: str='nearest', scale_dtype: str | None=None, over: Tensor | None=None, seed: int=0, implementation: str | None=None) -> quant.Quantized | tuple[quant.Quantized, Tensor]:
+    """`rooftop.quantize(rooftop.rms_norm(input, ...), format)` along the last dimension in one pass, and without rounding y to 16 bits in between.
+
+    Args:
+        input: float32, float16 or bfloat16, at least one dimension, any strides.
+        weight: one for each place of the last dimension, in the dtype of `input` or float32; None for none.
+        eps: added to the mean of the squares. None: the epsilon of float32.
+        format: as in `rooftop.quantize`.
+        residual: added to `input` first; of its shape and dtype. What is normalised is the sum in float32; it is returned rounded to that dtype.
+        group: neighbours along the last dimension that share a scale: 16, 32, 64, 128 or 256. None: the whole row; of mx and nv formats their own.
+        rounding: "nearest", "stochastic" or "zero".
+        scale_dtype, over, seed: as in `rooftop.quantize`; nvfp4 must be given `over`.
+        implementation: a kernel by name: it runs or raises. None picks the best that takes the input.
+
+    Squares are added in float32: a row whose squares are beyond its range becomes zeros.
+
+    Returns a `rooftop.quant.Quantized` of the shape of `input`; with `residual` the pair of it and input + residual. No gradient flows through them.
+
+    Raises TypeError for other dtypes, ValueError for shapes or devices that do not fit or an eps below 0, and what `rooftop.quantize` raises for the rest."""
 
 def rope(q: Tensor, k: Tensor | None=None, cos: Tensor | None=None, sin: Tensor | None=None, *, positions: Tensor | None=None, offset: int=0, theta: float=10000.0, layout: str='half', rotary_dim: int | None=None, order: str='bhsd', implementation: str | None=None) -> Tensor | tuple[Tensor, Tensor]:
     """Rotate `q`, and `k` where it is given, computed in float32 and rounded once. ``rope(q, k, cos, sin)`` is Hugging Face's apply_rotary_pos_emb.
@@ -714,6 +796,23 @@ def softmax(x: Tensor, dim: int=-1, *, implementation: str | None=None) -> Tenso
 
     Source: Milakov & Gimelshein 2018 (arXiv 1805.02867)."""
 
+def softmax_quantize(x: Tensor, format: str | quant.Format='int8', *, group: int | None=None, rounding: str='nearest', scale_dtype: str | None=None, over: Tensor | None=None, seed: int=0, implementation: str | None=None) -> quant.Quantized:
+    """`rooftop.quantize(rooftop.softmax(x), format)` along the last dimension in one pass, and without rounding the probabilities to 16 bits in between.
+
+    Args:
+        x: float32, float16 or bfloat16, at least one dimension, any strides.
+        format: as in `rooftop.quantize`.
+        group: neighbours along the last dimension that share a scale: 16, 32, 64, 128 or 256. None: the whole row; of mx and nv formats their own.
+        rounding: "nearest", "stochastic" or "zero".
+        scale_dtype, over, seed: as in `rooftop.quantize`; nvfp4 must be given `over`.
+        implementation: a kernel by name: it runs or raises. None picks the best that takes the input.
+
+    A row that holds a NaN or +infinity, or -infinity alone, is NaN: its codes are those of NaN.
+
+    Returns a `rooftop.quant.Quantized` of the shape of `x`. No gradient flows through it.
+
+    Raises what `rooftop.quantize` raises."""
+
 def sort(x: Tensor, dim: int=-1, descending: bool=False, *, lengths: Tensor | None=None, nan: str='largest', implementation: str | None=None) -> tuple[Tensor, Tensor]:
     """The elements of each row along `dim` in order, and their indices. Always stable: of equal elements that with the lower index comes first.
 
@@ -814,6 +913,22 @@ def swiglu(a: Tensor, b: Tensor | None=None, *, implementation: str | None=None)
 
     Raises TypeError for other dtypes or two different ones, ValueError for shapes that do not fit, a packed last dimension that is odd, or an
     input that a named implementation cannot take."""
+
+def swiglu_quantize(a: Tensor, b: Tensor | None=None, format: str | quant.Format='int8', *, group: int | None=None, rounding: str='nearest', scale_dtype: str | None=None, over: Tensor | None=None, seed: int=0, implementation: str | None=None) -> quant.Quantized:
+    """`rooftop.quantize(rooftop.swiglu(a, b), format)` in one pass, and without rounding y to 16 bits in between.
+
+    Args:
+        a: the gate: float32, float16 or bfloat16, at least one dimension, any strides.
+        b: what is gated, as `a` in shape and dtype. None: `a` holds both, [..., 2 C], the gate first.
+        format: as in `rooftop.quantize`.
+        group: neighbours along the last dimension that share a scale: 16, 32, 64, 128 or 256. None: the whole row; of mx and nv formats their own.
+        rounding: "nearest", "stochastic" or "zero".
+        scale_dtype, over, seed: as in `rooftop.quantize`; nvfp4 must be given `over`.
+        implementation: a kernel by name: it runs or raises. None picks the best that takes the input.
+
+    Returns a `rooftop.quant.Quantized` of the shape of y. No gradient flows through it.
+
+    Raises TypeError for other dtypes or two different ones, ValueError for shapes that do not fit, and what `rooftop.quantize` raises for the rest."""
 
 def topk(x: Tensor, k: int, dim: int=-1, largest: bool=True, sorted: bool=True, *, lengths: Tensor | None=None, tie: str='lowest', nan: str='largest', implementation: str | None=None) -> tuple[Tensor, Tensor]:
     """The `k` largest (or smallest) elements of each row along `dim`, in order, and their indices. Exact; equal calls give equal bits.

@@ -24,6 +24,7 @@ from rooftop.ops._arguments import number
 from rooftop.ops._peers import compiled
 from rooftop.ops._quantized import SCALE_META, scale_shape
 from rooftop.ops._quantized import canonical as _canonical
+from rooftop.ops._quantized_peers import torchao
 from rooftop.quant.formats import ELEMENTS, FORMATS, ROUNDINGS, SCALES, Format, divided, effective, encode, format_of, load_scale, pack, scale_of, store_scale
 
 if TYPE_CHECKING:
@@ -294,6 +295,10 @@ def _bench() -> list[Case]:
         *found,
         _case("int8 tensor 16384x8192", "bench", big, (16384, 8192), "int8"),
         _case("int8 columns 16384x8192", "bench", big, (16384, 1), "int8"),
+        _case("int8 columns 4096x32768", "bench", (1, 4096, 32768), (4096, 1), "int8"),
+        _case("int8 groups of 128 down 16384x8192", "bench", big, (128, 1), "int8"),
+        _case("e4m3 groups of 128 down 16384x8192", "bench", big, (128, 1), "e4m3"),
+        _case("int8 odd rows 16384x8191", "bench", (1, 16384, 8191), (1, 8191), "int8"),
         _case("int8 rows stochastic 16384x8192", "bench", big, (1, 8192), "int8", rounding="stochastic"),
         _case("e4m3 groups stochastic 16384x8192", "bench", big, (1, 128), "e4m3", rounding="stochastic"),
         _case("int8 rows 8192x8192", "bench", (1, 8192, 8192), (1, 8192), "int8", "f32"),
@@ -342,6 +347,9 @@ def _cases() -> list[Case]:
         _case("rows of one pack 37x8", "edge", (1, 37, 8), (1, 8), "int8"),
         _case("rows 3x1000", "edge", (1, 3, 1000), (1, 1000), "int8"),
         _case("rows 2x9000", "edge", (1, 2, 9000), (1, 9000), "int8"),
+        _case("odd rows 5x1001", "edge", (1, 5, 1001), (1, 1001), "int8"),
+        _case("odd rows 3x9003", "edge", (1, 3, 9003), (1, 9003), "e4m3", "f32", rounding="stochastic"),
+        _case("odd rows nan 4x515", "edge", (1, 4, 515), (1, 515), "uint8", "f16", "nan", symmetric=False),
         _case("rows 2x40000", "edge", (1, 2, 40000), (1, 40000), "e4m3"),
         _case("a row 1x150001", "edge", (1, 1, 150001), (1, 150001), "int4", "f32", why="beyond the registers of one block"),
         _case("groups of 16", "edge", (1, 9, 512), (1, 16), "e4m3"),
@@ -398,7 +406,7 @@ OP = Op(
     tolerance={"codes": Tolerance(exact=True), "scale": Tolerance(exact=True), "zero": Tolerance(exact=True)},
     late=("seed",),
     arrange=arrange,
-    peers={"torch": lambda: _plain, "torch.compile": compiled(_plain)},
+    peers={"torch": lambda: _plain, "torch.compile": compiled(_plain), "torchao": torchao},
     wrong={
         "another seed": _changed("seed"),
         "another rounding": _changed("rounding"),

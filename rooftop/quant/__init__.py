@@ -12,18 +12,20 @@ if TYPE_CHECKING:
     from rooftop.quant.calibrate import gptq, hqq, nearest
     from rooftop.quant.checkpoints import from_awq, from_gptq, from_hqq, import_checkpoint, load_quantized, save_quantized
     from rooftop.quant.linear import QuantLinear, quantize_model
+    from rooftop.quant.optimizer import AdamW8bit, adamw_8bit_states
     from rooftop.quant.packed import PackedWeight, pack_codes, pack_weight
     from rooftop.quant.quantized import Quantized
     from rooftop.quant.straight_through import fake_quantize
 
 __all__ = [
-    "ALIASES", "FORMATS", "ROUNDINGS", "SCALES", "Format", "PackedWeight", "QuantLinear", "Quantized", "decode", "encode", "fake_quantize", "format_of",
-    "from_awq", "from_gptq", "from_hqq", "gptq", "hqq", "import_checkpoint", "load_quantized", "nearest", "pack", "pack_codes", "pack_weight", "quantize_model",
-    "save_quantized", "unpack",
+    "ALIASES", "FORMATS", "ROUNDINGS", "SCALES", "AdamW8bit", "Format", "PackedWeight", "QuantLinear", "Quantized", "adamw_8bit_states", "decode", "encode",
+    "fake_quantize", "format_of", "from_awq", "from_gptq", "from_hqq", "gptq", "hqq", "import_checkpoint", "load_quantized", "nearest", "pack", "pack_codes",
+    "pack_weight", "quantize_model", "save_quantized", "unpack",
 ]  # fmt: skip
 _NEED_TORCH = {
     "Quantized": "quantized", "fake_quantize": "straight_through", "PackedWeight": "packed", "pack_codes": "packed", "pack_weight": "packed",
-    "QuantLinear": "linear", "quantize_model": "linear", "nearest": "calibrate", "hqq": "calibrate", "gptq": "calibrate",
+    "AdamW8bit": "optimizer", "adamw_8bit_states": "optimizer", "QuantLinear": "linear", "quantize_model": "linear", "nearest": "calibrate",
+    "hqq": "calibrate", "gptq": "calibrate",
     **dict.fromkeys(("from_awq", "from_gptq", "from_hqq", "import_checkpoint", "load_quantized", "save_quantized"), "checkpoints"),
 }  # fmt: skip
 

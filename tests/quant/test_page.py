@@ -41,6 +41,12 @@ def test_the_table_of_codes_reads_back_as_the_values(name: str) -> None:
     assert torch.equal(got.isnan(), values.isnan())
 
 
+def test_the_chances_of_the_page_are_those_of_a_fair_rounding() -> None:
+    rows = [[c.strip() for c in line.strip("|").split("|")] for line in format_page.chances().splitlines()[2:]]
+    assert [r[0] for r in rows] == list(ELEMENTS)
+    assert all(float(r[1]) < 26.1 and float(r[2]) < 4 and r[3] == "0" for r in rows), rows
+
+
 def test_keys_order_as_floats_do() -> None:
     """All bfloat16 but NaN, by the formula of the page for 32 bits."""
     x = torch.arange(65536, dtype=torch.int32).to(torch.int16).view(torch.bfloat16).float()

@@ -15,8 +15,9 @@ def choose(p: Problem, head: Any) -> dict[str, Any]:
         vec = 4  # 16 bytes of floats: neighbouring threads then write neighbouring 16 bytes
     words = vec * p["x"].itemsize // 4
     count = max(1, -(-length // vec))
-    lanes = min(256, 1 << (count - 1).bit_length())
-    pieces = min(-(-count // lanes), max(1, 16 // words))
+    lanes = min(128 if vec == 16 else 256, 1 << (count - 1).bit_length())
+    # 6 bits: three words of a pack from the same lines, which fewer threads keep in the L1
+    pieces = 1 if vec == 16 else min(-(-count // lanes), max(1, 16 // words))
     units = 2 if pieces == 1 and lanes < 256 and words <= 8 else 1
     return {"vec": vec, "lanes": lanes, "pieces": pieces, "units": units, "threads": 256, "chunks": -(-count // (lanes * pieces)), "whole": whole}
 

@@ -22,7 +22,7 @@ def choose(p: Problem, head: Any) -> dict[str, Any]:
     outer, tall, wide = p["x"].shape
     vec, whole = packs(p, "x", wide, wide)
     threads = min(256, max(32, 32 * -(-wide // (32 * vec))))
-    tiles, height = -(-wide // (threads * vec)), 32
+    tiles, height = -(-wide // (threads * vec)), 8
     while height > 4 and tiles * outer * -(-tall // height) * threads < 2048 * p.device.sms:
         height //= 2
     return {"vec": vec, "whole": whole, "threads": threads, "tall": height}

@@ -18,6 +18,21 @@ cluster = 1
 #include "chain.cuh"
 #include "quantised_codes.cuh"
 
+/// The stored scale and its value, as scale_of and effective have them; of e4m3 by the conversions that the hardware has.
+template <int F, int S>
+__device__ inline float scale_and_value(float largest, const float* over, typename ScaleType<S>::Stored& stored) {
+#if __CUDA_ARCH__ >= 890
+    if constexpr (S == SCALE_E4M3) {
+        const float of_all = over ? *over : 1.f, part = __fdiv_rn(largest, Format<F>::MAX), s = over ? __fdiv_rn(part, of_all) : part;
+        stored = __nv_cvt_float_to_fp8(fminf(fmaxf(s, 0x1p-6f), 448.f), __NV_SATFINITE, __NV_E4M3);
+        const float value = __half2float(__half(__nv_cvt_fp8_to_halfraw(stored, __NV_E4M3)));
+        return over ? fminf(fmaxf(__fmul_rn(value, of_all), 0x1p-126f), 0x1p125f) : value;
+    }
+#endif
+    stored = scale_of<F, S>(largest, over);
+    return effective<S>(stored, over);
+}
+
 /// CLUSTER > 1: so many blocks share a segment, each PIECES * LANES packs of it.
 template <typename T, int F, int S, int ROUND, bool SYMMETRIC, int V, int LANES, int PIECES, int UNITS, int THREADS, bool WHOLE, int CLUSTER>
 __global__ void __launch_bounds__(THREADS)
@@ -84,10 +99,13 @@ quantize_segments(long long N, int L, const T* __restrict__ x, long long xs, con
         const float up = __uint_as_float(most), down = __uint_as_float(least);
         typename ScaleType<S>::Stored stored;
         int offset = X::MIDDLE;
-        if constexpr (SYMMETRIC) stored = scale_of<F, S>(up, over);
-        else stored = store_scale<S>(__fadd_rn(__fdiv_rn(up, X::STEPS), __fdiv_rn(down, X::STEPS)));
-        const float s = effective<S>(stored, over);
-        const DividedBy<F, S, ROUND> divided(s, fmaxf(up, down), unclean);
+        float s;
+        if constexpr (SYMMETRIC) s = scale_and_value<F, S>(up, over, stored);
+        else stored = store_scale<S>(__fadd_rn(__fdiv_rn(up, X::STEPS), __fdiv_rn(down, X::STEPS))), s = effective<S>(stored, over);
+        DividedBy<F, S, ROUND> divided(s, fmaxf(up, down), unclean);
+        // A scale of e4m3 is off by a sixteenth at most, unless it is the largest: quotients stay below 7, which rounds to the largest code by itself.
+        constexpr bool WITHIN = F == E2M1 && S == SCALE_E4M3 && ROUND == NEAREST;
+        if constexpr (WITHIN) divided.careful |= stored == 0x7e;
         if constexpr (!SYMMETRIC) offset = zero_point<F>(down, s);
         if (unit >= N) continue;
         if (lane == 0 && start == 0) {
@@ -104,7 +122,7 @@ quantize_segments(long long N, int L, const T* __restrict__ x, long long xs, con
             const auto zeros = [&](int) { return offset; };
             unsigned out[(V * X::BITS + 31) / 32];
             if (divided.careful) encode<F, ROUND, SYMMETRIC, V>(out, [&](int i) { return held[u][p][i]; }, random, by, zeros);
-            else encode_clean<F, S, ROUND, SYMMETRIC>(out, held[u][p], random, by, zeros);
+            else encode_clean<F, WITHIN ? SCALE_F32 : S, ROUND, SYMMETRIC>(out, held[u][p], random, by, zeros);
             store_codes<X::BITS, V, WHOLE>(to + static_cast<long long>(at / V) * BYTES, out, L - at);
         }
     }

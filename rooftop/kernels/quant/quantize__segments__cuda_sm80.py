@@ -20,10 +20,12 @@ def _shape(p: Problem) -> dict[str, Any] | None:
     found = {"vec": vec, "units": 1, "threads": 256, "whole": whole, "cluster": 1}
     if count * words <= 512:  # lanes of one warp: 16 words a thread, over which the cost of a scale is spread, in steps of 32 bytes at least
         lanes = min(32, 1 << (max(1, -(-count * words // 16)) - 1).bit_length())
-        lanes = min(32, max(lanes, min(count, -(-8 // words))))
+        lanes = min(32, max(lanes, min(count, 2)))
+        if whole and p["x"].itemsize == 4:  # a warp then reads 512 bytes side by side, and writes whole lines of codes
+            lanes = min(32, count)
         lanes = 1 << (lanes - 1).bit_length()
         pieces = -(-count // lanes)
-        return {**found, "lanes": lanes, "pieces": pieces, "units": 2 if pieces * words <= 8 else 1}
+        return {**found, "lanes": lanes, "pieces": pieces, "units": 4 if lanes == 32 and pieces * words <= 4 else 2 if pieces * words <= 8 else 1}
     for cluster in (1, 2, 4, 8) if p.device.arch >= 90 else (1,):
         for pieces, most in ((min(4, REGISTERS // words), 512), (REGISTERS // words, 1024 if cluster == (8 if p.device.arch >= 90 else 1) else 512)):
             threads = 32 * -(-count // (32 * pieces * cluster))

@@ -1,0 +1,151 @@
+// Rows whose values are in registers, as codes and scales: for kernels that compute what they quantise.
+#pragma once
+#include "quantised_codes.cuh"
+
+/// Sum over LANES neighbouring threads, lanes of a warp or the whole block; the same in all of them. `shared` has 32 words.
+template <int LANES, int THREADS>
+__device__ float sum_over_lanes(float v, float* shared) {
+#pragma unroll
+    for (int step = (LANES < 32 ? LANES : 32) / 2; step > 0; step /= 2) v += __shfl_xor_sync(~0u, v, step);
+    if constexpr (LANES > 32) {
+        const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+        if (lane == 0) shared[warp] = v;
+        __syncthreads();
+        v = lane < THREADS / 32 ? shared[lane] : 0;
+#pragma unroll
+        for (int step = 16; step > 0; step /= 2) v += __shfl_xor_sync(~0u, v, step);
+        __syncthreads();
+    }
+    return v;
+}
+
+/// Sum and largest size over LANES neighbouring threads, at one barrier. `shared` has 64 words.
+template <int LANES, int THREADS>
+__device__ inline void sum_and_largest(float& sum, unsigned& most, unsigned* shared) {
+#pragma unroll
+    for (int step = (LANES < 32 ? LANES : 32) / 2; step > 0; step /= 2) {
+        sum += __shfl_xor_sync(~0u, sum, step);
+        if (LANES < 32) most = max(most, __shfl_xor_sync(~0u, most, step));
+    }
+    if (LANES >= 32) most = __reduce_max_sync(~0u, most);
+    if constexpr (LANES > 32) {
+        const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+        if (lane == 0) shared[warp] = __float_as_uint(sum), shared[32 + warp] = most;
+        __syncthreads();
+        sum = lane < THREADS / 32 ? __uint_as_float(shared[lane]) : 0;
+        most = __reduce_max_sync(~0u, lane < THREADS / 32 ? shared[32 + lane] : 0);
+#pragma unroll
+        for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(~0u, sum, step);
+    }
+}
+
+/// The largest over LANES neighbouring threads, a NaN above all; the same in all of them. `shared` has 32 words.
+template <int LANES, int THREADS>
+__device__ float largest_over_lanes(float v, unsigned* shared) {
+    const unsigned bits = __float_as_uint(v);
+    const unsigned key = v != v ? 0xffffffffu : bits & 0x80000000u ? ~bits : bits | 0x80000000u;  // rises with the number
+    const unsigned most = over_lanes<LANES, THREADS>(key, shared);
+    return __uint_as_float(most == 0xffffffffu ? 0x7fffffffu : most & 0x80000000u ? most & 0x7fffffffu : ~most);
+}
+
+/// SIZE neighbours, V in this thread, times the Hadamard matrix of Sylvester's order over sqrt(SIZE): sums and differences at distances 1, 2, 4, ...
+template <int SIZE, int V>
+__device__ inline void rotate_pack(Held<float, V>& y) {
+#pragma unroll
+    for (int step = 1; step < V; step *= 2) {
+#pragma unroll
+        for (int i = 0; i < V; ++i) {
+            if (i & step) continue;
+            const float a = y[i], b = y[i + step];
+            y.w[i] = __float_as_uint(__fadd_rn(a, b)), y.w[i + step] = __float_as_uint(__fsub_rn(a, b));
+        }
+    }
+#pragma unroll
+    for (int step = V; step < SIZE; step *= 2) {
+        const bool upper = threadIdx.x & (step / V);
+#pragma unroll
+        for (int i = 0; i < V; ++i) {
+            const float mine = y[i], other = __shfl_xor_sync(~0u, mine, step / V);
+            y.w[i] = __float_as_uint(upper ? __fsub_rn(other, mine) : __fadd_rn(mine, other));
+        }
+    }
+    constexpr float PART = SIZE == 16 ? 0.25f : SIZE == 32 ? 0.17677669529663687f : SIZE == 64 ? 0.125f : SIZE == 128 ? 0.08838834764831843f : 0.0625f;
+#pragma unroll
+    for (int i = 0; i < V; ++i) y.w[i] = __float_as_uint(__fmul_rn(y[i], PART));
+}
+
+/// V elements of T at `from`, as floats; `left` of them where not WHOLE, zeros beyond.
+template <bool WHOLE, typename T, int V>
+__device__ inline void load_floats(Held<float, V>& to, const T* from, int left) {
+    Held<T, V> held;
+    if (WHOLE) held.load(from);
+    else held.load(from, left);
+#pragma unroll
+    for (int i = 0; i < V; ++i) to.w[i] = __float_as_uint(held[i]);
+}
+
+/// As load_floats, of what all rows read again.
+template <bool WHOLE, typename T, int V>
+__device__ inline void load_shared_floats(float (&to)[V], const T* from, int left) {
+    Held<T, V> held;
+    if (WHOLE) held.load_kept(from);
+    else held.load(from, left);
+#pragma unroll
+    for (int i = 0; i < V; ++i) to[i] = held[i];
+}
+
+/// The codes and scales of row `row` of length L, of which this thread has packs lane, lane + LANES, ... of V elements, zeros beyond L. GROUP: lanes whose packs
+/// share a scale, 1 to 32; 0: all of the row. All threads call it; `there`: whether the row is one. KNOWN: `known` is the row's largest size, as bits; where it
+/// is infinite or NaN it is found again.
+template <int F, int S, int ROUND, int V, int PIECES, int LANES, int THREADS, int GROUP, bool WHOLE, bool KNOWN = false>
+__device__ inline void write_row(const Held<float, V> (&y)[PIECES], bool there, long long row, int L, const float* over, unsigned char* codes,
+                                 typename ScaleType<S>::Stored* scale, int seed, unsigned* shared, unsigned known = 0) {
+    using X = Format<F>;
+    using By = DividedBy<F, S, ROUND>;
+    constexpr int BYTES = V * X::BITS / 8, OF = GROUP ? GROUP : LANES, PARTS = GROUP ? PIECES : 1, EACH = GROUP ? 1 : PIECES;
+    const int lane = threadIdx.x % LANES;
+    const long long row_bytes = (static_cast<long long>(L) * X::BITS + 7) / 8;
+    const int across = GROUP ? (L + GROUP * V - 1) / (GROUP * V) : 1;
+    const auto zeros = [](int) { return X::MIDDLE; };
+#pragma unroll
+    for (int part = 0; part < PARTS; ++part) {
+        unsigned most = known;
+        if constexpr (!KNOWN || GROUP) {
+            Most<float> largest;
+#pragma unroll
+            for (int p = part; p < part + EACH; ++p) {
+#pragma unroll
+                for (int i = 0; i < V; ++i) largest.over_size(y[p].w[i]);
+            }
+            most = over_lanes<OF, THREADS>(largest.w, shared);
+        }
+        const bool unclean = most >= INFINITE_BITS;
+        if (OF > 32 ? unclean : __any_sync(~0u, unclean)) {  // once more, without infinities and NaN
+            most = 0;
+#pragma unroll
+            for (int p = part; p < part + EACH; ++p) {
+#pragma unroll
+                for (int i = 0; i < V; ++i) {
+                    const unsigned size = y[p].w[i] & 0x7fffffffu;
+                    if (size < INFINITE_BITS) most = max(most, size);
+                }
+            }
+            most = over_lanes<OF, THREADS>(most, shared);
+        }
+        const typename ScaleType<S>::Stored stored = scale_of<F, S>(__uint_as_float(most), over);
+        const By divided(effective<S>(stored, over), __uint_as_float(most), unclean);
+        const auto by = [&](int) -> const By& { return divided; };
+        if (!there) continue;
+        if (GROUP ? lane % OF == 0 && (part * LANES + lane) * V < L : lane == 0) scale[row * across + (GROUP ? (part * LANES + lane) / OF : 0)] = stored;
+#pragma unroll
+        for (int p = part; p < part + EACH; ++p) {
+            const int at = (p * LANES + lane) * V;
+            if (at >= L) continue;
+            const Drawn<V, WHOLE> random(seed, static_cast<unsigned long long>(row) * L + at);
+            unsigned out[(V * X::BITS + 31) / 32];
+            if (divided.careful) encode<F, ROUND, true, V>(out, [&](int i) { return y[p][i]; }, random, by, zeros);
+            else encode_clean<F, S, ROUND, true>(out, y[p], random, by, zeros);
+            store_codes<X::BITS, V, WHOLE>(codes + row * row_bytes + static_cast<long long>(at / V) * BYTES, out, L - at);
+        }
+    }
+}

@@ -1,0 +1,27 @@
+"""The config of hadamard_quantize__cuda_sm80.cu: a row in the registers of some lanes, a warp or a block."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rooftop.core.spec import Launch, Problem
+from rooftop.kernels._device.quantised_rows import launched, layout
+
+
+def _shape(p: Problem) -> dict[str, Any] | str:
+    return layout(p, "x", ("x",), int(p.option("size")))
+
+
+def supports(p: Problem, head: Any) -> str | None:
+    found = _shape(p)
+    return found if isinstance(found, str) else None
+
+
+def choose(p: Problem, head: Any) -> dict[str, Any]:
+    found = _shape(p)
+    assert not isinstance(found, str)
+    return found
+
+
+def launches(p: Problem, config: Any, head: Any) -> list[Launch]:
+    return launched(p, "hadamard_quantize", "x", config, {"x": ("ptr", 0), "xs": ("i64", p["x"].strides[0])}, (int(p.option("size")),))

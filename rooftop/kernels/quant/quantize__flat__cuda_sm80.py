@@ -1,0 +1,52 @@
+"""The config of quantize__flat__cuda_sm80.cu: 16 words of x a thread, 32 for the longest rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rooftop.core.spec import Launch, Problem
+from rooftop.kernels._device.quantised import arguments, element, names, packs, rounding, text
+
+
+def _shape(p: Problem) -> dict[str, Any] | str:
+    x = p["x"]
+    if len(x.shape) != 2 or element(p).bits != 8:
+        return "takes segments, to codes of 8 bits"
+    if not x.contiguous or x.align < 16 or p["codes"].align < 16 or x.shape[0] >= 2**31:
+        return "x must be contiguous, tensors start on 16 bytes, and rows be fewer than 2^31"
+    if x.shape[1] < 256 or packs(p, "x", x.shape[1], x.strides[0])[1]:
+        return "takes rows of 256 elements or more that are no whole packs"
+    count = -(-x.shape[1] // (16 // x.itemsize)) + 1  # packs that a row touches
+    for pieces, most in ((4, 512), (8, 1024)):
+        threads = 32 * max(1, -(-count // (32 * pieces)))
+        if threads <= most:
+            return {"threads": threads, "pieces": max(1, -(-count // threads))}
+    return "a row must fit the registers of one block"
+
+
+def supports(p: Problem, head: Any) -> str | None:
+    found = _shape(p)
+    return found if isinstance(found, str) else None
+
+
+def prefers(p: Problem, head: Any) -> int:
+    return 1
+
+
+def choose(p: Problem, head: Any) -> dict[str, Any]:
+    found = _shape(p)
+    assert not isinstance(found, str)
+    return found
+
+
+def launches(p: Problem, config: Any, head: Any) -> list[Launch]:
+    n, length = p["x"].shape
+    args, types = arguments(
+        p,
+        {
+            "N": ("i64", n), "L": ("i32", length), "x": ("ptr", 0), "over": ("ptr", 0), "codes": ("ptr", 0), "scale": ("ptr", 0), "zero": ("ptr", 0),
+            "seed": ("i32", "seed"),
+        },
+    )  # fmt: skip
+    kernel = text("quantize_flat", *names(p), rounding(p), bool(p.option("symmetric")), config["pieces"], config["threads"])
+    return [Launch(kernel, (n,), args, types=types, block=(config["threads"],), chained=p.device.arch >= 90)]

@@ -1,0 +1,74 @@
+/* rooftop
+idea    = "A row is held in registers through its maximum, its sum and its codes: it is read once, and the probabilities are written as codes alone."
+limit   = "the copy of so many bytes; rows of more than 32768 elements"
+dtypes  = ["f32", "f16", "bf16"]
+args    = ["N: i64", "L: i32", "x: T[N, L]", "over: f32[1]?", "seed: i32"]
+python  = ["supports", "choose", "launches"]
+demands = { spills = 0 }
+
+[config]
+vec     = 8
+lanes   = 256
+pieces  = 4
+threads = 256
+group   = 0
+whole   = true
+*/
+#include <math_constants.h>
+
+#include "chain.cuh"
+#include "quantised_rows.cuh"
+
+/// 2^v; zero below 2^-126.
+__device__ inline float power_of_two(float v) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(v));
+    return y;
+}
+
+template <typename T, int F, int S, int ROUND, int V, int PIECES, int LANES, int THREADS, int GROUP, bool WHOLE>
+__global__ void __launch_bounds__(THREADS, GROUP ? 1 : 1024 / THREADS)
+softmax_quantize(long long N, int L, const T* __restrict__ x, long long xs, const float* __restrict__ over,
+                 unsigned char* __restrict__ codes, typename ScaleType<S>::Stored* __restrict__ scale, int seed) {
+    __shared__ unsigned shared[32];
+    wait_for_before();
+    const int lane = threadIdx.x % LANES;
+    const long long row = static_cast<long long>(blockIdx.x) * (THREADS / LANES) + threadIdx.x / LANES;
+    const bool there = row < N;
+    Held<float, V> y[PIECES];
+    float above = -CUDART_INF_F;
+#pragma unroll
+    for (int p = 0; p < PIECES; ++p) {
+        const int at = (p * LANES + lane) * V;
+        y[p].clear();
+        if (!there || at >= L) continue;
+        load_floats<WHOLE, T, V>(y[p], x + row * xs + at, L - at);
+#pragma unroll
+        for (int i = 0; i < V; ++i) {
+            if (WHOLE || at + i < L) above = y[p][i] > above || y[p][i] != y[p][i] ? y[p][i] : above;
+        }
+    }
+    above = largest_over_lanes<LANES, THREADS>(above, shared);
+    float sum = 0;
+#pragma unroll
+    for (int p = 0; p < PIECES; ++p) {
+        const int at = (p * LANES + lane) * V;
+#pragma unroll
+        for (int i = 0; i < V; ++i) {
+            const float e = there && at + i < L ? power_of_two((y[p][i] - above) * 1.4426950408889634f) : 0.f;
+            y[p].w[i] = __float_as_uint(e);
+            sum += e;
+        }
+    }
+    sum = sum_over_lanes<LANES, THREADS>(sum, reinterpret_cast<float*>(shared));
+    const float part = __frcp_rn(sum);
+#pragma unroll
+    for (int p = 0; p < PIECES; ++p) {
+#pragma unroll
+        for (int i = 0; i < V; ++i) {
+            const int at = (p * LANES + lane) * V + i;
+            y[p].w[i] = at < L ? __float_as_uint(y[p][i] * part) : 0;
+        }
+    }
+    write_row<F, S, ROUND, V, PIECES, LANES, THREADS, GROUP, WHOLE, true>(y, there, row, L, over, codes, scale, seed, shared, __float_as_uint(part));
+}

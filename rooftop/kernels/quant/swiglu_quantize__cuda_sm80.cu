@@ -1,0 +1,42 @@
+/* rooftop
+idea    = "y = silu(a) b is computed in registers, where its largest size is found and its codes are made: a and b are read once, and no y of 16 bits is written and read again."
+limit   = "the copy of so many bytes; rows of more than 32768 elements"
+dtypes  = ["f32", "f16", "bf16"]
+args    = ["N: i64", "L: i32", "a: T[N, L]", "b: T[N, L]", "over: f32[1]?", "seed: i32"]
+python  = ["supports", "choose", "launches"]
+demands = { spills = 0 }
+
+[config]
+vec     = 8
+lanes   = 256
+pieces  = 4
+threads = 256
+group   = 0
+whole   = true
+*/
+#include "chain.cuh"
+#include "quantised_rows.cuh"
+
+template <typename T, int F, int S, int ROUND, int V, int PIECES, int LANES, int THREADS, int GROUP, bool WHOLE>
+__global__ void __launch_bounds__(THREADS)
+swiglu_quantize(long long N, int L, const T* __restrict__ a, long long as, const T* __restrict__ b, long long bs, const float* __restrict__ over,
+                unsigned char* __restrict__ codes, typename ScaleType<S>::Stored* __restrict__ scale, int seed) {
+    __shared__ unsigned shared[32];
+    wait_for_before();
+    const int lane = threadIdx.x % LANES;
+    const long long row = static_cast<long long>(blockIdx.x) * (THREADS / LANES) + threadIdx.x / LANES;
+    const bool there = row < N;
+    Held<float, V> y[PIECES];
+#pragma unroll
+    for (int p = 0; p < PIECES; ++p) {
+        const int at = (p * LANES + lane) * V;
+        y[p].clear();
+        if (!there || at >= L) continue;
+        Held<T, V> gate, value;
+        if (WHOLE) gate.load(a + row * as + at), value.load(b + row * bs + at);
+        else gate.load(a + row * as + at, L - at), value.load(b + row * bs + at, L - at);
+#pragma unroll
+        for (int i = 0; i < V; ++i) y[p].w[i] = __float_as_uint(__fdividef(1.f, 1.f + __expf(-gate[i])) * gate[i] * value[i]);
+    }
+    write_row<F, S, ROUND, V, PIECES, LANES, THREADS, GROUP, WHOLE>(y, there, row, L, over, codes, scale, seed, shared);
+}

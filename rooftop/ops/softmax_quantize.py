@@ -1,0 +1,107 @@
+"""Softmax of rows, written as codes and scales.
+
+    y_i = exp(x_i - max(x)) / sum_j exp(x_j - max(x)) in float32, then as `rooftop.quantize` by rows, or by groups along them
+
+Sources: Milakov & Gimelshein 2018 (arXiv 1805.02867); what codes and scales are: rooftop/ops/quantize.py."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from rooftop.core.op import Op
+from rooftop.core.spec import Input, Meta, Problem, Work
+from rooftop.ops import _quantized_rows as rows
+from rooftop.ops import _random
+from rooftop.ops._peers import compiled
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from rooftop import quant
+
+
+def softmax_quantize(
+    x: Tensor,
+    format: str | quant.Format = "int8",
+    *,
+    group: int | None = None,
+    rounding: str = "nearest",
+    scale_dtype: str | None = None,
+    over: Tensor | None = None,
+    seed: int = 0,
+    implementation: str | None = None,
+) -> quant.Quantized:
+    """`rooftop.quantize(rooftop.softmax(x), format)` along the last dimension in one pass, and without rounding the probabilities to 16 bits in between.
+
+    Args:
+        x: float32, float16 or bfloat16, at least one dimension, any strides.
+        format: as in `rooftop.quantize`.
+        group: neighbours along the last dimension that share a scale: 16, 32, 64, 128 or 256. None: the whole row; of mx and nv formats their own.
+        rounding: "nearest", "stochastic" or "zero".
+        scale_dtype, over, seed: as in `rooftop.quantize`; nvfp4 must be given `over`.
+        implementation: a kernel by name: it runs or raises. None picks the best that takes the input.
+
+    A row that holds a NaN or +infinity, or -infinity alone, is NaN: its codes are those of NaN.
+
+    Returns a `rooftop.quant.Quantized` of the shape of `x`. No gradient flows through it.
+
+    Raises what `rooftop.quantize` raises."""
+    rows.validate("softmax_quantize", "x", x)
+    f, kind, columns = rows.how("softmax_quantize", x, format, group, rounding, scale_dtype, over, seed)
+    codes, scale = OP(
+        rows.flat(x), None if over is None else over.reshape(1), columns, f.element, kind, rounding, _random.signed(seed), implementation=implementation
+    )
+    return rows.packaged(codes, scale, over, f, kind, tuple(x.shape), x.dtype, columns)
+
+
+def reference(x: Tensor, over: Tensor | None, group: int, format: str, scales: str, rounding: str, seed: int) -> tuple[Tensor, Tensor]:
+    return rows.quantised(x.softmax(-1), over, group, format, scales, rounding, seed)
+
+
+def values(tensors: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
+    x = tensors["x"].double()
+    y = x.softmax(-1)
+    if y.numel() == 0:
+        return y, y
+    below = (x.amax(-1, keepdim=True) - x).clamp(max=200.0).nan_to_num(0.0)  # of the largest; further below y is zero in float32
+    return y, y * (rows.ULPS + below * 2.0**-22) + 2.0**-126
+
+
+def outputs(x: Meta, group: int, format: str, scales: str, **_: Any) -> dict[str, Meta | None]:
+    return rows.row_outputs(x, group, format, scales)
+
+
+def work(p: Problem) -> Work:
+    """Read x once, write codes and scales."""
+    n = p["x"].numel
+    return Work(p["x"].nbytes, p["codes"].nbytes + p["scale"].nbytes, {"fma32": 6.0 * n, "exp": 1.0 * n})
+
+
+def _eager(x: Tensor, over: Tensor | None, group: int, format: str, scales: str, rounding: str, seed: int) -> tuple[Tensor, Tensor]:
+    return rows.plain(x.softmax(-1), group, format, scales, rounding)
+
+
+def _wrong(change: str, x: Tensor, over: Tensor | None, group: int, format: str, scales: str, rounding: str, seed: int) -> Any:
+    if change == "tail":  # the last column has no say in the sum
+        return rows.quantised(x.exp() / x[:, :-1].exp().sum(-1, keepdim=True), over, group, format, scales, rounding, seed)
+    return rows.worse(change, reference, (x, over, group, format, scales), rounding, seed)
+
+
+def _changed(change: str) -> Callable[..., Any]:
+    return lambda *args: _wrong(change, *args)
+
+
+OP = Op(
+    reference,
+    objects=True,
+    outputs=outputs,
+    canonical=rows.canonical("x"),
+    cases=rows.cases(lambda shape, d, fill, layout: {"x": Input(shape, d, fill, layout)}, fills=("wide", "-inf rows", "large")),
+    work=work,
+    compare=rows.laws(values, ("x",)),
+    arrange=rows.arranged,
+    late=("seed",),
+    peers={"torch": lambda: _eager, "torch.compile": compiled(_eager)},
+    wrong={what: _changed(what) for what in (*rows.CHANGES, "tail")},
+)

@@ -1,0 +1,78 @@
+"""AdamW with its states in 8 bits, a quarter of the memory that float32 takes: `rooftop.adamw_8bit` for each parameter."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rooftop.ops.adamw_8bit import BLOCK, adamw_8bit
+from rooftop.quant.quantized import Quantized
+
+
+def adamw_8bit_states(param: Tensor) -> tuple[Quantized, Quantized]:
+    """Both states of `rooftop.adamw_8bit` for `param` before the first step: zeros."""
+    n = param.numel()
+
+    def zeros() -> Quantized:
+        codes = torch.zeros(n, dtype=torch.uint8, device=param.device).view(torch.float8_e4m3fn)
+        scale = torch.full((-(-n // BLOCK),), 2.0**-126, device=param.device)
+        return Quantized(codes, scale, None, None, "e4m3", (n,), "float32", 1, BLOCK, (0, 0), "f32", None)
+
+    return zeros(), zeros()
+
+
+class AdamW8bit(torch.optim.Optimizer):  # type: ignore[misc]
+    """`torch.optim.AdamW` with states of 8 bits: two bytes a parameter, and a float32 scale for each 256 of both, in place of eight bytes.
+
+    params, lr, betas, eps, weight_decay: as of `torch.optim.AdamW`. rounding: of the states, "stochastic" or "nearest". seed: of the random bits; each step and
+    parameter has others. Parameters are float32, float16 or bfloat16, and contiguous; gradients are dense.
+
+    The states are `rooftop.quant.Quantized` (`state[p]["first"]`, `["second"]`): `.dequantize()` reads them, and `state_dict()` holds them as they are.
+
+    Raises ValueError for numbers that do not fit, at the first step what `rooftop.adamw_8bit` raises."""
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 1e-2,
+        *,
+        rounding: str = "stochastic",
+        seed: int = 0,
+    ) -> None:
+        if lr < 0 or eps < 0 or weight_decay < 0 or not all(0 <= b < 1 for b in betas):
+            raise ValueError(f"AdamW8bit: lr {lr}, eps {eps} and weight_decay {weight_decay} must be at least 0, betas {betas} at least 0 and below 1")
+        if rounding not in ("stochastic", "nearest"):
+            raise ValueError(f"AdamW8bit: rounding is {rounding!r}; accepted are stochastic, nearest")
+        super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "rounding": rounding, "seed": seed})
+
+    @torch.no_grad()  # type: ignore[untyped-decorator]
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """One step for each parameter that has a gradient. Returns what `closure` returned, which is called first with gradients on."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        index = 0
+        for group in self.param_groups:
+            for p in group["params"]:
+                index += 1
+                if p.grad is None:
+                    continue
+                state = self.state[p]
+                if not state:
+                    state["step"] = 0
+                    state["first"], state["second"] = adamw_8bit_states(p)
+                elif state["first"].device != p.device:  # loaded from another device
+                    state["first"], state["second"] = state["first"].to(p.device), state["second"].to(p.device)
+                state["step"] += 1
+                adamw_8bit(
+                    p, p.grad, state["first"], state["second"], state["step"], lr=float(group["lr"]), betas=group["betas"], eps=group["eps"],
+                    weight_decay=group["weight_decay"], rounding=group["rounding"], seed=group["seed"] + state["step"] * 1000003 + index,
+                )  # fmt: skip
+        return loss
