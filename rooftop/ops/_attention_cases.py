@@ -73,6 +73,17 @@ def cases() -> list[Case]:
         case(f"decode {b}x{sk}, 64 heads of 8", tags="bench model", **call("bf16", b, 1, 64, 128, sk=sk, hk=8))
         for b, sk in ((1, 131072), (16, 8192), (64, 8192))
     ]
+    codes: dict[str, Any] = {n: Input((16, 16384, 8, 128), "f8e4m3") for n in "kv"} | {f"{n}_scale": Input((1,), "f32") for n in "kv"}
+    sixteen: dict[str, Any] = {n: Input((17,), "i32") for n in ("cu_seqlens_q", "cu_seqlens_k")}
+    bench += [
+        case("decode 16x16384 of 8 bits, 64 heads of 8", tags="bench model", **{**call("bf16", 16, 1, 64, 128, sk=16384, hk=8), **codes}),
+        case("packed causal d128 16x1024", tags="bench", **call("bf16", 1, 16384, 16, 128, right=0, **sixteen)),
+        case("dropout d128 8192", tags="bench", **call("bf16", 2, 8192, 16, 128, right=0, p=0.1)),
+        case("bias d128 8192", tags="bench", **call("bf16", 2, 8192, 16, 128, right=0, bias=Input((1, 16, 8192, 8192), "bf16"))),
+        case("full d256 8192", tags="bench", **call("bf16", 2, 8192, 8, 256)),
+        case("causal d96 4096", tags="bench", **call("bf16", 4, 4096, 16, 96, right=0)),
+        case("causal d128 1024", tags="bench", **call("bf16", 16, 1024, 16, 128, right=0)),
+    ]
     i32: dict[str, Any] = {"cu_seqlens_q": Input((5,), "i32"), "cu_seqlens_k": Input((5,), "i32")}
     edges: dict[str, dict[str, Any]] = {
         "no queries": {"b": 2, "sq": 0, "h": 3, "sk": 3},
