@@ -146,9 +146,9 @@ def _load_values(v_desc, v_ring, v_full, empty, b, h, column, n, STAGES: gl.cons
 
 
 @gluon.jit
-def _load(q_desc, k_desc, v_desc, q_tiles, k_ring, v_ring, q_full, q_empty, k_full, v_full, empty, plan, rows_of_tiles, all_heads, section, H, GROUP, TQ, TK,
+def _load(q_desc, k_desc, v_desc, z_desc, q_tiles, k_ring, v_ring, z_tiles, q_full, q_empty, k_full, v_full, empty, z_full, z_empty, plan, rows_of_tiles, all_heads, section, H, GROUP, TQ, TK,
           GROUPS: gl.constexpr, STAGES: gl.constexpr, BM: gl.constexpr, BN: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr,
-          PACKED: gl.constexpr):  # fmt: skip
+          PACKED: gl.constexpr, BIAS: gl.constexpr):  # fmt: skip
     """The producer warp."""
     n = 0
     used = 0
@@ -176,6 +176,12 @@ def _load(q_desc, k_desc, v_desc, q_tiles, k_ring, v_ring, q_full, q_empty, k_fu
                     tma.async_copy_global_to_shared(k_desc, [b, h // GROUP, first_key + (end - 1 - i) * BN, 0], k_full.index(stage), k_ring.index(stage))
                     if i > 0:
                         _load_values(v_desc, v_ring, v_full, empty, b, h // GROUP, first_key + (end - i) * BN, n - 1, STAGES)
+                    if BIAS:
+                        for g in gl.static_range(GROUPS):
+                            mbarrier.wait(z_empty.index(g), (n & 1) ^ 1)
+                            mbarrier.expect(z_full.index(g), z_desc.block_type.nbytes)
+                            at = [gl.minimum(b, z_desc.shape[0] - 1), gl.minimum(h, z_desc.shape[1] - 1), row + g * 64, (end - 1 - i) * BN]
+                            tma.async_copy_global_to_shared(z_desc, at, z_full.index(g), z_tiles.index(g))
                     n += 1
                 _load_values(v_desc, v_ring, v_full, empty, b, h // GROUP, first_key + begin * BN, n - 1, STAGES)
 
@@ -187,13 +193,19 @@ def _flat(x):
 
 
 @gluon.jit
-def _weights(z, top, total, factor, cap, rows, column, SK, position, LEFT: gl.constexpr, RIGHT: gl.constexpr, CAP: gl.constexpr, MASKED: gl.constexpr):
+def _weights(z, top, total, factor, cap, z_tiles, z_full, z_empty, n, INDEX: gl.constexpr, BIAS: gl.constexpr, rows, column, SK, position, LEFT: gl.constexpr, RIGHT: gl.constexpr, CAP: gl.constexpr,
+             MASKED: gl.constexpr):  # fmt: skip
     """(p, the new maximum, the new sum, by what the old ones shrink) of scores of one tile of keys, which begins at `column`; all in base 2."""
     L: gl.constexpr = z.type.layout
     if CAP:
         e = gl.exp2(gl.abs(z) * cap)
         t = (1 - e) / (1 + e)
         z = gl.where(z < 0, -t, t)
+    if BIAS:
+        mbarrier.wait(z_full.index(INDEX), n & 1)
+        added = _flat(z_tiles.index(INDEX)).load(L)
+        mbarrier.arrive(z_empty.index(INDEX), count=1)
+        z = z * factor + added.to(gl.float32) * LOG2E
     if MASKED:
         columns = column + gl.arange(0, z.shape[1], gl.SliceLayout(0, L))
         limit = gl.zeros_like(rows) + SK
@@ -203,17 +215,22 @@ def _weights(z, top, total, factor, cap, rows, column, SK, position, LEFT: gl.co
         if LEFT >= 0:
             inside &= columns[None, :] >= (rows + (position - LEFT))[:, None]
         z = gl.where(inside, z, float("-inf"))
-    new = gl.maximum(top, gl.max(z, 1) * factor)
-    base = gl.where(new == float("-inf"), 0.0, new)
-    p = gl.exp2(z * factor - base[:, None])
+    if BIAS:
+        new = gl.maximum(top, gl.max(z, 1))
+        base = gl.where(new == float("-inf"), 0.0, new)
+        p = gl.exp2(z - base[:, None])
+    else:
+        new = gl.maximum(top, gl.max(z, 1) * factor)
+        base = gl.where(new == float("-inf"), 0.0, new)
+        p = gl.exp2(z * factor - base[:, None])
     shrink = gl.exp2(top - base)
     return p, new, total * shrink + gl.sum(p, 1), shrink
 
 
 @gluon.jit
-def _steps(acc, p, top, total, q, k_ring, v_ring, k_full, v_full, empty, turn_bars, n, first, last, factor, cap, rows, SK, position, INDEX: gl.constexpr,
+def _steps(acc, p, top, total, q, k_ring, v_ring, z_tiles, k_full, v_full, empty, z_full, z_empty, turn_bars, n, first, last, factor, cap, rows, SK, position, INDEX: gl.constexpr,
            STAGES: gl.constexpr, BN: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr, CAP: gl.constexpr, MASKED: gl.constexpr,
-           PING: gl.constexpr):  # fmt: skip
+           PING: gl.constexpr, BIAS: gl.constexpr):  # fmt: skip
     """Tiles of keys `first` down to one past `last`: the scores of each together with the product of the weights of the tile before it."""
     M: gl.constexpr = acc.shape[0]
     SCORES: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BN, 16])
@@ -232,7 +249,7 @@ def _steps(acc, p, top, total, q, k_ring, v_ring, k_full, v_full, empty, turn_ba
             mbarrier.arrive(turn_bars.index(1 - INDEX), count=1)
         z = warpgroup_mma_wait(num_outstanding=1, deps=(z,))
         mbarrier.arrive(empty.index(2 * stage), count=1)
-        w, top, total, shrink = _weights(z, top, total, factor, cap, rows, (first - 1 - i) * BN, SK, position, LEFT, RIGHT, CAP, MASKED)
+        w, top, total, shrink = _weights(z, top, total, factor, cap, z_tiles, z_full, z_empty, n, INDEX, BIAS, rows, (first - 1 - i) * BN, SK, position, LEFT, RIGHT, CAP, MASKED)
         # Waiting for the next keys here ends a basic block: within one, ptxas moves the exponentials behind the wait for the product.
         mbarrier.wait(k_full.index((n + 1) % STAGES), (n + 1) // STAGES & 1, pred=i + 1 < first - last)
         acc = warpgroup_mma_wait(num_outstanding=0, deps=(acc,))
@@ -253,9 +270,10 @@ def _stage(tile, made, out_desc, b, h, row):
 
 
 @gluon.jit
-def _consume(INDEX: gl.constexpr, q_tiles, k_ring, v_ring, o_tiles, q_full, q_empty, k_full, v_full, empty, turn_bars, out_desc, out, lse, plan,
+def _consume(INDEX: gl.constexpr, q_tiles, k_ring, v_ring, z_tiles, o_tiles, q_full, q_empty, k_full, v_full, empty, z_full, z_empty, turn_bars, out_desc, out, lse, plan,
              rows_of_tiles, all_heads, section, H, TQ, TK, scale, softcap, ob, os, oh, WIDTH: gl.constexpr, OVER: gl.constexpr, GROUPS: gl.constexpr, STAGES: gl.constexpr, BM: gl.constexpr, BN: gl.constexpr,
-             LEFT: gl.constexpr, RIGHT: gl.constexpr, CAP: gl.constexpr, PING: gl.constexpr, PACKED: gl.constexpr):  # fmt: skip
+             LEFT: gl.constexpr, RIGHT: gl.constexpr, CAP: gl.constexpr, PING: gl.constexpr, PACKED: gl.constexpr,
+             BIAS: gl.constexpr):  # fmt: skip
     """One group of consumers: queries INDEX · 64 and following of each tile."""
     DV: gl.constexpr = v_ring.shape[4]
     SCORES: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BN, 16])
@@ -297,7 +315,7 @@ def _consume(INDEX: gl.constexpr, q_tiles, k_ring, v_ring, o_tiles, q_full, q_em
                 if PING:
                     mbarrier.arrive(turn_bars.index(1 - INDEX), count=1)
                 mbarrier.arrive(empty.index(2 * stage), count=1)
-                w, top, total, shrink = _weights(z, top, total, factor, cap, rows, (end - 1) * BN, SK, position, LEFT, RIGHT, CAP, True)
+                w, top, total, shrink = _weights(z, top, total, factor, cap, z_tiles, z_full, z_empty, n, INDEX, BIAS, rows, (end - 1) * BN, SK, position, LEFT, RIGHT, CAP, True)
                 p = gl.convert_layout(w.to(v_ring.dtype), LEFT_OPERAND, assert_trivial=True)
                 if PACKED:
                     if end * BN > SK:
@@ -305,14 +323,14 @@ def _consume(INDEX: gl.constexpr, q_tiles, k_ring, v_ring, o_tiles, q_full, q_em
                         _clear(_flat(v_ring.index(stage)), SK - (end - 1) * BN, BN)
                 n += 1
                 edge = gl.maximum(gl.minimum(edge, end - 1), begin)
-                acc, p, top, total, n = _steps(acc, p, top, total, q, k_ring, v_ring, k_full, v_full, empty, turn_bars, n, end - 1, edge, factor, cap, rows,
-                                               SK, position, INDEX, STAGES, BN, LEFT, RIGHT, CAP, True, PING)  # fmt: skip
+                acc, p, top, total, n = _steps(acc, p, top, total, q, k_ring, v_ring, z_tiles, k_full, v_full, empty, z_full, z_empty, turn_bars, n, end - 1, edge, factor, cap, rows,
+                                               SK, position, INDEX, STAGES, BN, LEFT, RIGHT, CAP, True, PING, BIAS)  # fmt: skip
                 inner = gl.minimum(gl.maximum(whole, begin), edge)
-                acc, p, top, total, n = _steps(acc, p, top, total, q, k_ring, v_ring, k_full, v_full, empty, turn_bars, n, edge, inner, factor, cap, rows, SK,
-                                               position, INDEX, STAGES, BN, LEFT, RIGHT, CAP, False, PING)  # fmt: skip
+                acc, p, top, total, n = _steps(acc, p, top, total, q, k_ring, v_ring, z_tiles, k_full, v_full, empty, z_full, z_empty, turn_bars, n, edge, inner, factor, cap, rows, SK,
+                                               position, INDEX, STAGES, BN, LEFT, RIGHT, CAP, False, PING, BIAS)  # fmt: skip
                 if LEFT >= 0:
-                    acc, p, top, total, n = _steps(acc, p, top, total, q, k_ring, v_ring, k_full, v_full, empty, turn_bars, n, inner, begin, factor, cap,
-                                                   rows, SK, position, INDEX, STAGES, BN, LEFT, RIGHT, CAP, True, PING)  # fmt: skip
+                    acc, p, top, total, n = _steps(acc, p, top, total, q, k_ring, v_ring, z_tiles, k_full, v_full, empty, z_full, z_empty, turn_bars, n, inner, begin, factor, cap,
+                                                   rows, SK, position, INDEX, STAGES, BN, LEFT, RIGHT, CAP, True, PING, BIAS)  # fmt: skip
                 if not OVER:
                     mbarrier.arrive(q_empty.index(INDEX), count=1)
                 before = (n - 1) % STAGES
@@ -342,10 +360,10 @@ def _consume(INDEX: gl.constexpr, q_tiles, k_ring, v_ring, o_tiles, q_full, q_em
 
 
 @gluon.jit(do_not_specialize=("SQ", "SK", "rows_of_tiles", "all_heads", "section", "H", "GROUP"))
-def _forward(q_desc, k_desc, v_desc, out_desc, out, lse, plan, rows_of_tiles, all_heads, section, H, GROUP, SQ, SK, scale, softcap, ob, os, oh,
+def _forward(q_desc, k_desc, v_desc, out_desc, bias_desc, out, lse, plan, rows_of_tiles, all_heads, section, H, GROUP, SQ, SK, scale, softcap, ob, os, oh,
              WIDTH: gl.constexpr, OVER: gl.constexpr, GROUPS: gl.constexpr, STAGES: gl.constexpr, BN: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr, CAP: gl.constexpr, PING: gl.constexpr,
-             PACKED: gl.constexpr):  # fmt: skip
-    """`plan` is read where PACKED. Strides of batch, token and head: out (o), of WIDTH columns; OVER: it is staged where the queries were."""
+             PACKED: gl.constexpr, BIAS: gl.constexpr):  # fmt: skip
+    """`plan` is read where PACKED, `bias_desc` where BIAS. Strides of batch, token and head: out (o), of WIDTH columns; OVER: it is staged where the queries were."""
     BM: gl.constexpr = 64 * GROUPS
     q_tiles = gl.allocate_shared_memory(q_desc.dtype, [GROUPS] + q_desc.block_type.shape, q_desc.layout)
     k_ring = gl.allocate_shared_memory(k_desc.dtype, [STAGES] + k_desc.block_type.shape, k_desc.layout)
@@ -360,6 +378,12 @@ def _forward(q_desc, k_desc, v_desc, out_desc, out, lse, plan, rows_of_tiles, al
     v_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     empty = gl.allocate_shared_memory(gl.int64, [2 * STAGES, 1], mbarrier.MBarrierLayout())
     turn_bars = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
+    z_full = gl.allocate_shared_memory(gl.int64, [GROUPS, 1], mbarrier.MBarrierLayout())
+    z_empty = gl.allocate_shared_memory(gl.int64, [GROUPS, 1], mbarrier.MBarrierLayout())
+    if BIAS:
+        z_tiles = gl.allocate_shared_memory(bias_desc.dtype, [GROUPS] + bias_desc.block_type.shape, bias_desc.layout)
+    else:
+        z_tiles = q_tiles
     for i in gl.static_range(STAGES):
         mbarrier.init(k_full.index(i), count=1)
         mbarrier.init(v_full.index(i), count=1)
@@ -368,6 +392,8 @@ def _forward(q_desc, k_desc, v_desc, out_desc, out, lse, plan, rows_of_tiles, al
     for i in gl.static_range(GROUPS):
         mbarrier.init(q_full.index(i), count=1)
         mbarrier.init(q_empty.index(i), count=1)
+        mbarrier.init(z_full.index(i), count=1)
+        mbarrier.init(z_empty.index(i), count=1)
     for i in gl.static_range(2):
         mbarrier.init(turn_bars.index(i), count=1)
     fence_async_shared()
@@ -375,23 +401,23 @@ def _forward(q_desc, k_desc, v_desc, out_desc, out, lse, plan, rows_of_tiles, al
         mbarrier.arrive(turn_bars.index(0), count=1)
     if GROUPS == 2:
         gl.warp_specialize([
-            (_consume, (0, q_tiles, k_ring, v_ring, o_tiles, q_full, q_empty, k_full, v_full, empty, turn_bars, out_desc, out, lse, plan,
-                        rows_of_tiles, all_heads, section, H, SQ, SK, scale, softcap, ob, os, oh, WIDTH, OVER, GROUPS, STAGES, BM, BN, LEFT, RIGHT, CAP, PING, PACKED)),
-            (_consume, (1, q_tiles, k_ring, v_ring, o_tiles, q_full, q_empty, k_full, v_full, empty, turn_bars, out_desc, out, lse, plan,
-                        rows_of_tiles, all_heads, section, H, SQ, SK, scale, softcap, ob, os, oh, WIDTH, OVER, GROUPS, STAGES, BM, BN, LEFT, RIGHT, CAP, PING, PACKED)),
-            (_load, (q_desc, k_desc, v_desc, q_tiles, k_ring, v_ring, q_full, q_empty, k_full, v_full, empty, plan, rows_of_tiles, all_heads, section, H,
-                     GROUP, SQ, SK, GROUPS, STAGES, BM, BN, LEFT, RIGHT, PACKED)),
+            (_consume, (0, q_tiles, k_ring, v_ring, z_tiles, o_tiles, q_full, q_empty, k_full, v_full, empty, z_full, z_empty, turn_bars, out_desc, out, lse, plan,
+                        rows_of_tiles, all_heads, section, H, SQ, SK, scale, softcap, ob, os, oh, WIDTH, OVER, GROUPS, STAGES, BM, BN, LEFT, RIGHT, CAP, PING, PACKED, BIAS)),
+            (_consume, (1, q_tiles, k_ring, v_ring, z_tiles, o_tiles, q_full, q_empty, k_full, v_full, empty, z_full, z_empty, turn_bars, out_desc, out, lse, plan,
+                        rows_of_tiles, all_heads, section, H, SQ, SK, scale, softcap, ob, os, oh, WIDTH, OVER, GROUPS, STAGES, BM, BN, LEFT, RIGHT, CAP, PING, PACKED, BIAS)),
+            (_load, (q_desc, k_desc, v_desc, bias_desc, q_tiles, k_ring, v_ring, z_tiles, q_full, q_empty, k_full, v_full, empty, z_full, z_empty, plan, rows_of_tiles, all_heads, section, H,
+                     GROUP, SQ, SK, GROUPS, STAGES, BM, BN, LEFT, RIGHT, PACKED, BIAS)),
         ], [4, 1], [240, 24])  # fmt: skip
     else:
         gl.warp_specialize([
-            (_consume, (0, q_tiles, k_ring, v_ring, o_tiles, q_full, q_empty, k_full, v_full, empty, turn_bars, out_desc, out, lse, plan,
-                        rows_of_tiles, all_heads, section, H, SQ, SK, scale, softcap, ob, os, oh, WIDTH, OVER, GROUPS, STAGES, BM, BN, LEFT, RIGHT, CAP, PING, PACKED)),
-            (_consume, (1, q_tiles, k_ring, v_ring, o_tiles, q_full, q_empty, k_full, v_full, empty, turn_bars, out_desc, out, lse, plan,
-                        rows_of_tiles, all_heads, section, H, SQ, SK, scale, softcap, ob, os, oh, WIDTH, OVER, GROUPS, STAGES, BM, BN, LEFT, RIGHT, CAP, PING, PACKED)),
-            (_consume, (2, q_tiles, k_ring, v_ring, o_tiles, q_full, q_empty, k_full, v_full, empty, turn_bars, out_desc, out, lse, plan,
-                        rows_of_tiles, all_heads, section, H, SQ, SK, scale, softcap, ob, os, oh, WIDTH, OVER, GROUPS, STAGES, BM, BN, LEFT, RIGHT, CAP, PING, PACKED)),
-            (_load, (q_desc, k_desc, v_desc, q_tiles, k_ring, v_ring, q_full, q_empty, k_full, v_full, empty, plan, rows_of_tiles, all_heads, section, H,
-                     GROUP, SQ, SK, GROUPS, STAGES, BM, BN, LEFT, RIGHT, PACKED)),
+            (_consume, (0, q_tiles, k_ring, v_ring, z_tiles, o_tiles, q_full, q_empty, k_full, v_full, empty, z_full, z_empty, turn_bars, out_desc, out, lse, plan,
+                        rows_of_tiles, all_heads, section, H, SQ, SK, scale, softcap, ob, os, oh, WIDTH, OVER, GROUPS, STAGES, BM, BN, LEFT, RIGHT, CAP, PING, PACKED, BIAS)),
+            (_consume, (1, q_tiles, k_ring, v_ring, z_tiles, o_tiles, q_full, q_empty, k_full, v_full, empty, z_full, z_empty, turn_bars, out_desc, out, lse, plan,
+                        rows_of_tiles, all_heads, section, H, SQ, SK, scale, softcap, ob, os, oh, WIDTH, OVER, GROUPS, STAGES, BM, BN, LEFT, RIGHT, CAP, PING, PACKED, BIAS)),
+            (_consume, (2, q_tiles, k_ring, v_ring, z_tiles, o_tiles, q_full, q_empty, k_full, v_full, empty, z_full, z_empty, turn_bars, out_desc, out, lse, plan,
+                        rows_of_tiles, all_heads, section, H, SQ, SK, scale, softcap, ob, os, oh, WIDTH, OVER, GROUPS, STAGES, BM, BN, LEFT, RIGHT, CAP, PING, PACKED, BIAS)),
+            (_load, (q_desc, k_desc, v_desc, bias_desc, q_tiles, k_ring, v_ring, z_tiles, q_full, q_empty, k_full, v_full, empty, z_full, z_empty, plan, rows_of_tiles, all_heads, section, H,
+                     GROUP, SQ, SK, GROUPS, STAGES, BM, BN, LEFT, RIGHT, PACKED, BIAS)),
         ], [4, 4, 1], [160, 160, 24])  # fmt: skip
 
 
@@ -416,8 +442,13 @@ def _over(p: Problem) -> bool:
 
 
 def supports(p: Problem) -> str | None:
-    if reason := shared.refused(p, ("mask", "page_table", "cache_lengths", "sinks", "q_scale", "k_scale", "v_scale", "bias", "alibi_slopes")):
+    if reason := shared.refused(p, ("mask", "page_table", "cache_lengths", "sinks", "q_scale", "k_scale", "v_scale", "alibi_slopes")):
         return reason
+    if (bias := p.get("bias")) is not None:
+        if bias.dtype != p["q"].dtype or bias.shape[2:] != (p["q"].shape[1], p["k"].shape[1]):
+            return f"takes a bias of the dtype of q with all rows and columns; given {bias.dtype} {list(bias.shape)}"
+        if reason := not_copied(bias):
+            return f"TMA does not copy bias: {reason}"
     for name in ("q", "k", "v", "out"):
         if reason := not_copied(_heads_first(p, name)[0], *_heads_first(p, name)[1]):
             return f"TMA does not copy {name}: {reason}"
@@ -470,8 +501,10 @@ def launches(p: Problem, config: Config) -> list[Launch]:
     packed, rows_of_tiles = shared.packed(p), shared.tiles(p, 64 * config.GROUPS)
     section = batch * heads if packed else max(1, p.device.l2_bytes // 2 // (keys * (size + p["v"].shape[3]) * 2)) * (heads // key_heads)
     tiles = rows_of_tiles * batch * heads
+    biased, tile = p.get("bias") is not None, (1, 1, 64, config.BN)
     args = {
         "q_desc": tiled("q", 64, wide), "k_desc": tiled("k", config.BN, wide), "v_desc": tiled("v", config.BN, wide_v), "out_desc": tiled("out", 64, wide_v),
+        "bias_desc": Descriptor("bias", tile, gl.NVMMASharedLayout.get_default_for(list(tile), kind)) if biased else tiled("out", 64, wide_v), "BIAS": biased,
         "out": "out", "lse": "lse", "plan": "plan" if packed else "lse", "PACKED": packed, "rows_of_tiles": rows_of_tiles, "all_heads": batch * heads, "section": min(section, batch * heads), "H": heads,
         "GROUP": heads // key_heads, "SQ": queries, "SK": keys, "scale": "scale", "softcap": float(p.option("softcap")), **shared.strides(p, "o", "out"),
         "WIDTH": p["v"].shape[3], "OVER": _over(p), "GROUPS": config.GROUPS,
