@@ -208,11 +208,11 @@ def supports(p: Problem) -> str | None:
 
 
 def choose(p: Problem) -> Config:
-    """As many queries as the registers hold, so that keys are read seldom; as many stages as fit, of tiles of 64 keys."""
+    """As many queries as the registers hold, so that keys are read seldom; as many stages as fit."""
     size = max(shared.pow2(p["q"].shape[3]), shared.pow2(p["v"].shape[3]), 16)
     most = max(16, shared.pow2(p["q"].shape[1]))
     if p.device.arch == 90:
-        bm, bn, warps = (128, 64, 8) if size > 64 else (128, 64, 4)
+        bm, bn, warps = (128, 64, 4) if size <= 64 else (128, 128, 8) if size <= 128 else (128, 64, 8)
     else:
         bm, bn, warps = (128, 64, 4) if size <= 64 else (128, 32, 8) if size <= 128 else (64, 32, 8)
     bm, bn = min(bm, most), min(bn, max(16, shared.pow2(shared.room(p))))

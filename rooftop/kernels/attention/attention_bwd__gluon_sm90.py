@@ -214,18 +214,109 @@ def _to_keys(INDEX: gl.constexpr, k_tiles, v_tiles, q_ring, g_ring, kv_full, q_f
 
 
 @gluon.jit
-def _load_queries(q_desc, k_desc, v_desc, g_desc, k_tiles, v_tiles, q_ring, g_ring, kv_full, q_full, g_full, empty, tiles, all_heads, section, H, GROUP, SQ, SK,
-                  STAGES: gl.constexpr, BM: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr):  # fmt: skip
-    """The producer warp of the second launch."""
+def _half_steps(to, norm, delta, k_tile, v_tile, q_ring, g_ring, q_full, g_full, empty, norm_at, delta_at, n, first, last, factor, columns, SQ, position,
+                INDEX: gl.constexpr, STAGES: gl.constexpr, BM: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr, MASKED: gl.constexpr):  # fmt: skip
+    """As `_key_steps`, of one of the two gradients: that of the values (INDEX 0) or of the keys."""
+    SCORES: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BM, 16])
+    LEFT_OPERAND: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=to.type.layout, k_width=2)
+    LINE: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
+    ACROSS: gl.constexpr = gl.SliceLayout(0, SCORES)
+    for i in range(first, last):
+        stage = n % STAGES
+        phase = n // STAGES & 1
+        mbarrier.wait(q_full.index(stage), phase)
+        z = gl.zeros((64, BM), gl.float32, SCORES)
+        z = warpgroup_mma(k_tile, _flat(q_ring.index(stage)).permute((1, 0)), z, use_acc=False, is_async=True)
+        mbarrier.wait(g_full.index(stage), phase)
+        across = gl.convert_layout(norm, ACROSS)
+        ahead = (i + 1) * BM + gl.arange(0, BM, LINE)
+        norm = gl.load(norm_at + ahead)
+        rows = i * BM + gl.arange(0, BM, ACROSS)
+        if INDEX == 0:
+            z = warpgroup_mma_wait(num_outstanding=0, deps=(z,))
+            x = gl.exp2(z * factor - across[None, :])
+        else:
+            dp = gl.zeros((64, BM), gl.float32, SCORES)
+            dp = warpgroup_mma(v_tile, _flat(g_ring.index(stage)).permute((1, 0)), dp, use_acc=False, is_async=True)
+            across_delta = gl.convert_layout(delta, ACROSS)
+            delta = gl.load(delta_at + ahead)
+            z = warpgroup_mma_wait(num_outstanding=1, deps=(z,))
+            x = gl.exp2(z * factor - across[None, :])
+            dp = warpgroup_mma_wait(num_outstanding=0, deps=(dp,))
+            x = x * (dp - across_delta[None, :])
+        if MASKED:
+            x = gl.where(_inside(rows[None, :], columns[:, None], position, SQ, LEFT, RIGHT, True), x, 0.0)
+        u = gl.convert_layout(x.to(q_ring.dtype), LEFT_OPERAND, assert_trivial=True)
+        if INDEX == 0:
+            to = warpgroup_mma(u, _flat(g_ring.index(stage)), to, is_async=True)
+        else:
+            to = warpgroup_mma(u, _flat(q_ring.index(stage)), to, is_async=True)
+        to = warpgroup_mma_wait(num_outstanding=0, deps=(to,))
+        mbarrier.arrive(empty.index(stage), count=1)
+        n += 1
+    return to, norm, delta, n
+
+
+@gluon.jit
+def _to_half(INDEX: gl.constexpr, k_tiles, v_tiles, q_ring, g_ring, kv_full, q_full, g_full, empty, norms, deltas, dk, dv, tiles, all_heads, section, H, GROUP,
+             SQ, SK, PADDED, scale, yb, ys, yh, wb, ws, wh, D: gl.constexpr, DV: gl.constexpr, STAGES: gl.constexpr, BM: gl.constexpr, LEFT: gl.constexpr,
+             RIGHT: gl.constexpr):  # fmt: skip
+    """One group of consumers of the second launch, of heads of more than 128 columns: one of the two gradients of the 64 keys of the block."""
+    SIZE: gl.constexpr = v_tiles.shape[4] if INDEX == 0 else k_tiles.shape[4]
+    SCORES: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BM, 16])
+    TO: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, SIZE, 16])
+    LINE: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
     tile, bh = _place(tiles, all_heads, section)
     key_heads = H // GROUP
     batch = bh // key_heads
     key_head = bh % key_heads
-    column = tile * 128
-    begin, end, _, _ = _queries_of(column, SQ, SK, BM, 128, LEFT, RIGHT)
+    column = tile * 64
+    position = SK - SQ
+    begin, end, whole, edge = _queries_of(column, SQ, SK, BM, 64, LEFT, RIGHT)
+    columns = column + gl.arange(0, 64, gl.SliceLayout(1, SCORES))
+    to = gl.zeros((64, SIZE), gl.float32, TO)
+    factor = scale * LOG2E
+    n = 0
     if end > begin:
-        mbarrier.expect(kv_full.index(0), 2 * (k_desc.block_type.nbytes + v_desc.block_type.nbytes))
-        for g in gl.static_range(2):
+        mbarrier.wait(kv_full.index(0), 0)
+    for g in range(GROUP):
+        at = (batch * H + key_head * GROUP + g).to(gl.int64) * PADDED
+        line = begin * BM + gl.arange(0, BM, LINE)
+        norm = gl.load(norms + at + line)
+        delta = gl.load(deltas + at + line)
+        k_tile = _flat(k_tiles.index(0))
+        v_tile = _flat(v_tiles.index(0))
+        norms_at = norms + at
+        deltas_at = deltas + at
+        if RIGHT >= 0:
+            to, norm, delta, n = _half_steps(to, norm, delta, k_tile, v_tile, q_ring, g_ring, q_full, g_full, empty, norms_at, deltas_at, n, begin, whole,
+                                             factor, columns, SQ, position, INDEX, STAGES, BM, LEFT, RIGHT, True)  # fmt: skip
+        to, norm, delta, n = _half_steps(to, norm, delta, k_tile, v_tile, q_ring, g_ring, q_full, g_full, empty, norms_at, deltas_at, n, whole, edge, factor,
+                                         columns, SQ, position, INDEX, STAGES, BM, LEFT, RIGHT, False)  # fmt: skip
+        to, norm, delta, n = _half_steps(to, norm, delta, k_tile, v_tile, q_ring, g_ring, q_full, g_full, empty, norms_at, deltas_at, n, edge, end, factor,
+                                         columns, SQ, position, INDEX, STAGES, BM, LEFT, RIGHT, True)  # fmt: skip
+    b = batch.to(gl.int64)
+    h = key_head.to(gl.int64)
+    rows = column + gl.arange(0, 64, gl.SliceLayout(1, TO))
+    if INDEX == 0:
+        _store(dv + b * wb + h * wh, to, rows, SK, ws, gl.arange(0, SIZE, gl.SliceLayout(0, TO)), DV)
+    else:
+        _store(dk + b * yb + h * yh, to * scale, rows, SK, ys, gl.arange(0, SIZE, gl.SliceLayout(0, TO)), D)
+
+
+@gluon.jit
+def _load_queries(q_desc, k_desc, v_desc, g_desc, k_tiles, v_tiles, q_ring, g_ring, kv_full, q_full, g_full, empty, tiles, all_heads, section, H, GROUP, SQ, SK,
+                  STAGES: gl.constexpr, BM: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr, TILES: gl.constexpr):  # fmt: skip
+    """The producer warp of the second launch, of TILES times 64 keys."""
+    tile, bh = _place(tiles, all_heads, section)
+    key_heads = H // GROUP
+    batch = bh // key_heads
+    key_head = bh % key_heads
+    column = tile * 64 * TILES
+    begin, end, _, _ = _queries_of(column, SQ, SK, BM, 64 * TILES, LEFT, RIGHT)
+    if end > begin:
+        mbarrier.expect(kv_full.index(0), TILES * (k_desc.block_type.nbytes + v_desc.block_type.nbytes))
+        for g in gl.static_range(TILES):
             tma.async_copy_global_to_shared(k_desc, [batch, key_head, column + g * 64, 0], kv_full.index(0), k_tiles.index(g))
             tma.async_copy_global_to_shared(v_desc, [batch, key_head, column + g * 64, 0], kv_full.index(0), v_tiles.index(g))
         n = 0
@@ -242,10 +333,12 @@ def _load_queries(q_desc, k_desc, v_desc, g_desc, k_tiles, v_tiles, q_ring, g_ri
 
 @gluon.jit(do_not_specialize=("SQ", "SK", "PADDED", "tiles", "all_heads", "section", "H", "GROUP"))
 def _keys(q_desc, k_desc, v_desc, g_desc, norms, deltas, dk, dv, tiles, all_heads, section, H, GROUP, SQ, SK, PADDED, scale, yb, ys, yh, wb, ws, wh,
-          D: gl.constexpr, DV: gl.constexpr, STAGES: gl.constexpr, BM: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr):  # fmt: skip
-    """dk and dv of 128 keys a block. Strides of batch, token and head: dk (y), dv (w)."""
-    k_tiles = gl.allocate_shared_memory(k_desc.dtype, [2] + k_desc.block_type.shape, k_desc.layout)
-    v_tiles = gl.allocate_shared_memory(v_desc.dtype, [2] + v_desc.block_type.shape, v_desc.layout)
+          D: gl.constexpr, DV: gl.constexpr, STAGES: gl.constexpr, BM: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr,
+          TILES: gl.constexpr):  # fmt: skip
+    """dk and dv of TILES times 64 keys a block: with 2 each group has 64 of them, with 1 one of the gradients. Strides of batch, token and head: dk (y),
+    dv (w)."""
+    k_tiles = gl.allocate_shared_memory(k_desc.dtype, [TILES] + k_desc.block_type.shape, k_desc.layout)
+    v_tiles = gl.allocate_shared_memory(v_desc.dtype, [TILES] + v_desc.block_type.shape, v_desc.layout)
     q_ring = gl.allocate_shared_memory(q_desc.dtype, [STAGES] + q_desc.block_type.shape, q_desc.layout)
     g_ring = gl.allocate_shared_memory(g_desc.dtype, [STAGES] + g_desc.block_type.shape, g_desc.layout)
     kv_full = gl.allocate_shared_memory(gl.int64, [1, 1], mbarrier.MBarrierLayout())
@@ -258,14 +351,24 @@ def _keys(q_desc, k_desc, v_desc, g_desc, norms, deltas, dk, dv, tiles, all_head
         mbarrier.init(g_full.index(i), count=1)
         mbarrier.init(empty.index(i), count=2)
     fence_async_shared()
-    gl.warp_specialize([
-        (_to_keys, (0, k_tiles, v_tiles, q_ring, g_ring, kv_full, q_full, g_full, empty, norms, deltas, dk, dv, tiles, all_heads, section, H, GROUP, SQ, SK,
-                    PADDED, scale, yb, ys, yh, wb, ws, wh, D, DV, STAGES, BM, LEFT, RIGHT)),
-        (_to_keys, (1, k_tiles, v_tiles, q_ring, g_ring, kv_full, q_full, g_full, empty, norms, deltas, dk, dv, tiles, all_heads, section, H, GROUP, SQ, SK,
-                    PADDED, scale, yb, ys, yh, wb, ws, wh, D, DV, STAGES, BM, LEFT, RIGHT)),
-        (_load_queries, (q_desc, k_desc, v_desc, g_desc, k_tiles, v_tiles, q_ring, g_ring, kv_full, q_full, g_full, empty, tiles, all_heads, section, H, GROUP,
-                         SQ, SK, STAGES, BM, LEFT, RIGHT)),
-    ], [4, 1], [240, 24])  # fmt: skip
+    if TILES == 2:
+        gl.warp_specialize([
+            (_to_keys, (0, k_tiles, v_tiles, q_ring, g_ring, kv_full, q_full, g_full, empty, norms, deltas, dk, dv, tiles, all_heads, section, H, GROUP, SQ, SK,
+                        PADDED, scale, yb, ys, yh, wb, ws, wh, D, DV, STAGES, BM, LEFT, RIGHT)),
+            (_to_keys, (1, k_tiles, v_tiles, q_ring, g_ring, kv_full, q_full, g_full, empty, norms, deltas, dk, dv, tiles, all_heads, section, H, GROUP, SQ, SK,
+                        PADDED, scale, yb, ys, yh, wb, ws, wh, D, DV, STAGES, BM, LEFT, RIGHT)),
+            (_load_queries, (q_desc, k_desc, v_desc, g_desc, k_tiles, v_tiles, q_ring, g_ring, kv_full, q_full, g_full, empty, tiles, all_heads, section, H, GROUP,
+                             SQ, SK, STAGES, BM, LEFT, RIGHT, TILES)),
+        ], [4, 1], [240, 24])  # fmt: skip
+    else:
+        gl.warp_specialize([
+            (_to_half, (0, k_tiles, v_tiles, q_ring, g_ring, kv_full, q_full, g_full, empty, norms, deltas, dk, dv, tiles, all_heads, section, H, GROUP, SQ, SK,
+                        PADDED, scale, yb, ys, yh, wb, ws, wh, D, DV, STAGES, BM, LEFT, RIGHT)),
+            (_to_half, (1, k_tiles, v_tiles, q_ring, g_ring, kv_full, q_full, g_full, empty, norms, deltas, dk, dv, tiles, all_heads, section, H, GROUP, SQ, SK,
+                        PADDED, scale, yb, ys, yh, wb, ws, wh, D, DV, STAGES, BM, LEFT, RIGHT)),
+            (_load_queries, (q_desc, k_desc, v_desc, g_desc, k_tiles, v_tiles, q_ring, g_ring, kv_full, q_full, g_full, empty, tiles, all_heads, section, H, GROUP,
+                             SQ, SK, STAGES, BM, LEFT, RIGHT, TILES)),
+        ], [4, 1], [240, 24])  # fmt: skip
 
 
 @gluon.jit
@@ -395,7 +498,12 @@ class Config:
 
 def _width(n: int) -> int:
     """Columns of a head as tiles have them."""
-    return 64 if n <= 64 else 128
+    return 64 if n <= 64 else 128 if n <= 128 else 256
+
+
+def _wide(p: Problem) -> bool:
+    """Whether the registers of a group hold one gradient of 64 keys alone."""
+    return max(p["q"].shape[3], p["v"].shape[3]) > 128
 
 
 def supports(p: Problem) -> str | None:
@@ -404,8 +512,6 @@ def supports(p: Problem) -> str | None:
         return reason
     if float(p.option("softcap")):
         return "takes no soft cap"
-    if max(p["q"].shape[3], p["v"].shape[3]) > 128:
-        return f"takes heads of at most 128 columns; given {p['q'].shape[3]} and {p['v'].shape[3]}"
     for name in ("q", "k", "v", "dout"):
         if reason := not_copied(_heads_first(p, name)[0], *_heads_first(p, name)[1]):
             return f"TMA does not copy {name}: {reason}"
@@ -423,15 +529,17 @@ def prefers(p: Problem) -> bool:
 
 
 def choose(p: Problem) -> Config:
-    wide = max(_width(p["q"].shape[3]), _width(p["v"].shape[3])) == 128
-    return Config() if wide else Config(KEY_STAGES=4, QUERY_STAGES=4)
+    if _wide(p):
+        return Config(KEY_STAGES=2, BN=32, QUERY_STAGES=3)
+    narrow = max(_width(p["q"].shape[3]), _width(p["v"].shape[3])) == 64
+    return Config(KEY_STAGES=4, QUERY_STAGES=4) if narrow else Config()
 
 
 def configs(p: Problem) -> list[Config]:
     size = _width(p["q"].shape[3]) + _width(p["v"].shape[3])
-    found = [Config(bm, ks, bn, qs) for bm in (64, 128) for bn in (64, 128) for ks in (2, 3, 4) for qs in (2, 3, 4)]
-    most = p.device.shared_per_block - 1024
-    return [c for c in found if 2 * size * max(128 + c.BM * c.KEY_STAGES, 128 + c.BN * c.QUERY_STAGES) <= most and (size == 128 or c.BM == 64)]
+    found = [Config(bm, ks, bn, qs) for bm in (64, 128) for bn in (32, 64, 128) for ks in (1, 2, 3, 4) for qs in (1, 2, 3, 4)]
+    most, keys = p.device.shared_per_block - 1024, 64 if _wide(p) else 128
+    return [c for c in found if 2 * size * max(keys + c.BM * c.KEY_STAGES, 128 + c.BN * c.QUERY_STAGES) <= most and (size == 128 or c.BM == 64)]
 
 
 def _padded(p: Problem, config: Config) -> int:
@@ -474,11 +582,12 @@ def launches(p: Problem, config: Config) -> list[Launch]:
     group = heads // key_heads
     args = {"norms": "norms", "deltas": "deltas", "H": heads, "GROUP": group, "SQ": queries, "SK": keys, "PADDED": padded, "scale": "scale", "D": size,
             **shared.windows(p)}  # fmt: skip
-    key_tiles, query_tiles = -(-keys // 128), -(-queries // 128)
+    owned = 1 if _wide(p) else 2
+    key_tiles, query_tiles = -(-keys // (64 * owned)), -(-queries // 128)
     to_keys = {
         "q_desc": tiled("q", config.BM), "k_desc": tiled("k", ROWS), "v_desc": tiled("v", ROWS), "g_desc": tiled("dout", config.BM), "dk": "dk", "dv": "dv",
         "tiles": key_tiles, "all_heads": batch * key_heads, "section": min(section(queries * group, 1), batch * key_heads), **shared.strides(p, "y", "dk"),
-        **shared.strides(p, "w", "dv"), "DV": size_v, "STAGES": config.KEY_STAGES, "BM": config.BM,
+        **shared.strides(p, "w", "dv"), "DV": size_v, "STAGES": config.KEY_STAGES, "BM": config.BM, "TILES": owned,
     }  # fmt: skip
     to_queries = {
         "q_desc": tiled("q", ROWS), "k_desc": tiled("k", config.BN), "v_desc": tiled("v", config.BN), "g_desc": tiled("dout", ROWS), "dq": "dq",
