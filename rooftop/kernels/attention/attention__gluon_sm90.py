@@ -22,10 +22,11 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 from rooftop.core.spec import Descriptor, Launch, Meta, Problem
 from rooftop.core.tensor_maps import not_copied
 from rooftop.kernels._device import attention as shared
+from rooftop.kernels._device.attention_packed import CHUNK, clear_rows, plan_tiles, tile_of
 
-DEMANDS = {"has": ["HGMMA", "UTMALDG", "UTMASTG"], "spills": 0}
+# Of windows and of 256 columns ptxas keeps an address or two, which are read once a tile of queries, in local memory.
+DEMANDS = {"has": ["HGMMA", "UTMALDG", "UTMASTG"], "spills": 16}
 LOG2E = gl.constexpr(1.4426950408889634)
-CHUNK = 256  # packed sequences that are counted at once
 
 
 @gluon.jit
@@ -39,83 +40,6 @@ def _place(turn, tiles, rows_of_tiles, heads, section):
     here = gl.minimum(section, heads - first)
     rest = t % whole
     return t < tiles, rows_of_tiles - 1 - rest // here, first + rest % here
-
-
-@gluon.jit
-def _later(a, b):
-    return gl.maximum(a, b)
-
-
-@gluon.jit
-def _plus(a, b):
-    return a + b
-
-
-@gluon.jit(do_not_specialize=("N", "TQ", "TK"))
-def _plan(cu_q, cu_k, plan, N, TQ, TK, BM: gl.constexpr, CHUNK: gl.constexpr):
-    """The tiles of queries of packed sequences: how many, then of each (first query, queries, first key, keys, row within the sequence), eight words apart.
-    Bounds that fit nothing are taken as the nearest that do. Queries before the first and after the last sequence are sequences of no keys."""
-    L: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
-    lane = gl.arange(0, CHUNK, L)
-    before_q = 0
-    before_k = 0
-    made = 0
-    for start in range(0, N + 2, CHUNK):
-        i = start + lane
-        end = gl.load(cu_q + i, mask=i <= N, other=0).to(gl.int32)
-        end = gl.where(i <= N, gl.minimum(gl.maximum(end, 0), TQ), TQ)
-        begin = gl.load(cu_q + i - 1, mask=(i >= 1) & (i <= N + 1), other=0).to(gl.int32)
-        begin = gl.minimum(gl.maximum(begin, 0), TQ)
-        begin = gl.maximum(gl.associative_scan(begin, 0, _later), before_q)
-        end = gl.maximum(gl.associative_scan(end, 0, _later), begin)
-        last_key = gl.load(cu_k + i, mask=i <= N, other=0).to(gl.int32)
-        last_key = gl.minimum(gl.maximum(last_key, 0), TK)
-        first_key = gl.load(cu_k + i - 1, mask=(i >= 1) & (i <= N + 1), other=0).to(gl.int32)
-        first_key = gl.minimum(gl.maximum(first_key, 0), TK)
-        first_key = gl.maximum(gl.associative_scan(first_key, 0, _later), before_k)
-        last_key = gl.maximum(gl.associative_scan(last_key, 0, _later), first_key)
-        keys = gl.where((i >= 1) & (i <= N), last_key - first_key, 0)
-        count = gl.where(i <= N + 1, end - begin, 0)
-        tiles = (count + BM - 1) // BM
-        place = made + gl.associative_scan(tiles, 0, _plus) - tiles
-        for j in range(gl.max(tiles, 0)):
-            to = plan + 8 + (place + j).to(gl.int64) * 8
-            there = j < tiles
-            gl.store(to, begin, mask=there)
-            gl.store(to + 1, count, mask=there)
-            gl.store(to + 2, first_key, mask=there)
-            gl.store(to + 3, keys, mask=there)
-            gl.store(to + 4, gl.zeros_like(begin) + j * BM, mask=there)
-        made += gl.sum(tiles, 0)
-        before_q = gl.max(begin, 0)
-        before_k = gl.max(first_key, 0)
-    gl.store(plan, made)
-
-
-@gluon.jit
-def _tile(plan, tile, SQ, SK, BM: gl.constexpr, PACKED: gl.constexpr):
-    """(first query, queries, first key, keys, row) of a tile of queries."""
-    if PACKED:
-        at = plan + 8 + tile.to(gl.int64) * 8
-        return gl.load(at), gl.load(at + 1), gl.load(at + 2), gl.load(at + 3), gl.load(at + 4)
-    else:
-        return 0, SQ, 0, SK, tile * BM
-
-
-@gluon.jit
-def _clear(values, there, BN: gl.constexpr):
-    """Zeros for rows `there` and following of a tile of values."""
-    STEP: gl.constexpr = 32
-    WIDE: gl.constexpr = values.shape[1] // 8 if values.shape[1] < 256 else 32
-    L: gl.constexpr = gl.BlockedLayout([1, 8], [32 // WIDE, WIDE], [4, 1], [1, 0])
-    for i in gl.static_range(BN // STEP):
-        if there < (i + 1) * STEP:
-            part = values.slice(i * STEP, STEP, dim=0)
-            row = i * STEP + gl.arange(0, STEP, gl.SliceLayout(1, L))
-            x = part.load(L)
-            part.store(gl.where((row < there)[:, None], x, gl.zeros_like(x)))
-    fence_async_shared()
-    gl.thread_barrier()
 
 
 @gluon.jit
@@ -146,9 +70,9 @@ def _load_values(v_desc, v_ring, v_full, empty, b, h, column, n, STAGES: gl.cons
 
 
 @gluon.jit
-def _load(q_desc, k_desc, v_desc, z_desc, q_tiles, k_ring, v_ring, z_tiles, q_full, q_empty, k_full, v_full, empty, z_full, z_empty, plan, rows_of_tiles, all_heads, section, H, GROUP, TQ, TK,
-          GROUPS: gl.constexpr, STAGES: gl.constexpr, BM: gl.constexpr, BN: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr,
-          PACKED: gl.constexpr, BIAS: gl.constexpr):  # fmt: skip
+def _load(q_desc, k_desc, v_desc, z_desc, q_tiles, k_ring, v_ring, z_tiles, q_full, q_empty, k_full, v_full, empty, z_full, z_empty, plan, rows_of_tiles,
+          all_heads, section, H, GROUP, TQ, TK, GROUPS: gl.constexpr, STAGES: gl.constexpr, BM: gl.constexpr, BN: gl.constexpr, LEFT: gl.constexpr,
+          RIGHT: gl.constexpr, PACKED: gl.constexpr, BIAS: gl.constexpr):  # fmt: skip
     """The producer warp."""
     n = 0
     used = 0
@@ -161,7 +85,7 @@ def _load(q_desc, k_desc, v_desc, z_desc, q_tiles, k_ring, v_ring, z_tiles, q_fu
         if there:
             b = bh // H
             h = bh % H
-            first, SQ, first_key, SK, row = _tile(plan, tile, TQ, TK, BM, PACKED)
+            first, SQ, first_key, SK, row = tile_of(plan, tile, TQ, TK, BM, PACKED)
             begin, end, _, _ = _range(row, SQ, SK, BM, BN, LEFT, RIGHT)
             if end > begin:
                 for g in gl.static_range(GROUPS):
@@ -193,14 +117,12 @@ def _flat(x):
 
 
 @gluon.jit
-def _weights(z, top, total, factor, cap, z_tiles, z_full, z_empty, n, INDEX: gl.constexpr, BIAS: gl.constexpr, rows, column, SK, position, LEFT: gl.constexpr, RIGHT: gl.constexpr, CAP: gl.constexpr,
-             MASKED: gl.constexpr):  # fmt: skip
+def _weights(z, top, total, factor, cap, z_tiles, z_full, z_empty, n, INDEX: gl.constexpr, BIAS: gl.constexpr, rows, column, SK, position, LEFT: gl.constexpr,
+             RIGHT: gl.constexpr, CAP: gl.constexpr, MASKED: gl.constexpr):  # fmt: skip
     """(p, the new maximum, the new sum, by what the old ones shrink) of scores of one tile of keys, which begins at `column`; all in base 2."""
     L: gl.constexpr = z.type.layout
-    if CAP:
-        e = gl.exp2(gl.abs(z) * cap)
-        t = (1 - e) / (1 + e)
-        z = gl.where(z < 0, -t, t)
+    if CAP:  # tanh(x) = 1 - 2 / (1 + exp(2 x)): `factor` has the 2, and the 1 is added to the normaliser alone
+        z = 0.0 - gl.inline_asm_elementwise("rcp.approx.ftz.f32 $0, $1;", "=f,f", [1.0 + gl.exp2(z * cap)], dtype=gl.float32, is_pure=True, pack=1)
     if BIAS:
         mbarrier.wait(z_full.index(INDEX), n & 1)
         added = _flat(z_tiles.index(INDEX)).load(L)
@@ -228,8 +150,8 @@ def _weights(z, top, total, factor, cap, z_tiles, z_full, z_empty, n, INDEX: gl.
 
 
 @gluon.jit
-def _steps(acc, p, top, total, q, k_ring, v_ring, z_tiles, k_full, v_full, empty, z_full, z_empty, turn_bars, n, first, last, factor, cap, rows, SK, position, INDEX: gl.constexpr,
-           STAGES: gl.constexpr, BN: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr, CAP: gl.constexpr, MASKED: gl.constexpr,
+def _steps(acc, p, top, total, q, k_ring, v_ring, z_tiles, k_full, v_full, empty, z_full, z_empty, turn_bars, n, first, last, factor, cap, rows, SK, position,
+           INDEX: gl.constexpr, STAGES: gl.constexpr, BN: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr, CAP: gl.constexpr, MASKED: gl.constexpr,
            PING: gl.constexpr, BIAS: gl.constexpr):  # fmt: skip
     """Tiles of keys `first` down to one past `last`: the scores of each together with the product of the weights of the tile before it."""
     M: gl.constexpr = acc.shape[0]
@@ -249,7 +171,8 @@ def _steps(acc, p, top, total, q, k_ring, v_ring, z_tiles, k_full, v_full, empty
             mbarrier.arrive(turn_bars.index(1 - INDEX), count=1)
         z = warpgroup_mma_wait(num_outstanding=1, deps=(z,))
         mbarrier.arrive(empty.index(2 * stage), count=1)
-        w, top, total, shrink = _weights(z, top, total, factor, cap, z_tiles, z_full, z_empty, n, INDEX, BIAS, rows, (first - 1 - i) * BN, SK, position, LEFT, RIGHT, CAP, MASKED)
+        w, top, total, shrink = _weights(z, top, total, factor, cap, z_tiles, z_full, z_empty, n, INDEX, BIAS, rows, (first - 1 - i) * BN, SK, position, LEFT,
+                                         RIGHT, CAP, MASKED)  # fmt: skip
         # Waiting for the next keys here ends a basic block: within one, ptxas moves the exponentials behind the wait for the product.
         mbarrier.wait(k_full.index((n + 1) % STAGES), (n + 1) // STAGES & 1, pred=i + 1 < first - last)
         acc = warpgroup_mma_wait(num_outstanding=0, deps=(acc,))
@@ -270,10 +193,10 @@ def _stage(tile, made, out_desc, b, h, row):
 
 
 @gluon.jit
-def _consume(INDEX: gl.constexpr, q_tiles, k_ring, v_ring, z_tiles, o_tiles, q_full, q_empty, k_full, v_full, empty, z_full, z_empty, turn_bars, out_desc, out, lse, plan,
-             rows_of_tiles, all_heads, section, H, TQ, TK, scale, softcap, ob, os, oh, WIDTH: gl.constexpr, OVER: gl.constexpr, GROUPS: gl.constexpr, STAGES: gl.constexpr, BM: gl.constexpr, BN: gl.constexpr,
-             LEFT: gl.constexpr, RIGHT: gl.constexpr, CAP: gl.constexpr, PING: gl.constexpr, PACKED: gl.constexpr,
-             BIAS: gl.constexpr):  # fmt: skip
+def _consume(INDEX: gl.constexpr, q_tiles, k_ring, v_ring, z_tiles, o_tiles, q_full, q_empty, k_full, v_full, empty, z_full, z_empty, turn_bars, out_desc,
+             out, lse, plan, rows_of_tiles, all_heads, section, H, TQ, TK, scale, softcap, ob, os, oh, WIDTH: gl.constexpr, OVER: gl.constexpr,
+             GROUPS: gl.constexpr, STAGES: gl.constexpr, BM: gl.constexpr, BN: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr, CAP: gl.constexpr,
+             PING: gl.constexpr, PACKED: gl.constexpr, BIAS: gl.constexpr):  # fmt: skip
     """One group of consumers: queries INDEX · 64 and following of each tile."""
     DV: gl.constexpr = v_ring.shape[4]
     SCORES: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BN, 16])
@@ -282,8 +205,8 @@ def _consume(INDEX: gl.constexpr, q_tiles, k_ring, v_ring, z_tiles, o_tiles, q_f
     ROWS: gl.constexpr = gl.SliceLayout(1, SCORES)
     cap = 0.0
     if CAP:
-        cap = scale / softcap * (-2.0 * LOG2E)
-        factor = softcap * LOG2E
+        cap = scale / softcap * (2.0 * LOG2E)
+        factor = softcap * (2.0 * LOG2E)
     else:
         factor = scale * LOG2E
     n = 0
@@ -295,7 +218,7 @@ def _consume(INDEX: gl.constexpr, q_tiles, k_ring, v_ring, z_tiles, o_tiles, q_f
     for turn in range(turns):
         there, tile, bh = _place(turn, tiles, rows_of_tiles, all_heads, section)
         if there:
-            first, SQ, first_key, SK, row = _tile(plan, tile, TQ, TK, BM, PACKED)
+            first, SQ, _unused, SK, row = tile_of(plan, tile, TQ, TK, BM, PACKED)
             position = SK - SQ
             begin, end, whole, edge = _range(row, SQ, SK, BM, BN, LEFT, RIGHT)
             rows = row + INDEX * 64 + gl.arange(0, 64, ROWS)
@@ -315,22 +238,24 @@ def _consume(INDEX: gl.constexpr, q_tiles, k_ring, v_ring, z_tiles, o_tiles, q_f
                 if PING:
                     mbarrier.arrive(turn_bars.index(1 - INDEX), count=1)
                 mbarrier.arrive(empty.index(2 * stage), count=1)
-                w, top, total, shrink = _weights(z, top, total, factor, cap, z_tiles, z_full, z_empty, n, INDEX, BIAS, rows, (end - 1) * BN, SK, position, LEFT, RIGHT, CAP, True)
+                w, top, total, _shrink = _weights(z, top, total, factor, cap, z_tiles, z_full, z_empty, n, INDEX, BIAS, rows, (end - 1) * BN, SK, position,
+                                                 LEFT, RIGHT, CAP, True)  # fmt: skip
                 p = gl.convert_layout(w.to(v_ring.dtype), LEFT_OPERAND, assert_trivial=True)
-                if PACKED:
+                if PACKED:  # noqa: SIM102  decided when it is compiled
                     if end * BN > SK:
                         mbarrier.wait(v_full.index(stage), n // STAGES & 1)
-                        _clear(_flat(v_ring.index(stage)), SK - (end - 1) * BN, BN)
+                        clear_rows(_flat(v_ring.index(stage)), SK - (end - 1) * BN, BN)
                 n += 1
                 edge = gl.maximum(gl.minimum(edge, end - 1), begin)
-                acc, p, top, total, n = _steps(acc, p, top, total, q, k_ring, v_ring, z_tiles, k_full, v_full, empty, z_full, z_empty, turn_bars, n, end - 1, edge, factor, cap, rows,
-                                               SK, position, INDEX, STAGES, BN, LEFT, RIGHT, CAP, True, PING, BIAS)  # fmt: skip
+                acc, p, top, total, n = _steps(acc, p, top, total, q, k_ring, v_ring, z_tiles, k_full, v_full, empty, z_full, z_empty, turn_bars, n, end - 1,
+                                               edge, factor, cap, rows, SK, position, INDEX, STAGES, BN, LEFT, RIGHT, CAP, True, PING, BIAS)  # fmt: skip
                 inner = gl.minimum(gl.maximum(whole, begin), edge)
-                acc, p, top, total, n = _steps(acc, p, top, total, q, k_ring, v_ring, z_tiles, k_full, v_full, empty, z_full, z_empty, turn_bars, n, edge, inner, factor, cap, rows, SK,
-                                               position, INDEX, STAGES, BN, LEFT, RIGHT, CAP, False, PING, BIAS)  # fmt: skip
+                acc, p, top, total, n = _steps(acc, p, top, total, q, k_ring, v_ring, z_tiles, k_full, v_full, empty, z_full, z_empty, turn_bars, n, edge,
+                                               inner, factor, cap, rows, SK, position, INDEX, STAGES, BN, LEFT, RIGHT, CAP, False, PING, BIAS)  # fmt: skip
                 if LEFT >= 0:
-                    acc, p, top, total, n = _steps(acc, p, top, total, q, k_ring, v_ring, z_tiles, k_full, v_full, empty, z_full, z_empty, turn_bars, n, inner, begin, factor, cap,
-                                                   rows, SK, position, INDEX, STAGES, BN, LEFT, RIGHT, CAP, True, PING, BIAS)  # fmt: skip
+                    acc, p, top, total, n = _steps(acc, p, top, total, q, k_ring, v_ring, z_tiles, k_full, v_full, empty, z_full, z_empty, turn_bars, n,
+                                                   inner, begin, factor, cap, rows, SK, position, INDEX, STAGES, BN, LEFT, RIGHT, CAP, True, PING,
+                                                   BIAS)  # fmt: skip
                 if not OVER:
                     mbarrier.arrive(q_empty.index(INDEX), count=1)
                 before = (n - 1) % STAGES
@@ -339,8 +264,8 @@ def _consume(INDEX: gl.constexpr, q_tiles, k_ring, v_ring, z_tiles, o_tiles, q_f
                 acc = warpgroup_mma_wait(num_outstanding=0, deps=(acc,))
                 mbarrier.arrive(empty.index(2 * before + 1), count=1)
                 used += 1
-            norm = gl.convert_layout(1.0 / gl.where(total == 0, 1.0, total), gl.SliceLayout(1, RESULT), assert_trivial=True)
-            made = (acc * norm[:, None]).to(out_desc.dtype)
+            share = gl.convert_layout(1.0 / gl.where(total == 0, 1.0, total), gl.SliceLayout(1, RESULT), assert_trivial=True)
+            made = (acc * share[:, None]).to(out_desc.dtype)
             if PACKED:
                 if row + INDEX * 64 + 64 <= SQ:
                     _stage(o_tiles.index(INDEX), made, out_desc, bh // H, bh % H, first + row + INDEX * 64)
@@ -355,15 +280,19 @@ def _consume(INDEX: gl.constexpr, q_tiles, k_ring, v_ring, z_tiles, o_tiles, q_f
                 tma.store_wait(0)
                 if end > begin:
                     mbarrier.arrive(q_empty.index(INDEX), count=1)
-            gl.store(lse + bh.to(gl.int64) * TQ + first + rows, (top + gl.log2(total)) * (1.0 / LOG2E), mask=rows < SQ)
+            norm = (top + gl.log2(total)) * (1.0 / LOG2E)
+            if CAP:
+                norm += softcap
+            gl.store(lse + bh.to(gl.int64) * TQ + first + rows, norm, mask=rows < SQ)
     tma.store_wait(0)
 
 
 @gluon.jit(do_not_specialize=("SQ", "SK", "rows_of_tiles", "all_heads", "section", "H", "GROUP"))
 def _forward(q_desc, k_desc, v_desc, out_desc, bias_desc, out, lse, plan, rows_of_tiles, all_heads, section, H, GROUP, SQ, SK, scale, softcap, ob, os, oh,
-             WIDTH: gl.constexpr, OVER: gl.constexpr, GROUPS: gl.constexpr, STAGES: gl.constexpr, BN: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr, CAP: gl.constexpr, PING: gl.constexpr,
-             PACKED: gl.constexpr, BIAS: gl.constexpr):  # fmt: skip
-    """`plan` is read where PACKED, `bias_desc` where BIAS. Strides of batch, token and head: out (o), of WIDTH columns; OVER: it is staged where the queries were."""
+             WIDTH: gl.constexpr, OVER: gl.constexpr, GROUPS: gl.constexpr, STAGES: gl.constexpr, BN: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr,
+             CAP: gl.constexpr, PING: gl.constexpr, PACKED: gl.constexpr, BIAS: gl.constexpr):  # fmt: skip
+    """`plan` is read where PACKED, `bias_desc` where BIAS. Strides of batch, token and head: out (o), of WIDTH columns. OVER: it is staged where the queries
+    were."""
     BM: gl.constexpr = 64 * GROUPS
     q_tiles = gl.allocate_shared_memory(q_desc.dtype, [GROUPS] + q_desc.block_type.shape, q_desc.layout)
     k_ring = gl.allocate_shared_memory(k_desc.dtype, [STAGES] + k_desc.block_type.shape, k_desc.layout)
@@ -401,23 +330,28 @@ def _forward(q_desc, k_desc, v_desc, out_desc, bias_desc, out, lse, plan, rows_o
         mbarrier.arrive(turn_bars.index(0), count=1)
     if GROUPS == 2:
         gl.warp_specialize([
-            (_consume, (0, q_tiles, k_ring, v_ring, z_tiles, o_tiles, q_full, q_empty, k_full, v_full, empty, z_full, z_empty, turn_bars, out_desc, out, lse, plan,
-                        rows_of_tiles, all_heads, section, H, SQ, SK, scale, softcap, ob, os, oh, WIDTH, OVER, GROUPS, STAGES, BM, BN, LEFT, RIGHT, CAP, PING, PACKED, BIAS)),
-            (_consume, (1, q_tiles, k_ring, v_ring, z_tiles, o_tiles, q_full, q_empty, k_full, v_full, empty, z_full, z_empty, turn_bars, out_desc, out, lse, plan,
-                        rows_of_tiles, all_heads, section, H, SQ, SK, scale, softcap, ob, os, oh, WIDTH, OVER, GROUPS, STAGES, BM, BN, LEFT, RIGHT, CAP, PING, PACKED, BIAS)),
-            (_load, (q_desc, k_desc, v_desc, bias_desc, q_tiles, k_ring, v_ring, z_tiles, q_full, q_empty, k_full, v_full, empty, z_full, z_empty, plan, rows_of_tiles, all_heads, section, H,
-                     GROUP, SQ, SK, GROUPS, STAGES, BM, BN, LEFT, RIGHT, PACKED, BIAS)),
+            (_consume, (0, q_tiles, k_ring, v_ring, z_tiles, o_tiles, q_full, q_empty, k_full, v_full, empty, z_full, z_empty, turn_bars, out_desc, out, lse,
+                        plan, rows_of_tiles, all_heads, section, H, SQ, SK, scale, softcap, ob, os, oh, WIDTH, OVER, GROUPS, STAGES, BM, BN, LEFT, RIGHT, CAP,
+                        PING, PACKED, BIAS)),
+            (_consume, (1, q_tiles, k_ring, v_ring, z_tiles, o_tiles, q_full, q_empty, k_full, v_full, empty, z_full, z_empty, turn_bars, out_desc, out, lse,
+                        plan, rows_of_tiles, all_heads, section, H, SQ, SK, scale, softcap, ob, os, oh, WIDTH, OVER, GROUPS, STAGES, BM, BN, LEFT, RIGHT, CAP,
+                        PING, PACKED, BIAS)),
+            (_load, (q_desc, k_desc, v_desc, bias_desc, q_tiles, k_ring, v_ring, z_tiles, q_full, q_empty, k_full, v_full, empty, z_full, z_empty, plan,
+                     rows_of_tiles, all_heads, section, H, GROUP, SQ, SK, GROUPS, STAGES, BM, BN, LEFT, RIGHT, PACKED, BIAS)),
         ], [4, 1], [240, 24])  # fmt: skip
     else:
         gl.warp_specialize([
-            (_consume, (0, q_tiles, k_ring, v_ring, z_tiles, o_tiles, q_full, q_empty, k_full, v_full, empty, z_full, z_empty, turn_bars, out_desc, out, lse, plan,
-                        rows_of_tiles, all_heads, section, H, SQ, SK, scale, softcap, ob, os, oh, WIDTH, OVER, GROUPS, STAGES, BM, BN, LEFT, RIGHT, CAP, PING, PACKED, BIAS)),
-            (_consume, (1, q_tiles, k_ring, v_ring, z_tiles, o_tiles, q_full, q_empty, k_full, v_full, empty, z_full, z_empty, turn_bars, out_desc, out, lse, plan,
-                        rows_of_tiles, all_heads, section, H, SQ, SK, scale, softcap, ob, os, oh, WIDTH, OVER, GROUPS, STAGES, BM, BN, LEFT, RIGHT, CAP, PING, PACKED, BIAS)),
-            (_consume, (2, q_tiles, k_ring, v_ring, z_tiles, o_tiles, q_full, q_empty, k_full, v_full, empty, z_full, z_empty, turn_bars, out_desc, out, lse, plan,
-                        rows_of_tiles, all_heads, section, H, SQ, SK, scale, softcap, ob, os, oh, WIDTH, OVER, GROUPS, STAGES, BM, BN, LEFT, RIGHT, CAP, PING, PACKED, BIAS)),
-            (_load, (q_desc, k_desc, v_desc, bias_desc, q_tiles, k_ring, v_ring, z_tiles, q_full, q_empty, k_full, v_full, empty, z_full, z_empty, plan, rows_of_tiles, all_heads, section, H,
-                     GROUP, SQ, SK, GROUPS, STAGES, BM, BN, LEFT, RIGHT, PACKED, BIAS)),
+            (_consume, (0, q_tiles, k_ring, v_ring, z_tiles, o_tiles, q_full, q_empty, k_full, v_full, empty, z_full, z_empty, turn_bars, out_desc, out, lse,
+                        plan, rows_of_tiles, all_heads, section, H, SQ, SK, scale, softcap, ob, os, oh, WIDTH, OVER, GROUPS, STAGES, BM, BN, LEFT, RIGHT, CAP,
+                        PING, PACKED, BIAS)),
+            (_consume, (1, q_tiles, k_ring, v_ring, z_tiles, o_tiles, q_full, q_empty, k_full, v_full, empty, z_full, z_empty, turn_bars, out_desc, out, lse,
+                        plan, rows_of_tiles, all_heads, section, H, SQ, SK, scale, softcap, ob, os, oh, WIDTH, OVER, GROUPS, STAGES, BM, BN, LEFT, RIGHT, CAP,
+                        PING, PACKED, BIAS)),
+            (_consume, (2, q_tiles, k_ring, v_ring, z_tiles, o_tiles, q_full, q_empty, k_full, v_full, empty, z_full, z_empty, turn_bars, out_desc, out, lse,
+                        plan, rows_of_tiles, all_heads, section, H, SQ, SK, scale, softcap, ob, os, oh, WIDTH, OVER, GROUPS, STAGES, BM, BN, LEFT, RIGHT, CAP,
+                        PING, PACKED, BIAS)),
+            (_load, (q_desc, k_desc, v_desc, bias_desc, q_tiles, k_ring, v_ring, z_tiles, q_full, q_empty, k_full, v_full, empty, z_full, z_empty, plan,
+                     rows_of_tiles, all_heads, section, H, GROUP, SQ, SK, GROUPS, STAGES, BM, BN, LEFT, RIGHT, PACKED, BIAS)),
         ], [4, 4, 1], [160, 160, 24])  # fmt: skip
 
 
@@ -456,10 +390,9 @@ def supports(p: Problem) -> str | None:
 
 
 def prefers(p: Problem) -> bool:
-    """A block walks its tiles alone: fewer than 64 queries would leave most of it idle."""
-    if not shared.packed(p):
-        return p["q"].shape[1] >= 64
-    return p["q"].shape[1] >= 64 * max(p["cu_seqlens_q"].shape[0] - 1, 1)
+    """A block walks its tiles of 128 queries alone: of 64 and fewer, half of it would be idle. At 32 columns a head there is little to overlap."""
+    sequences = p["cu_seqlens_q"].shape[0] - 1 if shared.packed(p) else 1
+    return p["q"].shape[1] > 64 * max(sequences, 1) and max(p["q"].shape[3], p["v"].shape[3]) > 32
 
 
 def choose(p: Problem) -> Config:
@@ -505,13 +438,13 @@ def launches(p: Problem, config: Config) -> list[Launch]:
     args = {
         "q_desc": tiled("q", 64, wide), "k_desc": tiled("k", config.BN, wide), "v_desc": tiled("v", config.BN, wide_v), "out_desc": tiled("out", 64, wide_v),
         "bias_desc": Descriptor("bias", tile, gl.NVMMASharedLayout.get_default_for(list(tile), kind)) if biased else tiled("out", 64, wide_v), "BIAS": biased,
-        "out": "out", "lse": "lse", "plan": "plan" if packed else "lse", "PACKED": packed, "rows_of_tiles": rows_of_tiles, "all_heads": batch * heads, "section": min(section, batch * heads), "H": heads,
-        "GROUP": heads // key_heads, "SQ": queries, "SK": keys, "scale": "scale", "softcap": float(p.option("softcap")), **shared.strides(p, "o", "out"),
-        "WIDTH": p["v"].shape[3], "OVER": _over(p), "GROUPS": config.GROUPS,
+        "out": "out", "lse": "lse", "plan": "plan" if packed else "lse", "PACKED": packed, "rows_of_tiles": rows_of_tiles, "all_heads": batch * heads,
+        "section": min(section, batch * heads), "H": heads, "GROUP": heads // key_heads, "SQ": queries, "SK": keys, "scale": "scale",
+        "softcap": float(p.option("softcap")), **shared.strides(p, "o", "out"), "WIDTH": p["v"].shape[3], "OVER": _over(p), "GROUPS": config.GROUPS,
         "STAGES": config.STAGES, "BN": config.BN, **shared.windows(p), "CAP": float(p.option("softcap")) != 0, "PING": config.PING,
     }  # fmt: skip
     made = [Launch(_forward, (min(tiles, p.device.sms),), args, warps=4)]
     if packed:
         bounds = {"cu_q": "cu_seqlens_q", "cu_k": "cu_seqlens_k", "plan": "plan", "N": p["cu_seqlens_q"].shape[0] - 1, "TQ": queries, "TK": keys}
-        made.insert(0, Launch(_plan, (1,), {**bounds, "BM": 64 * config.GROUPS, "CHUNK": CHUNK}, 4))
+        made.insert(0, Launch(plan_tiles, (-(-queries // (64 * config.GROUPS)),), {**bounds, "BM": 64 * config.GROUPS, "CHUNK": CHUNK}, 4))
     return made
