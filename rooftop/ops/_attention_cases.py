@@ -9,7 +9,8 @@ from rooftop.core.spec import Case, Input, case
 
 
 def arrange(tensors: Mapping[str, Any], options: Mapping[str, Any], generator: Any) -> dict[str, Any]:
-    """Bounds that rise over the whole buffer, some sequences empty; lengths within the cache; pages of the pool."""
+    """Bounds that rise over the whole buffer, some sequences empty, or all of one length where they are filled "equal"; lengths within the cache; pages
+    of the pool."""
     import torch
 
     found: dict[str, Any] = {}
@@ -17,6 +18,9 @@ def arrange(tensors: Mapping[str, Any], options: Mapping[str, Any], generator: A
         if (bounds := tensors.get(name)) is not None:
             total, n = tensors[x].shape[1], bounds.shape[0] - 1
             cuts = torch.randint(0, total + 1, (max(n - 1, 0),), generator=generator, device=bounds.device).sort().values
+            if n > 8 and bool((bounds == bounds[0]).all()):
+                found[name] = (torch.arange(n + 1, device=bounds.device) * total // n).to(bounds.dtype)
+                continue
             ends = [torch.tensor([v], device=bounds.device) for v in (0, total)]
             found[name] = torch.cat((ends[0], cuts, ends[1]))[: n + 1].to(bounds.dtype)
     pages = tensors.get("page_table")
@@ -74,7 +78,7 @@ def cases() -> list[Case]:
         for b, sk in ((1, 131072), (16, 8192), (64, 8192))
     ]
     codes: dict[str, Any] = {n: Input((16, 16384, 8, 128), "f8e4m3") for n in "kv"} | {f"{n}_scale": Input((1,), "f32") for n in "kv"}
-    sixteen: dict[str, Any] = {n: Input((17,), "i32") for n in ("cu_seqlens_q", "cu_seqlens_k")}
+    sixteen: dict[str, Any] = {n: Input((17,), "i32", "equal") for n in ("cu_seqlens_q", "cu_seqlens_k")}
     bench += [
         case("decode 16x16384 of 8 bits, 64 heads of 8", tags="bench model", **{**call("bf16", 16, 1, 64, 128, sk=16384, hk=8), **codes}),
         case("packed causal d128 16x1024", tags="bench", **call("bf16", 1, 16384, 16, 128, right=0, **sixteen)),
