@@ -2,7 +2,7 @@
 
 The time is that of reading keys and values once. So the query heads that share a key head, and their queries, are the rows of one tile, and the keys of a
 sequence are dealt out to as many programs as fill every multiprocessor, whatever the batch: `choose` takes the split for which whole rounds of programs waste
-least. Each program keeps two or more tiles of keys and values of some 16 KiB in flight. Where there is more than one split, a second launch weighs the parts by
+least. Each program keeps two or more tiles of keys and values of some 32 KiB in flight. Where there is more than one split, a second launch weighs the parts by
 their normalisers. With cache lengths it is the length that is split, on the device. Keys lie in one piece or in pages, in 16 or 8 bits."""
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from rooftop.kernels._device import attention as shared
 from rooftop.kernels._device.attention_tiles import LOG2E, scored, seen
 from rooftop.kernels._device.launching import chained
 
-TILE = 16 * 1024  # bytes of keys and values that a step reads
+TILE = 32 * 1024  # bytes of keys and values that a step reads
 MOST = 16  # queries
 ROWS = 128  # queries times the heads that share a key head
 SPLITS = 256
@@ -280,6 +280,8 @@ def choose(p: Problem) -> Config:
     size, size_v = _sizes(p)
     keys = shared.room(p)
     bn = max(16, min(128, shared.pow2(TILE // ((size + size_v) * p["k"].itemsize) + 1) // 2, shared.pow2(max(keys, 16))))
+    if p.get("page_table") is not None and p["k"].shape[1] % bn and p["k"].shape[1] % (bn // 2) == 0:
+        bn //= 2  # a tile then lies on one page
     stages = 3
     while stages > 1 and _held(p, bn, stages) > p.device.shared_per_block - 2048:
         stages -= 1

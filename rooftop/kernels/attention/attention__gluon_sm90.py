@@ -378,7 +378,11 @@ def _over(p: Problem) -> bool:
 def supports(p: Problem) -> str | None:
     if reason := shared.refused(p, ("mask", "page_table", "cache_lengths", "sinks", "q_scale", "k_scale", "v_scale", "alibi_slopes")):
         return reason
+    if _over(p) and (shared.packed(p) or (int(p.option("right")) >= 0 and p["q"].shape[1] > p["k"].shape[1])):
+        return "of 256 columns it takes calls alone in which every query sees a key: the result of one that sees none would be staged where queries come"
     if (bias := p.get("bias")) is not None:
+        if _width(max(p["q"].shape[3], p["v"].shape[3])) == 256:
+            return "takes a bias with heads of at most 128 columns: on an H200 wider ones gave other results than the portable kernel"
         if bias.dtype != p["q"].dtype or bias.shape[2:] != (p["q"].shape[1], p["k"].shape[1]):
             return f"takes a bias of the dtype of q with all rows and columns; given {bias.dtype} {list(bias.shape)}"
         if reason := not_copied(bias):
