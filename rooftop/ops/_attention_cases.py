@@ -131,6 +131,8 @@ def cases() -> list[Case]:
             case("mask of keys", tags="edge", **call(d, 2, 30, 2, 32, sk=70, mask=Input((2, 1, 1, 70), "bool"))),
             case("bias of the batch, 3 tiles", tags="edge", **call(d, 2, 150, 2, 32, right=0, bias=Input((1, 2, 150, 150), d))),
             case("bias of rows of 8, 3 tiles", tags="edge", **call(d, 2, 150, 2, 64, sk=296, bias=Input((2, 1, 150, 296), d))),
+            case("bias, d256, 5 tiles", tags="edge", **call(d, 1, 200, 2, 256, sk=296, hk=1, bias=Input((1, 2, 200, 296), d))),
+            case("d256, queries before all keys", tags="edge", **call(d, 1, 400, 2, 256, sk=100, right=0)),
             case("packed, 4 tiles", tags="edge", **call(d, 1, 500, 2, 64, hk=1, right=0, left=200, cap=5.0, **i32)),
             case("bias of heads and columns", tags="edge", **call(d, 2, 40, 2, 32, hk=1, cap=3.0, bias=Input((2, 1, 40, 1), "f32"))),
             case("dropout, 3 tiles, full", tags="edge", **call(d, 2, 150, 4, 32, sk=137, hk=2, p=0.5)),
