@@ -96,6 +96,7 @@ class Implementation:
     backend: str
     platform = "gpu"  # what it is for: "gpu", or "tpu"
     contract: Callable[[], Contract] | None = None  # that of its op
+    unordered = ""  # why two runs may differ in their last bits, of a rung; what ships keeps the contract's promise
 
     def __init__(self, path: Path, op: str, name: str | None = None, arch: int | None = None) -> None:
         self.path, self.op, self.name, self.arch = path, op, name or path.stem, 80 if arch is None else arch

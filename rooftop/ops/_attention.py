@@ -80,13 +80,14 @@ def parts(q: Tensor, k: Tensor, cu_q: Tensor | None, cu_k: Tensor | None, pages:
             yield Part(b, 0, q.shape[1], (torch.where(real, page, 0), token % k.shape[1], real), length)
 
 
-def taken(x: Tensor, part: Part, head: int) -> Tensor:
-    """Keys or values [length, D] of one head. A token on a page that does not exist is NaN."""
+def taken(x: Tensor, part: Part, head: int, missing: float) -> Tensor:
+    """Keys or values [length, D] of one head. `missing`: what a token on a page that does not exist reads as. Keys read as NaN, which scores of queries that
+    see them become; values as 0, so that it does not reach the others."""
     import torch
 
     if len(part.keys) == 3:
         page, row, real = part.keys
-        return torch.where(real[:, None], x[page, row, head], float("nan"))
+        return torch.where(real[:, None], x[page, row, head], missing)
     batch, keys = part.keys
     return x[batch, keys, head]
 
@@ -163,7 +164,7 @@ def forward(q: Tensor, k: Tensor, v: Tensor, all_parts: list[Part], o: Options, 
         rows = slice(part.start, part.start + part.count)
         for h in range(k.shape[2]):
             heads = slice(h * group, (h + 1) * group)
-            z, _ = scores(q[part.batch, rows, heads].transpose(0, 1), taken(k, part, h), part, heads, o)
+            z, _ = scores(q[part.batch, rows, heads].transpose(0, 1), taken(k, part, h, float("nan")), part, heads, o)
             if o.sinks is not None:
                 z = torch.cat((z, o.sinks[heads].to(z.dtype)[:, None, None].expand(group, part.count, 1)), -1)
             if z.shape[-1] == 0:
@@ -178,7 +179,7 @@ def forward(q: Tensor, k: Tensor, v: Tensor, all_parts: list[Part], o: Options, 
                 e = e * keep(part, heads, q.shape[2], o, q.device) / (1 - o.dropout_p)
             if rounded is not None:
                 e = e.to(rounded).to(e.dtype)
-            out[part.batch, rows, heads] = ((e @ taken(v, part, h)) / total).transpose(0, 1)
+            out[part.batch, rows, heads] = ((e @ taken(v, part, h, 0.0)) / total).transpose(0, 1)
     return out, lse
 
 
@@ -202,7 +203,7 @@ def backward(
         rows = slice(part.start, part.start + part.count)
         for h in range(k.shape[2]):
             heads = slice(h * group, (h + 1) * group)
-            keys, values = taken(k, part, h), taken(v, part, h)
+            keys, values = taken(k, part, h, float("nan")), taken(v, part, h, 0.0)
             mine, flow = q[part.batch, rows, heads].transpose(0, 1), dout[part.batch, rows, heads].transpose(0, 1)
             z, capped = scores(mine, keys, part, heads, o)
             norm = lse[part.batch, heads, rows, None].to(z.dtype)

@@ -9,7 +9,8 @@ from rooftop.core.spec import Case, Input, case
 
 
 def arrange(tensors: Mapping[str, Any], options: Mapping[str, Any], generator: Any) -> dict[str, Any]:
-    """Bounds that rise over the whole buffer, some sequences empty; lengths within the cache; pages of the pool."""
+    """Bounds that rise over the whole buffer, some sequences empty, or all of one length where they are filled "equal"; lengths within the cache; pages
+    of the pool."""
     import torch
 
     found: dict[str, Any] = {}
@@ -17,6 +18,9 @@ def arrange(tensors: Mapping[str, Any], options: Mapping[str, Any], generator: A
         if (bounds := tensors.get(name)) is not None:
             total, n = tensors[x].shape[1], bounds.shape[0] - 1
             cuts = torch.randint(0, total + 1, (max(n - 1, 0),), generator=generator, device=bounds.device).sort().values
+            if n > 8 and bool((bounds == bounds[0]).all()):
+                found[name] = (torch.arange(n + 1, device=bounds.device) * total // n).to(bounds.dtype)
+                continue
             ends = [torch.tensor([v], device=bounds.device) for v in (0, total)]
             found[name] = torch.cat((ends[0], cuts, ends[1]))[: n + 1].to(bounds.dtype)
     pages = tensors.get("page_table")
@@ -73,6 +77,17 @@ def cases() -> list[Case]:
         case(f"decode {b}x{sk}, 64 heads of 8", tags="bench model", **call("bf16", b, 1, 64, 128, sk=sk, hk=8))
         for b, sk in ((1, 131072), (16, 8192), (64, 8192))
     ]
+    codes: dict[str, Any] = {n: Input((16, 16384, 8, 128), "f8e4m3") for n in "kv"} | {f"{n}_scale": Input((1,), "f32") for n in "kv"}
+    sixteen: dict[str, Any] = {n: Input((17,), "i32", "equal") for n in ("cu_seqlens_q", "cu_seqlens_k")}
+    bench += [
+        case("decode 16x16384 of 8 bits, 64 heads of 8", tags="bench model", **{**call("bf16", 16, 1, 64, 128, sk=16384, hk=8), **codes}),
+        case("packed causal d128 16x1024", tags="bench", **call("bf16", 1, 16384, 16, 128, right=0, **sixteen)),
+        case("dropout d128 8192", tags="bench", **call("bf16", 2, 8192, 16, 128, right=0, p=0.1)),
+        case("bias d128 8192", tags="bench", **call("bf16", 2, 8192, 16, 128, right=0, bias=Input((1, 16, 8192, 8192), "bf16"))),
+        case("full d256 8192", tags="bench", **call("bf16", 2, 8192, 8, 256)),
+        case("causal d96 4096", tags="bench", **call("bf16", 4, 4096, 16, 96, right=0)),
+        case("causal d128 1024", tags="bench", **call("bf16", 16, 1024, 16, 128, right=0)),
+    ]
     i32: dict[str, Any] = {"cu_seqlens_q": Input((5,), "i32"), "cu_seqlens_k": Input((5,), "i32")}
     edges: dict[str, dict[str, Any]] = {
         "no queries": {"b": 2, "sq": 0, "h": 3, "sk": 3},
@@ -93,6 +108,8 @@ def cases() -> list[Case]:
         "d128": {"b": 1, "sq": 70, "h": 2, "size": 128, "right": 0},
         "d192, values of 128": {"b": 1, "sq": 20, "h": 2, "size": 192, "dv": 128, "right": 0},
         "d256": {"b": 1, "sq": 20, "h": 2, "size": 256},
+        "d256, 3 tiles": {"b": 1, "sq": 300, "h": 2, "hk": 1, "size": 256, "right": 0},
+        "d192, values of 128, 3 tiles": {"b": 1, "sq": 150, "sk": 200, "h": 2, "size": 192, "dv": 128, "left": 70, "right": 0},
         "window": {"b": 2, "sq": 90, "h": 3, "left": 20, "right": 0},
         "window on both sides": {"b": 1, "sq": 90, "sk": 100, "h": 2, "left": 9, "right": 5},
         "soft cap": {"b": 2, "sq": 40, "h": 3, "cap": 2.0, "right": 0},
@@ -113,6 +130,10 @@ def cases() -> list[Case]:
             case("mask over heads, 3 tiles", tags="edge", **call(d, 1, 150, 4, 32, hk=2, right=0, mask=Input((1, 4, 150, 150), "bool"))),
             case("mask of keys", tags="edge", **call(d, 2, 30, 2, 32, sk=70, mask=Input((2, 1, 1, 70), "bool"))),
             case("bias of the batch, 3 tiles", tags="edge", **call(d, 2, 150, 2, 32, right=0, bias=Input((1, 2, 150, 150), d))),
+            case("bias of rows of 8, 3 tiles", tags="edge", **call(d, 2, 150, 2, 64, sk=296, bias=Input((2, 1, 150, 296), d))),
+            case("bias, d256, 5 tiles", tags="edge", **call(d, 1, 200, 2, 256, sk=296, hk=1, bias=Input((1, 2, 200, 296), d))),
+            case("d256, queries before all keys", tags="edge", **call(d, 1, 400, 2, 256, sk=100, right=0)),
+            case("packed, 4 tiles", tags="edge", **call(d, 1, 500, 2, 64, hk=1, right=0, left=200, cap=5.0, **i32)),
             case("bias of heads and columns", tags="edge", **call(d, 2, 40, 2, 32, hk=1, cap=3.0, bias=Input((2, 1, 40, 1), "f32"))),
             case("dropout, 3 tiles, full", tags="edge", **call(d, 2, 150, 4, 32, sk=137, hk=2, p=0.5)),
             case("dropout of packed", tags="edge", **call(d, 1, 90, 2, 32, right=0, p=0.25, **i32)),

@@ -254,8 +254,12 @@ def canonical(p: Problem) -> Problem | None:
 
 
 def pairs(p: Problem) -> int:
-    """Pairs of a query and a key that it sees, of one head: of packed sequences, pages and caches as if there were one sequence that fills all."""
+    """Pairs of a query and a key that it sees, of one head: of pages and caches as if they were full, of packed sequences as if all were of one length, where
+    there are fewest."""
     (batch, queries), keys = p["q"].shape[:2], p["k"].shape[1]
+    if (bounds := p.get("cu_seqlens_q")) is not None and bounds.shape[0] > 1:
+        batch = bounds.shape[0] - 1
+        queries, keys = queries // batch, keys // batch
     if (pages := p.get("page_table")) is not None:
         keys *= pages.shape[1]
     left, right = int(p.option("left")), int(p.option("right"))

@@ -37,6 +37,7 @@ class ModuleImplementation(Implementation):
     zeroed(problem, config) -> Sequence[str]  those of scratch that must hold zeros when the first launch begins
     explains(problem, config) -> str          what `rooftop.explain` says of a config: tile, why, predicted time
     DEMANDS                                   what the machine code must hold (docs/head.md, "Demands")
+    UNORDERED                                 (a rung) why two runs may differ in their last bits: it adds by atomics
 
     `package` is what must be installed to run it, `install` how."""
 
@@ -58,6 +59,10 @@ class ModuleImplementation(Implementation):
     @property
     def demands(self) -> Mapping[str, Any]:
         return {"spills": 0, **getattr(self.module, "DEMANDS", {})}
+
+    @property
+    def unordered(self) -> str:  # type: ignore[override]
+        return str(getattr(self.module, "UNORDERED", ""))
 
     def where(self) -> Where:
         reason = missing(self.package, self.install)

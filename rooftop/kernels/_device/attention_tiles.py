@@ -106,17 +106,16 @@ def kept(seed, limit, row_start, start, COLUMNS: tl.constexpr):  # type: ignore[
     """[rows, COLUMNS]: what dropout keeps of keys `start` and following, a multiple of 8. `row_start` [rows, 1]: number of the rows' first elements over 8."""
     pair = tl.arange(0, COLUMNS // 2)[None, :]
     word = _words(seed, row_start + (start // 8 + pair // 4), pair & 3)
-    cut = tl.full((), limit, tl.int32).to(tl.uint32, bitcast=True)
-    both = tl.join((word & 0xFFFF) >= cut, (word >> 16) >= cut)
-    return tl.reshape(both, (row_start.shape[0], COLUMNS))
+    cut = tl.full((), limit, tl.int32).to(tl.uint32, bitcast=True) << 16
+    return tl.reshape(tl.join(word << 16, word), (row_start.shape[0], COLUMNS)) >= cut  # the upper 16 bits are compared, whatever lies below them
 
 
 @triton.jit
 def kept_transposed(seed, limit, row_start, columns):  # type: ignore[no-untyped-def]
     """[columns, rows]: the same, held transposed, where the two of a word do not lie in one thread. `row_start` [1, rows], `columns` [columns, 1]."""
     word = _words(seed, row_start + columns // 8, (columns // 2) & 3)
-    cut = tl.full((), limit, tl.int32).to(tl.uint32, bitcast=True)
-    return tl.where(columns % 2 == 0, word & 0xFFFF, word >> 16) >= cut
+    cut = tl.full((), limit, tl.int32).to(tl.uint32, bitcast=True) << 16
+    return tl.where(columns % 2 == 0, word << 16, word) >= cut
 
 
 @triton.jit

@@ -35,13 +35,22 @@ def _page(table, start, end, BN: tl.constexpr, PAGE: tl.constexpr):  # type: ign
     return page.to(tl.int64)
 
 
+@triton.jit
+def _coded(at, mask):  # type: ignore[no-untyped-def]
+    """(even, odd) columns of a tile of 8 bits in float16. It is read as words of two columns: words become operands of the tensor cores without a detour."""
+    words = tl.load(at, mask=mask, other=0)
+    even = (words & 255).to(tl.uint8).to(tl.float8e4nv, bitcast=True)
+    odd = (words >> 8).to(tl.uint8).to(tl.float8e4nv, bitcast=True)
+    return even.to(tl.float16), odd.to(tl.float16)
+
+
 @triton.jit(do_not_specialize=["SK", "PAGES"])
 def _part(q, k, v, slopes, sinks, table, lengths, q_scale, k_scale, v_scale, out, lse, parts, norms, scale, softcap, SQ, SK, PAGES, H, GROUP, qb, qs, qh, kb,
           ks, kh, vb, vs, vh, ob, os, oh, ab, tb, qg, kg, vg, D: tl.constexpr, DV: tl.constexpr, M: tl.constexpr, BN: tl.constexpr, SIZE: tl.constexpr,
           SIZE_V: tl.constexpr, PAGE: tl.constexpr, PARTS: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, CAP: tl.constexpr,
-          CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
+          EIGHT: tl.constexpr, CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
     """One part of the keys of one key head and sequence: `out` and `lse` where it is the only one, else parts [B, H, SQ, PARTS, DV] and norms
-    [B, H, SQ, PARTS], in base 2. Strides as the forward's."""
+    [B, H, SQ, PARTS], in base 2. Strides as the forward's. EIGHT: keys and values are 8 bits, and counted in pairs of columns, strides too."""
     if CHAINED:
         gdc_wait()
         gdc_launch_dependents()
@@ -56,10 +65,26 @@ def _part(q, k, v, slopes, sinks, table, lengths, q_scale, k_scale, v_scale, out
     rows = row // GROUP
     rows_in = rows < SQ
     head = key_head * GROUP + row % GROUP
-    d = tl.arange(0, SIZE)
-    dv = tl.arange(0, SIZE_V)
-    q_at = q + batch * qb + rows.to(tl.int64)[:, None] * qs + head.to(tl.int64)[:, None] * qh + d[None, :]
-    mine = tl.load(q_at, mask=rows_in[:, None] & (d < D)[None, :], other=0.0).to(out.dtype.element_ty)
+    PER: tl.constexpr = 2 if EIGHT else 1
+    SHIFT: tl.constexpr = 15 if EIGHT else 0  # weights times 2^15 keep in float16 what bfloat16 would keep of small ones
+    COLUMNS: tl.constexpr = D // PER
+    COLUMNS_V: tl.constexpr = DV // PER
+    d = tl.arange(0, SIZE // PER)
+    dv = tl.arange(0, SIZE_V // PER)
+    q_at = q + batch * qb + rows.to(tl.int64)[:, None] * qs + head.to(tl.int64)[:, None] * qh + (d * PER)[None, :]
+    q_in = rows_in[:, None] & (d < COLUMNS)[None, :]
+    if EIGHT:
+        mine_even = tl.load(q_at, mask=q_in, other=0.0).to(tl.float32)
+        mine_odd = tl.load(q_at + 1, mask=q_in, other=0.0).to(tl.float32)
+        largest = tl.maximum(tl.max(tl.abs(mine_even), 1), tl.max(tl.abs(mine_odd), 1))
+        power = (largest.to(tl.int32, bitcast=True) & 0x7F800000).to(tl.float32, bitcast=True)  # of two, and no larger than `largest`
+        power = tl.where((largest > 1e-30) & (largest < float("inf")), power, 1.0)
+        mine = (mine_even / power[:, None]).to(tl.float16)  # below 2, so that float16 holds what bfloat16 did
+        mine_odd = (mine_odd / power[:, None]).to(tl.float16)
+        k = k.to(tl.pointer_type(tl.int16))
+        v = v.to(tl.pointer_type(tl.int16))
+    else:
+        mine = tl.load(q_at, mask=q_in, other=0.0).to(out.dtype.element_ty)
     k += key_head.to(tl.int64) * kh
     v += key_head.to(tl.int64) * vh
     if PAGE:
@@ -72,6 +97,8 @@ def _part(q, k, v, slopes, sinks, table, lengths, q_scale, k_scale, v_scale, out
         scales *= tl.load(q_scale + head * qg, mask=rows_in, other=1.0)
     if k_scale is not None:
         scales *= tl.load(k_scale + key_head * kg)
+    if EIGHT:
+        scales *= power
     cap = scales
     factor = scales * LOG2E
     if CAP:
@@ -92,13 +119,14 @@ def _part(q, k, v, slopes, sinks, table, lengths, q_scale, k_scale, v_scale, out
     begin = low + part * each
     end = tl.minimum(begin + each, high)
 
-    acc = tl.zeros((M, SIZE_V), tl.float32)
+    acc = tl.zeros((M, SIZE_V // PER), tl.float32)
+    acc_odd = acc
     top = tl.full((M,), float("-inf"), tl.float32)
     total = tl.zeros((M,), tl.float32)
     if sinks is not None:
         sink = tl.load(sinks + head, mask=rows_in & (part == 0), other=float("-inf")).to(tl.float32) * LOG2E
         top = sink
-        total = tl.where(top == float("-inf"), 0.0, 1.0)
+        total = tl.where(top == float("-inf"), 0.0, 32768.0 if EIGHT else 1.0)
     coming = 0
     if PAGE:
         coming = _page(table, begin, end, BN, PAGE)
@@ -117,9 +145,16 @@ def _part(q, k, v, slopes, sinks, table, lengths, q_scale, k_scale, v_scale, out
         else:
             k_at = k + columns.to(tl.int64)[None, :] * ks + d[:, None]
             v_at = v + columns.to(tl.int64)[:, None] * vs + dv[None, :]
-        kt = tl.load(k_at, mask=real[None, :] & (d < D)[:, None], other=0.0).to(mine.dtype)
-        vt = tl.load(v_at, mask=real[:, None] & (dv < DV)[None, :], other=0.0).to(mine.dtype)
-        z = tl.dot(mine, kt)
+        k_in = real[None, :] & (d < COLUMNS)[:, None]
+        v_in = real[:, None] & (dv < COLUMNS_V)[None, :]
+        if EIGHT:
+            kt, kt_odd = _coded(k_at, k_in)
+            vt, vt_odd = _coded(v_at, v_in)
+            z = tl.dot(mine_odd, kt_odd, tl.dot(mine, kt))
+        else:
+            kt = tl.load(k_at, mask=k_in, other=0.0)
+            vt = tl.load(v_at, mask=v_in, other=0.0)
+            z = tl.dot(mine, kt)
         if CAP or ALIBI:
             z, _ = scored(z, rows[:, None], columns[None, :], columns_in[None, :], position, factor[:, None], cap[:, None], slope[:, None], None, 0, 0, None, 0,
                           0, CAP, ALIBI)  # fmt: skip
@@ -130,16 +165,22 @@ def _part(q, k, v, slopes, sinks, table, lengths, q_scale, k_scale, v_scale, out
         z = tl.where(seen(rows[:, None], columns[None, :], position, keys, LEFT, RIGHT), z, float("-inf"))
         new = tl.maximum(top, tl.max(z, 1))
         base = tl.where(new == float("-inf"), 0.0, new)
-        p = tl.exp2(z - base[:, None])
+        p = tl.exp2(z - (base - SHIFT)[:, None])
         shrink = tl.exp2(top - base)
         total = total * shrink + tl.sum(p, 1)
-        acc = tl.dot(p.to(mine.dtype), vt, acc * shrink[:, None])
+        p = p.to(mine.dtype)
+        acc = tl.dot(p, vt, acc * shrink[:, None])
+        if EIGHT:
+            acc_odd = tl.dot(p, vt_odd, acc_odd * shrink[:, None])
         top = new
 
-    norm = top + tl.log2(total)
+    norm = top + (tl.log2(total) - SHIFT)
     weigh = 1.0 / tl.where(total == 0, 1.0, total)
     if v_scale is not None:
         weigh *= tl.load(v_scale + key_head * vg)
+    if EIGHT:
+        acc = tl.reshape(tl.join(acc, acc_odd), (M, SIZE_V))
+        dv = tl.arange(0, SIZE_V)
     acc = acc * weigh[:, None]
     number = (batch * H + head) * SQ + rows
     if PARTS == 1:
@@ -197,7 +238,13 @@ def supports(p: Problem) -> str | None:
         return f"takes at most {MOST} queries, and {ROWS} with the heads that share a key head; given {p['q'].shape[1]} and {_rows(p)}"
     if max(p["q"].shape[0], p["k"].shape[2]) > 65535:
         return "more heads or batches than one launch may have"
+    if _eight(p) and any(p[n].align < 2 or any(s % 2 for s in p[n].strides[:3]) for n in "kv"):
+        return "keys and values of 8 bits must lie, and be apart, by an even number of bytes"
     return None
+
+
+def _eight(p: Problem) -> bool:
+    return p["k"].dtype == shared.EIGHT_BITS
 
 
 def prefers(p: Problem) -> int:
@@ -206,7 +253,8 @@ def prefers(p: Problem) -> int:
 
 
 def _sizes(p: Problem) -> tuple[int, int]:
-    return max(16, shared.pow2(p["q"].shape[3])), max(16, shared.pow2(p["v"].shape[3]))
+    least = 32 if _eight(p) else 16
+    return max(least, shared.pow2(p["q"].shape[3])), max(least, shared.pow2(p["v"].shape[3]))
 
 
 def _held(p: Problem, bn: int, stages: int) -> int:
@@ -232,6 +280,8 @@ def choose(p: Problem) -> Config:
     size, size_v = _sizes(p)
     keys = shared.room(p)
     bn = max(16, min(128, shared.pow2(TILE // ((size + size_v) * p["k"].itemsize) + 1) // 2, shared.pow2(max(keys, 16))))
+    if p.get("page_table") is not None and p["k"].shape[1] % bn and p["k"].shape[1] % (bn // 2) == 0:
+        bn //= 2  # a tile then lies on one page
     stages = 3
     while stages > 1 and _held(p, bn, stages) > p.device.shared_per_block - 2048:
         stages -= 1
@@ -259,6 +309,11 @@ def scratch(p: Problem, config: Config) -> dict[str, Meta]:
     return {"parts": Meta((*shape, p["v"].shape[3]), "f32"), "norms": Meta(shape, "f32")}
 
 
+def _kept(p: Problem, name: str) -> dict[str, int]:
+    """Strides of keys or values as the kernel counts them."""
+    return {n: s // 2 if _eight(p) else s for n, s in shared.strides(p, name, name).items()}
+
+
 def launches(p: Problem, config: Config) -> list[Launch]:
     q, k, v = p["q"], p["k"], p["v"]
     batch, queries, heads, size = q.shape
@@ -274,10 +329,11 @@ def launches(p: Problem, config: Config) -> list[Launch]:
     args = {
         "q": "q", "k": "k", "v": "v", "slopes": name("alibi_slopes"), "sinks": name("sinks"), "table": name("page_table"), "lengths": name("cache_lengths"),
         "q_scale": name("q_scale"), "k_scale": name("k_scale"), "v_scale": name("v_scale"), "scale": "scale", "softcap": float(p.option("softcap")),
-        "SK": shared.room(p), "PAGES": k.shape[0] if pages else 0, "GROUP": heads // k.shape[2], **shared.strides(p, "q", "q"), **shared.strides(p, "k", "k"),
-        **shared.strides(p, "v", "v"), "ab": heads if slopes and len(slopes.shape) == 2 else 0, "tb": pages.strides[0] if pages else 0,
+        "SK": shared.room(p), "PAGES": k.shape[0] if pages else 0, "GROUP": heads // k.shape[2], **shared.strides(p, "q", "q"), **_kept(p, "k"),
+        **_kept(p, "v"), "ab": heads if slopes and len(slopes.shape) == 2 else 0, "tb": pages.strides[0] if pages else 0,
         **shared.scale_strides(p), **result, "D": size, "M": max(16, shared.pow2(_rows(p))), "BN": config.BN, "SIZE": wide,
         "PAGE": k.shape[1] if pages else 0, **shared.windows(p), "CAP": float(p.option("softcap")) != 0,
+        "EIGHT": _eight(p),
     }  # fmt: skip
     made = [Launch(_part, (config.parts, k.shape[2], batch), args, config.warps, config.stages, chained=early)]
     if several:

@@ -1,4 +1,4 @@
-"""FlashAttention-3 forward on Hopper: plain, causal, windowed; heads of up to 128 columns. Contract: rooftop/ops/attention.py
+"""FlashAttention-3 forward on Hopper: plain, causal, windowed, capped, packed. Contract: rooftop/ops/attention.py
 
 A persistent block is one producer warp and two or three consumer warp groups, of 64 queries each. The producer moves queries, then tiles of keys and values by
 TMA into a ring; each slot has two mbarriers, `full` (its bytes have landed) and `empty` (every group has done with it). A group issues the scores of the next
@@ -6,7 +6,10 @@ tile of keys and the product of this one's weights and values together, and take
 that one's exponentials lie under the other's products. Weights stay in registers, as the left operand of wgmma.
 
 Tiles are walked from the last key back, so that those at an edge, which are masked, come first. The tiles of queries of as many heads as L2 holds are dealt
-out together, the longest first, forwards and backwards in turn."""
+out together, the longest first, forwards and backwards in turn. Packed sequences: a small launch before lists their tiles of queries. A tile of values that
+reaches into the next sequence is cleared there, since 0 times what stands there may be NaN; queries at the end of one are stored by the threads.
+
+Of heads of more than 128 columns the weighed values take half of the registers and tiles of 64 keys the rest; the result is staged where the queries were."""
 
 from __future__ import annotations
 
@@ -16,11 +19,13 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma, warpgroup_mma, warpgroup_mma_wait
 
-from rooftop.core.spec import Descriptor, Launch, Problem
+from rooftop.core.spec import Descriptor, Launch, Meta, Problem
 from rooftop.core.tensor_maps import not_copied
 from rooftop.kernels._device import attention as shared
+from rooftop.kernels._device.attention_packed import CHUNK, clear_rows, plan_tiles, tile_of
 
-DEMANDS = {"has": ["HGMMA", "UTMALDG", "UTMASTG"], "spills": 0}
+# Of windows and of 256 columns ptxas keeps an address or two, which are read once a tile of queries, in local memory.
+DEMANDS = {"has": ["HGMMA", "UTMALDG", "UTMASTG"], "spills": 16}
 LOG2E = gl.constexpr(1.4426950408889634)
 
 
@@ -65,34 +70,44 @@ def _load_values(v_desc, v_ring, v_full, empty, b, h, column, n, STAGES: gl.cons
 
 
 @gluon.jit
-def _load(q_desc, k_desc, v_desc, q_tiles, k_ring, v_ring, q_full, q_empty, k_full, v_full, empty, tiles, rows_of_tiles, all_heads, section, H, GROUP, SQ, SK,
-          GROUPS: gl.constexpr, STAGES: gl.constexpr, BM: gl.constexpr, BN: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr):  # fmt: skip
+def _load(q_desc, k_desc, v_desc, z_desc, q_tiles, k_ring, v_ring, z_tiles, q_full, q_empty, k_full, v_full, empty, z_full, z_empty, plan, rows_of_tiles,
+          all_heads, section, H, GROUP, TQ, TK, GROUPS: gl.constexpr, STAGES: gl.constexpr, BM: gl.constexpr, BN: gl.constexpr, LEFT: gl.constexpr,
+          RIGHT: gl.constexpr, PACKED: gl.constexpr, BIAS: gl.constexpr):  # fmt: skip
     """The producer warp."""
     n = 0
     used = 0
+    if PACKED:
+        rows_of_tiles = gl.load(plan)
+    tiles = rows_of_tiles * all_heads
     turns = gl.cdiv(tiles, gl.num_programs(0))
     for turn in range(turns):
         there, tile, bh = _place(turn, tiles, rows_of_tiles, all_heads, section)
         if there:
             b = bh // H
             h = bh % H
-            row = tile * BM
+            first, SQ, first_key, SK, row = tile_of(plan, tile, TQ, TK, BM, PACKED)
             begin, end, _, _ = _range(row, SQ, SK, BM, BN, LEFT, RIGHT)
             if end > begin:
                 for g in gl.static_range(GROUPS):
                     mbarrier.wait(q_empty.index(g), (used & 1) ^ 1)
                     mbarrier.expect(q_full.index(g), q_desc.block_type.nbytes)
-                    tma.async_copy_global_to_shared(q_desc, [b, h, row + g * 64, 0], q_full.index(g), q_tiles.index(g))
+                    tma.async_copy_global_to_shared(q_desc, [b, h, first + row + g * 64, 0], q_full.index(g), q_tiles.index(g))
                 used += 1
                 for i in range(end - begin):
                     stage = n % STAGES
                     mbarrier.wait(empty.index(2 * stage), (n // STAGES & 1) ^ 1)
                     mbarrier.expect(k_full.index(stage), k_desc.block_type.nbytes)
-                    tma.async_copy_global_to_shared(k_desc, [b, h // GROUP, (end - 1 - i) * BN, 0], k_full.index(stage), k_ring.index(stage))
+                    tma.async_copy_global_to_shared(k_desc, [b, h // GROUP, first_key + (end - 1 - i) * BN, 0], k_full.index(stage), k_ring.index(stage))
                     if i > 0:
-                        _load_values(v_desc, v_ring, v_full, empty, b, h // GROUP, (end - i) * BN, n - 1, STAGES)
+                        _load_values(v_desc, v_ring, v_full, empty, b, h // GROUP, first_key + (end - i) * BN, n - 1, STAGES)
+                    if BIAS:
+                        for g in gl.static_range(GROUPS):
+                            mbarrier.wait(z_empty.index(g), (n & 1) ^ 1)
+                            mbarrier.expect(z_full.index(g), z_desc.block_type.nbytes)
+                            at = [gl.minimum(b, z_desc.shape[0] - 1), gl.minimum(h, z_desc.shape[1] - 1), row + g * 64, (end - 1 - i) * BN]
+                            tma.async_copy_global_to_shared(z_desc, at, z_full.index(g), z_tiles.index(g))
                     n += 1
-                _load_values(v_desc, v_ring, v_full, empty, b, h // GROUP, begin * BN, n - 1, STAGES)
+                _load_values(v_desc, v_ring, v_full, empty, b, h // GROUP, first_key + begin * BN, n - 1, STAGES)
 
 
 @gluon.jit
@@ -102,13 +117,17 @@ def _flat(x):
 
 
 @gluon.jit
-def _weights(z, top, total, factor, cap, rows, column, SK, position, LEFT: gl.constexpr, RIGHT: gl.constexpr, CAP: gl.constexpr, MASKED: gl.constexpr):
+def _weights(z, top, total, factor, cap, z_tiles, z_full, z_empty, n, INDEX: gl.constexpr, BIAS: gl.constexpr, rows, column, SK, position, LEFT: gl.constexpr,
+             RIGHT: gl.constexpr, CAP: gl.constexpr, MASKED: gl.constexpr):  # fmt: skip
     """(p, the new maximum, the new sum, by what the old ones shrink) of scores of one tile of keys, which begins at `column`; all in base 2."""
     L: gl.constexpr = z.type.layout
-    if CAP:
-        e = gl.exp2(gl.abs(z) * cap)
-        t = (1 - e) / (1 + e)
-        z = gl.where(z < 0, -t, t)
+    if CAP:  # tanh(x) = 1 - 2 / (1 + exp(2 x)): `factor` has the 2, and the 1 is added to the normaliser alone
+        z = 0.0 - gl.inline_asm_elementwise("rcp.approx.ftz.f32 $0, $1;", "=f,f", [1.0 + gl.exp2(z * cap)], dtype=gl.float32, is_pure=True, pack=1)
+    if BIAS:
+        mbarrier.wait(z_full.index(INDEX), n & 1)
+        added = _flat(z_tiles.index(INDEX)).load(L)
+        mbarrier.arrive(z_empty.index(INDEX), count=1)
+        z = z * factor + added.to(gl.float32) * LOG2E
     if MASKED:
         columns = column + gl.arange(0, z.shape[1], gl.SliceLayout(0, L))
         limit = gl.zeros_like(rows) + SK
@@ -118,17 +137,22 @@ def _weights(z, top, total, factor, cap, rows, column, SK, position, LEFT: gl.co
         if LEFT >= 0:
             inside &= columns[None, :] >= (rows + (position - LEFT))[:, None]
         z = gl.where(inside, z, float("-inf"))
-    new = gl.maximum(top, gl.max(z, 1) * factor)
-    base = gl.where(new == float("-inf"), 0.0, new)
-    p = gl.exp2(z * factor - base[:, None])
+    if BIAS:
+        new = gl.maximum(top, gl.max(z, 1))
+        base = gl.where(new == float("-inf"), 0.0, new)
+        p = gl.exp2(z - base[:, None])
+    else:
+        new = gl.maximum(top, gl.max(z, 1) * factor)
+        base = gl.where(new == float("-inf"), 0.0, new)
+        p = gl.exp2(z * factor - base[:, None])
     shrink = gl.exp2(top - base)
     return p, new, total * shrink + gl.sum(p, 1), shrink
 
 
 @gluon.jit
-def _steps(acc, p, top, total, q, k_ring, v_ring, k_full, v_full, empty, turn_bars, n, first, last, factor, cap, rows, SK, position, INDEX: gl.constexpr,
-           STAGES: gl.constexpr, BN: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr, CAP: gl.constexpr, MASKED: gl.constexpr,
-           PING: gl.constexpr):  # fmt: skip
+def _steps(acc, p, top, total, q, k_ring, v_ring, z_tiles, k_full, v_full, empty, z_full, z_empty, turn_bars, n, first, last, factor, cap, rows, SK, position,
+           INDEX: gl.constexpr, STAGES: gl.constexpr, BN: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr, CAP: gl.constexpr, MASKED: gl.constexpr,
+           PING: gl.constexpr, BIAS: gl.constexpr):  # fmt: skip
     """Tiles of keys `first` down to one past `last`: the scores of each together with the product of the weights of the tile before it."""
     M: gl.constexpr = acc.shape[0]
     SCORES: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BN, 16])
@@ -147,7 +171,8 @@ def _steps(acc, p, top, total, q, k_ring, v_ring, k_full, v_full, empty, turn_ba
             mbarrier.arrive(turn_bars.index(1 - INDEX), count=1)
         z = warpgroup_mma_wait(num_outstanding=1, deps=(z,))
         mbarrier.arrive(empty.index(2 * stage), count=1)
-        w, top, total, shrink = _weights(z, top, total, factor, cap, rows, (first - 1 - i) * BN, SK, position, LEFT, RIGHT, CAP, MASKED)
+        w, top, total, shrink = _weights(z, top, total, factor, cap, z_tiles, z_full, z_empty, n, INDEX, BIAS, rows, (first - 1 - i) * BN, SK, position, LEFT,
+                                         RIGHT, CAP, MASKED)  # fmt: skip
         # Waiting for the next keys here ends a basic block: within one, ptxas moves the exponentials behind the wait for the product.
         mbarrier.wait(k_full.index((n + 1) % STAGES), (n + 1) // STAGES & 1, pred=i + 1 < first - last)
         acc = warpgroup_mma_wait(num_outstanding=0, deps=(acc,))
@@ -159,29 +184,42 @@ def _steps(acc, p, top, total, q, k_ring, v_ring, k_full, v_full, empty, turn_ba
 
 
 @gluon.jit
-def _consume(INDEX: gl.constexpr, q_tiles, k_ring, v_ring, o_tiles, q_full, q_empty, k_full, v_full, empty, turn_bars, out_desc, lse, tiles, rows_of_tiles,
-             all_heads, section, H, SQ, SK, scale, softcap, GROUPS: gl.constexpr, STAGES: gl.constexpr, BM: gl.constexpr, BN: gl.constexpr,
-             LEFT: gl.constexpr, RIGHT: gl.constexpr, CAP: gl.constexpr, PING: gl.constexpr):  # fmt: skip
+def _stage(tile, made, out_desc, b, h, row):
+    """Stores 64 rows of the result by way of shared memory, once the store before has read what lies there."""
+    tma.store_wait(0)
+    _flat(tile).store(made)
+    fence_async_shared()
+    tma.async_copy_shared_to_global(out_desc, [b, h, row, 0], tile)
+
+
+@gluon.jit
+def _consume(INDEX: gl.constexpr, q_tiles, k_ring, v_ring, z_tiles, o_tiles, q_full, q_empty, k_full, v_full, empty, z_full, z_empty, turn_bars, out_desc,
+             out, lse, plan, rows_of_tiles, all_heads, section, H, TQ, TK, scale, softcap, ob, os, oh, WIDTH: gl.constexpr, OVER: gl.constexpr,
+             GROUPS: gl.constexpr, STAGES: gl.constexpr, BM: gl.constexpr, BN: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr, CAP: gl.constexpr,
+             PING: gl.constexpr, PACKED: gl.constexpr, BIAS: gl.constexpr):  # fmt: skip
     """One group of consumers: queries INDEX · 64 and following of each tile."""
     DV: gl.constexpr = v_ring.shape[4]
     SCORES: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BN, 16])
     RESULT: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, DV, 16])
     LEFT_OPERAND: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=RESULT, k_width=2)
     ROWS: gl.constexpr = gl.SliceLayout(1, SCORES)
-    position = SK - SQ
     cap = 0.0
     if CAP:
-        cap = scale / softcap * (-2.0 * LOG2E)
-        factor = softcap * LOG2E
+        cap = scale / softcap * (2.0 * LOG2E)
+        factor = softcap * (2.0 * LOG2E)
     else:
         factor = scale * LOG2E
     n = 0
     used = 0
+    if PACKED:
+        rows_of_tiles = gl.load(plan)
+    tiles = rows_of_tiles * all_heads
     turns = gl.cdiv(tiles, gl.num_programs(0))
     for turn in range(turns):
         there, tile, bh = _place(turn, tiles, rows_of_tiles, all_heads, section)
         if there:
-            row = tile * BM
+            first, SQ, _unused, SK, row = tile_of(plan, tile, TQ, TK, BM, PACKED)
+            position = SK - SQ
             begin, end, whole, edge = _range(row, SQ, SK, BM, BN, LEFT, RIGHT)
             rows = row + INDEX * 64 + gl.arange(0, 64, ROWS)
             acc = gl.zeros((64, DV), gl.float32, RESULT)
@@ -200,48 +238,81 @@ def _consume(INDEX: gl.constexpr, q_tiles, k_ring, v_ring, o_tiles, q_full, q_em
                 if PING:
                     mbarrier.arrive(turn_bars.index(1 - INDEX), count=1)
                 mbarrier.arrive(empty.index(2 * stage), count=1)
-                w, top, total, _ = _weights(z, top, total, factor, cap, rows, (end - 1) * BN, SK, position, LEFT, RIGHT, CAP, True)
+                w, top, total, _shrink = _weights(z, top, total, factor, cap, z_tiles, z_full, z_empty, n, INDEX, BIAS, rows, (end - 1) * BN, SK, position,
+                                                 LEFT, RIGHT, CAP, True)  # fmt: skip
                 p = gl.convert_layout(w.to(v_ring.dtype), LEFT_OPERAND, assert_trivial=True)
+                if PACKED:  # noqa: SIM102  decided when it is compiled
+                    if end * BN > SK:
+                        mbarrier.wait(v_full.index(stage), n // STAGES & 1)
+                        clear_rows(_flat(v_ring.index(stage)), SK - (end - 1) * BN, BN)
                 n += 1
                 edge = gl.maximum(gl.minimum(edge, end - 1), begin)
-                acc, p, top, total, n = _steps(acc, p, top, total, q, k_ring, v_ring, k_full, v_full, empty, turn_bars, n, end - 1, edge, factor, cap, rows,
-                                               SK, position, INDEX, STAGES, BN, LEFT, RIGHT, CAP, True, PING)  # fmt: skip
+                acc, p, top, total, n = _steps(acc, p, top, total, q, k_ring, v_ring, z_tiles, k_full, v_full, empty, z_full, z_empty, turn_bars, n, end - 1,
+                                               edge, factor, cap, rows, SK, position, INDEX, STAGES, BN, LEFT, RIGHT, CAP, True, PING, BIAS)  # fmt: skip
                 inner = gl.minimum(gl.maximum(whole, begin), edge)
-                acc, p, top, total, n = _steps(acc, p, top, total, q, k_ring, v_ring, k_full, v_full, empty, turn_bars, n, edge, inner, factor, cap, rows, SK,
-                                               position, INDEX, STAGES, BN, LEFT, RIGHT, CAP, False, PING)  # fmt: skip
+                acc, p, top, total, n = _steps(acc, p, top, total, q, k_ring, v_ring, z_tiles, k_full, v_full, empty, z_full, z_empty, turn_bars, n, edge,
+                                               inner, factor, cap, rows, SK, position, INDEX, STAGES, BN, LEFT, RIGHT, CAP, False, PING, BIAS)  # fmt: skip
                 if LEFT >= 0:
-                    acc, p, top, total, n = _steps(acc, p, top, total, q, k_ring, v_ring, k_full, v_full, empty, turn_bars, n, inner, begin, factor, cap,
-                                                   rows, SK, position, INDEX, STAGES, BN, LEFT, RIGHT, CAP, True, PING)  # fmt: skip
-                mbarrier.arrive(q_empty.index(INDEX), count=1)
+                    acc, p, top, total, n = _steps(acc, p, top, total, q, k_ring, v_ring, z_tiles, k_full, v_full, empty, z_full, z_empty, turn_bars, n,
+                                                   inner, begin, factor, cap, rows, SK, position, INDEX, STAGES, BN, LEFT, RIGHT, CAP, True, PING,
+                                                   BIAS)  # fmt: skip
+                if not OVER:
+                    mbarrier.arrive(q_empty.index(INDEX), count=1)
                 before = (n - 1) % STAGES
                 mbarrier.wait(v_full.index(before), (n - 1) // STAGES & 1)
                 acc = warpgroup_mma(p, _flat(v_ring.index(before)), acc, is_async=True)
                 acc = warpgroup_mma_wait(num_outstanding=0, deps=(acc,))
                 mbarrier.arrive(empty.index(2 * before + 1), count=1)
                 used += 1
-            norm = gl.convert_layout(1.0 / gl.where(total == 0, 1.0, total), gl.SliceLayout(1, RESULT), assert_trivial=True)
-            tma.store_wait(0)  # what this group stored before
-            _flat(o_tiles.index(INDEX)).store((acc * norm[:, None]).to(out_desc.dtype))
-            fence_async_shared()
-            tma.async_copy_shared_to_global(out_desc, [bh // H, bh % H, row + INDEX * 64, 0], o_tiles.index(INDEX))
-            gl.store(lse + bh.to(gl.int64) * SQ + rows, (top + gl.log2(total)) * (1.0 / LOG2E), mask=rows < SQ)
+            share = gl.convert_layout(1.0 / gl.where(total == 0, 1.0, total), gl.SliceLayout(1, RESULT), assert_trivial=True)
+            made = (acc * share[:, None]).to(out_desc.dtype)
+            if PACKED:
+                if row + INDEX * 64 + 64 <= SQ:
+                    _stage(o_tiles.index(INDEX), made, out_desc, bh // H, bh % H, first + row + INDEX * 64)
+                else:
+                    token = row + INDEX * 64 + gl.arange(0, 64, gl.SliceLayout(1, RESULT))
+                    column = gl.arange(0, DV, gl.SliceLayout(0, RESULT))
+                    to = out + (bh // H).to(gl.int64) * ob + (bh % H).to(gl.int64) * oh + (first + token).to(gl.int64)[:, None] * os + column[None, :]
+                    gl.store(to, made, mask=(token < SQ)[:, None] & (column < WIDTH)[None, :])
+            else:
+                _stage(o_tiles.index(INDEX), made, out_desc, bh // H, bh % H, first + row + INDEX * 64)
+            if OVER:  # the next queries come where the result lies
+                tma.store_wait(0)
+                if end > begin:
+                    mbarrier.arrive(q_empty.index(INDEX), count=1)
+            norm = (top + gl.log2(total)) * (1.0 / LOG2E)
+            if CAP:
+                norm += softcap
+            gl.store(lse + bh.to(gl.int64) * TQ + first + rows, norm, mask=rows < SQ)
     tma.store_wait(0)
 
 
-@gluon.jit(do_not_specialize=("SQ", "SK", "tiles", "rows_of_tiles", "all_heads", "section", "H", "GROUP"))
-def _forward(q_desc, k_desc, v_desc, out_desc, lse, tiles, rows_of_tiles, all_heads, section, H, GROUP, SQ, SK, scale, softcap, GROUPS: gl.constexpr,
-             STAGES: gl.constexpr, BN: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr, CAP: gl.constexpr, PING: gl.constexpr):  # fmt: skip
+@gluon.jit(do_not_specialize=("SQ", "SK", "rows_of_tiles", "all_heads", "section", "H", "GROUP"))
+def _forward(q_desc, k_desc, v_desc, out_desc, bias_desc, out, lse, plan, rows_of_tiles, all_heads, section, H, GROUP, SQ, SK, scale, softcap, ob, os, oh,
+             WIDTH: gl.constexpr, OVER: gl.constexpr, GROUPS: gl.constexpr, STAGES: gl.constexpr, BN: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr,
+             CAP: gl.constexpr, PING: gl.constexpr, PACKED: gl.constexpr, BIAS: gl.constexpr):  # fmt: skip
+    """`plan` is read where PACKED, `bias_desc` where BIAS. Strides of batch, token and head: out (o), of WIDTH columns. OVER: it is staged where the queries
+    were."""
     BM: gl.constexpr = 64 * GROUPS
     q_tiles = gl.allocate_shared_memory(q_desc.dtype, [GROUPS] + q_desc.block_type.shape, q_desc.layout)
     k_ring = gl.allocate_shared_memory(k_desc.dtype, [STAGES] + k_desc.block_type.shape, k_desc.layout)
     v_ring = gl.allocate_shared_memory(v_desc.dtype, [STAGES] + v_desc.block_type.shape, v_desc.layout)
-    o_tiles = gl.allocate_shared_memory(out_desc.dtype, [GROUPS] + out_desc.block_type.shape, out_desc.layout)
+    if OVER:
+        o_tiles = q_tiles
+    else:
+        o_tiles = gl.allocate_shared_memory(out_desc.dtype, [GROUPS] + out_desc.block_type.shape, out_desc.layout)
     q_full = gl.allocate_shared_memory(gl.int64, [GROUPS, 1], mbarrier.MBarrierLayout())
     q_empty = gl.allocate_shared_memory(gl.int64, [GROUPS, 1], mbarrier.MBarrierLayout())
     k_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     v_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     empty = gl.allocate_shared_memory(gl.int64, [2 * STAGES, 1], mbarrier.MBarrierLayout())
     turn_bars = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
+    z_full = gl.allocate_shared_memory(gl.int64, [GROUPS, 1], mbarrier.MBarrierLayout())
+    z_empty = gl.allocate_shared_memory(gl.int64, [GROUPS, 1], mbarrier.MBarrierLayout())
+    if BIAS:
+        z_tiles = gl.allocate_shared_memory(bias_desc.dtype, [GROUPS] + bias_desc.block_type.shape, bias_desc.layout)
+    else:
+        z_tiles = q_tiles
     for i in gl.static_range(STAGES):
         mbarrier.init(k_full.index(i), count=1)
         mbarrier.init(v_full.index(i), count=1)
@@ -250,6 +321,8 @@ def _forward(q_desc, k_desc, v_desc, out_desc, lse, tiles, rows_of_tiles, all_he
     for i in gl.static_range(GROUPS):
         mbarrier.init(q_full.index(i), count=1)
         mbarrier.init(q_empty.index(i), count=1)
+        mbarrier.init(z_full.index(i), count=1)
+        mbarrier.init(z_empty.index(i), count=1)
     for i in gl.static_range(2):
         mbarrier.init(turn_bars.index(i), count=1)
     fence_async_shared()
@@ -257,23 +330,28 @@ def _forward(q_desc, k_desc, v_desc, out_desc, lse, tiles, rows_of_tiles, all_he
         mbarrier.arrive(turn_bars.index(0), count=1)
     if GROUPS == 2:
         gl.warp_specialize([
-            (_consume, (0, q_tiles, k_ring, v_ring, o_tiles, q_full, q_empty, k_full, v_full, empty, turn_bars, out_desc, lse, tiles, rows_of_tiles,
-                        all_heads, section, H, SQ, SK, scale, softcap, GROUPS, STAGES, BM, BN, LEFT, RIGHT, CAP, PING)),
-            (_consume, (1, q_tiles, k_ring, v_ring, o_tiles, q_full, q_empty, k_full, v_full, empty, turn_bars, out_desc, lse, tiles, rows_of_tiles,
-                        all_heads, section, H, SQ, SK, scale, softcap, GROUPS, STAGES, BM, BN, LEFT, RIGHT, CAP, PING)),
-            (_load, (q_desc, k_desc, v_desc, q_tiles, k_ring, v_ring, q_full, q_empty, k_full, v_full, empty, tiles, rows_of_tiles, all_heads, section, H,
-                     GROUP, SQ, SK, GROUPS, STAGES, BM, BN, LEFT, RIGHT)),
+            (_consume, (0, q_tiles, k_ring, v_ring, z_tiles, o_tiles, q_full, q_empty, k_full, v_full, empty, z_full, z_empty, turn_bars, out_desc, out, lse,
+                        plan, rows_of_tiles, all_heads, section, H, SQ, SK, scale, softcap, ob, os, oh, WIDTH, OVER, GROUPS, STAGES, BM, BN, LEFT, RIGHT, CAP,
+                        PING, PACKED, BIAS)),
+            (_consume, (1, q_tiles, k_ring, v_ring, z_tiles, o_tiles, q_full, q_empty, k_full, v_full, empty, z_full, z_empty, turn_bars, out_desc, out, lse,
+                        plan, rows_of_tiles, all_heads, section, H, SQ, SK, scale, softcap, ob, os, oh, WIDTH, OVER, GROUPS, STAGES, BM, BN, LEFT, RIGHT, CAP,
+                        PING, PACKED, BIAS)),
+            (_load, (q_desc, k_desc, v_desc, bias_desc, q_tiles, k_ring, v_ring, z_tiles, q_full, q_empty, k_full, v_full, empty, z_full, z_empty, plan,
+                     rows_of_tiles, all_heads, section, H, GROUP, SQ, SK, GROUPS, STAGES, BM, BN, LEFT, RIGHT, PACKED, BIAS)),
         ], [4, 1], [240, 24])  # fmt: skip
     else:
         gl.warp_specialize([
-            (_consume, (0, q_tiles, k_ring, v_ring, o_tiles, q_full, q_empty, k_full, v_full, empty, turn_bars, out_desc, lse, tiles, rows_of_tiles,
-                        all_heads, section, H, SQ, SK, scale, softcap, GROUPS, STAGES, BM, BN, LEFT, RIGHT, CAP, PING)),
-            (_consume, (1, q_tiles, k_ring, v_ring, o_tiles, q_full, q_empty, k_full, v_full, empty, turn_bars, out_desc, lse, tiles, rows_of_tiles,
-                        all_heads, section, H, SQ, SK, scale, softcap, GROUPS, STAGES, BM, BN, LEFT, RIGHT, CAP, PING)),
-            (_consume, (2, q_tiles, k_ring, v_ring, o_tiles, q_full, q_empty, k_full, v_full, empty, turn_bars, out_desc, lse, tiles, rows_of_tiles,
-                        all_heads, section, H, SQ, SK, scale, softcap, GROUPS, STAGES, BM, BN, LEFT, RIGHT, CAP, PING)),
-            (_load, (q_desc, k_desc, v_desc, q_tiles, k_ring, v_ring, q_full, q_empty, k_full, v_full, empty, tiles, rows_of_tiles, all_heads, section, H,
-                     GROUP, SQ, SK, GROUPS, STAGES, BM, BN, LEFT, RIGHT)),
+            (_consume, (0, q_tiles, k_ring, v_ring, z_tiles, o_tiles, q_full, q_empty, k_full, v_full, empty, z_full, z_empty, turn_bars, out_desc, out, lse,
+                        plan, rows_of_tiles, all_heads, section, H, SQ, SK, scale, softcap, ob, os, oh, WIDTH, OVER, GROUPS, STAGES, BM, BN, LEFT, RIGHT, CAP,
+                        PING, PACKED, BIAS)),
+            (_consume, (1, q_tiles, k_ring, v_ring, z_tiles, o_tiles, q_full, q_empty, k_full, v_full, empty, z_full, z_empty, turn_bars, out_desc, out, lse,
+                        plan, rows_of_tiles, all_heads, section, H, SQ, SK, scale, softcap, ob, os, oh, WIDTH, OVER, GROUPS, STAGES, BM, BN, LEFT, RIGHT, CAP,
+                        PING, PACKED, BIAS)),
+            (_consume, (2, q_tiles, k_ring, v_ring, z_tiles, o_tiles, q_full, q_empty, k_full, v_full, empty, z_full, z_empty, turn_bars, out_desc, out, lse,
+                        plan, rows_of_tiles, all_heads, section, H, SQ, SK, scale, softcap, ob, os, oh, WIDTH, OVER, GROUPS, STAGES, BM, BN, LEFT, RIGHT, CAP,
+                        PING, PACKED, BIAS)),
+            (_load, (q_desc, k_desc, v_desc, bias_desc, q_tiles, k_ring, v_ring, z_tiles, q_full, q_empty, k_full, v_full, empty, z_full, z_empty, plan,
+                     rows_of_tiles, all_heads, section, H, GROUP, SQ, SK, GROUPS, STAGES, BM, BN, LEFT, RIGHT, PACKED, BIAS)),
         ], [4, 4, 1], [160, 160, 24])  # fmt: skip
 
 
@@ -289,14 +367,26 @@ class Config:
 
 def _width(n: int) -> int:
     """Columns of a head as tiles have them."""
-    return 64 if n <= 64 else 128
+    return 64 if n <= 64 else 128 if n <= 128 else 256
+
+
+def _over(p: Problem) -> bool:
+    """Whether the result is staged where the queries were, since there is no room for both."""
+    return _width(p["q"].shape[3]) == _width(p["v"].shape[3]) == 256
 
 
 def supports(p: Problem) -> str | None:
-    if reason := shared.refused(p, ("mask", "page_table", "cache_lengths", "sinks", "q_scale", "k_scale", "v_scale", "bias", "alibi_slopes", "cu_seqlens_q")):
+    if reason := shared.refused(p, ("mask", "page_table", "cache_lengths", "sinks", "q_scale", "k_scale", "v_scale", "alibi_slopes")):
         return reason
-    if max(p["q"].shape[3], p["v"].shape[3]) > 128:
-        return f"takes heads of at most 128 columns; given {p['q'].shape[3]} and {p['v'].shape[3]}"
+    if _over(p) and (shared.packed(p) or (int(p.option("right")) >= 0 and p["q"].shape[1] > p["k"].shape[1])):
+        return "of 256 columns it takes calls alone in which every query sees a key: the result of one that sees none would be staged where queries come"
+    if (bias := p.get("bias")) is not None:
+        if _width(max(p["q"].shape[3], p["v"].shape[3])) == 256:
+            return "takes a bias with heads of at most 128 columns: on an H200 wider ones gave other results than the portable kernel"
+        if bias.dtype != p["q"].dtype or bias.shape[2:] != (p["q"].shape[1], p["k"].shape[1]):
+            return f"takes a bias of the dtype of q with all rows and columns; given {bias.dtype} {list(bias.shape)}"
+        if reason := not_copied(bias):
+            return f"TMA does not copy bias: {reason}"
     for name in ("q", "k", "v", "out"):
         if reason := not_copied(_heads_first(p, name)[0], *_heads_first(p, name)[1]):
             return f"TMA does not copy {name}: {reason}"
@@ -304,19 +394,21 @@ def supports(p: Problem) -> str | None:
 
 
 def prefers(p: Problem) -> bool:
-    """A block walks its tiles alone: fewer than 64 queries would leave most of it idle."""
-    return p["q"].shape[1] >= 64
+    """A block walks its tiles of 128 queries alone: of 64 and fewer, half of it would be idle. At 32 columns a head there is little to overlap."""
+    sequences = p["cu_seqlens_q"].shape[0] - 1 if shared.packed(p) else 1
+    return p["q"].shape[1] > 64 * max(sequences, 1) and max(p["q"].shape[3], p["v"].shape[3]) > 32
 
 
 def choose(p: Problem) -> Config:
-    return Config(STAGES=2 if _width(max(p["q"].shape[3], p["v"].shape[3])) == 128 else 4)
+    wide = _width(max(p["q"].shape[3], p["v"].shape[3]))
+    return Config(BN=64 if wide == 256 else 128, STAGES=4 if wide == 64 else 2)
 
 
 def configs(p: Problem) -> list[Config]:
     size = max(_width(p["q"].shape[3]), _width(p["v"].shape[3]))
-    found = [Config(2, bn, s, ping) for bn in (64, 128) for s in (2, 3, 4, 6) for ping in (False, True)]
+    found = [Config(2, bn, s, ping) for bn in ((64, 128) if size < 256 else (32, 64)) for s in (2, 3, 4, 6) for ping in (False, True)]
     found += [Config(3, 64, s, False) for s in (3, 4, 6) if size == 64]  # three groups have registers for no more scores
-    return [c for c in found if 2 * size * (2 * 64 * c.GROUPS + 2 * c.BN * c.STAGES) + 1024 <= p.device.shared_per_block]
+    return [c for c in found if 2 * size * ((1 if _over(p) else 2) * 64 * c.GROUPS + 2 * c.BN * c.STAGES) + 1024 <= p.device.shared_per_block]
 
 
 def _heads_first(p: Problem, name: str):  # type: ignore[no-untyped-def]
@@ -324,6 +416,10 @@ def _heads_first(p: Problem, name: str):  # type: ignore[no-untyped-def]
     m = p[name]
     (b, s, h, d), (sb, ss, sh, sd) = m.shape, m.strides
     return m, ((b, h, s, d), (sb, sh, ss, sd))
+
+
+def scratch(p: Problem, config: Config) -> dict[str, Meta]:
+    return {"plan": Meta((8 * (1 + shared.tiles(p, 64 * config.GROUPS)),), "i32")} if shared.packed(p) else {}
 
 
 def launches(p: Problem, config: Config) -> list[Launch]:
@@ -339,13 +435,20 @@ def launches(p: Problem, config: Config) -> list[Launch]:
         return Descriptor(name, block, gl.NVMMASharedLayout.get_default_for(list(block), kind), shape=shape, strides=strides)
 
     wide, wide_v = _width(size), _width(p["v"].shape[3])
-    rows_of_tiles = -(-queries // (64 * config.GROUPS))
-    section = max(1, p.device.l2_bytes // 2 // (keys * (size + p["v"].shape[3]) * 2)) * (heads // key_heads)
+    packed, rows_of_tiles = shared.packed(p), shared.tiles(p, 64 * config.GROUPS)
+    section = batch * heads if packed else max(1, p.device.l2_bytes // 2 // (keys * (size + p["v"].shape[3]) * 2)) * (heads // key_heads)
     tiles = rows_of_tiles * batch * heads
+    biased, tile = p.get("bias") is not None, (1, 1, 64, config.BN)
     args = {
         "q_desc": tiled("q", 64, wide), "k_desc": tiled("k", config.BN, wide), "v_desc": tiled("v", config.BN, wide_v), "out_desc": tiled("out", 64, wide_v),
-        "lse": "lse", "tiles": tiles, "rows_of_tiles": rows_of_tiles, "all_heads": batch * heads, "section": min(section, batch * heads), "H": heads,
-        "GROUP": heads // key_heads, "SQ": queries, "SK": keys, "scale": "scale", "softcap": float(p.option("softcap")), "GROUPS": config.GROUPS,
+        "bias_desc": Descriptor("bias", tile, gl.NVMMASharedLayout.get_default_for(list(tile), kind)) if biased else tiled("out", 64, wide_v), "BIAS": biased,
+        "out": "out", "lse": "lse", "plan": "plan" if packed else "lse", "PACKED": packed, "rows_of_tiles": rows_of_tiles, "all_heads": batch * heads,
+        "section": min(section, batch * heads), "H": heads, "GROUP": heads // key_heads, "SQ": queries, "SK": keys, "scale": "scale",
+        "softcap": float(p.option("softcap")), **shared.strides(p, "o", "out"), "WIDTH": p["v"].shape[3], "OVER": _over(p), "GROUPS": config.GROUPS,
         "STAGES": config.STAGES, "BN": config.BN, **shared.windows(p), "CAP": float(p.option("softcap")) != 0, "PING": config.PING,
     }  # fmt: skip
-    return [Launch(_forward, (min(tiles, p.device.sms),), args, warps=4)]
+    made = [Launch(_forward, (min(tiles, p.device.sms),), args, warps=4)]
+    if packed:
+        bounds = {"cu_q": "cu_seqlens_q", "cu_k": "cu_seqlens_k", "plan": "plan", "N": p["cu_seqlens_q"].shape[0] - 1, "TQ": queries, "TK": keys}
+        made.insert(0, Launch(plan_tiles, (-(-queries // (64 * config.GROUPS)),), {**bounds, "BM": 64 * config.GROUPS, "CHUNK": CHUNK}, 4))
+    return made

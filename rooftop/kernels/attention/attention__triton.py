@@ -208,18 +208,23 @@ def supports(p: Problem) -> str | None:
 
 
 def choose(p: Problem) -> Config:
-    """As many queries as the registers hold, so that keys are read seldom; as many stages as fit, of tiles of 64 keys."""
+    """As many queries as the registers hold, so that keys are read seldom; as many stages as fit."""
     size = max(shared.pow2(p["q"].shape[3]), shared.pow2(p["v"].shape[3]), 16)
     most = max(16, shared.pow2(p["q"].shape[1]))
     if p.device.arch == 90:
-        bm, bn, warps = (128, 64, 8) if size > 64 else (128, 64, 4)
+        bm, bn, warps = (128, 64, 4) if size <= 64 else (128, 128, 8) if size <= 128 and not _tiled(p) else (128, 64, 8)
     else:
         bm, bn, warps = (128, 64, 4) if size <= 64 else (128, 32, 8) if size <= 128 else (64, 32, 8)
     bm, bn = min(bm, most), min(bn, max(16, shared.pow2(shared.room(p))))
     stages = 3
-    while stages > 1 and _shared(bm, bn, size, stages) > p.device.shared_per_block:
+    while stages > 1 and _shared(bm, bn, size, stages) + bm * bn * stages * _tiled(p) > p.device.shared_per_block:
         stages -= 1
     return Config(bm, bn, warps if bm >= 64 else 4, stages)
+
+
+def _tiled(p: Problem) -> int:
+    """Bytes a score of bias and mask, whose tiles lie in shared memory as those of keys do."""
+    return sum(m.itemsize for n in ("bias", "mask") if (m := p.get(n)) is not None)
 
 
 def _shared(bm: int, bn: int, size: int, stages: int) -> int:
@@ -230,7 +235,8 @@ def _shared(bm: int, bn: int, size: int, stages: int) -> int:
 def configs(p: Problem) -> list[Config]:
     size = max(shared.pow2(p["q"].shape[3]), shared.pow2(p["v"].shape[3]), 16)
     found = [Config(bm, bn, w, s) for bm in (64, 128) for bn in (32, 64, 128) for w in (4, 8) for s in (2, 3, 4)]
-    return [c for c in found if _shared(c.BM, c.BN, size, c.stages) <= p.device.shared_per_block and c.BM * size <= c.warps * 32 * 64]
+    most = p.device.shared_per_block
+    return [c for c in found if _shared(c.BM, c.BN, size, c.stages) + c.BM * c.BN * c.stages * _tiled(p) <= most and c.BM * size <= c.warps * 32 * 64]
 
 
 def launches(p: Problem, config: Config) -> list[Launch]:

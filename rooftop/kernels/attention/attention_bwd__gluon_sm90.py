@@ -1,9 +1,12 @@
-"""FlashAttention backward on Hopper, deterministic: plain, causal, windowed; heads of up to 128 columns. Contract: rooftop/ops/attention.py
+"""FlashAttention backward on Hopper, deterministic: plain, causal, windowed. Contract: rooftop/ops/attention.py
 
 Three launches, no atomics. The first takes, for each query, log2 of its normaliser and delta = sum_d dout_d · out_d - dlse. In the second a block owns 128 keys
 and makes their dk and dv; in the third it owns 128 queries and makes their dq. Both are one producer warp, which moves what is walked by TMA into a ring, and
 two consumer warp groups of 64 rows each, so that one's exponentials lie under the other's products. The second launch makes scores transposed: weights and
-their gradients stay in registers, as the left operands of wgmma. Seven products of tiles, where five would do if dq were added up by atomics."""
+their gradients stay in registers, as the left operands of wgmma. Seven products of tiles, where five would do if dq were added up by atomics.
+
+Of heads of more than 128 columns the registers of a group hold one gradient of 64 keys: a block of the second launch owns 64 keys, one group makes dv and the
+other dk. That is an eighth product."""
 
 from __future__ import annotations
 
@@ -16,106 +19,12 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 from rooftop.core.spec import Descriptor, Launch, Meta, Problem
 from rooftop.core.tensor_maps import not_copied
 from rooftop.kernels._device import attention as shared
+from rooftop.kernels._device.attention_hopper import LOG2E, common_of, flat, inside_of, keys_of, place_of, queries_of, store_rows
+from rooftop.kernels._device.attention_wide import to_half
 
 # ptxas keeps addresses that loops share in local memory: none of them is read within the loops without a mask.
 DEMANDS = {"has": ["HGMMA", "UTMALDG"], "spills": 256}
-LOG2E = gl.constexpr(1.4426950408889634)
 ROWS = 64  # of a consumer group, and of a block of the first launch
-
-
-@gluon.jit(do_not_specialize=("SQ", "PADDED"))
-def _common(dout, out, dlse, lse, norms, deltas, SQ, PADDED, H, gb, gs, gh, ob, os, oh, DV: gl.constexpr, SIZE: gl.constexpr):
-    """norms and deltas [B · H, PADDED], 0 where there is no query or it sees no key."""
-    L: gl.constexpr = gl.BlockedLayout([1, 8], [256 // SIZE, SIZE // 8], [4, 1], [1, 0])
-    row = gl.program_id(0) * 64 + gl.arange(0, 64, gl.SliceLayout(1, L))
-    head = gl.program_id(1).to(gl.int64)
-    batch = gl.program_id(2).to(gl.int64)
-    d = gl.arange(0, SIZE, gl.SliceLayout(0, L))
-    there = row < SQ
-    inside = there[:, None] & (d < DV)[None, :]
-    token = row.to(gl.int64)
-    a = gl.load(dout + batch * gb + head * gh + token[:, None] * gs + d[None, :], mask=inside, other=0.0).to(gl.float32)
-    b = gl.load(out + batch * ob + head * oh + token[:, None] * os + d[None, :], mask=inside, other=0.0).to(gl.float32)
-    total = gl.sum(a * b, 1)
-    at = (batch * H + head) * SQ + token
-    if dlse is not None:
-        total -= gl.load(dlse + at, mask=there, other=0.0)
-    norm = gl.load(lse + at, mask=there, other=0.0) * LOG2E
-    norm = gl.where(norm == float("-inf"), 0.0, norm)
-    to = (batch * H + head) * PADDED + token
-    gl.store(norms + to, norm, mask=row < PADDED)
-    gl.store(deltas + to, total, mask=row < PADDED)
-
-
-@gluon.jit
-def _place(tiles, heads, section):
-    """(tile, batch times heads) of this block: the tiles of as many heads as L2 holds are dealt out together."""
-    whole = section * tiles
-    first = gl.program_id(0) // whole * section
-    here = gl.minimum(section, heads - first)
-    rest = gl.program_id(0) % whole
-    return rest // here, first + rest % here
-
-
-@gluon.jit
-def _queries_of(column, SQ, SK, BM: gl.constexpr, BLOCK: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr):
-    """Of a block of keys: first tile of queries, one past the last, and the bounds between which every query sees every key (tiles too)."""
-    position = SK - SQ
-    last = gl.minimum(column + BLOCK, SK) - 1
-    begin = 0
-    whole = 0
-    if RIGHT >= 0:
-        begin = gl.maximum(column - position - RIGHT, 0) // BM
-        whole = (gl.maximum(last - position - RIGHT, 0) + BM - 1) // BM
-    stop = SQ
-    edge = SQ
-    if LEFT >= 0:
-        stop = gl.maximum(gl.minimum(SQ, last - position + LEFT + 1), 0)
-        edge = gl.maximum(gl.minimum(SQ, column - position + LEFT + 1), 0)
-    end = gl.maximum((stop + BM - 1) // BM, begin)
-    whole = gl.minimum(gl.maximum(whole, begin), end)
-    return begin, end, whole, gl.minimum(gl.maximum(edge // BM, whole), end)
-
-
-@gluon.jit
-def _keys_of(row, SQ, SK, BN: gl.constexpr, BLOCK: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr):
-    """Of a block of queries: first tile of keys, one past the last, and the bounds between which every query sees every key (tiles too)."""
-    position = SK - SQ
-    last = gl.minimum(row + BLOCK, SQ) - 1
-    begin = 0
-    whole = 0
-    if LEFT >= 0:
-        begin = gl.minimum(gl.maximum(row + position - LEFT, 0), SK) // BN
-        whole = (gl.minimum(gl.maximum(last + position - LEFT, 0), SK) + BN - 1) // BN
-    stop = SK
-    edge = SK
-    if RIGHT >= 0:
-        stop = gl.maximum(gl.minimum(SK, last + position + RIGHT + 1), 0)
-        edge = gl.maximum(gl.minimum(SK, row + position + RIGHT + 1), 0)
-    end = gl.maximum((stop + BN - 1) // BN, begin)
-    whole = gl.minimum(gl.maximum(whole, begin), end)
-    return begin, end, whole, gl.minimum(gl.maximum(edge // BN, whole), end)
-
-
-@gluon.jit
-def _flat(x):
-    """A tile [1, 1, rows, columns] as the matrix that wgmma reads."""
-    return x.reshape([x.shape[2], x.shape[3]])
-
-
-@gluon.jit
-def _inside(rows, columns, position, count, LEFT: gl.constexpr, RIGHT: gl.constexpr, COUNT_ROWS: gl.constexpr):
-    """Whether queries see keys, and are some (COUNT_ROWS) or those are."""
-    apart = columns - rows - position
-    if COUNT_ROWS:
-        inside = (rows < count) & (apart == apart)
-    else:
-        inside = (columns < count) & (apart == apart)
-    if RIGHT >= 0:
-        inside &= apart <= RIGHT
-    if LEFT >= 0:
-        inside &= apart >= -LEFT
-    return inside
 
 
 @gluon.jit
@@ -130,10 +39,10 @@ def _key_steps(to_k, to_v, norm, delta, k_tile, v_tile, q_ring, g_ring, q_full, 
         phase = n // STAGES & 1
         mbarrier.wait(q_full.index(stage), phase)
         z = gl.zeros((64, BM), gl.float32, SCORES)
-        z = warpgroup_mma(k_tile, _flat(q_ring.index(stage)).permute((1, 0)), z, use_acc=False, is_async=True)
+        z = warpgroup_mma(k_tile, flat(q_ring.index(stage)).permute((1, 0)), z, use_acc=False, is_async=True)
         mbarrier.wait(g_full.index(stage), phase)
         dp = gl.zeros((64, BM), gl.float32, SCORES)
-        dp = warpgroup_mma(v_tile, _flat(g_ring.index(stage)).permute((1, 0)), dp, use_acc=False, is_async=True)
+        dp = warpgroup_mma(v_tile, flat(g_ring.index(stage)).permute((1, 0)), dp, use_acc=False, is_async=True)
         across = gl.convert_layout(norm, ACROSS)
         ahead = (i + 1) * BM + gl.arange(0, BM, LINE)
         norm = gl.load(norm_at + ahead)
@@ -141,28 +50,22 @@ def _key_steps(to_k, to_v, norm, delta, k_tile, v_tile, q_ring, g_ring, q_full, 
         p = gl.exp2(z * factor - across[None, :])
         if MASKED:
             rows = i * BM + gl.arange(0, BM, ACROSS)
-            inside = _inside(rows[None, :], columns[:, None], position, SQ, LEFT, RIGHT, True)
+            inside = inside_of(rows[None, :], columns[:, None], position, SQ, LEFT, RIGHT, True)
             p = gl.where(inside, p, 0.0)
         w = gl.convert_layout(p.to(g_ring.dtype), gl.DotOperandLayout(operand_index=0, parent=to_v.type.layout, k_width=2), assert_trivial=True)
         across_delta = gl.convert_layout(delta, ACROSS)
         delta = gl.load(delta_at + ahead)
         dp = warpgroup_mma_wait(num_outstanding=0, deps=(dp,))
-        to_v = warpgroup_mma(w, _flat(g_ring.index(stage)), to_v, is_async=True)
+        to_v = warpgroup_mma(w, flat(g_ring.index(stage)), to_v, is_async=True)
         ds = p * (dp - across_delta[None, :])
         if MASKED:
             ds = gl.where(inside, ds, 0.0)
         u = gl.convert_layout(ds.to(q_ring.dtype), gl.DotOperandLayout(operand_index=0, parent=to_k.type.layout, k_width=2), assert_trivial=True)
-        to_k = warpgroup_mma(u, _flat(q_ring.index(stage)), to_k, is_async=True)
+        to_k = warpgroup_mma(u, flat(q_ring.index(stage)), to_k, is_async=True)
         to_v, to_k = warpgroup_mma_wait(num_outstanding=0, deps=(to_v, to_k))
         mbarrier.arrive(empty.index(stage), count=1)
         n += 1
     return to_k, to_v, norm, delta, n
-
-
-@gluon.jit
-def _store(at, x, rows, count, rows_stride, columns, width):
-    inside = (rows < count)[:, None] & (columns < width)[None, :]
-    gl.store(at + rows.to(gl.int64)[:, None] * rows_stride + columns[None, :], x.to(at.dtype.element_ty), mask=inside)
 
 
 @gluon.jit
@@ -176,13 +79,13 @@ def _to_keys(INDEX: gl.constexpr, k_tiles, v_tiles, q_ring, g_ring, kv_full, q_f
     TO_K: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, SIZE, 16])
     TO_V: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, SIZE_V, 16])
     LINE: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
-    tile, bh = _place(tiles, all_heads, section)
+    tile, bh = place_of(tiles, all_heads, section)
     key_heads = H // GROUP
     batch = bh // key_heads
     key_head = bh % key_heads
     column = tile * 128
     position = SK - SQ
-    begin, end, whole, edge = _queries_of(column, SQ, SK, BM, 128, LEFT, RIGHT)
+    begin, end, whole, edge = queries_of(column, SQ, SK, BM, 128, LEFT, RIGHT)
     columns = column + INDEX * 64 + gl.arange(0, 64, gl.SliceLayout(1, SCORES))
     to_k = gl.zeros((64, SIZE), gl.float32, TO_K)
     to_v = gl.zeros((64, SIZE_V), gl.float32, TO_V)
@@ -195,8 +98,8 @@ def _to_keys(INDEX: gl.constexpr, k_tiles, v_tiles, q_ring, g_ring, kv_full, q_f
         line = begin * BM + gl.arange(0, BM, LINE)
         norm = gl.load(norms + at + line)
         delta = gl.load(deltas + at + line)
-        k_tile = _flat(k_tiles.index(INDEX))
-        v_tile = _flat(v_tiles.index(INDEX))
+        k_tile = flat(k_tiles.index(INDEX))
+        v_tile = flat(v_tiles.index(INDEX))
         norms_at = norms + at
         deltas_at = deltas + at
         if RIGHT >= 0:
@@ -209,23 +112,23 @@ def _to_keys(INDEX: gl.constexpr, k_tiles, v_tiles, q_ring, g_ring, kv_full, q_f
     b = batch.to(gl.int64)
     h = key_head.to(gl.int64)
     first = column + INDEX * 64
-    _store(dk + b * yb + h * yh, to_k * scale, first + gl.arange(0, 64, gl.SliceLayout(1, TO_K)), SK, ys, gl.arange(0, SIZE, gl.SliceLayout(0, TO_K)), D)
-    _store(dv + b * wb + h * wh, to_v, first + gl.arange(0, 64, gl.SliceLayout(1, TO_V)), SK, ws, gl.arange(0, SIZE_V, gl.SliceLayout(0, TO_V)), DV)
+    store_rows(dk + b * yb + h * yh, to_k * scale, first + gl.arange(0, 64, gl.SliceLayout(1, TO_K)), SK, ys, gl.arange(0, SIZE, gl.SliceLayout(0, TO_K)), D)
+    store_rows(dv + b * wb + h * wh, to_v, first + gl.arange(0, 64, gl.SliceLayout(1, TO_V)), SK, ws, gl.arange(0, SIZE_V, gl.SliceLayout(0, TO_V)), DV)
 
 
 @gluon.jit
 def _load_queries(q_desc, k_desc, v_desc, g_desc, k_tiles, v_tiles, q_ring, g_ring, kv_full, q_full, g_full, empty, tiles, all_heads, section, H, GROUP, SQ, SK,
-                  STAGES: gl.constexpr, BM: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr):  # fmt: skip
-    """The producer warp of the second launch."""
-    tile, bh = _place(tiles, all_heads, section)
+                  STAGES: gl.constexpr, BM: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr, TILES: gl.constexpr):  # fmt: skip
+    """The producer warp of the second launch, of TILES times 64 keys."""
+    tile, bh = place_of(tiles, all_heads, section)
     key_heads = H // GROUP
     batch = bh // key_heads
     key_head = bh % key_heads
-    column = tile * 128
-    begin, end, _, _ = _queries_of(column, SQ, SK, BM, 128, LEFT, RIGHT)
+    column = tile * 64 * TILES
+    begin, end, _, _ = queries_of(column, SQ, SK, BM, 64 * TILES, LEFT, RIGHT)
     if end > begin:
-        mbarrier.expect(kv_full.index(0), 2 * (k_desc.block_type.nbytes + v_desc.block_type.nbytes))
-        for g in gl.static_range(2):
+        mbarrier.expect(kv_full.index(0), TILES * (k_desc.block_type.nbytes + v_desc.block_type.nbytes))
+        for g in gl.static_range(TILES):
             tma.async_copy_global_to_shared(k_desc, [batch, key_head, column + g * 64, 0], kv_full.index(0), k_tiles.index(g))
             tma.async_copy_global_to_shared(v_desc, [batch, key_head, column + g * 64, 0], kv_full.index(0), v_tiles.index(g))
         n = 0
@@ -242,10 +145,12 @@ def _load_queries(q_desc, k_desc, v_desc, g_desc, k_tiles, v_tiles, q_ring, g_ri
 
 @gluon.jit(do_not_specialize=("SQ", "SK", "PADDED", "tiles", "all_heads", "section", "H", "GROUP"))
 def _keys(q_desc, k_desc, v_desc, g_desc, norms, deltas, dk, dv, tiles, all_heads, section, H, GROUP, SQ, SK, PADDED, scale, yb, ys, yh, wb, ws, wh,
-          D: gl.constexpr, DV: gl.constexpr, STAGES: gl.constexpr, BM: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr):  # fmt: skip
-    """dk and dv of 128 keys a block. Strides of batch, token and head: dk (y), dv (w)."""
-    k_tiles = gl.allocate_shared_memory(k_desc.dtype, [2] + k_desc.block_type.shape, k_desc.layout)
-    v_tiles = gl.allocate_shared_memory(v_desc.dtype, [2] + v_desc.block_type.shape, v_desc.layout)
+          D: gl.constexpr, DV: gl.constexpr, STAGES: gl.constexpr, BM: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr,
+          TILES: gl.constexpr):  # fmt: skip
+    """dk and dv of TILES times 64 keys a block: with 2 each group has 64 of them, with 1 one of the gradients. Strides of batch, token and head: dk (y),
+    dv (w)."""
+    k_tiles = gl.allocate_shared_memory(k_desc.dtype, [TILES] + k_desc.block_type.shape, k_desc.layout)
+    v_tiles = gl.allocate_shared_memory(v_desc.dtype, [TILES] + v_desc.block_type.shape, v_desc.layout)
     q_ring = gl.allocate_shared_memory(q_desc.dtype, [STAGES] + q_desc.block_type.shape, q_desc.layout)
     g_ring = gl.allocate_shared_memory(g_desc.dtype, [STAGES] + g_desc.block_type.shape, g_desc.layout)
     kv_full = gl.allocate_shared_memory(gl.int64, [1, 1], mbarrier.MBarrierLayout())
@@ -258,14 +163,24 @@ def _keys(q_desc, k_desc, v_desc, g_desc, norms, deltas, dk, dv, tiles, all_head
         mbarrier.init(g_full.index(i), count=1)
         mbarrier.init(empty.index(i), count=2)
     fence_async_shared()
-    gl.warp_specialize([
-        (_to_keys, (0, k_tiles, v_tiles, q_ring, g_ring, kv_full, q_full, g_full, empty, norms, deltas, dk, dv, tiles, all_heads, section, H, GROUP, SQ, SK,
-                    PADDED, scale, yb, ys, yh, wb, ws, wh, D, DV, STAGES, BM, LEFT, RIGHT)),
-        (_to_keys, (1, k_tiles, v_tiles, q_ring, g_ring, kv_full, q_full, g_full, empty, norms, deltas, dk, dv, tiles, all_heads, section, H, GROUP, SQ, SK,
-                    PADDED, scale, yb, ys, yh, wb, ws, wh, D, DV, STAGES, BM, LEFT, RIGHT)),
-        (_load_queries, (q_desc, k_desc, v_desc, g_desc, k_tiles, v_tiles, q_ring, g_ring, kv_full, q_full, g_full, empty, tiles, all_heads, section, H, GROUP,
-                         SQ, SK, STAGES, BM, LEFT, RIGHT)),
-    ], [4, 1], [240, 24])  # fmt: skip
+    if TILES == 2:
+        gl.warp_specialize([
+            (_to_keys, (0, k_tiles, v_tiles, q_ring, g_ring, kv_full, q_full, g_full, empty, norms, deltas, dk, dv, tiles, all_heads, section, H, GROUP, SQ,
+                        SK, PADDED, scale, yb, ys, yh, wb, ws, wh, D, DV, STAGES, BM, LEFT, RIGHT)),
+            (_to_keys, (1, k_tiles, v_tiles, q_ring, g_ring, kv_full, q_full, g_full, empty, norms, deltas, dk, dv, tiles, all_heads, section, H, GROUP, SQ,
+                        SK, PADDED, scale, yb, ys, yh, wb, ws, wh, D, DV, STAGES, BM, LEFT, RIGHT)),
+            (_load_queries, (q_desc, k_desc, v_desc, g_desc, k_tiles, v_tiles, q_ring, g_ring, kv_full, q_full, g_full, empty, tiles, all_heads, section, H,
+                             GROUP, SQ, SK, STAGES, BM, LEFT, RIGHT, TILES)),
+        ], [4, 1], [240, 24])  # fmt: skip
+    else:
+        gl.warp_specialize([
+            (to_half, (0, k_tiles, v_tiles, q_ring, g_ring, kv_full, q_full, g_full, empty, norms, deltas, dk, dv, tiles, all_heads, section, H, GROUP, SQ, SK,
+                       PADDED, scale, yb, ys, yh, wb, ws, wh, D, DV, STAGES, BM, LEFT, RIGHT)),
+            (to_half, (1, k_tiles, v_tiles, q_ring, g_ring, kv_full, q_full, g_full, empty, norms, deltas, dk, dv, tiles, all_heads, section, H, GROUP, SQ, SK,
+                       PADDED, scale, yb, ys, yh, wb, ws, wh, D, DV, STAGES, BM, LEFT, RIGHT)),
+            (_load_queries, (q_desc, k_desc, v_desc, g_desc, k_tiles, v_tiles, q_ring, g_ring, kv_full, q_full, g_full, empty, tiles, all_heads, section, H,
+                             GROUP, SQ, SK, STAGES, BM, LEFT, RIGHT, TILES)),
+        ], [4, 1], [240, 24])  # fmt: skip
 
 
 @gluon.jit
@@ -278,19 +193,19 @@ def _query_steps(to_q, norm, delta, q_tile, g_tile, k_ring, v_ring, k_full, v_fu
         phase = n // STAGES & 1
         mbarrier.wait(k_full.index(stage), phase)
         z = gl.zeros((64, BN), gl.float32, SCORES)
-        z = warpgroup_mma(q_tile, _flat(k_ring.index(stage)).permute((1, 0)), z, use_acc=False, is_async=True)
+        z = warpgroup_mma(q_tile, flat(k_ring.index(stage)).permute((1, 0)), z, use_acc=False, is_async=True)
         mbarrier.wait(v_full.index(stage), phase)
         dp = gl.zeros((64, BN), gl.float32, SCORES)
-        dp = warpgroup_mma(g_tile, _flat(v_ring.index(stage)).permute((1, 0)), dp, use_acc=False, is_async=True)
+        dp = warpgroup_mma(g_tile, flat(v_ring.index(stage)).permute((1, 0)), dp, use_acc=False, is_async=True)
         z = warpgroup_mma_wait(num_outstanding=1, deps=(z,))
         p = gl.exp2(z * factor - norm[:, None])
         dp = warpgroup_mma_wait(num_outstanding=0, deps=(dp,))
         ds = p * (dp - delta[:, None])
         if MASKED:
             columns = i * BN + gl.arange(0, BN, gl.SliceLayout(0, SCORES))
-            ds = gl.where(_inside(rows[:, None], columns[None, :], position, SK, LEFT, RIGHT, False), ds, 0.0)
+            ds = gl.where(inside_of(rows[:, None], columns[None, :], position, SK, LEFT, RIGHT, False), ds, 0.0)
         u = gl.convert_layout(ds.to(k_ring.dtype), gl.DotOperandLayout(operand_index=0, parent=to_q.type.layout, k_width=2), assert_trivial=True)
-        to_q = warpgroup_mma(u, _flat(k_ring.index(stage)), to_q, is_async=True)
+        to_q = warpgroup_mma(u, flat(k_ring.index(stage)), to_q, is_async=True)
         to_q = warpgroup_mma_wait(num_outstanding=0, deps=(to_q,))
         mbarrier.arrive(empty.index(stage), count=1)
         n += 1
@@ -304,10 +219,10 @@ def _to_queries(INDEX: gl.constexpr, q_tiles, g_tiles, k_ring, v_ring, qg_full, 
     SIZE: gl.constexpr = q_tiles.shape[4]
     SCORES: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BN, 16])
     TO_Q: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, SIZE, 16])
-    place, bh = _place(tiles, all_heads, section)
+    place, bh = place_of(tiles, all_heads, section)
     row = (tiles - 1 - place) * 128
     position = SK - SQ
-    begin, end, whole, edge = _keys_of(row, SQ, SK, BN, 128, LEFT, RIGHT)
+    begin, end, whole, edge = keys_of(row, SQ, SK, BN, 128, LEFT, RIGHT)
     rows = row + INDEX * 64 + gl.arange(0, 64, gl.SliceLayout(1, SCORES))
     at = bh.to(gl.int64) * PADDED + rows
     norm = gl.load(norms + at, mask=rows < PADDED, other=0.0)
@@ -317,8 +232,8 @@ def _to_queries(INDEX: gl.constexpr, q_tiles, g_tiles, k_ring, v_ring, qg_full, 
     n = 0
     if end > begin:
         mbarrier.wait(qg_full.index(0), 0)
-    q_tile = _flat(q_tiles.index(INDEX))
-    g_tile = _flat(g_tiles.index(INDEX))
+    q_tile = flat(q_tiles.index(INDEX))
+    g_tile = flat(g_tiles.index(INDEX))
     if LEFT >= 0:
         to_q, n = _query_steps(to_q, norm, delta, q_tile, g_tile, k_ring, v_ring, k_full, v_full, empty, n, begin, whole, factor, rows, SK, position, STAGES,
                                BN, LEFT, RIGHT, True)  # fmt: skip
@@ -328,18 +243,18 @@ def _to_queries(INDEX: gl.constexpr, q_tiles, g_tiles, k_ring, v_ring, qg_full, 
                            LEFT, RIGHT, True)  # fmt: skip
     to = dq + (bh // H).to(gl.int64) * xb + (bh % H).to(gl.int64) * xh
     first = row + INDEX * 64
-    _store(to, to_q * scale, first + gl.arange(0, 64, gl.SliceLayout(1, TO_Q)), SQ, xs, gl.arange(0, SIZE, gl.SliceLayout(0, TO_Q)), D)
+    store_rows(to, to_q * scale, first + gl.arange(0, 64, gl.SliceLayout(1, TO_Q)), SQ, xs, gl.arange(0, SIZE, gl.SliceLayout(0, TO_Q)), D)
 
 
 @gluon.jit
 def _load_keys(q_desc, k_desc, v_desc, g_desc, q_tiles, g_tiles, k_ring, v_ring, qg_full, k_full, v_full, empty, tiles, all_heads, section, H, GROUP, SQ, SK,
                STAGES: gl.constexpr, BN: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr):  # fmt: skip
     """The producer warp of the third launch."""
-    place, bh = _place(tiles, all_heads, section)
+    place, bh = place_of(tiles, all_heads, section)
     row = (tiles - 1 - place) * 128
     batch = bh // H
     head = bh % H
-    begin, end, _, _ = _keys_of(row, SQ, SK, BN, 128, LEFT, RIGHT)
+    begin, end, _, _ = keys_of(row, SQ, SK, BN, 128, LEFT, RIGHT)
     if end > begin:
         mbarrier.expect(qg_full.index(0), 2 * (q_desc.block_type.nbytes + g_desc.block_type.nbytes))
         for g in gl.static_range(2):
@@ -378,8 +293,8 @@ def _queries(q_desc, k_desc, v_desc, g_desc, norms, deltas, dq, tiles, all_heads
                        scale, xb, xs, xh, D, STAGES, BN, LEFT, RIGHT)),
         (_to_queries, (1, q_tiles, g_tiles, k_ring, v_ring, qg_full, k_full, v_full, empty, norms, deltas, dq, tiles, all_heads, section, H, SQ, SK, PADDED,
                        scale, xb, xs, xh, D, STAGES, BN, LEFT, RIGHT)),
-        (_load_keys, (q_desc, k_desc, v_desc, g_desc, q_tiles, g_tiles, k_ring, v_ring, qg_full, k_full, v_full, empty, tiles, all_heads, section, H, GROUP, SQ,
-                      SK, STAGES, BN, LEFT, RIGHT)),
+        (_load_keys, (q_desc, k_desc, v_desc, g_desc, q_tiles, g_tiles, k_ring, v_ring, qg_full, k_full, v_full, empty, tiles, all_heads, section, H, GROUP,
+                      SQ, SK, STAGES, BN, LEFT, RIGHT)),
     ], [4, 1], [240, 24])  # fmt: skip
 
 
@@ -395,7 +310,12 @@ class Config:
 
 def _width(n: int) -> int:
     """Columns of a head as tiles have them."""
-    return 64 if n <= 64 else 128
+    return 64 if n <= 64 else 128 if n <= 128 else 256
+
+
+def _wide(p: Problem) -> bool:
+    """Whether the registers of a group hold one gradient of 64 keys alone."""
+    return max(p["q"].shape[3], p["v"].shape[3]) > 128
 
 
 def supports(p: Problem) -> str | None:
@@ -404,8 +324,6 @@ def supports(p: Problem) -> str | None:
         return reason
     if float(p.option("softcap")):
         return "takes no soft cap"
-    if max(p["q"].shape[3], p["v"].shape[3]) > 128:
-        return f"takes heads of at most 128 columns; given {p['q'].shape[3]} and {p['v'].shape[3]}"
     for name in ("q", "k", "v", "dout"):
         if reason := not_copied(_heads_first(p, name)[0], *_heads_first(p, name)[1]):
             return f"TMA does not copy {name}: {reason}"
@@ -423,15 +341,17 @@ def prefers(p: Problem) -> bool:
 
 
 def choose(p: Problem) -> Config:
-    wide = max(_width(p["q"].shape[3]), _width(p["v"].shape[3])) == 128
-    return Config() if wide else Config(KEY_STAGES=4, QUERY_STAGES=4)
+    if _wide(p):
+        return Config(KEY_STAGES=2, BN=32, QUERY_STAGES=3)
+    narrow = max(_width(p["q"].shape[3]), _width(p["v"].shape[3])) == 64
+    return Config(KEY_STAGES=4, QUERY_STAGES=4) if narrow else Config()
 
 
 def configs(p: Problem) -> list[Config]:
     size = _width(p["q"].shape[3]) + _width(p["v"].shape[3])
-    found = [Config(bm, ks, bn, qs) for bm in (64, 128) for bn in (64, 128) for ks in (2, 3, 4) for qs in (2, 3, 4)]
-    most = p.device.shared_per_block - 1024
-    return [c for c in found if 2 * size * max(128 + c.BM * c.KEY_STAGES, 128 + c.BN * c.QUERY_STAGES) <= most and (size == 128 or c.BM == 64)]
+    found = [Config(bm, ks, bn, qs) for bm in (64, 128) for bn in (32, 64, 128) for ks in (1, 2, 3, 4) for qs in (1, 2, 3, 4)]
+    most, keys = p.device.shared_per_block - 1024, 64 if _wide(p) else 128
+    return [c for c in found if 2 * size * max(keys + c.BM * c.KEY_STAGES, 128 + c.BN * c.QUERY_STAGES) <= most and (size == 128 or c.BM == 64)]
 
 
 def _padded(p: Problem, config: Config) -> int:
@@ -474,11 +394,12 @@ def launches(p: Problem, config: Config) -> list[Launch]:
     group = heads // key_heads
     args = {"norms": "norms", "deltas": "deltas", "H": heads, "GROUP": group, "SQ": queries, "SK": keys, "PADDED": padded, "scale": "scale", "D": size,
             **shared.windows(p)}  # fmt: skip
-    key_tiles, query_tiles = -(-keys // 128), -(-queries // 128)
+    owned = 1 if _wide(p) else 2
+    key_tiles, query_tiles = -(-keys // (64 * owned)), -(-queries // 128)
     to_keys = {
         "q_desc": tiled("q", config.BM), "k_desc": tiled("k", ROWS), "v_desc": tiled("v", ROWS), "g_desc": tiled("dout", config.BM), "dk": "dk", "dv": "dv",
         "tiles": key_tiles, "all_heads": batch * key_heads, "section": min(section(queries * group, 1), batch * key_heads), **shared.strides(p, "y", "dk"),
-        **shared.strides(p, "w", "dv"), "DV": size_v, "STAGES": config.KEY_STAGES, "BM": config.BM,
+        **shared.strides(p, "w", "dv"), "DV": size_v, "STAGES": config.KEY_STAGES, "BM": config.BM, "TILES": owned,
     }  # fmt: skip
     to_queries = {
         "q_desc": tiled("q", ROWS), "k_desc": tiled("k", config.BN), "v_desc": tiled("v", config.BN), "g_desc": tiled("dout", ROWS), "dq": "dq",
@@ -486,7 +407,7 @@ def launches(p: Problem, config: Config) -> list[Launch]:
         "STAGES": config.QUERY_STAGES, "BN": config.BN,
     }  # fmt: skip
     return [
-        Launch(_common, (-(-padded // ROWS), heads, batch), common, 4),
+        Launch(common_of, (-(-padded // ROWS), heads, batch), common, 4),
         Launch(_keys, (key_tiles * batch * key_heads,), {**args, **to_keys}, 4),
         Launch(_queries, (query_tiles * batch * heads,), {**args, **to_queries}, 4),
     ]

@@ -14,80 +14,28 @@ import triton.language as tl
 
 from rooftop.core.spec import Launch, Meta, Problem
 from rooftop.kernels._device import attention as shared
-from rooftop.kernels._device.attention_tiles import LOG2E, kept, kept_transposed, numbered, scored, seen, sequence
+from rooftop.kernels._device.attention_gradients import gradients, row_sums, to_bias, to_sinks
+from rooftop.kernels._device.attention_tiles import LOG2E, kept, kept_transposed, numbered, sequence
 
+# With a soft cap, and of 256 columns, two accumulators and two tiles of scores are a few registers more than there are.
+DEMANDS = {"spills": 80}
 ROWS = 64  # of a program of the first launch
 
 
-@triton.jit(do_not_specialize=["SQ"])
-def _delta(dout, out, dlse, delta, SQ, H, gb, gs, gh, ob, os, oh, DV: tl.constexpr, SIZE_V: tl.constexpr, BM: tl.constexpr):  # type: ignore[no-untyped-def]
-    """[B, H, SQ]: what a row of weights and their gradients have in common."""
-    token = (tl.program_id(0) * BM + tl.arange(0, BM)).to(tl.int64)
-    head = tl.program_id(1).to(tl.int64)
-    batch = tl.program_id(2).to(tl.int64)
-    d = tl.arange(0, SIZE_V)
-    inside = (token < SQ)[:, None] & (d < DV)[None, :]
-    a = tl.load(dout + batch * gb + head * gh + token[:, None] * gs + d[None, :], mask=inside, other=0.0).to(tl.float32)
-    b = tl.load(out + batch * ob + head * oh + token[:, None] * os + d[None, :], mask=inside, other=0.0).to(tl.float32)
-    at = (batch * H + head) * SQ + token
-    total = tl.sum(a * b, 1)
-    if dlse is not None:
-        total -= tl.load(dlse + at, mask=token < SQ, other=0.0)
-    tl.store(delta + at, total, mask=token < SQ)
-
-
 @triton.jit
-def _sinks(sinks, lse, delta, dsinks, B, SQ, H, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
-    """dsink = -sum of exp(sink - lse) · delta over the rows of its head. Rows of no sequence have lse -inf."""
-    head = tl.program_id(0)
-    sink = tl.load(sinks + head).to(tl.float32)
-    total = tl.zeros((BLOCK,), tl.float32)
-    for batch in range(B):
-        row = (tl.cast(batch, tl.int64) * H + head) * SQ
-        for start in range(0, SQ, BLOCK):
-            at = start + tl.arange(0, BLOCK)
-            norm = tl.load(lse + row + at, mask=at < SQ, other=float("-inf"))
-            common = tl.load(delta + row + at, mask=at < SQ, other=0.0)
-            total -= tl.where(norm == float("-inf"), 0.0, tl.exp2((sink - norm) * LOG2E) * common)
-    tl.store(dsinks + head, tl.sum(total, 0).to(dsinks.dtype.element_ty))
-
-
-@triton.jit
-def _gradient(z, dp, norm, delta, rows, columns, there, low, high, keys, position, factor, cap, slope, bias, zs, zk, mask, ms, mk, LEFT: tl.constexpr,
-              RIGHT: tl.constexpr, CAP: tl.constexpr, ALIBI: tl.constexpr, MASKED: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
-    """(the weights, the gradient of the scores behind cap and scale, that of the products but for the scale) of products `z` and gradients `dp` of weights.
-    `rows`, `norm` (in base 2), `delta`, `low`, `high` and `columns` are spread over the tile."""
-    t = z
-    if CAP or ALIBI or bias is not None or mask is not None:
-        z, t = scored(z, rows, columns, there, position, factor, cap, slope, bias, zs, zk, mask, ms, mk, CAP, ALIBI)
-    else:
-        z = z * factor
-    if MASKED:
-        inside = seen(rows, columns, position, keys, LEFT, RIGHT) & there
-        if low is not None:
-            inside = inside & (columns >= low) & (columns < high)
-        z = tl.where(inside, z, float("-inf"))
-    p = tl.exp2(z - norm)
-    ds = p * (dp - delta)
-    inner = ds
-    if CAP:
-        inner = ds * (1 - t * t)
-    return p, ds, inner
-
-
-@triton.jit
-def _walk_queries(dk, dv, k, v, q, dout, lse, delta, bias, mask, key_begin, key_end, begin, end, columns, columns_in, count, keys, position, factor, cap, slope,
-                  seed, limit, number, EIGHTHS, share, qs, gs, zs, zk, ms, mk, D: tl.constexpr, DV: tl.constexpr, BM: tl.constexpr, SIZE: tl.constexpr,
-                  SIZE_V: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, CAP: tl.constexpr, ALIBI: tl.constexpr, DROP: tl.constexpr,
-                  MASKED: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
-    """Tiles of queries from `begin` to `end`, multiples of BM. MASKED: not every query sees every key, or is one."""
+def _walk_queries(dk, dv, k, v, q, dout, lse, delta, bias, mask, key_begin, key_end, begin, end, columns, columns_in, count, keys, position, factor, cap,
+                  slope, q_by, v_by, seed, limit, number, EIGHTHS, share, qs, gs, zs, zk, ms, mk, D: tl.constexpr, DV: tl.constexpr, BM: tl.constexpr,
+                  SIZE: tl.constexpr, SIZE_V: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, CAP: tl.constexpr, ALIBI: tl.constexpr,
+                  DROP: tl.constexpr, EIGHT: tl.constexpr, MASKED: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
+    """Tiles of queries from `begin` to `end`, multiples of BM. MASKED: not every query sees every key, or is one. EIGHT: q_by and v_by are the scales of
+    queries and values of 8 bits."""
     d = tl.arange(0, SIZE)
     e = tl.arange(0, SIZE_V)
     for start in range(begin, end, BM):
         rows = start + tl.arange(0, BM)
         rows_in = rows < count
         at = rows.to(tl.int64)
-        mine = tl.load(q + at[:, None] * qs + d[None, :], mask=rows_in[:, None] & (d < D)[None, :], other=0.0)
+        mine = tl.load(q + at[:, None] * qs + d[None, :], mask=rows_in[:, None] & (d < D)[None, :], other=0.0).to(k.dtype)
         flow = tl.load(dout + at[:, None] * gs + e[None, :], mask=rows_in[:, None] & (e < DV)[None, :], other=0.0)
         norm = tl.load(lse + at, mask=rows_in, other=0.0) * LOG2E
         norm = tl.where(norm == float("-inf"), 0.0, norm)
@@ -99,24 +47,28 @@ def _walk_queries(dk, dv, k, v, q, dout, lse, delta, bias, mask, key_begin, key_
             high = tl.load(key_end + at, mask=rows_in, other=0).to(tl.int32)[None, :]
         z = tl.dot(k, tl.trans(mine))
         dp = tl.dot(v, tl.trans(flow))
+        if EIGHT:
+            dp = dp * v_by
         if DROP:
             stays = kept_transposed(seed, limit, (number + (rows * EIGHTHS).to(number.dtype))[None, :], columns[:, None])
             dp = tl.where(stays, dp * share, 0.0)
         there = columns_in[:, None] & rows_in[None, :]
-        p, _, ds = _gradient(z, dp, norm[None, :], common[None, :], rows[None, :], columns[:, None], there, low, high, keys, position, factor, cap, slope,
+        p, _, ds = gradients(z, dp, norm[None, :], common[None, :], rows[None, :], columns[:, None], there, low, high, keys, position, factor, cap, slope,
                              bias, zs, zk, mask, ms, mk, LEFT, RIGHT, CAP, ALIBI, MASKED)  # fmt: skip
         if DROP:
             p = tl.where(stays, p * share, 0.0)
+        if EIGHT:
+            ds = ds * q_by
         dv = tl.dot(p.to(flow.dtype), flow, dv)
         dk = tl.dot(ds.to(mine.dtype), mine, dk)
     return dk, dv
 
 
 @triton.jit(do_not_specialize=["SQ", "SK", "N", "EIGHTHS", "limit", "seed"])
-def _keys(q, k, v, dout, lse, delta, bias, mask, slopes, key_begin, key_end, cu_q, cu_k, lengths, dk, dv, scale, softcap, seed, limit, share, SQ, SK, N,
-          EIGHTHS, H, GROUP, qb, qs, qh, kb, ks, kh, vb, vs, vh, gb, gs, gh, yb, ys, yh, wb, ws, wh, zb, zh, zs, zk, mb, mh, ms, mk, ab, D: tl.constexpr,
-          DV: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, SIZE: tl.constexpr, SIZE_V: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr,
-          CAP: tl.constexpr, DROP: tl.constexpr, SHORT: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
+def _keys(q, k, v, dout, lse, delta, bias, mask, slopes, key_begin, key_end, cu_q, cu_k, lengths, q_scale, k_scale, v_scale, dk, dv, scale, softcap, seed,
+          limit, share, SQ, SK, N, EIGHTHS, H, GROUP, qb, qs, qh, kb, ks, kh, vb, vs, vh, gb, gs, gh, yb, ys, yh, wb, ws, wh, zb, zh, zs, zk, mb, mh, ms, mk,
+          ab, qg, kg, vg, D: tl.constexpr, DV: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, SIZE: tl.constexpr, SIZE_V: tl.constexpr, LEFT: tl.constexpr,
+          RIGHT: tl.constexpr, CAP: tl.constexpr, DROP: tl.constexpr, SHORT: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
     """dk and dv of a tile of keys. Strides of batch, token and head: q, k, v, dout (g), dk (y), dv (w); of bias (z) and mask (m) all four."""
     tile = tl.program_id(0)
     key_head = tl.program_id(1)
@@ -137,15 +89,16 @@ def _keys(q, k, v, dout, lse, delta, bias, mask, slopes, key_begin, key_end, cu_
     e = tl.arange(0, SIZE_V)
     inside = columns_in[:, None] & (d < D)[None, :]
     inside_v = columns_in[:, None] & (e < DV)[None, :]
-    mine = tl.load(k + batch * kb + key_head.to(tl.int64) * kh + token[:, None] * ks + d[None, :], mask=inside, other=0.0)
-    values = tl.load(v + batch * vb + key_head.to(tl.int64) * vh + token[:, None] * vs + e[None, :], mask=inside_v, other=0.0)
+    kind = dout.dtype.element_ty
+    mine = tl.load(k + batch * kb + key_head.to(tl.int64) * kh + token[:, None] * ks + d[None, :], mask=inside, other=0.0).to(kind)
+    values = tl.load(v + batch * vb + key_head.to(tl.int64) * vh + token[:, None] * vs + e[None, :], mask=inside_v, other=0.0).to(kind)
     ALIBI: tl.constexpr = slopes is not None
-    cap = 0.0
-    if CAP:
-        cap = scale / softcap
-        factor = softcap * LOG2E
-    else:
-        factor = scale * LOG2E
+    EIGHT: tl.constexpr = k.dtype.element_ty.primitive_bitwidth == 8
+    v_by = 1.0
+    if k_scale is not None:
+        scale *= tl.load(k_scale + key_head * kg)
+    if v_scale is not None:
+        v_by = tl.load(v_scale + key_head * vg)
     last = tl.minimum(column + BN, keys) - 1
     begin = 0
     whole = 0
@@ -170,6 +123,15 @@ def _keys(q, k, v, dout, lse, delta, bias, mask, slopes, key_begin, key_end, cu_
         slope = 0.0
         if ALIBI:
             slope = tl.load(slopes + batch * ab + head)
+        q_by = 1.0
+        if q_scale is not None:
+            q_by = tl.load(q_scale + head * qg)
+        cap = 0.0
+        if CAP:
+            cap = scale * q_by / softcap
+            factor = softcap * LOG2E
+        else:
+            factor = scale * q_by * LOG2E
         q_at = q + batch * qb + head * qh + tl.cast(first, tl.int64) * qs
         g_at = dout + batch * gb + head * gh + tl.cast(first, tl.int64) * gs
         row = (batch * H + head) * SQ + first
@@ -189,17 +151,19 @@ def _keys(q, k, v, dout, lse, delta, bias, mask, slopes, key_begin, key_end, cu_
             number = numbered(batch, head, tl.cast(first, tl.int64), H, SQ, EIGHTHS, SHORT)
         if RIGHT >= 0:
             to_k, to_v = _walk_queries(to_k, to_v, mine, values, q_at, g_at, lse + row, delta + row, bias_at, mask_at, begin_at, end_at, begin,
-                                       tl.minimum(whole, end), columns, columns_in, count, keys, position, factor, cap, slope, seed, limit, number, EIGHTHS,
-                                       share, qs, gs, zs, zk, ms, mk, D, DV, BM, SIZE, SIZE_V, LEFT, RIGHT, CAP, ALIBI, DROP, True)  # fmt: skip
+                                       tl.minimum(whole, end), columns, columns_in, count, keys, position, factor, cap, slope, q_by, v_by, seed, limit,
+                                       number, EIGHTHS, share, qs, gs, zs, zk, ms, mk, D, DV, BM, SIZE, SIZE_V, LEFT, RIGHT, CAP, ALIBI, DROP, EIGHT,
+                                       True)  # fmt: skip
         to_k, to_v = _walk_queries(to_k, to_v, mine, values, q_at, g_at, lse + row, delta + row, bias_at, mask_at, begin_at, end_at, whole,
-                                   tl.minimum(whole_end, end), columns, columns_in, count, keys, position, factor, cap, slope, seed, limit, number, EIGHTHS,
-                                   share, qs, gs, zs, zk, ms, mk, D, DV, BM, SIZE, SIZE_V, LEFT, RIGHT, CAP, ALIBI, DROP, False)  # fmt: skip
+                                   tl.minimum(whole_end, end), columns, columns_in, count, keys, position, factor, cap, slope, q_by, v_by, seed, limit,
+                                   number, EIGHTHS, share, qs, gs, zs, zk, ms, mk, D, DV, BM, SIZE, SIZE_V, LEFT, RIGHT, CAP, ALIBI, DROP, EIGHT,
+                                   False)  # fmt: skip
         to_k, to_v = _walk_queries(to_k, to_v, mine, values, q_at, g_at, lse + row, delta + row, bias_at, mask_at, begin_at, end_at, whole_end, end, columns,
-                                   columns_in, count, keys, position, factor, cap, slope, seed, limit, number, EIGHTHS, share, qs, gs, zs, zk, ms, mk, D, DV,
-                                   BM, SIZE, SIZE_V, LEFT, RIGHT, CAP, ALIBI, DROP, True)  # fmt: skip
+                                   columns_in, count, keys, position, factor, cap, slope, q_by, v_by, seed, limit, number, EIGHTHS, share, qs, gs, zs, zk, ms,
+                                   mk, D, DV, BM, SIZE, SIZE_V, LEFT, RIGHT, CAP, ALIBI, DROP, EIGHT, True)  # fmt: skip
     here = (columns < last_key)[:, None]
     to_k = tl.where(columns_in[:, None], to_k * scale, 0.0)  # keys of the tensor beyond the length of the sequence
-    to_v = tl.where(columns_in[:, None], to_v, 0.0)
+    to_v = tl.where(columns_in[:, None], to_v * v_by, 0.0)
     k_at = dk + batch * yb + key_head.to(tl.int64) * yh + token[:, None] * ys + d[None, :]
     v_at = dv + batch * wb + key_head.to(tl.int64) * wh + token[:, None] * ws + e[None, :]
     tl.store(k_at, to_k.to(dk.dtype.element_ty), mask=here & (d < D)[None, :])
@@ -207,9 +171,9 @@ def _keys(q, k, v, dout, lse, delta, bias, mask, slopes, key_begin, key_end, cu_
 
 
 @triton.jit
-def _walk_keys(dq, q, dout, norm, common, k, v, bias, mask, begin, end, rows, rows_in, low, high, keys, position, factor, cap, slope, seed, limit, numbers,
-               share, ks, vs, zs, zk, ms, mk, D: tl.constexpr, DV: tl.constexpr, BN: tl.constexpr, SIZE: tl.constexpr, SIZE_V: tl.constexpr,
-               LEFT: tl.constexpr, RIGHT: tl.constexpr, CAP: tl.constexpr, ALIBI: tl.constexpr, DROP: tl.constexpr,
+def _walk_keys(dq, q, dout, norm, common, k, v, bias, mask, begin, end, rows, rows_in, low, high, keys, position, factor, cap, slope, v_by, seed, limit,
+               numbers, share, ks, vs, zs, zk, ms, mk, D: tl.constexpr, DV: tl.constexpr, BN: tl.constexpr, SIZE: tl.constexpr, SIZE_V: tl.constexpr,
+               LEFT: tl.constexpr, RIGHT: tl.constexpr, CAP: tl.constexpr, ALIBI: tl.constexpr, DROP: tl.constexpr, EIGHT: tl.constexpr,
                MASKED: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
     """Tiles of keys from `begin` to `end`, multiples of BN. MASKED: not every query sees every key of them."""
     d = tl.arange(0, SIZE)
@@ -218,24 +182,26 @@ def _walk_keys(dq, q, dout, norm, common, k, v, bias, mask, begin, end, rows, ro
         columns = start + tl.arange(0, BN)
         at = columns.to(tl.int64)
         columns_in = columns < keys
-        tile = tl.load(k + at[:, None] * ks + d[None, :], mask=columns_in[:, None] & (d < D)[None, :], other=0.0)
-        values = tl.load(v + at[:, None] * vs + e[None, :], mask=columns_in[:, None] & (e < DV)[None, :], other=0.0)
+        tile = tl.load(k + at[:, None] * ks + d[None, :], mask=columns_in[:, None] & (d < D)[None, :], other=0.0).to(q.dtype)
+        values = tl.load(v + at[:, None] * vs + e[None, :], mask=columns_in[:, None] & (e < DV)[None, :], other=0.0).to(q.dtype)
         z = tl.dot(q, tl.trans(tile))
         dp = tl.dot(dout, tl.trans(values))
+        if EIGHT:
+            dp = dp * v_by
         if DROP:
             dp = tl.where(kept(seed, limit, numbers[:, None], start, BN), dp * share, 0.0)
         there = rows_in[:, None] & columns_in[None, :]
-        _, _, ds = _gradient(z, dp, norm[:, None], common[:, None], rows[:, None], columns[None, :], there, low, high, keys, position, factor, cap, slope,
+        _, _, ds = gradients(z, dp, norm[:, None], common[:, None], rows[:, None], columns[None, :], there, low, high, keys, position, factor, cap, slope,
                              bias, zs, zk, mask, ms, mk, LEFT, RIGHT, CAP, ALIBI, MASKED)  # fmt: skip
         dq = tl.dot(ds.to(tile.dtype), tile, dq)
     return dq
 
 
 @triton.jit(do_not_specialize=["SQ", "SK", "N", "EIGHTHS", "limit", "seed"])
-def _queries(q, k, v, dout, lse, delta, bias, mask, slopes, key_begin, key_end, cu_q, cu_k, lengths, dq, scale, softcap, seed, limit, share, SQ, SK, N,
-             EIGHTHS, H, GROUP, qb, qs, qh, kb, ks, kh, vb, vs, vh, gb, gs, gh, xb, xs, xh, zb, zh, zs, zk, mb, mh, ms, mk, ab, D: tl.constexpr,
-             DV: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, SIZE: tl.constexpr, SIZE_V: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr,
-             CAP: tl.constexpr, DROP: tl.constexpr, SHORT: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
+def _queries(q, k, v, dout, lse, delta, bias, mask, slopes, key_begin, key_end, cu_q, cu_k, lengths, q_scale, k_scale, v_scale, dq, scale, softcap, seed,
+             limit, share, SQ, SK, N, EIGHTHS, H, GROUP, qb, qs, qh, kb, ks, kh, vb, vs, vh, gb, gs, gh, xb, xs, xh, zb, zh, zs, zk, mb, mh, ms, mk, ab, qg,
+             kg, vg, D: tl.constexpr, DV: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, SIZE: tl.constexpr, SIZE_V: tl.constexpr, LEFT: tl.constexpr,
+             RIGHT: tl.constexpr, CAP: tl.constexpr, DROP: tl.constexpr, SHORT: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
     """dq of a tile of queries. Strides of batch, token and head: q, k, v, dout (g), dq (x); of bias (z) and mask (m) all four."""
     tile = tl.num_programs(0) - 1 - tl.program_id(0) if RIGHT >= 0 else tl.program_id(0)
     head = tl.program_id(1)
@@ -254,7 +220,8 @@ def _queries(q, k, v, dout, lse, delta, bias, mask, slopes, key_begin, key_end, 
     d = tl.arange(0, SIZE)
     e = tl.arange(0, SIZE_V)
     inside = rows_in[:, None] & (d < D)[None, :]
-    mine = tl.load(q + batch * qb + head.to(tl.int64) * qh + token[:, None] * qs + d[None, :], mask=inside, other=0.0)
+    kind = dout.dtype.element_ty
+    mine = tl.load(q + batch * qb + head.to(tl.int64) * qh + token[:, None] * qs + d[None, :], mask=inside, other=0.0).to(kind)
     flow_at = dout + batch * gb + head.to(tl.int64) * gh + token[:, None] * gs + e[None, :]
     flow = tl.load(flow_at, mask=rows_in[:, None] & (e < DV)[None, :], other=0.0)
     at = (batch * H + head) * SQ + token
@@ -271,6 +238,14 @@ def _queries(q, k, v, dout, lse, delta, bias, mask, slopes, key_begin, key_end, 
         bias += batch * zb + head.to(tl.int64) * zh
     if mask is not None:
         mask += batch * mb + head.to(tl.int64) * mh
+    EIGHT: tl.constexpr = k.dtype.element_ty.primitive_bitwidth == 8
+    v_by = 1.0
+    if q_scale is not None:
+        scale *= tl.load(q_scale + head * qg)
+    if k_scale is not None:
+        scale *= tl.load(k_scale + head // GROUP * kg)
+    if v_scale is not None:
+        v_by = tl.load(v_scale + head // GROUP * vg)
     cap = 0.0
     if CAP:
         cap = scale / softcap
@@ -310,103 +285,14 @@ def _queries(q, k, v, dout, lse, delta, bias, mask, slopes, key_begin, key_end, 
     to = tl.zeros((BM, SIZE), tl.float32)
     if LEFT >= 0 or key_begin is not None:
         to = _walk_keys(to, mine, flow, norm, common, k, v, bias, mask, begin, tl.minimum(whole, end), rows, rows_in, low, high, keys, position, factor, cap,
-                        slope, seed, limit, numbers, share, ks, vs, zs, zk, ms, mk, D, DV, BN, SIZE, SIZE_V, LEFT, RIGHT, CAP, ALIBI, DROP, True)  # fmt: skip
+                        slope, v_by, seed, limit, numbers, share, ks, vs, zs, zk, ms, mk, D, DV, BN, SIZE, SIZE_V, LEFT, RIGHT, CAP, ALIBI, DROP, EIGHT,
+                        True)  # fmt: skip
     to = _walk_keys(to, mine, flow, norm, common, k, v, bias, mask, whole, tl.minimum(whole_end, end), rows, rows_in, low, high, keys, position, factor, cap,
-                    slope, seed, limit, numbers, share, ks, vs, zs, zk, ms, mk, D, DV, BN, SIZE, SIZE_V, LEFT, RIGHT, CAP, ALIBI, DROP, False)  # fmt: skip
-    to = _walk_keys(to, mine, flow, norm, common, k, v, bias, mask, whole_end, end, rows, rows_in, low, high, keys, position, factor, cap, slope, seed, limit,
-                    numbers, share, ks, vs, zs, zk, ms, mk, D, DV, BN, SIZE, SIZE_V, LEFT, RIGHT, CAP, ALIBI, DROP, True)  # fmt: skip
+                    slope, v_by, seed, limit, numbers, share, ks, vs, zs, zk, ms, mk, D, DV, BN, SIZE, SIZE_V, LEFT, RIGHT, CAP, ALIBI, DROP, EIGHT,
+                    False)  # fmt: skip
+    to = _walk_keys(to, mine, flow, norm, common, k, v, bias, mask, whole_end, end, rows, rows_in, low, high, keys, position, factor, cap, slope, v_by, seed,
+                    limit, numbers, share, ks, vs, zs, zk, ms, mk, D, DV, BN, SIZE, SIZE_V, LEFT, RIGHT, CAP, ALIBI, DROP, EIGHT, True)  # fmt: skip
     tl.store(dq + batch * xb + head.to(tl.int64) * xh + token[:, None] * xs + d[None, :], (to * scale).to(dq.dtype.element_ty), mask=inside)
-
-
-@triton.jit(do_not_specialize=["SQ", "SK", "EIGHTHS", "limit", "seed"])
-def _bias(q, k, v, dout, lse, delta, bias, mask, slopes, key_begin, key_end, lengths, dbias, scale, softcap, seed, limit, share, SQ, SK, EIGHTHS, H, GROUP,
-          BATCHES, HEADS, qb, qs, qh, kb, ks, kh, vb, vs, vh, gb, gs, gh, zb, zh, zs, zk, mb, mh, ms, mk, ab, eb, eh, es, ek, D: tl.constexpr,
-          DV: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, SIZE: tl.constexpr, SIZE_V: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr,
-          CAP: tl.constexpr, DROP: tl.constexpr, SHORT: tl.constexpr, ONE_ROW: tl.constexpr, ONE_COLUMN: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
-    """The gradient of a tile of the bias, summed over the BATCHES and HEADS that share it, and over all queries (ONE_ROW) or keys (ONE_COLUMN) where those do.
-    Strides as `_queries`', of dbias (e) all four."""
-    tile_m = tl.program_id(0)
-    tile_n = tl.program_id(1)
-    first_batch = tl.program_id(2) // (H // HEADS)
-    first_head = tl.program_id(2) % (H // HEADS)
-    ALIBI: tl.constexpr = slopes is not None
-    d = tl.arange(0, SIZE)
-    e = tl.arange(0, SIZE_V)
-    cap = 0.0
-    if CAP:
-        cap = scale / softcap
-        factor = softcap * LOG2E
-    else:
-        factor = scale * LOG2E
-    total = tl.zeros((BM, BN), tl.float32)
-    steps_m = 1
-    steps_n = 1
-    if ONE_ROW:
-        steps_m = tl.cdiv(SQ, BM)
-    if ONE_COLUMN:
-        steps_n = tl.cdiv(SK, BN)
-    for turn in range(BATCHES * HEADS * steps_m * steps_n):
-        pair = turn // (steps_m * steps_n)
-        row = (tile_m + turn // steps_n % steps_m) * BM
-        column = (tile_n + turn % steps_n) * BN
-        batch = (first_batch + pair // HEADS).to(tl.int64)
-        head = (first_head + pair % HEADS).to(tl.int64)
-        keys = SK
-        if lengths is not None:
-            keys = tl.minimum(tl.maximum(tl.load(lengths + batch).to(tl.int32), 0), SK)
-        position = keys - SQ
-        any_seen = keys > column
-        if RIGHT >= 0:
-            any_seen = any_seen & (column <= tl.minimum(row + BM, SQ) - 1 + position + RIGHT)
-        if LEFT >= 0:
-            any_seen = any_seen & (tl.minimum(column + BN, keys) - 1 >= row + position - LEFT)
-        if any_seen:
-            rows = row + tl.arange(0, BM)
-            columns = column + tl.arange(0, BN)
-            rows_in = rows < SQ
-            columns_in = columns < keys
-            token = rows.to(tl.int64)
-            key = columns.to(tl.int64)
-            mine = tl.load(q + batch * qb + head * qh + token[:, None] * qs + d[None, :], mask=rows_in[:, None] & (d < D)[None, :], other=0.0)
-            flow = tl.load(dout + batch * gb + head * gh + token[:, None] * gs + e[None, :], mask=rows_in[:, None] & (e < DV)[None, :], other=0.0)
-            tile = tl.load(k + batch * kb + head // GROUP * kh + key[:, None] * ks + d[None, :], mask=columns_in[:, None] & (d < D)[None, :], other=0.0)
-            values = tl.load(v + batch * vb + head // GROUP * vh + key[:, None] * vs + e[None, :], mask=columns_in[:, None] & (e < DV)[None, :], other=0.0)
-            at = (batch * H + head) * SQ + token
-            norm = tl.load(lse + at, mask=rows_in, other=0.0) * LOG2E
-            norm = tl.where(norm == float("-inf"), 0.0, norm)
-            common = tl.load(delta + at, mask=rows_in, other=0.0)
-            slope = 0.0
-            if ALIBI:
-                slope = tl.load(slopes + batch * ab + head)
-            low = None
-            high = None
-            if key_begin is not None:
-                low = tl.load(key_begin + batch * SQ + token, mask=rows_in, other=0).to(tl.int32)[:, None]
-                high = tl.load(key_end + batch * SQ + token, mask=rows_in, other=0).to(tl.int32)[:, None]
-            mask_at = mask
-            if mask is not None:
-                mask_at = mask + (batch * mb + head * mh)
-            z = tl.dot(mine, tl.trans(tile))
-            dp = tl.dot(flow, tl.trans(values))
-            if DROP:
-                dp = tl.where(kept(seed, limit, numbered(batch, head, token, H, SQ, EIGHTHS, SHORT)[:, None], column, BN), dp * share, 0.0)
-            there = rows_in[:, None] & columns_in[None, :]
-            _, ds, _ = _gradient(z, dp, norm[:, None], common[:, None], rows[:, None], columns[None, :], there, low, high, keys, position, factor, cap, slope,
-                                 bias + (batch * zb + head * zh), zs, zk, mask_at, ms, mk, LEFT, RIGHT, CAP, ALIBI, True)  # fmt: skip
-            total += ds
-    rows = tile_m * BM + tl.arange(0, BM)
-    columns = tile_n * BN + tl.arange(0, BN)
-    to = dbias + tl.cast(first_batch, tl.int64) * eb + first_head * eh
-    kind = dbias.dtype.element_ty
-    if ONE_ROW and ONE_COLUMN:
-        tl.store(to, tl.sum(tl.sum(total, 1), 0).to(kind))
-    elif ONE_ROW:
-        tl.store(to + columns.to(tl.int64) * ek, tl.sum(total, 0).to(kind), mask=columns < SK)
-    elif ONE_COLUMN:
-        tl.store(to + rows.to(tl.int64) * es, tl.sum(total, 1).to(kind), mask=rows < SQ)
-    else:
-        at = rows.to(tl.int64)[:, None] * es + columns.to(tl.int64)[None, :] * ek
-        tl.store(to + at, total.to(kind), mask=(rows < SQ)[:, None] & (columns < SK)[None, :])
 
 
 @dataclass(frozen=True)
@@ -422,7 +308,7 @@ class Config:
 
 
 def supports(p: Problem) -> str | None:
-    if reason := shared.refused(p, ("page_table", "q_scale", "k_scale", "v_scale"), dropout=True, ranges=True):
+    if reason := shared.refused(p, ("page_table",), dropout=True, eight=True, ranges=True):
         return reason
     if max(p["q"].shape[0], p["q"].shape[2]) > 65535:
         return "more heads or batches than one launch may have"
@@ -470,10 +356,11 @@ def launches(p: Problem, config: Config) -> list[Launch]:
     flow = shared.strides(p, "g", "dout")
     args = {
         "q": "q", "k": "k", "v": "v", "dout": "dout", "lse": "lse", "delta": "delta", "bias": name("bias"), "mask": name("mask"),
-        "slopes": name("alibi_slopes"), "key_begin": name("key_begin"), "key_end": name("key_end"), "lengths": name("cache_lengths"), "scale": "scale",
-        "softcap": float(p.option("softcap")), "seed": "seed", "share": 1.0 / (1.0 - float(p.option("dropout_p"))), "SQ": queries, "SK": k.shape[1], "H": heads,
-        "GROUP": heads // k.shape[2], **shared.strides(p, "q", "q"), **shared.strides(p, "k", "k"), **shared.strides(p, "v", "v"), **flow,
-        **shared.broadcast(bias), **shared.broadcast(p.get("mask"), "m"), **shared.dropout(p), "ab": heads if slopes and len(slopes.shape) == 2 else 0,
+        "slopes": name("alibi_slopes"), "key_begin": name("key_begin"), "key_end": name("key_end"), "lengths": name("cache_lengths"),
+        "q_scale": name("q_scale"), "k_scale": name("k_scale"), "v_scale": name("v_scale"), "scale": "scale", "softcap": float(p.option("softcap")),
+        "seed": "seed", "share": 1.0 / (1.0 - float(p.option("dropout_p"))), "SQ": queries, "SK": k.shape[1], "H": heads, "GROUP": heads // k.shape[2],
+        **shared.strides(p, "q", "q"), **shared.strides(p, "k", "k"), **shared.strides(p, "v", "v"), **flow, **shared.broadcast(bias),
+        **shared.broadcast(p.get("mask"), "m"), **shared.dropout(p), "ab": heads if slopes and len(slopes.shape) == 2 else 0, **shared.scale_strides(p),
         "D": size, "SIZE": max(16, shared.pow2(size)), **wide, **shared.windows(p), "CAP": float(p.option("softcap")) != 0,
     }  # fmt: skip
     bounds = {"cu_q": name("cu_seqlens_q"), "cu_k": name("cu_seqlens_k"), "N": p["cu_seqlens_q"].shape[0] - 1 if packed else 0}
@@ -484,7 +371,7 @@ def launches(p: Problem, config: Config) -> list[Launch]:
     to_keys = {"dk": "dk", "dv": "dv", **shared.strides(p, "y", "dk"), **shared.strides(p, "w", "dv"), "BM": config.KM, "BN": config.KN}
     to_queries = {"dq": "dq", **shared.strides(p, "x", "dq"), "BM": config.QM, "BN": config.QN}
     made = [
-        Launch(_delta, (-(-queries // ROWS), heads, batch), delta, 4),
+        Launch(row_sums, (-(-queries // ROWS), heads, batch), delta, 4),
         Launch(_keys, (shared.tiles(p, config.KN, "k"), k.shape[2], batch), {**args, **bounds, **to_keys}, config.warps, config.stages),
         Launch(_queries, (shared.tiles(p, config.QM), heads, batch), {**args, **bounds, **to_queries}, config.warps, config.stages),
     ]
@@ -492,12 +379,12 @@ def launches(p: Problem, config: Config) -> list[Launch]:
         over_batch, over_heads, one_row, one_column = (n == 1 for n in bias.shape)
         bm, bn = min(64, config.QM), min(64, config.QN)
         tiles = (1 if one_row else -(-queries // bm), 1 if one_column else -(-k.shape[1] // bn), bias.shape[0] * bias.shape[1])
-        to_bias = {
+        bias_args = {
             "dbias": "dbias", **shared.broadcast(p["dbias"], "e"), "BATCHES": batch if over_batch else 1, "HEADS": heads if over_heads else 1,
             "ONE_ROW": one_row, "ONE_COLUMN": one_column, "BM": bm, "BN": bn,
         }  # fmt: skip
-        made.append(Launch(_bias, tiles, {**args, **to_bias}, 4, 1))
+        made.append(Launch(to_bias, tiles, {**args, **bias_args}, 4, 1))
     if p.get("sinks") is not None:
-        made.append(Launch(_sinks, (heads,), {"sinks": "sinks", "lse": "lse", "delta": "delta", "dsinks": "dsinks", "B": batch, "SQ": queries, "H": heads,
+        made.append(Launch(to_sinks, (heads,), {"sinks": "sinks", "lse": "lse", "delta": "delta", "dsinks": "dsinks", "B": batch, "SQ": queries, "H": heads,
                                               "BLOCK": 1024}, 4))  # fmt: skip
     return made

@@ -111,6 +111,11 @@ def arguments(features: tuple[Feature, ...], device: str, generator: Any = None)
 
 def handed(features: tuple[Feature, ...], device: str, generator: Any = None) -> tuple[dict[str, Any], dict[str, Any]]:
     """Tensors and options of the op as the public function hands them to it. Raises what that raises."""
+    return given(arguments(features, device, generator))
+
+
+def given(call: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """As `handed`, of keyword arguments of `rooftop.attention`."""
     from rooftop.ops import attention as home
 
     class Stop(Exception):
@@ -122,7 +127,7 @@ def handed(features: tuple[Feature, ...], device: str, generator: Any = None) ->
     op, called = home.OP, home.OP.caller()
     op._call = stop
     try:
-        home.attention(**arguments(features, device, generator))
+        home.attention(**call)
     except Stop as found:
         return op.flattened(found.args[0])
     finally:

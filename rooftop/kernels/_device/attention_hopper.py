@@ -1,0 +1,109 @@
+"""Backward of attention on Hopper: what the launches share of rows, tiles and masks."""
+
+from __future__ import annotations
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+
+LOG2E = gl.constexpr(1.4426950408889634)
+
+
+@gluon.jit(do_not_specialize=("SQ", "PADDED"))
+def common_of(dout, out, dlse, lse, norms, deltas, SQ, PADDED, H, gb, gs, gh, ob, os, oh, DV: gl.constexpr, SIZE: gl.constexpr):
+    """norms and deltas [B · H, PADDED], 0 where there is no query or it sees no key."""
+    L: gl.constexpr = gl.BlockedLayout([1, 8], [256 // SIZE, SIZE // 8], [4, 1], [1, 0])
+    row = gl.program_id(0) * 64 + gl.arange(0, 64, gl.SliceLayout(1, L))
+    head = gl.program_id(1).to(gl.int64)
+    batch = gl.program_id(2).to(gl.int64)
+    d = gl.arange(0, SIZE, gl.SliceLayout(0, L))
+    there = row < SQ
+    inside = there[:, None] & (d < DV)[None, :]
+    token = row.to(gl.int64)
+    a = gl.load(dout + batch * gb + head * gh + token[:, None] * gs + d[None, :], mask=inside, other=0.0).to(gl.float32)
+    b = gl.load(out + batch * ob + head * oh + token[:, None] * os + d[None, :], mask=inside, other=0.0).to(gl.float32)
+    total = gl.sum(a * b, 1)
+    at = (batch * H + head) * SQ + token
+    if dlse is not None:
+        total -= gl.load(dlse + at, mask=there, other=0.0)
+    norm = gl.load(lse + at, mask=there, other=0.0) * LOG2E
+    norm = gl.where(norm == float("-inf"), 0.0, norm)
+    to = (batch * H + head) * PADDED + token
+    gl.store(norms + to, norm, mask=row < PADDED)
+    gl.store(deltas + to, total, mask=row < PADDED)
+
+
+@gluon.jit
+def place_of(tiles, heads, section):
+    """(tile, batch times heads) of this block: the tiles of as many heads as L2 holds are dealt out together."""
+    whole = section * tiles
+    first = gl.program_id(0) // whole * section
+    here = gl.minimum(section, heads - first)
+    rest = gl.program_id(0) % whole
+    return rest // here, first + rest % here
+
+
+@gluon.jit
+def queries_of(column, SQ, SK, BM: gl.constexpr, BLOCK: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr):
+    """Of a block of keys: first tile of queries, one past the last, and the bounds between which every query sees every key (tiles too)."""
+    position = SK - SQ
+    last = gl.minimum(column + BLOCK, SK) - 1
+    begin = 0
+    whole = 0
+    if RIGHT >= 0:
+        begin = gl.maximum(column - position - RIGHT, 0) // BM
+        whole = (gl.maximum(last - position - RIGHT, 0) + BM - 1) // BM
+    stop = SQ
+    edge = SQ
+    if LEFT >= 0:
+        stop = gl.maximum(gl.minimum(SQ, last - position + LEFT + 1), 0)
+        edge = gl.maximum(gl.minimum(SQ, column - position + LEFT + 1), 0)
+    end = gl.maximum((stop + BM - 1) // BM, begin)
+    whole = gl.minimum(gl.maximum(whole, begin), end)
+    return begin, end, whole, gl.minimum(gl.maximum(edge // BM, whole), end)
+
+
+@gluon.jit
+def keys_of(row, SQ, SK, BN: gl.constexpr, BLOCK: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr):
+    """Of a block of queries: first tile of keys, one past the last, and the bounds between which every query sees every key (tiles too)."""
+    position = SK - SQ
+    last = gl.minimum(row + BLOCK, SQ) - 1
+    begin = 0
+    whole = 0
+    if LEFT >= 0:
+        begin = gl.minimum(gl.maximum(row + position - LEFT, 0), SK) // BN
+        whole = (gl.minimum(gl.maximum(last + position - LEFT, 0), SK) + BN - 1) // BN
+    stop = SK
+    edge = SK
+    if RIGHT >= 0:
+        stop = gl.maximum(gl.minimum(SK, last + position + RIGHT + 1), 0)
+        edge = gl.maximum(gl.minimum(SK, row + position + RIGHT + 1), 0)
+    end = gl.maximum((stop + BN - 1) // BN, begin)
+    whole = gl.minimum(gl.maximum(whole, begin), end)
+    return begin, end, whole, gl.minimum(gl.maximum(edge // BN, whole), end)
+
+
+@gluon.jit
+def flat(x):
+    """A tile [1, 1, rows, columns] as the matrix that wgmma reads."""
+    return x.reshape([x.shape[2], x.shape[3]])
+
+
+@gluon.jit
+def inside_of(rows, columns, position, count, LEFT: gl.constexpr, RIGHT: gl.constexpr, COUNT_ROWS: gl.constexpr):
+    """Whether queries see keys, and are some (COUNT_ROWS) or those are."""
+    apart = columns - rows - position
+    if COUNT_ROWS:
+        inside = (rows < count) & (apart == apart)
+    else:
+        inside = (columns < count) & (apart == apart)
+    if RIGHT >= 0:
+        inside &= apart <= RIGHT
+    if LEFT >= 0:
+        inside &= apart >= -LEFT
+    return inside
+
+
+@gluon.jit
+def store_rows(at, x, rows, count, rows_stride, columns, width):
+    inside = (rows < count)[:, None] & (columns < width)[None, :]
+    gl.store(at + rows.to(gl.int64)[:, None] * rows_stride + columns[None, :], x.to(at.dtype.element_ty), mask=inside)

@@ -1,0 +1,95 @@
+"""Packed sequences on Hopper: where their tiles of queries lie, and what a tile of values holds behind the end of its sequence."""
+
+from __future__ import annotations
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared
+
+CHUNK = 256  # sequences that are counted at once
+
+
+@gluon.jit
+def later(a, b):
+    return gl.maximum(a, b)
+
+
+@gluon.jit
+def plus(a, b):
+    return a + b
+
+
+@gluon.jit
+def rising(bounds, i, last, most, before):
+    """Bounds `i` of packed sequences, of which `last` is the last. Those that fall or lie beyond the buffer count as the nearest that fit."""
+    found = gl.load(bounds + i, mask=(i >= 0) & (i <= last), other=0).to(gl.int32)
+    found = gl.where(i > last, most, gl.minimum(gl.maximum(found, 0), most))
+    return gl.maximum(gl.associative_scan(found, 0, later), before)
+
+
+@gluon.jit(do_not_specialize=("N", "TQ", "TK"))
+def plan_tiles(cu_q, cu_k, plan, N, TQ, TK, BM: gl.constexpr, CHUNK: gl.constexpr):
+    """The tiles of queries of packed sequences: how many, then of each (first query, queries, first key, keys, row within the sequence), eight words apart.
+    Program j lists the j-th tiles of all sequences, behind those of the programs before it: of causal calls the tiles of most keys are the last then.
+    Queries before the first and after the last sequence are sequences of no keys."""
+    L: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
+    j = gl.program_id(0)
+    lane = gl.arange(0, CHUNK, L)
+    before = 0
+    place = 0
+    total = 0
+    for start in range(0, N + 2, CHUNK):
+        i = start + lane
+        begin = rising(cu_q, i - 1, N, TQ, before)
+        tiles = (rising(cu_q, i, N, TQ, begin) - begin + BM - 1) // BM
+        tiles = gl.where(i <= N + 1, tiles, 0)
+        place += gl.sum(gl.minimum(tiles, j), 0)
+        total += gl.sum(tiles, 0)
+        before = gl.max(begin, 0)
+    if j == 0:
+        gl.store(plan, total)
+    before = 0
+    before_k = 0
+    for start in range(0, N + 2, CHUNK):
+        i = start + lane
+        begin = rising(cu_q, i - 1, N, TQ, before)
+        count = rising(cu_q, i, N, TQ, begin) - begin
+        first_key = rising(cu_k, i - 1, N, TK, before_k)
+        keys = rising(cu_k, i, N, TK, first_key) - first_key
+        keys = gl.where((i >= 1) & (i <= N), keys, 0)
+        there = (i <= N + 1) & (j * BM < count)
+        ones = there.to(gl.int32)
+        to = plan + 8 + (place + gl.associative_scan(ones, 0, plus) - ones).to(gl.int64) * 8
+        gl.store(to, begin, mask=there)
+        gl.store(to + 1, count, mask=there)
+        gl.store(to + 2, first_key, mask=there)
+        gl.store(to + 3, keys, mask=there)
+        gl.store(to + 4, gl.zeros_like(begin) + j * BM, mask=there)
+        place += gl.sum(ones, 0)
+        before = gl.max(begin, 0)
+        before_k = gl.max(first_key, 0)
+
+
+@gluon.jit
+def tile_of(plan, tile, SQ, SK, BM: gl.constexpr, PACKED: gl.constexpr):
+    """(first query, queries, first key, keys, row) of a tile of queries."""
+    if PACKED:
+        at = plan + 8 + tile.to(gl.int64) * 8
+        return gl.load(at), gl.load(at + 1), gl.load(at + 2), gl.load(at + 3), gl.load(at + 4)
+    return 0, SQ, 0, SK, tile * BM
+
+
+@gluon.jit
+def clear_rows(values, there, BN: gl.constexpr):
+    """Zeros for rows `there` and following of a tile of values."""
+    STEP: gl.constexpr = 32
+    WIDE: gl.constexpr = values.shape[1] // 8 if values.shape[1] < 256 else 32
+    L: gl.constexpr = gl.BlockedLayout([1, 8], [32 // WIDE, WIDE], [4, 1], [1, 0])
+    for i in gl.static_range(BN // STEP):
+        if there < (i + 1) * STEP:
+            part = values.slice(i * STEP, STEP, dim=0)
+            row = i * STEP + gl.arange(0, STEP, gl.SliceLayout(1, L))
+            x = part.load(L)
+            part.store(gl.where((row < there)[:, None], x, gl.zeros_like(x)))
+    fence_async_shared()
+    gl.thread_barrier()

@@ -1,0 +1,101 @@
+"""What attention's kernels do with input that the host cannot refuse, since only the device sees it, or that leaves a query nothing to see: as the contract
+says, forward and backward, with no NaN that was not given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import rooftop
+from rooftop.core.call import select
+from rooftop.core.contract import metas_of
+from rooftop.core.spec import TARGETS
+from rooftop.lab.check import checker
+from rooftop.lab.report.attention_page import given
+from rooftop.ops.attention import OP
+
+Call = dict[str, Any]
+
+
+def _call(b: int = 2, sq: int = 40, sk: int = 40, h: int = 2, hk: int = 1, d: int = 16) -> Call:
+    generator = torch.Generator().manual_seed(3)
+    shapes = {"q": (b, sq, h, d), "k": (b, sk, hk, d), "v": (b, sk, hk, d)}
+    return {n: torch.randn(s, generator=generator).bfloat16() for n, s in shapes.items()}
+
+
+def _packed(q: list[int], k: list[int]) -> Call:
+    return {**{n: t[0] for n, t in _call(b=1).items()}, "causal": True, "cu_seqlens_q": torch.tensor(q), "cu_seqlens_k": torch.tensor(k)}
+
+
+def _paged(table: list[list[int]], lengths: list[int], queries: int) -> Call:
+    call = _call(b=2, sq=queries)
+    pages = {n: torch.randn(6, 8, 1, 16, generator=torch.Generator().manual_seed(4)).bfloat16() for n in "kv"}
+    return {**call, **pages, "causal": True, "page_table": torch.tensor(table, dtype=torch.int32), "cache_lengths": torch.tensor(lengths)}
+
+
+def _bias() -> Call:
+    bias = torch.zeros(1, 1, 40, 40)
+    bias[..., 7, :] = float("-inf")
+    bias[..., 30:] = float("-inf")
+    return {**_call(), "bias": bias}
+
+
+CALLS: dict[str, Callable[[], Call]] = {
+    "a mask that hides everything": lambda: {**_call(), "mask": torch.zeros(2, 1, 1, 40, dtype=torch.bool)},
+    "a mask that hides rows": lambda: {**_call(), "mask": torch.arange(40)[None, None, :, None].expand(1, 1, 40, 40) % 3 > 0},
+    "ranges that hold nothing": lambda: {**_call(), "mask": (torch.full((2, 40), 9, dtype=torch.int32), torch.full((2, 40), 9, dtype=torch.int32))},
+    "-inf in the bias": _bias,
+    "queries before all keys": lambda: {**_call(sk=9), "causal": True},
+    "empty sequences": lambda: _packed([0, 0, 13, 13, 40], [0, 5, 5, 13, 40]),
+    "bounds that fall": lambda: _packed([0, 30, 10, 40], [0, 10, 30, 20]),
+    "bounds beyond the buffer": lambda: _packed([-5, 20, 90], [3, 20, 900]),
+    "one token a sequence": lambda: _packed(list(range(41)), list(range(41))),
+    "lengths of 0 and beyond the cache": lambda: {**_call(), "causal": True, "cache_lengths": torch.tensor([0, 400])},
+    "pages that do not exist": lambda: _paged([[0, 9, 1], [2, 3, -1]], [20, 15], 1),
+    "pages that do not exist, 40 queries": lambda: _paged([[0, 9, 1], [2, 3, -1]], [20, 15], 40),
+}
+
+
+def _run(op: Any, tensors: Call, options: Call) -> dict[str, Any]:
+    """What the portable kernels compute in the interpreter, judged by the reference; {} where none takes it."""
+    problem = op.problem_of(metas_of(tensors), options, TARGETS[90])
+    choice = select(op, problem)
+    if choice.call is not None and choice.call.implementation.backend == "gluon":
+        choice = select(op, problem, "triton")
+    if choice.call is None:
+        return {}
+    expected = checker.expect_given(op, problem, tensors, options)
+    got, _ = checker.Trial(choice.call, "cpu", checker.RUNNERS["interpreter"], 64).run(tensors, options, 0xFF)
+    verdicts = checker.judge_given(op, problem, expected, {**dict.fromkeys(op.output_names), **got})
+    assert {n: v.message for n, v in verdicts.items() if not v.ok} == {}
+    return {**dict(expected.exact), "got": got}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_kernels_do_what_the_contract_says(name: str) -> None:
+    tensors, options = given(CALLS[name]())
+    found = _run(OP, tensors, options)
+    got = found.pop("got")
+    assert bool(got["out"].isnan().any()) == name.startswith("pages")
+    hidden = got["lse"] == float("-inf")  # [B, H, Sq]
+    assert not got["out"].transpose(1, 2)[hidden].any()
+    if name.startswith("pages"):
+        with rooftop.debug(), pytest.raises(IndexError, match="page_table"):
+            rooftop.attention(**CALLS[name]())
+        return
+    assert OP.bwd is not None and OP.grad is not None
+    out = found["out"].to(torch.bfloat16)
+    saved = dict(zip(OP.grad.saved_names, OP.grad.saved({**tensors, "out": out, "lse": found["lse"].float()}), strict=True))
+    dout = torch.randn(out.shape, generator=torch.Generator().manual_seed(5)).to(out.dtype)
+    back = _run(OP.bwd, {"dout": dout, "dlse": None, **saved}, options)["got"]
+    assert not any(bool(t.isnan().any()) for t in back.values() if t is not None)
+    assert not back["dq"].transpose(1, 2)[hidden].any(), "a query that sees nothing has no gradient"
+
+
+def test_mixed_devices_are_refused_by_name() -> None:
+    call = _call()
+    with pytest.raises(ValueError, match="q lies on cpu and v on meta"):
+        rooftop.attention(**{**call, "v": call["v"].to("meta")})
