@@ -83,5 +83,5 @@ def launches(p: Problem, config: Any, head: Any) -> list[Launch]:
     }  # fmt: skip
     types = ("i32",) * 6 + ("map", "map", "ptr", "ptr", "ptr", "f32", "ptr", "i64", "ptr")
     act = ACTIVATIONS.index(str(p.option("activation")))
-    kernel = text("spmm", DTYPES[b.dtype].cuda, high, wide, tile, stages, near(b), n % 2 == 0, act, form)
+    kernel = text("spmm", DTYPES[b.dtype].cuda, high, wide, tile, stages, near(b), 8 if n % 8 == 0 else 2 if n % 2 == 0 else 1, act, form)
     return [Launch(kernel, (min(p.device.sms, tall * across),), args, types=types, block=(288,), shared=stages * 128 * (high + tile))]
