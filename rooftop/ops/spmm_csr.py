@@ -72,14 +72,21 @@ def rows_of(offsets: Tensor, nnz: int) -> Tensor:
     return torch.searchsorted(offsets[1:].contiguous(), torch.arange(nnz, device=offsets.device, dtype=offsets.dtype), right=True)
 
 
+def counted(x: Tensor, extent: int) -> Tensor:
+    """How often each of 0 to extent - 1 comes in x. (The length of `torch.bincount` is a matter of data, which torch.export and torch.compile do not take.)"""
+    import torch
+
+    return torch.zeros(extent, dtype=torch.int64, device=x.device).scatter_add_(0, x.long(), torch.ones_like(x, dtype=torch.int64))
+
+
 def turned(columns: Tensor, offsets: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
     """The transposed pattern [K, M]: which element comes where, its columns, its offsets. Elements of a row keep their order."""
     import torch
 
+    columns = columns.clamp(0, max(0, k - 1))
     order = torch.argsort(columns, stable=True)
-    counts = torch.bincount(columns, minlength=k)
     ends = torch.zeros(k + 1, dtype=torch.int32, device=columns.device)
-    ends[1:] = counts.cumsum(0)
+    ends[1:] = counted(columns, k).cumsum(0)
     rows = rows_of(offsets, columns.shape[0]).clamp(max=max(0, offsets.shape[0] - 2))
     return order, rows[order].to(torch.int32), ends
 

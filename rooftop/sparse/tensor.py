@@ -415,9 +415,10 @@ def _rows(offsets: Tensor, count: int) -> Tensor:
 
 def _offsets(rows: Tensor, tall: int) -> Tensor:
     """Of sorted or unsorted rows: int32 [tall + 1]."""
+    from rooftop.ops.spmm_csr import counted
+
     ends = torch.zeros(tall + 1, dtype=torch.int32, device=rows.device)
-    if tall:
-        ends[1:] = torch.bincount(rows, minlength=tall).cumsum(0)
+    ends[1:] = counted(rows, tall).cumsum(0)
     return ends
 
 
