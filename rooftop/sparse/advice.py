@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from rooftop.sparse import two_four
-from rooftop.sparse.tensor import BLOCKS, SparseTensor
+from rooftop.sparse.indices import BLOCKS
+from rooftop.sparse.tensor import SparseTensor
 
 # Rates of an H200 at 4096 to 16384; another card is taken to have them in proportion of its multiprocessors and clock.
 DENSE = {2: 375e12, 4: 25e12}  # products a second of the dense one, by bytes of an element
