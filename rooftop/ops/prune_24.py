@@ -185,9 +185,7 @@ def _cases() -> list[Case]:
     for dtype in ("bf16", "f16"):
         for algorithm in ALGORITHMS:
             edge += [case(f"{algorithm}, {name}", tags="edge", w=Input(s, dtype), algorithm=algorithm) for name, s in shapes.items()]
-            edge += [
-                case(f"{algorithm}, {fill}", tags="edge", w=Input((40, 72), dtype, fill), algorithm=algorithm) for fill in FILLS
-            ]
+            edge += [case(f"{algorithm}, {fill}", tags="edge", w=Input((40, 72), dtype, fill), algorithm=algorithm) for fill in FILLS]
         edge += [
             case(f"optimal, {how}", tags="edge", w=Input((40, 72), dtype, layout=how), algorithm="optimal")
             for how in ("padded", "sliced", "offset", "strided", "transposed", "expanded")

@@ -70,9 +70,7 @@ def scaled_spmm_24(
     return OP(values, meta, b, scale_a.reshape(-1), scale_b.reshape(-1), bias, activation, fast, transposed, to, implementation=implementation)
 
 
-def _validate(
-    values: Any, meta: Any, b: Any, scale_a: Any, scale_b: Any, bias: Any, activation: Any, fast: Any, transposed: Any, out_dtype: Any
-) -> str:
+def _validate(values: Any, meta: Any, b: Any, scale_a: Any, scale_b: Any, bias: Any, activation: Any, fast: Any, transposed: Any, out_dtype: Any) -> str:
     """The result's dtype."""
     import torch
 
@@ -251,7 +249,9 @@ def _cases() -> list[Case]:
             "bias": Input(shape, to) if shape else None, "activation": activation, "fast": fast, "transposed": transposed, "to": to,
         }  # fmt: skip
 
-    bench = [case(f"{n} cubed{' fast' if fast else ''}", tags="bench", **mm("f8e4m3", n, n, n, "one", fast=fast)) for n in (4096, 8192) for fast in (True, False)]
+    bench = [
+        case(f"{n} cubed{' fast' if fast else ''}", tags="bench", **mm("f8e4m3", n, n, n, "one", fast=fast)) for n in (4096, 8192) for fast in (True, False)
+    ]
     bench += [case(f"{n} cubed", tags="bench", **mm("i8", n, n, n, "one")) for n in (4096, 8192)]
     bench += [
         case(f"linear {m}x{n}x{k} fast", tags="bench model", **mm("f8e4m3", m, n, k, "one", fast=True, transposed=True))

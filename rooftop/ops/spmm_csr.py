@@ -91,9 +91,7 @@ def turned(columns: Tensor, offsets: Tensor, k: int) -> tuple[Tensor, Tensor, Te
     return order, rows[order].to(torch.int32), ends
 
 
-def reference(
-    values: Tensor, columns: Tensor, offsets: Tensor, b: Tensor, bias: Tensor | None = None, alpha: float = 1.0, activation: str = "none"
-) -> Tensor:
+def reference(values: Tensor, columns: Tensor, offsets: Tensor, b: Tensor, bias: Tensor | None = None, alpha: float = 1.0, activation: str = "none") -> Tensor:
     import torch
 
     m, n, nnz = offsets.shape[0] - 1, b.shape[1], values.shape[0]

@@ -11,7 +11,17 @@ from torch import Tensor
 from rooftop.ops.spmm_csr import rows_of
 from rooftop.sparse import two_four
 from rooftop.sparse.indices import (
-    BLOCKS, LAYOUTS, block_of, check_indices, check_matrix, check_offsets, check_range, offsets_of, ordered, short, size_of,
+    BLOCKS,
+    LAYOUTS,
+    block_of,
+    check_indices,
+    check_matrix,
+    check_offsets,
+    check_range,
+    offsets_of,
+    ordered,
+    short,
+    size_of,
 )  # fmt: skip
 
 TENSORS = ("values", "columns", "offsets", "rows", "meta")

@@ -14,6 +14,8 @@ from rooftop.lab.records.store import Record
 from rooftop.lab.report.data import gather
 from rooftop.lab.report.model import SiteData
 from rooftop.lab.report.picture import climb
+from rooftop.lab.report.sparse_grid import drawing as sparse_drawing
+from rooftop.lab.report.sparse_grid import table as sparse_table
 from rooftop.lab.timing import first_calls
 
 END = "<!-- /generated -->"
@@ -162,7 +164,9 @@ TABLES: Mapping[tuple[str, str], Callable[[list[Record], SiteData], str]] = {  #
     ("docs/dependencies.md", "build"): build,
     ("docs/simulator.md", "speed"): speed,
     ("docs/gpu.md", "first calls"): first,
+    ("docs/sparse.md", "where dense wins"): sparse_table,
 }
+DRAWINGS: Mapping[str, Callable[[SiteData], str]] = {"docs/pictures/sparse_grid.svg": sparse_drawing}
 PICTURES: Mapping[str, tuple[str, Mapping[str, str]]] = {  # file -> ladder, and what its peers are called there
     "docs/pictures/sgemm_cuda.svg": ("sgemm_cuda", {"torch": "torch (cuBLAS)"}),
 }
@@ -185,7 +189,8 @@ def pages(root: Path, found: list[Record]) -> dict[str, str]:
     for (file, name), make in TABLES.items():
         texts[file] = replaced(texts.get(file) or (root / file).read_text(encoding="utf-8"), name, make(found, site))
     ladders = {ladder.name: ladder for ladder in site.ladders}
-    return texts | {file: climb(ladders[ladder], names) for file, (ladder, names) in PICTURES.items()}
+    texts |= {file: climb(ladders[ladder], names) for file, (ladder, names) in PICTURES.items()}
+    return texts | {file: draw(site) for file, draw in DRAWINGS.items()}
 
 
 def outdated(root: Path = settings.CHECKOUT, folder: Path | None = None, cut: list[str] | None = None) -> dict[str, str]:
