@@ -179,8 +179,8 @@ def _cases() -> list[Case]:
     ]  # fmt: skip
     edge = []
     shapes = {
-        "one tile": (4, 4), "one element": (1, 1), "odd": (37, 53), "a block": (128, 64), "one row": (1, 300), "one column": (300, 1), "wide": (20, 600),
-        "tall": (530, 24), "no rows": (0, 8), "no columns": (8, 0),
+        "one tile": (4, 4), "one element": (1, 1), "odd": (37, 53), "a block": (128, 128), "blocks": (256, 384), "blocks and more": (264, 136),
+        "one row": (1, 300), "one column": (300, 1), "wide": (20, 600), "tall": (530, 24), "no rows": (0, 8), "no columns": (8, 0),
     }  # fmt: skip
     for dtype in ("bf16", "f16"):
         for algorithm in ALGORITHMS:

@@ -192,26 +192,26 @@ prune(int M, int K, const T* __restrict__ w, long long ws, T* __restrict__ value
     wait_for_before();
     __syncthreads();
     const int m0 = blockIdx.y * SIDE, k0 = blockIdx.x * SIDE, across = threadIdx.x % 16, k = k0 + across * 8;
-    const bool whole = m0 + SIDE <= M && k0 + SIDE <= K, wide = ws % 8 == 0 && reinterpret_cast<unsigned long long>(w) % 16 == 0 && k + 8 <= K;
-    const bool pairs = kept % 4 == 0 && reinterpret_cast<unsigned long long>(values) % 8 == 0 && k + 8 <= K;
-    const bool fours = kept_t % 8 == 0 && reinterpret_cast<unsigned long long>(values_t) % 16 == 0 && m0 + SIDE <= M;
+    const auto on = [](const void* p, int bytes) { return reinterpret_cast<unsigned long long>(p) % bytes == 0; };
+    // The whole block lies within the matrix, and may be read and written in vectors.
+    const bool whole = m0 + SIDE <= M && k0 + SIDE <= K && (ws | kept_t) % 8 == 0 && kept % 4 == 0 && on(w, 16) && on(values, 8) && on(values_t, 16);
 #pragma unroll 1
     for (int round = 0; round < 2; ++round) {
         const int down = round * 16 + threadIdx.x / 16, m = m0 + down * 4;
         uint4 row[4];
+        const T* from = w + m * ws + k;
+        if (whole) {
 #pragma unroll
-        for (int r = 0; r < 4; ++r) {
-            row[r] = make_uint4(0, 0, 0, 0);
-            if (m + r >= M) continue;
-            const T* from = w + (m + r) * ws + k;
-            if (wide) row[r] = *reinterpret_cast<const uint4*>(from);
-            else {
-                unsigned four[4] = {0, 0, 0, 0};
+            for (int r = 0; r < 4; ++r) row[r] = *reinterpret_cast<const uint4*>(from + r * ws);
+        } else {
+#pragma unroll
+            for (int r = 0; r < 4; ++r) {
+                unsigned two[4] = {0, 0, 0, 0};
 #pragma unroll
                 for (int c = 0; c < 8; ++c) {
-                    if (k + c < K) four[c / 2] |= static_cast<unsigned>(*reinterpret_cast<const unsigned short*>(from + c)) << 16 * (c % 2);
+                    if (m + r < M && k + c < K) two[c / 2] |= static_cast<unsigned>(*reinterpret_cast<const unsigned short*>(from + r * ws + c)) << 16 * (c % 2);
                 }
-                row[r] = make_uint4(four[0], four[1], four[2], four[3]);
+                row[r] = make_uint4(two[0], two[1], two[2], two[3]);
             }
         }
         unsigned of_rows[2][4], codes[2], codes_t[2];
@@ -241,32 +241,35 @@ prune(int M, int K, const T* __restrict__ w, long long ws, T* __restrict__ value
         }
         row_codes[down][across] = (codes[0] & 0x0f0f0f0fu) | (codes[1] & 0xf0f0f0f0u);
         column_codes[down][across] = bytes_of(codes_t[0], codes_t[1], 0x7632);
+        unsigned* to = reinterpret_cast<unsigned*>(values + static_cast<long long>(m) * kept) + k / 4;
+        if (whole) {
 #pragma unroll
-        for (int r = 0; r < 4; ++r) {
-            if (m + r >= M) continue;
-            unsigned* to = reinterpret_cast<unsigned*>(values + static_cast<long long>(m + r) * kept) + k / 4;
-            if (pairs) *reinterpret_cast<uint2*>(to) = make_uint2(of_rows[0][r], of_rows[1][r]);
-            else {
-                if (k / 4 < kept / 2) to[0] = of_rows[0][r];
-                if (k / 4 + 1 < kept / 2) to[1] = of_rows[1][r];
+            for (int r = 0; r < 4; ++r) *reinterpret_cast<uint2*>(to + r * static_cast<long long>(kept / 2)) = make_uint2(of_rows[0][r], of_rows[1][r]);
+        } else {
+#pragma unroll
+            for (int r = 0; r < 4; ++r) {
+#pragma unroll
+                for (int t = 0; t < 2; ++t) {
+                    if (m + r < M && k / 4 + t < kept / 2) to[r * static_cast<long long>(kept / 2) + t] = of_rows[t][r];
+                }
             }
         }
     }
     __syncthreads();
+    if (whole) {
+        const int c = threadIdx.x / 8, four = threadIdx.x % 8 * 4;
+        unsigned* to = reinterpret_cast<unsigned*>(values_t + static_cast<long long>(k0 + c) * kept_t) + m0 / 4 + four;
 #pragma unroll
-    for (int i = threadIdx.x; i < SIDE * TILES / 4; i += 256) {
-        const int c = i / (TILES / 4), four = i % (TILES / 4), at = m0 / 4 + four * 4, turn = c / 8 % 16 * 2;
-        const uint4 held = *reinterpret_cast<const uint4*>(&columns[c][four * 4 ^ turn & ~3]);
-        const uint4 v = turn & 2 ? make_uint4(held.z, held.w, held.x, held.y) : held;
-        if (k0 + c >= K) continue;
-        unsigned* to = reinterpret_cast<unsigned*>(values_t + static_cast<long long>(k0 + c) * kept_t) + at;
-        if (fours) *reinterpret_cast<uint4*>(to) = v;
-        else {
-            const unsigned each[4] = {v.x, v.y, v.z, v.w};
-#pragma unroll
-            for (int j = 0; j < 4; ++j) {
-                if (at + j < kept_t / 2) to[j] = each[j];
-            }
+        for (int i = 0; i < 4; ++i) {  // 32 columns further each time: the turn changes by 8
+            const int turn = (c / 8 * 2 + i * 8) % 32;
+            const uint4 held = *reinterpret_cast<const uint4*>(&columns[c + i * 32][(four ^ turn) & ~3]);
+            *reinterpret_cast<uint4*>(to + i * 16ll * kept_t) = turn & 2 ? make_uint4(held.z, held.w, held.x, held.y) : held;
+        }
+    } else {
+#pragma unroll 1
+        for (int i = threadIdx.x; i < SIDE * TILES; i += 256) {
+            const int c = i / TILES, t = i % TILES;
+            if (k0 + c < K && m0 / 4 + t < kept_t / 2) reinterpret_cast<unsigned*>(values_t + static_cast<long long>(k0 + c) * kept_t)[m0 / 4 + t] = columns[c][t ^ c / 8 % 16 * 2];
         }
     }
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
