@@ -1,18 +1,19 @@
 /* rooftop
-idea    = "Merge path: rows and elements are one list, each row's end after its elements, and every thread takes 7 items of it, however rows are long or empty. Elements are read side by side, multiplied, and added up from shared memory; sums of rows that go on from thread to thread by a scan, from block to block by a second launch, in order."
+idea    = "Merge path: rows and elements are one list, each row's end after its elements, and every thread takes 7 or 11 items of it, however rows are long or empty. Elements are read side by side, multiplied, and added up from shared memory; sums of rows that go on from thread to thread by a scan, from block to block by a second launch, in order."
 limit   = "predicted: the gathers of b, a sector of L2 or L1 for each element"
 dtypes  = ["f32", "f16", "bf16"]
 args    = ["values: T[Z]", "columns: i32[Z]", "offsets: i32[P]", "b: T[K, N]", "out: T[M, N]"]
-python  = ["supports", "prefers", "launches", "scratch"]
+python  = ["supports", "prefers", "choose", "configs", "launches", "scratch"]
 demands = { spills = 0 }
+
+[config]
+items = 7
 */
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
 #include "chain.cuh"
 #include "sparse_epilogue.cuh"
-
-constexpr int ITEMS = 7, EACH = 256 * ITEMS;  // of a thread, and of a block
 
 /// How many rows end within the first d items. By a whole warp.
 __device__ inline int rows_within(const int* __restrict__ offsets, int M, int nnz, int d) {
@@ -26,12 +27,13 @@ __device__ inline int rows_within(const int* __restrict__ offsets, int M, int nn
     return low;
 }
 
-/// A block has the items from EACH blockIdx.x on, of column blockIdx.y of b. carry[block]: the sum of the row that its end leaves open. rows[block]: the row, -1 for none, that
+/// A block has 256 ITEMS items, of column blockIdx.y of b. carry[block]: the sum of the row that its end leaves open. rows[block]: the row, -1 for none, that
 /// began before the block and ends in it; head[block]: what the block has of its sum.
-template <typename T, int ACT, int BIAS>
-__global__ void __launch_bounds__(256, 6)
+template <typename T, int ITEMS, int ACT, int BIAS>
+__global__ void __launch_bounds__(256, ITEMS <= 7 ? 6 : 5)
 merged(int M, int N, int K, int nnz, const T* __restrict__ values, const int* __restrict__ columns, const int* __restrict__ offsets, const T* __restrict__ b, long long bs,
        const T* __restrict__ bias, long long bias_step, float alpha, T* __restrict__ out, float* __restrict__ carry, float* __restrict__ head, int* __restrict__ rows) {
+    constexpr int EACH = 256 * ITEMS;  // items of a block
     __shared__ int held[EACH + 1];  // ends of rows, counted from the block's first element, and one that never comes; then products
     __shared__ int found[2];
     __shared__ float sums[8];
@@ -118,7 +120,7 @@ merged(int M, int N, int K, int nnz, const T* __restrict__ values, const int* __
 }
 
 /// The rows of several blocks: a warp each, at the block where it ends.
-template <typename T, int ACT, int BIAS>
+template <typename T, int EACH, int ACT, int BIAS>
 __global__ void __launch_bounds__(256)
 join_blocks(int N, int nnz, int blocks, const int* __restrict__ offsets, const T* __restrict__ bias, long long bias_step, float alpha, T* __restrict__ out,
             const float* __restrict__ carry, const float* __restrict__ head, const int* __restrict__ rows) {

@@ -1,4 +1,4 @@
-"""The launches of spmm_csr__merge__cuda_sm80.cu."""
+"""How spmm_csr__merge__cuda_sm80.cu shares out rows and elements."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from rooftop.core.spec import DTYPES, Launch, Meta, Problem
 from rooftop.kernels._device.quantised import text
 from rooftop.ops._sparse import ACTIVATIONS
 
-EACH = 256 * 7  # items of a block
+MANY = 2**21  # items: so many that fewer, longer threads still fill the card
+LONG = 128  # elements of a row, on average: from here on a warp a row has nothing to wait for
 MOST = 4  # columns: the elements are read again for each
 
 
@@ -16,7 +17,7 @@ def supports(p: Problem, head: Any) -> str | None:
     b, out = p["b"], p["out"]
     if out.numel == 0:
         return "there is nothing to compute"
-    if p["values"].numel + out.shape[0] >= 2**31 - EACH or max(*b.shape, *out.shape) >= 2**31 - 4096:
+    if p["values"].numel + out.shape[0] >= 2**31 - 4096 or max(*b.shape, *out.shape) >= 2**31 - 4096:
         return "takes fewer than 2^31 elements and rows together"
     if b.shape[0] == 0:
         return "b has no rows"
@@ -24,22 +25,30 @@ def supports(p: Problem, head: Any) -> str | None:
 
 
 def prefers(p: Problem, head: Any) -> int:
-    """One column: no lanes are left idle beside it, and no row holds up others."""
-    return 1 if p["out"].shape[1] == 1 else -1
+    """One column of rows that are not long: no lanes are left idle beside it, and no row holds up others."""
+    return 1 if p["out"].shape[1] == 1 and p["values"].numel < LONG * p["out"].shape[0] else -1
 
 
-def _blocks(p: Problem) -> int:
-    return -(-(p["values"].numel + p["out"].shape[0]) // EACH)
+def configs(p: Problem, head: Any) -> list[dict[str, Any]]:
+    return [{"items": 7}, {"items": 11}]
+
+
+def choose(p: Problem, head: Any) -> dict[str, Any]:
+    return {"items": 11 if p["values"].numel + p["out"].shape[0] >= MANY else 7}
+
+
+def _blocks(p: Problem, config: Any) -> int:
+    return -(-(p["values"].numel + p["out"].shape[0]) // (256 * config["items"]))
 
 
 def scratch(p: Problem, config: Any, head: Any) -> dict[str, Meta]:
-    blocks, n = _blocks(p), p["out"].shape[1]
+    blocks, n = _blocks(p, config), p["out"].shape[1]
     return {"carry": Meta((blocks, n), "f32"), "head": Meta((blocks, n), "f32"), "rows": Meta((blocks,), "i32")}
 
 
 def launches(p: Problem, config: Any, head: Any) -> list[Launch]:
     m, n = p["out"].shape
-    b, bias, nnz, blocks = p["b"], p.get("bias"), p["values"].numel, _blocks(p)
+    b, bias, nnz, blocks = p["b"], p.get("bias"), p["values"].numel, _blocks(p, config)
     form = 0 if bias is None else 1 if bias.shape[1] == 1 and bias.shape[0] == m else 2
     kind, act, chained = DTYPES[b.dtype].cuda, ACTIVATIONS.index(str(p.option("activation"))), p.device.arch >= 90
     after = {
@@ -51,9 +60,9 @@ def launches(p: Problem, config: Any, head: Any) -> list[Launch]:
         "bs": b.strides[0] if b.shape[0] > 1 else n, **after,
     }  # fmt: skip
     types = ("i32",) * 4 + ("ptr",) * 4 + ("i64", "ptr", "i64", "f32", "ptr", "ptr", "ptr", "ptr")
-    made = [Launch(text("merged", kind, act, form), (blocks, n), args, types=types, block=(256,), chained=chained)]
+    made = [Launch(text("merged", kind, config["items"], act, form), (blocks, n), args, types=types, block=(256,), chained=chained)]
     if blocks > 1:
         args = {"N": n, "nnz": nnz, "blocks": blocks, "offsets": "offsets", **after}
         types = ("i32",) * 3 + ("ptr", "ptr", "i64", "f32", "ptr", "ptr", "ptr", "ptr")
-        made.append(Launch(text("join_blocks", kind, act, form), (-(-blocks // 8), n), args, types=types, block=(256,), chained=chained))
+        made.append(Launch(text("join_blocks", kind, 256 * config["items"], act, form), (-(-blocks // 8), n), args, types=types, block=(256,), chained=chained))
     return made
