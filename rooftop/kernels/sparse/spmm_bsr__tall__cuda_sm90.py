@@ -10,7 +10,6 @@ from rooftop.kernels._device.quantised import text
 from rooftop.kernels._device.sparse_blocks import SHARED, maps, near, refused
 from rooftop.ops._sparse import ACTIVATIONS
 
-
 RESULT = TensorMap("out", (64, 64), swizzle=128)
 
 

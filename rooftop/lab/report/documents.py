@@ -16,7 +16,7 @@ from rooftop.lab.report.model import SiteData
 from rooftop.lab.report.picture import climb
 from rooftop.lab.report.sparse_grid import drawing as sparse_drawing
 from rooftop.lab.report.sparse_grid import table as sparse_table
-from rooftop.lab.timing import first_calls
+from rooftop.lab.timing import first_calls, sparse_auto
 
 END = "<!-- /generated -->"
 NOTHING = "Nothing has been measured yet."
@@ -165,6 +165,7 @@ TABLES: Mapping[tuple[str, str], Callable[[list[Record], SiteData], str]] = {  #
     ("docs/simulator.md", "speed"): speed,
     ("docs/gpu.md", "first calls"): first,
     ("docs/sparse.md", "where dense wins"): sparse_table,
+    ("docs/sparse.md", "advice"): sparse_auto.table,
 }
 DRAWINGS: Mapping[str, Callable[[SiteData], str]] = {"docs/pictures/sparse_grid.svg": sparse_drawing}
 PICTURES: Mapping[str, tuple[str, Mapping[str, str]]] = {  # file -> ladder, and what its peers are called there
