@@ -32,7 +32,8 @@ def test_a_row_is_judged_by_what_was_timed() -> None:
     known = Facts(4096, 4096, 2, 4096 * 40, {8: 4096, 16: 3000, 32: 2000, 64: 900, 128: 51}, False)
     best = predicted(known, 2048).best
     assert (best.layout, best.block) == ("bsr", (128, 128))
-    row = {"facts": {**known.__dict__, "blocks": {str(k): v for k, v in known.blocks.items()}}, "n": 2048, "seconds": {"dense": 2.0, "bsr 128": 3.0, "csr": 1.5}}
+    stored = {**known.__dict__, "blocks": {str(k): v for k, v in known.blocks.items()}}
+    row = {"facts": stored, "n": 2048, "seconds": {"dense": 2.0, "bsr 128": 3.0, "csr": 1.5}}
     assert sparse_auto.judged(row) == ("bsr 128", "csr", 2.0)
 
 

@@ -108,6 +108,16 @@ def test_coordinates_in_any_order_are_sorted_and_those_of_one_place_add_up(dtype
     assert csr.columns is not None and csr.columns.tolist() == [0, 3, 1]
 
 
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_matrix_of_zeros(layout: str) -> None:
+    dtype = torch.bfloat16 if layout == "2:4" else torch.float32
+    s = SparseTensor.from_dense(torch.zeros(24, 40, dtype=dtype), layout)
+    s.verify()
+    assert s.to("coo").stored == 0 and bool((s @ torch.ones(40, 3, dtype=dtype) == 0).all())
+    assert bool((matmul(torch.ones(3, 24, dtype=dtype), s, bias=torch.ones(40, dtype=dtype)) == 1).all())
+    assert torch.equal(s.t().contiguous().to_dense(), torch.zeros(40, 24, dtype=dtype))
+
+
 def test_nan_counts_and_minus_zero_does_not() -> None:
     x = torch.tensor([[float("nan"), -0.0, 0.0, 1.0]])
     for layout in ("csr", "2:4"):
