@@ -15,7 +15,11 @@ stages = 3
 #include "block_wgmma.cuh"
 #include "sparse_epilogue.cuh"
 
-__device__ inline void of_group(int group) { asm volatile("bar.sync %0, 128;" ::"r"(group + 1) : "memory"); }
+/// The four warps of a group meet.
+__device__ inline void meet(int group) {
+    __syncwarp();
+    asm volatile("bar.sync %0, 128;" ::"r"(group + 1) : "memory");
+}
 /// A box of shared memory to (x, y) of a matrix, what lies within it.
 __device__ inline void store_box(const CUtensorMap& map, unsigned from, int x, int y) {
     asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%2, %3}], [%1];"
@@ -124,7 +128,7 @@ spmm(int M, int N, int K, int blocks, int tall, int across, const __grid_constan
         before = -1;
         const int m = tile % tall * HIGH + (HIGH == 128 ? group * 64 : 0), n = tile / tall * TILE + (HIGH == 128 ? 0 : group * COLS);
         if (leads) asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");  // the tile before has left shared memory
-        of_group(group);
+        meet(group);
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
             const int row = down + half * 8 + g;
@@ -138,7 +142,7 @@ spmm(int M, int N, int K, int blocks, int tall, int across, const __grid_constan
             }
         }
         asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-        of_group(group);
+        meet(group);
         if (leads) {
 #pragma unroll
             for (int i = 0; i < COLS / 64; ++i) {
