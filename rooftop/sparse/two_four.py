@@ -54,7 +54,8 @@ def expand(values: Tensor, meta: Tensor, k: int) -> Tensor:
     """The dense matrix [M, k]."""
     m, kept = values.shape
     at, bits = places(unpack(meta, m, kept // 2)), _bits(values)
-    return torch.zeros(m, 2 * kept, dtype=bits.dtype, device=values.device).scatter(1, at, bits)[:, :k].view(values.dtype)
+    whole = torch.zeros(m, 2 * kept, dtype=bits.dtype, device=values.device).scatter(1, at, bits)[:, :k]
+    return whole if bits is values else whole.view(values.dtype)  # a view of another dtype stops gradients
 
 
 def select(keys: Tensor) -> Tensor:
@@ -71,7 +72,9 @@ def padded(x: Tensor) -> Tensor:
 
 def compress(x: Tensor, codes: Tensor) -> tuple[Tensor, Tensor]:
     """Values and metadata of a dense matrix by its codes; what the codes leave out is lost."""
-    return padded(_bits(x)).gather(1, places(codes)).contiguous().view(x.dtype), pack(codes)
+    bits = _bits(x)
+    values = padded(bits).gather(1, places(codes)).contiguous()
+    return values if bits is x else values.view(x.dtype), pack(codes)
 
 
 def _bits(x: Tensor) -> Tensor:

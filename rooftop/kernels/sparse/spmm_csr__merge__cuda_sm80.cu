@@ -30,7 +30,7 @@ __device__ inline int rows_within(const int* __restrict__ offsets, int M, int nn
 /// A block has 256 ITEMS items, of column blockIdx.y of b. carry[block]: the sum of the row that its end leaves open. rows[block]: the row, -1 for none, that
 /// began before the block and ends in it; head[block]: what the block has of its sum.
 template <typename T, int ITEMS, int ACT, int BIAS>
-__global__ void __launch_bounds__(256, ITEMS <= 7 ? 6 : 5)
+__global__ void __launch_bounds__(256, 5)
 merged(int M, int N, int K, int nnz, const T* __restrict__ values, const int* __restrict__ columns, const int* __restrict__ offsets, const T* __restrict__ b, long long bs,
        const T* __restrict__ bias, long long bias_step, float alpha, T* __restrict__ out, float* __restrict__ carry, float* __restrict__ head, int* __restrict__ rows) {
     constexpr int EACH = 256 * ITEMS;  // items of a block
