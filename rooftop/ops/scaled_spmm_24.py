@@ -159,8 +159,9 @@ def _arrange(tensors: Mapping[str, Any], options: Mapping[str, Option], generato
         if name.startswith("scale"):
             found[name] = (torch.rand(t.shape, generator=generator, device=t.device) + 0.5) * (2.0**-7 if tensors["b"].dtype == torch.int8 else 1.0)
         elif name in ("values", "b") and t.dtype == torch.int8:
-            drawn = torch.randint(-128, 128, t.shape, generator=generator, device=t.device, dtype=torch.int32).to(torch.int8)
-            found[name] = torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=t.device).copy_(drawn)
+            extent = 1 + sum((size - 1) * step for size, step in zip(t.shape, t.stride(), strict=True)) if t.numel() else 0
+            drawn = torch.randint(-128, 128, (extent,), generator=generator, device=t.device, dtype=torch.int32).to(torch.int8)
+            found[name] = drawn.as_strided(t.shape, t.stride()) if extent else t
     return found
 
 
