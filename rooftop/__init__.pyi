@@ -543,8 +543,8 @@ def prune_24(w: Tensor, algorithm: str='optimal', *, implementation: str | None=
 
     Args:
         w: [M, K] float16 or bfloat16. Its tiles of 4 x 4 begin at the first row and column; past the end there are zeros.
-        algorithm: "optimal" or "greedy". Among patterns (elements) of the same size the first counts, by rows; NaN counts as infinite. Sizes are added in
-            float32, the first two rows, the last two, then both.
+        algorithm: "optimal" or "greedy". Among elements of the same size the first counts, by rows; NaN counts as infinite. Sizes are added in float32, the
+            upper two rows, the lower two, then both. Of patterns of the same sum one is taken, the same on every device: `kept` says which.
         implementation: a kernel by name (`"cuda_sm80"`): it runs or raises. None picks the best that takes the input.
 
     Returns two `rooftop.sparse.SparseTensor`s, [M, K] and [K, M]. Their tensors are contiguous, as collectives want them. No gradient flows through it:
@@ -736,6 +736,30 @@ def scaled_matmul(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, *, bia
 
     Raises TypeError for other dtypes; ValueError for shapes that do not fit, scales of other shapes or of two kinds, tensors on different devices, or
     int8 with K above 131071, where a sum could leave 32 bits."""
+
+def scaled_spmm_24(values: Tensor, meta: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, *, bias: Tensor | None=None, activation: str='none', fast: bool=False, transposed: bool=False, out_dtype: Any=None, implementation: str | None=None) -> Tensor:
+    """act(scale_a · scale_b · S b + bias), S a 2:4 sparse [M, K] of fp8 or int8, rounded once. `rooftop.sparse.SparseTensor` holds `values` and `meta`.
+
+    Fastest where b's columns are contiguous along K (a linear layer's transposed input) and K is a multiple of 32; else b, or both operands, are copied first.
+
+    Args:
+        values: [M, 2 ceil(K / 4)] float8_e4m3fn, float8_e5m2 or int8: the two kept of each group of four, in their order.
+        meta: int32 [ceil(M / 16), ceil(K / 256), 32, 4]: their places, as `rooftop.spmm_24` takes them.
+        b: [K, N], an fp8 dtype where `values` has one, else int8; any strides.
+        scale_a: float32, [1], or [M]: a scale for each row of S.
+        scale_b: float32, [1], or [N]: a scale for each column of b.
+        bias: [M, 1] or [1, N] in the result's dtype, added to each column or each row; None for none.
+        activation: "none", "relu", "silu", "gelu" or "gelu_tanh", of the sum.
+        fast: lets tensor cores add fp8 products in fewer than 24 bits all along K. Otherwise no more than 128 are, and their sums are added in float32. int8
+            is summed exactly in 32 bits.
+        transposed: give the transposed result, [N, M], contiguous.
+        out_dtype: torch.bfloat16 (None) or torch.float16.
+        implementation: a kernel by name (`"cuda_sm90"`): it runs or raises. None picks the best that takes the input.
+
+    Where b holds infinities or NaN, whether a zero of S meets them is not said. No gradient flows through it.
+
+    Raises TypeError for other dtypes; ValueError for shapes that do not fit, an unknown activation, tensors on different devices, or int8 with K above 131071,
+    where a sum could leave 32 bits."""
 
 def sddmm_bsr(a: Tensor, b: Tensor, columns: Tensor, offsets: Tensor, block: tuple[int, int], *, alpha: float=1.0, implementation: str | None=None) -> Tensor:
     """The blocks of alpha · a bᵀ at the places of a pattern: the values of a BSR matrix, and the gradient of those of `rooftop.spmm_bsr`.

@@ -225,8 +225,8 @@ def _cases() -> list[Case]:
         }  # fmt: skip
 
     bench = [
-        case(f"8192x8192 blocks of {s}, density {d} x 4096", tags="bench", **mm(8192, 4096, 8192, int(d * (8192 // s) ** 2), s, s))
-        for s in (16, 32, 64, 128) for d in (0.05, 0.1, 0.2, 0.5)
+        case(f"8192x8192 blocks of {s}, density {d} x {n}", tags="bench", **mm(8192, n, 8192, int(d * (8192 // s) ** 2), s, s))
+        for n, densities in ((4096, (0.05, 0.1, 0.2, 0.5)), (512, (0.05, 0.2, 0.5)), (64, (0.05, 0.2, 0.5))) for s in (16, 32, 64, 128) for d in densities
     ]  # fmt: skip
     edge = []
     for dtype in ("bf16", "f16", "f32"):

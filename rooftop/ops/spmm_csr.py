@@ -72,21 +72,26 @@ def rows_of(offsets: Tensor, nnz: int) -> Tensor:
     return torch.searchsorted(offsets[1:].contiguous(), torch.arange(nnz, device=offsets.device, dtype=offsets.dtype), right=True)
 
 
+def counted(x: Tensor, extent: int) -> Tensor:
+    """How often each of 0 to extent - 1 comes in x. (The length of `torch.bincount` is a matter of data, which torch.export and torch.compile do not take.)"""
+    import torch
+
+    return torch.zeros(extent, dtype=torch.int64, device=x.device).scatter_add_(0, x.long(), torch.ones_like(x, dtype=torch.int64))
+
+
 def turned(columns: Tensor, offsets: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
     """The transposed pattern [K, M]: which element comes where, its columns, its offsets. Elements of a row keep their order."""
     import torch
 
+    columns = columns.clamp(0, max(0, k - 1))
     order = torch.argsort(columns, stable=True)
-    counts = torch.bincount(columns, minlength=k)
     ends = torch.zeros(k + 1, dtype=torch.int32, device=columns.device)
-    ends[1:] = counts.cumsum(0)
+    ends[1:] = counted(columns, k).cumsum(0)
     rows = rows_of(offsets, columns.shape[0]).clamp(max=max(0, offsets.shape[0] - 2))
     return order, rows[order].to(torch.int32), ends
 
 
-def reference(
-    values: Tensor, columns: Tensor, offsets: Tensor, b: Tensor, bias: Tensor | None = None, alpha: float = 1.0, activation: str = "none"
-) -> Tensor:
+def reference(values: Tensor, columns: Tensor, offsets: Tensor, b: Tensor, bias: Tensor | None = None, alpha: float = 1.0, activation: str = "none") -> Tensor:
     import torch
 
     m, n, nnz = offsets.shape[0] - 1, b.shape[1], values.shape[0]
@@ -148,13 +153,26 @@ def pattern_faults(columns: Tensor, offsets: Tensor, k: int) -> str | None:
 
 
 def pattern(tensors: Mapping[str, Any], options: Mapping[str, Option], generator: Any, k: int) -> dict[str, Any]:
-    """Elements at random places, in order within a row; where M is odd the rows' lengths follow a power law, and some rows are empty."""
+    """Elements at random places, in order within a row; where M is odd the rows' lengths follow a power law, and some rows are empty. From 2^17 rows on there
+    are other kinds, by M modulo 8: 2, 27 diagonals at random within 5000 of the middle; 4, the 27 neighbours in a cube of 64 x 64 x 64; 6, roads: two or three
+    places nearby."""
     import torch
 
     columns, offsets = tensors["columns"], tensors["offsets"]
     nnz, m, device = columns.shape[0], offsets.shape[0] - 1, columns.device
     if m == 0:
         return {"offsets": torch.zeros_like(offsets), "columns": torch.zeros_like(columns)}
+    if m >= 2**17 and m % 8 in (2, 4, 6):
+        i = torch.arange(nnz, device=device)
+        each = -(-nnz // m)
+        if m % 8 == 6:
+            near = torch.randint(-300, 300, (nnz,), generator=generator, device=device)
+        elif m % 8 == 2:
+            near = torch.randint(-5000, 5000, (each,), generator=generator, device=device)[i // m]
+        else:
+            one = torch.arange(-1, 2, device=device)
+            near = (one[:, None, None] * 4096 + one[:, None] * 64 + one).flatten()[i // m % 27]
+        return _packed(i % m, (i % m + near).clamp(0, k - 1), k, offsets)
     weights = torch.rand(m, generator=generator, device=device, dtype=torch.float64)
     if m % 2:
         weights = (weights + 1e-6) ** -1.2 * (weights < 0.8)
@@ -163,11 +181,16 @@ def pattern(tensors: Mapping[str, Any], options: Mapping[str, Option], generator
         rows = torch.searchsorted((weights / weights.sum()).cumsum(0), drawn).clamp_(max=m - 1)
     else:
         rows = torch.randint(0, m, (nnz,), generator=generator, device=device)
-    drawn = torch.randint(0, max(k, 1), (nnz,), generator=generator, device=device)
-    keys = (rows * max(k, 1) + drawn).sort().values
-    ends = torch.bincount(keys // max(k, 1), minlength=m).cumsum(0)
+    return _packed(rows, torch.randint(0, max(k, 1), (nnz,), generator=generator, device=device), k, offsets)
+
+
+def _packed(rows: Tensor, columns: Tensor, k: int, offsets: Tensor) -> dict[str, Any]:
+    """In order."""
+    import torch
+
+    keys = (rows * max(k, 1) + columns).sort().values
     found = torch.zeros_like(offsets)
-    found[1:] = ends
+    found[1:] = torch.bincount(keys // max(k, 1), minlength=offsets.shape[0] - 1).cumsum(0)
     return {"columns": (keys % max(k, 1)).to(torch.int32), "offsets": found}
 
 
@@ -184,6 +207,26 @@ def _torch() -> Callable[..., Tensor]:
         return out if bias is None and alpha == 1.0 and activation == "none" else finished(out, bias, alpha, activation)
 
     return cusparse
+
+
+def _dense() -> Callable[..., Tensor]:
+    """The dense product by cuBLAS, without TF32, the sparse matrix expanded outside what is timed."""
+    import torch
+    from torch.utils.weak import WeakTensorKeyDictionary
+
+    held: Any = WeakTensorKeyDictionary()
+
+    def cublas(values: Tensor, columns: Tensor, offsets: Tensor, b: Tensor, bias: Tensor | None, alpha: float, activation: str) -> Tensor:
+        m, k = offsets.shape[0] - 1, b.shape[0]
+        if m * k > 2**28:
+            raise ValueError(f"a dense matrix of {m} x {k} is too large beside the sparse one")
+        if values not in held:
+            dense = values.new_zeros(m, k)
+            held[values] = dense.index_put_((rows_of(offsets, values.shape[0]), columns.long()), values, accumulate=True)
+        out = torch.mm(held[values], b)
+        return out if bias is None and alpha == 1.0 and activation == "none" else finished(out, bias, alpha, activation)
+
+    return cublas
 
 
 def _with(change: Callable[[dict[str, Any]], None]) -> Callable[..., Tensor]:
@@ -230,9 +273,12 @@ def _cases() -> list[Case]:
 
     bench = [
         case(f"8192x8192 density {d} x {n}", tags="bench", **mm(8192, n, 8192, int(d * 8192 * 8192)))
-        for d in (0.001, 0.01, 0.1) for n in (1, 16, 128, 1024)
+        for d, columns in ((0.001, (1, 16, 128, 1024, 4096)), (0.01, (1, 16, 128, 1024, 4096)), (0.1, (1, 16, 128, 1024)), (0.5, (1, 16, 128)))
+        for n in columns
     ]  # fmt: skip
-    bench += [case(f"power law 262143 x {n}", tags="bench", **mm(262143, n, 262144, 4 * 2**20)) for n in (8, 32, 128)]
+    bench += [case(f"power law 262143 x {n}", tags="bench", **mm(262143, n, 262144, 4 * 2**20)) for n in (1, 8, 32, 128)]
+    kinds = {"banded": (262146, 262146 * 27), "mesh": (262148, 262148 * 27), "roads": (2097158, 5 * 2**20)}
+    bench += [case(f"{kind} {m} x {n}", tags="bench", **mm(m, n, m, nnz)) for kind, (m, nnz) in kinds.items() for n in (1, 32, 128)]
     bench += [case("8192x8192 density 0.01 x 1024", tags="bench", **mm(8192, 1024, 8192, 671088, "bf16"))]
     edge = []
     for dtype in FLOATS:
@@ -265,7 +311,7 @@ OP = Op(
     grad=Grad(wrt=("values", "b", "bias"), saves=("values", "columns", "offsets", "b", "bias"), backward=backward),
     arrange=_arrange,
     faults=faults,
-    peers={"cusparse": _torch},
+    peers={"cusparse": _torch, "cublas": _dense},
     wrong={
         "row before in b": _with(_next_row),
         "first element to the row before": _with(_row_later),

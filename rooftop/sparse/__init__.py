@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rooftop.sparse.advice import advise
+    from rooftop.sparse.indices import LAYOUTS
     from rooftop.sparse.linear import SparseLinear, sparsify_model
     from rooftop.sparse.products import matmul, sddmm
     from rooftop.sparse.pruning import Pruned, permute_columns, prune, rewind
-    from rooftop.sparse.tensor import LAYOUTS, SparseTensor
+    from rooftop.sparse.tensor import SparseTensor
 
 __all__ = ["LAYOUTS", "Pruned", "SparseLinear", "SparseTensor", "advise", "matmul", "permute_columns", "prune", "rewind", "sddmm", "sparsify_model"]
 _PLACES = {
-    "LAYOUTS": "tensor", "SparseTensor": "tensor", "matmul": "products", "sddmm": "products", "advise": "advice", "SparseLinear": "linear",
+    "LAYOUTS": "indices", "SparseTensor": "tensor", "matmul": "products", "sddmm": "products", "advise": "advice", "SparseLinear": "linear",
     "sparsify_model": "linear", "Pruned": "pruning", "permute_columns": "pruning", "prune": "pruning", "rewind": "pruning",
 }  # fmt: skip
 

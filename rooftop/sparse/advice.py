@@ -8,17 +8,22 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rooftop.ops.spmm_csr import counted
 from rooftop.sparse import two_four
-from rooftop.sparse.tensor import BLOCKS, SparseTensor
+from rooftop.sparse.indices import BLOCKS
+from rooftop.sparse.tensor import SparseTensor
 
-# Rates of an H200 at 4096 to 16384; another card is taken to have them in proportion of its multiprocessors and clock.
-DENSE = {2: 375e12, 4: 25e12}  # products a second of the dense one, by bytes of an element
-SEMI = 500e12  # products a second of 2:4, those with zeros counted
-BLOCK = {8: 0.04, 16: 0.10, 32: 0.22, 64: 0.40, 128: 0.55}  # share of the dense rate, by the smaller side of a block
-ROWS = 15e12  # bytes a second of rows of b that come from L2 and L1, of "csr"
-ELEMENTS = 1.4e12  # bytes a second of the elements of "csr" themselves
+# Rates of an H200 at 4096 to 16384; another card is taken to have them in proportion of its multiprocessors.
+DENSE = {1: 680e12, 2: 400e12, 4: 25.5e12}  # products a second of the dense one, by bytes of an element
+SEMI = {1: 920e12, 2: 500e12}  # products a second of 2:4, those with zeros counted
+FEWEST = 320  # columns: 2:4 takes as long with fewer
+BLOCK = {8: 0.07, 16: 0.14, 32: 0.275, 64: 0.58, 128: 0.73}  # share of the dense rate, by the side of a block
+BLOCK_32 = 0.5  # the same of float32, whatever the block
+ROWS, CLOSER = 10.5e12, 1.4  # bytes a second of rows of b that come from L2 and L1, of "csr"; times 1 + CLOSER · density
+ELEMENTS = 8e12  # bytes a second of the elements of "csr" themselves
 MEMORY = 4.0e12  # bytes a second
-START = 4e-6  # seconds of the launches of a product
+BESIDE = 6.0e12  # bytes a second of b and the result beside the products of blocks
+START = {"dense": 4e-6, "2:4": 4e-6, "csr": 6e-6, "bsr": 6e-6}  # seconds of the launches of a product
 MULTIPROCESSORS = 132
 
 
@@ -44,8 +49,11 @@ class Advice:
 
     @property
     def sparse(self) -> Predicted:
-        """The fastest that is not dense."""
-        return next(w for w in self.ways if w.layout != "dense")
+        """The fastest that is not dense. Raises ValueError where there is none."""
+        found = next((w for w in self.ways if w.layout != "dense"), None)
+        if found is None:
+            raise ValueError("no sparse layout holds this matrix for a product: 8 bits are multiplied in 2:4 alone")
+        return found
 
     def __str__(self) -> str:
         lines = (f"{w.layout:5} {f'{w.block[0]} x {w.block[1]}' if w.block else '':9} {w.stored:12} stored {w.seconds * 1e6:10.1f} µs" for w in self.ways)
@@ -58,33 +66,58 @@ def advise(x: SparseTensor | Tensor, n: int) -> Advice:
     `x` is a SparseTensor or a dense [M, K]; it is read, so the device is waited for. Raises TypeError for another, ValueError for n below 1.
 
     A model, not a measurement: rates were measured on matrices whose elements lie at random. Elements that share columns, as those of a mesh, are faster in
-    "csr"."""
+    "csr". Matrices of 8 bits are multiplied in 2:4 alone."""
     if not isinstance(x, (SparseTensor, torch.Tensor)):
         raise TypeError(f"advise: x is a {type(x).__name__}; it must be a SparseTensor or a tensor")
     if not isinstance(n, int) or n < 1:
         raise ValueError(f"advise: n is {n!r}; it must be a whole number of at least 1")
+    return predicted(facts(x), n)
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What the model reads of a matrix [m, k]: bytes of an element, elements that are not zero, blocks by their side, whether it is 2:4, and how many times as
+    fast as the card of the rates its device is."""
+
+    m: int
+    k: int
+    size: int
+    nnz: int
+    blocks: dict[int, int]
+    semi: bool
+    pace: float = 1.0
+
+
+def facts(x: SparseTensor | Tensor) -> Facts:
     s = x.contiguous() if isinstance(x, SparseTensor) else SparseTensor.from_dense(x, "coo")
     rows, columns, _ = s._coordinates()
-    (m, k), size, nnz = s.size, s.dtype.itemsize, int(rows.numel())
-    pace = _pace(s.device)
-    width = 2 if size <= 2 else 4
-    beside = (k + m) * n * size  # bytes of b and of the result
-
-    def way(layout: str, block: tuple[int, int] | None, stored: int, busy: float, bytes_: float) -> Predicted:
-        return Predicted(layout, block, stored, START + max(busy, (bytes_ + beside) / MEMORY) / pace)
-
-    found = [way("dense", None, m * k, m * k * n / DENSE[width], m * k * size)]
-    vectors = max(n * size, 32)  # a row of b comes in sectors
-    found.append(way("csr", None, nnz, nnz * vectors / ROWS + nnz * (4 + size) / ELEMENTS, nnz * (4 + size)))
+    (m, k), nnz = s.size, int(rows.numel())
     r, c = rows.long(), columns.long()
-    for side in BLOCKS:
-        across = max(1, -(-k // side))
-        blocks = int(torch.unique(r // side * across + c // side).numel())
-        stored = blocks * side * side
-        found.append(way("bsr", (side, side), stored, stored * max(n, 64) / (DENSE[width] * BLOCK[side]), stored * size))
-    if size == 2 and nnz and int(torch.bincount(r * (-(-k // 4)) + c // 4).amax()) <= 2:
-        kept = m * 2 * -(-k // 4)
-        found.append(way("2:4", None, kept, m * k * max(n, 128) / SEMI, kept * size + 4 * _words(m, k)))
+    blocks = {side: int(torch.unique(r // side * max(1, -(-k // side)) + c // side).numel()) for side in BLOCKS}
+    semi = nnz > 0 and s.dtype.itemsize <= 2 and int(counted(r * -(-k // 4) + c // 4, m * -(-k // 4)).amax()) <= 2
+    return Facts(m, k, s.dtype.itemsize, nnz, blocks, semi, _pace(s.device))
+
+
+def predicted(f: Facts, n: int) -> Advice:
+    """The model."""
+    beside = (f.k + f.m) * n * max(f.size, 2)  # bytes of b and of the result
+
+    def way(layout: str, block: tuple[int, int] | None, stored: int, seconds: float) -> Predicted:
+        return Predicted(layout, block, stored, START[layout] + seconds / f.pace)
+
+    dense = f.m * f.k
+    found = [way("dense", None, dense, max(dense * n / DENSE[min(f.size, 4)], (dense * f.size + beside) / MEMORY))]
+    if f.semi:
+        kept = f.m * 2 * -(-f.k // 4)
+        found.append(way("2:4", None, kept, max(dense * max(n, FEWEST) / SEMI[f.size], (kept * f.size + 4 * _words(f.m, f.k) + beside) / MEMORY)))
+    if f.size > 1:
+        density = f.nnz / max(1, dense)
+        rows = f.nnz * max(n * f.size, 16) / (ROWS * (1 + CLOSER * density))
+        found.append(way("csr", None, f.nnz, rows + f.nnz * (4 + f.size) / ELEMENTS + beside / MEMORY))
+        for side, blocks in f.blocks.items():
+            stored, share = blocks * side * side, BLOCK_32 if f.size > 2 else BLOCK[side]
+            busy = stored * max(n, 64) / (DENSE[min(f.size, 4)] * share) + beside / BESIDE
+            found.append(way("bsr", (side, side), stored, max(busy, (stored * f.size + beside) / MEMORY)))
     return Advice(tuple(sorted(found, key=lambda w: w.seconds)))
 
 

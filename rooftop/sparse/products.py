@@ -28,7 +28,8 @@ def matmul(
         implementation: a kernel of the layout's op by name: it runs or raises. None picks the best that takes the input.
 
     A sparse matrix is read as it is stored in S b and in b Sᵀ (a linear layer). In Sᵀ b and b S the transpose is made first, on the device: keep
-    `S.t().contiguous()` where that comes often. "coo" is first made "csr". The transpose of a 2:4 matrix is multiplied as the dense matrix it stands for.
+    `S.t().contiguous()` where that comes often. "coo" is first made "csr". The transpose of a 2:4 matrix is multiplied as the dense matrix it stands for. 2:4
+    matrices of fp8 and int8 give bfloat16; `rooftop.scaled_spmm_24` takes scales beside them.
 
     Gradients flow to the dense operand, the bias, and `values`.
 
@@ -60,6 +61,12 @@ def _product(s: SparseTensor, x: Tensor, bias: Tensor | None, alpha: float, acti
     import rooftop
 
     more: dict[str, Any] = {"bias": bias, "alpha": alpha, "activation": activation, "implementation": implementation}
+    if s.layout == "2:4" and s.dtype.itemsize == 1:
+        if s.turned:
+            raise TypeError(f"sparse.matmul: the transpose of a 2:4 matrix of {s.dtype}; accepted is the matrix as it is stored, S b and b Sᵀ")
+        one = torch.ones(1, device=s.device)
+        more.pop("alpha")
+        return rooftop.scaled_spmm_24(s.values, s.meta, x, one * alpha, one, transposed=turned, **more)
     if s.layout == "2:4" and not s.turned:
         return rooftop.spmm_24(s.values, s.meta, x, transposed=turned, **more)
     if s.layout == "2:4":

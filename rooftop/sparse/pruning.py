@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from rooftop.sparse import two_four
-from rooftop.sparse.tensor import BLOCKS
+from rooftop.sparse.indices import BLOCKS
 
 FORMS = ("elements", "blocks", "2:4")
 AT_ONCE = 1 << 25  # elements that a search holds at once

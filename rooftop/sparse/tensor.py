@@ -8,10 +8,22 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rooftop.ops.spmm_csr import rows_of
 from rooftop.sparse import two_four
+from rooftop.sparse.indices import (
+    BLOCKS,
+    LAYOUTS,
+    block_of,
+    check_indices,
+    check_matrix,
+    check_offsets,
+    check_range,
+    offsets_of,
+    ordered,
+    short,
+    size_of,
+)  # fmt: skip
 
-LAYOUTS = ("csr", "coo", "bsr", "2:4")
-BLOCKS = (8, 16, 32, 64, 128)
 TENSORS = ("values", "columns", "offsets", "rows", "meta")
 FACTS = ("layout", "size", "block", "turned")
 
@@ -55,23 +67,24 @@ class SparseTensor:
 
         Raises TypeError where x is no tensor of floating point or int8; ValueError for other shapes, an unknown layout, a block of other sizes, and for
         "2:4" where a group of four has more than two elements that are not zero: `rooftop.prune_24` chooses two."""
-        _matrix("from_dense", x)
+        check_matrix("from_dense", x)
         if layout == "auto":
             from rooftop.sparse.advice import advise
 
             advice = advise(x, n)
             return cls.from_dense(x, advice.sparse.layout, block=advice.sparse.block)
-        _layout(layout, block)
+        block_of(layout, block)
+        there = (x.view(torch.uint8) & 0x7F if x.dtype.itemsize == 1 and x.dtype.is_floating_point else x) != 0
         if layout == "2:4":
-            kept = two_four.padded(x != 0)
+            kept = two_four.padded(there)
             kept = kept.view(x.shape[0], kept.shape[1] // 4, 4)
             most = int(kept.sum(-1).amax()) if kept.numel() else 0
             if most > 2:
                 what = f"a group of four neighbours of a row has {most} elements that are not zero"
                 raise ValueError(f"from_dense: {what}; 2:4 takes two (rooftop.prune_24 chooses them)")
             return two_four_of(x, two_four.select(kept.flatten(1).to(torch.uint8)))
-        rows, columns = (x != 0).nonzero(as_tuple=True)
-        made = cls(x[rows, columns], _short(columns), None, _short(rows), None, "coo", _size(x.shape))
+        rows, columns = there.nonzero(as_tuple=True)
+        made = cls(x[rows, columns], short(columns), None, short(rows), None, "coo", size_of(x.shape))
         return made.to(layout, block=block)
 
     @classmethod
@@ -81,15 +94,15 @@ class SparseTensor:
         check: False trusts that they are within the shape, sorted by rows then columns, and different: nothing is read, sorted or waited for.
 
         Raises TypeError for indices of other dtypes, ValueError for other shapes and for an index that is out of range."""
-        _indices("coo", {"rows": rows, "columns": columns}, values.device)
-        size = _size(shape)
+        check_indices("coo", {"rows": rows, "columns": columns}, values.device)
+        size = size_of(shape)
         if rows.shape != columns.shape or values.shape != rows.shape:
             raise ValueError(f"coo: rows {tuple(rows.shape)}, columns {tuple(columns.shape)} and values {tuple(values.shape)}; all must be [nnz]")
         if check:
-            _within("rows", rows, size[0])
-            _within("columns", columns, size[1])
-            rows, columns, values = _ordered(rows, columns, values, size)
-        return cls(values, _short(columns), None, _short(rows), None, "coo", size)
+            check_range("rows", rows, size[0])
+            check_range("columns", columns, size[1])
+            rows, columns, values = ordered(rows, columns, values, size)
+        return cls(values, short(columns), None, short(rows), None, "coo", size)
 
     @classmethod
     def csr(cls, offsets: Tensor, columns: Tensor, values: Tensor, shape: tuple[int, int], *, check: bool = True) -> SparseTensor:
@@ -98,15 +111,15 @@ class SparseTensor:
         check: False trusts all that, and that the elements of a row are in order and different.
 
         Raises TypeError for indices of other dtypes, ValueError for other shapes, offsets that fall or do not run from 0 to nnz, and columns out of range."""
-        _indices("csr", {"offsets": offsets, "columns": columns}, values.device)
-        size = _size(shape)
+        check_indices("csr", {"offsets": offsets, "columns": columns}, values.device)
+        size = size_of(shape)
         if offsets.shape[0] != size[0] + 1 or values.shape != columns.shape:
             given = f"offsets {tuple(offsets.shape)}, columns {tuple(columns.shape)}, values {tuple(values.shape)}"
             raise ValueError(f"csr: {given}; a matrix {size} takes [{size[0] + 1}], [nnz] and [nnz]")
-        made = cls(values, _short(columns), _short(offsets), None, None, "csr", size)
+        made = cls(values, short(columns), short(offsets), None, None, "csr", size)
         if check:
-            _rising(offsets, columns.shape[0])
-            _within("columns", columns, size[1])
+            check_offsets(offsets, columns.shape[0])
+            check_range("columns", columns, size[1])
             made = cls.coo(made.to("coo").rows, columns, values, size).to("csr")
         return made
 
@@ -118,8 +131,8 @@ class SparseTensor:
         check: False trusts that they are in order, different and in range, and that what lies beyond the shape is zero.
 
         Raises TypeError and ValueError as `csr`."""
-        _indices("bsr", {"offsets": offsets, "columns": columns}, values.device)
-        size = _size(shape)
+        check_indices("bsr", {"offsets": offsets, "columns": columns}, values.device)
+        size = size_of(shape)
         if values.dim() != 3 or any(n not in BLOCKS for n in values.shape[1:]) or columns.shape[0] != values.shape[0]:
             raise ValueError(f"bsr: values {tuple(values.shape)}, columns {tuple(columns.shape)}; must be [blocks, H, W] and [blocks], H and W of {BLOCKS}")
         high, wide = values.shape[1:]
@@ -127,14 +140,14 @@ class SparseTensor:
         if offsets.shape[0] != tall + 1:
             raise ValueError(f"bsr: offsets {tuple(offsets.shape)}; a matrix {size} in blocks of {high} rows takes [{tall + 1}]")
         if check:
-            _rising(offsets, columns.shape[0])
-            _within("columns", columns, across)
-            of, columns, values = _ordered(_rows(offsets, columns.shape[0]), columns, values, (tall, across))
-            offsets = _offsets(of, tall)
+            check_offsets(offsets, columns.shape[0])
+            check_range("columns", columns, across)
+            of, columns, values = ordered(rows_of(offsets, columns.shape[0]), columns, values, (tall, across))
+            offsets = offsets_of(of, tall)
             i, j = torch.arange(high, device=values.device), torch.arange(wide, device=values.device)
             inside = ((of[:, None] * high + i) < size[0])[:, :, None] & ((columns.long()[:, None] * wide + j) < size[1])[:, None, :]
             values = values * inside if size[0] % high or size[1] % wide else values
-        return cls(values, _short(columns), _short(offsets), None, None, "bsr", size, (high, wide))
+        return cls(values, short(columns), short(offsets), None, None, "bsr", size, (high, wide))
 
     @classmethod
     def from_torch(cls, x: Tensor) -> SparseTensor:
@@ -204,10 +217,10 @@ class SparseTensor:
         size = self.size[::-1]
         if self.layout == "bsr":
             assert self.columns is not None and self.offsets is not None and self.block is not None
-            of = _rows(self.offsets, self.columns.shape[0])
+            of = rows_of(self.offsets, self.columns.shape[0])
             order = torch.argsort(self.columns, stable=True)
-            ends = _offsets(self.columns, -(-self.size[1] // self.block[1]))
-            return SparseTensor(self.values[order].transpose(1, 2).contiguous(), _short(of[order]), ends, None, None, "bsr", size, self.block[::-1])
+            ends = offsets_of(self.columns, -(-self.size[1] // self.block[1]))
+            return SparseTensor(self.values[order].transpose(1, 2).contiguous(), short(of[order]), ends, None, None, "bsr", size, self.block[::-1])
         coo = replace(self, turned=False).to("coo")
         assert coo.rows is not None and coo.columns is not None
         order = torch.argsort(coo.columns, stable=True)
@@ -226,7 +239,7 @@ class SparseTensor:
             if to is None or (isinstance(to, str) and to.partition(":")[0] not in ("cpu", "cuda", "meta")):
                 raise ValueError(f"to: {to!r} is no layout and no device; layouts are {', '.join(LAYOUTS)}")
             return self._with([None if t is None else t.to(to) for t in self._leaves()])
-        size = _layout(to, block)
+        size = block_of(to, block)
         if self.turned:
             return self.contiguous().to(to, block=block)
         if to == self.layout and (to != "bsr" or size == self.block):
@@ -235,16 +248,16 @@ class SparseTensor:
             return SparseTensor.from_dense(self.to_dense(), "2:4")
         rows, columns, values = self._coordinates()
         if to == "coo":
-            return SparseTensor(values, _short(columns), None, _short(rows), None, "coo", self.size)
+            return SparseTensor(values, short(columns), None, short(rows), None, "coo", self.size)
         if to == "csr":
-            return SparseTensor(values, _short(columns), _offsets(rows, self.size[0]), None, None, "csr", self.size)
+            return SparseTensor(values, short(columns), offsets_of(rows, self.size[0]), None, None, "csr", self.size)
         assert size is not None
         (high, wide), across = size, -(-self.size[1] // size[1])
         r, c = rows.long(), columns.long()
         keys, inverse = torch.unique(r // high * across + c // wide, sorted=True, return_inverse=True)
         blocks = values.new_zeros(keys.shape[0], high, wide).index_put((inverse, r % high, c % wide), values)
-        ends = _offsets(keys // max(1, across), -(-self.size[0] // high))
-        return SparseTensor(blocks, _short(keys % max(1, across)), ends, None, None, "bsr", self.size, size)
+        ends = offsets_of(keys // max(1, across), -(-self.size[0] // high))
+        return SparseTensor(blocks, short(keys % max(1, across)), ends, None, None, "bsr", self.size, size)
 
     def to_dense(self) -> Tensor:
         """The matrix with its zeros."""
@@ -317,7 +330,7 @@ class SparseTensor:
             return self.rows, self.columns, self.values
         if self.layout == "csr":
             assert self.offsets is not None and self.columns is not None
-            return _rows(self.offsets, self.columns.shape[0]), self.columns, self.values
+            return rows_of(self.offsets, self.columns.shape[0]), self.columns, self.values
         if self.layout == "2:4":
             assert self.meta is not None
             at = two_four.places(two_four.unpack(self.meta, self.size[0], self.values.shape[1] // 2))
@@ -325,7 +338,7 @@ class SparseTensor:
             return rows, at[rows, i], self.values[rows, i]
         assert self.offsets is not None and self.columns is not None and self.block is not None
         block, i, j = (self.values != 0).nonzero(as_tuple=True)
-        rows = _rows(self.offsets, self.columns.shape[0])[block] * self.block[0] + i
+        rows = rows_of(self.offsets, self.columns.shape[0])[block] * self.block[0] + i
         columns = self.columns.long()[block] * self.block[1] + j
         order = torch.argsort(rows * (self.size[1] + self.block[1]) + columns)
         return rows[order], columns[order], self.values[block, i, j][order]
@@ -344,98 +357,7 @@ class SparseTensor:
 def two_four_of(x: Tensor, codes: Tensor) -> SparseTensor:
     """The elements of a dense matrix that 2:4 codes [M, ceil(K / 4)] keep."""
     values, meta = two_four.compress(x, codes)
-    return SparseTensor(values, None, None, None, meta, "2:4", _size(x.shape))
-
-
-def _size(shape: Any) -> tuple[int, int]:
-    if len(shape) != 2 or any(int(n) < 0 for n in shape):
-        raise ValueError(f"the shape is {tuple(shape)}; it must be (M, K)")
-    return int(shape[0]), int(shape[1])
-
-
-def _matrix(op: str, x: Any) -> None:
-    if not isinstance(x, torch.Tensor):
-        raise TypeError(f"{op}: x is a {type(x).__name__}; it must be a tensor")
-    if not (x.dtype.is_floating_point or x.dtype == torch.int8):
-        raise TypeError(f"{op}: x is {x.dtype}; accepted are floating point and torch.int8")
-    if x.dim() != 2 or x.layout != torch.strided:
-        raise ValueError(f"{op}: x is {x.layout} of shape {tuple(x.shape)}; it must be a dense [M, K]")
-
-
-def _layout(layout: Any, block: Any) -> tuple[int, int] | None:
-    """The block of a layout. Raises ValueError for an unknown one."""
-    if layout not in LAYOUTS:
-        raise ValueError(f"layout is {layout!r}; it is one of {', '.join(map(repr, LAYOUTS))}")
-    if layout != "bsr":
-        if block is not None:
-            raise ValueError(f"block is {block!r} with layout {layout!r}; only 'bsr' has blocks")
-        return None
-    size = (32, 32) if block is None else (block, block) if isinstance(block, int) else tuple(block)
-    if len(size) != 2 or any(n not in BLOCKS for n in size):
-        raise ValueError(f"block is {block!r}; it is two of {', '.join(map(str, BLOCKS))}")
-    return size
-
-
-def _indices(op: str, named: dict[str, Any], device: torch.device) -> None:
-    for name, t in named.items():
-        if not isinstance(t, torch.Tensor) or t.dtype not in (torch.int32, torch.int64) or t.dim() != 1:
-            given = f"{t.dtype} of {t.dim()} dimensions" if isinstance(t, torch.Tensor) else f"a {type(t).__name__}"
-            raise TypeError(f"{op}: {name} is {given}; it must be a tensor of torch.int32 or torch.int64, of one dimension")
-        if t.device != device:
-            raise ValueError(f"{op}: {name} lies on {t.device} and values on {device}; they must be on one device")
-
-
-def _within(name: str, x: Tensor, extent: int) -> None:
-    if x.numel() == 0:
-        return
-    least, most = (int(n) for n in torch.aminmax(x))
-    if least < 0 or most >= extent:
-        raise ValueError(f"{name} hold {least if least < 0 else most}; accepted are 0 to {extent - 1}")
-
-
-def _rising(offsets: Tensor, nnz: int) -> None:
-    if int(offsets[0]) != 0 or int(offsets[-1]) != nnz:
-        raise ValueError(f"offsets run from {int(offsets[0])} to {int(offsets[-1])}; they must run from 0 to {nnz}")
-    if bool((offsets[1:] < offsets[:-1]).any()):
-        raise ValueError("offsets fall somewhere; each must be at least the one before it")
-
-
-def _short(x: Tensor) -> Tensor:
-    """As int32, which all kernels take. Raises ValueError where a matrix is too large for that."""
-    if x.numel() >= 2**31:
-        raise ValueError(f"{x.numel()} elements; a sparse tensor takes fewer than 2^31")
-    return x.to(torch.int32)
-
-
-def _rows(offsets: Tensor, count: int) -> Tensor:
-    from rooftop.ops.spmm_csr import rows_of
-
-    return rows_of(offsets, count)
-
-
-def _offsets(rows: Tensor, tall: int) -> Tensor:
-    """Of sorted or unsorted rows: int32 [tall + 1]."""
-    ends = torch.zeros(tall + 1, dtype=torch.int32, device=rows.device)
-    if tall:
-        ends[1:] = torch.bincount(rows, minlength=tall).cumsum(0)
-    return ends
-
-
-def _ordered(rows: Tensor, columns: Tensor, values: Tensor, size: tuple[int, int]) -> tuple[Tensor, Tensor, Tensor]:
-    """Sorted by rows then columns; values of one place added up, in the order they came."""
-    keys = rows.long() * max(1, size[1]) + columns.long()
-    if keys.numel() < 2 or bool((keys[1:] > keys[:-1]).all()):
-        return rows, columns, values
-    keys, order = keys.sort(stable=True)
-    values = values[order]
-    new = torch.ones_like(keys, dtype=torch.bool)
-    new[1:] = keys[1:] != keys[:-1]
-    if not bool(new.all()):
-        at = new.cumsum(0) - 1
-        keys = keys[new]
-        wide = torch.float32 if values.dtype.itemsize < 4 and values.dtype.is_floating_point else values.dtype
-        values = torch.zeros(keys.shape[0], *values.shape[1:], dtype=wide, device=values.device).index_add(0, at, values.to(wide)).to(values.dtype)
-    return keys // max(1, size[1]), keys % max(1, size[1]), values
+    return SparseTensor(values, None, None, None, meta, "2:4", size_of(x.shape))
 
 
 def _flatten(x: SparseTensor) -> tuple[list[Any], Any]:

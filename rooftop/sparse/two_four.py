@@ -6,7 +6,8 @@ two bits higher, that of the second; the first is always before the second, so t
 Metadata are int32 words [ceil(M / 16), ceil(K / 256), 32, 4], as a warp asks for them: what `mma.sp` and `wgmma.sp` of 16-bit operands take without a
 shuffle. Lane 4 g + t of the warp that has rows 16 s to 16 s + 15 finds in its word i of block c the codes of the 16 columns from
 256 c + 64 i + 16 t on: of row 16 s + g in the low half, of row 16 s + g + 8 in the high half, the first group lowest. Instructions of 32 columns
-read lanes t = 0, 1 (selector 0), then t = 2, 3 (selector 1). Past M and K stands the code of the first two places.
+read lanes t = 0, 1 (selector 0), then t = 2, 3 (selector 1). Instructions of 8-bit operands take 64 columns, and in lane t those of row 16 s + g + 8 (t % 2),
+32 columns from 32 (t / 2) on: its own half of the word and its neighbour's. Past M and K stands the code of the first two places.
 
 Source: PTX ISA, "Matrix fragments for multiply-accumulate operation with sparse matrix A"."""
 
@@ -52,8 +53,9 @@ def places(codes: Tensor) -> Tensor:
 def expand(values: Tensor, meta: Tensor, k: int) -> Tensor:
     """The dense matrix [M, k]."""
     m, kept = values.shape
-    at = places(unpack(meta, m, kept // 2))
-    return torch.zeros(m, 2 * kept, dtype=values.dtype, device=values.device).scatter(1, at, values)[:, :k]
+    at, bits = places(unpack(meta, m, kept // 2)), _bits(values)
+    whole = torch.zeros(m, 2 * kept, dtype=bits.dtype, device=values.device).scatter(1, at, bits)[:, :k]
+    return whole if bits is values else whole.view(values.dtype)  # a view of another dtype stops gradients
 
 
 def select(keys: Tensor) -> Tensor:
@@ -70,4 +72,11 @@ def padded(x: Tensor) -> Tensor:
 
 def compress(x: Tensor, codes: Tensor) -> tuple[Tensor, Tensor]:
     """Values and metadata of a dense matrix by its codes; what the codes leave out is lost."""
-    return padded(x).gather(1, places(codes)).contiguous(), pack(codes)
+    bits = _bits(x)
+    values = padded(bits).gather(1, places(codes)).contiguous()
+    return values if bits is x else values.view(x.dtype), pack(codes)
+
+
+def _bits(x: Tensor) -> Tensor:
+    """Values of fp8 as bytes, which torch pads, gathers and scatters."""
+    return x.view(torch.uint8) if x.dtype.itemsize == 1 and x.dtype.is_floating_point else x

@@ -59,6 +59,23 @@ def test_products_are_those_of_the_dense_matrix(layout: str) -> None:
     torch.testing.assert_close(got, torch.relu(0.5 * (right.t() @ x.t()) + bias), **near)
 
 
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2, torch.int8])
+@pytest.mark.parametrize("k", [64, 53])
+def test_two_four_of_eight_bits(dtype: torch.dtype, k: int) -> None:
+    x = (drawn(37, k).nan_to_num() * 4).to(dtype)
+    s = SparseTensor.from_dense(x, "2:4")
+    s.verify()
+    assert s.dtype == dtype and torch.equal(s.to_dense().float(), x.float())
+    b = (torch.randn(5, k) * 4).to(dtype)
+    want = torch.relu(0.5 * (b.float() @ x.float().t()))
+    got = matmul(b, s.t(), alpha=0.5, activation="relu")
+    assert got.dtype == torch.bfloat16
+    torch.testing.assert_close(got.float(), want, atol=1e-2, rtol=1e-2)
+    torch.testing.assert_close((s @ b.t()).float(), (x.float() @ b.float().t()), atol=1e-2, rtol=1e-2)
+    with pytest.raises(TypeError, match="transpose of a 2:4 matrix"):
+        matmul(b[:, :37], s)
+
+
 @pytest.mark.parametrize("layout", ["csr", "coo", "bsr"])
 def test_gradients_reach_the_values_and_the_dense_operand(layout: str) -> None:
     x = drawn(24, 32)
@@ -89,6 +106,16 @@ def test_coordinates_in_any_order_are_sorted_and_those_of_one_place_add_up(dtype
     csr = SparseTensor.csr(torch.tensor([0, 2, 2, 4], dtype=dtype), torch.tensor([3, 0, 1, 1], dtype=dtype), torch.tensor([2.0, 4.0, 1.0, 3.0]), (3, 4))
     assert torch.equal(csr.to_dense(), want)
     assert csr.columns is not None and csr.columns.tolist() == [0, 3, 1]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_matrix_of_zeros(layout: str) -> None:
+    dtype = torch.bfloat16 if layout == "2:4" else torch.float32
+    s = SparseTensor.from_dense(torch.zeros(24, 40, dtype=dtype), layout)
+    s.verify()
+    assert s.to("coo").stored == 0 and bool((s @ torch.ones(40, 3, dtype=dtype) == 0).all())
+    assert bool((matmul(torch.ones(3, 24, dtype=dtype), s, bias=torch.ones(40, dtype=dtype)) == 1).all())
+    assert torch.equal(s.t().contiguous().to_dense(), torch.zeros(40, 24, dtype=dtype))
 
 
 def test_nan_counts_and_minus_zero_does_not() -> None:
@@ -135,6 +162,25 @@ def test_torch_tensors_and_scipys_go_in_and_out() -> None:
     assert torch.equal(SparseTensor.from_scipy(like).to_dense(), x)
     with pytest.raises(TypeError, match="scipy"):
         SparseTensor.from_scipy(x)
+
+
+@pytest.mark.parametrize("kind", ["csr", "csc", "coo", "bsr", "lil", "dok"])
+@pytest.mark.parametrize("shape", [(32, 64), (33, 70), (4, 0)])
+def test_scipy_round_trip(kind: str, shape: tuple[int, int]) -> None:
+    sp = pytest.importorskip("scipy.sparse", reason="scipy is not installed")
+    x = drawn(*shape).nan_to_num()
+    if kind == "bsr" and (shape[1] == 0 or shape[0] % 8 or shape[1] % 16):
+        pytest.skip("scipy's blocks divide the shape")
+    given = sp.bsr_array(x.numpy(), blocksize=(8, 16)) if kind == "bsr" else getattr(sp, f"{kind}_array")(x.numpy())
+    s = SparseTensor.from_scipy(given)
+    assert s.layout == ("bsr" if kind == "bsr" else "csr") and torch.equal(s.to_dense(), x)
+    back = s.to_scipy()
+    assert back.format == "csr" and back.shape == shape and (back.toarray() == x.numpy()).all()
+    assert torch.equal(torch.from_numpy(SparseTensor.from_scipy(given).t().to_scipy().toarray()), x.t())
+    for other in LAYOUTS:
+        assert (SparseTensor.from_dense(x, other).to_scipy().toarray() == x.numpy()).all()
+    with pytest.raises(TypeError, match="bfloat16"):
+        s.to(torch.bfloat16).to_scipy()
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

@@ -73,6 +73,8 @@ class Config:
 def supports(p: Problem) -> str | None:
     if p["out"].numel == 0:
         return "there is nothing to compute"
+    if p["b"].dtype not in ("f32", "f16", "bf16"):
+        return f"takes float32, float16 and bfloat16; given {p['b'].dtype}"
     if max(*p["a"].shape, *p["b"].shape) >= 2**31 - 512:
         return "takes fewer than 2^31 rows and columns"
     return None

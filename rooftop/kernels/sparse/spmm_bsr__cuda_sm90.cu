@@ -13,12 +13,12 @@ tile   = 256
 stages = 4
 */
 #include "block_wgmma.cuh"
-#include "sparse_epilogue.cuh"
+#include "sparse_store.cuh"
 
 /// A tile is the HIGH rows of a block row by TILE columns. A stage holds 64 columns of S: 64 / SUB parts of SUB, which is WIDE or 64. SWAPPED: the sums are those of the
 /// transposed tile. NEAR: rows of b in shared memory run along K. values_map: boxes of HIGH rows of SUB; b_map: boxes of TILE rows of SUB (NEAR), or SUB rows of 64.
-/// next: the counter of tiles. tall, across: block rows, and tiles along N; tiles of one column of them come one after another.
-template <typename T, int HIGH, int WIDE, int TILE, int STAGES, bool NEAR, bool PAIRS, int ACT, int BIAS>
+/// STEP: as put_sums has it. next: the counter of tiles. tall, across: block rows, and tiles along N; tiles of one column of them come one after another.
+template <typename T, int HIGH, int WIDE, int TILE, int STAGES, bool NEAR, int STEP, int ACT, int BIAS>
 __global__ void __launch_bounds__(288, 1)
 spmm(int M, int N, int K, int blocks, int tall, int across, const __grid_constant__ CUtensorMap values_map, const __grid_constant__ CUtensorMap b_map,
      const int* __restrict__ columns, const int* __restrict__ offsets, int* __restrict__ next, float alpha, const T* __restrict__ bias, long long bias_step,
@@ -129,19 +129,8 @@ spmm(int M, int N, int K, int blocks, int tall, int across, const __grid_constan
         const int m = tile % tall * HIGH, n = tile / tall * TILE, down = warp % 4 * 16;
 #pragma unroll
         for (int i = 0; i < SUMS; ++i) {
-#pragma unroll
-            for (int j = 0; j < REGS / 4; ++j) {
-#pragma unroll
-                for (int half = 0; half < 2; ++half) {
-                    const float x = sum[i][j * 4 + half * 2], y = sum[i][j * 4 + half * 2 + 1];
-                    if (SWAPPED) {
-                        put_8x8<T, true, PAIRS, ACT, BIAS == 0 ? 0 : 3 - BIAS>(x, y, n + (group * SUMS + i) * 64 + down + half * 8, m + j * 8, N, M, alpha, bias, bias_step, out, N);
-                    } else {
-                        const int row = m + (HIGH == 128 ? group * 64 : 0) + down + half * 8, column = n + (HIGH == 128 ? 0 : group * (TILE / 2)) + j * 8;
-                        put_8x8<T, false, PAIRS, ACT, BIAS>(x, y, row, column, M, N, alpha, bias, bias_step, out, N);
-                    }
-                }
-            }
+            if constexpr (SWAPPED) put_sums<T, true, STEP, ACT, BIAS == 0 ? 0 : 3 - BIAS>(sum[i], n + (group * SUMS + i) * 64 + down, m, N, M, alpha, bias, bias_step, out, N);
+            else put_sums<T, false, STEP, ACT, BIAS>(sum[i], m + (HIGH == 128 ? group * 64 : 0) + down, n + (HIGH == 128 ? 0 : group * (TILE / 2)), M, N, alpha, bias, bias_step, out, N);
         }
         clear();
     }

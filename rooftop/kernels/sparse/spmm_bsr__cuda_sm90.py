@@ -4,49 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from rooftop.core import tensor_maps
-from rooftop.core.spec import DTYPES, Launch, Meta, Problem, TensorMap
+from rooftop.core.spec import DTYPES, Launch, Meta, Problem
 from rooftop.kernels._device.quantised import text
+from rooftop.kernels._device.sparse_blocks import SHARED, maps, near, refused
 from rooftop.ops._sparse import ACTIVATIONS
-
-SHARED = 226 * 1024
-
-
-def near(b: Meta) -> bool:
-    """Whether the columns of b are the neighbours along K in memory."""
-    return b.strides[0] == 1 and b.shape[0] > 1 and not (b.strides[1] == 1 and b.shape[1] > 1)
-
-
-def _maps(p: Problem, tile: int) -> dict[str, TensorMap]:
-    b, (count, high, wide) = p["b"], p["values"].shape
-    sub = min(wide, 64)
-    if near(b):
-        pitch = b.strides[1] if b.shape[1] > 1 else -(-b.shape[0] // 8) * 8
-        of_b = TensorMap("b", (tile, sub), swizzle=2 * sub, shape=(b.shape[1], b.shape[0]), strides=(pitch, 1))
-    else:
-        pitch = b.strides[0] if b.shape[0] > 1 else -(-b.shape[1] // 8) * 8
-        of_b = TensorMap("b", (sub, 64), swizzle=128, shape=b.shape, strides=(pitch, 1))
-    return {"values": TensorMap("values", (high, sub), swizzle=2 * sub, shape=(count * high, wide), strides=(wide, 1)), "b": of_b}
 
 
 def supports(p: Problem, head: Any) -> str | None:
-    count, high, wide = p["values"].shape
-    if p["out"].numel == 0 or count == 0:
-        return "there is nothing to multiply"
-    if wide < 16:
-        return f"takes blocks of at least 16 columns; given {wide}"
-    if not p["values"].contiguous:
-        return "takes blocks that lie by rows"
-    if max(*p["b"].shape, *p["out"].shape, count * max(high, wide)) >= 2**31 - 512:
-        return "takes fewer than 2^31 rows and columns"
-    for name, m in _maps(p, 128).items():
-        if reason := tensor_maps.refused(m, p[name]):
-            return f"TMA does not read {name}: {reason}"
-    return None
+    return refused(p)
 
 
 def prefers(p: Problem, head: Any) -> int:
-    return 1
+    """Not for blocks of 16 columns and fewer, of which each asks for its own rows of b."""
+    return 1 if min(p["values"].shape[1:]) > 16 else -1
 
 
 def configs(p: Problem, head: Any) -> list[dict[str, Any]]:
@@ -75,13 +45,13 @@ def launches(p: Problem, config: Any, head: Any) -> list[Launch]:
     tall, tile, stages = p["offsets"].numel - 1, config["tile"], config["stages"]
     across = -(-n // tile)
     form = 0 if bias is None else 1 if bias.shape[1] == 1 and bias.shape[0] == m else 2
-    maps = _maps(p, tile)
+    of = maps(p, tile)
     args: dict[str, Any] = {
-        "M": m, "N": n, "K": b.shape[0], "blocks": count, "tall": tall, "across": across, "values_map": maps["values"], "b_map": maps["b"],
+        "M": m, "N": n, "K": b.shape[0], "blocks": count, "tall": tall, "across": across, "values_map": of["values"], "b_map": of["b"],
         "columns": "columns", "offsets": "offsets", "next": "next", "alpha": float(p.option("alpha")), "bias": "bias" if bias else None,
         "bias_step": 0 if bias is None else bias.strides[form - 1], "out": "out",
     }  # fmt: skip
     types = ("i32",) * 6 + ("map", "map", "ptr", "ptr", "ptr", "f32", "ptr", "i64", "ptr")
     act = ACTIVATIONS.index(str(p.option("activation")))
-    kernel = text("spmm", DTYPES[b.dtype].cuda, high, wide, tile, stages, near(b), n % 2 == 0, act, form)
+    kernel = text("spmm", DTYPES[b.dtype].cuda, high, wide, tile, stages, near(b), 8 if n % 8 == 0 else 2 if n % 2 == 0 else 1, act, form)
     return [Launch(kernel, (min(p.device.sms, tall * across),), args, types=types, block=(288,), shared=stages * 128 * (high + tile))]

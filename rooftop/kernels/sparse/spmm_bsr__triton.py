@@ -91,6 +91,8 @@ def supports(p: Problem) -> str | None:
     b, out = p["b"], p["out"]
     if out.numel == 0:
         return "there is nothing to compute"
+    if p["b"].dtype not in ("f32", "f16", "bf16"):
+        return f"takes float32, float16 and bfloat16; given {p['b'].dtype}"
     if max(*b.shape, *out.shape, p["values"].shape[0] * p["values"].shape[2]) >= 2**31 - 512:
         return "takes fewer than 2^31 rows, columns and columns of blocks"
     return None

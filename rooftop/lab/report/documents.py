@@ -16,7 +16,9 @@ from rooftop.lab.report.data import gather
 from rooftop.lab.report.linear_page import front
 from rooftop.lab.report.model import SiteData
 from rooftop.lab.report.picture import climb
-from rooftop.lab.timing import first_calls
+from rooftop.lab.report.sparse_grid import drawing as sparse_drawing
+from rooftop.lab.report.sparse_grid import table as sparse_table
+from rooftop.lab.timing import first_calls, sparse_auto
 
 END = "<!-- /generated -->"
 NOTHING = "Nothing has been measured yet."
@@ -174,8 +176,13 @@ TABLES: Mapping[tuple[str, str], Callable[[list[Record], SiteData], str]] = {  #
     ("docs/linear_cross_entropy.md", "time and memory"): front,
     ("docs/formats.md", "perplexity"): perplexity,
     ("docs/matmul.md", "precision"): precision.table,
+    ("docs/sparse.md", "where dense wins"): sparse_table,
+    ("docs/sparse.md", "advice"): sparse_auto.table,
 }
-DRAWN: Mapping[str, Callable[[list[Record], SiteData], str]] = {"docs/pictures/precision.svg": precision.picture}
+DRAWN: Mapping[str, Callable[[list[Record], SiteData], str]] = {
+    "docs/pictures/precision.svg": precision.picture,
+    "docs/pictures/sparse_grid.svg": lambda found, site: sparse_drawing(site),
+}
 PICTURES: Mapping[str, tuple[str, Mapping[str, str]]] = {  # file -> ladder, and what its peers are called there
     "docs/pictures/sgemm_cuda.svg": ("sgemm_cuda", {"torch": "torch (cuBLAS)"}),
 }

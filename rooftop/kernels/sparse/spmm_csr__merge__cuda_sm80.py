@@ -1,0 +1,68 @@
+"""How spmm_csr__merge__cuda_sm80.cu shares out rows and elements."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rooftop.core.spec import DTYPES, Launch, Meta, Problem
+from rooftop.kernels._device.quantised import text
+from rooftop.ops._sparse import ACTIVATIONS
+
+MANY = 2**21  # items: so many that fewer, longer threads still fill the card
+LONG = 128  # elements of a row, on average: from here on a warp a row has nothing to wait for
+MOST = 4  # columns: the elements are read again for each
+
+
+def supports(p: Problem, head: Any) -> str | None:
+    b, out = p["b"], p["out"]
+    if out.numel == 0:
+        return "there is nothing to compute"
+    if p["values"].numel + out.shape[0] >= 2**31 - 4096 or max(*b.shape, *out.shape) >= 2**31 - 4096:
+        return "takes fewer than 2^31 elements and rows together"
+    if b.shape[0] == 0:
+        return "b has no rows"
+    return f"takes up to {MOST} columns; given {out.shape[1]}" if out.shape[1] > MOST else None
+
+
+def prefers(p: Problem, head: Any) -> int:
+    """One column of rows that are not long: no lanes are left idle beside it, and no row holds up others."""
+    return 1 if p["out"].shape[1] == 1 and p["values"].numel < LONG * p["out"].shape[0] else -1
+
+
+def configs(p: Problem, head: Any) -> list[dict[str, Any]]:
+    return [{"items": 7}, {"items": 11}]
+
+
+def choose(p: Problem, head: Any) -> dict[str, Any]:
+    return {"items": 11 if p["values"].numel + p["out"].shape[0] >= MANY else 7}
+
+
+def _blocks(p: Problem, config: Any) -> int:
+    return -(-(p["values"].numel + p["out"].shape[0]) // (256 * config["items"]))
+
+
+def scratch(p: Problem, config: Any, head: Any) -> dict[str, Meta]:
+    blocks, n = _blocks(p, config), p["out"].shape[1]
+    return {"carry": Meta((blocks, n), "f32"), "head": Meta((blocks, n), "f32"), "rows": Meta((blocks,), "i32")}
+
+
+def launches(p: Problem, config: Any, head: Any) -> list[Launch]:
+    m, n = p["out"].shape
+    b, bias, nnz, blocks = p["b"], p.get("bias"), p["values"].numel, _blocks(p, config)
+    form = 0 if bias is None else 1 if bias.shape[1] == 1 and bias.shape[0] == m else 2
+    kind, act, chained = DTYPES[b.dtype].cuda, ACTIVATIONS.index(str(p.option("activation"))), p.device.arch >= 90
+    after = {
+        "bias": "bias" if bias else None, "bias_step": 0 if bias is None else bias.strides[form - 1], "alpha": float(p.option("alpha")), "out": "out",
+        "carry": "carry", "head": "head", "rows": "rows",
+    }  # fmt: skip
+    args: dict[str, Any] = {
+        "M": m, "N": n, "K": b.shape[0], "nnz": nnz, "values": "values", "columns": "columns", "offsets": "offsets", "b": "b",
+        "bs": b.strides[0] if b.shape[0] > 1 else n, **after,
+    }  # fmt: skip
+    types = ("i32",) * 4 + ("ptr",) * 4 + ("i64", "ptr", "i64", "f32", "ptr", "ptr", "ptr", "ptr")
+    made = [Launch(text("merged", kind, config["items"], act, form), (blocks, n), args, types=types, block=(256,), chained=chained)]
+    if blocks > 1:
+        args = {"N": n, "nnz": nnz, "blocks": blocks, "offsets": "offsets", **after}
+        types = ("i32",) * 3 + ("ptr", "ptr", "i64", "f32", "ptr", "ptr", "ptr", "ptr")
+        made.append(Launch(text("join_blocks", kind, 256 * config["items"], act, form), (-(-blocks // 8), n), args, types=types, block=(256,), chained=chained))
+    return made
