@@ -70,7 +70,7 @@ def label(name: str, case: dict[str, Any]) -> Label:
     if min(caps) > BOUNDS and shares and max(shares.values()) >= BOUNDS:
         best = max(shares, key=lambda r: shares[r])
         return Label(ANSWERS.get(best, (best,)), shares[best], lever)
-    excluded = min(caps) <= BOUNDS or filled < BOUNDS or all(r in shares for r in ("dram", "l2", "issue")) and ("l1" in shares or "shared" in shares)
+    excluded = min(caps) <= BOUNDS or filled < BOUNDS or (all(r in shares for r in ("dram", "l2", "issue")) and ("l1" in shares or "shared" in shares))
     if excluded:
         return Label(("idle",) if filled < 0.75 else ("latency",), None, lever)
     if "barrier" in shares and shares["barrier"] >= BOUNDS:

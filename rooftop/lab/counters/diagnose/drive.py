@@ -25,7 +25,9 @@ _STALLS = (
     "membar", "drain", "tex_throttle", "no_instruction", "branch_resolving", "dispatch_stall", "imc_miss", "sleeping", "misc",
 )  # fmt: skip
 _ELAPSED = (
-    "gpu__dram_throughput", "lts__throughput", "lts__t_sectors", "lts__d_sectors", "lts__t_tag_requests", "l1tex__m_xbar2l1tex_read_sectors",
+    "gpu__dram_throughput", "lts__throughput", "lts__t_sectors", "lts__d_sectors", "lts__t_tag_requests", "lts__lts2xbar_cycles_active",
+    "lts__xbar2lts_cycles_active",
+    "lts__d_atomic_input_cycles_active", "l1tex__m_xbar2l1tex_read_sectors",
     "l1tex__data_pipe_lsu_wavefronts", "l1tex__lsuin_requests", "l1tex__f_wavefronts", "l1tex__lsu_writeback_active", "sm__inst_issued",
     "sm__pipe_tensor_cycles_active", "sm__inst_executed_pipe_tensor", "sm__pipe_fma_cycles_active", "sm__inst_executed_pipe_fma",
     "sm__pipe_alu_cycles_active", "sm__inst_executed_pipe_alu", "sm__inst_executed_pipe_xu", "sm__inst_executed_pipe_fp64",

@@ -182,7 +182,14 @@ def _decimal(texts: Iterator[str], path: str) -> str:
 
 def _kernel(row: Mapping[str, str]) -> Kernel:
     case = next((row[n] for n in row if "Push/Pop_Range" in n or n.endswith("Push/Pop Stack")), "")
-    return Kernel(row["Kernel Name"], _sizes(row.get("Grid Size", "")), _sizes(row.get("Block Size", "")), row.get("CC", ""), case=case.strip('" '))
+    return Kernel(row["Kernel Name"], _sizes(row.get("Grid Size", "")), _sizes(row.get("Block Size", "")), row.get("CC", ""), case=_range(case))
+
+
+def _range(text: str) -> str:
+    """The name in `<id> "<domain>:name:none:..."`, the innermost range last; one of the program's own (the default domain) before a library's."""
+    found = re.findall(r'"(<[^>"]*>|[^:"]*):([^:"]+):', text)
+    own = [name for domain, name in found if domain == "<default domain>"]
+    return own[-1] if own else found[-1][1] if found else text.strip('" ')
 
 
 def _sizes(text: str) -> tuple[int, ...]:
