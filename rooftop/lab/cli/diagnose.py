@@ -18,7 +18,7 @@ def diagnose(
     what: Annotated[str, typer.Argument(help="A report (.ncu-rep, ncu --csv, a Chrome trace of torch.profiler; .gz too), or an op, rung or file.")],
     case: CaseName = None,
     kernel: Annotated[str | None, typer.Option(help="Of a report: the kernels whose name, or NVTX range, contains this.")] = None,
-    card: Annotated[str | None, typer.Option(help="The card whose measured ceilings hold: h100, h200. None: percents of the counters alone.")] = None,
+    card: Annotated[str | None, typer.Option(help="The card whose measured ceilings hold: h100, h200. Else the card that the report names.")] = None,
     floor: Annotated[float | None, typer.Option(help="Microseconds that the op needs at least, to show beside the ceiling.")] = None,
     diff: Annotated[Path | None, typer.Option(help="A report of the kernel afterwards: what has changed.")] = None,
     keep: Annotated[Path | None, typer.Option(help="A file to which the predicted gains are appended; with --diff and --lever, the gain that came.")] = None,
@@ -76,8 +76,22 @@ def _report(path: Path, kernel: str | None, card: str | None, floor_us: float | 
     if not chosen:
         names = ", ".join(dict.fromkeys(k.name[:60] for k in kernels[:8]))
         raise ValueError(f"{path}: no kernel's name contains {kernel!r}; there are {names}")
-    ceilings = _ceilings(card) if card else None
-    return [judged(k, ceilings, None if floor_us is None else floor_us * 1e-6) for k in chosen]
+    known: dict[str | None, Any] = {None: None}
+    made = []
+    for k in chosen:
+        own = card or _card_of(k)
+        if own not in known:
+            known[own] = None if own is None else _ceilings(own)
+        made.append(judged(k, known[own], None if floor_us is None else floor_us * 1e-6))
+    return made
+
+
+def _card_of(kernel: Any) -> str | None:
+    """The short name of the card that the report names, where its data sheet is here."""
+    from rooftop.core.devices import lookup
+
+    name = kernel.texts.get("device__attribute_display_name", "")
+    return name if name and lookup(name) is not None else None
 
 
 def _ceilings(card: str) -> Any:
@@ -87,7 +101,7 @@ def _ceilings(card: str) -> Any:
     from rooftop.lab.records import store
     from rooftop.lab.timing.roofline import Ceilings
 
-    name = device_of(card).name
+    name = card if lookup(card) is not None else device_of(card).name
     folder = settings.load().results
     return Ceilings.from_records(store.read(folder) if folder.is_dir() else [], name, lookup(name))
 

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from rooftop.lab.counters.diagnose.levers import Lever, Waste, levers, wastes
-from rooftop.lab.counters.diagnose.reports import Kernel, Rule
+from rooftop.lab.counters.diagnose.reports import Kernel, Line, Rule
 from rooftop.lab.counters.diagnose.resources import Activity, Load, loads
 from rooftop.lab.timing.roofline import Ceilings
 
@@ -24,6 +24,7 @@ BUSY = 0.7  # a resource used for less of the time does not bound the kernel
 IDLE = 0.75  # SMs active for less of the time than this on average: they are what bounds
 SHORT_S = 4e-6  # a kernel this short may be its launch: under ncu an empty one shows 1 to 3 us
 PIPE_OF_ISSUE = 0.8  # a pipe with this much of the issue slots is named rather than they
+VERDICT = "SOLBottleneck"  # the rule of Nsight Compute that names what bounds
 MAIN = ("dram", "l2", "l1", "issue")  # of which each must have been collected before a kernel is said to be bound by none; shared memory counts as l1
 NEEDED = {  # what the rules need -> a counter that gives it
     "duration": ("gpu__time_duration.sum", "gpc__cycles_elapsed.max"),
@@ -59,7 +60,8 @@ class Diagnosis:
     wastes: tuple[Waste, ...]
     levers: tuple[Lever, ...]
     missing: tuple[str, ...]
-    rules: tuple[Rule, ...] = field(default=())
+    rules: tuple[Rule, ...] = field(default=())  # Nsight Compute's own: its verdict first, then by its estimate
+    lines: tuple[Line, ...] = field(default=())  # source lines, where the report has them
     case: str = ""
 
     def to_json(self) -> dict[str, Any]:
@@ -77,7 +79,8 @@ def diagnose(kernel: Kernel, ceilings: Ceilings | None = None, floor_s: float | 
         kernel.name, kernel.grid, kernel.block, a.seconds, bound, because, others[0].key if others else None, sure,
         found[0].share * a.seconds if found and a.seconds else None, floor_s, tuple(found), waste, tuple(levers(a, found, bound, waste)),
         tuple(what for what, names in NEEDED.items() if kernel.get(*names) is None),
-        tuple(sorted((r for r in kernel.rules if r.speedup), key=lambda r: -(r.speedup or 0))), kernel.case,
+        tuple(sorted((r for r in kernel.rules if r.speedup or r.name == VERDICT), key=lambda r: (r.name != VERDICT, -(r.speedup or 0)))),
+        tuple(kernel.lines), kernel.case,
     )  # fmt: skip
 
 
