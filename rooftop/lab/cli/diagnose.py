@@ -142,18 +142,60 @@ def _came(path: Path, before: list[Any], after: list[Any], lever: str) -> None:
 
 
 @app.command(rich_help_panel=MEASURE)
-def predictions(path: Annotated[Path, typer.Argument(help="The file that diagnose --keep wrote.")], as_json: AsJson = False) -> None:
+def predictions(
+    path: Annotated[Path | None, typer.Argument(help="The file that diagnose --keep wrote. Without it: the steps of the recorded ladders.")] = None,
+    as_json: AsJson = False,
+) -> None:
     """Show how far off the predicted gains were: median error and bias by lever, beside the error of predicting no change.
+
+    Without a file: the time of each ladder's next rung, predicted from this one by what its idea gained on the other ladders.
 
     Example: [bold]rooftop predictions gains.jsonl[/bold]"""
     from dataclasses import asdict
 
     from rooftop.lab.cli.app import table
-    from rooftop.lab.counters.diagnose import scores
+    from rooftop.lab.counters.diagnose import scores, steps
 
+    if path is None:
+        from rooftop.core import settings
+        from rooftop.lab.records import store
+
+        folder = settings.load().results
+        found = steps.predict(steps.steps(store.read(folder) if folder.is_dir() else []))
+        titles = {"idea": "idea of the step", "steps": "steps", "error": "median error", "bias": "bias", "no_change": "no change"}
+        table([asdict(s) for s in steps.summary(found)], titles, as_json)
+        return
     rows = [asdict(s) for s in scores.scores(scores.joined(path))]
     columns = {"lever": "lever", "count": "results", "inside": "inside the range", "median_error": "median error", "bias": "bias", "no_change": "no change"}
     table(rows, columns, as_json)
+
+
+@app.command(rich_help_panel=MEASURE)
+def place(
+    what: Annotated[str, typer.Argument(help="A kernel's file (.cu, .py), an implementation or a rung.")],
+    ladder: Annotated[str, typer.Option(help="The ladder to place it on: sgemm_cuda, softmax_cuda, ...")],
+    count: Annotated[bool, typer.Option("--count", help="Count the accesses of it and of the rungs in the simulator: minutes at the first time.")] = False,
+    report: Annotated[Path | None, typer.Option(help="A profiler's report of the kernel, for its accesses; the longest of its kernels counts.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say at which rung of a ladder a kernel stands, which of the ladder's ideas it lacks, and what each gained there. Needs no GPU.
+
+    Example: [bold]rooftop place my_gemm.cu --ladder sgemm_cuda[/bold]"""
+    from rooftop.core import settings
+    from rooftop.lab import candidates
+    from rooftop.lab.counters.diagnose import place as placing
+    from rooftop.lab.counters.diagnose import reports
+    from rooftop.lab.records import store
+
+    folder = settings.load().results
+    subject = next((s for s in candidates.find([what]) if s.implementation is not None), None)
+    if subject is None:
+        raise ValueError(f"{what}: there is no kernel to place, only a reference")
+    measured = None
+    if report is not None:
+        measured = placing.measured_by(max(reports.read(report), key=lambda k: k.get("gpu__time_duration.sum") or 0.0))
+    found = placing.place(subject, ladder, list(store.read(folder)) if folder.is_dir() else [], count=count, measured=measured)
+    typer.echo(json.dumps(found.to_json(), indent=2, default=dict) if as_json else placing.screen(found))
 
 
 def _without(what: str, case: str | None, card: str, as_json: bool) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from statistics import median
 
 from rooftop.lab.records.store import Record
@@ -82,7 +83,7 @@ def steps(records: Iterable[Record]) -> list[Step]:
     found = []
     for name in registry.ladder_names():
         subjects = candidates.rungs(registry.ladder(name))
-        for one, other in zip(subjects, subjects[1:], strict=False):
+        for one, other in pairwise(subjects):
             idea = IDEAS.get(other.rung.slug) if other.rung else None
             for card in cards if idea else ():
                 for case in one.op.cases:
