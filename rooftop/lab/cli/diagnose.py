@@ -23,6 +23,7 @@ def diagnose(
     diff: Annotated[Path | None, typer.Option(help="A report of the kernel afterwards: what has changed.")] = None,
     keep: Annotated[Path | None, typer.Option(help="A file to which the predicted gains are appended; with --diff and --lever, the gain that came.")] = None,
     lever: Annotated[str | None, typer.Option(help="With --diff and --keep: which lever the change was (conflicts, spills, ...).")] = None,
+    html: Annotated[Path | None, typer.Option(help="Of a report: write a page with the hierarchical roofline of each kernel.")] = None,
     every: Annotated[bool, typer.Option("--every", help="Of a report: a screen for each kernel, not for the longest alone.")] = False,
     as_json: AsJson = False,
 ) -> None:  # fmt: skip
@@ -55,6 +56,14 @@ def diagnose(
         from rooftop.lab.counters.diagnose import scores
 
         typer.echo(f"{scores.keep(keep, before)} predictions appended to {keep}", err=True)
+    if html is not None:
+        from rooftop.lab.counters.diagnose import page
+        from rooftop.lab.counters.diagnose.diagnosis import longest
+
+        html.write_text(page.html(longest(before), path.name), encoding="utf-8")
+        typer.echo(f"{html}: {len(before)} kernels", err=True)
+        if not as_json:
+            return
     if as_json:
         typer.echo(json.dumps([d.to_json() for d in before], indent=2))
         return

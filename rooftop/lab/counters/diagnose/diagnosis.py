@@ -4,7 +4,7 @@ A resource bounds the kernel that needed at least BUSY of its time. If none did,
 as short as an empty one is its launch; any other is latency, of the reason that warps wait for most. With a resource of MAIN not collected the bound is
 then unknown: that one may be it.
 
-The limits below were set on kernels whose answer an experiment settled (tests/lab/_experiments.py), and held to others that they had not seen.
+The limits below were set on kernels whose answer an experiment settled (tests/_experiments.py), and held to others that they had not seen.
 
 A lever's gain is a range. Full overlap: the time falls to what the busiest resource then needs. Current overlap: it falls in the proportion in which that
 need fell, as if the part that was not overlapped stayed so. Both stop at the next resource."""
@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from rooftop.lab.counters.diagnose.hierarchy import Hierarchy, hierarchy
 from rooftop.lab.counters.diagnose.levers import Lever, Waste, levers, wastes
 from rooftop.lab.counters.diagnose.reports import Kernel, Line, Rule
 from rooftop.lab.counters.diagnose.resources import Activity, Load, loads
@@ -63,6 +64,7 @@ class Diagnosis:
     rules: tuple[Rule, ...] = field(default=())  # Nsight Compute's own: its verdict first, then by its estimate
     lines: tuple[Line, ...] = field(default=())  # source lines, where the report has them
     case: str = ""
+    hierarchy: Hierarchy | None = None  # the roofline of each level of the memory
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -80,7 +82,7 @@ def diagnose(kernel: Kernel, ceilings: Ceilings | None = None, floor_s: float | 
         found[0].share * a.seconds if found and a.seconds else None, floor_s, tuple(found), waste, tuple(levers(a, found, bound, waste)),
         tuple(what for what, names in NEEDED.items() if kernel.get(*names) is None),
         tuple(sorted((r for r in kernel.rules if r.speedup or r.name == VERDICT), key=lambda r: (r.name != VERDICT, -(r.speedup or 0)))),
-        tuple(kernel.lines), kernel.case,
+        tuple(kernel.lines), kernel.case, hierarchy(a),
     )  # fmt: skip
 
 

@@ -9,12 +9,12 @@ from rooftop.lab.counters.diagnose.diagnosis import Diagnosis
 
 WIDTH = 110
 BAR = 24
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
 def plain(text: str, width: int = WIDTH) -> str:
     """One line without control characters: a kernel's name comes from outside."""
-    text = _CONTROL.sub("?", text)
+    text = CONTROL.sub("?", text)
     return text if len(text) <= width else text[: width - 3] + "..."
 
 

@@ -1,6 +1,6 @@
 """What bounds each profiled kernel, settled by experiments alone: by the times of variants, without a look at a counter.
 
-`profiles/experiments.json` holds, for each kernel, the time in us of `main` and of variants on one H200 (L2 flushed before each call, median of 11), and
+`lab/profiles/experiments.json` holds, for each kernel, the time in us of `main` and of variants on one H200 (L2 flushed before each call, median of 11), and
 
 - `variants`: `of` a resource, of whose work `left` is left (`also`: the same of others), and nothing else changed; `keeps` all the work, done in another way
   or `times` over in the same launch; or `size`: the whole problem is smaller, which says nothing;
@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-FOLDER = Path(__file__).parent / "profiles"
+FOLDER = Path(__file__).parent / "lab" / "profiles"
 BOUNDS = 2 / 3
 SMS = 132
 ANSWERS = {  # what an experiment removed -> the bounds that name it
