@@ -148,7 +148,7 @@ def _of_wastes(found: Sequence[Load], bound: str, waste: Sequence[Waste]) -> Ite
 def _lever(key: str, text: str, moves: tuple[str, ...], found: Sequence[Load], after: dict[str, float], proportional: bool) -> Lever:
     then = max(after, key=lambda n: after[n])
     most = max(after[then], 1e-3)
-    low = found[0].share / most if proportional else 1.0
+    low = min(1.0, found[0].share) / most if proportional else 1.0
     return Lever(key, text, max(1.0, low), max(1.0, 1 / min(1.0, most)), then, moves)
 
 
