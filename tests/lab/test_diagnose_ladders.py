@@ -8,8 +8,9 @@ import pytest
 
 from rooftop.core import registry, settings
 from rooftop.lab import candidates
-from rooftop.lab.counters.diagnose import place, reports, steps
+from rooftop.lab.counters.diagnose import reports, steps
 from rooftop.lab.records import store
+from rooftop.lab.report import place
 
 
 def step(ladder: str, idea: str, seconds: float, came: float, roof: float = 1.0) -> steps.Step:

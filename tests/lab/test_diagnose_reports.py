@@ -9,7 +9,6 @@ import pytest
 
 from rooftop.lab.counters.diagnose import numbers, reports, show
 from rooftop.lab.counters.diagnose.diagnosis import diagnose
-from rooftop.lab.counters.diagnose.diagnosis import diagnose
 
 NAMES = ("ID", "Kernel Name", "Block Size", "Grid Size", "CC", "gpu__time_duration.sum", "dram__bytes_read.sum", "dram__bytes_write.sum", "launch__grid_size")
 RAW = [

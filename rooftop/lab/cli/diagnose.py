@@ -192,9 +192,9 @@ def place(
     Example: [bold]rooftop place my_gemm.cu --ladder sgemm_cuda[/bold]"""
     from rooftop.core import settings
     from rooftop.lab import candidates
-    from rooftop.lab.counters.diagnose import place as placing
     from rooftop.lab.counters.diagnose import reports
     from rooftop.lab.records import store
+    from rooftop.lab.report import place as placing
 
     folder = settings.load().results
     subject = next((s for s in candidates.find([what]) if s.implementation is not None), None)
@@ -240,6 +240,7 @@ def profile(
     case: CaseName = None,
     out: Annotated[Path, typer.Option(help="Folder of the report or trace.")] = Path("profile"),
     count: Annotated[int | None, typer.Option(help="ncu: how many launches at most.")] = None,
+    lines: Annotated[bool, typer.Option("--lines", help="ncu: count by source line as well (compile with -lineinfo).")] = False,
     card: Annotated[str | None, typer.Option(help="ncu: the card whose measured ceilings hold.")] = None,
 ) -> None:  # fmt: skip
     """Time a kernel, or run it under a profiler and diagnose what it wrote. Needs a GPU.
@@ -255,7 +256,7 @@ def profile(
     report = out / "report.ncu-rep"
     if how == "ncu" and context.args:
         out.mkdir(parents=True, exist_ok=True)
-        drive.ncu([what, *context.args], report, count=count)
+        drive.ncu([what, *context.args], report, count=count, lines=lines)
         diagnose(str(report), card=card)
         return
     if context.args:
@@ -275,5 +276,5 @@ def profile(
         diagnose(str(out / "trace.json"))
         return
     out.mkdir(parents=True, exist_ok=True)
-    drive.ncu(drive.command_of(what if Path(what).suffix else subject.name, chosen), report, from_start=False, count=count)
+    drive.ncu(drive.command_of(what if Path(what).suffix else subject.name, chosen), report, from_start=False, count=count, lines=lines)
     diagnose(str(report), card=card)

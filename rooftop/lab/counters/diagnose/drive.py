@@ -48,11 +48,12 @@ METRICS = (
 )  # fmt: skip
 
 
-def ncu(command: Sequence[str], report: Path, *, from_start: bool = True, count: int | None = None, kernel: str | None = None) -> str:
+def ncu(command: Sequence[str], report: Path, *, from_start: bool = True, count: int | None = None, kernel: str | None = None,
+        lines: bool = False) -> str:  # fmt: skip
     """Profile the kernels of a command line into `report` (.ncu-rep); returns what ncu and the program printed. Clocks are left alone.
 
-    `from_start` False: only between cudaProfilerStart and Stop. Metrics that this ncu refuses are left out at a second try. Raises ToolchainError where ncu
-    is missing, is not permitted to read counters, or profiled nothing."""
+    `from_start` False: only between cudaProfilerStart and Stop. `lines`: with counters by source line, which takes a few more passes. Metrics that this ncu
+    refuses are left out at a second try. Raises ToolchainError where ncu is missing, is not permitted to read counters, or profiled nothing."""
     program = find_ncu()
     if report.suffix != ".ncu-rep":
         raise ValueError(f"{report}: a report's name ends in .ncu-rep")
@@ -63,6 +64,7 @@ def ncu(command: Sequence[str], report: Path, *, from_start: bool = True, count:
         line = [
             str(program), "--clock-control", "none", "--cache-control", "all", "--target-processes", "all", "--force-overwrite",
             "--export", str(report.with_suffix("")), *(p for s in SECTIONS for p in ("--section", s)), "--metrics", ",".join(asked),
+            *(("--section", "SourceCounters", "--import-source", "yes") if lines else ()),
             *(() if from_start else ("--profile-from-start", "off")), *(() if count is None else ("--launch-count", str(count))),
             *(() if kernel is None else ("--kernel-name", f"regex:{kernel}")), *command,
         ]  # fmt: skip
