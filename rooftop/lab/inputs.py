@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from rooftop.core.contract import Contract
 
+
 def _normal(shape: Any, d: Any, g: torch.Generator, device: Any) -> torch.Tensor:
     import torch
 

@@ -83,10 +83,13 @@ def _torch_call(name: str, op: Contract, contract: str) -> str:
     module = f"rooftop.ops.{op.name.removesuffix('_bwd')}"
     wanted = "OP.bwd" if op.forward is not None else "OP"
     call = "op.reference(*op.arguments(inputs, inputs))"
-    body = f"    found = {call}\n" + """    for name, result in zip(op.output_names, found if isinstance(found, tuple) else (found,), strict=True):
+    body = (
+        f"    found = {call}\n"
+        + """    for name, result in zip(op.output_names, found if isinstance(found, tuple) else (found,), strict=True):
         if outputs.get(name) is not None:
             outputs[name].copy_(result)
 """
+    )
     if not op.output_names:
         body = f"    {call}  # it writes into its inputs\n"
     return f'''"""{name}, to be written (this is the reference, called as it stands). {contract}{seen}"""

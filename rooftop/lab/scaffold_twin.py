@@ -110,7 +110,7 @@ def _docstring(base: str, written: list[str]) -> list[str]:
     return [
         f'    """`{base}`, written over {said}: arguments and errors as `{base}`\'s.',
         "",
-        f"    Returns {said}. Raises RuntimeError where {said} requires a gradient while gradients are on, ValueError where {said} is expanded.\"\"\"",
+        f'    Returns {said}. Raises RuntimeError where {said} requires a gradient while gradients are on, ValueError where {said} is expanded."""',
     ]
 
 

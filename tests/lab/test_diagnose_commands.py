@@ -53,3 +53,16 @@ def test_a_profile_where_there_is_no_gpu_or_no_ncu(monkeypatch: pytest.MonkeyPat
         assert isinstance(CliRunner().invoke(app, ["profile", "sgemm_cuda/01_naive", "--with", how]).exception, NoGpuError)
     assert "ERR_NVGPUCTRPERM" in drive.why_nothing("==ERROR== ERR_NVGPUCTRPERM - ...", ["a"])
     assert "launched none" in drive.why_nothing("==WARNING== No kernels were profiled.", ["a"])
+
+
+def test_a_page_of_a_report(tmp_path: Path) -> None:
+    path = report(tmp_path / "r.csv", 100)
+    said("diagnose", path, "--html", tmp_path / "r.html")
+    assert "k(float *)" in (tmp_path / "r.html").read_text() and "Bound by dram" in (tmp_path / "r.html").read_text()
+
+
+def test_the_ladders_steps_and_a_place() -> None:
+    rows = json.loads(said("predictions", "--json"))
+    assert rows[-1]["idea"] == "all" and rows[-1]["error"] < rows[-1]["no_change"]
+    placed = json.loads(said("place", "sgemm_cuda/08_conflict_free", "--ladder", "sgemm_cuda", "--json"))
+    assert "sgemm_cuda/08_conflict_free" in placed["nearest"]

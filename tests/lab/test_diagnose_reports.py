@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rooftop.lab.counters.diagnose import numbers, reports
+from rooftop.lab.counters.diagnose import numbers, reports, show
 from rooftop.lab.counters.diagnose.diagnosis import diagnose
 
 NAMES = ("ID", "Kernel Name", "Block Size", "Grid Size", "CC", "gpu__time_duration.sum", "dram__bytes_read.sum", "dram__bytes_write.sum", "launch__grid_size")
@@ -128,6 +128,17 @@ class Metric:
         return self._unit
 
 
+class Domain:
+    def __init__(self, found: tuple[str, tuple[str, ...]]) -> None:
+        self._name, self._ranges = found
+
+    def name(self) -> str:
+        return self._name
+
+    def push_pop_ranges(self) -> tuple[str, ...]:
+        return self._ranges
+
+
 class Action:
     metrics = {
         "gpu__time_duration.sum": Metric(2500.0, "ns"), "launch__grid_dim_x": Metric(4), "launch__grid_dim_y": Metric(1), "launch__grid_dim_z": Metric(1),
@@ -144,8 +155,23 @@ class Action:
     def metric_by_name(self, name: str) -> Metric | None:
         return self.metrics.get(name)
 
+    def nvtx_state(self) -> Action:
+        return self
+
+    def domains(self) -> tuple[int, ...]:
+        return (1, 0)
+
+    def domain_by_id(self, number: int) -> Domain:
+        return Domain({0: ("<default domain>", ("epoch", "step")), 1: ("CCCL", ("sort",))}[number])
+
     def rule_results_as_dicts(self) -> list[dict[str, object]]:
-        return [{"rule_identifier": "SOLBottleneck", "rule_message": {"message": "Low"}, "speedup_estimation": {"type": 1, "speedup": 12.5}}]
+        return [
+            {
+                "rule_identifier": "SOLBottleneck",
+                "rule_message": {"message": "Low of @url:the Guide:https://x.y/z@, see @section:LaunchStats:Launch Statistics@"},
+                "speedup_estimation": {"type": 1, "speedup": 12.5},
+            }
+        ]
 
 
 def test_actions_of_ncu_report_give_the_same_kernel() -> None:
@@ -153,4 +179,71 @@ def test_actions_of_ncu_report_give_the_same_kernel() -> None:
     assert (kernel.name, kernel.grid, kernel.arch) == ("k(float *)", (4, 1, 1), "9.0")
     assert kernel.get("gpu__time_duration.sum") == pytest.approx(2.5e-6) and kernel.get("dram__bytes_read.sum") is None
     assert kernel.texts == {"device__attribute_display_name": "NVIDIA H200"}
-    assert kernel.rules == [reports.Rule("SOLBottleneck", "Low", "", 12.5)]
+    assert kernel.rules == [reports.Rule("SOLBottleneck", "Low of the Guide, see Launch Statistics", "", 12.5, "local")]
+    assert kernel.case == "step" and kernel.lines == []
+
+
+class Counts:
+    """A metric with a value for each instruction."""
+
+    def __init__(self, values: list[float]) -> None:
+        self.values = values
+
+    def value(self) -> None:
+        return None
+
+    def unit(self) -> str:
+        return ""
+
+    def has_correlation_ids(self) -> bool:
+        return True
+
+    def correlation_ids(self) -> Counts:
+        return self
+
+    def num_instances(self) -> int:
+        return len(self.values)
+
+    def as_uint64(self, i: int) -> int:
+        return 16 * i
+
+    def as_double(self, i: int) -> float:
+        return self.values[i]
+
+
+class Place:
+    def __init__(self, line: int) -> None:
+        self._line = line
+
+    def file_name(self) -> str:
+        return "k.cu"
+
+    def line(self) -> int:
+        return self._line
+
+
+class WithLines(Action):
+    metrics = {
+        **Action.metrics,
+        "smsp__pcsamp_warps_issue_stalled_wait": Counts([1.0, 2.0, 0.0]),
+        "smsp__pcsamp_warps_issue_stalled_barrier": Counts([0, 5, 2]),
+    }
+
+    def source_info(self, address: int) -> Place:
+        return Place({0: 10, 16: 11, 32: 10}[address])
+
+
+def test_source_lines_by_the_stalls_of_their_instructions() -> None:
+    kernel = reports.of_action(WithLines())
+    assert kernel.lines == [reports.Line("k.cu", 11, 0.7, "stalled"), reports.Line("k.cu", 10, 0.3, "stalled")]
+    assert "70% of the stalls at k.cu:11" in show.screen(diagnose(kernel))
+
+
+def test_the_details_page_of_2025_ends_a_metric_after_its_value() -> None:
+    names = "ID,Kernel Name,Block Size,Grid Size,CC,Section Name,Metric Name,Metric Unit,Metric Value,Rule Name,Rule Type,Rule Description,Estimated Speedup"
+    metric = '0,k,"(1, 1, 1)","(1, 1, 1)",9.0,Command line profiler metrics,gpu__time_duration.sum,us,2.5,'
+    rule = '0,k,"(1, 1, 1)","(1, 1, 1)",9.0,SpeedOfLight,,,,SOLBottleneck,OPT,Low,12.5'
+    (kernel,) = reports.parse("\n".join((names, metric, rule)))
+    assert kernel.get("gpu__time_duration.sum") == pytest.approx(2.5e-6) and kernel.rules[0].speedup == 12.5
+    with pytest.raises(reports.ReportError, match="cut off"):
+        reports.parse("\n".join((names, metric, rule[:-10])))

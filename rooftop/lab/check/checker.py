@@ -282,9 +282,7 @@ class Trial:
         return {n: t for n, t in written.items() if t is not None}, guarded
 
 
-def _check(
-    subject: Subject, case: Case, backend: str, seed: int, arch: int, result: Result, expected: Expected | None, guard: int
-) -> None:
+def _check(subject: Subject, case: Case, backend: str, seed: int, arch: int, result: Result, expected: Expected | None, guard: int) -> None:
     import torch
 
     op, implementation = subject.op, subject.implementation

@@ -18,11 +18,12 @@ def diagnose(
     what: Annotated[str, typer.Argument(help="A report (.ncu-rep, ncu --csv, a Chrome trace of torch.profiler; .gz too), or an op, rung or file.")],
     case: CaseName = None,
     kernel: Annotated[str | None, typer.Option(help="Of a report: the kernels whose name, or NVTX range, contains this.")] = None,
-    card: Annotated[str | None, typer.Option(help="The card whose measured ceilings hold: h100, h200. None: percents of the counters alone.")] = None,
+    card: Annotated[str | None, typer.Option(help="The card whose measured ceilings hold: h100, h200. Else the card that the report names.")] = None,
     floor: Annotated[float | None, typer.Option(help="Microseconds that the op needs at least, to show beside the ceiling.")] = None,
     diff: Annotated[Path | None, typer.Option(help="A report of the kernel afterwards: what has changed.")] = None,
     keep: Annotated[Path | None, typer.Option(help="A file to which the predicted gains are appended; with --diff and --lever, the gain that came.")] = None,
     lever: Annotated[str | None, typer.Option(help="With --diff and --keep: which lever the change was (conflicts, spills, ...).")] = None,
+    html: Annotated[Path | None, typer.Option(help="Of a report: write a page with the hierarchical roofline of each kernel.")] = None,
     every: Annotated[bool, typer.Option("--every", help="Of a report: a screen for each kernel, not for the longest alone.")] = False,
     as_json: AsJson = False,
 ) -> None:  # fmt: skip
@@ -55,6 +56,14 @@ def diagnose(
         from rooftop.lab.counters.diagnose import scores
 
         typer.echo(f"{scores.keep(keep, before)} predictions appended to {keep}", err=True)
+    if html is not None:
+        from rooftop.lab.counters.diagnose import page
+        from rooftop.lab.counters.diagnose.diagnosis import longest
+
+        html.write_text(page.html(longest(before), path.name), encoding="utf-8")
+        typer.echo(f"{html}: {len(before)} kernels", err=True)
+        if not as_json:
+            return
     if as_json:
         typer.echo(json.dumps([d.to_json() for d in before], indent=2))
         return
@@ -76,8 +85,22 @@ def _report(path: Path, kernel: str | None, card: str | None, floor_us: float | 
     if not chosen:
         names = ", ".join(dict.fromkeys(k.name[:60] for k in kernels[:8]))
         raise ValueError(f"{path}: no kernel's name contains {kernel!r}; there are {names}")
-    ceilings = _ceilings(card) if card else None
-    return [judged(k, ceilings, None if floor_us is None else floor_us * 1e-6) for k in chosen]
+    known: dict[str | None, Any] = {None: None}
+    made = []
+    for k in chosen:
+        own = card or _card_of(k)
+        if own not in known:
+            known[own] = None if own is None else _ceilings(own)
+        made.append(judged(k, known[own], None if floor_us is None else floor_us * 1e-6))
+    return made
+
+
+def _card_of(kernel: Any) -> str | None:
+    """The short name of the card that the report names, where its data sheet is here."""
+    from rooftop.core.devices import lookup
+
+    name = kernel.texts.get("device__attribute_display_name", "")
+    return name if name and lookup(name) is not None else None
 
 
 def _ceilings(card: str) -> Any:
@@ -87,7 +110,7 @@ def _ceilings(card: str) -> Any:
     from rooftop.lab.records import store
     from rooftop.lab.timing.roofline import Ceilings
 
-    name = device_of(card).name
+    name = card if lookup(card) is not None else device_of(card).name
     folder = settings.load().results
     return Ceilings.from_records(store.read(folder) if folder.is_dir() else [], name, lookup(name))
 
@@ -128,18 +151,60 @@ def _came(path: Path, before: list[Any], after: list[Any], lever: str) -> None:
 
 
 @app.command(rich_help_panel=MEASURE)
-def predictions(path: Annotated[Path, typer.Argument(help="The file that diagnose --keep wrote.")], as_json: AsJson = False) -> None:
+def predictions(
+    path: Annotated[Path | None, typer.Argument(help="The file that diagnose --keep wrote. Without it: the steps of the recorded ladders.")] = None,
+    as_json: AsJson = False,
+) -> None:
     """Show how far off the predicted gains were: median error and bias by lever, beside the error of predicting no change.
+
+    Without a file: the time of each ladder's next rung, predicted from this one by what its idea gained on the other ladders.
 
     Example: [bold]rooftop predictions gains.jsonl[/bold]"""
     from dataclasses import asdict
 
     from rooftop.lab.cli.app import table
-    from rooftop.lab.counters.diagnose import scores
+    from rooftop.lab.counters.diagnose import scores, steps
 
+    if path is None:
+        from rooftop.core import settings
+        from rooftop.lab.records import store
+
+        folder = settings.load().results
+        found = steps.predict(steps.steps(store.read(folder) if folder.is_dir() else []))
+        titles = {"idea": "idea of the step", "steps": "steps", "error": "median error", "bias": "bias", "no_change": "no change"}
+        table([asdict(s) for s in steps.summary(found)], titles, as_json)
+        return
     rows = [asdict(s) for s in scores.scores(scores.joined(path))]
     columns = {"lever": "lever", "count": "results", "inside": "inside the range", "median_error": "median error", "bias": "bias", "no_change": "no change"}
     table(rows, columns, as_json)
+
+
+@app.command(rich_help_panel=MEASURE)
+def place(
+    what: Annotated[str, typer.Argument(help="A kernel's file (.cu, .py), an implementation or a rung.")],
+    ladder: Annotated[str, typer.Option(help="The ladder to place it on: sgemm_cuda, softmax_cuda, ...")],
+    count: Annotated[bool, typer.Option("--count", help="Count the accesses of it and of the rungs in the simulator: minutes at the first time.")] = False,
+    report: Annotated[Path | None, typer.Option(help="A profiler's report of the kernel, for its accesses; the longest of its kernels counts.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say at which rung of a ladder a kernel stands, which of the ladder's ideas it lacks, and what each gained there. Needs no GPU.
+
+    Example: [bold]rooftop place my_gemm.cu --ladder sgemm_cuda[/bold]"""
+    from rooftop.core import settings
+    from rooftop.lab import candidates
+    from rooftop.lab.counters.diagnose import reports
+    from rooftop.lab.records import store
+    from rooftop.lab.report import place as placing
+
+    folder = settings.load().results
+    subject = next((s for s in candidates.find([what]) if s.implementation is not None), None)
+    if subject is None:
+        raise ValueError(f"{what}: there is no kernel to place, only a reference")
+    measured = None
+    if report is not None:
+        measured = placing.measured_by(max(reports.read(report), key=lambda k: k.get("gpu__time_duration.sum") or 0.0))
+    found = placing.place(subject, ladder, list(store.read(folder)) if folder.is_dir() else [], count=count, measured=measured)
+    typer.echo(json.dumps(found.to_json(), indent=2, default=dict) if as_json else placing.screen(found))
 
 
 def _without(what: str, case: str | None, card: str, as_json: bool) -> None:
@@ -175,6 +240,7 @@ def profile(
     case: CaseName = None,
     out: Annotated[Path, typer.Option(help="Folder of the report or trace.")] = Path("profile"),
     count: Annotated[int | None, typer.Option(help="ncu: how many launches at most.")] = None,
+    lines: Annotated[bool, typer.Option("--lines", help="ncu: count by source line as well (compile with -lineinfo).")] = False,
     card: Annotated[str | None, typer.Option(help="ncu: the card whose measured ceilings hold.")] = None,
 ) -> None:  # fmt: skip
     """Time a kernel, or run it under a profiler and diagnose what it wrote. Needs a GPU.
@@ -190,7 +256,7 @@ def profile(
     report = out / "report.ncu-rep"
     if how == "ncu" and context.args:
         out.mkdir(parents=True, exist_ok=True)
-        drive.ncu([what, *context.args], report, count=count)
+        drive.ncu([what, *context.args], report, count=count, lines=lines)
         diagnose(str(report), card=card)
         return
     if context.args:
@@ -210,5 +276,5 @@ def profile(
         diagnose(str(out / "trace.json"))
         return
     out.mkdir(parents=True, exist_ok=True)
-    drive.ncu(drive.command_of(what if Path(what).suffix else subject.name, chosen), report, from_start=False, count=count)
+    drive.ncu(drive.command_of(what if Path(what).suffix else subject.name, chosen), report, from_start=False, count=count, lines=lines)
     diagnose(str(report), card=card)

@@ -169,9 +169,7 @@ def _runs(run: Callable[[Mode], Report], check: bool) -> tuple[Report, Report | 
     return run("count"), checked
 
 
-def _ordinary(
-    path: Path, own: _Ordinary, blocks: int | None, seed: int, schedules: int, check: bool
-) -> tuple[str, dict[str, str], Report, Report | None]:
+def _ordinary(path: Path, own: _Ordinary, blocks: int | None, seed: int, schedules: int, check: bool) -> tuple[str, dict[str, str], Report, Report | None]:
     """One kernel of a file as it stands."""
     from rooftop.lab.simt import arguments, ordinary
     from rooftop.lab.simt import run as running
@@ -240,6 +238,7 @@ def _case(subject: Subject, name: str | None, sizes: dict[str, tuple[int, ...]])
         small = [c for c in plain if sizes or sum(checks.count(i) for _, i in c.tensors()) <= LARGEST]
         cases = sorted(small, key=lambda c: -sum(checks.count(i) for _, i in c.tensors()))
     if sizes:
+
         def resized(c: Case) -> Case:
             unknown = set(sizes) - {n for n, _ in c.tensors()}
             if unknown:

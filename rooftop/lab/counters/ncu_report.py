@@ -21,6 +21,7 @@ ADDED: Mapping[str, str] = {  # our name -> the source metric that is added up o
 }  # fmt: skip
 _SASS_KEPT = 4  # instructions quoted of each line and opcode
 
+
 def module(ncu: Path) -> Any:
     """NVIDIA's ncu_report. Raises ToolchainError with the folders that were looked into."""
     try:

@@ -391,4 +391,3 @@ def script(draft: Draft, device: str) -> str:
             f"grads = torch.autograd.grad(found, [{', '.join(draft.wants)}], [torch.randn(t.shape, generator=g).to(t) for t in found])",
         ]
     return "\n".join(lines)
-

@@ -338,4 +338,3 @@ def kernel(op: Contract, problem: Problem, tensors: Mapping[str, Any], options: 
     messages += [f"{call.implementation.name}, {n}: {stray}" for n, kept in guarded.items() if (stray := kept.stray())]
     promised = {n: laid_out(t, m) if (m := call.promised.get(n)) is not None else t for n, t in made.items()}
     return {**dict.fromkeys(op.output_names), **promised}
-

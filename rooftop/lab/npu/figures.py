@@ -81,10 +81,7 @@ def check(subject: Subject) -> dict[str, Any]:
 
 def compile_all(subject: Subject, case: Case) -> dict[str, Any]:
     """Target -> facts, each with the digest of what was compiled."""
-    return {
-        t: {**compiler.facts_of(subject, case, t), "digest": compiled_digest(subject, case, device)}
-        for t, device in tpu.TPUS.items()
-    }
+    return {t: {**compiler.facts_of(subject, case, t), "digest": compiled_digest(subject, case, device)} for t, device in tpu.TPUS.items()}
 
 
 def read(path: Path = TPU) -> dict[str, Any]:

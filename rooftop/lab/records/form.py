@@ -102,7 +102,7 @@ def _one(same: Mapping[str, Any], each: Mapping[str, Any], i: int) -> Record:
             inner = same.get(key, {})
             if not isinstance(inner, dict):
                 raise ValueError(f"{key} is in each a table, and beside it none")
-            if (one := _one(inner, values, i)):  # an empty one was none
+            if one := _one(inner, values, i):  # an empty one was none
                 found[key] = one
         elif values[i] is not None:
             found[key] = values[i][""] if _is_shut(values[i]) else values[i]

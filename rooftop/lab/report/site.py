@@ -127,9 +127,7 @@ def spark(page: LadderPage) -> list[tuple[float, bool]]:
 
 def environment() -> jinja2.Environment:
     """Templates with everything escaped that is not marked as safe; an unknown name is an error."""
-    env = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(TEMPLATES), autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
+    env = jinja2.Environment(loader=jinja2.FileSystemLoader(TEMPLATES), autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     env.filters.update(num=number, micro=lambda seconds: number(seconds * 1e6), percent=lambda share: f"{100 * share:.1f}")
     env.filters.update(ratio=lambda value: number(value, 4 if value >= 0.9995 else 3))
     env.filters.update(grouped=lambda n: f"{n:,}".replace(",", "\N{NARROW NO-BREAK SPACE}"), instructions=instructions, plain=counts.plain)

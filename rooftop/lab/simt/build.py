@@ -138,6 +138,7 @@ _UNDECLARED = re.compile(  # by g++, then by clang++; of calls whose arguments' 
     r"|there are no arguments to [‘'](\w+)[’']|(?:use of undeclared identifier|unknown type name|no member named) '(\w+)')", re.M,
 )  # fmt: skip
 
+
 def base_name(expression: str) -> str:
     """`softmax` of `mine::softmax<float, 256>`."""
     return expression.partition("<")[0].rpartition("::")[2].strip()

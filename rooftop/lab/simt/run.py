@@ -135,9 +135,7 @@ def run_launches(
             for launch in launches:
                 if mode == "count":
                     lib.dynamic_at((code.shared.get(launch.kernel, 0) + 15) // 16 * 16)
-                counted, of, status = _launch(
-                    lib, library.kernels, launch, place, memory, mode, seed + schedule, blocks, workers, POISONS[0]
-                )
+                counted, of, status = _launch(lib, library.kernels, launch, place, memory, mode, seed + schedule, blocks, workers, POISONS[0])
                 ran, total, threads = ran + counted, total + of, threads + counted * _product(launch.block)
                 if status:
                     break
@@ -286,9 +284,7 @@ def _launch(
     return (len(chosen) * in_cluster if chosen is not None else total), total, status
 
 
-def run_rung(
-    subject: Subject, case: Case, *, mode: Mode = "check", seed: int = 0, schedules: int = 1, blocks: int | None = None, arch: int = 90
-) -> Report:
+def run_rung(subject: Subject, case: Case, *, mode: Mode = "check", seed: int = 0, schedules: int = 1, blocks: int | None = None, arch: int = 90) -> Report:
     """One case of an op computed by an implementation in CUDA C++: fresh inputs, all launches; `outputs` has what it wrote.
 
     Raises ValueError where the implementation cannot take the case or is not CUDA C++."""

@@ -86,9 +86,7 @@ def contestants(op: Contract, compiled: bool) -> dict[str, Callable[..., Any]]:
     return found
 
 
-def _measure(
-    op: Contract, case: Case, function: Callable[..., Any], r: random.Random, counts: tuple[int, int], gradients: bool, device: str
-) -> dict[str, Any]:
+def _measure(op: Contract, case: Case, function: Callable[..., Any], r: random.Random, counts: tuple[int, int], gradients: bool, device: str) -> dict[str, Any]:
     was = warm.rows_and_columns(case)
     assert was is not None
     heights = r.sample(range(1, MOST), counts[0] + 1)

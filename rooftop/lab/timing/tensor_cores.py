@@ -79,9 +79,7 @@ class Loops:
 
         wide = kernel.startswith("wgmma")
         steps = WGMMA_STEPS if wide else MMA_STEPS
-        launch = Launch(
-            kernel, (self._sms,), {"out": "out", "steps": steps}, types=("ptr", "i32"), block=(THREADS,), shared=WGMMA_SHARED if wide else 0
-        )
+        launch = Launch(kernel, (self._sms,), {"out": "out", "steps": steps}, types=("ptr", "i32"), block=(THREADS,), shared=WGMMA_SHARED if wide else 0)
         prepared = self._module.prepare(launch, ["out"], self._index)
         current, index, addresses = self._torch.cuda.current_stream, self._index, [self._out.data_ptr()]
 

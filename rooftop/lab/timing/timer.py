@@ -276,9 +276,7 @@ class Timer:
         _refuse_impossible(found, floor_seconds)
         return found
 
-    def _validate(
-        self, contestants: Sequence[Contestant], clock: Clock, size: int, duty: Duty, samples: tuple[int, int], target: float
-    ) -> None:
+    def _validate(self, contestants: Sequence[Contestant], clock: Clock, size: int, duty: Duty, samples: tuple[int, int], target: float) -> None:
         if clock not in get_args(Clock):
             raise ValueError(f"clock {clock!r} is not one of {', '.join(get_args(Clock))}")
         if duty not in PACES:

@@ -270,9 +270,7 @@ def naive_demo(device: int = 0, *, sizes: Sequence[int] = (16, 64), repeats: int
 def _naive(timer: Timer, mib: int, repeats: int) -> list[dict[str, Any]]:
     backend = cast(CudaBackend, timer.backend)
     torch, total = backend._torch, mib << 20
-    pairs = [
-        [torch.randn(total // 8, device=backend._device) for _ in range(2)] for _ in range(sets_needed(total, backend.l2_bytes))
-    ]
+    pairs = [[torch.randn(total // 8, device=backend._device) for _ in range(2)] for _ in range(sets_needed(total, backend.l2_bytes))]
     calls: list[Call] = [partial(y.copy_, x) for x, y in pairs]
     copy, field = calls[0], [Contestant("copy", calls)]
     backend.prepare(calls)

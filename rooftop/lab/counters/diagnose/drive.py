@@ -25,7 +25,9 @@ _STALLS = (
     "membar", "drain", "tex_throttle", "no_instruction", "branch_resolving", "dispatch_stall", "imc_miss", "sleeping", "misc",
 )  # fmt: skip
 _ELAPSED = (
-    "gpu__dram_throughput", "lts__throughput", "lts__t_sectors", "lts__d_sectors", "lts__t_tag_requests", "l1tex__m_xbar2l1tex_read_sectors",
+    "gpu__dram_throughput", "lts__throughput", "lts__t_sectors", "lts__d_sectors", "lts__t_tag_requests", "lts__lts2xbar_cycles_active",
+    "lts__xbar2lts_cycles_active",
+    "lts__d_atomic_input_cycles_active", "l1tex__m_xbar2l1tex_read_sectors",
     "l1tex__data_pipe_lsu_wavefronts", "l1tex__lsuin_requests", "l1tex__f_wavefronts", "l1tex__lsu_writeback_active", "sm__inst_issued",
     "sm__pipe_tensor_cycles_active", "sm__inst_executed_pipe_tensor", "sm__pipe_fma_cycles_active", "sm__inst_executed_pipe_fma",
     "sm__pipe_alu_cycles_active", "sm__inst_executed_pipe_alu", "sm__inst_executed_pipe_xu", "sm__inst_executed_pipe_fp64",
@@ -35,6 +37,8 @@ _PLAIN = (
     "smsp__issue_active.avg.per_cycle_active", "smsp__thread_inst_executed_per_inst_executed.ratio", "sm__warps_active.avg.pct_of_peak_sustained_active",
     "l1tex__data_pipe_lsu_wavefronts.sum", "l1tex__data_pipe_lsu_wavefronts_mem_shared.sum",
     "l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum", "lts__t_sector_hit_rate.pct", "l1tex__t_sector_hit_rate.pct",
+    "lts__t_sectors.sum", "smsp__inst_executed.sum", "sm__cycles_elapsed.avg.per_second",
+    *(f"smsp__sass_thread_inst_executed_op_{op}_pred_on.sum" for op in ("ffma", "fadd", "fmul")),
     *(f"l1tex__t_{what}_pipe_lsu_mem_global_op_{op}.sum" for what in ("requests", "sectors") for op in ("ld", "st")),
     *(f"l1tex__t_sectors_pipe_lsu_mem_local_op_{op}.sum" for op in ("ld", "st")),
     *(f"smsp__sass_average_data_bytes_per_sector_mem_global_op_{op}.ratio" for op in ("ld", "st")),
@@ -44,11 +48,12 @@ METRICS = (
 )  # fmt: skip
 
 
-def ncu(command: Sequence[str], report: Path, *, from_start: bool = True, count: int | None = None, kernel: str | None = None) -> str:
+def ncu(command: Sequence[str], report: Path, *, from_start: bool = True, count: int | None = None, kernel: str | None = None,
+        lines: bool = False) -> str:  # fmt: skip
     """Profile the kernels of a command line into `report` (.ncu-rep); returns what ncu and the program printed. Clocks are left alone.
 
-    `from_start` False: only between cudaProfilerStart and Stop. Metrics that this ncu refuses are left out at a second try. Raises ToolchainError where ncu
-    is missing, is not permitted to read counters, or profiled nothing."""
+    `from_start` False: only between cudaProfilerStart and Stop. `lines`: with counters by source line, which takes a few more passes. Metrics that this ncu
+    refuses are left out at a second try. Raises ToolchainError where ncu is missing, is not permitted to read counters, or profiled nothing."""
     program = find_ncu()
     if report.suffix != ".ncu-rep":
         raise ValueError(f"{report}: a report's name ends in .ncu-rep")
@@ -59,6 +64,7 @@ def ncu(command: Sequence[str], report: Path, *, from_start: bool = True, count:
         line = [
             str(program), "--clock-control", "none", "--cache-control", "all", "--target-processes", "all", "--force-overwrite",
             "--export", str(report.with_suffix("")), *(p for s in SECTIONS for p in ("--section", s)), "--metrics", ",".join(asked),
+            *(("--section", "SourceCounters", "--import-source", "yes") if lines else ()),
             *(() if from_start else ("--profile-from-start", "off")), *(() if count is None else ("--launch-count", str(count))),
             *(() if kernel is None else ("--kernel-name", f"regex:{kernel}")), *command,
         ]  # fmt: skip

@@ -10,6 +10,7 @@ from rooftop.lab.counters.diagnose.resources import Activity, Load
 
 SECTOR = 32  # bytes
 WIDEST = 16  # sectors that hold the 512 bytes of a warp's widest access
+USED = 0.3  # a waste at a resource less busy than this is no lever against latency
 WORTH = 0.05  # wastes below this part are not listed
 LIMITERS = {
     "registers": "registers", "shared_mem": "shared memory", "warps": "warps a block", "blocks": "blocks an SM", "barriers": "barriers",
@@ -128,10 +129,17 @@ _HOW = {
 }  # fmt: skip
 
 
+_TOUCHED = {  # waste -> all the resources that it burdens in the same proportion, beside the one it is listed at
+    "divergence": ("issue", "fma", "alu", "xu"), "spills": ("l1", "l2", "dram"), "sectors_ld": ("l1", "l2"), "sectors_st": ("l1", "l2"),
+}  # fmt: skip
+
+
 def _of_wastes(found: Sequence[Load], bound: str, waste: Sequence[Waste]) -> Iterator[Lever]:
+    shares = {x.key: x.share for x in found}
     for w in waste:
-        touched = {w.resource, *(("issue", "fma", "alu") if w.key == "divergence" else ())}
-        if w.part is None or w.key not in _HOW or bound not in (*touched, "latency"):
+        touched = {w.resource, *_TOUCHED.get(w.key, ())}
+        waits = bound == "latency" and max((shares.get(key, 0.0) for key in touched), default=0.0) >= USED
+        if w.part is None or w.key not in _HOW or not (bound in touched or waits):
             continue
         after = {x.key: x.share * (1 - w.part) if x.key in touched else x.share for x in found}
         yield _lever(w.key, *_HOW[w.key], found, after, proportional=bound in touched)
@@ -140,7 +148,7 @@ def _of_wastes(found: Sequence[Load], bound: str, waste: Sequence[Waste]) -> Ite
 def _lever(key: str, text: str, moves: tuple[str, ...], found: Sequence[Load], after: dict[str, float], proportional: bool) -> Lever:
     then = max(after, key=lambda n: after[n])
     most = max(after[then], 1e-3)
-    low = found[0].share / most if proportional else 1.0
+    low = min(1.0, found[0].share) / most if proportional else 1.0
     return Lever(key, text, max(1.0, low), max(1.0, 1 / min(1.0, most)), then, moves)
 
 
@@ -154,7 +162,7 @@ def _of_bound(a: Activity, found: Sequence[Load], bound: str) -> Iterator[Lever]
         text = "cut the work into more blocks: the grid is smaller than the card" if small else "even out the blocks: smaller ones, or a persistent kernel"
         by_waves = ceil(waves) / waves if waves and waves > 1 else 1.0
         by_active = 1 / max(a.active, top)
-        yield Lever("grid", text, min(by_waves, by_active), by_active, found[0].key if found else "", ("sm__cycles_active.avg up", ))
+        yield Lever("grid", text, min(by_waves, by_active), by_active, found[0].key if found else "", ("sm__cycles_active.avg up",))
     if bound == "latency":
         reason = next((n for n in a.stalls if n in REASONS), None)
         what = f"hide the latency: {REASONS[reason][1]}" if reason else "hide the latency: more warps or more independent work a thread"

@@ -39,6 +39,16 @@ class Rule:
     scope: str = ""
 
 
+@dataclass(frozen=True)
+class Line:
+    """A source line with its part of the kernel's stalled warps' samples (`unit` stalled), or of its executed instructions (`unit` instructions)."""
+
+    file: str
+    line: int
+    part: float
+    unit: str
+
+
 @dataclass
 class Kernel:
     """One profiled launch. Numbers are in seconds, hertz, bytes, percent and plain counts."""
@@ -50,6 +60,7 @@ class Kernel:
     metrics: dict[str, float] = field(default_factory=dict)
     texts: dict[str, str] = field(default_factory=dict)  # metrics that are no numbers
     rules: list[Rule] = field(default_factory=list)
+    lines: list[Line] = field(default_factory=list)
     case: str = ""  # the NVTX range around the launch, where the report names one
 
     def get(self, *names: str) -> float | None:
@@ -110,6 +121,10 @@ def parse(text: str, path: str = "the report") -> list[Kernel]:
     names, body = rows[0], rows[1:]
     if "Kernel Name" not in names:
         raise ReportError(f"{path}: a table without the column 'Kernel Name' is not of ncu --csv")
+    short = names.index("Metric Value") + 2 if "Metric Value" in names and "Rule Name" in names else len(names)
+    for row in body:
+        if len(row) == short and not row[-1]:  # the details page ends a metric's row after its value, with a comma
+            row.extend([""] * (len(names) - short))
     for at, row in enumerate(body, start + 2):
         if len(row) != len(names):
             raise ReportError(f"{path}: row {at} has {len(row)} of {len(names)} fields: the file is cut off or damaged")
@@ -167,7 +182,7 @@ def _details(names: list[str], body: list[list[str]], path: str) -> list[Kernel]
                     _put(kernel, name, row.get("Metric Value", ""), scale(row.get("Metric Unit", "")), decimal)
             elif row.get("Rule Name"):
                 gain = number(row.get("Estimated Speedup", ""), decimal)
-                rule = Rule(row["Rule Name"], row.get("Rule Description", ""), row["Section Name"], gain, row.get("Estimated Speedup Type", ""))
+                rule = Rule(row["Rule Name"], _unmarked(row.get("Rule Description", "")), row["Section Name"], gain, row.get("Estimated Speedup Type", ""))
                 kernel.rules.append(rule)
         found.append(kernel)
     return found
@@ -182,7 +197,14 @@ def _decimal(texts: Iterator[str], path: str) -> str:
 
 def _kernel(row: Mapping[str, str]) -> Kernel:
     case = next((row[n] for n in row if "Push/Pop_Range" in n or n.endswith("Push/Pop Stack")), "")
-    return Kernel(row["Kernel Name"], _sizes(row.get("Grid Size", "")), _sizes(row.get("Block Size", "")), row.get("CC", ""), case=case.strip('" '))
+    return Kernel(row["Kernel Name"], _sizes(row.get("Grid Size", "")), _sizes(row.get("Block Size", "")), row.get("CC", ""), case=_range(case))
+
+
+def _range(text: str) -> str:
+    """The name in `<id> "<domain>:name:none:..."`, the innermost range last; one of the program's own (the default domain) before a library's."""
+    found = re.findall(r'"(<[^>"]*>|[^:"]*):([^:"]+):', text)
+    own = [name for domain, name in found if domain == "<default domain>"]
+    return own[-1] if own else found[-1][1] if found else text.strip('" ')
 
 
 def _sizes(text: str) -> tuple[int, ...]:
@@ -255,5 +277,53 @@ def of_action(action: Any) -> Kernel:
             gain = rule.get("speedup_estimation") or {}
             text = str(said.get("message", "")) if isinstance(said, dict) else str(said)
             name, section = str(rule.get("rule_identifier", rule.get("name", ""))), str(rule.get("section_identifier", ""))
-            kernel.rules.append(Rule(name, text, section, gain.get("speedup")))
+            kernel.rules.append(Rule(name, _unmarked(text), section, gain.get("speedup"), _SCOPES.get(gain.get("type", 0), "")))
+    kernel.case = _case(action)
+    kernel.lines = _lines(action)
     return kernel
+
+
+_SCOPES = {1: "local", 2: "global"}  # of NVIDIA's SpeedupType
+
+
+def _unmarked(text: str) -> str:
+    """A rule's text without NVIDIA's links: `@url:TEXT:ADDRESS@`, `@section:KEY:TEXT@`."""
+    return re.sub(r"@section:[^:@]*:([^@]*)@", r"\1", re.sub(r"@url:([^:@]*):[^@]*@", r"\1", text))
+
+
+def _case(action: Any) -> str:
+    """The innermost NVTX range of the program around the launch."""
+    state = action.nvtx_state() if hasattr(action, "nvtx_state") else None
+    if state is None:
+        return ""
+    found = {}
+    for number_ in state.domains():
+        domain = state.domain_by_id(number_)
+        ranges = domain.push_pop_ranges()
+        if ranges:
+            found[domain.name()] = str(ranges[-1])
+    return found.get("<default domain>", next(iter(found.values()), ""))
+
+
+def _lines(action: Any) -> list[Line]:
+    """Source lines by samples of stalled warps, else by instructions; empty where the report holds no source counters or the kernel no line table."""
+    if not hasattr(action, "source_info"):
+        return []
+    names = sorted(n for n in action.metric_names() if re.match(r"smsp__pcsamp_warps_issue_stalled_\w+$", n) and not n.endswith("not_issued"))
+    for group in (names, ["inst_executed"]):
+        counts: dict[tuple[str, int], float] = {}
+        for name in group:
+            metric = action.metric_by_name(name)
+            if metric is None or not metric.has_correlation_ids():
+                continue
+            places = metric.correlation_ids()
+            for i in range(metric.num_instances()):
+                info = action.source_info(places.as_uint64(i))
+                if info is not None:
+                    key = (str(info.file_name()), int(info.line()))
+                    counts[key] = counts.get(key, 0.0) + metric.as_double(i)
+        total = sum(counts.values())
+        if total:
+            unit = "stalled" if group is names else "instructions"
+            return [Line(file, line, n / total, unit) for (file, line), n in sorted(counts.items(), key=lambda kv: -kv[1])[:5]]
+    return []

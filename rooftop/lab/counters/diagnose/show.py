@@ -9,12 +9,12 @@ from rooftop.lab.counters.diagnose.diagnosis import Diagnosis
 
 WIDTH = 110
 BAR = 24
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
 def plain(text: str, width: int = WIDTH) -> str:
     """One line without control characters: a kernel's name comes from outside."""
-    text = _CONTROL.sub("?", text)
+    text = CONTROL.sub("?", text)
     return text if len(text) <= width else text[: width - 3] + "..."
 
 
@@ -54,8 +54,11 @@ def _lines(d: Diagnosis) -> Iterator[str]:
         yield f"   {n}. {plain(lever.text, 100)}"
         moves = f"; should move: {', '.join(lever.moves)}" if lever.moves else ""
         yield plain(f"      {gain(lever.low, lever.high)}, then {lever.then} bounds{moves}", WIDTH + 20)
-    for rule in d.rules[:2]:
-        yield plain(f"  ncu's rule {rule.name}: est. {rule.speedup:.0f} % {rule.scope}: {rule.text}", WIDTH)
+    for rule in d.rules[:3]:
+        said = "" if rule.speedup is None else f"est. {rule.speedup:.0f} %{f' {rule.scope}' if rule.scope else ''}: "
+        yield plain(f"  ncu's rule {rule.name}: {said}{rule.text}", WIDTH)
+    for line in d.lines[:3]:
+        yield plain(f"  {line.part:4.0%} of {'the stalls' if line.unit == 'stalled' else 'the instructions'} at {line.file}:{line.line}", WIDTH)
     if d.missing:
         yield plain("  not collected: " + ", ".join(d.missing), 200)
 

@@ -109,8 +109,8 @@ def _bound(span: float, filled: float, by: Mapping[str, float], alone: float, me
             "host": f"the GPU waits for the host's own work for {by['host'] / span:.0%} of the time: move it out of the loop, or into another thread",
         }[why]
     if alone >= 0.2 * span:
-        pinned = f"; {pageable / span:.0%} of the time go into memory that is not pinned" if pageable else ""
-        return "copies", f"copies that overlap no kernel take {alone / span:.0%} of the time: another stream, and pinned memory{pinned}"
+        how = f"pinned memory, as {pageable / span:.0%} of the time is for memory that is not pinned, then another stream" if pageable else "another stream"
+        return "copies", f"copies that overlap no kernel take {alone / span:.0%} of the time: {how}"
     return "gpu", f"the GPU works for {filled / span:.0%} of the time: look at its longest kernels (rooftop profile --with ncu)"
 
 
