@@ -235,7 +235,7 @@ def _without(what: str, case: str | None, card: str, as_json: bool) -> None:
 @app.command(rich_help_panel=MEASURE, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 def profile(
     context: typer.Context,
-    what: Annotated[str, typer.Argument(help="An op, implementation, rung or file; with --with ncu also a program, followed by its arguments.")],
+    what: Annotated[str, typer.Argument(help="An op, implementation, rung or file; or a program, followed by its arguments.")],
     how: Annotated[str, typer.Option("--with", help="events (the timer), torch (torch.profiler) or ncu (hardware counters).")] = "events",
     case: CaseName = None,
     out: Annotated[Path, typer.Option(help="Folder of the report or trace.")] = Path("profile"),
@@ -245,22 +245,27 @@ def profile(
 ) -> None:  # fmt: skip
     """Time a kernel, or run it under a profiler and diagnose what it wrote. Needs a GPU.
 
+    A program is run as a whole: by ncu any, by events and torch a Python program (python train.py, python -m package, a script), without a GPU too.
+
     Examples: [bold]rooftop profile softmax --case "rows 2048x131072 bf16"[/bold] · [bold]rooftop profile sgemm_cuda/05_tile_2d --with ncu[/bold] ·
     [bold]rooftop profile --with ncu -- python train.py[/bold]"""
     from rooftop.lab import candidates
-    from rooftop.lab.counters.diagnose import drive
+    from rooftop.lab.counters.diagnose import command, drive
     from rooftop.lab.inspect.inspector import inspect_case
 
     if how not in ("events", "torch", "ncu"):
         raise typer.BadParameter(f"--with {how}: accepted are events, torch, ncu")
     report = out / "report.ncu-rep"
-    if how == "ncu" and context.args:
+    if command.is_program(what, context.args):
+        if case is not None:
+            raise typer.BadParameter("--case goes with an op, implementation, rung or file, not with a program")
+        if how != "ncu":
+            _program([what, *context.args], how, out)
+            return
         out.mkdir(parents=True, exist_ok=True)
         drive.ncu([what, *context.args], report, count=count, lines=lines)
         diagnose(str(report), card=card)
         return
-    if context.args:
-        raise typer.BadParameter(f"a command line goes with --with ncu; --with {how} takes an op, implementation, rung or file")
     subjects = [s for s in candidates.find([what]) if how != "ncu" or s.implementation is not None]
     if how == "events":
         from rooftop.lab.cli.measure import bench
@@ -278,3 +283,23 @@ def profile(
     out.mkdir(parents=True, exist_ok=True)
     drive.ncu(drive.command_of(what if Path(what).suffix else subject.name, chosen), report, from_start=False, count=count, lines=lines)
     diagnose(str(report), card=card)
+
+
+def _program(line: list[str], how: str, out: Path) -> None:
+    """A command line with events or torch. Exits with 1 where the program failed, after what was seen of it."""
+    from rooftop.lab.counters.diagnose import command, timeline
+    from rooftop.lab.counters.diagnose.reports import ReportError
+
+    said = command.run(line, how, out)
+    if how == "events":
+        typer.echo(command.screen(said))
+    else:
+        typer.echo((out / "averages.txt").read_text(encoding="utf-8"))
+        try:
+            typer.echo(timeline.screen(timeline.read(out / "trace.json")))
+        except ReportError:
+            why = "there is no GPU that torch can use" if said["gpu"] is None else f"the program gave {said['gpu']} no work"
+            typer.echo(f"no timeline of a GPU: {why}; {out / 'trace.json'} holds what the CPU did")
+    if said["status"]:
+        typer.echo(f"the program ended with status {said['status']}", err=True)
+        raise typer.Exit(1)
