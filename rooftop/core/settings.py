@@ -5,6 +5,7 @@
 | `ROOFTOP_CACHE` | folder of compiled kernels | `$XDG_CACHE_HOME/rooftop` or `~/.cache/rooftop` |
 | `ROOFTOP_CACHE_MIB` | most that folder may hold before what was longest not used is removed | 2048 |
 | `ROOFTOP_RESULTS` | folder of the records that pages and `explain` read | `results/` of the checkout, else the cache folder's `results/` |
+| `ROOFTOP_PREDICTIONS` | gains that `diagnose` predicted, and what came | `$XDG_STATE_HOME/rooftop/predictions.jsonl`, else in `~/.local/state` |
 | `ROOFTOP_JOBS` | processes that compile at once | number of usable cores |
 | `ROOFTOP_SIMT_PATIENCE` | seconds of CPU time in which simulated threads must get anywhere, or their loop is taken to be endless | 20 |
 """
@@ -27,6 +28,7 @@ class Settings:
     jobs: int
     patience: int = 20
     cache_mib: int = 2048
+    predictions: Path = Path("predictions.jsonl")
 
 
 def load() -> Settings:
@@ -47,7 +49,9 @@ def load() -> Settings:
     mib = os.environ.get("ROOFTOP_CACHE_MIB") or "2048"
     if not mib.isdigit():
         raise ValueError(f"ROOFTOP_CACHE_MIB is {mib!r}; it must be a whole number of MiB")
-    return Settings(cache, where, int(jobs_text), int(patience), int(mib))
+    state = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
+    predictions = Path(os.environ.get("ROOFTOP_PREDICTIONS") or Path(state) / "rooftop" / "predictions.jsonl")
+    return Settings(cache, where, int(jobs_text), int(patience), int(mib), predictions)
 
 
 def tool_path(name: str) -> Path | None:

@@ -23,6 +23,14 @@ def report(path: Path, us: float, **busy: float) -> Path:
     return path
 
 
+@pytest.fixture(autouse=True)
+def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The file of the predictions that are kept unasked."""
+    path = tmp_path / "state" / "predictions.jsonl"
+    monkeypatch.setenv("ROOFTOP_PREDICTIONS", str(path))
+    return path
+
+
 def said(*arguments: object) -> str:
     commands()
     done = CliRunner().invoke(app, [str(a) for a in arguments])
@@ -37,6 +45,35 @@ def test_a_report_and_what_came_of_its_predictions(tmp_path: Path) -> None:
     assert "1.05x as fast" in said("diagnose", before, "--diff", after, "--keep", gains, "--lever", "overlap")
     (overlap, _) = json.loads(said("predictions", gains, "--json"))
     assert (overlap["lever"], overlap["count"], overlap["inside"]) == ("overlap", 1, 1)
+
+
+def test_predictions_are_kept_unasked_and_joined_with_the_next_version(tmp_path: Path, kept: Path) -> None:
+    before, after = report(tmp_path / "a.csv", 100), report(tmp_path / "b.csv", 92, gpu__dram_throughput=99)
+    (predicted,) = [x["key"] for x in json.loads(said("diagnose", before, "--no-keep", "--json"))[0]["levers"]]
+    assert not kept.exists() and json.loads(said("diagnose", after, "--no-keep", "--json"))[0]["levers"] == []
+    for path in (before, before, after, after, before):  # a report that is read again adds nothing
+        said("diagnose", path)
+    assert [("came" in x, x["lever"]) for x in map(json.loads, kept.read_text().splitlines())] == [(False, predicted), (True, predicted)]
+    (row, _) = json.loads(said("predictions", "--kept", "--json"))
+    assert (row["lever"], row["count"]) == (predicted, 1) and row["no_change"] == pytest.approx(100 / 92 - 1)
+
+
+def test_predictions_that_cannot_be_kept_do_not_stop_the_diagnosis(tmp_path: Path, kept: Path) -> None:
+    path = report(tmp_path / "a.csv", 100)
+    kept.parent.write_text("a file where the folder should be")
+    assert "bound by   dram" in said("diagnose", path)
+    kept.parent.unlink()
+    kept.parent.mkdir()
+    kept.write_text("[]\n")
+    assert "bound by   dram" in said("diagnose", path) and kept.read_text() == "[]\n"
+
+
+def test_a_kernel_of_two_launches_is_no_next_version(tmp_path: Path, kept: Path) -> None:
+    before, after = report(tmp_path / "a.csv", 100), report(tmp_path / "b.csv", 92, gpu__dram_throughput=99)
+    after.write_text(after.read_text() + after.read_text().splitlines()[-1] + "\n")
+    said("diagnose", before)
+    said("diagnose", after)
+    assert len(kept.read_text().splitlines()) == 1
 
 
 def test_a_kernel_without_counters() -> None:

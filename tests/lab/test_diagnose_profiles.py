@@ -86,7 +86,7 @@ def test_gains_come_as_the_levers_say(tmp_path: Path) -> None:
         for name, variant in pulled:
             kept = scores.keep(log, [found[name]])
             assert kept and lever in {x.key for x in found[name].levers}, name
-            scores.came(log, found[name].name, lever, us[name]["main"] / us[name][variant])
+            scores.came(log, found[name].name, lever, us[name]["main"] / us[name][variant], found[name].case, found[name].card)
     joined = scores.joined(log)
     assert len(joined) == sum(map(len, LEVERS.values()))
     total = {s.lever: s for s in scores.scores(joined)}["all"]

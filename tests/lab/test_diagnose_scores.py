@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from rooftop.lab.counters.diagnose import scores
+from rooftop.lab.counters.diagnose.diagnosis import Diagnosis
+from rooftop.lab.counters.diagnose.levers import Lever
 from rooftop.lab.counters.diagnose.reports import ReportError
 
 
@@ -40,3 +43,17 @@ def test_a_file_of_something_else(tmp_path: Path, line: str) -> None:
 def test_a_ratio_that_is_none(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no ratio"):
         scores.came(tmp_path / "gains.jsonl", "k", "l", float("nan"))
+
+
+def test_several_levers_that_are_gone_are_joined_only_where_one_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "gains.jsonl"
+    one, other = (Lever(key, "", low, high, "dram", ()) for key, low, high in (("conflicts", 2.0, 3.0), ("spills", 1.5, 1.6)))
+    before = Diagnosis("k", (1,), (32,), 8e-6, "l1", "", None, "clear", None, None, (), (), (one, other), ())
+    after = replace(before, seconds=2e-6, levers=())
+    assert scores.note(path, before) == ""
+    assert "(conflicts, spills): --lever says" in scores.note(path, after) and scores.joined(path) == []
+    assert scores.note(path, after, "conflicts").endswith("came 4.00x")
+    (joined,) = scores.joined(path)
+    assert (joined.lever, joined.low, joined.high, joined.came) == ("conflicts", 2.0, 3.0, 4.0)
+    assert "had conflicts, spills" in scores.note(path, replace(before, seconds=1e-6), "overlap")
+    assert scores.note(path, replace(before, seconds=4e-6, card="another")) == "" and len(scores.joined(path)) == 1

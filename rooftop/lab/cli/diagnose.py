@@ -22,7 +22,8 @@ def diagnose(
     floor: Annotated[float | None, typer.Option(help="Microseconds that the op needs at least, to show beside the ceiling.")] = None,
     diff: Annotated[Path | None, typer.Option(help="A report of the kernel afterwards: what has changed.")] = None,
     keep: Annotated[Path | None, typer.Option(help="A file to which the predicted gains are appended; with --diff and --lever, the gain that came.")] = None,
-    lever: Annotated[str | None, typer.Option(help="With --diff and --keep: which lever the change was (conflicts, spills, ...).")] = None,
+    no_keep: Annotated[bool, typer.Option("--no-keep", help="Keep no predictions. Else the shown ones go to a file (ROOFTOP_PREDICTIONS).")] = False,
+    lever: Annotated[str | None, typer.Option(help="Which lever the change since the version before was (conflicts, spills, ...).")] = None,
     html: Annotated[Path | None, typer.Option(help="Of a report: write a page with the hierarchical roofline of each kernel.")] = None,
     every: Annotated[bool, typer.Option("--every", help="Of a report: a screen for each kernel, not for the longest alone.")] = False,
     as_json: AsJson = False,
@@ -51,8 +52,13 @@ def diagnose(
         _difference(before, after, as_json)
         if keep is not None and lever is not None:
             _came(keep, before, after, lever)
+        elif keep is None and not no_keep:
+            _note(before, False, None)
+            _note(after, False, lever)
         return
-    if keep is not None:
+    if keep is None and not no_keep:
+        _note(before, every, lever)
+    elif keep is not None:
         from rooftop.lab.counters.diagnose import scores
 
         typer.echo(f"{scores.keep(keep, before)} predictions appended to {keep}", err=True)
@@ -147,26 +153,49 @@ def _came(path: Path, before: list[Any], after: list[Any], lever: str) -> None:
     one, other = longest(before)[0], longest(after)[0]
     if not one.seconds or not other.seconds:
         raise ValueError("the reports hold no duration: nothing to keep")
-    scores.came(path, one.name, lever, one.seconds / other.seconds)
+    scores.came(path, one.name, lever, one.seconds / other.seconds, one.case, one.card)
+
+
+def _note(found: list[Any], every: bool, lever: str | None) -> None:
+    """Keep what is shown, where the settings say. A kernel that the report has several times is left out: which launch the next version's is, nobody says."""
+    from collections import Counter
+
+    from rooftop.core import settings
+    from rooftop.lab.counters.diagnose import scores
+    from rooftop.lab.counters.diagnose.diagnosis import longest
+    from rooftop.lab.counters.diagnose.reports import ReportError
+
+    path = settings.load().predictions
+    times = Counter((d.name, d.case) for d in found)
+    try:
+        for d in longest(found) if every else longest(found)[:1]:
+            if times[d.name, d.case] == 1 and (said := scores.note(path, d, lever)):
+                typer.echo(said, err=True)
+    except (OSError, ReportError) as error:
+        typer.echo(f"the predictions are not kept: {error}", err=True)
 
 
 @app.command(rich_help_panel=MEASURE)
 def predictions(
     path: Annotated[Path | None, typer.Argument(help="The file that diagnose --keep wrote. Without it: the steps of the recorded ladders.")] = None,
+    kept: Annotated[bool, typer.Option("--kept", help="What diagnose kept without --keep.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Show how far off the predicted gains were: median error and bias by lever, beside the error of predicting no change.
 
     Without a file: the time of each ladder's next rung, predicted from this one by what its idea gained on the other ladders.
 
-    Example: [bold]rooftop predictions gains.jsonl[/bold]"""
+    Examples: [bold]rooftop predictions --kept[/bold] · [bold]rooftop predictions gains.jsonl[/bold]"""
     from dataclasses import asdict
 
+    from rooftop.core import settings
     from rooftop.lab.cli.app import table
     from rooftop.lab.counters.diagnose import scores, steps
 
+    if kept and path is not None:
+        raise typer.BadParameter("--kept goes without a file")
+    path = settings.load().predictions if kept else path
     if path is None:
-        from rooftop.core import settings
         from rooftop.lab.records import store
 
         folder = settings.load().results

@@ -65,6 +65,7 @@ class Diagnosis:
     lines: tuple[Line, ...] = field(default=())  # source lines, where the report has them
     case: str = ""
     hierarchy: Hierarchy | None = None  # the roofline of each level of the memory
+    card: str = ""  # as the report names it
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -82,7 +83,7 @@ def diagnose(kernel: Kernel, ceilings: Ceilings | None = None, floor_s: float | 
         found[0].share * a.seconds if found and a.seconds else None, floor_s, tuple(found), waste, tuple(levers(a, found, bound, waste)),
         tuple(what for what, names in NEEDED.items() if kernel.get(*names) is None),
         tuple(sorted((r for r in kernel.rules if r.speedup or r.name == VERDICT), key=lambda r: (r.name != VERDICT, -(r.speedup or 0)))),
-        tuple(kernel.lines), kernel.case, hierarchy(a),
+        tuple(kernel.lines), kernel.case, hierarchy(a), kernel.texts.get("device__attribute_display_name", ""),
     )  # fmt: skip
 
 
