@@ -8,9 +8,15 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from rooftop.core.devices import lookup
+from rooftop.lab import candidates
 from rooftop.lab.cli import app, commands
-from rooftop.lab.counters.diagnose import drive
+from rooftop.lab.counters.diagnose import drive, sizes
+from rooftop.lab.counters.diagnose.sizes import Size
+from rooftop.lab.inspect import inspector
+from rooftop.lab.report import rung_counts
 from rooftop.lab.timing.bench import NoGpuError
+from rooftop.lab.timing.roofline import Ceilings
 
 COUNTERS = {"gpu__dram_throughput": 90, "lts__throughput": 40, "l1tex__data_pipe_lsu_wavefronts": 30, "sm__inst_issued": 20}
 
@@ -79,6 +85,53 @@ def test_a_kernel_of_two_launches_is_no_next_version(tmp_path: Path, kept: Path)
 def test_a_kernel_without_counters() -> None:
     text = said("diagnose", "sgemm_cuda/05_tile_2d", "--card", "h100")
     assert "without counters" in text and "limited by registers" in text and "not collected" in text
+
+
+def test_sizes_and_the_simulators_counts_stand_in_for_counters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROOFTOP_CACHE", str(tmp_path))  # where nothing has been counted
+    text = said("diagnose", "sgemm_cuda/05_tile_2d", "--card", "h100")
+    assert "\n  sizes  " in text and "simulator  not counted" in text and "diagnose --count counts it" in text
+    line = rung_counts.Line("k.cu", 7, "x", "shared read", 8.0, 4.0, True)
+    counts = rung_counts.RungCounts("a[8, 8] f32", 2, 64, {"conflicts": 2.0, "reads": 3.0}, {"conflicts": 1.0}, (line,))
+    monkeypatch.setattr(rung_counts, "count", lambda subjects, case, run: {s.name: counts for s in subjects})
+    text = said("diagnose", "sgemm_cuda/05_tile_2d", "--card", "h100")
+    assert "from the simulator, at a[8, 8] f32, 2 of 64 blocks" in text and "conflicts 2, 1 at the least: 2.0 times that" in text
+    assert "k.cu:7: shared read takes 8.0 wavefronts" in text
+    assert json.loads(said("diagnose", "sgemm_cuda/05_tile_2d", "--card", "h100", "--json"))[0]["simulated"]["values"]["reads"] == 3.0
+
+
+def test_sizes_are_of_fresh_records_of_the_same_dtypes_and_card() -> None:
+    (subject,) = candidates.find(["sgemm_cuda/05_tile_2d"])
+    device = inspector.device_of("h100")
+    ceilings = Ceilings.from_records([], device.name, lookup(device.name))
+    cases = [subject.op.case(f"{n} cubed f32") for n in (1024, 2048, 4096, 8192)]
+
+    def records(stale: int = 9, card: str = device.name) -> list[dict[str, object]]:
+        return [
+            {"kind": "bench", "subject": subject.name, "case": c.id, "at": "1", "device": {"name": card}, "clocks": {"kernel": {"median": 1e-4 + 1e-6 * 8**i}},
+             "digest": "old" if i == stale else subject.digest(c, device)}
+            for i, c in enumerate(cases)
+        ]  # fmt: skip
+
+    found = sizes.of(subject, cases[0], device, records(), ceilings)
+    assert found and len(found.points) == 4 and found.fixed_s == pytest.approx(1e-4, rel=0.02)
+    fewer = sizes.of(subject, cases[0], device, records(stale=0), ceilings)
+    assert fewer and [p.case for p in fewer.points] == [c.id for c in cases[1:]]
+    assert sizes.of(subject, cases[0], device, records(card="NVIDIA H200"), ceilings) is None
+    other = next(c for c in subject.op.cases if c.dtype != "f32")
+    assert sizes.of(subject, other, device, records(), ceilings) is None
+
+
+def test_a_line_through_sizes() -> None:
+    exact = sizes.line([Size(str(r), r, 5e-6 + 2 * r) for r in (1e-6, 1e-5, 1e-4)])
+    assert exact and (exact.fixed_s, exact.slope, exact.off) == (pytest.approx(5e-6), pytest.approx(2), pytest.approx(0, abs=1e-9))
+    assert exact.fixed_share(10e-6) == pytest.approx(0.5)
+    below = sizes.line([Size(str(r), r, r**1.5) for r in (1.0, 4.0, 16.0)])
+    assert below and below.fixed_s == 0 and below.slope > 0 and below.off > 0.1
+    falling = sizes.line([Size(str(r), r, 1 / r) for r in (1.0, 4.0, 16.0)])
+    assert falling and falling.slope == 0
+    assert sizes.line([Size("a", 1.0, 1.0), Size("b", 9.0, 9.0)]) is None
+    assert sizes.line([Size(str(r), r, r) for r in (1.0, 2.0, 3.0)]) is None
 
 
 def test_a_profile_where_there_is_no_gpu_or_no_ncu(monkeypatch: pytest.MonkeyPatch) -> None:

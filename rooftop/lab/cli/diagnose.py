@@ -25,6 +25,7 @@ def diagnose(
     no_keep: Annotated[bool, typer.Option("--no-keep", help="Keep no predictions. Else the shown ones go to a file (ROOFTOP_PREDICTIONS).")] = False,
     lever: Annotated[str | None, typer.Option(help="Which lever the change since the version before was (conflicts, spills, ...).")] = None,
     html: Annotated[Path | None, typer.Option(help="Of a report: write a page with the hierarchical roofline of each kernel.")] = None,
+    count: Annotated[bool, typer.Option("--count", help="Of a kernel: count its accesses in the simulator, where it has not before.")] = False,
     every: Annotated[bool, typer.Option("--every", help="Of a report: a screen for each kernel, not for the longest alone.")] = False,
     as_json: AsJson = False,
 ) -> None:  # fmt: skip
@@ -38,7 +39,7 @@ def diagnose(
 
     path = Path(what)
     if path.suffix not in _REPORTS:
-        _without(what, case, card or "h200", as_json)
+        _without(what, case, card or "h200", as_json, count)
         return
     if case is not None:
         raise typer.BadParameter("--case goes with an op or a rung, not with a report")
@@ -236,7 +237,7 @@ def place(
     typer.echo(json.dumps(found.to_json(), indent=2, default=dict) if as_json else placing.screen(found))
 
 
-def _without(what: str, case: str | None, card: str, as_json: bool) -> None:
+def _without(what: str, case: str | None, card: str, as_json: bool, count: bool) -> None:
     from rooftop.core import settings
     from rooftop.lab import candidates
     from rooftop.lab.counters.diagnose import without
@@ -251,7 +252,7 @@ def _without(what: str, case: str | None, card: str, as_json: bool) -> None:
     made, refusals = [], []
     for s in subjects:
         try:
-            made.append(without.diagnose(s, inspect_case(s, case, card), card, records))
+            made.append(without.diagnose(s, inspect_case(s, case, card), card, records, count))
         except ValueError as error:
             if len(subjects) == 1:
                 raise

@@ -1,18 +1,26 @@
-"""The tier below the counters: what a record's times and the machine code say of a kernel at a case. No GPU is needed, and no counter."""
+"""The tier below the counters: what a record's times, their growth with the size, the machine code and the simulator say of a kernel at a case.
+
+No GPU is needed, and no counter."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rooftop.core.spec import Case
 from rooftop.lab.candidates import Subject
+from rooftop.lab.counters.diagnose import sizes
 from rooftop.lab.counters.diagnose.show import plain, time
 from rooftop.lab.records.store import Record
 from rooftop.lab.timing.roofline import Ceilings, Roof
 
+if TYPE_CHECKING:
+    from rooftop.lab.report.rung_counts import RungCounts
+
 REACHED = 0.6  # of the roof: below this the op's own work does not bound the kernel
+OFF = 0.25  # times that are farther from the line through the sizes follow none
+LOST = 1.1  # accesses that take more than this times the fewest are named
 
 
 @dataclass(frozen=True)
@@ -29,13 +37,16 @@ class Without:
     because: str
     hints: tuple[str, ...]  # of the machine code
     kernels: tuple[Mapping[str, Any], ...]
+    sizes: sizes.Sizes | None = None  # the recorded times of all sizes
+    simulated: RungCounts | None = None  # accesses that the simulator counted, of the case that it names; `why` where there are none
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
 
-def diagnose(subject: Subject, case: Case, target: int | str, records: Sequence[Record]) -> Without:
-    """Raises ValueError for a target that is none, or a case that the kernel does not take."""
+def diagnose(subject: Subject, case: Case, target: int | str, records: Sequence[Record], count: bool = False) -> Without:
+    """`count`: let the simulator count what it has not counted before. Raises ValueError for a target that is none, or a case that the kernel does not
+    take."""
     from rooftop.core.devices import lookup, slug
     from rooftop.lab.inspect import inspector
 
@@ -52,10 +63,31 @@ def diagnose(subject: Subject, case: Case, target: int | str, records: Sequence[
     seconds = clocks["kernel"]["median"] if "kernel" in clocks else None
     cold = clocks["cold"]["median"] / seconds if seconds and "cold" in clocks else None
     work = subject.op.work(subject.op.problem(case, device))
-    roof = Ceilings.from_records(records, device.name, lookup(device.name)).roof(work.read, work.write, work.ops)
+    ceilings = Ceilings.from_records(records, device.name, lookup(device.name))
+    roof = ceilings.roof(work.read, work.write, work.ops)
     bound, because = _bound(seconds, roof, stale=bool(measured) and record is None)
     hints = tuple(h for k in facts["kernels"] for h in _hints(k, device.sms))
-    return Without(subject.name, case.id, device.name, seconds, cold, roof, bound, because, hints, tuple(facts["kernels"]))
+    grown = sizes.of(subject, case, device, records, ceilings)
+    simulated = _simulated(subject, case, count)
+    return Without(subject.name, case.id, device.name, seconds, cold, roof, bound, because, hints, tuple(facts["kernels"]), grown, simulated)
+
+
+def _simulated(subject: Subject, case: Case, count: bool) -> RungCounts | None:
+    """What the simulator has counted, of a rung at its ladder's case, as for the ladder's page; None where it does not run such a kernel."""
+    from rooftop.core import registry
+    from rooftop.lab import candidates
+    from rooftop.lab.report import data, rung_counts
+
+    if subject.rung is None:
+        return rung_counts.count([subject], case, run=count).get(subject.name)
+    ladder = registry.ladder(subject.rung.ladder)
+    rungs = candidates.rungs(ladder)
+    headline = data.headline_of(ladder, registry.op(ladder.op))
+    kept = rung_counts.count(rungs, headline, run=False).get(subject.name)
+    if kept is None or not kept.why:
+        return kept
+    small = rung_counts.small([s for s in rungs if s.implementation is not None and s.implementation.where().place == "simt"], headline)
+    return rung_counts.count([subject], small, run=count).get(subject.name)
 
 
 def _bound(seconds: float | None, roof: Roof, stale: bool) -> tuple[str, str]:
@@ -102,9 +134,45 @@ def screen(w: Without) -> str:
         lines += [f"             assumed: {plain(a)}" for a in w.roof.assumed]
     if w.cold_over_kernel is not None:
         lines.append(f"  cold call  {w.cold_over_kernel:.2f} times the kernel clock")
+    lines += _grown(w)
+    lines += _counted(w)
     lines.append("  machine code" + ("" if w.hints else ": nothing that stands out"))
     lines += [f"    {plain(h)}" for h in w.hints]
     for k in w.kernels:
         lines.append(f"    {plain(k['kernel'], 60)}: {k['registers']} registers, {k['shared']} bytes shared, occupancy {k['occupancy']['percent']:.0f} %")
     lines.append("  counters   not collected: rooftop profile --with ncu, then rooftop diagnose the report")
     return "\n".join(lines)
+
+
+def _grown(w: Without) -> Iterator[str]:
+    found = w.sizes
+    if found is None:
+        yield f"  sizes      not told apart: too few fresh records of this dtype (at least {sizes.FEWEST}, over a span of {sizes.SPAN:g})"
+        return
+    span = f"{len(found.points)} recorded sizes, {time(found.points[0].seconds)} to {time(found.points[-1].seconds)}"
+    if found.off > OFF:
+        yield f"  sizes      {span}: no line fits them (half are off by {found.off:.0%} or more): the work's shape counts, not its size alone"
+        return
+    here = f", {found.fixed_share(w.seconds):.0%} of the time here" if w.seconds and found.fixed_s else ""
+    fixed = time(found.fixed_s) if found.fixed_s else "no"
+    yield f"  sizes      {span}: {fixed} fixed cost{here}, then {found.slope:.2f} times the roof (off by {found.off:.0%})"
+
+
+def _counted(w: Without) -> Iterator[str]:
+    """The simulator's counts, named as such."""
+    found = w.simulated
+    if found is None:
+        yield "  simulator  does not run this kernel"
+        return
+    if found.why:
+        yield f"  simulator  not counted: {plain(found.why, 120)}" + ("; diagnose --count counts it" if found.case else "")
+        return
+    yield f"  from the simulator, at {found.case}, {found.blocks} of {found.grid_blocks} blocks"
+    for name, value in found.values.items():
+        ideal = found.ideals.get(name)
+        if ideal is None:
+            yield f"    {name} {value:.3g}"
+        else:
+            yield f"    {name} {value:.3g}, {ideal:.3g} at the least" + (f": {value / ideal:.1f} times that" if ideal and value / ideal > LOST else "")
+    for x in found.lines:
+        yield f"    {plain(x.file, 60)}:{x.line}: {x.what} takes {x.found:.1f} {x.unit} a request, {x.ideal:.1f} at the least"
