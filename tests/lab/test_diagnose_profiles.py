@@ -1,4 +1,4 @@
-"""The diagnosis held to 49 kernels profiled on an H200: the answers are those of experiments (_experiments.py), which look at no counter."""
+"""The diagnosis held to 49 kernels profiled on an H200: the answers are those of experiments (diagnose.experiments), which look at no counter."""
 
 from __future__ import annotations
 
@@ -10,25 +10,15 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from _experiments import FOLDER, Label, experiments, labels
 
 from rooftop.core import settings
 from rooftop.core.devices import lookup
+from rooftop.lab.counters.diagnose import experiments as settled_by
 from rooftop.lab.counters.diagnose import page, reports, scores, show, timeline
 from rooftop.lab.counters.diagnose.diagnosis import Diagnosis, diagnose
+from rooftop.lab.counters.diagnose.experiments import CARD, FOLDER, HELD, LEVERS, SEEN, experiments, labels
 from rooftop.lab.records import store
 from rooftop.lab.timing.roofline import Ceilings
-
-CARD = "NVIDIA H200"
-SEEN, HELD = ("own", "rungs", "torch"), ("held",)  # before the rules were frozen, and only after
-LEVERS = {  # lever -> the variants that pulled it
-    "conflicts": (("shared_conflict", "conflicts"), ("transpose_conflict", "conflicts")),
-    "sectors_ld": (("strided", "unused bytes"), ("sgemm_01", "sectors")),
-    "sectors_st": (("transpose_naive", "sectors"),),
-    "spills": (("spill", "spills"),),
-    "grid": (("tail", "tail"), ("idle_sms", "spread")),
-    "latency": (("few_warps", "warps x16"), ("copy_scalar", "issue /4"), ("bytes", "wider")),
-}
 
 
 @cache
@@ -38,24 +28,11 @@ def ceilings() -> Ceilings:
 
 @cache
 def diagnosed(*groups: str) -> dict[str, Diagnosis]:
-    """By case; of a case that launches several kernels the longest."""
-    found: dict[str, Diagnosis] = {}
-    for group in groups:
-        for kernel in reports.read(FOLDER / f"{group}.raw.csv.gz"):
-            d = diagnose(kernel, ceilings())
-            if d.case not in found or (d.seconds or 0) > (found[d.case].seconds or 0):
-                found[d.case] = d
-    return found
-
-
-def right(d: Diagnosis, label: Label) -> bool:
-    return d.bound in label.bounds and (label.lever is None or label.lever in {x.key for x in d.levers})
+    return settled_by.diagnosed(ceilings(), *groups)
 
 
 def misses(*groups: str) -> dict[str, str]:
-    settled = {n: label for n, label in labels(*groups).items() if label.bounds}
-    found = diagnosed(*groups)
-    return {n: found[n].bound for n, label in settled.items() if not right(found[n], label)}
+    return settled_by.misses(diagnosed(*groups), *groups)
 
 
 def test_the_kernels_that_the_rules_were_set_on() -> None:
@@ -177,3 +154,15 @@ def test_a_page_with_the_roofline_of_each_level() -> None:
         root = ElementTree.fromstring(drawing)
         for dot in root.iter("circle"):
             assert page.LEFT <= float(dot.attrib["cx"]) <= page.WIDE and page.TOP <= float(dot.attrib["cy"]) <= page.HIGH - page.BOTTOM
+
+
+def test_the_table_of_traces_in_the_docs() -> None:
+    rows = re.findall(r"^\| (.+) \| (\d+) % \| `(\w+)`(.*) \|$", (settings.CHECKOUT / "docs" / "profiling.md").read_text(encoding="utf-8"), re.MULTILINE)
+    names = ("launch_bound", "host_gaps", "copies", "pageables", "overlapped", "busy")
+    assert len(rows) == len(names)
+    for name, (_, idle, bound, more) in zip(names, rows, strict=True):
+        found = timeline.read(FOLDER / f"trace_{name}.json.gz")
+        assert (int(idle), bound) == (round(100 * found.idle), found.bound), name
+        for share in re.findall(r"(\d+) %", more):
+            of = found.copies_s if name == "overlapped" else found.span_s
+            assert int(share) == round(100 * found.copies_alone_s / of), name

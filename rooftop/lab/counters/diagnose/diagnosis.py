@@ -4,7 +4,7 @@ A resource bounds the kernel that needed at least BUSY of its time. If none did,
 as short as an empty one is its launch; any other is latency, of the reason that warps wait for most. With a resource of MAIN not collected the bound is
 then unknown: that one may be it.
 
-The limits below were set on kernels whose answer an experiment settled (tests/_experiments.py), and held to others that they had not seen.
+The limits below were set on kernels whose answer an experiment settled (experiments.py), and held to others that they had not seen.
 
 A lever's gain is a range. Full overlap: the time falls to what the busiest resource then needs. Current overlap: it falls in the proportion in which that
 need fell, as if the part that was not overlapped stayed so. Both stop at the next resource."""

@@ -1,6 +1,7 @@
 """What bounds each profiled kernel, settled by experiments alone: by the times of variants, without a look at a counter.
 
-`lab/profiles/experiments.json` holds, for each kernel, the time in us of `main` and of variants on one H200 (L2 flushed before each call, median of 11), and
+`tests/lab/profiles/experiments.json` holds, for each kernel, the time in us of `main` and of variants on one H200 (L2 flushed before each call, median of
+11), and
 
 - `variants`: `of` a resource, of whose work `left` is left (`also`: the same of others), and nothing else changed; `keeps` all the work, done in another way
   or `times` over in the same launch; or `size`: the whole problem is smaller, which says nothing;
@@ -17,11 +18,26 @@ idle SMs where the blocks do not fill three quarters of the SMs evenly, and late
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-FOLDER = Path(__file__).parent / "lab" / "profiles"
+from rooftop.core import settings
+from rooftop.lab.counters.diagnose import reports
+from rooftop.lab.counters.diagnose.diagnosis import Diagnosis, diagnose
+from rooftop.lab.timing.roofline import Ceilings
+
+FOLDER = settings.CHECKOUT / "tests" / "lab" / "profiles"
+CARD = "NVIDIA H200"
+SEEN, HELD = ("own", "rungs", "torch"), ("held",)  # groups of which the counters were read before the rules were frozen, and only after
+LEVERS: Mapping[str, tuple[tuple[str, str], ...]] = {  # lever -> the kernels and variants that pulled it
+    "conflicts": (("shared_conflict", "conflicts"), ("transpose_conflict", "conflicts")),
+    "sectors_ld": (("strided", "unused bytes"), ("sgemm_01", "sectors")),
+    "sectors_st": (("transpose_naive", "sectors"),),
+    "spills": (("spill", "spills"),),
+    "grid": (("tail", "tail"), ("idle_sms", "spread")),
+    "latency": (("few_warps", "warps x16"), ("copy_scalar", "issue /4"), ("bytes", "wider")),
+}
 BOUNDS = 2 / 3
 SMS = 132
 ANSWERS = {  # what an experiment removed -> the bounds that name it
@@ -82,6 +98,21 @@ def labels(*groups: str) -> dict[str, Label]:
     return {name: label(name, case) for name, case in experiments().items() if case["group"] in groups}
 
 
-if __name__ == "__main__":
-    for name, found in labels("own", "rungs", "torch", "held").items():
-        print(f"{name:20} {' or '.join(found.bounds) or 'not settled':16} {'' if found.share is None else format(found.share, '.2f'):6} {found.lever or ''}")
+def diagnosed(ceilings: Ceilings, *groups: str) -> dict[str, Diagnosis]:
+    """By case; of a case that launches several kernels the longest."""
+    found: dict[str, Diagnosis] = {}
+    for group in groups:
+        for kernel in reports.read(FOLDER / f"{group}.raw.csv.gz"):
+            d = diagnose(kernel, ceilings)
+            if d.case not in found or (d.seconds or 0) > (found[d.case].seconds or 0):
+                found[d.case] = d
+    return found
+
+
+def misses(found: Mapping[str, Diagnosis], *groups: str) -> dict[str, str]:
+    """Of the settled kernels of the groups, those that were diagnosed otherwise: what was said."""
+    return {n: found[n].bound for n, label in labels(*groups).items() if label.bounds and not _right(found[n], label)}
+
+
+def _right(d: Diagnosis, label: Label) -> bool:
+    return d.bound in label.bounds and (label.lever is None or label.lever in {x.key for x in d.levers})
