@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from rooftop.lab.cli.app import MEASURE, AsJson, CaseName, app
+
+if TYPE_CHECKING:
+    from rooftop.core.spec import Case
+    from rooftop.lab.candidates import Subject
+    from rooftop.lab.report.rung_counts import RungCounts
 
 _REPORTS = (".ncu-rep", ".csv", ".gz", ".json", ".txt")
 
@@ -252,7 +257,8 @@ def _without(what: str, case: str | None, card: str, as_json: bool, count: bool)
     made, refusals = [], []
     for s in subjects:
         try:
-            made.append(without.diagnose(s, inspect_case(s, case, card), card, records, count))
+            chosen = inspect_case(s, case, card)
+            made.append(without.diagnose(s, chosen, card, records, _simulated(s, chosen, count)))
         except ValueError as error:
             if len(subjects) == 1:
                 raise
@@ -260,6 +266,24 @@ def _without(what: str, case: str | None, card: str, as_json: bool, count: bool)
     if not made:
         raise ValueError("; ".join(refusals))
     typer.echo(json.dumps([w.to_json() for w in made], indent=2, default=dict) if as_json else "\n\n".join(without.screen(w) for w in made))
+
+
+def _simulated(subject: Subject, case: Case, count: bool) -> RungCounts | None:
+    """What the simulator has counted, of a rung at its ladder's case, as for the ladder's page; None where it does not run such a kernel."""
+    from rooftop.core import registry
+    from rooftop.lab import candidates
+    from rooftop.lab.report import data, rung_counts
+
+    if subject.rung is None:
+        return rung_counts.count([subject], case, run=count).get(subject.name)
+    ladder = registry.ladder(subject.rung.ladder)
+    rungs = candidates.rungs(ladder)
+    headline = data.headline_of(ladder, registry.op(ladder.op))
+    kept = rung_counts.count(rungs, headline, run=False).get(subject.name)
+    if kept is None or not kept.why:
+        return kept
+    small = rung_counts.small([s for s in rungs if s.implementation is not None and s.implementation.where().place == "simt"], headline)
+    return rung_counts.count([subject], small, run=count).get(subject.name)
 
 
 @app.command(rich_help_panel=MEASURE, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rooftop.core.spec import Case
 from rooftop.lab.candidates import Subject
@@ -14,9 +14,6 @@ from rooftop.lab.counters.diagnose import sizes
 from rooftop.lab.counters.diagnose.show import plain, time
 from rooftop.lab.records.store import Record
 from rooftop.lab.timing.roofline import Ceilings, Roof
-
-if TYPE_CHECKING:
-    from rooftop.lab.report.rung_counts import RungCounts
 
 REACHED = 0.6  # of the roof: below this the op's own work does not bound the kernel
 OFF = 0.25  # times that are farther from the line through the sizes follow none
@@ -38,15 +35,14 @@ class Without:
     hints: tuple[str, ...]  # of the machine code
     kernels: tuple[Mapping[str, Any], ...]
     sizes: sizes.Sizes | None = None  # the recorded times of all sizes
-    simulated: RungCounts | None = None  # accesses that the simulator counted, of the case that it names; `why` where there are none
+    simulated: Any = None  # a RungCounts (rooftop.lab.report.rung_counts): accesses that the simulator counted, of the case that it names
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
 
-def diagnose(subject: Subject, case: Case, target: int | str, records: Sequence[Record], count: bool = False) -> Without:
-    """`count`: let the simulator count what it has not counted before. Raises ValueError for a target that is none, or a case that the kernel does not
-    take."""
+def diagnose(subject: Subject, case: Case, target: int | str, records: Sequence[Record], simulated: Any = None) -> Without:
+    """`simulated`: what the simulator counted. Raises ValueError for a target that is none, or a case that the kernel does not take."""
     from rooftop.core.devices import lookup, slug
     from rooftop.lab.inspect import inspector
 
@@ -68,26 +64,7 @@ def diagnose(subject: Subject, case: Case, target: int | str, records: Sequence[
     bound, because = _bound(seconds, roof, stale=bool(measured) and record is None)
     hints = tuple(h for k in facts["kernels"] for h in _hints(k, device.sms))
     grown = sizes.of(subject, case, device, records, ceilings)
-    simulated = _simulated(subject, case, count)
     return Without(subject.name, case.id, device.name, seconds, cold, roof, bound, because, hints, tuple(facts["kernels"]), grown, simulated)
-
-
-def _simulated(subject: Subject, case: Case, count: bool) -> RungCounts | None:
-    """What the simulator has counted, of a rung at its ladder's case, as for the ladder's page; None where it does not run such a kernel."""
-    from rooftop.core import registry
-    from rooftop.lab import candidates
-    from rooftop.lab.report import data, rung_counts
-
-    if subject.rung is None:
-        return rung_counts.count([subject], case, run=count).get(subject.name)
-    ladder = registry.ladder(subject.rung.ladder)
-    rungs = candidates.rungs(ladder)
-    headline = data.headline_of(ladder, registry.op(ladder.op))
-    kept = rung_counts.count(rungs, headline, run=False).get(subject.name)
-    if kept is None or not kept.why:
-        return kept
-    small = rung_counts.small([s for s in rungs if s.implementation is not None and s.implementation.where().place == "simt"], headline)
-    return rung_counts.count([subject], small, run=count).get(subject.name)
 
 
 def _bound(seconds: float | None, roof: Roof, stale: bool) -> tuple[str, str]:
