@@ -11,7 +11,9 @@ from rooftop.core.call import Call, select
 from rooftop.core.contract import Contract
 from rooftop.core.spec import Case, Device, Input
 
-ROWS = tuple(sorted({max(1, (1 << k) + d) for k in range(18) for d in (-1, 0, 1)} | {e << k for k in range(14) for e in (3, 5, 7, 9, 11, 13, 15)}))
+EACH = {e << k for k in range(14) for e in (3, 5, 7, 9, 11, 13, 15)}
+ODD = {(e << k) + 1 for k in range(4, 9) for e in (3, 5, 7, 9, 11, 13, 15)}  # rows of a square matrix then start anywhere
+ROWS = tuple(sorted({max(1, (1 << k) + d) for k in range(18) for d in (-1, 0, 1)} | EACH | ODD))
 
 
 def resized(case: Case, sizes: dict[int, int]) -> Case:

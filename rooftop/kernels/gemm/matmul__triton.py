@@ -73,6 +73,7 @@ class Config:
 
 FEW, SHALLOW = 1 << 25, 128  # multiply-adds of float32, and K: up to here this kernel is preferred to the one in CUDA C++, which begins later
 MOST_SPLIT = 16
+PIECES = (8,)  # of K: they are compiled in, and a new number of rows should compile nothing
 HELD, SUMS = 48, 64  # elements of a and b, and sums (half as many of float32), that a thread holds where it loads an element at a time
 START, SECOND = 2.5e-6, 2.5e-6  # seconds of a launch, and of the sum of the pieces
 
@@ -136,12 +137,12 @@ def _split(p: Problem, config: Config) -> list[Config]:
     m, n, k, batch = _sizes(p)
     tiles, slices = -(-m // config.BM) * -(-n // config.BN) * batch, -(-k // config.BK)
     most = min(4 * p.device.sms // tiles, slices // 2, MOST_SPLIT) if tiles < 4 * p.device.sms and tiles * MOST_SPLIT < 2**16 else 1
-    return [config, *(replace(config, SPLIT=x) for x in sorted({most, most // 2, most // 4}) if x > 1)]
+    return [config, *(replace(config, SPLIT=x) for x in PIECES if x <= most)]
 
 
 def configs(p: Problem) -> list[Config]:
     if p["a"].itemsize == 4:
-        shapes, depths = ((128, 128, 8), (128, 64, 4), (64, 64, 4), (32, 64, 4), (32, 32, 4), (16, 64, 4), (16, 32, 4)), (16,)
+        shapes, depths = ((128, 128, 8), (128, 64, 4), (64, 64, 4), (32, 64, 4), (32, 32, 4), (16, 32, 4)), (16,)
     else:
         shapes, depths = ((128, 256, 8), (128, 128, 8), (128, 64, 4), (64, 128, 4), (64, 64, 4), (32, 64, 4), (32, 32, 4), (16, 64, 4), (16, 32, 4)), (32, 64)
     found = [Config(bm, bn, bk, warps=warps, stages=stages) for bm, bn, warps in shapes for bk in depths for stages in (3, 4) if bm * bn * bk <= 1 << 20]
@@ -158,7 +159,8 @@ def choose(p: Problem) -> Config:
                 return Config(bm, bn, 32 if bm * bn >= 128 * 128 else 64, warps=warps)
         config = Config(16 if m <= 16 else 32 if m <= 32 else 64, 64, 64)
         tiles, slices = -(-m // config.BM) * -(-n // 64) * batch, -(-k // 64)
-        return replace(config, SPLIT=max(1, min(p.device.sms // tiles, slices // 4, MOST_SPLIT)))
+        most = min(p.device.sms // tiles, slices // 4)
+        return replace(config, SPLIT=max(x for x in (1, *PIECES) if x <= max(most, 1)))
     high = 16 if m <= 16 else 32 if m <= 32 else 1 << 30
     threads = [(c, 32 * c.warps) for c in configs(p) if c.stages == 3 and high >= c.BM]
     sums = SUMS * 2 // p["a"].itemsize
