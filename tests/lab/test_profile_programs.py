@@ -59,7 +59,7 @@ def test_a_script_with_events_and_its_failure_is_told(script: Path) -> None:
 
 def test_a_module_and_code_run_as_python_runs_them(script: Path, tmp_path: Path) -> None:
     (tmp_path / "mod.py").write_text("import sys; open('seen', 'w').write(__name__ + ' '.join(sys.argv[1:]))")
-    assert command.run(["python", "-m", "mod", "a"], "events", tmp_path / "p")["wall_s"] > 0
+    assert command.run([sys.executable, "-m", "mod", "a"], "events", tmp_path / "p")["wall_s"] > 0
     assert (tmp_path / "seen").read_text() == "__main__a"
     assert command.run([sys.executable, "-c", "def f(): return f.__name__\nraise ValueError(f())"], "events", tmp_path / "p")["status"] == 1
 
@@ -78,8 +78,8 @@ def test_what_is_refused(tmp_path: Path) -> None:
     for how in ("events", "torch"):
         refused = profiled("--with", how, "--out", tmp_path / "p", "--", "/bin/sh", "-c", "true").exception
         assert isinstance(refused, ValueError) and "rooftop profile --with ncu -- /bin/sh -c true" in str(refused)
-    for line, said in ((["python"], "runs no program"), (["python", "-m"], "needs a module"), (["no_such_tool", "1"], "no such program"),
-                       (["python", "absent.py"], "no such file"), (["./python3", "a.py"], "no such interpreter")):  # fmt: skip
+    for line, said in (([sys.executable], "runs no program"), ([sys.executable, "-m"], "needs a module"), (["no_such_tool", "1"], "no such program"),
+                       ([sys.executable, "absent.py"], "no such file"), (["./python3", "a.py"], "no such interpreter")):  # fmt: skip
         with pytest.raises(ValueError, match=said):
             command.python_program(line)
     assert profiled("--with", "torch", "--case", "a", "--", "python", "a.py").exit_code == 2

@@ -339,9 +339,16 @@ __device__ void write_list(K* keys, unsigned* at, unsigned held, unsigned k, K* 
     for (unsigned i = threadIdx.x; i < k; i += THREADS) list_keys[i] = i < held ? keys[i] : 0, list_indices[i] = i < held ? at[i] : NOBODY;
 }
 
+// Threads that a multiprocessor is to hold. Before sm_90 the compiler takes more registers: with the 96 that 640 threads leave, it spills.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+constexpr int RESIDENT = 512;
+#else
+constexpr int RESIDENT = 640;
+#endif
+
 /// `splits` blocks a row, `per` elements of it each. One block a row: results; more: lists [rows, splits, k] for select_lists.
 template <typename T, int THREADS>
-__global__ void __launch_bounds__(THREADS, THREADS == 64 ? 8 : 640 / THREADS)
+__global__ void __launch_bounds__(THREADS, THREADS == 64 ? 8 : RESIDENT / THREADS)
     select_rows(const bits_of<T>* __restrict__ x, long long xs, unsigned n, const void* __restrict__ lengths, int wide, unsigned k, unsigned splits, unsigned per,
                 unsigned capacity, int index_bits, unsigned sense, unsigned tie, key_of<T>* __restrict__ list_keys, unsigned* __restrict__ list_indices, unsigned first,
                 unsigned count, bits_of<T>* __restrict__ values, long long* __restrict__ indices, unsigned char* __restrict__ mask, int marks) {
@@ -365,7 +372,7 @@ __global__ void __launch_bounds__(THREADS, THREADS == 64 ? 8 : 640 / THREADS)
 
 /// As select_rows, of lists: `n` entries of each row, `per` of them a block.
 template <typename T, int THREADS>
-__global__ void __launch_bounds__(THREADS, THREADS == 64 ? 8 : 640 / THREADS)
+__global__ void __launch_bounds__(THREADS, THREADS == 64 ? 8 : RESIDENT / THREADS)
     select_lists(const key_of<T>* __restrict__ in_keys, const unsigned* __restrict__ in_indices, unsigned n, unsigned k, unsigned splits, unsigned per, unsigned capacity,
                  int index_bits, unsigned sense, unsigned tie, key_of<T>* __restrict__ list_keys, unsigned* __restrict__ list_indices, const bits_of<T>* __restrict__ x,
                  long long xs, unsigned columns, unsigned first, unsigned count, bits_of<T>* __restrict__ values, long long* __restrict__ indices,

@@ -12,7 +12,6 @@ from rooftop.ops._ordering import LONGEST
 MOST = 2048  # entries that a block selects
 WARP = 256  # elements of a row that a warp sorts in registers
 THREADS = (64, 128, 192, 320)  # of a block; 640 of a multiprocessor leave each 96 registers
-EARLIER = 192  # the most of a block before sm_90, whose code with 96 registers spills
 LIST = 32768  # entries of lists that a block takes
 GROUPS = 128  # of elements of a short row, whose largest set the bar
 SHORT = 96  # the most that short_rows selects: three quarters of the groups, so that hardly more than twice as many elements reach the bar
@@ -76,9 +75,8 @@ def _capacity(device: Device, entry: int, threads: int, each: int, k: int, whole
 
 def _threads(p: Problem, k: int, length: int, each: int) -> tuple[int, int] | None:
     """(threads, capacity) of a block for so many elements: as few as take them in a round, or the most that fit."""
-    able = [t for t in THREADS if p.device.arch >= 90 or t <= EARLIER]
-    wanted = next((t for t in able if t * each >= length), able[-1])
-    for threads in reversed([t for t in able if t <= wanted]):
+    wanted = next((t for t in THREADS if t * each >= length), THREADS[-1])
+    for threads in reversed([t for t in THREADS if t <= wanted]):
         if (capacity := _capacity(p.device, key_bytes(p) + 4, threads, each, k, length)) is not None:
             return threads, capacity
     return None
