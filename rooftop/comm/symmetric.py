@@ -7,7 +7,9 @@ graphs, may use them. Calls on one group run one after another, as NCCL's do: on
 from __future__ import annotations
 
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,8 @@ from torch import Tensor
 
 from rooftop.comm import groups, kernels
 from rooftop.comm.steps import Options
-from rooftop.core.spec import dtype_of
+from rooftop.core.spec import Launch, dtype_of
+from rooftop.kernels._device import exchange as exchanges
 from rooftop.kernels._device import ranks as launches
 
 PATIENCE = 600.0  # seconds
@@ -54,8 +57,8 @@ def unable(x: Tensor, group: Any) -> str | None:
 
 
 def _asked(device: torch.device, group: Any) -> str:
-    """"" where every rank has a small room; else the reason of the first that has none."""
-    mine = _host()
+    """Nothing where every rank has a small room; else the reason of the first that has none."""
+    mine = host()
     sent = torch.tensor([mine, device.index if device.index is not None else torch.cuda.current_device()], dtype=torch.int64, device=device)
     got = sent.new_empty(2 * dist.get_world_size(group))
     groups.run("symmetric memory", group, lambda: groups.gather_into(got, sent, group))
@@ -97,7 +100,7 @@ def _any(flag: bool, device: torch.device, group: Any) -> bool:
     return bool(said.item())
 
 
-def _host() -> int:
+def host() -> int:
     """A number of this boot of this host."""
     import socket
 
@@ -136,54 +139,110 @@ def room_of(key: Any, needed: int, device: torch.device, group: Any) -> Room:
     return found
 
 
-def raise_faults(group: Any) -> None:
+def raise_faults(group: Any, what: str = "rooftop.comm") -> None:
     """Raise what a kernel has left for the host."""
     rooms = groups.state(group).rooms
     for room in (*(r for k, r in rooms.items() if k != "outgrown"), *rooms.get("outgrown", ())):
         if code := int(room.fault[0]):
             where = f"rank {dist.get_rank(group)} of {dist.get_world_size(group)}, symmetric memory"
             error = groups.Disagreement if code == 2 else groups.CommError
-            raise error(f"all_reduce ({where}): {FAULTS[code]}. The group cannot be used on")
+            raise error(f"{what} ({where}): {FAULTS[code]}. The group cannot be used on")
 
 
 def all_reduce(x: Tensor, group: Any, o: Options, shots: int, timeout: float | None = None, blocks: int | None = None) -> Tensor:
     """As `rooftop.comm.all_reduce`, of a CUDA tensor that is not empty, in a group of several ranks that `unable` has nothing against."""
-    raise_faults(group)
+    raise_faults(group, "all_reduce")
     ranks, rank, count = dist.get_world_size(group), dist.get_rank(group), x.numel()
     x = x.contiguous()
     out = torch.empty_like(x)
-    index = x.device.index
     whole = launches.sizes(count, ranks, o.wire.name, o.group, shots)[2]
-    with torch.cuda.device(index):
-        room = room_of(shots, whole, x.device, group)
+    call = zlib.crc32(repr((shots, count, str(x.dtype), *o.facts())).encode()) & 0x7FFFFFFF
+
+    def make(room: Room, sms: int, patience: int) -> Launch:
         second = room.capacity // 2 + (launches.FLAGS if shots == 2 else 0)  # halves of the room, whatever the call needs
-        device = kernels.facts(index)
-        patience = int((PATIENCE if timeout is None else timeout) * 1e9)
-        call = zlib.crc32(repr((shots, count, str(x.dtype), *o.facts())).encode()) & 0x7FFFFFFF
-        key = (call, count, x.dtype, o, patience, blocks)
-        prepared = room.prepared.get(key)
-        if prepared is None:
-            launch = launches.launch(
-                shots, count, ranks, dtype_of(x.dtype), o.wire.name, o.group, o.hadamard, o.stochastic, blocks or device.sms, rank=rank, second=second,
-                room=launches.FLAGS + room.capacity, call=call, patience=patience,
-            )  # fmt: skip
-            prepared = room.prepared[key] = kernels.prepared("one_shot" if shots == 1 else "two_shot", launch, NAMES, index)
-        stream = torch.cuda.current_stream()
-        if room.stream is not None and room.stream != stream and not torch.cuda.is_current_stream_capturing():
-            stream.wait_stream(room.stream)
-        room.stream = stream
-        addresses = (x.data_ptr(), out.data_ptr(), room.table.data_ptr(), room.epochs.data_ptr(), room.fault.data_ptr(), o.seed)
-        prepared(stream.cuda_stream, addresses)
+        return launches.launch(
+            shots, count, ranks, dtype_of(x.dtype), o.wire.name, o.group, o.hadamard, o.stochastic, blocks or sms, rank=rank, second=second,
+            room=launches.FLAGS + room.capacity, call=call, patience=patience,
+        )  # fmt: skip
+
+    _launched("one_shot" if shots == 1 else "two_shot", shots, whole, (call, count, x.dtype, o, blocks), make, x, out, group, o.seed, timeout)
     return out
+
+
+def exchange(kind: str, x: Tensor, group: Any, o: Options, timeout: float | None = None) -> Tensor:
+    """As `rooftop.comm`'s reduce_scatter, all_gather or all_to_all, of a CUDA tensor that is not empty. The result is flat."""
+    raise_faults(group, kind)
+    ranks, rank = dist.get_world_size(group), dist.get_rank(group)
+    x = x.contiguous()
+    count = x.numel() // (1 if kind == "all_gather" else ranks)
+    out = x.new_empty(count * (1 if kind == "reduce_scatter" else ranks))
+    whole = exchanges.sizes(count, ranks, o.wire.name, o.group)[2]
+    call = zlib.crc32(repr((kind, count, str(x.dtype), *o.facts())).encode()) & 0x7FFFFFFF
+
+    def make(room: Room, sms: int, patience: int) -> Launch:
+        return exchanges.launch(
+            kind, count, ranks, dtype_of(x.dtype), o.wire.name, o.group, o.hadamard, o.stochastic, sms, rank=rank, half=room.capacity // 2,
+            room=launches.FLAGS + room.capacity, call=call, patience=patience,
+        )  # fmt: skip
+
+    _launched("exchange", "exchange", whole, (call, count, x.dtype, o), make, x, out, group, o.seed, timeout)
+    return out
+
+
+def _launched(
+    stem: str, room_key: Any, whole: int, key: tuple[Any, ...], make: Callable[[Room, int, int], Launch], x: Tensor, out: Tensor, group: Any, seed: int,
+    timeout: float | None,
+) -> None:  # fmt: skip
+    """Launch a kernel in which the ranks meet, in the group's room of that key. `make(room, multiprocessors, patience)` is asked once for each `key`."""
+    index = x.device.index
+    with torch.cuda.device(index):
+        room = room_of(room_key, whole, x.device, group)
+        patience = patience_of(timeout)
+        prepared = room.prepared.get((*key, patience))
+        if prepared is None:
+            prepared = room.prepared[*key, patience] = kernels.prepared(stem, make(room, kernels.facts(index).sms, patience), NAMES, index)
+        stream = follow(room)
+        prepared(stream.cuda_stream, (x.data_ptr(), out.data_ptr(), room.table.data_ptr(), room.epochs.data_ptr(), room.fault.data_ptr(), seed))
+
+
+def patience_of(timeout: float | None) -> int:
+    """Nanoseconds."""
+    return int((PATIENCE if timeout is None else timeout) * 1e9)
+
+
+def follow(room: Room) -> Any:
+    """The current stream, which from here on comes after what was last done in the room."""
+    stream = torch.cuda.current_stream()
+    if room.stream is not None and room.stream != stream and not torch.cuda.is_current_stream_capturing():
+        stream.wait_stream(room.stream)
+    room.stream = stream
+    return stream
 
 
 def table_of(key: Any, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, group: Any) -> tuple[Room, list[Tensor]]:
     """A room and each rank's tensor of that shape in it, one's own among them."""
-    from math import prod
-
     room = room_of(key, prod(shape) * dtype.itemsize, device, group)
-    views = [room.handle.get_buffer(p, list(shape), dtype, launches.FLAGS // dtype.itemsize) for p in range(dist.get_world_size(group))]
+    views = room.prepared.get((shape, dtype))
+    if views is None:
+        ranks = range(dist.get_world_size(group))
+        views = room.prepared[shape, dtype] = [room.handle.get_buffer(p, list(shape), dtype, launches.FLAGS // dtype.itemsize) for p in ranks]
     return room, views
 
 
-__all__ = ["all_reduce", "raise_faults", "table_of", "unable"]
+def meet(room: Room, group: Any, what: str, timeout: float | None = None) -> None:
+    """On the current stream: what every rank's stream did to the others' rooms before is seen by all after. One that does not come is left as a fault."""
+    ranks, rank, index = dist.get_world_size(group), dist.get_rank(group), room.tensor.device.index
+    patience = patience_of(timeout)
+    call = zlib.crc32(what.encode()) & 0x7FFFFFFF
+    prepared = room.prepared.get(("meeting", call, patience))
+    if prepared is None:
+        args: dict[str, tuple[str, Any]] = {
+            "ranks": ("i32", ranks), "rank": ("i32", rank), "table": ("ptr", "table"), "epochs": ("ptr", "epochs"), "fault": ("ptr", "fault"),
+            "call": ("u32", call), "patience": ("i64", patience),
+        }  # fmt: skip
+        launch = Launch("meeting", (1,), {n: v for n, (_, v) in args.items()}, types=tuple(t for t, _ in args.values()), block=(32,))
+        prepared = room.prepared["meeting", call, patience] = kernels.prepared("meeting", launch, ("table", "epochs", "fault"), index)
+    prepared(torch.cuda.current_stream().cuda_stream, (room.table.data_ptr(), room.epochs.data_ptr(), room.fault.data_ptr()))
+
+
+__all__ = ["all_reduce", "exchange", "follow", "meet", "raise_faults", "table_of", "unable"]
