@@ -75,7 +75,7 @@ def scatter(a: Tensor, b: Tensor, group: Any, o: Options | None, timeout: float 
     own = a[rank * m : (rank + 1) * m]
     if o is None and ranks == 2:
         return added(own, b, places[1 - rank].view(m, n))
-    _own(own, b, places[rank], o)
+    product(own, b, places[rank], o)
     return summed(places, o, m * n, a.dtype).view(m, n)
 
 
@@ -89,12 +89,12 @@ def _sent(a: Tensor, b: Tensor, group: Any, o: Options | None, timeout: float | 
     symmetric.meet(room, group, what, timeout)  # everybody has read what was there
     for i in range(1, ranks):
         peer = (rank + i) % ranks
-        _own(a[peer * m : (peer + 1) * m], b, places[peer][rank], o)
+        product(a[peer * m : (peer + 1) * m], b, places[peer][rank], o)
     symmetric.meet(room, group, what, timeout)
     return places[rank]
 
 
-def _own(a: Tensor, b: Tensor, place: Tensor, o: Options | None) -> None:
+def product(a: Tensor, b: Tensor, place: Tensor, o: Options | None) -> None:
     """a @ b as a message in `place`, wherever that lies."""
     if o is None:
         torch.mm(a, b, out=place.view(a.shape[0], b.shape[1]))
@@ -124,7 +124,7 @@ def reduce(a: Tensor, b: Tensor, group: Any, o: Options | None, timeout: float |
     ranks, rank, m, n = dist.get_world_size(group), dist.get_rank(group), a.shape[0] // dist.get_world_size(group), b.shape[1]
     parts = _sent(a, b, group, o, timeout, what)
     if o is not None:
-        _own(a[rank * m : (rank + 1) * m], b, parts[rank], o)
+        product(a[rank * m : (rank + 1) * m], b, parts[rank], o)
         return symmetric.exchange("all_gather", summed(parts, o, m * n, a.dtype), group, o, timeout).view(ranks * m, n)
     room, places = symmetric.table_of("reduced", (ranks, m, n), a.dtype, a.device, group)
     out = a.new_empty(ranks * m, n)

@@ -126,6 +126,7 @@ def _cases() -> list[Case]:
     found: list[Case] = []
     for kind in KINDS:
         found += [_case(f"{wire} 4 ranks 4Mi", "bench", 4, 1 << (20 if kind != "all_gather" else 22), kind, wire=wire) for wire in ("bf16", "int8", "int4")]
+        found += [_case(f"{wire} 2 ranks 32Mi", "bench", 2, 1 << (24 if kind != "all_gather" else 25), kind, wire=wire) for wire in ("bf16", "int8", "int4")]
         for wire in wires.WIRES:
             found += [_case(f"{wire}, odd", "edge", 3, 347, kind, d, wire=wire) for d in FLOATS]
             found += [_case(f"{wire}, {fill}", "edge", 2, 320, kind, "f32", fill, wire=wire) for fill in ("nan", "inf", "large", "-0.0")]
@@ -175,6 +176,18 @@ def _on_a_group(tensors: Mapping[str, Any], options: Mapping[str, Any], group: A
     return {"out": getattr(collectives, str(options["kind"]))(tensors["x"], group, **_public(options))}
 
 
+def _by_nccl(tensors: Mapping[str, Any], options: Mapping[str, Any], group: Any) -> Any:
+    import torch.distributed as dist
+
+    from rooftop.comm import groups
+
+    x, ranks = tensors["x"], dist.get_world_size(group)
+    out = x.new_empty(x.numel() * ranks if options["kind"] == "all_gather" else x.numel() // ranks if options["kind"] == "reduce_scatter" else x.numel())
+    by = {"all_gather": groups.gather_into, "reduce_scatter": groups.scatter_sum, "all_to_all": groups.exchange}
+    by[str(options["kind"])](out, x, group).wait()
+    return out
+
+
 OP = Op(
     reference,
     outputs=outputs,
@@ -186,6 +199,7 @@ OP = Op(
     peers={"torch": lambda: _plain},
     public=lambda tensors, options: ([tensors["x"], options["kind"]], _public(options)),
     ranks=_on_a_group,
+    ranks_peers={"NCCL": _by_nccl},
     wrong={
         "another seed": _changed("seed"),
         "rotated or not": _changed("rotation"),
