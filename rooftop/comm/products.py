@@ -48,7 +48,7 @@ def gather(a: Tensor, b: Tensor, group: Any, timeout: float | None) -> Tensor:
     room, places = symmetric.table_of("gather", (ranks, m, a.shape[1]), a.dtype, a.device, group)
     out = a.new_empty(ranks * m, n)
     rows = a.contiguous()
-    main, second = symmetric.follow(room), aside(a)
+    main, second = symmetric.follow(a.device.index), aside(a)
     second.wait_stream(main)
     come = []
     with torch.cuda.stream(second):
@@ -85,7 +85,7 @@ def _sent(a: Tensor, b: Tensor, group: Any, o: Options | None, timeout: float | 
     count = m * n
     each, dtype = (count, a.dtype) if o is None else (o.bytes(count), torch.uint8)
     room, places = symmetric.table_of("scatter", (ranks, each), dtype, a.device, group)
-    symmetric.follow(room)
+    symmetric.follow(a.device.index)
     symmetric.meet(room, group, what, timeout)  # everybody has read what was there
     for i in range(1, ranks):
         peer = (rank + i) % ranks
@@ -128,7 +128,7 @@ def reduce(a: Tensor, b: Tensor, group: Any, o: Options | None, timeout: float |
         return symmetric.exchange("all_gather", summed(parts, o, m * n, a.dtype), group, o, timeout).view(ranks * m, n)
     room, places = symmetric.table_of("reduced", (ranks, m, n), a.dtype, a.device, group)
     out = a.new_empty(ranks * m, n)
-    main, second = symmetric.follow(room), aside(a)
+    main, second = symmetric.follow(a.device.index), aside(a)
     second.wait_stream(main)
     with torch.cuda.stream(second):
         symmetric.meet(room, group, what, timeout)  # everybody has copied what was there

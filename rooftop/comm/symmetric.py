@@ -1,8 +1,9 @@
 """The ranks of one host read each other's memory: rooms of symmetric memory, and the launches of the kernels of rooftop/kernels/comm that meet in them.
 
-A room belongs to a group and a number of shots. Its first bytes are flags; where the rest lies does not depend on the size of a call, so that a rank that
+A room belongs to a group and a kind of call. Its first bytes are flags; where the rest lies does not depend on the size of a call, so that a rank that
 is ahead never writes what one that is behind still reads. Rooms grow by powers of two; those that were too small stay, as kernels of earlier calls, and
-graphs, may use them. Calls on one group run one after another, as NCCL's do: on another stream than the last, a call waits for that one."""
+graphs, may use them. Calls of a process run one after another, in the order in which it made them, which must be the same on all ranks, as with NCCL: on
+another stream than the last, a call waits for that one."""
 
 from __future__ import annotations
 
@@ -38,7 +39,6 @@ class Room:
     fault: Tensor  # int32 [4], of the host, which the kernel writes
     capacity: int  # bytes behind the flags
     prepared: dict[Any, Any] = field(default_factory=dict)
-    stream: Any = None
 
 
 def unable(x: Tensor, group: Any) -> str | None:
@@ -201,7 +201,7 @@ def _launched(
         prepared = room.prepared.get((*key, patience))
         if prepared is None:
             prepared = room.prepared[*key, patience] = kernels.prepared(stem, make(room, kernels.facts(index).sms, patience), NAMES, index)
-        stream = follow(room)
+        stream = follow(index)
         prepared(stream.cuda_stream, (x.data_ptr(), out.data_ptr(), room.table.data_ptr(), room.epochs.data_ptr(), room.fault.data_ptr(), seed))
 
 
@@ -210,12 +210,17 @@ def patience_of(timeout: float | None) -> int:
     return int((PATIENCE if timeout is None else timeout) * 1e9)
 
 
-def follow(room: Room) -> Any:
-    """The current stream, which from here on comes after what was last done in the room."""
-    stream = torch.cuda.current_stream()
-    if room.stream is not None and room.stream != stream and not torch.cuda.is_current_stream_capturing():
-        stream.wait_stream(room.stream)
-    room.stream = stream
+_LAST: dict[int, Any] = {}  # the stream of each GPU's last call
+
+
+def follow(index: int) -> Any:
+    """The GPU's current stream, which from here on comes after the last call on any group: two kernels that each fill the GPU and wait for their peers could
+    else begin in another order here than there."""
+    stream = torch.cuda.current_stream(index)
+    last = _LAST.get(index)
+    if last is not None and last != stream and not torch.cuda.is_current_stream_capturing():
+        stream.wait_stream(last)
+    _LAST[index] = stream
     return stream
 
 

@@ -214,7 +214,7 @@ def on_ranks(tensors: Mapping[str, Any], group: Any, wire: str, send: Any, carri
     o = None if wire == "none" else Options(wires.WIRES[wire], WIRE)
     each, dtype = (m * n, a.dtype) if o is None else (o.bytes(m * n), torch.uint8)
     room, rooms = symmetric.table_of("scatter", (ranks, each), dtype, a.device, group)
-    symmetric.follow(room)
+    symmetric.follow(a.device.index)
     symmetric.meet(room, group, "gemm_comm")  # everybody has added up what was there
     sms = torch.cuda.get_device_properties(a.device).multi_processor_count
     for i in range(1, ranks + 1):
