@@ -34,6 +34,7 @@ class State:
     """Of one group in this process."""
 
     calls: int = 0
+    made: int = 0  # rooms of symmetric memory
     rooms: dict[Any, Any] = field(default_factory=dict)
     unable: dict[str, str] = field(default_factory=dict)  # path -> why this group has none
     hosts: Any = UNKNOWN  # rooftop.comm.hierarchy.Hosts, or None where it is of one host

@@ -45,7 +45,7 @@ def gather(a: Tensor, b: Tensor, group: Any, timeout: float | None) -> Tensor:
     that are there runs, its own first."""
     symmetric.raise_faults(group, "all_gather_matmul")
     ranks, rank, m, n = dist.get_world_size(group), dist.get_rank(group), a.shape[0], b.shape[1]
-    room, places = symmetric.table_of("gather", (ranks, m, a.shape[1]), a.dtype, a.device, group)
+    room, places = symmetric.table_of("gather", (ranks, m, a.shape[1]), a.dtype, a.device, group, timeout)
     out = a.new_empty(ranks * m, n)
     rows = a.contiguous()
     main, second = symmetric.follow(a.device.index), aside(a)
@@ -84,7 +84,7 @@ def _sent(a: Tensor, b: Tensor, group: Any, o: Options | None, timeout: float | 
     ranks, rank, m, n = dist.get_world_size(group), dist.get_rank(group), a.shape[0] // dist.get_world_size(group), b.shape[1]
     count = m * n
     each, dtype = (count, a.dtype) if o is None else (o.bytes(count), torch.uint8)
-    room, places = symmetric.table_of("scatter", (ranks, each), dtype, a.device, group)
+    room, places = symmetric.table_of("scatter", (ranks, each), dtype, a.device, group, timeout)
     symmetric.follow(a.device.index)
     symmetric.meet(room, group, what, timeout)  # everybody has read what was there
     for i in range(1, ranks):
@@ -126,7 +126,7 @@ def reduce(a: Tensor, b: Tensor, group: Any, o: Options | None, timeout: float |
     if o is not None:
         product(a[rank * m : (rank + 1) * m], b, parts[rank], o)
         return symmetric.exchange("all_gather", summed(parts, o, m * n, a.dtype), group, o, timeout).view(ranks * m, n)
-    room, places = symmetric.table_of("reduced", (ranks, m, n), a.dtype, a.device, group)
+    room, places = symmetric.table_of("reduced", (ranks, m, n), a.dtype, a.device, group, timeout)
     out = a.new_empty(ranks * m, n)
     main, second = symmetric.follow(a.device.index), aside(a)
     second.wait_stream(main)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import timedelta
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -111,6 +112,23 @@ def host() -> int:
     return zlib.crc32(f"{socket.gethostname()} {boot}".encode())
 
 
+def _agreed(key: Any, capacity: int, group: Any, timeout: float | None) -> None:
+    """The ranks tell each other, through the group's store, which room they make. Raises Disagreement where they want different ones, CommError where one does
+    not come: it may be at a call that needs none."""
+    from torch.distributed.distributed_c10d import _world
+
+    own, ranks = groups.state(group), dist.get_world_size(group)
+    own.made += 1
+    store, name = _world.pg_map[group][1], f"rooftop/room/{own.made}"
+    store.set(f"{name}/{dist.get_rank(group)}", f"{key} of {capacity} bytes")
+    keys = [f"{name}/{r}" for r in range(ranks)]
+    groups.run("symmetric memory", group, lambda: store.wait(keys, timedelta(seconds=PATIENCE if timeout is None else timeout)), timeout)
+    said = [store.get(k).decode() for k in keys]
+    if len(set(said)) > 1:
+        told = "; ".join(f"rank {r}: {text}" for r, text in enumerate(said))
+        raise groups.Disagreement(f"symmetric memory: the ranks need different rooms, so they were given different arguments: {told}")
+
+
 def _made(capacity: int, device: torch.device, group: Any) -> Room:
     import torch.distributed._symmetric_memory as symmetric
 
@@ -126,8 +144,9 @@ def _made(capacity: int, device: torch.device, group: Any) -> Room:
     return room
 
 
-def room_of(key: Any, needed: int, device: torch.device, group: Any) -> Room:
-    """The group's room of that key, at least so large; the ranks make one together. Raises RuntimeError where that would be while a graph is captured."""
+def room_of(key: Any, needed: int, device: torch.device, group: Any, timeout: float | None = None) -> Room:
+    """The group's room of that key, at least so large; the ranks make one together. Raises RuntimeError where that would be while a graph is captured, and
+    as `_agreed`."""
     rooms = groups.state(group).rooms
     found: Room | None = rooms.get(key)
     if found is None or found.capacity < needed:
@@ -135,7 +154,9 @@ def room_of(key: Any, needed: int, device: torch.device, group: Any) -> Room:
             raise RuntimeError(f"{needed} bytes of symmetric memory cannot be had while a graph is captured: call it once before with the same sizes")
         if found is not None:
             rooms.setdefault("outgrown", []).append(found)
-        found = rooms[key] = _made(max(LEAST, 1 << (needed - 1).bit_length()), device, group)
+        capacity = max(LEAST, 1 << (needed - 1).bit_length())
+        _agreed(key, capacity, group, timeout)
+        found = rooms[key] = _made(capacity, device, group)
     return found
 
 
@@ -196,7 +217,7 @@ def _launched(
     """Launch a kernel in which the ranks meet, in the group's room of that key. `make(room, multiprocessors, patience)` is asked once for each `key`."""
     index = x.device.index
     with torch.cuda.device(index):
-        room = room_of(room_key, whole, x.device, group)
+        room = room_of(room_key, whole, x.device, group, timeout)
         patience = patience_of(timeout)
         prepared = room.prepared.get((*key, patience))
         if prepared is None:
@@ -224,9 +245,9 @@ def follow(index: int) -> Any:
     return stream
 
 
-def table_of(key: Any, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, group: Any) -> tuple[Room, list[Tensor]]:
+def table_of(key: Any, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, group: Any, timeout: float | None = None) -> tuple[Room, list[Tensor]]:
     """A room and each rank's tensor of that shape in it, one's own among them."""
-    room = room_of(key, prod(shape) * dtype.itemsize, device, group)
+    room = room_of(key, prod(shape) * dtype.itemsize, device, group, timeout)
     views = room.prepared.get((shape, dtype))
     if views is None:
         ranks = range(dist.get_world_size(group))
