@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -76,3 +78,35 @@ def test_rungs_choose_tiles_that_fit(case: str) -> None:
             continue
         assert config.programs + config.carriers <= TARGETS[90].sms
         assert config.stages * (config.BM + config.BN) * config.BK * 2 + config.BM * config.BN * 2 <= TARGETS[90].shared_per_block
+
+
+def test_records_of_several_gpus_are_read_and_shown(tmp_path: Path) -> None:
+    """Samples that are made up, through the records, to the tables of docs/comm.md."""
+    from rooftop.lab.check.checker import Result
+    from rooftop.lab.records import store
+    from rooftop.lab.report import comm_page
+    from rooftop.lab.timing.bench import Bench, Field, Summary
+
+    device = replace(TARGETS[90], name=several.name_of("NVIDIA H200", 2))
+    writer = store.Writer(tmp_path, device.name)
+    for what, case, times in (
+        ("gemm_comm", "4096x14336x4096 over 2", {"gemm_comm/01_product_then_nccl": 6e-4, "gemm_comm/04_epilogue_stores": 4e-4, "peer:torch's fused": 5e-4}),
+        ("all_reduce_ranks", "int8 2 ranks 8Mi, two shots", {"all_reduce_ranks__two_shot__cuda_sm80": 5e-5, "peer:NCCL": 8e-5}),
+    ):
+        subjects = {s.name: s for s in candidates.find([what])}
+        op = next(iter(subjects.values())).op
+        made = several.Several.__new__(several.Several)
+        made.f, made.device, made.ranks, made.rank = Field(op, op.case(case), [], ""), device, 2, 0
+        made.bench = Bench(made.f, device, None, 0.0, ("kernel",), Summary())  # type: ignore[arg-type]
+        entries = [several.Entry(n, [lambda: None], subjects.get(n), samples=[t * (1 + 0.001 * (i % 3)) for i in range(9)]) for n, t in times.items()]
+        made.bench.checks = {n: Result(n, op.name, case, "ok") for n in times}
+        entries.append(replace(entries[0], name=f"{entries[0].name} (again)"))
+        for row in made._records(entries):
+            writer.write(row)
+    writer.close()
+    found = store.read(tmp_path)
+    assert {r["device"]["name"] for r in found} == {"NVIDIA H200 x2"} and found[0]["versus"]["peer:torch's fused"]["verdict"] == "slower"
+    products, collectives = comm_page.products(found, None), comm_page.collectives(found, None)  # type: ignore[arg-type]
+    assert "| 04_epilogue_stores | 400 |" in products and "| torch's fused | 500 |" in products and "4096x14336x4096 over 2 bf16" in products
+    assert "| all_reduce | int8 2 ranks 8Mi, two shots bf16 | 80.1 | 50.0 | 1.60 | two_shot__cuda_sm80 |" in collectives
+    assert comm_page.products([], None) == comm_page.NOTHING  # type: ignore[arg-type]
