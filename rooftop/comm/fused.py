@@ -62,7 +62,7 @@ def _symmetric(what: str, x: Tensor, group: Any, path: str | None) -> bool:
     """Whether peers' memory is used. Raises RuntimeError where it was asked for and cannot be."""
     from rooftop.comm import symmetric
 
-    if path == "portable" or x.numel() == 0:
+    if path == "portable":
         return False
     reason = symmetric.unable(x, group)
     if path == "symmetric" and reason:
@@ -91,6 +91,8 @@ def all_gather_matmul(
     m, n = a.shape[0], b.shape[1]
     if ranks == 1:
         return a @ b
+    if a.numel() == 0:
+        return a.new_zeros(ranks * m, n)
     if o is None and _symmetric(what, a, group, path):
         return products.gather(a, b, group, timeout)
     if path == "symmetric" and o is not None:
@@ -148,7 +150,7 @@ def matmul_reduce_scatter(
     blocks = a.view(ranks, m, a.shape[1]) if a.is_contiguous() else a.contiguous().view(ranks, m, a.shape[1])
 
     def begin(first: int, last: int) -> tuple[Any, Tensor]:
-        made = blocks[:, first:last].reshape(-1, a.shape[1]) @ b
+        made = blocks[:, first:last].reshape(ranks * (last - first), a.shape[1]) @ b
         message = made.view(ranks, -1) if o is None else steps.encode(made, o, ranks, (last - first) * n)
         got = torch.empty_like(message)
         return groups.exchange(got.view(-1), message.view(-1), group), got

@@ -118,6 +118,8 @@ def refusal(p: Problem, wires: Sequence[str]) -> str | None:
     a, n = p["a"], p["b"].shape[2]
     if a.dtype == "f32":
         return "this rung takes operands of 16 bits"
+    if p.device.arch < 90:
+        return "TMA needs sm_90"
     if p["out"].numel == 0 or a.shape[0] == 1:
         return "nothing travels"
     if a.shape[2] == 0 or a.shape[2] % 64 or n % WIRE:

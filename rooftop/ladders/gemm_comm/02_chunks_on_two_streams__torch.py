@@ -38,7 +38,7 @@ def run(inputs: Mapping[str, Any], outputs: Mapping[str, Any], scratch: Mapping[
     ranks, m = out.shape[0], out.shape[1]
     for rows in chunks(m):
         for rank in range(ranks):
-            made[rank, :, rows] = a[rank].view(ranks, m, -1)[:, rows] @ b[rank]
+            made[rank, :, rows] = a[rank].view(ranks, m, a.shape[2])[:, rows] @ b[rank]
         out[:, rows] = made[:, :, rows].float().sum(0).to(out.dtype)
 
 
@@ -51,7 +51,7 @@ def on_ranks(tensors: Mapping[str, Any], options: Mapping[str, Any], group: Any)
     m = a.shape[0] // ranks
     out, under_way = a.new_empty(m, b.shape[1]), []
     for rows in chunks(m):
-        made = a.view(ranks, m, -1)[:, rows].reshape(-1, a.shape[1]) @ b
+        made = a.view(ranks, m, a.shape[1])[:, rows].flatten(0, 1) @ b
         under_way.append((groups.scatter_sum(out[rows], made, group), made))
     for work, _ in under_way:
         work.wait()
