@@ -13,7 +13,7 @@ IDEA = (
     "Where a tile is stored is an address: that of the peer's memory will do. Nothing is flagged, carried or left to send, and every multiprocessor multiplies."
 )
 PREDICT = {"speedup": 1.15}
-LIMIT = "The products are Triton's, and the sum at the end reads all parts once more."
+LIMIT = "The products are Triton's, and the sum at the end reads all parts once more; the link is not felt."
 
 
 def supports(p: Problem) -> str | None:

@@ -14,7 +14,7 @@ IDEA = (
     "the product is."
 )
 PREDICT = {"speedup": 1.0}
-LIMIT = "Between two GPUs the link is not what limits, and the epilogue's arithmetic is added to the product's."
+LIMIT = "Between two GPUs the link is not what limits: unquantised it is the rung before; quantised, the epilogue's arithmetic and smaller tiles cost more."
 
 
 def supports(p: Problem) -> str | None:
