@@ -71,7 +71,7 @@ def _plain(a: Tensor, b: Tensor) -> Tensor:
 
 
 def _case(name: str, tags: str, ranks: int, m: int, n: int, k: int, d: str = "bf16", fill: str = "normal", layout: str = "contiguous") -> Case:
-    given = {"a": Input((ranks, m, k), d, fill, layout), "b": Input((ranks, k, n), d, "normal", layout)}
+    given: dict[str, Any] = {"a": Input((ranks, m, k), d, fill, layout), "b": Input((ranks, k, n), d, "normal", layout)}
     return case(f"{name} {d}" if tags == "edge" and d != "bf16" else name, tags=tags, **given)
 
 
