@@ -111,16 +111,14 @@ __global__ __launch_bounds__(BM / WM * (BN / WN) * 32) void sgemm(
     int stage = 0;
     auto fetch = [&](int set, int k) {
 #pragma unroll
-        for (int i = 0; i < TM; ++i) a_now[set][i] = a_tile[stage][k][m_thread + i / 4 * 4 * LANES_M + i % 4];
+        for (int i = 0; i < TM; i += 4) *reinterpret_cast<float4*>(&a_now[set][i]) = *reinterpret_cast<const float4*>(&a_tile[stage][k][m_thread + i * LANES_M]);
 #pragma unroll
-        for (int j = 0; j < TN; ++j) b_now[set][j] = b_tile[stage][k][n_thread + j / 4 * 4 * LANES_N + j % 4];
+        for (int j = 0; j < TN; j += 4) *reinterpret_cast<float4*>(&b_now[set][j]) = *reinterpret_cast<const float4*>(&b_tile[stage][k][n_thread + j * LANES_N]);
     };
     __pipeline_wait_prior(STAGES - 2);
     __syncthreads();
     fetch(0, 0);
     for (int left = tiles; left > 0; --left) {
-        if (left >= STAGES) copy(stage == 0 ? STAGES - 1 : stage - 1, BK);
-        __pipeline_commit();
 #pragma unroll
         for (int k = 0; k < BK; ++k) {
             if (k == BK - 1) {                            // everyone has fetched the last slice of this stage: the next copies may fill it
@@ -129,6 +127,10 @@ __global__ __launch_bounds__(BM / WM * (BN / WN) * 32) void sgemm(
                 stage = stage == STAGES - 1 ? 0 : stage + 1;
             }
             fetch((k + 1) % 2, (k + 1) % BK);             // after the last tile of all: never used
+            if (k == 3) {
+                if (left >= STAGES) copy(stage == 0 ? STAGES - 1 : stage - 1, BK);
+                __pipeline_commit();
+            }
 #pragma unroll
             for (int j = 0; j < TN; ++j)
 #pragma unroll
