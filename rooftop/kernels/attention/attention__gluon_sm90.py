@@ -29,6 +29,24 @@ DEMANDS = {"has": ["HGMMA", "UTMALDG", "UTMASTG"], "spills": 16}
 LOG2E = gl.constexpr(1.4426950408889634)
 
 
+def _raised() -> str:
+    """PTX of -1 / (1 + 2^x) of eight scores of a thread: one reciprocal for four, since the special functions bound the speed of capped scores.
+
+    A thread's registers are two columns of a row, the same two of the row 8 below, then the next columns: four of one row share, so that a NaN stays in
+    its row. Scores above 30 count as 30, where the tanh is 1 - 2e-9: the product of four does not overflow."""
+    lines = [".reg .f32 e<8>, p, q, r, s, t;"]
+    for i in range(8):
+        lines += [f"min.NaN.f32 e{i}, ${8 + i}, 0f41F00000;", f"ex2.approx.ftz.f32 e{i}, e{i};", f"add.f32 e{i}, e{i}, 0f3F800000;"]
+    for a, b, c, d in ((0, 1, 4, 5), (2, 3, 6, 7)):
+        lines += [f"mul.f32 p, e{a}, e{b};", f"mul.f32 q, e{c}, e{d};", "mul.f32 r, p, q;", "rcp.approx.ftz.f32 r, r;", "neg.f32 r, r;"]
+        lines += ["mul.f32 s, r, q;", "mul.f32 t, r, p;"]
+        lines += [f"mul.f32 ${a}, s, e{b};", f"mul.f32 ${b}, s, e{a};", f"mul.f32 ${c}, t, e{d};", f"mul.f32 ${d}, t, e{c};"]
+    return "{ " + " ".join(lines) + " }"
+
+
+RAISED = gl.constexpr(_raised())
+
+
 @gluon.jit
 def _place(turn, tiles, rows_of_tiles, heads, section):
     """The turn-th tile of this block: (tile of queries from the last, batch times heads). Blocks change their order with each turn."""
@@ -121,8 +139,8 @@ def _weights(z, top, total, factor, cap, z_tiles, z_full, z_empty, n, INDEX: gl.
              RIGHT: gl.constexpr, CAP: gl.constexpr, MASKED: gl.constexpr):  # fmt: skip
     """(p, the new maximum, the new sum, by what the old ones shrink) of scores of one tile of keys, which begins at `column`; all in base 2."""
     L: gl.constexpr = z.type.layout
-    if CAP:  # one special function a score, to 11 bits; by an exponential and a reciprocal, three with the weight's, they bound the speed
-        z = gl.inline_asm_elementwise("tanh.approx.f32 $0, $1;", "=f,f", [z * cap], dtype=gl.float32, is_pure=True, pack=1)
+    if CAP:  # tanh(x) = 1 - 2 / (1 + exp(2 x)): `factor` has the 2, and the 1 is added to the normaliser alone
+        z = gl.inline_asm_elementwise(RAISED, "=f,=f,=f,=f,=f,=f,=f,=f,f,f,f,f,f,f,f,f", [z * cap], dtype=gl.float32, is_pure=True, pack=8)
     if BIAS:
         mbarrier.wait(z_full.index(INDEX), n & 1)
         added = _flat(z_tiles.index(INDEX)).load(L)
@@ -205,8 +223,8 @@ def _consume(INDEX: gl.constexpr, q_tiles, k_ring, v_ring, z_tiles, o_tiles, q_f
     ROWS: gl.constexpr = gl.SliceLayout(1, SCORES)
     cap = 0.0
     if CAP:
-        cap = scale / softcap
-        factor = softcap * LOG2E
+        cap = scale / softcap * (2.0 * LOG2E)
+        factor = softcap * (2.0 * LOG2E)
     else:
         factor = scale * LOG2E
     n = 0
@@ -281,6 +299,8 @@ def _consume(INDEX: gl.constexpr, q_tiles, k_ring, v_ring, z_tiles, o_tiles, q_f
                 if end > begin:
                     mbarrier.arrive(q_empty.index(INDEX), count=1)
             norm = (top + gl.log2(total)) * (1.0 / LOG2E)
+            if CAP:
+                norm += softcap
             gl.store(lse + bh.to(gl.int64) * TQ + first + rows, norm, mask=rows < SQ)
     tma.store_wait(0)
 
@@ -397,8 +417,13 @@ def prefers(p: Problem) -> bool:
     return p["q"].shape[1] > 64 * max(sequences, 1) and max(p["q"].shape[3], p["v"].shape[3]) > 32
 
 
+SHORT = 512  # queries of a packed sequence, in the mean: of a tile of 128 keys much would be masked, and its copy waited for
+
+
 def choose(p: Problem) -> Config:
     wide = _width(max(p["q"].shape[3], p["v"].shape[3]))
+    if wide == 128 and shared.packed(p) and p["q"].shape[1] <= SHORT * (p["cu_seqlens_q"].shape[0] - 1):
+        return Config(BN=64, STAGES=3)
     return Config(BN=64 if wide == 256 else 128, STAGES=4 if wide == 64 else 2)
 
 
