@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import pytest
@@ -10,7 +9,6 @@ import pytest
 pytest.importorskip("triton")
 
 from rooftop.core import registry
-from rooftop.core.call import select
 from rooftop.core.spec import TARGETS, Case, Input, Problem
 from rooftop.lab import candidates, simt
 from rooftop.lab.check import checker

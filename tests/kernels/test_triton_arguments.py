@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("triton")
-import torch
 
 from rooftop.core import registry
 from rooftop.core.settings import PACKAGE
@@ -84,7 +83,8 @@ def traps(files: list[Path]) -> list[str]:
 def test_no_argument_that_may_be_1_is_asked_for_a_method(tmp_path: Path) -> None:
     (tmp_path / "planted.py").write_text(
         "@triton.jit\ndef helper(m, n):\n    return m.to(tl.int64) + n.to(tl.int64)\n"
-        "@triton.jit(do_not_specialize=['K'])\ndef kernel(x, R, K, C: tl.constexpr):\n    return R.to(tl.int64) + K.to(tl.int64) + helper(tl.program_id(0), R)\n"
+        "@triton.jit(do_not_specialize=['K'])\ndef kernel(x, R, K, C: tl.constexpr):\n"
+        "    return R.to(tl.int64) + K.to(tl.int64) + helper(tl.program_id(0), R)\n"
     )
     assert [t.split(": ", 2)[1:] for t in traps([tmp_path / "planted.py"])] == [["helper", "n.to in line 3"], ["kernel", "R.to in line 6"]]
     assert traps([p for folder in ("kernels", "ladders") for p in sorted((PACKAGE / folder).rglob("*.py"))]) == []
@@ -96,7 +96,8 @@ def test_products_with_extents_of_1_compile(name: str, shape: tuple[tuple[int, i
     """Operands off 16 bytes, so that they are packed first."""
     op, kernel = registry.op("matmul"), registry.implementation(name)
     metas = {n: Meta(s, "f16", (s[1], 1), 2) for n, s in zip(("a", "b"), shape, strict=True)}
-    problem = op.problem_of({**dict.fromkeys(op.tensor_names), **metas}, {"alpha": 1.0, "beta": 0.0, "activation": "none", "to": "", "precision": "ieee"}, TARGETS[90])
+    options = {"alpha": 1.0, "beta": 0.0, "activation": "none", "to": "", "precision": "ieee"}
+    problem = op.problem_of({**dict.fromkeys(op.tensor_names), **metas}, options, TARGETS[90])
     assert kernel.supports(problem) is None
     config = kernel.choose(problem)
     tensors = {**dict(problem.tensors), **kernel.scratch(problem, config)}

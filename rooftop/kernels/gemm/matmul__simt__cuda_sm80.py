@@ -22,7 +22,6 @@ START, SECOND = 1.5e-6, 1.7e-6  # seconds of a launch, and of the one that adds 
 L2, MEMORY, PARTS = 5.0e12, 4.2e12, 3.0e12  # bytes a second
 CACHED = 40e6  # bytes of an operand that L2 keeps
 MOST_PARTS = 512
-FEW = 1 << 25
 
 
 @dataclass(frozen=True)
@@ -174,8 +173,7 @@ def ranked(p: Problem) -> tuple[tuple[float, Tile, int], ...]:
 
 
 def _config(p: Problem, tile: Tile, splits: int) -> dict[str, int]:
-    m, n, k, _ = _sizes(p)
-    down, across = -(-m // tile.BM), -(-n // tile.BN)
+    k = p["a"].shape[-1]
     side = (p.device.sms * tile.BLOCKS * tile.BM * tile.BN) ** 0.5  # of the square of outputs that are made at once
     tall = max(1, min(round(side / tile.BM), 8))
     part = -(-k // (BK * splits)) * BK
