@@ -9,6 +9,7 @@ import pytest
 pytest.importorskip("triton")
 
 from rooftop.core import registry
+from rooftop.core.call import select
 from rooftop.core.spec import TARGETS, Case, Input, Problem
 from rooftop.lab import candidates, simt
 from rooftop.lab.check import checker
@@ -43,16 +44,61 @@ def problem_of(m: int, n: int, k: int) -> Problem:
 
 @pytest.mark.sampled("kernels", NAME)
 @pytest.mark.skipif(simt.unavailable() is not None, reason="the simulator cannot be built here")
-@pytest.mark.parametrize("text", ["NN", "NT", "TN", "TT"])
 @pytest.mark.parametrize("number", range(11))
-def test_every_tile_in_every_layout(number: int, text: str) -> None:
+def test_every_tile_in_two_layouts(number: int) -> None:
+    """Cut off at its edges, more than one of them, whole or in parts of K, with what follows."""
     tiles = module().TILES
     assert len(tiles) == 11, "a tile without a test"
     tile, even = tiles[number], number % 2 == 0
-    m, n = (tile.BM // 2 + 5, min(tile.BN, 64) + 12) if even else (min(tile.BM, 64) + 8, tile.BN // 2 + 3)  # one tile cut off, or two
-    case = case_of(text, m, n, 45, **({"c": Input((m, n), "f32"), "beta": 0.5} if text in ("NN", "TT") else {"bias": Input((n,), "f32"), "activation": "silu"}))
     subject = candidates.find([NAME])[0]
-    problem = subject.kernel_problem(case, CARD)[1]
-    config = {**subject.head.config, **module()._config(problem, tile, 2 if text in ("NN", "NT") else 1)}
-    found = checker.check(pinned(subject, config), case, backend="cpu", seed=number)
-    assert found.status == "ok", found.message
+    for text in ("NN", "TT") if even else ("NT", "TN"):
+        m, n = (tile.BM // 2 + 5, min(tile.BN, 64) + 12) if text[0] == "N" else (min(tile.BM, 64) + 8, tile.BN // 2 + 3)
+        more = {"c": Input((m, n), "f32"), "beta": 0.5} if text[0] == text[1] else {"bias": Input((n,), "f32"), "activation": "silu"}
+        case = case_of(text, m, n, 45, **more)
+        problem = subject.kernel_problem(case, CARD)[1]
+        config = {**subject.head.config, **module()._config(problem, tile, 2 if text[0] == "N" else 1)}
+        found = checker.check(pinned(subject, config), case, backend="cpu", seed=number)
+        assert found.status == "ok", f"{text}: {found.message}"
+
+
+def test_no_tile_needs_more_than_a_multiprocessor_has() -> None:
+    for card in (TARGETS["h200"], TARGETS["a800"], TARGETS["rtx4090"]):
+        for m, n, k in ((4096, 4096, 4096), (64, 64, 65536), (1, 1, 1), (100000, 16, 200), (16, 100000, 200), (300, 200, 0), (33, 65, 1000)):
+            problem = registry.op("matmul").problem(case_of("TT", m, n, k), card)
+            config = registry.implementation(NAME).choose(problem)
+            for launch in registry.implementation(NAME).launches(problem, config):
+                assert launch.shared <= card.shared_per_block and launch.block[0] <= 1024
+
+
+@pytest.mark.parametrize("shape", [(17, 33), (4096, 4096), (64, 100000)])
+def test_parts_cover_k_once(shape: tuple[int, int]) -> None:
+    m, n = shape
+    for k in (0, 1, 7, 8, 9, 500, 65536, 131077):
+        problem = problem_of(m, n, k)
+        for config in registry.implementation(NAME).configs(problem):
+            parts = module()._splits(problem, config)
+            assert parts == 1 or ((parts - 1) * config["PART"] < k <= parts * config["PART"] and config["PART"] % 8 == 0)
+
+
+@pytest.mark.parametrize(
+    ("shape", "tall", "wide"), [((4096, 4096, 4096), 128, 256), ((200000, 16, 200), 256, 16), ((16, 200000, 200), 32, 256), ((64, 64, 65536), 64, 64)], ids=str
+)
+def test_tiles_follow_the_shape(shape: tuple[int, int, int], tall: int, wide: int) -> None:
+    """No tile is much larger than the result; where there are few, K is cut so that every multiprocessor has work."""
+    problem = problem_of(*shape)
+    config = registry.implementation(NAME).choose(problem)
+    assert config["BM"] <= tall and config["BN"] <= wide
+    tiles = -(-shape[0] // config["BM"]) * -(-shape[1] // config["BN"])
+    assert tiles * module()._splits(problem, config) >= min(CARD.sms, tiles * shape[2] // 64)
+
+
+def test_what_a_call_takes() -> None:
+    """Every layout, batch and epilogue of float32 goes to this kernel; large batches too."""
+    op = registry.op("matmul")
+    for text in ("NN", "NT", "TN", "TT"):
+        for more in ({}, {"bias": Input((500,), "f32"), "activation": "gelu"}):
+            chosen = select(op, op.problem(case_of(text, 700, 500, 900, **more), CARD))
+            assert chosen.call is not None and chosen.call.implementation.name == NAME and not chosen.call.copies
+    batch = Case("batch", {"a": Input((30, 256, 300)), "b": Input((30, 300, 256)), "c": None, "alpha": 1.0, "beta": 0.0})
+    chosen = select(op, op.problem(batch, CARD))
+    assert chosen.call is not None and chosen.call.implementation.name == NAME

@@ -154,7 +154,12 @@ def _parts(tile: Tile, sizes: tuple[int, int, int, int], sms: int) -> Iterable[i
     found = {1}
     for target in range(1, 9):
         found.update(x for x in (target * sms // tiles, -(-target * sms // tiles)) if 1 < x <= most)
-    return found
+    return {-(-k // _part(k, x)) for x in found} if k else found
+
+
+def _part(k: int, splits: int) -> int:
+    """k of one part: whole slices."""
+    return -(-k // (BK * splits)) * BK
 
 
 @lru_cache(maxsize=1024)
@@ -176,8 +181,7 @@ def _config(p: Problem, tile: Tile, splits: int) -> dict[str, int]:
     k = p["a"].shape[-1]
     side = (p.device.sms * tile.BLOCKS * tile.BM * tile.BN) ** 0.5  # of the square of outputs that are made at once
     tall = max(1, min(round(side / tile.BM), 8))
-    part = -(-k // (BK * splits)) * BK
-    return {**tile.config, "GROUP": tall, "PART": part}
+    return {**tile.config, "GROUP": tall, "PART": _part(k, splits)}
 
 
 def choose(p: Problem, head: Head) -> Mapping[str, Any]:
@@ -256,3 +260,21 @@ def launches(p: Problem, config: Mapping[str, Any], head: Head) -> list[Launch]:
         }  # fmt: skip
         made.append(launch(f"add_parts<{each}, {str(more).lower()}>", (-(-plane // (block // each)),), last, block))
     return made
+
+
+def explains(p: Problem, config: Mapping[str, Any], head: Head) -> str:
+    m, n, _, batch = _sizes(p)
+    splits, (a, b, _) = _splits(p, config), _modes(p)
+    tile = next((t for t in TILES if all(config[name] == value for name, value in t.config.items())), None)
+    tiles = -(-m // config["BM"]) * -(-n // config["BN"]) * batch
+    said = [
+        f"tile {config['BM']} x {config['BN']}, {config['TM']} x {config['TN']} a thread, {config['STAGES']} slices of {BK} of K in flight",
+        f"{tiles} tile{'s'[: tiles - 1]}" + (f", cut into {splits} parts of K that a second launch adds" if splits > 1 else ""),
+    ]
+    found = ranked(p)
+    predicted = None if tile is None else seconds(tile, splits, _sizes(p), (a, b), p.device.sms, p.device.shared_per_block)
+    other = next(((s, t, k) for s, t, k in found if (t, k) != (tile, splits)), None)
+    first = "next" if (tile, splits) == found[0][1:] else "the model prefers"
+    beside = "" if other is None else f"; {first} {other[1].BM}x{other[1].BN} in {other[2]} at {other[0] * 1e6:.1f} µs"
+    said.append(("" if predicted is None else f"predicted {predicted * 1e6:.1f} µs") + beside)
+    return "; ".join(said)
