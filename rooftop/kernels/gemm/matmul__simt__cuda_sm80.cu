@@ -305,32 +305,39 @@ __global__ __launch_bounds__(BM / WM * (BN / WN) * 32, BLOCKS) void sgemm(
     }
 }
 
-/// out = what follows the sum of the parts, always in the same order: 256 / EACH (32 of EACH = 32) outputs a block, EACH threads for one.
+/// out = what follows the sum of the parts, always in the same order. Rows of parts are `pitch` floats apart, a multiple of 4; a thread has 4 neighbours, and
+/// EACH threads of a block share the parts of the same 4.
 template <int EACH, bool MORE>
-__global__ void __launch_bounds__(EACH == 32 ? 1024 : 256) add_parts(
-    int M, int N, int splits, long long plane, const float* __restrict__ parts, float* __restrict__ out, long long ldo, long long zo, float alpha, float beta,
-    const float* __restrict__ c, long long ldc, long long zc, const float* __restrict__ bias, int act, const float* __restrict__ gate, long long ldg,
+__global__ void __launch_bounds__(256) add_parts(
+    int M, int N, int splits, int pitch, long long plane, const float* __restrict__ parts, float* __restrict__ out, long long ldo, long long zo, float alpha,
+    float beta, const float* __restrict__ c, long long ldc, long long zc, const float* __restrict__ bias, int act, const float* __restrict__ gate, long long ldg,
     long long zg, const float* __restrict__ residual, long long ldr, long long zr) {
-    constexpr int THREADS = EACH == 32 ? 1024 : 256, WIDE = THREADS / EACH;
-    __shared__ float sums[EACH > 1 ? THREADS : 1];
+    constexpr int FOURS = 256 / EACH;
+    __shared__ float4 sums[EACH > 1 ? 256 : 1];
     wait_for_before();
-    const int along = threadIdx.x % WIDE, down = threadIdx.x / WIDE;
-    const long long i = blockIdx.x * static_cast<long long>(WIDE) + along;
-    float sum = 0;
+    const int along = threadIdx.x % FOURS, down = threadIdx.x / FOURS;
+    const long long i = (blockIdx.x * static_cast<long long>(FOURS) + along) * 4;
+    float4 sum = make_float4(0, 0, 0, 0);
+    const auto add = [&](float4 v) { sum.x += v.x, sum.y += v.y, sum.z += v.z, sum.w += v.w; };
     if (i < plane) {
 #pragma unroll 8
-        for (int s = down; s < splits; s += EACH) sum += parts[s * plane + i];
+        for (int s = down; s < splits; s += EACH) add(*reinterpret_cast<const float4*>(parts + s * plane + i));
     }
     if constexpr (EACH > 1) {
         sums[threadIdx.x] = sum;
         __syncthreads();
         if (down > 0) return;
 #pragma unroll
-        for (int k = 1; k < EACH; ++k) sum += sums[k * WIDE + along];
+        for (int k = 1; k < EACH; ++k) add(sums[k * FOURS + along]);
     }
     if (i >= plane) return;
     const After after{beta != 0 ? c : nullptr, bias, gate, residual, ldc, zc, ldg, zg, ldr, zr, alpha, beta, act};
-    const long long row = i / N, n = i % N, z = row / M, m = row % M;
-    const float r = after.first(sum, z, m, n);
-    out[z * zo + m * ldo + n] = MORE ? after.more(r, z, m, n) : r;
+    const long long row = i / pitch, n = i % pitch, z = row / M, m = row % M;
+    const float found[4] = {sum.x, sum.y, sum.z, sum.w};
+#pragma unroll
+    for (int q = 0; q < 4; ++q) {
+        if (n + q >= N) break;
+        const float r = after.first(found[q], z, m, n + q);
+        out[z * zo + m * ldo + n + q] = MORE ? after.more(r, z, m, n + q) : r;
+    }
 }

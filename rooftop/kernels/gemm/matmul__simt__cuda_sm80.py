@@ -199,7 +199,13 @@ def _splits(p: Problem, config: Mapping[str, Any]) -> int:
 
 def scratch(p: Problem, config: Mapping[str, Any], head: Head) -> dict[str, Meta]:
     splits = _splits(p, config)
-    return {"parts": Meta((splits, p["out"].numel), "f32")} if splits > 1 else {}
+    m, n, _, batch = _sizes(p)
+    return {"parts": Meta((splits, batch * m * _pitch(n)), "f32")} if splits > 1 else {}
+
+
+def _pitch(n: int) -> int:
+    """Floats from one row of a part to the next: rows of parts begin on 16 bytes whatever those of the result do."""
+    return -(-n // 4) * 4
 
 
 def _apart(meta: Meta | None) -> tuple[int, int]:
@@ -217,7 +223,8 @@ def launches(p: Problem, config: Mapping[str, Any], head: Head) -> list[Launch]:
     more = act > 0 or any(p.get(x) is not None for x in ("bias", "gate", "residual"))
     (lda, za), (ldb, zb), (ldo, zo) = (_apart(p[x]) for x in ("a", "b", "out"))
     (ldc, zc), (ldg, zg), (ldr, zr) = (_apart(p.get(x)) for x in ("c", "gate", "residual"))
-    plane = m * n * batch
+    pitch = _pitch(n)
+    plane = m * pitch * batch
 
     def there(name: str) -> tuple[str | None, str]:
         return name if p.get(name) is not None else None, "ptr"
@@ -237,8 +244,8 @@ def launches(p: Problem, config: Mapping[str, Any], head: Head) -> list[Launch]:
     if splits == 1:
         first |= {"out": ("out", "ptr"), "ldo": (ldo, "i64"), "zo": (zo, "i64"), "plane": (0, "i64"), **after}
     else:
-        first |= {"out": ("parts", "ptr"), "ldo": (n, "i64"), "zo": (m * n, "i64"), "plane": (plane, "i64"), **nothing}
-        wide = n % 4 == 0
+        first |= {"out": ("parts", "ptr"), "ldo": (pitch, "i64"), "zo": (m * pitch, "i64"), "plane": (plane, "i64"), **nothing}
+        wide = True
     shape = [*(config[x] for x in ("BM", "BN", "WM", "WN", "TM", "TN", "STAGES", "BLOCKS")), mode_a, mode_b]
     last_of_all = more and splits == 1
     flags = [str(x).lower() for x in (wide and not last_of_all, last_of_all)]
@@ -252,13 +259,12 @@ def launches(p: Problem, config: Mapping[str, Any], head: Head) -> list[Launch]:
     name = f"sgemm<{', '.join(map(str, [*shape, *flags]))}>"
     made = [launch(name, (tiles, splits, batch), first, threads, _shared(config, (mode_a, mode_b)))]
     if splits > 1:
-        each = 1 if splits <= 8 else 8 if splits <= 64 else 32
-        block = 1024 if each == 32 else 256
+        each = 1 if splits <= 8 else 4 if splits <= 32 else 16
         last = {
-            "M": (m, "i32"), "N": (n, "i32"), "splits": (splits, "i32"), "plane": (plane, "i64"), "parts": ("parts", "ptr"), "out": ("out", "ptr"),
-            "ldo": (ldo, "i64"), "zo": (zo, "i64"), **after,
+            "M": (m, "i32"), "N": (n, "i32"), "splits": (splits, "i32"), "pitch": (pitch, "i32"), "plane": (plane, "i64"), "parts": ("parts", "ptr"),
+            "out": ("out", "ptr"), "ldo": (ldo, "i64"), "zo": (zo, "i64"), **after,
         }  # fmt: skip
-        made.append(launch(f"add_parts<{each}, {str(more).lower()}>", (-(-plane // (block // each)),), last, block))
+        made.append(launch(f"add_parts<{each}, {str(more).lower()}>", (-(-plane // 4 // (256 // each)),), last, 256))
     return made
 
 
