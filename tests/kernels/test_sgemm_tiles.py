@@ -44,11 +44,11 @@ def problem_of(m: int, n: int, k: int) -> Problem:
 
 @pytest.mark.sampled("kernels", NAME)
 @pytest.mark.skipif(simt.unavailable() is not None, reason="the simulator cannot be built here")
-@pytest.mark.parametrize("number", range(11))
+@pytest.mark.parametrize("number", range(14))
 def test_every_tile_in_two_layouts(number: int) -> None:
     """Cut off at its edges, more than one of them, whole or in parts of K, with what follows."""
     tiles = module().TILES
-    assert len(tiles) == 11, "a tile without a test"
+    assert len(tiles) == 14, "a tile without a test"
     tile, even = tiles[number], number % 2 == 0
     subject = candidates.find([NAME])[0]
     for text in ("NN", "TT") if even else ("NT", "TN"):
