@@ -127,15 +127,17 @@ __device__ inline unsigned optimal(const unsigned (&low)[4], const unsigned (&hi
 }
 
 /// The elements by size, the first of equals first, while their row and column have fewer than two; as `optimal` returns them. places[15 - i]: of element i its row (bits
-/// 0 to 3), its column (4 to 7) and itself (8 to 23).
+/// 0 to 3), its column (4 to 7) and itself (8 to 23). A key is a whole number as a float32: the size, then 15 - i; of two, the smaller is their sum less the larger, for
+/// which there are more units than for minima.
 template <typename T>
 __device__ inline unsigned greedy(const unsigned (&low)[4], const unsigned (&high)[4], const unsigned* places) {
-    unsigned order[16];  // the size in the high half, then 4 (15 - i)
+    constexpr unsigned BASE = 0x4a000000u;  // 2^21: a quarter is a unit there, and sums of two keys, up to 2^22 + 2^20, are exact
+    float order[16];                        // BASE, the size from bit 6 on, then 4 (15 - i)
 #pragma unroll
     for (int r = 0; r < 4; ++r) {
-        const unsigned of_row[4] = {low[r] << 16, low[r], high[r] << 16, high[r]};
+        const unsigned of_row[4] = {low[r] << 6, low[r] >> 10, high[r] << 6, high[r] >> 10};
 #pragma unroll
-        for (int c = 0; c < 4; ++c) order[4 * r + c] = (of_row[c] & 0x7fff0000u) | (15 - 4 * r - c) * 4;
+        for (int c = 0; c < 4; ++c) order[4 * r + c] = __uint_as_float((of_row[c] & 0x7fffu << 6) | (BASE | (15 - 4 * r - c) * 4));
     }
     // Batcher's odd-even merge sort, the largest first: the places that are compared, in turn.
     constexpr int ABOVE[63] = {0, 2, 4, 6, 8, 10, 12, 14, 0, 1, 4, 5, 8, 9, 12, 13, 1, 5, 9, 13, 0, 1, 2, 3, 8, 9, 10, 11, 2, 3, 10, 11, 1, 3, 5, 9, 11, 13, 0, 1, 2, 3, 4, 5, 6, 7, 4, 5, 6, 7, 2, 3, 6, 7, 10, 11, 1, 3, 5, 7, 9, 11, 13};
@@ -144,19 +146,20 @@ __device__ inline unsigned greedy(const unsigned (&low)[4], const unsigned (&hig
     while (true) {
 #pragma unroll
         for (int i = 0; i < 63; ++i) {
-            const unsigned x = order[ABOVE[i]], y = order[BELOW[i]];
-            order[ABOVE[i]] = max(x, y), order[BELOW[i]] = min(x, y);
+            const float x = order[ABOVE[i]], y = order[BELOW[i]], larger = fmaxf(x, y);
+            order[ABOVE[i]] = larger, order[BELOW[i]] = (x + y) - larger;
         }
-        if (order[0] >> 16 <= INFINITE<T>) break;
+        constexpr unsigned NEXT = BASE | (INFINITE<T> + 1) << 6;  // more than infinite
+        if (order[0] < __uint_as_float(NEXT)) break;
 #pragma unroll
         for (int i = 0; i < 16; ++i) {  // a NaN counts as infinite: again
-            if (order[i] >> 16 > INFINITE<T>) order[i] = INFINITE<T> << 16 | (order[i] & 0xffffu);
+            if (order[i] >= __uint_as_float(NEXT)) order[i] = __uint_as_float((NEXT - 64) | (__float_as_uint(order[i]) & 0x3cu));
         }
     }
     unsigned some = 0, full = 0;  // rows and columns with one or more; with two
 #pragma unroll
     for (int i = 0; i < 16; ++i) {
-        const unsigned place = *reinterpret_cast<const unsigned*>(reinterpret_cast<const char*>(places) + (order[i] & 0x3cu));
+        const unsigned place = *reinterpret_cast<const unsigned*>(reinterpret_cast<const char*>(places) + (__float_as_uint(order[i]) & 0x3cu));
         if ((full & place) == 0) full |= some & place, some |= place;
     }
     const unsigned found = some >> 8;

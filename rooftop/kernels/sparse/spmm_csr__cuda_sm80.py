@@ -8,6 +8,8 @@ from rooftop.core.spec import DTYPES, Launch, Meta, Problem
 from rooftop.kernels._device.quantised import text
 from rooftop.ops._sparse import ACTIVATIONS
 
+FEW = 8  # columns: up to here float32 is summed in float64, which costs nothing beside the loads
+
 
 def supports(p: Problem, head: Any) -> str | None:
     b, out = p["b"], p["out"]
@@ -46,7 +48,8 @@ def choose(p: Problem, head: Any) -> dict[str, Any]:
     few = mean <= 4 * deep
     unroll = max(2, (4 if few else 8) // pieces)
     most = max(256, min(1024, 16 * deep * unroll), power(4 * mean))
-    return {"wide": wide, "pieces": pieces, "lanes": lanes, "deep": deep, "unroll": unroll, "most": most}
+    sums = "double" if n <= FEW and p["b"].dtype == "f32" else "float"
+    return {"wide": wide, "pieces": pieces, "lanes": lanes, "deep": deep, "unroll": unroll, "most": most, "sums": sums}
 
 
 def configs(p: Problem, head: Any) -> list[dict[str, Any]]:
@@ -86,7 +89,7 @@ def launches(p: Problem, config: Any, head: Any) -> list[Launch]:
         "b": "b", "bs": b.strides[0] if b.shape[0] > 1 else n, **after,
     }  # fmt: skip
     types = ("i32",) * 6 + ("ptr",) * 4 + ("i64", "ptr", "i64", "f32", "ptr", "ptr", "ptr")
-    kernel = text("rows_split", kind, wide, config["pieces"], lanes, deep, config["unroll"], act, form)
+    kernel = text("rows_split", kind, config["sums"], wide, config["pieces"], lanes, deep, config["unroll"], act, form)
     made = [Launch(kernel, grid, args, types=types, block=(256,), chained=chained)]
     if pieces:
         args = {"N": n, "nnz": nnz, "pieces": pieces, "most": config["most"], "offsets": "offsets", **after}
