@@ -75,7 +75,7 @@ __device__ inline void join_groups(S (&sum)[PIECES][W]) {
 template <typename T, typename S, int W, int PIECES, int LANES, int DEEP, int UNROLL, int ACT, int BIAS>
 __global__ void __launch_bounds__(256, 4)
 rows_split(int M, int N, int K, int nnz, int cut, int most, const T* __restrict__ values, const int* __restrict__ columns, const int* __restrict__ offsets,
-           const T* __restrict__ b, long long bs, const T* __restrict__ bias, long long bias_step, float alpha, T* __restrict__ out, float* __restrict__ parts,
+           const T* __restrict__ b, long long bs, const T* __restrict__ bias, long long bias_step, float alpha, T* __restrict__ out, S* __restrict__ parts,
            int* __restrict__ rows) {
     constexpr int TILE = LANES * W * PIECES;
     wait_for_before();
@@ -106,7 +106,7 @@ rows_split(int M, int N, int K, int nnz, int cut, int most, const T* __restrict_
 #pragma unroll
                 for (int w = 0; w < W; ++w) {
                     const int c = column + p * LANES * W + w;
-                    if (c < N) parts[(static_cast<long long>(piece) * 2 + i) * N + c] = static_cast<float>(sum[p][w]);
+                    if (c < N) parts[(static_cast<long long>(piece) * 2 + i) * N + c] = sum[p][w];
                 }
             }
         }
@@ -132,10 +132,10 @@ rows_split(int M, int N, int K, int nnz, int cut, int most, const T* __restrict_
 }
 
 /// The rows that were cut: the sum of their parts, in order. A block looks at 32 pieces; a row is finished where it begins, by 8 warps that take every 8th part.
-template <typename T, int ACT, int BIAS>
+template <typename T, typename S, int ACT, int BIAS>
 __global__ void __launch_bounds__(256)
 join_rows(int N, int nnz, int pieces, int most, const int* __restrict__ offsets, const T* __restrict__ bias, long long bias_step, float alpha, T* __restrict__ out,
-          const float* __restrict__ parts, const int* __restrict__ rows) {
+          const S* __restrict__ parts, const int* __restrict__ rows) {
     __shared__ int found[32][2];
     __shared__ double sums[8][32];
     wait_for_before();

@@ -70,7 +70,7 @@ def _pieces(p: Problem, config: Any) -> int:
 
 def scratch(p: Problem, config: Any, head: Any) -> dict[str, Meta]:
     count = max(1, _pieces(p, config))
-    return {"parts": Meta((count, 2, p["out"].shape[1]), "f32"), "rows": Meta((count, 2), "i32")}
+    return {"parts": Meta((count, 2, p["out"].shape[1]), "f64" if config["sums"] == "double" else "f32"), "rows": Meta((count, 2), "i32")}
 
 
 def launches(p: Problem, config: Any, head: Any) -> list[Launch]:
@@ -94,5 +94,6 @@ def launches(p: Problem, config: Any, head: Any) -> list[Launch]:
     if pieces:
         args = {"N": n, "nnz": nnz, "pieces": pieces, "most": config["most"], "offsets": "offsets", **after}
         types = ("i32",) * 4 + ("ptr", "ptr", "i64", "f32", "ptr", "ptr", "ptr")
-        made.append(Launch(text("join_rows", kind, act, form), (-(-pieces // 32), min(8, -(-n // 32))), args, types=types, block=(256,), chained=chained))
+        kernel = text("join_rows", kind, config["sums"], act, form)
+        made.append(Launch(kernel, (-(-pieces // 32), min(8, -(-n // 32))), args, types=types, block=(256,), chained=chained))
     return made
