@@ -126,6 +126,16 @@ __device__ inline unsigned optimal(const unsigned (&low)[4], const unsigned (&hi
     return best;
 }
 
+/// if ((full & place) == 0) full |= some & place, some |= place: two instructions under a predicate, where the compiler takes four and a choice of each result.
+__device__ inline void take(unsigned place, unsigned& some, unsigned& full) {
+    asm("{ .reg .pred fits; .reg .b32 met;\n"
+        "and.b32 met, %1, %2;\n"
+        "setp.eq.u32 fits, met, 0;\n"
+        "@fits lop3.b32 %1, %0, %2, %1, 0xea;\n"  // the first two and the third or
+        "@fits or.b32 %0, %0, %2; }"
+        : "+r"(some), "+r"(full) : "r"(place));
+}
+
 /// The elements by size, the first of equals first, while their row and column have fewer than two; as `optimal` returns them. places[15 - i]: of element i its row (bits
 /// 0 to 3), its column (4 to 7) and itself (8 to 23). A key is a whole number as a float32: the size, then 15 - i; of two, the smaller is their sum less the larger, for
 /// which there are more units than for minima.
@@ -160,7 +170,7 @@ __device__ inline unsigned greedy(const unsigned (&low)[4], const unsigned (&hig
 #pragma unroll
     for (int i = 0; i < 16; ++i) {
         const unsigned place = *reinterpret_cast<const unsigned*>(reinterpret_cast<const char*>(places) + (__float_as_uint(order[i]) & 0x3cu));
-        if ((full & place) == 0) full |= some & place, some |= place;
+        take(place, some, full);
     }
     const unsigned found = some >> 8;
     unsigned turned = found, moved = (turned ^ turned >> 3) & 0x0a0au;
