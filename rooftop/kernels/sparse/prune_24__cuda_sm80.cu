@@ -137,17 +137,19 @@ __device__ inline void take(unsigned place, unsigned& some, unsigned& full) {
 }
 
 /// The elements by size, the first of equals first, while their row and column have fewer than two; as `optimal` returns them. places[15 - i]: of element i its row (bits
-/// 0 to 3), its column (4 to 7) and itself (8 to 23). A key is a whole number as a float32: the size, then 15 - i; of two, the smaller is their sum less the larger, for
-/// which there are more units than for minima.
+/// 0 to 3), its column (4 to 7) and itself (8 to 23). A key is a whole number as a float32: the size, then 15 - i; of two, the smaller is their sum less the larger,
+/// for which there are more units than for minima.
 template <typename T>
 __device__ inline unsigned greedy(const unsigned (&low)[4], const unsigned (&high)[4], const unsigned* places) {
-    constexpr unsigned BASE = 0x4a000000u;  // 2^21: a quarter is a unit there, and sums of two keys, up to 2^22 + 2^20, are exact
-    float order[16];                        // BASE, the size from bit 6 on, then 4 (15 - i)
+    float order[16];  // as bytes, the lowest first: 4 (15 - i), two of the size, 0x4b: 2^23 and more, where sums of two multiples of four are exact up to 2^25
+    unsigned places_of[6];  // 0x4b, and in bytes 1 to 3 those of three elements
 #pragma unroll
-    for (int r = 0; r < 4; ++r) {
-        const unsigned of_row[4] = {low[r] << 6, low[r] >> 10, high[r] << 6, high[r] >> 10};
+    for (int i = 0; i < 6; ++i) places_of[i] = 0x4bu | (i < 5 ? (60 - 12 * i) << 8 | (56 - 12 * i) << 16 | (52 - 12 * i) << 24 : 0u);
 #pragma unroll
-        for (int c = 0; c < 4; ++c) order[4 * r + c] = __uint_as_float((of_row[c] & 0x7fffu << 6) | (BASE | (15 - 4 * r - c) * 4));
+    for (int i = 0; i < 16; i += 2) {
+        const unsigned two = (i % 4 ? high[i / 4] : low[i / 4]) & 0x7fff7fffu;
+        order[i] = __uint_as_float(bytes_of(two, places_of[i / 3], 0x4105u + i % 3));
+        order[i + 1] = __uint_as_float(bytes_of(two, places_of[(i + 1) / 3], 0x4325u + (i + 1) % 3));
     }
     // Batcher's odd-even merge sort, the largest first: the places that are compared, in turn.
     constexpr int ABOVE[63] = {0, 2, 4, 6, 8, 10, 12, 14, 0, 1, 4, 5, 8, 9, 12, 13, 1, 5, 9, 13, 0, 1, 2, 3, 8, 9, 10, 11, 2, 3, 10, 11, 1, 3, 5, 9, 11, 13, 0, 1, 2, 3, 4, 5, 6, 7, 4, 5, 6, 7, 2, 3, 6, 7, 10, 11, 1, 3, 5, 7, 9, 11, 13};
@@ -159,19 +161,18 @@ __device__ inline unsigned greedy(const unsigned (&low)[4], const unsigned (&hig
             const float x = order[ABOVE[i]], y = order[BELOW[i]], larger = fmaxf(x, y);
             order[ABOVE[i]] = larger, order[BELOW[i]] = (x + y) - larger;
         }
-        constexpr unsigned NEXT = BASE | (INFINITE<T> + 1) << 6;  // more than infinite
+        constexpr unsigned NEXT = 0x4b000000u | (INFINITE<T> + 1) << 8;  // more than infinite
         if (order[0] < __uint_as_float(NEXT)) break;
 #pragma unroll
         for (int i = 0; i < 16; ++i) {  // a NaN counts as infinite: again
-            if (order[i] >= __uint_as_float(NEXT)) order[i] = __uint_as_float((NEXT - 64) | (__float_as_uint(order[i]) & 0x3cu));
+            if (order[i] >= __uint_as_float(NEXT)) order[i] = __uint_as_float((NEXT - 256) | (__float_as_uint(order[i]) & 0x3cu));
         }
     }
-    unsigned some = 0, full = 0;  // rows and columns with one or more; with two
+    const auto place = [&](int i) { return *reinterpret_cast<const unsigned*>(reinterpret_cast<const char*>(places) + (__float_as_uint(order[i]) & 0x3cu)); };
+    const unsigned first = place(0), second = place(1);
+    unsigned some = first | second, full = first & second;  // rows and columns with one or more; with two
 #pragma unroll
-    for (int i = 0; i < 16; ++i) {
-        const unsigned place = *reinterpret_cast<const unsigned*>(reinterpret_cast<const char*>(places) + (__float_as_uint(order[i]) & 0x3cu));
-        take(place, some, full);
-    }
+    for (int i = 2; i < 16; ++i) take(place(i), some, full);
     const unsigned found = some >> 8;
     unsigned turned = found, moved = (turned ^ turned >> 3) & 0x0a0au;
     turned ^= moved ^ moved << 3;

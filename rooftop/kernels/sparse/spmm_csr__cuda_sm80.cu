@@ -4,15 +4,15 @@ limit   = "the L2, which brings a row of b for each element (4 bytes for one FMA
 dtypes  = ["f32", "f16", "bf16"]
 args    = ["values: T[Z]", "columns: i32[Z]", "offsets: i32[P]", "b: T[K, N]", "out: T[M, N]"]
 python  = ["supports", "choose", "configs", "launches", "scratch"]
-demands = { has = ["FFMA"], spills = 0 }
+demands = { spills = 0 }
 */
 #include "chain.cuh"
 #include "sparse_epilogue.cuh"
 #include "sparse_rows.cuh"
 
 /// sum += the products of elements begin + first, begin + first + DEEP, ... below end with the columns from b on: PIECES vectors of W, LANES vectors apart. UNROLL
-/// of them are asked for at once, and added up two by two: the chain of roundings is so many times shorter. S: what is summed in. Of few columns float64, since a
-/// block of results then has few values, and what plain float32 errs there may be nothing.
+/// of them are asked for at once, and added up two by two: the chain of roundings is so many times shorter. S: what is multiplied and summed in. Of few columns
+/// float64, since a block of results then has few values, and what plain float32 errs there may be nothing.
 template <typename T, typename S, int W, int PIECES, int LANES, int DEEP, int UNROLL>
 __device__ inline void add_up(S (&sum)[PIECES][W], int begin, int end, int first, const T* __restrict__ values, const int* __restrict__ columns, int K,
                               const T* __restrict__ b, long long bs, int left) {
@@ -38,10 +38,12 @@ __device__ inline void add_up(S (&sum)[PIECES][W], int begin, int end, int first
         for (int p = 0; p < PIECES; ++p) {
 #pragma unroll
             for (int w = 0; w < W; ++w) {
-                float part[UNROLL];
+                S part[UNROLL];
 #pragma unroll
-                for (int u = 0; u < UNROLL; u += 2)
-                    part[u] = fmaf(v[u], static_cast<float>(row[u][p].v[w]), v[u + 1] * static_cast<float>(row[u + 1][p].v[w]));
+                for (int u = 0; u < UNROLL; u += 2) {
+                    const S x = static_cast<float>(row[u][p].v[w]), y = static_cast<float>(row[u + 1][p].v[w]);
+                    part[u] = fma(static_cast<S>(v[u]), x, static_cast<S>(v[u + 1]) * y);
+                }
 #pragma unroll
                 for (int step = 2; step < UNROLL; step *= 2) {
 #pragma unroll

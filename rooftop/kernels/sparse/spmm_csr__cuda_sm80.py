@@ -46,9 +46,9 @@ def choose(p: Problem, head: Any) -> dict[str, Any]:
         lanes, pieces = lanes // 2, pieces * 2
     deep = max(1, min(32 // lanes, power(mean / 8)))
     few = mean <= 4 * deep
-    unroll = max(2, (4 if few else 8) // pieces)
-    most = max(256, min(1024, 16 * deep * unroll), power(4 * mean))
     sums = "double" if n <= FEW and p["b"].dtype == "f32" else "float"
+    unroll = max(2, (4 if few or (sums == "double" and wide > 2) else 8) // pieces)
+    most = max(256, min(1024, 16 * deep * unroll), power(4 * mean))
     return {"wide": wide, "pieces": pieces, "lanes": lanes, "deep": deep, "unroll": unroll, "most": most, "sums": sums}
 
 
@@ -58,7 +58,7 @@ def configs(p: Problem, head: Any) -> list[dict[str, Any]]:
     for pieces in (1, 2, 4):
         for deep in (1, 2, 4, 8, 16, 32):
             if (pieces == 1 or first["lanes"] >= 8) and deep * first["lanes"] <= 32:
-                made = {**first, "pieces": pieces, "deep": deep, "unroll": max(2, 8 // pieces)}
+                made = {**first, "pieces": pieces, "deep": deep, "unroll": max(2, (4 if first["sums"] == "double" and first["wide"] > 2 else 8) // pieces)}
                 if made not in found:
                     found.append(made)
     return found
