@@ -19,20 +19,26 @@ def prefers(p: Problem, head: Any) -> int:
     return 1 if min(p["values"].shape[1:]) > 16 else -1
 
 
-LAG = 2  # stages that one warp group multiplies before the other begins
+SHORT = 16  # stages of a tile, on average: up to here it pays that one warp group lags behind the other, so that one multiplies while the other stores
 
 
 def configs(p: Problem, head: Any) -> list[dict[str, Any]]:
-    high = p["values"].shape[1]
+    high, wide = p["values"].shape[1:]
     tiles = (512, 256, 128) if high <= 64 and not near(p["b"]) else (256, 128)  # TMA reads at most 256 rows at once
-    found = [{"tile": tile, "stages": (stages := min(8, SHARED // (128 * (high + tile)))), "lag": min(LAG, stages - 1)} for tile in tiles]
-    return found + [{**c, "lag": 0} for c in found] + [{**c, "stages": c["stages"] - 2} for c in found if c["stages"] > 4]
+    short = p["values"].shape[0] * wide <= SHORT * 64 * (p["offsets"].numel - 1)
+    found = []
+    for tile in tiles:
+        stages = min(8, SHARED // (128 * (high + tile)))
+        found.append({"tile": tile, "stages": stages, "lag": min(2, stages - 2) if short else 0})
+    return found + [{**c, "lag": min(2, c["stages"] - 2) - c["lag"]} for c in found] + [{**c, "stages": c["stages"] - 2} for c in found if c["stages"] > 5]
 
 
 def choose(p: Problem, head: Any) -> dict[str, Any]:
-    """Wide tiles, which read values less often, unless multiprocessors would be idle or columns few."""
+    """Wide tiles, which read values less often (L2 is what limits), unless multiprocessors would be idle or columns few."""
     n, tall = p["b"].shape[1], p["offsets"].numel - 1
-    found = {c["tile"]: c for c in reversed(configs(p, head)) if c["lag"]}
+    found: dict[int, dict[str, Any]] = {}
+    for c in configs(p, head):
+        found.setdefault(c["tile"], c)
     if 512 in found and n % 512 == 0 and tall * (n // 512) >= 4 * p.device.sms:
         return found[512]
     return found[128] if n <= 128 or tall * -(-n // 256) < p.device.sms else found[256]
