@@ -63,7 +63,7 @@ def plan(p: Problem, k: int) -> dict[str, Any] | None:
         least = _even(max(selecting.pow2(k), k + NARROW * each))
         if least > whole:
             return None
-        per = -(-(-(-n // splits)) // 16) * 16
+        per = 16 * ceil(n / splits / 16)
         found |= {"per": per, "splits": -(-n // per), "list_capacity": min(whole, max(least, _even(reaching(k, n, m))))}
     return found
 

@@ -1,4 +1,5 @@
-"""Which kernels take a kthvalue: those of pivot_rows.cuh and select.cuh up to 2048 elements from either end of the order, between them a sort of the whole row."""
+"""Which kernels take a kthvalue: those of pivot_rows.cuh and select.cuh up to 2048 elements from either end of the order, else
+a sort of the whole row."""
 
 from __future__ import annotations
 

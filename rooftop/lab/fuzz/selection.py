@@ -5,8 +5,8 @@
 
 Rows are of twelve kinds: normal, rounded, of equal leading bits, all equal, denormals, -infinity, with NaN, rising, falling, +-0, with infinities, of few
 mantissa bits. What is right follows from torch's stable sort of whole numbers that order as the values do, and this from NumPy's sort of the floats, not from
-the library's own reference. Draws are compared with probabilities worked out in float64: Pearson's chi-square, as a normal deviate by Wilson and Hilferty. Beyond 4.4 (1e-5 on two sides) it is
-wrong, and so is any draw of what has no probability."""
+the library's own reference. Draws are compared with probabilities worked out in float64: Pearson's chi-square, as a normal deviate by Wilson and Hilferty.
+Beyond 4.4 (1e-5 on two sides) it is wrong, and so is any draw of what has no probability."""
 
 from __future__ import annotations
 
@@ -65,6 +65,31 @@ def by_numpy(x: Tensor, descending: bool) -> np.ndarray:
     held = x.double().cpu().numpy() + 0.0
     key = np.where(np.isnan(held), np.inf, held), np.isnan(held)
     return np.lexsort((-key[0], ~key[1]) if descending else key, axis=-1)
+
+
+def compile_ahead(rows: int) -> int:
+    """The kernels that `wrong_rows` runs on the current GPU, and those of the draws, on all cores. Returns how many programs they are."""
+    import torch
+
+    from rooftop.core.implementation import device_of
+    from rooftop.core.spec import Case, Input, case
+    from rooftop.lab import ahead, candidates
+
+    cases: dict[str, list[Case]] = {"topk": [], "kthvalue": [], "topk_mask": [], "argsort": [], "sample": []}
+    each = rows // len(SHAPES) + 1
+    for n, ks in SHAPES:
+        full = min(each, max(KINDS, (1 << 24) // n))
+        for count in {full, each % full or full}:
+            given: dict[str, Any] = {"x": Input((count, n), "f32"), "lengths": None, "nan": "largest"}
+            cases["argsort"].append(case("", descending=False, **given))
+            for k in ks:
+                cases["kthvalue"].append(case("", x=given["x"], k=k, nan="largest"))
+                cases["topk_mask"].append(case("", k=k, largest=True, **given))
+                cases["topk"] += [case("", k=k, largest=largest, **given) for largest in (True, False)]
+    held: dict[str, Any] = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "seed": 0}
+    cases["sample"].append(case("", logits=Input((200_000, 1000), "f32"), **held))
+    todo = [(s, c) for op, listed in cases.items() for s in candidates.find([op]) for c in listed]
+    return ahead.compile_first(todo, device_of(torch.cuda.current_device()))
 
 
 def wrong_rows(rows: int, device: str, seed: int, seconds: float = math.inf) -> Iterator[tuple[int, int, str]]:
@@ -137,6 +162,8 @@ def main() -> None:
     how = parser.parse_args()
     looked: Counter[int] = Counter()
     wrong = []
+    if how.device != "cpu":
+        print(f"compiled {compile_ahead(how.rows)} programs", flush=True)
     for n, count, bad in wrong_rows(how.rows, how.device, how.seed, how.seconds):
         if n not in looked and looked:
             print(f"{sum(looked.values())} rows of up to {max(looked)} looked at", flush=True)
