@@ -13,6 +13,7 @@ import numpy as np
 from rooftop.codecs import blocks, device, interpolation, planes
 from rooftop.codecs.container import CODEC_NUMBERS, LOSSLESS, FormatError, Header, Stream, checksums, from_bytes, rank_of, to_bytes, verify
 from rooftop.codecs.elements import bits_of, element_of, to_floats, to_numpy, to_torch
+from rooftop.codecs.symbols import plain_values
 from rooftop.codecs.tiles import LIMIT, Part, mapped, parts
 
 
@@ -352,7 +353,7 @@ def measured(x: Any, c: Compressed) -> Statistics:
         a, b = one[i : i + LIMIT], two[i : i + LIMIT]
         if e.kind == "float":
             u, v = to_floats(a, e), to_floats(b, e)
-            kept = ~interpolation._plain(a, e)
+            kept = ~plain_values(a, e)
             with np.errstate(all="ignore"):
                 d = np.abs(u - v)
             d = np.where(kept & (a == b), 0.0, d)

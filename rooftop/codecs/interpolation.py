@@ -28,15 +28,14 @@ from rooftop.codecs import rans
 from rooftop.codecs.blocks import _put
 from rooftop.codecs.container import FormatError, Header
 from rooftop.codecs.elements import Element, to_floats
+from rooftop.codecs.symbols import (
+    EXACT, FARTHEST, LAST, entropy_of, from_symbols, low_counts, pack_low, plain_values, rounded, to_symbols, unpack_low,
+)  # fmt: skip
 
 LARGEST = 64  # stride of the values that nothing is predicted from
 STREAM = 65536  # symbols of a stream
 BATCH = 1 << 23  # values at a time
-DIRECT = 192  # numbers that have a symbol of their own
-FARTHEST = 1 << 30  # |k| stays below it
-LAST = DIRECT + 1 + 2 * (31 - 8) + 1  # the highest symbol
 AXES = ((0,), (1,), (2,), (0, 1), (0, 2), (1, 2), (0, 1, 2))
-EXACT = 1 << 40  # stands for an exact value among the k
 FITTED, REACH, TAPS = 3, 3, 24  # finest levels that weights are fitted for; strides to the farthest neighbour along a dimension; neighbours at most
 
 Sets = dict[tuple[int, tuple[int, ...]], np.ndarray]  # weights of (level, axes)
@@ -160,66 +159,12 @@ def _fit(r: np.ndarray, p: np.ndarray, v: np.ndarray, s: int, axes: tuple[int, .
     return half if saved > 16 * len(half) + 64 else None
 
 
-def _rounded(v: np.ndarray, e: Element) -> np.ndarray:
-    with np.errstate(all="ignore"):
-        return v.astype(e.numpy)
-
-
 def _anchors() -> tuple[slice, slice, slice]:
     return (slice(0, None, LARGEST),) * 3
 
 
 def _step(eb: float, level: int) -> float:
     return 2.0 * (eb / min(1.5**level, 4.0))
-
-
-def _plain(bits: np.ndarray, e: Element) -> np.ndarray:
-    """+0 and normal, finite numbers."""
-    size = bits & e.bits.type((1 << (8 * e.bytes - 1)) - 1)
-    with np.errstate(all="ignore"):
-        return ((size >= e.bits.type(e.normal)) | (bits == 0)) & np.isfinite(to_floats(bits, e))
-
-
-def _symbols(k: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Whole numbers (|k| < 2^31) as symbols 1 to 242, and for the large ones bits below the two highest: z = 2|k|, or 2|k| - 1 where k < 0; z + 1 for z < 192,
-    else 193 + 2 (length - 8) + the second highest bit, and `length` - 2 bits as they are. Returns symbols, those bits and how many they are."""
-    z = np.where(k < 0, -2 * k - 1, 2 * k)
-    length = np.frexp(z.astype(np.float64))[1].astype(np.int64)
-    large = z >= DIRECT
-    second = z >> np.maximum(length - 2, 0) & 1
-    symbols = np.where(large, DIRECT + 1 + 2 * (length - 8) + second, z + 1).astype(np.uint8)
-    count = np.where(large, length - 2, 0)
-    return symbols, np.where(large, z & ((1 << count) - 1), 0), count
-
-
-def _numbers(symbols: np.ndarray, low: np.ndarray) -> np.ndarray:
-    """The reverse; `low` as `_symbols` gave them."""
-    code = symbols.astype(np.int64)
-    above = np.maximum(code - DIRECT - 1, 0)
-    z = np.where(code > DIRECT, (2 + above % 2) << np.minimum(above // 2 + 6, 62) | low, np.maximum(code - 1, 0))
-    return np.where(z % 2, -(z + 1) // 2, z // 2)
-
-
-def _counts(symbols: np.ndarray) -> np.ndarray:
-    """How many bits follow each symbol."""
-    return np.where(symbols > DIRECT, (symbols.astype(np.int64) - DIRECT - 1) // 2 + 6, 0)
-
-
-def _pack(low: np.ndarray, count: np.ndarray) -> np.ndarray:
-    """Bits one after the other, the lowest first, as bytes."""
-    some = count > 0
-    low, count = low[some], count[some]
-    bits = low[:, None] >> np.arange(32) & 1
-    return np.packbits(bits[np.arange(32) < count[:, None]].astype(np.uint8), bitorder="little")
-
-
-def _unpack(packed: np.ndarray, count: np.ndarray) -> np.ndarray:
-    low, some = np.zeros(count.shape, np.int64), count > 0
-    mine = count[some]
-    bits = np.zeros((len(mine), 32), np.int64)
-    bits[np.arange(32) < mine[:, None]] = np.unpackbits(packed, bitorder="little")[: int(mine.sum())]
-    low[some] = (bits << np.arange(32)).sum(1)
-    return low
 
 
 def _groups(shape: tuple[int, int, int]) -> list[int]:
@@ -233,12 +178,6 @@ def _groups(shape: tuple[int, int, int]) -> list[int]:
             ends[1] = at
             ends[0] = at if level > 1 else ends[0]
     return sorted({end for end in ends if end})
-
-
-def _entropy(counts: np.ndarray) -> float:
-    """Bits of so many of each symbol."""
-    some = counts[counts > 0].astype(np.float64)
-    return float(-(some * np.log2(some / some.sum())).sum()) if len(some) else 0.0
 
 
 def _table(counts: np.ndarray, range_: bool) -> tuple[np.ndarray, np.ndarray]:
@@ -263,7 +202,7 @@ def encode(chunks: list[np.ndarray], h: Header) -> list[np.ndarray]:
         one = _table(np.bincount(symbols, minlength=256), False)
         each = [np.bincount(symbols[i:j], minlength=256) for i, j in zip([0, *ends], ends, strict=False)]
         several = [_table(c, True) for c in each]
-        saved = _entropy(np.bincount(symbols, minlength=256)) - sum(map(_entropy, each)) - 16 * (sum(len(t) for _, t in several) - len(one[1]))
+        saved = entropy_of(np.bincount(symbols, minlength=256)) - sum(map(entropy_of, each)) - 16 * (sum(len(t) for _, t in several) - len(one[1]))
         apart.append(len(ends) > 1 and saved > 33 * 32 * (len(_cut(ends)) - len(_cut([len(symbols)]))))
         cuts.append(_cut(ends if apart[-1] else [len(symbols)]))
         mine = several if apart[-1] else [one]
@@ -317,7 +256,7 @@ def _chosen(bits: np.ndarray, h: Header) -> tuple[np.ndarray, np.ndarray, np.nda
     """Symbols, the bits that follow them, exact values, weights: of one chunk [z, y, x]."""
     e, shape = h.element, (bits.shape[0], bits.shape[1], bits.shape[2])
     x = to_floats(bits, e)
-    plain = _plain(bits, e)
+    plain = plain_values(bits, e)
     r = np.where(plain, x, 0.0)  # only what is known already is read
     codes, exact = [], [bits[_anchors()].reshape(-1)]
     sets: Sets = {}
@@ -328,15 +267,15 @@ def _chosen(bits: np.ndarray, h: Header) -> tuple[np.ndarray, np.ndarray, np.nda
                 sets[level, axes] = weights
                 p = _refined(r, p, s, axes, weights)
             k = np.rint((v - p) / step)
-            stored = _rounded(p + k * step, e)
+            stored = rounded(p + k * step, e)
             got = stored.astype(np.float64)
-            good = plain[box] & (np.abs(v - got) < h.eb) & (np.abs(k) < FARTHEST) & _plain(stored.view(e.bits), e)
+            good = plain[box] & (np.abs(v - got) < h.eb) & (np.abs(k) < FARTHEST) & plain_values(stored.view(e.bits), e)
             r[box] = np.where(good, got, np.where(plain[box], v, p))
             codes.append(np.where(good, k, EXACT).astype(np.int64).reshape(-1))
             exact.append(bits[box][~good])
     k = np.concatenate(codes) if codes else np.empty(0, np.int64)
-    symbols, low, count = _symbols(np.where(k == EXACT, 0, k))
-    return np.where(k == EXACT, 0, symbols).astype(np.uint8), _pack(low, count), np.concatenate(exact), sets
+    symbols, low, count = to_symbols(np.where(k == EXACT, 0, k))
+    return np.where(k == EXACT, 0, symbols).astype(np.uint8), pack_low(low, count), np.concatenate(exact), sets
 
 
 def decode(words: list[np.ndarray], shapes: list[tuple[int, int, int]], h: Header, first: int) -> list[np.ndarray]:
@@ -460,28 +399,28 @@ def _weights(words: np.ndarray, shape: tuple[int, int, int], chunk: int) -> tupl
 def _values(c: _Coded, symbols: np.ndarray, shape: tuple[int, int, int], h: Header) -> np.ndarray:
     """The bits [z, y, x] of a chunk whose symbols are known."""
     e = h.element
-    count = _counts(symbols)
+    count = low_counts(symbols)
     anchors = len(c.exact) - int((symbols == 0).sum())
     _refuse(anchors != int(np.prod([-(-m // LARGEST) for m in shape])), c.chunk, "it has another number of exact values than it marks")
     _refuse(len(c.packed) != -(-int(count.sum()) // 8), c.chunk, "it has another number of low bits than its symbols ask for")
-    k = _numbers(symbols, _unpack(c.packed, count)).astype(np.float64)
+    k = from_symbols(symbols, unpack_low(c.packed, count)).astype(np.float64)
     out, r = np.zeros(shape, e.bits), np.zeros(shape)
     out[_anchors()] = c.exact[:anchors].reshape([-(-m // LARGEST) for m in shape])
     first = out[_anchors()]
     with np.errstate(all="ignore"):
-        r[_anchors()] = np.where(_plain(first, e), to_floats(first, e), 0.0)
+        r[_anchors()] = np.where(plain_values(first, e), to_floats(first, e), 0.0)
         at, used = 0, anchors
         for level, s, axes, box in _levels(shape):
             p = _predicted(r, s, axes, box)
             if (weights := c.sets.get((level, axes))) is not None:
                 p = _refined(r, p, s, axes, weights)
-            stored = _rounded(p + k[at : at + p.size].reshape(p.shape) * _step(h.eb, level), e).view(e.bits)
+            stored = rounded(p + k[at : at + p.size].reshape(p.shape) * _step(h.eb, level), e).view(e.bits)
             bad = symbols[at : at + p.size].reshape(p.shape) == 0
             at += p.size
             if exact := int(bad.sum()):
                 stored[bad] = c.exact[used : used + exact]
                 used += exact
             got = to_floats(stored, e)
-            r[box] = np.where(bad & ~_plain(stored, e), p, got)
+            r[box] = np.where(bad & ~plain_values(stored, e), p, got)
             out[box] = stored
     return out
