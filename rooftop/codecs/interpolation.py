@@ -24,12 +24,22 @@ from typing import Any
 
 import numpy as np
 
-from rooftop.codecs import rans
+from rooftop.codecs import causal, rans
 from rooftop.codecs.blocks import _put
 from rooftop.codecs.container import FormatError, Header
-from rooftop.codecs.elements import Element, to_floats
+from rooftop.codecs.elements import to_floats
 from rooftop.codecs.symbols import (
-    EXACT, FARTHEST, LAST, entropy_of, from_symbols, low_counts, pack_low, plain_values, rounded, to_symbols, unpack_low,
+    EXACT,
+    FARTHEST,
+    LAST,
+    entropy_of,
+    from_symbols,
+    low_counts,
+    pack_low,
+    plain_values,
+    rounded,
+    to_symbols,
+    unpack_low,
 )  # fmt: skip
 
 LARGEST = 64  # stride of the values that nothing is predicted from
@@ -38,7 +48,10 @@ BATCH = 1 << 23  # values at a time
 AXES = ((0,), (1,), (2,), (0, 1), (0, 2), (1, 2), (0, 1, 2))
 FITTED, REACH, TAPS = 3, 3, 24  # finest levels that weights are fitted for; strides to the farthest neighbour along a dimension; neighbours at most
 
+ENOUGH = 0.7  # bits a value
+
 Sets = dict[tuple[int, tuple[int, ...]], np.ndarray]  # weights of (level, axes)
+Made = tuple[np.ndarray, np.ndarray, np.ndarray, Sets | np.ndarray]  # symbols, bits that follow them, exact values; weights, or what causal.py stores
 
 
 def _levels(shape: tuple[int, int, int]) -> Iterator[tuple[int, int, tuple[int, ...], tuple[slice, slice, slice]]]:
@@ -195,10 +208,10 @@ def _cut(ends: list[int]) -> list[tuple[int, int, int]]:
 
 def encode(chunks: list[np.ndarray], h: Header) -> list[np.ndarray]:
     """The words of chunks [z, y, x]."""
-    made = [_chosen(bits, h) for bits in chunks]
+    made = _smaller(chunks, h)
     cuts, tables, stored, apart = [], [], [], []
-    for bits, (symbols, *_) in zip(chunks, made, strict=True):
-        ends = _groups((bits.shape[0], bits.shape[1], bits.shape[2]))
+    for bits, (symbols, _, _, sets) in zip(chunks, made, strict=True):
+        ends = _groups((bits.shape[0], bits.shape[1], bits.shape[2])) if isinstance(sets, dict) else [len(symbols)]
         one = _table(np.bincount(symbols, minlength=256), False)
         each = [np.bincount(symbols[i:j], minlength=256) for i, j in zip([0, *ends], ends, strict=False)]
         several = [_table(c, True) for c in each]
@@ -224,7 +237,8 @@ def encode(chunks: list[np.ndarray], h: Header) -> list[np.ndarray]:
         at += len(cuts[i])
         used = np.flatnonzero(np.bincount(symbols, minlength=256))
         low, high = (int(used[0]), int(used[-1])) if len(used) and not apart[i] else (0, 0)
-        front = np.array([1 | (2 if sets else 0) | (4 if apart[i] else 0) | low << 8 | high << 16, len(exact), len(packed)], np.uint32)
+        how = 8 if not isinstance(sets, dict) else 2 if sets else 0
+        front = np.array([1 | how | (4 if apart[i] else 0) | low << 8 | high << 16, len(exact), len(packed)], np.uint32)
         coded = halves[ends_of[mine_at.start] : ends_of[at]]
         parts = [front, *_stored(sets), stored[i], off[mine_at].astype(np.uint32), states[mine_at].reshape(-1), coded, packed, exact]
         if sum(-(-p.nbytes // 4) for p in parts) >= 1 + -(-bits.nbytes // 4):
@@ -233,8 +247,10 @@ def encode(chunks: list[np.ndarray], h: Header) -> list[np.ndarray]:
     return found
 
 
-def _stored(sets: Sets) -> list[np.ndarray]:
-    """Which sets have weights, bit 7 level + place among AXES, and the weights."""
+def _stored(sets: Sets | np.ndarray) -> list[np.ndarray]:
+    """Which sets have weights, bit 7 level + place among AXES, and the weights; of the causal predictor all that it stores."""
+    if not isinstance(sets, dict):
+        return [sets]
     if not sets:
         return []
     mask = sum(1 << (7 * level + AXES.index(axes)) for level, axes in sets)
@@ -252,7 +268,26 @@ def _joined(parts: list[np.ndarray]) -> np.ndarray:
     return out
 
 
-def _chosen(bits: np.ndarray, h: Header) -> tuple[np.ndarray, np.ndarray, np.ndarray, Sets]:
+def _smaller(chunks: list[np.ndarray], h: Header) -> list[Made]:
+    """Each by the predictor that makes it smaller; where interpolation needs hardly a bit a value, by that."""
+    made: list[Made] = [_interpolated(bits, h) for bits in chunks]
+    alike: dict[tuple[int, ...], list[int]] = {}
+    for i, bits in enumerate(chunks):
+        if _bits(made[i]) > ENOUGH * bits.size:
+            alike.setdefault(bits.shape, []).append(i)
+    for mine in alike.values():
+        other = causal.encode([chunks[i] for i in mine], h.eb, h.element)
+        for i, one in zip(mine, other or [], strict=False):
+            made[i] = min(made[i], one, key=_bits)
+    return made
+
+
+def _bits(one: Made) -> float:
+    symbols, packed, exact, sets = one
+    return entropy_of(np.bincount(symbols, minlength=256)) + 8 * (packed.nbytes + exact.nbytes + sum(part.nbytes for part in _stored(sets)))
+
+
+def _interpolated(bits: np.ndarray, h: Header) -> Made:
     """Symbols, the bits that follow them, exact values, weights: of one chunk [z, y, x]."""
     e, shape = h.element, (bits.shape[0], bits.shape[1], bits.shape[2])
     x = to_floats(bits, e)
@@ -295,14 +330,24 @@ def decode(words: list[np.ndarray], shapes: list[tuple[int, int, int]], h: Heade
             owner = np.repeat([c.chunk for c in coded], [len(c.off) for c in coded])
             raise FormatError(f"damaged chunk {owner[error.stream]}: {error}") from None
     flat = symbols.reshape(len(counts), steps * rans.LANES)
-    found, at = [], 0
-    for c, shape in zip(read, shapes, strict=True):
+    found, at, alike = [], 0, {}  # type: ignore[var-annotated]
+    for i, (c, shape) in enumerate(zip(read, shapes, strict=True)):
         if not isinstance(c, _Coded):
             found.append(c)
             continue
-        mine = np.concatenate([flat[at + i, : counts[at + i]] for i in range(len(c.cuts))] or [np.empty(0, np.uint8)])
+        mine = np.concatenate([flat[at + j, : counts[at + j]] for j in range(len(c.cuts))] or [np.empty(0, np.uint8)])
         at += len(c.off)
-        found.append(_values(c, mine, shape, h))
+        k, marked = _numbers(c, mine, shape), mine == 0
+        if isinstance(c.sets, dict):
+            found.append(_values(c, k, marked, shape, h))
+        else:
+            alike.setdefault(shape, []).append((i, c, k, marked))
+            found.append(np.empty(0, h.element.bits))
+    for shape, some in alike.items():
+        numbers, marks = (np.stack([one[part] for one in some], 1) for part in (2, 3))
+        made = causal.decode(shape, numbers, marks, [c.exact for _, c, _, _ in some], [c.sets for _, c, _, _ in some], h.eb, h.element)
+        for j, (i, *_) in enumerate(some):
+            found[i] = made[:, j].reshape(shape)
     return found
 
 
@@ -318,7 +363,7 @@ class _Coded:
     halves: np.ndarray
     packed: np.ndarray
     exact: np.ndarray
-    sets: Sets
+    sets: Sets | np.ndarray
 
 
 def _refuse(bad: Any, chunk: int, what: str) -> None:
@@ -333,12 +378,15 @@ def _parsed(words: np.ndarray, shape: tuple[int, int, int], h: Header, chunk: in
         _refuse(len(words) != 1 + -(-n * e.bytes // 4), chunk, "its length is not that of its values")
         _refuse(words[1:].view(np.uint8)[n * e.bytes :].any(), chunk, "what fills up its last word is not 0")
         return words[1:].view(np.uint8)[: n * e.bytes].view(e.bits).reshape(shape)
-    anchors = int(np.prod([-(-m // LARGEST) for m in shape]))
+    by_cause = bool(words[0] & np.uint32(8))
+    anchors = 0 if by_cause else _anchor_count(shape)
     total = n - anchors
     low, high, apart = int(words[0]) >> 8 & 0xFF, int(words[0]) >> 16 & 0xFF, bool(words[0] & np.uint32(4))
-    _refuse(int(words[0]) & 0xFF0000F9 != 1 or high < low or high > LAST or (apart and high), chunk, "it is neither coded nor raw")
+    mixed = by_cause and int(words[0]) & 6 != 0
+    _refuse(int(words[0]) & 0xFF0000F1 != 1 or mixed or high < low or high > LAST or (apart and high), chunk, "it is neither coded nor raw")
     _refuse(len(words) < 3, chunk, "it is too short")
-    sets, at = _weights(words, shape, chunk) if int(words[0]) & 2 else ({}, 3)
+    sets: Sets | np.ndarray
+    sets, at = _head(words, shape, chunk) if by_cause else _weights(words, shape, chunk) if int(words[0]) & 2 else ({}, 3)
     ends = _groups(shape) if apart else [total]
     cuts = _cut(ends)
     streams = len(cuts)
@@ -375,6 +423,16 @@ def _tables(words: np.ndarray, at: int, range_: tuple[int, int] | None, counts: 
     return f, at + (i + 1) // 2
 
 
+def _head(words: np.ndarray, shape: tuple[int, int, int], chunk: int) -> tuple[np.ndarray, int]:
+    """Base and weights of the causal predictor, and where what follows them begins."""
+    count = causal.words_of(shape)
+    _refuse(count == 0, chunk, "its shape has no causal predictor")
+    _refuse(len(words) < 3 + count, chunk, "it is too short")
+    head = words[3 : 3 + count].copy()
+    _refuse(not (np.isfinite(head[:2].view(np.float64)).all() and np.isfinite(head[2:].view(np.float32)).all()), chunk, "a weight is not finite")
+    return head, 3 + count
+
+
 def _weights(words: np.ndarray, shape: tuple[int, int, int], chunk: int) -> tuple[Sets, int]:
     """The weights of a chunk, and where what follows them begins."""
     _refuse(len(words) < 4, chunk, "it is too short")
@@ -396,14 +454,23 @@ def _weights(words: np.ndarray, shape: tuple[int, int, int], chunk: int) -> tupl
     return sets, end
 
 
-def _values(c: _Coded, symbols: np.ndarray, shape: tuple[int, int, int], h: Header) -> np.ndarray:
-    """The bits [z, y, x] of a chunk whose symbols are known."""
-    e = h.element
+def _anchor_count(shape: tuple[int, int, int]) -> int:
+    return prod(-(-m // LARGEST) for m in shape)
+
+
+def _numbers(c: _Coded, symbols: np.ndarray, shape: tuple[int, int, int]) -> np.ndarray:
+    """The k of a chunk's symbols, once its exact values and low bits are as many as these ask for."""
     count = low_counts(symbols)
-    anchors = len(c.exact) - int((symbols == 0).sum())
-    _refuse(anchors != int(np.prod([-(-m // LARGEST) for m in shape])), c.chunk, "it has another number of exact values than it marks")
+    anchors = _anchor_count(shape) if isinstance(c.sets, dict) else 0
+    _refuse(len(c.exact) - int((symbols == 0).sum()) != anchors, c.chunk, "it has another number of exact values than it marks")
     _refuse(len(c.packed) != -(-int(count.sum()) // 8), c.chunk, "it has another number of low bits than its symbols ask for")
-    k = from_symbols(symbols, unpack_low(c.packed, count)).astype(np.float64)
+    return from_symbols(symbols, unpack_low(c.packed, count)).astype(np.float64)
+
+
+def _values(c: _Coded, k: np.ndarray, marked: np.ndarray, shape: tuple[int, int, int], h: Header) -> np.ndarray:
+    """The bits [z, y, x] of a chunk whose numbers are known, and which of them are exact values."""
+    assert isinstance(c.sets, dict)
+    e, anchors = h.element, _anchor_count(shape)
     out, r = np.zeros(shape, e.bits), np.zeros(shape)
     out[_anchors()] = c.exact[:anchors].reshape([-(-m // LARGEST) for m in shape])
     first = out[_anchors()]
@@ -415,7 +482,7 @@ def _values(c: _Coded, symbols: np.ndarray, shape: tuple[int, int, int], h: Head
             if (weights := c.sets.get((level, axes))) is not None:
                 p = _refined(r, p, s, axes, weights)
             stored = rounded(p + k[at : at + p.size].reshape(p.shape) * _step(h.eb, level), e).view(e.bits)
-            bad = symbols[at : at + p.size].reshape(p.shape) == 0
+            bad = marked[at : at + p.size].reshape(p.shape)
             at += p.size
             if exact := int(bad.sum()):
                 stored[bad] = c.exact[used : used + exact]
