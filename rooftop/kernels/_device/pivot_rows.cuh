@@ -34,8 +34,8 @@ __device__ void take_sample(const bits_of<T>* r, unsigned length, unsigned m, un
     __syncthreads();
 }
 
-/// `look(bits, place)` at the elements 0 to `count` of `r` that may reach `low`, by whom they fall to; at all of them where `all`.
-template <typename T, int THREADS, bool ALL, typename Look>
+/// `look(bits, place)` at the elements 0 to `count` of `r` that reach `low`, and at some others.
+template <typename T, int THREADS, typename Look>
 __device__ void read_reaching(const bits_of<T>* r, unsigned count, key_of<T> low, unsigned sense, Look look) {
     constexpr unsigned N = 16 / sizeof(T), U = 4;
     const unsigned off = reinterpret_cast<unsigned long long>(r) % 16 / sizeof(T), head = min(count, (N - off) % N);
@@ -46,17 +46,20 @@ __device__ void read_reaching(const bits_of<T>* r, unsigned count, key_of<T> low
     const float turn = sense & SMALLEST_FIRST ? -1.0f : 1.0f;
     float bar = 0;
     if constexpr (Order<T>::FLOAT) bar = turn * number<T>(Order<T>::down(sense & SMALLEST_FIRST ? low ^ Order<T>::ONES : low));
+    const auto reaches = [&](bits_of<T> b) {
+        if constexpr (Order<T>::FLOAT) return !(turn * number<T>(b) < bar);  // NaN does too
+        else return to_key<T>(b, sense) >= low;
+    };
     const auto one = [&](const uint4& v, unsigned p) {
-        bool some = ALL;
+        bool some = false;
+#pragma unroll
+        for (unsigned j = 0; j < N; ++j) some |= reaches(reinterpret_cast<const bits_of<T>*>(&v)[j]);
+        if (!some) return;
 #pragma unroll
         for (unsigned j = 0; j < N; ++j) {
             const bits_of<T> b = reinterpret_cast<const bits_of<T>*>(&v)[j];
-            if constexpr (Order<T>::FLOAT) some |= !(turn * number<T>(b) < bar);  // NaN too
-            else some |= to_key<T>(b, sense) >= low;
+            if (reaches(b)) look(b, head + p * N + j);
         }
-        if (!some) return;
-#pragma unroll
-        for (unsigned j = 0; j < N; ++j) look(reinterpret_cast<const bits_of<T>*>(&v)[j], head + p * N + j);
     };
     unsigned p = threadIdx.x;
 #pragma unroll 1
@@ -77,7 +80,7 @@ __device__ unsigned gather(const bits_of<T>* r, unsigned begin, unsigned count, 
                            unsigned* at, Selecting& s) {
     if (threadIdx.x == 0) s.kept = 0;
     __syncthreads();
-    read_reaching<T, THREADS, false>(r + begin, count, low, sense, [&](bits_of<T> b, unsigned i) {
+    read_reaching<T, THREADS>(r + begin, count, low, sense, [&](bits_of<T> b, unsigned i) {
         const key_of<T> v = to_key<T>(b, sense);
         if (v < low) return;
         const unsigned to = atomicAdd(&s.kept, 1u);
@@ -98,6 +101,14 @@ __device__ void finish_row(const Results<T>& results, key_of<T>* keys, unsigned*
         unsigned index;
         keep_first<K, key_bits<T>, THREADS>(keys, at, held, wanted, index_bits, s, key, index);
         held = wanted;
+    }
+    if (held > COUNTED && results.mask == nullptr && results.count > 1) {
+        sort_stretches<K, 2048 / THREADS, THREADS>(keys, at, held);  // all warps have a part of 2048
+        for (unsigned i = threadIdx.x; i < k; i += THREADS) {
+            if (i < held) results.put(i, keys[i], at[i]);
+            else results.none(i);
+        }
+        return;
     }
     if (held > COUNTED) {
         write_results<T, THREADS>(results, keys, at, held, k);

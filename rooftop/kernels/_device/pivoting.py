@@ -60,7 +60,7 @@ def plan(p: Problem, k: int) -> dict[str, Any] | None:
     capacity = min(room, max(least, _even(reaching(k, n, m)))) if splits == 1 else least
     found: dict[str, Any] = {"way": "pivot", "threads": threads, "capacity": capacity, "splits": splits, "per": n, "sample": m}
     if splits > 1:
-        least = _even(max(selecting.pow2(k), k + NARROW * each))
+        least = _even(max(selecting.pow2(k), k + WIDE * each))
         if least > whole:
             return None
         per = 16 * ceil(n / splits / 16)
@@ -100,7 +100,7 @@ def launches(p: Problem, config: Mapping[str, Any], k: int, sense: int, tie: int
     return [
         launch(p, f"pivot_parts<{t}, {threads}>", rows * splits, threads, {**x, **lengths, **taken, **share, **held, **lists}, config["capacity"] * entry),
         launch(
-            p, f"pivot_lists<{t}, {NARROW}>", rows, NARROW, {**lists, "splits": (splits, "u32"), **x, **lengths, **held_lists, **to},
+            p, f"pivot_lists<{t}, {WIDE}>", rows, WIDE, {**lists, "splits": (splits, "u32"), **x, **lengths, **held_lists, **to},
             config["list_capacity"] * entry,
         ),
     ]  # fmt: skip
