@@ -94,12 +94,20 @@ __device__ inline void load_shared_floats(float (&to)[V], const T* from, int lef
     for (int i = 0; i < V; ++i) to[i] = held[i];
 }
 
-/// The codes and scales of row `row` of length L, of which this thread has packs lane, lane + LANES, ... of V elements, zeros beyond L. GROUP: lanes whose packs
-/// share a scale, 1 to 32; 0: all of the row. All threads call it; `there`: whether the row is one. KNOWN: `known` is the row's largest size, as bits; where it
-/// is infinite or NaN it is found again.
+/// What the numbers that a kernel computed are multiplied by in place of a division: their error, far larger, is part of the contract. Stochastic: a little less, so
+/// that the largest does not pass the largest code.
+template <int F, int ROUND>
+struct Times {
+    float part;
+    __device__ float operator()(float x) const { return x * part; }
+};
+
+/// The codes and scales of row `row` of length L, of which this thread has packs lane, lane + LANES, ... of V elements, zeros beyond L; its numbers are y times
+/// `by_all`. GROUP: lanes whose packs share a scale, 1 to 32; 0: all of the row. All threads call it; `there`: whether the row is one. KNOWN: `known` is the row's
+/// largest size, as bits; where it is infinite or NaN it is found again.
 template <int F, int S, int ROUND, int V, int PIECES, int LANES, int THREADS, int GROUP, bool WHOLE, bool KNOWN = false>
 __device__ inline void write_row(const Held<float, V> (&y)[PIECES], bool there, long long row, int L, const float* over, unsigned char* codes,
-                                 typename ScaleType<S>::Stored* scale, int seed, unsigned* shared, unsigned known = 0) {
+                                 typename ScaleType<S>::Stored* scale, int seed, unsigned* shared, float by_all = 1.f, unsigned known = 0) {
     using X = Format<F>;
     using By = DividedBy<F, S, ROUND>;
     constexpr int BYTES = V * X::BITS / 8, OF = GROUP ? GROUP : LANES, PARTS = GROUP ? PIECES : 1, EACH = GROUP ? 1 : PIECES;
@@ -118,6 +126,7 @@ __device__ inline void write_row(const Held<float, V> (&y)[PIECES], bool there, 
                 for (int i = 0; i < V; ++i) largest.over_size(y[p].w[i]);
             }
             most = over_lanes<OF, THREADS>(largest.w, shared);
+            most = __float_as_uint(fabsf(__uint_as_float(most) * by_all));
         }
         const bool unclean = most >= INFINITE_BITS;
         if (OF > 32 ? unclean : __any_sync(~0u, unclean)) {  // once more, without infinities and NaN
@@ -126,15 +135,18 @@ __device__ inline void write_row(const Held<float, V> (&y)[PIECES], bool there, 
             for (int p = part; p < part + EACH; ++p) {
 #pragma unroll
                 for (int i = 0; i < V; ++i) {
-                    const unsigned size = y[p].w[i] & 0x7fffffffu;
+                    const unsigned size = __float_as_uint(fabsf(y[p][i] * by_all));
                     if (size < INFINITE_BITS) most = max(most, size);
                 }
             }
             most = over_lanes<OF, THREADS>(most, shared);
         }
-        const typename ScaleType<S>::Stored stored = scale_of<F, S>(__uint_as_float(most), over);
-        const By divided(effective<S>(stored, over), __uint_as_float(most), unclean);
+        typename ScaleType<S>::Stored stored;
+        const float s = scale_and_value<F, S>(__uint_as_float(most), over, stored);
+        const By divided(s, __uint_as_float(most), unclean);
         const auto by = [&](int) -> const By& { return divided; };
+        const Times<F, ROUND> times{divided.part * (ROUND == STOCHASTIC ? by_all * (1.f - 0x1p-22f) : by_all)};
+        const auto product = [&](int) -> const Times<F, ROUND>& { return times; };
         if (!there) continue;
         if (GROUP ? lane % OF == 0 && (part * LANES + lane) * V < L : lane == 0) scale[row * across + (GROUP ? (part * LANES + lane) / OF : 0)] = stored;
 #pragma unroll
@@ -143,8 +155,9 @@ __device__ inline void write_row(const Held<float, V> (&y)[PIECES], bool there, 
             if (at >= L) continue;
             const Drawn<V, WHOLE> random(seed, static_cast<unsigned long long>(row) * L + at);
             unsigned out[(V * X::BITS + 31) / 32];
-            if (divided.careful) encode<F, ROUND, true, V>(out, [&](int i) { return y[p][i]; }, random, by, zeros);
-            else encode_clean<F, S, ROUND, true>(out, y[p], random, by, zeros);
+            if (divided.careful) encode<F, ROUND, true, V>(out, [&](int i) { return y[p][i] * by_all; }, random, by, zeros);
+            else if constexpr (has_clean<F, ROUND, true>()) encode_clean<F, S, ROUND, true>(out, y[p], random, product, zeros);
+            else encode<F, ROUND, true, V>(out, [&](int i) { return y[p][i] * by_all; }, random, by, zeros);
             store_codes<X::BITS, V, WHOLE>(codes + row * row_bytes + static_cast<long long>(at / V) * BYTES, out, L - at);
         }
     }
