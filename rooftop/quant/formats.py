@@ -155,7 +155,7 @@ def encode(v: Tensor, element: str, rounding: str = "nearest", random: Tensor | 
     stochastic: up (of floats: away from zero) where `random` (16 bits an element) plus the fraction reaches one, so with probability fraction and never
     off a value that has a code. The fraction is that of the value in units of the gap that it lies in, rounded to 16 bits (ties of ints to even, of
     floats up; below a float's smallest normal number to 23 - mantissa bits before that).
-    dither: nearest of v + (random + 0.5) / 65536 - 0.5, of ints; of floats, whose steps differ, the same as stochastic: noise of the gap that the value lies in.
+    dither: nearest of v + (random + 0.5) / 65536 - 0.5, of ints; of floats, whose steps differ, the same as stochastic: noise of the value's gap.
     What lies beyond the largest value becomes it, infinities too where the format has none. NaN becomes the code of NaN (0x7f), of formats without one 0.
 
     zero: the zero point of ints, added after rounding; the codes then use the whole range. None: the symmetric one."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import pytest
 import torch
@@ -55,7 +56,7 @@ def test_every_config_is_right(like: str, length: int, dtype: torch.dtype, more:
     x = numbers(64 + 70 * 16 // length * 8, length, dtype).unsqueeze(0)
     name = {torch.bfloat16: "bf16", torch.float16: "f16", torch.float32: "f32"}[dtype]
     case = dataclasses.replace(case, inputs={**case.inputs, "x": Input((1, *x.shape[1:]), name), "columns": length, **more})
-    options = {n: v for n, v in case.inputs.items() if not isinstance(v, Input) and n not in ("x", "over")}
+    options: dict[str, Any] = {n: v for n, v in case.inputs.items() if not isinstance(v, Input) and n not in ("x", "over")}
     tensors = {"x": x, "over": torch.tensor([2.0**-9 * 1.1]) if case.inputs["over"] is not None else None}
     problem = op.problem_of(metas_of(tensors), options, TARGETS[90])
     call = Call.of(op, registry.implementation("quantize__groups__cuda_sm80"), problem)
