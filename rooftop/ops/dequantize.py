@@ -39,11 +39,11 @@ def dequantize(q: quant.Quantized, dtype: torch.dtype | None = None, *, implemen
 
     if not isinstance(q, Quantized):
         raise TypeError(f"dequantize: q is a {type(q).__name__}; it must be a rooftop.quant.Quantized")
+    q.verify()
     wanted = str(q.dtype if dtype is None else dtype).removeprefix("torch.")
     names = {d.torch: n for n, d in DTYPES.items() if n in ("f32", "f16", "bf16")}
     if wanted not in names:
         raise TypeError(f"dequantize: dtype is {dtype}; accepted are torch.float32, torch.float16, torch.bfloat16")
-    q.verify()
     f, (outer, tall, wide) = q.kind, q.geometry
     shared = scale_shape((outer, tall, wide), q.rows, q.columns)
 

@@ -10,10 +10,10 @@ import torch
 
 from rooftop.core import registry
 from rooftop.core.call import Call
+from rooftop.core.contract import metas_of
 from rooftop.core.spec import TARGETS, Input
 from rooftop.lab import simt
 from rooftop.lab.check import checker
-from rooftop.lab.check.checker import metas_of
 
 pytestmark = [
     pytest.mark.sampled("kernels", "quantize__groups__cuda_sm80"),

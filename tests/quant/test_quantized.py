@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import math
 
@@ -67,6 +68,24 @@ def test_wrong_buffers_are_refused() -> None:
         Quantized.of({**q.tensors(), "scale": q.scale[:-1]}, q.facts())
     with pytest.raises(TypeError, match="must be a rooftop"):
         rooftop.dequantize(q.codes)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("format", "change", "error"),
+    [
+        ("int8", {"scale": torch.ones(5, dtype=torch.float64)}, "scale is torch.float64; f32"), ("int8", {"scale_dtype": "f64"}, "scale_dtype is 'f64'"),
+        ("mxfp8", {"scale_dtype": "f32"}, "accepted for mxfp8_e4m3 are e8m0"), ("int8", {"dtype": "float64"}, "dtype is 'float64'"),
+        ("int8", {"rows": 0}, "rows 0"), ("int8", {"split": (2, 1)}, r"split \(2, 1\)"), ("nvfp4", {"over": None}, "nvfp4 has one"),
+        ("nvfp4", {"over": torch.ones(2)}, "it must have one"), ("int8", {"over": torch.ones(1)}, "other formats none"),
+        ("e4m3", {"zero": torch.zeros(5, dtype=torch.uint8)}, "zero points are"), ("int8", {"zero": torch.zeros(5)}, "zero is torch.float32"),
+        ("int8", {"codes": torch.zeros(5, 48, dtype=torch.int8, device="meta")}, "on one device"), ("int8", {"codes": torch.zeros(5, 48)}, "codes are"),
+        ("int8", {"shape": (5, 47)}, "takes 5 rows of 47 bytes"), ("e9m9", {}, "format is 'e9m9'"),
+    ],
+)  # fmt: skip
+def test_what_does_not_fit_together_is_refused(format: str, change: dict[str, object], error: str) -> None:
+    q = rooftop.quantize(some(5, 48), "int8" if format == "e9m9" else format)
+    with pytest.raises(ValueError, match=error):
+        rooftop.dequantize(dataclasses.replace(q, **({"format": format} if format == "e9m9" else change)))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
