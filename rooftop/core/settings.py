@@ -7,6 +7,7 @@
 | `ROOFTOP_RESULTS` | folder of the records that pages and `explain` read | `results/` of the checkout, else the cache folder's `results/` |
 | `ROOFTOP_PREDICTIONS` | gains that `diagnose` predicted, and what came | `$XDG_STATE_HOME/rooftop/predictions.jsonl`, else in `~/.local/state` |
 | `ROOFTOP_JOBS` | processes that compile at once | number of usable cores |
+| `LOCAL_RANK`, `WORLD_SIZE` | which of its processes this is on its host, and how many there are: torchrun sets them | 0, 1 |
 | `ROOFTOP_SIMT_PATIENCE` | seconds of CPU time in which simulated threads must get anywhere, or their loop is taken to be endless | 20 |
 """
 
@@ -52,6 +53,11 @@ def load() -> Settings:
     state = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
     predictions = Path(os.environ.get("ROOFTOP_PREDICTIONS") or Path(state) / "rooftop" / "predictions.jsonl")
     return Settings(cache, where, int(jobs_text), int(patience), int(mib), predictions)
+
+
+def torchrun() -> tuple[int, int]:
+    """(this process's number on its host, processes of the run), as torchrun has set them."""
+    return int(os.environ.get("LOCAL_RANK") or 0), int(os.environ.get("WORLD_SIZE") or 1)
 
 
 def tool_path(name: str) -> Path | None:

@@ -123,7 +123,7 @@ class Gatherer:
         for name in self._op_names():
             op = registry.op(name, self.house)
             found += [Subject(i.name, op, i) for i in registry.implementations(name, self.house)]
-            found += [Subject(f"peer:{peer}", op, peer=peer) for peer in op.peers]
+            found += [Subject(f"peer:{peer}", op, peer=peer) for peer in {**op.peers, **op.ranks_peers}]
         for name in registry.ladder_names(self.house):
             ladder = registry.ladder(name, self.house)
             op = registry.op(ladder.op, self.house)
