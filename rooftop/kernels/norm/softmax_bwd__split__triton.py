@@ -1,0 +1,105 @@
+"""dx = y (dy - sum_j dy_j y_j) of rows that no cluster holds. Contract: rooftop/ops/softmax.py; how rows are cut:
+rooftop/kernels/_device/split_tiles.py
+
+The terms of the sum cancel, and all of dx hangs on it: where the result is float32 it is taken in float64."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+from rooftop.core.spec import Launch, Meta, Problem
+from rooftop.kernels._device import split_tiles
+from rooftop.kernels._device.launching import chained
+from rooftop.kernels._device.split_tiles import Config, located, place, place_singles
+
+LONG = 1 << 18  # columns from which rows that clusters and groups of blocks refuse come here
+
+
+@triton.jit
+def _sum(y, dy, at, inside, dtype: tl.constexpr):  # type: ignore[no-untyped-def]
+    v = tl.load(y + at, inside, other=0).to(tl.float32) * tl.load(dy + at, inside, other=0).to(tl.float32)
+    if dtype == tl.float32:
+        v = v.to(tl.float64)
+    return tl.sum(v, 0)
+
+
+@triton.jit(do_not_specialize=["C", "ys", "gs", "tiles"])
+def _statistics(y, dy, found, C, ys, gs, tiles, V: tl.constexpr, COLUMNS: tl.constexpr, SINGLES: tl.constexpr, CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]
+    """found[row, tile] = the sum of one tile; with SINGLES the last tile of a row is theirs."""
+    if CHAINED:
+        gdc_wait()
+        gdc_launch_dependents()
+    row, tile = (tl.program_id(0) // tiles).to(tl.int64), tl.program_id(0) % tiles
+    begin, shift, first, last = located(row, ys, C, V)
+    dy += (row * gs) // V * V
+    to = found + tl.program_id(0).to(tl.int64)
+    if SINGLES > 0 and tile == tiles - 1:
+        at, inside = place_singles(shift, first, last, C, SINGLES)
+        tl.store(to, _sum(y + begin, dy, at, inside, y.dtype.element_ty))
+    else:
+        at, inside = place(tile, shift, first, last, C, COLUMNS)
+        tl.store(to, _sum(y + begin, dy, at, inside, y.dtype.element_ty))
+
+
+@triton.jit
+def _write(y, dy, dx, at, inside, total):  # type: ignore[no-untyped-def]
+    v = tl.load(y + at, inside, other=0).to(tl.float32) * (tl.load(dy + at, inside, other=0).to(tl.float32) - total)
+    tl.store(dx + at, v.to(dx.dtype.element_ty), inside)
+
+
+@triton.jit(do_not_specialize=["C", "ys", "gs", "xs", "tiles", "programs"])
+def _apply(y, dy, dx, found, C, ys, gs, xs, tiles, programs, V: tl.constexpr, COLUMNS: tl.constexpr, TILES: tl.constexpr, SINGLES: tl.constexpr,
+           CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
+    """The result of one tile; the last ones first."""
+    if CHAINED:
+        gdc_wait()
+    at_once = programs - 1 - tl.program_id(0)
+    row, tile = (at_once // tiles).to(tl.int64), at_once % tiles
+    begin, shift, first, last = located(row, ys, C, V)
+    dy += (row * gs) // V * V
+    dx += (row * xs) // V * V
+    k = tl.arange(0, TILES)
+    total = tl.sum(tl.load(found + row * tiles + k, k < tiles, other=0), 0).to(tl.float32)
+    if SINGLES > 0 and tile == tiles - 1:
+        at, inside = place_singles(shift, first, last, C, SINGLES)
+        _write(y + begin, dy, dx, at, inside, total)
+    else:
+        at, inside = place(tile, shift, first, last, C, COLUMNS)
+        _write(y + begin, dy, dx, at, inside, total)
+
+
+def supports(p: Problem) -> str | None:
+    return split_tiles.refuses(p, "y", ("y", "dy", "dx"))
+
+
+def prefers(p: Problem) -> int:
+    """A row that fits neither a cluster nor the blocks of a group is one program's otherwise."""
+    return 1 if p["y"].shape[1] >= LONG and supports(p) is None else 0
+
+
+def choose(p: Problem) -> Config:
+    return split_tiles.choose(p, "y", 32)
+
+
+def configs(p: Problem) -> list[Config]:
+    return split_tiles.configs(choose(p))
+
+
+def scratch(p: Problem, config: Config) -> dict[str, Meta]:
+    y = p["y"]
+    return {"found": Meta((y.shape[0], split_tiles.tiles(p, "y", config)), "f64" if y.dtype == "f32" else "f32")}
+
+
+def launches(p: Problem, config: Config) -> list[Launch]:
+    y = p["y"]
+    tiles, chain = split_tiles.tiles(p, "y", config), chained(p.device)
+    grid = (y.shape[0] * tiles,)
+    shared = {"y": "y", "dy": "dy", "found": "found", "C": y.shape[1], "ys": y.strides[0], "gs": p["dy"].strides[0], "tiles": tiles}
+    shared |= {"V": split_tiles.vector(y), "COLUMNS": config.columns, "SINGLES": split_tiles.SINGLES if config.singles else 0, "CHAINED": chain}
+    more = {"dx": "dx", "xs": p["dx"].strides[0], "programs": grid[0], "TILES": split_tiles.folded(tiles)}
+    return [
+        Launch(_statistics, grid, shared, config.warps, chained=chain),
+        Launch(_apply, grid, {**shared, **more}, config.warps, chained=chain),
+    ]
