@@ -1,7 +1,7 @@
 """What a ladder's page opens with: why the kernel is as it is, step by step, with drawings, from the [[derivation]] tables of its ladder.toml.
 
     [[derivation]]
-    rung = 9                     # whose config and launch the names below are of; left out: there are none
+    rung = 9                     # whose config and launch the names below are of, by number or by name; left out: there are none
     case = "8192 cubed"          # another than the ladder's headline
     text = "A thread's {TM} x {TN} results take {TM + TN} numbers for {TM * TN} FMAs."
     draw = { kind = "tile", levels = [["block", "=BM", "=BN"], ["warp", "=WM", "=WN"]], depth = "=BK" }
@@ -71,7 +71,7 @@ def _step(ladder: registry.Ladder, table: Mapping[str, Any], house: registry.Hou
     return Step(paragraphs, picture)
 
 
-def names_of(ladder: registry.Ladder, rung: int | None, case: str | None = None, house: registry.House = registry.HOUSE) -> dict[str, Any]:
+def names_of(ladder: registry.Ladder, rung: int | str | None, case: str | None = None, house: registry.House = registry.HOUSE) -> dict[str, Any]:
     """What an expression may name. Raises RegistryError for no such case or rung, or a rung that does not take the case."""
     from rooftop.lab.report.data import headline_of
 
