@@ -57,20 +57,20 @@ __global__ void __launch_bounds__(STAGED_THREADS, 4)
     __syncthreads();
 
     for (int k = 0; k < count; k += TEAMS) {  // all lanes of a warp: their shuffles
-        const int row = k + tid / LANES;
-        T* const r = held + min(row, count - 1) * C;
+        const int row = k + tid / LANES, length = row < count ? C : 0;
+        T* const r = held + row * C;
         float v[EACH], sums[2] = {0, 0};
 #pragma unroll
         for (int i = 0; i < EACH; ++i) {
             const int column = lane + i * LANES;
-            v[i] = column < C ? static_cast<float>(r[column]) : 0;
+            v[i] = column < length ? static_cast<float>(r[column]) : 0;
             if (CENTRE) sums[0] += v[i];
         }
         float mean = CENTRE ? over(lanes_sum<LANES>(sums[0]), columns) : 0;
         sums[0] = 0;
 #pragma unroll
         for (int i = 0; i < EACH; ++i) {
-            if (CENTRE) v[i] = lane + i * LANES < C ? v[i] - mean : 0;
+            if (CENTRE) v[i] = lane + i * LANES < length ? v[i] - mean : 0;
             sums[0] += v[i] * v[i];
             if (CENTRE) sums[1] += v[i];
         }
@@ -82,11 +82,10 @@ __global__ void __launch_bounds__(STAGED_THREADS, 4)
             sums[0] = lanes_sum<LANES>(sums[0]);
         }
         const float scale = reciprocal_root(over(sums[0], columns) + eps);
-        if (row >= count) continue;
 #pragma unroll
         for (int i = 0; i < EACH; ++i) {
             const int column = lane + i * LANES;
-            if (column >= C) break;
+            if (column >= length) break;
             r[column] = T(kept[i].of((CENTRE ? v[i] - mean : v[i]) * scale));
         }
     }

@@ -59,12 +59,12 @@ __global__ void __launch_bounds__(THREADS, 4) softmax_staged(int R, int C, int r
     __syncthreads();
 
     for (int k = 0; k < count; k += TEAMS) {  // all lanes of a warp: their shuffles
-        const int row = k + tid / LANES;
-        T* const r = held + min(row, count - 1) * C;
+        const int row = k + tid / LANES, length = row < count ? C : 0;
+        T* const r = held + row * C;
         float v[EACH], most = LOWEST, sum = 0;
 #pragma unroll
         for (int i = 0; i < EACH; ++i) {
-            v[i] = lane + i * LANES < C ? static_cast<float>(r[lane + i * LANES]) : -CUDART_INF_F;
+            v[i] = lane + i * LANES < length ? static_cast<float>(r[lane + i * LANES]) : -CUDART_INF_F;
             most = fmaxf(most, v[i]);
         }
 #pragma unroll
@@ -73,11 +73,10 @@ __global__ void __launch_bounds__(THREADS, 4) softmax_staged(int R, int C, int r
         for (int i = 0; i < EACH; ++i) sum += v[i] = exponential<T>(v[i] - most);
         sum = lanes_sum<LANES>(sum);
         const float scale = __fdividef(1, sum);
-        if (row >= count) continue;
 #pragma unroll
         for (int i = 0; i < EACH; ++i) {
             const int column = lane + i * LANES;
-            if (column >= C) break;
+            if (column >= length) break;
             const float q = v[i] * scale;  // one step of Newton's takes off the error of `scale`; 16-bit results do not show it
             r[column] = T(sizeof(T) == 4 ? fmaf(fmaf(-q, sum, v[i]), scale, q) : q);
         }

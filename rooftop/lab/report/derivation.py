@@ -53,7 +53,7 @@ def steps(ladder: registry.Ladder, house: registry.House = registry.HOUSE) -> tu
         where = f"ladders/{ladder.name}/ladder.toml: derivation {i}"
         try:
             found.append(_step(ladder, table, house))
-        except (ExpressionError, KeyError, TypeError, ValueError) as error:  # RegistryError among them
+        except (ExpressionError, KeyError, RegistryError, TypeError, ValueError) as error:
             raise RegistryError(f"{where}: {error}") from None
     return tuple(found)
 
