@@ -13,7 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rooftop.core.op import Grad, Judged, Op, Tolerance, like
-from rooftop.core.spec import Meta, Problem, Work
+from rooftop.core.spec import Input, Meta, Problem, Work
+from rooftop.core.sweeps import Sizes
 from rooftop.ops import _attention
 from rooftop.ops._attention import UNBOUNDED
 from rooftop.ops._attention_call import validated
@@ -377,6 +378,13 @@ OP = Op(
     outputs=outputs,
     canonical=canonical,
     cases=cases(),
+    swept=Sizes(
+        lambda dtype, batch, tokens, heads: {
+            **{name: Input((batch, tokens, heads, 128), dtype) for name in "qkv"}, "left": -1, "right": 0, "scale": 128**-0.5, "softcap": 0.0, "dropout_p": 0.0,
+            "seed": 7,
+        },
+        {"batch": (1, 1 << 16), "tokens": (16, 1 << 15), "heads": (1, 64)}, rows="batch", dtypes=("bf16",), axis="tokens",
+    ),
     work=work,
     tolerance=Tolerance(multiple=2.0),
     compare={"lse": _same_lse},
