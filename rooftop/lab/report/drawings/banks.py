@@ -60,7 +60,7 @@ def draw(variants: Sequence[Mapping[str, Any]]) -> Picture:
         canvas.box(x, top, CELL * BANKS, height, "paper")
         for bank in range(0, BANKS + 1, 8):
             canvas.line(x + bank * CELL, top, x + bank * CELL, top + height, "thin")
-        least = max(map(len, words))
+        least = -(-len(words) // (32 // max(map(len, words))))
         count = turns(words)
         for lane, found in enumerate(words):
             for w in found:

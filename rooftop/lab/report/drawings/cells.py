@@ -26,7 +26,8 @@ def draw(panels: Sequence[Mapping[str, Any]], legend: Mapping[str, str], cell: f
                     kind = COLOURS[keys.index(letter) % len(COLOURS)] if letter in legend else "cell"
                     canvas.box(x + c * cell, 20 + r * cell, cell - 1, cell - 1, kind, about=legend.get(letter, "not kept"))
         wide = max(map(len, rows), default=0)
-        for c in range(int(panel.get("groups", 0)), wide, int(panel.get("groups", 0)) or wide + 1):
+        every = int(panel.get("groups", 0)) or wide
+        for c in range(every, wide, every or 1):
             canvas.line(x + c * cell - 0.5, 18, x + c * cell - 0.5, 20 + len(rows) * cell, "thick")
         found = "".join(rows)
         counted = ", ".join(f"{found.count(k)} {text}" for k, text in legend.items() if k in found)

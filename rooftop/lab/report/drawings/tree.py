@@ -40,7 +40,8 @@ def draw(orders: Sequence[str], count: int = 32, warp: int = 8) -> Picture:
         if order not in ORDERS:
             raise ValueError(f"drawing tree: order {order!r} is none of {', '.join(ORDERS)}")
         _, warps = busy(order, count, warp)
-        canvas.text(0, y + 12, f"{order}: {plural(warps, 'warp')} at work over all steps", kind="label")
+        between = "no barrier" if order == "shuffles" else "a barrier after each step"
+        canvas.text(0, y + 12, f"{order}: {plural(warps, 'warp')} at work over all steps, {between}", kind="label")
         y += 20
         for step in steps(order, count):
             canvas.text(0, y + 11, f"distance {step}")
