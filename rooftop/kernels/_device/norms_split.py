@@ -18,7 +18,7 @@ from rooftop.kernels._device.columns import column_sums
 from rooftop.kernels._device.launching import chained
 from rooftop.kernels._device.norms import affine, load, over, pow2, scale_of, wide_access
 from rooftop.kernels._device.norms_bwd import _slabs_bwd
-from rooftop.kernels._device.split_tiles import Config, located, place, place_singles
+from rooftop.kernels._device.split_tiles import Config, located, places
 
 LONG = 1 << 18  # columns from which rows that clusters and groups of blocks refuse come here
 
@@ -46,7 +46,8 @@ def _moments(v, inside, n, CENTRE: tl.constexpr):  # type: ignore[no-untyped-def
 
 
 @triton.jit
-def _tile(x, r, s, to, at, inside, n, CENTRE: tl.constexpr):  # type: ignore[no-untyped-def]
+def _tile(x, r, s, to, tile, shift, first, last, C, n, COLUMNS: tl.constexpr, SINGLES: tl.constexpr, CENTRE: tl.constexpr):  # type: ignore[no-untyped-def]
+    at, inside = places(tile, shift, first, last, C, COLUMNS, SINGLES)
     v = load(x, at, inside)
     if r is not None:
         v = (v + load(r, at, inside)).to(s.dtype.element_ty)  # what is normalised is what is returned
@@ -57,42 +58,41 @@ def _tile(x, r, s, to, at, inside, n, CENTRE: tl.constexpr):  # type: ignore[no-
     tl.store(to + 1, squares)
 
 
-@triton.jit(do_not_specialize=["C", "xs", "rs", "ss", "tiles"])
-def _statistics(x, r, s, found, C, xs, rs, ss, tiles, V: tl.constexpr, COLUMNS: tl.constexpr, SINGLES: tl.constexpr, CENTRE: tl.constexpr,
+@triton.jit(do_not_specialize=["R", "C", "xs", "rs", "ss", "tiles"])
+def _statistics(x, r, s, found, R, C, xs, rs, ss, tiles, V: tl.constexpr, COLUMNS: tl.constexpr, SINGLES: tl.constexpr, CENTRE: tl.constexpr,
                 CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
     """found[row, tile] = mean and squares about it of one tile of x, or of s = x + r, which it writes."""
     if CHAINED:
         gdc_wait()
         gdc_launch_dependents()
-    row, tile = (tl.program_id(0) // tiles).to(tl.int64), tl.program_id(0) % tiles
+    row, tile = (tl.program_id(0) % R).to(tl.int64), tl.program_id(0) // R  # one tile of all rows, then the next: they share the weight's in the L2
     begin, shift, first, last = located(row, xs, C, V)
     if r is not None:
         r += (row * rs) // V * V
         s += (row * ss) // V * V
-    to = found + 2 * tl.program_id(0).to(tl.int64)
+    to = found + 2 * (row * tiles + tile)
     n = _elements(tile, tiles, first, last, C, COLUMNS, SINGLES)
     if SINGLES > 0 and tile == tiles - 1:
-        at, inside = place_singles(shift, first, last, C, SINGLES)
-        _tile(x + begin, r, s, to, at, inside, n, CENTRE)
+        _tile(x + begin, r, s, to, tile, shift, first, last, C, n, COLUMNS, SINGLES, CENTRE)
     else:
-        at, inside = place(tile, shift, first, last, C, COLUMNS)
-        _tile(x + begin, r, s, to, at, inside, n, CENTRE)
+        _tile(x + begin, r, s, to, tile, shift, first, last, C, n, COLUMNS, 0, CENTRE)
 
 
 @triton.jit
-def _write(v, w, b, y, at, shift, inside, mean, scale):  # type: ignore[no-untyped-def]
+def _write(v, w, b, y, tile, shift, first, last, C, mean, scale, COLUMNS: tl.constexpr, SINGLES: tl.constexpr):  # type: ignore[no-untyped-def]
+    at, inside = places(tile, shift, first, last, C, COLUMNS, SINGLES)
     n = affine((load(v, at, inside) - mean) * scale, w, b, at - shift, inside)
     tl.store(y + at, n.to(y.dtype.element_ty), inside)
 
 
-@triton.jit(do_not_specialize=["C", "vs", "ys", "tiles", "programs"])
-def _apply(found, v, w, b, y, C, vs, ys, eps, tiles, programs, V: tl.constexpr, COLUMNS: tl.constexpr, TILES: tl.constexpr, SINGLES: tl.constexpr,
+@triton.jit(do_not_specialize=["R", "C", "vs", "ys", "tiles", "programs"])
+def _apply(found, v, w, b, y, R, C, vs, ys, eps, tiles, programs, V: tl.constexpr, COLUMNS: tl.constexpr, TILES: tl.constexpr, SINGLES: tl.constexpr,
            CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
     """The result of one tile, given the statistics of all tiles of its row; the last ones first."""
     if CHAINED:
         gdc_wait()
     at_once = programs - 1 - tl.program_id(0)
-    row, tile = (at_once // tiles).to(tl.int64), at_once % tiles
+    row, tile = (at_once % R).to(tl.int64), at_once // R
     begin, shift, first, last = located(row, vs, C, V)
     k = tl.arange(0, TILES)
     means = load(found, 2 * (row * tiles + k), k < tiles)
@@ -103,15 +103,14 @@ def _apply(found, v, w, b, y, C, vs, ys, eps, tiles, programs, V: tl.constexpr, 
     scale = scale_of(tl.sum(squares + n * off * off, 0), C, eps)
     y += (row * ys) // V * V
     if SINGLES > 0 and tile == tiles - 1:
-        at, inside = place_singles(shift, first, last, C, SINGLES)
-        _write(v + begin, w, b, y, at, shift, inside, mean, scale)
+        _write(v + begin, w, b, y, tile, shift, first, last, C, mean, scale, COLUMNS, SINGLES)
     else:
-        at, inside = place(tile, shift, first, last, C, COLUMNS)
-        _write(v + begin, w, b, y, at, shift, inside, mean, scale)
+        _write(v + begin, w, b, y, tile, shift, first, last, C, mean, scale, COLUMNS, 0)
 
 
 @triton.jit
-def _tile_bwd(dy, s, w, to, at, shift, inside, n, CENTRE: tl.constexpr):  # type: ignore[no-untyped-def]
+def _tile_bwd(dy, s, w, to, tile, shift, first, last, C, n, COLUMNS: tl.constexpr, SINGLES: tl.constexpr, CENTRE: tl.constexpr):  # type: ignore[no-untyped-def]
+    at, inside = places(tile, shift, first, last, C, COLUMNS, SINGLES)
     v = load(s, at, inside)
     g = affine(load(dy, at, inside), w, None, at - shift, inside)
     mean, off, squares = _moments(v, inside, n, CENTRE)
@@ -122,24 +121,22 @@ def _tile_bwd(dy, s, w, to, at, shift, inside, n, CENTRE: tl.constexpr):  # type
     tl.store(to + 3, tl.sum(off * (g - level), 0) if CENTRE else tl.sum(off * g, 0))
 
 
-@triton.jit(do_not_specialize=["C", "gs", "ss", "tiles"])
-def _statistics_bwd(dy, s, w, found, C, gs, ss, tiles, V: tl.constexpr, COLUMNS: tl.constexpr, SINGLES: tl.constexpr, CENTRE: tl.constexpr,
+@triton.jit(do_not_specialize=["R", "C", "gs", "ss", "tiles"])
+def _statistics_bwd(dy, s, w, found, R, C, gs, ss, tiles, V: tl.constexpr, COLUMNS: tl.constexpr, SINGLES: tl.constexpr, CENTRE: tl.constexpr,
                     CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
     """found[row, tile] = mean of s, squares about it, mean of g = dy w, and the sum of products of the distances of both from their means."""
     if CHAINED:
         gdc_wait()
         gdc_launch_dependents()
-    row, tile = (tl.program_id(0) // tiles).to(tl.int64), tl.program_id(0) % tiles
+    row, tile = (tl.program_id(0) % R).to(tl.int64), tl.program_id(0) // R
     begin, shift, first, last = located(row, ss, C, V)
     dy += (row * gs) // V * V
-    to = found + 4 * tl.program_id(0).to(tl.int64)
+    to = found + 4 * (row * tiles + tile)
     n = _elements(tile, tiles, first, last, C, COLUMNS, SINGLES)
     if SINGLES > 0 and tile == tiles - 1:
-        at, inside = place_singles(shift, first, last, C, SINGLES)
-        _tile_bwd(dy, s + begin, w, to, at, shift, inside, n, CENTRE)
+        _tile_bwd(dy, s + begin, w, to, tile, shift, first, last, C, n, COLUMNS, SINGLES, CENTRE)
     else:
-        at, inside = place(tile, shift, first, last, C, COLUMNS)
-        _tile_bwd(dy, s + begin, w, to, at, shift, inside, n, CENTRE)
+        _tile_bwd(dy, s + begin, w, to, tile, shift, first, last, C, n, COLUMNS, 0, CENTRE)
 
 
 @triton.jit(do_not_specialize=["C", "ss", "tiles"])
@@ -203,8 +200,8 @@ def forward(centre: bool) -> tuple[Callable[..., Any], ...]:
         steps = {f"{short}s": m.strides[0] if (m := p.get(name)) is not None else 0 for short, name in (("x", "x"), ("r", "residual"), ("s", "s"))}
         tiles = shared["tiles"]
         grid = (p["x"].shape[0] * tiles,)
-        first = {**shared, "x": "x", "r": "residual", "s": "s", **steps, "CENTRE": centre}
-        second = {**shared, "v": source, "w": "weight", "b": "bias", "y": "y", "vs": p[source].strides[0], "ys": p["y"].strides[0]}
+        first = {**shared, "R": p["x"].shape[0], "x": "x", "r": "residual", "s": "s", **steps, "CENTRE": centre}
+        second = {**shared, "R": p["x"].shape[0], "v": source, "w": "weight", "b": "bias", "y": "y", "vs": p[source].strides[0], "ys": p["y"].strides[0]}
         second |= {"eps": float(p.option("eps")), "programs": grid[0], "TILES": split_tiles.folded(tiles)}
         return [Launch(_statistics, grid, first, config.warps, chained=chain), Launch(_apply, grid, second, config.warps, chained=chain)]
 
@@ -244,7 +241,7 @@ def backward(centre: bool) -> tuple[Callable[..., Any], ...]:
         made, shared, chain = scratch(p, config), _shared(p, "s", config), chained(p.device)
         wide, lanes, warps, height = slab(p)
         strides = {f"{n}s": m.strides[0] if (m := p.get(n)) is not None else 0 for n in ("dy", "ds", "s", "dx")}
-        first = {**shared, "dy": "dy", "s": "s", "w": "weight", "gs": strides["dys"], "ss": strides["ss"], "CENTRE": centre}
+        first = {**shared, "R": rows, "dy": "dy", "s": "s", "w": "weight", "gs": strides["dys"], "ss": strides["ss"], "CENTRE": centre}
         fold = {**shared, "rows": "rows", "ss": strides["ss"], "eps": float(p.option("eps")), "TILES": split_tiles.folded(shared["tiles"]), "CENTRE": centre}
         sums = [(parts, to) for parts, to in (("pw", "dweight"), ("pb", "dbias")) if parts in made]
         names = {"dy": "dy", "ds": "ds", "s": "s", "w": "weight", "dx": "dx", "pw": "pw" if "pw" in made else None, "pb": "pb" if "pb" in made else None}

@@ -32,19 +32,18 @@ def located(row, stride, C, V: tl.constexpr):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def place(tile, shift, first, last, C, COLUMNS: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Places of a tile of whole vectors, counted as `located` does, and which of them are in the row."""
-    at = tile * COLUMNS + tl.arange(0, COLUMNS)
-    return at, (at >= first) & (at < last)
-
-
-@triton.jit
-def place_singles(shift, first, last, C, SINGLES: tl.constexpr):  # type: ignore[no-untyped-def]
-    """The same of the singles: those before the first whole vector, then those after the last. A row without a whole vector is singles alone."""
-    e = tl.arange(0, SINGLES)
-    before = tl.minimum(first - shift, C)
-    at = tl.where(e < before, shift + e, tl.maximum(last, first) + e - before)
-    return at, at < shift + C
+def places(tile, shift, first, last, C, COLUMNS: tl.constexpr, SINGLES: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Places of a tile, counted as `located` does, and which of them are in the row: of whole vectors, or with SINGLES of a row's singles, those before
+    the first whole vector and then those after the last. A row without a whole vector is singles alone."""
+    if SINGLES > 0:
+        e = tl.arange(0, SINGLES)
+        before = tl.minimum(first - shift, C)
+        at = tl.where(e < before, shift + e, tl.maximum(last, first) + e - before)
+        inside = at < shift + C
+    else:
+        at = tile * COLUMNS + tl.arange(0, COLUMNS)
+        inside = (at >= first) & (at < last)
+    return at, inside
 
 
 @dataclass(frozen=True)
@@ -86,16 +85,19 @@ def refuses(p: Problem, row: str, alike: tuple[str, ...]) -> str | None:
 
 
 def choose(p: Problem, row: str, bytes_a_thread: int = 64) -> Config:
-    """512 threads with 64 bytes of each tensor a thread: two such programs keep 64 KiB on their way to a multiprocessor."""
+    """64 bytes of each tensor a thread: 1024 threads keep 64 KiB on their way to a multiprocessor. Of 16 bits, which cost more instructions a byte, in
+    programs of 256 threads: while one computes three others load."""
     x = p[row]
     rows, columns = x.shape[:2]
     whole = columns % vector(x) == 0 and (rows == 1 or all(m.strides[0] % vector(x) == 0 for _, m in p.tensors if m is not None and m.shape[:2] == x.shape[:2]))
-    return Config(512 * bytes_a_thread // x.itemsize, 16, not whole)
+    warps = 16 if x.itemsize == 4 else 8
+    return Config(32 * warps * bytes_a_thread // x.itemsize, warps, not whole)
 
 
 def configs(one: Config) -> list[Config]:
     """What tuning may try beside it."""
-    return [one, Config(one.columns // 2, 8, one.singles), Config(2 * one.columns, 16, one.singles)]
+    others = ((one.columns // 2, one.warps), (one.columns // 2, one.warps // 2), (2 * one.columns, 16))
+    return [one, *(Config(columns, warps, one.singles) for columns, warps in others)]
 
 
 def folded(tiles: int) -> int:

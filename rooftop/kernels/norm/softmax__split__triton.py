@@ -11,7 +11,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait, libdevic
 from rooftop.core.spec import Launch, Meta, Problem
 from rooftop.kernels._device import split_tiles
 from rooftop.kernels._device.launching import chained
-from rooftop.kernels._device.split_tiles import Config, located, place, place_singles
+from rooftop.kernels._device.split_tiles import Config, located, places
 
 LONG = 1 << 18  # columns from which rows that clusters and groups of blocks refuse come here
 # Stands for "nothing yet" among maxima. -inf there would give -inf - -inf = NaN where only a part of a row is -inf; with the lowest finite number such
@@ -26,10 +26,12 @@ def _exp(v, dtype: tl.constexpr):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _pair(x, at, inside, dtype: tl.constexpr):  # type: ignore[no-untyped-def]
+def _pair(x, to, tile, shift, first, last, C, COLUMNS: tl.constexpr, SINGLES: tl.constexpr):  # type: ignore[no-untyped-def]
+    at, inside = places(tile, shift, first, last, C, COLUMNS, SINGLES)
     v = tl.load(x + at, inside, other=-INF).to(tl.float32)
     m = tl.maximum(tl.max(v, 0), LOWEST)
-    return m, tl.sum(_exp(v - m, dtype), 0)
+    tl.store(to, m)
+    tl.store(to + 1, tl.sum(_exp(v - m, x.dtype.element_ty), 0))
 
 
 @triton.jit(do_not_specialize=["C", "xs", "tiles"])
@@ -42,20 +44,15 @@ def _statistics(x, found, C, xs, tiles, V: tl.constexpr, COLUMNS: tl.constexpr, 
     begin, shift, first, last = located(row, xs, C, V)
     to = found + 2 * tl.program_id(0).to(tl.int64)
     if SINGLES > 0 and tile == tiles - 1:
-        at, inside = place_singles(shift, first, last, C, SINGLES)
-        m, s = _pair(x + begin, at, inside, x.dtype.element_ty)
-        tl.store(to, m)
-        tl.store(to + 1, s)
+        _pair(x + begin, to, tile, shift, first, last, C, COLUMNS, SINGLES)
     else:
-        at, inside = place(tile, shift, first, last, C, COLUMNS)
-        m, s = _pair(x + begin, at, inside, x.dtype.element_ty)
-        tl.store(to, m)
-        tl.store(to + 1, s)
+        _pair(x + begin, to, tile, shift, first, last, C, COLUMNS, 0)
 
 
 @triton.jit
-def _write(x, y, at, inside, most, total):  # type: ignore[no-untyped-def]
+def _write(x, y, tile, shift, first, last, C, most, total, COLUMNS: tl.constexpr, SINGLES: tl.constexpr):  # type: ignore[no-untyped-def]
     """e / total by 1 / total; in float32 one step of Newton's takes off the error of that."""
+    at, inside = places(tile, shift, first, last, C, COLUMNS, SINGLES)
     e = _exp(tl.load(x + at, inside, other=0).to(tl.float32) - most, y.dtype.element_ty)
     scale = tl.div_rn(1.0, total)
     q = e * scale
@@ -80,11 +77,9 @@ def _apply(x, y, found, C, xs, ys, tiles, programs, V: tl.constexpr, COLUMNS: tl
     most = tl.max(maxima, 0)
     total = tl.sum(sums * _exp(maxima - most, y.dtype.element_ty), 0)
     if SINGLES > 0 and tile == tiles - 1:
-        at, inside = place_singles(shift, first, last, C, SINGLES)
-        _write(x + begin, y + to, at, inside, most, total)
+        _write(x + begin, y + to, tile, shift, first, last, C, most, total, COLUMNS, SINGLES)
     else:
-        at, inside = place(tile, shift, first, last, C, COLUMNS)
-        _write(x + begin, y + to, at, inside, most, total)
+        _write(x + begin, y + to, tile, shift, first, last, C, most, total, COLUMNS, 0)
 
 
 def supports(p: Problem) -> str | None:

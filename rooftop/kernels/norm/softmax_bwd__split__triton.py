@@ -12,17 +12,18 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from rooftop.core.spec import Launch, Meta, Problem
 from rooftop.kernels._device import split_tiles
 from rooftop.kernels._device.launching import chained
-from rooftop.kernels._device.split_tiles import Config, located, place, place_singles
+from rooftop.kernels._device.split_tiles import Config, located, places
 
 LONG = 1 << 18  # columns from which rows that clusters and groups of blocks refuse come here
 
 
 @triton.jit
-def _sum(y, dy, at, inside, dtype: tl.constexpr):  # type: ignore[no-untyped-def]
+def _sum(y, dy, to, tile, shift, first, last, C, COLUMNS: tl.constexpr, SINGLES: tl.constexpr):  # type: ignore[no-untyped-def]
+    at, inside = places(tile, shift, first, last, C, COLUMNS, SINGLES)
     v = tl.load(y + at, inside, other=0).to(tl.float32) * tl.load(dy + at, inside, other=0).to(tl.float32)
-    if dtype == tl.float32:
+    if y.dtype.element_ty == tl.float32:
         v = v.to(tl.float64)
-    return tl.sum(v, 0)
+    tl.store(to, tl.sum(v, 0))
 
 
 @triton.jit(do_not_specialize=["C", "ys", "gs", "tiles"])
@@ -36,15 +37,14 @@ def _statistics(y, dy, found, C, ys, gs, tiles, V: tl.constexpr, COLUMNS: tl.con
     dy += (row * gs) // V * V
     to = found + tl.program_id(0).to(tl.int64)
     if SINGLES > 0 and tile == tiles - 1:
-        at, inside = place_singles(shift, first, last, C, SINGLES)
-        tl.store(to, _sum(y + begin, dy, at, inside, y.dtype.element_ty))
+        _sum(y + begin, dy, to, tile, shift, first, last, C, COLUMNS, SINGLES)
     else:
-        at, inside = place(tile, shift, first, last, C, COLUMNS)
-        tl.store(to, _sum(y + begin, dy, at, inside, y.dtype.element_ty))
+        _sum(y + begin, dy, to, tile, shift, first, last, C, COLUMNS, 0)
 
 
 @triton.jit
-def _write(y, dy, dx, at, inside, total):  # type: ignore[no-untyped-def]
+def _write(y, dy, dx, tile, shift, first, last, C, total, COLUMNS: tl.constexpr, SINGLES: tl.constexpr):  # type: ignore[no-untyped-def]
+    at, inside = places(tile, shift, first, last, C, COLUMNS, SINGLES)
     v = tl.load(y + at, inside, other=0).to(tl.float32) * (tl.load(dy + at, inside, other=0).to(tl.float32) - total)
     tl.store(dx + at, v.to(dx.dtype.element_ty), inside)
 
@@ -63,11 +63,9 @@ def _apply(y, dy, dx, found, C, ys, gs, xs, tiles, programs, V: tl.constexpr, CO
     k = tl.arange(0, TILES)
     total = tl.sum(tl.load(found + row * tiles + k, k < tiles, other=0), 0).to(tl.float32)
     if SINGLES > 0 and tile == tiles - 1:
-        at, inside = place_singles(shift, first, last, C, SINGLES)
-        _write(y + begin, dy, dx, at, inside, total)
+        _write(y + begin, dy, dx, tile, shift, first, last, C, total, COLUMNS, SINGLES)
     else:
-        at, inside = place(tile, shift, first, last, C, COLUMNS)
-        _write(y + begin, dy, dx, at, inside, total)
+        _write(y + begin, dy, dx, tile, shift, first, last, C, total, COLUMNS, 0)
 
 
 def supports(p: Problem) -> str | None:
