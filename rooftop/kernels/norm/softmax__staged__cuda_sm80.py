@@ -16,7 +16,7 @@ def supports(p: Problem, head: Head) -> str | None:
 
 
 def prefers(p: Problem, head: Head) -> int:
-    return 0
+    return -1
 
 
 def choose(p: Problem, head: Head) -> dict[str, Any]:
