@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from rooftop.core.ahead import AbsentCompiler
 from rooftop.core.call import Call
 from rooftop.core.contract import Contract, Judged, metas_of
 from rooftop.core.implementation import device_of
@@ -246,7 +247,7 @@ def check(
 
         if isinstance(error, SimulatedFault):
             result.status, result.message = "wrong", str(error)
-        elif isinstance(error, NotSimulatedError):
+        elif isinstance(error, NotSimulatedError | AbsentCompiler):
             result.status, result.message = "skipped", str(error)
         elif isinstance(error, torch.OutOfMemoryError):
             result.status, result.message = "skipped", "this case does not fit what is free of the GPU's memory"
