@@ -8,12 +8,14 @@ import importlib.util
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from math import prod
 from pathlib import Path
 from typing import Any
 
 from rooftop.core import ahead, launch, parameters
 from rooftop.core.ahead import AbsentCompiler, Cubin
+from rooftop.core.backends.python_files import texts_of_function
 from rooftop.core.backends.python_modules import ModuleImplementation
 from rooftop.core.child import ChildError, Process
 from rooftop.core.compile import Binary, CompileError
@@ -91,7 +93,7 @@ class AheadImplementation(ModuleImplementation):
     def cubin(self, launch: Launch, tensors: Mapping[str, Meta | None], problem: Problem) -> Cubin:
         """The machine code of a launch: kept, or compiled now. Raises AbsentCompiler where it is neither there nor can be made, CompileError."""
         target, job = problem.device.target, self.job(launch, tensors, problem)
-        name = ahead.key(self.digest, target, job)
+        name = self._key(launch, target, job)
         missing = self.builds()
         compiler = "" if missing else ahead.versions(self.distributions)
         kept = ahead.read(self.part, name, compiler)
@@ -111,6 +113,17 @@ class AheadImplementation(ModuleImplementation):
             ahead.write(self.part, name, made)
         return made
 
+    def _key(self, launch: Launch, target: str, job: Mapping[str, Any]) -> str:
+        """By the text of the kernel's functions, not of the whole file: how a config is chosen changes no cubin."""
+        function = launch.kernel.__name__
+        if function not in self._texts:
+            self._texts[function] = texts_of_function(self.path.read_text(encoding="utf-8"), function)
+        return ahead.key(self._texts[function], target, job)
+
+    @cached_property
+    def _texts(self) -> dict[str, list[str]]:
+        return {}
+
     def _compiled(self, launch: Launch, job: Mapping[str, Any], target: str, compiler: str) -> Cubin:
         which = (self.child, target)
         if which not in _PROCESSES:
@@ -127,7 +140,7 @@ class AheadImplementation(ModuleImplementation):
         parameters.check(ready, cubin.code, cubin.symbol, self.path.name)
 
     def variant(self, launch: Launch, tensors: Mapping[str, Meta | None], problem: Problem) -> str:
-        return ahead.key(self.name, problem.device.target, self.job(launch, tensors, problem))
+        return self._key(launch, problem.device.target, self.job(launch, tensors, problem))
 
     def machine_code(self, problem: Problem, launch: Launch, scratch: Mapping[str, Meta]) -> MachineCode:
         tensors = {**dict(problem.tensors), **scratch}

@@ -58,7 +58,7 @@ class CutileImplementation(AheadImplementation):
                 index = "i64" if fact["array"]["wide"] else "i32"
                 args[name] = value.tensor if isinstance(value, View) else value
                 args |= {f"{name}.shape{i}": n for i, n in enumerate(meta.shape)}
-                args |= {f"{name}.stride{i}": n for i, n in enumerate(meta.strides)}
+                args |= {f"{name}.stride{i}": n for i, n in enumerate(steps(meta))}
                 types += ["ptr", *[index] * (2 * len(meta.shape))]
             elif "scalar" in fact:
                 args[name] = value
@@ -101,6 +101,19 @@ def _value(name: str, launch: Launch, tensors: Mapping[str, Meta | None], proble
     return {"scalar": "f32" if isinstance(value, float) else "i32"}
 
 
+def steps(meta: Meta) -> tuple[int, ...]:
+    """The strides, those of single elements as they would be without gaps: nothing is reached by them, and any other would hide what is known of the rest."""
+    unit = max(1, 16 // meta.itemsize)
+    found: list[int] = []
+    inner = 1
+    for n, step in zip(reversed(meta.shape), reversed(meta.strides), strict=True):
+        if n == 1:
+            step = 1 if not found else -(-inner * found[-1] // unit) * unit
+        found.append(step)
+        inner = n
+    return tuple(reversed(found))
+
+
 def array(meta: Meta) -> dict[str, Any]:
     """The facts of an array that its cubin relies on. Of a stride or extent only whether 16 bytes divide it counts, so that few cubins serve many."""
     unit = max(1, 16 // meta.itemsize)
@@ -110,6 +123,6 @@ def array(meta: Meta) -> dict[str, Any]:
 
     return {
         "dtype": meta.dtype, "rank": len(meta.shape), "wide": meta.span >= 2**31 or meta.numel >= 2**31, "align": min(meta.align, 16),
-        "ones": [s == 1 for s in meta.strides], "strides": [divides(s) for s in meta.strides], "extents": [divides(n) for n in meta.shape],
+        "ones": [s == 1 for s in steps(meta)], "strides": [divides(s) for s in steps(meta)], "extents": [divides(n) for n in meta.shape],
         "overlaps": any(s == 0 and n > 1 for s, n in zip(meta.strides, meta.shape, strict=True)),
     }  # fmt: skip
