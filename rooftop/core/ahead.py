@@ -5,7 +5,6 @@ carried here in the cache's folder runs where the compiler is not installed. Whe
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import hashlib
 import json
@@ -60,8 +59,8 @@ def folder_of(part: str, name: str) -> Path:
 def read(part: str, name: str, compiler: str) -> Cubin | None:
     """The cubin that is kept; None where there is none, it is damaged, or `compiler` (empty: none is installed) is another than made it."""
     try:
-        text = json.loads(folder_of(part, name).with_suffix(".json").read_text(encoding="utf-8"))
-        code = base64.b64decode(text["code"])
+        head, _, code = folder_of(part, name).with_suffix(".cubin").read_bytes().partition(b"\n")
+        text = json.loads(head)
         if hashlib.sha256(code).hexdigest() != text["sha256"]:
             return None
         found = Cubin(code, str(text["symbol"]), str(text["compiler"]), float(text["seconds"]), dict(text["facts"]), cached=True)
@@ -71,17 +70,17 @@ def read(part: str, name: str, compiler: str) -> Cubin | None:
 
 
 def write(part: str, name: str, cubin: Cubin) -> None:
-    """One file, complete or absent, whoever else writes at the same time. A cache that cannot be written is no error."""
+    """One file, a line of JSON and then the cubin: complete or absent, whoever else writes at the same time. A cache that cannot be written is no error."""
     text = {
         "symbol": cubin.symbol, "compiler": cubin.compiler, "seconds": cubin.seconds, "facts": dict(cubin.facts),
-        "sha256": hashlib.sha256(cubin.code).hexdigest(), "code": base64.b64encode(cubin.code).decode(),
+        "sha256": hashlib.sha256(cubin.code).hexdigest(),
     }  # fmt: skip
-    path = folder_of(part, name).with_suffix(".json")
+    path = folder_of(part, name).with_suffix(".cubin")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=path.parent)
-        with os.fdopen(handle, "w") as file:
-            json.dump(text, file)
+        with os.fdopen(handle, "wb") as file:
+            file.write(json.dumps(text).encode() + b"\n" + cubin.code)
         os.replace(temporary, path)
     except OSError:
         return
