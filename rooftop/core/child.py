@@ -21,6 +21,12 @@ from rooftop.core import settings
 LIMIT = 300.0  # seconds that one job may take
 
 
+def cpu_seconds() -> float:
+    """Of this process and those that it has waited for, since it began."""
+    found = os.times()
+    return found.user + found.system + found.children_user + found.children_system
+
+
 class ChildError(RuntimeError):
     """What the process says of a job, or that it ended."""
 

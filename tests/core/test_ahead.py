@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 from _backend_house import AHEAD, HOUSE, kernel, subject
 
-from rooftop.core import ahead, launch, settings
-from rooftop.core.ahead import AbsentCompiler, Cubin
+from rooftop.core import cubins, launch, settings
 from rooftop.core.backends import ahead as backends
 from rooftop.core.backends.ahead import AheadImplementation
 from rooftop.core.backends.cutile import array, steps
@@ -22,6 +21,7 @@ from rooftop.core.backends.table import BACKENDS
 from rooftop.core.call import select
 from rooftop.core.child import Process
 from rooftop.core.compile import CompileError, compile_cuda
+from rooftop.core.cubins import AbsentCompiler, Cubin
 from rooftop.core.spec import TARGETS, Device, Launch, Meta, Problem, View
 from rooftop.lab.check import checker
 from rooftop.lab.inspect import inspector
@@ -43,7 +43,7 @@ def compiler(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
     def pretend(versions: str, child: str = "tests._fake_compiler") -> None:
         monkeypatch.setattr(backends, "found", lambda package: bool(versions))
-        monkeypatch.setattr(ahead, "versions", lambda packages: versions)
+        monkeypatch.setattr(cubins, "versions", lambda packages: versions)
         monkeypatch.setattr(backends, "_PROCESSES", {})
         for name in LANGUAGES:
             monkeypatch.setattr(BACKENDS[name].implementation, "child", child)
@@ -68,28 +68,28 @@ def cubin(name: str = "cutile_sm90", case: str = "tiles bf16") -> Cubin:
 
 
 def test_a_cubin_is_kept_whole_and_told_by_its_compiler() -> None:
-    ahead.write("cutile", "ab12", CUBIN)
+    cubins.write("cutile", "ab12", CUBIN)
     for compiler in (NEW, ""):  # no compiler here: whoever made it
-        found = ahead.read("cutile", "ab12", compiler)
+        found = cubins.read("cutile", "ab12", compiler)
         assert found is not None and found.cached
         assert (found.code, found.symbol, found.compiler, found.seconds, found.facts) == (b"\x7fELF and\nmore", "mmt", NEW, 1.5, {"threads": 128})
-    assert ahead.read("cutile", "ab12", OLD) is None, "of another compiler: made anew"
-    assert ahead.read("cutile", "cd34", "") is None
+    assert cubins.read("cutile", "ab12", OLD) is None, "of another compiler: made anew"
+    assert cubins.read("cutile", "cd34", "") is None
 
 
 @pytest.mark.parametrize("damage", [lambda b: b[:-1], lambda b: b[20:], lambda b: b"", lambda b: b"[]\n" + b, lambda b: b.replace(b"more", b"less")])
 def test_a_damaged_cubin_is_none(damage: Callable[[bytes], bytes]) -> None:
-    ahead.write("cutile", "ab12", CUBIN)
-    path = ahead.folder_of("cutile", "ab12").with_suffix(".cubin")
+    cubins.write("cutile", "ab12", CUBIN)
+    path = cubins.folder_of("cutile", "ab12").with_suffix(".cubin")
     path.write_bytes(damage(path.read_bytes()))
-    assert ahead.read("cutile", "ab12", "") is None
+    assert cubins.read("cutile", "ab12", "") is None
 
 
 def test_a_cache_that_cannot_be_written_is_no_error(cache: Path) -> None:
     cache.write_text("a file")
-    ahead.write("cutile", "ab12", CUBIN)
-    with ahead.alone("cutile", "ab12"):
-        assert ahead.read("cutile", "ab12", "") is None
+    cubins.write("cutile", "ab12", CUBIN)
+    with cubins.alone("cutile", "ab12"):
+        assert cubins.read("cutile", "ab12", "") is None
 
 
 def test_what_was_compiled_once_is_read_where_no_compiler_is(compiler: Callable[..., None]) -> None:
@@ -112,7 +112,7 @@ def test_a_carried_cubin_is_inspected_without_its_compiler(compiler: Callable[..
     whole = ", ".join(f"void* {n}, int {n}0, int {n}1, int {n}2, int {n}3" for n in "abc")
     made = compile_cuda(f'extern "C" __global__ void mmt({whole}) {{}}', name="mine.cu", target="sm_90a", kernels=["mmt"])
     name = implementation._key(one, "sm_90a", implementation.job(one, dict(problem.tensors), problem))
-    ahead.write("cutile", name, Cubin(made.cubin, made.names["mmt"], NEW, 1.0, {}))
+    cubins.write("cutile", name, Cubin(made.cubin, made.names["mmt"], NEW, 1.0, {}))
     facts = implementation.machine_code(problem, one, {})
     assert facts.cubin == made.cubin and facts.blocks == 6 and facts.cluster == 1
     assert "EXIT" in inspector.text(subject("cutile_sm90"), subject("cutile_sm90").op.case("tiles bf16"), "h200", "sass")
@@ -127,10 +127,10 @@ def test_two_processes_compile_a_cubin_once(compiler: Callable[..., None], cache
     def make(process: Process) -> None:
         tensors = dict(problem.tensors)
         name = implementation._key(one, "sm_90a", implementation.job(one, tensors, problem))
-        with ahead.alone("cutile", name):
-            if ahead.read("cutile", name, NEW) is None:
+        with cubins.alone("cutile", name):
+            if cubins.read("cutile", name, NEW) is None:
                 process.ask({"what": "compilation", "kernel": "mmt", "target": "sm_90a", **implementation.job(one, tensors, problem)})
-                ahead.write("cutile", name, CUBIN)
+                cubins.write("cutile", name, CUBIN)
 
     threads = [threading.Thread(target=make, args=(p,)) for p in other]
     for t in threads:
@@ -179,7 +179,7 @@ def test_a_cubin_that_the_driver_does_not_load_says_whose_it_is(compiler: Callab
     compiler("")
     implementation, problem, one = mmt()
     name = implementation._key(one, "sm_90a", implementation.job(one, dict(problem.tensors), problem))
-    ahead.write("cutile", name, Cubin(b"\x7fELF .nv.host", "mmt", NEW, 1.0, {}))
+    cubins.write("cutile", name, Cubin(b"\x7fELF .nv.host", "mmt", NEW, 1.0, {}))
 
     def refuse(binary: Any) -> Any:
         raise launch.LaunchError("loading code for sm_90a: the driver answers CUDA_ERROR_UNSUPPORTED_PTX_VERSION")

@@ -13,12 +13,12 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from rooftop.core import ahead, launch, parameters
-from rooftop.core.ahead import AbsentCompiler, Cubin
+from rooftop.core import cubins, launch, parameters
 from rooftop.core.backends.python_files import texts_of_function
 from rooftop.core.backends.python_modules import ModuleImplementation
 from rooftop.core.child import ChildError, Process
 from rooftop.core.compile import Binary, CompileError
+from rooftop.core.cubins import AbsentCompiler, Cubin
 from rooftop.core.head_text import shown
 from rooftop.core.implementation import MachineCode, Prepared, Where
 from rooftop.core.spec import Launch, Meta, Problem
@@ -95,22 +95,22 @@ class AheadImplementation(ModuleImplementation):
         target, job = problem.device.target, self.job(launch, tensors, problem)
         name = self._key(launch, target, job)
         missing = self.builds()
-        compiler = "" if missing else ahead.versions(self.distributions)
-        kept = ahead.read(self.part, name, compiler)
+        compiler = "" if missing else cubins.versions(self.distributions)
+        kept = cubins.read(self.part, name, compiler)
         if kept is not None:
             return kept
         if missing:
             raise AbsentCompiler(
-                f"{self.name}: no cubin for sm_{problem.device.arch} is kept for this input in {ahead.folder_of(self.part, name).parent.parent}, and {missing}"
+                f"{self.name}: no cubin for sm_{problem.device.arch} is kept for this input in {cubins.folder_of(self.part, name).parent.parent}, and {missing}"
             )
         if reason := self.refuses(target, compiler):
             raise AbsentCompiler(f"{self.name}: {reason}")
-        with ahead.alone(self.part, name):
-            kept = ahead.read(self.part, name, compiler)  # another process may have made it meanwhile
+        with cubins.alone(self.part, name):
+            kept = cubins.read(self.part, name, compiler)  # another process may have made it meanwhile
             if kept is not None:
                 return kept
             made = self._compiled(launch, job, target, compiler)
-            ahead.write(self.part, name, made)
+            cubins.write(self.part, name, made)
         return made
 
     def _key(self, launch: Launch, target: str, job: Mapping[str, Any]) -> str:
@@ -118,7 +118,7 @@ class AheadImplementation(ModuleImplementation):
         function = launch.kernel.__name__
         if function not in self._texts:
             self._texts[function] = texts_of_function(self.path.read_text(encoding="utf-8"), function)
-        return ahead.key(self._texts[function], target, job)
+        return cubins.key(self._texts[function], target, job)
 
     @cached_property
     def _texts(self) -> dict[str, list[str]]:

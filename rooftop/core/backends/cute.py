@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 from rooftop.core import tensor_maps
-from rooftop.core.ahead import Cubin
 from rooftop.core.backends.ahead import AheadImplementation
+from rooftop.core.cubins import Cubin
 from rooftop.core.spec import Launch, Meta, Problem, TensorMap
 
 TYPES = {"Int32": "i32", "Int64": "i64", "Float32": "f32"}  # of cutlass

@@ -7,8 +7,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from rooftop.core.ahead import Cubin
 from rooftop.core.backends.ahead import AheadImplementation
+from rooftop.core.cubins import Cubin
 from rooftop.core.spec import Launch, Meta, Problem, View
 
 OPTIONS = ("num_ctas", "occupancy", "opt_level", "num_worker_warps")  # of `ct.kernel`

@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from rooftop.core.ahead import AbsentCompiler
 from rooftop.core.call import Call
 from rooftop.core.contract import Contract, Judged, metas_of
+from rooftop.core.cubins import AbsentCompiler
 from rooftop.core.implementation import device_of
 from rooftop.core.layouts import computes, widen
 from rooftop.core.spec import DTYPES, Case, Descriptor, Input, Meta, Problem, TorchCall, dtype_of

@@ -8,6 +8,7 @@ Kernel times are those of `rooftop bench`; the page of docs/languages.md joins a
 from __future__ import annotations
 
 import importlib
+import json
 import os
 import subprocess
 import sys
@@ -18,9 +19,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rooftop.core import ahead, registry, settings
-from rooftop.core.ahead import AbsentCompiler
+from rooftop.core import cubins, registry, settings
 from rooftop.core.backends.ahead import AheadImplementation
+from rooftop.core.child import cpu_seconds
+from rooftop.core.cubins import AbsentCompiler
 from rooftop.core.spec import TARGETS
 from rooftop.lab.candidates import Subject
 from rooftop.lab.records import store
@@ -70,7 +72,7 @@ def subjects() -> Iterator[tuple[Row, str, Subject]]:
 
 
 def compile_facts(subject: Subject, case: str) -> dict[str, Any]:
-    """Seconds to compile all that the case launches, with nothing kept, and what the binaries hold. Imports are paid before."""
+    """Seconds of CPU time to compile all that the case launches, with nothing kept, and what the binaries hold. Imports are paid before."""
     from rooftop.lab.inspect import inspector
 
     implementation = subject.implementation
@@ -85,10 +87,10 @@ def compile_facts(subject: Subject, case: str) -> dict[str, Any]:
         made = [implementation.cubin(launch, tensors, problem) for launch in launches]
         seconds, compiler = sum(m.seconds for m in made), made[0].compiler
     else:
-        began = time.perf_counter()
+        began = cpu_seconds()
         for launch in launches:
             implementation.machine_code(problem, launch, scratch)
-        seconds, compiler = time.perf_counter() - began, ahead.versions(("triton",) if implementation.backend != "cuda" else ("nvidia-cuda-nvrtc",))
+        seconds, compiler = cpu_seconds() - began, cubins.versions(("triton",) if implementation.backend != "cuda" else ("nvidia-cuda-nvrtc",))
     kernels = [inspector.kernel_facts(implementation, problem, launch, scratch) for launch in launches]
     kept = ("kernel", "registers", "spills", "shared", "threads", "instructions")
     return {"compile_s": max(seconds, 1e-6), "compiler": compiler, "kernels": [{k: facts[k] for k in kept} for facts in kernels]}
@@ -107,8 +109,6 @@ def compiled(name: str, op: str, case: str) -> dict[str, Any]:
     found = [line for line in done.stdout.splitlines() if line.startswith("FACTS")]
     if not found:
         raise RuntimeError(f"{name}: {(done.stderr.strip().splitlines() or ['no word of why'])[-1][:300]}")
-    import json
-
     facts: dict[str, Any] = json.loads(found[0].removeprefix("FACTS"))
     return facts
 
@@ -152,7 +152,7 @@ def first_call(subject: Subject, case: str) -> float:
     def empty(name: str, meta: Any) -> Any:
         return torch.empty_strided(meta.shape, meta.strides, dtype=getattr(torch, DTYPES[meta.dtype].torch), device="cuda")
 
-    memory = list(call.memory(call.given(tensors), {n: options[n] for n in call.op.late}, empty).values())
+    memory = list(call.memory(call.given(tensors), {n: v for n, v in options.items() if n in call.op.late and not isinstance(v, str)}, empty).values())
     torch.cuda.synchronize()
     began = time.perf_counter()
     call.runner(index)(torch.cuda.current_stream().cuda_stream, memory)

@@ -31,7 +31,7 @@ class Cubin:
     code: bytes
     symbol: str
     compiler: str  # its packages and versions: "cuda-tile 1.7.0, nvidia-cuda-tileiras 13.4.92"
-    seconds: float  # that the compiler took
+    seconds: float  # of CPU time that the compiler took
     facts: Mapping[str, Any]  # whatever else the compiler's side said: how the kernel is launched
     cached: bool = False
 
