@@ -51,11 +51,11 @@ def supports(p: Problem) -> str | None:
 
 
 def choose(p: Problem) -> Config:
-    """16 bytes a thread and tensor, twice."""
+    """16 bytes a thread and tensor: the fastest on an H200."""
     rows, columns = p["y"].shape
-    size = 4096 if p["y"].itemsize == 2 else 2048
+    size = 2048 // p["y"].itemsize
     wide = min(size, _pow2(columns))
-    return Config(min(size // wide, _pow2(rows)), wide, 8 if size == 4096 else 4)
+    return Config(min(size // wide, _pow2(rows)), wide, 4)
 
 
 def configs(p: Problem) -> list[Config]:

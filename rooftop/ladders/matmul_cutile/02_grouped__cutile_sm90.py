@@ -9,7 +9,7 @@ from rooftop.kernels._device.cutile import ct
 
 IDEA = "Blocks that run at once take neighbouring tiles, eight rows at a time, so that they read the same operands from the L2."
 PREDICT = {"speedup": 1.02}
-LIMIT = "The L2 was not what was waited for: operands still pass registers."
+LIMIT = "Operands still pass registers on their way to shared memory."
 
 
 GROUP = 8  # tile rows
