@@ -474,3 +474,4 @@ class SiteData:
     stale: int
     now: datetime
     swept: Mapping[str, tuple[SweepView, ...]] = field(default_factory=dict)  # op -> its sweep on each card
+    languages: tuple[LanguageRow, ...] = ()
