@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rooftop.core import registry, settings
+from rooftop.core import settings
 from rooftop.core.backends.python_files import helpers
 from rooftop.core.backends.table import BACKENDS
 from rooftop.core.compile import headers
@@ -14,7 +14,7 @@ from rooftop.core.digests import strip
 from rooftop.core.implementation import Implementation
 from rooftop.lab.records.store import Record
 from rooftop.lab.report.model import InLanguage, LanguageRow, Measured, SiteData
-from rooftop.lab.timing.languages import LANGUAGES, ROWS
+from rooftop.lab.timing.languages import LANGUAGES, ROWS, subject_of
 
 if TYPE_CHECKING:
     from rooftop.lab.report.data import Gatherer
@@ -55,14 +55,17 @@ def _cell(
 ) -> InLanguage | None:
     if name is None:
         return None
-    implementation = registry.implementation(name, gatherer.house)
+    subject = subject_of(op, name, gatherer.house)
+    if subject is None or subject.implementation is None:
+        return None
+    implementation = subject.implementation
     own, shared = lines_of(implementation)
     m: Measured | None = gatherer.measured.get((device, op, name, case))
     cost = costs.get((op, case, name), {})
     made, first = cost.get("compile_s"), cost.get("first_s")
     kernels = made["kernels"] if made else []
     return InLanguage(
-        name, str(implementation.path.relative_to(settings.CHECKOUT)), implementation.path.read_text(encoding="utf-8"), own, shared,
+        name, str(implementation.path).removeprefix(f"{settings.CHECKOUT}/"), implementation.path.read_text(encoding="utf-8"), own, shared,
         m if m is not None and m.stale is None and m.kernel is not None else None, float(made["compile_s"]) if made else None,
         str(made["compiler"]) if made else "", float(first["first_s"]) if first else None,
         tuple(int(k["registers"]) for k in kernels), tuple(int(k["spills"]) for k in kernels),

@@ -23,6 +23,8 @@ from rooftop.core import cubins, registry, settings
 from rooftop.core.backends.ahead import AheadImplementation
 from rooftop.core.child import cpu_seconds
 from rooftop.core.cubins import AbsentCompiler
+from rooftop.core.names import RegistryError
+from rooftop.core.registry import HOUSE, House
 from rooftop.core.spec import TARGETS
 from rooftop.lab.candidates import Subject
 from rooftop.lab.records import store
@@ -50,8 +52,8 @@ ROWS = (
     Row("rms_norm_bwd", "rows 16384x8192 bf16", {
         "cuda": "rms_norm_bwd__cuda_sm90", "triton": "rms_norm_bwd__triton", "cutile": "rms_norm_bwd__cutile_sm90",
     }),
-    Row("swiglu", "512 MiB 10922x8192 bf16", {"triton": "swiglu__triton", "cutile": "swiglu__cutile_sm90"}),
-    Row("transpose", "square 16384 bf16", {"cuda": "transpose__cuda_sm80", "cutile": "transpose__cutile_sm90"}),
+    Row("swiglu", "512 MiB 10922x8192 bf16", {"cuda": "swiglu__cuda_sm80", "triton": "swiglu__triton", "cutile": "swiglu__cutile_sm90"}),
+    Row("transpose", "square 16384 bf16", {"cuda": "transpose__cuda_sm80", "triton": "transpose__triton", "cutile": "transpose__cutile_sm90"}),
     Row("matmul", "4096 cubed bf16", {
         "cuda": "matmul__multicast__cuda_sm90", "triton": "matmul__triton", "gluon": "matmul__gluon_sm90", "cutile": "matmul__cutile_sm90",
         "cute": "matmul__cute_sm90",
@@ -60,15 +62,26 @@ ROWS = (
         "cuda": "matmul__multicast__cuda_sm90", "triton": "matmul__triton", "gluon": "matmul__gluon_sm90", "cutile": "matmul__cutile_sm90",
         "cute": "matmul__cute_sm90",
     }),
-    Row("attention", "causal d128 8192 bf16", {"triton": "attention__triton", "gluon": "attention__gluon_sm90", "cutile": "attention__cutile_sm90"}),
+    Row("attention", "causal d128 8192 bf16", {
+        "cuda": "attention_cuda/05_tensor_cores", "triton": "attention__triton", "gluon": "attention__gluon_sm90", "cutile": "attention__cutile_sm90",
+    }),
 )  # fmt: skip
+
+
+def subject_of(op: str, name: str, house: House = HOUSE) -> Subject | None:
+    """A kernel, or a rung of a ladder, by name; None where this house has none of that name."""
+    try:
+        rung = registry.rung(name, house) if "/" in name else None
+        return Subject(name, registry.op(op, house), registry.implementation(name, house) if rung is None else rung.implementation, rung)
+    except RegistryError:
+        return None
 
 
 def subjects() -> Iterator[tuple[Row, str, Subject]]:
     for row in ROWS:
         for language, name in row.kernels.items():
-            implementation = registry.implementation(name)
-            yield row, language, Subject(name, registry.op(row.op), implementation)
+            if (found := subject_of(row.op, name)) is not None:
+                yield row, language, found
 
 
 def compile_facts(subject: Subject, case: str) -> dict[str, Any]:
@@ -100,8 +113,8 @@ def compiled(name: str, op: str, case: str) -> dict[str, Any]:
     """`compile_facts` in a process of its own whose caches are empty; of a case that is like it first, so that imports count for nothing."""
     with tempfile.TemporaryDirectory() as folder:
         code = (
-            "import json\nfrom rooftop.core import registry\nfrom rooftop.lab.candidates import Subject\nfrom rooftop.lab.timing import languages\n"
-            f"found = Subject({name!r}, registry.op({op!r}), registry.implementation({name!r}))\n"
+            "import json\nfrom rooftop.lab.timing import languages\n"
+            f"found = languages.subject_of({op!r}, {name!r})\n"
             f"languages.warmed()\nprint('FACTS' + json.dumps(languages.compile_facts(found, {case!r})))\n"
         )
         env = settings.environment({"ROOFTOP_CACHE": f"{folder}/rooftop", "TRITON_CACHE_DIR": f"{folder}/triton", "PYTHONPATH": os.pathsep.join(sys.path)})
