@@ -19,6 +19,7 @@ from rooftop.lab.timing.languages import LANGUAGES, ROWS, subject_of
 if TYPE_CHECKING:
     from rooftop.lab.report.data import Gatherer
 
+EXTRAS = ("cutile", "cute")
 NOTHING = "Nothing has been measured yet with the kernels as they stand."
 
 
@@ -36,14 +37,16 @@ def lines_of(implementation: Implementation) -> tuple[int, int]:
 
 
 def rows(gatherer: Gatherer) -> tuple[LanguageRow, ...]:
-    """A row an op, case and card on which some language was timed."""
+    """A row an op, case and card, of those cards on which the languages that are extras were timed."""
     costs: dict[tuple[str, str, str], dict[str, Record]] = {}
     for r in sorted((r for r in gatherer.records if r["kind"] == "language"), key=lambda r: str(r["at"])):
         if gatherer.stale(r) is None:
             costs.setdefault((str(r["op"]), str(r["case"]), str(r["subject"])), {}).update({k: r for k in ("compile_s", "first_s") if k in r})
     found = []
+    extras = {row.kernels.get(language) for row in ROWS for language in EXTRAS} - {None}
+    cards = sorted({device for (device, _, name, _), m in gatherer.measured.items() if name in extras and m.stale is None})
     for row in ROWS:
-        for device in sorted({key[0] for key in gatherer.measured}):
+        for device in cards:
             cells = tuple(_cell(gatherer, costs, row.op, row.case, device, row.kernels.get(language)) for language in LANGUAGES)
             if any(cell is not None and cell.measured is not None for cell in cells):
                 found.append(LanguageRow(row.op, row.case, device, cells))
