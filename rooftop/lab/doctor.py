@@ -118,6 +118,12 @@ def _counters() -> Iterator[Row]:
 def _optional() -> Iterator[Row]:
     compiler = settings.tool_path("g++") or settings.tool_path("clang++")
     yield Row("C++ compiler", "ok" if compiler else "absent", str(compiler or "neither g++ nor clang++ on PATH"))
+    if sys.platform == "linux":
+        from rooftop.lab.simt import sandbox
+
+        open_to_it = sandbox.missing()
+        what = f"this system has no {', no '.join(open_to_it)}" if open_to_it else "simulated code has no network, no files, no other programs"
+        yield Row("confined simulation", "absent" if open_to_it else "ok", what, "simulate sources that you trust (docs/trust.md)" if open_to_it else "")
     sanitizer = settings.tool_path("compute-sanitizer")
     do = "" if sanitizer else "part of the CUDA toolkit; finds bad accesses and races on a GPU"
     yield Row("compute-sanitizer", "ok" if sanitizer else "absent", str(sanitizer or "not on PATH"), do)

@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 def check(
     what: What = None, case: CaseName = None, dtype: DTypeName = None,
     backend: Annotated[str, typer.Option(help="auto, gpu, pallas (jax's interpreters of TPU kernels), or cpu: whatever runs each without a device")] = "auto",
+    reference: Annotated[
+        str | None, typer.Option(help="Of one .cu whose head names no op: FILE.py:FUNCTION, whose parameters and results are the head's tensors by name.")
+    ] = None,
+    shape: Annotated[list[str] | None, typer.Option(help="With --reference: sizes of a case by the head's names, as N=1000,M=3. Again for more cases.")] = None,
     seed: Annotated[int | None, typer.Option(help="Of the inputs; fresh each time when not given.")] = None,
     tag: Annotated[list[str] | None, typer.Option(help="Only cases with this tag: edge, bench, model, huge.")] = None,
     huge: Annotated[bool, typer.Option("--huge/--no-huge", help="Also the cases of more than 2^31 elements, on a GPU that holds them.")] = True,
@@ -34,7 +38,8 @@ def check(
     Runs on the GPU where there is one, else Triton in its interpreter and CUDA C++ thread by thread in the simulator, once NVRTC has compiled it and its
     launches are such as a GPU takes. Exit code 1 if anything is wrong or there is nothing to check.
 
-    Examples: [bold]rooftop check softmax[/bold] · [bold]rooftop check softmax_cuda/06[/bold] · [bold]rooftop check my.cu --case "odd 3x7"[/bold]"""
+    Examples: [bold]rooftop check softmax[/bold] · [bold]rooftop check softmax_cuda/06[/bold] · [bold]rooftop check my.cu --case "odd 3x7"[/bold] ·
+    [bold]rooftop check my.cu --reference my.py:scale --shape N=1000[/bold]"""
     import secrets
 
     from rooftop.lab import candidates
@@ -42,7 +47,11 @@ def check(
     from rooftop.lab.check import compiled
 
     seed = secrets.randbits(31) if seed is None else seed
-    found = candidates.find(what or [])
+    found = [_by_reference(what, reference, shape)] if reference is not None else candidates.find(what or [])
+    if reference is not None and records is not None:
+        raise ValueError("--records goes with ops of the house: of a function of yours nothing is kept")
+    if shape and reference is None:
+        raise ValueError("--shape goes with --reference: the cases of an op have sizes of their own (--case)")
     if backend == "pallas":  # of what was asked for, the kernels that it can run
         found = [s for s in found if s.implementation is not None and s.implementation.backend == "pallas"]
     known(found, dtype, tag)
@@ -69,6 +78,20 @@ def check(
     if all(r.status == "skipped" for r in results):
         typer.echo("nothing was judged: every case was skipped", err=True)
         raise typer.Exit(ENVIRONMENT if all(checks.backend_of(s, backend)[1] for s in found) else WRONG)
+
+
+def _by_reference(what: What, reference: str, shape: list[str] | None) -> Subject:
+    from rooftop.lab import own_op
+
+    if what is None or len(what) != 1:
+        raise ValueError(f"--reference judges one .cu file; {len(what or [])} things are named")
+    sizes = []
+    for text in shape or []:
+        pairs = [part.partition("=") for part in text.split(",")]
+        if wrong := [n for n, _, v in pairs if not n.strip() or not v.strip().isdigit()]:
+            raise ValueError(f"--shape {text}: {wrong[0]!r} has no size; it is written N=1000,M=3")
+        sizes.append({n.strip(): int(v) for n, _, v in pairs})
+    return own_op.subject(Path(what[0]), reference, sizes)
 
 
 def _compile_first(todo: list[tuple[Subject, Case]]) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import platform
 import re
+import resource
 import subprocess
 import tempfile
 import time
@@ -286,7 +288,20 @@ def engine(*modes: str) -> tuple[Path, list[Path]]:
 
 def _run(command: list[str], folder: Path, path: str, text: str = "", kernels: Sequence[str] = ()) -> None:
     """Run a step of building `path`. `text`, `kernels`: the source and the kernels asked for, which the error then speaks of."""
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    seconds = settings.load().simt_seconds
+    with subprocess.Popen(command, cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        with contextlib.suppress(OSError):  # it has ended already
+            resource.prlimit(process.pid, resource.RLIMIT_CPU, (seconds, seconds))
+            resource.prlimit(process.pid, resource.RLIMIT_CORE, (0, 0))
+        try:
+            done = subprocess.CompletedProcess(command, 0, *process.communicate(timeout=seconds))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            raise CompileError(f"{path}: {Path(command[0]).name} took more than {seconds} s (ROOFTOP_SIMT_SECONDS)") from None
+        except BaseException:
+            process.kill()
+            raise
+        done.returncode = process.wait()
     if done.returncode != 0:
         lines = done.stderr.splitlines()
         if found := _NO_HEADER.search(done.stderr):
