@@ -5,18 +5,13 @@ from __future__ import annotations
 import ast
 import importlib
 import sys
-import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rooftop.core import settings
 
-if TYPE_CHECKING:
-    from rooftop.core.contract import Contract
-
-_EXPLAINING = threading.RLock()  # explain exchanges what an op calls, for its own thread
 OWN = ("load", "register", "explain", "debug")
 STUB = settings.PACKAGE / "__init__.pyi"
 
@@ -70,41 +65,10 @@ def explain(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
     `function` is a public op. Returns an Explanation; its text names the implementation, config, launches and rejected ones."""
     from rooftop.core import dispatch, registry
+    from rooftop.core.public_arguments import arguments_of
 
     found = registry.op(getattr(function, "__name__", str(function)))
     return dispatch.explain(found, arguments_of(found, function, *args, **kwargs))
-
-
-def arguments_of(found: Contract, function: Callable[..., Any], *args: Any, **kwargs: Any) -> tuple[Any, ...]:
-    """What the public function `function` of the op `found` hands on to its kernels for these arguments, in the contract's order. Nothing runs.
-
-    Raises what the function raises for arguments that it does not take."""
-    from rooftop.core.op import Op
-
-    captured: list[tuple[Any, ...]] = []
-
-    class Stop(Exception):
-        """Ends the public function once its validated arguments are known."""
-
-    assert isinstance(found, Op)
-    mine = threading.get_ident()
-    with _EXPLAINING:
-        present = found.caller()
-
-        def capture(*given: Any, implementation: str | None = None) -> Any:
-            if threading.get_ident() != mine:  # another thread's call in the meantime is a call as any other
-                return present(*given, implementation=implementation)
-            captured.append(given)
-            raise Stop
-
-        found._call = capture
-        try:
-            function(*args, **kwargs)
-        except Stop:
-            pass
-        finally:
-            found._call = present
-    return captured[0]
 
 
 def debug(enabled: bool = True) -> AbstractContextManager[None]:

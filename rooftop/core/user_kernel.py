@@ -8,12 +8,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from rooftop.core import api, registry
+from rooftop.core import registry
 from rooftop.core.backends.cuda import CudaImplementation
 from rooftop.core.call import Call
 from rooftop.core.contract import metas_of
 from rooftop.core.dispatch import Plan, _device, _device_index
 from rooftop.core.head import HeadError
+from rooftop.core.public_arguments import arguments_of
 
 
 class Loaded:
@@ -78,19 +79,12 @@ class Loaded:
 
         import torch
 
-        try:
-            bound = inspect.signature(self.op.reference).bind_partial(*args, **kwargs)
-        except TypeError:
-            if self._public is None:
-                raise
-            return dict(zip(self.op.kinds, api.arguments_of(self.op, self._public, *args, **kwargs), strict=True))
+        if self._called_as_public(args, kwargs):  # it works out what it was not given: dims from a shape, a dim from its end
+            assert self._public is not None
+            return dict(zip(self.op.kinds, arguments_of(self.op, self._public, *args, **kwargs), strict=True))
+        bound = inspect.signature(self.op.reference).bind_partial(*args, **kwargs)
         bound.apply_defaults()
-        for n, kind in self.op.kinds.items():
-            if n not in bound.arguments and "Tensor" not in kind and n in self._defaults:
-                bound.arguments[n] = self._defaults[n]
         missing = [n for n, kind in self.op.kinds.items() if n not in bound.arguments and kind != "Tensor | None"]
-        if missing and self._public is not None:  # the public function works those out, and has an order of its own
-            return dict(zip(self.op.kinds, api.arguments_of(self.op, self._public, *args, **kwargs), strict=True))
         if missing:
             raise TypeError(f"{self!r} lacks {', '.join(missing)}")
         values = {n: bound.arguments.get(n) for n in self.op.kinds}
@@ -99,13 +93,25 @@ class Loaded:
                 raise TypeError(f"{self!r}: {n} is a {type(values[n]).__name__}; it must be a tensor")
         return values
 
+    def _called_as_public(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Whether arguments are those of the public function: they fit it, and either mean the same there or are not all that the contract asks for."""
+        if self._public is None:
+            return False
+        try:
+            self._signature.bind(*args, **kwargs)
+        except TypeError:
+            return False
+        first = list(self._signature.parameters)[: len(args)]
+        if first == list(self.op.kinds)[: len(args)]:
+            return True
+        given = {*list(self.op.kinds)[: len(args)], *kwargs}
+        return any(n not in given for n, kind in self.op.kinds.items() if kind != "Tensor | None")
+
     @cached_property
-    def _defaults(self) -> dict[str, Any]:
-        """Those of the public function, by name."""
+    def _signature(self) -> Any:
         import inspect
 
-        found = () if self._public is None else inspect.signature(self._public).parameters.values()
-        return {p.name: p.default for p in found if p.default is not p.empty}
+        return inspect.signature(self._public)  # type: ignore[arg-type]
 
     @cached_property
     def _public(self) -> Callable[..., Any] | None:

@@ -101,7 +101,7 @@ def _judge_contracts(names: list[str], as_json: bool) -> None:
 
 
 def _by_reference(what: What, reference: str, shape: list[str] | None) -> Subject:
-    from rooftop.lab import own_op
+    from rooftop.lab.check import own_op
 
     if what is None or len(what) != 1:
         raise ValueError(f"--reference judges one .cu file; {len(what or [])} things are named")

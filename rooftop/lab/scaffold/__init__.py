@@ -12,7 +12,7 @@ from rooftop.core.backends.table import BACKENDS
 from rooftop.core.contract import Contract
 from rooftop.core.digests import strip
 from rooftop.core.registry import HOUSE, House
-from rooftop.lab import scaffold_kernel, scaffold_twin
+from rooftop.lab.scaffold import kernel, twin
 
 _NAME = re.compile(r"^[a-z][a-z0-9]*(?:_[a-z0-9]+)*$")
 
@@ -43,7 +43,7 @@ def write(kind: str, name: str, house: House = HOUSE) -> Path:
 def _op(name: str, house: House) -> tuple[Path, str]:
     if _NAME.match(name[:-1]) and name.endswith("_"):
         path = house.ops / f"{name}.py"
-        return path, "" if path.exists() else scaffold_twin.text(name[:-1], house)
+        return path, "" if path.exists() else twin.text(name[:-1], house)
     if not _NAME.match(name) or name.endswith("_bwd"):
         raise ValueError(f"{name!r} cannot name an op: lower-case words joined by _, not ending in _bwd (and one _ at the end for the in-place twin of an op)")
     if keyword.iskeyword(name):
@@ -70,9 +70,9 @@ def _kernel(name: str, house: House) -> tuple[Path, str]:
     if not models and read.backend.name in ("triton", "cuda"):
         op = registry.op(read.op, house)
         if not _as_add(op):
-            return path, (scaffold_kernel.cuda if path.suffix == ".cu" else scaffold_kernel.triton)(name, op)
+            return path, (kernel.cuda if path.suffix == ".cu" else kernel.triton)(name, op)
         if path.suffix == ".cu":
-            return path, _added(scaffold_kernel.cuda(name, op))
+            return path, _added(kernel.cuda(name, op))
         models = [HOUSE.kernels / "elementwise" / "add__triton.py"]
     if not models and read.backend.name == "torch":
         return path, _torch_call(name, registry.op(read.op, house), contract)
