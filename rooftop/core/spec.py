@@ -389,6 +389,10 @@ class Case:
             elif isinstance(value, tuple):
                 yield from ((f"{name}{i}", v) for i, v in enumerate(value))
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A read-only view of a dict is not pickled: another process gets the dict."""
+        return Case, (self.name, dict(self.inputs), self.tags, self.why)
+
 
 def case(name: str, *, tags: str = "", why: str = "", **inputs: Any) -> Case:
     """A case written in one line: ``case("tall", x=Input((4096, 128)), dim=-1, tags="bench model")``."""

@@ -17,7 +17,7 @@ from rooftop.core.call import select
 from rooftop.core.spec import TARGETS, Meta
 from rooftop.lab import public_calls
 from rooftop.lab.fuzz import campaign, drafts, judge
-from rooftop.lab.fuzz.drafts import CPU, Draft, Fill, Layout
+from rooftop.lab.fuzz.drafts import CPU, Draft, Fill, Layout, Turn
 from rooftop.lab.fuzz.judge import Outcome
 
 CALLS = 12  # of each op in a run of the tests
@@ -233,6 +233,10 @@ def test_a_child_answers_and_its_death_is_no_ones_else() -> None:
         child._process.wait()
         assert child.run(fine).status == "dead"
         assert child.run(replace(fine, seed=6)).status == "ok"
+        turn = Turn("gelu", 1, 0, CPU, False)
+        drawn, outcome = child.answer(turn)
+        assert drawn == turn.draw() and outcome.status == "ok"
+        assert child.history[-1] == drawn
     finally:
         child.close()
 

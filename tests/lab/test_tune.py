@@ -16,7 +16,7 @@ import torch
 
 from rooftop.core import registry
 from rooftop.core.spec import TARGETS, Input, case
-from rooftop.lab import candidates
+from rooftop.lab import ahead, candidates
 from rooftop.lab.candidates import Subject
 from rooftop.lab.records import store
 from rooftop.lab.timing.timer import Call, Clock, Contestant, Program, Timer, sets_needed
@@ -225,7 +225,18 @@ def test_triton_configs_are_compiled_in_other_processes(monkeypatch: pytest.Monk
     finally:
         compiler.close()
     assert len(list(tmp_path.rglob("*.cubin"))) == len(job.configs(H100))
-    assert tuner._compile_triton("add__triton", "odd f32", H100, {"nonsense": 1}) is False
+    assert ahead.compile_triton("add__triton", job.case, H100, {"nonsense": 1}) is False
+
+
+def test_what_is_about_to_run_is_compiled_first_and_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name, folder in (("TRITON_CACHE_DIR", "triton"), ("ROOFTOP_CACHE", "rooftop"), ("ROOFTOP_JOBS", "")):
+        monkeypatch.setenv(name, str(tmp_path / folder) if folder else "1")
+    subject = candidates.find(["silu__triton"])[0]
+    todo = [(subject, c) for c in subject.op.cases if c.name in ("odd", "one block") or "bench" in c.tags]
+    found = ahead.compile_first(todo, H100)
+    assert found == len(list((tmp_path / "triton").rglob("*.cubin"))) > ahead.FEW
+    monkeypatch.setattr(ahead, "ProcessPoolExecutor", None)
+    assert ahead.compile_first(todo, H100) == found
 
 
 # -- a job from its configs to its table ---------------------------------------------------------------------------

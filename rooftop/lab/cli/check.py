@@ -115,15 +115,15 @@ def _by_reference(what: What, reference: str, shape: list[str] | None) -> Subjec
 
 
 def _compile_first(todo: list[tuple[Subject, Case]]) -> None:
-    """What the GPU is to run in CUDA C++, on all cores: an op of many formats has a kernel for nearly every case, which is longer compiled than run."""
+    """What the GPU is to run, on all cores: an op of many formats has a kernel for nearly every case, which is longer compiled than run."""
     if not todo:
         return
     import torch
 
     from rooftop.core.implementation import device_of
-    from rooftop.lab.timing import bench
+    from rooftop.lab import ahead
 
-    bench.compile_first([bench.Field(s.op, c, [s], "") for s, c in todo], device_of(torch.cuda.current_device()))
+    ahead.compile_first(todo, device_of(torch.cuda.current_device()))
 
 
 def _needs_gpu() -> None:

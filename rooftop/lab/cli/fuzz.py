@@ -41,7 +41,8 @@ def fuzz(
         jobs = min(8, max(1, (os.cpu_count() or 1) // 4)) if device == "cuda" else 1
     seed = secrets.randbits(31) if seed is None else seed
     shown = (lambda text: None) if as_json else (lambda text: typer.echo(text + "\n"))
-    summary = campaign.run(ops or [], seed=seed, seconds=seconds, calls=calls, jobs=jobs, device=device, say=shown)
+    told = (lambda text: None) if as_json else (lambda text: typer.echo(text, err=True))
+    summary = campaign.run(ops or [], seed=seed, seconds=seconds, calls=calls, jobs=jobs, device=device, say=shown, tell=told)
     if as_json:
         rows = [{"messages": f.messages, "python": f.text(device)} for f in summary.findings]
         typer.echo(json.dumps({"seed": seed, "device": device, "calls": summary.calls, "skipped": summary.skipped, "not_drawn": summary.refused,

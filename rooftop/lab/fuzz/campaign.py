@@ -16,7 +16,7 @@ from typing import Protocol
 
 from rooftop.core import registry, settings
 from rooftop.lab.fuzz import drafts, judge
-from rooftop.lab.fuzz.drafts import Draft
+from rooftop.lab.fuzz.drafts import Draft, Turn
 from rooftop.lab.fuzz.judge import Outcome
 
 SEEDS = 2**31
@@ -24,6 +24,7 @@ CALL_SECONDS = 240.0  # a call that takes longer hangs
 BATCH = 200  # calls of one child: of those before a deadly one, the culprit is looked for
 SHRINKS = 60  # simpler calls that are tried for a finding
 FINDINGS = 10  # a campaign ends after so many
+PROGRESS_SECONDS = 30.0
 DIED = "the process died: "
 
 
@@ -60,15 +61,18 @@ class Child:
         return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, text=True, cwd=settings.PACKAGE.parent)
 
     def run(self, draft: Draft) -> Outcome:
+        return self.answer(draft)[1]
+
+    def answer(self, given: Draft | Turn) -> tuple[Draft | None, Outcome]:
+        """The call, drawn there where it was not yet, and what became of it. No call and "refused" where none could be drawn."""
         if self._process is None:
             self._process, self.history = self._start(), []
         process = self._process
-        self.history.append(draft)
         assert process.stdin is not None and process.stdout is not None
         late = threading.Timer(CALL_SECONDS, process.kill)
         late.start()
         try:
-            process.stdin.write(base64.b64encode(pickle.dumps(draft)).decode() + "\n")
+            process.stdin.write(base64.b64encode(pickle.dumps(given)).decode() + "\n")
             process.stdin.flush()
             line = process.stdout.readline()
         except OSError:
@@ -76,18 +80,26 @@ class Child:
         finally:
             hung = not late.is_alive()
             late.cancel()
+        draft: Draft | None
+        outcome: Outcome
         if line:
-            outcome: Outcome = pickle.loads(base64.b64decode(line))
+            draft, outcome = pickle.loads(base64.b64decode(line))
+            if draft is not None:
+                self.history.append(draft)
             if any(_deadly(m) for m in outcome.messages):
                 self.close()
-                return Outcome("dead", [DIED + m for m in outcome.messages], outcome.ran)
+                return draft, Outcome("dead", [DIED + m for m in outcome.messages], outcome.ran)
             if len(self.history) >= BATCH:
                 self.close()
-            return outcome
+            return draft, outcome
+        draft = given.draw() if isinstance(given, Turn) else given
+        if draft is not None:
+            self.history.append(draft)
         self.close()
         self._errors.seek(0)
         last = self._errors.read().strip().splitlines()[-1:]
-        return Outcome("dead", [DIED + (f"no answer within {CALL_SECONDS:.0f} s" if hung else " ".join(last) or f"exit code {process.returncode}")])
+        why = f"no answer within {CALL_SECONDS:.0f} s" if hung else " ".join(last) or f"exit code {process.returncode}"
+        return draft, Outcome("dead", [DIED + why])
 
     def close(self) -> None:
         """Ends the process; the next call starts another."""
@@ -142,8 +154,9 @@ def run(
     device: str = "cpu",
     runner: Callable[[], Runner] | None = None,
     say: Callable[[str], None] = lambda text: None,
+    tell: Callable[[str], None] = lambda text: None,
 ) -> Summary:
-    """Fuzz these ops by turns (all where none is named), until the seconds or the calls are over.
+    """Fuzz these ops by turns (all where none is named), until the seconds or the calls are over. `say` hears of each finding, `tell` of the progress.
 
     Raises ValueError for no time, a seed out of 0 to 2**31 - 1, an unknown op (RegistryError)."""
     if seconds is not None and not seconds > 0:
@@ -160,6 +173,7 @@ def run(
     make = runner or ((lambda: Child(device)) if device == "cuda" else (lambda: Here(device)))
     lock, started, turn = threading.Lock(), time.monotonic(), iter(range(calls if calls is not None else sys.maxsize))
     broken: list[BaseException] = []
+    told = [started]
 
     def late() -> bool:
         return seconds is not None and time.monotonic() - started >= seconds
@@ -173,15 +187,17 @@ def run(
             while not over():
                 with lock:
                     i = next(turn, None)
-                    if i is None:
-                        return
-                    draft = drafts.draw(ops[i % len(ops)], seed, i // len(ops), limits, device == "cuda")
+                if i is None:
+                    return
+                draft, outcome = _answer(mine, Turn(ops[i % len(ops)].name, seed, i // len(ops), limits, device == "cuda"))
                 if draft is None:
                     summary.refused += 1
                     continue
-                outcome = mine.run(draft)
                 with lock:
                     summary.calls += 1
+                    if time.monotonic() - told[0] >= PROGRESS_SECONDS:
+                        told[0] = time.monotonic()
+                        tell(f"{summary.calls} calls in {told[0] - started:.0f} s, {len(summary.findings)} findings")
                     summary.skipped += outcome.status == "skipped"
                     summary.ran.update(outcome.ran)
                 if outcome.status in ("finding", "dead"):
@@ -206,6 +222,13 @@ def run(
         raise broken[0]
     summary.seconds = time.monotonic() - started
     return summary
+
+
+def _answer(runner: Runner, turn: Turn) -> tuple[Draft | None, Outcome]:
+    if isinstance(runner, Child):
+        return runner.answer(turn)
+    draft = turn.draw()
+    return (draft, runner.run(draft)) if draft is not None else (None, Outcome("refused"))
 
 
 def _explained(draft: Draft, outcome: Outcome, runner: Runner, make: Callable[[], Runner], late: Callable[[], bool] = lambda: False) -> Finding:

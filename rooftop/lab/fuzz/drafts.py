@@ -247,6 +247,20 @@ def draw(op: Contract, seed: int, index: int, limits: Limits, gpu: bool) -> Draf
     return None
 
 
+@dataclass(frozen=True)
+class Turn:
+    """A call that is still to be drawn, in the process that runs it."""
+
+    op: str
+    seed: int
+    index: int
+    limits: Limits
+    gpu: bool
+
+    def draw(self) -> Draft | None:
+        return draw(registry.op(self.op), self.seed, self.index, self.limits, self.gpu)
+
+
 def _draw(r: random.Random, op: Contract, case: Case, limits: Limits, gpu: bool, gentle: bool) -> Draft:
     given = dict(case.tensors())
     extents = sorted({e for v in given.values() for e in v.shape})

@@ -13,11 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rooftop.core import registry, settings
-from rooftop.core.backends.cuda import CudaImplementation
-from rooftop.core.compile import compile_many
 from rooftop.core.contract import Contract
 from rooftop.core.spec import DTYPES, Case, Device, Work
-from rooftop.lab import candidates
+from rooftop.lab import ahead, candidates
 from rooftop.lab.candidates import Subject
 from rooftop.lab.check import checker
 from rooftop.lab.inputs import make
@@ -80,16 +78,8 @@ def fields(found: Sequence[Subject], *, case: str | None = None, dtype: str | No
 
 
 def compile_first(todo: Iterable[Field], device: Device) -> int:
-    """Compile every CUDA kernel of the fields on all cores. Returns how many programs."""
-    jobs: set[tuple[Any, tuple[str, ...]]] = set()
-    for f in todo:
-        for s in f.entries:
-            if isinstance(s.implementation, CudaImplementation) and s.supports(f.case, device) is None:
-                _, problem = s.kernel_problem(f.case, device)
-                config, _ = s.implementation.resolve(problem)
-                jobs.add((s.implementation, tuple(sorted({x.kernel for x in s.implementation.launches(problem, config)}))))
-    compile_many([i.compile_job(kernels, device.target) for i, kernels in jobs])
-    return len(jobs)
+    """Compile every kernel of the fields on all cores. Returns how many programs."""
+    return ahead.compile_first(((s, f.case) for f in todo for s in f.entries), device)
 
 
 def run(
@@ -130,7 +120,7 @@ def run(
         (fresh if not again and all(_fresh(f, s, device, present) for s in f.entries) else stale).append(f)
     summary.skipped += [f"{f.title}: has fresh records" for f in fresh]
     programs = compile_first(stale, device)
-    say(f"compiled {programs} CUDA programs in {time.monotonic() - started:.1f} s; {len(stale)} fields to measure, {len(fresh)} have fresh records")
+    say(f"compiled {programs} programs in {time.monotonic() - started:.1f} s; {len(stale)} fields to measure, {len(fresh)} have fresh records")
     copies = streams.Streams(torch.cuda.current_device()) if stale else None
     known = (r for where in {folder, settings.load().results} if where.is_dir() for r in store.read(where))
     ceilings = roofline.Ceilings.from_records(known, device.name)

@@ -206,7 +206,7 @@ class Sweep:
         return None if call is None else Subject(call.implementation.name, self.op, call.implementation)
 
     def compile(self) -> int:
-        """Every CUDA kernel of all points, on all cores. How many programs."""
+        """Every kernel of all points, on all cores. How many programs."""
         fields = []
         for p in self.points:
             mine = self.chosen(p)
@@ -217,7 +217,7 @@ class Sweep:
         """The record. Points that the budget leaves no time for are left out."""
         began = time.monotonic()
         programs = self.compile()
-        say(f"{self.op.name}: {len(self.points)} points, {programs} CUDA programs compiled in {time.monotonic() - began:.1f} s")
+        say(f"{self.op.name}: {len(self.points)} points, {programs} programs compiled in {time.monotonic() - began:.1f} s")
         rows: list[dict[str, Any]] = []
         timed = time.monotonic()
         for i in _spread(len(self.points)):

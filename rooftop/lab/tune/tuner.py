@@ -23,6 +23,7 @@ from rooftop.core.compile import compile_many
 from rooftop.core.digests import digest
 from rooftop.core.implementation import Implementation
 from rooftop.core.spec import DTYPES, Case, Device
+from rooftop.lab.ahead import compile_triton
 from rooftop.lab.candidates import Subject
 from rooftop.lab.check import checker
 from rooftop.lab.records import store
@@ -301,7 +302,7 @@ class TritonCompiler:
         word = job.subject.rung.name if job.subject.rung else str(job.implementation.path)
         tried = [job.implementation.config_dict(c) for c in job.configs(device)]
         try:
-            return sum(self._pool.map(_compile_triton, *zip(*((word, job.case.id, device, values) for values in tried), strict=True)))
+            return sum(self._pool.map(compile_triton, *zip(*((word, job.case, device, values) for values in tried), strict=True)))
         except BrokenProcessPool:  # LLVM ends its process over some kernels
             self.close()
             return 0
@@ -310,24 +311,6 @@ class TritonCompiler:
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
             self._pool = None
-
-
-def _compile_triton(word: str, case: str, device: Device, values: Mapping[str, Any]) -> bool:
-    from rooftop.core.triton_compat import compile_launch
-    from rooftop.lab import candidates
-
-    try:
-        subject = candidates.find([word])[0]
-        kernel = subject.implementation
-        assert kernel is not None
-        _, problem = subject.kernel_problem(subject.op.case(case), device)
-        config = kernel.config_of(values)
-        tensors = {**dict(problem.tensors), **kernel.scratch(problem, config)}
-        for launch in kernel.launches(problem, config):
-            compile_launch(launch, tensors, device.arch, problem.late_floats)
-    except Exception:  # the check meets it again, and says it
-        return False
-    return True
 
 
 def run(todo: Sequence[Job], folder: Path, keep: Path | None = None, *, budget_s: float = 240.0, say: Callable[[str], None] = print) -> Summary:

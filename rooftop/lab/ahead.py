@@ -1,0 +1,108 @@
+"""Compile what is about to run, on all cores, before anything is checked or timed: CUDA C++ into rooftop's cache, Triton and Gluon into Triton's.
+
+A Triton kernel otherwise compiles on one core at its first launch, which takes longer than most checks."""
+
+from __future__ import annotations
+
+import hashlib
+import multiprocessing
+from collections.abc import Iterable, Mapping
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
+from typing import Any
+
+from rooftop.core import settings
+from rooftop.core.backends.cuda import CudaImplementation
+from rooftop.core.backends.triton import TritonImplementation
+from rooftop.core.compile import compile_many
+from rooftop.core.spec import Case, Device
+from rooftop.lab.candidates import Subject
+
+FEW = 3  # binaries that this process compiles as soon as it has started others
+
+
+def compile_first(todo: Iterable[tuple[Subject, Case]], device: Device) -> int:
+    """Compile every kernel that these subjects run on these cases. Returns how many CUDA programs and Triton binaries that is.
+
+    What does not compile is left to the run, which says why."""
+    programs: set[tuple[CudaImplementation, tuple[str, ...]]] = set()
+    jobs: dict[str, tuple[str, Case]] = {}  # of the Triton binaries that are not marked as compiled: what makes each
+    binaries: set[str] = set()
+    for subject, case in todo:
+        kernel = subject.implementation
+        if not isinstance(kernel, (CudaImplementation, TritonImplementation)) or subject.supports(case, device) is not None:
+            continue
+        problem = subject.kernel_problem(case, device)[1]
+        config, _ = kernel.resolve(problem)
+        if isinstance(kernel, CudaImplementation):
+            programs.add((kernel, tuple(sorted({x.kernel for x in kernel.launches(problem, config)}))))
+        else:
+            new = {t for t in _texts(kernel, problem, config) if t not in binaries}
+            binaries |= new
+            jobs |= {t: (_word(subject), case) for t in new if not _mark(t).exists()}
+    waiting = _triton(jobs, device)
+    compile_many([k.compile_job(names, device.target) for k, names in programs])
+    for text, done in waiting.items():
+        try:
+            if done.result():
+                _mark(text).parent.mkdir(parents=True, exist_ok=True)
+                _mark(text).touch()
+        except (BrokenProcessPool, OSError):  # LLVM ends its process over some kernels; a cache that cannot be written
+            break
+    return len(programs) + len(binaries)
+
+
+def _texts(kernel: TritonImplementation, problem: Any, config: Any) -> list[str]:
+    """A text for each binary of a call; none where its arguments cannot be told without running it."""
+    from rooftop.core.triton_compat import variant
+
+    tensors = {**dict(problem.tensors), **kernel.scratch(problem, config)}
+    arch = problem.device.arch
+    try:
+        return [f"{kernel.digest} {arch} {variant(x, tensors, arch, problem.late_floats)}" for x in kernel.launches(problem, config)]
+    except (TypeError, ValueError):
+        return []
+
+
+def _mark(text: str) -> Path:
+    """A file that is there once the binary has been compiled. Triton's own cache is keyed by what only Triton knows."""
+    return settings.load().cache / "ahead" / hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def _word(subject: Subject) -> str:
+    assert subject.implementation is not None
+    return subject.rung.name if subject.rung else str(subject.implementation.path)
+
+
+def _triton(jobs: dict[str, tuple[str, Case]], device: Device) -> dict[str, Future[bool]]:
+    """One job a subject and case, however many binaries it makes."""
+    if len(jobs) <= FEW:
+        return {}
+    # spawned: a forked process would share this one's CUDA context
+    pool = ProcessPoolExecutor(min(settings.load().jobs, len(jobs)), mp_context=multiprocessing.get_context("spawn"))
+    asked: dict[tuple[str, str], Future[bool]] = {}
+    for word, case in jobs.values():
+        if (word, case.id) not in asked:
+            asked[word, case.id] = pool.submit(compile_triton, word, case, device)
+    pool.shutdown(wait=False)
+    return {text: asked[word, case.id] for text, (word, case) in jobs.items()}
+
+
+def compile_triton(word: str, case: Case, device: Device, values: Mapping[str, Any] | None = None) -> bool:
+    """In a process of its own: compile what a kernel launches for a case, with the config of these values or its own. Whether it compiled."""
+    from rooftop.core.triton_compat import compile_launch
+    from rooftop.lab import candidates
+
+    try:
+        subject = candidates.find([word])[0]
+        kernel = subject.implementation
+        assert kernel is not None
+        _, problem = subject.kernel_problem(case, device)
+        config = kernel.resolve(problem)[0] if values is None else kernel.config_of(values)
+        tensors = {**dict(problem.tensors), **kernel.scratch(problem, config)}
+        for launch in kernel.launches(problem, config):
+            compile_launch(launch, tensors, device.arch, problem.late_floats)
+    except Exception:  # the run meets it again, and says it
+        return False
+    return True
