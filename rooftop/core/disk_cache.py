@@ -17,6 +17,7 @@ PARTS = {  # folder -> what it holds
     "cuda": "CUDA C++, compiled",
     "simt": "kernels built for the simulator",
     "facts": "what was read from binaries",
+    "checks": "checks that were right",
     "counts": "what the simulator counted",
     "pallas": "TPU kernels, compiled",
 }
