@@ -13,7 +13,7 @@ from pathlib import Path
 
 from rooftop.core import settings, tpu
 
-PURE = ("ml_dtypes", "jinja2", "pygments")  # the references of 8-bit floats, and the pages
+PURE = ("ml_dtypes", "jinja2")  # the references of 8-bit floats, and the pages
 
 
 @dataclass(frozen=True)

@@ -91,13 +91,14 @@ def report(
     from rooftop.core import settings
     from rooftop.lab import climb
     from rooftop.lab.records import store as recorded
+    from rooftop.lab.report import known as known_digests
 
     if check and not docs:
         raise typer.BadParameter("--check is for --docs: pages are built anew each time")
     if records is not None and not records.exists():
         raise FileNotFoundError(f"no {records}")
     cut: list[str] = []
-    digests: Digests = {}
+    digests = known_digests.load()
     if records is None and not check:
         _tidy(settings.load().results, digests)
     if docs:
@@ -114,6 +115,7 @@ def report(
         with Console(stderr=True).status("") as shown:
             known = recorded.read(records or settings.load().results, cut)
             index, lacking = climb.build_report(out, known, digests, lambda text: shown.update(escape(text)), compute)
+        known_digests.save(digests)
         typer.echo(index.resolve())
         if lacking:
             typer.echo(f"note: the pages lack {lacking}: rooftop report --compute does that, in some minutes", err=True)
