@@ -72,7 +72,7 @@ def _nvrtc() -> Iterator[Row]:
         made = compile_cuda('extern "C" __global__ void k() {}', name="doctor.cu", target="sm_80", kernels=["k"], use_cache=False)
         yield Row("CUDA C++ compiler", "ok", f"NVRTC {nvrtc_version()}, {len(made.cubin)} bytes for sm_80; headers in {cuda_include()[0]}", "", True)
     except ToolchainError as error:
-        do = "pip install cuda-core cuda-bindings nvidia-cuda-nvrtc nvidia-cuda-runtime nvidia-cuda-cccl"
+        do = "pip install cuda-core cuda-bindings 'nvidia-cuda-nvrtc<13.1' 'nvidia-cuda-runtime<13.1' 'nvidia-cuda-cccl<13.1'"
         yield Row("CUDA C++ compiler", "missing", str(error), do, True)
 
 
