@@ -35,6 +35,11 @@ class Settings:
     simt_mib: int = 0
 
 
+def is_checkout() -> bool:
+    """Whether the package lies in its repository, not among installed ones."""
+    return (CHECKOUT / "pyproject.toml").is_file() and (CHECKOUT / "rooftop").is_dir()
+
+
 def load() -> Settings:
     """The settings as the environment has them now.
 

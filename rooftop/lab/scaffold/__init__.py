@@ -26,11 +26,17 @@ def write(kind: str, name: str, house: House = HOUSE) -> Path:
     writes zeros, in torch a call of the reference.
     `rung softmax_cuda/08_my_idea`: the last `.cu` rung, its idea, prediction and limit emptied.
 
+    Where the package is installed, not a clone, a kernel is written into the current folder, as a file of one's own.
+
     Raises ValueError for another kind, a name or number that cannot be one, or a file that is there already; RegistryError for what is not there."""
     makers = {"op": _op, "kernel": _kernel, "rung": _rung}
     if kind not in makers:
         raise ValueError(f"kind is {kind!r}; it is one of {', '.join(makers)}")
     path, text = makers[kind](name, house)
+    if house == HOUSE and not settings.is_checkout():  # an installed package is nobody's to write into
+        if kind != "kernel":
+            raise ValueError(f"rooftop is installed at {settings.PACKAGE}: {kind}s are written in a clone of its repository; kernels of your own here too")
+        path, text = Path(path.name), _as_own(text, name) if path.suffix == ".cu" else text
     if path.exists():
         raise ValueError(f"{path} is there already")
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -93,6 +99,13 @@ def _as_add(op: Contract) -> bool:
 def _added(text: str) -> str:
     """The skeleton of a kernel of such an op, with the sum in the place of zeros."""
     return text.replace("out[i] = T();  // to be written", "out[i] = T(float(x[i]) + float(y[i]));").replace(": zeros, as it stands.", " (this is a sum).")
+
+
+def _as_own(text: str, name: str) -> str:
+    """A `.cu` of the house as a file of somebody's own, whose head names its op."""
+    read = registry.kernel_name(name)
+    assert read is not None
+    return text.replace("/* rooftop\n", f'/* rooftop\nop      = "{read.op}"\n', 1)
 
 
 def _torch_call(name: str, op: Contract, contract: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import os
 import platform
 import re
@@ -185,7 +186,7 @@ def build(
     cache_folder = settings.load().cache / "simt" / key[:2]
     numbers = {name: i for i, name in enumerate(order)}
     target = cache_folder / f"{key}.{mode}.so"
-    if target.is_file():
+    if _whole(target):
         return Library(target, numbers, 0.0)
     cache_folder.mkdir(parents=True, exist_ok=True)
     if progress is not None:
@@ -229,6 +230,17 @@ def build(
             os.replace(work / beside, target.with_suffix(f".{beside}"))
         os.replace(work / "out.so", target)
     return Library(target, numbers, time.perf_counter() - started)
+
+
+def _whole(library: Path) -> bool:
+    """Whether a library of the cache is there with all that belongs to it, and none of it is cut off or empty."""
+    try:
+        found = library.read_bytes()
+        sections = int.from_bytes(found[40:48], "little") + int.from_bytes(found[58:60], "little") * int.from_bytes(found[60:62], "little")
+        json.loads(library.with_suffix(".variables").read_text(encoding="utf-8"))
+        return found[:4] == b"\x7fELF" and len(found) >= sections and int(library.with_suffix(".stack").read_text(encoding="utf-8")) > 0
+    except (OSError, ValueError):
+        return False
 
 
 @lru_cache(maxsize=256)
