@@ -84,7 +84,7 @@ def write(out: Path, site: SiteData, say: Callable[[str], None] = lambda text: N
     for card in site.cards:
         page(card.file, "card.html.j2", card=card)
     if site.languages:
-        page(LANGUAGES, "languages.html.j2", names=[BACKENDS[x].language for x in SHOWN], sources=lambda cell: list(highlight(cell.source, cell.path)))
+        page(LANGUAGES, "languages.html.j2", names=[BACKENDS[x].language for x in SHOWN])
     made = {*(x.file for x in site.ladders), *(x.file for x in site.ops), *(x.file for x in site.cards)}
     for path in (p for kind in ("ladder", "op", "card") for p in out.glob(f"{kind}-*.html")):
         if path.name not in made:
