@@ -11,7 +11,7 @@ from rooftop.core import settings
 from rooftop.lab.counters.simulator_speed import FIRST, MODES, newest
 from rooftop.lab.records import store
 from rooftop.lab.records.store import Record
-from rooftop.lab.report import comm_page, precision, profiling_page
+from rooftop.lab.report import comm_page, language_page, precision, profiling_page
 from rooftop.lab.report.data import gather
 from rooftop.lab.report.linear_page import front
 from rooftop.lab.report.model import SiteData
@@ -181,6 +181,7 @@ TABLES: Mapping[tuple[str, str], Callable[[list[Record], SiteData], str]] = {  #
     ("docs/profiling.md", "right"): profiling_page.right,
     ("docs/profiling.md", "levers"): profiling_page.levers,
     ("docs/profiling.md", "ladders"): profiling_page.ladders,
+    ("docs/languages.md", "languages"): language_page.table,
     ("docs/sparse.md", "where dense wins"): sparse_table,
     ("docs/sparse.md", "advice"): sparse_auto.table,
 }
