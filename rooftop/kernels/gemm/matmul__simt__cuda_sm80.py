@@ -19,14 +19,15 @@ from rooftop.ops.matmul import ACTIVATIONS
 BK = 8  # k of a slice
 CLOCK = 1.72e9  # Hz
 FMAS = 128  # a clock and multiprocessor
-COPY = {0: 8.6, 1: 10.1, 2: 12.0, 4: 16.2}  # clocks of the load and store unit for a warp's copy, by the floats of a thread (0: 1, transposed)
+COPY = {0: 8.8, 1: 12.0, 2: 12.0, 4: 16.4}  # clocks of the load and store unit for a warp's copy, by the floats of a thread (0: 1, transposed)
+SINGLE = {False: 1.05, True: 1.25}  # a slice of which an operand comes float by float takes so much longer; True: where threads have 128 sums
 FETCH = 1.47  # clocks of it for a warp's 16 bytes a lane out of shared memory
-SUMS = 7.7  # warps that leave half of the FMAs idle, over the root of the sums of a thread
-TOGETHER = 5.5  # FMAs and copies of a slice take the norm of this order of their times
-LATENCY = 1.05e-6  # seconds until what a copy asks for is there
-BEGIN, STORE, NARROW = 1.9e-6, 10.1e-6 / 2**15, 1.5e-6 / 2**15  # seconds of a block outside its products: at least, an output, an output stored alone
-START, SECOND = 0.6e-6, 1.3e-6  # seconds of a launch, and of the one that adds parts
-L2, MEMORY, PARTS = 5.1e12, 3.3e12, 4.3e12  # bytes a second
+SUMS = 6.5  # warps that leave half of the FMAs idle, over the root of the sums of a thread
+TOGETHER = 6.0  # FMAs and copies of a slice take the norm of this order of their times
+LATENCY = 0.99e-6  # seconds until what a copy asks for is there
+BEGIN, STORE, NARROW = 1.8e-6, 9.9e-6 / 2**15, 1.5e-6 / 2**15  # seconds of a block outside its products: at least, an output, an output stored alone
+START, SECOND = 0.9e-6, 1.2e-6  # seconds of a launch, and of the one that adds parts
+L2, MEMORY, PARTS = 6.0e12, 2.8e12, 4.7e12  # bytes a second
 CACHED = 40e6  # bytes of an operand that L2 keeps
 MOST_PARTS = 512
 
@@ -56,20 +57,20 @@ class Tile:
 
 
 TILES = (
-    Tile(128, 256, 32, 128, 8, 16, 4, 1, 1.00),
+    Tile(128, 256, 32, 128, 8, 16, 4, 1, 0.97),
     Tile(256, 128, 128, 32, 16, 8, 4, 1, 1.04),
-    Tile(128, 128, 32, 128, 8, 16, 4, 2, 1.00),
+    Tile(128, 128, 32, 128, 8, 16, 4, 2, 0.99),
     Tile(128, 64, 64, 32, 8, 8, 4, 4, 1.02),
     Tile(64, 128, 32, 64, 8, 8, 4, 4, 1.00),
-    Tile(128, 64, 64, 64, 16, 8, 4, 4, 1.06),
+    Tile(128, 64, 64, 64, 16, 8, 4, 4, 1.04),
     Tile(64, 128, 64, 64, 8, 16, 4, 4, 1.06),
-    Tile(64, 64, 64, 64, 8, 16, 4, 8, 1.08),
+    Tile(64, 64, 64, 64, 8, 16, 4, 8, 1.10),
     Tile(64, 64, 32, 32, 8, 4, 6, 5, 0.94),
-    Tile(128, 32, 32, 32, 8, 4, 6, 5, 0.89),
-    Tile(32, 128, 32, 32, 4, 8, 6, 5, 1.04),
-    Tile(256, 16, 64, 16, 8, 4, 4, 5, 0.90),
+    Tile(128, 32, 32, 32, 8, 4, 6, 5, 0.87),
+    Tile(32, 128, 32, 32, 4, 8, 6, 5, 1.03),
+    Tile(256, 16, 64, 16, 8, 4, 4, 5, 0.87),
     Tile(16, 256, 16, 64, 4, 8, 4, 5, 0.86),
-    Tile(32, 32, 16, 32, 4, 4, 8, 8, 0.97),
+    Tile(32, 32, 16, 32, 4, 4, 8, 8, 0.94),
 )
 
 
@@ -140,7 +141,8 @@ def _slice(tile: Tile, blocks: int, modes: tuple[int, int]) -> float:
     products = blocks * tile.BM * tile.BN * BK / FMAS * (1 + SUMS / at_once)
     copies = sum(extent * BK / (32 * max(mode, 1)) * COPY[mode] for extent, mode in zip((tile.BM, tile.BN), modes, strict=True))
     moved = blocks * (copies + warps * BK * (tile.TM + tile.TN) / 4 * FETCH)
-    return float((products**TOGETHER + moved**TOGETHER) ** (1 / TOGETHER) / CLOCK)
+    single = SINGLE[tile.TM * tile.TN == 128] if 1 in modes else 1.0
+    return float(single * (products**TOGETHER + moved**TOGETHER) ** (1 / TOGETHER) / CLOCK)
 
 
 def seconds(tile: Tile, splits: int, sizes: tuple[int, int, int, int], modes: tuple[int, int], wide: bool, sms: int, room: int) -> float:
