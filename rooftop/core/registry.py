@@ -296,6 +296,14 @@ def no_file(path: Path) -> str:
     return f"no file {path}" + (f"; did you mean {close[0]!r}?" if close else "")
 
 
+def no_op(path: Path) -> str:
+    """What to say of a head without an op."""
+    return (
+        f'{path}: the head names no op (op = "softmax"; rooftop ls has all {len(op_names())}): name one, or judge it by a function of yours: '
+        f"rooftop check {path} --reference my.py:{path.stem if path.stem.isidentifier() else 'reference'}"
+    )
+
+
 def user_file(path: Path) -> Implementation:
     """A user's own kernel: a `.cu` whose head names its op, or a `.py` whose name reads as a kernel's.
 
@@ -305,7 +313,7 @@ def user_file(path: Path) -> Implementation:
     if path.suffix == ".cu":
         head = head_text.parse(head_text.read(path), str(path))
         if head.op is None:
-            raise heads.HeadError(f"{path}: the head names no op (op = \"softmax\"); there are {', '.join(op_names())}")
+            raise heads.HeadError(no_op(path))
         contract = op(head.op)
         head.complete(head.op, [n for n, kind in contract.kinds.items() if kind == "Tensor | None"])
         return _made(BACKENDS["cuda"], path.resolve(), head.op, path.stem, 0, HOUSE)

@@ -24,7 +24,7 @@ from rooftop.core.spec import TARGETS, Case, Device, Work
 from rooftop.lab.candidates import Subject
 from rooftop.lab.counters import traffic
 from rooftop.lab.records.store import Record
-from rooftop.lab.report import checks, derivation, predictions, sweep_page
+from rooftop.lab.report import checks, derivation, language_page, predictions, sweep_page
 from rooftop.lab.report.facts import target_facts
 from rooftop.lab.report.model import (
     Card,
@@ -95,7 +95,7 @@ class Gatherer:
         ops = tuple(self.op_score(name) for name in self._op_names())
         bench = [r for r in self.records if r["kind"] == "bench"]
         stale = sum(self.stale(r) is not None for r in bench)
-        return SiteData(ops, ladders, tuple(map(self.card, self.devices(bench))), len(bench), stale, now, self._sweeps())
+        return SiteData(ops, ladders, tuple(map(self.card, self.devices(bench))), len(bench), stale, now, self._sweeps(), language_page.rows(self))
 
     def _sweeps(self) -> dict[str, tuple[SweepView, ...]]:
         """The newest sweep of each op of the tree on each card."""
@@ -123,7 +123,7 @@ class Gatherer:
         for name in self._op_names():
             op = registry.op(name, self.house)
             found += [Subject(i.name, op, i) for i in registry.implementations(name, self.house)]
-            found += [Subject(f"peer:{peer}", op, peer=peer) for peer in op.peers]
+            found += [Subject(f"peer:{peer}", op, peer=peer) for peer in {**op.peers, **op.ranks_peers}]
         for name in registry.ladder_names(self.house):
             ladder = registry.ladder(name, self.house)
             op = registry.op(ladder.op, self.house)

@@ -441,6 +441,33 @@ class SweepView:
 
 
 @dataclass(frozen=True)
+class InLanguage:
+    """A kernel as one of several languages in which the op is written. `lines` of its own files, `shared` of the helpers that it takes in."""
+
+    subject: str
+    path: str
+    source: str
+    lines: int
+    shared: int
+    measured: Measured | None
+    compile_s: float | None  # CPU time
+    compiler: str
+    first_s: float | None  # of the first call in a process, the binary on the disk
+    registers: tuple[int, ...]  # of each kernel that is launched
+    spills: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class LanguageRow:
+    """An op at one case on one card; a cell a language, None where there is no kernel."""
+
+    op: str
+    case: str
+    device: str
+    cells: tuple[InLanguage | None, ...]
+
+
+@dataclass(frozen=True)
 class SiteData:
     ops: tuple[OpScore, ...]
     ladders: tuple[LadderPage, ...]
@@ -449,3 +476,4 @@ class SiteData:
     stale: int
     now: datetime
     swept: Mapping[str, tuple[SweepView, ...]] = field(default_factory=dict)  # op -> its sweep on each card
+    languages: tuple[LanguageRow, ...] = ()
