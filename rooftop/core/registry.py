@@ -85,6 +85,7 @@ class Ladder:
     headline: str
     cases: tuple[str, ...]
     rungs: tuple[Rung, ...]
+    derivation: tuple[Mapping[str, Any], ...] = ()  # what its page opens with, as rooftop.lab.report.derivation reads it
 
 
 @dataclass(frozen=True)
@@ -233,13 +234,17 @@ def ladder(name: str, house: House = HOUSE) -> Ladder:
     for key, kind in _LADDER_KEYS.items():
         if not isinstance(data.get(key), kind):
             raise RegistryError(f"ladders/{name}/ladder.toml: {key} must be a {kind.__name__}")
-    if extra := set(data) - set(_LADDER_KEYS):
-        raise RegistryError(f"ladders/{name}/ladder.toml: unknown keys {', '.join(sorted(extra))}; it holds {', '.join(_LADDER_KEYS)}")
+    if extra := set(data) - {*_LADDER_KEYS, "derivation"}:
+        raise RegistryError(f"ladders/{name}/ladder.toml: unknown keys {', '.join(sorted(extra))}; it holds {', '.join(_LADDER_KEYS)}, derivation")
+    derivation = data.get("derivation", [])
+    if not isinstance(derivation, list) or not all(isinstance(step, dict) for step in derivation):
+        raise RegistryError(f"ladders/{name}/ladder.toml: derivation must be tables, [[derivation]]")
     if data["op"].removesuffix("_bwd") not in op_names(house):
         raise RegistryError(f"ladders/{name}/ladder.toml: {unknown('op', data['op'], list(op_names(house)))}")
     return Ladder(
         name=name, path=folder, op=data["op"], title=data["title"], intro=data["intro"], dtypes=tuple(data["dtypes"]),
         targets=tuple(data["targets"]), headline=data["headline"], cases=tuple(data["cases"]), rungs=tuple(_rungs(name, folder, data["op"], house)),
+        derivation=tuple(derivation),
     )  # fmt: skip
 
 

@@ -7,6 +7,7 @@
 | `ROOFTOP_RESULTS` | folder of the records that pages and `explain` read | `results/` of the checkout, else the cache folder's `results/` |
 | `ROOFTOP_PREDICTIONS` | gains that `diagnose` predicted, and what came | `$XDG_STATE_HOME/rooftop/predictions.jsonl`, else in `~/.local/state` |
 | `ROOFTOP_JOBS` | processes that compile at once | number of usable cores |
+| `LOCAL_RANK`, `WORLD_SIZE` | which of its processes this is on its host, and how many there are: torchrun sets them | 0, 1 |
 | `ROOFTOP_SIMT_MIB` | most memory that one simulation may take | three quarters of the machine's |
 | `ROOFTOP_SIMT_PATIENCE` | seconds of CPU time in which simulated threads must get anywhere, or their loop is taken to be endless | 20 |
 | `ROOFTOP_SIMT_SECONDS` | seconds of CPU time that one simulation, or one step of building it, may take | 3600 |
@@ -66,6 +67,11 @@ def load() -> Settings:
     predictions = Path(os.environ.get("ROOFTOP_PREDICTIONS") or Path(state) / "rooftop" / "predictions.jsonl")
     machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * 3 // 4 >> 20
     return Settings(cache, where, int(jobs_text), int(patience), int(mib), predictions, int(seconds or 3600), int(memory or machine))
+
+
+def torchrun() -> tuple[int, int]:
+    """(this process's number on its host, processes of the run), as torchrun has set them."""
+    return int(os.environ.get("LOCAL_RANK") or 0), int(os.environ.get("WORLD_SIZE") or 1)
 
 
 def tool_path(name: str) -> Path | None:

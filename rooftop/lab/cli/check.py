@@ -37,7 +37,7 @@ def check(
 
     Runs on the GPU where there is one, else Triton in its interpreter and CUDA C++ thread by thread in the simulator, once NVRTC has compiled it and its
     launches are such as a GPU takes. Of an op without a kernel its contract is judged: its wrong versions, its gradient. Exit code 1 if anything is wrong
-    or there is nothing to check.
+    or there is nothing to check. Under torchrun: kernels of several ranks, on its processes.
 
     Examples: [bold]rooftop check softmax[/bold] · [bold]rooftop check softmax_cuda/06[/bold] · [bold]rooftop check my.cu --case "odd 3x7"[/bold] ·
     [bold]rooftop check my.cu --reference my.py:scale --shape N=1000[/bold]"""
@@ -46,13 +46,19 @@ def check(
     from rooftop.lab import candidates
     from rooftop.lab.check import checker as checks
     from rooftop.lab.check import compiled
+    from rooftop.lab.cli import ranks as several
 
-    seed = secrets.randbits(31) if seed is None else seed
-    found = [_by_reference(what, reference, shape)] if reference is not None else candidates.find(what or [])
     if reference is not None and records is not None:
         raise ValueError("--records goes with ops of the house: of a function of yours nothing is kept")
     if shape and reference is None:
         raise ValueError("--shape goes with --reference: the cases of an op have sizes of their own (--case)")
+    found = [_by_reference(what, reference, shape)] if reference is not None else candidates.find(what or [])
+    if several.launched():
+        results = several.check_on_ranks(found, case, seed, records)
+        if any(r.status == "wrong" for r in results) or all(r.status == "skipped" for r in results):
+            raise typer.Exit(WRONG)
+        return
+    seed = secrets.randbits(31) if seed is None else seed
     if backend == "pallas":  # of what was asked for, the kernels that it can run
         found = [s for s in found if s.implementation is not None and s.implementation.backend == "pallas"]
     known(found, dtype, tag)

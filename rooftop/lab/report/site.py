@@ -19,6 +19,7 @@ import jinja2
 from markupsafe import Markup
 
 from rooftop.core import registry
+from rooftop.core.backends.table import BACKENDS
 from rooftop.core.prediction_names import COUNTS
 from rooftop.lab.records.store import Record
 from rooftop.lab.report import counts
@@ -28,7 +29,9 @@ from rooftop.lab.report.model import Card, DeviceScore, DeviceView, LadderPage, 
 from rooftop.lab.report.predictions import HIT, speedup
 from rooftop.lab.report.rung_counts import RungCounts
 from rooftop.lab.report.scatter import Point, drawing
+from rooftop.lab.timing.languages import LANGUAGES as SHOWN
 
+LANGUAGES = "languages.html"  # the page of the same ops in each language
 TEMPLATES = Path(__file__).parent / "templates"
 SHARED = ("report.css", "report.js")  # of all pages
 CONTEXT = 3  # unchanged lines shown around a change
@@ -80,6 +83,8 @@ def write(out: Path, site: SiteData, say: Callable[[str], None] = lambda text: N
         page(op.file, "op.html.j2", op=op, sweeps=[(s, sweep(s)) for s in op.scores], swept=site.swept.get(op.name, ()))
     for card in site.cards:
         page(card.file, "card.html.j2", card=card)
+    if site.languages:
+        page(LANGUAGES, "languages.html.j2", names=[BACKENDS[x].language for x in SHOWN])
     made = {*(x.file for x in site.ladders), *(x.file for x in site.ops), *(x.file for x in site.cards)}
     for path in (p for kind in ("ladder", "op", "card") for p in out.glob(f"{kind}-*.html")):
         if path.name not in made:
