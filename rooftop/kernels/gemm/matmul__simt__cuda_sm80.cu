@@ -270,15 +270,15 @@ __global__ __launch_bounds__(BM / WM * (BN / WN) * 32, BLOCKS) void sgemm(
             for (int j = 0; j < TN; j += 4) {
                 const int n = n_thread + j * LANES_N;
                 if (n >= cols) break;
-                Floats<4> r;
+                float r[4];
 #pragma unroll
-                for (int q = 0; q < 4; ++q) r.v[q] = alpha * sum[i][j + q];
+                for (int q = 0; q < 4; ++q) r[q] = alpha * sum[i][j + q];
                 if (after.c != nullptr) {
                     const Floats<4> old = *reinterpret_cast<const Floats<4>*>(after.c + z * zc + (m0 + m) * ldc + n0 + n);
 #pragma unroll
-                    for (int q = 0; q < 4; ++q) r.v[q] = fmaf(beta, old.v[q], r.v[q]);
+                    for (int q = 0; q < 4; ++q) r[q] = fmaf(beta, old.v[q], r[q]);
                 }
-                *reinterpret_cast<float4*>(out + (m0 + m) * ldo + n0 + n) = make_float4(r.v[0], r.v[1], r.v[2], r.v[3]);
+                *reinterpret_cast<float4*>(out + (m0 + m) * ldo + n0 + n) = make_float4(r[0], r[1], r[2], r[3]);
             }
         }
     } else {  // through shared memory, so that a warp writes neighbours
