@@ -19,6 +19,7 @@ PARTS = {  # folder -> what it holds
     "cute": "CuTe DSL, compiled",
     "simt": "kernels built for the simulator",
     "facts": "what was read from binaries",
+    "checks": "checks that were right",
     "counts": "what the simulator counted",
     "pallas": "TPU kernels, compiled",
 }

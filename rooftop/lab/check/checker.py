@@ -253,9 +253,9 @@ def check(
     except Exception as error:  # whatever a kernel under test does is a finding
         import torch
 
-        from rooftop.lab.simt import NotSimulatedError, SimulatedFault
+        from rooftop.lab.simt import NotSimulatedError, SimulatedCrash, SimulatedFault
 
-        if isinstance(error, SimulatedFault):
+        if isinstance(error, (SimulatedFault, SimulatedCrash)):
             result.status, result.message = "wrong", str(error)
         elif isinstance(error, NotSimulatedError | AbsentCompiler):
             result.status, result.message = "skipped", str(error)

@@ -13,6 +13,7 @@ from rooftop.lab.report.facts import TargetFacts
 
 if TYPE_CHECKING:
     from rooftop.lab.counters.traffic import Comparison
+    from rooftop.lab.report.derivation import Step
     from rooftop.lab.report.rung_counts import RungCounts
 
 SCALE: Mapping[str, float] = {"GB/s": 1e9, "TFLOP/s": 1e12, "Top/s": 1e12}
@@ -277,6 +278,7 @@ class LadderPage:
     devices: tuple[DeviceView, ...]  # the one with the most records first
     rungs: tuple[RungRow, ...]
     peers: Mapping[tuple[str, str], tuple[Measured, ...]]  # (device, case id) -> fastest first
+    derivation: tuple[Step, ...] = ()
 
     @property
     def file(self) -> str:
