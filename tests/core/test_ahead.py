@@ -249,6 +249,8 @@ def test_of_an_array_alignment_counts_and_not_shapes() -> None:
 def test_the_stride_of_a_single_element_hides_nothing() -> None:
     assert steps(Meta((1, 128, 64), "bf16", (1, 64, 1))) == (8192, 64, 1)
     assert steps(Meta((128, 1), "bf16", (7, 5))) == (7, 1)
+    assert array(Meta((1, 33), "bf16", (64, 1)))["strides"] == [1, 1], "TMA would store 40 elements"
+    assert steps(Meta((1, 1), "bf16")) == (1, 1)
     assert array(Meta((1, 128, 64), "bf16", (3, 64, 1))) == array(Meta((1, 128, 64), "bf16"))
 
 

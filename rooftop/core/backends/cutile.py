@@ -102,13 +102,13 @@ def _value(name: str, launch: Launch, tensors: Mapping[str, Meta | None], proble
 
 
 def steps(meta: Meta) -> tuple[int, ...]:
-    """The strides, those of single elements as they would be without gaps: nothing is reached by them, and any other would hide what is known of the rest."""
-    unit = max(1, 16 // meta.itemsize)
+    """The strides, those of single elements as they would be without gaps: nothing is reached by them, and any other would hide what is known of the rest.
+    They are not rounded up: TMA would be taken for rows that do not end on 16 bytes, of which it stores the whole."""
     found: list[int] = []
     inner = 1
     for n, step in zip(reversed(meta.shape), reversed(meta.strides), strict=True):
         if n == 1:
-            step = 1 if not found else -(-inner * found[-1] // unit) * unit
+            step = 1 if not found else inner * found[-1]
         found.append(step)
         inner = n
     return tuple(reversed(found))

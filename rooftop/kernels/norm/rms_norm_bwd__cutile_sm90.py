@@ -38,6 +38,8 @@ def rows(
         v, d = _load(s, r, ROWS, COLUMNS), _load(dy, r, ROWS, COLUMNS)
         scale = _scale(ct.sum(v * v, axis=1, keepdims=True), s, eps)
         n = v * scale
+        if ROWS > 1:  # rows past the last, which are zeros: with an eps of 0 they would add NaN to the sums
+            n = ct.where(r * ROWS + ct.arange(ROWS, dtype=ct.int32).reshape((ROWS, 1)) < s.shape[0], n, 0.0)
         g = d
         if WEIGHT:
             g = d * _load(weight, 0, 1, COLUMNS)

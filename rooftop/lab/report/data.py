@@ -95,7 +95,8 @@ class Gatherer:
         ops = tuple(self.op_score(name) for name in self._op_names())
         bench = [r for r in self.records if r["kind"] == "bench"]
         stale = sum(self.stale(r) is not None for r in bench)
-        return SiteData(ops, ladders, tuple(map(self.card, self.devices(bench))), len(bench), stale, now, self._sweeps(), language_page.rows(self))
+        languages = language_page.rows(self.records, self.measured, self.stale, self.house)
+        return SiteData(ops, ladders, tuple(map(self.card, self.devices(bench))), len(bench), stale, now, self._sweeps(), languages)
 
     def _sweeps(self) -> dict[str, tuple[SweepView, ...]]:
         """The newest sweep of each op of the tree on each card."""

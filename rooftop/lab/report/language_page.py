@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from rooftop.core import settings
 from rooftop.core.backends.python_files import helpers
@@ -12,13 +11,12 @@ from rooftop.core.backends.table import BACKENDS
 from rooftop.core.compile import headers
 from rooftop.core.digests import strip
 from rooftop.core.implementation import Implementation
+from rooftop.core.registry import HOUSE, House
 from rooftop.lab.records.store import Record
 from rooftop.lab.report.model import InLanguage, LanguageRow, Measured, SiteData
 from rooftop.lab.timing.languages import LANGUAGES, ROWS, subject_of
 
-if TYPE_CHECKING:
-    from rooftop.lab.report.data import Gatherer
-
+Found = Mapping[tuple[str, str, str, str], Measured]  # (device, op, subject, case) -> the newest record
 EXTRAS = ("cutile", "cute")
 NOTHING = "Nothing has been measured yet with the kernels as they stand."
 
@@ -36,34 +34,34 @@ def lines_of(implementation: Implementation) -> tuple[int, int]:
     return sum(map(count, own)), sum(map(count, shared))
 
 
-def rows(gatherer: Gatherer) -> tuple[LanguageRow, ...]:
+def rows(records: Iterable[Record], measured: Found, stale: Callable[[Record], str | None], house: House = HOUSE) -> tuple[LanguageRow, ...]:
     """A row an op, case and card, of those cards on which the languages that are extras were timed."""
     costs: dict[tuple[str, str, str], dict[str, Record]] = {}
-    for r in sorted((r for r in gatherer.records if r["kind"] == "language"), key=lambda r: str(r["at"])):
-        if gatherer.stale(r) is None:
+    for r in sorted((r for r in records if r["kind"] == "language"), key=lambda r: str(r["at"])):
+        if stale(r) is None:
             costs.setdefault((str(r["op"]), str(r["case"]), str(r["subject"])), {}).update({k: r for k in ("compile_s", "first_s") if k in r})
     found = []
     extras = {row.kernels.get(language) for row in ROWS for language in EXTRAS} - {None}
-    cards = sorted({device for (device, _, name, _), m in gatherer.measured.items() if name in extras and m.stale is None})
+    cards = sorted({device for (device, _, name, _), m in measured.items() if name in extras and m.stale is None})
     for row in ROWS:
         for device in cards:
-            cells = tuple(_cell(gatherer, costs, row.op, row.case, device, row.kernels.get(language)) for language in LANGUAGES)
+            cells = tuple(_cell(measured, costs, house, row.op, row.case, device, row.kernels.get(language)) for language in LANGUAGES)
             if any(cell is not None and cell.measured is not None for cell in cells):
                 found.append(LanguageRow(row.op, row.case, device, cells))
     return tuple(found)
 
 
 def _cell(
-    gatherer: Gatherer, costs: Mapping[tuple[str, str, str], Mapping[str, Record]], op: str, case: str, device: str, name: str | None
+    measured: Found, costs: Mapping[tuple[str, str, str], Mapping[str, Record]], house: House, op: str, case: str, device: str, name: str | None
 ) -> InLanguage | None:
     if name is None:
         return None
-    subject = subject_of(op, name, gatherer.house)
+    subject = subject_of(op, name, house)
     if subject is None or subject.implementation is None:
         return None
     implementation = subject.implementation
     own, shared = lines_of(implementation)
-    m: Measured | None = gatherer.measured.get((device, op, name, case))
+    m: Measured | None = measured.get((device, op, name, case))
     cost = costs.get((op, case, name), {})
     made, first = cost.get("compile_s"), cost.get("first_s")
     kernels = made["kernels"] if made else []
