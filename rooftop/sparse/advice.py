@@ -17,13 +17,15 @@ from rooftop.sparse.tensor import SparseTensor
 DENSE = {1: 680e12, 2: 400e12, 4: 25.5e12}  # products a second of the dense one, by bytes of an element
 SEMI = {1: 920e12, 2: 500e12}  # products a second of 2:4, those with zeros counted
 FEWEST = 320  # columns: 2:4 takes as long with fewer
-BLOCK = {8: 0.07, 16: 0.14, 32: 0.275, 64: 0.58, 128: 0.73}  # share of the dense rate, by the side of a block
-BLOCK_32 = 0.5  # the same of float32, whatever the block
+FEWEST_32 = 52  # the same of the dense product in float32, from two columns on
+BLOCK = {8: 0.06, 16: 0.11, 32: 0.26, 64: 0.56, 128: 0.7}  # share of the dense rate, by the side of a block
+BLOCK_32 = {8: 0.3, 16: 0.45, 32: 0.5, 64: 0.49, 128: 0.4}  # the same of float32
+SLICE, LONGEST = 0.43e-6, 2.5  # seconds of 64 columns of a block row, one after another; its blocks over the mean, in roots of the mean
 ROWS, CLOSER = 10.5e12, 1.4  # bytes a second of rows of b that come from L2 and L1, of "csr"; times 1 + CLOSER · density
 ELEMENTS = 8e12  # bytes a second of the elements of "csr" themselves
 MEMORY = 4.0e12  # bytes a second
 BESIDE = 6.0e12  # bytes a second of b and the result beside the products of blocks
-START = {"dense": 4e-6, "2:4": 4e-6, "csr": 6e-6, "bsr": 6e-6}  # seconds of the launches of a product
+START = {"dense": 4e-6, "2:4": 4e-6, "csr": 6e-6, "bsr": 5e-6}  # seconds of the launches of a product
 MULTIPROCESSORS = 132
 
 
@@ -106,7 +108,8 @@ def predicted(f: Facts, n: int) -> Advice:
         return Predicted(layout, block, stored, START[layout] + seconds / f.pace)
 
     dense = f.m * f.k
-    found = [way("dense", None, dense, max(dense * n / DENSE[min(f.size, 4)], (dense * f.size + beside) / MEMORY))]
+    columns = max(n, FEWEST_32) if f.size > 2 and n > 1 else n
+    found = [way("dense", None, dense, max(dense * columns / DENSE[min(f.size, 4)], (dense * f.size + beside) / MEMORY))]
     if f.semi:
         kept = f.m * 2 * -(-f.k // 4)
         found.append(way("2:4", None, kept, max(dense * max(n, FEWEST) / SEMI[f.size], (kept * f.size + 4 * _words(f.m, f.k) + beside) / MEMORY)))
@@ -115,9 +118,11 @@ def predicted(f: Facts, n: int) -> Advice:
         rows = f.nnz * max(n * f.size, 16) / (ROWS * (1 + CLOSER * density))
         found.append(way("csr", None, f.nnz, rows + f.nnz * (4 + f.size) / ELEMENTS + beside / MEMORY))
         for side, blocks in f.blocks.items():
-            stored, share = blocks * side * side, BLOCK_32 if f.size > 2 else BLOCK[side]
+            stored, share = blocks * side * side, (BLOCK_32 if f.size > 2 else BLOCK)[side]
             busy = stored * max(n, 64) / (DENSE[min(f.size, 4)] * share) + beside / BESIDE
-            found.append(way("bsr", (side, side), stored, max(busy, (stored * f.size + beside) / MEMORY)))
+            mean = blocks / max(1, -(-f.m // side))
+            row = (mean + LONGEST * mean**0.5) * max(side, 16) / 64 * SLICE  # the longest, which one multiprocessor makes
+            found.append(way("bsr", (side, side), stored, max(busy, row, (stored * f.size + beside) / MEMORY)))
     return Advice(tuple(sorted(found, key=lambda w: w.seconds)))
 
 
