@@ -13,7 +13,8 @@ import numpy as np
 from rooftop.codecs import blocks, device, interpolation, planes
 from rooftop.codecs.container import CODEC_NUMBERS, LOSSLESS, FormatError, Header, Stream, checksums, from_bytes, rank_of, to_bytes, verify
 from rooftop.codecs.elements import bits_of, element_of, to_floats, to_numpy, to_torch
-from rooftop.codecs.tiles import LIMIT, Part, parts
+from rooftop.codecs.symbols import plain_values
+from rooftop.codecs.tiles import LIMIT, Part, mapped, parts
 
 
 @dataclass(frozen=True)
@@ -215,7 +216,7 @@ def _header(codec: str, e: Any, shape: Any, kind: str, asked: float, eb: float, 
 def _compressed(bits: np.ndarray, h: Header) -> Stream:
     grid = bits.reshape(h.grid)
     parameters = planes.table(grid, h) if h.codec == "planes" else b""
-    made = [_encoded(grid, part, h, parameters) for part in parts(h, limit=_limit(h))]
+    made = mapped(lambda part: _encoded(grid, part, h, parameters), parts(h, limit=_limit(h)))
     payload = np.concatenate([w for w, _ in made]) if made else np.empty(0, np.uint32)
     sizes = np.concatenate([s for _, s in made]) if made else np.empty(0, np.uint32)
     return Stream(h, parameters, sizes, checksums(payload, sizes), payload)
@@ -310,8 +311,7 @@ def _fill(s: Stream, bits: np.ndarray) -> None:
     verify(s)
     frequencies, starts = _frequencies(s), s.starts
     grid = bits.reshape(s.header.grid)
-    for part in parts(s.header, limit=_limit(s.header)):
-        _decoded(s, starts, part, frequencies, grid)
+    mapped(lambda part: _decoded(s, starts, part, frequencies, grid), parts(s.header, limit=_limit(s.header)))
 
 
 def decompress_chunk(c: Compressed | bytes, chunk: int) -> tuple[tuple[int, slice, slice, slice], np.ndarray]:
@@ -353,7 +353,7 @@ def measured(x: Any, c: Compressed) -> Statistics:
         a, b = one[i : i + LIMIT], two[i : i + LIMIT]
         if e.kind == "float":
             u, v = to_floats(a, e), to_floats(b, e)
-            kept = ~interpolation._plain(a, e)
+            kept = ~plain_values(a, e)
             with np.errstate(all="ignore"):
                 d = np.abs(u - v)
             d = np.where(kept & (a == b), 0.0, d)

@@ -24,22 +24,34 @@ from typing import Any
 
 import numpy as np
 
-from rooftop.codecs import rans
+from rooftop.codecs import causal, rans
 from rooftop.codecs.blocks import _put
 from rooftop.codecs.container import FormatError, Header
-from rooftop.codecs.elements import Element, to_floats
+from rooftop.codecs.elements import to_floats
+from rooftop.codecs.symbols import (
+    EXACT,
+    FARTHEST,
+    LAST,
+    entropy_of,
+    from_symbols,
+    low_counts,
+    pack_low,
+    plain_values,
+    rounded,
+    to_symbols,
+    unpack_low,
+)  # fmt: skip
 
 LARGEST = 64  # stride of the values that nothing is predicted from
 STREAM = 65536  # symbols of a stream
 BATCH = 1 << 23  # values at a time
-DIRECT = 192  # numbers that have a symbol of their own
-FARTHEST = 1 << 30  # |k| stays below it
-LAST = DIRECT + 1 + 2 * (31 - 8) + 1  # the highest symbol
 AXES = ((0,), (1,), (2,), (0, 1), (0, 2), (1, 2), (0, 1, 2))
-EXACT = 1 << 40  # stands for an exact value among the k
 FITTED, REACH, TAPS = 3, 3, 24  # finest levels that weights are fitted for; strides to the farthest neighbour along a dimension; neighbours at most
 
+ENOUGH = 0.7  # bits a value
+
 Sets = dict[tuple[int, tuple[int, ...]], np.ndarray]  # weights of (level, axes)
+Made = tuple[np.ndarray, np.ndarray, np.ndarray, Sets | np.ndarray]  # symbols, bits that follow them, exact values; weights, or what causal.py stores
 
 
 def _levels(shape: tuple[int, int, int]) -> Iterator[tuple[int, int, tuple[int, ...], tuple[slice, slice, slice]]]:
@@ -160,66 +172,12 @@ def _fit(r: np.ndarray, p: np.ndarray, v: np.ndarray, s: int, axes: tuple[int, .
     return half if saved > 16 * len(half) + 64 else None
 
 
-def _rounded(v: np.ndarray, e: Element) -> np.ndarray:
-    with np.errstate(all="ignore"):
-        return v.astype(e.numpy)
-
-
 def _anchors() -> tuple[slice, slice, slice]:
     return (slice(0, None, LARGEST),) * 3
 
 
 def _step(eb: float, level: int) -> float:
     return 2.0 * (eb / min(1.5**level, 4.0))
-
-
-def _plain(bits: np.ndarray, e: Element) -> np.ndarray:
-    """+0 and normal, finite numbers."""
-    size = bits & e.bits.type((1 << (8 * e.bytes - 1)) - 1)
-    with np.errstate(all="ignore"):
-        return ((size >= e.bits.type(e.normal)) | (bits == 0)) & np.isfinite(to_floats(bits, e))
-
-
-def _symbols(k: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Whole numbers (|k| < 2^31) as symbols 1 to 242, and for the large ones bits below the two highest: z = 2|k|, or 2|k| - 1 where k < 0; z + 1 for z < 192,
-    else 193 + 2 (length - 8) + the second highest bit, and `length` - 2 bits as they are. Returns symbols, those bits and how many they are."""
-    z = np.where(k < 0, -2 * k - 1, 2 * k)
-    length = np.frexp(z.astype(np.float64))[1].astype(np.int64)
-    large = z >= DIRECT
-    second = z >> np.maximum(length - 2, 0) & 1
-    symbols = np.where(large, DIRECT + 1 + 2 * (length - 8) + second, z + 1).astype(np.uint8)
-    count = np.where(large, length - 2, 0)
-    return symbols, np.where(large, z & ((1 << count) - 1), 0), count
-
-
-def _numbers(symbols: np.ndarray, low: np.ndarray) -> np.ndarray:
-    """The reverse; `low` as `_symbols` gave them."""
-    code = symbols.astype(np.int64)
-    above = np.maximum(code - DIRECT - 1, 0)
-    z = np.where(code > DIRECT, (2 + above % 2) << np.minimum(above // 2 + 6, 62) | low, np.maximum(code - 1, 0))
-    return np.where(z % 2, -(z + 1) // 2, z // 2)
-
-
-def _counts(symbols: np.ndarray) -> np.ndarray:
-    """How many bits follow each symbol."""
-    return np.where(symbols > DIRECT, (symbols.astype(np.int64) - DIRECT - 1) // 2 + 6, 0)
-
-
-def _pack(low: np.ndarray, count: np.ndarray) -> np.ndarray:
-    """Bits one after the other, the lowest first, as bytes."""
-    some = count > 0
-    low, count = low[some], count[some]
-    bits = low[:, None] >> np.arange(32) & 1
-    return np.packbits(bits[np.arange(32) < count[:, None]].astype(np.uint8), bitorder="little")
-
-
-def _unpack(packed: np.ndarray, count: np.ndarray) -> np.ndarray:
-    low, some = np.zeros(count.shape, np.int64), count > 0
-    mine = count[some]
-    bits = np.zeros((len(mine), 32), np.int64)
-    bits[np.arange(32) < mine[:, None]] = np.unpackbits(packed, bitorder="little")[: int(mine.sum())]
-    low[some] = (bits << np.arange(32)).sum(1)
-    return low
 
 
 def _groups(shape: tuple[int, int, int]) -> list[int]:
@@ -233,12 +191,6 @@ def _groups(shape: tuple[int, int, int]) -> list[int]:
             ends[1] = at
             ends[0] = at if level > 1 else ends[0]
     return sorted({end for end in ends if end})
-
-
-def _entropy(counts: np.ndarray) -> float:
-    """Bits of so many of each symbol."""
-    some = counts[counts > 0].astype(np.float64)
-    return float(-(some * np.log2(some / some.sum())).sum()) if len(some) else 0.0
 
 
 def _table(counts: np.ndarray, range_: bool) -> tuple[np.ndarray, np.ndarray]:
@@ -256,14 +208,14 @@ def _cut(ends: list[int]) -> list[tuple[int, int, int]]:
 
 def encode(chunks: list[np.ndarray], h: Header) -> list[np.ndarray]:
     """The words of chunks [z, y, x]."""
-    made = [_chosen(bits, h) for bits in chunks]
+    made = _smaller(chunks, h)
     cuts, tables, stored, apart = [], [], [], []
-    for bits, (symbols, *_) in zip(chunks, made, strict=True):
-        ends = _groups((bits.shape[0], bits.shape[1], bits.shape[2]))
+    for bits, (symbols, _, _, sets) in zip(chunks, made, strict=True):
+        ends = _groups((bits.shape[0], bits.shape[1], bits.shape[2])) if isinstance(sets, dict) else [len(symbols)]
         one = _table(np.bincount(symbols, minlength=256), False)
         each = [np.bincount(symbols[i:j], minlength=256) for i, j in zip([0, *ends], ends, strict=False)]
         several = [_table(c, True) for c in each]
-        saved = _entropy(np.bincount(symbols, minlength=256)) - sum(map(_entropy, each)) - 16 * (sum(len(t) for _, t in several) - len(one[1]))
+        saved = entropy_of(np.bincount(symbols, minlength=256)) - sum(map(entropy_of, each)) - 16 * (sum(len(t) for _, t in several) - len(one[1]))
         apart.append(len(ends) > 1 and saved > 33 * 32 * (len(_cut(ends)) - len(_cut([len(symbols)]))))
         cuts.append(_cut(ends if apart[-1] else [len(symbols)]))
         mine = several if apart[-1] else [one]
@@ -285,7 +237,8 @@ def encode(chunks: list[np.ndarray], h: Header) -> list[np.ndarray]:
         at += len(cuts[i])
         used = np.flatnonzero(np.bincount(symbols, minlength=256))
         low, high = (int(used[0]), int(used[-1])) if len(used) and not apart[i] else (0, 0)
-        front = np.array([1 | (2 if sets else 0) | (4 if apart[i] else 0) | low << 8 | high << 16, len(exact), len(packed)], np.uint32)
+        how = 8 if not isinstance(sets, dict) else 2 if sets else 0
+        front = np.array([1 | how | (4 if apart[i] else 0) | low << 8 | high << 16, len(exact), len(packed)], np.uint32)
         coded = halves[ends_of[mine_at.start] : ends_of[at]]
         parts = [front, *_stored(sets), stored[i], off[mine_at].astype(np.uint32), states[mine_at].reshape(-1), coded, packed, exact]
         if sum(-(-p.nbytes // 4) for p in parts) >= 1 + -(-bits.nbytes // 4):
@@ -294,8 +247,10 @@ def encode(chunks: list[np.ndarray], h: Header) -> list[np.ndarray]:
     return found
 
 
-def _stored(sets: Sets) -> list[np.ndarray]:
-    """Which sets have weights, bit 7 level + place among AXES, and the weights."""
+def _stored(sets: Sets | np.ndarray) -> list[np.ndarray]:
+    """Which sets have weights, bit 7 level + place among AXES, and the weights; of the causal predictor all that it stores."""
+    if not isinstance(sets, dict):
+        return [sets]
     if not sets:
         return []
     mask = sum(1 << (7 * level + AXES.index(axes)) for level, axes in sets)
@@ -313,11 +268,30 @@ def _joined(parts: list[np.ndarray]) -> np.ndarray:
     return out
 
 
-def _chosen(bits: np.ndarray, h: Header) -> tuple[np.ndarray, np.ndarray, np.ndarray, Sets]:
+def _smaller(chunks: list[np.ndarray], h: Header) -> list[Made]:
+    """Each by the predictor that makes it smaller; where interpolation needs hardly a bit a value, by that."""
+    made: list[Made] = [_interpolated(bits, h) for bits in chunks]
+    alike: dict[tuple[int, ...], list[int]] = {}
+    for i, bits in enumerate(chunks):
+        if _bits(made[i]) > ENOUGH * bits.size:
+            alike.setdefault(bits.shape, []).append(i)
+    for mine in alike.values():
+        other = causal.encode([chunks[i] for i in mine], h.eb, h.element)
+        for i, one in zip(mine, other or [], strict=False):
+            made[i] = min(made[i], one, key=_bits)
+    return made
+
+
+def _bits(one: Made) -> float:
+    symbols, packed, exact, sets = one
+    return entropy_of(np.bincount(symbols, minlength=256)) + 8 * (packed.nbytes + exact.nbytes + sum(part.nbytes for part in _stored(sets)))
+
+
+def _interpolated(bits: np.ndarray, h: Header) -> Made:
     """Symbols, the bits that follow them, exact values, weights: of one chunk [z, y, x]."""
     e, shape = h.element, (bits.shape[0], bits.shape[1], bits.shape[2])
     x = to_floats(bits, e)
-    plain = _plain(bits, e)
+    plain = plain_values(bits, e)
     r = np.where(plain, x, 0.0)  # only what is known already is read
     codes, exact = [], [bits[_anchors()].reshape(-1)]
     sets: Sets = {}
@@ -328,15 +302,15 @@ def _chosen(bits: np.ndarray, h: Header) -> tuple[np.ndarray, np.ndarray, np.nda
                 sets[level, axes] = weights
                 p = _refined(r, p, s, axes, weights)
             k = np.rint((v - p) / step)
-            stored = _rounded(p + k * step, e)
+            stored = rounded(p + k * step, e)
             got = stored.astype(np.float64)
-            good = plain[box] & (np.abs(v - got) < h.eb) & (np.abs(k) < FARTHEST) & _plain(stored.view(e.bits), e)
+            good = plain[box] & (np.abs(v - got) < h.eb) & (np.abs(k) < FARTHEST) & plain_values(stored.view(e.bits), e)
             r[box] = np.where(good, got, np.where(plain[box], v, p))
             codes.append(np.where(good, k, EXACT).astype(np.int64).reshape(-1))
             exact.append(bits[box][~good])
     k = np.concatenate(codes) if codes else np.empty(0, np.int64)
-    symbols, low, count = _symbols(np.where(k == EXACT, 0, k))
-    return np.where(k == EXACT, 0, symbols).astype(np.uint8), _pack(low, count), np.concatenate(exact), sets
+    symbols, low, count = to_symbols(np.where(k == EXACT, 0, k))
+    return np.where(k == EXACT, 0, symbols).astype(np.uint8), pack_low(low, count), np.concatenate(exact), sets
 
 
 def decode(words: list[np.ndarray], shapes: list[tuple[int, int, int]], h: Header, first: int) -> list[np.ndarray]:
@@ -356,14 +330,24 @@ def decode(words: list[np.ndarray], shapes: list[tuple[int, int, int]], h: Heade
             owner = np.repeat([c.chunk for c in coded], [len(c.off) for c in coded])
             raise FormatError(f"damaged chunk {owner[error.stream]}: {error}") from None
     flat = symbols.reshape(len(counts), steps * rans.LANES)
-    found, at = [], 0
-    for c, shape in zip(read, shapes, strict=True):
+    found, at, alike = [], 0, {}  # type: ignore[var-annotated]
+    for i, (c, shape) in enumerate(zip(read, shapes, strict=True)):
         if not isinstance(c, _Coded):
             found.append(c)
             continue
-        mine = np.concatenate([flat[at + i, : counts[at + i]] for i in range(len(c.cuts))] or [np.empty(0, np.uint8)])
+        mine = np.concatenate([flat[at + j, : counts[at + j]] for j in range(len(c.cuts))] or [np.empty(0, np.uint8)])
         at += len(c.off)
-        found.append(_values(c, mine, shape, h))
+        k, marked = _numbers(c, mine, shape), mine == 0
+        if isinstance(c.sets, dict):
+            found.append(_values(c, k, marked, shape, h))
+        else:
+            alike.setdefault(shape, []).append((i, c, k, marked))
+            found.append(np.empty(0, h.element.bits))
+    for shape, some in alike.items():
+        numbers, marks = (np.stack([one[part] for one in some], 1) for part in (2, 3))
+        made = causal.decode(shape, numbers, marks, [c.exact for _, c, _, _ in some], [c.sets for _, c, _, _ in some], h.eb, h.element)
+        for j, (i, *_) in enumerate(some):
+            found[i] = made[:, j].reshape(shape)
     return found
 
 
@@ -379,7 +363,7 @@ class _Coded:
     halves: np.ndarray
     packed: np.ndarray
     exact: np.ndarray
-    sets: Sets
+    sets: Sets | np.ndarray
 
 
 def _refuse(bad: Any, chunk: int, what: str) -> None:
@@ -394,12 +378,15 @@ def _parsed(words: np.ndarray, shape: tuple[int, int, int], h: Header, chunk: in
         _refuse(len(words) != 1 + -(-n * e.bytes // 4), chunk, "its length is not that of its values")
         _refuse(words[1:].view(np.uint8)[n * e.bytes :].any(), chunk, "what fills up its last word is not 0")
         return words[1:].view(np.uint8)[: n * e.bytes].view(e.bits).reshape(shape)
-    anchors = int(np.prod([-(-m // LARGEST) for m in shape]))
+    by_cause = bool(words[0] & np.uint32(8))
+    anchors = 0 if by_cause else _anchor_count(shape)
     total = n - anchors
     low, high, apart = int(words[0]) >> 8 & 0xFF, int(words[0]) >> 16 & 0xFF, bool(words[0] & np.uint32(4))
-    _refuse(int(words[0]) & 0xFF0000F9 != 1 or high < low or high > LAST or (apart and high), chunk, "it is neither coded nor raw")
+    mixed = by_cause and int(words[0]) & 6 != 0
+    _refuse(int(words[0]) & 0xFF0000F1 != 1 or mixed or high < low or high > LAST or (apart and high), chunk, "it is neither coded nor raw")
     _refuse(len(words) < 3, chunk, "it is too short")
-    sets, at = _weights(words, shape, chunk) if int(words[0]) & 2 else ({}, 3)
+    sets: Sets | np.ndarray
+    sets, at = _head(words, shape, chunk) if by_cause else _weights(words, shape, chunk) if int(words[0]) & 2 else ({}, 3)
     ends = _groups(shape) if apart else [total]
     cuts = _cut(ends)
     streams = len(cuts)
@@ -436,6 +423,16 @@ def _tables(words: np.ndarray, at: int, range_: tuple[int, int] | None, counts: 
     return f, at + (i + 1) // 2
 
 
+def _head(words: np.ndarray, shape: tuple[int, int, int], chunk: int) -> tuple[np.ndarray, int]:
+    """Base and weights of the causal predictor, and where what follows them begins."""
+    count = causal.words_of(shape)
+    _refuse(count == 0, chunk, "its shape has no causal predictor")
+    _refuse(len(words) < 3 + count, chunk, "it is too short")
+    head = words[3 : 3 + count].copy()
+    _refuse(not (np.isfinite(head[:2].view(np.float64)).all() and np.isfinite(head[2:].view(np.float32)).all()), chunk, "a weight is not finite")
+    return head, 3 + count
+
+
 def _weights(words: np.ndarray, shape: tuple[int, int, int], chunk: int) -> tuple[Sets, int]:
     """The weights of a chunk, and where what follows them begins."""
     _refuse(len(words) < 4, chunk, "it is too short")
@@ -457,31 +454,40 @@ def _weights(words: np.ndarray, shape: tuple[int, int, int], chunk: int) -> tupl
     return sets, end
 
 
-def _values(c: _Coded, symbols: np.ndarray, shape: tuple[int, int, int], h: Header) -> np.ndarray:
-    """The bits [z, y, x] of a chunk whose symbols are known."""
-    e = h.element
-    count = _counts(symbols)
-    anchors = len(c.exact) - int((symbols == 0).sum())
-    _refuse(anchors != int(np.prod([-(-m // LARGEST) for m in shape])), c.chunk, "it has another number of exact values than it marks")
+def _anchor_count(shape: tuple[int, int, int]) -> int:
+    return prod(-(-m // LARGEST) for m in shape)
+
+
+def _numbers(c: _Coded, symbols: np.ndarray, shape: tuple[int, int, int]) -> np.ndarray:
+    """The k of a chunk's symbols, once its exact values and low bits are as many as these ask for."""
+    count = low_counts(symbols)
+    anchors = _anchor_count(shape) if isinstance(c.sets, dict) else 0
+    _refuse(len(c.exact) - int((symbols == 0).sum()) != anchors, c.chunk, "it has another number of exact values than it marks")
     _refuse(len(c.packed) != -(-int(count.sum()) // 8), c.chunk, "it has another number of low bits than its symbols ask for")
-    k = _numbers(symbols, _unpack(c.packed, count)).astype(np.float64)
+    return from_symbols(symbols, unpack_low(c.packed, count)).astype(np.float64)
+
+
+def _values(c: _Coded, k: np.ndarray, marked: np.ndarray, shape: tuple[int, int, int], h: Header) -> np.ndarray:
+    """The bits [z, y, x] of a chunk whose numbers are known, and which of them are exact values."""
+    assert isinstance(c.sets, dict)
+    e, anchors = h.element, _anchor_count(shape)
     out, r = np.zeros(shape, e.bits), np.zeros(shape)
     out[_anchors()] = c.exact[:anchors].reshape([-(-m // LARGEST) for m in shape])
     first = out[_anchors()]
     with np.errstate(all="ignore"):
-        r[_anchors()] = np.where(_plain(first, e), to_floats(first, e), 0.0)
+        r[_anchors()] = np.where(plain_values(first, e), to_floats(first, e), 0.0)
         at, used = 0, anchors
         for level, s, axes, box in _levels(shape):
             p = _predicted(r, s, axes, box)
             if (weights := c.sets.get((level, axes))) is not None:
                 p = _refined(r, p, s, axes, weights)
-            stored = _rounded(p + k[at : at + p.size].reshape(p.shape) * _step(h.eb, level), e).view(e.bits)
-            bad = symbols[at : at + p.size].reshape(p.shape) == 0
+            stored = rounded(p + k[at : at + p.size].reshape(p.shape) * _step(h.eb, level), e).view(e.bits)
+            bad = marked[at : at + p.size].reshape(p.shape)
             at += p.size
             if exact := int(bad.sum()):
                 stored[bad] = c.exact[used : used + exact]
                 used += exact
             got = to_floats(stored, e)
-            r[box] = np.where(bad & ~_plain(stored, e), p, got)
+            r[box] = np.where(bad & ~plain_values(stored, e), p, got)
             out[box] = stored
     return out

@@ -13,7 +13,7 @@ from rooftop.codecs.elements import Element
 from rooftop.codecs.tiles import Part, parts
 
 STEPS = SYMBOLS // rans.LANES
-BATCH = 1 << 23  # values at a time
+BATCH = 1 << 21  # values at a time
 SHIFTS = {"f64": 52, "f32": 23, "f16": 7, "bf16": 7, "f8e4m3": 0, "f8e5m2": 0}
 
 

@@ -56,11 +56,11 @@ def reference(x: Tensor, bound: Tensor | None, element: str, rank: int) -> tuple
 
     from rooftop.codecs.blocks import encode
     from rooftop.codecs.container import checksums
-    from rooftop.codecs.tiles import parts
+    from rooftop.codecs.tiles import mapped, parts
 
     h = _codecs.header(tuple(x.shape), element, rank, None if bound is None else float(bound))
     grid = _codecs.as_array(x, element)
-    made = [encode(part.cut(grid), part, h) for part in parts(h)]
+    made = mapped(lambda part: encode(part.cut(grid), part, h), parts(h))
     words = np.zeros(_codecs.room(grid.size, h.chunks, h.element.bytes), np.uint32)
     used = np.concatenate([w for w, _ in made]) if made else words[:0]
     sizes = np.concatenate([s for _, s in made]) if made else np.zeros(0, np.uint32)

@@ -48,11 +48,12 @@ def reference(x: Tensor, element: str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
     from rooftop.codecs import planes
     from rooftop.codecs.container import Header, checksums
+    from rooftop.codecs.tiles import mapped, parts
 
     h = Header("planes", ELEMENTS[element], tuple(x.shape), "lossless", 0.0, 0.0, 0)
     grid = _codecs.as_array(x, element).reshape(h.grid)
     frequencies = np.frombuffer(planes.table(grid, h), "<u2")
-    made = [planes.encode(part.cut(grid), part, h, frequencies) for part in planes.parts(h, limit=planes.BATCH)]
+    made = mapped(lambda part: planes.encode(part.cut(grid), part, h, frequencies), parts(h, limit=planes.BATCH))
     words = np.zeros(_codecs.room(grid.size, h.chunks, h.element.bytes), np.uint32)
     used = np.concatenate([w for w, _ in made]) if made else words[:0]
     sizes = np.concatenate([s for _, s in made]) if made else np.zeros(0, np.uint32)

@@ -17,7 +17,7 @@ from rooftop.ops import compress_planes as compressing
 if TYPE_CHECKING:
     from torch import Tensor
 
-TOGETHER = 512  # chunks that the reference decodes at a time
+TOGETHER = 256  # chunks that the reference decodes at a time
 
 
 def decompress_planes(
@@ -62,21 +62,20 @@ def reference(words: Tensor, starts: Tensor, checks: Tensor, frequencies: Tensor
 
     from rooftop.codecs import planes
     from rooftop.codecs.container import FormatError, Header, checksums
-    from rooftop.codecs.tiles import Part
+    from rooftop.codecs.tiles import Part, mapped
 
     h = Header("planes", ELEMENTS[element], (n,), "lossless", 0.0, 0.0, 0)
     held, ends, wanted = _codecs.as_array(words, "u32"), starts.cpu().numpy(), _codecs.as_array(checks, "u32")
     table = frequencies.cpu().numpy().view(np.uint16)
     fits = int(table.sum(dtype=np.int64)) == 4096
     out, damaged = np.zeros(n, h.element.bits), np.zeros(h.chunks, np.int32)
-    for c in range(h.chunks):
-        first, last = int(ends[c]), int(ends[c + 1])
-        if first < 0 or not 1 <= last - first <= 1 + 2048 * h.element.bytes or last > len(held):
-            damaged[c] = 1
-        elif checksums(held[first:last], np.array([last - first], np.uint32))[0] != wanted[c]:
-            damaged[c] = 2
-        elif held[first] and not fits:
-            damaged[c] = 3
+    sizes = np.diff(ends)
+    damaged[(ends[:-1] < 0) | (sizes < 1) | (sizes > 1 + 2048 * h.element.bytes) | (ends[1:] > len(held))] = 1
+
+    def summed(run: np.ndarray) -> None:
+        """Neighbouring chunks within the words."""
+        a, b = int(run[0]), int(run[-1]) + 1
+        damaged[a:b][checksums(held[int(ends[a]) : int(ends[b])], sizes[a:b].astype(np.uint32)) != wanted[a:b]] = 2
 
     def decode(a: int, b: int) -> None:
         """Chunks a to b - 1 together; where one of them is damaged, each half of them by itself."""
@@ -92,11 +91,16 @@ def reference(words: Tensor, starts: Tensor, checks: Tensor, frequencies: Tensor
                 decode(a, (a + b) // 2)
                 decode((a + b) // 2, b)
 
-    good = np.flatnonzero(damaged == 0)
-    for run in np.split(good, np.flatnonzero(np.diff(good) > 1) + 1):
-        for c in range(0, len(run), TOGETHER):
-            some = run[c : c + TOGETHER]
-            decode(int(some[0]), int(some[-1]) + 1)
+    def runs() -> list[np.ndarray]:
+        """Neighbouring chunks that nothing was found wrong with, TOGETHER at most."""
+        good = np.flatnonzero(damaged == 0)
+        found = np.split(good, np.flatnonzero(np.diff(good) > 1) + 1)
+        return [run[i : i + TOGETHER] for run in found for i in range(0, len(run), TOGETHER)]
+
+    mapped(summed, runs())
+    if not fits:
+        damaged[[c for run in runs() for c in run if held[int(ends[c])]]] = 3
+    mapped(lambda run: decode(int(run[0]), int(run[-1]) + 1), runs())
     signed = {1: np.uint8, 2: np.int16, 4: np.int32, 8: np.int64}[h.element.bytes]
     return torch.from_numpy(out.view(signed)).to(words.device), torch.from_numpy(damaged).to(words.device)
 

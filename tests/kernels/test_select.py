@@ -14,7 +14,7 @@ import torch
 import rooftop
 from rooftop.core import registry
 from rooftop.core.spec import DTYPES, TARGETS, Meta
-from rooftop.kernels._device import held_selecting, selecting, sorting
+from rooftop.kernels._device import held_selecting, pivoting, selecting, sorting
 
 HARD = [0.0, -0.0, math.nan, -math.nan, math.inf, -math.inf, 1e-45, -1e-45, 1.0, -1.0, 1.0000001, 3e38, -3e38]
 
@@ -167,6 +167,44 @@ def test_rows_are_shared_out_within_what_a_card_has() -> None:
     assert planned > 4000
 
 
+def test_a_sample_leaves_what_a_block_holds() -> None:
+    """For any rows, length, k, dtype and card: entries, sample and a round beside the k kept fit the shared memory, and the parts cover the row."""
+    op = registry.op("topk")
+    planned = 0
+    for device in (*TARGETS.values(), *TARGETS.names.values()):
+        for dtype in ("f32", "f16", "i64", "i32"):
+            for rows in (1, 3, 64, 131, 200, 4096):
+                for n in (4096, 5000, 33000, 131072, 1 << 20, 1 << 24, 1 << 30):
+                    for k in (1, 2, 63, 300, 1025, 2048):
+                        p = op.problem_of({"x": Meta((rows, n), dtype), "lengths": None}, {"k": k, "largest": True, "nan": "largest"}, device)
+                        c = pivoting.plan(p, k)
+                        if c is None:
+                            assert selecting.plan(p, k) is not None or k > selecting.MOST
+                            continue
+                        key, pack, m = selecting.key_bytes(p), 16 // p["x"].itemsize, c["sample"]
+                        blocks = 1 if c["threads"] == pivoting.WIDE else 2
+                        assert blocks * (c["capacity"] * (key + 4) + selecting.RESERVED) <= device.shared_per_block and c["capacity"] % 4 == 0
+                        assert c["capacity"] >= max(selecting.pow2(k), k + c["threads"] * pack, c["threads"])
+                        assert m * key <= c["capacity"] * (key + 4) and 4 * m <= n and m in pivoting.SAMPLES
+                        assert 0 < pivoting.place(k, n, m) <= m and pivoting.reaching(k, n, m) >= min(n, k)
+                        assert c["per"] * c["splits"] >= n > c["per"] * (c["splits"] - 1) and c["splits"] <= pivoting.LISTS
+                        if c["splits"] > 1:
+                            assert c["list_capacity"] * (key + 4) + 2 * selecting.RESERVED <= device.shared_per_block
+                            assert c["list_capacity"] >= max(selecting.pow2(k), k + pivoting.WIDE * pack) and rows * c["splits"] <= 2 * device.sms
+                        planned += 1
+    assert planned > 3000
+
+
+@pytest.mark.parametrize("k", [1, 30, 700])
+def test_a_pivot_hardly_ever_lies_before_the_last(k: int) -> None:
+    """Of 2000 random samples of 1024 of 8192: those with more of the first k than the place allows. Four standard deviations and more: none is expected."""
+    generator = torch.Generator().manual_seed(k)
+    place, n, m = pivoting.place(k, 8192, 1024), 8192, 1024
+    firsts = [int((torch.randperm(n, generator=generator)[:m] < k).sum()) for _ in range(2000)]
+    assert max(firsts) <= place and k * m / n - 0.5 < sum(firsts) / 2000 < k * m / n + 0.5
+    assert place * n / m < 4 * k + 6 * n / m + 1
+
+
 def test_a_sort_fits_its_block() -> None:
     op = registry.op("sort")
     for device in TARGETS.values():
@@ -210,7 +248,12 @@ def test_the_proof_of_exactness_finds_a_wrong_index(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(selection, "SHAPES", ((60, (1, 7)),))
     found = list(selection.wrong_rows(12, "cpu", 3))
-    assert sum(rows for rows, _ in found) >= 12 and not any(bad for _, bad in found)
+    assert sum(rows for _, rows, _ in found) >= 12 and not any(bad for *_, bad in found)
     right = rooftop.argsort
     monkeypatch.setattr(rooftop, "argsort", lambda x: right(x.flip(-1)))
-    assert all(bad.startswith("argsort") for _, bad in selection.wrong_rows(12, "cpu", 3))
+    assert all(bad.startswith("argsort") for *_, bad in selection.wrong_rows(12, "cpu", 3))
+    monkeypatch.undo()
+    monkeypatch.setattr(selection, "SHAPES", ((60, (1, 7)),))
+    monkeypatch.setattr(selection, "by_numpy", lambda x, descending: x.argsort(-1).numpy() * 0)
+    assert any("the proof's own order" in bad for *_, bad in selection.wrong_rows(12, "cpu", 3))
+    assert list(selection.wrong_rows(12, "cpu", 3, seconds=0.0)) == []

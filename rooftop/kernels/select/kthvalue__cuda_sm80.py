@@ -1,4 +1,5 @@
-"""Which kernels take a kthvalue: those of select.cuh up to 2048 elements from either end of the order, between them a sort of the whole row."""
+"""Which kernels take a kthvalue: those of pivot_rows.cuh and select.cuh up to 2048 elements from either end of the order, else
+a sort of the whole row."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ from typing import Any
 
 from rooftop.core.head import Head
 from rooftop.core.spec import Launch, Meta, Problem
-from rooftop.kernels._device import selecting, sorting
+from rooftop.kernels._device import pivoting, selecting, sorting
 
 
 def _ends(p: Problem) -> tuple[int, bool]:
@@ -21,18 +22,18 @@ def supports(p: Problem, head: Head) -> str | None:
 
 
 def choose(p: Problem, head: Head) -> Mapping[str, Any]:
-    return selecting.plan(p, _ends(p)[0]) or sorting.plan(p)
+    return pivoting.choose(p, _ends(p)[0]) or sorting.plan(p)
 
 
 def scratch(p: Problem, config: Mapping[str, Any], head: Head) -> dict[str, Meta]:
-    return selecting.scratch(p, config, _ends(p)[0]) or sorting.scratch(p, config)
+    return pivoting.scratch(p, config, _ends(p)[0]) or sorting.scratch(p, config)
 
 
 def launches(p: Problem, config: Mapping[str, Any], head: Head) -> list[Launch]:
     k, from_largest = _ends(p)
     nan = str(p.option("nan"))
-    if config["way"] in ("warp", "short", "select"):  # from the largest the order is turned round, that of equals too
+    if config["way"] in ("warp", "short", "select", "pivot"):  # from the largest the order is turned round, that of equals too
         to = selecting.results(p, k - 1, 1, "value", "index", None, True)
-        return selecting.launches(p, config, k, selecting.sense(from_largest, nan), selecting.TURNED if from_largest else 0, to)
+        return pivoting.launches(p, config, k, selecting.sense(from_largest, nan), selecting.TURNED if from_largest else 0, to)
     to = selecting.results(p, int(p.option("k")) - 1, 1, "value", "index", None, True)
     return sorting.launches(p, config, selecting.sense(False, nan), to, rest=False)

@@ -1,4 +1,4 @@
-"""Which kernels take a topk: those of select.cuh up to 2048 elements of a row, above it a sort of the whole row."""
+"""Which kernels take a topk: those of pivot_rows.cuh and select.cuh up to 2048 elements of a row, above it a sort of the whole row."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from rooftop.core.head import Head
 from rooftop.core.spec import Launch, Meta, Problem
-from rooftop.kernels._device import selecting, sorting
+from rooftop.kernels._device import pivoting, selecting, sorting
 
 
 def supports(p: Problem, head: Head) -> str | None:
@@ -17,17 +17,17 @@ def supports(p: Problem, head: Head) -> str | None:
 
 
 def choose(p: Problem, head: Head) -> Mapping[str, Any]:
-    return selecting.plan(p, int(p.option("k"))) or sorting.plan(p)
+    return pivoting.choose(p, int(p.option("k"))) or sorting.plan(p)
 
 
 def scratch(p: Problem, config: Mapping[str, Any], head: Head) -> dict[str, Meta]:
-    return selecting.scratch(p, config, int(p.option("k"))) or sorting.scratch(p, config)
+    return pivoting.scratch(p, config, int(p.option("k"))) or sorting.scratch(p, config)
 
 
 def launches(p: Problem, config: Mapping[str, Any], head: Head) -> list[Launch]:
     k = int(p.option("k"))
     order = selecting.sense(bool(p.option("largest")), str(p.option("nan")))
     to = selecting.results(p, 0, k, "values", "indices", None, True)
-    if config["way"] in ("warp", "short", "select"):
-        return selecting.launches(p, config, k, order, 0, to)
+    if config["way"] in ("warp", "short", "select", "pivot"):
+        return pivoting.launches(p, config, k, order, 0, to)
     return sorting.launches(p, config, order, to, rest=False)

@@ -1,11 +1,12 @@
 /* rooftop
 idea    = "The selection of topk, without its order: the mask is filled with what most elements are, then the selected are marked in it."
-limit   = "The read of x, as topk; the mask is a quarter of its bytes in float32, the marks are single bytes."
+limit   = "The read of x, as topk without its sort; the mask is a quarter of its bytes in float32, the marks are single bytes."
 dtypes  = ["f32", "f16", "bf16", "i64", "i32"]
 args    = ["x: T[R, N]"]
 demands = { has = ["LDG"], spills = 0 }
 python  = ["supports", "choose", "launches", "scratch"]
 */
+#include "pivot_rows.cuh"
 #include "radix.cuh"
 #include "select.cuh"
 #include "short_rows.cuh"

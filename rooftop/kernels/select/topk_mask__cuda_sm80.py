@@ -1,4 +1,4 @@
-"""Which kernels take a topk_mask: those of select.cuh where at most 2048 elements are in, or out, else a sort of the whole row."""
+"""Which kernels take a topk_mask: those of pivot_rows.cuh and select.cuh where at most 2048 elements are in, or out, else a sort of the whole row."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from rooftop.core.head import Head
 from rooftop.core.spec import Launch, Meta, Problem
-from rooftop.kernels._device import selecting, sorting
+from rooftop.kernels._device import pivoting, selecting, sorting
 
 
 def _few(p: Problem) -> tuple[int, bool]:
@@ -22,11 +22,11 @@ def supports(p: Problem, head: Head) -> str | None:
 
 def choose(p: Problem, head: Head) -> Mapping[str, Any]:
     k, _ = _few(p)
-    return {"way": "fill"} if k == 0 else selecting.plan(p, k) or sorting.plan(p)
+    return {"way": "fill"} if k == 0 else pivoting.choose(p, k) or sorting.plan(p)
 
 
 def scratch(p: Problem, config: Mapping[str, Any], head: Head) -> dict[str, Meta]:
-    return {} if config["way"] == "fill" else selecting.scratch(p, config, _few(p)[0]) or sorting.scratch(p, config)
+    return {} if config["way"] == "fill" else pivoting.scratch(p, config, _few(p)[0]) or sorting.scratch(p, config)
 
 
 def launches(p: Problem, config: Mapping[str, Any], head: Head) -> list[Launch]:
@@ -36,9 +36,9 @@ def launches(p: Problem, config: Mapping[str, Any], head: Head) -> list[Launch]:
         return [selecting.fill(p, "out", not inside)]
     to = selecting.results(p, 0, k, None, None, "out", inside)
     if config["way"] == "warp":
-        return selecting.launches(p, config, k, selecting.sense(largest, nan), 0, to)
-    if config["way"] in ("short", "select"):
+        return pivoting.launches(p, config, k, selecting.sense(largest, nan), 0, to)
+    if config["way"] in ("short", "select", "pivot"):
         order = selecting.sense(largest == inside, nan)
-        return [selecting.fill(p, "out", not inside), *selecting.launches(p, config, k, order, 0 if inside else selecting.TURNED, to)]
+        return [selecting.fill(p, "out", not inside), *pivoting.launches(p, config, k, order, 0 if inside else selecting.TURNED, to)]
     to = selecting.results(p, 0, int(p.option("k")), None, None, "out", True)
     return [selecting.fill(p, "out", False), *sorting.launches(p, config, selecting.sense(largest, nan), to, rest=False)]

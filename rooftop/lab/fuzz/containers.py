@@ -38,6 +38,7 @@ def originals(seed: int = 0) -> list[tuple[bytes, np.ndarray]]:
     rough[::50] = [np.nan, np.inf, -0.0, 1e-40] * 25
     image = (np.sin(np.arange(130)[:, None] / 9) * np.cos(np.arange(67) / 5)).astype(np.float32)
     volume = (np.sin(np.arange(9)[:, None, None]) + np.cos(np.arange(18)[:, None] / 3) + np.arange(35) / 9).astype(np.float64)
+    causal = (0.1 * np.cumsum(np.cumsum(rng.normal(size=(80, 90)), 0), 1)).astype(np.float32)  # the values before tell more than a coarser grid
     weights = rng.normal(size=9000).astype(np.float32) * 0.02
     add(line, abs=0.01)
     add(rough, abs=0.01)
@@ -51,6 +52,7 @@ def originals(seed: int = 0) -> list[tuple[bytes, np.ndarray]]:
     add(rng.integers(0, 256, 9000, dtype=np.uint8), lossless=True, codec="planes")
     add(line, abs=0.05, codec="ratio")
     add(image, abs=1e-4, codec="ratio")
+    add(causal, abs=2e-3, codec="ratio")
     add(np.zeros((3, 0, 4), np.float32), abs=1.0)
     return found
 

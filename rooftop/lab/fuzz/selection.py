@@ -4,14 +4,16 @@
     python -m rooftop.lab.fuzz.selection --device cpu --rows 2000 --draws 100000
 
 Rows are of twelve kinds: normal, rounded, of equal leading bits, all equal, denormals, -infinity, with NaN, rising, falling, +-0, with infinities, of few
-mantissa bits. What is right follows from NumPy's stable sort of whole numbers that order as the values do, not from the library's own reference. Draws are
-compared with probabilities worked out in float64: Pearson's chi-square, as a normal deviate by Wilson and Hilferty. Beyond 4.4 (1e-5 on two sides) it is
-wrong, and so is any draw of what has no probability."""
+mantissa bits. What is right follows from torch's stable sort of whole numbers that order as the values do, and this from NumPy's sort of the floats, not from
+the library's own reference. Draws are compared with probabilities worked out in float64: Pearson's chi-square, as a normal deviate by Wilson and Hilferty.
+Beyond 4.4 (1e-5 on two sides) it is wrong, and so is any draw of what has no probability."""
 
 from __future__ import annotations
 
 import argparse
 import math
+import time
+from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +22,7 @@ import numpy as np
 import rooftop
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from torch import Generator, Tensor
 
 KINDS = 12
 SHAPES = ((200, (1, 7, 200)), (1000, (5, 64, 1000)), (3000, (64, 700)), (9000, (33, 2048)), (40000, (50, 5000)), (1 << 17, (3, 64, 2047)))
@@ -28,66 +30,102 @@ WAYS: tuple[dict[str, Any], ...] = ({}, {"top_k": 5}, {"top_p": 0.7}, {"min_p": 
 MOST = 4.4
 
 
-def adversarial(rows: int, n: int, generator: np.random.Generator) -> np.ndarray:
-    """float32 [rows, n]; row r is of kind r modulo KINDS."""
-    x = generator.standard_normal((rows, n), dtype=np.float32)
-    kind = np.arange(rows) % KINDS
-    at = [kind == i for i in range(KINDS)]
-    x[at[1]] = np.round(x[at[1]] * 2)
-    x[at[2]] = 1 + np.abs(x[at[2]]) * np.float32(1e-4)
-    x[at[3]] = 0.5
-    x[at[4]] *= np.float32(1e-39)
-    x[at[5]] = -np.inf
-    x[at[6]] = np.where(x[at[6]] > 1.5, np.float32("nan"), x[at[6]])
-    x[at[7]] = np.sort(x[at[7]], -1)
-    x[at[8]] = -np.sort(x[at[8]], -1)
-    x[at[9]] = np.where(x[at[9]] > 0, np.float32(0.0), np.float32(-0.0))
-    x[at[10]] = np.where(x[at[10]] > 2, np.float32("inf"), np.round(x[at[10]]))
-    x[at[11]] = (x[at[11]].view(np.int32) & ~0xFF).view(np.float32)
+def adversarial(rows: int, n: int, generator: Generator) -> Tensor:
+    """float32 [rows, n] on the generator's device; row r is of kind r modulo KINDS."""
+    import torch
+
+    x = torch.randn(rows, n, generator=generator, device=generator.device)
+    of = [x[i::KINDS] for i in range(KINDS)]
+    of[1].mul_(2).round_()
+    of[2].abs_().mul_(1e-4).add_(1)
+    of[3].fill_(0.5)
+    of[4].mul_(1e-39)
+    of[5].fill_(-math.inf)
+    of[6].masked_fill_(of[6] > 1.5, math.nan)
+    of[7].copy_(of[7].sort(-1).values)
+    of[8].copy_(of[8].sort(-1, descending=True).values)
+    of[9].copy_(torch.where(of[9] > 0, 0.0, -0.0))
+    of[10].round_().masked_fill_(of[10] > 2, math.inf)
+    of[11].view(torch.int32).bitwise_and_(~0xFF)
     return x
 
 
-def ordered(x: np.ndarray, descending: bool) -> np.ndarray:
-    """Indices of each row in order, equals by index; NaN above all, -0.0 as +0.0."""
-    bits = x.view(np.int32).astype(np.int64)
-    size = bits & 0x7FFFFFFF
-    key = np.where(bits < 0, -size, size)
-    key = np.where(size > 0x7F800000, np.int64(1) << 40, key)
-    return np.argsort(-key if descending else key, axis=-1, kind="stable")
-
-
-def wrong_rows(rows: int, device: str, seed: int) -> Iterator[tuple[int, str]]:
-    """(rows looked at, what was wrong with one of them, or nothing), a batch at a time."""
+def ordered(x: Tensor, descending: bool) -> Tensor:
+    """Indices of each row in order, equals by index; NaN above all, -0.0 as +0.0. A stable sort of whole numbers that order as the values do."""
     import torch
 
-    generator = np.random.default_rng(seed)
+    bits = x.view(torch.int32).long()
+    size = bits & 0x7FFFFFFF
+    key = torch.where(bits < 0, -size, size).masked_fill_(size > 0x7F800000, 1 << 40)
+    return (-key if descending else key).sort(dim=-1, stable=True).indices
+
+
+def by_numpy(x: Tensor, descending: bool) -> np.ndarray:
+    """The same of floats, by NumPy alone."""
+    held = x.double().cpu().numpy() + 0.0
+    key = np.where(np.isnan(held), np.inf, held), np.isnan(held)
+    return np.lexsort((-key[0], ~key[1]) if descending else key, axis=-1)
+
+
+def compile_ahead(rows: int) -> int:
+    """The kernels that `wrong_rows` runs on the current GPU, and those of the draws, on all cores. Returns how many programs they are."""
+    import torch
+
+    from rooftop.core.implementation import device_of
+    from rooftop.core.spec import Case, Input, case
+    from rooftop.lab import ahead, candidates
+
+    cases: dict[str, list[Case]] = {"topk": [], "kthvalue": [], "topk_mask": [], "argsort": [], "sample": []}
     each = rows // len(SHAPES) + 1
     for n, ks in SHAPES:
+        full = min(each, max(KINDS, (1 << 24) // n))
+        for count in {full, each % full or full}:
+            given: dict[str, Any] = {"x": Input((count, n), "f32"), "lengths": None, "nan": "largest"}
+            cases["argsort"].append(case("", descending=False, **given))
+            for k in ks:
+                cases["kthvalue"].append(case("", x=given["x"], k=k, nan="largest"))
+                cases["topk_mask"].append(case("", k=k, largest=True, **given))
+                cases["topk"] += [case("", k=k, largest=largest, **given) for largest in (True, False)]
+    held: dict[str, Any] = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "seed": 0}
+    cases["sample"].append(case("", logits=Input((200_000, 1000), "f32"), **held))
+    todo = [(s, c) for op, listed in cases.items() for s in candidates.find([op]) for c in listed]
+    return ahead.compile_first(todo, device_of(torch.cuda.current_device()))
+
+
+def wrong_rows(rows: int, device: str, seed: int, seconds: float = math.inf) -> Iterator[tuple[int, int, str]]:
+    """(elements of a row, rows looked at, what was wrong with one of them, or nothing), a batch at a time; no more batches of a length once its share of
+    `seconds` is over."""
+    import torch
+
+    generator = torch.Generator(device).manual_seed(seed)
+    each, started = rows // len(SHAPES) + 1, time.monotonic()
+    for turn, (n, ks) in enumerate(SHAPES):
         left = each
-        while left > 0:
+        while left > 0 and time.monotonic() - started < seconds * (turn + 1) / len(SHAPES):
             count = min(left, max(KINDS, (1 << 24) // n))
-            left -= count
             x = adversarial(count, n, generator)
-            on = torch.from_numpy(x).to(device)
             up, down = ordered(x, False), ordered(x, True)
             bad = ""
+            if left == each:  # the order that all is held against, itself
+                for descending, found in ((False, up), (True, down)):
+                    if not np.array_equal(found[: 2 * KINDS].cpu().numpy(), by_numpy(x[: 2 * KINDS], descending)):
+                        bad = f"the proof's own order of {n}"
+            left -= count
             for k in ks:
                 for largest, want in ((True, down), (False, up)):
-                    values, indices = rooftop.topk(on, k, largest=largest)
-                    if not np.array_equal(indices.cpu().numpy(), want[:, :k]):
+                    values, indices = rooftop.topk(x, k, largest=largest)
+                    if not torch.equal(indices, want[:, :k]):
                         bad = f"topk {count}x{n} k={k} largest={largest}: indices"
-                    if not np.array_equal(values.cpu().numpy().view(np.int32), np.take_along_axis(x, want[:, :k], -1).view(np.int32)):
+                    if not torch.equal(values.view(torch.int32), x.gather(-1, want[:, :k]).view(torch.int32)):
                         bad = f"topk {count}x{n} k={k} largest={largest}: values"
-                found = rooftop.kthvalue(on, k)[1].cpu().numpy()
-                if not np.array_equal(found, up[:, k - 1]):
+                if not torch.equal(rooftop.kthvalue(x, k)[1], up[:, k - 1]):
                     bad = f"kthvalue {count}x{n} k={k}"
-                mask = np.zeros(x.shape, bool)
-                np.put_along_axis(mask, down[:, :k], True, -1)
-                if not np.array_equal(rooftop.topk_mask(on, k).cpu().numpy(), mask):
+                mask = torch.zeros(x.shape, dtype=torch.bool, device=x.device).scatter_(-1, down[:, :k], True)
+                if not torch.equal(rooftop.topk_mask(x, k), mask):
                     bad = f"topk_mask {count}x{n} k={k}"
-            if not np.array_equal(rooftop.argsort(on).cpu().numpy(), up):
+            if not torch.equal(rooftop.argsort(x), up):
                 bad = f"argsort {count}x{n}"
-            yield count, bad
+            yield n, count, bad
 
 
 def deviate(draws: int, how: dict[str, Any], device: str, seed: int, length: int = 1000, temperature: float = 0.8) -> tuple[float, int, int]:
@@ -120,15 +158,22 @@ def main() -> None:
     parser.add_argument("--draws", type=int, default=10_000_000)
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--seconds", type=float, default=math.inf, help="for the rows: fewer of them where they take longer")
     how = parser.parse_args()
-    looked, wrong = 0, []
-    for count, bad in wrong_rows(how.rows, how.device, how.seed):
-        looked += count
+    looked: Counter[int] = Counter()
+    wrong = []
+    if how.device != "cpu":
+        print(f"compiled {compile_ahead(how.rows)} programs", flush=True)
+    for n, count, bad in wrong_rows(how.rows, how.device, how.seed, how.seconds):
+        if n not in looked and looked:
+            print(f"{sum(looked.values())} rows of up to {max(looked)} looked at", flush=True)
+        looked[n] += count
         wrong += [bad] if bad else []
-    print(f"{looked} rows, seed {how.seed}: {len(wrong)} batches wrong {'; '.join(wrong[:5])}")
+    listed = ", ".join(f"{count} of {n}" for n, count in looked.items())
+    print(f"{sum(looked.values())} rows ({listed}), seed {how.seed}: {len(wrong)} batches wrong {'; '.join(wrong[:5])}", flush=True)
     for way in WAYS:
         z, free, beyond = deviate(how.draws // len(WAYS), way, how.device, how.seed)
-        print(f"{how.draws // len(WAYS)} draws {way}: z {z:+.2f} of {free} degrees of freedom, {beyond} without probability")
+        print(f"{how.draws // len(WAYS)} draws {way}: z {z:+.2f} of {free} degrees of freedom, {beyond} without probability", flush=True)
         wrong += [str(way)] if abs(z) > MOST or beyond else []
     raise SystemExit(1 if wrong else 0)
 
