@@ -68,6 +68,14 @@ def test_half_of_what_is_drawn_is_a_multiple_of_16() -> None:
 # -- bad input ---------------------------------------------------------------------------------------------------------
 
 
+def test_where_a_few_rows_are_too_little_many_are_drawn() -> None:
+    op = registry.op("rms_norm")
+    short = sweep.narrowed(sweep.swept(op), {"columns": (64, 384)})
+    found = sweep.draw(op, short, H200, 30 * GIB, count=8, of_models=False)
+    assert len(found) == 8
+    assert not any(p.few for p in found)
+
+
 def test_ranges_that_do_not_fit_are_refused() -> None:
     op = registry.op("rms_norm")
     of = sweep.swept(op)
