@@ -9,17 +9,20 @@ if TYPE_CHECKING:
     from rooftop.comm.collectives import Plan, Statistics, all_gather, all_reduce, all_to_all, plan, reduce_scatter, sent, synchronize
     from rooftop.comm.fused import all_gather_matmul, matmul_all_reduce, matmul_reduce_scatter
     from rooftop.comm.groups import CommError, Disagreement
+    from rooftop.comm.hierarchy import set_hosts
     from rooftop.comm.hooks import ErrorFeedback, ddp_hook, fsdp_hook
     from rooftop.comm.linear import ColumnParallelLinear, RowParallelLinear
 
 _FROM = {
     **dict.fromkeys(("Plan", "Statistics", "all_gather", "all_reduce", "all_to_all", "plan", "reduce_scatter", "sent", "synchronize"), "collectives"),
     **dict.fromkeys(("all_gather_matmul", "matmul_all_reduce", "matmul_reduce_scatter"), "fused"), **dict.fromkeys(("CommError", "Disagreement"), "groups"),
+    "set_hosts": "hierarchy",
     **dict.fromkeys(("ErrorFeedback", "ddp_hook", "fsdp_hook"), "hooks"), **dict.fromkeys(("ColumnParallelLinear", "RowParallelLinear"), "linear"),
 }  # fmt: skip
 __all__ = [
     "ColumnParallelLinear", "CommError", "Disagreement", "ErrorFeedback", "Plan", "RowParallelLinear", "Statistics", "all_gather", "all_gather_matmul",
-    "all_reduce", "all_to_all", "ddp_hook", "fsdp_hook", "matmul_all_reduce", "matmul_reduce_scatter", "plan", "reduce_scatter", "sent", "synchronize",
+    "all_reduce", "all_to_all", "ddp_hook", "fsdp_hook", "matmul_all_reduce", "matmul_reduce_scatter", "plan", "reduce_scatter", "sent",
+    "set_hosts", "synchronize",
 ]  # fmt: skip
 
 

@@ -11,13 +11,13 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from rooftop.comm import groups, library, steps
+from rooftop.comm import groups, hierarchy, library, steps
 from rooftop.comm import wire as wires
 from rooftop.comm.steps import Options
 
 library.register()
 ONE_SHOT_BYTES = 4 << 20  # bytes of the others' tensors up to which everybody adds up everything: on two H200 int8 took 21 us so at 4 MiB, 27 in two shots
-PATHS = ("portable", "symmetric", "plain")
+PATHS = ("portable", "symmetric", "hierarchical", "plain")
 
 
 @dataclass(frozen=True)
@@ -50,11 +50,12 @@ class Plan:
 def plan(x: Tensor, group: Any = None, *, wire: str = "int8", shots: int | None = None, path: str | None = None) -> Plan:
     """Which way `all_reduce(x, group, wire=wire, ...)` goes: ``print(rooftop.comm.plan(x))``. The same on every rank that asks with the same arguments.
 
-    "symmetric": a kernel that reads the peers' memory; "portable": torch.distributed's all-to-all and all-gather of messages; "plain": torch.distributed's
-    own all-reduce in x's dtype, where a measured table of sizes (`rooftop calibrate --comm`) says that it is faster.
+    "symmetric": a kernel that reaches the peers' memory; "hierarchical": of several hosts with several ranks each, quantised between hosts alone; "portable":
+    torch.distributed's all-to-all and all-gather of messages; "plain": torch.distributed's own all-reduce in x's dtype, where a measured table of sizes
+    (`rooftop calibrate --comm`) says that it is faster. The first call of a group, this one or a collective, asks all of its ranks where they are.
 
     Raises ValueError for a path that there is not, RuntimeError for a named one that cannot be taken here."""
-    from rooftop.comm import sizes, symmetric
+    from rooftop.comm import sizes
 
     group = groups.group_of("plan", group)
     x = groups.tensor_of("plan", x)
@@ -64,22 +65,34 @@ def plan(x: Tensor, group: Any = None, *, wire: str = "int8", shots: int | None 
         shots = 1 if x.numel() * x.element_size() * (ranks - 1) <= ONE_SHOT_BYTES else 2
     if isinstance(shots, bool) or shots not in (1, 2):
         raise ValueError(f"shots is {shots!r}; accepted are None, 1 and 2")
-    if path is not None and path not in PATHS:
-        raise ValueError(f"path is {path!r}; accepted are None, {', '.join(map(repr, PATHS))}")
-    if path == "plain":
-        return Plan("plain", shots, "asked for")
-    reason = symmetric.unable(x, group)
-    if path == "symmetric":
-        if reason:
-            raise RuntimeError(f"path 'symmetric': {reason}")
-        return Plan("symmetric", shots, "asked for")
-    if path == "portable":
-        return Plan("portable", shots, "asked for")
-    chosen = "portable" if reason else "symmetric"
-    measured = sizes.faster(x, ranks, wire, chosen) if free else None
+    chosen, why = _way("plan", x, group, path, PATHS)
+    measured = sizes.faster(x, ranks, wire, chosen) if free and path is None else None
     if measured is not None and measured.path == "plain":
         return Plan("plain", shots, measured.why)
-    return Plan(chosen, shots, reason or "one host, peers' memory can be read")
+    return Plan(chosen, shots, why)
+
+
+def _way(what: str, x: Tensor, group: Any, path: str | None, accepted: tuple[str, ...]) -> tuple[str, str]:
+    """(path, why), before any table of sizes is asked. Raises ValueError and RuntimeError as `plan`."""
+    from rooftop.comm import symmetric
+
+    if path is not None and path not in accepted:
+        raise ValueError(f"{what}: path is {path!r}; accepted are None, {', '.join(map(repr, accepted))}")
+    if path in ("plain", "portable"):
+        return path, "asked for"
+    reason = symmetric.unable(x, group) if path != "hierarchical" else ""
+    if path == "symmetric":
+        if reason:
+            raise RuntimeError(f"{what}: path 'symmetric': {reason}")
+        return path, "asked for"
+    if path is None and not reason:
+        return "symmetric", "one host, peers' memory can be reached"
+    hosts = hierarchy.of(group, x.device) if "hierarchical" in accepted else None
+    if path == "hierarchical" and hosts is None:
+        raise RuntimeError(f"{what}: path 'hierarchical': it takes several hosts, each with the same number of ranks, two at least, one after another")
+    if hosts is not None:
+        return "hierarchical", "asked for" if path else f"{hosts.hosts} hosts of {hosts.each} ranks"
+    return "portable", str(reason)
 
 
 def _begun(
@@ -139,7 +152,7 @@ def all_reduce(
         hadamard: rotate each group first, which spreads outliers. Not with "bf16".
         stochastic: unbiased rounding, for "int8" and "int4"; `seed` of its bits, on all ranks the same, another for each call.
         shots: 1: all to all at once, for small tensors; 2: by stripes. None: by size.
-        path: "portable", "symmetric", "plain" or None: see `plan`. A named one is taken or raises.
+        path: "portable", "symmetric", "hierarchical", "plain" or None: see `plan`. A named one is taken or raises.
         statistics: also return `Statistics`; costs a float32 all-reduce.
         verify: whether the ranks compare shapes, dtypes and options first. None: always on the CPU, on a GPU in a group's first 16 calls; the symmetric
             path's ranks compare them in every call, where they meet.
@@ -163,6 +176,8 @@ def all_reduce(
         groups.run(what, group, lambda: dist.all_reduce(found, group=group, async_op=True), timeout)
     elif p.path == "symmetric":
         found = symmetric.all_reduce(x, group, o, p.shots, timeout)
+    elif p.path == "hierarchical":
+        found = hierarchy.all_reduce(x, hierarchy.of(group, x.device), o, shots, timeout)  # type: ignore[arg-type]
     else:
         found = _portable_all_reduce(x, group, o, p.shots, timeout)
     if not statistics:
@@ -192,11 +207,13 @@ def _portable_all_reduce(x: Tensor, group: Any, o: Options, shots: int, timeout:
 
 def reduce_scatter(
     x: Tensor, group: Any = None, *, wire: str = "int8", group_size: int = 128, hadamard: bool = False, stochastic: bool = False, seed: int = 0,
-    statistics: bool = False, verify: bool | None = None, timeout: float | None = None,
+    path: str | None = None, statistics: bool = False, verify: bool | None = None, timeout: float | None = None,
 ) -> Tensor | tuple[Tensor, Statistics]:  # fmt: skip
     """This rank's part of the sum of the ranks' tensors: of x [W n, ...] the rows [n, ...] from rank * n on. Quantised once, added in float32.
 
     Arguments and errors as `all_reduce`'s. Raises ValueError where the first dimension cannot be divided by the number of ranks."""
+    from rooftop.comm import symmetric
+
     what = "reduce_scatter"
     if torch.compiler.is_compiling() and not statistics:
         return library.traced(what, x, group, wire, group_size, hadamard, stochastic, seed)
@@ -204,8 +221,13 @@ def reduce_scatter(
     ranks, rank = dist.get_world_size(group), dist.get_rank(group)
     shape = (x.shape[0] // ranks, *x.shape[1:])
     count = prod(shape)
+    way = _way(what, x, group, path, ("portable", "symmetric", "hierarchical"))[0]
     if x.numel() == 0 or ranks == 1:
         found = x.clone()[: shape[0]]
+    elif way == "symmetric":
+        found = symmetric.exchange(what, x, group, o, timeout).view(shape)
+    elif way == "hierarchical":
+        found = hierarchy.reduce_scatter(x, hierarchy.of(group, x.device), o, timeout).view(shape)  # type: ignore[arg-type]
     else:
         sent = steps.encode(x, o, ranks, count, rank * ranks * wires.padded(count, o.group))
         parts = torch.empty_like(sent)
@@ -220,24 +242,32 @@ def reduce_scatter(
 
 def all_gather(
     x: Tensor, group: Any = None, *, wire: str = "int8", group_size: int = 128, hadamard: bool = False, stochastic: bool = False, seed: int = 0,
-    statistics: bool = False, verify: bool | None = None, timeout: float | None = None,
+    path: str | None = None, statistics: bool = False, verify: bool | None = None, timeout: float | None = None,
 ) -> Tensor | tuple[Tensor, Statistics]:  # fmt: skip
     """The ranks' tensors one after another: [n, ...] to [W n, ...]. A rank's own part comes from its codes too, so that all ranks have the same bits.
 
     Arguments and errors as `all_reduce`'s. Raises ValueError for a tensor without dimensions."""
+    from rooftop.comm import symmetric
+
     what = "all_gather"
     if torch.compiler.is_compiling() and not statistics:
         return library.traced(what, x, group, wire, group_size, hadamard, stochastic, seed)
     x, group, o = _begun(what, what, x, group, (wire, group_size, hadamard, stochastic, seed), verify, lambda t, n: _rows(what, t))
     ranks, rank, count = dist.get_world_size(group), dist.get_rank(group), x.numel()
     shape = (x.shape[0] * ranks, *x.shape[1:])
+    way = _way(what, x, group, path, ("portable", "symmetric", "hierarchical"))[0]
     if count == 0 or ranks == 1:
         found = x.new_empty(shape) if count == 0 else x.clone()
         return (found, _statistics(found, found.float())) if statistics else found
-    sent = steps.encode(x, o, 1, count, rank * wires.padded(count, o.group))
-    got = sent.new_empty(ranks, sent.shape[1])
-    groups.run(what, group, lambda: groups.gather_into(got.view(-1), sent.view(-1), group), timeout)
-    found = steps.decode(got, o, count, ranks * count, x.dtype).view(shape)
+    if way == "symmetric":
+        found = symmetric.exchange(what, x, group, o, timeout).view(shape)
+    elif way == "hierarchical":
+        found = hierarchy.all_gather(x, hierarchy.of(group, x.device), o, timeout).view(shape)  # type: ignore[arg-type]
+    else:
+        sent = steps.encode(x, o, 1, count, rank * wires.padded(count, o.group))
+        got = sent.new_empty(ranks, sent.shape[1])
+        groups.run(what, group, lambda: groups.gather_into(got.view(-1), sent.view(-1), group), timeout)
+        found = steps.decode(got, o, count, ranks * count, x.dtype).view(shape)
     if not statistics:
         return found
     return found, _statistics(found[rank * x.shape[0] : (rank + 1) * x.shape[0]], x.float(), group)
@@ -245,24 +275,31 @@ def all_gather(
 
 def all_to_all(
     x: Tensor, group: Any = None, *, wire: str = "int8", group_size: int = 128, hadamard: bool = False, stochastic: bool = False, seed: int = 0,
-    statistics: bool = False, verify: bool | None = None, timeout: float | None = None,
+    path: str | None = None, statistics: bool = False, verify: bool | None = None, timeout: float | None = None,
 ) -> Tensor | tuple[Tensor, Statistics]:  # fmt: skip
     """Part p of x [W n, ...] goes to rank p; part p of the result, of the same shape, came from rank p. Quantised once, a rank's own part too.
 
     Arguments and errors as `reduce_scatter`'s."""
+    from rooftop.comm import symmetric
+
     what = "all_to_all"
     if torch.compiler.is_compiling() and not statistics:
         return library.traced(what, x, group, wire, group_size, hadamard, stochastic, seed)
     x, group, o = _begun(what, what, x, group, (wire, group_size, hadamard, stochastic, seed), verify, lambda t, n: _divided(what, t, n))
     ranks, rank = dist.get_world_size(group), dist.get_rank(group)
+    way = _way(what, x, group, path, ("portable", "symmetric"))[0]
     if x.numel() == 0 or ranks == 1:
         found = x.clone()
         return (found, _statistics(found, found.float())) if statistics else found
     count = x.numel() // ranks
-    sent = steps.encode(x, o, ranks, count, rank * ranks * wires.padded(count, o.group))
-    got = torch.empty_like(sent)
-    groups.run(what, group, lambda: groups.exchange(got.view(-1), sent.view(-1), group), timeout)
-    found = steps.decode(got, o, count, ranks * count, x.dtype).view(x.shape)
+    start = rank * ranks * wires.padded(count, o.group)
+    sent = steps.encode(x, o, ranks, count, start) if way == "portable" or statistics else x
+    if way == "symmetric":
+        found = symmetric.exchange(what, x, group, o, timeout).view(x.shape)
+    else:
+        got = torch.empty_like(sent)
+        groups.run(what, group, lambda: groups.exchange(got.view(-1), sent.view(-1), group), timeout)
+        found = steps.decode(got, o, count, ranks * count, x.dtype).view(x.shape)
     return (found, _statistics(steps.decode(sent, o, count, ranks * count, x.dtype).view(x.shape), x.float(), group)) if statistics else found
 
 

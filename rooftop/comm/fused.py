@@ -1,9 +1,10 @@
 """Products of matrices whose inputs are gathered, or whose results are reduced, while they run.
 
-Over any backend the work goes in chunks: while one travels, the product of the one before runs. Inside a host of GPUs that read each other's memory, whole
-shards are copied by the copy engines on a second stream, and no multiprocessor is taken from the product.
+Over any backend the work goes in chunks: while one travels, the product of the one before runs. GPUs of one host that reach each other's memory store the
+tiles of products where they are read, and push rows by the copy engines: rooftop/comm/products.py.
 
-Sums are taken in float32 in the order of the ranks, from products that were rounded to the dtype (and to the wire, if one is asked for)."""
+Sums are taken in float32 in the order of the ranks, from products that were rounded to the dtype (and to the wire, if one is asked for); between two ranks on
+the symmetric path a rank's own product is added before it is rounded."""
 
 from __future__ import annotations
 
@@ -14,19 +15,16 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from rooftop.comm import collectives, groups, steps
-from rooftop.comm import wire as wires
+from rooftop.comm import collectives, groups, products, steps
 from rooftop.comm.steps import Options
 
-CHUNK_ROWS = 512  # rows of a chunk at least: a smaller product does not fill a large GPU (predicted)
-CHUNKS = 4
 PATHS = ("portable", "symmetric")
 
 
 def _validated(
     what: str, a: Any, b: Any, group: Any, wire: str | None, group_size: int, path: str | None, verify: bool | None, rows: bool
-) -> tuple[Any, Options | None, int, int]:
-    """(group, how elements travel, ranks, rank). The ranks compare what they were given; one whose own arguments are wrong tells the others first."""
+) -> tuple[Any, Options | None, int]:
+    """(group, how elements travel, ranks). The ranks compare what they were given; one whose own arguments are wrong tells the others first."""
     group = groups.group_of(what, group)
     ranks = dist.get_world_size(group)
     problem: Exception | None = None
@@ -57,25 +55,19 @@ def _validated(
                 raise
     if problem is not None:
         raise problem
-    return group, o, ranks, dist.get_rank(group)
+    return group, o, ranks
 
 
 def _symmetric(what: str, x: Tensor, group: Any, path: str | None) -> bool:
     """Whether peers' memory is used. Raises RuntimeError where it was asked for and cannot be."""
     from rooftop.comm import symmetric
 
-    if path == "portable" or x.numel() == 0:
+    if path == "portable":
         return False
     reason = symmetric.unable(x, group)
     if path == "symmetric" and reason:
         raise RuntimeError(f"{what}: path 'symmetric': {reason}")
     return reason is None
-
-
-def _bounds(rows: int) -> list[tuple[int, int]]:
-    """Chunks of rows: at most CHUNKS, of CHUNK_ROWS at least."""
-    step = max(CHUNK_ROWS, -(-rows // CHUNKS))
-    return [(i, min(i + step, rows)) for i in range(0, rows, step)]
 
 
 def all_gather_matmul(
@@ -94,13 +86,15 @@ def all_gather_matmul(
 
     No gradient; `ColumnParallelLinear` has one. Raises as `all_reduce`."""
     what = "all_gather_matmul"
-    group, o, ranks, rank = _validated(what, a, b, group, wire, group_size, path, verify, False)
+    group, o, ranks = _validated(what, a, b, group, wire, group_size, path, verify, False)
     a, b = a.detach(), b.detach()
     m, n = a.shape[0], b.shape[1]
     if ranks == 1:
         return a @ b
+    if a.numel() == 0:
+        return a.new_zeros(ranks * m, n)
     if o is None and _symmetric(what, a, group, path):
-        return _gather_by_copies(a, b, group, ranks, rank)
+        return products.gather(a, b, group, timeout)
     if path == "symmetric" and o is not None:
         raise RuntimeError(f"{what}: path 'symmetric': copies are not quantised; wire must be None")
     out = a.new_empty(ranks, m, n)
@@ -116,7 +110,7 @@ def all_gather_matmul(
         rows = got if o is None else steps.decode(got.view(ranks, -1), o, count, ranks * count, a.dtype)
         out[:, first:last] = (rows.reshape(ranks * (last - first), a.shape[1]) @ b).view(ranks, last - first, n)
 
-    _pipeline(what, group, _bounds(m), begin, use, timeout)
+    _pipeline(what, group, products.bounds(m), begin, use, timeout)
     return out.view(ranks * m, n)
 
 
@@ -143,7 +137,7 @@ def matmul_reduce_scatter(
 
     Arguments as `all_gather_matmul`'s; with a wire the products travel quantised, on either path. Raises ValueError where W does not divide M."""
     what = "matmul_reduce_scatter"
-    group, o, ranks, rank = _validated(what, a, b, group, wire, group_size, path, verify, True)
+    group, o, ranks = _validated(what, a, b, group, wire, group_size, path, verify, True)
     a, b = a.detach(), b.detach()
     m, n = a.shape[0] // ranks, b.shape[1]
     if ranks == 1:
@@ -151,29 +145,21 @@ def matmul_reduce_scatter(
     if m * n == 0:
         return a.new_empty(m, n)
     if _symmetric(what, a, group, path):
-        return _scatter_by_copies(a, b, group, ranks, rank, o)
+        return products.scatter(a, b, group, o, timeout)
     out = a.new_empty(m, n)
     blocks = a.view(ranks, m, a.shape[1]) if a.is_contiguous() else a.contiguous().view(ranks, m, a.shape[1])
 
     def begin(first: int, last: int) -> tuple[Any, Tensor]:
-        made = blocks[:, first:last].reshape(-1, a.shape[1]) @ b
+        made = blocks[:, first:last].reshape(ranks * (last - first), a.shape[1]) @ b
         message = made.view(ranks, -1) if o is None else steps.encode(made, o, ranks, (last - first) * n)
         got = torch.empty_like(message)
         return groups.exchange(got.view(-1), message.view(-1), group), got
 
     def use(got: Tensor, first: int, last: int) -> None:
-        out[first:last] = _summed(got.view(ranks, -1), o, (last - first) * n, a.dtype).view(last - first, n)
+        out[first:last] = products.summed(got.view(ranks, -1), o, (last - first) * n, a.dtype).view(last - first, n)
 
-    _pipeline(what, group, _bounds(m), begin, use, timeout)
+    _pipeline(what, group, products.bounds(m), begin, use, timeout)
     return out
-
-
-def _summed(parts: Tensor, o: Options | None, count: int, dtype: torch.dtype) -> Tensor:
-    if o is None:
-        if dtype == torch.bfloat16 and count % 128 == 0:  # a row of bfloat16 is a message of its own
-            return steps.decode_sum(parts.view(torch.uint8), Options(wires.WIRES["bf16"]), count, dtype)
-        return wires.total(parts.float()).to(dtype)
-    return steps.decode_sum(parts, o, count, dtype)
 
 
 def matmul_all_reduce(
@@ -182,25 +168,28 @@ def matmul_all_reduce(
 ) -> Tensor:  # fmt: skip
     """The sum of the ranks' a @ b on every rank, the same bits: [M, K] and [K, N] to [M, N], as in the row-parallel half of an MLP.
 
-    In chunks of rows, each reduced on a second stream while the product of the next runs. Arguments as `all_gather_matmul`'s. wire None: torch.distributed's
-    all-reduce; else `rooftop.comm.all_reduce` of each chunk."""
+    On the symmetric path, where W divides M, each rank makes a part of the rows as `matmul_reduce_scatter` does and pushes it to the others. Else in chunks of
+    rows, each reduced on a second stream while the product of the next runs: by torch.distributed's all-reduce, or with a wire by
+    `rooftop.comm.all_reduce`. Arguments as `all_gather_matmul`'s."""
     what = "matmul_all_reduce"
-    group, o, ranks, _ = _validated(what, a, b, group, wire, group_size, path, verify, False)
+    group, o, ranks = _validated(what, a, b, group, wire, group_size, path, verify, False)
     a, b = a.detach(), b.detach()
     if ranks == 1 or a.shape[0] * b.shape[1] == 0:
         return a @ b
-    by_kernel = o is not None and _symmetric(what, a, group, path)
+    by_kernel = _symmetric(what, a, group, path)
+    if by_kernel and a.shape[0] % ranks == 0:
+        return products.reduce(a, b, group, o, timeout)
     if path == "symmetric" and o is None:
-        raise RuntimeError(f"{what}: path 'symmetric' is for quantised chunks; wire must not be None")
+        raise RuntimeError(f"{what}: path 'symmetric': a has {a.shape[0]} rows; without a wire they must be a multiple of {ranks}, the number of ranks")
     out = a.new_empty(a.shape[0], b.shape[1])
-    aside = _aside(a)
+    aside = products.aside(a)
 
     def reduced(part: Tensor) -> Tensor:
         chosen = "symmetric" if by_kernel else "portable"
         return collectives.all_reduce(part, group, wire=wire or "", group_size=group_size, shots=2, path=chosen, verify=False, timeout=timeout)
 
     works = []
-    for first, last in _bounds(a.shape[0]):
+    for first, last in products.bounds(a.shape[0]):
         made = a[first:last] @ b
         if o is None:
             works.append((groups.run_unwaited(what, group, lambda t=made: (dist.all_reduce(t, group=group, async_op=True), t)), first, last))  # type: ignore[misc]
@@ -217,71 +206,3 @@ def matmul_all_reduce(
     if aside is not None:
         torch.cuda.current_stream().wait_stream(aside)
     return out
-
-
-_ASIDE: dict[int, Any] = {}
-
-
-def _aside(x: Tensor) -> Any:
-    """A second stream of the tensor's GPU; None on the CPU."""
-    if not x.is_cuda:
-        return None
-    index = x.device.index
-    if index not in _ASIDE:
-        _ASIDE[index] = torch.cuda.Stream(x.device)
-    return _ASIDE[index]
-
-
-def _gather_by_copies(a: Tensor, b: Tensor, group: Any, ranks: int, rank: int) -> Tensor:
-    """Each rank puts its rows where all can read; the copy engine fetches the next rank's while the product of the last runs."""
-    from rooftop.comm import symmetric
-
-    m, n = a.shape[0], b.shape[1]
-    room, places = symmetric.table_of("gather", (m, a.shape[1]), a.dtype, a.device, group)
-    out = a.new_empty(ranks * m, n)
-    main, aside = torch.cuda.current_stream(), _aside(a)
-    room.handle.barrier(channel=0)  # nobody still reads what was there
-    places[rank].copy_(a)
-    room.handle.barrier(channel=1)
-    aside.wait_stream(main)
-    fetched = []
-    with torch.cuda.stream(aside):
-        for i in range(1, ranks):
-            peer = (rank + i) % ranks
-            rows = torch.empty_like(a, memory_format=torch.contiguous_format)
-            rows.copy_(places[peer])
-            rows.record_stream(main)
-            fetched.append((peer, rows, aside.record_event()))
-    torch.mm(a, b, out=out[rank * m : (rank + 1) * m])
-    for peer, rows, event in fetched:
-        main.wait_event(event)
-        torch.mm(rows, b, out=out[peer * m : (peer + 1) * m])
-    return out
-
-
-def _scatter_by_copies(a: Tensor, b: Tensor, group: Any, ranks: int, rank: int, o: Options | None) -> Tensor:
-    """The product for each other rank in turn, pushed into that rank's memory by the copy engine while the next one runs; the own one last, then the sum."""
-    from rooftop.comm import symmetric
-
-    m, n = a.shape[0] // ranks, b.shape[1]
-    count = m * n
-    each = (count,) if o is None else (o.bytes(count),)
-    dtype = a.dtype if o is None else torch.uint8
-    room, places = symmetric.table_of("scatter", (ranks, *each), dtype, a.device, group)
-    main, aside = torch.cuda.current_stream(), _aside(a)
-    room.handle.barrier(channel=0)  # everybody has added up what was there
-    aside.wait_stream(main)
-    for i in range(1, ranks + 1):
-        peer = (rank + i) % ranks
-        made = a[peer * m : (peer + 1) * m] @ b
-        message = made.view(count) if o is None else steps.encode(made, o, 1, count)[0]
-        if peer == rank:
-            places[rank][rank].copy_(message)
-            break
-        aside.wait_stream(main)
-        with torch.cuda.stream(aside):
-            places[peer][rank].copy_(message)
-            message.record_stream(aside)
-    main.wait_stream(aside)
-    room.handle.barrier(channel=1)
-    return _summed(places[rank], o, count, a.dtype).view(m, n)

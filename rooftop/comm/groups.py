@@ -26,13 +26,18 @@ class Disagreement(ValueError):
     """Ranks called a collective with arguments that do not go together. Every rank raises it, before anything was sent."""
 
 
+UNKNOWN: Any = object()
+
+
 @dataclass
 class State:
     """Of one group in this process."""
 
     calls: int = 0
+    made: int = 0  # rooms of symmetric memory
     rooms: dict[Any, Any] = field(default_factory=dict)
     unable: dict[str, str] = field(default_factory=dict)  # path -> why this group has none
+    hosts: Any = UNKNOWN  # rooftop.comm.hierarchy.Hosts, or None where it is of one host
 
 
 _STATES: weakref.WeakKeyDictionary[Any, State] = weakref.WeakKeyDictionary()
@@ -130,6 +135,16 @@ def failure(what: str, group: Any, error: Any, timeout: float | None = None) -> 
     limit = f"{timeout} s" if timeout is not None else "the group's timeout"
     first = str(error).strip().splitlines()[0][:300] if str(error).strip() else type(error).__name__
     return CommError(f"{what} ({where}) was not answered by all ranks: one has died, is late by more than {limit}, or called something else. It said: {first}")
+
+
+def timeout_of(group: Any) -> timedelta | None:
+    """The group's own, for groups made of its ranks; None: torch's default."""
+    try:
+        device = "cuda" if dist.get_backend(group) == "nccl" else "cpu"
+        found = group._get_backend(torch.device(device)).options._timeout
+    except (AttributeError, RuntimeError):
+        return None
+    return found if isinstance(found, timedelta) else None
 
 
 # -- torch's collectives by the names that this version has for them

@@ -11,7 +11,10 @@ import torch
 from rooftop.core import settings
 from rooftop.core.spec import Launch
 
-STEMS = {stem: f"all_reduce_ranks__{stem}__cuda_sm80.cu" for stem in ("one_shot", "two_shot", "steps")}
+FILES = {
+    **{stem: f"comm/all_reduce_ranks__{stem}__cuda_sm80.cu" for stem in ("one_shot", "two_shot", "steps")},
+    "exchange": "comm/exchange_ranks__cuda_sm80.cu", "meeting": "_device/meeting.cu",
+}  # fmt: skip
 
 
 @cache
@@ -33,8 +36,8 @@ def facts(index: int) -> Any:
 
 @cache
 def _source(stem: str) -> tuple[str, str]:
-    path = settings.PACKAGE / "kernels" / "comm" / STEMS[stem]
-    return path.read_text(encoding="utf-8"), f"rooftop/kernels/comm/{path.name}"
+    path = settings.PACKAGE / "kernels" / FILES[stem]
+    return path.read_text(encoding="utf-8"), f"rooftop/kernels/{FILES[stem]}"
 
 
 @cache

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -41,16 +41,20 @@ def save(device: str, ranks: int, rows: Sequence[Mapping[str, Any]]) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(table, indent=1) + "\n", encoding="utf-8")
     _table.cache_clear()
+    _decided.cache_clear()
     return path
 
 
 def faster(x: Any, ranks: int, wire: str, path: str) -> Measured | None:
     """The faster of the plain collective and `path` at the measured size that is nearest; None where nobody has measured."""
-    if not x.is_cuda:
-        return None
+    return _decided(x.device.index, x.numel() * x.element_size(), ranks, wire, path) if x.is_cuda else None
+
+
+@lru_cache(1024)
+def _decided(index: int, size: int, ranks: int, wire: str, path: str) -> Measured | None:
     import torch
 
-    return judged(_table(file(torch.cuda.get_device_name(x.device))).get(str(ranks), ()), x.numel() * x.element_size(), wire, path)
+    return judged(_table(file(torch.cuda.get_device_name(index))).get(str(ranks), ()), size, wire, path)
 
 
 def judged(rows: Sequence[Mapping[str, Any]], size: int, wire: str, path: str) -> Measured | None:

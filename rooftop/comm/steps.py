@@ -48,11 +48,12 @@ class Options:
         return How(self.wire.name, self.group, self.hadamard, self.stochastic)
 
 
-def encode(x: Tensor, o: Options, rows: int, count: int, start: int = 0) -> Tensor:
-    """Messages [rows, bytes] of a tensor's elements, `count` a row; zeros where there are no more. `start`: index of the random bits of the first."""
+def encode(x: Tensor, o: Options, rows: int, count: int, start: int = 0, into: Tensor | None = None) -> Tensor:
+    """Messages [rows, bytes] of a tensor's elements, `count` a row; zeros where there are no more. `start`: index of the random bits of the first. `into`:
+    memory for them, which may be a peer's."""
     x = x.reshape(-1)
     if (index := _gpu(x)) is not None:
-        messages = torch.empty(rows, o.bytes(count), dtype=torch.uint8, device=x.device)
+        messages = torch.empty(rows, o.bytes(count), dtype=torch.uint8, device=x.device) if into is None else into
         size = wires.padded(count, o.group)
         kernels.run(
             ("encode", o.how(), x.dtype, rows, count, x.numel(), start),
@@ -61,7 +62,8 @@ def encode(x: Tensor, o: Options, rows: int, count: int, start: int = 0) -> Tens
         )  # fmt: skip
         return messages
     filled = torch.nn.functional.pad(x, (0, rows * count - x.numel())).view(rows, count)
-    return _encoded(wires.rows_of(filled, o.group, o.hadamard), o, start)
+    made = _encoded(wires.rows_of(filled, o.group, o.hadamard), o, start)
+    return made if into is None else into.view(made.shape).copy_(made)
 
 
 def _encoded(v: Tensor, o: Options, start: int) -> Tensor:

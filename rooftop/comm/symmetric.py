@@ -1,13 +1,17 @@
 """The ranks of one host read each other's memory: rooms of symmetric memory, and the launches of the kernels of rooftop/kernels/comm that meet in them.
 
-A room belongs to a group and a number of shots. Its first bytes are flags; where the rest lies does not depend on the size of a call, so that a rank that
+A room belongs to a group and a kind of call. Its first bytes are flags; where the rest lies does not depend on the size of a call, so that a rank that
 is ahead never writes what one that is behind still reads. Rooms grow by powers of two; those that were too small stay, as kernels of earlier calls, and
-graphs, may use them. Calls on one group run one after another, as NCCL's do: on another stream than the last, a call waits for that one."""
+graphs, may use them. Calls of a process run one after another, in the order in which it made them, which must be the same on all ranks, as with NCCL: on
+another stream than the last, a call waits for that one."""
 
 from __future__ import annotations
 
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import timedelta
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +21,8 @@ from torch import Tensor
 
 from rooftop.comm import groups, kernels
 from rooftop.comm.steps import Options
-from rooftop.core.spec import dtype_of
+from rooftop.core.spec import Launch, dtype_of
+from rooftop.kernels._device import exchange as exchanges
 from rooftop.kernels._device import ranks as launches
 
 PATIENCE = 600.0  # seconds
@@ -35,7 +40,6 @@ class Room:
     fault: Tensor  # int32 [4], of the host, which the kernel writes
     capacity: int  # bytes behind the flags
     prepared: dict[Any, Any] = field(default_factory=dict)
-    stream: Any = None
 
 
 def unable(x: Tensor, group: Any) -> str | None:
@@ -54,8 +58,8 @@ def unable(x: Tensor, group: Any) -> str | None:
 
 
 def _asked(device: torch.device, group: Any) -> str:
-    """"" where every rank has a small room; else the reason of the first that has none."""
-    mine = _host()
+    """Nothing where every rank has a small room; else the reason of the first that has none."""
+    mine = host()
     sent = torch.tensor([mine, device.index if device.index is not None else torch.cuda.current_device()], dtype=torch.int64, device=device)
     got = sent.new_empty(2 * dist.get_world_size(group))
     groups.run("symmetric memory", group, lambda: groups.gather_into(got, sent, group))
@@ -97,7 +101,7 @@ def _any(flag: bool, device: torch.device, group: Any) -> bool:
     return bool(said.item())
 
 
-def _host() -> int:
+def host() -> int:
     """A number of this boot of this host."""
     import socket
 
@@ -106,6 +110,23 @@ def _host() -> int:
     except OSError:
         boot = ""
     return zlib.crc32(f"{socket.gethostname()} {boot}".encode())
+
+
+def _agreed(key: Any, capacity: int, group: Any, timeout: float | None) -> None:
+    """The ranks tell each other, through the group's store, which room they make. Raises Disagreement where they want different ones, CommError where one does
+    not come: it may be at a call that needs none."""
+    from torch.distributed.distributed_c10d import _world
+
+    own, ranks = groups.state(group), dist.get_world_size(group)
+    own.made += 1
+    store, name = _world.pg_map[group][1], f"rooftop/room/{own.made}"
+    store.set(f"{name}/{dist.get_rank(group)}", f"{key} of {capacity} bytes")
+    keys = [f"{name}/{r}" for r in range(ranks)]
+    groups.run("symmetric memory", group, lambda: store.wait(keys, timedelta(seconds=PATIENCE if timeout is None else timeout)), timeout)
+    said = [store.get(k).decode() for k in keys]
+    if len(set(said)) > 1:
+        told = "; ".join(f"rank {r}: {text}" for r, text in enumerate(said))
+        raise groups.Disagreement(f"symmetric memory: the ranks need different rooms, so they were given different arguments: {told}")
 
 
 def _made(capacity: int, device: torch.device, group: Any) -> Room:
@@ -123,8 +144,9 @@ def _made(capacity: int, device: torch.device, group: Any) -> Room:
     return room
 
 
-def room_of(key: Any, needed: int, device: torch.device, group: Any) -> Room:
-    """The group's room of that key, at least so large; the ranks make one together. Raises RuntimeError where that would be while a graph is captured."""
+def room_of(key: Any, needed: int, device: torch.device, group: Any, timeout: float | None = None) -> Room:
+    """The group's room of that key, at least so large; the ranks make one together. Raises RuntimeError where that would be while a graph is captured, and
+    as `_agreed`."""
     rooms = groups.state(group).rooms
     found: Room | None = rooms.get(key)
     if found is None or found.capacity < needed:
@@ -132,58 +154,121 @@ def room_of(key: Any, needed: int, device: torch.device, group: Any) -> Room:
             raise RuntimeError(f"{needed} bytes of symmetric memory cannot be had while a graph is captured: call it once before with the same sizes")
         if found is not None:
             rooms.setdefault("outgrown", []).append(found)
-        found = rooms[key] = _made(max(LEAST, 1 << (needed - 1).bit_length()), device, group)
+        capacity = max(LEAST, 1 << (needed - 1).bit_length())
+        _agreed(key, capacity, group, timeout)
+        found = rooms[key] = _made(capacity, device, group)
     return found
 
 
-def raise_faults(group: Any) -> None:
+def raise_faults(group: Any, what: str = "rooftop.comm") -> None:
     """Raise what a kernel has left for the host."""
     rooms = groups.state(group).rooms
     for room in (*(r for k, r in rooms.items() if k != "outgrown"), *rooms.get("outgrown", ())):
         if code := int(room.fault[0]):
             where = f"rank {dist.get_rank(group)} of {dist.get_world_size(group)}, symmetric memory"
             error = groups.Disagreement if code == 2 else groups.CommError
-            raise error(f"all_reduce ({where}): {FAULTS[code]}. The group cannot be used on")
+            raise error(f"{what} ({where}): {FAULTS[code]}. The group cannot be used on")
 
 
 def all_reduce(x: Tensor, group: Any, o: Options, shots: int, timeout: float | None = None, blocks: int | None = None) -> Tensor:
     """As `rooftop.comm.all_reduce`, of a CUDA tensor that is not empty, in a group of several ranks that `unable` has nothing against."""
-    raise_faults(group)
+    raise_faults(group, "all_reduce")
     ranks, rank, count = dist.get_world_size(group), dist.get_rank(group), x.numel()
     x = x.contiguous()
     out = torch.empty_like(x)
-    index = x.device.index
     whole = launches.sizes(count, ranks, o.wire.name, o.group, shots)[2]
-    with torch.cuda.device(index):
-        room = room_of(shots, whole, x.device, group)
+    call = zlib.crc32(repr((shots, count, str(x.dtype), *o.facts())).encode()) & 0x7FFFFFFF
+
+    def make(room: Room, sms: int, patience: int) -> Launch:
         second = room.capacity // 2 + (launches.FLAGS if shots == 2 else 0)  # halves of the room, whatever the call needs
-        device = kernels.facts(index)
-        patience = int((PATIENCE if timeout is None else timeout) * 1e9)
-        call = zlib.crc32(repr((shots, count, str(x.dtype), *o.facts())).encode()) & 0x7FFFFFFF
-        key = (call, count, x.dtype, o, patience, blocks)
-        prepared = room.prepared.get(key)
-        if prepared is None:
-            launch = launches.launch(
-                shots, count, ranks, dtype_of(x.dtype), o.wire.name, o.group, o.hadamard, o.stochastic, blocks or device.sms, rank=rank, second=second,
-                room=launches.FLAGS + room.capacity, call=call, patience=patience,
-            )  # fmt: skip
-            prepared = room.prepared[key] = kernels.prepared("one_shot" if shots == 1 else "two_shot", launch, NAMES, index)
-        stream = torch.cuda.current_stream()
-        if room.stream is not None and room.stream != stream and not torch.cuda.is_current_stream_capturing():
-            stream.wait_stream(room.stream)
-        room.stream = stream
-        addresses = (x.data_ptr(), out.data_ptr(), room.table.data_ptr(), room.epochs.data_ptr(), room.fault.data_ptr(), o.seed)
-        prepared(stream.cuda_stream, addresses)
+        return launches.launch(
+            shots, count, ranks, dtype_of(x.dtype), o.wire.name, o.group, o.hadamard, o.stochastic, blocks or sms, rank=rank, second=second,
+            room=launches.FLAGS + room.capacity, call=call, patience=patience,
+        )  # fmt: skip
+
+    _launched("one_shot" if shots == 1 else "two_shot", shots, whole, (call, count, x.dtype, o, blocks), make, x, out, group, o.seed, timeout)
     return out
 
 
-def table_of(key: Any, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, group: Any) -> tuple[Room, list[Tensor]]:
-    """A room and each rank's tensor of that shape in it, one's own among them."""
-    from math import prod
+def exchange(kind: str, x: Tensor, group: Any, o: Options, timeout: float | None = None) -> Tensor:
+    """As `rooftop.comm`'s reduce_scatter, all_gather or all_to_all, of a CUDA tensor that is not empty. The result is flat."""
+    raise_faults(group, kind)
+    ranks, rank = dist.get_world_size(group), dist.get_rank(group)
+    x = x.contiguous()
+    count = x.numel() // (1 if kind == "all_gather" else ranks)
+    out = x.new_empty(count * (1 if kind == "reduce_scatter" else ranks))
+    whole = exchanges.sizes(count, ranks, o.wire.name, o.group)[2]
+    call = zlib.crc32(repr((kind, count, str(x.dtype), *o.facts())).encode()) & 0x7FFFFFFF
 
-    room = room_of(key, prod(shape) * dtype.itemsize, device, group)
-    views = [room.handle.get_buffer(p, list(shape), dtype, launches.FLAGS // dtype.itemsize) for p in range(dist.get_world_size(group))]
+    def make(room: Room, sms: int, patience: int) -> Launch:
+        return exchanges.launch(
+            kind, count, ranks, dtype_of(x.dtype), o.wire.name, o.group, o.hadamard, o.stochastic, sms, rank=rank, half=room.capacity // 2,
+            room=launches.FLAGS + room.capacity, call=call, patience=patience,
+        )  # fmt: skip
+
+    _launched("exchange", "exchange", whole, (call, count, x.dtype, o), make, x, out, group, o.seed, timeout)
+    return out
+
+
+def _launched(
+    stem: str, room_key: Any, whole: int, key: tuple[Any, ...], make: Callable[[Room, int, int], Launch], x: Tensor, out: Tensor, group: Any, seed: int,
+    timeout: float | None,
+) -> None:  # fmt: skip
+    """Launch a kernel in which the ranks meet, in the group's room of that key. `make(room, multiprocessors, patience)` is asked once for each `key`."""
+    index = x.device.index
+    with torch.cuda.device(index):
+        room = room_of(room_key, whole, x.device, group, timeout)
+        patience = patience_of(timeout)
+        prepared = room.prepared.get((*key, patience))
+        if prepared is None:
+            prepared = room.prepared[*key, patience] = kernels.prepared(stem, make(room, kernels.facts(index).sms, patience), NAMES, index)
+        stream = follow(index)
+        prepared(stream.cuda_stream, (x.data_ptr(), out.data_ptr(), room.table.data_ptr(), room.epochs.data_ptr(), room.fault.data_ptr(), seed))
+
+
+def patience_of(timeout: float | None) -> int:
+    """Nanoseconds."""
+    return int((PATIENCE if timeout is None else timeout) * 1e9)
+
+
+_LAST: dict[int, Any] = {}  # the stream of each GPU's last call
+
+
+def follow(index: int) -> Any:
+    """The GPU's current stream, which from here on comes after the last call on any group: two kernels that each fill the GPU and wait for their peers could
+    else begin in another order here than there."""
+    stream = torch.cuda.current_stream(index)
+    last = _LAST.get(index)
+    if last is not None and last != stream and not torch.cuda.is_current_stream_capturing():
+        stream.wait_stream(last)
+    _LAST[index] = stream
+    return stream
+
+
+def table_of(key: Any, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, group: Any, timeout: float | None = None) -> tuple[Room, list[Tensor]]:
+    """A room and each rank's tensor of that shape in it, one's own among them."""
+    room = room_of(key, prod(shape) * dtype.itemsize, device, group, timeout)
+    views = room.prepared.get((shape, dtype))
+    if views is None:
+        ranks = range(dist.get_world_size(group))
+        views = room.prepared[shape, dtype] = [room.handle.get_buffer(p, list(shape), dtype, launches.FLAGS // dtype.itemsize) for p in ranks]
     return room, views
 
 
-__all__ = ["all_reduce", "raise_faults", "table_of", "unable"]
+def meet(room: Room, group: Any, what: str, timeout: float | None = None) -> None:
+    """On the current stream: what every rank's stream did to the others' rooms before is seen by all after. One that does not come is left as a fault."""
+    ranks, rank, index = dist.get_world_size(group), dist.get_rank(group), room.tensor.device.index
+    patience = patience_of(timeout)
+    call = zlib.crc32(what.encode()) & 0x7FFFFFFF
+    prepared = room.prepared.get(("meeting", call, patience))
+    if prepared is None:
+        args: dict[str, tuple[str, Any]] = {
+            "ranks": ("i32", ranks), "rank": ("i32", rank), "table": ("ptr", "table"), "epochs": ("ptr", "epochs"), "fault": ("ptr", "fault"),
+            "call": ("u32", call), "patience": ("i64", patience),
+        }  # fmt: skip
+        launch = Launch("meeting", (1,), {n: v for n, (_, v) in args.items()}, types=tuple(t for t, _ in args.values()), block=(32,))
+        prepared = room.prepared["meeting", call, patience] = kernels.prepared("meeting", launch, ("table", "epochs", "fault"), index)
+    prepared(torch.cuda.current_stream().cuda_stream, (room.table.data_ptr(), room.epochs.data_ptr(), room.fault.data_ptr()))
+
+
+__all__ = ["all_reduce", "exchange", "follow", "meet", "raise_faults", "table_of", "unable"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import importlib
 import sys
-import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -13,7 +12,6 @@ from typing import Any
 
 from rooftop.core import settings
 
-_EXPLAINING = threading.RLock()  # explain exchanges what an op calls, for its own thread
 OWN = ("load", "register", "explain", "debug")
 STUB = settings.PACKAGE / "__init__.pyi"
 
@@ -67,33 +65,10 @@ def explain(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
     `function` is a public op. Returns an Explanation; its text names the implementation, config, launches and rejected ones."""
     from rooftop.core import dispatch, registry
-    from rooftop.core.op import Op
+    from rooftop.core.public_arguments import arguments_of
 
     found = registry.op(getattr(function, "__name__", str(function)))
-    captured: list[dispatch.Explanation] = []
-
-    class Stop(Exception):
-        """Ends the public function once its validated arguments are known."""
-
-    assert isinstance(found, Op)
-    mine = threading.get_ident()
-    with _EXPLAINING:
-        present = found.caller()
-
-        def capture(*given: Any, implementation: str | None = None) -> Any:
-            if threading.get_ident() != mine:  # another thread's call in the meantime is a call as any other
-                return present(*given, implementation=implementation)
-            captured.append(dispatch.explain(found, given))
-            raise Stop
-
-        found._call = capture
-        try:
-            function(*args, **kwargs)
-        except Stop:
-            pass
-        finally:
-            found._call = present
-    return captured[0]
+    return dispatch.explain(found, arguments_of(found, function, *args, **kwargs))
 
 
 def debug(enabled: bool = True) -> AbstractContextManager[None]:
@@ -108,13 +83,14 @@ def debug(enabled: bool = True) -> AbstractContextManager[None]:
 
 
 def load(path: str | Path, *, source: str | None = None) -> Any:
-    """A `.cu` file with a head (docs/head.md) as a callable on CUDA tensors: ``y = rooftop.load("my.cu")(x, dim=1)``.
+    """A `.cu` file with a head (docs/head.md) as a callable on tensors: ``y = rooftop.load("my.cu")(x, dim=1)``.
 
     Args:
         path: the file. `source` gives its text where it is not on disk; `path` then only names it.
 
-    Returns a callable that takes the op's tensors and options by name or in the contract's order and returns its outputs. It is compiled by
-    NVRTC at the first call and cached on disk.
+    Returns a callable that takes the op's tensors and options by name or in the contract's order and returns its outputs; options have
+    the public function's defaults. On a GPU it is compiled by NVRTC at the first call and cached on disk; on CPU tensors it runs in the simulator, thread
+    by thread, and a race or an access out of bounds is raised with its line.
 
     Raises HeadError for a missing or malformed head, CompileError with the compiler's text and your line, UnsupportedError for an input that
     the head's `requires` refuse, RuntimeError for an input that requires a gradient while gradients are on: what was loaded has none."""

@@ -214,6 +214,8 @@ def select(op: Contract, problem: Problem, implementation: str | None = None, co
     seen, copies = seen_by_kernels(op, problem)
     rejected: list[tuple[str, str]] = []
     for candidate, reason in ranked(found, seen):
+        if reason is None and implementation is None and not candidate.automatic:
+            reason = f"taken by its name alone: what compiles {candidate.backend} is an extra"
         if reason is None:
             return Choice(Call.made(op, candidate, problem, seen, copies, config), tuple(rejected))
         rejected.append((candidate.name, reason))

@@ -119,7 +119,9 @@ class Contract:
     core        the reference without the parameters that were added later: a case in which those have their defaults depends on it alone, and so do
                 its records. The others are the problem's `extra`: a kernel whose head does not name them refuses them
     ranks       (tensors, options, group) -> this rank's outputs by name: the public function of several processes, of which each has its slice of the
-                tensors along their first dimension; what it gives all of them is judged as the outputs are (`rooftop ranks`)
+                tensors along their first dimension; what it gives all of them is judged as the outputs are (`rooftop ranks`). A kernel that runs so
+                says how by an `on_ranks` of these parameters (`rooftop check` and `bench` under torchrun)
+    ranks_peers name -> a callable of the parameters of `ranks`, which a user of several ranks would take instead; timed alone, and may overwrite its tensors
     swept       which numbers are sizes, and their ranges: what `rooftop sweep` draws its points from; a backward's are its forward's
     twin_of     the contract whose kernels this one runs in place (`rooftop.core.op.in_place`)
     peers       name -> factory of a callable with the reference's signature; ImportError says that it is absent
@@ -156,6 +158,7 @@ class Contract:
         twin_of: Contract | None = None,
         swept: Sizes | None = None,
         ranks: Callable[[Mapping[str, Any], Mapping[str, Any], Any], Mapping[str, Any]] | None = None,
+        ranks_peers: Mapping[str, Callable[[Mapping[str, Any], Mapping[str, Any], Any], Any]] | None = None,
     ) -> None:
         self.name = name or reference.__module__.rpartition(".")[2]
         self.reference, self.outputs, self.work, self.canonical = reference, outputs, work, canonical
@@ -164,7 +167,7 @@ class Contract:
         self.measured_work, self.faults, self.bucket, self.public, self.core, self.twin_of = (
             measured_work, faults, bucket, public, core, twin_of
         )  # fmt: skip
-        self.ranks, self.swept = ranks, swept
+        self.ranks, self.swept, self.ranks_peers = ranks, swept, dict(ranks_peers or {})
         self.peers, self.wrong, self.forward, self.into = dict(peers or {}), dict(wrong or {}), forward, dict(into or {})
         self.late = tuple(late)
         self.objects = objects

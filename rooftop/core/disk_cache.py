@@ -15,8 +15,11 @@ from rooftop.core import settings
 
 PARTS = {  # folder -> what it holds
     "cuda": "CUDA C++, compiled",
+    "cutile": "cuTile, compiled",
+    "cute": "CuTe DSL, compiled",
     "simt": "kernels built for the simulator",
     "facts": "what was read from binaries",
+    "checks": "checks that were right",
     "counts": "what the simulator counted",
     "pallas": "TPU kernels, compiled",
 }

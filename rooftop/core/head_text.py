@@ -30,7 +30,7 @@ _NUMBER = re.compile(r"^\s*(\w+)\s*:\s*(\w+)\s*(?:=\s*(.+?))?\s*$")
 _MAP = re.compile(r"^\s*(\w+)\s*:\s*map\s*=\s*(\w+)\s*\[([^\]]*)\]\s*(.*?)\s*$")
 _MAP_WORD = re.compile(r"(swizzle|promote|fill|as)\s+([^\s\[\]]+)\s*|(steps)\s*\[([^\]]*)\]\s*")
 _ZEROED = re.compile(r"\s*=\s*0\s*$")
-PYTHON = ("supports", "prefers", "choose", "configs", "launches", "scratch", "zeroed")  # what a file beside a .cu may say
+PYTHON = ("supports", "prefers", "choose", "configs", "launches", "scratch", "zeroed", "explains")  # what a file beside a .cu may say
 _OPEN = re.compile(r"\s*/\*\s*rooftop\b")
 
 

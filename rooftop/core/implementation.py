@@ -96,6 +96,7 @@ class Implementation:
     backend: str
     platform = "gpu"  # what it is for: "gpu", or "tpu"
     contract: Callable[[], Contract] | None = None  # that of its op
+    automatic = True  # whether a call that names no kernel may take it
     unordered = ""  # why two runs may differ in their last bits, of a rung; what ships keeps the contract's promise
 
     def __init__(self, path: Path, op: str, name: str | None = None, arch: int | None = None) -> None:
@@ -146,6 +147,14 @@ class Implementation:
     def where(self) -> Where:
         """Where it can be run without a GPU."""
         return Where("none", f"{self.backend} kernels run on a GPU only")
+
+    def builds(self) -> str | None:
+        """None, or what is missing here to compile it, and how to get it."""
+        return None
+
+    def variant(self, launch: Launch, tensors: Mapping[str, Meta | None], problem: Problem) -> str:
+        """A text that tells the binary of a launch from the others that the kernel may run."""
+        return f"{self.name} {launch.kernel}"
 
     def bind(self, problem: Problem, config: Any, names: Sequence[str], index: int) -> Runner:
         """What one call runs on GPU `index`, compiled and loaded; nothing is launched. `names`: the order of the values of a call (inputs, outputs,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import struct
 from collections.abc import Iterator, Mapping
+from math import prod
 
 from rooftop.core.compile import BinaryError
 from rooftop.core.head import HeadError
@@ -19,6 +20,8 @@ BYTES: Mapping[str, int] = {kind: ctypes.sizeof(made) for kind, made in CTYPES.i
 _SECTION = struct.Struct("<IIQQQQ")  # of ELF-64: name, type, flags, address, offset, size, and what is of no use here
 _PARAMETER = struct.Struct("<IHHI")  # index, which parameter, offset, and bits of which the upper 14 are the bytes
 _PARAMETER_INFO = 0x17  # EIATTR_KPARAM_INFO
+_THREADS = struct.Struct("<III")
+_REQUIRED_THREADS = 0x10  # EIATTR_REQNTID: threads of a block, x, y and z
 _SIZED = 4  # EIFMT_SVAL: an attribute with a size; every other is four bytes in all
 
 
@@ -50,6 +53,15 @@ def sizes(cubin: bytes, symbol: str) -> tuple[int, ...]:
     if sorted(found) != list(range(len(found))):
         raise BinaryError(f"the cubin describes the parameters {sorted(found)} of {symbol}: some are missing")
     return tuple(found[i] for i in range(len(found)))
+
+
+def block_threads(cubin: bytes, symbol: str) -> int | None:
+    """Threads of a block of a kernel, where its machine code says how many it must have. Raises BinaryError as `sizes` does."""
+    try:
+        found = [prod(_THREADS.unpack(value)) for key, value in _attributes(cubin, symbol) if key == _REQUIRED_THREADS]
+    except (struct.error, IndexError) as error:
+        raise BinaryError(f"the threads of {symbol} cannot be read from the cubin: {error}") from None
+    return found[0] if found else None
 
 
 def _attributes(cubin: bytes, symbol: str) -> Iterator[tuple[int, bytes]]:

@@ -85,6 +85,7 @@ class Ladder:
     headline: str
     cases: tuple[str, ...]
     rungs: tuple[Rung, ...]
+    derivation: tuple[Mapping[str, Any], ...] = ()  # what its page opens with, as rooftop.lab.report.derivation reads it
 
 
 @dataclass(frozen=True)
@@ -233,13 +234,17 @@ def ladder(name: str, house: House = HOUSE) -> Ladder:
     for key, kind in _LADDER_KEYS.items():
         if not isinstance(data.get(key), kind):
             raise RegistryError(f"ladders/{name}/ladder.toml: {key} must be a {kind.__name__}")
-    if extra := set(data) - set(_LADDER_KEYS):
-        raise RegistryError(f"ladders/{name}/ladder.toml: unknown keys {', '.join(sorted(extra))}; it holds {', '.join(_LADDER_KEYS)}")
+    if extra := set(data) - {*_LADDER_KEYS, "derivation"}:
+        raise RegistryError(f"ladders/{name}/ladder.toml: unknown keys {', '.join(sorted(extra))}; it holds {', '.join(_LADDER_KEYS)}, derivation")
+    derivation = data.get("derivation", [])
+    if not isinstance(derivation, list) or not all(isinstance(step, dict) for step in derivation):
+        raise RegistryError(f"ladders/{name}/ladder.toml: derivation must be tables, [[derivation]]")
     if data["op"].removesuffix("_bwd") not in op_names(house):
         raise RegistryError(f"ladders/{name}/ladder.toml: {unknown('op', data['op'], list(op_names(house)))}")
     return Ladder(
         name=name, path=folder, op=data["op"], title=data["title"], intro=data["intro"], dtypes=tuple(data["dtypes"]),
         targets=tuple(data["targets"]), headline=data["headline"], cases=tuple(data["cases"]), rungs=tuple(_rungs(name, folder, data["op"], house)),
+        derivation=tuple(derivation),
     )  # fmt: skip
 
 
@@ -291,6 +296,14 @@ def no_file(path: Path) -> str:
     return f"no file {path}" + (f"; did you mean {close[0]!r}?" if close else "")
 
 
+def no_op(path: Path) -> str:
+    """What to say of a head without an op."""
+    return (
+        f'{path}: the head names no op (op = "softmax"; rooftop ls has all {len(op_names())}): name one, or judge it by a function of yours: '
+        f"rooftop check {path} --reference my.py:{path.stem if path.stem.isidentifier() else 'reference'}"
+    )
+
+
 def user_file(path: Path) -> Implementation:
     """A user's own kernel: a `.cu` whose head names its op, or a `.py` whose name reads as a kernel's.
 
@@ -300,7 +313,7 @@ def user_file(path: Path) -> Implementation:
     if path.suffix == ".cu":
         head = head_text.parse(head_text.read(path), str(path))
         if head.op is None:
-            raise heads.HeadError(f"{path}: the head names no op (op = \"softmax\"); there are {', '.join(op_names())}")
+            raise heads.HeadError(no_op(path))
         contract = op(head.op)
         head.complete(head.op, [n for n, kind in contract.kinds.items() if kind == "Tensor | None"])
         return _made(BACKENDS["cuda"], path.resolve(), head.op, path.stem, 0, HOUSE)

@@ -7,7 +7,10 @@
 | `ROOFTOP_RESULTS` | folder of the records that pages and `explain` read | `results/` of the checkout, else the cache folder's `results/` |
 | `ROOFTOP_PREDICTIONS` | gains that `diagnose` predicted, and what came | `$XDG_STATE_HOME/rooftop/predictions.jsonl`, else in `~/.local/state` |
 | `ROOFTOP_JOBS` | processes that compile at once | number of usable cores |
+| `LOCAL_RANK`, `WORLD_SIZE` | which of its processes this is on its host, and how many there are: torchrun sets them | 0, 1 |
+| `ROOFTOP_SIMT_MIB` | most memory that one simulation may take | three quarters of the machine's |
 | `ROOFTOP_SIMT_PATIENCE` | seconds of CPU time in which simulated threads must get anywhere, or their loop is taken to be endless | 20 |
+| `ROOFTOP_SIMT_SECONDS` | seconds of CPU time that one simulation, or one step of building it, may take | 3600 |
 """
 
 from __future__ import annotations
@@ -29,6 +32,13 @@ class Settings:
     patience: int = 20
     cache_mib: int = 2048
     predictions: Path = Path("predictions.jsonl")
+    simt_seconds: int = 3600
+    simt_mib: int = 0
+
+
+def is_checkout() -> bool:
+    """Whether the package lies in its repository, not among installed ones."""
+    return (CHECKOUT / "pyproject.toml").is_file() and (CHECKOUT / "rooftop").is_dir()
 
 
 def load() -> Settings:
@@ -49,9 +59,19 @@ def load() -> Settings:
     mib = os.environ.get("ROOFTOP_CACHE_MIB") or "2048"
     if not mib.isdigit():
         raise ValueError(f"ROOFTOP_CACHE_MIB is {mib!r}; it must be a whole number of MiB")
+    seconds, memory = (os.environ.get(f"ROOFTOP_SIMT_{name}") for name in ("SECONDS", "MIB"))
+    for name, text, unit in (("SECONDS", seconds, "seconds"), ("MIB", memory, "MiB")):
+        if text and (not text.isdigit() or int(text) < 1):
+            raise ValueError(f"ROOFTOP_SIMT_{name} is {text!r}; it must be a whole number of {unit}, 1 or more")
     state = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
     predictions = Path(os.environ.get("ROOFTOP_PREDICTIONS") or Path(state) / "rooftop" / "predictions.jsonl")
-    return Settings(cache, where, int(jobs_text), int(patience), int(mib), predictions)
+    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * 3 // 4 >> 20
+    return Settings(cache, where, int(jobs_text), int(patience), int(mib), predictions, int(seconds or 3600), int(memory or machine))
+
+
+def torchrun() -> tuple[int, int]:
+    """(this process's number on its host, processes of the run), as torchrun has set them."""
+    return int(os.environ.get("LOCAL_RANK") or 0), int(os.environ.get("WORLD_SIZE") or 1)
 
 
 def tool_path(name: str) -> Path | None:
@@ -66,6 +86,16 @@ def tool_path(name: str) -> Path | None:
 def environment(more: Mapping[str, str]) -> dict[str, str]:
     """The environment of a process that is started: this one's, with `more`."""
     return {**os.environ, **more}
+
+
+def bare_environment() -> dict[str, str]:
+    """The environment of a process that is to know no more than where programs and libraries lie."""
+    return {n: v for n in ("PATH", "LD_LIBRARY_PATH", "LANG", "LC_ALL") if (v := os.environ.get(n)) is not None}
+
+
+def library_folders() -> list[Path]:
+    """Where the system's loader looks for libraries first."""
+    return [Path(p) for p in os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep) if p]
 
 
 def without_caching_allocator() -> None:

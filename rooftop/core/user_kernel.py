@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -12,10 +14,13 @@ from rooftop.core.call import Call
 from rooftop.core.contract import metas_of
 from rooftop.core.dispatch import Plan, _device, _device_index
 from rooftop.core.head import HeadError
+from rooftop.core.public_arguments import arguments_of
 
 
 class Loaded:
-    """What `rooftop.load` returns. Calls with inputs of a kind seen before only launch. Results have no gradient: asking for one is an error."""
+    """What `rooftop.load` returns. Calls with inputs of a kind seen before only launch. On CPU tensors the kernel is simulated, thread by thread.
+
+    Results have no gradient: asking for one is an error."""
 
     def __init__(self, path: Path, source: str | None = None) -> None:
         if source is None and not path.is_file():
@@ -28,7 +33,7 @@ class Loaded:
         else:
             draft = CudaImplementation(path, "", text=source)
             if draft.head.op is None:
-                raise HeadError(f"{path}: the head names no op (op = \"softmax\"); there are {', '.join(registry.op_names())}")
+                raise HeadError(registry.no_op(path))
             self.implementation = CudaImplementation(path, draft.head.op, text=source)
         self.op = registry.op(self.implementation.op)
         self._plans: dict[Any, Plan] = {}
@@ -43,6 +48,11 @@ class Loaded:
         tensors = [v for n, v in values.items() if n in self.op.tensor_names]
         if torch.is_grad_enabled():
             self._refuse_gradients(values)
+        present = [t for t in tensors if t is not None]
+        if present and all(isinstance(t, torch.Tensor) and t.device.type == "cpu" for t in present):
+            # By its name: what runs in a call on a GPU stands on nothing of the workbench.
+            made = importlib.import_module("rooftop.lab.simt.called").run(self.op, self.implementation, values)
+            return made[0] if len(made) == 1 else tuple(made)
         key = tuple(
             (v.shape, v.stride(), v.dtype, v.device, v.data_ptr() & 15) if n in self.op.tensor_names and v is not None else v
             for n, v in values.items()
@@ -69,11 +79,11 @@ class Loaded:
 
         import torch
 
+        if self._called_as_public(args, kwargs):  # it works out what it was not given: dims from a shape, a dim from its end
+            assert self._public is not None
+            return dict(zip(self.op.kinds, arguments_of(self.op, self._public, *args, **kwargs), strict=True))
         bound = inspect.signature(self.op.reference).bind_partial(*args, **kwargs)
         bound.apply_defaults()
-        for n, kind in self.op.kinds.items():
-            if n not in bound.arguments and "Tensor" not in kind and n in self._defaults:
-                bound.arguments[n] = self._defaults[n]
         missing = [n for n, kind in self.op.kinds.items() if n not in bound.arguments and kind != "Tensor | None"]
         if missing:
             raise TypeError(f"{self!r} lacks {', '.join(missing)}")
@@ -83,23 +93,38 @@ class Loaded:
                 raise TypeError(f"{self!r}: {n} is a {type(values[n]).__name__}; it must be a tensor")
         return values
 
+    def _called_as_public(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Whether arguments are those of the public function: they fit it, and either mean the same there or are not all that the contract asks for."""
+        if self._public is None:
+            return False
+        try:
+            self._signature.bind(*args, **kwargs)
+        except TypeError:
+            return False
+        first = list(self._signature.parameters)[: len(args)]
+        if first == list(self.op.kinds)[: len(args)]:
+            return True
+        given = {*list(self.op.kinds)[: len(args)], *kwargs}
+        return any(n not in given for n, kind in self.op.kinds.items() if kind != "Tensor | None")
+
     @cached_property
-    def _defaults(self) -> dict[str, Any]:
-        """Those of the public function, by name."""
-        import importlib
+    def _signature(self) -> Any:
         import inspect
 
+        return inspect.signature(self._public)  # type: ignore[arg-type]
+
+    @cached_property
+    def _public(self) -> Callable[..., Any] | None:
+        """The public function of the op; None of a backward, and of an op that takes or returns objects."""
         name = self.op.name
-        if name not in registry.op_names():
-            return {}
-        found = inspect.signature(getattr(importlib.import_module(f"rooftop.ops.{name}"), name)).parameters.values()
-        return {p.name: p.default for p in found if p.default is not p.empty}
+        return None if name not in registry.op_names() or self.op.objects else getattr(importlib.import_module(f"rooftop.ops.{name}"), name)
 
     def _plan(self, values: dict[str, Any]) -> Plan:
         tensors = {n: v for n, v in values.items() if n in self.op.tensor_names}
         for name, tensor in tensors.items():
             if tensor is not None and not getattr(tensor, "is_cuda", False):
-                raise ValueError(f"{self!r}: {name} must be a CUDA tensor, not {type(tensor).__name__} on {getattr(tensor, 'device', 'no device')}")
+                where = getattr(tensor, "device", "no device")
+                raise ValueError(f"{self!r}: {name} is a {type(tensor).__name__} on {where}; all tensors must be on one GPU, or all on the CPU")
         index = _device_index(self.op, tensors)
         problem = self.op.problem_of(metas_of(tensors), {n: v for n, v in values.items() if n not in tensors}, _device(index))
         return Plan(Call.of(self.op, self.implementation, problem), index)

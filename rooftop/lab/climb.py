@@ -6,15 +6,18 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from rooftop.core import registry, settings
+from rooftop.core.implementation import device_of
 from rooftop.lab import candidates
-from rooftop.lab.check import checker
+from rooftop.lab.check import checker, kept
 from rooftop.lab.inspect import inspector
 from rooftop.lab.records import store
 from rooftop.lab.report import data, rung_counts, site
+from rooftop.lab.report.model import SiteData
 
 
 def climb(names: list[str], out: Path) -> bool:
@@ -36,8 +39,16 @@ def climb(names: list[str], out: Path) -> bool:
     with Progress(TextColumn("{task.description:<28}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), console=console) as progress:
         todo = [(s, c) for s in (*found, *shipped) for c in checker.select_cases(s, tags=() if gpu else ("edge",))]
         task = progress.add_task("check", total=len(todo))
+        unchanged = 0
         for s, c in todo:
-            results.append(checker.check(s, c, seed=int(time.time())))
+            assert s.implementation is not None
+            place, absent = checker.backend_of(s)
+            device = device_of(torch.cuda.current_device()) if place == "gpu" else s.implementation.stand_in(90)
+            found_before = None if absent or s.supports(c, device) else kept.find(s, c, place, device)
+            unchanged += found_before is not None
+            results.append(found_before or checker.check(s, c, seed=int(time.time())))
+            if found_before is None:
+                kept.keep(s, c, results[-1], device)
             progress.advance(task)
         jobs = [(s, inspector.inspect_case(s, None, arch), arch) for s in (*found, *shipped) for arch in _targets(s)]
         task = progress.add_task("compile and inspect", total=len(jobs))
@@ -47,7 +58,8 @@ def climb(names: list[str], out: Path) -> bool:
     wrong = [r for r in results if r.status in ("wrong", "error")]
     unmet = [f"{n} on sm_{a}: {'; '.join(k['unmet'])}" for (n, a), f in facts.items() for k in f.get("kernels", []) if k["unmet"]]
     ran = sum(r.status == "ok" for r in results)
-    console.print(f"{ran} checks right, {len(wrong)} wrong, {sum(r.status == 'skipped' for r in results)} not run here", highlight=False)
+    again = f" ({unchanged} of them unchanged since they last were)" if unchanged else ""
+    console.print(f"{ran} checks right{again}, {len(wrong)} wrong, {sum(r.status == 'skipped' for r in results)} not run here", highlight=False)
     for why, n in Counter(r.message for r in results if r.status == "skipped").most_common(3):
         console.print(f"  not run: {n} {'case' if n == 1 else 'cases'}: {why}", highlight=False, markup=False)
     for r in wrong:
@@ -59,20 +71,50 @@ def climb(names: list[str], out: Path) -> bool:
 
         summary = bench.run(bench.fields(found), settings.load().results, say=lambda text: console.print(text, highlight=False, markup=False))
         wrong += [checker.Result("", "", "", "wrong", message=line) for line in summary.wrong]
-    index = site.build(out, store.read(settings.load().results), facts, [r.to_json() for r in results], counts)
+    pages = data.gather(store.read(settings.load().results), facts, [r.to_json() for r in results], counts)
+    index = site.write(out, pages)
+    for line in found_out(pages, {s.rung.ladder for s in found if s.rung}):
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
     console.print(f"{time.monotonic() - started:.0f} s; the report: {index.resolve()}", highlight=False, soft_wrap=True)
     console.print(f"next: {Path(sys.argv[0]).resolve()} ls", highlight=False, soft_wrap=True)
     return not wrong and not unmet
+
+
+LINES = 5
+
+
+def found_out(pages: SiteData, ladders: Collection[str]) -> list[str]:
+    """What was climbed, a ladder a line: how far, to which share of the roof, and the idea that gained most. At most five lines."""
+    said = []
+    for page in (p for p in pages.ladders if p.name in ladders):
+        if page.top is None:
+            said.append(f"{page.name}: {len(page.rungs)} rungs, not measured on any GPU")
+            continue
+        rung, m = page.top
+        measured = [(r, c) for r in page.rungs if (c := r.cells.get((page.devices[0].name, page.headline))) and c.kernel and not c.stale]
+        steps = [(a[1].seconds / b[1].seconds, b[0]) for a, b in pairwise(measured)]
+        first, begun = measured[0]
+        text = f"{page.name} on {page.devices[0].short}, {page.headline}: {begun.seconds / m.seconds:.1f}x from {first.number:02d} to {rung.number:02d}"
+        text += f", {100 * m.share:.0f} % of the roof" if m.share is not None else ""
+        text += f", {m.best_peer.speed:.2f}x {m.best_peer.label}" if m.best_peer else ""
+        most = max(steps, key=lambda s: s[0], default=None)
+        said.append(text + (f"; the largest step was {most[1].number:02d}_{most[1].slug}, {most[0]:.1f}x" if most else ""))
+    more = len(said) - LINES
+    return said if more <= 0 else [*said[: LINES - 1], f"and {more + 1} more ladders: the report has them"]
 
 
 def _targets(s: candidates.Subject) -> tuple[int, ...]:
     return registry.ladder(s.rung.ladder).targets if s.rung else (80, 89, 90)
 
 
-def report_facts() -> Mapping[tuple[str, int], Any]:
-    """Facts of every rung for every target."""
+def report_facts(compute: bool = True, say: Callable[[str], None] = lambda text: None) -> tuple[Mapping[tuple[str, int], Any], int]:
+    """Facts of every rung for every target, and how many are missing: without `compute` those that were found before."""
     found = [s for name in registry.ladder_names() for s in candidates.rungs(registry.ladder(name))]
-    return inspector.many([(s, inspector.inspect_case(s, None, arch), arch) for s in found for arch in _targets(s)])
+    jobs = [(s, inspector.inspect_case(s, None, arch), arch) for s in found for arch in _targets(s)]
+    if compute:
+        return inspector.many(jobs, lambda job, f: say(f"compiling {job[0].name}")), 0
+    known = {(s.name, arch): f for s, c, arch in jobs if (f := inspector.kept(s, c, arch)) is not None}
+    return known, len(jobs) - len(known)
 
 
 def report_counts(run: Collection[str], done: Callable[[candidates.Subject], None] = lambda s: None) -> dict[str, rung_counts.RungCounts]:
@@ -86,14 +128,20 @@ def report_counts(run: Collection[str], done: Callable[[candidates.Subject], Non
     return found
 
 
-def build_report(out: Path, known: list[store.Record], digests: data.Digests | None = None, say: Callable[[str], None] = lambda text: None) -> Path:
-    """The pages from records, the binaries and the simulator's counts, without checking anything anew. Returns the index.
+def build_report(
+    out: Path, known: list[store.Record], digests: data.Digests | None = None, say: Callable[[str], None] = lambda text: None, compute: bool = False
+) -> tuple[Path, str]:
+    """The pages from records, the binaries and the simulator's counts, without checking anything anew. Returns the index, and what the pages lack.
 
     digests   those worked out before (`rooftop.lab.report.data.gather`)
-    say       is told of each step"""
+    say       is told of each step
+    compute   compile and count what has not been here: minutes. Else the pages do without"""
     out.mkdir(parents=True, exist_ok=True)  # before the work: it may not be possible
     say("reading the binaries")
-    facts = report_facts()
-    counts = report_counts(registry.ladder_names(), lambda s: say(f"counting {s.name}"))
+    facts, absent = report_facts(compute, say)
+    counts = report_counts(registry.ladder_names() if compute else (), lambda s: say(f"counting {s.name}"))
+    uncounted = sum(c.why == rung_counts.NOT_YET for c in counts.values())
     say("joining the records to the tree")
-    return site.build(out, known, facts, counts=counts, digests=digests, say=say)
+    index = site.build(out, known, facts, counts=counts, digests=digests, say=say)
+    lacking = [f"{absent} binaries not compiled here yet"] * bool(absent) + [f"{uncounted} rungs not counted in the simulator yet"] * bool(uncounted)
+    return index, " and ".join(lacking)

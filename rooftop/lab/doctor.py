@@ -13,7 +13,7 @@ from pathlib import Path
 
 from rooftop.core import settings, tpu
 
-PURE = ("ml_dtypes", "jinja2", "pygments")  # the references of 8-bit floats, and the pages
+PURE = ("ml_dtypes", "jinja2")  # the references of 8-bit floats, and the pages
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ def _nvrtc() -> Iterator[Row]:
         made = compile_cuda('extern "C" __global__ void k() {}', name="doctor.cu", target="sm_80", kernels=["k"], use_cache=False)
         yield Row("CUDA C++ compiler", "ok", f"NVRTC {nvrtc_version()}, {len(made.cubin)} bytes for sm_80; headers in {cuda_include()[0]}", "", True)
     except ToolchainError as error:
-        do = "pip install cuda-core cuda-bindings nvidia-cuda-nvrtc nvidia-cuda-runtime nvidia-cuda-cccl"
+        do = "pip install cuda-core cuda-bindings 'nvidia-cuda-nvrtc<13.1' 'nvidia-cuda-runtime<13.1' 'nvidia-cuda-cccl<13.1'"
         yield Row("CUDA C++ compiler", "missing", str(error), do, True)
 
 
@@ -118,6 +118,12 @@ def _counters() -> Iterator[Row]:
 def _optional() -> Iterator[Row]:
     compiler = settings.tool_path("g++") or settings.tool_path("clang++")
     yield Row("C++ compiler", "ok" if compiler else "absent", str(compiler or "neither g++ nor clang++ on PATH"))
+    if sys.platform == "linux":
+        from rooftop.lab.simt import sandbox
+
+        open_to_it = sandbox.missing()
+        what = f"this system has no {', no '.join(open_to_it)}" if open_to_it else "simulated code has no network, no files, no other programs"
+        yield Row("confined simulation", "absent" if open_to_it else "ok", what, "simulate sources that you trust (docs/trust.md)" if open_to_it else "")
     sanitizer = settings.tool_path("compute-sanitizer")
     do = "" if sanitizer else "part of the CUDA toolkit; finds bad accesses and races on a GPU"
     yield Row("compute-sanitizer", "ok" if sanitizer else "absent", str(sanitizer or "not on PATH"), do)

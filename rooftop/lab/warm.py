@@ -71,8 +71,8 @@ def variants(call: Call) -> list[str]:
     tensors = {**dict(call.problem.tensors), **call.scratch}
     found = []
     for launch in call.launches:
-        if isinstance(launch.kernel, str):
-            found.append(f"{call.implementation.name} {launch.kernel}")
+        if not call.implementation.automatic or isinstance(launch.kernel, str):
+            found.append(call.implementation.variant(launch, tensors, call.problem))
         elif hasattr(launch.kernel, "params"):
             from rooftop.core.triton_compat import variant
 

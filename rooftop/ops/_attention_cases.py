@@ -78,10 +78,14 @@ def cases() -> list[Case]:
         for b, sk in ((1, 131072), (16, 8192), (64, 8192))
     ]
     codes: dict[str, Any] = {n: Input((16, 16384, 8, 128), "f8e4m3") for n in "kv"} | {f"{n}_scale": Input((1,), "f32") for n in "kv"}
+    small: dict[str, Any] = {n: Input((8, 8192, 8, 128), "f8e4m3") for n in "kv"} | {f"{n}_scale": Input((1,), "f32") for n in "kv"}
+    short: dict[str, Any] = {n: Input((65,), "i32", "equal") for n in ("cu_seqlens_q", "cu_seqlens_k")}
     sixteen: dict[str, Any] = {n: Input((17,), "i32", "equal") for n in ("cu_seqlens_q", "cu_seqlens_k")}
     bench += [
         case("decode 16x16384 of 8 bits, 64 heads of 8", tags="bench model", **{**call("bf16", 16, 1, 64, 128, sk=16384, hk=8), **codes}),
         case("packed causal d128 16x1024", tags="bench", **call("bf16", 1, 16384, 16, 128, right=0, **sixteen)),
+        case("decode 8x8192 of 8 bits, 64 heads of 8", tags="bench", **{**call("bf16", 8, 1, 64, 128, sk=8192, hk=8), **small}),
+        case("packed causal d128 64x256", tags="bench", **call("bf16", 1, 16384, 16, 128, right=0, **short)),
         case("dropout d128 8192", tags="bench", **call("bf16", 2, 8192, 16, 128, right=0, p=0.1)),
         case("bias d128 8192", tags="bench", **call("bf16", 2, 8192, 16, 128, right=0, bias=Input((1, 16, 8192, 8192), "bf16"))),
         case("full d256 8192", tags="bench", **call("bf16", 2, 8192, 8, 256)),

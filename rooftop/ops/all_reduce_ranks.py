@@ -126,6 +126,8 @@ def _case(name: str, tags: str, ranks: int, count: int, d: str = "bf16", fill: s
 def _cases() -> list[Case]:
     found = [_case(f"{wire} 4 ranks 16Mi, two shots", "bench", 4, 1 << 24, wire=wire) for wire in wires.WIRES]
     found += [_case(f"{wire} 4 ranks 64Ki, one shot", "bench", 4, 1 << 16, wire=wire, shots=1) for wire in wires.WIRES]
+    found += [_case(f"{wire} 2 ranks {n}Mi, two shots", "bench", 2, n << 20, wire=wire) for wire in wires.WIRES for n in (8, 32)]
+    found += [_case(f"{wire} 2 ranks {n}Ki, one shot", "bench", 2, n << 10, wire=wire, shots=1) for wire in ("bf16", "int8") for n in (32, 256)]
     for wire in wires.WIRES:
         for shots in (1, 2):
             what = f"{wire}, {shots} shot{'s' * (shots - 1)}"
@@ -185,6 +187,12 @@ def _on_a_group(tensors: Mapping[str, Any], options: Mapping[str, Any], group: A
     return {"out": all_reduce(tensors["x"], group, **_public(options))}
 
 
+def _by_nccl(tensors: Mapping[str, Any], options: Mapping[str, Any], group: Any) -> Any:
+    import torch.distributed as dist
+
+    return dist.all_reduce(tensors["x"], group=group)
+
+
 OP = Op(
     reference,
     outputs=outputs,
@@ -196,6 +204,7 @@ OP = Op(
     peers={"torch": lambda: _plain},
     public=lambda tensors, options: ([tensors["x"]], _public(options)),
     ranks=_on_a_group,
+    ranks_peers={"NCCL": _by_nccl},
     wrong={
         "another number of shots": _changed("shots"),
         "another seed": _changed("seed"),

@@ -12,8 +12,8 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rooftop.core.op import Grad, Judged, Op, Tolerance, like
-from rooftop.core.spec import Meta, Problem, Work
+from rooftop.core.op import Grad, Judged, Op, Sizes, Tolerance, like
+from rooftop.core.spec import Input, Meta, Problem, Work
 from rooftop.ops import _attention
 from rooftop.ops._attention import UNBOUNDED
 from rooftop.ops._attention_call import validated
@@ -372,11 +372,18 @@ def _heads_in_turn(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Any:
     return out[:, :, back], lse[:, back]
 
 
+def _swept(dtype: str, batch: int, length: int, eighths: int) -> dict[str, Any]:
+    """Causal, 8 heads of 8 · eighths columns."""
+    x = Input((batch, length, 8, 8 * eighths), dtype)
+    return {"q": x, "k": x, "v": x, "left": -1, "right": 0, "scale": (8 * eighths) ** -0.5, "softcap": 0.0, "dropout_p": 0.0, "seed": 7}
+
+
 OP = Op(
     full,
     outputs=outputs,
     canonical=canonical,
     cases=cases(),
+    swept=Sizes(_swept, {"batch": (1, 65535), "length": (1, 16384), "eighths": (4, 32)}, rows="batch", dtypes=("bf16",), axis="length"),
     work=work,
     tolerance=Tolerance(multiple=2.0),
     compare={"lse": _same_lse},

@@ -15,7 +15,7 @@ from rooftop.ops import _random
 from rooftop.ops._peers import compiled
 from rooftop.ops._quantized import SCALE_META, scale_shape
 from rooftop.ops._quantized import canonical as _canonical
-from rooftop.quant.formats import ELEMENTS, FORMATS, decode, effective, load_scale, unpack
+from rooftop.quant.formats import ELEMENTS, FORMATS, decode, effective, load_scale, noise, unpack
 
 if TYPE_CHECKING:
     import torch
@@ -39,11 +39,11 @@ def dequantize(q: quant.Quantized, dtype: torch.dtype | None = None, *, implemen
 
     if not isinstance(q, Quantized):
         raise TypeError(f"dequantize: q is a {type(q).__name__}; it must be a rooftop.quant.Quantized")
+    q.verify()
     wanted = str(q.dtype if dtype is None else dtype).removeprefix("torch.")
     names = {d.torch: n for n, d in DTYPES.items() if n in ("f32", "f16", "bf16")}
     if wanted not in names:
         raise TypeError(f"dequantize: dtype is {dtype}; accepted are torch.float32, torch.float16, torch.bfloat16")
-    q.verify()
     f, (outer, tall, wide) = q.kind, q.geometry
     shared = scale_shape((outer, tall, wide), q.rows, q.columns)
 
@@ -76,7 +76,7 @@ def reference(
     offset = None if zero is None else spread(zero.to(torch.int32) - ((zero.to(torch.int32) >> 7) << 8 if f.signed else 0))
     v = decode(value, format, offset)
     if dither:
-        v = v - ((_random.halves(seed, v.numel(), v.device).view(v.shape).float() + 0.5) / 65536 - 0.5)
+        v = v - noise(value, format, _random.halves(seed, v.numel(), v.device).view(v.shape))
     return (v * spread(s)).to(getattr(torch, DTYPES[dtype].torch))
 
 
@@ -153,6 +153,8 @@ def _cases() -> list[Case]:
     edge = [c for format in FORMATS for dtype in ("f32", "f16", "bf16") for c in _of_format(format, dtype)]
     for format in ("int8", "uint8", "int4", "uint4"):
         edge += [_case(f"{format} zeros {what}", "edge", (2, 35, 96), how, format, zeros=True) for what, how in WAYS.items()]
+        edge += [_case(f"{format} dither {n}", "edge", (1, 3, n), (1, n), format, "f32", dither=True) for n in (64, 75)]
+    for format in ("e4m3", "e5m2", "e3m2", "e2m1"):
         edge += [_case(f"{format} dither {n}", "edge", (1, 3, n), (1, n), format, "f32", dither=True) for n in (64, 75)]
     for scales in ("f16", "bf16", "e8m0", "e4m3"):
         for format in ("int8", "e4m3", "uint4", "e2m1"):

@@ -85,10 +85,13 @@ def canonical(p: Problem) -> Problem | None:
     return p if along == 1 or down == 1 or m * k == 1 or (k == 1 or m == 1) else None
 
 
+UNITS = {"f32": "fma32", "f16": "tensor-f16", "bf16": "tensor-bf16"}
+
+
 def work(p: Problem) -> Work:
-    """Each operand read once, the result written once; one FMA a product."""
+    """Each operand read once, the result written once; one product of tensor cores, of float32 one FMA."""
     a, x, y = p["a"], p["x"], p["y"]
-    return Work(a.nbytes + x.nbytes, y.nbytes, {"fma32": float(a.numel) * x.shape[1]})
+    return Work(a.nbytes + x.nbytes, y.nbytes, {UNITS[a.dtype]: float(a.numel) * x.shape[1]})
 
 
 def _torch() -> Callable[..., Tensor]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from rooftop.core.op import Grad, Op, Tolerance
 from rooftop.core.spec import Case, Input, Meta, Problem, Work, case
+from rooftop.core.sweeps import Sizes
 from rooftop.ops import _quantized_rows as rows
 from rooftop.ops._arguments import number
 from rooftop.ops._peers import compiled
@@ -110,6 +111,10 @@ OP = Op(
     outputs=outputs,
     canonical=rows.canonical("x"),
     cases=_cases(),
+    swept=Sizes(
+        lambda dtype, rows, groups: {"x": Input((rows, 128 * groups), dtype), "size": 128},
+        {"rows": (1, 1 << 26), "groups": (1, 1 << 13)}, rows="rows", axis="groups",
+    ),
     work=work,
     tolerance=Tolerance(multiple=4.0),
     public=_public,

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from rooftop.core.op import Op, Tolerance
 from rooftop.core.spec import Case, Input, Meta, Problem, Work, case
+from rooftop.core.sweeps import Sizes
 from rooftop.ops import _quantized_rows as rows
 from rooftop.ops import _random
 from rooftop.ops._peers import compiled
@@ -125,6 +126,13 @@ OP = Op(
     outputs=outputs,
     canonical=rows.canonical("x"),
     cases=_cases(),
+    swept=Sizes(
+        lambda dtype, rows, groups: {
+            "x": Input((rows, 128 * groups), dtype), "size": 128,
+            "over": None, "group": 0, "format": "int8", "scales": "f32", "rounding": "nearest", "seed": 7,
+        },
+        {"rows": (1, 1 << 26), "groups": (1, 1 << 10)}, rows="rows", axis="groups",
+    ),
     work=work,
     tolerance={"codes": Tolerance(exact=True), "scale": Tolerance(exact=True)},
     arrange=rows.arranged,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from rooftop.core.op import Grad, Op, Tolerance
 from rooftop.core.spec import Case, Input, Meta, Problem, Work, case
+from rooftop.core.sweeps import Sizes
 from rooftop.ops import _ordering
 
 if TYPE_CHECKING:
@@ -123,6 +124,10 @@ OP = Op(
     outputs=outputs,
     canonical=_ordering.canonical,
     cases=_cases(),
+    swept=Sizes(
+        lambda dtype, rows, columns, k: {"x": Input((rows, columns), dtype), "k": min(k, columns), "nan": "largest"},
+        {"rows": (1, 1 << 26), "columns": (64, 1 << 22), "k": (1, 2048)}, rows="rows", models={"columns": "vocabulary"}, axis="columns",
+    ),
     work=work,
     tolerance=Tolerance(exact=True),
     public=_public,

@@ -6,7 +6,6 @@ Source: the level-3 BLAS (Dongarra et al. 1990), row-major; the epilogue is that
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
 ACTIVATIONS = ("none", "relu", "silu", "gelu", "gelu_tanh")
 UNITS = {"f32": "fma32", "f16": "tensor-f16", "bf16": "tensor-bf16"}
 PRECISIONS = ("ieee", "tf32", "tf32x3", "bf16x3")  # how float32 is multiplied
-COPIED = 1 << 26  # multiply-adds of float32 from which an operand that lies by columns is copied first
 SPLIT_UNITS = {"tf32": ("tensor-tf32", 1.0), "tf32x3": ("tensor-tf32", 3.0), "bf16x3": ("tensor-bf16", 3.0)}  # unit, and its products for each of ours
 
 
@@ -48,7 +46,7 @@ def matmul(
 
     Args:
         a: [M, K], or [B, M, K] for a batch; float32, float16 or bfloat16. Rows or columns may be the neighbours in memory; what lies otherwise
-            is copied into contiguous memory first, and so are columns of float32 in products of more than 2^26 multiply-adds.
+            is copied into contiguous memory first.
         b: [K, N], or [B, K, N], in the dtype of `a`, likewise.
         c: of the shape of the result, or None for no addend.
         alpha, beta: scales. With beta = 0, c is not read: NaN in it does not matter.
@@ -218,10 +216,8 @@ def outputs(a: Meta, b: Meta, to: str = "", **_: Any) -> dict[str, Meta]:
 
 
 def canonical(p: Problem) -> Problem | None:
-    """Rows of neighbouring elements, at any distance: what BLAS calls a leading dimension. Operands that tensor cores multiply may be columns of
-    neighbours as well, and those of small products of float32; for larger ones a copy is little beside the product."""
-    small = math.prod(p["out"].shape) * p["a"].shape[-1] <= COPIED
-    if p["a"].dtype != "f32" or p.option("precision") != "ieee" or (small and _columns(p["a"]) + _columns(p["b"]) > 0):
+    """Rows of neighbouring elements, at any distance: what BLAS calls a leading dimension. Operands may be columns of neighbours as well."""
+    if p["a"].dtype != "f32" or p.option("precision") != "ieee" or _columns(p["a"]) + _columns(p["b"]) > 0:
         for name, m in p.tensors:
             if m is not None and m.shape[-1] > 1 and m.strides[-1] != 1 and not (name in ("a", "b") and (m.shape[-2] == 1 or m.strides[-2] == 1)):
                 return None

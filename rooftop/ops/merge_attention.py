@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from rooftop.core.op import Grad, Op, Tolerance, like
 from rooftop.core.spec import Case, Input, Meta, Problem, Work, case
+from rooftop.core.sweeps import Sizes
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -140,6 +141,13 @@ OP = Op(
     outputs=outputs,
     canonical=canonical,
     cases=_cases(),
+    swept=Sizes(
+        lambda dtype, tokens, heads, head: {
+            "a": Input((1, tokens, heads, head), dtype), "lse_a": Input((1, heads, tokens), "f32"),
+            "b": Input((1, tokens, heads, head), dtype), "lse_b": Input((1, heads, tokens), "f32"),
+        },
+        {"tokens": (1, 1 << 22), "heads": (1, 128), "head": (16, 256)}, rows="tokens", models={"head": "head"}, axis="head",
+    ),
     work=work,
     tolerance=Tolerance(multiple=4.0),
     grad=Grad(wrt=("a", "lse_a", "b", "lse_b"), saves=("a", "lse_a", "b", "lse_b"), backward=backward),

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from rooftop.core.op import Op, Tolerance
 from rooftop.core.spec import Case, Input, Meta, Problem, Work, case
+from rooftop.core.sweeps import Sizes
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -199,6 +200,10 @@ OP = Op(
     objects=True,
     canonical=canonical,
     cases=_cases(),
+    swept=Sizes(
+        lambda dtype, rows, fours: {"w": Input((rows, 4 * fours), dtype), "algorithm": "greedy"},
+        {"rows": (1, 1 << 24), "fours": (16, 1 << 14)}, rows="rows", axis="fours", dtypes=("bf16", "f16"),
+    ),
     work=work,
     tolerance=Tolerance(exact=True),
     peers={"torch": _torch},

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from rooftop.core.op import Op, Tolerance
 from rooftop.core.spec import Case, Input, Meta, Problem, Work, case
+from rooftop.core.sweeps import Sizes
 from rooftop.ops import _quantized_rows as rows
 from rooftop.ops import _random
 from rooftop.ops._peers import compiled
@@ -137,6 +138,13 @@ OP = Op(
     outputs=outputs,
     canonical=rows.canonical("x"),
     cases=_cases(),
+    swept=Sizes(
+        lambda dtype, rows, groups: {
+            "x": Input((rows, 128 * groups), dtype),
+            "over": None, "group": 128, "format": "e4m3", "scales": "f32", "rounding": "nearest", "seed": 7,
+        },
+        {"rows": (1, 1 << 26), "groups": (1, 1 << 10)}, rows="rows", axis="groups",
+    ),
     work=work,
     tolerance={n: Tolerance(exact=True) for n in ("codes", "scale", "turned", "turned_scale")},
     arrange=rows.arranged,

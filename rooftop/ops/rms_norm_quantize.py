@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from rooftop.core.op import Op, Tolerance
 from rooftop.core.spec import Case, Input, Meta, Problem, Work
+from rooftop.core.sweeps import Sizes
 from rooftop.ops import _quantized_rows as rows
 from rooftop.ops import _random
 from rooftop.ops._arguments import number
@@ -164,6 +165,13 @@ OP = Op(
     outputs=outputs,
     canonical=rows.canonical("x", "residual"),
     cases=_cases(),
+    swept=Sizes(
+        lambda dtype, rows, columns: {
+            "x": Input((rows, columns), dtype), "residual": None, "weight": Input((columns,), dtype), "eps": 1e-5,
+            "over": None, "group": 0, "format": "int8", "scales": "f32", "rounding": "nearest", "seed": 7,
+        },
+        {"rows": (1, 1 << 26), "columns": (64, 1 << 17)}, rows="rows", models={"columns": "hidden"}, axis="columns",
+    ),
     work=work,
     tolerance=Tolerance(multiple=2.0),
     compare=rows.laws(values, ("x", "residual")),

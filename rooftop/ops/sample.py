@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from rooftop.core.op import Judged, Op
 from rooftop.core.spec import Case, Input, Meta, Problem, Work, case
+from rooftop.core.sweeps import Sizes
 from rooftop.ops import _arguments, _ordering, _random
 
 if TYPE_CHECKING:
@@ -275,6 +276,12 @@ OP = Op(
     outputs=outputs,
     canonical=canonical,
     cases=_cases(),
+    swept=Sizes(
+        lambda dtype, rows, columns: {
+            "logits": Input((rows, columns), dtype), "temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "seed": 7,
+        },
+        {"rows": (1, 1 << 26), "columns": (64, 1 << 20)}, rows="rows", models={"columns": "vocabulary"}, axis="columns",
+    ),
     work=work,
     late=("temperature", "top_k", "top_p", "min_p", "seed"),
     compare={"out": _fits},

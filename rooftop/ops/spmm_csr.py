@@ -32,8 +32,9 @@ def spmm_csr(
     activation: str = "none",
     implementation: str | None = None,
 ) -> Tensor:
-    """act(alpha · S b + bias), S [M, K] in compressed rows, summed in float32 (never TF32) and rounded once. Row m of S has the elements offsets[m] to
-    offsets[m + 1] - 1 of `values`, in the columns `columns`. The same column may come several times in a row, in any order: products add up.
+    """act(alpha · S b + bias), S [M, K] in compressed rows, summed in float32 (never TF32), or float64 where b has few columns, and rounded once. Row m of S
+    has the elements offsets[m] to offsets[m + 1] - 1 of `values`, in the columns `columns`. The same column may come several times in a row, in any order:
+    products add up.
 
     Args:
         values: [nnz] float32, float16 or bfloat16.

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from rooftop.core.op import Op
 from rooftop.core.spec import Input, Meta, Problem, Work
+from rooftop.core.sweeps import Sizes
 from rooftop.ops import _quantized_rows as rows
 from rooftop.ops import _random
 from rooftop.ops._gated import halves
@@ -104,6 +105,13 @@ OP = Op(
     outputs=outputs,
     canonical=rows.canonical("a", "b"),
     cases=rows.cases(lambda shape, d, fill, layout: {"a": Input(shape, d, fill, layout), "b": Input(shape, d, "normal", layout)}),
+    swept=Sizes(
+        lambda dtype, rows, columns: {
+            "a": Input((rows, columns), dtype), "b": Input((rows, columns), dtype),
+            "over": None, "group": 0, "format": "int8", "scales": "f32", "rounding": "nearest", "seed": 7,
+        },
+        {"rows": (1, 1 << 26), "columns": (64, 1 << 17)}, rows="rows", models={"columns": "inner"}, axis="columns",
+    ),
     work=work,
     compare=rows.laws(values, ("a", "b")),
     arrange=rows.arranged,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from rooftop.core.op import Op, Tolerance
 from rooftop.core.spec import Case, Input, Meta, Problem, Work, case
+from rooftop.core.sweeps import Sizes
 from rooftop.ops import _ordering
 
 if TYPE_CHECKING:
@@ -143,6 +144,10 @@ OP = Op(
     outputs=outputs,
     canonical=_ordering.canonical,
     cases=_cases(),
+    swept=Sizes(
+        lambda dtype, rows, columns, k: {"x": Input((rows, columns), dtype), "lengths": None, "k": min(k, columns), "largest": True, "nan": "largest"},
+        {"rows": (1, 1 << 26), "columns": (64, 1 << 22), "k": (1, 2048)}, rows="rows", models={"columns": "vocabulary"}, axis="columns",
+    ),
     work=work,
     tolerance=Tolerance(exact=True),
     arrange=_ordering.arrange,

@@ -155,7 +155,7 @@ def encode(v: Tensor, element: str, rounding: str = "nearest", random: Tensor | 
     stochastic: up (of floats: away from zero) where `random` (16 bits an element) plus the fraction reaches one, so with probability fraction and never
     off a value that has a code. The fraction is that of the value in units of the gap that it lies in, rounded to 16 bits (ties of ints to even, of
     floats up; below a float's smallest normal number to 23 - mantissa bits before that).
-    dither (ints): nearest of v + (random + 0.5) / 65536 - 0.5.
+    dither: nearest of v + (random + 0.5) / 65536 - 0.5, of ints; of floats, whose steps differ, the same as stochastic: noise of the value's gap.
     What lies beyond the largest value becomes it, infinities too where the format has none. NaN becomes the code of NaN (0x7f), of formats without one 0.
 
     zero: the zero point of ints, added after rounding; the codes then use the whole range. None: the symmetric one."""
@@ -179,13 +179,11 @@ def encode(v: Tensor, element: str, rounding: str = "nearest", random: Tensor | 
         else:
             k = (v.trunc() if rounding == "zero" else v.round()).to(torch.int64)
         return ((k + offset).clamp(least, most) & ((1 << f.bits) - 1)).to(torch.uint8)
-    if rounding == "dither":
-        raise ValueError(f"rounding 'dither' is for integer formats; {element} is none")
     bits = v.contiguous().view(torch.int32)
     size = v.abs().clamp(max=f.max).contiguous()
     exponent = (size.view(torch.int32) & 0x7F800000).clamp(min=(128 - f.bias) << 23)
     t = size / (exponent - (f.mantissa << 23)).view(torch.float32)  # units of the gap: exact, below 2^(mantissa + 1)
-    if rounding == "stochastic":  # float32 with the format's least exponent as its own counts by 2^-24 of the code, once shifted
+    if rounding in ("stochastic", "dither"):  # float32 with the format's least exponent as its own counts by 2^-24 of the code, once shifted
         assert random is not None
         raised = (size.nan_to_num(0) * 2.0 ** (f.bias - 127)).view(torch.int32).to(torch.int64) << (1 + f.mantissa)
         code = (raised + (random << 8) + 128) >> 24
@@ -216,6 +214,21 @@ def decode(codes: Tensor, element: str, zero: Tensor | int | None = None) -> Ten
     elif f.nan:
         value = torch.where(size == (1 << (f.bits - 1)) - 1, float("nan"), value)
     return torch.where(c >> (f.bits - 1) == 1, -value, value)
+
+
+def noise(codes: Tensor, element: str, random: Tensor) -> Tensor:
+    """What a dither added before rounding, float32, by the codes and the `random` bits that they were made with: half a step more or less, of floats half the
+    gap above the code, away from zero."""
+    import torch
+
+    f = ELEMENTS[element]
+    steps = (random.to(torch.float32) + 0.5) / 65536 - 0.5
+    if not f.exponent:
+        return steps
+    c = codes.to(torch.int32)
+    e = ((c & ((1 << (f.bits - 1)) - 1)) >> f.mantissa).clamp(min=1)
+    gap = ((e + 127 - f.bias - f.mantissa) << 23).view(torch.float32)
+    return steps * torch.where(c >> (f.bits - 1) == 1, -gap, gap)
 
 
 def pack(codes: Tensor, bits: int) -> Tensor:

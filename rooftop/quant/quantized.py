@@ -11,10 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rooftop.quant.formats import Format, format_of
+from rooftop.quant.formats import SCALES, Format, format_of
 
 FACTS = ("format", "shape", "dtype", "rows", "columns", "split", "scale_dtype", "seed")
 TENSORS = ("codes", "scale", "zero", "over")
+SCALE_DTYPES = {"f32": "float32", "f16": "float16", "bf16": "bfloat16", "e8m0": "float8_e8m0fnu", "e4m3": "float8_e4m3fn"}
 
 
 @dataclass(frozen=True)
@@ -102,8 +103,17 @@ class Quantized:
         return prod(self.shape[:a]), prod(self.shape[a:r]), prod(self.shape[r:])
 
     def verify(self) -> None:
-        """Raises ValueError where codes, scales or zero points do not have the sizes that the shape and the format ask for."""
-        f, (outer, tall, wide) = self.kind, self.geometry
+        """Raises ValueError where codes, scales or zero points do not have the sizes, dtypes and device that the shape and the format ask for."""
+        f, rank = self.kind, len(self.shape)
+        a, r = self.split
+        if not 0 <= a <= r <= rank or min((*self.shape, 0)) < 0 or min(self.rows, self.columns) < 1:
+            given = f"shape {self.shape}, split {self.split}, rows {self.rows}, columns {self.columns}"
+            raise ValueError(f"{given}: a split lies in order within the dimensions, rows and columns are at least 1")
+        if self.scale_dtype not in SCALES or (f.group and self.scale_dtype != f.scale):
+            raise ValueError(f"scale_dtype is {self.scale_dtype!r}; accepted for {f.name} are {f.scale if f.group else ', '.join(SCALES)}")
+        if self.dtype not in ("float32", "float16", "bfloat16"):
+            raise ValueError(f"dtype is {self.dtype!r}; accepted are float32, float16, bfloat16")
+        outer, tall, wide = self.geometry
         groups = outer * -(-tall // max(self.rows, 1)) * -(-wide // max(self.columns, 1))
         if self.codes.element_size() != 1 or self.codes.numel() != outer * tall * f.bytes(wide):
             raise ValueError(
@@ -112,8 +122,18 @@ class Quantized:
         for name, t in (("scale", self.scale), ("zero", self.zero)):
             if t is not None and t.numel() != groups:
                 raise ValueError(f"{name} has {t.numel()} elements; {self.shape} by {self.rows} x {self.columns} takes {groups}")
-        if self.over is not None and self.over.numel() != 1:
-            raise ValueError(f"over has {self.over.numel()} elements; it must have one")
+        bytes_, scale = (torch.int8, torch.uint8), getattr(torch, SCALE_DTYPES.get(self.scale_dtype, ""), None)
+        if self.scale.dtype != scale and not (self.scale_dtype in ("e8m0", "e4m3") and self.scale.dtype == torch.uint8):
+            raise ValueError(f"scale is {self.scale.dtype}; {self.scale_dtype} is kept as {scale}")
+        if self.zero is not None and (self.zero.dtype not in bytes_ or f.exponent):
+            raise ValueError(f"zero is {self.zero.dtype} of {f.name}; zero points are int8 or uint8, of int8, uint8, int4 and uint4 alone")
+        if (self.over is not None) != (f.kind == "nv"):
+            raise ValueError(f"over is {'there' if self.over is not None else 'None'}; nvfp4 has one, other formats none")
+        if self.over is not None and (self.over.numel() != 1 or self.over.dtype != torch.float32):
+            raise ValueError(f"over has {self.over.numel()} elements of {self.over.dtype}; it must have one, float32")
+        if len({t.device for t in self._leaves() if t is not None}) > 1:
+            places = ", ".join(str(t.device) for t in self._leaves() if t is not None)
+            raise ValueError(f"codes, scale, zero and over are on {places}; they must be on one device")
 
     def _leaves(self) -> list[Tensor | None]:
         return [self.codes, self.scale, self.zero, self.over]

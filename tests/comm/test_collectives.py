@@ -269,3 +269,23 @@ def judged(rank: int, ranks: int) -> list[list[str]]:
     finally:
         op.ranks = honest
     return [[r.status for r in right], [r.status for r in wrong]]
+
+
+def rooms(rank: int, ranks: int) -> list[str]:
+    from rooftop.comm import symmetric
+
+    said = []
+    for capacity, comes in ((64, True), (64 + rank, True), (64, rank == 0)):
+        try:
+            if comes:
+                symmetric._agreed("exchange", capacity, dist.group.WORLD, 2.0)
+            said.append("agreed")
+        except (comm.Disagreement, comm.CommError) as error:
+            said.append(f"{type(error).__name__}: {error}")
+    return said
+
+
+def test_rooms_of_different_sizes_are_not_made(long: None) -> None:
+    for rank, (same, other, alone) in enumerate(run(rooms, 2)):
+        assert same == "agreed" and other.startswith("Disagreement") and "rank 0: exchange of 64 bytes; rank 1: exchange of 65 bytes" in other
+        assert alone == "agreed" if rank else alone.startswith("CommError: symmetric memory (rank 0 of 2, gloo)")

@@ -32,6 +32,9 @@ def products(rank: int, ranks: int) -> dict[str, Any]:
         found[f"reduce {wire}"] = comm.matmul_all_reduce(a[:M, part], b[part, :N], wire=wire)
     found["strided"] = comm.all_gather_matmul(mine.t().contiguous().t(), columns.t().contiguous().t())
     found["empty"] = tuple(comm.matmul_reduce_scatter(a[:0, :K], b[:K, :N]).shape), tuple(comm.all_gather_matmul(a[:0, :K], b[:K, :N]).shape)
+    thin = a[: ranks * 6, : 3 * rank]  # whose K differs from rank to rank: of rank 0 none
+    found["thin"] = comm.matmul_reduce_scatter(thin, b[: 3 * rank, :N]), comm.matmul_all_reduce(thin, b[: 3 * rank, :N])
+    found["no K"] = comm.all_gather_matmul(a[:M, :0], b[:0, :N])
     for name, call in {
         "divide": lambda: comm.matmul_reduce_scatter(a[: ranks * M + 1, :K], b[:K]),
         "fit": lambda: comm.all_gather_matmul(a, b[:3]),
@@ -58,6 +61,11 @@ def both(rank: int, ranks: int) -> Any:
 def test_products_are_those_of_one_process(two: Any) -> None:
     ranks, found = 2, two[0]
     a, b = given()
+    thin = sum(a[: ranks * 6, : 3 * r] @ b[: 3 * r, :N] for r in range(ranks))
+    for rank, f in enumerate(found):
+        torch.testing.assert_close(f["thin"][0], thin[rank * 6 : rank * 6 + 6])  # type: ignore[index]
+        torch.testing.assert_close(f["thin"][1], thin)
+        assert f["no K"].shape == (ranks * M, N) and not f["no K"].any()
     inside = slice(0, ranks * K)
     whole = a[:, inside].double() @ b[inside, :N].double()
     for rank, f in enumerate(found):

@@ -19,6 +19,7 @@ from rooftop.core.layouts import computes, widen
 from rooftop.core.spec import DTYPES, Case, Input
 from rooftop.lab import public_calls
 from rooftop.lab.check import checker
+from rooftop.lab.check.contracts import dtypes, small
 from rooftop.lab.inputs import by_name, make
 
 LAYOUTS = ("transposed", "sliced", "strided", "expanded", "offset")
@@ -35,15 +36,6 @@ def ops(house: registry.House = registry.HOUSE) -> list[str]:
 def called(house: registry.House = registry.HOUSE) -> list[str]:
     """The ops whose public functions take and return tensors."""
     return [n for n in registry.op_names(house) if not registry.op(n, house).objects]
-
-
-def small(op: Contract) -> list[Case]:
-    return [c for c in op.cases if not {"bench", "huge"} & c.tags]
-
-
-def dtypes(op: Contract) -> list[str]:
-    """Of its cases, the widest first."""
-    return sorted(op.dtypes, key=lambda d: (-DTYPES[d].mantissa, -DTYPES[d].bytes, d))
 
 
 @dataclass(frozen=True)

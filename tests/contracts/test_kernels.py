@@ -48,6 +48,8 @@ def test_every_kernel_takes_some_case_of_its_contract(subject: Subject) -> None:
 @pytest.mark.parametrize("subject", COMPILED, ids=lambda s: s.name)
 @pytest.mark.parametrize("arch", sorted(TARGETS))
 def test_every_kernel_compiles_and_meets_its_demands(subject: Subject, arch: int) -> None:
+    if subject.implementation is not None and (reason := subject.implementation.builds()):
+        pytest.skip(reason)
     facts = inspector.facts_of(subject, inspector.inspect_case(subject, None, arch), arch)
     assert facts.get("kernels") or arch < max(TARGETS), facts
     assert [u for k in facts.get("kernels", []) for u in k["unmet"]] == []

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from _backend_house import HERE, HOUSE, NAMES, kernel, subject
+from _backend_house import AHEAD, HERE, HOUSE, NAMES, kernel, subject
 
 from rooftop.core import registry
 from rooftop.core.backends import table
@@ -30,8 +30,8 @@ TMA_ONLY = "a: the outer strides are [66] bytes; TMA takes multiples of 16 below
 
 
 def test_every_backend_has_a_kernel_here_and_all_are_found() -> None:
-    assert tuple(i.name for i in registry.implementations("mmt", HOUSE)) == tuple(f"mmt__{name}" for name in NAMES)
-    assert {kernel(name).backend for name in NAMES} == set(BACKENDS) - {"pallas"}  # for another device: tests/npu
+    assert tuple(i.name for i in registry.implementations("mmt", HOUSE)) == tuple(f"mmt__{name}" for name in sorted((*NAMES, *AHEAD)))
+    assert {kernel(name).backend for name in (*NAMES, *AHEAD)} == set(BACKENDS) - {"pallas"}  # for another device: tests/npu
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -103,6 +103,7 @@ def test_the_order_is_what_is_preferred_then_the_backend_then_the_name(monkeypat
 
     assert order() == [
         "device__triton_sm90", "host__triton_sm90", "grid__cuda_sm80", "split__cuda_sm80", "tiles__cuda_sm80", "tma__cuda_sm90", "gluon_sm90", "torch",
+        "cutile_sm90",
     ]  # fmt: skip
     wanted = {"mmt__torch": True, "mmt__tma__cuda_sm90": 2}
     for one in {type(i) for i in found}:
@@ -335,7 +336,7 @@ def test_late_numbers_reach_a_call_of_torch(tmp_path: Path) -> None:
 
 def test_kernels_for_a_gpu_only_are_listed_until_each_case_has_a_check_record_of_what_they_now_are() -> None:
     found = {u.name: u for u in unproven([], HOUSE)}
-    assert set(found) == {"mmt__gluon_sm90", "mmt__tma__cuda_sm90"}
+    assert set(found) == {"mmt__cutile_sm90", "mmt__gluon_sm90", "mmt__tma__cuda_sm90"}
     assert found["mmt__tma__cuda_sm90"].of == 4, "TMA does not take `odd`"
     assert str(found["mmt__gluon_sm90"]) == "mmt__gluon_sm90: 3 of 3 cases have no check record (Gluon kernels run on a GPU only)"
     card = TARGETS["h200"]

@@ -71,4 +71,4 @@ def test_the_command_shows_and_empties(root: Path, monkeypatch: pytest.MonkeyPat
     assert "0 MiB removed from" in capsys.readouterr().out
     assert [p.name for p in disk_cache.parts()] == ["cuda"]
     assert command(monkeypatch, "cache", "--part", "gpu") == 1
-    assert "--part is 'gpu'; it is one of cuda, simt" in capsys.readouterr().err
+    assert "--part is 'gpu'; it is one of cuda, cutile, cute, simt" in capsys.readouterr().err

@@ -65,7 +65,6 @@ def test_a_skeleton_in_another_backend_is_a_copy_of_the_ops_first_kernel_there(t
     ("name", "says"),
     [
         ("add__gluon_sm90", "add has no Gluon kernel to start from"),
-        ("add__cuda_sm80", r"add has no CUDA C\+\+ kernel to start from"),
         ("add__pallas_tpu", "add has no Pallas kernel to start from"),
         ("add__jax", "no backend 'jax'"),
         ("add__torch_sm90", "'sm90' is no target of torch"),

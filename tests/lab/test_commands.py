@@ -173,7 +173,7 @@ def test_exit_code_two_is_left_to_those_who_mean_it(monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize(
     ("name", "package"),
     [
-        ("jinja2", "jinja2"), ("pygments.lexers", "pygments"), ("liger_kernel.ops", "liger-kernel"), ("cuda.bindings.nvrtc", "cuda-bindings"),
+        ("jinja2", "jinja2"), ("liger_kernel.ops", "liger-kernel"), ("cuda.bindings.nvrtc", "cuda-bindings"),
         ("cuda.core.experimental", "cuda-core"), ("nvidia.cu13", "nvidia-cuda-runtime"),
     ],
 )  # fmt: skip
@@ -236,10 +236,10 @@ def test_a_module_of_the_house_that_is_missing_is_a_traceback(monkeypatch: pytes
 
 
 def test_doctor_names_the_packages_that_pages_and_references_need(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pygments", None)
+    monkeypatch.setitem(sys.modules, "jinja2", None)
     rows = {r.what: r for r in doctor.examine()}
-    assert (rows["pygments"].state, rows["pygments"].do, rows["pygments"].needed) == ("missing", "pip install pygments", True)
-    assert [rows[n].state for n in ("ml_dtypes", "jinja2")] == ["ok"] * 2
+    assert (rows["jinja2"].state, rows["jinja2"].do, rows["jinja2"].needed) == ("missing", "pip install jinja2", True)
+    assert rows["ml_dtypes"].state == "ok"
 
 
 @pytest.mark.parametrize("error", [PermissionError, FileNotFoundError, NotADirectoryError])

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from _report import FACTS, H100, H200, Made, Strict, kernel, make, ratio
-from markupsafe import Markup
+from markupsafe import escape
 
 from rooftop.core import registry
 from rooftop.lab.report import charts, picture, scatter, site
@@ -26,10 +26,10 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Made:
 def test_the_difference_shows_what_changed_and_not_the_words_about_it(made: Made) -> None:
     page = made.page([])
     found = site.change(page.rungs[0], page.rungs[1])
-    kinds = {kind: [re.sub("<[^>]+>", "", str(line.html)) for line in found.lines if line.kind == kind] for kind in ("added", "removed")}
+    kinds = {kind: [line.text for line in found.lines if line.kind == kind] for kind in ("added", "removed")}
     assert "threads = 256" in kinds["added"]
     assert "threads = 128" in kinds["removed"]
-    assert [x.strip() for x in kinds["added"] if "if (i" in x] == ["if (i &lt; n) y[i] = factor * x[i];"]
+    assert [x.strip() for x in kinds["added"] if "if (i" in x] == ["if (i < n) y[i] = factor * x[i];"]
     assert not any(re.match(r"idea|predict|limit", x) for x in kinds["added"] + kinds["removed"])
     assert (found.added, found.removed) == (len(kinds["added"]), len(kinds["removed"]))
     numbers = [line.new for line in found.lines if line.new]
@@ -45,11 +45,17 @@ def test_a_long_idea_is_left_out_of_the_difference_whole() -> None:
     assert [text.splitlines()[i] for i in site.lesson(text)] == ["/* rooftop", "args = []", "*/", "idea = 3;"]
 
 
-def test_highlighting_keeps_every_line_and_escapes() -> None:
-    text = "\n\nint a = b < c && d;  // <script>\n/* two\nlines */\n"
-    lines = list(site.highlight(text, "x.cu"))
-    assert [Markup(line).striptags() if line.strip() else "" for line in lines] == ["", "", "int a = b < c && d; // <script>", "/* two", "lines */"]
-    assert not any("<script" in line for line in lines)
+def test_lines_of_a_kind_that_follow_each_other_are_one_run(made: Made) -> None:
+    page = made.page([])
+    found = site.change(page.rungs[0], page.rungs[1])
+    assert "\n".join(text for _, _, text in found.runs) == "\n".join(line.text for line in found.lines)
+    assert all(a != b for (a, _, _), (b, _, _) in pairwise(found.runs))
+    assert [n for kind, n, _ in found.runs if kind in ("same", "added")] == sorted(n for kind, n, _ in found.runs if kind in ("same", "added"))
+
+
+def test_a_source_stands_whole_on_its_page(made: Made) -> None:
+    text = made.build([])[1]
+    assert str(escape(made.page([]).rungs[1].source)) in text
 
 
 # -- the pages as files ----------------------------------------------------------------------------------------------
@@ -58,7 +64,7 @@ def test_highlighting_keeps_every_line_and_escapes() -> None:
 def every_page(made: Made) -> dict[str, str]:
     shipped = made.bench("scale__cuda", 2e-4, versus={"peer:torch": ratio(0.8, "faster"), "ceiling:copy": ratio(1.1, "slower")})
     made.build([*made.climb(), shipped, made.bench("steps/02_wide", 1e-3, stale=True, device=H200)], {("steps/01_plain", 90): FACTS})
-    return {p.name: p.read_text(encoding="utf-8") for p in made.out.iterdir()}
+    return {p.name: p.read_text(encoding="utf-8") for p in made.out.glob("*.html")}
 
 
 def test_pages_are_well_formed_and_their_links_lead_somewhere(made: Made) -> None:
@@ -88,10 +94,11 @@ def test_pages_load_nothing(made: Made) -> None:
         policy = [a["content"] for t, a in page.tags if t == "meta" and a.get("http-equiv") == "Content-Security-Policy"]
         assert [p.split(";")[0] for p in policy if p] == ["default-src 'none'"]
         assert not re.search(r"(connect|font|frame|worker)-src|https?:", str(policy[0]))
-        for name in ("src", "srcset", "action", "data", "poster", "background"):
+        assert list(page.of("src")) == [("script", "report.js")]
+        for name in ("srcset", "action", "data", "poster", "background"):
             assert list(page.of(name)) == []
         for tag, href in page.of("href"):
-            assert (tag, href) == ("link", "data:,") or (tag == "a" and not re.match(r"\w+:|//", href))
+            assert (tag, href) in (("link", "data:,"), ("link", "report.css")) or (tag == "a" and not re.match(r"\w+:|//", href))
         assert not re.search(r"@import|url\(", text)
 
 
@@ -114,7 +121,8 @@ def test_what_others_wrote_is_escaped(made: Made) -> None:
 def test_building_again_replaces_the_pages_and_leaves_nothing_else(made: Made) -> None:
     made.build(made.climb())
     made.build([])
-    assert {p.name for p in made.out.iterdir()} == {"index.html", "ladder-steps.html", "op-scale.html"}, "the card's page is gone with its records"
+    left = {"index.html", "ladder-steps.html", "op-scale.html", "report.css", "report.js"}
+    assert {p.name for p in made.out.iterdir()} == left, "the card's page is gone with its records"
     assert "Not measured on any GPU yet" in (made.out / "ladder-steps.html").read_text(encoding="utf-8")
 
 
@@ -218,8 +226,9 @@ def test_numbers_are_written_to_so_many_digits(value: float, digits: int, text: 
 def test_the_pages_of_the_tree_itself(tmp_path: Path) -> None:
     index = site.build(tmp_path, [])
     ops = {f"op-{n}{b}.html" for n in registry.op_names() for b in ("", "_bwd") if not b or registry.op(n).bwd}
-    assert {p.name for p in tmp_path.iterdir()} == {"index.html", *ops, *(f"ladder-{n}.html" for n in registry.ladder_names())}
-    for path in tmp_path.iterdir():
+    assert {p.name for p in tmp_path.iterdir()} == {"index.html", "report.css", "report.js", *ops, *(f"ladder-{n}.html" for n in registry.ladder_names())}
+    assert sum(p.stat().st_size for p in tmp_path.iterdir()) < 6e6
+    for path in tmp_path.glob("*.html"):
         page = Strict(path.read_text(encoding="utf-8"))
         assert [h for t, h in page.of("href") if t == "a" and re.match(r"\w+:|//", h)] == []
     text = Strict(index.read_text(encoding="utf-8")).text

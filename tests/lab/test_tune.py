@@ -153,7 +153,7 @@ def test_a_field_of_one_is_refused() -> None:
 
 
 def test_each_implementation_is_tuned_once_on_its_bench_cases() -> None:
-    todo = tuner.jobs(candidates.find(["sgemm_cuda/12", "matmul"]), dtype="f32")
+    todo = tuner.jobs(candidates.find(["sgemm_cuda/16", "matmul"]), dtype="f32")
     assert len({j.title for j in todo}) == len(todo)
     assert {j.implementation.name for j in todo} == {i.name for i in registry.implementations("matmul")}
     assert all("bench" in j.case.tags for j in todo)
@@ -172,7 +172,7 @@ def test_the_plan_leaves_out_what_cannot_be_tuned_and_says_why() -> None:
 
 
 def test_unusual_strides_are_not_tuned_for_they_are_not_in_the_key() -> None:
-    subject = candidates.find(["sgemm_cuda/12"])[0]
+    subject = candidates.find(["sgemm_cuda/16"])[0]
     odd = case("strided", a=Input((64, 64), layout="padded"), b=Input((64, 64)), alpha=1.0, beta=0.0)
     job = tuner.Job(subject, dataclasses.replace(odd, inputs={**subject.op.case("512 cubed f32").inputs, **odd.inputs}))
     assert "*" in job.signature(H100)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
+import math
 
 import pytest
 import torch
@@ -69,10 +71,28 @@ def test_wrong_buffers_are_refused() -> None:
 
 
 @pytest.mark.parametrize(
+    ("format", "change", "error"),
+    [
+        ("int8", {"scale": torch.ones(5, dtype=torch.float64)}, "scale is torch.float64; f32"), ("int8", {"scale_dtype": "f64"}, "scale_dtype is 'f64'"),
+        ("mxfp8", {"scale_dtype": "f32"}, "accepted for mxfp8_e4m3 are e8m0"), ("int8", {"dtype": "float64"}, "dtype is 'float64'"),
+        ("int8", {"rows": 0}, "rows 0"), ("int8", {"split": (2, 1)}, r"split \(2, 1\)"), ("nvfp4", {"over": None}, "nvfp4 has one"),
+        ("nvfp4", {"over": torch.ones(2)}, "it must have one"), ("int8", {"over": torch.ones(1)}, "other formats none"),
+        ("e4m3", {"zero": torch.zeros(5, dtype=torch.uint8)}, "zero points are"), ("int8", {"zero": torch.zeros(5)}, "zero is torch.float32"),
+        ("int8", {"codes": torch.zeros(5, 48, dtype=torch.int8, device="meta")}, "on one device"), ("int8", {"codes": torch.zeros(5, 48)}, "codes are"),
+        ("int8", {"shape": (5, 47)}, "takes 5 rows of 47 bytes"), ("e9m9", {}, "format is 'e9m9'"),
+    ],
+)  # fmt: skip
+def test_what_does_not_fit_together_is_refused(format: str, change: dict[str, object], error: str) -> None:
+    q = rooftop.quantize(some(5, 48), "int8" if format == "e9m9" else format)
+    with pytest.raises(ValueError, match=error):
+        rooftop.dequantize(dataclasses.replace(q, **({"format": format} if format == "e9m9" else change)))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
     ("how", "error"),
     [
         ({"format": "int3"}, "format is 'int3'"), ({"granularity": "rows"}, "granularity is 'rows'"), ({"rounding": "up"}, "rounding is 'up'"),
-        ({"format": "fp8", "symmetric": False}, "no zero points"), ({"format": "fp8", "rounding": "dither"}, "dither"), ({"scale_dtype": "f64"}, "scale_dtype"),
+        ({"format": "fp8", "symmetric": False}, "no zero points"), ({"scale_dtype": "f64"}, "scale_dtype"),
         ({"granularity": "group", "group": 0}, "group is 0"), ({"granularity": "block", "block": (0, 4)}, "a block is"), ({"subtract": True}, "subtract=True"),
         ({"format": "mxfp4", "scale_dtype": "f32"}, "scales of e8m0"), ({"over": torch.ones(1)}, "over is for nvfp4"),
     ],
@@ -97,6 +117,21 @@ def test_a_dither_that_is_taken_off_leaves_an_error_that_does_not_depend_on_the_
     for subtract, spread in ((True, 1 / 12), (False, 0.21)):
         error = (rooftop.quantize(x, "int8", rounding="dither", seed=5, subtract=subtract).dequantize() - x)[0, 1:].double()
         assert abs(float(error.mean())) < 0.03 and abs(float(error.var()) - spread) < 0.01
+
+
+@pytest.mark.parametrize("format", ["e4m3", "e5m2", "e3m2", "e2m3", "e2m1"])
+def test_of_floats_the_noise_is_that_of_the_gap(format: str) -> None:
+    f = FORMATS[format]
+    for code, sign in ((f.normal * 1.3, 1), (f.smallest * 0.3, -1), (f.max * 0.8, -1)):  # the second is subnormal
+        x = torch.full((1, 4096), code * sign)
+        x[0, 0] = f.max  # a scale of one
+        gap = max(2.0 ** math.floor(math.log2(code)), f.normal) / 2**f.mantissa
+        for subtract, spread in ((True, 1 / 12), (False, None)):
+            q = rooftop.quantize(x, format, rounding="dither", seed=5, subtract=subtract)
+            error = ((q.dequantize() - x)[0, 1:].double() / gap).abs() if spread is None else (q.dequantize() - x)[0, 1:].double() / gap
+            assert spread is None or (abs(float(error.mean())) < 0.03 and abs(float(error.var()) - spread) < 0.01)
+            assert float(error.abs().max()) <= (0.5001 if subtract else 1)
+            assert torch.equal(q.codes.view(torch.uint8), rooftop.quantize(x, format, rounding="stochastic", seed=5).codes.view(torch.uint8))
 
 
 def test_gradients_pass_straight_through() -> None:

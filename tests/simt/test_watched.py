@@ -13,7 +13,7 @@ from rooftop.core.compile import CompileError
 from rooftop.core.spec import Launch
 from rooftop.lab import simt
 from rooftop.lab.simt import build, link
-from rooftop.lab.simt.run import LaunchError
+from rooftop.lab.simt.launching import LaunchError
 from rooftop.lab.simt.translate import constants, translate
 
 compiled = pytest.mark.skipif(simt.unavailable() is not None, reason=str(simt.unavailable()))

@@ -183,6 +183,10 @@ class CudaImplementation(Implementation):
         asked = self._said_by_python("zeroed")
         return self._head.zeroed if asked is None else tuple(asked(problem, config, self._head))
 
+    def explains(self, problem: Problem, config: Any) -> str:
+        asked = self._said_by_python("explains")
+        return "" if asked is None else str(asked(problem, config, self._head))
+
     def where(self) -> Where:
         return self._where
 

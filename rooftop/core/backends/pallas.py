@@ -5,28 +5,21 @@ from __future__ import annotations
 import atexit
 import base64
 import contextlib
-import json
 import os
 import pickle
-import re
-import select
 import shutil
-import signal
-import subprocess
 import tempfile
-import threading
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rooftop.core import settings, tpu
+from rooftop.core import child, tpu
 from rooftop.core.backends.python_modules import ModuleImplementation
 from rooftop.core.implementation import Runner, Where
 from rooftop.core.spec import DTYPES, Device, Launch, Meta, Problem
 
-LIMIT = 300.0  # seconds that one run or one compilation may take
+LIMIT = child.LIMIT  # seconds that one run or one compilation may take
 ENVIRONMENT = {
     "JAX_PLATFORMS": "cpu",
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "true",  # else a second process finds libtpu's lock file and ends
@@ -36,7 +29,7 @@ ENVIRONMENT = {
 }  # fmt: skip
 
 
-class PallasError(RuntimeError):
+class PallasError(child.ChildError):
     """What the interpreter or the compiler says of a kernel: a race, an access out of range, an operation that the TPU has not."""
 
 
@@ -44,74 +37,14 @@ class PallasTimeout(PallasError):
     """A process that did not answer in time: a wait that nothing signals, or a compiler that found no end."""
 
 
-class Process:
+class Process(child.Process):
     """A Python with jax that runs and compiles kernels, one job after the other, and is ended where it does not answer in time."""
 
     def __init__(self, python: Path, more: Mapping[str, str] | None = None) -> None:
-        self._python, self._more = python, dict(more or {})
-        self._child: subprocess.Popen[bytes] | None = None
-        self._errors: Any = None
-        self._lock = threading.Lock()
-
-    def ask(self, job: Mapping[str, Any], limit: float = LIMIT) -> Any:
-        """The answer to a job. Raises PallasError with the text of the process' error, PallasTimeout after `limit` seconds."""
-        with self._lock:
-            child = self._started()
-            assert child.stdin is not None and child.stdout is not None
-            try:
-                child.stdin.write(json.dumps(job).encode() + b"\n")
-                child.stdin.flush()
-                answer = _line(child.stdout.fileno(), limit)
-            except (BrokenPipeError, EOFError):
-                said = self._last_words()
-                self.end()
-                raise PallasError(f"the process of jax ended: {said}") from None
-            except TimeoutError:
-                said = f"no answer in {limit:.0f} s from the {job['what']} of {Path(str(job.get('kernel', ''))).name}"
-                self.end()
-                raise PallasTimeout(f"{said}: a wait that nothing signals, or too large a block") from None
-            except BaseException:
-                self.end()
-                raise
-        found = json.loads(answer)
-        if "error" in found:
-            raise PallasError(found["error"])
-        return found
-
-    def _started(self) -> subprocess.Popen[bytes]:
-        if self._child is None or self._child.poll() is not None:
-            self._errors = tempfile.TemporaryFile()  # noqa: SIM115, closed with the process
-            self._child = subprocess.Popen(
-                [str(self._python), "-m", "rooftop.core.backends.pallas_child"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors,
-                env=settings.environment({**ENVIRONMENT, **self._more, "PYTHONPATH": str(settings.CHECKOUT)}), start_new_session=True, bufsize=0,
-            )  # fmt: skip
-        return self._child
-
-    def _last_words(self) -> str:
-        self._errors.seek(0)
-        lines = self._errors.read().decode(errors="replace").strip().splitlines()
-        why = [line for line in lines if re.match(r"F\d{4} |.*Check fail", line)]  # of a compiler that ends itself; after it comes where, at length
-        return " ".join((why or lines or ["it said nothing"])[-1].split())[:600]
-
-    def end(self) -> None:
-        child, self._child = self._child, None
-        if child is not None and child.poll() is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(child.pid, signal.SIGKILL)
-            child.wait()
-
-
-def _line(source: int, limit: float) -> bytes:
-    """One line from a pipe. Raises TimeoutError, EOFError."""
-    found, end = b"", time.monotonic() + limit
-    while not found.endswith(b"\n"):
-        if not select.select([source], [], [], max(0.0, end - time.monotonic()))[0]:
-            raise TimeoutError
-        part = os.read(source, 1 << 20)
-        if not part:
-            raise EOFError
-        found += part
-    return found
+        super().__init__(
+            python, "rooftop.core.backends.pallas_child", {**ENVIRONMENT, **(more or {})}, what="jax", error=PallasError, timeout=PallasTimeout,
+            slow=": a wait that nothing signals, or too large a block",
+        )  # fmt: skip
 
 
 _PROCESS: dict[Path, Process] = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import re
 import sys
@@ -65,6 +66,28 @@ def _with_helpers(text: str) -> list[str]:
 def texts_of(text: str) -> list[str]:
     """What counts of a kernel's Python text: it and its helpers, each without comments, imports and the head."""
     return [strip(without_imports(without_head(one)), "python") for one in _with_helpers(text)]
+
+
+def texts_of_function(text: str, name: str) -> list[str]:
+    """What counts of one function of a kernel's Python text: it, what it names of the file and what that names, and the file's helpers whole."""
+    tree = ast.parse(text)
+    defined: dict[str, ast.stmt] = {}
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            defined[node.name] = node
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+                defined.update((n.id, node) for n in ast.walk(target) if isinstance(n, ast.Name))
+    found: dict[str, ast.stmt] = {}
+    todo = [name]
+    while todo:
+        one = todo.pop()
+        if one in defined and one not in found:
+            found[one] = defined[one]
+            todo += [n.id for n in ast.walk(defined[one]) if isinstance(n, ast.Name)]
+    lines = text.splitlines()
+    own = [strip("\n".join(lines[found[one].lineno - 1 : found[one].end_lineno]), "python") for one in sorted(found)]
+    return own + [strip(without_imports(one), "python") for one in sorted(_with_helpers(text)) if one != text]
 
 
 _ANY_HELPER = re.compile(r"^from rooftop\.kernels\._device(?:\.(\w+) import |  *import ([\w, ]+)$)", re.M)

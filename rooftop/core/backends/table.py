@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from rooftop.core.backends.cuda import CudaImplementation
+from rooftop.core.backends.cute import CuteImplementation
+from rooftop.core.backends.cutile import CutileImplementation
 from rooftop.core.backends.pallas import PallasImplementation
 from rooftop.core.backends.torch_calls import TorchImplementation
 from rooftop.core.backends.triton import GluonImplementation, TritonImplementation
@@ -50,6 +52,8 @@ BACKENDS: Mapping[str, Backend] = MappingProxyType(
             Backend("cuda", "CUDA C++", ".cu", CudaImplementation),
             Backend("gluon", "Gluon", ".py", GluonImplementation, arch=90),
             Backend("torch", "torch", ".py", TorchImplementation, targets="(?!)", reads="it has none", arch=0),
+            Backend("cutile", "cuTile", ".py", CutileImplementation),
+            Backend("cute", "CuTe DSL", ".py", CuteImplementation),
             Backend("pallas", "Pallas", ".py", PallasImplementation, targets="tpu", reads="it reads tpu", arch=0),
         )
     }

@@ -284,3 +284,16 @@ __device__ inline float value_of(unsigned code, int zero) {
         return __uint_as_float(__float_as_uint(v) | (code >> (X::BITS - 1)) << 31);
     }
 }
+
+/// A value less the noise that was added before it was rounded: half a step more or less, of floats half the gap above the code, away from zero.
+template <int F>
+__device__ inline float without_noise(float value, unsigned code, unsigned random) {
+    using X = Format<F>;
+    const float noise = (static_cast<float>(random) + 0.5f) * 0x1p-16f - 0.5f;
+    if constexpr (X::INT) return __fsub_rn(value, noise);
+    else {
+        const unsigned e = max((code & ((1u << (X::BITS - 1)) - 1)) >> X::MANTISSA, 1u);
+        const float gap = __uint_as_float((e + 127 - X::BIAS - X::MANTISSA) << 23 | (code >> (X::BITS - 1)) << 31);
+        return __fsub_rn(value, __fmul_rn(noise, gap));
+    }
+}

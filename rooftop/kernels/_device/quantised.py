@@ -21,7 +21,9 @@ def names(p: Problem, x: str = "x") -> tuple[str, int, int]:
 
 
 def rounding(p: Problem) -> int:
-    return ROUNDINGS.index(str(p.option("rounding")))
+    """Its number in quantised.cuh. Floats with noise added are rounded as the stochastic ones."""
+    name = str(p.option("rounding"))
+    return ROUNDINGS.index("stochastic" if name == "dither" and element(p).exponent else name)
 
 
 def text(name: str, *arguments: Any) -> str:

@@ -4,6 +4,21 @@
 #include "quantised.cuh"
 #include "quantised_held.cuh"
 
+/// The stored scale and its value, as scale_of and effective have them; of e4m3 by the conversions that the hardware has.
+template <int F, int S>
+__device__ inline float scale_and_value(float largest, const float* over, typename ScaleType<S>::Stored& stored) {
+#if __CUDA_ARCH__ >= 890
+    if constexpr (S == SCALE_E4M3) {
+        const float of_all = over ? *over : 1.f, part = __fdiv_rn(largest, Format<F>::MAX), s = over ? __fdiv_rn(part, of_all) : part;
+        stored = __nv_cvt_float_to_fp8(fminf(fmaxf(s, 0x1p-6f), 448.f), __NV_SATFINITE, __NV_E4M3);
+        const float value = __half2float(__half(__nv_cvt_fp8_to_halfraw(stored, __NV_E4M3)));
+        return over ? fminf(fmaxf(__fmul_rn(value, of_all), 0x1p-126f), 0x1p125f) : value;
+    }
+#endif
+    stored = scale_of<F, S>(largest, over);
+    return effective<S>(stored, over);
+}
+
 /// Byte 0, byte 2 or byte 3 of four words, as one word.
 template <int BYTE>
 __device__ inline unsigned four_bytes(const unsigned (&w)[4]) {
@@ -56,6 +71,15 @@ __device__ inline void squeeze(unsigned (&out)[(V * BITS + 31) / 32], const unsi
     }
 }
 
+constexpr float WHOLE = 12582912.f;  // 1.5 * 2^23: added to a number, it leaves the nearest whole number in the sum's low bits
+
+/// Codes of e2m1 are whole numbers on three lines, of which the least counts: their sums with WHOLE, as bits, which order as the numbers do. BEYOND: 7 at most.
+template <bool BEYOND>
+__device__ inline unsigned least_line(float a, float b, float c) {
+    const unsigned least = min(min(__float_as_uint(a), __float_as_uint(b)), __float_as_uint(c));
+    return BEYOND ? min(least, 0x4b400007u) : least;
+}
+
 /// Whether `encode_clean` has a way of its own.
 template <int F, int ROUND, bool SYMMETRIC>
 __device__ constexpr bool has_clean() {
@@ -74,7 +98,6 @@ __device__ inline void encode_clean(unsigned (&out)[(V * Format<F>::BITS + 31) /
     if constexpr (!has_clean<F, ROUND, SYMMETRIC>()) {
         encode<F, ROUND, SYMMETRIC, V>(out, [&](int i) { return held[i]; }, random, by, zero);
     } else {
-        constexpr float WHOLE = 12582912.f;  // 1.5 * 2^23: added to a number, it leaves the nearest whole number in the sum's low bits
         unsigned bytes[V / 4];
 #pragma unroll
         for (int i = 0; i < V; i += 4) {
@@ -118,8 +141,7 @@ __device__ inline void encode_clean(unsigned (&out)[(V * Format<F>::BITS + 31) /
 #pragma unroll
                 for (int j = 0; j < 4; ++j) {
                     const float h = by(i + j)(held.size(i + j));
-                    const float sum = fminf(fminf(__fadd_rn(h, WHOLE), __fmaf_rn(h, 0.5f, WHOLE + 2)), __fmaf_rn(h, 0.25f, WHOLE + 4));
-                    w[j] = __float_as_uint(BEYOND ? fminf(sum, WHOLE + 7) : sum);
+                    w[j] = least_line<BEYOND>(__fadd_rn(h, WHOLE), __fmaf_rn(h, 0.5f, WHOLE + 2), __fmaf_rn(h, 0.25f, WHOLE + 4));
                 }
                 all = chosen(four_bytes<0>(w), four_signs(held, i) >> 4, 0x08080808u);
             } else {

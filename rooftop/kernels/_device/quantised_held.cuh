@@ -40,6 +40,16 @@ struct Held {
 #pragma unroll
         for (int i = 0; i < WORDS; ++i) w[i] = 0;
     }
+    template <bool WHOLE>
+    __device__ void load_where(bool there, const T* p, int count) {  // zeros where not `there`
+        if (!there) clear();
+        else if (WHOLE) load(p);
+        else load(p, count);
+    }
+    __device__ void widen(Held<float, V>& to) const {
+#pragma unroll
+        for (int i = 0; i < V; ++i) to.w[i] = __float_as_uint((*this)[i]);
+    }
     __device__ static unsigned infinite(const __half*) { return 0x7c00; }
     __device__ static unsigned infinite(const void*) { return 0x7f80; }
     __device__ void drop_unclean() {  // zeros in place of infinities and NaN

@@ -1,6 +1,6 @@
 // Rows whose values are in registers, as codes and scales: for kernels that compute what they quantise.
 #pragma once
-#include "quantised_codes.cuh"
+#include "quantised_groups.cuh"
 
 /// Sum over LANES neighbouring threads, lanes of a warp or the whole block; the same in all of them. `shared` has 32 words.
 template <int LANES, int THREADS>
@@ -94,12 +94,20 @@ __device__ inline void load_shared_floats(float (&to)[V], const T* from, int lef
     for (int i = 0; i < V; ++i) to[i] = held[i];
 }
 
-/// The codes and scales of row `row` of length L, of which this thread has packs lane, lane + LANES, ... of V elements, zeros beyond L. GROUP: lanes whose packs
-/// share a scale, 1 to 32; 0: all of the row. All threads call it; `there`: whether the row is one. KNOWN: `known` is the row's largest size, as bits; where it
-/// is infinite or NaN it is found again.
+/// What the numbers that a kernel computed are multiplied by in place of a division: their error, far larger, is part of the contract. Stochastic: a little less, so
+/// that the largest does not pass the largest code.
+template <int F, int ROUND>
+struct Times {
+    float part;
+    __device__ float operator()(float x) const { return x * part; }
+};
+
+/// The codes and scales of row `row` of length L, of which this thread has packs lane, lane + LANES, ... of V elements, zeros beyond L; its numbers are y times
+/// `by_all`. GROUP: lanes whose packs share a scale, 1 to 32; 0: all of the row. All threads call it; `there`: whether the row is one. KNOWN: `known` is the row's
+/// largest size, as bits; where it is infinite or NaN it is found again.
 template <int F, int S, int ROUND, int V, int PIECES, int LANES, int THREADS, int GROUP, bool WHOLE, bool KNOWN = false>
 __device__ inline void write_row(const Held<float, V> (&y)[PIECES], bool there, long long row, int L, const float* over, unsigned char* codes,
-                                 typename ScaleType<S>::Stored* scale, int seed, unsigned* shared, unsigned known = 0) {
+                                 typename ScaleType<S>::Stored* scale, int seed, unsigned* shared, float by_all = 1.f, unsigned known = 0) {
     using X = Format<F>;
     using By = DividedBy<F, S, ROUND>;
     constexpr int BYTES = V * X::BITS / 8, OF = GROUP ? GROUP : LANES, PARTS = GROUP ? PIECES : 1, EACH = GROUP ? 1 : PIECES;
@@ -107,6 +115,49 @@ __device__ inline void write_row(const Held<float, V> (&y)[PIECES], bool there, 
     const long long row_bytes = (static_cast<long long>(L) * X::BITS + 7) / 8;
     const int across = GROUP ? (L + GROUP * V - 1) / (GROUP * V) : 1;
     const auto zeros = [](int) { return X::MIDDLE; };
+    constexpr float LESS = ROUND == STOCHASTIC ? 1.f - 0x1p-22f : 1.f;
+    if constexpr (GROUP && (PIECES & (PIECES - 1)) == 0 && has_clean<F, ROUND, true>()) {  // each scale found by one lane
+        using Shared = Exchange<GROUP, PIECES>;
+        constexpr int KEPT = Shared::KEPT;
+        unsigned largest[PIECES];
+#pragma unroll
+        for (int p = 0; p < PIECES; ++p) {
+            Most<float> m;
+#pragma unroll
+            for (int i = 0; i < V; ++i) m.over_size(y[p].w[i]);
+            largest[p] = m.w;
+        }
+        Shared::largest(largest, lane);
+        Found<float, F, S, ROUND, true> found[KEPT];
+        const float of_all = over ? *over : 1.f, part_of_all = over ? reciprocal(of_all) : 1.f;
+        bool careful = false;
+#pragma unroll
+        for (int i = 0; i < KEPT; ++i) {
+            const unsigned most = __float_as_uint(fabsf(__uint_as_float(largest[i]) * by_all));
+            if (F == E2M1 && over) found[i].template find<true>(most, 0, of_all, part_of_all);
+            else found[i].template find<false>(most, 0, 1.f, 1.f);
+            careful |= found[i].careful;
+        }
+        if (!__any_sync(~0u, careful)) {
+            const int group = lane % GROUP, first = Shared::mine(lane);
+#pragma unroll
+            for (int i = 0; i < KEPT; ++i) {
+                const int pack = (first + i) * LANES + lane;
+                if (there && group < Shared::SPLIT && pack / GROUP * GROUP * V < L) scale[row * across + pack / GROUP] = found[i].stored;
+            }
+#pragma unroll
+            for (int p = 0; p < PIECES; ++p) {
+                const Times<F, ROUND> times{__shfl_sync(~0u, found[p % KEPT].part, Shared::place(p), GROUP) * (by_all * LESS)};
+                const int at = (p * LANES + lane) * V;
+                if (!there || at >= L) continue;
+                const Drawn<V, WHOLE> random(seed, static_cast<unsigned long long>(row) * L + at);
+                unsigned out[(V * X::BITS + 31) / 32];
+                encode_clean<F, S, ROUND, true>(out, y[p], random, [&](int) -> const Times<F, ROUND>& { return times; }, zeros);
+                store_codes<X::BITS, V, WHOLE>(codes + row * row_bytes + static_cast<long long>(at / V) * BYTES, out, L - at);
+            }
+            return;
+        }
+    }
 #pragma unroll
     for (int part = 0; part < PARTS; ++part) {
         unsigned most = known;
@@ -118,6 +169,7 @@ __device__ inline void write_row(const Held<float, V> (&y)[PIECES], bool there, 
                 for (int i = 0; i < V; ++i) largest.over_size(y[p].w[i]);
             }
             most = over_lanes<OF, THREADS>(largest.w, shared);
+            most = __float_as_uint(fabsf(__uint_as_float(most) * by_all));
         }
         const bool unclean = most >= INFINITE_BITS;
         if (OF > 32 ? unclean : __any_sync(~0u, unclean)) {  // once more, without infinities and NaN
@@ -126,15 +178,18 @@ __device__ inline void write_row(const Held<float, V> (&y)[PIECES], bool there, 
             for (int p = part; p < part + EACH; ++p) {
 #pragma unroll
                 for (int i = 0; i < V; ++i) {
-                    const unsigned size = y[p].w[i] & 0x7fffffffu;
+                    const unsigned size = __float_as_uint(fabsf(y[p][i] * by_all));
                     if (size < INFINITE_BITS) most = max(most, size);
                 }
             }
             most = over_lanes<OF, THREADS>(most, shared);
         }
-        const typename ScaleType<S>::Stored stored = scale_of<F, S>(__uint_as_float(most), over);
-        const By divided(effective<S>(stored, over), __uint_as_float(most), unclean);
+        typename ScaleType<S>::Stored stored;
+        const float s = scale_and_value<F, S>(__uint_as_float(most), over, stored);
+        const By divided(s, __uint_as_float(most), unclean);
         const auto by = [&](int) -> const By& { return divided; };
+        const Times<F, ROUND> times{divided.part * (by_all * LESS)};
+        const auto product = [&](int) -> const Times<F, ROUND>& { return times; };
         if (!there) continue;
         if (GROUP ? lane % OF == 0 && (part * LANES + lane) * V < L : lane == 0) scale[row * across + (GROUP ? (part * LANES + lane) / OF : 0)] = stored;
 #pragma unroll
@@ -143,8 +198,9 @@ __device__ inline void write_row(const Held<float, V> (&y)[PIECES], bool there, 
             if (at >= L) continue;
             const Drawn<V, WHOLE> random(seed, static_cast<unsigned long long>(row) * L + at);
             unsigned out[(V * X::BITS + 31) / 32];
-            if (divided.careful) encode<F, ROUND, true, V>(out, [&](int i) { return y[p][i]; }, random, by, zeros);
-            else encode_clean<F, S, ROUND, true>(out, y[p], random, by, zeros);
+            if (divided.careful) encode<F, ROUND, true, V>(out, [&](int i) { return y[p][i] * by_all; }, random, by, zeros);
+            else if constexpr (has_clean<F, ROUND, true>()) encode_clean<F, S, ROUND, true>(out, y[p], random, product, zeros);
+            else encode<F, ROUND, true, V>(out, [&](int i) { return y[p][i] * by_all; }, random, by, zeros);
             store_codes<X::BITS, V, WHOLE>(codes + row * row_bytes + static_cast<long long>(at / V) * BYTES, out, L - at);
         }
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -117,3 +118,9 @@ def problem_scratch(p: Problem, shots: int) -> dict[str, Meta]:
     ranks, count = p["x"].shape
     whole = sizes(count, ranks, str(p.option("wire")), int(p.option("group")), shots)[2]
     return {"room": Meta((ranks, FLAGS + whole), "u8"), "epochs": Meta((ranks, BLOCKS), "u32"), "fault": Meta((4,), "i32")}
+
+
+def public(options: Mapping[str, Any]) -> dict[str, Any]:
+    """A case's options as the functions of rooftop.comm have them."""
+    names = {"wire": "wire", "group": "group_size", "hadamard": "hadamard", "stochastic": "stochastic", "seed": "seed", "shots": "shots"}
+    return {names[n]: v for n, v in options.items() if n in names}

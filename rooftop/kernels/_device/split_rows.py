@@ -26,7 +26,6 @@ def split_rows(x, out, R, K, xr, xk, xz, pitch, batch, KIND: tl.constexpr, TILE:
     v = tl.load(x + z * xz + (r.to(tl.int64) * xr)[:, None] + (k.to(tl.int64) * xk)[None, :], mask=inside, other=0.0)
     at = (r.to(tl.int64) * pitch)[:, None] + k[None, :]
     written = (r < R)[:, None] & (k < pitch)[None, :]  # with zeros up to the pitch: whole 16 bytes
-    matrix = R.to(tl.int64) * pitch
     if KIND == BF16:
         first = v.to(tl.bfloat16)
         rest = (v - first.to(tl.float32)).to(tl.bfloat16)
@@ -35,9 +34,9 @@ def split_rows(x, out, R, K, xr, xk, xz, pitch, batch, KIND: tl.constexpr, TILE:
         rest = v - first
     else:
         first = v
-    tl.store(out + z * matrix + at, first, mask=written)
+    tl.store(out + z * R * pitch + at, first, mask=written)
     if KIND != 0:
-        tl.store(out + (z + batch) * matrix + at, rest, mask=written)
+        tl.store(out + (z + batch) * R * pitch + at, rest, mask=written)
 
 
 def pitch_of(k: int, itemsize: int) -> int:

@@ -9,10 +9,14 @@ Tiles are walked from the last key back, so that those at an edge, which are mas
 out together, the longest first, forwards and backwards in turn. Packed sequences: a small launch before lists their tiles of queries. A tile of values that
 reaches into the next sequence is cleared there, since 0 times what stands there may be NaN; queries at the end of one are stored by the threads.
 
+A soft cap asks for a tanh a score. By an exponential and a reciprocal there would be three special functions a score, which bound the speed (0.63 of plain
+causal attention), and near 0 what is left of 1 - 2 / (1 + e) errs by more than the normaliser may. Small scores, the usual ones, take a polynomial.
+
 Of heads of more than 128 columns the weighed values take half of the registers and tiles of 64 keys the rest; the result is staged where the queries were."""
 
 from __future__ import annotations
 
+import struct
 from dataclasses import dataclass
 
 from triton.experimental import gluon
@@ -27,6 +31,35 @@ from rooftop.kernels._device.attention_packed import CHUNK, clear_rows, plan_til
 # Of windows and of 256 columns ptxas keeps an address or two, which are read once a tile of queries, in local memory.
 DEMANDS = {"has": ["HGMMA", "UTMALDG", "UTMASTG"], "spills": 16}
 LOG2E = gl.constexpr(1.4426950408889634)
+TANH = (-0.3333307206630707, 0.13324828445911407, -0.05298924073576927, 0.017141319811344147)  # of x^3, x^5, ...: to 1.3e-8 of it up to 1/2
+EACH = 16  # scores of a thread that take the same way
+
+
+def _hex(value: float) -> str:
+    return "0f" + struct.pack(">f", value).hex().upper()
+
+
+def _tanh() -> str:
+    """PTX of the tanh of 16 scores of a thread. Where all are at most 1/2, by multiply-adds: the special functions bound the speed of the weights already.
+    Else those above by an exponential and a reciprocal."""
+    lines = [".reg .f32 x, v, e, m;", ".reg .pred some, p;", f"abs.f32 m, ${EACH};"]
+    for i in range(1, EACH):
+        lines += [f"abs.f32 x, ${EACH + i};", "max.f32 m, m, x;"]
+    lines += [f"setp.gt.f32 some, m, {_hex(0.5)};"]
+    for i in range(EACH):
+        x, out = f"${EACH + i}", f"${i}"
+        lines += [f"mul.f32 v, {x}, {x};", f"mov.f32 {out}, {_hex(TANH[3])};"]
+        lines += [f"fma.rn.f32 {out}, {out}, v, {_hex(c)};" for c in (*TANH[2::-1], 1.0)] + [f"mul.f32 {out}, {out}, {x};"]
+    lines += ["@!some bra DONE;"]
+    for i in range(EACH):
+        x, out = f"${EACH + i}", f"${i}"
+        lines += [f"mul.f32 e, {x}, {_hex(2.8853900817779268)};", "ex2.approx.ftz.f32 e, e;", f"add.f32 e, e, {_hex(1.0)};", "rcp.approx.ftz.f32 e, e;"]
+        lines += [f"fma.rn.f32 e, e, {_hex(-2.0)}, {_hex(1.0)};", f"abs.f32 v, {x};", f"setp.gt.f32 p, v, {_hex(0.5)};", f"@p mov.f32 {out}, e;"]
+    return "{ " + " ".join(lines) + " DONE: }"
+
+
+TANH_OF_16 = gl.constexpr(_tanh())
+TANH_REGISTERS = gl.constexpr(",".join(["=&f"] * EACH + ["f"] * EACH))
 
 
 @gluon.jit
@@ -121,8 +154,8 @@ def _weights(z, top, total, factor, cap, z_tiles, z_full, z_empty, n, INDEX: gl.
              RIGHT: gl.constexpr, CAP: gl.constexpr, MASKED: gl.constexpr):  # fmt: skip
     """(p, the new maximum, the new sum, by what the old ones shrink) of scores of one tile of keys, which begins at `column`; all in base 2."""
     L: gl.constexpr = z.type.layout
-    if CAP:  # tanh(x) = 1 - 2 / (1 + exp(2 x)): `factor` has the 2, and the 1 is added to the normaliser alone
-        z = 0.0 - gl.inline_asm_elementwise("rcp.approx.ftz.f32 $0, $1;", "=f,f", [1.0 + gl.exp2(z * cap)], dtype=gl.float32, is_pure=True, pack=1)
+    if CAP:
+        z = gl.inline_asm_elementwise(TANH_OF_16, TANH_REGISTERS, [z * cap], dtype=gl.float32, is_pure=True, pack=16)
     if BIAS:
         mbarrier.wait(z_full.index(INDEX), n & 1)
         added = _flat(z_tiles.index(INDEX)).load(L)
@@ -205,8 +238,8 @@ def _consume(INDEX: gl.constexpr, q_tiles, k_ring, v_ring, z_tiles, o_tiles, q_f
     ROWS: gl.constexpr = gl.SliceLayout(1, SCORES)
     cap = 0.0
     if CAP:
-        cap = scale / softcap * (2.0 * LOG2E)
-        factor = softcap * (2.0 * LOG2E)
+        cap = scale / softcap
+        factor = softcap * LOG2E
     else:
         factor = scale * LOG2E
     n = 0
@@ -281,8 +314,6 @@ def _consume(INDEX: gl.constexpr, q_tiles, k_ring, v_ring, z_tiles, o_tiles, q_f
                 if end > begin:
                     mbarrier.arrive(q_empty.index(INDEX), count=1)
             norm = (top + gl.log2(total)) * (1.0 / LOG2E)
-            if CAP:
-                norm += softcap
             gl.store(lse + bh.to(gl.int64) * TQ + first + rows, norm, mask=rows < SQ)
     tma.store_wait(0)
 
@@ -399,8 +430,13 @@ def prefers(p: Problem) -> bool:
     return p["q"].shape[1] > 64 * max(sequences, 1) and max(p["q"].shape[3], p["v"].shape[3]) > 32
 
 
+SHORT = 512  # queries of a packed sequence, in the mean: of a tile of 128 keys much would be masked, and its copy waited for
+
+
 def choose(p: Problem) -> Config:
     wide = _width(max(p["q"].shape[3], p["v"].shape[3]))
+    if wide == 128 and shared.packed(p) and p["q"].shape[1] <= SHORT * (p["cu_seqlens_q"].shape[0] - 1):
+        return Config(BN=64, STAGES=3)
     return Config(BN=64 if wide == 256 else 128, STAGES=4 if wide == 64 else 2)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from rooftop.core.spec import Launch, Meta, Problem
@@ -28,3 +29,10 @@ def scratch(p: Problem, config: Any, head: Any) -> dict[str, Meta]:
 
 def zeroed(p: Problem, config: Any, head: Any) -> tuple[str, ...]:
     return "room", "epochs", "fault"
+
+
+def on_ranks(tensors: Mapping[str, Any], options: Mapping[str, Any], group: Any) -> dict[str, Any]:
+    """As one rank of several GPUs."""
+    from rooftop.comm import collectives
+
+    return {"out": collectives.all_reduce(tensors["x"], group, path="symmetric", verify=False, **ranks.public(options))}

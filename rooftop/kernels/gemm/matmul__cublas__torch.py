@@ -1,7 +1,8 @@
 """out = act(alpha · a b + beta · c + bias) · gate + residual by cuBLAS, through torch. Contract: rooftop/ops/matmul.py
 
-When it is chosen: for float32 in batches of over 2^25 multiply-adds, which of our own kernels only the one in Triton takes, and nowhere else;
-`rooftop.explain` then names it. No goal counts it: speeds are stated of our own kernels, by name. `implementation="cublas__torch"` asks for it."""
+When it is chosen: for float32 in batches of more than 65535 matrices and 2^25 multiply-adds, which of our own kernels only the one in Triton takes, and
+nowhere else; `rooftop.explain` then names it. No goal counts it: speeds are stated of our own kernels, by name.
+`implementation="cublas__torch"` asks for it."""
 
 from __future__ import annotations
 

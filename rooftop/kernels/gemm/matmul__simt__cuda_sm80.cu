@@ -1,130 +1,26 @@
 /* rooftop
-idea    = "A block of 8 warps makes a tile of 128 x 256 outputs, each thread 8 x 16 of them in registers. Four stages of shared memory are filled by asynchronous copies, A transposed on its way; while one slice of k is multiplied, the next is fetched into a second set of registers. The FMAs walk the thread's tile in a serpentine, so that each finds one operand in the register cache. Blocks take tiles in groups of rows, to share them in L2. Where there are too few tiles for the device, K is split and a second kernel adds the parts."
-limit   = "Issue slots: of 1,110 instructions in the main loop 1,024 are FMAs, and about one slot in twelve is lost to register-bank conflicts."
+idea    = "A block makes a tile of outputs, each thread up to 8 x 16 of them in registers; the tile is the one that a model of the hardware expects to be the fastest (the file beside this one). Four stages of shared memory or more are filled by asynchronous copies, an operand that lies along K transposed on its way; while one slice of k is multiplied, the next is fetched into a second set of registers. The FMAs walk the thread's tile in a serpentine, so that each finds one operand in the register cache. Blocks take tiles in groups of rows, to share them in L2. Where there are too few tiles for the device, K is split and a second kernel adds the parts, always in one order."
+limit   = "Issue slots: of 1,110 instructions in the main loop of the largest tile 1,024 are FMAs, and about one slot in twelve is lost to register-bank conflicts."
 dtypes  = ["f32"]
-args    = ["M: i32", "N: i32", "K: i32", "alpha: f32", "a: f32[M, K]", "lda: i64 = stride(a, 0)", "b: f32[K, N]", "ldb: i64 = stride(b, 0)", "beta: f32", "c: f32[M, N]?", "ldc: i64 = stride(c, 0)", "out: f32[M, N]", "ldo: i64 = stride(out, 0)"]
+args    = ["alpha: f32", "beta: f32", "bias: f32[N]?", "act: i32 = 0 if activation == 'none' else 1", "zg: i64 = stride(gate, 0)", "zr: i64 = stride(residual, 0)"]
 demands = { has = ["FFMA", "LDS.128", "LDGSTS"], spills = 0 }
-configs = [
-    { GROUP = 4 }, { GROUP = 16 }, { STAGES = 3 }, { WM = 64, WN = 64 }, { BN = 128, BLOCKS = 2 }, { BN = 128, BLOCKS = 2, SPLITS = 2 },
-    { BN = 128, BLOCKS = 2, SPLITS = 4 }, { BN = 128, BLOCKS = 2, SPLITS = 8 }, { BN = 128, BLOCKS = 2, SPLITS = 16 },
-    { BN = 128, BLOCKS = 2, SPLITS = 32 }, { BN = 128, BLOCKS = 2, SPLITS = 64 },
-]
-valid   = "BM % WM == 0 and BN % WN == 0 and WM // TM * (WN // TN) == 32 and SPLITS >= 1"
-
-[requires]
-"M * N > 0" = "there is nothing to compute"
-"stride(a, 1) == 1 or K <= 1" = "the elements of a row of a must be neighbours"
-"stride(b, 1) == 1 or N == 1" = "the elements of a row of b must be neighbours"
-"not present(c) or stride(c, 1) == 1 or N == 1" = "the elements of a row of c must be neighbours"
-"stride(out, 1) == 1 or N == 1" = "the elements of a row of out must be neighbours"
+python  = ["supports", "prefers", "choose", "configs", "launches", "scratch", "explains"]
 
 [config]
 BM     = 128
 BN     = 256
-BK     = 8
 WM     = 32
 WN     = 128
 TM     = 8
 TN     = 16
 STAGES = 4
-GROUP  = 8
 BLOCKS = 1
-SPLITS = 1
-
-[[choice]]
-when   = "M <= 64 and ceil(N / 128) * 16 <= 4 * sms and K >= 1024"
-BM     = 64
-BN     = 128
-WN     = 64
-TN     = 8
-BLOCKS = 4
-SPLITS = 16
-
-[[choice]]
-when   = "M <= 64 and ceil(N / 128) * 4 <= 4 * sms and K >= 256"
-BM     = 64
-BN     = 128
-WN     = 64
-TN     = 8
-BLOCKS = 4
-SPLITS = 4
-
-[[choice]]
-when   = "M <= 64"
-BM     = 64
-BN     = 128
-WN     = 64
-TN     = 8
-BLOCKS = 4
-SPLITS = 1
-
-[[choice]]
-when   = "ceil(M / 128) * ceil(N / 128) * 64 <= 2 * sms and K >= 4096"
-BN     = 128
-BLOCKS = 2
-SPLITS = 64
-
-[[choice]]
-when   = "ceil(M / 128) * ceil(N / 128) * 32 <= 2 * sms and K >= 2048"
-BN     = 128
-BLOCKS = 2
-SPLITS = 32
-
-[[choice]]
-when   = "ceil(M / 128) * ceil(N / 128) * 16 <= 2 * sms and K >= 1024"
-BN     = 128
-BLOCKS = 2
-SPLITS = 16
-
-[[choice]]
-when   = "ceil(M / 128) * ceil(N / 128) * 8 <= 2 * sms and K >= 512"
-BN     = 128
-BLOCKS = 2
-SPLITS = 8
-
-[[choice]]
-when   = "ceil(M / 128) * ceil(N / 128) * 4 <= 2 * sms and K >= 256"
-BN     = 128
-BLOCKS = 2
-SPLITS = 4
-
-[[choice]]
-when   = "ceil(M / 128) * ceil(N / 128) * 2 <= 2 * sms and K >= 128"
-BN     = 128
-BLOCKS = 2
-SPLITS = 2
-
-[[choice]]
-when   = "ceil(M / 128) * ceil(N / 256) <= sms // 2"
-BN     = 128
-BLOCKS = 2
-
-[scratch]
-parts = "f32[SPLITS if SPLITS > 1 else 0, M, N]"
-
-[[launch]]
-when   = "SPLITS == 1"
-kernel = "sgemm<{BM}, {BN}, {BK}, {WM}, {WN}, {TM}, {TN}, {STAGES}, {GROUP}, {BLOCKS}, {N % 4 == 0 and aligned(b, 16) and aligned(c, 16) and aligned(out, 16)}>"
-grid   = ["ceil(M / BM) * ceil(N / BN)"]
-block  = ["BM // WM * (BN // WN) * 32"]
-shared = "4 * STAGES * BK * (BM + 4 + BN)"
-
-[[launch]]
-when   = "SPLITS > 1"
-kernel = "sgemm<{BM}, {BN}, {BK}, {WM}, {WN}, {TM}, {TN}, {STAGES}, {GROUP}, {BLOCKS}, {N % 4 == 0 and aligned(b, 16) and aligned(c, 16) and aligned(out, 16)}>"
-grid   = ["ceil(M / BM) * ceil(N / BN)", "SPLITS"]
-block  = ["BM // WM * (BN // WN) * 32"]
-shared = "4 * STAGES * BK * (BM + 4 + BN)"
-args   = ["M: i32", "N: i32", "K: i32", "one: f32 = 1", "a: f32[M, K]", "lda: i64 = stride(a, 0)", "b: f32[K, N]", "ldb: i64 = stride(b, 0)", "zero: f32 = 0", "c: f32[M, N]?", "ldc: i64 = stride(c, 0)", "parts: f32[SPLITS, M, N]", "ldp: i64 = N"]
-
-[[launch]]
-when   = "SPLITS > 1"
-kernel = "add_parts"
-grid   = ["ceil(M * N / 256)"]
-block  = ["256"]
-args   = ["M: i32", "N: i32", "SPLITS: i32", "alpha: f32", "parts: f32[SPLITS, M, N]", "beta: f32", "c: f32[M, N]?", "ldc: i64 = stride(c, 0)", "out: f32[M, N]", "ldo: i64 = stride(out, 0)"]
+GROUP  = 8
+PART   = 0
 */
 #include <cuda_pipeline.h>
+
+#include "chain.cuh"
 
 /// V neighbouring floats, moved by one instruction.
 template <int V>
@@ -132,79 +28,177 @@ struct alignas(4 * V) Floats {
     float v[V];
 };
 
-/// out = alpha a b + beta c: blockIdx.x is the tile, blockIdx.y the part of K. Of several parts, each goes to its own matrix `out`.
-/// A block makes BM x BN outputs with warps of WM x WN and threads of TM x TN; BK columns of a and rows of b are a stage.
-template <int BM, int BN, int BK, int WM, int WN, int TM, int TN, int STAGES, int GROUP, int BLOCKS, bool VECTOR>
+/// act: the place in `rooftop.ops.matmul.ACTIVATIONS`.
+__device__ inline float activated(float x, int act) {
+    if (act == 1) return x < 0 ? 0.0f : x;
+    if (act == 2) return x / (1 + expf(-x));
+    if (act == 3) return 0.5f * x * (1 + erff(x * 0.70710678f));
+    if (act == 4) return 0.5f * x * (1 + tanhf(0.79788456f * (x + 0.044715f * x * x * x)));
+    return x;
+}
+
+/// What follows the product, of matrix z of a batch: act(alpha · sum + beta · c + bias) · gate + residual. Null pointers are absent; ld·: elements from one row
+/// to the next, z·: from one matrix to the next.
+struct After {
+    const float *c, *bias, *gate, *residual;
+    long long ldc, zc, ldg, zg, ldr, zr;
+    float alpha, beta;
+    int act;
+
+    __device__ float first(float sum, long long z, long long m, long long n) const {
+        const float r = alpha * sum;
+        return c != nullptr ? fmaf(beta, c[z * zc + m * ldc + n], r) : r;
+    }
+    __device__ float more(float r, long long z, long long m, long long n) const {
+        if (bias != nullptr) r += bias[n];
+        r = activated(r, act);
+        if (gate != nullptr) r *= gate[z * zg + m * ldg + n];
+        if (residual != nullptr) r += residual[z * zr + m * ldr + n];
+        return r;
+    }
+};
+
+template <int BYTES>
+__device__ inline void copy(float* to, const float* from) {
+    __pipeline_memcpy_async(to, from, BYTES);
+}
+
+/// How the threads of a block copy slices of one operand to shared memory: [BK][ROW], EXT of its rows (of a) or columns (of b) side by side. MODE 0: the operand
+/// lies along K, and copies of 4 bytes transpose it, 8 lanes a row; ROW is 4 more than EXT, so that the 8 k of a transposed row lie in different banks. MODE 1
+/// and 4: it lies along EXT, in copies of so many floats.
+template <int EXT, int BK, int THREADS, int MODE>
+struct Slices {
+    static constexpr int VEC = MODE == 4 ? 4 : 1, ROW = EXT + (MODE == 0 ? 4 : 0), FLOATS = BK * ROW, SPAN = THREADS * VEC;
+    static constexpr int ACROSS = MODE != 0 && EXT > SPAN ? EXT / SPAN : 1;  // copies of a thread in one row of a slice
+    static constexpr int DEEP = EXT > SPAN ? 1 : SPAN / EXT;               // rows that one round of copies fills
+    static constexpr int ROUNDS = MODE == 0 ? EXT * BK / THREADS : (BK + DEEP - 1) / DEEP;
+    static constexpr bool MANY = MODE == 0 && ROUNDS > 8;                  // a pointer for each copy would take too many registers
+    static constexpr int POINTERS = MODE != 0 ? ACROSS : MANY ? 1 : ROUNDS;
+    static_assert(MODE != 0 || EXT * BK % THREADS == 0, "the copies of what lies along K come out even");
+    static_assert(MODE == 0 || SPAN % EXT == 0 || EXT % SPAN == 0, "a round of copies is whole rows, or a row whole rounds");
+    static_assert(BK == 8, "a slice of what lies along K is 8 lanes wide");
+
+    const float* from[POINTERS];
+    long long pitch;  // floats from one k to the next, or from one row of MANY to its next
+    int k, to, limit;
+
+    /// extent: rows or columns that there are, counted from x; ld: floats from one row to the next as the operand lies.
+    __device__ Slices(const float* x, long long ld, long long k0, int extent, float* shared, int stages, int stage) {
+        const int tid = threadIdx.x;
+        if constexpr (MODE == 0) {
+            k = tid % 8;
+            to = k * ROW + tid / 8;
+            if constexpr (MANY) {
+                pitch = THREADS / 8 * ld;
+                limit = (extent - tid / 8 + THREADS / 8 - 1) / (THREADS / 8);
+                from[0] = x + min(tid / 8, extent - 1) * ld + k0 + k;
+                if (extent < EXT) {  // what is not copied is never stored, but multiplied
+                    for (int s = 0; s < stages; ++s)
+                        for (int i = tid; i < FLOATS; i += THREADS) shared[s * stage + i] = 0;
+                    __syncthreads();
+                }
+            } else {
+#pragma unroll
+                for (int i = 0; i < ROUNDS; ++i) from[i] = x + min((tid + i * THREADS) / 8, extent - 1) * ld + k0 + k;
+            }
+        } else {
+            k = tid / (EXT / VEC);
+            const int n = tid % (EXT / VEC) * VEC;
+            to = k * ROW + n;
+            pitch = ld;
+#pragma unroll
+            for (int i = 0; i < ACROSS; ++i) from[i] = x + (k0 + k) * ld + min(n + i * SPAN, extent - VEC);
+        }
+    }
+
+    /// Rows and columns past the edge are copied from the last one inside, or not at all: what is made of them is not stored. From k = deep on there are zeros.
+    __device__ void ask(float* stage, int deep, bool full) const {
+        if constexpr (MODE == 0) {
+            const float* p = from[0];
+#pragma unroll
+            for (int i = 0; i < ROUNDS; ++i) {
+                float* at = stage + to + i * (THREADS / 8);
+                if (full || k < deep) {
+                    if (!MANY || i < limit) copy<4>(at, MANY ? p : from[MANY ? 0 : i]);
+                } else {
+                    *at = 0;
+                }
+                if constexpr (MANY) p += pitch;
+            }
+        } else {
+#pragma unroll
+            for (int i = 0; i < ROUNDS; ++i) {
+                const int row = k + i * DEEP;
+                if (ROUNDS * DEEP > BK && row >= BK) continue;
+#pragma unroll
+                for (int j = 0; j < ACROSS; ++j) {
+                    float* at = stage + to + i * DEEP * ROW + j * SPAN;
+                    if (full || row < deep)
+                        copy<4 * VEC>(at, from[j] + i * DEEP * pitch);
+                    else
+                        for (int v = 0; v < VEC; ++v) at[v] = 0;
+                }
+            }
+        }
+    }
+
+    __device__ void advance(int deep) {
+        if constexpr (MODE == 0) {
+#pragma unroll
+            for (int i = 0; i < POINTERS; ++i) from[i] += deep;
+        } else {
+#pragma unroll
+            for (int i = 0; i < ACROSS; ++i) from[i] += deep * pitch;
+        }
+    }
+};
+
+/// out = what follows a b: blockIdx.x is the tile, blockIdx.y the part of K, `part` of it, and blockIdx.z the matrix of a batch. Of several parts, each goes to
+/// its own `plane` floats of out. A block makes BM x BN outputs with warps of WM x WN and threads of TM x TN; BK columns of a and rows of b are a stage. A, B:
+/// the modes of Slices. WIDE: rows of c and out are multiples of 16 bytes. MORE: more follows than alpha and c.
+template <int BM, int BN, int WM, int WN, int TM, int TN, int STAGES, int BLOCKS, int A, int B, bool WIDE, bool MORE>
 __global__ __launch_bounds__(BM / WM * (BN / WN) * 32, BLOCKS) void sgemm(
-    int M, int N, int K, float alpha, const float* __restrict__ a, long long lda, const float* __restrict__ b, long long ldb,
-    float beta, const float* c, long long ldc, float* out, long long ldo) {
-    constexpr int THREADS = BM / WM * (BN / WN) * 32;
+    int M, int N, int K, int part, int tall, const float* __restrict__ a, long long lda, long long za, const float* __restrict__ b, long long ldb, long long zb,
+    float* __restrict__ out, long long ldo, long long zo, long long plane, float alpha, float beta, const float* __restrict__ c, long long ldc, long long zc,
+    const float* __restrict__ bias, int act, const float* __restrict__ gate, long long ldg, long long zg, const float* __restrict__ residual, long long ldr,
+    long long zr) {
+    constexpr int BK = 8, THREADS = BM / WM * (BN / WN) * 32;
     constexpr int LANES_M = WM / TM, LANES_N = WN / TN;   // lanes of a warp along the rows and columns of its tile
-    constexpr int A_ROW = BM + 4;                         // 4 more, so that the 8 k of a transposed row lie in different banks
-    constexpr int STAGE = BK * (A_ROW + BN);              // floats: a as [BK][A_ROW], then b as [BK][BN]
-    constexpr int VEC = VECTOR ? 4 : 1;                   // floats of b in a copy
-    constexpr int A_COPIES = BM * BK / THREADS, B_COPIES = BK * BN / (THREADS * VEC);
-    constexpr int B_ROWS = THREADS * VEC / BN;            // rows of b that one round of copies fills
+    using Rows = Slices<BM, BK, THREADS, A>;
+    using Columns = Slices<BN, BK, THREADS, B>;
+    constexpr int A_ROW = Rows::ROW, B_ROW = Columns::ROW, AT_B = Rows::FLOATS, STAGE = AT_B + Columns::FLOATS;
     static_assert(LANES_M * LANES_N == 32 && TM % 4 == 0 && TN % 4 == 0, "a warp is 32 lanes, a thread's tile is made of 4 x 4 squares");
-    static_assert(BK % 8 == 0 && 8 * BM % THREADS == 0 && BM * BK % THREADS == 0, "the copies of a come out even");
-    static_assert(B_ROWS * BN == THREADS * VEC && BK % B_ROWS == 0, "the copies of b come out even");
+    static_assert(THREADS / 32 * LANES_M * (WN + 4) <= STAGES * STAGE, "a row of each lane has room on its way out");
     extern __shared__ float4 memory[];
     float* const shared = reinterpret_cast<float*>(memory);
-    const int tid = threadIdx.x, lane = tid % 32, warp = tid / 32;
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    wait_for_before();
 
     // Tiles go down the rows of a group and then on to its next column: blocks that run together share rows of a and columns of b.
     const int tiles_m = (M - 1) / BM + 1, tiles_n = (N - 1) / BN + 1;
-    const int group = blockIdx.x / (GROUP * tiles_n), in_group = blockIdx.x % (GROUP * tiles_n);
-    const int height = min(GROUP, tiles_m - group * GROUP);
-    const long long m0 = static_cast<long long>(group * GROUP + in_group % height) * BM;
+    const int group = blockIdx.x / (tall * tiles_n), in_group = blockIdx.x % (tall * tiles_n);
+    const int height = min(tall, tiles_m - group * tall);
+    const long long m0 = static_cast<long long>(group * tall + in_group % height) * BM;
     const long long n0 = static_cast<long long>(in_group / height) * BN;
     const int rows = M - m0 < BM ? M - m0 : BM, cols = N - n0 < BN ? N - n0 : BN;
 
-    const long long part = K / gridDim.y + (K % gridDim.y != 0), k0 = blockIdx.y * part;
+    const long long k0 = static_cast<long long>(blockIdx.y) * part;
     const int depth = K - k0 < part ? (K > k0 ? K - k0 : 0) : part;
     const int tiles = depth / BK + (depth % BK != 0);
     const int first = depth - (tiles - 1) * BK;           // the tile that may be short comes first, so that the others need no check
 
-    // Rows and columns past the edge are copied from the last one inside: what is made of them is not stored.
-    const int a_k = tid % 8, a_to = a_k * A_ROW + tid / 8;   // 8 lanes read 32 neighbouring bytes
-    const float* a_from[A_COPIES];
-#pragma unroll
-    for (int i = 0; i < A_COPIES; ++i) {
-        const int e = tid + i * THREADS;
-        a_from[i] = a + (m0 + min(e / 8 % BM, rows - 1)) * lda + k0 + e % 8 + e / (8 * BM) * 8;
-    }
-    const int b_k = tid / (BN / VEC), b_n = tid % (BN / VEC) * VEC;
-    const int b_to = BK * A_ROW + b_k * BN + b_n;
-    const float* b_from = b + (k0 + b_k) * ldb + n0 + min(b_n, cols - VEC);
-
-    auto copy = [&](float* stage, int limit, bool full) {
-#pragma unroll
-        for (int i = 0; i < A_COPIES; ++i) {
-            const int k = i * THREADS / (8 * BM) * 8, m = i * THREADS / 8 % BM;
-            float* to = stage + a_to + k * A_ROW + m;
-            if (full || a_k + k < limit)
-                __pipeline_memcpy_async(to, a_from[i], 4);
-            else
-                *to = 0;
-        }
-#pragma unroll
-        for (int i = 0; i < B_COPIES; ++i) {
-            float* to = stage + b_to + i * B_ROWS * BN;
-            if (full || b_k + i * B_ROWS < limit)
-                __pipeline_memcpy_async(to, b_from + i * B_ROWS * ldb, 4 * VEC);
-            else
-                for (int j = 0; j < VEC; ++j) to[j] = 0;
-        }
-    };
-    auto advance = [&](int k) {
-#pragma unroll
-        for (int i = 0; i < A_COPIES; ++i) a_from[i] += k;
-        b_from += k * ldb;
+    Rows as(a + blockIdx.z * za + (A == 0 ? m0 * lda : m0), lda, k0, rows, shared, STAGES, STAGE);
+    Columns bs(b + blockIdx.z * zb + (B == 0 ? n0 * ldb : n0), ldb, k0, cols, shared + AT_B, STAGES, STAGE);
+    auto ask = [&](float* stage, int deep, bool full) __attribute__((always_inline)) {
+        as.ask(stage, deep, full);
+        bs.ask(stage + AT_B, deep, full);
+        as.advance(deep);
+        bs.advance(deep);
     };
 
     const int m_thread = warp / (BN / WN) * WM + lane / LANES_N * 4;   // a thread's rows are m_thread + 4 LANES_M g + 0..3
     const int n_thread = warp % (BN / WN) * WN + lane % LANES_N * 4;
-    int a_read = m_thread, b_read = BK * A_ROW + n_thread;   // in the stage that is being multiplied
+    int a_read = m_thread, b_read = AT_B + n_thread;      // in the stage that is being multiplied
     // One chain of sums along the part of K: with operands of one sign its error grows as the root of K, up to 7 times cuBLAS's at K of some thousand.
     // Shorter chains cost time. The registers are full. In shared memory a second set of sums takes 128 KiB more, and each time that it is added to
     // 256 KiB go through it: 2,048 cycles, 1.6 % of the 131,072 that 512 of K take. In global memory the wait is as long.
@@ -216,23 +210,17 @@ __global__ __launch_bounds__(BM / WM * (BN / WN) * 32, BLOCKS) void sgemm(
             *reinterpret_cast<float4*>(&a_next[set][i]) = *reinterpret_cast<const float4*>(shared + a_read + k * A_ROW + i * LANES_M);
 #pragma unroll
         for (int j = 0; j < TN; j += 4)
-            *reinterpret_cast<float4*>(&b_next[set][j]) = *reinterpret_cast<const float4*>(shared + b_read + k * BN + j * LANES_N);
+            *reinterpret_cast<float4*>(&b_next[set][j]) = *reinterpret_cast<const float4*>(shared + b_read + k * B_ROW + j * LANES_N);
     };
 
     constexpr int LAST = (STAGES - 1) * STAGE;
     int stage = 0;                                        // that is being multiplied, as an offset
     float* write = shared + LAST;                         // the stage to fill next: the one before it
-    if (tiles > 0) {
-        copy(shared, first, false);
-        advance(first);
-    }
+    if (tiles > 0) ask(shared, first, false);
     __pipeline_commit();
 #pragma unroll
     for (int s = 1; s < STAGES - 1; ++s) {
-        if (s < tiles) {
-            copy(shared + s * STAGE, BK, true);
-            advance(BK);
-        }
+        if (s < tiles) ask(shared + s * STAGE, BK, true);
         __pipeline_commit();
     }
     __pipeline_wait_prior(STAGES - 2);
@@ -253,8 +241,7 @@ __global__ __launch_bounds__(BM / WM * (BN / WN) * 32, BLOCKS) void sgemm(
             fetch((k + 1) % 2, (k + 1) % BK);             // after the last tile of all: never used
             if (k == 3) {
                 if (copying) {
-                    copy(write, BK, true);
-                    advance(BK);
+                    ask(write, BK, true);
                     write = stage == 0 ? shared : write + STAGE;
                 }
                 __pipeline_commit();
@@ -270,42 +257,87 @@ __global__ __launch_bounds__(BM / WM * (BN / WN) * 32, BLOCKS) void sgemm(
     for (; left >= STAGES; --left) multiply(true);
     for (; left > 0; --left) multiply(false);
 
-    out += (blockIdx.y * static_cast<long long>(M) + m0 + m_thread) * ldo + n0 + n_thread;
-    const bool add = beta != 0 && c != nullptr;
-    if (add) c += (m0 + m_thread) * ldc + n0 + n_thread;
+    const After after{beta != 0 ? c : nullptr, bias, gate, residual, ldc, zc, ldg, zg, ldr, zr, alpha, beta, act};
+    const long long z = blockIdx.z;
+    out += blockIdx.y * plane + z * zo;
+    static_assert(!(WIDE && MORE), "what more follows is done once in the code for each row, not for each sum");
+    if constexpr (WIDE) {
 #pragma unroll
-    for (int i = 0; i < TM; ++i) {
-        const int m = i / 4 * 4 * LANES_M + i % 4;
-        if (m_thread + m >= rows) break;
+        for (int i = 0; i < TM; ++i) {
+            const int m = m_thread + i / 4 * 4 * LANES_M + i % 4;
+            if (m >= rows) break;
 #pragma unroll
-        for (int j = 0; j < TN; j += VEC) {
-            const int n = j / 4 * 4 * LANES_N + j % 4;
-            if (n_thread + n >= cols) break;
-            float r[VEC];
+            for (int j = 0; j < TN; j += 4) {
+                const int n = n_thread + j * LANES_N;
+                if (n >= cols) break;
+                Floats<4> r;
 #pragma unroll
-            for (int q = 0; q < VEC; ++q) r[q] = alpha * sum[i][j + q];
-            if (add) {
-                const Floats<VEC> old = *reinterpret_cast<const Floats<VEC>*>(c + m * ldc + n);
+                for (int q = 0; q < 4; ++q) r.v[q] = alpha * sum[i][j + q];
+                if (after.c != nullptr) {
+                    const Floats<4> old = *reinterpret_cast<const Floats<4>*>(after.c + z * zc + (m0 + m) * ldc + n0 + n);
 #pragma unroll
-                for (int q = 0; q < VEC; ++q) r[q] = fmaf(beta, old.v[q], r[q]);
+                    for (int q = 0; q < 4; ++q) r.v[q] = fmaf(beta, old.v[q], r.v[q]);
+                }
+                *reinterpret_cast<float4*>(out + (m0 + m) * ldo + n0 + n) = make_float4(r.v[0], r.v[1], r.v[2], r.v[3]);
             }
-            if constexpr (VECTOR)
-                *reinterpret_cast<float4*>(out + m * ldo + n) = make_float4(r[0], r[1], r[2], r[3]);
-            else
-                out[m * ldo + n] = r[0];
+        }
+    } else {  // through shared memory, so that a warp writes neighbours
+        __syncthreads();
+        float* const mine = shared + warp * LANES_M * (WN + 4);
+#pragma unroll
+        for (int i = 0; i < TM; ++i) {
+            const int m = m_thread - lane / LANES_N * 4 + i / 4 * 4 * LANES_M + i % 4;   // of the warp's first row; the others are 4 apart
+#pragma unroll
+            for (int j = 0; j < TN; j += 4)
+                *reinterpret_cast<float4*>(mine + lane / LANES_N * (WN + 4) + lane % LANES_N * 4 + j * LANES_N) =
+                    make_float4(sum[i][j], sum[i][j + 1], sum[i][j + 2], sum[i][j + 3]);
+            __syncwarp();
+#pragma unroll 1
+            for (int e = lane; e < LANES_M * WN; e += 32) {
+                const int r = e / WN, row = m + r * 4, n = warp % (BN / WN) * WN + e % WN;
+                if (row < rows && n < cols) {
+                    const float v = after.first(mine[r * (WN + 4) + e % WN], z, m0 + row, n0 + n);
+                    out[(m0 + row) * ldo + n0 + n] = MORE ? after.more(v, z, m0 + row, n0 + n) : v;
+                }
+            }
+            __syncwarp();
         }
     }
 }
 
-/// out = alpha (sum of the parts) + beta c, one thread an output, always in the same order.
-__global__ void add_parts(int M, int N, int splits, float alpha, const float* parts, float beta, const float* c, long long ldc,
-                          float* out, long long ldo) {
-    const long long outputs = static_cast<long long>(M) * N, i = blockIdx.x * 256ll + threadIdx.x;
-    if (i >= outputs) return;
-    float sum = 0;
+/// out = what follows the sum of the parts, always in the same order. Rows of parts are `pitch` floats apart, a multiple of 4; a thread has 4 neighbours, and
+/// EACH threads of a block share the parts of the same 4.
+template <int EACH, bool MORE>
+__global__ void __launch_bounds__(256) add_parts(
+    int M, int N, int splits, int pitch, long long plane, const float* __restrict__ parts, float* __restrict__ out, long long ldo, long long zo, float alpha,
+    float beta, const float* __restrict__ c, long long ldc, long long zc, const float* __restrict__ bias, int act, const float* __restrict__ gate, long long ldg,
+    long long zg, const float* __restrict__ residual, long long ldr, long long zr) {
+    constexpr int FOURS = 256 / EACH;
+    __shared__ float4 sums[EACH > 1 ? 256 : 1];
+    wait_for_before();
+    const int along = threadIdx.x % FOURS, down = threadIdx.x / FOURS;
+    const long long i = (blockIdx.x * static_cast<long long>(FOURS) + along) * 4;
+    float4 sum = make_float4(0, 0, 0, 0);
+    const auto add = [&](float4 v) { sum.x += v.x, sum.y += v.y, sum.z += v.z, sum.w += v.w; };
+    if (i < plane) {
 #pragma unroll 8
-    for (int s = 0; s < splits; ++s) sum += parts[s * outputs + i];
-    const long long m = i / N, n = i % N;
-    const float r = alpha * sum;
-    out[m * ldo + n] = beta != 0 && c != nullptr ? fmaf(beta, c[m * ldc + n], r) : r;
+        for (int s = down; s < splits; s += EACH) add(*reinterpret_cast<const float4*>(parts + s * plane + i));
+    }
+    if constexpr (EACH > 1) {
+        sums[threadIdx.x] = sum;
+        __syncthreads();
+        if (down > 0) return;
+#pragma unroll
+        for (int k = 1; k < EACH; ++k) add(sums[k * FOURS + along]);
+    }
+    if (i >= plane) return;
+    const After after{beta != 0 ? c : nullptr, bias, gate, residual, ldc, zc, ldg, zg, ldr, zr, alpha, beta, act};
+    const long long row = i / pitch, n = i % pitch, z = row / M, m = row % M;
+    const float found[4] = {sum.x, sum.y, sum.z, sum.w};
+#pragma unroll
+    for (int q = 0; q < 4; ++q) {
+        if (n + q >= N) break;
+        const float r = after.first(found[q], z, m, n + q);
+        out[z * zo + m * ldo + n + q] = MORE ? after.more(r, z, m, n + q) : r;
+    }
 }

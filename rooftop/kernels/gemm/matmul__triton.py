@@ -45,8 +45,10 @@ def _matmul(a, b, out, parts, M, N, K, ma, ka, za, kb, nb, zb, ldo, zo, group, a
             now = total + one
             lost = tl.where(tl.abs(now) < float("inf"), (now - total) - one, 0.0)
             total = now
-        else:
+        elif SHORT:
             total = tl.dot(x, y, total)
+        else:  # tensor cores cut what they add to: a result of float32 shows it. The condition holds always, and keeps the compiler from joining the two
+            total += tl.where(left > 0, tl.dot(x, y), 0.0)
         a_at += tl.full((), BK, tl.int64) * ka
         b_at += tl.full((), BK, tl.int64) * kb
     if SPLIT > 1:

@@ -144,10 +144,24 @@ __global__ void __launch_bounds__(256, 2)
             float* to = ring + tile % STAGES * STAGE;
             const int k = first + tile * DEPTH + at;
             const bool there = k < last;
-#pragma unroll
-            for (int i = 0; i < 128; i += 256 / ALONG) {
+            const auto ask_row = [&](int i) {
                 const int m = min(m0 + i + row, M - 1);
                 copy<COPY>(to + (i + row) * DEPTH + at, a + (there ? m * am + k : 0), there);
+            };
+            if (COPY == 4 && m0 + 128 <= M) {  // so many copies that their addresses take time
+                const float* from = a + (there ? (m0 + row) * am + k : 0);
+                const long long step = there ? 256 / ALONG * am : 0;
+#pragma unroll
+                for (int i = 0; i < 128; i += 256 / ALONG) {
+                    copy<COPY>(to + (i + row) * DEPTH + at, from, there);
+                    from += step;
+                }
+            } else if (COPY == 4) {
+#pragma unroll 4
+                for (int i = 0; i < 128; i += 256 / ALONG) ask_row(i);
+            } else {
+#pragma unroll
+                for (int i = 0; i < 128; i += 256 / ALONG) ask_row(i);
             }
 #pragma unroll
             for (int i = 0; i < VS; i += 256 / ALONG) {

@@ -10,22 +10,44 @@ from rooftop.core.spec import DTYPES, Launch, Meta, Problem
 
 THREADS = 256
 LANES = 128  # of one head, at most
+MOST_TURNED = 48  # elements that one thread rotates at most: their numbers and angles are twice as many registers
+
+
+def _on(p: Problem, width: int) -> int:
+    """The most elements, a divisor of `width`, that every address and stride is a multiple of."""
+    for m in (p.get(n) for n in ("q", "k", "out_q", "out_k")):
+        if m is not None:
+            width = gcd(width, m.align // m.itemsize, *(s for s, n in zip(m.strides[:3], m.shape[:3], strict=True) if n > 1))
+    return width
 
 
 def _width(p: Problem) -> int:
     """Elements of a pack: what every address, stride, half of the rotated part and the rest are multiples of, up to 16 bytes."""
     q, rotary = p["q"], int(p.option("rotary_dim"))
-    width = 16 // q.itemsize
-    for m in (p.get(n) for n in ("q", "k", "out_q", "out_k")):
-        if m is not None:
-            width = gcd(width, m.align // m.itemsize, *(s for s, n in zip(m.strides[:3], m.shape[:3], strict=True) if n > 1))
-    return gcd(width, rotary // 2, q.shape[3] - rotary)
+    return gcd(_on(p, 16 // q.itemsize), rotary // 2, q.shape[3] - rotary)
+
+
+def _part(p: Problem) -> int:
+    """Packs of 16 bytes that hold what is rotated, where its halves are no whole packs, heads are, and one thread can turn all of it; else 0."""
+    q, rotary = p["q"], int(p.option("rotary_dim"))
+    whole = 16 // q.itemsize
+    if (rotary // 2) % whole == 0 or rotary > MOST_TURNED or q.shape[3] % whole or _on(p, whole) < whole:
+        return 0
+    return -(-rotary // whole)
 
 
 def _lanes(p: Problem, vector: int) -> tuple[int, int]:
     """Lanes of a head that rotate, and packs that are copied."""
     rotary = int(p.option("rotary_dim"))
     return rotary // 2 // vector, (p["q"].shape[3] - rotary) // vector
+
+
+def _threads(p: Problem) -> int:
+    """Of one head."""
+    if part := _part(p):
+        return 1 + -(-(p["q"].shape[3] * p["q"].itemsize // 16 - part) // part)
+    rotating, copied = _lanes(p, _width(p))
+    return rotating + -(-copied // 2)
 
 
 def _heads(p: Problem) -> int:
@@ -42,9 +64,8 @@ def _heads_first(p: Problem) -> bool:
 def supports(p: Problem, head: Any) -> str | None:
     if p["q"].numel == 0 and ((k := p.get("k")) is None or k.numel == 0):
         return "there is nothing to compute"
-    rotating, copied = _lanes(p, _width(p))
-    if rotating + -(-copied // 2) > LANES:
-        return f"a head takes {rotating + -(-copied // 2)} lanes at this alignment; at most {LANES}"
+    if (lanes := _threads(p)) > LANES:
+        return f"a head takes {lanes} lanes at this alignment; at most {LANES}"
     if (table := p.get("cos")) is not None and table.shape[1] >= 2**31:
         return "the tables must have fewer than 2**31 rows"
     return None
@@ -53,9 +74,7 @@ def supports(p: Problem, head: Any) -> str | None:
 def choose(p: Problem, head: Any) -> Mapping[str, Any]:
     """Four heads a thread, so that 128 bytes are under way for each; fewer where the card would not be filled. Side by side in a block stand so many that at
     most a quarter of the places lies beyond the last. Measured on an H200, bf16, 32 + 8 heads of 128, 256 MiB: four 70.3 µs, two 75.0, one 77.0."""
-    vector = _width(p)
-    rotating, copied = _lanes(p, vector)
-    lanes, count = rotating + -(-copied // 2), _heads(p)
+    vector, lanes, count = _width(p), _threads(p), _heads(p)
     tokens = p["q"].shape[0] * p["q"].shape[1]
     reps = 4
     while reps > 1 and (reps > count or tokens * count * lanes < reps * 1024 * p.device.sms):
@@ -65,17 +84,18 @@ def choose(p: Problem, head: Any) -> Mapping[str, Any]:
         fitting = [n for n in (1, 2, 4, 8) if n == 1 or (n * lanes <= THREADS and n * reps <= count)]
         heads = min(fitting, key=lambda n: (max(-(-count // (n * reps)) * n * reps, count + count // 4), -n))
     rows = max(1, THREADS // (lanes * heads))
-    return {"vector": vector, "heads": heads, "reps": reps, "rows": min(rows, 1 << (tokens - 1).bit_length())}
+    return {"vector": vector, "heads": heads, "reps": reps, "rows": min(rows, 1 << (tokens - 1).bit_length()), "part": _part(p)}
 
 
 def launches(p: Problem, config: Mapping[str, Any], head: Any) -> list[Launch]:
-    vector, heads, reps, rows = (int(config[n]) for n in ("vector", "heads", "reps", "rows"))
+    vector, heads, reps, rows, part = (int(config[n]) for n in ("vector", "heads", "reps", "rows", "part"))
     rotating, copied = _lanes(p, vector)
+    lanes = _threads(p) if part else rotating + -(-copied // 2)
     count, tokens = _heads(p), p["q"].shape[0] * p["q"].shape[1]
     chunks = -(-count // (heads * reps))
     table, positions = p.get("cos"), p.get("positions")
     kinds = DTYPES[p["q"].dtype].cuda, DTYPES[(table or p["q"]).dtype].cuda
-    flags = (str(x).lower() for x in (table is None, p.option("layout") == "half"))
+    flags = tuple(str(x).lower() for x in (table is None, p.option("layout") == "half"))
     args, types = head.arguments(p, config)
     more: list[tuple[str, str, Any]] = [
         ("J", "i32", count - p["q"].shape[2]), ("rows", "i32", rows), ("chunks", "i32", chunks), ("heads_first", "bool", _heads_first(p)),
@@ -86,10 +106,13 @@ def launches(p: Problem, config: Mapping[str, Any], head: Any) -> list[Launch]:
         ("pb", "i64", positions.strides[0] if positions and positions.shape[0] > 1 else 0), ("ps", "i64", positions.strides[1] if positions else 0),
         ("wide", "bool", positions is not None and positions.dtype == "i64"),
     ]  # fmt: skip
+    kernel = f"rope<{', '.join((*kinds, *flags))}, {vector}, {rotating}, {copied}, {heads}, {reps}>"
+    if part:
+        packs = p["q"].shape[3] * p["q"].itemsize // 16 - part
+        kernel = f"rope_part<{', '.join((*kinds, *flags))}, {int(p.option('rotary_dim'))}, {part}, {packs}, {heads}, {reps}>"
     return [
         Launch(
-            kernel=f"rope<{', '.join((*kinds, *flags))}, {vector}, {rotating}, {copied}, {heads}, {reps}>",
-            grid=(chunks * -(-tokens // rows),), block=((rotating + -(-copied // 2)) * heads * rows,), chained=p.device.arch >= 90,
+            kernel=kernel, grid=(chunks * -(-tokens // rows),), block=(lanes * heads * rows,), chained=p.device.arch >= 90,
             args={**args, **{name: value for name, _, value in more}}, types=(*types, *(kind for _, kind, _ in more)),
         )
     ]  # fmt: skip

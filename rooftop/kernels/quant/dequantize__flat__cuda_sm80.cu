@@ -52,8 +52,9 @@ dequantize_flat(long long N, int L, const unsigned char* __restrict__ codes, con
         float f[V];
 #pragma unroll
         for (int i = 0; i < V; ++i) {
-            f[i] = value_of<F>(code_at<8>(in[p], i), i < until ? here.offset : next.offset);
-            if (DITHERED) f[i] = __fsub_rn(f[i], (static_cast<float>(random(i & ~1) >> (i % 2 * 16) & 0xffff) + 0.5f) * 0x1p-16f - 0.5f);
+            const unsigned code = code_at<8>(in[p], i);
+            f[i] = value_of<F>(code, i < until ? here.offset : next.offset);
+            if (DITHERED) f[i] = without_noise<F>(f[i], code, random(i & ~1) >> (i % 2 * 16) & 0xffff);
             f[i] = __fmul_rn(f[i], i < until ? here.s : next.s);
         }
         if (at + V <= total) Pack<T>::store(x + at, true, Pack<T>::narrow(f));

@@ -59,8 +59,9 @@ dequantize_segments(long long N, int L, int chunks, const unsigned char* __restr
             float f[V];
 #pragma unroll
             for (int i = 0; i < V; ++i) {
-                f[i] = value_of<F>(code_at<X::BITS>(in[u][p], i), offset[u]);
-                if (DITHERED) f[i] = __fsub_rn(f[i], (static_cast<float>(random(i & ~1) >> (i % 2 * 16) & 0xffff) + 0.5f) * 0x1p-16f - 0.5f);
+                const unsigned code = code_at<X::BITS>(in[u][p], i);
+                f[i] = value_of<F>(code, offset[u]);
+                if (DITHERED) f[i] = without_noise<F>(f[i], code, random(i & ~1) >> (i % 2 * 16) & 0xffff);
                 f[i] = __fmul_rn(f[i], s[u]);
             }
             T* to = x + unit * L + at;

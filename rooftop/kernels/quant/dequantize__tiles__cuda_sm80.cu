@@ -49,8 +49,9 @@ dequantize_tiles(int R, int C, int rows, int columns, int down, int across, int 
             float f[V];
 #pragma unroll
             for (int i = 0; i < V; ++i) {
-                f[i] = value_of<F>(code_at<X::BITS>(in, i), offset[i % M]);
-                if (DITHERED) f[i] = __fsub_rn(f[i], (static_cast<float>(random(i & ~1) >> (i % 2 * 16) & 0xffff) + 0.5f) * 0x1p-16f - 0.5f);
+                const unsigned code = code_at<X::BITS>(in, i);
+                f[i] = value_of<F>(code, offset[i % M]);
+                if (DITHERED) f[i] = without_noise<F>(f[i], code, random(i & ~1) >> (i % 2 * 16) & 0xffff);
                 f[i] = __fmul_rn(f[i], s[i % M]);
             }
             T* to = x + index;

@@ -18,21 +18,6 @@ cluster = 1
 #include "chain.cuh"
 #include "quantised_codes.cuh"
 
-/// The stored scale and its value, as scale_of and effective have them; of e4m3 by the conversions that the hardware has.
-template <int F, int S>
-__device__ inline float scale_and_value(float largest, const float* over, typename ScaleType<S>::Stored& stored) {
-#if __CUDA_ARCH__ >= 890
-    if constexpr (S == SCALE_E4M3) {
-        const float of_all = over ? *over : 1.f, part = __fdiv_rn(largest, Format<F>::MAX), s = over ? __fdiv_rn(part, of_all) : part;
-        stored = __nv_cvt_float_to_fp8(fminf(fmaxf(s, 0x1p-6f), 448.f), __NV_SATFINITE, __NV_E4M3);
-        const float value = __half2float(__half(__nv_cvt_fp8_to_halfraw(stored, __NV_E4M3)));
-        return over ? fminf(fmaxf(__fmul_rn(value, of_all), 0x1p-126f), 0x1p125f) : value;
-    }
-#endif
-    stored = scale_of<F, S>(largest, over);
-    return effective<S>(stored, over);
-}
-
 /// CLUSTER > 1: so many blocks share a segment, each PIECES * LANES packs of it.
 template <typename T, int F, int S, int ROUND, bool SYMMETRIC, int V, int LANES, int PIECES, int UNITS, int THREADS, bool WHOLE, int CLUSTER>
 __global__ void __launch_bounds__(THREADS)

@@ -26,18 +26,24 @@ rms_norm_quantize(long long N, int L, const T* __restrict__ x, long long xs, con
     const int lane = threadIdx.x % LANES;
     const long long row = static_cast<long long>(blockIdx.x) * (THREADS / LANES) + threadIdx.x / LANES;
     const bool there = row < N;
+    Held<T, V> given[PIECES], added[RESIDUAL ? PIECES : 1];
+#pragma unroll
+    for (int p = 0; p < PIECES; ++p) {  // all asked for before any is used
+        const int at = (p * LANES + lane) * V;
+        given[p].template load_where<WHOLE>(there && at < L, x + row * xs + at, L - at);
+        if constexpr (RESIDUAL) added[p].template load_where<WHOLE>(there && at < L, residual + row * rs + at, L - at);
+    }
     Held<float, V> y[PIECES];
     float squares = 0;
     Most<float> largest;
 #pragma unroll
     for (int p = 0; p < PIECES; ++p) {
         const int at = (p * LANES + lane) * V;
-        y[p].clear();
+        given[p].widen(y[p]);
         if (!there || at >= L) continue;
-        load_floats<WHOLE, T, V>(y[p], x + row * xs + at, L - at);
         if constexpr (RESIDUAL) {
             Held<float, V> other;
-            load_floats<WHOLE, T, V>(other, residual + row * rs + at, L - at);
+            added[p].widen(other);
             Held<T, V> sum;
 #pragma unroll
             for (int i = 0; i < Held<T, V>::WORDS; ++i) {
@@ -76,12 +82,5 @@ rms_norm_quantize(long long N, int L, const T* __restrict__ x, long long xs, con
     sum_and_largest<LANES, THREADS>(squares, most, shared + 32);
     const float part = rsqrtf(squares / static_cast<float>(L) + eps);
     most = __float_as_uint(fabsf(__uint_as_float(most) * part));
-#pragma unroll
-    for (int p = 0; p < PIECES; ++p) {
-        const int at = (p * LANES + lane) * V;
-        if (!there || at >= L) continue;
-#pragma unroll
-        for (int i = 0; i < V; ++i) y[p].w[i] = __float_as_uint(y[p][i] * part);
-    }
-    write_row<F, S, ROUND, V, PIECES, LANES, THREADS, GROUP, WHOLE, true>(y, there, row, L, over, codes, scale, seed, shared, most);
+    write_row<F, S, ROUND, V, PIECES, LANES, THREADS, GROUP, WHOLE, true>(y, there, row, L, over, codes, scale, seed, shared, part, most);
 }

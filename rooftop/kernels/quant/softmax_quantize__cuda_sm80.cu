@@ -35,14 +35,33 @@ softmax_quantize(long long N, int L, const T* __restrict__ x, long long xs, cons
     const int lane = threadIdx.x % LANES;
     const long long row = static_cast<long long>(blockIdx.x) * (THREADS / LANES) + threadIdx.x / LANES;
     const bool there = row < N;
-    Held<float, V> y[PIECES];
+    constexpr bool PAIRS = WHOLE && Word<T>::N == 2;
+    Held<T, V> given[PIECES];
+#pragma unroll
+    for (int p = 0; p < PIECES; ++p) {  // all asked for before any is used
+        const int at = (p * LANES + lane) * V;
+        given[p].template load_where<WHOLE>(there && at < L, x + row * xs + at, L - at);
+    }
     float above = -CUDART_INF_F;
+    if constexpr (PAIRS) {
+        Most<T> highest;
+        highest.w = Held<T, V>::infinite(static_cast<const T*>(nullptr)) * 0x10001u | 0x80008000u;
+#pragma unroll
+        for (int p = 0; p < PIECES; ++p) {
+            if (!there || (p * LANES + lane) * V >= L) continue;
+#pragma unroll
+            for (int i = 0; i < Held<T, V>::WORDS; ++i) highest.over(given[p].w[i]);
+        }
+        float ends[2];
+        Held<T, V>::widen(highest.w, ends, static_cast<const T*>(nullptr));
+        above = ends[1] > ends[0] || ends[1] != ends[1] ? ends[1] : ends[0];
+    }
+    Held<float, V> y[PIECES];
 #pragma unroll
     for (int p = 0; p < PIECES; ++p) {
         const int at = (p * LANES + lane) * V;
-        y[p].clear();
-        if (!there || at >= L) continue;
-        load_floats<WHOLE, T, V>(y[p], x + row * xs + at, L - at);
+        given[p].widen(y[p]);
+        if (PAIRS || !there || at >= L) continue;
 #pragma unroll
         for (int i = 0; i < V; ++i) {
             if (WHOLE || at + i < L) above = y[p][i] > above || y[p][i] != y[p][i] ? y[p][i] : above;
@@ -55,20 +74,12 @@ softmax_quantize(long long N, int L, const T* __restrict__ x, long long xs, cons
         const int at = (p * LANES + lane) * V;
 #pragma unroll
         for (int i = 0; i < V; ++i) {
-            const float e = there && at + i < L ? power_of_two((y[p][i] - above) * 1.4426950408889634f) : 0.f;
+            const float e = there && (WHOLE ? at : at + i) < L ? power_of_two((y[p][i] - above) * 1.4426950408889634f) : 0.f;
             y[p].w[i] = __float_as_uint(e);
             sum += e;
         }
     }
     sum = sum_over_lanes<LANES, THREADS>(sum, reinterpret_cast<float*>(shared));
     const float part = __frcp_rn(sum);
-#pragma unroll
-    for (int p = 0; p < PIECES; ++p) {
-#pragma unroll
-        for (int i = 0; i < V; ++i) {
-            const int at = (p * LANES + lane) * V + i;
-            y[p].w[i] = at < L ? __float_as_uint(y[p][i] * part) : 0;
-        }
-    }
-    write_row<F, S, ROUND, V, PIECES, LANES, THREADS, GROUP, WHOLE, true>(y, there, row, L, over, codes, scale, seed, shared, __float_as_uint(part));
+    write_row<F, S, ROUND, V, PIECES, LANES, THREADS, GROUP, WHOLE, true>(y, there, row, L, over, codes, scale, seed, shared, part, __float_as_uint(part));
 }

@@ -26,17 +26,18 @@ swiglu_quantize(long long N, int L, const T* __restrict__ a, long long as, const
     const int lane = threadIdx.x % LANES;
     const long long row = static_cast<long long>(blockIdx.x) * (THREADS / LANES) + threadIdx.x / LANES;
     const bool there = row < N;
+    Held<T, V> gate[PIECES], value[PIECES];
+#pragma unroll
+    for (int p = 0; p < PIECES; ++p) {  // all asked for before any is used
+        const int at = (p * LANES + lane) * V;
+        gate[p].template load_where<WHOLE>(there && at < L, a + row * as + at, L - at);
+        value[p].template load_where<WHOLE>(there && at < L, b + row * bs + at, L - at);
+    }
     Held<float, V> y[PIECES];
 #pragma unroll
     for (int p = 0; p < PIECES; ++p) {
-        const int at = (p * LANES + lane) * V;
-        y[p].clear();
-        if (!there || at >= L) continue;
-        Held<T, V> gate, value;
-        if (WHOLE) gate.load(a + row * as + at), value.load(b + row * bs + at);
-        else gate.load(a + row * as + at, L - at), value.load(b + row * bs + at, L - at);
 #pragma unroll
-        for (int i = 0; i < V; ++i) y[p].w[i] = __float_as_uint(__fdividef(1.f, 1.f + __expf(-gate[i])) * gate[i] * value[i]);
+        for (int i = 0; i < V; ++i) y[p].w[i] = __float_as_uint(__fdividef(1.f, 1.f + __expf(-gate[p][i])) * gate[p][i] * value[p][i]);
     }
     write_row<F, S, ROUND, V, PIECES, LANES, THREADS, GROUP, WHOLE>(y, there, row, L, over, codes, scale, seed, shared);
 }

@@ -126,16 +126,30 @@ __device__ inline unsigned optimal(const unsigned (&low)[4], const unsigned (&hi
     return best;
 }
 
+/// if ((full & place) == 0) full |= some & place, some |= place: two instructions under a predicate, where the compiler takes four and a choice of each result.
+__device__ inline void take(unsigned place, unsigned& some, unsigned& full) {
+    asm("{ .reg .pred fits; .reg .b32 met;\n"
+        "and.b32 met, %1, %2;\n"
+        "setp.eq.u32 fits, met, 0;\n"
+        "@fits lop3.b32 %1, %0, %2, %1, 0xea;\n"  // the first two and the third or
+        "@fits or.b32 %0, %0, %2; }"
+        : "+r"(some), "+r"(full) : "r"(place));
+}
+
 /// The elements by size, the first of equals first, while their row and column have fewer than two; as `optimal` returns them. places[15 - i]: of element i its row (bits
-/// 0 to 3), its column (4 to 7) and itself (8 to 23).
+/// 0 to 3), its column (4 to 7) and itself (8 to 23). A key is a whole number as a float32: the size, then 15 - i; of two, the smaller is their sum less the larger,
+/// for which there are more units than for minima.
 template <typename T>
 __device__ inline unsigned greedy(const unsigned (&low)[4], const unsigned (&high)[4], const unsigned* places) {
-    unsigned order[16];  // the size in the high half, then 4 (15 - i)
+    float order[16];  // as bytes, the lowest first: 4 (15 - i), two of the size, 0x4b: 2^23 and more, where sums of two multiples of four are exact up to 2^25
+    unsigned places_of[6];  // 0x4b, and in bytes 1 to 3 those of three elements
 #pragma unroll
-    for (int r = 0; r < 4; ++r) {
-        const unsigned of_row[4] = {low[r] << 16, low[r], high[r] << 16, high[r]};
+    for (int i = 0; i < 6; ++i) places_of[i] = 0x4bu | (i < 5 ? (60 - 12 * i) << 8 | (56 - 12 * i) << 16 | (52 - 12 * i) << 24 : 0u);
 #pragma unroll
-        for (int c = 0; c < 4; ++c) order[4 * r + c] = (of_row[c] & 0x7fff0000u) | (15 - 4 * r - c) * 4;
+    for (int i = 0; i < 16; i += 2) {
+        const unsigned two = (i % 4 ? high[i / 4] : low[i / 4]) & 0x7fff7fffu;
+        order[i] = __uint_as_float(bytes_of(two, places_of[i / 3], 0x4105u + i % 3));
+        order[i + 1] = __uint_as_float(bytes_of(two, places_of[(i + 1) / 3], 0x4325u + (i + 1) % 3));
     }
     // Batcher's odd-even merge sort, the largest first: the places that are compared, in turn.
     constexpr int ABOVE[63] = {0, 2, 4, 6, 8, 10, 12, 14, 0, 1, 4, 5, 8, 9, 12, 13, 1, 5, 9, 13, 0, 1, 2, 3, 8, 9, 10, 11, 2, 3, 10, 11, 1, 3, 5, 9, 11, 13, 0, 1, 2, 3, 4, 5, 6, 7, 4, 5, 6, 7, 2, 3, 6, 7, 10, 11, 1, 3, 5, 7, 9, 11, 13};
@@ -144,21 +158,21 @@ __device__ inline unsigned greedy(const unsigned (&low)[4], const unsigned (&hig
     while (true) {
 #pragma unroll
         for (int i = 0; i < 63; ++i) {
-            const unsigned x = order[ABOVE[i]], y = order[BELOW[i]];
-            order[ABOVE[i]] = max(x, y), order[BELOW[i]] = min(x, y);
+            const float x = order[ABOVE[i]], y = order[BELOW[i]], larger = fmaxf(x, y);
+            order[ABOVE[i]] = larger, order[BELOW[i]] = (x + y) - larger;
         }
-        if (order[0] >> 16 <= INFINITE<T>) break;
+        constexpr unsigned NEXT = 0x4b000000u | (INFINITE<T> + 1) << 8;  // more than infinite
+        if (order[0] < __uint_as_float(NEXT)) break;
 #pragma unroll
         for (int i = 0; i < 16; ++i) {  // a NaN counts as infinite: again
-            if (order[i] >> 16 > INFINITE<T>) order[i] = INFINITE<T> << 16 | (order[i] & 0xffffu);
+            if (order[i] >= __uint_as_float(NEXT)) order[i] = __uint_as_float((NEXT - 256) | (__float_as_uint(order[i]) & 0x3cu));
         }
     }
-    unsigned some = 0, full = 0;  // rows and columns with one or more; with two
+    const auto place = [&](int i) { return *reinterpret_cast<const unsigned*>(reinterpret_cast<const char*>(places) + (__float_as_uint(order[i]) & 0x3cu)); };
+    const unsigned first = place(0), second = place(1);
+    unsigned some = first | second, full = first & second;  // rows and columns with one or more; with two
 #pragma unroll
-    for (int i = 0; i < 16; ++i) {
-        const unsigned place = *reinterpret_cast<const unsigned*>(reinterpret_cast<const char*>(places) + (order[i] & 0x3cu));
-        if ((full & place) == 0) full |= some & place, some |= place;
-    }
+    for (int i = 2; i < 16; ++i) take(place(i), some, full);
     const unsigned found = some >> 8;
     unsigned turned = found, moved = (turned ^ turned >> 3) & 0x0a0au;
     turned ^= moved ^ moved << 3;

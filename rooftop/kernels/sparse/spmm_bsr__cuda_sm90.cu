@@ -11,16 +11,17 @@ demands = { has = ["HGMMA", "UTMALDG"], spills = 0 }
 [config]
 tile   = 256
 stages = 4
+lag    = 2
 */
 #include "block_wgmma.cuh"
 #include "sparse_store.cuh"
 
 /// A tile is the HIGH rows of a block row by TILE columns. A stage holds 64 columns of S: 64 / SUB parts of SUB, which is WIDE or 64. SWAPPED: the sums are those of the
 /// transposed tile. NEAR: rows of b in shared memory run along K. values_map: boxes of HIGH rows of SUB; b_map: boxes of TILE rows of SUB (NEAR), or SUB rows of 64.
-/// STEP: as put_sums has it. next: the counter of tiles. tall, across: block rows, and tiles along N; tiles of one column of them come one after another.
+/// lag: stages, fewer than STAGES, that group 0 multiplies before group 1 begins, so that one has products to make while the other stores. STEP: as put_sums has it. next: the counter of tiles. tall, across: block rows, and tiles along N; tiles of one column of them come one after another.
 template <typename T, int HIGH, int WIDE, int TILE, int STAGES, bool NEAR, int STEP, int ACT, int BIAS>
 __global__ void __launch_bounds__(288, 1)
-spmm(int M, int N, int K, int blocks, int tall, int across, const __grid_constant__ CUtensorMap values_map, const __grid_constant__ CUtensorMap b_map,
+spmm(int M, int N, int K, int blocks, int tall, int across, int lag, const __grid_constant__ CUtensorMap values_map, const __grid_constant__ CUtensorMap b_map,
      const int* __restrict__ columns, const int* __restrict__ offsets, int* __restrict__ next, float alpha, const T* __restrict__ bias, long long bias_step,
      T* __restrict__ out) {
     constexpr bool SWAPPED = HIGH < 64;
@@ -93,10 +94,15 @@ spmm(int M, int N, int K, int blocks, int tall, int across, const __grid_constan
         }
     };
     clear();
-    int stage = 0, parity = 0, before = -1;
+    int stage = 0, parity = 0, before = -1, seen = 0;
+    if (group == 1 && lag > 0) asm volatile("barrier.sync 1, 256;" ::: "memory");
     while (true) {
         barrier_wait(full + 8 * stage, parity);
         const int tile = about[stage].x, more = about[stage].y, count = more & 255;
+        if (group == 0 && seen <= lag && (tile < 0 || seen++ == lag) && lag > 0) {
+            asm volatile("barrier.arrive 1, 256;" ::: "memory");
+            seen = lag + 1;
+        }
         if (tile < 0) break;
         const unsigned a = base + stage * (A + B), b = a + A;
         products_begin();

@@ -19,17 +19,29 @@ def prefers(p: Problem, head: Any) -> int:
     return 1 if min(p["values"].shape[1:]) > 16 else -1
 
 
+SHORT = 16  # stages of a tile, on average: up to here it pays that one warp group lags behind the other, so that one multiplies while the other stores
+
+
 def configs(p: Problem, head: Any) -> list[dict[str, Any]]:
-    high = p["values"].shape[1]
-    found = [{"tile": tile, "stages": min(8, SHARED // (128 * (high + tile)))} for tile in (256, 128)]
-    return found + [{**c, "stages": c["stages"] - 2} for c in found if c["stages"] > 4]
+    high, wide = p["values"].shape[1:]
+    tiles = (512, 256, 128) if high <= 64 and not near(p["b"]) else (256, 128)  # TMA reads at most 256 rows at once
+    short = p["values"].shape[0] * wide <= SHORT * 64 * (p["offsets"].numel - 1)
+    found = []
+    for tile in tiles:
+        stages = min(8, SHARED // (128 * (high + tile)))
+        found.append({"tile": tile, "stages": stages, "lag": min(2, stages - 2) if short else 0})
+    return found + [{**c, "lag": min(2, c["stages"] - 2) - c["lag"]} for c in found] + [{**c, "stages": c["stages"] - 2} for c in found if c["stages"] > 5]
 
 
 def choose(p: Problem, head: Any) -> dict[str, Any]:
-    """Wide tiles, which read values less often, unless multiprocessors would be idle or columns few."""
+    """Wide tiles, which read values less often (L2 is what limits), unless multiprocessors would be idle or columns few."""
     n, tall = p["b"].shape[1], p["offsets"].numel - 1
-    wide, narrow = configs(p, head)[:2]
-    return narrow if n <= 128 or tall * -(-n // 256) < p.device.sms else wide
+    found: dict[int, dict[str, Any]] = {}
+    for c in configs(p, head):
+        found.setdefault(c["tile"], c)
+    if 512 in found and n % 512 == 0 and tall * (n // 512) >= 4 * p.device.sms:
+        return found[512]
+    return found[128] if n <= 128 or tall * -(-n // 256) < p.device.sms else found[256]
 
 
 def scratch(p: Problem, config: Any, head: Any) -> dict[str, Meta]:
@@ -47,11 +59,11 @@ def launches(p: Problem, config: Any, head: Any) -> list[Launch]:
     form = 0 if bias is None else 1 if bias.shape[1] == 1 and bias.shape[0] == m else 2
     of = maps(p, tile)
     args: dict[str, Any] = {
-        "M": m, "N": n, "K": b.shape[0], "blocks": count, "tall": tall, "across": across, "values_map": of["values"], "b_map": of["b"],
+        "M": m, "N": n, "K": b.shape[0], "blocks": count, "tall": tall, "across": across, "lag": config["lag"], "values_map": of["values"], "b_map": of["b"],
         "columns": "columns", "offsets": "offsets", "next": "next", "alpha": float(p.option("alpha")), "bias": "bias" if bias else None,
         "bias_step": 0 if bias is None else bias.strides[form - 1], "out": "out",
     }  # fmt: skip
-    types = ("i32",) * 6 + ("map", "map", "ptr", "ptr", "ptr", "f32", "ptr", "i64", "ptr")
+    types = ("i32",) * 7 + ("map", "map", "ptr", "ptr", "ptr", "f32", "ptr", "i64", "ptr")
     act = ACTIVATIONS.index(str(p.option("activation")))
     kernel = text("spmm", DTYPES[b.dtype].cuda, high, wide, tile, stages, near(b), 8 if n % 8 == 0 else 2 if n % 2 == 0 else 1, act, form)
     return [Launch(kernel, (min(p.device.sms, tall * across),), args, types=types, block=(288,), shared=stages * 128 * (high + tile))]

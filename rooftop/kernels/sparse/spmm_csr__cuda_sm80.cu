@@ -4,16 +4,17 @@ limit   = "the L2, which brings a row of b for each element (4 bytes for one FMA
 dtypes  = ["f32", "f16", "bf16"]
 args    = ["values: T[Z]", "columns: i32[Z]", "offsets: i32[P]", "b: T[K, N]", "out: T[M, N]"]
 python  = ["supports", "choose", "configs", "launches", "scratch"]
-demands = { has = ["FFMA"], spills = 0 }
+demands = { spills = 0 }
 */
 #include "chain.cuh"
 #include "sparse_epilogue.cuh"
 #include "sparse_rows.cuh"
 
 /// sum += the products of elements begin + first, begin + first + DEEP, ... below end with the columns from b on: PIECES vectors of W, LANES vectors apart. UNROLL
-/// of them are asked for at once, and added up two by two: the chain of roundings is so many times shorter.
-template <typename T, int W, int PIECES, int LANES, int DEEP, int UNROLL>
-__device__ inline void add_up(float (&sum)[PIECES][W], int begin, int end, int first, const T* __restrict__ values, const int* __restrict__ columns, int K,
+/// of them are asked for at once, and added up two by two: the chain of roundings is so many times shorter. S: what is multiplied and summed in. Of few columns
+/// float64, since a block of results then has few values, and what plain float32 errs there may be nothing.
+template <typename T, typename S, int W, int PIECES, int LANES, int DEEP, int UNROLL>
+__device__ inline void add_up(S (&sum)[PIECES][W], int begin, int end, int first, const T* __restrict__ values, const int* __restrict__ columns, int K,
                               const T* __restrict__ b, long long bs, int left) {
     const auto some = [&](int i, bool whole) {
         float v[UNROLL];
@@ -37,10 +38,12 @@ __device__ inline void add_up(float (&sum)[PIECES][W], int begin, int end, int f
         for (int p = 0; p < PIECES; ++p) {
 #pragma unroll
             for (int w = 0; w < W; ++w) {
-                float part[UNROLL];
+                S part[UNROLL];
 #pragma unroll
-                for (int u = 0; u < UNROLL; u += 2)
-                    part[u] = fmaf(v[u], static_cast<float>(row[u][p].v[w]), v[u + 1] * static_cast<float>(row[u + 1][p].v[w]));
+                for (int u = 0; u < UNROLL; u += 2) {
+                    const S x = static_cast<float>(row[u][p].v[w]), y = static_cast<float>(row[u + 1][p].v[w]);
+                    part[u] = fma(static_cast<S>(v[u]), x, static_cast<S>(v[u + 1]) * y);
+                }
 #pragma unroll
                 for (int step = 2; step < UNROLL; step *= 2) {
 #pragma unroll
@@ -56,8 +59,8 @@ __device__ inline void add_up(float (&sum)[PIECES][W], int begin, int end, int f
 }
 
 /// Sums of the groups of LANES lanes that share a row, in all of them.
-template <int W, int PIECES, int LANES, int DEEP>
-__device__ inline void join_groups(float (&sum)[PIECES][W]) {
+template <typename S, int W, int PIECES, int LANES, int DEEP>
+__device__ inline void join_groups(S (&sum)[PIECES][W]) {
 #pragma unroll
     for (int step = LANES; step < LANES * DEEP; step *= 2) {
 #pragma unroll
@@ -71,15 +74,15 @@ __device__ inline void join_groups(float (&sum)[PIECES][W]) {
 /// The first `cut` blocks along x: a warp for each piece of `most` elements, which it looks at only where a row longer than `most` has some of them; parts[piece][i],
 /// with rows[piece][i] that row or -1: i = 0 the row of the piece's first element, 1 that of its last where it is another. The other blocks: a row for each
 /// LANES · DEEP lanes. Along y: columns, LANES · W · PIECES at a time.
-template <typename T, int W, int PIECES, int LANES, int DEEP, int UNROLL, int ACT, int BIAS>
+template <typename T, typename S, int W, int PIECES, int LANES, int DEEP, int UNROLL, int ACT, int BIAS>
 __global__ void __launch_bounds__(256, 4)
 rows_split(int M, int N, int K, int nnz, int cut, int most, const T* __restrict__ values, const int* __restrict__ columns, const int* __restrict__ offsets,
-           const T* __restrict__ b, long long bs, const T* __restrict__ bias, long long bias_step, float alpha, T* __restrict__ out, float* __restrict__ parts,
+           const T* __restrict__ b, long long bs, const T* __restrict__ bias, long long bias_step, float alpha, T* __restrict__ out, S* __restrict__ parts,
            int* __restrict__ rows) {
     constexpr int TILE = LANES * W * PIECES;
     wait_for_before();
     const int lane = threadIdx.x % 32, column = blockIdx.y * TILE + lane % LANES * W, left = N - column;
-    float sum[PIECES][W] = {};
+    S sum[PIECES][W] = {};
     if (blockIdx.x < cut) {
         const int piece = blockIdx.x * 8 + threadIdx.x / 32;
         const long long start = static_cast<long long>(piece) * most;
@@ -95,10 +98,10 @@ rows_split(int M, int N, int K, int nnz, int cut, int most, const T* __restrict_
 #pragma unroll
             for (int p = 0; p < PIECES; ++p) {
 #pragma unroll
-                for (int w = 0; w < W; ++w) sum[p][w] = 0.f;
+                for (int w = 0; w < W; ++w) sum[p][w] = 0;
             }
-            if (left > 0) add_up<T, W, PIECES, LANES, 32 / LANES, UNROLL>(sum, max(from, begin), min(to, end), lane / LANES, values, columns, K, b + column, bs, left);
-            join_groups<W, PIECES, LANES, 32 / LANES>(sum);
+            if (left > 0) add_up<T, S, W, PIECES, LANES, 32 / LANES, UNROLL>(sum, max(from, begin), min(to, end), lane / LANES, values, columns, K, b + column, bs, left);
+            join_groups<S, W, PIECES, LANES, 32 / LANES>(sum);
             if (lane >= LANES) continue;
 #pragma unroll
             for (int p = 0; p < PIECES; ++p) {
@@ -116,8 +119,8 @@ rows_split(int M, int N, int K, int nnz, int cut, int most, const T* __restrict_
     int begin = 0, end = 0;
     if (row < M) begin = max(offsets[row], 0), end = min(offsets[row + 1], nnz);
     const bool mine = row < M && end - begin <= most;
-    if (mine && left > 0) add_up<T, W, PIECES, LANES, DEEP, UNROLL>(sum, begin, end, lane % GROUP / LANES, values, columns, K, b + column, bs, left);
-    join_groups<W, PIECES, LANES, DEEP>(sum);
+    if (mine && left > 0) add_up<T, S, W, PIECES, LANES, DEEP, UNROLL>(sum, begin, end, lane % GROUP / LANES, values, columns, K, b + column, bs, left);
+    join_groups<S, W, PIECES, LANES, DEEP>(sum);
     if (!mine || lane % GROUP >= LANES) return;
 #pragma unroll
     for (int p = 0; p < PIECES; ++p) {
@@ -125,18 +128,18 @@ rows_split(int M, int N, int K, int nnz, int cut, int most, const T* __restrict_
         if (c >= N) break;
         Vector<T, W> y;
 #pragma unroll
-        for (int w = 0; w < W; ++w) y.v[w] = T(finished<ACT, BIAS>(sum[p][w], alpha, bias, bias_step, row, c + w));
+        for (int w = 0; w < W; ++w) y.v[w] = T(finished<ACT, BIAS>(static_cast<float>(sum[p][w]), alpha, bias, bias_step, row, c + w));
         y.store(out + static_cast<long long>(row) * N + c);
     }
 }
 
 /// The rows that were cut: the sum of their parts, in order. A block looks at 32 pieces; a row is finished where it begins, by 8 warps that take every 8th part.
-template <typename T, int ACT, int BIAS>
+template <typename T, typename S, int ACT, int BIAS>
 __global__ void __launch_bounds__(256)
 join_rows(int N, int nnz, int pieces, int most, const int* __restrict__ offsets, const T* __restrict__ bias, long long bias_step, float alpha, T* __restrict__ out,
-          const float* __restrict__ parts, const int* __restrict__ rows) {
+          const S* __restrict__ parts, const int* __restrict__ rows) {
     __shared__ int found[32][2];
-    __shared__ float sums[8][33];
+    __shared__ double sums[8][32];
     wait_for_before();
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, first = blockIdx.x * 32;
     if (threadIdx.x < 64) found[threadIdx.x / 2][threadIdx.x % 2] = first + static_cast<int>(threadIdx.x) / 2 < pieces ? rows[first * 2 + threadIdx.x] : -1;
@@ -150,7 +153,7 @@ join_rows(int N, int nnz, int pieces, int most, const int* __restrict__ offsets,
         const int count = (end - 1) / most - piece + 1;
         for (int c0 = blockIdx.y * 32; c0 < N; c0 += gridDim.y * 32) {
             const int c = c0 + lane;
-            float sum = 0.f;
+            double sum = 0.;
             if (c < N) {
                 for (int j = warp; j < count; j += 8) sum += parts[(static_cast<long long>(piece + j) * 2 + (j == 0 ? i % 2 : 0)) * N + c];
             }
@@ -159,7 +162,7 @@ join_rows(int N, int nnz, int pieces, int most, const int* __restrict__ offsets,
             if (warp == 0 && c < N) {
 #pragma unroll
                 for (int w = 1; w < 8; ++w) sum += sums[w][lane];
-                out[static_cast<long long>(row) * N + c] = T(finished<ACT, BIAS>(sum, alpha, bias, bias_step, row, c));
+                out[static_cast<long long>(row) * N + c] = T(finished<ACT, BIAS>(static_cast<float>(sum), alpha, bias, bias_step, row, c));
             }
             __syncthreads();
         }

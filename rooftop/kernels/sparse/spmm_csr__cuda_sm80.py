@@ -8,6 +8,8 @@ from rooftop.core.spec import DTYPES, Launch, Meta, Problem
 from rooftop.kernels._device.quantised import text
 from rooftop.ops._sparse import ACTIVATIONS
 
+FEW = 8  # columns: up to here float32 is summed in float64, which costs nothing beside the loads
+
 
 def supports(p: Problem, head: Any) -> str | None:
     b, out = p["b"], p["out"]
@@ -44,9 +46,10 @@ def choose(p: Problem, head: Any) -> dict[str, Any]:
         lanes, pieces = lanes // 2, pieces * 2
     deep = max(1, min(32 // lanes, power(mean / 8)))
     few = mean <= 4 * deep
-    unroll = max(2, (4 if few else 8) // pieces)
+    sums = "double" if n <= FEW and p["b"].dtype == "f32" else "float"
+    unroll = max(2, (4 if few or (sums == "double" and wide > 2) else 8) // pieces)
     most = max(256, min(1024, 16 * deep * unroll), power(4 * mean))
-    return {"wide": wide, "pieces": pieces, "lanes": lanes, "deep": deep, "unroll": unroll, "most": most}
+    return {"wide": wide, "pieces": pieces, "lanes": lanes, "deep": deep, "unroll": unroll, "most": most, "sums": sums}
 
 
 def configs(p: Problem, head: Any) -> list[dict[str, Any]]:
@@ -55,7 +58,7 @@ def configs(p: Problem, head: Any) -> list[dict[str, Any]]:
     for pieces in (1, 2, 4):
         for deep in (1, 2, 4, 8, 16, 32):
             if (pieces == 1 or first["lanes"] >= 8) and deep * first["lanes"] <= 32:
-                made = {**first, "pieces": pieces, "deep": deep, "unroll": max(2, 8 // pieces)}
+                made = {**first, "pieces": pieces, "deep": deep, "unroll": max(2, (4 if first["sums"] == "double" and first["wide"] > 2 else 8) // pieces)}
                 if made not in found:
                     found.append(made)
     return found
@@ -67,7 +70,7 @@ def _pieces(p: Problem, config: Any) -> int:
 
 def scratch(p: Problem, config: Any, head: Any) -> dict[str, Meta]:
     count = max(1, _pieces(p, config))
-    return {"parts": Meta((count, 2, p["out"].shape[1]), "f32"), "rows": Meta((count, 2), "i32")}
+    return {"parts": Meta((count, 2, p["out"].shape[1]), "f64" if config["sums"] == "double" else "f32"), "rows": Meta((count, 2), "i32")}
 
 
 def launches(p: Problem, config: Any, head: Any) -> list[Launch]:
@@ -86,10 +89,11 @@ def launches(p: Problem, config: Any, head: Any) -> list[Launch]:
         "b": "b", "bs": b.strides[0] if b.shape[0] > 1 else n, **after,
     }  # fmt: skip
     types = ("i32",) * 6 + ("ptr",) * 4 + ("i64", "ptr", "i64", "f32", "ptr", "ptr", "ptr")
-    kernel = text("rows_split", kind, wide, config["pieces"], lanes, deep, config["unroll"], act, form)
+    kernel = text("rows_split", kind, config["sums"], wide, config["pieces"], lanes, deep, config["unroll"], act, form)
     made = [Launch(kernel, grid, args, types=types, block=(256,), chained=chained)]
     if pieces:
         args = {"N": n, "nnz": nnz, "pieces": pieces, "most": config["most"], "offsets": "offsets", **after}
         types = ("i32",) * 4 + ("ptr", "ptr", "i64", "f32", "ptr", "ptr", "ptr")
-        made.append(Launch(text("join_rows", kind, act, form), (-(-pieces // 32), min(8, -(-n // 32))), args, types=types, block=(256,), chained=chained))
+        kernel = text("join_rows", kind, config["sums"], act, form)
+        made.append(Launch(kernel, (-(-pieces // 32), min(8, -(-n // 32))), args, types=types, block=(256,), chained=chained))
     return made

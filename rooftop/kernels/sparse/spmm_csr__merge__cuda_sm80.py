@@ -8,7 +8,10 @@ from rooftop.core.spec import DTYPES, Launch, Meta, Problem
 from rooftop.kernels._device.quantised import text
 from rooftop.ops._sparse import ACTIVATIONS
 
-MANY = 2**21  # items: so many that fewer, longer threads still fill the card
+STEP = 2048  # elements that a block adds up at a time
+FEWEST = 512  # items of a block, rows and elements together
+MOST_ITEMS = 16 * STEP  # of a block: more blocks than run at once even out what gathers cost
+AT_ONCE = 4  # blocks of a multiprocessor
 LONG = 128  # elements of a row, on average: from here on a warp a row has nothing to wait for
 MOST = 4  # columns: the elements are read again for each
 
@@ -30,20 +33,25 @@ def prefers(p: Problem, head: Any) -> int:
 
 
 def configs(p: Problem, head: Any) -> list[dict[str, Any]]:
-    return [{"items": 7}, {"items": 11}]
+    first = choose(p, head)
+    return [{**first, "rows": rows} for rows in (first["rows"], 3 - first["rows"])]
 
 
 def choose(p: Problem, head: Any) -> dict[str, Any]:
-    return {"items": 11 if p["values"].numel + p["out"].shape[0] >= MANY else 7}
+    """An equal share of the items for each block that runs at once. rows: of a thread at a time, so that those of a step are looked at in one go on average."""
+    nnz, m = p["values"].numel, p["out"].shape[0]
+    items = nnz + m
+    blocks = max(min(AT_ONCE * p.device.sms, -(-items // FEWEST)), -(-items // MOST_ITEMS))
+    return {"rows": 2 if m * STEP > 192 * nnz else 1, "each": -(-items // blocks)}
 
 
 def _blocks(p: Problem, config: Any) -> int:
-    return -(-(p["values"].numel + p["out"].shape[0]) // (256 * config["items"]))
+    return -(-(p["values"].numel + p["out"].shape[0]) // config["each"])
 
 
 def scratch(p: Problem, config: Any, head: Any) -> dict[str, Meta]:
     blocks, n = _blocks(p, config), p["out"].shape[1]
-    return {"carry": Meta((blocks, n), "f32"), "head": Meta((blocks, n), "f32"), "rows": Meta((blocks,), "i32")}
+    return {"carry": Meta((blocks, n), "f64"), "head": Meta((blocks, n), "f64"), "rows": Meta((blocks,), "i32")}
 
 
 def launches(p: Problem, config: Any, head: Any) -> list[Launch]:
@@ -56,13 +64,13 @@ def launches(p: Problem, config: Any, head: Any) -> list[Launch]:
         "carry": "carry", "head": "head", "rows": "rows",
     }  # fmt: skip
     args: dict[str, Any] = {
-        "M": m, "N": n, "K": b.shape[0], "nnz": nnz, "values": "values", "columns": "columns", "offsets": "offsets", "b": "b",
+        "M": m, "N": n, "K": b.shape[0], "nnz": nnz, "each": config["each"], "values": "values", "columns": "columns", "offsets": "offsets", "b": "b",
         "bs": b.strides[0] if b.shape[0] > 1 else n, **after,
     }  # fmt: skip
-    types = ("i32",) * 4 + ("ptr",) * 4 + ("i64", "ptr", "i64", "f32", "ptr", "ptr", "ptr", "ptr")
-    made = [Launch(text("merged", kind, config["items"], act, form), (blocks, n), args, types=types, block=(256,), chained=chained)]
+    types = ("i32",) * 5 + ("ptr",) * 4 + ("i64", "ptr", "i64", "f32", "ptr", "ptr", "ptr", "ptr")
+    made = [Launch(text("merged", kind, config["rows"], act, form), (blocks, n), args, types=types, block=(256,), chained=chained)]
     if blocks > 1:
-        args = {"N": n, "nnz": nnz, "blocks": blocks, "offsets": "offsets", **after}
-        types = ("i32",) * 3 + ("ptr", "ptr", "i64", "f32", "ptr", "ptr", "ptr", "ptr")
-        made.append(Launch(text("join_blocks", kind, 256 * config["items"], act, form), (-(-blocks // 8), n), args, types=types, block=(256,), chained=chained))
+        args = {"N": n, "nnz": nnz, "each": config["each"], "blocks": blocks, "offsets": "offsets", **after}
+        types = ("i32",) * 4 + ("ptr", "ptr", "i64", "f32", "ptr", "ptr", "ptr", "ptr")
+        made.append(Launch(text("join_blocks", kind, act, form), (-(-blocks // 8), n), args, types=types, block=(256,), chained=chained))
     return made

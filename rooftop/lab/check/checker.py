@@ -15,6 +15,7 @@ from typing import Any
 
 from rooftop.core.call import Call
 from rooftop.core.contract import Contract, Judged, metas_of
+from rooftop.core.cubins import AbsentCompiler
 from rooftop.core.implementation import device_of
 from rooftop.core.layouts import computes, widen
 from rooftop.core.spec import DTYPES, Case, Descriptor, Input, Meta, Problem, TorchCall, dtype_of
@@ -183,9 +184,19 @@ def run_interpreter(call: Call, memory: dict[str, Any]) -> None:
 def _in_memory(value: Any, call: Call, memory: dict[str, Any]) -> Any:
     """An argument of a Triton launch, with the tensors of this run."""
     if not isinstance(value, Descriptor):
-        return memory[value] if isinstance(value, str) and value in memory else value
+        return _as_words(memory[value], call.problem.get(value)) if isinstance(value, str) and value in memory else value
     meta = {**dict(call.problem.tensors), **call.scratch}[value.tensor]
     return None if meta is None else descriptor(value, meta, memory[value.tensor])
+
+
+def _as_words(value: Any, meta: Meta | None) -> Any:
+    """The tensor, with the dtype that the kernel sees it in where elements are moved several at once."""
+    import torch
+
+    if meta is None or not isinstance(value, torch.Tensor) or value.element_size() == meta.itemsize:
+        return value
+    start = value.storage_offset() * value.element_size() // meta.itemsize
+    return torch.empty(0, dtype=getattr(torch, DTYPES[meta.dtype].torch)).set_(value.untyped_storage(), start, meta.shape, meta.strides)
 
 
 def run_simulator(call: Call, memory: dict[str, Any]) -> None:
@@ -242,11 +253,11 @@ def check(
     except Exception as error:  # whatever a kernel under test does is a finding
         import torch
 
-        from rooftop.lab.simt import NotSimulatedError, SimulatedFault
+        from rooftop.lab.simt import NotSimulatedError, SimulatedCrash, SimulatedFault
 
-        if isinstance(error, SimulatedFault):
+        if isinstance(error, (SimulatedFault, SimulatedCrash)):
             result.status, result.message = "wrong", str(error)
-        elif isinstance(error, NotSimulatedError):
+        elif isinstance(error, NotSimulatedError | AbsentCompiler):
             result.status, result.message = "skipped", str(error)
         elif isinstance(error, torch.OutOfMemoryError):
             result.status, result.message = "skipped", "this case does not fit what is free of the GPU's memory"

@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 def check(
     what: What = None, case: CaseName = None, dtype: DTypeName = None,
     backend: Annotated[str, typer.Option(help="auto, gpu, pallas (jax's interpreters of TPU kernels), or cpu: whatever runs each without a device")] = "auto",
+    reference: Annotated[
+        str | None, typer.Option(help="Of one .cu whose head names no op: FILE.py:FUNCTION, whose parameters and results are the head's tensors by name.")
+    ] = None,
+    shape: Annotated[list[str] | None, typer.Option(help="With --reference: sizes of a case by the head's names, as N=1000,M=3. Again for more cases.")] = None,
     seed: Annotated[int | None, typer.Option(help="Of the inputs; fresh each time when not given.")] = None,
     tag: Annotated[list[str] | None, typer.Option(help="Only cases with this tag: edge, bench, model, huge.")] = None,
     huge: Annotated[bool, typer.Option("--huge/--no-huge", help="Also the cases of more than 2^31 elements, on a GPU that holds them.")] = True,
@@ -32,21 +36,36 @@ def check(
     """Judge kernels by their contract: error against float64, what is allowed, the first wrong element.
 
     Runs on the GPU where there is one, else Triton in its interpreter and CUDA C++ thread by thread in the simulator, once NVRTC has compiled it and its
-    launches are such as a GPU takes. Exit code 1 if anything is wrong or there is nothing to check.
+    launches are such as a GPU takes. Of an op without a kernel its contract is judged: its wrong versions, its gradient. Exit code 1 if anything is wrong
+    or there is nothing to check. Under torchrun: kernels of several ranks, on its processes.
 
-    Examples: [bold]rooftop check softmax[/bold] · [bold]rooftop check softmax_cuda/06[/bold] · [bold]rooftop check my.cu --case "odd 3x7"[/bold]"""
+    Examples: [bold]rooftop check softmax[/bold] · [bold]rooftop check softmax_cuda/06[/bold] · [bold]rooftop check my.cu --case "odd 3x7"[/bold] ·
+    [bold]rooftop check my.cu --reference my.py:scale --shape N=1000[/bold]"""
     import secrets
 
     from rooftop.lab import candidates
     from rooftop.lab.check import checker as checks
     from rooftop.lab.check import compiled
+    from rooftop.lab.cli import ranks as several
 
+    if reference is not None and records is not None:
+        raise ValueError("--records goes with ops of the house: of a function of yours nothing is kept")
+    if shape and reference is None:
+        raise ValueError("--shape goes with --reference: the cases of an op have sizes of their own (--case)")
+    found = [_by_reference(what, reference, shape)] if reference is not None else candidates.find(what or [])
+    if several.launched():
+        results = several.check_on_ranks(found, case, seed, records)
+        if any(r.status == "wrong" for r in results) or all(r.status == "skipped" for r in results):
+            raise typer.Exit(WRONG)
+        return
     seed = secrets.randbits(31) if seed is None else seed
-    found = candidates.find(what or [])
     if backend == "pallas":  # of what was asked for, the kernels that it can run
         found = [s for s in found if s.implementation is not None and s.implementation.backend == "pallas"]
     known(found, dtype, tag)
     todo = [(s, c) for s in found for c in checks.select_cases(s, name=case, tags=tag or (), dtype=dtype) if huge or case or "huge" not in c.tags]
+    if not found and reference is None and backend != "pallas":
+        _judge_contracts(what or [], as_json)
+        return
     if not todo:
         names = ", ".join(what or ["rooftop"])
         raise ValueError(f"nothing to check: no case of {names} is left" if found else f"nothing to check: {names} has no implementation yet")
@@ -69,6 +88,36 @@ def check(
     if all(r.status == "skipped" for r in results):
         typer.echo("nothing was judged: every case was skipped", err=True)
         raise typer.Exit(ENVIRONMENT if all(checks.backend_of(s, backend)[1] for s in found) else WRONG)
+
+
+def _judge_contracts(names: list[str], as_json: bool) -> None:
+    """Ops that have no kernel yet: what their contracts must keep by themselves."""
+    from rooftop.core import registry
+    from rooftop.lab.check import contracts
+
+    rows = []
+    for name in names:
+        for rule, wrong in contracts.judged(registry.op(name)):
+            rows.append({"op": name, "rule": rule, "status": "ok" if wrong is None else "wrong", "message": wrong})
+    table(rows, {"op": "op", "rule": "of the contract", "status": "", "message": "finding"}, as_json, "no kernel yet: the contract alone is judged")
+    if any(r["status"] == "wrong" for r in rows):
+        raise typer.Exit(WRONG)
+    if not as_json:
+        typer.echo(f"a kernel to begin with: rooftop new kernel {names[0]}__triton, or {names[0]}__cuda")
+
+
+def _by_reference(what: What, reference: str, shape: list[str] | None) -> Subject:
+    from rooftop.lab.check import own_op
+
+    if what is None or len(what) != 1:
+        raise ValueError(f"--reference judges one .cu file; {len(what or [])} things are named")
+    sizes = []
+    for text in shape or []:
+        pairs = [part.partition("=") for part in text.split(",")]
+        if wrong := [n for n, _, v in pairs if not n.strip() or not v.strip().isdigit()]:
+            raise ValueError(f"--shape {text}: {wrong[0]!r} has no size; it is written N=1000,M=3")
+        sizes.append({n.strip(): int(v) for n, _, v in pairs})
+    return own_op.subject(Path(what[0]), reference, sizes)
 
 
 def _compile_first(todo: list[tuple[Subject, Case]]) -> None:
@@ -115,16 +164,24 @@ def _keeper(folder: Path) -> Callable[[Subject, Case, Result], None]:
     return keep
 
 
+SHOWN = 3  # findings of a kind that are shown of one subject
+_NUMBER = re.compile(r"[-+]?\d[\d.e+-]*|\bnan\b|\binf\b| (?:in rows|over|at) [^:;]*")
+
+
 def _show_checks(results: list[Any], seed: int, every: bool, as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps({"seed": seed, "results": [r.to_json() for r in results]}, indent=2, default=str))
         return
     rows: list[dict[str, Any]] = []
     told: dict[tuple[str, str], int] = {}  # how often an error of a subject was met: the first is shown
+    alike: dict[tuple[str, str], int] = {}  # how often a finding was, numbers apart: the first few are shown
     for r in results:
         if r.status == "error":
             told[r.subject, r.message] = told.get((r.subject, r.message), 0) + 1
-        if every or r.status == "wrong" or (r.status == "error" and told[r.subject, r.message] == 1):
+        finding = r.subject, _NUMBER.sub("0", r.message)
+        if r.status == "wrong":
+            alike[finding] = alike.get(finding, 0) + 1
+        if every or (r.status == "wrong" and alike[finding] <= SHOWN) or (r.status == "error" and told[r.subject, r.message] == 1):
             w = r.worst
             rows.append({"subject": r.subject, "case": r.case, "status": r.status, "max": w and w.max, "allowed": w and w.allowed_max,
                          "share": w and max(w.max_share, w.rms_share), "message": r.message})  # fmt: skip
@@ -134,6 +191,8 @@ def _show_checks(results: list[Any], seed: int, every: bool, as_json: bool) -> N
     if rows:
         table(rows, {"subject": "subject", "case": "case", "status": "", "max": "largest error", "allowed": "allowed", "share": "share of allowance",
                       "message": "finding"}, False, "cases")  # fmt: skip
+    if not every and (more := sum(n - SHOWN for n in alike.values() if n > SHOWN)):
+        typer.echo(f"{more} more cases are wrong in the same ways: --all shows them")
     summary: dict[str, dict[str, Any]] = {}
     reasons: dict[str, list[str]] = {}
     for r in results:
@@ -146,10 +205,10 @@ def _show_checks(results: list[Any], seed: int, every: bool, as_json: bool) -> N
             reasons.setdefault(r.message, []).append(r.subject)
     table(list(summary.values()), {"subject": "subject", "ok": "ok", "wrong": "wrong", "error": "errors", "skipped": "skipped", "where": "ran on",
                                     "worst": "worst share of allowance"}, False, f"seed {seed}")  # fmt: skip
-    alike: dict[str, tuple[str, list[str]]] = {}  # reasons that differ in a number alone are told once
+    same: dict[str, tuple[str, list[str]]] = {}  # reasons that differ in a number alone are told once
     for reason, names in reasons.items():
-        alike.setdefault(re.sub(r"\d+", "0", reason), (reason, []))[1].extend(names)
-    for reason, names in sorted(alike.values(), key=lambda item: -len(item[1])):
+        same.setdefault(re.sub(r"\d+", "0", reason), (reason, []))[1].extend(names)
+    for reason, names in sorted(same.values(), key=lambda item: -len(item[1])):
         unique = list(dict.fromkeys(names))
         typer.echo(f"skipped {len(names)}: {reason} ({', '.join(unique[:3])}{f' and {len(unique) - 3} more' if len(unique) > 3 else ''})")
 

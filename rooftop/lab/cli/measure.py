@@ -27,14 +27,20 @@ def bench(
 ) -> None:  # fmt: skip
     """Check and time kernels beside their peers, and write records. Needs a GPU.
 
-    Compiles first on all cores, measures what has no fresh record first, writes after each case, and takes up where it stopped.
+    Compiles first on all cores, measures what has no fresh record first, writes after each case, and takes up where it stopped. Under torchrun: kernels of
+    several ranks on its GPUs, beside NCCL and torch's.
 
     Examples: [bold]rooftop bench softmax --budget 8m[/bold] · [bold]rooftop bench sgemm_cuda --case "4096 cubed" --records out/[/bold]"""
     from rooftop.core import settings
     from rooftop.lab import candidates
+    from rooftop.lab.cli import ranks as several
     from rooftop.lab.timing import bench as benches
 
     found = candidates.find(what or [])
+    if several.launched():
+        if several.bench_on_ranks(found, case, _seconds(budget), records or settings.load().results):
+            raise typer.Exit(WRONG)
+        return
     todo = benches.fields(found, case=case, dtype=dtype)
     say = (lambda text: typer.echo(text, err=True)) if as_json else typer.echo
     summary = benches.run(todo, records or settings.load().results, budget_s=_seconds(budget), case_budget_s=case_budget,

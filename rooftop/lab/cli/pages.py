@@ -81,6 +81,7 @@ def _tidy(folder: Path, digests: Digests) -> None:
 def report(
     out: Annotated[Path, typer.Option(help="The folder of the pages.")] = Path("report"),
     records: Annotated[Path | None, typer.Option(help="Folder of the records.", show_default="results/")] = None,
+    compute: Annotated[bool, typer.Option("--compute", help="Compile for each target and count in the simulator what has not been here: minutes.")] = False,
     docs: Annotated[bool, typer.Option("--docs", help="Write the measured tables and pictures of README.md and docs/ instead.")] = False,
     check: Annotated[bool, typer.Option("--check", help="With --docs: write nothing; exit code 1 if a file would change.")] = False,
 ) -> None:
@@ -90,13 +91,14 @@ def report(
     from rooftop.core import settings
     from rooftop.lab import climb
     from rooftop.lab.records import store as recorded
+    from rooftop.lab.report import known as known_digests
 
     if check and not docs:
         raise typer.BadParameter("--check is for --docs: pages are built anew each time")
     if records is not None and not records.exists():
         raise FileNotFoundError(f"no {records}")
     cut: list[str] = []
-    digests: Digests = {}
+    digests = known_digests.load()
     if records is None and not check:
         _tidy(settings.load().results, digests)
     if docs:
@@ -111,8 +113,12 @@ def report(
         from rich.markup import escape
 
         with Console(stderr=True).status("") as shown:
-            index = climb.build_report(out, recorded.read(records or settings.load().results, cut), digests, lambda text: shown.update(escape(text)))
+            known = recorded.read(records or settings.load().results, cut)
+            index, lacking = climb.build_report(out, known, digests, lambda text: shown.update(escape(text)), compute)
+        known_digests.save(digests)
         typer.echo(index.resolve())
+        if lacking:
+            typer.echo(f"note: the pages lack {lacking}: rooftop report --compute does that, in some minutes", err=True)
     for note in cut:
         typer.echo(f"note: {note}", err=True)
     if check and changed:

@@ -2,11 +2,89 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from rooftop.lab.cli.app import JUDGE, WRONG, app
+
+if TYPE_CHECKING:
+    from rooftop.lab.candidates import Subject
+    from rooftop.lab.check.checker import Result
+
+
+def launched() -> bool:
+    """Whether torchrun has started several processes, of which this is one."""
+    import torch.distributed as dist
+
+    from rooftop.core import settings
+
+    return dist.is_available() and dist.is_torchelastic_launched() and settings.torchrun()[1] > 1
+
+
+@contextmanager
+def _group() -> Iterator[bool]:
+    """The default group of torchrun's processes, each with a GPU of its own where there are some. True on the first."""
+    import torch
+    import torch.distributed as dist
+
+    from rooftop.core import settings
+
+    on_gpus = torch.cuda.is_available()
+    if on_gpus:
+        torch.cuda.set_device(settings.torchrun()[0] % torch.cuda.device_count())
+    dist.init_process_group("nccl" if on_gpus else "gloo")
+    try:
+        yield dist.get_rank() == 0
+        dist.barrier()
+    finally:
+        dist.destroy_process_group()
+
+
+def check_on_ranks(found: Sequence[Subject], case: str | None, seed: int | None, records: Path | None) -> list[Result]:
+    """What `rooftop check` does under torchrun. The results are the same on all ranks."""
+    import secrets
+
+    import torch.distributed as dist
+
+    from rooftop.lab.timing import ranks as several
+
+    with _group() as first:
+        said: list[Any] = [secrets.randbits(31) if seed is None else seed]
+        dist.broadcast_object_list(said, 0)
+        results = several.check(found, records, case=case, seed=said[0], say=_sayer(first))
+        if first:
+            typer.echo(f"seed {said[0]}, {dist.get_world_size()} ranks")
+            for name in dict.fromkeys(r.subject for r in results):
+                own = [r for r in results if r.subject == name]
+                skipped = [r for r in own if r.status == "skipped"]
+                typer.echo(f"{name}: {sum(r.status == 'ok' for r in own)} of {len(own) - len(skipped)} cases right")
+                if skipped:
+                    typer.echo(f"    {len(skipped)} skipped: {skipped[0].message}")
+            for r in results:
+                if r.status == "wrong":
+                    typer.echo(f"    {r.subject}, {r.case}: {r.message}")
+    return results
+
+
+def bench_on_ranks(found: Sequence[Subject], case: str | None, budget_s: float, records: Path) -> list[str]:
+    """What `rooftop bench` does under torchrun. Returns what was wrong."""
+    from rooftop.lab.timing import ranks as several
+
+    with _group() as first:
+        summary = several.run(found, records, case=case, budget_s=budget_s, say=_sayer(first))
+        if first:
+            for title, lines in (("not measured", summary.skipped), ("left for the next run: the budget is spent", summary.left), ("WRONG", summary.wrong)):
+                if lines:
+                    typer.echo(f"{title}:\n" + "\n".join(f"    {line}" for line in lines))
+    return summary.wrong
+
+
+def _sayer(first: bool) -> Callable[[str], None]:
+    return typer.echo if first else lambda text: None
 
 
 @app.command(rich_help_panel=JUDGE)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rooftop.core.spec import Case
     from rooftop.lab.candidates import Subject
     from rooftop.lab.simt import Report
-    from rooftop.lab.simt.run import Mode
+    from rooftop.lab.simt.launching import Mode
 
 LARGEST = 1 << 18  # elements of the inputs of a case that is taken where none is named
 

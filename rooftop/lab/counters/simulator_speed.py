@@ -32,7 +32,7 @@ from rooftop.lab.records.store import Record
 
 if TYPE_CHECKING:
     from rooftop.lab.candidates import Subject
-    from rooftop.lab.simt.run import Mode
+    from rooftop.lab.simt.launching import Mode
 
 SUBJECT = "simulator speed"
 FIRST, FIRST_RUNG, FIRST_LIMIT, FIRST_RUNS = "rooftop simt, a first run in an empty cache", "softmax_cuda/04", 15.0, 3

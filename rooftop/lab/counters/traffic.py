@@ -25,13 +25,16 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
+from rooftop.core import settings
 from rooftop.core.spec import TARGETS, Device, Launch
 from rooftop.lab.counters.jobs import Job, jobs_for
 from rooftop.lab.inspect.binary import facts
 from rooftop.lab.inspect.occupancy import SHARED_RESERVED, occupancy
-from rooftop.lab.simt import native, run
-from rooftop.lab.simt.build import build
-from rooftop.lab.simt.memory import Memory
+from rooftop.lab.simt import native, process
+from rooftop.lab.simt.build import build, stack_bytes
+from rooftop.lab.simt.launching import LaunchError, Request
+from rooftop.lab.simt.link import variables
+from rooftop.lab.simt.memory import hold
 
 SECTOR = 32  # bytes
 L1_BYTES = 256 << 10  # of a multiprocessor, shared memory included
@@ -77,28 +80,28 @@ def of_job(job: Job, device: Device = TARGETS[90]) -> tuple[Traffic, ...]:
     launches = job.launches(device)
     head = job.implementation.head
     library = build(head.source, path=head.path, kernels=[x.kernel for x in launches], mode="traffic", arch=device.arch)
-    lib = native.of(library)
     memory = job.memory(device, "cpu")
     tensors = {n: t for n, t in memory.items() if hasattr(t, "data_ptr")}
-    found = []
-    with lib.lock:
-        lib.forget()
-        place = Memory(lib, tensors)
-        for launch in launches:
-            status = run._launch(lib, library.kernels, launch, place, memory, "check", 0, None, None, run.POISONS[0])[2]
-            if status == TOO_MANY:
-                raise TooManyError(f"{job.subject}, {job.title}: more accesses than can be kept")
-            if status:
-                raise run.LaunchError(f"{job.subject}: the simulation of {launch.kernel} came to no end: {[f.text for f in lib.findings()[:1]]}")
-            together, shared = resident(job, launch, device)
-            machine = _Machine(device.sms, PARTITIONS, L1_BYTES - carveout(together * shared), device.l2_bytes)
-            out = _Traffic()
-            lib._library.simt_traffic(ctypes.byref(machine), ctypes.c_uint32(together), ctypes.c_uint32(1), ctypes.byref(out))
-            found.append(Traffic(
-                out.requests, SECTOR * out.l1_sectors, SECTOR * out.l2_sectors, SECTOR * out.memory_read, SECTOR * out.memory_written
-            ))  # fmt: skip
-        place.store(place.contents())
-    return tuple(found)
+    caches = []
+    for launch in launches:
+        together, shared = resident(job, launch, device)
+        caches.append((bytes(_Machine(device.sms, PARTITIONS, L1_BYTES - carveout(together * shared), device.l2_bytes)), together))
+    chosen = settings.load()
+    request = Request(
+        library=library.path, numbers=library.kernels, launches=launches, tensors=hold(tensors),
+        values={n: v for n, v in memory.items() if n not in tensors}, variables=variables(library.path), mode="traffic", stack=stack_bytes(library.path),
+        workers=chosen.jobs, patience=chosen.patience, seconds=chosen.simt_seconds, constant=(), caches=caches,
+    )  # fmt: skip
+    answer = process.ask(request, tensors, job.subject)
+    if answer.status == TOO_MANY:
+        raise TooManyError(f"{job.subject}, {job.title}: more accesses than can be kept")
+    if answer.status:
+        text = [bytes(f.text).decode(errors="replace") for f in native.array(native.RawFinding, answer.findings)[:1]]
+        raise LaunchError(f"{job.subject}: the simulation of {launches[len(answer.traffic)].kernel} came to no end: {text}")
+    found = [_Traffic.from_buffer_copy(data) for data in answer.traffic]
+    return tuple(
+        Traffic(f.requests, SECTOR * f.l1_sectors, SECTOR * f.l2_sectors, SECTOR * f.memory_read, SECTOR * f.memory_written) for f in found
+    )
 
 
 def resident(job: Job, launch: Launch, device: Device) -> tuple[int, int]:
@@ -202,7 +205,6 @@ def record(c: Comparison, hardware: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    from rooftop.core import settings
     from rooftop.lab.records import store
 
     parser = argparse.ArgumentParser(prog="python -m rooftop.lab.counters.traffic", description="DRAM traffic: a model of the caches beside recorded counters.")

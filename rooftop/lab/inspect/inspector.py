@@ -8,6 +8,9 @@ import os
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from importlib import metadata
+from pathlib import Path
 from typing import Any, TypeVar
 
 from rooftop.core import settings
@@ -18,6 +21,7 @@ from rooftop.lab.inspect import binary, dependent_launch
 from rooftop.lab.inspect.occupancy import Occupancy, occupancy
 
 Facts = dict[str, Any]
+KEYS = {"kernel", "registers", "spills", "shared", "threads", "grid", "occupancy", "counts", "opcodes", "unmet"}  # of a kernel's
 T = TypeVar("T", bound=int | str)  # a target: an architecture, or a card by name
 
 
@@ -33,6 +37,45 @@ def facts_of(subject: Subject, case: Case, target: int | str) -> Facts:
     """The kernels that `subject` launches for `case` on `target`, each with the facts of its machine code.
 
     ``{"arch", "target", "config", "config_from", "kernels": [...]}``, or ``{"arch", "target", "refused": why not}``."""
+    if (known := kept(subject, case, target)) is not None:
+        return known
+    found = _found(subject, case, target)
+    _write(_path_of(subject, case, target), found)
+    return found
+
+
+def kept(subject: Subject, case: Case, target: int | str) -> Facts | None:
+    """Facts that were found before, of the same code by the same tools; None where there are none."""
+    try:
+        found = json.loads(_path_of(subject, case, target).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return None
+    whole = isinstance(found, dict) and found.get("target") == device_of(target).target and ("refused" in found or isinstance(found.get("kernels"), list))
+    return found if whole and all(isinstance(k, dict) and k.keys() >= KEYS for k in found.get("kernels", [])) else None
+
+
+def _path_of(subject: Subject, case: Case, target: int | str) -> Path:
+    device = device_of(target)
+    assert subject.implementation is not None
+    demands = json.dumps(dict(subject.implementation.demands), sort_keys=True, default=str)
+    parts = (_tools(), str(device), subject.name, case.id, subject.digest(case, device), demands)
+    key = hashlib.sha256("\0".join(parts).encode()).hexdigest()
+    return settings.load().cache / "facts" / key[:2] / f"{key}.of.json"
+
+
+@cache
+def _tools() -> str:
+    """The versions of compilers and disassemblers, and the code that reads what they say."""
+    said = [p.read_text(encoding="utf-8") for p in sorted(Path(__file__).parent.glob("*.py"))]
+    for name in ("nvidia-cuda-nvrtc", "triton", "nvidia-cuda-nvdisasm", "nvidia-cuda-cuobjdump"):
+        try:
+            said.append(f"{name} {metadata.version(name)}")
+        except metadata.PackageNotFoundError:
+            said.append(f"{name} none")
+    return hashlib.sha256("\0".join(said).encode()).hexdigest()
+
+
+def _found(subject: Subject, case: Case, target: int | str) -> Facts:
     device = device_of(target)
     base: Facts = {"arch": device.arch, "target": device.target}
     implementation = subject.implementation
@@ -97,15 +140,19 @@ def _cached(cubin: bytes, symbol: str) -> binary.Facts:
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):  # absent, or not what is written below
         pass
     found = binary.facts(cubin, symbol)
+    _write(path, found.to_json())
+    return found
+
+
+def _write(path: Path, data: Any) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=path.parent)
         with os.fdopen(handle, "w") as file:
-            json.dump(found.to_json(), file)
+            json.dump(data, file)
         os.replace(temporary, path)
-    except OSError:
+    except (OSError, TypeError):
         pass  # a cache that cannot be written costs time, nothing else
-    return found
 
 
 def inspect_case(subject: Subject, name: str | None, target: int | str) -> Case:

@@ -14,7 +14,7 @@ from pathlib import Path
 from rooftop.lab.records import store
 from rooftop.lab.records.store import Record, RecordError
 
-KINDS = ("bench", "check", "sanitize", "clock", "ceiling", "first-calls", "sweep")
+KINDS = ("bench", "check", "sanitize", "clock", "ceiling", "first-calls", "sweep", "language")
 
 
 @dataclass

@@ -146,5 +146,6 @@ SHAPES: dict[str, Check] = {
     "sweep": _sweep,
     "tune": _keys({**_WHAT, "config": _keys({}), "verdict": _text}, {**_OFTEN, "over_heuristic": _number_or_null, "pick": _table_or_null}),
     "counters": _keys({**_WHAT, **_COUNTERS}, {k: c for k, c in _OFTEN.items() if k != "counters"}),
+    "language": _keys(_WHAT, {**_OFTEN, "compiler": _text, "compile_s": _positive, "kernels": _list(_keys({}), 1), "first_s": _positive}),
     "compared": _keys({**_WHAT, "share": _number, "rows": _list(_keys({}))}, {k: c for k, c in _OFTEN.items() if k != "counters"}),
 }

@@ -6,7 +6,7 @@ says how). `read` gives each record whole, as if it stood alone:
 
 | key | what it holds |
 |---|---|
-| `kind` | `bench`, `check`, `ceiling`, `sanitize`, `build`, `clock`, `tune`, `counters`, `compared`, `first-calls`, `sweep` (see lab/timing/swept.py) |
+| `kind` | `bench`, `check`, `ceiling`, `sanitize`, `build`, `clock`, `tune`, `counters`, `compared`, `first-calls`, `sweep` (lab/timing/swept.py), `language` |
 | `at`, `run` | UTC time, and the run that wrote it |
 | `op`, `case`, `subject` | what; `subject` is an implementation's name, a rung's (`softmax_cuda/03_online`), or `peer:torch` |
 | `digest` | hash of kernel, helpers, contract and config: no longer that of the tree, then the record is stale |
@@ -47,7 +47,7 @@ from rooftop.lab.records.software import host, versions
 
 __all__ = ["KINDS", "SHAPES", "Merged", "Record", "RecordError", "Section", "Writer", "about", "host", "latest", "merge", "read", "read_file", "versions"]
 
-KINDS = ("bench", "check", "ceiling", "sanitize", "build", "clock", "tune", "counters", "compared", "first-calls", "sweep")
+KINDS = ("bench", "check", "ceiling", "sanitize", "build", "clock", "tune", "counters", "compared", "first-calls", "sweep", "language")
 DEPTH = 32  # of tables and lists within each other: more is no record, and more than Python can write again
 
 Section = tuple[Record | None, list[Record]]  # a head, and the records that it holds for, whole; None: lines of the form before

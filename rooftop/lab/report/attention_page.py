@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rooftop.core import settings
+from rooftop.core import registry, settings
 from rooftop.core.call import select
 from rooftop.core.contract import Contract, metas_of
 from rooftop.core.spec import TARGETS
@@ -165,7 +165,7 @@ def cell(first: Feature, second: Feature, backward: bool) -> Cell:
         op, problem = OP.bwd, OP.bwd.problem_of(metas, options, device)
     choice = select(op, problem)
     kernel = None if choice.call is None else choice.call.implementation.name.split("__", 1)[1]
-    return Cell(kernel, {name.split("__", 1)[1]: reason for name, reason in choice.rejected})
+    return Cell(kernel, {name.split("__", 1)[1]: reason for name, reason in choice.rejected if registry.implementation(name).automatic})
 
 
 def matrix(backward: bool) -> str:

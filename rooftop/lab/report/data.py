@@ -24,7 +24,7 @@ from rooftop.core.spec import TARGETS, Case, Device, Work
 from rooftop.lab.candidates import Subject
 from rooftop.lab.counters import traffic
 from rooftop.lab.records.store import Record
-from rooftop.lab.report import checks, predictions, sweep_page
+from rooftop.lab.report import checks, derivation, language_page, predictions, sweep_page
 from rooftop.lab.report.facts import target_facts
 from rooftop.lab.report.model import (
     Card,
@@ -95,7 +95,7 @@ class Gatherer:
         ops = tuple(self.op_score(name) for name in self._op_names())
         bench = [r for r in self.records if r["kind"] == "bench"]
         stale = sum(self.stale(r) is not None for r in bench)
-        return SiteData(ops, ladders, tuple(map(self.card, self.devices(bench))), len(bench), stale, now, self._sweeps())
+        return SiteData(ops, ladders, tuple(map(self.card, self.devices(bench))), len(bench), stale, now, self._sweeps(), language_page.rows(self))
 
     def _sweeps(self) -> dict[str, tuple[SweepView, ...]]:
         """The newest sweep of each op of the tree on each card."""
@@ -123,7 +123,7 @@ class Gatherer:
         for name in self._op_names():
             op = registry.op(name, self.house)
             found += [Subject(i.name, op, i) for i in registry.implementations(name, self.house)]
-            found += [Subject(f"peer:{peer}", op, peer=peer) for peer in op.peers]
+            found += [Subject(f"peer:{peer}", op, peer=peer) for peer in {**op.peers, **op.ranks_peers}]
         for name in registry.ladder_names(self.house):
             ladder = registry.ladder(name, self.house)
             op = registry.op(ladder.op, self.house)
@@ -277,7 +277,10 @@ class Gatherer:
             for device in devices for case in cases
         }  # fmt: skip
         views = tuple(CaseView(c.id, c.name, c.dtype, c.why, c.id == headline) for c in cases)
-        return LadderPage(ladder.name, ladder.title, ladder.intro.strip(), op.name, headline, views, ladder.targets, devices, tuple(rungs), peers)
+        return LadderPage(
+            ladder.name, ladder.title, ladder.intro.strip(), op.name, headline, views, ladder.targets, devices, tuple(rungs), peers,
+            derivation.steps(ladder, self.house),
+        )  # fmt: skip
 
     def _rung(
         self, rung: registry.Rung, op: str, cases: Sequence[Case], headline: str, targets: Sequence[int], devices: Sequence[DeviceView],

@@ -11,7 +11,7 @@ from rooftop.core import settings
 from rooftop.lab.counters.simulator_speed import FIRST, MODES, newest
 from rooftop.lab.records import store
 from rooftop.lab.records.store import Record
-from rooftop.lab.report import precision, profiling_page
+from rooftop.lab.report import comm_page, language_page, precision, profiling_page
 from rooftop.lab.report.data import gather
 from rooftop.lab.report.linear_page import front
 from rooftop.lab.report.model import SiteData
@@ -27,7 +27,7 @@ NOTHING = "Nothing has been measured yet."
 def families(_found: list[Record], site: SiteData) -> str:
     """A row a family of ops: on each card the cases with a fresh record, their median share of the roof, and the geometric mean of the speed over the best
     peer of each."""
-    cards = sorted(site.cards, key=lambda c: c.device.name, reverse=True)
+    cards = sorted((c for c in site.cards if c.device.known or c.device.calibrated), key=lambda c: c.device.name, reverse=True)
     columns = " | ".join(f"{c.device.short}: cases | of the roof | over the best peer" for c in cards)
     lines = [f"| family | ops | {columns} |", "|---|---|" + "---:|---:|---:|" * len(cards)]
     measured = False
@@ -175,10 +175,13 @@ TABLES: Mapping[tuple[str, str], Callable[[list[Record], SiteData], str]] = {  #
     ("docs/gpu.md", "first calls"): first,
     ("docs/linear_cross_entropy.md", "time and memory"): front,
     ("docs/formats.md", "perplexity"): perplexity,
+    ("docs/comm.md", "collectives"): comm_page.collectives,
+    ("docs/comm.md", "products"): comm_page.products,
     ("docs/matmul.md", "precision"): precision.table,
     ("docs/profiling.md", "right"): profiling_page.right,
     ("docs/profiling.md", "levers"): profiling_page.levers,
     ("docs/profiling.md", "ladders"): profiling_page.ladders,
+    ("docs/languages.md", "languages"): language_page.table,
     ("docs/sparse.md", "where dense wins"): sparse_table,
     ("docs/sparse.md", "advice"): sparse_auto.table,
 }

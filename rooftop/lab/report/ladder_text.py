@@ -63,6 +63,12 @@ def overview(page: LadderPage) -> Iterator[str]:
     """Line by line, without the sources."""
     yield f"{page.title}: {len(page.rungs)} rungs of {page.op}, figures at {page.headline}"
     yield from textwrap.wrap(page.intro, 120)
+    for step in page.derivation:
+        yield ""
+        for text, formula in step.paragraphs:
+            yield from [f"    {text}"] if formula else textwrap.wrap(text, 120)
+        if step.picture:
+            yield from textwrap.wrap(step.picture.about, 116, initial_indent="  [drawn on the page] ", subsequent_indent="  ")
     for before, row in pairwise((None, *page.rungs)):
         assert row is not None
         yield ""

@@ -13,6 +13,7 @@ from rooftop.lab.report.facts import TargetFacts
 
 if TYPE_CHECKING:
     from rooftop.lab.counters.traffic import Comparison
+    from rooftop.lab.report.derivation import Step
     from rooftop.lab.report.rung_counts import RungCounts
 
 SCALE: Mapping[str, float] = {"GB/s": 1e9, "TFLOP/s": 1e12, "Top/s": 1e12}
@@ -277,6 +278,7 @@ class LadderPage:
     devices: tuple[DeviceView, ...]  # the one with the most records first
     rungs: tuple[RungRow, ...]
     peers: Mapping[tuple[str, str], tuple[Measured, ...]]  # (device, case id) -> fastest first
+    derivation: tuple[Step, ...] = ()
 
     @property
     def file(self) -> str:
@@ -439,6 +441,33 @@ class SweepView:
 
 
 @dataclass(frozen=True)
+class InLanguage:
+    """A kernel as one of several languages in which the op is written. `lines` of its own files, `shared` of the helpers that it takes in."""
+
+    subject: str
+    path: str
+    source: str
+    lines: int
+    shared: int
+    measured: Measured | None
+    compile_s: float | None  # CPU time
+    compiler: str
+    first_s: float | None  # of the first call in a process, the binary on the disk
+    registers: tuple[int, ...]  # of each kernel that is launched
+    spills: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class LanguageRow:
+    """An op at one case on one card; a cell a language, None where there is no kernel."""
+
+    op: str
+    case: str
+    device: str
+    cells: tuple[InLanguage | None, ...]
+
+
+@dataclass(frozen=True)
 class SiteData:
     ops: tuple[OpScore, ...]
     ladders: tuple[LadderPage, ...]
@@ -447,3 +476,4 @@ class SiteData:
     stale: int
     now: datetime
     swept: Mapping[str, tuple[SweepView, ...]] = field(default_factory=dict)  # op -> its sweep on each card
+    languages: tuple[LanguageRow, ...] = ()

@@ -29,6 +29,7 @@ FMAS = 1 << 26  # of the blocks that are run: about half a second
 FEWEST, MOST = 2, 32  # blocks that are run
 SHARE = 0.01  # of all wavefronts: a line that takes less is not looked at for conflicts
 FORM = 2  # of what is kept
+NOT_YET = "not counted yet: rooftop report --compute counts it"
 
 
 @dataclass(frozen=True)
@@ -197,7 +198,7 @@ def _one(subject: Subject, case: Case, run: bool) -> RungCounts:
         if found := _read(kept):
             return found
         if not run:
-            return RungCounts(case.id, why="not counted in this run: rooftop report counts it")
+            return RungCounts(case.id, why=NOT_YET)
         found = _count(subject, case)
         _write(kept, found)
         return found

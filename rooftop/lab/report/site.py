@@ -1,18 +1,17 @@
 """`rooftop report`: a folder of static pages from the records and the tree: home, a page a ladder, an op and a card.
 
-Each page is one file that needs no other and no network: style and script are inside, and a content security policy forbids the browser to load
-anything. So a page can be mailed, and opens from a disk."""
+All pages share one file of style and one script, which colours sources and takes choices; without it everything is shown. A content security policy forbids
+the browser to load anything else, so the folder opens from a disk and needs no network."""
 
 from __future__ import annotations
 
 import difflib
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from functools import cache
-from itertools import pairwise
+from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ import jinja2
 from markupsafe import Markup
 
 from rooftop.core import registry
+from rooftop.core.backends.table import BACKENDS
 from rooftop.core.prediction_names import COUNTS
 from rooftop.lab.records.store import Record
 from rooftop.lab.report import counts
@@ -29,8 +29,11 @@ from rooftop.lab.report.model import Card, DeviceScore, DeviceView, LadderPage, 
 from rooftop.lab.report.predictions import HIT, speedup
 from rooftop.lab.report.rung_counts import RungCounts
 from rooftop.lab.report.scatter import Point, drawing
+from rooftop.lab.timing.languages import LANGUAGES as SHOWN
 
+LANGUAGES = "languages.html"  # the page of the same ops in each language
 TEMPLATES = Path(__file__).parent / "templates"
+SHARED = ("report.css", "report.js")  # of all pages
 CONTEXT = 3  # unchanged lines shown around a change
 # The instructions that matter, in the order of the page: arithmetic, global, shared and local memory, the rest. With any width.
 INSTRUCTIONS = (
@@ -63,6 +66,8 @@ def write(out: Path, site: SiteData, say: Callable[[str], None] = lambda text: N
     out.mkdir(parents=True, exist_ok=True)
     env = environment()
     env.globals["site"] = site
+    for name in SHARED:
+        _place(out / name, (TEMPLATES / name).read_text(encoding="utf-8"))
 
     def page(file: str, template: str, **about: Any) -> Path:
         say(file)
@@ -72,13 +77,14 @@ def write(out: Path, site: SiteData, say: Callable[[str], None] = lambda text: N
     for ladder in site.ladders:
         page(
             ladder.file, "ladder.html.j2", page=ladder, figures=charts(ladder), changes=_changes(ladder.rungs), counted=counts.table(ladder.rungs),
-            sources=[list(highlight(r.source, r.path)) for r in ladder.rungs],
             asked=[counts.of_rung(r, ladder.rungs[i - 1] if i else None) for i, r in enumerate(ladder.rungs)],
         )  # fmt: skip
     for op in site.ops:
         page(op.file, "op.html.j2", op=op, sweeps=[(s, sweep(s)) for s in op.scores], swept=site.swept.get(op.name, ()))
     for card in site.cards:
         page(card.file, "card.html.j2", card=card)
+    if site.languages:
+        page(LANGUAGES, "languages.html.j2", names=[BACKENDS[x].language for x in SHOWN])
     made = {*(x.file for x in site.ladders), *(x.file for x in site.ops), *(x.file for x in site.cards)}
     for path in (p for kind in ("ladder", "op", "card") for p in out.glob(f"{kind}-*.html")):
         if path.name not in made:
@@ -131,8 +137,7 @@ def environment() -> jinja2.Environment:
     env.filters.update(num=number, micro=lambda seconds: number(seconds * 1e6), percent=lambda share: f"{100 * share:.1f}")
     env.filters.update(ratio=lambda value: number(value, 4 if value >= 0.9995 else 3))
     env.filters.update(grouped=lambda n: f"{n:,}".replace(",", "\N{NARROW NO-BREAK SPACE}"), instructions=instructions, plain=counts.plain)
-    script = (TEMPLATES / "report.js").read_text(encoding="utf-8")
-    env.globals.update(style=Markup(_style()), script=Markup(script), hit=round(100 * HIT), gained=gained, about=dict(COUNTS))
+    env.globals.update(hit=round(100 * HIT), gained=gained, about=dict(COUNTS))
     return env
 
 
@@ -156,7 +161,7 @@ class Line:
     kind: str
     old: int | None
     new: int | None
-    html: Markup
+    text: str
 
 
 @dataclass(frozen=True)
@@ -168,17 +173,14 @@ class Change:
     removed: int
     lines: tuple[Line, ...]
 
-
-def highlight(text: str, path: str) -> Iterator[Markup]:
-    """The lines of a source, coloured by its language, escaped."""
-    from pygments import highlight as colour
-    from pygments.formatters.html import HtmlFormatter
-    from pygments.lexers import get_lexer_by_name
-
-    language = {".cu": "cuda", ".py": "python", ".toml": "toml"}.get(Path(path).suffix, "text")
-    lexer = get_lexer_by_name(language, stripnl=False)
-    for line in colour(text, lexer, HtmlFormatter(nowrap=True)).splitlines():
-        yield Markup(line)
+    @property
+    def runs(self) -> list[tuple[str, int, str]]:
+        """Lines of a kind that follow each other: kind, number of the first one, text."""
+        found = []
+        for kind, group in groupby(self.lines, key=lambda line: line.kind):
+            lines = list(group)
+            found.append((kind, lines[0].new or lines[0].old or 0, "\n".join(line.text for line in lines)))
+        return found
 
 
 def lesson(text: str) -> list[int]:
@@ -202,18 +204,17 @@ def change(before: RungRow, after: RungRow) -> Change:
     """The unified difference of two rungs' sources."""
     old_at, new_at = lesson(before.source), lesson(after.source)
     old, new = before.source.splitlines(), after.source.splitlines()
-    old_html, new_html = list(highlight(before.source, before.path)), list(highlight(after.source, after.path))
     matcher = difflib.SequenceMatcher(None, [old[i].rstrip() for i in old_at], [new[i].rstrip() for i in new_at], autojunk=False)
     lines: list[Line] = []
     for group in matcher.get_grouped_opcodes(CONTEXT):
         if lines:
-            lines.append(Line("gap", None, None, Markup("")))
+            lines.append(Line("gap", None, None, ""))
         for kind, a, b, c, d in group:
             if kind == "equal":
-                lines += [Line("same", o + 1, n + 1, new_html[n]) for o, n in zip(old_at[a:b], new_at[c:d], strict=True)]
+                lines += [Line("same", o + 1, n + 1, new[n]) for o, n in zip(old_at[a:b], new_at[c:d], strict=True)]
             else:
-                lines += [Line("removed", o + 1, None, old_html[o]) for o in old_at[a:b]]
-                lines += [Line("added", None, n + 1, new_html[n]) for n in new_at[c:d]]
+                lines += [Line("removed", o + 1, None, old[o]) for o in old_at[a:b]]
+                lines += [Line("added", None, n + 1, new[n]) for n in new_at[c:d]]
     counts = {kind: sum(line.kind == kind for line in lines) for kind in ("added", "removed")}
     return Change(before.name.rpartition("/")[2], counts["added"], counts["removed"], tuple(lines))
 
@@ -223,16 +224,6 @@ def _changes(rungs: tuple[RungRow, ...]) -> list[Change | None]:
 
 
 # -- files ---------------------------------------------------------------------------------------------------------
-
-
-@cache
-def _style() -> str:
-    from pygments.formatters.html import HtmlFormatter
-
-    colours = HtmlFormatter(style="default").get_style_defs(".code")
-    # Only the colours of tokens: the page has its own for the rest.
-    tokens = "\n".join(line for line in colours.splitlines() if line.startswith(".code ."))
-    return (TEMPLATES / "report.css").read_text(encoding="utf-8") + tokens
 
 
 def _place(path: Path, text: str) -> None:

@@ -18,12 +18,14 @@ kernel comes to it: `ptx_table` has all of PTX that is known, docs/simulator.md 
 
 from __future__ import annotations
 
+from rooftop.lab.simt.launching import LaunchError
+from rooftop.lab.simt.process import SimulatedCrash
 from rooftop.lab.simt.report import KINDS, Finding, LineCounts, Other, Report
-from rooftop.lab.simt.run import LaunchError, NotSimulatedError, SimulatedFault, run_launches, run_rung, run_simulator, simulate
+from rooftop.lab.simt.run import NotSimulatedError, SimulatedFault, run_launches, run_rung, run_simulator, simulate
 
 __all__ = [
-    "KINDS", "Finding", "LaunchError", "LineCounts", "NotSimulatedError", "Other", "Report", "SimulatedFault", "run_launches", "run_rung",
-    "run_simulator", "simulate", "unavailable",
+    "KINDS", "Finding", "LaunchError", "LineCounts", "NotSimulatedError", "Other", "Report", "SimulatedCrash", "SimulatedFault", "run_launches",
+    "run_rung", "run_simulator", "simulate", "unavailable",
 ]  # fmt: skip
 
 

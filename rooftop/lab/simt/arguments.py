@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rooftop.core.spec import Launch
-from rooftop.lab.simt import build, native
+from rooftop.lab.simt import build, process
 from rooftop.lab.simt.ordinary import Kernel, Parameter, split, structs
 
 DTYPES = {
@@ -49,18 +49,18 @@ def prepare(text: str, path: str, folder: Path, kernel: Kernel, entry: str, give
     texts = split(kernel, given)
     made, values = structs(kernel, entry, texts)
     library = build.build(text, path=path, kernels=[entry], mode="check", folder=folder, values=values)
-    known = native.of(library).kernel(library.kernels[entry])
+    known = process.parameters(library, entry)
     arguments: list[tuple[str, Any, str]] = []
     tensors: dict[str, Any] = {}
     for i, p in enumerate(kernel.parameters):
         said = texts[p.name]
         if p.name in made:
             arguments.append((p.name, made[p.name], "struct"))
-        elif known.parameters[i].pointer:
+        elif known[i].pointer:
             if said not in ("null", "nullptr", "0"):
                 tensors[p.name] = tensor(p.name, said, seed + i)
             arguments.append((p.name, p.name if p.name in tensors else None, "ptr"))
-        elif (kind := NUMBERS.get(known.parameters[i].target)) is not None:
+        elif (kind := NUMBERS.get(known[i].target)) is not None:
             arguments.append((p.name, _number(p, said, kind), kind))
         else:
             raise ValueError(f"--arg {p.name}={said}: it is a {p.text}, which is written in C++: {p.name}={{...}}")

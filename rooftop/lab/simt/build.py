@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import json
 import os
 import platform
 import re
+import resource
 import subprocess
 import tempfile
 import time
@@ -183,7 +186,7 @@ def build(
     cache_folder = settings.load().cache / "simt" / key[:2]
     numbers = {name: i for i, name in enumerate(order)}
     target = cache_folder / f"{key}.{mode}.so"
-    if target.is_file():
+    if _whole(target):
         return Library(target, numbers, 0.0)
     cache_folder.mkdir(parents=True, exist_ok=True)
     if progress is not None:
@@ -227,6 +230,17 @@ def build(
             os.replace(work / beside, target.with_suffix(f".{beside}"))
         os.replace(work / "out.so", target)
     return Library(target, numbers, time.perf_counter() - started)
+
+
+def _whole(library: Path) -> bool:
+    """Whether a library of the cache is there with all that belongs to it, and none of it is cut off or empty."""
+    try:
+        found = library.read_bytes()
+        sections = int.from_bytes(found[40:48], "little") + int.from_bytes(found[58:60], "little") * int.from_bytes(found[60:62], "little")
+        json.loads(library.with_suffix(".variables").read_text(encoding="utf-8"))
+        return found[:4] == b"\x7fELF" and len(found) >= sections and int(library.with_suffix(".stack").read_text(encoding="utf-8")) > 0
+    except (OSError, ValueError):
+        return False
 
 
 @lru_cache(maxsize=256)
@@ -286,7 +300,20 @@ def engine(*modes: str) -> tuple[Path, list[Path]]:
 
 def _run(command: list[str], folder: Path, path: str, text: str = "", kernels: Sequence[str] = ()) -> None:
     """Run a step of building `path`. `text`, `kernels`: the source and the kernels asked for, which the error then speaks of."""
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    seconds = settings.load().simt_seconds
+    with subprocess.Popen(command, cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        with contextlib.suppress(OSError):  # it has ended already
+            resource.prlimit(process.pid, resource.RLIMIT_CPU, (seconds, seconds))
+            resource.prlimit(process.pid, resource.RLIMIT_CORE, (0, 0))
+        try:
+            done = subprocess.CompletedProcess(command, 0, *process.communicate(timeout=seconds))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            raise CompileError(f"{path}: {Path(command[0]).name} took more than {seconds} s (ROOFTOP_SIMT_SECONDS)") from None
+        except BaseException:
+            process.kill()
+            raise
+        done.returncode = process.wait()
     if done.returncode != 0:
         lines = done.stderr.splitlines()
         if found := _NO_HEADER.search(done.stderr):

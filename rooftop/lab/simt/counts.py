@@ -27,15 +27,14 @@ class Counts:
     parted: Mapping[Place, int] = field(default_factory=dict)
 
 
-def widen(lib: native.Native, code: MachineCode) -> None:
-    """Tell the engine how wide the GPU's machine code accesses memory at each line: where it merges a line's accesses and where it splits them.
+def widths(library: Path, code: MachineCode) -> tuple[list[tuple[int, ...]], list[list[int]]]:
+    """How wide the GPU's machine code accesses memory at each line, as `Native.widths` takes it: where it merges a line's accesses, where it splits them.
 
     And which reads no compiler would make, since the lane has just read the same."""
     widest = code.widest()
-    sites = [x for x in host_code.of(lib.path).sites if x.op != "copy"]
+    sites = [x for x in host_code.of(library).sites if x.op != "copy"]
     if not widest:
-        lib.widths([native.Site(x.address, again=1) for x in sites if x.again], [])
-        return
+        return [(x.address, 0, 0, 0, 0, 0, 1) for x in sites if x.again], []
     numbers: dict[Place, int] = {}
     sizes: dict[tuple[str, int, str], set[int]] = defaultdict(set)
     for x in sites:
@@ -53,18 +52,17 @@ def widen(lib: native.Native, code: MachineCode) -> None:
                 known[key] = len(splits)
         return known[key]
 
-    made = []
+    made: list[tuple[int, ...]] = []
     for x in sites:
         shared, far = (*x.place, "shared", x.op), (*x.place, "global", x.op)
         number = numbers.setdefault(x.place, len(numbers) + 1)
-        made.append(native.Site(x.address, number, widest.get(shared, 0), widest.get(far, 0), split(shared), split(far), int(x.again)))
-    lib.widths(made, splits)
+        made.append((x.address, number, widest.get(shared, 0), widest.get(far, 0), split(shared), split(far), int(x.again)))
+    return made, splits
 
 
-def read(lib: native.Native, sources: dict[str, str], code: MachineCode | None = None) -> Counts:
+def read(library: Path, raw: Sequence[native.RawCount], sources: dict[str, str], code: MachineCode | None = None) -> Counts:
     """What was counted since the library's memory was laid out. `code`: where the accesses stand on the GPU."""
-    raw = lib.counts()
-    where = places(lib.path, (c.site for c in raw if c.op != MARK))
+    where = places(library, (c.site for c in raw if c.op != MARK))
     merged: dict[tuple[str, int, int, int], list[native.RawCount]] = defaultdict(list)
     for c in raw:
         if c.op != MARK:
@@ -82,8 +80,8 @@ def read(lib: native.Native, sources: dict[str, str], code: MachineCode | None =
         )
         for (file, line, space, op), all_ in sorted(merged.items())
     )  # fmt: skip
-    lines = _placed(lib.path, lines, code) if code is not None and code.kernels else lines
-    pieces = host_code.of(lib.path).pieces
+    lines = _placed(library, lines, code) if code is not None and code.kernels else lines
+    pieces = host_code.of(library).pieces
     fma: dict[Place, int] = defaultdict(int)
     flops: dict[Place, int] = defaultdict(int)
     parted: dict[Place, int] = defaultdict(int)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from rooftop.lab.simt import native
 from rooftop.lab.simt.lines import places, text_of
-from rooftop.lab.simt.memory import Memory
+from rooftop.lab.simt.memory import Layout
 from rooftop.lab.simt.report import KINDS, Finding, Other
 
 SHARED, GLOBAL, LOCAL, OTHER = range(4)  # the engine's `Memory`
@@ -16,12 +17,12 @@ APART = ("out-of-bounds", "misaligned")
 NEARBY = 64  # bytes of code
 
 
-def read(lib: native.Native, raw: Sequence[native.RawFinding], place: Memory, sources: dict[str, str]) -> tuple[Finding, ...]:
+def read(library: Path, raw: Sequence[native.RawFinding], place: Layout, sources: dict[str, str]) -> tuple[Finding, ...]:
     """One finding for each kind and line (reads and writes apart where the address is wrong), in the order of the source."""
     addresses = [f.pc for f in raw] + [f.other_pc for f in raw if f.other_pc]
-    where = places(lib.path, addresses)
+    where = places(library, addresses)
     for pc in {a for a, (_, line) in where.items() if not line}:  # code that the compiler gives no line: what stands before it
-        before = places(lib.path, range(max(pc - NEARBY, 0), pc))
+        before = places(library, range(max(pc - NEARBY, 0), pc))
         where[pc] = next((before[a] for a in range(pc - 1, pc - NEARBY - 1, -1) if a in before and before[a][1]), where[pc])
     merged: dict[tuple[object, ...], Finding] = {}
     for f in raw:
@@ -62,7 +63,7 @@ def _by_line(found: Iterable[Finding]) -> Iterator[Finding]:
         yield replace(most, count=count, message=most.message + (f" ({'; '.join(notes)})" if notes else ""))
 
 
-def _words(f: native.RawFinding, kind: str, place: Memory, other: Other | None) -> str:
+def _words(f: native.RawFinding, kind: str, place: Layout, other: Other | None) -> str:
     text = bytes(f.text).decode(errors="replace")
     if text:
         return text

@@ -5,6 +5,7 @@ another line for them. From here the counting engine has the widths, and whoever
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -86,17 +87,20 @@ def of(text: str, path: str, kernels: Sequence[str], target: str, folder: Path |
         return MachineCode()
     key = hashlib.sha256("\0".join(parts).encode()).hexdigest()
     kept = settings.load().cache / "simt" / "machine" / key[:2] / f"{key}.json"
-    if kept.is_file():
+    try:
         data = json.loads(kept.read_text(encoding="utf-8"))
         return MachineCode({k: tuple(_access(fields) for fields in found) for k, found in data["kernels"].items()}, data["shared"])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):  # absent, or not what is written below
+        pass
     found = _compile(text, path, kernels, target)
     if not found.kernels:
         return found
-    kept.parent.mkdir(parents=True, exist_ok=True)
-    part = kept.with_suffix(f".{os.getpid()}")
     data = {"kernels": {k: [astuple(a) for a in accesses] for k, accesses in found.kernels.items()}, "shared": found.shared}
-    part.write_text(json.dumps(data), encoding="utf-8")
-    os.replace(part, kept)
+    with contextlib.suppress(OSError):  # a cache that cannot be written costs time, nothing else
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        part = kept.with_suffix(f".{os.getpid()}")
+        part.write_text(json.dumps(data), encoding="utf-8")
+        os.replace(part, kept)
     return found
 
 

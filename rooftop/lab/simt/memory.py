@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rooftop.lab.simt.link import Variable, variables
+from rooftop.lab.simt.link import Variable
 from rooftop.lab.simt.native import Native
 
 if TYPE_CHECKING:
@@ -31,84 +31,76 @@ class Buffer:
 
 
 @dataclass(frozen=True)
-class _Block:
-    """Storage that one or more tensors share, copied in and out as one."""
+class Held:
+    """A CPU tensor as a simulation takes it: where its storage begins among the contents of all, the storage's size in bytes, and how it lies in there."""
 
-    address: int
+    at: int
+    size: int
+    offset: int  # elements
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    item: int
+    dtype: str  # torch's name of it
+
+    @property
+    def span(self) -> int:
+        """Bytes from the first element to the end of the last."""
+        return 0 if 0 in self.shape else (1 + sum((n - 1) * s for n, s in zip(self.shape, self.strides, strict=True))) * self.item
+
+
+def hold(tensors: Mapping[str, Tensor]) -> dict[str, Held]:
+    """Where the contents of tensors lie behind each other; those that share a storage share a place. Raises ValueError for one that is not on the CPU."""
+    sizes: dict[int, int] = {}
+    for t in tensors.values():
+        if t.device.type != "cpu":
+            raise ValueError(f"a tensor on {t.device}: the simulator takes CPU tensors")
+        storage = t.untyped_storage()
+        sizes[storage.data_ptr()] = max(sizes.get(storage.data_ptr(), 0), storage.nbytes())
+    places, at = {}, 0
+    for address, size in sizes.items():
+        places[address] = at
+        at += (size + ALIGN) // ALIGN * ALIGN
+    return {
+        n: Held(
+            places[p := t.untyped_storage().data_ptr()], sizes[p], t.storage_offset(), tuple(t.shape), tuple(t.stride()), t.element_size(),
+            str(t.dtype).removeprefix("torch."),
+        )
+        for n, t in tensors.items()
+    }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Block:
+    """Storage that one or more tensors share: its place among the contents, its size, its place in simulated memory."""
+
+    held: int
     size: int
     at: int
 
 
-class Memory:
-    """The tensors of one simulation. Copies are made at the start; `store` brings the results back."""
+class Layout:
+    """Where tensors and variables lie in simulated memory, in bytes from its beginning."""
 
-    def __init__(
-        self, native: Native, tensors: Mapping[str, Tensor], *, uninitialised: Collection[str] = (), constant: Collection[str] = (),
-        poison: int | None = None,
-    ) -> None:  # fmt: skip
-        self._native = native
-        self._tensors = dict(tensors)
-        storages: dict[int, int] = {}
-        for t in tensors.values():
-            if t.device.type != "cpu":
-                raise ValueError(f"a tensor on {t.device}: the simulator takes CPU tensors")
-            storages[t.untyped_storage().data_ptr()] = max(storages.get(t.untyped_storage().data_ptr(), 0), t.untyped_storage().nbytes())
-        self._blocks: dict[int, _Block] = {}
+    def __init__(self, tensors: Mapping[str, Held], variables: Sequence[Variable]) -> None:
+        self.variables = variables
+        self.blocks: dict[int, _Block] = {}
         at = GAP
-        for address, size in storages.items():
-            self._blocks[address] = _Block(address, size, at)
-            at += (size + GAP + ALIGN - 1) // ALIGN * ALIGN
-        self.base, self._end = native.arena(at), at
-        self.variables = variables(native.path)
-        for v in self.variables:
-            native.mark(at + v.at, 1, (v.size,), (1,), INITIALISED | READABLE | (CONSTANT if v.constant else WRITABLE))
-        for block in self._blocks.values():
-            ctypes.memmove(self.base + block.at, block.address, block.size)
-        self.buffers = {n: self._buffer(n, t) for n, t in tensors.items()}
-        if poison is not None:  # what nobody has written may be anything
-            for name in uninitialised:
-                if name in self.buffers:
-                    ctypes.memset(self.base + self.buffers[name].at, poison, self.buffers[name].span)
-        for b in self.buffers.values():  # bytes between the elements may be read (a wide load passes over them), never written
-            if b.span:
-                native.mark(b.at, 1, (b.span,), (1,), INITIALISED | READABLE)
-        for name, b in self.buffers.items():
-            if b.span:
-                bits = READABLE | (CONSTANT if name in constant else WRITABLE) | (0 if name in uninitialised else INITIALISED)
-                native.mark(b.at, b.item, *_runs(b), bits)
-
-    def _buffer(self, name: str, t: Tensor) -> Buffer:
-        block = self._blocks[t.untyped_storage().data_ptr()]
-        at = block.at + t.storage_offset() * t.element_size()
-        span = 0 if t.numel() == 0 else (1 + sum((n - 1) * s for n, s in zip(t.shape, t.stride(), strict=True))) * t.element_size()
-        return Buffer(name, at, span, tuple(t.shape), tuple(t.stride()), t.element_size())
-
-    def address(self, name: str) -> int:
-        """Of the tensor's first element, in simulated memory."""
-        return self.base + self.buffers[name].at
-
-    def contents(self) -> list[bytes]:
-        """All of it as it is now."""
-        return [ctypes.string_at(self.base + block.at, block.size) for block in self._blocks.values()]
-
-    def written(self) -> list[bytes]:
-        """For each byte of that, 1 where somebody has written it or it had a value to begin with."""
-        return [self._native.written(block.at, block.size) for block in self._blocks.values()]
-
-    def store(self, contents: list[bytes]) -> None:
-        """What the kernels wrote, into the tensors."""
-        for block, content in zip(self._blocks.values(), contents, strict=True):
-            ctypes.memmove(block.address, content, block.size)
+        for t in tensors.values():
+            if t.at not in self.blocks:
+                self.blocks[t.at] = _Block(t.at, t.size, at)
+                at += (t.size + GAP + ALIGN - 1) // ALIGN * ALIGN
+        self.end = at
+        self.buffers = {n: Buffer(n, self.blocks[t.at].at + t.offset * t.item, t.span, t.shape, t.strides, t.item) for n, t in tensors.items()}
 
     def is_constant(self, at: int) -> bool:
         """Whether a `__constant__` variable lies there."""
-        return any(v.constant and v.at <= at - self._end < v.at + v.size for v in self.variables)
+        return any(v.constant and v.at <= at - self.end < v.at + v.size for v in self.variables)
 
     def describe(self, at: int, size: int) -> str:
         """Where an access of `size` bytes at `at` lies, in words."""
         best: tuple[int, str] | None = None
-        if self.variables and at >= self._end:
-            return _near(self.variables, at - self._end, size)
+        if self.variables and at >= self.end:
+            return _near(self.variables, at - self.end, size)
         for b in self.buffers.values():
             if b.at <= at < b.at + b.span:
                 over = at + size - (b.at + b.span)
@@ -121,7 +113,52 @@ class Memory:
         return best[1] if best else "no tensor"
 
 
-def _near(known: tuple[Variable, ...], at: int, size: int) -> str:
+class Memory(Layout):
+    """The tensors of one simulation in the engine's memory. Copies are made at the start; `store` brings the results back."""
+
+    def __init__(
+        self, native: Native, tensors: Mapping[str, Held], variables: Sequence[Variable], storage: int, *, uninitialised: Collection[str] = (),
+        constant: Collection[str] = (), poison: int | None = None,
+    ) -> None:  # fmt: skip
+        """`storage`: the address of the contents that `hold` laid out."""
+        super().__init__(tensors, variables)
+        self._native, self._storage = native, storage
+        self.base = native.arena(self.end)
+        for v in self.variables:
+            native.mark(self.end + v.at, 1, (v.size,), (1,), INITIALISED | READABLE | (CONSTANT if v.constant else WRITABLE))
+        for block in self.blocks.values():
+            ctypes.memmove(self.base + block.at, storage + block.held, block.size)
+        if poison is not None:  # what nobody has written may be anything
+            for name in uninitialised:
+                if name in self.buffers:
+                    ctypes.memset(self.base + self.buffers[name].at, poison, self.buffers[name].span)
+        for b in self.buffers.values():  # bytes between the elements may be read (a wide load passes over them), never written
+            if b.span:
+                native.mark(b.at, 1, (b.span,), (1,), INITIALISED | READABLE)
+        for name, b in self.buffers.items():
+            if b.span:
+                bits = READABLE | (CONSTANT if name in constant else WRITABLE) | (0 if name in uninitialised else INITIALISED)
+                native.mark(b.at, b.item, *_runs(b), bits)
+
+    def address(self, name: str) -> int:
+        """Of the tensor's first element, in simulated memory."""
+        return self.base + self.buffers[name].at
+
+    def contents(self) -> list[bytes]:
+        """All of it as it is now."""
+        return [ctypes.string_at(self.base + block.at, block.size) for block in self.blocks.values()]
+
+    def written(self) -> list[bytes]:
+        """For each byte of that, 1 where somebody has written it or it had a value to begin with."""
+        return [self._native.written(block.at, block.size) for block in self.blocks.values()]
+
+    def store(self, contents: list[bytes]) -> None:
+        """What the kernels wrote, to where the contents came from."""
+        for block, content in zip(self.blocks.values(), contents, strict=True):
+            ctypes.memmove(self._storage + block.held, content, block.size)
+
+
+def _near(known: Sequence[Variable], at: int, size: int) -> str:
     """The variable at that place, or the one nearest to it."""
     v = min(known, key=lambda v: max(v.at - at, at - (v.at + v.size) + 1, 0))
     kind = f"{'__constant__' if v.constant else '__device__'}, {_bytes(v.size)}"

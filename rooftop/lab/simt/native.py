@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from rooftop.lab.simt.build import Library
 from rooftop.lab.simt.report import Index
 
 _U32, _U64 = ctypes.c_uint32, ctypes.c_uint64
@@ -19,6 +17,7 @@ CTYPES: dict[str, Any] = {
 
 
 ENDLESS = 4
+S = TypeVar("S", bound=ctypes.Structure)
 
 
 class Parameter(ctypes.Structure):
@@ -64,13 +63,16 @@ class Site(ctypes.Structure):
     _fields_ = [("site", _U32), ("line", _U32), ("shared", _U32), ("global", _U32), ("shared_split", _U32), ("global_split", _U32), ("again", _U32)]
 
 
+def array(kind: type[S], data: bytes) -> list[S]:
+    """The structures that lie in `data` one behind the other."""
+    size = ctypes.sizeof(kind)
+    return [kind.from_buffer_copy(data, at) for at in range(0, len(data) // size * size, size)]
+
+
 class Native:
-    """One loaded library. It holds one simulation at a time: callers take `lock`."""
+    """One loaded library. It holds one simulation at a time."""
 
     def __init__(self, path: Path) -> None:
-        import threading
-
-        self.lock = threading.Lock()
         self.path = path
         self._library = ctypes.CDLL(str(path))
         lib = self._library
@@ -143,6 +145,12 @@ class Native:
         """Where dynamic shared memory begins on the GPU, in bytes; counting libraries only."""
         self._library.simt_dynamic_at(_U32(offset))
 
+    def traffic(self, machine: bytes, together: int) -> bytes:
+        """What the last launch moved through the caches of a machine that holds so many blocks at once, as the engine's structure."""
+        found = ctypes.create_string_buffer(6 * 8)
+        self._library.simt_traffic(ctypes.create_string_buffer(machine, len(machine)), _U32(together), _U32(1), found)
+        return found.raw
+
     def floats(self) -> tuple[int, int]:
         fma, other = _U64(), _U64()
         self._library.simt_floats(ctypes.byref(fma), ctypes.byref(other))
@@ -155,16 +163,6 @@ class Native:
 
     def forget(self) -> None:
         self._library.simt_forget()
-
-
-@lru_cache(maxsize=256)
-def load(path: Path) -> Native:
-    """The library, loaded once."""
-    return Native(path)
-
-
-def of(library: Library) -> Native:
-    return load(library.path)
 
 
 def index(values: Any) -> Index:

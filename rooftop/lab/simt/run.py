@@ -2,40 +2,25 @@
 
 from __future__ import annotations
 
-import ctypes
-import random
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from rooftop.core import head_text, settings
 from rooftop.core.compile import DEVICE_HEADERS, headers
 from rooftop.core.spec import Case, Launch
-from rooftop.lab.simt import counts, findings, machine, native
+from rooftop.lab.simt import counts, findings, machine, native, process
 from rooftop.lab.simt.build import build, stack_bytes
-from rooftop.lab.simt.memory import Memory
-from rooftop.lab.simt.ordinary import Struct
-from rooftop.lab.simt.report import KINDS, Index, Report
+from rooftop.lab.simt.launching import Mode, Request
+from rooftop.lab.simt.link import variables
+from rooftop.lab.simt.memory import Layout, hold
+from rooftop.lab.simt.report import Report
 
 if TYPE_CHECKING:
     from rooftop.core.call import Call
     from rooftop.lab.candidates import Subject
-
-Mode = Literal["check", "count"]
-POISONS = (0xFF, 0xC3, 0x3C)  # of memory that nothing has written: NaN, then a negative and a positive number
-ELEMENTS = {  # what a kernel's pointer points to -> torch's name of the elements; integers may be a view of any bits
-    **{f"float{n}": "float32" for n in ("", "2", "3", "4")}, **{f"double{n}": "float64" for n in ("", "2", "3", "4")}, "__half": "float16",
-    "__half2": "float16", "__nv_bfloat16": "bfloat16", "__nv_bfloat162": "bfloat16",
-}  # fmt: skip
-SAMPLE = 32  # blocks that are counted where nothing is said
-SHARED_LIMIT = 227 << 10  # bytes that a block can have on sm_90
-
-
-class LaunchError(ValueError):
-    """The arguments do not fit the kernel's parameters, or the geometry is none that a GPU takes."""
-
 
 def simulate(
     source: Path | str,
@@ -115,173 +100,29 @@ def run_launches(
         if given is not None and given < 1:
             raise ValueError(f"{name} is {given}; it must be 1 or more")
     library = build(text, path=path, kernels=[x.kernel for x in launches], mode=mode, arch=arch, folder=folder, values=values)
-    lib = native.of(library)
     tensors = {n: t for n, t in memory.items() if hasattr(t, "data_ptr")}
     started = time.perf_counter()
     code = machine.MachineCode()
-    with lib.lock:
-        for launch in launches:
-            _fits(lib, library.kernels[launch.kernel], launch, tensors)
-        kept = _constants(lib, library.kernels, launches, tensors) if constant is None else set(constant)
-        lib.forget()
-        if mode == "count":
-            target = f"sm_{arch}a" if arch >= 90 else f"sm_{arch}"
-            if widen:
-                code = machine.of(text, path, list(library.kernels), target, folder).only([x.kernel for x in launches])
-            counts.widen(lib, code)
-        ran = total = threads = status = 0
-        for schedule in range(schedules if mode == "check" else 1):
-            place = Memory(lib, tensors, uninitialised=uninitialised, constant=_apart(tensors, kept))
-            for launch in launches:
-                if mode == "count":
-                    lib.dynamic_at((code.shared.get(launch.kernel, 0) + 15) // 16 * 16)
-                counted, of, status = _launch(lib, library.kernels, launch, place, memory, mode, seed + schedule, blocks, workers, POISONS[0])
-                ran, total, threads = ran + counted, total + of, threads + counted * _product(launch.block)
-                if status:
-                    break
-            if schedule == 0:
-                results = place.contents()
-            if status == native.ENDLESS:
-                break  # another order of warps would take as long
-        raw, printed = lib.findings(), lib.printed()
-        unwritten = status != native.ENDLESS and any(KINDS[f.kind] == "uninitialised" for f in raw)  # it would not end with other contents either
-        if unwritten and not _matters(lib, library.kernels, launches, memory, tensors, uninitialised, seed):
-            raw = [f for f in raw if KINDS[f.kind] != "uninitialised"]
-        place.store(results)
-        found = findings.read(lib, raw, place, {path: text})
-        fma, other = lib.floats()
-        seen = counts.read(lib, {path: text}, code) if mode == "count" else counts.Counts()
+    if mode == "count" and widen:
+        target = f"sm_{arch}a" if arch >= 90 else f"sm_{arch}"
+        code = machine.of(text, path, list(library.kernels), target, folder).only([x.kernel for x in launches])
+    chosen = settings.load()
+    held = hold(tensors)
+    request = Request(
+        library=library.path, numbers=library.kernels, launches=launches, tensors=held, values={n: v for n, v in memory.items() if n not in tensors},
+        variables=variables(library.path), mode=mode, stack=stack_bytes(library.path), workers=workers or chosen.jobs, patience=chosen.patience,
+        seconds=chosen.simt_seconds, uninitialised=set(uninitialised), constant=None if constant is None else set(constant), seed=seed, schedules=schedules,
+        blocks=blocks, widths=counts.widths(library.path, code) if mode == "count" else ((), ()),
+        dynamic={x.kernel: (code.shared.get(x.kernel, 0) + 15) // 16 * 16 for x in launches},
+    )  # fmt: skip
+    answer = process.ask(request, tensors, path)
+    found = findings.read(library.path, native.array(native.RawFinding, answer.findings), Layout(held, request.variables), {path: text})
+    seen = counts.read(library.path, native.array(native.RawCount, answer.counts), {path: text}, code) if mode == "count" else counts.Counts()
     return Report(
-        findings=found, lines=seen.lines, outputs=tensors, fma=fma + sum(seen.fma.values()), other_flops=other + sum(seen.flops.values()),
-        fma_at=seen.fma, other_at=seen.flops, divergent=seen.parted, threads=threads, blocks=ran, grid_blocks=total,
-        seconds=time.perf_counter() - started, build_seconds=library.seconds, printed=printed,
+        findings=found, lines=seen.lines, outputs=tensors, fma=answer.fma + sum(seen.fma.values()), other_flops=answer.other + sum(seen.flops.values()),
+        fma_at=seen.fma, other_at=seen.flops, divergent=seen.parted, threads=answer.threads, blocks=answer.ran, grid_blocks=answer.total,
+        seconds=time.perf_counter() - started, build_seconds=library.seconds, printed=answer.printed,
     )  # fmt: skip
-
-
-def _matters(
-    lib: native.Native, numbers: Mapping[str, int], launches: Sequence[Launch], memory: Mapping[str, Any], tensors: Mapping[str, Any],
-    uninitialised: Collection[str], seed: int,
-) -> bool:  # fmt: skip
-    """Whether anything comes of memory that was read before it was written: the same run with other contents there has other results.
-
-    A kernel may load what it never uses (the slice after the last one, the columns past the edge): that is no fault."""
-    seen: list[list[bytes]] = []
-    written: list[bytes] = []
-    for poison in POISONS[1:]:
-        place = Memory(lib, tensors, uninitialised=uninitialised, poison=poison)
-        for launch in launches:
-            if _launch(lib, numbers, launch, place, memory, "check", seed, None, 1, poison)[2]:
-                return True
-        seen.append(place.contents())
-        written = place.written()
-    import numpy as np
-
-    for one, two, who in zip(*seen, written, strict=True):
-        a, b = np.frombuffer(one, np.uint8), np.frombuffer(two, np.uint8)
-        if bool(((a != b) & (np.frombuffer(who, np.uint8) != 0)).any()):  # what nobody wrote is poisoned still
-            return True
-    return False
-
-
-def _product(values: Sequence[int]) -> int:
-    n = 1
-    for value in values:
-        n *= value
-    return n
-
-
-def _three(values: Sequence[int]) -> Index:
-    x, y, z = (*values, 1, 1, 1)[:3]
-    return int(x), int(y), int(z)
-
-
-def _fits(lib: native.Native, number: int, launch: Launch, tensors: Mapping[str, Any]) -> None:
-    kernel = lib.kernel(number)
-    if kernel.count != len(launch.args):
-        raise LaunchError(f"{launch.kernel} has {kernel.count} parameters; {len(launch.args)} arguments are given")
-    for i, (name, kind) in enumerate(zip(launch.args, launch.types, strict=True)):
-        parameter = kernel.parameters[i]
-        value = launch.args[name]
-        size = ctypes.sizeof(native.CTYPES[kind]) if kind != "struct" else parameter.bytes if isinstance(value, Struct) else len(value)
-        if parameter.bytes != size or (kind == "ptr") != bool(parameter.pointer):
-            what = "a pointer" if parameter.pointer else f"{parameter.bytes} bytes"
-            raise LaunchError(f"{launch.kernel}: parameter {i + 1} is {what}; the argument {name} is {kind}")
-        given = str(tensors[value].dtype).removeprefix("torch.") if isinstance(value, str) and value in tensors else None
-        taken = ELEMENTS.get(parameter.target)
-        if kind == "ptr" and given is not None and taken is not None and given not in (taken, "uint8", "int8"):  # bytes may hold anything
-            raise LaunchError(f"{launch.kernel}: parameter {i + 1} points to {parameter.target} and takes a tensor of {taken}; {value} is {given}")
-    grid, block, cluster, said = _three(launch.grid), _three(launch.block), _cluster(lib, number, launch), lib.cluster(number)
-    if said and said != cluster:
-        raise LaunchError(f"{launch.kernel}: launched with a cluster of {cluster}; its source says __cluster_dims__{said}")
-    if not 1 <= _product(block) <= 1024:
-        raise LaunchError(f"{launch.kernel}: a block of {_product(block)} threads; it must be 1 to 1024")
-    if not 0 <= launch.shared <= SHARED_LIMIT:
-        raise LaunchError(f"{launch.kernel}: {launch.shared} bytes of dynamic shared memory; a block can have 0 to {SHARED_LIMIT}")
-    if min(grid) < 1 or grid[0] > 2**31 - 1 or max(grid[1:]) > 65535:
-        raise LaunchError(f"{launch.kernel}: a grid of {grid}; it must be 1 to 2147483647, 65535, 65535")
-    if not 1 <= _product(cluster) <= 16 or any(g % c for g, c in zip(grid, cluster, strict=True)):
-        raise LaunchError(f"{launch.kernel}: a cluster of {cluster} in a grid of {grid}; clusters have 1 to 16 blocks and fill the grid")
-
-
-def _cluster(lib: native.Native, number: int, launch: Launch) -> Index:
-    return _three(launch.cluster or lib.cluster(number) or (1,))
-
-
-def _constants(lib: native.Native, numbers: Mapping[str, int], launches: Sequence[Launch], tensors: Mapping[str, Any]) -> set[str]:
-    """The tensors that no kernel has a pointer to that it may write through."""
-    written: set[str] = set()
-    for launch in launches:
-        kernel = lib.kernel(numbers[launch.kernel])
-        for i, value in enumerate(launch.args.values()):
-            if isinstance(value, str) and kernel.parameters[i].pointer and not kernel.parameters[i].constant:
-                written.add(value)
-            elif isinstance(value, Struct):  # what it does with them is not known
-                written.update(value.tensors)
-    return set(tensors) - written
-
-
-def _apart(tensors: Mapping[str, Any], constant: set[str]) -> set[str]:
-    """Those of `constant` whose memory is not that of a tensor that may be written."""
-    written = {t.untyped_storage().data_ptr() for n, t in tensors.items() if n not in constant}
-    return {n for n in constant if tensors[n].untyped_storage().data_ptr() not in written}
-
-
-def _launch(
-    lib: native.Native, numbers: Mapping[str, int], launch: Launch, place: Memory, memory: Mapping[str, Any], mode: Mode, seed: int,
-    blocks: int | None, workers: int | None, poison: int,
-) -> tuple[int, int, int]:  # fmt: skip
-    """Blocks run, blocks of the grid, status."""
-    cells: list[Any] = []
-    for value, kind in zip(launch.args.values(), launch.types, strict=True):
-        given = memory.get(value, value) if isinstance(value, str) else value
-        if isinstance(given, str):
-            raise LaunchError(f"{launch.kernel}: the argument {given!r} is not in memory, which has {', '.join(memory)}")
-        if kind == "struct":
-            size = lib.kernel(numbers[launch.kernel]).parameters[len(cells)].bytes
-            made = lib.made(given.maker, [place.address(n) for n in given.tensors], size) if isinstance(given, Struct) else given
-            cells.append((ctypes.c_char * size).from_buffer_copy(made))
-            continue
-        cells.append(native.CTYPES[kind](place.address(value) if hasattr(given, "data_ptr") else 0 if given is None else given))
-    grid, cluster = _three(launch.grid), _cluster(lib, numbers[launch.kernel], launch)
-    total, in_cluster = _product(grid), _product(cluster)
-    units = total // in_cluster
-    chosen: list[int] | None = None
-    if mode == "count" and not launch.cooperative:
-        wanted = max(1, (SAMPLE if blocks is None else blocks) // in_cluster)
-        if wanted < units:
-            chosen = sorted({i * units // wanted + random.Random(seed + i).randrange(max(units // wanted, 1)) for i in range(wanted)})
-    geometry = native.Launch(
-        grid=grid, block=_three(launch.block), cluster=cluster, dynamic=launch.shared, cooperative=int(launch.cooperative),
-        workers=workers or settings.load().jobs, unit_count=len(chosen) if chosen else 0, seed=seed, poison=poison, stack=stack_bytes(lib.path),
-        patience=settings.load().patience,
-    )  # fmt: skip
-    if chosen is not None:
-        units_array = (ctypes.c_uint32 * len(chosen))(*chosen)
-        geometry.units = units_array
-    status = lib.run(lib.kernel(numbers[launch.kernel]), cells, geometry)
-    if status == 2:
-        raise MemoryError(f"no memory for the threads of {launch.kernel}")
-    return (len(chosen) * in_cluster if chosen is not None else total), total, status
 
 
 def run_rung(subject: Subject, case: Case, *, mode: Mode = "check", seed: int = 0, schedules: int = 1, blocks: int | None = None, arch: int = 90) -> Report:

@@ -8,18 +8,21 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-SIZES = tuple(1 << n for n in range(16, 29, 2))  # bytes
+SIZES = tuple(1 << n for n in (14, 16, 18, 19, 20, 21, 22, 24, 26, 28))  # bytes
+MOST_CALLS, SAMPLE_US = 20, 2000.0  # of a graph
 
 
 def sizes(group: Any, wires: Sequence[str] = ("bf16", "fp8", "int8", "int4"), say: Callable[[str], None] = print) -> list[dict[str, Any]]:
-    """Microseconds of torch's all-reduce and of ours in bfloat16, by size and wire: of the slowest rank, the median of seven runs of many calls. Collective."""
+    """Microseconds of torch's all-reduce and of ours in bfloat16, by size and wire: of the slowest rank, the median of seven replays of a CUDA graph, so that
+    what a call costs the CPU is in none of them. Collective."""
     from rooftop.comm import collectives, symmetric
 
     device = torch.device("cuda", torch.cuda.current_device())
     rows = []
     for size in SIZES:
         x = torch.randn(size // 2, device=device).bfloat16()
-        plain = _microseconds(lambda x=x: dist.all_reduce(x, group=group), group)  # type: ignore[misc]
+        y = torch.zeros_like(x)  # which torch's adds up in place: of zeros, lest it overflow
+        plain = _microseconds(lambda y=y: dist.all_reduce(y, group=group), group)  # type: ignore[misc]
         for wire in wires:
             row: dict[str, Any] = {"bytes": size, "wire": wire, "plain_us": plain}
             for path in ("portable",) if symmetric.unable(x, group) else ("portable", "symmetric"):
@@ -31,20 +34,35 @@ def sizes(group: Any, wires: Sequence[str] = ("bf16", "fp8", "int8", "int4"), sa
     return rows
 
 
-def _microseconds(call: Callable[[], Any], group: Any, calls: int = 20) -> float:
-    for _ in range(3):
-        call()
-    times = []
-    for _ in range(7):
-        dist.barrier(group=group)
-        torch.cuda.synchronize()
-        begun, ended = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        begun.record()
+def _slowest(value: float, group: Any) -> float:
+    said = torch.tensor([value], dtype=torch.float64, device="cuda")
+    dist.all_reduce(said, dist.ReduceOp.MAX, group=group)
+    return float(said.item())
+
+
+def _microseconds(call: Callable[[], Any], group: Any) -> float:
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            call()
+    once = _slowest(_timed(lambda: [call() for _ in range(5)], 5, group), group)
+    calls = max(1, min(MOST_CALLS, int(SAMPLE_US / once)))
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
         for _ in range(calls):
             call()
-        ended.record()
-        torch.cuda.synchronize()
-        times.append(1000 * begun.elapsed_time(ended) / calls)
-    slowest = torch.tensor(sorted(times)[3], device="cuda")
-    dist.all_reduce(slowest, dist.ReduceOp.MAX, group=group)
-    return round(float(slowest), 2)
+    graph.replay()
+    return round(_slowest(sorted(_timed(graph.replay, calls, group) for _ in range(7))[3], group), 2)
+
+
+def _timed(run: Callable[[], Any], calls: int, group: Any) -> float:
+    """Microseconds a call."""
+    dist.barrier(group=group)
+    torch.cuda.synchronize()
+    begun, ended = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    begun.record()
+    run()
+    ended.record()
+    torch.cuda.synchronize()
+    return 1000 * begun.elapsed_time(ended) / calls

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from rooftop.lab.records import store
 from rooftop.lab.records.store import Record
-from rooftop.lab.timing.timer import Contestant, Timer
+from rooftop.lab.timing.timer import Contestant, Timer, sets_needed
 from rooftop.lab.timing.timer_cuda import CudaBackend
 
 if TYPE_CHECKING:
@@ -63,6 +63,12 @@ def label_of(way: Predicted) -> str:
     return way.layout + (f" {way.block[0]}" if way.block else "")
 
 
+def _copies(*operands: Any) -> list[Any]:
+    import torch
+
+    return [torch.utils._pytree.tree_map(lambda t: t.clone() if isinstance(t, torch.Tensor) else t, x) for x in operands]
+
+
 def measure(say: Any = print) -> dict[str, Any]:
     """A record of kind `clock`, a row a matrix: seconds of each way on the kernel clock, and the facts that the model reads. Raises RuntimeError without a
     GPU."""
@@ -73,20 +79,23 @@ def measure(say: Any = print) -> dict[str, Any]:
     from rooftop.sparse.advice import facts, predicted
 
     index = torch.cuda.current_device()
-    timer, rows = Timer(CudaBackend(index)), []
+    timer, rows, l2 = Timer(CudaBackend(index)), [], device_of(index).l2_bytes
     for name, x, n in matrices(torch.device("cuda", index)):
         b = torch.randn(SIZE, n, device=x.device, dtype=x.dtype)
         known = facts(x)
         advice = predicted(known, n)
         dense = next(w.seconds for w in advice.ways if w.layout == "dense")
-        contestants = []
+        contestants, most = [], 0
         for way in advice.ways:
             if way.layout == "bsr" and (way.stored > SIZE * SIZE // 2 or way.seconds > SLOWEST * dense):
                 continue
             label = label_of(way)
             a = x if way.layout == "dense" else SparseTensor.from_dense(x, way.layout, block=way.block)
-            contestants.append(Contestant(label, [partial(operator.matmul, a, b)]))
-        timing = timer.measure(contestants, budget_s=0.25, target=0.01, samples=(7, 60))
+            touched = a.nbytes + b.nbytes + SIZE * n * b.element_size()
+            most = max(most, touched)
+            sets = [_copies(a, b) for _ in range(sets_needed(touched, l2))]  # each way by its own bytes, so that none finds its operands in L2
+            contestants.append(Contestant(label, [partial(operator.matmul, *operands) for operands in sets]))
+        timing = timer.measure(contestants, bytes_per_call=most, budget_s=0.2, target=0.01, samples=(7, 60))
         seconds = {c.name: timing[c.name].median for c in contestants}
         say(f"{name}: " + ", ".join(f"{label} {s * 1e6:.1f}" for label, s in sorted(seconds.items(), key=lambda w: w[1])))
         about = {**asdict(known), "blocks": {str(side): count for side, count in known.blocks.items()}}

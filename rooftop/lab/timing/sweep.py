@@ -101,7 +101,10 @@ def draw(
                 found += drawing.point(chosen, of.dtypes[0], few=False)
     for i in range(count):
         few = bool(of.rows) and i % FEW_OF == FEW_OF - 1
-        drawn = drawing.point({}, of.dtypes[chance.randrange(len(of.dtypes))], few=few, even=i % 2 == 0)
+        dtype = of.dtypes[chance.randrange(len(of.dtypes))]
+        drawn = drawing.point({}, dtype, few=few, even=i % 2 == 0)
+        if few and not drawn:  # a few rows of these lengths are less than a point may have: many
+            drawn = drawing.point({}, dtype, few=False, even=i % 2 == 0)
         if not drawn:
             raise ValueError(
                 f"{op.name}: of {TRIES} sizes drawn from {', '.join(f'{n} {low}..{high}' for n, (low, high) in of.ranges.items())} none fits "

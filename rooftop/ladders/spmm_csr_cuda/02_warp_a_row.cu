@@ -23,6 +23,11 @@ __global__ void warp_a_row(int M, int N, const T* __restrict__ values, const int
     const int m = blockIdx.x * 8 + threadIdx.x / 32, n = blockIdx.y * 32 + threadIdx.x % 32;
     if (m >= M || n >= N) return;
     T sum = 0;
-    for (int i = offsets[m]; i < offsets[m + 1]; ++i) sum += values[i] * b[columns[i] * bs + n];
+    const int end = offsets[m + 1];
+    for (int i = offsets[m]; i < end;) {  // 64 at a time: one chain of roundings would be as long as the row
+        T part = 0;
+        for (const int stop = min(i + 64, end); i < stop; ++i) part += values[i] * b[columns[i] * bs + n];
+        sum += part;
+    }
     out[static_cast<long long>(m) * N + n] = sum;
 }

@@ -33,6 +33,7 @@ __global__ void shared_tile(int M, int N, const T* __restrict__ values, const in
         column[warp][lane] = first + lane < end ? columns[first + lane] : 0;
         __syncwarp();
         if (n >= N) continue;
+        float4 part = make_float4(0, 0, 0, 0);  // of 32: one chain of roundings would be as long as the row
         for (int i = 0; i < min(32, end - first); i += 8) {
             float4 x[8];
 #pragma unroll
@@ -41,9 +42,10 @@ __global__ void shared_tile(int M, int N, const T* __restrict__ values, const in
 #pragma unroll
             for (int u = 0; u < 8; ++u) {
                 const float v = value[warp][i + u];
-                sum.x += v * x[u].x, sum.y += v * x[u].y, sum.z += v * x[u].z, sum.w += v * x[u].w;
+                part.x += v * x[u].x, part.y += v * x[u].y, part.z += v * x[u].z, part.w += v * x[u].w;
             }
         }
+        sum.x += part.x, sum.y += part.y, sum.z += part.z, sum.w += part.w;
     }
     if (n < N) *reinterpret_cast<float4*>(out + static_cast<long long>(m) * N + n) = sum;
 }

@@ -17,4 +17,59 @@
     axes.forEach(function (input) { input.addEventListener("change", function () { logarithmic(input.value === "log"); }); });
     group.querySelectorAll(".controls").forEach(function (c) { c.hidden = false; });
   });
+
+  // Sources come as plain text; lines are numbered and coloured when they are first looked at.
+  const WORDS = new Set(("alignas auto bool break case char class const constexpr continue def default do double elif else enum except explicit extern "
+    + "False float for from goto half if import in inline int is lambda long namespace None not operator or and private public register return short "
+    + "signed sizeof static static_cast struct switch template True try typedef typename union unsigned using void volatile while with "
+    + "__global__ __device__ __shared__ __constant__ __host__ __restrict__ __launch_bounds__ __forceinline__ asm").split(" "));
+  const TOKEN = /(\/\*[^]*?(?:\*\/|$)|\/\/[^\n]*|"""[^]*?(?:"""|$))|("(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*')|(^[ \t]*#[ \t]*(?:include|define|if|ifdef|ifndef|else|elif|endif|pragma|undef|error)\b[^\n]*)|(#[^\n]*)|(\b\d[\w.]*)|([A-Za-z_]\w*)/gm;
+  const KINDS = ["note", "text", "hash", "note", "digit", "word"];
+  function coloured(text) {
+    const made = document.createDocumentFragment();
+    let at = 0;
+    for (const m of text.matchAll(TOKEN)) {
+      const kind = KINDS[m.slice(1).findIndex(function (g) { return g !== undefined; })];
+      if (kind === "word" && !WORDS.has(m[0])) { continue; }
+      made.append(text.slice(at, m.index));
+      m[0].split("\n").forEach(function (part, i) {
+        if (i) { made.append("\n"); }
+        const span = document.createElement("span");
+        span.className = kind;
+        span.textContent = part;
+        made.append(span);
+      });
+      at = m.index + m[0].length;
+    }
+    made.append(text.slice(at));
+    return made;
+  }
+  function numbered(block) {
+    let number = Number(block.dataset.from);
+    const lines = [[]];
+    Array.from(coloured(block.textContent).childNodes).forEach(function (node) {
+      if (node.nodeType !== Node.TEXT_NODE) { lines[lines.length - 1].push(node); return; }
+      node.textContent.split("\n").forEach(function (part, i) {
+        if (i) { lines.push([]); }
+        lines[lines.length - 1].push(part);
+      });
+    });
+    if (lines.length > 1 && lines[lines.length - 1].join("") === "") { lines.pop(); }
+    block.textContent = "";
+    lines.forEach(function (line, i) {
+      const label = document.createElement("b");
+      label.textContent = String(number++);
+      block.append(label);
+      line.forEach(function (part) { block.append(part); });
+      if (i + 1 < lines.length) { block.append("\n"); }
+    });
+  }
+  document.querySelectorAll("details").forEach(function (details) {
+    details.addEventListener("toggle", function () {
+      details.querySelectorAll("pre[data-lines]").forEach(function (pre) {
+        pre.removeAttribute("data-lines");
+        pre.querySelectorAll("[data-from]:not(.gap)").forEach(numbered);
+      });
+    }, { once: true });
+  });
 })();

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import keyword
 import re
 from pathlib import Path
@@ -9,8 +10,9 @@ from pathlib import Path
 from rooftop.core import api, registry, settings
 from rooftop.core.backends.table import BACKENDS
 from rooftop.core.contract import Contract
+from rooftop.core.digests import strip
 from rooftop.core.registry import HOUSE, House
-from rooftop.lab import scaffold_twin
+from rooftop.lab.scaffold import kernel, twin
 
 _NAME = re.compile(r"^[a-z][a-z0-9]*(?:_[a-z0-9]+)*$")
 
@@ -19,15 +21,22 @@ def write(kind: str, name: str, house: House = HOUSE) -> Path:
     """Write the skeleton and return its path.
 
     `op scale`: a contract, a copy of `add` under the new name, to be changed line by line. `op scale_`: the in-place twin of the op `scale`.
-    `kernel add__mine__triton`: a second kernel of `add`, a copy of the first Triton kernel of the op (of `add`, where the op has none) with a docstring
-    of its own; in another backend a copy of the op's first kernel there, and in torch, where there is none, a call of the reference.
+    `kernel add__mine__triton`: a second kernel of `add`, a copy of the first Triton kernel of the op with a docstring
+    of its own; in another backend a copy of the op's first kernel there. Where there is none: in CUDA C++ and Triton a kernel of the op's own names that
+    writes zeros, in torch a call of the reference.
     `rung softmax_cuda/08_my_idea`: the last `.cu` rung, its idea, prediction and limit emptied.
+
+    Where the package is installed, not a clone, a kernel is written into the current folder, as a file of one's own.
 
     Raises ValueError for another kind, a name or number that cannot be one, or a file that is there already; RegistryError for what is not there."""
     makers = {"op": _op, "kernel": _kernel, "rung": _rung}
     if kind not in makers:
         raise ValueError(f"kind is {kind!r}; it is one of {', '.join(makers)}")
     path, text = makers[kind](name, house)
+    if house == HOUSE and not settings.is_checkout():  # an installed package is nobody's to write into
+        if kind != "kernel":
+            raise ValueError(f"rooftop is installed at {settings.PACKAGE}: {kind}s are written in a clone of its repository; kernels of your own here too")
+        path, text = Path(path.name), _as_own(text, name) if path.suffix == ".cu" else text
     if path.exists():
         raise ValueError(f"{path} is there already")
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -40,7 +49,7 @@ def write(kind: str, name: str, house: House = HOUSE) -> Path:
 def _op(name: str, house: House) -> tuple[Path, str]:
     if _NAME.match(name[:-1]) and name.endswith("_"):
         path = house.ops / f"{name}.py"
-        return path, "" if path.exists() else scaffold_twin.text(name[:-1], house)
+        return path, "" if path.exists() else twin.text(name[:-1], house)
     if not _NAME.match(name) or name.endswith("_bwd"):
         raise ValueError(f"{name!r} cannot name an op: lower-case words joined by _, not ending in _bwd (and one _ at the end for the in-place twin of an op)")
     if keyword.iskeyword(name):
@@ -64,7 +73,12 @@ def _kernel(name: str, house: House) -> tuple[Path, str]:
     contract = f"Contract: rooftop/ops/{read.op.removesuffix('_bwd')}.py"
     path = house.kernels / family / f"{name}{read.backend.suffix}"
     models = [f.path for f in files if f.backend == read.backend.name]
-    if not models and read.backend.name == "triton":
+    if not models and read.backend.name in ("triton", "cuda"):
+        op = registry.op(read.op, house)
+        if not _as_add(op):
+            return path, (kernel.cuda if path.suffix == ".cu" else kernel.triton)(name, op)
+        if path.suffix == ".cu":
+            return path, _added(kernel.cuda(name, op))
         models = [HOUSE.kernels / "elementwise" / "add__triton.py"]
     if not models and read.backend.name == "torch":
         return path, _torch_call(name, registry.op(read.op, house), contract)
@@ -75,6 +89,23 @@ def _kernel(name: str, house: House) -> tuple[Path, str]:
     if path.suffix == ".cu":
         return path, re.sub(r'^(idea\s*=\s*)"(?:\\.|[^"\\])*"', lambda m: f'{m[1]}"{said}"', text, count=1, flags=re.M)
     return path, re.sub(r'\A""".*?"""', lambda _: f'"""{said}"""', text, count=1, flags=re.S)
+
+
+def _as_add(op: Contract) -> bool:
+    """Whether an op still is what `new op` wrote: another name of the sum."""
+    return strip(inspect.getsource(op.reference), "python") == strip(inspect.getsource(registry.op("add").reference), "python")
+
+
+def _added(text: str) -> str:
+    """The skeleton of a kernel of such an op, with the sum in the place of zeros."""
+    return text.replace("out[i] = T();  // to be written", "out[i] = T(float(x[i]) + float(y[i]));").replace(": zeros, as it stands.", " (this is a sum).")
+
+
+def _as_own(text: str, name: str) -> str:
+    """A `.cu` of the house as a file of somebody's own, whose head names its op."""
+    read = registry.kernel_name(name)
+    assert read is not None
+    return text.replace("/* rooftop\n", f'/* rooftop\nop      = "{read.op}"\n', 1)
 
 
 def _torch_call(name: str, op: Contract, contract: str) -> str:

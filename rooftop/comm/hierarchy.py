@@ -1,0 +1,147 @@
+"""Collectives of a group that spans several hosts with several ranks each: unquantised among the ranks of a host, quantised between hosts.
+
+Rank r = h L + l is rank l of the L on host h (of H). `inside`: the L ranks of a host; `across`: the H ranks l of all hosts. What crosses hosts is 1 / L of what
+a flat collective sends there.
+
+    all_reduce:      s = reduce_scatter(x, inside); s = rooftop.comm.all_reduce(s, across, wire); all_gather(s, inside)
+    reduce_scatter:  rows (h', l) of x for rank l: reduce_scatter(x, inside); rooftop.comm.reduce_scatter(that, across, wire)
+    all_gather:      rooftop.comm.all_gather(x, across, wire); all_gather(that, inside), put into the order of the ranks
+
+Sums inside a host are rounded to x's dtype before they are quantised. The ranks l of all hosts hold the same bits after `across`, and `inside` copies them.
+
+Source: hierarchical partitions of ZeRO++ (arXiv 2306.10209) and SDP4Bit (arXiv 2410.15526)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from rooftop.comm import groups, symmetric
+from rooftop.comm import wire as wires
+from rooftop.comm.steps import Options
+
+
+@dataclass(frozen=True)
+class Hosts:
+    """Of one group: how many hosts, how many ranks on each, and this rank's two groups."""
+
+    hosts: int
+    each: int
+    inside: Any
+    across: Any
+
+
+def set_hosts(each: int, group: Any = None) -> None:
+    """Say that every `each` consecutive ranks of the group share a host, where the ranks cannot see it themselves (containers of one host that stand for
+    several, or several that call themselves alike). Every rank of the group calls it, before its first collective.
+
+    Raises TypeError where `each` is no whole number, ValueError where it does not divide the number of ranks."""
+    group = groups.group_of("set_hosts", group)
+    ranks = dist.get_world_size(group)
+    if isinstance(each, bool) or not isinstance(each, int):
+        raise TypeError(f"set_hosts: each is {each!r}; it must be a whole number")
+    if each < 1 or ranks % each:
+        raise ValueError(f"set_hosts: each is {each}; it must divide {ranks}, the number of ranks")
+    groups.state(group).hosts = _grouped(group, [r // each for r in range(ranks)])
+
+
+def of(group: Any, device: torch.device) -> Hosts | None:
+    """The group's hosts, where there are several with the same number of ranks, two at least, one host's after another's. The first call of a group asks all
+    ranks."""
+    own = groups.state(group)
+    if own.hosts is groups.UNKNOWN:
+        own.hosts = None
+        if dist.get_world_size(group) > 1:
+            sent = torch.tensor([symmetric.host()], dtype=torch.int64, device=device)
+            got = sent.new_empty(dist.get_world_size(group))
+            groups.run("hosts", group, lambda: groups.gather_into(got, sent, group))
+            own.hosts = _grouped(group, got.tolist())
+    found: Hosts | None = own.hosts
+    return found
+
+
+def _grouped(group: Any, names: Sequence[int]) -> Hosts | None:
+    """`names`: of the host of each rank."""
+    ranks, rank = len(names), dist.get_rank(group)
+    each = names.count(names[0])
+    alike = ranks % each == 0 and all(names[r] == names[r - r % each] for r in range(ranks)) and len(set(names)) == ranks // each
+    if not alike or each == 1 or each == ranks:
+        return None
+    world = dist.get_process_group_ranks(group)
+    first = rank - rank % each
+
+    def made(members: Sequence[int]) -> Any:
+        return dist.new_group([world[r] for r in members], timeout=groups.timeout_of(group), backend=dist.get_backend(group), use_local_synchronization=True)
+
+    return Hosts(ranks // each, each, made(range(first, first + each)), made(range(rank % each, ranks, each)))
+
+
+def _within(o: Options, hosts: Hosts) -> dict[str, Any]:
+    """The options of the collective between hosts. The ranks of a host have random bits of their own."""
+    seed = o.seed + 0x3C6EF35F * dist.get_rank(hosts.inside) if o.stochastic else o.seed
+    return {"wire": o.wire.name, "group_size": o.group, "hadamard": o.hadamard, "stochastic": o.stochastic, "seed": seed, "verify": False}
+
+
+PLAIN = Options(wires.WIRES["bf16"])
+
+
+def _by_kernel(x: Tensor, group: Any) -> bool:
+    """Whether the bf16 wire carries x as it is, through the peers' memory."""
+    return x.dtype == torch.bfloat16 and symmetric.unable(x, group) is None
+
+
+def _scattered(x: Tensor, hosts: Hosts, what: str, timeout: float | None) -> Tensor:
+    """This rank's part of the host's sum of flat x: [L n] to [n]."""
+    if _by_kernel(x, hosts.inside):
+        return symmetric.exchange("reduce_scatter", x, hosts.inside, PLAIN, timeout)
+    out = x.new_empty(x.numel() // hosts.each)
+    groups.run(what, hosts.inside, lambda: groups.scatter_sum(out, x, hosts.inside), timeout)
+    return out
+
+
+def _gathered(x: Tensor, hosts: Hosts, what: str, timeout: float | None) -> Tensor:
+    """The host's flat x one after another, as they are: [n] to [L n]."""
+    if _by_kernel(x, hosts.inside):
+        return symmetric.exchange("all_gather", x, hosts.inside, PLAIN, timeout)
+    out = x.new_empty(x.numel() * hosts.each)
+    groups.run(what, hosts.inside, lambda: groups.gather_into(out, x, hosts.inside), timeout)
+    return out
+
+
+def all_reduce(x: Tensor, hosts: Hosts, o: Options, shots: int | None, timeout: float | None) -> Tensor:
+    """As `rooftop.comm.all_reduce`, of a tensor that is not empty."""
+    from rooftop.comm import collectives
+
+    what, count = "all_reduce", x.numel()
+    share = wires.stripe(count, hosts.each, o.group)
+    flat = torch.nn.functional.pad(x.reshape(-1), (0, hosts.each * share - count))
+    mine = _scattered(flat, hosts, what, timeout)
+    total = collectives.all_reduce(mine, hosts.across, shots=shots, timeout=timeout, **_within(o, hosts))
+    assert isinstance(total, Tensor)
+    return _gathered(total, hosts, what, timeout)[:count].view(x.shape)
+
+
+def reduce_scatter(x: Tensor, hosts: Hosts, o: Options, timeout: float | None) -> Tensor:
+    """As `rooftop.comm.reduce_scatter`, flat: [H L n] to [n]."""
+    from rooftop.comm import collectives
+
+    rows = x.reshape(hosts.hosts, hosts.each, -1).transpose(0, 1).reshape(-1)
+    mine = _scattered(rows, hosts, "reduce_scatter", timeout)
+    found = collectives.reduce_scatter(mine, hosts.across, timeout=timeout, **_within(o, hosts))
+    assert isinstance(found, Tensor)
+    return found
+
+
+def all_gather(x: Tensor, hosts: Hosts, o: Options, timeout: float | None) -> Tensor:
+    """As `rooftop.comm.all_gather`, flat: [n] to [H L n]."""
+    from rooftop.comm import collectives
+
+    across = collectives.all_gather(x.reshape(-1), hosts.across, timeout=timeout, **_within(o, hosts))
+    assert isinstance(across, Tensor)
+    found = _gathered(across, hosts, "all_gather", timeout)
+    return found.view(hosts.each, hosts.hosts, -1).transpose(0, 1).reshape(-1)

@@ -1,0 +1,172 @@
+"""What kernels have in common whose compiler runs in a process of its own and leaves a cubin: those of cuTile and CuTe DSL."""
+
+from __future__ import annotations
+
+import atexit
+import base64
+import importlib.util
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from rooftop.core import cubins, launch, parameters
+from rooftop.core.backends.python_files import texts_of_function
+from rooftop.core.backends.python_modules import ModuleImplementation
+from rooftop.core.child import ChildError, Process
+from rooftop.core.compile import Binary, CompileError
+from rooftop.core.cubins import AbsentCompiler, Cubin
+from rooftop.core.head_text import shown
+from rooftop.core.implementation import MachineCode, Prepared, Where
+from rooftop.core.spec import Launch, Meta, Problem
+
+
+def found(package: str) -> bool:
+    """Whether a package could be imported; it is not."""
+    try:
+        return importlib.util.find_spec(package) is not None
+    except ModuleNotFoundError:  # the package that it lies in
+        return False
+
+
+_PROCESSES: dict[tuple[str, str], Process] = {}  # by module and target
+
+
+class AheadImplementation(ModuleImplementation):
+    """A module whose `launches` name Python functions that another process compiles. It imports without the language: the functions are plain ones,
+    and what they call is looked up by the process that compiles them.
+
+    A kernel is taken by its name alone, and never for want of another: it may need a compiler that is not there.
+
+    `distributions` are the packages whose versions tell one compiler from another, `child` the module that compiles, `part` the cache's folder,
+    `extra` what to install."""
+
+    needed = ("supports", "choose", "launches")
+    automatic = False
+    language: str
+    distributions: tuple[str, ...]
+    child: str
+    part: str
+    extra: str
+
+    @property
+    def install(self) -> str:  # type: ignore[override]
+        return f"pip install 'rooftop[{self.extra}]'"
+
+    def runs(self) -> Where:
+        return Where("none", f"{self.language} kernels run on a GPU only")
+
+    def where(self) -> Where:
+        return self.runs()  # a cubin that is kept runs without the compiler
+
+    def supports(self, problem: Problem) -> str | None:
+        if problem.device.arch < self.arch:
+            return f"needs sm_{self.arch} or later; {problem.device.name} is sm_{problem.device.arch}"
+        said: str | None = self.module.supports(problem)
+        return said
+
+    def prefers(self, problem: Problem) -> int:
+        return int(self._said("prefers", lambda p: 0)(problem))
+
+    def builds(self) -> str | None:
+        return None if found(self.package) else f"package {self.package} is not installed ({self.install})"
+
+    def job(self, launch: Launch, tensors: Mapping[str, Meta | None], problem: Problem) -> dict[str, Any]:
+        """All that the machine code of a launch follows from, as JSON. Raises TypeError where its arguments do not fit the kernel."""
+        raise NotImplementedError
+
+    def refuses(self, target: str, compiler: str) -> str | None:
+        """None, or why this compiler cannot make code for a target, and what to do."""
+        return None
+
+    def environment(self, target: str) -> dict[str, str]:
+        """What must be set before the language is imported."""
+        return {}
+
+    def ready(self, launch: Launch, cubin: Cubin, tensors: Mapping[str, Meta | None], problem: Problem) -> Launch:
+        """The launch as the driver takes it: arguments by position, with their types."""
+        raise NotImplementedError
+
+    def cubin(self, launch: Launch, tensors: Mapping[str, Meta | None], problem: Problem) -> Cubin:
+        """The machine code of a launch: kept, or compiled now. Raises AbsentCompiler where it is neither there nor can be made, CompileError."""
+        target, job = problem.device.target, self.job(launch, tensors, problem)
+        name = self._key(launch, target, job)
+        missing = self.builds()
+        compiler = "" if missing else cubins.versions(self.distributions)
+        kept = cubins.read(self.part, name, compiler)
+        if kept is not None:
+            return kept
+        if missing:
+            raise AbsentCompiler(
+                f"{self.name}: no cubin for sm_{problem.device.arch} is kept for this input in {cubins.folder_of(self.part, name).parent.parent}, and {missing}"
+            )
+        if reason := self.refuses(target, compiler):
+            raise AbsentCompiler(f"{self.name}: {reason}")
+        with cubins.alone(self.part, name):
+            kept = cubins.read(self.part, name, compiler)  # another process may have made it meanwhile
+            if kept is not None:
+                return kept
+            made = self._compiled(launch, job, target, compiler)
+            cubins.write(self.part, name, made)
+        return made
+
+    def _key(self, launch: Launch, target: str, job: Mapping[str, Any]) -> str:
+        """By the text of the kernel's functions, not of the whole file: how a config is chosen changes no cubin."""
+        function = launch.kernel.__name__
+        if function not in self._texts:
+            self._texts[function] = texts_of_function(self.path.read_text(encoding="utf-8"), function)
+        return cubins.key(self._texts[function], target, job)
+
+    @cached_property
+    def _texts(self) -> dict[str, list[str]]:
+        return {}
+
+    def _compiled(self, launch: Launch, job: Mapping[str, Any], target: str, compiler: str) -> Cubin:
+        which = (self.child, target)
+        if which not in _PROCESSES:
+            _PROCESSES[which] = Process(Path(sys.executable), self.child, self.environment(target), what=self.language)
+            atexit.register(_PROCESSES[which].end)
+        try:
+            answer = _PROCESSES[which].ask({"what": "compilation", "kernel": str(self.path), "target": target, **job})
+        except ChildError as error:
+            raise CompileError(f"{shown(self.path)}: {launch.kernel.__name__} does not compile for {target} ({compiler}): {error}") from None
+        return Cubin(base64.b64decode(answer["code"]), answer["symbol"], compiler, answer["seconds"], answer.get("facts", {}))
+
+    def verify(self, ready: Launch, cubin: Cubin) -> None:
+        """Raises HeadError where the kernel takes other parameters than the launch hands it."""
+        parameters.check(ready, cubin.code, cubin.symbol, self.path.name)
+
+    def variant(self, launch: Launch, tensors: Mapping[str, Meta | None], problem: Problem) -> str:
+        return self._key(launch, problem.device.target, self.job(launch, tensors, problem))
+
+    def machine_code(self, problem: Problem, launch: Launch, scratch: Mapping[str, Meta]) -> MachineCode:
+        tensors = {**dict(problem.tensors), **scratch}
+        made = self.cubin(launch, tensors, problem)
+        ready = self.ready(launch, made, tensors, problem)
+        self.verify(ready, made)
+        threads = parameters.block_threads(made.code, made.symbol) or prod(ready.block)
+        return MachineCode(made.code, made.symbol, launch.kernel.__name__, threads, ready.shared, prod(launch.grid), prod(ready.cluster))
+
+    def prepare(
+        self, problem: Problem, launches: Sequence[Launch], names: Sequence[str], index: int, scratch: Mapping[str, Meta] | None = None
+    ) -> list[Prepared]:
+        tensors = {**dict(problem.tensors), **(self.scratch(problem, self.resolve(problem)[0]) if scratch is None else scratch)}
+        return [self._prepared(one, tensors, problem, names, index) for one in launches]
+
+    def _prepared(self, one: Launch, tensors: Mapping[str, Meta | None], problem: Problem, names: Sequence[str], index: int) -> Prepared:
+        made = self.cubin(one, tensors, problem)
+        ready = self.ready(one, made, tensors, problem)
+        self.verify(ready, made)
+        binary = Binary(made.code, {one.kernel.__name__: made.symbol}, problem.device.target)
+        try:
+            module = launch.Module(binary)
+        except launch.LaunchError as error:
+            raise launch.LaunchError(f"{self.name}: {error}; the cubin is of {made.compiler}: {self.driver()}") from None
+        return module.prepare(replace(ready, kernel=one.kernel.__name__), names, index)
+
+    def driver(self) -> str:
+        """What to do where the driver does not take a cubin."""
+        return "update the driver, or compile with an older release of the compiler"

@@ -1,0 +1,80 @@
+"""CuTe DSL: a module whose `launches` name functions that launch one kernel each. They are compiled in another process by nvidia-cutlass-dsl."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from rooftop.core import tensor_maps
+from rooftop.core.backends.ahead import AheadImplementation
+from rooftop.core.cubins import Cubin
+from rooftop.core.spec import Launch, Meta, Problem, TensorMap
+
+TYPES = {"Int32": "i32", "Int64": "i64", "Float32": "f32"}  # of cutlass
+
+
+class CuteImplementation(AheadImplementation):
+    """A module as of Triton. `cute` and `cutlass` come from `rooftop.kernels._device.cute`; the file evaluates its annotations (no
+    `from __future__ import annotations`), which the language reads.
+
+    `Launch.kernel` is a `@cute.jit` function that launches one `@cute.kernel` and hands it all of its own parameters in order. They are annotated
+    `cute.Pointer` (a tensor's name), `cutlass.Int32`, `cutlass.Int64` or `cutlass.Float32` (a number or a late option), or `cutlass.Constexpr`.
+    Where the kernel has others, of TMA say, `Launch.types` are given: `args` are then the kernel's own, as of CUDA C++, and those of the function lie
+    in `options["compile"]`.
+
+    `Launch.block` says the threads, `Launch.shared` the bytes that SmemAllocator hands out; grid and block of the launch in the language count for
+    nothing but the threads that a block must have."""
+
+    backend = "cute"
+    language = "CuTe DSL"
+    package = "cutlass"
+    distributions = ("nvidia-cutlass-dsl",)
+    child = "rooftop.core.backends.cute_child"
+    part = "cute"
+    extra = "cute"
+
+    def environment(self, target: str) -> dict[str, str]:
+        return {"CUTE_DSL_ARCH": target, "CUTE_DSL_KEEP_CUBIN": "1"}
+
+    def job(self, launch: Launch, tensors: Mapping[str, Meta | None], problem: Problem) -> dict[str, Any]:
+        takes, given = inspect.get_annotations(launch.kernel), launch.options.get("compile", launch.args)
+        takes.pop("return", None)
+        if set(takes) != set(given):
+            raise TypeError(f"{launch.kernel.__name__} takes {', '.join(takes)}; the launch gives {', '.join(given)}")
+        found = [self._parameter(name, str(kind), given[name], launch, tensors) for name, kind in takes.items()]
+        return {"function": launch.kernel.__name__, "parameters": found}
+
+    def _parameter(self, name: str, kind: str, value: Any, launch: Launch, tensors: Mapping[str, Meta | None]) -> dict[str, Any]:
+        kind = kind.rpartition(".")[2].rstrip("'>")
+        if kind == "Constexpr":
+            return {"constant": value}
+        if kind == "Pointer":
+            meta = tensors.get(value)
+            if meta is None:
+                raise TypeError(f"{launch.kernel.__name__}: {name} is {value!r}, which names no tensor here")
+            return {"pointer": meta.dtype, "align": min(meta.align, 16)}
+        if kind not in TYPES:
+            raise TypeError(f"{launch.kernel.__name__}: {name} is annotated {kind}; it is one of Pointer, Constexpr, {', '.join(TYPES)}")
+        return {"scalar": TYPES[kind]}
+
+    def ready(self, launch: Launch, cubin: Cubin, tensors: Mapping[str, Meta | None], problem: Problem) -> Launch:
+        if launch.types:
+            return replace(launch, kernel="", args={k: _settled(v, tensors) for k, v in launch.args.items()}, options={})
+        facts = self.job(launch, tensors, problem)["parameters"]
+        given = [(name, fact) for name, fact in zip(inspect.get_annotations(launch.kernel), facts, strict=False) if "constant" not in fact]
+        types = tuple("ptr" if "pointer" in fact else fact["scalar"] for _, fact in given)
+        return replace(launch, kernel="", args={name: launch.args[name] for name, _ in given}, types=types, options={})
+
+
+def _settled(value: Any, tensors: Mapping[str, Meta | None]) -> Any:
+    """A tensor map with all that the driver asks for. Raises TypeError where TMA does not copy the tensor."""
+    if not isinstance(value, TensorMap):
+        return value
+    meta = tensors.get(value.tensor)
+    if meta is None:
+        raise TypeError(f"a map of {value.tensor!r}, and there is no such tensor")
+    if reason := tensor_maps.refused(value, meta):
+        raise TypeError(f"TMA does not copy {value.tensor}: {reason}")
+    return tensor_maps.settled(value, meta)

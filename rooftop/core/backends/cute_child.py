@@ -1,0 +1,90 @@
+"""The process that has nvidia-cutlass-dsl: reads jobs as JSON lines, compiles one kernel each, and answers in a line each.
+
+Started by rooftop/core/backends/ahead.py, which sets the environment; the only module of the package that imports cutlass. The language compiles first
+and then loads what it made, which fails where there is no driver: the cubin lies in the working folder by then."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import re
+import sys
+import tempfile
+import traceback
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rooftop.core.child import cpu_seconds
+
+NAMES = {
+    "f64": "Float64", "f32": "Float32", "f16": "Float16", "bf16": "BFloat16", "f8e4m3": "Float8E4M3FN", "f8e5m2": "Float8E5M2", "i64": "Int64", "i32": "Int32",
+    "i16": "Int16", "i8": "Int8", "u64": "Uint64", "u32": "Uint32", "u16": "Uint16", "u8": "Uint8",
+}  # fmt: skip
+
+
+def main() -> None:
+    answers = os.fdopen(os.dup(1), "w")  # what the compiler prints must not be taken for an answer
+    os.dup2(2, 1)
+    with tempfile.TemporaryDirectory() as folder:
+        os.chdir(folder)
+        for line in sys.stdin:
+            try:
+                found = compiled(json.loads(line), Path(folder))
+            except Exception as error:
+                traceback.print_exception(error)
+                found = {"error": f"{type(error).__name__}: {plain(str(error))[:600]}"}
+            answers.write(json.dumps(found) + "\n")
+            answers.flush()
+
+
+def plain(text: str) -> str:
+    return " ".join(re.sub(r"\x1b?\[\d+m", "", text).split())
+
+
+def compiled(job: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    import cutlass
+    from cutlass import cute
+
+    from rooftop.core.backends.python_files import load_file
+    from rooftop.kernels._device import cute as names
+
+    names.cute, names.cutlass = cute, cutlass  # before the kernel's file and its helpers take them from there
+    function = getattr(load_file(Path(job["kernel"])), job["function"])
+    for old in folder.glob("*.cubin"):
+        old.unlink()
+    started = cpu_seconds()
+    try:
+        cute.compile(function, *[_argument(p) for p in job["parameters"]])
+    except Exception:
+        if not any(folder.glob("*.cubin")):
+            raise
+    seconds = cpu_seconds() - started
+    (path,) = folder.glob("*.cubin")
+    code = path.read_bytes()
+    return {"code": base64.b64encode(code).decode(), "symbol": symbol(code), "seconds": round(seconds, 3)}
+
+
+def symbol(code: bytes) -> str:
+    """The one kernel of a cubin. Raises ValueError where there are several."""
+    found = sorted(set(re.findall(rb"\0\.text\.([^\0]+)\0", code)))
+    if len(found) != 1:
+        raise ValueError(f"the function launches {len(found)} kernels; it must launch one")
+    return found[0].decode()
+
+
+def _argument(parameter: Mapping[str, Any]) -> Any:
+    import cutlass
+    from cutlass import cute
+    from cutlass.cute.runtime import make_ptr
+
+    if "constant" in parameter:
+        return parameter["constant"]
+    if "scalar" in parameter:
+        return getattr(cutlass, NAMES[parameter["scalar"]])(1)
+    return make_ptr(getattr(cutlass, NAMES[parameter["pointer"]]), 256, cute.AddressSpace.gmem, assumed_align=parameter["align"])
+
+
+if __name__ == "__main__":
+    main()

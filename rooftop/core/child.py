@@ -1,0 +1,111 @@
+"""A Python of its own that does jobs, one after the other: for a compiler or an interpreter that this process must not import."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import select
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rooftop.core import settings
+
+LIMIT = 300.0  # seconds that one job may take
+
+
+def cpu_seconds() -> float:
+    """Of this process and those that it has waited for, since it began."""
+    found = os.times()
+    return found.user + found.system + found.children_user + found.children_system
+
+
+class ChildError(RuntimeError):
+    """What the process says of a job, or that it ended."""
+
+
+class ChildTimeout(ChildError):
+    """A process that did not answer in time."""
+
+
+class Process:
+    """Runs `module` with the interpreter `python`: it reads a job as a line of JSON and answers in one. It is ended where it does not answer in time.
+
+    `error`, `timeout`: what is raised; `what`: the process, in messages; `slow`: what else a message says of a job that did not end."""
+
+    def __init__(
+        self, python: Path, module: str, environment: Mapping[str, str], *, what: str, error: type[ChildError] = ChildError,
+        timeout: type[ChildError] = ChildTimeout, slow: str = "",
+    ) -> None:  # fmt: skip
+        self._python, self._module, self._environment = python, module, dict(environment)
+        self._what, self._error, self._timeout, self._slow = what, error, timeout, slow
+        self._child: subprocess.Popen[bytes] | None = None
+        self._errors: Any = None
+        self._lock = threading.Lock()
+
+    def ask(self, job: Mapping[str, Any], limit: float = LIMIT) -> Any:
+        """The answer to a job. Raises `error` with the text of the process' error, `timeout` after `limit` seconds."""
+        with self._lock:
+            child = self._started()
+            assert child.stdin is not None and child.stdout is not None
+            try:
+                child.stdin.write(json.dumps(job).encode() + b"\n")
+                child.stdin.flush()
+                answer = _line(child.stdout.fileno(), limit)
+            except (BrokenPipeError, EOFError):
+                said = self._last_words()
+                self.end()
+                raise self._error(f"the process of {self._what} ended: {said}") from None
+            except TimeoutError:
+                said = f"no answer in {limit:.0f} s from the {job['what']} of {Path(str(job.get('kernel', ''))).name}"
+                self.end()
+                raise self._timeout(f"{said}{self._slow}") from None
+            except BaseException:
+                self.end()
+                raise
+        found = json.loads(answer)
+        if "error" in found:
+            raise self._error(found["error"])
+        return found
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        if self._child is None or self._child.poll() is not None:
+            self._errors = tempfile.TemporaryFile()  # noqa: SIM115, closed with the process
+            self._child = subprocess.Popen(
+                [str(self._python), "-m", self._module], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors,
+                env=settings.environment({**self._environment, "PYTHONPATH": str(settings.CHECKOUT)}), start_new_session=True, bufsize=0,
+            )  # fmt: skip
+        return self._child
+
+    def _last_words(self) -> str:
+        self._errors.seek(0)
+        lines = self._errors.read().decode(errors="replace").strip().splitlines()
+        why = [line for line in lines if re.match(r"F\d{4} |.*Check fail", line)]  # of a compiler that ends itself; after it comes where, at length
+        return " ".join((why or lines or ["it said nothing"])[-1].split())[:600]
+
+    def end(self) -> None:
+        child, self._child = self._child, None
+        if child is not None and child.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)
+            child.wait()
+
+
+def _line(source: int, limit: float) -> bytes:
+    """One line from a pipe. Raises TimeoutError, EOFError."""
+    found, end = b"", time.monotonic() + limit
+    while not found.endswith(b"\n"):
+        if not select.select([source], [], [], max(0.0, end - time.monotonic()))[0]:
+            raise TimeoutError
+        part = os.read(source, 1 << 20)
+        if not part:
+            raise EOFError
+        found += part
+    return found

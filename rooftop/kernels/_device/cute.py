@@ -1,0 +1,26 @@
+"""Where CuTe DSL's kernels take `cute` and `cutlass` from. In the process that compiles them they are those; everywhere else names that stand for
+themselves, so that their files, with decorators and annotations, import without the language."""
+
+from typing import Any
+
+
+class Absent:
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return Absent(f"{self._name}.{name}")
+
+    def __call__(self, function: Any, *rest: Any, **more: Any) -> Any:
+        if rest or more or not callable(function) or isinstance(function, Absent):
+            raise AttributeError(f"{self._name} is there only while a kernel is compiled; use it inside kernels, to decorate and to annotate alone")
+        return function
+
+    def __repr__(self) -> str:
+        return self._name
+
+
+cute: Any = Absent("cute")
+cutlass: Any = Absent("cutlass")

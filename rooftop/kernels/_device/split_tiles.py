@@ -1,0 +1,112 @@
+"""Rows so long that no cluster holds one: cut into tiles, a program each. One launch leaves the statistics of each tile, a second folds those of a row and
+reads the tile again for the result, the last tiles first, since they still lie in the L2.
+
+    bytes   a row is read twice and written once: 1.5 times the copy, less what the L2 holds
+    even    tiles of all rows are one list: few rows keep all multiprocessors busy as well as many
+    whole   tiles begin on 16 bytes of memory wherever the row does, so that every access is 16 bytes a thread. What a row has before its first and after
+            its last whole vector, up to 2 (V - 1) elements of V a vector, is a tile of its own: its singles.
+
+Statistics are taken of a tile in registers, so the mean comes first and the squares about it after: no division an element. Sizes are not specialised on:
+the binary depends on dtypes, on tensors that are absent, and on whether there are singles."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import triton
+import triton.language as tl
+
+from rooftop.core.spec import Meta, Problem
+
+SINGLES = 16  # places of a tile of singles
+
+
+@triton.jit
+def located(row, stride, C, V: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Of a row: where its first vector's memory begins, in elements, how many elements lie before it that are no part of the row (its shift), and the
+    places, counted from there, of the first whole vector and past the last one."""
+    start = row * stride
+    begin = start // V * V
+    shift = (start - begin).to(tl.int32)
+    return begin, shift, (shift + V - 1) // V * V, (shift + C) // V * V
+
+
+@triton.jit
+def places(tile, shift, first, last, C, COLUMNS: tl.constexpr, SINGLES: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Places of a tile, counted as `located` does, and which of them are in the row: of whole vectors, or with SINGLES of a row's singles, those before
+    the first whole vector and then those after the last. A row without a whole vector is singles alone."""
+    if SINGLES > 0:
+        e = tl.arange(0, SINGLES)
+        before = tl.minimum(first - shift, C)
+        at = tl.where(e < before, shift + e, tl.maximum(last, first) + e - before)
+        inside = at < shift + C
+    else:
+        at = tile * COLUMNS + tl.arange(0, COLUMNS)
+        inside = (at >= first) & (at < last)
+    return at, inside
+
+
+@dataclass(frozen=True)
+class Config:
+    """Tiles of `columns` elements by `warps` warps; `singles`: rows have some."""
+
+    columns: int
+    warps: int
+    singles: bool
+
+
+def pow2(n: int) -> int:
+    return 1 << (n - 1).bit_length()
+
+
+def vector(m: Meta) -> int:
+    """Elements of 16 bytes."""
+    return 16 // m.itemsize
+
+
+def refuses(p: Problem, row: str, alike: tuple[str, ...]) -> str | None:
+    """Why it cannot take rows of p[row] [R, C, ...], or None. `alike`: the tensors whose rows must start equally far from 16 bytes."""
+    x = p[row]
+    rows, columns = x.shape[:2]
+    if x.numel == 0:
+        return "there is nothing to compute"
+    if x.dtype not in ("f32", "f16", "bf16"):
+        return f"takes f32, f16 or bf16; given {x.dtype}"
+    if any(m.shape[2] != 1 for m in (x,) if len(m.shape) == 3):
+        return "the dimension must be the last"
+    if columns >= 2**31 - 2**20 or rows >= 2**24:
+        return f"takes fewer than 2**31 - 2**20 columns and 2**24 rows; given {columns} and {rows}"
+    found = [m for name in alike if (m := p.get(name)) is not None]
+    if any(m.dtype != x.dtype or (columns > 1 and m.strides[1] != 1) for m in found):
+        return "tensors have one dtype, and the elements of a row must be neighbours"
+    if any(m.align < 16 or (rows > 1 and (m.strides[0] - x.strides[0]) % vector(x)) for m in found):
+        return "rows must start equally far from 16 bytes in all tensors"
+    return None
+
+
+def choose(p: Problem, row: str, bytes_a_thread: int = 64) -> Config:
+    """64 bytes of each tensor a thread: 1024 threads keep 64 KiB on their way to a multiprocessor. Of 16 bits, which cost more instructions a byte, in
+    programs of 256 threads: while one computes three others load."""
+    x = p[row]
+    rows, columns = x.shape[:2]
+    whole = columns % vector(x) == 0 and (rows == 1 or all(m.strides[0] % vector(x) == 0 for _, m in p.tensors if m is not None and m.shape[:2] == x.shape[:2]))
+    warps = 16 if x.itemsize == 4 else 8
+    return Config(32 * warps * bytes_a_thread // x.itemsize, warps, not whole)
+
+
+def configs(one: Config) -> list[Config]:
+    """What tuning may try beside it."""
+    others = ((one.columns // 2, one.warps), (one.columns // 2, one.warps // 2), (2 * one.columns, 16))
+    return [one, *(Config(columns, warps, one.singles) for columns, warps in others)]
+
+
+def folded(tiles: int) -> int:
+    """Places for the tiles of a row, in few sizes: the binary depends on it."""
+    return 128 if tiles <= 128 else max(1024, pow2(tiles))
+
+
+def tiles(p: Problem, row: str, config: Config) -> int:
+    """Of a row: the most that any shift makes, and one of singles."""
+    x = p[row]
+    columns = x.shape[1] + (vector(x) - 1 if config.singles else 0)
+    return -(-columns // config.columns) + config.singles

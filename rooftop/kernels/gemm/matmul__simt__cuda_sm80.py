@@ -1,0 +1,289 @@
+"""How matmul__simt__cuda_sm80.cu cuts a product of float32: the tile, and the parts of K, that a model of a multiprocessor expects to be the fastest.
+
+A block's slices of K take as long as its FMAs, or as the copies of a slice that the ring of stages does not hide. Blocks of one multiprocessor share its FMAs
+and hide one another's first loads and last stores. L2 and device memory bound it all from below. The rates were fitted to measurements on an H200."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from rooftop.core.head import Head
+from rooftop.core.spec import Launch, Meta, Problem
+from rooftop.ops.matmul import ACTIVATIONS
+
+BK = 8  # k of a slice
+FMAS = 128 * 1.72e9  # a second and multiprocessor
+LATENCY = 0.9e-6  # seconds until what a copy asks for is there
+BEGIN = 1.6e-6  # seconds of a block before its first product and after its last, that another block of the multiprocessor hides
+START, SECOND = 1.5e-6, 1.7e-6  # seconds of a launch, and of the one that adds parts
+L2, MEMORY, PARTS = 5.0e12, 4.2e12, 3.0e12  # bytes a second
+CACHED = 40e6  # bytes of an operand that L2 keeps
+MOST_PARTS = 512
+
+
+@dataclass(frozen=True)
+class Tile:
+    """BM x BN outputs by warps of WM x WN and threads of TM x TN. BLOCKS: of a multiprocessor, as registers allow. share: of the FMAs that full
+    multiprocessors reach; alone: that one block reaches."""
+
+    BM: int
+    BN: int
+    WM: int
+    WN: int
+    TM: int
+    TN: int
+    STAGES: int
+    BLOCKS: int
+    share: float
+    alone: float
+
+    @property
+    def threads(self) -> int:
+        return self.BM // self.WM * (self.BN // self.WN) * 32
+
+    @property
+    def config(self) -> dict[str, int]:
+        return {n: int(getattr(self, n)) for n in ("BM", "BN", "WM", "WN", "TM", "TN", "STAGES", "BLOCKS")}
+
+
+TILES = (
+    Tile(128, 256, 32, 128, 8, 16, 4, 1, 0.93, 0.93),
+    Tile(256, 128, 128, 32, 16, 8, 4, 1, 0.90, 0.90),
+    Tile(128, 128, 32, 128, 8, 16, 4, 2, 0.90, 0.62),
+    Tile(128, 64, 64, 32, 8, 8, 4, 4, 0.82, 0.45),
+    Tile(64, 128, 32, 64, 8, 8, 4, 4, 0.82, 0.45),
+    Tile(128, 64, 64, 64, 16, 8, 4, 4, 0.87, 0.30),
+    Tile(64, 128, 64, 64, 8, 16, 4, 4, 0.87, 0.30),
+    Tile(64, 64, 64, 64, 8, 16, 4, 8, 0.85, 0.15),
+    Tile(64, 64, 32, 32, 8, 4, 6, 5, 0.68, 0.35),
+    Tile(128, 32, 32, 32, 8, 4, 6, 5, 0.66, 0.35),
+    Tile(32, 128, 32, 32, 4, 8, 6, 5, 0.66, 0.35),
+    Tile(256, 16, 64, 16, 8, 4, 4, 5, 0.55, 0.30),
+    Tile(16, 256, 16, 64, 4, 8, 4, 5, 0.60, 0.32),
+    Tile(32, 32, 16, 32, 4, 4, 8, 8, 0.48, 0.16),
+)
+
+
+def _sizes(p: Problem) -> tuple[int, int, int, int]:
+    """M, N, K and the matrices of the batch."""
+    m, n = p["out"].shape[-2:]
+    return m, n, p["a"].shape[-1], p["out"].shape[0] if len(p["out"].shape) == 3 else 1
+
+
+def _columns(meta: Meta) -> bool:
+    """Whether columns are the neighbours in memory."""
+    return meta.strides[-1] != 1 and meta.shape[-1] > 1
+
+
+def _on_16(meta: Meta, along: int) -> bool:
+    """Whether copies of 16 bytes go along a dimension: all other steps, the extent and the address are multiples."""
+    steps = [s for i, (s, n) in enumerate(zip(meta.strides, meta.shape, strict=True)) if i != along % len(meta.shape) and n > 1]
+    return meta.align % 16 == 0 and meta.shape[along] % 4 == 0 and all(s % 4 == 0 for s in steps)
+
+
+def _modes(p: Problem) -> tuple[int, int, bool]:
+    """How a and b are copied (0: along K; else floats of a copy along rows of a or columns of b), and whether results are written 16 bytes at a time."""
+    a, b = p["a"], p["b"]
+    mode_a = 0 if not _columns(a) else 4 if _on_16(a, -2) else 1
+    mode_b = 0 if _columns(b) else 4 if _on_16(b, -1) else 1
+    wide = all(_on_16(meta, -1) for n in ("c", "out") if (meta := p.get(n)) is not None)
+    return mode_a, mode_b, wide
+
+
+def supports(p: Problem, head: Head) -> str | None:
+    m, n, k, batch = _sizes(p)
+    if p["a"].dtype != "f32":
+        return f"takes f32; given {p['a'].dtype}"
+    if m * n * batch == 0:
+        return "there is nothing to compute"
+    if batch > 65535:
+        return f"takes at most 65535 matrices; given {batch}"
+    if max(m, n, k) >= 2**31 - 512:
+        return "takes fewer than 2^31 - 512 rows and columns"
+    for name in ("a", "b"):
+        meta = p[name]
+        if meta.strides[-1] != 1 and meta.shape[-1] > 1 and meta.strides[-2] != 1 and meta.shape[-2] > 1:
+            return f"rows or columns of {name} must be neighbours in memory"
+    for name in ("c", "gate", "residual", "out"):
+        if (found := p.get(name)) is not None and _columns(found):
+            return f"the elements of a row of {name} must be neighbours"
+    return None
+
+
+def prefers(p: Problem, head: Head) -> int:
+    return 3
+
+
+def _resident(tile: Tile, modes: tuple[int, int], room: int) -> int:
+    """Blocks of a multiprocessor."""
+    return max(1, min(tile.BLOCKS, (room + 1024) // (_shared(tile.config, modes) + 1024)))
+
+
+def _shared(config: Mapping[str, Any], modes: tuple[int, int]) -> int:
+    high, wide = (config[n] + (4 if mode == 0 else 0) for n, mode in zip(("BM", "BN"), modes, strict=True))
+    return int(4 * config["STAGES"] * BK * (high + wide))
+
+
+def seconds(tile: Tile, splits: int, sizes: tuple[int, int, int, int], modes: tuple[int, int], sms: int, room: int) -> float:
+    """Predicted time of `splits` parts of K. room: bytes of shared memory of a multiprocessor."""
+    m, n, k, batch = sizes
+    down, across = -(-m // tile.BM), -(-n // tile.BN)
+    blocks = down * across * batch * splits
+    slices = -(-k // (BK * splits))
+    products = tile.BM * tile.BN * BK
+    asked = tile.BM * (1.0 if modes[0] == 0 else 0.25) + tile.BN * (1.0 if modes[1] == 0 else 0.25)  # clocks of the copies of a slice
+    shared = max(products / (FMAS * tile.share), asked * 128 / FMAS)
+    alone = max(products / (FMAS * tile.alone), LATENCY / (tile.STAGES - 1))
+    resident = _resident(tile, modes, room)
+    each = -(-blocks // sms)
+    rounds, rest = divmod(each, resident)
+    busy = rounds * max(slices * max(alone, resident * shared) + BEGIN, resident * (slices * shared + BEGIN / 3))
+    busy += slices * max(alone, rest * shared) + BEGIN if rest else 0.0
+    a, b, out = 4.0 * m * k * batch, 4.0 * k * n * batch, 4.0 * m * n * batch
+    from_l2 = 4.0 * k * batch * (across * down * (tile.BM + tile.BN))
+    from_memory = a + b + out + (0.0 if a + b <= 2 * CACHED else min(a * across, b * down, from_l2) * 0.05)
+    parts = SECOND + 2 * splits * out / PARTS if splits > 1 else 0.0
+    return START + max(busy, from_l2 / L2, from_memory / MEMORY) + parts
+
+
+def _parts(tile: Tile, sizes: tuple[int, int, int, int], sms: int) -> Iterable[int]:
+    """Parts of K worth a thought: that fill one to eight rounds of blocks."""
+    m, n, k, batch = sizes
+    tiles = -(-m // tile.BM) * -(-n // tile.BN) * batch
+    most = min(MOST_PARTS, k // (4 * BK), max(1, (1 << 28) // max(1, m * n * batch)))
+    found = {1}
+    for target in range(1, 9):
+        found.update(x for x in (target * sms // tiles, -(-target * sms // tiles)) if 1 < x <= most)
+    return {-(-k // _part(k, x)) for x in found} if k else found
+
+
+def _part(k: int, splits: int) -> int:
+    """k of one part: whole slices."""
+    return -(-k // (BK * splits)) * BK
+
+
+@lru_cache(maxsize=1024)
+def _ranked(sizes: tuple[int, int, int, int], modes: tuple[int, int], sms: int, room: int) -> tuple[tuple[float, Tile, int], ...]:
+    found = [
+        (seconds(tile, splits, sizes, modes, sms, room), tile, splits)
+        for tile in TILES if _shared(tile.config, modes) <= room for splits in _parts(tile, sizes, sms)
+    ]  # fmt: skip
+    return tuple(sorted(found, key=lambda x: (x[0], x[2], -x[1].BM * x[1].BN)))
+
+
+def ranked(p: Problem) -> tuple[tuple[float, Tile, int], ...]:
+    """Predicted time, tile and parts of K, the best first."""
+    a, b, _ = _modes(p)
+    return _ranked(_sizes(p), (a, b), p.device.sms, p.device.shared_per_block)
+
+
+def _config(p: Problem, tile: Tile, splits: int) -> dict[str, int]:
+    k = p["a"].shape[-1]
+    side = (p.device.sms * tile.BLOCKS * tile.BM * tile.BN) ** 0.5  # of the square of outputs that are made at once
+    tall = max(1, min(round(side / tile.BM), 8))
+    return {**tile.config, "GROUP": tall, "PART": _part(k, splits)}
+
+
+def choose(p: Problem, head: Head) -> Mapping[str, Any]:
+    _, tile, splits = ranked(p)[0]
+    return _config(p, tile, splits)
+
+
+def configs(p: Problem, head: Head) -> list[Mapping[str, Any]]:
+    return [_config(p, tile, splits) for _, tile, splits in ranked(p)[:12]]
+
+
+def _splits(p: Problem, config: Mapping[str, Any]) -> int:
+    return max(1, -(-p["a"].shape[-1] // config["PART"])) if config["PART"] else 1
+
+
+def scratch(p: Problem, config: Mapping[str, Any], head: Head) -> dict[str, Meta]:
+    splits = _splits(p, config)
+    m, n, _, batch = _sizes(p)
+    return {"parts": Meta((splits, batch * m * _pitch(n)), "f32")} if splits > 1 else {}
+
+
+def _pitch(n: int) -> int:
+    """Floats from one row of a part to the next: rows of parts begin on 16 bytes whatever those of the result do."""
+    return -(-n // 4) * 4
+
+
+def _apart(meta: Meta | None) -> tuple[int, int]:
+    """Elements from one row (or column, where those are neighbours) to the next, and from one matrix to the next."""
+    if meta is None:
+        return 0, 0
+    return meta.strides[-1] if _columns(meta) else meta.strides[-2], meta.strides[0] if len(meta.shape) == 3 and meta.shape[0] > 1 else 0
+
+
+def launches(p: Problem, config: Mapping[str, Any], head: Head) -> list[Launch]:
+    m, n, k, batch = _sizes(p)
+    mode_a, mode_b, wide = _modes(p)
+    splits, early = _splits(p, config), p.device.arch >= 90
+    act = ACTIVATIONS.index(str(p.option("activation")))
+    more = act > 0 or any(p.get(x) is not None for x in ("bias", "gate", "residual"))
+    (lda, za), (ldb, zb), (ldo, zo) = (_apart(p[x]) for x in ("a", "b", "out"))
+    (ldc, zc), (ldg, zg), (ldr, zr) = (_apart(p.get(x)) for x in ("c", "gate", "residual"))
+    pitch = _pitch(n)
+    plane = m * pitch * batch
+
+    def there(name: str) -> tuple[str | None, str]:
+        return name if p.get(name) is not None else None, "ptr"
+
+    after: dict[str, tuple[Any, str]] = {
+        "alpha": (float(p.option("alpha")), "f32"), "beta": (float(p.option("beta")), "f32"), "c": there("c"), "ldc": (ldc, "i64"), "zc": (zc, "i64"),
+        "bias": there("bias"), "act": (act, "i32"), "gate": there("gate"), "ldg": (ldg, "i64"), "zg": (zg, "i64"), "residual": there("residual"),
+        "ldr": (ldr, "i64"), "zr": (zr, "i64"),
+    }  # fmt: skip
+    nothing: dict[str, tuple[Any, str]] = {
+        name: ({"alpha": 1.0, "beta": 0.0}.get(name, None if kind == "ptr" else 0), kind) for name, (_, kind) in after.items()
+    }
+    first: dict[str, tuple[Any, str]] = {
+        "M": (m, "i32"), "N": (n, "i32"), "K": (k, "i32"), "part": (config["PART"], "i32"), "tall": (config["GROUP"], "i32"),
+        "a": ("a", "ptr"), "lda": (lda, "i64"), "za": (za, "i64"), "b": ("b", "ptr"), "ldb": (ldb, "i64"), "zb": (zb, "i64"),
+    }  # fmt: skip
+    if splits == 1:
+        first |= {"out": ("out", "ptr"), "ldo": (ldo, "i64"), "zo": (zo, "i64"), "plane": (0, "i64"), **after}
+    else:
+        first |= {"out": ("parts", "ptr"), "ldo": (pitch, "i64"), "zo": (m * pitch, "i64"), "plane": (plane, "i64"), **nothing}
+        wide = True
+    shape = [*(config[x] for x in ("BM", "BN", "WM", "WN", "TM", "TN", "STAGES", "BLOCKS")), mode_a, mode_b]
+    last_of_all = more and splits == 1
+    flags = [str(x).lower() for x in (wide and not last_of_all, last_of_all)]
+    tiles = -(-m // config["BM"]) * -(-n // config["BN"])
+    threads = config["BM"] // config["WM"] * (config["BN"] // config["WN"]) * 32
+
+    def launch(name: str, grid: tuple[int, ...], args: Mapping[str, tuple[Any, str]], block: int, shared: int = 0) -> Launch:
+        values, types = {x: value for x, (value, _) in args.items()}, tuple(kind for _, kind in args.values())
+        return Launch(name, grid, values, types=types, block=(block,), shared=shared, chained=early)
+
+    name = f"sgemm<{', '.join(map(str, [*shape, *flags]))}>"
+    made = [launch(name, (tiles, splits, batch), first, threads, _shared(config, (mode_a, mode_b)))]
+    if splits > 1:
+        each = 1 if splits <= 8 else 4 if splits <= 32 else 16
+        last = {
+            "M": (m, "i32"), "N": (n, "i32"), "splits": (splits, "i32"), "pitch": (pitch, "i32"), "plane": (plane, "i64"), "parts": ("parts", "ptr"),
+            "out": ("out", "ptr"), "ldo": (ldo, "i64"), "zo": (zo, "i64"), **after,
+        }  # fmt: skip
+        made.append(launch(f"add_parts<{each}, {str(more).lower()}>", (-(-plane // 4 // (256 // each)),), last, 256))
+    return made
+
+
+def explains(p: Problem, config: Mapping[str, Any], head: Head) -> str:
+    m, n, _, batch = _sizes(p)
+    splits, (a, b, _) = _splits(p, config), _modes(p)
+    tile = next((t for t in TILES if all(config[name] == value for name, value in t.config.items())), None)
+    tiles = -(-m // config["BM"]) * -(-n // config["BN"]) * batch
+    said = [
+        f"tile {config['BM']} x {config['BN']}, {config['TM']} x {config['TN']} a thread, {config['STAGES']} slices of {BK} of K in flight",
+        f"{tiles} tile{'s'[: tiles - 1]}" + (f", cut into {splits} parts of K that a second launch adds" if splits > 1 else ""),
+    ]
+    found = ranked(p)
+    predicted = None if tile is None else seconds(tile, splits, _sizes(p), (a, b), p.device.sms, p.device.shared_per_block)
+    other = next(((s, t, k) for s, t, k in found if (t, k) != (tile, splits)), None)
+    first = "next" if (tile, splits) == found[0][1:] else "the model prefers"
+    beside = "" if other is None else f"; {first} {other[1].BM}x{other[1].BN} in {other[2]} at {other[0] * 1e6:.1f} µs"
+    said.append(("" if predicted is None else f"predicted {predicted * 1e6:.1f} µs") + beside)
+    return "; ".join(said)

@@ -1,0 +1,9 @@
+"""dx, dweight and dbias of layer_norm of rows that no cluster holds. Contract: rooftop/ops/layer_norm.py; kernels: rooftop/kernels/_device/norms_split.py"""
+
+from __future__ import annotations
+
+from rooftop.kernels._device.norms_split import backward
+from rooftop.kernels._device.split_tiles import Config
+
+supports, prefers, choose, configs, scratch, launches = backward(centre=True)
+__all__ = ["Config", "choose", "configs", "launches", "prefers", "scratch", "supports"]

@@ -1,0 +1,157 @@
+"""y = rms_norm(x + residual) · weight + bias over the rows of [R, C] in cuTile. Contract: rooftop/ops/rms_norm.py
+
+What fits a tile is read once; longer rows are read twice, the second time from the end backwards, so that what was read last and still lies in the
+L2 is read first."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from rooftop.core.spec import Launch, Problem, View
+from rooftop.kernels._device.cutile import ct
+
+
+def _taken(x, residual, r, k, ROWS, COLUMNS, RESIDUAL, TMA):
+    """Elements of x, or of its sum with the residual, rounded as it is returned."""
+    v = ct.load(x, (r, k), (ROWS, COLUMNS), padding_mode=ct.PaddingMode.ZERO, allow_tma=TMA).astype(ct.float32)
+    if RESIDUAL:
+        v = v + ct.load(residual, (r, k), (ROWS, COLUMNS), padding_mode=ct.PaddingMode.ZERO, allow_tma=TMA).astype(ct.float32)
+        v = v.astype(x.dtype).astype(ct.float32)
+    return v
+
+
+def _scale(squares, x, eps):
+    """1 / sqrt(mean + eps), with a step of Newton's: all of a row hangs on it. Of 0 and infinity the step would make NaN."""
+    v = squares / ct.astype(x.shape[1], ct.float32) + eps
+    near = ct.rsqrt(v)
+    found = near + 0.5 * near * (1.0 - v * near * near)
+    return ct.where(found == found, found, near)
+
+
+def _affine(v, weight, bias, k, COLUMNS, WEIGHT, BIAS):
+    if WEIGHT:
+        v = v * ct.load(weight, (0, k), (1, COLUMNS), padding_mode=ct.PaddingMode.ZERO, allow_tma=False).astype(ct.float32)
+    if BIAS:
+        v = v + ct.load(bias, (0, k), (1, COLUMNS), padding_mode=ct.PaddingMode.ZERO, allow_tma=False).astype(ct.float32)
+    return v
+
+
+def _rows(x, residual, weight, bias, y, s, eps, r, ROWS, COLUMNS, RESIDUAL, WEIGHT, BIAS, TMA):
+    v = _taken(x, residual, r, 0, ROWS, COLUMNS, RESIDUAL, TMA)
+    if RESIDUAL:
+        ct.store(s, (r, 0), v.astype(s.dtype), allow_tma=False)
+    v = v * _scale(ct.sum(v * v, axis=1, keepdims=True), x, eps)
+    ct.store(y, (r, 0), _affine(v, weight, bias, 0, COLUMNS, WEIGHT, BIAS).astype(y.dtype), allow_tma=False)
+
+
+def once(
+    x, residual, weight, bias, y, s, eps, ROWS: ct.Constant[int], COLUMNS: ct.Constant[int], RESIDUAL: ct.Constant[bool], WEIGHT: ct.Constant[bool],
+    BIAS: ct.Constant[bool], TMA: ct.Constant[bool],
+):  # fmt: skip
+    """Whole rows at once, ROWS of them a block."""
+    _rows(x, residual, weight, bias, y, s, eps, ct.bid(0), ROWS, COLUMNS, RESIDUAL, WEIGHT, BIAS, TMA)
+
+
+def tile(
+    x, residual, weight, bias, y, s, eps, ROWS: ct.Constant[int], COLUMNS: ct.Constant[int], RESIDUAL: ct.Constant[bool], WEIGHT: ct.Constant[bool],
+    BIAS: ct.Constant[bool], TMA: ct.Constant[bool],
+):  # fmt: skip
+    """Whole rows at once, ROWS of them at a time, from block to block."""
+    for r in range(ct.bid(0), ct.num_tiles(x, axis=0, shape=(ROWS, COLUMNS)), ct.num_blocks(0)):
+        _rows(x, residual, weight, bias, y, s, eps, r, ROWS, COLUMNS, RESIDUAL, WEIGHT, BIAS, TMA)
+
+
+def loop(
+    x, residual, weight, bias, y, s, eps, COLUMNS: ct.Constant[int], RESIDUAL: ct.Constant[bool], WEIGHT: ct.Constant[bool], BIAS: ct.Constant[bool],
+    TMA: ct.Constant[bool],
+):  # fmt: skip
+    """One row, COLUMNS at a time, twice."""
+    r = ct.bid(0)
+    rounds = ct.num_tiles(x, axis=1, shape=(1, COLUMNS))
+    squares = ct.zeros((1, COLUMNS), ct.float32)
+    for k in range(rounds):
+        v = _taken(x, residual, r, k, 1, COLUMNS, RESIDUAL, TMA)
+        squares = squares + v * v
+    scale = _scale(ct.sum(squares, axis=1, keepdims=True), x, eps)
+    for k in range(rounds):
+        at = rounds - 1 - k
+        v = _taken(x, residual, r, at, 1, COLUMNS, RESIDUAL, TMA)
+        if RESIDUAL:
+            ct.store(s, (r, at), v.astype(s.dtype), allow_tma=False)
+        ct.store(y, (r, at), _affine(v * scale, weight, bias, at, COLUMNS, WEIGHT, BIAS).astype(y.dtype), allow_tma=False)
+
+
+@dataclass(frozen=True)
+class Config:
+    """`rows` × `columns` elements are held at a time by `warps` warps; `way`: "once", "tile" (a block goes on, `blocks` a multiprocessor) or "loop"."""
+
+    way: str
+    rows: int
+    columns: int
+    warps: int
+    blocks: int = 0  # "tile": a multiprocessor; else 0
+    tma: bool = False
+    occupancy: int = 0  # blocks a multiprocessor that the compiler is told to leave registers for; 0: it decides
+
+
+def _pow2(n: int) -> int:
+    return 1 << (n - 1).bit_length()
+
+
+def supports(p: Problem) -> str | None:
+    x = p["x"]
+    if x.dtype not in ("f32", "f16", "bf16"):
+        return f"takes f32, f16 or bf16; given {x.dtype}"
+    if x.numel == 0:
+        return "there is nothing to compute"
+    if max(x.shape) >= 2**31:
+        return f"takes fewer than 2**31 rows and columns; given {x.shape[0]} and {x.shape[1]}"
+    return None
+
+
+def _copied(p: Problem) -> bool:
+    """Whether TMA brings the rows: they begin on 16 bytes."""
+    wide = 16 // p["x"].itemsize
+    return all(m.align >= 16 and m.strides[0] % wide == 0 for n in ("x", "residual") if (m := p.get(n)) is not None)
+
+
+def choose(p: Problem) -> Config:
+    """Measured on an H200: what a multiprocessor has under way decides, so that blocks are held to 64 registers a thread where TMA brings the rows, with a
+    warp of its own."""
+    rows, columns = p["x"].shape
+    wide = max(16, _pow2(columns))
+    if wide > 16384:
+        return Config("loop", 1, 8192, 8)
+    lanes = max(1, min(4096 // wide, _pow2(rows)))
+    while lanes > 1 and -(-rows // lanes) < 4 * p.device.sms:
+        lanes //= 2
+    if lanes * wide >= 4096 and _copied(p):
+        small = p["x"].itemsize * lanes * wide <= 16384
+        return Config("once", lanes, wide, 4 if small else 8, tma=True, occupancy=4 if small else 2)
+    return Config("once", lanes, wide, 8 if lanes * wide >= 4096 else 4)
+
+
+def configs(p: Problem) -> list[Config]:
+    wide = max(16, _pow2(p["x"].shape[1]))
+    if wide > 16384:
+        return [Config("loop", 1, n, w, tma=tma) for n in (4096, 8192) for w in (4, 8) for tma in (False, True)]
+    lanes = choose(p).rows
+    found = [Config("once", lanes, wide, w, tma=tma, occupancy=o) for w in (4, 8) for tma in (False, True) for o in (0, 2, 4)]
+    return found + [Config("tile", lanes, wide, w, n, tma, n) for w in (4, 8) for tma in (False, True) for n in (1, 2, 3, 4)]
+
+
+def launches(p: Problem, config: Config) -> list[Launch]:
+    rows, columns = p["x"].shape
+    args: dict[str, Any] = {n: n if p.get(n) is not None else "x" for n in ("x", "residual", "y", "s")}
+    args |= {n: View(n, (1, columns), (columns, 1)) if p.get(n) is not None else "x" for n in ("weight", "bias")}
+    args |= {"eps": float(p.option("eps")), "COLUMNS": config.columns, "TMA": config.tma}
+    args |= {n.upper(): p.get(n) is not None for n in ("residual", "weight", "bias")}
+    options = {"num_worker_warps": config.warps, **({"occupancy": config.occupancy} if config.occupancy else {})}
+    if config.way == "loop":
+        return [Launch(loop, (rows,), args, options=options)]
+    args["ROWS"] = config.rows
+    tiles = -(-rows // config.rows)
+    if config.way == "once":
+        return [Launch(once, (tiles,), args, options=options)]
+    return [Launch(tile, (min(tiles, config.blocks * p.device.sms),), args, options=options)]

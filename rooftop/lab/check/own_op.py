@@ -1,0 +1,146 @@
+"""A `.cu` file of no known op, judged by a function of Python: `rooftop check my.cu --reference my.py:name`.
+
+The function is the contract's reference: its parameters are the kernel's inputs by the names of the head's args, what it returns are the tensors that
+remain, in the order of args. Sizes are those of `--shape`, or a few of the house's choosing."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rooftop.core import head as heads
+from rooftop.core import head_text
+from rooftop.core.backends.cuda import CudaImplementation
+from rooftop.core.backends.python_files import load_file
+from rooftop.core.contract import Contract
+from rooftop.core.head_parts import HeadError
+from rooftop.core.names import hint
+from rooftop.core.spec import Case, Input, Meta, Problem, Work
+from rooftop.lab.candidates import Subject
+
+SIZES = (  # of the first dimension, the second, the third and those after it; distinct, so that two that are mixed up show
+    ("one", (1, 1, 1)), ("small", (5, 7, 3)), ("odd", (33, 101, 13)), ("of tiles", (64, 128, 32)), ("longer", (3, 1030, 6)), ("taller", (515, 20, 4)),
+)  # fmt: skip
+LONG = ("one", 1), ("a few", 7), ("a block", 256), ("odd", 1003), ("several blocks", 8192), ("several and a tail", 8209)  # of one dimension
+OPTIONS = {bool: "bool", int: "int", float: "float", str: "str"}
+
+
+def subject(path: Path, given: str, shapes: Sequence[Mapping[str, int]] = ()) -> Subject:
+    """The kernel of `path` with a contract made of the function `given` ("my.py:name"; the name may be left out where the file has one function, or one
+    of the kernel's name or called `reference`). `shapes`: sizes by the head's names, a case each.
+
+    Raises HeadError or ValueError for what does not fit together."""
+    if not path.is_file() or path.suffix != ".cu":
+        raise ValueError(f"--reference judges one .cu file; {path} is {'no file' if not path.is_file() else 'none'}")
+    head = head_text.parse(head_text.read(path), str(path))
+    if head.op is not None:
+        raise HeadError(f"{path}: the head names the op {head.op}, whose contract judges it; leave --reference out, or the op")
+    function = _function(given, path.stem)
+    op = contract(head, function, given, shapes)
+    return Subject(path.stem, op, CudaImplementation(path.resolve(), op.name, path.stem))
+
+
+def _function(given: str, stem: str) -> Callable[..., Any]:
+    file, _, name = given.rpartition(":") if not given.endswith(".py") else (given, "", "")
+    path = Path(file)
+    if path.suffix != ".py" or not path.is_file():
+        raise ValueError(f"--reference {given}: {path} is no file; it is written FILE.py:FUNCTION")
+    module = load_file(path)
+    own = {n: f for n, f in vars(module).items() if inspect.isfunction(f) and f.__module__ == module.__name__ and not n.startswith("_")}
+    name = name or next((n for n in (stem, "reference") if n in own), next(iter(own)) if len(own) == 1 else "")
+    if name not in own:
+        raise ValueError(f"--reference {given}: {path} has no function {name!r}; {hint(name, list(own))}" if name else
+                         f"--reference {given}: {path} has {len(own)} functions; name one: {path}:{next(iter(own), 'reference')}")  # fmt: skip
+    return own[name]
+
+
+def contract(head: heads.Head, function: Callable[..., Any], given: str, shapes: Sequence[Mapping[str, int]] = ()) -> Contract:
+    """Of a head without an op and the function that says what it computes."""
+    listed = {a.name: a for a in (*head.args, *head.tensors) if isinstance(a, heads.TensorArg) and a.name not in head.scratch}
+    signature = inspect.signature(function)
+    inputs = {n: listed[n] for n in signature.parameters if n in listed}
+    written = {n: a for n, a in listed.items() if n not in signature.parameters}
+    parameters = []
+    for p in signature.parameters.values():
+        if p.name in listed:
+            parameters.append(p.replace(annotation="Tensor", default=p.empty, kind=p.POSITIONAL_OR_KEYWORD))
+        elif p.default is not p.empty and type(p.default) in OPTIONS:
+            parameters.append(p.replace(annotation=OPTIONS[type(p.default)], kind=p.POSITIONAL_OR_KEYWORD))
+        else:
+            raise ValueError(
+                f"--reference {given}: {p.name} is no tensor of the head's args ({', '.join(listed)}), and as a number it lacks a default "
+                f"({p.name}=1.0: the value that the kernel is judged at)"
+            )
+    if not inputs:
+        raise ValueError(f"--reference {given}: none of its parameters is a tensor of the head's args, which are {', '.join(listed)}")
+    options = {p.name: p.default for p in parameters if p.name not in listed}
+
+    @functools.wraps(function)
+    def reference(*args: Any) -> Any:
+        return function(*args)
+
+    reference.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+
+    def outputs(**known: Any) -> dict[str, Meta | None]:
+        sizes: dict[str, Any] = {n: known[n] for n in options}
+        letter = next((known[n].dtype for n, a in inputs.items() if a.dtype == "T"), head.dtypes[0] if head.dtypes else "f32")
+        for n, a in inputs.items():
+            sizes.update(zip(a.dims, known[n].shape, strict=True))
+        return {n: Meta(tuple(_size(d, sizes, n, head) for d in a.dims), letter if a.dtype == "T" else a.dtype) for n, a in written.items()}
+
+    def work(p: Problem) -> Work:
+        size = {n: p[n].nbytes for n in listed}
+        return Work(sum(size[n] for n in inputs), sum(size[n] for n in (written or mutated)), {})
+
+    dims = list(dict.fromkeys(d for a in inputs.values() for d in a.dims if not d.isdigit()))
+    cases = _cases(head, inputs, dims, options, shapes)
+    mutated = () if written else _changed(function, inputs, cases[-1])
+    if not written and not mutated:
+        raise ValueError(f"--reference {given}: every tensor of the head is a parameter of it and it changes none, so that the kernel would have no output")
+    return Contract(reference, outputs=outputs, cases=cases, work=work, mutates=mutated, name=Path(head.path).stem)
+
+
+def _size(name: str, sizes: Mapping[str, Any], tensor: str, head: heads.Head) -> int:
+    if name.isdigit():
+        return int(name)
+    if name not in sizes:
+        raise ValueError(f"{head.path}: {tensor} has a size {name} that no input has: give the reference a parameter {name} with a default")
+    return int(sizes[name])
+
+
+def _cases(
+    head: heads.Head, inputs: Mapping[str, heads.TensorArg], dims: Sequence[str], options: Mapping[str, Any], shapes: Sequence[Mapping[str, int]]
+) -> list[Case]:
+    wanted: list[tuple[str, dict[str, int]]] = []
+    for shape in shapes:
+        if unknown := sorted(set(shape) - {*dims, *options}):
+            raise ValueError(f"--shape {unknown[0]}={shape[unknown[0]]}: the head's inputs have the sizes {', '.join(dims) or 'none'}")
+        if missing := [d for d in dims if d not in shape]:
+            raise ValueError(f"--shape {','.join(f'{n}={v}' for n, v in shape.items())}: the size {missing[0]} is missing")
+        wanted.append(("x".join(str(shape[d]) for d in dims), dict(shape)))
+    if not wanted and len(dims) < 2:
+        wanted = [(name, dict.fromkeys(dims, n)) for name, n in LONG]
+    elif not wanted:
+        wanted = [(name, {d: sizes[min(i, len(sizes) - 1)] for i, d in enumerate(dims)}) for name, sizes in SIZES]
+    made = []
+    for letter in head.dtypes or ("f32",):
+        for name, sizes in wanted:
+            tensors = {n: Input(tuple(int(d) if d.isdigit() else sizes[d] for d in a.dims), letter if a.dtype == "T" else a.dtype) for n, a in inputs.items()}
+            made.append(Case(name, {**tensors, **options, **{n: v for n, v in sizes.items() if n in options}}))
+    return made
+
+
+def _changed(function: Callable[..., Any], inputs: Mapping[str, heads.TensorArg], case: Case) -> tuple[str, ...]:
+    """The tensors that the function writes into."""
+    import torch
+
+    from rooftop.lab import inputs as making
+
+    generator = torch.Generator().manual_seed(0)
+    tensors = {n: making.tensor(i, generator, "cpu") for n, i in case.tensors()}
+    before = {n: t.clone() for n, t in tensors.items()}
+    function(**tensors, **{n: v for n, v in case.inputs.items() if n not in tensors})
+    return tuple(n for n, t in tensors.items() if not torch.equal(t, before[n]))

@@ -1,0 +1,61 @@
+"""The tables of docs/comm.md: ops of several ranks on several GPUs of one host, from the records."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from rooftop.core import registry
+from rooftop.lab.records.store import Record
+from rooftop.lab.report.data import Gatherer
+from rooftop.lab.report.model import Measured, SiteData
+
+SEVERAL = re.compile(r" x\d+$")  # how the name of so many cards ends
+LADDER = "gemm_comm"
+NOTHING = "Nothing has been measured yet with the kernels as they stand."
+
+
+def _fresh(found: Sequence[Record]) -> dict[str, dict[tuple[str, str], dict[str, Measured]]]:
+    """Device -> (op, case) -> subject -> its newest record, of the kernels as they are."""
+    mine = [r for r in found if r["kind"] == "bench" and SEVERAL.search(str(r["device"].get("name", "")))]
+    made: dict[str, dict[tuple[str, str], dict[str, Measured]]] = {}
+    for (device, op, subject, case), m in Gatherer(mine, {}, [], registry.HOUSE).measured.items():
+        if m.kernel is not None and not m.stale:
+            made.setdefault(device, {}).setdefault((op, case), {})[subject] = m
+    return made
+
+
+def _us(m: Measured | None) -> str:
+    return "" if m is None else f"{m.seconds * 1e6:.0f}" if m.seconds >= 1e-4 else f"{m.seconds * 1e6:.1f}"
+
+
+def collectives(found: list[Record], _site: SiteData) -> str:
+    """A row a case: the fastest of our kernels, torch's collective of the same tensors unquantised, and how many times as fast ours is."""
+    lines: list[str] = []
+    for device, cases in sorted(_fresh(found).items()):
+        rows = []
+        for (op, case), by in sorted(cases.items(), key=lambda item: (item[0][0], [int(n) if n.isdigit() else n for n in re.split(r"(\d+)", item[0][1])])):
+            ours = sorted((m for s, m in by.items() if s.startswith(f"{op}__") and op != registry.ladder(LADDER).op), key=lambda m: m.seconds)
+            theirs = by.get("peer:NCCL")
+            if ours and theirs is not None:
+                name = ours[0].subject.removeprefix(f"{op}__")
+                rows.append(f"| {op.removesuffix('_ranks')} | {case} | {_us(theirs)} | {_us(ours[0])} | {theirs.seconds / ours[0].seconds:.2f} | {name} |")
+        if rows:
+            lines += [f"{device}.", "", "| | case | NCCL, unquantised: µs | ours: µs | times as fast | kernel |", "|---|---|---:|---:|---:|---|", *rows, ""]
+    return "\n".join(lines).rstrip() or NOTHING
+
+
+def products(found: list[Record], _site: SiteData) -> str:
+    """A row a way of the ladder gemm_comm, a column a case."""
+    ladder, lines = registry.ladder(LADDER), list[str]()
+    for device, cases in sorted(_fresh(found).items()):
+        shown = [c for c in (f"{name} {d}" for name in ladder.cases for d in ladder.dtypes) if (ladder.op, c) in cases]
+        ways = dict.fromkeys(s for c in shown for s in sorted(cases[ladder.op, c]) if s.startswith(("peer:", f"{LADDER}/")))
+        if not shown:
+            continue
+        lines += [f"{device}. Microseconds of the slower rank.", "", f"| | {' | '.join(shown)} |", "|---|" + "---:|" * len(shown)]
+        for way in sorted(ways, key=lambda s: (s.startswith(LADDER), s)):
+            name = way.removeprefix("peer:").removeprefix(f"{LADDER}/")
+            lines.append(f"| {name} | {' | '.join(_us(cases[ladder.op, c].get(way)) for c in shown)} |")
+        lines.append("")
+    return "\n".join(lines).rstrip() or NOTHING

@@ -1,0 +1,78 @@
+"""What all drawings are made of: rectangles, texts, lines and arrows as one SVG element. Colours are the page's, by class (report.css)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from html import escape
+
+from markupsafe import Markup
+
+WIDTH = 880  # pixels, at most
+LETTER = 6.3  # pixels of a letter at the size of the page's figures
+COLOURS = ("a", "b", "c", "d", "e")  # classes of filled boxes, told apart by hue and by lightness
+
+
+@dataclass(frozen=True)
+class Picture:
+    """`about`: what it shows in words, for those who do not see it and for the terminal."""
+
+    svg: Markup
+    about: str
+
+
+class Canvas:
+    """Grows downwards; (0, 0) is the upper left corner."""
+
+    def __init__(self) -> None:
+        self._body: list[str] = []
+        self._right = self._bottom = 0.0
+
+    def _reach(self, x: float, y: float) -> None:
+        self._right, self._bottom = max(self._right, x), max(self._bottom, y)
+
+    def box(self, x: float, y: float, width: float, height: float, kind: str = "", text: str = "", about: str = "") -> None:
+        """A rectangle, with a text in its middle where that fits. `about` is what a pointer reads."""
+        self._reach(x + width, y + height)
+        told = f"<title>{escape(about)}</title>" if about else ""
+        self._body.append(f'<rect class="box {kind}" x="{x:.1f}" y="{y:.1f}" width="{max(width, 0.5):.1f}" height="{max(height, 0.5):.1f}">{told}</rect>')
+        if text and len(text) * LETTER <= width + 2 and height >= 11:
+            self.text(x + width / 2, y + height / 2 + 4, text, "middle", kind="in")
+
+    def text(self, x: float, y: float, text: str, anchor: str = "start", kind: str = "") -> None:
+        length = len(text) * LETTER
+        self._reach(x + {"start": length, "middle": length / 2, "end": 0}[anchor], y + 4)
+        chosen = f' class="{kind}"' if kind else ""
+        self._body.append(f'<text{chosen} x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>')
+
+    def line(self, x1: float, y1: float, x2: float, y2: float, kind: str = "") -> None:
+        self._reach(max(x1, x2), max(y1, y2))
+        self._body.append(f'<line class="stroke {kind}" x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"/>')
+
+    def arrow(self, x1: float, y1: float, x2: float, y2: float) -> None:
+        """Along an axis."""
+        self.line(x1, y1, x2, y2)
+        dx, dy = (x2 > x1) - (x2 < x1), (y2 > y1) - (y2 < y1)
+        a, b = (x2 - 6 * dx - 3 * dy, y2 - 6 * dy - 3 * dx), (x2 - 6 * dx + 3 * dy, y2 - 6 * dy + 3 * dx)
+        self._body.append(f'<polygon class="head" points="{x2:.1f},{y2:.1f} {a[0]:.1f},{a[1]:.1f} {b[0]:.1f},{b[1]:.1f}"/>')
+
+    def picture(self, about: str) -> Picture:
+        width, height = self._right + 2, self._bottom + 4
+        return Picture(
+            Markup(
+                f'<svg viewBox="0 0 {width:.0f} {height:.0f}" width="{width:.0f}" height="{height:.0f}" role="img" aria-label="{escape(about)}">'
+                f'{"".join(self._body)}</svg>'
+            ),
+            about,
+        )
+
+
+def plural(count: int, one: str) -> str:
+    return f"{count:,} {one}{'' if count == 1 else 's'}".replace(",", "\N{NARROW NO-BREAK SPACE}")
+
+
+def binary(size: float) -> str:
+    """A number of bytes in the unit that leaves the fewest digits."""
+    for unit, step in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if size >= step:
+            return f"{size / step:.4g} {unit}"
+    return f"{size:.4g} bytes"

@@ -1,0 +1,68 @@
+"""Digests of records' subjects, kept from one build of the pages to the next for as long as the tree is the same: working them out is most of a build."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from rooftop.core import settings
+
+FOLDERS = ("core", "ops", "kernels", "ladders", "tuned", "sparse", "quant", "codecs", "comm")  # what a digest follows from
+ENDINGS = (".py", ".cu", ".cuh", ".toml", ".json")
+
+
+class Known(dict[Any, Any]):
+    """A table of digests by what `rooftop.lab.report.data` asks for, which its text stands for."""
+
+    grown = False
+
+    def __contains__(self, key: object) -> bool:
+        return super().__contains__(repr(key))
+
+    def __getitem__(self, key: Any) -> Any:
+        return super().__getitem__(repr(key))
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self.grown = True
+        super().__setitem__(repr(key), value)
+
+
+def _path() -> Path:
+    made = hashlib.sha256()
+    files = [settings.PACKAGE / "lab" / "sanitize.py"]
+    for folder in FOLDERS:
+        files += sorted(p for p in (settings.PACKAGE / folder).rglob("*") if p.suffix in ENDINGS)
+    for path in files:
+        made.update(str(path).encode() + b"\0" + path.read_bytes())
+    key = made.hexdigest()
+    return settings.load().cache / "facts" / key[:2] / f"{key}.digests.json"
+
+
+def load() -> Known:
+    """What was worked out before of the tree as it is; empty where there is nothing, or it cannot be read."""
+    known = Known()
+    try:
+        data = json.loads(_path().read_text(encoding="utf-8"))
+        dict.update(known, {str(k): (None if why is None else str(why), str(digest)) for k, (why, digest) in data.items()})
+    except (OSError, ValueError, TypeError, AttributeError):
+        pass
+    return known
+
+
+def save(known: Known) -> None:
+    """A cache that cannot be written costs time, nothing else."""
+    if not known.grown:
+        return
+    path = _path()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=path.parent)
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            json.dump(dict(known.items()), file)
+        os.replace(temporary, path)
+    except OSError:
+        pass

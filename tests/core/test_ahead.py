@@ -1,0 +1,292 @@
+"""Kernels whose compiler is an extra: what is kept and found again, what is said where the compiler is absent, too old or at fault. None of it needs one."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from _backend_house import AHEAD, HOUSE, kernel, subject
+
+from rooftop.core import cubins, launch, settings
+from rooftop.core.backends import ahead as backends
+from rooftop.core.backends.ahead import AheadImplementation
+from rooftop.core.backends.cutile import array, steps
+from rooftop.core.backends.python_files import texts_of_function
+from rooftop.core.backends.table import BACKENDS
+from rooftop.core.call import select
+from rooftop.core.child import Process
+from rooftop.core.compile import CompileError, compile_cuda
+from rooftop.core.cubins import AbsentCompiler, Cubin
+from rooftop.core.spec import TARGETS, Device, Launch, Meta, Problem, View
+from rooftop.lab.check import checker
+from rooftop.lab.inspect import inspector
+
+NEW, OLD = "cuda-tile 1.7.0, nvidia-cuda-tileiras 13.4.92", "cuda-tile 1.7.0, nvidia-cuda-tileiras 13.2.86"
+CUBIN = Cubin(b"\x7fELF and\nmore", "mmt", NEW, 1.5, {"threads": 128})
+LANGUAGES = [name for name, b in BACKENDS.items() if issubclass(b.implementation, AheadImplementation)]
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("ROOFTOP_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def compiler(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """As if a compiler of some version were installed, or none; `child`: the module that is run as one."""
+
+    def pretend(versions: str, child: str = "tests._fake_compiler") -> None:
+        monkeypatch.setattr(backends, "found", lambda package: bool(versions))
+        monkeypatch.setattr(cubins, "versions", lambda packages: versions)
+        monkeypatch.setattr(backends, "_PROCESSES", {})
+        for name in LANGUAGES:
+            monkeypatch.setattr(BACKENDS[name].implementation, "child", child)
+
+    return pretend
+
+
+def mmt(name: str = "cutile_sm90", case: str = "tiles bf16") -> tuple[AheadImplementation, Problem, Launch]:
+    found = subject(name)
+    assert isinstance(found.implementation, AheadImplementation)
+    _, problem = found.kernel_problem(found.op.case(case), TARGETS["h200"])
+    (one,) = found.implementation.launches(problem, found.implementation.choose(problem))
+    return found.implementation, problem, one
+
+
+def cubin(name: str = "cutile_sm90", case: str = "tiles bf16") -> Cubin:
+    implementation, problem, one = mmt(name, case)
+    return implementation.cubin(one, dict(problem.tensors), problem)
+
+
+# -- what is kept ----------------------------------------------------------------------------------------------------
+
+
+def test_a_cubin_is_kept_whole_and_told_by_its_compiler() -> None:
+    cubins.write("cutile", "ab12", CUBIN)
+    for compiler in (NEW, ""):  # no compiler here: whoever made it
+        found = cubins.read("cutile", "ab12", compiler)
+        assert found is not None and found.cached
+        assert (found.code, found.symbol, found.compiler, found.seconds, found.facts) == (b"\x7fELF and\nmore", "mmt", NEW, 1.5, {"threads": 128})
+    assert cubins.read("cutile", "ab12", OLD) is None, "of another compiler: made anew"
+    assert cubins.read("cutile", "cd34", "") is None
+
+
+@pytest.mark.parametrize("damage", [lambda b: b[:-1], lambda b: b[20:], lambda b: b"", lambda b: b"[]\n" + b, lambda b: b.replace(b"more", b"less")])
+def test_a_damaged_cubin_is_none(damage: Callable[[bytes], bytes]) -> None:
+    cubins.write("cutile", "ab12", CUBIN)
+    path = cubins.folder_of("cutile", "ab12").with_suffix(".cubin")
+    path.write_bytes(damage(path.read_bytes()))
+    assert cubins.read("cutile", "ab12", "") is None
+
+
+def test_a_cache_that_cannot_be_written_is_no_error(cache: Path) -> None:
+    cache.write_text("a file")
+    cubins.write("cutile", "ab12", CUBIN)
+    with cubins.alone("cutile", "ab12"):
+        assert cubins.read("cutile", "ab12", "") is None
+
+
+def test_what_was_compiled_once_is_read_where_no_compiler_is(compiler: Callable[..., None]) -> None:
+    compiler(NEW)
+    made = cubin()
+    assert (made.code, made.compiler, made.cached) == (b"a cubin", NEW, False) and cubin().cached
+    compiler("")
+    assert cubin().code == b"a cubin" and cubin().cached
+    assert cubin(case="tile bf16").cached, "its extents are multiples of 16 bytes too: one cubin serves both"
+    with pytest.raises(AbsentCompiler):
+        cubin(case="odd bf16")
+    compiler("cuda-tile 1.8.0, nvidia-cuda-tileiras 13.5.0")
+    assert not cubin().cached
+
+
+def test_a_carried_cubin_is_inspected_without_its_compiler(compiler: Callable[..., None]) -> None:
+    """Any machine code of the right parameters will do: here NVRTC's."""
+    compiler("")
+    implementation, problem, one = mmt()
+    whole = ", ".join(f"void* {n}, int {n}0, int {n}1, int {n}2, int {n}3" for n in "abc")
+    made = compile_cuda(f'extern "C" __global__ void mmt({whole}) {{}}', name="mine.cu", target="sm_90a", kernels=["mmt"])
+    name = implementation._key(one, "sm_90a", implementation.job(one, dict(problem.tensors), problem))
+    cubins.write("cutile", name, Cubin(made.cubin, made.names["mmt"], NEW, 1.0, {}))
+    facts = implementation.machine_code(problem, one, {})
+    assert facts.cubin == made.cubin and facts.blocks == 6 and facts.cluster == 1
+    assert "EXIT" in inspector.text(subject("cutile_sm90"), subject("cutile_sm90").op.case("tiles bf16"), "h200", "sass")
+
+
+def test_two_processes_compile_a_cubin_once(compiler: Callable[..., None], cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiler(NEW)
+    monkeypatch.setenv("RUNS", str(tmp_path / "runs"))
+    implementation, problem, one = mmt()
+    other = [Process(Path(sys.executable), implementation.child, {}, what="another") for _ in range(2)]
+
+    def make(process: Process) -> None:
+        tensors = dict(problem.tensors)
+        name = implementation._key(one, "sm_90a", implementation.job(one, tensors, problem))
+        with cubins.alone("cutile", name):
+            if cubins.read("cutile", name, NEW) is None:
+                process.ask({"what": "compilation", "kernel": "mmt", "target": "sm_90a", **implementation.job(one, tensors, problem)})
+                cubins.write("cutile", name, CUBIN)
+
+    threads = [threading.Thread(target=make, args=(p,)) for p in other]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    for p in other:
+        p.end()
+    assert (tmp_path / "runs").read_text() == "mmt for sm_90a\n"
+    assert cubin().code == CUBIN.code
+
+
+# -- what is said ----------------------------------------------------------------------------------------------------
+
+
+def test_an_absent_compiler_is_named_with_its_extra_in_one_line(compiler: Callable[..., None], cache: Path) -> None:
+    compiler("")
+    with pytest.raises(AbsentCompiler) as error:
+        cubin()
+    assert str(error.value) == (
+        f"mmt__cutile_sm90: no cubin for sm_90 is kept for this input in {cache / 'cutile'}, and package cuda.tile is not installed "
+        "(pip install 'rooftop[cutile]')"
+    )
+
+
+def test_a_compiler_too_old_for_hopper_says_what_to_install(compiler: Callable[..., None]) -> None:
+    compiler(OLD)
+    with pytest.raises(AbsentCompiler, match=r"tileiras 13\.2 compiles nothing for Hopper \(sm_90a\); pip install 'rooftop\[cutile\]' brings 13\.3 or later$"):
+        cubin()
+
+
+def test_what_the_compiler_refuses_is_its_words_in_one_line(compiler: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
+    compiler(NEW)
+    monkeypatch.setenv("FAILS", "1")
+    with pytest.raises(CompileError, match=r"mmt does not compile for sm_90a \(cuda-tile 1\.7\.0.*\): TileError: ct\.mma takes no tiles of words$"):
+        cubin()
+
+
+def test_a_compiler_that_ends_is_an_error_that_says_so(compiler: Callable[..., None]) -> None:
+    compiler(NEW, child="tests._no_such_module")
+    with pytest.raises(CompileError, match=r"the process of cuTile ended: .*No module named tests\._no_such_module"):
+        cubin()
+
+
+def test_a_cubin_that_the_driver_does_not_load_says_whose_it_is(compiler: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
+    compiler("")
+    implementation, problem, one = mmt()
+    name = implementation._key(one, "sm_90a", implementation.job(one, dict(problem.tensors), problem))
+    cubins.write("cutile", name, Cubin(b"\x7fELF .nv.host", "mmt", NEW, 1.0, {}))
+
+    def refuse(binary: Any) -> Any:
+        raise launch.LaunchError("loading code for sm_90a: the driver answers CUDA_ERROR_UNSUPPORTED_PTX_VERSION")
+
+    monkeypatch.setattr(launch, "Module", refuse)
+    with pytest.raises(launch.LaunchError, match=r"UNSUPPORTED_PTX_VERSION; the cubin is of cuda-tile 1\.7\.0, .*13\.4\.92: .* update the driver$"):
+        implementation.prepare(problem, [one], ["a", "b", "c"], 0)
+
+
+def test_an_older_card_is_refused_before_the_compiler_is_asked() -> None:
+    _, problem, _ = mmt()
+    old = Device("NVIDIA A100", 80, 108, 163 << 10, 40 << 20)
+    assert kernel("cutile_sm90").supports(problem.on(old)) == "needs sm_90 or later; NVIDIA A100 is sm_80"
+
+
+def test_check_skips_with_the_reason_without_a_gpu_and_without_a_cubin(compiler: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
+    found = subject("cutile_sm90")
+    result = checker.check(found, found.op.case("tile bf16"), backend="cpu")
+    assert (result.status, result.message) == ("skipped", "cuTile kernels run on a GPU only")
+    compiler("")
+    monkeypatch.setattr(checker, "backend_of", lambda subject, wanted: ("torch", None))  # where a GPU stands in for
+    result = checker.check(found, found.op.case("tile bf16"), backend="cpu")
+    assert result.status == "skipped" and "is not installed (pip install 'rooftop[cutile]')" in result.message
+
+
+def test_such_kernels_are_taken_by_name_alone() -> None:
+    found, problem = subject("cutile_sm90"), mmt()[1]
+    from rooftop.core import registry
+
+    op = registry.op("softmax")
+    case = op.problem(op.case("odd 3x7 f32"), TARGETS["h200"])
+    choice = select(op, case)
+    assert choice.call is not None and choice.call.implementation.backend not in LANGUAGES
+    named = select(op, case, "softmax__cutile_sm90").call
+    assert named is not None and named.implementation.name == "softmax__cutile_sm90"
+    assert found.implementation is not None and found.implementation.supports(problem) is None
+
+
+def test_the_base_package_imports_neither_language() -> None:
+    code = (
+        "import sys\nfrom rooftop.core import registry\nfrom rooftop.core.spec import TARGETS\n"
+        "for name in ('softmax__cutile_sm90', 'softmax__cute_sm90', 'matmul__cute_sm90', 'attention__cutile_sm90'):\n"
+        "    i = registry.implementation(name); op = registry.op(i.op)\n"
+        "    from rooftop.core.call import seen_by_kernels\n"
+        "    for c in op.cases[:40]:\n"
+        "        p = seen_by_kernels(op, op.problem(c, TARGETS['h200']))[0]\n"
+        "        if i.supports(p) is None:\n"
+        "            i.job(i.launches(p, i.choose(p))[0], dict(p.tensors), p)\n"
+        "print([m for m in ('cuda.tile', 'cutlass') if m in sys.modules])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=settings.CHECKOUT)
+    assert done.stdout == "[]\n", done.stderr
+
+
+# -- what a cubin relies on --------------------------------------------------------------------------------------------
+
+
+def test_of_an_array_alignment_counts_and_not_shapes() -> None:
+    one = array(Meta((128, 64), "bf16"))
+    assert one == array(Meta((4096, 8192), "bf16")) and (one["ones"], one["strides"], one["extents"]) == ([False, True], [8, 1], [8, 8])
+    assert array(Meta((128, 65), "bf16"))["extents"] == [8, 1] and array(Meta((128, 65), "bf16"))["strides"] == [1, 1]
+    assert array(Meta((128, 64), "bf16", align=2))["align"] == 2
+    assert array(Meta((70000, 32768), "bf16"))["wide"] and not one["wide"]
+    assert array(Meta((6, 64), "f32", (0, 1)))["overlaps"] and not one["overlaps"]
+
+
+def test_the_stride_of_a_single_element_hides_nothing() -> None:
+    assert steps(Meta((1, 128, 64), "bf16", (1, 64, 1))) == (8192, 64, 1)
+    assert steps(Meta((128, 1), "bf16", (7, 5))) == (7, 1)
+    assert array(Meta((1, 128, 64), "bf16", (3, 64, 1))) == array(Meta((1, 128, 64), "bf16"))
+
+
+def test_a_launch_hands_over_addresses_extents_and_strides() -> None:
+    implementation, problem, one = mmt()
+    ready = implementation.ready(one, CUBIN, dict(problem.tensors), problem)
+    assert ready.types == ("ptr", "i32", "i32", "i32", "i32") * 3
+    assert list(ready.args.values())[:5] == ["a", 128, 256, 256, 1]
+    assert implementation.job(one, dict(problem.tensors), problem)["parameters"][3] == {"constant": 64}
+    view = Launch(one.kernel, one.grid, {**one.args, "b": View("b", (256, 192), (1, 256))})
+    assert list(implementation.ready(view, CUBIN, dict(problem.tensors), problem).args.values())[5:10] == ["b", 256, 192, 1, 256]
+
+
+def test_a_launch_that_does_not_fit_its_kernel_is_an_error() -> None:
+    implementation, problem, one = mmt()
+    for args, options, says in (
+        ({"a": "a", "b": "b"}, {}, "mmt takes a, b, c, TILE; the launch gives a, b"),
+        ({**one.args, "c": "d"}, {}, "mmt: c is 'd', which names no tensor here"),
+        (one.args, {"warps": 4}, "mmt: options are warps; a launch of cuTile takes num_ctas, occupancy, opt_level, num_worker_warps"),
+        ({**one.args, "c": View("c", (1, 1), (1, 1), 4)}, {}, "a view of c begins at element 4; an array begins where its tensor does"),
+    ):
+        with pytest.raises(TypeError, match=says):
+            implementation.job(Launch(one.kernel, one.grid, args, options=options), dict(problem.tensors), problem)
+
+
+def test_the_text_of_a_function_is_what_it_reaches() -> None:
+    text = "A = 1\nB = 2\n\n\ndef f(x):\n    return g(x) + A  # why\n\n\ndef g(x):\n    '''What.'''\n    return x\n\n\ndef choose(p):\n    return f(B)\n"
+    assert texts_of_function(text, "f") == ["A = 1", "def f(x):\n    return g(x) + A", "def g(x):\n    return x"]
+    assert texts_of_function(text, "g") == texts_of_function(text.replace("A = 1", "A = 3"), "g")
+    assert texts_of_function(text, "f") != texts_of_function(text.replace("A = 1", "A = 3"), "f")
+
+
+@pytest.mark.parametrize("name", AHEAD)
+def test_with_the_compiler_it_holds_what_it_must(name: str) -> None:
+    found = subject(name)
+    assert found.implementation is not None
+    if reason := found.implementation.builds():
+        pytest.skip(reason)
+    facts = inspector.facts_of(found, found.op.case("tiles bf16"), "h200")
+    assert [k["unmet"] for k in facts["kernels"]] == [[]] and facts["kernels"][0]["threads"] % 128 == 0
+    assert HOUSE.kernels in found.implementation.path.parents

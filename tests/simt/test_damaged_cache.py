@@ -1,0 +1,48 @@
+"""A simulation whose files in the cache are cut off, empty or not what was written is built anew."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from rooftop.core import settings
+from rooftop.lab import simt
+from rooftop.lab.simt import build
+
+SOURCE = "__global__ void healed(int* y) { y[0] = 41 + 1; }\n"
+
+
+def run() -> int:
+    y = torch.zeros(1, dtype=torch.int32)
+    assert simt.simulate(SOURCE, "healed", {"y": y}, grid=(1,), block=(1,), arguments=[("y", "ptr")]).clean
+    return int(y[0])
+
+
+def library() -> Path:
+    return build.build(SOURCE, path="kernel.cu", kernels=["healed"], mode="check").path
+
+
+@pytest.mark.parametrize("suffix", [".so", ".stack", ".variables"])
+@pytest.mark.parametrize("damage", ["cut off", "empty", "other"])
+def test_a_damaged_library_is_built_anew(suffix: str, damage: str) -> None:
+    assert run() == 42
+    path = library() if suffix == ".so" else library().with_suffix(suffix)
+    whole = path.read_bytes()
+    path.unlink()  # a loaded library is not written over
+    path.write_bytes({"cut off": whole[: len(whole) // 2] if suffix == ".so" else b"", "empty": b"", "other": b"\x00 no such thing"}[damage])
+    build.stack_bytes.cache_clear()
+    assert run() == 42
+    assert library().is_file()
+
+
+def test_machine_code_that_cannot_be_read_is_made_anew() -> None:
+    y = torch.zeros(1, dtype=torch.int32)
+    arguments = {"grid": (1,), "block": (1,), "arguments": [("y", "ptr")], "mode": "count"}
+    want = simt.simulate(SOURCE, "healed", {"y": y}, **arguments).lines  # type: ignore[arg-type]
+    folder = settings.load().cache / "simt" / "machine"
+    newest = max(folder.rglob("*.json"), key=lambda p: p.stat().st_mtime)
+    for text in ("", "{", "[]", '{"kernels": {"healed": [[1]]}, "shared": {}}'):
+        newest.write_text(text, encoding="utf-8")
+        assert simt.simulate(SOURCE, "healed", {"y": y}, **arguments).lines == want  # type: ignore[arg-type]
