@@ -3,7 +3,7 @@ finest details of a field decide; chunks of two or three dimensions.
 
     p = base + sum_j w_j (r_j - base) over the neighbours that come before, z first, then y, then x: within 2 of each dimension (3 of an image), 62 (24);
     where some lie outside of the chunk those within 1 that lie inside, with weights for each such place alone
-    k = rint((x - p) / step),  r = p + k step in the array's type;  step = 2 eb
+    k = rint((x - p) / step),  r = p + k step in the array's type;  step = 2 eb;  r = p of what is stored exactly
 
 Weights are fitted to the chunk by least squares, as if each neighbour had the error of a quantised value, and stored as float32. All of it in float64, one
 IEEE operation at a time, neighbours in one order. Values alike in z (r (r + 2) + 1) + y (r + 1) + x, r that reach, do not depend on each other: they are
@@ -77,8 +77,13 @@ def plan_of(shape: Shape) -> Plan | None:
     return Plan(tuple(kinds), tuple(places), tuple(map(int, begins[:-1])), around, columns, steps)
 
 
+def _filled(q: np.ndarray, good: np.ndarray) -> np.ndarray:
+    """Values that are not good take that of the one before."""
+    return q[np.maximum.accumulate(np.where(good, np.arange(len(q)), 0))]
+
+
 def _fit(q: np.ndarray, good: np.ndarray, plan: Plan, eb: float) -> np.ndarray:
-    """Weights, float32, of the values `q` less the base. Where there is no fit the nearest neighbour has weight 1."""
+    """Weights, float32, for the good ones of the values `q`, less the base. Where there is no fit the nearest neighbour has weight 1."""
     found = np.zeros(plan.weights, np.float32)
     with np.errstate(all="ignore"):
         for taps, places, begin in zip(plan.kinds, plan.places, plan.begins, strict=True):
@@ -135,7 +140,8 @@ def encode(chunks: list[np.ndarray], eb: float, e: Element) -> list[tuple[np.nda
     step, k = 2.0 * eb, np.empty(x.shape, np.int64)
     with np.errstate(all="ignore"):
         q = np.where(plain, x - base, 0.0)
-        weights = np.stack([_fit(np.ascontiguousarray(q[:, i]), plain[:, i], plan, eb) for i in range(len(chunks))], 1)
+        near = plain & (np.abs(q) < eb * FARTHEST)  # beyond it there is no number for a value
+        weights = np.stack([_fit(_filled(q[:, i], near[:, i]), near[:, i], plan, eb) for i in range(len(chunks))], 1)
         walk = _Walk(plan, len(x), base, weights)
         for values, kinds in plan.steps:
             p, v, known = walk.predicted(values, kinds), x[values], plain[values]
@@ -143,7 +149,7 @@ def encode(chunks: list[np.ndarray], eb: float, e: Element) -> list[tuple[np.nda
             stored = rounded(p + n * step, e)
             got = stored.astype(np.float64)
             good = known & (np.abs(v - got) < eb) & (np.abs(n) < FARTHEST) & plain_values(stored.view(e.bits), e)
-            walk.r[values] = np.where(good, got, np.where(known, v, p)) - base
+            walk.r[values] = np.where(good, got, p) - base
             k[values] = np.where(good, n, EXACT).astype(np.int64)
     found = []
     for i in range(len(chunks)):
@@ -173,6 +179,6 @@ def decode(shape: Shape, k: np.ndarray, marked: np.ndarray, exact: list[np.ndarr
         for values, kinds in plan.steps:
             p, bad = walk.predicted(values, kinds), marked[values]
             stored = np.where(bad, out[values], rounded(p + k[values] * step, e).view(e.bits))
-            walk.r[values] = np.where(bad & ~plain_values(stored, e), p, to_floats(stored, e)) - base
+            walk.r[values] = np.where(bad, p, to_floats(stored, e)) - base
             out[values] = stored
     return out

@@ -183,3 +183,35 @@ def test_normal_weights_reach_their_entropy() -> None:
     p = np.bincount(planes._symbols(bits, ELEMENTS["bf16"]), minlength=256) / len(bits)
     best = 16 / (8 - (p[p > 0] * np.log2(p[p > 0])).sum())
     assert c.ratio > 0.98 * best and c.ratio > 1.45
+
+
+@pytest.mark.parametrize(("shape", "dtype"), [((2, 16, 40, 50), np.float32), ((80, 90), np.float64)], ids=str)
+def test_values_before_predict_where_that_is_smaller(shape: tuple[int, ...], dtype: Any) -> None:
+    """Sums along two dimensions: a coarser grid tells little of them. Specials come back, whatever they do to their neighbours; a chunk alone is the same."""
+    rng = np.random.default_rng(3)
+    x = (0.05 * np.cumsum(np.cumsum(rng.normal(size=shape), -1), -2)).astype(dtype)
+    flat, smallest = x.reshape(-1), np.finfo(dtype).smallest_subnormal
+    flat[50::977], flat[60::991], flat[70::983] = np.nan, -0.0, smallest
+    flat[80::997] = np.finfo(dtype).max
+    c = codecs.compress(x, abs=0.01, codec="ratio", statistics=True)
+    assert c.statistics is not None and c.statistics.violations == 0 and c.statistics.largest_error <= 0.01
+    assert int(c.stream.payload[0]) & 8 and c.ratio > x.itemsize / 3
+    y = codecs.decompress(bytes(c))
+    for chunk in range(c.chunks):
+        place, values = codecs.decompress_chunk(c, chunk)
+        assert values.tobytes() == y.reshape(c.header.grid)[place].tobytes()
+
+
+def test_what_a_spectrum_allows_is_nearly_reached() -> None:
+    """A sheet of two exponential correlations, by the values before: its rate is that of its innovations, within 8 % (neighbours are quantised)."""
+    rng = np.random.default_rng(5)
+    n, rho, eb = 512, 0.97, 0.02
+    x = rng.normal(size=(n, n))
+    for axis in (0, 1):
+        x = np.moveaxis(x, axis, 0)
+        for i in range(1, n):
+            x[i] = rho * x[i - 1] + np.sqrt(1 - rho**2) * x[i]
+        x = np.moveaxis(x, 0, axis)
+    c = codecs.compress(x.astype(np.float32), abs=eb, codec="ratio")
+    rate = 0.5 * np.log2(2 * np.pi * np.e * (1 - rho**2) ** 2) - np.log2(2 * eb)  # bits of a Gaussian innovation, by steps of 2 eb
+    assert int(c.stream.payload[0]) & 8 and rate < 8 * c.nbytes / n**2 < rate * 1.08
