@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from rooftop.codecs import blocks, device, interpolation, planes
+from rooftop.codecs import blocks, device, planes, ratio
 from rooftop.codecs.container import CODEC_NUMBERS, LOSSLESS, FormatError, Header, Stream, checksums, from_bytes, rank_of, to_bytes, verify
 from rooftop.codecs.elements import bits_of, element_of, to_floats, to_numpy, to_torch
 from rooftop.codecs.symbols import plain_values
@@ -223,12 +223,12 @@ def _compressed(bits: np.ndarray, h: Header) -> Stream:
 
 
 def _limit(h: Header) -> int:
-    return {"planes": planes.BATCH, "ratio": interpolation.BATCH}.get(h.codec, LIMIT)
+    return {"planes": planes.BATCH, "ratio": ratio.BATCH}.get(h.codec, LIMIT)
 
 
 def _encoded(grid: np.ndarray, part: Part, h: Header, parameters: bytes) -> tuple[np.ndarray, np.ndarray]:
     if h.codec == "ratio":
-        words = interpolation.encode([np.ascontiguousarray(grid[h.place(c)]) for c in range(part.first, part.last)], h)
+        words = ratio.encode([np.ascontiguousarray(grid[h.place(c)]) for c in range(part.first, part.last)], h)
         return np.concatenate(words), np.array([len(w) for w in words], np.uint32)
     cut = part.cut(grid)
     return planes.encode(cut, part, h, np.frombuffer(parameters, "<u2")) if h.codec == "planes" else blocks.encode(cut, part, h)
@@ -241,7 +241,7 @@ def _decoded(s: Stream, starts: np.ndarray, part: Part, frequencies: np.ndarray 
     if h.codec == "ratio":
         places = [h.place(c) for c in range(part.first, part.last)]
         shapes = [(z.stop - z.start, y.stop - y.start, x.stop - x.start) for _, z, y, x in places]
-        found = interpolation.decode([words[mine[i] : mine[i + 1]] for i in range(len(places))], shapes, h, part.first)
+        found = ratio.decode([words[mine[i] : mine[i + 1]] for i in range(len(places))], shapes, h, part.first)
         for place, values in zip(places, found, strict=True):
             grid[place] = values
         return
@@ -331,7 +331,7 @@ def decompress_chunk(c: Compressed | bytes, chunk: int) -> tuple[tuple[int, slic
     grid = np.zeros(part.extents, h.element.bits)
     if h.codec == "ratio":
         _, z_n, y_n, x_n = part.extents
-        grid[0] = interpolation.decode([s.payload[starts[chunk] : starts[chunk + 1]]], [(z_n, y_n, x_n)], h, chunk)[0]
+        grid[0] = ratio.decode([s.payload[starts[chunk] : starts[chunk + 1]]], [(z_n, y_n, x_n)], h, chunk)[0]
     else:
         frequencies, mine = _frequencies(s), np.array([0, starts[chunk + 1] - starts[chunk]])
         words = s.payload[starts[chunk] : starts[chunk + 1]]

@@ -6,8 +6,8 @@ finest details of a field decide; chunks of two or three dimensions.
     k = rint((x - p) / step),  r = p + k step in the array's type;  step = 2 eb
 
 Weights are fitted to the chunk by least squares, as if each neighbour had the error of a quantised value, and stored as float32. All of it in float64, one
-IEEE operation at a time, neighbours in one order. Values with one z (8 of a volume, r (r + 2) + 1) + y (r + 1) + x depend on none of each other: they are taken
-at once. Source: linear prediction of noisy samples reaches the rate of the field's spectrum within a quarter of a bit (Jayant & Noll 1984, DPCM)."""
+IEEE operation at a time, neighbours in one order. Values alike in z (r (r + 2) + 1) + y (r + 1) + x, r that reach, do not depend on each other: they are
+taken at once. Source: linear prediction of noisy samples reaches the rate of the field's spectrum within a quarter of a bit (Jayant & Noll 1984, DPCM)."""
 
 from __future__ import annotations
 
@@ -30,10 +30,12 @@ Shape = tuple[int, int, int]
 class Plan:
     """How a chunk is walked through. Values are numbered in row-major order."""
 
-    kinds: tuple[np.ndarray, ...]  # of each kind of place: how far before the value its neighbours lie
+    kinds: tuple[np.ndarray, ...]  # of each kind of place: how far before the value its neighbours lie; the first has all of them around it, if any has
     places: tuple[np.ndarray, ...]  # of each kind: the values of it
     begins: tuple[int, ...]  # of each kind: where its weights begin
-    steps: tuple[tuple[int, np.ndarray], ...]  # (kind, values), one after the other
+    near: np.ndarray  # how far before lie the neighbours of all kinds but the first
+    columns: np.ndarray  # [kinds, near]: where the weight of each stands, the number of weights where it has none
+    steps: tuple[tuple[np.ndarray, np.ndarray | None], ...]  # values, one after the other; their kinds, None where it is the first
 
     @property
     def weights(self) -> int:
@@ -51,8 +53,8 @@ def plan_of(shape: Shape) -> Plan | None:
     inside = ((z >= r) | (rank == 2)) & (y >= r) & (y < shape[1] - r) & (x >= r) & (x < shape[2] - r)
     side = [np.minimum(z, 1), *((v > 0) + (v == n - 1).astype(np.int64) for v, n in ((y, shape[1]), (x, shape[2])))]
     kind = np.where(inside, -1, (side[0] * 3 + side[1]) * 3 + side[2])
-    found, kinds, places, number = np.unique(kind), [], [], np.zeros(len(kind), np.int64)
-    for i, code in enumerate(found):
+    kinds, places, number = [], [], np.zeros(len(kind), np.int64)
+    for i, code in enumerate(np.unique(kind)):
         if code < 0:
             near = [d for d in product(range(-r if rank == 3 else 0, 1), *[range(-r, r + 1)] * 2) if d < (0, 0, 0)]
         else:
@@ -63,12 +65,16 @@ def plan_of(shape: Shape) -> Plan | None:
         kinds.append(np.array([-((dz * shape[1] + dy) * shape[2] + dx) for dz, dy, dx in near], np.int64))
         places.append(np.flatnonzero(kind == code))
         number[places[-1]] = i
-    turn = z * (r * (r + 2) + 1) + y * (r + 1) + x
-    order = np.lexsort((np.arange(len(kind)), number, turn))
-    cuts = np.flatnonzero((np.diff(turn[order]) != 0) | (np.diff(number[order]) != 0)) + 1
-    steps = tuple((int(number[part[0]]), part) for part in np.split(order, cuts))
     begins = np.concatenate((np.zeros(1, np.int64), np.cumsum([len(k) for k in kinds])))
-    return Plan(tuple(kinds), tuple(places), tuple(map(int, begins[:-1])), steps)
+    around = max(kinds[1:], key=len)  # of the others one has all within 1, in the order that all have
+    columns = np.full((len(kinds), len(around)), begins[-1])
+    for i, taps in enumerate(kinds[1:], 1):
+        columns[i, [int(np.flatnonzero(around == back)[0]) for back in taps]] = begins[i] + np.arange(len(taps))
+    turn = z * (r * (r + 2) + 1) + y * (r + 1) + x
+    order = np.lexsort((np.arange(len(kind)), number > 0, turn))
+    cuts = np.flatnonzero((np.diff(turn[order]) != 0) | (np.diff(number[order] > 0) != 0)) + 1
+    steps = tuple((part, number[part] if number[part[0]] else None) for part in np.split(order, cuts))
+    return Plan(tuple(kinds), tuple(places), tuple(map(int, begins[:-1])), around, columns, steps)
 
 
 def _fit(q: np.ndarray, good: np.ndarray, plan: Plan, eb: float) -> np.ndarray:
@@ -94,13 +100,27 @@ def _fit(q: np.ndarray, good: np.ndarray, plan: Plan, eb: float) -> np.ndarray:
     return found
 
 
-def _predicted(r: np.ndarray, base: np.ndarray, weights: np.ndarray, taps: np.ndarray, begin: int, values: np.ndarray) -> np.ndarray:
-    """[values, chunks]; the base where the sum is not finite."""
-    p = np.zeros((len(values), r.shape[1]))
-    for j, back in enumerate(taps):
-        p += r[values - back] * weights[begin + j]
-    p += base
-    return np.where(np.isfinite(p), p, base)
+class _Walk:
+    """The values of chunks, less their bases, [values, chunks], as far as they are known; before them zeros, so that any neighbour has a place."""
+
+    def __init__(self, plan: Plan, values: int, base: np.ndarray, weights: np.ndarray) -> None:
+        front = int(max(k.max(initial=0) for k in plan.kinds))
+        held = np.zeros((front + values, len(base)))
+        self.plan, self.base, self.r = plan, base, held[front:]
+        self.weights = np.concatenate((weights.astype(np.float64), np.zeros((1, len(base)))))  # the last is that of neighbours that a value has not
+        self.all, self.near = ([held[front - back :] for back in taps] for taps in (plan.kinds[0], plan.near))
+
+    def predicted(self, values: np.ndarray, kinds: np.ndarray | None) -> np.ndarray:
+        """[values, chunks]; the base where the sum is not finite."""
+        p = np.zeros((len(values), len(self.base)))
+        if kinds is None:
+            for r, w in zip(self.all, self.weights, strict=False):
+                p += r[values] * w
+        else:
+            for j, r in enumerate(self.near):
+                p += r[values] * self.weights[self.plan.columns[kinds, j]]
+        p += self.base
+        return np.where(np.isfinite(p), p, self.base)
 
 
 def encode(chunks: list[np.ndarray], eb: float, e: Element) -> list[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]] | None:
@@ -116,14 +136,14 @@ def encode(chunks: list[np.ndarray], eb: float, e: Element) -> list[tuple[np.nda
     with np.errstate(all="ignore"):
         q = np.where(plain, x - base, 0.0)
         weights = np.stack([_fit(np.ascontiguousarray(q[:, i]), plain[:, i], plan, eb) for i in range(len(chunks))], 1)
-        used, r = weights.astype(np.float64), np.zeros(x.shape)
-        for kind, values in plan.steps:
-            p, v, known = _predicted(r, base, used, plan.kinds[kind], plan.begins[kind], values), x[values], plain[values]
+        walk = _Walk(plan, len(x), base, weights)
+        for values, kinds in plan.steps:
+            p, v, known = walk.predicted(values, kinds), x[values], plain[values]
             n = np.rint((v - p) / step)
             stored = rounded(p + n * step, e)
             got = stored.astype(np.float64)
             good = known & (np.abs(v - got) < eb) & (np.abs(n) < FARTHEST) & plain_values(stored.view(e.bits), e)
-            r[values] = np.where(good, got, np.where(known, v, p)) - base
+            walk.r[values] = np.where(good, got, np.where(known, v, p)) - base
             k[values] = np.where(good, n, EXACT).astype(np.int64)
     found = []
     for i in range(len(chunks)):
@@ -144,15 +164,15 @@ def decode(shape: Shape, k: np.ndarray, marked: np.ndarray, exact: list[np.ndarr
     """The bits [values, chunks] of chunks of one shape: their numbers `k` [values, chunks], and which are exact values."""
     plan = plan_of(shape)
     assert plan is not None
-    out, r, step = np.zeros(k.shape, e.bits), np.zeros(k.shape), 2.0 * eb
+    out, step = np.zeros(k.shape, e.bits), 2.0 * eb
     for i, values in enumerate(exact):
         out[marked[:, i], i] = values
     base = np.array([h[:2].view(np.float64)[0] for h in heads])
-    used = np.stack([h[2:].view(np.float32) for h in heads], 1).astype(np.float64)
+    walk = _Walk(plan, len(k), base, np.stack([h[2:].view(np.float32) for h in heads], 1))
     with np.errstate(all="ignore"):
-        for kind, values in plan.steps:
-            p, bad = _predicted(r, base, used, plan.kinds[kind], plan.begins[kind], values), marked[values]
+        for values, kinds in plan.steps:
+            p, bad = walk.predicted(values, kinds), marked[values]
             stored = np.where(bad, out[values], rounded(p + k[values] * step, e).view(e.bits))
-            r[values] = np.where(bad & ~plain_values(stored, e), p, to_floats(stored, e)) - base
+            walk.r[values] = np.where(bad & ~plain_values(stored, e), p, to_floats(stored, e)) - base
             out[values] = stored
     return out

@@ -187,6 +187,15 @@ def all_reduce(
     return found, _statistics(found, exact)
 
 
+def _exchanged_by(what: str, x: Tensor, group: Any, path: str | None, wire: str) -> str:
+    """The path of a reduce_scatter, all_gather or all_to_all: see `plan`."""
+    from rooftop.comm import sizes
+
+    way = _way(what, x, group, path, ("portable", "symmetric", "plain") if what == "all_to_all" else PATHS)[0]
+    measured = sizes.faster(x, dist.get_world_size(group), wire, way, what) if path is None else None
+    return "plain" if measured is not None and measured.path == "plain" else way
+
+
 def _portable_all_reduce(x: Tensor, group: Any, o: Options, shots: int, timeout: float | None) -> Tensor:
     what, ranks, rank, count = "all_reduce", dist.get_world_size(group), dist.get_rank(group), x.numel()
     share = wires.stripe(count, ranks, o.group)
@@ -211,7 +220,8 @@ def reduce_scatter(
 ) -> Tensor | tuple[Tensor, Statistics]:  # fmt: skip
     """This rank's part of the sum of the ranks' tensors: of x [W n, ...] the rows [n, ...] from rank * n on. Quantised once, added in float32.
 
-    Arguments and errors as `all_reduce`'s. Raises ValueError where the first dimension cannot be divided by the number of ranks."""
+    Arguments and errors as `all_reduce`'s; path "plain": torch.distributed's own, unquantised, taken where the table of sizes says that it is faster. Raises
+    ValueError where the first dimension cannot be divided by the number of ranks."""
     from rooftop.comm import symmetric
 
     what = "reduce_scatter"
@@ -221,9 +231,12 @@ def reduce_scatter(
     ranks, rank = dist.get_world_size(group), dist.get_rank(group)
     shape = (x.shape[0] // ranks, *x.shape[1:])
     count = prod(shape)
-    way = _way(what, x, group, path, ("portable", "symmetric", "hierarchical"))[0]
+    way = _exchanged_by(what, x, group, path, wire)
     if x.numel() == 0 or ranks == 1:
         found = x.clone()[: shape[0]]
+    elif way == "plain":
+        found, rows = x.new_empty(shape), x.contiguous()
+        groups.run(what, group, lambda: groups.scatter_sum(found, rows, group), timeout)
     elif way == "symmetric":
         found = symmetric.exchange(what, x, group, o, timeout).view(shape)
     elif way == "hierarchical":
@@ -255,11 +268,14 @@ def all_gather(
     x, group, o = _begun(what, what, x, group, (wire, group_size, hadamard, stochastic, seed), verify, lambda t, n: _rows(what, t))
     ranks, rank, count = dist.get_world_size(group), dist.get_rank(group), x.numel()
     shape = (x.shape[0] * ranks, *x.shape[1:])
-    way = _way(what, x, group, path, ("portable", "symmetric", "hierarchical"))[0]
+    way = _exchanged_by(what, x, group, path, wire)
     if count == 0 or ranks == 1:
         found = x.new_empty(shape) if count == 0 else x.clone()
         return (found, _statistics(found, found.float())) if statistics else found
-    if way == "symmetric":
+    if way == "plain":
+        found, rows = x.new_empty(shape), x.contiguous()
+        groups.run(what, group, lambda: groups.gather_into(found, rows, group), timeout)
+    elif way == "symmetric":
         found = symmetric.exchange(what, x, group, o, timeout).view(shape)
     elif way == "hierarchical":
         found = hierarchy.all_gather(x, hierarchy.of(group, x.device), o, timeout).view(shape)  # type: ignore[arg-type]
@@ -287,20 +303,25 @@ def all_to_all(
         return library.traced(what, x, group, wire, group_size, hadamard, stochastic, seed)
     x, group, o = _begun(what, what, x, group, (wire, group_size, hadamard, stochastic, seed), verify, lambda t, n: _divided(what, t, n))
     ranks, rank = dist.get_world_size(group), dist.get_rank(group)
-    way = _way(what, x, group, path, ("portable", "symmetric"))[0]
+    way = _exchanged_by(what, x, group, path, wire)
     if x.numel() == 0 or ranks == 1:
         found = x.clone()
         return (found, _statistics(found, found.float())) if statistics else found
     count = x.numel() // ranks
     start = rank * ranks * wires.padded(count, o.group)
-    sent = steps.encode(x, o, ranks, count, start) if way == "portable" or statistics else x
-    if way == "symmetric":
+    sent = steps.encode(x, o, ranks, count, start) if way == "portable" or (statistics and way != "plain") else x
+    if way == "plain":
+        found, rows = torch.empty_like(x, memory_format=torch.contiguous_format), x.contiguous()
+        groups.run(what, group, lambda: groups.exchange(found, rows, group), timeout)
+    elif way == "symmetric":
         found = symmetric.exchange(what, x, group, o, timeout).view(x.shape)
     else:
         got = torch.empty_like(sent)
         groups.run(what, group, lambda: groups.exchange(got.view(-1), sent.view(-1), group), timeout)
         found = steps.decode(got, o, count, ranks * count, x.dtype).view(x.shape)
-    return (found, _statistics(steps.decode(sent, o, count, ranks * count, x.dtype).view(x.shape), x.float(), group)) if statistics else found
+    if not statistics:
+        return found
+    return found, _statistics(x if way == "plain" else steps.decode(sent, o, count, ranks * count, x.dtype).view(x.shape), x.float(), group)
 
 
 def sent(

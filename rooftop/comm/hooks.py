@@ -22,14 +22,20 @@ class ErrorFeedback:
         self._lost: dict[Any, Tensor] = {}
 
     def all_reduce(self, x: Tensor, key: Any = 0, group: Any = None, **options: Any) -> Tensor:
-        """`rooftop.comm.all_reduce(x + what was lost, ...)`; keeps what is lost now. What is not finite is not kept."""
+        """`rooftop.comm.all_reduce(x + what was lost, ...)`; keeps what is lost now: nothing where the call is plain. What is not finite is not kept.
+
+        Between several hosts every rank sends its own codes, as path "portable" does. Raises ValueError for path "hierarchical", whose losses are of sums."""
         group = groups.group_of("ErrorFeedback.all_reduce", group)
         before = self._lost.get(key)
         if before is not None and (before.shape != x.shape or before.dtype != x.dtype):
             raise ValueError(f"ErrorFeedback: {key!r} was {before.dtype} {tuple(before.shape)}; now it is {x.dtype} {tuple(x.shape)}")
         total = x if before is None else x + before
+        if options.get("path") == "hierarchical":
+            raise ValueError("ErrorFeedback: path is 'hierarchical', which quantises sums of several ranks; what that loses is no rank's")
+        way = collectives.plan(total, group, **{n: options[n] for n in ("wire", "shots", "path") if n in options}).path
+        options = {**options, "path": "portable" if way == "hierarchical" else options.get("path")}
         known = {n: options[n] for n in ("wire", "group_size", "hadamard", "stochastic", "seed") if n in options}
-        lost = total - collectives.sent(total, group, **known)
+        lost = total - (total if way == "plain" else collectives.sent(total, group, **known))
         self._lost[key] = torch.where(lost.isfinite(), lost, torch.zeros_like(lost))
         found = collectives.all_reduce(total, group, **options)
         assert isinstance(found, Tensor)

@@ -12,6 +12,8 @@ from typing import Any
 from rooftop.core import settings
 from rooftop.core.devices import slug
 
+ALL_REDUCE = "all_reduce"
+
 
 @dataclass(frozen=True)
 class Measured:
@@ -34,7 +36,8 @@ def _table(path: Path) -> Mapping[str, Any]:
 
 
 def save(device: str, ranks: int, rows: Sequence[Mapping[str, Any]]) -> Path:
-    """`rows`: {"bytes", "wire", "plain_us", "symmetric_us", "portable_us"}; of other numbers of ranks what is there stays."""
+    """`rows`: {"kind", "bytes", "wire", "plain_us", "symmetric_us", "portable_us"}, of an all-reduce without "kind"; of other numbers of ranks what is there
+    stays."""
     path = file(device)
     table = dict(_table(path))
     table[str(ranks)] = [dict(row) for row in rows]
@@ -45,21 +48,21 @@ def save(device: str, ranks: int, rows: Sequence[Mapping[str, Any]]) -> Path:
     return path
 
 
-def faster(x: Any, ranks: int, wire: str, path: str) -> Measured | None:
-    """The faster of the plain collective and `path` at the measured size that is nearest; None where nobody has measured."""
-    return _decided(x.device.index, x.numel() * x.element_size(), ranks, wire, path) if x.is_cuda else None
+def faster(x: Any, ranks: int, wire: str, path: str, kind: str = ALL_REDUCE) -> Measured | None:
+    """The faster of the plain collective of x and `path` at the measured size that is nearest; None where nobody has measured."""
+    return _decided(x.device.index, x.numel() * x.element_size(), ranks, wire, path, kind) if x.is_cuda else None
 
 
 @lru_cache(1024)
-def _decided(index: int, size: int, ranks: int, wire: str, path: str) -> Measured | None:
+def _decided(index: int, size: int, ranks: int, wire: str, path: str, kind: str) -> Measured | None:
     import torch
 
-    return judged(_table(file(torch.cuda.get_device_name(index))).get(str(ranks), ()), size, wire, path)
+    return judged(_table(file(torch.cuda.get_device_name(index))).get(str(ranks), ()), size, wire, path, kind)
 
 
-def judged(rows: Sequence[Mapping[str, Any]], size: int, wire: str, path: str) -> Measured | None:
-    """The row of this wire whose size is nearest by ratio decides."""
-    known = [r for r in rows if r["wire"] == wire and r.get(f"{path}_us") and r.get("plain_us")]
+def judged(rows: Sequence[Mapping[str, Any]], size: int, wire: str, path: str, kind: str = ALL_REDUCE) -> Measured | None:
+    """The row of this collective and wire whose size is nearest by ratio decides."""
+    known = [r for r in rows if r["wire"] == wire and r.get("kind", ALL_REDUCE) == kind and r.get(f"{path}_us") and r.get("plain_us")]
     if not known:
         return None
     row = min(known, key=lambda r: abs(max(size, 1) / r["bytes"] - 1) if size >= r["bytes"] else abs(r["bytes"] / max(size, 1) - 1))

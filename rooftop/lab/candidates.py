@@ -113,6 +113,8 @@ def _one(word: str) -> list[Subject]:
                 return [Subject(file.name, registry.op(file.op), registry.implementation(file.name))]
         found = registry.user_file(path)
         return [Subject(found.name, registry.op(found.op), found)]
+    if path.is_dir() and word not in (*registry.ladder_names(), *_ops_with_kernels()):
+        raise registry.RegistryError(f"{word} is a folder; name files in it, or an op, an implementation, a ladder or a rung (rooftop ls)")
     if "/" in word:
         rung = registry.rung(word)
         return [Subject(rung.name, registry.op(registry.ladder(rung.ladder).op), rung.implementation, rung)]

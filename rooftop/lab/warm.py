@@ -9,7 +9,7 @@ from rooftop.core import registry
 from rooftop.core.backends.cuda import CudaImplementation
 from rooftop.core.call import Call, select
 from rooftop.core.contract import Contract
-from rooftop.core.spec import Case, Device, Input
+from rooftop.core.spec import Case, Device, Input, Launch
 
 EACH = {e << k for k in range(14) for e in (3, 5, 7, 9, 11, 13, 15)}
 ODD = {(e << k) + 1 for k in range(4, 9) for e in (3, 5, 7, 9, 11, 13, 15)}  # rows of a square matrix then start anywhere
@@ -49,21 +49,26 @@ def _floats(case: Case) -> Iterator[Input]:
     return (v for _, v in case.tensors() if not v.fill.startswith("below"))
 
 
-def calls(op: Contract, case: Case, columns: int, device: Device, rows: Sequence[int] = ROWS) -> Iterator[Call]:
-    """The calls of an op and of its backward with these columns and rows."""
+def calls(op: Contract, case: Case, columns: int, device: Device, rows: Sequence[int] = ROWS, kernel: str | None = None) -> Iterator[Call]:
+    """The calls of an op and of its backward with these columns and rows; `kernel`: those of one that is named alone, where it takes them."""
     was = rows_and_columns(case)
     assert was is not None
     for n in rows:
         sized = resized(case, {was[0]: n, was[1]: columns})
         for one in (op, op.bwd):
-            if one is None:
+            if one is None or (kernel is not None and not any(i.name == kernel for i in registry.implementations(one.name))):
                 continue
             try:
-                call = select(one, one.problem(sized, device)).call
-            except ValueError:  # shapes that do not go together
+                call = select(one, one.problem(sized, device), kernel).call
+            except ValueError:  # shapes that do not go together, or that the kernel does not take
                 continue
             if call is not None:
                 yield call
+
+
+def _told(call: Call, launch: Launch) -> bool:
+    """Whether the binary of a launch can be told without running it."""
+    return not call.implementation.automatic or isinstance(launch.kernel, str) or hasattr(launch.kernel, "params")
 
 
 def variants(call: Call) -> list[str]:
@@ -71,9 +76,11 @@ def variants(call: Call) -> list[str]:
     tensors = {**dict(call.problem.tensors), **call.scratch}
     found = []
     for launch in call.launches:
-        if not call.implementation.automatic or isinstance(launch.kernel, str):
+        if not _told(call, launch):
+            continue
+        if not hasattr(launch.kernel, "params"):
             found.append(call.implementation.variant(launch, tensors, call.problem))
-        elif hasattr(launch.kernel, "params"):
+        else:
             from rooftop.core.triton_compat import variant
 
             found.append(variant(launch, tensors, call.problem.device.arch, call.problem.late_floats))
@@ -90,15 +97,17 @@ class Summary:
     failed: list[str]
 
 
-def warm(op: Contract, columns: int, device: Device, dtype: str | None = None, say: Callable[[str], None] = lambda text: None) -> Summary:
-    """Compile, into the disk caches of Triton and of rooftop, every binary that the op runs at these columns for any of `ROWS`."""
+def warm(
+    op: Contract, columns: int, device: Device, dtype: str | None = None, say: Callable[[str], None] = lambda text: None, kernel: str | None = None
+) -> Summary:
+    """Compile, into the disk caches of Triton and of rooftop, every binary that the op, or one `kernel` of it, runs at these columns for any of `ROWS`."""
     done: set[object] = set()
     failed: list[str] = []
     for case in kinds(op, dtype):
-        for call in calls(op, case, columns, device):
+        for call in calls(op, case, columns, device, kernel=kernel):
             names = variants(call)
             implementation = call.implementation
-            for launch, name in zip((x for x in call.launches if isinstance(x.kernel, str) or hasattr(x.kernel, "params")), names, strict=True):
+            for launch, name in zip((x for x in call.launches if _told(call, x)), names, strict=True):
                 if name in done:
                     continue
                 done.add(name)

@@ -47,6 +47,10 @@ def every(rank: int, ranks: int) -> dict[str, Any]:
     found["same"] = comm.all_reduce(strided.contiguous())
     alone = [dist.new_group([r]) for r in range(ranks)][rank]
     found["alone"] = torch.equal(comm.all_reduce(strided, alone, wire="int4").nan_to_num(7.0), strided.nan_to_num(7.0))
+    found["plain"] = [
+        comm.reduce_scatter(strided.t().reshape(2 * ranks, -1)[: 2 * ranks], path="plain") if ranks == 2 else None, comm.all_gather(strided, path="plain"),
+        comm.all_to_all(strided.t().reshape(2 * ranks, -1), path="plain", statistics=True) if ranks == 2 else None,
+    ]  # fmt: skip
     found["statistics"] = [f(rows, statistics=True)[1] for f in (comm.all_reduce, comm.reduce_scatter, comm.all_gather, comm.all_to_all)]
     found["plan"] = str(comm.plan(rows))
     return found
@@ -91,6 +95,14 @@ def hold(found: Any) -> None:
             assert torch.equal(gathered[rank].nan_to_num(7.0), gathered[0].nan_to_num(7.0))
             close(found[rank][f"all {i}"], parts[:, rank].reshape(-1, 7).float(), o)
             close(found[rank][f"sent {i}"], x[rank].float(), o)
+    whole = [given(ranks, 768, torch.float32)[r].view(24, 32) for r in range(ranks)]
+    for rank, f in enumerate(found):
+        scattered, gathered, exchanged = f["plain"]
+        assert torch.equal(gathered.nan_to_num(7.0), torch.cat([w.t() for w in whole]).nan_to_num(7.0))
+        if ranks == 2:
+            parts = [w.reshape(2, 2, -1)[rank] for w in whole]
+            assert torch.equal(scattered.nan_to_num(7.0), (parts[0] + parts[1]).nan_to_num(7.0))
+            assert torch.equal(exchanged[0].nan_to_num(7.0), torch.cat(parts).nan_to_num(7.0)) and exchanged[1].rms_error == 0
     for f in found:
         assert torch.equal(f["strided"].nan_to_num(7.0), f["same"].nan_to_num(7.0)) and f["alone"]
         assert f["statistics"] == found[0]["statistics"]
@@ -243,6 +255,10 @@ def test_the_measured_size_that_is_nearest_decides() -> None:
     small, large = sizes.judged(rows, 1 << 18, "int8", "symmetric"), sizes.judged(rows, 1 << 30, "int8", "symmetric")
     assert small is not None and small.path == "plain" and "1048576" in small.why
     assert large is not None and large.path == "symmetric"
+    other = [{**rows[0], "kind": "all_gather", "plain_us": 99.0}]
+    assert sizes.judged(other, 1 << 20, "int8", "symmetric") is None
+    found = sizes.judged([*rows, *other], 1 << 20, "int8", "symmetric", "all_gather")
+    assert found is not None and found.path == "symmetric"
     assert sizes.judged(rows, 1 << 20, "int4", "symmetric") is None and sizes.judged((), 1, "int8", "symmetric") is None
 
 

@@ -192,6 +192,16 @@ def test_fsdp_sends_gradients_and_weights_quantised(long: None) -> None:
             torch.testing.assert_close(got, want, atol=0.05 * float(want.abs().max()), rtol=0)
 
 
+def plain(rank: int, ranks: int) -> list[bool]:
+    feedback, x = comm.ErrorFeedback(), torch.linspace(-1, 1, 640) ** 3 * (rank + 1)
+    found = feedback.all_reduce(x, wire="int4", path="plain")
+    return [torch.equal(found, torch.linspace(-1, 1, 640) ** 3 * 3), not feedback.state_dict()[0].any()]
+
+
+def test_what_is_not_quantised_loses_nothing(long: None) -> None:
+    assert run(plain, 2) == [[True, True]] * 2
+
+
 def test_hooks_refuse_at_once_what_they_cannot_do() -> None:
     with pytest.raises(ValueError, match="wire is 'int3'"):
         comm.ddp_hook(wire="int3")

@@ -89,7 +89,7 @@ def test_tiles_follow_the_shape(shape: tuple[int, int, int], tall: int, wide: in
     config = registry.implementation(NAME).choose(problem)
     assert config["BM"] <= tall and config["BN"] <= wide
     tiles = -(-shape[0] // config["BM"]) * -(-shape[1] // config["BN"])
-    assert tiles * module()._splits(problem, config) >= min(CARD.sms, tiles * shape[2] // 64)
+    assert tiles * module()._splits(problem, config) >= 0.9 * min(CARD.sms, tiles * shape[2] // 64)
 
 
 def test_what_a_call_takes() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+from rooftop.lab import candidates
 from rooftop.lab.report.sparse_grid import NOTHING, border, drawing, grids, table
 
 
@@ -45,3 +46,9 @@ def test_elements_have_a_map_of_their_own_and_others_none() -> None:
 
 def test_without_records_it_says_so() -> None:
     assert grids(site({})) == [] and table([], site({})) == NOTHING and NOTHING in drawing(site({}))
+
+
+def test_a_word_that_is_an_op_and_a_ladder_means_both() -> None:
+    for word in ("spmm_24", "spmm_bsr"):
+        names = {s.name for s in candidates.find([word])}
+        assert f"{word}__cuda_sm90" in names and any(n.startswith(f"{word}/") for n in names)

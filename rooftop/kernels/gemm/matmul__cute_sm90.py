@@ -126,6 +126,8 @@ class Config:
 
 def supports(p: Problem) -> str | None:
     a, b, out = p["a"], p["b"], p["out"]
+    if p.device.arch >= 100:
+        return f"wgmma is Hopper's alone; {p.device.name} is sm_{p.device.arch}"
     if a.dtype not in ("bf16", "f16") or out.dtype != a.dtype:
         return f"takes bf16 and f16, and gives the same; given {a.dtype} and {out.dtype}"
     if len(a.shape) != 2:

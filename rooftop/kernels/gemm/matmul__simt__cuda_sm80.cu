@@ -64,11 +64,11 @@ __device__ inline void copy(float* to, const float* from) {
 }
 
 /// How the threads of a block copy slices of one operand to shared memory: [BK][ROW], EXT of its rows (of a) or columns (of b) side by side. MODE 0: the operand
-/// lies along K, and copies of 4 bytes transpose it, 8 lanes a row; ROW is 4 more than EXT, so that the 8 k of a transposed row lie in different banks. MODE 1
-/// and 4: it lies along EXT, in copies of so many floats.
+/// lies along K, and copies of 4 bytes transpose it, 8 lanes a row; ROW is 4 more than EXT, so that the 8 k of a transposed row lie in different banks. MODE 1,
+/// 2 and 4: it lies along EXT, in copies of so many floats.
 template <int EXT, int BK, int THREADS, int MODE>
 struct Slices {
-    static constexpr int VEC = MODE == 4 ? 4 : 1, ROW = EXT + (MODE == 0 ? 4 : 0), FLOATS = BK * ROW, SPAN = THREADS * VEC;
+    static constexpr int VEC = MODE == 0 ? 1 : MODE, ROW = EXT + (MODE == 0 ? 4 : 0), FLOATS = BK * ROW, SPAN = THREADS * VEC;
     static constexpr int ACROSS = MODE != 0 && EXT > SPAN ? EXT / SPAN : 1;  // copies of a thread in one row of a slice
     static constexpr int DEEP = EXT > SPAN ? 1 : SPAN / EXT;               // rows that one round of copies fills
     static constexpr int ROUNDS = MODE == 0 ? EXT * BK / THREADS : (BK + DEEP - 1) / DEEP;
@@ -270,20 +270,22 @@ __global__ __launch_bounds__(BM / WM * (BN / WN) * 32, BLOCKS) void sgemm(
             for (int j = 0; j < TN; j += 4) {
                 const int n = n_thread + j * LANES_N;
                 if (n >= cols) break;
-                Floats<4> r;
+                float r[4];
 #pragma unroll
-                for (int q = 0; q < 4; ++q) r.v[q] = alpha * sum[i][j + q];
+                for (int q = 0; q < 4; ++q) r[q] = alpha * sum[i][j + q];
                 if (after.c != nullptr) {
                     const Floats<4> old = *reinterpret_cast<const Floats<4>*>(after.c + z * zc + (m0 + m) * ldc + n0 + n);
 #pragma unroll
-                    for (int q = 0; q < 4; ++q) r.v[q] = fmaf(beta, old.v[q], r.v[q]);
+                    for (int q = 0; q < 4; ++q) r[q] = fmaf(beta, old.v[q], r[q]);
                 }
-                *reinterpret_cast<float4*>(out + (m0 + m) * ldo + n0 + n) = make_float4(r.v[0], r.v[1], r.v[2], r.v[3]);
+                *reinterpret_cast<float4*>(out + (m0 + m) * ldo + n0 + n) = make_float4(r[0], r[1], r[2], r[3]);
             }
         }
     } else {  // through shared memory, so that a warp writes neighbours
         __syncthreads();
+        constexpr int ACROSS = WN < 32 ? WN : 32;         // lanes along a row
         float* const mine = shared + warp * LANES_M * (WN + 4);
+        const int n_warp = warp % (BN / WN) * WN + lane % ACROSS;
 #pragma unroll
         for (int i = 0; i < TM; ++i) {
             const int m = m_thread - lane / LANES_N * 4 + i / 4 * 4 * LANES_M + i % 4;   // of the warp's first row; the others are 4 apart
@@ -293,11 +295,15 @@ __global__ __launch_bounds__(BM / WM * (BN / WN) * 32, BLOCKS) void sgemm(
                     make_float4(sum[i][j], sum[i][j + 1], sum[i][j + 2], sum[i][j + 3]);
             __syncwarp();
 #pragma unroll 1
-            for (int e = lane; e < LANES_M * WN; e += 32) {
-                const int r = e / WN, row = m + r * 4, n = warp % (BN / WN) * WN + e % WN;
-                if (row < rows && n < cols) {
-                    const float v = after.first(mine[r * (WN + 4) + e % WN], z, m0 + row, n0 + n);
-                    out[(m0 + row) * ldo + n0 + n] = MORE ? after.more(v, z, m0 + row, n0 + n) : v;
+            for (int r = lane / ACROSS; r < LANES_M; r += 32 / ACROSS) {
+                const int row = m + r * 4;
+                float* const to = out + (m0 + row) * ldo + n0 + n_warp;
+#pragma unroll
+                for (int j = 0; j < WN; j += ACROSS) {
+                    if (row < rows && n_warp + j < cols) {
+                        const float v = after.first(mine[r * (WN + 4) + lane % ACROSS + j], z, m0 + row, n0 + n_warp + j);
+                        to[j] = MORE ? after.more(v, z, m0 + row, n0 + n_warp + j) : v;
+                    }
                 }
             }
             __syncwarp();

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from rooftop.core.spec import Launch, Problem
 from rooftop.kernels._device.cute import cute, cutlass
 
-MOST = 8  # vectors a thread
+MOST, MOST_WARPS = 8, 16  # vectors a thread, warps: more of them have too few registers each
 
 
 @cute.jit
@@ -116,7 +116,7 @@ def supports(p: Problem) -> str | None:
         return "there is nothing to compute"
     if x.shape[0] >= 2**31:
         return f"takes fewer than 2**31 rows; given {x.shape[0]}"
-    most = MOST * 32 * 32 * _width(p)
+    most = MOST * 32 * MOST_WARPS * _width(p)
     return f"holds rows of up to {most} columns here; given {x.shape[1]}" if x.shape[1] > most else None
 
 
@@ -124,7 +124,7 @@ def _config(p: Problem, vectors: int) -> Config:
     width = _width(p)
     count = -(-p["x"].shape[1] // width)
     warps = 1
-    while warps < 32 and 32 * warps * vectors < count:
+    while warps < MOST_WARPS and 32 * warps * vectors < count:
         warps *= 2
     return Config(width, max(1, -(-count // (32 * warps))), warps)
 

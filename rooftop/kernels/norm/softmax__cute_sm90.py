@@ -11,7 +11,7 @@ from rooftop.kernels._device.cute import cute, cutlass
 
 LOWEST = -3.4028234663852886e38  # "nothing yet" among maxima: -inf would give -inf - -inf = NaN
 LOG2E = 1.4426950408889634
-MOST = 8  # vectors a thread
+MOST, MOST_WARPS = 8, 16  # vectors a thread, warps: more of them have too few registers each
 
 
 @cute.jit
@@ -101,7 +101,7 @@ def supports(p: Problem) -> str | None:
         return f"takes rows of neighbouring elements; given strides {x.strides[1]} and {y.strides[1]}"
     if x.shape[0] >= 2**31:
         return f"takes fewer than 2**31 rows; given {x.shape[0]}"
-    most = MOST * 32 * 32 * _width(p)
+    most = MOST * 32 * MOST_WARPS * _width(p)
     return f"holds rows of up to {most} columns here; given {x.shape[1]}" if x.shape[1] > most else None
 
 
@@ -109,7 +109,7 @@ def _config(p: Problem, vectors: int) -> Config:
     width = _width(p)
     count = -(-p["x"].shape[1] // width)
     warps = 1
-    while warps < 32 and 32 * warps * vectors < count:
+    while warps < MOST_WARPS and 32 * warps * vectors < count:
         warps *= 2
     return Config(width, max(1, -(-count // (32 * warps))), warps)
 

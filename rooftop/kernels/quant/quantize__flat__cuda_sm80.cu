@@ -14,7 +14,7 @@ pieces  = 4
 #include "quantised_codes.cuh"
 
 template <typename T, int F, int S, int ROUND, bool SYMMETRIC, int PIECES, int THREADS>
-__global__ void __launch_bounds__(THREADS)
+__global__ void __launch_bounds__(THREADS, PIECES <= 4 && ROUND == NEAREST && SYMMETRIC ? (THREADS > 768 ? 1 : 1536 / THREADS) : 1)
 quantize_flat(long long N, int L, const T* __restrict__ x, const float* __restrict__ over, unsigned char* __restrict__ codes,
               typename ScaleType<S>::Stored* __restrict__ scale, unsigned char* __restrict__ zero, int seed) {
     using X = Format<F>;

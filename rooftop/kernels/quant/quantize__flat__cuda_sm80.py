@@ -1,4 +1,4 @@
-"""The config of quantize__flat__cuda_sm80.cu: 16 words of x a thread, 32 for the longest rows."""
+"""The config of quantize__flat__cuda_sm80.cu: 12 or 16 words of x a thread, 32 for the longest rows."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ def _shape(p: Problem) -> dict[str, Any] | str:
     if x.shape[1] < 256 or packs(p, "x", x.shape[1], x.strides[0])[1]:
         return "takes rows of 256 elements or more that are no whole packs"
     count = -(-x.shape[1] // (16 // x.itemsize)) + 1  # packs that a row touches
-    for pieces, most in ((4, 512), (8, 1024)):
-        threads = 32 * max(1, -(-count // (32 * pieces)))
-        if threads <= most:
-            return {"threads": threads, "pieces": max(1, -(-count // threads))}
-    return "a row must fit the registers of one block"
+    found = [(pieces, 32 * max(1, -(-count // (32 * pieces)))) for pieces in (4, 3, 8)]
+    fitting = [f for f in found[:2] if f[1] <= 512] or [f for f in found[2:] if f[1] <= 1024]
+    if not fitting:
+        return "a row must fit the registers of one block"
+    threads = min(fitting, key=lambda f: f[0] * f[1])[1]  # what leaves the fewest threads without a piece
+    return {"threads": threads, "pieces": max(1, -(-count // threads))}
 
 
 def supports(p: Problem, head: Any) -> str | None:

@@ -1,4 +1,4 @@
-"""The config of quantize__panels__cuda_sm80.cu: panels of at most a tenth of the L2, and a lag of as many as have to be under way at once."""
+"""The config of quantize__panels__cuda_sm80.cu: panels small beside the L2, of very tall columns half of it, and a lag of as many as have to be under way."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ def _shape(p: Problem) -> dict[str, Any] | str:
         return "rows must be whole packs on 16-byte boundaries"
     rows = max(1, min(rows, x.shape[1]))
     pack = vec * x.itemsize
-    count = next((n for n in (256 // pack, 128 // pack) if n * pack * rows <= p.device.l2_bytes // 7), 0)
+    count = next((n for n, part in ((256 // pack, 7), (128 // pack, 2)) if n * pack * rows <= p.device.l2_bytes // part), 0)
     if count == 0 or max(x.shape) >= 2**31:
-        return "a panel of 128 bytes of each row must be small beside the L2"
+        return "a panel of 128 bytes of each row must fit half of the L2"
     panels = x.shape[0] * groups(x.shape[1], rows) * groups(x.shape[2], count * vec)
     threads, steps = 256, max(1, 128 // pack)
     items = groups(rows, steps * (threads // count))

@@ -26,11 +26,12 @@ def _shape(p: Problem) -> dict[str, Any] | None:
         lanes = 1 << (lanes - 1).bit_length()
         pieces = -(-count // lanes)
         return {**found, "lanes": lanes, "pieces": pieces, "units": 4 if lanes == 32 and pieces * words <= 4 else 2 if pieces * words <= 8 else 1}
-    for cluster in (1, 2, 4, 8) if p.device.arch >= 90 else (1,):
-        for pieces, most in ((min(4, REGISTERS // words), 512), (REGISTERS // words, 1024 if cluster == (8 if p.device.arch >= 90 else 1) else 512)):
-            threads = 32 * -(-count // (32 * pieces * cluster))
-            if threads <= most:
-                return {**found, "lanes": threads, "pieces": -(-count // (threads * cluster)), "threads": threads, "cluster": cluster}
+    few, all_ = min(4, REGISTERS // words), REGISTERS // words
+    shared = [(k, pieces, 512) for pieces in (few, all_) for k in (2, 4, 8)] if p.device.arch >= 90 else []  # three blocks of a multiprocessor before two
+    for cluster, pieces, most in ((1, few, 512), (1, all_, 512), *shared, (8 if shared else 1, all_, 1024)):
+        threads = 32 * -(-count // (32 * pieces * cluster))
+        if threads <= most:
+            return {**found, "lanes": threads, "pieces": -(-count // (threads * cluster)), "threads": threads, "cluster": cluster}
     return None
 
 

@@ -17,8 +17,14 @@ whole   = true
 #include "chain.cuh"
 #include "quantised_rows.cuh"
 
+#if __CUDA_ARCH__ >= 900
+constexpr bool BEFORE_90 = false;
+#else
+constexpr bool BEFORE_90 = true;  // 64 registers are too few there
+#endif
+
 template <typename T, int F, int S, int ROUND, int V, int PIECES, int LANES, int THREADS, int GROUP, bool WHOLE, typename W, bool RESIDUAL, bool WEIGHT>
-__global__ void __launch_bounds__(THREADS, 1024 / THREADS)
+__global__ void __launch_bounds__(THREADS, RESIDUAL && GROUP && BEFORE_90 ? 1 : 1024 / THREADS)
 rms_norm_quantize(long long N, int L, const T* __restrict__ x, long long xs, const T* __restrict__ residual, long long rs, const W* __restrict__ weight, float eps, T* __restrict__ s, const float* __restrict__ over,
                   unsigned char* __restrict__ codes, typename ScaleType<S>::Stored* __restrict__ scale, int seed) {
     __shared__ unsigned shared[96];

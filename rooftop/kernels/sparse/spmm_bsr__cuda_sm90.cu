@@ -1,6 +1,6 @@
 /* rooftop
-idea    = "A producer warp brings 64 columns of a block row at a time by TMA, parts of a block or several blocks, with the rows of b that they meet; two warp groups multiply by wgmma. Blocks of fewer than 64 rows are multiplied the other way round, (S b)ᵀ = bᵀ Sᵀ, b the operand of 64 rows. Multiprocessors take tiles from a counter, since block rows differ in length."
-limit   = "predicted: the L2, which brings the rows of b once for each block row: 64 to 80 bytes a clock and multiprocessor for what the tensor cores could take with blocks of 64 and 128, twice that with 32"
+idea    = "A producer warp brings 64 columns of a block row at a time by TMA, parts of a block or several blocks, with the rows of b that they meet; two warp groups multiply by wgmma. Blocks of fewer than 64 rows are multiplied the other way round, (S b)ᵀ = bᵀ Sᵀ, b the operand of 64 rows. Multiprocessors take tiles from a counter, since block rows differ in length. Where they are short, one warp group lags behind the other, so that one multiplies while the other stores."
+limit   = "predicted: the L2, which brings the rows of b once for each block row: 64 to 80 bytes a clock and multiprocessor for what the tensor cores could take with blocks of 64 and 128, twice that with 32; where blocks are few, the result, which is written whole"
 arch    = 90
 dtypes  = ["f16", "bf16"]
 tensors = ["values: T[B, H, W]", "b: T[K, N]"]

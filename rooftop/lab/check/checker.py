@@ -8,9 +8,11 @@ of which the allowance is a multiple, is 0 as luck has it."""
 
 from __future__ import annotations
 
+import errno
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from rooftop.core.call import Call
@@ -253,6 +255,9 @@ def check(
     except Exception as error:  # whatever a kernel under test does is a finding
         import torch
 
+        if isinstance(error, OSError) and _of_this_machine(error):
+            raise
+
         from rooftop.lab.simt import NotSimulatedError, SimulatedCrash, SimulatedFault
 
         if isinstance(error, (SimulatedFault, SimulatedCrash)):
@@ -265,6 +270,18 @@ def check(
             result.status, result.message = "error", f"{type(error).__name__}: {error}"
     result.seconds = time.perf_counter() - started
     return result
+
+
+def _of_this_machine(error: OSError) -> bool:
+    """Whether an error is that of a full disk or a cache that cannot be written: no kernel is to blame."""
+    from rooftop.core import settings
+
+    if error.errno in (errno.ENOSPC, errno.EROFS, errno.EDQUOT):
+        return True
+    if not isinstance(error.filename, (str, Path)):
+        return False
+    path, cache = Path(error.filename).absolute(), settings.load().cache.absolute()
+    return path.is_relative_to(cache) or cache.is_relative_to(path)
 
 
 class Trial:

@@ -97,6 +97,8 @@ def report(
         raise typer.BadParameter("--check is for --docs: pages are built anew each time")
     if records is not None and not records.exists():
         raise FileNotFoundError(f"no {records}")
+    if not docs:
+        out.mkdir(parents=True, exist_ok=True)  # before the work: it may not be possible
     cut: list[str] = []
     digests = known_digests.load()
     if records is None and not check:

@@ -72,8 +72,13 @@ def check_on_ranks(found: Sequence[Subject], case: str | None, seed: int | None,
 
 def bench_on_ranks(found: Sequence[Subject], case: str | None, budget_s: float, records: Path) -> list[str]:
     """What `rooftop bench` does under torchrun. Returns what was wrong."""
-    from rooftop.lab.timing import ranks as several
+    import torch
 
+    from rooftop.lab.timing import ranks as several
+    from rooftop.lab.timing.bench import NoGpuError
+
+    if not torch.cuda.is_available():
+        raise NoGpuError("bench needs NVIDIA GPUs: torch.cuda.is_available() is False (rooftop doctor says what is missing)")
     with _group() as first:
         summary = several.run(found, records, case=case, budget_s=budget_s, say=_sayer(first))
         if first:

@@ -18,6 +18,7 @@ def warm(
     ops: Ops = None,
     columns: Annotated[list[int] | None, typer.Option(help="Columns of the calls to come; several times for several.", show_default="4096")] = None,
     dtype: DTypeName = None,
+    kernel: Annotated[str | None, typer.Option(help="One kernel by name, in place of those that the calls take.")] = None,
     card: Annotated[str | None, typer.Option(help="h100, h200, a800, rtx4090 or an architecture.", show_default="the GPU here, else h100")] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -26,6 +27,7 @@ def warm(
     Example: [bold]rooftop warm layer_norm rms_norm --columns 4096 --columns 5120 --dtype bf16[/bold]"""
     import torch
 
+    from rooftop.core import registry
     from rooftop.core.implementation import device_of
     from rooftop.core.spec import TARGETS
     from rooftop.lab import warm as warms
@@ -42,7 +44,10 @@ def warm(
     found = warms.ops(ops or [])
     if dtype is not None and not any(c.dtype == dtype for op in found for c in op.cases):
         raise ValueError(f"no case has dtype {dtype!r}; there are {', '.join(sorted({c.dtype for op in found for c in op.cases}))}")
-    rows = [warms.warm(op, c, device, dtype) for op in found for c in columns or [4096]]
+    if kernel is not None:
+        op_name = registry.implementation(kernel).op.removesuffix("_bwd")
+        found = [op for op in found if op.name == op_name]
+    rows = [warms.warm(op, c, device, dtype, kernel=kernel) for op in found for c in columns or [4096]]
     shown = [{**r.__dict__, "failed": "; ".join(r.failed)} for r in rows]
     table(shown, {"op": "op", "columns": "columns", "variants": "binaries", "failed": "failed"}, as_json)
     if any(r.failed for r in rows):

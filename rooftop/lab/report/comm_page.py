@@ -11,7 +11,7 @@ from rooftop.lab.report.data import Gatherer
 from rooftop.lab.report.model import Measured, SiteData
 
 SEVERAL = re.compile(r" x\d+$")  # how the name of so many cards ends
-LADDER = "gemm_comm"
+LADDER, GATHERED = "gemm_comm", "all_gather_matmul_ranks"
 NOTHING = "Nothing has been measured yet with the kernels as they stand."
 
 
@@ -46,16 +46,18 @@ def collectives(found: list[Record], _site: SiteData) -> str:
 
 
 def products(found: list[Record], _site: SiteData) -> str:
-    """A row a way of the ladder gemm_comm, a column a case."""
+    """A row a way, a column a case: the ladder gemm_comm, then the product whose rows are gathered."""
     ladder, lines = registry.ladder(LADDER), list[str]()
     for device, cases in sorted(_fresh(found).items()):
-        shown = [c for c in (f"{name} {d}" for name in ladder.cases for d in ladder.dtypes) if (ladder.op, c) in cases]
-        ways = dict.fromkeys(s for c in shown for s in sorted(cases[ladder.op, c]) if s.startswith(("peer:", f"{LADDER}/")))
-        if not shown:
-            continue
-        lines += [f"{device}. Microseconds of the slower rank.", "", f"| | {' | '.join(shown)} |", "|---|" + "---:|" * len(shown)]
-        for way in sorted(ways, key=lambda s: (s.startswith(LADDER), s)):
-            name = way.removeprefix("peer:").removeprefix(f"{LADDER}/")
-            lines.append(f"| {name} | {' | '.join(_us(cases[ladder.op, c].get(way)) for c in shown)} |")
-        lines.append("")
+        for op, title in ((ladder.op, "matmul_reduce_scatter"), (GATHERED, "all_gather_matmul")):
+            names = ladder.cases if op == ladder.op else tuple(c.name for c in registry.op(op).cases if "bench" in c.tags)
+            shown = [c for c in (f"{name} bf16" for name in names) if (op, c) in cases]
+            ways = {s for c in shown for s in cases[op, c] if s.startswith(("peer:", f"{LADDER}/") if op == ladder.op else ("peer:", f"{op}__"))}
+            if not shown:
+                continue
+            lines += [f"{device}, {title}: microseconds of the slower rank.", "", f"| | {' | '.join(shown)} |", "|---|" + "---:|" * len(shown)]
+            for way in sorted(ways, key=lambda s: (not s.startswith("peer:"), s)):
+                name = way.removeprefix("peer:").removeprefix(f"{LADDER}/").removeprefix(f"{op}__")
+                lines.append(f"| {name} | {' | '.join(_us(cases[op, c].get(way)) for c in shown)} |")
+            lines.append("")
     return "\n".join(lines).rstrip() or NOTHING

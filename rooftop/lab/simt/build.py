@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
@@ -314,6 +315,8 @@ def _run(command: list[str], folder: Path, path: str, text: str = "", kernels: S
             process.kill()
             raise
         done.returncode = process.wait()
+    if done.returncode != 0 and "No space left on device" in done.stderr:
+        raise OSError(errno.ENOSPC, "No space left on device", str(folder))
     if done.returncode != 0:
         lines = done.stderr.splitlines()
         if found := _NO_HEADER.search(done.stderr):

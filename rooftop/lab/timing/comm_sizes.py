@@ -1,37 +1,46 @@
-"""All-reduce by size and wire: the table by which `rooftop.comm` chooses."""
+"""Collectives by size and wire: the table by which `rooftop.comm` chooses."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
 SIZES = tuple(1 << n for n in (14, 16, 18, 19, 20, 21, 22, 24, 26, 28))  # bytes
+KINDS = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all")
 MOST_CALLS, SAMPLE_US = 20, 2000.0  # of a graph
 
 
 def sizes(group: Any, wires: Sequence[str] = ("bf16", "fp8", "int8", "int4"), say: Callable[[str], None] = print) -> list[dict[str, Any]]:
-    """Microseconds of torch's all-reduce and of ours in bfloat16, by size and wire: of the slowest rank, the median of seven replays of a CUDA graph, so that
-    what a call costs the CPU is in none of them. Collective."""
-    from rooftop.comm import collectives, symmetric
+    """Microseconds of torch's collectives and of ours in bfloat16, by size of a rank's tensor and wire: of the slowest rank, the median of seven replays of a
+    CUDA graph, so that what a call costs the CPU is in none of them. Collective."""
+    from rooftop.comm import symmetric
 
     device = torch.device("cuda", torch.cuda.current_device())
     rows = []
-    for size in SIZES:
-        x = torch.randn(size // 2, device=device).bfloat16()
-        y = torch.zeros_like(x)  # which torch's adds up in place: of zeros, lest it overflow
-        plain = _microseconds(lambda y=y: dist.all_reduce(y, group=group), group)  # type: ignore[misc]
-        for wire in wires:
-            row: dict[str, Any] = {"bytes": size, "wire": wire, "plain_us": plain}
-            for path in ("portable",) if symmetric.unable(x, group) else ("portable", "symmetric"):
-                row[f"{path}_us"] = _microseconds(
-                    lambda x=x, wire=wire, path=path: collectives.all_reduce(x, group, wire=wire, path=path, verify=False), group  # type: ignore[misc]
-                )  # fmt: skip
-            rows.append(row)
-            say(str(row))
+    for kind in KINDS:
+        for size in SIZES if kind == "all_reduce" else SIZES[1::2]:
+            x = torch.randn(size // 2, device=device).bfloat16()
+            y = torch.zeros_like(x)  # which torch's all-reduce adds up in place: of zeros, lest it overflow
+            plain = _microseconds(partial(_called, kind, y, group, "", "plain"), group)
+            for wire in wires if kind == "all_reduce" else [w for w in wires if w != "fp8"]:
+                row: dict[str, Any] = {"kind": kind, "bytes": size, "wire": wire, "plain_us": plain}
+                for path in ("portable",) if symmetric.unable(x, group) else ("portable", "symmetric"):
+                    row[f"{path}_us"] = _microseconds(partial(_called, kind, x, group, wire, path), group)
+                rows.append(row)
+                say(str(row))
     return rows
+
+
+def _called(kind: str, x: torch.Tensor, group: Any, wire: str, path: str) -> Any:
+    from rooftop.comm import collectives
+
+    if path == "plain" and kind == "all_reduce":
+        return dist.all_reduce(x, group=group)
+    return getattr(collectives, kind)(x, group, wire=wire or "bf16", path=path, verify=False)
 
 
 def _slowest(value: float, group: Any) -> float:

@@ -132,7 +132,8 @@ class Several:
             return []
         sets, options = self._sets(where), f.op.options(f.case)
         entries = [Entry(s.name, [partial(call, t, options, self.group) for t in sets], s) for s, call in able]
-        entries += [Entry(f"peer:{n}", [partial(call, t, options, self.group) for t in sets]) for n, call in f.op.ranks_peers.items()]
+        theirs = [{n: t if t is None else t.clone() for n, t in each.items()} for each in sets]  # which a peer may overwrite
+        entries += [Entry(f"peer:{n}", [partial(call, t, options, self.group) for t in theirs]) for n, call in f.op.ranks_peers.items()]
         entries = [e for e in entries if self._ready(e)]
         for n, call in f.op.ranks_peers.items():
             if f"peer:{n}" in {e.name for e in entries}:
