@@ -16,7 +16,7 @@ from rooftop.lab import candidates
 from rooftop.lab.check import checker, kept
 from rooftop.lab.inspect import inspector
 from rooftop.lab.records import store
-from rooftop.lab.report import data, rung_counts, site
+from rooftop.lab.report import data, ladder_cases, rung_counts, site
 from rooftop.lab.report.model import SiteData
 
 
@@ -123,7 +123,7 @@ def report_counts(run: Collection[str], done: Callable[[candidates.Subject], Non
     found: dict[str, rung_counts.RungCounts] = {}
     for name in registry.ladder_names():
         ladder = registry.ladder(name)
-        headline = data.headline_of(ladder, registry.op(ladder.op))
+        headline = ladder_cases.headline_of(ladder, registry.op(ladder.op))
         found.update(rung_counts.count(candidates.rungs(ladder), headline, run=name in run, done=done if name in run else lambda s: None))
     return found
 

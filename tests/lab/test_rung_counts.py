@@ -13,7 +13,7 @@ from _report import H100, Made, Strict, kernel, make, rows
 from rooftop.core import head, head_text, prediction_names, registry, settings
 from rooftop.core.spec import Work
 from rooftop.lab import candidates, climb, simt
-from rooftop.lab.report import counts, data, predictions, rung_counts, site
+from rooftop.lab.report import counts, data, ladder_cases, predictions, rung_counts, site
 from rooftop.lab.report.rung_counts import RungCounts
 from rooftop.lab.simt import build
 from rooftop.lab.simt.report import Finding, LineCounts, Report
@@ -142,7 +142,7 @@ def test_a_run_that_found_a_fault_has_no_counts() -> None:
 )
 def test_the_case_is_the_headline_made_smaller_while_every_rung_launches_the_same(ladder: str, shapes: dict[str, tuple[int, ...]]) -> None:
     known = registry.ladder(ladder)
-    headline = data.headline_of(known, registry.op(known.op))
+    headline = ladder_cases.headline_of(known, registry.op(known.op))
     rungs = candidates.rungs(known)
     found = rung_counts.small(rungs, headline)
     assert {n: v.shape for n, v in found.tensors() if n in shapes} == shapes
@@ -169,7 +169,7 @@ def strided(made: Made, monkeypatch: pytest.MonkeyPatch) -> Iterator[Made]:
 def count(made: Made, **how: Any) -> dict[str, RungCounts]:
     ladder = registry.ladder("steps", made.house)
     op = registry.op("scale", made.house)
-    return rung_counts.count([candidates.Subject(r.name, op, r.implementation, r) for r in ladder.rungs], data.headline_of(ladder, op), **how)
+    return rung_counts.count([candidates.Subject(r.name, op, r.implementation, r) for r in ladder.rungs], ladder_cases.headline_of(ladder, op), **how)
 
 
 @needs_compiler
@@ -210,7 +210,7 @@ def test_what_is_kept_and_broken_is_not_taken(strided: Made, text: str) -> None:
     op = registry.op("scale", strided.house)
     rung = ladder.rungs[1]
     subject = candidates.Subject(rung.name, op, rung.implementation, rung)
-    case = rung_counts.small([subject], data.headline_of(ladder, op))
+    case = rung_counts.small([subject], ladder_cases.headline_of(ladder, op))
     path = rung_counts._path(subject, case)
     path.parent.mkdir(parents=True)
     path.write_text(text, encoding="utf-8")

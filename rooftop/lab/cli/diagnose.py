@@ -272,13 +272,13 @@ def _simulated(subject: Subject, case: Case, count: bool) -> RungCounts | None:
     """What the simulator has counted, of a rung at its ladder's case, as for the ladder's page; None where it does not run such a kernel."""
     from rooftop.core import registry
     from rooftop.lab import candidates
-    from rooftop.lab.report import data, rung_counts
+    from rooftop.lab.report import ladder_cases, rung_counts
 
     if subject.rung is None:
         return rung_counts.count([subject], case, run=count).get(subject.name)
     ladder = registry.ladder(subject.rung.ladder)
     rungs = candidates.rungs(ladder)
-    headline = data.headline_of(ladder, registry.op(ladder.op))
+    headline = ladder_cases.headline_of(ladder, registry.op(ladder.op))
     kept = rung_counts.count(rungs, headline, run=False).get(subject.name)
     if kept is None or not kept.why:
         return kept

@@ -19,13 +19,13 @@ from rooftop.core.call import ranked
 from rooftop.core.contract import Contract
 from rooftop.core.devices import lookup
 from rooftop.core.implementation import Implementation
-from rooftop.core.names import RegistryError
 from rooftop.core.spec import TARGETS, Case, Device, Work
 from rooftop.lab.candidates import Subject
 from rooftop.lab.counters import traffic
 from rooftop.lab.records.store import Record
 from rooftop.lab.report import checks, derivation, language_page, predictions, sweep_page
 from rooftop.lab.report.facts import target_facts
+from rooftop.lab.report.ladder_cases import cases_of, headline_of
 from rooftop.lab.report.model import (
     Card,
     CaseView,
@@ -414,21 +414,6 @@ def device_of(record: Record) -> Device:
     like = TARGETS.get(arch, TARGETS[90])
     shared, l2 = d.get("shared_per_block", like.shared_per_block), d.get("l2_bytes", like.l2_bytes)
     return Device(str(d["name"]), arch, int(d.get("sms", like.sms)), int(shared), int(l2))
-
-
-def cases_of(ladder: registry.Ladder, op: Contract) -> list[Case]:
-    """The cases on a ladder's page."""
-    return [c for name in ladder.cases for dtype in ladder.dtypes for c in op.cases if c.name == name and c.dtype == dtype]
-
-
-def headline_of(ladder: registry.Ladder, op: Contract) -> Case:
-    """The case that predictions speak of: the headline in the first of the ladder's dtypes that has it."""
-    cases = cases_of(ladder, op)
-    found = [c for dtype in ladder.dtypes for c in cases if c.name == ladder.headline and c.dtype == dtype]
-    if not found:
-        known = ", ".join(c.id for c in cases) or "none"
-        raise RegistryError(f"ladders/{ladder.name}/ladder.toml: headline {ladder.headline!r} is no case of the ladder; there are {known}")
-    return found[0]
 
 
 def _all_versus(found: Mapping[str, Any]) -> tuple[Versus, ...]:

@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -33,17 +32,10 @@ from rooftop.core.names import RegistryError
 from rooftop.core.spec import TARGETS, Problem
 from rooftop.lab.report.charts import number
 from rooftop.lab.report.drawings import draw
-from rooftop.lab.report.drawings.canvas import Picture
+from rooftop.lab.report.ladder_cases import headline_of
+from rooftop.lab.report.model import Step
 
 KEYS = ("text", "rung", "case", "draw")
-
-
-@dataclass(frozen=True)
-class Step:
-    """`paragraphs`: those that are formulas with True."""
-
-    paragraphs: tuple[tuple[str, bool], ...]
-    picture: Picture | None = None
 
 
 def steps(ladder: registry.Ladder, house: registry.House = registry.HOUSE) -> tuple[Step, ...]:
@@ -73,8 +65,6 @@ def _step(ladder: registry.Ladder, table: Mapping[str, Any], house: registry.Hou
 
 def names_of(ladder: registry.Ladder, rung: int | str | None, case: str | None = None, house: registry.House = registry.HOUSE) -> dict[str, Any]:
     """What an expression may name. Raises RegistryError for no such case or rung, or a rung that does not take the case."""
-    from rooftop.lab.report.data import headline_of
-
     op = registry.op(ladder.op, house)
     sheet = devices.lookup(TARGETS["h100"].name)
     assert sheet is not None

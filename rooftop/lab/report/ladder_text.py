@@ -10,7 +10,7 @@ from itertools import pairwise
 from rooftop.core import registry
 from rooftop.lab import candidates
 from rooftop.lab.records.store import Record
-from rooftop.lab.report import data, rung_counts, site
+from rooftop.lab.report import data, ladder_cases, rung_counts, site
 from rooftop.lab.report.model import LadderPage, RungRow
 
 COUNTED = {"sectors_read": "sectors read", "sectors_written": "sectors written", "conflicts": "bank conflicts", "intensity": "FLOP a byte"}
@@ -19,7 +19,7 @@ COUNTED = {"sectors_read": "sectors read", "sectors_written": "sectors written",
 def page_of(name: str, records: list[Record]) -> LadderPage:
     """The ladder with what is recorded of it, and the simulator's counts that are kept from before. Raises RegistryError for no such ladder."""
     ladder = registry.ladder(name)
-    headline = data.headline_of(ladder, registry.op(ladder.op))
+    headline = ladder_cases.headline_of(ladder, registry.op(ladder.op))
     counts = rung_counts.count(candidates.rungs(ladder), headline, run=False)
     return data.Gatherer(records, {}, [], registry.HOUSE, counts).ladder_page(ladder)
 

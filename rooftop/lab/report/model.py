@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 from rooftop.core.devices import slug
 from rooftop.core.spec import Device
+from rooftop.lab.report.drawings.canvas import Picture
 from rooftop.lab.report.facts import TargetFacts
 
 if TYPE_CHECKING:
     from rooftop.lab.counters.traffic import Comparison
-    from rooftop.lab.report.derivation import Step
     from rooftop.lab.report.rung_counts import RungCounts
 
 SCALE: Mapping[str, float] = {"GB/s": 1e9, "TFLOP/s": 1e12, "Top/s": 1e12}
@@ -264,6 +264,14 @@ class RungRow:
     @property
     def speedup(self) -> Prediction | None:
         return next((p for p in self.predictions if p.name == "speedup"), None)
+
+
+@dataclass(frozen=True)
+class Step:
+    """Of a derivation. `paragraphs`: those that are formulas with True."""
+
+    paragraphs: tuple[tuple[str, bool], ...]
+    picture: Picture | None = None
 
 
 @dataclass(frozen=True)

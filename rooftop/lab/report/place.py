@@ -120,7 +120,7 @@ def place(subject: Subject, ladder: str, records: Sequence[Record], target: str 
     from rooftop.lab import candidates
     from rooftop.lab.inspect import inspector
     from rooftop.lab.report import rung_counts
-    from rooftop.lab.report.data import headline_of
+    from rooftop.lab.report.ladder_cases import headline_of
 
     climbed = registry.ladder(ladder)
     if subject.op.name != climbed.op:
