@@ -172,7 +172,7 @@ def test_a_copy_beside_a_product_has_a_floor_of_its_own() -> None:
     """It moves the bytes and multiplies nothing: the product's floor is not its."""
     copy = Contestant("copy", [Kernel("copy", 5e-6) for _ in range(3)], floor=4e-6)
     assert measure(Simulated(), [rotating("product", 30e-6), copy], floor_seconds=20e-6)["copy"].median == pytest.approx(5e-6)
-    with pytest.raises(ImpossibleTime, match="copy: 5.000 us a call on the kernel clock, but no card of this kind could do it under 6.000 us"):
+    with pytest.raises(ImpossibleTime, match=r"copy: 5\.000 us a call on the kernel clock, but no card of this kind could do it under 6\.000 us"):
         measure(Simulated(), [rotating("product", 30e-6), replace(copy, floor=6e-6)], floor_seconds=20e-6)
 
 
