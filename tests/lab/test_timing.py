@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -165,6 +166,14 @@ def test_impossible_times_are_errors_not_records() -> None:
     # A hot run is given the floor of its operations alone, and a CPU's time knows no floor of the device.
     assert measure(Simulated(), field, "hot", floor_seconds=4e-6)["cheat"].median == pytest.approx(5e-6)
     assert measure(Simulated(), field, "host", floor_seconds=1.0)["cheat"].median == pytest.approx(5e-6)
+
+
+def test_a_copy_beside_a_product_has_a_floor_of_its_own() -> None:
+    """It moves the bytes and multiplies nothing: the product's floor is not its."""
+    copy = Contestant("copy", [Kernel("copy", 5e-6) for _ in range(3)], floor=4e-6)
+    assert measure(Simulated(), [rotating("product", 30e-6), copy], floor_seconds=20e-6)["copy"].median == pytest.approx(5e-6)
+    with pytest.raises(ImpossibleTime, match=r"copy: 5\.000 us a call on the kernel clock, but no card of this kind could do it under 6\.000 us"):
+        measure(Simulated(), [rotating("product", 30e-6), replace(copy, floor=6e-6)], floor_seconds=20e-6)
 
 
 def test_what_cannot_be_captured_is_timed_by_events_and_says_so() -> None:

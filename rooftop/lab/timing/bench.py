@@ -228,7 +228,7 @@ class Bench:
         self.streams.reserve(size * count)
         found = self.streams.contestants(kind, size, count, only=tuple({ours, streams.TORCH[kind]}))
         self.streams.reserve(0)  # the calls hold what they need
-        return [Contestant(f"{STREAM}{kind} {c.name}", c.calls) for c in found]
+        return [Contestant(f"{STREAM}{kind} {c.name}", c.calls, floor=self.floor("kernel", moved=True)) for c in found]
 
     def _able(self) -> list[Subject]:
         able = []
@@ -371,7 +371,8 @@ class Bench:
             made.append(Contestant(s.name, [partial(self.f.op, *args, implementation=s.name)]))
         return made
 
-    def floor(self, clock: str) -> float:
+    def floor(self, clock: str, moved: bool = False) -> float:
+        """Seconds below which no call can lie; `moved`: none that moves the bytes and computes nothing."""
         from rooftop.core.devices import floor_seconds, lookup, units
 
         sheet = lookup(self.device.name)
@@ -379,7 +380,7 @@ class Bench:
             return 0.0
         dram = 0 if clock == "hot" else max(0, self.work.bytes - 2 * self.device.l2_bytes)
         elsewhere = units() - set(sheet.rates)  # units that this card has not: whoever computes the op on it uses others
-        return floor_seconds(sheet, dram, {unit: n for unit, n in self.work.ops.items() if unit not in elsewhere})
+        return floor_seconds(sheet, dram, {} if moved else {unit: n for unit, n in self.work.ops.items() if unit not in elsewhere})
 
     def _record(self, s: Subject, found: dict[str, Measurement]) -> store.Record:
         clocks = {

@@ -50,12 +50,14 @@ class Contestant:
     until every set has been used once, so that outputs it allocates rotate through memory as its inputs do.
 
     ``uncapturable``: the reason why it cannot go into a CUDA graph, where that is known. ``restore`` puts back every input set
-    that a call writes to; it is run before each sample, outside the time."""
+    that a call writes to; it is run before each sample, outside the time. ``floor``: seconds below which no time of its own is true, where
+    that is less than the field's; a copy of a product's bytes multiplies nothing."""
 
     name: str
     calls: Sequence[Call]
     uncapturable: str | None = None
     restore: Call | None = None
+    floor: float | None = None
 
 
 @dataclass(frozen=True)
@@ -273,7 +275,7 @@ class Timer:
             pace, bytes_per_call * min(len(c.calls) for c in contestants) if clock == "kernel" else 0,
             {"before": before, "after": self.read_sensors()}, self.backend.describe(),
         )  # fmt: skip
-        _refuse_impossible(found, floor_seconds)
+        _refuse_impossible(found, floor_seconds, {c.name: c.floor for c in contestants if c.floor is not None})
         return found
 
     def _validate(self, contestants: Sequence[Contestant], clock: Clock, size: int, duty: Duty, samples: tuple[int, int], target: float) -> None:
@@ -360,13 +362,14 @@ def _timing(entry: _Entry) -> Timing:
     )  # fmt: skip
 
 
-def _refuse_impossible(found: Measurement, floor_seconds: float) -> None:
+def _refuse_impossible(found: Measurement, floor_seconds: float, own: Mapping[str, float]) -> None:
     if found.clock == "host":
         return
     for t in (*found.timings.values(), found.again):
-        if t.median < floor_seconds:
+        least = min(floor_seconds, own.get(t.name, floor_seconds))
+        if t.median < least:
             raise ImpossibleTime(
                 f"{t.name}: {t.median * 1e6:.3f} us a call on the {found.clock} clock, but no card of this kind could do it under "
-                f"{floor_seconds * 1e6:.3f} us; the work is not done, or is counted wrongly",
+                f"{least * 1e6:.3f} us; the work is not done, or is counted wrongly",
                 found,
             )
