@@ -14,6 +14,7 @@ from rooftop.core.contract import Contract
 from rooftop.core.digests import digest
 from rooftop.core.head import Head
 from rooftop.core.implementation import Implementation
+from rooftop.core.names import RegistryError
 from rooftop.core.spec import Case, Device, Problem
 
 
@@ -114,7 +115,7 @@ def _one(word: str) -> list[Subject]:
         found = registry.user_file(path)
         return [Subject(found.name, registry.op(found.op), found)]
     if path.is_dir() and word not in (*registry.ladder_names(), *_ops_with_kernels()):
-        raise registry.RegistryError(f"{word} is a folder; name files in it, or an op, an implementation, a ladder or a rung (rooftop ls)")
+        raise RegistryError(f"{word} is a folder; name files in it, or an op, an implementation, a ladder or a rung (rooftop ls)")
     if "/" in word:
         rung = registry.rung(word)
         return [Subject(rung.name, registry.op(registry.ladder(rung.ladder).op), rung.implementation, rung)]

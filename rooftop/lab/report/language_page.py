@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from rooftop.core import settings
 from rooftop.core.backends.python_files import helpers
@@ -12,12 +12,23 @@ from rooftop.core.backends.table import BACKENDS
 from rooftop.core.compile import headers
 from rooftop.core.digests import strip
 from rooftop.core.implementation import Implementation
+from rooftop.core.registry import House
 from rooftop.lab.records.store import Record
 from rooftop.lab.report.model import InLanguage, LanguageRow, Measured, SiteData
 from rooftop.lab.timing.languages import LANGUAGES, ROWS, subject_of
 
-if TYPE_CHECKING:
-    from rooftop.lab.report.data import Gatherer
+
+class Gathered(Protocol):
+    """What it asks of `rooftop.lab.report.data.Gatherer`, which calls it."""
+
+    @property
+    def records(self) -> Sequence[Record]: ...
+    @property
+    def house(self) -> House: ...
+    @property
+    def measured(self) -> Mapping[tuple[str, str, str, str], Measured]: ...
+    def stale(self, record: Record) -> str | None: ...
+
 
 EXTRAS = ("cutile", "cute")
 NOTHING = "Nothing has been measured yet with the kernels as they stand."
@@ -36,7 +47,7 @@ def lines_of(implementation: Implementation) -> tuple[int, int]:
     return sum(map(count, own)), sum(map(count, shared))
 
 
-def rows(gatherer: Gatherer) -> tuple[LanguageRow, ...]:
+def rows(gatherer: Gathered) -> tuple[LanguageRow, ...]:
     """A row an op, case and card, of those cards on which the languages that are extras were timed."""
     costs: dict[tuple[str, str, str], dict[str, Record]] = {}
     for r in sorted((r for r in gatherer.records if r["kind"] == "language"), key=lambda r: str(r["at"])):
@@ -54,7 +65,7 @@ def rows(gatherer: Gatherer) -> tuple[LanguageRow, ...]:
 
 
 def _cell(
-    gatherer: Gatherer, costs: Mapping[tuple[str, str, str], Mapping[str, Record]], op: str, case: str, device: str, name: str | None
+    gatherer: Gathered, costs: Mapping[tuple[str, str, str], Mapping[str, Record]], op: str, case: str, device: str, name: str | None
 ) -> InLanguage | None:
     if name is None:
         return None
