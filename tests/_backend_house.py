@@ -11,7 +11,7 @@ from rooftop.lab.candidates import Subject
 HERE = Path(__file__).parent / "backend_house"
 HOUSE = registry.House(HERE / "ops", HERE / "kernels", HERE / "ladders")
 NAMES = ("device__triton_sm90", "gluon_sm90", "grid__cuda_sm80", "host__triton_sm90", "split__cuda_sm80", "tiles__cuda_sm80", "tma__cuda_sm90", "torch")
-AHEAD = ("cutile_sm90",)  # whose compiler is an extra
+AHEAD = ("cute_sm90", "cutile_sm90")  # whose compiler is an extra
 
 
 def kernel(name: str) -> Implementation:

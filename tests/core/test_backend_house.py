@@ -103,7 +103,7 @@ def test_the_order_is_what_is_preferred_then_the_backend_then_the_name(monkeypat
 
     assert order() == [
         "device__triton_sm90", "host__triton_sm90", "grid__cuda_sm80", "split__cuda_sm80", "tiles__cuda_sm80", "tma__cuda_sm90", "gluon_sm90", "torch",
-        "cutile_sm90",
+        "cutile_sm90", "cute_sm90",
     ]  # fmt: skip
     wanted = {"mmt__torch": True, "mmt__tma__cuda_sm90": 2}
     for one in {type(i) for i in found}:
@@ -336,7 +336,7 @@ def test_late_numbers_reach_a_call_of_torch(tmp_path: Path) -> None:
 
 def test_kernels_for_a_gpu_only_are_listed_until_each_case_has_a_check_record_of_what_they_now_are() -> None:
     found = {u.name: u for u in unproven([], HOUSE)}
-    assert set(found) == {"mmt__cutile_sm90", "mmt__gluon_sm90", "mmt__tma__cuda_sm90"}
+    assert set(found) == {"mmt__cute_sm90", "mmt__cutile_sm90", "mmt__gluon_sm90", "mmt__tma__cuda_sm90"}
     assert found["mmt__tma__cuda_sm90"].of == 4, "TMA does not take `odd`"
     assert str(found["mmt__gluon_sm90"]) == "mmt__gluon_sm90: 3 of 3 cases have no check record (Gluon kernels run on a GPU only)"
     card = TARGETS["h200"]
