@@ -47,6 +47,18 @@ def add(x: Tensor, y: Tensor, *, implementation: str | None=None) -> Tensor:
 
     Raises TypeError for other dtypes or two different ones, ValueError for two shapes or devices."""
 
+def all_gather_matmul_ranks(a: Tensor, b: Tensor, *, implementation: str | None=None) -> Tensor:
+    """Each rank's product with the rows of all ranks, [W, W M, N]: ``rooftop.all_gather_matmul_ranks(a, b)``.
+
+    What the ways of `rooftop.comm.all_gather_matmul` are judged by, on one device.
+
+    Args:
+        a: [W, M, K], float32, float16 or bfloat16; the first dimension is the rank, 1 to 16.
+        b: [W, K, N], of the same dtype.
+        implementation: a kernel by name: it runs or raises. None picks the best that takes the input.
+
+    No gradient. Raises TypeError for other dtypes and types, ValueError for shapes that do not fit and tensors on different devices."""
+
 def all_reduce_ranks(x: Tensor, *, wire: str='int8', group_size: int=128, hadamard: bool=False, stochastic: bool=False, seed: int=0, shots: int=2, implementation: str | None=None) -> Tensor:
     """Each rank's result of a quantised all-reduce, [W, ...], of what the W ranks hold, `x` [W, ...]: ``rooftop.all_reduce_ranks(gradients, wire="int4")``.
 
@@ -308,6 +320,22 @@ def dequantize(q: quant.Quantized, dtype: torch.dtype | None=None, *, implementa
 
     Raises TypeError for anything but a `Quantized` and for other dtypes, ValueError where codes or scales do not have the sizes that its shape asks for."""
 
+def exchange_ranks(x: Tensor, kind: str, *, wire: str='int8', group_size: int=128, hadamard: bool=False, stochastic: bool=False, seed: int=0, implementation: str | None=None) -> Tensor:
+    """Each rank's result of a quantised collective, of what the W ranks hold: ``rooftop.exchange_ranks(x, "all_gather", wire="int4")``.
+
+    It shows on one device what a wire does to numbers, and is what the kernel of `rooftop.comm.reduce_scatter`, `all_gather` and `all_to_all` is judged by.
+
+    Args:
+        x: float32, float16 or bfloat16, [W, N]; the first dimension is the rank, 1 to 16.
+        kind: "reduce_scatter" ([W, N] to [W, N / W]), "all_gather" ([W, N] to [W, W N]) or "all_to_all" ([W, N] to [W, N]).
+        wire, group_size, hadamard, stochastic, seed: as `rooftop.all_reduce_ranks`.
+        implementation: a kernel by name: it runs or raises. None picks the best that takes `x`.
+
+    Of one rank nothing travels: x comes back. NaN and infinities arrive where they stood (with `hadamard` in all of their group). No gradient.
+
+    Raises TypeError for other dtypes and types, ValueError for a kind, wire, group size, number of ranks or combination that there is not, and where W does
+    not divide N."""
+
 def geglu(a: Tensor, b: Tensor | None=None, approximate: str='none', *, implementation: str | None=None) -> Tensor:
     """gelu(a) · b, computed in float32 and rounded once.
 
@@ -502,7 +530,7 @@ def matmul(a: Tensor, b: Tensor, *, c: Tensor | None=None, alpha: float=1.0, bet
 
     Args:
         a: [M, K], or [B, M, K] for a batch; float32, float16 or bfloat16. Rows or columns may be the neighbours in memory; what lies otherwise
-            is copied into contiguous memory first, and so are columns of float32 in products of more than 2^26 multiply-adds.
+            is copied into contiguous memory first.
         b: [K, N], or [B, K, N], in the dtype of `a`, likewise.
         c: of the shape of the result, or None for no addend.
         alpha, beta: scales. With beta = 0, c is not read: NaN in it does not matter.
@@ -525,6 +553,21 @@ def matmul(a: Tensor, b: Tensor, *, c: Tensor | None=None, alpha: float=1.0, bet
 
     Raises TypeError for other dtypes, ValueError for shapes that do not fit, an unknown activation or precision, a precision other than "ieee" with
     operands of 16 bits, or tensors on different devices."""
+
+def matmul_reduce_scatter_ranks(a: Tensor, b: Tensor, *, wire: str | None=None, group_size: int=128, implementation: str | None=None) -> Tensor:
+    """Each rank's rows of the sum of all a[p] @ b[p], [W, M / W, N]: ``rooftop.matmul_reduce_scatter_ranks(a, b, wire="int8")``.
+
+    It shows on one device what a wire does to numbers, and is what the ways of `rooftop.comm.matmul_reduce_scatter` are judged by.
+
+    Args:
+        a: [W, M, K], float32, float16 or bfloat16; the first dimension is the rank, 1 to 16.
+        b: [W, K, N], of the same dtype.
+        wire: how products travel: None (as they are), "bf16", "fp8", "int8" or "int4".
+        group_size: elements that share a scale: 32, 64, 128 or 256.
+        implementation: a kernel by name: it runs or raises. None picks the best that takes the input.
+
+    No gradient. Raises TypeError for other dtypes and types, ValueError for shapes that do not fit, a number of rows that the ranks do not divide, and wires
+    and group sizes that there are not."""
 
 def merge_attention(a: Tensor, lse_a: Tensor, b: Tensor, lse_b: Tensor, *, implementation: str | None=None) -> tuple[Tensor, Tensor]:
     """The attention of queries to the keys of two parts, from what ``rooftop.attention(..., return_lse=True)`` gave for each. More parts are merged one by one.
@@ -563,7 +606,8 @@ def quantize(x: Tensor, format: str | quant.Format='int8', *, granularity: str |
             (`group` neighbours along `dim`), "block" (of the last two dimensions). None: "group" where the format has groups of its own (mx, nv), else "row".
         group: 1 or more; 16 to 256 are the usual ones. Of mx and nv formats it is their own.
         symmetric: False, for ints alone: with zero points.
-        rounding: "nearest" (ties to even), "stochastic" (unbiased), "zero" (cut off), "dither" (ints: noise of one step's width is added, then nearest).
+        rounding: "nearest" (ties to even), "stochastic" (unbiased), "zero" (cut off), "dither" (noise of one step's width is added,
+            then nearest; of floats, whose steps differ, that is the gap that the element lies in, and the codes are the stochastic ones).
         scale_dtype: "f32", "f16", "bf16", "e8m0" (a power of two), "e4m3". None: the format's own, float32 where it has none.
         over: nvfp4: the tensor's scale, float32, one element, above zero. None: max|x| / (448 * 6).
         seed: of the random bits; its low 32 bits and an element's row-major index decide them, alike on every device.
@@ -896,8 +940,9 @@ def spmm_bsr(values: Tensor, columns: Tensor, offsets: Tensor, b: Tensor, *, row
     Raises TypeError for other dtypes, ValueError for shapes that do not fit, an unknown activation, or tensors on different devices."""
 
 def spmm_csr(values: Tensor, columns: Tensor, offsets: Tensor, b: Tensor, *, bias: Tensor | None=None, alpha: float=1.0, activation: str='none', implementation: str | None=None) -> Tensor:
-    """act(alpha · S b + bias), S [M, K] in compressed rows, summed in float32 (never TF32) and rounded once. Row m of S has the elements offsets[m] to
-    offsets[m + 1] - 1 of `values`, in the columns `columns`. The same column may come several times in a row, in any order: products add up.
+    """act(alpha · S b + bias), S [M, K] in compressed rows, summed in float32 (never TF32), or float64 where b has few columns, and rounded once. Row m of S
+    has the elements offsets[m] to offsets[m + 1] - 1 of `values`, in the columns `columns`. The same column may come several times in a row, in any order:
+    products add up.
 
     Args:
         values: [nnz] float32, float16 or bfloat16.
@@ -1009,13 +1054,14 @@ def transpose(x: Tensor, dim0: int, dim1: int, *, implementation: str | None=Non
     dimension out of range; ValueError for no dimensions or where a named implementation cannot take `x`."""
 
 def load(path: str | Path, *, source: str | None=None) -> Any:
-    """A `.cu` file with a head (docs/head.md) as a callable on CUDA tensors: ``y = rooftop.load("my.cu")(x, dim=1)``.
+    """A `.cu` file with a head (docs/head.md) as a callable on tensors: ``y = rooftop.load("my.cu")(x, dim=1)``.
 
     Args:
         path: the file. `source` gives its text where it is not on disk; `path` then only names it.
 
-    Returns a callable that takes the op's tensors and options by name or in the contract's order and returns its outputs. It is compiled by
-    NVRTC at the first call and cached on disk.
+    Returns a callable that takes the op's tensors and options by name or in the contract's order and returns its outputs; options have
+    the public function's defaults. On a GPU it is compiled by NVRTC at the first call and cached on disk; on CPU tensors it runs in the simulator, thread
+    by thread, and a race or an access out of bounds is raised with its line.
 
     Raises HeadError for a missing or malformed head, CompileError with the compiler's text and your line, UnsupportedError for an input that
     the head's `requires` refuse, RuntimeError for an input that requires a gradient while gradients are on: what was loaded has none."""
