@@ -12,7 +12,7 @@ from rooftop.core.contract import Contract
 from rooftop.core.spec import Case, Device, Input, Launch
 
 EACH = {e << k for k in range(14) for e in (3, 5, 7, 9, 11, 13, 15)}
-ODD = {(e << k) + 1 for k in range(4, 9) for e in (3, 5, 7, 9, 11, 13, 15)}  # rows of a square matrix then start anywhere
+ODD = {(e << k) + d for d in (1, 2) for k in range(4, 12) for e in (3, 5, 7, 9, 11, 13, 15)}  # rows of a square matrix then start anywhere
 ROWS = tuple(sorted({max(1, (1 << k) + d) for k in range(18) for d in (-1, 0, 1)} | EACH | ODD))
 
 

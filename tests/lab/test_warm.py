@@ -22,6 +22,7 @@ from rooftop.lab.timing import first_calls
 
 MOST = 14  # binaries of one kernel at one number of columns
 MOST_TILED = 20  # of a product on tensor cores: ten tiles, some of them split along K in 2 to 6 parts
+MOST_PLAIN = 28  # of one on CUDA cores: fourteen tiles, some of them for rows of b that begin on 4, 8 and 16 bytes, where rows and columns are one number
 
 
 @pytest.mark.parametrize("columns", [4096, 1000])
@@ -31,7 +32,8 @@ def test_new_rows_compile_nothing_that_warm_has_not(name: str, columns: int) -> 
     for case in warm.kinds(op)[:2]:
         before = list(warm.calls(op, case, columns, TARGETS[90]))
         known = {v for call in before for v in warm.variants(call)}
-        most = MOST_TILED if any(call.implementation.backend == "gluon" for call in before) else MOST
+        tensor = any(call.implementation.backend == "gluon" for call in before)
+        most = MOST_TILED if tensor else MOST_PLAIN if op.name == "matmul" else MOST
         kernels = Counter(re.split(r" \(|<", v)[0] for v in known)
         assert not known or max(kernels.values()) <= most, kernels
         r = random.Random(columns)

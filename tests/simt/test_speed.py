@@ -170,7 +170,7 @@ def test_a_rung_above_its_limit_is_told_recorded_and_exits_1(
         speed.main(["--out", str(tmp_path)])
     printed = capsys.readouterr()
     assert exit.value.code == 1 and "under their limits" not in printed.out
-    assert "1 of 38 are not under their limit: softmax_cuda/03_online (check)" in printed.err
+    assert "1 of 46 are not under their limit: softmax_cuda/03_online (check)" in printed.err
     assert [line.split()[0] for line in printed.out.splitlines() if "ABOVE ITS LIMIT" in line] == ["softmax_cuda/03_online"]
     (record,) = store.read(tmp_path)
     assert [r["subject"] for r in record["rows"] if r["seconds"] >= r["limit"]] == ["softmax_cuda/03_online"], "a bad time is recorded as well"

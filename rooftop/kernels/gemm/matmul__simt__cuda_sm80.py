@@ -189,10 +189,18 @@ def _ranked(sizes: tuple[int, int, int, int], modes: tuple[int, int], wide: bool
     return tuple(sorted(found, key=lambda x: (x[0], x[2], -x[1].BM * x[1].BN)))
 
 
+def _step(m: int) -> int:
+    """The next of 8 to 15 times a power of two: eight numbers of rows, or of columns, in an octave choose, so that a new one compiles nothing that its
+    neighbour has not."""
+    shift = max(0, m.bit_length() - 4)
+    return -(-m // (1 << shift)) << shift
+
+
 def ranked(p: Problem) -> tuple[tuple[float, Tile, int], ...]:
     """Predicted time, tile and parts of K, the best first."""
     a, b, wide = _modes(p)
-    return _ranked(_sizes(p), (a, b), wide, p.device.sms, p.device.shared_per_block)
+    m, n, k, batch = _sizes(p)
+    return _ranked((_step(m), _step(n), k, batch), (a, b), wide, p.device.sms, p.device.shared_per_block)
 
 
 def _config(p: Problem, tile: Tile, splits: int) -> dict[str, int]:

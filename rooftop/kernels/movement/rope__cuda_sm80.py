@@ -64,6 +64,8 @@ def _heads_first(p: Problem) -> bool:
 def supports(p: Problem, head: Any) -> str | None:
     if p["q"].numel == 0 and ((k := p.get("k")) is None or k.numel == 0):
         return "there is nothing to compute"
+    if int(p.option("rotary_dim")) == 0:
+        return "no column is rotated: that is a copy"
     if (lanes := _threads(p)) > LANES:
         return f"a head takes {lanes} lanes at this alignment; at most {LANES}"
     if (table := p.get("cos")) is not None and table.shape[1] >= 2**31:
