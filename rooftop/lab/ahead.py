@@ -40,7 +40,7 @@ def compile_first(todo: Iterable[tuple[Subject, Case]], device: Device) -> int:
         else:
             new = {t for t in _texts(kernel, problem, config) if t not in binaries}
             binaries |= new
-            jobs |= {t: (_word(subject), case) for t in new if not _mark(t).exists()}
+            jobs |= {t: (word_of(subject), case) for t in new if not _mark(t).exists()}
     waiting = _triton(jobs, device)
     compile_many([k.compile_job(names, device.target) for k, names in programs])
     for text, done in waiting.items():
@@ -55,12 +55,10 @@ def compile_first(todo: Iterable[tuple[Subject, Case]], device: Device) -> int:
 
 def _texts(kernel: TritonImplementation, problem: Any, config: Any) -> list[str]:
     """A text for each binary of a call; none where its arguments cannot be told without running it."""
-    from rooftop.core.triton_compat import variant
-
     tensors = {**dict(problem.tensors), **kernel.scratch(problem, config)}
     arch = problem.device.arch
     try:
-        return [f"{kernel.digest} {arch} {variant(x, tensors, arch, problem.late_floats)}" for x in kernel.launches(problem, config)]
+        return [f"{kernel.digest} {arch} {kernel.variant(x, tensors, problem)}" for x in kernel.launches(problem, config)]
     except (TypeError, ValueError):
         return []
 
@@ -70,7 +68,8 @@ def _mark(text: str) -> Path:
     return settings.load().cache / "ahead" / hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
-def _word(subject: Subject) -> str:
+def word_of(subject: Subject) -> str:
+    """By what another process finds the kernel."""
     assert subject.implementation is not None
     return subject.rung.name if subject.rung else str(subject.implementation.path)
 

@@ -74,17 +74,7 @@ def _told(call: Call, launch: Launch) -> bool:
 def variants(call: Call) -> list[str]:
     """A text for each binary that a call runs."""
     tensors = {**dict(call.problem.tensors), **call.scratch}
-    found = []
-    for launch in call.launches:
-        if not _told(call, launch):
-            continue
-        if not hasattr(launch.kernel, "params"):
-            found.append(call.implementation.variant(launch, tensors, call.problem))
-        else:
-            from rooftop.core.triton_compat import variant
-
-            found.append(variant(launch, tensors, call.problem.device.arch, call.problem.late_floats))
-    return found
+    return [call.implementation.variant(x, tensors, call.problem) for x in call.launches if _told(call, x)]
 
 
 @dataclass

@@ -53,6 +53,11 @@ class TritonImplementation(ModuleImplementation):
         prepared = iter(self.prepare(problem, [s for s in steps if isinstance(s, Launch)], names, index, self.scratch(problem, config)))
         return Steps([s if isinstance(s, TorchCall) else next(prepared) for s in steps], names)
 
+    def variant(self, launch: Launch, tensors: Mapping[str, Meta | None], problem: Problem) -> str:
+        from rooftop.core.triton_compat import variant
+
+        return variant(launch, tensors, problem.device.arch, problem.late_floats)
+
     def machine_code(self, problem: Problem, launch: Launch, scratch: Mapping[str, Meta]) -> MachineCode:
         from rooftop.core.triton_compat import compile_launch
 

@@ -23,7 +23,7 @@ from rooftop.core.compile import compile_many
 from rooftop.core.digests import digest
 from rooftop.core.implementation import Implementation
 from rooftop.core.spec import DTYPES, Case, Device
-from rooftop.lab.ahead import compile_triton
+from rooftop.lab.ahead import compile_triton, word_of
 from rooftop.lab.candidates import Subject
 from rooftop.lab.check import checker
 from rooftop.lab.records import store
@@ -299,7 +299,7 @@ class TritonCompiler:
             return 0
         if self._pool is None:  # spawned: a forked process would share this one's CUDA context
             self._pool = ProcessPoolExecutor(settings.load().jobs, mp_context=multiprocessing.get_context("spawn"))
-        word = job.subject.rung.name if job.subject.rung else str(job.implementation.path)
+        word = word_of(job.subject)
         tried = [job.implementation.config_dict(c) for c in job.configs(device)]
         try:
             return sum(self._pool.map(compile_triton, *zip(*((word, job.case, device, values) for values in tried), strict=True)))

@@ -6,7 +6,9 @@ import re
 from collections.abc import Iterable
 
 _NUMBER = re.compile(r"[+-]?\d[\d.,'\u2019\u00a0\u202f ]*(?:[eE][+-]?\d+)?%?")
+_PLAIN = re.compile(r"[+-]?\d+(?:\.(\d*))?")  # as ncu prints most numbers; the group: the decimals
 _SPACES = "'\u2019\u00a0\u202f "  # separators of thousands that are never decimal ones
+_TO_FLOAT = {".": str.maketrans("", "", _SPACES + ","), ",": str.maketrans(",", ".", _SPACES + ".")}  # decimal separator -> what makes it Python's number
 _PREFIX = {"": 1.0, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
 _TIMES = {
     "s": 1.0, "sec": 1.0, "second": 1.0, "ms": 1e-3, "msecond": 1e-3, "us": 1e-6, "usecond": 1e-6, "ns": 1e-9, "nsecond": 1e-9,
@@ -19,8 +21,13 @@ def decimal_separator(texts: Iterable[str]) -> str:
     Raises ValueError where one text says '.' and another ','."""
     said: dict[str, str] = {}
     for text in texts:
-        if _NUMBER.fullmatch(text.strip()) and (found := _tells(text.strip().rstrip("%"))):
-            said.setdefault(found, text)
+        found: str | None
+        if plain := _PLAIN.fullmatch(text):
+            found = "." if len(plain[1] or "...") != 3 else _tells(text)
+        else:
+            found = _tells(text.strip().rstrip("%")) if _NUMBER.fullmatch(text.strip()) else None
+        if found and found not in said:
+            said[found] = text
             if len(said) == 2:
                 raise ValueError(f"numbers of two kinds in one report: {said['.']!r} and {said[',']!r}")
     return next(iter(said), ".")
@@ -28,7 +35,7 @@ def decimal_separator(texts: Iterable[str]) -> str:
 
 def _tells(text: str) -> str | None:
     """The decimal separator that a number shows for sure, or None. One separator before three digits may be either."""
-    mantissa = re.split("[eE]", text)[0]
+    mantissa = text.partition("e" if "e" in text else "E")[0]
     dots, commas = mantissa.count("."), mantissa.count(",")
     if dots and commas:
         return "." if mantissa.rfind(".") > mantissa.rfind(",") else ","
@@ -44,12 +51,13 @@ def _tells(text: str) -> str | None:
 
 def number(text: str, decimal: str = ".") -> float | None:
     """The value of a printed number, or None where it is none (`n/a`, a name, nothing)."""
+    if decimal == "." and _PLAIN.fullmatch(text):
+        return float(text)
     text = text.strip()
     if not _NUMBER.fullmatch(text):
         return None
-    text = text.rstrip("%").translate(str.maketrans("", "", _SPACES + ("," if decimal == "." else ".")))
     try:
-        return float(text.replace(decimal, "."))
+        return float(text.rstrip("%").translate(_TO_FLOAT[decimal]))
     except ValueError:
         return None
 
