@@ -13,7 +13,7 @@ import typer
 from rooftop.lab.cli.app import ENVIRONMENT, JUDGE, WRONG, AsJson, CaseName, DTypeName, What, app, known, table
 
 if TYPE_CHECKING:
-    from rooftop.core.spec import Case
+    from rooftop.core.spec import Case, Device
     from rooftop.lab.candidates import Subject
     from rooftop.lab.check.checker import Result
 
@@ -30,6 +30,8 @@ def check(
     tag: Annotated[list[str] | None, typer.Option(help="Only cases with this tag: edge, bench, model, huge.")] = None,
     huge: Annotated[bool, typer.Option("--huge/--no-huge", help="Also the cases of more than 2^31 elements, on a GPU that holds them.")] = True,
     records: Annotated[Path | None, typer.Option(help="Folder to write check records to.")] = None,
+    stale: Annotated[bool, typer.Option("--stale", help="Only what no check record of this card proves as it is now.")] = False,
+    jobs: Annotated[int, typer.Option(help="Kernels that are checked at a time, each in a process of its own.")] = 1,
     every: Annotated[bool, typer.Option("--all", help="Show every case, not the summary and the failures.")] = False,
     as_json: AsJson = False,
 ) -> None:  # fmt: skip
@@ -45,11 +47,15 @@ def check(
 
     from rooftop.lab import candidates
     from rooftop.lab.check import checker as checks
-    from rooftop.lab.check import compiled
+    from rooftop.lab.check import many
     from rooftop.lab.cli import ranks as several
 
     if reference is not None and records is not None:
         raise ValueError("--records goes with ops of the house: of a function of yours nothing is kept")
+    if reference is not None and (stale or jobs > 1):
+        raise ValueError("--stale and --jobs go with ops of the house")
+    if jobs < 1:
+        raise ValueError(f"--jobs {jobs}: at least 1")
     if shape and reference is None:
         raise ValueError("--shape goes with --reference: the cases of an op have sizes of their own (--case)")
     found = [_by_reference(what, reference, shape)] if reference is not None else candidates.find(what or [])
@@ -72,22 +78,45 @@ def check(
     checks.backend_of(todo[0][0], backend)  # a backend that is none ends here
     if backend == "gpu":
         _needs_gpu()
+    if stale and not (todo := _stale(todo, records)):
+        typer.echo("nothing to check: a record proves every case as it is now")
+        return
     keep = _keeper(records) if records is not None else None
     _compile_first([(s, c) for s, c in todo if checks.backend_of(s, backend) == ("gpu", None)])
     results = []
-    for subject, c in todo:
-        where, absent = checks.backend_of(subject, backend)
-        said = compiled.refused(subject, c) if where == "simt" and absent is None else None
-        refused = checks.Result(subject.name, subject.op.name, c.id, "wrong", where, said) if said else None
-        results.append(refused or checks.check(subject, c, backend=backend, seed=seed))
+    for subject, c, result in many.check_many(todo, backend, seed, jobs):
+        results.append(result)
         if keep:
-            keep(subject, c, results[-1])
+            keep(subject, c, result)
     _show_checks(results, seed, every, as_json)
     if any(r.status in ("wrong", "error") for r in results):
         raise typer.Exit(WRONG)
     if all(r.status == "skipped" for r in results):
         typer.echo("nothing was judged: every case was skipped", err=True)
         raise typer.Exit(ENVIRONMENT if all(checks.backend_of(s, backend)[1] for s in found) else WRONG)
+
+
+def _stale(todo: list[tuple[Subject, Case]], records: Path | None) -> list[tuple[Subject, Case]]:
+    """What the records of the settings, and those of `records`, leave open on the card that would run it."""
+    from rooftop.core import settings
+    from rooftop.lab.check import many
+    from rooftop.lab.records import store
+
+    folders = {settings.load().results, *((records,) if records is not None and records.is_dir() else ())}
+    return many.lacking(todo, [r for f in folders for r in store.read(f)], *_device())
+
+
+def _device() -> tuple[str, Device]:
+    """What records call the machine, and the card that kernels are asked about: an H100 where there is none."""
+    import torch
+
+    from rooftop.core.implementation import device_of
+    from rooftop.core.spec import TARGETS
+
+    if not torch.cuda.is_available():
+        return "cpu", TARGETS[90]
+    device = device_of(torch.cuda.current_device())
+    return device.name, device
 
 
 def _judge_contracts(names: list[str], as_json: bool) -> None:
@@ -143,15 +172,9 @@ def _needs_gpu() -> None:
 
 def _keeper(folder: Path) -> Callable[[Subject, Case, Result], None]:
     """Writes a record of each result as it comes. What was skipped leaves none. Raises OSError where the folder cannot be written."""
-    import torch
-
-    from rooftop.core.implementation import device_of
-    from rooftop.core.spec import TARGETS
     from rooftop.lab.records import store
 
-    gpu = torch.cuda.is_available()
-    device = device_of(torch.cuda.current_device()) if gpu else TARGETS[90]
-    name = device.name if gpu else "cpu"
+    name, device = _device()
     about = {**store.about(device), "name": name}
     writer = store.Writer(folder, name)
     writer.ready()

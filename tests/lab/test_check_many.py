@@ -1,0 +1,77 @@
+"""Checks of many kernels: those that no record proves, several at a time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from rooftop.core.spec import TARGETS
+from rooftop.lab import candidates
+from rooftop.lab.check import checker, many
+
+DEVICE = TARGETS[90]
+DEADLY = '''
+import os
+import triton
+import triton.language as tl
+from rooftop.core.spec import Launch
+
+HEAD = {"op": "add"}
+
+@triton.jit
+def _add(x, y, out, n, B: tl.constexpr):
+    at = tl.program_id(0) * B + tl.arange(0, B)
+    tl.store(out + at, tl.load(x + at, at < n, 0) + tl.load(y + at, at < n, 0), at < n)
+
+def supports(p):
+    return None
+
+def choose(p):
+    return None
+
+def launches(p, config):
+    if os.environ.get("DEADLY"):
+        os._exit(9)
+    return [Launch(_add, (1,), {"x": "x", "y": "y", "out": "out", "n": p["x"].numel, "B": 1024})]
+'''
+
+
+def todo(word: str, tag: str = "edge", dtype: str = "f32") -> list[tuple[candidates.Subject, Any]]:
+    return [(s, c) for s in candidates.find([word]) for c in checker.select_cases(s, tags=(tag,), dtype=dtype)]
+
+
+def launched(word: str) -> list[tuple[candidates.Subject, Any]]:
+    return [(s, c) for s, c in todo(word) if not s.op.idle(s.op.problem(c)) and not s.supports(c, DEVICE)]
+
+
+def record(s: candidates.Subject, case: Any, **other: Any) -> dict[str, Any]:
+    return {"kind": "check", "op": s.op.name, "subject": s.name, "case": case.id, "digest": s.digest(case, DEVICE),
+            "error": {"ok": True}, "device": {"name": "card"}} | other  # fmt: skip
+
+
+def test_a_record_proves_a_case_of_its_kernel_card_and_digest_alone() -> None:
+    cases = launched("softmax__triton")
+    (s, c), rest = cases[0], cases[1:]
+    assert many.lacking(cases, [record(s, c)], "card", DEVICE) == rest
+    for other in ({"digest": "another"}, {"error": {"ok": False}}, {"device": {"name": "another"}}, {"subject": "another"}, {"kind": "bench"}):
+        assert many.lacking(cases, [record(s, c, **other)], "card", DEVICE) == cases
+    assert len(many.lacking(todo("softmax__triton"), [], "card", DEVICE)) == len(cases) < len(todo("softmax__triton"))  # empty tensors launch nothing
+
+
+def test_two_processes_find_what_one_finds() -> None:
+    small = launched("softmax__triton")[:3] + launched("rms_norm__triton")[:2]
+    alone = {(s.name, c.id): (r.status, r.message) for s, c, r in many.check_many(small, "cpu", 7)}
+    beside = {(s.name, c.id): (r.status, r.message) for s, c, r in many.check_many(small, "cpu", 7, jobs=2)}
+    assert alone == beside and len(alone) == 5 and "ok" in {status for status, _ in alone.values()}
+
+
+def test_a_kernel_that_kills_its_process_is_an_error_of_its_own(tmp_path: Path, monkeypatch: Any) -> None:
+    path = tmp_path / "add__deadly__triton.py"
+    path.write_text(DEADLY)
+    given = [*launched(str(path))[:3], *launched("softmax__triton")[:2]]
+    monkeypatch.setenv("DEADLY", "1")  # in the children alone
+    results = list(many.check_many(given, "cpu", 7, jobs=2))
+    assert {(s.name, c.id) for s, c, _ in results} == {(s.name, c.id) for s, c in given} and len(results) == len(given)
+    assert {r.status for s, _, r in results if s.name == "softmax__triton"} == {"ok"}
+    deadly = [r for s, _, r in results if s.name != "softmax__triton"]
+    assert {r.status for r in deadly} == {"error"} and all("was killed" in r.message for r in deadly)
