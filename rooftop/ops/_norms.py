@@ -204,5 +204,6 @@ def cases(bias: bool) -> list[Case]:
     }
     edge = [case(name, tags="edge", **call(d=d, **how)) for d in FLOATS for name, how in edges.items()]
     edge += [case("large values", tags="edge", why="in float32 their squares overflow", **call((8, 300), "f16", fill="large"))]
+    edge += [case("+inf, long 2x33001", tags="edge", why="the sum of squares is infinite", **call((2, 33001), "bf16", fill="inf"))]
     huge = [case("over 2^31 elements", tags="edge huge", why="offsets need 64 bits", **call((65537, 32768), "bf16"))]
     return bench + edge + huge

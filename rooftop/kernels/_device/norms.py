@@ -185,7 +185,7 @@ def _statistics(x, r, s, first, rounds, last, CENTRE: tl.constexpr, COLUMNS: tl.
         total = over(tl.sum(count * mean, 0), last - first)
         off = mean - total
         return total, tl.sum(squares + count * off * off, 0)
-    return tl.sum(squares, 0) * 0, tl.sum(squares, 0)
+    return tl.full((), 0.0, tl.float32), tl.sum(squares, 0)
 
 
 @triton.jit
