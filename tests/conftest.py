@@ -14,7 +14,7 @@ import pytest
 for _name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(_name, "1")
 
-SAMPLED = pytest.StashKey[bool]()
+RANK = pytest.StashKey[int]()  # of a test in its group, in an order that each commit draws anew
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -42,31 +42,29 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return
     from contracts import plan
 
-    for group, members in groups.items():
+    for members in groups.values():
         members.sort(key=lambda item: sha256(f"{plan.seed()} {item.nodeid}".encode()).digest())
-        for item in members[: plan.SAMPLES[group]]:
-            item.stash[SAMPLED] = True
+        for rank, item in enumerate(members):
+            item.stash[RANK] = rank
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     mark = item.get_closest_marker("sampled")
-    if mark is None or whole(item.config) or item.stash.get(SAMPLED, False):
+    if mark is None or whole(item.config):
         return
     from contracts import plan
 
-    if not plan.changed(str(mark.args[0]), item.path.relative_to(item.config.rootpath).as_posix(), kernels(item)):
-        pytest.skip("what it runs has not changed since it was checked; in the sample of other commits, and with --all")
+    if not plan.runs(str(mark.args[0]), item.stash[RANK], item.path.relative_to(item.config.rootpath).as_posix(), list(kernels(item))):
+        pytest.skip("not in the sample of this commit; in that of others, and with --all")
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     """Names the kernels that were not run here and have no check record: only a GPU can tell whether they are right."""
-    if config.option.collectonly:
+    if config.option.collectonly or any(Path(a.partition("::")[0]).is_file() for a in config.args):
         return
-    from rooftop.core import settings
-    from rooftop.lab.records import store
-    from rooftop.lab.unproven import gpu_only, unproven
+    from contracts import plan
 
-    if any(gpu_only()) and (waiting := unproven(store.read(settings.load().results))):
+    if waiting := plan.waiting():
         terminalreporter.section("only a GPU can run these: rooftop check --records results")
-        for kernel in waiting:
-            terminalreporter.line(str(kernel))
+        for line in waiting:
+            terminalreporter.line(line)

@@ -1,4 +1,4 @@
-"""What is run without a GPU: what has changed since it was checked, and a sample of the rest.
+"""What is run without a GPU: what has changed since it was checked, and a sample of the rest, both within bounds that do not grow with the number of ops.
 
 A kernel's case whose check record has the digest of the tree (kernel, helpers, contract, config) is proven: it need not run again. Cases that are not proven
 run, up to `LONGEST` elements and, of each kernel, one case beyond, while the budget `UNPROVEN` lasts. A sample of all cases runs as well, within `BUDGET`.
@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import random
 import subprocess
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from itertools import zip_longest
+from pathlib import Path
 
 from contracts.calls import ops
 
@@ -25,11 +26,15 @@ from rooftop.lab.records import store
 from rooftop.lab.report.data import device_of
 
 LONGEST = 1 << 16  # elements of all tensors of a case
-BUDGET = 8 << 20  # elements of the whole sample
-UNPROVEN = 20 << 20  # elements of all cases without a check record of the present digest
+BUDGET = 5 << 20  # elements of the whole sample
+UNPROVEN = 10 << 20  # elements of all cases without a check record of the present digest
 PRICE = 1 << 12  # elements whose time a case takes whatever its size: inputs, reference, judgement
-SAMPLES = {"kernels": 90, "binaries": 60, "counters": 8, "fuzz": 12}  # tests that run, compile or count single kernels although these have not changed
-ENGINES = {"counters": ("rooftop/lab/simt/",), "fuzz": ("rooftop/lab/fuzz/", "rooftop/ops/")}  # what has changed where one of these files has
+# Group of tests that are marked `sampled` -> (of those of which nothing has changed, how many run; how many run at most).
+SAMPLES = {"kernels": (90, 180), "binaries": (60, 150), "counters": (3, 6), "fuzz": (10, 16), "warm": (12, 20), "corpus": (100, 150)}
+FEW = 12  # kernels' files that a commit touches: all tests of these kernels run, beyond the bounds
+ENGINES = {  # group -> what its tests are about beside kernels: they have changed where one of these files has
+    "counters": ("rooftop/lab/simt/",), "corpus": ("rooftop/lab/simt/",), "fuzz": ("rooftop/lab/fuzz/", "rooftop/ops/"), "warm": ("rooftop/lab/warm.py",),
+}  # fmt: skip
 
 
 def git(*words: str) -> str | None:
@@ -69,10 +74,21 @@ def label(subject: Subject) -> str:
     return subject.name if subject.op.twin_of is None else f"{subject.op.name}: {subject.name}"
 
 
-def changed(group: str, path: str, names: Iterable[str]) -> bool:
+def runs(group: str, rank: int, path: str, names: Sequence[str]) -> bool:
+    """Whether a test runs that is the `rank`-th of its group in this commit's order: it is of the sample, or what it runs has changed."""
+    sample, most = SAMPLES[group]
+    return rank < sample or edited(names) or (rank < most and changed(group, path, names))
+
+
+def changed(group: str, path: str, names: Sequence[str]) -> bool:
     """Whether a test of this group and file runs something that has changed: a kernel, what it is run by, or the test itself."""
-    engines, named = ENGINES.get(group, ()), list(names)
-    return path in touched() or any(f.startswith(e) for f in touched() for e in engines) or not named or not all(map(unchanged, named))
+    return path in touched() or any(f.startswith(e) for f in touched() for e in ENGINES.get(group, ())) or not all(map(unchanged, names))
+
+
+def edited(names: Sequence[str]) -> bool:
+    """Whether the working tree or the last commit touches few kernels, and the file of one of these is among them."""
+    files = {f for f in touched() if f.startswith(("rooftop/kernels/", "rooftop/ladders/"))}
+    return len(files) <= FEW and any(Path(f).stem in names or f.removeprefix("rooftop/ladders/").rpartition(".")[0] in names for f in files)
 
 
 def elements(subject: Subject, case: Case) -> int:
@@ -174,6 +190,13 @@ class Plan:
 def fits(case: Case) -> bool:
     """Whether the checker runs it without a GPU."""
     return checker._too_large(case, "interpreter") is None
+
+
+def waiting() -> list[str]:
+    """A line for each kernel that only a GPU can run and that has no check record as it is."""
+    from rooftop.lab.unproven import gpu_only, unproven
+
+    return [str(kernel) for kernel in unproven(store.read(settings.load().results))] if any(gpu_only()) else []
 
 
 @cache

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from contracts import plan
@@ -52,17 +53,18 @@ def test_every_kernel_has_its_turn_and_each_seed_another_sample() -> None:
 def test_what_has_changed_runs_but_of_its_long_cases_one(monkeypatch: pytest.MonkeyPatch) -> None:
     changed = subject("softmax__triton")
     monkeypatch.setattr(plan, "proven", lambda s, c: s.name != changed.name)
-    made = plan.Plan(EVERY, "seed", budget=0)
-    for s in EVERY:
+    few = (changed, *EVERY[::10])
+    made = plan.Plan(few, "seed", budget=0)
+    for s in few:
         assert bool(made.cases(s)) == (s.name == changed.name)
     ids = {c.id for c in made.cases(changed)}
     edges = {c.id: plan.elements(changed, c) for c in changed.op.cases if "edge" in c.tags and "huge" not in c.tags}
     assert {i for i, n in edges.items() if n <= plan.LONGEST} <= ids
     (long,) = {c.id for c in made.cases(changed) if plan.elements(changed, c) > plan.LONGEST}
-    assert any(long != next(c.id for c in plan.Plan(EVERY, f"{i}", budget=0).cases(changed) if plan.elements(changed, c) > plan.LONGEST) for i in range(9))
-    everything = plan.Plan(EVERY, "seed", all_=True, budget=0)
+    assert any(long != next(c.id for c in plan.Plan([changed], f"{i}", budget=0).cases(changed) if plan.elements(changed, c) > plan.LONGEST) for i in range(9))
+    everything = plan.Plan(few, "seed", all_=True, budget=0)
     assert set(edges) <= {c.id for c in everything.cases(changed)}
-    assert all(everything.cases(s) for s in EVERY)
+    assert all(everything.cases(s) for s in few)
 
 
 def test_what_has_changed_runs_within_a_budget_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,7 +124,22 @@ def test_a_test_runs_where_a_kernel_its_file_or_its_engine_has_changed(monkeypat
     assert changed("counters", "rooftop/lab/simt/run.py", "same__triton")
 
 
-def test_kernels_that_only_a_gpu_runs_are_named_at_the_end(monkeypatch: pytest.MonkeyPatch, pytestconfig: pytest.Config) -> None:
+def test_a_run_is_bounded_but_for_what_an_author_is_working_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    sample, most = plan.SAMPLES["kernels"]
+    monkeypatch.setattr(plan, "unchanged", lambda name: name == "same__triton")
+
+    def run(touched: tuple[str, ...], name: str) -> int:
+        monkeypatch.setattr(plan, "touched", lambda: frozenset(touched))
+        return sum(plan.runs("kernels", rank, "tests/kernels/test_some.py", [name]) for rank in range(2 * most))
+
+    assert run((), "same__triton") == sample
+    assert run((), "other__triton") == run(("tests/kernels/test_some.py",), "same__triton") == most
+    assert run(("rooftop/kernels/norm/same__triton.py",), "same__triton") == 2 * most
+    assert run(("rooftop/ladders/sgemm_cuda/06_vectorized.cu",), "sgemm_cuda/06_vectorized") == 2 * most
+    assert run(tuple(f"rooftop/kernels/norm/{i}same__triton.py" for i in ("", *range(plan.FEW))), "same__triton") == sample
+
+
+def test_kernels_that_only_a_gpu_runs_are_named_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     import conftest
 
     from rooftop.lab import unproven
@@ -132,12 +149,13 @@ def test_kernels_that_only_a_gpu_runs_are_named_at_the_end(monkeypatch: pytest.M
     class Reporter:
         section = line = staticmethod(said.append)
 
-    waiting = [unproven.Unproven("far__gluon_sm90", "Gluon kernels run on a GPU only", ("odd bf16", "even bf16"), 5)]
+    kernels = [unproven.Unproven("far__gluon_sm90", "Gluon kernels run on a GPU only", ("odd bf16", "even bf16"), 5)]
     monkeypatch.setattr(unproven, "gpu_only", lambda: iter([(EVERY[0], "Gluon kernels run on a GPU only")]))
-    for found, lines in ((waiting, 2), ([], 0)):
+    config = SimpleNamespace(option=SimpleNamespace(collectonly=False), args=["tests"])
+    for found, lines in ((kernels, 2), ([], 0)):
         monkeypatch.setattr(unproven, "unproven", lambda records, found=found: found)
         said.clear()
-        conftest.pytest_terminal_summary(Reporter(), pytestconfig)  # type: ignore[arg-type]
+        conftest.pytest_terminal_summary(Reporter(), config)  # type: ignore[arg-type]
         assert len(said) == lines and all("far__gluon_sm90: 2 of 5 cases" in line for line in said[1:])
 
 
@@ -174,8 +192,11 @@ SAMPLES = {"kernels": 4, "binaries": 0}
 def seed():
     return "seed"
 
-def changed(group, path, names):
-    return path in TOUCHED or any(name != "same__triton" for name in names)
+def runs(group, rank, path, names):
+    return rank < SAMPLES[group] or path in TOUCHED or any(name != "same__triton" for name in names)
+
+def waiting():
+    return ["KERNEL waits"]
 """
 
 

@@ -25,8 +25,11 @@ MOST_TILED = 20  # of a product on tensor cores: ten tiles, some of them split a
 MOST_PLAIN = 28  # of one on CUDA cores: fourteen tiles, some of them for rows of b that begin on 4, 8 and 16 bytes, where rows and columns are one number
 
 
+OPS = [pytest.param(n, marks=pytest.mark.sampled("warm", *(i.name for i in registry.implementations(n)))) for n in registry.op_names()]
+
+
 @pytest.mark.parametrize("columns", [4096, 1000])
-@pytest.mark.parametrize("name", registry.op_names())
+@pytest.mark.parametrize("name", OPS)
 def test_new_rows_compile_nothing_that_warm_has_not(name: str, columns: int) -> None:
     op = registry.op(name)
     for case in warm.kinds(op)[:2]:

@@ -51,6 +51,7 @@ def test_the_corpus_holds_what_it_promises() -> None:
         assert bug.text(False).count("\n") == bug.text(True).count("\n")
 
 
+@pytest.mark.sampled("corpus")
 @pytest.mark.parametrize("bug", BUGS + CLEAN, ids=lambda b: b.name)
 def test_a_planted_fault_and_its_twin_compile(bug: Bug) -> None:
     for fixed in (False, True):
@@ -84,6 +85,7 @@ def test_counts_written_down_are_possible(expected: Expected) -> None:
 # -- the simulator on it ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sampled("corpus")
 @pytest.mark.parametrize("bug", BUGS, ids=lambda b: b.name)
 def test_a_planted_fault_is_found_at_its_line(bug: Bug) -> None:
     with pytest.MonkeyPatch.context() as patch:
@@ -98,6 +100,7 @@ def test_a_planted_fault_is_found_at_its_line(bug: Bug) -> None:
     assert all(f.text.strip() == source[f.line - 1].strip() for f in report.findings)
 
 
+@pytest.mark.sampled("corpus")
 @pytest.mark.parametrize("bug", BUGS + CLEAN, ids=lambda b: b.name)
 def test_the_corrected_twin_is_clean_and_right(bug: Bug) -> None:
     subject = bug.subject(fixed=True)
@@ -142,6 +145,7 @@ def counted(file: Path, kernel: str) -> Report:
     return report
 
 
+@pytest.mark.sampled("corpus")
 @pytest.mark.parametrize("expected", EXPECTED, ids=str)
 def test_a_pattern_is_counted_as_by_hand(expected: Expected) -> None:
     report = counted(expected.file, expected.kernel)
