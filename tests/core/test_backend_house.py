@@ -354,14 +354,3 @@ def test_kernels_for_a_gpu_only_are_listed_until_each_case_has_a_check_record_of
     assert left(*every) == ()
     assert left(*every[1:], record("tile bf16", ok=False)) == ("tile bf16",)
     assert left(*every[1:], record("tile bf16", digest="0")) == ("tile bf16",)
-
-
-def test_the_kernels_of_this_house_that_wait_for_a_gpu_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    from rooftop.core import settings
-    from rooftop.lab.records import store
-
-    waiting = unproven(store.read(settings.load().results))
-    with capsys.disabled():
-        for one in waiting:
-            print(f"\nstill to be checked on a GPU: {one}")
-    assert all(one.reason and (one.cases or one.of == 0) for one in waiting)

@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 import time
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -251,8 +252,13 @@ def test_what_is_no_record_is_named_with_its_line_and_nothing_is_written(tmp_pat
     assert not (tmp_path / "home").exists()
 
 
+@cache
+def every() -> list[store.Record]:
+    return store.read(RESULTS)
+
+
 def committed(kind: str) -> store.Record:
-    return next(r for r in store.read(RESULTS) if r["kind"] == kind and (kind != "bench" or ("predict" in r and r["versus"] and r["clocks"])))
+    return next(r for r in every() if r["kind"] == kind and (kind != "bench" or ("predict" in r and r["versus"] and r["clocks"])))
 
 
 WRONG_VALUES = [
