@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
+from typing import Any
 
 from rooftop.core import registry
 from rooftop.core.spec import Case, Device
@@ -68,13 +69,24 @@ def check_one(subject: Subject, case: Case, backend: str, seed: int) -> Result:
 def _run(chunks: Sequence[Chunk], jobs: int, backend: str, seed: int) -> Iterator[tuple[Chunk, list[Result] | None]]:
     """Each chunk with its results, or with None where its process was killed."""
     context = multiprocessing.get_context("spawn")  # a forked process would share this one's CUDA context
-    with ProcessPoolExecutor(min(jobs, len(chunks)), mp_context=context) as pool:
+    turn = context.Value("i", 0)
+    with ProcessPoolExecutor(min(jobs, len(chunks)), mp_context=context, initializer=_take_gpu, initargs=(turn,)) as pool:
         asked = {pool.submit(_check, word_of(s), s.op.name, cases, backend, seed): (s, cases) for s, cases in chunks}
         for done in as_completed(asked):
             try:
                 yield asked[done], done.result()
             except BrokenProcessPool:
                 yield asked[done], None
+
+
+def _take_gpu(turn: Any) -> None:
+    """In a process of its own, as it starts: the processes share the GPUs evenly."""
+    import torch
+
+    with turn.get_lock():
+        mine, turn.value = turn.value, turn.value + 1
+    if (gpus := torch.cuda.device_count()) > 1:
+        torch.cuda.set_device(mine % gpus)
 
 
 def _check(word: str, op: str, cases: Sequence[Case], backend: str, seed: int) -> list[Result]:

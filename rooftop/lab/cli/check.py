@@ -31,7 +31,7 @@ def check(
     huge: Annotated[bool, typer.Option("--huge/--no-huge", help="Also the cases of more than 2^31 elements, on a GPU that holds them.")] = True,
     records: Annotated[Path | None, typer.Option(help="Folder to write check records to.")] = None,
     stale: Annotated[bool, typer.Option("--stale", help="Only what no check record of this card proves as it is now.")] = False,
-    jobs: Annotated[int, typer.Option(help="Kernels that are checked at a time, each in a process of its own.")] = 1,
+    jobs: Annotated[int, typer.Option(help="Kernels that are checked at a time, each in a process of its own; these share the GPUs evenly.")] = 1,
     every: Annotated[bool, typer.Option("--all", help="Show every case, not the summary and the failures.")] = False,
     as_json: AsJson = False,
 ) -> None:  # fmt: skip
