@@ -32,14 +32,12 @@ def check_verify(what: str, verify: Any) -> None:
         raise TypeError(f"{what}: verify is {verify!r}; it must be True, False or None")
 
 
-def together(
-    what: str, group: Any, x: Any, verify: bool | None, limit: Limit, say: Callable[[], str], problem: Exception | None = None
-) -> None:  # fmt: skip
-    """Begin a call: compare `say()` with the other ranks, or tell them that this one refuses its arguments. `x`: whose device decides whether they compare.
+def together(what: str, group: Any, verify: bool | None, limit: Limit, say: Callable[[], str], problem: Exception | None = None) -> None:
+    """Begin a call: compare `say()` with the other ranks, or tell them that this one refuses its arguments.
 
     Raises `problem` where there is one, Disagreement where ranks differ, CommError where one does not come."""
     groups.usable(what, group)
-    if dist.get_world_size(group) > 1 and _must(group, x, verify if isinstance(verify, bool) else None):
+    if dist.get_world_size(group) > 1 and _must(group, verify if isinstance(verify, bool) else None):
         text = say() if problem is None else f"refused its arguments: {type(problem).__name__}: {problem}"
         try:
             agree(what, group, text, limit, problem is not None)
@@ -51,20 +49,18 @@ def together(
         raise problem
 
 
-def refuse(what: str, group: Any, problem: Exception, x: Any = None, limit: Limit | None = None) -> NoReturn:
+def refuse(what: str, group: Any, problem: Exception) -> NoReturn:
     """Raise `problem`, which this rank alone may have, and tell the others, which are at a call."""
-    together(what, group, x, None, limit or Limit(), str, problem)
+    together(what, group, None, Limit(), str, problem)
     raise AssertionError("unreachable")
 
 
-def _must(group: Any, x: Any, verify: bool | None) -> bool:
-    """Whether this call is compared: the same on all ranks, where their calls are. On the CPU always. On a GPU the host would wait: in the first calls of a
-    group, or by `verify`; of calls that say False the first, so that ranks which do not say so hear of it."""
+def _must(group: Any, verify: bool | None) -> bool:
+    """Whether this call is compared: the same on all ranks, where their calls are. On the CPU always. On a GPU, known by the last tensor that was accepted, the
+    host would wait: in the first calls of a group, or by `verify`; of calls that say False the first, so that ranks which do not say so hear of it."""
     own = groups.state(group)
     own.calls += 1
-    if isinstance(x, torch.Tensor) and x.device.type in ("cpu", "cuda"):
-        own.kind = x.device.type
-    if (own.kind or groups.meeting(group).type) == "cpu":
+    if (own.device or groups.meeting(group)).type == "cpu":
         return True
     if torch.cuda.is_current_stream_capturing():
         return False

@@ -75,7 +75,7 @@ def begun(
         plain = ways.measured_plain(what, x, ranks, o.wire.name) if path is None and shots is None else ()
         return _said(what, x.dtype, tuple(x.shape), x.device.type, o, shots, path, statistics, verify, plain)
 
-    agreement.together(name, group, x, verify, limit, say, problem)
+    agreement.together(name, group, verify, limit, say, problem)
     assert o is not None
     return x, group, o, limit
 
@@ -107,14 +107,15 @@ def all_reduce(
         shots: 1: all to all at once, for small tensors; 2: by stripes. None: by size.
         path: "portable", "symmetric", "hierarchical", "plain" or None: see `plan`. A named one is taken or raises.
         statistics: also return `Statistics`; costs a float32 all-reduce.
-        verify: whether the ranks compare shapes, dtypes and options first. None: always on the CPU, on a GPU in a group's first 16 calls; the symmetric
-            path's ranks compare them in every call, where they meet.
-        timeout: seconds to wait for the others. None: the group's own; on the symmetric path 600.
+        verify: whether the ranks compare what they were given, all but `timeout`, first. None: on a GPU in a group's first 16 calls; the symmetric path's
+            ranks compare them in every call, where they meet. On the CPU they always do.
+        timeout: seconds, above 0, to wait for the others, all exchanges of the call together. None: the group's own, each; on the symmetric path 600.
 
     NaN and infinities arrive where they stood.
 
-    Raises TypeError and ValueError for arguments that are not accepted, `Disagreement` (a ValueError) on every rank where those of two ranks differ,
-    `CommError` (a RuntimeError) where a rank has died or is late. On the symmetric path these two come from the next call, or from `synchronize`."""
+    Raises TypeError and ValueError for arguments that are not accepted, then `Disagreement` (a ValueError) on the other ranks, and on every rank where those of
+    two differ: the group is as it was. `CommError` (a RuntimeError) where a rank has died or is late: the group cannot be used on. On the symmetric path these
+    two may come from the next call, or from `synchronize`. RuntimeError for a named path that cannot be taken."""
     what = "all_reduce"
     if torch.compiler.is_compiling() and not statistics:
         return library.traced(what, x, group, wire, group_size, hadamard, stochastic, seed, shots, path, verify, timeout)

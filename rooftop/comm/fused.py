@@ -53,7 +53,7 @@ def _begun(
         how = f"wire={wire!r}, group_size={group_size}" if o is not None else "wire=None"
         return f"{what} of {groups.DTYPES[a.dtype]} {shapes} on {a.device.type} with {how}, path={path!r}, verify={verify}"
 
-    agreement.together(what, group, a, verify, limit, say, problem)
+    agreement.together(what, group, verify, limit, say, problem)
     return group, o, ranks, limit
 
 

@@ -36,8 +36,7 @@ class State:
 
     calls: int = 0
     verify: bool | None = None  # of the last call that the ranks compared
-    kind: str = ""  # type of device of the last tensor
-    meeting: torch.device | None = None  # where the tensors lie by which ranks compare their calls
+    device: torch.device | None = None  # of the last tensor
     backends: dict[str, bool] = field(default_factory=dict)  # by type of device: whether the group has one
     names: list[int] | None = None  # of each rank's host; None: the ranks have not told each other yet
     made: int = 0  # rooms of symmetric memory
@@ -131,7 +130,9 @@ def sendable(what: str, x: Tensor, group: Any, name: str = "x") -> None:
     found = state(group).backends.get(kind)
     if found is None:
         found = state(group).backends[kind] = _has_backend(group, x.device)
-    if not found:
+    if found:
+        state(group).device = x.device
+    else:
         raise ValueError(f"{what}: {name} lies on {kind}; accepted are the devices of the group's backend, {dist.get_backend(group)}")
 
 
@@ -144,11 +145,15 @@ def _has_backend(group: Any, device: torch.device) -> bool:
 
 
 def meeting(group: Any) -> torch.device:
-    """Where ranks compare their calls: a property of the group, so that ranks whose tensors lie on different devices find that out."""
+    """Where the tensors lie by which ranks compare their calls: on the CPU if the group sends from there, so that ranks whose tensors lie on different devices
+    find that out; else on the GPU of the last tensor."""
     own = state(group)
-    if own.meeting is None:
-        own.meeting = torch.device("cpu") if _has_backend(group, torch.device("cpu")) else torch.device("cuda", torch.cuda.current_device())
-    return own.meeting
+    cpu = own.backends.get("cpu")
+    if cpu is None:
+        cpu = own.backends["cpu"] = _has_backend(group, torch.device("cpu"))
+    if cpu:
+        return torch.device("cpu")
+    return own.device if own.device is not None and own.device.type == "cuda" else torch.device("cuda", torch.cuda.current_device())
 
 
 def run(what: str, group: Any, call: Callable[[], Any], limit: Limit | None = None) -> Any:

@@ -52,7 +52,7 @@ def set_hosts(each: int, group: Any = None) -> None:
         problem = TypeError(f"{what}: each is {each!r}; it must be a whole number")
     elif each < 1 or ranks % each:
         problem = ValueError(f"{what}: each is {each}; it must divide {ranks}, the number of ranks")
-    agreement.together(what, group, None, True, limit, lambda: f"set_hosts with each={each}", problem)
+    agreement.together(what, group, True, limit, lambda: f"set_hosts with each={each}", problem)
     groups.state(group).hosts = _grouped(group, [r // each for r in range(ranks)], limit)
 
 

@@ -35,7 +35,7 @@ class ErrorFeedback:
         group = groups.group_of(what, group)
         if unknown := [n for n in options if n not in OPTIONS]:
             known = ", ".join(OPTIONS)
-            agreement.refuse(what, group, TypeError(f"{what}: {unknown[0]!r} is no option; accepted are {known}"), x)
+            agreement.refuse(what, group, TypeError(f"{what}: {unknown[0]!r} is no option; accepted are {known}"))
         given = {**OPTIONS, **options}
         before = self._lost.get(key)
 
@@ -115,7 +115,7 @@ class _ReduceScatter(_Communication):
         kind = getattr(op, "op", op)
         mean = kind == dist.ReduceOp.AVG
         if not mean and kind != dist.ReduceOp.SUM:
-            agreement.refuse("fsdp_hook", group, ValueError(f"fsdp_hook: the reduction is {op}; accepted are SUM and AVG"), input_tensor)
+            agreement.refuse("fsdp_hook", group, ValueError(f"fsdp_hook: the reduction is {op}; accepted are SUM and AVG"))
         ranks = dist.get_world_size(group)
         found = collectives.reduce_scatter(input_tensor / ranks if mean else input_tensor, group, **self.options)
         assert isinstance(found, Tensor)

@@ -111,7 +111,7 @@ class _Parallel(nn.Module):  # type: ignore[misc]
             problem = ValueError(f"{what}: x is {tuple(x.shape)}; with sequence=True it must be [rows, {width}]")
         if problem is not None:
             if sends:
-                agreement.refuse(what, self.group, problem, x)
+                agreement.refuse(what, self.group, problem)
             raise problem
         return x.reshape(prod(x.shape[:-1]), width)
 

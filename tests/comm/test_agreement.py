@@ -220,6 +220,34 @@ def test_a_limit_is_of_all_waits_together() -> None:
     assert some.wait(Work()) and some.left().total_seconds() == 0.001  # type: ignore[union-attr]  # 0 would mean for ever
 
 
+class Nccl:
+    """A group that sends from GPUs alone."""
+
+    def _get_backend(self, device: torch.device) -> None:
+        if device.type != "cuda":
+            raise RuntimeError("no backend")
+
+
+def test_on_a_gpu_the_first_calls_are_compared_and_then_those_that_ask(monkeypatch: pytest.MonkeyPatch) -> None:
+    captured = False
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: captured)
+    group: Any = Nccl()
+    own = groups.state(group)
+    own.device = torch.device("cuda", 1)
+    assert groups.meeting(group) == torch.device("cuda", 1)  # not the current one: two ranks may have the same
+    assert agreement._must(group, None) and agreement._must(group, True) and agreement._must(group, False)
+    own.verify = False  # all ranks said so
+    assert not agreement._must(group, False) and agreement._must(group, None) and own.calls == 5
+    captured = True
+    assert not agreement._must(group, True) and not agreement._must(group, None)  # the host cannot wait then
+    captured, own.calls = False, agreement.VERIFIED - 1
+    assert agreement._must(group, None) and not agreement._must(group, None) and not agreement._must(group, False) and agreement._must(group, True)
+    with pytest.raises(ValueError, match="x lies on cpu"):
+        monkeypatch.setattr(dist, "get_backend", lambda group: "nccl")
+        groups.sendable("all_reduce", torch.ones(2), group)
+    assert own.device.type == "cuda"
+
+
 def parted(rank: int, ranks: int) -> dict[str, Any]:
     """Groups of some ranks, and calls in one that the others have no part in."""
     pairs = [dist.new_group([0, 2]), dist.new_group([1, 3])]
