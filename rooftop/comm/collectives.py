@@ -40,7 +40,7 @@ def _said(
     plain: tuple[str, ...],
 ) -> str:  # fmt: skip
     """A call, as ranks compare it and read of it."""
-    more = f", shots={shots}" if what == "all_reduce" else ""
+    more = f", shots={shots}" if what.endswith("all_reduce") else ""
     tables = f", and a table of sizes that says plain is faster than {', '.join(plain)}" if plain else ""
     options = f"{o.said()}{more}, path={path!r}, statistics={statistics}, verify={verify}"
     return f"{what} of {groups.DTYPES[dtype]} {shape} on {kind} with {options}{tables}"
@@ -51,7 +51,7 @@ def begun(
     check: Callable[[Tensor, int], None] | None = None, name: str = "",
 ) -> tuple[Tensor, Any, Options, Limit]:  # fmt: skip
     """Validate, and agree with the other ranks. A rank whose own arguments are wrong tells the others before it raises, so that none waits for it. `name`: of
-    the function in errors."""
+    the function, as errors have it and ranks compare it."""
     name = name or what
     group = groups.group_of(name, group)
     ranks = dist.get_world_size(group)
@@ -73,7 +73,7 @@ def begun(
     def say() -> str:
         assert o is not None
         plain = ways.measured_plain(what, x, ranks, o.wire.name) if path is None and shots is None else ()
-        return _said(what, x.dtype, tuple(x.shape), x.device.type, o, shots, path, statistics, verify, plain)
+        return _said(name, x.dtype, tuple(x.shape), x.device.type, o, shots, path, statistics, verify, plain)
 
     agreement.together(name, group, verify, limit, say, problem)
     assert o is not None

@@ -37,7 +37,10 @@ class ErrorFeedback:
             known = ", ".join(OPTIONS)
             agreement.refuse(what, group, TypeError(f"{what}: {unknown[0]!r} is no option; accepted are {known}"))
         given = {**OPTIONS, **options}
-        before = self._lost.get(key)
+        try:
+            before = self._lost.get(key)
+        except TypeError as error:
+            agreement.refuse(what, group, TypeError(f"{what}: key is {key!r}; it must be hashable: {error}"))
 
         def check(t: Tensor, ranks: int) -> None:
             if before is not None and (before.shape != t.shape or before.dtype != t.dtype):

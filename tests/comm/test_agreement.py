@@ -70,6 +70,8 @@ def cases(rank: int, ranks: int) -> Iterator[tuple[str, Callable[[], Any]]]:
     yield "feedback: an option", lambda: feedback.all_reduce(x, **of({}, {"speed": 1}))
     yield "feedback: shape", lambda: feedback.all_reduce(of(x, torch.ones(9)))
     yield "feedback: path", lambda: feedback.all_reduce(x, path=of(None, "hierarchical"))
+    yield "feedback: none", lambda: comm.all_reduce(x) if last else feedback.all_reduce(x)
+    yield "feedback: key", lambda: feedback.all_reduce(x, key=of(0, []))
     yield "feedback: shots", lambda: feedback.all_reduce(x, shots=of(1, 3))
     yield "fsdp: reduction", lambda: _ReduceScatter(wire="int8")(torch.ones(8), x, dist.group.WORLD, of(dist.ReduceOp.SUM, dist.ReduceOp.MAX))
     yield "row layer: width", lambda: comm.RowParallelLinear(4, 6)(of(torch.ones(2, 2), torch.ones(2, 3)))
