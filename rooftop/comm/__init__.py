@@ -6,17 +6,18 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rooftop.comm.collectives import Plan, Statistics, all_gather, all_reduce, all_to_all, plan, reduce_scatter, sent, synchronize
+    from rooftop.comm.collectives import Statistics, all_gather, all_reduce, all_to_all, reduce_scatter, sent, synchronize
     from rooftop.comm.fused import all_gather_matmul, matmul_all_reduce, matmul_reduce_scatter
     from rooftop.comm.groups import CommError, Disagreement
     from rooftop.comm.hierarchy import set_hosts
     from rooftop.comm.hooks import ErrorFeedback, ddp_hook, fsdp_hook
     from rooftop.comm.linear import ColumnParallelLinear, RowParallelLinear
+    from rooftop.comm.ways import Plan, plan
 
 _FROM = {
-    **dict.fromkeys(("Plan", "Statistics", "all_gather", "all_reduce", "all_to_all", "plan", "reduce_scatter", "sent", "synchronize"), "collectives"),
+    **dict.fromkeys(("Statistics", "all_gather", "all_reduce", "all_to_all", "reduce_scatter", "sent", "synchronize"), "collectives"),
     **dict.fromkeys(("all_gather_matmul", "matmul_all_reduce", "matmul_reduce_scatter"), "fused"), **dict.fromkeys(("CommError", "Disagreement"), "groups"),
-    "set_hosts": "hierarchy",
+    "set_hosts": "hierarchy", "Plan": "ways", "plan": "ways",
     **dict.fromkeys(("ErrorFeedback", "ddp_hook", "fsdp_hook"), "hooks"), **dict.fromkeys(("ColumnParallelLinear", "RowParallelLinear"), "linear"),
 }  # fmt: skip
 __all__ = [

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import prod
+from functools import lru_cache
 from typing import Any, Literal, overload
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from rooftop.comm import groups, hierarchy, library, steps
+from rooftop.comm import agreement, groups, library, ways
 from rooftop.comm import wire as wires
+from rooftop.comm.groups import Limit
 from rooftop.comm.steps import Options
 
 library.register()
-ONE_SHOT_BYTES = 4 << 20  # bytes of the others' tensors up to which everybody adds up everything: on two H200 int8 took 21 us so at 4 MiB, 27 in two shots
-PATHS = ("portable", "symmetric", "hierarchical", "plain")
 
 
 @dataclass(frozen=True)
@@ -35,96 +34,50 @@ class Statistics:
         return f"{self.elements} elements: {error}, {self.nonfinite} not finite"
 
 
-@dataclass(frozen=True)
-class Plan:
-    """Which way a call takes, and why not another."""
+@lru_cache(4096)
+def _said(
+    what: str, dtype: torch.dtype, shape: tuple[int, ...], kind: str, o: Options, shots: int | None, path: str | None, statistics: bool, verify: bool | None,
+    plain: tuple[str, ...],
+) -> str:  # fmt: skip
+    """A call, as ranks compare it and read of it."""
+    more = f", shots={shots}" if what.endswith("all_reduce") else ""
+    tables = f", and a table of sizes that says plain is faster than {', '.join(plain)}" if plain else ""
+    options = f"{o.said()}{more}, path={path!r}, statistics={statistics}, verify={verify}"
+    return f"{what} of {groups.DTYPES[dtype]} {shape} on {kind} with {options}{tables}"
 
-    path: str
-    shots: int
-    why: str
 
-    def __str__(self) -> str:
-        return f"{self.path}, {self.shots} shot{'s' * (self.shots - 1)}: {self.why}"
-
-
-def plan(x: Tensor, group: Any = None, *, wire: str = "int8", shots: int | None = None, path: str | None = None) -> Plan:
-    """Which way `all_reduce(x, group, wire=wire, ...)` goes: ``print(rooftop.comm.plan(x))``. The same on every rank that asks with the same arguments.
-
-    "symmetric": a kernel that reaches the peers' memory; "hierarchical": of several hosts with several ranks each, quantised between hosts alone; "portable":
-    torch.distributed's all-to-all and all-gather of messages; "plain": torch.distributed's own all-reduce in x's dtype, where a measured table of sizes
-    (`rooftop calibrate --comm`) says that it is faster. The first call of a group, this one or a collective, asks all of its ranks where they are.
-
-    Raises ValueError for a path that there is not, RuntimeError for a named one that cannot be taken here."""
-    from rooftop.comm import sizes
-
-    group = groups.group_of("plan", group)
-    x = groups.tensor_of("plan", x)
+def begun(
+    what: str, x: Any, group: Any, settings: tuple[Any, ...], shots: Any, path: Any, statistics: Any, verify: Any, timeout: Any,
+    check: Callable[[Tensor, int], None] | None = None, name: str = "",
+) -> tuple[Tensor, Any, Options, Limit]:  # fmt: skip
+    """Validate, and agree with the other ranks. A rank whose own arguments are wrong tells the others before it raises, so that none waits for it. `name`: of
+    the function, as errors have it and ranks compare it."""
+    name = name or what
+    group = groups.group_of(name, group)
     ranks = dist.get_world_size(group)
-    free = shots is None
-    if shots is None:
-        shots = 1 if x.numel() * x.element_size() * (ranks - 1) <= ONE_SHOT_BYTES else 2
-    if isinstance(shots, bool) or shots not in (1, 2):
-        raise ValueError(f"shots is {shots!r}; accepted are None, 1 and 2")
-    chosen, why = _way("plan", x, group, path, PATHS)
-    measured = sizes.faster(x, ranks, wire, chosen) if free and path is None else None
-    if measured is not None and measured.path == "plain":
-        return Plan("plain", shots, measured.why)
-    return Plan(chosen, shots, why)
-
-
-def _way(what: str, x: Tensor, group: Any, path: str | None, accepted: tuple[str, ...]) -> tuple[str, str]:
-    """(path, why), before any table of sizes is asked. Raises ValueError and RuntimeError as `plan`."""
-    from rooftop.comm import symmetric
-
-    if path is not None and path not in accepted:
-        raise ValueError(f"{what}: path is {path!r}; accepted are None, {', '.join(map(repr, accepted))}")
-    if path in ("plain", "portable"):
-        return path, "asked for"
-    reason = symmetric.unable(x, group) if path != "hierarchical" else ""
-    if path == "symmetric":
-        if reason:
-            raise RuntimeError(f"{what}: path 'symmetric': {reason}")
-        return path, "asked for"
-    if path is None and not reason:
-        return "symmetric", "one host, peers' memory can be reached"
-    hosts = hierarchy.of(group, x.device) if "hierarchical" in accepted else None
-    if path == "hierarchical" and hosts is None:
-        raise RuntimeError(f"{what}: path 'hierarchical': it takes several hosts, each with the same number of ranks, two at least, one after another")
-    if hosts is not None:
-        return "hierarchical", "asked for" if path else f"{hosts.hosts} hosts of {hosts.each} ranks"
-    return "portable", str(reason)
-
-
-def _begun(
-    what: str, kind: str, x: Any, group: Any, settings: tuple[Any, ...], verify: bool | None, more: Callable[[Tensor, int], int | None] | None = None
-) -> tuple[Tensor, Any, Options]:
-    """Validate, and agree with the other ranks. A rank whose own arguments are wrong tells the others before it raises, so that none waits for it."""
-    group = groups.group_of(what, group)
-    problem: Exception | None = None
-    facts: list[int] = []
+    limit, problem, o = Limit(), None, None
     try:
-        x = groups.tensor_of(what, x).detach()
-        o = Options.of(what, *settings)
-        extra = more(x, dist.get_world_size(group)) if more is not None else None
-        facts = [*o.facts(), extra or 0]
-    except (TypeError, ValueError) as error:
+        limit = Limit.of(name, timeout)
+        x = groups.tensor_of(name, x).detach()
+        groups.sendable(name, x, group)
+        o = Options.of(name, *settings)
+        ways.check_way(name, shots, path, ways.paths_of(what))
+        if not isinstance(statistics, bool):
+            raise TypeError(f"{name}: statistics is {statistics!r}; it must be True or False")
+        agreement.check_verify(name, verify)
+        if check is not None:
+            check(x, ranks)
+    except Exception as error:  # whatever it is, the others must not wait for this rank
         problem = error
-    device = x.device if isinstance(x, torch.Tensor) else torch.device("cpu")
-    if groups.must_verify(group, device, verify):
-        where = device if problem is None or device.type != "cpu" else _own_device(group)
-        try:
-            groups.agree(what, group, where, groups.header(kind, None if problem else x, facts))
-        except groups.Disagreement:
-            if problem is None:
-                raise
-    if problem is not None:
-        raise problem
-    return x, group, o
 
+    def say() -> str:
+        assert o is not None
+        plain = ways.measured_plain(what, x, ranks, o.wire.name) if path is None and shots is None else ()
+        return _said(name, x.dtype, tuple(x.shape), x.device.type, o, shots, path, statistics, verify, plain)
 
-def _own_device(group: Any) -> torch.device:
-    """A device that the group's backend sends from."""
-    return torch.device("cuda", torch.cuda.current_device()) if dist.get_backend(group) == "nccl" else torch.device("cpu")
+    agreement.together(name, group, verify, limit, say, problem)
+    assert o is not None
+    return x, group, o, limit
 
 
 @overload
@@ -154,64 +107,25 @@ def all_reduce(
         shots: 1: all to all at once, for small tensors; 2: by stripes. None: by size.
         path: "portable", "symmetric", "hierarchical", "plain" or None: see `plan`. A named one is taken or raises.
         statistics: also return `Statistics`; costs a float32 all-reduce.
-        verify: whether the ranks compare shapes, dtypes and options first. None: always on the CPU, on a GPU in a group's first 16 calls; the symmetric
-            path's ranks compare them in every call, where they meet.
-        timeout: seconds to wait for the others. None: the group's own; on the symmetric path 600.
+        verify: whether the ranks compare what they were given, all but `timeout`, first. None: on a GPU in a group's first 16 calls; the symmetric path's
+            ranks compare them in every call, where they meet. On the CPU they always do.
+        timeout: seconds, above 0, to wait for the others, all exchanges of the call together. None: the group's own, each; on the symmetric path 600.
 
     NaN and infinities arrive where they stood.
 
-    Raises TypeError and ValueError for arguments that are not accepted, `Disagreement` (a ValueError) on every rank where those of two ranks differ,
-    `CommError` (a RuntimeError) where a rank has died or is late. On the symmetric path these two come from the next call, or from `synchronize`."""
-    from rooftop.comm import symmetric
-
+    Raises TypeError and ValueError for arguments that are not accepted, then `Disagreement` (a ValueError) on the other ranks, and on every rank where those of
+    two differ: the group is as it was. `CommError` (a RuntimeError) where a rank has died or is late: the group cannot be used on. On the symmetric path these
+    two may come from the next call, or from `synchronize`. RuntimeError for a named path that cannot be taken."""
     what = "all_reduce"
     if torch.compiler.is_compiling() and not statistics:
-        return library.traced(what, x, group, wire, group_size, hadamard, stochastic, seed, shots or 0, path or "")
-    x, group, o = _begun(what, what, x, group, (wire, group_size, hadamard, stochastic, seed), verify)
-    p = plan(x, group, wire=wire, shots=shots, path=path)
-    if x.numel() == 0 or dist.get_world_size(group) == 1:
-        found = x.clone()
-    elif p.path == "plain":
-        found = x.clone(memory_format=torch.contiguous_format)
-        groups.run(what, group, lambda: dist.all_reduce(found, group=group, async_op=True), timeout)
-    elif p.path == "symmetric":
-        found = symmetric.all_reduce(x, group, o, p.shots, timeout)
-    elif p.path == "hierarchical":
-        found = hierarchy.all_reduce(x, hierarchy.of(group, x.device), o, shots, timeout)  # type: ignore[arg-type]
-    else:
-        found = _portable_all_reduce(x, group, o, p.shots, timeout)
+        return library.traced(what, x, group, wire, group_size, hadamard, stochastic, seed, shots, path, verify, timeout)
+    x, group, o, limit = begun(what, x, group, (wire, group_size, hadamard, stochastic, seed), shots, path, statistics, verify, timeout)
+    found = ways.all_reduce(x, group, o, shots, path, limit)
     if not statistics:
         return found
     exact = x.float().contiguous().clone()
-    groups.run(what, group, lambda: dist.all_reduce(exact, group=group, async_op=True), timeout)
+    groups.run(what, group, lambda: dist.all_reduce(exact, group=group, async_op=True), limit)
     return found, _statistics(found, exact)
-
-
-def _exchanged_by(what: str, x: Tensor, group: Any, path: str | None, wire: str) -> str:
-    """The path of a reduce_scatter, all_gather or all_to_all: see `plan`."""
-    from rooftop.comm import sizes
-
-    way = _way(what, x, group, path, ("portable", "symmetric", "plain") if what == "all_to_all" else PATHS)[0]
-    measured = sizes.faster(x, dist.get_world_size(group), wire, way, what) if path is None else None
-    return "plain" if measured is not None and measured.path == "plain" else way
-
-
-def _portable_all_reduce(x: Tensor, group: Any, o: Options, shots: int, timeout: float | None) -> Tensor:
-    what, ranks, rank, count = "all_reduce", dist.get_world_size(group), dist.get_rank(group), x.numel()
-    share = wires.stripe(count, ranks, o.group)
-    size = ranks * share
-    if shots == 1:
-        sent = steps.encode(x, o, 1, size, rank * size)
-        got = sent.new_empty(ranks, sent.shape[1])
-        groups.run(what, group, lambda: groups.gather_into(got.view(-1), sent.view(-1), group), timeout)
-        return steps.decode_sum(got, o, size, x.dtype)[:count].view(x.shape)
-    sent = steps.encode(x, o, ranks, share, rank * size)
-    parts = torch.empty_like(sent)
-    groups.run(what, group, lambda: groups.exchange(parts.view(-1), sent.view(-1), group), timeout)
-    mine = steps.add(parts, o, share, (ranks * ranks + rank) * share)
-    got = mine.new_empty(ranks, mine.numel())
-    groups.run(what, group, lambda: groups.gather_into(got.view(-1), mine, group), timeout)
-    return steps.decode(got, o, share, count, x.dtype).view(x.shape)
 
 
 def reduce_scatter(
@@ -222,35 +136,17 @@ def reduce_scatter(
 
     Arguments and errors as `all_reduce`'s; path "plain": torch.distributed's own, unquantised, taken where the table of sizes says that it is faster. Raises
     ValueError where the first dimension cannot be divided by the number of ranks."""
-    from rooftop.comm import symmetric
-
     what = "reduce_scatter"
     if torch.compiler.is_compiling() and not statistics:
-        return library.traced(what, x, group, wire, group_size, hadamard, stochastic, seed)
-    x, group, o = _begun(what, what, x, group, (wire, group_size, hadamard, stochastic, seed), verify, lambda t, n: _divided(what, t, n))
-    ranks, rank = dist.get_world_size(group), dist.get_rank(group)
-    shape = (x.shape[0] // ranks, *x.shape[1:])
-    count = prod(shape)
-    way = _exchanged_by(what, x, group, path, wire)
-    if x.numel() == 0 or ranks == 1:
-        found = x.clone()[: shape[0]]
-    elif way == "plain":
-        found, rows = x.new_empty(shape), x.contiguous()
-        groups.run(what, group, lambda: groups.scatter_sum(found, rows, group), timeout)
-    elif way == "symmetric":
-        found = symmetric.exchange(what, x, group, o, timeout).view(shape)
-    elif way == "hierarchical":
-        found = hierarchy.reduce_scatter(x, hierarchy.of(group, x.device), o, timeout).view(shape)  # type: ignore[arg-type]
-    else:
-        sent = steps.encode(x, o, ranks, count, rank * ranks * wires.padded(count, o.group))
-        parts = torch.empty_like(sent)
-        groups.run(what, group, lambda: groups.exchange(parts.view(-1), sent.view(-1), group), timeout)
-        found = steps.decode_sum(parts, o, count, x.dtype).view(shape)
+        return library.traced(what, x, group, wire, group_size, hadamard, stochastic, seed, None, path, verify, timeout)
+    settings = (wire, group_size, hadamard, stochastic, seed)
+    x, group, o, limit = begun(what, x, group, settings, None, path, statistics, verify, timeout, lambda t, n: _divided(what, t, n))
+    found = ways.reduce_scatter(x, group, o, path, limit)
     if not statistics:
         return found
-    exact = torch.empty(shape, dtype=torch.float32, device=x.device)
-    groups.run(what, group, lambda: groups.scatter_sum(exact, x.float().contiguous(), group), timeout)
-    return found, _statistics(found, exact, group)
+    exact = torch.empty(found.shape, dtype=torch.float32, device=x.device)
+    groups.run(what, group, lambda: groups.scatter_sum(exact, x.float().contiguous(), group), limit)
+    return found, _statistics(found, exact, group, limit)
 
 
 def all_gather(
@@ -260,33 +156,16 @@ def all_gather(
     """The ranks' tensors one after another: [n, ...] to [W n, ...]. A rank's own part comes from its codes too, so that all ranks have the same bits.
 
     Arguments and errors as `all_reduce`'s. Raises ValueError for a tensor without dimensions."""
-    from rooftop.comm import symmetric
-
     what = "all_gather"
     if torch.compiler.is_compiling() and not statistics:
-        return library.traced(what, x, group, wire, group_size, hadamard, stochastic, seed)
-    x, group, o = _begun(what, what, x, group, (wire, group_size, hadamard, stochastic, seed), verify, lambda t, n: _rows(what, t))
-    ranks, rank, count = dist.get_world_size(group), dist.get_rank(group), x.numel()
-    shape = (x.shape[0] * ranks, *x.shape[1:])
-    way = _exchanged_by(what, x, group, path, wire)
-    if count == 0 or ranks == 1:
-        found = x.new_empty(shape) if count == 0 else x.clone()
-        return (found, _statistics(found, found.float())) if statistics else found
-    if way == "plain":
-        found, rows = x.new_empty(shape), x.contiguous()
-        groups.run(what, group, lambda: groups.gather_into(found, rows, group), timeout)
-    elif way == "symmetric":
-        found = symmetric.exchange(what, x, group, o, timeout).view(shape)
-    elif way == "hierarchical":
-        found = hierarchy.all_gather(x, hierarchy.of(group, x.device), o, timeout).view(shape)  # type: ignore[arg-type]
-    else:
-        sent = steps.encode(x, o, 1, count, rank * wires.padded(count, o.group))
-        got = sent.new_empty(ranks, sent.shape[1])
-        groups.run(what, group, lambda: groups.gather_into(got.view(-1), sent.view(-1), group), timeout)
-        found = steps.decode(got, o, count, ranks * count, x.dtype).view(shape)
+        return library.traced(what, x, group, wire, group_size, hadamard, stochastic, seed, None, path, verify, timeout)
+    settings = (wire, group_size, hadamard, stochastic, seed)
+    x, group, o, limit = begun(what, x, group, settings, None, path, statistics, verify, timeout, lambda t, n: _rows(what, t))
+    found = ways.all_gather(x, group, o, path, limit)
     if not statistics:
         return found
-    return found, _statistics(found[rank * x.shape[0] : (rank + 1) * x.shape[0]], x.float(), group)
+    rank = dist.get_rank(group)
+    return found, _statistics(found[rank * x.shape[0] : (rank + 1) * x.shape[0]], x.float(), group, limit)
 
 
 def all_to_all(
@@ -296,32 +175,17 @@ def all_to_all(
     """Part p of x [W n, ...] goes to rank p; part p of the result, of the same shape, came from rank p. Quantised once, a rank's own part too.
 
     Arguments and errors as `reduce_scatter`'s."""
-    from rooftop.comm import symmetric
-
     what = "all_to_all"
     if torch.compiler.is_compiling() and not statistics:
-        return library.traced(what, x, group, wire, group_size, hadamard, stochastic, seed)
-    x, group, o = _begun(what, what, x, group, (wire, group_size, hadamard, stochastic, seed), verify, lambda t, n: _divided(what, t, n))
-    ranks, rank = dist.get_world_size(group), dist.get_rank(group)
-    way = _exchanged_by(what, x, group, path, wire)
-    if x.numel() == 0 or ranks == 1:
-        found = x.clone()
-        return (found, _statistics(found, found.float())) if statistics else found
-    count = x.numel() // ranks
-    start = rank * ranks * wires.padded(count, o.group)
-    sent = steps.encode(x, o, ranks, count, start) if way == "portable" or (statistics and way != "plain") else x
-    if way == "plain":
-        found, rows = torch.empty_like(x, memory_format=torch.contiguous_format), x.contiguous()
-        groups.run(what, group, lambda: groups.exchange(found, rows, group), timeout)
-    elif way == "symmetric":
-        found = symmetric.exchange(what, x, group, o, timeout).view(x.shape)
-    else:
-        got = torch.empty_like(sent)
-        groups.run(what, group, lambda: groups.exchange(got.view(-1), sent.view(-1), group), timeout)
-        found = steps.decode(got, o, count, ranks * count, x.dtype).view(x.shape)
+        return library.traced(what, x, group, wire, group_size, hadamard, stochastic, seed, None, path, verify, timeout)
+    settings = (wire, group_size, hadamard, stochastic, seed)
+    x, group, o, limit = begun(what, x, group, settings, None, path, statistics, verify, timeout, lambda t, n: _divided(what, t, n))
+    found, quantised = ways.all_to_all(x, group, o, path, limit)
     if not statistics:
         return found
-    return found, _statistics(x if way == "plain" else steps.decode(sent, o, count, ranks * count, x.dtype).view(x.shape), x.float(), group)
+    ranks = dist.get_world_size(group)
+    others = ways.received(x, o, ranks, dist.get_rank(group), x.numel() // ranks) if quantised else x
+    return found, _statistics(others, x.float(), group, limit)
 
 
 def sent(
@@ -332,12 +196,14 @@ def sent(
     group = groups.group_of("sent", group)
     x = groups.tensor_of("sent", x).detach()
     o = Options.of("sent", wire, group_size, hadamard, stochastic, seed)
+    return lossy(x, group, o)
+
+
+def lossy(x: Tensor, group: Any, o: Options) -> Tensor:
     ranks, count = dist.get_world_size(group), x.numel()
     if count == 0 or ranks == 1:
         return x.clone()
-    share = wires.stripe(count, ranks, o.group)
-    messages = steps.encode(x, o, ranks, share, dist.get_rank(group) * ranks * share)
-    return steps.decode(messages, o, share, count, x.dtype).view(x.shape)
+    return ways.received(x, o, ranks, dist.get_rank(group), wires.stripe(count, ranks, o.group))
 
 
 def synchronize(group: Any = None) -> None:
@@ -361,7 +227,7 @@ def _divided(what: str, x: Tensor, ranks: int) -> None:
         raise ValueError(f"{what}: x is {tuple(x.shape)}; its first dimension must be a multiple of {ranks}, the number of ranks")
 
 
-def _statistics(found: Tensor, exact: Tensor, group: Any = None) -> Statistics:
+def _statistics(found: Tensor, exact: Tensor, group: Any = None, limit: Limit | None = None) -> Statistics:
     """Of one rank's result, or with `group` of all ranks'. Waits for the device."""
     both = found.isfinite() & exact.isfinite()
     error = torch.where(both, found.double() - exact.double(), 0.0)
@@ -370,8 +236,8 @@ def _statistics(found: Tensor, exact: Tensor, group: Any = None) -> Statistics:
     largest = error.abs().amax() if error.numel() else sums.new_zeros(())
     if group is not None and dist.get_world_size(group) > 1:
         largest = largest.clone()
-        groups.run("statistics", group, lambda: dist.all_reduce(sums, group=group, async_op=True))
-        groups.run("statistics", group, lambda: dist.all_reduce(largest, dist.ReduceOp.MAX, group=group, async_op=True))
+        groups.run("statistics", group, lambda: dist.all_reduce(sums, group=group, async_op=True), limit)
+        groups.run("statistics", group, lambda: dist.all_reduce(largest, dist.ReduceOp.MAX, group=group, async_op=True), limit)
     squares, power, counted, left_out = sums.tolist()
     rms = (squares / counted) ** 0.5 if counted else 0.0
     return Statistics(int(counted + left_out), float(largest), rms, (squares / power) ** 0.5 if power else 0.0, int(left_out))

@@ -15,56 +15,55 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from rooftop.comm import collectives, groups, products, steps
+from rooftop.comm import agreement, groups, products, steps, ways
+from rooftop.comm.groups import Limit
 from rooftop.comm.steps import Options
 
 PATHS = ("portable", "symmetric")
 
 
-def _validated(
-    what: str, a: Any, b: Any, group: Any, wire: str | None, group_size: int, path: str | None, verify: bool | None, rows: bool
-) -> tuple[Any, Options | None, int]:
-    """(group, how elements travel, ranks). The ranks compare what they were given; one whose own arguments are wrong tells the others first."""
+def _begun(
+    what: str, a: Any, b: Any, group: Any, wire: str | None, group_size: int, path: str | None, verify: bool | None, timeout: float | None
+) -> tuple[Any, Options | None, int, Limit]:
+    """(group, how elements travel, ranks, how long to wait). The ranks compare what they were given; one whose own arguments are wrong tells the others."""
     group = groups.group_of(what, group)
     ranks = dist.get_world_size(group)
-    problem: Exception | None = None
-    o: Options | None = None
-    facts: list[int] = []
+    limit, problem, o = Limit(), None, None
     try:
-        groups.tensor_of(what, a, "a")
-        groups.tensor_of(what, b, "b")
+        limit = Limit.of(what, timeout)
+        for name, x in (("a", a), ("b", b)):
+            groups.tensor_of(what, x, name)
+            groups.sendable(what, x, group, name)
         if a.dim() != 2 or b.dim() != 2 or a.shape[1] != b.shape[0]:
             raise ValueError(f"{what}: a is {tuple(a.shape)}, b is {tuple(b.shape)}; they must be [M, K] and [K, N]")
         if a.dtype != b.dtype or a.device != b.device:
             raise ValueError(f"{what}: a is {a.dtype} on {a.device}, b is {b.dtype} on {b.device}; both must be the same")
-        if rows and a.shape[0] % ranks:
+        if what == "matmul_reduce_scatter" and a.shape[0] % ranks:
             raise ValueError(f"{what}: a has {a.shape[0]} rows; it must be a multiple of {ranks}, the number of ranks")
-        if path is not None and path not in PATHS:
-            raise ValueError(f"{what}: path is {path!r}; accepted are None, {', '.join(map(repr, PATHS))}")
+        ways.check_way(what, None, path, PATHS)
         o = None if wire is None else Options.of(what, wire, group_size, False, False, 0)
-        facts = [*(o.facts() if o is not None else [-1, 0, 0, 0]), b.shape[1] if what != "all_gather_matmul" else 0]
-    except (TypeError, ValueError) as error:
+        if path == "symmetric" and o is not None and what == "all_gather_matmul" and ranks > 1:
+            raise ValueError(f"{what}: path 'symmetric': copies are not quantised; wire must be None")
+        agreement.check_verify(what, verify)
+    except Exception as error:  # whatever it is, the others must not wait for this rank
         problem = error
-    device = a.device if isinstance(a, torch.Tensor) else torch.device("cpu")
-    if groups.must_verify(group, device, verify):
-        shown = None if problem is not None else a if what == "all_gather_matmul" else a[:, :0]
-        try:
-            groups.agree(what, group, device, groups.header(what, shown, facts))
-        except groups.Disagreement:
-            if problem is None:
-                raise
-    if problem is not None:
-        raise problem
-    return group, o, ranks
+
+    def say() -> str:
+        shapes = f"a {tuple(a.shape)}" if what == "all_gather_matmul" else f"{a.shape[0]} rows and {b.shape[1]} columns"
+        how = f"wire={wire!r}, group_size={group_size}" if o is not None else "wire=None"
+        return f"{what} of {groups.DTYPES[a.dtype]} {shapes} on {a.device.type} with {how}, path={path!r}, verify={verify}"
+
+    agreement.together(what, group, verify, limit, say, problem)
+    return group, o, ranks, limit
 
 
-def _symmetric(what: str, x: Tensor, group: Any, path: str | None) -> bool:
+def _symmetric(what: str, x: Tensor, group: Any, path: str | None, limit: Limit) -> bool:
     """Whether peers' memory is used. Raises RuntimeError where it was asked for and cannot be."""
     from rooftop.comm import symmetric
 
     if path == "portable":
         return False
-    reason = symmetric.unable(x, group)
+    reason = symmetric.unable(x, group, limit)
     if path == "symmetric" and reason:
         raise RuntimeError(f"{what}: path 'symmetric': {reason}")
     return reason is None
@@ -86,17 +85,15 @@ def all_gather_matmul(
 
     No gradient; `ColumnParallelLinear` has one. Raises as `all_reduce`."""
     what = "all_gather_matmul"
-    group, o, ranks = _validated(what, a, b, group, wire, group_size, path, verify, False)
+    group, o, ranks, limit = _begun(what, a, b, group, wire, group_size, path, verify, timeout)
     a, b = a.detach(), b.detach()
     m, n = a.shape[0], b.shape[1]
     if ranks == 1:
         return a @ b
     if a.numel() == 0:
         return a.new_zeros(ranks * m, n)
-    if o is None and _symmetric(what, a, group, path):
-        return products.gather(a, b, group, timeout)
-    if path == "symmetric" and o is not None:
-        raise RuntimeError(f"{what}: path 'symmetric': copies are not quantised; wire must be None")
+    if o is None and _symmetric(what, a, group, path, limit):
+        return products.gather(a, b, group, limit)
     out = a.new_empty(ranks, m, n)
 
     def begin(first: int, last: int) -> tuple[Any, Tensor]:
@@ -110,13 +107,13 @@ def all_gather_matmul(
         rows = got if o is None else steps.decode(got.view(ranks, -1), o, count, ranks * count, a.dtype)
         out[:, first:last] = (rows.reshape(ranks * (last - first), a.shape[1]) @ b).view(ranks, last - first, n)
 
-    _pipeline(what, group, products.bounds(m), begin, use, timeout)
+    _pipeline(what, group, products.bounds(m), begin, use, limit)
     return out.view(ranks * m, n)
 
 
 def _pipeline(
     what: str, group: Any, bounds: list[tuple[int, int]], begin: Callable[[int, int], tuple[Any, Tensor]], use: Callable[[Tensor, int, int], None],
-    timeout: float | None,
+    limit: Limit,
 ) -> None:  # fmt: skip
     """One chunk travels while the one before is used."""
     under_way: tuple[Any, Tensor, int, int] | None = None
@@ -124,7 +121,7 @@ def _pipeline(
         new = (*groups.run_unwaited(what, group, lambda f=first, e=last: begin(f, e)), first, last) if first >= 0 else None  # type: ignore[misc]
         if under_way is not None:
             work, got, f, e = under_way
-            groups.run(what, group, lambda w=work: w, timeout)  # type: ignore[misc]
+            groups.run(what, group, lambda w=work: w, limit)  # type: ignore[misc]
             use(got, f, e)
         under_way = new
 
@@ -137,15 +134,15 @@ def matmul_reduce_scatter(
 
     Arguments as `all_gather_matmul`'s; with a wire the products travel quantised, on either path. Raises ValueError where W does not divide M."""
     what = "matmul_reduce_scatter"
-    group, o, ranks = _validated(what, a, b, group, wire, group_size, path, verify, True)
+    group, o, ranks, limit = _begun(what, a, b, group, wire, group_size, path, verify, timeout)
     a, b = a.detach(), b.detach()
     m, n = a.shape[0] // ranks, b.shape[1]
     if ranks == 1:
         return a @ b
     if m * n == 0:
         return a.new_empty(m, n)
-    if _symmetric(what, a, group, path):
-        return products.scatter(a, b, group, o, timeout)
+    if _symmetric(what, a, group, path, limit):
+        return products.scatter(a, b, group, o, limit)
     out = a.new_empty(m, n)
     blocks = a.view(ranks, m, a.shape[1]) if a.is_contiguous() else a.contiguous().view(ranks, m, a.shape[1])
 
@@ -158,7 +155,7 @@ def matmul_reduce_scatter(
     def use(got: Tensor, first: int, last: int) -> None:
         out[first:last] = products.summed(got.view(ranks, -1), o, (last - first) * n, a.dtype).view(last - first, n)
 
-    _pipeline(what, group, products.bounds(m), begin, use, timeout)
+    _pipeline(what, group, products.bounds(m), begin, use, limit)
     return out
 
 
@@ -172,21 +169,20 @@ def matmul_all_reduce(
     rows, each reduced on a second stream while the product of the next runs: by torch.distributed's all-reduce, or with a wire by
     `rooftop.comm.all_reduce`. Arguments as `all_gather_matmul`'s."""
     what = "matmul_all_reduce"
-    group, o, ranks = _validated(what, a, b, group, wire, group_size, path, verify, False)
+    group, o, ranks, limit = _begun(what, a, b, group, wire, group_size, path, verify, timeout)
     a, b = a.detach(), b.detach()
     if ranks == 1 or a.shape[0] * b.shape[1] == 0:
         return a @ b
-    by_kernel = _symmetric(what, a, group, path)
+    by_kernel = _symmetric(what, a, group, path, limit)
     if by_kernel and a.shape[0] % ranks == 0:
-        return products.reduce(a, b, group, o, timeout)
+        return products.reduce(a, b, group, o, limit)
     if path == "symmetric" and o is None:
         raise RuntimeError(f"{what}: path 'symmetric': a has {a.shape[0]} rows; without a wire they must be a multiple of {ranks}, the number of ranks")
     out = a.new_empty(a.shape[0], b.shape[1])
     aside = products.aside(a)
 
-    def reduced(part: Tensor) -> Tensor:
-        chosen = "symmetric" if by_kernel else "portable"
-        return collectives.all_reduce(part, group, wire=wire or "", group_size=group_size, shots=2, path=chosen, verify=False, timeout=timeout)
+    def reduced(part: Tensor, o: Options) -> Tensor:
+        return ways.all_reduce(part, group, o, 2, "symmetric" if by_kernel else "portable", limit)
 
     works = []
     for first, last in products.bounds(a.shape[0]):
@@ -194,14 +190,14 @@ def matmul_all_reduce(
         if o is None:
             works.append((groups.run_unwaited(what, group, lambda t=made: (dist.all_reduce(t, group=group, async_op=True), t)), first, last))  # type: ignore[misc]
         elif aside is None:
-            out[first:last] = reduced(made)
+            out[first:last] = reduced(made, o)
         else:
             aside.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(aside):
-                out[first:last] = reduced(made)
+                out[first:last] = reduced(made, o)
                 made.record_stream(aside)
     for (work, made), first, last in works:
-        groups.run(what, group, lambda w=work: w, timeout)  # type: ignore[misc]
+        groups.run(what, group, lambda w=work: w, limit)  # type: ignore[misc]
         out[first:last] = made
     if aside is not None:
         torch.cuda.current_stream().wait_stream(aside)

@@ -1,21 +1,22 @@
-"""What the collectives know of a process group, what ranks say to each other before they send, and the errors that all of them see."""
+"""What the collectives know of a process group, how long they wait in it, and the errors that its ranks see."""
 
 from __future__ import annotations
 
+import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
+from math import ceil
+from numbers import Real
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-VERIFIED = 16  # calls of a group on a GPU of which the ranks compare what they were given; on the CPU all
-FIELDS = 16  # numbers of a header
-KINDS = ("refused", "all_reduce", "reduce_scatter", "all_gather", "all_to_all", "all_gather_matmul", "matmul_reduce_scatter", "matmul_all_reduce")
 DTYPES = {torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "bfloat16"}
+LONGEST = 1e8  # seconds of a timeout
 
 
 class CommError(RuntimeError):
@@ -34,10 +35,15 @@ class State:
     """Of one group in this process."""
 
     calls: int = 0
+    verify: bool | None = None  # of the last call that the ranks compared
+    device: torch.device | None = None  # of the last tensor
+    backends: dict[str, bool] = field(default_factory=dict)  # by type of device: whether the group has one
+    names: list[int] | None = None  # of each rank's host; None: the ranks have not told each other yet
     made: int = 0  # rooms of symmetric memory
     rooms: dict[Any, Any] = field(default_factory=dict)
     unable: dict[str, str] = field(default_factory=dict)  # path -> why this group has none
     hosts: Any = UNKNOWN  # rooftop.comm.hierarchy.Hosts, or None where it is of one host
+    broken: str = ""  # why no call of this group can be made any more
 
 
 _STATES: weakref.WeakKeyDictionary[Any, State] = weakref.WeakKeyDictionary()
@@ -50,14 +56,61 @@ def state(group: Any) -> State:
     return found
 
 
+class Limit:
+    """How long one call may wait for the other ranks, all its waits together. None: the group's own timeout, at each wait."""
+
+    __slots__ = ("_left", "seconds")
+
+    def __init__(self, seconds: float | None = None) -> None:
+        self.seconds = seconds
+        self._left = seconds
+
+    @classmethod
+    def of(cls, what: str, timeout: Any) -> Limit:
+        """Raises TypeError for what is no number, ValueError for one that is not above 0 and at most LONGEST."""
+        accepted = f"it must be a number of seconds, above 0 and at most {LONGEST:.0e}, or None for the group's own"
+        if timeout is None:
+            return cls()
+        if isinstance(timeout, bool) or not isinstance(timeout, Real):
+            raise TypeError(f"{what}: timeout is {timeout!r}, a {type(timeout).__name__}; {accepted}")
+        seconds = float(timeout)
+        if not 0 < seconds <= LONGEST:  # of NaN too
+            raise ValueError(f"{what}: timeout is {timeout}; {accepted}")
+        return cls(seconds)
+
+    def wait(self, work: Any) -> bool | None:
+        """Wait for the work. Raises what the backend raises when it did not end in time."""
+        finished: bool | None
+        if self._left is None:
+            finished = work.wait()
+            return finished
+        begun = time.monotonic()
+        try:
+            finished = work.wait(self.left())
+            return finished
+        finally:
+            self._left -= time.monotonic() - begun
+
+    def left(self) -> timedelta | None:
+        """Whole milliseconds, at least one: backends take 0 for "for ever"."""
+        return None if self._left is None else timedelta(milliseconds=max(1, ceil(1000 * self._left)))
+
+
 def group_of(what: str, group: Any) -> Any:
-    """The group, or the default one. Raises TypeError for what is none, RuntimeError where torch.distributed was not initialised."""
+    """The group, or the default one. Raises TypeError for what is none, ValueError where this rank is not in it, RuntimeError where torch.distributed was not
+    initialised or the group is destroyed."""
     if group is None:
         if not dist.is_available() or not dist.is_initialized():
             raise RuntimeError(f"{what}: torch.distributed is not initialised: call torch.distributed.init_process_group first (torchrun starts the processes)")
         return dist.group.WORLD
+    if type(group) is int and group == dist.GroupMember.NON_GROUP_MEMBER:
+        raise ValueError(f"{what}: this rank is not in the group; the ranks alone that torch.distributed.new_group was given may call")
     if not isinstance(group, dist.ProcessGroup):
         raise TypeError(f"{what}: group is a {type(group).__name__}; it must be a torch.distributed.ProcessGroup, or None for the default one")
+    try:
+        dist.get_rank(group)
+    except (RuntimeError, ValueError) as error:
+        raise RuntimeError(f"{what}: the group is destroyed, or is not one of torch.distributed's: {error}") from None
     return group
 
 
@@ -69,72 +122,83 @@ def tensor_of(what: str, x: Any, name: str = "x") -> Tensor:
     return x
 
 
-def must_verify(group: Any, device: torch.device, asked: bool | None) -> bool:
-    """Whether this call's arguments are compared: a function of how many calls there were, which is the same on all ranks."""
+def sendable(what: str, x: Tensor, group: Any, name: str = "x") -> None:
+    """Raises ValueError for a tensor that the group cannot send: of a layout that is not strided, or on a device that it has no backend for."""
+    if x.layout != torch.strided:
+        raise ValueError(f"{what}: {name} has the layout {x.layout}; accepted is torch.strided")
+    kind = x.device.type
+    found = state(group).backends.get(kind)
+    if found is None:
+        found = state(group).backends[kind] = _has_backend(group, x.device)
+    if found:
+        state(group).device = x.device
+    else:
+        raise ValueError(f"{what}: {name} lies on {kind}; accepted are the devices of the group's backend, {dist.get_backend(group)}")
+
+
+def _has_backend(group: Any, device: torch.device) -> bool:
+    try:
+        group._get_backend(device)
+    except (AttributeError, RuntimeError):
+        return False
+    return True
+
+
+def meeting(group: Any) -> torch.device:
+    """Where the tensors lie by which ranks compare their calls: on the CPU if the group sends from there, so that ranks whose tensors lie on different devices
+    find that out; else on the GPU of the last tensor."""
     own = state(group)
-    own.calls += 1
-    return (device.type == "cpu" or own.calls <= VERIFIED) if asked is None else asked
+    cpu = own.backends.get("cpu")
+    if cpu is None:
+        cpu = own.backends["cpu"] = _has_backend(group, torch.device("cpu"))
+    if cpu:
+        return torch.device("cpu")
+    return own.device if own.device is not None and own.device.type == "cuda" else torch.device("cuda", torch.cuda.current_device())
 
 
-def header(kind: str, x: Tensor | None, facts: Sequence[int] = ()) -> list[int]:
-    if x is None:
-        return [0] * FIELDS
-    shape = list(x.shape)[:7]
-    return [KINDS.index(kind), list(DTYPES).index(x.dtype), x.dim(), *shape, *[-1] * (7 - len(shape)), *facts, *[0] * (FIELDS - 10 - len(facts))]
-
-
-def agree(what: str, group: Any, device: torch.device, mine: list[int]) -> None:
-    """Compare headers. Raises Disagreement on every rank where one differs."""
-    ranks = dist.get_world_size(group)
-    if ranks == 1:
-        return
-    sent = torch.tensor(mine, dtype=torch.int64, device=device)
-    got = torch.empty(ranks * FIELDS, dtype=torch.int64, device=device)
-    run(what, group, lambda: gather_into(got, sent, group))
-    found = got.view(ranks, FIELDS).tolist()
-    if all(row == found[0] for row in found):
-        return
-    said = "; ".join(f"rank {rank}: {_said(row)}" for rank, row in enumerate(found))
-    raise Disagreement(f"{what}: the ranks were given different arguments: {said}")
-
-
-def _said(row: Sequence[int]) -> str:
-    if row[0] == 0:
-        return "refused its arguments"
-    shape = tuple(row[3 : 3 + min(row[2], 7)])
-    options = ", ".join(map(str, row[10:]))
-    return f"{KINDS[row[0]]} of {list(DTYPES.values())[row[1]]} {shape} (wire and options {options})"
-
-
-def run(what: str, group: Any, call: Callable[[], Any], timeout: float | None = None) -> Any:
-    """A call of torch.distributed whose failure names the op. Raises CommError."""
+def run(what: str, group: Any, call: Callable[[], Any], limit: Limit | None = None) -> Any:
+    """A call of torch.distributed whose failure names the op. Raises CommError, and from then on in every call of the group: the ranks stand at different
+    places, and what one sends could be taken for what another waits for."""
+    usable(what, group)
     try:
         work = call()
-        if work is not None and hasattr(work, "wait"):
-            finished = work.wait(timedelta(seconds=timeout)) if timeout is not None else work.wait()
-            if finished is False:
-                raise RuntimeError("it did not end in time")
+        if work is not None and hasattr(work, "wait") and (limit or Limit()).wait(work) is False:
+            raise RuntimeError("it did not end in time")
         return work
     except (RuntimeError, dist.DistBackendError) as error:
-        raise failure(what, group, error, timeout) from error
+        raise failure(what, group, error, limit) from error
 
 
 def run_unwaited(what: str, group: Any, call: Callable[[], Any]) -> Any:
     """As `run`, of what is waited for later."""
+    usable(what, group)
     try:
         return call()
     except (RuntimeError, dist.DistBackendError) as error:
         raise failure(what, group, error) from error
 
 
-def failure(what: str, group: Any, error: Any, timeout: float | None = None) -> CommError:
-    try:
-        where = f"rank {dist.get_rank(group)} of {dist.get_world_size(group)}, {dist.get_backend(group)}"
-    except (RuntimeError, ValueError):
-        where = "a group that is no more"
-    limit = f"{timeout} s" if timeout is not None else "the group's timeout"
+def usable(what: str, group: Any) -> None:
+    """Raises CommError where an earlier call of the group was given up."""
+    if broken := state(group).broken:
+        raise CommError(f"{what} ({where(group)}): an earlier call was given up, so the group cannot be used on; make a new one. That call said: {broken}")
+
+
+def failure(what: str, group: Any, error: Any, limit: Limit | None = None) -> CommError:
+    late = f"{limit.seconds:g} s" if limit is not None and limit.seconds is not None else "the group's timeout"
     first = str(error).strip().splitlines()[0][:300] if str(error).strip() else type(error).__name__
-    return CommError(f"{what} ({where}) was not answered by all ranks: one has died, is late by more than {limit}, or called something else. It said: {first}")
+    text = f"{what} ({where(group)}) was not answered by all ranks: one has died, is late by more than {late}, or called something else. It said: {first}"
+    if not isinstance(error, NotImplementedError) and "support" not in first:
+        state(group).broken = text
+    return CommError(text)
+
+
+def where(group: Any) -> str:
+    """This rank of the group, for messages."""
+    try:
+        return f"rank {dist.get_rank(group)} of {dist.get_world_size(group)}, {dist.get_backend(group)}"
+    except (RuntimeError, ValueError):
+        return "a group that is no more"
 
 
 def timeout_of(group: Any) -> timedelta | None:

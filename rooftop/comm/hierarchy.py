@@ -14,16 +14,18 @@ Source: hierarchical partitions of ZeRO++ (arXiv 2306.10209) and SDP4Bit (arXiv 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from rooftop.comm import groups, symmetric
+from rooftop.comm import agreement, groups, symmetric
 from rooftop.comm import wire as wires
+from rooftop.comm.groups import Limit
 from rooftop.comm.steps import Options
+from rooftop.ops import _random
 
 
 @dataclass(frozen=True)
@@ -38,34 +40,33 @@ class Hosts:
 
 def set_hosts(each: int, group: Any = None) -> None:
     """Say that every `each` consecutive ranks of the group share a host, where the ranks cannot see it themselves (containers of one host that stand for
-    several, or several that call themselves alike). Every rank of the group calls it, before its first collective.
+    several, or several that call themselves alike). Every rank of the group calls it, before its first collective; they compare what they say.
 
-    Raises TypeError where `each` is no whole number, ValueError where it does not divide the number of ranks."""
-    group = groups.group_of("set_hosts", group)
+    Raises TypeError where `each` is no whole number, ValueError where it does not divide the number of ranks, Disagreement where ranks say something else,
+    CommError where one does not come."""
+    what, limit = "set_hosts", Limit()
+    group = groups.group_of(what, group)
     ranks = dist.get_world_size(group)
+    problem: Exception | None = None
     if isinstance(each, bool) or not isinstance(each, int):
-        raise TypeError(f"set_hosts: each is {each!r}; it must be a whole number")
-    if each < 1 or ranks % each:
-        raise ValueError(f"set_hosts: each is {each}; it must divide {ranks}, the number of ranks")
-    groups.state(group).hosts = _grouped(group, [r // each for r in range(ranks)])
+        problem = TypeError(f"{what}: each is {each!r}; it must be a whole number")
+    elif each < 1 or ranks % each:
+        problem = ValueError(f"{what}: each is {each}; it must divide {ranks}, the number of ranks")
+    agreement.together(what, group, True, limit, lambda: f"set_hosts with each={each}", problem)
+    groups.state(group).hosts = _grouped(group, [r // each for r in range(ranks)], limit)
 
 
-def of(group: Any, device: torch.device) -> Hosts | None:
-    """The group's hosts, where there are several with the same number of ranks, two at least, one host's after another's. The first call of a group asks all
-    ranks."""
+def of(group: Any, limit: Limit) -> Hosts | None:
+    """The group's hosts, where there are several with the same number of ranks, two at least, one host's after another's. The first call of a group makes
+    their groups, and asks all ranks where they are if no call has."""
     own = groups.state(group)
     if own.hosts is groups.UNKNOWN:
-        own.hosts = None
-        if dist.get_world_size(group) > 1:
-            sent = torch.tensor([symmetric.host()], dtype=torch.int64, device=device)
-            got = sent.new_empty(dist.get_world_size(group))
-            groups.run("hosts", group, lambda: groups.gather_into(got, sent, group))
-            own.hosts = _grouped(group, got.tolist())
+        own.hosts = _grouped(group, agreement.names("hosts", group, limit), limit) if dist.get_world_size(group) > 1 else None
     found: Hosts | None = own.hosts
     return found
 
 
-def _grouped(group: Any, names: Sequence[int]) -> Hosts | None:
+def _grouped(group: Any, names: Sequence[int], limit: Limit) -> Hosts | None:
     """`names`: of the host of each rank."""
     ranks, rank = len(names), dist.get_rank(group)
     each = names.count(names[0])
@@ -76,72 +77,74 @@ def _grouped(group: Any, names: Sequence[int]) -> Hosts | None:
     first = rank - rank % each
 
     def made(members: Sequence[int]) -> Any:
-        return dist.new_group([world[r] for r in members], timeout=groups.timeout_of(group), backend=dist.get_backend(group), use_local_synchronization=True)
+        own, left = groups.timeout_of(group), limit.left()
+        ids = [world[r] for r in members]
+        backend = dist.get_backend(group)
+        found = groups.run("hosts", group, lambda: dist.new_group(ids, timeout=left or own, backend=backend, use_local_synchronization=True))
+        if left is not None and own is not None:
+            dist.distributed_c10d._set_pg_timeout(own, found)
+        groups.state(found).hosts = None  # what crosses hosts or stays inside one has no hosts of its own
+        return found
 
     return Hosts(ranks // each, each, made(range(first, first + each)), made(range(rank % each, ranks, each)))
 
 
-def _within(o: Options, hosts: Hosts) -> dict[str, Any]:
+def _within(o: Options, hosts: Hosts) -> Options:
     """The options of the collective between hosts. The ranks of a host have random bits of their own."""
-    seed = o.seed + 0x3C6EF35F * dist.get_rank(hosts.inside) if o.stochastic else o.seed
-    return {"wire": o.wire.name, "group_size": o.group, "hadamard": o.hadamard, "stochastic": o.stochastic, "seed": seed, "verify": False}
+    return replace(o, seed=_random.signed(o.seed + 0x3C6EF35F * dist.get_rank(hosts.inside))) if o.stochastic else o
 
 
 PLAIN = Options(wires.WIRES["bf16"])
 
 
-def _by_kernel(x: Tensor, group: Any) -> bool:
+def _by_kernel(x: Tensor, group: Any, limit: Limit) -> bool:
     """Whether the bf16 wire carries x as it is, through the peers' memory."""
-    return x.dtype == torch.bfloat16 and symmetric.unable(x, group) is None
+    return x.dtype == torch.bfloat16 and symmetric.unable(x, group, limit) is None
 
 
-def _scattered(x: Tensor, hosts: Hosts, what: str, timeout: float | None) -> Tensor:
+def _scattered(x: Tensor, hosts: Hosts, what: str, limit: Limit) -> Tensor:
     """This rank's part of the host's sum of flat x: [L n] to [n]."""
-    if _by_kernel(x, hosts.inside):
-        return symmetric.exchange("reduce_scatter", x, hosts.inside, PLAIN, timeout)
+    if _by_kernel(x, hosts.inside, limit):
+        return symmetric.exchange("reduce_scatter", x, hosts.inside, PLAIN, limit)
     out = x.new_empty(x.numel() // hosts.each)
-    groups.run(what, hosts.inside, lambda: groups.scatter_sum(out, x, hosts.inside), timeout)
+    groups.run(what, hosts.inside, lambda: groups.scatter_sum(out, x, hosts.inside), limit)
     return out
 
 
-def _gathered(x: Tensor, hosts: Hosts, what: str, timeout: float | None) -> Tensor:
+def _gathered(x: Tensor, hosts: Hosts, what: str, limit: Limit) -> Tensor:
     """The host's flat x one after another, as they are: [n] to [L n]."""
-    if _by_kernel(x, hosts.inside):
-        return symmetric.exchange("all_gather", x, hosts.inside, PLAIN, timeout)
+    if _by_kernel(x, hosts.inside, limit):
+        return symmetric.exchange("all_gather", x, hosts.inside, PLAIN, limit)
     out = x.new_empty(x.numel() * hosts.each)
-    groups.run(what, hosts.inside, lambda: groups.gather_into(out, x, hosts.inside), timeout)
+    groups.run(what, hosts.inside, lambda: groups.gather_into(out, x, hosts.inside), limit)
     return out
 
 
-def all_reduce(x: Tensor, hosts: Hosts, o: Options, shots: int | None, timeout: float | None) -> Tensor:
+def all_reduce(x: Tensor, hosts: Hosts, o: Options, shots: int | None, limit: Limit) -> Tensor:
     """As `rooftop.comm.all_reduce`, of a tensor that is not empty."""
-    from rooftop.comm import collectives
+    from rooftop.comm import ways
 
     what, count = "all_reduce", x.numel()
     share = wires.stripe(count, hosts.each, o.group)
     flat = torch.nn.functional.pad(x.reshape(-1), (0, hosts.each * share - count))
-    mine = _scattered(flat, hosts, what, timeout)
-    total = collectives.all_reduce(mine, hosts.across, shots=shots, timeout=timeout, **_within(o, hosts))
-    assert isinstance(total, Tensor)
-    return _gathered(total, hosts, what, timeout)[:count].view(x.shape)
+    mine = _scattered(flat, hosts, what, limit)
+    total = ways.all_reduce(mine, hosts.across, _within(o, hosts), shots, None, limit)
+    return _gathered(total, hosts, what, limit)[:count].view(x.shape)
 
 
-def reduce_scatter(x: Tensor, hosts: Hosts, o: Options, timeout: float | None) -> Tensor:
+def reduce_scatter(x: Tensor, hosts: Hosts, o: Options, limit: Limit) -> Tensor:
     """As `rooftop.comm.reduce_scatter`, flat: [H L n] to [n]."""
-    from rooftop.comm import collectives
+    from rooftop.comm import ways
 
     rows = x.reshape(hosts.hosts, hosts.each, -1).transpose(0, 1).reshape(-1)
-    mine = _scattered(rows, hosts, "reduce_scatter", timeout)
-    found = collectives.reduce_scatter(mine, hosts.across, timeout=timeout, **_within(o, hosts))
-    assert isinstance(found, Tensor)
-    return found
+    mine = _scattered(rows, hosts, "reduce_scatter", limit)
+    return ways.reduce_scatter(mine, hosts.across, _within(o, hosts), None, limit)
 
 
-def all_gather(x: Tensor, hosts: Hosts, o: Options, timeout: float | None) -> Tensor:
+def all_gather(x: Tensor, hosts: Hosts, o: Options, limit: Limit) -> Tensor:
     """As `rooftop.comm.all_gather`, flat: [n] to [H L n]."""
-    from rooftop.comm import collectives
+    from rooftop.comm import ways
 
-    across = collectives.all_gather(x.reshape(-1), hosts.across, timeout=timeout, **_within(o, hosts))
-    assert isinstance(across, Tensor)
-    found = _gathered(across, hosts, "all_gather", timeout)
+    across = ways.all_gather(x.reshape(-1), hosts.across, _within(o, hosts), None, limit)
+    found = _gathered(across, hosts, "all_gather", limit)
     return found.view(hosts.each, hosts.hosts, -1).transpose(0, 1).reshape(-1)

@@ -9,8 +9,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from rooftop.comm import collectives, groups
+from rooftop.comm import agreement, collectives, groups, ways
 from rooftop.comm.steps import Options
+
+OPTIONS = {
+    "wire": "int8", "group_size": 128, "hadamard": False, "stochastic": False, "seed": 0, "shots": None, "path": None, "verify": None, "timeout": None,
+}  # fmt: skip
 
 
 class ErrorFeedback:
@@ -24,21 +28,36 @@ class ErrorFeedback:
     def all_reduce(self, x: Tensor, key: Any = 0, group: Any = None, **options: Any) -> Tensor:
         """`rooftop.comm.all_reduce(x + what was lost, ...)`; keeps what is lost now: nothing where the call is plain. What is not finite is not kept.
 
-        Between several hosts every rank sends its own codes, as path "portable" does. Raises ValueError for path "hierarchical", whose losses are of sums."""
-        group = groups.group_of("ErrorFeedback.all_reduce", group)
-        before = self._lost.get(key)
-        if before is not None and (before.shape != x.shape or before.dtype != x.dtype):
-            raise ValueError(f"ErrorFeedback: {key!r} was {before.dtype} {tuple(before.shape)}; now it is {x.dtype} {tuple(x.shape)}")
-        total = x if before is None else x + before
-        if options.get("path") == "hierarchical":
-            raise ValueError("ErrorFeedback: path is 'hierarchical', which quantises sums of several ranks; what that loses is no rank's")
-        way = collectives.plan(total, group, **{n: options[n] for n in ("wire", "shots", "path") if n in options}).path
-        options = {**options, "path": "portable" if way == "hierarchical" else options.get("path")}
-        known = {n: options[n] for n in ("wire", "group_size", "hadamard", "stochastic", "seed") if n in options}
-        lost = total - (total if way == "plain" else collectives.sent(total, group, **known))
+        Between several hosts every rank sends its own codes, as path "portable" does. Options as `rooftop.comm.all_reduce` has, `statistics` apart. Raises as
+        that, TypeError for another option, ValueError for path "hierarchical", whose losses are of sums, and for a tensor that is not like the last of its
+        key: the other ranks, whose call it would have been, raise `Disagreement`."""
+        what = "ErrorFeedback.all_reduce"
+        group = groups.group_of(what, group)
+        if unknown := [n for n in options if n not in OPTIONS]:
+            known = ", ".join(OPTIONS)
+            agreement.refuse(what, group, TypeError(f"{what}: {unknown[0]!r} is no option; accepted are {known}"))
+        given = {**OPTIONS, **options}
+        try:
+            before = self._lost.get(key)
+        except TypeError as error:
+            agreement.refuse(what, group, TypeError(f"{what}: key is {key!r}; it must be hashable: {error}"))
+
+        def check(t: Tensor, ranks: int) -> None:
+            if before is not None and (before.shape != t.shape or before.dtype != t.dtype):
+                raise ValueError(f"{what}: {key!r} was {before.dtype} {tuple(before.shape)}; now it is {t.dtype} {tuple(t.shape)}")
+            if given["path"] == "hierarchical":
+                raise ValueError(f"{what}: path is 'hierarchical', which quantises sums of several ranks; what that loses is no rank's")
+
+        settings = tuple(given[n] for n in ("wire", "group_size", "hadamard", "stochastic", "seed"))
+        shots = given["shots"]
+        x, group, o, limit = collectives.begun(
+            "all_reduce", x, group, settings, shots, given["path"], False, given["verify"], given["timeout"], check, name=what
+        )
+        total = x if before is None else x + before.to(x.device)
+        way = ways.planned(what, total, group, o.wire.name, shots, given["path"], limit).path
+        found = ways.all_reduce(total, group, o, shots, "portable" if way == "hierarchical" else given["path"], limit)
+        lost = total - (total if way == "plain" else collectives.lossy(total, group, o))
         self._lost[key] = torch.where(lost.isfinite(), lost, torch.zeros_like(lost))
-        found = collectives.all_reduce(total, group, **options)
-        assert isinstance(found, Tensor)
         return found
 
     def state_dict(self) -> dict[Any, Tensor]:
@@ -99,7 +118,7 @@ class _ReduceScatter(_Communication):
         kind = getattr(op, "op", op)
         mean = kind == dist.ReduceOp.AVG
         if not mean and kind != dist.ReduceOp.SUM:
-            raise ValueError(f"fsdp_hook: the reduction is {op}; accepted are SUM and AVG")
+            agreement.refuse("fsdp_hook", group, ValueError(f"fsdp_hook: the reduction is {op}; accepted are SUM and AVG"))
         ranks = dist.get_world_size(group)
         found = collectives.reduce_scatter(input_tensor / ranks if mean else input_tensor, group, **self.options)
         assert isinstance(found, Tensor)

@@ -10,11 +10,12 @@ import torch
 from torch import Tensor
 
 NAMESPACE = "rooftop_comm"
-_OPTIONS = "str group, str wire, int group_size, bool hadamard, bool stochastic, int seed"
-_SCHEMAS = {
-    "all_reduce": f"(Tensor x, {_OPTIONS}, int shots, str path) -> Tensor", "reduce_scatter": f"(Tensor x, {_OPTIONS}) -> Tensor",
-    "all_gather": f"(Tensor x, {_OPTIONS}) -> Tensor", "all_to_all": f"(Tensor x, {_OPTIONS}) -> Tensor",
-}  # fmt: skip
+_OPTIONS = ("wire", "group_size", "hadamard", "stochastic", "seed", "shots", "path", "verify", "timeout")
+_SCHEMA = (
+    "(Tensor x, str group, str wire, int group_size, bool hadamard, bool stochastic, int seed, int? shots=None, str? path=None, bool? verify=None, "
+    "float? timeout=None) -> Tensor"
+)
+NAMES = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all")
 
 
 def _group(name: str) -> Any:
@@ -23,18 +24,13 @@ def _group(name: str) -> Any:
     return _resolve_process_group(name)
 
 
-def _options(args: tuple[Any, ...]) -> dict[str, Any]:
-    return dict(zip(("wire", "group_size", "hadamard", "stochastic", "seed"), args, strict=True))
-
-
 def _run(name: str, x: Tensor, group: str, *args: Any) -> Tensor:
     from rooftop.comm import collectives
 
-    more: dict[str, Any] = {}
-    if name == "all_reduce":
-        *args_, shots, path = args
-        args, more = tuple(args_), {"shots": shots or None, "path": path or None}
-    found: Tensor = getattr(collectives, name)(x, _group(group), **_options(tuple(args)), **more)
+    options = dict(zip(_OPTIONS, args, strict=False))  # those with defaults may be left out
+    if name != "all_reduce" and options.pop("shots", None) is not None:
+        raise ValueError(f"{name}: shots is for all_reduce alone")
+    found: Tensor = getattr(collectives, name)(x, _group(group), **options)
     return found.contiguous()
 
 
@@ -48,8 +44,8 @@ def _shape(name: str, x: Tensor, ranks: int) -> list[Any]:
 def register() -> Any:
     """The namespace `torch.ops.rooftop_comm`, defined by the first call."""
     library = torch.library.Library(NAMESPACE, "DEF")
-    for name, schema in _SCHEMAS.items():
-        library.define(name + schema)
+    for name in NAMES:
+        library.define(name + _SCHEMA)
         library.impl(name, lambda x, *args, name=name: _run(name, x, *args), "CompositeExplicitAutograd")
 
         def fake(x: Tensor, group: str, *args: Any, name: str = name) -> Tensor:

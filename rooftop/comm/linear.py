@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from rooftop.comm import fused, groups
+from rooftop.comm import agreement, collectives, fused, groups
 
 
 class _Column(torch.autograd.Function):  # type: ignore[misc]
@@ -51,10 +52,9 @@ class _Row(torch.autograd.Function):  # type: ignore[misc]
 
 
 def _gathered(x: Tensor, group: Any) -> Tensor:
-    x = x.contiguous()
-    out = x.new_empty(x.shape[0] * dist.get_world_size(group), *x.shape[1:])
-    groups.run("linear", group, lambda: groups.gather_into(out, x, group))
-    return out
+    found = collectives.all_gather(x, group, wire="bf16", path="plain")
+    assert isinstance(found, Tensor)
+    return found
 
 
 class _Parallel(nn.Module):  # type: ignore[misc]
@@ -82,7 +82,7 @@ class _Parallel(nn.Module):  # type: ignore[misc]
         self.in_features, self.out_features, self.wire, self.sequence = in_features, out_features, wire, sequence
         self.weight = nn.Parameter(torch.empty(*sizes, device=device, dtype=dtype))
         self.bias = nn.Parameter(torch.zeros(sizes[0], device=device, dtype=dtype)) if bias else None
-        nn.init.normal_(self.weight, std=in_features**-0.5)
+        nn.init.normal_(self.weight, std=max(in_features, 1) ** -0.5)
 
     @classmethod
     def of(cls, linear: nn.Linear, *, group: Any = None, wire: str | None = None, sequence: bool = False) -> Any:
@@ -99,10 +99,25 @@ class _Parallel(nn.Module):  # type: ignore[misc]
     def extra_repr(self) -> str:
         return f"{self.in_features}, {self.out_features}, of {dist.get_world_size(self.group)} ranks, wire={self.wire}, sequence={self.sequence}"
 
-    def _flat(self, x: Tensor) -> Tensor:
-        if x.shape[-1] != self.weight.shape[1]:
-            raise ValueError(f"{type(self).__name__}: x is {tuple(x.shape)}; its last dimension must be {self.weight.shape[1]}")
-        return x.reshape(-1, x.shape[-1])
+    def _flat(self, x: Any, sends: bool) -> Tensor:
+        """x [rows, features]. Raises TypeError and ValueError; the other ranks hear of it where they are about to send."""
+        what, width = type(self).__name__, self.weight.shape[1]
+        problem: Exception | None = None
+        if not isinstance(x, Tensor):
+            problem = TypeError(f"{what}: x is a {type(x).__name__}; it must be a tensor")
+        elif x.dim() == 0 or x.shape[-1] != width:
+            problem = ValueError(f"{what}: x is {tuple(x.shape)}; its last dimension must be {width}")
+        elif self.sequence and x.dim() != 2:
+            problem = ValueError(f"{what}: x is {tuple(x.shape)}; with sequence=True it must be [rows, {width}]")
+        if problem is not None:
+            if sends:
+                agreement.refuse(what, self.group, problem)
+            raise problem
+        return x.reshape(prod(x.shape[:-1]), width)
+
+    def _shaped(self, y: Tensor, x: Tensor) -> Tensor:
+        y = y if self.bias is None else y + self.bias
+        return y if self.sequence else y.view(*x.shape[:-1], y.shape[1])
 
 
 class ColumnParallelLinear(_Parallel):
@@ -114,9 +129,7 @@ class ColumnParallelLinear(_Parallel):
     Raises ValueError where W does not divide out_features."""
 
     def forward(self, x: Tensor) -> Tensor:
-        y = _Column.apply(self._flat(x), self.weight, self.group, self.wire, self.sequence)
-        y = y if self.bias is None else y + self.bias
-        return y if self.sequence else y.view(*x.shape[:-1], -1)
+        return self._shaped(_Column.apply(self._flat(x, self.sequence), self.weight, self.group, self.wire, self.sequence), x)
 
 
 class RowParallelLinear(_Parallel):
@@ -130,6 +143,4 @@ class RowParallelLinear(_Parallel):
     shared = 1
 
     def forward(self, x: Tensor) -> Tensor:
-        y = _Row.apply(self._flat(x), self.weight, self.group, self.wire, self.sequence)
-        y = y if self.bias is None else y + self.bias
-        return y if self.sequence else y.view(*x.shape[:-1], -1)
+        return self._shaped(_Row.apply(self._flat(x, True), self.weight, self.group, self.wire, self.sequence), x)

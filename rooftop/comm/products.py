@@ -16,6 +16,7 @@ from torch import Tensor
 
 from rooftop.comm import steps, symmetric
 from rooftop.comm import wire as wires
+from rooftop.comm.groups import Limit
 from rooftop.comm.steps import Options
 
 CHUNKS = 4  # of a rank's own rows, of which one travels while the next is made
@@ -40,22 +41,22 @@ def bounds(rows: int) -> list[tuple[int, int]]:
     return [(i, min(i + step, rows)) for i in range(0, rows, step)]
 
 
-def gather(a: Tensor, b: Tensor, group: Any, timeout: float | None) -> Tensor:
+def gather(a: Tensor, b: Tensor, group: Any, limit: Limit) -> Tensor:
     """All ranks' a [m, K] @ b [K, N]: each pushes its rows into the peers' memory by the copy engine, one peer after another, while the product of the rows
     that are there runs, its own first."""
     symmetric.raise_faults(group, "all_gather_matmul")
     ranks, rank, m, n = dist.get_world_size(group), dist.get_rank(group), a.shape[0], b.shape[1]
-    room, places = symmetric.table_of("gather", (ranks, m, a.shape[1]), a.dtype, a.device, group, timeout)
+    room, places = symmetric.table_of("gather", (ranks, m, a.shape[1]), a.dtype, a.device, group, limit)
     out = a.new_empty(ranks * m, n)
     rows = a.contiguous()
     main, second = symmetric.follow(a.device.index), aside(a)
     second.wait_stream(main)
     come = []
     with torch.cuda.stream(second):
-        symmetric.meet(room, group, "all_gather_matmul", timeout)  # nobody still reads what was there
+        symmetric.meet(room, group, "all_gather_matmul", limit)  # nobody still reads what was there
         for i in range(1, ranks):
             places[(rank + i) % ranks][rank].copy_(rows)
-            symmetric.meet(room, group, "all_gather_matmul", timeout)
+            symmetric.meet(room, group, "all_gather_matmul", limit)
             come.append(((rank - i) % ranks, second.record_event()))
         rows.record_stream(second)
     torch.mm(a, b, out=out[rank * m : (rank + 1) * m])
@@ -65,12 +66,12 @@ def gather(a: Tensor, b: Tensor, group: Any, timeout: float | None) -> Tensor:
     return out
 
 
-def scatter(a: Tensor, b: Tensor, group: Any, o: Options | None, timeout: float | None) -> Tensor:
+def scatter(a: Tensor, b: Tensor, group: Any, o: Options | None, limit: Limit) -> Tensor:
     """This rank's rows of the sum of all a [M, K] @ b [K, N]: [M / W, N]."""
     what = "matmul_reduce_scatter"
     symmetric.raise_faults(group, what)
     ranks, m, n = dist.get_world_size(group), a.shape[0] // dist.get_world_size(group), b.shape[1]
-    places = _sent(a, b, group, o, timeout, what)
+    places = _sent(a, b, group, o, limit, what)
     rank = dist.get_rank(group)
     own = a[rank * m : (rank + 1) * m]
     if o is None and ranks == 2:
@@ -79,18 +80,18 @@ def scatter(a: Tensor, b: Tensor, group: Any, o: Options | None, timeout: float 
     return summed(places, o, m * n, a.dtype).view(m, n)
 
 
-def _sent(a: Tensor, b: Tensor, group: Any, o: Options | None, timeout: float | None, what: str) -> Tensor:
+def _sent(a: Tensor, b: Tensor, group: Any, o: Options | None, limit: Limit, what: str) -> Tensor:
     """The products for the other ranks, stored where those read them. This rank's places [W, message]: all but its own have come when later launches run."""
     ranks, rank, m, n = dist.get_world_size(group), dist.get_rank(group), a.shape[0] // dist.get_world_size(group), b.shape[1]
     count = m * n
     each, dtype = (count, a.dtype) if o is None else (o.bytes(count), torch.uint8)
-    room, places = symmetric.table_of("scatter", (ranks, each), dtype, a.device, group, timeout)
+    room, places = symmetric.table_of("scatter", (ranks, each), dtype, a.device, group, limit)
     symmetric.follow(a.device.index)
-    symmetric.meet(room, group, what, timeout)  # everybody has read what was there
+    symmetric.meet(room, group, what, limit)  # everybody has read what was there
     for i in range(1, ranks):
         peer = (rank + i) % ranks
         product(a[peer * m : (peer + 1) * m], b, places[peer][rank], o)
-    symmetric.meet(room, group, what, timeout)
+    symmetric.meet(room, group, what, limit)
     return places[rank]
 
 
@@ -116,22 +117,22 @@ def summed(parts: Tensor, o: Options | None, count: int, dtype: torch.dtype) -> 
     return steps.decode_sum(parts, o, count, dtype)
 
 
-def reduce(a: Tensor, b: Tensor, group: Any, o: Options | None, timeout: float | None) -> Tensor:
+def reduce(a: Tensor, b: Tensor, group: Any, o: Options | None, limit: Limit) -> Tensor:
     """The sum of all a [M, K] @ b [K, N] on every rank, W divides M: each makes its rows of it as `scatter` does, in chunks, of which one is pushed into the
     peers' memory while the next is made. What is pushed is the result as it stands, or its message; a rank takes its own rows from that too."""
     what = "matmul_all_reduce"
     symmetric.raise_faults(group, what)
     ranks, rank, m, n = dist.get_world_size(group), dist.get_rank(group), a.shape[0] // dist.get_world_size(group), b.shape[1]
-    parts = _sent(a, b, group, o, timeout, what)
+    parts = _sent(a, b, group, o, limit, what)
     if o is not None:
         product(a[rank * m : (rank + 1) * m], b, parts[rank], o)
-        return symmetric.exchange("all_gather", summed(parts, o, m * n, a.dtype), group, o, timeout).view(ranks * m, n)
-    room, places = symmetric.table_of("reduced", (ranks, m, n), a.dtype, a.device, group, timeout)
+        return symmetric.exchange("all_gather", summed(parts, o, m * n, a.dtype), group, o, limit).view(ranks * m, n)
+    room, places = symmetric.table_of("reduced", (ranks, m, n), a.dtype, a.device, group, limit)
     out = a.new_empty(ranks * m, n)
     main, second = symmetric.follow(a.device.index), aside(a)
     second.wait_stream(main)
     with torch.cuda.stream(second):
-        symmetric.meet(room, group, what, timeout)  # everybody has copied what was there
+        symmetric.meet(room, group, what, limit)  # everybody has copied what was there
     for first, last in bounds(m):
         rows = slice(rank * m + first, rank * m + last)
         if ranks == 2:
@@ -145,7 +146,7 @@ def reduce(a: Tensor, b: Tensor, group: Any, o: Options | None, timeout: float |
             for i in range(1, ranks):
                 places[(rank + i) % ranks][rank, first:last].copy_(out[rows])
     with torch.cuda.stream(second):
-        symmetric.meet(room, group, what, timeout)
+        symmetric.meet(room, group, what, limit)
     main.wait_stream(second)
     out.record_stream(second)
     for i in range(1, ranks):

@@ -37,8 +37,13 @@ class Options:
         number(what, "seed", seed, "a whole number", whole=True)
         return cls(wires.wire_of(what, wire, group_size, hadamard, stochastic), group_size, hadamard, stochastic, _random.signed(seed))
 
+    def said(self) -> str:
+        """For the text that ranks compare: a seed that nothing uses may differ."""
+        seed = f", seed={self.seed}" if self.stochastic else ""
+        return f"wire={self.wire.name!r}, group_size={self.group}, hadamard={self.hadamard}, stochastic={self.stochastic}{seed}"
+
     def facts(self) -> list[int]:
-        """For the header that ranks compare."""
+        """For the flags by which kernels compare their calls."""
         return [list(wires.WIRES).index(self.wire.name), self.group, int(self.hadamard) + 2 * int(self.stochastic), self.seed if self.stochastic else 0]
 
     def bytes(self, count: int) -> int:

@@ -20,6 +20,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from rooftop.comm import groups, kernels
+from rooftop.comm.groups import Limit
 from rooftop.comm.steps import Options
 from rooftop.core.spec import Launch, dtype_of
 from rooftop.kernels._device import exchange as exchanges
@@ -42,7 +43,7 @@ class Room:
     prepared: dict[Any, Any] = field(default_factory=dict)
 
 
-def unable(x: Tensor, group: Any) -> str | None:
+def unable(x: Tensor, group: Any, limit: Limit | None = None) -> str | None:
     """Why `x` cannot go through peers' memory, or None. On a GPU the first call of a group asks all ranks."""
     if not x.is_cuda:
         return "the tensor lies on the CPU"
@@ -53,30 +54,30 @@ def unable(x: Tensor, group: Any) -> str | None:
         return f"{ranks} ranks; at most {launches.RANKS} meet"
     own = groups.state(group)
     if "symmetric" not in own.unable:
-        own.unable["symmetric"] = _asked(x.device, group)
+        own.unable["symmetric"] = _asked(x.device, group, limit)
     return own.unable["symmetric"] or None
 
 
-def _asked(device: torch.device, group: Any) -> str:
+def _asked(device: torch.device, group: Any, limit: Limit | None) -> str:
     """Nothing where every rank has a small room; else the reason of the first that has none."""
     mine = host()
     sent = torch.tensor([mine, device.index if device.index is not None else torch.cuda.current_device()], dtype=torch.int64, device=device)
     got = sent.new_empty(2 * dist.get_world_size(group))
-    groups.run("symmetric memory", group, lambda: groups.gather_into(got, sent, group))
+    groups.run("symmetric memory", group, lambda: groups.gather_into(got, sent, group), limit)
     hosts = got.view(-1, 2)
     if int((hosts[:, 0] != hosts[0, 0]).sum()):
         return "the ranks are on several hosts"
     if len(set(hosts[:, 1].tolist())) < len(hosts):
         return "ranks share a GPU"
     reason = _can(device, hosts[:, 1].tolist())
-    if _any(reason is not None, device, group):
+    if _any(reason is not None, device, group, limit):
         return reason or "another rank has no symmetric memory"
     reason = None
     try:
-        groups.state(group).rooms[1] = _made(LEAST, device, group)
+        groups.state(group).rooms[1] = _made(LEAST, device, group, limit)
     except Exception as error:  # torch raises RuntimeError, and its own, by version and driver
         reason = f"symmetric memory cannot be had: {str(error).strip().splitlines()[0][:200]}"
-    if _any(reason is not None, device, group):
+    if _any(reason is not None, device, group, limit):
         groups.state(group).rooms.pop(1, None)
         return reason or "another rank has no symmetric memory"
     return ""
@@ -95,9 +96,9 @@ def _can(device: torch.device, others: list[int]) -> str | None:
     return f"GPU {own} cannot read the memory of GPU {lacking[0]}" if lacking else None
 
 
-def _any(flag: bool, device: torch.device, group: Any) -> bool:
+def _any(flag: bool, device: torch.device, group: Any, limit: Limit | None) -> bool:
     said = torch.tensor([int(flag)], device=device)
-    groups.run("symmetric memory", group, lambda: dist.all_reduce(said, dist.ReduceOp.MAX, group=group, async_op=True))
+    groups.run("symmetric memory", group, lambda: dist.all_reduce(said, dist.ReduceOp.MAX, group=group, async_op=True), limit)
     return bool(said.item())
 
 
@@ -112,7 +113,7 @@ def host() -> int:
     return zlib.crc32(f"{socket.gethostname()} {boot}".encode())
 
 
-def _agreed(key: Any, capacity: int, group: Any, timeout: float | None) -> None:
+def _agreed(key: Any, capacity: int, group: Any, limit: Limit | None) -> None:
     """The ranks tell each other, through the group's store, which room they make. Raises Disagreement where they want different ones, CommError where one does
     not come: it may be at a call that needs none."""
     from torch.distributed.distributed_c10d import _world
@@ -122,14 +123,14 @@ def _agreed(key: Any, capacity: int, group: Any, timeout: float | None) -> None:
     store, name = _world.pg_map[group][1], f"rooftop/room/{own.made}"
     store.set(f"{name}/{dist.get_rank(group)}", f"{key} of {capacity} bytes")
     keys = [f"{name}/{r}" for r in range(ranks)]
-    groups.run("symmetric memory", group, lambda: store.wait(keys, timedelta(seconds=PATIENCE if timeout is None else timeout)), timeout)
+    groups.run("symmetric memory", group, lambda: store.wait(keys, (limit.left() if limit is not None else None) or timedelta(seconds=PATIENCE)), limit)
     said = [store.get(k).decode() for k in keys]
     if len(set(said)) > 1:
         told = "; ".join(f"rank {r}: {text}" for r, text in enumerate(said))
         raise groups.Disagreement(f"symmetric memory: the ranks need different rooms, so they were given different arguments: {told}")
 
 
-def _made(capacity: int, device: torch.device, group: Any) -> Room:
+def _made(capacity: int, device: torch.device, group: Any, limit: Limit | None = None) -> Room:
     import torch.distributed._symmetric_memory as symmetric
 
     tensor = symmetric.empty(launches.FLAGS + capacity, dtype=torch.uint8, device=device)
@@ -140,11 +141,11 @@ def _made(capacity: int, device: torch.device, group: Any) -> Room:
     epochs = torch.zeros(launches.BLOCKS, dtype=torch.int32, device=device)
     room = Room(tensor, handle, table, epochs, torch.zeros(4, dtype=torch.int32, pin_memory=True), capacity)
     torch.cuda.synchronize(device)
-    _any(False, device, group)  # nobody begins before all are zero
+    _any(False, device, group, limit)  # nobody begins before all are zero
     return room
 
 
-def room_of(key: Any, needed: int, device: torch.device, group: Any, timeout: float | None = None) -> Room:
+def room_of(key: Any, needed: int, device: torch.device, group: Any, limit: Limit | None = None) -> Room:
     """The group's room of that key, at least so large; the ranks make one together. Raises RuntimeError where that would be while a graph is captured, and
     as `_agreed`."""
     rooms = groups.state(group).rooms
@@ -155,8 +156,8 @@ def room_of(key: Any, needed: int, device: torch.device, group: Any, timeout: fl
         if found is not None:
             rooms.setdefault("outgrown", []).append(found)
         capacity = max(LEAST, 1 << (needed - 1).bit_length())
-        _agreed(key, capacity, group, timeout)
-        found = rooms[key] = _made(capacity, device, group)
+        _agreed(key, capacity, group, limit)
+        found = rooms[key] = _made(capacity, device, group, limit)
     return found
 
 
@@ -170,7 +171,7 @@ def raise_faults(group: Any, what: str = "rooftop.comm") -> None:
             raise error(f"{what} ({where}): {FAULTS[code]}. The group cannot be used on")
 
 
-def all_reduce(x: Tensor, group: Any, o: Options, shots: int, timeout: float | None = None, blocks: int | None = None) -> Tensor:
+def all_reduce(x: Tensor, group: Any, o: Options, shots: int, limit: Limit | None = None, blocks: int | None = None) -> Tensor:
     """As `rooftop.comm.all_reduce`, of a CUDA tensor that is not empty, in a group of several ranks that `unable` has nothing against."""
     raise_faults(group, "all_reduce")
     ranks, rank, count = dist.get_world_size(group), dist.get_rank(group), x.numel()
@@ -186,11 +187,11 @@ def all_reduce(x: Tensor, group: Any, o: Options, shots: int, timeout: float | N
             room=launches.FLAGS + room.capacity, call=call, patience=patience,
         )  # fmt: skip
 
-    _launched("one_shot" if shots == 1 else "two_shot", shots, whole, (call, count, x.dtype, o, blocks), make, x, out, group, o.seed, timeout)
+    _launched("one_shot" if shots == 1 else "two_shot", shots, whole, (call, count, x.dtype, o, blocks), make, x, out, group, o.seed, limit)
     return out
 
 
-def exchange(kind: str, x: Tensor, group: Any, o: Options, timeout: float | None = None) -> Tensor:
+def exchange(kind: str, x: Tensor, group: Any, o: Options, limit: Limit | None = None) -> Tensor:
     """As `rooftop.comm`'s reduce_scatter, all_gather or all_to_all, of a CUDA tensor that is not empty. The result is flat."""
     raise_faults(group, kind)
     ranks, rank = dist.get_world_size(group), dist.get_rank(group)
@@ -206,19 +207,19 @@ def exchange(kind: str, x: Tensor, group: Any, o: Options, timeout: float | None
             room=launches.FLAGS + room.capacity, call=call, patience=patience,
         )  # fmt: skip
 
-    _launched("exchange", "exchange", whole, (call, count, x.dtype, o), make, x, out, group, o.seed, timeout)
+    _launched("exchange", "exchange", whole, (call, count, x.dtype, o), make, x, out, group, o.seed, limit)
     return out
 
 
 def _launched(
     stem: str, room_key: Any, whole: int, key: tuple[Any, ...], make: Callable[[Room, int, int], Launch], x: Tensor, out: Tensor, group: Any, seed: int,
-    timeout: float | None,
+    limit: Limit | None,
 ) -> None:  # fmt: skip
     """Launch a kernel in which the ranks meet, in the group's room of that key. `make(room, multiprocessors, patience)` is asked once for each `key`."""
     index = x.device.index
     with torch.cuda.device(index):
-        room = room_of(room_key, whole, x.device, group, timeout)
-        patience = patience_of(timeout)
+        room = room_of(room_key, whole, x.device, group, limit)
+        patience = patience_of(limit)
         prepared = room.prepared.get((*key, patience))
         if prepared is None:
             prepared = room.prepared[*key, patience] = kernels.prepared(stem, make(room, kernels.facts(index).sms, patience), NAMES, index)
@@ -226,9 +227,9 @@ def _launched(
         prepared(stream.cuda_stream, (x.data_ptr(), out.data_ptr(), room.table.data_ptr(), room.epochs.data_ptr(), room.fault.data_ptr(), seed))
 
 
-def patience_of(timeout: float | None) -> int:
+def patience_of(limit: Limit | None) -> int:
     """Nanoseconds."""
-    return int((PATIENCE if timeout is None else timeout) * 1e9)
+    return int((PATIENCE if limit is None or limit.seconds is None else limit.seconds) * 1e9)
 
 
 _LAST: dict[int, Any] = {}  # the stream of each GPU's last call
@@ -245,9 +246,9 @@ def follow(index: int) -> Any:
     return stream
 
 
-def table_of(key: Any, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, group: Any, timeout: float | None = None) -> tuple[Room, list[Tensor]]:
+def table_of(key: Any, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, group: Any, limit: Limit | None = None) -> tuple[Room, list[Tensor]]:
     """A room and each rank's tensor of that shape in it, one's own among them."""
-    room = room_of(key, prod(shape) * dtype.itemsize, device, group, timeout)
+    room = room_of(key, prod(shape) * dtype.itemsize, device, group, limit)
     views = room.prepared.get((shape, dtype))
     if views is None:
         ranks = range(dist.get_world_size(group))
@@ -255,10 +256,10 @@ def table_of(key: Any, shape: tuple[int, ...], dtype: torch.dtype, device: torch
     return room, views
 
 
-def meet(room: Room, group: Any, what: str, timeout: float | None = None) -> None:
+def meet(room: Room, group: Any, what: str, limit: Limit | None = None) -> None:
     """On the current stream: what every rank's stream did to the others' rooms before is seen by all after. One that does not come is left as a fault."""
     ranks, rank, index = dist.get_world_size(group), dist.get_rank(group), room.tensor.device.index
-    patience = patience_of(timeout)
+    patience = patience_of(limit)
     call = zlib.crc32(what.encode()) & 0x7FFFFFFF
     prepared = room.prepared.get(("meeting", call, patience))
     if prepared is None:

@@ -13,7 +13,9 @@ A group with infinities or NaN says so by the sign of its scale, which is negati
 (fp8, e4m3) are infinities, -128 and -8 (fp8: NaN) are NaN. So each arrives where it stood, and all others of the group, one code coarser.
 
 hadamard: a group is rotated first, H v / sqrt(n) with the n x n Hadamard matrix, which spreads an outlier over it (SDP4Bit, arXiv 2410.15526). Sums are taken
-as rotated, and rotated back at the end. An infinity or a NaN then reaches all of its group.
+as rotated, and rotated back at the end. An infinity or a NaN then reaches all of its group. The sums of a rotation are up to n times as large as v: tensors are
+scaled by ROOM before and by its inverse after (`lowered`, `raised`), so that they stay in the range. Powers of two change no other bit; what is below 2^-106 is
+lost.
 
 Plain torch, on any device; the kernels of rooftop/kernels/comm do the same, bit for bit."""
 
@@ -24,10 +26,13 @@ from math import sqrt
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
 GROUPS = (32, 64, 128, 256)
 SMALLEST = 2.0**-126
+ROOM = 2.0**-20  # 256 for the additions of a rotation, 16 for what they give, twice each way, with 16 ranks and the error of a wire to spare
+MARGIN = {"bf16": 0.0, "fp8": 0.25, "int8": 0.0625, "int4": 0.5}  # by which rounding may push a rotated sum out of the range, of its largest number
 
 
 @dataclass(frozen=True)
@@ -160,3 +165,21 @@ def total(parts: Tensor) -> Tensor:
 def restored(v: Tensor, group: int, hadamard: bool, count: int) -> Tensor:
     """`rows_of` undone: rotated back, and cut to `count` elements."""
     return (rotate(v, group) if hadamard else v)[..., :count]
+
+
+def lowered(x: Tensor) -> Tensor:
+    """x scaled so that no rotation of it leaves the range: in x's dtype, float16 in float32."""
+    import torch
+
+    return (x.float() if x.dtype == torch.float16 else x) * ROOM
+
+
+def raised(y: Tensor, dtype: torch.dtype, wire: Wire, ranks: int) -> Tensor:
+    """What came of a `lowered` tensor, scaled back, in `dtype`. Of one rank's finite numbers (`ranks` is 1) none becomes infinite: one that rounding pushed out
+    of the range is the largest number; of a sum that holds up to MARGIN beyond it, and more is an infinity, as of sums that are not rotated."""
+    import torch
+
+    largest = torch.finfo(dtype).max
+    v = y * (1 / ROOM)
+    known = torch.finfo(y.dtype).max if ranks == 1 else largest * (1 + MARGIN[wire.name]) * ROOM
+    return torch.where(y.abs() <= known, v.clamp(-largest, largest), v).to(dtype)

@@ -12,7 +12,7 @@ from _processes import run
 
 import rooftop
 from rooftop import comm
-from rooftop.comm import sizes
+from rooftop.comm import groups, sizes
 from rooftop.comm import wire as wires
 
 WIRES: list[dict[str, Any]] = [
@@ -294,7 +294,7 @@ def rooms(rank: int, ranks: int) -> list[str]:
     for capacity, comes in ((64, True), (64 + rank, True), (64, rank == 0)):
         try:
             if comes:
-                symmetric._agreed("exchange", capacity, dist.group.WORLD, 2.0)
+                symmetric._agreed("exchange", capacity, dist.group.WORLD, groups.Limit(2.0))
             said.append("agreed")
         except (comm.Disagreement, comm.CommError) as error:
             said.append(f"{type(error).__name__}: {error}")

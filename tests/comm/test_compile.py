@@ -35,7 +35,7 @@ def checked(rank: int, ranks: int) -> str:
     name = dist.group.WORLD.group_name
     assert torch.equal(comm.all_reduce(torch.ones(1)), torch.full((1,), 2.0))
     tests, options = ("test_schema", "test_faketensor"), ("int8", 128, False, False, 0)
-    torch.library.opcheck(torch.ops.rooftop_comm.all_reduce.default, (x, name, *options, 2, ""), test_utils=tests)
+    torch.library.opcheck(torch.ops.rooftop_comm.all_reduce.default, (x, name, *options, 2, None), test_utils=tests)
     torch.library.opcheck(torch.ops.rooftop_comm.all_gather.default, (x, name, *options), test_utils=tests)
     return "ok"
 
