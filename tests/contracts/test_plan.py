@@ -151,7 +151,7 @@ def test_kernels_that_only_a_gpu_runs_are_named_at_the_end(monkeypatch: pytest.M
 
     kernels = [unproven.Unproven("far__gluon_sm90", "Gluon kernels run on a GPU only", ("odd bf16", "even bf16"), 5)]
     monkeypatch.setattr(unproven, "gpu_only", lambda: iter([(EVERY[0], "Gluon kernels run on a GPU only")]))
-    config = SimpleNamespace(option=SimpleNamespace(collectonly=False), args=["tests"])
+    config = SimpleNamespace(option=SimpleNamespace(collectonly=False), args_source=pytest.Config.ArgsSource.TESTPATHS)
     for found, lines in ((kernels, 2), ([], 0)):
         monkeypatch.setattr(unproven, "unproven", lambda records, found=found: found)
         said.clear()
