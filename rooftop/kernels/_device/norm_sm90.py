@@ -1,17 +1,27 @@
-"""The forward of rms_norm and layer_norm on sm_90: which of five kernels takes a row, and with what. One table for both.
+"""The forward of rms_norm and layer_norm on sm_90: which of five kernels runs, and with which launch config. One table for both ops.
 
 | path | what it does | device code |
 |---|---|---|
-| `warp` | a few short rows a warp, in registers; no barrier | norm_warp, norms.cuh |
-| `whole row` | a row a block, in registers | norm_whole_row, norms.cuh |
-| `streaming` | a cluster takes a row or two, in shared memory, and ends; multiprocessors that come free get the next | norm_streaming, norms_slices.cuh |
-| `persistent` | clusters stay for the whole launch and walk over the rows; weight and bias are read once | norm_persistent, norms_slices.cuh |
-| `cluster` | whatever else: a cluster a row, one barrier of the cluster | norm_cluster, norms.cuh |
+| `warp` | one or a few short rows a warp, in registers; no barrier | norm_warp, norms.cuh |
+| `whole row` | one block a row, in registers | norm_whole_row, norms.cuh |
+| `streaming` | a cluster takes one or two rows, in shared memory, and ends; the hardware then starts the next one | norm_streaming, norms_slices.cuh |
+| `persistent` | as many clusters as are resident at once, each loops over rows; weight and bias are read once | norm_persistent, norms_slices.cuh |
+| `cluster` | the general case: one cluster a row, one cluster barrier | norm_cluster, norms.cuh |
 
-What a config holds: `cluster`, blocks of a cluster; `blocks`, those that a multiprocessor runs at once (the kernel's registers are bounded by it);
-`threads` of a block; `pieces`, packs of 16 bytes a thread; `early`, when weight and bias are asked for (norm_whole_row); `rows` that a cluster or a warp
-takes at once; `stages`, rows in the ring of a persistent cluster. The numbers were chosen by timing on an H100, those of odd rows of more than 96 KiB
-and of rows of more than 512 KiB by what was timed of the persistent kernel on an H200. A reason names the resource that explains the choice.
+A config holds
+
+    cluster   blocks of a cluster
+    blocks    resident blocks of a multiprocessor: the second argument of __launch_bounds__, which bounds the registers
+    threads   of a block
+    pieces    packs of 16 bytes that a thread holds
+    early     when norm_whole_row loads weight and bias. 0: after the statistics; 1: into registers before the barrier; 2: by cp.async to shared memory,
+              issued after the loads of the row; 3: the same, issued before them
+    rows      that a cluster or a warp takes at once
+    stages    rows in the ring buffer of a persistent cluster
+
+The numbers were found by timing on an H100. Those for unaligned rows of more than 96 KiB and for rows of more than 512 KiB are derived from timings of
+the persistent kernel on an H200. Each row of the table gives the resource that explains the choice. "Odd" rows are rows that do not start on 16 bytes
+or are not whole packs.
 """
 
 from __future__ import annotations
@@ -26,21 +36,21 @@ from rooftop.core.spec import DTYPES, Launch, Problem
 from rooftop.kernels._device import slices
 
 KERNELS = {"warp": "norm_warp", "whole row": "norm_whole_row", "streaming": "norm_streaming", "persistent": "norm_persistent", "cluster": "norm_cluster"}
-BLOCK_BYTES = 225000  # of shared memory, of a block of norm_cluster and those beside it: a row must fit
-REGISTERS = 8192  # packs of 16 bytes that a quarter of a register file holds: rows, weight, bias and results of norm_warp
+BLOCK_BYTES = 225000  # of shared memory for all blocks of norm_cluster on one multiprocessor
+REGISTERS = 8192  # packs of 16 bytes in half of a register file: the rows, weight, bias and results of norm_warp must fit
 
 
 @dataclass(frozen=True)
 class Rows:
-    """What decides."""
+    """What the choice depends on."""
 
     count: int
     slices: slices.Slices
-    alike: bool  # rows start equally far from 16 bytes in all tensors
+    alike: bool  # a row has the same misalignment (address modulo 16) in all tensors
     residual: bool
     weight: bool
     bias: bool
-    centre: bool  # layer_norm: the mean is taken off
+    centre: bool  # layer_norm: the mean is subtracted
     sms: int
 
     @property
@@ -50,7 +60,7 @@ class Rows:
 
     @property
     def kept(self) -> int:
-        """Tensors of a row's length that are read beside the rows."""
+        """How many of weight and bias are given."""
         return self.weight + self.bias
 
 
@@ -86,13 +96,16 @@ def cluster(threads: int, cluster: int, blocks: int) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Choice:
-    """Rows of more than `over` and at most `most` bytes, with a reason.
+    """A row of the table: a config and the inputs it is for.
 
-    lie       "aligned": on 16 bytes, in whole packs; "odd": not, but alike in all tensors; "alike": either; "": any
-    op        "rms_norm" or "layer_norm", for one alone
-    itemsize  of the elements, where it matters
-    plain     without a residual
-    fewest, largest  rows for each multiprocessor, at least and at most"""
+    over, most       bytes of a row: more than `over`, at most `most`
+    why              the reason for the config
+    lie              "aligned": rows start on 16 bytes and are whole packs; "odd": they are not, but equally misaligned in all tensors; "alike": either
+                     of these; "": any
+    op               "rms_norm" or "layer_norm"; "": both
+    itemsize         bytes of an element; 0: any
+    plain            True: only without a residual
+    fewest, largest  rows per multiprocessor, at least and at most"""
 
     over: int
     most: int
@@ -115,7 +128,7 @@ class Choice:
 
 KIB = 1024
 ANY = 1 << 62
-TABLE = (  # the first that takes the rows
+TABLE = (  # the first entry that fits the input is used
     Choice(8 * KIB, 24592, streaming(1, 4, 4), "odd rows: four packs a thread and four blocks keep 100 KiB on their way", "odd", "layer_norm", plain=True),
     Choice(8 * KIB, 32 * KIB, streaming(1, 4, 3), "rms_norm's registers let three blocks take odd rows up to the last that fits", "odd", plain=True),
     Choice(32 * KIB, 48 * KIB, streaming(1, 4, 2), "two blocks of up to 768 threads, still one row each", "odd", plain=True),
@@ -166,7 +179,7 @@ TABLE = (  # the first that takes the rows
 
 
 def _complete(r: Rows, config: Mapping[str, Any]) -> dict[str, Any]:
-    """With the defaults, and the threads that follow from the pieces."""
+    """`config` with all fields: defaults filled in, and the number of threads computed from `pieces` where it is not given."""
     found = {"threads": 0, "pieces": 1, "early": 0, "rows": 1, "stages": 3, **config}
     return found if found["threads"] else found | {"threads": r.slices.threads(found["cluster"], found["pieces"])}
 
@@ -176,7 +189,7 @@ def choose(r: Rows) -> dict[str, Any]:
 
 
 def _static(c: Mapping[str, Any]) -> int:
-    """Bytes of static shared memory of norm_streaming and norm_persistent: what warps and blocks tell each other."""
+    """Bytes of static shared memory of norm_streaming and norm_persistent: the statistics that warps and blocks exchange."""
     used = 8 * c["rows"] * (c["threads"] // 32) * (2 if c["cluster"] == 1 else 1) + 16 * c["rows"] * c["cluster"] + 32
     return 128 * -(-used // 128)
 
@@ -198,7 +211,7 @@ def _shared(r: Rows, c: Mapping[str, Any]) -> int:
 
 
 def runs(r: Rows, c: Mapping[str, Any]) -> bool:
-    """Whether the rows fit this config, and a multiprocessor as many of its blocks as it says."""
+    """Whether the rows fit this config, and `blocks` of its blocks fit a multiprocessor."""
     threads, pieces, blocks = c["threads"], c["pieces"], c["blocks"]
     if c["cluster"] > 1 and r.bytes <= 4096 * c["cluster"]:
         return False
@@ -218,7 +231,7 @@ def runs(r: Rows, c: Mapping[str, Any]) -> bool:
 
 
 def configs(r: Rows) -> list[dict[str, Any]]:
-    """What tuning may try."""
+    """All configs that `rooftop tune` may try."""
     clusters = (1, 2, 4, 8, 16)
     found = [cluster(*c) for c in product((256, 512, 1024), clusters, (1, 2, 3, 4, 6, 8))]
     found += [whole_row(t, p, b, e) for t, b, p, e in product((64, 128, 256, 512, 1024), (1, 2, 3, 4, 6, 8, 12, 16), (1, 2, 3, 4), (0, 1, 2, 3))]
@@ -240,7 +253,7 @@ def launches(p: Problem, c: Mapping[str, Any], head: Head, centre: bool) -> list
         "persistent": (0, (pieces, threads, size, blocks, c["stages"], fit)),
     }[path]
     flags = [centre, r.residual]
-    if path in ("cluster", "whole row"):  # a row a block or a cluster: the grid says how many
+    if path in ("cluster", "whole row"):  # one row per block or cluster: the number of rows is the grid's
         args, types = {n: v for n, v in args.items() if n != "R"}, types[1:]
     if path == "persistent":
         clusters = r.slices.clusters(r.count, slices.resident(p.device, size, blocks))
