@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rooftop.lab.cli.app import ENVIRONMENT, SHOW, WRONG, AsJson, app, table
+from rooftop.lab.cli.app import ENVIRONMENT, SHOW, WRONG, AsJson, What, app, table
 
 if TYPE_CHECKING:
     from rooftop.lab.report.data import Digests
@@ -60,6 +60,39 @@ def prune(
         verb, gone = ("would be dropped", "would go") if dry else ("dropped", "gone")
         size = f"{done.bytes_dropped / 1e6:.1f} of {done.bytes / 1e6:.1f} MB"
         typer.echo(f"{done.dropped} of {done.records} records {verb}, {size}; {done.files_dropped} of {done.files} files {gone}")
+
+
+@records_app.command("restamp")
+def restamp(
+    what: What = None,
+    since: Annotated[str, typer.Option(help="The git revision whose kernels the records are of.")] = "HEAD",
+    folder: Annotated[Path | None, typer.Option("--records", help="The folder of the records.", show_default="results/")] = None,
+    dry: Annotated[bool, typer.Option("--dry-run", help="Compare and count; write nothing.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Keep the records of kernels whose text has changed and whose machine code has not: a renamed variable, another message.
+
+    Compiles what each recorded case launches, at the revision and as it is now. Where launch and machine code are identical, the record gets the digest of the
+    present text; all others stay stale. None named: every kernel whose text has changed.
+
+    Example: [bold]rooftop records restamp layer_norm --since HEAD~1[/bold]"""
+    from rooftop.core import settings
+    from rooftop.lab import candidates
+    from rooftop.lab.records import restamp as restamping
+
+    names = [s.name for s in candidates.find(what)] if what else []
+    say = (lambda text: typer.echo(text, err=True)) if as_json else typer.echo
+    done = restamping.restamp(folder or settings.load().results, since, names, dry=dry, say=say)
+    if as_json:
+        typer.echo(json.dumps(done.__dict__))
+        return
+    counts = {"restamped": done.restamped, "changed": done.changed, "not comparable": done.unknown, "tuned entries": done.tuned}
+    subjects = sorted({name for table_of in counts.values() for name in table_of})
+    rows = [{"subject": n, **{k: v.get(n, 0) for k, v in counts.items()}, "why": done.why.get(n, "")} for n in subjects]
+    if rows:
+        table(rows, {"subject": "subject", **{k: k for k in counts}, "why": "why not"}, False)
+    verb = "would be restamped" if dry else "restamped"
+    typer.echo(f"{sum(done.restamped.values())} records {verb}, {sum(done.changed.values())} changed, {sum(done.unknown.values())} not comparable")
 
 
 def _tidy(folder: Path, digests: Digests) -> None:
