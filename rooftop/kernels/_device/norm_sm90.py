@@ -100,77 +100,77 @@ class Choice:
 
     over, most       bytes of a row: more than `over`, at most `most`
     why              the reason for the config
-    lie              "aligned": rows start on 16 bytes and are whole packs; "odd": they are not, but equally misaligned in all tensors; "alike": either
+    alignment        "aligned": rows start on 16 bytes and are whole packs; "odd": they are not, but equally misaligned in all tensors; "alike": either
                      of these; "": any
     op               "rms_norm" or "layer_norm"; "": both
     itemsize         bytes of an element; 0: any
-    plain            True: only without a residual
-    fewest, largest  rows per multiprocessor, at least and at most"""
+    no_residual      True: only without a residual
+    min_rows, max_rows  rows per multiprocessor, at least and at most"""
 
     over: int
     most: int
     config: Mapping[str, Any]
     why: str
-    lie: str = ""
+    alignment: str = ""
     op: str = ""
     itemsize: int = 0
-    plain: bool = False
-    fewest: float = 0
-    largest: float = 1 << 62
+    no_residual: bool = False
+    min_rows: float = 0
+    max_rows: float = 1 << 62
 
     def takes(self, r: Rows) -> bool:
-        lies = {"": True, "aligned": r.slices.aligned, "alike": r.alike, "odd": r.alike and not r.slices.aligned}[self.lie]
+        lies = {"": True, "aligned": r.slices.aligned, "alike": r.alike, "odd": r.alike and not r.slices.aligned}[self.alignment]
         return (
             self.over < r.bytes <= self.most and lies and self.op in ("", "layer_norm" if r.centre else "rms_norm")
-            and self.itemsize in (0, r.slices.itemsize) and not (self.plain and r.residual) and self.fewest * r.sms <= r.count <= self.largest * r.sms
+            and self.itemsize in (0, r.slices.itemsize) and not (self.no_residual and r.residual) and self.min_rows * r.sms <= r.count <= self.max_rows * r.sms
         )  # fmt: skip
 
 
 KIB = 1024
 ANY = 1 << 62
 TABLE = (  # the first entry that fits the input is used
-    Choice(8 * KIB, 24592, streaming(1, 4, 4), "odd rows: four packs a thread and four blocks keep 100 KiB on their way", "odd", "layer_norm", plain=True),
-    Choice(8 * KIB, 32 * KIB, streaming(1, 4, 3), "rms_norm's registers let three blocks take odd rows up to the last that fits", "odd", plain=True),
-    Choice(32 * KIB, 48 * KIB, streaming(1, 4, 2), "two blocks of up to 768 threads, still one row each", "odd", plain=True),
-    Choice(48 * KIB, 96 * KIB, streaming(4, 8, 4), "layer_norm reads weight and bias beside the row: four blocks share it", "odd", "layer_norm", plain=True),
-    Choice(48 * KIB, 96 * KIB, streaming(1, 8, 2), "eight packs a thread: one block still holds a row, and no exchange is needed", "odd", plain=True),
-    Choice(96 * KIB, 256 * KIB, streaming(8, 8, 4), "odd rows: a persistent grid is whole periods of 8 or 16 clusters; half the card waits", "odd", plain=True),
-    Choice(256 * KIB, 512 * KIB, streaming(8, 8, 2), "the same; 64 KiB a block, two of them", "odd", plain=True),
-    Choice(512 * KIB, 960 * KIB, streaming(16, 8, 2), "sixteen blocks with up to 60 KiB each, two on a multiprocessor", "alike", plain=True),
-    Choice(960 * KIB, ANY, streaming(16, 8, 1), "one block on a multiprocessor: 110 KiB on their way", "alike", plain=True),
-    Choice(64 * KIB, 128 * KIB, streaming(8, 4, 6, 2), "two rows at once share one read of weight and bias from the L2", "aligned", itemsize=2, plain=True),
-    Choice(64 * KIB, 128 * KIB, streaming(8, 4, 5, 2), "the same; float32 sums need the registers of a sixth block", "aligned", "layer_norm", plain=True),
-    Choice(64 * KIB, 128 * KIB, streaming(8, 8, 8), "a weight alone is little to read again: one row, more clusters", "aligned", "rms_norm", plain=True),
-    Choice(64 * KIB, 192 * KIB, streaming(8, 4, 4, 2), "two rows of up to 24 KiB a block leave room for four blocks", "aligned", itemsize=2, plain=True),
-    Choice(64 * KIB, 256 * KIB, streaming(8, 8, 6), "a weight alone: one row, six clusters a multiprocessor", "aligned", "rms_norm", plain=True),
-    Choice(64 * KIB, 512 * KIB, streaming(8, 8, 3), "the same, as many as the shared memory holds", "aligned", "rms_norm", itemsize=4, plain=True),
+    Choice(8 * KIB, 24592, streaming(1, 4, 4), "odd rows: four packs a thread and four blocks keep 100 KiB in flight", "odd", "layer_norm", no_residual=True),
+    Choice(8 * KIB, 32 * KIB, streaming(1, 4, 3), "rms_norm needs fewer registers: three blocks, up to the longest row that fits", "odd", no_residual=True),
+    Choice(32 * KIB, 48 * KIB, streaming(1, 4, 2), "two blocks of up to 768 threads, one row each", "odd", no_residual=True),
+    Choice(48 * KIB, 96 * KIB, streaming(4, 8, 4), "layer_norm also reads weight and bias: four blocks share a row", "odd", "layer_norm", no_residual=True),
+    Choice(48 * KIB, 96 * KIB, streaming(1, 8, 2), "eight packs a thread: one block still holds a row, and no exchange is needed", "odd", no_residual=True),
+    Choice(96 * KIB, 256 * KIB, streaming(8, 8, 4), "odd rows: a persistent grid would be a multiple of 8 or 16 clusters", "odd", no_residual=True),
+    Choice(256 * KIB, 512 * KIB, streaming(8, 8, 2), "the same; 64 KiB a block, two of them", "odd", no_residual=True),
+    Choice(512 * KIB, 960 * KIB, streaming(16, 8, 2), "sixteen blocks with up to 60 KiB each, two a multiprocessor", "alike", no_residual=True),
+    Choice(960 * KIB, ANY, streaming(16, 8, 1), "one block a multiprocessor: 110 KiB in flight", "alike", no_residual=True),
+    Choice(64 * KIB, 128 * KIB, streaming(8, 4, 6, 2), "two rows at once share a read of weight and bias (L2)", "aligned", itemsize=2, no_residual=True),
+    Choice(64 * KIB, 128 * KIB, streaming(8, 4, 5, 2), "the same; float32 sums need the registers of a sixth block", "aligned", "layer_norm", no_residual=True),
+    Choice(64 * KIB, 128 * KIB, streaming(8, 8, 8), "only a weight to read again: one row, more clusters", "aligned", "rms_norm", no_residual=True),
+    Choice(64 * KIB, 192 * KIB, streaming(8, 4, 4, 2), "two rows of up to 24 KiB a block leave room for four blocks", "aligned", itemsize=2, no_residual=True),
+    Choice(64 * KIB, 256 * KIB, streaming(8, 8, 6), "only a weight to read again: six blocks a multiprocessor", "aligned", "rms_norm", no_residual=True),
+    Choice(64 * KIB, 512 * KIB, streaming(8, 8, 3), "the same, as many blocks as the shared memory holds", "aligned", "rms_norm", itemsize=4, no_residual=True),
     Choice(-1, 512, warp(32, 1), "one pack a lane; 2048 threads a multiprocessor", "aligned"),
     Choice(512, 1 * KIB, warp(16, 2), "two packs a lane; registers for 1024 threads", "aligned"),
-    Choice(1 * KIB, 2 * KIB, whole_row(128, 1, 12, early=2), "few rows: four times the warps, and the weight comes while they add up", "aligned", largest=16),
+    Choice(1 * KIB, 2 * KIB, whole_row(128, 1, 12, early=2), "few rows: four times the warps; the weight is loaded during the sums", "aligned", max_rows=16),
     Choice(1536, 2 * KIB, warp(8, 4), "four packs a lane without padding", "aligned"),
     Choice(1 * KIB, 2 * KIB, whole_row(128, 1, 12), "a warp's fourth pack would be padding", "aligned"),
     Choice(2 * KIB, 4 * KIB, whole_row(128, 2, 12), "two packs: 24 KiB a round of 12 blocks", "aligned", "layer_norm"),
     Choice(2 * KIB, 4 * KIB, whole_row(256, 1, 8, early=2), "one pack a thread, all 2048 threads: few registers without a mean", "aligned"),
-    Choice(4 * KIB, 6 * KIB, whole_row(128, 3, 8, early=2), "three packs pad nothing at 3072 elements of 16 bits", "aligned", "layer_norm"),
+    Choice(4 * KIB, 6 * KIB, whole_row(128, 3, 8, early=2), "three packs need no padding at 3072 elements of 16 bits", "aligned", "layer_norm"),
     Choice(4 * KIB, 6 * KIB, whole_row(128, 3, 8), "the same; a weight alone is read after the sums", "aligned"),
     Choice(6 * KIB, 8 * KIB, whole_row(256, 2, 6, early=2), "layer_norm's registers allow six blocks", "aligned", "layer_norm"),
     Choice(6 * KIB, 8 * KIB, whole_row(256, 2, 8, early=2), "two packs in 32 registers: all 2048 threads", "aligned"),
     Choice(8 * KIB, 12 * KIB, whole_row(256, 3, 4, early=2), "three packs, 1024 threads of 64 registers", "aligned"),
     Choice(12 * KIB, 14 * KIB, whole_row(256, 4, 4, early=2), "7168 elements of 16 bits: 3.5 packs of 256 threads", "aligned", "layer_norm"),
-    Choice(12 * KIB, 16 * KIB, whole_row(512, 2, 3, early=2), "1536 threads: three rows on their way", "aligned"),
-    Choice(16 * KIB, 24 * KIB, whole_row(512, 3, 2, early=2), "two rows a multiprocessor: one is read while the other adds up", "aligned"),
+    Choice(12 * KIB, 16 * KIB, whole_row(512, 2, 3, early=2), "1536 threads: three rows in flight", "aligned"),
+    Choice(16 * KIB, 24 * KIB, whole_row(512, 3, 2, early=2), "two rows a multiprocessor: one is loaded while the other is summed", "aligned"),
     Choice(24 * KIB, 32 * KIB, whole_row(512, 4, 2, early=2), "the same", "aligned"),
-    Choice(32 * KIB, 44 * KIB, persistent(2, 4, 1, 4), "a multiprocessor would hold one block: a ring instead", "aligned", "layer_norm", plain=True, fewest=2),
+    Choice(32 * KIB, 44 * KIB, persistent(2, 4, 1, 4), "one block a multiprocessor: a ring buffer", "aligned", "layer_norm", no_residual=True, min_rows=2),
     Choice(32 * KIB, 48 * KIB, whole_row(1024, 3, 1, early=2), "1024 threads hold the row", "aligned"),
     Choice(48 * KIB, 64 * KIB, whole_row(1024, 4, 1, early=2), "the longest row that registers hold", "aligned"),
-    Choice(-1, 4 * KIB, cluster(128, 1, 12), "a residual with odd rows, or rows that start differently in each tensor"),
+    Choice(-1, 4 * KIB, cluster(128, 1, 12), "a residual with odd rows, or rows whose misalignment differs between tensors"),
     Choice(4 * KIB, 8 * KIB, cluster(256, 1, 6), "the same"),
     Choice(8 * KIB, 32 * KIB, cluster(256, 1, 4), "the same", op="layer_norm"),
     Choice(8 * KIB, 32 * KIB, cluster(512, 1, 3), "the same", op="rms_norm"),
     Choice(32 * KIB, 64 * KIB, cluster(512, 1, 2), "the same; two rows of 64 KiB fit the shared memory"),
-    Choice(64 * KIB, 128 * KIB, persistent(16, 4, 2, 4), "layer_norm: weight and bias are read once", "aligned", plain=True, fewest=0.25),
-    Choice(128 * KIB, 256 * KIB, persistent(16, 4, 2, 3), "the same; a fourth stage no longer fits", "aligned", plain=True, fewest=0.25),
-    Choice(256 * KIB, 512 * KIB, persistent(16, 2, 1, 3), "the same; one block a multiprocessor", "aligned", plain=True, fewest=0.25),
+    Choice(64 * KIB, 128 * KIB, persistent(16, 4, 2, 4), "layer_norm: weight and bias are read once", "aligned", no_residual=True, min_rows=0.25),
+    Choice(128 * KIB, 256 * KIB, persistent(16, 4, 2, 3), "the same; a fourth stage no longer fits", "aligned", no_residual=True, min_rows=0.25),
+    Choice(256 * KIB, 512 * KIB, persistent(16, 2, 1, 3), "the same; one block a multiprocessor", "aligned", no_residual=True, min_rows=0.25),
     Choice(64 * KIB, 128 * KIB, cluster(512, 2, 2), "fewer rows than clusters, or a residual: the smallest cluster that holds a row"),
     Choice(128 * KIB, 256 * KIB, cluster(256, 8, 4), "the same"),
     Choice(256 * KIB, 512 * KIB, cluster(512, 8, 2), "the same"),

@@ -26,7 +26,7 @@ from rooftop.lab.records import store
 from rooftop.lab.records.store import Record, RecordError
 
 CHILD = Path(__file__).with_name("restamp_child.py")
-KINDS = ("check", "bench", "sanitize", "counters")
+KINDS = ("check", "bench", "sanitize", "counters", "compared", "language")
 
 Row = tuple[str, str, tuple[Any, ...], str]  # subject, case, the fields of its Device, its explicit config as JSON ("" for none)
 
@@ -127,20 +127,26 @@ def _restamp(folder: Path, names: set[str], trees: Trees, dry: bool, tuned: Path
                 raise RecordError(f"{note}: a run is writing it, or was cut off")
             files.append((path, path.read_bytes(), store.modern(read)))
         found = [r for _, _, sections in files for _, records in sections for r in records if _stampable(r, names)]
+        sweeps = [r for _, _, sections in files for _, records in sections for r in records if r["kind"] == "sweep"]
         tables = _entries(tuned, names, {slug(str(r["device"]["name"])): _fields(device_of(r)) for r in found})
-        subjects = sorted({str(r["subject"]) for r in found} | {name for _, name, _, _ in tables})
+        swept = {n for r in sweeps for n in r["digests"] if not names or n in names}
+        subjects = sorted({str(r["subject"]) for r in found} | {name for _, name, _, _ in tables} | swept)
         changed = set(trees.changed(subjects))
         found = [r for r in found if r["subject"] in changed]
         tables = [entry for entry in tables if entry[1] in changed]
-        rows = sorted({row for r in found for row in _rows(r, _fields(device_of(r)))} | {row for *_, row in tables}, key=str)
+        points = [(r, n, row) for r in sweeps for n in sorted(changed & set(r["digests"])) for row in _points(r, n, _fields(device_of(r)))]
+        rows = sorted({row for r in found for row in _rows(r, _fields(device_of(r)))} | {row for *_, row in tables + points}, key=str)
         say(f"{len(changed)} of {len(subjects)} kernels have another text; {len(rows)} cases to compare")
         said = trees.facts(rows) if rows else {}
         kept = _tuned(tables, said, result, dry)
         for record in found:
             _stamp(record, _rows(record, _fields(device_of(record))), said, kept, result)
+        for record in sweeps:
+            for name in sorted({n for r, n, _ in points if r is record}):
+                _stamp_sweep(record, name, [row for r, n, row in points if r is record and n == name], said, kept, result)
         if not dry:
             for path, before, sections in files:
-                if result.restamped and (after := store.text(sections)) != before and _mine(sections, set(result.restamped)):
+                if _mine(sections, set(result.restamped)) and (after := store.text(sections)) != before:
                     store.replace(path, before, after)
     return result
 
@@ -150,7 +156,7 @@ def _fields(device: Any) -> tuple[Any, ...]:
 
 
 def _mine(sections: Iterable[tuple[Record, Sequence[Record]]], names: set[str]) -> bool:
-    return any(r.get("subject") in names for _, records in sections for r in records)
+    return any(r.get("subject") in names or names & set(r.get("digests", ())) for _, records in sections for r in records)
 
 
 def _stampable(r: Record, names: set[str]) -> bool:
@@ -171,17 +177,42 @@ def _stamp(r: Record, rows: Sequence[Row], said: dict[Row, Any], kept: set[str],
     before, now = (_digest(r, [pair[i] for pair in pairs]) for i in (0, 1))
     if r["digest"] == now or before not in (None, r["digest"]):
         return  # of the present tree already, or of another revision
-    for old, new in pairs:
+    if not _same(name, rows, pairs, kept, result):
+        return
+    r["digest"] = now
+    result.restamped[name] = result.restamped.get(name, 0) + 1
+
+
+def _points(r: Record, name: str, device: tuple[Any, ...]) -> list[Row]:
+    """The points of a sweep that an implementation was timed at."""
+    mine = r["implementations"].index(name) if name in r["implementations"] else -1
+    at = range(len(r["by"])) if name in r["named"] else [i for i, by in enumerate(r["by"]) if by == mine]
+    cases = ([r["dtypes"][r["dtype"][i]], {size: values[i] for size, values in r["sizes"].items()}] for i in at)
+    return [(name, "sweep " + json.dumps(case), device, "") for case in cases]
+
+
+def _stamp_sweep(r: Record, name: str, rows: Sequence[Row], said: dict[Row, Any], kept: set[str], result: Restamped) -> None:
+    """Give a sweep the digest of a kernel as it is, if it had that of the old tree and runs the same at all of its points."""
+    pairs = [said[row] for row in rows]
+    if any(old.get("kernel") not in (None, r["digests"][name]) or new.get("kernel") == r["digests"][name] for old, new in pairs):
+        return
+    if _same(name, rows, pairs, kept, result):
+        r["digests"][name] = pairs[0][1]["kernel"]
+        result.restamped[name] = result.restamped.get(name, 0) + 1
+
+
+def _same(name: str, rows: Sequence[Row], pairs: Sequence[Any], kept: set[str], result: Restamped) -> bool:
+    """Whether both trees run the same at all rows; what differs is counted."""
+    for row, (old, new) in zip(rows, pairs, strict=True):
         answer, why = verdict(old, new)
         if answer == "same" and str(old["source"]).startswith("tuned") and name not in kept:
             answer, why = "changed", "its tuned config, which is not of the code as it is"
         if answer != "same":
             counts = result.changed if answer == "changed" else result.unknown
             counts[name] = counts.get(name, 0) + 1
-            result.why.setdefault(name, f"{rows[0][1]}: {why}")
-            return
-    r["digest"] = now
-    result.restamped[name] = result.restamped.get(name, 0) + 1
+            result.why.setdefault(name, f"{row[1]}: {why}")
+            return False
+    return True
 
 
 def _digest(r: Record, found: Sequence[dict[str, Any]]) -> str | None:

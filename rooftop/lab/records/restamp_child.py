@@ -76,12 +76,20 @@ def _compiled(kernel: Any, problem: Any, launch: Any, scratch: Any) -> tuple[Any
     return _CODE[key]
 
 
+def _case(op: Any, name: str) -> Any:
+    """A case by its name, or a point of a sweep: "sweep" and JSON of its dtype and sizes."""
+    if not name.startswith("sweep "):
+        return op.case(name)
+    dtype, sizes = json.loads(name.removeprefix("sweep "))
+    return op.swept.case(dtype, sizes)
+
+
 def _prepared(row: list[Any]) -> tuple[Any, ...]:
     from rooftop.core.spec import Device
 
     name, case_name, device, given = row
     subject = _subject(name)
-    kernel, case = subject.implementation, subject.op.case(case_name)
+    kernel, case = subject.implementation, _case(subject.op, case_name)
     where = Device(*device)
     problem = subject.kernel_problem(case, where)[1]
     if refused := kernel.supports(problem):
