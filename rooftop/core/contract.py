@@ -173,7 +173,7 @@ class Contract:
         self.objects = objects
         self.cases: tuple[Case, ...] = tuple(cases)
         if not self.cases:
-            raise ValueError(f"{self.name} has no case: a contract needs some to be judged on")
+            raise ValueError(f"{self.name} has no case: a contract needs at least one")
         for written in self.mutates:
             if self.kinds.get(written) not in ("Tensor", "Tensor | None"):
                 raise ValueError(f"{self.name}: mutates names {written!r}; it must be one of the reference's tensors (no list of them)")
@@ -225,7 +225,7 @@ class Contract:
         first = self.cases[0]
         names = tuple(self.outputs(**self._grouped(self._metas(first)), **self.options(first)))
         if not names and not self.mutates:
-            raise ValueError(f"{self.name} has no output and `mutates` names no tensor: nothing could be judged")
+            raise ValueError(f"{self.name} has no output and `mutates` names no tensor: there is nothing to check")
         return names
 
     @property
@@ -381,7 +381,7 @@ class Contract:
 
     def __call__(self, *args: Any, implementation: str | None = None) -> Any:
         """`rooftop.core.op.Op` can be called."""
-        raise TypeError(f"{self.name} is a contract alone; an Op can be called")
+        raise TypeError(f"{self.name} is only a contract; an Op can be called")
 
     # -- what its records depend on -------------------------------------------------------------------------------
 

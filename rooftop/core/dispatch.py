@@ -160,7 +160,7 @@ def _device(index: int) -> Device:
 def _device_index(op: Contract, tensors: Mapping[str, Tensor | None]) -> int:
     devices = {n: t.device for n, t in tensors.items() if t is not None}
     if len(set(devices.values())) > 1:
-        raise ValueError(f"{op.name}: tensors lie on different devices: " + ", ".join(f"{n} on {d}" for n, d in devices.items()))
+        raise ValueError(f"{op.name}: tensors are on different devices: " + ", ".join(f"{n} on {d}" for n, d in devices.items()))
     return next(iter(devices.values())).index or 0
 
 

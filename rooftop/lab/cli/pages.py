@@ -20,10 +20,10 @@ app.add_typer(records_app, name="records", rich_help_panel=SHOW)
 @records_app.command("merge")
 def merge(
     path: Annotated[Path, typer.Argument(help="A folder or file of records from another run or machine.")],
-    into: Annotated[Path | None, typer.Option(help="The folder to bring them into.", show_default="results/")] = None,
+    into: Annotated[Path | None, typer.Option(help="The folder to add them to.", show_default="results/")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Bring records of another machine home. Nothing is lost; merging twice changes nothing.
+    """Add the records of another machine. Merging twice changes nothing.
 
     Example: [bold]rooftop records merge /tmp/from-the-gpu[/bold]"""
     from rooftop.core import settings
@@ -41,12 +41,12 @@ def merge(
 @records_app.command("prune")
 def prune(
     folder: Annotated[Path | None, typer.Option("--records", help="The folder of the records.", show_default="results/")] = None,
-    dry: Annotated[bool, typer.Option("--dry-run", help="Say what would go; write nothing.")] = False,
+    dry: Annotated[bool, typer.Option("--dry-run", help="Count what would be dropped; write nothing.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Drop the records that no page shows any more: a newer one of the same subject, case and card stands for them.
+    """Drop superseded records: those for which there is a newer one of the same subject, case and card.
 
-    Of each, the newest that is not stale stays, or the newest where all are. What git or another copy holds of them is not touched.
+    The newest record that is not stale is kept, or the newest if all are stale. Pages show no others.
 
     Example: [bold]rooftop records prune --dry-run[/bold]"""
     from rooftop.core import settings
@@ -114,7 +114,7 @@ def _tidy(folder: Path, digests: Digests) -> None:
 def report(
     out: Annotated[Path, typer.Option(help="The folder of the pages.")] = Path("report"),
     records: Annotated[Path | None, typer.Option(help="Folder of the records.", show_default="results/")] = None,
-    compute: Annotated[bool, typer.Option("--compute", help="Compile for each target and count in the simulator what has not been here: minutes.")] = False,
+    compute: Annotated[bool, typer.Option("--compute", help="Also compile and count in the simulator what has not been yet: minutes.")] = False,
     docs: Annotated[bool, typer.Option("--docs", help="Write the measured tables and pictures of README.md and docs/ instead.")] = False,
     check: Annotated[bool, typer.Option("--check", help="With --docs: write nothing; exit code 1 if a file would change.")] = False,
 ) -> None:
@@ -163,10 +163,10 @@ def report(
 
 @app.command(rich_help_panel=SHOW)
 def climb(
-    ladders: Annotated[list[str] | None, typer.Argument(help="Ladders. None: all.", show_default=False)] = None,
+    ladders: Annotated[list[str] | None, typer.Argument(help="Ladders. Default: all.", show_default=False)] = None,
     out: Annotated[Path, typer.Option(help="The folder of the report.")] = Path("report"),
 ) -> None:
-    """Check, compile and inspect every rung for three targets, time them where there is a GPU, and write the report.
+    """Check, compile and inspect every rung for three targets, time them if there is a GPU, and write the report.
 
     Example: [bold]rooftop climb sgemm_cuda softmax_cuda[/bold]"""
     from rooftop.lab import climb as climbs
@@ -177,7 +177,7 @@ def climb(
 
 @app.command(rich_help_panel=SHOW)
 def doctor(as_json: AsJson = False) -> None:
-    """Say what works here, what is missing, and what to do about it. Exit code 3 if something needed is missing."""
+    """Show what works on this machine, what is missing, and how to install it. Exit code 3 if something required is missing."""
     from rooftop.lab import doctor as doctors
 
     rows = doctors.examine()
@@ -197,7 +197,7 @@ def stub() -> None:
 
 @app.command(rich_help_panel=SHOW)
 def cache(
-    empty: Annotated[bool, typer.Option("--empty", help="Remove what is there; it is made anew when it is needed.")] = False,
+    empty: Annotated[bool, typer.Option("--empty", help="Remove its content; it is rebuilt when needed.")] = False,
     part: Annotated[str, typer.Option(help="Only this part.")] = "",
     as_json: AsJson = False,
 ) -> None:
