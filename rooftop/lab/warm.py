@@ -83,7 +83,7 @@ def variants(call: Call) -> list[str]:
         else:
             from rooftop.core.triton_compat import variant
 
-            found.append(variant(launch, tensors, call.problem.device.arch, call.problem.late_floats))
+            found.append(variant(launch, tensors, call.problem.device.arch, call.problem.runtime_floats))
     return found
 
 

@@ -12,7 +12,7 @@ import pytest
 from rooftop.core import settings
 from rooftop.core.compile import compile_cuda
 from rooftop.lab.records import restamp, store
-from rooftop.lab.records.restamp_child import code_of, told
+from rooftop.lab.records.restamp_child import code_of, text_of
 from rooftop.lab.records.store import RecordError
 
 SOURCE = "__global__ void k(float* out, int n) { int place = blockIdx.x * 32 + threadIdx.x; if (place < n) out[place] = 2.0f * place; }"
@@ -33,9 +33,9 @@ def test_code_is_the_same_for_other_names_and_lines_and_for_no_other_number() ->
 
 
 def test_a_value_without_a_text_of_its_own_is_refused() -> None:
-    assert told({"a": (1, max, "x")}) == {"a": ["1", "max", "'x'"]}
+    assert text_of({"a": (1, max, "x")}) == {"a": ["1", "max", "'x'"]}
     with pytest.raises(ValueError, match="no text"):
-        told(object())
+        text_of(object())
 
 
 def said(**more: object) -> dict[str, object]:

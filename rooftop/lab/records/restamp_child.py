@@ -44,12 +44,12 @@ def code_of(cubin: bytes) -> str:
     return found.hexdigest()
 
 
-def told(value: Any) -> Any:
+def text_of(value: Any) -> Any:
     """A value of a launch as text: functions by their names, tables by their items. Raises ValueError where the text would hold an address."""
     if isinstance(value, dict):
-        return {str(k): told(v) for k, v in value.items()}
+        return {str(k): text_of(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
-        return [told(v) for v in value]
+        return [text_of(v) for v in value]
     if hasattr(value, "__name__"):
         return str(value.__name__)
     text = repr(value)
@@ -113,14 +113,14 @@ def facts(row: list[Any]) -> dict[str, Any]:
     for step in steps:
         names = getattr(step.kernel, "arg_names", None)  # Triton passes by name: in the order of its parameters; CUDA C++ by position
         args = [step.args[n] for n in names if n in step.args] if names else list(step.args.values())
-        rest = {k: told(v) for k, v in vars(step).items() if k not in ("kernel", "args")}
+        rest = {k: text_of(v) for k, v in vars(step).items() if k not in ("kernel", "args")}
         kernel_name = step.kernel if isinstance(step.kernel, str) else step.kernel.__name__
-        launches.append([kernel_name, told(args), rest, _compiled(kernel, problem, step, scratch)])
+        launches.append([kernel_name, text_of(args), rest, _compiled(kernel, problem, step, scratch)])
     values = kernel.config_dict(config)
     return {
         "op": subject.op.digest(case), "kernel": kernel.digest, "config": values, "source": source, "heuristic": kernel.config_dict(kernel.choose(problem)),
         "digest": digest(subject.op.digest(case), kernel.digest, values), "problem": problem.signature, "launches": launches,
-        "scratch": told(scratch), "zeroed": told(kernel.zeroed(problem, config)), "grids": _grids(subject, case, row[2], config),
+        "scratch": text_of(scratch), "zeroed": text_of(kernel.zeroed(problem, config)), "grids": _grids(subject, case, row[2], config),
     }  # fmt: skip
 
 
@@ -129,7 +129,7 @@ def _grids(subject: Any, case: Any, device: list[Any], config: Any) -> Any:
     from rooftop.core.spec import TARGETS, Device
 
     where = replace(Device(*device), clusters=TARGETS[device[1]].clusters)
-    return told([step.grid for step in subject.implementation.steps(subject.kernel_problem(case, where)[1], config)])
+    return text_of([step.grid for step in subject.implementation.steps(subject.kernel_problem(case, where)[1], config)])
 
 
 def _jobs(row: list[Any]) -> list[Any]:
