@@ -27,7 +27,7 @@ def seen_by_kernels(op: Contract, problem: Problem) -> tuple[Problem, tuple[str,
         problem = _as_twin(op, problem)
         op = op.twin_of
     # an output that takes an input's memory lies at its address
-    seen = op.kernel_problem(problem.replace(**{out: problem[given] for out, given in op.taken(problem).items()}))
+    seen = op.kernel_problem(problem.replace(**{out: problem[given] for out, given in op.reused(problem).items()}))
     if seen is not None:
         return seen, ()
     inputs = op.inputs_of(problem)
@@ -106,16 +106,16 @@ class Call:
         return {n: p for n, m in self.outputs if m is not None and (p := want.get(n)) is not None and p.strides != m.strides}
 
     @cached_property
-    def taken(self) -> dict[str, str]:
-        """Output -> the input whose memory it takes."""
+    def reused(self) -> dict[str, str]:
+        """Output -> the input whose memory it reuses (in-place)."""
         if self.op.twin_of is not None:
             return {out: given for out, given in self.op.into.items() if self.called.get(given) is not None}
-        return {} if self.copies else self.op.taken(self.called)
+        return {} if self.copies else self.op.reused(self.called)
 
     @cached_property
     def mutated(self) -> tuple[str, ...]:
         """Inputs that are not afterwards what they were before."""
-        return tuple(n for n in self.inputs if n in self.op.mutates or n in self.taken.values())
+        return tuple(n for n in self.inputs if n in self.op.mutates or n in self.reused.values())
 
     @cached_property
     def scratch(self) -> dict[str, Meta]:
@@ -161,7 +161,7 @@ class Call:
         late options. An output that takes an input's memory is that input's tensor."""
         memory: dict[str, Any] = {n: given[n] for n in self.inputs}
         for name, meta in self.outputs:
-            memory[name] = memory[self.taken[name]] if name in self.taken else None if meta is None else allocate(name, meta)
+            memory[name] = memory[self.reused[name]] if name in self.reused else None if meta is None else allocate(name, meta)
         memory.update((name, allocate(name, meta)) for name, meta in self.scratch.items())
         memory.update((name, late[name]) for name in self.op.late)
         return memory

@@ -110,7 +110,7 @@ def cuda_include() -> tuple[str, ...]:
     parts = list(dict.fromkeys(p for folder in found for p in (folder, folder / "cccl") if p.is_dir()))
     if any((p / "cuda_fp16.h").is_file() for p in parts) and any((p / "nv" / "target").is_file() for p in parts):
         return tuple(map(str, parts))  # torch's own wheels hold the first without the second, which the toolkit then has
-    raise ToolchainError("CUDA's headers are not to be found: pip install nvidia-cuda-runtime nvidia-cuda-crt nvidia-cuda-cccl (13.0)")
+    raise ToolchainError("CUDA's headers are not found: pip install nvidia-cuda-runtime nvidia-cuda-crt nvidia-cuda-cccl (13.0)")
 
 
 def headers(source: str, folder: Path = DEVICE_HEADERS) -> Iterator[Path]:

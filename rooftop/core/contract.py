@@ -45,7 +45,7 @@ class Grad:
     wrt     the inputs that have gradients; where two share one (`"x=residual"`) it is computed once
     saves   names of inputs or outputs; of `"s|x"` the first that is present, which the backward calls `s`
     same    input -> the output whose gradient is its own, as it stands
-    aside   outputs made for the backward alone: no gradient flows through them, and `backward` is given none
+    non_differentiable  outputs made only for the backward: no gradient flows through them, and `backward` gets none
     into    output of the backward -> the saved tensor whose memory it may take, where the option `inplace` is true
     tolerance  of the backward's outputs; the forward's where that is one for all
     narrow     the gradients at the same precision, where that is not `backward` in float32, rounded once; parameters as `backward`'s
@@ -61,7 +61,7 @@ class Grad:
     peers: Mapping[str, Callable[[], Callable[..., Any]]] = field(default_factory=dict)
     wrong: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
     into: Mapping[str, str] = field(default_factory=dict)
-    aside: tuple[str, ...] = ()
+    non_differentiable: tuple[str, ...] = ()
     same: Mapping[str, str] = field(default_factory=dict)
     tolerance: Tolerance | Mapping[str, Tolerance] | None = None
     narrow: Callable[..., Any] | None = None
@@ -173,7 +173,7 @@ class Contract:
         self.objects = objects
         self.cases: tuple[Case, ...] = tuple(cases)
         if not self.cases:
-            raise ValueError(f"{self.name} has no case: a contract needs some to be judged on")
+            raise ValueError(f"{self.name} has no case: a contract needs at least one")
         for written in self.mutates:
             if self.kinds.get(written) not in ("Tensor", "Tensor | None"):
                 raise ValueError(f"{self.name}: mutates names {written!r}; it must be one of the reference's tensors (no list of them)")
@@ -217,7 +217,7 @@ class Contract:
         return tuple(n for n, k in self.kinds.items() if "Tensor" not in k)
 
     @cached_property
-    def late_floats(self) -> tuple[str, ...]:
+    def runtime_floats(self) -> tuple[str, ...]:
         return tuple(n for n in self.late if self.kinds[n] == "float")
 
     @cached_property
@@ -225,7 +225,7 @@ class Contract:
         first = self.cases[0]
         names = tuple(self.outputs(**self._grouped(self._metas(first)), **self.options(first)))
         if not names and not self.mutates:
-            raise ValueError(f"{self.name} has no output and `mutates` names no tensor: nothing could be judged")
+            raise ValueError(f"{self.name} has no output and `mutates` names no tensor: there is nothing to check")
         return names
 
     @property
@@ -296,7 +296,7 @@ class Contract:
             flat += [(f"{name}{i}", m) for i, m in enumerate(grouped[name])] if name in self.list_names else [(name, grouped[name])]
         problem = Problem(
             self.name, (*flat, *outputs.items()), tuple((k, v) for k, v in options.items() if k not in self.late), late=self.late,
-            late_floats=self.late_floats, bucket=self.bucket, extra=self._extra(metas, options),
+            runtime_floats=self.runtime_floats, bucket=self.bucket, extra=self._extra(metas, options),
         )  # fmt: skip
         return problem if device is None else problem.on(device)
 
@@ -349,8 +349,8 @@ class Contract:
 
         return empty(self.output_names) and (empty(self.mutates) or self.work(problem).write == 0)
 
-    def taken(self, problem: Problem) -> dict[str, str]:
-        """Output -> the input whose memory it takes in this problem: where `inplace` is true and both lie alike."""
+    def reused(self, problem: Problem) -> dict[str, str]:
+        """Output -> the input whose memory it reuses in this problem: if `inplace` is true and both have the same shape, dtype and strides."""
         if not self.into or not problem.option("inplace"):
             return {}
 
@@ -375,13 +375,13 @@ class Contract:
         """What `<op>_bwd` is given: a gradient for each output, then what the forward saved."""
         assert self.grad is not None
         forward = self.problem(case)
-        metas: dict[str, Meta | None] = {f"d{n}": forward.get(n) for n in self.output_names if n not in self.grad.aside}
+        metas: dict[str, Meta | None] = {f"d{n}": forward.get(n) for n in self.output_names if n not in self.grad.non_differentiable}
         metas.update(zip(self.grad.saved_names, self.grad.saved(dict(forward.tensors)), strict=True))
         return metas
 
     def __call__(self, *args: Any, implementation: str | None = None) -> Any:
         """`rooftop.core.op.Op` can be called."""
-        raise TypeError(f"{self.name} is a contract alone; an Op can be called")
+        raise TypeError(f"{self.name} is only a contract; an Op can be called")
 
     # -- what its records depend on -------------------------------------------------------------------------------
 

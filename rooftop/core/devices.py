@@ -63,7 +63,7 @@ def floor_seconds(sheet: Datasheet, dram_bytes: float, ops: Mapping[str, float],
     name it. Raises ValueError for an unknown unit or a negative count."""
     for name, amount in (("dram_bytes", dram_bytes), *ops.items()):
         if not amount >= 0:
-            raise ValueError(f"{name} is {amount}; at least 0 is accepted")
+            raise ValueError(f"{name} is {amount}; it must be at least 0")
     clock = max(sheet.clock_mhz, clock_mhz or 0)
     return max(
         dram_bytes / sheet.dram_bytes_per_second,

@@ -59,7 +59,7 @@ def parts() -> list[Part]:
 def empty(name: str = "") -> list[Part]:
     """Remove one part, or all; what was removed. Raises ValueError for another name, OSError where a file cannot be removed."""
     if name and name not in PARTS:
-        raise ValueError(f"the cache has no part {name!r}; it has {', '.join(PARTS)}")
+        raise ValueError(f"the cache has no part {name!r}; its parts are {', '.join(PARTS)}")
     gone = [p for p in parts() if name in ("", p.name)]
     for part in gone:
         shutil.rmtree(settings.load().cache / part.name)

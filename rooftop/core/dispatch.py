@@ -59,10 +59,10 @@ class Plan:
         self._copies = tuple(i for i, n in enumerate(inputs) if n in call.copies)
         self._mutated = tuple(i for i, n in enumerate(inputs) if n in call.mutated and call.called.get(n) is not None)
         self._back = tuple(i for i in self._mutated if i in self._copies)
-        self._taken = tuple((outputs.index(out), inputs.index(given)) for out, given in call.taken.items())
-        self._outputs = [_allocator(None if n in call.taken else m, index) for n, m in call.outputs]
+        self._reused = tuple((outputs.index(out), inputs.index(given)) for out, given in call.reused.items())
+        self._outputs = [_allocator(None if n in call.reused else m, index) for n, m in call.outputs]
         self._scratch = [_allocator(m, index, n in call.zeroed) for n, m in call.scratch.items()]
-        self._promised = tuple((outputs.index(n), _allocator(m, index)) for n, m in call.promised.items() if n not in call.taken)
+        self._promised = tuple((outputs.index(n), _allocator(m, index)) for n, m in call.promised.items() if n not in call.reused)
         self._results = len(call.op.output_names)
         self._index = index
         self._runner: Any = None
@@ -87,7 +87,7 @@ class Plan:
         for i in self._mutated:
             if tensors[i] is not None:
                 self._written(tensors[i])
-        for i, j in self._taken:
+        for i, j in self._reused:
             made[i] = given[j].detach()  # a gradient has no history
         values = [*given, *made, *[make() for make in self._scratch]]
         stream = self._stream(self._index)
@@ -160,7 +160,7 @@ def _device(index: int) -> Device:
 def _device_index(op: Contract, tensors: Mapping[str, Tensor | None]) -> int:
     devices = {n: t.device for n, t in tensors.items() if t is not None}
     if len(set(devices.values())) > 1:
-        raise ValueError(f"{op.name}: tensors lie on different devices: " + ", ".join(f"{n} on {d}" for n, d in devices.items()))
+        raise ValueError(f"{op.name}: tensors are on different devices: " + ", ".join(f"{n} on {d}" for n, d in devices.items()))
     return next(iter(devices.values())).index or 0
 
 
@@ -211,7 +211,7 @@ def caller(op: Contract) -> Callable[..., Any]:
     plans: dict[Any, Plan | Idle | None] = op._plans
     tensor_positions = tuple(i for i, n in enumerate(op.kinds) if n in op.tensor_names)
     option_positions = tuple(i for i, n in enumerate(op.kinds) if n in op.option_names and n not in op.late)
-    late_positions = tuple(i for i, n in enumerate(op.kinds) if n in op.late)
+    runtime_positions = tuple(i for i, n in enumerate(op.kinds) if n in op.late)
     mutated_positions = tuple(i for i, n in enumerate(op.kinds) if n in op.mutates)
     plain = (torch.Tensor, torch.nn.Parameter)
     is_grad_enabled = torch.is_grad_enabled
@@ -262,7 +262,7 @@ def caller(op: Contract) -> Callable[..., Any]:
             plan = _remember(plans, frozen, plan_for(op, args, implementation))
         if plan is None:
             return library.fallback(op, args)
-        late = [args[i] for i in late_positions]
+        late = [args[i] for i in runtime_positions]
         assert first is not None and current_device is not None
         if current_device() != first.get_device():
             with torch.cuda.device(first.device):

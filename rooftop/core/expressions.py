@@ -130,7 +130,7 @@ def _resident(card: Any, blocks: Value) -> int:
 def _bytes(tensor: Any) -> int:
     meta = _facts(tensor, "bytes")
     if meta is None:
-        raise ExpressionError("bytes() of a tensor that is absent: ask present() first")
+        raise ExpressionError("bytes() of an absent tensor: test present() first")
     return int(meta.itemsize)
 
 
@@ -176,13 +176,13 @@ def _parse(text: str) -> ast.expr:
         raise ExpressionError(f"{text!r} is not an expression: {getattr(error, 'msg', error)}") from None
     for node in ast.walk(tree):
         if not isinstance(node, _ALLOWED):
-            raise ExpressionError(f"{text!r} uses {type(node).__name__}, which an expression may not; docs/head.md lists what it may")
+            raise ExpressionError(f"{text!r} uses {type(node).__name__}, which is not allowed in an expression (docs/head.md)")
         if isinstance(node, ast.Call) and not (
             isinstance(node.func, ast.Name) and node.func.id in FUNCTIONS and not node.keywords
         ):
             raise ExpressionError(f"{text!r} calls {ast.unparse(node.func)}; only {', '.join(FUNCTIONS)} may be called")
         if isinstance(node, ast.Constant) and type(node.value) not in (int, float, bool, str):
-            raise ExpressionError(f"{text!r} holds {node.value!r}; only numbers may stand in an expression")
+            raise ExpressionError(f"{text!r} contains {node.value!r}; only numbers are allowed in an expression")
     return tree
 
 
@@ -236,7 +236,7 @@ def integer(text: str | int, scope: Mapping[str, Any]) -> int:
     value = evaluate(str(text), scope)
     if isinstance(value, bool) or not isinstance(value, int):
         shown = f"{value.numerator}/{value.denominator}" if isinstance(value, Fraction) else repr(value)
-        raise ExpressionError(f"{text!r} comes out as {shown}; it must be a whole number (ceil(a / b) rounds up)")
+        raise ExpressionError(f"{text!r} is {shown}; it must be a whole number (ceil(a / b) rounds up)")
     return value
 
 

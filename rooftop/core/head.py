@@ -355,7 +355,7 @@ class Head:
         values = tuple(integer(t, scope) for t in texts)
         for text, value, limit in zip(texts, values, most, strict=False):
             if not 1 <= value <= limit:
-                raise Unfit(f"{self.path}: {what} {text!r} comes out as {value}; it must be 1 to {limit}")
+                raise Unfit(f"{self.path}: {what} {text!r} is {value}; it must be 1 to {limit}")
         return values
 
     def _number(self, arg: NumberArg, scope: Mapping[str, Any]) -> int | float | bool:

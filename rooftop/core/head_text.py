@@ -89,9 +89,9 @@ def _inherit(own: Head) -> Head:
         where = shown(path)
         for name, text in _of_header(read(path), where).items():
             if name in inherited:
-                raise HeadError(f"{own.path}: {name!r} stands in the [let] of two headers that it includes, {inherited[name]} and {where}")
+                raise HeadError(f"{own.path}: {name!r} is in the [let] of two headers that it includes, {inherited[name]} and {where}")
             if name in taken:
-                raise HeadError(f"{own.path}: {name!r} of its {taken[name]} stands in the [let] of {where} too, which it includes; another name is needed")
+                raise HeadError(f"{own.path}: {name!r} of its {taken[name]} is also in the [let] of {where}, which it includes; use another name")
             let[name], inherited[name] = text, where
     found = dataclasses.replace(own, let=let, inherited=inherited) if inherited else own
     _no_circle(found)
@@ -106,7 +106,7 @@ def _no_circle(head: Head) -> None:
         uses = {name: found - free for name, found in uses.items() if name not in free}
     if uses:
         name = min(uses)
-        raise HeadError(f"{head.path}: {head.place(name)}: {formulas[name]!r} comes back to {name!r}")
+        raise HeadError(f"{head.path}: {head.place(name)}: {formulas[name]!r} refers to {name!r} itself")
 
 
 def _of_header(text: str, where: str) -> dict[str, str]:
@@ -115,10 +115,10 @@ def _of_header(text: str, where: str) -> dict[str, str]:
     if found is None:
         return {}
     if text[: found.start()].strip():
-        raise HeadError(f"{where}: the head must open the file")
+        raise HeadError(f"{where}: the head must be at the start of the file")
     data = _toml(*split(text, where), where)
     if set(data) != {"let"} or not isinstance(data["let"], dict):
-        raise HeadError(f"{where}: the head of a header holds [let] alone, not {', '.join(k for k in data if k != 'let') or 'nothing'}")
+        raise HeadError(f"{where}: the head of a header may contain only [let], not {', '.join(k for k in data if k != 'let') or 'nothing'}")
     return _formulas(data["let"], where)
 
 
@@ -169,7 +169,7 @@ def of_python(text: str, path: str | Path) -> Head:
             except ValueError:
                 raise HeadError(f"{path}:{node.lineno}: {node.targets[0].id} must be a plain value") from None
     if not isinstance(found.get("IDEA"), str):
-        raise HeadError(f"{path}: a rung in Python says its idea: IDEA = \"...\", and PREDICT = {{\"speedup\": 1.5}}, LIMIT = \"...\"")
+        raise HeadError(f"{path}: a rung in Python needs its idea: IDEA = \"...\", and PREDICT = {{\"speedup\": 1.5}}, LIMIT = \"...\"")
     _predictable(found.get("PREDICT", {}), path)
     return Head(path=str(path), source=text, idea=found["IDEA"], predict=found.get("PREDICT", {}), limit=found.get("LIMIT", ""))
 
@@ -197,10 +197,10 @@ def _build(data: dict[str, Any], source: str, path: str, toml: bool) -> Head:
     elif "args" not in data or not (data.get("launch") or "launches" in data.get("python", [])):
         raise HeadError(f"{path}: a head needs args and at least one [[launch]]")
     if strange := [x for x in data.get("python", []) if x not in PYTHON]:
-        raise HeadError(f"{path}: python lists {', '.join(map(repr, strange))}; a file beside this one may say {', '.join(PYTHON)}")
+        raise HeadError(f"{path}: python lists {', '.join(map(repr, strange))}; the .py file may define {', '.join(PYTHON)}")
     for one, other in (("launches", "launch"), ("choose", "choice"), ("configs", "configs"), ("prefers", "prefer"), ("scratch", "scratch")):
         if one in data.get("python", []) and other in data:
-            raise HeadError(f"{path}: {other} stands in the head, and python lists {one}: one of them says it")
+            raise HeadError(f"{path}: {other} is in the head, and python lists {one}: use one of them")
     for dtype in data.get("dtypes", []):
         if dtype not in DTYPES:
             raise HeadError(f"{path}: dtype {dtype!r} is not one of {', '.join(DTYPES)}")
@@ -213,7 +213,7 @@ def _build(data: dict[str, Any], source: str, path: str, toml: bool) -> Head:
         raise HeadError(f"{path}: demands.spills must be a number of bytes, not {data['demands']['spills']!r}")
     for condition, why in data.get("requires", {}).items():
         if not isinstance(why, str):
-            raise HeadError(f"{path}: requires {condition!r} must say why in a text, not {why!r}")
+            raise HeadError(f"{path}: requires {condition!r} needs a reason as text, not {why!r}")
     known = {"has", "lacks", "spills"}
     if unknown := set(data.get("demands", {})) - known:
         raise HeadError(f"{path}: demands has {', '.join(sorted(unknown))}; it may hold {', '.join(sorted(known))}")
@@ -236,16 +236,16 @@ def _build(data: dict[str, Any], source: str, path: str, toml: bool) -> Head:
     args = tuple(_arg(a, path) for a in data.get("args", []))
     tensors = [_arg(a, path) for a in data.get("tensors", [])]
     if not all(isinstance(a, TensorArg) for a in tensors):
-        raise HeadError(f"{path}: tensors holds tensors alone, such as \"x: T[M, N]\"; numbers and maps are args")
+        raise HeadError(f"{path}: tensors may contain only tensors, such as \"x: T[M, N]\"; numbers and maps are args")
     if not all(isinstance(n, str) for n in data.get("without", [])):
-        raise HeadError(f"{path}: without lists names of tensors, such as [\"weight\"], not {data['without']!r}")
+        raise HeadError(f"{path}: without must list names of tensors, such as [\"weight\"], not {data['without']!r}")
     if both := sorted({a.name for a in (*args, *tensors)} & set(data.get("without", []))):
         raise HeadError(f"{path}: without lists {', '.join(both)}, which the kernel takes")
     launches = tuple(_launch_heads(data.get("launch", []), path))
     dims = {d for listed in (args, tensors, *(x.args or () for x in launches)) for a in listed if isinstance(a, TensorArg) for d in a.dims}
     for name in _formulas(data.get("let", {}), path):
         if name in config:
-            raise HeadError(f"{path}: let.{name}: a name of its own is needed, which no constant of [config] has")
+            raise HeadError(f"{path}: let.{name}: a constant of [config] has this name; use another one")
         if name in dims | _TAKEN:
             raise HeadError(f"{path}: let.{name}: a name of its own is needed; {'a dimension' if name in dims else 'every expression'} has this one")
     scratch, zeroed = {}, []

@@ -156,13 +156,13 @@ def _autograd(op: Contract) -> tuple[Callable[..., None], Callable[..., Any]]:
         ctx.save_for_backward(*grad.saved(values))
         ctx.options = tuple(values[n] for n in op.option_names)
         facts = zip(op.output_names, outputs, present, strict=True)
-        ctx.facts = [None if m is None or n in grad.aside else (o.shape, o.dtype, o.device) for n, o, m in facts]
+        ctx.facts = [None if m is None or n in grad.non_differentiable else (o.shape, o.dtype, o.device) for n, o, m in facts]
         ctx.mark_non_differentiable(*(o for o, kept in zip(outputs, ctx.facts, strict=True) if kept is None))
         ctx.set_materialize_grads(False)
 
     def backward(ctx: Any, *d_outputs: Any) -> Any:
         function = op.bwd if op.bwd is not None else grad.backward
-        through = [(d, f) for n, d, f in zip(op.output_names, d_outputs, ctx.facts, strict=True) if n not in grad.aside]
+        through = [(d, f) for n, d, f in zip(op.output_names, d_outputs, ctx.facts, strict=True) if n not in grad.non_differentiable]
         d_given = [
             torch.zeros(f[0], dtype=f[1], device=f[2]) if d is None and f is not None and not may else None if f is None else d
             for (d, f), may in zip(through, takes_none, strict=False)

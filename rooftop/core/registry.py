@@ -292,7 +292,7 @@ def rung(name: str, house: House = HOUSE) -> Rung:
 def no_file(path: Path) -> str:
     """What to say where `path` is no file: with the name beside it that comes closest."""
     if path.is_dir():
-        return f"{path} is a folder; a file is wanted"
+        return f"{path} is a folder; a file is needed"
     present = [p.name for p in path.parent.iterdir() if p.suffix in (".cu", ".py")] if path.parent.is_dir() else []
     close = get_close_matches(path.name, present, 1)
     return f"no file {path}" + (f"; did you mean {close[0]!r}?" if close else "")

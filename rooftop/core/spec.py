@@ -199,7 +199,7 @@ class Problem:
     options: tuple[tuple[str, Option], ...] = ()
     device: Device = TARGETS[90]
     late: tuple[str, ...] = ()  # options known only at each call: no kernel may be chosen by them
-    late_floats: tuple[str, ...] = ()  # those of them that are float32; the others are 32-bit integers
+    runtime_floats: tuple[str, ...] = ()  # those of them that are float32; the others are 32-bit integers
     extra: tuple[str, ...] = ()  # parameters that were added to the op later and are not at their defaults (`Contract.core`)
     bucket: Callable[[Problem], Problem] | None = field(default=None, compare=False, repr=False)  # the contract's, for `tune_key`
 

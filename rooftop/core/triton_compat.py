@@ -91,21 +91,21 @@ def compile_for(
     return _compile(kernel, types, places, attrs, arch, chosen)
 
 
-def compile_launch(launch: Launch, tensors: Mapping[str, Meta | None], arch: int, late_floats: Collection[str] = ()) -> Compiled:
+def compile_launch(launch: Launch, tensors: Mapping[str, Meta | None], arch: int, runtime_floats: Collection[str] = ()) -> Compiled:
     """Compile what ``launch`` would compile on ``arch``, specialised on the values and alignments of its arguments as Triton does when it
     launches, without a GPU or a driver. ``tensors``: the facts of the tensors that the launch names. Raises as ``compile_for``."""
-    types, places, attrs = _specialised(launch, tensors, arch, late_floats)
+    types, places, attrs = _specialised(launch, tensors, arch, runtime_floats)
     return _compile(launch.kernel, types, places, attrs, arch, options_of(launch))
 
 
-def variant(launch: Launch, tensors: Mapping[str, Meta | None], arch: int, late_floats: Collection[str] = ()) -> str:
+def variant(launch: Launch, tensors: Mapping[str, Meta | None], arch: int, runtime_floats: Collection[str] = ()) -> str:
     """A text that is the same for launches that run one binary. Raises TypeError where arguments do not fit the kernel's parameters."""
     kernel = launch.kernel
-    facts = _specialised(launch, tensors, arch, late_floats)
+    facts = _specialised(launch, tensors, arch, runtime_floats)
     return f"{kernel.__module__}.{kernel.__name__} {facts} {sorted(options_of(launch).items())}"
 
 
-def _specialised(launch: Launch, tensors: Mapping[str, Meta | None], arch: int, late_floats: Collection[str]) -> tuple[Any, Any, Any]:
+def _specialised(launch: Launch, tensors: Mapping[str, Meta | None], arch: int, runtime_floats: Collection[str]) -> tuple[Any, Any, Any]:
     """Types, constants and attributes of the parameters, as Triton finds them in the arguments."""
     version()
     from triton.backends.compiler import GPUTarget
@@ -114,7 +114,7 @@ def _specialised(launch: Launch, tensors: Mapping[str, Meta | None], arch: int, 
 
     kernel, backend = launch.kernel, make_backend(GPUTarget("cuda", arch, 32))
     options = options_of(launch)
-    values = {**{n: options[n] for n in kernel.arg_names if n in options}, **values_of(launch, tensors, late_floats)}  # Gluon's may take num_warps
+    values = {**{n: options[n] for n in kernel.arg_names if n in options}, **values_of(launch, tensors, runtime_floats)}  # Gluon's may take num_warps
     bound, specialization, rest = create_function_from_signature(kernel.signature, kernel.params, backend)(**values)
     if rest:
         raise TypeError(f"{kernel.__name__} takes {', '.join(kernel.arg_names)}; unknown are {', '.join(rest)}")
@@ -153,7 +153,7 @@ class Pointer:
         return self.address
 
 
-def values_of(launch: Launch, tensors: Mapping[str, Meta | None], late_floats: Collection[str] = ()) -> dict[str, Any]:
+def values_of(launch: Launch, tensors: Mapping[str, Meta | None], runtime_floats: Collection[str] = ()) -> dict[str, Any]:
     """The launch's arguments by parameter name, tensors as pointers of no memory, None for a tensor that is left out, LATE for a late option.
 
     Raises ValueError for a `Descriptor` of a tensor that TMA does not copy."""
@@ -165,7 +165,7 @@ def values_of(launch: Launch, tensors: Mapping[str, Meta | None], late_floats: C
         elif not isinstance(value, str):
             found[name] = value
         elif value not in tensors:
-            found[name] = LATE_FLOAT if value in late_floats else LATE
+            found[name] = LATE_FLOAT if value in runtime_floats else LATE
         else:
             meta = tensors[value]
             found[name] = None if meta is None else Pointer(DTYPES[meta.dtype].triton, 0 if meta.align % ALIGN == 0 else meta.align)

@@ -186,7 +186,7 @@ def _from_torch(size: int, alignment: int, stream: int | None) -> Any:
 
 
 def prepare(
-    launch: Launch, tensors: Mapping[str, Meta | None], names: Sequence[str], device: int, late_floats: Collection[str] = ()
+    launch: Launch, tensors: Mapping[str, Meta | None], names: Sequence[str], device: int, runtime_floats: Collection[str] = ()
 ) -> PreparedTriton:
     """Compile (or find in Triton's cache) and load a launch for the GPU ``device``; nothing is launched.
 
@@ -196,7 +196,7 @@ def prepare(
     from triton.runtime import driver
 
     kernel, options = launch.kernel, options_of(launch)
-    values = {**{n: options[n] for n in kernel.arg_names if n in options}, **values_of(launch, tensors, late_floats)}  # Gluon's may take num_warps
+    values = {**{n: options[n] for n in kernel.arg_names if n in options}, **values_of(launch, tensors, runtime_floats)}  # Gluon's may take num_warps
     missing = [p.name for p in kernel.params if p.name not in values and not p.has_default]
     unknown = sorted(set(values) - set(kernel.arg_names))
     if missing or unknown:

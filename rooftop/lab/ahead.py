@@ -101,7 +101,7 @@ def compile_triton(word: str, case: Case, device: Device, values: Mapping[str, A
         config = kernel.resolve(problem)[0] if values is None else kernel.config_of(values)
         tensors = {**dict(problem.tensors), **kernel.scratch(problem, config)}
         for launch in kernel.launches(problem, config):
-            compile_launch(launch, tensors, device.arch, problem.late_floats)
+            compile_launch(launch, tensors, device.arch, problem.runtime_floats)
     except Exception:  # the run meets it again, and says it
         return False
     return True

@@ -124,7 +124,7 @@ def make(op: Contract, case: Case, device: Any, seed: int) -> tuple[dict[str, to
     values: dict[str, torch.Tensor | None] = {**given, **results}
     problem = forward.problem(case)
     made: dict[str, torch.Tensor | None] = {}
-    for name in (n for n in forward.output_names if n not in forward.grad.aside):
+    for name in (n for n in forward.output_names if n not in forward.grad.non_differentiable):
         meta = problem.get(name)
         made[f"d{name}"] = None if meta is None else laid_out(_normal(meta.shape, None, generator, device), meta)
     made.update(zip(forward.grad.saved_names, forward.grad.saved(values), strict=True))

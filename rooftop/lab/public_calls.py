@@ -52,8 +52,8 @@ def passed(op: Op, tensors: Mapping[str, Any], options: Mapping[str, Any]) -> tu
 
 def returned(op: Contract, problem: Problem) -> tuple[str, ...]:
     """The outputs that the public function returns: not those that are absent, nor those that are made for the backward alone."""
-    aside = op.grad.aside if op.grad else ()
-    return tuple(n for n in op.output_names if problem.get(n) is not None and n not in aside)
+    non_differentiable = op.grad.non_differentiable if op.grad else ()
+    return tuple(n for n in op.output_names if problem.get(n) is not None and n not in non_differentiable)
 
 
 def outputs(op: Contract, problem: Problem, results: Any) -> dict[str, Any]:

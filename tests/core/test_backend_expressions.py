@@ -133,7 +133,7 @@ def test_one_problem_is_settled_once_however_often_it_is_asked_for(monkeypatch: 
 @pytest.mark.parametrize(
     ("old", "new", "says"),
     [
-        ('lanes = "ceil(C / 4)"', 'lanes = "packs + 1"', r"^my\.cu: let\.lanes: 'packs \+ 1' comes back to 'lanes'"),
+        ('lanes = "ceil(C / 4)"', 'lanes = "packs + 1"', r"^my\.cu: let\.lanes: 'packs \+ 1' refers to 'lanes' itself"),
         ('lanes = "ceil(C / 4)"', 'lanes = "4"\nR = "3"', r"^my\.cu: let\.R: a name of its own is needed; a dimension has this one"),
         ('lanes = "ceil(C / 4)"', 'lanes = "4"\nsms = "3"', r"^my\.cu: let\.sms: a name of its own is needed; every expression has this one"),
     ],

@@ -176,10 +176,10 @@ def test_the_digest_of_a_pair_covers_both_files(mine: registry.House) -> None:
     ("file", "old", "new", "says"),
     [
         ("mmt__tiles__cuda_sm80.cu", ', "launches"]', "]", r"a head needs args and at least one \[\[launch\]\]"),
-        ("mmt__tiles__cuda_sm80.cu", '"choose", ', '"chose", ', r"python lists 'chose'; a file beside this one may say supports, prefers, choose"),
+        ("mmt__tiles__cuda_sm80.cu", '"choose", ', '"chose", ', r"python lists 'chose'; the .py file may define supports, prefers, choose"),
         ("mmt__tiles__cuda_sm80.cu", '"choose", ', "", r"cuda_sm80\.py defines choose, which the head of mmt__tiles__cuda_sm80\.cu does not list"),
         ("mmt__tiles__cuda_sm80.py", "def choose", "def choice", r"cuda_sm80\.py lacks choose: the head of mmt__tiles__cuda_sm80\.cu lists"),
-        ("mmt__tiles__cuda_sm80.cu", "rows = 4\n", 'rows = 4\n[[choice]]\nwhen = "M > 2"\nrows = 3\n', r"choice stands in the head, and python lists choose"),
+        ("mmt__tiles__cuda_sm80.cu", "rows = 4\n", 'rows = 4\n[[choice]]\nwhen = "M > 2"\nrows = 3\n', r"choice is in the head, and python lists choose"),
     ],
 )
 def test_a_pair_that_does_not_fit_is_an_error(mine: registry.House, file: str, old: str, new: str, says: str) -> None:

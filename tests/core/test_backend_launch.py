@@ -219,7 +219,7 @@ def test_a_map_of_a_tensor_that_the_op_has_not_is_an_error() -> None:
     asked = Problem("add", (("x", tensor), ("y", tensor), ("out", tensor)), (), TARGETS[90])
     with pytest.raises(HeadError, match=r"^my\.cu: m is a map of 'z'; add has x, y, out"):
         parse(HEAD.format(box="32", rest="").replace("= x[", "= z["), "my.cu").supports(asked)
-    with pytest.raises(HeadError, match="tensors holds tensors alone"):
+    with pytest.raises(HeadError, match="tensors may contain only tensors"):
         parse(HEAD.format(box="32", rest="").replace('tensors = ["x: T[N]"]', 'tensors = ["n: i32"]'), "my.cu")
 
 

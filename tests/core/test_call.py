@@ -283,7 +283,7 @@ def test_a_twin_keeps_what_the_contract_says() -> None:
 
 def test_float_options_can_be_late() -> None:
     problem = scaling().problem(scaling().cases[0])
-    assert (problem.late, problem.late_floats, problem.options) == (("factor",), ("factor",), ())
+    assert (problem.late, problem.runtime_floats, problem.options) == (("factor",), ("factor",), ())
 
 
 # -- inputs that depend on each other, sizes that are results, own comparisons, lists ---------------------------------

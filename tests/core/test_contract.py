@@ -43,7 +43,7 @@ def toy(name: str = "toy") -> Op:
         case("with r", x=Input((3, 5)), r=Input((3, 5)), seed=5, inplace=False, tags="edge"),
     ]
     grad = Grad(
-        wrt=("x=r",), saves=("slope|x",), aside=("slope",), backward=backward, outputs=lambda dy, ds, slope, seed, inplace: {"dx": like(slope)},
+        wrt=("x=r",), saves=("slope|x",), non_differentiable=("slope",), backward=backward, outputs=lambda dy, ds, slope, seed, inplace: {"dx": like(slope)},
         work=lambda p: Work(0, 0), into={"dx": "slope"},
     )  # fmt: skip
     return Op(reference, outputs=outputs, cases=cases, work=lambda p: Work(p["x"].nbytes, p["y"].nbytes), grad=grad, late=("seed",), name=name)
@@ -109,10 +109,10 @@ def test_memory_is_taken_over_only_where_it_lies_alike_and_only_when_asked() -> 
     op = toy().bwd
     assert op is not None
     first, second = op.cases
-    assert op.taken(op.problem(first)) == {"dx": "slope"}
-    assert op.taken(op.problem(second)) == {}
+    assert op.reused(op.problem(first)) == {"dx": "slope"}
+    assert op.reused(op.problem(second)) == {}
     p = op.problem(first)
-    assert op.taken(p.replace(dx=Meta((3, 5), "f32", (8, 1)))) == {}
+    assert op.reused(p.replace(dx=Meta((3, 5), "f32", (8, 1)))) == {}
 
 
 KERNEL = '''

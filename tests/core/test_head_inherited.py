@@ -94,13 +94,13 @@ def test_a_comment_includes_nothing(house: Path) -> None:
 def test_a_name_that_kernel_and_header_define_is_an_error_that_names_both(house: Path, old: str, new: str, table: str) -> None:
     text = KERNEL.replace(old, new)
     assert text != KERNEL
-    with pytest.raises(HeadError, match=rf"^my\.cu: '(packs|lanes|spare)' of its {re.escape(table)} stands in the \[let\] of .*inner\.cuh too"):
+    with pytest.raises(HeadError, match=rf"^my\.cu: '(packs|lanes|spare)' of its {re.escape(table)} is also in the \[let\] of .*inner\.cuh"):
         head_text.parse(text, "my.cu")
 
 
 def test_a_name_that_two_headers_define_is_an_error_that_names_all_three_files(house: Path) -> None:
     write(house, '/* rooftop\n[let]\nlanes = "4"\n*/\n' + OUTER, INNER)
-    with pytest.raises(HeadError, match=r"^my\.cu: 'lanes' stands in the \[let\] of two headers that it includes, .*outer\.cuh and .*inner\.cuh"):
+    with pytest.raises(HeadError, match=r"^my\.cu: 'lanes' is in the \[let\] of two headers that it includes, .*outer\.cuh and .*inner\.cuh"):
         head_text.parse(KERNEL, "my.cu")
 
 
@@ -120,8 +120,8 @@ def test_a_name_that_the_op_has_too_is_an_error(house: Path) -> None:
         (INNER.replace('"nowhere + 1"', "3"), r"inner\.cuh: let\.spare must be a condition, not 3"),
         (INNER.replace("spare", '"a b"'), r"inner\.cuh: let\.a b: a name is letters"),
         (INNER.replace("lanes =", "lanes"), r"inner\.cuh:4: the head is not valid TOML"),
-        (INNER.replace("*/", '[config]\neach = 3\n*/'), r"inner\.cuh: the head of a header holds \[let\] alone, not config"),
-        ("#pragma once\n" + INNER, r"inner\.cuh: the head must open the file"),
+        (INNER.replace("*/", '[config]\neach = 3\n*/'), r"inner\.cuh: the head of a header may contain only \[let\], not config"),
+        ("#pragma once\n" + INNER, r"inner\.cuh: the head must be at the start of the file"),
         (INNER.replace("*/", ""), r"inner\.cuh: the head's comment is not closed"),
     ],
 )

@@ -97,7 +97,7 @@ def test_a_name_of_let_stands_for_its_expression_wherever_it_is_used() -> None:
     ("old", "new", "says"),
     [
         ('count   = "N * each"', 'count   = "N * (each"', "is not an expression"),
-        ('count   = "N * each"', 'each    = "N"', "a name of its own"),
+        ('count   = "N * each"', 'each    = "N"', "a constant of \\[config\\] has this name"),
         ('count   = "N * each"', "count   = 3", "must be a condition"),
     ],
 )
@@ -107,7 +107,7 @@ def test_a_let_that_cannot_be_read_is_refused(old: str, new: str, says: str) -> 
 
 
 def test_names_of_let_that_name_each_other_in_a_circle_are_an_error() -> None:
-    with pytest.raises(HeadError, match=r"^let\.cu: let\.count: 'doubled' comes back to 'count'"):
+    with pytest.raises(HeadError, match=r"^let\.cu: let\.count: 'doubled' refers to 'count' itself"):
         head_text.parse(LET.replace('count   = "N * each"', 'count   = "doubled"'), "let.cu")
 
 

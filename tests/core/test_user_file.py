@@ -83,7 +83,7 @@ def test_a_file_whose_head_is_missing_or_wrong(
 def test_load_takes_a_cu_file_that_is_there(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"no file .*mine\.cu"):
         rooftop.load(tmp_path / "mine.cu")
-    with pytest.raises(OSError, match="is a folder; a file is wanted"):
+    with pytest.raises(OSError, match="is a folder; a file is needed"):
         rooftop.load(tmp_path)
     (tmp_path / "mine.cpp").write_text(KERNEL)
     with pytest.raises(registry.RegistryError, match=r"a kernel is a \.cu or a \.py file"):

@@ -199,7 +199,7 @@ def multiplications(call: Call) -> int:
 
 def own(call: Call) -> int:
     """Bytes that a call allocates."""
-    outs = [m for n, m in call.outputs if m is not None and n not in call.taken]
+    outs = [m for n, m in call.outputs if m is not None and n not in call.reused]
     return sum(m.nbytes for m in (*outs, *call.scratch.values()))
 
 
@@ -297,7 +297,7 @@ def test_slices_of_the_classes_are_put_together(name: str, like: str, inside: bo
 def test_a_dloss_of_one_leaves_gradients_that_are_in_place_alone() -> None:
     op = registry.op("linear_cross_entropy_bwd")
     case = op.case("in place f32")
-    assert op.taken(op.problem(case)) == {"dx": "unit_x", "dweight": "unit_weight", "dbias": "unit_bias"}
+    assert op.reused(op.problem(case)) == {"dx": "unit_x", "dweight": "unit_weight", "dbias": "unit_bias"}
     expected = checker.expect(op, case, "cpu", 5)
     for dloss in (1.0, -2.5):
         tensors = {**expected.tensors, "dloss": torch.tensor(dloss)}

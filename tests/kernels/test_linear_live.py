@@ -123,7 +123,7 @@ def call(name: str, like: str, **sizes: int) -> Call:
 
 def own(call: Call) -> int:
     """Bytes that a call allocates."""
-    return sum(m.nbytes for m in (*(m for n, m in call.outputs if m is not None and n not in call.taken), *call.scratch.values()))
+    return sum(m.nbytes for m in (*(m for n, m in call.outputs if m is not None and n not in call.reused), *call.scratch.values()))
 
 
 @pytest.mark.parametrize("shape", SHAPES)

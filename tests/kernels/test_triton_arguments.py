@@ -101,4 +101,4 @@ def test_products_with_extents_of_1_compile(name: str, shape: tuple[tuple[int, i
     assert kernel.supports(problem) is None
     config = kernel.choose(problem)
     tensors = {**dict(problem.tensors), **kernel.scratch(problem, config)}
-    assert all(compile_launch(launch, tensors, 90, problem.late_floats) for launch in kernel.launches(problem, config))
+    assert all(compile_launch(launch, tensors, 90, problem.runtime_floats) for launch in kernel.launches(problem, config))

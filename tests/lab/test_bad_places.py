@@ -35,8 +35,8 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ("words", "code", "says"),
     [
         (("check", "."), 1, ". is a folder; name files in it"),
-        (("check", "folder.cu"), 1, "folder.cu is a folder; a file is wanted"),
-        (("simt", "folder.cu"), 1, "folder.cu is a folder; a file is wanted"),
+        (("check", "folder.cu"), 1, "folder.cu is a folder; a file is needed"),
+        (("simt", "folder.cu"), 1, "folder.cu is a folder; a file is needed"),
         (("simt", "[bold]x[/bold].cu"), 1, "no file [bold]x[/bold].cu"),
         (("report", "--out", "own.cu"), 3, "own.cu: File exists"),
     ],

@@ -97,7 +97,7 @@ def _value(name: str, launch: Launch, tensors: Mapping[str, Meta | None], proble
     if isinstance(value, str):
         if value not in problem.late:
             raise TypeError(f"{launch.kernel.__name__}: {name} is {value!r}, which names no tensor here")
-        return {"scalar": "f32" if value in problem.late_floats else "i32"}
+        return {"scalar": "f32" if value in problem.runtime_floats else "i32"}
     return {"scalar": "f32" if isinstance(value, float) else "i32"}
 
 

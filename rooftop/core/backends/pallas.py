@@ -132,7 +132,7 @@ class PallasImplementation(ModuleImplementation):
         """What one call runs on CPU tensors, in the interpreter."""
         assert self.contract is not None, f"{self.name} has no contract"
         contract, worker = self.contract(), process()
-        job = {**self.job(problem, config), "what": "run", "late_floats": list(problem.late_floats)}
+        job = {**self.job(problem, config), "what": "run", "runtime_floats": list(problem.runtime_floats)}
         inputs = set(contract.inputs_of(problem))
 
         def call(stream: int, values: Sequence[Any]) -> None:

@@ -75,7 +75,7 @@ def run(job: Mapping[str, Any]) -> dict[str, Any]:
     module, problem, config = loaded(job)
     given = {n: np.fromfile(a["file"], dtype(a["dtype"])).reshape(a["shape"]) for n, a in job["arrays"].items()}
     for name, value in job["numbers"].items():
-        given[name] = np.array([value], np.float32 if name in job["late_floats"] else np.int32)
+        given[name] = np.array([value], np.float32 if name in job["runtime_floats"] else np.int32)
     if hasattr(module, "prepare"):
         given = module.prepare(given, problem)
     careful = job["interpreter"] == "tpu"
@@ -135,7 +135,7 @@ def compile_(job: Mapping[str, Any]) -> dict[str, Any]:
     several = getattr(module, "DEVICES", 1) > 1
     where = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec()) if several else SingleDeviceSharding(chips[0])
     arrays = {n: np.broadcast_to(np.zeros((), dtype(m.dtype)), m.shape) for n, m in problem.tensors if m is not None and n in job["inputs"]}
-    arrays.update((n, np.zeros(1, np.float32 if n in problem.late_floats else np.int32)) for n in problem.late)
+    arrays.update((n, np.zeros(1, np.float32 if n in problem.runtime_floats else np.int32)) for n in problem.late)
     arrays = module.prepare(arrays, problem) if hasattr(module, "prepare") else arrays
     given = {n: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=where) for n, a in arrays.items()}
     on = On(False, problem.device.shared_per_block, mesh)

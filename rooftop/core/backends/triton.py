@@ -56,12 +56,12 @@ class TritonImplementation(ModuleImplementation):
     def variant(self, launch: Launch, tensors: Mapping[str, Meta | None], problem: Problem) -> str:
         from rooftop.core.triton_compat import variant
 
-        return variant(launch, tensors, problem.device.arch, problem.late_floats)
+        return variant(launch, tensors, problem.device.arch, problem.runtime_floats)
 
     def machine_code(self, problem: Problem, launch: Launch, scratch: Mapping[str, Meta]) -> MachineCode:
         from rooftop.core.triton_compat import compile_launch
 
-        made = compile_launch(launch, {**dict(problem.tensors), **scratch}, problem.device.arch, problem.late_floats)
+        made = compile_launch(launch, {**dict(problem.tensors), **scratch}, problem.device.arch, problem.runtime_floats)
         return MachineCode(made.cubin, made.name, made.name, 32 * made.num_warps, made.shared, prod(launch.grid) * made.num_ctas, made.num_ctas, made.ptx)
 
     def prepare(
@@ -70,7 +70,7 @@ class TritonImplementation(ModuleImplementation):
         from rooftop.core.triton_launch import prepare
 
         tensors = {**dict(problem.tensors), **(self.scratch(problem, self.resolve(problem)[0]) if scratch is None else scratch)}
-        return [prepare(launch, tensors, names, index, problem.late_floats) for launch in launches]
+        return [prepare(launch, tensors, names, index, problem.runtime_floats) for launch in launches]
 
 
 def _kind(launch: Launch) -> Any:

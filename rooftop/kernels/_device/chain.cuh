@@ -1,16 +1,16 @@
-// Launches that begin before the launch before them in the stream has ended (programmatic dependent launch, from sm_90 on): `chained = true` in a
-// kernel's head. docs/head.md, "Launches that begin early", has the rules, which rooftop inspect holds the machine code to.
+// Programmatic dependent launch (PDL, from sm_90 on): a kernel may start before the launch before it in the stream has ended. `chained = true` in a
+// kernel's head switches it on. docs/head.md, "Programmatic dependent launch", has the rules; `rooftop inspect` checks the machine code against them.
 #pragma once
 
-/// Until every launch before this one has ended and what it wrote is to be seen. Every thread, before its first access of global memory.
+/// Waits until the launches before this one have ended and their writes are visible. Every thread calls it before its first access of global memory.
 __device__ inline void wait_for_before() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
 
-/// The next launch, where it is chained, may begin once all blocks have said so or ended; it waits for the end of this one all the same. After
-/// wait_for_before().
+/// Lets the next launch start early, if that one is chained: it starts once all blocks of this launch have called this or ended. It still waits (in its
+/// wait_for_before) for this launch to end before it touches global memory. Call it after wait_for_before().
 __device__ inline void let_next_begin() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");

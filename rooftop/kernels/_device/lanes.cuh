@@ -1,7 +1,7 @@
 // Sums over neighbouring lanes of a warp.
 #pragma once
 
-/// What LANES neighbouring lanes hold, a power of two, summed up in all of them: K sums side by side, which wait for one another's shuffles.
+/// Butterfly sums over LANES neighbouring lanes (a power of two); every lane gets the result. K sums at once, so that their shuffles overlap.
 template <int LANES, int K>
 __device__ void lanes_sums(float (&v)[K]) {
 #pragma unroll
@@ -11,7 +11,7 @@ __device__ void lanes_sums(float (&v)[K]) {
     }
 }
 
-/// One sum, by a loop of its own: as one of K it has the compiler order the backward of float32 otherwise.
+/// One sum, with a loop of its own: written as lanes_sums<LANES, 1> it makes the compiler order the float32 backward differently.
 template <int LANES>
 __device__ float lanes_sum(float v) {
 #pragma unroll
@@ -19,5 +19,5 @@ __device__ float lanes_sum(float v) {
     return v;
 }
 
-/// The least power of two that is at least n: so many lanes for n parts.
+/// The smallest power of two that is at least n: the number of lanes for n parts.
 constexpr int lanes_for(int n) { return n <= 1 ? 1 : 2 * lanes_for((n + 1) / 2); }

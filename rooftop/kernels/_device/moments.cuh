@@ -1,23 +1,24 @@
-// Mean and squares of a row's parts, in CUDA C++: of a thread's elements, of a warp's, and many folded into one after Chan, Golub & LeVeque 1979, so
-// that one exchange between the warps is enough. Without CENTRE squares alone: rms_norm.
+// Mean and sum of squares of parts of a row: of a thread's elements, of a warp's, and many parts combined into one after Chan, Golub & LeVeque 1979 (as
+// Welford's update, for sets of elements), so that one exchange between the warps is enough. Without CENTRE (rms_norm): sums of squares alone.
 #pragma once
 
 #include "lanes.cuh"
 #include "packs.cuh"
 #include "quotients.cuh"
 
-/// What others' distance is taken from: 0 instead of a value so large that a distance might be infinite (all squares then are, whatever it is).
+/// A pivot: v, or 0 if v is so large that a distance from it might overflow (the squares are infinite then, whatever the pivot).
 __device__ inline float finite_or_zero(float v) { return fabsf(v) < 1e36f ? v : 0; }
 
-/// Squares about something, less what they would be without its distance from the mean, `more`: never below 0, and infinite if they were.
+/// Squares about a pivot minus `more`, the part that comes from the pivot's distance to the mean: the squares about the mean. Never below 0; infinite
+/// squares stay infinite.
 __device__ inline float squares_less(float squares, float more) { return fmaxf(squares - fminf(more, 3.4e38f), 0); }
 
-/// A part of a row, its n elements known: their mean and the sum of squares about it. Without CENTRE all means are 0.
+/// A part of a row (its number of elements is known elsewhere): the mean, and the sum of squares about it. Without CENTRE all means are 0.
 struct alignas(8) Moments {
     float mean, squares;
 };
 
-/// The elements of a thread, in one pass about its first, the pivot: nothing cancels but what they spread.
+/// The moments of a thread's elements in one pass, with the first element as pivot. Cancellation is bounded by the spread of the elements about it.
 template <bool CENTRE>
 struct Pass {
     float pivot, total = 0, squares = 0;
@@ -29,14 +30,14 @@ struct Pass {
         if (CENTRE) total += off;
     }
     __device__ void add(float v) { add(v, pivot); }
-    /// A pack; one that the thread lacks holds zeros.
+    /// Adds a pack. If the thread does not have it (`has` is false), it holds zeros and adds nothing.
     template <int N>
     __device__ void add(const float (&f)[N], bool has) {
         const float about = has ? pivot : 0;
 #pragma unroll
         for (int j = 0; j < N; ++j) add(f[j], about);
     }
-    /// n: how many they are; inverse: 1 / n, 0 where there is none.
+    /// n: the number of elements; inverse: 1 / n, or 0 if n is 0.
     __device__ Moments moments(float n, float inverse) const {
         if (!CENTRE) return {0, squares};
         const float d = total * inverse;  // the mean of the thread's elements less the pivot
@@ -44,10 +45,11 @@ struct Pass {
     }
 };
 
-/// The parts that LANES lanes hold, each of n elements, as one, in all lanes (Chan, Golub & LeVeque 1979): of K rows at once. `total`: elements of
-/// them all. About `base`, the mean of one of the parts: exact where all are equal. EXACT: the mean first, then the squares about it. Else both sums
-/// side by side: the squares about the base are at most one more than there are parts times those about the mean, of which that many roundings are
-/// lost, and of 16 bits none is seen. n comes first in n * off * off: it is 0 where off * off may overflow.
+/// Combines the parts that LANES lanes hold, n elements each, into one, for K rows at once; all lanes get the result (Chan, Golub & LeVeque 1979).
+/// `total`: the number of all elements. Means are summed as distances from `base`, the mean of one of the parts: exact if all means are equal.
+/// EXACT (float32): two rounds of shuffles, first the mean, then the squares about it. Otherwise one round with both sums: the squares about `base` are
+/// at most (parts + 1) times those about the mean, so the relative error grows by that factor, which a 16-bit result does not show.
+/// n is the first factor of n * off * off: a part without elements gives 0 even if off * off overflows.
 template <bool CENTRE, bool EXACT, int LANES, int K>
 __device__ void fold(Moments (&p)[K], const float (&base)[K], float n, const Divisor& total) {
     float first[K], second[K], both[2 * K];
@@ -66,7 +68,7 @@ __device__ void fold(Moments (&p)[K], const float (&base)[K], float n, const Div
         for (int k = 0; k < K; ++k) p[k].squares = second[k];
         return;
     }
-    const float share = n * total.part;  // summed up by its share a distance makes no infinite sum
+    const float share = n * total.part;  // each distance is weighted by n / total before the sum: no overflow
 #pragma unroll
     for (int k = 0; k < K; ++k) {
         const float from = finite_or_zero(base[k]), off = p[k].mean - from;
@@ -81,7 +83,7 @@ __device__ void fold(Moments (&p)[K], const float (&base)[K], float n, const Div
     }
 }
 
-/// About the mean of lane 0.
+/// The same, with the mean of lane 0 as `base`.
 template <bool CENTRE, bool EXACT, int LANES, int K>
 __device__ void fold(Moments (&p)[K], float n, const Divisor& total) {
     float base[K];
@@ -90,8 +92,9 @@ __device__ void fold(Moments (&p)[K], float n, const Divisor& total) {
     fold<CENTRE, EXACT, LANES>(p, base, n, total);
 }
 
-/// A warp's parts of K rows, PIECES packs a lane in its registers: those that `has` says, the others hold zeros. Float32 in two passes: the mean, and
-/// what the squares about it and its rounding error come to.
+/// A warp's parts of K rows, of which a lane holds PIECES packs in registers; has(i) says whether pack i is inside the row (others hold zeros).
+/// of_warp: the number of elements of the warp. 16-bit types: one pass per thread about a pivot, then one fold. Float32: two passes, first the mean, then the
+/// squares about it together with the mean's own rounding error.
 template <typename T, bool CENTRE, int K, int PIECES, typename Has>
 __device__ void part_of_warp(Moments (&part)[K], const uint4 (&p)[K][PIECES], const Has& has, const Divisor& of_warp) {
     using P = Pack<T>;

@@ -1,11 +1,17 @@
-"""The backward of rms_norm and layer_norm on sm_90 (norms_bwd.cuh): how many blocks share a row, and what a thread holds. One table for both.
+"""The backward of rms_norm and layer_norm on sm_90 (norms_bwd.cuh): how many blocks share a row, and what a thread holds. One table for both ops.
 
-The kernel is persistent: clusters stay for the whole launch and walk over the rows, and leave a partial row of sums each; a second launch adds the
-partial rows in order. A config holds `cluster`, blocks that share a row; `blocks`, those that a multiprocessor runs at once; `pieces`, packs of 16 bytes
-a thread; `stages`, rows in the ring; `sums`, where the sums of dweight and dbias are kept: in "registers", in "shared" memory, or "split", dweight's in
-registers and dbias's in shared memory; `group`, blocks that add up their sums before they leave them; `joint`, whether the parts of a row are folded all
-at once (16 bits: a few parts in a million for two exchanges less). The numbers were timed on an H100, and sm80's kernels (norm_bwd_configs.py) are
-preferred for most rows of up to 24 KiB.
+The kernel is persistent: as many clusters as are resident at once, each loops over rows and writes one partial row of sums at its end; a second launch adds
+the partial rows in order. A config holds
+
+    cluster   blocks that share a row
+    blocks    resident blocks of a multiprocessor
+    pieces    packs of 16 bytes a thread
+    stages    rows in the ring buffer
+    sums      where the sums of dweight and dbias are kept: in "registers", in "shared" memory, or "split": dweight's in registers, dbias's in shared memory
+    group     blocks that add up their sums before they write them
+    joint     whether all sums of a row are combined at once: two exchanges fewer, and an error of a few parts in a million (16 bits)
+
+The numbers were timed on an H100. The sm_80 kernels (norm_bwd_configs.py) are preferred for most rows of up to 24 KiB.
 """
 
 from __future__ import annotations
@@ -25,13 +31,13 @@ THREADS = 3072  # blocks · threads · (3 with all sums in registers, else 2): w
 
 @dataclass(frozen=True)
 class Rows:
-    """What decides."""
+    """What the choice depends on."""
 
     count: int
     slices: slices.Slices
-    alike: bool  # rows start equally far from 16 bytes in all tensors
-    second: bool  # a gradient of the sum, ds
-    weight: bool  # dweight is wanted
+    alike: bool  # a row has the same misalignment (address modulo 16) in all tensors
+    second: bool  # whether ds, a gradient of the sum, is given
+    weight: bool  # whether dweight is computed
     bias: bool
     centre: bool  # layer_norm
     sms: int
@@ -58,41 +64,43 @@ def share(cluster: int, pieces: int, blocks: int, stages: int, sums: str = "regi
 
 @dataclass(frozen=True)
 class Choice:
-    """Rows of more than `over` and at most `most` bytes, with a reason.
+    """A row of the table: a config and the inputs it is for.
 
-    lie       "aligned": on 16 bytes, in whole packs; "odd": not; "": either
-    op        "rms_norm" or "layer_norm", for one alone
-    itemsize  of the elements, where it matters
-    second    with ds alone
-    summed    with dweight or dbias alone
-    largest   rows for each multiprocessor, at most"""
+    over, most  bytes of a row: more than `over`, at most `most`
+    why         the reason for the config
+    alignment   "aligned": rows start on 16 bytes and are whole packs; "odd": they are not; "": either
+    op          "rms_norm" or "layer_norm"; "": both
+    itemsize    bytes of an element; 0: any
+    second      True: only with ds
+    summed      True: only if dweight or dbias is computed
+    max_rows    rows per multiprocessor, at most"""
 
     over: int
     most: int
     config: Mapping[str, Any]
     why: str
-    lie: str = ""
+    alignment: str = ""
     op: str = ""
     itemsize: int = 0
     second: bool = False
     summed: bool = False
-    largest: float = 1 << 62
+    max_rows: float = 1 << 62
 
     def takes(self, r: Rows) -> bool:
-        lies = {"": True, "aligned": r.slices.aligned, "odd": not r.slices.aligned}[self.lie]
+        lies = {"": True, "aligned": r.slices.aligned, "odd": not r.slices.aligned}[self.alignment]
         return (
             self.over < r.bytes <= self.most and lies and self.op in ("", "layer_norm" if r.centre else "rms_norm")
             and self.itemsize in (0, r.slices.itemsize) and (r.second or not self.second) and (r.weight or r.bias or not self.summed)
-            and r.count <= self.largest * r.sms
+            and r.count <= self.max_rows * r.sms
         )  # fmt: skip
 
 
 KIB = 1024
 ANY = 1 << 62
 LAYER, RMS = "layer_norm", "rms_norm"
-TABLE = (  # the first that takes the rows
-    Choice(4 * KIB, 8 * KIB, share(1, 1, 1, 3, group=8, joint=True), "few rows: eight blocks add their sums up", "aligned", LAYER, summed=True, largest=2),
-    Choice(4 * KIB, 8 * KIB, share(1, 2, 1, 3), "few rows: one block a multiprocessor", "", LAYER, largest=2),
+TABLE = (  # the first entry that fits the input is used
+    Choice(4 * KIB, 8 * KIB, share(1, 1, 1, 3, group=8, joint=True), "few rows: eight blocks add their sums up", "aligned", LAYER, summed=True, max_rows=2),
+    Choice(4 * KIB, 8 * KIB, share(1, 2, 1, 3), "few rows: one block a multiprocessor", "", LAYER, max_rows=2),
     Choice(8 * KIB, 10256, share(2, 2, 3, 3), "odd rows: two blocks share one, three pairs a multiprocessor", "odd", LAYER),
     Choice(10256, 16336, share(2, 2, 2, 3), "odd rows: the same, two pairs", "odd", LAYER),
     Choice(16336, 28 * KIB, share(2, 2, 1, 4), "odd rows: the sums of two packs a thread leave registers for one block", "odd", LAYER),
@@ -103,19 +111,19 @@ TABLE = (  # the first that takes the rows
     Choice(24592, 65472, share(2, 2, 1, 3), "odd rows: two blocks share one", "odd", RMS),
     Choice(65472, 130000, share(16, 2, 3, 3), "odd rows: sixteen blocks with 8 KiB each; the grid is whole periods of 8 or 16", "odd"),
     Choice(130000, 128 * KIB, share(8, 4, 1, 3), "odd rows: eight blocks leave room for one period more", "odd"),
-    Choice(-1, 2 * KIB, share(1, 1, 3, 3, joint=True), "few short rows: the parts of a row folded at once", "", LAYER, largest=16),
+    Choice(-1, 2 * KIB, share(1, 1, 3, 3, joint=True), "few short rows: the parts of a row folded at once", "", LAYER, max_rows=16),
     Choice(1 * KIB, 2 * KIB, share(1, 1, 6, 3), "six blocks of up to 128 threads: 1024 to 2048 bytes fill them", "", LAYER),
     Choice(-1, 2 * KIB, share(1, 1, 3, 3), "three blocks: fewer partial rows", "", LAYER),
-    Choice(-1, 2 * KIB, share(1, 1, 4, 3), "four blocks: fewer partial rows than eight", "", RMS, largest=16),
+    Choice(-1, 2 * KIB, share(1, 1, 4, 3), "four blocks: fewer partial rows than eight", "", RMS, max_rows=16),
     Choice(-1, 2 * KIB, share(1, 1, 8, 3), "eight blocks of up to 128 threads", "", RMS),
     Choice(2 * KIB, 4 * KIB, share(1, 1, 4, 3), "four blocks of up to 256 threads: a pack a thread"),
     Choice(4 * KIB, 5 * KIB, share(1, 1, 3, 3), "three blocks of up to 320 threads", "", LAYER),
     Choice(4 * KIB, 5 * KIB, share(1, 1, 2, 3), "two blocks: fewer partial rows", "", RMS),
-    Choice(5 * KIB, 8 * KIB, share(1, 2, 2, 3, "shared", 2, True), "few rows: two blocks add their sums up", "aligned", LAYER, summed=True, largest=16),
+    Choice(5 * KIB, 8 * KIB, share(1, 2, 2, 3, "shared", 2, True), "few rows: two blocks add their sums up", "aligned", LAYER, summed=True, max_rows=16),
     Choice(5 * KIB, 8 * KIB, share(1, 2, 2, 3), "two packs a thread, two blocks", "", LAYER),
     Choice(5 * KIB, 6 * KIB, share(1, 1, 1, 4), "one block of up to 384 threads and a fourth row in the ring", "", RMS),
-    Choice(6 * KIB, 8 * KIB, share(1, 1, 1, 3), "few rows: one block of up to 512 threads", "", RMS, largest=2),
-    Choice(6 * KIB, 8 * KIB, share(1, 2, 1, 4, "shared"), "few rows: two packs a thread, sums in shared memory", "", RMS, largest=16),
+    Choice(6 * KIB, 8 * KIB, share(1, 1, 1, 3), "few rows: one block of up to 512 threads", "", RMS, max_rows=2),
+    Choice(6 * KIB, 8 * KIB, share(1, 2, 1, 4, "shared"), "few rows: two packs a thread, sums in shared memory", "", RMS, max_rows=16),
     Choice(6 * KIB, 8 * KIB, share(1, 2, 2, 3, "shared"), "two packs a thread, two blocks, sums in shared memory", "", RMS),
     Choice(8 * KIB, 10 * KIB, share(1, 2, 1, 4, group=8, joint=True), "the most partial rows: eight blocks add theirs up", "aligned", LAYER, summed=True),
     Choice(8 * KIB, 10 * KIB, share(1, 2, 1, 4), "one block and a fourth row in the ring", "", LAYER),

@@ -1,9 +1,15 @@
-// The forward of rms_norm and layer_norm for rows that registers hold: norm_warp, several rows a warp, and norm_block, a row a block. The two ops
-// differ in CENTRE alone: whether the mean is taken off.
+// Forward of rms_norm and layer_norm for rows that fit in registers. norm_warp: several rows a warp; norm_block: one row a block. CENTRE is true for
+// layer_norm: the mean is subtracted; rms_norm has no mean.
 //
-//     y = (v - mean) / sqrt(mean of (v - mean)^2 + eps) * weight + bias     v = x, or s = x + residual, which is written too
+//     y = (v - mean) / sqrt(mean of (v - mean)^2 + eps) * weight + bias     v = x, or v = s = x + residual, where s is an output too
 //
-// Read downward: statistics of a warp's part of a row, of a row, the result, the two kernels.
+// Steps of norm_block, in the order of this file:
+//   1. Row::load (rows.cuh): every thread loads its vectors of 16 bytes into registers. All loads are issued before the first is used.
+//   2. moments_of_lanes: each warp computes mean and sum of squares about it of its part of the row, in two passes over the registers.
+//   3. moments_of_block: the warps write their parts to shared memory; after one barrier every warp combines all of them (Chan, Golub & LeVeque 1979,
+//      the formula for two sets of which Welford's update is the case of one new element).
+//   4. write_normalised: the row, still in registers, is scaled, multiplied by the weight, the bias is added, and it is stored as evict-first.
+// norm_warp needs no step 3.
 #pragma once
 #include "chain.cuh"
 #include "lanes.cuh"
@@ -15,8 +21,9 @@ struct Moments {
     float mean, squares;
 };
 
-/// The moments of the n elements that LANES neighbouring lanes hold, in all of them, for K rows at once. Two passes, since the row is in registers;
-/// the second also finds what rounding left in the mean (Chan, Golub & LeVeque 1983), so that equal elements come out as exactly 0.
+/// The moments of the n elements held by LANES neighbouring lanes, for K rows at once; all of these lanes get the result. Two passes, which cost no
+/// memory traffic since the row is in registers: the mean, then the squares about it. The second pass also sums the distances themselves, which gives
+/// the rounding error of the mean (Chan, Golub & LeVeque 1983): if all elements are equal, the result is exactly 0.
 template <bool CENTRE, int LANES, int K, typename R>
 __device__ void moments_of_lanes(Moments (&m)[K], const R (&rows)[K], const Divisor& n) {
     float sums[K], both[2 * K];
@@ -53,7 +60,7 @@ __device__ void moments_of_lanes(Moments (&m)[K], const R (&rows)[K], const Divi
     }
 }
 
-/// The moments of a row of `columns` elements from those of its warps (Chan, Golub & LeVeque 1979): one barrier. Every thread of the block.
+/// The moments of a row of `columns` elements from those of its warps (Chan, Golub & LeVeque 1979), with one barrier. All threads of the block call it.
 template <bool CENTRE>
 __device__ Moments moments_of_block(const Moments& of_warp, int elements, const Divisor& columns) {
     struct Part {
@@ -64,15 +71,15 @@ __device__ Moments moments_of_block(const Moments& of_warp, int elements, const 
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
     if (lane == 0) parts[warp] = {static_cast<float>(elements), of_warp};
     __syncthreads();
-    const float base = CENTRE ? parts[0].m.mean : 0;  // sums of distances from it are exact where all elements are equal
+    const float base = CENTRE ? parts[0].m.mean : 0;  // means are summed as distances from this one: all 0 if all elements are equal
     const Part part = lane < warps ? parts[lane] : Part{0, {base, 0}};
-    const float mean = CENTRE ? base + lanes_sum<32>(part.n * columns.part * (part.m.mean - base)) : 0;  // each by its share: no infinite sum
+    const float mean = CENTRE ? base + lanes_sum<32>(part.n * columns.part * (part.m.mean - base)) : 0;  // weighted by n / columns before the sum: no overflow
     const float off = part.m.mean - mean;
     return {mean, lanes_sum<32>(part.m.squares + (CENTRE ? part.n * off * off : 0))};
 }
 
-/// Sixteen bytes from p, which may start anywhere in [begin, end): two vectors on 16 bytes and what lies between. Where one of them would reach beyond
-/// the array, element by element; in a loop, since unrolled it would take registers from all that is live here.
+/// Sixteen bytes from p, at any address in [begin, end): two aligned vectors are loaded and the bytes between them are shifted out. If one of the two
+/// vectors would reach outside the array, the elements are loaded one by one; that loop is not unrolled, because it would need too many registers.
 template <typename T>
 __device__ uint4 load_anywhere(const T* p, const T* begin, const T* end) {
     constexpr int N = Pack<T>::N;
@@ -82,7 +89,7 @@ __device__ uint4 load_anywhere(const T* p, const T* begin, const T* end) {
     if (q < begin || q + 2 * N > end) {
         uint4 v = make_uint4(0, 0, 0, 0);
 #pragma unroll 1
-        for (int j = 0; j < N; ++j) {  // each in at the top, what was there down by one element
+        for (int j = 0; j < N; ++j) {  // shift the vector down by one element and put the new one on top
             constexpr int BITS = 8 * sizeof(T) % 32;
             const unsigned next = sizeof(T) == 4 ? reinterpret_cast<const unsigned*>(p)[j] : reinterpret_cast<const unsigned short*>(p)[j];
             v.x = BITS ? __funnelshift_r(v.x, v.y, BITS) : v.y, v.y = BITS ? __funnelshift_r(v.y, v.z, BITS) : v.z;
@@ -103,7 +110,7 @@ __device__ uint4 load_anywhere(const T* p, const T* begin, const T* end) {
     return make_uint4(w[0], w[1], w[2], w[3]);
 }
 
-/// x + residual -> s, and, rounded as s is, to `row`: that is what is normalised.
+/// s = x + residual, rounded to T; `row` then holds s, which is what is normalised.
 template <typename T, int VECTORS, bool ALIGNED>
 __device__ void add_residual(Row<T, VECTORS, ALIGNED>& row, const T* residual, T* s) {
     using P = Pack<T>;
@@ -131,7 +138,7 @@ __device__ void add_residual(Row<T, VECTORS, ALIGNED>& row, const T* residual, T
     }
 }
 
-/// The row normalised, times weight and plus bias where the op has them, -> y.
+/// y = the normalised row, times weight and plus bias if they are given.
 template <bool WEIGHT, bool BIAS, typename T, int VECTORS, bool ALIGNED>
 __device__ void write_normalised(const Row<T, VECTORS, ALIGNED>& row, const Moments& m, int C, float eps, const T* weight, const T* bias, T* y) {
     using P = Pack<T>;
@@ -165,7 +172,7 @@ __device__ void write_normalised(const Row<T, VECTORS, ALIGNED>& row, const Mome
     }
 }
 
-/// Short rows: LANES lanes a row, ROWS rows each, all of them on their way before the first is used. No barrier, no shared memory.
+/// Short rows: LANES lanes work on a row; they take ROWS rows, all of whose loads are issued before the first is used. No barrier, no shared memory.
 template <typename T, int LANES, int VECTORS, int ROWS, int REGISTERS, bool ALIGNED, bool CENTRE, bool RESIDUAL, bool WEIGHT, bool BIAS>
 __global__ void __launch_bounds__(WARP_KERNEL_THREADS, REGISTER_FILE / WARP_KERNEL_THREADS / REGISTERS)
     norm_warp(int R, int C, const T* __restrict__ x, long long xs, const T* __restrict__ residual, long long rs, const T* __restrict__ weight,
@@ -190,7 +197,7 @@ __global__ void __launch_bounds__(WARP_KERNEL_THREADS, REGISTER_FILE / WARP_KERN
     for (int k = 0; k < ROWS; ++k) write_normalised<WEIGHT, BIAS>(rows[k], m[k], C, eps, weight, bias, y + number(k) * ys);
 }
 
-/// Longer rows: a row a block, of as many threads as the row asks for.
+/// Longer rows: one block a row. blockDim.x is the team of row_configs.py: just enough threads for VECTORS vectors each.
 template <typename T, int VECTORS, int REGISTERS, bool ALIGNED, bool CENTRE, bool RESIDUAL, bool WEIGHT, bool BIAS>
 __global__ void __launch_bounds__(1024, REGISTER_FILE / 1024 / REGISTERS)
     norm_block(int R, int C, const T* __restrict__ x, long long xs, const T* __restrict__ residual, long long rs, const T* __restrict__ weight,

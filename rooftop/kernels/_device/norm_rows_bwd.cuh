@@ -4,7 +4,7 @@
 //     dx = scale * (g - mean of g - n * mean of (g n)) + ds     dweight = sum over rows of dy n     dbias = sum over rows of dy
 //
 // The kernels are persistent: no more blocks than run at once, and each walks over its share of the rows. A thread has the same columns of every row, so
-// it adds up dweight and dbias of these columns in registers. Rows on their way wait in a ring in shared memory (row_ring.cuh). At the end a block leaves
+// it adds up dweight and dbias of these columns in registers. Rows in flight wait in a ring in shared memory (row_ring.cuh). At the end a block leaves
 // one partial row of each sum in float32, and norm_bwd_columns adds the partial rows up in order: the same bits every time.
 //
 // Read downward: statistics of a row (Part), what a thread does for its columns (Columns), the kernels norm_bwd_warp (one row or several a warp),

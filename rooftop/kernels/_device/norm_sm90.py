@@ -1,17 +1,27 @@
-"""The forward of rms_norm and layer_norm on sm_90: which of five kernels takes a row, and with what. One table for both.
+"""The forward of rms_norm and layer_norm on sm_90: which of five kernels runs, and with which launch config. One table for both ops.
 
 | path | what it does | device code |
 |---|---|---|
-| `warp` | a few short rows a warp, in registers; no barrier | norm_warp, norms.cuh |
-| `whole row` | a row a block, in registers | norm_whole_row, norms.cuh |
-| `streaming` | a cluster takes a row or two, in shared memory, and ends; multiprocessors that come free get the next | norm_streaming, norms_slices.cuh |
-| `persistent` | clusters stay for the whole launch and walk over the rows; weight and bias are read once | norm_persistent, norms_slices.cuh |
-| `cluster` | whatever else: a cluster a row, one barrier of the cluster | norm_cluster, norms.cuh |
+| `warp` | one or a few short rows a warp, in registers; no barrier | norm_warp, norms.cuh |
+| `whole row` | one block a row, in registers | norm_whole_row, norms.cuh |
+| `streaming` | a cluster takes one or two rows, in shared memory, and ends; the hardware then starts the next one | norm_streaming, norms_slices.cuh |
+| `persistent` | as many clusters as are resident at once, each loops over rows; weight and bias are read once | norm_persistent, norms_slices.cuh |
+| `cluster` | the general case: one cluster a row, one cluster barrier | norm_cluster, norms.cuh |
 
-What a config holds: `cluster`, blocks of a cluster; `blocks`, those that a multiprocessor runs at once (the kernel's registers are bounded by it);
-`threads` of a block; `pieces`, packs of 16 bytes a thread; `early`, when weight and bias are asked for (norm_whole_row); `rows` that a cluster or a warp
-takes at once; `stages`, rows in the ring of a persistent cluster. The numbers were chosen by timing on an H100, those of odd rows of more than 96 KiB
-and of rows of more than 512 KiB by what was timed of the persistent kernel on an H200. A reason names the resource that explains the choice.
+A config holds
+
+    cluster   blocks of a cluster
+    blocks    resident blocks of a multiprocessor: the second argument of __launch_bounds__, which bounds the registers
+    threads   of a block
+    pieces    packs of 16 bytes that a thread holds
+    early     when norm_whole_row loads weight and bias. 0: after the statistics; 1: into registers before the barrier; 2: by cp.async to shared memory,
+              issued after the loads of the row; 3: the same, issued before them
+    rows      that a cluster or a warp takes at once
+    stages    rows in the ring buffer of a persistent cluster
+
+The numbers were found by timing on an H100. Those for unaligned rows of more than 96 KiB and for rows of more than 512 KiB are derived from timings of
+the persistent kernel on an H200. Each row of the table gives the resource that explains the choice. "Odd" rows are rows that do not start on 16 bytes
+or are not whole packs.
 """
 
 from __future__ import annotations
@@ -26,21 +36,21 @@ from rooftop.core.spec import DTYPES, Launch, Problem
 from rooftop.kernels._device import slices
 
 KERNELS = {"warp": "norm_warp", "whole row": "norm_whole_row", "streaming": "norm_streaming", "persistent": "norm_persistent", "cluster": "norm_cluster"}
-BLOCK_BYTES = 225000  # of shared memory, of a block of norm_cluster and those beside it: a row must fit
-REGISTERS = 8192  # packs of 16 bytes that a quarter of a register file holds: rows, weight, bias and results of norm_warp
+BLOCK_BYTES = 225000  # of shared memory for all blocks of norm_cluster on one multiprocessor
+REGISTERS = 8192  # packs of 16 bytes in half of a register file: the rows, weight, bias and results of norm_warp must fit
 
 
 @dataclass(frozen=True)
 class Rows:
-    """What decides."""
+    """What the choice depends on."""
 
     count: int
     slices: slices.Slices
-    alike: bool  # rows start equally far from 16 bytes in all tensors
+    alike: bool  # a row has the same misalignment (address modulo 16) in all tensors
     residual: bool
     weight: bool
     bias: bool
-    centre: bool  # layer_norm: the mean is taken off
+    centre: bool  # layer_norm: the mean is subtracted
     sms: int
 
     @property
@@ -50,7 +60,7 @@ class Rows:
 
     @property
     def kept(self) -> int:
-        """Tensors of a row's length that are read beside the rows."""
+        """How many of weight and bias are given."""
         return self.weight + self.bias
 
 
@@ -86,78 +96,81 @@ def cluster(threads: int, cluster: int, blocks: int) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Choice:
-    """Rows of more than `over` and at most `most` bytes, with a reason.
+    """A row of the table: a config and the inputs it is for.
 
-    lie       "aligned": on 16 bytes, in whole packs; "odd": not, but alike in all tensors; "alike": either; "": any
-    op        "rms_norm" or "layer_norm", for one alone
-    itemsize  of the elements, where it matters
-    plain     without a residual
-    fewest, largest  rows for each multiprocessor, at least and at most"""
+    over, most       bytes of a row: more than `over`, at most `most`
+    why              the reason for the config
+    alignment        "aligned": rows start on 16 bytes and are whole packs; "odd": they are not, but equally misaligned in all tensors; "alike": either
+                     of these; "": any
+    op               "rms_norm" or "layer_norm"; "": both
+    itemsize         bytes of an element; 0: any
+    no_residual      True: only without a residual
+    min_rows, max_rows  rows per multiprocessor, at least and at most"""
 
     over: int
     most: int
     config: Mapping[str, Any]
     why: str
-    lie: str = ""
+    alignment: str = ""
     op: str = ""
     itemsize: int = 0
-    plain: bool = False
-    fewest: float = 0
-    largest: float = 1 << 62
+    no_residual: bool = False
+    min_rows: float = 0
+    max_rows: float = 1 << 62
 
     def takes(self, r: Rows) -> bool:
-        lies = {"": True, "aligned": r.slices.aligned, "alike": r.alike, "odd": r.alike and not r.slices.aligned}[self.lie]
+        lies = {"": True, "aligned": r.slices.aligned, "alike": r.alike, "odd": r.alike and not r.slices.aligned}[self.alignment]
         return (
             self.over < r.bytes <= self.most and lies and self.op in ("", "layer_norm" if r.centre else "rms_norm")
-            and self.itemsize in (0, r.slices.itemsize) and not (self.plain and r.residual) and self.fewest * r.sms <= r.count <= self.largest * r.sms
+            and self.itemsize in (0, r.slices.itemsize) and not (self.no_residual and r.residual) and self.min_rows * r.sms <= r.count <= self.max_rows * r.sms
         )  # fmt: skip
 
 
 KIB = 1024
 ANY = 1 << 62
-TABLE = (  # the first that takes the rows
-    Choice(8 * KIB, 24592, streaming(1, 4, 4), "odd rows: four packs a thread and four blocks keep 100 KiB on their way", "odd", "layer_norm", plain=True),
-    Choice(8 * KIB, 32 * KIB, streaming(1, 4, 3), "rms_norm's registers let three blocks take odd rows up to the last that fits", "odd", plain=True),
-    Choice(32 * KIB, 48 * KIB, streaming(1, 4, 2), "two blocks of up to 768 threads, still one row each", "odd", plain=True),
-    Choice(48 * KIB, 96 * KIB, streaming(4, 8, 4), "layer_norm reads weight and bias beside the row: four blocks share it", "odd", "layer_norm", plain=True),
-    Choice(48 * KIB, 96 * KIB, streaming(1, 8, 2), "eight packs a thread: one block still holds a row, and no exchange is needed", "odd", plain=True),
-    Choice(96 * KIB, 256 * KIB, streaming(8, 8, 4), "odd rows: a persistent grid is whole periods of 8 or 16 clusters; half the card waits", "odd", plain=True),
-    Choice(256 * KIB, 512 * KIB, streaming(8, 8, 2), "the same; 64 KiB a block, two of them", "odd", plain=True),
-    Choice(512 * KIB, 960 * KIB, streaming(16, 8, 2), "sixteen blocks with up to 60 KiB each, two on a multiprocessor", "alike", plain=True),
-    Choice(960 * KIB, ANY, streaming(16, 8, 1), "one block on a multiprocessor: 110 KiB on their way", "alike", plain=True),
-    Choice(64 * KIB, 128 * KIB, streaming(8, 4, 6, 2), "two rows at once share one read of weight and bias from the L2", "aligned", itemsize=2, plain=True),
-    Choice(64 * KIB, 128 * KIB, streaming(8, 4, 5, 2), "the same; float32 sums need the registers of a sixth block", "aligned", "layer_norm", plain=True),
-    Choice(64 * KIB, 128 * KIB, streaming(8, 8, 8), "a weight alone is little to read again: one row, more clusters", "aligned", "rms_norm", plain=True),
-    Choice(64 * KIB, 192 * KIB, streaming(8, 4, 4, 2), "two rows of up to 24 KiB a block leave room for four blocks", "aligned", itemsize=2, plain=True),
-    Choice(64 * KIB, 256 * KIB, streaming(8, 8, 6), "a weight alone: one row, six clusters a multiprocessor", "aligned", "rms_norm", plain=True),
-    Choice(64 * KIB, 512 * KIB, streaming(8, 8, 3), "the same, as many as the shared memory holds", "aligned", "rms_norm", itemsize=4, plain=True),
+TABLE = (  # the first entry that fits the input is used
+    Choice(8 * KIB, 24592, streaming(1, 4, 4), "odd rows: four packs a thread and four blocks keep 100 KiB in flight", "odd", "layer_norm", no_residual=True),
+    Choice(8 * KIB, 32 * KIB, streaming(1, 4, 3), "rms_norm needs fewer registers: three blocks, up to the longest row that fits", "odd", no_residual=True),
+    Choice(32 * KIB, 48 * KIB, streaming(1, 4, 2), "two blocks of up to 768 threads, one row each", "odd", no_residual=True),
+    Choice(48 * KIB, 96 * KIB, streaming(4, 8, 4), "layer_norm also reads weight and bias: four blocks share a row", "odd", "layer_norm", no_residual=True),
+    Choice(48 * KIB, 96 * KIB, streaming(1, 8, 2), "eight packs a thread: one block still holds a row, and no exchange is needed", "odd", no_residual=True),
+    Choice(96 * KIB, 256 * KIB, streaming(8, 8, 4), "odd rows: a persistent grid would be a multiple of 8 or 16 clusters", "odd", no_residual=True),
+    Choice(256 * KIB, 512 * KIB, streaming(8, 8, 2), "the same; 64 KiB a block, two of them", "odd", no_residual=True),
+    Choice(512 * KIB, 960 * KIB, streaming(16, 8, 2), "sixteen blocks with up to 60 KiB each, two a multiprocessor", "alike", no_residual=True),
+    Choice(960 * KIB, ANY, streaming(16, 8, 1), "one block a multiprocessor: 110 KiB in flight", "alike", no_residual=True),
+    Choice(64 * KIB, 128 * KIB, streaming(8, 4, 6, 2), "two rows at once share a read of weight and bias (L2)", "aligned", itemsize=2, no_residual=True),
+    Choice(64 * KIB, 128 * KIB, streaming(8, 4, 5, 2), "the same; float32 sums need the registers of a sixth block", "aligned", "layer_norm", no_residual=True),
+    Choice(64 * KIB, 128 * KIB, streaming(8, 8, 8), "only a weight to read again: one row, more clusters", "aligned", "rms_norm", no_residual=True),
+    Choice(64 * KIB, 192 * KIB, streaming(8, 4, 4, 2), "two rows of up to 24 KiB a block leave room for four blocks", "aligned", itemsize=2, no_residual=True),
+    Choice(64 * KIB, 256 * KIB, streaming(8, 8, 6), "only a weight to read again: six blocks a multiprocessor", "aligned", "rms_norm", no_residual=True),
+    Choice(64 * KIB, 512 * KIB, streaming(8, 8, 3), "the same, as many blocks as the shared memory holds", "aligned", "rms_norm", itemsize=4, no_residual=True),
     Choice(-1, 512, warp(32, 1), "one pack a lane; 2048 threads a multiprocessor", "aligned"),
     Choice(512, 1 * KIB, warp(16, 2), "two packs a lane; registers for 1024 threads", "aligned"),
-    Choice(1 * KIB, 2 * KIB, whole_row(128, 1, 12, early=2), "few rows: four times the warps, and the weight comes while they add up", "aligned", largest=16),
+    Choice(1 * KIB, 2 * KIB, whole_row(128, 1, 12, early=2), "few rows: four times the warps; the weight is loaded during the sums", "aligned", max_rows=16),
     Choice(1536, 2 * KIB, warp(8, 4), "four packs a lane without padding", "aligned"),
     Choice(1 * KIB, 2 * KIB, whole_row(128, 1, 12), "a warp's fourth pack would be padding", "aligned"),
     Choice(2 * KIB, 4 * KIB, whole_row(128, 2, 12), "two packs: 24 KiB a round of 12 blocks", "aligned", "layer_norm"),
     Choice(2 * KIB, 4 * KIB, whole_row(256, 1, 8, early=2), "one pack a thread, all 2048 threads: few registers without a mean", "aligned"),
-    Choice(4 * KIB, 6 * KIB, whole_row(128, 3, 8, early=2), "three packs pad nothing at 3072 elements of 16 bits", "aligned", "layer_norm"),
+    Choice(4 * KIB, 6 * KIB, whole_row(128, 3, 8, early=2), "three packs need no padding at 3072 elements of 16 bits", "aligned", "layer_norm"),
     Choice(4 * KIB, 6 * KIB, whole_row(128, 3, 8), "the same; a weight alone is read after the sums", "aligned"),
     Choice(6 * KIB, 8 * KIB, whole_row(256, 2, 6, early=2), "layer_norm's registers allow six blocks", "aligned", "layer_norm"),
     Choice(6 * KIB, 8 * KIB, whole_row(256, 2, 8, early=2), "two packs in 32 registers: all 2048 threads", "aligned"),
     Choice(8 * KIB, 12 * KIB, whole_row(256, 3, 4, early=2), "three packs, 1024 threads of 64 registers", "aligned"),
     Choice(12 * KIB, 14 * KIB, whole_row(256, 4, 4, early=2), "7168 elements of 16 bits: 3.5 packs of 256 threads", "aligned", "layer_norm"),
-    Choice(12 * KIB, 16 * KIB, whole_row(512, 2, 3, early=2), "1536 threads: three rows on their way", "aligned"),
-    Choice(16 * KIB, 24 * KIB, whole_row(512, 3, 2, early=2), "two rows a multiprocessor: one is read while the other adds up", "aligned"),
+    Choice(12 * KIB, 16 * KIB, whole_row(512, 2, 3, early=2), "1536 threads: three rows in flight", "aligned"),
+    Choice(16 * KIB, 24 * KIB, whole_row(512, 3, 2, early=2), "two rows a multiprocessor: one is loaded while the other is summed", "aligned"),
     Choice(24 * KIB, 32 * KIB, whole_row(512, 4, 2, early=2), "the same", "aligned"),
-    Choice(32 * KIB, 44 * KIB, persistent(2, 4, 1, 4), "a multiprocessor would hold one block: a ring instead", "aligned", "layer_norm", plain=True, fewest=2),
+    Choice(32 * KIB, 44 * KIB, persistent(2, 4, 1, 4), "one block a multiprocessor: a ring buffer", "aligned", "layer_norm", no_residual=True, min_rows=2),
     Choice(32 * KIB, 48 * KIB, whole_row(1024, 3, 1, early=2), "1024 threads hold the row", "aligned"),
     Choice(48 * KIB, 64 * KIB, whole_row(1024, 4, 1, early=2), "the longest row that registers hold", "aligned"),
-    Choice(-1, 4 * KIB, cluster(128, 1, 12), "a residual with odd rows, or rows that start differently in each tensor"),
+    Choice(-1, 4 * KIB, cluster(128, 1, 12), "a residual with odd rows, or rows whose misalignment differs between tensors"),
     Choice(4 * KIB, 8 * KIB, cluster(256, 1, 6), "the same"),
     Choice(8 * KIB, 32 * KIB, cluster(256, 1, 4), "the same", op="layer_norm"),
     Choice(8 * KIB, 32 * KIB, cluster(512, 1, 3), "the same", op="rms_norm"),
     Choice(32 * KIB, 64 * KIB, cluster(512, 1, 2), "the same; two rows of 64 KiB fit the shared memory"),
-    Choice(64 * KIB, 128 * KIB, persistent(16, 4, 2, 4), "layer_norm: weight and bias are read once", "aligned", plain=True, fewest=0.25),
-    Choice(128 * KIB, 256 * KIB, persistent(16, 4, 2, 3), "the same; a fourth stage no longer fits", "aligned", plain=True, fewest=0.25),
-    Choice(256 * KIB, 512 * KIB, persistent(16, 2, 1, 3), "the same; one block a multiprocessor", "aligned", plain=True, fewest=0.25),
+    Choice(64 * KIB, 128 * KIB, persistent(16, 4, 2, 4), "layer_norm: weight and bias are read once", "aligned", no_residual=True, min_rows=0.25),
+    Choice(128 * KIB, 256 * KIB, persistent(16, 4, 2, 3), "the same; a fourth stage no longer fits", "aligned", no_residual=True, min_rows=0.25),
+    Choice(256 * KIB, 512 * KIB, persistent(16, 2, 1, 3), "the same; one block a multiprocessor", "aligned", no_residual=True, min_rows=0.25),
     Choice(64 * KIB, 128 * KIB, cluster(512, 2, 2), "fewer rows than clusters, or a residual: the smallest cluster that holds a row"),
     Choice(128 * KIB, 256 * KIB, cluster(256, 8, 4), "the same"),
     Choice(256 * KIB, 512 * KIB, cluster(512, 8, 2), "the same"),
@@ -166,7 +179,7 @@ TABLE = (  # the first that takes the rows
 
 
 def _complete(r: Rows, config: Mapping[str, Any]) -> dict[str, Any]:
-    """With the defaults, and the threads that follow from the pieces."""
+    """`config` with all fields: defaults filled in, and the number of threads computed from `pieces` where it is not given."""
     found = {"threads": 0, "pieces": 1, "early": 0, "rows": 1, "stages": 3, **config}
     return found if found["threads"] else found | {"threads": r.slices.threads(found["cluster"], found["pieces"])}
 
@@ -176,7 +189,7 @@ def choose(r: Rows) -> dict[str, Any]:
 
 
 def _static(c: Mapping[str, Any]) -> int:
-    """Bytes of static shared memory of norm_streaming and norm_persistent: what warps and blocks tell each other."""
+    """Bytes of static shared memory of norm_streaming and norm_persistent: the statistics that warps and blocks exchange."""
     used = 8 * c["rows"] * (c["threads"] // 32) * (2 if c["cluster"] == 1 else 1) + 16 * c["rows"] * c["cluster"] + 32
     return 128 * -(-used // 128)
 
@@ -198,7 +211,7 @@ def _shared(r: Rows, c: Mapping[str, Any]) -> int:
 
 
 def runs(r: Rows, c: Mapping[str, Any]) -> bool:
-    """Whether the rows fit this config, and a multiprocessor as many of its blocks as it says."""
+    """Whether the rows fit this config, and `blocks` of its blocks fit a multiprocessor."""
     threads, pieces, blocks = c["threads"], c["pieces"], c["blocks"]
     if c["cluster"] > 1 and r.bytes <= 4096 * c["cluster"]:
         return False
@@ -218,7 +231,7 @@ def runs(r: Rows, c: Mapping[str, Any]) -> bool:
 
 
 def configs(r: Rows) -> list[dict[str, Any]]:
-    """What tuning may try."""
+    """All configs that `rooftop tune` may try."""
     clusters = (1, 2, 4, 8, 16)
     found = [cluster(*c) for c in product((256, 512, 1024), clusters, (1, 2, 3, 4, 6, 8))]
     found += [whole_row(t, p, b, e) for t, b, p, e in product((64, 128, 256, 512, 1024), (1, 2, 3, 4, 6, 8, 12, 16), (1, 2, 3, 4), (0, 1, 2, 3))]
@@ -240,7 +253,7 @@ def launches(p: Problem, c: Mapping[str, Any], head: Head, centre: bool) -> list
         "persistent": (0, (pieces, threads, size, blocks, c["stages"], fit)),
     }[path]
     flags = [centre, r.residual]
-    if path in ("cluster", "whole row"):  # a row a block or a cluster: the grid says how many
+    if path in ("cluster", "whole row"):  # one row per block or cluster: the number of rows is the grid's
         args, types = {n: v for n, v in args.items() if n != "R"}, types[1:]
     if path == "persistent":
         clusters = r.slices.clusters(r.count, slices.resident(p.device, size, blocks))

@@ -1,7 +1,10 @@
-// The forward of rms_norm and layer_norm (CENTRE) on sm_90 for rows that one block or a simple cluster takes. Three kernels, read downward: norm_cluster,
-// any row, by shared memory; norm_whole_row, a row in the registers of a block; norm_warp, rows in the registers of a warp. Longer rows:
-// norms_slices.cuh. norm_sm90.py has the table by which one of them is taken. Parts of a row, each with a mean of its own, are folded after Chan, Golub &
-// LeVeque 1979, so that one barrier is enough.
+// Forward of rms_norm and layer_norm on sm_90, first of two files. CENTRE is true for layer_norm: the mean is subtracted. Three kernels:
+//   norm_cluster    any row, in the shared memory of a cluster of blocks
+//   norm_whole_row  one block a row, in registers (rows of up to 64 KiB)
+//   norm_warp       one warp holds one or several short rows in registers
+// norms_slices.cuh has the kernels for long rows. The table in norm_sm90.py chooses. Every warp (or thread) computes the mean and the sum of squares about
+// its own mean for its part of a row; the parts are combined after Chan, Golub & LeVeque 1979 (the formula of which Welford's update is the case of one new
+// element), so that one barrier is enough.
 #pragma once
 #include <cooperative_groups.h>
 #include <cuda_pipeline.h>
@@ -13,7 +16,7 @@
 
 namespace cg = cooperative_groups;
 
-/// x + residual, rounded as it is returned: what is normalised.
+/// x + residual, rounded to T, as it is stored: this is what is normalised.
 template <typename T>
 __device__ uint4 sum_of(const uint4& x, const uint4& r) {
     using P = Pack<T>;
@@ -24,7 +27,7 @@ __device__ uint4 sum_of(const uint4& x, const uint4& r) {
     return P::narrow(f);
 }
 
-/// A pack normalised, times `weight` and plus `bias` where there are such.
+/// A pack normalised, times `weight` if w and plus `bias` if b.
 template <typename T>
 __device__ uint4 normalised(const uint4& x, float mean, float scale, bool w, const uint4& weight, bool b, const uint4& bias) {
     using P = Pack<T>;
@@ -45,12 +48,12 @@ __device__ uint4 normalised(const uint4& x, float mean, float scale, bool w, con
     return P::narrow(f);
 }
 
-/// A warp's part of a row: its elements, their mean and the sum of squares about it.
+/// A warp's part of a row: how many elements, their mean, and the sum of squares about this mean.
 struct Part {
     float n, mean, squares;
 };
 
-/// Every warp's part into the shared memory of every block of the cluster; then all have all.
+/// Writes every warp's part into the shared memory of every block of the cluster, then waits: afterwards each block has all parts.
 template <int WARPS, int CLUSTER>
 __device__ void share_parts(Part* parts, const Part& mine, int rank) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -65,7 +68,7 @@ __device__ void share_parts(Part* parts, const Part& mine, int rank) {
     }
 }
 
-/// The parts of a row folded into one, by every warp for itself. Without CENTRE all means are 0.
+/// Combines the parts of a row (Chan, Golub & LeVeque 1979). Every warp does it for itself. Without CENTRE all means are 0.
 template <int PARTS, bool CENTRE>
 __device__ Part fold_parts(const Part* parts, int C) {
     const int lane = threadIdx.x % 32;
@@ -73,7 +76,7 @@ __device__ Part fold_parts(const Part* parts, int C) {
     if (CENTRE) {
 #pragma unroll
         for (int i = lane; i < PARTS; i += 32) p.mean += parts[i].n * (parts[i].mean - parts[0].mean);
-        p.mean = parts[0].mean + over(warp_sum(p.mean), C);  // exact where all are equal
+        p.mean = parts[0].mean + over(warp_sum(p.mean), C);  // exact if all means are equal
     }
 #pragma unroll
     for (int i = lane; i < PARTS; i += 32) {
@@ -84,10 +87,11 @@ __device__ Part fold_parts(const Part* parts, int C) {
     return p;
 }
 
-// On 128 bytes: an asynchronous copy whose destination is not asks the L2 for each line two or three times.
-extern __shared__ __align__(128) uint4 held[];  // this block's packs of x, then of the residual; each thread reads only what it copied itself
+// Aligned to 128 bytes: with a less aligned destination, asynchronous copies request each line two or three times from the L2.
+extern __shared__ __align__(128) uint4 held[];  // this block's packs of x, then of the residual; a thread reads only what it copied itself
 
-/// y = norm(x + residual) · weight + bias, s = x + residual: a cluster a row, copied to shared memory (cp.async) and read once.
+/// y = norm(x + residual) · weight + bias, s = x + residual. One cluster a row: cp.async copies the row to shared memory, where it is read for the
+/// statistics (two passes for layer_norm) and for the result.
 template <typename T, int THREADS, int CLUSTER, int BLOCKS, bool CENTRE, bool RESIDUAL>
 __global__ void __launch_bounds__(THREADS, BLOCKS)
     norm_cluster(int C, const T* __restrict__ x, long long xs, const T* __restrict__ r, long long rs, const T* __restrict__ w,
@@ -114,7 +118,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
         }
     }
     __pipeline_commit();
-    if (CLUSTER > 1) cg::this_cluster().barrier_arrive();  // whoever has passed the matching wait knows that all blocks have started
+    if (CLUSTER > 1) cg::this_cluster().barrier_arrive();  // share_parts waits for it: a block's shared memory may be written only after it has started
     const bool has_single = tid < share.singles;
     const int at = has_single ? share.single(tid) : 0;
     float single = has_single ? static_cast<float>(x[at]) : 0;
@@ -196,9 +200,14 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
     }
 }
 
-/// As norm_cluster, of rows that start on 16 bytes and fit one block: a row a block, PIECES packs a thread, in registers. EARLY: the weight and the
-/// bias are asked for 0: after the sums; 1: before the barrier, at 4 registers a pack; 2: when the row has been, on the way to shared memory, where
-/// each thread reads only what it copied itself; 3: so, before the row.
+/// One block a row, for rows that start on 16 bytes: PIECES packs of 16 bytes a thread, in registers.
+///   1. All packs of the row are loaded (and the residual's, added and stored as s).
+///   2. Weight and bias are copied to shared memory by cp.async (EARLY 2 or 3), so that their latency is hidden behind steps 1 and 3.
+///   3. Each warp computes mean and squares of its part (part_of_warp, moments.cuh) and writes them to shared memory; after the only barrier every warp
+///      combines the parts of all (fold).
+///   4. Each thread normalises its packs, reads its weight and bias packs, which it copied itself, and stores y.
+/// EARLY, when weight and bias are loaded: 0: in step 4; 1: before step 3 into registers, at 4 registers a pack; 2: by cp.async after the loads of the
+/// row are issued; 3: by cp.async before them.
 template <typename T, int THREADS, int PIECES, int BLOCKS, int EARLY, bool CENTRE, bool RESIDUAL>
 __global__ void __launch_bounds__(THREADS, BLOCKS)
     norm_whole_row(int C, const T* __restrict__ x, long long xs, const T* __restrict__ r, long long rs, const T* __restrict__ w,
@@ -220,7 +229,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
     uint4* const weights = held + threadIdx.x;
     uint4* const biases = weights + (w ? PIECES * THREADS : 0);
     const auto copy_weights = [&] {
-#pragma unroll 1  // copies in a loop are asked for where it stands; others the compiler puts off until after the sums
+#pragma unroll 1  // a loop that is not unrolled stays here; unrolled, the compiler moves the copies behind the statistics
         for (int k = 0; k < 2; ++k) {
             const T* const from = k == 0 ? w : b;
             if (!from) continue;
@@ -232,7 +241,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
         __pipeline_commit();
     };
     uint4 p[1][PIECES], own[PIECES], pw[PIECES], pb[PIECES];
-    uint4* const pr = EXACT ? pw : own;  // the residual's: with either place for all, the compiler puts off loads of one type until others have come
+    uint4* const pr = EXACT ? pw : own;  // registers of the residual: chosen per type, since otherwise the compiler delays loads
     const auto load_weights = [&](int i) {
         if (w && column(i) < C) pw[i] = EARLY >= 2 ? weights[i * THREADS] : P::load(w + column(i), true);
         if (b && column(i) < C) pb[i] = EARLY >= 2 ? biases[i * THREADS] : P::load(b + column(i), true);
@@ -278,8 +287,8 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
     }
 }
 
-/// As norm_whole_row, of rows that fit a warp: ROWS of them, which follow one another, a warp, all on their way before the first is used. No barrier, no
-/// shared memory; the weight and the bias are read once a warp.
+/// Short rows: a warp holds ROWS consecutive rows in registers, PIECES packs a lane and row. All loads are issued before the first value is used. No
+/// barrier and no shared memory; the weight and the bias are read once a warp.
 template <typename T, int THREADS, int PIECES, int ROWS, int BLOCKS, bool CENTRE, bool RESIDUAL>
 __global__ void __launch_bounds__(THREADS, BLOCKS)
     norm_warp(int R, int C, const T* __restrict__ x, long long xs, const T* __restrict__ r, long long rs, const T* __restrict__ w,

@@ -31,7 +31,7 @@ __device__ Part fold(Part p, float n, const Divisor& total) {
 }
 
 // On 128 bytes: an asynchronous copy whose destination is not asks the L2 for each line two or three times.
-extern __shared__ __align__(128) uint4 held[];  // of each thread, and used by it alone: rows on their way, the weight, sums of dweight and of dbias
+extern __shared__ __align__(128) uint4 held[];  // of each thread, and used by it alone: rows in flight, the weight, sums of dweight and of dbias
 
 constexpr int SPAN = 16;  // rows
 
@@ -79,7 +79,7 @@ struct EdgeSum {
 };
 
 /// dx, and this cluster's part of dweight and dbias -> pw, pb[cluster / GROUP, C]. A cluster of blocks walks over rows `clusters` apart; each thread owns
-/// PIECES packs. Rows come to shared memory STAGES ahead, at least 3: while a row's parts are on their way, the row before is finished.
+/// PIECES packs. Rows come to shared memory STAGES ahead, at least 3: while a row's parts are in flight, the row before is finished.
 /// FIT is of all four tensors. REGISTERS: of both sums 1, of dweight's alone 2, of none 0. JOINT: a row's parts are folded not EXACT. GROUP blocks, of a cluster each, leave their sums
 /// together: the hardware's clusters are of so many.
 template <typename T, int PIECES, int THREADS, int CLUSTER, int GROUP, int BLOCKS, int STAGES, int REGISTERS, int FIT, bool JOINT, bool CENTRE,

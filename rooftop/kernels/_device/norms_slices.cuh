@@ -1,7 +1,7 @@
-// The forward of rms_norm and layer_norm (CENTRE) for rows that a cluster of blocks shares, in packs of 16 bytes (slices.cuh). Two kernels, read
-// downward: norm_persistent, whose clusters stay for the whole launch and walk over the rows, and norm_streaming, whose clusters take a row or two and
-// end. Statistics: each thread in one pass about its first element, then warps and blocks folded after Chan, Golub & LeVeque 1979 (moments.cuh), as
-// Welford's update does for single elements.
+// Forward of rms_norm and layer_norm (CENTRE) for rows that a cluster of blocks shares, in packs of 16 bytes (slices.cuh). Two kernels: norm_persistent,
+// whose clusters live for the whole launch and loop over rows, and norm_streaming, whose clusters take one or two rows and end. Statistics: each
+// thread in one pass with its first element as pivot, then the parts of warps and blocks are combined after Chan, Golub & LeVeque 1979 (moments.cuh), the
+// formula of which Welford's update is the case of one new element.
 #pragma once
 #include <cooperative_groups.h>
 #include <cuda_pipeline.h>
@@ -9,7 +9,7 @@
 #include "norms.cuh"
 #include "slices.cuh"
 
-/// x + residual -> s, the boundary before its row, and, rounded as s is, to the slots of x.
+/// s = x + residual, rounded to T; the slots of x in shared memory then hold it too. `s` points to the boundary before the row.
 template <typename T, int PIECES, int THREADS, int CLUSTER, int FIT, typename Slot, typename Beside>
 __device__ void add_residual(const Slice<T, PIECES, THREADS, CLUSTER, FIT>& slice, const Slot& at, const Beside& beside, T* s) {
 #pragma unroll
@@ -26,13 +26,13 @@ __device__ void add_residual(const Slice<T, PIECES, THREADS, CLUSTER, FIT>& slic
     }
 }
 
-/// A thread's part of a row.
+/// The moments of a thread's part of a row.
 template <bool CENTRE, typename T, int PIECES, int THREADS, int CLUSTER, int FIT, typename Slot>
 __device__ Moments part_of_thread(const Slice<T, PIECES, THREADS, CLUSTER, FIT>& slice, const Slot& at, float of_thread, float inverse) {
     using P = Pack<T>;
     float f[P::N];
     P::widen(*at(0), f);
-    // Of float32 about the mean of the first four (of equal ones exact): an element far from the others would be gathered in the squares.
+    // The pivot for float32 is the mean of the first four elements (exact if they are equal): a single outlier as pivot would cost accuracy.
     Pass<CENTRE> pass(P::N == 4 ? (f[0] * 0.25f + f[1] * 0.25f) + (f[2] * 0.25f + f[3] * 0.25f) : f[0]);
 #pragma unroll
     for (int i = 0; i < PIECES; ++i) {
@@ -44,16 +44,17 @@ __device__ Moments part_of_thread(const Slice<T, PIECES, THREADS, CLUSTER, FIT>&
     return pass.moments(of_thread, inverse);
 }
 
-/// The parts of ROWS rows that a cluster has at once.
+/// The moments of the ROWS rows that a cluster takes at once.
 template <int ROWS>
 struct alignas(8 * ROWS) Together {
     Moments of[ROWS];
 };
 
-/// A persistent kernel: `clusters` clusters, as many as run at once, each walk over rows `clusters` apart. The weight and the bias, which for long
-/// rows would cross the L2 again with every row, are read once and stay in shared memory beside a ring of STAGES rows, filled by cp.async. Each thread
-/// owns PIECES packs and reads only what it copied itself. While the parts of row k travel between the blocks, row k - 1 is written: STAGES is at
-/// least 3. FIT: how the rows of all four tensors lie (slices.cuh).
+/// A persistent kernel: the grid is `clusters` clusters, as many as are resident at once; cluster c takes rows c, c + clusters, c + 2 clusters, ... The
+/// weight and the bias, which a long row would otherwise read from the L2 every time, are read once into shared memory. Beside them is a ring of STAGES
+/// rows, filled by cp.async. Each thread owns PIECES packs and reads only what it copied itself, so the ring needs no barrier. Software pipeline: while
+/// the statistics of row k travel between the blocks, row k - 1 is normalised and stored; STAGES is at least 3. FIT: the alignment of the rows of all four
+/// tensors (slices.cuh).
 template <typename T, int PIECES, int THREADS, int CLUSTER, int BLOCKS, int STAGES, int FIT, bool CENTRE, bool RESIDUAL, bool WEIGHT, bool BIAS>
 __global__ void __launch_bounds__(THREADS, BLOCKS)
     norm_persistent(int R, int C, int clusters, const T* __restrict__ x, long long xs, const T* __restrict__ r, long long rs, const T* __restrict__ w,
@@ -70,7 +71,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
     uint4* const weights = held + STAGES * STAGE + tid;
     uint4* const biases = weights + (WEIGHT ? SLOTS : 0);
     const T *const end = x + (R - 1) * xs + C, *const end_r = r + (R - 1) * rs + C;
-    const T *next = x + id * xs - slice.shift, *next_r = r + id * rs - slice.shift;  // the row to come
+    const T *next = x + id * xs - slice.shift, *next_r = r + id * rs - slice.shift;  // the next row to fetch
     T *to = y + id * ys - slice.shift, *to_s = s + id * ss - slice.shift;
 
     const int rows = R > id ? (R - id + clusters - 1) / clusters : 0;
@@ -101,7 +102,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
     const float of_thread = slice.of_thread(), inverse = of_thread > 0 ? 1 / of_thread : 0;
     const float of_rank = slice.of_rank(lane % CLUSTER);
 
-    int previous = (STAGES - 1) * STAGE, current = 0;  // slots of the row before, which is where the row to come goes; and of this one
+    int previous = (STAGES - 1) * STAGE, current = 0;  // ring offsets of the row before (the next row to fetch goes there) and of this row
     Together<1> gathered = {};
     float f[N], g[N];
     for (int k = 0; k <= rows; ++k) {
@@ -152,14 +153,15 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
     }
 }
 
-/// A number that is known when the kernel is compiled, as an argument.
+/// A compile-time number as a function argument.
 template <int V>
 struct Constant {
     static constexpr int VALUE = V;
 };
 
-/// A cluster takes ROWS rows and ends. As many rows wait for memory as a multiprocessor's shared memory holds, and the card hands out the next ones
-/// as multiprocessors come free: they do not share the memory equally. The weight and the bias cross the L2 again every ROWS rows.
+/// A cluster takes ROWS rows and ends. As many rows are in flight as the shared memory of a multiprocessor holds, and the hardware starts the next cluster
+/// where one ended, which balances the load: multiprocessors do not get equal shares of the memory bandwidth. The weight and the bias are read from the L2
+/// again every ROWS rows.
 template <typename T, int PIECES, int ROWS, int THREADS, int CLUSTER, int BLOCKS, int FIT, bool CENTRE, bool RESIDUAL>
 __global__ void __launch_bounds__(THREADS, BLOCKS)
     norm_streaming(int R, int C, const T* __restrict__ x, long long xs, const T* __restrict__ r, long long rs, const T* __restrict__ w,
@@ -175,7 +177,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
     __shared__ typename Parts::Shared shared;
     const int tid = threadIdx.x, lane = tid % 32, rank = CLUSTER == 1 ? 0 : blockIdx.x % CLUSTER;
     const long long first = static_cast<long long>(blockIdx.x / CLUSTER) * ROWS;
-    const auto inside = [&](int k) { return ROWS == 1 || first + k < R; };  // else the last row once more, whose result is thrown away
+    const auto inside = [&](int k) { return ROWS == 1 || first + k < R; };  // past the end: the last row once more, whose result is not stored
     const auto row = [&](int k) { return inside(k) ? first + k : R - 1LL; };
     const Packs slice(C, EDGE ? beyond(x + first * xs) : 0, rank);
     const auto slots = [&](int k) { return [=](int i) { return held + k * SLOTS + i * THREADS + tid; }; };
@@ -236,7 +238,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
     };
     if (!EDGE) {
         finish([&](const T* of_all, int i) { return slice.load(of_all, i); });
-    } else {  // all packs of the weight and of the bias begin as far from 16 bytes, which of the four words at best is known when compiled
+    } else {  // all packs of the weight and of the bias have one misalignment; its word (0 to 3) becomes a template argument
         const auto off = [&](const T* of_all) { return static_cast<unsigned>(reinterpret_cast<unsigned long long>(of_all - slice.shift) % 16); };
         const auto with_word = [&](auto word) {
             finish([&](const T* of_all, int i) {

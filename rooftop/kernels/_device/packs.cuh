@@ -18,7 +18,7 @@ struct Pack {
     }
     template <typename E>
     __device__ static void widen(unsigned w, float (&g)[WORDS], const E*) { Word<T>::widen(w, g); }
-    __device__ static void widen(unsigned w, float (&g)[WORDS], const __nv_bfloat16*) {  // one instruction each, where the library's way takes three for two
+    __device__ static void widen(unsigned w, float (&g)[WORDS], const __nv_bfloat16*) {  // two instructions; the CUDA header's conversion takes three
         g[0] = __uint_as_float(w << 16), g[WORDS - 1] = __uint_as_float(w & 0xffff0000u);
     }
     __device__ static uint4 narrow(const float (&f)[N]) {
@@ -39,13 +39,13 @@ struct Pack {
         for (int j = 0; j < N; ++j) reinterpret_cast<T*>(&v)[j] = p[j];
         return v;
     }
-    __device__ static void store(T* p, bool together, const uint4& v) {  // written once: first to leave the L2
+    __device__ static void store(T* p, bool together, const uint4& v) {  // written once: evict-first in the L2
         if (together) return __stcs(reinterpret_cast<uint4*>(p), v);
 #pragma unroll
         for (int j = 0; j < N; ++j) p[j] = reinterpret_cast<const T*>(&v)[j];
     }
-    /// As load, from a place that `together` does not promise to be aligned, inside an array from `begin` up to `end`: two aligned packs, and
-    /// the sixteen bytes between them; one by one at the ends of the array, where a pack would reach beyond it.
+    /// As load, but without `together` too it loads whole vectors: two aligned packs, of which the sixteen bytes at p are shifted out. At the ends of the
+    /// array [begin, end), where a pack would reach outside it, elements are loaded one by one.
     __device__ static uint4 load_within(const T* p, bool together, const T* begin, const T* end) {
         const unsigned off = reinterpret_cast<unsigned long long>(p) % 16;
         const T* q = p - off / sizeof(T);
@@ -60,7 +60,8 @@ struct Pack {
         for (int i = 0; i < 4; ++i) w[i] = __funnelshift_r(w[i], w[i + 1], off % 4 * 8);
         return make_uint4(w[0], w[1], w[2], w[3]);
     }
-    /// The pack that begins 4 · WORD bytes and `bits`, 0 or 16, after q, a multiple of 16, of two aligned ones: for many of the same WORD.
+    /// The pack that starts 4 · WORD bytes and `bits` bits (0 or 16) after q, where q is a multiple of 16: made of two aligned packs. For many packs with
+    /// the same WORD, which is then known at compile time.
     template <int WORD>
     __device__ static uint4 load_amid(const T* q, unsigned bits) {
         const uint4 a = *reinterpret_cast<const uint4*>(q), b = *reinterpret_cast<const uint4*>(q + N);

@@ -1,4 +1,4 @@
-// Columns that share scales: a strip of them lies in shared memory, so that many bytes are on their way while registers stay free. A thread copies what it alone
+// Columns that share scales: a strip of them lies in shared memory, so that many bytes are in flight while registers stay free. A thread copies what it alone
 // reads, so no barrier guards the strip.
 #pragma once
 #include <cuda_pipeline.h>

@@ -173,7 +173,7 @@ __global__ void __launch_bounds__(THREADS, blocks_of<key_of<T>>(THREADS, ITEMS))
 
 /// The counts of a row's digit, a warp each, summed up before each tile; the sum of all to totals[row][digit]. `lists`: rows · 256.
 __global__ void __launch_bounds__(256) radix_scan(unsigned* __restrict__ counts, unsigned lists, unsigned tiles, unsigned* __restrict__ totals) {
-    constexpr int EACH = 8;  // loads under way
+    constexpr int EACH = 8;  // loads in flight
     const unsigned list = blockIdx.x * 8 + threadIdx.x / 32, lane = threadIdx.x % 32;
     wait_for_before();
     if (list >= lists) return;

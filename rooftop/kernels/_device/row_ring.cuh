@@ -1,4 +1,4 @@
-// Rows on their way to a persistent kernel: a ring in shared memory that cp.async fills several rows ahead. A thread copies what it alone reads, so no
+// Rows in flight to a persistent kernel: a ring in shared memory that cp.async fills several rows ahead. A thread copies what it alone reads, so no
 // barrier guards the ring.
 #pragma once
 #include <cuda_pipeline.h>
@@ -63,7 +63,7 @@ struct Ring {
         }
         if (row.has_single()) kept_single[which] = static_cast<float>(of_columns[row.single_column()]);
     }
-    /// The first STAGES - 1 rows of the walk on their way.
+    /// The first STAGES - 1 rows of the walk in flight.
     __device__ void begin(const Walk& walk, const T* const* tensors, const long long* strides) {
 #pragma unroll
         for (int t = 0; t < TENSORS; ++t) {

@@ -41,7 +41,7 @@ __device__ unsigned past(Of of, Sum u, Sum& rest, Sampling& s) {
     return static_cast<unsigned>(s.found[0]);
 }
 
-/// `look` at the row's elements, ITEMS a thread at a time; the next are under way meanwhile.
+/// `look` at the row's elements, ITEMS a thread at a time; the next are in flight meanwhile.
 template <typename From, typename Look>
 __device__ void stream(From from, Look look) {
     const unsigned rounds = from.rounds();

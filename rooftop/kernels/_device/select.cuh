@@ -250,7 +250,7 @@ __device__ unsigned select(From from, unsigned rounds, unsigned k, unsigned capa
 #pragma unroll 1
     for (unsigned next = 0; next <= rounds; ++next) {
         From now = from;
-        if (next < rounds) from.fetch(next);  // under way while the round before is looked at
+        if (next < rounds) from.fetch(next);  // in flight while the round before is looked at
         if (next == 0) continue;
         const unsigned round = next - 1;
         if (round == 0 && k <= THREADS) key = first_bar<K, THREADS>(now, k, keys), index = NOBODY;

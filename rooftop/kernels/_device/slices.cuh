@@ -1,5 +1,5 @@
-// Rows shared out over the blocks of a cluster, in packs of 16 bytes, PIECES a thread; and how the blocks exchange what they found: st.async into each
-// other's shared memory, counted by an mbarrier. slices.py has the sizes as numbers.
+// Rows divided among the blocks of a cluster in packs of 16 bytes, PIECES packs a thread (Slice), and the exchange of statistics between the blocks:
+// st.async into each other's shared memory, counted by an mbarrier (Exchange). slices.py computes the same sizes on the host.
 #pragma once
 #include <cooperative_groups.h>
 #include <cuda_pipeline.h>
@@ -7,25 +7,25 @@
 #include "lanes.cuh"
 #include "packs.cuh"
 
-/// How rows lie: anywhere, but those of a cluster all as far from a 32-byte boundary; on 16 bytes, with as many columns; and so that every thread
-/// has all of its packs.
+/// FIT, the alignment of rows. ANYWHERE: any address, but all rows of a cluster are equally far from a 32-byte boundary. ALIGNED: rows start on 16 bytes
+/// and are whole packs. FILLED: aligned, and every thread has all of its PIECES packs.
 constexpr int ANYWHERE = 0, ALIGNED = 1, FILLED = 2;
 
-/// A block's slice of the rows that its cluster walks over. They all start `shift` elements after a 32-byte boundary: a boundary of 32 bytes, not of
-/// 16, since a warp that copies half sectors to whole rows of shared memory asks the L2 for each pack by itself (docs/staying.md).
-/// Each thread has PIECES packs. Of rows that start anywhere those all lie within the row; up to four packs at its ends are the EDGE, at most 32
-/// elements of which lie within, and each of them is a lane's of the first warp. So nobody else asks what lies within, and a few packs more than the
-/// threads hold need no warp of their own, which all would wait for.
+/// A block's slice of the rows that its cluster takes. All these rows start `shift` elements after a 32-byte boundary. The boundary is 32 bytes and not 16,
+/// since a warp that copies half sectors to aligned shared memory requests each pack separately from the L2 (docs/persistent.md).
+/// Each thread has PIECES packs. With FIT == ANYWHERE all of these are inside the row; up to four more packs, at the ends of the row, are the EDGE. At most
+/// 32 elements of the edge are inside the row, and each of them belongs to one lane of the first warp. So only that warp tests whether an element is inside
+/// the row, and the few packs at the ends need no extra warp.
 template <typename T, int PIECES, int THREADS, int CLUSTER, int FIT>
 struct Slice {
     static constexpr bool EDGE = FIT == ANYWHERE;
-    static constexpr int N = 16 / sizeof(T), LINE = CLUSTER == 1 ? 1 : EDGE ? 2 : 8;  // packs that stay together where blocks divide a row: 32 bytes, 128
+    static constexpr int N = 16 / sizeof(T), LINE = CLUSTER == 1 ? 1 : EDGE ? 2 : 8;  // blocks divide a row in units of LINE packs: 32 bytes, or 128
     static constexpr int SLOTS = PIECES * THREADS + (EDGE ? 4 : 0);
     static constexpr unsigned ALL = (1u << PIECES) - 1;
-    int C, shift, each, first, mine;  // columns of a row; packs of a block, before this one, of this one
-    int heads, inner;                  // packs of this block at the row's start that are of the edge; those that are not of it
+    int C, shift, each, first, mine;  // columns of a row; see above; packs of a full block; packs before this block; packs of this block
+    int heads, inner;                  // packs of this block: edge packs at the row's start; packs that are not edge
     int offset;                       // elements from the boundary before the row to this thread's first pack
-    unsigned packs;                   // a bit for each pack that this thread has, and one if it has an element of the edge
+    unsigned packs;                   // bit i: this thread has pack i; bit PIECES: it has an element of the edge
 
     __device__ Slice(int C, int shift, int rank) : C(C), shift(shift) {
         const int of_row = (shift + C + N - 1) / N;
@@ -39,26 +39,26 @@ struct Slice {
 #pragma unroll
         for (int i = 0; i < PIECES; ++i) packs |= (i * THREADS + static_cast<int>(threadIdx.x) < inner) << i;
         if (EDGE && threadIdx.x < 32) packs |= (static_cast<int>(threadIdx.x) < of_edge()) << PIECES;
-        asm volatile("" : "+r"(packs));  // kept, not found again in every row
+        asm volatile("" : "+r"(packs));  // keeps it in a register: the compiler would recompute it for every row
     }
     __device__ bool has(int i) const { return FIT == FILLED || packs >> i & 1; }
     __device__ bool lacks() const { return FIT != FILLED && (packs & ALL) != ALL; }
     __device__ unsigned place(int i) const { return offset + i * THREADS * N; }  // elements from the boundary before a row to pack i
     __device__ int column(int i) const { return static_cast<int>(place(i)) - shift; }
 
-    /// Whether the edge has an element of this thread, with the column `at_edge`: the same for nearly all warps.
+    /// Whether this thread has an element of the edge; its column is at_edge(). False for all warps but the first.
     __device__ bool has_edge() const { return EDGE && threadIdx.x < 32 && packs >> PIECES & 1; }
     __device__ int at_edge() const {
         const int lane = here(), head = heads > 0 ? heads * N - shift : 0;
         return lane < head ? lane : (first + heads + inner) * N - shift + lane - head;
     }
     __device__ int of_edge() const { return columns(first, first + mine) - inner * N; }
-    /// The thread's element of the edge in the slots of a row of which `slot` is the thread's first.
+    /// The thread's element of the edge in shared memory; `slot`: the thread's first pack of the row there.
     __device__ T& edge(uint4* slot) const {
         const int lane = here();
         return (reinterpret_cast<T*>(slot - lane + PIECES * THREADS) + lane)[heads > 0 ? shift : 0];
     }
-    /// This thread, for what one warp asks in every row: found there, since kept it would take a register of all the others.
+    /// threadIdx.x, opaque to the compiler: what only the first warp needs is then recomputed in every row and occupies no register in the other warps.
     __device__ static int here() {
         int lane = threadIdx.x;
         asm volatile("" : "+r"(lane));
@@ -66,7 +66,7 @@ struct Slice {
     }
 
     __device__ int columns(int from, int to) const { return max(0, min(C, to * N - shift) - max(0, from * N - shift)); }
-    /// Columns of this thread, of a warp, and of a block.
+    /// The number of columns of this thread, of a warp, and of a block.
     __device__ float of_thread() const {
         if (FIT == FILLED) return PIECES * N;
         unsigned has = packs;
@@ -84,7 +84,7 @@ struct Slice {
         return FIT == FILLED ? PIECES * THREADS * N : static_cast<float>(columns(rank * each, rank * each + each));
     }
 
-    /// Pack i of a row, zeros where the thread has none; of the weight, which does not start as far from 16 bytes, `one_by_one`.
+    /// Pack i of a row, or zeros if the thread does not have it. `one_by_one`: element by element, for the weight, whose misalignment differs from the row's.
     __device__ uint4 load(const T* row, int i, bool one_by_one = false) const {
         uint4 v = make_uint4(0, 0, 0, 0);
         if (!has(i)) return v;
@@ -93,15 +93,16 @@ struct Slice {
         for (int j = 0; j < N; ++j) reinterpret_cast<T*>(&v)[j] = row[column(i) + j];
         return v;
     }
-    /// A row of the weight to this thread's slots.
+    /// Loads the thread's packs of the weight into its slots in shared memory.
     template <typename Slot>
     __device__ void keep(const Slot& slot, const T* row) const {
 #pragma unroll
         for (int i = 0; i < PIECES; ++i) *slot(i) = load(row, i, EDGE);
         if (has_edge()) edge(slot(0)) = row[at_edge()];
     }
-    /// This thread's packs of a row on their way to its slots, of the edge with what lies beside the row. `from`: the boundary before the row, the same
-    /// for all threads, each of which adds 32 bits; [first_of_array, end_of_array) holds it. Its warp's other lanes have read what lay there.
+    /// Starts the asynchronous copies of this thread's packs of a row to its slots; edge packs include elements of the neighbouring rows. `from`: the
+    /// boundary before the row, the same for all threads, which add a 32-bit offset. [first_of_array, end_of_array): the whole tensor. The other lanes of
+    /// the warp must have finished reading what the slots held before.
     template <typename Slot>
     __device__ void fetch(const Slot& slot, const T* from, const T* first_of_array, const T* end_of_array) const {
 #pragma unroll
@@ -122,13 +123,13 @@ struct Slice {
             }
         }
     }
-    /// Pack i to a row, of which `from` is the boundary before it.
-    __device__ void store(T* from, int i, const uint4& v) const {  // written once: first to leave the L2
+    /// Stores pack i of a row; `from` is the boundary before the row.
+    __device__ void store(T* from, int i, const uint4& v) const {  // written once: evict-first in the L2
         if (has(i)) __stcs(reinterpret_cast<uint4*>(from + place(i)), v);
     }
 };
 
-/// Elements from the last 32-byte boundary to p.
+/// The number of elements from the last 32-byte boundary to p.
 template <typename T>
 __device__ int beyond(const T* p) {
     return static_cast<int>(reinterpret_cast<unsigned long long>(p) % 32 / sizeof(T));
@@ -136,24 +137,24 @@ __device__ int beyond(const T* p) {
 
 __device__ inline unsigned shared_address(const void* p) { return static_cast<unsigned>(__cvta_generic_to_shared(p)); }
 
-/// The same place in the shared memory of block `rank` of the cluster.
+/// The address of the same location in the shared memory of block `rank` of the cluster.
 __device__ inline unsigned shared_of_block(int rank, unsigned address) {
     unsigned there;
     asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));
     return there;
 }
-/// Store v in the shared memory of a block of the cluster; the mbarrier there counts its bytes.
+/// Stores v in the shared memory of a block of the cluster; the mbarrier there counts its bytes.
 __device__ inline void store_async(unsigned to, const float4& v, unsigned mbarrier) {
     asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];"
                  ::"r"(to), "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w), "r"(mbarrier) : "memory");
 }
-/// Make an mbarrier that counts bytes. Other blocks of the cluster may use it after a barrier of the cluster.
+/// Initialises an mbarrier for one arrival (and the bytes it expects). Other blocks of the cluster may use it after a cluster barrier.
 __device__ inline void mbarrier_init(unsigned mbarrier) { asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(mbarrier) : "memory"); }
-/// Begin a phase: it is complete when so many bytes have arrived.
+/// Arrives and starts a phase that is complete when `bytes` bytes have arrived.
 __device__ inline void mbarrier_expect(unsigned mbarrier, int bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(mbarrier), "r"(bytes) : "memory");
 }
-/// Wait until a phase is complete. Phases alternate: 0, 1, 0, ...
+/// Waits until the phase with parity `phase` is complete: 0, 1, 0, ...
 __device__ inline void mbarrier_wait(unsigned mbarrier, int phase) {
     unsigned done = 0;
     while (!done) {
@@ -162,9 +163,9 @@ __device__ inline void mbarrier_wait(unsigned mbarrier, int phase) {
     }
 }
 
-/// The parts that a row's warps leave behind, folded in two steps: one warp folds those of its block and sends the result to all blocks of the
-/// cluster; every warp folds those of the blocks. There is no barrier of the cluster, whose release would wait for all stores before it:
-/// an mbarrier in each block counts the bytes that have arrived. Between post() and wait() of a row lies the work on the row before.
+/// Combines the warps' parts of a row in two steps: one warp combines those of its block and sends the result to all blocks of the cluster; then every
+/// warp combines those of the blocks. No cluster barrier is used, since its release would wait for all earlier stores to global memory; an mbarrier in each
+/// block counts the arrived bytes instead. Between post() and wait() of a row the caller finishes the row before.
 template <typename P, int THREADS, int CLUSTER>
 struct Exchange {
     static constexpr int WARPS = THREADS / 32;
@@ -175,14 +176,14 @@ struct Exchange {
     Shared& shared;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, rank;
 
-    /// All threads of the cluster, before any of them posts.
+    /// All threads of the cluster construct it before any of them posts.
     __device__ Exchange(Shared& shared, int rank) : shared(shared), rank(rank) {
         if (CLUSTER == 1) return;
         if (threadIdx.x < 2) mbarrier_init(shared_address(&shared.mbarriers[threadIdx.x]));
         cooperative_groups::this_cluster().sync();
     }
 
-    /// Leave this warp's part of the cluster's row k; `fold` makes one of those that the lanes hold, of which lane 0 to WARPS - 1 have one.
+    /// Hands in this warp's part of row k (counted per cluster). `fold` combines the parts that lanes 0 to WARPS - 1 hold.
     template <typename Fold>
     __device__ void post(int k, const P& part, const Fold& fold) {
         if (lane == 0) shared.of_warps[CLUSTER == 1 ? k % 2 : 0][warp] = part;
@@ -205,7 +206,7 @@ struct Exchange {
                          ::"r"(to), "f"(v[0]), "f"(v[1]), "r"(there) : "memory");
         }
     }
-    /// The part, of row k, of the warp whose number the lane is, or of the block, which CLUSTER lanes hold, and the next, and so on.
+    /// Waits for the parts of row k. With one block lane i gets the part of warp i; in a cluster lane i gets the part of block i % CLUSTER.
     __device__ P wait(int k) const {
         if (CLUSTER == 1) {
             __syncthreads();

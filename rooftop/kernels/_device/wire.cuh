@@ -287,7 +287,7 @@ __device__ inline void put_chunk(const float (&v)[DEEP][PACK], long long c, unsi
 /// The sum of `ranks` messages, added in the order of the ranks. message(p): that of rank p.
 template <int WIRE, int GROUP, typename Of>
 __device__ inline void sum_chunk(float (&sum)[DEEP][PACK], int ranks, long long c, Of message) {
-    constexpr int AHEAD = 2;  // messages whose loads are under way together
+    constexpr int AHEAD = 2;  // messages whose loads are in flight together
     const int lane = threadIdx.x % 32;
 #pragma unroll
     for (int u = 0; u < DEEP; ++u) {

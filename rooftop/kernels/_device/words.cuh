@@ -3,8 +3,8 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
-/// The elements in one 32-bit word: to float, back with one rounding, and the larger of two words element by element
-/// (of a number and a NaN the number).
+/// The elements in one 32-bit word: conversion to float (widen), back with one rounding (narrow), and the elementwise maximum of two words
+/// (a NaN loses against a number, as in fmaxf).
 template <typename T>
 struct Word;
 
@@ -42,9 +42,9 @@ struct Word<__nv_bfloat16> {
     __device__ static unsigned larger(unsigned a, unsigned b) { return word(__hmax2(both(a), both(b))); }
 };
 
-/// A row of C elements is `head` elements up to the first 16-byte boundary, `packs` of 16 bytes, and a tail shorter than a pack.
-/// The blocks of a cluster share the packs: this one has `mine`, from element `first` on. Block 0 also has the `singles` of
-/// head and tail, fewer than 16, one a thread.
+/// A row of C elements: `head` elements up to the first 16-byte boundary, then `packs` packs of 16 bytes, then a tail shorter than a pack. The packs are
+/// divided among the blocks of a cluster: this block has `mine` of them, from element `first` on. Block 0 also takes the `singles`, the elements of
+/// head and tail: fewer than 16, one a thread.
 template <typename T, int CLUSTER>
 struct Share {
     static constexpr int PACK = 16 / sizeof(T);
@@ -59,7 +59,7 @@ struct Share {
         mine = min(packs - start, each);
     }
 
-    /// Where single element i stands in the row.
+    /// The column of single element i.
     __device__ int single(int i) const { return i < head ? i : i + packs * PACK; }
 };
 

@@ -304,7 +304,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
     long long t = 0;
     T picked = T(0.0f);
     const auto known = [&] { return last && t >= 0 && t < C; };
-    if (SOON && last) t = target[row];  // before the packs, so that its logit can be asked for as soon as those are on their way
+    if (SOON && last) t = target[row];  // before the packs, so that its logit can be asked for as soon as those are in flight
     uint4 now[PIECES], next[AHEAD ? PIECES : 1];
     ask(now, 0);
     if (SOON && known()) picked = now_from(x + t);

@@ -55,7 +55,7 @@ __device__ inline Total over_block(Total v) {
     return over_lanes(threadIdx.x < blockDim.x / 32 ? of_warps[threadIdx.x] : Total{0, 0});
 }
 
-/// LANES lanes a row, ROWS rows each, all of them on their way before the first is used -> the rows' normalisers, and their losses: one by one (`loss`), or
+/// LANES lanes a row, ROWS rows each, all of them in flight before the first is used -> the rows' normalisers, and their losses: one by one (`loss`), or
 /// added up over the block where ADDED (`found`).
 template <typename T, int LANES, int VECTORS, int ROWS, bool ALIGNED, bool CAPPED, bool SMOOTH, bool ADDED>
 __global__ void __launch_bounds__(WARP_KERNEL_THREADS, 4)

@@ -1,5 +1,5 @@
 /* rooftop
-idea    = "Each logit is read once and its gradient written once, over it where that is asked, in vectors of 16 bytes wherever a row starts: several short rows a warp, a longer one by as many blocks as it takes, each thread with several vectors on their way. What a row shares (shift, sum, target) is asked for while they are."
+idea    = "Each logit is read once and its gradient written once, over it where that is asked, in vectors of 16 bytes wherever a row starts: several short rows a warp, a longer one by as many blocks as it takes, each thread with several vectors in flight. What a row shares (shift, sum, target) is asked for while they are."
 limit   = "the copy itself"
 dtypes  = ["f32", "f16", "bf16"]
 args    = ["R: i32", "C: i32", "input: T[R, C]"]
@@ -87,7 +87,7 @@ __device__ void write_gradient(const Row<T, VECTORS, ALIGNED>& row, const Slope&
     if (row.has_single()) dx[row.single_column()] = T(slope.live ? slope.template of<T, CAP>(row.single, row.single_column(), o) : 0);
 }
 
-/// Short rows: LANES lanes a row, ROWS rows each, all of them on their way before the first is used.
+/// Short rows: LANES lanes a row, ROWS rows each, all of them in flight before the first is used.
 template <typename T, int LANES, int VECTORS, int ROWS, bool ALIGNED, int CAP>
 __global__ void __launch_bounds__(WARP_KERNEL_THREADS, 4)
     cross_entropy_bwd_warp(int R, int C, const float* __restrict__ dloss, long long gs, const T* x, long long xs, const long long* __restrict__ target,

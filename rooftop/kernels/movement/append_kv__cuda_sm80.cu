@@ -1,5 +1,5 @@
 /* rooftop
-idea    = "A thread finds the slot of one token by itself and moves two packs of a key and two of a value there, all loads under way before the slot is known: one launch for a prefill and for a decode step alike. Keys are rotated and codes are made in registers on the way."
+idea    = "A thread finds the slot of one token by itself and moves two packs of a key and two of a value there, all loads in flight before the slot is known: one launch for a prefill and for a decode step alike. Keys are rotated and codes are made in registers on the way."
 predict = { speedup = 1.0 }
 limit   = "The copy of the same bytes; for a decode step two loads that wait for each other, the length and the page."
 dtypes  = ["f32", "f16", "bf16"]

@@ -44,7 +44,7 @@ __device__ void put(void* y, long long at, long long plane, float v) {
     else static_cast<float*>(y)[blockIdx.y * plane + at] = v;
 }
 
-/// Rows of a are neighbours along K. A warp has ROWS of them, and UNROLL steps of 32 · CH elements of each under way. Strides of batches (ab, xb), rows
+/// Rows of a are neighbours along K. A warp has ROWS of them, and UNROLL steps of 32 · CH elements of each in flight. Strides of batches (ab, xb), rows
 /// of a (am) and vectors (xr); `per` elements along K are this block's; plane: elements of y.
 template <typename T, int R, int ROWS, int UNROLL, bool TOGETHER>
 __global__ void __launch_bounds__(256, 2)
@@ -217,7 +217,7 @@ template <typename T, int R, int V>
 __global__ void __launch_bounds__(256, 2)
     columns(const T* __restrict__ a, const T* __restrict__ x, void* y, int M, int K, int per, int tx, int ty, long long plane, long long ab, long long ak,
             long long xb, long long xr, long long xk) {
-    constexpr int CHUNK = 4096 / R, EACH = V * sizeof(T) >= 8 ? 8 : 16;  // EACH: loads under way
+    constexpr int CHUNK = 4096 / R, EACH = V * sizeof(T) >= 8 ? 8 : 16;  // EACH: loads in flight
     __shared__ __align__(16) float xs[CHUNK * R];                         // [k, vector]
     __shared__ float sums[256];
     wait_for_before();

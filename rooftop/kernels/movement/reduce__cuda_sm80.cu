@@ -1,5 +1,5 @@
 /* rooftop
-idea    = "Four 16-byte loads of each thread are under way at a time. Long rows are shared out in pieces of 32 KiB and more, so that all multiprocessors end together; rows of a few bytes are read as one span and folded from shared memory; columns are 16 bytes wide for each thread."
+idea    = "Four 16-byte loads of each thread are in flight at a time. Long rows are shared out in pieces of 32 KiB and more, so that all multiprocessors end together; rows of a few bytes are read as one span and folded from shared memory; columns are 16 bytes wide for each thread."
 limit   = "reads alone; unaligned columns of 16-bit elements are read one element a thread, and are bound by the number of loads"
 dtypes  = ["f32", "f16", "bf16", "i64", "i32", "i16", "i8", "u8"]
 args    = ["x: T[A, B, C, D, E]"]
@@ -326,7 +326,7 @@ __global__ void __launch_bounds__(256, OP == VAR ? 3 : 4)
     if (lane == 0 && m < M) results.put<OP, T>(m, s, parts, part, M);
 }
 
-/// Rows of LANES packs at most, on 16 bytes: a pack a lane, four rows of each team under way.
+/// Rows of LANES packs at most, on 16 bytes: a pack a lane, four rows of each team in flight.
 template <typename T, int OP, int LANES>
 __global__ void __launch_bounds__(256)
     packed_rows(const T* __restrict__ x, long long M, int packs, long long xa, long long xc, void* out, long long C, long long E, long long oa, long long oc, long long oe, float count, float freedom) {

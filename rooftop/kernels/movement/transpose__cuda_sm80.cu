@@ -118,7 +118,7 @@ __device__ Vec<V> load_anywhere(const char* p, const char* begin, const char* en
     return v;
 }
 
-/// N such rows, `step` bytes apart; those beyond the `last` repeat it. All of their loads are under way together.
+/// N such rows, `step` bytes apart; those beyond the `last` repeat it. All of their loads are in flight together.
 template <int SIZE, int V, int N>
 __device__ void load_rows(const char* p, long long step, int last, int count, const char* begin, const char* end, Vec<V> (&rows)[N]) {
     const char* bottom = p + last * step;

@@ -1,7 +1,7 @@
 /* rooftop
-idea    = "Each row is read once and written once, by one of five kernels (kernels/_device/norm_sm90.py). Short rows: several a warp, without a barrier. Rows of up to 64 KiB wait in the registers of a block, and weight and bias come to shared memory while they are added up. Longer rows are shared out over a cluster of blocks and wait in their shared memory; each warp passes on the mean and the sum of squares about it, in one pass about the thread's first element. A streaming cluster takes a row or two and ends. A persistent cluster stays for the whole launch, so that weight and bias, as long as the row, are read once: rows to come are on their way by cp.async, and while the parts of one row travel between the blocks (st.async, counted by an mbarrier) the row before is written."
+idea    = "Each row is read once and written once, by one of five kernels (the table in kernels/_device/norm_sm90.py chooses). warp: several short rows a warp, no barrier. whole row: one block holds a row of up to 64 KiB in registers, and copies weight and bias to shared memory (cp.async) while it computes the statistics. Longer rows are divided among the blocks of a cluster and held in their shared memory; each thread computes its statistics in one pass with its first element as pivot, and the blocks exchange them through distributed shared memory. streaming: a cluster takes one or two rows and ends. persistent: clusters live for the whole launch, so that weight and bias are read once; the next rows are prefetched by cp.async, and a row is normalised and stored while the statistics of the next one travel between the blocks (st.async, counted by an mbarrier)."
 predict = { speedup = 1.4 }
-limit   = "Persistent clusters share the memory unequally (docs/staying.md); streaming ones read weight and bias again for each row. Rows of few MiB in all: two folds and a barrier between read and write."
+limit   = "Persistent clusters: multiprocessors get unequal shares of the memory bandwidth (docs/persistent.md). Streaming clusters: weight and bias are read again for each row. Tensors of a few MiB: latency, two reductions and a barrier between load and store."
 dtypes  = ["f32", "f16", "bf16"]
 args    = ["R: i32", "C: i32", "x: T[R, C]", "xs: i64 = stride(x, 0)", "residual: T[R, C]?", "rs: i64 = stride(residual, 0)", "weight: T[C]?", "bias: T[C]?", "y: T[R, C]", "ys: i64 = stride(y, 0)", "s: T[R, C]?", "ss: i64 = stride(s, 0)", "eps: f32"]
 demands = { has = ["STG.E.128"], spills = 0 }
@@ -23,7 +23,8 @@ early   = 0
 rows    = 1
 stages  = 3
 */
-// Five kernels, one of which takes a row: kernels/_device/norm_sm90.py has the table. norms.cuh: norm_cluster, norm_whole_row, norm_warp;
-// norms_slices.cuh: norm_persistent, norm_streaming.
+// Device code: norms.cuh has norm_cluster, norm_whole_row and norm_warp; norms_slices.cuh has norm_persistent and norm_streaming. The table in
+// kernels/_device/norm_sm90.py chooses one for a call. Example, float32 rows of 8192 columns (32 KiB): "whole row", 512 threads with 4 packs of 16 bytes
+// each. Of bf16 rows of 8192 columns and no residual layer_norm__cuda_sm80.cu is faster and is chosen first.
 #include "norms.cuh"
 #include "norms_slices.cuh"

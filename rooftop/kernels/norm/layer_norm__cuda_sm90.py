@@ -1,4 +1,4 @@
-"""Which kernel of layer_norm__cuda_sm90.cu takes a row: rooftop/kernels/_device/norm_sm90.py"""
+"""Which kernel of layer_norm__cuda_sm90.cu runs, with which launch config: rooftop/kernels/_device/norm_sm90.py"""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from rooftop.kernels._device import norm_sm90
 
 
 def prefers(p: Problem, head: Head) -> int:
-    """Over Triton, as timed on an H100: rows that no block of Triton's holds, odd rows, powers of two, and rows of 6 KiB and more.
-    layer_norm__cuda_sm80 is asked first."""
+    """1 where it was measured to be faster than the Triton kernel on an H100: rows too long for one Triton block, unaligned rows, powers of two, and
+    rows of 6 KiB and more. layer_norm__cuda_sm80 answers 2 where that kernel is faster still, and then runs."""
     r, x = norm_sm90.of(p, centre=True), p["x"]
     if r.bytes > 65536 and 16 * r.count < r.sms // 2:
         return 0  # clusters of so few rows leave most of the card idle

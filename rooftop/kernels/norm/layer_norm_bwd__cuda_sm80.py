@@ -1,4 +1,4 @@
-"""Which rows layer_norm_bwd__cuda_sm80.cu takes, and how they are shared out among threads: rooftop/kernels/_device/norm_bwd_configs.py"""
+"""Which rows layer_norm_bwd__cuda_sm80.cu supports, and its launch configs: rooftop/kernels/_device/norm_bwd_configs.py"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 /* rooftop
-idea    = "The row is read once, straight into registers, and written once: several short rows a warp, a longer one a block, each thread as many vectors of 16 bytes as it takes and never a power of two of them. x is read so that it leaves the L1 first, and the weight stays there for the next row."
-limit   = "rows of more than 64 KiB: clusters of blocks (rms_norm__cuda_sm90.cu)"
+idea    = "Each row is read once into registers and written once. norm_warp takes rows of up to 4 KiB (less with a residual or if they are not 16-byte aligned): one warp holds one row or several short ones. norm_block takes longer rows, up to 64 KiB: one block a row. A thread holds as many vectors of 16 bytes as the row needs, not rounded up to a power of two. x is loaded as evict-first (__ldcs), so that the weight, which every row reads, stays in the L1."
+limit   = "Rows of more than 64 KiB do not fit the registers of a block: clusters of blocks take them (rms_norm__cuda_sm90.cu)."
 dtypes  = ["f32", "f16", "bf16"]
 args    = ["R: i32", "C: i32", "x: T[R, C]", "xs: i64 = stride(x, 0)", "residual: T[R, C]?", "rs: i64 = stride(residual, 0)", "weight: T[C]?", "bias: T[C]?", "y: T[R, C]", "ys: i64 = stride(y, 0)", "s: T[R, C]?", "ss: i64 = stride(s, 0)", "eps: f32"]
 demands = { has = ["LDG.E.128", "STG.E.128"], spills = 0 }

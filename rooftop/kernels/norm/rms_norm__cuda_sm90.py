@@ -1,4 +1,4 @@
-"""Which kernel of rms_norm__cuda_sm90.cu takes a row: rooftop/kernels/_device/norm_sm90.py"""
+"""Which kernel of rms_norm__cuda_sm90.cu runs, with which launch config: rooftop/kernels/_device/norm_sm90.py"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which rows rms_norm_bwd__cuda_sm90.cu takes, and how clusters share them out: rooftop/kernels/_device/norm_bwd_sm90.py"""
+"""Which rows rms_norm_bwd__cuda_sm90.cu supports, and its launch configs: rooftop/kernels/_device/norm_bwd_sm90.py"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 /* rooftop
-idea    = "The row is read once, straight into registers, and written once: several short rows a warp, a longer one a block, each thread as many vectors of 16 bytes as it takes and never a power of two of them. A block's warps leave one pair (max, sum) each; one barrier, and every warp folds the pairs."
-limit   = "rows of more than 64 KiB: clusters of blocks (softmax__cuda_sm90.cu)"
+idea    = "Each row is read once into registers and written once: several short rows a warp, or one longer row a block. A thread holds as many vectors of 16 bytes as the row needs, not rounded up to a power of two. Each warp of a block writes one pair (max, sum) to shared memory; after one barrier every warp combines all pairs."
+limit   = "Rows of more than 64 KiB do not fit the registers of a block: clusters of blocks take them (softmax__cuda_sm90.cu)."
 dtypes  = ["f32", "f16", "bf16"]
 args    = ["R: i32", "C: i32", "x: T[R, C, 1]", "xs: i64 = stride(x, 0)", "y: T[R, C, 1]", "ys: i64 = stride(y, 0)"]
 demands = { has = ["LDG.E.128", "STG.E.128"], spills = 0 }
@@ -53,7 +53,7 @@ __device__ float exponential(float x) {
     return y;
 }
 
-/// e / s, given scale = 1 / s. One step of Newton's takes off the error of `scale`; 16-bit results do not show it.
+/// e / s, given scale = 1 / s. A Newton step corrects the rounding error of `scale`, which matters for float32 results only.
 template <typename T>
 __device__ float quotient(float e, float s, float scale) {
     const float q = e * scale;
@@ -65,7 +65,7 @@ struct Pair {
     float max, sum;
 };
 
-/// The pairs that LANES lanes hold as one, in all of them.
+/// Combines the pairs of LANES lanes; all of them get the result.
 template <typename T, int LANES>
 __device__ Pair fold(Pair p) {
     float most = p.max;
@@ -74,7 +74,7 @@ __device__ Pair fold(Pair p) {
     return {most, lanes_sum<LANES>(p.sum * exponential<T>(p.max - most))};
 }
 
-/// Of the elements that LANES lanes hold of a row. The maximum first, so that each element's exponential is taken once for the sum.
+/// The pair of the elements that LANES lanes hold of a row. The maximum first, so that the sum takes one exponential an element.
 template <typename T, int LANES, int VECTORS, bool ALIGNED>
 __device__ Pair pair_of_lanes(const Row<T, VECTORS, ALIGNED>& row) {
     float most = LOWEST;
@@ -103,7 +103,7 @@ __device__ void write_softmax(const Row<T, VECTORS, ALIGNED>& row, const Pair& p
     if (row.has_single()) y[row.single_column()] = T(quotient<T>(exponential<T>(row.single - p.max), p.sum, scale));
 }
 
-/// Short rows: LANES lanes a row, ROWS rows each, all of them on their way before the first is used. No barrier, no shared memory.
+/// Short rows: LANES lanes work on a row; they take ROWS rows, all of whose loads are issued before the first is used. No barrier, no shared memory.
 template <typename T, int LANES, int VECTORS, int ROWS, int REGISTERS, bool ALIGNED>
 __global__ void __launch_bounds__(WARP_KERNEL_THREADS, REGISTER_FILE / WARP_KERNEL_THREADS / REGISTERS)
     softmax_warp(int R, int C, const T* __restrict__ x, long long xs, T* __restrict__ y, long long ys) {
@@ -121,7 +121,7 @@ __global__ void __launch_bounds__(WARP_KERNEL_THREADS, REGISTER_FILE / WARP_KERN
     for (int k = 0; k < ROWS; ++k) write_softmax(rows[k], pair_of_lanes<T, LANES>(rows[k]), y + number(k) * ys);
 }
 
-/// Longer rows: a row a block, of as many threads as the row asks for.
+/// Longer rows: one block a row. blockDim.x is the team of row_configs.py: just enough threads for VECTORS vectors each.
 template <typename T, int VECTORS, int REGISTERS, bool ALIGNED>
 __global__ void __launch_bounds__(1024, REGISTER_FILE / 1024 / REGISTERS)
     softmax_block(int R, int C, const T* __restrict__ x, long long xs, T* __restrict__ y, long long ys) {

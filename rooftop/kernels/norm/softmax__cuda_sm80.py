@@ -1,4 +1,4 @@
-"""Which rows softmax__cuda_sm80.cu takes, and how they are shared out among threads: rooftop/kernels/_device/row_configs.py"""
+"""Which rows softmax__cuda_sm80.cu supports, and how many threads and vectors a row gets: rooftop/kernels/_device/row_configs.py"""
 
 from __future__ import annotations
 

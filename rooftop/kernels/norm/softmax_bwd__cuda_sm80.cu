@@ -82,7 +82,7 @@ struct Rows {
     }
 };
 
-/// Short rows: LANES lanes a row, ROWS rows each, all of them on their way before the first is used. No barrier, no shared memory.
+/// Short rows: LANES lanes a row, ROWS rows each, all of them in flight before the first is used. No barrier, no shared memory.
 template <typename T, int LANES, int VECTORS, int ROWS, int REGISTERS, bool ALIGNED>
 __global__ void __launch_bounds__(WARP_KERNEL_THREADS, REGISTER_FILE / WARP_KERNEL_THREADS / REGISTERS)
     softmax_bwd_warp(int R, int C, const T* __restrict__ dy, long long gs, const T* __restrict__ y, long long ys, T* __restrict__ dx, long long xs) {

@@ -190,7 +190,7 @@ __global__ void __launch_bounds__(THREADS, 2)
                     int apart, long long* __restrict__ out) {
     extern __shared__ __align__(16) uint4 held[];
     __shared__ Sampling s;
-    constexpr unsigned N = Part<T>::N, U = sizeof(T) == 2 ? 2 : 4;  // U: packs of a thread under way
+    constexpr unsigned N = Part<T>::N, U = sizeof(T) == 2 ? 2 : 4;  // U: packs of a thread in flight
     constexpr int EACH = LIST / THREADS;
     const cg::cluster_group cluster = cg::this_cluster();
     constexpr unsigned blocks = CLUSTER;

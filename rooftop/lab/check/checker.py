@@ -114,7 +114,7 @@ def judge_given(op: Contract, problem: Problem, expected: Expected, outputs: dic
     judged = Judged(outputs, expected.exact, expected.same, expected.tensors, expected.options)
     verdicts = {}
     for n in (*op.output_names, *op.mutates):
-        if problem.get(n) is None or (outputs[n] is None and op.grad is not None and n in op.grad.aside):
+        if problem.get(n) is None or (outputs[n] is None and op.grad is not None and n in op.grad.non_differentiable):
             continue
         if n in op.compare:
             verdicts[n] = own_verdict(op.compare[n], judged, n)
@@ -440,7 +440,7 @@ def check_callable(
         with torch.no_grad():
             results = by_name(op, function(*op.arguments(given, expected.options)))
         for name, t in results.items():
-            if t is None and op.problem(case).get(name) is not None and not (op.grad is not None and name in op.grad.aside):  # a peer keeps no such thing
+            if t is None and op.problem(case).get(name) is not None and not (op.grad is not None and name in op.grad.non_differentiable):  # peers lack it
                 raise ValueError(f"{name} is None")
         result.outputs = judge(op, case, expected, {**results, **{n: given[n] for n in op.mutates}})
         for output, verdict in result.outputs.items():

@@ -137,7 +137,7 @@ def _compared(op: Contract, tensors: dict[str, Any], options: dict[str, Any], pr
     names = [n for n in dict.fromkeys([*(n for entry in grad.wrt for n in entry.split("=")), *grad.same]) if tensors.get(n) is not None]
     wide = {n: t if t is None or not computes(t) else t.to(precision).contiguous().requires_grad_(n in names) for n, t in tensors.items()}
     outs = by_name(op, op.reference(*op.arguments(wide, options)))
-    flow = {n: o for n, o in outs.items() if n not in grad.aside}
+    flow = {n: o for n, o in outs.items() if n not in grad.non_differentiable}
     if not all(bool(o.isfinite().all()) for o in flow.values() if o is not None):
         return False
     generator = torch.Generator().manual_seed(1)

@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from rooftop.lab.candidates import Subject
 
 OK, WRONG, SLOWER, ENVIRONMENT = 0, 1, 2, 3
-LOOK, JUDGE, MEASURE, SHOW = "Find your way", "Judge", "Measure", "Records and pages"  # the panels of the help
+LOOK, JUDGE, MEASURE, SHOW = "Overview", "Check", "Measure", "Records and pages"  # the panels of the help
 app = typer.Typer(
     name="rooftop", no_args_is_help=True, add_completion=False, rich_markup_mode="rich", pretty_exceptions_enable=False,
-    help="Kernels climbed from naive to the roof: checked, measured, explained.",
+    help="GPU kernels from naive to the roof, step by step: checked, timed, explained.",
 )  # fmt: skip
 
 
@@ -29,11 +29,11 @@ def _version(wanted: bool) -> None:
 
 
 @app.callback()
-def options(version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Say which version this is.")] = False) -> None:
-    """Kernels climbed from naive to the roof: checked, measured, explained."""
+def options(version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False) -> None:
+    """GPU kernels from naive to the roof, step by step: checked, timed, explained."""
 
 
-What = Annotated[list[str] | None, typer.Argument(help="Ops, implementations, ladders, rungs (ladder/NN) or files. None: everything.", show_default=False)]
+What = Annotated[list[str] | None, typer.Argument(help="Ops, implementations, ladders, rungs (ladder/NN) or files. Default: all.", show_default=False)]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 CaseName = Annotated[str | None, typer.Option("--case", help="One case, by name or 'name dtype'.")]
 DTypeName = Annotated[str | None, typer.Option("--dtype", help="Only cases of this dtype (f32, f16, bf16).")]

@@ -21,21 +21,21 @@ if TYPE_CHECKING:
 @app.command(rich_help_panel=JUDGE)
 def check(
     what: What = None, case: CaseName = None, dtype: DTypeName = None,
-    backend: Annotated[str, typer.Option(help="auto, gpu, pallas (jax's interpreters of TPU kernels), or cpu: whatever runs each without a device")] = "auto",
+    backend: Annotated[str, typer.Option(help="auto, gpu, pallas (jax's interpreters, for TPU kernels), or cpu: interpreter or simulator")] = "auto",
     reference: Annotated[
-        str | None, typer.Option(help="Of one .cu whose head names no op: FILE.py:FUNCTION, whose parameters and results are the head's tensors by name.")
+        str | None, typer.Option(help="For a .cu whose head names no op: FILE.py:FUNCTION, a reference; its parameters have the names of the head's tensors.")
     ] = None,
-    shape: Annotated[list[str] | None, typer.Option(help="With --reference: sizes of a case by the head's names, as N=1000,M=3. Again for more cases.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Of the inputs; fresh each time when not given.")] = None,
+    shape: Annotated[list[str] | None, typer.Option(help="With --reference: sizes of a case by the head's names, as N=1000,M=3. Repeatable.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of the inputs. Default: a new one each time.")] = None,
     tag: Annotated[list[str] | None, typer.Option(help="Only cases with this tag: edge, bench, model, huge.")] = None,
-    huge: Annotated[bool, typer.Option("--huge/--no-huge", help="Also the cases of more than 2^31 elements, on a GPU that holds them.")] = True,
+    huge: Annotated[bool, typer.Option("--huge/--no-huge", help="Also cases of more than 2^31 elements, if the GPU has enough memory.")] = True,
     records: Annotated[Path | None, typer.Option(help="Folder to write check records to.")] = None,
     stale: Annotated[bool, typer.Option("--stale", help="Only what no check record of this card proves as it is now.")] = False,
     jobs: Annotated[int, typer.Option(help="Kernels that are checked at a time, each in a process of its own; these share the GPUs evenly.")] = 1,
     every: Annotated[bool, typer.Option("--all", help="Show every case, not the summary and the failures.")] = False,
     as_json: AsJson = False,
 ) -> None:  # fmt: skip
-    """Judge kernels by their contract: error against float64, what is allowed, the first wrong element.
+    """Check kernels against their contracts: error against float64, allowed error, first wrong element.
 
     Runs on the GPU where there is one, else Triton in its interpreter and CUDA C++ thread by thread in the simulator, once NVRTC has compiled it and its
     launches are such as a GPU takes. Of an op without a kernel its contract is judged: its wrong versions, its gradient. Exit code 1 if anything is wrong
@@ -242,7 +242,7 @@ def inspect(
     arch: Annotated[list[str] | None, typer.Option(help="80, 89 or 90 (all three when not given), or a card: h100, h200, a800, rtx4090.")] = None,
     sass: Annotated[bool, typer.Option("--sass", help="Print the machine code.")] = False,
     ptx: Annotated[bool, typer.Option("--ptx", help="Print PTX (Triton).")] = False,
-    target: Annotated[list[str] | None, typer.Option(help="v5e, v5p, v6e: Pallas kernels, by libtpu. ascend910b: Triton's, by Huawei's compiler.")] = None,
+    target: Annotated[list[str] | None, typer.Option(help="v5e, v5p, v6e: Pallas, by libtpu. ascend910b: Triton, by Huawei's compiler.")] = None,
     as_json: AsJson = False,
 ) -> None:  # fmt: skip
     """Registers, spills, shared memory, occupancy and instructions from the binary; no GPU needed. Exit code 1 if a demand is not met.

@@ -15,16 +15,16 @@ FILES = "Compress"
 @app.command(rich_help_panel=FILES)
 def compress(
     source: Annotated[Path, typer.Argument(help="A .npy file, or a .safetensors file, whose weights are compressed without loss.")],
-    target: Annotated[Path | None, typer.Argument(help="None: SOURCE.rft of a .npy file, SOURCE-compressed.safetensors.", show_default=False)] = None,
+    target: Annotated[Path | None, typer.Argument(help="Default: SOURCE.rft, or SOURCE-compressed.safetensors.", show_default=False)] = None,
     abs: Annotated[float | None, typer.Option(help="The largest absolute error.", show_default=False)] = None,
     rel: Annotated[float | None, typer.Option(help="The largest error, as a share of the range of the values.", show_default=False)] = None,
-    psnr: Annotated[float | None, typer.Option(help="dB, at least.", show_default=False)] = None,
-    lossless: Annotated[bool, typer.Option("--lossless", help="Every bit is kept.")] = False,
+    psnr: Annotated[float | None, typer.Option(help="Minimum PSNR in dB.", show_default=False)] = None,
+    lossless: Annotated[bool, typer.Option("--lossless", help="Lossless: every bit is kept.")] = False,
     codec: Annotated[str, typer.Option(help="auto, fast, ratio, planes, shuffle.")] = "auto",
     rank: Annotated[int | None, typer.Option(help="Dimensions of the predictor, 1 to 3.", show_default=False)] = None,
-    dtype: Annotated[str | None, typer.Option(help="Of a .npy file that has none of its own: bf16, f8e4m3, f8e5m2.", show_default=False)] = None,
+    dtype: Annotated[str | None, typer.Option(help="Of a .npy file of a dtype that NumPy lacks: bf16, f8e4m3, f8e5m2.", show_default=False)] = None,
 ) -> None:
-    """An array or a model in fewer bytes, each value within the bound that is asked for.
+    """Compress an array or a model; each value stays within the given error bound.
 
     Examples: [bold]rooftop compress in.npy --abs 1e-3[/bold] · [bold]rooftop compress model.safetensors[/bold]"""
     from rooftop import codecs
@@ -48,10 +48,10 @@ def compress(
 
 @app.command(rich_help_panel=FILES)
 def decompress(
-    source: Annotated[Path, typer.Argument(help="What rooftop compress wrote of a .npy file.")],
-    target: Annotated[Path | None, typer.Argument(help="None: the source's name with .npy.", show_default=False)] = None,
+    source: Annotated[Path, typer.Argument(help="A file that rooftop compress wrote from a .npy file.")],
+    target: Annotated[Path | None, typer.Argument(help="Default: the source's name with .npy.", show_default=False)] = None,
 ) -> None:
-    """The array back, as a .npy file. A damaged file is an error that names the chunk."""
+    """Decompress to a .npy file. For a damaged file the error names the chunk."""
     import numpy as np
 
     from rooftop import codecs

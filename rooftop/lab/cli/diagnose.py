@@ -22,19 +22,19 @@ _REPORTS = (".ncu-rep", ".csv", ".gz", ".json", ".txt")
 def diagnose(
     what: Annotated[str, typer.Argument(help="A report (.ncu-rep, ncu --csv, a Chrome trace of torch.profiler; .gz too), or an op, rung or file.")],
     case: CaseName = None,
-    kernel: Annotated[str | None, typer.Option(help="Of a report: the kernels whose name, or NVTX range, contains this.")] = None,
-    card: Annotated[str | None, typer.Option(help="The card whose measured ceilings hold: h100, h200. Else the card that the report names.")] = None,
-    floor: Annotated[float | None, typer.Option(help="Microseconds that the op needs at least, to show beside the ceiling.")] = None,
-    diff: Annotated[Path | None, typer.Option(help="A report of the kernel afterwards: what has changed.")] = None,
-    keep: Annotated[Path | None, typer.Option(help="A file to which the predicted gains are appended; with --diff and --lever, the gain that came.")] = None,
-    no_keep: Annotated[bool, typer.Option("--no-keep", help="Keep no predictions. Else the shown ones go to a file (ROOFTOP_PREDICTIONS).")] = False,
-    lever: Annotated[str | None, typer.Option(help="Which lever the change since the version before was (conflicts, spills, ...).")] = None,
-    html: Annotated[Path | None, typer.Option(help="Of a report: write a page with the hierarchical roofline of each kernel.")] = None,
-    count: Annotated[bool, typer.Option("--count", help="Of a kernel: count its accesses in the simulator, where it has not before.")] = False,
-    every: Annotated[bool, typer.Option("--every", help="Of a report: a screen for each kernel, not for the longest alone.")] = False,
+    kernel: Annotated[str | None, typer.Option(help="For a report: only kernels whose name or NVTX range contains this.")] = None,
+    card: Annotated[str | None, typer.Option(help="The card whose measured ceilings apply: h100, h200. Default: the card that the report names.")] = None,
+    floor: Annotated[float | None, typer.Option(help="A lower bound of the op's time in microseconds, shown with the ceiling.")] = None,
+    diff: Annotated[Path | None, typer.Option(help="A report of the changed kernel: show the differences.")] = None,
+    keep: Annotated[Path | None, typer.Option(help="A file to which the predicted gains are appended; with --diff and --lever also the measured gain.")] = None,
+    no_keep: Annotated[bool, typer.Option("--no-keep", help="Do not store predictions. By default they are appended to a file (ROOFTOP_PREDICTIONS).")] = False,
+    lever: Annotated[str | None, typer.Option(help="Which optimisation was made since the version before (conflicts, spills, ...).")] = None,
+    html: Annotated[Path | None, typer.Option(help="For a report: write a page with the hierarchical roofline of each kernel.")] = None,
+    count: Annotated[bool, typer.Option("--count", help="For a kernel: count its accesses in the simulator if they are not counted yet.")] = False,
+    every: Annotated[bool, typer.Option("--every", help="For a report: show every kernel, not only the longest.")] = False,
     as_json: AsJson = False,
 ) -> None:  # fmt: skip
-    """Name what bounds a kernel, what is wasted, and what each step may gain.
+    """Find out what limits a kernel, what is wasted, and what each optimisation may gain.
 
     Of a report by its counters; of an op or rung, at a case, by recorded times and machine code. Needs no GPU.
 
@@ -184,7 +184,7 @@ def _note(found: list[Any], every: bool, lever: str | None) -> None:
 @app.command(rich_help_panel=MEASURE)
 def predictions(
     path: Annotated[Path | None, typer.Argument(help="The file that diagnose --keep wrote. Without it: the steps of the recorded ladders.")] = None,
-    kept: Annotated[bool, typer.Option("--kept", help="What diagnose kept without --keep.")] = False,
+    kept: Annotated[bool, typer.Option("--kept", help="The predictions that diagnose stored without --keep.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Show how far off the predicted gains were: median error and bias by lever, beside the error of predicting no change.
@@ -218,11 +218,11 @@ def predictions(
 def place(
     what: Annotated[str, typer.Argument(help="A kernel's file (.cu, .py), an implementation or a rung.")],
     ladder: Annotated[str, typer.Option(help="The ladder to place it on: sgemm_cuda, softmax_cuda, ...")],
-    count: Annotated[bool, typer.Option("--count", help="Count the accesses of it and of the rungs in the simulator: minutes at the first time.")] = False,
+    count: Annotated[bool, typer.Option("--count", help="Count its accesses and those of the rungs in the simulator: takes minutes the first time.")] = False,
     report: Annotated[Path | None, typer.Option(help="A profiler's report of the kernel, for its accesses; the longest of its kernels counts.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say at which rung of a ladder a kernel stands, which of the ladder's ideas it lacks, and what each gained there. Needs no GPU.
+    """Compare a kernel with the rungs of a ladder: which rung it is closest to, which optimisations it lacks, and what each gained there. Needs no GPU.
 
     Example: [bold]rooftop place my_gemm.cu --ladder sgemm_cuda[/bold]"""
     from rooftop.core import settings
@@ -293,9 +293,9 @@ def profile(
     how: Annotated[str, typer.Option("--with", help="events (the timer), torch (torch.profiler) or ncu (hardware counters).")] = "events",
     case: CaseName = None,
     out: Annotated[Path, typer.Option(help="Folder of the report or trace.")] = Path("profile"),
-    count: Annotated[int | None, typer.Option(help="ncu: how many launches at most.")] = None,
+    count: Annotated[int | None, typer.Option(help="ncu: maximum number of launches.")] = None,
     lines: Annotated[bool, typer.Option("--lines", help="ncu: count by source line as well (compile with -lineinfo).")] = False,
-    card: Annotated[str | None, typer.Option(help="ncu: the card whose measured ceilings hold.")] = None,
+    card: Annotated[str | None, typer.Option(help="ncu: the card whose measured ceilings apply.")] = None,
 ) -> None:  # fmt: skip
     """Time a kernel, or run it under a profiler and diagnose what it wrote. Needs a GPU.
 

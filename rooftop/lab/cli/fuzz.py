@@ -13,15 +13,15 @@ from rooftop.lab.cli.app import JUDGE, WRONG, AsJson, app
 
 @app.command(rich_help_panel=JUDGE)
 def fuzz(
-    ops: Annotated[list[str] | None, typer.Argument(help="Ops. None: all of them, by turns.", show_default=False)] = None,
-    seconds: Annotated[float | None, typer.Option(help="How long; 60 where --calls is not given either.", show_default=False)] = None,
+    ops: Annotated[list[str] | None, typer.Argument(help="Ops. Default: all of them, in turn.", show_default=False)] = None,
+    seconds: Annotated[float | None, typer.Option(help="How long; 60 if --calls is not given either.", show_default=False)] = None,
     calls: Annotated[int | None, typer.Option(help="How many calls.")] = None,
-    seed: Annotated[int | None, typer.Option(help="0 to 2**31 - 1; fresh each time when not given.")] = None,
+    seed: Annotated[int | None, typer.Option(help="0 to 2**31 - 1. Default: a new one each time.")] = None,
     jobs: Annotated[int | None, typer.Option(help="Processes on a GPU.", show_default="a quarter of the CPUs, 8 at most")] = None,
-    cpu: Annotated[bool, typer.Option("--cpu", help="On the CPU even where there is a GPU.")] = False,
+    cpu: Annotated[bool, typer.Option("--cpu", help="Use the CPU even if there is a GPU.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Random calls through the public functions, judged by the contracts: shapes, layouts, offsets, magnitudes, NaN and infinities, options, streams,
+    """Random calls of the public functions, checked against the contracts: shapes, layouts, offsets, magnitudes, NaN and infinities, options, streams,
     gradients, torch.compile. On a GPU in child processes; without one the reference, and the chosen kernels in the interpreter and the simulator.
 
     What fails is made smaller and printed as lines of Python. A call for which memory does not suffice is skipped and counted. Exit code 1 if there

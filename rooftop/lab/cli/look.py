@@ -13,7 +13,7 @@ from rooftop.lab.cli.app import LOOK, AsJson, CaseName, app, table
 
 @app.command(rich_help_panel=LOOK)
 def ls(as_json: AsJson = False) -> None:
-    """List ops, implementations and ladders, and the kernels that are still to be checked on a GPU.
+    """List ops, implementations and ladders, and the kernels that have not been checked on a GPU yet.
 
     Example: [bold]rooftop ls[/bold]"""
     from rooftop.core import registry, settings
@@ -97,7 +97,7 @@ def explain(
     arch: Annotated[str, typer.Option(help="The card that stands for 80, 89 or 90, or a card by name: h100, h200, a800, rtx4090.")] = "90",
     as_json: AsJson = False,
 ) -> None:  # fmt: skip
-    """Say what a call would run, with which config, and why not the others.
+    """Show which kernel a call would run, with which config, and why not the others.
 
     Example: [bold]rooftop explain softmax --case "rows 2048x131072 bf16"[/bold]"""
     from rooftop.core import dispatch, registry

@@ -16,16 +16,16 @@ def bench(
     what: What = None, case: CaseName = None, dtype: DTypeName = None,
     budget: Annotated[str, typer.Option(help="Time for all of it: 90s, 8m.")] = "8m",
     case_budget: Annotated[float, typer.Option(help="Seconds of sampling a case on the kernel clock.")] = 4.0,
-    clocks: Annotated[str, typer.Option(help="Which of kernel, cold, hot, host, comma-separated.")] = "kernel,cold,hot,host",
+    clocks: Annotated[str, typer.Option(help="Clocks, comma-separated: kernel, cold, hot, host.")] = "kernel,cold,hot,host",
     duty: Annotated[str, typer.Option(
-        help="Of the kernel clock: normal or burst, sustained, comma-separated; auto: burst and sustained where arithmetic bounds a case, else normal."
+        help="For the kernel clock: normal, burst, sustained, comma-separated; auto: burst and sustained for compute-bound cases, else normal."
     )] = "auto",
     records: Annotated[Path | None, typer.Option(help="Folder of the records.", show_default="results/")] = None,
-    again: Annotated[bool, typer.Option("--again", help="Measure what has fresh records too.")] = False,
+    again: Annotated[bool, typer.Option("--again", help="Also measure cases that have fresh records.")] = False,
     require: Annotated[float | None, typer.Option(help="Exit with 2 unless every kernel is at least this many times as fast as the best peer.")] = None,
     as_json: AsJson = False,
 ) -> None:  # fmt: skip
-    """Check and time kernels beside their peers, and write records. Needs a GPU.
+    """Check and time kernels together with their peers, and write records. Needs a GPU.
 
     Compiles first on all cores, measures what has no fresh record first, writes after each case, and takes up where it stopped. Under torchrun: kernels of
     several ranks on its GPUs, beside NCCL and torch's.
@@ -78,9 +78,9 @@ def _seconds(text: str) -> float:
 def calibrate(
     records: Annotated[Path | None, typer.Option(help="Folder of the records.", show_default="results/")] = None,
     parts: Annotated[str, typer.Option(help="Which ceilings, comma-separated: memory (with the launch and fp32 FMA), l2, tensor; none.")] = "memory,l2,tensor",
-    clocks: Annotated[bool, typer.Option("--clocks", help="Also one copy timed in ten ways, for docs/timing.md.")] = False,
+    clocks: Annotated[bool, typer.Option("--clocks", help="Also time one copy with ten methods, for docs/timing.md.")] = False,
     builds: Annotated[bool, typer.Option("--builds", help="Also how long a kernel takes to build, for docs/dependencies.md.")] = False,
-    comm: Annotated[bool, typer.Option("--comm", help="Instead, under torchrun: all-reduce by size and wire, the table that rooftop.comm chooses by.")] = False,
+    comm: Annotated[bool, typer.Option("--comm", help="Instead, under torchrun: time all-reduce by size and wire, for the choices of rooftop.comm.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Measure this card's ceilings: the memory, the L2, the launch, fp32 FMA, tensor cores. About two minutes; needs a GPU.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rooftop.lab.cli.app import ENVIRONMENT, SHOW, WRONG, AsJson, app, table
+from rooftop.lab.cli.app import ENVIRONMENT, SHOW, WRONG, AsJson, What, app, table
 
 if TYPE_CHECKING:
     from rooftop.lab.report.data import Digests
@@ -20,10 +20,10 @@ app.add_typer(records_app, name="records", rich_help_panel=SHOW)
 @records_app.command("merge")
 def merge(
     path: Annotated[Path, typer.Argument(help="A folder or file of records from another run or machine.")],
-    into: Annotated[Path | None, typer.Option(help="The folder to bring them into.", show_default="results/")] = None,
+    into: Annotated[Path | None, typer.Option(help="The folder to add them to.", show_default="results/")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Bring records of another machine home. Nothing is lost; merging twice changes nothing.
+    """Add the records of another machine. Merging twice changes nothing.
 
     Example: [bold]rooftop records merge /tmp/from-the-gpu[/bold]"""
     from rooftop.core import settings
@@ -41,12 +41,12 @@ def merge(
 @records_app.command("prune")
 def prune(
     folder: Annotated[Path | None, typer.Option("--records", help="The folder of the records.", show_default="results/")] = None,
-    dry: Annotated[bool, typer.Option("--dry-run", help="Say what would go; write nothing.")] = False,
+    dry: Annotated[bool, typer.Option("--dry-run", help="Count what would be dropped; write nothing.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Drop the records that no page shows any more: a newer one of the same subject, case and card stands for them.
+    """Drop superseded records: those for which there is a newer one of the same subject, case and card.
 
-    Of each, the newest that is not stale stays, or the newest where all are. What git or another copy holds of them is not touched.
+    The newest record that is not stale is kept, or the newest if all are stale. Pages show no others.
 
     Example: [bold]rooftop records prune --dry-run[/bold]"""
     from rooftop.core import settings
@@ -60,6 +60,39 @@ def prune(
         verb, gone = ("would be dropped", "would go") if dry else ("dropped", "gone")
         size = f"{done.bytes_dropped / 1e6:.1f} of {done.bytes / 1e6:.1f} MB"
         typer.echo(f"{done.dropped} of {done.records} records {verb}, {size}; {done.files_dropped} of {done.files} files {gone}")
+
+
+@records_app.command("restamp")
+def restamp(
+    what: What = None,
+    since: Annotated[str, typer.Option(help="The git revision whose kernels the records are of.")] = "HEAD",
+    folder: Annotated[Path | None, typer.Option("--records", help="The folder of the records.", show_default="results/")] = None,
+    dry: Annotated[bool, typer.Option("--dry-run", help="Compare and count; write nothing.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Keep the records of kernels whose text has changed and whose machine code has not: a renamed variable, another message.
+
+    Compiles what each recorded case launches, at the revision and as it is now. Where launch and machine code are identical, the record gets the digest of the
+    present text; all others stay stale. None named: every kernel whose text has changed.
+
+    Example: [bold]rooftop records restamp layer_norm --since HEAD~1[/bold]"""
+    from rooftop.core import settings
+    from rooftop.lab import candidates
+    from rooftop.lab.records import restamp as restamping
+
+    names = [s.name for s in candidates.find(what)] if what else []
+    say = (lambda text: typer.echo(text, err=True)) if as_json else typer.echo
+    done = restamping.restamp(folder or settings.load().results, since, names, dry=dry, say=say)
+    if as_json:
+        typer.echo(json.dumps(done.__dict__))
+        return
+    counts = {"restamped": done.restamped, "changed": done.changed, "not comparable": done.unknown, "tuned entries": done.tuned}
+    subjects = sorted({name for table_of in counts.values() for name in table_of})
+    rows = [{"subject": n, **{k: v.get(n, 0) for k, v in counts.items()}, "why": done.why.get(n, "")} for n in subjects]
+    if rows:
+        table(rows, {"subject": "subject", **{k: k for k in counts}, "why": "why not"}, False)
+    verb = "would be restamped" if dry else "restamped"
+    typer.echo(f"{sum(done.restamped.values())} records {verb}, {sum(done.changed.values())} changed, {sum(done.unknown.values())} not comparable")
 
 
 def _tidy(folder: Path, digests: Digests) -> None:
@@ -81,7 +114,7 @@ def _tidy(folder: Path, digests: Digests) -> None:
 def report(
     out: Annotated[Path, typer.Option(help="The folder of the pages.")] = Path("report"),
     records: Annotated[Path | None, typer.Option(help="Folder of the records.", show_default="results/")] = None,
-    compute: Annotated[bool, typer.Option("--compute", help="Compile for each target and count in the simulator what has not been here: minutes.")] = False,
+    compute: Annotated[bool, typer.Option("--compute", help="Also compile and count in the simulator what has not been yet: minutes.")] = False,
     docs: Annotated[bool, typer.Option("--docs", help="Write the measured tables and pictures of README.md and docs/ instead.")] = False,
     check: Annotated[bool, typer.Option("--check", help="With --docs: write nothing; exit code 1 if a file would change.")] = False,
 ) -> None:
@@ -130,10 +163,10 @@ def report(
 
 @app.command(rich_help_panel=SHOW)
 def climb(
-    ladders: Annotated[list[str] | None, typer.Argument(help="Ladders. None: all.", show_default=False)] = None,
+    ladders: Annotated[list[str] | None, typer.Argument(help="Ladders. Default: all.", show_default=False)] = None,
     out: Annotated[Path, typer.Option(help="The folder of the report.")] = Path("report"),
 ) -> None:
-    """Check, compile and inspect every rung for three targets, time them where there is a GPU, and write the report.
+    """Check, compile and inspect every rung for three targets, time them if there is a GPU, and write the report.
 
     Example: [bold]rooftop climb sgemm_cuda softmax_cuda[/bold]"""
     from rooftop.lab import climb as climbs
@@ -144,7 +177,7 @@ def climb(
 
 @app.command(rich_help_panel=SHOW)
 def doctor(as_json: AsJson = False) -> None:
-    """Say what works here, what is missing, and what to do about it. Exit code 3 if something needed is missing."""
+    """Show what works on this machine, what is missing, and how to install it. Exit code 3 if something required is missing."""
     from rooftop.lab import doctor as doctors
 
     rows = doctors.examine()
@@ -164,7 +197,7 @@ def stub() -> None:
 
 @app.command(rich_help_panel=SHOW)
 def cache(
-    empty: Annotated[bool, typer.Option("--empty", help="Remove what is there; it is made anew when it is needed.")] = False,
+    empty: Annotated[bool, typer.Option("--empty", help="Remove its content; it is rebuilt when needed.")] = False,
     part: Annotated[str, typer.Option(help="Only this part.")] = "",
     as_json: AsJson = False,
 ) -> None:

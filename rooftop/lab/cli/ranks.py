@@ -94,11 +94,11 @@ def _sayer(first: bool) -> Callable[[str], None]:
 
 @app.command(rich_help_panel=JUDGE)
 def ranks(
-    what: Annotated[list[str] | None, typer.Argument(help="Ops of several ranks; none: all that there are.")] = None,
-    processes: Annotated[int, typer.Option(help="Processes of this machine, over gloo. Under torchrun its own are taken, and on GPUs NCCL.")] = 2,
-    seed: Annotated[int | None, typer.Option(help="Of the inputs; fresh each time when not given.")] = None,
+    what: Annotated[list[str] | None, typer.Argument(help="Ops of several ranks. Default: all.")] = None,
+    processes: Annotated[int, typer.Option(help="Processes on this machine, with gloo. Under torchrun its processes are used, and NCCL on GPUs.")] = 2,
+    seed: Annotated[int | None, typer.Option(help="Seed of the inputs. Default: a new one each time.")] = None,
 ) -> None:
-    """Judge ops of several ranks on several processes by their contract, as `rooftop check` judges their kernels on one device.
+    """Check ops of several ranks on several processes, as `rooftop check` checks their kernels on one device.
 
     Exit code 1 if anything is wrong or there is nothing to check.
 

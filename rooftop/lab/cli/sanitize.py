@@ -14,7 +14,7 @@ from rooftop.lab.cli.app import JUDGE, WRONG, AsJson, CaseName, What, app, table
 @app.command(rich_help_panel=JUDGE)
 def sanitize(
     what: What = None, case: CaseName = None,
-    tools: Annotated[str, typer.Option(help="Which of memcheck, racecheck, synccheck, comma-separated.")] = "memcheck,racecheck,synccheck",
+    tools: Annotated[str, typer.Option(help="Tools, comma-separated: memcheck, racecheck, synccheck.")] = "memcheck,racecheck,synccheck",
     records: Annotated[Path | None, typer.Option(help="Folder to write sanitize records to.")] = None,
     as_json: AsJson = False,
 ) -> None:  # fmt: skip

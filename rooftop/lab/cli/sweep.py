@@ -23,20 +23,20 @@ UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 @app.command(rich_help_panel=MEASURE)
 def sweep(
-    what: Annotated[list[str], typer.Argument(help="Ops; or implementations, which are timed beside what a call takes.", show_default=False)],
-    points: Annotated[int, typer.Option(help="Points drawn from the seed, beside the models' widths.")] = 100,
-    seed: Annotated[int, typer.Option(help="Of the sizes.")] = 0,
+    what: Annotated[list[str], typer.Argument(help="Ops; or implementations, which are timed in addition to the one that a call selects.", show_default=False)],
+    points: Annotated[int, typer.Option(help="Random sizes, in addition to the models' widths.")] = 100,
+    seed: Annotated[int, typer.Option(help="Seed of the sizes.")] = 0,
     dtype: DTypeName = None,
     size: Annotated[list[str] | None, typer.Option(help="Another range of a size: columns=64..4096.", show_default=False)] = None,
-    moved: Annotated[str, typer.Option("--bytes", help="What a call with many rows reads and writes.")] = "128M..1G",
+    moved: Annotated[str, typer.Option("--bytes", help="Bytes that a call with many rows reads and writes.")] = "128M..1G",
     direction: Annotated[str, typer.Option(help="forward, backward or both.")] = "both",
-    compiled: Annotated[int, typer.Option(help="At how many points torch.compile and quack are timed.")] = 4,
+    compiled: Annotated[int, typer.Option(help="Number of points at which torch.compile and quack are timed too.")] = 4,
     models: Annotated[bool, typer.Option("--models/--no-models", help="Also the widths of forty well-known models.")] = True,
     budget: Annotated[float, typer.Option(help="Seconds an op and direction.")] = 120.0,
     records: Annotated[Path | None, typer.Option(help="Folder of the records.", show_default="results/")] = None,
     as_json: AsJson = False,
 ) -> None:  # fmt: skip
-    """Time ops between their cases: at the widths of well-known models and at sizes drawn from a seed, beside a copy, torch and Liger. Needs a GPU.
+    """Time ops between their cases: at the widths of well-known models and at random sizes, together with a copy, torch and Liger. Needs a GPU.
 
     Which numbers are sizes, the op's contract says. Exit code 2: a point is slower than a peer, or lies under 0.8 of its neighbours' share of the roof.
 

@@ -18,12 +18,12 @@ def tune(
     budget: Annotated[str, typer.Option(help="Time for all of it: 90s, 4m.")] = "4m",
     records: Annotated[Path | None, typer.Option(help="Folder of the records.", show_default="results/")] = None,
     keep: Annotated[Path | None, typer.Option(help="Folder of the tables of configs.", show_default="the package's tuned/")] = None,
-    source: Annotated[Path | None, typer.Option("--from", help="Measure nothing: bring home the tables that --keep wrote on another machine.")] = None,
+    source: Annotated[Path | None, typer.Option("--from", help="Measure nothing: install the tables that --keep wrote on another machine.")] = None,
     as_json: AsJson = False,
 ) -> None:  # fmt: skip
-    """Time every config that a kernel lists and keep, case by case, what beats the heuristic's beyond the noise. Needs a GPU.
+    """Time every config that a kernel lists; for each case, store one that is faster than the heuristic's by more than the noise. Needs a GPU.
 
-    None named: every shipped kernel; rungs only where named. Wrong configs never enter. What was never tuned comes first.
+    Without names: every shipped kernel; rungs only if named. Configs with wrong results are never stored. Cases never tuned come first.
 
     Examples: [bold]rooftop tune softmax --budget 4m[/bold] · [bold]rooftop tune --keep out/tuned --records out/[/bold]
     · [bold]rooftop tune --from out/tuned[/bold]"""

@@ -16,13 +16,13 @@ Ops = Annotated[list[str] | None, typer.Argument(help="Ops. None: all of them.",
 @app.command(rich_help_panel=MEASURE)
 def warm(
     ops: Ops = None,
-    columns: Annotated[list[int] | None, typer.Option(help="Columns of the calls to come; several times for several.", show_default="4096")] = None,
+    columns: Annotated[list[int] | None, typer.Option(help="Number of columns of future calls; repeat for several.", show_default="4096")] = None,
     dtype: DTypeName = None,
-    kernel: Annotated[str | None, typer.Option(help="One kernel by name, in place of those that the calls take.")] = None,
+    kernel: Annotated[str | None, typer.Option(help="One kernel by name, instead of those that the calls select.")] = None,
     card: Annotated[str | None, typer.Option(help="h100, h200, a800, rtx4090 or an architecture.", show_default="the GPU here, else h100")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Compile every binary that calls with these columns run, whatever their rows, into the disk caches. Needs no GPU.
+    """Compile ahead of time, into the disk caches, all binaries for calls with these columns and any number of rows. Needs no GPU.
 
     Example: [bold]rooftop warm layer_norm rms_norm --columns 4096 --columns 5120 --dtype bf16[/bold]"""
     import torch
@@ -65,7 +65,7 @@ def first_calls(
     records: Annotated[Path | None, typer.Option(help="Folder of the records.", show_default="results/")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """What a first call costs the host: the very first, new rows, new columns, beside torch and torch.compile(dynamic=True); and write records of it.
+    """Measure the host time of first calls (the very first, new rows, new columns), together with torch and torch.compile(dynamic=True), and write records.
     Needs a GPU.
 
     Example: [bold]rooftop first-calls layer_norm --dtype bf16[/bold]"""

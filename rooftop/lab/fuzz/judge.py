@@ -212,8 +212,8 @@ def _by_contract(s: Setting, outputs: Mapping[str, Any]) -> tuple[dict[str, Any]
 
     op, grad = s.op, s.op.grad
     assert grad is not None
-    made = {n: t for n, t in outputs.items() if t is not None and n not in grad.aside}
-    flows = [s.flow.get(n) for n in op.output_names if n not in grad.aside]
+    made = {n: t for n, t in outputs.items() if t is not None and n not in grad.non_differentiable}
+    flows = [s.flow.get(n) for n in op.output_names if n not in grad.non_differentiable]
     options = [s.options[n] for n in op.option_names]
 
     def backward(function: Callable[..., Any], forward: Mapping[str, Any], change: Callable[[Any], Any]) -> dict[str, Any]:
@@ -316,7 +316,7 @@ def kernels(s: Setting) -> tuple[dict[str, Any], dict[str, Any], list[str]]:
         return made, {}, messages
     names = op.bwd.tensor_names
     values = {**tensors, **made, **options}
-    flows = [s.flow.get(n) for n in op.output_names if n not in op.grad.aside]
+    flows = [s.flow.get(n) for n in op.output_names if n not in op.grad.non_differentiable]
     given = dict(zip(names, [*flows, *op.grad.saved(values)], strict=True))
     options = {n: options[n] for n in op.bwd.option_names}
     found = kernel(op.bwd, op.bwd.problem_of(metas_of(given), options), given, options, messages)

@@ -68,7 +68,7 @@ def launches(name: str, case_name: str) -> list[tuple[Any, Mapping[str, Any]]]:
     if reason := module.supports(problem):
         raise ValueError(reason)
     config = implementation.choose(problem)
-    tensors = {**dict(problem.tensors), **implementation.scratch(problem, config), **{n: n in problem.late_floats for n in problem.late}}
+    tensors = {**dict(problem.tensors), **implementation.scratch(problem, config), **{n: n in problem.runtime_floats for n in problem.late}}
     return [(launch, tensors) for launch in implementation.launches(problem, config)]
 
 

@@ -65,7 +65,7 @@ def shown(op: Contract) -> Shown:
         dims = tuple(letter[tuple(_extents([p for _, p in fitting], name, i))] for i in range(rank))
         optional = any(p.get(name) is None for _, p in problems) or op.kinds.get(name) == "Tensor | None"
         tensors.append(Tensor(name, dims, "T" if same else dtypes.most_common(1)[0][0], optional, name in (*op.output_names, *op.mutates)))
-    numbers = [(n, "f32" if n in op.late_floats else "i32" if n in op.late else NUMBERS[op.kinds[n]]) for n in op.option_names if op.kinds[n] in NUMBERS]
+    numbers = [(n, "f32" if n in op.runtime_floats else "i32" if n in op.late else NUMBERS[op.kinds[n]]) for n in op.option_names if op.kinds[n] in NUMBERS]
     given = [(n, t) for n, t in numbers if all(op.options(c)[n] is not None for c in op.cases)]
     taken = {d for d, _ in fitting} if any(t.dtype == "T" for t in tensors) else set()
     texts = {n: Counter(str(op.options(c)[n]) for c in op.cases).most_common(1)[0][0] for n in op.option_names if op.kinds[n] == "str"}

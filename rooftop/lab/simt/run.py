@@ -155,7 +155,7 @@ def run_rung(subject: Subject, case: Case, *, mode: Mode = "check", seed: int = 
         return made.zero_() if name in call.zeroed else made
 
     memory = call.memory(given, {n: options[n] for n in op.late}, empty)  # type: ignore[misc]
-    fresh = [n for n in (*(n for n, _ in call.outputs), *call.scratch) if n not in call.taken and n not in call.zeroed and memory[n] is not None]
+    fresh = [n for n in (*(n for n, _ in call.outputs), *call.scratch) if n not in call.reused and n not in call.zeroed and memory[n] is not None]
     report = run_launches(
         implementation.head.source, implementation.head.path, call.launches, memory, uninitialised=fresh,
         constant=[n for n in call.inputs if n not in call.mutated and memory[n] is not None],
@@ -183,7 +183,7 @@ def run_simulator(call: Call, memory: dict[str, Any]) -> None:
     head = call.implementation.head
     assert head is not None
     inputs = [n for n in call.inputs if memory[n] is not None]
-    fresh = [n for n in (*(n for n, _ in call.outputs), *call.scratch) if n not in call.taken and n not in call.zeroed and memory[n] is not None]
+    fresh = [n for n in (*(n for n, _ in call.outputs), *call.scratch) if n not in call.reused and n not in call.zeroed and memory[n] is not None]
     report = run_launches(
         head.source, head.path, call.launches, memory, uninitialised=fresh, constant=[n for n in inputs if n not in call.mutated],
         arch=call.problem.device.arch,

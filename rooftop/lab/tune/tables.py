@@ -76,7 +76,13 @@ def save(path: Path, entries: Mapping[str, Entry], kernel: str) -> bool:
     merged = {s: e for s, e in (present | dict(entries)).items() if e["digest"] == kernel}
     if merged == present:
         return False
-    lines = (f"  {json.dumps(s)}: {json.dumps(e, sort_keys=True, allow_nan=False)}" for s, e in sorted(merged.items()))
+    write(path, merged)
+    return True
+
+
+def write(path: Path, table: Mapping[str, Entry]) -> None:
+    """The file of a table, whole at every moment. Raises TuneError where it cannot be written."""
+    lines = (f"  {json.dumps(s)}: {json.dumps(e, sort_keys=True, allow_nan=False)}" for s, e in sorted(table.items()))
     text = "{\n" + ",\n".join(lines) + "\n}\n"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -94,7 +100,6 @@ def save(path: Path, entries: Mapping[str, Entry], kernel: str) -> bool:
     except OSError as error:
         raise TuneError(f"{path} cannot be written ({error}); --keep DIR puts tables elsewhere") from None
     implementation._TABLES.pop(path, None)  # read anew by whoever asks next in this process
-    return True
 
 
 @dataclass

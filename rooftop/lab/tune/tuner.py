@@ -255,7 +255,7 @@ class Tuner:
                 outputs = {
                     n: torch.empty_strided(m.shape, m.strides, dtype=getattr(torch, DTYPES[m.dtype].torch), device="cuda")
                     for n, m in call.outputs
-                    if n not in call.taken and m is not None
+                    if n not in call.reused and m is not None
                 }
                 sets.append({**inputs, **outputs})
             contestants = [replace(bench.kernel(job.subject, sets, c), name=n) for n, c in configs.items()]

@@ -1,7 +1,7 @@
 /* rooftop
 idea    = "Two elements a thread, loaded and stored as one 32-bit word (half2): half of the memory instructions."
 predict = { speedup = 1.25 }
-limit   = "A thread has 4 bytes under way and 85 instructions for its two elements: 1.52 times the time of a copy. The tanh form has 75 and takes 249.8 µs for 272.0."
+limit   = "A thread has 4 bytes in flight and 85 instructions for its two elements: 1.52 times the time of a copy. The tanh form has 75 and takes 249.8 µs for 272.0."
 dtypes  = ["bf16", "f16"]
 args   = ["N: i64 = numel(x)", "x: T[R, C]", "y: T[R, C]"]
 

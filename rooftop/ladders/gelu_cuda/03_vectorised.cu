@@ -1,7 +1,7 @@
 /* rooftop
 idea    = "Eight elements a thread, loaded and stored as 16 bytes."
 predict = { speedup = 1.2 }
-limit   = "A thread has one load of 16 bytes under way and 245 instructions for its eight elements: 1.05 times the time of a copy. The tanh form has 222 and is the copy itself. At 32 MiB both torch and this take 1.15 times the copy; why is not known."
+limit   = "A thread has one load of 16 bytes in flight and 245 instructions for its eight elements: 1.05 times the time of a copy. The tanh form has 222 and is the copy itself. At 32 MiB both torch and this take 1.15 times the copy; why is not known."
 dtypes  = ["bf16", "f16"]
 demands = { has = ["LDG.E.128", "STG.E.128"], spills = 0 }
 args   = ["N: i64 = numel(x)", "x: T[R, C]", "y: T[R, C]"]

@@ -1,5 +1,5 @@
 /* rooftop
-idea    = "Four stages in place of two: three slices are on their way while one is multiplied, in shared memory that is asked for at the launch, as more than 48 KiB must be."
+idea    = "Four stages in place of two: three slices are in flight while one is multiplied, in shared memory that is asked for at the launch, as more than 48 KiB must be."
 predict = { speedup = 1.2 }
 limit   = "Shared memory is read for each step right before it is multiplied, so a warp waits some 30 clocks each 16 of K; and 64 x 32 outputs a warp read 24 bytes for each instruction."
 dtypes  = ["bf16", "f16"]

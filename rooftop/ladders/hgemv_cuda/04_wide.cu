@@ -1,5 +1,5 @@
 /* rooftop
-idea    = "Eight elements a load of 16 bytes, four loads of the row under way."
+idea    = "Eight elements a load of 16 bytes, four loads of the row in flight."
 predict = { speedup = 1.4, sectors_read = 16 }
 limit   = "For each 16 bytes of the row, 16 of the vector from the L1 and eight conversions of them."
 dtypes  = ["bf16", "f16"]

@@ -1,7 +1,7 @@
 /* rooftop
 idea    = "Warps add by shuffles, without barriers; one barrier is left, between warps."
 predict = { speedup = 1.02 }
-limit   = "The trees were a small part already: what is left is the number of bytes under way."
+limit   = "The trees were a small part already: what is left is the number of bytes in flight."
 dtypes  = ["f32"]
 args    = ["x: f32[A, B, C, D, E]", "out: f32[A, 1, C, 1, E]"]
 

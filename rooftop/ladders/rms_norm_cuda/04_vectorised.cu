@@ -1,5 +1,5 @@
 /* rooftop
-idea    = "Each thread loads and stores 16 bytes at once where rows start on 16-byte boundaries: an eighth of the instructions, and more bytes under way."
+idea    = "Each thread loads and stores 16 bytes at once where rows start on 16-byte boundaries: an eighth of the instructions, and more bytes in flight."
 predict = { speedup = 1.5, sectors_read = 16 }
 limit   = "The row is read twice. At 8192 columns of bf16 that is 1.12 times the time of a copy, 1.30 in float32; from 32768 columns 1.52 to 1.57 times, about the three crossings of the memory that two readings and a writing take, where a copy has two."
 dtypes  = ["f32", "bf16"]

@@ -1,5 +1,5 @@
 /* rooftop
-idea    = "Four stages of shared memory, filled by asynchronous copies that pass through no register: three tiles are on their way while one is multiplied. a is turned by copies of single numbers, whatever its rows begin on. Nothing can be put right on the way, so the tile that may be short comes first, and rows past the edge are copied from the last one inside."
+idea    = "Four stages of shared memory, filled by asynchronous copies that pass through no register: three tiles are in flight while one is multiplied. a is turned by copies of single numbers, whatever its rows begin on. Nothing can be put right on the way, so the tile that may be short comes first, and rows past the edge are copied from the last one inside."
 predict = { speedup = 1.1, sectors_read = 6.4 }
 limit   = "Instructions that are no FMAs: 32 loads from shared memory and 5 copies with their addresses beside 512 FMAs. a, turned on its way, comes in copies of 4 bytes, four of them where rung 10 has one load of 16: 4 % behind it at 4096 cubed, 1 % at 8192; ahead of it by 8 % at 1024, where waiting is what costs."
 dtypes  = ["f32"]

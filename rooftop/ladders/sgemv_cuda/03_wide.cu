@@ -1,5 +1,5 @@
 /* rooftop
-idea    = "16 bytes a load, and four loads of the row under way."
+idea    = "16 bytes a load, and four loads of the row in flight."
 predict = { speedup = 1.3, sectors_read = 16 }
 limit   = "The vector is read from the L1 as often as the matrix from memory: half of all loads."
 dtypes  = ["f32"]

@@ -1,5 +1,5 @@
 /* rooftop
-idea    = "Eight elements at a time: their indices first, then their rows of b, then the products, so that eight rows are on their way at once."
+idea    = "Eight elements at a time: their indices first, then their rows of b, then the products, so that eight rows are in flight at once."
 predict = { speedup = 2.0 }
 limit   = "A row of many elements is one warp's work, however many warps are done; where N is under 128, lanes have nothing to do."
 dtypes  = ["f32"]

@@ -1,7 +1,7 @@
 /* rooftop
 idea    = "A warp reads 32 neighbours of a row, and writes each to a row of its own."
 predict = { sectors_read = 4, sectors_written = 32 }
-limit   = "Every store of a warp touches 32 sectors with 4 bytes each. The L2 gathers them only while it holds the lines of as many rows as are under way."
+limit   = "Every store of a warp touches 32 sectors with 4 bytes each. The L2 gathers them only while it holds the lines of as many rows as are in flight."
 dtypes  = ["i32", "i16"]
 args    = ["R: i32", "C: i32", "x: T[B1, B2, B3, R, C]", "xr: i64 = stride(x, 3)", "out: T[B1, B2, B3, R, C]", "oc: i64 = stride(out, 4)"]
 

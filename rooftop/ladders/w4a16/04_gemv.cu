@@ -1,5 +1,5 @@
 /* rooftop
-idea    = "The eight warps of a block share a stripe, each every eighth block of 128 columns, and add up in shared memory: eight times as many loads are under way."
+idea    = "The eight warps of a block share a stripe, each every eighth block of 128 columns, and add up in shared memory: eight times as many loads are in flight."
 predict = { speedup = 1.6 }
 limit   = "FMAs and the widening of x for them: four rows of x cost eight instructions a pair of codes, and every further four unpack anew."
 dtypes  = ["bf16"]
