@@ -173,12 +173,12 @@ def parse(line: bytes, head: Mapping[str, Any] | None = None) -> list[Record]:
     return records
 
 
-def sections(path: Path) -> tuple[list[Section], str | None]:
-    """The records of one file by their heads, and what is wrong with its last line if a run was cut off in it.
+def sections(path: Path, content: bytes | None = None) -> tuple[list[Section], str | None]:
+    """The records of one file by their heads, and what is wrong with its last line if a run was cut off in it. `content`: of the file, where it was read.
 
     Raises RecordError where any other line is neither a record nor a head."""
     found: list[Section] = []
-    lines = path.read_bytes().split(b"\n")
+    lines = (path.read_bytes() if content is None else content).split(b"\n")
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
