@@ -27,6 +27,7 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "own.cu").write_text(KERNEL, encoding="utf-8")
     (tmp_path / "own.py").write_text("def own(x):\n    return x * 1\n", encoding="utf-8")
     (tmp_path / "folder.cu").mkdir()
+    (tmp_path / "damaged.jsonl").write_text('{"kind": "bench"}\n{"kind"\n', encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -38,6 +39,8 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (("check", "folder.cu"), 1, "folder.cu is a folder; a file is wanted"),
         (("simt", "folder.cu"), 1, "folder.cu is a folder; a file is wanted"),
         (("simt", "[bold]x[/bold].cu"), 1, "no file [bold]x[/bold].cu"),
+        (("report", "--records", "damaged.jsonl"), 1, "damaged.jsonl:1: not a record"),
+        (("records", "merge", "damaged.jsonl"), 1, "damaged.jsonl:1: not a record"),
         (("report", "--out", "own.cu"), 3, "own.cu: File exists"),
     ],
 )

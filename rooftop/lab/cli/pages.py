@@ -84,7 +84,7 @@ def _tidy(folder: Path, digests: Digests) -> list[Record] | None:
 @app.command(rich_help_panel=SHOW)
 def report(
     out: Annotated[Path, typer.Option(help="The folder of the pages.")] = Path("report"),
-    records: Annotated[Path | None, typer.Option(help="Folder of the records.", show_default="results/")] = None,
+    records: Annotated[Path | None, typer.Option(help="Folder of the records, or one file of them.", show_default="results/")] = None,
     compute: Annotated[bool, typer.Option("--compute", help="Compile for each target and count in the simulator what has not been here: minutes.")] = False,
     docs: Annotated[bool, typer.Option("--docs", help="Write the measured tables and pictures of README.md and docs/ instead.")] = False,
     check: Annotated[bool, typer.Option("--check", help="With --docs: write nothing; exit code 1 if a file would change.")] = False,

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from rooftop.core import settings
+from rooftop.core.cubins import AbsentCompiler
 from rooftop.core.implementation import Implementation
 from rooftop.core.spec import TARGETS, Case, Device, Launch, Meta, Problem
 from rooftop.lab.candidates import Asked, Subject
@@ -36,10 +37,14 @@ def device_of(target: int | str) -> Device:
 def facts_of(subject: Subject, case: Case, target: int | str) -> Facts:
     """The kernels that `subject` launches for `case` on `target`, each with the facts of its machine code.
 
-    ``{"arch", "target", "config", "config_from", "kernels": [...]}``, or ``{"arch", "target", "refused": why not}``."""
+    ``{"arch", "target", "config", "config_from", "kernels": [...]}``, or ``{"arch", "target", "refused": why not}``: that its compiler is not installed
+    here, too."""
     if (known := kept(subject, case, target)) is not None:
         return known
-    found = _found(subject, case, target)
+    try:
+        found = _found(subject, case, target)
+    except AbsentCompiler as error:  # not kept: it may be installed tomorrow
+        return {"arch": device_of(target).arch, "target": device_of(target).target, "refused": str(error)}
     _write(_path_of(subject, case, target), found)
     return found
 

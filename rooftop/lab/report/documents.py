@@ -222,7 +222,7 @@ def outdated(
     """The generated files that are not as the records below `folder` (results/ where None) have them, as they should be. `cut`: as
     for `records.read`. `digests`: as for `gather`."""
     where = folder or settings.load().results
-    found = store.read(where, cut) if where.is_dir() else []
+    found = store.read(where, cut)
     texts = pages(root, found, digests)
     return {file: text for file, text in texts.items() if not (root / file).is_file() or (root / file).read_text(encoding="utf-8") != text}
 
