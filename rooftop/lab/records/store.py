@@ -206,7 +206,7 @@ def read_file(path: Path) -> tuple[list[Record], str | None]:
 
 
 def read(folder: Path, cut: list[str] | None = None) -> list[Record]:
-    """Every record below `folder` (or of one file), oldest first. An absent folder has none. `cut` is given a text for each file whose last line was cut off."""
+    """Every record below `folder` (or of one file), oldest first. An absent folder has none. `cut` is given a text for each whose last line was cut off."""
     found: list[Record] = []
     for path in [folder] if folder.is_file() else sorted(folder.rglob("*.jsonl")):
         records, note = read_file(path)
