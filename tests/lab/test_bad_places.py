@@ -9,6 +9,7 @@ import pytest
 from _support import command, flat
 
 from rooftop.core import settings
+from rooftop.lab import scaffold
 from rooftop.lab.simt import build
 
 KERNEL = """/* rooftop
@@ -79,3 +80,13 @@ def test_without_a_compiler_nothing_is_called_right(own: Path, monkeypatch: pyte
         assert "no C++ compiler on PATH" in flat(capsys.readouterr().err)
     finally:
         build.compiler.cache_clear()
+
+
+def test_a_full_disk_that_names_no_file_says_what_to_do(own: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(scaffold, "write", full)
+    assert command(monkeypatch, "new", "op", "scale") == 3
+    said = capsys.readouterr().err
+    assert "no space left on the disk; free some" in flat(said) and len(said.strip().splitlines()) == 1
