@@ -11,8 +11,9 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from rooftop.core import debugging, library
-from rooftop.core.call import Call, Choice, select
+from rooftop.core import debugging, library, registry
+from rooftop.core.backends.table import preference
+from rooftop.core.call import Call, Choice, ranked, select
 from rooftop.core.contract import Contract, metas_of
 from rooftop.core.implementation import device_of
 from rooftop.core.spec import DTYPES, Device, Meta, Problem
@@ -32,6 +33,7 @@ class Explanation:
     device: str
     choice: Choice | None
     why: str
+    others: tuple[tuple[str, str], ...] = ()  # those that were not asked any more, with the reason
 
     def __str__(self) -> str:
         lines = [f"{self.op} on {self.device}: {self.why}"]
@@ -43,7 +45,7 @@ class Explanation:
                 lines.append(f"  {said}")
             if c.copies:
                 lines.append(f"  first copied into contiguous memory: {', '.join(c.copies)}")
-        for name, reason in self.choice.rejected if self.choice else ():
+        for name, reason in (*(self.choice.rejected if self.choice else ()), *self.others):
             lines.append(f"  not {name}: {reason}")
         return "\n".join(lines)
 
@@ -292,4 +294,19 @@ def explain_problem(op: Contract, problem: Problem) -> Explanation:
         return Explanation(op.name, problem.device.name, choice, "the reference, in plain torch: no implementation takes this input")
     launches = choice.call.launches
     path = " then ".join(f"{getattr(x.kernel, '__name__', x.kernel)} on a grid of {'x'.join(map(str, x.grid))}" for x in launches) or "a call of torch"
-    return Explanation(op.name, problem.device.name, choice, f"{choice.call.implementation.name}: {path}")
+    return Explanation(op.name, problem.device.name, choice, f"{choice.call.implementation.name}: {path}", _later(choice.call, choice.rejected))
+
+
+def _later(call: Call, rejected: Sequence[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
+    """The implementations that stand behind the one that is taken, and why: by what each says of itself, by backend, or by name."""
+    taken, asked = call.implementation, {name for name, _ in rejected}
+    first = preference(taken, call.problem)
+    found = []
+    for other, reason in ranked(registry.implementations(taken.op), call.problem):
+        if other.name == taken.name or other.name in asked:
+            continue
+        mine = preference(other, call.problem)
+        behind = "says for this input that it is to be preferred" if mine[0] != first[0] else "is asked first"
+        alone = None if other.automatic else f"taken by its name alone: what compiles {other.backend} is an extra"
+        found.append((other.name, reason or alone or f"it takes this as well, and {taken.name} {behind}"))
+    return tuple(found)

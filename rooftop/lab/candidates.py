@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,27 @@ from rooftop.core.head import Head
 from rooftop.core.implementation import Implementation
 from rooftop.core.names import RegistryError
 from rooftop.core.spec import Case, Device, Problem
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What every subject of an op is asked of a case: the problem as kernels see it on a card, and the contract's digest. Each is worked out once, so one
+    of these lasts no longer than the tree stays as it is."""
+
+    _problems: dict[tuple[str, str, Device], Problem] = field(default_factory=dict)
+    _digests: dict[tuple[str, str], str] = field(default_factory=dict)
+
+    def problem(self, op: Contract, case: Case, device: Device) -> Problem:
+        key = (op.name, case.id, device)
+        if key not in self._problems:
+            self._problems[key] = seen_by_kernels(op, op.problem(case, device))[0]
+        return self._problems[key]
+
+    def digest(self, op: Contract, case: Case) -> str:
+        key = (op.name, case.id)
+        if key not in self._digests:
+            self._digests[key] = op.digest(case)
+        return self._digests[key]
 
 
 @dataclass(frozen=True)
@@ -59,18 +80,19 @@ class Subject:
         assert self.implementation is not None, f"{self.name} is no kernel"
         return Call.of(self.op, self.implementation, self.op.problem(case, device))
 
-    def supports(self, case: Case, device: Device) -> str | None:
+    def supports(self, case: Case, device: Device, asked: Asked | None = None) -> str | None:
+        """None, or the reason why it cannot take the case. `asked`: what was worked out for other subjects; grows."""
         if self.implementation is None:
             return None
-        return self.implementation.supports(self.kernel_problem(case, device)[1])
+        return self.implementation.supports((asked or Asked()).problem(self.op, case, device))
 
-    def digest(self, case: Case, device: Device) -> str:
-        """Hash of all that a record of it depends on."""
+    def digest(self, case: Case, device: Device, asked: Asked | None = None) -> str:
+        """Hash of all that a record of it depends on. `asked`: what was worked out for other subjects; grows."""
+        asked = asked or Asked()
         if self.implementation is None:
-            return digest(self.op.digest(case), self.name)
-        _, problem = self.kernel_problem(case, device)
-        config, _ = self.implementation.resolve(problem)
-        return digest(self.op.digest(case), self.implementation.digest, self.implementation.config_dict(config))
+            return digest(asked.digest(self.op, case), self.name)
+        config, _ = self.implementation.resolve(asked.problem(self.op, case, device))
+        return digest(asked.digest(self.op, case), self.implementation.digest, self.implementation.config_dict(config))
 
 
 def implementations(op: Contract) -> list[Subject]:

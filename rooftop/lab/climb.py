@@ -16,7 +16,7 @@ from rooftop.lab import candidates
 from rooftop.lab.check import checker, kept
 from rooftop.lab.inspect import inspector
 from rooftop.lab.records import store
-from rooftop.lab.report import data, ladder_cases, rung_counts, site
+from rooftop.lab.report import data, known, ladder_cases, rung_counts, site
 from rooftop.lab.report.model import SiteData
 
 
@@ -71,8 +71,11 @@ def climb(names: list[str], out: Path) -> bool:
 
         summary = bench.run(bench.fields(found), settings.load().results, say=lambda text: console.print(text, highlight=False, markup=False))
         wrong += [checker.Result("", "", "", "wrong", message=line) for line in summary.wrong]
-    pages = data.gather(store.read(settings.load().results), facts, [r.to_json() for r in results], counts)
-    index = site.write(out, pages)
+    digests = known.load()
+    with console.status("joining the records to the tree") as shown:
+        pages = data.gather(store.read(settings.load().results), facts, [r.to_json() for r in results], counts, digests=digests)
+        index = site.write(out, pages, lambda text: shown.update(text))
+    known.save(digests)
     for line in found_out(pages, {s.rung.ladder for s in found if s.rung}):
         console.print(line, highlight=False, markup=False, soft_wrap=True)
     console.print(f"{time.monotonic() - started:.0f} s; the report: {index.resolve()}", highlight=False, soft_wrap=True)
@@ -107,13 +110,16 @@ def _targets(s: candidates.Subject) -> tuple[int, ...]:
     return registry.ladder(s.rung.ladder).targets if s.rung else (80, 89, 90)
 
 
-def report_facts(compute: bool = True, say: Callable[[str], None] = lambda text: None) -> tuple[Mapping[tuple[str, int], Any], int]:
+def report_facts(
+    compute: bool = True, say: Callable[[str], None] = lambda text: None, asked: candidates.Asked | None = None
+) -> tuple[Mapping[tuple[str, int], Any], int]:
     """Facts of every rung for every target, and how many are missing: without `compute` those that were found before."""
+    asked = asked or candidates.Asked()
     found = [s for name in registry.ladder_names() for s in candidates.rungs(registry.ladder(name))]
-    jobs = [(s, inspector.inspect_case(s, None, arch), arch) for s in found for arch in _targets(s)]
+    jobs = [(s, inspector.inspect_case(s, None, arch, asked), arch) for s in found for arch in _targets(s)]
     if compute:
         return inspector.many(jobs, lambda job, f: say(f"compiling {job[0].name}")), 0
-    known = {(s.name, arch): f for s, c, arch in jobs if (f := inspector.kept(s, c, arch)) is not None}
+    known = {(s.name, arch): f for s, c, arch in jobs if (f := inspector.kept(s, c, arch, asked)) is not None}
     return known, len(jobs) - len(known)
 
 
@@ -129,7 +135,7 @@ def report_counts(run: Collection[str], done: Callable[[candidates.Subject], Non
 
 
 def build_report(
-    out: Path, known: list[store.Record], digests: data.Digests | None = None, say: Callable[[str], None] = lambda text: None, compute: bool = False
+    out: Path, records: list[store.Record], digests: data.Digests | None = None, say: Callable[[str], None] = lambda text: None, compute: bool = False
 ) -> tuple[Path, str]:
     """The pages from records, the binaries and the simulator's counts, without checking anything anew. Returns the index, and what the pages lack.
 
@@ -142,6 +148,6 @@ def build_report(
     counts = report_counts(registry.ladder_names() if compute else (), lambda s: say(f"counting {s.name}"))
     uncounted = sum(c.why == rung_counts.NOT_YET for c in counts.values())
     say("joining the records to the tree")
-    index = site.build(out, known, facts, counts=counts, digests=digests, say=say)
+    index = site.build(out, records, facts, counts=counts, digests=digests, say=say)
     lacking = [f"{absent} binaries not compiled here yet"] * bool(absent) + [f"{uncounted} rungs not counted in the simulator yet"] * bool(uncounted)
     return index, " and ".join(lacking)

@@ -24,7 +24,7 @@ from rooftop.core.compile import ToolchainError
 from rooftop.core.digests import digest
 from rooftop.core.spec import Case, Device, Input
 from rooftop.lab import candidates
-from rooftop.lab.candidates import Subject
+from rooftop.lab.candidates import Asked, Subject
 from rooftop.lab.check import checker
 from rooftop.lab.records import store
 from rooftop.lab.timing.bench import NoGpuError
@@ -128,9 +128,9 @@ def run(
     return sorted(results, key=lambda r: (r.subject, r.tool))
 
 
-def digest_of(subject: Subject, ids: Sequence[str], device: Device) -> str:
+def digest_of(subject: Subject, ids: Sequence[str], device: Device, asked: Asked | None = None) -> str:
     """Hash of the kernel with its config at every case that ran."""
-    return digest(*(subject.digest(subject.op.case(name), device) for name in ids))
+    return digest(*(subject.digest(subject.op.case(name), device, asked) for name in ids))
 
 
 def _record(one: Found, subject: Subject, device: Device) -> store.Record:

@@ -13,6 +13,8 @@ import torch
 
 import rooftop
 from rooftop.core import api, registry
+from rooftop.core.dispatch import explain_problem
+from rooftop.core.spec import TARGETS
 
 
 def test_the_stub_is_what_the_op_files_say() -> None:
@@ -61,3 +63,12 @@ def test_a_public_name_is_looked_up_once_and_the_packages_own_come_first(monkeyp
     assert rooftop.load is api.load
     with pytest.raises(AttributeError, match="no attribute 'nothing'; it has load"):
         _ = rooftop.nothing
+
+
+def test_an_explanation_names_every_implementation_and_why_it_is_not_the_one() -> None:
+    op = registry.op("softmax")
+    said = str(explain_problem(op, op.problem(op.case("rows 2048x131072 bf16"), TARGETS[90])))
+    taken = said.split(": ")[1]
+    for other in registry.implementations("softmax"):
+        assert (f"not {other.name}: " in said) == (other.name != taken), said
+    assert "softmax__triton: it takes this as well" in said and "softmax__cutile_sm90: taken by its name alone" in said

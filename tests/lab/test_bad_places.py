@@ -9,6 +9,7 @@ import pytest
 from _support import command, flat
 
 from rooftop.core import settings
+from rooftop.lab import scaffold
 from rooftop.lab.simt import build
 
 KERNEL = """/* rooftop
@@ -27,6 +28,7 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "own.cu").write_text(KERNEL, encoding="utf-8")
     (tmp_path / "own.py").write_text("def own(x):\n    return x * 1\n", encoding="utf-8")
     (tmp_path / "folder.cu").mkdir()
+    (tmp_path / "damaged.jsonl").write_text('{"kind": "bench"}\n{"kind"\n', encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -38,6 +40,8 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (("check", "folder.cu"), 1, "folder.cu is a folder; a file is needed"),
         (("simt", "folder.cu"), 1, "folder.cu is a folder; a file is needed"),
         (("simt", "[bold]x[/bold].cu"), 1, "no file [bold]x[/bold].cu"),
+        (("report", "--records", "damaged.jsonl"), 1, "damaged.jsonl:1: not a record"),
+        (("records", "merge", "damaged.jsonl"), 1, "damaged.jsonl:1: not a record"),
         (("report", "--out", "own.cu"), 3, "own.cu: File exists"),
     ],
 )
@@ -76,3 +80,13 @@ def test_without_a_compiler_nothing_is_called_right(own: Path, monkeypatch: pyte
         assert "no C++ compiler on PATH" in flat(capsys.readouterr().err)
     finally:
         build.compiler.cache_clear()
+
+
+def test_a_full_disk_that_names_no_file_says_what_to_do(own: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(scaffold, "write", full)
+    assert command(monkeypatch, "new", "op", "scale") == 3
+    said = capsys.readouterr().err
+    assert "no space left on the disk; free some" in flat(said) and len(said.strip().splitlines()) == 1

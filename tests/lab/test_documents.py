@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from rooftop.core import registry, settings
 from rooftop.lab.cli import app, commands
 from rooftop.lab.records import store
-from rooftop.lab.report import documents
+from rooftop.lab.report import documents, known
 from rooftop.lab.report.charts import number
 from rooftop.lab.report.data import Gatherer, device_of, gather
 from rooftop.lab.report.model import SiteData
@@ -31,7 +31,7 @@ def committed() -> list[store.Record]:
 
 @cache
 def site() -> SiteData:
-    return gather(committed())
+    return gather(committed(), digests=known.load())
 
 
 @pytest.fixture(autouse=True)
@@ -42,7 +42,7 @@ def joined_once(monkeypatch: pytest.MonkeyPatch) -> None:
         return len(found) == len(committed()) and all(map(operator.is_, found, committed()))
 
     monkeypatch.setattr(store, "read", lambda folder, cut=None: list(committed()) if folder == RESULTS else READ(folder, cut))
-    monkeypatch.setattr(documents, "gather", lambda found: site() if same(found) else gather(found))
+    monkeypatch.setattr(documents, "gather", lambda found, **more: site() if same(found) else gather(found, **more))
 
 
 @pytest.fixture
@@ -129,7 +129,7 @@ def test_check_writes_nothing_and_exits_1_where_a_file_would_change(tmp_path: Pa
     assert ran.exit_code == 1
     assert "README.md" in ran.output
     assert {file: (settings.CHECKOUT / file).read_bytes() for file in FILES} == before
-    monkeypatch.setattr(documents, "outdated", lambda folder, cut: {})
+    monkeypatch.setattr(documents, "outdated", lambda **_: {})
     assert CliRunner().invoke(app, ["report", "--docs", "--check"]).exit_code == 0
     assert CliRunner().invoke(app, ["report", "--check"]).exit_code == 2
 

@@ -10,6 +10,7 @@ import pytest
 from _support import command, flat
 
 from rooftop.core import registry
+from rooftop.core.cubins import AbsentCompiler
 from rooftop.lab.candidates import Subject
 from rooftop.lab.cli.app import _narrow, table
 from rooftop.lab.inspect import inspector as inspecting
@@ -89,3 +90,20 @@ def test_facts_of_wrong_types_are_not_taken_from_the_cache(tmp_path: Path, monke
         for whole in (tmp_path / "cache" / "facts").rglob("*.of.json"):
             whole.unlink()
         assert inspecting.facts_of(subject, case, 90) == good
+
+
+def test_a_compiler_that_is_not_installed_is_a_reason_and_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROOFTOP_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "mine.cu").write_text(KERNEL)
+    file = registry.user_file(tmp_path / "mine.cu")
+    subject = Subject(file.name, registry.op("softmax"), file)
+    case = inspecting.inspect_case(subject, None, 90)
+    with monkeypatch.context() as patched:
+        patched.setattr(type(file), "machine_code", absent)
+        found = inspecting.many([(subject, case, 90)])
+        assert found == {("mine", 90): {"arch": 90, "target": "sm_90a", "refused": "package cutlass is not installed"}}
+    assert inspecting.facts_of(subject, case, 90)["kernels"], "installed since: it is compiled"
+
+
+def absent(*_: object) -> None:
+    raise AbsentCompiler("package cutlass is not installed")

@@ -31,7 +31,7 @@ def test_the_numbers_of_a_rung_follow_from_its_record(made: Made) -> None:
     for want in (*wanted, "torch faster", "1.250", "1.238 to 1.263", "90.9", "0.400"):
         assert want in ladder, want
     assert "2.10× the rung before; measured 2.00× hit" in ladder
-    assert "2 147 GB/s, 71.6 % of the roof, 1.250× torch, H100" in home
+    assert "2 147 GB/s, H100 71.6 % of the roof 1.250× torch" in home
 
 
 def lasting(made: Made, subject: str = "scale__cuda", **more: Any) -> dict[str, Any]:

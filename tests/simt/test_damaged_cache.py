@@ -46,3 +46,20 @@ def test_machine_code_that_cannot_be_read_is_made_anew() -> None:
     for text in ("", "{", "[]", '{"kernels": {"healed": [[1]]}, "shared": {}}'):
         newest.write_text(text, encoding="utf-8")
         assert simt.simulate(SOURCE, "healed", {"y": y}, **arguments).lines == want  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("content", [b"", b"garbage\n"])
+def test_a_damaged_part_of_the_simulator_is_built_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes) -> None:
+    monkeypatch.setenv("ROOFTOP_CACHE", str(tmp_path))
+
+    def part() -> bytes:
+        path, under_way = build._part(*build.WORKER)
+        if under_way is not None:
+            under_way.result()
+        return path.read_bytes()
+
+    good = part()
+    path, _ = build._part(*build.WORKER)
+    path.unlink()
+    path.write_bytes(content)
+    assert part()[:4] == good[:4] == b"\x7fELF"

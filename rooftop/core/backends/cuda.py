@@ -39,6 +39,7 @@ def _formulas(head: heads.Head) -> dict[str, str]:
     return {name: re.sub(r"\w+", lambda m: other.get(m[0], m[0]), text) for name, text in let.items() if name not in other}
 
 
+CHOSEN = 512  # configs that a kernel remembers
 GRID = (2**31 - 1, 65535, 65535)  # blocks of a grid at most
 
 
@@ -63,6 +64,7 @@ class CudaImplementation(Implementation):
             self._head = dataclasses.replace(self._head, arch=arch)
         self._loaded: dict[tuple[str, str], Module] = {}  # by target and kernel
         self._said: tuple[Problem, str | None] | None = None  # what `supports` said last
+        self._chosen: dict[Problem, dict[str, Any]] = {}  # what the module's `choose` said: some weigh a hundred configs
 
     @property
     def head(self) -> heads.Head:
@@ -150,7 +152,14 @@ class CudaImplementation(Implementation):
 
     def choose(self, problem: Problem) -> dict[str, Any]:
         asked = self._said_by_python("choose")
-        return dict(self._head.choose(problem)) if asked is None else {**self._head.config, **asked(problem, self._head)}
+        if asked is None:
+            return dict(self._head.choose(problem))
+        found = self._chosen.get(problem)
+        if found is None:
+            if len(self._chosen) >= CHOSEN:
+                self._chosen.clear()
+            found = self._chosen[problem] = {**self._head.config, **asked(problem, self._head)}
+        return dict(found)
 
     def launches(self, problem: Problem, config: Any) -> list[Launch]:
         asked = self._said_by_python("launches")

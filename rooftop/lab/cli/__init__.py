@@ -4,6 +4,7 @@ Each file of this package adds its commands to `app`; a new command is a new fil
 
 from __future__ import annotations
 
+import errno
 import importlib
 import os
 import pkgutil
@@ -70,6 +71,8 @@ def _main() -> None:
             _end(f"{said}: the compile cache cannot be used; set ROOFTOP_CACHE to a folder that can be written", ENVIRONMENT)
         if isinstance(error, FileNotFoundError):
             _end(str(error), WRONG)
+        if error.errno == errno.ENOSPC:
+            said = f"{where or 'a file'} cannot be written: no space left on the disk; free some, or name a folder on another"
         _end(said, ENVIRONMENT)
 
 

@@ -11,6 +11,7 @@ import typer
 from rooftop.lab.cli.app import ENVIRONMENT, SHOW, WRONG, AsJson, What, app, table
 
 if TYPE_CHECKING:
+    from rooftop.lab.records.store import Record
     from rooftop.lab.report.data import Digests
 
 records_app = typer.Typer(no_args_is_help=True, help="Records of other runs and machines.")
@@ -95,26 +96,29 @@ def restamp(
     typer.echo(f"{sum(done.restamped.values())} records {verb}, {sum(done.changed.values())} changed, {sum(done.unknown.values())} not comparable")
 
 
-def _tidy(folder: Path, digests: Digests) -> None:
-    """Prunes the house's own records, where there are any and none is being written. Keeps the digests that it works out."""
+def _tidy(folder: Path, digests: Digests) -> list[Record] | None:
+    """Prunes the house's own records, where there are any and none is being written. Keeps the digests that it works out. What it has read and left as it
+    was, as `rooftop.lab.records.store.read` gives it; None: they are to be read anew."""
     from rooftop.lab.records import prune as pruning
     from rooftop.lab.records.store import RecordError
     from rooftop.lab.report.data import staleness
 
+    left: list[Record] = []
     try:
-        done = pruning.prune(folder, lambda found: staleness(found, digests)) if folder.is_dir() else pruning.Pruned()
+        done = pruning.prune(folder, lambda found: staleness(found, digests), left=left) if folder.is_dir() else pruning.Pruned()
     except (RecordError, PermissionError) as error:
         typer.echo(f"note: {folder} is not pruned: {error}", err=True)
-        return
+        return None
     if done.bytes_dropped:
         typer.echo(f"pruned {folder}: {done.dropped} of {done.records} records, {done.bytes_dropped / 1e3:.0f} of {done.bytes / 1e3:.0f} kB", err=True)
+    return None if done.bytes_dropped else left
 
 
 @app.command(rich_help_panel=SHOW)
 def report(
     out: Annotated[Path, typer.Option(help="The folder of the pages.")] = Path("report"),
-    records: Annotated[Path | None, typer.Option(help="Folder of the records.", show_default="results/")] = None,
-    compute: Annotated[bool, typer.Option("--compute", help="Also compile and count in the simulator what has not been yet: minutes.")] = False,
+    records: Annotated[Path | None, typer.Option(help="Folder of the records, or one file of them.", show_default="results/")] = None,
+    compute: Annotated[bool, typer.Option("--compute", help="Compile for each target and count in the simulator what has not been here: minutes.")] = False,
     docs: Annotated[bool, typer.Option("--docs", help="Write the measured tables and pictures of README.md and docs/ instead.")] = False,
     check: Annotated[bool, typer.Option("--check", help="With --docs: write nothing; exit code 1 if a file would change.")] = False,
 ) -> None:
@@ -134,23 +138,26 @@ def report(
         out.mkdir(parents=True, exist_ok=True)  # before the work: it may not be possible
     cut: list[str] = []
     digests = known_digests.load()
-    if records is None and not check:
-        _tidy(settings.load().results, digests)
-    if docs:
-        from rooftop.lab.report import documents
+    changed: list[str] = []
+    from rich.console import Console
+    from rich.markup import escape
 
-        changed = list(documents.outdated(folder=records, cut=cut)) if check else documents.update(folder=records, cut=cut)
+    with Console(stderr=True).status("reading the records") as shown:
+        known = _tidy(settings.load().results, digests) if records is None and not check else None
+        if docs:
+            from rooftop.lab.report import documents
+
+            shown.update("writing tables and pictures")
+            made = documents.outdated if check else documents.update
+            changed = list(made(folder=records, cut=cut, digests=digests))
+        else:
+            known = recorded.read(records or settings.load().results, cut) if known is None else known
+            index, lacking = climb.build_report(out, known, digests, lambda text: shown.update(escape(text)), compute)
+    known_digests.save(digests)
+    if docs:
         said = "not as the records have it" if check else "written anew"
         typer.echo(f"{said}: {', '.join(changed)}" if changed else "every table and picture is as the records have it")
     else:
-        changed = []
-        from rich.console import Console
-        from rich.markup import escape
-
-        with Console(stderr=True).status("") as shown:
-            known = recorded.read(records or settings.load().results, cut)
-            index, lacking = climb.build_report(out, known, digests, lambda text: shown.update(escape(text)), compute)
-        known_digests.save(digests)
         typer.echo(index.resolve())
         if lacking:
             typer.echo(f"note: the pages lack {lacking}: rooftop report --compute does that, in some minutes", err=True)

@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from rooftop.core import settings
+from rooftop.core.cubins import AbsentCompiler
 from rooftop.core.implementation import Implementation
 from rooftop.core.spec import TARGETS, Case, Device, Launch, Meta, Problem
-from rooftop.lab.candidates import Subject
+from rooftop.lab.candidates import Asked, Subject
 from rooftop.lab.inspect import binary, dependent_launch
 from rooftop.lab.inspect.occupancy import Occupancy, occupancy
 
@@ -36,29 +37,33 @@ def device_of(target: int | str) -> Device:
 def facts_of(subject: Subject, case: Case, target: int | str) -> Facts:
     """The kernels that `subject` launches for `case` on `target`, each with the facts of its machine code.
 
-    ``{"arch", "target", "config", "config_from", "kernels": [...]}``, or ``{"arch", "target", "refused": why not}``."""
+    ``{"arch", "target", "config", "config_from", "kernels": [...]}``, or ``{"arch", "target", "refused": why not}``: that its compiler is not installed
+    here, too."""
     if (known := kept(subject, case, target)) is not None:
         return known
-    found = _found(subject, case, target)
+    try:
+        found = _found(subject, case, target)
+    except AbsentCompiler as error:  # not kept: it may be installed tomorrow
+        return {"arch": device_of(target).arch, "target": device_of(target).target, "refused": str(error)}
     _write(_path_of(subject, case, target), found)
     return found
 
 
-def kept(subject: Subject, case: Case, target: int | str) -> Facts | None:
+def kept(subject: Subject, case: Case, target: int | str, asked: Asked | None = None) -> Facts | None:
     """Facts that were found before, of the same code by the same tools; None where there are none."""
     try:
-        found = json.loads(_path_of(subject, case, target).read_text(encoding="utf-8"))
+        found = json.loads(_path_of(subject, case, target, asked).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
         return None
     whole = isinstance(found, dict) and found.get("target") == device_of(target).target and ("refused" in found or isinstance(found.get("kernels"), list))
     return found if whole and all(isinstance(k, dict) and k.keys() >= KEYS for k in found.get("kernels", [])) else None
 
 
-def _path_of(subject: Subject, case: Case, target: int | str) -> Path:
+def _path_of(subject: Subject, case: Case, target: int | str, asked: Asked | None = None) -> Path:
     device = device_of(target)
     assert subject.implementation is not None
     demands = json.dumps(dict(subject.implementation.demands), sort_keys=True, default=str)
-    parts = (_tools(), str(device), subject.name, case.id, subject.digest(case, device), demands)
+    parts = (_tools(), str(device), subject.name, case.id, subject.digest(case, device, asked), demands)
     key = hashlib.sha256("\0".join(parts).encode()).hexdigest()
     return settings.load().cache / "facts" / key[:2] / f"{key}.of.json"
 
@@ -155,7 +160,7 @@ def _write(path: Path, data: Any) -> None:
         pass  # a cache that cannot be written costs time, nothing else
 
 
-def inspect_case(subject: Subject, name: str | None, target: int | str) -> Case:
+def inspect_case(subject: Subject, name: str | None, target: int | str, asked: Asked | None = None) -> Case:
     """The case to inspect: the one named, else a ladder's headline, the first bench case or the first of all, whichever the subject supports."""
     if name:
         return subject.op.case(name)
@@ -165,7 +170,7 @@ def inspect_case(subject: Subject, name: str | None, target: int | str) -> Case:
 
         ladder = registry.ladder(subject.rung.ladder)
         found = [c for c in subject.op.cases if c.name == ladder.headline and c.dtype == ladder.dtypes[0]] + found
-    return next((c for c in found if subject.supports(c, device_of(target)) is None), found[0])
+    return next((c for c in found if subject.supports(c, device_of(target), asked) is None), found[0])
 
 
 def many(jobs: Iterable[tuple[Subject, Case, T]], done: Callable[[tuple[Subject, Case, T], Facts], None] | None = None) -> dict[tuple[str, T], Facts]:

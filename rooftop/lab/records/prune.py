@@ -2,7 +2,7 @@
 share a line from then on.
 
 Of a subject at a case on a card, a page shows the newest record that is not stale, or the newest where all are. Those before it were superseded; so was a
-stale check of a subject that has been checked since, at whatever case: no page shows a check that is stale.
+stale check of a subject that a later run has checked, at whatever case: no page shows a check that is stale.
 Records of kinds that are read otherwise (`tune`, `build`, `counters`, `compared`) stay."""
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rooftop.lab.records import store
+from rooftop.lab.records import form, store
 from rooftop.lab.records.store import Record, RecordError
 
 KINDS = ("bench", "check", "sanitize", "clock", "ceiling", "first-calls", "sweep", "language")
@@ -39,54 +39,65 @@ def _subject(r: Record) -> tuple[str, ...]:
 
 
 def superseded(found: Sequence[Record], stale: Callable[[Record], bool]) -> list[bool]:
-    """Of each of `found` whether a newer record stands for it."""
-    newest: dict[tuple[str, ...], int] = {}
-    good: dict[int, bool] = {}
-    for i in sorted((i for i, r in enumerate(found) if r["kind"] in KINDS), key=lambda i: str(found[i].get("at", ""))):
-        key, good[i] = _key(found[i]), not stale(found[i])
-        if key not in newest or good[i] or not good[newest[key]]:
-            newest[key] = i
-    kept = set(newest.values())
-    checked: dict[tuple[str, ...], str] = {}  # a subject on a card -> when it was last checked as it is
+    """Of each of `found` whether a newer record stands for it. `stale` is asked, which takes time, only of those of which it depends on that."""
+    at = [str(r.get("at", "")) for r in found]
+    alike: dict[tuple[str, ...], list[int]] = {}
+    for i in sorted((i for i, r in enumerate(found) if r["kind"] in KINDS), key=at.__getitem__):
+        alike.setdefault(_key(found[i]), []).append(i)
+    kept = {same[0] if len(same) == 1 else next((i for i in reversed(same) if not stale(found[i])), same[-1]) for same in alike.values()}
+    checks: dict[tuple[str, ...], list[int]] = {}  # a subject on a card -> what stays of its checks
     for i in kept:
-        if found[i]["kind"] == "check" and good[i]:
-            checked[_subject(found[i])] = max(checked.get(_subject(found[i]), ""), str(found[i].get("at", "")))
+        if found[i]["kind"] == "check":
+            checks.setdefault(_subject(found[i]), []).append(i)
+    for mine in checks.values():
+        if len({found[i].get("run", i) for i in mine}) > 1:
+            last = next((i for i in sorted(mine, key=at.__getitem__, reverse=True) if not stale(found[i])), None)
+            kept -= {i for i in mine if last is not None and at[i] < at[last] and found[i].get("run", i) != found[last].get("run", last) and stale(found[i])}
+    return [r["kind"] in KINDS and i not in kept for i, r in enumerate(found)]
 
-    def over(i: int, r: Record) -> bool:
-        return r["kind"] == "check" and not good[i] and str(r.get("at", "")) < checked.get(_subject(r), "")
 
-    return [r["kind"] in KINDS and (i not in kept or over(i, r)) for i, r in enumerate(found)]
+def _settled(content: bytes, sections: Sequence[store.Section]) -> bool:
+    """Whether a file of these sections is as short as it goes: it has a head for each, and a line for those of each subject that hold the same things."""
+    groups = sum(len({form.dumps(form.group(r)) for r in records}) + 1 for _, records in sections)
+    return all(head is not None and records for head, records in sections) and groups == sum(bool(line.strip()) for line in content.split(b"\n"))
 
 
-def prune(folder: Path, stale: Callable[[Iterable[Record]], Callable[[Record], bool]], dry: bool = False) -> Pruned:
+def prune(
+    folder: Path, stale: Callable[[Iterable[Record]], Callable[[Record], bool]], dry: bool = False, left: list[Record] | None = None
+) -> Pruned:
     """Take the superseded records below `folder` out of their files, and write what stays as short as it goes; a file that is left with none goes.
 
-    `stale` of all records says which are not of the tree. Raises RecordError, before anything is written, if a file is not one of records or a run
-    is still writing it, NotADirectoryError or FileNotFoundError if `folder` is not a folder."""
+    `stale` of all records says which are not of the tree. `left` is given the records that stay, in the order of `store.read`. Raises RecordError, before
+    anything is written, if a file is not one of records or a run is still writing it, NotADirectoryError or FileNotFoundError if `folder` is not a folder."""
     if not folder.is_dir():
         raise NotADirectoryError(f"{folder} is no folder") if folder.exists() else FileNotFoundError(f"no {folder}")
-    files: list[tuple[Path, bytes, list[tuple[Record, list[Record]]]]] = []
+    files: list[tuple[Path, bytes, bool, list[tuple[Record, list[Record]]]]] = []
     paths = sorted({path.resolve() for path in folder.rglob("*.jsonl")})
     with store.held(paths):
         for path in paths:
             content = path.read_bytes()
-            found, note = store.sections(path)
+            found, note = store.sections(path, content)
             if note:
                 raise RecordError(f"{note}: a run is writing it, or was cut off")
-            files.append((path, content, store.modern(found)))
-        everything = [r for _, _, found in files for _, records in found for r in records]
+            files.append((path, content, _settled(content, found), store.modern(found)))
+        everything = [r for *_, found in files for _, records in found for r in records]
         gone = iter(superseded(everything, stale(everything)))
         result = Pruned(records=len(everything), files=len(files))
         plans: list[tuple[Path, bytes, bytes]] = []
-        for path, before, sections in files:
+        for path, before, settled, sections in files:
             kept = [(head, [r for r in records if not next(gone)]) for head, records in sections]
-            after = store.text(kept)
-            result.dropped += sum(len(records) for _, records in sections) - sum(len(records) for _, records in kept)
+            dropped = sum(len(records) for _, records in sections) - sum(len(records) for _, records in kept)
+            after = before if settled and not dropped else store.text(kept)
+            result.dropped += dropped
             result.bytes, result.bytes_dropped = result.bytes + len(before), result.bytes_dropped + len(before) - len(after)
             result.files_dropped += not after
+            if left is not None:
+                left += [r for _, records in kept for r in records]
             if after != before:
                 plans.append((path, before, after))
         if not dry:
             for path, before, after in plans:
                 store.replace(path, before, after)
+    if left is not None:
+        left.sort(key=lambda r: str(r.get("at", "")))
     return result

@@ -71,7 +71,8 @@ _CODE: dict[tuple[str, str], tuple[Any, ...]] = {}  # target and variant -> what
 def _compiled(kernel: Any, problem: Any, launch: Any, scratch: Any) -> tuple[Any, ...]:
     key = (problem.device.target, kernel.variant(launch, {**dict(problem.tensors), **scratch}, problem))
     if not isinstance(launch.kernel, str) and key[1] == f"{kernel.name} {launch.kernel}":  # a revision whose Triton kernels do not tell their binaries apart
-        key = (key[0], f"{key[1]} {text_of({k: v for k, v in vars(launch).items() if k != "kernel"})} {problem.tensors}")
+        how = text_of({k: v for k, v in vars(launch).items() if k != "kernel"})
+        key = (key[0], f"{key[1]} {how} {problem.tensors}")
     if key not in _CODE:
         made = kernel.machine_code(problem, launch, scratch)
         _CODE[key] = code_of(made.cubin), made.symbol

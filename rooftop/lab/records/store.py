@@ -173,12 +173,12 @@ def parse(line: bytes, head: Mapping[str, Any] | None = None) -> list[Record]:
     return records
 
 
-def sections(path: Path) -> tuple[list[Section], str | None]:
-    """The records of one file by their heads, and what is wrong with its last line if a run was cut off in it.
+def sections(path: Path, content: bytes | None = None) -> tuple[list[Section], str | None]:
+    """The records of one file by their heads, and what is wrong with its last line if a run was cut off in it. `content`: of the file, where it was read.
 
     Raises RecordError where any other line is neither a record nor a head."""
     found: list[Section] = []
-    lines = path.read_bytes().split(b"\n")
+    lines = (path.read_bytes() if content is None else content).split(b"\n")
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
@@ -206,9 +206,9 @@ def read_file(path: Path) -> tuple[list[Record], str | None]:
 
 
 def read(folder: Path, cut: list[str] | None = None) -> list[Record]:
-    """Every record below `folder`, oldest first. An absent folder has none. `cut` is given a text for each file whose last line was cut off."""
+    """Every record below `folder` (or of one file), oldest first. An absent folder has none. `cut` is given a text for each whose last line was cut off."""
     found: list[Record] = []
-    for path in sorted(folder.rglob("*.jsonl")):
+    for path in [folder] if folder.is_file() else sorted(folder.rglob("*.jsonl")):
         records, note = read_file(path)
         found += records
         if note and cut is not None:

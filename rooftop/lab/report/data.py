@@ -20,7 +20,7 @@ from rooftop.core.contract import Contract
 from rooftop.core.devices import lookup
 from rooftop.core.implementation import Implementation
 from rooftop.core.spec import TARGETS, Case, Device, Work
-from rooftop.lab.candidates import Subject
+from rooftop.lab.candidates import Asked, Subject
 from rooftop.lab.counters import traffic
 from rooftop.lab.records.store import Record
 from rooftop.lab.report import checks, derivation, language_page, predictions, sweep_page
@@ -87,13 +87,15 @@ class Gatherer:
     house: registry.House
     counts: Mapping[str, RungCounts] = field(default_factory=dict)
     digests: Digests = field(default_factory=dict)
+    _asked: Asked = field(default_factory=Asked)
+    _why: dict[Any, tuple[str | None, str]] = field(default_factory=dict)  # of `digests`, what was asked of this one
     _cases: dict[str, Mapping[str, Case]] = field(default_factory=dict)  # op -> its cases by id
     _ceilings: dict[str, tuple[Ceilings | None, Ceilings | None]] = field(default_factory=dict)
 
     def site(self, now: datetime) -> SiteData:
         ladders = tuple(self.ladder_page(registry.ladder(name, self.house)) for name in registry.ladder_names(self.house))
         ops = tuple(self.op_score(name) for name in self._op_names())
-        bench = [r for r in self.records if r["kind"] == "bench"]
+        bench = self._of_kind("bench")
         stale = sum(self.stale(r) is not None for r in bench)
         languages = language_page.rows(self.records, self.measured, self.stale, self.house)
         return SiteData(ops, ladders, tuple(map(self.card, self.devices(bench))), len(bench), stale, now, self._sweeps(), languages)
@@ -143,13 +145,29 @@ class Gatherer:
             return f"{op_name} no longer has this case"
         device, sanitized = device_of(record), record["kind"] == "sanitize"
         key = (op_name, name, ids, device, sanitized)
-        if key not in self.digests:
-            why = next((why for i in ids if (why := subject.supports(cases[i], device))), None)
-            self.digests[key] = (why, "" if why else digest_of(subject, ids, device) if sanitized else subject.digest(cases[ids[0]], device))
-        why, digest = self.digests[key]
+        if key not in self._why:
+            if key not in self.digests:
+                self.digests[key] = self._of_the_tree(subject, [cases[i] for i in ids], device, sanitized, record.get("digest"))
+            self._why[key] = self.digests[key]
+        why, digest = self._why[key]
         if why:
             return f"it no longer takes this case: {why}"
         return None if digest == record.get("digest") else CHANGED
+
+    def _of_the_tree(self, subject: Subject, cases: Sequence[Case], device: Device, sanitized: bool, recorded: object) -> tuple[str | None, str]:
+        """Why the subject does not take these cases, and its digest at them. One that is as it was when it ran takes them, and is not asked."""
+
+        def digest() -> str:
+            return digest_of(subject, [c.id for c in cases], device, self._asked) if sanitized else subject.digest(cases[0], device, self._asked)
+
+        try:
+            found = digest()
+        except Exception:  # a kernel may fail in any way to choose for what it does not take; the question below says so, or it fails again
+            found = ""
+        if found and found == recorded:
+            return None, found
+        why = next((why for c in cases if (why := subject.supports(c, device, self._asked))), None)
+        return why, "" if why else found or digest()
 
     def _cases_of(self, op: Contract) -> Mapping[str, Case]:
         if op.name not in self._cases:
@@ -159,27 +177,50 @@ class Gatherer:
     # -- records ----------------------------------------------------------------------------------------------------
 
     @cached_property
+    def _placed(self) -> dict[tuple[str, str], list[Record]]:
+        """(kind, op) -> its records, in their order."""
+        found: dict[tuple[str, str], list[Record]] = {}
+        for r in self.records:
+            found.setdefault((str(r["kind"]), str(r.get("op"))), []).append(r)
+        return found
+
+    def _of_kind(self, kind: str) -> list[Record]:
+        return [r for r in self.records if r["kind"] == kind]
+
+    def _of(self, kind: str, op: str, *names: str | None) -> list[Record]:
+        found = (r for r in self._placed.get((kind, op), ()) if r.get("subject") in names)
+        return sorted(found, key=lambda r: str(r.get("at", "")))
+
+    @cached_property
+    def _peers(self) -> dict[tuple[str, str, str], list[Measured]]:
+        """(device, op, case) -> what was measured of its peers there."""
+        found: dict[tuple[str, str, str], list[Measured]] = {}
+        for (device, op, subject, case), m in self.measured.items():
+            if subject.startswith("peer:"):
+                found.setdefault((device, op, case), []).append(m)
+        return found
+
+    @cached_property
     def measured(self) -> dict[tuple[str, str, str, str], Measured]:
         """(device, op, subject, case id) -> the newest record that is not stale; where all are, the newest of those."""
         found: dict[tuple[str, str, str, str], Measured] = {}
-        for record in sorted((r for r in self.records if r["kind"] == "bench"), key=lambda r: str(r.get("at", ""))):
+        for record in sorted(self._of_kind("bench"), key=lambda r: str(r.get("at", ""))):
             item = self._measured(record)
             key = (item.device, item.op, item.subject, item.case)
             if key not in found or item.stale is None or found[key].stale is not None:
                 found[key] = item
-        return {key: self._beside_peers(item, found) for key, item in found.items()}
+        peers: dict[tuple[str, str, str, str], list[Measured]] = {}  # of one run at one case
+        for m in found.values():
+            if m.subject.startswith("peer:") and m.kernel and not m.stale:
+                peers.setdefault((m.device, m.op, m.case, m.run), []).append(m)
+        return {key: self._beside_peers(item, peers.get((item.device, item.op, item.case, item.run), ())) for key, item in found.items()}
 
     @staticmethod
-    def _beside_peers(item: Measured, found: Mapping[tuple[str, str, str, str], Measured]) -> Measured:
+    def _beside_peers(item: Measured, peers: Iterable[Measured]) -> Measured:
         """A rung too slow to be timed side by side with the peers, beside those of the same run."""
         if item.subject.startswith("peer:") or item.best_peer or item.stale or not item.kernel:
             return item
-        peers = [
-            Versus(m.subject, m.seconds / item.seconds, None, "not paired")
-            for (device, op, subject, case), m in found.items()
-            if (device, op, case, m.run) == (item.device, item.op, item.case, item.run) and subject.startswith("peer:") and m.kernel and not m.stale
-        ]
-        return replace(item, versus=(*item.versus, *peers))
+        return replace(item, versus=(*item.versus, *(Versus(m.subject, m.seconds / item.seconds, None, "not paired") for m in peers)))
 
     def _measured(self, record: Record) -> Measured:
         work = record["work"]
@@ -264,7 +305,7 @@ class Gatherer:
         op = registry.op(ladder.op, self.house)
         cases = cases_of(ladder, op)
         names = {r.name for r in ladder.rungs} | {r.implementation.name for r in ladder.rungs if r.head and r.head.implementation}
-        mine = [r for r in self.records if r["kind"] == "bench" and r.get("op") == op.name and str(r.get("subject")) in names]
+        mine = [r for r in self._placed.get(("bench", op.name), ()) if str(r.get("subject")) in names]
         devices = self.devices(mine)
         headline = headline_of(ladder, op).id
         rungs: list[RungRow] = []
@@ -272,8 +313,7 @@ class Gatherer:
             rungs.append(self._rung(rung, op.name, cases, headline, ladder.targets, devices, rungs[-1] if rungs else None))
         peers = {
             (device.name, case.id): tuple(sorted(
-                (m for (d, o, s, c), m in self.measured.items() if (d, o, c) == (device.name, op.name, case.id) and s.startswith("peer:") and m.kernel),
-                key=lambda m: m.seconds,
+                (m for m in self._peers.get((device.name, op.name, case.id), ()) if m.kernel), key=lambda m: m.seconds,
             ))
             for device in devices for case in cases
         }  # fmt: skip
@@ -298,7 +338,7 @@ class Gatherer:
                 if found:
                     cells[(device.name, case.id)] = min(found, key=lambda m: m.stale is not None)
         at = devices[0].device if devices else TARGETS[90]
-        unsupported = {case.id: why for case in cases if (why := subject.supports(case, at))}
+        unsupported = {case.id: why for case in cases if (why := subject.supports(case, at, self._asked))}
         facts = tuple(target_facts(arch, self.facts.get((rung.name, arch))) for arch in targets)
         path = rung.implementation.path
         text = path.read_text(encoding="utf-8")
@@ -325,9 +365,6 @@ class Gatherer:
         """Runs under compute-sanitizer on each card."""
         return checks.sanitized(registry.op(op, self.house), self._of("sanitize", op, *names), self.stale)
 
-    def _of(self, kind: str, op: str, *names: str | None) -> list[Record]:
-        return sorted((r for r in self.records if r["kind"] == kind and r.get("op") == op and r.get("subject") in names), key=lambda r: str(r.get("at", "")))
-
     # -- scores -----------------------------------------------------------------------------------------------------
 
     def op_score(self, name: str) -> OpScore:
@@ -336,24 +373,17 @@ class Gatherer:
         cases = [c for c in op.cases if "bench" in c.tags]
         implementations = tuple(ImplementationView(i.name, i.backend, i.arch, _shown(i.path), self.sanitized(name, i.name)) for i in found)
         names = {i.name for i in found}
-        mine = [r for r in self.records if r["kind"] == "bench" and r.get("op") == name and r.get("subject") in names]
+        mine = [r for r in self._placed.get(("bench", name), ()) if r.get("subject") in names]
         scores = []
         for device in self.devices(mine):
             rows: list[ScoreRow] = []
             for case in cases:
                 measured = [m for i in implementations if (m := self.measured.get((device.name, name, i.name, case.id))) and m.kernel]
-                taken = first_choice(op, found, case, device.device)
+                taken = first_choice(op, found, case, device.device, self._asked)
                 measured.sort(key=lambda m: (m.stale is not None, m.subject != taken, m.seconds))
-                hosts = sorted(
-                    ((s.removeprefix("peer:"), m.clocks["host"].median) for (d, o, s, c), m in self.measured.items()
-                     if (d, o, c) == (device.name, name, case.id) and s.startswith("peer:") and "host" in m.clocks and not m.stale),
-                    key=lambda host: host[1],
-                )  # fmt: skip
-                weights = sorted(
-                    ((s.removeprefix("peer:"), m.memory) for (d, o, s, c), m in self.measured.items()
-                     if (d, o, c) == (device.name, name, case.id) and s.startswith("peer:") and m.memory is not None and not m.stale),
-                    key=lambda weight: weight[1],
-                )  # fmt: skip
+                peers = [(m.subject.removeprefix("peer:"), m) for m in self._peers.get((device.name, name, case.id), ()) if not m.stale]
+                hosts = sorted(((s, m.clocks["host"].median) for s, m in peers if "host" in m.clocks), key=lambda host: host[1])
+                weights = sorted(((s, m.memory) for s, m in peers if m.memory is not None), key=lambda weight: weight[1])
                 rows.append(ScoreRow(CaseView(case.id, case.name, case.dtype, case.why, False), tuple(measured), tuple(hosts), tuple(weights)))
             scores.append(DeviceScore(device, tuple(rows), summarise(rows)))
         views = tuple(CaseView(c.id, c.name, c.dtype, c.why, False) for c in cases)
@@ -401,9 +431,9 @@ def summarise(rows: Iterable[ScoreRow]) -> Summary:
     return Summary(len(best), len(rows), min(shares, default=None), median(shares) if shares else None, verdicts, ratio, len(speeds))
 
 
-def first_choice(op: Contract, found: Iterable[Implementation], case: Case, device: Device) -> str | None:
-    """The implementation that a call of this case takes on this card."""
-    seen = Subject(op.name, op).kernel_problem(case, device)[1]
+def first_choice(op: Contract, found: Iterable[Implementation], case: Case, device: Device, asked: Asked | None = None) -> str | None:
+    """The implementation that a call of this case takes on this card. `asked`: what was worked out for others; grows."""
+    seen = (asked or Asked()).problem(op, case, device)
     return next((i.name for i, reason in ranked(found, seen) if reason is None), None)
 
 

@@ -12,7 +12,7 @@ from rooftop.lab.counters.simulator_speed import FIRST, MODES, newest
 from rooftop.lab.records import store
 from rooftop.lab.records.store import Record
 from rooftop.lab.report import comm_page, language_page, precision, profiling_page
-from rooftop.lab.report.data import gather
+from rooftop.lab.report.data import Digests, gather
 from rooftop.lab.report.linear_page import front
 from rooftop.lab.report.model import SiteData
 from rooftop.lab.report.picture import climb
@@ -204,10 +204,11 @@ def replaced(text: str, name: str, content: str) -> str:
     return f"{before}{begin}\n{content}\n{END}{after}"
 
 
-def pages(root: Path, found: list[Record]) -> dict[str, str]:
-    """Every generated file below `root`, as it should be. Raises ValueError for markers that are missing, OSError for a file that is."""
+def pages(root: Path, found: list[Record], digests: Digests | None = None) -> dict[str, str]:
+    """Every generated file below `root`, as it should be. `digests`: as for `gather`. Raises ValueError for markers that are missing, OSError for a
+    file that is."""
     texts: dict[str, str] = {}
-    site = gather(found)
+    site = gather(found, digests=digests)
     for (file, name), make in TABLES.items():
         texts[file] = replaced(texts.get(file) or (root / file).read_text(encoding="utf-8"), name, make(found, site))
     ladders = {ladder.name: ladder for ladder in site.ladders}
@@ -215,18 +216,22 @@ def pages(root: Path, found: list[Record]) -> dict[str, str]:
     return texts | {file: climb(ladders[ladder], names) for file, (ladder, names) in PICTURES.items()}
 
 
-def outdated(root: Path = settings.CHECKOUT, folder: Path | None = None, cut: list[str] | None = None) -> dict[str, str]:
+def outdated(
+    root: Path = settings.CHECKOUT, folder: Path | None = None, cut: list[str] | None = None, digests: Digests | None = None
+) -> dict[str, str]:
     """The generated files that are not as the records below `folder` (results/ where None) have them, as they should be. `cut`: as
-    for `records.read`."""
+    for `records.read`. `digests`: as for `gather`."""
     where = folder or settings.load().results
-    found = store.read(where, cut) if where.is_dir() else []
-    texts = pages(root, found)
+    found = store.read(where, cut)
+    texts = pages(root, found, digests)
     return {file: text for file, text in texts.items() if not (root / file).is_file() or (root / file).read_text(encoding="utf-8") != text}
 
 
-def update(root: Path = settings.CHECKOUT, folder: Path | None = None, cut: list[str] | None = None) -> list[str]:
+def update(
+    root: Path = settings.CHECKOUT, folder: Path | None = None, cut: list[str] | None = None, digests: Digests | None = None
+) -> list[str]:
     """Write anew what is outdated; the files that changed."""
-    changed = outdated(root, folder, cut)
+    changed = outdated(root, folder, cut, digests)
     for file, text in changed.items():
         (root / file).parent.mkdir(parents=True, exist_ok=True)
         (root / file).write_text(text, encoding="utf-8")

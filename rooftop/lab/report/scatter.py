@@ -16,7 +16,8 @@ from rooftop.lab.report.charts import number
 WIDE, NARROW = 900, 340  # pixels
 HEIGHT = 330
 LEFT, RIGHT, TOP, BOTTOM = 46, 16, 14, 44  # margins, pixels
-LETTER = 6.4  # pixels of a letter of a label
+Box = tuple[float, float, float, float]  # left, top, right, bottom, pixels
+LETTER = 7.2  # pixels of a letter of a label
 
 
 @dataclass(frozen=True)
@@ -40,23 +41,26 @@ class Line:
 
 
 def drawing(
-    points: Sequence[Point], axis: str, *, mark: tuple[float, str] | None = None, unit: float = 1.0, lines: Sequence[Line] = ()
-) -> Markup:
+    points: Sequence[Point], axis: str, *, mark: tuple[float, str] | None = None, unit: float = 1.0, lines: Sequence[Line] = (), width: int = WIDE,
+    height: int = HEIGHT,
+) -> Markup:  # fmt: skip
     """The points over a logarithmic x axis.
 
     axis   what x is
     mark   a place on the x axis with its name: a line from top to bottom
     unit   what one step of the ticks' numbers is in x
-    lines  others than what the points show: peers"""
+    lines  others than what the points show: peers
+    width, height   pixels, on a wide screen"""
     if not points:
         return Markup("")
-    wide, narrow = _one(points, axis, mark, unit, WIDE, True, lines), _one(points, axis, mark, unit, NARROW, False, lines)
+    wide, narrow = _one(points, axis, mark, unit, (width, height), True, lines), _one(points, axis, mark, unit, (NARROW, HEIGHT), False, lines)
     return Markup(f'<div class="wide">{wide}</div><div class="narrow">{narrow}</div>')
 
 
 def _one(
-    points: Sequence[Point], axis: str, mark: tuple[float, str] | None, unit: float, width: int, labelled: bool, lines: Sequence[Line] = ()
+    points: Sequence[Point], axis: str, mark: tuple[float, str] | None, unit: float, size: tuple[int, int], labelled: bool, lines: Sequence[Line] = ()
 ) -> str:
+    width, height = size
     xs = [p.x for p in points if p.x > 0] + ([mark[0]] if mark else [])
     zero = any(p.x <= 0 for p in points)
     low, high = math.log10(min(xs, default=1.0)) - 0.15, math.log10(max(xs, default=1.0)) + 0.15
@@ -69,9 +73,9 @@ def _one(
         return left + (width - left - RIGHT) * (math.log10(value) - low) / (high - low) if value > 0 else LEFT + 14
 
     def y(share: float) -> float:
-        return TOP + (HEIGHT - TOP - BOTTOM) * (1 - (share - bottom) / (top - bottom))
+        return TOP + (height - TOP - BOTTOM) * (1 - (share - bottom) / (top - bottom))
 
-    floor = HEIGHT - BOTTOM
+    floor = height - BOTTOM
     body = []
     for k in range(round(bottom * 5), int(top * 5) + 1):
         body.append(f'<line class="grid" x1="{LEFT}" x2="{width - RIGHT}" y1="{y(k / 5):.1f}" y2="{y(k / 5):.1f}"/>')
@@ -85,32 +89,50 @@ def _one(
         body.append(f'<text x="{LEFT + 14}" y="{floor + 17}" text-anchor="middle">0</text>')
     if mark:
         body.append(f'<line class="mark" x1="{x(mark[0]):.1f}" x2="{x(mark[0]):.1f}" y1="{TOP}" y2="{floor}"/>')
-        body.append(f'<text x="{x(mark[0]) - 5:.1f}" y="{floor - 7}" text-anchor="end">{escape(mark[1])}</text>')
-    body.append(f'<text x="{(LEFT + width - RIGHT) / 2:.1f}" y="{HEIGHT - 6}" text-anchor="middle">{escape(axis)}</text>')
+    body.append(f'<text x="{(LEFT + width - RIGHT) / 2:.1f}" y="{height - 6}" text-anchor="middle">{escape(axis)}</text>')
     for n, line in enumerate(lines):
         path = " ".join(f"{x(at):.1f},{y(share):.1f}" for at, share in line.points)
         body.append(f'<polyline class="peer{n % 3}" points="{path}"><title>{escape(line.name)}</title></polyline>')
-    taken: list[tuple[float, float, float, float]] = [(x(p.x) - 5, y(p.share) - 5, x(p.x) + 5, y(p.share) + 5) for p in points]
+    taken: list[Box] = [(x(p.x) - 5, y(p.share) - 5, x(p.x) + 5, y(p.share) + 5) for p in points]
+    if mark:
+        at, length = x(mark[0]), len(mark[1]) * LETTER
+        bottoms = [floor - 7 - 14 * n for n in range((floor - TOP) // 14)]
+        free = ((left, float(bottom)) for bottom in bottoms for left in (at - 5 - length, at + 5) if _free(_box(left, bottom, length), size, taken))
+        if place := next(free, None):
+            taken.append(_box(*place, length))
+            body.append(f'<text x="{place[0]:.1f}" y="{place[1]:.0f}">{escape(mark[1])}</text>')
+        taken.append((at - 2, TOP, at + 2, floor))
     for p in sorted(points, key=lambda p: p.share):
-        dot = f'<circle class="dot {escape(p.kind)}" cx="{x(p.x):.1f}" cy="{y(p.share):.1f}" r="4.5"><title>{escape(p.text)}</title></circle>'
+        kind = f"dot {escape(p.kind)}".rstrip()
+        said = f"<title>{escape(p.text)}</title>" if labelled else ""  # a phone has no pointer that rests on a point
+        dot = f'<circle class="{kind}" cx="{x(p.x):.1f}" cy="{y(p.share):.1f}" r="4.5">{said}</circle>'
         body.append(f'<a href="{escape(p.href)}">{dot}</a>' if p.href else dot)
     for p in points if labelled else ():
-        if p.label and (place := _room(x(p.x), y(p.share), len(p.label) * LETTER, width, taken)):
+        if p.label and (place := _room(x(p.x), y(p.share), len(p.label) * LETTER, size, taken)):
             body.append(f'<text class="label" x="{place[0]:.1f}" y="{place[1]:.1f}">{escape(p.label)}</text>')
     about = f"share of the roof in percent against {escape(axis)}"
-    return f'<svg viewBox="0 0 {width} {HEIGHT}" width="{width}" height="{HEIGHT}" role="img" aria-label="{about}">{"".join(body)}</svg>'
+    return f'<svg viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="img" aria-label="{about}">{"".join(body)}</svg>'
 
 
-def _room(x: float, y: float, length: float, width: int, taken: list[tuple[float, float, float, float]]) -> tuple[float, float] | None:
+def _room(x: float, y: float, length: float, size: tuple[int, int], taken: list[Box]) -> tuple[float, float] | None:
     """Where a label fits beside its point without touching another or a point; it is then taken. None: it is left out."""
     for dx, dy in ((8, 4), (-8 - length, 4), (-length / 2, -9), (-length / 2, 18), (8, -8), (8, 16), (-8 - length, -8), (-8 - length, 16)):
-        box = (x + dx, y + dy - 10, x + dx + length, y + dy + 3)
-        if box[0] < LEFT or box[2] > width - RIGHT or box[1] < TOP or box[3] > HEIGHT - BOTTOM:
-            continue
-        if all(box[2] < t[0] or box[0] > t[2] or box[3] < t[1] or box[1] > t[3] for t in taken):
+        box = _box(x + dx, y + dy, length)
+        if _free(box, size, taken):
             taken.append(box)
             return x + dx, y + dy
     return None
+
+
+def _box(x: float, y: float, length: float) -> Box:
+    """What a text of this length takes whose first letter stands at x, y."""
+    return x, y - 10, x + length, y + 3
+
+
+def _free(box: Box, size: tuple[int, int], taken: Sequence[Box]) -> bool:
+    """Whether it lies inside the drawing and touches nothing there."""
+    inside = box[0] >= LEFT and box[2] <= size[0] - RIGHT and box[1] >= TOP and box[3] <= size[1] - BOTTOM
+    return inside and all(box[2] < t[0] or box[0] > t[2] or box[3] < t[1] or box[1] > t[3] for t in taken)
 
 
 def _ticks(low: float, high: float, most: int) -> list[float]:

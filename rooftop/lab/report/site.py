@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import groupby, pairwise
@@ -25,7 +25,7 @@ from rooftop.lab.records.store import Record
 from rooftop.lab.report import counts
 from rooftop.lab.report.charts import charts, number
 from rooftop.lab.report.data import Digests, gather
-from rooftop.lab.report.model import Card, DeviceScore, DeviceView, LadderPage, RungRow, SiteData
+from rooftop.lab.report.model import Card, DeviceScore, DeviceView, LadderPage, OpScore, RungRow, SiteData
 from rooftop.lab.report.predictions import HIT, speedup
 from rooftop.lab.report.rung_counts import RungCounts
 from rooftop.lab.report.scatter import Point, drawing
@@ -89,7 +89,8 @@ def write(out: Path, site: SiteData, say: Callable[[str], None] = lambda text: N
     for path in (p for kind in ("ladder", "op", "card") for p in out.glob(f"{kind}-*.html")):
         if path.name not in made:
             path.unlink()  # of a ladder, an op or a card that is gone
-    return page("index.html", "home.html.j2", rooflines=[(card, roofline(site, card)) for card in site.cards], sparks=[spark(x) for x in site.ladders])
+    cards = sorted(site.cards, key=lambda card: -sum(shown([op], card) for op in site.ops))  # the one with the most ops first
+    return page("index.html", "home.html.j2", rooflines=[(card, roofline(site, card)) for card in cards], sparks=[spark(x) for x in site.ladders])
 
 
 def sweep(score: DeviceScore) -> Markup:
@@ -113,8 +114,8 @@ def roofline(site: SiteData, card: Card) -> Markup:
             assert m.share is not None
             text = f"{op.name}, {m.case}: {100 * m.share:.1f} % of the roof, {number(intensity, 3)} operations a byte, bound by {m.roofs.bound}"
             points.append(Point(intensity, m.share, text, "memory" if m.roofs.bound == "memory" else "unit", op.name, op.file))
-    ridge = (card.ridge, "bf16 tensor cores as slow as the memory") if card.ridge else None
-    return drawing(points, "operations a byte", mark=ridge)
+    ridge = (card.ridge, "bf16 ridge") if card.ridge else None
+    return drawing(points, "operations a byte", mark=ridge, width=440, height=316)
 
 
 def gained(page: LadderPage, number: int, device: DeviceView, case: str) -> float | None:
@@ -137,8 +138,21 @@ def environment() -> jinja2.Environment:
     env.filters.update(num=number, micro=lambda seconds: number(seconds * 1e6), percent=lambda share: f"{100 * share:.1f}")
     env.filters.update(ratio=lambda value: number(value, 4 if value >= 0.9995 else 3))
     env.filters.update(grouped=lambda n: f"{n:,}".replace(",", "\N{NARROW NO-BREAK SPACE}"), instructions=instructions, plain=counts.plain)
-    env.globals.update(hit=round(100 * HIT), gained=gained, about=dict(COUNTS))
+    env.globals.update(hit=round(100 * HIT), gained=gained, about=dict(COUNTS), shown=shown, packed=packed)
     return env
+
+
+def shown(ops: Iterable[OpScore], card: Card) -> bool:
+    """Whether any of these ops was measured on the card, its kernels as they are."""
+    return any((score := op.on(card.device)) is not None and score.summary.measured for op in ops)
+
+
+def packed(families: Iterable[tuple[str, Sequence[OpScore]]], columns: int = 4) -> list[tuple[str, Sequence[OpScore]]]:
+    """Families of ops in an order in which `columns` columns of whole tables come out about equally long."""
+    made: list[list[tuple[str, Sequence[OpScore]]]] = [[] for _ in range(columns)]
+    for family, ops in sorted(families, key=lambda f: (-len(f[1]), f[0])):
+        min(made, key=lambda column: sum(len(ops) + 1 for _, ops in column)).append((family, ops))
+    return [one for column in made for one in column]
 
 
 def instructions(counts: Mapping[str, int]) -> list[tuple[str, int]]:

@@ -188,6 +188,9 @@ def build(
     numbers = {name: i for i, name in enumerate(order)}
     target = cache_folder / f"{key}.{mode}.so"
     if _whole(target):
+        _, under_way = _part(*WORKER)  # which it loads
+        if under_way is not None:
+            under_way.result()
         return Library(target, numbers, 0.0)
     cache_folder.mkdir(parents=True, exist_ok=True)
     if progress is not None:
@@ -236,12 +239,20 @@ def build(
 def _whole(library: Path) -> bool:
     """Whether a library of the cache is there with all that belongs to it, and none of it is cut off or empty."""
     try:
-        found = library.read_bytes()
-        sections = int.from_bytes(found[40:48], "little") + int.from_bytes(found[58:60], "little") * int.from_bytes(found[60:62], "little")
         json.loads(library.with_suffix(".variables").read_text(encoding="utf-8"))
-        return found[:4] == b"\x7fELF" and len(found) >= sections and int(library.with_suffix(".stack").read_text(encoding="utf-8")) > 0
+        return _object(library) and int(library.with_suffix(".stack").read_text(encoding="utf-8")) > 0
     except (OSError, ValueError):
         return False
+
+
+def _object(path: Path) -> bool:
+    """Whether a file is an ELF object or library that ends where its header says."""
+    try:
+        found = path.read_bytes()
+    except OSError:
+        return False
+    sections = int.from_bytes(found[40:48], "little") + int.from_bytes(found[58:60], "little") * int.from_bytes(found[60:62], "little")
+    return found[:4] == b"\x7fELF" and len(found) >= sections
 
 
 @lru_cache(maxsize=256)
@@ -257,6 +268,7 @@ def _frames(usage: str) -> int:
 
 _ENGINES = Lock()  # kernels are built by several threads at once, the engine for all of them by the first
 _UNDER_WAY: dict[Path, Future[None]] = {}
+WORKER = ("worker.cpp", ".so", "-shared")  # a part of the runtime, as `_part` takes it
 progress: Callable[[str], None] | None = None  # is told what is built, where somebody wants to know
 
 
@@ -277,7 +289,7 @@ def _part(name: str, suffix: str, *options: str) -> tuple[Path, Future[None] | N
             os.replace(Path(temporary) / f"part{suffix}", target)
 
     with _ENGINES:
-        if not target.is_file() and (target not in _UNDER_WAY or _UNDER_WAY[target].done()):
+        if not _object(target) and (target not in _UNDER_WAY or _UNDER_WAY[target].done()):
             if progress is not None and not _UNDER_WAY:
                 progress(f"building the simulator with {tool.version}: once, some ten seconds")
             _UNDER_WAY[target] = _pool().submit(make)
@@ -292,7 +304,7 @@ def _pool() -> ThreadPoolExecutor:
 def engine(*modes: str) -> tuple[Path, list[Path]]:
     """The library that says which worker a thread is, for all simulations of a process, and the engine's objects. They are made at the same time."""
     names = (*ENGINE, *(f"{mode}.cpp" for mode in modes))
-    parts = [_part("worker.cpp", ".so", "-shared"), *(_part(name, ".o", "-g1", "-pthread", "-c") for name in names)]
+    parts = [_part(*WORKER), *(_part(name, ".o", "-g1", "-pthread", "-c") for name in names)]
     for _, under_way in parts:
         if under_way is not None:
             under_way.result()
