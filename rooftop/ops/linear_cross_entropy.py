@@ -15,7 +15,7 @@ from rooftop.core.op import Grad, Judged, Op, Tolerance
 from rooftop.core.spec import DTYPES, Meta, Problem, Work, dtype_of
 from rooftop.ops import _linear_loss
 from rooftop.ops._arguments import number
-from rooftop.ops._linear_cases import cases
+from rooftop.ops._linear_cases import SWEPT, cases
 from rooftop.ops._linear_loss import Options
 from rooftop.ops._linear_peers import compiled_backward, liger, torch_step
 
@@ -389,6 +389,7 @@ OP = Op(
     outputs=outputs,
     canonical=canonical,
     cases=cases(),
+    swept=SWEPT,
     faults=faults,
     work=work,
     same=same,
