@@ -94,6 +94,8 @@ def _dense() -> Callable[..., Tensor]:
     import torch
 
     def cublas(a: Tensor, b: Tensor, columns: Tensor, offsets: Tensor, alpha: float) -> Tensor:
+        if a.shape[0] * b.shape[0] > 2**28:
+            raise ValueError(f"a dense product of {a.shape[0]} x {b.shape[0]} is too large beside its elements")
         return (torch.mm(a, b.t()))[rows_of(offsets, columns.shape[0]), columns] * alpha
 
     return cublas

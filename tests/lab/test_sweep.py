@@ -256,6 +256,20 @@ def test_a_point_that_raises_is_named_and_the_others_stay(monkeypatch: pytest.Mo
     assert [w.endswith("RuntimeError: no such kernel") for w in run.wrong] == [True] and len(whole["us"]) == 3
 
 
+def test_a_peer_that_lacks_memory_does_not_end_the_point(monkeypatch: pytest.MonkeyPatch) -> None:
+    run, _ = swept_add(monkeypatch)
+    made = Plain.contestant
+
+    def short(self: Any, s: Subject, sets: Any, options: Any) -> Contestant:
+        if s.peer:
+            raise torch.OutOfMemoryError("out of memory")
+        return made(self, s, sets, options)
+
+    monkeypatch.setattr(Plain, "contestant", short)
+    found = run.run(60.0, lambda text: None)
+    assert len(found["us"]) == 3 and found["peers"] == {} and not run.wrong
+
+
 def test_a_lost_context_ends_the_op(monkeypatch: pytest.MonkeyPatch) -> None:
     run, _ = swept_add(monkeypatch)
     row, began = run._row, iter((True, False))
