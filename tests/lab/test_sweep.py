@@ -207,7 +207,7 @@ def swept_add(monkeypatch: pytest.MonkeyPatch, wrong: bool = False) -> tuple[swe
     of = Sizes(lambda dtype, rows, columns: dict.fromkeys("xy", Input((rows, columns), dtype)), {"rows": (256, 256), "columns": (1024, 2048)}, axis="columns")
     monkeypatch.setattr(bench, "Bench", Plain)
     monkeypatch.setattr(Plain, "wrong", wrong)
-    monkeypatch.setattr(sweep.Sweep, "compile", lambda self: 0)
+    monkeypatch.setattr(sweep.Sweep, "compile", lambda self, which: 0)
     points = sweep.draw(op, of, H200, 30 * GIB, count=3)
     run = sweep.Sweep(op, of, points, H200, timer=Timer(Simulated(l2_bytes=1 << 20)), compiled=0)
     run.device = TARGETS["h200"].__class__(**{**vars(H200), "l2_bytes": 1 << 20})
@@ -236,6 +236,25 @@ def test_a_result_that_is_not_torchs_is_named(monkeypatch: pytest.MonkeyPatch) -
 def test_a_spent_budget_leaves_points_out(monkeypatch: pytest.MonkeyPatch) -> None:
     run, _ = swept_add(monkeypatch)
     assert run.run(-1.0, lambda text: None)["us"] == []
+
+
+def test_what_the_budget_does_not_reach_is_not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    run, _ = swept_add(monkeypatch)
+    monkeypatch.setattr(sweep, "BATCH", 2)
+    asked: list[list[int]] = []
+    monkeypatch.setattr(run, "compile", lambda which: asked.append(list(which)) or 1)
+    order, said = list(sweep._spread(3)), list[str]()
+    assert len(run.run(60.0, said.append)["us"]) == 3 and asked == [order[:2], order[2:]]
+    assert said[-1].startswith("add: 3 of 3 points in ") and "2 programs compiled" in said[-1]
+    row = run._row
+
+    def slow(i: int, say: Any) -> Any:
+        sweep.time.sleep(0.3)
+        return row(i, say)
+
+    monkeypatch.setattr(run, "_row", slow)
+    asked.clear()
+    assert len(run.run(0.2, said.append)["us"]) == 1 and asked == [order[:2]]
 
 
 def test_a_point_that_raises_is_named_and_the_others_stay(monkeypatch: pytest.MonkeyPatch) -> None:

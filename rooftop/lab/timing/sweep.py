@@ -36,6 +36,7 @@ KEPT = 3  # contestants, with peers, that each keep a copy of what an op writes 
 OF_MODELS = 8  # times the most bytes that a drawn point moves: what a point at a model's widths may
 FAR_OFF = 0.05  # a result further than this from torch's, as a share of its norm, is wrong
 BUDGET_S = 0.03  # of sampling a point
+BATCH = 24  # points whose kernels are compiled together, before they are timed: a small budget is not spent on compiling what it does not reach
 SAVE_S = 1.0  # between two records of the points that there are
 BY_CALLS = "a graph takes longer to capture than a point may last"
 
@@ -228,10 +229,10 @@ class Sweep:
         call = select(self.op, self.op.problem(point.case(self.of), self.device)).call
         return None if call is None else Subject(call.implementation.name, self.op, call.implementation)
 
-    def compile(self) -> int:
-        """Every kernel of all points, on all cores. How many programs."""
+    def compile(self, which: Iterable[int]) -> int:
+        """Every kernel of these points, on all cores. How many programs."""
         fields = []
-        for p in self.points:
+        for p in (self.points[i] for i in which):
             mine = self.chosen(p)
             fields.append(bench.Field(self.op, p.case(self.of), [*([mine] if mine else []), *self.named]))
         return bench.compile_first(fields, self.device)
@@ -240,12 +241,14 @@ class Sweep:
         """The record. Points that the budget leaves no time for are left out, and those that raise, which `wrong` names.
 
         save   is given the record of the points that there are, once a second while there come more"""
-        began = time.monotonic()
-        programs = self.compile()
-        say(f"{self.op.name}: {len(self.points)} points, {programs} programs compiled in {time.monotonic() - began:.1f} s")
+        began = saved = time.monotonic()
         rows: list[dict[str, Any]] = []
-        timed = saved = time.monotonic()
-        for i in _spread(len(self.points)):
+        order, programs, compiling = list(_spread(len(self.points))), 0, 0.0
+        for k, i in enumerate(order):
+            if k % BATCH == 0 and time.monotonic() - began <= budget_s:
+                compiling -= time.monotonic()
+                programs += self.compile(order[k : k + BATCH])
+                compiling += time.monotonic()
             if time.monotonic() - began > budget_s:
                 say(f"{self.op.name}: {len(self.points) - len(rows)} points left out: {budget_s:g} s are spent")
                 break
@@ -263,7 +266,8 @@ class Sweep:
                 if save is not None and time.monotonic() - saved >= SAVE_S:
                     save(self._record(_in_order(rows)))
                     saved = time.monotonic()
-        say(f"{self.op.name}: {len(rows)} points in {time.monotonic() - timed:.1f} s")
+        spent = time.monotonic() - began - compiling
+        say(f"{self.op.name}: {len(rows)} of {len(order)} points in {spent:.1f} s; {programs} programs compiled in {compiling:.1f} s")
         return self._record(_in_order(rows))
 
     def _row(self, i: int, say: Callable[[str], None]) -> dict[str, Any] | None:
