@@ -95,6 +95,9 @@ def cases() -> list[Case]:
             case("frozen weight, small", tags="edge", **_call(10, 32, 100, d, weight_grad=False, memory="small")),
             case("frozen input", tags="edge", **_call(10, 32, 100, d, x_grad=False, bias=d)),
             case("the loss alone", tags="edge", **_call(10, 32, 100, d, x_grad=False, weight_grad=False)),
+            case("high soft cap", tags="edge", **_call(6, 16, 1030, d, cap=1e5, memory="small")),
+            *(case(f"soft cap, exact products, {v} classes", tags="edge", **_call(6, 1, v, d, cap=30.0, fill="integers", weight="integers", reduction="none",
+                                                                                  x_grad=False, weight_grad=False)) for v in (3, 1030)),
             case("weight's gradient in float32", tags="edge", **_call(10, 32, 100, d, to="f32")),
             case("weight's gradient in float32, small", tags="edge", **_call(10, 32, 100, d, to="f32", memory="small")),
         ]
