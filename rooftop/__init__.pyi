@@ -486,7 +486,8 @@ def linear_cross_entropy(x: Tensor, weight: Tensor, target: Tensor, *, bias: Ten
             they are left out of the products too; elsewhere these take their rows along.
         label_smoothing: 0 to 1, the share of the target spread evenly over all classes.
         lse_square_scale: factor of the squared log-normaliser, added to each token's loss.
-        softcap: logits are first bounded smoothly to ± this; None for not.
+        softcap: logits are first bounded smoothly to ± this; None for not. On a GPU, with 16 bits, 1024 classes or more and a cap of at most 70 to 2e-7 of
+            the cap.
         reduction: `"mean"` over the tokens that count, `"sum"` or `"none"`. With `"none"` both points of `memory` make four products.
         return_lse: return (loss, lse), lse [...] in float32, 0 where a token is ignored. No gradient flows through it.
         weight_grad_dtype: of the weight's gradient: its own, or torch.float32, for a leaf with ``weight.grad_dtype = torch.float32``: autograd would round

@@ -8,6 +8,8 @@ from typing import Any
 
 from rooftop.core.spec import Case
 
+PRODUCT = {"M": (16, 1 << 18), "N": (16, 1 << 18), "K": (16, 1 << 18)}  # the sizes of a matrix product
+
 
 @dataclass(frozen=True)
 class Sizes:
@@ -17,13 +19,15 @@ class Sizes:
     ranges   size -> (least, most)
     rows     the size that takes what the others leave of a point's bytes, which grow linearly with it; "": every size is drawn
     models   size -> the width of a model that stands for it (a name of `rooftop.lab.timing.models.WIDTHS`)
-    dtypes   of the first tensor
+    powers   sizes that are powers of two, as the side of a block is; their ranges begin and end at one
+    dtypes   of the first tensor, or of the values whose codes it holds
     axis     the size that a drawing has on its x axis; "": their geometric mean"""
 
     inputs: Callable[..., Mapping[str, Any]]
     ranges: Mapping[str, tuple[int, int]]
     rows: str = ""
     models: Mapping[str, str] = field(default_factory=dict)
+    powers: tuple[str, ...] = ()
     dtypes: tuple[str, ...] = ("bf16", "f32")
     axis: str = ""
 
@@ -33,9 +37,13 @@ class Sizes:
         for name, (low, high) in self.ranges.items():
             if not 1 <= low <= high:
                 raise ValueError(f"the range of {name} is {low} to {high}; it must start at 1 or above and not end before it starts")
-        for name in (*self.models, *filter(None, (self.rows, self.axis))):
+        for name in (*self.models, *self.powers, *filter(None, (self.rows, self.axis))):
             if name not in self.ranges:
                 raise ValueError(f"{name!r} is no size; there are {', '.join(self.ranges)}")
+        for name in self.powers:
+            low, high = self.ranges[name]
+            if low & (low - 1) or high & (high - 1):
+                raise ValueError(f"{name} is {low} to {high}; it is a power of two, and its range must begin and end at one")
 
     @property
     def drawn(self) -> tuple[str, ...]:

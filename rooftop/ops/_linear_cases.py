@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rooftop.core.spec import Case, Input, case
+from rooftop.core.sweeps import Sizes
 
 
 def _call(
@@ -21,6 +22,11 @@ def _call(
             "inplace": inplace}  # fmt: skip
 
 
+HEADS: dict[str, Any] = {  # sizes of a last layer and its loss
+    "ranges": {"tokens": (64, 8192), "hidden": (256, 16384), "classes": (1000, 262144)}, "models": {"hidden": "hidden", "classes": "vocabulary"},
+    "dtypes": ("bf16",),
+}  # fmt: skip
+SWEPT = Sizes(lambda dtype, tokens, hidden, classes: _call(tokens, hidden, classes, dtype, inplace=True), **HEADS)
 SHAPES = {"llama-3 head": (8192, 4096, 128256), "small head": (2048, 2048, 32000), "long gemma head": (32768, 4096, 262144)}
 
 HALVES = ("one token", "one class", "bias", "each token's", "small", "ignored", "everything", "everything, small", "rows misaligned", "-inf in the bias")
@@ -89,6 +95,9 @@ def cases() -> list[Case]:
             case("frozen weight, small", tags="edge", **_call(10, 32, 100, d, weight_grad=False, memory="small")),
             case("frozen input", tags="edge", **_call(10, 32, 100, d, x_grad=False, bias=d)),
             case("the loss alone", tags="edge", **_call(10, 32, 100, d, x_grad=False, weight_grad=False)),
+            case("high soft cap", tags="edge", **_call(6, 16, 1030, d, cap=1e5, memory="small")),
+            *(case(f"soft cap, exact products, {v} classes", tags="edge", **_call(6, 1, v, d, cap=30.0, fill="integers", weight="integers", reduction="none",
+                                                                                  x_grad=False, weight_grad=False)) for v in (3, 1030)),
             case("weight's gradient in float32", tags="edge", **_call(10, 32, 100, d, to="f32")),
             case("weight's gradient in float32, small", tags="edge", **_call(10, 32, 100, d, to="f32", memory="small")),
         ]

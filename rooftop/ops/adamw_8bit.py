@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from rooftop.core.op import Op, Tolerance
+from rooftop.core.op import Op, Sizes, Tolerance
 from rooftop.core.spec import Case, Input, Meta, Problem, Work, case
 from rooftop.ops import _random
 from rooftop.ops._arguments import number
@@ -161,13 +161,16 @@ def _wrong(change: str) -> Callable[..., None]:
     return run
 
 
+def _given(n: int, d: str, fill: str = "normal", rounding: str = "stochastic") -> dict[str, Any]:
+    codes, scales = Input((n,), "u8", "below 120"), Input((-(-n // BLOCK),), "f32")
+    state: dict[str, Any] = {"m": codes, "m_scale": scales, "r": codes, "r_scale": scales}
+    numbers: dict[str, Any] = {"size": 1.25e-3, "root": 1.5, "keep": 0.99, "beta1": 0.9, "beta2": 0.999, "eps": 1e-3, "seed": 11}
+    return {"param": Input((n,), d), "grad": Input((n,), d, fill), **state, "rounding": rounding, **numbers}
+
+
 def _cases() -> list[Case]:
     def one(name: str, tags: str, n: int, d: str, fill: str = "normal", rounding: str = "stochastic") -> Case:
-        blocks = -(-n // BLOCK)
-        codes, scales = Input((n,), "u8", "below 120"), Input((blocks,), "f32")
-        state: dict[str, Any] = {"m": codes, "m_scale": scales, "r": codes, "r_scale": scales}
-        numbers: dict[str, Any] = {"size": 1.25e-3, "root": 1.5, "keep": 0.99, "beta1": 0.9, "beta2": 0.999, "eps": 1e-3, "seed": 11}
-        return case(name, tags=tags, param=Input((n,), d), grad=Input((n,), d, fill), **state, rounding=rounding, **numbers)
+        return case(name, tags=tags, **_given(n, d, fill, rounding))
 
     found = [
         one("128 Mi", "bench", 1 << 27, "bf16"),
@@ -192,6 +195,10 @@ OP = Op(
     outputs=outputs,
     mutates=("param", "m", "m_scale", "r", "r_scale"),
     cases=_cases(),
+    swept=Sizes(  # a layer's weight
+        lambda dtype, rows, columns: _given(rows * columns, dtype), {"rows": (1, 1 << 18), "columns": (64, 1 << 16)},
+        models={"rows": "inner", "columns": "hidden"},
+    ),
     work=work,
     tolerance={n: Tolerance(exact=True) for n in ("param", "m", "m_scale", "r", "r_scale")},
     arrange=arrange,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from rooftop.core.op import Op, Tolerance
+from rooftop.core.op import Op, Sizes, Tolerance
 from rooftop.core.spec import Case, Input, Meta, Problem, Work, case
 from rooftop.ops._kv_peers import flashinfer_append, index_put
 from rooftop.ops._peers import compiled
@@ -281,6 +281,14 @@ def cu_wide(tensors: Mapping[str, Any]) -> bool:
     return bool(tensors["cu_seqlens"] is None and tensors["k_cache"].shape[1] * (1 if table is None else table.shape[1]) >= 1024)
 
 
+def _swept(dtype: str, sequences: int, tokens: int, heads: int, head: int) -> dict[str, Any]:
+    """Into pages of 16 tokens, behind 1024 tokens of each sequence at most."""
+    pages = -(-(tokens + 1024) // 16)
+    cache, new = Input((sequences * pages, 16, heads, head), dtype), Input((sequences, tokens, heads, head), dtype)
+    return {"k_cache": cache, "v_cache": cache, "k": new, "v": new, "lengths": Input((sequences,), "i32", "below 1025"),
+            "page_table": Input((sequences, pages), "i32"), "layout": "half", "rotary_dim": 0, "limit": 0.0}  # fmt: skip
+
+
 def _cases() -> list[Case]:
     def call(
         b: int, n: int, h: int, d: int, t: str, room: int, *, cache: str = "", pages: tuple[int, int] | None = None, ragged: bool = False, new: bool = False,
@@ -388,6 +396,9 @@ OP = Op(
     outputs=outputs,
     canonical=canonical,
     cases=_cases(),
+    swept=Sizes(
+        _swept, {"sequences": (1, 1024), "tokens": (1, 4096), "heads": (1, 32), "head": (16, 256)}, rows="sequences", models={"head": "head"}, axis="tokens"
+    ),
     work=work,
     tolerance=Tolerance(exact=True),
     mutates=("k_cache", "v_cache"),

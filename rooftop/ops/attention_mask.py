@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from rooftop.core.op import Op, Tolerance
+from rooftop.core.op import Op, Sizes, Tolerance
 from rooftop.core.spec import Case, Input, Meta, Problem, Work, case
 from rooftop.ops._arguments import number
 from rooftop.ops._masks import beyond, ranges, sizes, window_of
@@ -118,6 +118,12 @@ def work(p: Problem) -> Work:
     return Work(sum(m.nbytes for n in ("lengths", "q_lengths") if (m := p.get(n)) is not None), p["mask"].nbytes)
 
 
+def _swept(dtype: str, batch: int, length: int) -> dict[str, Any]:
+    """Causal, of sequences that have other lengths each."""
+    lengths = Input((batch,), "i32", f"below {length + 1}")
+    return {"mask": Input((batch, 1, length, length), dtype), "lengths": lengths, "left": -1, "right": 0, "group": 1, "fill": float("-inf")}
+
+
 def _cases() -> list[Case]:
     def call(
         b: int, h: int, q: int, k: int, d: str, *, lengths: str = "", queries: str = "", below: int = 0, left: int = -1, right: int = -1, group: int = 1,
@@ -168,6 +174,9 @@ OP = Op(
     outputs=outputs,
     canonical=canonical,
     cases=_cases(),
+    swept=Sizes(
+        _swept, {"batch": (1, 65536), "length": (16, 16384)}, rows="batch", models={"length": "context"}, dtypes=("bool", "bf16"), axis="length"
+    ),
     work=work,
     tolerance=Tolerance(exact=True),
     mutates=("mask",),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from rooftop.core.op import Op, Tolerance
+from rooftop.core.op import Op, Sizes, Tolerance
 from rooftop.core.spec import Case, Input, Meta, Problem, Work, case
 from rooftop.ops import _masks
 from rooftop.ops._masks import beyond, sizes, window_of
@@ -84,6 +84,12 @@ def work(p: Problem) -> Work:
     return Work(sum(m.nbytes for n in ("lengths", "q_lengths") if (m := p.get(n)) is not None), p["begin"].nbytes + p["end"].nbytes)
 
 
+def _swept(dtype: str, batch: int, queries: int) -> dict[str, Any]:
+    """Causal, of sequences that have other lengths each."""
+    into = Input((batch, queries), dtype)
+    return {"begin": into, "end": into, "lengths": Input((batch,), "i32", f"below {queries + 1}"), "kv_len": queries, "left": -1, "right": 0, "group": 1}
+
+
 def _cases() -> list[Case]:
     def call(
         b: int, q: int, k: int, *, lengths: str = "", queries: str = "", below: int = 0, left: int = -1, right: int = -1, group: int = 1
@@ -134,6 +140,7 @@ OP = Op(
     outputs=outputs,
     canonical=canonical,
     cases=_cases(),
+    swept=Sizes(_swept, {"batch": (1, 65536), "queries": (64, 131072)}, rows="batch", models={"queries": "context"}, dtypes=("i32",), axis="queries"),
     work=work,
     tolerance=Tolerance(exact=True),
     mutates=("begin", "end"),

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from rooftop.codecs.container import rank_of
 from rooftop.codecs.elements import ELEMENTS
-from rooftop.core.op import Op, Tolerance
+from rooftop.core.op import Op, Sizes, Tolerance
 from rooftop.core.spec import Case, Input, Meta, Problem, Work, case
 from rooftop.ops import _codecs
 
@@ -32,7 +33,7 @@ def compress_blocks(x: Tensor, bound: Tensor | None = None, *, rank: int | None 
     Raises TypeError for other dtypes, ValueError for shapes, ranks or devices that do not fit."""
     import torch
 
-    from rooftop.codecs.container import grid_of, rank_of
+    from rooftop.codecs.container import grid_of
     from rooftop.codecs.elements import element_of
 
     if not isinstance(x, torch.Tensor):
@@ -129,6 +130,12 @@ def _cases() -> list[Case]:
     return found
 
 
+def _swept(dtype: str, planes: int, rows: int, columns: int) -> dict[str, Any]:
+    """With a bound: images and volumes of 2^20 values and more, which are smooth."""
+    shape = (1, planes, rows, columns)
+    return dict(_case("", "", shape, dtype, rank_of(shape), True).inputs)
+
+
 def _changed(change: str) -> Any:
     def run(x: Tensor, bound: Tensor | None, element: str, rank: int) -> Any:
         if change == "bound" and bound is not None:
@@ -162,6 +169,7 @@ OP = Op(
     outputs=outputs,
     canonical=canonical,
     cases=_cases(),
+    swept=Sizes(_swept, {"planes": (1, 512), "rows": (1024, 8192), "columns": (1024, 8192)}, dtypes=("f32", "f64", "bf16")),
     work=work,
     measured_work=measured_work,
     arrange=arrange,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from rooftop.codecs.elements import ELEMENTS
-from rooftop.core.op import Op, Tolerance
+from rooftop.core.op import Op, Sizes, Tolerance
 from rooftop.core.spec import Case, Input, Meta, Problem, Work, case
 from rooftop.ops import _codecs
 
@@ -129,6 +129,7 @@ OP = Op(
     outputs=outputs,
     canonical=canonical,
     cases=_cases(),
+    swept=Sizes(lambda dtype, values: _case("", "", values, dtype).inputs, {"values": (1 << 20, 1 << 28)}, dtypes=("bf16", "f32", "f8e4m3"), axis="values"),
     work=work,
     measured_work=measured_work,
     arrange=arrange,

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from math import gcd, prod
 from typing import TYPE_CHECKING, Any
 
-from rooftop.core.op import Grad, Op, Tolerance
+from rooftop.core.op import Grad, Op, Sizes, Tolerance
 from rooftop.core.spec import OF_TORCH, Case, Input, Meta, Problem, Work, case
 from rooftop.ops._arguments import number
 from rooftop.ops._peers import compiled
@@ -113,6 +113,11 @@ def work(p: Problem) -> Work:
     return Work(p["past"].nbytes + p["new"].nbytes, p["out"].nbytes)
 
 
+def _swept(dtype: str, batch: int, heads: int, tokens: int, head: int) -> dict[str, Any]:
+    """One token more."""
+    return {"past": Input((batch, heads, tokens, head), dtype), "new": Input((batch, heads, 1, head), dtype), "dim": 2, "split": tokens}
+
+
 def _cases() -> list[Case]:
     def call(past: tuple[int, ...], dim: int, count: int, d: str = "bf16", fill: str = "normal", lies: str = "contiguous") -> dict[str, Any]:
         new = (*past[:dim], count, *past[dim + 1 :])
@@ -181,6 +186,9 @@ OP = Op(
     outputs=outputs,
     canonical=canonical,
     cases=_cases(),
+    swept=Sizes(
+        _swept, {"batch": (1, 65536), "heads": (1, 16), "tokens": (1, 16384), "head": (16, 256)}, rows="batch", models={"head": "head"}, axis="tokens"
+    ),
     work=work,
     tolerance=Tolerance(exact=True),
     public=lambda tensors, options: ((tensors["past"], tensors["new"], options["dim"]), {}),

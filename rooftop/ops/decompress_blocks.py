@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from rooftop.codecs.container import rank_of
 from rooftop.codecs.elements import ELEMENTS
-from rooftop.core.op import Op, Tolerance
+from rooftop.core.op import Op, Sizes, Tolerance
 from rooftop.core.spec import Case, Input, Meta, Problem, Work, case
 from rooftop.ops import _codecs
 from rooftop.ops import compress_blocks as compressing
@@ -39,7 +40,7 @@ def decompress_blocks(
     Raises TypeError for other dtypes, ValueError for shapes, ranks or devices that do not fit."""
     import torch
 
-    from rooftop.codecs.container import grid_of, rank_of
+    from rooftop.codecs.container import grid_of
     from rooftop.codecs.elements import element_of
 
     op, shape = "decompress_blocks", tuple(shape)
@@ -213,6 +214,12 @@ def _cases() -> list[Case]:
     return found
 
 
+def _swept(dtype: str, planes: int, rows: int, columns: int) -> dict[str, Any]:
+    """With a bound: smooth images and volumes. The streams are the reference's, which the CPU makes: with more values a point would take a minute."""
+    shape = (1, planes, rows, columns)
+    return dict(_case("", "", shape, dtype, rank_of(shape), True).inputs)
+
+
 def _changed(change: str) -> Any:
     def run(words: Tensor, starts: Tensor, checks: Tensor, bound: Tensor | None, b: int, z: int, y: int, x: int, element: str, rank: int) -> Any:
         if change == "bound" and bound is not None:
@@ -234,6 +241,7 @@ OP = Op(
     outputs=outputs,
     canonical=canonical,
     cases=_cases(),
+    swept=Sizes(_swept, {"planes": (1, 32), "rows": (64, 1024), "columns": (64, 1024)}, dtypes=("f32", "f64", "bf16")),
     work=work,
     measured_work=measured_work,
     arrange=arrange,

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from rooftop.core.op import Grad, Op, Tolerance
+from rooftop.core.op import Grad, Op, Sizes, Tolerance
 from rooftop.core.spec import Case, Input, Meta, Option, Problem, Work, case
+from rooftop.core.sweeps import PRODUCT
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -184,6 +185,12 @@ OP = Op(
     outputs=outputs,
     canonical=canonical,
     cases=_cases(),
+    swept=Sizes(  # with few groups the rows that are left over, which the work counts, would be many
+        lambda dtype, M, N, K, groups: {
+            "a": Input((M, K), dtype), "b": Input((groups, K, N), dtype, layout="transposed"), "offsets": Input((groups,), "i32"),
+        },
+        {**PRODUCT, "groups": (8, 256)}, models={"N": "inner", "K": "hidden"}, dtypes=("bf16",),
+    ),
     work=work,
     tolerance=Tolerance(multiple=4.0),
     grad=Grad(wrt=("a", "b"), saves=("a", "b", "offsets"), backward=backward),

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from rooftop.core.op import Op, Tolerance
+from rooftop.core.op import Op, Sizes, Tolerance
 from rooftop.core.spec import Case, Input, Meta, Option, Problem, Work, case
+from rooftop.core.sweeps import PRODUCT
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -127,6 +128,10 @@ OP = Op(
     reference,
     outputs=outputs,
     cases=_cases(),
+    swept=Sizes(
+        lambda dtype, M, N, K: {"a": Input((M, K), dtype), "b": Input((K, N), dtype, layout="transposed")}, {**PRODUCT, "K": (16, 1 << 16)},
+        models={"N": "inner", "K": "hidden"}, dtypes=("i8",),
+    ),
     work=work,
     tolerance=Tolerance(exact=True),
     arrange=_signed,

@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rooftop.core.op import Grad, Op, Tolerance
+from rooftop.core.op import Grad, Op, Sizes, Tolerance
 from rooftop.core.spec import Case, Input, Meta, Problem, Work, case
 from rooftop.ops._arguments import number
+from rooftop.ops._linear_cases import HEADS
 from rooftop.ops._peers import compiled
 
 if TYPE_CHECKING:
@@ -230,6 +231,13 @@ def _changed(**changes: Any) -> Callable[..., Any]:
     return run
 
 
+def _swept(dtype: str, tokens: int, hidden: int, classes: int) -> dict[str, Any]:
+    """KL(teacher || student), which torch has as well."""
+    x, weight = Input((tokens, hidden), dtype), Input((classes, hidden), dtype)
+    return {"x": x, "weight": weight, "teacher_x": x, "teacher_weight": weight, "beta": 0.0, "temperature": 1.0, "reduction": "mean", "x_grad": True,
+            "weight_grad": True, "inplace": True}  # fmt: skip
+
+
 def _cases() -> list[Case]:
     def call(n: int, h: int, v: int, d: str, *, k: int = 0, beta: float = 0.5, temperature: float = 1.0, mask: bool = False, reduction: str = "mean",
              layout: str = "contiguous", fill: str = "normal", inplace: bool = False) -> dict[str, Any]:  # fmt: skip
@@ -274,6 +282,7 @@ OP = Op(
     outputs=outputs,
     canonical=canonical,
     cases=_cases(),
+    swept=Sizes(_swept, **HEADS),
     work=work,
     same=same,
     tolerance=Tolerance(multiple=4.0),  # where probabilities are alike what counts is a difference, and luck has its part in either error

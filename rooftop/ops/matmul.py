@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from rooftop.core.op import Grad, Op, Sizes, Tolerance
 from rooftop.core.spec import DTYPES, Input, Meta, Problem, Work, dtype_of
+from rooftop.core.sweeps import PRODUCT
 from rooftop.ops._arguments import number
 from rooftop.ops._matmul_cases import cases
 
@@ -366,7 +367,7 @@ OP = Op(
     cases=cases(ACTIVATIONS, PRECISIONS),
     swept=Sizes(
         lambda dtype, M, N, K: {"a": Input((M, K), dtype), "b": Input((K, N), dtype), "c": None, "alpha": 1.0, "beta": 0.0},
-        {"M": (16, 1 << 18), "N": (16, 1 << 18), "K": (16, 1 << 18)}, models={"N": "inner", "K": "hidden"}, dtypes=("f32", "bf16"),
+        PRODUCT, models={"N": "inner", "K": "hidden"}, dtypes=("f32", "bf16"),
     ),
     work=work,
     tolerance=Tolerance(multiple=4.0),

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from rooftop.core.op import Grad, Op, Tolerance
+from rooftop.core.op import Grad, Op, Sizes, Tolerance
 from rooftop.core.spec import Case, Input, Meta, Option, Problem, Work, case
 
 if TYPE_CHECKING:
@@ -339,6 +339,10 @@ OP = Op(
     objects=True, outputs=outputs,
     canonical=canonical,
     cases=_cases(),
+    swept=Sizes(
+        lambda dtype, M, N, K: _given(M, N, K, "int4", 128, dtype), {"M": (1, 1 << 14), "N": (16, 1 << 17), "K": (128, 1 << 16)},
+        models={"N": "inner", "K": "hidden"}, dtypes=("bf16", "f16"),
+    ),
     work=work,
     tolerance=Tolerance(multiple=2.0),
     grad=Grad(wrt=("x", "bias"), saves=("codes", "scale", "zero", "x_scale"), backward=backward),

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from rooftop.core.op import Op, Tolerance
+from rooftop.core.op import Op, Sizes, Tolerance
 from rooftop.core.spec import DTYPES, Case, Input, Meta, Option, Problem, Work, case, dtype_of
+from rooftop.core.sweeps import PRODUCT
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -207,6 +208,12 @@ def _cut(given: dict[str, Any]) -> None:
     given["a"] = (given["a"].float() * keep).to(given["a"].dtype)
 
 
+def _swept(dtype: str, M: int, N: int, K: int) -> dict[str, Any]:
+    """A scale a row of a and a column of b."""
+    return {"a": Input((M, K), dtype), "b": Input((K, N), dtype, layout="transposed"), "scale_a": Input((M,)), "scale_b": Input((N,)), "scales": "rows",
+            "fast": False, "to": "bf16"}  # fmt: skip
+
+
 def _cases() -> list[Case]:
     def mm(
         dtype: str, m: int, n: int, k: int, scales: str = "rows", *, fast: bool = False, to: str = "bf16", bias: bool = False, a: str = "contiguous",
@@ -252,6 +259,7 @@ OP = Op(
     outputs=outputs,
     canonical=canonical,
     cases=_cases(),
+    swept=Sizes(_swept, {**PRODUCT, "K": (16, 1 << 16)}, models={"N": "inner", "K": "hidden"}, dtypes=("f8e4m3", "i8")),
     work=work,
     tolerance=Tolerance(multiple=4.0),
     arrange=_fitting,

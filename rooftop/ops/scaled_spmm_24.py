@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from rooftop.core.op import Op, Tolerance
+from rooftop.core.op import Op, Sizes, Tolerance
 from rooftop.core.spec import DTYPES, Case, Input, Meta, Option, Problem, Work, case, dtype_of
+from rooftop.core.sweeps import PRODUCT
 from rooftop.ops._sparse import ACTIVATIONS, finished
 
 if TYPE_CHECKING:
@@ -238,6 +239,13 @@ def _tail(given: dict[str, Any]) -> None:
     given["b"] = (b.float() * keep[:, None]).to(b.dtype)
 
 
+def _swept(dtype: str, M: int, N: int, K: int) -> dict[str, Any]:
+    """A linear layer, with one scale each, as its peers take them."""
+    values, meta = Input((M, 2 * -(-K // 4)), dtype), Input((-(-M // 16), -(-K // 256), 32, 4), "i32")
+    return {"values": values, "meta": meta, "b": Input((K, N), dtype, layout="transposed"), "scale_a": Input((1,)), "scale_b": Input((1,)),
+            "activation": "none", "fast": False, "transposed": True, "to": "bf16"}  # fmt: skip
+
+
 def _cases() -> list[Case]:
     def mm(
         dtype: str, m: int, n: int, k: int, scales: str = "rows", b: str = "transposed", bias: str = "", activation: str = "none", fast: bool = False,
@@ -292,6 +300,7 @@ OP = Op(
     outputs=outputs,
     canonical=canonical,
     cases=_cases(),
+    swept=Sizes(_swept, {**PRODUCT, "K": (64, 1 << 16)}, models={"M": "inner", "K": "hidden"}, dtypes=("f8e4m3", "i8")),
     work=work,
     tolerance=Tolerance(multiple=4.0),
     arrange=_arrange,

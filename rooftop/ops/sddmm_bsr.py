@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from rooftop.core.op import Grad, Op, Tolerance
+from rooftop.core.op import Grad, Op, Sizes, Tolerance
 from rooftop.core.spec import Case, Input, Meta, Option, Problem, Work, case
 from rooftop.ops._sparse import LAYOUTS, UNITS, indices, validate
-from rooftop.ops.spmm_bsr import AT_ONCE, blocks_pattern
+from rooftop.ops.spmm_bsr import AT_ONCE, BLOCKS, blocks_pattern
 from rooftop.ops.spmm_csr import pattern_faults, rows_of, turned
 
 if TYPE_CHECKING:
@@ -124,6 +124,13 @@ def _tail(a: Tensor, b: Tensor, *rest: Any) -> Tensor:
     return reference(a[:, :-1], b[:, :-1], *rest)
 
 
+def _swept(dtype: str, M: int, K: int, N: int, side: int, percent: int) -> dict[str, Any]:
+    tall = -(-M // side)
+    columns = Input((max(1, tall * -(-K // side) * percent // 100),), "i32")
+    return {"a": Input((M, N), dtype), "b": Input((K, N), dtype), "columns": columns, "offsets": Input((tall + 1,), "i32"), "high": side, "wide": side,
+            "alpha": 1.0}  # fmt: skip
+
+
 def _cases() -> list[Case]:
     def mm(m: int, n: int, k: int, count: int, high: int, wide: int, dtype: str = "bf16", a: str = "contiguous", b: str = "contiguous",
            alpha: float = 1.0) -> dict[str, Any]:  # fmt: skip
@@ -153,6 +160,7 @@ OP = Op(
     outputs=outputs,
     canonical=canonical,
     cases=_cases(),
+    swept=Sizes(_swept, **BLOCKS),
     work=work,
     tolerance=Tolerance(multiple=4.0),
     grad=Grad(wrt=("a", "b"), saves=("a", "b", "columns", "offsets"), backward=backward),

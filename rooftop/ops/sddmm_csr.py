@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from rooftop.core.op import Grad, Op, Tolerance
+from rooftop.core.op import Grad, Op, Sizes, Tolerance
 from rooftop.core.spec import Case, Input, Meta, Option, Problem, Work, case
 from rooftop.ops._sparse import LAYOUTS, indices, validate
-from rooftop.ops.spmm_csr import AT_ONCE, pattern, pattern_faults, rows_of, turned
+from rooftop.ops.spmm_csr import AT_ONCE, ROWS, pattern, pattern_faults, rows_of, turned
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -94,6 +94,8 @@ def _dense() -> Callable[..., Tensor]:
     import torch
 
     def cublas(a: Tensor, b: Tensor, columns: Tensor, offsets: Tensor, alpha: float) -> Tensor:
+        if a.shape[0] * b.shape[0] > 2**28:
+            raise ValueError(f"a dense product of {a.shape[0]} x {b.shape[0]} is too large beside its elements")
         return (torch.mm(a, b.t()))[rows_of(offsets, columns.shape[0]), columns] * alpha
 
     return cublas
@@ -129,6 +131,13 @@ def _low(a: Tensor, b: Tensor, columns: Tensor, offsets: Tensor, alpha: float) -
     return reference(x, y, columns, offsets, alpha)
 
 
+def _swept(dtype: str, eights: int, N: int, each: int) -> dict[str, Any]:
+    """`each`: elements of a row, on average."""
+    m = 8 * eights
+    x = Input((m, N), dtype)
+    return {"a": x, "b": x, "columns": Input((m * min(each, m),), "i32"), "offsets": Input((m + 1,), "i32"), "alpha": 1.0}
+
+
 def _cases() -> list[Case]:
     def mm(m: int, n: int, k: int, nnz: int, dtype: str = "f32", a: str = "contiguous", b: str = "contiguous", fill: str = "normal",
            alpha: float = 1.0) -> dict[str, Any]:  # fmt: skip
@@ -156,6 +165,7 @@ OP = Op(
     outputs=outputs,
     canonical=canonical,
     cases=_cases(),
+    swept=Sizes(_swept, **ROWS),
     work=work,
     tolerance=Tolerance(multiple=4.0),
     grad=Grad(wrt=("a", "b"), saves=("a", "b", "columns", "offsets"), backward=backward),

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from rooftop.core.op import Grad, Op, Tolerance
+from rooftop.core.op import Grad, Op, Sizes, Tolerance
 from rooftop.core.spec import Case, Input, Meta, Option, Problem, Work, case
+from rooftop.core.sweeps import PRODUCT
 from rooftop.ops._sparse import UNITS, bias_gradient, finished, slope, validate
 
 if TYPE_CHECKING:
@@ -192,6 +193,12 @@ def _tail(given: dict[str, Any]) -> None:
     given["b"] = b
 
 
+def _swept(dtype: str, M: int, N: int, K: int) -> dict[str, Any]:
+    """A linear layer: b is the transposed input, and so is the result."""
+    values, meta = Input((M, 2 * -(-K // 4)), dtype), Input((-(-M // 16), -(-K // 256), 32, 4), "i32")
+    return {"values": values, "meta": meta, "b": Input((K, N), dtype, layout="transposed"), "alpha": 1.0, "activation": "none", "transposed": True}
+
+
 def _cases() -> list[Case]:
     def mm(
         m: int, n: int, k: int, dtype: str = "bf16", b: str = "contiguous", bias: str = "", alpha: float = 1.0, activation: str = "none",
@@ -241,6 +248,7 @@ OP = Op(
     outputs=outputs,
     canonical=canonical,
     cases=_cases(),
+    swept=Sizes(_swept, {**PRODUCT, "K": (64, 1 << 18)}, models={"M": "inner", "K": "hidden"}, dtypes=("bf16", "f16")),
     work=work,
     tolerance=Tolerance(multiple=4.0),
     grad=Grad(wrt=("values", "b", "bias"), saves=("values", "meta", "b", "bias"), backward=backward),

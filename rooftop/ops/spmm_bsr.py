@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from rooftop.core.op import Grad, Op, Tolerance
+from rooftop.core.op import Grad, Op, Sizes, Tolerance
 from rooftop.core.spec import Case, Input, Meta, Option, Problem, Work, case
 from rooftop.ops._sparse import LAYOUTS, UNITS, bias_gradient, finished, indices, slope, validate
 from rooftop.ops.spmm_csr import pattern_faults, rows_of, turned
@@ -213,6 +213,19 @@ def _other_block(given: dict[str, Any]) -> None:
     given["columns"][-1:] = (given["columns"][-1:] + 1) % max(1, across)
 
 
+BLOCKS: dict[str, Any] = {  # sizes of a matrix of square blocks, of which `percent` of 100 are there, and of the dense one
+    "ranges": {"M": (64, 1 << 16), "K": (64, 1 << 16), "N": (16, 1 << 14), "side": (8, 128), "percent": (1, 50)}, "powers": ("side",),
+    "models": {"M": "inner", "K": "hidden"}, "dtypes": ("bf16",),
+}  # fmt: skip
+
+
+def _swept(dtype: str, M: int, K: int, N: int, side: int, percent: int) -> dict[str, Any]:
+    tall = -(-M // side)
+    count = max(1, tall * -(-K // side) * percent // 100)
+    return {"values": Input((count, side, side), dtype), "columns": Input((count,), "i32"), "offsets": Input((tall + 1,), "i32"), "b": Input((K, N), dtype),
+            "rows": M, "alpha": 1.0, "activation": "none"}  # fmt: skip
+
+
 def _cases() -> list[Case]:
     def mm(
         m: int, n: int, k: int, count: int, high: int, wide: int, dtype: str = "bf16", b: str = "contiguous", bias: str = "", alpha: float = 1.0,
@@ -263,6 +276,7 @@ OP = Op(
     outputs=outputs,
     canonical=canonical,
     cases=_cases(),
+    swept=Sizes(_swept, **BLOCKS),
     work=work,
     tolerance=Tolerance(multiple=4.0),
     grad=Grad(wrt=("values", "b", "bias"), saves=("values", "columns", "offsets", "b", "bias"), backward=backward),

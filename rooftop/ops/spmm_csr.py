@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from rooftop.core.op import Grad, Op, Tolerance
+from rooftop.core.op import Grad, Op, Sizes, Tolerance
 from rooftop.core.spec import Case, Input, Meta, Option, Problem, Work, case
 from rooftop.ops._sparse import LAYOUTS, bias_gradient, finished, indices, slope, validate
 
@@ -261,6 +261,19 @@ def _low(*args: Any) -> Tensor:
     return reference(values, args[1], args[2], b, *args[4:])
 
 
+ROWS: dict[str, Any] = {  # sizes of a square matrix of 8 · eights rows and of the dense one; of a multiple of 8 rows, `pattern` makes none but random ones
+    "ranges": {"eights": (8, 1 << 18), "N": (1, 2048), "each": (1, 1024)}, "dtypes": ("f32", "bf16"),
+}  # fmt: skip
+
+
+def _swept(dtype: str, eights: int, N: int, each: int) -> dict[str, Any]:
+    """`each`: elements of a row, on average."""
+    m = 8 * eights
+    nnz = m * min(each, m)
+    return {"values": Input((nnz,), dtype), "columns": Input((nnz,), "i32"), "offsets": Input((m + 1,), "i32"), "b": Input((m, N), dtype), "alpha": 1.0,
+            "activation": "none"}  # fmt: skip
+
+
 def _cases() -> list[Case]:
     def mm(
         m: int, n: int, k: int, nnz: int, dtype: str = "f32", b: str = "contiguous", bias: str = "", alpha: float = 1.0, activation: str = "none",
@@ -307,6 +320,7 @@ OP = Op(
     outputs=outputs,
     canonical=canonical,
     cases=_cases(),
+    swept=Sizes(_swept, **ROWS),
     work=work,
     tolerance=Tolerance(multiple=4.0),
     grad=Grad(wrt=("values", "b", "bias"), saves=("values", "columns", "offsets", "b", "bias"), backward=backward),

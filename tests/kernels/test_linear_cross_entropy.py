@@ -12,10 +12,10 @@ from torch.nn import functional
 import rooftop
 from rooftop.core import registry
 from rooftop.core.call import Call
-from rooftop.core.spec import TARGETS, Input, Problem, TorchCall
+from rooftop.core.spec import TARGETS, Case, Input, Problem, TorchCall
 from rooftop.lab.candidates import Subject
 from rooftop.lab.check import checker
-from rooftop.ops._linear_cases import SHAPES
+from rooftop.ops._linear_cases import SHAPES, _call
 
 MIB = 2**20
 
@@ -304,3 +304,16 @@ def test_a_dloss_of_one_leaves_gradients_that_are_in_place_alone() -> None:
         made = checker.expect_given(op, op.problem(case), tensors, expected.options)
         found = checker.check(Subject("found", op, registry.implementation("linear_cross_entropy_bwd__triton")), case, backend="interpreter", expected=made)
         assert found.status == "ok", found.message
+
+
+@pytest.mark.parametrize(("dtype", "classes", "of", "cap", "exact"), [
+    ("bf16", 1024, 0, 30.0, False), ("f16", 512, 2048, 70.0, False), ("bf16", 1023, 0, 30.0, True), ("bf16", 4096, 0, 71.0, True),
+    ("bf16", 4096, 0, 1e5, True), ("f32", 4096, 0, 30.0, True),
+])  # fmt: skip
+def test_logits_are_bounded_shortly_where_nothing_shows_it(dtype: str, classes: int, of: int, cap: float, exact: bool) -> None:
+    """The approximation errs by 2e-7 of the cap: of a high one, or of a few classes, a loss would show it."""
+    from rooftop.kernels._device.linear_plan import cap_of
+    from rooftop.kernels._device.logits import EXACT, SHORT
+
+    case = Case("x", _call(6, 8, classes, dtype, cap=cap, classes=of))
+    assert cap_of(registry.op("linear_cross_entropy").problem(case)) == (EXACT if exact else SHORT).value

@@ -16,6 +16,7 @@ from rooftop.core import registry
 from rooftop.core.op import Sizes
 from rooftop.core.spec import TARGETS, Input
 from rooftop.lab.candidates import Subject
+from rooftop.lab.inputs import make, rounded
 from rooftop.lab.records import prune, store
 from rooftop.lab.report.data import gather
 from rooftop.lab.report.site import environment
@@ -46,6 +47,45 @@ def test_points_of_an_op_fit_its_contract_and_the_memory(name: str) -> None:
             if of.rows and not p.few and dict(p.sizes)[of.rows] < of.ranges[of.rows][1]:
                 assert 0.4 * sweep.MANY[0] <= one.work(problem).bytes <= 1.5 * sweep.MANY[1], p
         assert of.models == {} or set(of.models.values()) <= set(models.WIDTHS)
+
+
+def test_all_ops_of_one_gpu_have_sizes() -> None:
+    without = {n for n in registry.op_names() if getattr(registry.op(n), "swept", None) is None}
+    assert without == {n for n in registry.op_names() if registry.op(n).ranks is not None} and without
+    with pytest.raises(ValueError, match="of several GPUs"):
+        sweep.swept(registry.op(min(without)))
+    assert registry.op("rope_").swept is registry.op("rope").swept
+
+
+@pytest.mark.parametrize("name", SWEPT)
+def test_the_inputs_of_a_small_point_are_valid(name: str) -> None:
+    op = registry.op(name)
+    of = sweep.swept(op)
+    sizes = {n: low if n in of.powers else min(max(low, 3), high) for n, (low, high) in of.ranges.items()}
+    case = of.case(of.dtypes[-1], sizes)
+    tensors, options = make(op, case, "cpu", 1)
+    args = op.arguments(tensors, options)
+    assert op.faults is None or op.faults(*args) is None
+    given = rounded(op, op.problem(case), op.reference(*args))
+    assert all(t.isfinite().all() for t in given.values() if t.is_floating_point() and t.element_size() > 1)
+    if name.startswith("decompress"):
+        assert not given["damaged"].any()
+
+
+def test_sizes_that_are_powers_of_two() -> None:
+    op = registry.op("spmm_bsr")
+    found = sweep.draw(op, sweep.swept(op), H200, 30 * GIB, count=30, of_models=False)
+    assert {dict(p.sizes)["side"] for p in found} == {8, 16, 32, 64, 128}
+    with pytest.raises(ValueError, match="side is 8 to 24; it is a power of two"):
+        sweep.narrowed(sweep.swept(op), {"side": (8, 24)})
+
+
+def test_large_heads_of_models_are_drawn() -> None:
+    """At a model's widths a point may move more than one that is drawn; what fits at no number of tokens is not tried again and again."""
+    op = registry.op("linear_cross_entropy")
+    found = [dict(p.sizes) for p in sweep.draw(op, sweep.swept(op), H200, 30 * GIB, count=4)]
+    assert {(4096, 128256), (768, 50257)} <= {(s["hidden"], s["classes"]) for s in found}
+    assert (14336, 250880) not in {(s["hidden"], s["classes"]) for s in found}, "7 GiB of weights, and as many of their gradient"
 
 
 def test_the_models_are_forty_and_their_widths_come_first() -> None:
@@ -102,7 +142,8 @@ def test_ranges_that_do_not_fit_are_refused() -> None:
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        (["attention_mask"], 1, "attention_mask has no sizes"),
+        (["all_reduce_ranks"], 1, "all_reduce_ranks has no sizes: it is of several GPUs"),
+        (["rms_norm", "--total", "0"], 1, "total is 0"),
         (["rms_norm", "--size", "columns"], 1, "no range of a size"),
         (["rms_norm", "--size", "columns=1..9"], 1, "its range is 64"),
         (["rms_norm", "--bytes", "much"], 1, "no range of bytes"),
@@ -166,7 +207,7 @@ def swept_add(monkeypatch: pytest.MonkeyPatch, wrong: bool = False) -> tuple[swe
     of = Sizes(lambda dtype, rows, columns: dict.fromkeys("xy", Input((rows, columns), dtype)), {"rows": (256, 256), "columns": (1024, 2048)}, axis="columns")
     monkeypatch.setattr(bench, "Bench", Plain)
     monkeypatch.setattr(Plain, "wrong", wrong)
-    monkeypatch.setattr(sweep.Sweep, "compile", lambda self: 0)
+    monkeypatch.setattr(sweep.Sweep, "compile", lambda self, which: 0)
     points = sweep.draw(op, of, H200, 30 * GIB, count=3)
     run = sweep.Sweep(op, of, points, H200, timer=Timer(Simulated(l2_bytes=1 << 20)), compiled=0)
     run.device = TARGETS["h200"].__class__(**{**vars(H200), "l2_bytes": 1 << 20})
@@ -195,6 +236,162 @@ def test_a_result_that_is_not_torchs_is_named(monkeypatch: pytest.MonkeyPatch) -
 def test_a_spent_budget_leaves_points_out(monkeypatch: pytest.MonkeyPatch) -> None:
     run, _ = swept_add(monkeypatch)
     assert run.run(-1.0, lambda text: None)["us"] == []
+
+
+def test_what_the_budget_does_not_reach_is_not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    run, _ = swept_add(monkeypatch)
+    monkeypatch.setattr(sweep, "BATCH", 2)
+    asked: list[list[int]] = []
+    monkeypatch.setattr(run, "compile", lambda which: asked.append(list(which)) or 1)
+    order, said = list(sweep._spread(3)), list[str]()
+    assert len(run.run(60.0, said.append)["us"]) == 3 and asked == [order[:2], order[2:]]
+    assert said[-1].startswith("add: 3 of 3 points in ") and "2 programs compiled" in said[-1]
+    row = run._row
+
+    def slow(i: int, say: Any) -> Any:
+        sweep.time.sleep(0.3)
+        return row(i, say)
+
+    monkeypatch.setattr(run, "_row", slow)
+    asked.clear()
+    assert len(run.run(0.2, said.append)["us"]) == 1 and asked == [order[:2]]
+
+
+def test_a_point_that_raises_is_named_and_the_others_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    run, whole = swept_add(monkeypatch)
+    row = run._row
+    bad = next(sweep._spread(3))
+
+    def once(i: int, say: Any) -> Any:
+        if i == bad:
+            raise RuntimeError("no such kernel\nand more")
+        return row(i, say)
+
+    monkeypatch.setattr(run, "_row", once)
+    monkeypatch.setattr(sweep, "SAVE_S", 0.0)
+    saved: list[store.Record] = []
+    record = run.run(60.0, lambda text: None, saved.append)
+    assert len(record["us"]) == 2 and [len(r["us"]) for r in saved] == [1, 2] and saved[-1] == record
+    assert [w.endswith("RuntimeError: no such kernel") for w in run.wrong] == [True] and len(whole["us"]) == 3
+
+
+def test_a_peer_that_lacks_memory_does_not_end_the_point(monkeypatch: pytest.MonkeyPatch) -> None:
+    run, _ = swept_add(monkeypatch)
+    made = Plain.contestant
+
+    def short(self: Any, s: Subject, sets: Any, options: Any) -> Contestant:
+        if s.peer:
+            raise torch.OutOfMemoryError("out of memory")
+        return made(self, s, sets, options)
+
+    monkeypatch.setattr(Plain, "contestant", short)
+    found = run.run(60.0, lambda text: None)
+    assert len(found["us"]) == 3 and found["peers"] == {} and not run.wrong
+
+
+def test_a_lost_context_ends_the_op(monkeypatch: pytest.MonkeyPatch) -> None:
+    run, _ = swept_add(monkeypatch)
+    row, began = run._row, iter((True, False))
+
+    def fails(i: int, say: Any) -> Any:
+        if next(began):
+            return row(i, say)
+        raise RuntimeError("CUDA error: misaligned address")
+
+    monkeypatch.setattr(run, "_row", fails)
+    monkeypatch.setattr(run, "on", "cuda")
+    monkeypatch.setattr(sweep, "context_lost", lambda: True)
+    said: list[str] = []
+    first = run.points[next(sweep._spread(3))]
+    monkeypatch.setattr(sweep, "make", lambda op, case, on, seed: make(op, case, "cpu", seed))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda: 0)
+    record = run.run(60.0, said.append)
+    assert run.ended and [record["sizes"]["columns"], len(record["us"])] == [[dict(first.sizes)["columns"]], 1]
+    assert any("2 points left out: the CUDA context is lost" in text for text in said)
+
+
+def test_a_record_that_grows_is_one_line(tmp_path: Path) -> None:
+    with store.Writer(tmp_path, "H200") as writer:
+        writer.write(record({1000: 0.9, 1100: 0.8}))
+        writer.write(record({1000: 0.9}) | {"op": "y"})
+        writer.write(record({1000: 0.9, 1100: 0.8, 1200: 0.7}) | {"op": "y"}, over=True)
+        writer.write(record({1000: 0.5}) | {"op": "y"}, over=True)
+        assert [(r["op"], len(r["us"])) for r in store.read(tmp_path)] == [("x", 2), ("y", 1)]
+
+
+class Fake:
+    """A sweep of three points, of which some ops cannot be swept."""
+
+    wrong: tuple[str, ...] = ()
+    ended = False
+    budgets: dict[str, float] = {}
+
+    def __init__(self, op: Any, of: Any, points: Any, device: Any, **named: Any) -> None:
+        self.op = op
+        self.ended = op.name == "gelu"
+
+    def run(self, budget: float, say: Any, save: Any) -> store.Record:
+        Fake.budgets[self.op.name] = budget
+        if self.op.name == "softmax":
+            raise RuntimeError("a compiler's crash")
+        found = {**record({1000: 0.9, 1100: 0.9}), "op": self.op.name}
+        save({**found, **{n: v[:1] for n, v in found.items() if n in ("us", "copy_us", "roof_us", "noise", "dtype", "few", "aligned", "bytes", "by")},
+              "sizes": {"columns": [1000]}, "peers": {"torch": found["peers"]["torch"][:1]}})  # fmt: skip
+        return found
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """A GPU in the eyes of the command, and what it starts in other processes."""
+    started: list[list[str]] = []
+
+    def child(command: list[str], **_: Any) -> Any:
+        started.append(command)
+        return type("Done", (), {"returncode": 2, "stdout": "[]"})
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (140 * GIB, 141 * GIB))
+    monkeypatch.setattr("rooftop.core.implementation.device_of", lambda index: H200)
+    monkeypatch.setattr(sweep, "Sweep", Fake)
+    monkeypatch.setattr(sweep, "context_lost", lambda: False)
+    monkeypatch.setattr("rooftop.lab.cli.sweep.subprocess.run", child)
+    monkeypatch.setattr(Fake, "budgets", {})
+    return started
+
+
+def swept_by_command(*words: str) -> tuple[int, str]:
+    from rooftop.lab.cli import commands
+    from rooftop.lab.cli.app import app
+
+    commands()
+    found = CliRunner().invoke(app, ["sweep", *words])
+    return found.exit_code, found.output
+
+
+def test_an_op_that_fails_does_not_end_the_others(tmp_path: Path, gpu: list[list[str]]) -> None:
+    code, said = swept_by_command("rms_norm", "softmax", "silu", "--direction", "forward", "--points", "2", "--no-models", "--records", str(tmp_path))
+    assert code == 1 and "softmax: RuntimeError: a compiler's crash" in said and not gpu
+    assert [(r["op"], len(r["us"]), r["seed"]) for r in store.read(tmp_path)] == [("rms_norm", 2, 0), ("silu", 2, 0)]
+
+
+def test_the_ops_after_a_lost_context_run_in_a_new_process(tmp_path: Path, gpu: list[list[str]]) -> None:
+    words = ["gelu", "silu", "--points", "2", "--no-models", "--seed", "3", "--size", "columns=64..4096", "--records", str(tmp_path)]
+    code, _ = swept_by_command(*words)
+    assert code == 2 and [r["op"] for r in store.read(tmp_path)] == ["gelu"]
+    ((*start, size, low, models),) = [command[2:] for command in gpu]
+    assert start[:7] == ["rooftop.lab.cli", "sweep", "gelu_bwd", "silu", "silu_bwd", "--direction", "forward"] and (size, low) == ("--size", "columns=64..4096")
+    assert models == "--no-models" and start[start.index("--seed") + 1] == "3" and start[start.index("--records") + 1] == str(tmp_path)
+
+
+def test_a_total_is_shared_out(tmp_path: Path, gpu: list[list[str]]) -> None:
+    words = ["--direction", "forward", "--points", "2", "--no-models", "--records", str(tmp_path)]
+    swept_by_command("rms_norm", "silu", "--total", "90", "--budget", "40", *words)
+    assert Fake.budgets["rms_norm"] == 40 and Fake.budgets["silu"] == 40
+    swept_by_command("rms_norm", "silu", "--total", "30", *words)
+    assert 14 < Fake.budgets["rms_norm"] <= 15 and 30 > Fake.budgets["silu"] > 15, "what one leaves the next has"
+    code, said = swept_by_command("rms_norm", "--total", "1e-9", *words)
+    assert code == 0 and "rms_norm: left out: 1e-09 s are spent" in said
 
 
 # -- what falls behind -------------------------------------------------------------------------------------------------

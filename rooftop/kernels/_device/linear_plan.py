@@ -9,7 +9,7 @@ from typing import Any
 
 from rooftop.core.spec import Launch, Meta, Problem, View
 from rooftop.kernels._device.linear_loss import column_sums, count_live, total_loss
-from rooftop.kernels._device.logits import EXACT, SHORT
+from rooftop.kernels._device.logits import EXACT, FEW, SHORT
 
 SMALL = 60 << 20  # bytes of logits at one time for memory="small"; with states, losses and rounding to tiles within 64 MiB
 SPARE = 256 << 20  # bytes of logits that memory="fast" takes however small the weight is
@@ -70,9 +70,9 @@ def dense(name: str, rows: int, columns: int, first: int = 0) -> View:
 
 
 def cap_of(p: Problem) -> int:
-    """How logits are bounded: 0 for not; with 16 bits by an approximation that errs less than they round."""
+    """How logits are bounded: 0 for not; with 16 bits, many classes and a cap of usual size by an approximation that errs by 2e-7 of the cap."""
     cap = float(p.option("softcap"))
-    return 0 if cap == 0 else SHORT.value if p["x"].itemsize < 4 and 1e-30 < cap < 1e30 else EXACT.value
+    return 0 if cap == 0 else SHORT.value if p["x"].itemsize < 4 and classes(p) >= FEW and 1e-30 < cap <= 70 else EXACT.value
 
 
 def numbers(p: Problem) -> dict[str, Any]:

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
+import time
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,6 +18,7 @@ from rooftop.lab.cli.app import MEASURE, SLOWER, WRONG, AsJson, DTypeName, app, 
 
 if TYPE_CHECKING:
     from rooftop.core.contract import Contract
+    from rooftop.core.sweeps import Sizes
     from rooftop.lab.candidates import Subject
 
 LINES = (0.5, 0.6, 0.65, 0.75, 0.78, 0.88)  # shares of the roof; how many points lie below each is printed
@@ -28,17 +33,19 @@ def sweep(
     seed: Annotated[int, typer.Option(help="Seed of the sizes.")] = 0,
     dtype: DTypeName = None,
     size: Annotated[list[str] | None, typer.Option(help="Another range of a size: columns=64..4096.", show_default=False)] = None,
-    moved: Annotated[str, typer.Option("--bytes", help="Bytes that a call with many rows reads and writes.")] = "128M..1G",
+    moved: Annotated[str, typer.Option("--bytes", help="Bytes that a call with many rows reads and writes; the most, for an op without rows.")] = "128M..1G",
     direction: Annotated[str, typer.Option(help="forward, backward or both.")] = "both",
     compiled: Annotated[int, typer.Option(help="Number of points at which torch.compile and quack are timed too.")] = 4,
     models: Annotated[bool, typer.Option("--models/--no-models", help="Also the widths of forty well-known models.")] = True,
-    budget: Annotated[float, typer.Option(help="Seconds an op and direction.")] = 120.0,
+    budget: Annotated[float, typer.Option(help="Seconds an op and direction, compiling included.")] = 120.0,
+    total: Annotated[float | None, typer.Option(help="Seconds of all; each op gets an equal part of what is left, and no more than its budget.")] = None,
     records: Annotated[Path | None, typer.Option(help="Folder of the records.", show_default="results/")] = None,
     as_json: AsJson = False,
 ) -> None:  # fmt: skip
     """Time ops between their cases: at the widths of well-known models and at random sizes, together with a copy, torch and Liger. Needs a GPU.
 
-    Which numbers are sizes, the op's contract says. Exit code 2: a point is slower than a peer, or lies under 0.8 of its neighbours' share of the roof.
+    Which numbers are sizes, the op's contract says. What was timed is on disk within a second. Of several ops, one that fails does not end the others.
+    Exit code 2: a point is slower than a peer, or lies under 0.8 of its neighbours' share of the roof; 1: a result is wrong, or an op failed.
 
     Examples: [bold]rooftop sweep rms_norm layer_norm[/bold] · [bold]rooftop sweep softmax --size columns=64..4096 --seed 7[/bold]"""
     from rooftop.lab.records import store
@@ -51,6 +58,8 @@ def sweep(
     asked = _asked(what, direction)
     todo = [(op, sweeping.narrowed(sweeping.swept(op), ranges, dtype), named) for op, named in asked]
     bounds = _bounds(moved)
+    if total is not None and not total > 0:
+        raise ValueError(f"total is {total:g}; it must be above 0 seconds")
 
     import torch
 
@@ -61,25 +70,66 @@ def sweep(
 
     device = device_of(torch.cuda.current_device())
     memory = int(torch.cuda.mem_get_info()[0] * sweeping.SHARE)
-    drawn = [
-        (op, of, named, sweeping.draw(op, of, device, memory, seed=seed, count=points, moved=bounds, of_models=models)) for op, of, named in todo
-    ]
-    written, behind, wrong = [], 0, 0
+    say = partial(typer.echo, err=as_json)
+    ends = None if total is None else time.monotonic() + total
+    written: list[dict[str, Any]] = []
+    codes: set[int] = set()
     with store.Writer(records or settings.load().results, device.name) as writer:
-        for op, of, named, chosen in drawn:
-            run = sweeping.Sweep(op, of, chosen, device, named=named, compiled=compiled)
-            found = run.run(budget, (lambda text: typer.echo(text, err=True)) if as_json else typer.echo)
-            wrong += len(run.wrong)
-            if found["us"]:
-                found = writer.write(found | {"seed": seed})
-                written.append(found)
-                behind += _shown(found, as_json)
+        for k, (op, of, named) in enumerate(todo):
+            seconds = budget if ends is None else min(budget, (ends - time.monotonic()) / (len(todo) - k))
+            if seconds <= 0:
+                say(f"{op.name}: left out: {total:g} s are spent")
+                continue
+            saved = False
+
+            def save(record: dict[str, Any]) -> dict[str, Any]:
+                nonlocal saved
+                found, saved = writer.write(record | {"seed": seed}, over=saved), True
+                return found
+
+            lost = False
+            try:
+                chosen = sweeping.draw(op, of, device, memory, seed=seed, count=points, moved=bounds, of_models=models)
+                run = sweeping.Sweep(op, of, chosen, device, named=named, compiled=compiled)
+                found = run.run(seconds, say, save)
+                codes |= {WRONG} if run.wrong else set()
+                lost = run.ended
+                if found["us"]:
+                    written.append(save(found))
+                    codes |= {SLOWER} if _shown(written[-1], as_json) else set()
+            except Exception as error:
+                if len(todo) == 1 or isinstance(error, OSError):  # a disk that is full is full for all of them
+                    raise
+                say(f"{op.name}: {sweeping.first_line(error)}")
+                codes.add(WRONG)
+                lost = sweeping.context_lost()
+            if lost and todo[k + 1 :]:
+                left = None if ends is None else max(0.0, ends - time.monotonic())
+                flags = {"--points": points, "--seed": seed, "--dtype": dtype, "--bytes": moved, "--compiled": compiled, "--budget": budget, "--total": left,
+                         "--records": records}  # fmt: skip
+                more = [*(w for t in size or [] for w in ("--size", t)), "--models" if models else "--no-models", *(["--json"] if as_json else [])]
+                code, others = _anew(todo[k + 1 :], [*(str(w) for n, v in flags.items() if v is not None for w in (n, v)), *more], as_json)
+                codes.add(code)
+                written += others
+                break
     if as_json:
         typer.echo(json.dumps(written))
-    if wrong:
-        raise typer.Exit(WRONG)
-    if behind:
-        raise typer.Exit(SLOWER)
+    if code := next((c for c in (WRONG, SLOWER) if c in codes), 0):
+        raise typer.Exit(code)
+
+
+def _anew(todo: Iterable[tuple[Contract, Sizes, list[Subject]]], flags: list[str], as_json: bool) -> tuple[int, list[dict[str, Any]]]:
+    """The same command for the ops that are left, in a process with a CUDA context of its own; its exit code and, as JSON, its records."""
+    from rooftop.core import settings
+
+    words = [w for op, _, named in todo for w in (op.name, *(s.name for s in named))]
+    command = [sys.executable, "-m", "rooftop.lab.cli", "sweep", *words, "--direction", "forward", *flags]  # a backward is named where it is wanted
+    done = subprocess.run(command, stdout=subprocess.PIPE if as_json else None, env=settings.environment({"PYTHONPATH": str(settings.CHECKOUT)}), check=False)
+    try:
+        records = json.loads(done.stdout) if as_json else []
+    except ValueError:
+        records = []
+    return done.returncode if done.returncode in (0, SLOWER) else WRONG, records
 
 
 def _asked(words: Iterable[str], direction: str) -> list[tuple[Contract, list[Subject]]]:

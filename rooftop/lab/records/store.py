@@ -80,6 +80,7 @@ class Writer:
     run: str = field(default_factory=lambda: secrets.token_hex(4))
     _file: Any = None
     _head: Record = field(default_factory=dict)
+    _last: int = 0  # where in the file the last record begins
 
     def ready(self) -> Path:
         """The folder of the device, after a try at writing into it. Raises OSError, with the folder, where that fails."""
@@ -103,8 +104,10 @@ class Writer:
                 fcntl.flock(self._file, fcntl.LOCK_SH)
         return Path(self._file.name)
 
-    def write(self, record: Mapping[str, Any]) -> Record:
+    def write(self, record: Mapping[str, Any], *, over: bool = False) -> Record:
         """Adds `at` and `run`, writes what of it is kept as one line, and waits for the disk. Returns the record as `read` will give it.
+
+        `over`: in place of the one that was written last, which this one continues.
 
         The first record's device is the run's. Raises RecordError for an unknown kind or a non-finite number."""
         if record.get("kind") not in KINDS:
@@ -117,10 +120,14 @@ class Writer:
         }  # fmt: skip
         line = form.bare(full, head)
         try:
-            text = "".join(form.dumps(part) + "\n" for part in ([line] if self._head else [head, line]))
+            first, text = ("" if self._head else form.dumps(head) + "\n"), form.dumps(line) + "\n"
         except ValueError as error:
             raise RecordError(f"a record of {record.get('subject')} holds a number that JSON cannot: {error}") from None
         self.path  # noqa: B018 - opens the file
+        if over and self._head:
+            self._file.truncate(self._file.seek(self._last))
+        self._file.write(first)
+        self._last = self._file.tell()
         self._file.write(text)
         self._file.flush()
         os.fsync(self._file.fileno())

@@ -32,8 +32,12 @@ LONGEST_S = 10e-3  # a point whose roof is longer is not drawn
 SAMPLED = ("torch.compile", "quack")  # peers that compile for every size: timed at a sample of the points
 LEAST = 1 << 20  # bytes of the tensors of a point: of less, too many input sets would have to be made
 TRIES = 400  # draws for one point, before the ranges are said not to fit
+KEPT = 3  # contestants, with peers, that each keep a copy of what an op writes into
+OF_MODELS = 8  # times the most bytes that a drawn point moves: what a point at a model's widths may
 FAR_OFF = 0.05  # a result further than this from torch's, as a share of its norm, is wrong
 BUDGET_S = 0.03  # of sampling a point
+BATCH = 24  # points whose kernels are compiled together, before they are timed: a small budget is not spent on compiling what it does not reach
+SAVE_S = 1.0  # between two records of the points that there are
 BY_CALLS = "a graph takes longer to capture than a point may last"
 
 
@@ -51,6 +55,8 @@ class Point:
 
 def swept(op: Contract) -> Sizes:
     """What its contract says of its sizes. Raises ValueError where it says nothing."""
+    if op.swept is None and op.ranks is not None:
+        raise ValueError(f"{op.name} has no sizes: it is of several GPUs, and a sweep times one; its cases are timed by torchrun -m rooftop.lab.cli bench")
     if op.swept is None:
         having = [n for n in registry.op_names() if getattr(registry.op(n), "swept", None)]
         raise ValueError(f"{op.name} has no sizes: its contract does not say which numbers are (`swept`); these do: {', '.join(having)}")
@@ -125,16 +131,27 @@ class _Drawing:
 
     def point(self, given: Mapping[str, int], dtype: str, *, few: bool, even: bool = False) -> list[Point]:
         """A point with the sizes `given`, the others drawn; none where no try fits."""
+        least = {n: given.get(n, low) for n, (low, _) in self.of.ranges.items()}
+        if not self._bounded(Point(dtype, tuple(least.items()), few), OF_MODELS if given else 1):
+            return []
         for _ in range(TRIES):
-            sizes = {n: given[n] if n in given else self._size(*self.of.ranges[n], even) for n in self.of.drawn}
+            sizes = {n: given[n] if n in given else self._drawn(n, even) for n in self.of.drawn}
             if self.of.rows:
                 rows = self._size(FEWEST, MOST_FEW, False) if few else self._rows(dtype, sizes)
                 low, high = self.of.ranges[self.of.rows]
                 sizes[self.of.rows] = min(max(rows, low), high)
             point = Point(dtype, tuple((n, sizes[n]) for n in self.of.ranges), few)
-            if self._fits(point):
+            if held(self._problem(point)) >= LEAST and self._bounded(point, OF_MODELS if given else 1):
                 return [point]
+            if set(given) == set(self.of.ranges):
+                break
         return []
+
+    def _drawn(self, name: str, even: bool) -> int:
+        low, high = self.of.ranges[name]
+        if name in self.of.powers:
+            return 1 << self.chance.randint(low.bit_length() - 1, high.bit_length() - 1)
+        return self._size(low, high, even)
 
     def _size(self, low: int, high: int, even: bool) -> int:
         value = round(math.exp(self.chance.uniform(math.log(low), math.log(high))))
@@ -152,16 +169,19 @@ class _Drawing:
         return self.op.work(problem).bytes
 
     def needed(self, point: Point) -> int:
-        """Bytes of the input sets that the kernel clock rotates through."""
-        size = max(held(self._problem(point)), 1)
-        return size * sets_needed(size, self.device.l2_bytes)
+        """Bytes of the input sets that the kernel clock rotates through, and of what is put back for each contestant into what the op writes to."""
+        problem = self._problem(point)
+        size = max(held(problem), 1)
+        kept = sum(m.nbytes for n in self.op.mutates if (m := problem.get(n)) is not None)
+        return (size + KEPT * kept) * sets_needed(size, self.device.l2_bytes)
 
-    def _fits(self, point: Point) -> bool:
+    def _bounded(self, point: Point, times: int) -> bool:
+        """Whether its time, its memory and, where every size is drawn, its bytes (at most `times` those asked for) are small enough."""
         problem = self._problem(point)
         work, sheet = self.op.work(problem), lookup(self.device.name)
         units = {u: n for u, n in work.ops.items() if sheet is not None and u in sheet.rates}
         quick = sheet is None or floor_seconds(sheet, work.bytes, units) <= LONGEST_S
-        return quick and held(problem) >= LEAST and self.needed(point) <= self.memory and (bool(self.of.rows) or work.bytes <= self.moved[1])
+        return quick and self.needed(point) <= self.memory and (bool(self.of.rows) or work.bytes <= times * self.moved[1])
 
 
 def held(problem: Problem) -> int:
@@ -189,6 +209,7 @@ class Sweep:
     ) -> None:
         self.op, self.of, self.points, self.device, self.named = op, of, points, device, named
         self.wrong: list[str] = []
+        self.ended = False  # whether a call has ended the CUDA context: nothing more runs in this process
         self.on = "cuda"
         self.streams: streams.Streams | None = None
         self.kept = 1 << 40
@@ -208,29 +229,46 @@ class Sweep:
         call = select(self.op, self.op.problem(point.case(self.of), self.device)).call
         return None if call is None else Subject(call.implementation.name, self.op, call.implementation)
 
-    def compile(self) -> int:
-        """Every kernel of all points, on all cores. How many programs."""
+    def compile(self, which: Iterable[int]) -> int:
+        """Every kernel of these points, on all cores. How many programs."""
         fields = []
-        for p in self.points:
+        for p in (self.points[i] for i in which):
             mine = self.chosen(p)
             fields.append(bench.Field(self.op, p.case(self.of), [*([mine] if mine else []), *self.named]))
         return bench.compile_first(fields, self.device)
 
-    def run(self, budget_s: float, say: Callable[[str], None] = print) -> store.Record:
-        """The record. Points that the budget leaves no time for are left out."""
-        began = time.monotonic()
-        programs = self.compile()
-        say(f"{self.op.name}: {len(self.points)} points, {programs} programs compiled in {time.monotonic() - began:.1f} s")
+    def run(self, budget_s: float, say: Callable[[str], None] = print, save: Callable[[store.Record], object] | None = None) -> store.Record:
+        """The record. Points that the budget leaves no time for are left out, and those that raise, which `wrong` names.
+
+        save   is given the record of the points that there are, once a second while there come more"""
+        began = saved = time.monotonic()
         rows: list[dict[str, Any]] = []
-        timed = time.monotonic()
-        for i in _spread(len(self.points)):
+        order, programs, compiling = list(_spread(len(self.points))), 0, 0.0
+        for k, i in enumerate(order):
+            if k % BATCH == 0 and time.monotonic() - began <= budget_s:
+                compiling -= time.monotonic()
+                programs += self.compile(order[k : k + BATCH])
+                compiling += time.monotonic()
             if time.monotonic() - began > budget_s:
                 say(f"{self.op.name}: {len(self.points) - len(rows)} points left out: {budget_s:g} s are spent")
                 break
-            if (row := self._row(i, say)) is not None:
+            try:
+                row = self._row(i, say)
+            except Exception as error:
+                self._say_wrong(say, f"{self.op.name} {self.points[i].case(self.of).id}: {first_line(error)}")
+                row = None
+            if row is None and self.on == "cuda" and context_lost():
+                self.ended = True
+                say(f"{self.op.name}: {len(self.points) - len(rows)} points left out: the CUDA context is lost")
+                break
+            if row is not None:
                 rows.append({"index": i, **row})
-        say(f"{self.op.name}: {len(rows)} points in {time.monotonic() - timed:.1f} s")
-        return self._record(sorted(rows, key=lambda r: int(r["index"])))
+                if save is not None and time.monotonic() - saved >= SAVE_S:
+                    save(self._record(_in_order(rows)))
+                    saved = time.monotonic()
+        spent = time.monotonic() - began - compiling
+        say(f"{self.op.name}: {len(rows)} of {len(order)} points in {spent:.1f} s; {programs} programs compiled in {compiling:.1f} s")
+        return self._record(_in_order(rows))
 
     def _row(self, i: int, say: Callable[[str], None]) -> dict[str, Any] | None:
         import torch
@@ -262,11 +300,14 @@ class Sweep:
                     result = made.calls[0]()
                     if one.once(made) > bench.LONGEST_S:
                         continue
-                except torch.OutOfMemoryError:
-                    raise
                 except Exception as error:
+                    if isinstance(error, torch.OutOfMemoryError):
+                        if s.peer is None:
+                            raise
+                        torch.cuda.empty_cache()
+                        continue  # a peer that needs more than there is stands beside no kernel here
                     if s.peer is None:
-                        self._say_wrong(say, f"{s.name} {case.id}: {type(error).__name__}: {str(error).strip().splitlines()[0] if str(error) else ''}")
+                        self._say_wrong(say, f"{s.name} {case.id}: {first_line(error)}")
                     if s is mine:
                         return None
                     continue
@@ -314,6 +355,26 @@ class Sweep:
             "by": [names.index(r["by"]) for r in rows], "digests": digests, "peers": {n: [_us(r["peers"].get(n)) for r in rows] for n in peers},
             "wrong": [i for i, r in enumerate(rows) if r["wrong"]], "named": [s.name for s in self.named],
         }  # fmt: skip
+
+
+def context_lost() -> bool:
+    """Whether the CUDA context of this process is gone: after a fault of a kernel, every call fails."""
+    import torch
+
+    try:
+        torch.cuda.synchronize()
+    except RuntimeError:
+        return True
+    return False
+
+
+def first_line(error: Exception) -> str:
+    """Its type, and the first line of what it says."""
+    return f"{type(error).__name__}: {next(iter(str(error).strip().splitlines()), '')}"
+
+
+def _in_order(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    return sorted(rows, key=lambda r: int(r["index"]))
 
 
 def _here() -> tuple[Timer, streams.Streams, int]:
