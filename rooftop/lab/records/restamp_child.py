@@ -9,6 +9,7 @@ JOB, ANSWER: files of JSON. A job: {"what": "digests", "subjects": [name]} -> {n
 from __future__ import annotations
 
 import hashlib
+import inspect
 import json
 import re
 import struct
@@ -100,8 +101,6 @@ def _prepared(row: list[Any]) -> tuple[Any, ...]:
     config, source = kernel.resolve(problem, given)
     scratch = kernel.scratch(problem, config)
     steps = list(kernel.steps(problem, config))
-    if other := [s for s in steps if not hasattr(s, "grid")]:
-        raise ValueError(f"{len(other)} of its steps are calls of torch")
     if not steps:
         raise ValueError("nothing is launched")
     return subject, kernel, case, problem, config, source, scratch, steps
@@ -109,11 +108,15 @@ def _prepared(row: list[Any]) -> tuple[Any, ...]:
 
 def facts(row: list[Any]) -> dict[str, Any]:
     """What the tree runs for a subject, case and device with a config (None: its own), and the digest of its records."""
-    from rooftop.core.digests import digest
+    from rooftop.core.digests import digest, strip
 
     subject, kernel, case, problem, config, source, scratch, steps = _prepared(row)
     launches = []
     for step in steps:
+        if not hasattr(step, "grid"):  # a call of torch: its function, with all of the file that it is in
+            file = Path(inspect.getfile(step.function)).read_text(encoding="utf-8")
+            launches.append([step.function.__name__, text_of(step.args), "torch", digest(strip(file, "python"))])
+            continue
         names = getattr(step.kernel, "arg_names", None)  # Triton passes by name: in the order of its parameters; CUDA C++ by position
         args = [step.args[n] for n in names if n in step.args] if names else list(step.args.values())
         rest = {k: text_of(v) for k, v in vars(step).items() if k not in ("kernel", "args")}
@@ -132,14 +135,14 @@ def _grids(subject: Any, case: Any, device: list[Any], config: Any) -> Any:
     from rooftop.core.spec import TARGETS, Device
 
     where = replace(Device(*device), clusters=TARGETS[device[1]].clusters)
-    return text_of([step.grid for step in subject.implementation.steps(subject.kernel_problem(case, where)[1], config)])
+    return text_of([getattr(step, "grid", None) for step in subject.implementation.steps(subject.kernel_problem(case, where)[1], config)])
 
 
 def _jobs(row: list[Any]) -> list[Any]:
     """What NVRTC compiles for a row."""
     try:
         _, kernel, _, problem, _, _, _, steps = _prepared(row)
-        return [kernel.compile_job([s.kernel], problem.device.target) for s in steps] if hasattr(kernel, "compile_job") else []
+        return [kernel.compile_job([s.kernel], problem.device.target) for s in steps if hasattr(s, "grid")] if hasattr(kernel, "compile_job") else []
     except Exception:
         return []  # `facts` says why
 
