@@ -26,11 +26,11 @@ from rooftop.lab.records import store
 from rooftop.lab.report.data import device_of
 
 LONGEST = 1 << 16  # elements of all tensors of a case
-BUDGET = 5 << 20  # elements of the whole sample
-UNPROVEN = 10 << 20  # elements of all cases without a check record of the present digest
+BUDGET = 4 << 20  # elements of the whole sample
+UNPROVEN = 6 << 20  # elements of all cases without a check record of the present digest
 PRICE = 1 << 12  # elements whose time a case takes whatever its size: inputs, reference, judgement
 # Group of tests that are marked `sampled` -> (of those of which nothing has changed, how many run; how many run at most).
-SAMPLES = {"kernels": (90, 180), "binaries": (60, 150), "counters": (3, 6), "fuzz": (10, 16), "warm": (12, 20), "corpus": (100, 150)}
+SAMPLES = {"kernels": (60, 110), "binaries": (50, 100), "counters": (3, 6), "fuzz": (10, 16), "warm": (12, 20), "corpus": (80, 120)}
 FEW = 12  # kernels' files that a commit touches: all tests of these kernels run, beyond the bounds
 ENGINES = {  # group -> what its tests are about beside kernels: they have changed where one of these files has
     "counters": ("rooftop/lab/simt/",), "corpus": ("rooftop/lab/simt/",), "fuzz": ("rooftop/lab/fuzz/", "rooftop/ops/"), "warm": ("rooftop/lab/warm.py",),

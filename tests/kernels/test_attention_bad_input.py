@@ -26,8 +26,8 @@ def _call(b: int = 2, sq: int = 40, sk: int = 40, h: int = 2, hk: int = 1, d: in
     return {n: torch.randn(s, generator=generator).bfloat16() for n, s in shapes.items()}
 
 
-def _packed(q: list[int], k: list[int]) -> Call:
-    return {**{n: t[0] for n, t in _call(b=1).items()}, "causal": True, "cu_seqlens_q": torch.tensor(q), "cu_seqlens_k": torch.tensor(k)}
+def _packed(q: list[int], k: list[int], tokens: int = 40) -> Call:
+    return {**{n: t[0, :tokens] for n, t in _call(b=1).items()}, "causal": True, "cu_seqlens_q": torch.tensor(q), "cu_seqlens_k": torch.tensor(k)}
 
 
 def _paged(table: list[list[int]], lengths: list[int], queries: int) -> Call:
@@ -52,7 +52,7 @@ CALLS: dict[str, Callable[[], Call]] = {
     "empty sequences": lambda: _packed([0, 0, 13, 13, 40], [0, 5, 5, 13, 40]),
     "bounds that fall": lambda: _packed([0, 30, 10, 40], [0, 10, 30, 20]),
     "bounds beyond the buffer": lambda: _packed([-5, 20, 90], [3, 20, 900]),
-    "one token a sequence": lambda: _packed(list(range(41)), list(range(41))),
+    "one token a sequence": lambda: _packed(list(range(11)), list(range(11)), 10),
     "lengths of 0 and beyond the cache": lambda: {**_call(), "causal": True, "cache_lengths": torch.tensor([0, 400])},
     "pages that do not exist": lambda: _paged([[0, 9, 1], [2, 3, -1]], [20, 15], 1),
     "pages that do not exist, 40 queries": lambda: _paged([[0, 9, 1], [2, 3, -1]], [20, 15], 40),

@@ -98,7 +98,7 @@ def test_four_products_within_the_memory_that_is_stated() -> None:
 @pytest.mark.parametrize("inside", [False, True])
 def test_gradients_are_summed_over_chunks_of_tokens(inside: bool) -> None:
     op, found = registry.op("linear_jsd"), registry.implementation("linear_jsd__triton")
-    case = op.case("mostly the teacher bf16")
+    case = op.case("mixed bf16")
     problem = op.problem(case, TARGETS[90])
     other = type(found)(found.path, found.op, found.name)
     other.choose = lambda p: dataclasses.replace(found.choose(problem), rows=3, inside=inside)  # type: ignore[method-assign]
