@@ -4,9 +4,19 @@ from __future__ import annotations
 
 import re
 import sys
+from functools import cache
 from typing import Any
 
 import pytest
+
+
+@cache
+def committed() -> list[Any]:
+    """The records of the tree, read once a process: not to be changed."""
+    from rooftop.core import settings
+    from rooftop.lab.records import store
+
+    return store.read(settings.CHECKOUT / "results")
 
 
 def results(found: Any) -> tuple[Any, ...]:

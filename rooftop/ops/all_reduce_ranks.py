@@ -62,10 +62,8 @@ def all_reduce_ranks(
     if shots not in (1, 2):
         raise ValueError(f"all_reduce_ranks: shots is {shots}; accepted are 1 and 2")
     flat = x.detach().reshape(x.shape[0], x[0].numel())
-    scaled = hadamard and x.shape[0] > 1  # so that no rotation leaves the range
-    given = wires.lowered(flat) if scaled else flat
-    found: Tensor = OP(given, wire, group_size, bool(hadamard), bool(stochastic), _random.signed(seed), shots, implementation=implementation)
-    return (wires.raised(found, x.dtype, wires.WIRES[wire], x.shape[0]) if scaled else found).view(x.shape)
+    found: Tensor = OP(flat, wire, group_size, bool(hadamard), bool(stochastic), _random.signed(seed), shots, implementation=implementation)
+    return found.view(x.shape)
 
 
 def reference(x: Tensor, wire: str, group: int, hadamard: bool, stochastic: bool, seed: int, shots: int) -> Tensor:

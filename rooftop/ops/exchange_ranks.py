@@ -60,10 +60,8 @@ def exchange_ranks(
         raise ValueError(f"{what}: x is {tuple(x.shape)}; {kind} shares N out over the ranks: it must be a multiple of {x.shape[0]}")
     wires.wire_of(what, wire, group_size, hadamard, stochastic)
     number(what, "seed", seed, "a whole number", whole=True)
-    scaled = hadamard and x.shape[0] > 1  # so that no rotation leaves the range
-    given = wires.lowered(x.detach()) if scaled else x.detach()
-    found: Tensor = OP(given, kind, wire, group_size, bool(hadamard), bool(stochastic), _random.signed(seed), implementation=implementation)
-    return wires.raised(found, x.dtype, wires.WIRES[wire], x.shape[0] if kind == "reduce_scatter" else 1) if scaled else found
+    found: Tensor = OP(x.detach(), kind, wire, group_size, bool(hadamard), bool(stochastic), _random.signed(seed), implementation=implementation)
+    return found
 
 
 def reference(x: Tensor, kind: str, wire: str, group: int, hadamard: bool, stochastic: bool, seed: int) -> Tensor:

@@ -14,8 +14,9 @@ from _processes import run
 
 import rooftop
 from rooftop import comm
-from rooftop.comm import agreement, groups
+from rooftop.comm import agreement, groups, ways
 from rooftop.comm.hooks import _ReduceScatter
+from rooftop.comm.steps import Options
 
 SOON = 20.0  # seconds: far below the timeout of the processes' group, which a rank would wait out
 NAN = float("nan")
@@ -286,6 +287,12 @@ def off(got: torch.Tensor, want: torch.Tensor) -> float:
     return float((got.double() - want.double()).norm() / want.double().norm())
 
 
+def rotated(call: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor, wire: str, ranks: int) -> torch.Tensor:
+    """What the collectives make of an op that rotates."""
+    options = Options.of("test", wire, 128, True, False, 0)
+    return ways._in_range(x, options, ranks, call)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("wire", ["fp8", "int8", "int4"])
 def test_a_rotation_does_not_leave_the_range(dtype: torch.dtype, wire: str) -> None:
@@ -295,14 +302,15 @@ def test_a_rotation_does_not_leave_the_range(dtype: torch.dtype, wire: str) -> N
     for part in (1 / 64, 0.999):
         x = (small * (torch.finfo(dtype).max * part)).to(dtype)
         for group in (32, 256):
-            gathered = rooftop.exchange_ranks(x, "all_gather", wire=wire, group_size=group, hadamard=True)[0].view(2, -1)
-            sums = [rooftop.all_reduce_ranks(x, wire=wire, group_size=group, hadamard=True, shots=shots)[0] for shots in (1, 2)]
+            how: dict[str, Any] = {"wire": wire, "group_size": group, "hadamard": True}
+            gathered = rotated(lambda x, how=how: rooftop.exchange_ranks(x, "all_gather", **how)[0].view(2, -1), x, wire, 1)  # type: ignore[misc]
+            sums = [rotated(partial(rooftop.all_reduce_ranks, shots=shots, **how), x, wire, 2)[0] for shots in (1, 2)]
             plain = [rooftop.all_reduce_ranks(x, wire=wire, group_size=group, shots=shots)[0] for shots in (1, 2)]
             for got, other in ((gathered[0], plain[0]), *zip(sums, plain, strict=True)):
                 assert got.isfinite().all()
                 assert off(got, x[0]) < 3 * off(other, x[0])
     beyond = torch.full((2, 256), torch.finfo(dtype).max, dtype=dtype)
-    assert rooftop.all_reduce_ranks(beyond, wire=wire, hadamard=True).isinf().all()  # as a sum that is not rotated
+    assert rotated(partial(rooftop.all_reduce_ranks, wire=wire, hadamard=True), beyond, wire, 2).isinf().all()  # as a sum that is not rotated
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
@@ -312,5 +320,6 @@ def test_the_room_of_a_rotation_changes_no_bit_of_other_numbers(dtype: torch.dty
     x = torch.randn(2, 700, generator=torch.Generator().manual_seed(6)).to(dtype)
     x[0, 3], x[1, 400] = float("inf"), float("nan")
     for shots in (1, 2):
-        got, want = rooftop.all_reduce_ranks(x, wire="int4", hadamard=True, shots=shots), op.reference(x, "int4", 128, True, False, 0, shots)
+        got = rotated(partial(rooftop.all_reduce_ranks, wire="int4", hadamard=True, shots=shots), x, "int4", 2)
+        want = op.reference(x, "int4", 128, True, False, 0, shots)
         assert torch.equal(got.nan_to_num(7.0), want.nan_to_num(7.0)) and torch.equal(got.isnan(), want.isnan())

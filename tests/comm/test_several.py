@@ -54,6 +54,7 @@ def _twice(call: Any) -> Any:
     return lambda tensors, options, group: {n: 2 * t for n, t in call(tensors, options, group).items()}
 
 
+@pytest.mark.sampled("slow")
 def test_rungs_are_right_on_two_processes_and_a_wrong_one_is_noticed() -> None:
     for found in run(judged, 2):
         assert [s for s, _ in found] == ["ok", "ok", "wrong"] * 2, found

@@ -18,7 +18,7 @@ from rooftop.core.contract import Contract, metas_of
 from rooftop.core.layouts import computes, widen
 from rooftop.core.spec import DTYPES, Case, Input
 from rooftop.lab import public_calls
-from rooftop.lab.check import checker
+from rooftop.lab.check import checker, judgement
 from rooftop.lab.check.contracts import dtypes, small
 from rooftop.lab.inputs import by_name, make
 
@@ -137,11 +137,11 @@ class Call:
         return checker.check_callable(self.op, self.case, function, name=self.op.name, device=device, expected=expected)
 
 
-def expect(call: Call, tensors: Mapping[str, torch.Tensor], device: str = "cpu") -> checker.Expected:
-    """As `checker.expect`, for tensors that are given."""
+def expect(call: Call, tensors: Mapping[str, torch.Tensor], device: str = "cpu") -> judgement.Expected:
+    """As `judgement.expect`, for tensors that are given."""
     whole = {n: tensors.get(n) for n in call.op.inputs_of(call.op.problem(call.case))}
     with mock.patch.object(checker, "make", lambda *_: (whole, call.options)):
-        return checker.expect(call.op, call.case, device, 0)
+        return judgement.expect(call.op, call.case, device, 0)
 
 
 def double(t: torch.Tensor) -> torch.Tensor:

@@ -3,7 +3,9 @@
 A kernel's case whose check record has the digest of the tree (kernel, helpers, contract, config) is proven: it need not run again. Cases that are not proven
 run, up to `LONGEST` elements and, of each kernel, one case beyond, while the budget `UNPROVEN` lasts. A sample of all cases runs as well, within `BUDGET`.
 Both budgets count elements over all kernels together and are shared out by a seed that is another in each commit. So the time of a run does not grow with the
-number of ops; `make test-all` runs every case."""
+number of ops; `make test-all` runs every case.
+
+Tests marked `sampled(group, kernels...)` are chosen likewise, within SAMPLES; "slow": those of the workbench that take seconds."""
 
 from __future__ import annotations
 
@@ -26,14 +28,15 @@ from rooftop.lab.records import store
 from rooftop.lab.report.data import device_of
 
 LONGEST = 1 << 16  # elements of all tensors of a case
-BUDGET = 4 << 20  # elements of the whole sample
-UNPROVEN = 6 << 20  # elements of all cases without a check record of the present digest
+BUDGET = 3 << 20  # elements of the whole sample
+UNPROVEN = 4 << 20  # elements of all cases without a check record of the present digest
 PRICE = 1 << 12  # elements whose time a case takes whatever its size: inputs, reference, judgement
 # Group of tests that are marked `sampled` -> (of those of which nothing has changed, how many run; how many run at most).
-SAMPLES = {"kernels": (60, 110), "binaries": (50, 100), "counters": (3, 6), "fuzz": (10, 16), "warm": (12, 20), "corpus": (80, 120)}
+SAMPLES = {"kernels": (40, 70), "binaries": (40, 60), "counters": (2, 4), "fuzz": (8, 10), "warm": (8, 12), "corpus": (90, 120), "slow": (25, 40)}
 FEW = 12  # kernels' files that a commit touches: all tests of these kernels run, beyond the bounds
 ENGINES = {  # group -> what its tests are about beside kernels: they have changed where one of these files has
     "counters": ("rooftop/lab/simt/",), "corpus": ("rooftop/lab/simt/",), "fuzz": ("rooftop/lab/fuzz/", "rooftop/ops/"), "warm": ("rooftop/lab/warm.py",),
+    "slow": ("rooftop/core/", "rooftop/lab/"),
 }  # fmt: skip
 
 

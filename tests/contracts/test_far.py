@@ -16,7 +16,7 @@ from rooftop.core.call import select
 from rooftop.core.contract import Contract, metas_of
 from rooftop.core.implementation import UnsupportedError
 from rooftop.core.spec import DTYPES, TARGETS, Case, Input, Meta
-from rooftop.lab.check import checker
+from rooftop.lab.check import checker, judgement
 from rooftop.lab.inputs import by_name
 from rooftop.lab.interpret import interpreter
 
@@ -162,7 +162,7 @@ def test_rows_that_begin_beyond_two_to_the_31_elements_are_reached(name: str) ->
         except UnsupportedError:
             continue
         if found is not None and not found.copies:
-            verdicts = checker.judge(op, call.case, expect(call, near), interpreted(found, tensors, options))
+            verdicts = judgement.judge(op, call.case, expect(call, near), interpreted(found, tensors, options))
             assert {k: v.message for k, v in verdicts.items() if not v.ok} == {}, n
             reached += 1
     if not reached:

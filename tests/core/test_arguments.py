@@ -64,6 +64,7 @@ assert not wrong, wrong
 """
 
 
+@pytest.mark.sampled("slow")
 @pytest.mark.parametrize(
     "program", [FIRST.format(name="gelu", more=""), FIRST.format(name="rms_norm", more=", 64"), THREADS], ids=["compiled", "compiled norm", "threads"]
 )

@@ -34,6 +34,7 @@ def test_every_backend_has_a_kernel_here_and_all_are_found() -> None:
     assert {kernel(name).backend for name in (*NAMES, *AHEAD)} == set(BACKENDS) - {"pallas"}  # for another device: tests/npu
 
 
+@pytest.mark.sampled("slow")
 @pytest.mark.parametrize("name", NAMES)
 def test_a_kernel_is_right_where_it_runs_and_skipped_with_a_reason_where_it_does_not(name: str) -> None:
     found = subject(name)
@@ -53,6 +54,7 @@ def test_a_kernel_is_right_where_it_runs_and_skipped_with_a_reason_where_it_does
     assert all(r.outputs["c"].elements for r in results.values() if r.status == "ok")
 
 
+@pytest.mark.sampled("slow")
 @pytest.mark.parametrize("name", [n for n in NAMES if n != "torch"])
 def test_what_is_compiled_holds_what_it_must(name: str) -> None:
     found = subject(name)
@@ -216,6 +218,7 @@ def test_a_kernel_that_forgets_to_ask_for_zeros_is_found(mine: registry.House) -
     assert checker.check(Subject("mine", op, made), op.case("odd bf16"), backend="simt").status == "wrong"
 
 
+@pytest.mark.sampled("slow")
 def test_a_grid_that_waits_for_itself_must_be_launched_so_and_fit_the_card(mine: registry.House) -> None:
     op = registry.op("mmt", HOUSE)
 

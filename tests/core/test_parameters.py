@@ -85,6 +85,7 @@ def test_sizes_of_every_type_are_read(target: str) -> None:
     assert set(KINDS) == set(parameters.BYTES)
 
 
+@pytest.mark.sampled("slow")
 @pytest.mark.parametrize("name", ["rms_norm_bwd__cuda_sm90", "matmul__simt__cuda_sm80"])
 def test_sizes_are_those_that_cuobjdump_prints(tmp_path: Path, name: str) -> None:
     subject = Subject(name, registry.op(name.split("__")[0]), registry.implementation(name))
@@ -142,6 +143,7 @@ def test_a_mismatch_is_refused_before_anything_is_loaded(tmp_path: Path, monkeyp
     assert Loaded.made == ["sm_90a"]
 
 
+@pytest.mark.sampled("slow")
 @pytest.mark.skipif(simt.unavailable() is not None, reason="the simulator cannot be built here")
 @pytest.mark.parametrize("name", PLANTED)
 def test_a_mismatch_is_refused_by_the_simulator(tmp_path: Path, name: str) -> None:

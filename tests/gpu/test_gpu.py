@@ -29,7 +29,7 @@ from rooftop.core.implementation import UnsupportedError
 from rooftop.core.op import Op
 from rooftop.core.spec import DTYPES, OF_TORCH, Case, Input, Meta
 from rooftop.lab import public_calls
-from rooftop.lab.check import checker, compare
+from rooftop.lab.check import checker, compare, judgement
 from rooftop.lab.inputs import by_name, make
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU: torch.cuda.is_available() is False")]
@@ -123,7 +123,7 @@ def alike(op: Contract, a: Sequence[Any], b: Sequence[Any]) -> bool:
 
     def used(made: Sequence[Any]) -> tuple[Any, ...]:
         outputs = dict(zip(op.output_names, made, strict=False))
-        return (*(checker.used(op, n, t, outputs) for n, t in outputs.items()), *made[len(outputs) :])
+        return (*(judgement.used(op, n, t, outputs) for n, t in outputs.items()), *made[len(outputs) :])
 
     return same_bits(used(a), used(b))
 
@@ -634,7 +634,7 @@ def spread(few: torch.Tensor, axis: int, rows: int, places: Sequence[int]) -> to
 def judged_by_rows(rows: Rows, device: str) -> dict[str, compare.Verdict]:
     """What is computed of the whole case, at the places that are looked at; the rest is not compared."""
     op, count = rows.op, len(rows.places)
-    expected = checker.expect(op, rows.few(count + FILLER), device, 0)
+    expected = judgement.expect(op, rows.few(count + FILLER), device, 0)
     problem = op.problem(rows.case)
     tensors = {n: t if t is None or n not in rows.axes else spread(t, rows.axes[n], rows.extent, rows.places) for n, t in expected.tensors.items()}
     made = by_name(op, op(*op.arguments(tensors, op.options(rows.case))))

@@ -13,7 +13,7 @@ import rooftop
 from rooftop.core.call import select
 from rooftop.core.contract import metas_of
 from rooftop.core.spec import TARGETS
-from rooftop.lab.check import checker
+from rooftop.lab.check import checker, judgement
 from rooftop.lab.report.attention_page import given
 from rooftop.ops.attention import OP
 
@@ -67,9 +67,9 @@ def _run(op: Any, tensors: Call, options: Call) -> dict[str, Any]:
         choice = select(op, problem, "triton")
     if choice.call is None:
         return {}
-    expected = checker.expect_given(op, problem, tensors, options)
+    expected = judgement.expect_given(op, problem, tensors, options)
     got, _ = checker.Trial(choice.call, "cpu", checker.RUNNERS["interpreter"], 64).run(tensors, options, 0xFF)
-    verdicts = checker.judge_given(op, problem, expected, {**dict.fromkeys(op.output_names), **got})
+    verdicts = judgement.judge_given(op, problem, expected, {**dict.fromkeys(op.output_names), **got})
     assert {n: v.message for n, v in verdicts.items() if not v.ok} == {}
     return {**dict(expected.exact), "got": got}
 

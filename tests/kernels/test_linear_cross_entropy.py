@@ -14,7 +14,7 @@ from rooftop.core import registry
 from rooftop.core.call import Call
 from rooftop.core.spec import TARGETS, Case, Input, Problem, TorchCall
 from rooftop.lab.candidates import Subject
-from rooftop.lab.check import checker
+from rooftop.lab.check import checker, judgement
 from rooftop.ops._linear_cases import SHAPES, _call
 
 MIB = 2**20
@@ -298,10 +298,10 @@ def test_a_dloss_of_one_leaves_gradients_that_are_in_place_alone() -> None:
     op = registry.op("linear_cross_entropy_bwd")
     case = op.case("in place f32")
     assert op.reused(op.problem(case)) == {"dx": "unit_x", "dweight": "unit_weight", "dbias": "unit_bias"}
-    expected = checker.expect(op, case, "cpu", 5)
+    expected = judgement.expect(op, case, "cpu", 5)
     for dloss in (1.0, -2.5):
         tensors = {**expected.tensors, "dloss": torch.tensor(dloss)}
-        made = checker.expect_given(op, op.problem(case), tensors, expected.options)
+        made = judgement.expect_given(op, op.problem(case), tensors, expected.options)
         found = checker.check(Subject("found", op, registry.implementation("linear_cross_entropy_bwd__triton")), case, backend="interpreter", expected=made)
         assert found.status == "ok", found.message
 

@@ -13,7 +13,7 @@ from rooftop.core.call import Call
 from rooftop.core.contract import metas_of
 from rooftop.core.spec import TARGETS, Input
 from rooftop.lab import simt
-from rooftop.lab.check import checker
+from rooftop.lab.check import checker, judgement
 
 pytestmark = [
     pytest.mark.sampled("kernels", "quantize__groups__cuda_sm80"),
@@ -61,7 +61,7 @@ def test_every_config_is_right(like: str, length: int, dtype: torch.dtype, more:
     problem = op.problem_of(metas_of(tensors), options, TARGETS[90])
     call = Call.of(op, registry.implementation("quantize__groups__cuda_sm80"), problem)
     call = call.with_config({**call.config, "units": units})
-    expected = checker.expect_given(op, problem, tensors, options)
+    expected = judgement.expect_given(op, problem, tensors, options)
     got, _ = checker.Trial(call, "cpu", checker.RUNNERS["simt"], 64).run(tensors, options, 0xFF)
-    verdicts = checker.judge_given(op, problem, expected, {**dict.fromkeys(op.output_names), **got})
+    verdicts = judgement.judge_given(op, problem, expected, {**dict.fromkeys(op.output_names), **got})
     assert {n: v.message for n, v in verdicts.items() if not v.ok} == {}

@@ -189,6 +189,7 @@ def loop(facts: Facts) -> binary.Loop:
     return facts.loop
 
 
+@pytest.mark.sampled("slow")
 def test_against_the_assemblers_report(cubin: tuple[str, bytes, dict[str, dict[str, int]]], found: dict[str, Facts]) -> None:
     target, _, report = cubin
     assert set(found) == set(report) and len(found) == 12
@@ -298,6 +299,7 @@ template __global__ void add<3>(float4*);
 """
 
 
+@pytest.mark.sampled("slow")
 @pytest.mark.parametrize("target", TARGETS)
 def test_choosing_a_kernel(target: str) -> None:
     code, _ = compiled(TWO, target)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from rooftop.core.spec import TARGETS
 from rooftop.lab import candidates
 from rooftop.lab.check import checker, many
@@ -58,13 +60,7 @@ def test_a_record_proves_a_case_of_its_kernel_card_and_digest_alone() -> None:
     assert len(many.lacking(todo("softmax__triton"), [], "card", DEVICE)) == len(cases) < len(todo("softmax__triton"))  # empty tensors launch nothing
 
 
-def test_two_processes_find_what_one_finds() -> None:
-    small = launched("softmax__triton")[:3] + launched("rms_norm__triton")[:2]
-    alone = {(s.name, c.id): (r.status, r.message) for s, c, r in many.check_many(small, "cpu", 7)}
-    beside = {(s.name, c.id): (r.status, r.message) for s, c, r in many.check_many(small, "cpu", 7, jobs=2)}
-    assert alone == beside and len(alone) == 5 and "ok" in {status for status, _ in alone.values()}
-
-
+@pytest.mark.sampled("slow")
 def test_a_kernel_that_kills_its_process_is_an_error_of_its_own(tmp_path: Path, monkeypatch: Any) -> None:
     path = tmp_path / "add__deadly__triton.py"
     path.write_text(DEADLY)

@@ -17,6 +17,7 @@ from rooftop.core import registry, settings
 from rooftop.lab import cli, doctor
 
 
+@pytest.mark.sampled("slow")
 @pytest.mark.skipif(torch.cuda.is_available(), reason="asks what happens without a GPU")
 def test_commands_that_need_a_gpu_say_so_with_exit_code_3() -> None:
     import subprocess
@@ -27,6 +28,7 @@ def test_commands_that_need_a_gpu_say_so_with_exit_code_3() -> None:
         assert (done.returncode, "needs an NVIDIA GPU" in done.stderr) == (3, True), done.stderr
 
 
+@pytest.mark.sampled("slow")
 def test_the_command_line_prints_json_and_hints() -> None:
     import subprocess
     import sys
@@ -143,6 +145,7 @@ def test_a_setting_that_cannot_be_is_named(monkeypatch: pytest.MonkeyPatch, caps
 
 
 @without_gpu
+@pytest.mark.sampled("slow")
 def test_the_doctor_says_that_there_is_no_gpu_and_what_to_do(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     code = command(monkeypatch, "doctor", "--json")
     rows = json.loads(capsys.readouterr().out)
@@ -235,6 +238,7 @@ def test_a_module_of_the_house_that_is_missing_is_a_traceback(monkeypatch: pytes
         command(monkeypatch, "ls")
 
 
+@pytest.mark.sampled("slow")
 def test_doctor_names_the_packages_that_pages_and_references_need(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "jinja2", None)
     rows = {r.what: r for r in doctor.examine()}

@@ -112,6 +112,7 @@ FAULTS = {
 }  # fmt: skip
 
 
+@pytest.mark.sampled("slow")
 @pytest.mark.parametrize("what", FAULTS)
 def test_what_is_wrong_with_a_chained_kernel_is_told(what: str, tmp_path: Path) -> None:
     (old, new), expected = FAULTS[what]

@@ -87,6 +87,7 @@ def test_a_kernel_without_counters() -> None:
     assert "without counters" in text and "limited by registers" in text and "not collected" in text
 
 
+@pytest.mark.sampled("slow")
 def test_sizes_and_the_simulators_counts_stand_in_for_counters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ROOFTOP_CACHE", str(tmp_path))  # where nothing has been counted
     text = said("diagnose", "sgemm_cuda/05_tile_2d", "--card", "h100")
@@ -151,6 +152,7 @@ def test_a_page_of_a_report(tmp_path: Path) -> None:
     assert "k(float *)" in (tmp_path / "r.html").read_text() and "Bound by dram" in (tmp_path / "r.html").read_text()
 
 
+@pytest.mark.sampled("slow")
 def test_the_ladders_steps_and_a_place() -> None:
     rows = json.loads(said("predictions", "--json"))
     assert rows[-1]["idea"] == "all" and rows[-1]["error"] < rows[-1]["no_change"]

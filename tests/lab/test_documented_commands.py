@@ -71,6 +71,7 @@ def test_a_printed_command_is_taken(document: str, words: str) -> None:
         assert not known or candidates.find(known)
 
 
+@pytest.mark.sampled("slow")
 @pytest.mark.parametrize("words", QUICK)
 def test_a_command_of_the_readme_runs(words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     assert command(monkeypatch, *words.split()) == 0

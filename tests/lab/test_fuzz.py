@@ -223,6 +223,7 @@ def test_what_kills_only_after_another_call_is_bisected() -> None:
     assert found.before == tuple(calls[2:-1])
 
 
+@pytest.mark.sampled("slow")
 def test_a_child_answers_and_its_death_is_no_ones_else() -> None:
     child = campaign.Child("cpu")
     try:

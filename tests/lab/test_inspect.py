@@ -61,6 +61,7 @@ def test_a_kernel_that_is_never_launched_is_a_row(tmp_path: Path, monkeypatch: p
 BROKEN = ["[]", "null", "5", "{}", '"x"', "[" * 100_000, '{"sha256": 1, "names": [], "log": 1}', ""]
 
 
+@pytest.mark.sampled("slow")
 def test_a_broken_cache_is_a_cache_without_the_entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ROOFTOP_CACHE", str(tmp_path / "cache"))
     (tmp_path / "mine.cu").write_text(KERNEL)
@@ -77,6 +78,7 @@ def test_a_broken_cache_is_a_cache_without_the_entry(tmp_path: Path, monkeypatch
         assert all(json.loads(p.read_text()) for p in entries)  # written anew
 
 
+@pytest.mark.sampled("slow")
 def test_facts_of_wrong_types_are_not_taken_from_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ROOFTOP_CACHE", str(tmp_path / "cache"))
     (tmp_path / "mine.cu").write_text(KERNEL)

@@ -59,6 +59,7 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.sampled("slow")
 def test_a_file_of_no_op_is_judged_by_a_function(files: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     assert command(monkeypatch, "check", "mine.cu", "--reference", "ref.py:mine", "--shape", "R=3,C=70") == 0
     assert command(monkeypatch, "check", "mine.cu", "--reference", "ref.py", "--dtype", "f32", "--case", "odd") == 0  # the function of the file's name

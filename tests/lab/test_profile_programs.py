@@ -43,6 +43,7 @@ def profiled(*arguments: object) -> Result:
     return CliRunner().invoke(app, ["profile", *map(str, arguments)])
 
 
+@pytest.mark.sampled("slow")
 def test_a_script_under_torch_profiler_without_a_gpu(script: Path, tmp_path: Path) -> None:
     done = profiled("--with", "torch", "--out", "p", "--", sys.executable, "-W", "ignore", script, "--epochs", 0)
     assert done.exit_code == 0, (done.output, done.exception)
@@ -57,6 +58,7 @@ def test_a_script_with_events_and_its_failure_is_told(script: Path) -> None:
     assert "ended with status 3" in done.output
 
 
+@pytest.mark.sampled("slow")
 def test_a_module_and_code_run_as_python_runs_them(script: Path, tmp_path: Path) -> None:
     (tmp_path / "mod.py").write_text("import sys; open('seen', 'w').write(__name__ + ' '.join(sys.argv[1:]))")
     assert command.run([sys.executable, "-m", "mod", "a"], "events", tmp_path / "p")["wall_s"] > 0

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from _support import committed
 
 from rooftop.core import registry, settings
 from rooftop.lab.records import compact as compacting
@@ -19,7 +20,7 @@ from rooftop.lab.report.data import staleness
 CARD = {"name": "NVIDIA H100 80GB HBM3", "arch": 90, "sms": 132}
 VERSIONS = {"torch": "2.11.0", "triton": "3.6.0"}
 RESULTS = settings.CHECKOUT / "results"
-COMMITTED = store.read(RESULTS)
+COMMITTED = committed()
 
 
 # -- lines and back ----------------------------------------------------------------------------------------------------

@@ -10,12 +10,12 @@ import re
 import subprocess
 import sys
 import time
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 from _support import command, flat
+from _support import committed as committed_records
 
 from rooftop.core import settings
 from rooftop.lab.check import checker
@@ -99,6 +99,7 @@ def put(folder: Path, rows: list[dict[str, Any]], name: str = "a.jsonl", tail: s
     return folder / name
 
 
+@pytest.mark.sampled("slow")
 def test_many_processes_write_at_once_while_another_reads_and_merges(tmp_path: Path) -> None:
     writers = [started(WRITE, str(tmp_path / "r"), str(i), "25") for i in range(5)]
     while any(w.poll() is None for w in writers):  # what is half written is left out, nothing else
@@ -252,13 +253,8 @@ def test_what_is_no_record_is_named_with_its_line_and_nothing_is_written(tmp_pat
     assert not (tmp_path / "home").exists()
 
 
-@cache
-def every() -> list[store.Record]:
-    return store.read(RESULTS)
-
-
 def committed(kind: str) -> store.Record:
-    return next(r for r in every() if r["kind"] == kind and (kind != "bench" or ("predict" in r and r["versus"] and r["clocks"])))
+    return next(r for r in committed_records() if r["kind"] == kind and (kind != "bench" or ("predict" in r and r["versus"] and r["clocks"])))
 
 
 WRONG_VALUES = [

@@ -94,6 +94,7 @@ CHANGES: dict[str, tuple[str, Callable[[Any], None]]] = {
 }
 
 
+@pytest.mark.sampled("slow")
 @pytest.mark.parametrize("what", CHANGES)
 def test_a_changed_record_changes_the_page(made: Made, what: str) -> None:
     where, change = CHANGES[what]

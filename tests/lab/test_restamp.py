@@ -11,9 +11,10 @@ import pytest
 
 from rooftop.core import settings
 from rooftop.core.compile import compile_cuda
-from rooftop.lab.records import restamp, store
-from rooftop.lab.records.restamp_child import code_of, text_of
+from rooftop.lab.records import store
 from rooftop.lab.records.store import RecordError
+from rooftop.lab.restamp import records as restamp
+from rooftop.lab.restamp.child import code_of, text_of
 
 SOURCE = "__global__ void k(float* out, int n) { int place = blockIdx.x * 32 + threadIdx.x; if (place < n) out[place] = 2.0f * place; }"
 KEPT = ("core", "lab", "kernels/_device", "__init__.py", "__init__.pyi")  # of the package: what a small tree with one kernel needs
@@ -115,6 +116,7 @@ def edit(house: Path, old: str, new: str) -> None:
     path.write_text(text.replace(old, new), encoding="utf-8")
 
 
+@pytest.mark.sampled("slow")
 def test_a_renamed_variable_keeps_the_records_and_another_instruction_does_not(house: Path, tmp_path: Path) -> None:
     path = records_of(house, tmp_path / "results", ("odd f32", "odd bf16"))
     before = {(r["case"], r["backend"]): r["digest"] for r in store.read(tmp_path / "results")}

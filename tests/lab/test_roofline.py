@@ -234,6 +234,7 @@ def test_the_kernels_of_the_memory_are_those_that_were_measured_with() -> None:
     assert roofline.digest("memory") == "589bb993e12c"
 
 
+@pytest.mark.sampled("slow")
 @pytest.mark.parametrize("target", ["sm_80", "sm_89", "sm_90a"])
 def test_loops_of_multiply_adds_hold_what_is_counted(target: str) -> None:
     """Their instructions, by number and shape, are the multiply-adds that `count` says; nothing else is in the loop but its counter; nothing spills, and

@@ -103,6 +103,7 @@ def test_cases_are_small_edges_that_the_kernel_takes() -> None:
         assert all(subject.supports(c, TARGETS[90]) is None for c in chosen)
 
 
+@pytest.mark.sampled("slow")
 def test_without_a_gpu_the_command_says_so() -> None:
     import torch
 

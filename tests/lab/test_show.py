@@ -34,6 +34,7 @@ def test_what_does_not_exist_is_named() -> None:
         ladder_text.page_of("nix", [])
 
 
+@pytest.mark.sampled("slow")
 @pytest.mark.parametrize(("name", "code"), [("softmax_cuda/02", 0), ("softmax_cuda/x", 1), ("softmax_cuda/99", 1)])
 def test_the_command_says_what_is_wrong_with_a_name(name: str, code: int) -> None:
     commands()

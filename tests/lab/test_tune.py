@@ -215,6 +215,7 @@ def test_every_config_of_a_cuda_kernel_is_compiled_once(monkeypatch: pytest.Monk
     assert {target for _, _, target, _ in seen} == {"sm_90a"}
 
 
+@pytest.mark.sampled("slow")
 def test_triton_configs_are_compiled_in_other_processes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     monkeypatch.setenv("ROOFTOP_JOBS", "1")
@@ -228,6 +229,7 @@ def test_triton_configs_are_compiled_in_other_processes(monkeypatch: pytest.Monk
     assert ahead.compile_triton("add__triton", job.case, H100, {"nonsense": 1}) is False
 
 
+@pytest.mark.sampled("slow")
 def test_what_is_about_to_run_is_compiled_first_and_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name, folder in (("TRITON_CACHE_DIR", "triton"), ("ROOFTOP_CACHE", "rooftop"), ("ROOFTOP_JOBS", "")):
         monkeypatch.setenv(name, str(tmp_path / folder) if folder else "1")
@@ -366,6 +368,7 @@ def rooftop(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-m", "rooftop.lab.cli", *words], capture_output=True, text=True, check=False)
 
 
+@pytest.mark.sampled("slow")
 @pytest.mark.skipif(torch.cuda.is_available(), reason="asks what happens without a GPU")
 def test_without_a_gpu_the_command_says_so() -> None:
     done = rooftop("tune", "add")

@@ -191,6 +191,7 @@ def test_a_file_without_kernels_and_one_that_cannot_be_read(
 
 
 @needs_compiler
+@pytest.mark.sampled("slow")
 def test_an_ordinary_file_is_taken_as_it_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     import numpy as np
 

@@ -11,7 +11,7 @@ from simt.corpus import BUGS, CLEAN, KINDS, Bug
 from simt.counts import EXPECTED, FOLDER, PROBES, SIZE, Expected
 
 from rooftop.core.spec import TARGETS
-from rooftop.lab.check import checker
+from rooftop.lab.check import checker, judgement
 from rooftop.lab.counters.jobs import Job
 
 if TYPE_CHECKING:
@@ -106,8 +106,8 @@ def test_the_corrected_twin_is_clean_and_right(bug: Bug) -> None:
     subject = bug.subject(fixed=True)
     report: Report = simulator().run_rung(subject, bug.case, mode="check", seed=1, schedules=3)
     assert not report.findings, "\n".join(map(str, report.findings))
-    expected = checker.expect(subject.op, bug.case, "cpu", 1)
-    for name, verdict in checker.judge(subject.op, bug.case, expected, shaped(subject.op, bug, report)).items():
+    expected = judgement.expect(subject.op, bug.case, "cpu", 1)
+    for name, verdict in judgement.judge(subject.op, bug.case, expected, shaped(subject.op, bug, report)).items():
         assert verdict.ok, f"{name}: {verdict.message}"
 
 

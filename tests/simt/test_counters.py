@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from _support import committed
 from simt.counts import EXPECTED, PROBES, Expected
 
 from rooftop.core import settings
@@ -128,7 +129,7 @@ def test_the_newest_run_is_taken() -> None:
 
 @cache
 def recorded() -> dict[tuple[str, str], list[Any]]:
-    return comparing.newest(store.read(RESULTS))  # type: ignore[return-value]
+    return comparing.newest(committed())  # type: ignore[return-value]
 
 
 RECORDED = sorted(recorded())

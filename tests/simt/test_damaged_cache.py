@@ -24,6 +24,7 @@ def library() -> Path:
     return build.build(SOURCE, path="kernel.cu", kernels=["healed"], mode="check").path
 
 
+@pytest.mark.sampled("slow")
 @pytest.mark.parametrize("suffix", [".so", ".stack", ".variables"])
 @pytest.mark.parametrize("damage", ["cut off", "empty", "other"])
 def test_a_damaged_library_is_built_anew(suffix: str, damage: str) -> None:

@@ -348,6 +348,7 @@ def test_lanes_that_leave_a_loop_wait_for_the_others() -> None:
 
 
 @compiled
+@pytest.mark.sampled("slow")
 @pytest.mark.parametrize("collective", ["__syncwarp()", "__shfl_sync(-1, t, 0)", "__reduce_add_sync(-1, t)"])
 def test_lanes_are_together_after_a_collective(collective: str) -> None:
     """What one lane does for all of them, to make the results, is no path of its own."""
@@ -444,6 +445,7 @@ def test_without_a_compiler_it_says_what_to_install(monkeypatch: pytest.MonkeyPa
 
 
 @compiled
+@pytest.mark.sampled("slow")
 def test_fibers_switch_by_contexts_where_there_is_no_assembly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(build, "COMMON", (*build.COMMON, "-DSIMT_UCONTEXT"))
     found = faults("no_barrier", ("x", "y"))

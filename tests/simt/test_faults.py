@@ -80,6 +80,7 @@ def test_there_are_thirty_of_them_and_more() -> None:
     assert all(k in KINDS for f in FAULTS for word in ("BUG", "MAY") for kinds in f.marks(word).values() for k in kinds)
 
 
+@pytest.mark.sampled("corpus")
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda f: f.name)
 def test_a_fault_is_found_at_its_line(fault: Fault, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ROOFTOP_SIMT_PATIENCE", "2")
@@ -94,6 +95,7 @@ def test_a_fault_is_found_at_its_line(fault: Fault, monkeypatch: pytest.MonkeyPa
     assert not stray, "\n".join(stray)
 
 
+@pytest.mark.sampled("corpus")
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda f: f.name)
 def test_its_twin_is_clean(fault: Fault) -> None:
     report = fault.run(fixed=True, schedules=3)

@@ -50,6 +50,7 @@ def traffic_of(tmp_path: Path, name: str, n: int = MIB // 4, **changes: int) -> 
 
 
 @needs_compiler
+@pytest.mark.sampled("slow")
 def test_what_fits_the_l2_is_read_once_and_not_written_back(tmp_path: Path) -> None:
     found = traffic_of(tmp_path, "copy")
     assert (found.read, found.written, found.l1, found.l2) == (MIB, 0, 2 * MIB, 2 * MIB)
@@ -135,6 +136,7 @@ FAST = ["tests/simt/transpose/padded.cu", "softmax_cuda/07_cluster"]
 
 
 @needs_compiler
+@pytest.mark.sampled("slow")
 @pytest.mark.parametrize("subject", FAST)
 def test_the_recorded_comparison_is_what_the_model_gives(subject: str) -> None:
     job = jobs_for([subject], ["traffic"])[0]

@@ -16,16 +16,16 @@ from pathlib import Path
 from typing import Any
 
 from rooftop.core.call import Call
-from rooftop.core.contract import Contract, Judged, metas_of
+from rooftop.core.contract import Contract, metas_of
 from rooftop.core.cubins import AbsentCompiler
 from rooftop.core.implementation import device_of
-from rooftop.core.layouts import computes, widen
 from rooftop.core.spec import DTYPES, Case, Descriptor, Input, Meta, Problem, TorchCall, dtype_of
 from rooftop.core.triton_compat import descriptor
 from rooftop.lab.candidates import Subject
-from rooftop.lab.check.compare import CHUNK, Verdict, compare, differing, index_of
+from rooftop.lab.check.compare import Verdict, compare, differing, index_of
 from rooftop.lab.check.guard_zones import GUARD, Guarded
-from rooftop.lab.inputs import by_name, laid_out, make, rounded
+from rooftop.lab.check.judgement import Expected, expect, judge, used
+from rooftop.lab.inputs import by_name
 
 BACKENDS = ("auto", "gpu", "cpu", "interpreter", "simt", "pallas")  # cpu: whichever of the last three can run the kernel
 INTERPRETED_ELEMENTS = 1 << 19  # larger cases are left to a GPU
@@ -65,93 +65,6 @@ class Result:
             return {"ok": self.status == "ok"}
         names = ("max", "rms", "allowed_max", "allowed_rms", "max_share", "rms_share")
         return {"ok": self.status == "ok", **{n: min(float(getattr(worst, n)), 1e300) for n in names}}
-
-
-@dataclass
-class Expected:
-    """The right results of one case and what went in."""
-
-    tensors: dict[str, Any]
-    options: dict[str, Any]
-    exact: dict[str, Any]
-    same: dict[str, Any]
-
-
-def expect(op: Contract, case: Case, device: Any, seed: int) -> Expected:
-    """Inputs of a case with the results in float64 and at the same precision (16 bits: computed in float32, rounded once). Of a tensor that is
-    written into, the result is what it holds afterwards."""
-    tensors, options = make(op, case, device, seed)
-    return expect_given(op, op.problem(case), tensors, options)
-
-
-def expect_given(op: Contract, problem: Problem, tensors: dict[str, Any], options: dict[str, Any]) -> Expected:
-    """The same for tensors and options that are given, of which `problem` tells the facts."""
-    import torch
-
-    def own(name: str, t: Any, converted: Any) -> Any:
-        return converted.clone() if name in op.mutates and converted is t and t is not None else converted
-
-    with torch.no_grad():
-        wide = {n: own(n, t, t.double() if t is not None and computes(t) else t) for n, t in tensors.items()}
-        exact = by_name(op, op.reference(*op.arguments(wide, options)))
-        exact.update((n, wide[n]) for n in op.mutates)
-        narrow = {n: own(n, t, t if op.same else widen(t)) for n, t in tensors.items()}
-        if op.same is None and all(narrow[n] is t for n, t in wide.items()):  # bits and whole numbers: there is one precision
-            return Expected(tensors, options, exact, rounded(op, problem, tuple(exact.get(n) for n in op.output_names)))
-        del wide
-        same = rounded(op, problem, (op.same or op.reference)(*op.arguments(narrow, options)))
-        same.update((n, laid_out(narrow[n], m)) for n in op.mutates if (m := problem.get(n)) is not None)
-    return Expected(tensors, options, exact, same)
-
-
-def judge(op: Contract, case: Case, expected: Expected, outputs: dict[str, Any]) -> dict[str, Verdict]:
-    """Each output, and each tensor that is written into, beside what it must be."""
-    return judge_given(op, op.problem(case), expected, outputs)
-
-
-def judge_given(op: Contract, problem: Problem, expected: Expected, outputs: dict[str, Any]) -> dict[str, Verdict]:
-    """The same for a call of which `problem` tells the facts."""
-    judged = Judged(outputs, expected.exact, expected.same, expected.tensors, expected.options)
-    verdicts = {}
-    for n in (*op.output_names, *op.mutates):
-        if problem.get(n) is None or (outputs[n] is None and op.grad is not None and n in op.grad.non_differentiable):
-            continue
-        if n in op.compare:
-            verdicts[n] = own_verdict(op.compare[n], judged, n)
-            continue
-        tolerance = op.tolerance_of(n)
-        out, exact, same = (used(op, n, t[n], expected.same) for t in (outputs, expected.exact, expected.same))
-        verdicts[n] = compare(out, exact, same, problem[n].dtype, tolerance.multiple, tolerance.exact)
-        if n in op.mutates and op.twin_of is None and not tolerance.exact and verdicts[n].ok:
-            _hold_the_rest(verdicts[n], out, expected.tensors[n], exact, same)
-    return verdicts
-
-
-def _hold_the_rest(verdict: Verdict, out: Any, before: Any, exact: Any, same: Any) -> None:
-    """Elements of a tensor that is written into which the reference leaves alone must be as they were: no error is allowed them."""
-    if not computes(before):  # compared bit for bit already
-        return
-    flat = [t.reshape(-1) for t in (out, before, exact, same)]
-    for start in range(0, out.numel(), CHUNK):
-        o, b, e, s = (t[start : start + CHUNK].double() for t in flat)
-        changed = (s == b) & (e == b) & (o != b)
-        if not bool(changed.any()):
-            continue
-        first = int(changed.byte().argmax())
-        verdict.ok, verdict.wrong, verdict.max_share = False, int(changed.sum()), float("inf")
-        verdict.where, verdict.value, verdict.expected = index_of(out.shape, start + first), float(o[first]), float(b[first])
-        verdict.message = f"{verdict.wrong} elements that must stay as they were have changed"
-        return
-
-
-def used(op: Contract, name: str, t: Any, same: dict[str, Any]) -> Any:
-    """The leading elements that mean something, of an output whose size is a result itself."""
-    return t if name not in op.sizes else t[: int(same[op.sizes[name]])]
-
-
-def own_verdict(comparison: Callable[[Judged], str | None], judged: Judged, name: str) -> Verdict:
-    wrong = comparison(judged)
-    return Verdict(ok=wrong is None, message=wrong or "", elements=judged.got[name].numel(), max_share=0.0 if wrong is None else float("inf"))
 
 
 # -- running -------------------------------------------------------------------------------------------------------

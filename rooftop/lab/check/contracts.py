@@ -14,7 +14,7 @@ from rooftop.core import library
 from rooftop.core.contract import Contract
 from rooftop.core.layouts import computes
 from rooftop.core.spec import DTYPES, Case
-from rooftop.lab.check import checker
+from rooftop.lab.check import checker, judgement
 from rooftop.lab.inputs import by_name, make
 
 FINEST = {"float64": 1e-4, "float32": 1e-2}  # of the largest gradient: how far a backward may be from autograd's in that precision
@@ -82,7 +82,7 @@ def can_fail(op: Contract) -> None:
 
 
 def _changes(op: Contract, case: Case, name: str) -> bool:
-    expected = checker.expect(op, case, "cpu", 0)
+    expected = judgement.expect(op, case, "cpu", 0)
     before = expected.tensors[name]
     return before is not None and not checker.same_bits(expected.same[name], before)
 

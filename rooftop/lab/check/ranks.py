@@ -14,7 +14,7 @@ import torch.distributed as dist
 from rooftop.core.contract import Contract
 from rooftop.core.spec import Case
 from rooftop.lab.candidates import Subject
-from rooftop.lab.check import checker
+from rooftop.lab.check import checker, judgement
 
 Call: TypeAlias = Callable[[Mapping[str, Any], Mapping[str, Any], Any], Mapping[str, Any]]
 
@@ -43,7 +43,7 @@ def check(op: Contract, group: Any, device: torch.device, seed: int, chosen: Seq
 def judged(op: Contract, name: str, call: Call, case: Case, group: Any, device: torch.device, seed: int) -> checker.Result:
     """`call` of every process of the group on its slice of the case's inputs, and what all of them got, by the contract."""
     rank, ranks = dist.get_rank(group), dist.get_world_size(group)
-    expected = checker.expect(op, case, device, seed)
+    expected = judgement.expect(op, case, device, seed)
     mine = {n: t if t is None else t[rank] for n, t in expected.tensors.items()}
     outputs: dict[str, Any] = {}
     with torch.no_grad():
@@ -51,7 +51,7 @@ def judged(op: Contract, name: str, call: Call, case: Case, group: Any, device: 
             parts = [torch.empty_like(part.contiguous()) for _ in range(ranks)]
             dist.all_gather(parts, part.contiguous(), group=group)
             outputs[n] = torch.stack(parts)
-    verdicts = checker.judge(op, case, expected, outputs)
+    verdicts = judgement.judge(op, case, expected, outputs)
     wrong = [f"{n}: {v.message}" for n, v in verdicts.items() if not v.ok]
     return checker.Result(name, op.name, case.id, "wrong" if wrong else "ok", dist.get_backend(group), "; ".join(wrong), verdicts)
 

@@ -17,7 +17,7 @@ from rooftop.core.op import Op
 from rooftop.core.spec import TARGETS, Meta, Problem, dtype_of
 from rooftop.lab import public_calls
 from rooftop.lab.candidates import Subject
-from rooftop.lab.check import checker
+from rooftop.lab.check import checker, judgement
 from rooftop.lab.check.compare import Verdict, compare
 from rooftop.lab.check.guard_zones import GUARD
 from rooftop.lab.fuzz.drafts import Draft
@@ -60,7 +60,7 @@ class Setting:
     tensors: dict[str, Any]
     options: dict[str, Any]
     problem: Problem
-    expected: checker.Expected
+    expected: judgement.Expected
     flow: dict[str, Any]  # output -> the gradient that comes for it
 
     @property
@@ -74,7 +74,7 @@ def setting(draft: Draft, device: str) -> Setting:
     op = draft.contract
     tensors, options, g = draft.make(device)
     problem = draft.problem(tensors)
-    expected = checker.expect_given(op, problem, tensors, options)
+    expected = judgement.expect_given(op, problem, tensors, options)
     flow: dict[str, Any] = {}
     if draft.mode == "grad":
         for name in public_calls.returned(op, problem):
@@ -162,7 +162,7 @@ def _items(s: Setting, outputs: Mapping[str, Any], gradients: Mapping[str, Any])
         if outputs.get(n) is None or s.problem.get(n) is None:
             continue
         own = (op.compare[n](judged) or "") if n in op.compare else None
-        got, exact, same = (checker.used(op, n, t[n], s.expected.same) for t in (outputs, s.expected.exact, s.expected.same))
+        got, exact, same = (judgement.used(op, n, t[n], s.expected.same) for t in (outputs, s.expected.exact, s.expected.same))
         items[n] = Item(got, exact, same, op.tolerance_of(n), own)
     if gradients:
         exact, same, tolerances = expected_gradients(s, outputs)
@@ -291,7 +291,7 @@ def public(s: Setting) -> tuple[dict[str, Any], dict[str, Any], list[str]]:
             messages.append(f"{n} has strides {tuple(t.stride())}; the shape function says {meta.strides}")
     if draft.again and op.deterministic and not op.mutates:
         for n, t in public_calls.outputs(op, s.problem, call()).items():
-            if t is not None and not checker.same_bits(checker.used(op, n, t.detach(), s.expected.same), checker.used(op, n, outputs[n], s.expected.same)):
+            if t is not None and not checker.same_bits(judgement.used(op, n, t.detach(), s.expected.same), judgement.used(op, n, outputs[n], s.expected.same)):
                 messages.append(f"{n}: not the same bits in a second call")
     return outputs, gradients, messages
 

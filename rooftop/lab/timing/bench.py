@@ -17,7 +17,7 @@ from rooftop.core.contract import Contract
 from rooftop.core.spec import DTYPES, Case, Device, Work
 from rooftop.lab import ahead, candidates
 from rooftop.lab.candidates import Subject
-from rooftop.lab.check import checker
+from rooftop.lab.check import checker, judgement
 from rooftop.lab.inputs import make
 from rooftop.lab.records import store
 from rooftop.lab.timing import roofline, streams
@@ -243,7 +243,7 @@ class Bench:
     def _check(self, able: Sequence[Subject]) -> None:
         import torch
 
-        expected = checker.expect(self.f.op, self.f.case, "cuda", 1)
+        expected = judgement.expect(self.f.op, self.f.case, "cuda", 1)
         for s in able:
             if s.peer is not None:
                 found = checker.check_callable(self.f.op, self.f.case, s.function, name=s.name, device="cuda", expected=expected)

@@ -25,7 +25,7 @@ from rooftop.core.implementation import Implementation
 from rooftop.core.spec import DTYPES, Case, Device
 from rooftop.lab.ahead import compile_triton, word_of
 from rooftop.lab.candidates import Subject
-from rooftop.lab.check import checker
+from rooftop.lab.check import checker, judgement
 from rooftop.lab.records import store
 from rooftop.lab.timing.bench import LONGEST_S, MEMORY, Bench, Field, NoGpuError
 from rooftop.lab.timing.bench import Summary as BenchSummary
@@ -207,7 +207,7 @@ class Tuner:
 
         place = "cuda" if where == "gpu" else "cpu"
         try:
-            expected = checker.expect(job.subject.op, job.case, place, 1)
+            expected = judgement.expect(job.subject.op, job.case, place, 1)
         except torch.OutOfMemoryError:
             return dict.fromkeys(configs, "the float64 reference does not fit the device's memory")
         found: dict[str, str] = {}
