@@ -1,6 +1,6 @@
 /* rooftop
-idea    = "Two blocks of a cluster make 256 x 256: each brings its own 128 rows of a and half of the 256 columns of b, and TMA writes that half into the shared memory of both. A block asks L2 for 32 KiB a slice instead of 48. One producer warp, two warp groups of 64 rows each, blocks that stay for the whole launch, results by TMA 64 columns at a time."
-limit   = "predicted: the card's power, as without multicast: what is saved is traffic between L2 and the multiprocessors, which a tile of 128 x 256 does not fill"
+idea    = "Two blocks of a cluster compute 256 x 256. Each loads its own 128 rows of a and half of the 256 columns of b, and TMA multicast writes that half into the shared memory of both. A block reads 32 KiB from L2 per slice instead of 48. Persistent and warp-specialised: one producer warp, two consumer warp groups of 64 rows each; results are stored by TMA, 64 columns at a time."
+limit   = "predicted: the card's power, as without multicast. Multicast saves traffic between L2 and the multiprocessors, and a tile of 128 x 256 does not saturate it"
 arch    = 90
 dtypes  = ["f16", "bf16"]
 args    = ["a: T[M, K]", "b: T[K, N]", "out: T[M, N]"]

@@ -1,6 +1,6 @@
 /* rooftop
-idea    = "The packed weight is operand A of mma.sync: a lane copies its own 16 bytes of codes to shared memory, several blocks ahead and without registers, and unpacks them to what the tensor core asks of it, so that no warp waits for another one's codes; 8 rows of x are the other operand, brought once for all warps in slabs, so that one row costs what eight do."
-limit   = "int4, one row, 8192 x 8192 on an H200: 12.5 us where a read of the same bytes takes 8.9. The schedulers issue half of the time (145 instructions for 2048 codes are 5.1 us) and memory is half busy; a quarter of the time no block runs on a multiprocessor. From 32 rows on mma.sync and its operands bound it; codes are unpacked again for every 64 rows"
+idea    = "The packed weight is operand A of mma.sync. A lane copies its own 16 bytes of codes to shared memory with cp.async, several blocks ahead, and unpacks them to the fragment layout of the tensor core, so that no warp waits for the codes of another. 8 rows of x are operand B, loaded once for all warps in slabs, so that one row costs the same as eight."
+limit   = "int4, one row, 8192 x 8192 on an H200: 12.5 us, where a read of the same bytes is 8.9. The schedulers issue half of the time (145 instructions for 2048 codes are 5.1 us) and memory is half busy; a quarter of the time no block runs on a multiprocessor. From 32 rows on, mma.sync and the loads of its operands are the limit; codes are unpacked again for every 64 rows"
 dtypes  = ["f16", "bf16"]
 args    = ["x: T[M, K]", "codes: u8[STRIPES, BLOCKS, BYTES]"]
 tensors = ["out: T[M, N]"]

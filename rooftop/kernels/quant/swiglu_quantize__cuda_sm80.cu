@@ -1,6 +1,6 @@
 /* rooftop
-idea    = "y = silu(a) b is computed in registers, where its largest size is found and its codes are made: a and b are read once, and no y of 16 bits is written and read again."
-limit   = "the copy of so many bytes; rows of more than 32768 elements"
+idea    = "y = silu(a) b is computed in registers, where its largest absolute value is found and its codes are computed: a and b are read once, and no 16-bit y is written to memory and read again."
+limit   = "the copy of the same bytes; rows of more than 32768 elements"
 dtypes  = ["f32", "f16", "bf16"]
 args    = ["N: i64", "L: i32", "a: T[N, L]", "b: T[N, L]", "over: f32[1]?", "seed: i32"]
 python  = ["supports", "choose", "launches"]

@@ -1,6 +1,6 @@
 /* rooftop
-idea    = "mma.sp from registers: values and b come to shared memory by asynchronous copies, swizzled, and from there by ldmatrix; metadata lie in memory as a lane needs them and go straight to registers."
-limit   = "predicted: what shared memory brings the tensor cores, about half of their rate; on Hopper mma.sp has half the rate of wgmma.sp besides"
+idea    = "mma.sp with operands in registers. Asynchronous copies (cp.async) bring values and b to swizzled shared memory, and ldmatrix loads them from there. The metadata are stored in the order that the lanes need and are loaded straight to registers."
+limit   = "predicted: shared-memory bandwidth, which feeds the tensor cores at about half of their rate; on Hopper mma.sp also has half the rate of wgmma.sp"
 dtypes  = ["f16", "bf16"]
 args    = ["values: T[M, H]", "meta: i32[S, C, 32, 4]", "b: T[K, N]", "out: T[P, Q]"]
 python  = ["supports", "choose", "configs", "launches"]
