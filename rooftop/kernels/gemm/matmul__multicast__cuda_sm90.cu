@@ -25,7 +25,7 @@ __device__ inline unsigned rounded(float low, float high) {
 }
 
 /// out [M, N] = a b, both along K. a_map: boxes of 128 rows of a by 64 of K; b_map: boxes of 128 columns of b by 64; out_map: boxes of 64 rows by 64 columns. All swizzled
-/// by 128 bytes. tall: pairs of tiles along M, across: tiles along N; `group` rows of pairs are walked down first, so that the tiles in flight share operands in L2.
+/// by 128 bytes. tall: pairs of tiles along M, across: tiles along N; `group` rows of pairs are processed down first, so that concurrent tiles share operands in L2.
 template <typename T, int STAGES>
 __global__ void __launch_bounds__(288, 1)
 hgemm(int slices, int tall, int across, int group, const __grid_constant__ CUtensorMap a_map, const __grid_constant__ CUtensorMap b_map,
@@ -112,5 +112,5 @@ hgemm(int slices, int tall, int across, int group, const __grid_constant__ CUten
         if (first_warp) stores_done();
         __syncwarp();
     }
-    cluster_sync();  // a block whose neighbour still writes into it or arrives at it stays
+    cluster_sync();  // a block may not exit while its neighbour still writes into its shared memory or arrives at its barriers
 }

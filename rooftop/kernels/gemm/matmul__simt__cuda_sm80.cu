@@ -63,9 +63,9 @@ __device__ inline void copy(float* to, const float* from) {
     __pipeline_memcpy_async(to, from, BYTES);
 }
 
-/// How the threads of a block copy slices of one operand to shared memory: [BK][ROW], EXT of its rows (of a) or columns (of b) side by side. MODE 0: the operand
-/// lies along K, and copies of 4 bytes transpose it, 8 lanes a row; ROW is 4 more than EXT, so that the 8 k of a transposed row lie in different banks. MODE 1,
-/// 2 and 4: it lies along EXT, in copies of so many floats.
+/// How the threads of a block copy slices of one operand to shared memory: [BK][ROW], EXT neighbouring rows (of a) or columns (of b). MODE 0: the operand
+/// is contiguous along K, and copies of 4 bytes transpose it, 8 lanes per row; ROW is 4 more than EXT, so that the 8 k of a transposed row are in different banks. MODE 1,
+/// 2 and 4: it is contiguous along EXT, in copies of 1, 2 or 4 floats.
 template <int EXT, int BK, int THREADS, int MODE>
 struct Slices {
     static constexpr int VEC = MODE == 0 ? 1 : MODE, ROW = EXT + (MODE == 0 ? 4 : 0), FLOATS = BK * ROW, SPAN = THREADS * VEC;
@@ -82,7 +82,7 @@ struct Slices {
     long long pitch;  // floats from one k to the next, or from one row of MANY to its next
     int k, to, limit;
 
-    /// extent: rows or columns that there are, counted from x; ld: floats from one row to the next as the operand lies.
+    /// extent: the number of rows or columns from x on; ld: floats from one row of the operand in memory to the next.
     __device__ Slices(const float* x, long long ld, long long k0, int extent, float* shared, int stages, int stage) {
         const int tid = threadIdx.x;
         if constexpr (MODE == 0) {
@@ -185,7 +185,7 @@ __global__ __launch_bounds__(BM / WM * (BN / WN) * 32, BLOCKS) void sgemm(
     const long long k0 = static_cast<long long>(blockIdx.y) * part;
     const int depth = K - k0 < part ? (K > k0 ? K - k0 : 0) : part;
     const int tiles = depth / BK + (depth % BK != 0);
-    const int first = depth - (tiles - 1) * BK;           // the tile that may be short comes first, so that the others need no check
+    const int first = depth - (tiles - 1) * BK;           // the tile that may be partial comes first, so that the others need no check
 
     Rows as(a + blockIdx.z * za + (A == 0 ? m0 * lda : m0), lda, k0, rows, shared, STAGES, STAGE);
     Columns bs(b + blockIdx.z * zb + (B == 0 ? n0 * ldb : n0), ldb, k0, cols, shared + AT_B, STAGES, STAGE);

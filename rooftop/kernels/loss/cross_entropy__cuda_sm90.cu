@@ -273,9 +273,9 @@ __device__ T now_from(const T* p) {
     return v;
 }
 
-/// The loss and the normaliser (shift and sum of the exponentials about it) of each row, a cluster a row. AHEAD: the next packs are asked for before the last are used. SOON: the
-/// target's logit is asked for at once, not when the first packs have come. ADDED: for a launch
-/// that adds the losses, and that counts those that are not -0.0, which a row that is ignored leaves; else this one writes the divisor, 1.
+/// The loss and the normaliser (shift and sum of the exponentials relative to it) of each row, one cluster per row. AHEAD: the next packs are prefetched before the last are used. SOON: the
+/// target's logit is loaded at the start, not when the first packs have arrived. ADDED: for a launch
+/// that adds the losses, and that counts those that are not -0.0, which an ignored row stores; else this one writes the divisor, 1.
 template <typename T, int PIECES, bool AHEAD, int THREADS, int CLUSTER, int BLOCKS, int BOUND, bool SMOOTH, bool SOON, bool ADDED>
 __global__ void __launch_bounds__(THREADS, BLOCKS)
     cross_entropy_rows(int C, const T* __restrict__ x, long long xs, const long long* __restrict__ target, float* __restrict__ loss,
@@ -288,7 +288,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
     wait_for_before();
     if (ADDED) let_next_begin();
     x += row * xs;
-    // Packs are counted from the last boundary of 128 bytes, so that what a warp asks for is whole lines; those from `lo` to `hi` lie in the row whole.
+    // Packs are counted from the last boundary of 128 bytes, so that a warp reads whole lines; those from `lo` to `hi` are completely inside the row.
     const int before = static_cast<int>(reinterpret_cast<unsigned long long>(x) % 128 / sizeof(T)), first = (before + N - 1) / N;
     const int packs = max(first, (before + C) / N), each = CLUSTER == 1 ? packs : (packs + 8 * CLUSTER - 1) / (8 * CLUSTER) * 8;
     const int lo = max(first - rank * each, 0), hi = max(lo, min(packs - rank * each, each));
@@ -304,7 +304,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
     long long t = 0;
     T picked = T(0.0f);
     const auto known = [&] { return last && t >= 0 && t < C; };
-    if (SOON && last) t = target[row];  // before the packs, so that its logit can be asked for as soon as those are in flight
+    if (SOON && last) t = target[row];  // before the packs, so that its logit can be loaded as soon as those are in flight
     uint4 now[PIECES], next[AHEAD ? PIECES : 1];
     ask(now, 0);
     if (SOON && known()) picked = now_from(x + t);
@@ -319,7 +319,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
 #pragma unroll(AHEAD ? 2 : 1)
     for (int at = 0; at < hi; at += STEP) {
         if constexpr (AHEAD) ask(next, at + STEP);
-        // Of many rows the target's logit is asked for when the row's first packs have come: before, the others would wait for the target.
+        // With many rows the target's logit is loaded after the row's first packs have arrived: earlier, the packs would wait for the target.
         const auto meanwhile = [&] {
             if (!SOON && at == 0 && known()) picked = now_from(x + t);
         };
@@ -376,7 +376,7 @@ __global__ void __launch_bounds__(1024) cross_entropy_total(int R, const float* 
     float4 sums = {0, 0, 0, 0};
     int count = 0;
     const auto add = [&](float& sum, float v) { sum += v, count += __float_as_uint(v) != 0x80000000u; };
-    if (BLOCKS > 1) cooperative_groups::this_cluster().barrier_arrive();  // whoever has passed the matching wait knows that all blocks have begun
+    if (BLOCKS > 1) cooperative_groups::this_cluster().barrier_arrive();  // after the matching wait all blocks are known to have started
     wait_for_before();
 #pragma unroll 4
     for (int k = rank * threads + tid; k < whole; k += BLOCKS * threads) {

@@ -22,7 +22,7 @@ __device__ inline void publish(unsigned long long* word, double v) {
 
 /// The sum of `count` words, `step` apart, once all have come; added in their order.
 __device__ inline double awaited(const unsigned long long* words, int count, long long step) {
-    constexpr int EACH = 4;  // asked for at once
+    constexpr int EACH = 4;  // in flight together
     double sum = 0;
     for (int k = 0; k < count; k += EACH) {
         unsigned long long found[EACH];

@@ -124,8 +124,8 @@ __device__ void copy(float* to, const float* from, bool there) {  // zeros where
                  : "memory");
 }
 
-/// Many vectors of float32, rows of a neighbours along K. A block has 128 rows of y, a warp 16, and R vectors padded to VS. Tiles of DEPTH along K come
-/// through a ring of STAGES in shared memory: a [128][DEPTH], then x [VS][DEPTH]. Of a warp, 8 lanes lie along K, 4 floats each, 2 along rows and 2
+/// Many vectors of float32, a contiguous along K. A block has 128 rows of y, a warp 16, and R vectors padded to VS. Tiles of DEPTH along K go
+/// through a ring of STAGES in shared memory: a [128][DEPTH], then x [VS][DEPTH]. A warp has 8 lanes along K, 4 floats each, 2 along rows and 2
 /// along vectors; a lane has 8 rows by VS / 2 vectors. COPY: 16 bytes where rows of a and x lie on 16, else 4.
 template <int R, int COPY, int STAGES>
 __global__ void __launch_bounds__(256, 2)

@@ -18,7 +18,7 @@ blocks  = 6
 #include "quantised_strips.cuh"
 
 /// A panel: PACKS packs of V columns of one group of `rows` rows; an item of it: STEPS * THREADS / PACKS of them, `items` a panel. An item of the second kind comes
-/// `lag` panels after those of the first, all of which have a lower ticket: so they have begun, and nobody waits for ever.
+/// `lag` panels after those of the first, all of which have a lower ticket: so they have started, and no block waits forever.
 template <typename T, int F, int S, int ROUND, bool SYMMETRIC, int V, int PACKS, int STEPS, int THREADS, int BLOCKS>
 __global__ void __launch_bounds__(THREADS, BLOCKS)
 quantize_panels(int R, int C, long long xa, long long xs, const T* __restrict__ x, int rows, int down, int tiles, int panels, int items, int lag,

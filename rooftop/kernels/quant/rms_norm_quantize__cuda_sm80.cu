@@ -34,7 +34,7 @@ rms_norm_quantize(long long N, int L, const T* __restrict__ x, long long xs, con
     const bool there = row < N;
     Held<T, V> given[PIECES], added[RESIDUAL ? PIECES : 1];
 #pragma unroll
-    for (int p = 0; p < PIECES; ++p) {  // all asked for before any is used
+    for (int p = 0; p < PIECES; ++p) {  // all loads are issued before any value is used
         const int at = (p * LANES + lane) * V;
         given[p].template load_where<WHOLE>(there && at < L, x + row * xs + at, L - at);
         if constexpr (RESIDUAL) added[p].template load_where<WHOLE>(there && at < L, residual + row * rs + at, L - at);

@@ -38,7 +38,7 @@ softmax_quantize(long long N, int L, const T* __restrict__ x, long long xs, cons
     constexpr bool PAIRS = WHOLE && Word<T>::N == 2;
     Held<T, V> given[PIECES];
 #pragma unroll
-    for (int p = 0; p < PIECES; ++p) {  // all asked for before any is used
+    for (int p = 0; p < PIECES; ++p) {  // all loads are issued before any value is used
         const int at = (p * LANES + lane) * V;
         given[p].template load_where<WHOLE>(there && at < L, x + row * xs + at, L - at);
     }

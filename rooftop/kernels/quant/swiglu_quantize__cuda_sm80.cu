@@ -28,7 +28,7 @@ swiglu_quantize(long long N, int L, const T* __restrict__ a, long long as, const
     const bool there = row < N;
     Held<T, V> gate[PIECES], value[PIECES];
 #pragma unroll
-    for (int p = 0; p < PIECES; ++p) {  // all asked for before any is used
+    for (int p = 0; p < PIECES; ++p) {  // all loads are issued before any value is used
         const int at = (p * LANES + lane) * V;
         gate[p].template load_where<WHOLE>(there && at < L, a + row * as + at, L - at);
         value[p].template load_where<WHOLE>(there && at < L, b + row * bs + at, L - at);

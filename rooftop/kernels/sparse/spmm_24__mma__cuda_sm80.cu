@@ -37,7 +37,7 @@ __device__ inline void four_turned(unsigned (&r)[4], unsigned from) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];" : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(from));
 }
 
-/// 8 elements from row `row` and column `column` of a matrix [rows, columns] to shared memory; zeros past its end. WHOLE: by one copy that nobody waits for.
+/// 8 elements from row `row` and column `column` of a matrix [rows, columns] to shared memory; zeros past its end. WHOLE: by one asynchronous copy.
 template <typename T, bool WHOLE>
 __device__ inline void bring(T* to, const T* __restrict__ x, long long pitch, int row, int column, int rows, int columns) {
     const int left = row < rows ? columns - column : 0;
