@@ -1,4 +1,4 @@
-"""Products with tiles stored in another rank's memory, for the ladder gemm_comm: the tile, its store in 16 bits or as codes, flags for the kernel that copies
+"""Products with tiles stored in another rank's memory, for the ladder gemm_comm: the tile, its store as it is or as codes, flags for the kernel that copies
 it, and the sum of the received parts. If one device plays all ranks, it is the device's own memory; on several GPUs `dst` is an address in a peer's memory."""
 
 from __future__ import annotations

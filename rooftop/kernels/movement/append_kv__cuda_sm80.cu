@@ -1,5 +1,5 @@
 /* rooftop
-idea    = "One launch serves a prefill and a decode step. Each thread computes the slot of one token itself and moves two packs of a key and two of a value there; all its loads are in flight before the slot is known. Keys are rotated and 8-bit codes are computed in registers, between load and store."
+idea    = "One launch serves a prefill and a decode step. Each thread computes the slot of one token itself and moves two packs of a key and two of a value there; all its loads are in flight before the slot is known. Keys are rotated and codes are computed in registers, between load and store."
 predict = { speedup = 1.0 }
 limit   = "The copy of the same bytes; for a decode step two dependent loads, the length and the page."
 dtypes  = ["f32", "f16", "bf16"]
