@@ -1,4 +1,4 @@
-"""What the launches of attention share: what a kernel refuses, and the arguments that the device code gets."""
+"""Shared by the launches of attention: the checks of what a kernel supports, and the arguments of the device code."""
 
 from __future__ import annotations
 

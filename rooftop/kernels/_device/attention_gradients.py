@@ -1,4 +1,4 @@
-"""Portable backward of attention: the gradients of a tile of scores, and the launches beside those that make dq, dk and dv."""
+"""Portable backward of attention: the gradients of a tile of scores, and the launches other than those that compute dq, dk and dv."""
 
 from __future__ import annotations
 

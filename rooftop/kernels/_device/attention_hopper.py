@@ -1,4 +1,4 @@
-"""Backward of attention on Hopper: what the launches share of rows, tiles and masks."""
+"""Backward of attention on Hopper: rows, tiles and masks, shared by the launches."""
 
 from __future__ import annotations
 

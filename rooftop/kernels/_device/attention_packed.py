@@ -1,4 +1,4 @@
-"""Packed sequences on Hopper: where their tiles of queries lie, and what a tile of values holds behind the end of its sequence."""
+"""Packed sequences on Hopper: the list of their tiles of queries, and the part of a tile of values past the end of its sequence."""
 
 from __future__ import annotations
 

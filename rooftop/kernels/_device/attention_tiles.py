@@ -1,4 +1,4 @@
-"""What the portable attention kernels compute of a tile of queries and keys: which of its keys are seen, its scores with all that is added, its dropout.
+"""The computation of the portable attention kernels on a tile of queries and keys: its mask, its scores with all that is added to them, its dropout.
 
 `rows` and `columns` are queries and keys within the sequence, spread over the tile: [rows, 1] and [1, columns], or the other way round for a tile that is
 held transposed. Every function takes either."""

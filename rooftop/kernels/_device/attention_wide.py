@@ -1,4 +1,4 @@
-"""Backward of attention on Hopper, of heads of more than 128 columns: a consumer group has registers for one gradient of 64 keys alone."""
+"""Backward of attention on Hopper, for heads of more than 128 columns: a consumer group has registers for only one gradient of 64 keys."""
 
 from __future__ import annotations
 

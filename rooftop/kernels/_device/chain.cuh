@@ -1,4 +1,4 @@
-// Programmatic dependent launch (PDL, from sm_90 on): a kernel may start before the launch before it in the stream has ended. `chained = true` in a
+// Programmatic dependent launch (PDL, from sm_90 on): a kernel may start before the previous launch in the stream has ended. `chained = true` in a
 // kernel's head switches it on. docs/head.md, "Programmatic dependent launch", has the rules; `rooftop inspect` checks the machine code against them.
 #pragma once
 

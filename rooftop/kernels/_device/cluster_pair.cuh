@@ -1,4 +1,4 @@
-// Two blocks of a cluster that share what TMA brings: one copy from L2 lands in the shared memory of both. PTX ISA, "cp.async.bulk.tensor", "mapa", "barrier.cluster".
+// TMA multicast to two blocks of a cluster: one copy from L2 is written into the shared memory of both. PTX ISA, "cp.async.bulk.tensor", "mapa", "barrier.cluster".
 #pragma once
 #include "sparse_wgmma.cuh"
 

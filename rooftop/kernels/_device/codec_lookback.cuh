@@ -1,4 +1,4 @@
-// Decoupled look-back (Merrill and Garland 2016): where the words of a chunk begin, in the launch that makes them.
+// Decoupled look-back (Merrill and Garland 2016): the offset of a chunk's words, in the same launch that computes them.
 #pragma once
 
 constexpr unsigned long long SUM = 1ull << 62, ALL = 2ull << 62, VALUE = SUM - 1;

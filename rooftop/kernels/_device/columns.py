@@ -1,7 +1,7 @@
 """The second stage of every sum over rows: partial rows in float32, added in a fixed order. No atomics: the same bits every time.
 
-A program takes a few columns of all partial rows at once where they fit its registers: one trip to memory, not one after another, is all
-that a launch of so little work costs."""
+A program loads a few columns of all partial rows together if they fit its registers: one memory latency, not several in sequence, is the
+whole cost of such a small launch."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Activations for the epilogue of a product whose result has 16 bits, in few instructions: while they run, no tensor core does.
+"""Activations for the epilogue of a product with a 16-bit result, in few instructions: while they run, the tensor cores are idle.
 
-With e(y) = Φ(-y) for y >= 0 (of gelu_tanh: the sigmoid that stands in for Φ), gelu(x) = x |[x > 0] - e(|x|)|. log2 e is smooth, so a polynomial and one
-ex2 make e to a given relative error, which the tail of negative x keeps. A multiprocessor takes 128 multiply-adds a clock but 16 ex2 or reciprocals: a sigmoid,
+With e(y) = Φ(-y) for y >= 0 (of gelu_tanh: the sigmoid that stands in for Φ), gelu(x) = x |[x > 0] - e(|x|)|. log2 e is smooth, so a polynomial and one ex2
+give e to a given relative error, also in the tail of negative x. A multiprocessor executes 128 multiply-adds per clock but 16 ex2 or reciprocals: a sigmoid,
 with one of each, costs as much as 16 multiply-adds."""
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Products whose tiles are stored where another rank reads them, for the ladder gemm_comm: the tile, its store as it is or as codes, flags for whoever carries
-it, and the sum of what has come. On one device that plays all ranks the places are its own; on several GPUs `dst` is an address in a peer's memory."""
+"""Products with tiles stored in another rank's memory, for the ladder gemm_comm: the tile, its store as it is or as codes, flags for the kernel that copies
+it, and the sum of the received parts. If one device plays all ranks, it is the device's own memory; on several GPUs `dst` is an address in a peer's memory."""
 
 from __future__ import annotations
 

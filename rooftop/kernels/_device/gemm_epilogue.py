@@ -1,4 +1,4 @@
-"""What follows a product of matrices: the epilogue, the order of the tiles and the sum of the pieces of a tile that several blocks made.
+"""The epilogue of a matrix product, the order of the tiles, and the sum of the pieces of a tile that several blocks computed.
 
 Plain Triton functions; a Gluon kernel takes them as `gluon.jit(f.fn)`."""
 

@@ -1,4 +1,4 @@
-"""From a product as facts to the launches of the Gluon kernel: what TMA can read, how operands are turned, descriptors, scratch memory."""
+"""From a problem to the launches of the Gluon kernel: what TMA can read, how operands are transposed, descriptors, scratch memory."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""How long a tile shape takes on Hopper: the model that the choice of config and the pruning of a search go by.
+"""The time of a tile shape on Hopper: the performance model that chooses a config and prunes a search.
 
 Clocks of one multiprocessor, for one slice of K: the products, what wgmma reads from shared memory (both operands, so narrow tiles are bound by that),
-or what TMA brings from L2, whichever is most. A tile is its slices and an epilogue; a block takes tiles in turn; device memory bounds it all from
-below. The rates were fitted on an H200 to 83 products of 16³ to 16384³, of model shapes and of random ones, 3 to 9 configs each."""
+or what TMA loads from L2, whichever is most. A tile is its slices and an epilogue; a block computes tiles in turn; device memory bandwidth is a lower
+bound. The rates were fitted on an H200 to 83 products of 16³ to 16384³, of model shapes and of random ones, 3 to 9 configs each."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The matrix product of 8-bit operands in Triton, for every stride, address and size: what the Hopper kernel does not read, and older cards.
+"""The matrix product of 8-bit operands in Triton, for every stride, address and size: for operands that the Hopper kernel cannot read, and for older cards.
 
-fp8 is widened to float16, which holds every value of it, and multiplied there: sums are float32 throughout. int8 is summed in int32."""
+fp8 is converted to float16, which represents every fp8 value exactly, and multiplied there: sums are float32 throughout. int8 is summed in int32."""
 
 from __future__ import annotations
 

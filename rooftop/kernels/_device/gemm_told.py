@@ -1,4 +1,4 @@
-"""What `rooftop.explain` says of a config of the Hopper product: tile, stages, why, and the predicted time."""
+"""The text of `rooftop.explain` for a config of the Hopper product: tile, stages, why, and the predicted time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which tile of a product of groups comes next: the walk over offsets that only the device knows.
+"""The next tile of a grouped product: the walk over offsets that only the device knows.
 
 Plain Triton functions; a Gluon kernel takes them as `gluon.jit(f.fn)`."""
 

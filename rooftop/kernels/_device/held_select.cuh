@@ -1,4 +1,4 @@
-// The k-th of a row for any k: a cluster a row, whose blocks read their parts once and hold them in shared memory, where digits of 11 bits are counted.
+// The k-th of a row for any k: one cluster per row; its blocks read their parts once and hold them in shared memory, where histograms of digits of 11 bits are made.
 #pragma once
 #include <cooperative_groups.h>
 #include "chain.cuh"

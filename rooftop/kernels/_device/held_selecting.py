@@ -1,4 +1,4 @@
-"""How rows are shared out to the clusters of held_select.cuh, which hold them in shared memory."""
+"""How rows are divided among the clusters of held_select.cuh, which hold them in shared memory."""
 
 from __future__ import annotations
 

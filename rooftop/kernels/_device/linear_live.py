@@ -1,4 +1,4 @@
-"""Linear losses over the tokens that count alone, in Triton: which those are, and the passes over their logits.
+"""Linear losses over the tokens that are not ignored, in Triton: the list of these tokens, and the passes over their logits.
 
 `order` [N] holds the tokens that count, in their order; `place` [N] where each token stands there, -1 where it is ignored; `live` [1] how many there are.
 Row j of a chunk of logits is token order[first + j]; rows from live - first on are not read or written. `state` [N, 4] and losses lie by token, as

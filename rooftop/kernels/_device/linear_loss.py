@@ -1,4 +1,4 @@
-"""What the forward and the backward of linear_cross_entropy launch between their products, in Triton.
+"""The launches of the forward and the backward of linear_cross_entropy between their products, in Triton.
 
 Logits lie in a chunk: some rows (tokens) by some columns (classes from `first` on), rows `zs` elements apart, from element `zo` of its memory on. They are
 x · wᵀ as the product rounded it; bias and soft cap are applied where they are read. `state` [N, 4] holds for each token the shift (its largest logit so far),

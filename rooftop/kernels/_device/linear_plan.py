@@ -1,4 +1,4 @@
-"""How linear_cross_entropy is cut into chunks, and the steps that its forward and backward share.
+"""How linear_cross_entropy is divided into chunks, and the steps that its forward and backward share.
 
 N tokens of H features, V classes; b bytes an element. What is chosen depends on shapes and on bytes alone, so that the peak of memory is a formula."""
 

@@ -1,7 +1,7 @@
-"""What the forward and the backward of cross_entropy share in Triton: bounded logits, and rows that start at any address.
+"""Shared by the forward and the backward of cross_entropy in Triton: capped logits, and rows that start at any address.
 
-A row of an odd number of 16-bit logits starts at an address that 16 does not divide, and Triton would take it in pieces of 2 bytes. So a row is
-a few logits up to the first address that 16 divides, a middle in pieces of 16 bytes, and a few logits at its end: the two ends together are its
+A row of an odd number of 16-bit logits starts at an address that is not a multiple of 16, and Triton would load it in pieces of 2 bytes. So a row is
+a few logits up to the first multiple of 16, a middle in vectors of 16 bytes, and a few logits at its end: the two ends together are its
 edges. Nothing outside of the row is touched."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How quantized_matmul__gluon_sm90 cuts a product into tiles, and how long that is predicted to take: its choice of config goes by that, and the choice between
+"""How quantized_matmul__gluon_sm90 divides a product into tiles, and the predicted time of that: it decides the config, and the choice between
 it and the kernel for few rows."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-// The first k of long rows: a sample of the row gives a pivot that few more elements than k reach, so that one read of the row leaves a short list.
+// The first k of long rows: a sample of the row gives a pivot that slightly more than k elements reach, so that one read of the row leaves a short list of candidates.
 #pragma once
 #include "select.cuh"
 

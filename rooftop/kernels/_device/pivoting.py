@@ -1,4 +1,4 @@
-"""How rows are shared out to the kernels of pivot_rows.cuh: the sample, entries in shared memory, blocks a row."""
+"""How the kernels of pivot_rows.cuh divide rows: the sample, entries in shared memory, blocks per row."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the heads of the kernels of rooftop/kernels/quant share: template arguments of formats, and the scales, whose type is the problem's."""
+"""Shared by the heads of the kernels of rooftop/kernels/quant: template arguments of formats, and the scales, whose type is the problem's."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What the launches of kernels that quantise rows which they compute have in common (quantised_rows.cuh): a row belongs to some lanes, a warp or a block,
-in packs of 8 elements, 16 of 6 bits, 4 where rows are no whole packs."""
+"""Shared by the launches of kernels that quantise the rows that they compute (quantised_rows.cuh): some lanes, a warp or a block process a row,
+in packs of 8 elements, 16 of 6 bits, 4 if rows are not whole packs."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-// Columns that share scales: a strip of them lies in shared memory, so that many bytes are in flight while registers stay free. A thread copies what it alone
-// reads, so no barrier guards the strip.
+// Columns that share scales: a strip of them is held in shared memory, so that many bytes are in flight while registers stay free. A thread reads only what it
+// copied itself, so the strip needs no barrier.
 #pragma once
 #include <cuda_pipeline.h>
 

@@ -1,4 +1,4 @@
-// Rows in order, stable: a radix sort from the lowest digit of 8 bits up (LSD). Short rows in one block, long ones a tile a block in three launches a digit.
+// A stable sort of rows: a least-significant-digit (LSD) radix sort with digits of 8 bits. Short rows in one block, long ones one tile per block in three launches per digit.
 #pragma once
 #include "chain.cuh"
 #include "order.cuh"

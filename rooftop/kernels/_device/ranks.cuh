@@ -1,4 +1,4 @@
-// Memory that the ranks of a group share, and how they meet: a flag for each block and rank in every rank's memory, written by the others.
+// Memory that the ranks of a group share, and their synchronisation: a flag for each block and rank in every rank's memory, written by the others.
 #pragma once
 
 /// The ranks' rooms. HERE: one device plays all ranks, whose rooms lie one after another; else a table of the addresses under which this GPU sees them.

@@ -1,4 +1,4 @@
-"""Launches of the kernels in which ranks meet: one device that plays all ranks, or one rank of several GPUs."""
+"""Launches of the kernels that synchronise ranks: one device that plays all ranks, or one rank of several GPUs."""
 
 from __future__ import annotations
 

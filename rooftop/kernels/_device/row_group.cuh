@@ -1,6 +1,6 @@
-// Rows too long for one block: the blocks of a group have a slice each, and tell each other what they found in it through global memory.
+// Rows too long for one block: each block of a group has a slice, and the blocks exchange the statistics of their slices through global memory.
 //
-// All blocks of the grid run at once (a cooperative launch), so that they may wait for one another. A message is one word of 64 bits, a float and the
+// All blocks of the grid are resident (a cooperative launch), so that they may wait for one another. A message is one word of 64 bits, a float and the
 // number of its row: one store, so it needs no fence. The mail begins as zeros, which are of no row. Messages of row k are read LAG rows later, when they
 // have long arrived; a block that sends row k knows that all have read row k - 2 LAG - 2, whose place in the mail it takes.
 #pragma once

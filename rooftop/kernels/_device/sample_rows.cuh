@@ -1,4 +1,4 @@
-// One draw from each row, a block a row: a list of the first in order, or sums of the row's chunks, or a search digit by digit.
+// One draw from each row, one block per row: from a sorted list of the first, by sums of the row's chunks, or by a search digit by digit.
 #pragma once
 #include "random.cuh"
 #include "sampling.cuh"

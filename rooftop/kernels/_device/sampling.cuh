@@ -1,4 +1,4 @@
-// What the elements of a row of logits weigh, and sums of weights: whole multiples of 2^-32, so that no order of summation shows.
+// The weights of the elements of a row of logits, and their sums: integer multiples of 2^-32, so that the result does not depend on the order of summation.
 #pragma once
 #include "order.cuh"
 

@@ -1,4 +1,4 @@
-// The first k of each row in order, exactly: a row is read once, and what is not behind the k-th of those seen so far is kept in shared memory.
+// The first k of each row in order, exactly: a row is read once, and elements that are not behind the k-th of those seen so far are kept in shared memory.
 #pragma once
 #include "chain.cuh"
 #include "entries.cuh"

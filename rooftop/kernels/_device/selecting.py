@@ -1,4 +1,4 @@
-"""How rows are shared out to the kernels of select.cuh and short_rows.cuh: threads, entries in shared memory, blocks a row and, of several, the launches
+"""How the kernels of select.cuh and short_rows.cuh divide rows: threads, entries in shared memory, blocks per row and, with several, the launches
 that follow."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-// The first k of rows that the registers of one block hold, k small: a bar from the largest of groups of elements, then a sort of what reaches it.
+// The first k of rows that fit the registers of one block, for small k: a threshold from the maxima of groups of elements, then a sort of the elements that reach it.
 #pragma once
 #include "select.cuh"
 

@@ -1,4 +1,4 @@
-"""How rows are shared out to the kernels of radix.cuh: one block a row, or tiles of them in three launches for each digit of 8 bits."""
+"""How the kernels of radix.cuh divide rows: one block per row, or tiles of a row in three launches for each digit of 8 bits."""
 
 from __future__ import annotations
 

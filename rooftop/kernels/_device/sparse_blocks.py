@@ -1,4 +1,4 @@
-"""What kernels of block-sparse products ask of TMA: how values and b are read, and why not."""
+"""The TMA requirements of block-sparse products: how values and b are read, and why not."""
 
 from __future__ import annotations
 

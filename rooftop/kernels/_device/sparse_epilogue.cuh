@@ -1,4 +1,4 @@
-// What follows a product with a sparse matrix: act(alpha · sum + bias). rooftop/ops/_sparse.py names the activations, in this order.
+// The epilogue of a product with a sparse matrix: act(alpha · sum + bias). rooftop/ops/_sparse.py names the activations, in this order.
 #pragma once
 
 template <int ACT>

@@ -1,4 +1,4 @@
-"""Matrices made ready for tensor cores: rows along K, in one part (a copy, of any dtype) or float32 in two whose sum is the number to 22 (TF32) or 16 bits
+"""Matrices prepared for tensor cores: rows along K, in one part (a copy, of any dtype) or float32 in two parts whose sum is the number to 22 (TF32) or 16 bits
 (bfloat16)."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What kernels for TPUs share: jax, imported when a kernel runs and not before; where it runs; tiles."""
+"""Shared by the kernels for TPUs: jax, imported when a kernel runs and not before; where it runs; tiles."""
 
 from __future__ import annotations
 

@@ -1,17 +1,17 @@
 """The Hopper matrix product in Gluon: a persistent, warp-specialised kernel that every product of this family runs.
 
-A block is one producer warp and one or two consumer warp groups. The producer moves slices of A and B by TMA into a ring of stages; each stage
-has two mbarriers, `full` (its bytes have landed) and `empty` (every consumer has done with it). A consumer group owns BM / GROUPS rows of the
-tile, multiplies them by wgmma with one product in flight, and stores its part while the producer already loads the next tile.
+A block is one producer warp and one or two consumer warp groups. The producer loads slices of A and B by TMA into a ring of stages; each stage
+has two mbarriers, `full` (its bytes have arrived) and `empty` (every consumer has released it). A consumer group computes BM / GROUPS rows of the
+tile with wgmma, one product in flight, and stores its part while the producer already loads the next tile.
 
-The first `whole` tiles are taken by a fixed stride. The others, `streamed` of them, would leave multiprocessors idle, so their slices of K are
-shared out in one of two ways, and a second launch adds the pieces of a tile, always in the order of K.
-SPLIT > 1: every such tile is cut into SPLIT pieces of K as equal as can be, an item each; all blocks walk the same part of K at the same time, so
-that operands shared by tiles come from L2 once (`gemm_epilogue.add_split`).
-STREAM: the slices are dealt out evenly over the blocks, in order (stream-K, Osama et al. 2023); a tile of which a block made all is stored as any
+The first `whole` tiles are assigned to blocks by a fixed stride. The others, `streamed` of them, would leave multiprocessors idle, so their slices of K are
+divided in one of two ways, and a second launch adds the pieces of a tile, always in the order of K.
+SPLIT > 1 (split-K): every such tile is cut into SPLIT nearly equal pieces of K, one work item each; all blocks process the same part of K at the same time, so
+that operands shared by tiles are read into L2 once (`gemm_epilogue.add_split`).
+STREAM: the slices are divided evenly among the blocks, in order (stream-K, Osama et al. 2023); a tile that one block computed completely is stored as any
 other (`gemm_epilogue.add_pieces`).
 
-Rows and columns past the end are filled with zeros by TMA and left out by the store. Whole numbers are 32 bits wide: TMA takes coordinates,
+TMA fills rows and columns past the end with zeros, and the store skips them. Integers are 32 bits wide: TMA uses coordinates,
 not offsets."""
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ BLOCKS, GELU, GELU_TANH = gemm_epilogue.BLOCKS, gemm_epilogue.GELU, gemm_epilogu
 
 @gluon.jit
 def share(whole, streamed, slices, SPLIT: gl.constexpr):
-    """This block's work: tiles (and pieces, with SPLIT) that it takes by a fixed stride, then its first slice and one past its last among those that are
-    dealt out, and in how many pieces."""
+    """This block's work: tiles (and pieces, with SPLIT) assigned by a fixed stride, then its first slice and one past its last among those that are
+    divided among the blocks, and the number of pieces."""
     p, blocks = gl.program_id(0), gl.num_programs(0)
     if SPLIT > 1:
         whole += SPLIT * streamed

@@ -1,7 +1,7 @@
 """FlashAttention-2 forward in cuTile, for 16 bits, causal or whole. Contract: rooftop/ops/attention.py
 
-A block owns a tile of queries of one head and walks the keys that they see: first those tiles that all of its queries see whole, then those at the edges,
-which are masked. The longest tiles of a causal call come first."""
+A block computes a tile of queries of one head and loops over the keys that they see: first the tiles that all of its queries see whole, then those at the
+edges, which are masked. The longest tiles of a causal call start first."""
 
 from __future__ import annotations
 

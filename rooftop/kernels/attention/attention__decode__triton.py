@@ -1,9 +1,9 @@
-"""Attention of few queries to many keys (decode), the keys split over the card. Contract: rooftop/ops/attention.py
+"""Attention of few queries to many keys (decode), with split-K over the keys (flash decoding). Contract: rooftop/ops/attention.py
 
-The time is that of reading keys and values once. So the query heads that share a key head, and their queries, are the rows of one tile, and the keys of a
-sequence are dealt out to as many programs as fill every multiprocessor, whatever the batch: `choose` takes the split for which whole rounds of programs waste
-least. Each program keeps two or more tiles of keys and values of some 32 KiB in flight. Where there is more than one split, a second launch weighs the parts by
-their normalisers. With cache lengths it is the length that is split, on the device. Keys lie in one piece or in pages, in 16 or 8 bits."""
+The limit is one read of keys and values. So the query heads that share a key head, and their queries, are the rows of one tile, and the keys of a
+sequence are divided among as many programs as fill every multiprocessor, whatever the batch: `choose` picks the split with the least waste in whole waves of
+programs. Each program keeps two or more tiles of keys and values of some 32 KiB in flight. With more than one split, a second launch combines the parts by
+their normalisers. With cache lengths the device splits the actual length. The cache is contiguous or paged, in 16 or 8 bits."""
 
 from __future__ import annotations
 

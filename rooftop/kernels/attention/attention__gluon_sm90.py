@@ -1,18 +1,20 @@
 """FlashAttention-3 forward on Hopper: plain, causal, windowed, capped, packed. Contract: rooftop/ops/attention.py
 
-A persistent block is one producer warp and two or three consumer warp groups, of 64 queries each. The producer moves queries, then tiles of keys and values by
-TMA into a ring; each slot has two mbarriers, `full` (its bytes have landed) and `empty` (every group has done with it). A group issues the scores of the next
-tile of keys and the product of this one's weights and values together, and takes the exponentials of the next while the second runs; the groups run apart, so
-that one's exponentials lie under the other's products. Weights stay in registers, as the left operand of wgmma.
+Persistent and warp-specialised: a block is one producer warp and two or three consumer warp groups, of 64 queries each. The producer loads queries, then tiles
+of keys and values by TMA into a ring; each slot has two mbarriers, `full` (its bytes have arrived) and `empty` (every group has released it). A group issues
+the scores of the next tile of keys and the product of this one's weights and values together, and computes the exponentials of the next while the second runs.
+The groups are out of step, so that the exponentials of one overlap with the products of the other. Weights stay in registers, as the left operand of wgmma.
 
-Tiles are walked from the last key back, so that those at an edge, which are masked, come first. The tiles of queries of as many heads as L2 holds are dealt
-out together, the longest first, forwards and backwards in turn. Packed sequences: a small launch before lists their tiles of queries. A tile of values that
-reaches into the next sequence is cleared there, since 0 times what stands there may be NaN; queries at the end of one are stored by the threads.
+Tiles are processed from the last key back, so that those at an edge, which are masked, come first. The tiles of queries of as many heads as L2 holds are
+scheduled together, the longest first, forwards and backwards in turn. Packed sequences: a small launch beforehand lists their tiles of queries. A tile of
+values that reaches into the next sequence is set to zero there, since 0 times its values may be NaN; queries at the end of a sequence are stored by the
+threads, not by TMA.
 
-A soft cap asks for a tanh a score. By an exponential and a reciprocal there would be three special functions a score, which bound the speed (0.63 of plain
-causal attention), and near 0 what is left of 1 - 2 / (1 + e) errs by more than the normaliser may. Small scores, the usual ones, take a polynomial.
+A soft cap needs one tanh per score. With an exponential and a reciprocal there would be three special functions per score, which bound the speed (0.63 of plain
+causal attention), and near 0 cancellation in 1 - 2 / (1 + e) makes a larger error than the normaliser may have. Small scores, the usual ones, use a polynomial.
 
-Of heads of more than 128 columns the weighed values take half of the registers and tiles of 64 keys the rest; the result is staged where the queries were."""
+For heads of more than 128 columns the output accumulators need half of the registers and tiles of 64 keys the rest; the result is staged in the memory of the
+queries."""
 
 from __future__ import annotations
 

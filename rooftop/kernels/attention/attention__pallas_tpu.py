@@ -1,8 +1,8 @@
-"""Attention for a TPU: a block of queries stays in VMEM while the keys go by, with the running maximum and sum of FlashAttention-2.
+"""Attention for a TPU: a block of queries stays in VMEM while the grid loops over the keys, with the running maximum and sum of FlashAttention-2.
 
-The grid's last dimension goes over the keys; blocks of keys that no query of the block sees are not computed. A block takes one head, so heads come before
-tokens: [B, H, S, D], which the caller's [B, S, H, D] is brought to before. Query head h reads key head h // (H / Hk) through the block's index.
-The matrix unit multiplies bfloat16; the exponentials are the vector unit's, and bound it for small D."""
+The grid's last dimension is the keys; blocks of keys that no query of the block sees are skipped. A block has one head, so heads come before
+tokens: the caller's [B, S, H, D] is first transposed to [B, H, S, D]. Query head h reads key head h // (H / Hk) through the block's index.
+The matrix unit multiplies bfloat16; the vector unit computes the exponentials, and is the limit for small D."""
 
 from __future__ import annotations
 

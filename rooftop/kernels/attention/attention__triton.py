@@ -1,9 +1,9 @@
 """FlashAttention-2 forward, portable, with every option of the contract. Contract: rooftop/ops/attention.py
 
-A program owns a tile of queries of one head and walks the keys that they see: first those tiles that all of its queries see whole, then those at the edges,
-which are masked. The maximum and the sum are kept per row (online softmax), in base 2, with scale · log2(e) folded into one FMA. The longest tiles of a
-causal call come first. Packed sequences: each program finds its own among the bounds. Pages: each tile of keys looks up where its tokens lie. 8 bits become
-16 in registers: that loses nothing, and the weights stay in 16 bits."""
+A program computes a tile of queries of one head and loops over the keys that they see: first the tiles that all of its queries see whole, then those at the
+edges, which are masked. The maximum and the sum are kept per row (online softmax), in base 2, with scale · log2(e) folded into one FMA. The longest tiles of a
+causal call start first. Packed sequences: each program searches the bounds for its sequence. Pages: each tile of keys looks up the pages of its tokens. 8 bits
+are converted to 16 in registers: that is exact, and the weights stay in 16 bits."""
 
 from __future__ import annotations
 

@@ -1,12 +1,13 @@
 """FlashAttention backward on Hopper, deterministic: plain, causal, windowed. Contract: rooftop/ops/attention.py
 
-Three launches, no atomics. The first takes, for each query, log2 of its normaliser and delta = sum_d dout_d · out_d - dlse. In the second a block owns 128 keys
-and makes their dk and dv; in the third it owns 128 queries and makes their dq. Both are one producer warp, which moves what is walked by TMA into a ring, and
-two consumer warp groups of 64 rows each, so that one's exponentials lie under the other's products. The second launch makes scores transposed: weights and
-their gradients stay in registers, as the left operands of wgmma. Seven products of tiles, where five would do if dq were added up by atomics.
+Three launches, no atomics. The first computes, for each query, log2 of its normaliser and delta = sum_d dout_d · out_d - dlse. In the second a block has 128
+keys and computes their dk and dv; in the third it has 128 queries and computes their dq. Both are warp-specialised: one producer warp, which loads the tiles of
+the other side by TMA into a ring, and two consumer warp groups of 64 rows each, so that the exponentials of one overlap with the products of the other. The
+second launch computes transposed scores: weights and their gradients stay in registers, as the left operands of wgmma. Seven products of tiles; five would
+suffice if dq were summed by atomics.
 
-Of heads of more than 128 columns the registers of a group hold one gradient of 64 keys: a block of the second launch owns 64 keys, one group makes dv and the
-other dk. That is an eighth product."""
+For heads of more than 128 columns the registers of a group hold one gradient of 64 keys: a block of the second launch has 64 keys, one group computes dv and
+the other dk. That is an eighth product."""
 
 from __future__ import annotations
 

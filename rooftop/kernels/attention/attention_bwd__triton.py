@@ -1,9 +1,10 @@
 """FlashAttention-2 backward, portable and deterministic, with every option of the contract. Contract: rooftop/ops/attention.py
 
-No atomics. The first launch takes delta_i = sum_d dout_id · out_id - dlse_i. In the second a program owns a tile of keys, walks the queries that see it, of all
-query heads that share the key head, and makes dk and dv; scores are made transposed, so that weights and their gradients stay in registers as left operands.
-In the third a program owns a tile of queries, walks its keys again and makes dq. Seven products of tiles, where five would do with atomics. The gradient of a
-bias takes a launch of its own: a program owns a tile of it, and adds up in registers what the tile is broadcast over. Sinks take a small one."""
+No atomics. The first launch computes delta_i = sum_d dout_id · out_id - dlse_i. In the second a program has a tile of keys, loops over the queries that see it,
+of all query heads that share the key head, and computes dk and dv; scores are computed transposed, so that weights and their gradients stay in registers as
+left operands. In the third a program has a tile of queries, loops over its keys again and computes dq. Seven products of tiles; five would suffice with
+atomics. The gradient of a bias is a launch of its own: a program has a tile of the bias and sums in registers over the dimensions that it is broadcast along.
+Sinks are a small launch."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Two parts of an attention as one: a program weighs a few rows by their normalisers. Contract: rooftop/ops/merge_attention.py
+"""Two partial attention results merged: a program weights a few rows by their normalisers. Contract: rooftop/ops/merge_attention.py
 
-Each tensor is read once; all is in the bytes."""
+Each tensor is read once; the kernel is memory-bound."""
 
 from __future__ import annotations
 

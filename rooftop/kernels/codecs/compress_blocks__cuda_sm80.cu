@@ -1,7 +1,7 @@
 /* rooftop
-idea    = "A block takes a chunk of 4096 values: quantised, verified and differenced, transposed to bit planes by shuffles, and written where the chunks before it end: a decoupled look-back (Merrill and Garland 2016) finds that place in the same launch, so that the values are read once and the words written once."
+idea    = "A block compresses a chunk of 4096 values: quantise, verify, take differences, transpose to bit planes by shuffles. The chunk is written behind the chunks before it; a decoupled look-back (Merrill and Garland 2016) finds that offset in the same launch, so that the values are read once and the words written once."
 predict = { registers = 80 }
-limit   = "instructions: about 150 a row of 32 values (quantise and verify 25, three or four candidates 40, transpose 20, checksum and store 25); 1.2 TB/s of float32 on 132 multiprocessors at 1.7 GHz if all four schedulers are kept at 0.7. Memory would allow 3.4 TB/s at ratio 4"
+limit   = "instructions: about 150 per row of 32 values (quantise and verify 25, three or four candidates 40, transpose 20, checksum and store 25); 1.2 TB/s of float32 on 132 multiprocessors at 1.7 GHz if all four schedulers are kept at 0.7. Memory would allow 3.4 TB/s at ratio 4"
 args    = ["bound: f64[1]?"]
 python  = ["supports", "launches", "scratch", "zeroed"]
 demands = { spills = 0 }

@@ -1,7 +1,7 @@
 /* rooftop
-idea    = "Three launches: count the symbols, share 4096 out among them, code. A warp codes a chunk of 8192 values as 32 states side by side, from the end, into shared memory; votes say where each lane's 16-bit words go, and a decoupled look-back where the chunk goes. The kept bits are written in a second read, which the L2 answers."
+idea    = "Three launches: count the symbols, normalise the counts to 4096 slots, encode (rANS). A warp encodes a chunk of 8192 values with 32 interleaved states, from the end, into shared memory. Ballots give the position of each lane's 16-bit words, and a decoupled look-back gives the position of the chunk. The kept bits are written in a second read of the values, which hits L2."
 predict = { registers = 48 }
-limit   = "instructions and their latency: about 28 a step of 32 values, twice 6 more for the kept bits; 24 warps a multiprocessor by shared memory. 1 TB/s of bfloat16 while counting (0.3 ms of 256 MiB) and coding (0.3 ms) take as long"
+limit   = "instructions and their latency: about 28 per step of 32 values, twice 6 more for the kept bits; 24 warps per multiprocessor by shared memory. 1 TB/s of bfloat16: counting (0.3 ms of 256 MiB) and coding (0.3 ms) take the same time"
 args    = ["total: i64[1]"]
 python  = ["supports", "launches", "scratch", "zeroed"]
 demands = { spills = 0 }

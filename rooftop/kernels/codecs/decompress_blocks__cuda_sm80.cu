@@ -1,7 +1,7 @@
 /* rooftop
-idea    = "A block takes a chunk: its words come to shared memory in one coalesced copy that the checksum is taken of, the widths of its rows say where each row's planes lie, and bit planes become numbers by shuffles, sums and products. Lengths are added up and compared before anything is read by them, so that no words, whatever they are, lead outside of the chunk."
+idea    = "A block decodes a chunk. One coalesced copy brings its words to shared memory, and the checksum is computed from it. The bit widths of its rows say where the bit planes of each row lie, and shuffles, sums and products turn bit planes into numbers. The lengths are summed and checked before they are used as addresses, so that corrupt words cannot cause a read outside of the chunk."
 predict = { registers = 64 }
-limit   = "instructions: about 90 a row of 32 values (copy and checksum 15, transpose 20, sums along three dimensions 25, product and store 10); 1.8 TB/s of float32. Memory would allow 3.4 TB/s at ratio 4"
+limit   = "instructions: about 90 per row of 32 values (copy and checksum 15, transpose 20, sums along three dimensions 25, product and store 10); 1.8 TB/s of float32. Memory would allow 3.4 TB/s at ratio 4"
 args    = ["bound: f64[1]?"]
 python  = ["supports", "launches"]
 demands = { spills = 0 }

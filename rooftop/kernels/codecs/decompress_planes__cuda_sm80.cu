@@ -1,7 +1,7 @@
 /* rooftop
-idea    = "A warp decodes a chunk: 32 states, one a lane, take 32 symbols a step from a table of 4096 slots in shared memory; votes tell each lane which of the next 16-bit words is its own. The table is built once a block, which takes chunk after chunk."
+idea    = "A warp decodes a chunk: 32 interleaved states, one per lane, decode 32 symbols per step with a table of 4096 slots in shared memory. Ballots tell each lane which of the next 16-bit words is its own. A block builds the table once and then decodes chunk after chunk."
 predict = { registers = 48 }
-limit   = "latency of a step: table, multiply-add, vote, word, about 110 cycles; with 48 warps a multiprocessor 28 bytes of bfloat16 a cycle, so that issue (25 instructions a step of 64 bytes) bounds it at about 2 TB/s"
+limit   = "latency of a step: table, multiply-add, ballot, word, about 110 cycles. With 48 warps per multiprocessor 28 bytes of bfloat16 per cycle, so that issue slots (25 instructions per step of 64 bytes) bound it at about 2 TB/s"
 args    = ["damaged: i32[N]"]
 python  = ["supports", "launches"]
 demands = { spills = 0 }

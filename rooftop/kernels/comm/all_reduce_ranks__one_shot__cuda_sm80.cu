@@ -1,6 +1,6 @@
 /* rooftop
-idea    = "For small tensors, which are bound by latency: each rank pushes its tensor in codes into the memory of all, one meeting, and each adds up all of it. Two halves of a room take turns, so that nobody waits for the readers of the call before."
-limit   = "not measured: the meeting, and W - 1 times the codes over the link"
+idea    = "For small tensors, which are bound by latency: each rank pushes its quantised tensor into the memory of all ranks, all ranks synchronise once, and each rank computes the whole sum. The receive buffer has two halves, used in turn, so that no rank waits for the readers of the previous call."
+limit   = "not measured: the synchronisation, and W - 1 times the codes over the link"
 dtypes  = ["f32", "f16", "bf16"]
 tensors = ["x: T[W, N]", "out: T[W, N]"]
 args    = ["seed: i32"]

@@ -1,6 +1,6 @@
 /* rooftop
-idea    = "What a rank does between messages, as launches of its own: tensors to messages, messages to the message of their sum, messages to tensors. Between them torch.distributed carries the messages; where one device plays all ranks they lie there already."
-limit   = "memory: x is read, the codes written; the codes read, out written"
+idea    = "The steps of a rank between messages, as separate launches: tensors to messages, messages to the message of their sum, messages to tensors. torch.distributed transfers the messages between launches; if one device plays all ranks, they are in its memory already."
+limit   = "memory: x is read and the codes written; the codes are read and out written"
 dtypes  = ["f32", "f16", "bf16"]
 tensors = ["x: T[W, N]", "out: T[W, N]"]
 args    = ["seed: i32"]

@@ -1,4 +1,4 @@
-"""The launches of all_reduce_ranks__steps__cuda_sm80.cu where one device plays all ranks."""
+"""The launches of all_reduce_ranks__steps__cuda_sm80.cu if one device plays all ranks."""
 
 from __future__ import annotations
 

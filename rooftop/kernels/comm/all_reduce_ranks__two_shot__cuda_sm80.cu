@@ -1,6 +1,6 @@
 /* rooftop
-idea    = "Each rank pushes its codes of every stripe into the memory of the stripe's owner; block b waits for block b of the others alone, adds up its part of the own stripe, pushes the codes of the sum to all, and waits again. Only stores cross a link: nobody waits for them before the flag, so they overlap with the reading and rounding of what comes next. All, the owner too, take a sum from its codes."
-limit   = "not measured; predicted for two H200: 64 MiB of bf16 as int8 in 120 us, where reading from the peers takes 187, since the link works while x is read and rounded"
+idea    = "Each rank pushes its codes of every stripe into the memory of the stripe's owner. Block b waits only for block b of the other ranks, adds up its part of its rank's own stripe, pushes the codes of the sum to all ranks, and waits again. Only stores cross a link, and no thread waits for them before the flag is set, so they overlap with the reading and rounding of the next data. All ranks, the owner too, decode the sum from its codes, so that results are equal."
+limit   = "not measured; predicted for two H200: 64 MiB of bf16 as int8 in 120 us, where reading from the peers takes 187, since the link is busy while x is read and rounded"
 dtypes  = ["f32", "f16", "bf16"]
 tensors = ["x: T[W, N]", "out: T[W, N]"]
 args    = ["seed: i32"]

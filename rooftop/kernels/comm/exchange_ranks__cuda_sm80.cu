@@ -1,5 +1,5 @@
 /* rooftop
-idea    = "Reduce-scatter, all-gather and all-to-all are one exchange: each rank pushes messages into the others' memory, all meet once, and each adds up or decodes what has come. Two halves of a room take turns, so that nobody waits for the readers of the call before."
+idea    = "Reduce-scatter, all-gather and all-to-all are one exchange: each rank pushes messages into the memory of the others, all ranks synchronise once, and each rank adds up or decodes what it received. The receive buffer has two halves, used in turn, so that no rank waits for the readers of the previous call."
 limit   = "not measured: the link"
 dtypes  = ["f32", "f16", "bf16"]
 tensors = ["x: T[W, N]", "out: T[W, P]"]

@@ -1,5 +1,5 @@
-"""Products by cuBLAS whose results lie where they are read, then the sum. On several GPUs that is in the peers' memory: rooftop/comm/products.py; here all
-ranks are one device, and the places are its own."""
+"""Products by cuBLAS, stored where the sum reads them, then the sum. On several GPUs that is the peers' memory (rooftop/comm/products.py); here all
+ranks are one device, and it is the device's own memory."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""out = x + y. The smallest kernel of the house, to be read first. Contract: rooftop/ops/add.py
+"""out = x + y. The smallest kernel of the library; read it first. Contract: rooftop/ops/add.py
 
-A program adds `block` neighbouring elements. Each element is read once and written once, in pieces of 16 bytes a thread: that is
-all there is to the speed of an elementwise kernel."""
+A program adds `block` contiguous elements. Each element is read once and written once, in vectors of 16 bytes per thread: nothing
+else matters for the speed of an elementwise kernel."""
 
 from __future__ import annotations
 

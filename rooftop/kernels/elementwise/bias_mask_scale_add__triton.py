@@ -1,7 +1,7 @@
 """out = residual + scale · mask · (x + bias) over [R, C]. Contract: rooftop/ops/bias_mask_scale_add.py
 
-Bytes: x, residual and mask read once, out written once; the bias comes from the L2. A mask from a seed moves no byte and costs about 14
-integer instructions an element, far below what 6 bytes an element leave time for. Prediction: 0.97 of a copy from 256 MiB on."""
+Bytes: x, residual and mask are read once, out is written once; the bias hits L2. A mask from a seed moves no bytes and costs about 14
+integer instructions per element, far fewer than can be issued in the time of 6 bytes per element. Prediction: 0.97 of a copy from 256 MiB on."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """dx = scale · mask · dout over [R, C] and dbias, its sum over the rows. Contract: rooftop/ops/bias_mask_scale_add.py
 
-Bytes: dout and mask read once, dx written once: the floor. dbias in two stages: each program adds a slab of rows in float32 in a fixed
-order and leaves a partial row (2 / height of the traffic in bf16), a second launch adds those; none where a slab is all rows. A mask
+Bytes: dout and mask are read once, dx is written once: the lower bound. dbias in two stages: each program adds a slab of rows in float32 in a fixed
+order and writes a partial row (2 / height of the traffic in bf16), a second launch adds those; none if a slab is all rows. A mask
 from a seed takes 17 integer instructions an element at half rate: at 4 bytes an element that alone is 0.86 of the time of a copy.
 Prediction: 0.95 of a copy with a mask that is given, 0.9 with one from a seed."""
 

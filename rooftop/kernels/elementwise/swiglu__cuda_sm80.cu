@@ -1,7 +1,7 @@
 /* rooftop
-idea    = "A pack of 16 bytes of the gate and of what it gates a thread; packed inputs are two rows of one tensor. Another language for what swiglu__triton does."
+idea    = "One pack of 16 bytes of each of the two inputs per thread; packed inputs are two rows of one tensor. The same computation as swiglu__triton in another language."
 predict = { speedup = 1.0 }
-limit   = "The copy itself."
+limit   = "The copy of the same bytes."
 dtypes  = ["f32", "f16", "bf16"]
 args    = ["rows: i64 = R", "columns: i64 = C", "a: T[R, A]", "b: T[R, C]?", "y: T[R, C]", "as: i64 = stride(a, 0)", "bs: i64 = stride(b, 0) if b else 0", "ys: i64 = stride(y, 0)"]
 demands = { has = ["LDG.E.128", "STG.E.128"], spills = 0 }

@@ -1,6 +1,6 @@
 """y = silu(a) · b in cuTile, a and b two tensors or the halves of one. Contract: rooftop/ops/swiglu.py
 
-Every tensor is [R, C] with neighbouring elements in a row, one row where all lie without gaps. A block takes one tile."""
+Every tensor is [R, C] with contiguous rows, or one row if there are no gaps between rows. One block per tile."""
 
 from __future__ import annotations
 

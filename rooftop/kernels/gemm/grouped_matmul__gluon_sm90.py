@@ -1,8 +1,8 @@
 """One product for each group of rows (or of slices of K), by offsets on the device, on Hopper. Contract: rooftop/ops/grouped_matmul.py
 
-One persistent launch walks the tiles of all groups (rooftop/kernels/_device/wgmma_grouped.py): as many blocks as multiprocessors, whatever the groups'
-sizes. Within a group tiles go in bands of 16 rows of tiles, so that the tiles in flight share weights in L2. Groups of 64 rows or fewer on average take tiles
-of 64 rows: then the bytes of the weights bound it, not the products."""
+One persistent kernel loops over the tiles of all groups (rooftop/kernels/_device/wgmma_grouped.py): as many blocks as multiprocessors, whatever the groups'
+sizes. Within a group tiles are ordered in bands of 16 rows of tiles, so that concurrent tiles share weights in L2. Groups of 64 rows or fewer on average use
+tiles of 64 rows: then the read of the weights is the limit, not the products."""
 
 from __future__ import annotations
 

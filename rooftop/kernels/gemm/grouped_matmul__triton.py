@@ -1,6 +1,6 @@
 """One product for each group of rows (or of slices of K), by offsets on the device. Contract: rooftop/ops/grouped_matmul.py
 
-A program makes one tile. How many tiles there are is known to the device alone, so as many programs are launched as there can be; each finds its group
+A program computes one tile. Only the device knows the number of tiles, so the grid has the largest possible number of programs; each finds its group
 by the running count of the tiles of the groups before it. Rows past the last offset are a group of their own, without K."""
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """out = a b of int8 in int32 on Hopper. Contract: rooftop/ops/int_matmul.py. Kernel: rooftop/kernels/_device/wgmma.py
 
-wgmma reads 8-bit operands along K alone: rows of a and columns of b must be neighbours in memory."""
+wgmma reads 8-bit operands only along K: rows of a and columns of b must be contiguous in memory."""
 
 from __future__ import annotations
 

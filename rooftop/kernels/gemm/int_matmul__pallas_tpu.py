@@ -1,4 +1,4 @@
-"""The product of int8 matrices on a TPU's matrix units, summed in int32: exact. v5e and v6e make twice as many products of int8 as of bfloat16."""
+"""The product of int8 matrices on a TPU's matrix units, summed in int32: exact. v5e and v6e have twice the rate of bfloat16 for int8."""
 
 from __future__ import annotations
 

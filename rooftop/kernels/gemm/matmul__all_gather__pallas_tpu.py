@@ -1,7 +1,7 @@
 """All-gather and product in one kernel over four TPUs in a ring: a is divided by rows, b and the result by columns.
 
-A device multiplies the block of a that it has while that block goes to its neighbour by remote DMA, so that what the links take is hidden behind the matrix
-units from a block of some hundred rows on. A product of large matrices as tensor-parallel layers have it."""
+A device multiplies the block of a that it holds while remote DMA sends that block to its neighbour, so that communication is hidden behind the matrix
+units from a block of some hundred rows on. This is the product of tensor-parallel layers."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Operands of 16 bits that TMA does not read where they lie, copied first, then multiplied by the Hopper kernel. Contract: rooftop/ops/matmul.py
+"""Operands of 16 bits that TMA cannot read in place: copied first, then multiplied by the Hopper kernel. Contract: rooftop/ops/matmul.py
 
-TMA asks for rows on multiples of 16 bytes; an odd K, an odd leading dimension or an address in between has none. Such an operand is copied into rows along K
-that have them (rooftop/kernels/_device/split_rows.py): 4 bytes of device memory an element and a launch, beside products that then run at the rate of
-matmul__gluon_sm90.py, where loads of 2 bytes by threads would halve it. With few rows on the other side the copy is more than the product reads:
-matmul__triton.py takes those."""
+TMA requires rows aligned to 16 bytes; an odd K, an odd leading dimension or an unaligned address has none. Such an operand is copied into aligned rows along K
+(rooftop/kernels/_device/split_rows.py): 4 bytes of device memory per element and a launch. The product then runs at the rate of
+matmul__gluon_sm90.py; loads of 2 bytes by threads would halve it. With few rows on the other side the copy moves more than the product reads:
+matmul__triton.py computes those."""
 
 from __future__ import annotations
 

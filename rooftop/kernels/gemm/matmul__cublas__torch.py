@@ -1,8 +1,8 @@
 """out = act(alpha · a b + beta · c + bias) · gate + residual by cuBLAS, through torch. Contract: rooftop/ops/matmul.py
 
-When it is chosen: for float32 in batches of more than 65535 matrices and 2^25 multiply-adds, which of our own kernels only the one in Triton takes, and
-nowhere else; `rooftop.explain` then names it. No goal counts it: speeds are stated of our own kernels, by name.
-`implementation="cublas__torch"` asks for it."""
+It is chosen only for float32 in batches of more than 65535 matrices and 2^25 multiply-adds, where the only other kernel is the one in Triton;
+`rooftop.explain` then names it. It counts for no goal: stated speeds are those of our own kernels, by name.
+`implementation="cublas__torch"` selects it explicitly."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """out = a b in CuTe DSL, for operands of 16 bits whose rows of a and columns of b are neighbours. Contract: rooftop/ops/matmul.py
 
-One warp asks TMA for slices of a and b into a ring of stages; two warp groups multiply them by wgmma, 64 rows each, and put the tile into shared memory,
-from where it leaves in whole rows. Blocks are numbered in groups of tile rows, so that those that run at once read the same operands from the L2."""
+A producer warp loads slices of a and b by TMA into a ring of stages; two consumer warp groups multiply them with wgmma, 64 rows each, and write the tile to
+shared memory, from where it is stored in whole rows. Blocks are numbered in groups of tile rows, so that concurrent blocks read the same operands from L2."""
 
 from dataclasses import dataclass
 

@@ -1,7 +1,7 @@
 """out = act(alpha · a b + beta · c + bias) · gate + residual in cuTile, for operands of 16 bits. Contract: rooftop/ops/matmul.py
 
-One tile of the result a block, K in slices; the compiler makes the ring of TMA copies and its producer warp. Blocks are numbered in groups of tile
-rows, so that those that run at once read the same operands from the L2."""
+One block per tile of the result, K in slices; the compiler generates the ring of TMA copies and its producer warp. Blocks are numbered in groups of tile
+rows, so that concurrent blocks read the same operands from L2."""
 
 from __future__ import annotations
 

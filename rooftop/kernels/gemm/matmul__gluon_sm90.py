@@ -1,9 +1,9 @@
 """out = act(alpha · a b + beta · c + bias) · gate + residual on Hopper, for operands of 16 bits. Contract: rooftop/ops/matmul.py
 
-TMA brings slices of a and b into a ring of stages, one warp asking for them; one or two warp groups multiply them by wgmma and store the result while the
-next tile is already on its way (rooftop/kernels/_device/wgmma.py). All four transposes are read in place. The tile is the one that a model of the hardware
-predicts to be the fastest (rooftop/kernels/_device/gemm_model.py): with few rows the operands change places, so that the weights fill the 64 rows of an
-instruction; where tiles do not fill the multiprocessors, the slices of K are dealt out over them and a second launch adds the pieces, in order."""
+Persistent and warp-specialised: a producer warp loads slices of a and b by TMA into a ring of stages; one or two consumer warp groups multiply them with wgmma
+and store the result while the slices of the next tile are in flight (rooftop/kernels/_device/wgmma.py). All four transposes are read in place. A performance
+model chooses the tile (rooftop/kernels/_device/gemm_model.py): with few rows the operands are swapped, so that the weights fill the 64 rows of an instruction;
+if tiles do not fill the multiprocessors, the slices of K are divided among them (split-K or stream-K) and a second launch adds the pieces, in order."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 /* rooftop
-idea    = "Two blocks of a cluster make 256 x 256: each brings its own 128 rows of a and half of the 256 columns of b, and TMA writes that half into the shared memory of both. A block asks L2 for 32 KiB a slice instead of 48. One producer warp, two warp groups of 64 rows each, blocks that stay for the whole launch, results by TMA 64 columns at a time."
-limit   = "predicted: the card's power, as without multicast: what is saved is traffic between L2 and the multiprocessors, which a tile of 128 x 256 does not fill"
+idea    = "Two blocks of a cluster compute 256 x 256. Each loads its own 128 rows of a and half of the 256 columns of b, and TMA multicast writes that half into the shared memory of both. A block reads 32 KiB from L2 per slice instead of 48. Persistent and warp-specialised: one producer warp, two consumer warp groups of 64 rows each; results are stored by TMA, 64 columns at a time."
+limit   = "predicted: the card's power, as without multicast. Multicast saves traffic between L2 and the multiprocessors, and a tile of 128 x 256 does not saturate it"
 arch    = 90
 dtypes  = ["f16", "bf16"]
 args    = ["a: T[M, K]", "b: T[K, N]", "out: T[M, N]"]
@@ -25,7 +25,7 @@ __device__ inline unsigned rounded(float low, float high) {
 }
 
 /// out [M, N] = a b, both along K. a_map: boxes of 128 rows of a by 64 of K; b_map: boxes of 128 columns of b by 64; out_map: boxes of 64 rows by 64 columns. All swizzled
-/// by 128 bytes. tall: pairs of tiles along M, across: tiles along N; `group` rows of pairs are walked down first, so that the tiles in flight share operands in L2.
+/// by 128 bytes. tall: pairs of tiles along M, across: tiles along N; `group` rows of pairs are processed down first, so that concurrent tiles share operands in L2.
 template <typename T, int STAGES>
 __global__ void __launch_bounds__(288, 1)
 hgemm(int slices, int tall, int across, int group, const __grid_constant__ CUtensorMap a_map, const __grid_constant__ CUtensorMap b_map,
@@ -112,5 +112,5 @@ hgemm(int slices, int tall, int across, int group, const __grid_constant__ CUten
         if (first_warp) stores_done();
         __syncwarp();
     }
-    cluster_sync();  // a block whose neighbour still writes into it or arrives at it stays
+    cluster_sync();  // a block may not exit while its neighbour still writes into its shared memory or arrives at its barriers
 }

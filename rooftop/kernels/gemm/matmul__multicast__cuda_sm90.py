@@ -1,4 +1,4 @@
-"""Which products matmul__multicast__cuda_sm90.cu takes, and its launch."""
+"""Which products matmul__multicast__cuda_sm90.cu supports, and its launch."""
 
 from __future__ import annotations
 

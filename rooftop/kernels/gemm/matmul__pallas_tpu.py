@@ -1,4 +1,4 @@
-"""The product of bfloat16 matrices on a TPU's matrix units, with what follows it fused in. The grid and its accumulator: kernels/_device/tpu_matmul.py"""
+"""The product of bfloat16 matrices on a TPU's matrix units, with a fused epilogue. The grid and its accumulator: kernels/_device/tpu_matmul.py"""
 
 from __future__ import annotations
 

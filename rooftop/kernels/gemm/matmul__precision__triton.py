@@ -1,8 +1,8 @@
 """float32 operands multiplied by tensor cores as TF32 or in two parts each, for every stride, address and size. Contract: rooftop/ops/matmul.py
 
-A program makes one tile. Operands are read as they are and split in registers, so a product of few rows reads its weights once: 4 bytes an element, where a
-split beforehand (matmul__split__gluon_sm90.py) reads 4, writes 4 and reads 4 again. Tensor cores cut what they add up, so in the split modes each slice
-of K is a sum of its own and added in float32; TF32's own error hides that."""
+A program computes one tile. Operands are read in place and split in registers, so a product of few rows reads its weights once: 4 bytes per element, where a
+split beforehand (matmul__split__gluon_sm90.py) reads 4, writes 4 and reads 4 again. Tensor cores truncate their sums, so in the split modes each slice
+of K is a sum of its own and added in float32; in TF32 mode the error of TF32 is larger than that."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 /* rooftop
-idea    = "A block makes a tile of outputs, each thread up to 8 x 16 of them in registers; the tile is the one that a model of the hardware expects to be the fastest (the file beside this one). Four stages of shared memory or more are filled by asynchronous copies, an operand that lies along K transposed on its way; while one slice of k is multiplied, the next is fetched into a second set of registers. The FMAs walk the thread's tile in a serpentine, so that each finds one operand in the register cache. Blocks take tiles in groups of rows, to share them in L2. Where there are too few tiles for the device, K is split and a second kernel adds the parts, always in one order."
-limit   = "Issue slots: of 1,110 instructions in the main loop of the largest tile 1,024 are FMAs, and about one slot in twelve is lost to register-bank conflicts."
+idea    = "A block computes a tile of outputs, each thread up to 8 x 16 of them in registers. A performance model in the .py file of the same stem chooses the tile. Asynchronous copies (cp.async) fill four stages of shared memory or more; an operand that is contiguous along K is transposed on the way. While one slice of k is multiplied, the next is loaded into a second set of registers. The FMAs walk the thread's tile in a serpentine, so that each finds one operand in the register reuse cache. Blocks process tiles in groups of rows, which share operands in L2. If there are too few tiles for the device, K is split and a second kernel adds the parts, always in one order."
+limit   = "Issue slots: 1,024 of the 1,110 instructions in the main loop of the largest tile are FMAs, and about one slot in twelve is lost to register-bank conflicts."
 dtypes  = ["f32"]
 args    = ["alpha: f32", "beta: f32", "bias: f32[N]?", "act: i32 = 0 if activation == 'none' else 1", "zg: i64 = stride(gate, 0)", "zr: i64 = stride(residual, 0)"]
 demands = { has = ["FFMA", "LDS.128", "LDGSTS"], spills = 0 }
@@ -63,9 +63,9 @@ __device__ inline void copy(float* to, const float* from) {
     __pipeline_memcpy_async(to, from, BYTES);
 }
 
-/// How the threads of a block copy slices of one operand to shared memory: [BK][ROW], EXT of its rows (of a) or columns (of b) side by side. MODE 0: the operand
-/// lies along K, and copies of 4 bytes transpose it, 8 lanes a row; ROW is 4 more than EXT, so that the 8 k of a transposed row lie in different banks. MODE 1,
-/// 2 and 4: it lies along EXT, in copies of so many floats.
+/// How the threads of a block copy slices of one operand to shared memory: [BK][ROW], EXT neighbouring rows (of a) or columns (of b). MODE 0: the operand
+/// is contiguous along K, and copies of 4 bytes transpose it, 8 lanes per row; ROW is 4 more than EXT, so that the 8 k of a transposed row are in different banks. MODE 1,
+/// 2 and 4: it is contiguous along EXT, in copies of 1, 2 or 4 floats.
 template <int EXT, int BK, int THREADS, int MODE>
 struct Slices {
     static constexpr int VEC = MODE == 0 ? 1 : MODE, ROW = EXT + (MODE == 0 ? 4 : 0), FLOATS = BK * ROW, SPAN = THREADS * VEC;
@@ -82,7 +82,7 @@ struct Slices {
     long long pitch;  // floats from one k to the next, or from one row of MANY to its next
     int k, to, limit;
 
-    /// extent: rows or columns that there are, counted from x; ld: floats from one row to the next as the operand lies.
+    /// extent: the number of rows or columns from x on; ld: floats from one row of the operand in memory to the next.
     __device__ Slices(const float* x, long long ld, long long k0, int extent, float* shared, int stages, int stage) {
         const int tid = threadIdx.x;
         if constexpr (MODE == 0) {
@@ -185,7 +185,7 @@ __global__ __launch_bounds__(BM / WM * (BN / WN) * 32, BLOCKS) void sgemm(
     const long long k0 = static_cast<long long>(blockIdx.y) * part;
     const int depth = K - k0 < part ? (K > k0 ? K - k0 : 0) : part;
     const int tiles = depth / BK + (depth % BK != 0);
-    const int first = depth - (tiles - 1) * BK;           // the tile that may be short comes first, so that the others need no check
+    const int first = depth - (tiles - 1) * BK;           // the tile that may be partial comes first, so that the others need no check
 
     Rows as(a + blockIdx.z * za + (A == 0 ? m0 * lda : m0), lda, k0, rows, shared, STAGES, STAGE);
     Columns bs(b + blockIdx.z * zb + (B == 0 ? n0 * ldb : n0), ldb, k0, cols, shared + AT_B, STAGES, STAGE);

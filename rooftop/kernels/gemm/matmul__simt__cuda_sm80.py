@@ -1,8 +1,8 @@
-"""How matmul__simt__cuda_sm80.cu cuts a product of float32: the tile, and the parts of K, that a model of a multiprocessor expects to be the fastest.
+"""The config of matmul__simt__cuda_sm80.cu: a performance model of a multiprocessor chooses the tile and the number of parts of K (split-K).
 
-A block's slices of K take as long as its FMAs, or as the load and store unit moves their operands to shared memory and out of it, or as the copies that the
-ring of stages does not hide. Blocks of one multiprocessor share its units. Stores and first loads come on top, and L2 and device memory bound it all from
-below. The rates were fitted to 436 configs of 60 random products on an H200, which the predictions miss by 9 % on average."""
+The time of a block's slices of K is the largest of three: its FMAs, the load/store unit's transfers to and from shared memory, and the copies that the ring of
+stages does not hide. Blocks of one multiprocessor share its units. Stores and first loads are added, and the bandwidths of L2 and device memory are lower
+bounds. The rates were fitted to 436 configs of 60 random products on an H200; the predictions are off by 9 % on average."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
 """float32 operands split into two parts each and multiplied by tensor cores on Hopper, as TF32 or bfloat16. Contract: rooftop/ops/matmul.py
 
-Two launches split a and b (rooftop/kernels/_device/split_rows.py), a third multiplies (rooftop/kernels/_device/wgmma_split.py). Why beforehand and not in
-registers: wgmma reads b from shared memory, so a block would have to read each slice, split it and write it back, once for every tile that uses it; a
-split beforehand does it once. By bytes: TMA brings two bfloat16 parts of 2 bytes, the 4 that one float32 has; the split adds 8 bytes of device
-memory for each element of a and b (12 for TF32), at 4096³ 256 MiB or about 65 µs beside 600 µs of products. With it rows also become a multiple of 16 bytes
-and lie along K whatever the operands' strides. Where there are few rows the bytes decide: matmul__precision__triton.py splits in registers."""
+Two launches split a and b (rooftop/kernels/_device/split_rows.py), a third multiplies (rooftop/kernels/_device/wgmma_split.py). Reason for a split beforehand
+and not in registers: wgmma reads b from shared memory, so a block would have to read each slice, split it and write it back, once for every tile that uses it;
+a split beforehand does it once. Bytes: TMA loads two bfloat16 parts of 2 bytes, the same 4 bytes as one float32; the split adds 8 bytes of device memory for
+each element of a and b (12 for TF32), at 4096³ 256 MiB or about 65 µs, next to 600 µs of products. It also makes rows a multiple of 16 bytes and contiguous
+along K, whatever the operands' strides. With few rows the product is memory-bound: matmul__precision__triton.py splits in registers."""
 
 from __future__ import annotations
 

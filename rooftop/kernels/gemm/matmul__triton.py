@@ -1,9 +1,9 @@
 """out = act(alpha · a b + beta · c + bias) · gate + residual for every stride, address and size, on every architecture. Contract: rooftop/ops/matmul.py
 
-A program makes one tile, or one of SPLIT pieces of it along K where tiles are few; a second launch then adds the pieces in order. It walks along K, its slices
-of a and b in flight to shared memory while the one before is multiplied. What no TMA reads (K or an address that is not a multiple of 16 bytes) runs here, and
-what older cards run. float32 is multiplied by FMAs, never as TF32, in sums of 16 products that are added with what rounding lost (Kahan): one chain along K
-errs several times as much as cuBLAS."""
+A program computes one tile, or with few tiles one of SPLIT pieces of it along K (split-K); a second launch then adds the pieces in order. It loops over K; its
+slices of a and b are in flight to shared memory while the slice before is multiplied. Operands that TMA cannot read (K or an address not a multiple of 16
+bytes) run here, and all products on older cards. float32 is multiplied by FMAs, never as TF32, in sums of 16 products that are added with Kahan compensation:
+one chain along K has several times the error of cuBLAS."""
 
 from __future__ import annotations
 

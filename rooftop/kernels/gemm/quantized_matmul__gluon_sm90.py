@@ -1,16 +1,17 @@
 """out = x Wᵀ + bias with a packed weight on Hopper, for many rows of x. Contract: rooftop/ops/quantized_matmul.py
 
-A persistent block is one producer warp and two consumer warp groups. The producer brings, for 128 columns of K at a time, x and the codes by TMA into a ring of
-stages with two mbarriers each, `full` and `empty`. A consumer group owns RM rows of the weight: it reads its codes from shared memory, each lane the 16 bytes
-that the packing put there for it, unpacks them to the registers of wgmma's left operand, and multiplies; x is the right operand, in shared memory. So the
-kernel makes the transposed result, and transposes it on its way through shared memory. While a group unpacks the second half of 128 columns the product of
-the first half runs, and the other group's products run beside both.
+Persistent and warp-specialised: a block is one producer warp and two consumer warp groups. The producer loads, for 128 columns of K at a time, x and the codes
+by TMA into a ring of stages with two mbarriers each, `full` and `empty`. A consumer group has RM rows of the weight: it reads its codes from shared memory,
+each lane the 16 bytes that the packing stored for it, unpacks them to the registers of wgmma's left operand, and multiplies; x is the right operand, in shared
+memory. So the kernel computes the transposed result, and transposes it through shared memory. While a group unpacks the second half of 128 columns the product
+of the first half runs, and so do the products of the other group.
 
-A group's scale, rounded to the dtype of x, is multiplied into the 16-bit weight, as one who dequantises first would have it; one scale a row is multiplied to
+A group's scale, rounded to the dtype of x, is multiplied into the 16-bit weight, as if it were dequantised first; one scale per row is multiplied into
 the sums in float32.
 
-Unpacking takes 20 instructions for a product of 16 columns that lasts 64 clocks or more a group; 6 bits take 40, and two groups' worth of that no longer hides
-at 128 x 128. Where the tiles of few rows leave multiprocessors idle, several blocks take a piece of K each, and a second launch adds the pieces, in order."""
+Unpacking takes 20 instructions for a product of 16 columns, which runs for 64 clocks or more per group; 6-bit codes take 40, and with two groups that is no
+longer hidden at 128 x 128. If the tiles of few rows leave multiprocessors idle, several blocks compute a piece of K each (split-K), and a second launch adds
+the pieces, in order."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 /* rooftop
-idea    = "The packed weight is operand A of mma.sync: a lane copies its own 16 bytes of codes to shared memory, several blocks ahead and without registers, and unpacks them to what the tensor core asks of it, so that no warp waits for another one's codes; 8 rows of x are the other operand, brought once for all warps in slabs, so that one row costs what eight do."
-limit   = "int4, one row, 8192 x 8192 on an H200: 12.5 us where a read of the same bytes takes 8.9. The schedulers issue half of the time (145 instructions for 2048 codes are 5.1 us) and memory is half busy; a quarter of the time no block runs on a multiprocessor. From 32 rows on mma.sync and its operands bound it; codes are unpacked again for every 64 rows"
+idea    = "The packed weight is operand A of mma.sync. A lane copies its own 16 bytes of codes to shared memory with cp.async, several blocks ahead, and unpacks them to the fragment layout of the tensor core, so that no warp waits for the codes of another. 8 rows of x are operand B, loaded once for all warps in slabs, so that one row costs the same as eight."
+limit   = "int4, one row, 8192 x 8192 on an H200: 12.5 us, where a read of the same bytes is 8.9. The schedulers issue half of the time (145 instructions for 2048 codes are 5.1 us) and memory is half busy; a quarter of the time no block runs on a multiprocessor. From 32 rows on, mma.sync and the loads of its operands are the limit; codes are unpacked again for every 64 rows"
 dtypes  = ["f16", "bf16"]
 args    = ["x: T[M, K]", "codes: u8[STRIPES, BLOCKS, BYTES]"]
 tensors = ["out: T[M, N]"]
@@ -53,8 +53,8 @@ __device__ inline void unpack_two(int two, unsigned (&a)[2][4], const unsigned* 
 
 /// Warp (down, along) of a block: HIGH stripes of 16 rows of the weight by every ALONG-th block of 128 columns. F: the format; S, Z: types of scales and zero
 /// points, ZEROS: whether there are any; GROUP: 32, 64 or 128 columns share a scale, 128 also where more do, 0: one scale a row; TOKENS: rows of x that
-/// there can be, a power of two; TILES: eights of them; DEEP: slots of a warp's ring of codes, scales and zero points; SLAB: rounds of ALONG blocks that x is
-/// brought for at once; RESIDENT: blocks of warps a multiprocessor has registers for; RAW: codes are multiplied with 128 on top; WHOLE: rows of x begin
+/// supported, a power of two; TILES: eights of them; DEEP: slots of a warp's ring of codes, scales and zero points; SLAB: rounds of ALONG blocks that x is
+/// loaded for together; RESIDENT: blocks that a multiprocessor has registers for; RAW: codes are multiplied with 128 on top; WHOLE: rows of x begin
 /// at 16 bytes and K is a multiple of 8; PARTS: sums go to `parts`; CODED: x is codes, whose rows have scales.
 template <typename T, int F, typename S, typename Z, bool ZEROS, int GROUP, int TOKENS, int TILES, int HIGH, int DOWN, int ALONG, int DEEP, int SLAB, int RESIDENT,
           bool RAW, bool WHOLE, bool PARTS, bool CODED>
@@ -66,7 +66,7 @@ few_rows(int M, int N, int K, int stripes, int blocks, int groups, int per_group
     constexpr bool CHANNEL = GROUP == 0, ONES = ZEROS || RAW;
     constexpr float OFFSET = RAW ? -RAW_OFFSET : C::MIDDLE;  // what zero points are less, for sums of what is multiplied
     constexpr int THREADS = 32 * DOWN * ALONG, GROUPS = CHANNEL ? 1 : 128 / GROUP, WIDE = SLAB * ALONG;
-    constexpr int STAGES = 1 + (DEEP - 1 + SLAB - 1) / SLAB;  // so that x of a slab is asked for DEEP - 1 rounds before, or more
+    constexpr int STAGES = 1 + (DEEP - 1 + SLAB - 1) / SLAB;  // so that x of a slab is loaded DEEP - 1 rounds ahead, or more
     constexpr int STAGE = WIDE * TOKENS * 256;                // bytes of x: [block][row][16 packs of 8 columns, pack j at j ^ (row % 8)]
     constexpr int CODES = C::BITS * 256, SCALES = CHANNEL ? 0 : GROUPS * 16 * sizeof(S), ZERO_BYTES = ZEROS ? GROUPS * 16 * sizeof(Z) : 0;
     constexpr int SHARE = CODES + SCALES + ZERO_BYTES, SLOT = HIGH * SHARE;  // bytes of a stripe's block, of a round of a warp

@@ -1,4 +1,4 @@
-"""The config of quantized_matmul__mma__cuda_sm80.cu, by a model of what bounds it: device memory, the L2 that x is read from by every block, the instructions
+"""The config of quantized_matmul__mma__cuda_sm80.cu, by a performance model: device memory, L2 (every block reads x from it), the instructions
 that unpack, tensor cores, and shared memory."""
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """out = scale_a · scale_b · a b + bias of fp8 or int8 on Hopper. Contract: rooftop/ops/scaled_matmul.py. Kernel: rooftop/kernels/_device/wgmma.py
 
-wgmma reads 8-bit operands along K alone: rows of a and columns of b must be neighbours in memory. It adds fp8 products in fewer than 24 bits; unless
+wgmma reads 8-bit operands only along K: rows of a and columns of b must be contiguous in memory. It adds fp8 products in fewer than 24 bits; unless
 `fast`, and with scales of blocks always, 128 products at a time are added to a sum in float32."""
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 /* rooftop
-idea    = "A row is a block's, or shared out over the blocks of a cluster, in packs of 16 bytes, whole lines of 128 for a warp wherever the row starts, that wait in registers only: nothing of a row is needed twice. Each thread keeps a maximum, raised once for all packs it has at a time, and the sum of the exponentials about it (Milakov & Gimelshein 2018). The target's logit is asked for when the first packs have come: before, a warp would wait for the target first, which only where rows are few is the lesser evil. Bounded logits need no maximum, but two exponentials and a quarter of a reciprocal each, 0.97 of what the special functions do in the time of a read: one exponential in four is a polynomial, for which the other units have time. Rows that are ignored leave -0.0, which no loss of another row is, so that the launch that adds the losses, in a fixed order, counts them from what it adds."
+idea    = "A row is processed by one block, or divided among the blocks of a cluster, in packs of 16 bytes and whole lines of 128 bytes per warp, at any alignment of the row. The data stay in registers only, since each logit is needed once. Each thread computes an online softmax (Milakov & Gimelshein 2018): a maximum, updated once for all packs that it holds at a time, and the sum of exponentials relative to it. The target's logit is loaded after the first packs have arrived. Earlier, the warp would wait for the target first; that is better only for few rows. Capped logits need no maximum, but two exponentials and a quarter of a reciprocal each: 0.97 of what the special function units can do in the time of a read. So one exponential in four is computed by a polynomial on the other units. Ignored rows store -0.0, which is the loss of no other row, so that the launch that adds the losses, in a fixed order, can also count them."
 predict = { speedup = 1.02 }
-limit   = "0.95 to 0.98 of a read from 256 MiB, 0.98 without the launch that adds the losses: it costs about 1.2 us, 2.3 of 16384 rows. With all options 0.93: the special functions; and where all bounded logits of a row are alike, the loss errs by 2e-7 of the cap. Of few rows the parts of a row and of the losses wait for each other."
+limit   = "0.95 to 0.98 of a read from 256 MiB on, 0.98 without the launch that adds the losses: it costs about 1.2 us, 2.3 for 16384 rows. With all options 0.93: the special function units; if all capped logits of a row are nearly equal, the loss has an error of 2e-7 of the cap. With few rows, the latency of the reductions over the parts of a row and over the losses."
 dtypes  = ["f32", "f16", "bf16"]
 args    = ["R: i32", "C: i32", "input: T[R, C]", "xs: i64 = stride(input, 0)", "target: i64[R]", "normaliser: f32[R, 2]", "ignore_index: i64", "label_smoothing: f32", "lse_square_scale: f32", "softcap: f32"]
 demands = { has = ["LDG.E.128", "MUFU.EX2"], spills = 0 }
@@ -273,9 +273,9 @@ __device__ T now_from(const T* p) {
     return v;
 }
 
-/// The loss and the normaliser (shift and sum of the exponentials about it) of each row, a cluster a row. AHEAD: the next packs are asked for before the last are used. SOON: the
-/// target's logit is asked for at once, not when the first packs have come. ADDED: for a launch
-/// that adds the losses, and that counts those that are not -0.0, which a row that is ignored leaves; else this one writes the divisor, 1.
+/// The loss and the normaliser (shift and sum of the exponentials relative to it) of each row, one cluster per row. AHEAD: the next packs are prefetched before the last are used. SOON: the
+/// target's logit is loaded at the start, not when the first packs have arrived. ADDED: for a launch
+/// that adds the losses, and that counts those that are not -0.0, which an ignored row stores; else this one writes the divisor, 1.
 template <typename T, int PIECES, bool AHEAD, int THREADS, int CLUSTER, int BLOCKS, int BOUND, bool SMOOTH, bool SOON, bool ADDED>
 __global__ void __launch_bounds__(THREADS, BLOCKS)
     cross_entropy_rows(int C, const T* __restrict__ x, long long xs, const long long* __restrict__ target, float* __restrict__ loss,
@@ -288,7 +288,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
     wait_for_before();
     if (ADDED) let_next_begin();
     x += row * xs;
-    // Packs are counted from the last boundary of 128 bytes, so that what a warp asks for is whole lines; those from `lo` to `hi` lie in the row whole.
+    // Packs are counted from the last boundary of 128 bytes, so that a warp reads whole lines; those from `lo` to `hi` are completely inside the row.
     const int before = static_cast<int>(reinterpret_cast<unsigned long long>(x) % 128 / sizeof(T)), first = (before + N - 1) / N;
     const int packs = max(first, (before + C) / N), each = CLUSTER == 1 ? packs : (packs + 8 * CLUSTER - 1) / (8 * CLUSTER) * 8;
     const int lo = max(first - rank * each, 0), hi = max(lo, min(packs - rank * each, each));
@@ -304,7 +304,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
     long long t = 0;
     T picked = T(0.0f);
     const auto known = [&] { return last && t >= 0 && t < C; };
-    if (SOON && last) t = target[row];  // before the packs, so that its logit can be asked for as soon as those are in flight
+    if (SOON && last) t = target[row];  // before the packs, so that its logit can be loaded as soon as those are in flight
     uint4 now[PIECES], next[AHEAD ? PIECES : 1];
     ask(now, 0);
     if (SOON && known()) picked = now_from(x + t);
@@ -319,7 +319,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
 #pragma unroll(AHEAD ? 2 : 1)
     for (int at = 0; at < hi; at += STEP) {
         if constexpr (AHEAD) ask(next, at + STEP);
-        // Of many rows the target's logit is asked for when the row's first packs have come: before, the others would wait for the target.
+        // With many rows the target's logit is loaded after the row's first packs have arrived: earlier, the packs would wait for the target.
         const auto meanwhile = [&] {
             if (!SOON && at == 0 && known()) picked = now_from(x + t);
         };
@@ -376,7 +376,7 @@ __global__ void __launch_bounds__(1024) cross_entropy_total(int R, const float* 
     float4 sums = {0, 0, 0, 0};
     int count = 0;
     const auto add = [&](float& sum, float v) { sum += v, count += __float_as_uint(v) != 0x80000000u; };
-    if (BLOCKS > 1) cooperative_groups::this_cluster().barrier_arrive();  // whoever has passed the matching wait knows that all blocks have begun
+    if (BLOCKS > 1) cooperative_groups::this_cluster().barrier_arrive();  // after the matching wait all blocks are known to have started
     wait_for_before();
 #pragma unroll 4
     for (int k = rank * threads + tid; k < whole; k += BLOCKS * threads) {

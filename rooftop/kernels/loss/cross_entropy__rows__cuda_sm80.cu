@@ -1,6 +1,6 @@
 /* rooftop
-idea    = "Short rows several a warp: a row is read once, straight into the registers of as many lanes as it has vectors of 16 bytes, and two shuffled reductions give its maximum and sum. A block adds the losses of its rows in double; a second launch of one block adds the blocks in order."
-limit   = "a read of the logits; below 4 MiB the second launch"
+idea    = "Short rows, several per warp: each row is read once, straight into the registers of as many lanes as it has vectors of 16 bytes, and two shuffle reductions compute its maximum and sum. A block adds the losses of its rows in double; a second launch of one block adds the sums of the blocks in order."
+limit   = "the read of the logits; below 4 MiB the second launch"
 dtypes  = ["f32", "f16", "bf16"]
 args    = ["R: i32", "C: i32", "input: T[R, C]", "xs: i64 = stride(input, 0)", "target: i64[R]"]
 tensors = ["normaliser: f32[R, 2]"]

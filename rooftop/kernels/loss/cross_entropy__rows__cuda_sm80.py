@@ -1,4 +1,4 @@
-"""How the rows of cross_entropy__rows__cuda_sm80.cu are shared out among lanes: a row is `vectors` of 16 bytes, at most eight a lane."""
+"""How cross_entropy__rows__cuda_sm80.cu divides its rows among lanes: a row is `vectors` of 16 bytes, at most eight per lane."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 /* rooftop
-idea    = "Each logit is read once and its gradient written once, over it where that is asked, in vectors of 16 bytes wherever a row starts: several short rows a warp, a longer one by as many blocks as it takes, each thread with several vectors in flight. What a row shares (shift, sum, target) is asked for while they are."
-limit   = "the copy itself"
+idea    = "Each logit is read once and its gradient written once (in place if requested), in vectors of 16 bytes at any alignment of a row. Short rows are processed several per warp, a longer row by as many blocks as it needs, each thread with several vectors in flight. The values shared by a row (shift, sum, target) are loaded while the vectors are in flight."
+limit   = "the copy of the same bytes"
 dtypes  = ["f32", "f16", "bf16"]
 args    = ["R: i32", "C: i32", "input: T[R, C]"]
 tensors = ["dinput: T[R, C]", "target: i64[R]", "normaliser: f32[R, 2]"]

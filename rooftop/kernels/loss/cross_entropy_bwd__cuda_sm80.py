@@ -1,6 +1,6 @@
-"""How the rows of cross_entropy_bwd__cuda_sm80.cu are shared out among threads, for any number of rows and classes.
+"""How cross_entropy_bwd__cuda_sm80.cu divides its rows among threads, for any number of rows and classes.
 
-A row is `vectors` of 16 bytes. It is elementwise work: what counts is that every thread has about four vectors on their way, and that short rows do not
+A row is `vectors` of 16 bytes. The work is elementwise: every thread should have about four vectors in flight, and short rows should not
 leave threads idle."""
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The gradient of cross-entropy over [R, C], given the rows' normalisers: a shift m and the sum of exp(logit - m). Contract: rooftop/ops/cross_entropy.py
 
-Bytes: each logit read once, each gradient written once, over the logits themselves where that is asked (every element is read and written by
-the same thread): the floor. Rows that are ignored are not read. Prediction: 0.97 of a copy from 256 MiB."""
+Bytes: each logit is read once, each gradient written once, in place if requested (every element is read and written by
+the same thread): the lower bound. Ignored rows are not read. Prediction: 0.97 of a copy from 256 MiB on."""
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
-"""Linear and cross-entropy, forward, of the tokens that count alone, on Hopper; where memory="fast" and gradients are wanted, these too. Contract:
+"""Linear and cross-entropy, forward, of the tokens that are not ignored, on Hopper; with memory="fast" also their gradients if requested. Contract:
 rooftop/ops/linear_cross_entropy.py
 
-The plan is that of linear_cross_entropy__triton, which has its reasons. What differs: the first launch sorts out which tokens count, in their order and on the
-device; chunks are of those, gathered to neighbouring rows, and the products are persistent kernels of this library that read how many there are
-(rooftop/kernels/_device/wgmma_counted.py), where cuBLAS is told its sizes by the host. So an ignored token costs 16 bytes of lists and zeros in dX, and nothing
-waits for the device. With no token ignored the gather and the spread move 4 x dX, of which the products last hundreds of times as long.
+The plan and its reasons are those of linear_cross_entropy__triton. The difference: the first launch lists the tokens that are not ignored, in order and on the
+device. Chunks consist of these tokens, gathered to contiguous rows, and the products are persistent kernels of this library that read their number from device
+memory (rooftop/kernels/_device/wgmma_counted.py); cuBLAS needs its sizes on the host. So an ignored token costs 16 bytes of lists and zeros in dX, and nothing
+waits for the device. With no token ignored the gather and the scatter move 4 x dX; the products take hundreds of times as long.
 
-Memory beside that of the Triton plan: the gathered rows of a chunk, which dX of the chunk takes over; a chunk has as many fewer rows. The loss alone
-gathers all of x."""
+Memory in addition to the Triton plan: the gathered rows of a chunk, which the chunk's dX then overwrites; a chunk has correspondingly fewer rows. The loss
+alone gathers all of x."""
 
 from __future__ import annotations
 

@@ -1,18 +1,18 @@
-"""Linear and cross-entropy, forward; where memory="fast" and gradients are wanted, these too. Contract: rooftop/ops/linear_cross_entropy.py
+"""Linear and cross-entropy, forward; with memory="fast" also the gradients if requested. Contract: rooftop/ops/linear_cross_entropy.py
 
-Products are cuBLAS's. Between them Triton goes over a chunk of logits, which is all of them that there is at one time. Two plans:
+cuBLAS computes the products. Between them Triton kernels process a chunk of logits; only one chunk exists at a time. Two plans:
 
 classes  (the loss alone) All tokens by a slice of the classes: one product, then a pass that reads the slice into each token's running maximum and sum.
-tokens   (the loss and its gradient) Some tokens by all classes: one product, a pass that reads the rows for their losses and writes their gradients in the
-         logits' place, then dX of those tokens whole and dW += . Three products in all, which is the fewest: the backward only multiplies by dloss.
+tokens   (the loss and its gradient) Some tokens by all classes: one product, a pass that reads the rows for their losses and overwrites the logits with their
+         gradients, then dX of those tokens whole and dW += . Three products in all, the fewest possible: the backward only multiplies by dloss.
 
-tokens, memory: where all tokens fit 2.1 x dW (N <= 2.1 H) they are one chunk, dW is one product and is summed nowhere but in its tiles. Else dW is summed
+tokens, memory: if all tokens fit 2.1 x dW (N <= 2.1 H) they are one chunk, and dW is one product, summed only within its tiles. Else dW is summed
 over chunks in float32 (2 x dW in 16 bits), and the chunk lies in the memory of dW itself, which is written at the very end: so 3 x dW + dX at most.
-Predicted for an H200, bf16, forward and backward, beside the three products alone: 8192 x 4096 x 128256, one chunk: 1.03x (the pass reads 2 GiB from DRAM,
-again from the L2, and writes 2 GiB); 32768 x 4096 x 262144, eight chunks whose float32 sums move 60 GiB: 1.08x; the loss alone beside one product: 1.05x.
+Predicted for an H200, bf16, forward and backward, relative to the three products alone: 8192 x 4096 x 128256, one chunk: 1.03x (the pass reads 2 GiB from DRAM,
+again from L2, and writes 2 GiB); 32768 x 4096 x 262144, eight chunks whose float32 sums move 60 GiB: 1.08x; the loss alone relative to one product: 1.05x.
 
-Tokens that are ignored: their logits are not read, their gradients are zeros. The products take their rows all the same: cuBLAS is told sizes by the host,
-and asking the device for the number of live tokens would be a synchronisation. linear_cross_entropy__gluon_sm90 leaves them out."""
+Ignored tokens: their logits are not read, their gradients are zeros. The products still include their rows: cuBLAS needs its sizes on the host,
+and reading the number of tokens that count from the device would synchronise. linear_cross_entropy__gluon_sm90 leaves them out."""
 
 from __future__ import annotations
 

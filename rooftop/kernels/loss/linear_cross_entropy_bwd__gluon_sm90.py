@@ -1,9 +1,9 @@
-"""The gradient of linear and cross-entropy by the tokens that count alone, on Hopper, where the logits are made again. Contract:
+"""The gradient of linear and cross-entropy by the tokens that are not ignored, on Hopper, with recomputed logits. Contract:
 rooftop/ops/linear_cross_entropy.py
 
-The plan is that of linear_cross_entropy_bwd__triton, which has its reasons: all tokens by a slice of the classes at a time, whose logits lie in that part of dW
-which later slices will fill. What differs is what linear_cross_entropy__gluon_sm90 says: products of the tokens that count, which lie one behind another. x of
-those lies where dX will be, which is written at the very end; the sum of dX over the slices is theirs too."""
+The plan and its reasons are those of linear_cross_entropy_bwd__triton: all tokens by a slice of the classes at a time, whose logits are stored in the part of
+dW that later slices will fill. The difference is that of linear_cross_entropy__gluon_sm90: products of the tokens that count, gathered to contiguous rows. x of
+these tokens is stored in the memory of dX, which is written at the very end; the sum of dX over the slices has only their rows too."""
 
 from __future__ import annotations
 

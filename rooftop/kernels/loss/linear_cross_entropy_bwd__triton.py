@@ -1,15 +1,14 @@
 """The gradient of linear and cross-entropy. Contract: rooftop/ops/linear_cross_entropy.py
 
-Where the forward has made the gradients (memory="fast"), they are multiplied by dloss: in their own place, and not touched where it is 1.
+If the forward has computed the gradients (memory="fast"), they are multiplied by dloss in place, and not touched if dloss is 1.
 
-Else the logits are made again, all tokens by a slice of the classes at a time, which with the forward's is four products, 1.33x of three. By classes, because
-lse is known: a slice of dW is then one product over all tokens, rounded once, and never summed over slices; cut by tokens, dW would have to be summed in
-float32, and that alone is 2 x dW. dX is what slices add to, in float32: 2 x dX.
-A slice's logits lie in that part of dW which later slices will fill: the slice from class a to a + v needs N·v elements of the (V - a - v)·H behind it, so each
-is H / (N + H) of what is left, and 60 MiB of its own only for the last. So slices are long where the memory is small: nine in place of 31 at 8192 x 4096 x
-128256, 37 in place of 256 at 32768 x 4096 x 262144, where dX in float32, 512 MiB, would else go to and fro 256 times.
-Peak: dW + 3 dX + 64 MiB. Predicted for an H200, 8192 x 4096 x 128256 bf16, with the forward: 49.6 ms of products, 2 ms of passes over logits and 0.5 ms of
-dX, 1.40x three products."""
+Else the logits are recomputed, all tokens by a slice of the classes at a time, which with the forward's is four products, 1.33x of three. By classes, because
+lse is known: a slice of dW is then one product over all tokens, rounded once, and never summed over slices. Divided by tokens, dW would have to be summed in
+float32, which alone needs 2 x dW. The slices add to dX in float32: 2 x dX. A slice's logits are stored in the part of dW that later slices will fill: the slice
+from class a to a + v needs N·v elements of the (V - a - v)·H behind it, so each is H / (N + H) of the rest, and only the last uses 60 MiB of its own.
+So slices are long although the extra memory is small: nine instead of 31 at 8192 x 4096 x 128256, 37 instead of 256 at 32768 x 4096 x 262144, where dX in
+float32, 512 MiB, would otherwise be read and written 256 times. Peak: dW + 3 dX + 64 MiB. Predicted for an H200, 8192 x 4096 x 128256 bf16, with the forward:
+49.6 ms of products, 2 ms of passes over logits and 0.5 ms of dX, 1.40x three products."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Divergence from a teacher of the logits x · weightᵀ, and its gradients. Contract: rooftop/ops/linear_jsd.py
+"""Generalised Jensen-Shannon divergence between the logits x · weightᵀ and a teacher's, and its gradients. Contract: rooftop/ops/linear_jsd.py
 
-As linear_cross_entropy by tokens: two products make a chunk of the student's and of the teacher's logits, one pass of Triton reads both rows for their
-normalisers, again for the loss, and writes the gradient over the student's, then dX and dW += . Four products.
-Where there are several chunks, the student's lie in the memory of dW, which is written at the end, and dW is summed in float32: dX + 4 dW at most, or
-dX + 3 dW + 512 MiB where dW is small. Without gradients: two chunks of 256 MiB.
+As linear_cross_entropy by tokens: two products compute a chunk of the student's and of the teacher's logits, one Triton pass reads both rows for their
+normalisers, again for the loss, and overwrites the student's logits with the gradient, then dX and dW += . Four products.
+With several chunks, the student's logits are stored in the memory of dW, which is written at the end, and dW is summed in float32: dX + 4 dW at most, or
+dX + 3 dW + 512 MiB if dW is small. Without gradients: two chunks of 256 MiB.
 H200, 8192 x 4096 x 128256 bf16, teacher as wide: predicted 49.6 ms of products, two chunks of 4096 tokens, 5 ms of passes (14 GiB, and eight special functions
 a class and token) and 2.2 ms of sums of dW, 1.15x; measured 54.4 ms at beta 0, 59.3 ms at beta 0.5, 4072 MiB."""
 

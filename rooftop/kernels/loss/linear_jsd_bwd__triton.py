@@ -1,4 +1,4 @@
-"""The gradients that the forward of linear_jsd has made, times dloss: in their own place, and not touched where it is 1. Contract: rooftop/ops/linear_jsd.py"""
+"""The gradients that the forward of linear_jsd computed, times dloss: in place, and not touched if dloss is 1. Contract: rooftop/ops/linear_jsd.py"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 /* rooftop
-idea    = "A thread finds the slot of one token by itself and moves two packs of a key and two of a value there, all loads in flight before the slot is known: one launch for a prefill and for a decode step alike. Keys are rotated and codes are made in registers on the way."
+idea    = "One launch serves a prefill and a decode step. Each thread computes the slot of one token itself and moves two packs of a key and two of a value there; all its loads are in flight before the slot is known. Keys are rotated and codes are computed in registers, between load and store."
 predict = { speedup = 1.0 }
-limit   = "The copy of the same bytes; for a decode step two loads that wait for each other, the length and the page."
+limit   = "The copy of the same bytes; for a decode step two dependent loads, the length and the page."
 dtypes  = ["f32", "f16", "bf16"]
 python  = ["supports", "choose", "launches"]
 args    = [

@@ -1,4 +1,4 @@
-"""What the head of append_kv__cuda_sm80.cu cannot say: the width of packs, caches of two dtypes, numbers of 32 and 64 bits."""
+"""The part of append_kv__cuda_sm80.cu's head that needs Python: the width of packs, caches of two dtypes, 32- and 64-bit integers."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 /* rooftop
-idea    = "A group of lanes finds the range of its row once and then writes the row in packs of 16 bytes, of which all but two are one constant: nothing is read but two lengths."
+idea    = "A group of lanes computes the range of visible keys of its row once and then writes the row in packs of 16 bytes. All but two packs are one constant. The kernel reads only two lengths."
 predict = { speedup = 1.0 }
 limit   = "The write of the same bytes."
 dtypes  = ["f32", "f16", "bf16", "bool"]

@@ -1,4 +1,4 @@
-"""What the head of attention_mask__cuda_sm80.cu cannot say: how rows are shared out, lengths of 32 or 64 bits."""
+"""The part of attention_mask__cuda_sm80.cu's head that needs Python: how rows are divided among threads, lengths of 32 or 64 bits."""
 
 from __future__ import annotations
 

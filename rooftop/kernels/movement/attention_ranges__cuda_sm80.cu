@@ -1,5 +1,5 @@
 /* rooftop
-idea    = "A thread a row: two numbers are all that a mask of lengths, a diagonal and a window holds."
+idea    = "One thread per row: a mask made of lengths, a diagonal and a window is two numbers for each row."
 predict = { speedup = 1.0 }
 limit   = "The launch."
 dtypes  = ["i32"]

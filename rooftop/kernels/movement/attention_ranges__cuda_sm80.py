@@ -1,4 +1,4 @@
-"""What the head of attention_ranges__cuda_sm80.cu cannot say: lengths of 32 or 64 bits."""
+"""The part of attention_ranges__cuda_sm80.cu's head that needs Python: lengths of 32 or 64 bits."""
 
 from __future__ import annotations
 

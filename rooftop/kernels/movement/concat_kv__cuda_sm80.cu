@@ -1,5 +1,5 @@
 /* rooftop
-idea    = "A thread finds where each of its packs of the result comes from, the past or the new part, by three divisions of 32 bits, and moves it with the others in flight: one launch, whatever the strides of the two."
+idea    = "Each thread finds the source of each of its packs of the result (the past or the new part) with three 32-bit divisions, and keeps several packs in flight. One launch, for any strides of the two inputs."
 predict = { speedup = 1.0 }
 limit   = "The copy of the same bytes."
 dtypes  = ["f64", "f32", "f16", "bf16", "f8e4m3", "f8e5m2", "f8e8m0", "f4e2m1x2", "c64", "u64", "u32", "u16", "i64", "i32", "i16", "i8", "u8", "bool"]

@@ -1,4 +1,4 @@
-"""What the head of concat_kv__cuda_sm80.cu cannot say: the width of the words that are moved."""
+"""The part of concat_kv__cuda_sm80.cu's head that needs Python: the width of the words that are copied."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 /* rooftop
-idea    = "A block has a strip of neighbouring columns, 128 bytes wide, and some hundred rows of it, all in registers and asked for at once: 224 bytes a thread. Its threads scan their own rows, the sums of threads are scanned in shared memory, and what the tiles above add up to comes through one word a column. Tiles form groups, so that a tile waits for the sums of its group and for one running sum, and is added up in the same order each time."
+idea    = "A block scans a tile: a strip of neighbouring columns, 128 bytes wide, and some hundred rows of it. The tile lies in registers, and all its loads are in flight together: 224 bytes per thread. Each thread scans its own rows, the sums of the threads are scanned in shared memory, and the prefix of the tiles above is read as one word per column. Tiles form groups: a tile waits for the sums of its group and for one running sum, so that the order of summation is the same in each run."
 predict = { speedup = 2.2 }
-limit   = "The copy of the same bytes; a column of a few bytes is read in as narrow loads."
+limit   = "The copy of the same bytes; columns with rows of a few bytes are read with narrow loads."
 dtypes  = ["f32", "f16", "bf16"]
 args    = ["x: T[O, N, I]", "out: T[O, N, I]"]
 demands = { spills = 0 }
@@ -22,7 +22,7 @@ __device__ inline void publish(unsigned long long* word, double v) {
 
 /// The sum of `count` words, `step` apart, once all have come; added in their order.
 __device__ inline double awaited(const unsigned long long* words, int count, long long step) {
-    constexpr int EACH = 4;  // asked for at once
+    constexpr int EACH = 4;  // in flight together
     double sum = 0;
     for (int k = 0; k < count; k += EACH) {
         unsigned long long found[EACH];

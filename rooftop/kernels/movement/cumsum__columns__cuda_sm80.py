@@ -1,4 +1,4 @@
-"""How cumsum__columns__cuda_sm80.cu cuts columns into tiles."""
+"""How cumsum__columns__cuda_sm80.cu divides columns into tiles."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
 """Running sums along the middle dimension of x[O, N, I]. Contract: rooftop/ops/cumsum.py
 
-Lanes are sums that do not depend on each other: rows where I is 1, positions of I otherwise. What fits one tile is one program's. Longer ones are cut
-into tiles along N, all in flight at once and each read once: a program publishes the sum of its tile, waits for those before it, and adds them up.
+Lanes are independent sums: rows if I is 1, positions of I otherwise. If they fit one tile, one program computes them. Longer ones are divided
+into tiles along N, all in flight together and each read once: a program publishes the sum of its tile, waits for those before it, and adds them up.
 
-The look-back differs from Merrill & Garland's, which adds whatever has come first and so rounds differently from run to run. Here tiles form groups
-of GROUP. A tile adds the sums of the earlier tiles of its group, in one fixed tree, to the running sum at the end of the group before, which the last
-tile of that group publishes. A word of 64 bits carries a sum together with a sign that it has come. Programs take their tiles from a counter, so that
-whoever waits, waits for a program that has begun."""
+The decoupled look-back differs from Merrill & Garland's, which adds whatever has been published first and so rounds differently from run to run. Here tiles
+form groups of GROUP. A tile adds the sums of the earlier tiles of its group, in one fixed tree, to the running sum at the end of the group before, which the
+last tile of that group publishes. A word of 64 bits holds a sum together with a flag that it is valid. Programs fetch their tiles from an atomic counter, so
+that a program only waits for programs that have already started."""
 
 from __future__ import annotations
 

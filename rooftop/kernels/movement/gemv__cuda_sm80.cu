@@ -1,6 +1,6 @@
 /* rooftop
-idea    = "FMAs on the CUDA cores, for what tensor cores do not take: float32, and rows that start anywhere. Where rows of a are neighbours along K, a warp takes a few rows, so that what it reads of the vectors serves all of them, and asks for the next step before it multiplies. Many vectors of float32 are a small matrix product: a and x come through a ring of tiles in shared memory. Where columns are, a thread owns a few rows of y and walks along K, the vectors in shared memory."
-limit   = "reads alone up to 4 vectors; 16 vectors of float32 take two thirds of the FMAs that there is time for, and three quarters of the shared-memory wavefronts"
+idea    = "FMAs on the CUDA cores, for inputs that tensor cores do not support: float32, and rows at any address. If a is contiguous along K, a warp computes a few rows, so that each load of the vectors is used for all of them, and prefetches the next step before it multiplies. Many vectors of float32 form a small matrix product: tiles of a and x go through a ring of buffers in shared memory. If a is contiguous along its columns, a thread computes a few rows of y and loops over K, with the vectors in shared memory."
+limit   = "the read of a, up to 4 vectors; 16 vectors of float32 need two thirds of the FMAs that could be issued in that time, and three quarters of the shared-memory wavefronts"
 dtypes  = ["f32", "f16", "bf16"]
 args    = ["a: T[B, M, K]", "x: T[B, R, K]", "y: T[B, R, M]"]
 demands = { has = ["FFMA"], spills = 0 }
@@ -124,8 +124,8 @@ __device__ void copy(float* to, const float* from, bool there) {  // zeros where
                  : "memory");
 }
 
-/// Many vectors of float32, rows of a neighbours along K. A block has 128 rows of y, a warp 16, and R vectors padded to VS. Tiles of DEPTH along K come
-/// through a ring of STAGES in shared memory: a [128][DEPTH], then x [VS][DEPTH]. Of a warp, 8 lanes lie along K, 4 floats each, 2 along rows and 2
+/// Many vectors of float32, a contiguous along K. A block has 128 rows of y, a warp 16, and R vectors padded to VS. Tiles of DEPTH along K go
+/// through a ring of STAGES in shared memory: a [128][DEPTH], then x [VS][DEPTH]. A warp has 8 lanes along K, 4 floats each, 2 along rows and 2
 /// along vectors; a lane has 8 rows by VS / 2 vectors. COPY: 16 bytes where rows of a and x lie on 16, else 4.
 template <int R, int COPY, int STAGES>
 __global__ void __launch_bounds__(256, 2)

@@ -1,4 +1,4 @@
-"""Which of the kernels of gemv__cuda_sm80.cu takes a product, and how K is shared out."""
+"""Which of the kernels of gemv__cuda_sm80.cu computes a product, and how K is divided."""
 
 from __future__ import annotations
 

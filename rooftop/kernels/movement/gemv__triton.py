@@ -1,8 +1,8 @@
 """y[B, R, M] = Σ_k a[B, M, K] · x[B, R, K]. Contract: rooftop/ops/gemv.py
 
-A program owns `rows` rows of a and walks along K, `depth` at a time. One vector: each place of the tile gathers its products on its own, and the tile is
-folded once, at the end. More vectors: the tile is the left operand of a matrix product whose 16 columns are the vectors, so that tensor cores do the
-arithmetic (FMAs in float32) and a is read once. Where there are few rows, `splits` programs share K, and a second launch adds their sums in order."""
+A program has `rows` rows of a and loops over K, `depth` at a time. One vector: each element of the tile accumulates its own products, and the tile is
+reduced once, at the end. More vectors: the tile is the left operand of a matrix product whose 16 columns are the vectors, so that tensor cores do the
+arithmetic (FMAs in float32) and a is read once. With few rows, `splits` programs share K (split-K), and a second launch adds their sums in order."""
 
 from __future__ import annotations
 

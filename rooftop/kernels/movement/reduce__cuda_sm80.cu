@@ -1,6 +1,6 @@
 /* rooftop
-idea    = "Four 16-byte loads of each thread are in flight at a time. Long rows are shared out in pieces of 32 KiB and more, so that all multiprocessors end together; rows of a few bytes are read as one span and folded from shared memory; columns are 16 bytes wide for each thread."
-limit   = "reads alone; unaligned columns of 16-bit elements are read one element a thread, and are bound by the number of loads"
+idea    = "Each thread keeps four 16-byte loads in flight. Long rows are divided into pieces of 32 KiB and more, so that all multiprocessors finish at the same time. Rows of a few bytes are read as one contiguous span and reduced from shared memory. For reductions over columns each thread reads a strip 16 bytes wide."
+limit   = "the read of the input; unaligned columns of 16-bit elements are read one element per thread and are bound by the number of load instructions"
 dtypes  = ["f32", "f16", "bf16", "i64", "i32", "i16", "i8", "u8"]
 args    = ["x: T[A, B, C, D, E]"]
 demands = { has = ["LDG"], spills = 0 }

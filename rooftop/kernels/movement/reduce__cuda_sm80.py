@@ -1,4 +1,4 @@
-"""Which of the kernels of reduce__cuda_sm80.cu takes a reduction, and how it is shared out."""
+"""Which of the kernels of reduce__cuda_sm80.cu computes a reduction, and how the work is divided among blocks and threads."""
 
 from __future__ import annotations
 

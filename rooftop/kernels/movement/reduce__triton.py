@@ -1,10 +1,10 @@
 """Reductions of x[A, B, C, D, E] over B and D. Contract: rooftop/ops/reduce.py
 
-A program takes a tile of `positions` along the reduced dimensions × `lanes` results and walks over its part of them; each place of the tile gathers on
-its own, and the tile is folded at the end. Where there are few results, `splits` programs share each: every one leaves a partial result, and a second
-launch folds those. All of it in an order that depends on shapes alone.
+A program has a tile of `positions` along the reduced dimensions × `lanes` results and loops over its part of them; each element of the tile accumulates on
+its own, and the tile is reduced at the end. With few results, `splits` programs share each: every program writes a partial result, and a second
+launch reduces those. The order of all this depends on shapes only.
 
-Lanes are results that lie side by side: positions of E where there are some, else of A and C, whose elements are then neighbours along D."""
+Lanes are neighbouring results: positions of E if E > 1, else of A and C, whose elements are then contiguous along D."""
 
 from __future__ import annotations
 

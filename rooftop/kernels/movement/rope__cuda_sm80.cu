@@ -1,5 +1,5 @@
 /* rooftop
-idea    = "A thread keeps the angles of one token and one pack of a head in registers and turns that pack in several heads, of Q and of K, with all its loads in flight before the first store. Which neighbours a warp takes, heads or tokens, follows the strides, so both memory orders are read and written in whole lines. Where the halves of what is rotated lie on no 16 bytes, one thread turns all of it, in whole packs, and others copy the rest."
+idea    = "A thread keeps the angles of one token and one pack of a head in registers and rotates that pack in several heads, of Q and of K, with all its loads in flight before the first store. The strides decide whether neighbouring lanes of a warp process neighbouring heads or neighbouring tokens, so both memory orders are read and written in whole lines. If the two halves of the rotated part are not aligned to 16 bytes, one thread rotates all of it in whole packs, and other threads copy the rest."
 predict = { speedup = 1.0 }
 limit   = "The copy of the same bytes."
 dtypes  = ["f32", "f16", "bf16"]

@@ -1,4 +1,5 @@
-"""What the head of rope__cuda_sm80.cu cannot say: the width of packs, which neighbours a warp takes, tables and positions of several dtypes."""
+"""The part of rope__cuda_sm80.cu's head that needs Python: the width of packs, the mapping of heads and tokens to a warp, tables and positions of several
+dtypes."""
 
 from __future__ import annotations
 

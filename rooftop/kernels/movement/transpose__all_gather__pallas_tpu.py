@@ -1,7 +1,7 @@
 """All-gather over four TPUs in a ring, as a copy: each device has a quarter of the rows, and all have all of them after three steps.
 
-A step sends one block to the right neighbour by remote DMA; each link carries three quarters of the result, which is the least that a ring in one direction
-can. All four copies are judged: where they differ, the result is made wrong."""
+A step sends one block to the right neighbour by remote DMA; each link carries three quarters of the result, the minimum for a ring in one direction.
+All four copies are checked: if they differ, the result is made wrong."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 /* rooftop
-idea    = "A thread takes a square block of N x N elements, N rows of one vector each, and exchanges its rows and columns in registers. The block's columns, vectors now, cross shared memory once, so that global memory is read and written in whole vectors along both of its contiguous directions."
-limit   = "rows that start anywhere are read twice from the L1 and shifted into place"
+idea    = "Each thread loads a square tile of N x N elements, N rows of one vector each, and transposes it in registers. The block then exchanges whole vectors once through shared memory, so that global loads and global stores are both coalesced and whole vectors wide."
+limit   = "rows that start at any address are read twice from L1 and shifted into place"
 dtypes  = ["i8", "i16", "i32", "i64"]
 args    = ["x: T[B1, B2, B3, R, C]", "out: T[B1, B2, B3, R, C]"]
 demands = { has = ["LDG", "STG"], spills = 0 }

@@ -1,6 +1,6 @@
 """out[.., j, i] = x[.., i, j] in cuTile, of words of 1 to 8 bytes. Contract: rooftop/ops/transpose.py
 
-A block takes one tile, which the compiler turns on its way through shared memory."""
+One block per tile; the compiler transposes it through shared memory."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Two dimensions exchanged, or a copy, by copies that the kernel makes itself: HBM to VMEM to HBM, two tiles under way at once.
+"""Two dimensions exchanged, or a copy, by explicit DMA copies in the kernel: HBM to VMEM to HBM, two tiles in flight.
 
-The tensor stays in HBM; the kernel starts the copy of the next tile before it waits for this one, and writes this one while the next arrives. What is to be
-transposed is so in VMEM, 128 x 128 words at a time by the transpose unit. HBM bounds it: each byte comes once and goes once."""
+The tensor stays in HBM; the kernel starts the copy of the next tile before it waits for this one, and writes this one while the next arrives. Tiles are
+transposed in VMEM, 128 x 128 words at a time by the transpose unit. HBM bandwidth is the limit: each byte is read once and written once."""
 
 from __future__ import annotations
 

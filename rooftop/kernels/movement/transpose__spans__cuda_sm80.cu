@@ -1,6 +1,6 @@
 /* rooftop
-idea    = "Small matrices that lie one after another: a block takes so many that they begin and end on 16 bytes, reads them as one span into shared memory and writes another, each pack gathered from there element by element."
-limit   = "one read of shared memory for each element"
+idea    = "Small matrices stored one after another. A block processes as many of them as are needed for the span to begin and end on 16 bytes. It copies the span to shared memory and writes the transposed span, each pack of 16 bytes gathered from shared memory element by element."
+limit   = "one shared-memory load for each element"
 dtypes  = ["i8", "i16", "i32", "i64"]
 args    = ["n: i64 = numel(x)", "R: u32", "C: u32", "tile: u32", "x: T[B1, B2, B3, R, C]", "out: T[B1, B2, B3, R, C]"]
 demands = { has = ["LDG.128", "STG.128"], spills = 0 }

@@ -1,6 +1,6 @@
 """out[.., j, i] = x[.., i, j] in Triton, of words of 1 to 8 bytes. Contract: rooftop/ops/transpose.py
 
-A program takes one tile, which the compiler turns on its way through shared memory. Another language for what transpose__cuda_sm80 does faster."""
+One program per tile; the compiler transposes it through shared memory. transpose__cuda_sm80 does the same faster."""
 
 from __future__ import annotations
 

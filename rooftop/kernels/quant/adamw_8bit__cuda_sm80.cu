@@ -1,6 +1,6 @@
 /* rooftop
-idea    = "A warp takes a block of 256 elements, 8 neighbours a lane: states are read as codes, and the largest new sizes come from the lanes of one warp, so that every byte crosses memory once each way."
-limit   = "the copy of so many bytes"
+idea    = "A warp updates a block of 256 elements, 8 neighbours per lane. The states are read as 8-bit codes, and the new maxima of absolute values are reduced within the warp, so that every byte is read once and written once."
+limit   = "the copy of the same bytes"
 dtypes  = ["f32", "f16", "bf16"]
 args    = ["N: i64", "param: T[N]", "grad: T[N]", "m: u8[N]", "m_scale: f32[B]", "r: u8[N]", "r_scale: f32[B]", "size: f32", "root: f32", "keep: f32", "beta1: f32", "beta2: f32", "eps: f32", "seed: i32"]
 demands = { spills = 0 }

@@ -1,6 +1,6 @@
 /* rooftop
-idea    = "Codes of 8 bits, and what they become, lie without gaps, whatever the length of a row: threads take 16-byte pieces of the whole result, of which one may lie in two rows and ask for two scales."
-limit   = "the copy"
+idea    = "8-bit codes and the result have no gaps between rows, whatever the length of a row: threads process aligned 16-byte pieces of the whole result; a piece may span two rows and then loads two scales."
+limit   = "the copy of the same bytes"
 dtypes  = ["f32", "f16", "bf16"]
 args    = ["N: i64", "L: i32", "codes: u8[N, L]", "zero: u8[N]?", "over: f32[1]?", "x: T[N, L]", "seed: i32"]
 python  = ["supports", "prefers", "choose", "launches"]

@@ -1,6 +1,6 @@
 /* rooftop
-idea    = "A group is a segment of neighbours with one scale: the threads are laid over it as when it was quantised, so that no index is divided; each loads a few packed codes and stores 16 bytes or more of floats."
-limit   = "the copy"
+idea    = "A group is a segment of contiguous elements with one scale. Threads are mapped to segments as in quantize__segments, so that no index is divided; each loads a few packed codes and stores 16 bytes or more of floats."
+limit   = "the copy of the same bytes"
 dtypes  = ["f32", "f16", "bf16"]
 args    = ["N: i64", "L: i32", "codes: u8[N, BYTES]", "x: T[N, L]", "zero: u8[N]?", "over: f32[1]?", "seed: i32"]
 python  = ["choose", "launches"]

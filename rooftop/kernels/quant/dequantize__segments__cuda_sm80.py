@@ -1,4 +1,4 @@
-"""The config of dequantize__segments__cuda_sm80.cu: 32 to 64 bytes of floats a thread."""
+"""The config of dequantize__segments__cuda_sm80.cu: 32 to 64 bytes of floats per thread."""
 
 from __future__ import annotations
 

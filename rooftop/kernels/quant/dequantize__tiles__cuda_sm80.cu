@@ -1,6 +1,6 @@
 /* rooftop
-idea    = "Any granularity: a thread walks down some rows of a few columns and asks for their scales where a group begins, not for each element."
-limit   = "the copy"
+idea    = "Any granularity: a thread walks down some rows of a few columns and loads their scales once at the start of each group, not for each element."
+limit   = "the copy of the same bytes"
 dtypes  = ["f32", "f16", "bf16"]
 args    = ["over: f32[1]?", "seed: i32"]
 python  = ["supports", "choose", "launches"]

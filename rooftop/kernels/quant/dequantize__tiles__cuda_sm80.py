@@ -1,4 +1,4 @@
-"""The config of dequantize__tiles__cuda_sm80.cu: tiles as tall as leaves every multiprocessor some."""
+"""The config of dequantize__tiles__cuda_sm80.cu: the tallest tiles that still give every multiprocessor work."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 /* rooftop
-idea    = "A thread has 8 neighbours in registers; further distances go by shuffles between the lanes of a warp. Read once, written once."
-limit   = "the copy of so many bytes"
+idea    = "A thread holds 8 neighbours in registers; larger distances are exchanged by shuffles between the lanes of a warp. Read once, written once."
+limit   = "the copy of the same bytes"
 dtypes  = ["f32", "f16", "bf16"]
 args    = ["total: i64 = R * C // 8", "wide: i64 = C // 8", "x: T[R, C]", "xs: i64 = stride(x, 0)", "y: T[R, C]"]
 demands = { spills = 0 }

@@ -1,6 +1,6 @@
 /* rooftop
-idea    = "Groups of rows of single columns: a strip of columns waits in shared memory, 128 bytes of each row or more, filled by cp.async. Its blocks hold few registers, so that several of them share a multiprocessor: some read while others divide and write. Columns taller than a block's strip are shared out over the blocks of a cluster."
-limit   = "columns whose strip of 128 bytes is beyond the shared memory of a cluster of eight blocks go by quantize__panels"
+idea    = "Groups are runs of rows in single columns. A block holds a strip of columns, 128 bytes of each row or more, in shared memory, filled by cp.async. Blocks use few registers, so that several of them share a multiprocessor: some read while others divide and write. Columns taller than the strip of one block are divided among the blocks of a cluster."
+limit   = "columns whose strip of 128 bytes does not fit the shared memory of a cluster of eight blocks use quantize__panels"
 dtypes  = ["f32", "f16", "bf16"]
 args    = ["over: f32[1]?", "seed: i32"]
 python  = ["supports", "prefers", "choose", "launches"]

@@ -1,4 +1,4 @@
-"""The config of quantize__columns__cuda_sm80.cu: strips of 128 bytes of each row, wider where groups are short, and as many blocks of a multiprocessor as its
+"""The config of quantize__columns__cuda_sm80.cu: strips of 128 bytes of each row, wider for short groups, and as many blocks per multiprocessor as its
 shared memory holds."""
 
 from __future__ import annotations

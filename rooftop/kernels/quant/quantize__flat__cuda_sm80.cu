@@ -1,6 +1,6 @@
 /* rooftop
-idea    = "Rows that are no whole packs, to codes of 8 bits: input and codes lie without gaps, so a block takes the 16-byte pieces of the whole input that its row touches, leaves out what belongs to its neighbours, and writes whole pieces of codes but for the first and the last."
-limit   = "rows beyond the registers of one block"
+idea    = "Rows that are not a multiple of 16 bytes, quantised to 8 bits. Input and codes have no gaps between rows, so a block loads the aligned 16-byte pieces that overlap its row, ignores the elements of neighbouring rows, and stores whole pieces of codes except for the first and the last."
+limit   = "rows that do not fit the registers of one block"
 dtypes  = ["f32", "f16", "bf16"]
 args    = ["N: i64", "L: i32", "x: T[N, L]", "over: f32[1]?", "codes: u8[N, L]", "zero: u8[N]?", "seed: i32"]
 python  = ["supports", "prefers", "choose", "launches"]

@@ -1,4 +1,4 @@
-"""The config of quantize__flat__cuda_sm80.cu: 12 or 16 words of x a thread, 32 for the longest rows."""
+"""The config of quantize__flat__cuda_sm80.cu: 12 or 16 words of x per thread, 32 for the longest rows."""
 
 from __future__ import annotations
 

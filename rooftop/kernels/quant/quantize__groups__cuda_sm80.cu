@@ -1,6 +1,6 @@
 /* rooftop
-idea    = "Groups of up to 32 packs lie one behind the other, so a warp takes some 512 bytes side by side, U times, whatever the group's length: every access is whole lines. Maxima are exchanged so that each lane ends with those of other groups than its neighbours: a scale is found once, not by all lanes of its group, and shuffled back."
-limit   = "the copy"
+idea    = "Groups of up to 32 packs are contiguous, so a warp reads some 512 contiguous bytes, U times, whatever the length of a group: every access is whole lines. The reduction of the maxima distributes the groups over the lanes: each scale is computed by one lane, not by all lanes of its group, and shuffled back."
+limit   = "the copy of the same bytes"
 dtypes  = ["f32", "f16", "bf16"]
 args    = ["packs: i64 = N * L // vec", "x: T[N, L]", "over: f32[1]?", "codes: u8[N, BYTES]", "zero: u8[N]?", "seed: i32"]
 python  = ["supports", "prefers", "choose", "launches"]

@@ -1,4 +1,4 @@
-"""The config of quantize__groups__cuda_sm80.cu: 64 bytes of x a thread, fewer where the card would not be full."""
+"""The config of quantize__groups__cuda_sm80.cu: 64 bytes of x per thread, fewer if the card would not be full."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """int8 with a scale for each row or group, for a TPU: rounded to nearest, to zero, or stochastically with the bits that every backend draws.
 
-A block of rows is gone over in strips of 32, since an int8 tile of VMEM has 32 rows, and in pieces of these. The vector unit bounds it: two quotients rounded
-as IEEE's, and a mix and a product of 64 bits an element for the random bits."""
+A block of rows is processed in strips of 32, since an int8 tile of VMEM has 32 rows, and in pieces of these. The vector unit is the limit: two quotients
+rounded as in IEEE 754, and a mix and a 64-bit product per element for the random bits."""
 
 from __future__ import annotations
 

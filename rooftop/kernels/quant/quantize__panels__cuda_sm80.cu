@@ -1,6 +1,6 @@
 /* rooftop
-idea    = "Tall columns: panels of a few of them, each small beside the L2. Blocks take items in the order of a ticket: an item of the first kind leaves its columns' largest sizes in scratch memory by atomic maxima, one of the second kind, a few panels later, reads the same rows again from the L2, divides and encodes. Items of both kinds alternate, so that memory is read and written all the time."
-limit   = "the L2, which gives every element twice"
+idea    = "Tall columns are divided into panels of a few columns, each much smaller than L2. Blocks fetch work items in order from an atomic counter. An item of the first kind reduces the maxima of absolute values of its columns into scratch memory with atomics; an item of the second kind, a few panels later, reads the same rows again from L2, divides and encodes. Items of both kinds alternate, so that memory is read and written all the time."
+limit   = "L2 bandwidth: every element is read from L2 twice"
 dtypes  = ["f32", "f16", "bf16"]
 args    = ["over: f32[1]?", "seed: i32"]
 python  = ["supports", "prefers", "choose", "launches", "scratch", "zeroed"]
@@ -18,7 +18,7 @@ blocks  = 6
 #include "quantised_strips.cuh"
 
 /// A panel: PACKS packs of V columns of one group of `rows` rows; an item of it: STEPS * THREADS / PACKS of them, `items` a panel. An item of the second kind comes
-/// `lag` panels after those of the first, all of which have a lower ticket: so they have begun, and nobody waits for ever.
+/// `lag` panels after those of the first, all of which have a lower ticket: so they have started, and no block waits forever.
 template <typename T, int F, int S, int ROUND, bool SYMMETRIC, int V, int PACKS, int STEPS, int THREADS, int BLOCKS>
 __global__ void __launch_bounds__(THREADS, BLOCKS)
 quantize_panels(int R, int C, long long xa, long long xs, const T* __restrict__ x, int rows, int down, int tiles, int panels, int items, int lag,

@@ -1,4 +1,5 @@
-"""The config of quantize__panels__cuda_sm80.cu: panels small beside the L2, of very tall columns half of it, and a lag of as many as have to be under way."""
+"""The config of quantize__panels__cuda_sm80.cu: panels much smaller than L2 (half of it for very tall columns), and a lag of as many panels as must be in
+flight."""
 
 from __future__ import annotations
 

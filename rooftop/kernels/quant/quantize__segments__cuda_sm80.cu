@@ -1,6 +1,6 @@
 /* rooftop
-idea    = "A group is a segment of neighbours (a row, or 16 to 256 of one): it is held in the registers of some lanes, a warp or a block between its maximum and its codes, so that it is read once and its codes are written once."
-limit   = "segments beyond the registers of a cluster of eight blocks, of one before sm_90"
+idea    = "A group is a segment of contiguous elements (a row, or 16 to 256 elements of one). It is held in the registers of some lanes, a warp, a block or a cluster while its maximum and its codes are computed, so that it is read once and its codes are written once."
+limit   = "segments that do not fit the registers of a cluster of eight blocks, or of one block before sm_90"
 dtypes  = ["f32", "f16", "bf16"]
 args    = ["N: i64", "L: i32", "x: T[N, L]", "xs: i64 = stride(x, 0)", "over: f32[1]?", "codes: u8[N, BYTES]", "zero: u8[N]?", "seed: i32"]
 python  = ["supports", "choose", "launches"]

@@ -1,4 +1,5 @@
-"""The config of quantize__segments__cuda_sm80.cu, from the length of a segment: so many bytes in flight a thread, no more registers than two blocks leave."""
+"""The config of quantize__segments__cuda_sm80.cu, from the length of a segment: enough bytes in flight per thread, and few enough registers for two blocks per
+multiprocessor."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 /* rooftop
-idea    = "A 2-D block, or a group of rows of some columns, is held in the registers of one block of threads between its maxima and its codes: read once, written once."
-limit   = "the copy; columns beyond the registers of a cluster of eight blocks go by quantize__two_passes"
+idea    = "A 2-D block, or a group of rows of some columns, is held in the registers of one thread block while its maxima and its codes are computed: read once, written once."
+limit   = "the copy of the same bytes; columns that do not fit the registers of a cluster of eight blocks use quantize__two_passes"
 dtypes  = ["f32", "f16", "bf16"]
 args    = ["over: f32[1]?", "seed: i32"]
 python  = ["supports", "choose", "launches"]

@@ -1,4 +1,4 @@
-"""The config of quantize__tiles__cuda_sm80.cu: 128 bytes of x a thread, and as many columns as make 256 bytes of a row or more."""
+"""The config of quantize__tiles__cuda_sm80.cu: 128 bytes of x per thread, and enough columns for 256 bytes of a row or more."""
 
 from __future__ import annotations
 

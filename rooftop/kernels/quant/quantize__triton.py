@@ -1,7 +1,8 @@
-"""Rows, and groups of neighbours, to symmetric codes of 8-bit integers. Contract: rooftop/ops/quantize.py
+"""Rows, and groups of contiguous elements, to symmetric 8-bit integer codes. Contract: rooftop/ops/quantize.py
 
-A program holds some segments between their maxima and their codes: read once, written once. The portable kernel: it runs in Triton's interpreter, and takes the
-random bits of stochastic rounding from the Triton twin of the generator. On a GPU quantize__segments and quantize__groups are preferred."""
+A program holds some segments in registers while it computes their maxima and codes: read once, written once. The portable kernel: it runs in Triton's
+interpreter, and uses the random bits of stochastic rounding from the Triton twin of the generator. On a GPU quantize__segments and quantize__groups are
+preferred."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 /* rooftop
-idea    = "Any granularity, in two reads: the first leaves each group's largest size in scratch memory by atomic maxima of bits (sizes order as whole numbers do), the second divides and encodes, from the end backwards, where the L2 still holds what the first read last."
-limit   = "two reads of memory beyond the L2"
+idea    = "Any granularity, in two passes. The first writes the maximum of absolute values of each group to scratch memory with atomic maxima of the bits (non-negative floats order as integers do). The second divides and encodes, from the end backwards, where L2 still holds what the first pass read last."
+limit   = "two reads from memory for tensors larger than L2"
 dtypes  = ["f32", "f16", "bf16"]
 args    = ["over: f32[1]?", "seed: i32"]
 python  = ["supports", "prefers", "choose", "launches", "scratch", "zeroed"]

@@ -1,6 +1,6 @@
 /* rooftop
-idea    = "A tile of 128 by 128 waits in shared memory. Threads take it by packs of rows for the codes of x, then by runs of 32 rows of a word of columns for those of its transpose: read once, and both codes are written along their rows."
-limit   = "the instructions of both codes"
+idea    = "A tile of 128 by 128 is held in shared memory. Threads read it by packs of rows for the codes of x, then by runs of 32 rows of one word of columns for the codes of its transpose: x is read once, and both results are written along their rows."
+limit   = "the instructions that compute both results"
 dtypes  = ["f32", "f16", "bf16"]
 args    = ["R: i32", "C: i32", "x: T[R, C]", "xs: i64 = stride(x, 0)", "over: f32[1]?", "seed: i32"]
 python  = ["supports", "choose", "launches"]

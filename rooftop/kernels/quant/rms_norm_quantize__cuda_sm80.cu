@@ -1,6 +1,6 @@
 /* rooftop
-idea    = "A row is held in registers through its sum of squares, its largest size and its codes: it is read once, and the normalised row is written as codes alone."
-limit   = "the copy of so many bytes; rows of more than 32768 elements"
+idea    = "A row stays in registers while its sum of squares, its largest absolute value and its codes are computed: it is read once, and the normalised row is written as codes only."
+limit   = "the copy of the same bytes; rows of more than 32768 elements"
 dtypes  = ["f32", "f16", "bf16"]
 args    = ["N: i64", "L: i32", "x: T[N, L]", "residual: T[N, L]?", "over: f32[1]?", "eps: f32", "seed: i32"]
 python  = ["supports", "choose", "launches"]
@@ -34,7 +34,7 @@ rms_norm_quantize(long long N, int L, const T* __restrict__ x, long long xs, con
     const bool there = row < N;
     Held<T, V> given[PIECES], added[RESIDUAL ? PIECES : 1];
 #pragma unroll
-    for (int p = 0; p < PIECES; ++p) {  // all asked for before any is used
+    for (int p = 0; p < PIECES; ++p) {  // all loads are issued before any value is used
         const int at = (p * LANES + lane) * V;
         given[p].template load_where<WHOLE>(there && at < L, x + row * xs + at, L - at);
         if constexpr (RESIDUAL) added[p].template load_where<WHOLE>(there && at < L, residual + row * rs + at, L - at);

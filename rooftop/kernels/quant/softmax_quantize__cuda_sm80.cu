@@ -1,6 +1,6 @@
 /* rooftop
-idea    = "A row is held in registers through its maximum, its sum and its codes: it is read once, and the probabilities are written as codes alone."
-limit   = "the copy of so many bytes; rows of more than 32768 elements"
+idea    = "A row stays in registers while its maximum, its sum and its codes are computed: it is read once, and the probabilities are written as codes only."
+limit   = "the copy of the same bytes; rows of more than 32768 elements"
 dtypes  = ["f32", "f16", "bf16"]
 args    = ["N: i64", "L: i32", "x: T[N, L]", "over: f32[1]?", "seed: i32"]
 python  = ["supports", "choose", "launches"]
@@ -38,7 +38,7 @@ softmax_quantize(long long N, int L, const T* __restrict__ x, long long xs, cons
     constexpr bool PAIRS = WHOLE && Word<T>::N == 2;
     Held<T, V> given[PIECES];
 #pragma unroll
-    for (int p = 0; p < PIECES; ++p) {  // all asked for before any is used
+    for (int p = 0; p < PIECES; ++p) {  // all loads are issued before any value is used
         const int at = (p * LANES + lane) * V;
         given[p].template load_where<WHOLE>(there && at < L, x + row * xs + at, L - at);
     }

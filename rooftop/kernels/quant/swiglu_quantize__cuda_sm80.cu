@@ -1,6 +1,6 @@
 /* rooftop
-idea    = "y = silu(a) b is computed in registers, where its largest size is found and its codes are made: a and b are read once, and no y of 16 bits is written and read again."
-limit   = "the copy of so many bytes; rows of more than 32768 elements"
+idea    = "y = silu(a) b is computed in registers, where its largest absolute value is found and its codes are computed: a and b are read once, and no 16-bit y is written to memory and read again."
+limit   = "the copy of the same bytes; rows of more than 32768 elements"
 dtypes  = ["f32", "f16", "bf16"]
 args    = ["N: i64", "L: i32", "a: T[N, L]", "b: T[N, L]", "over: f32[1]?", "seed: i32"]
 python  = ["supports", "choose", "launches"]
@@ -28,7 +28,7 @@ swiglu_quantize(long long N, int L, const T* __restrict__ a, long long as, const
     const bool there = row < N;
     Held<T, V> gate[PIECES], value[PIECES];
 #pragma unroll
-    for (int p = 0; p < PIECES; ++p) {  // all asked for before any is used
+    for (int p = 0; p < PIECES; ++p) {  // all loads are issued before any value is used
         const int at = (p * LANES + lane) * V;
         gate[p].template load_where<WHOLE>(there && at < L, a + row * as + at, L - at);
         value[p].template load_where<WHOLE>(there && at < L, b + row * bs + at, L - at);

@@ -1,4 +1,4 @@
-"""Which kernels of radix.cuh and select.cuh take an argsort."""
+"""Which kernels of radix.cuh and select.cuh compute an argsort."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which kernels take a kthvalue: those of pivot_rows.cuh and select.cuh up to 2048 elements from either end of the order, else
+"""Which kernels compute a kthvalue: those of pivot_rows.cuh and select.cuh up to 2048 elements from either end of the order, else
 a sort of the whole row."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which problems kthvalue__cuda_sm90.cu takes, and how their rows are shared out."""
+"""Which problems kthvalue__cuda_sm90.cu supports, and how rows are divided among blocks."""
 
 from __future__ import annotations
 

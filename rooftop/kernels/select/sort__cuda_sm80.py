@@ -1,4 +1,4 @@
-"""Which kernels of radix.cuh and select.cuh take a sort."""
+"""Which kernels of radix.cuh and select.cuh compute a sort."""
 
 from __future__ import annotations
 

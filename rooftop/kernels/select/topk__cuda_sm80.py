@@ -1,4 +1,4 @@
-"""Which kernels take a topk: those of pivot_rows.cuh and select.cuh up to 2048 elements of a row, above it a sort of the whole row."""
+"""Which kernels compute a topk: those of pivot_rows.cuh and select.cuh for k up to 2048, above it a sort of the whole row."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 /* rooftop
-idea    = "The selection of topk, without its order: the mask is filled with what most elements are, then the selected are marked in it."
-limit   = "The read of x, as topk without its sort; the mask is a quarter of its bytes in float32, the marks are single bytes."
+idea    = "The selection of topk, without its sort: the mask is filled with the value of most elements, then the selected elements are marked in it."
+limit   = "The read of x, as topk without its sort; the mask is a quarter of its bytes in float32, and marks are single bytes."
 dtypes  = ["f32", "f16", "bf16", "i64", "i32"]
 args    = ["x: T[R, N]"]
 demands = { has = ["LDG"], spills = 0 }

@@ -1,4 +1,4 @@
-"""Which kernels take a topk_mask: those of pivot_rows.cuh and select.cuh where at most 2048 elements are in, or out, else a sort of the whole row."""
+"""Which kernels compute a topk_mask: those of pivot_rows.cuh and select.cuh if at most 2048 elements are in, or out, else a sort of the whole row."""
 
 from __future__ import annotations
 

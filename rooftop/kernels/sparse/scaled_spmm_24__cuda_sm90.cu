@@ -1,6 +1,6 @@
 /* rooftop
-idea    = "The pipeline of spmm_24__cuda_sm90 with operands of 8 bits: a slice is 256 columns of K in the same bytes, wgmma.sp takes 64 of them. The metadata are those of 16 bits; an instruction of 8 bits wants a row's 32 columns in one lane, which its neighbour has half of: a shuffle and a PRMT for 16 rows and 64 columns. fp8 is summed by the tensor cores along all of K (fast), or along 128 products, whose sums are added in float32."
-limit   = "predicted: the L2 and the card's power, as with 16 bits, at twice the products; without `fast` the additions in float32, 64 for each four instructions"
+idea    = "The pipeline of spmm_24__cuda_sm90 with 8-bit operands: a stage of the same bytes holds 256 columns of K, and one wgmma.sp multiplies 64 of them. The metadata have the layout of 16-bit operands; an 8-bit instruction needs the metadata of a row's 32 columns in one lane, and the neighbouring lane holds half of them: one shuffle and one PRMT for 16 rows and 64 columns rearrange them. fp8 products are summed by the tensor cores along all of K (fast), or along 128 products at a time, whose sums are added in float32."
+limit   = "predicted: L2 bandwidth and the card's power, as with 16 bits, at twice the products; without `fast` the float32 additions, 64 for each four instructions"
 arch    = 90
 dtypes  = ["f8e4m3", "f8e5m2", "i8"]
 tensors = ["values: T[M, H]"]

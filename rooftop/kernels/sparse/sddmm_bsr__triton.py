@@ -1,6 +1,6 @@
 """Blocks of a dense product by tensor cores. Contract: rooftop/ops/sddmm_bsr.py
 
-A program makes one block, along all of N. Its block row is found among the offsets by bisection."""
+A program computes one block, along all of N, and finds its block row among the offsets by bisection."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 /* rooftop
-idea    = "A warp takes 32 elements, whatever rows they are in, so that long rows hold up nobody: each lane finds the row of one by bisection; LANES lanes read a row of a and a row of b side by side, AT_ONCE elements at a time, and add up by shuffles. Rows of a come again from L1."
-limit   = "predicted: the L2, which brings a row of b for each element"
+idea    = "A warp computes 32 elements, whatever rows they belong to, so that long rows delay no other. Each lane finds the row of one element by bisection. LANES neighbouring lanes read a row of a and a row of b, AT_ONCE elements in flight, and reduce by shuffles. Repeated reads of a row of a hit L1."
+limit   = "predicted: L2 bandwidth, a row of b read for each element"
 dtypes  = ["f32", "f16", "bf16"]
 args    = ["M: i32", "N: i32", "K: i32", "nnz: i32", "a: T[M, N]", "as: i64 = stride(a, 0)", "b: T[K, N]", "bs: i64 = stride(b, 0)", "columns: i32[nnz]", "offsets: i32[P]", "alpha: f32", "out: T[nnz]"]
 python  = ["supports", "choose"]

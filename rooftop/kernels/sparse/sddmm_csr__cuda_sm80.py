@@ -1,4 +1,4 @@
-"""How many lanes of sddmm_csr__cuda_sm80.cu read a row side by side."""
+"""How many neighbouring lanes of sddmm_csr__cuda_sm80.cu read a row together."""
 
 from __future__ import annotations
 

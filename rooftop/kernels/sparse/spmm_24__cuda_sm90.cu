@@ -1,6 +1,6 @@
 /* rooftop
-idea    = "One producer warp brings 128 columns of K at a time by TMA, half as many values of the sparse matrix; two warp groups multiply them by wgmma.sp from shared memory, one group of products in flight. Metadata lie in memory as a lane needs them, and go straight to registers: 16 bytes for 16 rows and 256 columns. Blocks stay for the whole launch."
-limit   = "the L2 and the card's power: what the tensor cores could take at 256 x 128 is 64 bytes a clock and multiprocessor, which the L2 does not bring; tiles of 128 x 256, which ask for 80, are slower by a quarter"
+idea    = "Persistent, warp-specialised. One producer warp loads 128 columns of K per stage by TMA, which is half as many values of the sparse matrix. Two consumer warp groups multiply them with wgmma.sp from shared memory, one group of products in flight. The metadata are stored in the order that the lanes need and are loaded straight to registers: 16 bytes for 16 rows and 256 columns."
+limit   = "L2 bandwidth and the card's power. With tiles of 256 x 128 the tensor cores could consume 64 bytes per clock and multiprocessor, more than L2 delivers; tiles of 128 x 256, which need 80, are slower by a quarter"
 arch    = 90
 dtypes  = ["f16", "bf16"]
 tensors = ["values: T[M, H]", "b: T[K, N]"]

@@ -1,4 +1,4 @@
-"""The config of spmm_24__cuda_sm90.cu, by a model of what bounds it: tensor cores at the card's power, the L2, and whole rounds of tiles."""
+"""The config of spmm_24__cuda_sm90.cu, by a performance model: tensor cores at the card's power, L2 bandwidth, and whole waves of tiles."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 /* rooftop
-idea    = "mma.sp from registers: values and b come to shared memory by asynchronous copies, swizzled, and from there by ldmatrix; metadata lie in memory as a lane needs them and go straight to registers."
-limit   = "predicted: what shared memory brings the tensor cores, about half of their rate; on Hopper mma.sp has half the rate of wgmma.sp besides"
+idea    = "mma.sp with operands in registers. Asynchronous copies (cp.async) bring values and b to swizzled shared memory, and ldmatrix loads them from there. The metadata are stored in the order that the lanes need and are loaded straight to registers."
+limit   = "predicted: shared-memory bandwidth, which feeds the tensor cores at about half of their rate; on Hopper mma.sp also has half the rate of wgmma.sp"
 dtypes  = ["f16", "bf16"]
 args    = ["values: T[M, H]", "meta: i32[S, C, 32, 4]", "b: T[K, N]", "out: T[P, Q]"]
 python  = ["supports", "choose", "configs", "launches"]
@@ -37,7 +37,7 @@ __device__ inline void four_turned(unsigned (&r)[4], unsigned from) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];" : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(from));
 }
 
-/// 8 elements from row `row` and column `column` of a matrix [rows, columns] to shared memory; zeros past its end. WHOLE: by one copy that nobody waits for.
+/// 8 elements from row `row` and column `column` of a matrix [rows, columns] to shared memory; zeros past its end. WHOLE: by one asynchronous copy.
 template <typename T, bool WHOLE>
 __device__ inline void bring(T* to, const T* __restrict__ x, long long pitch, int row, int column, int rows, int columns) {
     const int left = row < rows ? columns - column : 0;

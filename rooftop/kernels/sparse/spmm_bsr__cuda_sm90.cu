@@ -1,6 +1,6 @@
 /* rooftop
-idea    = "A producer warp brings 64 columns of a block row at a time by TMA, parts of a block or several blocks, with the rows of b that they meet; two warp groups multiply by wgmma. Blocks of fewer than 64 rows are multiplied the other way round, (S b)ᵀ = bᵀ Sᵀ, b the operand of 64 rows. Multiprocessors take tiles from a counter, since block rows differ in length. Where they are short, one warp group lags behind the other, so that one multiplies while the other stores."
-limit   = "predicted: the L2, which brings the rows of b once for each block row: 64 to 80 bytes a clock and multiprocessor for what the tensor cores could take with blocks of 64 and 128, twice that with 32; where blocks are few, the result, which is written whole"
+idea    = "Warp-specialised. A producer warp loads 64 columns of a block row per stage by TMA (parts of a block, or several blocks) and the matching rows of b. Two consumer warp groups multiply with wgmma. Blocks of fewer than 64 rows are multiplied transposed, (S b)ᵀ = bᵀ Sᵀ, so that b is the operand of 64 rows. Block rows differ in length, so multiprocessors fetch tiles from an atomic counter. For short block rows one warp group runs behind the other, so that one multiplies while the other stores."
+limit   = "predicted: L2 bandwidth. The rows of b are read once for each block row: 64 to 80 bytes per clock and multiprocessor at the full rate of the tensor cores with blocks of 64 and 128, twice that with 32. With few blocks, the write of the result, which is dense"
 arch    = 90
 dtypes  = ["f16", "bf16"]
 tensors = ["values: T[B, H, W]", "b: T[K, N]"]

@@ -1,9 +1,9 @@
 """Blocks of a sparse matrix by tensor cores. Contract: rooftop/ops/spmm_bsr.py
 
-A program makes the rows of one block row by BN columns. It walks along the columns of the row's blocks, BK at a time: a part of one block where blocks are
+A program computes the rows of one block row by BN columns. It loops over the columns of the row's blocks, BK at a time: a part of one block if blocks are
 wider, else
-several blocks, whose rows of b are gathered. Blocks of fewer than 64 rows are multiplied the other way round, (S b)ᵀ = bᵀ Sᵀ, since Hopper's products have
-at least 64 rows; then the tile of b stands for them. Programs side by side share columns of b, which so come from L2."""
+several blocks, whose rows of b are gathered. Blocks of fewer than 64 rows are multiplied transposed, (S b)ᵀ = bᵀ Sᵀ, since Hopper's products have
+at least 64 rows; the tile of b then provides them. Neighbouring programs share columns of b, which hit L2."""
 
 from __future__ import annotations
 

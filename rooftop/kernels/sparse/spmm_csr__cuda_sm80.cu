@@ -1,6 +1,6 @@
 /* rooftop
-idea    = "LANES lanes side by side read a row of b, 16 bytes each; where N is small, DEEP such groups share out the elements of a row, and a warp takes several rows where they are short. Rows longer than `most` elements are left out and cut into pieces of `most`, a warp each, whose sums a second launch adds in order: no row, however long, holds up the others, and nothing need be known of the lengths beforehand."
-limit   = "the L2, which brings a row of b for each element (4 bytes for one FMA), until N or density is so small that the elements' own bytes count, or the latency of a row's three loads in turn: offsets, columns, b"
+idea    = "LANES neighbouring lanes read a row of b, 16 bytes each. If N is small, DEEP such groups divide the elements of a row among them, and a warp processes several rows if rows are short. Rows longer than `most` elements are skipped and cut into pieces of `most`, one warp each; a second launch adds their sums in order. So no long row delays the others, and the row lengths need not be known beforehand."
+limit   = "L2 bandwidth: a row of b is read for each element (4 bytes for one FMA). For small N or low density, the bytes of the elements themselves, or the latency of three dependent loads for each row: offsets, columns, b"
 dtypes  = ["f32", "f16", "bf16"]
 args    = ["values: T[Z]", "columns: i32[Z]", "offsets: i32[P]", "b: T[K, N]", "out: T[M, N]"]
 python  = ["supports", "choose", "configs", "launches", "scratch"]

@@ -1,4 +1,4 @@
-"""How spmm_csr__cuda_sm80.cu shares out rows, by their mean length, N and alignment."""
+"""How spmm_csr__cuda_sm80.cu divides rows among lanes, by their mean length, N and alignment."""
 
 from __future__ import annotations
 

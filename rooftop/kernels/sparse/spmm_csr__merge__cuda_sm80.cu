@@ -1,5 +1,5 @@
 /* rooftop
-idea    = "Merge path: rows and elements are one list, each row's end after its elements, of which every block takes the same share, however rows are long or empty. A block walks along its elements, 2048 at a time: while it adds up one step, the next one's elements and their gathers of b are in flight. A thread adds up eight neighbours, in float64, and begins anew where a row begins; a scan carries sums of rows that go on from thread to thread, a second launch those that go on from block to block, in order."
+idea    = "Merge path: rows and elements form one list, each row's end after its elements, and every block gets an equal share of it, whatever the row lengths. A block processes 2048 elements per step: while it sums one step, the elements of the next one and their gathers of b are in flight. A thread sums eight neighbours in float64 and starts a new sum at each row end. A scan carries the sums of unfinished rows from thread to thread; a second launch carries them from block to block, in order."
 limit   = "predicted: the gathers of b, a sector of L2 or L1 for each element"
 dtypes  = ["f32", "f16", "bf16"]
 args    = ["values: T[Z]", "columns: i32[Z]", "offsets: i32[P]", "b: T[K, N]", "out: T[M, N]"]

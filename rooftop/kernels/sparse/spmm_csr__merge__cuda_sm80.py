@@ -1,4 +1,4 @@
-"""How spmm_csr__merge__cuda_sm80.cu shares out rows and elements."""
+"""How spmm_csr__merge__cuda_sm80.cu divides rows and elements among blocks."""
 
 from __future__ import annotations
 

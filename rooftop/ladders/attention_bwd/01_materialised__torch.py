@@ -7,9 +7,9 @@ from typing import Any
 
 from rooftop.core.spec import Problem
 
-IDEA = "The formulas as they read: scores, weights, their gradients and those of the scores are matrices in memory, each written and read again in float32."
+IDEA = "The formulas as written: scores, weights, their gradients and those of the scores are matrices in memory, each written and read again in float32."
 PREDICT: dict[str, float] = {}
-LIMIT = "Bytes: some 40 for each score, where its 1280 operations are worth five. And memory that grows with the square of the length."
+LIMIT = "Bytes: some 40 for each score, while its 1280 operations take the time of five bytes. And memory that grows with the square of the length."
 
 
 def supports(p: Problem) -> str | None:

@@ -9,10 +9,10 @@ import triton.language as tl
 
 from rooftop.core.spec import Launch, Meta, Problem
 
-IDEA = "Weights are computed again from the normaliser that the forward left. A program owns a tile of keys and walks the queries for dk and dv; in a second \
-kernel one owns a tile of queries and walks the keys for dq. Tiles that nobody sees are not visited."
+IDEA = "Weights are recomputed from the normaliser (lse) that the forward stored. A program has a tile of keys and loops over the queries for dk and dv; in a \
+second kernel a program has a tile of queries and loops over the keys for dq. Tiles that no query sees are not visited."
 PREDICT = {"speedup": 8.0}
-LIMIT = "Seven products where five would do: scores and gradients of weights are computed in both kernels, the exponentials too."
+LIMIT = "Seven products where five would suffice: both kernels compute scores, gradients of weights, and exponentials."
 
 
 @triton.jit

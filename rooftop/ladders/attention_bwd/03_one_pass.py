@@ -9,8 +9,8 @@ import triton.language as tl
 
 from rooftop.core.spec import Launch, Meta, Problem
 
-IDEA = "One walk makes all three: dk and dv stay in registers, and what the tile of keys adds to dq goes to memory in float32 by atomics. Five products, \
-and each exponential once."
+IDEA = "One pass computes all three: dk and dv stay in registers, and the contribution of the tile of keys to dq is added in memory in float32 by atomics. \
+Five products, and each exponential once."
 PREDICT = {"speedup": 1.15}
 LIMIT = "Atomics: 4 bytes of dq for each 1280 operations at 128 keys, all through L2. Their order differs from run to run, and so do the bits."
 UNORDERED = "dq is added up by atomics, in the order in which blocks come"

@@ -9,10 +9,10 @@ import triton.language as tl
 
 from rooftop.core.spec import Launch, Meta, Problem
 
-IDEA = "Each tile of queries counts the tiles of keys that have added to it, and a program adds when it is its turn, the last tile of keys first. The same \
-order at each run, so the same bits. Programs start from the last tile, each a step behind the one before it, so that few should wait."
+IDEA = "A counter for each tile of queries says how many tiles of keys have added to it; a program waits for its turn, the last tile of keys first. The same \
+order at each run, so bitwise the same result. Programs start from the last tile, each a step behind the one before it, so that few should wait."
 PREDICT = {"speedup": 0.8}
-LIMIT = "Waiting: additions and a counter in a chain through L2 at each step, and at the start a step more for each tile of keys."
+LIMIT = "Waiting: additions and a counter in a dependent chain through L2 at each step, and at the start one more step for each tile of keys."
 
 
 @triton.jit

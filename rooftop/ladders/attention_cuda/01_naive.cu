@@ -1,7 +1,7 @@
 /* rooftop
-idea    = "The formula as it reads: a kernel for the scores, a thread each; one that turns each row of them into weights; one for the result, a thread an element."
+idea    = "The formula as written, in three kernels: one computes the scores, one thread each; one turns each row of scores into weights; one computes the result, one thread per element."
 predict = { registers = 40 }
-limit   = "Scores of float32 are written once, read four times and written again. And each thread of the products reads whole rows: nothing that a neighbour reads as well is shared."
+limit   = "Float32 scores are written once, read four times and written again. And each thread of the products reads whole rows; neighbouring threads share none of these reads."
 dtypes  = ["bf16", "f16"]
 args    = [
     "Sq: i32", "Sk: i32", "H: i32", "GROUP: i32 = H // Hk", "D: i32", "Dv: i32", "right: i32", "scale: f32",

@@ -1,7 +1,7 @@
 /* rooftop
-idea    = "One kernel, a thread a query: it walks the keys and keeps maximum, sum and result in registers; a larger maximum shrinks what was added up. No score goes to memory."
+idea    = "One kernel, one thread per query (online softmax): the thread loops over the keys and keeps maximum, sum and result in registers; when the maximum grows, sum and result are rescaled. No score is written to memory."
 predict = { speedup = 2.0 }
-limit   = "Every thread reads every key and value from global memory, all threads of a block the same ones; the queries too are read again for each key."
+limit   = "Every thread reads every key and value from global memory, the same ones as all threads of its block; the queries too are read again for each key."
 dtypes  = ["bf16", "f16"]
 args    = [
     "Sq: i32", "Sk: i32", "H: i32", "GROUP: i32 = H // Hk", "D: i32", "Dv: i32", "right: i32", "scale: f32",

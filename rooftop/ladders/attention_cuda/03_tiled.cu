@@ -1,7 +1,7 @@
 /* rooftop
-idea    = "The block brings keys and values into shared memory, 16 at a time and each once, and its queries too: 64 threads then read what one of them would."
+idea    = "The block loads keys and values into shared memory, 16 at a time and each once, and its queries too: one read from memory serves 64 threads."
 predict = { speedup = 4.0 }
-limit   = "A thread owns a whole row: its result takes 128 registers, a multiprocessor holds few such threads, and each product is one FMA behind one load from shared memory."
+limit   = "A thread computes a whole row: its result occupies 128 registers, so few such threads fit a multiprocessor, and each product is one FMA behind one load from shared memory."
 dtypes  = ["bf16", "f16"]
 args    = [
     "Sq: i32", "Sk: i32", "H: i32", "GROUP: i32 = H // Hk", "D: i32", "Dv: i32", "right: i32", "scale: f32",

@@ -1,7 +1,7 @@
 /* rooftop
-idea    = "A row over four lanes of a warp: each holds a quarter of its query and of its result in registers, and two shuffles make the score whole. Sixteen keys are scored before the maximum is asked: one shrinking for all of them."
+idea    = "A row is divided among four lanes of a warp: each holds a quarter of its query and of its result in registers, and two shuffles complete a score. Sixteen keys are scored before the maximum is updated: one rescaling for all of them."
 predict = { speedup = 2.0 }
-limit   = "FMAs of float32: a multiprocessor does 128 in a clock, its tensor cores sixteen times as many."
+limit   = "Float32 FMAs: a multiprocessor executes 128 per clock, its tensor cores sixteen times as many."
 dtypes  = ["bf16", "f16"]
 args    = [
     "Sq: i32", "Sk: i32", "H: i32", "GROUP: i32 = H // Hk", "D: i32", "Dv: i32", "right: i32", "scale: f32",

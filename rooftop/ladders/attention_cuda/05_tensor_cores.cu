@@ -1,7 +1,7 @@
 /* rooftop
-idea    = "The plan of FlashAttention-2: a warp owns 16 queries, and both products are mma.sync. What one leaves in registers as scores lies as the other wants its left operand: weights are rounded where they are."
+idea    = "The plan of FlashAttention-2: a warp computes 16 queries, and both products are mma.sync. The accumulator layout of the scores is the layout of the left operand of the second product, so the weights are rounded in place, in registers."
 predict = { speedup = 8.0 }
-limit   = "Keys and values are brought while nothing is multiplied, and of values each 16-bit number is a load of its own: ldmatrix.trans would bring sixteen times as many."
+limit   = "Loads of keys and values do not overlap with products, and each 16-bit number of the values is a load of its own: ldmatrix.trans would load sixteen times as many."
 dtypes  = ["bf16", "f16"]
 demands = { has = ["HMMA"], spills = 0 }
 args    = [

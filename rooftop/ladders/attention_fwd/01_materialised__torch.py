@@ -7,9 +7,9 @@ from typing import Any
 
 from rooftop.core.spec import Problem
 
-IDEA = "The formula as it reads: a product, a softmax in float32, a product. Every score is written and read again by each of the steps."
+IDEA = "The formula as written: a product, a softmax in float32, a product. Each of the steps writes every score to memory and reads it again."
 PREDICT: dict[str, float] = {}
-LIMIT = "Bytes: some 20 for each score, where 512 of its operations are worth two. And memory that grows with the square of the length."
+LIMIT = "Bytes: some 20 for each score, while its 512 operations take the time of two bytes. And memory that grows with the square of the length."
 
 
 def supports(p: Problem) -> str | None:

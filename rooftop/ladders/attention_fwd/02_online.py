@@ -9,9 +9,10 @@ import triton.language as tl
 
 from rooftop.core.spec import Launch, Problem
 
-IDEA = "A program owns a tile of queries and walks the keys. A row keeps its maximum and its sum; where a larger maximum comes, sum and result are shrunk."
+IDEA = "A program processes a tile of queries and loops over the keys. Each row keeps its maximum and its sum (online softmax); when the maximum grows, sum \
+and result are rescaled."
 PREDICT = {"speedup": 8.0}
-LIMIT = "Every tile is masked and every tile is visited, half of them for nothing; natural exponentials cost a multiplication more each."
+LIMIT = "Every tile is masked and every tile is visited, half of them for nothing; natural exponentials need one more multiplication each."
 
 
 @triton.jit

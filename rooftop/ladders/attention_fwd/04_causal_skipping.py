@@ -9,9 +9,10 @@ import triton.language as tl
 
 from rooftop.core.spec import Launch, Problem
 
-IDEA = "Causal order hides half of the tiles: the walk ends where they begin. Only the tiles at the edge are masked, the others have a loop of their own."
+IDEA = "The causal mask hides half of the tiles: the loop over the keys ends before them. Only the tiles at the diagonal are masked; the others have a loop of \
+their own."
 PREDICT = {"speedup": 1.9}
-LIMIT = "Tiles of 64 queries: each key that is loaded into shared memory is multiplied with 64 rows alone. The longest programs come last."
+LIMIT = "Tiles of 64 queries: each key that is loaded into shared memory is multiplied with only 64 rows. The longest programs start last."
 
 
 @triton.jit

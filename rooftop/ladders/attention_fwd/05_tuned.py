@@ -9,9 +9,10 @@ import triton.language as tl
 
 from rooftop.core.spec import Launch, Problem
 
-IDEA = "Tiles of 128 queries read each key half as often, and three stages keep two tiles under way. The last tiles of queries see most keys: they start first."
+IDEA = "Tiles of 128 queries read each key half as often, and three stages keep two tiles in flight. The last tiles of queries have the most keys and start \
+first."
 PREDICT = {"speedup": 1.2}
-LIMIT = "Products and exponentials take turns: while a warp group takes exponentials, its tensor cores wait."
+LIMIT = "Products and exponentials alternate: while a warp group computes exponentials, its tensor cores are idle."
 
 
 @triton.jit

@@ -9,10 +9,10 @@ from rooftop.core.spec import Problem
 from rooftop.kernels._device.blas import Operand, gemm
 
 IDEA = (
-    "cuBLAS reads matrices in columns. Given rows, the obvious way is to copy a and b into columns, multiply, and copy the result back into rows."
+    "cuBLAS is column-major. For row-major matrices the obvious way is to copy a and b to column-major, multiply, and copy the result back to row-major."
 )
 PREDICT = {}
-LIMIT = "Three transposes beside the product: at 4096 cubed 192 MiB of traffic for 96 MiB of matrices, 50 µs or more beside 190."
+LIMIT = "Three transposes in addition to the product: at 4096 cubed 192 MiB of traffic for 96 MiB of matrices, 50 µs or more in addition to 190."
 
 
 def supports(p: Problem) -> str | None:

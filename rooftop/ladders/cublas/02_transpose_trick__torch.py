@@ -9,11 +9,11 @@ from rooftop.core.spec import Problem
 from rooftop.kernels._device.blas import Operand, gemm
 
 IDEA = (
-    "A matrix in rows is its transpose in columns. So cuBLAS is asked for the transpose of the result, with b first and a second; nothing is copied, "
-    "and an operand that lies in columns is named transposed."
+    "A row-major matrix is its transpose in column-major order. So cuBLAS computes the transpose of the result, with b first and a second; nothing is copied, "
+    "and a column-major operand is passed as transposed."
 )
 PREDICT = {"speedup": 1.3}
-LIMIT = "cuBLAS's own choice of kernel, which knows the sizes and not the clock."
+LIMIT = "cuBLAS's own heuristic choice of kernel: it knows the sizes but measures no times."
 
 
 def supports(p: Problem) -> str | None:

@@ -9,13 +9,13 @@ from rooftop.core.spec import Problem
 from rooftop.kernels._device.blas import Matmul, Operand, alignment
 
 IDEA = (
-    "cuBLASLt names up to sixteen algorithms for a product, the one it thinks the fastest first. Each is timed once for each kind of input, and the "
-    "fastest is run from then on."
+    "cuBLASLt returns up to sixteen algorithms for a product, the one it expects to be the fastest first. Each is timed once for each kind of input, and the "
+    "fastest is used from then on."
 )
 PREDICT = {"speedup": 1.02}
 LIMIT = (
-    "The search costs a few milliseconds and a synchronisation at the first call, so it pays where a product comes again a thousand times; in a "
-    "captured graph the first algorithm must do."
+    "The search costs a few milliseconds and a synchronisation at the first call, so it pays for a product that is repeated a thousand times; in a "
+    "captured graph only the first algorithm can be used."
 )
 
 

@@ -9,13 +9,13 @@ from rooftop.core.spec import Problem
 from rooftop.kernels._device.blas import Matmul, Operand, alignment
 
 IDEA = (
-    "cuBLASLt adds a bias of one value a column of out and applies relu or the tanh form of gelu before it stores: a pass over the result, 64 MiB at "
-    "4096 cubed, is saved. With out transposed the bias is one value a row, which is what cuBLASLt means by a bias."
+    "cuBLASLt adds a bias of one value per column of out and applies relu or the tanh form of gelu before it stores: a pass over the result, 64 MiB at "
+    "4096 cubed, is saved. With out transposed the bias is one value per row, which is cuBLASLt's definition of a bias."
 )
 PREDICT = {"speedup": 1.0}
 LIMIT = (
-    "What it knows: relu and gelu, one addend, one bias in the dtype of the result. A gate, silu or a residual is another pass, about 30 µs at 4096 "
-    "cubed; there a kernel of one's own pays."
+    "It supports relu and gelu, one addend, one bias in the dtype of the result. A gate, silu or a residual is another pass, about 30 µs at 4096 "
+    "cubed; there a custom kernel pays."
 )
 
 

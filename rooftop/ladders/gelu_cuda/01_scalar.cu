@@ -1,5 +1,5 @@
 /* rooftop
-idea   = "One thread an element: loads and stores of two bytes."
+idea   = "One thread per element: loads and stores of two bytes."
 limit  = "A thread has 2 bytes in flight and 55 instructions: 2.26 times the time of a copy. The instructions are the lesser part: the tanh form has 47 and takes 395.1 µs for 405.0. How much is the bytes and how much the start of 524,288 blocks is not known."
 dtypes = ["bf16", "f16"]
 args   = ["N: i64 = numel(x)", "x: T[R, C]", "y: T[R, C]"]

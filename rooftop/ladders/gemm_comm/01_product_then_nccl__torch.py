@@ -7,9 +7,9 @@ from typing import Any
 
 from rooftop.core.spec import Meta, Problem
 
-IDEA = "Two calls of two libraries: cuBLAS makes the whole product, NCCL adds it up over the ranks and leaves each its rows."
+IDEA = "Two calls of two libraries: cuBLAS computes the whole product, NCCL reduce-scatters it over the ranks."
 PREDICT = {"speedup": 1.0}
-LIMIT = "The link rests while the tensor cores work, and the other way round."
+LIMIT = "No overlap: the link is idle while the tensor cores work, and the reverse."
 
 
 def supports(p: Problem) -> str | None:

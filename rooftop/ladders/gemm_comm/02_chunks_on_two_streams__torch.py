@@ -7,9 +7,10 @@ from typing import Any
 
 from rooftop.core.spec import Meta, Problem
 
-IDEA = "The rows are cut into chunks of each rank's part; NCCL carries a chunk, on a stream of its own, while cuBLAS makes the next."
+IDEA = "The rows are divided into chunks of each rank's part; NCCL transfers a chunk, on a stream of its own, while cuBLAS computes the next."
 PREDICT = {"speedup": 1.15}
-LIMIT = "Slower than one after the other but at the widest shape, on two H200: NCCL takes multiprocessors from the product; the last chunk travels alone."
+LIMIT = "Slower than without overlap except at the widest shape, on two H200: NCCL takes multiprocessors from the product, and nothing overlaps with the last \
+chunk's transfer."
 CHUNKS, ROWS = 4, 512
 
 

@@ -10,11 +10,11 @@ from rooftop.kernels._device import gemm_comm
 from rooftop.kernels._device.gemm_comm import Config
 
 IDEA = (
-    "What travels need not wait for a chunk: a tile counts up the flag of its rows when it is in memory, and a second kernel, on multiprocessors of its own, "
-    "waits at the flags and stores the rows into the peer's memory."
+    "The transfer need not wait for a chunk: a tile increments the flag of its rows when it is in memory, and a second kernel, on multiprocessors of its own, "
+    "waits for the flags and stores the rows into the peer's memory."
 )
 PREDICT = {"speedup": 1.1}
-LIMIT = "A failed idea on two H200: each tile is written, read and written again, sixteen multiprocessors do not multiply, and cuBLAS cannot raise flags."
+LIMIT = "A failed idea on two H200: each tile is written, read and written again, sixteen multiprocessors do not multiply, and cuBLAS cannot set flags."
 CARRIERS, WIDE = 16, 2048
 
 

@@ -10,10 +10,10 @@ from rooftop.kernels._device import gemm_comm
 from rooftop.kernels._device.gemm_comm import Config
 
 IDEA = (
-    "Where a tile is stored is an address: that of the peer's memory will do. Nothing is flagged, carried or left to send, and every multiprocessor multiplies."
+    "The epilogue stores tiles directly at addresses in the peer's memory. There are no flags and no copies afterwards, and every multiprocessor multiplies."
 )
 PREDICT = {"speedup": 1.15}
-LIMIT = "The products are Triton's, and the sum at the end reads all parts once more; the link is not felt."
+LIMIT = "The products are Triton's, and the sum at the end reads all parts once more; the link is not the limit."
 
 
 def supports(p: Problem) -> str | None:

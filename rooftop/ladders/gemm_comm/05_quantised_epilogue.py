@@ -10,11 +10,11 @@ from rooftop.kernels._device import gemm_comm
 from rooftop.kernels._device.gemm_comm import Config
 
 IDEA = (
-    "A tile holds whole groups of 128 columns, so that their scales are found in registers and half the bytes cross the link: for links that are slower than "
-    "the product is."
+    "A tile holds whole groups of 128 columns, so that their scales are computed in registers and half the bytes are sent over the link: for links slower than "
+    "the product."
 )
 PREDICT = {"speedup": 1.0}
-LIMIT = "Between two GPUs the link is not what limits: unquantised it is the rung before; quantised, the epilogue's arithmetic and smaller tiles cost more."
+LIMIT = "Between two GPUs the link is not the limit: unquantised this is the rung before; quantised, the epilogue's arithmetic and smaller tiles cost more."
 
 
 def supports(p: Problem) -> str | None:

@@ -1,5 +1,5 @@
 /* rooftop
-idea    = "A warp makes 16 x 8 outputs by one tensor-core instruction for each 16 of K. Its operands come straight from global memory, number by number, into the registers where the instruction wants them."
+idea    = "A warp computes 16 x 8 outputs with one tensor-core instruction for each 16 of K. Its operands are loaded straight from global memory, number by number, into the registers of the instruction's fragment layout."
 predict = { registers = 40 }
 limit   = "Loads: 12 of 2 bytes for one instruction, and every number of a is read by N / 8 warps. L1 and L2 serve them; the tensor cores wait."
 dtypes  = ["bf16", "f16"]

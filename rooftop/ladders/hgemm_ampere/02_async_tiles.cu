@@ -1,7 +1,7 @@
 /* rooftop
-idea    = "A block of 8 warps makes 128 x 128 outputs. Slices of 32 of K lie in two stages of shared memory: one is filled by asynchronous copies of 16 bytes while the other is multiplied. A warp makes 64 x 32, so a number that it reads serves 4 or 8 instructions."
+idea    = "A block of 8 warps computes 128 x 128 outputs. Slices of 32 of K are held in two stages of shared memory: one is filled by asynchronous copies of 16 bytes (cp.async) while the other is multiplied. A warp computes 64 x 32, so each number that it reads is used by 4 or 8 instructions."
 predict = { speedup = 6.0 }
-limit   = "Reads of shared memory: 24 of 4 bytes a lane for 16 instructions, in rows 64 bytes apart, so that four of the eight rows that a warp reads at once share their banks."
+limit   = "Reads of shared memory: 24 of 4 bytes per lane for 16 instructions, in rows 64 bytes apart, so that four of the eight rows that a warp reads together share their banks."
 dtypes  = ["bf16", "f16"]
 args    = ["M: i32", "N: i32", "K: i32", "alpha: f32", "a: T[M, K]", "lda: i64 = stride(a, 0)", "b: T[K, N]", "ldb: i64 = stride(b, 1)", "beta: f32", "c: T[M, N]?", "ldc: i64 = stride(c, 0)", "out: T[M, N]", "ldo: i64 = stride(out, 0)"]
 demands = { has = ["HMMA", "LDGSTS"], spills = 0 }

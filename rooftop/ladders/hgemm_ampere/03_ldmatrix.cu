@@ -1,7 +1,7 @@
 /* rooftop
-idea    = "ldmatrix reads four matrices of 8 x 8 in one instruction and leaves each number in the lane that mma wants it in: 6 instructions in place of 24."
+idea    = "ldmatrix loads four matrices of 8 x 8 in one instruction, each number to the lane where mma needs it: 6 instructions instead of 24."
 predict = { speedup = 1.2 }
-limit   = "Bank conflicts: the 8 rows of a matrix are 64 bytes apart, so they take four turns where one would do."
+limit   = "Bank conflicts: the 8 rows of a matrix are 64 bytes apart, so they take four wavefronts instead of one."
 dtypes  = ["bf16", "f16"]
 args    = ["M: i32", "N: i32", "K: i32", "alpha: f32", "a: T[M, K]", "lda: i64 = stride(a, 0)", "b: T[K, N]", "ldb: i64 = stride(b, 1)", "beta: f32", "c: T[M, N]?", "ldc: i64 = stride(c, 0)", "out: T[M, N]", "ldo: i64 = stride(out, 0)"]
 demands = { has = ["HMMA", "LDGSTS", "LDSM"], spills = 0 }

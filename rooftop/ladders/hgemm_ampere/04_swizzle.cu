@@ -1,7 +1,7 @@
 /* rooftop
-idea    = "The chunks of 16 bytes of a row are permuted by the row's number, on the way in and on the way out, so that the 8 rows of a matrix fall into 8 different groups of banks. No padding, no memory lost."
+idea    = "A swizzle: the row number permutes the chunks of 16 bytes of a row, in stores and in loads, so that the 8 rows of a matrix lie in 8 different groups of banks. No padding, no memory lost."
 predict = { speedup = 1.4, conflicts = 0 }
-limit   = "Latency: with two stages a copy has the time of one slice, about 0.4 µs on an A100, and each slice ends with every warp waiting."
+limit   = "Latency: with two stages a copy has the time of one slice, about 0.4 µs on an A100, and all warps wait at the end of each slice."
 dtypes  = ["bf16", "f16"]
 args    = ["M: i32", "N: i32", "K: i32", "alpha: f32", "a: T[M, K]", "lda: i64 = stride(a, 0)", "b: T[K, N]", "ldb: i64 = stride(b, 1)", "beta: f32", "c: T[M, N]?", "ldc: i64 = stride(c, 0)", "out: T[M, N]", "ldo: i64 = stride(out, 0)"]
 demands = { has = ["HMMA", "LDGSTS", "LDSM"], spills = 0 }

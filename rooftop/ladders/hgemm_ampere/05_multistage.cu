@@ -1,7 +1,7 @@
 /* rooftop
 idea    = "Four stages in place of two: three slices are in flight while one is multiplied, in shared memory that is asked for at the launch, as more than 48 KiB must be."
 predict = { speedup = 1.2 }
-limit   = "Shared memory is read for each step right before it is multiplied, so a warp waits some 30 clocks each 16 of K; and 64 x 32 outputs a warp read 24 bytes for each instruction."
+limit   = "Shared memory is read right before each multiplication, so a warp waits some 30 clocks for each 16 of K; and with 64 x 32 outputs per warp, each instruction needs 24 bytes of shared memory."
 dtypes  = ["bf16", "f16"]
 args    = ["M: i32", "N: i32", "K: i32", "alpha: f32", "a: T[M, K]", "lda: i64 = stride(a, 0)", "b: T[K, N]", "ldb: i64 = stride(b, 1)", "beta: f32", "c: T[M, N]?", "ldc: i64 = stride(c, 0)", "out: T[M, N]", "ldo: i64 = stride(out, 0)"]
 demands = { has = ["HMMA", "LDGSTS", "LDSM"], spills = 0 }

@@ -1,7 +1,7 @@
 /* rooftop
-idea    = "A warp makes 64 x 64, a block 128 x 256: 16 bytes of shared memory an instruction. The operands of the next step are read into a second set of registers while one is multiplied, across slices too. Tiles go in groups of rows, which share a and b in L2, and results are stored in pairs."
+idea    = "A warp computes 64 x 64, a block 128 x 256: 16 bytes of shared memory per instruction. The operands of the next step are loaded into a second set of registers while one is multiplied, across slices too. Tiles are processed in groups of rows, which share a and b in L2, and results are stored in pairs."
 predict = { speedup = 1.15 }
-limit   = "mma.sync: on an H200 its rate is about 0.63 of wgmma's (62 % of 989 TFLOP/s), on an A100 it is all there is. One block a multiprocessor, since the sums alone take 128 registers a thread."
+limit   = "mma.sync: on an H200 its rate is about 0.63 of wgmma's (62 % of 989 TFLOP/s), on an A100 it is the full rate. One block per multiprocessor, since the accumulators alone need 128 registers per thread."
 dtypes  = ["bf16", "f16"]
 args    = ["M: i32", "N: i32", "K: i32", "alpha: f32", "a: T[M, K]", "lda: i64 = stride(a, 0)", "b: T[K, N]", "ldb: i64 = stride(b, 1)", "beta: f32", "c: T[M, N]?", "ldc: i64 = stride(c, 0)", "out: T[M, N]", "ldo: i64 = stride(out, 0)", "GROUP: i32"]
 demands = { has = ["HMMA", "LDGSTS", "LDSM", "STG"], spills = 0 }

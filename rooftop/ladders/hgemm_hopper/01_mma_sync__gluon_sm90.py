@@ -11,13 +11,13 @@ from triton.experimental.gluon.language.nvidia.ampere import mma_v2
 from rooftop.core.spec import Launch, Problem
 
 IDEA = (
-    "Eight warps make 128 x 128 by mma.sync. Slices pass through registers into shared memory, and from there into registers as the instruction wants "
-    "them: what a kernel that knows nothing of Hopper does."
+    "Eight warps compute 128 x 128 with mma.sync. Slices pass through registers into shared memory, and from there into registers in the layout of the "
+    "instruction: a kernel that uses no feature of Hopper."
 )
 PREDICT = {"registers": 200}
 LIMIT = (
-    "Every number of a and b passes through registers twice, and mma.sync reaches about three fifths of wgmma's rate at best. Nothing is asked for "
-    "ahead."
+    "Every number of a and b passes through registers twice, and mma.sync reaches about three fifths of wgmma's rate at best. Nothing is "
+    "prefetched."
 )
 
 

@@ -11,11 +11,11 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 from rooftop.core.spec import Launch, Problem
 
 IDEA = (
-    "Two groups of four warps make 128 x 128 by wgmma: 64 x 128 x 16 in one instruction, both operands read from shared memory by the tensor cores "
+    "Two groups of four warps compute 128 x 128 with wgmma: 64 x 128 x 16 in one instruction, both operands read from shared memory by the tensor cores "
     "themselves."
 )
 PREDICT = {"speedup": 1.3}
-LIMIT = "The slices still pass through registers on their way to shared memory, and are waited for before each product."
+LIMIT = "The slices still pass through registers on their way to shared memory, and each product waits for its slice."
 
 
 @gluon.jit

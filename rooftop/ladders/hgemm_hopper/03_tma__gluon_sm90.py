@@ -1,4 +1,4 @@
-"""out = a b, slices brought by TMA: one thread asks, an mbarrier tells when they have landed."""
+"""out = a b, slices loaded by TMA: one thread issues the copies, an mbarrier signals when they have arrived."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma, warp
 from rooftop.core.spec import Descriptor, Launch, Meta, Problem
 
 IDEA = (
-    "One thread asks TMA for a box of a and one of b; the copies pass through no register, lie as wgmma reads them, and count their bytes on an "
-    "mbarrier that everybody waits for."
+    "One thread issues TMA copies of a box of a and one of b. The copies use no registers, have the layout that wgmma reads, and count their bytes on an "
+    "mbarrier that all warps wait for."
 )
 PREDICT = {"speedup": 1.5}
-LIMIT = "One slice in shared memory: while it is multiplied nothing comes, while it comes nothing is multiplied."
+LIMIT = "One slice in shared memory: loads and products do not overlap."
 
 
 @gluon.jit

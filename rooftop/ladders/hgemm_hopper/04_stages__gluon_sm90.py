@@ -1,4 +1,4 @@
-"""out = a b, four slices in shared memory: three are on their way while one is multiplied."""
+"""out = a b, four slices in shared memory: three are in flight while one is multiplied."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma, warp
 from rooftop.core.spec import Descriptor, Launch, Meta, Problem
 
 IDEA = (
-    "A ring of four stages, each with its mbarrier. The product of one slice runs while the next three come, and a stage is filled again as soon as "
-    "the product after it has been given to the tensor cores and its own has ended."
+    "A ring of four stages, each with its mbarrier. The product of one slice runs while the next three are loaded, and a stage is filled again as soon as "
+    "its own product has ended and the next product has been issued."
 )
 PREDICT = {"speedup": 1.7}
 LIMIT = (
-    "The same warps ask, wait and multiply: one thread's copies are issued between two products, and every warp of the block keeps the registers of "
-    "the widest."
+    "The same warps issue copies, wait and multiply: one thread's copies are issued between two products, and every warp of the block has the registers of "
+    "the one that needs most."
 )
 
 

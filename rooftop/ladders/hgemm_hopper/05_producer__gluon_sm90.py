@@ -1,4 +1,4 @@
-"""out = a b, with a warp that does nothing but ask for slices."""
+"""out = a b, warp-specialised: a producer warp only issues the loads of slices."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 from rooftop.core.spec import Descriptor, Launch, Meta, Problem
 
 IDEA = (
-    "A warp of its own asks for slices and waits until stages are free; the group of four warps that multiplies waits only until they are full. The "
-    "producer gives registers up (setmaxnreg) to the one that holds 128 x 128 sums."
+    "A producer warp issues the loads of slices and waits until stages are free; the consumer group of four warps waits only until stages are full. The "
+    "producer gives up registers (setmaxnreg) to the consumers, which hold 128 x 128 sums."
 )
 PREDICT = {"speedup": 1.1}
 LIMIT = (
-    "One group of four warps: while it waits at a barrier or stores, the tensor cores idle, and with 128 sums a thread a wider tile does not fit it."
+    "One group of four warps: while it waits at a barrier or stores, the tensor cores idle, and with 128 sums per thread a wider tile does not fit."
 )
 
 

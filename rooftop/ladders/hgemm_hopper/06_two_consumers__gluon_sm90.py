@@ -1,4 +1,4 @@
-"""out = a b, with two groups that multiply, half of the rows of a tile each."""
+"""out = a b, with two consumer groups, each for half of the rows of a tile."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 from rooftop.core.spec import Descriptor, Launch, Meta, Problem
 
 IDEA = (
-    "A second group of four warps, so that the block's tile is 128 x 256: each has 64 rows, both read the same slices of b. One issues products while "
-    "the other waits; the two take 232 registers a thread, the producer 40."
+    "A second consumer group, so that the block's tile is 128 x 256: each has 64 rows, both read the same slices of b. One issues products while "
+    "the other waits. Consumers have 232 registers per thread, the producer 40."
 )
 PREDICT = {"speedup": 1.2}
-LIMIT = "A block ends with a store that hides nothing, and begins with an empty ring: some 5 % of a tile at K = 4096, more where K is short."
+LIMIT = "A block ends with a store that overlaps nothing, and begins with an empty ring: some 5 % of a tile at K = 4096, more for small K."
 
 
 @gluon.jit

@@ -1,4 +1,4 @@
-"""out = a b, the two groups at tiles of their own: one stores while the other multiplies."""
+"""out = a b, ping-pong: each of the two groups has its own tile, and one stores while the other multiplies."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 from rooftop.core.spec import Descriptor, Launch, Meta, Problem
 
 IDEA = (
-    "Each group makes tiles of its own, 128 x 128, in turn: the producer brings all slices of one tile, then all of the next, so that one group "
+    "Each group computes its own tiles of 128 x 128, in turn: the producer loads all slices of one tile, then all of the next, so that one group "
     "multiplies while the other stores. As many blocks as multiprocessors, so that there always is a next tile."
 )
 PREDICT = {"speedup": 0.97}
 LIMIT = (
-    "A tile of 128 x 128 brings 1.5 times the bytes of one of 128 x 256 and reads a and b from shared memory 1.5 times as often: the store is hidden, "
+    "Tiles of 128 x 128 load 1.5 times the bytes of tiles of 128 x 256 and read a and b from shared memory 1.5 times as often: the store is hidden, "
     "but at K = 4096 it was the smaller part."
 )
 

@@ -1,4 +1,4 @@
-"""out = a b by as many blocks as multiprocessors, stores hidden under the next tile's slices."""
+"""out = a b by a persistent kernel: as many blocks as multiprocessors, stores hidden under the next tile's loads."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 from rooftop.core.spec import Descriptor, Launch, Meta, Problem
 
 IDEA = (
-    "Both groups on one tile of 128 x 256 again, and tile after tile in one block: the producer brings the next tile's slices while this one is "
-    "stored, and the store goes by TMA, 64 columns at a time, so that it costs few instructions."
+    "Both groups compute one tile of 128 x 256 again, and a block computes tile after tile: the producer loads the next tile's slices while this one is "
+    "stored. Results are stored by TMA, 64 columns at a time, so that the store costs few instructions."
 )
 PREDICT = {'speedup': 1.08}
-LIMIT = "Tiles are taken row by row: at 8192 cubed 132 tiles in flight read all of b for four rows of tiles, more than L2 holds."
+LIMIT = "Tiles are processed row by row: at 8192 cubed 132 concurrent tiles read all of b for four rows of tiles, more than L2 holds."
 
 
 @gluon.jit

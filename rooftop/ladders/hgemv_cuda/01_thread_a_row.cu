@@ -1,7 +1,7 @@
 /* rooftop
-idea    = "One thread a row of the matrix."
+idea    = "One thread per row of the matrix."
 predict = { sectors_read = 16.5 }
-limit   = "32 sectors a load, with 2 bytes each of use now; 8192 rows are 32 blocks for 132 multiprocessors."
+limit   = "32 sectors per load, with only 2 useful bytes each; 8192 rows are 32 blocks for 132 multiprocessors."
 dtypes  = ["bf16", "f16"]
 args    = ["M: i32", "K: i32", "a: T[B, M, K]", "am: i64 = stride(a, 1)", "x: T[B, R, K]", "y: T[B, R, M]"]
 

@@ -1,7 +1,7 @@
 /* rooftop
-idea    = "A warp a row: 32 neighbours at once, 64 bytes of 16-bit elements."
+idea    = "One warp per row: 32 neighbours per load, 64 bytes of 16-bit elements."
 predict = { speedup = 8, sectors_read = 2 }
-limit   = "Half of what a load of 32 lanes could bring, and two conversions for each FMA."
+limit   = "Half of the bytes that a load of 32 lanes could bring, and two conversions for each FMA."
 dtypes  = ["bf16", "f16"]
 args    = ["M: i32", "K: i32", "a: T[B, M, K]", "am: i64 = stride(a, 1)", "x: T[B, R, K]", "y: T[B, R, M]"]
 

@@ -1,7 +1,7 @@
 /* rooftop
-idea    = "Two elements a load (half2): 128 bytes for a warp."
+idea    = "Two elements per load (half2): 128 bytes for a warp."
 predict = { speedup = 1.6, sectors_read = 4 }
-limit   = "4 bytes a thread and load."
+limit   = "4 bytes per thread and load."
 dtypes  = ["bf16", "f16"]
 args    = ["M: i32", "K: i32", "a: T[B, M, K]", "am: i64 = stride(a, 1)", "x: T[B, R, K]", "y: T[B, R, M]"]
 

@@ -1,7 +1,7 @@
 /* rooftop
-idea    = "Eight elements a load of 16 bytes, four loads of the row in flight."
+idea    = "Eight elements per load of 16 bytes, four loads of the row in flight."
 predict = { speedup = 1.4, sectors_read = 16 }
-limit   = "For each 16 bytes of the row, 16 of the vector from the L1 and eight conversions of them."
+limit   = "For each 16 bytes of the row, 16 bytes of the vector from L1 and eight conversions of them."
 dtypes  = ["bf16", "f16"]
 args    = ["M: i32", "K: i32", "a: T[B, M, K]", "am: i64 = stride(a, 1)", "x: T[B, R, K]", "y: T[B, R, M]"]
 demands = { has = ["LDG.E.128"], spills = 0 }

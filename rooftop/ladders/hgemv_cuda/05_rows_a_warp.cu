@@ -1,5 +1,5 @@
 /* rooftop
-idea    = "A warp takes four rows: what it reads and converts of the vector serves four."
+idea    = "A warp computes four rows: each part of the vector is loaded and converted once for four rows."
 predict = { speedup = 1.05, sectors_read = 16 }
 limit   = "8192 rows are 256 blocks, and 16 rows are one."
 dtypes  = ["bf16", "f16"]

@@ -1,7 +1,7 @@
 /* rooftop
 idea    = "K is shared out as well, in shares of at least 2048 elements, until there are two blocks for each place on the card; the eight warps of a block share it once more. A second launch adds up what the shares found, always in the same order."
 predict = { speedup = 1.05, sectors_read = 16 }
-limit   = "The read of the matrix. 16 rows of 4 Mi elements: 05 has one block for them, this one two thousand."
+limit   = "The read of the matrix. For 16 rows of 4 Mi elements, rung 05 has one block, this one two thousand."
 dtypes  = ["bf16", "f16"]
 args    = ["a: T[B, M, K]", "x: T[B, R, K]", "y: T[B, R, M]"]
 demands = { has = ["LDG.E.128"], spills = 0 }

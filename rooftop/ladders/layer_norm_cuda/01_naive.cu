@@ -1,6 +1,6 @@
 /* rooftop
-idea   = "One thread a row, three passes over it: mean, variance, result. What one would write on a CPU."
-limit  = "The 32 threads of a warp read 32 rows, three times over, and write 32: 32 sectors a request for 64 useful bytes, and 20 times the time of a copy at 8192 columns of bf16. At 131072 columns the 2048 rows are 16 blocks for 132 multiprocessors: 49 ms."
+idea   = "One thread per row, three passes over it: mean, variance, result. What one would write for a CPU."
+limit  = "The 32 threads of a warp read 32 rows, three times, and write 32: 32 sectors per request for 64 useful bytes, and 20 times the time of a copy at 8192 columns of bf16. At 131072 columns the 2048 rows are 16 blocks for 132 multiprocessors: 49 ms."
 dtypes = ["f32", "bf16"]
 args   = ["R: i64", "C: u32", "x: T[R, C]", "xs: i64 = stride(x, 0)", "weight: T[C]?", "bias: T[C]?", "y: T[R, C]", "ys: i64 = stride(y, 0)", "eps: f32"]
 

@@ -1,7 +1,7 @@
 /* rooftop
-idea    = "One block a row: neighbouring threads read neighbouring elements, and their sums are folded by shuffles. Still three readings of the row."
+idea    = "One block per row: neighbouring threads read neighbouring elements, and their sums are reduced by shuffles. Still three reads of the row."
 predict = { speedup = 12, sectors_read = 2, reads = 5 }
-limit   = "Three readings, and an instruction moves one element: 51 instructions for it in the three loops, 30 of them in the last, which has one load of the row in flight a thread. 1.74 times the time of a copy at 8192 columns of bf16, 2.9 times at longer rows."
+limit   = "Three reads, and each load or store moves one element: 51 instructions per element in the three loops, 30 of them in the last, which has one load of the row in flight per thread. 1.74 times the time of a copy at 8192 columns of bf16, 2.9 times at longer rows."
 dtypes  = ["f32", "bf16"]
 args   = ["R: i64", "C: u32", "x: T[R, C]", "xs: i64 = stride(x, 0)", "weight: T[C]?", "bias: T[C]?", "y: T[R, C]", "ys: i64 = stride(y, 0)", "eps: f32"]
 

@@ -1,7 +1,7 @@
 /* rooftop
-idea    = "Mean and variance in one reading: every thread keeps the moments of what it has seen, about its own running mean, so that no digits are lost; threads are then joined two by two."
+idea    = "Mean and variance in one pass (Welford): every thread keeps the moments of its elements, relative to its own running mean, so that no digits are lost; the moments of threads are then combined pairwise."
 predict = { speedup = 1.3, reads = 4 }
-limit   = "Slower than rung 02 in bf16 (424.8 µs for 310.7 at 8192 columns, 1083 for 1023 at 131072) and at 8192 of float32: an element costs a division. The loop of the moments has 26 instructions an element where the two loops before it had 21, and one load in flight a thread where they had four. In float32 the reading saved pays from 32768 columns: 711.7 µs for 806.4."
+limit   = "Slower than rung 02 in bf16 (424.8 µs for 310.7 at 8192 columns, 1083 for 1023 at 131072) and at 8192 of float32: each element costs a division. The loop of the moments has 26 instructions per element where the two loops before it had 21, and one load in flight per thread where they had four. In float32 the saved read pays from 32768 columns on: 711.7 µs for 806.4."
 dtypes  = ["f32", "bf16"]
 args   = ["R: i64", "C: u32", "x: T[R, C]", "xs: i64 = stride(x, 0)", "weight: T[C]?", "bias: T[C]?", "y: T[R, C]", "ys: i64 = stride(y, 0)", "eps: f32"]
 

@@ -1,7 +1,7 @@
 /* rooftop
-idea    = "The row stays in the registers of its block, as it lies in memory: read once, written once. With the row at hand the mean comes first and the variance about it after, with no division inside."
+idea    = "The row stays in the registers of its block, in the format it has in memory: read once, written once. The mean is computed first and then the variance about it, with no division in the loop."
 predict = { speedup = 1.3, reads = 3 }
-limit   = "Slower than rung 04 at 8192 columns of bf16, 316.6 µs for 216.9, and no faster at 32768: the words of each load are taken apart before the next load is issued, so a thread has 16 bytes in flight, and at 8192 columns 84 registers a thread leave a quarter of the threads. In float32 all loads are issued at once: the copy at 8192 columns, 1.12 times its time at 32768. Rows above 128 KiB do not fit."
+limit   = "Slower than rung 04 at 8192 columns of bf16, 316.6 µs for 216.9, and no faster at 32768: the words of each load are unpacked before the next load is issued, so a thread has 16 bytes in flight, and at 8192 columns 84 registers per thread leave a quarter of the threads. In float32 all loads are issued together: the same time as a copy at 8192 columns, 1.12 times at 32768. Rows above 128 KiB do not fit."
 dtypes  = ["f32", "bf16"]
 demands = { has = ["LDG.E.128", "STG.E.128"], spills = 0 }
 valid   = "C * bytes(x) <= 16 * threads * packs"

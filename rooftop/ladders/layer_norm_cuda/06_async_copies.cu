@@ -1,7 +1,7 @@
 /* rooftop
-idea    = "The row waits in shared memory, brought by asynchronous copies that pass through no register: all of it is asked for at once, and a thread's registers are free for the sums, so that more blocks fit a multiprocessor."
+idea    = "The row is held in shared memory, filled by asynchronous copies (cp.async) that use no registers: the whole row is in flight together, and a thread needs registers only for the sums, so that more blocks fit a multiprocessor."
 predict = { speedup = 1.5, reads = 3 }
-limit   = "One block holds a row: from 64 KiB on a multiprocessor has two rows or one in flight, and while one is added up little comes. Rows above 96 KiB do not fit all cards."
+limit   = "One block holds a row: from 64 KiB on a multiprocessor has two rows or one, and while one is summed few loads are in flight. Rows above 96 KiB do not fit all cards."
 dtypes  = ["f32", "bf16"]
 demands = { has = ["LDGSTS.E.128", "STG.E.128"], spills = 0 }
 args   = ["R: i64", "C: u32", "x: T[R, C]", "xs: i64 = stride(x, 0)", "weight: T[C]?", "bias: T[C]?", "y: T[R, C]", "ys: i64 = stride(y, 0)", "eps: f32"]

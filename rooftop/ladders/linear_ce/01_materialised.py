@@ -11,7 +11,7 @@ from rooftop.kernels._device.linear_rungs import gradient_of, losses_of, plain
 from rooftop.kernels._device.products import copied, product, turned
 
 IDEA = "As models are written: logits in float32 for all tokens, their loss, their gradient in place, rounded to the dtype of x for two more products."
-LIMIT = "Of the logits' size are 4 GiB in float32 and 2 GiB rounded; each pass over them goes to memory and back, beside three products."
+LIMIT = "The logits are 4 GiB in float32 and 2 GiB rounded; each pass reads and writes them in memory, in addition to three products."
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,9 @@ from rooftop.kernels._device.linear_plan import count, dense, matrix, padded, si
 from rooftop.kernels._device.linear_rungs import gradient_of, losses_of, plain
 from rooftop.kernels._device.products import copied, product, turned
 
-IDEA = "1024 tokens at a time: of the logits one chunk is there, in 16 bits. The backward makes each chunk again, and sums dW over the chunks in float32."
+IDEA = "1024 tokens at a time: only one chunk of the logits exists, in 16 bits. The backward recomputes each chunk, and sums dW over the chunks in float32."
 PREDICT = {"speedup": 0.7}
-LIMIT = "A fourth product, and dW in float32, 2 GiB that are read and written for each of the chunks: the fewer tokens a chunk has, the more often."
+LIMIT = "A fourth product, and dW in float32, 2 GiB that are read and written for each chunk: the fewer tokens in a chunk, the more often."
 
 
 @dataclass(frozen=True)

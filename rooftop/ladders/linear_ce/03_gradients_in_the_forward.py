@@ -10,9 +10,9 @@ from rooftop.kernels._device.linear_plan import count, dense, matrix, padded, si
 from rooftop.kernels._device.linear_rungs import gradient_of, losses_of, plain
 from rooftop.kernels._device.products import copied, product, turned
 
-IDEA = "While a chunk of logits is there, its gradients are made too, in the forward: the loss is a sum or a mean, so its own gradient is a factor for later."
+IDEA = "The forward computes the gradients of a chunk too, while its logits exist: the loss is a sum or a mean, so its own gradient is a factor for later."
 PREDICT = {"speedup": 1.25}
-LIMIT = "Three products, the fewest. dW in float32 still goes to and fro for each chunk of 1024 tokens, and each chunk of logits three times."
+LIMIT = "Three products, the fewest. dW in float32 is still read and written for each chunk of 1024 tokens, and each chunk of logits three times."
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,10 @@ from rooftop.kernels._device.linear_plan import count, dense, evenly, matrix, nu
 from rooftop.kernels._device.linear_rungs import plain
 from rooftop.kernels._device.products import copied, product, turned
 
-IDEA = "The chunk lies where dW is written at the end: H tokens for nothing. One program takes a row for its loss and, from the L2, its gradient."
+IDEA = "The chunk is stored where dW is written at the end: H tokens without extra memory. One program reads a row for its loss and again, from L2, for its \
+gradient."
 PREDICT = {"speedup": 1.18}
-LIMIT = "dW is summed over two chunks in float32 and rounded: 2 GiB written, 4 read and written, 3 read and written, 2 ms beside 37 of products."
+LIMIT = "dW is summed over two chunks in float32 and rounded: 2 GiB written, 4 read and written, 3 read and written, 2 ms in addition to 37 of products."
 
 
 @dataclass(frozen=True)

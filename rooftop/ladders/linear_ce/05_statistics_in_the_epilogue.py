@@ -14,11 +14,11 @@ from rooftop.kernels._device.linear_rungs import gradient_of, keep, plain
 from rooftop.kernels._device.products import copied, product, turned
 
 IDEA = (
-    "Each tile of the product leaves a maximum and a sum a row, of logits as they will be rounded, and no logits. With lse known, dW is made slice by slice of "
-    "the classes, each whole at once, and a slice's logits lie where later slices of dW will: nothing of their size is allocated."
+    "The product's epilogue writes a maximum and a sum per row of each tile, from rounded logits, and no logits. With lse known, dW is computed by slices of "
+    "the classes, each complete after one product. A slice's logits are stored in the memory of later slices of dW: nothing of their size is allocated."
 )
 PREDICT = {"speedup": 0.75}
-LIMIT = "Four products, one of them Triton's and not cuBLAS's. Its memory is dW and three times dX: the point where memory counts."
+LIMIT = "Four products, one of them Triton's and not cuBLAS's. Its memory is dW and three times dX: the choice if memory is scarce."
 
 
 @triton.jit

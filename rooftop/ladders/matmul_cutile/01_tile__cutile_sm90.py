@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from rooftop.core.spec import Launch, Meta, Problem, View
 from rooftop.kernels._device.cutile import ct
 
-IDEA = "A block makes one tile of the result: it loads slices of a and b and gives them to ct.mma. No TMA."
+IDEA = "A block computes one tile of the result: it loads slices of a and b and passes them to ct.mma. No TMA."
 PREDICT = {"spills": 0}
-LIMIT = "Every element passes registers on its way to shared memory, and blocks that run at once share few operands."
+LIMIT = "Every element passes through registers on its way to shared memory, and concurrent blocks share few operands."
 
 
 def product(

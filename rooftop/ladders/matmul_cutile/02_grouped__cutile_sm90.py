@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from rooftop.core.spec import Launch, Meta, Problem, View
 from rooftop.kernels._device.cutile import ct
 
-IDEA = "Blocks that run at once take neighbouring tiles, eight rows at a time, so that they read the same operands from the L2."
+IDEA = "Concurrent blocks compute neighbouring tiles, eight rows at a time, so that they read the same operands from L2."
 PREDICT = {"speedup": 1.02}
-LIMIT = "Operands still pass registers on their way to shared memory."
+LIMIT = "Operands still pass through registers on their way to shared memory."
 
 
 GROUP = 8  # tile rows

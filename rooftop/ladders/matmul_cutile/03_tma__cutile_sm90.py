@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from rooftop.core.spec import Launch, Meta, Problem, View
 from rooftop.kernels._device.cutile import ct
 
-IDEA = "allow_tma, which is the default, is no longer denied: the compiler makes a ring of TMA copies and a warp that asks for them."
+IDEA = "allow_tma, on by default, is no longer turned off: the compiler generates a ring of TMA copies and a producer warp that issues them."
 PREDICT = {"speedup": 6.0}
-LIMIT = "A tile of 128 x 128 brings 1 byte for 32 FMAs; one warp group computes, with 255 registers."
+LIMIT = "A tile of 128 x 128 loads 1 byte for 32 FMAs; one warp group computes, with 255 registers."
 
 
 GROUP = 8  # tile rows

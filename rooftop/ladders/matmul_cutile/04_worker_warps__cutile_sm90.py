@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from rooftop.core.spec import Launch, Meta, Problem, View
 from rooftop.kernels._device.cutile import ct
 
-IDEA = "A tile of 128 x 256 brings a quarter less a product. Its sums are 256 registers a thread of four warps, so num_worker_warps asks for eight."
+IDEA = "A tile of 128 x 256 loads a quarter fewer bytes per FMA. Its sums are 256 registers per thread of four warps, so num_worker_warps is set to eight."
 PREDICT = {"speedup": 1.05}
-LIMIT = "One block a multiprocessor: while it stores its tile, nothing is multiplied."
+LIMIT = "One block per multiprocessor: while it stores its tile, nothing is multiplied."
 
 
 GROUP = 8  # tile rows

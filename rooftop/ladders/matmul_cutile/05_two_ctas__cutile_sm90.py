@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from rooftop.core.spec import Launch, Meta, Problem, View
 from rooftop.kernels._device.cutile import ct
 
-IDEA = "num_ctas = 2: two blocks of a cluster share a tile of 256 x 256, so that each operand is brought to one of them and read by both."
+IDEA = "num_ctas = 2: two blocks of a cluster share a tile of 256 x 256, so that each operand is loaded by one of them and read by both."
 PREDICT = {"speedup": 1.02}
-LIMIT = "Slices of 64 of K: the producer waits for the multipliers every 64 columns."
+LIMIT = "Slices of 64 of K: the producer waits for the consumers every 64 columns."
 
 
 GROUP = 8  # tile rows

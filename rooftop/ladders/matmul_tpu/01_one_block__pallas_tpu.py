@@ -9,7 +9,7 @@ from rooftop.core.spec import Problem
 from rooftop.kernels._device.tpu import On, call, jnp, lax, like, padded, pl, pltpu, strips, up
 
 IDEA = "The whole of a and b is copied to VMEM, multiplied in float32, and the result copied back."
-LIMIT = "Nothing is copied while anything is computed, and matrices beyond some 3000 rows do not fit the VMEM. Float32 takes six passes of bfloat16."
+LIMIT = "Copies and computation do not overlap, and matrices beyond some 3000 rows do not fit VMEM. Float32 takes six passes of bfloat16."
 
 
 def supports(p: Problem) -> str | None:

@@ -8,8 +8,8 @@ from typing import Any
 from rooftop.core.spec import Problem
 from rooftop.kernels._device.tpu import On, call, jnp, lax, like, padded, pl, tile, up
 
-IDEA = "A grid over tiles of the result: rows of a and columns of b come to VMEM while the tile before is computed."
-LIMIT = "A tile needs all of K in VMEM, and the product is still one of float32."
+IDEA = "A grid over tiles of the result: rows of a and columns of b are copied to VMEM while the tile before is computed."
+LIMIT = "A tile needs all of K in VMEM, and the product is still in float32."
 TILE = 256
 
 

@@ -9,8 +9,8 @@ from typing import Any
 from rooftop.core.spec import Problem
 from rooftop.kernels._device.tpu import On, call, jnp, lax, like, padded, pl, pltpu, tile, up
 
-IDEA = "The grid's last dimension goes over K, and the sums of a tile stay in VMEM: any K fits."
-LIMIT = "The product is one of float32: six passes of the matrix units."
+IDEA = "The grid's last dimension is K, and the sums of a tile stay in VMEM: any K fits."
+LIMIT = "The product is in float32: six passes of the matrix units."
 TILE = 256
 
 

@@ -9,8 +9,8 @@ from typing import Any
 from rooftop.core.spec import Problem
 from rooftop.kernels._device.tpu import On, call, jnp, like, padded, pl, pltpu, tile, up
 
-IDEA = "The matrix units are given bfloat16, which they multiply exactly in one pass, and sum in float32."
-LIMIT = "A tile of 256 is loaded into the matrix units for 256 rows alone, and the sums go to VMEM and back for each 256 of K."
+IDEA = "The matrix units get bfloat16 operands, which they multiply exactly in one pass, and sum in float32."
+LIMIT = "A tile of 256 is loaded into the matrix units for only 256 rows, and the sums are written to VMEM and read back for each 256 of K."
 TILE = 256
 
 

@@ -9,8 +9,8 @@ from typing import Any
 from rooftop.core.spec import Problem
 from rooftop.kernels._device.tpu import On, call, jnp, like, padded, pl, pltpu, tile, up
 
-IDEA = "One call that is given a and b where they lie in HBM and brings the tiles itself, by a pipeline over the same grid."
-LIMIT = "The pipeline is the one that Pallas makes for a grid: what is gained is that other work can stand around it. The tiles are as small as before."
+IDEA = "One kernel call gets a and b in HBM and copies the tiles itself, with an explicit pipeline over the same grid."
+LIMIT = "The pipeline is the same that Pallas generates for a grid; the gain is that other work can run around it. The tiles are as small as before."
 TILE = 256
 
 

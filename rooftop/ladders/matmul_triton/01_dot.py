@@ -9,9 +9,9 @@ import triton.language as tl
 
 from rooftop.core.spec import Launch, Problem
 
-IDEA = "A program makes 64 x 64 outputs. It walks along K and gives slices of a and b to tl.dot; the compiler does the rest."
+IDEA = "A program computes 64 x 64 outputs. It loops over K and passes slices of a and b to tl.dot; the compiler does the rest."
 PREDICT = {"registers": 128}
-LIMIT = "Each slice is waited for before it is multiplied, and a tile of 64 x 64 brings 1 byte for 16 FMAs. Whole tiles only."
+LIMIT = "The program waits for each slice before it multiplies, and a tile of 64 x 64 loads 1 byte for 16 FMAs. Whole tiles only."
 
 
 @triton.jit

@@ -9,9 +9,9 @@ import triton.language as tl
 
 from rooftop.core.spec import Launch, Problem
 
-IDEA = "Any M, N and K: loads outside give zeros, stores outside are left out. The masks cost a few instructions a slice and nothing in memory."
+IDEA = "Any M, N and K: masked loads give zeros outside, masked stores are skipped. The masks cost a few instructions per slice and no memory traffic."
 PREDICT = {"speedup": 0.95}
-LIMIT = "As rung 01: each slice is waited for, and tiles are small."
+LIMIT = "As rung 01: the program waits for each slice, and tiles are small."
 
 
 @triton.jit

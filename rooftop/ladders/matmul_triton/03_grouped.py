@@ -10,11 +10,11 @@ import triton.language as tl
 from rooftop.core.spec import Launch, Problem
 
 IDEA = (
-    "Programs run in the order of their numbers, so those that run together should share operands: 8 rows of tiles are walked column by column. At "
-    "4096 cubed a row by row order brings all of b for each row of tiles."
+    "Programs start in the order of their numbers, so that concurrent ones should share operands: 8 rows of tiles are processed column by column. At "
+    "4096 cubed a row by row order loads all of b for each row of tiles."
 )
 PREDICT = {"speedup": 1.1}
-LIMIT = "Still each slice is waited for; but what it waits for is now in L2."
+LIMIT = "The program still waits for each slice, but the slice is now in L2."
 
 
 @triton.jit

@@ -11,11 +11,11 @@ from rooftop.core.spec import Launch, Problem
 
 IDEA = (
     "Tiles of 128 x 256, 8 warps, three slices in flight: what autotuning finds on Hopper for large products. The compiler then multiplies by wgmma "
-    "from shared memory and asks for slices while others are multiplied."
+    "from shared memory and loads slices while others are multiplied."
 )
 PREDICT = {"speedup": 3.0}
 LIMIT = (
-    "Every program starts with an empty pipeline and ends with a store that nothing hides; threads compute addresses and masks for every 16 bytes."
+    "Every program starts with an empty pipeline and ends with a store that overlaps nothing; threads compute addresses and masks for every 16 bytes."
 )
 
 

@@ -10,11 +10,11 @@ import triton.language as tl
 from rooftop.core.spec import Launch, Problem
 
 IDEA = (
-    "One program a multiprocessor, which takes every 132nd tile: no program is started or ended in between, and tiles that run together are neighbours"
-    " all the way."
+    "A persistent kernel: one program per multiprocessor, which computes every 132nd tile. No program starts or ends in between, and concurrent tiles are "
+    "neighbours throughout."
 )
 PREDICT = {"speedup": 1.02}
-LIMIT = "The pipeline still empties between tiles: the store of one is not hidden under the loads of the next."
+LIMIT = "The pipeline still drains between tiles: the store of one does not overlap with the loads of the next."
 
 
 @triton.jit

@@ -10,8 +10,8 @@ import triton.language as tl
 from rooftop.core.spec import Descriptor, Launch, Meta, Problem
 
 IDEA = (
-    "Slices come and results go by TMA: one instruction a box in place of an address and a mask for every 16 bytes, zeros outside for nothing, and "
-    "shared memory laid out as wgmma reads it. The result goes in two halves, so that its staging leaves room for three slices."
+    "TMA loads slices and stores results: one instruction per box instead of an address and a mask for every 16 bytes, zeros outside at no cost, and "
+    "the layout in shared memory that wgmma reads. The result is stored in two halves, so that its staging leaves room for three slices."
 )
 PREDICT = {"speedup": 1.2}
 LIMIT = "All 8 warps wait for the slices, multiply, and store: while they store nothing is multiplied, some 8 % of a tile at K = 4096."

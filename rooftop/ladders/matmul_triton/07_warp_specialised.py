@@ -10,8 +10,8 @@ import triton.language as tl
 from rooftop.core.spec import Descriptor, Launch, Meta, Problem
 
 IDEA = (
-    "The loop over K is marked for warp specialisation. From a program of 4 warps the compiler makes 12: 4 that ask TMA for slices, and two groups of "
-    "4 that multiply half of the tile's rows each, with mbarriers between them and registers taken from the first for the others."
+    "The loop over K is marked for warp specialisation. The compiler turns a program of 4 warps into 12: 4 that load slices by TMA, and two groups of "
+    "4 that multiply half of the tile's rows each, with mbarriers between them and registers moved from the first to the others."
 )
 PREDICT = {"speedup": 1.05}
 LIMIT = (

@@ -9,8 +9,8 @@ import triton.language as tl
 
 from rooftop.core.spec import Launch, Problem
 
-IDEA = "One program a row goes over it in pieces of 1024 columns with one warp, twice: for the sum of squares, folded at each piece, and for the result."
-LIMIT = "The row is read twice, and the sum folded across the warp at each piece: 1.54 times the copy at 8192 columns of bf16, 1.56 from 32768."
+IDEA = "One program per row loops over it in pieces of 1024 columns with one warp, twice: for the sum of squares, reduced at each piece, and for the result."
+LIMIT = "The row is read twice, and the sum is reduced across the warp at each piece: 1.54 times the copy at 8192 columns of bf16, 1.56 from 32768 on."
 
 
 @triton.jit

@@ -9,9 +9,9 @@ import triton.language as tl
 
 from rooftop.core.spec import Launch, Problem
 
-IDEA = "The second reading goes from the end of the row backwards: what was read last still lies in the L2."
+IDEA = "The second pass goes from the end of the row backwards: what was read last is still in L2."
 PREDICT = {"speedup": 1.1}
-LIMIT = "What was read last is still near for short rows only: 1.22 times the copy at 8192 columns of bf16, 1.46 and 1.55 at 32768 and 131072."
+LIMIT = "The data read last are still in cache for short rows only: 1.22 times the copy at 8192 columns of bf16, 1.46 and 1.55 at 32768 and 131072."
 
 
 @triton.jit

@@ -9,9 +9,9 @@ import triton.language as tl
 
 from rooftop.core.spec import Launch, Problem
 
-IDEA = "The whole row at once, in registers: read once, written once. Sixteen elements a thread, up to 32 warps."
+IDEA = "The whole row in registers: read once, written once. Sixteen elements per thread, up to 32 warps."
 PREDICT = {"speedup": 1.3}
-LIMIT = "The copy within 2 %; rows of more than 32768 columns do not fit the registers of one program."
+LIMIT = "Within 2 % of a copy; rows of more than 32768 columns do not fit the registers of one program."
 
 
 @triton.jit

@@ -1,7 +1,7 @@
 /* rooftop
 idea    = "One launch: the block that has found the largest of its row goes over the row again, which is still in the L2 or the L1, and writes the codes."
 predict = { speedup = 1.5 }
-limit   = "Two bytes a load and one a store; a division, a comparison and two clamps for each."
+limit   = "Two bytes per load and one per store; a division, a comparison and two clamps for each."
 dtypes  = ["f32", "f16", "bf16"]
 args    = ["L: i32", "x: T[N, L]", "xs: i64 = stride(x, 0)", "codes: u8[N, BYTES]", "scale: f32[N]"]
 

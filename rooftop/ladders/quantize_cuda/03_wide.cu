@@ -1,7 +1,7 @@
 /* rooftop
 idea    = "Loads of 16 bytes, stores of 8, and the row stays in registers between its maximum and its codes: it is read once."
 predict = { speedup = 1.6, sectors_read = 16 }
-limit   = "Nine barriers between the read and the write, in which the block asks for nothing."
+limit   = "Nine barriers between the read and the write, during which the block has no load in flight."
 dtypes  = ["f32", "f16", "bf16"]
 args    = ["L: i32", "x: T[N, L]", "xs: i64 = stride(x, 0)", "codes: u8[N, BYTES]", "scale: f32[N]"]
 demands = { has = ["LDG.E.128"], spills = 0 }

@@ -1,7 +1,7 @@
 /* rooftop
-idea    = "The maximum through shuffles: one barrier is left."
+idea    = "The maximum is reduced by shuffles: one barrier is left."
 predict = { speedup = 1.15, sectors_read = 16 }
-limit   = "An IEEE division is a dozen instructions and a branch, and there is time for about twenty an element in all."
+limit   = "An IEEE division is a dozen instructions and a branch, and there is time for about twenty instructions per element in all."
 dtypes  = ["f32", "f16", "bf16"]
 args    = ["L: i32", "x: T[N, L]", "xs: i64 = stride(x, 0)", "codes: u8[N, BYTES]", "scale: f32[N]"]
 demands = { has = ["LDG.E.128"], spills = 0 }

@@ -1,7 +1,7 @@
 /* rooftop
-idea    = "Four bits as well: two codes a byte, put together in registers, so that a thread stores 4 bytes where it stored 8."
+idea    = "4-bit codes too: two codes per byte, packed in registers, so that a thread stores 4 bytes instead of 8."
 predict = { speedup = 1.0, sectors_read = 16 }
-limit   = "The instructions of the division, which fewer bytes do not make fewer."
+limit   = "The instructions of the division, whose number does not fall with the bytes."
 dtypes  = ["f32", "f16", "bf16"]
 args    = ["L: i32", "x: T[N, L]", "xs: i64 = stride(x, 0)", "codes: u8[N, BYTES]", "scale: f32[N]"]
 demands = { has = ["LDG.E.128"], spills = 0 }

@@ -1,7 +1,7 @@
 /* rooftop
-idea    = "Stochastic rounding as well: the value in steps of 2^-16 of a code, 16 random bits added, the fraction cut off. One hash of the seed and the index serves eight neighbours, each product of it two of them."
+idea    = "Stochastic rounding too: the value in steps of 2^-16 of a code, 16 random bits added, the fraction truncated. One hash of the seed and the index serves eight neighbours, each of its products two of them."
 predict = { speedup = 1.0, sectors_read = 16 }
-limit   = "The instructions of the division; those of the hash where it rounds stochastically."
+limit   = "The instructions of the division; with stochastic rounding also those of the hash."
 dtypes  = ["f32", "f16", "bf16"]
 args    = ["L: i32", "x: T[N, L]", "xs: i64 = stride(x, 0)", "codes: u8[N, BYTES]", "scale: f32[N]", "seed: i32"]
 demands = { has = ["LDG.E.128"], spills = 0 }

@@ -1,6 +1,6 @@
 /* rooftop
-idea    = "A block adds up 256 elements in shared memory: thread t adds the element `step` beside it where t is a multiple of 2 * step. A second launch adds up what the blocks found."
-limit   = "In each warp half of the lanes rest in the first step, nearly all in the last, and all warps go through all steps; a block lives for one load of each thread."
+idea    = "A block sums 256 elements in shared memory (interleaved addressing): thread t adds the element at distance `step` if t is a multiple of 2 * step. A second launch sums the results of the blocks."
+limit   = "Divergence: in each warp half of the lanes are idle in the first step, nearly all in the last, and all warps execute all steps. A block does only one load per thread."
 dtypes  = ["f32"]
 args    = ["x: f32[A, B, C, D, E]", "out: f32[A, 1, C, 1, E]"]
 

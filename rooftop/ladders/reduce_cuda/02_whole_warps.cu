@@ -1,7 +1,7 @@
 /* rooftop
-idea    = "The threads that work are neighbours: whole warps rest, and their issue slots are free. The elements stay where they were."
+idea    = "The active threads are neighbours: whole warps are idle, and their issue slots are free. The elements stay where they were."
 predict = { speedup = 1.1, conflicts = 3.9 }
-limit   = "Neighbouring threads are 2 * step words apart: up to 8 of them ask one bank."
+limit   = "Bank conflicts: neighbouring threads access words 2 * step apart, up to 8 of them in one bank."
 dtypes  = ["f32"]
 args    = ["x: f32[A, B, C, D, E]", "out: f32[A, 1, C, 1, E]"]
 

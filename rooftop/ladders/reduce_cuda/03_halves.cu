@@ -1,7 +1,7 @@
 /* rooftop
-idea    = "Each step adds the upper half to the lower: neighbouring threads ask neighbouring banks."
+idea    = "Sequential addressing: each step adds the upper half to the lower, so that neighbouring threads access neighbouring banks."
 predict = { speedup = 1.1, conflicts = 1 }
-limit   = "Each block reads 1 KiB and then passes nine barriers: most of the time nothing is asked of the memory."
+limit   = "Each block reads 1 KiB and then passes nine barriers: most of the time no load is in flight."
 dtypes  = ["f32"]
 args    = ["x: f32[A, B, C, D, E]", "out: f32[A, 1, C, 1, E]"]
 

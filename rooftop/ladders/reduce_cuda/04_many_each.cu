@@ -1,7 +1,7 @@
 /* rooftop
-idea    = "As many blocks as the card holds, and each thread adds many elements in a register before the tree begins: one tree for hundreds of elements a thread, and few parts."
+idea    = "As many blocks as fit the card at a time, and each thread sums many elements in a register before the tree begins: one tree for hundreds of elements per thread, and few partial sums."
 predict = { speedup = 3 }
-limit   = "Loads of 4 bytes; the compiler has four of them in flight for each thread."
+limit   = "Loads of 4 bytes; the compiler keeps four of them in flight per thread."
 dtypes  = ["f32"]
 args    = ["x: f32[A, B, C, D, E]", "out: f32[A, 1, C, 1, E]"]
 

@@ -1,7 +1,7 @@
 /* rooftop
-idea    = "Warps add by shuffles, without barriers; one barrier is left, between warps."
+idea    = "Warps reduce by shuffles, without barriers; one barrier is left, between warps."
 predict = { speedup = 1.02 }
-limit   = "The trees were a small part already: what is left is the number of bytes in flight."
+limit   = "The trees were already a small part of the time: what remains is the number of bytes in flight."
 dtypes  = ["f32"]
 args    = ["x: f32[A, B, C, D, E]", "out: f32[A, 1, C, 1, E]"]
 

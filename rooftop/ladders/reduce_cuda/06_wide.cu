@@ -1,5 +1,5 @@
 /* rooftop
-idea    = "Loads of 16 bytes, four of them in flight before the first is added: 64 bytes a thread where there were 16."
+idea    = "Loads of 16 bytes, four of them in flight before the first is added: 64 bytes per thread instead of 16."
 predict = { speedup = 1.1, sectors_read = 16 }
 limit   = "The read itself; the second launch waits for the first to end."
 dtypes  = ["f32"]

@@ -1,7 +1,7 @@
 /* rooftop
-idea    = "One block a row: neighbouring threads read neighbouring elements, and their sums are folded in shared memory, half of the threads at a time."
+idea    = "One block per row: neighbouring threads read neighbouring elements, and their sums are reduced in shared memory, with half of the threads at each step."
 predict = { speedup = 12, sectors_read = 2, reads = 3 }
-limit   = "An instruction moves one element: 10 instructions for it in the loop of the sum, 21 in that of the result, which has one load of the row in flight a thread. 1.38 times the time of a copy at 8192 columns of bf16, 2.27 times at 32768."
+limit   = "Each load or store moves one element: 10 instructions per element in the loop of the sum, 21 in that of the result, which has one load of the row in flight per thread. 1.38 times the time of a copy at 8192 columns of bf16, 2.27 times at 32768."
 dtypes  = ["f32", "bf16"]
 args   = ["R: i64", "C: u32", "x: T[R, C]", "xs: i64 = stride(x, 0)", "weight: T[C]?", "y: T[R, C]", "ys: i64 = stride(y, 0)", "eps: f32"]
 

@@ -1,7 +1,7 @@
 /* rooftop
-idea    = "The sums are folded inside each warp by shuffles, and only one value a warp goes through shared memory: one barrier instead of nine."
+idea    = "The sums are reduced within each warp by shuffles, and only one value per warp goes through shared memory: one barrier instead of nine."
 predict = { speedup = 1.05 }
-limit   = "What limits rung 02: its barriers cost next to nothing. 245.4 µs for 246.6 at 8192 columns of bf16, and no difference beyond noise at longer rows."
+limit   = "The same as for rung 02: its barriers cost almost nothing. 245.4 µs for 246.6 at 8192 columns of bf16, and no difference beyond noise at longer rows."
 dtypes  = ["f32", "bf16"]
 args   = ["R: i64", "C: u32", "x: T[R, C]", "xs: i64 = stride(x, 0)", "weight: T[C]?", "y: T[R, C]", "ys: i64 = stride(y, 0)", "eps: f32"]
 

@@ -1,7 +1,7 @@
 /* rooftop
-idea    = "Each thread loads and stores 16 bytes at once where rows start on 16-byte boundaries: an eighth of the instructions, and more bytes in flight."
+idea    = "Each thread loads and stores vectors of 16 bytes if rows start on 16-byte boundaries: an eighth of the instructions, and more bytes in flight."
 predict = { speedup = 1.5, sectors_read = 16 }
-limit   = "The row is read twice. At 8192 columns of bf16 that is 1.12 times the time of a copy, 1.30 in float32; from 32768 columns 1.52 to 1.57 times, about the three crossings of the memory that two readings and a writing take, where a copy has two."
+limit   = "The row is read twice. At 8192 columns of bf16 that is 1.12 times the time of a copy, 1.30 in float32; from 32768 columns on 1.52 to 1.57 times, about the ratio of two reads and a write to a copy's one read and one write."
 dtypes  = ["f32", "bf16"]
 demands = { has = ["LDG.E.128", "STG.E.128"], spills = 0 }
 args   = ["R: i64", "C: u32", "x: T[R, C]", "xs: i64 = stride(x, 0)", "weight: T[C]?", "y: T[R, C]", "ys: i64 = stride(y, 0)", "eps: f32"]

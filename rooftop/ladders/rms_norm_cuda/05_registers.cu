@@ -1,7 +1,7 @@
 /* rooftop
-idea    = "The row stays in the registers of its block, as it lies in memory: read once, written once."
+idea    = "The row stays in the registers of its block, in the format it has in memory: read once, written once."
 predict = { speedup = 1.2, reads = 2 }
-limit   = "In bf16 the words of each load are taken apart before the next load is issued, so a thread has 16 bytes in flight: 1.05 times the time of a copy at 8192 columns, 1.28 at 32768, where one block is all that a multiprocessor holds. In float32 all loads are issued at once: 1.005 and 1.03. Rows above 128 KiB do not fit."
+limit   = "In bf16 the words of each load are unpacked before the next load is issued, so a thread has 16 bytes in flight: 1.05 times the time of a copy at 8192 columns, 1.28 at 32768, where only one block fits a multiprocessor. In float32 all loads are issued together: 1.005 and 1.03. Rows above 128 KiB do not fit."
 dtypes  = ["f32", "bf16"]
 demands = { has = ["LDG.E.128", "STG.E.128"], spills = 0 }
 valid   = "C * bytes(x) <= 16 * threads * packs"

@@ -1,7 +1,7 @@
 /* rooftop
-idea    = "A cluster of blocks shares a row: each has its part in shared memory, and its warps pass their sums straight into the shared memory of all blocks of the cluster. Rows may be sixteen times as long and are still read once; and the parts of a long row leave room for several blocks on a multiprocessor."
+idea    = "A row is divided among the blocks of a cluster: each block holds its part in shared memory, and its warps store their sums into the shared memory of all blocks of the cluster (distributed shared memory). Rows may be sixteen times as long and are still read once; and the parts of a long row are small enough for several blocks per multiprocessor."
 predict = { speedup = 1.0, reads = 2 }
-limit   = "A block that has added up its part waits for the slowest of its cluster, and the next row is not asked for before a block ends. Long rows read the weight again from L2."
+limit   = "A block that has summed its part waits for the slowest of its cluster, and the loads of the next row start only when a block ends. Long rows read the weight again from L2."
 dtypes  = ["f32", "bf16"]
 demands = { has = ["LDGSTS.E.128", "STG.E.128"], spills = 0 }
 args   = ["R: i64", "C: u32", "x: T[R, C]", "xs: i64 = stride(x, 0)", "weight: T[C]?", "y: T[R, C]", "ys: i64 = stride(y, 0)", "eps: f32"]

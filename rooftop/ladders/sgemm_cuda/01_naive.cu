@@ -1,5 +1,5 @@
 /* rooftop
-idea    = "One thread an output: it walks a row of a and a column of b. Neighbouring threads take neighbouring rows."
+idea    = "One thread computes one output: it loops over a row of a and a column of b. Neighbouring threads compute neighbouring rows."
 predict = { speedup = 1.0, sectors_read = 16.5, sectors_written = 32 }
 limit   = "The 32 threads of a warp read 32 rows of a and write 32 rows of the result: every access touches 32 separate sectors."
 dtypes  = ["f32"]

@@ -1,7 +1,7 @@
 /* rooftop
-idea    = "Neighbouring threads take neighbouring columns: a warp reads 128 bytes of a row of b at once, one number of a, and writes 128 bytes."
+idea    = "Neighbouring threads compute neighbouring columns: a warp reads 128 contiguous bytes of a row of b and one number of a, and writes 128 contiguous bytes."
 predict = { speedup = 8.0, sectors_read = 2.5, sectors_written = 4 }
-limit   = "Two loads for each FMA, and the L1 cache answers one a clock."
+limit   = "Two loads for each FMA, and the L1 cache serves one per clock."
 dtypes  = ["f32"]
 args    = ["M: i32", "N: i32", "K: i32", "alpha: f32", "a: f32[M, K]", "lda: i64 = stride(a, 0)", "b: f32[K, N]", "ldb: i64 = stride(b, 0)", "beta: f32", "c: f32[M, N]?", "ldc: i64 = stride(c, 0)", "out: f32[M, N]", "ldo: i64 = stride(out, 0)"]
 demands = { has = ["FFMA"], spills = 0 }

@@ -1,7 +1,7 @@
 /* rooftop
-idea    = "A thread makes a column of 8 outputs: one number of b, kept in a register, meets eight of a."
+idea    = "A thread computes a column of 8 outputs: one number of b, kept in a register, is multiplied by eight of a."
 predict = { speedup = 2.0, wavefronts_per_fma = 0.65 }
-limit   = "Nine numbers from shared memory for eight FMAs: the compiler fetches a's two at a time or more, but they still take the turns of nine."
+limit   = "Nine numbers from shared memory for eight FMAs: the compiler loads those of a two at a time or more, but the bandwidth of shared memory used is that of nine."
 dtypes  = ["f32"]
 args    = ["M: i32", "N: i32", "K: i32", "alpha: f32", "a: f32[M, K]", "lda: i64 = stride(a, 0)", "b: f32[K, N]", "ldb: i64 = stride(b, 0)", "beta: f32", "c: f32[M, N]?", "ldc: i64 = stride(c, 0)", "out: f32[M, N]", "ldo: i64 = stride(out, 0)"]
 demands = { has = ["FFMA", "LDS"], spills = 0 }

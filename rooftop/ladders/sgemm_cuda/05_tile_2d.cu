@@ -1,7 +1,7 @@
 /* rooftop
-idea    = "A thread makes an 8 x 8 tile of outputs: each slice of k brings eight numbers of a and eight of b into registers, and their outer product is 64 FMAs."
+idea    = "A thread computes an 8 x 8 tile of outputs: each slice of k loads eight numbers of a and eight of b into registers, and their outer product is 64 FMAs."
 predict = { speedup = 1.9, wavefronts_per_fma = 0.33, conflicts = 2, sectors_written = 32 }
-limit   = "Bank conflicts, and copies of one number an instruction."
+limit   = "Bank conflicts, and copies of one number per instruction."
 dtypes  = ["f32"]
 args    = ["M: i32", "N: i32", "K: i32", "alpha: f32", "a: f32[M, K]", "lda: i64 = stride(a, 0)", "b: f32[K, N]", "ldb: i64 = stride(b, 0)", "beta: f32", "c: f32[M, N]?", "ldc: i64 = stride(c, 0)", "out: f32[M, N]", "ldo: i64 = stride(out, 0)"]
 demands = { has = ["FFMA", "LDS"], spills = 0 }

@@ -1,5 +1,5 @@
 /* rooftop
-idea    = "Sixteen bytes an instruction on the way in and out, where rows begin on 16 bytes; elsewhere one number at a time, as before."
+idea    = "Loads and stores of 16 bytes where rows begin on 16 bytes; otherwise one number at a time, as before."
 predict = { speedup = 1.1, sectors_read = 16 }
 limit   = "Bank conflicts: a warp's threads read b 32 bytes apart, and its two rows of a lie 256 bytes apart, in one bank."
 dtypes  = ["f32"]

@@ -1,7 +1,7 @@
 /* rooftop
-idea    = "a is turned on its way into shared memory: a slice of k is then a row, and eight numbers are two loads of 16 bytes."
+idea    = "a is transposed as it is stored to shared memory: a slice of k is then a row, and eight numbers are two loads of 16 bytes."
 predict = { speedup = 1.25, wavefronts_per_fma = 0.33, conflicts = 2 }
-limit   = "Bank conflicts: a warp's threads read b 32 bytes apart, so each load takes two turns, and the turned stores of a meet in pairs. The gain is small because the compiler had already fetched a for four k at once, along its rows."
+limit   = "Bank conflicts: a warp's threads read b 32 bytes apart, so each load takes two wavefronts, and the transposed stores of a have two-way conflicts. The gain is small because the compiler had already loaded a for four k at a time, along its rows."
 dtypes  = ["f32"]
 args    = ["M: i32", "N: i32", "K: i32", "alpha: f32", "a: f32[M, K]", "lda: i64 = stride(a, 0)", "b: f32[K, N]", "ldb: i64 = stride(b, 0)", "beta: f32", "c: f32[M, N]?", "ldc: i64 = stride(c, 0)", "out: f32[M, N]", "ldo: i64 = stride(out, 0)"]
 demands = { has = ["FFMA", "LDS.128", "LDG.E.128"], spills = 0 }

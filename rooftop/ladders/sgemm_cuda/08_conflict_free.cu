@@ -1,7 +1,7 @@
 /* rooftop
-idea    = "The thread's 8 x 8 tile is taken apart into four squares of 4 x 4, so that neighbouring threads read neighbouring 16 bytes; the rows of turned a are 4 numbers longer, so that its stores spread over the banks."
+idea    = "The thread's 8 x 8 tile is split into four tiles of 4 x 4, so that neighbouring threads read neighbouring 16 bytes. The rows of the transposed a are padded by 4 numbers, so that its stores spread over the banks."
 predict = { speedup = 1.2, wavefronts_per_fma = 0.2, conflicts = 1, sectors_written = 16 }
-limit   = "A thread reads 16 numbers for 64 FMAs: at full rate that is all that shared memory can give."
+limit   = "A thread reads 16 numbers for 64 FMAs: at full rate that is the whole bandwidth of shared memory."
 dtypes  = ["f32"]
 args    = ["M: i32", "N: i32", "K: i32", "alpha: f32", "a: f32[M, K]", "lda: i64 = stride(a, 0)", "b: f32[K, N]", "ldb: i64 = stride(b, 0)", "beta: f32", "c: f32[M, N]?", "ldc: i64 = stride(c, 0)", "out: f32[M, N]", "ldo: i64 = stride(out, 0)"]
 demands = { has = ["FFMA", "LDS.128", "LDG.E.128"], spills = 0 }

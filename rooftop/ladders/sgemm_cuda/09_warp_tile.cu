@@ -1,7 +1,7 @@
 /* rooftop
-idea    = "Between the block and the thread comes the warp: its 32 threads make a compact 64 x 32 of the outputs, so that a slice of k brings them 96 different numbers instead of 144."
+idea    = "A warp tile between block tile and thread tile: the 32 threads of a warp compute a compact 64 x 32 of the outputs, so that a slice of k needs 96 different numbers instead of 144."
 predict = { speedup = 1.02, wavefronts_per_fma = 0.2 }
-limit   = "It gains nothing on these cards: a load of 16 bytes takes a warp four turns, whether its threads share numbers or not, and the compiler's order of the FMAs is a little worse. The next rungs keep its shape. Between two barriers still nothing is multiplied: the block waits for memory, stores, and waits again."
+limit   = "No gain on these cards: a 16-byte load of a warp takes four wavefronts, whether its threads share numbers or not, and the compiler's order of the FMAs is a little worse. The next rungs keep this shape. Between two barriers nothing is multiplied yet: the block waits for memory, stores, and waits again."
 dtypes  = ["f32"]
 args    = ["M: i32", "N: i32", "K: i32", "alpha: f32", "a: f32[M, K]", "lda: i64 = stride(a, 0)", "b: f32[K, N]", "ldb: i64 = stride(b, 0)", "beta: f32", "c: f32[M, N]?", "ldc: i64 = stride(c, 0)", "out: f32[M, N]", "ldo: i64 = stride(out, 0)"]
 demands = { has = ["FFMA", "LDS.128", "LDG.E.128"], spills = 0 }

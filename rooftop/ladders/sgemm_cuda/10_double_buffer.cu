@@ -1,7 +1,7 @@
 /* rooftop
-idea    = "Two buffers of shared memory: while one tile is multiplied, the next is on its way from memory into registers, and goes into the other buffer afterwards. One barrier a tile instead of two."
+idea    = "Double buffering in shared memory: while one tile is multiplied, the next is loaded from memory into registers, and is stored to the other buffer afterwards. One barrier per tile instead of two."
 predict = { speedup = 1.1 }
-limit   = "The tile on its way takes registers, so that less of the loop can be unrolled, and two instructions a number; and only one tile is on its way."
+limit   = "The tile in flight occupies registers, so that less of the loop can be unrolled, and costs two instructions per number; and only one tile is in flight."
 dtypes  = ["f32"]
 args    = ["M: i32", "N: i32", "K: i32", "alpha: f32", "a: f32[M, K]", "lda: i64 = stride(a, 0)", "b: f32[K, N]", "ldb: i64 = stride(b, 0)", "beta: f32", "c: f32[M, N]?", "ldc: i64 = stride(c, 0)", "out: f32[M, N]", "ldo: i64 = stride(out, 0)"]
 demands = { has = ["FFMA", "LDS.128", "LDG.E.128"], spills = 0 }

@@ -1,7 +1,7 @@
 /* rooftop
-idea    = "Four stages of shared memory, filled by asynchronous copies that pass through no register: three tiles are in flight while one is multiplied. a is turned by copies of single numbers, whatever its rows begin on. Nothing can be put right on the way, so the tile that may be short comes first, and rows past the edge are copied from the last one inside."
+idea    = "Four stages of shared memory, filled by asynchronous copies (cp.async) that use no registers: three tiles are in flight while one is multiplied. a is transposed by copies of single numbers, whatever the alignment of its rows. The copies cannot mask elements, so the tile that may be partial comes first, and rows past the edge are copied from the last valid row."
 predict = { speedup = 1.1, sectors_read = 6.4 }
-limit   = "Instructions that are no FMAs: 32 loads from shared memory and 5 copies with their addresses beside 512 FMAs. a, turned on its way, comes in copies of 4 bytes, four of them where rung 10 has one load of 16: 4 % behind it at 4096 cubed, 1 % at 8192; ahead of it by 8 % at 1024, where waiting is what costs."
+limit   = "Instructions that are not FMAs: 32 loads from shared memory and 5 copies with their addresses for 512 FMAs. The transposed a is copied 4 bytes at a time, four copies where rung 10 has one load of 16: 4 % slower than rung 10 at 4096 cubed, 1 % at 8192; 8 % faster at 1024, where latency is the cost."
 dtypes  = ["f32"]
 args    = ["M: i32", "N: i32", "K: i32", "alpha: f32", "a: f32[M, K]", "lda: i64 = stride(a, 0)", "b: f32[K, N]", "ldb: i64 = stride(b, 0)", "beta: f32", "c: f32[M, N]?", "ldc: i64 = stride(c, 0)", "out: f32[M, N]", "ldo: i64 = stride(out, 0)"]
 demands = { has = ["FFMA", "LDS.128", "LDGSTS"], spills = 0 }

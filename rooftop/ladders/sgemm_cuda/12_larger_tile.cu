@@ -1,7 +1,7 @@
 /* rooftop
-idea    = "A block makes 128 x 256 outputs and a thread 8 x 16: 24 numbers from shared memory for 128 FMAs instead of 16 for 64. One block is on a multiprocessor instead of two, and its four stages no longer fit the 48 KiB of static shared memory."
+idea    = "A block computes 128 x 256 outputs and a thread 8 x 16: 24 numbers from shared memory for 128 FMAs instead of 16 for 64. One block fits a multiprocessor instead of two, and its four stages no longer fit the 48 KiB of static shared memory."
 predict = { speedup = 1.12, wavefronts_per_fma = 0.17 }
-limit   = "Waiting for shared memory: two warps on a scheduler, and the loads of a slice of k are not far enough from the FMAs that need them. 1.14 times rung 11 at 4096 cubed on an H200."
+limit   = "Latency of shared memory: two warps per scheduler, and the loads of a slice of k are not far enough ahead of the FMAs that use them. 1.14 times rung 11 at 4096 cubed on an H200."
 dtypes  = ["f32"]
 args    = ["M: i32", "N: i32", "K: i32", "alpha: f32", "a: f32[M, K]", "lda: i64 = stride(a, 0)", "b: f32[K, N]", "ldb: i64 = stride(b, 0)", "beta: f32", "c: f32[M, N]?", "ldc: i64 = stride(c, 0)", "out: f32[M, N]", "ldo: i64 = stride(out, 0)"]
 demands = { has = ["FFMA", "LDS.128", "LDGSTS"], spills = 0 }

@@ -1,7 +1,7 @@
 /* rooftop
-idea    = "Two sets of registers for the slices of k: while one slice is multiplied, the next is on its way from shared memory, also over the end of a tile."
+idea    = "Two register sets for the slices of k: while one slice is multiplied, the next is loaded from shared memory, across the end of a tile too."
 predict = { speedup = 1.1 }
-limit   = "Issue slots: of 1,121 instructions in the loop 1,024 are FMAs, and an FMA whose operands lie in one register bank takes two slots. With loads of 4 bytes, which the compiler did not join here, the loop had 1,171 instructions and was slower than rung 12."
+limit   = "Issue slots: 1,024 of the 1,121 instructions in the loop are FMAs, and an FMA whose operands lie in one register bank takes two slots. With loads of 4 bytes, which the compiler did not merge here, the loop had 1,171 instructions and was slower than rung 12."
 dtypes  = ["f32"]
 args    = ["M: i32", "N: i32", "K: i32", "alpha: f32", "a: f32[M, K]", "lda: i64 = stride(a, 0)", "b: f32[K, N]", "ldb: i64 = stride(b, 0)", "beta: f32", "c: f32[M, N]?", "ldc: i64 = stride(c, 0)", "out: f32[M, N]", "ldo: i64 = stride(out, 0)"]
 demands = { has = ["FFMA", "LDS.128", "LDGSTS"], spills = 0 }

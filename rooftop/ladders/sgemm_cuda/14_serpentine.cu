@@ -1,7 +1,7 @@
 /* rooftop
-idea    = "The FMAs walk the thread's tile in a serpentine: of two that follow each other one operand is the same, and stays in the register cache."
+idea    = "The FMAs walk the thread's tile in a serpentine: two successive FMAs share one operand, which stays in the register reuse cache."
 predict = { speedup = 1.05 }
-limit   = "At large sizes the L2: blocks that run together walk along one row of tiles, and each reads other columns of b."
+limit   = "L2 bandwidth at large sizes: blocks that run concurrently lie along one row of tiles, and each reads other columns of b."
 dtypes  = ["f32"]
 args    = ["M: i32", "N: i32", "K: i32", "alpha: f32", "a: f32[M, K]", "lda: i64 = stride(a, 0)", "b: f32[K, N]", "ldb: i64 = stride(b, 0)", "beta: f32", "c: f32[M, N]?", "ldc: i64 = stride(c, 0)", "out: f32[M, N]", "ldo: i64 = stride(out, 0)"]
 demands = { has = ["FFMA", "LDS.128", "LDGSTS"], spills = 0 }

@@ -1,7 +1,7 @@
 /* rooftop
-idea    = "Blocks take tiles in groups of 8 rows: down the rows of a group, then on to the next column. Those that run together share rows of a and columns of b in L2."
+idea    = "Blocks process tiles in groups of 8 rows: down the rows of a group, then on to the next column. Concurrent blocks share rows of a and columns of b in L2."
 predict = { speedup = 1.03 }
-limit   = "At 4096 cubed nothing is gained, since a, b and the result nearly fit the L2 of an H200: 0.5 %. What is left is the check in the loop, which keeps the compiler from moving FMAs over it, and sizes that leave multiprocessors idle."
+limit   = "No gain at 4096 cubed (0.5 %), since a, b and the result nearly fit the L2 of an H200. What remains is the check in the loop, which keeps the compiler from moving FMAs across it, and sizes that leave multiprocessors idle."
 dtypes  = ["f32"]
 args    = ["M: i32", "N: i32", "K: i32", "alpha: f32", "a: f32[M, K]", "lda: i64 = stride(a, 0)", "b: f32[K, N]", "ldb: i64 = stride(b, 0)", "beta: f32", "c: f32[M, N]?", "ldc: i64 = stride(c, 0)", "out: f32[M, N]", "ldo: i64 = stride(out, 0)"]
 demands = { has = ["FFMA", "LDS.128", "LDGSTS"], spills = 0 }

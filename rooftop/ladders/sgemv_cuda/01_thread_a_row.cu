@@ -1,7 +1,7 @@
 /* rooftop
-idea    = "One thread a row of the matrix: what one would write on a CPU."
+idea    = "One thread per row of the matrix: what one would write for a CPU."
 predict = { sectors_read = 16.5 }
-limit   = "The 32 threads of a warp read 32 rows: 32 sectors a load, of which the L1 must keep the rest for the next seven loads. 8192 rows are 32 blocks for 132 multiprocessors."
+limit   = "The 32 threads of a warp read 32 rows: 32 sectors per load, and L1 must keep them for the next seven loads. 8192 rows are 32 blocks for 132 multiprocessors."
 dtypes  = ["f32"]
 args    = ["M: i32", "K: i32", "a: T[B, M, K]", "am: i64 = stride(a, 1)", "x: T[B, R, K]", "y: T[B, R, M]"]
 

@@ -1,5 +1,5 @@
 /* rooftop
-idea    = "A warp a row: its lanes read 128 neighbouring bytes at once, and add up by shuffles at the end."
+idea    = "One warp per row: its lanes read 128 contiguous bytes per load, and reduce by shuffles at the end."
 predict = { speedup = 8, sectors_read = 4 }
 limit   = "Loads of 4 bytes, two for each FMA: the row's and the vector's."
 dtypes  = ["f32"]

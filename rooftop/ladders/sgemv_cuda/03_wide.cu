@@ -1,7 +1,7 @@
 /* rooftop
-idea    = "16 bytes a load, and four loads of the row in flight."
+idea    = "16 bytes per load, and four loads of the row in flight."
 predict = { speedup = 1.3, sectors_read = 16 }
-limit   = "The vector is read from the L1 as often as the matrix from memory: half of all loads."
+limit   = "The vector is read from L1 as often as the matrix from memory: half of all loads."
 dtypes  = ["f32"]
 args    = ["M: i32", "K: i32", "a: T[B, M, K]", "am: i64 = stride(a, 1)", "x: T[B, R, K]", "y: T[B, R, M]"]
 demands = { has = ["LDG.E.128"], spills = 0 }

@@ -1,7 +1,7 @@
 /* rooftop
-idea    = "A warp takes four rows, so that what it reads of the vector serves four."
+idea    = "A warp computes four rows, so that each load of the vector serves four rows."
 predict = { speedup = 1.05, sectors_read = 16 }
-limit   = "A fourth of the warps: 256 blocks at 8192 rows, two for each multiprocessor, and fewer where the matrix has few rows."
+limit   = "A fourth of the warps: 256 blocks at 8192 rows, two for each multiprocessor, and fewer if the matrix has few rows."
 dtypes  = ["f32"]
 args    = ["M: i32", "K: i32", "a: T[B, M, K]", "am: i64 = stride(a, 1)", "x: T[B, R, K]", "y: T[B, R, M]"]
 demands = { has = ["LDG.E.128"], spills = 0 }

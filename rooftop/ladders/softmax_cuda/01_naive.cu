@@ -1,6 +1,6 @@
 /* rooftop
-idea   = "One thread a row, three passes over it: maximum, sum, result. What one would write on a CPU."
-limit  = "The 32 threads of a warp read 32 rows: each load touches 32 sectors for 64 useful bytes, and 64 warps are all the parallelism 2048 rows give."
+idea   = "One thread per row, three passes over it: maximum, sum, result. What one would write for a CPU."
+limit  = "The 32 threads of a warp read 32 rows: each load touches 32 sectors for 64 useful bytes, and 2048 rows give only 64 warps of parallelism."
 dtypes = ["f32", "bf16"]
 args   = ["R: i64", "C: u32", "x: T[R, C, 1]", "xs: i64 = stride(x, 0)", "y: T[R, C, 1]", "ys: i64 = stride(y, 0)"]
 

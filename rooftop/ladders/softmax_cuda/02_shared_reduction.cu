@@ -1,7 +1,7 @@
 /* rooftop
-idea    = "A block a row: neighbouring threads read neighbouring elements, and maximum and sum are folded in shared memory, half the threads at each step."
+idea    = "One block per row: neighbouring threads read neighbouring elements, and maximum and sum are tree reductions in shared memory, with half the threads at each step."
 predict = { speedup = 10, sectors_read = 2, reads = 3 }
-limit   = "Three passes over the row, and 16 barriers a row while most threads wait."
+limit   = "Three passes over the row, and 16 barriers per row while most threads wait."
 dtypes  = ["f32", "bf16"]
 args    = ["C: u32", "x: T[R, C, 1]", "xs: i64 = stride(x, 0)", "y: T[R, C, 1]", "ys: i64 = stride(y, 0)"]
 

@@ -1,7 +1,7 @@
 /* rooftop
-idea    = "One pass for maximum and sum: when a larger element comes, the sum so far is scaled down to it. Two passes instead of three."
+idea    = "Online softmax, one pass for maximum and sum: when a larger element is found, the sum so far is rescaled to it. Two passes instead of three."
 predict = { speedup = 1.2, reads = 2 }
-limit   = "Each thread's chain of dependent exponentials, and sixteen barriers a row."
+limit   = "Each thread's chain of dependent exponentials, and sixteen barriers per row."
 dtypes  = ["f32", "bf16"]
 args    = ["C: u32", "x: T[R, C, 1]", "xs: i64 = stride(x, 0)", "y: T[R, C, 1]", "ys: i64 = stride(y, 0)"]
 

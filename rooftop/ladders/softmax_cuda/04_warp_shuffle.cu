@@ -1,7 +1,7 @@
 /* rooftop
-idea    = "The threads of a warp fold maximum and sum through registers (shuffles); shared memory holds one value a warp, and two barriers a row are left instead of sixteen."
+idea    = "The threads of a warp reduce maximum and sum in registers (shuffles); shared memory holds one value per warp, and two barriers per row are left instead of sixteen."
 predict = { speedup = 1.05 }
-limit   = "Two bytes a load: eight times the load and store instructions that the bytes need."
+limit   = "Two bytes per load: eight times as many load and store instructions as the bytes need."
 dtypes  = ["f32", "bf16"]
 args    = ["C: u32", "x: T[R, C, 1]", "xs: i64 = stride(x, 0)", "y: T[R, C, 1]", "ys: i64 = stride(y, 0)"]
 

@@ -1,7 +1,7 @@
 /* rooftop
-idea    = "Sixteen bytes an access instead of one element: eight bf16 or four f32 with one instruction. Rows that do not begin on 16 bytes go element by element, as before."
+idea    = "Loads and stores of 16 bytes instead of one element: eight bf16 or four f32 per instruction. Rows that do not begin on 16 bytes are read and written element by element, as before."
 predict = { speedup = 1.5, sectors_read = 16, reads = 2 }
-limit   = "The row is read twice, the second time from the L2 where it is too long for the L1."
+limit   = "The row is read twice, the second time from L2 if it is too long for L1."
 dtypes  = ["f32", "bf16"]
 args    = ["C: u32", "x: T[R, C, 1]", "xs: i64 = stride(x, 0)", "y: T[R, C, 1]", "ys: i64 = stride(y, 0)"]
 demands = { has = ["LDG.E.128", "STG.E.128"], spills = 0 }

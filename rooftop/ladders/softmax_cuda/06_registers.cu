@@ -1,7 +1,7 @@
 /* rooftop
-idea    = "The row stays in the registers of its block, as floats: read once, written once, and each exponential is taken once."
+idea    = "The row stays in the registers of its block, as floats: read once, written once, and each exponential is computed once."
 predict = { speedup = 1.15, reads = 1 }
-limit   = "A row of 32768 floats takes half of a multiprocessor's registers: one block at a time, and while it computes nothing is loaded. Longer rows do not fit."
+limit   = "A row of 32768 floats occupies half of a multiprocessor's registers: one block at a time, and while it computes nothing is loaded. Longer rows do not fit."
 dtypes  = ["f32", "bf16"]
 args    = ["C: u32", "x: T[R, C, 1]", "xs: i64 = stride(x, 0)", "y: T[R, C, 1]", "ys: i64 = stride(y, 0)"]
 demands = { has = ["LDG.E.128", "STG.E.128"], spills = 0 }

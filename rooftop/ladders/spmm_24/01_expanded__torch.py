@@ -7,7 +7,7 @@ from typing import Any
 
 from rooftop.core.spec import Problem
 
-IDEA = "Nothing new to write: the zeros are put back, and cuBLAS multiplies them with the rest."
+IDEA = "No new kernel: the matrix is expanded with its zeros, and cuBLAS multiplies it as a dense matrix."
 PREDICT = {"speedup": 1.0}
 LIMIT = "Half of the products are with zero; the expansion is several passes over the matrix, in each call."
 

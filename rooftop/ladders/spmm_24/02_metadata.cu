@@ -1,7 +1,7 @@
 /* rooftop
-idea    = "A thread an element of the result: it reads the code of each group of four, and multiplies the two values with the rows of b that it names."
+idea    = "One thread per element of the result: it reads the code of each group of four, and multiplies the two values with the rows of b that the code selects."
 predict = { speedup = 0.02 }
-limit   = "No tensor core, and some ten instructions for two products."
+limit   = "No tensor cores, and some ten instructions for two products."
 dtypes  = ["bf16"]
 args    = ["M: i32", "N: i32", "groups: i32 = H // 2", "blocks: i32 = C", "values: T[M, H]", "meta: i32[S, C, L, 4]", "b: T[K, N]", "kb: i64 = stride(b, 0)", "nb: i64 = stride(b, 1)", "om: i64 = 1 if transposed else N", "on: i64 = M if transposed else 1", "out: T[P, Q]"]
 

@@ -1,7 +1,7 @@
 /* rooftop
-idea    = "A thread an element of the result, neighbours in a warp along N: an element of a block is read once for 32 of them."
+idea    = "One thread per element of the result, neighbours in a warp along N: an element of a block is read once for 32 of them."
 predict = { speedup = 1.0 }
-limit   = "No tensor core: one FMA for each load of b."
+limit   = "No tensor cores: one FMA for each load of b."
 dtypes  = ["bf16"]
 args    = ["M: i32", "N: i32", "K: i32", "high: i32 = H", "wide: i32 = W", "values: T[B, H, W]", "columns: i32[B]", "offsets: i32[P]", "b: T[K, N]", "bs: i64 = stride(b, 0)", "out: T[M, N]"]
 

@@ -1,7 +1,7 @@
 /* rooftop
-idea    = "A thread a row and column, columns of one row far apart in the grid: neighbours in a warp have different rows."
+idea    = "One thread per row and column, columns of one row far apart in the grid: neighbours in a warp have different rows."
 predict = { speedup = 1.0 }
-limit   = "Each lane walks along a row of its own: its loads of b, of columns and of values fall on 32 lines at a time."
+limit   = "Each lane loops over a row of its own: its loads of b, of columns and of values touch 32 lines at a time."
 dtypes  = ["f32"]
 args    = ["M: i32", "N: i32", "values: T[Z]", "columns: i32[Z]", "offsets: i32[P]", "b: T[K, N]", "bs: i64 = stride(b, 0)", "out: T[M, N]"]
 

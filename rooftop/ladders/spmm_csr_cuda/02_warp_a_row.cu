@@ -1,7 +1,7 @@
 /* rooftop
-idea    = "A warp a row: its lanes are 32 columns side by side, so that a row of b comes in one line, and an element is read once for all of them."
+idea    = "One warp per row: its lanes are 32 neighbouring columns, so that a load of a row of b is one line, and an element is read once for all of them."
 predict = { speedup = 8.0 }
-limit   = "One load of b in flight a warp: the latency of L2 for each element. 4 bytes a lane."
+limit   = "One load of b in flight per warp: the latency of L2 for each element. 4 bytes per lane."
 dtypes  = ["f32"]
 args    = ["M: i32", "N: i32", "values: T[Z]", "columns: i32[Z]", "offsets: i32[P]", "b: T[K, N]", "bs: i64 = stride(b, 0)", "out: T[M, N]"]
 

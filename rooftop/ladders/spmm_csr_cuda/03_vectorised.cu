@@ -1,7 +1,7 @@
 /* rooftop
-idea    = "A lane has four columns, 16 bytes: a quarter of the loads of b, and of an element's index and value, for the same products."
+idea    = "A lane computes four columns, 16 bytes: a quarter of the loads of b, and of an element's index and value, for the same products."
 predict = { speedup = 2.0 }
-limit   = "One load in flight a warp still; where N is under 128, lanes have nothing to do."
+limit   = "Still one load in flight per warp; if N is under 128, lanes are idle."
 dtypes  = ["f32"]
 args    = ["M: i32", "N: i32", "values: T[Z]", "columns: i32[Z]", "offsets: i32[P]", "b: T[K, N]", "bs: i64 = stride(b, 0)", "out: T[M, N]"]
 

@@ -1,7 +1,7 @@
 /* rooftop
-idea    = "Eight elements at a time: their indices first, then their rows of b, then the products, so that eight rows are in flight at once."
+idea    = "Eight elements at a time: their indices first, then their rows of b, then the products, so that eight rows are in flight together."
 predict = { speedup = 2.0 }
-limit   = "A row of many elements is one warp's work, however many warps are done; where N is under 128, lanes have nothing to do."
+limit   = "Load imbalance: one warp processes a row of many elements while others are done; if N is under 128, lanes are idle."
 dtypes  = ["f32"]
 args    = ["M: i32", "N: i32", "values: T[Z]", "columns: i32[Z]", "offsets: i32[P]", "b: T[K, N]", "bs: i64 = stride(b, 0)", "out: T[M, N]"]
 

@@ -1,7 +1,7 @@
 /* rooftop
-idea    = "32 elements of a row at a time come to shared memory, side by side: two loads of a warp in place of 64 that all its lanes repeat."
+idea    = "32 elements of a row at a time are loaded to shared memory, coalesced: two loads of a warp instead of 64 that all its lanes repeat."
 predict = { speedup = 1.1 }
-limit   = "A row of many elements is one warp's work, however many warps are done; where N is under 128, lanes have nothing to do."
+limit   = "Load imbalance: one warp processes a row of many elements while others are done; if N is under 128, lanes are idle."
 dtypes  = ["f32"]
 args    = ["M: i32", "N: i32", "values: T[Z]", "columns: i32[Z]", "offsets: i32[P]", "b: T[K, N]", "bs: i64 = stride(b, 0)", "out: T[M, N]"]
 

@@ -1,6 +1,6 @@
 /* rooftop
 idea    = "A block sorts its whole row in memory by a bitonic network, then writes the first k."
-limit   = "A row of 131072 passes 153 times through the L2 or the memory, 8 bytes read and written an element each time."
+limit   = "A row of 131072 is read and written 153 times in L2 or memory, 8 bytes read and written per element each time."
 dtypes  = ["f32"]
 args    = ["N: i32", "wide: i32 = pow2(N)", "k: i32", "x: f32[R, N]", "xs: i64 = stride(x, 0)", "entries: i64[R, W]", "values: f32[R, K]", "indices: i64[R, K]"]
 

@@ -1,7 +1,7 @@
 /* rooftop
-idea    = "Each thread reads its share of the row once and keeps the k largest of it as a heap in shared memory, the least on top. Then the block takes the first of all heaps, k times."
+idea    = "Each thread reads its part of the row once and keeps its k largest as a heap in shared memory, the smallest on top. Then the block extracts the maximum of all heaps, k times."
 predict = { speedup = 6 }
-limit   = "64 threads of 64 entries fill 32 KiB: few warps to hide the latency of a load, and each entry that is kept walks down a heap while the other lanes wait. The k rounds at the end each look at all entries."
+limit   = "64 threads of 64 entries fill 32 KiB: few warps to hide the latency of a load, and each insertion sifts down a heap while the other lanes wait. Each of the k rounds at the end looks at all entries."
 dtypes  = ["f32"]
 args    = ["N: i32", "x: f32[R, N]", "xs: i64 = stride(x, 0)", "values: f32[R, K]", "indices: i64[R, K]"]
 

@@ -1,7 +1,7 @@
 /* rooftop
-idea    = "A warp a part of the row keeps its 64 largest sorted in registers, two a lane. It reads 64 elements at a time; only where one is above the least it keeps does it sort them and merge, by a bitonic network of shuffles. Eight warps share a row."
+idea    = "Each warp keeps the 64 largest of its part of the row sorted in registers, two per lane. It reads 64 elements at a time; only if one of them exceeds the smallest kept element does it sort them and merge, by a bitonic network of shuffles. Eight warps share a row."
 predict = { speedup = 5 }
-limit   = "Each merge is 27 steps of the network for one element that may be kept; early in a row nearly every load has one."
+limit   = "Each merge is 27 steps of the network, perhaps for a single new element; early in a row nearly every load has one."
 dtypes  = ["f32"]
 args    = ["N: i32", "k: i32", "x: f32[R, N]", "xs: i64 = stride(x, 0)", "values: f32[R, K]", "indices: i64[R, K]"]
 

@@ -1,7 +1,7 @@
 /* rooftop
-idea    = "A radix select: count the keys by 8 bits in shared memory, find the digit in which the k-th lies, go on with the next 8 bits among those that have it. A last pass collects what is above the k-th, and of its equals the lowest indices."
+idea    = "A radix select: a histogram of the keys by 8 bits in shared memory gives the digit of the k-th; continue with the next 8 bits among the keys that have this digit. A last pass collects the keys above the k-th, and of its equals those of lowest index."
 predict = { speedup = 1.2 }
-limit   = "Five passes over the row, of which all but the first hit the L2 at best; the first counts fall on few digits, since the exponents of neighbours are alike."
+limit   = "Five passes over the row; all but the first hit L2 at best. Atomic additions of the first histogram are contended, since the exponents of neighbours are alike."
 dtypes  = ["f32"]
 args    = ["N: i32", "k: i32", "x: f32[R, N]", "xs: i64 = stride(x, 0)", "values: f32[R, K]", "indices: i64[R, K]"]
 

@@ -1,7 +1,7 @@
 /* rooftop
-idea    = "A row is read once, by a cluster: each of its blocks holds its part as keys in shared memory, where the radix select runs. Blocks add up their counts of digits, now of 11 bits, through distributed shared memory; those that are selected go to the first block's, which puts them in order. Rows of up to 8192 are one block's."
+idea    = "A cluster reads a row once: each of its blocks holds its part as keys in shared memory, where the radix select runs. Blocks add up their histograms of digits, now of 11 bits, through distributed shared memory; the selected elements are sent to the first block, which sorts them. Rows of up to 8192 are processed by one block."
 predict = { speedup = 2.5 }
-limit   = "The counts: atomic additions that fall on few digits, for the exponents of neighbours are alike, and two meetings of the cluster a digit, in which nothing is read."
+limit   = "The histograms: contended atomic additions, since the exponents of neighbours are alike, and two cluster barriers per digit, during which nothing is read."
 arch    = 90
 dtypes  = ["f32"]
 args    = ["N: i32", "part: i32", "k: i32", "x: f32[R, N]", "xs: i64 = stride(x, 0)", "values: f32[R, K]", "indices: i64[R, K]"]

@@ -1,7 +1,7 @@
 /* rooftop
-idea    = "A warp reads 32 neighbours of a row, and writes each to a row of its own."
+idea    = "Coalesced loads: a warp reads 32 neighbouring elements of a row, and writes each to a different row."
 predict = { sectors_read = 4, sectors_written = 32 }
-limit   = "Every store of a warp touches 32 sectors with 4 bytes each. The L2 gathers them only while it holds the lines of as many rows as are in flight."
+limit   = "Every store of a warp touches 32 sectors with 4 bytes each. L2 merges them only while it holds the lines of as many rows as are in flight."
 dtypes  = ["i32", "i16"]
 args    = ["R: i32", "C: i32", "x: T[B1, B2, B3, R, C]", "xr: i64 = stride(x, 3)", "out: T[B1, B2, B3, R, C]", "oc: i64 = stride(out, 4)"]
 

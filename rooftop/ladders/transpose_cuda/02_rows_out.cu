@@ -1,7 +1,7 @@
 /* rooftop
-idea    = "The other way round: a warp writes 32 neighbours and reads each from a row of its own. A sector that is read brings 32 bytes, and the rest of them waits in the L1 for the warps beside this one; a sector that is written waits nowhere so near."
+idea    = "Coalesced stores instead: a warp writes 32 neighbouring elements and reads each from a different row. A sector that is read brings 32 bytes, and the rest of them stays in L1 for the neighbouring warps; stores have no such cache near the multiprocessor."
 predict = { speedup = 2, sectors_read = 32, sectors_written = 4 }
-limit   = "Every load of a warp touches 32 sectors, and the L1 answers one line at a time."
+limit   = "Every load of a warp touches 32 sectors, and L1 serves one line at a time."
 dtypes  = ["i32", "i16"]
 args    = ["R: i32", "C: i32", "x: T[B1, B2, B3, R, C]", "xr: i64 = stride(x, 3)", "out: T[B1, B2, B3, R, C]", "oc: i64 = stride(out, 4)"]
 

@@ -1,7 +1,7 @@
 /* rooftop
-idea    = "A block brings 32 x 32 elements into shared memory by rows and takes them out by columns: loads and stores of global memory are both neighbours."
+idea    = "A block stores a tile of 32 x 32 elements to shared memory by rows and loads it by columns: global loads and global stores are both coalesced."
 predict = { speedup = 1.5, sectors_read = 4, sectors_written = 4, wavefronts = 16.5, conflicts = 32 }
-limit   = "A column of the tile lies in one bank: the 32 lanes of a load wait for each other, 32 wavefronts where one would do."
+limit   = "Bank conflicts: a column of the tile lies in one bank, so a load of 32 lanes takes 32 wavefronts instead of one."
 dtypes  = ["i32", "i16"]
 args    = ["R: i32", "C: i32", "x: T[B1, B2, B3, R, C]", "xr: i64 = stride(x, 3)", "out: T[B1, B2, B3, R, C]", "oc: i64 = stride(out, 4)"]
 

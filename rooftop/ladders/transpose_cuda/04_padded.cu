@@ -1,7 +1,7 @@
 /* rooftop
-idea    = "Rows of the tile are 33 words apart: a column has one element in each bank."
+idea    = "Padding: rows of the tile are 33 words apart, so that a column has one element in each bank."
 predict = { speedup = 1.5, sectors_read = 4, sectors_written = 4, wavefronts = 1, conflicts = 1 }
-limit   = "Loads of 4 bytes, four of them in flight for each thread: too few bytes for the latency of the memory."
+limit   = "Loads of 4 bytes, four of them in flight per thread: too few bytes for the latency of the memory."
 dtypes  = ["i32", "i16"]
 args    = ["R: i32", "C: i32", "x: T[B1, B2, B3, R, C]", "xr: i64 = stride(x, 3)", "out: T[B1, B2, B3, R, C]", "oc: i64 = stride(out, 4)"]
 

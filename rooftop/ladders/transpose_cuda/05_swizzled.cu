@@ -1,7 +1,7 @@
 /* rooftop
-idea    = "The padding is not needed: element c of row r stands at place c ^ r. Rows stay on boundaries, which wide accesses and TMA need, and the tile is a power of two."
+idea    = "An XOR swizzle instead of padding: element c of row r is stored at c ^ r. Rows stay aligned, which wide accesses and TMA need, and the size of the tile is a power of two."
 predict = { speedup = 1.0, sectors_read = 4, sectors_written = 4, wavefronts = 1, conflicts = 1 }
-limit   = "As before: 4 bytes a load."
+limit   = "As before: 4 bytes per load."
 dtypes  = ["i32", "i16"]
 args    = ["R: i32", "C: i32", "x: T[B1, B2, B3, R, C]", "xr: i64 = stride(x, 3)", "out: T[B1, B2, B3, R, C]", "oc: i64 = stride(out, 4)"]
 

@@ -1,7 +1,7 @@
 /* rooftop
-idea    = "16 bytes a load and a store. A thread reads 16 bytes of a row and stores its elements one by one; another gathers 16 bytes of a column. Element c of row r stands at c ^ swizzle(r), so that both meet all banks."
+idea    = "Global loads and stores of 16 bytes. A thread reads 16 bytes of a row and stores its elements to shared memory one by one; another thread gathers 16 bytes of a column. Element c of row r is stored at c ^ swizzle(r), so that both accesses use all banks."
 predict = { speedup = 1.4, sectors_read = 16, sectors_written = 16 }
-limit   = "Shared memory is still asked element by element: with 16-bit elements, 16 requests for each 16 bytes that pass."
+limit   = "Shared memory is still accessed element by element: with 16-bit elements, 16 accesses for each 16 bytes moved."
 dtypes  = ["i32", "i16"]
 demands = { has = ["LDG.E.128", "STG.E.128"], spills = 0 }
 args    = ["R: i32", "C: i32", "x: T[B1, B2, B3, R, C]", "xr: i64 = stride(x, 3)", "out: T[B1, B2, B3, R, C]", "oc: i64 = stride(out, 4)"]

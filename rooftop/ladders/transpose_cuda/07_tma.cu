@@ -1,7 +1,7 @@
 /* rooftop
-idea    = "One thread asks the TMA for the tile: no registers and no instructions while it comes. It lands swizzled, so that a thread reads 4 x 4 elements as four vectors without conflicts, exchanges them in registers, and writes four vectors."
+idea    = "One thread issues a TMA copy of the tile: it needs no registers and no other instructions. The tile arrives swizzled, so that a thread reads 4 x 4 elements as four vectors without bank conflicts, transposes them in registers, and writes four vectors."
 predict = { speedup = 1.0 }
-limit   = "A block waits for its tile, works and ends; other blocks of the multiprocessor read meanwhile."
+limit   = "A block waits for its tile, transposes it and ends; only other blocks of the multiprocessor read meanwhile."
 arch    = 90
 dtypes  = ["i32"]
 args    = ["R: i32", "C: i32", "x_map: map = x[1, 1, 1, 64, 32] swizzle 128", "out: T[B1, B2, B3, R, C]", "oc: i64 = stride(out, 4)"]

@@ -7,9 +7,9 @@ from typing import Any
 
 from rooftop.core.spec import Problem
 
-IDEA = "Nothing new to write: torch unpacks the codes to bf16, in a dozen passes over integers that are eight times the codes, and cuBLAS multiplies."
+IDEA = "No new kernel: torch unpacks the codes to bf16, in a dozen passes over integers that are eight times the codes, and cuBLAS multiplies."
 PREDICT = {"speedup": 1.0}
-LIMIT = "Predicted: about 4 ms at 8192 x 8192, of which the product is 45 µs."
+LIMIT = "Predicted: about 4 ms at 8192 x 8192; the product is 45 µs of it."
 
 
 def supports(p: Problem) -> str | None:

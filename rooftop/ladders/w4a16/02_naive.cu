@@ -1,5 +1,5 @@
 /* rooftop
-idea    = "A thread an element of the result: it finds each code of its row by the packing's formula, one byte at a time."
+idea    = "One thread per element of the result: it finds each code of its row by the packing's formula, one byte at a time."
 predict = { speedup = 4 }
 limit   = "Some twenty instructions of index arithmetic and two narrow loads for each product."
 dtypes  = ["bf16"]

@@ -1,7 +1,7 @@
 /* rooftop
-idea    = "A warp a stripe of 16 rows: a lane loads 16 bytes of codes at once and makes each pair of them bf16 by a shift, one lop3 and one subtraction; four rows of x share what was unpacked."
+idea    = "One warp per stripe of 16 rows: a lane loads 16 bytes of codes with one instruction and converts each pair to bf16 by a shift, one lop3 and one subtraction; four rows of x share the unpacked codes."
 predict = { speedup = 6 }
-limit   = "A warp for each stripe is four to a multiprocessor: most of memory's latency is waited for."
+limit   = "One warp per stripe is four per multiprocessor: too few to hide the latency of memory."
 dtypes  = ["bf16"]
 args    = ["M: i32", "N: i32", "K: i32", "per: i32 = group // 128", "G: i32", "x: T[M, K]", "xs: i64 = stride(x, 0)", "codes: u8[S, B, BYTES]", "scale: T[S, G, 16]", "out: T[M, N]"]
 demands = { has = ["LDG.128"] }

@@ -1,7 +1,7 @@
 /* rooftop
-idea    = "The eight warps of a block share a stripe, each every eighth block of 128 columns, and add up in shared memory: eight times as many loads are in flight."
+idea    = "The eight warps of a block share a stripe, each every eighth block of 128 columns, and reduce in shared memory: eight times as many loads are in flight."
 predict = { speedup = 1.6 }
-limit   = "FMAs and the widening of x for them: four rows of x cost eight instructions a pair of codes, and every further four unpack anew."
+limit   = "FMAs and the conversion of x for them: four rows of x cost eight instructions per pair of codes, and every further four rows unpack again."
 dtypes  = ["bf16"]
 args    = ["M: i32", "N: i32", "K: i32", "per: i32 = group // 128", "G: i32", "x: T[M, K]", "xs: i64 = stride(x, 0)", "codes: u8[S, B, BYTES]", "scale: T[S, G, 16]", "out: T[M, N]"]
 demands = { has = ["LDG.128"] }
