@@ -140,7 +140,7 @@ class Call:
 def expect(call: Call, tensors: Mapping[str, torch.Tensor], device: str = "cpu") -> judgement.Expected:
     """As `judgement.expect`, for tensors that are given."""
     whole = {n: tensors.get(n) for n in call.op.inputs_of(call.op.problem(call.case))}
-    with mock.patch.object(checker, "make", lambda *_: (whole, call.options)):
+    with mock.patch.object(judgement, "make", lambda *_: (whole, call.options)):
         return judgement.expect(call.op, call.case, device, 0)
 
 
