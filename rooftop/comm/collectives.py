@@ -115,8 +115,8 @@ def all_reduce(
     NaN and infinities are preserved.
 
     Raises TypeError and ValueError for arguments that are not accepted, and then `Disagreement` (a ValueError) on the other ranks; `Disagreement` on every rank
-    if the arguments of two ranks differ. The group remains usable. `CommError` (a RuntimeError) if a rank has died or is late: the group is then unusable. On the
-    symmetric path the next call, or `synchronize`, may raise these two. RuntimeError for a named path that is not available."""
+    if the arguments of two ranks differ. The group remains usable. `CommError` (a RuntimeError) if a rank has died or is late: the group is then unusable. On
+    the symmetric path the next call, or `synchronize`, may raise these two. RuntimeError for a named path that is not available."""
     what = "all_reduce"
     if torch.compiler.is_compiling() and not statistics:
         return library.traced(what, x, group, wire, group_size, hadamard, stochastic, seed, shots, path, verify, timeout)
