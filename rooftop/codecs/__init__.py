@@ -1,4 +1,4 @@
-"""Compression: error-bounded and lossless, of arrays and weights, in a container that any machine opens. docs/codecs.md says how it lies byte by byte."""
+"""Compression of arrays and weights, error-bounded and lossless, in a portable container. docs/codecs.md defines its bytes."""
 
 from __future__ import annotations
 

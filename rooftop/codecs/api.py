@@ -19,7 +19,7 @@ from rooftop.codecs.tiles import LIMIT, Part, mapped, parts
 
 @dataclass(frozen=True)
 class Statistics:
-    """What a compression did to the values: measured on what decompress gives, over the values that are finite."""
+    """Errors of a compression, measured on the decompressed values, over the finite ones."""
 
     ratio: float  # bytes of the array over those of the container
     largest_error: float
@@ -28,9 +28,9 @@ class Statistics:
 
 
 class Compressed:
-    """A compressed array: `bytes(c)` is the container, `Compressed.read` takes one. `statistics` where `compress` was asked for it.
+    """A compressed array: `bytes(c)` is the container, `Compressed.read` reads one. `statistics` is set if `compress` measured them.
 
-    What was made of a CUDA tensor stays on its device until something asks for bytes or sizes, which waits for it."""
+    The result for a CUDA tensor stays on its device until its bytes or sizes are needed, which synchronises with the host."""
 
     def __init__(self, stream: Stream | device.OnDevice, torch: bool = False, statistics: Statistics | None = None) -> None:
         self._stream, self.torch, self.statistics = stream, torch, statistics
@@ -101,28 +101,28 @@ def compress(
     rank: int | None = None,
     statistics: bool = False,
 ) -> Compressed:
-    """`x` in fewer bytes. Exactly one of `abs`, `rel`, `psnr`, `lossless=True` says how near `decompress` comes.
+    """Compress `x`. Exactly one of `abs`, `rel`, `psnr`, `lossless=True` must be given: the error bound of `decompress`.
 
     Args:
         x: a NumPy array or torch tensor of up to 4 dimensions: float64, float32, float16, bfloat16, float8_e4m3fn, float8_e5m2, integers of 8 to 64 bits, bool.
-        abs: |x - x'| <= abs for every value. Of integers the whole part counts.
-        rel: the same with rel * (largest - least finite value).
-        psnr: dB, at least; the bound is range * 10^(-psnr / 20), so that even the worst case keeps it.
+        abs: |x - x'| <= abs for every value. For integers it is rounded down.
+        rel: the same with rel * (largest - smallest finite value).
+        psnr: the minimum PSNR in dB; the bound is range * 10^(-psnr / 20), which guarantees it in the worst case.
         lossless: every bit is kept.
-        codec: lossy "fast" (differences, fixed width a block) or "ratio" (floats alone: interpolation and entropy coding; slower, smaller; always on the
-            CPU); lossless "planes" (entropy coding of exponents: weights) or "shuffle" (differences, bit planes: smooth fields, integers). "auto": "fast";
-            the smaller of the lossless two.
-        rank: dimensions along which values are predicted, 1 to 3 ("planes" has none). None: as many as `x` has, up to 3; 1 where rows of 32 would be more
-            than a quarter empty. 1 is the better choice where values change far more across rows than along them.
-        statistics: decompress at once and measure; `.statistics` has it.
+        codec: lossy "fast" (differences, fixed width a block) or "ratio" (floats only: interpolation and entropy coding; slower, smaller; always on the
+            CPU); lossless "planes" (entropy coding of exponents: weights) or "shuffle" (differences, bit planes: smooth fields, integers). "auto": "fast",
+            or the smaller result of the two lossless codecs.
+        rank: number of dimensions along which values are predicted, 1 to 3 ("planes" has none). None: as many as `x` has, up to 3; 1 if rows of 32 would be
+            more than a quarter empty. 1 is the better choice if values change far more across rows than along them.
+        statistics: also decompress and measure; the result is in `.statistics`.
 
-    NaN, infinities, -0.0 and denormals keep their bits whatever the bound is; a value that the codec cannot bring within the bound is stored exactly.
+    NaN, infinities, -0.0 and denormals keep their bits for any bound; a value that the codec cannot bring within the bound is stored exactly.
 
-    A CUDA tensor is compressed on its device: with `abs` and with a lossless codec by name nothing waits for it; the range, the smaller of two and the
-    statistics do.
+    A CUDA tensor is compressed on its device. With `abs`, and with a named lossless codec, the call does not synchronise with the host; computing the range,
+    choosing between the lossless codecs and measuring statistics do.
 
-    Raises TypeError for another dtype or a bound that is no number; ValueError for more than 4 dimensions, a bound that is not above 0 and finite, more or
-    fewer than one of the four, a `codec` that does not go with it, `rel` or `psnr` of an array whose values are all alike (their bound would be 0)."""
+    Raises TypeError for another dtype or a bound that is not a number; ValueError for more than 4 dimensions, a bound that is not above 0 and finite, more or
+    fewer than one of the four, a `codec` that does not support it, `rel` or `psnr` of an array whose values are all equal (their bound would be 0)."""
     kind, asked = _asked(abs, rel, psnr, lossless)
     if not isinstance(x, np.ndarray) and not _is_tensor(x):
         raise TypeError(f"compress: x is a {type(x).__name__}; it must be a NumPy array or a torch tensor")
@@ -257,15 +257,15 @@ def _frequencies(s: Stream) -> np.ndarray | None:
 
 
 def decompress(c: Compressed | bytes | bytearray | memoryview, *, out: Any = None, to: str | None = None) -> Any:
-    """The array: a torch tensor where `compress` was given one, on its device, else a NumPy array.
+    """The decompressed array: a torch tensor on the original device if `compress` was given a tensor, else a NumPy array.
 
     Args:
-        c: what `compress` returned, or a container's bytes.
+        c: a result of `compress`, or the bytes of a container.
         out: a NumPy array or CPU tensor to fill, C-contiguous, of the same shape and dtype. None: a new one.
-        to: a device of torch ("cpu", "cuda"): a tensor there; on a GPU it is decoded there, but for codec "ratio". None: as said above.
+        to: a device of torch ("cpu", "cuda"): return a tensor there; a GPU decodes it itself, except for codec "ratio". None: as above.
 
-    Raises FormatError (a ValueError) for bytes that are no container, or a damaged one: it names the chunk. ValueError for an `out` that does not fit,
-    TypeError for another `c`."""
+    Raises FormatError (a ValueError) for bytes that are not a container, or for a damaged one: it names the chunk. ValueError for an `out` of another shape or
+    dtype, TypeError for another `c`."""
     c = _given(c)
     h = c.header
     if out is not None:
@@ -315,9 +315,9 @@ def _fill(s: Stream, bits: np.ndarray) -> None:
 
 
 def decompress_chunk(c: Compressed | bytes, chunk: int) -> tuple[tuple[int, slice, slice, slice], np.ndarray]:
-    """One chunk alone, without its neighbours: its place in the array seen as [batch, Z, Y, X] (`c.header.grid`), and its values.
+    """Decompress one chunk: returns its position in the array viewed as [batch, Z, Y, X] (`c.header.grid`), and its values.
 
-    Raises IndexError for a chunk that there is not, FormatError for a damaged one; the other chunks are not looked at."""
+    Raises IndexError for a chunk number out of range, FormatError for a damaged chunk; the other chunks are not read."""
     c = _given(c)
     if not 0 <= chunk < c.chunks:
         raise IndexError(f"decompress_chunk: chunk is {chunk}; there are {c.chunks}")
@@ -340,7 +340,7 @@ def decompress_chunk(c: Compressed | bytes, chunk: int) -> tuple[tuple[int, slic
 
 
 def measured(x: Any, c: Compressed) -> Statistics:
-    """What decompressing `c` gives, compared with `x`, from which it was made. Raises ValueError where shape or dtype differ."""
+    """Decompress `c` and compare it with the original `x`. Raises ValueError if shape or dtype differ."""
     bits, e = bits_of(x if isinstance(x, np.ndarray) else x.cpu())
     if e != c.header.element or tuple(bits.shape) != c.shape:
         raise ValueError(f"measured: x is {e.name} {tuple(bits.shape)}; the container holds {c.header.element.name} {c.shape}")

@@ -26,7 +26,7 @@ BLOCKS = {1: (1, 1, 262144), 2: (1, 512, 512), 3: (64, 64, 64)}  # of `ratio`
 
 
 class FormatError(ValueError):
-    """Bytes that are no container, or a damaged one. The text says where."""
+    """The bytes are not a container, or it is damaged. The message says where."""
 
 
 @dataclass(frozen=True)

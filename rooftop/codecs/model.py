@@ -57,12 +57,12 @@ def _mapped(path: Path) -> Any:
 
 
 def compress_model(source: str | Path, target: str | Path) -> float:
-    """Every weight of a safetensors file, compressed without loss: exponents by "planes"; what does not get smaller, or has a dtype that the codecs do not
-    know, stays as it is. The compressed weights are held in memory until all are made.
+    """Compress every weight of a safetensors file losslessly, with codec "planes". Weights that do not get smaller, or have a dtype that the codecs do not
+    support, are copied unchanged. The compressed weights are held in memory until all are done.
 
-    Returns bytes of `source` over bytes of `target`.
+    Returns bytes of `source` divided by bytes of `target`.
 
-    Raises FormatError for a file that is none of safetensors, or is compressed already; ValueError where `target` is `source`."""
+    Raises FormatError for a file that is not a safetensors file, or is already compressed; ValueError if `target` is `source`."""
     source, target = Path(source), Path(target)
     if target.exists() and target.samefile(source):
         raise ValueError(f"compress_model: source and target are both {source}")
@@ -103,12 +103,12 @@ def _weight(data: Any, t: dict[str, Any], start: int) -> bytes | None:
 
 
 def weights(path: str | Path, *, device: str = "cpu") -> Iterator[tuple[str, Any]]:
-    """(name, torch tensor) of each weight of a safetensors file, compressed or not, decoded one at a time while the file is read; on a GPU where `device`
+    """(name, torch tensor) of each weight of a safetensors file, compressed or not, decoded one at a time while the file is read; on a GPU if `device`
     is one.
 
         model.load_state_dict(dict(rooftop.codecs.weights("model.safetensors", device="cuda")))
 
-    Raises FormatError for a file that is none of safetensors, or a damaged one: it names the weight."""
+    Raises FormatError for a file that is not a safetensors file, or for a damaged one: it names the weight."""
     import torch
 
     from rooftop.codecs.elements import element_of

@@ -1,4 +1,4 @@
-"""Collectives on torch.distributed that send 8 or 4 bits an element, and products of matrices that overlap with them. docs/comm.md says how and when."""
+"""Collectives on torch.distributed that send 8 or 4 bits an element, and matrix products that overlap with them. See docs/comm.md."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ library.register()
 
 @dataclass(frozen=True)
 class Statistics:
-    """How far a quantised collective is from the same in float32, over the elements that are finite in both; the same on every rank."""
+    """Error of a quantised collective relative to the same in float32, over the elements that are finite in both; the same on every rank."""
 
     elements: int
     max_error: float
@@ -92,30 +92,31 @@ def all_reduce(
     x: Tensor, group: Any = None, *, wire: str = "int8", group_size: int = 128, hadamard: bool = False, stochastic: bool = False, seed: int = 0,
     shots: int | None = None, path: str | None = None, statistics: bool = False, verify: bool | None = None, timeout: float | None = None,
 ) -> Tensor | tuple[Tensor, Statistics]:  # fmt: skip
-    """The sum of the ranks' tensors, on every rank the same bits: ``g = rooftop.comm.all_reduce(g, wire="int8")``. A new tensor; none is changed.
+    """The sum of the ranks' tensors, with the same bits on every rank: ``g = rooftop.comm.all_reduce(g, wire="int8")``. Returns a new tensor.
 
-    Each rank quantises its tensor once; in two shots the sums are quantised once more, each by one rank, and every rank takes them from those codes. Sums
-    are taken in float32 in the order of the ranks. `rooftop.all_reduce_ranks` is the formula.
+    Each rank quantises its tensor once; with two shots the sums are quantised once more, each by one rank, and every rank decodes them from those codes. Sums
+    are computed in float32 in the order of the ranks. `rooftop.all_reduce_ranks` is the formula.
 
     Args:
         x: float32, float16 or bfloat16, any shape and strides; on all ranks the same shape and dtype.
-        group: a ProcessGroup; None: the default one. Of one rank: x comes back as it is.
+        group: a ProcessGroup; None: the default one. With one rank, x is returned unchanged.
         wire: "bf16", "fp8" (e4m3), "int8", "int4".
         group_size: elements that share a scale (float32): 32, 64, 128, 256.
         hadamard: rotate each group first, which spreads outliers. Not with "bf16".
-        stochastic: unbiased rounding, for "int8" and "int4"; `seed` of its bits, on all ranks the same, another for each call.
-        shots: 1: all to all at once, for small tensors; 2: by stripes. None: by size.
-        path: "portable", "symmetric", "hierarchical", "plain" or None: see `plan`. A named one is taken or raises.
+        stochastic: unbiased rounding, for "int8" and "int4"; `seed` of its random bits: the same on all ranks, a different one for each call.
+        shots: 1: each rank sends its whole tensor to all, for small tensors; 2: by stripes. None: by size.
+        path: "portable", "symmetric", "hierarchical", "plain" or None: see `plan`. A named path is used, or the call raises.
         statistics: also return `Statistics`; costs a float32 all-reduce.
-        verify: whether the ranks compare what they were given, all but `timeout`, first. None: on a GPU in a group's first 16 calls; the symmetric path's
-            ranks compare them in every call, where they meet. On the CPU they always do.
-        timeout: seconds, above 0, to wait for the others, all exchanges of the call together. None: the group's own, each; on the symmetric path 600.
+        verify: if True, the ranks first compare their arguments, except `timeout`. None: on a GPU in a group's first 16 calls; the symmetric path compares
+            them in every call, when the ranks synchronise. On the CPU they are always compared.
+        timeout: seconds, above 0, to wait for the other ranks, in all exchanges of the call together. None: the group's timeout for each exchange; on the
+            symmetric path 600.
 
-    NaN and infinities arrive where they stood.
+    NaN and infinities are preserved.
 
-    Raises TypeError and ValueError for arguments that are not accepted, then `Disagreement` (a ValueError) on the other ranks, and on every rank where those of
-    two differ: the group is as it was. `CommError` (a RuntimeError) where a rank has died or is late: the group cannot be used on. On the symmetric path these
-    two may come from the next call, or from `synchronize`. RuntimeError for a named path that cannot be taken."""
+    Raises TypeError and ValueError for arguments that are not accepted, and then `Disagreement` (a ValueError) on the other ranks; `Disagreement` on every rank
+    if the arguments of two ranks differ. The group remains usable. `CommError` (a RuntimeError) if a rank has died or is late: the group is then unusable. On
+    the symmetric path the next call, or `synchronize`, may raise these two. RuntimeError for a named path that is not available."""
     what = "all_reduce"
     if torch.compiler.is_compiling() and not statistics:
         return library.traced(what, x, group, wire, group_size, hadamard, stochastic, seed, shots, path, verify, timeout)
@@ -132,10 +133,10 @@ def reduce_scatter(
     x: Tensor, group: Any = None, *, wire: str = "int8", group_size: int = 128, hadamard: bool = False, stochastic: bool = False, seed: int = 0,
     path: str | None = None, statistics: bool = False, verify: bool | None = None, timeout: float | None = None,
 ) -> Tensor | tuple[Tensor, Statistics]:  # fmt: skip
-    """This rank's part of the sum of the ranks' tensors: of x [W n, ...] the rows [n, ...] from rank * n on. Quantised once, added in float32.
+    """This rank's part of the sum of the ranks' tensors: rows [n, ...] of x [W n, ...], starting at rank * n. Quantised once, added in float32.
 
-    Arguments and errors as `all_reduce`'s; path "plain": torch.distributed's own, unquantised, taken where the table of sizes says that it is faster. Raises
-    ValueError where the first dimension cannot be divided by the number of ranks."""
+    Arguments and errors as for `all_reduce`; path "plain": torch.distributed's own, unquantised, used if it is faster according to the table of sizes. Raises
+    ValueError if the first dimension is not divisible by the number of ranks."""
     what = "reduce_scatter"
     if torch.compiler.is_compiling() and not statistics:
         return library.traced(what, x, group, wire, group_size, hadamard, stochastic, seed, None, path, verify, timeout)
@@ -153,9 +154,9 @@ def all_gather(
     x: Tensor, group: Any = None, *, wire: str = "int8", group_size: int = 128, hadamard: bool = False, stochastic: bool = False, seed: int = 0,
     path: str | None = None, statistics: bool = False, verify: bool | None = None, timeout: float | None = None,
 ) -> Tensor | tuple[Tensor, Statistics]:  # fmt: skip
-    """The ranks' tensors one after another: [n, ...] to [W n, ...]. A rank's own part comes from its codes too, so that all ranks have the same bits.
+    """The ranks' tensors, concatenated: [n, ...] to [W n, ...]. A rank's own part is decoded from its codes too, so that all ranks have the same bits.
 
-    Arguments and errors as `all_reduce`'s. Raises ValueError for a tensor without dimensions."""
+    Arguments and errors as for `all_reduce`. Raises ValueError for a tensor without dimensions."""
     what = "all_gather"
     if torch.compiler.is_compiling() and not statistics:
         return library.traced(what, x, group, wire, group_size, hadamard, stochastic, seed, None, path, verify, timeout)
@@ -172,9 +173,9 @@ def all_to_all(
     x: Tensor, group: Any = None, *, wire: str = "int8", group_size: int = 128, hadamard: bool = False, stochastic: bool = False, seed: int = 0,
     path: str | None = None, statistics: bool = False, verify: bool | None = None, timeout: float | None = None,
 ) -> Tensor | tuple[Tensor, Statistics]:  # fmt: skip
-    """Part p of x [W n, ...] goes to rank p; part p of the result, of the same shape, came from rank p. Quantised once, a rank's own part too.
+    """Send part p of x [W n, ...] to rank p; part p of the result, of the same shape, is from rank p. Quantised once, including a rank's own part.
 
-    Arguments and errors as `reduce_scatter`'s."""
+    Arguments and errors as for `reduce_scatter`."""
     what = "all_to_all"
     if torch.compiler.is_compiling() and not statistics:
         return library.traced(what, x, group, wire, group_size, hadamard, stochastic, seed, None, path, verify, timeout)
@@ -192,7 +193,9 @@ def sent(
     x: Tensor, group: Any = None, *, wire: str = "int8", group_size: int = 128, hadamard: bool = False, stochastic: bool = False, seed: int = 0,
     shots: int | None = None,
 ) -> Tensor:  # fmt: skip
-    """What the others get of this rank's `x` in the first shot of an `all_reduce` with these arguments. Nothing travels. x - sent(x) is what is lost."""
+    """The values that the other ranks decode from this rank's `x` in the first shot of an `all_reduce` with these arguments. Nothing is sent.
+
+    x - sent(x) is the quantisation error."""
     group = groups.group_of("sent", group)
     x = groups.tensor_of("sent", x).detach()
     o = Options.of("sent", wire, group_size, hadamard, stochastic, seed)
@@ -207,7 +210,7 @@ def lossy(x: Tensor, group: Any, o: Options) -> Tensor:
 
 
 def synchronize(group: Any = None) -> None:
-    """Wait for this GPU, and raise what its ranks found wrong where they met: CommError or Disagreement. On the CPU there is nothing to wait for."""
+    """Wait for this GPU, and raise CommError or Disagreement if its kernels found an error when the ranks synchronised. Does nothing on the CPU."""
     from rooftop.comm import symmetric
 
     group = groups.group_of("synchronize", group)

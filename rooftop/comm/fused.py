@@ -1,9 +1,9 @@
-"""Products of matrices whose inputs are gathered, or whose results are reduced, while they run.
+"""Matrix products that overlap with the gathering of their inputs or the reduction of their results.
 
-Over any backend the work goes in chunks: while one travels, the product of the one before runs. GPUs of one host that reach each other's memory store the
-tiles of products where they are read, and push rows by the copy engines: rooftop/comm/products.py.
+Over any backend the work is divided into chunks: one chunk is sent while the product of the previous one runs. GPUs of one host that can access each other's
+memory store the tiles of products directly there, and push rows by the copy engines: rooftop/comm/products.py.
 
-Sums are taken in float32 in the order of the ranks, from products that were rounded to the dtype (and to the wire, if one is asked for); between two ranks on
+Sums are computed in float32 in the order of the ranks, from products rounded to the dtype (and to the wire format, if one is given); between two ranks on
 the symmetric path a rank's own product is added before it is rounded."""
 
 from __future__ import annotations
@@ -79,9 +79,9 @@ def all_gather_matmul(
         a: this rank's rows, float32, float16 or bfloat16; on all ranks the same shape.
         b: any strides (``weight.t()`` is right).
         group: a ProcessGroup; None: the default one.
-        wire: None: rows travel as they are; "bf16", "fp8", "int8", "int4": quantised (over torch.distributed), a rank's own rows too.
-        path: "symmetric" (copies out of the peers' memory), "portable" (chunks over torch.distributed), None: the first where it is possible and wire is None.
-        group_size, verify, timeout: as `all_reduce`'s.
+        wire: None: rows are sent in their dtype; "bf16", "fp8", "int8", "int4": quantised (over torch.distributed), including a rank's own rows.
+        path: "symmetric" (copies in the peers' memory), "portable" (chunks over torch.distributed), None: the first if it is available and wire is None.
+        group_size, verify, timeout: as for `all_reduce`.
 
     No gradient; `ColumnParallelLinear` has one. Raises as `all_reduce`."""
     what = "all_gather_matmul"
@@ -132,7 +132,9 @@ def matmul_reduce_scatter(
 ) -> Tensor:  # fmt: skip
     """This rank's rows of the sum of the ranks' a @ b: [M, K] and [K, N] to [M / W, N], as in the row-parallel half of a sequence-parallel MLP.
 
-    Arguments as `all_gather_matmul`'s; with a wire the products travel quantised, on either path. Raises ValueError where W does not divide M."""
+    Arguments as for `all_gather_matmul`; with a wire format the products are sent quantised, on either path.
+
+    Raises ValueError if M is not divisible by W."""
     what = "matmul_reduce_scatter"
     group, o, ranks, limit = _begun(what, a, b, group, wire, group_size, path, verify, timeout)
     a, b = a.detach(), b.detach()
@@ -165,9 +167,9 @@ def matmul_all_reduce(
 ) -> Tensor:  # fmt: skip
     """The sum of the ranks' a @ b on every rank, the same bits: [M, K] and [K, N] to [M, N], as in the row-parallel half of an MLP.
 
-    On the symmetric path, where W divides M, each rank makes a part of the rows as `matmul_reduce_scatter` does and pushes it to the others. Else in chunks of
-    rows, each reduced on a second stream while the product of the next runs: by torch.distributed's all-reduce, or with a wire by
-    `rooftop.comm.all_reduce`. Arguments as `all_gather_matmul`'s."""
+    On the symmetric path, if M is divisible by W, each rank computes a part of the rows as `matmul_reduce_scatter` does and pushes it to the others. Otherwise
+    it uses chunks of rows: a second stream reduces a chunk while the product of the next one runs, by torch.distributed's all-reduce, or with a wire format by
+    `rooftop.comm.all_reduce`. Arguments as for `all_gather_matmul`."""
     what = "matmul_all_reduce"
     group, o, ranks, limit = _begun(what, a, b, group, wire, group_size, path, verify, timeout)
     a, b = a.detach(), b.detach()

@@ -20,11 +20,11 @@ LONGEST = 1e8  # seconds of a timeout
 
 
 class CommError(RuntimeError):
-    """A collective did not end: a rank has died, is late, or called something else. What its tensors hold is not known."""
+    """A collective did not complete: a rank has died, is late, or called something else. The contents of its tensors are undefined."""
 
 
 class Disagreement(ValueError):
-    """Ranks called a collective with arguments that do not go together. Every rank raises it, before anything was sent."""
+    """Ranks called a collective with inconsistent arguments. Every rank raises it, before data is sent."""
 
 
 UNKNOWN: Any = object()

@@ -39,11 +39,11 @@ class Hosts:
 
 
 def set_hosts(each: int, group: Any = None) -> None:
-    """Say that every `each` consecutive ranks of the group share a host, where the ranks cannot see it themselves (containers of one host that stand for
-    several, or several that call themselves alike). Every rank of the group calls it, before its first collective; they compare what they say.
+    """Declare that every `each` consecutive ranks of the group share a host, if the ranks cannot detect it (containers of one host that represent
+    several hosts, or several hosts with the same name). Every rank of the group must call it, before its first collective; the ranks compare the values.
 
-    Raises TypeError where `each` is no whole number, ValueError where it does not divide the number of ranks, Disagreement where ranks say something else,
-    CommError where one does not come."""
+    Raises TypeError if `each` is not an integer, ValueError if the number of ranks is not divisible by it, Disagreement if the ranks give different values,
+    CommError if a rank does not call it."""
     what, limit = "set_hosts", Limit()
     group = groups.group_of(what, group)
     ranks = dist.get_world_size(group)

@@ -18,19 +18,19 @@ OPTIONS = {
 
 
 class ErrorFeedback:
-    """What a wire lost of a tensor is added to the next one of the same key, so that nothing is lost for good (Seide et al. 2014; arXiv 1901.09847).
+    """Adds the quantisation error of a tensor to the next tensor of the same key, so that nothing is lost permanently (Seide et al. 2014; arXiv 1901.09847).
 
-    The state is one tensor of the gradient's size and dtype a key. `state_dict` has it, for checkpoints; each rank has its own."""
+    The state is one tensor of the gradient's size and dtype for each key. `state_dict` returns it, for checkpoints; each rank has its own."""
 
     def __init__(self) -> None:
         self._lost: dict[Any, Tensor] = {}
 
     def all_reduce(self, x: Tensor, key: Any = 0, group: Any = None, **options: Any) -> Tensor:
-        """`rooftop.comm.all_reduce(x + what was lost, ...)`; keeps what is lost now: nothing where the call is plain. What is not finite is not kept.
+        """`rooftop.comm.all_reduce(x + stored error, ...)`; stores the new error, which is zero on path "plain". Values that are not finite are not stored.
 
-        Between several hosts every rank sends its own codes, as path "portable" does. Options as `rooftop.comm.all_reduce` has, `statistics` apart. Raises as
-        that, TypeError for another option, ValueError for path "hierarchical", whose losses are of sums, and for a tensor that is not like the last of its
-        key: the other ranks, whose call it would have been, raise `Disagreement`."""
+        Between several hosts every rank sends its own codes, as path "portable" does. Options as for `rooftop.comm.all_reduce`, except `statistics`. Raises the
+        same errors, TypeError for another option, ValueError for path "hierarchical", whose errors are those of sums, and for a tensor that does not match
+        the last one of its key: the other ranks of that call raise `Disagreement`."""
         what = "ErrorFeedback.all_reduce"
         group = groups.group_of(what, group)
         if unknown := [n for n in options if n not in OPTIONS]:
@@ -67,7 +67,7 @@ class ErrorFeedback:
         self._lost = dict(state)
 
     def clear(self) -> None:
-        """Forget what was lost, as after a step that was skipped."""
+        """Discard the stored errors, for example after a skipped step."""
         self._lost.clear()
 
 
@@ -77,10 +77,10 @@ def ddp_hook(
 ) -> Callable[[Any, Any], Any]:  # fmt: skip
     """A communication hook: ``model.register_comm_hook(None, rooftop.comm.ddp_hook(wire="int8"))`` on a DistributedDataParallel model.
 
-    Each bucket is divided by the number of ranks and added up by `rooftop.comm.all_reduce`; all ranks get the same bits. With `stochastic` each call has a
-    seed of its own, counted from `seed`. Its `feedback` attribute is the `ErrorFeedback`, or None.
+    Each bucket is divided by the number of ranks and summed by `rooftop.comm.all_reduce`; all ranks get the same bits. With `stochastic` each call has its
+    own seed, counted from `seed`. The attribute `feedback` of the hook is the `ErrorFeedback`, or None.
 
-    Raises TypeError and ValueError at once for options that there are not."""
+    Raises TypeError and ValueError immediately for options that are not supported."""
     options: dict[str, Any] = {"wire": wire, "group_size": group_size, "hadamard": hadamard, "stochastic": stochastic}
     Options.of("ddp_hook", wire, group_size, hadamard, stochastic, seed)
     feedback = ErrorFeedback() if error_feedback else None
@@ -135,15 +135,15 @@ class _AllGather(_Communication):
 def fsdp_hook(
     module: Any, *, gradients: str | None = "int8", weights: str | None = None, group_size: int = 128, hadamard: bool = False, stochastic: bool = False
 ) -> Any:
-    """Make an FSDP2 module (`torch.distributed.fsdp.fully_shard`) send its gradients, and if asked its weights, quantised. Returns the module.
+    """Make an FSDP2 module (`torch.distributed.fsdp.fully_shard`) send its gradients, and optionally its weights, quantised. Returns the module.
 
     Args:
-        module: what `fully_shard` returned; its submodules that are sharded on their own are set as well.
+        module: a result of `fully_shard`; submodules that are sharded separately are changed too.
         gradients: wire of the reduce-scatter of gradients; None: torch's own.
         weights: wire of the all-gather of weights (as ZeRO++'s qwZ); None: torch's own.
-        group_size, hadamard, stochastic: as `all_reduce`'s; stochastic for gradients alone.
+        group_size, hadamard, stochastic: as for `all_reduce`; stochastic applies only to gradients.
 
-    Raises TypeError for a module that is not sharded by FSDP2, RuntimeError where this torch has no way to set its communication."""
+    Raises TypeError for a module that is not sharded by FSDP2, RuntimeError if this version of torch cannot set its communication."""
     try:
         from torch.distributed.fsdp import FSDPModule
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""Linear layers shared out over the ranks of a group, by columns or by rows, whose products overlap with what travels; with gradients."""
+"""Tensor-parallel linear layers, split by columns or by rows over the ranks of a group, whose products overlap with communication; with gradients."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class _Parallel(nn.Module):  # type: ignore[misc]
 
     @classmethod
     def of(cls, linear: nn.Linear, *, group: Any = None, wire: str | None = None, sequence: bool = False) -> Any:
-        """This rank's part of a layer that every rank has whole."""
+        """This rank's part of a layer that every rank has in full."""
         w = linear.weight
         made = cls(linear.in_features, linear.out_features, linear.bias is not None, group=group, wire=wire, sequence=sequence, device=w.device, dtype=w.dtype)
         ranks, rank = dist.get_world_size(made.group), dist.get_rank(made.group)
@@ -123,10 +123,10 @@ class _Parallel(nn.Module):  # type: ignore[misc]
 class ColumnParallelLinear(_Parallel):
     """This rank's part of the outputs: y = x wᵀ + b with out_features / W rows of w. ``up = ColumnParallelLinear(4096, 16384, wire="int8")``.
 
-    x [..., in_features] is the same on all ranks; y [..., out_features / W]. The gradient of x is summed over the ranks, by `wire`. sequence=True: x
+    x [..., in_features] is the same on all ranks; y [..., out_features / W]. The gradient of x is summed over the ranks in the format `wire`. sequence=True: x
     [n, in_features] is this rank's part of the rows, y [W n, out_features / W], by `all_gather_matmul`.
 
-    Raises ValueError where W does not divide out_features."""
+    Raises ValueError if out_features is not divisible by W."""
 
     def forward(self, x: Tensor) -> Tensor:
         return self._shaped(_Column.apply(self._flat(x, self.sequence), self.weight, self.group, self.wire, self.sequence), x)
@@ -135,10 +135,11 @@ class ColumnParallelLinear(_Parallel):
 class RowParallelLinear(_Parallel):
     """y = sum over the ranks of x wᵀ, + b, with in_features / W columns of w. ``down = RowParallelLinear(16384, 4096, wire="int8")``.
 
-    x [..., in_features / W] as a `ColumnParallelLinear` gives it; y [..., out_features] the same bits on all ranks, summed by `wire`. sequence=True: x [W n,
-    in_features / W], and y [n, out_features] is this rank's part of the rows, by `matmul_reduce_scatter`; the gradient of the bias is then of these rows alone.
+    x [..., in_features / W] as returned by a `ColumnParallelLinear`; y [..., out_features] has the same bits on all ranks, summed in the format `wire`.
+    sequence=True: x [W n, in_features / W], and y [n, out_features] is this rank's part of the rows, by `matmul_reduce_scatter`; the gradient of the bias is
+    then that of these rows.
 
-    Raises ValueError where W does not divide in_features."""
+    Raises ValueError if in_features is not divisible by W."""
 
     shared = 1
 

@@ -22,7 +22,7 @@ PATHS = ("portable", "symmetric", "hierarchical", "plain")
 
 @dataclass(frozen=True)
 class Plan:
-    """Which way a call takes, and why not another."""
+    """The path that a call uses, and why not another one."""
 
     path: str
     shots: int
@@ -33,13 +33,13 @@ class Plan:
 
 
 def plan(x: Tensor, group: Any = None, *, wire: str = "int8", shots: int | None = None, path: str | None = None) -> Plan:
-    """Which way `all_reduce(x, group, wire=wire, ...)` goes: ``print(rooftop.comm.plan(x))``. The same on every rank that asks with the same arguments.
+    """The path that `all_reduce(x, group, wire=wire, ...)` uses: ``print(rooftop.comm.plan(x))``. It is the same on every rank with the same arguments.
 
-    "symmetric": a kernel that reaches the peers' memory; "hierarchical": of several hosts with several ranks each, quantised between hosts alone; "portable":
-    torch.distributed's all-to-all and all-gather of messages; "plain": torch.distributed's own all-reduce in x's dtype, where a measured table of sizes
-    (`rooftop calibrate --comm`) says that it is faster. The first call of a group, this one or a collective, asks all of its ranks where they are.
+    "symmetric": a kernel that accesses the peers' memory; "hierarchical": for several hosts with several ranks each, quantised only between hosts; "portable":
+    torch.distributed's all-to-all and all-gather of messages; "plain": torch.distributed's own all-reduce in x's dtype, if it is faster according to a measured
+    table of sizes (`rooftop calibrate --comm`). In the first call of a group, this one or a collective, the ranks exchange their hosts.
 
-    Raises ValueError for a path that there is not, RuntimeError for a named one that cannot be taken here."""
+    Raises ValueError for an unknown path, RuntimeError for a named one that is not available here."""
     group = groups.group_of("plan", group)
     x = groups.tensor_of("plan", x)
     groups.sendable("plan", x, group)

@@ -43,19 +43,19 @@ def adamw_8bit(
     seed: int = 0,
     implementation: str | None = None,
 ) -> None:
-    """One step of AdamW on `param`, in place, with 8-bit states. `rooftop.quant.AdamW8bit` is the optimizer made of it.
+    """One step of AdamW on `param`, in place, with 8-bit states. `rooftop.quant.AdamW8bit` is the optimizer that uses it.
 
     Args:
         param: written into: float32, float16 or bfloat16, contiguous.
         grad: of the shape and dtype of `param`, any strides.
         first, second: written into: the states m and r, as `rooftop.quant.adamw_8bit_states(param)` makes them: e4m3 of [numel] in groups of 256.
-        step: of this call, from 1 on.
+        step: number of the step, starting at 1.
         lr, betas, eps, weight_decay: as `torch.optim.AdamW`'s.
         rounding: of the states: "stochastic" or "nearest".
-        seed: of the random bits; another one for each step (and parameter) makes the roundings independent.
-        implementation: a kernel by name: it runs or raises. None picks the best that takes the input.
+        seed: of the random bits; use a different one for each step (and parameter) to make the roundings independent.
+        implementation: name of a kernel, which runs or raises. None selects the best one that supports the input.
 
-    A NaN in `grad` becomes one in `param` and in both states at its place; it has no say in the scales.
+    A NaN in `grad` makes the same element of `param` and of both states NaN; it does not affect the scales.
 
     Raises TypeError for other dtypes or states, ValueError for shapes, devices or numbers that do not fit, RuntimeError where `param` requires a gradient and
     gradients are on."""

@@ -21,11 +21,11 @@ def add(x: Tensor, y: Tensor, *, implementation: str | None = None) -> Tensor:
 
     Args:
         x, y: float32, float16 or bfloat16, of the same shape and dtype (no broadcasting: expand first), any strides.
-        implementation: a kernel by name (`"triton"`): it runs or raises. None picks the best that takes the input.
+        implementation: name of a kernel (`"triton"`), which runs or raises. None selects the best one that supports the input.
 
     Returns a tensor of their shape and dtype.
 
-    Raises TypeError for other dtypes or two different ones, ValueError for two shapes or devices."""
+    Raises TypeError for other dtypes or two different ones, ValueError for different shapes or devices."""
     _validate(x, y)
     return OP(x, y, implementation=implementation)
 

@@ -23,12 +23,12 @@ MOST_RANKS = 16
 def all_gather_matmul_ranks(a: Tensor, b: Tensor, *, implementation: str | None = None) -> Tensor:
     """Each rank's product with the rows of all ranks, [W, W M, N]: ``rooftop.all_gather_matmul_ranks(a, b)``.
 
-    What the ways of `rooftop.comm.all_gather_matmul` are judged by, on one device.
+    The paths of `rooftop.comm.all_gather_matmul` are checked against it; it runs on one device.
 
     Args:
         a: [W, M, K], float32, float16 or bfloat16; the first dimension is the rank, 1 to 16.
         b: [W, K, N], of the same dtype.
-        implementation: a kernel by name: it runs or raises. None picks the best that takes the input.
+        implementation: name of a kernel, which runs or raises. None selects the best one that supports the input.
 
     No gradient. Raises TypeError for other dtypes and types, ValueError for shapes that do not fit and tensors on different devices."""
     import torch

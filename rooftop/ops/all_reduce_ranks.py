@@ -31,9 +31,9 @@ def all_reduce_ranks(
     x: Tensor, *, wire: str = "int8", group_size: int = 128, hadamard: bool = False, stochastic: bool = False, seed: int = 0, shots: int = 2,
     implementation: str | None = None,
 ) -> Tensor:  # fmt: skip
-    """Each rank's result of a quantised all-reduce, [W, ...], of what the W ranks hold, `x` [W, ...]: ``rooftop.all_reduce_ranks(gradients, wire="int4")``.
+    """Each rank's result [W, ...] of a quantised all-reduce of the W ranks' tensors `x` [W, ...]: ``rooftop.all_reduce_ranks(gradients, wire="int4")``.
 
-    It shows on one device what a wire does to numbers, and is what the kernels of `rooftop.comm.all_reduce` are judged by.
+    It runs on one device and shows the effect of a wire format. The kernels of `rooftop.comm.all_reduce` are checked against it.
 
     Args:
         x: float32, float16 or bfloat16; the first dimension is the rank, 1 to 16.
@@ -41,13 +41,13 @@ def all_reduce_ranks(
         group_size: elements that share a scale: 32, 64, 128 or 256.
         hadamard: rotate each group before it is quantised. Not with "bf16".
         stochastic: unbiased rounding, for "int8" and "int4".
-        seed: of its random bits; a whole number, its low 32 bits count.
-        shots: 1: quantised once, each rank adds up everything. 2: each rank adds up its stripe, the sums are quantised again.
-        implementation: a kernel by name: it runs or raises. None picks the best that takes `x`.
+        seed: of its random bits; an integer, of which the low 32 bits are used.
+        shots: 1: quantised once, each rank sums everything. 2: each rank sums its stripe, and the sums are quantised again.
+        implementation: name of a kernel, which runs or raises. None selects the best one that supports `x`.
 
-    Of one rank nothing travels: x comes back. NaN and infinities arrive where they stood (with `hadamard` in all of their group). No gradient.
+    With one rank nothing is sent and x is returned. NaN and infinities are preserved (with `hadamard` they spread to their whole group). No gradient.
 
-    Raises TypeError for other dtypes and types, ValueError for a wire, group size, rank count or combination that there is not."""
+    Raises TypeError for other dtypes and types, ValueError for a wire, group size, rank count or combination that is not supported."""
     import torch
 
     if not isinstance(x, torch.Tensor):

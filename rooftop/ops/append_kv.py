@@ -40,31 +40,31 @@ def append_kv(
     v_scale: Tensor | None = None,
     implementation: str | None = None,
 ) -> None:
-    """Write `k` and `v` into the cache behind what it holds, in one launch. ``append_kv(k_cache, v_cache, k, v, lengths)`` is a decode step with N = 1.
+    """Append `k` and `v` to the cache, in one launch. ``append_kv(k_cache, v_cache, k, v, lengths)`` is a decode step with N = 1.
 
-    How a paged cache lies: `k_cache[p]` is page p, `page_size` tokens of all heads. Token number t of sequence b (t counts from 0 over the whole sequence)
-    lies in ``k_cache[page_table[b, t // page_size], t % page_size]``; entries of `page_table` behind the last page in use are not read. A cache that
-    lies head by head ([pages, H, page_size, D] in memory) is given as ``cache.transpose(1, 2)``: strides are taken as they are.
+    Layout of a paged cache: `k_cache[p]` is page p, with `page_size` tokens of all heads. Token t of sequence b (t counts from 0 over the whole sequence)
+    is ``k_cache[page_table[b, t // page_size], t % page_size]``; entries of `page_table` after the last page in use are not read. Pass a cache that is
+    stored head by head ([pages, H, page_size, D] in memory) as ``cache.transpose(1, 2)``: any strides are supported.
 
     Args:
         k_cache, v_cache: written into. [B, S_max, H, D] (contiguous cache: a sequence a row), or with `page_table` [pages, page_size, H, D], any
             page size. float32, float16 or bfloat16 as `k`, or float8_e4m3fn or float8_e5m2.
         k, v: float32, float16 or bfloat16, [B, N, H, D] (N new tokens for each sequence), or with `cu_seqlens` [T, H, D].
-        lengths: int32 or int64 [B], the tokens that each sequence has in the cache already. It is not changed.
+        lengths: int32 or int64 [B], the number of tokens that each sequence already has in the cache. It is not changed.
         page_table: int32 or int64 [B, pages of a sequence].
-        cu_seqlens: int32 or int64 [B + 1], rising: tokens cu_seqlens[b] to cu_seqlens[b + 1] - 1 of `k` and `v` belong to sequence b.
+        cu_seqlens: int32 or int64 [B + 1], non-decreasing: tokens cu_seqlens[b] to cu_seqlens[b + 1] - 1 of `k` and `v` belong to sequence b.
         new_lengths: int32 or int64 [B]: of a padded batch [B, N, H, D] only the first new_lengths[b] tokens are written. Not with `cu_seqlens`.
-        cos, sin: tables that rotate the keys (see `rooftop.rope`), [P, R / 2], float32 or the dtype of `k`; the row is the token's position.
+        cos, sin: tables that rotate the keys (see `rooftop.rope`), [P, R / 2], float32 or the dtype of `k`; a token uses the row of its position.
         layout, rotary_dim: as `rope`'s.
-        k_scale, v_scale: float32 [1] or [H], for an 8-bit cache alone: codes are k / k_scale, rounded to the nearest and held within the largest finite
-            value; reading multiplies. None: 1.
-        implementation: a kernel by name (`"cuda_sm80"`): it runs or raises. None picks the best that takes the input.
+        k_scale, v_scale: float32 [1] or [H], for an 8-bit cache only: codes are k / k_scale, rounded to nearest and clamped to the largest finite
+            value; reading multiplies by the scale. None: 1.
+        implementation: name of a kernel (`"cuda_sm80"`), which runs or raises. None selects the best one that supports the input.
 
-    A token is not written where its position is negative or beyond the cache, the page table or the tables of the rotation, or where its page is no page
-    of the cache; nothing else is touched, and `rooftop.debug()` tells it. Where two tokens fall into one slot (a page table with repeated
-    entries), each element is that of one of them.
+    A token is not written if its position is negative or beyond the cache, the page table or the tables of the rotation, or if its page is not in the
+    cache; nothing else is written either, and `rooftop.debug()` reports it. If two tokens have the same slot (a page table with repeated
+    entries), each element comes from one of them.
 
-    Raises TypeError for other dtypes, ValueError for shapes, devices or options that do not fit, RuntimeError where the cache requires a gradient."""
+    Raises TypeError for other dtypes, ValueError for shapes, devices or options that do not fit, RuntimeError if the cache requires a gradient."""
     import torch
 
     op = "append_kv"

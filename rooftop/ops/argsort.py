@@ -19,15 +19,15 @@ if TYPE_CHECKING:
 def argsort(
     x: Tensor, dim: int = -1, descending: bool = False, *, lengths: Tensor | None = None, nan: str = "largest", implementation: str | None = None
 ) -> Tensor:
-    """The indices that put each row along `dim` in order. Always stable: of equal elements that with the lower index comes first.
+    """The indices that put each row along `dim` in order. Always stable: among equal elements the one with the lower index comes first.
 
     Args:
         x: float32, float16, bfloat16, int32 or int64, of any shape and strides with at least one dimension.
-        dim: the dimension along which rows lie; negative counts from the last.
-        descending: whether the largest come first.
-        lengths: int32 or int64 of the shape of `x` without `dim`: only so many elements of each row are sorted. None: all.
-        nan: "largest": NaN is above +infinity; "smallest": below -infinity; "error": a NaN is a ValueError, for which the call waits for the device.
-        implementation: a kernel by name: it runs or raises. None picks the best that takes `x`.
+        dim: the dimension along which rows lie; negative values count from the last.
+        descending: if True, the largest come first.
+        lengths: int32 or int64 of the shape of `x` without `dim`: the number of elements of each row that are sorted. None: all.
+        nan: "largest": NaN is above +infinity; "smallest": below -infinity; "error": a NaN is a ValueError, and the call waits for the device to check it.
+        implementation: name of a kernel, which runs or raises. None selects the best one that supports `x`.
 
     Returns int64 of the shape of `x`. -0.0 equals +0.0. Elements beyond a row's length stay where they are. A length below 0 counts as 0, one above the
     row as the row; `rooftop.debug()` raises IndexError for it.

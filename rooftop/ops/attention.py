@@ -50,37 +50,38 @@ def attention(
     deterministic: bool = True,
     implementation: str | None = None,
 ) -> Any:
-    """Attention of `q` to `k` and `v`, computed in float32 and rounded once, but for the probabilities, which meet `v` in its dtype.
+    """Attention of `q` to `k` and `v`, computed in float32 and rounded once. Only the probabilities are rounded to the dtype of `v` before their product.
 
-    The last query stands at the last key: query i of a sequence is at position i + keys - queries. What no kernel takes runs as plain torch, with all scores
-    of one key head in memory; `rooftop.explain` says which and why.
+    The last query is at the position of the last key: query i of a sequence is at position i + keys - queries. Calls that no kernel supports run as plain
+    torch, with all scores of one key head in memory; `rooftop.explain` shows what runs and why.
 
     Args:
-        q: [B, Sq, H, D], float16, bfloat16 or float32, any strides: heads before tokens in memory are given as ``q.transpose(1, 2)``. D is a multiple of 8,
+        q: [B, Sq, H, D], float16, bfloat16 or float32, any strides: pass heads before tokens in memory as ``q.transpose(1, 2)``. D is a multiple of 8,
             at most 256. With `cu_seqlens_q` [T, H, D].
-        k, v: [B, Sk, Hk, D] and [B, Sk, Hk, Dv] in the dtype of `q`, H a multiple of Hk: query head h uses key head h // (H / Hk). Dv as D; it may differ.
-        causal: no key behind the query's own position.
-        window: (left, right): how many keys before and behind its own position a query sees; -1: no bound.
-        scale: of the scores, above 0; None: D ** -0.5.
-        softcap: scores are bounded smoothly to ± this; None for not.
-        bias: added to the scores: broadcast over [B, H, Sq, Sk] (each extent whole or 1), of the dtype of `q` or float32. It has a gradient.
+        k, v: [B, Sk, Hk, D] and [B, Sk, Hk, Dv] in the dtype of `q`, H a multiple of Hk: query head h uses key head h // (H / Hk). Dv has
+            the limits of D; it may differ from D.
+        causal: a query sees no key after its own position.
+        window: (left, right): the number of keys before and after its own position that a query sees; -1: no bound.
+        scale: factor of the scores, above 0; None: D ** -0.5.
+        softcap: scores are bounded smoothly to ± this. None: no cap.
+        bias: added to the scores: broadcast over [B, H, Sq, Sk] (each extent full or 1), of the dtype of `q` or float32. It has a gradient.
         mask: bool, broadcast as `bias`: False where a query does not see a key. Or the pair (begin, end) of `rooftop.attention_ranges`, int32 [B, Sq]: query i
-            sees keys begin[b, i] to end[b, i] - 1 alone; tiles that no query of theirs sees are not looked at.
-        dropout_p: the probability that a weight is dropped, to 2^-16; those that stay are divided by 1 - dropout_p.
-        seed: its low 32 bits and the number of an element decide what is dropped, in the backward too.
-        cu_seqlens_q, cu_seqlens_k: int32 or int64 [N + 1], rising: sequence n has the queries cu_seqlens_q[n] to cu_seqlens_q[n + 1] - 1. Bounds that fall
-            or reach beyond the buffer count as the nearest that fit (`rooftop.debug()` tells them). Queries of no sequence see nothing.
+            sees only the keys begin[b, i] to end[b, i] - 1; tiles of keys that no query of a tile sees are skipped.
+        dropout_p: the probability that a weight is dropped, with a resolution of 2^-16; the other weights are divided by 1 - dropout_p.
+        seed: its low 32 bits and the index of an element decide what is dropped, in the forward and the backward.
+        cu_seqlens_q, cu_seqlens_k: int32 or int64 [N + 1], non-decreasing: sequence n has the queries cu_seqlens_q[n] to cu_seqlens_q[n + 1] - 1. Bounds
+            that decrease or exceed the buffer are clamped (`rooftop.debug()` reports them). Queries of no sequence see nothing.
         page_table: int32 or int64 [B, pages of a sequence]: `k` and `v` are pages [pages, page_size, Hk, D]; token t of sequence b is
             ``k[page_table[b, t // page_size], t % page_size]``. A page that does not exist makes the queries that see it NaN.
-        cache_lengths: int32 or int64 [B], the keys that each sequence has; None: all of them.
+        cache_lengths: int32 or int64 [B], the number of keys of each sequence; None: all of them.
         alibi_slopes: float32 [H] or [B, H].
         q_scale, k_scale, v_scale: float32 [1] or [heads], above 0, for float8_e4m3fn tensors: the value is code · scale.
-        sinks: [H], a score of no key that takes part in the normaliser; of the dtype of `q` or float32. It has a gradient.
+        sinks: [H], for each head a score without a key that is added to the normaliser; of the dtype of `q` or float32. It has a gradient.
         return_lse: return (out, lse), lse [B, H, Sq] (packed [H, T]) in float32, natural logarithm; gradients flow through both.
-        deterministic: every kernel here gives the same bits at each run; False allows one that does not.
-        implementation: a kernel by name (`"triton"`, `"gluon_sm90"`): it runs or raises. None picks the best that takes the input.
+        deterministic: False allows kernels whose bits differ from run to run. At present every kernel is deterministic.
+        implementation: name of a kernel (`"triton"`, `"gluon_sm90"`), which runs or raises. None selects the best one that supports the input.
 
-    Returns out [B, Sq, H, Dv] in the dtype of `q` (bfloat16 for 8 bits). A query that sees no key has zeros and lse -inf, and no gradient.
+    Returns out [B, Sq, H, Dv] in the dtype of `q` (bfloat16 for 8 bits). A query that sees no key gives zeros and lse -inf, and has no gradient.
 
     Raises TypeError for other dtypes, ValueError for shapes, devices or numbers that do not fit."""
     left, right = validated(

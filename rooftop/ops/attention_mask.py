@@ -35,24 +35,24 @@ def attention_mask(
 ) -> Tensor:
     """The mask [batch, heads, q_len · group, kv_len]: True, or 0 in a floating dtype, where a query attends to a key; False, or `fill`, where not.
 
-    Query i of sequence b stands at position i + lengths[b] - q_lengths[b]: the last query at the last key. It attends to the keys from position - left
-    to position + right that the sequence has. `rooftop.attention_ranges` says the same in two numbers a row.
+    Query i of sequence b is at position i + lengths[b] - q_lengths[b], so that the last query is at the last key. It attends to the keys of its sequence from
+    position - left to position + right. `rooftop.attention_ranges` returns the same information as two numbers a row.
 
     Args:
         q_len, kv_len: queries and keys of the longest sequence.
-        lengths: int32 or int64 [batch], the keys of each sequence; None: kv_len.
-        q_lengths: int32 or int64 [batch], its queries; rows beyond attend to nothing. None: q_len. Lengths that do not fit count as the nearest that
-            does (`rooftop.debug()` tells them).
-        causal: no key behind the query's own position.
-        window: (left, right): how many keys before and behind its own position a query attends to; -1: no bound.
-        heads: how often the mask is repeated, for attention that takes one for each KV head.
-        group: query heads of a KV head that are folded into the rows: each query has so many rows, one behind the other.
-        batch: sequences, where no lengths say it; 1.
+        lengths: int32 or int64 [batch], the number of keys of each sequence; None: kv_len.
+        q_lengths: int32 or int64 [batch], the number of its queries; rows after them attend to nothing. None: q_len. Lengths out of range are clamped
+            (`rooftop.debug()` reports them).
+        causal: a query attends to no key after its own position.
+        window: (left, right): the number of keys before and after its own position that a query attends to; -1: no bound.
+        heads: how often the mask is repeated, for attention that needs one for each KV head.
+        group: number of query heads of a KV head that are folded into the rows: each query has this many consecutive rows.
+        batch: number of sequences if no lengths are given; None: 1.
         dtype: torch.bool (None), or torch.float32, float16 or bfloat16 for a mask that is added to the scores.
-        fill: of an additive mask, what is added where there is no attention. A row that attends to nothing holds nothing else.
-        out: written into and returned, of that shape, any strides and one of these dtypes; it decides dtype and device.
-        device: of a new mask: where the lengths lie, else torch's default.
-        implementation: a kernel by name (`"cuda_sm80"`): it runs or raises. None picks the best that takes the input.
+        fill: the value that an additive mask has where a query does not attend. A row that attends to nothing has only this value.
+        out: written into and returned, of that shape, any strides and one of these dtypes; it determines dtype and device.
+        device: of a new mask. None: the device of the lengths, else torch's default.
+        implementation: name of a kernel (`"cuda_sm80"`), which runs or raises. None selects the best one that supports the input.
 
     Raises TypeError for other dtypes, ValueError for sizes, shapes or devices that do not fit."""
     import torch

@@ -29,11 +29,11 @@ def attention_ranges(
     device: torch.device | str | None = None,
     implementation: str | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Two int32 tensors (begin, end) [batch, q_len · group]: a row attends to the keys begin <= j < end, to none where they are equal.
+    """Two int32 tensors (begin, end) [batch, q_len · group]: a row attends to the keys begin <= j < end, to none if they are equal.
 
-    That is all that `rooftop.attention_mask` says with the same arguments, in 8 bytes a row instead of kv_len elements for each head; attention takes it
-    as it is. `out`: two int32 tensors of that shape, which are written into and returned; None: new ones. Lengths below 0 or beyond kv_len (q_len)
-    count as the nearest that fits (`rooftop.debug()` tells them). Other arguments and errors are `attention_mask`'s."""
+    They hold the same information as `rooftop.attention_mask` with the same arguments, in 8 bytes a row instead of kv_len elements for each head. Pass the
+    pair as `mask` to `rooftop.attention`. `out`: two int32 tensors of that shape, which are written into and returned; None: new ones. Lengths below 0 or
+    above kv_len (q_len) are clamped (`rooftop.debug()` reports them). Other arguments and errors are those of `attention_mask`."""
     left, right = window_of("attention_ranges", causal, window)
     import torch
 

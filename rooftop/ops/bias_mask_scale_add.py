@@ -33,18 +33,18 @@ def bias_mask_scale_add(
     seed: int = 0,
     implementation: str | None = None,
 ) -> Tensor:
-    """residual + scale · mask · (x + bias), computed in float32 and rounded once. Where the mask is False, x and bias have no say, NaN or not.
+    """residual + scale · mask · (x + bias), computed in float32 and rounded once. Where the mask is False, x and bias are ignored, even NaN.
 
     Args:
         x: float32, float16 or bfloat16, [..., C], any strides.
-        bias: [C] in the dtype of `x`; None for none.
-        residual: as `x` in shape and dtype; None for none.
+        bias: [C] in the dtype of `x`, or None.
+        residual: as `x` in shape and dtype, or None.
         mask: bool, of the shape of `x`; None: all True, or made from `seed` where `p` is not 0.
         scale: None: 1 / (1 - p), as in dropout.
         p: the probability that an element is dropped, 0 to 1; needs `mask` to be None.
-        seed: its low 32 bits and an element's row-major index decide its mask, alike on every device and in every implementation. It is a
-            number of the call: a CUDA graph that was captured repeats its mask.
-        implementation: a kernel by name (`"triton"`): it runs or raises. None picks the best that takes the input.
+        seed: its low 32 bits and an element's row-major index decide its mask, the same on every device and in every implementation. It is an
+            argument of the call: replays of a captured CUDA graph use the same mask.
+        implementation: name of a kernel (`"triton"`), which runs or raises. None selects the best one that supports the input.
 
     Returns a tensor of the shape and dtype of `x`.
 

@@ -20,15 +20,16 @@ if TYPE_CHECKING:
 
 
 def compress_blocks(x: Tensor, bound: Tensor | None = None, *, rank: int | None = None, implementation: str | None = None) -> tuple[Tensor, Tensor, Tensor]:
-    """The chunks of `x`, one after the other: what `rooftop.codecs.compress` puts into a container, as tensors on the device.
+    """The chunks of `x`, concatenated: the contents of the container of `rooftop.codecs.compress`, as tensors on the device.
 
     Args:
-        x: contiguous, any shape of up to 4 dimensions, of a dtype that `rooftop.codecs` knows. At most 2^31 - 1 chunks.
+        x: contiguous, any shape of up to 4 dimensions, of a dtype that `rooftop.codecs` supports. At most 2^31 - 1 chunks.
         bound: float64, one element, on the device of `x`: the largest absolute error. None: lossless. A bound that is not above 0 keeps every value exactly.
-        rank: 1, 2 or 3: the dimensions that differences may be taken along. None: what `rooftop.codecs.compress` takes.
-        implementation: a kernel by name (`"cuda_sm80"`): it runs or raises. None picks the best that takes `x`.
+        rank: 1, 2 or 3: the number of dimensions along which differences may be taken. None: the default of `rooftop.codecs.compress`.
+        implementation: name of a kernel (`"cuda_sm80"`), which runs or raises. None selects the best one that supports `x`.
 
-    Returns (words, table, total): int32 [at most], of which the first `total` (int64 [1]) are used; int32 [chunks, 2]: words and checksum of each chunk.
+    Returns (words, table, total). words: int32 [maximum size]; only the first `total` are used. table: int32 [chunks, 2], number of words and checksum of
+    each chunk. total: int64 [1].
 
     Raises TypeError for other dtypes, ValueError for shapes, ranks or devices that do not fit."""
     import torch

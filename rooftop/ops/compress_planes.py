@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 
 def compress_planes(x: Tensor, *, implementation: str | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The chunks of `x`, one after the other, and the table they were coded with.
+    """The chunks of `x`, concatenated, and the frequency table of their coder.
 
     Args:
-        x: contiguous, any shape, of a dtype that `rooftop.codecs` knows. At most 2^31 - 1 chunks of 8192 values.
-        implementation: a kernel by name (`"cuda_sm80"`): it runs or raises. None picks the best that takes `x`.
+        x: contiguous, any shape, of a dtype that `rooftop.codecs` supports. At most 2^31 - 1 chunks of 8192 values.
+        implementation: name of a kernel (`"cuda_sm80"`), which runs or raises. None selects the best one that supports `x`.
 
-    Returns (words, table, frequencies, total): int32 [at most], of which the first `total` (int64 [1]) are used; int32 [chunks, 2]: words and checksum of
-    each chunk; int16 [256].
+    Returns (words, table, frequencies, total). words: int32 [maximum size]; only the first `total` are used. table: int32 [chunks, 2], number of words and
+    checksum of each chunk. frequencies: int16 [256]. total: int64 [1].
 
     Raises TypeError for other dtypes, ValueError for a tensor that is not contiguous."""
     import torch

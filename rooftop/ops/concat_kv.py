@@ -18,17 +18,17 @@ if TYPE_CHECKING:
 
 
 def concat_kv(past: Tensor, new: Tensor, dim: int = -2, *, implementation: str | None = None) -> Tensor:
-    """`past` and `new` one behind the other along `dim`, as a new contiguous tensor. Every element keeps its bits.
+    """`past` and `new` concatenated along `dim`, as a new contiguous tensor. Every element keeps its bits.
 
     Args:
-        past, new: of one dtype, alike in every dimension but `dim`: [B, H, S, D] with the default `dim`, or any other shape and strides.
-        dim: the dimension of the tokens; negative counts from the last.
-        implementation: a kernel by name (`"cuda_sm80"`): it runs or raises. None picks the best that takes the input.
+        past, new: of the same dtype and of equal extents except along `dim`: [B, H, S, D] with the default `dim`, or any other shape and strides.
+        dim: the dimension of the tokens; negative values count from the last.
+        implementation: name of a kernel (`"cuda_sm80"`), which runs or raises. None selects the best one that supports the input.
 
-    Returns a contiguous tensor with past.shape[dim] + new.shape[dim] elements along `dim`. It never shares memory with its inputs. A cache with room
-    for what comes is cheaper: `rooftop.append_kv` moves the new tokens alone.
+    Returns a contiguous tensor with past.shape[dim] + new.shape[dim] elements along `dim`. It never shares memory with its inputs. A preallocated
+    cache is cheaper: `rooftop.append_kv` copies only the new tokens.
 
-    Raises TypeError for dtypes that differ or that rooftop has no name for, IndexError for a `dim` out of range, ValueError for shapes or devices that
+    Raises TypeError for different or unsupported dtypes, IndexError for a `dim` out of range, ValueError for shapes or devices that
     do not fit."""
     import torch
 

@@ -38,21 +38,21 @@ def cross_entropy(
 
     Args:
         input: logits [N, C] or [C], float32, float16 or bfloat16.
-        target: int64 class indices [N] or [], 0 to C - 1 or `ignore_index`. Any other makes that row's loss and gradient NaN; under
-            `rooftop.debug()` it is an IndexError.
-        ignore_index: rows with this target have no loss and no gradient, and do not count in the mean.
+        target: int64 class indices [N] or [], 0 to C - 1 or `ignore_index`. Any other value makes that row's loss and gradient NaN; under
+            `rooftop.debug()` it raises IndexError.
+        ignore_index: rows with this target have loss and gradient 0 and do not count in the mean.
         reduction: `"mean"` over the rows that count, `"sum"` or `"none"`.
         label_smoothing: 0 to 1, the share of the target spread evenly over all classes.
         lse_square_scale: factor of the squared log-normaliser, added to each row's loss (Liger's name for it).
-        softcap: logits are first bounded smoothly to ± this; None for not. On a GPU, 16-bit logits of 1024 classes or more to 2e-7 of the cap: no more
-            is seen in a loss, but where all of a row's logits are alike and err alike.
-        inplace_backward: the backward writes the gradient over `input` (on CUDA, in eager mode), which saves its memory. Nothing else may need
-            `input` after; a second backward through it raises.
-        implementation: a kernel by name (`"triton"`): it runs or raises. None picks the best that takes the input.
+        softcap: logits are first bounded smoothly to ± this. None: no cap. On a GPU, with 16-bit logits of 1024 classes or more, the capped
+            logits have an error of at most 2e-7 of the cap; so has the loss, in the worst case that all logits of a row are equal.
+        inplace_backward: the backward overwrites `input` with the gradient (on CUDA, in eager mode), which saves its memory. `input` must not be
+            used afterwards; a second backward through it raises.
+        implementation: name of a kernel (`"triton"`), which runs or raises. None selects the best one that supports the input.
 
     Returns float32: a scalar, or [N] without a reduction. The mean over no rows is NaN, as torch's.
 
-    Raises TypeError for other dtypes or options that are no numbers, ValueError for shapes, devices or options that are not accepted."""
+    Raises TypeError for other dtypes or options that are not numbers, ValueError for shapes, devices or options that are not accepted."""
     _validate(input, target, ignore_index, reduction, label_smoothing, lse_square_scale, softcap)
     single = input.dim() == 1
     x, t = (input[None], target[None]) if single else (input, target)

@@ -19,13 +19,13 @@ FLOATS = ("f32", "f16", "bf16")
 
 
 def cumsum(x: Tensor, dim: int = -1, *, reverse: bool = False, implementation: str | None = None) -> Tensor:
-    """The running sum of `x` along `dim`, kept in float32 and rounded once an element. The order of additions is fixed: equal calls give equal bits.
+    """The running sum of `x` along `dim`, computed in float32 and rounded once an element. The order of additions is fixed: equal calls give equal bits.
 
     Args:
         x: float32, float16 or bfloat16, any shape and strides with at least one dimension.
-        dim: the dimension along which to add; negative counts from the last.
-        reverse: whether to add from the end.
-        implementation: a kernel by name (`"triton"`): it runs or raises. None picks the best that takes `x`.
+        dim: the dimension along which to add; negative values count from the last.
+        reverse: if True, sum from the end.
+        implementation: name of a kernel (`"triton"`), which runs or raises. None selects the best one that supports `x`.
 
     Returns a tensor of the shape, dtype and device of `x`. From the first NaN on, every sum is NaN.
 

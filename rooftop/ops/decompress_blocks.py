@@ -25,17 +25,17 @@ DAMAGE = {1: "it lies outside of the words", 2: "wrong checksum", 3: "its length
 def decompress_blocks(
     words: Tensor, table: Tensor, bound: Tensor | None, shape: tuple[int, ...], dtype: Any, *, rank: int | None = None, implementation: str | None = None
 ) -> tuple[Tensor, Tensor]:
-    """The values whose chunks `rooftop.compress_blocks` wrote.
+    """Decompress the chunks that `rooftop.compress_blocks` wrote.
 
     Args:
         words: int32 [n], contiguous.
         table: int32 [chunks, 2]: words and checksum of each chunk.
-        bound: float64 [1], as it was given; None: lossless.
-        shape, dtype, rank: of the values; `rank` None: as `rooftop.codecs.compress` takes it.
-        implementation: a kernel by name: it runs or raises. None picks the best that takes it.
+        bound: float64 [1], the one given to `compress_blocks`; None: lossless.
+        shape, dtype, rank: of the values; `rank` None: the default of `rooftop.codecs.compress`.
+        implementation: name of a kernel, which runs or raises. None selects the best one that supports it.
 
-    Returns (x, damaged): the values; int32 [chunks], 0, or why a chunk could not be decoded: 1 it lies outside of `words`, 2 its checksum is another, 3 its
-    lengths do not fit. The values of such a chunk are 0.
+    Returns (x, damaged): the values, and int32 [chunks]: 0, or why a chunk could not be decoded: 1 it is outside of `words`, 2 its checksum differs, 3 its
+    lengths are inconsistent. The values of such a chunk are 0.
 
     Raises TypeError for other dtypes, ValueError for shapes, ranks or devices that do not fit."""
     import torch

@@ -23,17 +23,17 @@ TOGETHER = 256  # chunks that the reference decodes at a time
 def decompress_planes(
     words: Tensor, table: Tensor, frequencies: Tensor, shape: tuple[int, ...], dtype: Any, *, implementation: str | None = None
 ) -> tuple[Tensor, Tensor]:
-    """The values whose chunks `rooftop.compress_planes` wrote.
+    """Decompress the chunks that `rooftop.compress_planes` wrote.
 
     Args:
         words: int32 [n], contiguous.
         table: int32 [chunks, 2]: words and checksum of each chunk.
-        frequencies: int16 [256]; where they do not add up to 4096, every chunk that is coded counts as damaged.
+        frequencies: int16 [256]; if they do not add up to 4096, every coded chunk counts as damaged.
         shape, dtype: of the values.
-        implementation: a kernel by name: it runs or raises. None picks the best that takes it.
+        implementation: name of a kernel, which runs or raises. None selects the best one that supports it.
 
-    Returns (x, damaged): the values; int32 [chunks], 0, or why a chunk could not be decoded: 1 it lies outside of `words`, 2 its checksum is another, 3 its
-    lengths or states do not fit. The values of such a chunk are 0.
+    Returns (x, damaged): the values, and int32 [chunks]: 0, or why a chunk could not be decoded: 1 it is outside of `words`, 2 its checksum differs, 3 its
+    lengths or states are inconsistent. The values of such a chunk are 0.
 
     Raises TypeError for other dtypes, ValueError for shapes or devices that do not fit."""
     from math import prod

@@ -28,11 +28,11 @@ def dequantize(q: quant.Quantized, dtype: torch.dtype | None = None, *, implemen
     """The values of `q`, a contiguous tensor.
 
     Args:
-        q: what `rooftop.quantize` returned.
-        dtype: float32, float16 or bfloat16; None: that of what was quantised.
-        implementation: a kernel by name: it runs or raises. None picks the best that takes `q`.
+        q: a result of `rooftop.quantize`.
+        dtype: float32, float16 or bfloat16; None: the dtype of the tensor that was quantised.
+        implementation: name of a kernel, which runs or raises. None selects the best one that supports `q`.
 
-    Raises TypeError for anything but a `Quantized` and for other dtypes, ValueError where codes or scales do not have the sizes that its shape asks for."""
+    Raises TypeError for anything but a `Quantized` and for other dtypes, ValueError if codes or scales do not have the sizes that its shape requires."""
     import torch
 
     from rooftop.quant.quantized import Quantized

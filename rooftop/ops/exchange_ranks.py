@@ -31,20 +31,21 @@ def exchange_ranks(
     x: Tensor, kind: str, *, wire: str = "int8", group_size: int = 128, hadamard: bool = False, stochastic: bool = False, seed: int = 0,
     implementation: str | None = None,
 ) -> Tensor:  # fmt: skip
-    """Each rank's result of a quantised collective, of what the W ranks hold: ``rooftop.exchange_ranks(x, "all_gather", wire="int4")``.
+    """Each rank's result of a quantised collective on the W ranks' tensors: ``rooftop.exchange_ranks(x, "all_gather", wire="int4")``.
 
-    It shows on one device what a wire does to numbers, and is what the kernel of `rooftop.comm.reduce_scatter`, `all_gather` and `all_to_all` is judged by.
+    It runs on one device and shows the effect of a wire format. The kernel of `rooftop.comm.reduce_scatter`, `all_gather` and `all_to_all` is checked
+    against it.
 
     Args:
         x: float32, float16 or bfloat16, [W, N]; the first dimension is the rank, 1 to 16.
         kind: "reduce_scatter" ([W, N] to [W, N / W]), "all_gather" ([W, N] to [W, W N]) or "all_to_all" ([W, N] to [W, N]).
         wire, group_size, hadamard, stochastic, seed: as `rooftop.all_reduce_ranks`.
-        implementation: a kernel by name: it runs or raises. None picks the best that takes `x`.
+        implementation: name of a kernel, which runs or raises. None selects the best one that supports `x`.
 
-    Of one rank nothing travels: x comes back. NaN and infinities arrive where they stood (with `hadamard` in all of their group). No gradient.
+    With one rank nothing is sent and x is returned. NaN and infinities are preserved (with `hadamard` they spread to their whole group). No gradient.
 
-    Raises TypeError for other dtypes and types, ValueError for a kind, wire, group size, number of ranks or combination that there is not, and where W does
-    not divide N."""
+    Raises TypeError for other dtypes and types, ValueError for a kind, wire, group size, number of ranks or combination that is not supported, and if N is
+    not divisible by W."""
     import torch
 
     what = "exchange_ranks"

@@ -23,12 +23,12 @@ def gemv(a: Tensor, x: Tensor, *, implementation: str | None = None) -> Tensor:
     """`a` times at most 16 vectors, summed in float32 (true float32 products, never TF32) and rounded once.
 
     Args:
-        a: [..., M, K] float32, float16 or bfloat16. Rows or columns must be neighbours in memory (`a.t()` of a contiguous matrix is as good as a
-            contiguous one); anything else is copied first.
-        x: [..., K], a vector, or [..., R, K], R of them, at most 16; dtype and leading dimensions as those of `a`.
-        implementation: a kernel by name (`"triton"`): it runs or raises. None picks the best that takes the input.
+        a: [..., M, K] float32, float16 or bfloat16. Rows or columns must be contiguous in memory (`a.t()` of a contiguous matrix is as good as a
+            contiguous one); any other matrix is copied first.
+        x: [..., K], one vector, or [..., R, K], R vectors, at most 16; dtype and leading dimensions as those of `a`.
+        implementation: name of a kernel (`"triton"`), which runs or raises. None selects the best one that supports the input.
 
-    Returns [..., M] or [..., R, M], contiguous. With K = 0 it is zeros. The order of the sums depends on shapes alone.
+    Returns [..., M] or [..., R, M], contiguous. With K = 0 it is zeros. The order of the sums depends only on the shapes.
 
     Raises TypeError for other dtypes, ValueError for shapes that do not fit, more than 16 vectors, or tensors on different devices."""
     single = _validate(a, x)

@@ -20,18 +20,18 @@ UNITS = {"f32": "fma32", "f16": "tensor-f16", "bf16": "tensor-bf16"}
 
 
 def grouped_matmul(a: Tensor, b: Tensor, offsets: Tensor, *, implementation: str | None = None) -> Tensor:
-    """One product for each of G groups, by offsets that stay on the device; summed in float32, rounded once.
+    """One product for each of G groups, given by offsets that stay on the device; summed in float32, rounded once.
 
-    Three forms, told apart by the dimensions of a and b:
+    Three forms, distinguished by the dimensions of a and b:
         [M, K], [G, K, N] -> [M, N]: group g is the rows offsets[g - 1] to offsets[g] of a; rows past the last offset give zeros;
         [M, K], [K, N] -> [G, M, N]: group g is the slice offsets[g - 1] to offsets[g] of K (the gradient of the weights); an empty one gives zeros;
-        [G, M, K], [G, K, N] -> [G, M, N]: of matrix g the first offsets[g] rows; those after them give zeros and are not read.
+        [G, M, K], [G, K, N] -> [G, M, N]: the first offsets[g] rows of matrix g; the rows after them give zeros and are not read.
 
     Args:
         a, b: float32, float16 or bfloat16, of one dtype, any strides.
-        offsets: int32 [G]. In the first two forms where each group ends: not decreasing, at most M (K). In the third how many rows there are, at most M.
-            Offsets outside that are cut to it; which rows then belong to which group is not said. `rooftop.debug()` tells.
-        implementation: a kernel by name (`"triton"`): it runs or raises. None picks the best that takes the input.
+        offsets: int32 [G]. In the first two forms the end of each group: non-decreasing, at most M (K). In the third the number of rows, at most M.
+            Offsets out of range are clamped; which rows then belong to which group is unspecified. `rooftop.debug()` reports them.
+        implementation: name of a kernel (`"triton"`), which runs or raises. None selects the best one that supports the input.
 
     Returns a tensor in the dtype of `a`.
 

@@ -23,16 +23,16 @@ SIZES = (16, 32, 64, 128, 256)
 
 
 def hadamard(x: Tensor, size: int = 128, *, implementation: str | None = None) -> Tensor:
-    """Each `size` neighbours along the last dimension times the Hadamard matrix over sqrt(size), in float32, rounded once.
+    """Each group of `size` consecutive elements along the last dimension times the Hadamard matrix over sqrt(size), in float32, rounded once.
 
     Args:
         x: float32, float16 or bfloat16, any strides; its last dimension is a multiple of `size`.
         size: 16, 32, 64, 128 or 256.
-        implementation: a kernel by name: it runs or raises. None picks the best that takes the input.
+        implementation: name of a kernel, which runs or raises. None selects the best one that supports the input.
 
-    Returns a tensor of the shape and dtype of `x`. Twice is the identity, but for rounding.
+    Returns a tensor of the shape and dtype of `x`. Applying it twice is the identity, except for rounding.
 
-    Raises TypeError for other dtypes, ValueError for another size or a last dimension that is no multiple of it."""
+    Raises TypeError for other dtypes, ValueError for another size or a last dimension that is not a multiple of it."""
     rows.validate("hadamard", "x", x)
     check_size("hadamard", x, size)
     return OP(x.reshape(x.shape[:-1].numel(), x.shape[-1]), size, implementation=implementation).reshape(x.shape)

@@ -38,21 +38,21 @@ def hadamard_quantize(
     seed: int = 0,
     implementation: str | None = None,
 ) -> quant.Quantized:
-    """`rooftop.quantize(rooftop.hadamard(x, size), format)` in one pass, and without rounding what is rotated to 16 bits in between.
-    `rooftop.hadamard(q.dequantize(), size)` is nearly `x`.
+    """`rooftop.quantize(rooftop.hadamard(x, size), format)` in one pass; the rotated values are not rounded to 16 bits in between.
+    `rooftop.hadamard(q.dequantize(), size)` approximates `x`.
 
     Args:
         x: float32, float16 or bfloat16, any strides; its last dimension is a multiple of `size`.
-        size: neighbours that are rotated together: 16, 32, 64, 128 or 256.
+        size: consecutive elements that are rotated together: 16, 32, 64, 128 or 256.
         format: as in `rooftop.quantize`.
-        group: neighbours along the last dimension that share a scale: 16, 32, 64, 128 or 256. None: the whole row; of mx and nv formats their own.
+        group: consecutive elements along the last dimension that share a scale: 16, 32, 64, 128 or 256. None: the whole row, or that of an mx or nv format.
         rounding: "nearest", "stochastic" or "zero".
-        scale_dtype, over, seed: as in `rooftop.quantize`; nvfp4 must be given `over`.
-        implementation: a kernel by name: it runs or raises. None picks the best that takes the input.
+        scale_dtype, over, seed: as in `rooftop.quantize`; nvfp4 requires `over`.
+        implementation: name of a kernel, which runs or raises. None selects the best one that supports the input.
 
-    Returns a `rooftop.quant.Quantized` of the shape of `x`, of what is rotated. No gradient flows through it.
+    Returns a `rooftop.quant.Quantized` of the rotated values, of the shape of `x`. No gradient flows through it.
 
-    Raises ValueError for another size or a last dimension that is no multiple of it, and what `rooftop.quantize` raises for the rest."""
+    Raises ValueError for another size or a last dimension that is not a multiple of it, otherwise as `rooftop.quantize`."""
     rows.validate("hadamard_quantize", "x", x)
     check_size("hadamard_quantize", x, size)
     f, kind, columns = rows.how("hadamard_quantize", x, format, group, rounding, scale_dtype, over, seed)

@@ -27,7 +27,7 @@ def int_matmul(a: Tensor, b: Tensor, *, implementation: str | None = None) -> Te
     Args:
         a: [M, K], int8, any strides.
         b: [K, N], int8, any strides.
-        implementation: a kernel by name (`"gluon_sm90"`): it runs or raises. None picks the best that takes the input.
+        implementation: name of a kernel (`"gluon_sm90"`), which runs or raises. None selects the best one that supports the input.
 
     Returns [M, N] of int32, zeros where K is 0.
 

@@ -19,20 +19,20 @@ if TYPE_CHECKING:
 
 
 def kthvalue(x: Tensor, k: int, dim: int = -1, keepdim: bool = False, *, nan: str = "largest", implementation: str | None = None) -> tuple[Tensor, Tensor]:
-    """The `k`-th smallest element of each row along `dim`, and its index: of equal elements those with lower indices count as smaller.
+    """The `k`-th smallest element of each row along `dim`, and its index. Among equal elements those with lower indices count as smaller.
 
     Args:
         x: float32, float16, bfloat16, int32 or int64, of any shape and strides with at least one dimension.
-        k: 1 to the row's elements; (n + 1) // 2 is the lower median.
-        dim: the dimension along which rows lie; negative counts from the last.
-        keepdim: whether `dim` stays, with extent 1.
-        nan: "largest": NaN is above +infinity; "smallest": below -infinity; "error": a NaN is a ValueError, for which the call waits for the device.
-        implementation: a kernel by name: it runs or raises. None picks the best that takes `x`.
+        k: 1 to n, the number of elements of a row; (n + 1) // 2 is the lower median.
+        dim: the dimension along which rows lie; negative values count from the last.
+        keepdim: if True, `dim` is kept with extent 1.
+        nan: "largest": NaN is above +infinity; "smallest": below -infinity; "error": a NaN is a ValueError, and the call waits for the device to check it.
+        implementation: name of a kernel, which runs or raises. None selects the best one that supports `x`.
 
-    Returns (value, index), of the dtype of `x` and int64, of the shape of `x` without `dim`. -0.0 equals +0.0, and the value is the element as it stands.
+    Returns (value, index), of the dtype of `x` and int64, of the shape of `x` without `dim`. -0.0 equals +0.0, and the value is copied unchanged.
     Gradients flow from `value` to `x`.
 
-    Raises TypeError for other dtypes, ValueError for a k that the row has not, or where a named implementation cannot take `x`; IndexError for a `dim`
+    Raises TypeError for other dtypes, ValueError for a k out of range, or where a named implementation cannot take `x`; IndexError for a `dim`
     out of range."""
     d = _ordering.tensor("kthvalue", x, dim)
     _ordering.count("kthvalue", k, x.shape[d], 1)

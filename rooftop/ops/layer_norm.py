@@ -28,15 +28,15 @@ def layer_norm(
     residual: Tensor | None = None,
     implementation: str | None = None,
 ) -> Any:
-    """Each row with mean 0 and variance 1, as `torch.nn.functional.layer_norm`, computed in float32.
+    """Normalise each row to mean 0 and variance 1, as `torch.nn.functional.layer_norm`, computed in float32.
 
     Args:
         input: float32, float16 or bfloat16, [..., *normalized_shape], any strides.
         normalized_shape: the last dimensions of `input`, which are normalised together.
-        weight, bias: of `normalized_shape`, in the dtype of `input` or float32; None for none.
+        weight, bias: of `normalized_shape`, in the dtype of `input` or float32, or None.
         eps: added to the variance.
-        residual: added to `input` first; of its shape and dtype. What is normalised is the sum as it is returned, rounded to that dtype.
-        implementation: a kernel by name (`"triton"`): it runs or raises. None picks the best that takes the input.
+        residual: added to `input` first; of the same shape and dtype. The sum, rounded to that dtype, is normalised and returned.
+        implementation: name of a kernel (`"triton"`), which runs or raises. None selects the best one that supports the input.
 
     Returns y, of the shape and dtype of `input`; with `residual` the pair (y, input + residual).
 

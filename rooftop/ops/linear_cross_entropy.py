@@ -48,34 +48,34 @@ def linear_cross_entropy(
     """Cross-entropy between `x @ weight.T + bias` and class indices. Products are summed in float32 and rounded to the dtype of `x`, all else is float32.
 
     With N tokens, H features, V classes and gradients included, memory beyond the inputs is, for 16-bit tensors and `"mean"` or `"sum"`:
-    `"fast"`: dX + the larger of 3.1 dW and 3 dW + 256 MiB, three products; the gradients are made in the forward, and multiplied in the backward;
-    `"small"`: dW + 3 dX + 64 MiB, four products: the backward makes the logits again. Both are exact and deterministic, and wait for nothing.
+    `"fast"`: dX + the larger of 3.1 dW and 3 dW + 256 MiB, three products; the forward computes the gradients, and the backward scales them;
+    `"small"`: dW + 3 dX + 64 MiB, four products: the backward recomputes the logits. Both are exact and deterministic, and do not synchronise with the host.
 
     Args:
         x: [..., H], float32, float16 or bfloat16.
-        weight: [V, H] in the dtype of `x`. Where it, or `x`, requires no gradient, its product is not made.
-        target: int64 [...], 0 to V - 1 or `ignore_index`. Any other makes the token's loss NaN, and the gradients; under `rooftop.debug()` it is an IndexError.
+        weight: [V, H] in the dtype of `x`. If it, or `x`, requires no gradient, the product for that gradient is skipped.
+        target: int64 [...], 0 to V - 1 or `ignore_index`. Any other value makes the token's loss and the gradients NaN; `rooftop.debug()` raises IndexError.
         bias: [V], of the dtype of `x` or float32.
         ignore_index: tokens with this target have no loss and no gradient, do not count in the mean, and their logits are not read. On Hopper, in 16 bits,
-            they are left out of the products too; elsewhere these take their rows along.
+            the products skip them too; elsewhere the products include their rows.
         label_smoothing: 0 to 1, the share of the target spread evenly over all classes.
         lse_square_scale: factor of the squared log-normaliser, added to each token's loss.
-        softcap: logits are first bounded smoothly to ± this; None for not. On a GPU, with 16 bits, 1024 classes or more and a cap of at most 70 to 2e-7 of
-            the cap.
-        reduction: `"mean"` over the tokens that count, `"sum"` or `"none"`. With `"none"` both points of `memory` make four products.
+        softcap: logits are first bounded smoothly to ± this. None: no cap. On a GPU, with 16 bits, 1024 classes or more and a cap of at most 70, the
+            error is up to 2e-7 of the cap.
+        reduction: `"mean"` over the tokens that count, `"sum"` or `"none"`. With `"none"` both values of `memory` need four products.
         return_lse: return (loss, lse), lse [...] in float32, 0 where a token is ignored. No gradient flows through it.
-        weight_grad_dtype: of the weight's gradient: its own, or torch.float32, for a leaf with ``weight.grad_dtype = torch.float32``: autograd would round
-            it to the weight's dtype else. It is summed in float32 either way.
+        weight_grad_dtype: dtype of the weight's gradient: that of the weight, or torch.float32, for a leaf with ``weight.grad_dtype = torch.float32``
+            (otherwise autograd rounds it to the weight's dtype). It is summed in float32 either way.
         memory: `"fast"` or `"small"`.
-        group: a `torch.distributed` process group over whose ranks the vocabulary is split: `weight` and `bias` are this rank's classes, those of rank r
-            before those of rank r + 1, as many on each. `x` and `target`, whose classes are those of the whole, are the same on all. Four numbers a
-            token travel in the forward; dX is summed over the ranks. The backward makes the logits again, whatever `memory` is.
-        implementation: a kernel by name (`"triton"`): it runs or raises. None picks the best that takes the input.
+        group: a `torch.distributed` process group that shards the vocabulary: `weight` and `bias` are this rank's classes, those of rank r
+            before those of rank r + 1, the same number on each. `x` and `target` (global class indices) are the same on all ranks. The forward exchanges
+            four numbers a token; dX is summed over the ranks. The backward recomputes the logits for either value of `memory`.
+        implementation: name of a kernel (`"triton"`), which runs or raises. None selects the best one that supports the input.
 
     Returns float32: a scalar, or [...] without a reduction. The mean over no tokens is NaN, as torch's, and its gradients are zeros. With `"fast"` a second
-    backward through one forward raises: the first has multiplied the gradients in their place.
+    backward through one forward raises: the first one has scaled the gradients in place.
 
-    Raises TypeError for other dtypes or options that are no numbers, ValueError for shapes, devices or options that are not accepted."""
+    Raises TypeError for other dtypes or options that are not numbers, ValueError for shapes, devices or options that are not accepted."""
     import torch
 
     to = _validate(x, weight, target, bias, ignore_index, label_smoothing, lse_square_scale, softcap, reduction, weight_grad_dtype, memory)

@@ -36,22 +36,22 @@ def linear_jsd(
 ) -> Tensor:
     """The generalised Jensen-Shannon divergence between a teacher's and a student's distribution over V classes, each the softmax of a product.
 
-    Products are summed in float32 and rounded to the dtype of `x`, all else is float32. Four products with gradients, which are made in the forward. Memory
-    beyond the inputs, for 16 bits, is dX + the larger of 4 dW and 3 dW + 512 MiB.
+    Products are summed in float32 and rounded to the dtype of `x`, all else is float32. There are four products with gradients, which the forward computes.
+    Memory beyond the inputs, for 16 bits, is dX + the larger of 4 dW and 3 dW + 512 MiB.
 
     Args:
         x: the student's [..., H], float32, float16 or bfloat16.
         weight: the student's [V, H], in the dtype of `x`.
         teacher_x, teacher_weight: the teacher's [..., K] and [V, K], in the dtype of `x`. They have no gradients.
-        beta: 0 to 1: how much of the teacher is in the mixture. 0 is KL(teacher || student), the usual loss; 1 is KL(student || teacher).
+        beta: 0 to 1: share of the teacher in the mixture. 0 is KL(teacher || student), the usual loss; 1 is KL(student || teacher).
         temperature: above 0; logits are divided by it. The loss is not multiplied by its square.
-        mask: bool [...]: False where a token does not count. Its products are made all the same.
+        mask: bool [...]: False where a token does not count. Its products are computed nevertheless.
         reduction: `"mean"` over the tokens that count, or `"sum"`.
-        implementation: a kernel by name (`"triton"`): it runs or raises. None picks the best that takes the input.
+        implementation: name of a kernel (`"triton"`), which runs or raises. None selects the best one that supports the input.
 
     Returns a float32 scalar. The mean over no tokens is NaN. A second backward through one forward raises.
 
-    Raises TypeError for other dtypes or options that are no numbers, ValueError for shapes, devices or options that are not accepted."""
+    Raises TypeError for other dtypes or options that are not numbers, ValueError for shapes, devices or options that are not accepted."""
     import torch
 
     _validate(x, weight, teacher_x, teacher_weight, mask, beta, temperature, reduction)

@@ -46,25 +46,25 @@ def matmul(
     exactly by tensor cores.
 
     Args:
-        a: [M, K], or [B, M, K] for a batch; float32, float16 or bfloat16. Rows or columns may be the neighbours in memory; what lies otherwise
+        a: [M, K], or [B, M, K] for a batch; float32, float16 or bfloat16. Rows or columns may be contiguous in memory; any other layout
             is copied into contiguous memory first.
         b: [K, N], or [B, K, N], in the dtype of `a`, likewise.
-        c: of the shape of the result, or None for no addend.
+        c: of the shape of the result, or None.
         alpha, beta: scales. With beta = 0, c is not read: NaN in it does not matter.
-        bias: [N], added to each row; None for none.
-        activation: "none", "relu", "silu", "gelu" or "gelu_tanh", of the sum so far.
-        gate, residual: of the shape of the result, or None for none.
+        bias: [N], added to each row, or None.
+        activation: "none", "relu", "silu", "gelu" or "gelu_tanh", applied to alpha · a b + beta · c + bias.
+        gate, residual: of the shape of the result, or None.
         out_dtype: torch.float32, torch.float16 or torch.bfloat16 with operands of 16 bits; None: the dtype of `a`.
-        precision: how much of float32 operands is multiplied; sums are float32 in every mode. The error of one product x y, relative to it:
+        precision: of the multiplication of float32 operands; sums are float32 in every mode. The relative error of one product x y:
             "ieee" none beyond float32's;
-            "tf32" under 2^-10: each operand is rounded to 10 bits of fraction, what tensor cores read of a float32;
+            "tf32" under 2^-10: each operand is rounded to 10 bits of fraction, the part of a float32 that tensor cores read;
             "tf32x3" under 2^-19: x = x1 + x2 of 10 bits of fraction each, and x y = x1 y1 + x1 y2 + x2 y1 (Ootomo and Yokota 2022);
             "bf16x3" under 2^-15: the same with two bfloat16 numbers, at twice the speed of "tf32x3".
-            The gradients are made in the same mode. In the two split modes an infinite operand, or one whose rounding to bfloat16 overflows (over 3.39e38),
-            makes NaN of its row or column of the result.
-        implementation: a kernel by name (`"simt__cuda_sm80"`): it runs or raises. None picks the best that takes the input.
+            The gradients are computed in the same mode. In the two split modes an infinite operand, or one whose rounding to bfloat16 overflows (over
+            3.39e38), makes its row or column of the result NaN.
+        implementation: name of a kernel (`"simt__cuda_sm80"`), which runs or raises. None selects the best one that supports the input.
 
-    c, bias, gate and residual are float32, float16 or bfloat16, whatever `a` is; with `a` of float32 they are float32.
+    With a 16-bit `a`, c, bias, gate and residual are float32, float16 or bfloat16; with a float32 `a` they are float32.
 
     Returns a new tensor [M, N] or [B, M, N]. With K = 0 the product counts as zeros.
 

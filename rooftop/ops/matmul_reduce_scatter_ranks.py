@@ -27,17 +27,17 @@ MOST_RANKS = 16
 def matmul_reduce_scatter_ranks(a: Tensor, b: Tensor, *, wire: str | None = None, group_size: int = 128, implementation: str | None = None) -> Tensor:
     """Each rank's rows of the sum of all a[p] @ b[p], [W, M / W, N]: ``rooftop.matmul_reduce_scatter_ranks(a, b, wire="int8")``.
 
-    It shows on one device what a wire does to numbers, and is what the ways of `rooftop.comm.matmul_reduce_scatter` are judged by.
+    It runs on one device and shows the effect of a wire format. The paths of `rooftop.comm.matmul_reduce_scatter` are checked against it.
 
     Args:
         a: [W, M, K], float32, float16 or bfloat16; the first dimension is the rank, 1 to 16.
         b: [W, K, N], of the same dtype.
-        wire: how products travel: None (as they are), "bf16", "fp8", "int8" or "int4".
+        wire: format in which products are sent: None (their dtype), "bf16", "fp8", "int8" or "int4".
         group_size: elements that share a scale: 32, 64, 128 or 256.
-        implementation: a kernel by name: it runs or raises. None picks the best that takes the input.
+        implementation: name of a kernel, which runs or raises. None selects the best one that supports the input.
 
-    No gradient. Raises TypeError for other dtypes and types, ValueError for shapes that do not fit, a number of rows that the ranks do not divide, and wires
-    and group sizes that there are not."""
+    No gradient. Raises TypeError for other dtypes and types, ValueError for shapes that do not fit, a number of rows that is not divisible by the
+    number of ranks, and unknown wires or group sizes."""
     import torch
 
     what = "matmul_reduce_scatter_ranks"

@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 
 def merge_attention(a: Tensor, lse_a: Tensor, b: Tensor, lse_b: Tensor, *, implementation: str | None = None) -> tuple[Tensor, Tensor]:
-    """The attention of queries to the keys of two parts, from what ``rooftop.attention(..., return_lse=True)`` gave for each. More parts are merged one by one.
+    """The attention of queries to two sets of keys, from the results of ``rooftop.attention(..., return_lse=True)`` for each. Merge more parts one by one.
 
     Args:
-        a, b: [B, S, H, D] (of packed sequences [T, H, D]), float32, float16 or bfloat16, each as it is: what was merged before is float32.
+        a, b: [B, S, H, D] (packed sequences: [T, H, D]), float32, float16 or bfloat16. Their dtypes may differ: an earlier merged result is float32.
         lse_a, lse_b: [B, H, S] (packed [H, T]), float32: the normalisers. -inf: the query sees no key of that part.
-        implementation: a kernel by name (`"triton"`): it runs or raises. None picks the best that takes the input.
+        implementation: name of a kernel (`"triton"`), which runs or raises. None selects the best one that supports the input.
 
     Returns (out, lse) in float32, of the shapes of `a` and `lse_a`. Where neither part saw a key: zeros and -inf. Gradients flow to all four.
 

@@ -30,15 +30,15 @@ PAIRS = ((0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3))  # the order of rooftop
 
 
 def prune_24(w: Tensor, algorithm: str = "optimal", *, implementation: str | None = None) -> tuple[sparse.SparseTensor, sparse.SparseTensor]:
-    """W and its transpose, both 2:4, of the same kept elements.
+    """W and its transpose, both 2:4 sparse, with the same elements kept.
 
     Args:
         w: [M, K] float16 or bfloat16. Its tiles of 4 x 4 begin at the first row and column; past the end there are zeros.
-        algorithm: "optimal" or "greedy". Among elements of the same size the first counts, by rows; NaN counts as infinite. Sizes are added in float32, the
-            upper two rows, the lower two, then both. Of patterns of the same sum one is taken, the same on every device: `kept` says which.
-        implementation: a kernel by name (`"cuda_sm80"`): it runs or raises. None picks the best that takes the input.
+        algorithm: "optimal" or "greedy". Among elements of the same magnitude the first by rows is kept; NaN counts as infinite. Magnitudes are added in
+            float32, the upper two rows, the lower two, then both. Among patterns with the same sum one is chosen, the same on every device: see `kept`.
+        implementation: name of a kernel (`"cuda_sm80"`), which runs or raises. None selects the best one that supports the input.
 
-    Returns two `rooftop.sparse.SparseTensor`s, [M, K] and [K, M]. Their tensors are contiguous, as collectives want them. No gradient flows through it:
+    Returns two `rooftop.sparse.SparseTensor`s, [M, K] and [K, M]. Their tensors are contiguous, as collectives require. No gradient flows through it:
     `rooftop.sparse.SparseLinear` trains a dense weight through its pruned one.
 
     Raises TypeError for other dtypes, ValueError for other shapes or an unknown algorithm."""

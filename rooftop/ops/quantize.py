@@ -52,30 +52,30 @@ def quantize(
     subtract: bool = False,
     implementation: str | None = None,
 ) -> quant.Quantized:
-    """The codes of `x` with their scales: `rooftop.quantize(x, "int8", granularity="row").dequantize()` is nearly `x`.
+    """The codes of `x` with their scales: `rooftop.quantize(x, "int8", granularity="row").dequantize()` approximates `x`.
 
     Args:
         x: float32, float16 or bfloat16, at least one dimension, any strides.
         format: a name of `rooftop.quant.FORMATS`: int8, uint8, int4, uint4, e4m3, e5m2 (fp8), e3m2, e2m3 (fp6), e2m1 (fp4), mxfp8_e4m3, mxfp8_e5m2,
             mxfp6_e3m2, mxfp6_e2m3, mxfp4, nvfp4; or an alias ("fp8", "mxfp8", ...).
-        granularity: what shares a scale: "tensor", "row" (each row along the last dimension), "column" (each place of the last dimension), "group"
-            (`group` neighbours along `dim`), "block" (of the last two dimensions). None: "group" where the format has groups of its own (mx, nv), else "row".
-        group: 1 or more; 16 to 256 are the usual ones. Of mx and nv formats it is their own.
-        symmetric: False, for ints alone: with zero points.
-        rounding: "nearest" (ties to even), "stochastic" (unbiased), "zero" (cut off), "dither" (noise of one step's width is added,
-            then nearest; of floats, whose steps differ, that is the gap that the element lies in, and the codes are the stochastic ones).
+        granularity: the elements that share a scale: "tensor", "row" (along the last dimension), "column" (one index of the last dimension), "group"
+            (`group` consecutive elements along `dim`), "block" (of the last two dimensions). None: "group" if the format defines groups (mx, nv), else "row".
+        group: 1 or more; 16 to 256 are usual. For mx and nv formats, the group of the format.
+        symmetric: False, for integer formats only: with zero points.
+        rounding: "nearest" (ties to even), "stochastic" (unbiased), "zero" (truncation), "dither" (adds noise of one step's width, then rounds to
+            nearest; the step of a float format is the gap that contains the element, so that the codes are the stochastic ones).
         scale_dtype: "f32", "f16", "bf16", "e8m0" (a power of two), "e4m3". None: the format's own, float32 where it has none.
         over: nvfp4: the tensor's scale, float32, one element, above zero. None: max|x| / (448 * 6).
-        seed: of the random bits; its low 32 bits and an element's row-major index decide them, alike on every device.
-        subtract: with "dither": `dequantize` takes the noise off again.
-        implementation: a kernel by name: it runs or raises. None picks the best that takes `x`.
+        seed: of the random bits; its low 32 bits and an element's row-major index decide them, the same on every device.
+        subtract: with "dither": `dequantize` subtracts the noise.
+        implementation: name of a kernel, which runs or raises. None selects the best one that supports `x`.
 
-    NaN becomes the NaN of fp8, 0 elsewhere; infinities stay infinite in e5m2 and become the largest code elsewhere. Neither has a say in the scale. A
-    group without anything but zeros has the smallest scale there is.
+    NaN becomes NaN in fp8 and 0 in other formats; infinities stay infinite in e5m2 and become the largest code in other formats. Neither affects the scale. A
+    group of zeros has the smallest possible scale.
 
-    Returns a `rooftop.quant.Quantized`. No gradient flows through it; `rooftop.quant.fake_quantize` has the straight-through one.
+    Returns a `rooftop.quant.Quantized`. No gradient flows through it; `rooftop.quant.fake_quantize` has the straight-through gradient.
 
-    Raises TypeError for other dtypes, ValueError for a format, granularity, rounding or scale type that there is not or that do not go together,
+    Raises TypeError for other dtypes, ValueError for an unknown format, granularity, rounding or scale type, or a combination that is not supported,
     IndexError for a `dim` out of range."""
     import torch
 

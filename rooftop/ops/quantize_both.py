@@ -39,14 +39,14 @@ def quantize_both(
     Args:
         x: float32, float16 or bfloat16, two dimensions, any strides.
         format: as in `rooftop.quantize`.
-        group: neighbours along a row of x, and along a row of its transpose, that share a scale: 16, 32, 64 or 128. None: 128; of mx and nv formats their own.
+        group: consecutive elements along a row of x, and of its transpose, that share a scale: 16, 32, 64 or 128. None: 128, or that of an mx or nv format.
         rounding: "nearest", "stochastic" or "zero".
-        scale_dtype, over, seed: as in `rooftop.quantize`; nvfp4 must be given `over`.
-        implementation: a kernel by name: it runs or raises. None picks the best that takes the input.
+        scale_dtype, over, seed: as in `rooftop.quantize`; nvfp4 requires `over`.
+        implementation: name of a kernel, which runs or raises. None selects the best one that supports the input.
 
     Returns two `rooftop.quant.Quantized`: of `x` and of its transpose, each contiguous. No gradient flows through them.
 
-    Raises ValueError for other than two dimensions or another group, and what `rooftop.quantize` raises for the rest."""
+    Raises ValueError for other than two dimensions or another group, otherwise as `rooftop.quantize`."""
     rows.validate("quantize_both", "x", x)
     if x.dim() != 2:
         raise ValueError(f"quantize_both: x has {x.dim()} dimensions; it must have two")

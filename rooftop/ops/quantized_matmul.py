@@ -31,20 +31,20 @@ def quantized_matmul(
     """x times the transposed weight, plus bias: `torch.nn.functional.linear` with a weight in few bits.
 
     Args:
-        x: [..., K], bfloat16 or float16, or float32 (the reference alone).
-        weight: `rooftop.quant.pack_weight(...)`, a [N, K] in the packing of all kernels. With `activations` also the `Quantized` of a [N, K] by rows,
+        x: [..., K], bfloat16 or float16, or float32 (only the reference supports it).
+        weight: `rooftop.quant.pack_weight(...)`, [N, K] in the packing that all kernels use. With `activations` also a `Quantized` [N, K] by rows,
             symmetric, int8 for "int8" or e4m3 for "fp8".
-        bias: [N] in the dtype of `x`; None for none.
-        activations: None multiplies x as it is, sums in float32 and rounds once. "int8" and "fp8" (e4m3) quantise each row of x first, by its largest size,
-            and multiply its codes; the row's scale is multiplied to the sums in float32. With a `Quantized` that is a product of 8-bit codes
-            (`rooftop.scaled_matmul`). With a packed weight, whose groups have scales of their own, the codes are multiplied in 16 bits, which hold them
+        bias: [N] in the dtype of `x`, or None.
+        activations: None multiplies x in its dtype, sums in float32 and rounds once. "int8" and "fp8" (e4m3) first quantise each row of x by its largest
+            magnitude and multiply the codes; the sums are multiplied by the row's scale in float32. With a `Quantized` this is a product of 8-bit codes
+            (`rooftop.scaled_matmul`). With a packed weight, whose groups have their own scales, the codes are multiplied in 16 bits, which represent them
             exactly. No gradient flows through the codes.
-        implementation: a kernel by name (`"mma__cuda_sm80"`): it runs or raises. None picks the best that takes the input. For packed weights alone.
+        implementation: name of a kernel (`"mma__cuda_sm80"`), which runs or raises; for packed weights only. None selects the best one that supports the input.
 
-    Returns [..., N] in the dtype of `x`. Gradients flow to `x` and `bias`; the weight has none. The order of the sums depends on shapes and the card alone.
+    Returns [..., N] in the dtype of `x`. Gradients flow to `x` and `bias`; the weight has none. The order of the sums depends only on shapes and the card.
 
-    Raises TypeError for other dtypes and for a weight that is neither; ValueError for shapes that do not fit, a packed weight whose buffers are not
-    those of its shape and format, an activation format that does not go with the weight, and tensors on different devices."""
+    Raises TypeError for other dtypes and for a weight that is neither; ValueError for shapes that do not fit, a packed weight whose buffers do not match
+    its shape and format, an activation format that the weight does not support, and tensors on different devices."""
     _validate(x, weight, bias, activations)
     rows, (n, k) = x.reshape(-1, x.shape[-1]), weight.shape
     from rooftop.quant.quantized import Quantized

@@ -25,18 +25,18 @@ SLOTS = "KRKRK"  # what the canonical dimensions are: kept or reduced
 def reduce(
     x: Tensor, op: str, dim: int | Sequence[int] | None = None, *, keepdim: bool = False, correction: int = 1, implementation: str | None = None
 ) -> Tensor:
-    """`x` reduced over `dim`. Sums are taken in float32 (integers: int64) and rounded once; the order is fixed, so that equal calls give equal bits.
+    """`x` reduced over `dim`. Sums are computed in float32 (integers: int64) and rounded once; the order is fixed, so that equal calls give equal bits.
 
     Args:
         x: float32, float16 or bfloat16; for "sum", "max" and "argmax" also int64, int32, int16, int8 or uint8. Any shape and strides.
         op: "sum", "max", "argmax", "mean" or "var".
-        dim: a dimension, several, or None for all; negative ones count from the last.
-        keepdim: whether reduced dimensions stay, with extent 1.
-        correction: of "var", what is subtracted from the count: 1 gives the unbiased estimate.
-        implementation: a kernel by name (`"triton"`): it runs or raises. None picks the best that takes `x`.
+        dim: a dimension, several, or None for all; negative values count from the last.
+        keepdim: if True, reduced dimensions are kept with extent 1.
+        correction: for "var", subtracted from the number of elements: 1 gives the unbiased estimate.
+        implementation: name of a kernel (`"triton"`), which runs or raises. None selects the best one that supports `x`.
 
-    Returns a tensor of the kept dimensions, of the dtype of `x`; int64 for "argmax" and for the "sum" of integers. NaN wins every maximum; of equal
-    maxima "argmax" takes the first. The mean and the variance of nothing are NaN, its sum is 0.
+    Returns a tensor of the kept dimensions, of the dtype of `x`; int64 for "argmax" and for the "sum" of integers. Maxima propagate NaN; among
+    equal maxima "argmax" returns the first. Over no elements the mean and the variance are NaN, the sum is 0.
 
     Raises TypeError for other dtypes, ValueError for another op, a dimension given twice, or a maximum of no elements; IndexError for a dimension out
     of range."""

@@ -38,22 +38,22 @@ def rms_norm_quantize(
     seed: int = 0,
     implementation: str | None = None,
 ) -> quant.Quantized | tuple[quant.Quantized, Tensor]:
-    """`rooftop.quantize(rooftop.rms_norm(input, ...), format)` along the last dimension in one pass, and without rounding y to 16 bits in between.
+    """`rooftop.quantize(rooftop.rms_norm(input, ...), format)` along the last dimension in one pass; y is not rounded to 16 bits in between.
 
     Args:
         input: float32, float16 or bfloat16, at least one dimension, any strides.
-        weight: one for each place of the last dimension, in the dtype of `input` or float32; None for none.
+        weight: [C] for a last dimension of C, in the dtype of `input` or float32, or None.
         eps: added to the mean of the squares. None: the epsilon of float32.
         format: as in `rooftop.quantize`.
-        residual: added to `input` first; of its shape and dtype. What is normalised is the sum in float32; it is returned rounded to that dtype.
-        group: neighbours along the last dimension that share a scale: 16, 32, 64, 128 or 256. None: the whole row; of mx and nv formats their own.
+        residual: added to `input` first; of the same shape and dtype. The sum is normalised in float32 and returned rounded to that dtype.
+        group: consecutive elements along the last dimension that share a scale: 16, 32, 64, 128 or 256. None: the whole row, or that of an mx or nv format.
         rounding: "nearest", "stochastic" or "zero".
-        scale_dtype, over, seed: as in `rooftop.quantize`; nvfp4 must be given `over`.
-        implementation: a kernel by name: it runs or raises. None picks the best that takes the input.
+        scale_dtype, over, seed: as in `rooftop.quantize`; nvfp4 requires `over`.
+        implementation: name of a kernel, which runs or raises. None selects the best one that supports the input.
 
     Squares are added in float32: a row whose squares are beyond its range becomes zeros.
 
-    Returns a `rooftop.quant.Quantized` of the shape of `input`; with `residual` the pair of it and input + residual. No gradient flows through them.
+    Returns a `rooftop.quant.Quantized` of the shape of `input`; with `residual` the pair (quantized, input + residual). No gradient flows through them.
 
     Raises TypeError for other dtypes, ValueError for shapes or devices that do not fit or an eps below 0, and what `rooftop.quantize` raises for the rest."""
     import torch

@@ -36,25 +36,25 @@ def rope(
     order: str = "bhsd",
     implementation: str | None = None,
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """Rotate `q`, and `k` where it is given, computed in float32 and rounded once. ``rope(q, k, cos, sin)`` is Hugging Face's apply_rotary_pos_emb.
+    """Rotate `q`, and `k` if it is given, computed in float32 and rounded once. ``rope(q, k, cos, sin)`` is Hugging Face's apply_rotary_pos_emb.
 
     Args:
         q: float32, float16 or bfloat16, [B, H, S, D] (`order="bhsd"`) or [B, S, H, D] (`"bshd"`), or the same without B. Any strides; transposed views
             are read in place.
-        k: as `q`, with any number of heads; None for none.
-        cos, sin: tables in float32 or the dtype of `q`, [P, R / 2] or [B or 1, P, R / 2], R = `rotary_dim`; with R columns, each value twice as
-            Hugging Face makes them, every other (interleaved) or the first half (half) is read. None: made from `theta`, as exact at far positions
-            as at near ones.
+        k: as `q`, with any number of heads, or None.
+        cos, sin: tables in float32 or the dtype of `q`, [P, R / 2] or [B or 1, P, R / 2], R = `rotary_dim`; of tables with R columns, each value twice as
+            in Hugging Face, every other column (interleaved) or the first half (half) is read. None: computed from `theta`, with the same accuracy at
+            all positions.
         positions: int32 or int64, [S], [1, S] or [B, S]: the row of the tables, or the position, of each token. None: 0 to S - 1.
-        offset: is added to them. It is a number of the call: a CUDA graph that was captured repeats it.
-        theta: the base of the frequencies; read where there are no tables.
-        layout: `"half"` (Llama, GPT-NeoX: element i goes with i + R / 2) or `"interleaved"` (GPT-J: 2i with 2i + 1).
+        offset: added to the positions. It is an argument of the call: replays of a captured CUDA graph use the same one.
+        theta: the base of the frequencies; used if there are no tables.
+        layout: `"half"` (Llama, GPT-NeoX: element i is paired with i + R / 2) or `"interleaved"` (GPT-J: 2i with 2i + 1).
         rotary_dim: how many leading elements of a head are rotated, even; the others are copied. None: all.
-        order: which dimensions are heads and tokens.
-        implementation: a kernel by name (`"cuda_sm80"`): it runs or raises. None picks the best that takes the input.
+        order: order of the dimensions, see `q`.
+        implementation: name of a kernel (`"cuda_sm80"`), which runs or raises. None selects the best one that supports the input.
 
-    Returns the rotated `q`, or (q, k), in new memory: with the strides of the input where that is dense, else as [B, S, H, D] lies. A token whose row
-    is outside of the tables comes out as NaN in its rotated elements (`rooftop.debug()` tells it). The gradient is the rotation back; the tables have none.
+    Returns the rotated `q`, or (q, k), in new memory: with the strides of the input if it is dense, else those of a contiguous [B, S, H, D]. A token whose
+    row is outside of the tables gets NaN in its rotated elements (`rooftop.debug()` reports it). The gradient is the inverse rotation; the tables have none.
 
     Raises TypeError for other dtypes, ValueError for shapes, devices or options that do not fit."""
     given = arguments("rope", q, k, cos, sin, positions, offset, theta, layout, rotary_dim, order)

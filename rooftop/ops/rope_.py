@@ -25,10 +25,10 @@ def rope_(
     order: str = "bhsd",
     implementation: str | None = None,
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """Rotate `q`, and `k` where it is given, in place: arguments and errors as `rope`'s. What is not rotated is neither read nor written.
+    """Rotate `q`, and `k` if it is given, in place: arguments and errors as for `rope`. Elements that are not rotated are neither read nor written.
 
-    Returns `q`, or (q, k), as they were given. Raises RuntimeError for tensors that require a gradient while gradients are on, ValueError for a tensor
-    whose strides let one element of memory stand for several. `q` and `k` must not overlap."""
+    Returns the same tensors `q`, or (q, k). Raises RuntimeError for tensors that require a gradient while gradients are enabled, ValueError for a tensor
+    that has several elements at one memory address (an expanded one). `q` and `k` must not overlap."""
     given = plain.arguments("rope_", q, k, cos, sin, positions, offset, theta, layout, rotary_dim, order)
     for name, t in (("q", q), ("k", k)):
         if t is not None and any(step == 0 and n > 1 for step, n in zip(t.stride(), t.shape, strict=True)):

@@ -35,21 +35,21 @@ def sample(
     *,
     implementation: str | None = None,
 ) -> Tensor:
-    """One index drawn from each row of `logits`, along the last dimension. Deterministic: equal calls draw alike; another seed draws anew.
+    """One index drawn from each row of `logits`, along the last dimension. Deterministic: equal calls draw the same indices; another seed gives a new draw.
 
     Args:
         logits: float32, float16 or bfloat16, of any shape and strides with at least one dimension; the last one is the vocabulary.
-        temperature: finite, at least 0. 0 is greedy: the largest logit, of equal ones the lowest index.
-        top_k: only the so many largest can be drawn; at least 1. None: all.
-        top_p: above 0, at most 1: of those only the largest that together have this share of the probability.
-        min_p: 0 to 1: of those only those at least this many times as probable as the likeliest.
-        seed: any whole number, of which the low 32 bits count. Row r (counted row-major) takes the random bits of elements 2 r and 2 r + 1.
-        implementation: a kernel by name: it runs or raises. None picks the best that takes `logits`.
+        temperature: finite, at least 0. 0 is greedy: the largest logit, among equal ones the lowest index.
+        top_k: only the k largest can be drawn; at least 1. None: all.
+        top_p: above 0, at most 1: of those, only the largest that together have this share of the probability.
+        min_p: 0 to 1: of those, only the ones whose probability is at least `min_p` times that of the most probable one.
+        seed: any integer, of which the low 32 bits are used. Row r (counted row-major) uses the random bits of elements 2 r and 2 r + 1.
+        implementation: name of a kernel, which runs or raises. None selects the best one that supports `logits`.
 
-    Returns int64 of the shape of `logits` without the last dimension. -infinity and NaN are masked: they are never drawn. A row that is masked whole gives
-    -1. Of rows with +infinity one of those is drawn. What is less than 2^-32 as probable as the likeliest is not drawn.
+    Returns int64 of the shape of `logits` without the last dimension. -infinity and NaN are masked: they are never drawn. A row with all elements masked
+    gives -1. In a row with +infinity one of those is drawn. Elements less than 2^-32 times as probable as the most probable one are not drawn.
 
-    Raises TypeError for other dtypes or arguments that are no numbers, ValueError for numbers out of these ranges, logits of no dimensions or an empty
+    Raises TypeError for other dtypes or arguments that are not numbers, ValueError for numbers out of these ranges, logits without dimensions or an empty
     vocabulary, or where a named implementation cannot take `logits`."""
     _validate(logits, temperature, top_k, top_p, min_p, seed)
     return OP(

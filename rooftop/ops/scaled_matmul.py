@@ -37,16 +37,16 @@ def scaled_matmul(
 
     Args:
         a: [M, K], float8_e4m3fn, float8_e5m2 or int8, any strides.
-        b: [K, N], an fp8 dtype where `a` has one, else int8; any strides.
-        scale_a, scale_b: float32; what they multiply, by their shapes:
-            one element each: the whole of a, the whole of b;
+        b: [K, N], an fp8 dtype if `a` has one, else int8; any strides.
+        scale_a, scale_b: float32; their shapes determine what they scale:
+            one element each: all of a, all of b;
             [M] or [M, 1], and [N] or [1, N]: rows of a and columns of b;
-            [M, ceil(K / 128)] and [ceil(K / 128), ceil(N / 128)] (fp8 alone): 128 elements of a row of a, blocks of 128 x 128 of b.
-        bias: [N], float32, float16 or bfloat16, added to each row; None for none.
-        fast: lets tensor cores add fp8 products in fewer than 24 bits all along K, up to 4096 of them. Otherwise, for float32 results, and
-            with scales of blocks, no more than 128 are, and their sums are added in float32.
-        out_dtype: torch.bfloat16 (the default), torch.float16 or torch.float32. Values beyond its range become infinite, as everywhere.
-        implementation: a kernel by name (`"gluon_sm90"`): it runs or raises. None picks the best that takes the input.
+            [M, ceil(K / 128)] and [ceil(K / 128), ceil(N / 128)] (fp8 only): 128 elements of a row of a, blocks of 128 x 128 of b.
+        bias: [N], float32, float16 or bfloat16, added to each row, or None.
+        fast: lets tensor cores accumulate fp8 products in fewer than 24 bits along all of K, up to 4096 of them. If False, or for float32 results, or
+            with block scales, at most 128 products are accumulated this way, and these sums are added in float32.
+        out_dtype: torch.bfloat16 (the default), torch.float16 or torch.float32. Values beyond its range become infinite.
+        implementation: name of a kernel (`"gluon_sm90"`), which runs or raises. None selects the best one that supports the input.
 
     int8 is summed exactly in 32 bits before it is scaled.
 

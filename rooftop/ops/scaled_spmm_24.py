@@ -37,23 +37,23 @@ def scaled_spmm_24(
 ) -> Tensor:
     """act(scale_a · scale_b · S b + bias), S a 2:4 sparse [M, K] of fp8 or int8, rounded once. `rooftop.sparse.SparseTensor` holds `values` and `meta`.
 
-    Fastest where b's columns are contiguous along K (a linear layer's transposed input) and K is a multiple of 32; else b, or both operands, are copied first.
+    Fastest if b's columns are contiguous along K (a linear layer's transposed input) and K is a multiple of 32; else b, or both operands, are copied first.
 
     Args:
-        values: [M, 2 ceil(K / 4)] float8_e4m3fn, float8_e5m2 or int8: the two kept of each group of four, in their order.
-        meta: int32 [ceil(M / 16), ceil(K / 256), 32, 4]: their places, as `rooftop.spmm_24` takes them.
-        b: [K, N], an fp8 dtype where `values` has one, else int8; any strides.
+        values: [M, 2 ceil(K / 4)] float8_e4m3fn, float8_e5m2 or int8: the two stored elements of each group of four, in their order.
+        meta: int32 [ceil(M / 16), ceil(K / 256), 32, 4]: their positions, as in `rooftop.spmm_24`.
+        b: [K, N], an fp8 dtype if `values` has one, else int8; any strides.
         scale_a: float32, [1], or [M]: a scale for each row of S.
         scale_b: float32, [1], or [N]: a scale for each column of b.
-        bias: [M, 1] or [1, N] in the result's dtype, added to each column or each row; None for none.
+        bias: [M, 1] or [1, N] in the result's dtype, added to each column or each row, or None.
         activation: "none", "relu", "silu", "gelu" or "gelu_tanh", of the sum.
-        fast: lets tensor cores add fp8 products in fewer than 24 bits all along K. Otherwise no more than 128 are, and their sums are added in float32. int8
-            is summed exactly in 32 bits.
-        transposed: give the transposed result, [N, M], contiguous.
+        fast: lets tensor cores accumulate fp8 products in fewer than 24 bits along all of K. If False, at most 128 products are accumulated this way, and
+            these sums are added in float32. int8 is summed exactly in 32 bits.
+        transposed: return the transposed result, [N, M], contiguous.
         out_dtype: torch.bfloat16 (None) or torch.float16.
-        implementation: a kernel by name (`"cuda_sm90"`): it runs or raises. None picks the best that takes the input.
+        implementation: name of a kernel (`"cuda_sm90"`), which runs or raises. None selects the best one that supports the input.
 
-    Where b holds infinities or NaN, whether a zero of S meets them is not said. No gradient flows through it.
+    Where b holds infinities or NaN, it is unspecified whether the zeros of S are multiplied with them. No gradient flows through it.
 
     Raises TypeError for other dtypes; ValueError for shapes that do not fit, an unknown activation, tensors on different devices, or int8 with K above 131071,
     where a sum could leave 32 bits."""

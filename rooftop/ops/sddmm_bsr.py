@@ -22,17 +22,17 @@ if TYPE_CHECKING:
 def sddmm_bsr(
     a: Tensor, b: Tensor, columns: Tensor, offsets: Tensor, block: tuple[int, int], *, alpha: float = 1.0, implementation: str | None = None
 ) -> Tensor:
-    """The blocks of alpha · a bᵀ at the places of a pattern: the values of a BSR matrix, and the gradient of those of `rooftop.spmm_bsr`.
+    """The blocks of alpha · a bᵀ at the positions of a sparsity pattern: the values of a BSR matrix. It is the gradient of the values of `rooftop.spmm_bsr`.
 
     Args:
         a: [M, N] float32, float16 or bfloat16.
         b: [K, N] in the dtype of `a`: rows of both are multiplied.
-        columns: int32 [blocks], the block column of each, 0 to ceil(K / W) - 1; others are cut to that. `rooftop.debug()` tells.
-        offsets: int32 [ceil(M / H) + 1], not decreasing, from 0 to blocks. A block that is in no row is zeros; of one that is in several it is not said
-            which counts.
+        columns: int32 [blocks], the block column of each, 0 to ceil(K / W) - 1; others are clamped. `rooftop.debug()` reports them.
+        offsets: int32 [ceil(M / H) + 1], non-decreasing, from 0 to blocks. A block that is in no row is zeros; for one that is in several it is unspecified
+            which row counts.
         block: (H, W), rows and columns of a block, each 8, 16, 32, 64 or 128.
         alpha: scale.
-        implementation: a kernel by name (`"triton"`): it runs or raises. None picks the best that takes the input.
+        implementation: name of a kernel (`"triton"`), which runs or raises. None selects the best one that supports the input.
 
     Returns [blocks, H, W] in the dtype of `a`, zeros beyond M and K, summed in float32 (never TF32) and rounded once. Gradients flow to `a` and `b`.
 

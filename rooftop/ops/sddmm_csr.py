@@ -19,16 +19,16 @@ if TYPE_CHECKING:
 
 
 def sddmm_csr(a: Tensor, b: Tensor, columns: Tensor, offsets: Tensor, *, alpha: float = 1.0, implementation: str | None = None) -> Tensor:
-    """The elements of alpha · a bᵀ at the places of a pattern: the values of a CSR matrix, and the gradient of those of `rooftop.spmm_csr`.
+    """The elements of alpha · a bᵀ at the positions of a sparsity pattern: the values of a CSR matrix. It is the gradient of the values of `rooftop.spmm_csr`.
 
     Args:
         a: [M, N] float32, float16 or bfloat16.
         b: [K, N] in the dtype of `a`: rows of both are multiplied.
-        columns: int32 [nnz], 0 to K - 1; others are cut to that. `rooftop.debug()` tells.
-        offsets: int32 [M + 1], not decreasing, from 0 to nnz: row m has the elements offsets[m] to offsets[m + 1] - 1. An element that is in no row is 0;
-            of one that is in several it is not said which row counts.
+        columns: int32 [nnz], 0 to K - 1; others are clamped. `rooftop.debug()` reports them.
+        offsets: int32 [M + 1], non-decreasing, from 0 to nnz: row m has the elements offsets[m] to offsets[m + 1] - 1. An element that is in no row is 0;
+            for one that is in several it is unspecified which row counts.
         alpha: scale.
-        implementation: a kernel by name (`"cuda_sm80"`): it runs or raises. None picks the best that takes the input.
+        implementation: name of a kernel (`"cuda_sm80"`), which runs or raises. None selects the best one that supports the input.
 
     Returns [nnz] in the dtype of `a`, summed in float32 (never TF32) and rounded once. Gradients flow to `a` and `b`.
 

@@ -23,7 +23,7 @@ def silu(input: Tensor, *, implementation: str | None = None) -> Tensor:
 
     Args:
         input: float32, float16 or bfloat16, any shape and strides.
-        implementation: a kernel by name (`"triton"`): it runs or raises. None picks the best that takes the input.
+        implementation: name of a kernel (`"triton"`), which runs or raises. None selects the best one that supports the input.
 
     Returns a tensor of the shape and dtype of `input`.
 

@@ -23,10 +23,10 @@ def softmax(x: Tensor, dim: int = -1, *, implementation: str | None = None) -> T
 
     Args:
         x: float32, float16 or bfloat16, any shape and strides with at least one dimension.
-        dim: the dimension that sums to one; negative counts from the last.
-        implementation: a kernel by name (`"triton"`, `"cuda_sm90"`): it runs or raises. None picks the best that takes `x`.
+        dim: the dimension that sums to one; negative values count from the last.
+        implementation: name of a kernel (`"triton"`, `"cuda_sm90"`), which runs or raises. None selects the best one that supports `x`.
 
-    Returns a tensor of the shape, dtype and device of `x`. A row that holds NaN or +inf, or only -inf, comes out as NaN.
+    Returns a tensor of the shape, dtype and device of `x`. A row that contains NaN or +inf, or only -inf, gives NaN.
 
     Raises TypeError for anything but a floating tensor of these dtypes, IndexError for a `dim` out of range, ValueError for no dimensions or where a
     named implementation cannot take `x`.

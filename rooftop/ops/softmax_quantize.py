@@ -33,21 +33,21 @@ def softmax_quantize(
     seed: int = 0,
     implementation: str | None = None,
 ) -> quant.Quantized:
-    """`rooftop.quantize(rooftop.softmax(x), format)` along the last dimension in one pass, and without rounding the probabilities to 16 bits in between.
+    """`rooftop.quantize(rooftop.softmax(x), format)` along the last dimension in one pass; the probabilities are not rounded to 16 bits in between.
 
     Args:
         x: float32, float16 or bfloat16, at least one dimension, any strides.
         format: as in `rooftop.quantize`.
-        group: neighbours along the last dimension that share a scale: 16, 32, 64, 128 or 256. None: the whole row; of mx and nv formats their own.
+        group: consecutive elements along the last dimension that share a scale: 16, 32, 64, 128 or 256. None: the whole row, or that of an mx or nv format.
         rounding: "nearest", "stochastic" or "zero".
-        scale_dtype, over, seed: as in `rooftop.quantize`; nvfp4 must be given `over`.
-        implementation: a kernel by name: it runs or raises. None picks the best that takes the input.
+        scale_dtype, over, seed: as in `rooftop.quantize`; nvfp4 requires `over`.
+        implementation: name of a kernel, which runs or raises. None selects the best one that supports the input.
 
-    A row that holds a NaN or +infinity, or -infinity alone, is NaN: its codes are those of NaN.
+    A row that contains NaN or +infinity, or only -infinity, is NaN: its codes are those of NaN.
 
     Returns a `rooftop.quant.Quantized` of the shape of `x`. No gradient flows through it.
 
-    Raises what `rooftop.quantize` raises."""
+    Raises the errors of `rooftop.quantize`."""
     rows.validate("softmax_quantize", "x", x)
     f, kind, columns = rows.how("softmax_quantize", x, format, group, rounding, scale_dtype, over, seed)
     codes, scale = OP(

@@ -32,17 +32,17 @@ def spmm_24(
     """act(alpha · S b + bias), S a 2:4 sparse [M, K], summed in float32 and rounded once. `rooftop.sparse.SparseTensor` holds `values` and `meta`.
 
     Args:
-        values: [M, 2 ceil(K / 4)] float16 or bfloat16: the two kept of each group of four, in their order.
-        meta: int32 [ceil(M / 16), ceil(K / 256), 32, 4]: their places; rooftop/sparse/two_four.py says bit by bit how. Words that name one place
-            twice, or two out of order, give some number in that row.
-        b: [K, N] in the dtype of `values`; rows or columns may be the neighbours in memory.
-        bias: [M, 1] or [1, N] in the same dtype, added to each column or each row; None for none.
+        values: [M, 2 ceil(K / 4)] float16 or bfloat16: the two stored elements of each group of four, in their order.
+        meta: int32 [ceil(M / 16), ceil(K / 256), 32, 4]: their positions; rooftop/sparse/two_four.py defines every bit. Words that contain a position
+            twice, or two out of order, give an unspecified number in that row.
+        b: [K, N] in the dtype of `values`; rows or columns may be contiguous in memory.
+        bias: [M, 1] or [1, N] in the same dtype, added to each column or each row, or None.
         alpha: scale of the product.
         activation: "none", "relu", "silu", "gelu" or "gelu_tanh", of the sum.
-        transposed: give the transposed result, [N, M], contiguous: a linear layer's, where b is the transposed input.
-        implementation: a kernel by name (`"cuda_sm90"`): it runs or raises. None picks the best that takes the input.
+        transposed: return the transposed result, [N, M], contiguous: the output of a linear layer if b is its transposed input.
+        implementation: name of a kernel (`"cuda_sm90"`), which runs or raises. None selects the best one that supports the input.
 
-    Where b holds infinities or NaN, whether a zero of S meets them is not said.
+    Where b holds infinities or NaN, it is unspecified whether the zeros of S are multiplied with them.
     Gradients flow to `values`, `b` and `bias`.
 
     Raises TypeError for other dtypes, ValueError for shapes that do not fit, an unknown activation, or tensors on different devices."""

@@ -35,20 +35,21 @@ def spmm_bsr(
     """act(alpha · S b + bias), S [M, K] of blocks of H rows and W columns, summed in float32 (never TF32) and rounded once.
 
     Args:
-        values: [blocks, H, W] float32, float16 or bfloat16, H and W powers of two from 8 to 128. The last block row and block column may reach beyond M and
-            K; what lies there is multiplied with nothing.
-        columns: int32 [blocks], the block column of each, 0 to ceil(K / W) - 1; others are cut to that. `rooftop.debug()` tells. The same may come several
-            times.
-        offsets: int32 [ceil(M / H) + 1], not decreasing, from 0 to blocks: block row r has the blocks offsets[r] to offsets[r + 1] - 1. Offsets outside that
-            are cut to it.
+        values: [blocks, H, W] float32, float16 or bfloat16, H and W powers of two from 8 to 128. The last block row and block column may extend beyond M and
+            K; elements there are ignored.
+        columns: int32 [blocks], the block column of each, 0 to ceil(K / W) - 1; others are clamped. `rooftop.debug()` reports them. Duplicates are
+            allowed.
+        offsets: int32 [ceil(M / H) + 1], non-decreasing, from 0 to blocks: block row r has the blocks offsets[r] to offsets[r + 1] - 1. Offsets out of
+            range are clamped.
         b: [K, N] in the dtype of `values`, any strides.
         rows: M; None for all rows of the block rows.
-        bias: [M, 1] or [1, N] in the same dtype, added to each column or each row; None for none.
+        bias: [M, 1] or [1, N] in the same dtype, added to each column or each row, or None.
         alpha: scale of the product.
         activation: "none", "relu", "silu", "gelu" or "gelu_tanh", of the sum.
-        implementation: a kernel by name (`"triton"`): it runs or raises. None picks the best that takes the input.
+        implementation: name of a kernel (`"triton"`), which runs or raises. None selects the best one that supports the input.
 
-    Blocks that S does not hold meet nothing: infinities and NaN of b show only where a block stands. Gradients flow to `values`, `b` and `bias`.
+    Blocks that are not stored are not multiplied: infinities and NaN of b appear in the result only where S has a block.
+    Gradients flow to `values`, `b` and `bias`.
 
     Raises TypeError for other dtypes, ValueError for shapes that do not fit, an unknown activation, or tensors on different devices."""
     import torch

@@ -32,22 +32,22 @@ def spmm_csr(
     activation: str = "none",
     implementation: str | None = None,
 ) -> Tensor:
-    """act(alpha · S b + bias), S [M, K] in compressed rows, summed in float32 (never TF32), or float64 where b has few columns, and rounded once. Row m of S
-    has the elements offsets[m] to offsets[m + 1] - 1 of `values`, in the columns `columns`. The same column may come several times in a row, in any order:
-    products add up.
+    """act(alpha · S b + bias), S [M, K] in compressed rows, summed in float32 (never TF32), or float64 if b has few columns, and rounded once. Row m of S
+    has the elements offsets[m] to offsets[m + 1] - 1 of `values`, in the columns `columns`. A row may contain a column several times, in any order:
+    the products add up.
 
     Args:
         values: [nnz] float32, float16 or bfloat16.
-        columns: int32 [nnz], 0 to K - 1; others are cut to that. `rooftop.debug()` tells.
-        offsets: int32 [M + 1], not decreasing, from 0 to nnz. Offsets outside that are cut to it; which elements then belong to which row is not said.
+        columns: int32 [nnz], 0 to K - 1; others are clamped. `rooftop.debug()` reports them.
+        offsets: int32 [M + 1], non-decreasing, from 0 to nnz. Offsets out of range are clamped; which elements then belong to which row is unspecified.
         b: [K, N] in the dtype of `values`.
-        bias: [M, 1] or [1, N] in the same dtype, added to each column or each row; None for none.
+        bias: [M, 1] or [1, N] in the same dtype, added to each column or each row, or None.
         alpha: scale of the product.
         activation: "none", "relu", "silu", "gelu" or "gelu_tanh", of the sum.
-        implementation: a kernel by name (`"cuda_sm80"`): it runs or raises. None picks the best that takes the input.
+        implementation: name of a kernel (`"cuda_sm80"`), which runs or raises. None selects the best one that supports the input.
 
-    What S does not hold meets nothing: infinities and NaN of b show only where an element of S stands. The order of the sums depends on shapes and the
-    card alone. Gradients flow to `values`, `b` and `bias`.
+    Elements that are not stored are not multiplied: infinities and NaN of b appear in the result only where S has an element. The order of the sums depends
+    only on shapes and the card. Gradients flow to `values`, `b` and `bias`.
 
     Raises TypeError for other dtypes, ValueError for shapes that do not fit, an unknown activation, or tensors on different devices."""
     import torch

@@ -36,16 +36,16 @@ def swiglu_quantize(
     seed: int = 0,
     implementation: str | None = None,
 ) -> quant.Quantized:
-    """`rooftop.quantize(rooftop.swiglu(a, b), format)` in one pass, and without rounding y to 16 bits in between.
+    """`rooftop.quantize(rooftop.swiglu(a, b), format)` in one pass; y is not rounded to 16 bits in between.
 
     Args:
         a: the gate: float32, float16 or bfloat16, at least one dimension, any strides.
-        b: what is gated, as `a` in shape and dtype. None: `a` holds both, [..., 2 C], the gate first.
+        b: the values that are gated, of the shape and dtype of `a`. None: `a` holds both, [..., 2 C], the gate first.
         format: as in `rooftop.quantize`.
-        group: neighbours along the last dimension that share a scale: 16, 32, 64, 128 or 256. None: the whole row; of mx and nv formats their own.
+        group: consecutive elements along the last dimension that share a scale: 16, 32, 64, 128 or 256. None: the whole row, or that of an mx or nv format.
         rounding: "nearest", "stochastic" or "zero".
-        scale_dtype, over, seed: as in `rooftop.quantize`; nvfp4 must be given `over`.
-        implementation: a kernel by name: it runs or raises. None picks the best that takes the input.
+        scale_dtype, over, seed: as in `rooftop.quantize`; nvfp4 requires `over`.
+        implementation: name of a kernel, which runs or raises. None selects the best one that supports the input.
 
     Returns a `rooftop.quant.Quantized` of the shape of y. No gradient flows through it.
 

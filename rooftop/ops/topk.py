@@ -33,18 +33,18 @@ def topk(
 
     Args:
         x: float32, float16, bfloat16, int32 or int64, of any shape and strides with at least one dimension.
-        k: how many, 0 to the row's elements.
-        dim: the dimension along which rows lie; negative counts from the last.
-        largest: whether the largest come first, or the smallest.
-        sorted: False allows any order of the k. The kernels of today sort them anyway.
-        lengths: int32 or int64 of the shape of `x` without `dim`: only so many elements of each row take part. None: all.
-        tie: "lowest": of equal elements that with the lowest index comes first. "any" leaves it open; the kernels of today give the lowest.
-        nan: "largest": NaN is above +infinity; "smallest": below -infinity; "error": a NaN is a ValueError, for which the call waits for the device.
-        implementation: a kernel by name: it runs or raises. None picks the best that takes `x`.
+        k: number of elements to return, from 0 to the extent of `dim`.
+        dim: the dimension along which rows lie; negative values count from the last.
+        largest: if True, the largest, else the smallest.
+        sorted: False allows any order of the k. The present kernels sort them anyway.
+        lengths: int32 or int64 of the shape of `x` without `dim`: the number of elements of each row that take part. None: all.
+        tie: "lowest": among equal elements the one with the lowest index comes first. "any": unspecified; the present kernels give the lowest.
+        nan: "largest": NaN is above +infinity; "smallest": below -infinity; "error": a NaN is a ValueError, and the call waits for the device to check it.
+        implementation: name of a kernel, which runs or raises. None selects the best one that supports `x`.
 
     Returns (values, indices): `values` of the dtype of `x`, `indices` int64, both of the shape of `x` with k along `dim`. -0.0 equals +0.0, and values are
-    the elements as they stand. A row of fewer than k elements has index -1 beyond them, and there the order's last value: -infinity (integers: the least)
-    for the largest, +infinity (the greatest) for the smallest. A length below 0 counts as 0, one above the row as the row;
+    the elements as they stand. A row of fewer than k elements is padded with index -1 and the last value of the order: -infinity (integers: the least)
+    for the largest, +infinity (the greatest) for the smallest. A length below 0 counts as 0, one above the extent of `dim` as that extent;
     `rooftop.debug()` raises IndexError for it. Gradients flow from `values` to `x`.
 
     Raises TypeError for other dtypes, ValueError for k, tie, nan or lengths that do not fit, or where a named implementation cannot take `x`; IndexError

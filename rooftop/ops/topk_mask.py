@@ -19,17 +19,17 @@ if TYPE_CHECKING:
 def topk_mask(
     x: Tensor, k: int, dim: int = -1, largest: bool = True, *, lengths: Tensor | None = None, nan: str = "largest", implementation: str | None = None
 ) -> Tensor:
-    """True at the `k` largest (or smallest) elements of each row along `dim`, False elsewhere. Exactly k of a row, of equal elements those with the lowest
-    indices.
+    """True at the `k` largest (or smallest) elements of each row along `dim`, False elsewhere. Exactly k are True in a row: among equal elements those with the
+    lowest indices.
 
     Args:
         x: float32, float16, bfloat16, int32 or int64, of any shape and strides with at least one dimension.
-        k: how many, 0 to the row's elements.
-        dim: the dimension along which rows lie; negative counts from the last.
-        largest: whether the largest are marked, or the smallest.
-        lengths: int32 or int64 of the shape of `x` without `dim`: only so many elements of each row take part; the others are False. None: all.
-        nan: "largest": NaN is above +infinity; "smallest": below -infinity; "error": a NaN is a ValueError, for which the call waits for the device.
-        implementation: a kernel by name: it runs or raises. None picks the best that takes `x`.
+        k: number of elements to mark, from 0 to the extent of `dim`.
+        dim: the dimension along which rows lie; negative values count from the last.
+        largest: if True, the largest are marked, else the smallest.
+        lengths: int32 or int64 of the shape of `x` without `dim`: the number of elements of each row that take part; the others are False. None: all.
+        nan: "largest": NaN is above +infinity; "smallest": below -infinity; "error": a NaN is a ValueError, and the call waits for the device to check it.
+        implementation: name of a kernel, which runs or raises. None selects the best one that supports `x`.
 
     Returns bool of the shape of `x`. A row of fewer than k elements is True up to its length. -0.0 equals +0.0. A length below 0 counts as 0, one above
     the row as the row; `rooftop.debug()` raises IndexError for it.

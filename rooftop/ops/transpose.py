@@ -22,12 +22,12 @@ def transpose(x: Tensor, dim0: int, dim1: int, *, implementation: str | None = N
 
     Args:
         x: elements of 1, 2, 4 or 8 bytes of any dtype, any shape and strides with at least one dimension.
-        dim0, dim1: the two dimensions; negative ones count from the last. They may be the same: then the result is a contiguous copy.
-        implementation: a kernel by name (`"cuda_sm80"`): it runs or raises. None picks the best that takes `x`.
+        dim0, dim1: the two dimensions; negative values count from the last. They may be the same: then the result is a contiguous copy.
+        implementation: name of a kernel (`"cuda_sm80"`), which runs or raises. None selects the best one that supports `x`.
 
     Returns a contiguous tensor with the dtype and device of `x`. It never shares memory with `x`.
 
-    Raises TypeError for anything but a tensor, for elements of another size, or where `x` requires a gradient and is complex; IndexError for a
+    Raises TypeError for anything but a tensor, for elements of another size, or if `x` requires a gradient and is complex; IndexError for a
     dimension out of range; ValueError for no dimensions or where a named implementation cannot take `x`."""
     first, second = _validate(x, dim0, dim1)
     if str(x.dtype).removeprefix("torch.") in OF_TORCH:

@@ -1,5 +1,5 @@
-"""Formats of 4, 6 and 8 bits and what is made of them: `rooftop.quantize` returns a `Quantized`, `rooftop.dequantize` takes it. Packed weights of 2 to 8
-bits for `rooftop.quantized_matmul`, linear layers and models of them, and checkpoints that others made."""
+"""Formats of 4, 6 and 8 bits: `rooftop.quantize` returns a `Quantized`, `rooftop.dequantize` decodes it. Packed weights of 2 to 8
+bits for `rooftop.quantized_matmul`, linear layers and models that use them, and import of checkpoints of other libraries."""
 
 from __future__ import annotations
 

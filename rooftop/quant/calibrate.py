@@ -91,7 +91,7 @@ def _checked(weight: Tensor) -> Tensor:
 
 
 def nearest(weight: Tensor, format: str = "int4", *, group: int = 128, zero_points: bool = False) -> PackedWeight:
-    """Round to nearest. `group` 0: one scale a row. Raises ValueError for what does not go together and for weights that are not finite."""
+    """Round to nearest. `group` 0: one scale a row. Raises ValueError for combinations that are not supported and for weights that are not finite."""
     w = _checked(weight)
     n, k = w.shape
     scheme = Scheme.of(format, group, zero_points, k)
@@ -106,8 +106,8 @@ def _packed(codes: Tensor, scale: Tensor, zero: Tensor | None, scheme: Scheme, w
 
 
 def hqq(weight: Tensor, format: str = "int4", *, group: int = 128, steps: int = STEPS) -> PackedWeight:
-    """Zero points that are fitted, real numbers in the dtype of the scales; for int8, int4 and int2. A group is kept as rounding to nearest had it where the
-    fit is no better by Σ |w - w'|^0.7."""
+    """Fitted zero points: real numbers in the dtype of the scales, for int8, int4 and int2. A group keeps the result of rounding to nearest if the
+    fit does not reduce Σ |w - w'|^0.7."""
     w = _checked(weight)
     n, k = w.shape
     scheme = Scheme.of(format, group, True, k)

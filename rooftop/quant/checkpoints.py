@@ -1,4 +1,4 @@
-"""Quantised models in files, and checkpoints that others made: GPTQ, AWQ and HQQ layouts as packed weights.
+"""Saving and loading of quantised models, and import of checkpoints in GPTQ, AWQ and HQQ layouts as packed weights.
 
     GPTQ  qweight int32 [K / P, N], P = 32 / bits codes of a column a word, lowest bits first; qzeros int32 [K / group, N / P] along N, stored less 1
           in version 1; scales [K / group, N]; g_idx [K], the group of each row
@@ -34,10 +34,10 @@ def save_quantized(model: nn.Module, path: str | Path) -> None:
 
 
 def load_quantized(model: nn.Module, path: str | Path, device: Any = "cpu") -> nn.Module:
-    """Fill a model (with ordinary linear layers, as its class makes it) with what `save_quantized` wrote: in place, and returned.
+    """Load a file of `save_quantized` into a model (with ordinary linear layers, as its class creates it), in place. Returns the model.
 
-    Raises ValueError where the file is truncated, no such file, or of another model: the layer or the tensor is named; the model is then unchanged but for
-    layers that were replaced."""
+    Raises ValueError if the file is truncated, not such a file, or of another model, and names the layer or the tensor; the model is then unchanged except for
+    layers that were already replaced."""
     tensors, metadata = load_file(path, device)
     if KEY not in metadata:
         raise ValueError(f"{path}: its metadata has {', '.join(metadata) or 'nothing'}; a file of save_quantized has {KEY!r}")
@@ -85,10 +85,10 @@ def _scales(scales: Tensor, zeros: Tensor, groups: int, n: int, what: str) -> No
 
 
 def from_gptq(qweight: Tensor, qzeros: Tensor, scales: Tensor, g_idx: Tensor | None = None, *, bits: int = 4, version: int = 1) -> PackedWeight:
-    """A layer of a GPTQ checkpoint. version 1 (what most files are) stores zero points less 1, version 2 as they are.
+    """A layer of a GPTQ checkpoint. version 1 (most files) stores zero points minus 1, version 2 stores them unchanged.
 
-    Raises ValueError for bits other than 2, 4 and 8, tensors that do not fit each other, groups that no kernel takes, and `g_idx` that is not in order: columns
-    sorted by activation order (desc_act) have no groups of neighbours."""
+    Raises ValueError for bits other than 2, 4 and 8, tensors that do not match, groups that no kernel supports, and `g_idx` that is not in order: groups of
+    columns sorted by activation order (desc_act) are not contiguous."""
     _bits(bits, (2, 4, 8), "GPTQ")
     if version not in (1, 2):
         raise ValueError(f"GPTQ: version is {version!r}; accepted are 1 and 2")
@@ -108,7 +108,7 @@ def from_gptq(qweight: Tensor, qzeros: Tensor, scales: Tensor, g_idx: Tensor | N
 
 
 def from_awq(qweight: Tensor, qzeros: Tensor, scales: Tensor) -> PackedWeight:
-    """A layer of an AWQ checkpoint ("gemm" layout, 4 bits). Raises ValueError for tensors that do not fit each other and groups that no kernel takes."""
+    """A layer of an AWQ checkpoint ("gemm" layout, 4 bits). Raises ValueError for tensors that do not match and groups that no kernel supports."""
     place = torch.tensor(AWQ_ORDER).argsort()
     codes = _words(qweight, "AWQ: qweight", 4)[..., place.to(qweight.device)].flatten(1).t()  # [N, K]
     n, k = codes.shape
@@ -121,7 +121,7 @@ def from_awq(qweight: Tensor, qzeros: Tensor, scales: Tensor) -> PackedWeight:
 
 
 def from_hqq(w_q: Tensor, scale: Tensor, zero: Tensor, *, shape: tuple[int, int], bits: int = 4, group: int = 64, axis: int = 1) -> PackedWeight:
-    """A layer of an HQQ checkpoint: `shape` (N, K), `group_size`, `axis` and bits are in its meta. Zero points stay the real numbers that they are.
+    """A layer of an HQQ checkpoint: `shape` (N, K), `group_size`, `axis` and bits are in its meta. Zero points stay real numbers.
 
     Raises ValueError for bits other than 2, 4 and 8, axis 0 (groups down the columns) and tensors that do not fit."""
     _bits(bits, (2, 4, 8), "HQQ")
@@ -145,9 +145,9 @@ def from_hqq(w_q: Tensor, scale: Tensor, zero: Tensor, *, shape: tuple[int, int]
 
 
 def import_checkpoint(model: nn.Module, tensors: Mapping[str, Tensor], layout: str, *, bits: int = 4, version: int = 1) -> nn.Module:
-    """Replace the linear layers of which `tensors` (a state dict) holds a GPTQ or AWQ form, in place; what is left of `tensors` is loaded as any state.
+    """Replace the linear layers for which `tensors` (a state dict) has a GPTQ or AWQ form, in place; the other tensors are loaded as ordinary state.
 
-    layout: "gptq" or "awq". Raises ValueError where no layer has that layout, a layer's shape is another, a tensor is missing, or names are left over."""
+    layout: "gptq" or "awq". Raises ValueError if no layer has that layout, a layer's shape differs, a tensor is missing, or names are left over."""
     if layout not in ("gptq", "awq"):
         raise ValueError(f"layout is {layout!r}; accepted are 'gptq' and 'awq'")
     modules, left = dict(model.named_modules()), dict(tensors)

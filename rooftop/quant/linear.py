@@ -1,4 +1,4 @@
-"""Linear layers whose weight stays quantised, and models made of them."""
+"""Linear layers with quantised weights, and models that use them."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ EIGHT = {"int8": "int8", "fp8": "e4m3"}  # activations -> the format of a weight
 class QuantLinear(nn.Module):  # type: ignore[misc]
     """`torch.nn.Linear` with a quantised weight: `rooftop.quantized_matmul(x, weight, bias)`.
 
-    Gradients flow to the input and the bias; the weight is a set of buffers and has none. `state_dict` holds the buffers and, as `_extra_state`, the facts that
-    say what they mean (JSON in a uint8 tensor), so that any format that keeps tensors keeps the layer.
+    Gradients flow to the input and the bias; the weight consists of buffers and has none. `state_dict` contains the buffers and, as `_extra_state`, their
+    description (JSON in a uint8 tensor), so that any file format for tensors can store the layer.
 
     weight       a PackedWeight, or with `activations` a Quantized [N, K] of 8 bits by rows
     bias         [N] or None
@@ -186,16 +186,16 @@ def quantize_model(
     Args:
         model: any module. Layers are found by name; one that is used in several places is replaced in each.
         format: int8, int4, int2, fp8 (e4m3), e5m2, fp6 (e2m3), e3m2, fp4 (e2m1), mxfp8, mxfp6, mxfp4.
-        group: columns that share a scale: 32, 64 or a multiple of 128; 0: one scale a row. mx formats have their own, 32.
-        zero_points: for ints.
-        method: "nearest"; "hqq" (ints: fitted zero points); "gptq", with `calibration`.
-        calibration: batches for "gptq": each is given to the model, a dict by name, a tuple or list by place. All layers see the unquantised model's inputs.
+        group: columns that share a scale: 32, 64 or a multiple of 128; 0: one scale a row. mx formats have groups of 32.
+        zero_points: for integer formats.
+        method: "nearest"; "hqq" (integer formats: fitted zero points); "gptq", with `calibration`.
+        calibration: batches for "gptq": each is passed to the model, a dict by name, a tuple or list by position. Layers see the unquantised model's inputs.
         activations: "int8" or "fp8": the input is quantised too, row by row. With int8 and fp8 weights, group=0, "nearest" and no zero points the product is
             one of 8-bit codes.
-        include, exclude: name patterns, as of a shell: "model.layers.*.mlp.*".
+        include, exclude: shell-style name patterns: "model.layers.*.mlp.*".
 
-    Returns `model`. Raises ValueError where no layer matches, a group does not divide a layer's K (the layer is named, nothing has been replaced), or
-    arguments do not go together."""
+    Returns `model`. Raises ValueError if no layer matches, if a layer's K is not divisible by the group (the error names the layer; nothing has been replaced),
+    or if arguments are not supported together."""
     if not isinstance(model, nn.Module):
         raise TypeError(f"quantize_model: model is a {type(model).__name__}; it must be a torch.nn.Module")
     found = layers(model, include, exclude)

@@ -1,4 +1,4 @@
-"""AdamW with its states in 8 bits, a quarter of the memory that float32 takes: `rooftop.adamw_8bit` for each parameter."""
+"""AdamW with 8-bit states, a quarter of the memory of float32: `rooftop.adamw_8bit` for each parameter."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ def adamw_8bit_states(param: Tensor) -> tuple[Quantized, Quantized]:
 
 
 class AdamW8bit(torch.optim.Optimizer):  # type: ignore[misc]
-    """`torch.optim.AdamW` with states of 8 bits: two bytes a parameter, and a float32 scale for each 256 of both, in place of eight bytes.
+    """`torch.optim.AdamW` with states of 8 bits: two bytes a parameter, and a float32 scale for each 256 of both, instead of eight bytes.
 
-    params, lr, betas, eps, weight_decay: as of `torch.optim.AdamW`. rounding: of the states, "stochastic" or "nearest". seed: of the random bits; each step and
-    parameter has others. Parameters are float32, float16 or bfloat16, and contiguous; gradients are dense.
+    params, lr, betas, eps, weight_decay: as in `torch.optim.AdamW`. rounding: of the states, "stochastic" or "nearest". seed: of the random bits; each step and
+    parameter uses different ones. Parameters are float32, float16 or bfloat16, and contiguous; gradients are dense.
 
-    The states are `rooftop.quant.Quantized` (`state[p]["first"]`, `["second"]`): `.dequantize()` reads them, and `state_dict()` holds them as they are.
+    The states are `rooftop.quant.Quantized` (`state[p]["first"]`, `["second"]`): `.dequantize()` decodes them, and `state_dict()` contains them as codes.
 
-    Raises ValueError for numbers that do not fit, at the first step what `rooftop.adamw_8bit` raises."""
+    Raises ValueError for numbers out of range; the first step raises the errors of `rooftop.adamw_8bit`."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class AdamW8bit(torch.optim.Optimizer):  # type: ignore[misc]
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """One step for each parameter that has a gradient. Returns what `closure` returned, which is called first with gradients on."""
+        """One step for each parameter that has a gradient. Calls `closure` first, with gradients enabled, and returns its result."""
         loss = None
         if closure is not None:
             with torch.enable_grad():

@@ -221,17 +221,17 @@ def values(codes: Tensor, scale: Tensor, zero: Tensor | None, n: int, k: int, gr
 def pack_codes(
     codes: Tensor, scale: Tensor, zero: Tensor | None = None, *, format: str, group: int | None = None, dtype: torch.dtype | None = None
 ) -> PackedWeight:
-    """A packed weight of codes that are there.
+    """A packed weight made of existing codes.
 
     Args:
-        codes: [N, K], one a byte: of ints the number u that is stored, 0 to 2^bits - 1, uint8; of floats the bits, uint8 or fp8.
+        codes: [N, K], one a byte: for integer formats the stored number u, 0 to 2^bits - 1, uint8; for floats their bits, uint8 or fp8.
         scale: [N], [N, 1] or [N, K / group], float32, float16, bfloat16, or float8_e8m0fnu.
-        zero: of ints, in the shape of `scale`: uint8 (or any integer dtype) from 0 to 2^bits - 1, or the dtype of `scale`. None: 2^(bits - 1).
+        zero: for integer formats, in the shape of `scale`: uint8 (or any integer dtype) from 0 to 2^bits - 1, or the dtype of `scale`. None: 2^(bits - 1).
         format: int8, int4, int2, e4m3, e5m2, e3m2, e2m3, e2m1 or an alias.
-        group: columns that share a scale; None: what the shape of `scale` says.
-        dtype: what `dequantize` gives; None: bfloat16, or float16 where scales are.
+        group: columns that share a scale; None: as the shape of `scale` implies.
+        dtype: the result dtype of `dequantize`; None: bfloat16, or float16 if the scales are.
 
-    Raises TypeError for other dtypes; ValueError for shapes or groups that do not fit, codes or zero points out of range, scales, zero points or codes
+    Raises TypeError for other dtypes; ValueError for shapes or groups that do not match, codes or zero points out of range, scales, zero points or codes
     that are not finite, and tensors on different devices."""
     f = weight_format(format)
     if not all(isinstance(t, Tensor) for t in (codes, scale)):
@@ -293,7 +293,7 @@ def pack_weight(q: Quantized, *, scale_dtype: torch.dtype | None = None) -> Pack
     """The packed weight of a matrix [N, K] that `rooftop.quantize` made, by rows or by groups of 32, 64 or a multiple of 128 along the last dimension.
 
     `scale_dtype` rounds float32 scales to float16 or bfloat16, which kernels read faster. Raises TypeError for anything but a `Quantized`; ValueError for other
-    shapes, groups and formats (nvfp4 among them), a dither that is to be taken off, and what is not finite."""
+    shapes, groups and formats (including nvfp4), a dither with `subtract=True`, and values that are not finite."""
     if not isinstance(q, Quantized):
         raise TypeError(f"pack_weight: q is a {type(q).__name__}; it must be a rooftop.quant.Quantized")
     q.verify()

@@ -1,4 +1,4 @@
-"""Rounding that lets gradients through as they are.
+"""Rounding with a straight-through gradient.
 
 Source: Bengio, Léonard & Courville 2013, "Estimating or propagating gradients through stochastic neurons" (arXiv 1308.3432)."""
 
@@ -24,5 +24,5 @@ class _StraightThrough(torch.autograd.Function):  # type: ignore[misc]
 
 def fake_quantize(x: Tensor, format: str = "int8", **how: Any) -> Tensor:
     """`rooftop.quantize(x, format, **how).dequantize()` with the gradient of the identity (straight-through): scales come from `x` itself, so that
-    nothing is clipped by more than a rounding. Takes what `rooftop.quantize` takes, in the dtype of `x`; raises what it raises."""
+    nothing is clipped by more than a rounding. Arguments and errors as for `rooftop.quantize`; the result has the dtype of `x`."""
     return _StraightThrough.apply(x, {"format": format, **how})

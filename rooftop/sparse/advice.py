@@ -1,4 +1,4 @@
-"""Which layout is the fastest for a product: a model of each kernel's time, with rates measured on one card."""
+"""Predicts the fastest layout for a product, by a model of each kernel's time with rates measured on one card."""
 
 from __future__ import annotations
 
@@ -65,10 +65,10 @@ class Advice:
 def advise(x: SparseTensor | Tensor, n: int) -> Advice:
     """Predicted seconds of S b with `n` columns of b, for each layout that can hold `x` and for the dense product. The blocks of "bsr" are square.
 
-    `x` is a SparseTensor or a dense [M, K]; it is read, so the device is waited for. Raises TypeError for another, ValueError for n below 1.
+    `x` is a SparseTensor or a dense [M, K]; it is read, so the call synchronises with the device. Raises TypeError for another, ValueError for n below 1.
 
-    A model, not a measurement: rates were measured on matrices whose elements lie at random. Elements that share columns, as those of a mesh, are faster in
-    "csr". Matrices of 8 bits are multiplied in 2:4 alone."""
+    A model, not a measurement: rates were measured on matrices with random positions. Matrices whose rows share columns, like those of a mesh, are faster in
+    "csr". Matrices of 8 bits are supported only in 2:4."""
     if not isinstance(x, (SparseTensor, torch.Tensor)):
         raise TypeError(f"advise: x is a {type(x).__name__}; it must be a SparseTensor or a tensor")
     if not isinstance(n, int) or n < 1:

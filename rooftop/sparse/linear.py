@@ -87,10 +87,10 @@ def sparsify_model(
 ) -> nn.Module:  # fmt: skip
     """Replace the linear layers of a model by `SparseLinear`, in place.
 
-    layout: "2:4" keeps the two largest of each four of a row; "csr", "coo", "bsr" (with its `block`) and "auto" store what is not zero: prune first, with
-        `rooftop.sparse.prune`. A layer that "auto" takes for faster dense stays dense.
-    train24: keep dense weights, pruned by `algorithm` at every forward. With layout "2:4" alone.
-    skip: names of layers to leave; `least`: layers with fewer inputs or outputs stay as they are.
+    layout: "2:4" keeps the two largest of each four of a row; "csr", "coo", "bsr" (with its `block`) and "auto" store the nonzero elements: prune first, with
+        `rooftop.sparse.prune`. With "auto", a layer that is predicted to be faster dense stays dense.
+    train24: keep dense weights, pruned by `algorithm` at every forward. Only with layout "2:4".
+    skip: names of layers that are not replaced; `least`: layers with fewer inputs or outputs are not replaced.
 
     Returns the model. Raises ValueError for an unknown layout."""
     if train24 and layout != "2:4":

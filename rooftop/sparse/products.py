@@ -23,17 +23,17 @@ def matmul(
 
     Args:
         a, b: [M, K] and [K, N], one a `SparseTensor`; the dense one may be a vector [K]. One dtype and device.
-        bias: [N], added to each row, as that of `rooftop.matmul`.
-        alpha, activation: as those of `rooftop.spmm_csr`.
-        implementation: a kernel of the layout's op by name: it runs or raises. None picks the best that takes the input.
+        bias: [N], added to each row, as in `rooftop.matmul`.
+        alpha, activation: as in `rooftop.spmm_csr`.
+        implementation: name of a kernel of the layout's op, which runs or raises. None selects the best one that supports the input.
 
-    A sparse matrix is read as it is stored in S b and in b Sᵀ (a linear layer). In Sᵀ b and b S the transpose is made first, on the device: keep
-    `S.t().contiguous()` where that comes often. "coo" is first made "csr". The transpose of a 2:4 matrix is multiplied as the dense matrix it stands for. 2:4
-    matrices of fp8 and int8 give bfloat16; `rooftop.scaled_spmm_24` takes scales beside them.
+    S b and b Sᵀ (a linear layer) read a sparse matrix as it is stored. Sᵀ b and b S first compute the transpose, on the device: keep
+    `S.t().contiguous()` if you need it often. "coo" is first converted to "csr". The transpose of a 2:4 matrix is multiplied as a dense matrix. 2:4
+    matrices of fp8 and int8 give bfloat16; `rooftop.scaled_spmm_24` supports scales.
 
     Gradients flow to the dense operand, the bias, and `values`.
 
-    Raises TypeError unless just one is sparse, and as the layout's op; ValueError for shapes that do not fit."""
+    Raises TypeError unless exactly one is sparse, and the errors of the layout's op; ValueError for shapes that do not fit."""
     left = isinstance(a, SparseTensor)
     if left == isinstance(b, SparseTensor):
         raise TypeError(f"sparse.matmul: a is a {type(a).__name__} and b a {type(b).__name__}; just one must be a SparseTensor")

@@ -25,7 +25,7 @@ class Pruned:
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def apply(self, model: nn.Module) -> None:
-        """Zeros where the masks say so, in place: after each step of an optimiser. Raises KeyError for a parameter that the model has not."""
+        """Set the pruned weights to zero, in place: call it after each step of an optimiser. Raises KeyError for a parameter that the model does not have."""
         own = dict(model.named_parameters())
         for name, mask in self.masks.items():
             if name not in own:
@@ -33,7 +33,7 @@ class Pruned:
             own[name].mul_(mask)
 
     def density(self) -> float:
-        """Kept over all, of the weights that have a mask."""
+        """Share of the weights with a mask that are kept."""
         kept, every = sum(int(m.sum()) for m in self.masks.values()), sum(m.numel() for m in self.masks.values())
         return kept / max(1, every)
 
@@ -43,13 +43,13 @@ def prune(
     model: nn.Module, fraction: float = 0.5, *, form: str = "elements", block: tuple[int, int] = (32, 32), everywhere: bool = False, skip: Sequence[str] = (),
     before: Pruned | None = None,
 ) -> Pruned:  # fmt: skip
-    """Set the smallest weights of a model's linear layers to zero, and say which are kept.
+    """Set the smallest weights of a model's linear layers to zero, and return masks of those that are kept.
 
-    fraction: of the weights to set to zero, 0 to 1. "2:4" takes half, whatever it says.
-    form: "elements", each by its size; "blocks" of `block`, by the sum of squares; "2:4", two of each four neighbours of a row.
-    everywhere: one threshold for all layers; else the fraction of each.
-    skip: names of layers to leave.
-    before: masks of an earlier round: what is zero there stays so, and counts to the fraction (iterative magnitude pruning).
+    fraction: of the weights to set to zero, 0 to 1. Ignored by "2:4", which always prunes half.
+    form: "elements", by magnitude; "blocks" of `block`, by the sum of squares; "2:4", two of each four consecutive elements of a row.
+    everywhere: True: one threshold for all layers; False: the fraction applies to each layer.
+    skip: names of layers that are not pruned.
+    before: masks of an earlier round: weights that are zero there stay zero, and count towards the fraction (iterative magnitude pruning).
 
     Raises ValueError for a fraction outside 0 to 1, an unknown form, or a block of other sizes.
 

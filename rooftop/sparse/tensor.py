@@ -30,11 +30,11 @@ FACTS = ("layout", "size", "block", "turned")
 
 @dataclass(frozen=True, eq=False)
 class SparseTensor:
-    """A matrix most of whose elements are zero. `from_dense`, `csr`, `coo`, `bsr`, `from_torch` and `from_scipy` make one; `to` changes its layout.
+    """A sparse matrix. `from_dense`, `csr`, `coo`, `bsr`, `from_torch` and `from_scipy` create one; `to` changes its layout.
 
-    It is a pytree node (its tensors are the leaves) and goes through `torch.save`. Gradients flow to `values`, through changes of layout as well.
+    It is a pytree node (its tensors are the leaves) and supports `torch.save`. Gradients flow to `values`, also through changes of layout.
 
-    values    "csr" and "coo": [nnz]; "bsr": [blocks, H, W]; "2:4": [M, 2 ceil(K / 4)], of each four the two kept
+    values    "csr" and "coo": [nnz]; "bsr": [blocks, H, W]; "2:4": [M, 2 ceil(K / 4)], the two stored elements of each four
     columns   int32: the column of each element; "bsr": the block column of each block; "2:4": None
     offsets   int32, "csr" [M + 1] and "bsr" [ceil(M / H) + 1]: row m has the elements (blocks) offsets[m] to offsets[m + 1] - 1. Else None
     rows      int32 [nnz], "coo": the row of each element. Else None
@@ -42,7 +42,7 @@ class SparseTensor:
     layout    one of LAYOUTS
     size      (M, K) of the matrix that is stored
     block     (H, W) of "bsr", else None
-    turned    whether this is the transpose of what is stored: `t()` moves no data
+    turned    True if this is the transpose of the stored matrix: `t()` moves no data
 
     Elements of a row are in the order of their columns, each column at most once."""
 
@@ -60,13 +60,13 @@ class SparseTensor:
 
     @classmethod
     def from_dense(cls, x: Tensor, layout: str = "csr", *, block: tuple[int, int] | int | None = None, n: int = 1024) -> SparseTensor:
-        """The elements of `x` [M, K] that are not zero (NaN is not; -0.0 is).
+        """The nonzero elements of `x` [M, K] (NaN counts as nonzero, -0.0 as zero).
 
-        layout: "csr", "coo", "bsr", "2:4", or "auto": what `rooftop.sparse.advise` takes for the fastest of the sparse ones in a product with `n` columns.
-        block: of "bsr": rows and columns of a block, each 8, 16, 32, 64 or 128; one number for both; None: (32, 32).
+        layout: "csr", "coo", "bsr", "2:4", or "auto": the sparse layout that `rooftop.sparse.advise` predicts to be the fastest in a product with `n` columns.
+        block: for "bsr": rows and columns of a block, each 8, 16, 32, 64 or 128; one number for both; None: (32, 32).
 
-        Raises TypeError where x is no tensor of floating point or int8; ValueError for other shapes, an unknown layout, a block of other sizes, and for
-        "2:4" where a group of four has more than two elements that are not zero: `rooftop.prune_24` chooses two."""
+        Raises TypeError if x is not a floating-point or int8 tensor; ValueError for other shapes, an unknown layout, a block of other sizes, and for
+        "2:4" if a group of four has more than two nonzero elements: `rooftop.prune_24` selects two."""
         check_matrix("from_dense", x)
         if layout == "auto":
             from rooftop.sparse.advice import advise
@@ -89,9 +89,9 @@ class SparseTensor:
 
     @classmethod
     def coo(cls, rows: Tensor, columns: Tensor, values: Tensor, shape: tuple[int, int], *, check: bool = True) -> SparseTensor:
-        """From coordinates, int32 or int64, in any order; values of one place add up.
+        """From coordinates, int32 or int64, in any order; values with the same coordinates are added.
 
-        check: False trusts that they are within the shape, sorted by rows then columns, and different: nothing is read, sorted or waited for.
+        check: False assumes that they are within the shape, sorted by rows then columns, and unique, and does not read, sort or synchronise.
 
         Raises TypeError for indices of other dtypes, ValueError for other shapes and for an index that is out of range."""
         check_indices("coo", {"rows": rows, "columns": columns}, values.device)
@@ -106,11 +106,11 @@ class SparseTensor:
 
     @classmethod
     def csr(cls, offsets: Tensor, columns: Tensor, values: Tensor, shape: tuple[int, int], *, check: bool = True) -> SparseTensor:
-        """From compressed rows, as `torch.sparse_csr_tensor` and scipy have them, int32 or int64, in any order within a row; values of one place add up.
+        """From compressed rows, as in `torch.sparse_csr_tensor` and scipy, int32 or int64, in any order within a row; values with the same column are added.
 
-        check: False trusts all that, and that the elements of a row are in order and different.
+        check: False assumes that all indices are valid, and that the elements of a row are sorted and unique.
 
-        Raises TypeError for indices of other dtypes, ValueError for other shapes, offsets that fall or do not run from 0 to nnz, and columns out of range."""
+        Raises TypeError for indices of other dtypes, ValueError for other shapes, offsets that decrease or do not run from 0 to nnz, columns out of range."""
         check_indices("csr", {"offsets": offsets, "columns": columns}, values.device)
         size = size_of(shape)
         if offsets.shape[0] != size[0] + 1 or values.shape != columns.shape:
@@ -125,10 +125,10 @@ class SparseTensor:
 
     @classmethod
     def bsr(cls, offsets: Tensor, columns: Tensor, values: Tensor, shape: tuple[int, int], *, check: bool = True) -> SparseTensor:
-        """From blocks [blocks, H, W] in compressed rows, as `torch.sparse_bsr_tensor` has them; a shape that blocks do not divide is the part that counts.
-        Blocks are sorted, and those of one place add up.
+        """From blocks [blocks, H, W] in compressed rows, as in `torch.sparse_bsr_tensor`; elements of blocks beyond `shape` are ignored.
+        Blocks are sorted, and those at the same position are added.
 
-        check: False trusts that they are in order, different and in range, and that what lies beyond the shape is zero.
+        check: False assumes that they are sorted, unique and in range, and that elements beyond the shape are zero.
 
         Raises TypeError and ValueError as `csr`."""
         check_indices("bsr", {"offsets": offsets, "columns": columns}, values.device)

@@ -91,13 +91,13 @@ def _bytes(n: int) -> str:
 
 INTRO = """# Which of our Triton kernels run on an Ascend, and why not
 
-This page is generated (`rooftop npu`). Every Triton kernel of the house, unchanged, is compiled for an Ascend 910B3 by Huawei's Triton (triton-ascend
-{triton}) and its compiler (ascendnpu-ir {ir}) down to HIVM: memory planned, pipes synchronised. The step from there to machine code is closed and is
-not made here, and nothing ran on a chip. *Accepted* means just that: the vendor's compiler takes it and finds room in the core's memories.
+This page is generated (`rooftop npu`). Every Triton kernel of this library, unchanged, is compiled for an Ascend 910B3 by Huawei's Triton (triton-ascend
+{triton}) and its compiler (ascendnpu-ir {ir}) down to HIVM, with memory planning and pipe synchronisation. The step from HIVM to machine code is closed
+source and is not done here. Nothing was run on a chip. *Accepted* means only that the vendor's compiler accepts the kernel and that it fits the core's memory.
 
-Tiles are those that the kernel chooses for an NVIDIA A800: registers, not the 192 KiB of an Ascend's unified buffer (UB), decide them. So a kernel may be
-refused at a timed case and accepted at a small one; both are shown. *Scalar loads* are loads of single elements that were left in loops: slow.
-What [the memories are](npu.md#three-memories).
+Tile sizes are those that the kernel uses on an NVIDIA A800: they depend on registers, not on the 192 KiB of an Ascend's unified buffer (UB). So a kernel may be
+refused at a timed case and accepted at a small one; both are shown. *Scalar loads* are loads of single elements that remain in loops, which are slow.
+The memories are [described here](npu.md#three-memories).
 
 """
 
