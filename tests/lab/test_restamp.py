@@ -13,8 +13,8 @@ from rooftop.core import settings
 from rooftop.core.compile import compile_cuda
 from rooftop.lab.records import store
 from rooftop.lab.records.store import RecordError
-from rooftop.lab.restamp import records as restamp
-from rooftop.lab.restamp.child import code_of, text_of
+from rooftop.lab.report import restamp
+from rooftop.lab.report.restamp_child import code_of, text_of
 
 SOURCE = "__global__ void k(float* out, int n) { int place = blockIdx.x * 32 + threadIdx.x; if (place < n) out[place] = 2.0f * place; }"
 KEPT = ("core", "lab", "kernels/_device", "__init__.py", "__init__.pyi")  # of the package: what a small tree with one kernel needs

@@ -79,7 +79,7 @@ def restamp(
     Example: [bold]rooftop records restamp layer_norm --since HEAD~1[/bold]"""
     from rooftop.core import settings
     from rooftop.lab import candidates
-    from rooftop.lab.restamp import records as restamping
+    from rooftop.lab.report import restamp as restamping
 
     names = [s.name for s in candidates.find(what)] if what else []
     say = (lambda text: typer.echo(text, err=True)) if as_json else typer.echo

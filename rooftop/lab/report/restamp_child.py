@@ -1,7 +1,7 @@
-"""Run by its path with PYTHONPATH set to a tree of this project, old or new (`rooftop.lab.restamp.records`): says of recorded cases what the kernels of that
+"""Run by its path with PYTHONPATH set to a tree of this project, old or new (`rooftop.lab.report.restamp`): says of recorded cases what the kernels of that
 tree launch, as text that can be compared. Uses only what both trees have; what fails is an answer as well, `why`.
 
-    python -P child.py JOB ANSWER
+    python -P restamp_child.py JOB ANSWER
 
 JOB, ANSWER: files of JSON. A job: {"what": "digests", "subjects": [name]} -> {name: digest or {"why"}}, or
 {"what": "facts", "rows": [[name, case, device, config or null]]} -> [facts or {"why"}]."""

@@ -25,7 +25,7 @@ from rooftop.core.digests import digest
 from rooftop.lab.records import store
 from rooftop.lab.records.store import Record, RecordError
 
-CHILD = Path(__file__).with_name("child.py")
+CHILD = Path(__file__).with_name("restamp_child.py")
 KINDS = ("check", "bench", "sanitize", "counters", "compared", "language")
 
 Row = tuple[str, str, tuple[Any, ...], str]  # subject, case, the fields of its Device, its explicit config as JSON ("" for none)
@@ -67,7 +67,7 @@ def _archived(root: Path, since: str, into: Path) -> Path:
 
 
 class Trees:
-    """An old tree and the present one, asked alike by `child`, each in a process of its own."""
+    """An old tree and the present one, asked alike by `restamp_child`, each in a process of its own."""
 
     def __init__(self, old: Path, new: Path) -> None:
         self.roots = (old, new)

@@ -1,1 +1,0 @@
-"""Records of kernels whose text has changed and whose machine code has not."""
