@@ -18,7 +18,8 @@ struct alignas(8) Moments {
     float mean, squares;
 };
 
-/// The moments of a thread's elements in one pass, with the first element as pivot. Cancellation is bounded by the spread of the elements about it.
+/// The moments of a thread's elements in one pass about a pivot: its first element, or the mean of its first four (norms_slices.cuh). Cancellation is bounded
+/// by the spread of the elements about it.
 template <bool CENTRE>
 struct Pass {
     float pivot, total = 0, squares = 0;

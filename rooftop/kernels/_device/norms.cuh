@@ -2,7 +2,7 @@
 //   norm_cluster    any row, in the shared memory of a cluster of blocks
 //   norm_whole_row  one block a row, in registers (rows of up to 64 KiB)
 //   norm_warp       one warp holds one or several short rows in registers
-// norms_slices.cuh has the kernels for long rows. The table in norm_sm90.py chooses. Every warp (or thread) computes the mean and the sum of squares about
+// norms_slices.cuh has the kernels for long rows and for unaligned ones. The table in norm_sm90.py chooses. Every warp (or thread) computes the mean and the sum of squares about
 // its own mean for its part of a row; the parts are combined after Chan, Golub & LeVeque 1979 (the formula of which Welford's update is the case of one new
 // element), so that one barrier is enough.
 #pragma once

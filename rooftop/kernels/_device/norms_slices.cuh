@@ -1,7 +1,7 @@
 // Forward of rms_norm and layer_norm (CENTRE) for rows that a cluster of blocks shares, in packs of 16 bytes (slices.cuh). Two kernels: norm_persistent,
 // whose clusters live for the whole launch and loop over rows, and norm_streaming, whose clusters take one or two rows and end. Statistics: each
-// thread in one pass with its first element as pivot, then the parts of warps and blocks are combined after Chan, Golub & LeVeque 1979 (moments.cuh), the
-// formula of which Welford's update is the case of one new element.
+// thread in one pass about its first element (float32: the mean of its first four), then the parts of warps and blocks are combined after Chan, Golub &
+// LeVeque 1979 (moments.cuh), the formula of which Welford's update is the case of one new element.
 #pragma once
 #include <cooperative_groups.h>
 #include <cuda_pipeline.h>

@@ -1,7 +1,7 @@
 /* rooftop
-idea    = "Each row is read once and written once, by one of five kernels (the table in kernels/_device/norm_sm90.py chooses). warp: several short rows a warp, no barrier. whole row: one block holds a row of up to 64 KiB in registers, and copies weight and bias to shared memory (cp.async) while it computes the statistics. Longer rows are divided among the blocks of a cluster and held in their shared memory; each thread computes its statistics in one pass with its first element as pivot, and the blocks exchange them through distributed shared memory. streaming: a cluster takes one or two rows and ends. persistent: clusters live for the whole launch, so that weight and bias are read once; the next rows are prefetched by cp.async, and a row is normalised and stored while the statistics of the next one travel between the blocks (st.async, counted by an mbarrier)."
+idea    = "Each row is read once and written once, by one of five kernels (the table in kernels/_device/norm_sm90.py chooses). warp: several short rows a warp, no barrier. whole row: one block holds an aligned row of 1 to 64 KiB in registers (32 to 44 KiB: persistent), and copies weight and bias to shared memory (cp.async) while it computes the statistics; float32 takes two passes over the registers, 16-bit types one pass about a pivot. Longer rows, and unaligned rows from 8 KiB, are divided among the blocks of a cluster and held in their shared memory; each thread computes its statistics in one pass about a pivot (its first element; in float32 the mean of its first four), and the blocks exchange them through distributed shared memory. streaming: a cluster takes one or two rows and ends. persistent: clusters live for the whole launch, so that weight and bias are read once; the next rows are prefetched by cp.async, and a row is normalised and stored while the statistics of the next one travel between the blocks (st.async, counted by an mbarrier). cluster: the general case, one cluster a row with one cluster barrier, for what no other kernel supports."
 predict = { speedup = 1.4 }
-limit   = "Persistent clusters: multiprocessors get unequal shares of the memory bandwidth (docs/persistent.md). Streaming clusters: weight and bias are read again for each row. Tensors of a few MiB: latency, two reductions and a barrier between load and store."
+limit   = "Whole row: the bandwidth of a copy; weight and bias come from the L2 again for each row, without a visible cost (3.03 TB/s on an H100 for 32 KiB of float32). Persistent clusters: multiprocessors get unequal shares of the memory bandwidth (docs/persistent.md). Streaming clusters: weight and bias are read again for each row. Tensors of a few MiB: latency, two reductions and a barrier between load and store."
 dtypes  = ["f32", "f16", "bf16"]
 args    = ["R: i32", "C: i32", "x: T[R, C]", "xs: i64 = stride(x, 0)", "residual: T[R, C]?", "rs: i64 = stride(residual, 0)", "weight: T[C]?", "bias: T[C]?", "y: T[R, C]", "ys: i64 = stride(y, 0)", "s: T[R, C]?", "ss: i64 = stride(s, 0)", "eps: f32"]
 demands = { has = ["STG.E.128"], spills = 0 }
@@ -24,7 +24,9 @@ rows    = 1
 stages  = 3
 */
 // Device code: norms.cuh has norm_cluster, norm_whole_row and norm_warp; norms_slices.cuh has norm_persistent and norm_streaming. The table in
-// kernels/_device/norm_sm90.py chooses one for a call. Example, float32 rows of 8192 columns (32 KiB): "whole row", 512 threads with 4 packs of 16 bytes
-// each. Of bf16 rows of 8192 columns and no residual layer_norm__cuda_sm80.cu is faster and is chosen first.
+// kernels/_device/norm_sm90.py chooses one for a call; its docstring has a worked example for float32 rows of 8192 columns. Of float16 and bfloat16
+// tensors of 64 MiB and more with no residual layer_norm__cuda_sm80.cu is faster and is chosen first (its example: kernels/_device/row_configs.py).
+// No kernel here calls let_next_begin(): all blocks load until the end, and an early launch would take their registers and bandwidth. So a launch
+// hides the latency of the next one's start, and no loads of the next one.
 #include "norms.cuh"
 #include "norms_slices.cuh"
