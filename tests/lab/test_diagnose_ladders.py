@@ -69,7 +69,7 @@ def test_a_kernel_between_the_rungs(tmp_path: Path) -> None:
     assert gone["06_vectorised"].gone is False and "global load" in gone["06_vectorised"].changes and gone["06_vectorised"].gain == pytest.approx(1.1, abs=0.1)
     assert gone["11_async_copies"].gone is False
     text = place.screen(found)
-    assert "you are at  sgemm_cuda/05_tile_2d" in text and "missing" in text and "Sixteen bytes" in text
+    assert "you are at  sgemm_cuda/05_tile_2d" in text and "missing" in text and "Loads and stores of 16 bytes" in text
 
 
 def test_accesses_come_from_a_report() -> None:
