@@ -90,7 +90,6 @@ def _triton(jobs: dict[str, tuple[str, Case]], device: Device) -> dict[str, Futu
 
 def compile_triton(word: str, case: Case, device: Device, values: Mapping[str, Any] | None = None) -> bool:
     """In a process of its own: compile what a kernel launches for a case, with the config of these values or its own. Whether it compiled."""
-    from rooftop.core.triton_compat import compile_launch
     from rooftop.lab import candidates
 
     try:
@@ -99,9 +98,9 @@ def compile_triton(word: str, case: Case, device: Device, values: Mapping[str, A
         assert kernel is not None
         _, problem = subject.kernel_problem(case, device)
         config = kernel.resolve(problem)[0] if values is None else kernel.config_of(values)
-        tensors = {**dict(problem.tensors), **kernel.scratch(problem, config)}
+        scratch = kernel.scratch(problem, config)
         for launch in kernel.launches(problem, config):
-            compile_launch(launch, tensors, device.arch, problem.runtime_floats)
+            kernel.machine_code(problem, launch, scratch)
     except Exception:  # the run meets it again, and says it
         return False
     return True

@@ -53,9 +53,9 @@ def check(
     if reference is not None and records is not None:
         raise ValueError("--records goes with ops of the house: of a function of yours nothing is kept")
     if reference is not None and (stale or jobs > 1):
-        raise ValueError("--stale and --jobs go with ops of the house")
+        raise ValueError("--reference cannot be combined with --stale or --jobs: there are no records of your own function")
     if jobs < 1:
-        raise ValueError(f"--jobs {jobs}: at least 1")
+        raise ValueError(f"jobs is {jobs}; it must be at least 1")
     if shape and reference is None:
         raise ValueError("--shape goes with --reference: the cases of an op have sizes of their own (--case)")
     found = [_by_reference(what, reference, shape)] if reference is not None else candidates.find(what or [])
