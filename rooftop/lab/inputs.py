@@ -52,6 +52,16 @@ def _with(value: float, rows: str) -> Callable[..., torch.Tensor]:
     return fill
 
 
+def _ties(shape: Any, d: Any, g: torch.Generator, device: Any) -> torch.Tensor:
+    """Rows whose elements over a 127th of the largest lie midway between two whole numbers, 16 alike once rotated by 16: 24 (k + 1/2), then zeros."""
+    import torch
+
+    found = torch.zeros(shape, device=device)
+    found[..., ::16] = 12 * (1 + 2 * torch.randint(0, 127, found[..., ::16].shape, generator=g, device=device)).to(found)
+    found[..., :1] = 24 * 127
+    return found
+
+
 FILLS: Mapping[str, Callable[..., Any]] = {
     "normal": _normal,
     "large": _large,
@@ -65,6 +75,7 @@ FILLS: Mapping[str, Callable[..., Any]] = {
     "-0.0": _with(-0.0, "whole"),
     "integers": lambda shape, d, g, device: (_normal(shape, d, g, device) * 2).round().clamp(-8, 8),  # sums of their products are exact in f32
     "rising": lambda shape, d, g, device: _normal(shape, d, g, device).sort(-1).values if len(shape) else _normal(shape, d, g, device),
+    "ties": _ties,
     "equal": lambda shape, d, g, device: _normal((1,) * len(shape), d, g, device).expand(shape).clone(),
 }
 

@@ -115,6 +115,8 @@ def _cases() -> list[Case]:
         found += [one(f"{format} {rounding}", "edge", (5, 256), 64, format=format, rounding=rounding) for format in ("int8", "e4m3", "uint4")]
     for fill in ("nan", "inf", "-inf", "-0.0", "tiny", "large", "equal"):
         found += [one(f"{format} {fill}", "edge", (7, 128), 32, fill=fill, format=format) for format in ("int8", "e5m2")]
+    found.append(one("int8 ties", "edge", (3, 4096), 16, "f32", "ties", format="int8"))  # a product with the reciprocal rounds some to the other side
+    found.append(one("int8 ties of groups of 256", "edge", (3, 4096), 16, "f32", "ties", format="int8", group=256))
     for layout in ("transposed", "sliced", "padded", "strided", "offset"):
         found.append(one(f"{layout} rows", "edge", (20, 64), 16, layout=layout, format="int8"))
     return [*found, one("no rows", "edge", (0, 64), 64, format="int8"), one("no columns", "edge", (3, 0), 64, format="int8")]

@@ -71,3 +71,24 @@ def test_a_kernel_that_kills_its_process_is_an_error_of_its_own(tmp_path: Path, 
     assert {r.status for s, _, r in results if s.name == "softmax__triton"} == {"ok"}
     deadly = [r for s, _, r in results if s.name != "softmax__triton"]
     assert {r.status for r in deadly} == {"error"} and all("was killed" in r.message for r in deadly)
+
+
+def test_what_lacked_memory_or_was_not_reached_is_checked_again_alone(monkeypatch: Any) -> None:
+    (s, first), (_, second), (_, third), *_ = launched("softmax__triton")
+    asked = []
+
+    def result(case: Any, status: str, message: str = "") -> checker.Result:
+        return checker.Result(s.name, s.op.name, case.id, status, message=message)
+
+    def run(chunks: Any, jobs: int, backend: str, seed: int) -> Any:
+        asked.append((jobs, [[c.name for c in cases] for _, cases in chunks]))
+        if jobs > 1:  # the third case is not reached
+            yield chunks[0], [result(first, "ok"), result(second, "error", "AcceleratorError: CUDA error: out of memory")]
+            return
+        yield chunks[0], [result(second, "skipped", "this case does not fit what is free of the GPU's memory")]
+        yield chunks[1], []
+
+    monkeypatch.setattr(many, "_run", run)
+    found = [(c.name, r.status) for _, c, r in many.check_many([(s, first), (s, second), (s, third)], "gpu", 7, jobs=4)]
+    assert found == [(first.name, "ok"), (second.name, "skipped"), (third.name, "error")]
+    assert asked == [(4, [[first.name, second.name, third.name]]), (1, [[second.name], [third.name]])]

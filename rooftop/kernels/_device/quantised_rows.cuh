@@ -94,8 +94,8 @@ __device__ inline void load_shared_floats(float (&to)[V], const T* from, int lef
     for (int i = 0; i < V; ++i) to[i] = held[i];
 }
 
-/// What the numbers that a kernel computed are multiplied by in place of a division: their error, far larger, is part of the contract. Stochastic: a little less, so
-/// that the largest does not pass the largest code.
+/// What numbers that a kernel computed with an error are multiplied by in place of a division: that error, far larger, is part of the contract. Stochastic: a little
+/// less, so that the largest does not pass the largest code.
 template <int F, int ROUND>
 struct Times {
     float part;
@@ -104,8 +104,8 @@ struct Times {
 
 /// The codes and scales of row `row` of length L, of which this thread has packs lane, lane + LANES, ... of V elements, zeros beyond L; its numbers are y times
 /// `by_all`. GROUP: lanes whose packs share a scale, 1 to 32; 0: all of the row. All threads call it; `there`: whether the row is one. KNOWN: `known` is the row's
-/// largest size, as bits; where it is infinite or NaN it is found again.
-template <int F, int S, int ROUND, int V, int PIECES, int LANES, int THREADS, int GROUP, bool WHOLE, bool KNOWN = false>
+/// largest size, as bits; where it is infinite or NaN it is found again. EXACT: y is exact (and by_all 1), so it is divided by the scale and not multiplied.
+template <int F, int S, int ROUND, int V, int PIECES, int LANES, int THREADS, int GROUP, bool WHOLE, bool KNOWN = false, bool EXACT = false>
 __device__ inline void write_row(const Held<float, V> (&y)[PIECES], bool there, long long row, int L, const float* over, unsigned char* codes,
                                  typename ScaleType<S>::Stored* scale, int seed, unsigned* shared, float by_all = 1.f, unsigned known = 0) {
     using X = Format<F>;
@@ -147,12 +147,16 @@ __device__ inline void write_row(const Held<float, V> (&y)[PIECES], bool there, 
             }
 #pragma unroll
             for (int p = 0; p < PIECES; ++p) {
-                const Times<F, ROUND> times{__shfl_sync(~0u, found[p % KEPT].part, Shared::place(p), GROUP) * (by_all * LESS)};
+                const float part = __shfl_sync(~0u, found[p % KEPT].part, Shared::place(p), GROUP);
+                const Times<F, ROUND> times{part * (by_all * LESS)};
+                By divided;
+                if constexpr (EXACT) divided.s = By::POWER ? 0.f : __shfl_sync(~0u, found[p % KEPT].divisor, Shared::place(p), GROUP), divided.part = part;
                 const int at = (p * LANES + lane) * V;
                 if (!there || at >= L) continue;
                 const Drawn<V, WHOLE> random(seed, static_cast<unsigned long long>(row) * L + at);
                 unsigned out[(V * X::BITS + 31) / 32];
-                encode_clean<F, S, ROUND, true>(out, y[p], random, [&](int) -> const Times<F, ROUND>& { return times; }, zeros);
+                if constexpr (EXACT) encode_clean<F, S, ROUND, true>(out, y[p], random, [&](int) -> const By& { return divided; }, zeros);
+                else encode_clean<F, S, ROUND, true>(out, y[p], random, [&](int) -> const Times<F, ROUND>& { return times; }, zeros);
                 store_codes<X::BITS, V, WHOLE>(codes + row * row_bytes + static_cast<long long>(at / V) * BYTES, out, L - at);
             }
             return;
@@ -199,6 +203,7 @@ __device__ inline void write_row(const Held<float, V> (&y)[PIECES], bool there, 
             const Drawn<V, WHOLE> random(seed, static_cast<unsigned long long>(row) * L + at);
             unsigned out[(V * X::BITS + 31) / 32];
             if (divided.careful) encode<F, ROUND, true, V>(out, [&](int i) { return y[p][i] * by_all; }, random, by, zeros);
+            else if constexpr (EXACT) encode_clean<F, S, ROUND, true>(out, y[p], random, by, zeros);
             else if constexpr (has_clean<F, ROUND, true>()) encode_clean<F, S, ROUND, true>(out, y[p], random, product, zeros);
             else encode<F, ROUND, true, V>(out, [&](int i) { return y[p][i] * by_all; }, random, by, zeros);
             store_codes<X::BITS, V, WHOLE>(codes + row * row_bytes + static_cast<long long>(at / V) * BYTES, out, L - at);

@@ -34,5 +34,5 @@ hadamard_quantize(long long N, int L, const T* __restrict__ x, long long xs, con
         if (there && at < L) load_floats<WHOLE, T, V>(y[p], x + row * xs + at, L - at);
         rotate_pack<SIZE, V>(y[p]);
     }
-    write_row<F, S, ROUND, V, PIECES, LANES, THREADS, GROUP, WHOLE>(y, there, row, L, over, codes, scale, seed, shared);
+    write_row<F, S, ROUND, V, PIECES, LANES, THREADS, GROUP, WHOLE, false, true>(y, there, row, L, over, codes, scale, seed, shared);
 }

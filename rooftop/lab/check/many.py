@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import multiprocessing
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
-from typing import Any
+from itertools import zip_longest
+from queue import SimpleQueue
 
 from rooftop.core import registry
 from rooftop.core.spec import Case, Device
@@ -20,6 +21,7 @@ from rooftop.lab.records.store import Record
 
 Chunk = tuple[Subject, list[Case]]
 Todo = Sequence[tuple[Subject, Case]]
+KEPT = 1 << 30  # bytes of the GPU's memory that a process may keep between two cases
 LONGEST = 32  # cases of a chunk: a kernel of many cases is shared among processes
 
 
@@ -41,21 +43,18 @@ def lacking(todo: Todo, records: Iterable[Record], card: str, device: Device) ->
 def check_many(todo: Todo, backend: str, seed: int, jobs: int = 1) -> Iterator[tuple[Subject, Case, Result]]:
     """Check each of `todo`, `jobs` kernels at a time in processes of their own. In the order of `todo` with one job, else as they end.
 
-    A process that a kernel ends (a fault on the GPU, the system's lack of memory) is an error of the cases that it still had."""
+    What lacked memory beside other kernels is checked again by itself when these are done, and so is what a fault on the GPU left unchecked.
+    A process that a kernel ends (such a fault, the system's lack of memory) is an error of the case that it had."""
     if jobs == 1:
         for subject, case in todo:
             yield subject, case, check_one(subject, case, backend, seed)
         return
-    chunks = _chunks(todo)
-    killed = []
-    for chunk, results in _run(chunks, jobs, backend, seed):
-        if results is None:
-            killed.append(chunk)
-        else:
-            yield from ((chunk[0], c, r) for c, r in zip(chunk[1], results, strict=True))
-    for chunk in killed:  # one of them ended its process and with it the others'
-        [(_, results)] = _run([chunk], 1, backend, seed)
-        yield from ((chunk[0], c, r) for c, r in zip(chunk[1], results or [_ended(chunk[0], c) for c in chunk[1]], strict=True))
+    again: list[tuple[Subject, Case]] = []
+    for (subject, cases), results in _run(_chunks(todo), jobs, backend, seed):
+        yield from ((subject, c, r) for c, r in zip(cases, results, strict=False) if not _lacked_memory(r))
+        again += [(subject, c) for c, r in zip_longest(cases, results) if r is None or _lacked_memory(r)]
+    for (subject, [case]), results in _run([(s, [c]) for s, c in again], 1, backend, seed):
+        yield subject, case, results[0] if results else _ended(subject, case)
 
 
 def check_one(subject: Subject, case: Case, backend: str, seed: int) -> Result:
@@ -66,34 +65,93 @@ def check_one(subject: Subject, case: Case, backend: str, seed: int) -> Result:
     return checker.check(subject, case, backend=backend, seed=seed)
 
 
-def _run(chunks: Sequence[Chunk], jobs: int, backend: str, seed: int) -> Iterator[tuple[Chunk, list[Result] | None]]:
-    """Each chunk with its results, or with None where its process was killed."""
-    context = multiprocessing.get_context("spawn")  # a forked process would share this one's CUDA context
-    turn = context.Value("i", 0)
-    with ProcessPoolExecutor(min(jobs, len(chunks)), mp_context=context, initializer=_take_gpu, initargs=(turn,)) as pool:
-        asked = {pool.submit(_check, word_of(s), s.op.name, cases, backend, seed): (s, cases) for s, cases in chunks}
+def _run(chunks: Sequence[Chunk], jobs: int, backend: str, seed: int) -> Iterator[tuple[Chunk, list[Result]]]:
+    """Each chunk with the results of its cases; of the first of them alone, or of none, where its process was lost."""
+    free: SimpleQueue[_Process] = SimpleQueue()
+    for number in range(jobs):
+        free.put(_Process(number))
+
+    def run(chunk: Chunk) -> list[Result]:
+        process = free.get()
+        try:
+            return process.check(chunk, backend, seed)
+        finally:
+            free.put(process)
+
+    with ThreadPoolExecutor(jobs) as threads:
+        asked = {threads.submit(run, chunk): chunk for chunk in chunks}
         for done in as_completed(asked):
-            try:
-                yield asked[done], done.result()
-            except BrokenProcessPool:
-                yield asked[done], None
+            yield asked[done], done.result()
+    for _ in range(jobs):
+        free.get().end()
 
 
-def _take_gpu(turn: Any) -> None:
-    """In a process of its own, as it starts: the processes share the GPUs evenly."""
+class _Process:
+    """A process that checks kernels, replaced when a kernel has ended it or spoiled its CUDA context. Processes share the GPUs evenly, by their number."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.pool: ProcessPoolExecutor | None = None
+
+    def check(self, chunk: Chunk, backend: str, seed: int) -> list[Result]:
+        if self.pool is None:
+            context = multiprocessing.get_context("spawn")  # a forked process would share this one's CUDA context
+            self.pool = ProcessPoolExecutor(1, mp_context=context, initializer=_take_gpu, initargs=(self.number,))
+        subject, cases = chunk
+        try:
+            results, lost = self.pool.submit(_check, word_of(subject), subject.op.name, cases, backend, seed).result()
+        except BrokenProcessPool:
+            results, lost = [], True
+        if lost:
+            self.end()
+        return results
+
+    def end(self) -> None:
+        if self.pool is not None:
+            self.pool.shutdown()
+        self.pool = None
+
+
+def _take_gpu(number: int) -> None:
+    """In a process of its own, as it starts."""
     import torch
 
-    with turn.get_lock():
-        mine, turn.value = turn.value, turn.value + 1
     if (gpus := torch.cuda.device_count()) > 1:
-        torch.cuda.set_device(mine % gpus)
+        torch.cuda.set_device(number % gpus)
 
 
-def _check(word: str, op: str, cases: Sequence[Case], backend: str, seed: int) -> list[Result]:
-    """In a process of its own."""
+def _check(word: str, op: str, cases: Sequence[Case], backend: str, seed: int) -> tuple[list[Result], bool]:
+    """In a process of its own: results up to a fault that makes every later call of CUDA fail, and whether there was one. The case at which it showed
+    is among them if it is the only one: else an earlier case may have caused it."""
     subject = candidates.find([word])[0]
     subject = replace(subject, op=registry.op(op))  # a kernel has its op's in-place twin as well
-    return [check_one(subject, c, backend, seed) for c in cases]
+    results: list[Result] = []
+    for case in cases:
+        result = check_one(subject, case, backend, seed)
+        if _context_lost():
+            return [result] if len(cases) == 1 else results, True
+        results.append(result)
+    return results, False
+
+
+def _context_lost() -> bool:
+    """Whether this process can use its GPU no more. Frees what torch keeps of the GPU's memory, which other processes need."""
+    import torch
+
+    if not torch.cuda.is_initialized():
+        return False
+    try:
+        torch.cuda.synchronize()
+        if torch.cuda.memory_reserved() > KEPT:
+            torch.cuda.empty_cache()
+    except RuntimeError:
+        return True
+    return False
+
+
+def _lacked_memory(result: Result) -> bool:
+    """Whether a case ended for want of memory, as torch says it, or as a call of CUDA does."""
+    return (result.status == "skipped" and "the GPU's memory" in result.message) or (result.status == "error" and "out of memory" in result.message)
 
 
 def _chunks(todo: Todo) -> list[Chunk]:

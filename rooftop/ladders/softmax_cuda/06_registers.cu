@@ -106,9 +106,12 @@ __global__ void __launch_bounds__(THREADS) softmax(unsigned C, const T* __restri
         for (int j = 0; j < P::N; ++j) m = fmaxf(m, v[i][j]);
     m = fold<WARPS>(m, maxima, [](float a, float b) { return fmaxf(a, b); });
 #pragma unroll
-    for (int i = 0; i < PACKS; ++i)
+    for (int i = 0; i < PACKS; ++i) {
+        float part = 0;  // a pack's sum first: a chain of PACKS sums loses less than one of all
 #pragma unroll
-        for (int j = 0; j < P::N; ++j) s += v[i][j] = expf(v[i][j] - m);
+        for (int j = 0; j < P::N; ++j) part += v[i][j] = expf(v[i][j] - m);
+        s += part;
+    }
     const float scale = 1 / fold<WARPS>(s, sums, [](float a, float b) { return a + b; });
 
 #pragma unroll
