@@ -25,14 +25,21 @@ KINDS: Mapping[str, str] = {
 @dataclass(frozen=True)
 class Tolerance:
     """An error may be `multiple` times that of the same computation in plain torch at the same precision, never above 4; or two units
-    in the last place where torch is exact by luck. `exact`: bit for bit, -0.0 other than 0.0; any NaN is as good as another."""
+    in the last place where torch is exact by luck. `exact`: bit for bit, -0.0 other than 0.0; any NaN is as good as another.
+    `flushed`: what is smaller than float32's smallest normal number, 2^-126, may be taken as zero, as `ex2.approx.ftz` does."""
 
     multiple: float = 2.0
     exact: bool = False
+    flushed: bool = False
 
     def __post_init__(self) -> None:
         if not 1.0 <= self.multiple <= 4.0:
             raise ValueError(f"multiple is {self.multiple}; it must be 1 to 4")
+
+    @property
+    def floor(self) -> float:
+        """The absolute error that is allowed whatever torch errs."""
+        return 2.0**-126 if self.flushed else 0.0
 
 
 @dataclass(frozen=True)

@@ -58,11 +58,11 @@ def ulp(value: float, dtype: str) -> float:
     return float(2.0 ** max(math.frexp(abs(value))[1] - 1 - d.mantissa, smallest))
 
 
-def compare(out: torch.Tensor, exact: torch.Tensor, same: torch.Tensor, dtype: str, multiple: float, bitwise: bool = False) -> Verdict:
+def compare(out: torch.Tensor, exact: torch.Tensor, same: torch.Tensor, dtype: str, multiple: float, bitwise: bool = False, floor: float = 0.0) -> Verdict:
     """Judge `out` by `exact` (float64) and `same` (plain torch at the same precision, in the dtype of `out`).
 
     Error is taken in blocks of 128 rows of the last dimension, the largest and the root of the mean square, so that one wrong tile shows. A
-    block may err by `multiple` times what `same` errs there, or by two units in the last place (at its largest, or root-mean-square, value).
+    block may err by `multiple` times what `same` errs there, or by two units in the last place (at its largest, or root-mean-square, value), or by `floor`.
     NaN and infinities must stand where they stand in `same`."""
     verdict = Verdict(elements=out.numel())
     if tuple(out.shape) != tuple(exact.shape):
@@ -73,11 +73,11 @@ def compare(out: torch.Tensor, exact: torch.Tensor, same: torch.Tensor, dtype: s
         return _bitwise(verdict, out, same)
     columns = out.shape[-1] if out.dim() else 1
     if out.numel() == columns > LONG_ROW:
-        return _compare_long(out, exact, same, dtype, multiple)
-    return _compare_rows(out, exact, same, dtype, multiple, columns)
+        return _compare_long(out, exact, same, dtype, multiple, floor)
+    return _compare_rows(out, exact, same, dtype, multiple, floor, columns)
 
 
-def _compare_rows(out: torch.Tensor, exact: torch.Tensor, same: torch.Tensor, dtype: str, multiple: float, columns: int) -> Verdict:
+def _compare_rows(out: torch.Tensor, exact: torch.Tensor, same: torch.Tensor, dtype: str, multiple: float, floor: float, columns: int) -> Verdict:
     verdict = Verdict(elements=out.numel())
     rows = out.numel() // columns
     flat_out, flat_exact, flat_same = (t.reshape(rows, columns) for t in (out, exact, same))
@@ -94,7 +94,7 @@ def _compare_rows(out: torch.Tensor, exact: torch.Tensor, same: torch.Tensor, dt
         finite = s.isfinite()
         e = e.where(finite, o.new_zeros(()))
         mine, theirs = (o.where(finite, e) - e).abs(), (s.where(finite, e) - e).abs()
-        _blocks(mine, theirs, e, dtype, multiple, start, worst_max, worst_rms)
+        _blocks(mine, theirs, e, dtype, multiple, floor, start, worst_max, worst_rms)
     verdict.max, verdict.allowed_max, verdict.max_share = worst_max.error, worst_max.allowed, worst_max.share
     verdict.rms, verdict.allowed_rms, verdict.rms_share = worst_rms.error, worst_rms.allowed, worst_rms.share
     for kind, worst in (("largest", worst_max), ("root-mean-square", worst_rms)):
@@ -110,14 +110,14 @@ def _compare_rows(out: torch.Tensor, exact: torch.Tensor, same: torch.Tensor, dt
     return verdict
 
 
-def _compare_long(out: Any, exact: Any, same: Any, dtype: str, multiple: float) -> Verdict:
+def _compare_long(out: Any, exact: Any, same: Any, dtype: str, multiple: float, floor: float) -> Verdict:
     """One very long row, judged as rows of 4096, and its last 4096 elements once more: what is left alone would be allowed what one rounding came to."""
     count = out.numel()
     spans = [(0, count // LONG_ROW * LONG_ROW)] + ([(count - LONG_ROW, count)] if count % LONG_ROW else [])
     parts = []
     for a, b in spans:
         o, e, s = (t.reshape(-1)[a:b].reshape(-1, LONG_ROW) for t in (out, exact, same))
-        parts.append(found := _compare_rows(o, e, s, dtype, multiple, LONG_ROW))
+        parts.append(found := _compare_rows(o, e, s, dtype, multiple, floor, LONG_ROW))
         if found.where is not None:
             found.where = index_of(out.shape, a + found.where[0] * LONG_ROW + found.where[1])
     worst = max(parts, key=lambda v: (not v.ok, v.max_share, v.rms_share))
@@ -131,7 +131,7 @@ def _int8() -> Any:
     return torch.int8
 
 
-def _blocks(mine: Any, theirs: Any, exact: Any, dtype: str, multiple: float, start: int, worst_max: _Worst, worst_rms: _Worst) -> None:
+def _blocks(mine: Any, theirs: Any, exact: Any, dtype: str, multiple: float, floor: float, start: int, worst_max: _Worst, worst_rms: _Worst) -> None:
     """Fold the blocks of one chunk into the worst so far."""
     import torch
 
@@ -152,7 +152,7 @@ def _blocks(mine: Any, theirs: Any, exact: Any, dtype: str, multiple: float, sta
         (worst_rms, _rms(m, sizes), _rms(t, sizes), _rms(e, sizes)),
     ):
         for i, (mine_b, base_b, size_b) in enumerate(torch.stack((error, base, size), 1).tolist()):
-            allowed = max(multiple * base_b, 2 * ulp(size_b, dtype))
+            allowed = max(multiple * base_b, 2 * ulp(size_b, dtype), floor)
             share = mine_b / allowed if math.isfinite(mine_b) else math.inf
             if share > worst.share:
                 a = start + i * BLOCK_ROWS

@@ -151,7 +151,8 @@ def _context_lost() -> bool:
 
 def _lacked_memory(result: Result) -> bool:
     """Whether a case ended for want of memory, as torch says it, or as a call of CUDA does."""
-    return (result.status == "skipped" and "the GPU's memory" in result.message) or (result.status == "error" and "out of memory" in result.message)
+    said = result.message.lower().replace("_", " ")
+    return (result.status == "skipped" and "the gpu's memory" in said) or (result.status == "error" and "out of memory" in said)
 
 
 def _chunks(todo: Todo) -> list[Chunk]:

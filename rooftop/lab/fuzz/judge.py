@@ -142,14 +142,14 @@ def _judged(draft: Draft, device: str, runner: Run) -> tuple[list[str], list[str
 def _verdict(item: Item) -> Verdict:
     if item.own is not None:
         return Verdict(ok=not item.own, message=item.own)
-    return compare(item.got, item.exact, item.same, dtype_of(item.got.dtype), item.tolerance.multiple, item.tolerance.exact)
+    return compare(item.got, item.exact, item.same, dtype_of(item.got.dtype), item.tolerance.multiple, item.tolerance.exact, item.tolerance.floor)
 
 
 def _over_draws(items: Sequence[Item]) -> Verdict:
     import torch
 
     got, exact, same = (torch.stack([getattr(i, k).reshape(-1) for i in items]) for k in ("got", "exact", "same"))
-    verdict = compare(got, exact, same, dtype_of(got.dtype), items[0].tolerance.multiple)
+    verdict = compare(got, exact, same, dtype_of(got.dtype), items[0].tolerance.multiple, floor=items[0].tolerance.floor)
     verdict.message = f"{verdict.message.partition(' in rows ')[0]} over {len(items)} draws; {verdict.allowed_max:.3g} is allowed"
     verdict.where = None
     return verdict

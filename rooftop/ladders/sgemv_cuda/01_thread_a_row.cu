@@ -21,10 +21,14 @@ __global__ void __launch_bounds__(256) gemv(int M, int K, const T* __restrict__ 
     if (m >= M) return;
     a += m * am;
     float sum = 0;
-    for (int k0 = 0; k0 < K; k0 += 32) {  // one chain of K sums would lose sqrt(K) roundings; two of 32 and K / 32 lose few
-        float part = 0;
-        for (int k = k0; k < min(k0 + 32, K); ++k) part = fmaf(static_cast<float>(a[k]), static_cast<float>(x[k]), part);
-        sum += part;
+    for (int k1 = 0; k1 < K; k1 += 1024) {  // one chain of K sums would lose sqrt(K) roundings; sums of 32, of 1024 and of the row lose few
+        float more = 0;
+        for (int k0 = k1; k0 < min(k1 + 1024, K); k0 += 32) {
+            float part = 0;
+            for (int k = k0; k < min(k0 + 32, K); ++k) part = fmaf(static_cast<float>(a[k]), static_cast<float>(x[k]), part);
+            more += part;
+        }
+        sum += more;
     }
     y[m] = static_cast<T>(sum);
 }

@@ -23,7 +23,7 @@ __global__ void several_at_once(int M, int N, const T* __restrict__ values, cons
                                 T* __restrict__ out) {
     const int m = blockIdx.x * 8 + threadIdx.x / 32, n = (blockIdx.y * 32 + threadIdx.x % 32) * 4;
     if (m >= M || n >= N) return;
-    float4 sum = make_float4(0, 0, 0, 0), part = sum;
+    float4 sum = make_float4(0, 0, 0, 0), part = sum, more = sum;
     int parts = 0;
     const int end = offsets[m + 1];
     for (int i = offsets[m]; i < end; i += 8) {
@@ -37,9 +37,14 @@ __global__ void several_at_once(int M, int N, const T* __restrict__ values, cons
         }
 #pragma unroll
         for (int u = 0; u < 8; ++u) part.x += v[u] * x[u].x, part.y += v[u] * x[u].y, part.z += v[u] * x[u].z, part.w += v[u] * x[u].w;
-        if (++parts % 8 == 0 || i + 8 >= end) {  // 64 at a time: one chain of roundings would be as long as the row
-            sum.x += part.x, sum.y += part.y, sum.z += part.z, sum.w += part.w;
+        ++parts;
+        if (parts % 8 == 0 || i + 8 >= end) {  // sums of 64, of 1024 and of the row: one chain of roundings would be as long as the row
+            more.x += part.x, more.y += part.y, more.z += part.z, more.w += part.w;
             part = make_float4(0, 0, 0, 0);
+        }
+        if (parts % 128 == 0 || i + 8 >= end) {
+            sum.x += more.x, sum.y += more.y, sum.z += more.z, sum.w += more.w;
+            more = make_float4(0, 0, 0, 0);
         }
     }
     *reinterpret_cast<float4*>(out + static_cast<long long>(m) * N + n) = sum;
