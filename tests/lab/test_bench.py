@@ -124,3 +124,30 @@ def test_what_a_call_allocates_is_measured_on_the_second_call(monkeypatch: pytes
     found = b._memory([peer, next(s for s in b.f.entries if s.peer is None), rung])
     assert found == {peer.name: 70, "add__triton": 300, rung.name: 600}
     assert log == [peer.name] * 2 + ["add__triton"] * 2 + [rung.name] * 2
+
+
+def test_torch_compile_can_be_left_out() -> None:
+    found = candidates.find(["softmax"])
+    named = {compiled: {s.peer for f in bench.fields(found, compiled=compiled) for s in f.entries if s.peer} for compiled in (True, False)}
+    assert named[True] - named[False] == {"torch.compile"} and "torch" in named[False]
+
+
+def test_a_kernel_that_a_record_proves_is_not_checked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    b = made("add", "1 Mi elements f32")
+    kernel = next(s for s in b.f.entries if s.name == "add__triton")
+    peer = next(s for s in b.f.entries if s.peer)
+    error = {"ok": True, "share": 0.25}
+    check = {"kind": "check", "op": "add", "subject": kernel.name, "case": b.f.case.id, "digest": kernel.digest(b.f.case, H100), "error": error,
+             "device": {"name": "card"}}  # fmt: skip
+    judged = []
+    monkeypatch.setattr(bench.judgement, "expect", lambda *args: judged.append("reference"))
+    monkeypatch.setattr(bench.checker, "check", lambda s, *args, **more: Result(s.name, "add", b.f.case.id, "ok"))
+    monkeypatch.setattr(bench.checker, "check_callable", lambda *args, name, **more: Result(name, "add", b.f.case.id, "ok"))
+    b.proofs = store.proven([check], "card")
+    b._check([kernel])
+    assert not judged and b.checks[kernel.name].status == "ok" and b.errors == {kernel.name: error}
+    for able, proofs in (([kernel, peer], [check]), ([kernel], [{**check, "digest": "another"}]), ([kernel], [{**check, "error": {"ok": False}}])):
+        b.proofs = store.proven(proofs, "card")
+        judged.clear()
+        b._check(able)
+        assert judged == ["reference"]

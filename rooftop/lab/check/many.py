@@ -17,7 +17,7 @@ from rooftop.lab.ahead import word_of
 from rooftop.lab.candidates import Subject
 from rooftop.lab.check import checker, compiled
 from rooftop.lab.check.checker import Result
-from rooftop.lab.records.store import Record
+from rooftop.lab.records.store import Record, proven
 
 Chunk = tuple[Subject, list[Case]]
 Todo = Sequence[tuple[Subject, Case]]
@@ -28,11 +28,7 @@ LONGEST = 32  # cases of a chunk: a kernel of many cases is shared among process
 def lacking(todo: Todo, records: Iterable[Record], card: str, device: Device) -> list[tuple[Subject, Case]]:
     """Those of `todo` that no check record of this card and of the present kernel, contract and config says to be right; what is not launched needs none.
     `card`: its name in records."""
-    right = {
-        (r["op"], r["subject"], r["case"], r["digest"])
-        for r in records
-        if r["kind"] == "check" and r["error"].get("ok") and r["device"]["name"] == card
-    }  # fmt: skip
+    right = proven(records, card)
 
     def runs(subject: Subject, case: Case) -> bool:
         return subject.supports(case, device) is None and not subject.op.idle(subject.op.problem(case, device))

@@ -22,6 +22,7 @@ def bench(
     )] = "auto",
     records: Annotated[Path | None, typer.Option(help="Folder of the records.", show_default="results/")] = None,
     again: Annotated[bool, typer.Option("--again", help="Also measure cases that have fresh records.")] = False,
+    compiled: Annotated[bool, typer.Option(help="torch.compile among the peers: it compiles for seconds a case.")] = True,
     require: Annotated[float | None, typer.Option(help="Exit with 2 unless every kernel is at least this many times as fast as the best peer.")] = None,
     as_json: AsJson = False,
 ) -> None:  # fmt: skip
@@ -41,7 +42,7 @@ def bench(
         if several.bench_on_ranks(found, case, _seconds(budget), records or settings.load().results):
             raise typer.Exit(WRONG)
         return
-    todo = benches.fields(found, case=case, dtype=dtype)
+    todo = benches.fields(found, case=case, dtype=dtype, compiled=compiled)
     say = (lambda text: typer.echo(text, err=True)) if as_json else typer.echo
     summary = benches.run(todo, records or settings.load().results, budget_s=_seconds(budget), case_budget_s=case_budget,
                           clocks=tuple(clocks.split(",")), duty=tuple(duty.split(",")), again=again, say=say)  # fmt: skip

@@ -223,6 +223,12 @@ def read(folder: Path, cut: list[str] | None = None) -> list[Record]:
     return sorted(found, key=lambda r: str(r.get("at", "")))
 
 
+def proven(records: Iterable[Record], card: str) -> dict[tuple[str, ...], Record]:
+    """The check records of a card that say that a case is right, by op, kernel, case and digest."""
+    right = (r for r in records if r["kind"] == "check" and r["error"].get("ok") and r["device"]["name"] == card)
+    return {(r["op"], r["subject"], r["case"], r["digest"]): r for r in right}
+
+
 def latest(records: Iterable[Record], kind: str) -> dict[tuple[str, str, str], Record]:
     """The newest record of each (device, subject, `op case`)."""
     found: dict[tuple[str, str, str], Record] = {}
