@@ -204,8 +204,8 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
 /// One block a row, for rows that start on 16 bytes: PIECES packs of 16 bytes a thread, in registers.
 ///   1. All packs of the row are loaded (and the residual's, added and stored as s).
 ///   2. Weight and bias are copied to shared memory by cp.async (EARLY 2 or 3), so that their latency is hidden behind steps 1 and 3.
-///   3. Each warp computes mean and sum of squares of its part (part_of_warp, moments.cuh) and writes them to shared memory; after the only barrier every warp
-/// combines the parts of all warps (fold).
+///   3. Each warp computes mean and sum of squares of its part (part_of_warp, moments.cuh) and writes them to shared memory; after the only barrier every
+///      warp combines the parts of all warps (fold).
 ///   4. Each thread normalises its packs, reads its weight and bias packs (which it copied itself, so no barrier is needed) and stores y.
 /// EARLY, when weight and bias are loaded. 0: in step 4. 1: before step 3, into registers, 4 a pack. 2: by cp.async, issued after the loads of the row. 3: by
 /// cp.async, issued before them.
