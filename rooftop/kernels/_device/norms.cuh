@@ -201,14 +201,16 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
     }
 }
 
+/// EARLY, when norm_whole_row loads weight and bias: after the statistics (in step 4); before the barrier (step 3) into registers, 4 a pack; by cp.async to
+/// shared memory, issued after the loads of the row, or before them.
+constexpr int AFTER_STATISTICS = 0, TO_REGISTERS = 1, TO_SHARED = 2, TO_SHARED_FIRST = 3;
+
 /// One block a row, for rows that start on 16 bytes: PIECES packs of 16 bytes a thread, in registers.
 ///   1. All packs of the row are loaded (and the residual's, added and stored as s).
-///   2. Weight and bias are copied to shared memory by cp.async (EARLY 2 or 3), so that their latency is hidden behind steps 1 and 3.
+///   2. Weight and bias are copied to shared memory by cp.async (EARLY: TO_SHARED), so that their latency is hidden behind steps 1 and 3.
 ///   3. Each warp computes mean and sum of squares of its part (part_of_warp, moments.cuh) and writes them to shared memory; after the only barrier every
 ///      warp combines the parts of all warps (fold).
 ///   4. Each thread normalises its packs, reads its weight and bias packs (which it copied itself, so no barrier is needed) and stores y.
-/// EARLY, when weight and bias are loaded. 0: in step 4. 1: before step 3, into registers, 4 a pack. 2: by cp.async, issued after the loads of the row. 3: by
-/// cp.async, issued before them.
 template <typename T, int THREADS, int PIECES, int BLOCKS, int EARLY, bool CENTRE, bool RESIDUAL>
 __global__ void __launch_bounds__(THREADS, BLOCKS)
     norm_whole_row(int C, const T* __restrict__ x, long long xs, const T* __restrict__ r, long long rs, const T* __restrict__ w,
@@ -244,18 +246,18 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
     uint4 p[1][PIECES], own[PIECES], pw[PIECES], pb[PIECES];
     uint4* const pr = EXACT ? pw : own;  // registers of the residual. Chosen per type: with the other choice the compiler delays loads
     const auto load_weights = [&](int i) {
-        if (w && column(i) < C) pw[i] = EARLY >= 2 ? weights[i * THREADS] : P::load(w + column(i), true);
-        if (b && column(i) < C) pb[i] = EARLY >= 2 ? biases[i * THREADS] : P::load(b + column(i), true);
+        if (w && column(i) < C) pw[i] = EARLY >= TO_SHARED ? weights[i * THREADS] : P::load(w + column(i), true);
+        if (b && column(i) < C) pb[i] = EARLY >= TO_SHARED ? biases[i * THREADS] : P::load(b + column(i), true);
     };
     wait_for_before();
-    if (EARLY == 3) copy_weights();
+    if (EARLY == TO_SHARED_FIRST) copy_weights();
 #pragma unroll
     for (int i = 0; i < PIECES; ++i) p[0][i] = column(i) < C ? P::load(x + row * xs + column(i), true) : make_uint4(0, 0, 0, 0);
     if (RESIDUAL) {
 #pragma unroll
         for (int i = 0; i < PIECES; ++i) pr[i] = column(i) < C ? P::load(r + row * rs + column(i), true) : make_uint4(0, 0, 0, 0);
     }
-    if (EARLY == 2) copy_weights();
+    if (EARLY == TO_SHARED) copy_weights();
     if (RESIDUAL) {
 #pragma unroll
         for (int i = 0; i < PIECES; ++i) {
@@ -263,7 +265,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
             if (column(i) < C) P::store(s + row * ss + column(i), true, p[0][i]);
         }
     }
-    if (EARLY == 1) {
+    if (EARLY == TO_REGISTERS) {
 #pragma unroll
         for (int i = 0; i < PIECES; ++i) load_weights(i);
     }
@@ -279,11 +281,11 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
         fold<CENTRE, EXACT, LANES>(part, base, other < WARPS ? columns_of(other) : 0, columns);
     }
     const float scale = reciprocal_root(over(part[0].squares, columns) + eps);
-    if (EARLY >= 2) __pipeline_wait_prior(0);
+    if (EARLY >= TO_SHARED) __pipeline_wait_prior(0);
 #pragma unroll
     for (int i = 0; i < PIECES; ++i) {
         if (column(i) >= C) continue;
-        if (EARLY != 1) load_weights(i);
+        if (EARLY != TO_REGISTERS) load_weights(i);
         P::store(y + row * ys + column(i), true, normalised<T>(p[0][i], part[0].mean, scale, w, pw[i], b, pb[i]));
     }
 }
