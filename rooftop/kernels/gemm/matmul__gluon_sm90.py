@@ -17,7 +17,7 @@ from rooftop.kernels._device.gemm_model import Config
 __all__ = ["Config", "choose", "configs", "explains", "launches", "scratch", "supports"]
 
 DEMANDS = {"has": ["HGMMA", "UTMALDG"]}
-TRIED = 12  # configs that a search looks at: the model is seldom wrong by more
+TRIED = 12  # configs that a search times: the model's best is rarely further back
 
 
 def _product(p: Problem) -> Product:

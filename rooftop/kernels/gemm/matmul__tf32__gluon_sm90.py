@@ -19,7 +19,7 @@ __all__ = ["Config", "choose", "configs", "explains", "launches", "prefers", "sc
 
 DEMANDS = {"has": ["HGMMA", "UTMALDG"]}
 TRIED = 12
-FEW = 64  # rows or columns; fewer leave a copy more bytes than the product reads
+FEW = 64  # rows or columns; with fewer, a copy moves more bytes than the product
 
 
 def _batch(p: Problem) -> int:
@@ -27,7 +27,7 @@ def _batch(p: Problem) -> int:
 
 
 def _copied(p: Problem) -> tuple[str, ...]:
-    """Operands that wgmma does not read where they lie."""
+    """Operands that wgmma cannot read in place."""
     a, b = p["a"], p["b"]
     a_along = gemm_launch.readable(a) is None and (a.strides[-1] == 1 or a.shape[-1] == 1) and not gemm_launch.turned(a)
     b_along = gemm_launch.readable(b) is None and (b.strides[-2] == 1 or b.shape[-2] == 1) and gemm_launch.turned(b)
