@@ -203,7 +203,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
 
 /// EARLY, when norm_whole_row loads weight and bias: after the statistics (in step 4); before the barrier (step 3) into registers, 4 a pack; by cp.async to
 /// shared memory, issued after the loads of the row, or before them.
-constexpr int AFTER_STATISTICS = 0, TO_REGISTERS = 1, TO_SHARED = 2, TO_SHARED_FIRST = 3;
+enum { AFTER_STATISTICS, TO_REGISTERS, TO_SHARED, TO_SHARED_FIRST };
 
 /// One block a row, for rows that start on 16 bytes: PIECES packs of 16 bytes a thread, in registers.
 ///   1. All packs of the row are loaded (and the residual's, added and stored as s).
