@@ -21,7 +21,7 @@ __global__ void __launch_bounds__(256) gemv(int M, int K, const T* __restrict__ 
     if (m >= M) return;
     a += m * am;
     float sum = 0;
-    for (int k0 = 0; k0 < K; k0 += 64) {  // one chain of K sums would lose sqrt(K) roundings; two of 64 and K / 64 lose few
+    for (int k0 = 0; k0 < K; k0 += 64) {  // the error of one accumulation chain grows as sqrt(K); two chains of 64 and K / 64 terms have less
         float part = 0;
         for (int k = k0; k < min(k0 + 64, K); ++k) part = fmaf(static_cast<float>(a[k]), static_cast<float>(x[k]), part);
         sum += part;

@@ -37,7 +37,7 @@ __global__ void several_at_once(int M, int N, const T* __restrict__ values, cons
         }
 #pragma unroll
         for (int u = 0; u < 8; ++u) part.x += v[u] * x[u].x, part.y += v[u] * x[u].y, part.z += v[u] * x[u].z, part.w += v[u] * x[u].w;
-        if (++parts % 8 == 0 || i + 8 >= end) {  // 64 at a time: one chain of roundings would be as long as the row
+        if (++parts % 8 == 0 || i + 8 >= end) {  // 64 at a time: the rounding error of one accumulation chain grows with its length
             sum.x += part.x, sum.y += part.y, sum.z += part.z, sum.w += part.w;
             part = make_float4(0, 0, 0, 0);
         }
