@@ -244,8 +244,8 @@ def test_the_grouped_walk_meets_every_tile_once(form: str, offsets: list[int]) -
 @pytest.mark.parametrize(
     ("op", "case", "said"),
     [
-        ("matmul", "4096 cubed bf16", r"tile 128 x 256, slices of 64 of K, 4 in flight; .*512 tiles on 132 blocks; predicted 1\d\d\.\d µs, 1 of"),
-        ("matmul", "layer 16x4096x4096 bf16", "operands change places.*predicted"),
+        ("matmul", "4096 cubed bf16", r"tile 128 x 256, 4 stages of 64 of K; .*512 tiles on 132 blocks; predicted 1\d\d\.\d µs, 1 of"),
+        ("matmul", "layer 16x4096x4096 bf16", "operands are swapped.*predicted"),
         ("matmul", "bf16x3 4096 cubed f32", "split by a launch each.*predicted"),
         ("matmul", "tf32 NT 4096 cubed f32", "predicted .* µs, 1 of"),
         ("grouped_matmul", "experts 8, 16384x14336x4096 bf16", "groups of 2048 x 4096 on average: 7168 tiles; predicted"),

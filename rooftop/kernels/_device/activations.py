@@ -39,8 +39,8 @@ def gelu_slope(x):  # type: ignore[no-untyped-def]
 
 @triton.jit
 def normal_short(x):  # type: ignore[no-untyped-def]
-    """Φ(x) for results of 16 bits, in half the instructions of erf: sigmoid(x q(x²)), where q is a polynomial fitted so that the argument errs
-    by at most 2e-5 for |x| < 4.4 and 8e-4 to 5.5; beyond, where Φ is 2e-8 from 0 or 1, q stays. Relative error of Φ: as that of the argument."""
+    """Φ(x) for 16-bit results, in half the instructions of erf: sigmoid(x q(x²)), where q is a fitted polynomial. The error of the argument is at most 2e-5
+    for |x| < 4.4 and 8e-4 up to 5.5; beyond, where Φ is within 2e-8 of 0 or 1, q is constant. The relative error of Φ is that of the argument."""
     t = tl.minimum(x * x, 30.25)
     q = 5.60175225105277e-09 - 4.5792598107055025e-11 * t
     q = -2.845478877014151e-07 + q * t

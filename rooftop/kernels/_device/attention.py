@@ -15,8 +15,8 @@ def option(p: Problem, name: str) -> int:
 
 
 def refused(p: Problem, names: tuple[str, ...], *, dropout: bool = False, eight: bool = False, ranges: bool = False) -> str | None:
-    """None, or why a kernel does not take the tensors of a call: `names` are those beside q, k and v that it cannot. `dropout`: it takes that, `eight`:
-    8 bits as well, of keys and values or of all three, `ranges`: a mask of ranges."""
+    """None, or why a kernel does not support the tensors of a call: `names` are those (besides q, k and v) that it does not support. `dropout`: it supports
+    dropout; `eight`: 8-bit elements, of keys and values or of all three; `ranges`: a mask of ranges."""
     q, k, v = p["q"], p["k"], p["v"]
     if not (eight and k.dtype == EIGHT_BITS) and (q.dtype not in ("f16", "bf16") or k.dtype != q.dtype or v.dtype != q.dtype):
         return f"takes f16 and bf16, alike for q, k and v; given {q.dtype}, {k.dtype}, {v.dtype}"
@@ -51,7 +51,7 @@ def broadcast(meta: Meta | None, letter: str = "z") -> dict[str, int]:
 
 
 def dropout(p: Problem) -> dict[str, Any]:
-    """What the device code is told of dropout: its cut of 16 bits, the eighths of a row of elements, and whether a call has fewer than 2^32 of those."""
+    """The arguments of dropout: its 16-bit threshold, the number of groups of eight elements in a row, and whether a call has fewer than 2^32 of those."""
     q, probability = p["q"], float(p.option("dropout_p"))
     eighths = -(-p["k"].shape[1] // 8)
     said = {"limit": min(round(probability * 65536), 65535), "EIGHTHS": eighths, "DROP": probability != 0}
@@ -59,13 +59,13 @@ def dropout(p: Problem) -> dict[str, Any]:
 
 
 def room(p: Problem) -> int:
-    """Keys that a sequence has at most."""
+    """The largest number of keys of a sequence."""
     pages = p.get("page_table")
     return p["k"].shape[1] * (1 if pages is None else pages.shape[1])
 
 
 def scale_strides(p: Problem) -> dict[str, int]:
-    """From one head's scale of 8 bits to the next's: 0 where all heads share one."""
+    """Stride of the 8-bit scales over heads: 0 if all heads share one."""
     found = {letter: p.get(f"{letter}_scale") for letter in "qkv"}
     return {f"{letter}g": 1 if m is not None and m.shape[0] > 1 else 0 for letter, m in found.items()}
 
@@ -79,7 +79,7 @@ def packed(p: Problem) -> bool:
 
 
 def tiles(p: Problem, block: int, name: str = "q") -> int:
-    """Tiles of queries (or keys) of one head of one batch: of packed sequences, as many as any bounds can need."""
+    """Tiles of queries (or keys) of one head of one batch; for packed sequences the most that any offsets can need."""
     total = p[name].shape[1]
     if not packed(p):
         return -(-total // block)

@@ -10,7 +10,7 @@ from rooftop.kernels._device.attention_tiles import LOG2E, kept, numbered, score
 
 @triton.jit(do_not_specialize=["SQ"])
 def row_sums(dout, out, dlse, delta, SQ, H, gb, gs, gh, ob, os, oh, DV: tl.constexpr, SIZE_V: tl.constexpr, BM: tl.constexpr):  # type: ignore[no-untyped-def]
-    """[B, H, SQ]: what a row of weights and their gradients have in common."""
+    """delta [B, H, SQ]: the term that the gradients of all weights of a row have in common."""
     token = (tl.program_id(0) * BM + tl.arange(0, BM)).to(tl.int64)
     head = tl.program_id(1).to(tl.int64)
     batch = tl.program_id(2).to(tl.int64)
@@ -44,8 +44,8 @@ def to_sinks(sinks, lse, delta, dsinks, B, SQ, H, BLOCK: tl.constexpr):  # type:
 @triton.jit
 def gradients(z, dp, norm, delta, rows, columns, there, low, high, keys, position, factor, cap, slope, bias, zs, zk, mask, ms, mk, LEFT: tl.constexpr,
               RIGHT: tl.constexpr, CAP: tl.constexpr, ALIBI: tl.constexpr, MASKED: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
-    """(the weights, the gradient of the scores behind cap and scale, that of the products but for the scale) of products `z` and gradients `dp` of weights.
-    `rows`, `norm` (in base 2), `delta`, `low`, `high` and `columns` are spread over the tile."""
+    """(the weights, the gradient of the scores before cap and scale, that of the products without the scale) for products `z` and gradients `dp` of the
+    weights. `rows`, `norm` (in base 2), `delta`, `low`, `high` and `columns` are broadcast over the tile."""
     t = z
     if CAP or ALIBI or bias is not None or mask is not None:
         z, t = scored(z, rows, columns, there, position, factor, cap, slope, bias, zs, zk, mask, ms, mk, CAP, ALIBI)
@@ -70,8 +70,8 @@ def to_bias(q, k, v, dout, lse, delta, bias, mask, slopes, key_begin, key_end, l
             es, ek, D: tl.constexpr, DV: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, SIZE: tl.constexpr, SIZE_V: tl.constexpr, LEFT: tl.constexpr,
             RIGHT: tl.constexpr, CAP: tl.constexpr, DROP: tl.constexpr, SHORT: tl.constexpr, ONE_ROW: tl.constexpr,
             ONE_COLUMN: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
-    """The gradient of a tile of the bias, summed over the BATCHES and HEADS that share it, and over all queries (ONE_ROW) or keys (ONE_COLUMN) where those do.
-    Strides as those of the third launch, of dbias (e) all four."""
+    """The gradient of a tile of the bias, summed over the BATCHES and HEADS that share it, and over all queries (ONE_ROW) or keys (ONE_COLUMN) if those do.
+    Strides as in the third launch; dbias (e) has all four."""
     tile_m = tl.program_id(0)
     tile_n = tl.program_id(1)
     first_batch = tl.program_id(2) // (H // HEADS)

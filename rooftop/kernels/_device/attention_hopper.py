@@ -10,7 +10,7 @@ LOG2E = gl.constexpr(1.4426950408889634)
 
 @gluon.jit(do_not_specialize=("SQ", "PADDED"))
 def common_of(dout, out, dlse, lse, norms, deltas, SQ, PADDED, H, gb, gs, gh, ob, os, oh, DV: gl.constexpr, SIZE: gl.constexpr):
-    """norms and deltas [B · H, PADDED], 0 where there is no query or it sees no key."""
+    """norms and deltas [B · H, PADDED], 0 if there is no such query or it attends to no key."""
     L: gl.constexpr = gl.BlockedLayout([1, 8], [256 // SIZE, SIZE // 8], [4, 1], [1, 0])
     row = gl.program_id(0) * 64 + gl.arange(0, 64, gl.SliceLayout(1, L))
     head = gl.program_id(1).to(gl.int64)
@@ -34,7 +34,7 @@ def common_of(dout, out, dlse, lse, norms, deltas, SQ, PADDED, H, gb, gs, gh, ob
 
 @gluon.jit
 def place_of(tiles, heads, section):
-    """(tile, batch times heads) of this block: the tiles of as many heads as L2 holds are dealt out together."""
+    """(tile, batch times heads) of this block: grouped order, the tiles of as many heads as the L2 holds together."""
     whole = section * tiles
     first = gl.program_id(0) // whole * section
     here = gl.minimum(section, heads - first)
@@ -44,7 +44,8 @@ def place_of(tiles, heads, section):
 
 @gluon.jit
 def queries_of(column, SQ, SK, BM: gl.constexpr, BLOCK: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr):
-    """Of a block of keys: first tile of queries, one past the last, and the bounds between which every query sees every key (tiles too)."""
+    """For a block of keys: the first tile of queries, one past the last, and the bounds (tiles too) between which no mask is needed: every query attends to
+    every key."""
     position = SK - SQ
     last = gl.minimum(column + BLOCK, SK) - 1
     begin = 0
@@ -64,7 +65,8 @@ def queries_of(column, SQ, SK, BM: gl.constexpr, BLOCK: gl.constexpr, LEFT: gl.c
 
 @gluon.jit
 def keys_of(row, SQ, SK, BN: gl.constexpr, BLOCK: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr):
-    """Of a block of queries: first tile of keys, one past the last, and the bounds between which every query sees every key (tiles too)."""
+    """For a block of queries: the first tile of keys, one past the last, and the bounds (tiles too) between which no mask is needed: every query attends to
+    every key."""
     position = SK - SQ
     last = gl.minimum(row + BLOCK, SQ) - 1
     begin = 0
@@ -90,7 +92,7 @@ def flat(x):
 
 @gluon.jit
 def inside_of(rows, columns, position, count, LEFT: gl.constexpr, RIGHT: gl.constexpr, COUNT_ROWS: gl.constexpr):
-    """Whether queries see keys, and are some (COUNT_ROWS) or those are."""
+    """The mask: whether queries attend to keys, and whether the rows (COUNT_ROWS) or the columns exist."""
     apart = columns - rows - position
     if COUNT_ROWS:
         inside = (rows < count) & (apart == apart)

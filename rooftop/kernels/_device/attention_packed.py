@@ -6,7 +6,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared
 
-CHUNK = 256  # sequences that are counted at once
+CHUNK = 256  # sequences counted together
 
 
 @gluon.jit
@@ -21,7 +21,7 @@ def plus(a, b):
 
 @gluon.jit
 def rising(bounds, i, last, most, before):
-    """Bounds `i` of packed sequences, of which `last` is the last. Those that fall or lie beyond the buffer count as the nearest that fit."""
+    """Offsets `i` of packed sequences; `last` is the index of the last offset. Decreasing offsets and those past the buffer are clamped."""
     found = gl.load(bounds + i, mask=(i >= 0) & (i <= last), other=0).to(gl.int32)
     found = gl.where(i > last, most, gl.minimum(gl.maximum(found, 0), most))
     return gl.maximum(gl.associative_scan(found, 0, later), before)
@@ -29,9 +29,9 @@ def rising(bounds, i, last, most, before):
 
 @gluon.jit(do_not_specialize=("N", "TQ", "TK"))
 def plan_tiles(cu_q, cu_k, plan, N, TQ, TK, BM: gl.constexpr, CHUNK: gl.constexpr):
-    """The tiles of queries of packed sequences: how many, then of each (first query, queries, first key, keys, row within the sequence), eight words apart.
-    Program j lists the j-th tiles of all sequences, behind those of the programs before it: of causal calls the tiles of most keys are the last then.
-    Queries before the first and after the last sequence are sequences of no keys."""
+    """The list of tiles of queries of packed sequences: their number, then for each (first query, queries, first key, keys, row within the sequence), eight
+    words apart. Program j lists the j-th tiles of all sequences, after those of the programs before it: in causal calls the tiles with the most keys are
+    last. Queries before the first and after the last sequence are treated as sequences without keys."""
     L: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
     j = gl.program_id(0)
     lane = gl.arange(0, CHUNK, L)
@@ -81,7 +81,7 @@ def tile_of(plan, tile, SQ, SK, BM: gl.constexpr, PACKED: gl.constexpr):
 
 @gluon.jit
 def clear_rows(values, there, BN: gl.constexpr):
-    """Zeros for rows `there` and following of a tile of values."""
+    """Zeros in rows `there` and later of a tile of values."""
     STEP: gl.constexpr = 32
     WIDE: gl.constexpr = values.shape[1] // 8 if values.shape[1] < 256 else 32
     L: gl.constexpr = gl.BlockedLayout([1, 8], [32 // WIDE, WIDE], [4, 1], [1, 0])

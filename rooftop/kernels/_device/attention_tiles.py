@@ -1,7 +1,7 @@
-"""The computation of the portable attention kernels on a tile of queries and keys: its mask, its scores with all that is added to them, its dropout.
+"""The computation of the portable attention kernels on a tile of queries and keys: its mask, its scores with all terms, its dropout.
 
-`rows` and `columns` are queries and keys within the sequence, spread over the tile: [rows, 1] and [1, columns], or the other way round for a tile that is
-held transposed. Every function takes either."""
+`rows` and `columns` are queries and keys within the sequence, broadcast over the tile: [rows, 1] and [1, columns], or the other way round for a transposed
+tile. Every function supports both."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ LOG2E = tl.constexpr(1.4426950408889634)
 
 @triton.jit
 def sequence(tile, cu_q, cu_k, N, TQ, TK, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
-    """(first query, queries, first key, keys, first row of the tile within the sequence, whether it is one) of the tile-th tile of packed sequences. Bounds
-    that fit nothing are taken as the nearest that do. Queries before the first and after the last sequence are as a sequence of no keys, which is none.
-    Past the last tile: no queries."""
+    """(first query, queries, first key, keys, first row of the tile within the sequence, whether it belongs to a sequence) of tile number `tile` of packed
+    sequences. Invalid offsets are clamped. Queries before the first and after the last sequence are treated as a sequence without keys, which is not a
+    sequence. Past the last tile: no queries."""
     first = 0
     count = tl.minimum(tl.maximum(tl.load(cu_q).to(tl.int32), 0), TQ)
     first_key = 0
@@ -40,7 +40,7 @@ def sequence(tile, cu_q, cu_k, N, TQ, TK, BLOCK: tl.constexpr):  # type: ignore[
 
 @triton.jit
 def tanh(x):  # type: ignore[no-untyped-def]
-    """By one exponential of a negative number: no overflow, and nothing lost near 0 that float32 scores have."""
+    """With one exponential of a negative number: no overflow, and near 0 no loss of digits that float32 scores have."""
     e = tl.exp2(tl.abs(x) * (-2.0 * LOG2E))
     t = (1 - e) / (1 + e)
     return tl.where(x < 0, -t, t)
@@ -48,7 +48,7 @@ def tanh(x):  # type: ignore[no-untyped-def]
 
 @triton.jit
 def seen(rows, columns, position, keys, LEFT: tl.constexpr, RIGHT: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Whether queries see keys by causal order and window. `position`: keys - queries."""
+    """The mask of causal order and window. `position`: keys - queries."""
     inside = columns < keys
     apart = columns - (rows + position)
     if LEFT >= 0:
@@ -61,8 +61,8 @@ def seen(rows, columns, position, keys, LEFT: tl.constexpr, RIGHT: tl.constexpr)
 @triton.jit
 def scored(z, rows, columns, there, position, factor, cap, slope, bias, bias_row, bias_column, mask, mask_row, mask_column,
            CAP: tl.constexpr, ALIBI: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
-    """(the scores in base 2, tanh of the capped ones) of products `z`: capped, with bias and ALiBi added, -inf where a mask says so. `there`: what of the tile
-    lies in the tensors. Call it where one of these is asked for."""
+    """(the scores in base 2, tanh of the capped ones) for products `z`: capped, with bias and ALiBi added, -inf where masked. `there`: which elements of the
+    tile are inside the tensors. Only called if one of these is needed."""
     t = z
     if CAP:
         t = tanh(z * cap)
@@ -89,7 +89,7 @@ def _mix(h):  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _words(seed, eighth, pair):  # type: ignore[no-untyped-def]
-    """The 32 bits that two neighbours share, of the `halves` of rooftop/ops/_random.py. `eighth`: number of the element over 8, `pair`: over 2, modulo 4."""
+    """The 32 random bits that two neighbours share: the `halves` of rooftop/ops/_random.py. `eighth`: index of the element / 8; `pair`: index / 2 modulo 4."""
     key = tl.full((), seed, tl.int32).to(tl.uint32, bitcast=True)
     low = eighth.to(tl.uint32)
     if eighth.dtype == tl.int64:
@@ -103,16 +103,17 @@ def _words(seed, eighth, pair):  # type: ignore[no-untyped-def]
 
 @triton.jit
 def kept(seed, limit, row_start, start, COLUMNS: tl.constexpr):  # type: ignore[no-untyped-def]
-    """[rows, COLUMNS]: what dropout keeps of keys `start` and following, a multiple of 8. `row_start` [rows, 1]: number of the rows' first elements over 8."""
+    """[rows, COLUMNS]: which of the keys from `start` (a multiple of 8) on dropout keeps. `row_start` [rows, 1]: index / 8 of the rows' first elements."""
     pair = tl.arange(0, COLUMNS // 2)[None, :]
     word = _words(seed, row_start + (start // 8 + pair // 4), pair & 3)
     cut = tl.full((), limit, tl.int32).to(tl.uint32, bitcast=True) << 16
-    return tl.reshape(tl.join(word << 16, word), (row_start.shape[0], COLUMNS)) >= cut  # the upper 16 bits are compared, whatever lies below them
+    return tl.reshape(tl.join(word << 16, word), (row_start.shape[0], COLUMNS)) >= cut  # compares the upper 16 bits; the lower ones do not matter
 
 
 @triton.jit
 def kept_transposed(seed, limit, row_start, columns):  # type: ignore[no-untyped-def]
-    """[columns, rows]: the same, held transposed, where the two of a word do not lie in one thread. `row_start` [1, rows], `columns` [columns, 1]."""
+    """[columns, rows]: the same for a transposed tile, where the two elements of a word are not in one thread. `row_start` [1, rows], `columns` [columns,
+    1]."""
     word = _words(seed, row_start + columns // 8, (columns // 2) & 3)
     cut = tl.full((), limit, tl.int32).to(tl.uint32, bitcast=True) << 16
     return tl.where(columns % 2 == 0, word << 16, word) >= cut
@@ -120,7 +121,7 @@ def kept_transposed(seed, limit, row_start, columns):  # type: ignore[no-untyped
 
 @triton.jit
 def numbered(batch, head, row, H, SQ, EIGHTHS, SHORT: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Number of the first element of rows over 8, of `EIGHTHS` a row; SHORT: all of a call are below 2^32."""
+    """Index / 8 of the first element of each row, EIGHTHS a row; SHORT: all indices of a call are below 2^32."""
     number = ((batch * H + head) * SQ + row.to(tl.int64)) * EIGHTHS
     if SHORT:
         number = number.to(tl.uint32)

@@ -12,7 +12,7 @@ from rooftop.kernels._device.attention_hopper import LOG2E, flat, inside_of, pla
 @gluon.jit
 def _half_steps(to, norm, delta, k_tile, v_tile, q_ring, g_ring, q_full, g_full, empty, norm_at, delta_at, n, first, last, factor, columns, SQ, position,
                 INDEX: gl.constexpr, STAGES: gl.constexpr, BM: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr, MASKED: gl.constexpr):  # fmt: skip
-    """As `_key_steps`, of one of the two gradients: that of the values (INDEX 0) or of the keys."""
+    """Like `_key_steps`, for one of the two gradients: of the values (INDEX 0) or of the keys."""
     SCORES: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BM, 16])
     LEFT_OPERAND: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=to.type.layout, k_width=2)
     LINE: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
@@ -57,7 +57,7 @@ def _half_steps(to, norm, delta, k_tile, v_tile, q_ring, g_ring, q_full, g_full,
 def to_half(INDEX: gl.constexpr, k_tiles, v_tiles, q_ring, g_ring, kv_full, q_full, g_full, empty, norms, deltas, dk, dv, tiles, all_heads, section, H, GROUP,
              SQ, SK, PADDED, scale, yb, ys, yh, wb, ws, wh, D: gl.constexpr, DV: gl.constexpr, STAGES: gl.constexpr, BM: gl.constexpr, LEFT: gl.constexpr,
              RIGHT: gl.constexpr):  # fmt: skip
-    """One group of consumers of the second launch, of heads of more than 128 columns: one of the two gradients of the 64 keys of the block."""
+    """One consumer warp group of the second launch, for heads of more than 128 columns: one of the two gradients of the 64 keys of the block."""
     SIZE: gl.constexpr = v_tiles.shape[4] if INDEX == 0 else k_tiles.shape[4]
     SCORES: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BM, 16])
     TO: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, SIZE, 16])

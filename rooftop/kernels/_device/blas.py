@@ -1,7 +1,7 @@
-"""cuBLAS and cuBLASLt called directly, through ctypes: matrices in columns, as Fortran has them. On the CPU the same call by torch, so that its logic can be
-checked where there is no GPU.
+"""cuBLAS and cuBLASLt called directly, through ctypes; matrices are column-major. On the CPU torch does the same computation, so that the logic can be
+tested without a GPU.
 
-C [m, n] = alpha · op(A) op(B) + beta · C: element (i, j) of a matrix lies at i + j · ld; op is the matrix or, with T, its transpose."""
+C [m, n] = alpha · op(A) op(B) + beta · C: element (i, j) of a matrix is at i + j · ld; op is the matrix or, with T, its transpose."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ WORKSPACE = 32 << 20  # bytes, what NVIDIA advises for Hopper
 
 
 class BlasError(RuntimeError):
-    """A call of cuBLAS failed; the text says which and its status."""
+    """A call of cuBLAS failed; the message has the function and its status."""
 
 
 @functools.cache
 def _library(name: str) -> ctypes.CDLL:
-    """The one that torch has loaded."""
+    """The library that torch has loaded."""
     import torch
 
     torch.cuda.current_blas_handle()
@@ -38,7 +38,7 @@ def _call(library: str, function: str, *args: Any) -> None:
 
 @dataclass(frozen=True)
 class Operand:
-    """A matrix in columns of a torch tensor's memory: rows and columns as they lie, the leading dimension, and whether it is taken transposed."""
+    """A column-major view of a torch tensor's memory: rows and columns as stored, the leading dimension, and whether the transpose is used."""
 
     tensor: Any
     rows: int
@@ -47,7 +47,7 @@ class Operand:
     turned: bool = False
 
     def view(self) -> Any:
-        """As torch sees op of it."""
+        """op of it, as torch sees it."""
         seen = self.tensor.as_strided((self.rows, self.columns), (1, self.ld))
         return seen.t() if self.turned else seen
 
@@ -86,7 +86,7 @@ class Heuristic(ctypes.Structure):
 
 
 class Matmul:
-    """One cublasLtMatmul, described once: its algorithms are asked for, and each can be run."""
+    """One cublasLtMatmul, described once: it lists its algorithms and runs one of them."""
 
     def __init__(self, a: Operand, b: Operand, c: Operand, bias: Any = None, activation: str = "none") -> None:
         """bias: [m], added to each column of C."""
@@ -126,7 +126,7 @@ class Matmul:
         _call("libcublasLt", "cublasLtMatmulDescSetAttribute", self._operation, attribute, ctypes.byref(value), size)
 
     def run(self, algorithm: int = 0, a: Any = None, b: Any = None, c: Any = None, bias: Any = None) -> None:
-        """By one of the algorithms, on the memory of these tensors (None: of those it was described with). Raises BlasError."""
+        """Runs one of the algorithms on the memory of these tensors (None: of those it was described with). Raises BlasError."""
         tensors = [given if given is not None else x.tensor for given, x in ((a, self.a), (b, self.b), (c, self.c))]
         if not self.on_gpu:
             self._on_cpu()
@@ -142,7 +142,7 @@ class Matmul:
               ctypes.c_void_p(torch.cuda.current_stream().cuda_stream))  # fmt: skip
 
     def forget(self) -> None:
-        """Keeps no tensor alive: each run is given its own from now on."""
+        """Keeps no tensor alive: from now on each run is given its own."""
         self.a, self.b, self.c, self.bias = (replace(self.a, tensor=None), replace(self.b, tensor=None), replace(self.c, tensor=None), None)
 
     def _on_cpu(self) -> None:

@@ -1,8 +1,8 @@
-// Hopper's asynchronous warp-group products in CUDA C++, operands of 16 bits in shared memory. PTX ISA, "Asynchronous warpgroup level matrix instructions".
+// Hopper's asynchronous matrix multiply (wgmma) in CUDA C++, 16-bit operands in shared memory. PTX ISA, "Asynchronous warpgroup level matrix instructions".
 #pragma once
 #include "sparse_wgmma.cuh"
 
-/// Where an operand starts whose rows run along K, BYTES each, swizzled by as many: 32, 64 or 128.
+/// The matrix descriptor of an operand whose rows run along K, BYTES each, swizzled by BYTES: 32, 64 or 128.
 template <int BYTES>
 __device__ inline unsigned long long rows_along_k(unsigned address) {
     constexpr unsigned long long MODE = BYTES == 128 ? 1 : BYTES == 64 ? 2 : 3;
@@ -65,7 +65,7 @@ __device__ inline unsigned long long rows_along_k(unsigned address) {
         : HELD_32(0), HELD_32(32), HELD_32(64), HELD_32(96) \
         : "l"(a), "l"(b), "n"(A_TURNED), "n"(B_TURNED))
 
-/// d += a b: 64 rows, 16 columns of a, 2 REGS columns of b. TURNED: the operand's rows in shared memory run along M or N instead of K.
+/// d += a b: 64 rows, 16 columns of a, 2 REGS columns of b. TURNED: the operand's rows in shared memory run along M or N, not K.
 template <typename T, int A_TURNED, int B_TURNED, int REGS>
 __device__ __forceinline__ void product(float (&d)[REGS], unsigned long long a, unsigned long long b) {
     if constexpr (REGS == 4 && IS_HALF<T>) PRODUCT_4("f16.f16");

@@ -40,7 +40,8 @@ __global__ void __launch_bounds__(256) copy(const uint4* x, uint4* y, long long 
     }
 }
 
-// `never` is a value that the exclusive-or of a thread's words does not take but by chance; then it is written, to no harm.
+// `never`: a value that the exclusive-or of a thread's words practically never takes. If it does, it is written, which does no harm; the store keeps the
+// loads from being removed.
 template <int UNROLL, int HINT>
 __global__ void __launch_bounds__(256) read(const uint4* __restrict__ x, unsigned* sink, unsigned never, long long n) {
     wait_for_before();
@@ -64,7 +65,7 @@ __global__ void __launch_bounds__(256) read(const uint4* __restrict__ x, unsigne
     if (folded == never) *sink = folded;
 }
 
-// The words written differ from each other: the index times an odd constant (Knuth's multiplicative hash).
+// The words differ from each other: the index times an odd constant (Knuth's multiplicative hash).
 template <int UNROLL, int HINT>
 __global__ void __launch_bounds__(256) write(uint4* __restrict__ y, unsigned seed, long long n) {
     wait_for_before();

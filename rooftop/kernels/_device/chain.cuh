@@ -2,15 +2,17 @@
 // kernel's head switches it on. docs/head.md, "Programmatic dependent launch", has the rules; `rooftop inspect` checks the machine code against them.
 #pragma once
 
-/// Waits until the launches before this one have ended and their writes are visible. Every thread calls it before its first access of global memory.
+/// cudaGridDependencySynchronize() of CUDA, griddepcontrol.wait of PTX: waits until the launches before this one have ended and their writes are visible.
+/// Every thread calls it before its first access of global memory.
 __device__ inline void wait_for_before() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
 
-/// Lets the next launch start early, if that one is chained: it starts once all blocks of this launch have called this or ended. It still waits (in its
-/// wait_for_before) for this launch to end before it touches global memory. Call it after wait_for_before().
+/// cudaTriggerProgrammaticLaunchCompletion() of CUDA, griddepcontrol.launch_dependents of PTX: lets the next launch start early, if that one is chained. It
+/// starts once all blocks of this launch have called this or ended, and its own wait_for_before() still waits until this launch has ended. Call it after
+/// wait_for_before().
 __device__ inline void let_next_begin() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");

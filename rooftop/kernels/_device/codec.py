@@ -1,4 +1,4 @@
-"""What the kernels of rooftop/kernels/codecs share: the grid of chunks of a problem, and numbers of elements as the container has them."""
+"""Shared by the kernels of rooftop/kernels/codecs: the grid of chunks of a problem, and the container's codes of element types."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from rooftop.core.spec import Problem
 
 
 def header(p: Problem, x: str = "x") -> Header:
-    """Of a problem of `compress_blocks` or `decompress_blocks`."""
+    """For a problem of `compress_blocks` or `decompress_blocks`."""
     codec, bound = ("shuffle", "lossless") if p.get("bound") is None else ("fast", "abs")
     return Header(codec, ELEMENTS[str(p.option("element"))], p[x].shape, bound, 0.0, 0.0, int(p.option("rank")))
 

@@ -1,4 +1,5 @@
-// Chunks of the codecs `fast` and `shuffle`: 128 rows of 32 numbers, a row a block of its own width; 8 warps of 16 rows. docs/codecs.md has the words of a chunk.
+// Chunks of the codecs `fast` and `shuffle`: 128 rows of 32 numbers, where a row has its own bit width. A block has 8 warps of 16 rows. docs/codecs.md
+// defines the words of a chunk.
 #pragma once
 #include "codec_elements.cuh"
 
@@ -10,19 +11,20 @@ template <typename U>
 __device__ U unzigzag(U z) { return (z >> 1) ^ (U(0) - (z & 1)); }
 
 __device__ inline int bit_length(unsigned v) { return 32 - __clz(static_cast<int>(v)); }
-/// Bits of the widest number of a row, in all lanes.
+/// The bit width of the widest number of a row, in all lanes.
 __device__ inline int row_width(unsigned z) { return bit_length(__reduce_or_sync(~0u, z)); }
 __device__ inline int row_width(unsigned long long z) {
     const unsigned high = __reduce_or_sync(~0u, static_cast<unsigned>(z >> 32)), low = __reduce_or_sync(~0u, static_cast<unsigned>(z));
     return high ? 32 + bit_length(high) : bit_length(low);
 }
 
-/// Where the values of a chunk lie in x [B, Z, Y, X]: RANK 1: 4096 neighbours; 2: 128 rows of 32; 3: 8 planes of 16 rows of 32. Warp w has rows 16 w to 16 w + 15.
+/// The position of a chunk's values in x [B, Z, Y, X]. RANK 1: 4096 neighbours; 2: 128 rows of 32; 3: 8 planes of 16 rows of 32. Warp w has rows 16 w to 16 w
+/// + 15.
 template <int RANK>
 struct Place {
     long long first;  // element of the thread's row 0
     long long step;   // elements from a row to the next
-    int mine;         // rows of which the thread's value is the array's
+    int mine;  // rows in which the thread's value is inside the array
     int vz, vy, vx;   // extents of the chunk within the array
 
     __device__ Place(long long chunk, long long Z, long long Y, long long X, unsigned nz, unsigned ny, unsigned nx) {
@@ -43,14 +45,14 @@ struct Place {
         }
     }
     __device__ int values() const { return vz * vy * vx; }
-    /// The number of the thread's value of row i among the chunk's values.
+    /// The index, among the chunk's values, of the thread's value of row i.
     __device__ int number_of(int i) const {
         const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
         return RANK == 1 ? warp * 512 + i * 32 + lane : RANK == 2 ? (warp * MINE + i) * vx + lane : (warp * vy + i) * vx + lane;
     }
 };
 
-/// Widths of the rows of a chunk: lane l of every warp has rows 4 l to 4 l + 3.
+/// The bit widths of a chunk's rows: lane l of every warp has rows 4 l to 4 l + 3.
 struct Widths {
     int own[4], before[4];  // words of the row, words of the rows before it
     int total;
@@ -68,12 +70,12 @@ struct Widths {
 #pragma unroll
         for (int j = 1; j < 4; ++j) before[j] = before[j - 1] + own[j - 1];
     }
-    /// Of the warp's row i, in all lanes.
+    /// The width of the warp's row i, in all lanes.
     __device__ int width(int warp, int i) const { return __shfl_sync(~0u, own[i % 4], warp * 4 + i / 4); }
     __device__ int offset(int warp, int i) const { return __shfl_sync(~0u, before[i % 4], warp * 4 + i / 4); }
 };
 
-/// Four bits of each lane, as four words: word g of lanes 8 g to 8 g + 7, in all of these.
+/// Four bits from each lane, gathered into words: lanes 8 g to 8 g + 7 all get word g, which holds their bits.
 __device__ inline unsigned gathered(unsigned four) {
     unsigned v = four << (threadIdx.x % 8 * 4);
 #pragma unroll

@@ -19,7 +19,7 @@ struct Element {
     static constexpr bool FLOATING = F <= E5M2, SIGNED = F >= I64 && F <= I8, WIDE = BYTES == 8;
     static constexpr int MANTISSA = F == F64 ? 52 : F == F32 ? 23 : F == F16 ? 10 : F == BF16 ? 7 : F == E4M3 ? 3 : 2;
     using Bits = typename Unsigned<BYTES>::type;
-    using Code = typename Unsigned<WIDE ? 8 : 4>::type;  // what the differences are taken of, modulo 2^32 or 2^64
+    using Code = typename Unsigned<WIDE ? 8 : 4>::type;  // the integer type of the differences, which are taken modulo 2^32 or 2^64
     static constexpr Bits TOP = static_cast<Bits>(static_cast<Bits>(1) << (8 * BYTES - 1));
 };
 
@@ -34,7 +34,7 @@ __device__ inline double size_of(double a) { return fabs(a); }
 __device__ inline float whole(float a) { return rintf(a); }
 __device__ inline double whole(double a) { return rint(a); }
 
-/// What a bound makes of the arithmetic: E, step and 1 / step of floats; E and step of integers.
+/// The constants that follow from an error bound. Floats: E, step and 1 / step; integers: E and step.
 template <int F, bool FLOATING = Element<F>::FLOATING, bool WIDE = Element<F>::WIDE>
 struct Step;
 
@@ -79,7 +79,7 @@ __device__ typename Element<F>::Bits rounded(typename Step<F>::Number v) {
     else return __nv_cvt_float_to_fp8(v, __NV_NOSAT, F == E4M3 ? __NV_E4M3 : __NV_E5M2);
 }
 
-/// Integers as they are ordered, u64 moved by 2^63.
+/// Integers in an order-preserving signed form: u64 is shifted by 2^63.
 template <int F>
 __device__ long long integer(typename Element<F>::Bits b) {
     using E = Element<F>;
@@ -88,7 +88,7 @@ __device__ long long integer(typename Element<F>::Bits b) {
     else return static_cast<long long>(b);
 }
 
-/// The code of a value. True where it has none: an exception, whose code is 0.
+/// The code of a value. Returns true if the value has none: it is an exception, and its code is 0.
 template <int F>
 __device__ bool quantised(typename Element<F>::Bits bits, const Step<F>& s, typename Element<F>::Code& code) {
     using E = Element<F>;
@@ -116,7 +116,7 @@ __device__ bool quantised(typename Element<F>::Bits bits, const Step<F>& s, type
     }
 }
 
-/// The bits that a code stands for.
+/// The bits of the value that a code stands for.
 template <int F>
 __device__ typename Element<F>::Bits dequantised(typename Element<F>::Code code, const Step<F>& s) {
     using E = Element<F>;
@@ -132,7 +132,7 @@ __device__ typename Element<F>::Bits dequantised(typename Element<F>::Code code,
     }
 }
 
-/// Bits as a whole number in the order of the floats; integers as they are.
+/// A float's bits as an integer that is ordered as the floats are; integers unchanged.
 template <int F>
 __device__ typename Element<F>::Code ordered(typename Element<F>::Bits b) {
     using E = Element<F>;
@@ -150,7 +150,7 @@ __device__ typename Element<F>::Bits unordered(typename Element<F>::Code code) {
 
 // -- words -------------------------------------------------------------------------------------------------------
 
-/// What a word adds to its chunk's checksum; `index` counts from 0 in the chunk.
+/// The contribution of a word to its chunk's checksum; `index` counts from 0 in the chunk.
 __device__ inline unsigned mixed(unsigned word, unsigned index) {
     unsigned h = word + (index + 1) * 0x9E3779B9u;
     h ^= h >> 16, h *= 0x7FEB352Du;
@@ -158,7 +158,7 @@ __device__ inline unsigned mixed(unsigned word, unsigned index) {
     return h ^ h >> 16;
 }
 
-/// Lane i holds row i of a matrix of 32 x 32 bits; after this lane p holds bit p of all rows, row i's in bit i.
+/// Transposes a 32 x 32 bit matrix. Lane i holds row i; afterwards lane p holds bit p of all rows, row i's in bit i.
 __device__ inline unsigned transposed(unsigned v) {
     const unsigned lane = threadIdx.x % 32;
 #pragma unroll

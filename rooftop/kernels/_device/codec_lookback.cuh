@@ -1,10 +1,11 @@
-// Decoupled look-back (Merrill and Garland 2016): the offset of a chunk's words, in the same launch that computes them.
+// Decoupled look-back (Merrill and Garland 2016): a chunk computes the offset of its words in the same launch that computes the words.
 #pragma once
 
 constexpr unsigned long long SUM = 1ull << 62, ALL = 2ull << 62, VALUE = SUM - 1;
 
-/// Words of all chunks before `chunk`; by a whole warp. A state is 0, or the chunk's own words (SUM), or those of all chunks up to it (ALL): flag and value
-/// are one word, so that no fence is needed. Chunks are taken in the order of a ticket: those before have begun, so that nobody waits for ever.
+/// The number of words of all chunks before `chunk`; called by a whole warp. A state is 0 (not ready), the chunk's own words (SUM), or those of all chunks up
+/// to it (ALL). Flag and value are one 64-bit word, so no fence is needed. Chunks are taken in the order of a ticket (an atomic counter), so all earlier
+/// chunks have started and every wait ends.
 __device__ inline unsigned long long words_before(volatile unsigned long long* states, long long chunk) {
     const int lane = threadIdx.x % 32;
     unsigned long long sum = 0;

@@ -3,14 +3,14 @@
 #pragma once
 #include "codec_elements.cuh"
 
-constexpr int CHUNK = 8192, GROUPS = CHUNK / 128, STREAM = 4096;  // STREAM: 16-bit words of a chunk that is smaller than its values, at most
-constexpr unsigned LOWEST = 1u << 16;                             // the least state
+constexpr int CHUNK = 8192, GROUPS = CHUNK / 128, STREAM = 4096;  // STREAM: the largest number of 16-bit words of a chunk that is stored compressed
+constexpr unsigned LOWEST = 1u << 16;  // the smallest rANS state
 
 template <int F>
 struct Split {
     using Bits = typename Element<F>::Bits;
     static constexpr int BYTES = Element<F>::BYTES, SHIFT = F == F64 ? 52 : F == F32 ? 23 : F == F16 || F == BF16 ? 7 : 8 * (BYTES - 1);
-    static constexpr bool TOP = SHIFT + 8 == 8 * BYTES;  // nothing stands above the 8 bits
+    static constexpr bool TOP = SHIFT + 8 == 8 * BYTES;  // there are no bits above the 8 coded ones
     static constexpr Bits BELOW = static_cast<Bits>((static_cast<Bits>(1) << SHIFT) - 1);
 
     __device__ static unsigned symbol(Bits b) { return static_cast<unsigned>(b >> SHIFT) & 255; }
@@ -22,7 +22,7 @@ struct Split {
     }
 };
 
-/// Bytes of a value in plane k of the kept bits, and their lowest bit: 1; 2 + 1; 4 + 2 + 1.
+/// Bytes of a value in plane k of the kept bits, and the lowest bit of the plane. 3 kept bytes are planes of 2 + 1, 7 are 4 + 2 + 1.
 constexpr int plane_bytes(int bytes, int k) { return bytes == 2 ? 1 : bytes == 4 ? 2 - k : 4 >> k; }
 constexpr int plane_low(int bytes, int k) { return bytes == 2 || k == 0 ? 0 : bytes == 4 ? 16 : k == 1 ? 32 : 48; }
 constexpr int plane_count(int bytes) { return bytes == 1 ? 0 : bytes == 2 ? 1 : bytes == 4 ? 2 : 3; }
@@ -38,7 +38,7 @@ struct __align__(BYTES == 8 ? 16 : 4 * BYTES) Pack {
     typename Unsigned<BYTES>::type v[4];
 };
 
-/// Values `at` to `at` + 3 of `values`, 0 beyond; `vectors`: packs of four are aligned.
+/// Values `at` to `at` + 3 of `values`, 0 past its end. `vectors`: four values are one aligned access.
 template <int BYTES>
 __device__ Pack<BYTES> load_four(const typename Unsigned<BYTES>::type* x, int at, int values, bool vectors) {
     Pack<BYTES> p;
@@ -71,7 +71,7 @@ __device__ void packed(const Pack<BYTES>& p, unsigned (&w)[SIZE]) {
         }
     }
 }
-/// The reverse: adds them to four values.
+/// The inverse: inserts them into four values.
 template <int SIZE, int LOW, int BYTES>
 __device__ void unpacked(Pack<BYTES>& p, const unsigned (&w)[SIZE]) {
     using Bits = typename Unsigned<BYTES>::type;

@@ -28,9 +28,9 @@ def _add(parts, to, P, C, COLUMNS: tl.constexpr, LANES: tl.constexpr):  # type: 
     tl.store(to + at, tl.sum(total, 0).to(to.dtype.element_ty), at < C)
 
 
-@triton.jit(do_not_specialize=["P"])  # follows the rows of a call
+@triton.jit(do_not_specialize=["P"])  # follows the row kernels of a call
 def _columns(first, second, to_first, to_second, P, C, COLUMNS: tl.constexpr, LANES: tl.constexpr, CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]
-    """The sum of P partial rows, LANES of them at a time, always in the same order. Where there are two such sums, axis 1 of the grid tells them apart."""
+    """The sum of P partial rows, LANES of them at a time, always in the same order. If there are two such sums, axis 1 of the grid is which of them."""
     if CHAINED:
         gdc_wait()
     if tl.program_id(1) == 0:

@@ -1,5 +1,5 @@
-"""Where CuTe DSL's kernels take `cute` and `cutlass` from. In the process that compiles them they are those; everywhere else names that stand for
-themselves, so that their files, with decorators and annotations, import without the language."""
+"""Where the CuTe DSL kernels import `cute` and `cutlass` from. In the process that compiles them these are the real modules; elsewhere placeholders, so that
+the files, with decorators and annotations, can be imported without the language."""
 
 from typing import Any
 

@@ -1,5 +1,5 @@
-"""Where cuTile's kernels take `ct` from. In the process that compiles them it is `cuda.tile`; everywhere else a name that nothing may be asked of,
-so that their files import without the language."""
+"""Where the cuTile kernels import `ct` from. In the process that compiles them it is `cuda.tile`; elsewhere a placeholder without attributes, so that the
+files can be imported without the language."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ CAPACITY = ROUND + LIST + 2048  # entries: a round beside the list, and as many 
 
 
 def rows_launch(p: Problem, only: int) -> Launch:
-    """`only`: as the kernel has it."""
+    """`only`: as in the kernel."""
     x = p["logits"]
     rows, n = x.shape
     args: dict[str, tuple[Any, str]] = {

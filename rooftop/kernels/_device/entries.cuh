@@ -1,8 +1,8 @@
-// Lists of entries (a key and an index) in shared memory: in order by a bitonic network that works in registers, and the last of a list.
+// Lists of entries (a key and an index) in shared memory: sorting by a bitonic network whose short steps work in registers, and the last entry of a list.
 #pragma once
 #include "order.cuh"
 
-/// 32 E neighbours of a list, a warp's: lane l has the places E l to E l + E - 1, counted from the first of the list.
+/// 32 E neighbouring entries of a list, held by a warp: lane l has places E l to E l + E - 1, counted from the start of the list.
 template <typename K, int E>
 struct Stretch {
     static constexpr unsigned WIDE = 32 * E;
@@ -10,7 +10,7 @@ struct Stretch {
     unsigned index[E];
 
     template <typename V>
-    __device__ static void copy(V* to, const V* from) {  // of E, in packs of 16 bytes where there are such
+    __device__ static void copy(V* to, const V* from) {  // E values, in packs of 16 bytes if possible
         if constexpr (E * sizeof(V) % 16 == 0) {
 #pragma unroll
             for (int j = 0; j < E * static_cast<int>(sizeof(V)) / 16; ++j) reinterpret_cast<uint4*>(to)[j] = reinterpret_cast<const uint4*>(from)[j];
@@ -38,13 +38,13 @@ struct Stretch {
         for (int j = 0; j < E; ++j) k[j] = key[j], i[j] = index[j];
         copy(keys + place, k), copy(indices + place, i);
     }
-    /// The steps of one size of the network that stay among 32 E neighbours.
+    /// The steps of one stage of the bitonic network whose partners are within 32 E neighbours.
     __device__ void merge(unsigned place, unsigned size) {
 #pragma unroll
         for (unsigned step = WIDE / 2; step > 0; step /= 2) {
             if (step >= size) continue;
             if (step >= E) {
-                const bool mine_first = ((place & size) == 0) == ((place & step) == 0);  // the lower place of a falling pair takes the first
+                const bool mine_first = ((place & size) == 0) == ((place & step) == 0);  // whether this place takes the entry that is first in order
 #pragma unroll
                 for (int j = 0; j < E; ++j) {
                     const K other = __shfl_xor_sync(~0u, key[j], step / E);
@@ -67,8 +67,8 @@ struct Stretch {
     }
 };
 
-/// `put(place, key, index)` of n entries, each by the thread that counted those before it: n numbers looked at an entry, for lists as short as a block. The
-/// arrays begin on 16 bytes and have room for the next multiple of 4 of n.
+/// Sorts n entries by counting: each thread counts the entries before its own and calls `put(place, key, index)`. n comparisons an entry, for lists no longer
+/// than a block has threads. The arrays start on 16 bytes and have room for the next multiple of 4 of n.
 template <typename K, int THREADS, typename Put>
 __device__ void place_entries(K* keys, unsigned* indices, unsigned n, Put put) {
     constexpr int PACK = 16 / sizeof(K);
@@ -91,7 +91,8 @@ __device__ void place_entries(K* keys, unsigned* indices, unsigned n, Put put) {
     }
 }
 
-/// Entries in order, in place, by the first 32 E of each 32 E places and up. The arrays have room for the next power of two of n, at least 32 E.
+/// Sorts the entries in place by a bitonic network: each warp sorts 32 E neighbours in registers, longer steps work in shared memory. The arrays have room
+/// for the next power of two of n, at least 32 E.
 template <typename K, int E, int THREADS>
 __device__ void sort_stretches(K* keys, unsigned* indices, unsigned n) {
     using S = Stretch<K, E>;
@@ -128,14 +129,14 @@ __device__ void sort_stretches(K* keys, unsigned* indices, unsigned n) {
     }
 }
 
-/// Entries in order, in place. The arrays begin on 16 bytes and have room for the next power of two of n, at least 64 entries, and 256 where n > 64.
+/// Sorts the entries in place. The arrays start on 16 bytes and have room for the next power of two of n, at least 64 entries, and 256 if n > 64.
 template <typename K, int THREADS>
 __device__ void sort_entries(K* keys, unsigned* indices, unsigned n) {
     if (n <= 64) sort_stretches<K, 2, THREADS>(keys, indices, n);
     else sort_stretches<K, 8, THREADS>(keys, indices, n);
 }
 
-/// Moves the last in order of n >= 1 entries to the front.
+/// Moves the entry that is last in order, of n >= 1, to the front.
 template <typename K, int THREADS>
 __device__ void last_entry(K* keys, unsigned* indices, unsigned n) {
     K key = ~K(0);

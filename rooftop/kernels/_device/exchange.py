@@ -24,8 +24,8 @@ def launch(
     kind: str, count: int, ranks: int, dtype: str, wire: str, group: int, rotated: bool, stochastic: bool, most: int, *, rank: int | None = None,
     half: int = 0, room: int = 0, call: int = 1, seed: Any = "seed", patience: int = PATIENCE,
 ) -> Launch:  # fmt: skip
-    """`count`: elements of a row. `rank`: of several GPUs, of which `table` has the rooms; None: this device plays all. `half`, `room`: bytes of a half and of
-    a larger room than `sizes` says."""
+    """`count`: elements of a row. `rank`: for several GPUs, whose rooms are in `table`; None: this device plays all ranks. `half`, `room`: bytes of a half
+    and of a room, if larger than `sizes` gives."""
     size, least, whole = sizes(count, ranks, wire, group)
     here = rank is None
     args: dict[str, tuple[str, Any]] = {

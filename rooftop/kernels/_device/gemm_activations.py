@@ -12,13 +12,13 @@ import triton.language as tl
 
 @triton.jit
 def _half(x, y, p):  # type: ignore[no-untyped-def]
-    """x |[x > 0] - 2^p|, where p is a polynomial of y = |x| without its last two terms: those are -1 and what `y` multiplies."""
+    """x |[x > 0] - 2^p|, where p is a polynomial of y = |x| without its last two terms: -1 and the coefficient of y."""
     return x * tl.abs(tl.where(x > 0, 1.0, 0.0) - tl.exp2(p * y - 1.0))
 
 
 @triton.jit
 def gelu_coarse(x):  # type: ignore[no-untyped-def]
-    """x Φ(x) where Φ or 1 - Φ errs by 2.8e-4 of itself, a seventh of what rounding to bfloat16 does: five multiply-adds. Falling for all |x|."""
+    """x Φ(x) with a relative error of Φ or 1 - Φ of 2.8e-4, a seventh of bfloat16's rounding: five multiply-adds. Decreasing for all |x|."""
     y = tl.abs(x)
     p = 0.004987901111399587 - 0.00024116890856573647 * y
     p = -0.04523707817220202 + p * y
@@ -29,7 +29,7 @@ def gelu_coarse(x):  # type: ignore[no-untyped-def]
 
 @triton.jit
 def gelu_fine(x):  # type: ignore[no-untyped-def]
-    """x Φ(x) where Φ or 1 - Φ errs by 7e-6 of itself, for float16: seven multiply-adds."""
+    """x Φ(x) with a relative error of Φ or 1 - Φ of 7e-6, for float16: seven multiply-adds."""
     y = tl.abs(x)
     p = 5.9754067385828225e-05 - 1.7356653543854073e-06 * y
     p = -0.0009169386381084332 + p * y
@@ -42,7 +42,7 @@ def gelu_fine(x):  # type: ignore[no-untyped-def]
 
 @triton.jit
 def gelu_tanh_fine(x):  # type: ignore[no-untyped-def]
-    """x (1 + tanh z) / 2, z = sqrt(2 / π) (x + 0.044715 x³), where the factor of x errs by 1.1e-4 of itself: seven multiply-adds."""
+    """x (1 + tanh z) / 2, z = sqrt(2 / π) (x + 0.044715 x³), with a relative error of the factor of x of 1.1e-4: seven multiply-adds."""
     y = tl.abs(x)
     p = 0.0012117344005484337 - 5.533471232310738e-05 * y
     p = -0.00990444713145908 + p * y

@@ -13,8 +13,8 @@ import triton.language as tl
 from rooftop.core.spec import Descriptor, Launch, Meta, Problem
 
 SMALLEST = tl.constexpr(1.1754943508222875e-38)  # 2^-126
-WHOLE = tl.constexpr(12582912.0)  # 1.5 * 2^23: added to a number, it leaves the nearest whole one in the sum's low bits
-LARGEST = tl.constexpr(3.4028234663852886e38)  # more than this is infinite
+WHOLE = tl.constexpr(12582912.0)  # 1.5 * 2^23: added to a number, it leaves the nearest integer in the sum's low bits
+LARGEST = tl.constexpr(3.4028234663852886e38)  # anything larger is infinite
 WIRE = 128  # elements that share a scale
 SUMMED = 1024  # elements of a program of the sum
 
@@ -22,8 +22,8 @@ SUMMED = 1024  # elements of a program of the sum
 @triton.jit
 def tiles(a, b, dst, scales, flags, row_a, row_b, at, at_scales, at_flags, M, N, K, GROUP, programs, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
           CODES: tl.constexpr, FLAGGED: tl.constexpr, SHARED: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
-    """M rows of a from row_a on, times K rows of b from row_b on, to dst [M, N] from element `at` on. CODES: as int8, with a scale for every SHARED elements of
-    a row. FLAGGED: each tile counts up the flag of its rows when it is in memory."""
+    """Multiplies M rows of a from row_a on with K rows of b from row_b on and writes the result to dst [M, N] from element `at` on. CODES: as int8, with a
+    scale for every SHARED elements of a row. FLAGGED: each tile increments the flag of its rows when it is in memory."""
     high, wide = tl.cdiv(M, BM), tl.cdiv(N, BN)
     for tile in range(tl.program_id(0), high * wide, programs):
         first = tile // (GROUP * wide) * GROUP
@@ -53,7 +53,7 @@ def tiles(a, b, dst, scales, flags, row_a, row_b, at, at_scales, at_flags, M, N,
 
 @triton.jit
 def encoded(x, BM: tl.constexpr, BN: tl.constexpr, SHARED: tl.constexpr):  # type: ignore[no-untyped-def]
-    """(int8 codes [BM, BN], scales [BM, BN / SHARED]) of x in float32, as rooftop/comm/wire.py says."""
+    """(int8 codes [BM, BN], scales [BM, BN / SHARED]) of x in float32, as rooftop/comm/wire.py defines them."""
     g = x.reshape(BM, BN // SHARED, SHARED)
     finite = tl.abs(g) <= LARGEST
     size = tl.max(tl.where(finite, tl.abs(g), 0.0), 2)
@@ -70,7 +70,7 @@ def encoded(x, BM: tl.constexpr, BN: tl.constexpr, SHARED: tl.constexpr):  # typ
 
 @triton.jit
 def carry(made, dst, flags, at_made, at, at_flags, need, M, N, programs, BM: tl.constexpr, WIDE: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Rows of `made`, BM at a time, to dst as soon as their flag has counted `need` tiles."""
+    """Copies rows of `made`, BM at a time, to dst as soon as their flag has counted `need` tiles."""
     for i in range(tl.program_id(0), tl.cdiv(M, BM), programs):
         while tl.atomic_add(flags + at_flags + i, 0, sem="acquire") < need:
             pass
@@ -101,7 +101,7 @@ def total(parts, scales, out, at, at_out, count, ranks, CODES: tl.constexpr, SHA
 
 @dataclass(frozen=True)
 class Config:
-    """The tile, rows of tiles walked together, warps, slices in flight; programs that multiply, and that carry where a rung has such."""
+    """The tile, rows of tiles in a group, warps, pipeline stages; programs that multiply, and programs that copy, for rungs that have those."""
 
     BM: int
     BN: int
@@ -114,7 +114,7 @@ class Config:
 
 
 def refusal(p: Problem, wires: Sequence[str]) -> str | None:
-    """Why these rungs do not take a problem."""
+    """Why these rungs do not support a problem."""
     a, n = p["a"], p["b"].shape[2]
     if a.dtype == "f32":
         return "this rung takes operands of 16 bits"
@@ -134,8 +134,8 @@ def refusal(p: Problem, wires: Sequence[str]) -> str | None:
 
 
 def chosen(rows: int, n: int, sms: int, carriers: int = 0, codes: bool = False) -> Config:
-    """128 x 256 where that gives every multiprocessor a tile, else smaller; with an epilogue that quantises 128 x 128, whose sums leave it registers.
-    `carriers`: multiprocessors left to whoever carries tiles."""
+    """128 x 256 if that gives every multiprocessor a tile, else smaller; with a quantising epilogue 128 x 128, whose accumulators leave it registers.
+    `carriers`: multiprocessors reserved for the programs that copy tiles."""
     left = max(1, sms - carriers)
     for bm, bn, stages in ((128, 256, 3), (128, 128, 4))[codes:]:
         if -(-rows // bm) * -(-n // bn) >= left:
@@ -145,7 +145,7 @@ def chosen(rows: int, n: int, sms: int, carriers: int = 0, codes: bool = False) 
 
 
 def places(p: Problem) -> dict[str, Meta]:
-    """What every reader has from every rank: [reader, rank, element]."""
+    """The buffer of what every reader has from every rank: [reader, rank, element]."""
     (ranks, m, _), n = p["a"].shape, p["b"].shape[2]
     count = m // ranks * n
     if p.option("wire") == "none":
@@ -154,7 +154,7 @@ def places(p: Problem) -> dict[str, Meta]:
 
 
 def product(p: Problem, config: Config, rank: int, reader: int, dst: str = "parts", at: int | None = None, flags: int = -1) -> Launch:
-    """The launch of one rank's product for one reader. `flags`: where the flags of its rows begin; -1: there are none."""
+    """The launch of one rank's product for one reader. `flags`: where the flags of its rows start; -1: none."""
     (ranks, m, k), n = p["a"].shape, p["b"].shape[2]
     rows, codes = m // ranks, p.option("wire") != "none"
     place = (reader * ranks + rank) * rows * n
@@ -192,7 +192,7 @@ def described(x: Any, rows: int, columns: int) -> Any:
 
 
 def run(a: Any, b: Any, dst: Any, config: Config, scales: Any = None, flags: Any = None) -> None:
-    """a [rows, K] @ b [K, N] to `dst`, wherever that lies."""
+    """Writes a [rows, K] @ b [K, N] to `dst`, in local or peer memory."""
     rows, k, n = a.shape[0], a.shape[1], b.shape[1]
     tiles[(config.programs,)](
         described(a, config.BM, config.BK), described(b, config.BK, config.BN), dst, scales, flags, 0, 0, 0, 0, 0, rows, n, k, config.GROUP, config.programs,
@@ -202,7 +202,7 @@ def run(a: Any, b: Any, dst: Any, config: Config, scales: Any = None, flags: Any
 
 
 def on_ranks(tensors: Mapping[str, Any], group: Any, wire: str, send: Any, carriers: int = 0) -> dict[str, Any]:
-    """The rows of one rank of several GPUs. `send(a, b, place, config)`: makes a product where `place`, a row of a peer's memory, lies."""
+    """The rows of one rank of several GPUs. `send(a, b, place, config)`: writes a product to `place`, a row of a peer's memory."""
     import torch
     import torch.distributed as dist
 
@@ -217,7 +217,7 @@ def on_ranks(tensors: Mapping[str, Any], group: Any, wire: str, send: Any, carri
     each, dtype = (m * n, a.dtype) if o is None else (o.bytes(m * n), torch.uint8)
     room, rooms = symmetric.table_of("scatter", (ranks, each), dtype, a.device, group)
     symmetric.follow(a.device.index)
-    symmetric.meet(room, group, "gemm_comm")  # everybody has added up what was there
+    symmetric.meet(room, group, "gemm_comm")  # all ranks have added the previous contents
     sms = torch.cuda.get_device_properties(a.device).multi_processor_count
     for i in range(1, ranks + 1):
         reader = (rank + i) % ranks

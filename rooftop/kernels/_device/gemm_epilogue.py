@@ -1,6 +1,5 @@
-"""The epilogue of a matrix product, the order of the tiles, and the sum of the pieces of a tile that several blocks computed.
-
-Plain Triton functions; a Gluon kernel takes them as `gluon.jit(f.fn)`."""
+"""The epilogue of a matrix product, the order of the tiles, and the reduction of split-K and stream-K. Plain Triton functions; a Gluon kernel uses them as
+`gluon.jit(f.fn)`."""
 
 from __future__ import annotations
 
@@ -10,7 +9,7 @@ from triton.language.extra.cuda import gdc_wait
 
 from rooftop.kernels._device.activations import gelu, gelu_short, gelu_tanh, silu
 
-ACTIVATIONS = ("none", "relu", "silu", "gelu", "gelu_tanh")  # a kernel is given the place of one
+ACTIVATIONS = ("none", "relu", "silu", "gelu", "gelu_tanh")  # a kernel is given the index of one
 SCALES = ("rows", "one", "blocks")  # scales [M] of a and [N] of b; one each; [M, ceil(K / 128)] and [ceil(K / 128), ceil(N / 128)]
 ONE, BLOCKS = (tl.constexpr(SCALES.index(name)) for name in SCALES[1:])
 RELU, SILU, GELU, GELU_TANH = (tl.constexpr(ACTIVATIONS.index(name)) for name in ACTIVATIONS[1:])
@@ -18,7 +17,7 @@ RELU, SILU, GELU, GELU_TANH = (tl.constexpr(ACTIVATIONS.index(name)) for name in
 
 @triton.jit
 def activate(x, ACT: tl.constexpr, SHORT: tl.constexpr):  # type: ignore[no-untyped-def]
-    """SHORT: the result has 16 bits or less, so that a shorter polynomial will do."""
+    """SHORT: the result has at most 16 bits, so a shorter polynomial is accurate enough."""
     if ACT == RELU:
         x = tl.maximum(x, 0.0, propagate_nan=tl.PropagateNan.ALL)
     elif ACT == SILU:
@@ -35,7 +34,7 @@ def activate(x, ACT: tl.constexpr, SHORT: tl.constexpr):  # type: ignore[no-unty
 
 @triton.jit
 def vector(x, places, limit):  # type: ignore[no-untyped-def]
-    """x[places] in float32, 0 past `limit`; of None something that nobody uses."""
+    """x[places] in float32, 0 past `limit`; for None a dummy value."""
     if x is None:
         return places
     else:  # noqa: RET505
@@ -44,7 +43,7 @@ def vector(x, places, limit):  # type: ignore[no-untyped-def]
 
 @triton.jit
 def scale_of(x, places, limit, SCALES: tl.constexpr):  # type: ignore[no-untyped-def]
-    """The scales of rows or columns; the one that there is where SCALES == ONE."""
+    """The scales of rows or columns; with SCALES == ONE the single scale."""
     if SCALES == ONE:
         places = places * 0
     return vector(x, places, limit)
@@ -53,12 +52,11 @@ def scale_of(x, places, limit, SCALES: tl.constexpr):  # type: ignore[no-untyped
 @triton.jit
 def finish(x, rows, columns, z, M, N, alpha, beta, row_scale, column_scale, c, ldc, zc, row_bias, column_bias, gate, ldg, zg, residual, ldr, zr,
            SCALE_A: tl.constexpr, SCALE_B: tl.constexpr, BIAS: tl.constexpr, SWAP: tl.constexpr, ACT: tl.constexpr, SHORT: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
-    """act(alpha · row_scale · column_scale · x + beta c + bias) · gate + residual in float32, of matrix z of a batch.
+    """act(alpha · row_scale · column_scale · x + beta c + bias) · gate + residual in float32, for matrix z of a batch.
 
-    x [R, C]; rows [R] and columns [C]: their places in the product as the kernel sees it, M x N; row_· [R] and column_· [C]: values,
-    used where SCALE_A, SCALE_B
-    and BIAS say that there are such. SWAP: this is the transposed result, so that `columns` are rows of c,
-    gate and residual. z·: elements from one matrix of the batch to the next."""
+    x [R, C]; rows [R] and columns [C]: their indices in the product as the kernel sees it, M x N; row_· [R] and column_· [C]: values, used if SCALE_A,
+    SCALE_B and BIAS say that they exist. SWAP: x is part of the transposed result, so that `columns` are rows of c, gate and residual. z·: elements from one
+    matrix of the batch to the next."""
     inside = (rows < M)[:, None] & (columns < N)[None, :]
     wide_rows, wide_columns, batch = rows.to(tl.int64), columns.to(tl.int64), z.to(tl.int64)
     x = x.to(tl.float32) * alpha
@@ -96,8 +94,8 @@ def put(x, rows, columns, z, M, N, out, ldo, zo, SWAP: tl.constexpr):  # type: i
 
 @triton.jit
 def place(tile, M, N, group, BM: tl.constexpr, BN: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Tile number -> its row and column among the tiles, and the matrix of the batch. `group` rows of tiles are walked column by column, so that the
-    tiles in flight at once share their operands in L2."""
+    """Tile number -> its row and column among the tiles, and the matrix of the batch. Grouped order: `group` rows of tiles are processed column by column,
+    so that concurrent tiles share their operands in the L2."""
     rows = (M + BM - 1) // BM
     columns = (N + BN - 1) // BN
     z = tile // (rows * columns)
@@ -110,7 +108,7 @@ def place(tile, M, N, group, BM: tl.constexpr, BN: tl.constexpr):  # type: ignor
 
 @triton.jit
 def begin_of(block, blocks, units):  # type: ignore[no-untyped-def]
-    """First of the `units` slices of K that are dealt out evenly over the blocks, in order."""
+    """The first of the `units` slices of K that stream-K divides evenly among the blocks, in order."""
     return block * (units // blocks) + tl.minimum(block, units % blocks)
 
 
@@ -119,11 +117,11 @@ def add_pieces(parts, out, ldo, zo, M, N, whole, streamed, slices, blocks, group
                residual, ldr, zr,
                BM: tl.constexpr, BN: tl.constexpr, ROWS: tl.constexpr, SWAP: tl.constexpr, ACT: tl.constexpr, SHORT: tl.constexpr, RAW: tl.constexpr,
                SCALES: tl.constexpr, CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
-    """Tiles of which several blocks made a piece each: their sum, in the order of K, and the epilogue.
+    """The reduction of stream-K: the sum of a tile's parts from several blocks, in the order of K, and the epilogue.
 
-    Of `streamed` tiles the slices of K were dealt out; block p left what it began at its first slice in parts[2 p] and what it began later in
-    parts[2 p + 1], each [BM, BN] of float32 (int32). Program (b, r) adds ROWS rows of the tile in which block b + 1 begins, where that is the first to
-    begin in it."""
+    The slices of K of `streamed` tiles were divided among the blocks; block p wrote the part that contains its first slice to parts[2 p] and a later one to
+    parts[2 p + 1], each [BM, BN] of float32 (int32). Program (b, r) adds ROWS rows of the tile in which block b + 1 starts, if that is the first block to
+    start in it."""
     if CHAINED:
         gdc_wait()
     b = tl.program_id(0) + 1
@@ -158,8 +156,8 @@ def add_pieces(parts, out, ldo, zo, M, N, whole, streamed, slices, blocks, group
 def add_split(parts, out, ldo, zo, M, N, whole, streamed, group, alpha, beta, scale_a, scale_b, c, ldc, zc, bias, gate, ldg, zg, residual, ldr, zr,
               BM: tl.constexpr, BN: tl.constexpr, ROWS: tl.constexpr, SPLIT: tl.constexpr, SWAP: tl.constexpr, ACT: tl.constexpr, SHORT: tl.constexpr,
               RAW: tl.constexpr, SCALES: tl.constexpr, CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
-    """Tiles of which SPLIT blocks made a piece each: their sum, in the order of K, and the epilogue. Piece s of the t-th such tile is
-    parts[s · streamed + t], [BM, BN] of float32 (int32). Program (t, r) makes ROWS rows; all pieces are asked for at once."""
+    """The reduction of split-K: the sum of a tile's parts from SPLIT blocks, in the order of K, and the epilogue. Part s of tile t is parts[s · streamed +
+    t], [BM, BN] of float32 (int32). Program (t, r) computes ROWS rows; the loads of all parts are in flight together."""
     if CHAINED:
         gdc_wait()
     t, row = tl.program_id(0), tl.program_id(1) * ROWS

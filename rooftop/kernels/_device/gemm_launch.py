@@ -1,4 +1,4 @@
-"""From a problem to the launches of the Gluon kernel: what TMA can read, how operands are transposed, descriptors, scratch memory."""
+"""From a problem to the launches of the Gluon kernel: what TMA can read, operands that are transposed, descriptors, scratch memory."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TYPES: Mapping[str, Any] = {"bf16": gl.bfloat16, "f16": gl.float16, "f8e4m3": gl
 
 @dataclass(frozen=True)
 class Product:
-    """out [.., M, N] = a [.., M, K] b [.., K, N] and what follows it: names of tensors ("" for none) and numbers."""
+    """out [.., M, N] = a [.., M, K] b [.., K, N] and its epilogue: names of tensors ("" for none) and numbers."""
 
     metas: Mapping[str, Meta | None]
     sms: int
@@ -30,7 +30,7 @@ class Product:
     scale_a: str = ""  # float32 [M]
     scale_b: str = ""  # float32 [N]
     activation: str = "none"
-    raw: bool = False  # nothing follows
+    raw: bool = False  # no epilogue
     promote: bool = False
     scales: str = "rows"  # what the scales are: one of gemm_epilogue.SCALES
 
@@ -50,7 +50,7 @@ class Product:
 
     @property
     def stored(self) -> int:
-        """Bytes of one element where TMA stores the result; 0 where it cannot."""
+        """Bytes of one element if TMA stores the result; 0 if it cannot."""
         out = self.of(self.out)
         return out.itemsize if out.strides[-1] == 1 and all(s * out.itemsize % 16 == 0 for s in out.strides[:-1]) and out.align % 16 == 0 else 0
 
@@ -67,7 +67,7 @@ class Product:
     def ranked(self) -> list[Config]:
         """Configs, the best predicted first."""
         found = ranked(self.facts, swaps=self.scales != "blocks")
-        if self.promote:  # two sums a thread
+        if self.promote:  # two accumulators a thread
             found = [c for c in found if c.BM // c.GROUPS * c.BN <= 64 * 128]
         return [c for c in found if c.BK == 128 and c.BN <= 128] if self.scales == "blocks" else found
 
@@ -81,7 +81,7 @@ class Product:
 
 
 def readable(meta: Meta) -> str | None:
-    """None, or why TMA reads the matrices of this tensor neither as they lie nor transposed."""
+    """None, or why TMA can read the matrices of this tensor neither as stored nor transposed."""
     if meta.align % 16:
         return f"its address is a multiple of {meta.align} bytes; TMA needs 16"
     if len(meta.shape) == 3 and meta.shape[0] > 1 and meta.strides[0] * meta.itemsize % 16:
@@ -97,12 +97,13 @@ def _lies(meta: Meta, outer: int, inner: int) -> bool:
 
 
 def turned(meta: Meta) -> bool:
-    """Whether TMA reads the transposed matrices: their columns lie in rows of memory."""
+    """Whether TMA reads the transposed matrices: their columns are contiguous in memory."""
     return not _lies(meta, -2, -1)
 
 
 def _descriptor(name: str, meta: Meta, across: bool, rows: int, columns: int, rounded: bool = True) -> Descriptor:
-    """Of a tensor, or with `across` of its transpose, in boxes of rows x columns. rounded: float32 becomes TF32 on the way; tensor cores would cut it."""
+    """The descriptor of a tensor, or with `across` of its transpose, with boxes of rows x columns. rounded: TMA rounds float32 to TF32; tensor cores would
+    truncate it."""
     order = [*range(len(meta.shape) - 2), *((-1, -2) if across else (-2, -1))]
     block = (*(1,) * (len(meta.shape) - 2), rows, columns)
     layout = gl.NVMMASharedLayout.get_default_for(list(block), TYPES[meta.dtype])
@@ -164,7 +165,7 @@ def launches(product: Product, config: Config, chained: bool) -> list[Launch]:
     if product.scales == "blocks":
         shared |= {"scale_a": None, "scale_b": None}
     if p.split > 1:
-        # Enough programs for every multiprocessor, of few pieces a thread: what is asked for at once lies in registers.
+        # Enough programs for every multiprocessor, with few parts a thread: loads in flight are in registers.
         elements = max(512, min(2048, p.streamed * config.BM * config.BN // (2 * product.sms) // 512 * 512))
         rows = max(1, min(config.BM, 1 << (max(1, elements // config.BN).bit_length() - 1)))
         args = {**shared, "ROWS": rows, "SPLIT": p.split}
@@ -181,7 +182,7 @@ def _name(product: Product, name: str) -> str | None:
 
 
 def along_k(product: Product) -> str | None:
-    """None, or why wgmma does not multiply these 8-bit operands: it reads them along K alone."""
+    """None, or why wgmma cannot multiply these 8-bit operands: both must be contiguous along K."""
     m, n, k, _ = product.sizes
     if m * n * k == 0:
         return "M, N and K must be at least 1"

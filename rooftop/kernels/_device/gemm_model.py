@@ -1,8 +1,8 @@
-"""The time of a tile shape on Hopper: the performance model that chooses a config and prunes a search.
+"""A performance model of a tile shape on Hopper, which chooses a config and prunes a search.
 
-Clocks of one multiprocessor, for one slice of K: the products, what wgmma reads from shared memory (both operands, so narrow tiles are bound by that),
-or what TMA loads from L2, whichever is most. A tile is its slices and an epilogue; a block computes tiles in turn; device memory bandwidth is a lower
-bound. The rates were fitted on an H200 to 83 products of 16³ to 16384³, of model shapes and of random ones, 3 to 9 configs each."""
+The cycles of one multiprocessor for one slice of K are the largest of: the matrix multiplies; wgmma's reads of shared memory (both operands, so narrow tiles
+are bound by them); TMA's loads from the L2. A tile is its slices and an epilogue; a block computes tiles in turn; device memory bandwidth is a lower bound.
+The rates were fitted on an H200 to 83 products from 16³ to 16384³, of model shapes and random ones, with 3 to 9 configs each."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 SHARED = 227 * 1024
-BARRIERS = 1024  # bytes of shared memory for mbarriers, alignment and what warp specialisation keeps
+BARRIERS = 1024  # bytes of shared memory for mbarriers, alignment and warp specialisation
 CLOCK = 1.7e9  # Hz under tensor load
-FMAS = 2048  # a clock and multiprocessor, operands of 16 bits; 8 bits: twice
-FROM_L2 = 64.0  # bytes a clock that TMA brings a multiprocessor
-STRADDLING = 37.0  # the same where rows are no multiple of 128 bytes apart, so that each 128 bytes lie in two lines
-FILLED = 12.5  # clocks that TMA takes to fill one row of 128 bytes outside the tensor with zeros
-SHARED_RATE = 128.0  # bytes a clock that wgmma reads from shared memory
-HANDSHAKE = 100.0  # clocks of a slice spent on its barriers
-SHALLOW = (0.0, 0.0, 900.0, 80.0)  # clocks of a slice that 2 and 3 stages leave uncovered
-START = 5000.0  # clocks from launch to the first product, with the first latency of device memory
-EPILOGUE = 800.0  # clocks of latency of an epilogue
-SECOND = 2.2e-6  # seconds that the launch of the sum of pieces adds
-PIECE = 0.4e-6  # seconds that each piece after the second adds, where their number is known only to the kernel
-PARTS = 2.5e12  # bytes a second at which pieces are written and read again
-MEMORY = 4.2e12  # bytes a second of device memory; what it is exactly decides little here
-ONE = 6.5e10  # bytes a second of device memory that one multiprocessor takes at most
+FMAS = 2048  # multiply-adds a cycle and multiprocessor, operands of 16 bits; 8 bits: twice
+FROM_L2 = 64.0  # bytes a cycle that TMA loads to a multiprocessor
+STRADDLING = 37.0  # the same if the row stride is no multiple of 128 bytes, so that 128 bytes of a row are in two cache lines
+FILLED = 12.5  # cycles that TMA takes to fill one row of 128 bytes outside the tensor with zeros
+SHARED_RATE = 128.0  # bytes a cycle that wgmma reads from shared memory
+HANDSHAKE = 100.0  # cycles of a slice spent on its mbarriers
+SHALLOW = (0.0, 0.0, 900.0, 80.0)  # cycles of a slice that 2 and 3 stages do not hide
+START = 5000.0  # cycles from launch to the first multiply, with the first latency of device memory
+EPILOGUE = 800.0  # cycles of latency of an epilogue
+SECOND = 2.2e-6  # seconds that the launch of the reduction adds
+PIECE = 0.4e-6  # seconds that each part after the second adds, if their number is not a compile-time constant
+PARTS = 2.5e12  # bytes a second at which parts are written and read
+MEMORY = 4.2e12  # bytes a second of device memory; the exact value matters little here
+ONE = 6.5e10  # bytes a second of device memory, the most for one multiprocessor
 L2 = 50e6  # bytes of operands that stay in L2
 LARGEST_SPLIT = 16
 
 
 @dataclass(frozen=True)
 class Config:
-    """BM, BN, BK: the tile; GROUPS: consumer warp groups, each with BM / GROUPS rows; STAGES: slices in the ring; GROUP: rows of tiles walked
-    together; SPLIT: the tiles that do not fill a turn are cut into so many pieces of K; STREAM: the slices of those tiles (and of one turn before) are
-    dealt out evenly over the blocks; SWAP: the kernel makes the transposed result, so that N is cut by BM and M by BN."""
+    """BM, BN, BK: the tile; GROUPS: consumer warp groups, each with BM / GROUPS rows; STAGES: slices in the ring buffer; GROUP: rows of tiles in a group
+    (tile order); SPLIT: split-K, the tiles of the last, partial wave are cut into so many parts of K; STREAM: stream-K, the slices of those tiles (and of
+    one wave before) are divided evenly among the blocks; SWAP: the kernel computes the transposed result, so that N is divided by BM and M by BN."""
 
     BM: int = 128
     BN: int = 256
@@ -60,10 +60,10 @@ class Facts:
     k: int
     batch: int = 1
     itemsize: int = 2  # bytes of one element of the operands
-    out_bytes: int = 2  # of one element of the result where TMA stores it, 0 where it cannot
+    out_bytes: int = 2  # of one element of the result if TMA stores it, else 0
     sms: int = 132
-    vectors: int = 0  # of bias and column scales: one value a column each
-    a_straddles: bool = False  # its rows are no multiple of 128 bytes apart
+    vectors: int = 0  # of bias and column scales: each one value a column
+    a_straddles: bool = False  # the row stride is no multiple of 128 bytes
     b_straddles: bool = False
     integer: bool = False
 
@@ -73,7 +73,7 @@ class Facts:
 
 @dataclass(frozen=True)
 class Plan:
-    """How a product is shared out: tiles taken whole, tiles whose slices are shared, blocks, slices of a tile, pieces of a tile cut evenly."""
+    """How the work is divided: whole tiles, tiles whose slices are divided, blocks, slices of a tile, parts of a tile with split-K."""
 
     whole: int
     streamed: int
@@ -87,7 +87,7 @@ class Plan:
 
     @property
     def parts(self) -> int:
-        """Pieces that the scratch memory holds."""
+        """Parts that the scratch memory holds."""
         return 0 if not self.streamed else self.streamed * self.split if self.split > 1 else 2 * self.blocks
 
 
@@ -117,8 +117,8 @@ def ring_bytes(config: Config, itemsize: int) -> int:
 
 
 def _beside(config: Config, out_bytes: int, vectors: int) -> int:
-    """Shared memory beside the ring: the result on its way out (a swapped one goes straight from registers; one that TMA cannot store, `out_bytes` 0, changes
-    its layout) and `vectors` (bias, scales) of one value a column."""
+    """Shared memory besides the ring buffer: staging of the result (a swapped one goes straight from registers; one that TMA cannot store, `out_bytes` 0,
+    changes its layout there) and `vectors` (bias, scales) of one value a column."""
     staging = 0 if config.SWAP else 2 * config.BM * piece(config) * (out_bytes or 2) + (2048 if out_bytes == 0 else 0)
     return staging + 4 * vectors * config.GROUPS * config.BN + BARRIERS
 
@@ -128,7 +128,7 @@ def shared_bytes(config: Config, itemsize: int, out_bytes: int, vectors: int = 0
 
 
 def deepest(config: Config, itemsize: int, out_bytes: int, vectors: int = 0) -> Config:
-    """The config with as many stages as there is room for, at most 8."""
+    """The config with as many stages as fit, at most 8."""
     return replace(config, STAGES=min(8, (SHARED - _beside(config, out_bytes, vectors)) // ring_bytes(config, itemsize)))
 
 
@@ -146,7 +146,7 @@ def seconds(config: Config, facts: Facts) -> float:
     products = bm * bn * line / 2 / FMAS * (1.1 if f.integer and bn > 128 else 1.0)  # integers: two instructions of 128 columns
     reads = line * (bm + bn * max(1, bm // 64)) / SHARED_RATE
     outside = (max(0, bm - f.m) + max(0, bn - f.n)) * line / 128
-    spare = 2 - p.blocks / f.sms  # what the idle multiprocessors leave of L2's rate
+    spare = 2 - p.blocks / f.sms  # the L2 bandwidth that idle multiprocessors leave to the others
     brought = line / spare * (min(bm, f.m) / (STRADDLING if f.a_straddles else FROM_L2) + min(bn, f.n) / (STRADDLING if f.b_straddles else FROM_L2))
     step = max(products, reads, brought + outside * FILLED) + HANDSHAKE + (SHALLOW[config.STAGES] if config.STAGES < 4 else 0)
     epilogue = EPILOGUE + (bm * bn / 8 if config.SWAP or not f.out_bytes else bm * bn * f.out_bytes / 64)
@@ -172,8 +172,8 @@ def seconds(config: Config, facts: Facts) -> float:
 
 
 def _apart(config: Config, f: Facts, p: Plan) -> float:
-    """Bytes of device memory that dealt-out tiles read: their blocks walk different parts of K at once, so that what tiles share stays in L2 only
-    where all of it does."""
+    """Bytes of device memory that stream-K tiles read: their blocks process different parts of K at the same time, so what tiles share stays in the L2 only
+    if all of it fits."""
     line = f.k * f.itemsize
     together = min(p.streamed, p.blocks)
     rows = min(config.GROUP * config.BM, -(-f.m // config.BM) * config.BM)
@@ -184,13 +184,13 @@ def _apart(config: Config, f: Facts, p: Plan) -> float:
 
 
 def group_of(config: Config, sms: int) -> int:
-    """Rows of tiles that make the tiles in flight a square of outputs, so that they share the most."""
+    """Rows of tiles in a group for which the concurrent tiles are a square of outputs, so that they share the most."""
     side = (sms * config.BM * config.BN) ** 0.5
     return max(1, round(side / config.BM))
 
 
 def candidates(facts: Facts, swaps: bool = True) -> Iterable[Config]:
-    """Every config worth a thought, in no order."""
+    """All reasonable configs, in no order."""
     few = -(-facts.m // 128) * -(-facts.n // 128) * facts.batch < facts.sms
     for swap in (False, True) if swaps else (False,):
         columns = facts.m if swap else facts.n

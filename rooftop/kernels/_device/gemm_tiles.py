@@ -1,6 +1,5 @@
-"""The matrix product of 8-bit operands in Triton, for every stride, address and size: for operands that the Hopper kernel cannot read, and for older cards.
-
-fp8 is converted to float16, which represents every fp8 value exactly, and multiplied there: sums are float32 throughout. int8 is summed in int32."""
+"""The matrix product of 8-bit operands in Triton, for every stride, alignment and size: for operands that the Hopper kernel cannot read, and for older
+cards. fp8 is converted to float16, which represents every fp8 value exactly; accumulators are float32. int8 is summed in int32."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ BLOCKS = gemm_epilogue.BLOCKS
 @triton.jit
 def tiles(a, b, out, M, N, K, ma, ka, kb, nb, ldo, group, scale_a, scale_b, bias, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
           SCALES: tl.constexpr, INTEGER: tl.constexpr, RAW: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
-    """xy: elements from one x to the next in y, such as `ka` along K in a. With SCALES == BLOCKS a slice is one block of K: BK = 128, and BN divides 128."""
+    """xy: stride of tensor x along y, such as `ka` of a along K. With SCALES == BLOCKS a slice is one block of K: BK = 128, and BN divides 128."""
     pm, pn, z = place(tl.program_id(0), M, N, group, BM, BN)
     rows, columns, along = pm * BM + tl.arange(0, BM), pn * BN + tl.arange(0, BN), tl.arange(0, BK)
     a_at = rows.to(tl.int64)[:, None] * ma + along.to(tl.int64)[None, :] * ka
@@ -51,7 +50,7 @@ def tiles(a, b, out, M, N, K, ma, ka, kb, nb, ldo, group, scale_a, scale_b, bias
 
 @dataclass(frozen=True)
 class Config:
-    """The tile, rows of tiles walked together, warps and slices in flight."""
+    """The tile, rows of tiles in a group, warps and pipeline stages."""
 
     BM: int = 128
     BN: int = 128
@@ -79,7 +78,7 @@ def configs(p: Problem) -> list[Config]:
 
 
 def choose(p: Problem) -> Config:
-    """Tiles no taller than the result, smaller ones where they would leave multiprocessors idle."""
+    """Tiles no taller than the result, and smaller ones if they would leave multiprocessors idle."""
     m, n = p["out"].shape
     bk = 128 if any(o == "scales" and v == "blocks" for o, v in p.options) else 64
     for bm, bn, warps in ((128, 128, 8), (64, 128, 4), (64, 64, 4)):

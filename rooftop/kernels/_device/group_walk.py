@@ -1,6 +1,5 @@
-"""The next tile of a grouped product: the walk over offsets that only the device knows.
-
-Plain Triton functions; a Gluon kernel takes them as `gluon.jit(f.fn)`."""
+"""The next tile of a grouped product: the walk over offsets that are only known on the device. Plain Triton functions; a Gluon kernel uses them as
+`gluon.jit(f.fn)`."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ ROWS, DEPTH, MASKED = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)
 
 @triton.jit
 def offset(offsets, g, G, most):  # type: ignore[no-untyped-def]
-    """offsets[g], cut to 0 .. most; `most` past the last."""
+    """offsets[g], clamped to 0 .. most; `most` past the last."""
     return tl.minimum(tl.maximum(tl.load(offsets + tl.minimum(g, G - 1)), 0), most)
 
 
@@ -26,8 +25,8 @@ def tiles_of(begin, end, N, BM: tl.constexpr, BN: tl.constexpr):  # type: ignore
 
 @triton.jit
 def advance(t, g, base, begin, end, offsets, G, M, N, BM: tl.constexpr, BN: tl.constexpr):  # type: ignore[no-untyped-def]
-    """The group of tile t, from any group before it: its number, the tiles before it, its first row and one past its last. G: the rows past the last offset;
-    G + 1: there is no such tile."""
+    """The group of tile t, starting from any earlier group: its index, the tiles before it, its first row and one past its last. G: the rows past the last
+    offset; G + 1: there is no such tile."""
     while (g <= G) & (t >= base + tiles_of(begin, end, N, BM, BN)):
         base += tiles_of(begin, end, N, BM, BN)
         begin = end
@@ -52,7 +51,7 @@ def start_of(offsets, G, M, FORM: tl.constexpr):  # type: ignore[no-untyped-def]
 
 @triton.jit
 def work_of(t, g, base, begin, end, offsets, G, M, N, K, BM: tl.constexpr, BN: tl.constexpr, FORM: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Tile t: matrix (group), first row, first column, one past the last row that is the group's, the part of K."""
+    """Tile t: matrix (group), first row, first column, one past the group's last row in it, the part of K."""
     first = 0
     last = K
     if FORM == ROWS:

@@ -1,4 +1,5 @@
-// The k-th of a row for any k: one cluster per row; its blocks read their parts once and hold them in shared memory, where histograms of digits of 11 bits are made.
+// Selects the k-th element of a row for any k. One cluster a row: its blocks read their parts once and hold them in shared memory, and histograms of 11-bit
+// digits (a radix select) find the element.
 #pragma once
 #include <cooperative_groups.h>
 #include "chain.cuh"
@@ -9,11 +10,11 @@ namespace cg = cooperative_groups;
 constexpr int HELD_THREADS = 512, HELD_WARPS = HELD_THREADS / 32, DIGIT = 11, DIGITS = 1 << DIGIT, MOST_BLOCKS = 8;
 
 struct Held {
-    unsigned counts[DIGITS], totals[DIGITS];  // of this block's elements, and of the row's
+    unsigned counts[DIGITS], totals[DIGITS];  // histograms: of this block's elements, and of the whole row's
     unsigned warps[HELD_WARPS], equals[MOST_BLOCKS], found[3];
 };
 
-/// The sum of v over this thread and those before it; `all`: over the block.
+/// Inclusive prefix sum of v over the threads of the block; `all`: the total.
 __device__ inline unsigned held_upto(unsigned v, unsigned& all, Held& s) {
     const unsigned lane = threadIdx.x % 32;
 #pragma unroll
@@ -34,7 +35,8 @@ __device__ inline unsigned held_upto(unsigned v, unsigned& all, Held& s) {
     return before + v;
 }
 
-/// The k-th of each row in order, 1 <= k <= n: its value and index, or (`mask` present) which elements are among the first k. `packs`: of 16 bytes, a block's.
+/// The k-th element of each row in order, 1 <= k <= n: its value and index, or (`mask` present) a mark at each of the first k elements. `packs`: number of
+/// 16-byte packs a block holds.
 template <typename T>
 __global__ void __launch_bounds__(HELD_THREADS, 2)
     held_select(const bits_of<T>* __restrict__ x, long long xs, unsigned n, const void* __restrict__ lengths, int wide, unsigned packs, unsigned k, unsigned sense,
@@ -52,8 +54,8 @@ __global__ void __launch_bounds__(HELD_THREADS, 2)
     const unsigned length = length_of(lengths, wide, row, n);
     const unsigned off = reinterpret_cast<unsigned long long>(r) % 16 / sizeof(T), all_packs = (off + n + N - 1) / N;
     const unsigned first_pack = min(all_packs, rank * packs), count = min(all_packs, first_pack + packs) - first_pack;
-    const int start = static_cast<int>(first_pack * N) - static_cast<int>(off);  // the row's index of the first element held
-    const int begin = max(0, -start), end = max(begin, min(static_cast<int>(length) - start, static_cast<int>(count * N)));  // of those held, the row's
+    const int start = static_cast<int>(first_pack * N) - static_cast<int>(off);  // index in the row of the first element held
+    const int begin = max(0, -start), end = max(begin, min(static_cast<int>(length) - start, static_cast<int>(count * N)));  // the row's part of them
     const int stop = max(begin, min(static_cast<int>(n) - start, static_cast<int>(count * N)));
     B* mine = reinterpret_cast<B*>(held);
     for (unsigned from = threadIdx.x; from < count; from += U * HELD_THREADS) {
@@ -73,7 +75,7 @@ __global__ void __launch_bounds__(HELD_THREADS, 2)
             }
         }
     }
-    if (length < k) {  // the row is shorter: all of it, and no k-th
+    if (length < k) {  // the row has fewer than k elements: all are selected, and there is no k-th
         if (mask == nullptr && rank == 0 && threadIdx.x == 0) value[row] = last_value<T>(sense), index[row] = -1;
         if (mask != nullptr) {
             for (int i = begin + static_cast<int>(threadIdx.x); i < stop; i += HELD_THREADS) mask[row * n + (start + i)] = i < end;
@@ -117,9 +119,9 @@ __global__ void __launch_bounds__(HELD_THREADS, 2)
         __syncthreads();
         key |= static_cast<K>(last - s.found[0]) << shift;
         need -= s.found[1], equal = s.found[2];
-        if (mask != nullptr && need == equal) break;  // all that have these digits are among the first k: all from this key on
+        if (mask != nullptr && need == equal) break;  // all elements with these digits are among the first k: every key from here on is selected
     }
-    // Of the equals of the k-th the first `need` belong to the first k. A warp has neighbours, so that it knows how many come before its own.
+    // Among elements equal to the k-th the first `need` by index are selected. A warp has neighbouring elements, so it can count the equals before its own.
     const int stretch = (static_cast<int>(count * N) + HELD_WARPS * 32 - 1) / (HELD_WARPS * 32) * 32, from = static_cast<int>(warp) * stretch;
     unsigned before_it = 0;
     if (mask != nullptr && need == equal) {

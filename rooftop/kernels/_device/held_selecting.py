@@ -9,17 +9,17 @@ from rooftop.core.spec import DTYPES, Device, Launch, Meta, Problem
 from rooftop.kernels._device import selecting
 
 THREADS = 512  # as in held_select.cuh
-CLUSTER = 8  # blocks: what every card with clusters grants
-STATIC = 18 * 1024  # bytes of shared memory beside the row: histograms, sums and what the driver keeps
+CLUSTER = 8  # blocks of a cluster: the portable maximum
+STATIC = 18 * 1024  # bytes of shared memory besides the row: histograms, sums and what the driver reserves
 
 
 def packs(x: Meta, cluster: int) -> int:
-    """Packs of 16 bytes of a row that a block holds, whatever address the row begins at."""
+    """Packs of 16 bytes of a row that a block holds, at any alignment of the row."""
     return -(-(-(-x.shape[1] * DTYPES[x.dtype].bytes // 16) + 1) // cluster)
 
 
 def cluster_of(x: Meta, device: Device, static: int) -> int:
-    """Blocks a row: two a multiprocessor, so that one reads while the other waits for its cluster; few rows are shared out further."""
+    """Blocks a row: two a multiprocessor, so that one reads while the other waits for its cluster; more blocks a row if there are few rows."""
     cluster, room = 1, device.shared_per_block // 2 - static
     while cluster < CLUSTER and (16 * packs(x, cluster) > room or (x.shape[0] * cluster <= device.sms and packs(x, cluster) > 4 * THREADS)):
         cluster *= 2

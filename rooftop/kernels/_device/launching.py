@@ -1,4 +1,4 @@
-"""How kernels are launched, whatever they compute."""
+"""Launch options that do not depend on the kernel."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ from rooftop.core.spec import Device
 
 
 def chained(device: Device) -> bool:
-    """Whether launches may begin before the one before them in the stream has ended (programmatic dependent launch): docs/head.md has the rules."""
+    """Whether launches may start before the previous one in the stream has ended (programmatic dependent launch): docs/head.md has the rules."""
     return device.arch >= 90

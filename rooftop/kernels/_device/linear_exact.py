@@ -1,6 +1,6 @@
-"""The gradient of float32 logits in a slice of the classes, in Triton: as `slice_gradient` of linear_loss.py, with exponentials to float32's last digits.
-
-exp(v) as 2^(v · log2 e) errs by v times float32's rounding, which 16 bits do not show. Of classes of small probability v is large."""
+"""The gradient of float32 logits in a slice of the classes, in Triton: like `slice_gradient` of linear_loss.py, with exponentials accurate to float32's last
+digits. exp(v) computed as 2^(v · log2 e) has an error of v times float32's rounding, which 16-bit results do not show; classes of small probability have a
+large |v|."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from rooftop.kernels._device.logits import EXACT, capped
 @triton.jit
 def exact_gradient(z, bias, target, state, dloss, divisor, zo, zs, gs, columns, blocks, first, start, classes, ignore, smoothing, scale, cap,
                    CAP: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
-    """BLOCK logits of one row in a slice of the classes become their gradient. `gs`: stride of dloss, 0 where there is one for all."""
+    """Replaces BLOCK logits of one row in a slice of the classes by their gradient. `gs`: stride of dloss, 0 if there is one for all."""
     row = (tl.program_id(0) // blocks).to(tl.int64)
     at = (tl.program_id(0) % blocks) * BLOCK + tl.arange(0, BLOCK)
     z += zo + row * zs
     t = tl.load(target + row)
     live = t != ignore
-    last = tl.where(live, columns, 0)  # of an ignored row nothing is read
+    last = tl.where(live, columns, 0)  # nothing is read of an ignored row
     v = tl.load(z + at, at < last, other=0)
     if bias is not None:
         v += tl.load(bias + first + at, at < last, other=0).to(tl.float32)

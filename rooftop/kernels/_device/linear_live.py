@@ -1,8 +1,8 @@
 """Linear losses over the tokens that are not ignored, in Triton: the list of these tokens, and the passes over their logits.
 
-`order` [N] holds the tokens that count, in their order; `place` [N] where each token stands there, -1 where it is ignored; `live` [1] how many there are.
-Row j of a chunk of logits is token order[first + j]; rows from live - first on are not read or written. `state` [N, 4] and losses lie by token, as
-linear_loss.py has them."""
+`order` [N] lists the tokens that count, in order; `place` [N] is the index of each token in that list, -1 if it is ignored; `live` [1] is the length of the
+list. Row j of a chunk of logits is token order[first + j]; rows from live - first on are not read or written. `state` [N, 4] and losses are indexed by
+token, as in linear_loss.py."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rooftop.kernels._device.logits import exp
 
 @triton.jit(do_not_specialize=["R"])
 def sort_out(target, order, place, live, divisor, state, losses, R, ignore, MEAN: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
-    """One program. Tokens that are ignored get their loss, 0, and the state (0, 1, 0, 0). `losses`: None in a backward."""
+    """One program. Ignored tokens get the loss 0 and the state (0, 1, 0, 0). `losses`: None in a backward."""
     count = tl.zeros((), tl.int32)
     for k in range(tl.cdiv(R, BLOCK)):
         row = k * BLOCK + tl.arange(0, BLOCK)
@@ -44,7 +44,7 @@ def sort_out(target, order, place, live, divisor, state, losses, R, ignore, MEAN
 
 @triton.jit
 def gather_rows(x, order, live, out, xs, H, first, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
-    """out [., H]: the rows of x, xs elements apart, that a chunk from `first` on takes."""
+    """Gathers out [., H]: the rows of x (stride xs) of a chunk from `first` on."""
     j = tl.program_id(0)
     if first + j < tl.load(live):
         row = tl.load(order + first + j).to(tl.int64)
@@ -55,7 +55,7 @@ def gather_rows(x, order, live, out, xs, H, first, BLOCK: tl.constexpr):  # type
 
 @triton.jit
 def spread_rows(source, place, out, H, first, height, FIRST: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
-    """The rows of a chunk to where their tokens are, rounded to the dtype of `out`. FIRST: and zeros to tokens that are ignored."""
+    """Scatters the rows of a chunk to their tokens, rounded to the dtype of `out`. FIRST: also writes zeros for ignored tokens."""
     row = tl.program_id(0).to(tl.int64)
     j = tl.load(place + row)
     here = (j >= first) & (j < first + height)
@@ -69,7 +69,7 @@ def spread_rows(source, place, out, H, first, height, FIRST: tl.constexpr, BLOCK
 @triton.jit
 def live_rows(z, bias, order, live, target, state, losses, divisor, zs, columns, first, smoothing, scale, cap,
               SMOOTH: tl.constexpr, CAP: tl.constexpr, COLUMNS: tl.constexpr, STAGES: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
-    """One whole row of logits, read for its loss and, while it still lies in the L2, once more for its gradient, which takes the logits' place."""
+    """One whole row of logits, read for its loss and, while it is still in the L2, again for its gradient, which replaces the logits."""
     j = tl.program_id(0)
     if first + j < tl.load(live):
         row = tl.load(order + first + j).to(tl.int64)
@@ -89,7 +89,7 @@ def live_rows(z, bias, order, live, target, state, losses, divisor, zs, columns,
         each = (1 + 2 * scale * (most + tl.log(sum_))) / sum_
         evenly = smoothing / columns
         g = tl.where(known, 1.0 / tl.load(divisor), float("nan"))
-        tl.debug_barrier()  # every thread has read the row for its statistics before one writes
+        tl.debug_barrier()  # all threads have read the row for its statistics before any thread writes
         for k in tl.range(0, tl.cdiv(columns, 4 * COLUMNS), num_stages=STAGES):
             at = k * (4 * COLUMNS) + step
             a = _slopes(z, bias, at, columns, t, most, each, evenly, smoothing, g, cap, CAP)
@@ -105,8 +105,8 @@ def live_rows(z, bias, order, live, target, state, losses, divisor, zs, columns,
 @triton.jit
 def live_statistics(z, bias, order, live, target, state, zs, columns, first, start, cap,
                     FIRST: tl.constexpr, SMOOTH: tl.constexpr, CAP: tl.constexpr, COLUMNS: tl.constexpr, STAGES: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
-    """One row's logits of a slice of the classes, `first` of the weight's and on, into its state. The weight's class 0 is class `start` of the vocabulary.
-    FIRST: of the slices."""
+    """Adds one row's logits of a slice of the classes, those of the weight from `first` on, to its state. The weight's class 0 is class `start` of the
+    vocabulary. FIRST: the first slice."""
     j = tl.program_id(0)
     if j < tl.load(live):
         row = tl.load(order + j).to(tl.int64)
@@ -133,7 +133,7 @@ def live_statistics(z, bias, order, live, target, state, zs, columns, first, sta
 @triton.jit
 def live_gradient(z, bias, order, live, target, state, dloss, divisor, zo, zs, gs, columns, blocks, first, start, classes, smoothing, scale, cap,
                   CAP: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
-    """BLOCK logits of one row in a slice of the classes become their gradient. `gs`: stride of dloss, 0 where there is one for all."""
+    """Replaces BLOCK logits of one row in a slice of the classes by their gradient. `gs`: stride of dloss, 0 if there is one for all."""
     j = tl.program_id(0) // blocks
     if j < tl.load(live):
         row = tl.load(order + j).to(tl.int64)
@@ -152,7 +152,7 @@ def live_gradient(z, bias, order, live, target, state, dloss, divisor, zo, zs, g
 
 @triton.jit
 def live_column_sums(z, live, out, zo, zs, rows, columns, first, chunk, ADD: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):  # type: ignore[no-untyped-def]
-    """The sums over the rows that count of a chunk from token `chunk` of the order on, in float32, into (ADD: onto) elements of `out` from `first` on."""
+    """The float32 sums over the rows that count of a chunk, from token `chunk` of the list on, written (ADD: added) to elements of `out` from `first` on."""
     rows = tl.minimum(tl.maximum(tl.load(live) - chunk, 0), rows)
     column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
     there = column < columns

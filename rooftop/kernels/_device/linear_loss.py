@@ -1,8 +1,8 @@
-"""The launches of the forward and the backward of linear_cross_entropy between their products, in Triton.
+"""The launches of the forward and the backward of linear_cross_entropy between their matrix products, in Triton.
 
-Logits lie in a chunk: some rows (tokens) by some columns (classes from `first` on), rows `zs` elements apart, from element `zo` of its memory on. They are
-x · wᵀ as the product rounded it; bias and soft cap are applied where they are read. `state` [N, 4] holds for each token the shift (its largest logit so far),
-the sum of exp(logit - shift), the sum of the logits (for label smoothing) and the target's logit. A token that is ignored is not read anywhere."""
+Logits are in a chunk: some rows (tokens) by some columns (classes from `first` on), with row stride `zs`, from element `zo` of its memory on. They are x ·
+wᵀ as rounded by the product; bias and soft cap are applied when they are read. `state` [N, 4] holds for each token the shift (its largest logit so far), the
+sum of exp(logit - shift), the sum of the logits (for label smoothing) and the target's logit. Ignored tokens are never read."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from triton.language.extra.cuda import libdevice
 
 from rooftop.kernels._device.logits import EXACT, SHORT, capped, exp, raised
 
-# Stands for "nothing yet" among maxima: with -inf, -inf - -inf would be NaN where only a part of a row is -inf.
+# The identity of the maximum: with -inf, -inf - -inf would be NaN where only a part of a row is -inf.
 LOWEST = tl.constexpr(-3.4028234663852886e38)
 INF = tl.constexpr(float("inf"))
 
 
 @triton.jit
 def _logits(z, bias, at, last, cap, CAP: tl.constexpr, WHOLE: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Logits of one row in float32; -inf behind `last`. WHOLE: none lies behind it."""
+    """Logits of one row in float32; -inf past `last`. WHOLE: none are past it."""
     if WHOLE:
         v = tl.load(z + at).to(tl.float32)
         if bias is not None:
@@ -37,7 +37,7 @@ def _logits(z, bias, at, last, cap, CAP: tl.constexpr, WHOLE: tl.constexpr):  # 
 
 @triton.jit
 def _fold(m, s, total, z, bias, now, last, cap, SMOOTH: tl.constexpr, CAP: tl.constexpr, WHOLE: tl.constexpr, COLUMNS: tl.constexpr):  # type: ignore[no-untyped-def]
-    """4 · COLUMNS logits from column `now` on into maximum, sum and total of each position: one exponential a logit and a quarter for the new shift."""
+    """Online softmax: adds 4 · COLUMNS logits from column `now` on to maximum, sum and total of each position, with 1.25 exponentials a logit."""
     at = now + tl.arange(0, COLUMNS)
     a = _logits(z, bias, at, last, cap, CAP, WHOLE)
     b = _logits(z, bias, at + COLUMNS, last, cap, CAP, WHOLE)
@@ -84,7 +84,7 @@ def _picked(z, bias, hit, there, cap, CAP: tl.constexpr):  # type: ignore[no-unt
 
 @triton.jit
 def _loss(most, sum_, picked, total, classes, smoothing, scale, SMOOTH: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Differences of logits come first: lse is rounded at their size."""
+    """Differences of logits first: lse is rounded at their magnitude."""
     above = tl.log(sum_)
     off = most - picked
     if SMOOTH:
@@ -95,7 +95,7 @@ def _loss(most, sum_, picked, total, classes, smoothing, scale, SMOOTH: tl.const
 
 @triton.jit
 def _slopes(z, bias, at, last, hit, most, each, evenly, smoothing, g, cap, CAP: tl.constexpr):  # type: ignore[no-untyped-def]
-    """d loss / d (x · wᵀ) of one row's logits at `at`. `each`: the factor of the exponentials; `evenly`: what smoothing takes from each class; `hit`: the
+    """d loss / d (x · wᵀ) of one row's logits at `at`. `each`: the factor of the exponentials; `evenly`: the smoothing term of each class; `hit`: the
     target's column; `g`: the row's share of the loss."""
     v = tl.load(z + at, at < last, other=0).to(tl.float32)
     if bias is not None:
@@ -117,7 +117,7 @@ def _slopes(z, bias, at, last, hit, most, each, evenly, smoothing, g, cap, CAP: 
 
 @triton.jit(do_not_specialize=["R"])
 def count_live(target, divisor, R, ignore, MEAN: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
-    """What the losses are divided by: the number of tokens that are not ignored, or 1."""
+    """The divisor of the losses: the number of tokens that are not ignored, or 1."""
     if MEAN:
         found = tl.zeros((BLOCK,), tl.float32)
         for k in range(tl.cdiv(R, BLOCK)):
@@ -131,8 +131,8 @@ def count_live(target, divisor, R, ignore, MEAN: tl.constexpr, BLOCK: tl.constex
 @triton.jit
 def slice_statistics(z, bias, target, state, zo, zs, columns, first, start, ignore, cap,
                      FIRST: tl.constexpr, SMOOTH: tl.constexpr, CAP: tl.constexpr, COLUMNS: tl.constexpr, STAGES: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
-    """One row's logits of a slice of the classes, `first` of the weight's and on, into its state. The weight's class 0 is class `start` of the vocabulary.
-    FIRST: of the slices."""
+    """Adds one row's logits of a slice of the classes, those of the weight from `first` on, to its state. The weight's class 0 is class `start` of the
+    vocabulary. FIRST: the first slice."""
     row = tl.program_id(0).to(tl.int64)
     t = tl.load(target + row)
     if t != ignore:
@@ -160,8 +160,8 @@ def slice_statistics(z, bias, target, state, zo, zs, columns, first, start, igno
 @triton.jit
 def whole_rows(z, bias, target, state, losses, divisor, zo, zs, columns, row0, ignore, smoothing, scale, cap,
                SMOOTH: tl.constexpr, CAP: tl.constexpr, COLUMNS: tl.constexpr, STAGES: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
-    """One whole row of logits, read for its loss and, while it still lies in the L2, once more for its gradient, which takes the logits' place. The chunk's
-    row 0 is token `row0`."""
+    """One whole row of logits, read for its loss and, while it is still in the L2, again for its gradient, which replaces the logits. The chunk's row 0 is
+    token `row0`."""
     row = row0 + tl.program_id(0).to(tl.int64)
     z += zo + tl.program_id(0).to(tl.int64) * zs
     t = tl.load(target + row)
@@ -189,7 +189,7 @@ def whole_rows(z, bias, target, state, losses, divisor, zo, zs, columns, row0, i
         each = (1 + 2 * scale * (most + tl.log(sum_))) / sum_
         evenly = smoothing / columns
         g = tl.where(known, 1.0 / tl.load(divisor), float("nan"))
-        tl.debug_barrier()  # every thread has read the row for its statistics before one writes
+        tl.debug_barrier()  # all threads have read the row for its statistics before any thread writes
         for k in tl.range(0, tl.cdiv(columns, 4 * COLUMNS), num_stages=STAGES):
             at = k * (4 * COLUMNS) + step
             a = _slopes(z, bias, at, columns, t, most, each, evenly, smoothing, g, cap, CAP)
@@ -204,7 +204,7 @@ def whole_rows(z, bias, target, state, losses, divisor, zo, zs, columns, row0, i
 
 @triton.jit(do_not_specialize=["R"])
 def row_losses(state, target, losses, R, classes, ignore, smoothing, scale, SMOOTH: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
-    """The losses of rows whose state is whole. Ignored rows get the state (0, 1, 0, 0)."""
+    """The losses of rows whose state is complete. Ignored rows get the state (0, 1, 0, 0)."""
     row = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     there = row < R
     t = tl.load(target + row, there, other=ignore)
@@ -236,7 +236,7 @@ def total_loss(losses, divisor, loss, R, BLOCK: tl.constexpr):  # type: ignore[n
 @triton.jit
 def slice_gradient(z, bias, target, state, dloss, divisor, zo, zs, gs, columns, blocks, first, start, classes, ignore, smoothing, scale, cap,
                    CAP: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
-    """BLOCK logits of one row in a slice of the classes become their gradient. `gs`: stride of dloss, 0 where there is one for all."""
+    """Replaces BLOCK logits of one row in a slice of the classes by their gradient. `gs`: stride of dloss, 0 if there is one for all."""
     row = (tl.program_id(0) // blocks).to(tl.int64)
     at = (tl.program_id(0) % blocks) * BLOCK + tl.arange(0, BLOCK)
     z += zo + row * zs
@@ -248,14 +248,14 @@ def slice_gradient(z, bias, target, state, dloss, divisor, zo, zs, gs, columns, 
     sum_ = tl.load(state + 4 * row + 1)
     each = (1 + 2 * scale * (most + tl.log(sum_))) / sum_
     g = tl.where((t >= 0) & (t < classes), tl.load(dloss + row * gs).to(tl.float32) / tl.load(divisor), float("nan"))
-    last = tl.where(live, columns, 0)  # of an ignored row nothing is read
+    last = tl.where(live, columns, 0)  # nothing is read of an ignored row
     d = _slopes(z, bias, at, last, t - start - first, most, each, smoothing / classes, smoothing, g, cap, CAP)
     tl.store(z + at, tl.where(live, d, 0).to(z.dtype.element_ty), at < columns)
 
 
 @triton.jit
 def column_sums(z, out, zo, zs, rows, columns, first, ADD: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):  # type: ignore[no-untyped-def]
-    """The sums over the rows of a chunk, in float32, into (ADD: onto) elements of `out` from `first` on: the bias's gradient."""
+    """The float32 sums over the rows of a chunk, written (ADD: added) to elements of `out` from `first` on: the bias's gradient."""
     column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
     there = column < columns
     found = tl.zeros((ROWS, COLUMNS), tl.float32)
@@ -270,7 +270,7 @@ def column_sums(z, out, zo, zs, rows, columns, first, ADD: tl.constexpr, ROWS: t
 
 @triton.jit
 def times_loss(unit, dloss, out, N, IN_PLACE: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
-    """out = unit · dloss. IN_PLACE: where dloss is 1, as `loss.backward()` has it, nothing is read or written."""
+    """out = unit · dloss. IN_PLACE: if dloss is 1, as with `loss.backward()`, nothing is read or written."""
     g = tl.load(dloss).to(tl.float32)
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     there = at < N

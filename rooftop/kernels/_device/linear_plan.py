@@ -11,13 +11,13 @@ from rooftop.core.spec import Launch, Meta, Problem, View
 from rooftop.kernels._device.linear_loss import column_sums, count_live, total_loss
 from rooftop.kernels._device.logits import EXACT, FEW, SHORT
 
-SMALL = 60 << 20  # bytes of logits at one time for memory="small"; with states, losses and rounding to tiles within 64 MiB
-SPARE = 256 << 20  # bytes of logits that memory="fast" takes however small the weight is
-TILE = 256  # classes or tokens that a chunk is a multiple of, where it may be: a tile of a product
+SMALL = 60 << 20  # bytes of logits in memory at a time with memory="small"; with states, losses and rounding to tiles within 64 MiB
+SPARE = 256 << 20  # bytes of logits with memory="fast" if the weight is small
+TILE = 256  # classes or tokens: chunks are multiples of it if possible, a tile of a product
 
 
 def padded(columns: int) -> int:
-    """Elements from one row of a chunk to the next: rows start on 128 bytes, as TMA and 16-byte loads want it."""
+    """Row stride of a chunk: rows start on 128 bytes, for TMA and 16-byte loads."""
     return -(-columns // 64) * 64
 
 
@@ -28,7 +28,7 @@ def in_tiles(extent: int) -> int:
 
 
 def evenly(extent: int, most: int) -> int:
-    """The length of chunks that share `extent` evenly, none longer than `most`."""
+    """The length of chunks that divide `extent` evenly, none longer than `most`."""
     if most >= extent:
         return extent
     count = -(-extent // most)
@@ -37,8 +37,8 @@ def evenly(extent: int, most: int) -> int:
 
 
 def in_waves(columns: int, most: int, rows: int, sms: int) -> int:
-    """The length of slices of the classes, at most `most`, whose products with `rows` tokens take the fewest waves of tiles of 128 x 256, as cuBLAS's mostly
-    are: the last wave of each slice is seldom full."""
+    """The length of slices of the classes, at most `most`, whose products with `rows` tokens take the fewest waves of tiles of 128 x 256 (cuBLAS's usual
+    tile): the last wave of each slice is rarely full."""
     if most >= columns:
         return columns
     high = -(-rows // 128)
@@ -59,7 +59,7 @@ def sizes(p: Problem) -> tuple[int, int, int]:
 
 
 def matrix(p: Problem, name: str, first: int = 0, rows: int | None = None) -> View:
-    """`rows` rows of a matrix of the problem from row `first` on, as it lies."""
+    """`rows` rows of a matrix of the problem from row `first` on, with its strides."""
     m = p[name]
     return View(name, (m.shape[0] if rows is None else rows, m.shape[1]), m.strides, first * m.strides[0])
 
@@ -70,7 +70,7 @@ def dense(name: str, rows: int, columns: int, first: int = 0) -> View:
 
 
 def cap_of(p: Problem) -> int:
-    """How logits are bounded: 0 for not; with 16 bits, many classes and a cap of usual size by an approximation that errs by 2e-7 of the cap."""
+    """The soft cap's arithmetic: 0 for none; for 16 bits, many classes and a cap of usual size an approximation with an error of 2e-7 of the cap."""
     cap = float(p.option("softcap"))
     return 0 if cap == 0 else SHORT.value if p["x"].itemsize < 4 and classes(p) >= FEW and 1e-30 < cap <= 70 else EXACT.value
 
@@ -82,7 +82,7 @@ def numbers(p: Problem) -> dict[str, Any]:
 
 
 def classes(p: Problem) -> int:
-    """Of the whole vocabulary, of which the weight may be a slice."""
+    """For the whole vocabulary, of which the weight may be a slice."""
     return int(p.option("classes")) or p["weight"].shape[0]
 
 
@@ -91,7 +91,7 @@ def bias_of(p: Problem) -> str | None:
 
 
 def taking(launch_of: Any, args: dict[str, Any], grid: int, warps: int) -> Launch:
-    """A launch with those of `args` that the kernel takes."""
+    """A launch with those of `args` that the kernel has as parameters."""
     return Launch(launch_of, (grid,), {k: v for k, v in args.items() if k in launch_of.arg_names}, warps)
 
 
@@ -109,7 +109,7 @@ def total(p: Problem, losses: str) -> Launch:
 
 
 def row_shape(columns: int, itemsize: int, most: int) -> tuple[int, int]:
-    """(columns of a piece, warps) of a program that goes over a row: 16 bytes a thread in a piece, four pieces at a time."""
+    """(columns of a piece, warps) of a program that loops over a row: 16 bytes a thread in a piece, four pieces at a time."""
     side, warps = 16 // itemsize, most
     while warps > 1 and 4 * 32 * side * warps >= 2 * columns:
         warps //= 2

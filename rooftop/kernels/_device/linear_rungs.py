@@ -1,4 +1,4 @@
-"""What several rungs of the ladder linear_ce share: the softmax of a chunk of logits in two kernels, and the plain problem that the rungs take."""
+"""Shared by several rungs of the ladder linear_ce: the softmax of a chunk of logits in two kernels, and the problem without options that the rungs support."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def row_losses(z, target, state, losses, zs, columns, row0, ignore, COLUMNS: tl.
 
 @triton.jit
 def keep(state, losses, row, most, sum_, picked, live, known):  # type: ignore[no-untyped-def]
-    """A row's state, and its loss: none where it is ignored, NaN where its target is no class."""
+    """Writes a row's state and its loss: 0 if it is ignored, NaN if its target is not a class."""
     to = state + 4 * row
     tl.store(to, tl.where(live, most, 0))
     tl.store(to + 1, tl.where(live, sum_, 1))
@@ -45,7 +45,7 @@ def keep(state, losses, row, most, sum_, picked, live, known):  # type: ignore[n
 
 @triton.jit
 def gradient(z, target, state, divisor, zo, zs, columns, blocks, row0, first, classes, ignore, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
-    """BLOCK logits of a row, classes from `first` on, become their gradient."""
+    """Replaces BLOCK logits of a row, classes from `first` on, by their gradient."""
     row = row0 + (tl.program_id(0) // blocks).to(tl.int64)
     at = (tl.program_id(0) % blocks) * BLOCK + tl.arange(0, BLOCK)
     z += zo + (tl.program_id(0) // blocks).to(tl.int64) * zs
@@ -59,7 +59,7 @@ def gradient(z, target, state, divisor, zo, zs, columns, blocks, row0, first, cl
 
 
 def plain(p: Problem) -> str | None:
-    """The rungs are of the loss with both gradients, without options."""
+    """The rungs support the loss with both gradients, without options."""
     if p["x"].numel == 0:
         return "there is nothing to compute"
     if any(p.get(n) is None for n in ("unit_x", "unit_weight")) or p["unit_weight"].dtype != p["x"].dtype or p["x"].itemsize != 2:

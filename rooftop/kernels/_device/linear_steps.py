@@ -1,4 +1,4 @@
-"""The steps that the forward and the backward of linear_cross_entropy share where they take the tokens that count alone: kernels of linear_live.py."""
+"""The steps that the forward and the backward of linear_cross_entropy share if they process only the tokens that count: kernels of linear_live.py."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from rooftop.kernels._device.linear_plan import numbers, sizes, taking
 
 
 def preferred(p: Problem) -> int:
-    """1 where the passes over x cost nothing beside the products, else -1."""
+    """1 if the passes over x are negligible beside the products, else -1."""
     rows, width, columns = sizes(p)
     return 1 if rows >= 256 and columns >= 1024 and width >= 256 else -1
 

@@ -1,8 +1,8 @@
-"""Shared by the forward and the backward of cross_entropy in Triton: capped logits, and rows that start at any address.
+"""Shared by the forward and the backward of cross_entropy in Triton: soft-capped logits, and rows at any alignment.
 
-A row of an odd number of 16-bit logits starts at an address that is not a multiple of 16, and Triton would load it in pieces of 2 bytes. So a row is
-a few logits up to the first multiple of 16, a middle in vectors of 16 bytes, and a few logits at its end: the two ends together are its
-edges. Nothing outside of the row is touched."""
+A row of an odd number of 16-bit logits may start at an address that is not a multiple of 16, and Triton would load it in accesses of 2 bytes. So a row is
+split into a few logits up to the first multiple of 16, a middle in vectors of 16 bytes, and a few logits at its end; the two ends together are its edges.
+Nothing outside the row is accessed."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from rooftop.core.spec import Problem
 
 LOG2E = tl.constexpr(1.4426950408889634)
 LN2 = tl.constexpr(0.6931471805599453)
-EXACT = tl.constexpr(1)  # how logits are bounded: to float32's last digits
-SHORT = tl.constexpr(2)  # to 2e-7 of the cap, which 16-bit logits do not show, nor a loss over a thousand classes, unless all err alike
-FEW = 1024  # classes, below which a loss would show it
+EXACT = tl.constexpr(1)  # soft cap to float32's last digits
+SHORT = tl.constexpr(2)  # to 2e-7 of the cap, which neither 16-bit logits nor a loss over a thousand classes show
+FEW = 1024  # fewer classes than this: a loss would show it
 
 
 @triton.jit
 def exp(v):  # type: ignore[no-untyped-def]
-    """exp(v), 0 where it is below the normal numbers: keeping those costs tl.exp three instructions of seven."""
+    """exp(v), 0 if it is subnormal: supporting subnormals costs tl.exp three instructions of seven."""
     return libdevice.exp2(v * LOG2E)
 
 
@@ -33,13 +33,13 @@ def capped(v, cap):  # type: ignore[no-untyped-def]
 
 @triton.jit
 def raised(v, cap):  # type: ignore[no-untyped-def]
-    """1 + exp(2 v / cap), of which cap · tanh(v / cap) is cap - 2 cap / raised; 1 + 2^30 at most, where the tanh is 1 - 2e-9."""
+    """1 + exp(2 v / cap), at most 1 + 2^30, where the tanh is 1 - 2e-9; cap · tanh(v / cap) = cap - 2 cap / raised."""
     return 1 + libdevice.exp2(tl.minimum(v * (2 * LOG2E / cap), 30.0, propagate_nan=tl.PropagateNan.ALL))
 
 
 @triton.jit
 def bounded(a, b, c, d, cap, unit):  # type: ignore[no-untyped-def]
-    """cap · tanh(v / cap) · unit of four tensors: one reciprocal for four logits, because the special functions are what bounds the speed."""
+    """cap · tanh(v / cap) · unit of four tensors: one reciprocal for four logits, because the special function unit is the bottleneck."""
     a, b, c, d = raised(a, cap), raised(b, cap), raised(c, cap), raised(d, cap)
     p, q = a * b, c * d
     part = libdevice.fast_dividef(-2 * cap * unit, p * q)
@@ -50,8 +50,8 @@ def bounded(a, b, c, d, cap, unit):  # type: ignore[no-untyped-def]
 
 @triton.jit
 def middle(row, stride, C, EACH: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Of row `row`, whose first element is row · stride: the first element of its middle, counted from the tensor's, and how many there are
-    before it and in it. EACH elements are 16 bytes; 0: the whole row is its middle."""
+    """For row `row`, whose first element is row · stride: the index in the tensor of the first element of its middle, and the numbers of elements before and
+    in it. EACH elements are 16 bytes; 0: the whole row is its middle."""
     if EACH == 0:
         return row * stride, 0, C
     first = (row * stride + (EACH - 1)) // EACH * EACH
@@ -61,14 +61,14 @@ def middle(row, stride, C, EACH: tl.constexpr):  # type: ignore[no-untyped-def]
 
 @triton.jit
 def edges(before, within, C, EACH: tl.constexpr):  # type: ignore[no-untyped-def]
-    """The columns of a row's edges, 2 EACH of them, and which of those there are."""
+    """The columns of a row's edges, 2 EACH of them, and which of those exist."""
     at = tl.arange(0, 2 * EACH)
     column = tl.where(at < EACH, at, before + within + at - EACH)
     return column, tl.where(at < EACH, at < before, column < C)
 
 
 def each(p: Problem) -> int:
-    """Elements of 16 bytes where the rows of logits start at addresses that 16 does not divide and their middles can be told; 0 elsewhere."""
+    """Elements of 16 bytes if the rows of logits are misaligned and their middles can be determined; else 0."""
     ragged = [m for name, m in p.tensors if name in ("input", "dinput") and m is not None]
     size = 16 // ragged[0].itemsize
     told = all(m.align >= 16 and m.strides[0] == ragged[0].strides[0] for m in ragged)
@@ -77,6 +77,6 @@ def each(p: Problem) -> int:
 
 
 def how(p: Problem) -> int:
-    """0, EXACT or SHORT, which wants exp(± cap) to be a normal number."""
+    """0, EXACT or SHORT; SHORT requires that exp(± cap) is a normal number."""
     cap, x = float(p.option("softcap")), p["input"]
     return 0 if cap == 0 else EXACT.value if x.itemsize >= 4 or x.shape[1] < FEW or not 1e-30 < cap <= 70 else SHORT.value

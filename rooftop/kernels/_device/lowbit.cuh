@@ -1,4 +1,4 @@
-// Codes of a packed weight (rooftop/quant/packed.py) to the registers of operand A of an m16n8k16 product, exact, in bf16 or f16.
+// Unpacks codes of a low-bit weight (rooftop/quant/packed.py) into the registers of operand A of mma.m16n8k16 in bf16 or f16, exactly.
 #pragma once
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -11,8 +11,8 @@ struct Code {
     static constexpr int BITS = F == INT8 || F == E4M3 || F == E5M2 ? 8 : F == E3M2 || F == E2M3 ? 6 : F == INT2 ? 2 : 4;
     static constexpr int MANTISSA = F == E4M3 || F == E2M3 ? 3 : F == E2M1 ? 1 : 2;
     static constexpr int BIAS = F == E4M3 ? 7 : F == E5M2 ? 15 : F == E3M2 ? 3 : 1;
-    static constexpr int MIDDLE = 1 << (BITS - 1);           // of ints: the zero point where there is none
-    static constexpr int LOADS = BITS == 6 ? 3 : BITS / 2;   // 16 bytes each a lane and block of 128 columns
+    static constexpr int MIDDLE = 1 << (BITS - 1);  // of int formats: the zero point if none is given
+    static constexpr int LOADS = BITS == 6 ? 3 : BITS / 2;  // 16-byte loads a lane for a block of 128 columns
 };
 
 template <typename T>
@@ -33,7 +33,7 @@ __device__ inline Two as_two(unsigned bits) { return *reinterpret_cast<Two*>(&bi
 template <typename Two>
 __device__ inline unsigned as_bits(Two two) { return *reinterpret_cast<unsigned*>(&two); }
 
-/// Two 16-bit numbers a register: a - b and a * b, each rounded to nearest. With the operands below nothing is lost.
+/// Two 16-bit numbers in a register: a - b and a * b, rounded to nearest. With the operands used below both are exact.
 template <typename T>
 __device__ inline unsigned less(unsigned a, unsigned b) {
     using Two = typename Pair<T>::Two;
@@ -45,18 +45,19 @@ __device__ inline unsigned times(unsigned a, unsigned b) {
     return as_bits(__hmul2(as_two<Two>(a), as_two<Two>(b)));
 }
 
-/// (a & mask) | or_ in one instruction: the compiler makes two where both are constants.
+/// (a & mask) | or_ in one lop3 instruction: the compiler makes two if both are constants.
 __device__ inline unsigned masked(unsigned a, unsigned mask, unsigned or_) {
     unsigned d;
     asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(d) : "r"(a), "r"(mask), "r"(or_));
     return d;
 }
 
-/// Field q of B bits in both halves of a plane's words; what lies above it stays.
+/// Field q of B bits in both halves of a plane's words; higher bits are not cleared.
 template <int B>
 __device__ inline unsigned field(const unsigned* words, int q) { return words[q / (16 / B)] >> (B * (q % (16 / B))); }
 
-/// Pair q = 4 step + r of a lane's share of a block of 128 columns: of ints u - MIDDLE, of floats the value. `words`: the lane's, plane by plane.
+/// Pair q = 4 step + r of a lane's share of a block of 128 columns. Int formats: u - MIDDLE; float formats: the value. `words`: the lane's words, plane by
+/// plane.
 template <typename T, int F>
 __device__ inline unsigned pair_of(const unsigned* words, int q) {
     using C = Code<F>;
@@ -73,7 +74,8 @@ __device__ inline unsigned pair_of(const unsigned* words, int q) {
         unsigned u;
         if constexpr (C::BITS == 6) u = (field<4>(words, q) & 0x000f000fu) | (field<2>(words + 8, q) & 0x00030003u) << 4;
         else u = field<C::BITS>(words, q);
-        // Sign and size at their places in T, then the exponent's bias made good by a power of two: subnormal numbers become right with the others.
+        // Sign and magnitude bits are moved to their positions in T; a multiplication by a power of two then corrects the exponent's bias. Subnormal numbers
+        // become right too.
         constexpr unsigned SIGN = (1u << (C::BITS - 1)) * 0x10001u, SIZE = ((1u << (C::BITS - 1)) - 1) * 0x10001u;
         constexpr int UP = Pair<T>::MANTISSA - C::MANTISSA, BY = Pair<T>::BIAS - C::BIAS;
         const unsigned placed = (u & SIGN) << (16 - C::BITS) | (u & SIZE) << UP;

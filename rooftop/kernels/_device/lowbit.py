@@ -1,4 +1,4 @@
-"""What the kernels of `quantized_matmul` share: the numbers of formats in lowbit.cuh, and how groups lie over blocks of 128 columns."""
+"""Shared by the kernels of `quantized_matmul`: the numbers of formats in lowbit.cuh, and the relation of groups to blocks of 128 columns."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def sizes(p: Problem) -> tuple[int, int, int]:
 
 
 def grouping(p: Problem) -> tuple[int, int]:
-    """Columns of a group as kernels are compiled for (32, 64 or 128), and how many blocks of 128 columns share a scale where that is 128."""
+    """Columns of a group that kernels are compiled for (32, 64 or 128), and how many blocks of 128 columns share a scale if that is 128."""
     group, k, blocks = int(p.option("group")), p["x"].shape[1], p["codes"].shape[1]
     if group == k:
         return 128, max(1, blocks)

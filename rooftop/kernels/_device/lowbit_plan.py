@@ -1,5 +1,5 @@
-"""How quantized_matmul__gluon_sm90 divides a product into tiles, and the predicted time of that: it decides the config, and the choice between
-it and the kernel for few rows."""
+"""How quantized_matmul__gluon_sm90 divides a product into tiles, and its predicted time, which decides the config and the choice between it and the kernel
+for few rows."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from rooftop.kernels._device.lowbit import grouping, sizes
 from rooftop.ops.quantized_matmul import BITS
 
 CLOCK = 1.7e9
-WAIT = 400  # clocks of a step until its codes are in registers, and of its barriers
+WAIT = 400  # cycles of a step for the latency of its codes and for its mbarriers
 SPLITS = (1, 2, 3, 4, 6, 8)
 
 
 @dataclass(frozen=True)
 class Config:
-    """BN rows of the weight by BM rows of x; STAGES of 128 columns in the ring; GROUP tiles of the weight walked together; SPLIT: pieces of K, each by another
-    block, which a second launch adds in their order."""
+    """BN rows of the weight by BM rows of x; STAGES of 128 columns in the ring buffer; GROUP tiles of the weight in a group; SPLIT: split-K, parts of K in
+    different blocks, which a second launch adds in order."""
 
     BN: int = 256
     BM: int = 128
@@ -32,7 +32,7 @@ def bits_of(p: Problem) -> int:
 
 
 def pieces(config: Config, p: Problem) -> tuple[int, int]:
-    """Blocks of 128 columns of a piece, and how many pieces there are."""
+    """Blocks of 128 columns of a part, and the number of parts."""
     blocks = p["codes"].shape[1]
     each = -(-blocks // config.SPLIT)
     return each, -(-blocks // each)
@@ -48,8 +48,8 @@ def _stage(config: Config, bits: int) -> int:
 
 
 def seconds(config: Config, p: Problem) -> float:
-    """Predicted time. A step is the products, what TMA brings, or, where neither hides it, the wait for the codes, the instructions that unpack and that half
-    of the products which runs after them: fitted on an H200 to int4, 16 to 256 rows."""
+    """Predicted time. A step takes the largest of: the matrix multiplies; TMA's loads; if neither hides it, the latency of the codes, the unpacking
+    instructions, and the half of the multiplies that runs after them. Fitted on an H200 to int4, 16 to 256 rows."""
     m, n, _ = sizes(p)
     bits = bits_of(p)
     each, count = pieces(config, p)

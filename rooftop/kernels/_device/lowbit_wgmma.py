@@ -1,7 +1,8 @@
-"""Codes of a packed weight to the left operand of wgmma, in registers. Where each bit lies: rooftop/quant/packed.py; the same in CUDA C++: lowbit.cuh.
+"""Unpacks codes of a low-bit weight to the left operand of wgmma, in registers. rooftop/quant/packed.py defines the layout; the same in CUDA C++:
+lowbit.cuh.
 
-A lane's words of a plane of B bits hold pairs of codes, i of 16 / B in a word, at bits B i and B i + 16: after a shift and a mask two 16-bit numbers, which
-packed arithmetic makes floats. `matrix` then only says which row and column each is: the layouts of registers are alike, no data moves."""
+A lane's words of a plane of B bits hold pairs of codes, i of 16 / B in a word, at bits B i and B i + 16: a shift and a mask give two 16-bit numbers, which
+packed arithmetic converts to floats. `matrix` then only states which row and column each element is: the register layouts are equal, so no data moves."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ INT8, INT4, INT2, E4M3, E5M2, E3M2, E2M3, E2M1 = (gl.constexpr(i) for i in range
 
 
 def words_layout(high: int, chunks: int, words: int) -> Any:
-    """Of [stripes, chunks, 32, words]: a lane its own words, warp w the stripes w and w + 4."""
+    """The layout of [stripes, chunks, 32, words]: each lane has its own words, warp w stripes w and w + 4."""
     steps = [[0, 0, 0, 1 << i] for i in range(words.bit_length() - 1)] + [[0, 1, 0, 0]] * (chunks == 2) + [[4, 0, 0, 0]] * (high == 8)
     return gl.DistributedLinearLayout(steps, [[0, 0, 1 << i, 0] for i in range(5)], [[1, 0, 0, 0], [2, 0, 0, 0]], [], [high, chunks, 32, words])
 
@@ -30,7 +31,7 @@ def plane_shape(bits: int) -> tuple[int, int]:
 
 @triton.jit
 def both(pairs, KIND: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Two 16-bit floats of each 32 bits, the low one first, along a new last dimension."""
+    """Splits each 32 bits into two 16-bit floats, the low one first, along a new last dimension."""
     low = (pairs & 0xFFFF).to(tl.int16).to(KIND, bitcast=True)
     high = ((pairs >> 16) & 0xFFFF).to(tl.int16).to(KIND, bitcast=True)
     return tl.join(low, high)
@@ -68,7 +69,7 @@ of_fours, of_eights, of_twos = gluon.jit(matrix_of_fours.fn), gluon.jit(matrix_o
 
 @gluon.jit
 def less(a, b, KIND: gl.constexpr):
-    """a - b of two 16-bit floats a register."""
+    """a - b for two 16-bit floats a register."""
     if gl.bfloat16 == KIND:
         return gl.inline_asm_elementwise("sub.bf16x2 $0, $1, $2;", "=r,r,r", [a, b], gl.int32, is_pure=True, pack=1)
     else:  # noqa: RET505
@@ -85,13 +86,13 @@ def times(a, b, KIND: gl.constexpr):
 
 @gluon.jit
 def masked(a, MASK: gl.constexpr, OR: gl.constexpr):
-    """(a & MASK) | OR: the compiler makes two instructions where both are constants."""
+    """(a & MASK) | OR in one lop3 instruction: the compiler makes two if both are constants."""
     return gl.inline_asm_elementwise("lop3.b32 $0, $1, $2, $3, 0xea;", "=r,r,r,r", [a, a * 0 + MASK, a * 0 + OR], gl.int32, is_pure=True, pack=1)
 
 
 @gluon.jit
 def floats(u, FORMAT: gl.constexpr, KIND: gl.constexpr):
-    """Codes in the low bits of both halves of 32, anything above them, as 16-bit floats: of ints u - 2^(bits - 1), of floats the value; exact."""
+    """Codes in the low bits of both 16-bit halves (higher bits are ignored) to 16-bit floats: ints u - 2^(bits - 1), floats the value; exact."""
     HALF: gl.constexpr = gl.float16 == KIND
     MAGIC: gl.constexpr = 0x64006400 if HALF else 0x43004300  # 1024, or 128, and the number
     if FORMAT == INT8:
@@ -129,8 +130,8 @@ def twice(bits):
 @gluon.jit
 def pair_scales(scale, zero, stripe, stripes, groups, block, per_group, HIGH: gl.constexpr, BITS: gl.constexpr, GROUP: gl.constexpr, CHANNEL: gl.constexpr,
                 L: gl.constexpr, KIND: gl.constexpr):  # fmt: skip
-    """Scales, then zero points less 2^(bits - 1) (or scales again), of the lanes' rows g and g + 8 in both halves of a block, each twice in 32 bits:
-    [(half 0, r 0), (0, 1), (1, 0), (1, 1)] of each. With CHANNEL something that nobody uses."""
+    """Scales, then zero points less 2^(bits - 1) (or scales again), of the lanes' rows g and g + 8 in both halves of a block, each twice in 32 bits: [(half
+    0, r 0), (0, 1), (1, 0), (1, 1)] of each. With CHANNEL dummy values."""
     high = gl.arange(0, HIGH, gl.SliceLayout(1, gl.SliceLayout(2, gl.SliceLayout(3, L))))[:, None, None, None]
     lane = gl.arange(0, 32, gl.SliceLayout(0, gl.SliceLayout(1, gl.SliceLayout(3, L))))[None, None, :, None]
     CHUNKS: gl.constexpr = L.shape[1]

@@ -22,33 +22,33 @@ from rooftop.core.head import Head
 from rooftop.core.spec import DTYPES, Launch, Meta, Problem
 
 THREADS = 512  # of a block, at most
-RING = 96 * 1024  # bytes on their way to a multiprocessor: 40 KiB keep an H200 busy, and a row also waits while it is worked on
-RESERVED = 2048  # bytes of shared memory that a block takes beside the ring: 1 KiB of the system, and its own static part
-BYTES = 19  # a cycle: a multiprocessor's part of an H200's 4.3 TB/s at 1.7 GHz
-OVERLAP = 0.25  # what is not the longest hides behind it but for this part
-ELEMENT, SUMS, EXCHANGE = 20, 120, 600  # instructions of an element, and of a warp's sums; cycles of a barrier and the sums behind it
+RING = 96 * 1024  # bytes in flight to a multiprocessor: 40 KiB keep an H200 busy, and a row also stays while it is processed
+RESERVED = 2048  # bytes of shared memory of a block besides the ring: 1 KiB of the system, and its static part
+BYTES = 19  # a cycle: a multiprocessor's share of an H200's 4.3 TB/s at 1.7 GHz
+OVERLAP = 0.25  # the part of the shorter times that the longest does not hide
+ELEMENT, SUMS, EXCHANGE = 20, 120, 600  # instructions of an element, and of a warp's sums; cycles of a barrier and the sums after it
 TENSORS = ("s", "dy", "dx", "ds", "weight")
 
 
 @dataclass(frozen=True)
 class Rows:
-    """What decides."""
+    """What the choice depends on."""
 
     count: int
     columns: int
     vectors: int  # of a row
-    aligned: bool  # no singles: all rows are whole vectors on 16 bytes
-    period: int  # rows so far apart lie equally far from a 16-byte boundary
+    aligned: bool  # no single elements: all rows are whole vectors on 16 bytes
+    period: int  # rows this far apart have the same offset from a 16-byte boundary
     tensors: int  # read: 3 with ds
     weight: bool
-    sums: int  # of dweight and dbias, how many are wanted; 1 at least
+    sums: int  # how many of dweight and dbias are computed; at least 1
     itemsize: int
     sms: int
-    shared: int  # bytes a block may have
+    shared: int  # bytes of shared memory that a block may have
 
     @property
     def least(self) -> int:
-        """Threads of a team: singles are one a thread."""
+        """Threads of a team: single elements are one a thread."""
         return 1 if self.aligned else 32 // self.itemsize
 
     @property
@@ -79,7 +79,7 @@ def _ring(r: Rows, threads: int, vectors: int, stages: int) -> int:
 
 
 def _config(r: Rows, team: int, teams: int, vectors: int) -> dict[str, int] | None:
-    """With as many rows in the ring as are wanted; None where there is no room for the fewest."""
+    """With the given number of rows in the ring buffer, or as many as fit; None if the minimum does not fit."""
     threads, fewest = team * teams, 2 if team <= 32 else 3
     wanted = fewest - 1 + -(-RING // (threads * vectors * 16 * r.tensors))
     for stages in range(min(wanted, 8), fewest - 1, -1):
@@ -104,7 +104,7 @@ def _candidates(r: Rows) -> Iterator[dict[str, int]]:
 
 
 def _cycles(r: Rows, c: Mapping[str, int]) -> float:
-    """Estimated: of the block with the most rows, and of its partial row."""
+    """The estimated cycles: of the block with the most rows, and of its partial row."""
     team, teams, vectors = c["team"], c["teams"], c["vectors"]
     elements = vectors * 16 // r.itemsize
     per_warp = elements * ELEMENT + SUMS
@@ -124,7 +124,7 @@ def choose(p: Problem) -> dict[str, int]:
 
 
 def configs(p: Problem) -> list[dict[str, int]]:
-    """What tuning may try: the best sixteen by the estimate."""
+    """The configs for tuning: the best sixteen by the estimate."""
     r = of(p)
     return sorted(_candidates(r), key=lambda c: _cycles(r, c))[:16]
 
@@ -141,7 +141,7 @@ def refuses(p: Problem) -> str | None:
 
 
 def blocks(r: Rows, c: Mapping[str, int]) -> int:
-    """Of the grid: one a multiprocessor, and no more than have a row, in whole periods."""
+    """Blocks of the grid: one a multiprocessor, no more than have a row, a multiple of the period."""
     rounds = -(-r.count // (r.sms * c["teams"]))
     wanted = -(-r.count // (rounds * c["teams"]))
     return max(1, min(r.sms, wanted + r.period - 1) // r.period) * r.period
@@ -162,7 +162,7 @@ def flags(r: Rows, centre: bool, made: Mapping[str, Meta]) -> str:
 
 
 def arguments(p: Problem, config: Mapping[str, int], head: Head, made: Mapping[str, Meta]) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """What all kernels take first, and its types."""
+    """The first arguments of all kernels, and their types."""
     args, types = head.arguments(p, config)
     partial = {name: name if name in made else None for name in ("pw", "pb")}
     return {**args, "period": of(p).period, **partial}, (*types, "i32", "ptr", "ptr")
@@ -178,14 +178,14 @@ def launches(p: Problem, config: Mapping[str, int], head: Head, centre: bool) ->
     else:
         kernel = f"norm_bwd_block<{element}, {vectors}, {stages}, {flags(r, centre, made)}>"
         args["teams"], types = teams, (*types, "i32")
-    together = team * teams // 32 if team <= 32 else teams  # partial rows that a block adds up in shared memory
+    together = team * teams // 32 if team <= 32 else teams  # partial rows that a block adds in shared memory
     grid, shared = blocks(r, config), max(_ring(r, team * teams, vectors, stages), 8 * r.pitch * together if made and together > 1 else 0)
     first = Launch(kernel, (grid,), args, types=types, block=(team * teams,), shared=shared, chained=p.device.arch >= 90)
     return [first, *column_sums(p, grid, made)]
 
 
 def column_sums(p: Problem, count: int, made: Mapping[str, Meta]) -> list[Launch]:
-    """The launch that adds `count` partial rows up; none where no sum is wanted."""
+    """The launch that adds `count` partial rows; none if no sum is computed."""
     pw, pb = "pw" in made, "pb" in made
     if not (pw or pb):
         return []

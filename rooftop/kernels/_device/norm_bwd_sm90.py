@@ -183,7 +183,7 @@ def _shared(r: Rows, c: Mapping[str, Any]) -> int:
 
 
 def runs(r: Rows, c: Mapping[str, Any]) -> bool:
-    """Whether the rows fit this config, and a multiprocessor as many of its blocks as it says."""
+    """Whether the rows fit this config, and `blocks` of its blocks fit a multiprocessor."""
     threads, blocks = c["threads"], c["blocks"]
     static = 128 * -(-(threads // 2 * (2 if c["cluster"] == 1 else 1) + 32 * c["cluster"] + 32) // 128)
     room = slices.fits(blocks, threads, _shared(r, c), static) and blocks * threads * (3 if c["sums"] == "registers" else 2) <= THREADS
@@ -192,7 +192,7 @@ def runs(r: Rows, c: Mapping[str, Any]) -> bool:
 
 
 def configs(r: Rows) -> list[dict[str, Any]]:
-    """What tuning may try."""
+    """The configs for tuning."""
     joint = (False, True) if r.centre else (False,)
     tried = product((1, 2, 4, 8, 16), (1, 2, 3, 4), (1, 2, 3, 4, 6, 8), (3, 4), SUMS if r.centre else ("shared", "registers"), (1, 2, 4, 8), joint)
     return [c for c in (_complete(r, share(*one)) for one in tried) if runs(r, c)]
@@ -226,7 +226,7 @@ def launches(p: Problem, c: Mapping[str, Any], head: Head, centre: bool) -> list
 
 
 def _column_sums(r: Rows, count: int, element: str) -> list[Launch]:
-    """The launch that adds up the partial rows; none where no sum is wanted."""
+    """The launch that adds the partial rows; none if no sum is computed."""
     if not (r.weight or r.bias):
         return []
     columns = r.slices.columns
@@ -241,5 +241,5 @@ def _column_sums(r: Rows, count: int, element: str) -> list[Launch]:
 
 
 def _power(n: int) -> int:
-    """The least power of two that is at least n."""
+    """The smallest power of two that is at least n."""
     return 1 << max(0, n - 1).bit_length()

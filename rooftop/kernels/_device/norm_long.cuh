@@ -1,9 +1,9 @@
-// The forward of rms_norm and layer_norm where a row is too long for a block's registers: a group of persistent blocks takes it, each with a slice, which
-// waits in the ring from when it is asked for until the row is finished, LAG rows after the blocks have sent each other its statistics. A row is read once.
+// Forward of rms_norm and layer_norm for rows too long for a block's registers. A group of persistent blocks shares a row, a slice each. The slice stays in a
+// ring buffer in shared memory until the row is finished, LAG rows after the blocks have sent each other its statistics. A row is read once.
 //
-//     y = (v - mean) / sqrt(mean of (v - mean)^2 + eps) * weight + bias     v = x, or s = x + residual, which is written too
+//     y = (v - mean) / sqrt(mean of (v - mean)^2 + eps) * weight + bias     v = x, or v = s = x + residual, where s is an output too
 //
-// The two ops differ in CENTRE alone: whether the mean is taken off.
+// CENTRE is true for layer_norm: the mean is subtracted.
 #pragma once
 #include "lanes.cuh"
 #include "quotients.cuh"
@@ -15,7 +15,7 @@ struct Moments {
     float mean, squares;
 };
 
-/// What one thread does for its slice of a row: the ring has x and, where RESIDUAL, the residual; weight and bias are kept.
+/// A thread's work on its slice of a row. The ring buffer holds x and, with RESIDUAL, the residual; weight and bias stay in shared memory.
 template <typename T, int VECTORS, int STAGES, bool ALIGNED, bool CENTRE, bool RESIDUAL, bool WEIGHT, bool BIAS>
 struct Slice : Ring<T, VECTORS, STAGES, RESIDUAL ? 2 : 1, WEIGHT + BIAS, ALIGNED> {
     using Base = Ring<T, VECTORS, STAGES, RESIDUAL ? 2 : 1, WEIGHT + BIAS, ALIGNED>;
@@ -23,7 +23,7 @@ struct Slice : Ring<T, VECTORS, STAGES, RESIDUAL ? 2 : 1, WEIGHT + BIAS, ALIGNED
     using P = Pack<T>;
     static constexpr int N = P::N;
 
-    /// x + residual, rounded -> s, and in the place of x in the ring.
+    /// s = x + residual, rounded; it is stored and replaces x in the ring buffer.
     __device__ void add_residual(T* s) {
         const bool together = ALIGNED || aligned(s + row.head);
 #pragma unroll
@@ -41,7 +41,7 @@ struct Slice : Ring<T, VECTORS, STAGES, RESIDUAL ? 2 : 1, WEIGHT + BIAS, ALIGNED
         const T sum = T(single(0) + single(1));
         single(0) = static_cast<float>(sum), s[row.single_column()] = sum;
     }
-    /// Of the n elements that a warp has. Two passes; the second also finds what rounding left in the mean.
+    /// The moments of the n elements of a warp, in two passes; the second also gives the rounding error of the mean.
     __device__ Moments of_warp(const Divisor& n) const {
         float sum = 0;
         if (!CENTRE) {
@@ -82,8 +82,8 @@ struct Slice : Ring<T, VECTORS, STAGES, RESIDUAL ? 2 : 1, WEIGHT + BIAS, ALIGNED
     }
 };
 
-/// The moments of `count` parts, n(part) elements each, as one, in all lanes of a warp (Chan, Golub & LeVeque 1979): about the first part's mean, so that it
-/// is exact where all elements are equal.
+/// The moments of `count` parts, n(part) elements each, combined into one, in all lanes of a warp (Chan, Golub & LeVeque 1979). Means are summed as distances
+/// from the first part's: exact if all elements are equal.
 template <bool CENTRE, typename Part, typename Elements>
 __device__ Moments whole_of(int count, const Part& part, const Elements& n, const Divisor& total) {
     const int lane = threadIdx.x % 32;
@@ -104,8 +104,8 @@ __global__ void __launch_bounds__(512, 1)
               const T* __restrict__ bias, T* __restrict__ y, long long ys, T* __restrict__ s, long long ss, float eps, int period, int blocks,
               unsigned long long* all_mail) {
     constexpr int WORDS = CENTRE ? 2 : 1;
-    __shared__ Moments parts[2][16];  // of the warps, of this row and the next
-    __shared__ float inbox[2][WORDS][GROUP_MOST], elements[GROUP_MOST], of_warps[16];  // of the blocks; elements of blocks and warps
+    __shared__ Moments parts[2][16];  // of the warps, for this row and the next
+    __shared__ float inbox[2][WORDS][GROUP_MOST], elements[GROUP_MOST], of_warps[16];  // of the blocks; numbers of elements of blocks and of warps
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, warps = blockDim.x / 32, rank = blockIdx.x % blocks;
     const Walk walk(R, period, blockIdx.x / blocks, gridDim.x / blocks, 0, 1);
     const Mail<WORDS> mail(all_mail, blocks);
@@ -121,7 +121,7 @@ __global__ void __launch_bounds__(512, 1)
     if (BIAS) slice.keep(WEIGHT, bias);
     slice.begin(walk, tensors, strides);
     for (int k = 0; k < walk.count + LAG; ++k) {
-        const int back = k - LAG;  // the row that is finished in this round
+        const int back = k - LAG;  // the row that is finished in this iteration
         if (back >= 0) slice.fetch(back + STAGES - 1 < walk.count);
         const unsigned long long looked = back >= 0 ? mail.look(back) : 0;
         if (k < walk.count) {

@@ -1,10 +1,10 @@
-// The backward of rms_norm and layer_norm where a row is too long for a block: a group of blocks takes it, each with a slice. As norm_bwd_block in
-// norm_rows_bwd.cuh, but that a row is finished LAG rows after its statistics were sent: that long its slice waits in the ring.
+// Backward of rms_norm and layer_norm for rows too long for a block: a group of blocks shares a row, a slice each. Like norm_bwd_block in norm_rows_bwd.cuh,
+// but a row is finished LAG rows after its statistics were sent, and its slice stays in the ring buffer until then.
 #pragma once
 #include "norm_rows_bwd.cuh"
 #include "row_group.cuh"
 
-/// The parts that the blocks of a group sent, as one, in all lanes of a warp: as whole_of, for up to GROUP_MOST of them.
+/// Combines the parts that the blocks of a group sent, in all lanes of a warp: like whole_of, for up to GROUP_MOST parts.
 template <bool CENTRE, int WORDS>
 __device__ Part whole_of_blocks(const float (&inbox)[WORDS][GROUP_MOST], const float (&elements)[GROUP_MOST], int blocks, const Divisor& C) {
     const int lane = threadIdx.x % 32;
@@ -34,7 +34,7 @@ __global__ void __launch_bounds__(512, 1)
                   const T* __restrict__ weight, T* __restrict__ dx, long long dxs, float eps, int period, float* __restrict__ pw, float* __restrict__ pb,
                   int blocks, unsigned long long* all_mail) {
     constexpr int WORDS = CENTRE ? 4 : 2;
-    __shared__ Part parts[2][16];                     // of the warps, of this row and the next
+    __shared__ Part parts[2][16];  // of the warps, for this row and the next
     __shared__ float inbox[2][WORDS][GROUP_MOST], elements[GROUP_MOST];  // of the blocks
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, warps = blockDim.x / 32;
     const int group = blockIdx.x / blocks, rank = blockIdx.x % blocks;
@@ -49,7 +49,7 @@ __global__ void __launch_bounds__(512, 1)
     columns.begin(walk, s, ss, dy, dys, ds, dss, weight);
     T* to = dx + walk.first * dxs;
     for (int k = 0; k < walk.count + LAG; ++k) {
-        const int back = k - LAG;  // the row that is finished in this round
+        const int back = k - LAG;  // the row that is finished in this iteration
         if (back >= 0) columns.fetch(back + STAGES - 1 < walk.count);
         const unsigned long long looked = back >= 0 ? mail.look(back) : 0;
         if (k < walk.count) {

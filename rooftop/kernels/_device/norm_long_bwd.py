@@ -30,7 +30,7 @@ def configs(p: Problem, centre: bool) -> list[dict[str, int]]:
 
 
 def scratch(p: Problem, config: Mapping[str, int], centre: bool) -> dict[str, Meta]:
-    """Partial rows of dweight and dbias, one a group; the mail, which begins as zeros."""
+    """Partial rows of dweight and dbias, one a group; the mailbox, which starts as zeros."""
     r = of(p, centre)
     return {**short.partial_rows(p, row_groups.groups(r, config["blocks"])), "mail": row_groups.mail(r, config["blocks"])}
 

@@ -1,29 +1,30 @@
-// The backward of rms_norm and layer_norm, which differ in CENTRE alone: whether the forward took the mean off. With scale = 1 / sqrt(mean of
-// (s - mean)^2 + eps), n = (s - mean) * scale and g = dy * weight:
+// Backward of rms_norm and layer_norm. CENTRE is true for layer_norm, whose forward subtracts the mean. With scale = 1 / sqrt(mean of (s - mean)^2 + eps), n
+// = (s - mean) * scale and g = dy * weight:
 //
 //     dx = scale * (g - mean of g - n * mean of (g n)) + ds     dweight = sum over rows of dy n     dbias = sum over rows of dy
 //
-// The kernels are persistent: no more blocks than run at once, and each walks over its share of the rows. A thread has the same columns of every row, so
-// it adds up dweight and dbias of these columns in registers. Rows in flight wait in a ring in shared memory (row_ring.cuh). At the end a block leaves
-// one partial row of each sum in float32, and norm_bwd_columns adds the partial rows up in order: the same bits every time.
+// The kernels are persistent: the grid has as many blocks as are resident at once, and each loops over its rows. A thread owns the same columns of every row,
+// so it sums their dweight and dbias in registers. Rows in flight are in a ring buffer in shared memory (row_ring.cuh). At its end a block writes one partial
+// row of each sum in float32, and norm_bwd_columns adds the partial rows in a fixed order, so the result is deterministic.
 //
-// Read downward: statistics of a row (Part), what a thread does for its columns (Columns), the kernels norm_bwd_warp (one row or several a warp),
-// norm_bwd_block (a row a block) and norm_bwd_columns.
+// In the order of this file: statistics of a row (Part), the work of a thread on its columns (Columns), the kernels norm_bwd_warp (one or several rows a
+// warp), norm_bwd_block (one row a block) and norm_bwd_columns.
 #pragma once
 #include "chain.cuh"
 #include "lanes.cuh"
 #include "quotients.cuh"
 #include "row_ring.cuh"
 
-constexpr int SPAN = 16;  // rows: sums of float32 are closed after so many, since one sum of hundreds of rows errs by several times more
+constexpr int SPAN = 16;  // float32 sums are flushed to a second accumulator every SPAN rows: one sum of hundreds of rows has several times the rounding error
 
-/// Of some elements of a row: the mean of s, the sum of squares about it, the sum of g, the sum of g (s - mean). Without CENTRE mean and level are 0.
+/// Statistics of some elements of a row: the mean of s, the sum of squares about it, the sum of g, the sum of g (s - mean). Without CENTRE mean and level are
+/// 0.
 struct Part {
     float mean, squares, level, products;
 };
 
-/// Four sums over LANES neighbouring lanes, in all of them. Half the lanes go on with two of the sums, a quarter with one: 10 shuffles for 32 lanes, where
-/// each sum apart takes 5.
+/// Four sums over LANES neighbouring lanes, in all of them. After the first step half the lanes continue with two of the sums, then a quarter with one: 10
+/// shuffles for 32 lanes instead of 20.
 template <int LANES>
 __device__ void four_sums(float (&v)[4]) {
     if (LANES < 4) return lanes_sums<LANES>(v);
@@ -38,9 +39,9 @@ __device__ void four_sums(float (&v)[4]) {
     for (int i = 0; i < 4; ++i) v[i] = __shfl_sync(~0u, sum, i / 2 * (LANES / 2) + i % 2 * (LANES / 4), LANES);
 }
 
-/// The parts that LANES neighbouring lanes hold, n elements each, as one, in all lanes (Chan, Golub & LeVeque 1979); `total`: their elements. About the
-/// first part's mean, so that it is exact where all elements are equal. EXACT: the mean first, then the squares about it. Else all sums at once, and
-/// moved to the mean: the squares may lose a few roundings for each part, which results of 16 bits do not show.
+/// Combines the parts of LANES neighbouring lanes, n elements each, in all lanes (Chan, Golub & LeVeque 1979); `total`: their elements. Means are summed as
+/// distances from the first part's: exact if all elements are equal. EXACT: the mean first, then the squares about it. Otherwise all sums at once, then moved
+/// to the mean: the squares may lose a few roundings for each part, which 16-bit results do not show.
 template <bool CENTRE, bool EXACT, int LANES>
 __device__ Part whole_of(const Part& p, float n, const Divisor& total) {
     if (!CENTRE) {
@@ -49,12 +50,12 @@ __device__ Part whole_of(const Part& p, float n, const Divisor& total) {
         return {0, both[0], 0, both[1]};
     }
     const float base = __shfl_sync(~0u, p.mean, 0, LANES), from_base = n > 0 ? p.mean - base : 0;
-    const float share = n * total.part * from_base;  // each by its share: no infinite sum
+    const float share = n * total.part * from_base;  // weighted by n / total before the sum: no overflow
     if (!EXACT) {
         float sums[4] = {share, p.squares + n * from_base * from_base, p.level, p.products + p.level * from_base};
         four_sums<LANES>(sums);
         const float squares = sums[1] - total.n * sums[0] * sums[0];
-        return {base + sums[0], squares < 0 ? 0 : squares, sums[2], sums[3] - sums[2] * sums[0]};  // not fmaxf, which makes 0 of a NaN
+        return {base + sums[0], squares < 0 ? 0 : squares, sums[2], sums[3] - sums[2] * sums[0]};  // not fmaxf, which would turn a NaN into 0
     }
     const float mean = base + lanes_sum<LANES>(share), off = n > 0 ? p.mean - mean : 0;
     float sums[3] = {p.squares + n * off * off, p.level, p.products + p.level * off};
@@ -62,7 +63,7 @@ __device__ Part whole_of(const Part& p, float n, const Divisor& total) {
     return {mean, sums[0], sums[1], sums[2]};
 }
 
-/// Sums over rows of one thread's columns: VECTORS vectors of N and a single. Those of float32 are closed every SPAN rows.
+/// Sums over rows of one thread's columns: VECTORS vectors of N elements and a single one. Float32 sums are flushed every SPAN rows.
 template <int VECTORS, int N, bool WANTED>
 struct Sums {
     static constexpr bool SPANS = N == 4;  // float32
@@ -77,10 +78,10 @@ struct Sums {
         }
         closed_single += single, single = 0;
     }
-    /// Once closed.
+    /// The total, after the last flush.
     __device__ float& total(int i, int j) { return SPANS ? closed[i][j] : now[i][j]; }
     __device__ float& total_single() { return SPANS ? closed_single : single; }
-    /// Teams of LANES lanes as one, in all of them.
+    /// Combines teams of LANES lanes; all lanes get the sums.
     template <int LANES>
     __device__ void add_teams() {
 #pragma unroll
@@ -95,20 +96,20 @@ struct Sums {
     }
 };
 
-/// Partial rows of sums begin so that vectors of a row lie on 16 bytes in them: column c of a row that has `head` elements before its first vector.
+/// Partial rows start such that vectors of a row are on 16 bytes in them too: column c of a row that has `head` elements before its first vector.
 template <typename T, bool ALIGNED>
 __device__ int place(int column, int head) { return ALIGNED ? column : column - head + Pack<T>::N; }
 template <typename T, bool ALIGNED>
 __device__ int pitch_of(int C) { return ALIGNED ? C : (C + 2 * Pack<T>::N) / 4 * 4; }
 
-/// What one thread does for its columns of the rows that its team takes: the ring has s, dy and, where SECOND, ds; the weight is kept.
+/// A thread's work on its columns of the rows of its team. The ring buffer has s, dy and, with SECOND, ds; the weight stays in shared memory.
 template <typename T, int VECTORS, int STAGES, bool ALIGNED, bool CENTRE, bool SECOND, bool WEIGHT, bool BIAS>
 struct Columns : Ring<T, VECTORS, STAGES, SECOND ? 3 : 2, WEIGHT, ALIGNED> {
     using Base = Ring<T, VECTORS, STAGES, SECOND ? 3 : 2, WEIGHT, ALIGNED>;
     using Base::row, Base::now, Base::widen, Base::widen_kept, Base::single, Base::kept_single;
     using P = Pack<T>;
     static constexpr int N = P::N;
-    static constexpr bool EXACT = sizeof(T) == 4;  // how statistics are taken
+    static constexpr bool EXACT = sizeof(T) == 4;  // how statistics are computed
     enum { S, DY, DS };
     Sums<VECTORS, N, WEIGHT> dweight;
     Sums<VECTORS, N, BIAS> dbias;
@@ -125,9 +126,9 @@ struct Columns : Ring<T, VECTORS, STAGES, SECOND ? 3 : 2, WEIGHT, ALIGNED> {
     }
     __device__ void close() { dweight.close(), dbias.close(); }
 
-    /// Rounded wherever it is taken: its mean is taken off it.
+    /// Rounded to float32 each time, without fma: its mean, computed of the rounded values, is subtracted from it.
     __device__ float product(float dy, float w) const { return WEIGHT ? __fmul_rn(dy, w) : dy; }
-    /// use(s, g).
+    /// Calls use(s, g) for each of this thread's elements.
     template <typename Use>
     __device__ void each_pair(const Use& use) const {
         float s[N], dy[N], w[N];
@@ -141,8 +142,9 @@ struct Columns : Ring<T, VECTORS, STAGES, SECOND ? 3 : 2, WEIGHT, ALIGNED> {
         }
         if (row.has_single()) use(single(S), product(single(DY), kept_single[0]));
     }
-    /// What LANES neighbouring lanes have of the row, n elements, in all of them. EXACT: the mean first; what rounding left in it is found with the squares
-    /// about it. Else in one pass about the first lane's first element, which costs the squares as many roundings as the lanes have elements, at worst.
+    /// Statistics of the n elements of the row that LANES neighbouring lanes hold, in all of them. EXACT: the mean first; its rounding error is found
+    /// together with the squares about it. Otherwise one pass about a pivot, the first lane's first element; the squares then lose at most as many roundings
+    /// as the lanes have elements.
     template <int LANES>
     __device__ Part part(const Divisor& n) const {
         if (!CENTRE) {
@@ -171,10 +173,10 @@ struct Columns : Ring<T, VECTORS, STAGES, SECOND ? 3 : 2, WEIGHT, ALIGNED> {
         const float squares = sums[1] - n.n * rest * rest;
         return {about + rest, squares < 0 ? 0 : squares, sums[2], sums[3] - sums[2] * rest};
     }
-    /// dx from the statistics `p` of all of the row, C elements, and the row's share of the sums.
+    /// dx from the statistics `p` of the whole row of C elements, and the row's contribution to the sums.
     __device__ void finish(const Part& p, const Divisor& C, float eps, T* dx) {
         float scale = reciprocal_root(over(p.squares, C) + eps);
-        if (CENTRE && C.n == 1) scale = 0;  // one column: no gradient, and the roundings below would leave one
+        if (CENTRE && C.n == 1) scale = 0;  // one column: the gradient is 0, and rounding errors would give another value
         const float along = over(p.products * scale, C) * scale, level = CENTRE ? over(p.level, C) * scale : 0;
         const auto gradient = [&](float n, float g) { return fmaf(g, scale, fmaf(-n, along, -level)); };
         const bool together = ALIGNED || aligned(dx + row.head);
@@ -199,7 +201,7 @@ struct Columns : Ring<T, VECTORS, STAGES, SECOND ? 3 : 2, WEIGHT, ALIGNED> {
         dweight.single += dy * n, dbias.single += dy;
         dx[row.single_column()] = T(SECOND ? found + single(DS) : found);
     }
-    /// This thread's sums -> a partial row of each, in shared or global memory.
+    /// Writes this thread's sums to a partial row of each, in shared or global memory.
     __device__ void leave(float* pw, float* pb) {
 #pragma unroll
         for (int i = 0; i < VECTORS; ++i) {
@@ -216,8 +218,8 @@ struct Columns : Ring<T, VECTORS, STAGES, SECOND ? 3 : 2, WEIGHT, ALIGNED> {
         if (WEIGHT) pw[at] = dweight.total_single();
         if (BIAS) pb[at] = dbias.total_single();
     }
-    /// The sums of `teams` teams of the block, added up in order by way of shared memory, where rows have been -> a partial row of each. A team's columns
-    /// are located, and in each thread of which `mine` is true closed.
+    /// Adds the sums of `teams` teams of the block in order, through the shared memory of the ring buffer, and writes them to a partial row of each. The
+    /// columns of each team are located, and the sums flushed in each thread with `mine`.
     __device__ void leave_together(int team, int teams, bool mine, int C, float* pw, float* pb) {
         const int pitch = pitch_of<T, ALIGNED>(C);
         float* const of_teams = reinterpret_cast<float*>(ring);
@@ -242,14 +244,14 @@ struct Columns : Ring<T, VECTORS, STAGES, SECOND ? 3 : 2, WEIGHT, ALIGNED> {
     }
 };
 
-/// Short rows: LANES lanes a row. No barrier while rows are taken.
+/// Short rows: LANES lanes a row. No barrier in the loop over rows.
 template <typename T, int LANES, int VECTORS, int STAGES, bool ALIGNED, bool CENTRE, bool SECOND, bool WEIGHT, bool BIAS>
 __global__ void __launch_bounds__(512, 1)
     norm_bwd_warp(int R, int C, const T* __restrict__ dy, long long dys, const T* __restrict__ ds, long long dss, const T* __restrict__ s, long long ss,
                   const T* __restrict__ weight, T* __restrict__ dx, long long dxs, float eps, int period, float* __restrict__ pw, float* __restrict__ pb) {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const Walk walk(R, period, blockIdx.x, gridDim.x, threadIdx.x / LANES, blockDim.x / LANES);
-    const int rows = __shfl_sync(~0u, walk.count, 0);  // of the warp's first team: no team of it has more
+    const int rows = __shfl_sync(~0u, walk.count, 0);  // of the warp's first team; no other team of the warp has more rows
     Columns<T, VECTORS, STAGES, ALIGNED, CENTRE, SECOND, WEIGHT, BIAS> columns;
     const auto locate = [&](bool there) { columns.row.locate(s + walk.phase * ss, there ? C : 0, lane % LANES, LANES); };
     locate(true);
@@ -276,15 +278,15 @@ __global__ void __launch_bounds__(512, 1)
     columns.leave_together(warp, blockDim.x / 32, lane < LANES, C, pw + partial, pb + partial);
 }
 
-/// Longer rows: `teams` teams of whole warps, a row each at a time. One barrier a row: a warp leaves its part of row k, finishes row k - 1, whose parts
-/// were left before the barrier, and so has work while others are late.
+/// Longer rows: `teams` teams of whole warps, each with one row at a time. One barrier a row: a warp writes its part of row k, then finishes row k - 1, whose
+/// parts were written before the barrier, so it has work while other warps are late.
 template <typename T, int VECTORS, int STAGES, bool ALIGNED, bool CENTRE, bool SECOND, bool WEIGHT, bool BIAS>
 __global__ void __launch_bounds__(512, 1)
     norm_bwd_block(int R, int C, const T* __restrict__ dy, long long dys, const T* __restrict__ ds, long long dss, const T* __restrict__ s, long long ss,
                    const T* __restrict__ weight, T* __restrict__ dx, long long dxs, float eps, int period, float* __restrict__ pw, float* __restrict__ pb,
                    int teams) {
     using Mine = Columns<T, VECTORS, STAGES, ALIGNED, CENTRE, SECOND, WEIGHT, BIAS>;
-    __shared__ Part parts[2][16];  // of the warps, of this row and the one before
+    __shared__ Part parts[2][16];  // of the warps, for this row and the one before
     const int threads = blockDim.x / teams, warps = threads / 32, team = threadIdx.x / threads, thread = threadIdx.x % threads, lane = threadIdx.x % 32;
     const Walk walk(R, period, blockIdx.x, gridDim.x, team, teams), first(R, period, blockIdx.x, gridDim.x, 0, teams);
     Mine columns;
@@ -295,7 +297,7 @@ __global__ void __launch_bounds__(512, 1)
     if (WEIGHT || BIAS) let_next_begin();
     columns.begin(walk, s, ss, dy, dys, ds, dss, weight);
     T* to = dx + walk.first * dxs;
-    for (int k = 0; k <= first.count; ++k) {  // of the first team: no team has more rows
+    for (int k = 0; k <= first.count; ++k) {  // of the first team; no other team has more rows
         if (k > 0) columns.fetch(k + STAGES - 2 < walk.count);
         Part part = {0, 0, 0, 0}, of_row = {0, 0, 0, 0};
         if (k > 0) {
@@ -326,8 +328,8 @@ __global__ void __launch_bounds__(512, 1)
         columns.leave_together(team, teams, true, C, pw + partial, pb + partial);
 }
 
-/// dweight (blockIdx.y 0, where there is one) and dbias: the sums of `count` partial rows, always in the same order. A block of 32 x HEIGHT threads takes
-/// 32 columns; a thread asks for DEEP partial rows at once.
+/// dweight (blockIdx.y 0, if there is one) and dbias: the sums of `count` partial rows, always in the same order. A block of 32 x HEIGHT threads takes 32
+/// columns; a thread has loads of DEEP partial rows in flight.
 template <typename T, int HEIGHT, int DEEP, bool ALIGNED>
 __global__ void __launch_bounds__(32 * HEIGHT)
     norm_bwd_columns(int count, int C, const float* __restrict__ pw, T* __restrict__ dweight, const float* __restrict__ pb, T* __restrict__ dbias,

@@ -13,20 +13,28 @@ A config holds
     cluster   blocks of a cluster
     blocks    blocks that must fit a multiprocessor at once, at least: the second argument of __launch_bounds__, which bounds the registers
     threads   of a block
-    pieces    packs of 16 bytes that a thread holds
-    early     when norm_whole_row loads weight and bias. 0: after the statistics; 1: into registers before the barrier; 2: by cp.async to shared memory,
-              issued after the loads of the row; 3: the same, issued before them
+    pieces    packs of 16 bytes that a thread holds (a pack is 4 elements of float32, 8 of 16 bits; the sm_80 kernels call it a vector)
+    early     when norm_whole_row loads weight and bias: AFTER_STATISTICS; TO_REGISTERS, before the barrier; TO_SHARED, by cp.async to shared memory, issued
+              after the loads of the row; TO_SHARED_FIRST, the same, issued before them
     rows      that a cluster or a warp takes at once
     stages    rows in the ring buffer of a persistent cluster
 
 The numbers were found by timing on an H100. Those for unaligned rows of more than 96 KiB and for rows of more than 512 KiB are derived from timings of
-the persistent kernel on an H200. Each row of the table gives the resource that explains the choice; the first row that fits is taken. "Odd" rows are rows
-that do not start on 16 bytes or are not whole packs.
+the persistent kernel on an H200. Each row of the table gives the resource that explains the choice; the first row that fits is taken, so "the same" means
+the reason of the row above. "Odd" rows are rows that do not start on 16 bytes or are not whole packs.
 
-Example: layer_norm of float32, 16384 rows of 8192 columns. A row is 32 KiB = 2048 packs of 16 bytes. A warp would need 64 packs a lane, 256 registers.
-A block of 512 threads holds it with 4 packs a thread, 16 registers of data: `whole_row(512, 4, 2, early=2)`. Two such blocks are resident, so 64 KiB of x are
-in flight to a multiprocessor while about 40 KiB are enough, and one row is loaded while the other is reduced, normalised and stored. Each block also copies
-32 KiB of weight and 32 KiB of bias from the L2 to shared memory, after it has issued the loads of its row: 1 GiB of L2 traffic beside 1 GiB of device
+Example: layer_norm of bfloat16, 2048 rows of 8192 columns. (From 4096 rows on x has 64 MiB and layer_norm__cuda_sm80.cu is chosen: row_configs.py has that
+example.) A row is 16 KiB = 1024 packs: too long for a warp, so one block holds it. The first row of the table that fits is "12 KiB to 16 KiB",
+`whole_row(512, 2, 3, early=TO_SHARED)`: 512 threads with 2 packs each, which are 8 registers of data. __launch_bounds__(512, 3) gives a thread up to 40
+registers; three blocks are resident on a multiprocessor, so 48 KiB of x are in flight, and one row is loaded while others are reduced and stored. There is no
+cluster and no loop over rows: the overlap comes from the resident blocks. In a block: all loads of x; cp.async of 16 KiB of weight and 16 KiB of bias to
+shared memory; statistics of each warp in one pass over its registers, about a pivot; one barrier; normalise and store. Device memory limits large tensors; a
+tensor of a few MiB is limited by latency, and two reductions and a barrier are between its loads and its stores.
+
+Example: layer_norm of float32, 16384 rows of 8192 columns. A row is 32 KiB = 2048 packs of 16 bytes. A warp would need 64 packs a lane, 256 registers. A
+block of 512 threads holds it with 4 packs a thread, 16 registers of data: `whole_row(512, 4, 2, early=TO_SHARED)`. Two such blocks are resident, so 64 KiB of
+x are in flight to a multiprocessor while about 40 KiB are enough, and one row is loaded while the other is reduced, normalised and stored. Each block also
+copies 32 KiB of weight and 32 KiB of bias from the L2 to shared memory, after it has issued the loads of its row: 1 GiB of L2 traffic beside 1 GiB of device
 memory's. The copies take the time in which the block waits for its row. Measured on an H100: 355 us, 3.03 TB/s, which is what a copy of as many bytes takes.
 So a persistent kernel, which would read weight and bias once, has nothing to gain at 32 KiB; above, a row takes the registers of a whole multiprocessor, and
 the ring buffer of a persistent block keeps loads in flight that registers no longer can.
@@ -44,8 +52,9 @@ from rooftop.core.spec import DTYPES, Launch, Problem
 from rooftop.kernels._device import slices
 
 KERNELS = {"warp": "norm_warp", "whole row": "norm_whole_row", "streaming": "norm_streaming", "persistent": "norm_persistent", "cluster": "norm_cluster"}
-BLOCK_BYTES = 225000  # of shared memory for all blocks of norm_cluster on one multiprocessor
-REGISTERS = 8192  # packs of 16 bytes in half of a register file: the rows, weight, bias and results of norm_warp must fit
+CLUSTER_BYTES = 225000  # of shared memory for all resident blocks of norm_cluster on one multiprocessor
+WARP_PACKS = 8192  # packs of 16 bytes in half of a register file: the rows, weight, bias and results of norm_warp must fit
+AFTER_STATISTICS, TO_REGISTERS, TO_SHARED, TO_SHARED_FIRST = range(4)  # `early`; EARLY of norms.cuh
 
 
 @dataclass(frozen=True)
@@ -67,7 +76,7 @@ class Rows:
         return self.slices.row_bytes
 
     @property
-    def kept(self) -> int:
+    def parameters(self) -> int:
         """How many of weight and bias are given."""
         return self.weight + self.bias
 
@@ -86,7 +95,7 @@ def warp(blocks: int, pieces: int, rows: int = 1, threads: int = 64) -> dict[str
     return {"path": "warp", "threads": threads, "cluster": 1, "blocks": blocks, "pieces": pieces, "rows": rows}
 
 
-def whole_row(threads: int, pieces: int, blocks: int, early: int = 0) -> dict[str, Any]:
+def whole_row(threads: int, pieces: int, blocks: int, early: int = AFTER_STATISTICS) -> dict[str, Any]:
     return {"path": "whole row", "threads": threads, "cluster": 1, "blocks": blocks, "pieces": pieces, "early": early}
 
 
@@ -149,38 +158,37 @@ TABLE = (  # the first entry that fits the input is used
     Choice(64 * KIB, 128 * KIB, streaming(8, 4, 6, 2), "two rows at once share a read of weight and bias (L2)", "aligned", itemsize=2, no_residual=True),
     Choice(64 * KIB, 128 * KIB, streaming(8, 4, 5, 2), "the same; float32 sums need the registers of a sixth block", "aligned", "layer_norm", no_residual=True),
     Choice(64 * KIB, 128 * KIB, streaming(8, 8, 8), "only a weight to read again: one row, more clusters", "aligned", "rms_norm", no_residual=True),
-    Choice(64 * KIB, 192 * KIB, streaming(8, 4, 4, 2), "two rows of up to 24 KiB a block leave room for four blocks", "aligned", itemsize=2, no_residual=True),
-    Choice(64 * KIB, 256 * KIB, streaming(8, 8, 6), "only a weight to read again: six blocks a multiprocessor", "aligned", "rms_norm", no_residual=True),
-    Choice(64 * KIB, 512 * KIB, streaming(8, 8, 3), "the same, as many blocks as the shared memory holds", "aligned", "rms_norm", itemsize=4, no_residual=True),
+    Choice(128 * KIB, 192 * KIB, streaming(8, 4, 4, 2), "two rows of up to 24 KiB a block leave room for four blocks", "aligned", itemsize=2, no_residual=True),
+    Choice(128 * KIB, 256 * KIB, streaming(8, 8, 6), "only a weight to read again: six blocks a multiprocessor", "aligned", "rms_norm", no_residual=True),
+    Choice(256 * KIB, 512 * KIB, streaming(8, 8, 3), "the same; as many blocks as shared memory holds", "aligned", "rms_norm", itemsize=4, no_residual=True),
     Choice(-1, 512, warp(32, 1), "one pack a lane; 2048 threads a multiprocessor", "aligned"),
     Choice(512, 1 * KIB, warp(16, 2), "two packs a lane; registers for 1024 threads", "aligned"),
-    Choice(1 * KIB, 2 * KIB, whole_row(128, 1, 12, early=2), "few rows: four times the warps; the weight is loaded during the sums", "aligned", max_rows=16),
+    Choice(1 * KIB, 2 * KIB, whole_row(128, 1, 12, early=TO_SHARED), "few rows: four times the warps; weight loaded during the sums", "aligned", max_rows=16),
     Choice(1536, 2 * KIB, warp(8, 4), "four packs a lane without padding", "aligned"),
-    Choice(1 * KIB, 2 * KIB, whole_row(128, 1, 12), "a warp's fourth pack would be padding", "aligned"),
+    Choice(1 * KIB, 1536, whole_row(128, 1, 12), "a warp's fourth pack would be padding", "aligned"),
     Choice(2 * KIB, 4 * KIB, whole_row(128, 2, 12), "two packs: 24 KiB a round of 12 blocks", "aligned", "layer_norm"),
-    Choice(2 * KIB, 4 * KIB, whole_row(256, 1, 8, early=2), "one pack a thread, all 2048 threads: few registers without a mean", "aligned"),
-    Choice(4 * KIB, 6 * KIB, whole_row(128, 3, 8, early=2), "three packs need no padding at 3072 elements of 16 bits", "aligned", "layer_norm"),
+    Choice(2 * KIB, 4 * KIB, whole_row(256, 1, 8, early=TO_SHARED), "one pack a thread, all 2048 threads: few registers without a mean", "aligned"),
+    Choice(4 * KIB, 6 * KIB, whole_row(128, 3, 8, early=TO_SHARED), "three packs need no padding at 3072 elements of 16 bits", "aligned", "layer_norm"),
     Choice(4 * KIB, 6 * KIB, whole_row(128, 3, 8), "the same; a weight alone is read after the sums", "aligned"),
-    Choice(6 * KIB, 8 * KIB, whole_row(256, 2, 6, early=2), "layer_norm's registers allow six blocks", "aligned", "layer_norm"),
-    Choice(6 * KIB, 8 * KIB, whole_row(256, 2, 8, early=2), "two packs in 32 registers: all 2048 threads", "aligned"),
-    Choice(8 * KIB, 12 * KIB, whole_row(256, 3, 4, early=2), "three packs, 1024 threads of 64 registers", "aligned"),
-    Choice(12 * KIB, 14 * KIB, whole_row(256, 4, 4, early=2), "7168 elements of 16 bits: 3.5 packs of 256 threads", "aligned", "layer_norm"),
-    Choice(12 * KIB, 16 * KIB, whole_row(512, 2, 3, early=2), "1536 threads: three rows in flight", "aligned"),
-    Choice(16 * KIB, 24 * KIB, whole_row(512, 3, 2, early=2), "two rows a multiprocessor: one is loaded while the other is summed", "aligned"),
-    Choice(24 * KIB, 32 * KIB, whole_row(512, 4, 2, early=2), "the same", "aligned"),
+    Choice(6 * KIB, 8 * KIB, whole_row(256, 2, 6, early=TO_SHARED), "layer_norm's registers allow six blocks", "aligned", "layer_norm"),
+    Choice(6 * KIB, 8 * KIB, whole_row(256, 2, 8, early=TO_SHARED), "two packs in 32 registers: all 2048 threads", "aligned"),
+    Choice(8 * KIB, 12 * KIB, whole_row(256, 3, 4, early=TO_SHARED), "three packs, 1024 threads of 64 registers", "aligned"),
+    Choice(12 * KIB, 14 * KIB, whole_row(256, 4, 4, early=TO_SHARED), "7168 elements of 16 bits: 3.5 packs of 256 threads", "aligned", "layer_norm"),
+    Choice(12 * KIB, 16 * KIB, whole_row(512, 2, 3, early=TO_SHARED), "1536 threads: three rows in flight", "aligned"),
+    Choice(16 * KIB, 24 * KIB, whole_row(512, 3, 2, early=TO_SHARED), "two rows a multiprocessor: one is loaded while the other is summed", "aligned"),
+    Choice(24 * KIB, 32 * KIB, whole_row(512, 4, 2, early=TO_SHARED), "the same", "aligned"),
     Choice(32 * KIB, 44 * KIB, persistent(2, 4, 1, 4), "one block a multiprocessor: a ring buffer", "aligned", "layer_norm", no_residual=True, min_rows=2),
-    Choice(32 * KIB, 48 * KIB, whole_row(1024, 3, 1, early=2), "1024 threads hold the row", "aligned"),
-    Choice(48 * KIB, 64 * KIB, whole_row(1024, 4, 1, early=2), "the longest row that registers hold", "aligned"),
+    Choice(32 * KIB, 48 * KIB, whole_row(1024, 3, 1, early=TO_SHARED), "1024 threads hold the row", "aligned"),
+    Choice(48 * KIB, 64 * KIB, whole_row(1024, 4, 1, early=TO_SHARED), "the longest row that registers hold", "aligned"),
     Choice(-1, 4 * KIB, cluster(128, 1, 12), "a residual with odd rows, or rows whose misalignment differs between tensors"),
     Choice(4 * KIB, 8 * KIB, cluster(256, 1, 6), "the same"),
     Choice(8 * KIB, 32 * KIB, cluster(256, 1, 4), "the same", op="layer_norm"),
     Choice(8 * KIB, 32 * KIB, cluster(512, 1, 3), "the same", op="rms_norm"),
     Choice(32 * KIB, 64 * KIB, cluster(512, 1, 2), "the same; two rows of 64 KiB fit the shared memory"),
-    Choice(64 * KIB, 128 * KIB, persistent(16, 4, 2, 4), "layer_norm: weight and bias are read once", "aligned", no_residual=True, min_rows=0.25),
-    Choice(128 * KIB, 256 * KIB, persistent(16, 4, 2, 3), "the same; a fourth stage no longer fits", "aligned", no_residual=True, min_rows=0.25),
+    Choice(128 * KIB, 256 * KIB, persistent(16, 4, 2, 3), "layer_norm: weight and bias are read once", "aligned", no_residual=True, min_rows=0.25),
     Choice(256 * KIB, 512 * KIB, persistent(16, 2, 1, 3), "the same; one block a multiprocessor", "aligned", no_residual=True, min_rows=0.25),
-    Choice(64 * KIB, 128 * KIB, cluster(512, 2, 2), "fewer rows than clusters, or a residual: the smallest cluster that holds a row"),
-    Choice(128 * KIB, 256 * KIB, cluster(256, 8, 4), "the same"),
+    Choice(64 * KIB, 128 * KIB, cluster(512, 2, 2), "a residual, or unlike misalignment: the smallest cluster that holds a row"),
+    Choice(128 * KIB, 256 * KIB, cluster(256, 8, 4), "the same, or fewer rows than persistent clusters"),
     Choice(256 * KIB, 512 * KIB, cluster(512, 8, 2), "the same"),
     Choice(512 * KIB, ANY, cluster(256, 16, 2), "sixteen blocks: the longest row that a cluster's shared memory holds"),
 )  # fmt: skip
@@ -188,7 +196,7 @@ TABLE = (  # the first entry that fits the input is used
 
 def _complete(r: Rows, config: Mapping[str, Any]) -> dict[str, Any]:
     """`config` with all fields: defaults filled in, and the number of threads computed from `pieces` where it is not given."""
-    found = {"threads": 0, "pieces": 1, "early": 0, "rows": 1, "stages": 3, **config}
+    found = {"threads": 0, "pieces": 1, "early": AFTER_STATISTICS, "rows": 1, "stages": 3, **config}
     return found if found["threads"] else found | {"threads": r.slices.threads(found["cluster"], found["pieces"])}
 
 
@@ -210,9 +218,9 @@ def _shared(r: Rows, c: Mapping[str, Any]) -> int:
         case "cluster":
             return 16 * tensors * -(-r.bytes // (16 * c["cluster"]))
         case "whole row":
-            return 16 * c["pieces"] * c["threads"] * r.kept if c["early"] >= 2 else 0
+            return 16 * c["pieces"] * c["threads"] * r.parameters if c["early"] >= TO_SHARED else 0
         case "persistent":
-            return 16 * slots * (c["stages"] * tensors + r.kept)
+            return 16 * slots * (c["stages"] * tensors + r.parameters)
         case "streaming":
             return 16 * c["rows"] * slots * tensors
     return 0
@@ -226,12 +234,12 @@ def runs(r: Rows, c: Mapping[str, Any]) -> bool:
     covers = (pieces - 1) * threads * 16 < r.bytes <= pieces * threads * 16
     match c["path"]:
         case "cluster":
-            return blocks * threads <= 2048 and r.bytes * blocks <= BLOCK_BYTES * c["cluster"]
+            return blocks * threads <= 2048 and r.bytes * blocks <= CLUSTER_BYTES * c["cluster"]
         case "whole row":
             room = blocks * (_shared(r, c) + slices.SYSTEM + 256) <= slices.SHARED
-            return r.slices.aligned and 512 <= blocks * threads <= 2048 and covers and room and (c["early"] == 0 or r.kept > 0)
+            return r.slices.aligned and 512 <= blocks * threads <= 2048 and covers and room and (c["early"] == AFTER_STATISTICS or r.parameters > 0)
         case "warp":
-            held = blocks * threads * pieces * (c["rows"] + 3) <= REGISTERS
+            held = blocks * threads * pieces * (c["rows"] + 3) <= WARP_PACKS
             return r.slices.aligned and 256 <= blocks * threads <= 2048 and held and (pieces - 1) * 512 < r.bytes <= pieces * 512
         case "persistent":
             return r.alike and r.count * c["cluster"] > r.sms * blocks and slices.fits(blocks, threads, _shared(r, c), _static(c))
@@ -242,7 +250,7 @@ def configs(r: Rows) -> list[dict[str, Any]]:
     """All configs that `rooftop tune` may try."""
     clusters = (1, 2, 4, 8, 16)
     found = [cluster(*c) for c in product((256, 512, 1024), clusters, (1, 2, 3, 4, 6, 8))]
-    found += [whole_row(t, p, b, e) for t, b, p, e in product((64, 128, 256, 512, 1024), (1, 2, 3, 4, 6, 8, 12, 16), (1, 2, 3, 4), (0, 1, 2, 3))]
+    found += [whole_row(t, p, b, e) for t, b, p, e in product((64, 128, 256, 512, 1024), (1, 2, 3, 4, 6, 8, 12, 16), (1, 2, 3, 4), range(4))]
     found += [persistent(*c) for c in product(clusters, (1, 2, 4), (1, 2, 3, 4), (3, 4))]
     found += [streaming(c, p, b, n) for c, b, p, n in product(clusters, (1, 2, 3, 4, 5, 6, 8, 12), (1, 2, 3, 4, 8), (1, 2))]
     found += [warp(b, p, n, t) for t, b, p, n in product((32, 64, 128, 256), (4, 8, 16, 32), (1, 2, 3, 4), (1, 2, 4))]

@@ -1,10 +1,10 @@
-// The forward of rms_norm and layer_norm for short rows of any length: a block takes a stretch of rows that lie one after another in memory, brings it
-// to shared memory as one, in vectors of 16 bytes that know nothing of rows, and teams of LANES lanes take rows from there, element by element. So a row of
-// 66 elements of 16 bits, which starts and ends anywhere, costs no more than its elements.
+// Forward of rms_norm and layer_norm for short rows of any length. A block copies a range of consecutive rows to shared memory in vectors of 16 bytes that
+// ignore row boundaries; teams of LANES lanes then process the rows from there, element by element. So a row of 66 16-bit elements, which starts and ends at
+// any address, costs no more than its elements.
 //
 //     y = (x - mean) / sqrt(mean of (x - mean)^2 + eps) * weight + bias
 //
-// The two ops differ in CENTRE alone: whether the mean is taken off.
+// CENTRE is true for layer_norm: the mean is subtracted.
 #pragma once
 #include <cuda_pipeline.h>
 
@@ -14,7 +14,7 @@
 #include "quotients.cuh"
 
 constexpr int STAGED_THREADS = 256;
-extern __shared__ __align__(128) uint4 stretch[];  // `rows` rows; the results take the place of the elements
+extern __shared__ __align__(128) uint4 stretch[];  // `rows` rows; the results overwrite the elements
 
 /// Weight and bias of one column.
 template <typename T, bool WEIGHT, bool BIAS>
@@ -31,8 +31,8 @@ struct Kept {
     }
 };
 
-/// R rows of C elements, `rows` a block: a number of rows that fills whole vectors. A lane holds EACH elements of a row, LANES apart, and the same of the
-/// weight and the bias for all its rows.
+/// R rows of C elements, `rows` a block: a number of rows that is a whole number of vectors. A lane holds EACH elements of a row, LANES apart, and keeps the
+/// weight and bias of these columns for all its rows.
 template <typename T, int LANES, int EACH, bool CENTRE, bool WEIGHT, bool BIAS>
 __global__ void __launch_bounds__(STAGED_THREADS, 4)
     norm_staged(int R, int C, int rows, const T* __restrict__ x, const T* __restrict__ weight, const T* __restrict__ bias, T* __restrict__ y, float eps) {
@@ -47,7 +47,7 @@ __global__ void __launch_bounds__(STAGED_THREADS, 4)
     wait_for_before();
     for (int k = tid; k < vectors; k += STAGED_THREADS) __pipeline_memcpy_async(stretch + k, x + k * N, 16);
     __pipeline_commit();
-    for (int k = vectors * N + tid; k < elements; k += STAGED_THREADS) held[k] = x[k];  // of the last block
+    for (int k = vectors * N + tid; k < elements; k += STAGED_THREADS) held[k] = x[k];  // the rest of the last block, element by element
     Kept<T, WEIGHT, BIAS> kept[EACH];
 #pragma unroll
     for (int i = 0; i < EACH; ++i) {
@@ -56,7 +56,7 @@ __global__ void __launch_bounds__(STAGED_THREADS, 4)
     __pipeline_wait_prior(0);
     __syncthreads();
 
-    for (int k = 0; k < count; k += TEAMS) {  // all lanes of a warp: their shuffles
+    for (int k = 0; k < count; k += TEAMS) {  // all lanes of a warp take part in the shuffles
         const int row = k + tid / LANES, length = row < count ? C : 0;
         T* const r = held + row * C;
         float v[EACH], sums[2] = {0, 0};
@@ -76,7 +76,7 @@ __global__ void __launch_bounds__(STAGED_THREADS, 4)
         }
         if (CENTRE) {
             lanes_sums<LANES>(sums);
-            mean = over(sums[1], columns);  // what rounding left in it (Chan, Golub & LeVeque 1983)
+            mean = over(sums[1], columns);  // the rounding error of the mean (Chan, Golub & LeVeque 1983)
             sums[0] = fmaxf(sums[0] - sums[1] * mean, 0);
         } else {
             sums[0] = lanes_sum<LANES>(sums[0]);

@@ -1,10 +1,11 @@
-// Forward of rms_norm and layer_norm on sm_90, first of two files. CENTRE is true for layer_norm: the mean is subtracted. Three kernels:
-//   norm_cluster    any row, in the shared memory of a cluster of blocks
-//   norm_whole_row  one block a row, in registers (rows of up to 64 KiB)
+// Forward of rms_norm and layer_norm on sm_90, first of two files; norms_slices.cuh has the kernels for long and for unaligned rows. CENTRE is true for
+// layer_norm: the mean is subtracted. The table in norm_sm90.py chooses the kernel and its template arguments, and has worked examples.
+//   norm_cluster    the general case, for what no other kernel supports: one cluster of blocks a row, in their shared memory
+//   norm_whole_row  one block a row, in registers (aligned rows of up to 64 KiB)
 //   norm_warp       one warp holds one or several short rows in registers
-// norms_slices.cuh has the kernels for long rows and for unaligned ones. The table in norm_sm90.py chooses. Every warp (or thread) computes the mean and the sum of squares about
-// its own mean for its part of a row; the parts are combined after Chan, Golub & LeVeque 1979 (the formula of which Welford's update is the case of one new
-// element), so that one barrier is enough.
+// A pack is 16 bytes, one vector load: 8 elements of 16 bits or 4 float32 (packs.cuh). The sm_80 kernels call it a vector.
+// Every warp computes the mean and the sum of squares about its own mean for its part of a row; the parts are combined after Chan, Golub & LeVeque 1979
+// (Welford's update is the case of one new element), so that one barrier is enough.
 #pragma once
 #include <cooperative_groups.h>
 #include <cuda_pipeline.h>
@@ -16,7 +17,7 @@
 
 namespace cg = cooperative_groups;
 
-/// x + residual, rounded to T, as it is stored: this is what is normalised.
+/// x + residual, rounded to T: the value that is stored as s is also the one that is normalised.
 template <typename T>
 __device__ uint4 sum_of(const uint4& x, const uint4& r) {
     using P = Pack<T>;
@@ -27,7 +28,7 @@ __device__ uint4 sum_of(const uint4& x, const uint4& r) {
     return P::narrow(f);
 }
 
-/// A pack normalised, times `weight` if w and plus `bias` if b.
+/// A normalised pack, times `weight` if w, plus `bias` if b.
 template <typename T>
 __device__ uint4 normalised(const uint4& x, float mean, float scale, bool w, const uint4& weight, bool b, const uint4& bias) {
     using P = Pack<T>;
@@ -200,14 +201,16 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
     }
 }
 
+/// EARLY, when norm_whole_row loads weight and bias: after the statistics (in step 4); before the barrier (step 3) into registers, 4 a pack; by cp.async to
+/// shared memory, issued after the loads of the row, or before them.
+enum { AFTER_STATISTICS, TO_REGISTERS, TO_SHARED, TO_SHARED_FIRST };
+
 /// One block a row, for rows that start on 16 bytes: PIECES packs of 16 bytes a thread, in registers.
 ///   1. All packs of the row are loaded (and the residual's, added and stored as s).
-///   2. Weight and bias are copied to shared memory by cp.async (EARLY 2 or 3), so that their latency is hidden behind steps 1 and 3.
-///   3. Each warp computes mean and squares of its part (part_of_warp, moments.cuh) and writes them to shared memory; after the only barrier every warp
-///      combines the parts of all (fold).
-///   4. Each thread normalises its packs, reads its weight and bias packs, which it copied itself, and stores y.
-/// EARLY, when weight and bias are loaded: 0: in step 4; 1: before step 3 into registers, at 4 registers a pack; 2: by cp.async after the loads of the
-/// row are issued; 3: by cp.async before them.
+///   2. Weight and bias are copied to shared memory by cp.async (EARLY: TO_SHARED), so that their latency is hidden behind steps 1 and 3.
+///   3. Each warp computes mean and sum of squares of its part (part_of_warp, moments.cuh) and writes them to shared memory; after the only barrier every
+///      warp combines the parts of all warps (fold).
+///   4. Each thread normalises its packs, reads its weight and bias packs (which it copied itself, so no barrier is needed) and stores y.
 template <typename T, int THREADS, int PIECES, int BLOCKS, int EARLY, bool CENTRE, bool RESIDUAL>
 __global__ void __launch_bounds__(THREADS, BLOCKS)
     norm_whole_row(int C, const T* __restrict__ x, long long xs, const T* __restrict__ r, long long rs, const T* __restrict__ w,
@@ -241,20 +244,20 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
         __pipeline_commit();
     };
     uint4 p[1][PIECES], own[PIECES], pw[PIECES], pb[PIECES];
-    uint4* const pr = EXACT ? pw : own;  // registers of the residual: chosen per type, since otherwise the compiler delays loads
+    uint4* const pr = EXACT ? pw : own;  // registers of the residual. Chosen per type: with the other choice the compiler delays loads
     const auto load_weights = [&](int i) {
-        if (w && column(i) < C) pw[i] = EARLY >= 2 ? weights[i * THREADS] : P::load(w + column(i), true);
-        if (b && column(i) < C) pb[i] = EARLY >= 2 ? biases[i * THREADS] : P::load(b + column(i), true);
+        if (w && column(i) < C) pw[i] = EARLY >= TO_SHARED ? weights[i * THREADS] : P::load(w + column(i), true);
+        if (b && column(i) < C) pb[i] = EARLY >= TO_SHARED ? biases[i * THREADS] : P::load(b + column(i), true);
     };
     wait_for_before();
-    if (EARLY == 3) copy_weights();
+    if (EARLY == TO_SHARED_FIRST) copy_weights();
 #pragma unroll
     for (int i = 0; i < PIECES; ++i) p[0][i] = column(i) < C ? P::load(x + row * xs + column(i), true) : make_uint4(0, 0, 0, 0);
     if (RESIDUAL) {
 #pragma unroll
         for (int i = 0; i < PIECES; ++i) pr[i] = column(i) < C ? P::load(r + row * rs + column(i), true) : make_uint4(0, 0, 0, 0);
     }
-    if (EARLY == 2) copy_weights();
+    if (EARLY == TO_SHARED) copy_weights();
     if (RESIDUAL) {
 #pragma unroll
         for (int i = 0; i < PIECES; ++i) {
@@ -262,7 +265,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
             if (column(i) < C) P::store(s + row * ss + column(i), true, p[0][i]);
         }
     }
-    if (EARLY == 1) {
+    if (EARLY == TO_REGISTERS) {
 #pragma unroll
         for (int i = 0; i < PIECES; ++i) load_weights(i);
     }
@@ -278,11 +281,11 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
         fold<CENTRE, EXACT, LANES>(part, base, other < WARPS ? columns_of(other) : 0, columns);
     }
     const float scale = reciprocal_root(over(part[0].squares, columns) + eps);
-    if (EARLY >= 2) __pipeline_wait_prior(0);
+    if (EARLY >= TO_SHARED) __pipeline_wait_prior(0);
 #pragma unroll
     for (int i = 0; i < PIECES; ++i) {
         if (column(i) >= C) continue;
-        if (EARLY != 1) load_weights(i);
+        if (EARLY != TO_REGISTERS) load_weights(i);
         P::store(y + row * ys + column(i), true, normalised<T>(p[0][i], part[0].mean, scale, w, pw[i], b, pb[i]));
     }
 }

@@ -1,12 +1,12 @@
-"""Normalisation of rows in Triton: the forward of rms_norm and layer_norm, which differ in CENTRE alone.
+"""Forward of rms_norm and layer_norm in Triton. CENTRE is true for layer_norm: the mean is subtracted.
 
-Forward, bytes: x (and the residual) read once, y (and the sum) written once; the weight comes from the L2. Three ways:
-    tile   a program holds whole rows in registers: the floor.
-    loop   a program takes one long row in pieces, twice: for the statistics, then from the end backwards for the result, so that what was
-           read last and still lies in the L2 is read first. 1.5 times the floor from memory, less what the L2 still holds.
-    split  `parts` programs share a row: one launch leaves their statistics, a second folds them and normalises. For few, long rows.
-Prediction: tile to 32768 columns; above, loop from two rows a multiprocessor on, else split; both behind a cluster that reads once.
-"""
+Bytes: x (and the residual) read once, y (and the sum) written once; the weight comes from the L2. Three kernels:
+    tile   a program holds whole rows in registers: each byte is moved once.
+    loop   a program processes one long row in pieces, twice: forwards for the statistics, then backwards for the result, so that the pieces that were read
+      last and are still in the L2 are read first. Up to 1.5 times the bytes of `tile`.
+    split  `parts` programs share a row: one launch writes their statistics, a second combines them and normalises. For few, long rows.
+Choice: tile up to 32768 columns; above, loop from two rows a multiprocessor on, else split. For rows longer than a block holds, a cluster that reads once is
+faster than both."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def load(pointer, at, inside):  # type: ignore[no-untyped-def]
 
 @triton.jit
 def over(v, n):  # type: ignore[no-untyped-def]
-    """v / n of a whole number n (a plain number where Triton compiles a 1 in): by 1 / n, which waits for no data, and one step that takes off
-    its error; correctly rounded but for rare last bits, and without the call that div_rn is. Of an infinite v the step would make NaN."""
+    """v / n for an integer n (a plain number if Triton specialises a 1): by 1 / n, which is computed before v is known, and one correction step; correctly
+    rounded but for rare last bits, and without the function call of div_rn. For an infinite v the step would give NaN."""
     n = tl.full((), n, tl.float32)
     part = 1.0 / n
     q = v * part
@@ -42,13 +42,13 @@ def over(v, n):  # type: ignore[no-untyped-def]
 
 @triton.jit
 def seen(columns, COLUMNS: tl.constexpr):  # type: ignore[no-untyped-def]
-    """How many of `columns` columns, COLUMNS at a time, each position has met."""
+    """How many elements each of COLUMNS positions has processed after `columns` columns."""
     return tl.maximum((columns - tl.arange(0, COLUMNS) + COLUMNS - 1) // COLUMNS, 0).to(tl.float32)
 
 
 @triton.jit
 def scale_of(squares, count, eps):  # type: ignore[no-untyped-def]
-    """1 / sqrt(squares / count + eps), to the last bit or so: all of a row hangs on it. Of 0 and infinity the step of Newton's would make NaN."""
+    """1 / sqrt(squares / count + eps), accurate to about the last bit: rsqrt and one Newton step. For 0 and infinity the step would give NaN."""
     v = over(squares, count) + eps
     r = libdevice.rsqrt(v)
     found = tl.fma(0.5 * r, tl.fma(-v * r, r, 1.0), r)
@@ -71,7 +71,8 @@ def both(a, b, c, d):  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _folded(v, u, COLUMNS: tl.constexpr, MORE: tl.constexpr, LANES: tl.constexpr):  # type: ignore[no-untyped-def]
-    """[LANES, COLUMNS] in pieces of MORE columns added to u. A thread of at most 8 MORE / (32 warps) columns does it with its own values."""
+    """Reshapes [LANES, COLUMNS] into pieces of MORE columns, adds them, and adds u. If a thread has at most 8 MORE / (32 warps) columns, it adds only its
+    own values."""
     if MORE > 0:
         v = tl.sum(tl.reshape(v, (LANES, COLUMNS // MORE, MORE)), 1) + u
     return v
@@ -79,7 +80,7 @@ def _folded(v, u, COLUMNS: tl.constexpr, MORE: tl.constexpr, LANES: tl.constexpr
 
 @triton.jit
 def _take(x, r, s, row, xs, rs, ss, column, inside):  # type: ignore[no-untyped-def]
-    """Elements of x, or of s = x + r, which it writes."""
+    """Elements of x, or of s = x + r, which is stored too."""
     v = load(x, row * xs + column, inside)
     if r is not None:
         v = (v + load(r, row * rs + column, inside)).to(s.dtype.element_ty)  # what is normalised is what is returned
@@ -90,7 +91,7 @@ def _take(x, r, s, row, xs, rs, ss, column, inside):  # type: ignore[no-untyped-
 
 @triton.jit
 def _give(y, row, ys, v, w, b, column, C, inside, g, h, EARLY: tl.constexpr):  # type: ignore[no-untyped-def]
-    """The result of elements v; EARLY: g and h are weight and bias, read before."""
+    """Stores the result of elements v. EARLY: g and h are weight and bias, already loaded."""
     if EARLY:
         if w is not None:
             v *= g.to(tl.float32)
@@ -103,7 +104,7 @@ def _give(y, row, ys, v, w, b, column, C, inside, g, h, EARLY: tl.constexpr):  #
 
 @triton.jit
 def _before(pointer, column, C):  # type: ignore[no-untyped-def]
-    """Elements of a weight or bias, 0 where there is none."""
+    """Loads elements of a weight or bias; 0 if there is none."""
     if pointer is None:
         return 0.0
     else:  # noqa: RET505  Triton compiles the rest of a function even where it has returned
@@ -114,12 +115,12 @@ def _before(pointer, column, C):  # type: ignore[no-untyped-def]
 def _tile(x, r, w, b, y, s, R, C, xs, rs, ys, ss, eps,
           CENTRE: tl.constexpr, COLUMNS: tl.constexpr, MORE: tl.constexpr, LANES: tl.constexpr, EARLY: tl.constexpr,
           CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
-    """LANES whole rows, as a piece of COLUMNS and one of MORE columns. Row strides of x, r, y, s in elements; r and s, w, b may be absent.
-    EARLY: weight and bias are asked for with the row, not after its sums: less to wait for, more registers.
+    """LANES whole rows, each as a piece of COLUMNS and one of MORE columns. Row strides of x, r, y, s in elements; r and s, w, b may be absent. EARLY:
+    weight and bias are loaded together with the row, not after its sums: less latency, more registers.
 
-    With CENTRE the mean is mended: what is left of the sum after it was taken off, its rounding error, is taken off as well (Chan, Golub &
-    LeVeque 1983), or rows of equal elements would not become 0. A reduction of parts, each with a mean of its own, would save one exchange
-    between the warps; Triton pays for it with a change of layout that costs more."""
+    With CENTRE the rounding error of the mean, which is the mean of the differences, is subtracted too (Chan, Golub & LeVeque 1983), so that rows of equal
+    elements give exactly 0. A reduction of parts with their own means would save one exchange between the warps, but Triton then converts a layout, which
+    costs more."""
     if CHAINED:
         gdc_wait()
     row = tl.program_id(0).to(tl.int64) * LANES + tl.arange(0, LANES)[:, None]
@@ -161,9 +162,9 @@ def _tile(x, r, w, b, y, s, R, C, xs, rs, ys, ss, eps,
 
 @triton.jit
 def _statistics(x, r, s, first, rounds, last, CENTRE: tl.constexpr, COLUMNS: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Mean (0 without CENTRE) and sum of squares about it over the columns from `first` to `last` of one row; writes x + r to s.
+    """Mean (0 without CENTRE) and sum of squares about it over the columns from `first` to `last` of one row; stores x + r to s.
 
-    With CENTRE each position keeps a mean of its own (Welford 1962); they are folded at the end (Chan et al. 1979)."""
+    With CENTRE each position keeps its own mean (Welford 1962); they are combined at the end (Chan et al. 1979)."""
     mean = tl.zeros((COLUMNS,), tl.float32)
     squares = tl.zeros((COLUMNS,), tl.float32)
     for k in range(rounds):
@@ -190,7 +191,7 @@ def _statistics(x, r, s, first, rounds, last, CENTRE: tl.constexpr, COLUMNS: tl.
 
 @triton.jit
 def _apply(v, w, b, y, first, rounds, last, mean, scale, COLUMNS: tl.constexpr):  # type: ignore[no-untyped-def]
-    """One row's result, last piece first."""
+    """The result of one row, last piece first."""
     for k in range(rounds):
         column = first + (rounds - 1 - k) * COLUMNS + tl.arange(0, COLUMNS)
         inside = column < last
@@ -200,7 +201,7 @@ def _apply(v, w, b, y, first, rounds, last, mean, scale, COLUMNS: tl.constexpr):
 
 @triton.jit
 def _loop(x, r, w, b, y, s, C, xs, rs, ys, ss, eps, rounds, CENTRE: tl.constexpr, COLUMNS: tl.constexpr, CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]
-    """One row, COLUMNS columns at a time, in `rounds` rounds, twice."""
+    """One row, COLUMNS columns at a time, in `rounds` iterations, twice."""
     if CHAINED:
         gdc_wait()
     row = tl.program_id(0).to(tl.int64)
@@ -219,7 +220,7 @@ def _loop(x, r, w, b, y, s, C, xs, rs, ys, ss, eps, rounds, CENTRE: tl.constexpr
 
 @triton.jit
 def _part(x, r, s, found, C, xs, rs, ss, parts, width, rounds, CENTRE: tl.constexpr, COLUMNS: tl.constexpr, CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]
-    """The statistics of one part, `width` columns, of a row -> found[row, part, 2]."""
+    """Writes the statistics of one part, `width` columns, of a row to found[row, part, 2]."""
     if CHAINED:
         gdc_wait()
         gdc_launch_dependents()
@@ -256,8 +257,8 @@ def _fold(found, v, w, b, y, C, vs, ys, eps, parts, width, rounds, COLUMNS: tl.c
 
 @dataclass(frozen=True)
 class Config:
-    """`columns` (tile: and `more`) × `lanes` elements at a time by `warps` warps. `way`: tile, loop, split. `parts` programs share a row. `early`:
-    weight and bias are read with the row."""
+    """`columns` (tile: and `more`) × `lanes` elements at a time by `warps` warps. `way`: tile, loop or split. `parts` programs share a row. `early`: weight
+    and bias are loaded together with the row."""
 
     way: str
     columns: int
@@ -273,15 +274,15 @@ def pow2(n: int) -> int:
 
 
 def pieces(columns: int, lanes: int, warps: int, itemsize: int) -> tuple[int, int]:
-    """A row as one power of two, or as two where their sum is less: 5120 = 4096 + 1024 leaves no thread idle, 8192 three of eight. The second
-    is what all threads take in one access, or more, so that each adds up its own columns of both."""
+    """Splits a row into one power of two, or into two if their sum is smaller: 5120 = 4096 + 1024 leaves no thread idle, 8192 three of eight. The second is
+    at least what all threads load in one access, so that each thread adds its own columns of both."""
     wide, most = pow2(columns), pow2(columns + 1) // 2
     more = max(pow2(columns - most) if columns > most else 0, 32 * warps * 16 // itemsize // lanes)
     return (most, more) if most + more < wide and more <= most else (wide, 0)
 
 
 def wide_access(p: Problem) -> bool:
-    """Whether Triton can prove 16-byte accesses right: of addresses, strides and extents it knows only whether 16 divides them."""
+    """Whether Triton can prove that 16-byte accesses are aligned: it only knows whether addresses, strides and extents are divisible by 16."""
     return all(m.align >= 16 and m.shape[-1] % 16 == 0 and (len(m.shape) == 1 or m.shape[0] <= 1 or m.strides[0] % 16 == 0) for _, m in p.tensors if m)
 
 
@@ -295,7 +296,7 @@ def reason(p: Problem, main: str) -> str | None:
 
 
 def lanes_of(p: Problem, rows: int, wide: int, tile: int) -> int:
-    """Rows that a program takes together: as fill a tile, but four programs a multiprocessor."""
+    """Rows of a program: as many as fill a tile, but with at least four programs a multiprocessor."""
     lanes = max(1, min(tile // wide, pow2(rows)))
     while lanes > 1 and rows < 4 * lanes * p.device.sms:
         lanes //= 2
@@ -316,10 +317,10 @@ def forward(centre: bool) -> tuple[Callable[..., Any], ...]:
                 return Config("loop", 8192, 1, 16)
             return Config("split", 4096, 1, 8, parts=min(64, max(2, -(-4 * p.device.sms // rows)), -(-columns // 4096)))
         tile, each = (4096, 512) if wide_access(p) else (2048, 1024)
-        lanes = max(lanes_of(p, rows, wide, tile), 32 // wide)  # fewer elements than threads, and Triton lets several threads write one place of an exchange
+        lanes = max(lanes_of(p, rows, wide, tile), 32 // wide)  # not fewer elements than threads: several would write one word of a reduction
         warps = max(1, min(16 if each == 512 else 32, pow2(columns + 1) // 2 * lanes // each))
         early = lanes == 1 and wide_access(p) and 1024 <= columns <= 4096 and wide == columns
-        if early:  # short rows, for which what is waited for is the time: a thread has 8 elements, or 16, or where there are two sums to wait for 32
+        if early:  # short rows are bound by latency: 8 elements a thread, or 16, or 32 if there are two reductions
             warps = max(1, wide // (1024 if centre and wide == 4096 else 512 if wide > 1024 else 256))
         most, more = pieces(columns, lanes, warps, p["x"].itemsize)
         return Config("tile", most, lanes, warps, more=more, early=early)

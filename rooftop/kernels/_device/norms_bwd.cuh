@@ -1,6 +1,6 @@
-// The backward of rms_norm and layer_norm (CENTRE) on sm_90. Two kernels, read downward: norm_backward, persistent clusters that walk over the rows and
-// leave a partial row of the sums of dweight and dbias each, and norm_column_sums, which adds the partial rows up in order. norm_bwd_sm90.py has the
-// table of configs.
+// Backward of rms_norm and layer_norm (CENTRE) on sm_90. Two kernels, in this order: norm_backward, persistent clusters that loop over the rows and each
+// write a partial row of the sums for dweight and dbias; and norm_column_sums, which adds the partial rows in a fixed order. norm_bwd_sm90.py has the table
+// of configs.
 #pragma once
 #include <cuda_pipeline.h>
 
@@ -9,14 +9,16 @@
 #include "quotients.cuh"
 #include "slices.cuh"
 
-/// A part of a row, its n elements known: their mean, the sum of squares about it, of g = dy weight, and of g times (s - mean).
+/// Statistics of a part of a row (its number of elements is known elsewhere): the mean of s, the sum of squares about it, the sums of g = dy weight and of g
+/// (s - mean).
 struct alignas(16) Part {
     float mean, squares, g, products;
 };
 
-/// The parts that LANES lanes hold, each of n elements, as one, in all lanes (Chan, Golub & LeVeque 1979). `total`: elements of them all,
-/// about the mean of lane 0: exact where all are equal. n comes first in n · off · off: it is 0 where off² may overflow. EXACT: sums about the new
-/// mean, which wait for it; else all at once about the mean of lane 0, and moved: that costs a few parts in a million, LANES being few.
+/// Combines the parts of LANES lanes, n elements each, in all lanes (Chan, Golub & LeVeque 1979). `total`: the number of all elements. Means are summed as
+/// distances from lane 0's: exact if all are equal. n is the first factor of n · off · off: 0 even if off² overflows. EXACT: the mean first, then the sums
+/// about it. Otherwise all sums at once about the mean of lane 0, then moved to the mean; the relative error is a few parts in a million, since LANES is
+/// small.
 template <bool CENTRE, bool EXACT, int LANES = 32>
 __device__ Part fold(Part p, float n, const Divisor& total) {
     if (!CENTRE) return {0, lanes_sum<LANES>(p.squares), 0, lanes_sum<LANES>(p.products)};
@@ -30,14 +32,13 @@ __device__ Part fold(Part p, float n, const Divisor& total) {
     return all;
 }
 
-// On 128 bytes: an asynchronous copy whose destination is not asks the L2 for each line two or three times.
-extern __shared__ __align__(128) uint4 held[];  // of each thread, and used by it alone: rows in flight, the weight, sums of dweight and of dbias
+// Aligned to 128 bytes: with a less aligned destination, asynchronous copies request each line two or three times from the L2.
+extern __shared__ __align__(128) uint4 held[];  // a thread uses only its own packs: rows in flight, the weight, sums of dweight and dbias
 
-constexpr int SPAN = 16;  // rows
+constexpr int SPAN = 16;  // rows between two flushes of float32 sums
 
-/// Sums of a thread's PIECES packs of N columns: in its registers, or in shared memory, so that registers leave room for twice the threads. Of
-/// float32 (N = 4) those of SPAN rows at a time, which are added up in turn: a sum of hundreds of rows in one would err by several times what a
-/// sum in pairs does.
+/// Column sums of a thread's PIECES packs of N columns, in registers, or in shared memory, which leaves registers for twice the threads. Float32 sums (N = 4)
+/// are flushed to a second accumulator every SPAN rows: one sum of hundreds of rows has several times the rounding error of a pairwise sum.
 template <int PIECES, int N, int THREADS, bool REGISTERS, bool WANTED>
 struct Sums {
     static constexpr int QUADS = PIECES * N / 4, SIZE = REGISTERS || !WANTED ? 0 : QUADS * THREADS;  // packs of shared memory
@@ -65,7 +66,7 @@ struct Sums {
     }
 };
 
-/// As Sums, of the element of a row's edge that a lane of the first warp has: in shared memory, open and past.
+/// Like Sums, for the element of the row's edge that a lane of the first warp has: in shared memory, the current span and the flushed sum.
 template <bool SPANS>
 struct EdgeSum {
     float *const open, *const past;
@@ -78,10 +79,11 @@ struct EdgeSum {
     __device__ float all() const { return *open + *past; }
 };
 
-/// dx, and this cluster's part of dweight and dbias -> pw, pb[cluster / GROUP, C]. A cluster of blocks walks over rows `clusters` apart; each thread owns
-/// PIECES packs. Rows come to shared memory STAGES ahead, at least 3: while a row's parts are in flight, the row before is finished.
-/// FIT is of all four tensors. REGISTERS: of both sums 1, of dweight's alone 2, of none 0. JOINT: a row's parts are folded not EXACT. GROUP blocks, of a cluster each, leave their sums
-/// together: the hardware's clusters are of so many.
+/// dx, and this cluster's part of dweight and dbias, written to pw and pb [cluster / GROUP, C]. A cluster takes rows that are `clusters` apart; each thread
+/// owns PIECES packs. Rows are prefetched to shared memory, STAGES (at least 3) in the ring buffer: while the parts of a row travel between the blocks, the
+/// row before is finished. FIT: the alignment of the rows of all four tensors. REGISTERS, which sums are in registers: 1 both, 2 dweight's, 0 none. JOINT:
+/// the parts of a row are folded with all sums at once (not EXACT). GROUP blocks, each its own cluster for rows, add up their sums together: the hardware's
+/// clusters are of GROUP blocks.
 template <typename T, int PIECES, int THREADS, int CLUSTER, int GROUP, int BLOCKS, int STAGES, int REGISTERS, int FIT, bool JOINT, bool CENTRE,
           bool WEIGHT, bool BIAS, bool SECOND>
 __global__ void __launch_bounds__(THREADS, BLOCKS)
@@ -103,7 +105,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
     uint4* const weights = held + STAGES * STAGE + tid;
     uint4* const behind = held + STAGES * STAGE + (WEIGHT ? SLOTS : 0);
     const T *const end = s + (R - 1) * ss + C, *const end_dy = dy + (R - 1) * dys + C;
-    const T *next_s = s + id * ss - slice.shift, *next_dy = dy + id * dys - slice.shift;  // the row to come
+    const T *next_s = s + id * ss - slice.shift, *next_dy = dy + id * dys - slice.shift;  // the next row to fetch
     T* to = dx + id * dxs - slice.shift;
     const long long step_s = clusters * ss, step_dy = clusters * dys, step = clusters * dxs;
     const int rows = R > id ? (R - id + clusters - 1) / clusters : 0;
@@ -125,12 +127,12 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
         }
     }
     const unsigned mbarrier = shared_address(&shared.mbarriers[0]);
-    if (GROUP > 1 && tid == 0) {  // known to the group after the barrier at the end
+    if (GROUP > 1 && tid == 0) {  // visible to the group after the barrier at the end
         mbarrier_init(mbarrier), mbarrier_expect(mbarrier, SUMS * 16);
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
     wait_for_before();
-    if (WEIGHT || BIAS) let_next_begin();  // the launch that adds the sums
+    if (WEIGHT || BIAS) let_next_begin();  // the launch that adds the partial rows
     for (int k = 0; k + 1 < STAGES; ++k) fetch(k * STAGE, k);
     Parts parts(shared, rank);
     using OfWeight = Sums<PIECES, N, THREADS, (REGISTERS > 0), WEIGHT>;
@@ -146,7 +148,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
     const float of_thread = slice.of_thread(), inverse = of_thread > 0 ? 1 / of_thread : 0;
     const float of_rank = slice.of_rank(lane % CLUSTER);
 
-    int previous = (STAGES - 1) * STAGE, current = 0;  // slots of the row before, which is where the row to come goes; and of this one
+    int previous = (STAGES - 1) * STAGE, current = 0;  // offsets in the ring of the row before, which the next fetch overwrites, and of this row
     Part gathered = {0, 0, 0, 0};
     float v[N], h[N], c[N];
     for (int k = 0; k <= rows; ++k) {
@@ -159,7 +161,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
             if (slice.has_edge()) second_edge = static_cast<float>(ds[before * dss + slice.at_edge()]);
         }
         if (k < rows) {
-            float pivot = 0, total = 0, squares = 0, products = 0, level = 0;  // about the thread's first element
+            float pivot = 0, total = 0, squares = 0, products = 0, level = 0;  // about the pivot, the thread's first element
             __pipeline_wait_prior(STAGES - 2);
             const auto at_s = slots(current), at_dy = slots(current + SLOTS);
             if (CENTRE) P::widen(*at_s(0), v), pivot = v[0];
@@ -167,7 +169,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
             for (int i = 0; i < PIECES; ++i) {
                 P::widen(*at_s(i), v), P::widen(*at_dy(i), h);
                 if (WEIGHT) P::widen(weights[i * THREADS], c);
-                const float about = slice.has(i) ? pivot : 0;  // a pack that the thread lacks holds zeros
+                const float about = slice.has(i) ? pivot : 0;  // a pack that the thread does not have holds zeros
 #pragma unroll
                 for (int j = 0; j < N; ++j) {
                     const float off = v[j] - about, gw = WEIGHT ? h[j] * c[j] : h[j];
@@ -187,14 +189,14 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
             const float d = total * inverse;  // the mean of the thread's elements less the pivot
             if (CENTRE) squares = fmaxf(squares - d * (2 * total - of_thread * d), 0), products -= level * d;
             const float mean = pivot + d;
-            // Found anew in every row but where the edge leaves registers to spare: kept, it made other kernels spill.
+            // Recomputed in every row, except where the edge leaves registers to spare: kept in registers, it makes other kernels spill.
             const Part part = fold<CENTRE, EXACT>({mean, squares, level, products}, of_thread, EDGE ? of_warp : Divisor(of_warp.n));
             parts.post(k, part, [&](const Part& p) { return fold<CENTRE, EXACT>(p, of_lane, EDGE ? of_block : Divisor(of_block.n)); });
         }
         if (k > 0) {
             const Part all = CLUSTER == 1 ? fold<CENTRE, EXACT>(gathered, of_lane, columns) : fold<CENTRE, EXACT, CLUSTER>(gathered, of_rank, columns);
             float scale = reciprocal_root(over(all.squares, columns) + eps);
-            if (EDGE && CENTRE && C == 1) scale = 0;  // one column: no gradient, and the two roundings below would leave one
+            if (EDGE && CENTRE && C == 1) scale = 0;  // one column: the gradient is 0, and two roundings would give another value
             const float along = over(all.products * scale, columns), level = CENTRE ? over(all.g, columns) : 0;
             const auto at_s = slots(previous), at_dy = slots(previous + SLOTS);
 #pragma unroll
@@ -211,10 +213,10 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
 #pragma unroll
                     for (int l = 0; l < 4; ++l) {
                         const int j = q * 4 + l;
-                        const float unit = (v[j] - all.mean) * scale, gw = WEIGHT ? __fmul_rn(h[j], c[j]) : h[j];  // rounded, as its sum was
+                        const float unit = (v[j] - all.mean) * scale, gw = WEIGHT ? __fmul_rn(h[j], c[j]) : h[j];  // rounded without fma, as in the sum
                         if (WEIGHT) of_w[l] += h[j] * unit;
                         if (BIAS) of_b[l] += h[j];
-                        // An instruction less where all warps wait for the one with the edge; elsewhere equal gradients give 0.
+                        // One instruction less where all warps wait for the one with the edge; elsewhere this makes equal gradients give exactly 0.
                         const float found = EDGE ? fmaf(gw, scale, fmaf(-unit, along * scale, -level * scale)) : scale * fmaf(-unit, along, gw - level);
                         d[j] = SECOND ? found + d[j] : found;
                     }
@@ -240,8 +242,8 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
     }
     if (GROUP > 1) {
         if (SUMS == 0) return;
-        // Each block adds up its part of the columns for the group, where its rows were: after the barrier nobody reads those. It is relaxed, since
-        // what was read there has been used, and a fence would wait for dx on its way to memory.
+        // Each block adds up its share of the columns for the group, in the memory of the ring buffer, which is not read after the barrier. The barrier is
+        // relaxed: the values in that memory have been used, and a release would wait for the stores of dx.
         asm volatile("barrier.cluster.arrive.relaxed;\n\tbarrier.cluster.wait;" ::: "memory");
         constexpr bool WHOLE = OWN % THREADS == 0;
         const int me = id % GROUP;
@@ -281,7 +283,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
             }
             return;
         }
-        // Columns that start anywhere: by way of shared memory, so that neighbouring lanes write neighbouring columns.
+        // Unaligned rows: through shared memory, so that neighbouring lanes write neighbouring columns.
         __syncthreads();
         const int me = slice.here();
         float4* const own = reinterpret_cast<float4*>(held);
@@ -300,8 +302,8 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
     if (BIAS) pb[at] = edge_b.all();
 }
 
-/// The sums of `count` partial rows of dweight and of dbias (either may be absent: null), always in the same order. A block of ACROSS × HEIGHT
-/// threads takes ACROSS · VEC columns of one of them, VEC 4 where the rows start on 16 bytes, 1 elsewhere; a thread asks for DEEP rows at once.
+/// The sums of `count` partial rows of dweight and of dbias (either may be null), always in the same order. A block of ACROSS × HEIGHT threads takes ACROSS ·
+/// VEC columns of one of them; VEC is 4 if the rows start on 16 bytes, else 1. A thread has loads of DEEP rows in flight.
 template <typename T, int VEC, int ACROSS, int HEIGHT, int DEEP>
 __global__ void __launch_bounds__(ACROSS * HEIGHT)
     norm_column_sums(int count, int C, const float* __restrict__ pw, T* __restrict__ dw, const float* __restrict__ pb, T* __restrict__ db) {

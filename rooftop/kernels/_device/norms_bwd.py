@@ -1,11 +1,11 @@
-"""Normalisation of rows in Triton: the backward of rms_norm and layer_norm, which differ in CENTRE alone.
+"""Backward of rms_norm and layer_norm in Triton. CENTRE is true for layer_norm.
 
-Bytes: dy and s read once, dx written once; the statistics are taken anew, which costs no byte. dweight and dbias: each program
-adds its rows in float32 in a fixed order and leaves one partial row; a last launch adds the partial rows in a fixed order. No atomics: the
-same bits every time. Partial rows are programs / rows · 2 of the traffic, under 2 %. Two ways:
-    tile   a program walks over rows that it holds whole, with its partial row in registers: the floor.
-    slabs  one launch leaves four statistics a row; a second takes blocks of columns down slabs of rows. 5/3 of the floor.
-Prediction: tile with its loads one row ahead (stages 2) to 8192 columns, 0.9 of a copy; slabs above, 0.6."""
+Bytes: dy and s read once, dx written once; the statistics are recomputed, which reads nothing more. dweight and dbias: each program adds its rows in float32
+in a fixed order and writes one partial row; a last launch adds the partial rows in a fixed order. No atomics, so the result is deterministic. Partial rows
+are programs / rows · 2 of the traffic, under 2 %. Two kernels:
+    tile   a program loops over rows that it holds whole, with its partial row in registers: each byte is moved once.
+    slabs  one launch writes four statistics a row; a second processes blocks of columns down slabs of rows. 5/3 of the bytes.
+Choice: tile, with loads one row ahead (2 stages), up to 8192 columns: 0.9 of a copy; slabs above: 0.6."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def _four(a, b, c, d, e, f, g, h):  # type: ignore[no-untyped-def]
     return a + e, b + f, c + g, d + h
 
 
-@triton.jit(do_not_specialize=["R", "blocks", "programs"])  # these follow the rows of a call
+@triton.jit(do_not_specialize=["R", "blocks", "programs"])  # these follow the row kernels of a call
 def _tile_bwd(dy, ds, s, w, dx, pw, pb, R, C, dys, dss, ss, dxs, eps, blocks, programs,
               CENTRE: tl.constexpr, COLUMNS: tl.constexpr, LANES: tl.constexpr, STAGES: tl.constexpr, KEEP: tl.constexpr,
               CHAINED: tl.constexpr, FIRST: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
-    """Blocks of LANES whole rows, `programs` apart; this program's parts of dweight and dbias -> pw, pb[program, C].
+    """Blocks of LANES whole rows, `programs` apart; this program's parts of dweight and dbias are written to pw, pb[program, C].
 
-    KEEP: the weight is read once, as wide as the tile: where a warp takes whole rows, a weight of one row would be laid over all warps, the
-    tile would follow it, and each of its sums would be an exchange between the warps. FIRST: of two launches."""
+    KEEP: the weight is loaded once, broadcast to the size of the tile. If a warp has whole rows, a weight of one row would be distributed over all warps,
+    the tile would get that layout, and each of its reductions would be an exchange between the warps. FIRST: the first of two launches."""
     if CHAINED:
         gdc_wait()
         if FIRST:
@@ -52,11 +52,11 @@ def _tile_bwd(dy, ds, s, w, dx, pw, pb, R, C, dys, dss, ss, dxs, eps, blocks, pr
         v = load(s, row * ss + column, inside)
         g = load(dy, row * dys + column, inside)
         h = g
-        if KEEP:  # rounded before it is used: fused into a difference it would not be what its sum was taken of
+        if KEEP:  # rounded before it is used: fused into a difference it would differ from the value that was summed
             h = libdevice.mul_rn(g, kept.to(tl.float32))
         elif w is not None:
             h = libdevice.mul_rn(g, load(w, column, column < C) + tl.zeros((LANES, COLUMNS), tl.float32))
-        if CENTRE:  # what is left of the sum after the mean was taken off is its rounding error: it is taken off too
+        if CENTRE:  # the mean of the differences is the rounding error of the mean: it is subtracted too
             v = tl.where(inside, v - over(tl.sum(v, 1, keep_dims=True), C), 0)
             rest, squares, along, level = tl.reduce((v, v * v, h * v, h), 1, _four, keep_dims=True)
             left = over(rest, C)
@@ -87,7 +87,7 @@ def _tile_bwd(dy, ds, s, w, dx, pw, pb, R, C, dys, dss, ss, dxs, eps, blocks, pr
 
 @triton.jit
 def _rows_bwd(dy, s, w, found, C, dys, ss, eps, rounds, CENTRE: tl.constexpr, COLUMNS: tl.constexpr, CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]
-    """mean, scale, mean of g n and mean of g of one row -> found[row, 4]. With CENTRE the co-moment is kept about running means."""
+    """Writes mean, scale, mean of g n and mean of g of one row to found[row, 4]. With CENTRE the co-moment is updated about running means."""
     if CHAINED:
         gdc_wait()
         gdc_launch_dependents()
@@ -132,7 +132,7 @@ def _rows_bwd(dy, s, w, found, C, dys, ss, eps, rounds, CENTRE: tl.constexpr, CO
 @triton.jit(do_not_specialize=["R"])
 def _slabs_bwd(dy, ds, s, w, dx, pw, pb, found, R, C, dys, dss, ss, dxs, blocks, height,
                COLUMNS: tl.constexpr, LANES: tl.constexpr, CHAINED: tl.constexpr, FIRST: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
-    """COLUMNS columns of a slab of `height` rows; its parts of dweight and dbias -> pw, pb[slab, C]. FIRST: another launch comes."""
+    """COLUMNS columns of a slab of `height` rows; its parts of dweight and dbias are written to pw, pb[slab, C]. FIRST: another launch follows."""
     if CHAINED:
         gdc_wait()
         if FIRST:
@@ -169,8 +169,8 @@ def _slabs_bwd(dy, ds, s, w, dx, pw, pb, found, R, C, dys, dss, ss, dxs, blocks,
 
 @dataclass(frozen=True)
 class Config:
-    """`columns` × `lanes` elements at a time by `warps` warps. `way` tile: `parts` programs a multiprocessor, `stages` rows under way.
-    `way` slabs: `parts` rows a slab."""
+    """`columns` × `lanes` elements at a time by `warps` warps. `way` tile: `parts` programs a multiprocessor, `stages` rows in flight. `way` slabs: `parts`
+    rows a slab."""
 
     way: str
     columns: int
@@ -194,7 +194,7 @@ def backward(centre: bool) -> tuple[Callable[..., Any], ...]:
         return -(-rows // config.parts)
 
     def shared(p: Problem, config: Config) -> int:
-        """Bytes of shared memory, or more: Triton keeps each tensor's tile once for each stage, and sums of 8 KiB at most."""
+        """An upper bound of the bytes of shared memory: Triton keeps each tensor's tile once for each stage, and at most 8 KiB for reductions."""
         tile = config.columns * config.lanes * p["s"].itemsize
         return 8192 + (config.stages * (2 if p.get("ds") is None else 3) * tile if config.stages > 1 else 0)
 
@@ -203,13 +203,13 @@ def backward(centre: bool) -> tuple[Callable[..., Any], ...]:
         wide = pow2(columns)
         if wide > 8192:  # a tile of 16384 spills registers
             height = max(8, min(128, pow2(rows * -(-columns // 1024) // (8 * p.device.sms))))
-            if not wide_access(p):  # each element has an address of its own: a smaller tile, or registers spill
+            if not wide_access(p):  # each element has its own address: a smaller tile, or registers spill
                 return Config("slabs", 512, 2, 4, parts=height)
             return Config("slabs", 1024, 4, 4, parts=height)
-        if wide >= 4096 and wide_access(p) and rows >= 4 * p.device.sms:  # one program a multiprocessor, with two rows on their way, or three
+        if wide >= 4096 and wide_access(p) and rows >= 4 * p.device.sms:  # one program a multiprocessor, with two or three rows in flight
             full = 4 * columns > 3 * wide
             lanes, warps, parts, stages = (1, 8, 1, 3) if wide == 8192 else (2, 8, 1, 3) if full else (1, 4, 2, 3)
-            if wide == 8192 and full == centre and p.get("ds") is None:  # measured: which is faster hangs on what is summed
+            if wide == 8192 and full == centre and p.get("ds") is None:  # measured: which one is faster depends on what is summed
                 warps, stages = 16, 3 if full else 4
             elif wide == 4096 and not full and not centre:
                 lanes, warps, parts, stages = 2, 8, 1, 4
@@ -217,14 +217,14 @@ def backward(centre: bool) -> tuple[Callable[..., Any], ...]:
             while shared(p, found) > p.device.shared_per_block:
                 found = dataclasses.replace(found, stages=found.stages - 1)
             return found
-        if wide >= 512 and rows < 8 * p.device.sms:  # as many programs as have a row or two: fewer partial rows, and all of them at once
+        if wide >= 512 and rows < 8 * p.device.sms:  # as many programs as have a row or two: fewer partial rows, and all are resident at once
             return Config("tile", wide, 1, 16 if wide == 8192 else min(8, wide // 256), parts=2)
-        if wide == 256 and wide_access(p):  # a warp has a row, two more on their way
+        if wide == 256 and wide_access(p):  # a warp has a row, two more in flight
             return Config("tile", wide, 2, 2, parts=6 if centre else 8, stages=4 if centre else 3)
         lanes = max(lanes_of(p, rows, wide, 2048), 32 // wide)  # no fewer elements than threads: see norms.py
         warps = max(1, min(16, wide * lanes // 512))
         parts = max(1, min(8, 32 // (2 * warps)))
-        stages = 2 if wide_access(p) and rows > 2 * lanes * parts * p.device.sms else 1  # one row ahead, where there are some to come
+        stages = 2 if wide_access(p) and rows > 2 * lanes * parts * p.device.sms else 1  # one row ahead, if there are more rows
         return Config("tile", wide, lanes, warps, parts=parts, stages=stages)
 
     def configs(p: Problem) -> list[Config]:

@@ -102,7 +102,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
     const float of_thread = slice.of_thread(), inverse = of_thread > 0 ? 1 / of_thread : 0;
     const float of_rank = slice.of_rank(lane % CLUSTER);
 
-    int previous = (STAGES - 1) * STAGE, current = 0;  // ring offsets of the row before (the next row to fetch goes there) and of this row
+    int previous = (STAGES - 1) * STAGE, current = 0;  // ring offsets: of row k - 1, which the next fetch overwrites, and of row k
     Together<1> gathered = {};
     float f[N], g[N];
     for (int k = 0; k <= rows; ++k) {
@@ -177,7 +177,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
     __shared__ typename Parts::Shared shared;
     const int tid = threadIdx.x, lane = tid % 32, rank = CLUSTER == 1 ? 0 : blockIdx.x % CLUSTER;
     const long long first = static_cast<long long>(blockIdx.x / CLUSTER) * ROWS;
-    const auto inside = [&](int k) { return ROWS == 1 || first + k < R; };  // past the end: the last row once more, whose result is not stored
+    const auto inside = [&](int k) { return ROWS == 1 || first + k < R; };  // ROWS = 2 and an odd R: the last row is computed twice and stored once
     const auto row = [&](int k) { return inside(k) ? first + k : R - 1LL; };
     const Packs slice(C, EDGE ? beyond(x + first * xs) : 0, rank);
     const auto slots = [&](int k) { return [=](int i) { return held + k * SLOTS + i * THREADS + tid; }; };
@@ -238,7 +238,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
     };
     if (!EDGE) {
         finish([&](const T* of_all, int i) { return slice.load(of_all, i); });
-    } else {  // all packs of the weight and of the bias have one misalignment; its word (0 to 3) becomes a template argument
+    } else {  // all packs of weight and bias are misaligned alike; the misalignment in words (0 to 3) becomes a template argument
         const auto off = [&](const T* of_all) { return static_cast<unsigned>(reinterpret_cast<unsigned long long>(of_all - slice.shift) % 16); };
         const auto with_word = [&](auto word) {
             finish([&](const T* of_all, int i) {

@@ -1,7 +1,8 @@
-"""rms_norm and layer_norm of rows that no cluster holds, which differ in CENTRE alone: rows cut into tiles (split_tiles.py).
+"""rms_norm and layer_norm (CENTRE) of rows too long for a cluster: rows are cut into tiles (split_tiles.py).
 
-Forward: the tiles' means and squares, then the result. Backward: four statistics of each tile, folded to four of each row; then blocks of columns go down
-the rows, so that dweight and dbias are sums in registers (`slabs`, norms_bwd.py): dy and s are read twice, dx is written once, 5/3 of the fewest bytes."""
+Forward: the tiles' means and squares, then the result. Backward: four statistics of each tile, combined to four of each row; then blocks of columns are
+processed down the rows, so that dweight and dbias are sums in registers (`slabs`, norms_bwd.py): dy and s are read twice, dx is written once, 5/3 of the
+fewest bytes."""
 
 from __future__ import annotations
 
@@ -20,12 +21,12 @@ from rooftop.kernels._device.norms import affine, load, over, pow2, scale_of, wi
 from rooftop.kernels._device.norms_bwd import _slabs_bwd
 from rooftop.kernels._device.split_tiles import Config, located, places
 
-CLUSTER = 1800000  # bytes of a row that a cluster takes
+CLUSTER = 1800000  # bytes: the longest row that a cluster supports
 
 
 @triton.jit
 def _elements(tile, tiles, first, last, C, COLUMNS: tl.constexpr, SINGLES: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Of a tile; of several at once where `tile` is a tensor. With SINGLES the last is theirs."""
+    """The number of elements of a tile; of several at once if `tile` is a tensor. With SINGLES the last tile is that of the single elements."""
     whole = tl.maximum(tl.minimum(last, (tile + 1) * COLUMNS) - tl.maximum(first, tile * COLUMNS), 0)
     if SINGLES > 0:
         whole = tl.where(tile == tiles - 1, C - tl.maximum(last - first, 0), whole)
@@ -34,8 +35,8 @@ def _elements(tile, tiles, first, last, C, COLUMNS: tl.constexpr, SINGLES: tl.co
 
 @triton.jit
 def _moments(v, inside, n, CENTRE: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Mean (0 without CENTRE), distances from it, and the sum of their squares. What rounding left in the mean is taken off (Chan, Golub & LeVeque 1983), or
-    equal elements would not become 0."""
+    """Mean (0 without CENTRE), distances from it, and the sum of their squares. The rounding error of the mean is subtracted (Chan, Golub & LeVeque 1983),
+    so that equal elements give exactly 0."""
     if CENTRE:
         mean = over(tl.sum(v, 0), tl.maximum(n, 1))
         off = tl.where(inside, v - mean, 0)
@@ -61,11 +62,11 @@ def _tile(x, r, s, to, tile, shift, first, last, C, n, COLUMNS: tl.constexpr, SI
 @triton.jit(do_not_specialize=["R", "C", "xs", "rs", "ss", "tiles"])
 def _statistics(x, r, s, found, R, C, xs, rs, ss, tiles, V: tl.constexpr, COLUMNS: tl.constexpr, SINGLES: tl.constexpr, CENTRE: tl.constexpr,
                 CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
-    """found[row, tile] = mean and squares about it of one tile of x, or of s = x + r, which it writes."""
+    """found[row, tile] = mean and sum of squares about it of one tile of x, or of s = x + r, which is stored too."""
     if CHAINED:
         gdc_wait()
         gdc_launch_dependents()
-    row, tile = (tl.program_id(0) % R).to(tl.int64), tl.program_id(0) // R  # one tile of all rows, then the next: they share the weight's in the L2
+    row, tile = (tl.program_id(0) % R).to(tl.int64), tl.program_id(0) // R  # one tile of all rows, then the next: they share the weight's tile in the L2
     begin, shift, first, last = located(row, xs, C, V)
     if r is not None:
         r += (row * rs) // V * V
@@ -142,7 +143,7 @@ def _statistics_bwd(dy, s, w, found, R, C, gs, ss, tiles, V: tl.constexpr, COLUM
 @triton.jit(do_not_specialize=["C", "ss", "tiles"])
 def _fold_bwd(found, rows, C, ss, eps, tiles, V: tl.constexpr, COLUMNS: tl.constexpr, TILES: tl.constexpr, SINGLES: tl.constexpr, CENTRE: tl.constexpr,
               CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
-    """rows[row] = mean, scale, mean of g n and mean of g (0 without CENTRE), as slabs take them."""
+    """rows[row] = mean, scale, mean of g n and mean of g (0 without CENTRE), the input of slabs."""
     if CHAINED:
         gdc_wait()
         gdc_launch_dependents()
@@ -183,9 +184,9 @@ def forward(centre: bool) -> tuple[Callable[..., Any], ...]:
         return split_tiles.refuses(p, "x", ("x", "residual", "y", "s"))
 
     def prefers(p: Problem) -> int:
-        """Rows that neither a cluster nor a group of blocks takes. Of layer_norm, whose blocks read weight and bias again for each row, longer ones that a
-        cluster takes as well: it makes 0.41 to 0.54 of the roof there on an H200. Of rms_norm, few rows too, before rms_norm__triton, whose long rows are NaN
-        where their sum of squares is infinite."""
+        """Preferred for rows too long for a cluster or a group of blocks; for layer_norm, whose streaming blocks read weight and bias for each row, also for
+        long rows that a cluster supports: it reaches 0.41 to 0.54 of the roof there on an H200. For rms_norm with few rows too, before rms_norm__triton,
+        whose long rows are NaN if their sum of squares is infinite."""
         x = p["x"]
         row, odd = x.shape[1] * x.itemsize, x.shape[1] % split_tiles.vector(x) != 0
         if not centre and x.shape[1] > 32768 and supports(p) is None and not (row > CLUSTER and norm_long.refuses(p, centre)):
@@ -219,13 +220,13 @@ def forward(centre: bool) -> tuple[Callable[..., Any], ...]:
 
 
 def backward(centre: bool) -> tuple[Callable[..., Any], ...]:
-    """The same of the backward."""
+    """The same for the backward."""
 
     def supports(p: Problem) -> str | None:
         return split_tiles.refuses(p, "s", ("s", "dy"))
 
     def prefers(p: Problem) -> int:
-        """Rows that neither a cluster nor a group of blocks takes: a program a row otherwise, or most of the card idle."""
+        """Preferred for rows too long for a cluster or a group of blocks: otherwise one program a row, which leaves most of the card idle."""
         s = p["s"]
         short = s.shape[1] * s.itemsize <= (CLUSTER // 2 if p.device.arch >= 90 else row_configs.ROW_BYTES)
         return 2 if supports(p) is None and not short and norm_long_bwd.refuses(p, centre) else -1
@@ -237,7 +238,7 @@ def backward(centre: bool) -> tuple[Callable[..., Any], ...]:
         return split_tiles.configs(choose(p))
 
     def slab(p: Problem) -> tuple[int, int, int, int]:
-        """Columns and rows at a time, warps, and rows of a slab: all of them where columns alone keep the card busy."""
+        """Columns and rows at a time, warps, and rows of a slab: all rows if there are enough columns for the whole card."""
         rows, columns = p["s"].shape
         wide, lanes = (1024, 4) if wide_access(p) else (512, 2)
         return wide, lanes, 4, max(8, min(128, pow2(rows * -(-columns // wide) // (8 * p.device.sms))))

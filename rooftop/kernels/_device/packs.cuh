@@ -1,8 +1,8 @@
-// Sixteen bytes of f32, f16 or bf16 elements, for kernels that compute in float.
+// A pack: 16 bytes of f32, f16 or bf16 elements, one vector load, for kernels that compute in float32.
 #pragma once
 #include "words.cuh"
 
-/// Sixteen bytes of elements of T, to floats and back; `together`: the address is a multiple of 16.
+/// `together`: the address is a multiple of 16, and the pack is one access; otherwise it is N accesses of one element.
 template <typename T>
 struct Pack {
     static constexpr int N = 16 / sizeof(T), WORDS = Word<T>::N;
@@ -44,8 +44,8 @@ struct Pack {
 #pragma unroll
         for (int j = 0; j < N; ++j) p[j] = reinterpret_cast<const T*>(&v)[j];
     }
-    /// As load, but without `together` too it loads whole vectors: two aligned packs, of which the sixteen bytes at p are shifted out. At the ends of the
-    /// array [begin, end), where a pack would reach outside it, elements are loaded one by one.
+    /// Like load, but if the address is not a multiple of 16 it loads the two aligned packs around it and shifts out the 16 bytes at p. At the ends of the
+    /// array [begin, end), where an aligned pack would reach outside it, elements are loaded one by one.
     __device__ static uint4 load_within(const T* p, bool together, const T* begin, const T* end) {
         const unsigned off = reinterpret_cast<unsigned long long>(p) % 16;
         const T* q = p - off / sizeof(T);

@@ -1,19 +1,20 @@
-// The first k of long rows: a sample of the row gives a pivot that slightly more than k elements reach, so that one read of the row leaves a short list of candidates.
+// The first k of long rows: a sample of the row gives a pivot, a threshold that slightly more than k elements reach. So one read of the row leaves a short
+// list of candidates.
 #pragma once
 #include "select.cuh"
 
-constexpr unsigned RUN = 32;      // neighbours of a sample: a warp's read
-constexpr unsigned COUNTED = 512;  // entries at most that are placed by counting
-constexpr unsigned LISTS = 512;    // of a row, at most
+constexpr unsigned RUN = 32;  // consecutive elements in a sample: one access of a warp
+constexpr unsigned COUNTED = 512;  // up to so many entries are sorted by counting
+constexpr unsigned LISTS = 512;  // the most lists of a row
 constexpr unsigned EVERYTHING = ~0u;
 
-/// The place in the order of a sample of m that hardly ever lies before the k-th of n elements: four standard deviations beyond it.
+/// The place in the order of a sample of m elements that almost never lies before the k-th of n elements: four standard deviations beyond the expected place.
 __device__ inline unsigned pivot_place(unsigned k, unsigned n, unsigned m) {
     const float mean = static_cast<float>(k) * static_cast<float>(m) / static_cast<float>(n);
     return min(m, static_cast<unsigned>(mean + 4.0f * sqrtf(mean)) + 4);
 }
 
-/// The key at `place` of the sample's order. The sample lies at `keys`.
+/// The key at `place` of the sorted sample; the sample is in `keys`.
 template <typename K, int BITS, int THREADS>
 __device__ K pivot_of(const K* keys, unsigned m, unsigned place, Selecting& s) {
     K key;
@@ -25,7 +26,7 @@ __device__ K pivot_of(const K* keys, unsigned m, unsigned place, Selecting& s) {
     return key;
 }
 
-/// m >= RUN elements of a row of at least m, in runs all over it, to `keys`.
+/// Reads a sample of m >= RUN elements, in runs spread over a row of at least m elements, into `keys`.
 template <typename T, int THREADS>
 __device__ void take_sample(const bits_of<T>* r, unsigned length, unsigned m, unsigned sense, key_of<T>* keys) {
     const unsigned apart = length / (m / RUN);
@@ -34,7 +35,7 @@ __device__ void take_sample(const bits_of<T>* r, unsigned length, unsigned m, un
     __syncthreads();
 }
 
-/// `look(bits, place)` at the elements 0 to `count` of `r` that reach `low`, and at some others.
+/// Calls `look(bits, place)` for elements 0 to `count` of `r` that reach `low`, and possibly for some that do not.
 template <typename T, int THREADS, typename Look>
 __device__ void read_reaching(const bits_of<T>* r, unsigned count, key_of<T> low, unsigned sense, Look look) {
     constexpr unsigned N = 16 / sizeof(T), U = 4;
@@ -47,7 +48,7 @@ __device__ void read_reaching(const bits_of<T>* r, unsigned count, key_of<T> low
     float bar = 0;
     if constexpr (Order<T>::FLOAT) bar = turn * number<T>(Order<T>::down(sense & SMALLEST_FIRST ? low ^ Order<T>::ONES : low));
     const auto reaches = [&](bits_of<T> b) {
-        if constexpr (Order<T>::FLOAT) return !(turn * number<T>(b) < bar);  // NaN does too
+        if constexpr (Order<T>::FLOAT) return !(turn * number<T>(b) < bar);  // true for NaN too
         else return to_key<T>(b, sense) >= low;
     };
     const auto one = [&](const uint4& v, unsigned p) {
@@ -74,7 +75,7 @@ __device__ void read_reaching(const bits_of<T>* r, unsigned count, key_of<T> low
     for (; p < packs; p += THREADS) one(from[p], p);
 }
 
-/// Entries of `count` elements of a row from `begin` on that reach `low`, `capacity` of them at most; how many do is returned.
+/// Collects entries of those of `count` elements from `begin` on that reach `low`, at most `capacity`. Returns how many reach it.
 template <typename T, int THREADS>
 __device__ unsigned gather(const bits_of<T>* r, unsigned begin, unsigned count, key_of<T> low, unsigned sense, unsigned tie, unsigned capacity, key_of<T>* keys,
                            unsigned* at, Selecting& s) {
@@ -92,7 +93,7 @@ __device__ unsigned gather(const bits_of<T>* r, unsigned begin, unsigned count, 
     return reached;
 }
 
-/// The first `wanted` of `held` entries to where they go; k were asked for.
+/// Writes the first `wanted` of `held` entries as results; k were requested.
 template <typename T, int THREADS>
 __device__ void finish_row(const Results<T>& results, key_of<T>* keys, unsigned* at, unsigned held, unsigned wanted, unsigned k, int index_bits, Selecting& s) {
     using K = key_of<T>;
@@ -120,7 +121,8 @@ __device__ void finish_row(const Results<T>& results, key_of<T>* keys, unsigned*
     for (unsigned i = held + threadIdx.x; i < k; i += THREADS) results.none(i);
 }
 
-/// A block a row. `m`: of the sample. Where the pivot was none (many equals, an odd row), the row is read again as select_rows reads it.
+/// One block a row. `m`: size of the sample. If the pivot was too high (many equal elements, an unusual distribution), the row is read again as in
+/// select_rows.
 template <typename T, int THREADS>
 __global__ void __launch_bounds__(THREADS, 1024 / THREADS)
     pivot_rows(const bits_of<T>* __restrict__ x, long long xs, unsigned n, const void* __restrict__ lengths, int wide, unsigned k, unsigned m, unsigned capacity,
@@ -148,7 +150,7 @@ __global__ void __launch_bounds__(THREADS, 1024 / THREADS)
     finish_row<T, THREADS>(results, keys, at, held, wanted, k, index_bits, s);
 }
 
-/// `splits` blocks a row, `per` elements of it each, all with the pivot of the whole row: lists [rows, splits, k] and how many each has.
+/// `splits` blocks a row with `per` elements each, all with the same pivot, of the whole row. They write lists [rows, splits, k] and the length of each.
 template <typename T, int THREADS>
 __global__ void __launch_bounds__(THREADS, 1024 / THREADS)
     pivot_parts(const bits_of<T>* __restrict__ x, long long xs, unsigned n, const void* __restrict__ lengths, int wide, unsigned k, unsigned m, unsigned splits,
@@ -183,7 +185,7 @@ __global__ void __launch_bounds__(THREADS, 1024 / THREADS)
     if (threadIdx.x == 0) counts[blockIdx.x] = held;
 }
 
-/// The lists of a row as select() reads them.
+/// The lists of a row as an input of select().
 template <typename T, int THREADS>
 struct FromParts {
     static constexpr int ITEMS = 2;
@@ -209,7 +211,7 @@ struct FromParts {
     __device__ void one(int i, K& key, unsigned& index) const { key = i ? v[1] : v[0], index = i ? at[1] : at[0]; }
 };
 
-/// A block a row: its lists as pivot_parts left them. Where they have too few, the row is read again.
+/// One block a row: merges its lists from pivot_parts. If they have fewer than k entries, the row is read again.
 template <typename T, int THREADS>
 __global__ void __launch_bounds__(THREADS, 1)
     pivot_lists(const key_of<T>* __restrict__ list_keys, const unsigned* __restrict__ list_indices, const unsigned* __restrict__ counts, unsigned splits,
@@ -226,7 +228,7 @@ __global__ void __launch_bounds__(THREADS, 1)
     const bits_of<T>* r = x + row * xs;
     const unsigned length = length_of(lengths, wide, row, n), wanted = min(k, length);
     list_keys += static_cast<long long>(row) * splits * k, list_indices += static_cast<long long>(row) * splits * k, counts += row * splits;
-    if (threadIdx.x < 32) {  // before each list so many entries
+    if (threadIdx.x < 32) {  // number of entries before each list
         unsigned upto = 0;
         for (unsigned from = 0; from < splits; from += 32) {
             unsigned mine = from + threadIdx.x < splits ? counts[from + threadIdx.x] : 0;
@@ -243,7 +245,7 @@ __global__ void __launch_bounds__(THREADS, 1)
     unsigned held = ends[splits - 1];
 #pragma unroll 4
     for (unsigned i = threadIdx.x; i < min(held, capacity); i += THREADS) {
-        unsigned list = 0;  // the first that ends beyond i
+        unsigned list = 0;  // the first list that ends after entry i
 #pragma unroll
         for (unsigned step = LISTS / 2; step > 0; step /= 2) list += list + step <= splits && ends[list + step - 1] <= i ? step : 0;
         const long long from = static_cast<long long>(list) * k + (i - (list == 0 ? 0 : ends[list - 1]));

@@ -12,26 +12,26 @@ from rooftop.kernels._device.selecting import Arguments, given, key_bytes, launc
 
 LEAST = 4096  # elements of a row
 SAMPLES = (1024, 2048, 4096, 8192)
-COUNTED = 448  # entries that are placed by counting, a few less than in pivot_rows.cuh
+COUNTED = 448  # entries sorted by counting, a few less than in pivot_rows.cuh
 LISTS = 512  # of a row, at most: as in pivot_rows.cuh
-PART = 4096  # elements of a row that a block takes at least
+PART = 4096  # elements of a row for a block, at least
 WIDE, NARROW = 1024, 512  # threads of a block: one or two a multiprocessor
 
 
 def place(k: int, n: int, m: int) -> int:
-    """As pivot_place in pivot_rows.cuh."""
+    """pivot_place of pivot_rows.cuh."""
     mean = k * m / n
     return min(m, int(mean + 4 * sqrt(mean)) + 4)
 
 
 def reaching(k: int, n: int, m: int) -> int:
-    """Elements that hardly ever fewer than reach the pivot: four standard deviations above their mean."""
+    """An upper bound of the elements that reach the pivot: four standard deviations above the expected number."""
     r = place(k, n, m)
     return min(n, ceil((r + 4 * sqrt(r)) * n / m))
 
 
 def sample(k: int, n: int, room: int) -> int:
-    """The least sample that leaves entries which can be counted, or hardly more than k; or else the largest that is a small part of the row."""
+    """The smallest sample after which entries can be sorted by counting, or are hardly more than k; else the largest that is a small part of the row."""
     fitting = [m for m in SAMPLES if 4 * m <= n]
     few = [m for m in fitting if 16 * m <= n and place(k, n, m) * n <= max(COUNTED, 1.8 * k) * m]
     held = [m for m in fitting if 32 * m <= n and reaching(k, n, m) <= room]
@@ -39,11 +39,11 @@ def sample(k: int, n: int, room: int) -> int:
 
 
 def _even(n: int) -> int:
-    return -(-n // 4) * 4  # keys and indices begin on 16 bytes
+    return -(-n // 4) * 4  # keys and indices start on 16 bytes
 
 
 def plan(p: Problem, k: int) -> dict[str, Any] | None:
-    """The config for the first k of each row; None where another way is the better one."""
+    """The config for the first k of each row; None if another kernel is better."""
     rows, n = rows_of(p)
     if n < LEAST or not 1 <= k <= selecting.MOST or 3 * k > n or (k <= selecting.SHORT and selecting.short(p) is not None):
         return None
@@ -69,7 +69,7 @@ def plan(p: Problem, k: int) -> dict[str, Any] | None:
 
 
 def choose(p: Problem, k: int) -> dict[str, Any] | None:
-    """The config for the first k of each row, here or in selecting.py; None where no block holds them."""
+    """The config for the first k of each row, here or in selecting.py; None if no block holds them."""
     return plan(p, k) or selecting.plan(p, k)
 
 
@@ -83,7 +83,7 @@ def scratch(p: Problem, config: Mapping[str, Any], k: int) -> dict[str, Meta]:
 
 
 def launches(p: Problem, config: Mapping[str, Any], k: int, sense: int, tie: int, to: Arguments) -> list[Launch]:
-    """The first k of each row in order; places `to["first"]` on are written."""
+    """Writes the first k of each row in order, from place `to["first"]` on."""
     if config["way"] != "pivot":
         return selecting.launches(p, config, k, sense, tie, to)
     rows, n = rows_of(p)

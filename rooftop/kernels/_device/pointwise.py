@@ -1,10 +1,8 @@
-"""Elementwise functions of one to three tensors in Triton: what an implementation that is one formula needs besides the formula.
+"""Elementwise functions of one to three tensors in Triton: everything that an implementation needs except its formula.
 
-Bytes: each input read once, each output written once, 16 bytes a thread and access: the floor. Every tensor is [R, C] with neighbouring
-elements in a row and any distance between rows (one row where all lie without gaps); two tensors that are the halves of one packed
-tensor are told apart by an offset. A program takes `lanes` × `block` elements.
-
-Prediction: 0.97 of a copy from 256 MiB on."""
+Bytes: each input read once, each output written once, 16 bytes a thread and access. Every tensor is [R, C] with contiguous rows and any row stride (one row
+if it is contiguous as a whole); two tensors that are the halves of one packed tensor differ by an offset. A program processes `lanes` × `block` elements.
+Measured: 0.97 of a copy from 256 MiB on."""
 
 from __future__ import annotations
 
@@ -46,11 +44,11 @@ def _narrow(pointer, offset, row, stride, column, inside, value):  # type: ignor
 def _pointwise(p, q, r, u, v, ps, qs, rs, us, vs, po, qo, ro, uo, vo, R, C,
                F: tl.constexpr, ONE: tl.constexpr, EVEN: tl.constexpr, HIGH: tl.constexpr, FAR: tl.constexpr,
                BLOCK: tl.constexpr, LANES: tl.constexpr, CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
-    """u (and v) = F(p, q, r) in float32; absent tensors are None. Strides of rows and offsets of first elements, in elements; None for no offset, and
-    for the strides of one row: the shortest launches are over in the time of a few cache misses, of which the arguments are some.
+    """u (and v) = F(p, q, r) in float32; absent tensors are None. Strides of rows and offsets of first elements, in elements; None for no offset, and for
+    the stride of a single row: the shortest launches take only a few cache misses, and arguments are some of them.
 
-    ONE: there is one row, and the programs stand along it; else they stand along the columns (axis 0) and the rows (axis 1, with axis 2 as
-    its high part where HIGH). EVEN: no program has less than all of its elements. FAR: an element lies 2**31 or further from the first."""
+    ONE: there is one row, and the programs are along it; else they are along the columns (axis 0) and the rows (axis 1, with axis 2 as its high part if
+    HIGH). EVEN: no program is partial. FAR: an element is 2**31 or further from the first."""
     if CHAINED:
         gdc_wait()
     column = tl.program_id(0)
@@ -110,7 +108,7 @@ def pointwise(inputs: tuple[str, ...], outputs: tuple[str, ...], function: Calla
     found: Halves = places or (lambda p: {n: At(n) for n in (*inputs, *outputs)})
 
     def extents(p: Problem) -> tuple[int, int]:
-        """Of what is computed: the first output, or half of it where its name is packed."""
+        """The shape of the computation: the first output, or half of it if it is packed."""
         at = found(p)
         rows, columns = p[at[outputs[0]].name].shape
         packed = any(at[n].offset for n in outputs if n in at)
@@ -132,8 +130,8 @@ def pointwise(inputs: tuple[str, ...], outputs: tuple[str, ...], function: Calla
         return blocks, GRID, -(-groups // GRID)
 
     def choose(p: Problem) -> Config:
-        """Measured on an H100. Four elements a thread: more programs under way, which the short of them need most; a pack of 16 bytes, of 16 bits,
-        where one tensor is read and there are enough programs; two of 32 bits from 2^26 elements on."""
+        """Measured on an H100. Four elements a thread: more programs in flight, which short tensors need most; a pack of 16 bytes for 16 bits, if one tensor
+        is read and there are enough programs; two packs for 32 bits from 2^26 elements on."""
         rows, columns = extents(p)
         size, warps = 1024, 8
         if p[found(p)[outputs[0]].name].itemsize >= 4:
@@ -167,7 +165,7 @@ def pointwise(inputs: tuple[str, ...], outputs: tuple[str, ...], function: Calla
 
 
 def gated(inputs: tuple[str, ...], outputs: tuple[str, ...], function: Callable[[Problem], Any]) -> tuple[Any, ...]:
-    """As `pointwise`, of a gate and what it gates: where b is absent it is the second half of a, and db that of da."""
+    """Like `pointwise`, for a gate and the gated tensor: if b is absent, it is the second half of a, and db that of da."""
 
     def places(p: Problem) -> Mapping[str, At]:
         found = {n: At(n) for n in (*inputs, *outputs)}

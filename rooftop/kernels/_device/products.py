@@ -1,4 +1,4 @@
-"""Products of matrices by torch (on a GPU cuBLAS), as steps of a kernel that torch is called between."""
+"""Matrix products by torch (cuBLAS on a GPU), as steps of a kernel that calls torch between its launches."""
 
 from __future__ import annotations
 

@@ -23,9 +23,9 @@ struct Format {
     static constexpr int TOP = F == E4M3 ? 8 : F == E5M2 ? 15 : F == E3M2 ? 4 : 2;  // exponent of the largest number
     static constexpr float MAX = F <= UINT8 ? 127 : F <= UINT4 ? 7 : F == E4M3 ? 448 : F == E5M2 ? 57344 : F == E3M2 ? 28 : F == E2M3 ? 7.5f : 6;
     static constexpr bool NANS = F == E4M3 || F == E5M2, INFINITE = F == E5M2;
-    static constexpr int STEPS = (1 << BITS) - 1;                       // of the whole range of an int
-    static constexpr int LOW = SIGNED ? -(1 << (BITS - 1)) : 0;         // its least code
-    static constexpr int MIDDLE = SIGNED ? 0 : 1 << (BITS - 1);         // its zero point where symmetric
+    static constexpr int STEPS = (1 << BITS) - 1;  // of the whole range of an int
+    static constexpr int LOW = SIGNED ? -(1 << (BITS - 1)) : 0;  // its smallest code
+    static constexpr int MIDDLE = SIGNED ? 0 : 1 << (BITS - 1);  // the zero point if the format is symmetric
     static constexpr unsigned MASK = (1u << BITS) - 1;
 };
 
@@ -71,7 +71,7 @@ __device__ inline typename ScaleType<S>::Stored store_scale(float s) {
     else return static_cast<unsigned char>(float_code<E4M3>(fminf(fmaxf(s, 0x1p-6f), 448.f), 0, NEAREST));
 }
 
-/// The stored scale of a symmetric group whose largest finite size is given; `over`: the tensor's scale, 1 where there is none.
+/// The stored scale of a symmetric group, given its largest finite magnitude; `over`: the scale of the tensor, 1 if there is none.
 template <int F, int S>
 __device__ inline typename ScaleType<S>::Stored scale_of(float largest, const float* over) {
     if constexpr (S == SCALE_E8M0 && !Format<F>::INT) {
@@ -89,7 +89,7 @@ __device__ inline float effective(typename ScaleType<S>::Stored stored, const fl
     return over ? fminf(fmaxf(__fmul_rn(s, *over), 0x1p-126f), 0x1p125f) : s;
 }
 
-/// What values are multiplied by on top of the division, a power of two, so that the rounding that follows takes fewer instructions; exact.
+/// A power of two that values are multiplied by in addition to the division, so that the following rounding takes fewer instructions; exact.
 template <int F, int ROUND>
 __device__ constexpr float unit_of() {
     using X = Format<F>;
@@ -103,8 +103,8 @@ __device__ constexpr float unit_of() {
     return 1.f;
 }
 
-/// Division by a scale, rounded to nearest as IEEE's: with the correctly rounded reciprocal and one correction by the remainder (Markstein 1990). Scales near the
-/// ends of the range, and their dividends, are lifted to where nothing underflows or overflows: `careful`.
+/// Division by a scale, rounded to nearest as in IEEE: by the correctly rounded reciprocal and one correction step with the remainder (Markstein 1990).
+/// Scales near the ends of the range, and their dividends, are first multiplied by a power of two, so that nothing underflows or overflows: `careful`.
 template <int F, int S, int ROUND>
 struct DividedBy {
     static constexpr bool POWER = S == SCALE_E8M0;
@@ -112,7 +112,7 @@ struct DividedBy {
     float s, part, lift;
     bool careful;
     DividedBy() = default;
-    /// `most`: the largest size of a dividend. `unclean`: there are infinities or NaN.
+    /// `most`: the largest magnitude of a dividend. `unclean`: there are infinities or NaN.
     __device__ DividedBy(float scale, float most, bool unclean) {
         lift = scale < 0x1p-60f ? 0x1p64f : scale > 0x1p100f ? 0x1p-32f : 1.f;
         careful = unclean || lift != 1.f || (S == SCALE_E4M3 && most > scale * 0x1p20f);
@@ -123,16 +123,16 @@ struct DividedBy {
     /// UNIT times the quotient.
     __device__ float operator()(float x) const {
         const float q = __fmul_rn(x, part);
-        return POWER ? q : __fmaf_rn(__fmaf_rn(q, s, -x), -part, q);  // so, and not the other way round, -0 stays -0
+        return POWER ? q : __fmaf_rn(__fmaf_rn(q, s, -x), -part, q);  // in this order -0 stays -0
     }
-    /// The quotient, of infinities and NaN too, and by any scale.
+    /// The quotient of any dividend (also infinite or NaN) by any scale.
     __device__ float carefully(float x) const {
         const float y = x * lift, q = __fmul_rn(y, part);
         return (fabsf(q) < 0x1p100f ? (*this)(y) : q) * (1.f / UNIT);
     }
 };
 
-/// The zero point where the least value is -down and the scale s.
+/// The zero point if the smallest value is -down and the scale is s.
 template <int F>
 __device__ inline int zero_point(float down, float s) {
     using X = Format<F>;
@@ -142,8 +142,9 @@ __device__ inline int zero_point(float down, float s) {
 
 // -- codes
 
-/// Stochastic rounding: a size, at most the largest of the format, as a whole number of 2^-24 of its code, with random bits added: the code is the highest byte.
-/// float32 with its exponent lowered so that both formats' subnormal numbers begin at the same place counts by these steps through all exponents.
+/// Stochastic rounding. A magnitude, at most the format's largest, becomes an integer in units of 2^-24 of its code; random bits are added; the code is the
+/// highest byte. With its exponent lowered so that the subnormal numbers of both formats start at the same place, a float32 counts in these units through all
+/// exponents.
 template <int F>
 __device__ inline unsigned raised(float size, unsigned random) {
     using X = Format<F>;
@@ -157,7 +158,7 @@ __device__ inline unsigned float_code(float v, unsigned random, int rounding) {
     const unsigned bits = __float_as_uint(v);
     const float size = fminf(fabsf(v), X::MAX);
     const unsigned e = max(__float_as_uint(size) & 0x7f800000u, LEAST);
-    unsigned k;  // in units of the gap: what an addition of the number whose last bit is that gap leaves
+    unsigned k;  // in units of the gap: what remains of an addition of the number whose last bit is that gap
     const unsigned at = e + (static_cast<unsigned>(23 - X::MANTISSA) << 23);
     const float sum = __fadd_rn(size, __uint_as_float(at));
     k = __float_as_uint(sum) - at;
@@ -169,7 +170,7 @@ __device__ inline unsigned float_code(float v, unsigned random, int rounding) {
     return v != v ? (X::NANS ? 0x7f : 0) : code;
 }
 
-/// The code of a value that is divided by its scale. zero: the zero point of an int, [least, most] its codes.
+/// The code of a value that is divided by its scale. zero: the zero point of an int; its codes are [least, most].
 template <int F, int ROUND, bool SYMMETRIC>
 __device__ inline unsigned code_of(float v, unsigned random, int zero) {
     using X = Format<F>;
@@ -190,8 +191,8 @@ __device__ inline unsigned code_of(float v, unsigned random, int zero) {
     }
 }
 
-/// The codes of V elements as words, lowest bits first: any rounding, NaN, infinities and every scale. element(i), random(i) for two elements from i on, and
-/// by(i), what element i is divided by.
+/// The codes of V elements as words, lowest bits first, for every rounding, NaN, infinities and every scale. element(i) and random(i) give two elements from
+/// i on; by(i): the divisor of element i.
 template <int F, int ROUND, bool SYMMETRIC, int V, typename Element, typename Random, typename Divided, typename Zero>
 __device__ inline void encode(unsigned (&out)[(V * Format<F>::BITS + 31) / 32], Element element, Random random, Divided by, Zero zero) {
     constexpr int BITS = Format<F>::BITS;
@@ -208,7 +209,7 @@ __device__ inline void encode(unsigned (&out)[(V * Format<F>::BITS + 31) / 32], 
     }
 }
 
-/// The first `left` of V codes to memory; `whole`: all of them, at an address that is a multiple of their bytes (of 4 for 12).
+/// Stores the first `left` of V codes. `whole`: all of them, at an address that is a multiple of their bytes (of 4 for 12 bytes).
 template <int BITS, int V, bool WHOLE>
 __device__ inline void store_codes(unsigned char* place, unsigned (&out)[(V * BITS + 31) / 32], int left) {
     constexpr int BYTES = V * BITS / 8;
@@ -219,7 +220,7 @@ __device__ inline void store_codes(unsigned char* place, unsigned (&out)[(V * BI
         for (int i = 0; i < BYTES / 4; ++i) __stcs(reinterpret_cast<unsigned*>(place) + i, out[i]);
     } else {
         const int bytes = left >= V ? BYTES : (left * BITS + 7) / 8;
-        if (left < V) {  // a last byte that is not full ends in zeros
+        if (left < V) {  // a last byte that is not full is padded with zeros
 #pragma unroll
             for (int i = 0; i < (V * BITS + 31) / 32; ++i) {
                 const int kept = left * BITS - 32 * i;
@@ -258,7 +259,7 @@ __device__ inline void load_codes(const unsigned char* place, unsigned (&in)[(V 
     }
 }
 
-/// Code i of packed ones.
+/// Code i of packed codes.
 template <int BITS, int WORDS>
 __device__ inline unsigned code_at(const unsigned (&in)[WORDS], int i) {
     const int bit = i * BITS;
@@ -277,7 +278,7 @@ __device__ inline float value_of(unsigned code, int zero) {
     } else {
         constexpr unsigned SIZE = (1u << (X::BITS - 1)) - 1;
         const unsigned size = code & SIZE;
-        // exponent and mantissa in float32's places are the number times 2^(bias - 127); a product by the inverse makes subnormals right too
+        // exponent and mantissa in the positions of float32 are the number times 2^(bias - 127); multiplication by the inverse makes subnormals right too
         float v = __uint_as_float(size << (23 - X::MANTISSA)) * __uint_as_float(static_cast<unsigned>(254 - X::BIAS) << 23);
         if (F == E4M3 && size == 0x7f) v = __uint_as_float(0x7fffffffu);
         if (F == E5M2 && size >= 0x7c) v = __uint_as_float(size == 0x7c ? 0x7f800000u : 0x7fffffffu);
@@ -285,7 +286,7 @@ __device__ inline float value_of(unsigned code, int zero) {
     }
 }
 
-/// A value less the noise that was added before it was rounded: half a step more or less, of floats half the gap above the code, away from zero.
+/// Removes the noise that was added to a value before rounding: half a step up or down; of floats half the gap above the code, away from zero.
 template <int F>
 __device__ inline float without_noise(float value, unsigned code, unsigned random) {
     using X = Format<F>;

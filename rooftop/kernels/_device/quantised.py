@@ -1,4 +1,4 @@
-"""Shared by the heads of the kernels of rooftop/kernels/quant: template arguments of formats, and the scales, whose type is the problem's."""
+"""Shared by the kernels of rooftop/kernels/quant: template arguments of formats, and the scales, whose type depends on the problem."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ def element(p: Problem) -> Format:
 
 
 def names(p: Problem, x: str = "x") -> tuple[str, int, int]:
-    """C++'s name of the floats, and the numbers of the format and of the scale's type in quantised.cuh."""
+    """The C++ type of the elements, and the numbers of the format and of the scale's type in quantised.cuh."""
     return DTYPES[p[x].dtype].cuda, IDS[element(p).name], SCALES.index(str(p.option("scales")))
 
 
 def rounding(p: Problem) -> int:
-    """Its number in quantised.cuh. Floats with noise added are rounded as the stochastic ones."""
+    """The number of the rounding in quantised.cuh. Floats with noise added are rounded like stochastic ones."""
     name = str(p.option("rounding"))
     return ROUNDINGS.index("stochastic" if name == "dither" and element(p).exponent else name)
 
@@ -32,14 +32,14 @@ def text(name: str, *arguments: Any) -> str:
 
 
 def arguments(p: Problem, listed: Mapping[str, tuple[str, Any]]) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """name -> (C type, value) as the `args` and `types` of a launch; a "ptr" is the tensor of that name, or none where it is absent."""
+    """name -> (C type, value) as the `args` and `types` of a launch; a "ptr" is the tensor of that name, or null if it is absent."""
     args = {name: (name if p.get(name) is not None else None) if kind == "ptr" else value for name, (kind, value) in listed.items()}
     return args, tuple(kind for kind, _ in listed.values())
 
 
 def packs(p: Problem, x: str, length: int, stride: int) -> tuple[int, bool]:
-    """Elements that a thread takes at once, and whether segments of `length` are whole numbers of them, on addresses that take 16 bytes at once:
-    so many that their codes are a whole number of 4 bytes."""
+    """Elements that a thread processes at once, and whether segments of `length` are whole multiples of them at addresses aligned to 16 bytes: so many that
+    their codes are a multiple of 4 bytes."""
     f, size, m = element(p), p[x].itemsize, p[x]
     vec = 16 if f.bits == 6 else max(16 // size, 32 // f.bits)
     whole = length % vec == 0 and m.align >= 16 and stride * size % 16 == 0 and p["codes"].align >= 16

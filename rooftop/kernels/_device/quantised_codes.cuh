@@ -1,10 +1,10 @@
-// Codes of finite values, four at a time: each code in the low bits of a byte, then the bytes together. What the general `encode` of quantised.cuh does, bit for
-// bit, in a third of its instructions.
+// Codes of finite values, four at a time: each code in the low bits of a byte, then the bytes are packed. Gives the same bits as the general `encode` of
+// quantised.cuh, in a third of its instructions.
 #pragma once
 #include "quantised.cuh"
 #include "quantised_held.cuh"
 
-/// The stored scale and its value, as scale_of and effective have them; of e4m3 by the conversions that the hardware has.
+/// The stored scale and its value, as by scale_of and effective; for e4m3 with the hardware's conversion instructions.
 template <int F, int S>
 __device__ inline float scale_and_value(float largest, const float* over, typename ScaleType<S>::Stored& stored) {
 #if __CUDA_ARCH__ >= 890
@@ -19,14 +19,14 @@ __device__ inline float scale_and_value(float largest, const float* over, typena
     return effective<S>(stored, over);
 }
 
-/// Byte 0, byte 2 or byte 3 of four words, as one word.
+/// Byte 0, byte 2 or byte 3 of four words, packed into one word.
 template <int BYTE>
 __device__ inline unsigned four_bytes(const unsigned (&w)[4]) {
     constexpr unsigned PAIR = BYTE | (4 + BYTE) << 4;
     return __byte_perm(__byte_perm(w[0], w[1], PAIR), __byte_perm(w[2], w[3], PAIR), 0x5410);
 }
 
-/// The bits of `mask` from `b`, the others from `a`.
+/// Bits of `b` where `mask` is set, of `a` elsewhere.
 __device__ inline unsigned chosen(unsigned a, unsigned b, unsigned mask) { return (a & ~mask) | (b & mask); }
 
 /// The signs of elements i to i + 3 as the highest bits of four bytes.
@@ -39,7 +39,7 @@ __device__ inline unsigned four_signs(const Held<T, V>& held, int i) {
     }
 }
 
-/// Four bytes with a code in each, all other bits zero for 8 and 6 bits, whatever they are for 4: the string of codes.
+/// Packs four bytes, each with a code in its low bits, into a string of codes. Other bits must be zero for 8 and 6 bits, and may be anything for 4.
 template <int BITS, int V>
 __device__ inline void squeeze(unsigned (&out)[(V * BITS + 31) / 32], const unsigned (&bytes)[V / 4]) {
     if constexpr (BITS == 8) {
@@ -71,16 +71,17 @@ __device__ inline void squeeze(unsigned (&out)[(V * BITS + 31) / 32], const unsi
     }
 }
 
-constexpr float WHOLE = 12582912.f;  // 1.5 * 2^23: added to a number, it leaves the nearest whole number in the sum's low bits
+constexpr float WHOLE = 12582912.f;  // 1.5 * 2^23: added to a number, it leaves the nearest integer in the sum's low bits
 
-/// Codes of e2m1 are whole numbers on three lines, of which the least counts: their sums with WHOLE, as bits, which order as the numbers do. BEYOND: 7 at most.
+/// The codes of e2m1 lie on three straight lines; the code is the minimum of the three. Their sums with WHOLE are ordered as bits in the same way as the
+/// numbers. BEYOND: clamp to 7.
 template <bool BEYOND>
 __device__ inline unsigned least_line(float a, float b, float c) {
     const unsigned least = min(min(__float_as_uint(a), __float_as_uint(b)), __float_as_uint(c));
     return BEYOND ? min(least, 0x4b400007u) : least;
 }
 
-/// Whether `encode_clean` has a way of its own.
+/// Whether `encode_clean` supports it.
 template <int F, int ROUND, bool SYMMETRIC>
 __device__ constexpr bool has_clean() {
 #if __CUDA_ARCH__ < 890
@@ -89,12 +90,12 @@ __device__ constexpr bool has_clean() {
     return ROUND == NEAREST || (ROUND == STOCHASTIC && SYMMETRIC);
 }
 
-/// As `encode`, of finite elements whose scale is not `careful`.
+/// Like `encode`, for finite elements and a scale that is not `careful`.
 template <int F, int S, int ROUND, bool SYMMETRIC, typename T, int V, typename Random, typename Divided, typename Zero>
 __device__ inline void encode_clean(unsigned (&out)[(V * Format<F>::BITS + 31) / 32], const Held<T, V>& held, Random random, Divided by, Zero zero) {
     using X = Format<F>;
     constexpr float UNIT = unit_of<F, ROUND>(), MAX = X::MAX * UNIT;
-    constexpr bool BEYOND = S != SCALE_F32;  // a scale that was rounded may leave values beyond the largest code
+    constexpr bool BEYOND = S != SCALE_F32;  // a rounded scale may leave values beyond the largest code
     if constexpr (!has_clean<F, ROUND, SYMMETRIC>()) {
         encode<F, ROUND, SYMMETRIC, V>(out, [&](int i) { return held[i]; }, random, by, zero);
     } else {
@@ -137,7 +138,7 @@ __device__ inline void encode_clean(unsigned (&out)[(V * Format<F>::BITS + 31) /
                 }
                 constexpr int DOWN = 8 - X::BITS;
                 all = chosen(four_bytes<3>(w), four_signs(held, i) >> DOWN, 0x80808080u >> DOWN);
-            } else if constexpr (F == E2M1) {  // with h twice the size: the least of three lines, rounded; of codes 0 to 4, 4 to 6 and from 6 on
+            } else if constexpr (F == E2M1) {  // h is twice the magnitude; the minimum of three lines, rounded: for codes 0 to 4, 4 to 6 and from 6 on
 #pragma unroll
                 for (int j = 0; j < 4; ++j) {
                     const float h = by(i + j)(held.size(i + j));
@@ -145,7 +146,7 @@ __device__ inline void encode_clean(unsigned (&out)[(V * Format<F>::BITS + 31) /
                 }
                 all = chosen(four_bytes<0>(w), four_signs(held, i) >> 4, 0x08080808u);
             } else {
-                constexpr bool THREE = F == E4M3 || F == E2M3;  // bits of mantissa
+                constexpr bool THREE = F == E4M3 || F == E2M3;  // mantissa bits: three, else two
 #pragma unroll
                 for (int j = 0; j < 4; ++j) {
                     float v = by(i + j)(held[i + j]);

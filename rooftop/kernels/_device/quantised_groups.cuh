@@ -1,8 +1,8 @@
-// Scales of groups of which a warp holds several packs a lane: each found by one lane, and the codes of e2m1 in fewer instructions.
+// Scales of groups, if a lane holds several packs of different groups: each scale is computed by one lane, and the codes of e2m1 in fewer instructions.
 #pragma once
 #include "quantised_codes.cuh"
 
-/// Largest values of U packs in each lane: over the P lanes of a group, left in the lane that `place` says, KEPT of them a lane.
+/// Reduces the maxima of U packs in each lane over the P lanes of a group. Afterwards the lane given by `place` has them, KEPT a lane.
 template <int P, int U>
 struct Exchange {
     static constexpr int SPLIT = P < U ? P : U, KEPT = U / SPLIT;
@@ -13,7 +13,7 @@ struct Exchange {
         for (int bit = 1, n = U / 2; bit < SPLIT; bit *= 2, n /= 2) first += lane & bit ? n : 0;
         return first;
     }
-    /// The lane, among those of the group, that has pack u's.
+    /// The lane of the group that has pack u's maximum.
     __device__ static constexpr int place(int u) {
         int lane = 0;
         for (int bit = 1, n = U / 2; bit < SPLIT; bit *= 2, n /= 2) lane += u & n ? bit : 0;
@@ -37,21 +37,22 @@ struct Exchange {
     }
 };
 
-/// 1 / s rounded to nearest, s from 2^-126 to 2^126: what __frcp_rn does there, without its branch to the rest.
+/// 1 / s rounded to nearest, for s from 2^-126 to 2^126: like __frcp_rn, without its branch to the slow path.
 __device__ inline float reciprocal(float s) {
     float r;
     asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(s));
     return __fmaf_rn(r, __fmaf_rn(-s, r, 1.f), r);
 }
 
-/// x / s rounded to nearest where neither it nor the remainder underflows; r: 1 / s rounded to nearest (Markstein 1990).
+/// x / s rounded to nearest if neither it nor the remainder underflows; r: 1 / s rounded to nearest (Markstein 1990).
 __device__ inline float quotient(float x, float s, float r) {
     const float q = __fmul_rn(x, r);
     return __fmaf_rn(__fmaf_rn(-q, s, x), r, q);
 }
 
-/// What a group is divided by, and as it is stored: [-down, up] is its range, where symmetric `up` the largest size. Where `careful` comes back, it may be wrong,
-/// and any_pack has to do it. `near`: a number of T may be so near to the border of two codes of e2m1 that only the rounded quotient tells on which side it is.
+/// The divisor of a group and its stored scale. [-down, up] is the group's range; if symmetric, `up` is the largest magnitude. If `careful` is set on return,
+/// the result may be wrong, and any_pack must compute it. `near`: an element may be so near the border between two codes of e2m1 that only the rounded
+/// quotient decides.
 template <typename T, int F, int S, int ROUND, bool SYMMETRIC>
 struct Found {
     static constexpr bool POWER = S == SCALE_E8M0, APART = F == E2M1 && ROUND == NEAREST && (POWER || sizeof(T) == 2);
@@ -75,7 +76,7 @@ struct Found {
                 stored = __nv_cvt_float_to_fp8(fminf(fmaxf(s, 0x1p-6f), 448.f), __NV_SATFINITE, __NV_E4M3);
                 s = __half2float(__half(__nv_cvt_fp8_to_halfraw(stored, __NV_E4M3)));
                 if (OVER) s = __fmul_rn(s, over);
-                careful |= stored == 0x7e;  // else quotients stay below 7, which rounds to the largest code
+                careful |= stored == 0x7e;  // otherwise quotients stay below 7, which rounds to the largest code
             }
             divisor = s * (1.f / By::UNIT), part = reciprocal(s) * By::UNIT;
         } else {
@@ -90,8 +91,8 @@ struct Found {
             careful = by.careful && (up_bits | down_bits) != 0;
             divisor = by.s, part = by.part;
         }
-        if constexpr (APART && !POWER) {  // borders lie at 1, 1.25, 1.5, 1.75 times powers of two; a quotient is off by 2^-23 at most
-            constexpr unsigned BELOW = (1u << (23 - (is_half(static_cast<const T*>(nullptr)) ? 10 : 7))) - 1;  // of float32's mantissa, zeros in a T
+        if constexpr (APART && !POWER) {  // borders are at 1, 1.25, 1.5, 1.75 times powers of two; the approximate quotient is off by at most 2^-23
+            constexpr unsigned BELOW = (1u << (23 - (is_half(static_cast<const T*>(nullptr)) ? 10 : 7))) - 1;  // mantissa bits of float32 that are zero in a T
 #pragma unroll
             for (int i = 4; i < 8; ++i) near |= ((__float_as_uint(divisor * (i / 4.f)) + 3) & BELOW) <= 6;
         }
@@ -100,7 +101,7 @@ struct Found {
     __device__ static constexpr bool is_half(const void*) { return false; }
 };
 
-/// As encode_clean for e2m1, of numbers that are not near: the rounding of the quotient's approximation is that of the quotient.
+/// Like encode_clean for e2m1, for numbers that are not `near`: the approximate quotient rounds to the same code as the exact one.
 template <bool BEYOND, typename T, int V>
 __device__ inline void encode_apart(unsigned (&out)[V / 8], const Held<T, V>& held, float part) {
     unsigned bytes[V / 4];

@@ -1,4 +1,4 @@
-// Some neighbouring floats in registers, the maximum over lanes, and the random bits of V neighbours.
+// A few neighbouring floats in registers, the maximum over lanes, and the random bits of V neighbours.
 #pragma once
 #include <cooperative_groups.h>
 
@@ -19,7 +19,7 @@ struct Held {
             }
         }
     }
-    __device__ void load_kept(const T* p) {  // read again soon
+    __device__ void load_kept(const T* p) {  // will be read again soon
 #pragma unroll
         for (int i = 0; i < WORDS; i += 4) {
             if constexpr (WORDS % 4 == 0) {
@@ -28,7 +28,7 @@ struct Held {
             }
         }
     }
-    __device__ void load(const T* p, int count) {  // one by one; zeros beyond `count`
+    __device__ void load(const T* p, int count) {  // element by element; zeros past `count`
 #pragma unroll
         for (int i = 0; i < WORDS; ++i) w[i] = 0;
 #pragma unroll
@@ -41,7 +41,7 @@ struct Held {
         for (int i = 0; i < WORDS; ++i) w[i] = 0;
     }
     template <bool WHOLE>
-    __device__ void load_where(bool there, const T* p, int count) {  // zeros where not `there`
+    __device__ void load_where(bool there, const T* p, int count) {  // zeros if not `there`
         if (!there) clear();
         else if (WHOLE) load(p);
         else load(p, count);
@@ -52,7 +52,7 @@ struct Held {
     }
     __device__ static unsigned infinite(const __half*) { return 0x7c00; }
     __device__ static unsigned infinite(const void*) { return 0x7f80; }
-    __device__ void drop_unclean() {  // zeros in place of infinities and NaN
+    __device__ void drop_unclean() {  // replaces infinities and NaN by zeros
         const unsigned least = PER == 1 ? 0x7f800000u : infinite(static_cast<const T*>(nullptr));
 #pragma unroll
         for (int i = 0; i < WORDS; ++i) {
@@ -78,7 +78,7 @@ struct Held {
     __device__ static void widen(unsigned v, float (&f)[PER], const __nv_bfloat16*) { f[0] = __uint_as_float(v << 16), f[PER - 1] = __uint_as_float(v & 0xffff0000u); }
 };
 
-/// Maxima of words of T, element by element, that begin at 0 and keep a NaN; `over` of sizes, or of values that may be negative.
+/// Elementwise maxima of words of T, starting from 0; a NaN is kept. Of magnitudes, or with `over` of values that may be negative.
 template <typename T>
 struct Most {
     static constexpr unsigned SIGNS = Word<T>::N == 1 ? 0x80000000u : 0x80008000u;
@@ -86,10 +86,10 @@ struct Most {
     __device__ void over(unsigned v) { larger(v, static_cast<const T*>(nullptr)); }
     __device__ void over_size(unsigned v) { over(v & ~SIGNS); }
     __device__ void over_negative(unsigned v) { over(v ^ SIGNS); }
-    __device__ void larger(unsigned v, const float*) { w = static_cast<unsigned>(max(static_cast<int>(w), static_cast<int>(v))); }  // as numbers, NaN above all
+    __device__ void larger(unsigned v, const float*) { w = static_cast<unsigned>(max(static_cast<int>(w), static_cast<int>(v))); }  // as integers: NaN above all
     __device__ void larger(unsigned v, const __half*) { w = Word<__half>::word(__hmax2_nan(Word<__half>::both(w), Word<__half>::both(v))); }
     __device__ void larger(unsigned v, const __nv_bfloat16*) { w = Word<__nv_bfloat16>::word(__hmax2_nan(Word<__nv_bfloat16>::both(w), Word<__nv_bfloat16>::both(v))); }
-    /// Those of the word's elements as bits of float32, which order as the numbers do: infinity, and NaN above it.
+    /// The word's elements as bits of float32, which are ordered as the numbers are: infinity, and NaN above it.
     __device__ void bits(unsigned (&b)[Word<T>::N]) const {
         float f[Word<T>::N];
         Held<T, Word<T>::N>::widen(w, f, static_cast<const T*>(nullptr));
@@ -104,8 +104,8 @@ struct Most {
 };
 constexpr unsigned INFINITE_BITS = 0x7f800000u;
 
-/// Maximum over LANES neighbouring threads, lanes of a warp or the whole block, and over the blocks of a cluster. `round`: 0, 1, ...: how often it was called before;
-/// `shared` has 32 words, `of_blocks` CLUSTER a round.
+/// Maximum over LANES neighbouring threads (lanes of a warp, or the whole block), then over the blocks of a cluster. `round`: 0, 1, ...: the number of
+/// earlier calls; `shared` has 32 words, `of_blocks` CLUSTER words a round.
 template <int LANES, int THREADS, int CLUSTER = 1>
 __device__ unsigned over_lanes(unsigned v, unsigned* shared, unsigned* of_blocks = nullptr, int round = 0) {
     if constexpr (LANES >= 32) v = __reduce_max_sync(~0u, v);
@@ -133,7 +133,7 @@ __device__ unsigned over_lanes(unsigned v, unsigned* shared, unsigned* of_blocks
     return v;
 }
 
-/// 16 random bits for each of V neighbours from an index on, two at once. WHOLE: the index is a multiple of V, which is 4, 8 or 16.
+/// 16 random bits for each of V neighbours from an index on, two in a word. WHOLE: the index is a multiple of V, which is 4, 8 or 16.
 template <int V, bool WHOLE>
 struct Drawn {
     int seed;

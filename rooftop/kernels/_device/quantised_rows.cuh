@@ -1,8 +1,8 @@
-// Rows whose values are in registers, as codes and scales: for kernels that compute what they quantise.
+// Quantises rows whose values are in registers: for kernels that fuse a computation with quantisation.
 #pragma once
 #include "quantised_groups.cuh"
 
-/// Sum over LANES neighbouring threads, lanes of a warp or the whole block; the same in all of them. `shared` has 32 words.
+/// Sum over LANES neighbouring threads (lanes of a warp, or the whole block); all of them get it. `shared` has 32 words.
 template <int LANES, int THREADS>
 __device__ float sum_over_lanes(float v, float* shared) {
 #pragma unroll
@@ -19,7 +19,7 @@ __device__ float sum_over_lanes(float v, float* shared) {
     return v;
 }
 
-/// Sum and largest size over LANES neighbouring threads, at one barrier. `shared` has 64 words.
+/// Sum and largest magnitude over LANES neighbouring threads, with one barrier. `shared` has 64 words.
 template <int LANES, int THREADS>
 __device__ inline void sum_and_largest(float& sum, unsigned& most, unsigned* shared) {
 #pragma unroll
@@ -39,16 +39,16 @@ __device__ inline void sum_and_largest(float& sum, unsigned& most, unsigned* sha
     }
 }
 
-/// The largest over LANES neighbouring threads, a NaN above all; the same in all of them. `shared` has 32 words.
+/// The maximum over LANES neighbouring threads, NaN above all; all of them get it. `shared` has 32 words.
 template <int LANES, int THREADS>
 __device__ float largest_over_lanes(float v, unsigned* shared) {
     const unsigned bits = __float_as_uint(v);
-    const unsigned key = v != v ? 0xffffffffu : bits & 0x80000000u ? ~bits : bits | 0x80000000u;  // rises with the number
+    const unsigned key = v != v ? 0xffffffffu : bits & 0x80000000u ? ~bits : bits | 0x80000000u;  // monotonic in the number
     const unsigned most = over_lanes<LANES, THREADS>(key, shared);
     return __uint_as_float(most == 0xffffffffu ? 0x7fffffffu : most & 0x80000000u ? most & 0x7fffffffu : ~most);
 }
 
-/// SIZE neighbours, V in this thread, times the Hadamard matrix of Sylvester's order over sqrt(SIZE): sums and differences at distances 1, 2, 4, ...
+/// SIZE neighbours, V in this thread, times the Hadamard matrix in Sylvester's order over sqrt(SIZE): sums and differences at distances 1, 2, 4, ...
 template <int SIZE, int V>
 __device__ inline void rotate_pack(Held<float, V>& y) {
 #pragma unroll
@@ -74,7 +74,7 @@ __device__ inline void rotate_pack(Held<float, V>& y) {
     for (int i = 0; i < V; ++i) y.w[i] = __float_as_uint(__fmul_rn(y[i], PART));
 }
 
-/// V elements of T at `from`, as floats; `left` of them where not WHOLE, zeros beyond.
+/// Loads V elements of T at `from` as floats; if not WHOLE, the first `left` of them and zeros.
 template <bool WHOLE, typename T, int V>
 __device__ inline void load_floats(Held<float, V>& to, const T* from, int left) {
     Held<T, V> held;
@@ -84,7 +84,7 @@ __device__ inline void load_floats(Held<float, V>& to, const T* from, int left) 
     for (int i = 0; i < V; ++i) to.w[i] = __float_as_uint(held[i]);
 }
 
-/// As load_floats, of what all rows read again.
+/// Like load_floats, for data that all rows read: it stays in the cache.
 template <bool WHOLE, typename T, int V>
 __device__ inline void load_shared_floats(float (&to)[V], const T* from, int left) {
     Held<T, V> held;
@@ -94,17 +94,18 @@ __device__ inline void load_shared_floats(float (&to)[V], const T* from, int lef
     for (int i = 0; i < V; ++i) to[i] = held[i];
 }
 
-/// What numbers that a kernel computed with an error are multiplied by in place of a division: that error, far larger, is part of the contract. Stochastic: a little
-/// less, so that the largest does not pass the largest code.
+/// Computed numbers are multiplied by this reciprocal, not divided: the contract allows their own error, which is far larger. Stochastic: slightly less than
+/// the reciprocal, so that the largest number does not pass the largest code.
 template <int F, int ROUND>
 struct Times {
     float part;
     __device__ float operator()(float x) const { return x * part; }
 };
 
-/// The codes and scales of row `row` of length L, of which this thread has packs lane, lane + LANES, ... of V elements, zeros beyond L; its numbers are y times
-/// `by_all`. GROUP: lanes whose packs share a scale, 1 to 32; 0: all of the row. All threads call it; `there`: whether the row is one. KNOWN: `known` is the row's
-/// largest size, as bits; where it is infinite or NaN it is found again. EXACT: y is exact (and by_all 1), so it is divided by the scale and not multiplied.
+/// The codes and scales of row `row` of length L, of which this thread has packs lane, lane + LANES, ... of V elements, zeros past L; the numbers are y times
+/// `by_all`. GROUP: lanes whose packs share a scale, 1 to 32; 0: the whole row. All threads call it; `there`: whether the row exists. KNOWN: `known` is the
+/// row's largest magnitude, as bits; if it is infinite or NaN it is computed again. EXACT: y is
+/// exact (and by_all 1), so it is divided by the scale, not multiplied by its reciprocal.
 template <int F, int S, int ROUND, int V, int PIECES, int LANES, int THREADS, int GROUP, bool WHOLE, bool KNOWN = false, bool EXACT = false>
 __device__ inline void write_row(const Held<float, V> (&y)[PIECES], bool there, long long row, int L, const float* over, unsigned char* codes,
                                  typename ScaleType<S>::Stored* scale, int seed, unsigned* shared, float by_all = 1.f, unsigned known = 0) {
@@ -116,7 +117,7 @@ __device__ inline void write_row(const Held<float, V> (&y)[PIECES], bool there, 
     const int across = GROUP ? (L + GROUP * V - 1) / (GROUP * V) : 1;
     const auto zeros = [](int) { return X::MIDDLE; };
     constexpr float LESS = ROUND == STOCHASTIC ? 1.f - 0x1p-22f : 1.f;
-    if constexpr (GROUP && (PIECES & (PIECES - 1)) == 0 && has_clean<F, ROUND, true>()) {  // each scale found by one lane
+    if constexpr (GROUP && (PIECES & (PIECES - 1)) == 0 && has_clean<F, ROUND, true>()) {  // each scale is computed by one lane
         using Shared = Exchange<GROUP, PIECES>;
         constexpr int KEPT = Shared::KEPT;
         unsigned largest[PIECES];
@@ -176,7 +177,7 @@ __device__ inline void write_row(const Held<float, V> (&y)[PIECES], bool there, 
             most = __float_as_uint(fabsf(__uint_as_float(most) * by_all));
         }
         const bool unclean = most >= INFINITE_BITS;
-        if (OF > 32 ? unclean : __any_sync(~0u, unclean)) {  // once more, without infinities and NaN
+        if (OF > 32 ? unclean : __any_sync(~0u, unclean)) {  // again, without infinities and NaN
             most = 0;
 #pragma unroll
             for (int p = part; p < part + EACH; ++p) {

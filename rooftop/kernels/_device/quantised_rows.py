@@ -1,5 +1,5 @@
-"""Shared by the launches of kernels that quantise the rows that they compute (quantised_rows.cuh): some lanes, a warp or a block process a row,
-in packs of 8 elements, 16 of 6 bits, 4 if rows are not whole packs."""
+"""Shared by the launches of kernels that quantise rows they have computed (quantised_rows.cuh): some lanes, a warp or a block process a row, in packs of 8
+elements (16 for 6 bits, 4 if rows are not whole packs)."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ VALUES = 32  # of a row in a thread's registers
 
 
 def layout(p: Problem, x: str, read: Sequence[str], turned: int = 0) -> dict[str, Any] | str:
-    """vec, lanes, pieces, threads, group, whole for rows [N, L] of `x`; or why not. read: the tensors of the shape of `x`. turned: neighbours that
-    are computed together."""
+    """vec, lanes, pieces, threads, group, whole for rows [N, L] of `x`; or the reason why they are not supported. read: the tensors with the shape of `x`.
+    turned: neighbours that are computed together."""
     n, length = p[x].shape
     f = element(p)
     whole = f.bytes(length) * 8 == length * f.bits and length % (16 if f.bits == 6 else 8) == 0 and p["codes"].align >= 16

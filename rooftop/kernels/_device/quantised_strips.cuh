@@ -1,5 +1,5 @@
-// Columns that share scales: a strip of them is held in shared memory, so that many bytes are in flight while registers stay free. A thread reads only what it
-// copied itself, so the strip needs no barrier.
+// Groups of columns that share scales. A strip of them is held in shared memory, so that many bytes are in flight while registers stay free. A thread reads
+// only what it copied itself, so the strip needs no barrier.
 #pragma once
 #include <cuda_pipeline.h>
 
@@ -7,15 +7,15 @@
 
 extern __shared__ __align__(128) unsigned char strip_memory[];
 
-/// The place of a thread in a strip of PACKS packs of V columns: every HIGH-th row from `r` on, below `last`, of the pack that begins at column `c`.
+/// A thread's position in a strip of PACKS packs of V columns: every HIGH-th row from `r` on, below `last`, of the pack that starts at column `c`.
 template <typename T, int V, int PACKS, int THREADS>
 struct Strip {
     static constexpr int HIGH = THREADS / PACKS, WORDS = Held<T, V>::WORDS, ABREAST = PACKS * WORDS, WIDE = PACKS * V, QUADS = WORDS / 4;
-    static constexpr int FOLDED = PACKS < 32 ? THREADS / 32 : HIGH;  // rows of maxima once a warp's lanes have folded theirs
+    static constexpr int FOLDED = PACKS < 32 ? THREADS / 32 : HIGH;  // rows of maxima after the lanes of each warp have reduced theirs
     int pack = threadIdx.x % PACKS, row = threadIdx.x / PACKS;
 
     __device__ uint4* at(int r) const { return reinterpret_cast<uint4*>(strip_memory) + (r * PACKS + pack) * QUADS; }
-    /// Rows of a matrix whose pack begins at `x`, `count` of them in the strip.
+    /// Rows of a matrix whose pack starts at `x`; `count` of them are in the strip.
     __device__ void ask(const T* x, long long xs, int count) const {
 #pragma unroll 4
         for (int r = row; r < count; r += HIGH) {
@@ -32,7 +32,7 @@ struct Strip {
             held.w[4 * i] = v.x, held.w[4 * i + 1] = v.y, held.w[4 * i + 2] = v.z, held.w[4 * i + 3] = v.w;
         }
     }
-    /// This thread's maxima of its columns, over all rows of the block that other threads of its warp have too, to `maxima` [side][FOLDED][ABREAST].
+    /// Writes this thread's maxima of its columns, reduced over the rows of the other threads of its warp, to `maxima` [side][FOLDED][ABREAST].
     template <bool SYMMETRIC>
     __device__ void maxima(unsigned* maxima, int count, bool cleaned) const {
         Most<T> above[WORDS], below[WORDS];

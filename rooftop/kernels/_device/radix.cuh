@@ -3,30 +3,30 @@
 #include "chain.cuh"
 #include "order.cuh"
 
-/// Shared memory of a block of THREADS beside its entries.
+/// Shared memory of a block of THREADS, besides its entries.
 template <int THREADS>
 struct Ranking {
-    unsigned counters[THREADS / 32][256];  // of each warp: first how often a digit came, then where its first goes within the digit
-    unsigned base[256];                    // where a digit's first goes in the tile
+    unsigned counters[THREADS / 32][256];  // of each warp: first the count of each digit, then the place of its first entry within the digit
+    unsigned base[256];  // the place in the tile of a digit's first entry
     unsigned sums[8];
 };
 
-/// A thread's ITEMS entries lie 32 apart, a warp's one after another: entry i of lane l of warp w stands at w · 32 ITEMS + 32 i + l.
+/// A thread's ITEMS entries are 32 apart, a warp's are consecutive: entry i of lane l of warp w is at w · 32 ITEMS + 32 i + l.
 template <int ITEMS>
 __device__ unsigned standing(int i) { return threadIdx.x / 32 * (32 * ITEMS) + i * 32 + threadIdx.x % 32; }
 
-/// Blocks of a multiprocessor: 1024 threads of 64 registers, or fewer of more where keys and places need them.
+/// Resident blocks a multiprocessor: 1024 threads of 64 registers, or fewer threads if keys and places need more registers.
 template <typename K>
 constexpr int blocks_of(int threads, int items) {
     const int most = items <= (sizeof(K) == 8 ? 6 : 12) ? 1024 : threads == 384 ? 768 : 512;
     return most > threads ? most / threads : 1;
 }
 
-/// The digit by which the largest key comes first.
+/// The digit for which the largest key comes first.
 template <typename K>
 __device__ unsigned digit_of(K key, int shift) { return 255 - static_cast<unsigned>(key >> shift & 255); }
 
-/// 256 numbers, one of each of the first 256 threads, summed up before it. Every thread of the block calls it; blocks of 64 and 128 take several turns.
+/// Exclusive prefix sum of 256 numbers, one of each of the first 256 threads. All threads of the block call it; blocks of 64 and 128 threads loop.
 template <int THREADS>
 __device__ void sums_before(unsigned* v, unsigned* sums) {  // v: shared, in place
     constexpr int EACH = THREADS >= 256 ? 1 : 256 / THREADS, USED = 256 / EACH;
@@ -53,7 +53,7 @@ __device__ void sums_before(unsigned* v, unsigned* sums) {  // v: shared, in pla
     __syncthreads();
 }
 
-/// Adds to `place` where each entry of a tile goes by one digit; entries alike keep their order.
+/// Adds to `place` the place of each entry of a tile when sorted by one digit; stable.
 template <int THREADS, int ITEMS, typename K>
 __device__ void rank(const K (&key)[ITEMS], int shift, unsigned (&place)[ITEMS], Ranking<THREADS>& s) {
     constexpr int WARPS = THREADS / 32;
@@ -99,7 +99,7 @@ __device__ void rank(const K (&key)[ITEMS], int shift, unsigned (&place)[ITEMS],
 
 extern __shared__ __align__(16) unsigned char sorting_memory[];
 
-/// A row of at most THREADS · ITEMS elements a block, at most 65536.
+/// One block for a row of at most THREADS · ITEMS elements, at most 65536.
 template <typename T, int THREADS, int ITEMS>
 __global__ void __launch_bounds__(THREADS, blocks_of<key_of<T>>(THREADS, ITEMS))
     sort_rows(const bits_of<T>* __restrict__ x, long long xs, unsigned n, const void* __restrict__ lengths, int wide, unsigned sense, unsigned first, unsigned count,
@@ -113,11 +113,11 @@ __global__ void __launch_bounds__(THREADS, blocks_of<key_of<T>>(THREADS, ITEMS))
     const bits_of<T>* r = x + row * xs;
     const unsigned length = length_of(lengths, wide, row, n);
     K key[ITEMS];
-    unsigned place[ITEMS];  // the lower half; the upper one is the index
+    unsigned place[ITEMS];  // place in the lower half, index in the upper half
 #pragma unroll
     for (int i = 0; i < ITEMS; ++i) {
         const unsigned p = standing<ITEMS>(i);
-        place[i] = p << 16, key[i] = p < length ? to_key<T>(r[p], sense) : 0;  // what stands for nothing comes last, and stays last at each digit
+        place[i] = p << 16, key[i] = p < length ? to_key<T>(r[p], sense) : 0;  // padding comes last, and stays last at each digit
     }
 #pragma unroll 1
     for (int shift = 0; shift < key_bits<T>; shift += 8) {
@@ -139,7 +139,7 @@ __global__ void __launch_bounds__(THREADS, blocks_of<key_of<T>>(THREADS, ITEMS))
     }
 }
 
-/// The entries of a tile: the row's elements (FIRST) or what the digit before left, [rows, n].
+/// The entries of a tile: elements of the row (FIRST), or the output of the pass before, [rows, n].
 template <typename T, bool FIRST, int THREADS, int ITEMS>
 __device__ void tile_keys(key_of<T> (&key)[ITEMS], unsigned from, unsigned length, const bits_of<T>* r, const key_of<T>* keys, unsigned sense) {
 #pragma unroll
@@ -150,7 +150,7 @@ __device__ void tile_keys(key_of<T> (&key)[ITEMS], unsigned from, unsigned lengt
     }
 }
 
-/// How often each digit comes in each tile: counts[row][digit][tile].
+/// Histograms: how often each digit occurs in each tile, counts[row][digit][tile].
 template <typename T, bool FIRST, int THREADS, int ITEMS>
 __global__ void __launch_bounds__(THREADS, blocks_of<key_of<T>>(THREADS, ITEMS))
     radix_count(const bits_of<T>* __restrict__ x, long long xs, unsigned n, const void* __restrict__ lengths, int wide, unsigned sense, int shift, unsigned tiles,
@@ -171,7 +171,7 @@ __global__ void __launch_bounds__(THREADS, blocks_of<key_of<T>>(THREADS, ITEMS))
     for (unsigned d = threadIdx.x; d < 256; d += THREADS) counts[(row * 256ll + d) * tiles + tile] = histogram[d];
 }
 
-/// The counts of a row's digit, a warp each, summed up before each tile; the sum of all to totals[row][digit]. `lists`: rows · 256.
+/// Prefix sums over the tiles of a row's digit, one warp each; the total goes to totals[row][digit]. `lists`: rows · 256.
 __global__ void __launch_bounds__(256) radix_scan(unsigned* __restrict__ counts, unsigned lists, unsigned tiles, unsigned* __restrict__ totals) {
     constexpr int EACH = 8;  // loads in flight
     const unsigned list = blockIdx.x * 8 + threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -198,7 +198,7 @@ __global__ void __launch_bounds__(256) radix_scan(unsigned* __restrict__ counts,
     if (lane == 0) totals[list] = before;
 }
 
-/// A tile's entries to where they go by one digit; after the LAST, results.
+/// Scatters a tile's entries to their places by one digit; after the LAST digit, writes results.
 template <typename T, bool FIRST, bool LAST, int THREADS, int ITEMS>
 __global__ void __launch_bounds__(THREADS, blocks_of<key_of<T>>(THREADS, ITEMS))
     radix_scatter(const bits_of<T>* __restrict__ x, long long xs, unsigned n, const void* __restrict__ lengths, int wide, unsigned sense, int shift, unsigned tiles,
@@ -208,7 +208,7 @@ __global__ void __launch_bounds__(THREADS, blocks_of<key_of<T>>(THREADS, ITEMS))
     using K = key_of<T>;
     constexpr unsigned TILE = THREADS * ITEMS;
     __shared__ Ranking<THREADS> s;
-    __shared__ unsigned start[256];  // where a digit's first entry of this tile goes in the row
+    __shared__ unsigned start[256];  // place in the row of the first entry of this tile with each digit
     K* keys = reinterpret_cast<K*>(sorting_memory);
     unsigned* at = reinterpret_cast<unsigned*>(keys + TILE);
     const unsigned row = blockIdx.x / tiles, tile = blockIdx.x % tiles, from = tile * TILE;

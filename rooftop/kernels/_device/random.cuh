@@ -14,7 +14,7 @@ __device__ inline unsigned random_bits(unsigned seed, unsigned long long index) 
     return random_mix(first ^ (seed + static_cast<unsigned>(index >> 32) * 0x7FEB352Du));
 }
 
-/// Random words for rounding, 16 bits an element: those of the eight elements from 8 * block on are the halves of words 0 to 3, low half first.
+/// Random words for rounding, 16 bits an element: the bits of elements 8 * block to 8 * block + 7 are the halves of words 0 to 3, low half first.
 struct RandomWords {
     unsigned first;
     __device__ RandomWords(unsigned seed, unsigned long long block)

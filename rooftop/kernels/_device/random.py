@@ -17,7 +17,7 @@ def _mix(h):  # type: ignore[no-untyped-def]
 
 @triton.jit
 def random_bits(seed, index):  # type: ignore[no-untyped-def]
-    """uint32 bits; `seed` a 32-bit number, `index` int64, or uint32 where no element lies beyond 2^32, which saves the high half."""
+    """uint32 random bits; `seed` a 32-bit number, `index` int64, or uint32 if all elements are below 2^32, which saves the high half."""
     key = tl.full((), seed, tl.int32).to(tl.uint32, bitcast=True)
     first = _mix(index.to(tl.uint32) ^ (key * tl.full((), 0x9E3779B9, tl.uint32)))
     if index.dtype == tl.int64:
@@ -27,7 +27,7 @@ def random_bits(seed, index):  # type: ignore[no-untyped-def]
 
 @triton.jit
 def kept(seed, row, column, C, THRESHOLD: tl.constexpr, SHORT: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Whether element [row, column] of C columns stays (row int64); THRESHOLD from rooftop/ops/_random.py. SHORT: there are at most 2^32."""
+    """Whether dropout keeps element [row, column] of C columns (row int64); THRESHOLD from rooftop/ops/_random.py. SHORT: there are at most 2^32 elements."""
     if SHORT:
         return random_bits(seed, (row * C).to(tl.uint32) + column.to(tl.uint32)) >= tl.full((), THRESHOLD, tl.uint32)
     return random_bits(seed, row * C + column) >= tl.full((), THRESHOLD, tl.uint32)

@@ -1,7 +1,8 @@
-// Memory that the ranks of a group share, and their synchronisation: a flag for each block and rank in every rank's memory, written by the others.
+// Memory shared by the ranks of a group, and their synchronisation: a flag for each block and rank in every rank's memory, written by the others.
 #pragma once
 
-/// The ranks' rooms. HERE: one device plays all ranks, whose rooms lie one after another; else a table of the addresses under which this GPU sees them.
+/// The ranks' buffers ("rooms"). HERE: one device plays all ranks, and their rooms are consecutive; else a table of the addresses at which this GPU sees
+/// them.
 template <bool HERE>
 struct Rooms {
     unsigned char* first;
@@ -13,21 +14,21 @@ struct Rooms {
     }
 };
 
-constexpr int MET = 0, LATE = 1, OTHER_CALL = 2;  // how a meeting ends
+constexpr int MET = 0, LATE = 1, OTHER_CALL = 2;  // results of a meeting (a barrier between ranks)
 constexpr unsigned SPOILT = 0xffffffffu;
-constexpr int MOST_RANKS = 16, BLOCKS = 256;  // for which a room has flags
+constexpr int MOST_RANKS = 16, BLOCKS = 256;  // the most ranks and blocks for which a room has flags
 constexpr long long FLAGS = BLOCKS * MOST_RANKS * 8;  // their bytes
 
-/// Block b of each rank waits for block b of all others. What their threads wrote before is seen after. Flags are the first words of a room, 64 bits:
-/// [block][rank], the meeting's number in the low half and in the high half `call`, which all ranks must agree about. All threads come; all get the answer.
-/// `patience`: nanoseconds, after which the others are given up. `fault`: where a failure is written, for the host and for this rank's other blocks.
+/// A barrier between ranks: block b of each rank waits for block b of all others; memory written before it is visible after it. Flags are the first words of
+/// a room, 64 bits each: [block][rank], the meeting's number in the low half and `call` in the high half, which all ranks must agree on. All threads call it;
+/// all get the result. `patience`: a timeout in nanoseconds. `fault`: where a failure is written, for the host and for this rank's other blocks.
 template <typename Room>
 __device__ inline int meet(const Room& rooms, int rank, int ranks, unsigned number, unsigned call, bool spoilt, long long patience, volatile int* fault) {
     __shared__ int answer;
     if (threadIdx.x == 0) answer = MET;
     __syncthreads();
     if (threadIdx.x < ranks) {
-        __threadfence_system();  // what the block wrote, which the barrier has put before this, comes before the flag
+        __threadfence_system();  // the block's writes (ordered before this by the barrier) become visible before the flag
         const int other = threadIdx.x;
         const unsigned said = spoilt ? SPOILT : call;
         volatile unsigned long long* theirs = reinterpret_cast<volatile unsigned long long*>(rooms(other)) + blockIdx.x * MOST_RANKS + rank;

@@ -9,15 +9,15 @@ from typing import Any
 from rooftop.comm.wire import WIRES, message_bytes, stripe
 from rooftop.core.spec import DTYPES, Launch, Meta, Problem
 
-THREADS, CHUNK, BLOCKS, RANKS = 512, 1024, 256, 16  # CHUNK: elements of a warp at a time; BLOCKS, RANKS: for which there are flags
-WARPS = 4  # of a block that have a chunk before another block is begun: small tensors are spread out
+THREADS, CHUNK, BLOCKS, RANKS = 512, 1024, 256, 16  # CHUNK: elements that a warp processes at a time; BLOCKS, RANKS: the most for which there are flags
+WARPS = 4  # warps of a block that have a chunk before another block is used: small tensors use several blocks
 FLAGS = BLOCKS * RANKS * 8  # bytes
 PATIENCE = 20_000_000_000  # nanoseconds
 KINDS = {"bf16": 0, "fp8": 1, "int8": 2, "int4": 3}
 
 
 def blocks(count: int, most: int) -> int:
-    """So many that WARPS of each have a chunk, `most` at most."""
+    """Blocks: so many that WARPS of each have a chunk, at most `most`."""
     return max(1, min(most, -(-count // (CHUNK * WARPS))))
 
 
@@ -37,7 +37,7 @@ def launch(
     shots: int, count: int, ranks: int, dtype: str, wire: str, group: int, rotated: bool, stochastic: bool, most: int, *, rank: int | None = None,
     second: int = 0, room: int = 0, call: int = 1, seed: Any = "seed", patience: int = PATIENCE,
 ) -> Launch:  # fmt: skip
-    """`rank`: of several GPUs, of which `table` has the rooms; None: this device plays all. `second`, `room`: of a larger room than `sizes` says."""
+    """`rank`: for several GPUs, whose rooms are in `table`; None: this device plays all ranks. `second`, `room`: of a larger room than `sizes` gives."""
     message, after, whole = sizes(count, ranks, wire, group, shots)
     here = rank is None
     args: dict[str, tuple[str, Any]] = {
@@ -54,7 +54,7 @@ def launch(
 
 @dataclass(frozen=True)
 class How:
-    """How elements travel, as the kernels' template arguments have it."""
+    """The wire format as template arguments."""
 
     wire: str
     group: int
@@ -71,7 +71,7 @@ def encode_rows(
     how: How, dtype: str, rows: int, count: int, most: int, size: int, blocks_most: int, *, x: str, messages: str, tensors: int = 1, start: int = 0,
     seed: Any = "seed",
 ) -> Launch:  # fmt: skip
-    """Tensors of `most` elements, in `rows` rows of `count`, as messages of `size` elements each."""
+    """Encodes tensors of `most` elements, in `rows` rows of `count`, as messages of `size` elements each."""
     args = {"count": ("i64", count), "most": ("i64", most), "size": ("i64", size), "x": ("ptr", x), "messages": ("ptr", messages), "seed": ("i32", seed)}
     said = (DTYPES[dtype].cuda, KINDS[how.wire], how.group, how.rotated, how.stochastic)
     return _launch("encode_rows", said, (blocks(size, blocks_most), rows, tensors), {**args, "start": ("i64", start)})
@@ -80,7 +80,7 @@ def encode_rows(
 def add_messages(
     how: How, ranks: int, size: int, stride: int, blocks_most: int, *, messages: str, sums: str, rows: int = 1, start: int = 0, seed: Any = "seed"
 ) -> Launch:
-    """For each of `rows` messages: it and those that lie `stride` bytes apart behind it, of `ranks` ranks, as the message of their sum."""
+    """For each of `rows` messages: adds the messages of `ranks` ranks, `stride` bytes apart, and encodes the sum as a message."""
     args: dict[str, tuple[str, Any]] = {
         "ranks": ("i32", ranks), "size": ("i64", size), "stride": ("i64", stride), "messages": ("ptr", messages), "sums": ("ptr", sums), "seed": ("i32", seed),
     }  # fmt: skip
@@ -90,7 +90,7 @@ def add_messages(
 def decode_rows(
     how: How, dtype: str, ranks: int, rows: int, count: int, most: int, size: int, stride: int, blocks_most: int, *, messages: str, out: str, tensors: int = 1
 ) -> Launch:
-    """Tensors of `most` elements, in `rows` rows of `count`: each row the sum of `ranks` messages of `size` elements, `stride` bytes apart."""
+    """Decodes tensors of `most` elements, in `rows` rows of `count`: each row is the sum of `ranks` messages of `size` elements, `stride` bytes apart."""
     args = {
         "ranks": ("i32", ranks), "count": ("i64", count), "most": ("i64", most), "size": ("i64", size), "stride": ("i64", stride),
         "messages": ("ptr", messages), "out": ("ptr", out),

@@ -3,7 +3,7 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
-/// A word of so many bytes.
+/// An unsigned integer of so many bytes.
 template <int BYTES>
 struct Raw;
 template <> struct Raw<16> { using type = uint4; };
@@ -17,11 +17,11 @@ struct Sixteen { static constexpr bool ANY = false, BRAIN = false; };
 template <> struct Sixteen<__half> { static constexpr bool ANY = true, BRAIN = false; };
 template <> struct Sixteen<__nv_bfloat16> { static constexpr bool ANY = true, BRAIN = true; };
 
-/// V neighbouring elements of T, at an address that is a multiple of their bytes (of 16 where they are more).
+/// V neighbouring elements of T, at an address that is a multiple of their bytes (of 16 if they are more than 16 bytes).
 template <typename T, int V>
 struct Row {
     static constexpr int BYTES = V * sizeof(T), WORD = BYTES < 16 ? BYTES : 16, WORDS = BYTES / WORD;
-    static constexpr bool BRAIN = Sixteen<T>::BRAIN, PAIRS = Sixteen<T>::ANY && V % 2 == 0;  // two of 16 bits are converted together
+    static constexpr bool BRAIN = Sixteen<T>::BRAIN, PAIRS = Sixteen<T>::ANY && V % 2 == 0;  // two 16-bit elements are converted together
     using W = typename Raw<WORD>::type;
     W w[WORDS];
 
@@ -69,31 +69,31 @@ struct Row {
     }
 };
 
-/// Element i of int32 or (wide) int64 numbers.
+/// Element i of an array of int32 or (wide) int64.
 __device__ inline long long whole(const void* p, bool wide, long long i) {
     return wide ? static_cast<const long long*>(p)[i] : static_cast<const int*>(p)[i];
 }
 
-/// The lanes of a head of D elements, of which the first R are rotated: ROT lanes that rotate, each two packs of V elements, then lanes that copy the
+/// The lanes of a head of D elements, of which the first R are rotated: first ROT lanes that rotate two packs of V elements each, then lanes that copy the
 /// COPY packs after them, two each.
 template <int V, int ROT, int COPY>
 struct Lanes {
     static constexpr int R = 2 * ROT * V, SIDE = (COPY + 1) / 2, N = ROT + SIDE;
-    /// Where the two packs of a lane begin. A lane that copies may have the first alone.
+    /// Where the two packs of a lane start. The last lane that copies may have only one.
     __device__ static int first(int lane) { return lane < ROT ? lane * V : R + (lane - ROT) * V; }
     __device__ static int second(int lane) { return lane < ROT ? (ROT + lane) * V : R + (SIDE + lane - ROT) * V; }
     __device__ static bool pair(int lane) { return lane < ROT || SIDE + lane - ROT < COPY; }
 };
 
-/// Which angle (of R / 2) turns element i of the two packs of a lane that rotates. `half`: element e goes with e + R / 2, so both packs have the same V
-/// angles. Interleaved: 2e goes with 2e + 1, so each pack has V / 2 of its own; packs of one element are the two of a pair.
+/// Which angle (of R / 2) rotates element i of a lane's two packs. `half`: element e is paired with e + R / 2, so both packs have the same V angles.
+/// Interleaved: 2e is paired with 2e + 1, so each pack has its own V / 2 angles; packs of one element are the two elements of a pair.
 template <bool HALF, int V, int ROT>
 __device__ int angle_of(int lane, int i) {
     if (HALF || V == 1) return lane * V + i;
     return (i < V / 2 ? lane : ROT + lane) * (V / 2) + i % (V / 2 > 0 ? V / 2 : 1);
 }
 
-/// The lanes' places where packs of one element are the two of an interleaved pair.
+/// The lanes' positions if packs of one element are the two elements of an interleaved pair.
 template <bool HALF, int V, int ROT, int COPY>
 struct Places : Lanes<V, ROT, COPY> {
     using L = Lanes<V, ROT, COPY>;
@@ -127,7 +127,8 @@ __device__ void read_angles(const C* cos, const C* sin, long long step, int lane
     }
 }
 
-/// The same, made: angle i is position · theta^(-2i / R). In double up to the part of a turn that is left, so that far positions are as good as near ones.
+/// The same, computed: angle i is position · theta^(-2i / R). In double until the angle is reduced to a fraction of a turn, so that large positions are as
+/// accurate as small ones.
 template <bool HALF, int V, int ROT>
 __device__ void make_angles(double position, double log2_theta, int lane, float (&c)[V], float (&s)[V]) {
     constexpr double PI = 3.14159265358979323846;
@@ -139,7 +140,7 @@ __device__ void make_angles(double position, double log2_theta, int lane, float 
     }
 }
 
-/// (a, b) by the angle, each product and sum rounded as torch rounds them.
+/// Rotates (a, b) by the angle; each product and sum is rounded as in torch.
 __device__ inline void turn(float& a, float& b, float c, float s) {
     const float x = __fsub_rn(__fmul_rn(a, c), __fmul_rn(b, s));
     b = __fadd_rn(__fmul_rn(b, c), __fmul_rn(a, s));

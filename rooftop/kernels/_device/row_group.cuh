@@ -1,8 +1,8 @@
 // Rows too long for one block: each block of a group has a slice, and the blocks exchange the statistics of their slices through global memory.
 //
-// All blocks of the grid are resident (a cooperative launch), so that they may wait for one another. A message is one word of 64 bits, a float and the
-// number of its row: one store, so it needs no fence. The mail begins as zeros, which are of no row. Messages of row k are read LAG rows later, when they
-// have long arrived; a block that sends row k knows that all have read row k - 2 LAG - 2, whose place in the mail it takes.
+// All blocks of the grid are resident (a cooperative launch), so they may wait for each other. A message is one 64-bit word, a float and the number of its
+// row: one store, so it needs no fence. The mailbox starts as zeros, which belong to no row. Messages of row k are read LAG rows later, when they have
+// usually arrived; a block that sends row k knows that all have read row k - 2 LAG - 2, whose slot in the mailbox it reuses.
 #pragma once
 #include "rows.cuh"
 
@@ -20,9 +20,10 @@ struct Mail {
     __device__ void send(int k, int which, float v) const {
         word(k, which * blocks + rank) = static_cast<unsigned long long>(k + 1) << 32 | __float_as_uint(v);
     }
-    /// One word a thread, which may not have arrived yet: asked for early, so that its way from the L2 lies under other work.
+    /// Loads one word a thread, which may not have arrived yet; issued early, so that its L2 latency is hidden.
     __device__ unsigned long long look(int k) const { return threadIdx.x < WORDS * blocks ? word(k, threadIdx.x) : 0; }
-    /// All of row k's mail -> inbox[which][block], by all threads; to be read after a barrier. The block has WORDS * blocks threads or more.
+    /// Waits for all messages of row k and writes them to inbox[which][block]; called by all threads, to be read after a barrier. The block has at least
+    /// WORDS * blocks threads.
     __device__ void take(int k, unsigned long long looked, float (&inbox)[WORDS][GROUP_MOST]) const {
         const bool mine = threadIdx.x < WORDS * blocks;
         while (__any_sync(~0u, mine && looked >> 32 != k + 1)) looked = look(k);
@@ -30,7 +31,7 @@ struct Mail {
     }
 };
 
-/// Elements of a row that block `rank` of a group has.
+/// The number of a row's elements that block `rank` of a group has.
 template <typename T, int VECTORS, bool ALIGNED>
 __device__ int elements_of_block(const Row<T, VECTORS, ALIGNED>& row, int rank) {
     int n = 0;

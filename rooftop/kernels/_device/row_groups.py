@@ -20,28 +20,28 @@ from rooftop.core.spec import Launch, Meta, Problem
 THREADS = 512
 MAIL_ROWS = 8
 GROUP_MOST = 128
-OVERHEAD = 128  # vectors that a block moves while it waits for a round's barrier
-STATIC = 6 * 1024  # bytes of shared memory beside the ring, at most
+OVERHEAD = 128  # vectors that a block moves in the time of an iteration's barrier
+STATIC = 6 * 1024  # bytes of shared memory besides the ring, at most
 
 
 @dataclass(frozen=True)
 class LongRows:
-    """What decides."""
+    """What the choice depends on."""
 
     count: int
     vectors: int  # of a row of one tensor
     aligned: bool
-    period: int  # rows so far apart lie equally far from a 16-byte boundary
+    period: int  # rows this far apart have the same offset from a 16-byte boundary
     tensors: int  # read, of each row
-    kept: int  # of a row's length, kept in shared memory
+    kept: int  # row tensors that stay in shared memory
     words: int  # of a message
     sms: int
-    shared: int  # bytes a block may have
+    shared: int  # bytes of shared memory that a block may have
     most: int = 4  # vectors a thread
 
 
 def of(p: Problem, row: Meta, tensors: Sequence[Meta], read: int, kept: int, words: int) -> LongRows:
-    """The rows of `row` [R, C, ...]; `tensors` must lie on 16 bytes, with whole vectors a row, for it to have no singles."""
+    """For the rows of `row` [R, C, ...]; if all of `tensors` are aligned to 16 bytes with whole vectors a row, there are no single elements."""
     of_vector = 16 // row.itemsize
     aligned = row.shape[1] % of_vector == 0 and all(_aligned(m) for m in tensors)
     period = 1 if aligned or row.shape[0] == 1 else 16 // gcd(16, row.strides[0] * row.itemsize)
@@ -63,12 +63,12 @@ def refuses(r: LongRows, row: Meta) -> str | None:
 
 
 def ring(r: LongRows, threads: int, vectors: int, stages: int) -> int:
-    """Bytes, as row_ring.cuh lays them out: the rows, what is kept, the singles."""
+    """Bytes, in the layout of row_ring.cuh: the rows, the tensors that stay, the single elements."""
     return threads * (16 * vectors * (stages * r.tensors + r.kept) + (0 if r.aligned else 4 * stages * r.tensors))
 
 
 def groups(r: LongRows, blocks: int) -> int:
-    """Of so many blocks: whole periods of groups, and no more than have a row."""
+    """The number of groups of so many blocks: a multiple of the period, and no more than have a row."""
     fit = r.sms // blocks
     return min(fit // r.period, -(-r.count // r.period)) * r.period
 
@@ -92,12 +92,12 @@ def _cost(r: LongRows, c: Mapping[str, int]) -> int:
 
 
 def choose(r: LongRows) -> dict[str, int] | None:
-    """The config, or None where a row is too long for all blocks together."""
+    """The config, or None if a row is too long for all blocks together."""
     return min(_candidates(r), key=lambda c: _cost(r, c), default=None)
 
 
 def configs(r: LongRows) -> list[dict[str, int]]:
-    """What tuning may try: the cheapest ten, and fewer stages."""
+    """The configs for tuning: the cheapest ten, and fewer stages."""
     found = sorted(_candidates(r), key=lambda c: _cost(r, c))[:10]
     return found + [{**c, "stages": 4, "lag": 1} for c in found if c["stages"] > 4]
 
@@ -107,7 +107,7 @@ def mail(r: LongRows, blocks: int) -> Meta:
 
 
 def launch(r: LongRows, config: Mapping[str, int], kernel: str, args: Mapping[str, Any], types: Sequence[str]) -> Launch:
-    """The cooperative launch; the kernel takes `period`, `blocks` and the mail after `args`."""
+    """The cooperative launch; the kernel's arguments `period`, `blocks` and the mailbox follow `args`."""
     blocks, threads = config["blocks"], config["threads"]
     more = {"period": r.period, "blocks": blocks, "mail": "mail"}
     shared = ring(r, threads, config["vectors"], config["stages"])

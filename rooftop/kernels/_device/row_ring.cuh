@@ -1,15 +1,15 @@
-// Rows in flight to a persistent kernel: a ring in shared memory that cp.async fills several rows ahead. A thread copies what it alone reads, so no
-// barrier guards the ring.
+// The prefetch of a persistent kernel: a ring buffer in shared memory that cp.async fills several rows ahead. A thread reads only what it copied itself, so
+// the ring needs no barrier.
 #pragma once
 #include <cuda_pipeline.h>
 
 #include "rows.cuh"
 
-// On 128 bytes: cp.async to a destination that is not asks the L2 for each line two or three times.
+// Aligned to 128 bytes: with a less aligned destination, cp.async requests each line two or three times from the L2.
 extern __shared__ __align__(128) uint4 ring[];
 
-/// Which rows a team takes: the k-th is first + k * step. Rows `period` apart lie equally far from a 16-byte boundary, and a team takes rows of one phase
-/// alone, row % period: so its columns are the same in each. Place p of `places` (blocks, or groups of blocks; whole periods of them) has `teams` teams.
+/// Which rows a team takes: the k-th is first + k * step. Rows `period` apart have the same offset from a 16-byte boundary, and a team takes rows with one
+/// offset (row % period), so its columns are the same in each. Place p of `places` (blocks, or groups of blocks; a multiple of the period) has `teams` teams.
 struct Walk {
     int phase, first, step, count;
     __device__ Walk(int R, int period, int p, int places, int team, int teams) : phase(p % period) {
@@ -18,16 +18,16 @@ struct Walk {
     }
 };
 
-/// One thread's vectors and single of each row that its team takes: STAGES rows of TENSORS tensors, and KEPT tensors of a row's length that are kept, such
-/// as the weight. `row` says where they lie; it is located by the first tensor.
+/// One thread's vectors and single element of each row of its team: STAGES rows of TENSORS tensors in the ring, and KEPT tensors that stay, such as the
+/// weight. `row`: the position of the thread's vectors, computed for the first tensor.
 template <typename T, int VECTORS, int STAGES, int TENSORS, int KEPT, bool ALIGNED>
 struct Ring {
     using P = Pack<T>;
     static constexpr int N = P::N;
     Row<T, VECTORS, ALIGNED> row;
-    const T *ahead[TENSORS], *next[TENSORS];  // rows: that cp.async asks for next; after this one
+    const T *ahead[TENSORS], *next[TENSORS];  // pointers to rows: the next that cp.async copies; the one after the current
     long long step[TENSORS];                  // elements from one row of the team to its next
-    int filled = 0, now = 0;                  // stages: filled next; of the row that is worked on
+    int filled = 0, now = 0;  // stages of the ring: filled next; of the current row
     float coming[TENSORS] = {}, kept_single[KEPT + 1] = {};
 
     __device__ uint4* slot(int stage, int tensor, int i) const { return ring + ((stage * TENSORS + tensor) * VECTORS + i) * blockDim.x + threadIdx.x; }
@@ -36,12 +36,12 @@ struct Ring {
         float* const singles = reinterpret_cast<float*>(ring + (STAGES * TENSORS + KEPT) * VECTORS * blockDim.x);
         return singles[(now * TENSORS + tensor) * blockDim.x + threadIdx.x];
     }
-    /// Of the row that is worked on.
+    /// Vector i of the current row.
     __device__ uint4* at(int tensor, int i) const { return slot(now, tensor, i); }
     __device__ void widen(int tensor, int i, float (&f)[N]) const { P::widen(*at(tensor, i), f); }
     __device__ void widen_kept(int which, int i, float (&f)[N]) const { P::widen(*kept(which, i), f); }
 
-    /// use(v) of this thread's elements of the row of the first tensor.
+    /// Calls use(v) for this thread's elements of the current row of the first tensor.
     template <typename Use>
     __device__ void each(const Use& use) const {
         float v[N];
@@ -63,7 +63,7 @@ struct Ring {
         }
         if (row.has_single()) kept_single[which] = static_cast<float>(of_columns[row.single_column()]);
     }
-    /// The first STAGES - 1 rows of the walk in flight.
+    /// Prologue: starts the copies of the first STAGES - 1 rows.
     __device__ void begin(const Walk& walk, const T* const* tensors, const long long* strides) {
 #pragma unroll
         for (int t = 0; t < TENSORS; ++t) {
@@ -73,7 +73,7 @@ struct Ring {
         }
         for (int k = 0; k < STAGES - 1; ++k) fetch(k < walk.count);
     }
-    /// Asks for the next row, where there is one, and closes a group of cp.async either way.
+    /// Starts the copy of the next row, if there is one, and commits a group of cp.async in any case.
     __device__ void fetch(bool there) {
 #pragma unroll
         for (int t = 0; t < TENSORS; ++t) {
@@ -91,7 +91,8 @@ struct Ring {
         __pipeline_commit();
         filled = filled + 1 < STAGES ? filled + 1 : 0;
     }
-    /// Singles are too small for cp.async: they come through a register, one row ahead. Those of this row; `there`: whether there is one after it.
+    /// Single elements are too small for cp.async: they are loaded to a register, one row ahead. Returns those of this row; `there`: whether there is a next
+    /// row.
     __device__ void take_singles(bool there) {
         if (!row.has_single()) return;
 #pragma unroll

@@ -20,7 +20,7 @@ struct Row {
     uint4 packs[VECTORS];           // this thread's vectors; zeros past the end of the row
     float single;                   // and its single element
 
-    /// Sets where the row lies; accesses no memory. With columns == 0 nothing is read or written later.
+    /// Sets the position of the row; accesses no memory. With columns == 0 nothing is read or written later.
     __device__ void locate(const T* row, int columns, int its_thread, int its_team) {
         thread = its_thread, team = its_team, head = singles = 0, single = 0;
         if (!ALIGNED) head = min(columns, static_cast<int>(-reinterpret_cast<unsigned long long>(row) % 16 / sizeof(T)));

@@ -1,4 +1,5 @@
-// One draw from each row, one block per row: from a sorted list of the first, by sums of the row's chunks, or by a search digit by digit.
+// One draw from each row, one block a row: from a sorted list of the most likely elements, by prefix sums of chunks of the row, or by a digit-by-digit
+// search.
 #pragma once
 #include "random.cuh"
 #include "sampling.cuh"
@@ -8,7 +9,7 @@ namespace draws {
 
 constexpr int THREADS = 256, WARPS = THREADS / 32, LIST = 1024, CHUNKS = 1024;
 
-/// The shared memory of a block beside the entries of its selection.
+/// The shared memory of a block, besides the entries of its selection.
 struct Sampling {
     Selecting selecting;
     Sum sums[CHUNKS], warps[WARPS], found[4];
@@ -16,8 +17,8 @@ struct Sampling {
     Sum histogram[256];
 };
 
-/// Of n <= EACH · THREADS numbers `of(i)`, where the sum goes past a bar, a share `u` of 2^64 of all: i, and in `rest` the bar less the sum before i.
-/// Nobody where all are 0.
+/// Of n <= EACH · THREADS numbers `of(i)`, the first i whose inclusive prefix sum exceeds a fraction `u` (in units of 2^-64) of the total; `rest`: that bound
+/// less the sum before i. NOBODY if all numbers are 0.
 template <int EACH, typename Of>
 __device__ unsigned past(Of of, Sum u, Sum& rest, Sampling& s) {
     Sum own[EACH], sum = 0, all;
@@ -41,7 +42,7 @@ __device__ unsigned past(Of of, Sum u, Sum& rest, Sampling& s) {
     return static_cast<unsigned>(s.found[0]);
 }
 
-/// `look` at the row's elements, ITEMS a thread at a time; the next are in flight meanwhile.
+/// Calls `look` for the row's elements, ITEMS a thread at a time, with the next loads in flight.
 template <typename From, typename Look>
 __device__ void stream(From from, Look look) {
     const unsigned rounds = from.rounds();
@@ -53,8 +54,8 @@ __device__ void stream(From from, Look look) {
     }
 }
 
-/// The entry with which the first in order come to `need` of what they measure, key by key and then index by index; (key, index) as kth_entry has it.
-/// 1 <= need <= the measure of all.
+/// The entry at which the cumulated measure of the entries in order reaches `need`, digit by digit of the key and then of the index; (key, index) as in
+/// kth_entry. 1 <= need <= the total measure.
 template <typename T, typename From, typename Of>
 __device__ void bound(const From& from, Of of, Sum need, unsigned after_key, unsigned after_index, Sampling& s, unsigned& key, unsigned& index) {
     key = 0, index = 0;
@@ -67,7 +68,7 @@ __device__ void bound(const From& from, Of of, Sum need, unsigned after_key, uns
 #pragma unroll
             for (int j = 0; j < From::ITEMS; ++j) {
                 const unsigned k = now.key(j), i = now.index(j);
-                if (i == NOBODY || before(after_key, after_index, k, i)) continue;  // none, or left out before
+                if (i == NOBODY || before(after_key, after_index, k, i)) continue;  // none, or excluded before
                 const bool there = by_key ? level == 0 || k >> (shift + 8) == key >> (shift + 8) : k == key && (shift == 24 || i >> (shift + 8) == index >> (shift + 8));
                 const Sum v = there ? of(k) : 0;
                 if (v != 0) atomicAdd(&s.histogram[by_key ? 255 - (k >> shift & 255) : i >> shift & 255], v);
@@ -84,14 +85,14 @@ __device__ void bound(const From& from, Of of, Sum need, unsigned after_key, uns
         else index |= digit << shift;
         const bool whole = need == s.found[2];
         __syncthreads();
-        if (whole) {  // all that have these digits belong to it
+        if (whole) {  // all elements with these digits are included
             index = by_key ? NOBODY : index | ((1u << shift) - 1);
             return;
         }
     }
 }
 
-/// One of the first `m` of the list, in the order of their indices, with the weights in s.sums.
+/// Draws one of the first `m` of the list, in the order of their indices, with the weights in s.sums.
 __device__ unsigned from_list(unsigned m, Sum u, Sampling& s) {
     constexpr int EACH = LIST / THREADS;
     unsigned own[EACH];
@@ -101,7 +102,7 @@ __device__ unsigned from_list(unsigned m, Sum u, Sampling& s) {
 #pragma unroll
     for (int j = 0; j < EACH; ++j) {
         const unsigned i = j * THREADS + threadIdx.x;
-        if (i < m) s.keys[i] = ~own[j], s.indices[i] = i;  // entries now: the lowest index first, and where its weight lies
+        if (i < m) s.keys[i] = ~own[j], s.indices[i] = i;  // reuse the list for entries: the lowest index first, and the position of its weight
     }
     sort_entries<unsigned, THREADS>(s.keys, s.indices, m);
     Sum rest;
@@ -109,7 +110,7 @@ __device__ unsigned from_list(unsigned m, Sum u, Sampling& s) {
     return at == NOBODY ? NOBODY : ~s.keys[at];
 }
 
-/// What a logit weighs, as Weigh has it, by the hardware's power of two: 2^-21 of a weight beside expf. For draws of all elements of a row.
+/// The weight of a logit, like Weigh, by the hardware's exp2: relative error 2^-21 compared with expf. For draws from all elements of a row.
 struct Shares {
     float most, scale, least;  // the largest logit; log2(e) / temperature; min_p
 
@@ -117,19 +118,19 @@ struct Shares {
         const float y = x == most ? 0.0f : (x - most) * scale;
         float w;
         asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(w) : "f"(y));
-        return w >= least ? Weigh<float>::units(w) : 0;  // NaN: 0
+        return w >= least ? Weigh<float>::units(w) : 0;  // 0 for NaN
     }
 };
 
-/// The largest logit of a row, and the lowest index at which it stands; -infinity where all are masked.
+/// The largest logit of a row, and the lowest index at which it occurs; -infinity if all are masked.
 template <typename T, typename From>
 __device__ float largest(const From& from, unsigned& index, Sampling& s) {
     float best = __int_as_float(0xff800000);
-    unsigned at = 0;  // the first round in which this thread saw it
+    unsigned at = 0;  // the first iteration in which this thread saw it
     stream(from, [&](const From& now, unsigned round) {
         float most = best;
 #pragma unroll
-        for (int j = 0; j < From::ITEMS; ++j) most = fmaxf(most, number<T>(now.bits(j)));  // the other one, where one is NaN
+        for (int j = 0; j < From::ITEMS; ++j) most = fmaxf(most, number<T>(now.bits(j)));  // fmaxf returns the other one if one is NaN
         if (most > best) best = most, at = round;
     });
     float top = best;
@@ -142,7 +143,7 @@ __device__ float largest(const From& from, unsigned& index, Sampling& s) {
 #pragma unroll
     for (int w = 0; w < WARPS; ++w) top = fmaxf(top, warps[w]);
     if (best == top && top > __int_as_float(0xff800000)) {
-        const unsigned first = at * From::ROUND - from.off() + threadIdx.x * From::N;  // of that round; wraps before the first element
+        const unsigned first = at * From::ROUND - from.off() + threadIdx.x * From::N;  // of that iteration; wraps around before the first element
 #pragma unroll 1
         for (int j = 0; j < From::ITEMS; ++j) {
             const unsigned p = first + j / From::N * THREADS * From::N + j % From::N;
@@ -157,7 +158,7 @@ __device__ float largest(const From& from, unsigned& index, Sampling& s) {
     return top;
 }
 
-/// One of all elements of a row that reach min_p, or (`greedy`) the largest: two reads.
+/// Draws one of all elements of a row that reach min_p, or (`greedy`) the largest: two reads of the row.
 template <typename T>
 __device__ void whole_row(const bits_of<T>* r, unsigned n, float temperature, float min_p, Sum u, bool greedy, long long* out, Sampling& s) {
     using From = FromRow<T, THREADS, 4>;
@@ -169,7 +170,7 @@ __device__ void whole_row(const bits_of<T>* r, unsigned n, float temperature, fl
         return;
     }
     const Shares weight{top, 1.4426950408889634f / temperature, min_p};
-    const unsigned each = (from.rounds() + CHUNKS - 1) / CHUNKS, lane = threadIdx.x % 32;  // rounds of a chunk
+    const unsigned each = (from.rounds() + CHUNKS - 1) / CHUNKS, lane = threadIdx.x % 32;  // iterations of a chunk
     for (unsigned c = threadIdx.x; c < CHUNKS; c += THREADS) s.sums[c] = 0;
     __syncthreads();
     stream(from, [&](const From& now, unsigned round) {
@@ -187,7 +188,7 @@ __device__ void whole_row(const bits_of<T>* r, unsigned n, float temperature, fl
     const unsigned first = static_cast<unsigned>(max(0ll, own_first)), end = static_cast<unsigned>(max(0ll, min(static_cast<long long>(n), own_first + each * From::ITEMS)));
     Sum own = 0;
     for (unsigned i = first; i < end; ++i) own += weight(number<T>(r[i]));
-    Sum upto = sum_upto<THREADS>(own, s.warps, all) - own;  // of the chunk, before what this thread has
+    Sum upto = sum_upto<THREADS>(own, s.warps, all) - own;  // of the chunk, before this thread's part
     if (rest < upto || rest >= upto + own) return;
     for (unsigned i = first; i < end; ++i) {
         upto += weight(number<T>(r[i]));
@@ -198,7 +199,8 @@ __device__ void whole_row(const bits_of<T>* r, unsigned n, float temperature, fl
     }
 }
 
-/// A block a row. ALL: all draws; else those where a list decides (bit 0 of `only`) and those of whole rows (bit 1); others are left to another launch.
+/// One block a row. ALL: all kinds of draws; else those that a list decides (bit 0 of `only`) and those from whole rows (bit 1); other rows are left to
+/// another launch.
 template <typename T, bool ALL>
 __global__ void __launch_bounds__(THREADS, 2)
     sample_rows(const bits_of<T>* __restrict__ logits, long long xs, unsigned n, unsigned capacity, int index_bits, float temperature, int top_k, float top_p, float min_p,
@@ -229,7 +231,7 @@ __global__ void __launch_bounds__(THREADS, 2)
         if (threadIdx.x == 0) out[row] = -1;
         return;
     }
-    if (k > 1 || limit == 1) {  // a list
+    if (k > 1 || limit == 1) {  // a list is enough
         Sum own[EACH], upto, sum = 0, total = 0;
 #pragma unroll
         for (int j = 0; j < EACH; ++j) {
@@ -238,7 +240,7 @@ __global__ void __launch_bounds__(THREADS, 2)
         }
         upto = sum_upto<THREADS>(sum, s.warps, total) - sum;
         Sum whole = total;
-        if (ALL && !listed && held < n) {  // of the whole row, or of its top_k: a nucleus may end beyond the list
+        if (ALL && !listed && held < n) {  // from the whole row, or from its top_k: a nucleus (top_p) may end beyond the list
             Sum more = 0;
             stream(from, [&](const From& now, unsigned) {
 #pragma unroll
@@ -248,7 +250,7 @@ __global__ void __launch_bounds__(THREADS, 2)
         }
         const Sum share = nucleus ? static_cast<Sum>(ceil(static_cast<double>(whole) * top_p)) : whole;
         const Sum need = share > 0 ? share : 1;
-        // of a top_k beyond the list `whole` is not that of the first top_k
+        // if top_k exceeds the list, `whole` is not the total of the first top_k
         if (listed || ((total >= need || held == n) && !(limit < n && held < n))) {
 #pragma unroll
             for (int j = 0; j < EACH; ++j) {
@@ -265,7 +267,7 @@ __global__ void __launch_bounds__(THREADS, 2)
         }
     }
     if constexpr (ALL) {
-        unsigned last_key = 0, last_index = NOBODY;  // the last in order that may be drawn
+        unsigned last_key = 0, last_index = NOBODY;  // the last entry in order that may be drawn
         if (limit < n) bound<T>(from, [](unsigned) { return Sum(1); }, limit, 0, NOBODY, s, last_key, last_index);
         if (nucleus) {
             const unsigned from_key = last_key, from_index = last_index;
@@ -283,7 +285,7 @@ __global__ void __launch_bounds__(THREADS, 2)
             bound<T>(from, [&](unsigned key) { return weigh.all(key); }, need, from_key, from_index, s, last_key, last_index);
         }
         const auto weight = [&](unsigned key, unsigned i) { return before(last_key, last_index, key, i) ? Sum(0) : weigh(key); };
-        const unsigned each = (from.rounds() + CHUNKS - 1) / CHUNKS, lane = threadIdx.x % 32;  // rounds of a chunk
+        const unsigned each = (from.rounds() + CHUNKS - 1) / CHUNKS, lane = threadIdx.x % 32;  // iterations of a chunk
         for (unsigned c = threadIdx.x; c < CHUNKS; c += THREADS) s.sums[c] = 0;
         __syncthreads();
         stream(from, [&](const From& now, unsigned round) {
@@ -301,7 +303,7 @@ __global__ void __launch_bounds__(THREADS, 2)
         const unsigned first = static_cast<unsigned>(max(0ll, own_first)), end = static_cast<unsigned>(max(0ll, min(static_cast<long long>(n), own_first + each * From::ITEMS)));
         Sum own = 0;
         for (unsigned i = first; i < end; ++i) own += weight(to_key<T>(r[i], NAN_SMALLEST), i);
-        Sum upto = sum_upto<THREADS>(own, s.warps, all) - own;  // of the chunk, before what this thread has
+        Sum upto = sum_upto<THREADS>(own, s.warps, all) - own;  // of the chunk, before this thread's part
         if (rest < upto || rest >= upto + own) return;
         for (unsigned i = first; i < end; ++i) {
             upto += weight(to_key<T>(r[i], NAN_SMALLEST), i);

@@ -4,7 +4,7 @@
 
 using Sum = unsigned long long;
 
-/// The sum of v over this thread and those before it; `all`: over the block. `warps`: shared, THREADS / 32.
+/// Inclusive prefix sum of v over the threads; `all`: the total of the block. `warps`: shared, THREADS / 32.
 template <int THREADS>
 __device__ Sum sum_upto(Sum v, Sum* warps, Sum& all) {
     const unsigned lane = threadIdx.x % 32;
@@ -26,24 +26,24 @@ __device__ Sum sum_upto(Sum v, Sum* warps, Sum& all) {
     return before + v;
 }
 
-/// What an element weighs. Keys are those of the largest first, NaN last.
+/// The weight of an element. Keys: those of the order with the largest first, NaN last.
 template <typename T>
 struct Weigh {
-    unsigned masked;             // the key of -infinity: it and what lies below is never drawn
+    unsigned masked;  // the key of -infinity: it and everything below it is never drawn
     float most, inverse, least;  // the largest logit; 1 / temperature; min_p
 
     __device__ Weigh(unsigned top_key, float temperature, float min_p)
         : masked(to_key<T>(last_value<T>(0), NAN_SMALLEST)), most(number<T>(Order<T>::down(top_key))), inverse(1.0f / temperature), least(min_p) { }
     /// (logit - largest) / temperature: 0 for the largest, NaN where masked.
     __device__ float scaled(float x) const { return x == most ? 0.0f : (x - most) * inverse; }
-    /// In units of 2^-32 of a share w of the largest's, rounded down.
+    /// The weight in units of 2^-32 for a share w of the largest one's, rounded down.
     __device__ static Sum units(float w) { return static_cast<Sum>(__float2uint_rz(w * 4294967296.0f)) + (w >= 1.0f); }
-    /// Whatever min_p.
+    /// Without min_p.
     __device__ Sum all(unsigned key) const { return key <= masked ? 0 : units(expf(scaled(number<T>(Order<T>::down(key))))); }
     __device__ Sum operator()(unsigned key) const {
         const float w = key <= masked ? 0.0f : expf(scaled(number<T>(Order<T>::down(key))));
         return w >= least ? units(w) : 0;
     }
-    /// Of a logit that is not masked.
+    /// The weight of a logit that is not masked.
     __device__ float share(float x) const { return expf(scaled(x)); }
 };

@@ -1,19 +1,20 @@
-// The first k of each row in order, exactly: a row is read once, and elements that are not behind the k-th of those seen so far are kept in shared memory.
+// The first k of each row in order, exactly. A row is read once; elements that are not behind the k-th of those seen so far are kept in shared memory.
 #pragma once
 #include "chain.cuh"
 #include "entries.cuh"
 #include "order.cuh"
 
-constexpr unsigned PLACED = 192;  // entries at most that are counted rather than sorted
-constexpr int SELECT_ITEMS = 8;  // entries of a list that a thread takes in a round
+constexpr unsigned PLACED = 192;  // up to so many entries are sorted by counting
+constexpr int SELECT_ITEMS = 8;  // entries of a list that a thread loads in an iteration
 
-/// Shared memory of a block beside its entries.
+/// Shared memory of a block, besides its entries.
 struct Selecting {
     unsigned histogram[256], found[3], kept, added[3];
 };
 
-/// The k-th of the entries that `each` shows, 1 <= k <= their number, digit by digit of 8 bits, or one behind it that no entry lies between. `each(look)`
-/// calls `look(key, index)` with the key of every entry of this thread and what gives its index, which is `index_bits` wide. Every thread of the block gets it.
+/// Radix select: the k-th of the entries that `each` enumerates, 1 <= k <= their number, by digits of 8 bits; or an entry behind it with no entry between.
+/// `each(look)` calls `look(key, index)` for every entry of this thread, where index() gives its index of `index_bits` bits. All threads of the block get the
+/// result.
 template <typename K, int BITS, int THREADS, typename Each>
 __device__ void kth_of(Each each, unsigned k, int index_bits, Selecting& s, K& key, unsigned& index) {
     key = 0, index = 0;
@@ -33,7 +34,7 @@ __device__ void kth_of(Each each, unsigned k, int index_bits, Selecting& s, K& k
             }
         });
         __syncthreads();
-        if (threadIdx.x < 32) {  // lane l has the digits 255 - 8 l and seven below
+        if (threadIdx.x < 32) {  // lane l has digits 255 - 8 l and the seven below
             unsigned own[8], sum = 0;
 #pragma unroll
             for (int j = 0; j < 8; ++j) own[j] = s.histogram[255 - 8 * threadIdx.x - j], sum += own[j];
@@ -58,7 +59,7 @@ __device__ void kth_of(Each each, unsigned k, int index_bits, Selecting& s, K& k
         k -= s.found[1];
         if (by_key) key |= static_cast<K>(digit) << shift;
         else index |= (255 - digit) << shift;
-        if (k == in_digit) {  // all that have these digits belong to the first k
+        if (k == in_digit) {  // all entries with these digits are among the first k
             if (by_key) index = NOBODY;
             else index |= shift == 0 ? 0 : (1u << shift) - 1;
             return;
@@ -70,7 +71,7 @@ __device__ void kth_of(Each each, unsigned k, int index_bits, Selecting& s, K& k
     }
 }
 
-/// As kth_of, of n entries in shared memory.
+/// Like kth_of, for n entries in shared memory.
 template <typename K, int BITS, int THREADS>
 __device__ void kth_entry(const K* keys, const unsigned* indices, unsigned n, unsigned k, int index_bits, Selecting& s, K& key, unsigned& index) {
     const auto each = [&](auto look) {
@@ -79,13 +80,13 @@ __device__ void kth_entry(const K* keys, const unsigned* indices, unsigned n, un
     kth_of<K, BITS, THREADS>(each, k, index_bits, s, key, index);
 }
 
-/// Keeps the first k of n > k entries, in no order, at the front. Those that come later are kept if they are not behind (key, index).
+/// Moves the first k of n > k entries, unordered, to the front. Later entries are kept if they are not behind (key, index).
 template <typename K, int BITS, int THREADS>
 __device__ void keep_first(K* keys, unsigned* indices, unsigned n, unsigned k, int index_bits, Selecting& s, K& key, unsigned& index) {
     constexpr int EACH = 4;
     kth_entry<K, BITS, THREADS>(keys, indices, n, k, index_bits, s, key, index);
     if (threadIdx.x == 0) s.kept = 0;
-    for (unsigned from = 0; from < n; from += EACH * THREADS) {  // what is written lies below what is yet to be read
+    for (unsigned from = 0; from < n; from += EACH * THREADS) {  // writes are at lower places than the reads still to come
         K v[EACH];
         unsigned at[EACH], kept = 0;
 #pragma unroll
@@ -109,7 +110,7 @@ __device__ void keep_first(K* keys, unsigned* indices, unsigned n, unsigned k, i
 }
 
 template <int ITEMS, typename V>
-__device__ V picked(const V* of, int i) {  // of registers: by a tree of choices
+__device__ V picked(const V* of, int i) {  // v[i] of registers, by a tree of selections
     V v[ITEMS];
 #pragma unroll
     for (int j = 0; j < ITEMS; ++j) v[j] = of[j];
@@ -121,21 +122,21 @@ __device__ V picked(const V* of, int i) {  // of registers: by a tree of choices
     return v[0];
 }
 
-/// `count` elements of a row from `begin` on, wherever they lie, in packs of 16 bytes; U packs a thread in a round.
+/// `count` elements of a row from `begin` on, at any alignment, in packs of 16 bytes; U packs a thread in an iteration.
 template <typename T, int THREADS, int PACKS = sizeof(T) == 2 ? 2 : 4>
 struct FromRow {
     static constexpr int N = 16 / sizeof(T), U = PACKS, ITEMS = N * U, ROUND = THREADS * ITEMS;
     using K = key_of<T>;
-    const bits_of<T>* x;  // the first of them
+    const bits_of<T>* x;  // the first element
     unsigned begin, count, sense, tie, first;
 
-    /// Elements of the first pack that lie before the first of them.
+    /// Elements of the first pack that lie before the range.
     __device__ unsigned off() const { return reinterpret_cast<unsigned long long>(x) % 16 / sizeof(T); }
     __device__ unsigned rounds() const { return count == 0 ? 0 : (count + off() + ROUND - 1) / ROUND; }
     uint4 v[U];
 
     __device__ void fetch(unsigned round) {
-        first = round * ROUND - off() + threadIdx.x * N;  // wraps before the first element
+        first = round * ROUND - off() + threadIdx.x * N;  // wraps around before the first element
 #pragma unroll
         for (int u = 0; u < U; ++u) {
             const unsigned p = first + u * THREADS * N;
@@ -148,7 +149,7 @@ struct FromRow {
         }
     }
     __device__ bits_of<T> bits(int i) const { return reinterpret_cast<const bits_of<T>*>(&v[i / N])[i % N]; }
-    /// The bit i of elements that may reach `key`: all that do, and where keys are those of floats NaN besides, which takes fewer instructions than to ask.
+    /// A bit mask of elements that may reach `key`: all that do, and for floats NaN too, which saves instructions.
     __device__ unsigned near(K key) const {
         unsigned found = 0;
         if constexpr (Order<T>::FLOAT) {
@@ -161,26 +162,26 @@ struct FromRow {
         }
         return found;
     }
-    /// Key and index of an element that is not known where this is compiled.
+    /// Key and index of an element whose register is not known at compile time.
     __device__ void one(int i, K& key, unsigned& at) const {
-        at = index(i);  // read again, from the L1 as a rule: registers cannot be indexed
+        at = index(i);  // read again, normally from the L1: registers cannot be indexed
         key = at == NOBODY ? 0 : to_key<T>(x[(at ^ tie) - begin], sense);
     }
-    /// Has the compiler find keys and indices again where they are used, which takes fewer registers than to keep them.
+    /// Makes the compiler recompute keys and indices where they are used, which takes fewer registers than keeping them.
     __device__ void forget() {
         asm volatile("" : "+r"(first));
 #pragma unroll
         for (int u = 0; u < U; ++u) asm volatile("" : "+r"(v[u].x), "+r"(v[u].y), "+r"(v[u].z), "+r"(v[u].w));
     }
     __device__ K key(int i) const { return to_key<T>(bits(i), sense); }
-    /// Its index in the row; NOBODY where there is none.
+    /// The index in the row; NOBODY for padding.
     __device__ unsigned index(int i) const {
         const unsigned p = first + i / N * THREADS * N + i % N;
         return p < count ? (p + begin) ^ tie : NOBODY;
     }
 };
 
-/// Entries as another launch left them.
+/// Entries written by another launch.
 template <typename T, int THREADS>
 struct FromLists {
     static constexpr int ITEMS = SELECT_ITEMS;
@@ -212,7 +213,7 @@ struct FromLists {
 
 extern __shared__ __align__(16) unsigned char selecting_memory[];
 
-/// A key that at least k elements of a round reach, k <= THREADS: the k-th largest of the threads' own largest. `shared` has room for THREADS.
+/// A threshold that at least k elements of an iteration reach, k <= THREADS: the k-th largest of the threads' maxima. `shared` has room for THREADS.
 template <typename K, int THREADS, typename From>
 __device__ K first_bar(const From& now, unsigned k, K* shared) {
     constexpr int PACK = 16 / sizeof(K);
@@ -222,7 +223,7 @@ __device__ K first_bar(const From& now, unsigned k, K* shared) {
     for (int i = 0; i < From::ITEMS; ++i) most = now.index(i) != NOBODY && now.key(i) > most ? now.key(i) : most;
     shared[threadIdx.x] = most;
     __syncthreads();
-    unsigned rank = 0;  // threads whose largest comes before this one's, or is the same and of a lower thread
+    unsigned rank = 0;  // threads whose maximum is larger, or equal and of a lower thread
 #pragma unroll 2
     for (unsigned t = 0; t < THREADS; t += PACK) {
         const Pack p = *reinterpret_cast<const Pack*>(shared + t);
@@ -237,25 +238,25 @@ __device__ K first_bar(const From& now, unsigned k, K* shared) {
     return bar;
 }
 
-/// The first k of what `from` has, at the front of `keys` and `indices` in no order; how many there are is returned. `LOOSE`: some more, PLACED at most.
+/// The first k of `from`, unordered, at the front of `keys` and `indices`; returns their number. LOOSE: a few more than k, at most PLACED.
 template <typename T, int THREADS, bool LOOSE, typename From>
 __device__ unsigned select(From from, unsigned rounds, unsigned k, unsigned capacity, int index_bits, key_of<T>* keys, unsigned* indices, Selecting& s) {
     using K = key_of<T>;
     constexpr unsigned ROUND = THREADS * From::ITEMS;
     constexpr int BITS = key_bits<T>;
     K key = 0;
-    unsigned index = NOBODY, held = 0;  // the entries that an element must come before to be kept; entries so far
+    unsigned index = NOBODY, held = 0;  // the entry that an element must precede to be kept; the number of entries so far
     if (threadIdx.x < 3) s.added[threadIdx.x] = 0;
     __syncthreads();
 #pragma unroll 1
     for (unsigned next = 0; next <= rounds; ++next) {
         From now = from;
-        if (next < rounds) from.fetch(next);  // in flight while the round before is looked at
+        if (next < rounds) from.fetch(next);  // in flight while this iteration is processed
         if (next == 0) continue;
         const unsigned round = next - 1;
         if (round == 0 && k <= THREADS) key = first_bar<K, THREADS>(now, k, keys), index = NOBODY;
         unsigned near = now.near(key);
-        if (!__any_sync(~0u, __popc(near) > 2)) {  // most rounds: one element here and there
+        if (!__any_sync(~0u, __popc(near) > 2)) {  // most iterations: few elements are kept
             while (near != 0) {
                 K v;
                 unsigned at;
@@ -301,7 +302,7 @@ __device__ unsigned select(From from, unsigned rounds, unsigned k, unsigned capa
     return held;
 }
 
-/// The `held` first of a row, of k asked for, to where they go.
+/// Writes the first `held` of a row, of k requested, as results.
 template <typename T, int THREADS>
 __device__ void write_results(const Results<T>& results, key_of<T>* keys, unsigned* at, unsigned held, unsigned k) {
     if (held <= PLACED) {
@@ -311,7 +312,7 @@ __device__ void write_results(const Results<T>& results, key_of<T>* keys, unsign
         for (unsigned i = held + threadIdx.x; i < k; i += THREADS) results.none(i);
         return;
     }
-    if (results.mask == nullptr && results.count == 1 && k > 1) {  // the k-th alone: what comes last of them
+    if (results.mask == nullptr && results.count == 1 && k > 1) {  // only the k-th is wanted: the last of them
         if (held == k && results.first == k - 1) {
             last_entry<key_of<T>, THREADS>(keys, at, held);
             if (threadIdx.x == 0) results.put(k - 1, keys[0], at[0]);
@@ -327,7 +328,7 @@ __device__ void write_results(const Results<T>& results, key_of<T>* keys, unsign
     }
 }
 
-/// As write_results, to a list of k entries for another launch.
+/// Like write_results, to a list of k entries for another launch.
 template <typename K, int THREADS>
 __device__ void write_list(K* keys, unsigned* at, unsigned held, unsigned k, K* __restrict__ list_keys, unsigned* __restrict__ list_indices) {
     if (held > k) {
@@ -339,14 +340,14 @@ __device__ void write_list(K* keys, unsigned* at, unsigned held, unsigned k, K* 
     for (unsigned i = threadIdx.x; i < k; i += THREADS) list_keys[i] = i < held ? keys[i] : 0, list_indices[i] = i < held ? at[i] : NOBODY;
 }
 
-// Threads that a multiprocessor is to hold. Before sm_90 the compiler takes more registers: with the 96 that 640 threads leave, it spills.
+// Threads resident on a multiprocessor. Before sm_90 the compiler uses more registers: with the 96 that 640 threads leave, it spills.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
 constexpr int RESIDENT = 512;
 #else
 constexpr int RESIDENT = 640;
 #endif
 
-/// `splits` blocks a row, `per` elements of it each. One block a row: results; more: lists [rows, splits, k] for select_lists.
+/// `splits` blocks a row with `per` elements each. One block a row writes results; several write lists [rows, splits, k] for select_lists.
 template <typename T, int THREADS>
 __global__ void __launch_bounds__(THREADS, THREADS == 64 ? 8 : RESIDENT / THREADS)
     select_rows(const bits_of<T>* __restrict__ x, long long xs, unsigned n, const void* __restrict__ lengths, int wide, unsigned k, unsigned splits, unsigned per,
@@ -370,7 +371,7 @@ __global__ void __launch_bounds__(THREADS, THREADS == 64 ? 8 : RESIDENT / THREAD
     write_results<T, THREADS>(results, keys, at, held, k);
 }
 
-/// As select_rows, of lists: `n` entries of each row, `per` of them a block.
+/// Like select_rows, for lists: `n` entries of each row, `per` of them a block.
 template <typename T, int THREADS>
 __global__ void __launch_bounds__(THREADS, THREADS == 64 ? 8 : RESIDENT / THREADS)
     select_lists(const key_of<T>* __restrict__ in_keys, const unsigned* __restrict__ in_indices, unsigned n, unsigned k, unsigned splits, unsigned per, unsigned capacity,
@@ -395,7 +396,7 @@ __global__ void __launch_bounds__(THREADS, THREADS == 64 ? 8 : RESIDENT / THREAD
     write_results<T, THREADS>(results, keys, at, held, k);
 }
 
-/// Rows of at most 32 R elements, a warp each: a bitonic network in registers. Lane l has the places R l to R l + R - 1.
+/// Rows of at most 32 R elements, one warp each: a bitonic network in registers. Lane l has places R l to R l + R - 1.
 template <typename T, int R>
 __global__ void __launch_bounds__(128)
     warp_rows(const bits_of<T>* __restrict__ x, long long xs, unsigned rows, unsigned n, const void* __restrict__ lengths, int wide, unsigned sense, unsigned tie,
@@ -423,7 +424,7 @@ __global__ void __launch_bounds__(128)
                     const K other = __shfl_xor_sync(~0u, key[j], step / R);
                     const unsigned at = __shfl_xor_sync(~0u, index[j], step / R);
                     const unsigned place = lane * R + j;
-                    const bool mine_first = ((place & size) == 0) == ((place & step) == 0);  // the lower place of a falling pair takes the first
+                    const bool mine_first = ((place & size) == 0) == ((place & step) == 0);  // whether this place takes the entry that is first in order
                     if (before(other, at, key[j], index[j]) == mine_first) key[j] = other, index[j] = at;
                 }
             } else {
@@ -445,7 +446,7 @@ __global__ void __launch_bounds__(128)
 #pragma unroll
     for (int j = 0; j < R; ++j) {
         const unsigned place = lane * R + j, i = j * 32 + lane;
-        if (mask != nullptr) {  // every element has a place here, so that all of the mask is written
+        if (mask != nullptr) {  // every element has a place here, so the whole mask is written
             if (index[j] != NOBODY) mask[row * static_cast<long long>(n) + (index[j] ^ tie)] = (place - first < count) == (marks != 0);
             if (i >= length && i < n) mask[row * static_cast<long long>(n) + i] = 0;
         } else if (index[j] != NOBODY) {
@@ -457,7 +458,7 @@ __global__ void __launch_bounds__(128)
     }
 }
 
-/// A mask of the rest, before the selected are marked in it: `value` up to a row's length, 0 beyond.
+/// The mask of the other elements, written before the selected ones: `value` up to a row's length, 0 after it.
 __global__ void __launch_bounds__(256) fill_mask(unsigned char* __restrict__ mask, long long rows, unsigned n, const void* __restrict__ lengths, int wide, int value) {
     wait_for_before();
     const long long bytes = rows * n, first = blockIdx.x * 256ll + threadIdx.x, all = gridDim.x * 256ll;

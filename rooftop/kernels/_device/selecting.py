@@ -12,11 +12,11 @@ from rooftop.ops._ordering import LONGEST
 MOST = 2048  # entries that a block selects
 WARP = 256  # elements of a row that a warp sorts in registers
 THREADS = (64, 128, 192, 320)  # of a block; 640 of a multiprocessor leave each 96 registers
-LIST = 32768  # entries of lists that a block takes
-GROUPS = 128  # of elements of a short row, whose largest set the bar
-SHORT = 96  # the most that short_rows selects: three quarters of the groups, so that hardly more than twice as many elements reach the bar
+LIST = 32768  # entries of lists that a block reads
+GROUPS = 128  # groups of elements of a short row, whose maxima give the threshold
+SHORT = 96  # the most that short_rows selects: three quarters of the groups, so that rarely more than twice as many elements reach the threshold
 TURNED = 2**31 - 1  # `tie` of order.cuh: of equals the last comes first
-RESERVED = 2048  # bytes of shared memory beside the entries: a histogram, counters and what the driver keeps
+RESERVED = 2048  # bytes of shared memory besides the entries: a histogram, counters and what the driver reserves
 
 Arguments = Mapping[str, tuple[Any, str]]
 
@@ -32,7 +32,7 @@ def rows_of(p: Problem) -> tuple[int, int]:
 
 
 def not_taken(p: Problem) -> str | None:
-    """Why no kernel that orders rows takes the problem."""
+    """Why no kernel that sorts or selects supports the problem, or None."""
     x = p["x"]
     rows, n = rows_of(p)
     if n > 1 and x.strides[1] != 1:
@@ -49,7 +49,7 @@ def key_bytes(p: Problem) -> int:
 
 
 def items(p: Problem) -> int:
-    """Elements that a thread takes in a round."""
+    """Elements that a thread processes in an iteration."""
     return 8 if p["x"].dtype == "i64" else 16
 
 
@@ -58,14 +58,14 @@ def pow2(n: int) -> int:
 
 
 def _capacity(device: Device, entry: int, threads: int, each: int, k: int, whole: int) -> int | None:
-    """Entries that a block holds: a round beside the k kept, and half as many again as come between two selections. `whole`: elements in all. None:
-    they do not fit."""
+    """Entries that a block holds: those of an iteration besides the k kept, and half as many again that accumulate between two selections. `whole`: the
+    number of elements. None: they do not fit."""
     round_ = threads * each
     least = max(pow2(k), k + round_)
     room = (device.shared_per_block - RESERVED) // entry
     if whole <= round_:
         least = max(pow2(k), round_)
-    least = -(-least // 4) * 4  # keys and indices begin on 16 bytes
+    least = -(-least // 4) * 4  # keys and indices start on 16 bytes
     if least > room:
         return None
     half = (device.shared_per_block - 2 * RESERVED) // (2 * entry)  # two blocks a multiprocessor
@@ -74,7 +74,7 @@ def _capacity(device: Device, entry: int, threads: int, each: int, k: int, whole
 
 
 def _threads(p: Problem, k: int, length: int, each: int) -> tuple[int, int] | None:
-    """(threads, capacity) of a block for so many elements: as few as take them in a round, or the most that fit."""
+    """(threads, capacity) of a block for so many elements: the fewest threads that process them in one iteration, or the most that fit."""
     wanted = next((t for t in THREADS if t * each >= length), THREADS[-1])
     for threads in reversed([t for t in THREADS if t <= wanted]):
         if (capacity := _capacity(p.device, key_bytes(p) + 4, threads, each, k, length)) is not None:
@@ -83,7 +83,7 @@ def _threads(p: Problem, k: int, length: int, each: int) -> tuple[int, int] | No
 
 
 def short(p: Problem) -> tuple[int, int] | None:
-    """(threads, packs of 16 bytes a thread) of the least block whose registers hold a row."""
+    """(threads, packs of 16 bytes a thread) of the smallest block whose registers hold a row."""
     x = p["x"]
     n, size = x.shape[1], DTYPES[x.dtype].bytes
     aligned = x.align >= 16 and (x.shape[0] == 1 or x.strides[0] * size % 16 == 0)
@@ -97,7 +97,7 @@ def short(p: Problem) -> tuple[int, int] | None:
 
 
 def plan(p: Problem, k: int) -> dict[str, Any] | None:
-    """The config for the first k, 1 <= k <= n, of each row; None where no block holds them."""
+    """The config for the first k, 1 <= k <= n, of each row; None if no block holds them."""
     rows, n = rows_of(p)
     if n <= WARP:
         return {"way": "warp", "each": max(1, pow2(-(-n // 32)))}
@@ -142,7 +142,7 @@ def scratch(p: Problem, config: Mapping[str, Any], k: int) -> dict[str, Meta]:
 
 
 def given(p: Problem) -> tuple[Arguments, Arguments]:
-    """x and its lengths, as every kernel that reads rows takes them."""
+    """x and its lengths: the first arguments of every kernel that reads rows."""
     lengths = p.get("lengths")
     _, n = rows_of(p)
     return (
@@ -175,7 +175,7 @@ def fill(p: Problem, mask: str, value: bool) -> Launch:
 
 
 def launches(p: Problem, config: Mapping[str, Any], k: int, sense: int, tie: int, to: Arguments, rest: bool = False) -> list[Launch]:
-    """The first k of each row in order; places `to["first"]` on are written."""
+    """Writes the first k of each row in order, from place `to["first"]` on."""
     rows, n = rows_of(p)
     t = DTYPES[p["x"].dtype].cuda
     x, lengths = given(p)

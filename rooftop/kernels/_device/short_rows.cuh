@@ -1,10 +1,11 @@
-// The first k of rows that fit the registers of one block, for small k: a threshold from the maxima of groups of elements, then a sort of the elements that reach it.
+// The first k of rows that fit the registers of one block, for small k: a threshold from the maxima of groups of elements, then a sort of the elements that
+// reach it.
 #pragma once
 #include "select.cuh"
 
-constexpr int SHORT_LIST = 512;  // entries that may reach the bar
+constexpr int SHORT_LIST = 512;  // the most entries that may reach the threshold
 
-/// The k-th largest of the largest keys of GROUPS groups of neighbouring threads: at least k elements reach it. `largest` has room for GROUPS.
+/// The k-th largest of the maxima of GROUPS groups of neighbouring threads: at least k elements reach it. `largest` has room for GROUPS.
 template <typename K, int THREADS, int GROUPS>
 __device__ K group_bar(K most, unsigned k, K* largest, K* bar) {
     constexpr int WIDE = THREADS / GROUPS, PACK = 16 / sizeof(K);  // lanes of a group
@@ -17,7 +18,7 @@ __device__ K group_bar(K most, unsigned k, K* largest, K* bar) {
     const unsigned group = threadIdx.x / WIDE, part = threadIdx.x % WIDE;
     if (part == 0) largest[group] = most;
     __syncthreads();
-    unsigned rank = 0;  // groups whose largest comes before this one's, or is the same and of a lower group; a lane of the group looks at every WIDE-th pack
+    unsigned rank = 0;  // groups whose maximum is larger, or equal and of a lower group; a lane of the group reads every WIDE-th pack
 #pragma unroll 4
     for (unsigned t = part * PACK; t < GROUPS; t += WIDE * PACK) {
         const Pack p = *reinterpret_cast<const Pack*>(largest + t);
@@ -31,7 +32,7 @@ __device__ K group_bar(K most, unsigned k, K* largest, K* bar) {
     return *bar;
 }
 
-/// A block a row of at most THREADS * U packs of 16 bytes, 1 <= k <= GROUPS.
+/// One block for a row of at most THREADS * U packs of 16 bytes, 1 <= k <= GROUPS.
 template <typename T, int THREADS, int U, int GROUPS>
 __global__ void __launch_bounds__(THREADS, 1024 / THREADS)
     short_rows(const bits_of<T>* __restrict__ x, long long xs, unsigned n, const void* __restrict__ lengths, int wide, unsigned k, int index_bits, unsigned sense,
@@ -67,10 +68,10 @@ __global__ void __launch_bounds__(THREADS, 1024 / THREADS)
     }
     __syncthreads();
     unsigned held = s.kept;
-    if (held > SHORT_LIST || held < wanted) {  // many equals, or what lies beyond the row among the largest: the k-th by its digits
+    if (held > SHORT_LIST || held < wanted) {  // many equal elements, or padding among the largest: select the k-th by its digits
         K last;
         unsigned last_index;
-        const auto each = [&](auto look) {  // read again
+        const auto each = [&](auto look) {  // reads the row again
             for (unsigned i = threadIdx.x; i < length; i += THREADS) look(to_key<T>(r[i], sense), [&] { return i ^ tie; });
         };
         __syncthreads();

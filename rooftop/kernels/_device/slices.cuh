@@ -23,7 +23,7 @@ struct Slice {
     static constexpr int SLOTS = PIECES * THREADS + (EDGE ? 4 : 0);
     static constexpr unsigned ALL = (1u << PIECES) - 1;
     int C, shift, each, first, mine;  // columns of a row; see above; packs of a full block; packs before this block; packs of this block
-    int heads, inner;                  // packs of this block: edge packs at the row's start; packs that are not edge
+    int heads, inner;  // packs of this block: those of the edge at the row's start; those that are not of the edge
     int offset;                       // elements from the boundary before the row to this thread's first pack
     unsigned packs;                   // bit i: this thread has pack i; bit PIECES: it has an element of the edge
 
@@ -183,7 +183,7 @@ struct Exchange {
         cooperative_groups::this_cluster().sync();
     }
 
-    /// Hands in this warp's part of row k (counted per cluster). `fold` combines the parts that lanes 0 to WARPS - 1 hold.
+    /// Writes this warp's part of row k (counted per cluster). `fold` combines the parts that lanes 0 to WARPS - 1 hold.
     template <typename Fold>
     __device__ void post(int k, const P& part, const Fold& fold) {
         if (lane == 0) shared.of_warps[CLUSTER == 1 ? k % 2 : 0][warp] = part;

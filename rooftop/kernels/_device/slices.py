@@ -1,7 +1,7 @@
-"""How slices.cuh shares rows out over the blocks of clusters, as numbers: what its kernels are compiled and launched with.
+"""The sizes of slices.cuh on the host: how rows are divided among the blocks of clusters, which its kernels are compiled and launched with.
 
-A row is packs of 16 bytes. A block of a cluster has a slice of them, a thread `pieces` of the slice. Rows that start anywhere have up to two packs at
-either end that are not whole; those four have places of their own, and a lane of the first warp each."""
+A row is packs of 16 bytes. A block of a cluster has a slice of them, a thread `pieces` packs of the slice. Unaligned rows have up to two partial packs at
+either end, the edge; the four edge packs have slots of their own, and the first warp processes their elements."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from math import gcd
 
 from rooftop.core.spec import Device, Meta
 
-SHARED = 233472  # bytes of shared memory of a multiprocessor, of which each block takes SYSTEM beside its own
+SHARED = 233472  # bytes of shared memory of a multiprocessor; each block takes SYSTEM besides its own
 SHARED_OF_BLOCK = 232448
 SYSTEM = 1024
-EDGE = 4  # packs at the ends of a row that starts anywhere
+EDGE = 4  # edge packs of an unaligned row
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,8 @@ class Slices:
         return self.columns * self.itemsize
 
     def threads(self, cluster: int, pieces: int) -> int:
-        """Of a block: as many warps as its slice needs at `pieces` packs a thread. Where blocks divide an aligned row, lines of 128 bytes stay together."""
+        """Threads of a block: as many warps as its slice needs with `pieces` packs a thread. If several blocks divide an aligned row, lines of 128 bytes are
+        not split."""
         line = 1 if cluster == 1 else 8 if self.aligned else 2
         packs = _ceil(self.row_bytes, 16) + (0 if self.aligned else 2)
         of_block = _ceil(packs, line * cluster) * line
@@ -41,14 +42,14 @@ class Slices:
         return pieces * self.threads(cluster, pieces) + (0 if self.aligned else EDGE)
 
     def fit(self, cluster: int, pieces: int) -> int:
-        """FIT of slices.cuh: 0 for rows that start anywhere, 2 where every thread has all of its packs, else 1."""
+        """FIT of slices.cuh: 0 for unaligned rows, 2 if every thread has all of its packs, else 1."""
         if not self.aligned:
             return 0
         return 2 if self.row_bytes == 16 * cluster * pieces * self.threads(cluster, pieces) else 1
 
     def clusters(self, rows: int, room: int, group: int = 1) -> int:
-        """Of a persistent kernel's grid, where `room` of them run at once: each takes as many rows as the others, in groups of `group`. Rows that start
-        anywhere repeat their distance from 32 bytes with a period, and a cluster keeps to one distance: whole periods then."""
+        """Clusters of a persistent kernel's grid, of which `room` are resident at once: all of them get equally many rows, in groups of `group`. The offset
+        of unaligned rows from 32 bytes repeats with a period, and a cluster's rows have one offset: the number is a multiple of the period."""
         if self.aligned:
             each = _ceil(max(rows, 1), room)
             return group * max(1, _ceil(_ceil(rows, each), group))
@@ -63,7 +64,7 @@ def _ceil(a: int, b: int) -> int:
 
 
 def starts_alike(*tensors: Meta | None) -> bool:
-    """Whether row k starts equally far from 16 bytes in each of these tensors, for every k."""
+    """Whether row k has the same offset from 16 bytes in all of these tensors, for every k."""
     present = [m for m in tensors if m is not None]
     first = present[0]
     return all(m.align % 16 == 0 and (m.strides[0] - first.strides[0]) * first.itemsize % 16 == 0 for m in present)
@@ -77,10 +78,10 @@ def rows_aligned(m: Meta | None) -> bool:
 
 
 def fits(blocks: int, threads: int, shared: int, static: int) -> bool:
-    """Whether so many blocks run on a multiprocessor at once."""
+    """Whether so many blocks are resident on a multiprocessor at once."""
     return threads <= 1024 and 256 <= blocks * threads <= 2048 and blocks * (shared + SYSTEM + static) <= SHARED and shared + static <= SHARED_OF_BLOCK
 
 
 def resident(card: Device, cluster: int, blocks: int) -> int:
-    """Clusters that run at once, `blocks` blocks on a multiprocessor."""
+    """Clusters that are resident at once, with `blocks` blocks on a multiprocessor."""
     return card.resident(cluster) * blocks

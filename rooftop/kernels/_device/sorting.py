@@ -1,4 +1,4 @@
-"""How the kernels of radix.cuh divide rows: one block per row, or tiles of a row in three launches for each digit of 8 bits."""
+"""How the kernels of radix.cuh divide rows: one block a row, or tiles of a row in three launches for each digit of 8 bits."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ THREADS = 512
 
 
 def items(p: Problem) -> int:
-    """Elements of a thread at most: keys and places lie in its registers, of which it has 64; of int64 with more than 6 elements 128."""
+    """The most elements of a thread: keys and places are in its registers, 64 of them; 128 for int64 with more than 6 elements."""
     return 8 if p["x"].dtype == "i64" else 12
 
 
 def plan(p: Problem) -> dict[str, Any]:
-    """The config for whole rows in order."""
+    """The config for sorting whole rows."""
     rows, n = rows_of(p)
     if n <= selecting.WARP:
         return {"way": "warp", "each": max(1, selecting.pow2(-(-n // 32)))}
@@ -34,7 +34,7 @@ def plan(p: Problem) -> dict[str, Any]:
 
 
 def shared_of(p: Problem, threads: int, each: int) -> int:
-    """Bytes of shared memory of a block that sorts a row: keys and 16-bit indices, and what ranks them."""
+    """Bytes of shared memory of a block that sorts a row: keys and 16-bit indices, and the histograms."""
     return threads * each * (key_bytes(p) + 2) + threads // 32 * 1024 + 2048
 
 
@@ -60,7 +60,7 @@ def scratch(p: Problem, config: Mapping[str, Any]) -> dict[str, Meta]:
 
 
 def launches(p: Problem, config: Mapping[str, Any], sense: int, to: Arguments, rest: bool) -> list[Launch]:
-    """Rows in order; of its places `to["first"]` to `to["first"] + to["count"]` are written. `rest`: what lies beyond a row's length stays in place."""
+    """Sorts rows; places `to["first"]` to `to["first"] + to["count"]` are written. `rest`: elements past a row's length stay in place."""
     if config["way"] == "warp":
         return selecting.launches(p, config, 0, sense, 0, to, rest)
     rows, _ = rows_of(p)

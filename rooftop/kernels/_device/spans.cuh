@@ -1,4 +1,4 @@
-// The keys of a row of attention: rooftop/ops/_masks.py has the formula.
+// The range of keys that a query attends to: rooftop/ops/_masks.py has the formula.
 #pragma once
 #include "rotate.cuh"
 
@@ -6,7 +6,8 @@ struct Span {
     int begin, end;
 };
 
-/// Row `row` of sequence `b`, of `rows` rows, `group` for each query. Bits of `wide`: lengths 1, q_lengths 2 are int64. `left`, `right`: -1 for no bound.
+/// The keys of row `row` (`group` rows for each query) of `rows` rows of sequence `b`. Bits of `wide`: 1 if lengths, 2 if q_lengths are int64. `left`,
+/// `right`: -1 for no bound.
 __device__ inline Span span_of(int b, int row, int rows, int keys_in_all, int group, int left, int right, const void* lengths, const void* q_lengths, int wide) {
     const int query = row / group, most = rows / group;
     const int keys = lengths ? static_cast<int>(max(0ll, min(whole(lengths, wide & 1, b), static_cast<long long>(keys_in_all)))) : keys_in_all;

@@ -1,4 +1,4 @@
-"""The TMA requirements of block-sparse products: how values and b are read, and why not."""
+"""The TMA requirements of block-sparse products: how values and b are read, or why they cannot be."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ SHARED = 226 * 1024
 
 
 def near(b: Meta) -> bool:
-    """Whether the columns of b are the neighbours along K in memory."""
+    """Whether b is contiguous along K."""
     return b.strides[0] == 1 and b.shape[0] > 1 and not (b.strides[1] == 1 and b.shape[1] > 1)
 
 
 def maps(p: Problem, tile: int) -> dict[str, TensorMap]:
-    """Of the values, boxes of a block's rows; of b, boxes of `tile` columns along K, or of 64 columns."""
+    """Boxes of the values: a block's rows; of b: `tile` columns along K, or 64 columns."""
     b, (count, high, wide) = p["b"], p["values"].shape
     sub = min(wide, 64)
     if near(b):

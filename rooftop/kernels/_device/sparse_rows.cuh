@@ -10,7 +10,7 @@ template <> struct Bits<4> { using type = unsigned; };
 template <> struct Bits<8> { using type = uint2; };
 template <> struct Bits<16> { using type = uint4; };
 
-/// W neighbours in memory, on an address that is a multiple of their bytes.
+/// W neighbours in memory, at an address that is a multiple of their bytes.
 template <typename T, int W>
 struct alignas(sizeof(T) * W) Vector {
     T v[W];
@@ -25,7 +25,7 @@ struct alignas(sizeof(T) * W) Vector {
     }
 };
 
-/// The row that element x is in: the last m with offsets[m] <= x. By a whole warp, 32 ways at a time; 0 <= x < offsets[M].
+/// The row of element x: the last m with offsets[m] <= x. By a whole warp, a 32-ary search; 0 <= x < offsets[M].
 __device__ inline int row_of(const int* __restrict__ offsets, int M, int x) {
     int low = 0, high = M;
     while (high - low > 1) {

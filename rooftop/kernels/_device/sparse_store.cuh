@@ -1,8 +1,8 @@
-// The results of warp-group products, finished and stored 16 bytes a lane.
+// The epilogue's stores: accumulators of wgmma, finished and stored 16 bytes a lane.
 #pragma once
 #include "sparse_epilogue.cuh"
 
-/// Four words in each of the four lanes of a row of sums: lane t gets the words t of lanes 0 to 3, in order.
+/// A 4 x 4 transpose among the four lanes of an accumulator row: lane t gets word t of lanes 0 to 3, in order.
 __device__ inline void turn_4x4(unsigned (&w)[4]) {
     const bool odd = threadIdx.x & 1, upper = threadIdx.x & 2;
 #pragma unroll
@@ -19,8 +19,8 @@ __device__ inline void turn_4x4(unsigned (&w)[4]) {
     }
 }
 
-/// The 16 rows by 2 REGS columns of a warp, (row, column) the first: out[m · pitch + n], or, TURNED, out[n · pitch + m], in 16 bits. STEP: elements that rows of out are
-/// multiples of, 8, 2 or 1, as out is of as many bytes. Past M and N nothing is read or written.
+/// The 16 rows by 2 REGS columns of a warp; (row, column): the first. Written to out[m · pitch + n] or, TURNED, to out[n · pitch + m], in 16 bits. STEP, the
+/// number of elements that out's rows are aligned to: 8, 2 or 1. Past M and N nothing is read or written.
 template <typename T, bool TURNED, int STEP, int ACT, int BIAS, int REGS>
 __device__ inline void put_sums(const float (&sum)[REGS], int row, int column, int M, int N, float alpha, const T* __restrict__ bias, long long step, T* __restrict__ out,
                                 long long pitch) {

@@ -1,5 +1,5 @@
-// Hopper's asynchronous copies (TMA, mbarriers) and sparse warp-group products in CUDA C++. PTX ISA, "Asynchronous warpgroup level matrix instructions" and
-// "Data movement and conversion instructions: tensor copy".
+// Hopper's asynchronous copies (TMA, mbarriers) and sparse wgmma in CUDA C++. PTX ISA, "Asynchronous warpgroup level matrix instructions" and "Data movement
+// and conversion instructions: tensor copy".
 #pragma once
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -20,14 +20,14 @@ __device__ inline void barrier_wait(unsigned bar, unsigned parity) {
     } while (!done);
 }
 
-/// One box by TMA; its bytes count at `bar`. x: the innermost coordinate.
+/// Copies one box by TMA; its bytes are counted by the mbarrier at `bar`. x: the innermost coordinate.
 __device__ inline void copy_box(unsigned to, const CUtensorMap& map, unsigned bar, int x, int y) {
     asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4}], [%2];"
                  ::"r"(to), "l"(reinterpret_cast<unsigned long long>(&map)), "r"(bar), "r"(x), "r"(y) : "memory");
 }
 
-/// Where an operand starts that lies in rows of 128 bytes, swizzled by 128. `group`: bytes from 8 rows to the next 8; `lead`: where the rows run along M or N,
-/// bytes from 64 elements to the next 64.
+/// The matrix descriptor of an operand in rows of 128 bytes, 128-byte swizzle. `group`: bytes from 8 rows to the next 8; `lead`: if the rows run along M or
+/// N, bytes from 64 elements to the next 64.
 __device__ inline unsigned long long operand(unsigned address, unsigned lead, unsigned group) {
     return (address & 0x3ffffu) >> 4 | static_cast<unsigned long long>(lead >> 4) << 16 | static_cast<unsigned long long>(group >> 4) << 32 | 1ull << 62;
 }
@@ -70,8 +70,8 @@ constexpr bool IS_HALF = false;
 template <>
 constexpr bool IS_HALF<__half> = true;
 
-/// d += S b: 64 rows of a 2:4 matrix, 32 columns of it, by 2 REGS columns of b. COLUMNS: the rows of b in shared memory run along N. word: this lane's metadata, of
-/// which the instruction reads lanes 2 SELECTOR and 2 SELECTOR + 1 of each four.
+/// d += S b: 64 rows of a 2:4 sparse matrix, 32 of its columns, by 2 REGS columns of b. COLUMNS: the rows of b in shared memory run along N. word: this
+/// lane's metadata; the instruction reads lanes 2 SELECTOR and 2 SELECTOR + 1 of each four.
 template <typename T, int SELECTOR, int COLUMNS, int REGS>
 __device__ __forceinline__ void sparse_product(float (&d)[REGS], unsigned long long a, unsigned long long b, unsigned word) {
     constexpr bool HALF = IS_HALF<T>;

@@ -1,5 +1,5 @@
-"""Matrices prepared for tensor cores: rows along K, in one part (a copy, of any dtype) or float32 in two parts whose sum is the number to 22 (TF32) or 16 bits
-(bfloat16)."""
+"""Matrices prepared for tensor cores: rows along K, in one part (a copy, of any dtype) or float32 in two parts whose sum has 22 bits (TF32) or 16 bits
+(bfloat16) of the number."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ TILE = 64
 
 @triton.jit
 def split_rows(x, out, R, K, xr, xk, xz, pitch, batch, KIND: tl.constexpr, TILE: tl.constexpr):  # type: ignore[no-untyped-def]
-    """out[part, z, r, k] of the part of x[z, r, k]; xr, xk, xz: elements from one r, k, z to the next in x; pitch: from one r to the next in out.
-
-    TF32: x1 is x without the 13 lowest bits, x2 what is left, which tensor cores cut as well. BF16: x1 is x rounded, x2 what is left, rounded."""
+    """out[part, z, r, k] = the part of x[z, r, k]; xr, xk, xz: strides of x along r, k, z; pitch: row stride of out. TF32: x1 is x without the 13 lowest
+    bits, x2 the remainder, which tensor cores truncate too. BF16: x1 is x rounded, x2 the remainder rounded."""
     along = tl.cdiv(K, TILE)
     tile = tl.program_id(0)
     z = tl.program_id(1).to(tl.int64)
@@ -25,7 +24,7 @@ def split_rows(x, out, R, K, xr, xk, xz, pitch, batch, KIND: tl.constexpr, TILE:
     inside = (r < R)[:, None] & (k < K)[None, :]
     v = tl.load(x + z * xz + (r.to(tl.int64) * xr)[:, None] + (k.to(tl.int64) * xk)[None, :], mask=inside, other=0.0)
     at = (r.to(tl.int64) * pitch)[:, None] + k[None, :]
-    written = (r < R)[:, None] & (k < pitch)[None, :]  # with zeros up to the pitch: whole 16 bytes
+    written = (r < R)[:, None] & (k < pitch)[None, :]  # zeros up to the pitch: whole 16 bytes
     if KIND == BF16:
         first = v.to(tl.bfloat16)
         rest = (v - first.to(tl.float32)).to(tl.bfloat16)
@@ -40,7 +39,7 @@ def split_rows(x, out, R, K, xr, xk, xz, pitch, batch, KIND: tl.constexpr, TILE:
 
 
 def pitch_of(k: int, itemsize: int) -> int:
-    """Elements from one row to the next: K, as a multiple of 128 bytes, so that rows lie in as few lines of the L2 as can be. TMA asks for 16."""
+    """Row stride: K, as a multiple of 128 bytes, so that rows are in as few lines of the L2 as possible. TMA requires 16."""
     wide = 128 // itemsize
     return -(-k // wide) * wide
 
@@ -52,7 +51,7 @@ def room(rows: int, k: int, batch: int, kind: str, dtype: str = "f32") -> Meta:
 
 
 def launch(name: str, meta: Meta, into: str, kind: str, columns: bool) -> Launch:
-    """`columns`: the rows that are made are the columns of the tensor, as those of b are."""
+    """`columns`: the rows of the result are the columns of the tensor, as for b."""
     r, k = (-1, -2) if columns else (-2, -1)
     batch = meta.shape[0] if len(meta.shape) == 3 else 1
     rows, depth = meta.shape[r], meta.shape[k]

@@ -18,13 +18,13 @@ import triton.language as tl
 
 from rooftop.core.spec import Meta, Problem
 
-SINGLES = 16  # places of a tile of singles
+SINGLES = 16  # elements of a tile of singles
 
 
 @triton.jit
 def located(row, stride, C, V: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Of a row: where its first vector's memory begins, in elements, how many elements lie before it that are no part of the row (its shift), and the
-    places, counted from there, of the first whole vector and past the last one."""
+    """For a row: the start of its first vector's memory, in elements; how many elements before it are not part of the row (its shift); and the places,
+    counted from that start, of the first whole vector and past the last one."""
     start = row * stride
     begin = start // V * V
     shift = (start - begin).to(tl.int32)
@@ -33,8 +33,8 @@ def located(row, stride, C, V: tl.constexpr):  # type: ignore[no-untyped-def]
 
 @triton.jit
 def places(tile, shift, first, last, C, COLUMNS: tl.constexpr, SINGLES: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Places of a tile, counted as `located` does, and which of them are in the row: of whole vectors, or with SINGLES of a row's singles, those before
-    the first whole vector and then those after the last. A row without a whole vector is singles alone."""
+    """Places of a tile, counted as in `located`, and which of them are in the row: of whole vectors, or with SINGLES of a row's single elements, those
+    before the first whole vector and then those after the last. A row without a whole vector has only single elements."""
     if SINGLES > 0:
         e = tl.arange(0, SINGLES)
         before = tl.minimum(first - shift, C)
@@ -48,7 +48,7 @@ def places(tile, shift, first, last, C, COLUMNS: tl.constexpr, SINGLES: tl.const
 
 @dataclass(frozen=True)
 class Config:
-    """Tiles of `columns` elements by `warps` warps; `singles`: rows have some."""
+    """Tiles of `columns` elements by `warps` warps; `singles`: rows have single elements."""
 
     columns: int
     warps: int
@@ -65,7 +65,7 @@ def vector(m: Meta) -> int:
 
 
 def refuses(p: Problem, row: str, alike: tuple[str, ...]) -> str | None:
-    """Why it cannot take rows of p[row] [R, C, ...], or None. `alike`: the tensors whose rows must start equally far from 16 bytes."""
+    """Why it does not support rows of p[row] [R, C, ...], or None. `alike`: the tensors whose rows must have the same offset from 16 bytes."""
     x = p[row]
     rows, columns = x.shape[:2]
     if x.numel == 0:
@@ -85,8 +85,8 @@ def refuses(p: Problem, row: str, alike: tuple[str, ...]) -> str | None:
 
 
 def choose(p: Problem, row: str, bytes_a_thread: int = 64) -> Config:
-    """64 bytes of each tensor a thread: 1024 threads keep 64 KiB on their way to a multiprocessor. Of 16 bits, which cost more instructions a byte, in
-    programs of 256 threads: while one computes three others load."""
+    """64 bytes of each tensor a thread: 1024 threads have 64 KiB in flight to a multiprocessor. For 16 bits, which take more instructions a byte, in
+    programs of 256 threads: while one computes, three others load."""
     x = p[row]
     rows, columns = x.shape[:2]
     whole = columns % vector(x) == 0 and (rows == 1 or all(m.strides[0] % vector(x) == 0 for _, m in p.tensors if m is not None and m.shape[:2] == x.shape[:2]))
@@ -95,7 +95,7 @@ def choose(p: Problem, row: str, bytes_a_thread: int = 64) -> Config:
 
 
 def configs(one: Config) -> list[Config]:
-    """What tuning may try beside it."""
+    """The configs for tuning."""
     others = ((one.columns // 2, one.warps), (one.columns // 2, one.warps // 2), (2 * one.columns, 16))
     return [one, *(Config(columns, warps, one.singles) for columns, warps in others)]
 
@@ -106,7 +106,7 @@ def folded(tiles: int) -> int:
 
 
 def tiles(p: Problem, row: str, config: Config) -> int:
-    """Of a row: the most that any shift makes, and one of singles."""
+    """Tiles of a row: the most that any shift needs, and one of singles."""
     x = p[row]
     columns = x.shape[1] + (vector(x) - 1 if config.singles else 0)
     return -(-columns // config.columns) + config.singles

@@ -15,12 +15,12 @@ STRETCH = 24 * 1024  # bytes of a block
 
 
 def most(p: Problem) -> int:
-    """Elements of a row that a lane holds, at most, beside those of weight and bias, so that 64 registers do."""
+    """The most elements of a row that a lane holds, besides those of weight and bias, for 64 registers."""
     return 12 if p.get("weight") is not None and p.get("bias") is not None else 16
 
 
 def refuses(p: Problem, names: tuple[str, ...]) -> str | None:
-    """Why it cannot take p["x"], or None. `names`: the tensors of rows."""
+    """Why p["x"] is not supported, or None. `names`: the row tensors."""
     x = p["x"]
     rows, columns = x.shape[:2]
     if not x.numel:
@@ -51,7 +51,7 @@ def config(p: Problem, lanes: int, stretch: int = STRETCH) -> dict[str, Any]:
 
 
 def choose(p: Problem) -> dict[str, Any]:
-    """As few lanes as can be, since each step of a sum over lanes costs all of them two instructions."""
+    """As few lanes as possible, since each step of a sum over lanes costs all of them two instructions."""
     columns = p["x"].shape[1]
     return config(p, next(lanes for lanes in (4, 8, 16, 32) if columns <= most(p) * lanes))
 

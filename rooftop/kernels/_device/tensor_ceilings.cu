@@ -37,7 +37,7 @@ __device__ __forceinline__ float2 normal(unsigned index) {
     const float v = static_cast<float>(mixed(2 * index + 1) >> 8) * 0x1p-24f;
     float s, c;
     __sincosf(6.2831853f * v, &s, &c);
-    const float r = sqrtf(fmaxf(-2.0f * __logf(u), 0.0f));  // the fast logarithm of what is nearly 1 may be above 0
+    const float r = sqrtf(fmaxf(-2.0f * __logf(u), 0.0f));  // __logf of a value close to 1 may be above 0
     return make_float2(r * c, r * s);
 }
 
@@ -79,7 +79,7 @@ template <> struct Sum<i8> { using type = int; };
 
 // -- mma.sync ---------------------------------------------------------------------------------------------------------
 
-constexpr int SETS = 2, ROWS = 4, COLUMNS = 8;  // of fragments, of 16 rows and of 8 columns
+constexpr int SETS = 2, ROWS = 4, COLUMNS = 8;  // fragments of 16 rows and of 8 columns
 
 #define MMA(T, C, SHAPE, TYPES)                                                                                       \
     __device__ __forceinline__ void multiply(T, Sum<T>::type (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2]) { \
@@ -93,7 +93,7 @@ MMA(f16, "f", "m16n8k16", "f32.f16.f16.f32")
 MMA(tf32, "f", "m16n8k8", "f32.tf32.tf32.f32")
 MMA(i8, "r", "m16n8k32", "s32.s8.s8.s32")
 #if __CUDA_ARCH__ >= 890
-MMA(f8, "f", "m16n8k32", "f32.e4m3.e4m3.f32")  // sm_90 takes it, and converts to half precision
+MMA(f8, "f", "m16n8k32", "f32.e4m3.e4m3.f32")  // sm_90 accepts it, and converts to half precision
 #endif
 
 // SETS * ROWS * COLUMNS instructions a warp and step.
@@ -127,11 +127,11 @@ template <class T> __global__ void __launch_bounds__(256, 1) mma(float* __restri
 // -- wgmma ------------------------------------------------------------------------------------------------------------
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-constexpr int STAGES = 4, WIDE = 128;                                // WIDE: bytes of the inner dimension in a tile, the width of the swizzle
+constexpr int STAGES = 4, WIDE = 128;  // WIDE: bytes of the inner dimension in a tile, the width of the swizzle
 constexpr int A_BYTES = 2 * 64 * WIDE, B_BYTES = 256 * WIDE;         // of a tile; both warp groups' rows of A
-constexpr int EACH = WIDE / 32;                                      // instructions that a tile gives: each takes 32 bytes of the inner dimension
+constexpr int EACH = WIDE / 32;  // instructions a tile: each takes 32 bytes of the inner dimension
 
-// Where an operand starts, K-major in rows of 128 bytes swizzled by 128; 8 rows are 1024 bytes.
+// The matrix descriptor of a K-major operand in rows of 128 bytes with 128-byte swizzle; 8 rows are 1024 bytes.
 __device__ __forceinline__ unsigned long long matrix(unsigned address) {
     return (address & 0x3ffffu) >> 4 | 1ull << 16 | 64ull << 32 | 1ull << 62;
 }
@@ -166,7 +166,7 @@ template <class T> __global__ void __launch_bounds__(256, 1) wgmma(float* __rest
     extern __shared__ __align__(1024) unsigned char shared[];
     unsigned* words = reinterpret_cast<unsigned*>(shared);
     for (int i = threadIdx.x; i < STAGES * (A_BYTES + B_BYTES) / 4; i += blockDim.x) words[i] = word(T{}, blockIdx.x * 65536u + i);
-    asm volatile("fence.proxy.async;" ::: "memory");  // what threads wrote is seen by the asynchronous reads
+    asm volatile("fence.proxy.async;" ::: "memory");  // makes the threads' writes visible to the asynchronous reads
     __syncthreads();
     const unsigned base = static_cast<unsigned>(__cvta_generic_to_shared(shared));
     const unsigned rows = base + threadIdx.x / 128 * (A_BYTES / 2), columns = base + STAGES * A_BYTES;

@@ -1,5 +1,5 @@
-// CUtensorMap, which NVRTC has no header for (cuda.h asks for a host's C library). A kernel takes one by value, as
-// `const __grid_constant__ CUtensorMap map`; the head says which tensor it is of: "map: map = x[64, 64] swizzle 128" (docs/head.md).
+// CUtensorMap, for which NVRTC has no header (cuda.h needs the host's C library). A kernel takes one by value, as `const __grid_constant__ CUtensorMap map`;
+// the head says which tensor it describes: "map: map = x[64, 64] swizzle 128" (docs/head.md).
 #pragma once
 
 #ifndef __cuda_cuda_h__
@@ -8,7 +8,7 @@ struct alignas(128) CUtensorMap {
 };
 #endif
 
-/// Asks for the map itself, 128 bytes, before the first copy that uses it. By one thread; may stand before wait_for_before(), since no kernel writes it.
+/// Prefetches the map itself, 128 bytes, before the first copy that uses it. Called by one thread; may precede wait_for_before(), since no kernel writes it.
 __device__ inline void prefetch_map(const CUtensorMap& map) {
     asm volatile("prefetch.tensormap [%0];" ::"l"(reinterpret_cast<unsigned long long>(&map)) : "memory");
 }

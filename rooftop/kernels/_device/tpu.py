@@ -9,7 +9,7 @@ from typing import Any
 
 
 class _Later:
-    """A module that is imported at its first use: the files of kernels are read where there is no jax."""
+    """A module that is imported at its first use: kernel files are loaded without jax too."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -35,7 +35,7 @@ class On:
 
 
 def call(kernel: Callable[..., None], on: On, *, name: str, order: Sequence[str] = (), collective: int | None = None, **more: Any) -> Any:
-    """`pl.pallas_call` with what every kernel of the house says. `order`: of each dimension of the grid, "parallel" or "arbitrary" (one after the other)."""
+    """`pl.pallas_call` with the options that all kernels share. `order`: for each dimension of the grid, "parallel" or "arbitrary" (sequential)."""
     params: dict[str, Any] = {"vmem_limit_bytes": on.vmem}
     if order:
         params["dimension_semantics"] = tuple(order)
@@ -45,31 +45,31 @@ def call(kernel: Callable[..., None], on: On, *, name: str, order: Sequence[str]
 
 
 def up(n: int, to: int) -> int:
-    """The least multiple of `to` that is at least `n`."""
+    """The smallest multiple of `to` that is at least `n`."""
     return -(-n // to) * to
 
 
 def tile(extent: int, step: int, most: int) -> int:
-    """The size of equal tiles of an extent: multiples of `step`, at most `most`, as few as there can be."""
+    """The size of equal tiles of an extent: multiples of `step`, at most `most`, as few tiles as possible."""
     count = max(1, -(-extent // most))
     return up(max(1, -(-extent // count)), step)
 
 
 def like(x: Any, dtype: Any = None, *shape: int) -> Any:
-    """What a kernel returns: the shape and dtype of `x`, or others."""
+    """The result of a kernel: the shape and dtype of `x`, or others."""
     return jax.ShapeDtypeStruct(shape or x.shape, dtype or x.dtype)
 
 
 def padded(x: Any, *shape: int) -> Any:
-    """`x` with zeros behind it up to this shape."""
+    """`x` padded with zeros to this shape."""
     return x if tuple(x.shape) == shape else jnp.pad(x, [(0, want - n) for n, want in zip(x.shape, shape, strict=True)])
 
 
-REGISTERS = 16  # of 64, each 8 x 128 words: what a piece of a block fills, so that it and what is made of it stay in registers
+REGISTERS = 16  # of 64, each 8 x 128 words: the size of a piece of a block, so that it and its intermediate results stay in registers
 
 
 def strips(rows: int, step: int, body: Callable[[Any, int], None]) -> None:
-    """`body(start, n)` for every `step` rows of a block, and for those that are left."""
+    """Calls `body(start, n)` for every `step` rows of a block, and for the remainder."""
     whole, rest = divmod(rows, step)
     if whole:
         lax.fori_loop(0, whole, lambda i, _: (body(pl.multiple_of(i * step, step), step), 0)[1], 0)  # type: ignore[func-returns-value]
@@ -78,7 +78,7 @@ def strips(rows: int, step: int, body: Callable[[Any, int], None]) -> None:
 
 
 def pieces(columns: int, rows: int, body: Callable[[Any, int, Any], Any], carry: Any = 0) -> Any:
-    """`carry = body(start, n, carry)` for pieces of a strip of rows, along its columns; the last carry. A piece fills `REGISTERS` in 32 bits."""
+    """carry = body(start, n, carry) for pieces of a strip of rows, along its columns; returns the last carry. A piece fills `REGISTERS` in 32 bits."""
     width = max(LANES, REGISTERS * 1024 // up(rows, SUBLANES) // LANES * LANES)
     whole, rest = divmod(columns, width)
     if whole:
@@ -95,7 +95,7 @@ def _folded(v: Any, pair: Callable[[Any, Any], Any]) -> Any:
 
 
 def added(total: Any, v: Any) -> Any:
-    """`total` [rows, 128], of which the lanes are summed in the end, with the columns of v."""
+    """Adds the columns of v to `total` [rows, 128], whose lanes are summed at the end."""
     whole = v.shape[1] // LANES * LANES
     if whole:
         total = total + _folded(v[:, :whole], lambda a, b: a + b)
@@ -106,7 +106,7 @@ def added(total: Any, v: Any) -> Any:
 
 
 def larger(most: Any, v: Any) -> Any:
-    """The same for the largest."""
+    """The same for the maximum."""
     whole = v.shape[1] // LANES * LANES
     if whole:
         most = jnp.maximum(most, _folded(v[:, :whole], lambda a, b: jnp.maximum(a, b)))

@@ -13,8 +13,8 @@ from typing import Any
 from rooftop.core.spec import Meta, Problem
 from rooftop.kernels._device.tpu import LANES, WORD, On, call, jnp, like, pl, pltpu, tile, up
 
-SIDE = 4  # of a tile, in sides of a matrix unit: what is loaded into a unit is used by so many rows before the next is
-DEEP = 4096  # of K in one step: the accumulator is read and written once in a step, so the deeper the better
+SIDE = 4  # sides of the tile, in sides of a matrix unit: a weight tile loaded into a unit is used for so many rows
+DEEP = 4096  # of K in one step: the accumulator is read and written once a step, so the deeper the better
 
 
 def extents(p: Problem) -> tuple[int, int, int, int]:
@@ -24,7 +24,7 @@ def extents(p: Problem) -> tuple[int, int, int, int]:
 
 
 def choose(p: Problem) -> dict[str, int]:
-    """The largest tiles that VMEM holds, equal, so that the last of a row is not nearly empty."""
+    """The largest tiles that fit VMEM, of equal size, so that the last one is not nearly empty."""
     _, m, n, k = extents(p)
     device: Any = p.device
     side, step = SIDE * device.matrix_side, WORD[p["a"].dtype]
@@ -37,7 +37,7 @@ def choose(p: Problem) -> dict[str, int]:
 
 
 def vmem(p: Problem, c: Mapping[str, int]) -> int:
-    """Two tiles of each operand and of what is added, two of the result, the accumulator and the sum that is added to it."""
+    """VMEM: two tiles of each operand and of the added tensors, two of the result, the accumulator and the product added to it."""
     out: Meta = p["out"]
     tiles = 2 * (c["m"] * c["k"] + c["k"] * c["n"]) * p["a"].itemsize + 2 * c["m"] * c["n"] * out.itemsize + 8 * c["m"] * c["n"]
     more = [m for name in ("c", "gate", "residual") if (m := p.get(name)) is not None]
@@ -45,7 +45,7 @@ def vmem(p: Problem, c: Mapping[str, int]) -> int:
 
 
 def _kernel(*refs: Any, steps: int, more: tuple[str, ...], finish: Callable[..., Any]) -> None:
-    """a [1, m, k], b [1, k, n], then the tiles of `more`, out [1, m, n], acc [m, n]. The accumulator stays in VMEM while K is gone over."""
+    """a [1, m, k], b [1, k, n], then the tiles of `more`, out [1, m, n], acc [m, n]. The accumulator stays in VMEM along K."""
     a, b, *rest = refs
     *given, out, acc = rest
     k = pl.program_id(3)
@@ -64,8 +64,8 @@ def _kernel(*refs: Any, steps: int, more: tuple[str, ...], finish: Callable[...,
 def product(
     a: Any, b: Any, c: Mapping[str, int], on: On, dtype: Any, total: Any, *, more: Mapping[str, Any] | None = None, finish: Callable[..., Any] | None = None
 ) -> Any:
-    """a [B, M, K] times b [B, K, N] in tiles of `c`, summed as `total`; `finish(sum, tiles)` makes a tile of the result of it and of the tiles of `more`
-    ([B, M, N], or [B, 1, N] for each row alike). What does not fill its last tile is filled up with zeros."""
+    """a [B, M, K] times b [B, K, N] in tiles of `c`, accumulated as `total`; `finish(sum, tiles)` computes a tile of the result from it and from the tiles
+    of `more` ([B, M, N], or [B, 1, N] if all rows are alike). Partial tiles are padded with zeros."""
     batch, m, k = a.shape
     n = b.shape[2]
     big = up(m, c["m"]), up(n, c["n"]), up(max(k, 1), c["k"])

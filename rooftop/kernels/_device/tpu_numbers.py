@@ -1,6 +1,5 @@
-"""Float32 where a TPU's vector unit falls short of IEEE: subnormal numbers, which it takes for zero, and quotients, which need not be rounded to nearest.
-
-Kernels take the long way in strips that hold a row of tiny values alone: elsewhere a subnormal number is below 2^-26 of its row's largest."""
+"""Float32 where a TPU's vector unit is not IEEE: it treats subnormal numbers as zero, and its division need not round to nearest. Kernels use the slow path
+only for strips that contain a row of tiny values: elsewhere a subnormal number is below 2^-26 of its row's largest."""
 
 from __future__ import annotations
 
@@ -8,19 +7,19 @@ from typing import Any
 
 from rooftop.kernels._device.tpu import jnp, lax
 
-TINY = 2.0**-60  # a row whose largest value is below this is worked on 2^64 times larger
+TINY = 2.0**-60  # a row whose largest value is below this is scaled by 2^64
 RAISE = 2.0**64
 
 
 def raised(x: Any) -> Any:
-    """x · 2^64 exactly, of float32 below 2^63, subnormal ones included: their bits count as a whole number."""
+    """x · 2^64 exactly, for float32 below 2^63, also subnormal: their bits are an integer multiple of 2^-149."""
     bits = lax.bitcast_convert_type(x, jnp.int32)
     size = (bits & 0x7FFFFF).astype(jnp.float32) * (RAISE * 2.0**-149)
     return jnp.where((bits & 0x7F800000) == 0, jnp.where(bits < 0, -size, size), x * RAISE)
 
 
 def lowered(y: Any) -> Any:
-    """y · 2^-64 rounded once, where it is subnormal too."""
+    """y · 2^-64 rounded once, also if it is subnormal."""
     size = jnp.abs(y)
     bits = jnp.round(jnp.minimum(size, RAISE * 2.0**-126) * (2.0**149 / RAISE)).astype(jnp.int32)
     bits = bits | (lax.bitcast_convert_type(y, jnp.int32) & jnp.int32(-(2**31)))
@@ -28,8 +27,8 @@ def lowered(y: Any) -> Any:
 
 
 def quotient(x: Any, y: Any) -> Any:
-    """x / y rounded to nearest, from a division that errs by a bit or two: what is left of x is exact in four products of 12 bits by 12 bits each
-    (Dekker 1971, "A floating-point technique for extending the available precision"), whether or not they are fused with the differences."""
+    """x / y rounded to nearest, from a division that may be off by a bit or two: the remainder is exact in four products of 12 bits by 12 bits each (Dekker
+    1971, "A floating-point technique for extending the available precision"), whether or not they are fused with the differences."""
     q = x / y
     (qh, ql), (yh, yl) = _halved(q), _halved(y)
     left = (((x - qh * yh) - qh * yl) - ql * yh) - ql * yl

@@ -1,6 +1,6 @@
 """The random bits of a seed and an element's index on a TPU: 16 an element, for rounding. Definition: rooftop/ops/_random.py
 
-The vector unit multiplies 32 bits by 32 into the low 32 alone; the high half of a product is put together from four products of 16 bits."""
+The vector unit multiplies 32 by 32 bits to the low 32 only; the high half of a product is computed from four products of 16 bits."""
 
 from __future__ import annotations
 

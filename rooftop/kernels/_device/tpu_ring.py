@@ -1,4 +1,4 @@
-"""Four TPUs in a ring: each sends to its right neighbour what it has, block by block, by copies into the neighbour's memory."""
+"""Four TPUs in a ring: each sends the blocks that it has to its right neighbour, one after another, by remote copies."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ DEVICES = 4
 
 
 def meet(me: Any) -> None:
-    """Wait until both neighbours are in the kernel: before, their memory is not there to be written."""
+    """Waits until both neighbours have started the kernel: before that their memory must not be written."""
     barrier = pltpu.get_barrier_semaphore()
     for other in (lax.rem(me + 1, DEVICES), lax.rem(me + DEVICES - 1, DEVICES)):
         pl.semaphore_signal(barrier, 1, device_id=(other,), device_id_type=pl.DeviceIdType.MESH)
@@ -19,9 +19,9 @@ def meet(me: Any) -> None:
 
 
 def around(held: Any, sent: Any, received: Any, use: Callable[[Any], None]) -> None:
-    """Bring every device's block to all. `held` [4, ...]: the block of device d at place d, of which a device has its own at first; `sent` and `received`: a
-    semaphore a step. `use(d)` is called as soon as block d is there, while it goes on to the neighbour. No place is written twice, so nobody waits to be
-    allowed to send."""
+    """An all-gather: every device gets all blocks. `held` [4, ...]: the block of device d is at index d; each device starts with its own. `sent` and
+    `received`: a semaphore a step. `use(d)` is called as soon as block d is there, while it is sent on to the neighbour. No place is written twice, so no
+    flow control is needed."""
     me = lax.axis_index("x")
     meet(me)
     for step in range(DEVICES):
@@ -35,10 +35,10 @@ def around(held: Any, sent: Any, received: Any, use: Callable[[Any], None]) -> N
         )  # fmt: skip
         copy.start()
         use(block)
-        copy.wait()  # the block is sent, and the next is here
+        copy.wait()  # the block is sent, and the next one has arrived
 
 
 def spread(function: Callable[..., Any], on: On) -> Callable[..., Any]:
-    """`function` on every device, with its part of the first dimension of each argument; its results are put together along the first."""
+    """Runs `function` on every device, with its shard of the first dimension of each argument; results are concatenated along the first."""
     part = jax.sharding.PartitionSpec("x")
     return jax.shard_map(function, mesh=on.mesh, in_specs=part, out_specs=part, check_vma=False)  # type: ignore[no-any-return]

@@ -53,7 +53,7 @@ def share(whole, streamed, slices, SPLIT: gl.constexpr):
 
 @gluon.jit
 def item(i, turns, begin, end, whole, streamed, slices, STREAM: gl.constexpr, SPLIT: gl.constexpr):
-    """The i-th item of this block: tile, first slice, one past the last."""
+    """The i-th work item of this block: tile, first slice, one past the last."""
     tile = gl.program_id(0) + i * gl.num_programs(0)
     first = 0
     last = slices
@@ -90,7 +90,7 @@ def bring(desc, z, row, column, TURNED: gl.constexpr, BATCHED: gl.constexpr, bar
 def load(a_desc, b_desc, a_ring, b_ring, full, empty, M, N, K, whole, streamed, group, BM: gl.constexpr, BN: gl.constexpr, BK: gl.constexpr,
          GROUPS: gl.constexpr, STAGES: gl.constexpr, A_COLUMNS: gl.constexpr, B_COLUMNS: gl.constexpr, BATCHED: gl.constexpr,
          STREAM: gl.constexpr, SPLIT: gl.constexpr):  # fmt: skip
-    """The producer warp. X_COLUMNS: the descriptor is of the transposed operand, whose columns lie in rows of memory."""
+    """The producer warp. X_COLUMNS: the descriptor is of the transposed operand, whose columns are contiguous in memory."""
     RM: gl.constexpr = BM // GROUPS
     BYTES: gl.constexpr = GROUPS * a_desc.block_type.nbytes + b_desc.block_type.nbytes
     slices = gl.cdiv(K, BK)
@@ -109,12 +109,12 @@ def load(a_desc, b_desc, a_ring, b_ring, full, empty, M, N, K, whole, streamed, 
             bring(b_desc, z, k * BK, pn * BN, B_COLUMNS, BATCHED, full.index(stage), b_ring.index(stage))
             n += 1
     if STREAM or SPLIT > 1:
-        gdc_launch_dependents()  # the sum of the pieces: its blocks come while the last products are made, and wait
+        gdc_launch_dependents()  # the reduction of the parts: its blocks start while the last tiles are computed, and wait
 
 
 @gluon.jit
 def halves(x, LAYOUT: gl.constexpr):
-    """The left and the right half of the columns: no data moves."""
+    """The left and the right half of the columns, without data movement."""
     M: gl.constexpr = x.shape[0]
     N: gl.constexpr = x.shape[1]
     left, right = x.reshape([M, 2, N // 2]).permute(0, 2, 1).split()
@@ -139,10 +139,10 @@ def consume(GROUP_INDEX: gl.constexpr, a_ring, b_ring, c_ring, vectors, full, em
             A_COLUMNS: gl.constexpr, B_COLUMNS: gl.constexpr, BATCHED: gl.constexpr, STREAM: gl.constexpr, SPLIT: gl.constexpr, SWAP: gl.constexpr,
             RAW: gl.constexpr, PROMOTE: gl.constexpr, SCALES: gl.constexpr,
             ACT: gl.constexpr, SHORT: gl.constexpr, EN: gl.constexpr):  # fmt: skip
-    """One consumer warp group: rows GROUP_INDEX · RM and following of each tile.
+    """One consumer warp group: rows from GROUP_INDEX · RM on of each tile.
 
-    PROMOTE: tensor cores add fp8 products in fewer than 24 bits; each slice is made by itself and added to the sum in float32.
-    SCALES: what scale_a and scale_b are, as `gemm_epilogue` has it; BLOCKS asks for PROMOTE, BK = 128 and BN that divides 128."""
+    PROMOTE: tensor cores accumulate fp8 products with fewer than 24 bits; so each slice is accumulated separately and added to a float32 sum. SCALES: the
+    kind of scale_a and scale_b, as in `gemm_epilogue`; BLOCKS requires PROMOTE, BK = 128 and a BN that divides 128."""
     RM: gl.constexpr = BM // GROUPS
     WIDTH: gl.constexpr = 256 // a_ring.dtype.primitive_bitwidth
     LONG: gl.constexpr = 128 if a_ring.dtype == gl.int8 and BN > 128 else BN  # Triton 3.6 has no longer integer instruction
@@ -159,7 +159,7 @@ def consume(GROUP_INDEX: gl.constexpr, a_ring, b_ring, c_ring, vectors, full, em
         tile, first, last = item(i, turns, begin, end, whole, streamed, slices, STREAM, SPLIT)
         pm, pn, z = place(tile, M, N, group, BM, BN)
         row, column = pm * BM + GROUP_INDEX * RM, pn * BN
-        # What is one value a row or a column is asked for before the products and used after them.
+        # Vectors of one value a row or column are loaded before the main loop and used after it.
         rows = row + gl.arange(0, RM, gl.SliceLayout(1, MMA))
         columns = column + gl.arange(0, BN, gl.BlockedLayout([1], [32], [4], [0]))
         row_bias, column_bias = vector(bias if SWAP else None, rows, M), vector(None if SWAP else bias, columns, N)
@@ -176,7 +176,7 @@ def consume(GROUP_INDEX: gl.constexpr, a_ring, b_ring, c_ring, vectors, full, em
             b = flat(b_ring.index(stage), B_COLUMNS, BATCHED)
             if PROMOTE:
                 acc = warpgroup_mma(a, b, acc, use_acc=False, is_async=True)
-                if SCALES == BLOCKS:  # asked for while the slice is multiplied
+                if SCALES == BLOCKS:  # loaded while the slice is multiplied
                     of_rows = gl.load(scale_a + rows.to(gl.int64) * slices + k, mask=rows < M, other=0.0)
                     of_block = gl.load(scale_b + k * gl.cdiv(N, 128) + column // 128)
                 acc = warpgroup_mma_wait(num_outstanding=0, deps=(acc,))
@@ -213,7 +213,7 @@ def consume(GROUP_INDEX: gl.constexpr, a_ring, b_ring, c_ring, vectors, full, em
 
 @gluon.jit
 def keep(x, parts, slot, row, BM: gl.constexpr, BN: gl.constexpr):
-    """A piece of a tile, into its place among the parts."""
+    """Stores a part of a tile among the parts (split-K or stream-K)."""
     L: gl.constexpr = x.type.layout
     rows = row + gl.arange(0, x.shape[0], gl.SliceLayout(1, L))
     columns = gl.arange(0, BN, gl.SliceLayout(0, L))
@@ -222,7 +222,7 @@ def keep(x, parts, slot, row, BM: gl.constexpr, BN: gl.constexpr):
 
 @gluon.jit
 def part_of(x, vectors, which: gl.constexpr, i: gl.constexpr, EN: gl.constexpr, like, THERE: gl.constexpr):
-    """Piece i of a vector over the columns, which lies in shared memory; of none something that nobody uses."""
+    """Piece i of a vector over the columns, which is in shared memory; for none a dummy value."""
     if not THERE:
         return x
     else:  # noqa: RET505
@@ -231,7 +231,7 @@ def part_of(x, vectors, which: gl.constexpr, i: gl.constexpr, EN: gl.constexpr, 
 
 @gluon.jit
 def gelu_of(x, ACT: gl.constexpr, out):
-    """gelu or gelu_tanh as closely as the type of the result can tell. out: its descriptor or its address."""
+    """gelu or gelu_tanh as accurate as the type of the result can show. out: its descriptor or its address."""
     NARROW: gl.constexpr = out.dtype == gl.bfloat16 or out.dtype == gl.pointer_type(gl.bfloat16)
     if ACT == GELU_TANH:
         x = gelu_tanh_fine(x)
@@ -290,7 +290,7 @@ def store(GROUP_INDEX: gl.constexpr, acc, c_ring, vectors, out_desc, out, ldo, z
         if out_desc is None:
             if SWAP:
                 put(x, rows, columns, z, M, N, out, ldo, zo, SWAP)
-            else:  # rows that TMA cannot store: a warp writes neighbours
+            else:  # rows that TMA cannot store: neighbouring lanes write neighbouring elements
                 rows = row + gl.arange(0, x.shape[0], gl.SliceLayout(1, LINES))
                 columns = at + gl.arange(0, x.shape[1], gl.SliceLayout(0, LINES))
                 put(gl.convert_layout(x.to(out.dtype.element_ty), LINES), rows, columns, z, M, N, out, ldo, zo, SWAP)
@@ -313,8 +313,8 @@ def product(a_desc, b_desc, out_desc, out, ldo, zo, parts, M, N, K, whole, strea
             BM: gl.constexpr, BN: gl.constexpr, BK: gl.constexpr, GROUPS: gl.constexpr, STAGES: gl.constexpr, A_COLUMNS: gl.constexpr, B_COLUMNS: gl.constexpr,
             BATCHED: gl.constexpr, STREAM: gl.constexpr, SPLIT: gl.constexpr, SWAP: gl.constexpr, RAW: gl.constexpr, PROMOTE: gl.constexpr,
             SCALES: gl.constexpr, ACT: gl.constexpr, SHORT: gl.constexpr, EN: gl.constexpr):  # fmt: skip
-    """out = act(alpha · scale_a · scale_b · a b + beta c + bias) · gate + residual, as `gemm_epilogue.finish` says; RAW: out = a b. With SWAP the kernel makes
-    the transposed result: its A is b transposed, its B is a transposed, and out_desc is None."""
+    """out = act(alpha · scale_a · scale_b · a b + beta c + bias) · gate + residual, as in `gemm_epilogue.finish`; RAW: out = a b. With SWAP the kernel
+    computes the transposed result: its A is b transposed, its B is a transposed, and out_desc is None."""
     a_ring = gl.allocate_shared_memory(a_desc.dtype, [STAGES * GROUPS] + a_desc.block_type.shape, a_desc.layout)
     b_ring = gl.allocate_shared_memory(b_desc.dtype, [STAGES] + b_desc.block_type.shape, b_desc.layout)
     if out_desc is None:

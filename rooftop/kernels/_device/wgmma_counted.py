@@ -23,7 +23,7 @@ from rooftop.kernels._device.gemm_launch import TYPES
 from rooftop.kernels._device.wgmma import bring, flat, halves, place
 
 BM, BK, GROUPS = 128, 64, 2
-STAGES = {256: 4, 128: 6}  # by the columns of a tile
+STAGES = {256: 4, 128: 6}  # indexed by the columns of a tile
 
 
 @gluon.jit
@@ -62,7 +62,7 @@ def _load(a_desc, b_desc, a_ring, b_ring, full, empty, live, first, M, N, K, a_a
 
 @gluon.jit
 def _clear_past(x, left):
-    """Zeros in the rows of a box from row `left` on. Several groups may write the same at once."""
+    """Writes zeros to the rows of a box from row `left` on. Several warp groups may write the same at once."""
     L: gl.constexpr = gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0])
     values = x.load(L)
     inside = (gl.arange(0, x.shape[0], gl.SliceLayout(1, L)) < left)[:, None]
@@ -73,7 +73,7 @@ def _clear_past(x, left):
 def _consume(GROUP_INDEX: gl.constexpr, a_ring, b_ring, c_ring, full, empty, out_desc, out, ldo, live, first, M, N, K, out_at, group, BM: gl.constexpr,
              BN: gl.constexpr, BK: gl.constexpr, GROUPS: gl.constexpr, STAGES: gl.constexpr, A_COLUMNS: gl.constexpr, B_COLUMNS: gl.constexpr,
              DEPTH: gl.constexpr, ADD: gl.constexpr):  # fmt: skip
-    """One consumer warp group: rows GROUP_INDEX · RM and following of each tile."""
+    """One consumer warp group: rows from GROUP_INDEX · RM on of each tile."""
     RM: gl.constexpr = BM // GROUPS
     MMA: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BN, 16])
     count = _counted(live, first, K if DEPTH else M)
@@ -132,7 +132,8 @@ def _store(GROUP_INDEX: gl.constexpr, acc, c_ring, out_desc, out, ldo, out_at, r
 
 @gluon.jit
 def _store_wide(x, out, ldo, rows, columns, ADD: gl.constexpr):
-    """Straight from registers: four lanes write 32 neighbouring bytes. `out`: where x begins; `rows`, `columns`: how many of x there are."""
+    """Stores straight from registers: four lanes write 32 neighbouring bytes. `out`: the address of x's first element; `rows`, `columns`: how many of x are
+    stored."""
     row = gl.arange(0, x.shape[0], gl.SliceLayout(1, x.type.layout))
     column = gl.arange(0, x.shape[1], gl.SliceLayout(0, x.type.layout))
     there = (row < rows)[:, None] & (column < columns)[None, :]
@@ -169,8 +170,8 @@ def product(a_desc, b_desc, out_desc, out, ldo, live, first, M, N, K, a_at, b_at
 
 
 def _box(view: View, dtype: str, rows: int, columns: int) -> tuple[Descriptor, bool, int]:
-    """A matrix as TMA copies it in boxes of rows x columns, whether that is its transpose, and its first row in memory. Its offset is a multiple of the
-    distance of its rows in memory."""
+    """A TMA descriptor of a matrix with boxes of rows x columns, whether it is of the transpose, and the first row in memory. The matrix's offset is a
+    multiple of its row stride."""
     turned = view.strides[0] == 1 and view.strides[1] != 1
     (high, wide), pitch = (view.shape[::-1] if turned else view.shape), view.strides[1 if turned else 0]
     at, rest = divmod(view.offset, pitch)
@@ -182,8 +183,8 @@ def _box(view: View, dtype: str, rows: int, columns: int) -> tuple[Descriptor, b
 
 
 def counted(metas: Any, out: View, a: View, b: View, sms: int, *, first: int = 0, depth: bool = False, add: bool = False) -> Launch:
-    """out = a b, or out += a b, of what counts of the rows of a (depth: of the columns of a and rows of b). `metas`: name -> Meta of tensors and scratch; one
-    is "live". A result of 16 bits has room for whole 16 bytes in a row."""
+    """out = a b, or out += a b, over the rows of a that count (depth: the columns of a and rows of b that count). `metas`: name -> Meta of tensors and
+    scratch; one is "live". A 16-bit result has rows of whole 16 bytes."""
     kinds: dict[str, Meta] = metas
     (m, n), k = out.shape, a.shape[1]
     kind, wide = kinds[a.tensor].dtype, kinds[out.tensor].dtype == "f32"

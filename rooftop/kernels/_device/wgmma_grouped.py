@@ -50,7 +50,7 @@ def load(a_desc, b_desc, a_ring, b_ring, full, empty, offsets, G, M, N, K, BM: g
 
 @gluon.jit
 def clear_past(x, left, DIM: gl.constexpr):
-    """Zeros in what a box [1, ., .] holds from place `left` of dimension DIM on. Several groups may write the same at once."""
+    """Writes zeros to a box [1, ., .] from index `left` of dimension DIM on. Several warp groups may write the same at once."""
     x = x.reshape([x.shape[1], x.shape[2]])
     L: gl.constexpr = gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0])
     values = x.load(L)
@@ -64,7 +64,7 @@ def clear_past(x, left, DIM: gl.constexpr):
 @gluon.jit
 def consume(GROUP_INDEX: gl.constexpr, a_ring, b_ring, c_ring, full, empty, out_desc, out, ldo, zo, offsets, G, M, N, K, BM: gl.constexpr, BN: gl.constexpr,
             BK: gl.constexpr, GROUPS: gl.constexpr, STAGES: gl.constexpr, A_COLUMNS: gl.constexpr, B_COLUMNS: gl.constexpr, FORM: gl.constexpr):  # fmt: skip
-    """One consumer warp group: rows GROUP_INDEX · RM and following of each tile."""
+    """One consumer warp group: rows from GROUP_INDEX · RM on of each tile."""
     RM: gl.constexpr = BM // GROUPS
     MMA: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BN, 16])
     n = 0

@@ -1,9 +1,9 @@
-"""The Hopper matrix product of operands in two parts each: a b = a1 b1 + a1 b2 + a2 b1, the smallest first, in Gluon.
+"""The Hopper matrix product of operands in two parts each, in Gluon: a b = a1 b1 + a1 b2 + a2 b1, the smallest terms first.
 
-A block is one producer warp and one or two consumer warp groups, as in `wgmma`, from which the sharing out of the tiles comes. A stage of the ring holds a
-slice of all four parts: 4 boxes for 3 products, where one long product of [a2 a1 a1] and [b1 b2 b1] would bring 6. Tensor cores cut what they add up, by
-up to one unit in the last place of the sum each time: over all of K that would be more than the split leaves, so each slice is a sum of its own and is added in
-float32."""
+A block is one producer warp and one or two consumer warp groups, as in `wgmma`, from which the tile scheduler comes. A stage of the ring buffer holds a
+slice of all four parts: 4 boxes for 3 multiplies, while one long product of [a2 a1 a1] and [b1 b2 b1] would load 6. Tensor cores truncate when they
+accumulate, by up to one unit in the last place of the sum each time: over all of K that would be a larger error than the split leaves, so each slice is
+accumulated separately and added in float32."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def load_parts(a_desc, b_desc, a_ring, b_ring, full, empty, M, N, K, batch, whol
                 tma.async_copy_global_to_shared(b_desc, [z + part * batch, pn * BN, k * BK], full.index(stage), b_ring.index(stage * 2 + part))
             n += 1
     if SPLIT > 1:
-        gdc_launch_dependents()  # the sum of the pieces: its blocks come while the last products are made, and wait
+        gdc_launch_dependents()  # the reduction of the parts: its blocks start while the last tiles are computed, and wait
 
 
 @gluon.jit
@@ -54,7 +54,8 @@ def matrix(x, TURNED: gl.constexpr):
 def consume_parts(GROUP_INDEX: gl.constexpr, a_ring, b_ring, full, empty, out, ldo, zo, pieces_at, M, N, K, whole, streamed, group, alpha, beta, c, ldc, zc,
                   bias, gate, ldg, zg, residual, ldr, zr, BM: gl.constexpr, BN: gl.constexpr, BK: gl.constexpr, GROUPS: gl.constexpr, STAGES: gl.constexpr,
                   SPLIT: gl.constexpr, ACT: gl.constexpr):  # fmt: skip
-    """One consumer warp group: rows GROUP_INDEX · RM and following of each tile. Results go straight from registers: four lanes write a sector of 32 bytes."""
+    """One consumer warp group: rows from GROUP_INDEX · RM on of each tile. Results are stored straight from registers: four lanes write a sector of 32
+    bytes."""
     RM: gl.constexpr = BM // GROUPS
     MMA: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BN, 256 // a_ring.dtype.primitive_bitwidth])
     slices = gl.cdiv(K, BK)
@@ -92,8 +93,8 @@ def consume_parts(GROUP_INDEX: gl.constexpr, a_ring, b_ring, full, empty, out, l
 def product_of_parts(a_desc, b_desc, out, ldo, zo, pieces_at, M, N, K, batch, whole, streamed, group, alpha, beta, c, ldc, zc, bias, gate, ldg, zg, residual,
                      ldr, zr, BM: gl.constexpr, BN: gl.constexpr, BK: gl.constexpr, GROUPS: gl.constexpr, STAGES: gl.constexpr, SPLIT: gl.constexpr,
                      ACT: gl.constexpr):  # fmt: skip
-    """out = act(alpha · (a1 b1 + a1 b2 + a2 b1) + beta c + bias) · gate + residual. a_desc: boxes [1, BM / GROUPS, BK] of [2 batch, M, K], b_desc: boxes
-    [1, BN, BK] of [2 batch, N, K]: both along K, the only way in which wgmma reads TF32."""
+    """out = act(alpha · (a1 b1 + a1 b2 + a2 b1) + beta c + bias) · gate + residual. a_desc: boxes [1, BM / GROUPS, BK] of [2 batch, M, K]; b_desc: boxes [1,
+    BN, BK] of [2 batch, N, K]. Both are contiguous along K, the only layout that wgmma supports for TF32."""
     a_ring = gl.allocate_shared_memory(a_desc.dtype, [STAGES * GROUPS * 2] + a_desc.block_type.shape, a_desc.layout)
     b_ring = gl.allocate_shared_memory(b_desc.dtype, [STAGES * 2] + b_desc.block_type.shape, b_desc.layout)
     full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())

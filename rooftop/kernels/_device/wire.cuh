@@ -1,7 +1,7 @@
-// Messages between ranks, made and read by warps, 1024 elements at a time. What a message is, byte by byte: rooftop/comm/wire.py.
+// Messages between ranks, encoded and decoded by warps, 1024 elements at a time. rooftop/comm/wire.py defines their bytes.
 //
-// A chunk of 1024 elements is DEEP packs a lane: pack u of a lane are the 8 elements from 256 u + 8 lane on, so that a warp's accesses are contiguous, and
-// the chunk's scales are one access of the first lanes.
+// A chunk of 1024 elements is DEEP packs a lane: pack u of a lane is the 8 elements from 256 u + 8 lane on, so a warp's accesses are contiguous, and the
+// chunk's scales are one access of the first lanes.
 #pragma once
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -13,11 +13,11 @@ constexpr int BF16 = 0, FP8 = 1, INT8 = 2, INT4 = 3, PACK = 8, DEEP = 4, ROW = 3
 
 template <int WIRE>
 struct Wire {
-    static constexpr int BITS = WIRE == BF16 ? 16 : WIRE == INT4 ? 4 : 8, WORDS = PACK * BITS / 32;  // words: of the codes of a pack
+    static constexpr int BITS = WIRE == BF16 ? 16 : WIRE == INT4 ? 4 : 8, WORDS = PACK * BITS / 32;  // 32-bit words of a pack's codes
     static constexpr float MOST = WIRE == FP8 ? 448.f : WIRE == INT8 ? 127.f : 7.f, NEXT = WIRE == FP8 ? 416.f : WIRE == INT8 ? 126.f : 6.f;
 };
-constexpr float INFINITE = 3.4028234663852886e38f;  // more than this is
-constexpr float WHOLE = 12582912.f;                 // 1.5 * 2^23: added to a number, it leaves the nearest whole one in the sum's low bits
+constexpr float INFINITE = 3.4028234663852886e38f;  // anything larger is infinite
+constexpr float WHOLE = 12582912.f;  // 1.5 * 2^23: added to a number, it leaves the nearest integer in the sum's low bits
 
 __device__ inline bool is_finite(float v) { return fabsf(v) <= INFINITE; }
 __device__ inline float not_a_number() { return __uint_as_float(0x7fc00000u); }
@@ -43,7 +43,7 @@ __device__ inline float wide<__half>(unsigned word, int half) { return __half2fl
 template <typename T>
 __device__ inline bool on_16(const T* x) { return reinterpret_cast<unsigned long long>(x) % 16 == 0; }
 
-/// 8 elements from `at` on, a multiple of 8, zeros from `count` on. `whole`: `x` lies on 16 bytes.
+/// 8 elements from `at` on, a multiple of 8; zeros from `count` on. `whole`: `x` is aligned to 16 bytes.
 template <typename T>
 __device__ inline void load_pack(float (&v)[PACK], const T* x, long long at, long long count, bool whole) {
     if (whole && at + PACK <= count) {
@@ -92,7 +92,7 @@ __device__ inline void store_pack(T* x, long long at, long long count, bool whol
 
 // -- groups, of GROUP / 8 neighbouring lanes; every lane of the warp takes part
 
-/// H v / sqrt(GROUP) of the group, in the order of additions of rooftop/comm/wire.py.
+/// H v / sqrt(GROUP) of the group, with the additions in the order of rooftop/comm/wire.py.
 template <int GROUP>
 __device__ inline void rotate(float (&v)[PACK]) {
 #pragma unroll
@@ -157,7 +157,7 @@ __device__ inline Packed<WIRE> encode(const float (&v)[PACK], unsigned seed, uns
         for (int i = 0; i < W::WORDS; ++i) out.w[i] = 0;
 #pragma unroll
         for (int i = 0; i < PACK; ++i) {
-            const float t = fminf(fmaxf(__fmul_rn(v[i], part), -most), most);  // of NaN, -most; what that stands for is put in below
+            const float t = fminf(fmaxf(__fmul_rn(v[i], part), -most), most);  // NaN gives -most; its own code is put in below
             unsigned code;
             if constexpr (WIRE == FP8) {
                 code = __nv_cvt_float_to_fp8(t, __NV_SATFINITE, __NV_E4M3);
@@ -200,7 +200,7 @@ __device__ inline float value(const unsigned (&in)[Wire<WIRE>::WORDS], float s, 
     }
 }
 
-/// A message in memory that holds `count` elements, whole groups of them.
+/// A message in memory that holds `count` elements, a multiple of GROUP.
 template <int WIRE, int GROUP>
 struct Message {
     using W = Wire<WIRE>;
@@ -213,7 +213,7 @@ struct Message {
     __device__ unsigned* codes(long long at) const { return reinterpret_cast<unsigned*>(place + at * W::BITS / 8); }
     __device__ float* scale(long long at) const { return reinterpret_cast<float*>(place + count * W::BITS / 8) + at / GROUP; }
 
-    /// By a warp: chunk `c`, of which each lane has its packs, and lane l the scale of the chunk's group l.
+    /// By a warp: writes chunk `c`, of which each lane has its packs, and lane l the scale of the chunk's group l.
     __device__ void put(long long c, const Packed<WIRE> (&packs)[DEEP], float scales) const {
         const int lane = threadIdx.x % 32;
 #pragma unroll
@@ -228,7 +228,7 @@ struct Message {
         if (WIRE != BF16 && lane < SCALES && c * CHUNK + lane * GROUP < count) *scale(c * CHUNK + lane * GROUP) = scales;
     }
 
-    /// A lane's packs of chunk `c`, and of lane l the scale of the chunk's group l; past the L1, since another GPU may have written them.
+    /// A lane's packs of chunk `c`, and for lane l the scale of the chunk's group l; bypasses the L1, since another GPU may have written them.
     __device__ void fetch(unsigned (&in)[DEEP][W::WORDS], float& scales, long long c) const {
         const int lane = threadIdx.x % 32;
 #pragma unroll
@@ -249,7 +249,7 @@ struct Message {
 
 // -- chunks, each by a warp
 
-/// Of a row of `held` elements; zeros where there are no more.
+/// Loads a chunk of a row of `held` elements; zeros past its end.
 template <int GROUP, bool ROTATED, typename T>
 __device__ inline void load_chunk(float (&v)[DEEP][PACK], const T* row, long long c, long long held, bool whole) {
 #pragma unroll
@@ -269,7 +269,7 @@ __device__ inline void store_chunk(T* row, long long c, long long kept, bool who
     }
 }
 
-/// Puts a chunk down in `places` messages: message(0), message(1), ... `index`: of the random bits of the row's first element.
+/// Writes a chunk to `places` messages: message(0), message(1), ... `index`: of the random bits of the row's first element.
 template <int WIRE, int GROUP, bool STOCHASTIC, typename Of>
 __device__ inline void put_chunk(const float (&v)[DEEP][PACK], long long c, unsigned seed, unsigned long long index, int places, Of message) {
     const int lane = threadIdx.x % 32;
@@ -284,7 +284,7 @@ __device__ inline void put_chunk(const float (&v)[DEEP][PACK], long long c, unsi
     for (int p = 0; p < places; ++p) message(p).put(c, packs, scales);
 }
 
-/// The sum of `ranks` messages, added in the order of the ranks. message(p): that of rank p.
+/// The sum of `ranks` messages, added in the order of the ranks. message(p): the message of rank p.
 template <int WIRE, int GROUP, typename Of>
 __device__ inline void sum_chunk(float (&sum)[DEEP][PACK], int ranks, long long c, Of message) {
     constexpr int AHEAD = 2;  // messages whose loads are in flight together

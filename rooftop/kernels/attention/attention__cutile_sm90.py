@@ -18,7 +18,7 @@ PLAIN = ("bias", "mask", "cu_seqlens_q", "cu_seqlens_k", "page_table", "cache_le
 
 
 def _step(acc, top, total, q, k, v, batch, head, j, first, factor, position, BM, BN, D, DV, MASKED, CAUSAL):
-    """The tile j of keys. Maximum and sum of a row in base 2, with factor = scale · log2(e)."""
+    """The tile j of keys. Maximum and sum of a row are in base 2, with factor = scale · log2(e)."""
     kt = ct.load(k, (batch, head, 0, j), (1, 1, D, BN), order=(0, 1, 3, 2), padding_mode=ct.PaddingMode.ZERO).reshape((D, BN))
     z = ct.mma(q, kt, ct.zeros((BM, BN), ct.float32))
     if MASKED:
@@ -27,7 +27,7 @@ def _step(acc, top, total, q, k, v, batch, head, j, first, factor, position, BM,
         if CAUSAL:
             seen = seen & (columns <= first + position + ct.arange(BM, dtype=ct.int32).reshape((BM, 1)))
         z = ct.where(seen, z, -INF)
-    new = ct.maximum(top, ct.max(z, axis=1, keepdims=True) * factor)  # a NaN comes through the exponentials
+    new = ct.maximum(top, ct.max(z, axis=1, keepdims=True) * factor)  # a NaN passes through the exponentials
     base = new
     if MASKED:
         base = ct.where(new == -INF, 0.0, new)

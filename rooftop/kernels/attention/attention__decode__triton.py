@@ -18,7 +18,7 @@ from rooftop.kernels._device import attention as shared
 from rooftop.kernels._device.attention_tiles import LOG2E, scored, seen
 from rooftop.kernels._device.launching import chained
 
-TILE = 32 * 1024  # bytes of keys and values that a step reads
+TILE = 32 * 1024  # bytes of keys and values loaded in an iteration
 MOST = 16  # queries
 ROWS = 128  # queries times the heads that share a key head
 SPLITS = 256
@@ -26,7 +26,7 @@ SPLITS = 256
 
 @triton.jit
 def _page(table, start, end, BN: tl.constexpr, PAGE: tl.constexpr):  # type: ignore[no-untyped-def]
-    """The entries of the page table for the tile of keys from `start`: one where pages are whole tiles, else one a key."""
+    """The entries of the page table for the tile of keys from `start`: one if pages are whole tiles, else one a key."""
     if PAGE % BN == 0:
         page = tl.load(table + start // PAGE, mask=start < end, other=0)
     else:
@@ -37,7 +37,7 @@ def _page(table, start, end, BN: tl.constexpr, PAGE: tl.constexpr):  # type: ign
 
 @triton.jit
 def _coded(at, mask):  # type: ignore[no-untyped-def]
-    """(even, odd) columns of a tile of 8 bits in float16. It is read as words of two columns: words become operands of the tensor cores without a detour."""
+    """(even, odd) columns of an 8-bit tile in float16. It is loaded as words of two columns, which are converted to tensor core operands directly."""
     words = tl.load(at, mask=mask, other=0)
     even = (words & 255).to(tl.uint8).to(tl.float8e4nv, bitcast=True)
     odd = (words >> 8).to(tl.uint8).to(tl.float8e4nv, bitcast=True)
@@ -49,8 +49,8 @@ def _part(q, k, v, slopes, sinks, table, lengths, q_scale, k_scale, v_scale, out
           ks, kh, vb, vs, vh, ob, os, oh, ab, tb, qg, kg, vg, D: tl.constexpr, DV: tl.constexpr, M: tl.constexpr, BN: tl.constexpr, SIZE: tl.constexpr,
           SIZE_V: tl.constexpr, PAGE: tl.constexpr, PARTS: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, CAP: tl.constexpr,
           EIGHT: tl.constexpr, CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
-    """One part of the keys of one key head and sequence: `out` and `lse` where it is the only one, else parts [B, H, SQ, PARTS, DV] and norms
-    [B, H, SQ, PARTS], in base 2. Strides as the forward's. EIGHT: keys and values are 8 bits, and counted in pairs of columns, strides too."""
+    """One part of the keys of one key head and sequence. Writes `out` and `lse` if it is the only part, else parts [B, H, SQ, PARTS, DV] and norms [B, H,
+    SQ, PARTS], in base 2. Strides as in the forward. EIGHT: keys and values have 8 bits and are counted in pairs of columns, also in strides."""
     if CHAINED:
         gdc_wait()
         gdc_launch_dependents()
@@ -66,7 +66,7 @@ def _part(q, k, v, slopes, sinks, table, lengths, q_scale, k_scale, v_scale, out
     rows_in = rows < SQ
     head = key_head * GROUP + row % GROUP
     PER: tl.constexpr = 2 if EIGHT else 1
-    SHIFT: tl.constexpr = 15 if EIGHT else 0  # weights times 2^15 keep in float16 what bfloat16 would keep of small ones
+    SHIFT: tl.constexpr = 15 if EIGHT else 0  # in float16, weights times 2^15 keep the small ones that bfloat16 would keep
     COLUMNS: tl.constexpr = D // PER
     COLUMNS_V: tl.constexpr = DV // PER
     d = tl.arange(0, SIZE // PER)
@@ -77,9 +77,9 @@ def _part(q, k, v, slopes, sinks, table, lengths, q_scale, k_scale, v_scale, out
         mine_even = tl.load(q_at, mask=q_in, other=0.0).to(tl.float32)
         mine_odd = tl.load(q_at + 1, mask=q_in, other=0.0).to(tl.float32)
         largest = tl.maximum(tl.max(tl.abs(mine_even), 1), tl.max(tl.abs(mine_odd), 1))
-        power = (largest.to(tl.int32, bitcast=True) & 0x7F800000).to(tl.float32, bitcast=True)  # of two, and no larger than `largest`
+        power = (largest.to(tl.int32, bitcast=True) & 0x7F800000).to(tl.float32, bitcast=True)  # a power of two, at most `largest`
         power = tl.where((largest > 1e-30) & (largest < float("inf")), power, 1.0)
-        mine = (mine_even / power[:, None]).to(tl.float16)  # below 2, so that float16 holds what bfloat16 did
+        mine = (mine_even / power[:, None]).to(tl.float16)  # below 2, so that float16 holds what bfloat16 would
         mine_odd = (mine_odd / power[:, None]).to(tl.float16)
         k = k.to(tl.pointer_type(tl.int16))
         v = v.to(tl.pointer_type(tl.int16))
@@ -136,7 +136,7 @@ def _part(q, k, v, slopes, sinks, table, lengths, q_scale, k_scale, v_scale, out
         real = columns_in
         if PAGE:
             page = coming
-            coming = _page(table, start + BN, end, BN, PAGE)  # a step ahead: keys and values then wait for no other load
+            coming = _page(table, start + BN, end, BN, PAGE)  # loaded one iteration ahead: keys and values then wait for no other load
             exists = (page >= 0) & (page < PAGES)
             real = columns_in & exists
             page = tl.where(exists, page, 0)
@@ -196,7 +196,7 @@ def _part(q, k, v, slopes, sinks, table, lengths, q_scale, k_scale, v_scale, out
 @triton.jit
 def _merge(parts, norms, out, lse, SQ, H, ob, os, oh, DV: tl.constexpr, SIZE_V: tl.constexpr, PARTS: tl.constexpr, COUNT: tl.constexpr,
            CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
-    """A row of one head: its parts, weighed by their normalisers. COUNT: the power of two from PARTS on."""
+    """A row of one head: its parts, weighted by their normalisers. COUNT: the next power of two from PARTS."""
     if CHAINED:
         gdc_wait()
     row = tl.program_id(0)
@@ -218,7 +218,7 @@ def _merge(parts, norms, out, lse, SQ, H, ob, os, oh, DV: tl.constexpr, SIZE_V: 
 
 @dataclass(frozen=True)
 class Config:
-    """Parts of the keys of a sequence, keys of a tile, warps, and stages of the pipeline of keys and values."""
+    """Parts of the keys of a sequence (split-K), keys of a tile, warps, and pipeline stages of keys and values."""
 
     parts: int
     BN: int
@@ -248,7 +248,7 @@ def _eight(p: Problem) -> bool:
 
 
 def prefers(p: Problem) -> int:
-    """Other kernels give a head of a sequence to one program for each tile of queries: of few queries that is one."""
+    """Other kernels have one program for each tile of queries of a head and sequence: with few queries that is one."""
     return 2
 
 
@@ -258,19 +258,19 @@ def _sizes(p: Problem) -> tuple[int, int]:
 
 
 def _held(p: Problem, bn: int, stages: int) -> int:
-    """Bytes of shared memory of a block: the queries, and the tiles that are in flight or in use, of which Triton keeps one fewer than it has stages."""
+    """Bytes of shared memory of a block: the queries, and the tiles in flight or in use, one fewer in Triton than there are stages."""
     size, size_v = _sizes(p)
     return 2 * max(16, shared.pow2(_rows(p))) * (size + size_v) + max(1, stages - 1) * bn * (size + size_v) * p["k"].itemsize
 
 
 def _resident(p: Problem, bn: int, stages: int) -> int:
-    """Blocks of a multiprocessor."""
+    """Resident blocks of a multiprocessor."""
     return max(1, (p.device.shared_per_block + 1024) // (_held(p, bn, stages) + 1024))
 
 
 def _cost(p: Problem, bn: int, stages: int, parts: int) -> float:
-    """In the time that a block takes for a tile when all multiprocessors read: rounds of blocks, each with the wait for its first tiles, and the second
-    launch."""
+    """Predicted time, in units of a block's time for a tile when all multiprocessors read: waves of blocks, each with the latency of its first tiles, and
+    the second launch."""
     blocks, slots = p["q"].shape[0] * p["k"].shape[2] * parts, p.device.sms * _resident(p, bn, stages)
     tiles = -(-shared.room(p) // bn)
     return -(-blocks // slots) * (-(-tiles // parts) + 1.5) + (1.0 + parts / 64 if parts > 1 else 0.0)
@@ -281,7 +281,7 @@ def choose(p: Problem) -> Config:
     keys = shared.room(p)
     bn = max(16, min(128, shared.pow2(TILE // ((size + size_v) * p["k"].itemsize) + 1) // 2, shared.pow2(max(keys, 16))))
     if p.get("page_table") is not None and p["k"].shape[1] % bn and p["k"].shape[1] % (bn // 2) == 0:
-        bn //= 2  # a tile then lies on one page
+        bn //= 2  # a tile is then within one page
     stages = 3
     while stages > 1 and _held(p, bn, stages) > p.device.shared_per_block - 2048:
         stages -= 1
@@ -310,7 +310,7 @@ def scratch(p: Problem, config: Config) -> dict[str, Meta]:
 
 
 def _kept(p: Problem, name: str) -> dict[str, int]:
-    """Strides of keys or values as the kernel counts them."""
+    """Strides of keys or values in the kernel's units."""
     return {n: s // 2 if _eight(p) else s for n, s in shared.strides(p, name, name).items()}
 
 

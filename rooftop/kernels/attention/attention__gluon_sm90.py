@@ -30,11 +30,11 @@ from rooftop.core.tensor_maps import not_copied
 from rooftop.kernels._device import attention as shared
 from rooftop.kernels._device.attention_packed import CHUNK, clear_rows, plan_tiles, tile_of
 
-# Of windows and of 256 columns ptxas keeps an address or two, which are read once a tile of queries, in local memory.
+# With windows or 256 columns ptxas keeps one or two addresses, read once a tile of queries, in local memory.
 DEMANDS = {"has": ["HGMMA", "UTMALDG", "UTMASTG"], "spills": 16}
 LOG2E = gl.constexpr(1.4426950408889634)
-TANH = (-0.3333307206630707, 0.13324828445911407, -0.05298924073576927, 0.017141319811344147)  # of x^3, x^5, ...: to 1.3e-8 of it up to 1/2
-EACH = 16  # scores of a thread that take the same way
+TANH = (-0.3333307206630707, 0.13324828445911407, -0.05298924073576927, 0.017141319811344147)  # of x^3, x^5, ...: relative error 1.3e-8 up to 1/2
+EACH = 16  # scores of a thread that take the same branch
 
 
 def _hex(value: float) -> str:
@@ -42,8 +42,8 @@ def _hex(value: float) -> str:
 
 
 def _tanh() -> str:
-    """PTX of the tanh of 16 scores of a thread. Where all are at most 1/2, by multiply-adds: the special functions bound the speed of the weights already.
-    Else those above by an exponential and a reciprocal."""
+    """PTX of the tanh of 16 scores of a thread. If all are at most 1/2, by multiply-adds: the special function unit is already the bottleneck of the
+    softmax. Otherwise the larger ones by an exponential and a reciprocal."""
     lines = [".reg .f32 x, v, e, m;", ".reg .pred some, p;", f"abs.f32 m, ${EACH};"]
     for i in range(1, EACH):
         lines += [f"abs.f32 x, ${EACH + i};", "max.f32 m, m, x;"]
@@ -66,7 +66,7 @@ TANH_REGISTERS = gl.constexpr(",".join(["=&f"] * EACH + ["f"] * EACH))
 
 @gluon.jit
 def _place(turn, tiles, rows_of_tiles, heads, section):
-    """The turn-th tile of this block: (tile of queries from the last, batch times heads). Blocks change their order with each turn."""
+    """The turn-th tile of this block: (tile of queries from the last, batch times heads). Blocks reverse their order with each turn."""
     blocks = gl.num_programs(0)
     p = gl.program_id(0)
     t = turn * blocks + (blocks - 1 - p if turn % 2 == 1 else p)
@@ -79,7 +79,8 @@ def _place(turn, tiles, rows_of_tiles, heads, section):
 
 @gluon.jit
 def _range(row, SQ, SK, BM: gl.constexpr, BN: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr):
-    """Of a tile of queries: first tile of keys, one past the last, and the bounds between which every query sees every key (tiles too)."""
+    """For a tile of queries: the first tile of keys, one past the last, and the bounds (tiles too) between which no mask is needed: every query attends to
+    every key."""
     position = SK - SQ
     stop = SK
     edge = SK
@@ -97,7 +98,7 @@ def _range(row, SQ, SK, BM: gl.constexpr, BN: gl.constexpr, LEFT: gl.constexpr, 
 
 @gluon.jit
 def _load_values(v_desc, v_ring, v_full, empty, b, h, column, n, STAGES: gl.constexpr):
-    """The n-th tile of values: they are needed later than the keys of the tile after them, and come after those."""
+    """Loads the n-th tile of values, after the keys of the next tile, which are needed earlier."""
     stage = n % STAGES
     mbarrier.wait(empty.index(2 * stage + 1), (n // STAGES & 1) ^ 1)
     mbarrier.expect(v_full.index(stage), v_desc.block_type.nbytes)
@@ -154,7 +155,7 @@ def _flat(x):
 @gluon.jit
 def _weights(z, top, total, factor, cap, z_tiles, z_full, z_empty, n, INDEX: gl.constexpr, BIAS: gl.constexpr, rows, column, SK, position, LEFT: gl.constexpr,
              RIGHT: gl.constexpr, CAP: gl.constexpr, MASKED: gl.constexpr):  # fmt: skip
-    """(p, the new maximum, the new sum, by what the old ones shrink) of scores of one tile of keys, which begins at `column`; all in base 2."""
+    """(p, the new maximum, the new sum, the factor that rescales the old ones) for scores of one tile of keys, which starts at `column`; all in base 2."""
     L: gl.constexpr = z.type.layout
     if CAP:
         z = gl.inline_asm_elementwise(TANH_OF_16, TANH_REGISTERS, [z * cap], dtype=gl.float32, is_pure=True, pack=16)
@@ -188,7 +189,8 @@ def _weights(z, top, total, factor, cap, z_tiles, z_full, z_empty, n, INDEX: gl.
 def _steps(acc, p, top, total, q, k_ring, v_ring, z_tiles, k_full, v_full, empty, z_full, z_empty, turn_bars, n, first, last, factor, cap, rows, SK, position,
            INDEX: gl.constexpr, STAGES: gl.constexpr, BN: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr, CAP: gl.constexpr, MASKED: gl.constexpr,
            PING: gl.constexpr, BIAS: gl.constexpr):  # fmt: skip
-    """Tiles of keys `first` down to one past `last`: the scores of each together with the product of the weights of the tile before it."""
+    """Main loop over tiles of keys from `first` down to one past `last`: the scores of each are issued together with the product of the weights of the tile
+    before it."""
     M: gl.constexpr = acc.shape[0]
     SCORES: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BN, 16])
     LEFT_OPERAND: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=acc.type.layout, k_width=2)
@@ -220,7 +222,7 @@ def _steps(acc, p, top, total, q, k_ring, v_ring, z_tiles, k_full, v_full, empty
 
 @gluon.jit
 def _stage(tile, made, out_desc, b, h, row):
-    """Stores 64 rows of the result by way of shared memory, once the store before has read what lies there."""
+    """Stores 64 rows of the result through shared memory, once the store before has read it."""
     tma.store_wait(0)
     _flat(tile).store(made)
     fence_async_shared()
@@ -232,7 +234,7 @@ def _consume(INDEX: gl.constexpr, q_tiles, k_ring, v_ring, z_tiles, o_tiles, q_f
              out, lse, plan, rows_of_tiles, all_heads, section, H, TQ, TK, scale, softcap, ob, os, oh, WIDTH: gl.constexpr, OVER: gl.constexpr,
              GROUPS: gl.constexpr, STAGES: gl.constexpr, BM: gl.constexpr, BN: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr, CAP: gl.constexpr,
              PING: gl.constexpr, PACKED: gl.constexpr, BIAS: gl.constexpr):  # fmt: skip
-    """One group of consumers: queries INDEX · 64 and following of each tile."""
+    """One consumer warp group: the 64 queries from INDEX · 64 on of each tile."""
     DV: gl.constexpr = v_ring.shape[4]
     SCORES: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BN, 16])
     RESULT: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, DV, 16])
@@ -311,7 +313,7 @@ def _consume(INDEX: gl.constexpr, q_tiles, k_ring, v_ring, z_tiles, o_tiles, q_f
                     gl.store(to, made, mask=(token < SQ)[:, None] & (column < WIDTH)[None, :])
             else:
                 _stage(o_tiles.index(INDEX), made, out_desc, bh // H, bh % H, first + row + INDEX * 64)
-            if OVER:  # the next queries come where the result lies
+            if OVER:  # the next queries overwrite the staged result
                 tma.store_wait(0)
                 if end > begin:
                     mbarrier.arrive(q_empty.index(INDEX), count=1)
@@ -324,8 +326,8 @@ def _consume(INDEX: gl.constexpr, q_tiles, k_ring, v_ring, z_tiles, o_tiles, q_f
 def _forward(q_desc, k_desc, v_desc, out_desc, bias_desc, out, lse, plan, rows_of_tiles, all_heads, section, H, GROUP, SQ, SK, scale, softcap, ob, os, oh,
              WIDTH: gl.constexpr, OVER: gl.constexpr, GROUPS: gl.constexpr, STAGES: gl.constexpr, BN: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr,
              CAP: gl.constexpr, PING: gl.constexpr, PACKED: gl.constexpr, BIAS: gl.constexpr):  # fmt: skip
-    """`plan` is read where PACKED, `bias_desc` where BIAS. Strides of batch, token and head: out (o), of WIDTH columns. OVER: it is staged where the queries
-    were."""
+    """`plan` is read if PACKED, `bias_desc` if BIAS. Strides of batch, token and head: out (o), of WIDTH columns. OVER: the result is staged in the memory
+    of the queries."""
     BM: gl.constexpr = 64 * GROUPS
     q_tiles = gl.allocate_shared_memory(q_desc.dtype, [GROUPS] + q_desc.block_type.shape, q_desc.layout)
     k_ring = gl.allocate_shared_memory(k_desc.dtype, [STAGES] + k_desc.block_type.shape, k_desc.layout)
@@ -390,7 +392,8 @@ def _forward(q_desc, k_desc, v_desc, out_desc, bias_desc, out, lse, plan, rows_o
 
 @dataclass(frozen=True)
 class Config:
-    """`GROUPS` consumer groups of 64 queries each, tiles of `BN` keys, a ring of `STAGES` of them. `PING`: two groups issue their products in turn."""
+    """`GROUPS` consumer warp groups of 64 queries each, tiles of `BN` keys, a ring buffer of `STAGES` of them. `PING`: ping-pong, two groups issue their
+    products in turn."""
 
     GROUPS: int = 2
     BN: int = 128
@@ -399,12 +402,12 @@ class Config:
 
 
 def _width(n: int) -> int:
-    """Columns of a head as tiles have them."""
+    """Columns of a head, padded to the tile."""
     return 64 if n <= 64 else 128 if n <= 128 else 256
 
 
 def _over(p: Problem) -> bool:
-    """Whether the result is staged where the queries were, since there is no room for both."""
+    """Whether the result is staged in the memory of the queries, because there is no room for both."""
     return _width(p["q"].shape[3]) == _width(p["v"].shape[3]) == 256
 
 
@@ -427,12 +430,12 @@ def supports(p: Problem) -> str | None:
 
 
 def prefers(p: Problem) -> bool:
-    """A block walks its tiles of 128 queries alone: of 64 and fewer, half of it would be idle. At 32 columns a head there is little to overlap."""
+    """A block processes tiles of 128 queries: with 64 and fewer, half of it would be idle. At 32 columns a head there is little to overlap."""
     sequences = p["cu_seqlens_q"].shape[0] - 1 if shared.packed(p) else 1
     return p["q"].shape[1] > 64 * max(sequences, 1) and max(p["q"].shape[3], p["v"].shape[3]) > 32
 
 
-SHORT = 512  # queries of a packed sequence, in the mean: of a tile of 128 keys much would be masked, and its copy waited for
+SHORT = 512  # queries of a packed sequence, on average: with fewer, much of a tile of 128 keys would be masked and its copy not hidden
 
 
 def choose(p: Problem) -> Config:
@@ -445,7 +448,7 @@ def choose(p: Problem) -> Config:
 def configs(p: Problem) -> list[Config]:
     size = max(_width(p["q"].shape[3]), _width(p["v"].shape[3]))
     found = [Config(2, bn, s, ping) for bn in ((64, 128) if size < 256 else (32, 64)) for s in (2, 3, 4, 6) for ping in (False, True)]
-    found += [Config(3, 64, s, False) for s in (3, 4, 6) if size == 64]  # three groups have registers for no more scores
+    found += [Config(3, 64, s, False) for s in (3, 4, 6) if size == 64]  # with three groups the registers hold no more scores
     return [c for c in found if 2 * size * ((1 if _over(p) else 2) * 64 * c.GROUPS + 2 * c.BN * c.STAGES) + 1024 <= p.device.shared_per_block]
 
 

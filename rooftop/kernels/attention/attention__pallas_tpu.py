@@ -13,8 +13,8 @@ from typing import Any
 from rooftop.core.spec import Problem
 from rooftop.kernels._device.tpu import LANES, WORD, On, call, jnp, lax, like, pl, pltpu, tile, up
 
-QUERIES, KEYS = 256, 256  # of a block at most: scores of 256 KiB in float32, twice the registers. The compiler unrolls a block: of more it takes minutes
-CYCLES = False  # libtpu's estimate walks every step of the grid, and these are too many: it takes minutes and gigabytes
+QUERIES, KEYS = 256, 256  # of a block at most: scores of 256 KiB in float32, twice the registers. The compiler unrolls a block: larger ones take minutes
+CYCLES = False  # libtpu's cost estimate visits every step of the grid: with more steps it takes minutes and gigabytes
 NOT_TAKEN = (
     "bias", "mask", "cu_seqlens_q", "cu_seqlens_k", "page_table", "cache_lengths", "alibi_slopes", "q_scale", "k_scale", "v_scale", "sinks", "key_begin",
     "key_end",
@@ -37,7 +37,7 @@ def choose(p: Problem) -> dict[str, int]:
 
 
 def vmem(p: Problem, c: Mapping[str, int]) -> int:
-    """Two blocks of q, k, v and the result, the running sums, and two of scores."""
+    """VMEM: two blocks of q, k, v and the result, the running sums, and two of scores."""
     d, dv = up(p["q"].shape[3], LANES), up(p["v"].shape[3], LANES)
     blocks = 2 * 2 * (c["queries"] * (d + dv) + c["keys"] * (d + dv))
     return blocks + 4 * c["queries"] * (2 * LANES + dv + 2 * LANES) + 8 * c["queries"] * up(c["keys"], LANES)
@@ -76,7 +76,7 @@ def _kernel(
         z = jnp.where(visible, z, -jnp.inf)
         before = most[:, :1]
         now = jnp.maximum(before, jnp.max(z, 1, keepdims=True))
-        base = jnp.where(now == -jnp.inf, 0.0, now)  # a query that has seen no key yet
+        base = jnp.where(now == -jnp.inf, 0.0, now)  # a query that attends to no key so far
         weight, keep = jnp.exp(z - base), jnp.exp(before - base)
         total[...] = jnp.broadcast_to(keep * total[:, :1] + jnp.sum(weight, 1, keepdims=True), total.shape)
         acc[...] = keep * acc[...] + jnp.dot(weight.astype(v.dtype), v[0, 0], preferred_element_type=jnp.float32)
@@ -91,7 +91,7 @@ def _kernel(
 
 
 def prepare(given: Mapping[str, Any], p: Problem) -> dict[str, Any]:
-    """Heads before tokens."""
+    """Transposes [B, S, H, D] to [B, H, S, D]."""
     return {n: x.swapaxes(1, 2) if n in ("q", "k", "v") else x for n, x in given.items()}
 
 

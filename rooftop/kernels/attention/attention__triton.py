@@ -22,7 +22,7 @@ def _walk(acc, top, total, q, k, v, bias, mask, table, begin, end, rows, rows_in
           vb, vs, zs, zk, ms, mk, PAGES, D: tl.constexpr, DV: tl.constexpr, BN: tl.constexpr, SIZE: tl.constexpr, SIZE_V: tl.constexpr, PAGE: tl.constexpr,
           LEFT: tl.constexpr, RIGHT: tl.constexpr, CAP: tl.constexpr, ALIBI: tl.constexpr, DROP: tl.constexpr,
           MASKED: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
-    """Tiles of keys from `begin` to `end`, multiples of BN. MASKED: not every query sees every key of them."""
+    """Main loop over tiles of keys from `begin` to `end`, multiples of BN. MASKED: a mask is needed."""
     PLAIN: tl.constexpr = not (CAP or ALIBI or bias is not None or mask is not None)
     d = tl.arange(0, SIZE)
     dv = tl.arange(0, SIZE_V)
@@ -56,7 +56,7 @@ def _walk(acc, top, total, q, k, v, bias, mask, table, begin, end, rows, rows_in
                 inside = inside & (columns[None, :] >= low[:, None]) & (columns[None, :] < high[:, None])
             z = tl.where(inside, z, float("-inf"))
         if PLAIN:
-            new = tl.maximum(top, tl.max(z, 1) * factor)  # a NaN comes through the exponentials
+            new = tl.maximum(top, tl.max(z, 1) * factor)  # a NaN passes through the exponentials
             base = tl.where(new == float("-inf"), 0.0, new)
             p = tl.exp2(z * factor - base[:, None])
         else:
@@ -82,8 +82,8 @@ def _forward(q, k, v, bias, mask, slopes, sinks, key_begin, key_end, cu_q, cu_k,
              limit, stay, SQ, SK, N, PAGES, EIGHTHS, H, GROUP, qb, qs, qh, kb, ks, kh, vb, vs, vh, ob, os, oh, zb, zh, zs, zk, mb, mh, ms, mk, ab, tb, qg, kg,
              vg, D: tl.constexpr, DV: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, SIZE: tl.constexpr, SIZE_V: tl.constexpr, PAGE: tl.constexpr,
              LEFT: tl.constexpr, RIGHT: tl.constexpr, CAP: tl.constexpr, DROP: tl.constexpr, SHORT: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
-    """Strides of batch, token and head for q, k, v and out, of all four dimensions for bias (z) and mask (m), of the batch for slopes and page table, of the
-    head for the scales of 8 bits; lse is [B, H, SQ]. `stay`: 1 - dropout_p. With pages SK is what a sequence has room for."""
+    """Strides of batch, token and head for q, k, v and out; of all four dimensions for bias (z) and mask (m); of the batch for slopes and page table; of the
+    head for the scales of 8 bits. lse is [B, H, SQ]. `stay`: 1 - dropout_p. With pages SK is the capacity of a sequence."""
     tile = tl.num_programs(0) - 1 - tl.program_id(0) if RIGHT >= 0 else tl.program_id(0)
     head = tl.program_id(1)
     key_head = head // GROUP
@@ -191,7 +191,7 @@ def _forward(q, k, v, bias, mask, slopes, sinks, key_begin, key_end, cu_q, cu_k,
 
 @dataclass(frozen=True)
 class Config:
-    """Queries and keys of a tile, warps, and stages of the pipeline of keys and values."""
+    """Queries and keys of a tile, warps, and pipeline stages of keys and values."""
 
     BM: int
     BN: int
@@ -208,7 +208,7 @@ def supports(p: Problem) -> str | None:
 
 
 def choose(p: Problem) -> Config:
-    """As many queries as the registers hold, so that keys are read seldom; as many stages as fit."""
+    """As many queries as the registers hold, so that keys are read as rarely as possible; as many stages as fit."""
     size = max(shared.pow2(p["q"].shape[3]), shared.pow2(p["v"].shape[3]), 16)
     most = max(16, shared.pow2(p["q"].shape[1]))
     if p.device.arch == 90:
@@ -223,7 +223,7 @@ def choose(p: Problem) -> Config:
 
 
 def _tiled(p: Problem) -> int:
-    """Bytes a score of bias and mask, whose tiles lie in shared memory as those of keys do."""
+    """Bytes of bias and mask for each score; their tiles are in shared memory like those of keys."""
     return sum(m.itemsize for n in ("bias", "mask") if (m := p.get(n)) is not None)
 
 

@@ -23,15 +23,16 @@ from rooftop.kernels._device import attention as shared
 from rooftop.kernels._device.attention_hopper import LOG2E, common_of, flat, inside_of, keys_of, place_of, queries_of, store_rows
 from rooftop.kernels._device.attention_wide import to_half
 
-# ptxas keeps addresses that loops share in local memory: none of them is read within the loops without a mask.
+# ptxas keeps addresses that loops share in local memory; none of them is read in the loops without a mask.
 DEMANDS = {"has": ["HGMMA", "UTMALDG"], "spills": 256}
-ROWS = 64  # of a consumer group, and of a block of the first launch
+ROWS = 64  # of a consumer warp group, and of a block of the first launch
 
 
 @gluon.jit
 def _key_steps(to_k, to_v, norm, delta, k_tile, v_tile, q_ring, g_ring, q_full, g_full, empty, norm_at, delta_at, n, first, last, factor, columns, SQ, position,
                STAGES: gl.constexpr, BM: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr, MASKED: gl.constexpr):  # fmt: skip
-    """Tiles of queries `first` to one before `last`. `norm` and `delta` are those of the first; of the next they are fetched while a tile is computed."""
+    """Main loop over tiles of queries `first` to one before `last`. `norm` and `delta` are those of the first; those of the next are loaded while a tile is
+    computed."""
     SCORES: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BM, 16])
     LINE: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
     ACROSS: gl.constexpr = gl.SliceLayout(0, SCORES)
@@ -73,7 +74,7 @@ def _key_steps(to_k, to_v, norm, delta, k_tile, v_tile, q_ring, g_ring, q_full, 
 def _to_keys(INDEX: gl.constexpr, k_tiles, v_tiles, q_ring, g_ring, kv_full, q_full, g_full, empty, norms, deltas, dk, dv, tiles, all_heads, section, H, GROUP,
              SQ, SK, PADDED, scale, yb, ys, yh, wb, ws, wh, D: gl.constexpr, DV: gl.constexpr, STAGES: gl.constexpr, BM: gl.constexpr, LEFT: gl.constexpr,
              RIGHT: gl.constexpr):  # fmt: skip
-    """One group of consumers of the second launch: keys INDEX · 64 and following of the block."""
+    """One consumer warp group of the second launch: keys from INDEX · 64 on of the block."""
     SIZE: gl.constexpr = k_tiles.shape[4]
     SIZE_V: gl.constexpr = v_tiles.shape[4]
     SCORES: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BM, 16])
@@ -148,8 +149,8 @@ def _load_queries(q_desc, k_desc, v_desc, g_desc, k_tiles, v_tiles, q_ring, g_ri
 def _keys(q_desc, k_desc, v_desc, g_desc, norms, deltas, dk, dv, tiles, all_heads, section, H, GROUP, SQ, SK, PADDED, scale, yb, ys, yh, wb, ws, wh,
           D: gl.constexpr, DV: gl.constexpr, STAGES: gl.constexpr, BM: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr,
           TILES: gl.constexpr):  # fmt: skip
-    """dk and dv of TILES times 64 keys a block: with 2 each group has 64 of them, with 1 one of the gradients. Strides of batch, token and head: dk (y),
-    dv (w)."""
+    """dk and dv of TILES times 64 keys a block: with 2 tiles each warp group has 64 keys, with 1 one of the two gradients. Strides of batch, token and head:
+    dk (y), dv (w)."""
     k_tiles = gl.allocate_shared_memory(k_desc.dtype, [TILES] + k_desc.block_type.shape, k_desc.layout)
     v_tiles = gl.allocate_shared_memory(v_desc.dtype, [TILES] + v_desc.block_type.shape, v_desc.layout)
     q_ring = gl.allocate_shared_memory(q_desc.dtype, [STAGES] + q_desc.block_type.shape, q_desc.layout)
@@ -187,7 +188,7 @@ def _keys(q_desc, k_desc, v_desc, g_desc, norms, deltas, dk, dv, tiles, all_head
 @gluon.jit
 def _query_steps(to_q, norm, delta, q_tile, g_tile, k_ring, v_ring, k_full, v_full, empty, n, first, last, factor, rows, SK, position, STAGES: gl.constexpr,
                  BN: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr, MASKED: gl.constexpr):  # fmt: skip
-    """Tiles of keys `first` to one before `last`."""
+    """Main loop over tiles of keys `first` to one before `last`."""
     SCORES: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BN, 16])
     for i in range(first, last):
         stage = n % STAGES
@@ -216,7 +217,7 @@ def _query_steps(to_q, norm, delta, q_tile, g_tile, k_ring, v_ring, k_full, v_fu
 @gluon.jit
 def _to_queries(INDEX: gl.constexpr, q_tiles, g_tiles, k_ring, v_ring, qg_full, k_full, v_full, empty, norms, deltas, dq, tiles, all_heads, section, H, SQ, SK,
                 PADDED, scale, xb, xs, xh, D: gl.constexpr, STAGES: gl.constexpr, BN: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr):  # fmt: skip
-    """One group of consumers of the third launch: queries INDEX · 64 and following of the block."""
+    """One consumer warp group of the third launch: queries from INDEX · 64 on of the block."""
     SIZE: gl.constexpr = q_tiles.shape[4]
     SCORES: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BN, 16])
     TO_Q: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, SIZE, 16])
@@ -274,7 +275,7 @@ def _load_keys(q_desc, k_desc, v_desc, g_desc, q_tiles, g_tiles, k_ring, v_ring,
 @gluon.jit(do_not_specialize=("SQ", "SK", "PADDED", "tiles", "all_heads", "section", "H", "GROUP"))
 def _queries(q_desc, k_desc, v_desc, g_desc, norms, deltas, dq, tiles, all_heads, section, H, GROUP, SQ, SK, PADDED, scale, xb, xs, xh, D: gl.constexpr,
              STAGES: gl.constexpr, BN: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr):  # fmt: skip
-    """dq of 128 queries a block, those that see most keys first. Strides of batch, token and head: dq (x)."""
+    """dq of 128 queries a block; those with the most keys start first. Strides of batch, token and head: dq (x)."""
     q_tiles = gl.allocate_shared_memory(q_desc.dtype, [2] + q_desc.block_type.shape, q_desc.layout)
     g_tiles = gl.allocate_shared_memory(g_desc.dtype, [2] + g_desc.block_type.shape, g_desc.layout)
     k_ring = gl.allocate_shared_memory(k_desc.dtype, [STAGES] + k_desc.block_type.shape, k_desc.layout)
@@ -301,7 +302,7 @@ def _queries(q_desc, k_desc, v_desc, g_desc, norms, deltas, dq, tiles, all_heads
 
 @dataclass(frozen=True)
 class Config:
-    """Queries of a tile and slots of the ring in the second launch; keys and slots in the third."""
+    """Queries of a tile and stages of the ring buffer in the second launch; keys and stages in the third."""
 
     BM: int = 64
     KEY_STAGES: int = 3
@@ -310,12 +311,12 @@ class Config:
 
 
 def _width(n: int) -> int:
-    """Columns of a head as tiles have them."""
+    """Columns of a head, padded to the tile."""
     return 64 if n <= 64 else 128 if n <= 128 else 256
 
 
 def _wide(p: Problem) -> bool:
-    """Whether the registers of a group hold one gradient of 64 keys alone."""
+    """Whether the registers of a warp group hold only one gradient of 64 keys."""
     return max(p["q"].shape[3], p["v"].shape[3]) > 128
 
 
@@ -337,7 +338,7 @@ def supports(p: Problem) -> str | None:
 
 
 def prefers(p: Problem) -> bool:
-    """A block owns 128 queries or keys: of fewer than 64 most of it would be idle."""
+    """A block has 128 queries or keys: with fewer than 64 most of it would be idle."""
     return p["q"].shape[1] >= 64
 
 
@@ -356,7 +357,7 @@ def configs(p: Problem) -> list[Config]:
 
 
 def _padded(p: Problem, config: Config) -> int:
-    """Queries of a head as the second launch walks them, and a tile more: it fetches ahead."""
+    """Queries of a head that the second launch loops over, and one more tile, which it prefetches."""
     return (-(-p["q"].shape[1] // config.BM) + 1) * config.BM
 
 
@@ -385,7 +386,7 @@ def launches(p: Problem, config: Config) -> list[Launch]:
         return Descriptor(name, block, gl.NVMMASharedLayout.get_default_for(list(block), kind), shape=shape, strides=strides)
 
     def section(walked: int, together: int) -> int:
-        """Heads, `together` at a time, whose walked tensors fill half of L2."""
+        """Heads, `together` at a time, whose tensors that are read repeatedly fill half of the L2."""
         return max(1, p.device.l2_bytes // 2 // (walked * (size + size_v) * 2)) * together
 
     common = {

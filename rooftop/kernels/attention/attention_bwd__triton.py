@@ -18,7 +18,7 @@ from rooftop.kernels._device import attention as shared
 from rooftop.kernels._device.attention_gradients import gradients, row_sums, to_bias, to_sinks
 from rooftop.kernels._device.attention_tiles import LOG2E, kept, kept_transposed, numbered, sequence
 
-# With a soft cap, and of 256 columns, two accumulators and two tiles of scores are a few registers more than there are.
+# With a soft cap, and with 256 columns, two accumulators and two tiles of scores take a few registers more than there are.
 DEMANDS = {"spills": 80}
 ROWS = 64  # of a program of the first launch
 
@@ -28,8 +28,8 @@ def _walk_queries(dk, dv, k, v, q, dout, lse, delta, bias, mask, key_begin, key_
                   slope, q_by, v_by, seed, limit, number, EIGHTHS, share, qs, gs, zs, zk, ms, mk, D: tl.constexpr, DV: tl.constexpr, BM: tl.constexpr,
                   SIZE: tl.constexpr, SIZE_V: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, CAP: tl.constexpr, ALIBI: tl.constexpr,
                   DROP: tl.constexpr, EIGHT: tl.constexpr, MASKED: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
-    """Tiles of queries from `begin` to `end`, multiples of BM. MASKED: not every query sees every key, or is one. EIGHT: q_by and v_by are the scales of
-    queries and values of 8 bits."""
+    """Main loop over tiles of queries from `begin` to `end`, multiples of BM. MASKED: a mask is needed. EIGHT: q_by and v_by are the scales of 8-bit queries
+    and values."""
     d = tl.arange(0, SIZE)
     e = tl.arange(0, SIZE_V)
     for start in range(begin, end, BM):
@@ -112,7 +112,7 @@ def _keys(q, k, v, dout, lse, delta, bias, mask, slopes, key_begin, key_end, cu_
         stop = tl.maximum(tl.minimum(count, last - position + LEFT + 1), 0)
         edge = tl.maximum(tl.minimum(count, column - position + LEFT + 1), 0)
     if key_begin is not None:
-        edge = 0  # which queries see the tile whole is not known
+        edge = 0  # it is not known which queries attend to the whole tile
     end = (stop + BM - 1) // BM * BM
     if keys <= column:
         end = begin
@@ -163,7 +163,7 @@ def _keys(q, k, v, dout, lse, delta, bias, mask, slopes, key_begin, key_end, cu_
                                    columns_in, count, keys, position, factor, cap, slope, q_by, v_by, seed, limit, number, EIGHTHS, share, qs, gs, zs, zk, ms,
                                    mk, D, DV, BM, SIZE, SIZE_V, LEFT, RIGHT, CAP, ALIBI, DROP, EIGHT, True)  # fmt: skip
     here = (columns < last_key)[:, None]
-    to_k = tl.where(columns_in[:, None], to_k * scale, 0.0)  # keys of the tensor beyond the length of the sequence
+    to_k = tl.where(columns_in[:, None], to_k * scale, 0.0)  # keys of the tensor past the length of the sequence
     to_v = tl.where(columns_in[:, None], to_v * v_by, 0.0)
     k_at = dk + batch * yb + key_head.to(tl.int64) * yh + token[:, None] * ys + d[None, :]
     v_at = dv + batch * wb + key_head.to(tl.int64) * wh + token[:, None] * ws + e[None, :]
@@ -176,7 +176,7 @@ def _walk_keys(dq, q, dout, norm, common, k, v, bias, mask, begin, end, rows, ro
                numbers, share, ks, vs, zs, zk, ms, mk, D: tl.constexpr, DV: tl.constexpr, BN: tl.constexpr, SIZE: tl.constexpr, SIZE_V: tl.constexpr,
                LEFT: tl.constexpr, RIGHT: tl.constexpr, CAP: tl.constexpr, ALIBI: tl.constexpr, DROP: tl.constexpr, EIGHT: tl.constexpr,
                MASKED: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
-    """Tiles of keys from `begin` to `end`, multiples of BN. MASKED: not every query sees every key of them."""
+    """Main loop over tiles of keys from `begin` to `end`, multiples of BN. MASKED: a mask is needed."""
     d = tl.arange(0, SIZE)
     e = tl.arange(0, SIZE_V)
     for start in range(begin, end, BN):
@@ -298,7 +298,7 @@ def _queries(q, k, v, dout, lse, delta, bias, mask, slopes, key_begin, key_end, 
 
 @dataclass(frozen=True)
 class Config:
-    """`KN` keys a program of the second launch, which walks `KM` queries at a time; `QM` queries and `QN` keys in the third; warps and stages of both."""
+    """`KN` keys a program of the second launch, which loops over `KM` queries at a time; `QM` queries and `QN` keys in the third; warps and stages of both."""
 
     KN: int
     KM: int

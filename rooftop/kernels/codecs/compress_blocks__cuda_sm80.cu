@@ -11,9 +11,9 @@ demands = { spills = 0 }
 #include "codec_lookback.cuh"
 
 #if __CUDA_ARCH__ >= 900
-constexpr int RESIDENT = 3;  // blocks of a multiprocessor: 80 registers a thread
+constexpr int RESIDENT = 3;  // resident blocks a multiprocessor: 80 registers a thread
 #else
-constexpr int RESIDENT = 2;  // 80 would spill
+constexpr int RESIDENT = 2;  // 80 registers would spill
 #endif
 
 template <int F, int RANK, bool LOSSY>
@@ -26,7 +26,7 @@ compress_blocks(const typename Element<F>::Bits* __restrict__ x, const double* _
     using Bits = typename E::Bits;
     constexpr int PER = E::WIDE ? 2 : 1;
     __shared__ __align__(16) U held[ROWS * 32];
-    __shared__ __align__(16) unsigned widths_of[ROWS];  // a byte for each predictor
+    __shared__ __align__(16) unsigned widths_of[ROWS];  // one byte for each predictor
     __shared__ unsigned exceptions_of[ROWS];
     __shared__ unsigned long long start;
     __shared__ unsigned mine_is, sum;
@@ -56,7 +56,7 @@ compress_blocks(const typename Element<F>::Bits* __restrict__ x, const double* _
         const bool out = code_of(bits[i], v);
         if constexpr (LOSSY && E::FLOATING) {
             const unsigned bad = __ballot_sync(~0u, out && i < place.mine);
-            if (bad) {  // an exception takes the code of its nearest neighbour to the left
+            if (bad) {  // an exception has the code of its nearest neighbour to the left
                 const unsigned left = ~bad & ((1u << lane) - 1);
                 const U other = __shfl_sync(~0u, v, left ? bit_length(left) - 1 : 0);
                 if (bad >> lane & 1) v = left ? other : base;
@@ -68,7 +68,7 @@ compress_blocks(const typename Element<F>::Bits* __restrict__ x, const double* _
     }
     any = __syncthreads_or(any);
 
-    // differences of the warp's row i along p dimensions, 0 outside of the array; `first`: what the row's first value is, differenced further
+    // differences of the warp's row i along p dimensions, 0 outside the array; `first`: the row's first value, differenced along the other dimensions
     const auto before_x = [&](U u, U first) {
         const U left = __shfl_up_sync(~0u, u, 1);
         return lane ? u - left : first;
@@ -118,7 +118,7 @@ compress_blocks(const typename Element<F>::Bits* __restrict__ x, const double* _
     least = __reduce_min_sync(~0u, least), most = __reduce_max_sync(~0u, most);
     const int planes = bit_length(most - least);
 
-    Widths found;  // exceptions of the rows
+    Widths found;  // the widths of the rows of exceptions
     int marked = 0;
     unsigned flags = 0;
     if (any) {
@@ -149,7 +149,7 @@ compress_blocks(const typename Element<F>::Bits* __restrict__ x, const double* _
     unsigned check = 0;
     const auto write = [&](int at, unsigned word) { to[at] = word, check += mixed(word, at); };
     Bits* staged = reinterpret_cast<Bits*>(held);
-    const auto flush = [&](int at, int count) {  // what is staged, to word `at` on
+    const auto flush = [&](int at, int count) {  // writes the staged words, to word `at` on
         __syncthreads();
         for (int j = threadIdx.x; j < count; j += THREADS) write(at + j, reinterpret_cast<const unsigned*>(held)[j]);
     };

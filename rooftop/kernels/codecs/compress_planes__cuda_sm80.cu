@@ -10,7 +10,7 @@ demands = { spills = 0 }
 #include "codec_lookback.cuh"
 #include "codec_planes.cuh"
 
-constexpr int COPIES = 8, APART = 257;  // counters of a block: neighbouring lanes have their own, in other banks
+constexpr int COPIES = 8, APART = 257;  // copies of the histogram of a block: neighbouring lanes use different copies, in different banks
 
 template <int F>
 __global__ void __launch_bounds__(256)
@@ -51,7 +51,7 @@ __global__ void __launch_bounds__(32) share_out(const unsigned long long* __rest
         sum += f[j];
     }
     int rest = 4096 - __reduce_add_sync(~0u, sum);
-    while (total && rest) {  // the most frequent, the first of equals
+    while (total && rest) {  // the most frequent symbol first; of equally frequent ones the first
         unsigned key = 0;
 #pragma unroll
         for (int j = 0; j < 8; ++j) key = max(key, static_cast<unsigned>(f[j]) << 8 | (255 - (8 * lane + j)));
@@ -123,7 +123,7 @@ compress_planes(const typename Element<F>::Bits* __restrict__ x, long long n, bo
                 at = max(at - gone, 0);
                 if (off && !full) stream[at + __popc(vote & ((1u << lane) - 1))] = static_cast<unsigned short>(state);
                 if (off) state >>= 16;
-                unsigned q = __umulhi(state, e.y), r = state - q * f;  // at most one too small
+                unsigned q = __umulhi(state, e.y), r = state - q * f;  // the quotient is at most one too small
                 if (r >= f) ++q, r -= f;
                 if (live) state = (q << 12) + r + (e.x >> 16);
             }

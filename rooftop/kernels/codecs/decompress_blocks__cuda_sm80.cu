@@ -10,11 +10,11 @@ demands = { spills = 0 }
 #include "codec_chunks.cuh"
 
 template <int F>
-constexpr int MOST = 1 + 1024 * Element<F>::BYTES;  // words of a chunk that is kept raw: none has more
+constexpr int MOST = 1 + 1024 * Element<F>::BYTES;  // words of a chunk that is stored raw: the longest
 template <int F>
 constexpr int HELD = MOST<F> > 4096 * (Element<F>::WIDE ? 2 : 1) ? MOST<F> + 1 : 4096 * (Element<F>::WIDE ? 2 : 1);
 
-/// Decodes one chunk into y. Returns 0, or why it cannot: then nothing is written.
+/// Decodes one chunk into y. Returns 0, or an error code: then nothing is written.
 template <int F, int RANK, bool LOSSY>
 __device__ __forceinline__ int decoded(const unsigned* __restrict__ words, long long count, const long long* __restrict__ starts, const unsigned* __restrict__ checks,
                                        const Step<F>& step, const Place<RANK>& place, typename Element<F>::Bits* __restrict__ y, unsigned* held,
@@ -116,7 +116,7 @@ __device__ __forceinline__ int decoded(const unsigned* __restrict__ words, long 
     }
     if (__syncthreads_or(wrong)) return 3;
 
-    // exceptions first: the sums below take the shared memory
+    // exceptions first: the sums below reuse the shared memory
     Bits kept[MINE];
     if (any) {
 #pragma unroll
@@ -149,7 +149,7 @@ __device__ __forceinline__ int decoded(const unsigned* __restrict__ words, long 
 #pragma unroll
         for (int i = 0; i < MINE; ++i) v[i] += before;
     }
-    const bool firsts = predictor >= 2 || lane == 0;  // of predictor 1 only the first value of each row is summed along Y and Z, of 2 that of each plane along Z
+    const bool firsts = predictor >= 2 || lane == 0;  // predictor 1: only the first value of each row is summed along Y and Z; 2: only that of each plane along Z
     if (RANK == 3 && predictor == 2) {
         if (lane == 0) totals[warp] = v[0];
         __syncthreads();

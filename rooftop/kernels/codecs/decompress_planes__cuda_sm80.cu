@@ -36,7 +36,7 @@ decompress_planes(const unsigned* __restrict__ words, long long count, const lon
         for (int j = 0; j < 8; ++j) starts_of[8 * lane + j] = at, at += f[j];
     }
     __syncthreads();
-    const bool fits = starts_of[256] == 4096;  // else every chunk that is coded is damaged
+    const bool fits = starts_of[256] == 4096;  // else every coded chunk is damaged
     for (unsigned slot = threadIdx.x; slot < 4096 && fits; slot += 256) {
         int low = 0;
 #pragma unroll
@@ -116,7 +116,7 @@ decompress_planes(const unsigned* __restrict__ words, long long count, const lon
             }
             if (!why && (at != given || __any_sync(~0u, state != LOWEST))) why = 3;
         }
-        if (why)  // zeros, and the reason
+        if (why)  // damaged: zeros, and the reason
             for (int g = 0; g < groups; ++g) store_four<BYTES>(to, Pack<BYTES>{}, g * 128 + 4 * lane, values, vectors);
         if (lane == 0) damaged[chunk] = why;
     }

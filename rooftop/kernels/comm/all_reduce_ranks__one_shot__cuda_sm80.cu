@@ -15,7 +15,8 @@ blocks = 1
 
 constexpr int THREADS = 512;
 
-/// size: elements of a message, whole groups. half: bytes of each of the two halves of a room behind its flags, which hold a message of each rank.
+/// size: elements of a message, a multiple of the group. half: bytes of each of the two halves of a room behind its flags; a half holds a message from each
+/// rank.
 template <typename T, int WIRE, int GROUP, bool ROTATED, bool STOCHASTIC, bool HERE>
 __global__ void __launch_bounds__(THREADS, 1)
 one_shot(int ranks, int first, long long count, long long size, const T* __restrict__ x, T* __restrict__ out, unsigned char* room, const unsigned long long* table, long long bytes,

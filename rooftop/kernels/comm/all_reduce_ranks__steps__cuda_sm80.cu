@@ -14,7 +14,8 @@ blocks = 1
 
 constexpr int THREADS = 512;
 
-/// Row blockIdx.y of tensor blockIdx.z, `most` elements in rows of `count` one after another, as the message of `size` elements, zeros where there are no more.
+/// Encodes row blockIdx.y of tensor blockIdx.z as a message of `size` elements, padded with zeros. A tensor has `most` elements in consecutive rows of
+/// `count`.
 template <typename T, int WIRE, int GROUP, bool ROTATED, bool STOCHASTIC>
 __global__ void __launch_bounds__(THREADS)
 encode_rows(long long count, long long most, long long size, const T* __restrict__ x, unsigned char* __restrict__ messages, int seed, long long start) {
@@ -30,7 +31,7 @@ encode_rows(long long count, long long most, long long size, const T* __restrict
     }
 }
 
-/// The messages of `size` elements of `ranks` ranks, `stride` bytes apart, added up in their order: as a message again.
+/// Adds the messages of `size` elements of `ranks` ranks, `stride` bytes apart, in the order of the ranks, and encodes the sum as a message.
 template <int WIRE, int GROUP, bool STOCHASTIC>
 __global__ void __launch_bounds__(THREADS, 1)
 add_messages(int ranks, long long size, long long stride, unsigned char* __restrict__ messages, unsigned char* __restrict__ sum, int seed, long long start) {
@@ -45,8 +46,8 @@ add_messages(int ranks, long long size, long long stride, unsigned char* __restr
     }
 }
 
-/// Row blockIdx.y of tensor blockIdx.z, `most` elements in rows of `count`: the sum of `ranks` messages of `size` elements, `stride` bytes apart; message
-/// blockIdx.y is the first of them. Each tensor is the same.
+/// Decodes row blockIdx.y of tensor blockIdx.z: the sum of `ranks` messages of `size` elements, `stride` bytes apart, of which message blockIdx.y is the
+/// first. A tensor has `most` elements in rows of `count`. All tensors get the same values.
 template <typename T, int WIRE, int GROUP, bool ROTATED>
 __global__ void __launch_bounds__(THREADS, 1)
 decode_rows(int ranks, long long count, long long most, long long size, long long stride, unsigned char* __restrict__ messages, T* __restrict__ out) {

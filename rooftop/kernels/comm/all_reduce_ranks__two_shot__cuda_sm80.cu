@@ -15,8 +15,8 @@ blocks = 1
 
 constexpr int THREADS = 512;
 
-/// share: elements of a stripe. A room, behind its flags: the messages of its rank's stripe, one of each rank; and `second` bytes from its beginning the sums'
-/// messages, one of each stripe.
+/// share: elements of a stripe. A room has, behind its flags, the messages for its rank's stripe, one from each rank; and, `second` bytes from its start, the
+/// messages of the sums, one for each stripe.
 template <typename T, int WIRE, int GROUP, bool ROTATED, bool STOCHASTIC, bool HERE>
 __global__ void __launch_bounds__(THREADS, 1)
 two_shot(int ranks, int first, long long count, long long share, const T* __restrict__ x, T* __restrict__ out, unsigned char* room, const unsigned long long* table, long long bytes,
@@ -35,7 +35,7 @@ two_shot(int ranks, int first, long long count, long long share, const T* __rest
     float v[DEEP][PACK];
 
     for (int k = 1; k <= ranks; ++k) {
-        const int s = (rank + k) % ranks;  // the ranks begin with different owners
+        const int s = (rank + k) % ranks;  // each rank starts with a different owner
         for (long long c = begin; c < chunks; c += step) {
             load_chunk<GROUP, ROTATED>(v, x + s * share, c, min(count - s * share, share), whole_x);
             put_chunk<WIRE, GROUP, STOCHASTIC>(v, c, seed, (static_cast<unsigned long long>(rank) * ranks + s) * share, 1, [&](int) { return part(s, rank); });

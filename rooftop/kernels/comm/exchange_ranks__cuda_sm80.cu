@@ -16,8 +16,9 @@ blocks = 1
 constexpr int THREADS = 512;
 constexpr int SCATTER = 0, GATHER = 1, TO_ALL = 2;
 
-/// A rank's x is `ranks` rows of `count` elements, of GATHER one; row s goes to rank s, of GATHER to all. size: elements of a message, whole groups. half:
-/// bytes of each of the two halves of a room behind its flags, which hold a message from each rank. out: of SCATTER one row, else as many as there are ranks.
+/// A rank's x is `ranks` rows of `count` elements (GATHER: one row); row s goes to rank s (GATHER: to all). size: elements of a message, a multiple of the
+/// group. half: bytes of each of the two halves of a room behind its flags; a half holds a message from each rank. out: one row for SCATTER, else `ranks`
+/// rows.
 template <typename T, int WIRE, int GROUP, bool ROTATED, bool STOCHASTIC, bool HERE, int KIND>
 __global__ void __launch_bounds__(THREADS, 1)
 exchange(int ranks, int first, long long count, long long size, const T* __restrict__ x, T* __restrict__ out, unsigned char* room, const unsigned long long* table, long long bytes,
@@ -34,7 +35,7 @@ exchange(int ranks, int first, long long count, long long size, const T* __restr
     float v[DEEP][PACK];
 
     for (int k = 1; k <= (KIND == GATHER ? 1 : ranks); ++k) {
-        const int s = KIND == GATHER ? 0 : (rank + k) % ranks;  // the ranks begin with different readers
+        const int s = KIND == GATHER ? 0 : (rank + k) % ranks;  // each rank starts with a different reader
         const T* row = x + s * count;
         const bool whole = on_16(row);
         const unsigned long long index = static_cast<unsigned long long>(KIND == GATHER ? rank : static_cast<long long>(rank) * ranks + s) * size;

@@ -23,9 +23,8 @@ GRID = 65535  # programs along the second and third axes of a launch
 def _add(x, bias, residual, mask, out, xs, rs, ms, os, scale, seed, R, C,
          THRESHOLD: tl.constexpr, EVEN: tl.constexpr, HIGH: tl.constexpr, FAR: tl.constexpr, BLOCK: tl.constexpr, LANES: tl.constexpr,
          CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
-    """LANES × BLOCK elements. Row strides of x, residual, mask and out in elements; THRESHOLD 0: no mask is made. Programs stand along the
-    columns (axis 0) and the rows (axis 1, with axis 2 as its high part where HIGH). EVEN: no program has less than all of its elements. FAR: an
-    element lies 2**31 or further from the first."""
+    """LANES × BLOCK elements. Row strides of x, residual, mask and out in elements; THRESHOLD 0: no mask is generated. Programs are along the columns (axis
+    0) and the rows (axis 1, with axis 2 as its high part if HIGH). EVEN: no program is partial. FAR: an element is 2**31 or further from the first."""
     if CHAINED:
         gdc_wait()
     row = tl.program_id(1)
@@ -41,9 +40,9 @@ def _add(x, bias, residual, mask, out, xs, rs, ms, os, scale, seed, R, C,
         v += tl.load(bias + column, (column < C) | EVEN, other=0).to(tl.float32)
     v *= scale
     if mask is not None:
-        # said to lie side by side by eights alone: 16 bytes of the mask a thread would be another layout than that of x, and an exchange between them
+        # declared contiguous only in groups of eight: 16 bytes of the mask a thread would be another layout than that of x, and need an exchange
         flag = row * ms + column
-        if BLOCK >= 16:  # of one element Triton makes a scalar, which such a word breaks
+        if BLOCK >= 16:  # Triton makes a tensor of one element a scalar, for which this declaration fails
             flag = tl.max_contiguous(flag, [1, 8])
         v = tl.where(tl.load(mask + flag, inside, other=0) != 0, v, 0)
     elif THRESHOLD > 0:
@@ -78,8 +77,8 @@ def supports(p: Problem) -> str | None:
 
 
 def choose(p: Problem) -> Config:
-    """Measured on an H100. Four elements a thread: more programs under way, which the short of them need most; two packs of 16 bytes of 32-bit
-    elements from 2^26 on."""
+    """Measured on an H100. Four elements a thread: more programs in flight, which short tensors need most; two packs of 16 bytes for 32-bit elements from
+    2^26 on."""
     rows, columns = p["out"].shape
     size, warps = 1024, 4 if rows * columns >= 1 << 26 and p["out"].itemsize >= 4 else 8
     block = min(size, 1 << (columns - 1).bit_length())

@@ -20,11 +20,11 @@ from rooftop.kernels._device.random import kept
 from rooftop.ops._random import threshold
 
 
-@triton.jit(do_not_specialize=["R", "height"])  # these follow the rows of a call
+@triton.jit(do_not_specialize=["R", "height"])  # these follow the row kernels of a call
 def _slab(dout, mask, dx, to, R, C, blocks, height, ds, ms, xs, scale, seed,
           THRESHOLD: tl.constexpr, SHORT: tl.constexpr, BLOCK: tl.constexpr, LANES: tl.constexpr, STAGES: tl.constexpr,
           CHAINED: tl.constexpr, FIRST: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
-    """BLOCK columns of a slab of `height` rows, LANES at a time; the sums of its columns -> to[slab, C] where that is given. FIRST: of two
+    """BLOCK columns of a slab of `height` rows, LANES at a time; the sums of its columns are written to to[slab, C] if given. FIRST: the first of two
     launches."""
     if CHAINED:
         gdc_wait()
@@ -41,9 +41,9 @@ def _slab(dout, mask, dx, to, R, C, blocks, height, ds, ms, xs, scale, seed,
         inside = (step < last) & (column < C)
         v = tl.load(dout + row * ds + column, inside, other=0).to(tl.float32) * scale
         if mask is not None:
-            # said to lie side by side by eights alone: 16 bytes of the mask a thread would be another layout than dout's, and an exchange between them
+            # declared contiguous only in groups of eight: 16 bytes of the mask a thread would be another layout than dout's, and need an exchange
             flag = row * ms + column
-            if BLOCK >= 16:  # of one element Triton makes a scalar, which such a word breaks
+            if BLOCK >= 16:  # Triton makes a tensor of one element a scalar, for which this declaration fails
                 flag = tl.max_contiguous(flag, [1, 8])
             v = tl.where(tl.load(mask + flag, inside, other=0) != 0, v, 0)
         elif THRESHOLD > 0:
@@ -56,7 +56,7 @@ def _slab(dout, mask, dx, to, R, C, blocks, height, ds, ms, xs, scale, seed,
 
 @dataclass(frozen=True)
 class Config:
-    """Columns, rows at a time, rows of a slab and warps of one program; `stages` - 1 loads of rows under way beside those in use."""
+    """Columns, rows at a time, rows of a slab and warps of one program; `stages` - 1 loads of rows in flight besides those in use."""
 
     block: int
     lanes: int
@@ -81,8 +81,8 @@ def supports(p: Problem) -> str | None:
 
 
 def choose(p: Problem) -> Config:
-    """Measured on an H100. Where there is a bias to sum: few columns down all rows, which needs no second launch, where that makes programs enough and
-    rows are few; else slabs, one program a multiprocessor with five rows on their way, or eight where a seed keeps the arithmetic busy."""
+    """Measured on an H100. If there is a bias to sum: few columns down all rows, which needs no second launch, if that makes enough programs and rows are
+    few; else slabs, one program a multiprocessor with five rows in flight, or eight if a mask from a seed keeps the arithmetic units busy."""
     rows, columns = p["dx"].shape
     wide, tall = (1 << (n - 1).bit_length() for n in (columns, rows))
     if p.get("dbias") is None:
@@ -96,7 +96,7 @@ def choose(p: Problem) -> Config:
     made = p.get("mask") is None and float(p.option("p")) > 0
     tile, programs, stages = (1024, 8, 1) if made else (2048, 1, 6)
     block = min(tile, wide)
-    lanes = max(1, 32 // block, min(tile // block, tall))  # no fewer elements than threads
+    lanes = max(1, 32 // block, min(tile // block, tall))  # not fewer elements than threads
     slabs = max(1, programs * p.device.sms // -(-columns // block))
     height = -(-rows // (slabs * lanes)) * lanes
     return Config(block, lanes, height, max(1, min(8, block * lanes // 256)), stages if height >= 2 * stages * lanes else 1)

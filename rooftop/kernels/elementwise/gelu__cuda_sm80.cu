@@ -23,7 +23,7 @@ chained = true
 #include "chain.cuh"
 #include "packs.cuh"
 
-/// 1 / (1 + e^-z); in fast instructions, good to a few units of float32, where the result is rounded to 16 bits.
+/// 1 / (1 + e^-z); with fast instructions, accurate to a few units in the last place of float32, if the result is rounded to 16 bits.
 template <bool FAST>
 __device__ float sigmoid(float z) {
     return FAST ? __fdividef(1, 1 + __expf(-z)) : 1 / (1 + expf(-z));
@@ -31,7 +31,7 @@ __device__ float sigmoid(float z) {
 
 template <bool TANH, bool FAST>
 __device__ float gelu(float x) {
-    if (TANH) {  // 1 + tanh z = 2 sigmoid 2z; to float32's last digits by tanhf
+    if (TANH) {  // 1 + tanh z = 2 sigmoid 2z; for float32 results by tanhf, to the last digits
         return FAST ? x * sigmoid<true>(1.5957691216057308f * (x + 0.044715f * x * x * x))
                     : x * (0.5f + 0.5f * tanhf(0.7978845608028654f * (x + 0.044715f * x * x * x)));
     }

@@ -23,13 +23,13 @@ __device__ float gated(float a, float b) {
     return (FAST ? __fdividef(a, 1 + __expf(-a)) : a / (1 + expf(-a))) * b;
 }
 
-/// y = silu(a) b of rows of C elements, `as`, `bs`, `ys` apart. Without b it is the second half of a's rows.
+/// y = silu(a) b for rows of C elements; row strides `as`, `bs`, `ys`. Without b it is the second half of a's rows.
 template <typename T, int THREADS>
 __global__ void __launch_bounds__(THREADS)
     swiglu_of(long long rows, long long columns, const T* __restrict__ a, const T* __restrict__ b, T* __restrict__ y, long long as, long long bs, long long ys) {
     using P = Pack<T>;
     constexpr bool FAST = sizeof(T) == 2;
-    wait_for_before();  // divisions of 64 bits are calls, and none may come before
+    wait_for_before();  // 64-bit divisions are calls, and no call may precede the wait
     const long long packs = (columns + P::N - 1) / P::N, at = static_cast<long long>(blockIdx.x) * THREADS + threadIdx.x;
     const long long row = at / packs, column = at % packs * P::N;
     if (row >= rows) return;

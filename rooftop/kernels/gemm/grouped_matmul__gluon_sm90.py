@@ -19,7 +19,7 @@ SHARED = 226 * 1024
 
 @dataclass(frozen=True)
 class Config:
-    """The tile, consumer warp groups and slices in flight."""
+    """The tile, consumer warp groups and pipeline stages."""
 
     BM: int = 128
     BN: int = 256
@@ -47,7 +47,7 @@ def supports(p: Problem) -> str | None:
             return f"TMA does not read {name}: {reason}"
     if gemm_launch.turned(out):
         return "the elements of a row of out must be neighbours"
-    # Groups begin anywhere, and a box of TMA that begins off a multiple of 16 bytes in the innermost dimension ends in an illegal instruction (H200).
+    # Groups start anywhere, and a TMA box whose start in the innermost dimension is not a multiple of 16 bytes ends in an illegal instruction (H200).
     if _form(p) == "rows" and gemm_launch.turned(a):
         return "groups of rows need rows of a whose elements are neighbours: TMA reads from multiples of 16 bytes"
     if _form(p) == "depth" and p["offsets"].numel > 1 and (not gemm_launch.turned(a) or gemm_launch.turned(b)):
@@ -68,7 +68,7 @@ def configs(p: Problem) -> list[Config]:
 
 
 def choose(p: Problem) -> Config:
-    """Tiles about as tall as a group is on average, and narrower where wide ones would leave multiprocessors idle."""
+    """Tiles about as tall as a group is on average, and narrower if wide ones would leave multiprocessors idle."""
     m, n = p["out"].shape[-2:]
     groups = p["offsets"].numel
     rows = m / groups if _form(p) == "rows" else m
@@ -85,7 +85,7 @@ def launches(p: Problem, config: Config) -> list[Launch]:
     a_turned, b_turned = gemm_launch.turned(a), gemm_launch.turned(b)
 
     def boxes(name: str, meta: Meta, turned: bool, rows: int, columns: int) -> Descriptor:
-        """Of a tensor of three dimensions, the first of 1 where it has two; `turned`: of its transpose."""
+        """The descriptor of a three-dimensional tensor, or of a two-dimensional one with a first dimension of 1; `turned`: of its transpose."""
         r, c = (-1, -2) if turned else (-2, -1)
         block = (1, columns, rows) if turned else (1, rows, columns)
         layout = gl.NVMMASharedLayout.get_default_for(list(block), gl.bfloat16 if meta.dtype == "bf16" else gl.float16)
@@ -106,7 +106,7 @@ def launches(p: Problem, config: Config) -> list[Launch]:
 
 
 def explains(p: Problem, config: Config) -> str:
-    """How long it takes only the offsets say; with groups of one size, at the rates of the model of the other products, this."""
+    """The real time depends on the offsets; this is the prediction for groups of equal size, with the rates of the other products' model."""
     m, n = p["out"].shape[-2:]
     groups, k, form = p["offsets"].numel, p["a"].shape[-1], _form(p)
     rows, depth = (-(-m // groups), k) if form == "rows" else (m, -(-k // groups) if form == "depth" else k)

@@ -19,7 +19,7 @@ ROWS, DEPTH = tl.constexpr(0), tl.constexpr(1)
 @triton.jit
 def _grouped(a, b, out, offsets, G, M, N, K, ma, ka, za, kb, nb, zb, mo, zo, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, MOST: tl.constexpr,
              FORM: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
-    """xy: elements from one x to the next in y; z·: from one matrix to the next. MOST: a power of two above G."""
+    """xy: stride of tensor x along y; z·: from one matrix to the next. MOST: a power of two above G."""
     across = tl.cdiv(N, BN)
     t, pn = tl.program_id(0) // across, tl.program_id(0) % across
     first, last = 0, K  # of K
@@ -58,7 +58,7 @@ def _grouped(a, b, out, offsets, G, M, N, K, ma, ka, za, kb, nb, zb, mo, zo, BM:
         left = last - k
         x = tl.load(a_at, mask=(rows < limit)[:, None] & (along < left)[None, :], other=0.0)
         y = tl.load(b_at, mask=(along < left)[:, None] & (columns < N)[None, :], other=0.0)
-        if x.dtype == tl.float32:  # short chains of sums, added with what rounding lost (Kahan): for few rows cuBLAS adds as in a tree
+        if x.dtype == tl.float32:  # short accumulation chains, added with Kahan compensation: for few rows cuBLAS adds in a tree
             one = tl.dot(x, y, input_precision="ieee") - lost
             now = total + one
             lost = tl.where(tl.abs(now) < float("inf"), (now - total) - one, 0.0)
@@ -74,7 +74,7 @@ def _grouped(a, b, out, offsets, G, M, N, K, ma, ka, za, kb, nb, zb, mo, zo, BM:
 
 @dataclass(frozen=True)
 class Config:
-    """The tile, warps and slices in flight."""
+    """The tile, warps and pipeline stages."""
 
     BM: int = 128
     BN: int = 128

@@ -27,19 +27,19 @@ def supports(p: Problem) -> str | None:
 
 
 def choose(p: Problem) -> dict[str, int]:
-    """Of one device: rows of a, columns of b, and K."""
+    """For one device: rows of a, columns of b, and K."""
     (m, k), n = p["a"].shape, p["b"].shape[1]
     rows = up(max(1, -(-m // DEVICES)), WORD["bf16"])
     return {"m": rows if rows <= STRIP else up(rows, STRIP), "n": up(max(1, -(-n // DEVICES)), LANES), "k": up(max(1, k), LANES)}
 
 
 def vmem(p: Problem, c: Mapping[str, int]) -> int:
-    """All of a, a quarter of b, a quarter of the result, and a strip of sums."""
+    """VMEM: all of a, a quarter of b, a quarter of the result, and a strip of sums."""
     return 2 * (DEVICES * c["m"] * c["k"] + c["k"] * c["n"]) + p["out"].itemsize * DEVICES * c["m"] * c["n"] + 4 * min(c["m"], STRIP) * c["n"]
 
 
 def _kernel(a: Any, b: Any, out: Any, held: Any, own: Any, sent: Any, received: Any) -> None:
-    """a [1, m, K] in HBM, b [1, K, n] in VMEM, out [1, 4, m, n] in VMEM, held [4, m, K] in VMEM: the blocks of a as they come."""
+    """a [1, m, K] in HBM, b [1, K, n] in VMEM, out [1, 4, m, n] in VMEM, held [4, m, K] in VMEM: the blocks of a as they arrive."""
     copy = pltpu.make_async_copy(a.at[0], held.at[lax.axis_index("x")], own)
     copy.start()
     copy.wait()

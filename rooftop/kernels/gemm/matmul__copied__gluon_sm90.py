@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from rooftop.core.spec import Launch, Meta, Problem
 from rooftop.kernels._device import gemm_launch, split_rows
 from rooftop.kernels._device.columns import chained
+from rooftop.kernels._device.gemm_explain import explanation
 from rooftop.kernels._device.gemm_launch import Product
 from rooftop.kernels._device.gemm_model import Config
-from rooftop.kernels._device.gemm_told import told
 from rooftop.kernels.gemm import matmul__triton
 
 __all__ = ["Config", "choose", "configs", "explains", "launches", "prefers", "scratch", "supports"]
@@ -75,7 +75,8 @@ def _copying(p: Problem) -> float:
 
 
 def prefers(p: Problem) -> int:
-    """Where the copies and the product take less than threads that load 2 bytes at a time, or little more: what threads wait for is predicted worse."""
+    """Preferred if the copies and the product are predicted to be faster than threads that load 2 bytes at a time, or little slower: the latency of those
+    loads is hard to predict."""
     threads = matmul__triton.seconds(p, matmul__triton.choose(p))
     return 1 if _copying(p) + _product(p).seconds(choose(p)) < 1.3 * threads else -2
 
@@ -99,4 +100,4 @@ def launches(p: Problem, config: Config) -> list[Launch]:
 
 def explains(p: Problem, config: Config) -> str:
     copied = " and ".join(_copied(p))
-    return f"TMA does not read {copied} where it lies: copied first, predicted {_copying(p) * 1e6:.1f} µs; {told(_product(p), config)}"
+    return f"TMA does not read {copied} where it lies: copied first, predicted {_copying(p) * 1e6:.1f} µs; {explanation(_product(p), config)}"

@@ -31,7 +31,7 @@ def supports(p: Problem) -> str | None:
 
 
 def prefers(p: Problem) -> int:
-    """After every kernel of ours."""
+    """After all kernels of this library."""
     return -2
 
 
@@ -57,7 +57,7 @@ def _product(inputs: Mapping[str, Any], out: Any) -> None:
     if addend is None and bias is not None:
         addend, beta, bias = bias.expand(out.shape), 1.0, None
     product = torch.addmm if a.dim() == 2 else torch.baddbmm
-    product(out if addend is None else addend, a, b, alpha=alpha, beta=0.0 if addend is None else beta, out=out)  # with beta 0 what is there is not read
+    product(out if addend is None else addend, a, b, alpha=alpha, beta=0.0 if addend is None else beta, out=out)  # with beta 0 they are not read
     if bias is not None:
         out.add_(bias)
     _activate(out, inputs["activation"])

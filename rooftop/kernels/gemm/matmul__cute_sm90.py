@@ -10,7 +10,7 @@ from rooftop.core.tensor_maps import not_copied
 from rooftop.kernels._device.cute import cute, cutlass
 
 GROUP = 8  # tile rows
-PAD = 8  # elements between the rows of the tile in shared memory: eight rows at once meet no bank twice
+PAD = 8  # row stride of the tile in shared memory: eight rows at once have no bank conflict
 
 pipeline, warpgroup, cpasync = cutlass.pipeline, cute.nvgpu.warpgroup, cute.nvgpu.cpasync
 
@@ -22,7 +22,7 @@ def _product(
     K: cutlass.Constexpr, STAGES: cutlass.Constexpr,
 ):  # fmt: skip
     dtype = out.dtype
-    THREADS = cutlass.const_expr(2 * M)  # that multiply
+    THREADS = cutlass.const_expr(2 * M)  # consumer warps
     warp = cute.arch.make_warp_uniform(cute.arch.warp_idx())
     thread, _, _ = cute.arch.thread_idx()
     block, _, _ = cute.arch.block_idx()
@@ -72,7 +72,7 @@ def _product(
                 cute.gemm(mma, sums, own_a[None, None, piece, take.index], own_b[None, None, piece, take.index], sums)
                 mma.set(warpgroup.Field.ACCUMULATE, True)
             warpgroup.commit_group()
-            warpgroup.wait_group(1)  # the slice before is done with
+            warpgroup.wait_group(1)  # the slice before has been multiplied
             if k > 0:
                 ring.consumer_release(free)
                 free.advance()
@@ -82,7 +82,7 @@ def _product(
         found = cute.make_fragment_like(sums, dtype)
         found.store(sums.load().to(dtype))
         tile = cute.make_tensor(cute.recast_ptr(held_a.iterator, dtype=dtype), cute.make_layout((M, N), stride=(N + PAD, 1)))
-        cute.arch.barrier(barrier_id=1, number_of_threads=THREADS)  # both groups have read what lies there
+        cute.arch.barrier(barrier_id=1, number_of_threads=THREADS)  # both groups have read it
         matrices = cute.make_tiled_copy_C(cute.make_copy_atom(cute.nvgpu.warp.StMatrix8x8x16bOp(False, 4), dtype), mma).get_slice(thread)
         cute.copy(matrices, matrices.retile(found), matrices.partition_D(tile))
         cute.arch.barrier(barrier_id=1, number_of_threads=THREADS)
@@ -116,7 +116,7 @@ def product(
 
 @dataclass(frozen=True)
 class Config:
-    """Tiles of `rows` × `columns` × `depth`, `stages` slices on their way."""
+    """Tiles of `rows` × `columns` × `depth`, `stages` slices in flight."""
 
     rows: int
     columns: int
@@ -168,7 +168,7 @@ def launches(p: Problem, config: Config) -> list[Launch]:
         "a": "a", "b": "b", "out": "out", "rows": rows, "columns": columns, "depth": depth, "a_step": a_step, "b_step": b_step, "step": step,
         "M": config.rows, "N": config.columns, "K": config.depth, "STAGES": config.stages,
     }  # fmt: skip
-    args = {  # an operand: its map, then rows and depth side by side
+    args = {  # an operand: its tensor map, then rows and depth
         "map_a": TensorMap("a", (config.rows, config.depth), 128), "a": rows | depth << 32,
         "map_b": TensorMap("b", (config.columns, config.depth), 128, shape=(columns, depth), strides=(b_step, 1)), "b": columns | depth << 32,
         "out": "out", "rows": rows, "columns": columns, "step": step, "mma": False,

@@ -15,7 +15,7 @@ GROUP = 8  # tile rows
 
 
 def _place(pid, down, across):
-    """Row and column of a tile: `GROUP` rows at a time, column by column."""
+    """Row and column of a tile in grouped order: `GROUP` rows at a time, column by column."""
     group = pid // (GROUP * across)
     first = group * GROUP
     size = min(down - first, GROUP)
@@ -23,7 +23,7 @@ def _place(pid, down, across):
 
 
 def _operand(x, i, j, DOWN, ACROSS, TURNED):
-    """Tile (i, j) of DOWN × ACROSS elements. TURNED: `x` holds it transposed."""
+    """Tile (i, j) of DOWN × ACROSS elements. TURNED: `x` is the transpose."""
     if TURNED:
         return ct.load(x, (i, j), (DOWN, ACROSS), order="F", padding_mode=ct.PaddingMode.ZERO)
     return ct.load(x, (i, j), (DOWN, ACROSS), padding_mode=ct.PaddingMode.ZERO)
@@ -34,7 +34,7 @@ def _tile_of(x, i, j, M, N):
 
 
 def _activated(v, ACTIVATION):
-    if ACTIVATION == 1:  # relu, which lets NaN through
+    if ACTIVATION == 1:  # relu, which keeps NaN
         return ct.where(v < 0.0, 0.0, v)
     if ACTIVATION == 2:  # silu
         return v / (1.0 + ct.exp(-v))
@@ -68,7 +68,7 @@ def product(
 
 @dataclass(frozen=True)
 class Config:
-    """Tiles of `rows` × `columns` × `depth`. `warps` that multiply; `ctas` blocks of a cluster share a tile."""
+    """Tiles of `rows` × `columns` × `depth`. `warps` consumer warps; `ctas` blocks of a cluster share a tile."""
 
     rows: int
     columns: int
@@ -117,7 +117,7 @@ def configs(p: Problem) -> list[Config]:
 
 
 def _matrix(name: str, m: Meta) -> tuple[View, bool]:
-    """The operand as rows of neighbours, and whether those are its columns."""
+    """The operand with contiguous rows, and whether these are its columns."""
     turned = m.shape[1] > 1 and m.strides[1] != 1
     return View(name, m.shape[::-1] if turned else m.shape, m.strides[::-1] if turned else m.strides), turned
 

@@ -10,14 +10,14 @@ from __future__ import annotations
 from rooftop.core.spec import Launch, Meta, Problem
 from rooftop.kernels._device import gemm_launch
 from rooftop.kernels._device.columns import chained
+from rooftop.kernels._device.gemm_explain import explanation
 from rooftop.kernels._device.gemm_launch import Product
 from rooftop.kernels._device.gemm_model import Config
-from rooftop.kernels._device.gemm_told import told
 
 __all__ = ["Config", "choose", "configs", "explains", "launches", "scratch", "supports"]
 
 DEMANDS = {"has": ["HGMMA", "UTMALDG"]}
-TRIED = 12  # configs that a search looks at: the model is seldom wrong by more
+TRIED = 12  # configs that a search times: the model's best is rarely further back
 
 
 def _product(p: Problem) -> Product:
@@ -59,4 +59,4 @@ def launches(p: Problem, config: Config) -> list[Launch]:
 
 
 def explains(p: Problem, config: Config) -> str:
-    return told(_product(p), config)
+    return explanation(_product(p), config)

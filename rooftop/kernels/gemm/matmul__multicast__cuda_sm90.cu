@@ -54,7 +54,7 @@ hgemm(int slices, int tall, int across, int group, const __grid_constant__ CUten
                 place(pair, m, n);
                 for (int slice = 0; slice < slices; ++slice) {
                     const unsigned bar = full + 8 * stage, a = base + stage * STAGE, b = a + A;
-                    barrier_wait(empty + 8 * stage, parity);  // free in both blocks
+                    barrier_wait(empty + 8 * stage, parity);  // wait until the stage is free in both blocks
                     barrier_expect(bar, STAGE);
                     copy_box(a, a_map, bar, slice * 64, m);
                     copy_box_to(3, b + rank * HALF, b_map, bar, slice * 64, n + static_cast<int>(rank) * 128);
@@ -67,7 +67,8 @@ hgemm(int slices, int tall, int across, int group, const __grid_constant__ CUten
         const int group_of = warp / 4, quarter = warp % 4;
         const bool first_warp = quarter == 0 && lane == 0;
         const unsigned staging = base + STAGES * STAGE + group_of * 2 * PIECE;
-        // stmatrix: lane l names row l % 8 + 8 (l / 8 % 2) of the 16 rows of its warp, the left (l < 16) or right 16 bytes of 32; 16 bytes lie at their place xor row % 8.
+        // stmatrix: lane l gives the address of row l % 8 + 8 (l / 8 % 2) of the 16 rows of its warp, and of the left (l < 16) or right 16 bytes of 32; the
+        // swizzle puts 16 bytes at their index xor row % 8.
         const unsigned line = (quarter * 16 + lane % 16) * 128, chunk = lane / 16, turn = lane % 8;
         int stage = 0, parity = 0;
         for (int pair = blockIdx.x / 2; pair < pairs; pair += clusters) {
@@ -76,7 +77,7 @@ hgemm(int slices, int tall, int across, int group, const __grid_constant__ CUten
             float sum[128];
 #pragma unroll
             for (int i = 0; i < 128; ++i) sum[i] = 0.f;
-            int before = -1;  // the stage whose products are in flight
+            int before = -1;  // the stage whose wgmma are in flight
 #pragma unroll 1
             for (int slice = 0; slice < slices; ++slice) {
                 barrier_wait(full + 8 * stage, parity);

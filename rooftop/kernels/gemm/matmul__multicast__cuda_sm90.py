@@ -8,7 +8,7 @@ from rooftop.core import tensor_maps
 from rooftop.core.spec import DTYPES, Launch, Problem, TensorMap
 
 TILE = 48 * 1024  # bytes of a slice of a and b
-STAGING = 32 * 1024  # results on their way out
+STAGING = 32 * 1024  # staging of the result
 
 
 def _maps(p: Problem) -> dict[str, TensorMap]:

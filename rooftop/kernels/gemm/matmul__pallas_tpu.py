@@ -23,7 +23,7 @@ def supports(p: Problem) -> str | None:
 def activated(x: Any, name: str) -> Any:
     match name:
         case "relu":
-            return jnp.where(x < 0, 0.0, x)  # NaN stays
+            return jnp.where(x < 0, 0.0, x)  # keeps NaN
         case "silu":
             return x / (1.0 + jnp.exp(-x))
         case "gelu":

@@ -20,7 +20,7 @@ TF32X3, BF16X3 = tl.constexpr(1), tl.constexpr(2)
 
 @triton.jit
 def rounded(x):  # type: ignore[no-untyped-def]
-    """The nearest TF32; NaN and infinities as they are."""
+    """Rounded to TF32; NaN and infinities unchanged."""
     near = ((x.to(tl.int32, bitcast=True) + 4096) & -8192).to(tl.float32, bitcast=True)
     return tl.where(tl.abs(x) < float("inf"), near, x)
 
@@ -28,7 +28,7 @@ def rounded(x):  # type: ignore[no-untyped-def]
 @triton.jit
 def _matmul(a, b, out, M, N, K, ma, ka, za, kb, nb, zb, ldo, zo, group, alpha, beta, c, ldc, zc, bias, gate, ldg, zg, residual, ldr, zr,
             BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, ACT: tl.constexpr, PRECISION: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
-    """xy: elements from one x to the next in y, such as `ka` along K in a; z·: from one matrix of the batch to the next. PRECISION: its place in PRECISIONS."""
+    """xy: stride of tensor x along y, such as `ka` of a along K; z·: from one matrix of the batch to the next. PRECISION: index in PRECISIONS."""
     pm, pn, z = place(tl.program_id(0), M, N, group, BM, BN)
     rows, columns, along = pm * BM + tl.arange(0, BM), pn * BN + tl.arange(0, BN), tl.arange(0, BK)
     a += z.to(tl.int64) * za
@@ -62,7 +62,7 @@ def _matmul(a, b, out, M, N, K, ma, ka, za, kb, nb, zb, ldo, zo, group, alpha, b
 
 @dataclass(frozen=True)
 class Config:
-    """The tile, rows of tiles walked together, warps and slices in flight."""
+    """The tile, rows of tiles in a group, warps and pipeline stages."""
 
     BM: int
     BN: int
@@ -92,7 +92,7 @@ def configs(p: Problem) -> list[Config]:
 
 
 def choose(p: Problem) -> Config:
-    """Tiles no taller than the result, smaller ones where they would leave multiprocessors idle."""
+    """Tiles no taller than the result, and smaller ones if they would leave multiprocessors idle."""
     m, n = p["out"].shape[-2:]
     batch = p["out"].shape[0] if len(p["out"].shape) == 3 else 1
     for bm, bn, warps in ((128, 128, 8), (64, 128, 4), (64, 64, 4)):

@@ -22,13 +22,13 @@ PART   = 0
 
 #include "chain.cuh"
 
-/// V neighbouring floats, moved by one instruction.
+/// V neighbouring floats, one access.
 template <int V>
 struct alignas(4 * V) Floats {
     float v[V];
 };
 
-/// act: the place in `rooftop.ops.matmul.ACTIVATIONS`.
+/// act: index in `rooftop.ops.matmul.ACTIVATIONS`.
 __device__ inline float activated(float x, int act) {
     if (act == 1) return x < 0 ? 0.0f : x;
     if (act == 2) return x / (1 + expf(-x));
@@ -37,8 +37,8 @@ __device__ inline float activated(float x, int act) {
     return x;
 }
 
-/// What follows the product, of matrix z of a batch: act(alpha · sum + beta · c + bias) · gate + residual. Null pointers are absent; ld·: elements from one row
-/// to the next, z·: from one matrix to the next.
+/// The epilogue, for matrix z of a batch: act(alpha · sum + beta · c + bias) · gate + residual. Absent tensors are null; ld·: elements from one row to the
+/// next, z·: from one matrix to the next.
 struct After {
     const float *c, *bias, *gate, *residual;
     long long ldc, zc, ldg, zg, ldr, zr;
@@ -70,7 +70,7 @@ template <int EXT, int BK, int THREADS, int MODE>
 struct Slices {
     static constexpr int VEC = MODE == 0 ? 1 : MODE, ROW = EXT + (MODE == 0 ? 4 : 0), FLOATS = BK * ROW, SPAN = THREADS * VEC;
     static constexpr int ACROSS = MODE != 0 && EXT > SPAN ? EXT / SPAN : 1;  // copies of a thread in one row of a slice
-    static constexpr int DEEP = EXT > SPAN ? 1 : SPAN / EXT;               // rows that one round of copies fills
+    static constexpr int DEEP = EXT > SPAN ? 1 : SPAN / EXT;  // rows of a slice that all threads copy in one round
     static constexpr int ROUNDS = MODE == 0 ? EXT * BK / THREADS : (BK + DEEP - 1) / DEEP;
     static constexpr bool MANY = MODE == 0 && ROUNDS > 8;                  // a pointer for each copy would take too many registers
     static constexpr int POINTERS = MODE != 0 ? ACROSS : MANY ? 1 : ROUNDS;
@@ -111,7 +111,8 @@ struct Slices {
         }
     }
 
-    /// Rows and columns past the edge are copied from the last one inside, or not at all: what is made of them is not stored. From k = deep on there are zeros.
+    /// Rows and columns past the edge are copied from the last one inside, or not at all: the outputs computed from them are not stored. From k = deep on
+    /// zeros are copied.
     __device__ void ask(float* stage, int deep, bool full) const {
         if constexpr (MODE == 0) {
             const float* p = from[0];
@@ -153,9 +154,9 @@ struct Slices {
     }
 };
 
-/// out = what follows a b: blockIdx.x is the tile, blockIdx.y the part of K, `part` of it, and blockIdx.z the matrix of a batch. Of several parts, each goes to
-/// its own `plane` floats of out. A block makes BM x BN outputs with warps of WM x WN and threads of TM x TN; BK columns of a and rows of b are a stage. A, B:
-/// the modes of Slices. WIDE: rows of c and out are multiples of 16 bytes. MORE: more follows than alpha and c.
+/// out = epilogue(a b). blockIdx.x is the tile, blockIdx.y the part of K (split-K), `part` long, and blockIdx.z the matrix of a batch. With several parts
+/// each writes its own `plane` floats of out. A block computes BM x BN outputs, a warp WM x WN and a thread TM x TN; a pipeline stage holds BK columns of a
+/// and rows of b. A, B: the modes of Slices. WIDE: rows of c and out are multiples of 16 bytes. MORE: the epilogue is more than alpha and c.
 template <int BM, int BN, int WM, int WN, int TM, int TN, int STAGES, int BLOCKS, int A, int B, bool WIDE, bool MORE>
 __global__ __launch_bounds__(BM / WM * (BN / WN) * 32, BLOCKS) void sgemm(
     int M, int N, int K, int part, int tall, const float* __restrict__ a, long long lda, long long za, const float* __restrict__ b, long long ldb, long long zb,
@@ -174,7 +175,7 @@ __global__ __launch_bounds__(BM / WM * (BN / WN) * 32, BLOCKS) void sgemm(
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     wait_for_before();
 
-    // Tiles go down the rows of a group and then on to its next column: blocks that run together share rows of a and columns of b.
+    // Grouped order: tiles go down the rows of a group, then to its next column, so that blocks that run together share rows of a and columns of b in the L2.
     const int tiles_m = (M - 1) / BM + 1, tiles_n = (N - 1) / BN + 1;
     const int group = blockIdx.x / (tall * tiles_n), in_group = blockIdx.x % (tall * tiles_n);
     const int height = min(tall, tiles_m - group * tall);
@@ -185,7 +186,7 @@ __global__ __launch_bounds__(BM / WM * (BN / WN) * 32, BLOCKS) void sgemm(
     const long long k0 = static_cast<long long>(blockIdx.y) * part;
     const int depth = K - k0 < part ? (K > k0 ? K - k0 : 0) : part;
     const int tiles = depth / BK + (depth % BK != 0);
-    const int first = depth - (tiles - 1) * BK;           // the tile that may be partial comes first, so that the others need no check
+    const int first = depth - (tiles - 1) * BK;  // the partial tile comes first, so that the others need no check
 
     Rows as(a + blockIdx.z * za + (A == 0 ? m0 * lda : m0), lda, k0, rows, shared, STAGES, STAGE);
     Columns bs(b + blockIdx.z * zb + (B == 0 ? n0 * ldb : n0), ldb, k0, cols, shared + AT_B, STAGES, STAGE);
@@ -198,12 +199,12 @@ __global__ __launch_bounds__(BM / WM * (BN / WN) * 32, BLOCKS) void sgemm(
 
     const int m_thread = warp / (BN / WN) * WM + lane / LANES_N * 4;   // a thread's rows are m_thread + 4 LANES_M g + 0..3
     const int n_thread = warp % (BN / WN) * WN + lane % LANES_N * 4;
-    int a_read = m_thread, b_read = AT_B + n_thread;      // in the stage that is being multiplied
-    // One chain of sums along the part of K: with operands of one sign its error grows as the root of K, up to 7 times cuBLAS's at K of some thousand.
-    // Shorter chains cost time. The registers are full. In shared memory a second set of sums takes 128 KiB more, and each time that it is added to
-    // 256 KiB go through it: 2,048 cycles, 1.6 % of the 131,072 that 512 of K take. In global memory the wait is as long.
+    int a_read = m_thread, b_read = AT_B + n_thread;  // offsets in the stage that is being multiplied
+    // One accumulation chain along the part of K: with operands of one sign its error grows as the square root of K, up to 7 times cuBLAS's at K of some
+    // thousand. Shorter chains cost time. The registers are full. A second set of accumulators in shared memory takes 128 KiB, and each addition to it moves
+    // 256 KiB: 2,048 cycles, 1.6 % of the 131,072 that 512 of K take. In global memory the latency is as long.
     float sum[TM][TN] = {};
-    float a_next[2][TM], b_next[2][TN];                   // slice k is multiplied from one set while k + 1 is fetched into the other
+    float a_next[2][TM], b_next[2][TN];  // double buffer in registers: slice k is multiplied while k + 1 is loaded
     auto fetch = [&](int set, int k) {
 #pragma unroll
         for (int i = 0; i < TM; i += 4)
@@ -214,8 +215,8 @@ __global__ __launch_bounds__(BM / WM * (BN / WN) * 32, BLOCKS) void sgemm(
     };
 
     constexpr int LAST = (STAGES - 1) * STAGE;
-    int stage = 0;                                        // that is being multiplied, as an offset
-    float* write = shared + LAST;                         // the stage to fill next: the one before it
+    int stage = 0;  // offset of the stage that is being multiplied
+    float* write = shared + LAST;  // the stage to fill next: the one before it
     if (tiles > 0) ask(shared, first, false);
     __pipeline_commit();
 #pragma unroll
@@ -230,7 +231,7 @@ __global__ __launch_bounds__(BM / WM * (BN / WN) * 32, BLOCKS) void sgemm(
     auto multiply = [&](bool copying) __attribute__((always_inline)) {
 #pragma unroll
         for (int k = 0; k < BK; ++k) {
-            if (k == BK - 1) {                            // everyone has fetched the last slice of this stage: the next is its to fill
+            if (k == BK - 1) {  // all warps have loaded the last slice of this stage, so the next fetch may overwrite it
                 __pipeline_wait_prior(STAGES - 2);
                 __syncthreads();
                 const int step = stage == LAST ? -LAST : STAGE;
@@ -238,7 +239,7 @@ __global__ __launch_bounds__(BM / WM * (BN / WN) * 32, BLOCKS) void sgemm(
                 a_read += step;
                 b_read += step;
             }
-            fetch((k + 1) % 2, (k + 1) % BK);             // after the last tile of all: never used
+            fetch((k + 1) % 2, (k + 1) % BK);  // after the last tile: loaded and not used
             if (k == 3) {
                 if (copying) {
                     ask(write, BK, true);
@@ -311,8 +312,8 @@ __global__ __launch_bounds__(BM / WM * (BN / WN) * 32, BLOCKS) void sgemm(
     }
 }
 
-/// out = what follows the sum of the parts, always in the same order. Rows of parts are `pitch` floats apart, a multiple of 4; a thread has 4 neighbours, and
-/// EACH threads of a block share the parts of the same 4.
+/// The reduction of split-K: out = epilogue(the sum of the parts), always in the same order. Rows of parts are `pitch` floats apart, a multiple of 4; a
+/// thread has 4 neighbours, and EACH threads of a block share the parts of the same 4.
 template <int EACH, bool MORE>
 __global__ void __launch_bounds__(256) add_parts(
     int M, int N, int splits, int pitch, long long plane, const float* __restrict__ parts, float* __restrict__ out, long long ldo, long long zo, float alpha,

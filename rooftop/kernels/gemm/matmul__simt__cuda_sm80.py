@@ -18,24 +18,24 @@ from rooftop.ops.matmul import ACTIVATIONS
 
 BK = 8  # k of a slice
 CLOCK = 1.72e9  # Hz
-FMAS = 128  # a clock and multiprocessor
-COPY = {0: 8.8, 1: 12.0, 2: 12.0, 4: 16.4}  # clocks of the load and store unit for a warp's copy, by the floats of a thread (0: 1, transposed)
-SINGLE = {False: 1.05, True: 1.25}  # a slice of which an operand comes float by float takes so much longer; True: where threads have 128 sums
-FETCH = 1.47  # clocks of it for a warp's 16 bytes a lane out of shared memory
-SUMS = 6.5  # warps that leave half of the FMAs idle, over the root of the sums of a thread
-TOGETHER = 6.0  # FMAs and copies of a slice take the norm of this order of their times
-LATENCY = 0.99e-6  # seconds until what a copy asks for is there
-BEGIN, STORE, NARROW = 1.8e-6, 9.9e-6 / 2**15, 1.5e-6 / 2**15  # seconds of a block outside its products: at least, an output, an output stored alone
-START, SECOND = 0.9e-6, 1.2e-6  # seconds of a launch, and of the one that adds parts
+FMAS = 128  # FMAs a cycle and multiprocessor
+COPY = {0: 8.8, 1: 12.0, 2: 12.0, 4: 16.4}  # cycles of the load/store unit for a warp's copy, by the floats a thread (0: 1, transposed)
+SINGLE = {False: 1.05, True: 1.25}  # slowdown of a slice if an operand is copied float by float; True: with threads of 128 accumulators
+FETCH = 1.47  # cycles of the load/store unit for a warp's shared memory loads of 16 bytes a lane
+SUMS = 6.5  # warps at which half of the FMA rate is lost, over the root of a thread's accumulators
+TOGETHER = 6.0  # the times of FMAs and copies of a slice combine as the norm of this order
+LATENCY = 0.99e-6  # seconds of latency of a copy
+BEGIN, STORE, NARROW = 1.8e-6, 9.9e-6 / 2**15, 1.5e-6 / 2**15  # seconds of a block outside its main loop: constant, an output, an output stored by itself
+START, SECOND = 0.9e-6, 1.2e-6  # seconds of a launch, and of the launch that adds parts (split-K)
 L2, MEMORY, PARTS = 6.0e12, 2.8e12, 4.7e12  # bytes a second
-CACHED = 40e6  # bytes of an operand that L2 keeps
+CACHED = 40e6  # bytes of an operand that stay in the L2
 MOST_PARTS = 512
 
 
 @dataclass(frozen=True)
 class Tile:
-    """BM x BN outputs by warps of WM x WN and threads of TM x TN. BLOCKS: of a multiprocessor, as registers allow. factor:
-    measured times over what the model says of all tiles alike; with 16 x 8 sums a thread in small blocks a guess."""
+    """BM x BN outputs a block, WM x WN a warp, TM x TN a thread. BLOCKS: resident blocks a multiprocessor, limited by registers. factor: measured times over
+    the model's for full tiles; for 16 x 8 outputs a thread in small blocks a guess."""
 
     BM: int
     BN: int
@@ -81,18 +81,18 @@ def _sizes(p: Problem) -> tuple[int, int, int, int]:
 
 
 def _columns(meta: Meta) -> bool:
-    """Whether columns are the neighbours in memory."""
+    """Whether columns are contiguous in memory."""
     return meta.strides[-1] != 1 and meta.shape[-1] > 1
 
 
 def _floats(meta: Meta, along: int) -> int:
-    """Floats of a copy along a dimension, at most 4: all other steps, the extent and the address are multiples of them."""
+    """Floats of a copy along a dimension, at most 4: all other strides, the extent and the address are multiples of them."""
     steps = [s for i, (s, n) in enumerate(zip(meta.strides, meta.shape, strict=True)) if i != along % len(meta.shape) and n > 1]
     return gcd(4, meta.align // 4, meta.shape[along], *steps)
 
 
 def _modes(p: Problem) -> tuple[int, int, bool]:
-    """How a and b are copied (0: along K; else floats of a copy along rows of a or columns of b), and whether results are written 16 bytes at a time."""
+    """How a and b are copied (0: along K; else floats of a copy along rows of a or columns of b), and whether results are stored 16 bytes at a time."""
     a, b = p["a"], p["b"]
     mode_a = _floats(a, -2) if _columns(a) else 0
     mode_b = 0 if _columns(b) else _floats(b, -1)
@@ -125,7 +125,7 @@ def prefers(p: Problem, head: Head) -> int:
 
 
 def _resident(tile: Tile, modes: tuple[int, int], room: int) -> int:
-    """Blocks of a multiprocessor."""
+    """Resident blocks of a multiprocessor."""
     return max(1, min(tile.BLOCKS, (room + 1024) // (_shared(tile.config, modes) + 1024)))
 
 
@@ -135,7 +135,7 @@ def _shared(config: Mapping[str, Any], modes: tuple[int, int]) -> int:
 
 
 def _slice(tile: Tile, blocks: int, modes: tuple[int, int]) -> float:
-    """Seconds of a slice of each of the blocks of a multiprocessor: their FMAs, of which few warps leave some idle, and what the load and store unit moves."""
+    """Seconds of a slice for each resident block of a multiprocessor: its FMAs, at a lower rate with few warps, and the load/store unit's transfers."""
     warps = tile.threads // 32
     at_once = blocks * warps * (tile.TM * tile.TN) ** 0.5
     products = blocks * tile.BM * tile.BN * BK / FMAS * (1 + SUMS / at_once)
@@ -146,7 +146,7 @@ def _slice(tile: Tile, blocks: int, modes: tuple[int, int]) -> float:
 
 
 def seconds(tile: Tile, splits: int, sizes: tuple[int, int, int, int], modes: tuple[int, int], wide: bool, sms: int, room: int) -> float:
-    """Predicted time of `splits` parts of K. room: bytes of shared memory of a multiprocessor."""
+    """Predicted time with `splits` parts of K. room: bytes of shared memory of a multiprocessor."""
     m, n, k, batch = sizes
     down, across = -(-m // tile.BM), -(-n // tile.BN)
     slices = -(-k // (BK * splits))
@@ -165,7 +165,7 @@ def seconds(tile: Tile, splits: int, sizes: tuple[int, int, int, int], modes: tu
 
 
 def _parts(tile: Tile, sizes: tuple[int, int, int, int], sms: int) -> Iterable[int]:
-    """Parts of K worth a thought: that fill one to eight rounds of blocks."""
+    """Candidate numbers of parts of K: those that fill one to eight waves of blocks."""
     m, n, k, batch = sizes
     tiles = -(-m // tile.BM) * -(-n // tile.BN) * batch
     most = min(MOST_PARTS, k // (4 * BK), max(1, (1 << 28) // max(1, m * n * batch)))
@@ -190,8 +190,8 @@ def _ranked(sizes: tuple[int, int, int, int], modes: tuple[int, int], wide: bool
 
 
 def _step(m: int) -> int:
-    """The next of 8 to 15 times a power of two: eight numbers of rows, or of columns, in an octave choose, so that a new one compiles nothing that its
-    neighbour has not."""
+    """Rounded up to 8 to 15 times a power of two: the choice depends on eight numbers of rows, or of columns, in an octave, so that a new size rarely
+    compiles anything new."""
     shift = max(0, m.bit_length() - 4)
     return -(-m // (1 << shift)) << shift
 
@@ -205,7 +205,7 @@ def ranked(p: Problem) -> tuple[tuple[float, Tile, int], ...]:
 
 def _config(p: Problem, tile: Tile, splits: int) -> dict[str, int]:
     k = p["a"].shape[-1]
-    side = (p.device.sms * tile.BLOCKS * tile.BM * tile.BN) ** 0.5  # of the square of outputs that are made at once
+    side = (p.device.sms * tile.BLOCKS * tile.BM * tile.BN) ** 0.5  # of the square of concurrent outputs
     tall = max(1, min(round(side / tile.BM), 8))
     return {**tile.config, "GROUP": tall, "PART": _part(k, splits)}
 
@@ -230,12 +230,12 @@ def scratch(p: Problem, config: Mapping[str, Any], head: Head) -> dict[str, Meta
 
 
 def _pitch(n: int) -> int:
-    """Floats from one row of a part to the next: rows of parts begin on 16 bytes whatever those of the result do."""
+    """Row stride of a part, in floats: rows of parts are aligned to 16 bytes even if those of the result are not."""
     return -(-n // 4) * 4
 
 
 def _apart(meta: Meta | None) -> tuple[int, int]:
-    """Elements from one row (or column, where those are neighbours) to the next, and from one matrix to the next."""
+    """Stride of rows (or of columns, if rows are contiguous), and of matrices."""
     if meta is None:
         return 0, 0
     return meta.strides[-1] if _columns(meta) else meta.strides[-2], meta.strides[0] if len(meta.shape) == 3 and meta.shape[0] > 1 else 0

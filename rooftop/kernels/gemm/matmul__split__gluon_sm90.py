@@ -21,13 +21,13 @@ from rooftop.kernels._device.columns import chained
 DEMANDS = {"has": ["HGMMA", "UTMALDG"]}
 KIND = {"tf32x3": "tf32", "bf16x3": "bf16"}
 MOST_SPLIT = 16
-FEW = 64  # rows or columns; fewer leave the split beforehand more bytes than products
+FEW = 64  # rows or columns; with fewer, the split beforehand moves more bytes than the product
 
 
 @dataclass(frozen=True)
 class Config:
-    """BM, BN, BK: the tile; GROUPS: consumer warp groups; STAGES: slices in the ring; GROUP: rows of tiles walked together; SPLIT: the tiles that do
-    not fill a turn are cut into so many pieces of K."""
+    """BM, BN, BK: the tile; GROUPS: consumer warp groups; STAGES: slices in the ring buffer; GROUP: rows of tiles in a group; SPLIT: split-K, the tiles of
+    the last, partial wave are cut into so many parts of K."""
 
     BM: int = 128
     BN: int = 128
@@ -68,15 +68,15 @@ def _plan(c: Config, p: Problem) -> gemm_model.Plan:
 
 
 def seconds(p: Problem, c: Config) -> float:
-    """Predicted time, by the rates of `gemm_model`: of a slice the products, what wgmma reads and what TMA brings, whichever is most, and the sum in
-    float32; then the split, and the sum of the pieces."""
+    """Predicted time, by the rates of `gemm_model`. A slice takes the longest of the multiplies, wgmma's reads and TMA's loads, plus the float32 addition;
+    then the split beforehand and the reduction of split-K."""
     m, n, k, batch = _sizes(p)
     size = 2 if p.option("precision") == "bf16x3" else 4
     plan, line = _plan(c, p), c.BK * size
     products = 3 * c.BM * c.BN * line / 2 / gemm_model.FMAS
     reads = 3 * line * (c.BM + c.BN * c.GROUPS) / gemm_model.SHARED_RATE
     brought = 2 * line * (c.BM + c.BN) / gemm_model.FROM_L2
-    adds = c.BM * c.BN / 128 if c.GROUPS == 1 else 0.0  # a second group multiplies meanwhile
+    adds = c.BM * c.BN / 128 if c.GROUPS == 1 else 0.0  # a second warp group multiplies meanwhile
     step = max(products, reads, brought) + adds + gemm_model.HANDSHAKE
     turns = -(-plan.whole // plan.blocks) * plan.slices + (-(-plan.slices // plan.split) if plan.units else 0)
     clocks = gemm_model.START + turns * step + (1 + plan.whole // plan.blocks) * (gemm_model.EPILOGUE + c.BM * c.BN * 4 / 64)

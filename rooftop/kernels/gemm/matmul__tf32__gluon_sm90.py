@@ -11,15 +11,15 @@ from collections.abc import Mapping
 from rooftop.core.spec import Launch, Meta, Problem
 from rooftop.kernels._device import gemm_launch, split_rows
 from rooftop.kernels._device.columns import chained
+from rooftop.kernels._device.gemm_explain import explanation
 from rooftop.kernels._device.gemm_launch import Product
 from rooftop.kernels._device.gemm_model import Config
-from rooftop.kernels._device.gemm_told import told
 
 __all__ = ["Config", "choose", "configs", "explains", "launches", "prefers", "scratch", "supports"]
 
 DEMANDS = {"has": ["HGMMA", "UTMALDG"]}
 TRIED = 12
-FEW = 64  # rows or columns; fewer leave a copy more bytes than the product reads
+FEW = 64  # rows or columns; with fewer, a copy moves more bytes than the product
 
 
 def _batch(p: Problem) -> int:
@@ -27,7 +27,7 @@ def _batch(p: Problem) -> int:
 
 
 def _copied(p: Problem) -> tuple[str, ...]:
-    """Operands that wgmma does not read where they lie."""
+    """Operands that wgmma cannot read in place."""
     a, b = p["a"], p["b"]
     a_along = gemm_launch.readable(a) is None and (a.strides[-1] == 1 or a.shape[-1] == 1) and not gemm_launch.turned(a)
     b_along = gemm_launch.readable(b) is None and (b.strides[-2] == 1 or b.shape[-2] == 1) and gemm_launch.turned(b)
@@ -94,4 +94,4 @@ def launches(p: Problem, config: Config) -> list[Launch]:
 
 
 def explains(p: Problem, config: Config) -> str:
-    return told(_product(p), config)
+    return explanation(_product(p), config)

@@ -22,8 +22,8 @@ from rooftop.kernels._device.gemm_epilogue import ACTIVATIONS, begin_of, finish,
 @triton.jit
 def _matmul(a, b, out, parts, M, N, K, ma, ka, za, kb, nb, zb, ldo, zo, group, alpha, beta, c, ldc, zc, bias, gate, ldg, zg, residual, ldr, zr,
             BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, SPLIT: tl.constexpr, ACT: tl.constexpr, SHORT: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
-    """xy: elements from one x to the next in y, such as `ka` along K in a; z·: from one matrix of the batch to the next. Program (t, s): piece s of tile t,
-    with SPLIT > 1 into parts[s · tiles + t]."""
+    """xy: stride of tensor x along y, such as `ka` of a along K; z·: from one matrix of the batch to the next. Program (t, s): part s of tile t; with SPLIT
+    > 1 it is written to parts[s · tiles + t]."""
     pm, pn, z = place(tl.program_id(0), M, N, group, BM, BN)
     rows, columns, along = pm * BM + tl.arange(0, BM), pn * BN + tl.arange(0, BN), tl.arange(0, BK)
     a += z.to(tl.int64) * za
@@ -62,7 +62,7 @@ def _matmul(a, b, out, parts, M, N, K, ma, ka, za, kb, nb, zb, ldo, zo, group, a
 
 @dataclass(frozen=True)
 class Config:
-    """The tile, rows of tiles walked together, warps, slices in flight, and pieces of K."""
+    """The tile, rows of tiles in a group, warps, pipeline stages, and parts of K (split-K)."""
 
     BM: int
     BN: int
@@ -73,11 +73,11 @@ class Config:
     SPLIT: int = 1
 
 
-FEW, SHALLOW = 1 << 25, 128  # multiply-adds of float32, and K: up to here this kernel is preferred to the one in CUDA C++, which begins later
+FEW, SHALLOW = 1 << 25, 128  # multiply-adds of float32, and K: up to here this kernel is preferred to the CUDA C++ one, which takes longer to start
 MOST_SPLIT = 16
-PIECES = (8,)  # of K: they are compiled in, and a new number of rows should compile nothing
-HELD, SUMS = 48, 64  # elements of a and b, and sums (half as many of float32), that a thread holds where it loads an element at a time
-START, SECOND = 2.5e-6, 2.5e-6  # seconds of a launch, and of the sum of the pieces
+PIECES = (8,)  # divisors of K that are compile-time constants; a new number of rows should compile nothing
+HELD, SUMS = 48, 64  # elements of a and b, and accumulators (half as many of float32), of a thread that loads one element at a time
+START, SECOND = 2.5e-6, 2.5e-6  # seconds of a launch, and of the reduction of split-K
 
 
 def supports(p: Problem) -> str | None:
@@ -97,7 +97,7 @@ def supports(p: Problem) -> str | None:
 
 
 def prefers(p: Problem) -> int:
-    """The kernels written for one architecture come first where they take the input, but for small products of float32."""
+    """Kernels for one architecture are preferred if they support the input, except for small products of float32."""
     if p["a"].dtype != "f32":
         return -1
     if _madds(p) <= FEW or (p["a"].shape[-1] <= SHALLOW and _madds(p) <= 8 * FEW):
@@ -116,26 +116,26 @@ def _madds(p: Problem) -> int:
 
 
 def _wide(meta: Meta) -> bool:
-    """Whether threads load 16 bytes at a time: Triton looks for extents and strides that 16 divides."""
+    """Whether threads load 16 bytes at a time: Triton checks whether extents and strides are divisible by 16."""
     lies = any(meta.strides[i] == 1 and meta.shape[i] % 16 == 0 and meta.strides[j] % 16 == 0 for i, j in ((-1, -2), (-2, -1)))
     return lies and meta.align % 16 == 0
 
 
 def seconds(p: Problem, config: Config) -> float:
-    """Predicted time where threads load an element at a time, or multiply by FMAs: loads wait for their data, so that up to four blocks of a multiprocessor
-    hide one another."""
+    """Predicted time if threads load an element at a time, or multiply by FMAs: bound by load latency, which up to four resident blocks of a multiprocessor
+    hide from each other."""
     m, n, k, batch = _sizes(p)
     programs = -(-m // config.BM) * -(-n // config.BN) * batch * config.SPLIT
     slices = -(-k // (config.BK * config.SPLIT))
     loads = (config.BM + config.BN) * config.BK / 128 / (1 if not (_wide(p["a"]) and _wide(p["b"])) else 16 // p["a"].itemsize)
     waiting = -(-programs // (4 * p.device.sms)) * slices * (0.1e-6 + 0.022e-6 * loads)
-    rate = 128 * 1.2e9 * 0.6 if p["a"].itemsize == 4 else 1024 * 1.5e9 * 0.5  # multiply-adds a second of a multiprocessor
+    rate = 128 * 1.2e9 * 0.6 if p["a"].itemsize == 4 else 1024 * 1.5e9 * 0.5  # multiply-adds a second and multiprocessor
     products = -(-programs // p.device.sms) * slices * config.BM * config.BN * config.BK / rate
     return START + max(waiting, products) + (SECOND if config.SPLIT > 1 else 0.0)
 
 
 def _split(p: Problem, config: Config) -> list[Config]:
-    """The config, and some with K in pieces."""
+    """The config, and variants with split-K."""
     m, n, k, batch = _sizes(p)
     tiles, slices = -(-m // config.BM) * -(-n // config.BN) * batch, -(-k // config.BK)
     most = min(4 * p.device.sms // tiles, slices // 2, MOST_SPLIT) if tiles < 4 * p.device.sms and tiles * MOST_SPLIT < 2**16 else 1
@@ -152,8 +152,8 @@ def configs(p: Problem) -> list[Config]:
 
 
 def choose(p: Problem) -> Config:
-    """Where threads load 16 bytes at a time and tensor cores multiply: the largest tile that fills the multiprocessors, else small ones with K in pieces. By
-    the model above otherwise."""
+    """If threads load 16 bytes at a time and tensor cores multiply: the largest tile that fills the multiprocessors, else small ones with split-K. Otherwise
+    by the model above."""
     m, n, k, batch = _sizes(p)
     if p["a"].itemsize == 2 and _wide(p["a"]) and _wide(p["b"]):
         for bm, bn, warps in ((128, 128, 8), (64, 128, 4), (64, 64, 4)):

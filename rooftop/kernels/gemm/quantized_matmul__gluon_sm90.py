@@ -66,7 +66,7 @@ def _load(x_desc, codes_desc, high_desc, x_ring, codes_ring, high_ring, full, em
 def _consume(WHICH: gl.constexpr, x_ring, words, high_words, out_ring, full, empty, out_desc, parts, scale, zero, x_scale, bias, M, N, stripes,
              groups, per_group, blocks, each, items, tiles, group, BM: gl.constexpr, BN: gl.constexpr, STAGES: gl.constexpr, FORMAT: gl.constexpr,
              BITS: gl.constexpr, GROUP: gl.constexpr, CHANNEL: gl.constexpr, L: gl.constexpr, L2: gl.constexpr):  # fmt: skip
-    """One consumer warp group: rows WHICH · RM and following of each tile of the weight. `parts`: where sums of a piece of K go, [pieces, M, N]."""
+    """One consumer warp group: rows from WHICH · RM on of each tile of the weight. `parts`: for split-K, the accumulators [parts, M, N]."""
     RM: gl.constexpr = BN // 2
     HIGH: gl.constexpr = RM // 16
     MMA: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BM, 16])
@@ -90,7 +90,7 @@ def _consume(WHICH: gl.constexpr, x_ring, words, high_words, out_ring, full, emp
             b = left_operand(mine, high, 1, factors, MMA, RM, FORMAT, BITS, zero is not None, CHANNEL, L, L2, KIND)
             acc = warpgroup_mma(b, x_ring.index(2 * stage + 1).permute((1, 0)), acc, is_async=True)
             acc, a, b = warpgroup_mma_wait(num_outstanding=0, deps=(acc, a, b))
-            fence_async_shared()  # the codes were read by ordinary loads: TMA must not overwrite them before
+            fence_async_shared()  # the codes were read by ordinary loads: the fence orders them before TMA's next writes
             mbarrier.arrive(empty.index(stage), count=1)
             factors = following
             n += 1
@@ -117,7 +117,7 @@ def _consume(WHICH: gl.constexpr, x_ring, words, high_words, out_ring, full, emp
             tma.async_copy_shared_to_global(out_desc, [pm * BM, pn * BN + WHICH * RM], out)
     tma.store_wait(0)
     if parts is not None and WHICH == 0:
-        gdc_launch_dependents()  # the sum of the pieces: its blocks come while the last products are made, and wait
+        gdc_launch_dependents()  # the reduction of split-K: its blocks start while the last tiles are computed, and wait
 
 
 @gluon.jit(do_not_specialize=("M", "N", "stripes", "groups", "per_group", "blocks", "each", "items", "tiles", "group"))
@@ -152,7 +152,7 @@ def _product(x_desc, codes_desc, high_desc, out_desc, parts, scale, zero, x_scal
 
 @triton.jit(do_not_specialize=("count", "N"))
 def _add_parts(parts, bias, out, count, N, SPLIT: tl.constexpr, BLOCK: tl.constexpr, CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]
-    """The sum of the pieces, in the order of K, and the bias."""
+    """The reduction of split-K, in the order of K, and the bias."""
     if CHAINED:
         gdc_wait()
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)

@@ -23,7 +23,7 @@ raw    = 0
 #include "chain.cuh"
 #include "lowbit_pairs.cuh"
 
-/// Eight neighbours of a row of x from column k on; zeros from `past` on.
+/// Eight neighbours of a row of x from column k on; zeros from column `past` on.
 template <typename T>
 __device__ inline uint4 eight(const T* __restrict__ row, int k, int past) {
     uint4 v = make_uint4(0, 0, 0, 0);
@@ -40,7 +40,7 @@ __device__ inline void unpack_step(unsigned (&a)[4], const unsigned* words) {
     a[2] = unpacked<T, F, 4 * STEP + 2, RAW>(words), a[3] = unpacked<T, F, 4 * STEP + 3, RAW>(words);
 }
 
-/// Two steps of 16 columns, 2 TWO and 2 TWO + 1.
+/// Two mma steps of 16 columns: 2 TWO and 2 TWO + 1.
 template <typename T, int F, bool RAW, int TWO = 0>
 __device__ inline void unpack_two(int two, unsigned (&a)[2][4], const unsigned* words) {
     if constexpr (TWO < 4) {
@@ -51,11 +51,11 @@ __device__ inline void unpack_two(int two, unsigned (&a)[2][4], const unsigned* 
     }
 }
 
-/// Warp (down, along) of a block: HIGH stripes of 16 rows of the weight by every ALONG-th block of 128 columns. F: the format; S, Z: types of scales and zero
-/// points, ZEROS: whether there are any; GROUP: 32, 64 or 128 columns share a scale, 128 also where more do, 0: one scale a row; TOKENS: rows of x that
-/// supported, a power of two; TILES: eights of them; DEEP: slots of a warp's ring of codes, scales and zero points; SLAB: rounds of ALONG blocks that x is
-/// loaded for together; RESIDENT: blocks that a multiprocessor has registers for; RAW: codes are multiplied with 128 on top; WHOLE: rows of x begin
-/// at 16 bytes and K is a multiple of 8; PARTS: sums go to `parts`; CODED: x is codes, whose rows have scales.
+/// Warp (down, along) of a block multiplies HIGH stripes of 16 rows of the weight by every ALONG-th block of 128 columns. F: the format; S, Z: types of
+/// scales and zero points; ZEROS: whether there are zero points. GROUP: 32, 64 or 128 columns share a scale (128 also for more), 0: one scale a row. TOKENS:
+/// rows of x that the config supports, a power of two; TILES: groups of eight of them. DEEP: slots of a warp's ring buffer of codes, scales and zero points.
+/// SLAB: iterations for which x is loaded together. RESIDENT: resident blocks a multiprocessor. RAW: codes are multiplied with an offset of 128. WHOLE: rows
+/// of x start on 16 bytes and K is a multiple of 8. PARTS: sums are written to `parts` (split-K). CODED: x is quantised too, with a scale a row.
 template <typename T, int F, typename S, typename Z, bool ZEROS, int GROUP, int TOKENS, int TILES, int HIGH, int DOWN, int ALONG, int DEEP, int SLAB, int RESIDENT,
           bool RAW, bool WHOLE, bool PARTS, bool CODED>
 __global__ void __launch_bounds__(32 * DOWN * ALONG, RESIDENT)
@@ -64,12 +64,12 @@ few_rows(int M, int N, int K, int stripes, int blocks, int groups, int per_group
          T* __restrict__ out, float* __restrict__ parts) {
     using C = Code<F>;
     constexpr bool CHANNEL = GROUP == 0, ONES = ZEROS || RAW;
-    constexpr float OFFSET = RAW ? -RAW_OFFSET : C::MIDDLE;  // what zero points are less, for sums of what is multiplied
+    constexpr float OFFSET = RAW ? -RAW_OFFSET : C::MIDDLE;  // what is subtracted from zero points
     constexpr int THREADS = 32 * DOWN * ALONG, GROUPS = CHANNEL ? 1 : 128 / GROUP, WIDE = SLAB * ALONG;
-    constexpr int STAGES = 1 + (DEEP - 1 + SLAB - 1) / SLAB;  // so that x of a slab is loaded DEEP - 1 rounds ahead, or more
+    constexpr int STAGES = 1 + (DEEP - 1 + SLAB - 1) / SLAB;  // x of a slab is loaded at least DEEP - 1 iterations ahead
     constexpr int STAGE = WIDE * TOKENS * 256;                // bytes of x: [block][row][16 packs of 8 columns, pack j at j ^ (row % 8)]
     constexpr int CODES = C::BITS * 256, SCALES = CHANNEL ? 0 : GROUPS * 16 * sizeof(S), ZERO_BYTES = ZEROS ? GROUPS * 16 * sizeof(Z) : 0;
-    constexpr int SHARE = CODES + SCALES + ZERO_BYTES, SLOT = HIGH * SHARE;  // bytes of a stripe's block, of a round of a warp
+    constexpr int SHARE = CODES + SCALES + ZERO_BYTES, SLOT = HIGH * SHARE;  // bytes of a stripe's block; of a warp's iteration
     extern __shared__ uint4 shared[];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, along = warp % ALONG, down = warp / ALONG;
     const int stripe = (blockIdx.x * DOWN + down) * HIGH, first = blockIdx.z * each, end = min(blocks, first + each), token = blockIdx.y * (8 * TILES);
@@ -80,12 +80,12 @@ few_rows(int M, int N, int K, int stripes, int blocks, int groups, int per_group
     const unsigned x_at = static_cast<unsigned>(__cvta_generic_to_shared(x_ring)), ring_at = static_cast<unsigned>(__cvta_generic_to_shared(ring));
     wait_for_before();
 
-    int next = first + along, put = 0;  // the block of codes that is asked for next, and where in the ring it goes
+    int next = first + along, put = 0;  // the block of codes that is loaded next, and its slot in the ring
     const unsigned char* from[HIGH];
     int row_of_scales[HIGH];
 #pragma unroll
     for (int h = 0; h < HIGH; ++h) {
-        const int s = min(stripe + h, stripes - 1);  // past the last stripe: the last again, not stored
+        const int s = min(stripe + h, stripes - 1);  // past the last stripe: computed again, not stored
         from[h] = codes + (static_cast<long long>(s) * blocks + next) * CODES + lane * 16;
         row_of_scales[h] = s * groups;
     }
@@ -123,7 +123,7 @@ few_rows(int M, int N, int K, int stripes, int blocks, int groups, int per_group
             const int pack = i * THREADS + threadIdx.x, j = pack % (WIDE * 16), m = pack / (WIDE * 16), k = begin + j * 8;
             if (PACKS % THREADS != 0 && pack >= PACKS) break;
             const int to = base + ((j / 16 * TOKENS + m) * 16 + (j % 16 ^ m % 8)) * 16;
-            const T* row = x + min(token + m, M - 1) * xs;  // past the last row: the last again, not stored
+            const T* row = x + min(token + m, M - 1) * xs;  // past the last row: computed again, not stored
             if (WHOLE) copy_async(x_at + to, row + min(k, K - 8), k < past ? 16 : 0);
             else *reinterpret_cast<uint4*>(x_ring + to) = eight(row, k, past);
         }
@@ -135,7 +135,7 @@ few_rows(int M, int N, int K, int stripes, int blocks, int groups, int per_group
 #pragma unroll
         for (int n = 0; n < TILES; ++n) total[h][n][0] = total[h][n][1] = total[h][n][2] = total[h][n][3] = 0;
     }
-    const int my_row = TOKENS < 8 ? lane % TOKENS : lane % 8;  // of ldmatrix; rows that there are not repeat others and are not stored
+    const int my_row = TOKENS < 8 ? lane % TOKENS : lane % 8;  // of ldmatrix; missing rows repeat others and are not stored
     const auto add = [&](unsigned x_block, const char* slot) {
         uint4 held[HIGH][C::LOADS];
 #pragma unroll
@@ -165,7 +165,7 @@ few_rows(int M, int N, int K, int stripes, int blocks, int groups, int per_group
                             else if (begin) multiply_first(sum[h][n], a[h][step], b0, b1, static_cast<const T*>(nullptr));
                             else multiply(sum[h][n], a[h][step], b0, b1, static_cast<const T*>(nullptr));
                         }
-                        if constexpr (ONES) {  // sums of x alone, by a weight of ones
+                        if constexpr (ONES) {  // sums of x, by multiplication with ones
                             constexpr unsigned ONE = (static_cast<unsigned>(Pair<T>::BIAS) << Pair<T>::MANTISSA) * 0x10001u;
                             const unsigned u[4] = {ONE, ONE, ONE, ONE};
                             if (begin) multiply_first(ones[n], u, b0, b1, static_cast<const T*>(nullptr));
@@ -213,7 +213,7 @@ few_rows(int M, int N, int K, int stripes, int blocks, int groups, int per_group
             __syncthreads();
             bring(stage + STAGES - 1);
         } else {
-            __syncwarp();  // the warp's other lanes brought its scales, and have read what is overwritten now
+            __syncwarp();  // other lanes of the warp copied its scales, and have read the slot that is overwritten now
         }
         ask();
         commit_copies();
@@ -267,7 +267,7 @@ few_rows(int M, int N, int K, int stripes, int blocks, int groups, int per_group
     }
 }
 
-/// The sum of `split` parts, in the order of K.
+/// The reduction of split-K: the sum of `split` parts, in the order of K.
 template <typename T>
 __global__ void __launch_bounds__(256) add_parts(long long count, int N, int split, const float* __restrict__ parts, const T* __restrict__ bias, T* __restrict__ out) {
     wait_for_before();

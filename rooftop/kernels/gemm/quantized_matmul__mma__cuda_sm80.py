@@ -13,14 +13,14 @@ from rooftop.kernels._device.quantised import arguments, text
 from rooftop.ops.quantized_matmul import BITS
 
 CLOCK, MEMORY, L2 = 1.7e9, 4.2e12, 5.5e12
-UNPACK = {"int8": 3.5, "int4": 2.8, "int2": 2.9, "e4m3": 4.5, "e5m2": 4.5, "e3m2": 7.0, "e2m3": 7.0, "e2m1": 4.8}  # instructions a pair of codes
-MMA = 8.5  # clocks of a product m16n8k16 in one of a multiprocessor's four tensor cores
-SECOND = 2.0e-6  # seconds of the launch that adds parts
-ROUND = 1.0e-6  # seconds that another round of blocks adds, whose first loads nothing hides
-START = 2e-6  # seconds until the first codes are there
-LATE = 1.5e-6  # seconds that measurements lie above the prediction, whatever the config
-IN_FLIGHT = 34e3  # bytes that a multiprocessor must have under way for its share of device memory
-FEW = 64  # rows of x that a block takes at most
+UNPACK = {"int8": 3.5, "int4": 2.8, "int2": 2.9, "e4m3": 4.5, "e5m2": 4.5, "e3m2": 7.0, "e2m3": 7.0, "e2m1": 4.8}  # unpacking instructions for a pair of codes
+MMA = 8.5  # cycles of an mma.m16n8k16 in one of a multiprocessor's four tensor cores
+SECOND = 2.0e-6  # seconds of the launch that adds parts (split-K)
+ROUND = 1.0e-6  # seconds that another wave of blocks adds: nothing hides its first loads
+START = 2e-6  # seconds of latency of the first codes
+LATE = 1.5e-6  # seconds that measurements are above the prediction, for every config
+IN_FLIGHT = 34e3  # bytes in flight that a multiprocessor needs for its share of the memory bandwidth
+FEW = 64  # the most rows of x in a block
 
 
 def _format(p: Problem) -> str:
@@ -41,7 +41,7 @@ def supports(p: Problem, head: Any) -> str | None:
 
 
 def prefers(p: Problem, head: Any) -> int:
-    """Up to 16 rows it comes first. Beyond 64, and on Hopper where that is predicted to be faster, what unpacks a code once for more rows does."""
+    """Preferred up to 16 rows. Beyond 64, and on Hopper if predicted to be faster, kernels that unpack a code once for more rows are."""
     m = p["x"].shape[0]
     if m > FEW:
         return -1
@@ -53,20 +53,20 @@ def prefers(p: Problem, head: Any) -> int:
 
 
 def _rows(p: Problem) -> tuple[int, int]:
-    """Rows of x that a block brings (a power of two), and the eights of them. Half as many with zero points, whose sums take registers too."""
+    """Rows of x that a block supports (a power of two), and groups of eight of them. Half as many with zero points, whose sums take registers too."""
     m = min(p["x"].shape[0], FEW if p.get("zero") is None else FEW // 2)
     tokens = 1 << (m - 1).bit_length()
     return tokens, max(1, tokens // 8)
 
 
 def _channel(p: Problem) -> bool:
-    """One scale a row and no zero points: sums are multiplied once, at the end."""
+    """One scale a row and no zero points: accumulators are multiplied once, at the end."""
     return int(p.option("group")) == p["x"].shape[1] and p.get("zero") is None
 
 
 def _raw(p: Problem) -> bool:
-    """Whether codes are multiplied with 128 on top, which the sums of x take off again: a product more for each eight rows of x, and an instruction less a pair
-    of codes. Only where sums are of 128 columns or fewer, so that what cancels costs nothing that bf16 would show."""
+    """Whether codes are multiplied with an offset of 128, which the sums of x subtract again: one more mma for each eight rows of x, and one instruction
+    less for each pair of codes. Only if sums are over at most 128 columns, so that cancellation costs no accuracy that bf16 would show."""
     return p["x"].dtype == "bf16" and BITS[_format(p)] <= 4 and _format(p) != "e2m1" and not _channel(p) and _rows(p)[1] <= 2
 
 
@@ -78,7 +78,7 @@ def _share(p: Problem) -> int:
 
 
 def _slab(p: Problem, along: int) -> int:
-    """Rounds that x is brought for at once: 16 KiB, at most 8."""
+    """Iterations for which x is loaded together: 16 KiB, at most 8."""
     return max(1, min(8, 16384 // (along * _rows(p)[0] * 256)))
 
 
@@ -89,7 +89,7 @@ def _shared(p: Problem, high: int, down: int, along: int, deep: int, slab: int) 
 
 
 def _registers(p: Problem, high: int) -> int:
-    """What the arrays of a thread take, and some."""
+    """Registers of a thread's arrays, with some reserve."""
     _, tiles = _rows(p)
     bits = BITS[_format(p)]
     sums = high * tiles * 4 * (1 if _channel(p) else 2) + (tiles * 4 if _raw(p) or p.get("zero") is not None else 0)
@@ -97,7 +97,7 @@ def _registers(p: Problem, high: int) -> int:
 
 
 def _resident(p: Problem, high: int, down: int, along: int, deep: int) -> int:
-    """Blocks of eight warps on a multiprocessor, by registers and shared memory."""
+    """Resident blocks of eight warps on a multiprocessor, limited by registers and shared memory."""
     registers = _registers(p, high)
     fit = 4 if registers <= 64 else 3 if registers <= 84 else 2 if registers <= 128 else 1
     return max(1, min(fit, (p.device.shared_per_block + 1024) // (_shared(p, high, down, along, deep, _slab(p, along)) + 1024)))
@@ -119,7 +119,7 @@ def seconds(p: Problem, high: int, down: int, along: int, split: int, deep: int)
     loads = 3 if bits == 6 else bits // 2
     issue = high * (32 * (UNPACK[_format(p)] - raw) + 8 * tiles + 2 * loads + of_groups + 14) + tiles * (8 if ones else 0) + 4 * tiles + 45
     tensor = (high + ones) * 8 * tiles * MMA
-    through = high * 4 * bits + 16 * tiles  # clocks of shared memory, of the whole multiprocessor
+    through = high * 4 * bits + 16 * tiles  # cycles of shared memory, for the whole multiprocessor
     staging = tokens * along * 16 * 12 / 32 / 4 + 20
     resident = _resident(p, high, down, along, deep)
     warps = 2 * min(resident, -(-count // p.device.sms))  # for each of four schedulers

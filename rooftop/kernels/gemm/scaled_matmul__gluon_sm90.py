@@ -8,20 +8,20 @@ from __future__ import annotations
 from rooftop.core.spec import Launch, Meta, Problem
 from rooftop.kernels._device import gemm_launch
 from rooftop.kernels._device.columns import chained
+from rooftop.kernels._device.gemm_explain import explanation
 from rooftop.kernels._device.gemm_launch import Product
 from rooftop.kernels._device.gemm_model import Config
-from rooftop.kernels._device.gemm_told import told
 
 __all__ = ["Config", "choose", "configs", "explains", "launches", "scratch", "supports"]
 
 DEMANDS = {"has": ["UTMALDG"]}
 TRIED = 24
-SHORT = 4096  # products that tensor cores add up by themselves, at most
+SHORT = 4096  # the most products that tensor cores accumulate by themselves
 
 
 def _product(p: Problem) -> Product:
     scales = str(p.option("scales"))
-    short = p["a"].shape[-1] <= SHORT  # else sums in fewer than 24 bits err by more than the result's rounding
+    short = p["a"].shape[-1] <= SHORT  # otherwise accumulation with fewer than 24 bits has a larger error than the result's rounding
     precise = p["a"].dtype != "i8" and (scales == "blocks" or not (p.option("fast") and short))
     return Product(dict(p.tensors), p.device.sms, scale_a="scale_a", scale_b="scale_b", scales=scales, promote=precise)
 
@@ -51,4 +51,4 @@ def launches(p: Problem, config: Config) -> list[Launch]:
 
 
 def explains(p: Problem, config: Config) -> str:
-    return told(_product(p), config)
+    return explanation(_product(p), config)

@@ -11,5 +11,5 @@ __all__ = ["Config", "choose", "configs", "launches", "prefers", "supports"]
 
 
 def prefers(p: Problem) -> int:
-    """The kernel written for one architecture comes first where it takes the input."""
+    """Kernels for one architecture are preferred if they support the input."""
     return -1

@@ -130,20 +130,21 @@ args    = ["R: i32", "found: f32[R]", "loss: f32[1]", "divisor: f32[1]"]
 
 constexpr float LOG2E = 1.4426950408889634f, LN2 = 0.6931471805599453f;
 
-// Stands for "nothing yet" among maxima. With -inf there, a part of a row that saw only -inf would make -inf - -inf = NaN in rows that have finite
-// elements too; with the lowest finite number such a part adds 0, and a row of -inf alone has no sum.
+// The identity of the maximum. With -inf, a part of a row that has only -inf would give -inf - -inf = NaN, also in rows that have finite elements; with the
+// lowest finite number such a part adds 0, and a row of only -inf has the sum 0.
 constexpr float LOWEST = -3.402823466e38f;
 
-/// 2^v, 0 where that is below the normal numbers.
+/// 2^v, 0 if that is subnormal.
 __device__ inline float exp2_of(float v) {
     float y;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(v));
     return y;
 }
 
-/// 2^v of |v| < 126 to 3e-6 of it, without the special functions: of v's whole part the exponent, of the rest, -1/2 to 1/2, a polynomial. A NaN is lost.
+/// 2^v for |v| < 126 with a relative error of 3e-6, without the special function unit: the exponent from v's integer part, a polynomial for the rest, -1/2 to
+/// 1/2. Does not keep NaN.
 __device__ inline float exp2_by_polynomial(float v) {
-    const float whole = v + 12582912.0f, r = v - (whole - 12582912.0f);  // 1.5 · 2^23: the last bits of `whole` count ones
+    const float whole = v + 12582912.0f, r = v - (whole - 12582912.0f);  // 1.5 · 2^23: the last bit of `whole` is 1
     float q = fmaf(0.00957010143404371f, r, 0.05591786028196694f);
     q = fmaf(q, r, 0.24024744839646245f);
     q = fmaf(q, r, 0.6931218147436675f);
@@ -151,26 +152,27 @@ __device__ inline float exp2_by_polynomial(float v) {
     return __int_as_float(__float_as_int(q) + (__float_as_int(whole) << 23));
 }
 
-/// 1 / v of 1 <= v <= 2^121.
+/// 1 / v for 1 <= v <= 2^121.
 __device__ inline float reciprocal(float v) {
     float y;
     asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(v));
     return y;
 }
 
-/// The smaller of two words of 16-bit elements, element by element; NaN where one is.
+/// The elementwise minimum of two words of 16-bit elements; NaN if one is NaN.
 template <typename T>
 __device__ unsigned smaller(unsigned a, unsigned b) {
     if constexpr (sizeof(T) == 4) return a;  // float32 is not bounded here
     else return Word<T>::word(__hmin2_nan(Word<T>::both(a), Word<T>::both(b)));
 }
 
-/// The sum of the exponentials of what a thread, warp, block or cluster has seen, about the maximum m, and the sum of what it has seen.
+/// Online softmax: the maximum m of the elements that a thread, warp, block or cluster has processed, the sum of the exponentials relative to it, and the sum
+/// of the elements.
 struct alignas(16) Part {
     float m, s, total, unused;
 };
 
-/// The parts that LANES lanes hold as one, in all of them.
+/// Combines the parts of LANES lanes; all of them get the result.
 template <int LANES>
 __device__ Part fold(Part p) {
     float most = p.m;
@@ -179,14 +181,14 @@ __device__ Part fold(Part p) {
     return {most, lanes_sum<LANES>(p.s * exp2_of((p.m - most) * LOG2E)), lanes_sum<LANES>(p.total), 0};
 }
 
-/// A thread's part of a row. BOUND: 0, or how many of four bounded logits have their exponential from the special functions; then logits are in units
-/// of 1 / log2(e), the maximum is 0, and `cap` is what they are bounded to.
+/// A thread's part of a row. BOUND: 0, or how many of four bounded (soft-capped) logits get their exponential from the special function unit. Bounded logits
+/// are in units of 1 / log2(e), the maximum is 0, and `cap` is the bound.
 template <typename T, int BOUND, bool SMOOTH>
 struct Seen {
     using P = Pack<T>;
     static constexpr int N = P::N, SUMS = 4;
-    const float most, rate;  // of bounded logits, and what makes 2 v / cap, in those units, of a logit v
-    unsigned high;           // twice in a word: the logit of which that is 30, where the tanh is 1 - 2e-9
+    const float most, rate;  // for bounded logits; a logit v times `rate` is 2 v / cap in those units
+    unsigned high;  // the logit from which the tanh is 1 - 2e-9 (argument 30), twice in a word
     float m = BOUND ? 0 : LOWEST, sums[SUMS] = {}, total = 0;
 
     __device__ explicit Seen(float cap) : most(cap * LOG2E), rate(2 * LOG2E / cap) {
@@ -196,13 +198,13 @@ struct Seen {
     }
 
     __device__ void raise(float top) {
-        if (top <= m) return;  // for most packs of a long row
+        if (top <= m) return;  // most packs of a long row
         const float by = exp2_of((m - top) * LOG2E);
 #pragma unroll
         for (int j = 0; j < SUMS; ++j) sums[j] *= by;
         m = top;
     }
-    /// COUNT packs, of which those that `has` says are there; `meanwhile` is done when they have come.
+    /// Processes COUNT packs, those for which `has` is true; `meanwhile` is called after the loads have arrived.
     template <int COUNT, typename Has, typename Meanwhile>
     __device__ void add(const uint4 (&p)[COUNT], const Has& has, const Meanwhile& meanwhile) {
         float f[N];
@@ -241,8 +243,8 @@ struct Seen {
             }
         }
     }
-    /// cap · tanh(v / cap) · log2(e) of four: one reciprocal for them, because the special functions are what bounds the speed. A NaN among them makes
-    /// NaN of all.
+    /// cap · tanh(v / cap) · log2(e) of four elements with one reciprocal, because the special function unit is the bottleneck. A NaN in one makes all four
+    /// NaN.
     __device__ void bounded(float& a, float& b, float& c, float& d) const {
         a = 1 + exp2_of(a * rate), b = 1 + exp2_of(b * rate), c = 1 + exp2_of(c * rate), d = 1 + exp2_of(d * rate);
         const float p = a * b, q = c * d, part = -2 * most * reciprocal(p * q), first = part * q, second = part * p, was_a = a, was_c = c;
@@ -261,7 +263,7 @@ struct Seen {
     __device__ Part part() const { return {m, (sums[0] + sums[1]) + (sums[2] + sums[3]), total, 0}; }
 };
 
-/// *p, read here and not before.
+/// *p, read at this point and not earlier.
 template <typename T>
 __device__ T now_from(const T* p) {
     T v;
@@ -273,9 +275,9 @@ __device__ T now_from(const T* p) {
     return v;
 }
 
-/// The loss and the normaliser (shift and sum of the exponentials relative to it) of each row, one cluster per row. AHEAD: the next packs are prefetched before the last are used. SOON: the
-/// target's logit is loaded at the start, not when the first packs have arrived. ADDED: for a launch
-/// that adds the losses, and that counts those that are not -0.0, which an ignored row stores; else this one writes the divisor, 1.
+/// The loss and the normaliser (shift, and sum of the exponentials relative to it) of each row, one cluster a row. AHEAD: the next packs are prefetched
+/// before the current ones are used. SOON: the target's logit is loaded at the start, not after the first packs have arrived. ADDED: another launch adds the
+/// losses and counts those that are not -0.0, which an ignored row stores; else this launch writes the divisor, 1.
 template <typename T, int PIECES, bool AHEAD, int THREADS, int CLUSTER, int BLOCKS, int BOUND, bool SMOOTH, bool SOON, bool ADDED>
 __global__ void __launch_bounds__(THREADS, BLOCKS)
     cross_entropy_rows(int C, const T* __restrict__ x, long long xs, const long long* __restrict__ target, float* __restrict__ loss,
@@ -288,7 +290,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
     wait_for_before();
     if (ADDED) let_next_begin();
     x += row * xs;
-    // Packs are counted from the last boundary of 128 bytes, so that a warp reads whole lines; those from `lo` to `hi` are completely inside the row.
+    // Packs are counted from the last 128-byte boundary, so that a warp reads whole lines; packs `lo` to `hi` are completely inside the row.
     const int before = static_cast<int>(reinterpret_cast<unsigned long long>(x) % 128 / sizeof(T)), first = (before + N - 1) / N;
     const int packs = max(first, (before + C) / N), each = CLUSTER == 1 ? packs : (packs + 8 * CLUSTER - 1) / (8 * CLUSTER) * 8;
     const int lo = max(first - rank * each, 0), hi = max(lo, min(packs - rank * each, each));
@@ -300,11 +302,11 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
             if (has(at + i * THREADS)) p[i] = __ldg(reinterpret_cast<const uint4*>(from + (at + i * THREADS) * N));
         }
     };
-    const bool last = rank == 0 && tid == 0;  // writes the row's loss
+    const bool last = rank == 0 && tid == 0;  // this thread writes the row's loss
     long long t = 0;
     T picked = T(0.0f);
     const auto known = [&] { return last && t >= 0 && t < C; };
-    if (SOON && last) t = target[row];  // before the packs, so that its logit can be loaded as soon as those are in flight
+    if (SOON && last) t = target[row];  // before the packs, so that its logit can be loaded directly after them
     uint4 now[PIECES], next[AHEAD ? PIECES : 1];
     ask(now, 0);
     if (SOON && known()) picked = now_from(x + t);
@@ -319,7 +321,8 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
 #pragma unroll(AHEAD ? 2 : 1)
     for (int at = 0; at < hi; at += STEP) {
         if constexpr (AHEAD) ask(next, at + STEP);
-        // With many rows the target's logit is loaded after the row's first packs have arrived: earlier, the packs would wait for the target.
+        // With many rows the target's logit is loaded after the row's first packs have arrived: if it were loaded earlier, the packs would wait for the
+        // target.
         const auto meanwhile = [&] {
             if (!SOON && at == 0 && known()) picked = now_from(x + t);
         };
@@ -344,7 +347,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
     if (!last) return;
     float hit = static_cast<float>(picked);
     if (BOUND) hit = cap * tanhf(hit / cap), all.total *= LN2;
-    if (all.s == 0) all.s = CUDART_NAN_F;  // nothing but -inf
+    if (all.s == 0) all.s = CUDART_NAN_F;  // only -inf
     const float above = logf(all.s), z = all.m + above;
     const float off = SMOOTH ? (1 - smoothing) * (all.m - hit) + smoothing * (all.m - all.total / static_cast<float>(C)) : all.m - hit;
     const float found = above + off + scale * z * z;
@@ -353,8 +356,8 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
     if (!ADDED && row == 0) *divisor = 1;
 }
 
-/// A sum of losses, in double but for the few that a thread adds up: in float the mean of a thousand would err by units of its last place; and how many
-/// there are.
+/// A sum of losses, in double except for the few that one thread adds (in float the mean of a thousand has an error of units in the last place), and their
+/// number.
 struct Total {
     double sum;
     int count;
@@ -367,7 +370,7 @@ __device__ inline Total over_lanes(Total v) {
     return v;
 }
 
-/// The sum of the rows' losses, over the number of those that are not -0.0 where MEAN: a cluster of BLOCKS blocks, always in the same order.
+/// The sum of the rows' losses, with MEAN divided by the number of those that are not -0.0: one cluster of BLOCKS blocks, always in the same order.
 template <int BLOCKS, bool MEAN>
 __global__ void __launch_bounds__(1024) cross_entropy_total(int R, const float* __restrict__ found, float* __restrict__ loss, float* __restrict__ divisor) {
     __shared__ Total of_warps[32], of_blocks[BLOCKS];

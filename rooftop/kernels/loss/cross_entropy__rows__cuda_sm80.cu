@@ -19,11 +19,11 @@ rows    = 1
 #include "lanes.cuh"
 #include "rows.cuh"
 
-// Stands for "nothing yet" among maxima. With -inf there, lanes that saw only -inf would make -inf - -inf = NaN in rows that have finite elements too;
-// with the lowest finite number such lanes add exp(-inf) = 0, and a row of -inf alone has no sum.
+// The identity of the maximum. With -inf, lanes that have only -inf would give -inf - -inf = NaN, also in rows that have finite elements; with the lowest
+// finite number such lanes add exp(-inf) = 0, and a row of only -inf has the sum 0.
 constexpr float LOWEST = -3.402823466e38f;
 
-/// e^x for x <= 0. To one unit in the last place of float32; in two instructions, with an error of a few units that grows with |x|, for logits of 16 bits.
+/// e^x for x <= 0. To one unit in the last place for float32; for 16-bit logits in two instructions, with an error of a few units that grows with |x|.
 template <typename T>
 __device__ float exponential(float x) {
     if (sizeof(T) == 4) return expf(x);
@@ -32,7 +32,7 @@ __device__ float exponential(float x) {
     return y;
 }
 
-/// A sum of losses, and of how many rows.
+/// A sum of losses, and the number of rows.
 struct alignas(16) Total {
     double sum;
     long long count;
@@ -46,7 +46,7 @@ __device__ inline Total over_lanes(Total v) {
     return v;
 }
 
-/// Of all threads of a block, up to 32 warps, in thread 0.
+/// The sum over all threads of a block (up to 32 warps), in thread 0.
 __device__ inline Total over_block(Total v) {
     __shared__ Total of_warps[32];
     v = over_lanes(v);
@@ -55,8 +55,8 @@ __device__ inline Total over_block(Total v) {
     return over_lanes(threadIdx.x < blockDim.x / 32 ? of_warps[threadIdx.x] : Total{0, 0});
 }
 
-/// LANES lanes a row, ROWS rows each, all of them in flight before the first is used -> the rows' normalisers, and their losses: one by one (`loss`), or
-/// added up over the block where ADDED (`found`).
+/// LANES lanes a row, ROWS rows each, whose loads are all issued before the first is used. Writes the rows' normalisers and their losses, one by one (`loss`)
+/// or, with ADDED, summed over the block (`found`).
 template <typename T, int LANES, int VECTORS, int ROWS, bool ALIGNED, bool CAPPED, bool SMOOTH, bool ADDED>
 __global__ void __launch_bounds__(WARP_KERNEL_THREADS, 4)
     cross_entropy_warp(int R, int C, const T* __restrict__ x, long long xs, const long long* __restrict__ target, float* __restrict__ loss,
@@ -66,7 +66,7 @@ __global__ void __launch_bounds__(WARP_KERNEL_THREADS, 4)
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const long long first = (static_cast<long long>(blockIdx.x) * (WARP_KERNEL_THREADS / 32) + warp) * (TEAMS * ROWS) + lane / LANES;
     const auto number = [&](int k) { return first + k * TEAMS; };
-    // Rounded as a product: in one operation with the difference that follows, that of a number and itself would not be 0.
+    // Rounded as a product: fused with the following difference, a number minus itself would not be 0.
     const auto bounded = [&](float v) { return CAPPED ? __fmul_rn(cap, tanhf(v / cap)) : v; };
     Row<T, VECTORS, ALIGNED> rows[ROWS];
 #pragma unroll
@@ -83,7 +83,7 @@ __global__ void __launch_bounds__(WARP_KERNEL_THREADS, 4)
 #pragma unroll
     for (int k = 0; k < ROWS; ++k) {
         float most = LOWEST, sums[2] = {0, 0};
-        rows[k].each([&](float v) { most = fmaxf(most, v); });  // bounding keeps the order
+        rows[k].each([&](float v) { most = fmaxf(most, v); });  // soft-capping is monotonic
 #pragma unroll
         for (int step = LANES / 2; step > 0; step /= 2) most = fmaxf(most, __shfl_xor_sync(~0u, most, step));
         most = fmaxf(bounded(most), LOWEST);
@@ -96,7 +96,7 @@ __global__ void __launch_bounds__(WARP_KERNEL_THREADS, 4)
         if (number(k) >= R || lane % LANES > 0) continue;
         const bool known = t[k] >= 0 && t[k] < C, counts = t[k] != ignore;
         const float hit = known ? bounded(static_cast<float>(x[number(k) * xs + t[k]])) : 0;
-        const float sum = sums[0] == 0 ? CUDART_NAN_F : sums[0];  // nothing but -inf
+        const float sum = sums[0] == 0 ? CUDART_NAN_F : sums[0];  // only -inf
         const float above = logf(sum), z = most + above;
         const float off = SMOOTH ? (1 - smoothing) * (most - hit) + smoothing * (most - sums[1] / static_cast<float>(C)) : most - hit;
         const float one = !counts ? 0 : known ? above + off + scale * z * z : CUDART_NAN_F;
@@ -112,7 +112,7 @@ __global__ void __launch_bounds__(WARP_KERNEL_THREADS, 4)
     if (threadIdx.x == 0) found[blockIdx.x] = total;
 }
 
-/// The sum of what `count` blocks found, over the number of rows where MEAN, always in the same order. One block.
+/// The sum of the partial sums of `count` blocks, with MEAN divided by the number of rows, always in the same order. One block.
 template <bool MEAN>
 __global__ void __launch_bounds__(1024) cross_entropy_blocks(int count, const Total* __restrict__ found, float* __restrict__ loss, float* __restrict__ divisor) {
     Total total = {0, 0};

@@ -19,7 +19,7 @@ from rooftop.core.spec import Launch, Meta, Problem
 from rooftop.kernels._device.launching import chained
 from rooftop.kernels._device.logits import EXACT, LN2, LOG2E, SHORT, bounded, capped, each, edges, exp, how, middle
 
-# Stands for "nothing yet" among maxima: with -inf, -inf - -inf would be NaN where only a part of a row is -inf.
+# The identity of the maximum: with -inf, -inf - -inf would be NaN where only a part of a row is -inf.
 LOWEST = tl.constexpr(-3.4028234663852886e38)
 INF = tl.constexpr(float("inf"))
 ADDED = 16384  # rows, or parts of rows, that the last launch adds at a time
@@ -27,7 +27,7 @@ ADDED = 16384  # rows, or parts of rows, that the last launch adds at a time
 
 @triton.jit
 def _add(v, m, s, total, at, last, SMOOTH: tl.constexpr, CAP: tl.constexpr, WHOLE: tl.constexpr):  # type: ignore[no-untyped-def]
-    """A quarter of a tile, its columns `at`, into sum and total of each position, given the maximum."""
+    """Adds a quarter of a tile, its columns `at`, to sum and total of each position, given the maximum."""
     e = libdevice.exp2(v) if CAP == SHORT else exp(v - m[None, :])  # SHORT: between 2^-101 and 2^101, and multiplied by log2(e)
     if CAP == SHORT and not WHOLE:
         e = tl.where(at < last, e, 0)
@@ -39,7 +39,8 @@ def _add(v, m, s, total, at, last, SMOOTH: tl.constexpr, CAP: tl.constexpr, WHOL
 
 @triton.jit
 def _tile(x, now, last, m, s, total, cap, SMOOTH: tl.constexpr, CAP: tl.constexpr, WHOLE: tl.constexpr, DEEP: tl.constexpr, COLUMNS: tl.constexpr):  # type: ignore[no-untyped-def]
-    """DEEP × COLUMNS logits, from column `now` on, into maximum, sum and total of each position. WHOLE: all of them lie before column `last`."""
+    """Online softmax: adds DEEP × COLUMNS logits, from column `now` on, to maximum, sum and total of each position. WHOLE: all of them are before column
+    `last`."""
     step: tl.constexpr = DEEP // 4 * COLUMNS
     at = now + tl.arange(0, DEEP // 4)[:, None] * COLUMNS + tl.arange(0, COLUMNS)[None, :]
     if WHOLE:
@@ -74,7 +75,7 @@ def _tile(x, now, last, m, s, total, cap, SMOOTH: tl.constexpr, CAP: tl.constexp
 
 @triton.jit
 def _loss(most, sum_, picked, total, C, smoothing, scale, SMOOTH: tl.constexpr):  # type: ignore[no-untyped-def]
-    """`sum_`: of the exponentials about `most`. Differences of logits come first: lse is rounded at their size."""
+    """`sum_`: of the exponentials about `most`. Differences of logits first: lse is rounded at their magnitude."""
     above = tl.log(sum_)
     off = most - picked
     if SMOOTH:
@@ -87,9 +88,9 @@ def _loss(most, sum_, picked, total, C, smoothing, scale, SMOOTH: tl.constexpr):
 def _rows(x, target, loss, normaliser, divisor, parts, C, xs, share, width, ignore, smoothing, scale, cap,
           SMOOTH: tl.constexpr, CAP: tl.constexpr, EACH: tl.constexpr, WHOLE: tl.constexpr, DEEP: tl.constexpr, COLUMNS: tl.constexpr,
           STAGES: tl.constexpr, CHAINED: tl.constexpr, FIRST: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
-    """The loss and normaliser (shift, sum) of one row, DEEP × COLUMNS logits at a time; or, where `parts` is given, maximum, sum and total of one of `share`
-    parts of it, `width` columns, -> parts[row, part, 3]. `divisor`: where the losses are not added. WHOLE: rows are whole tiles. FIRST: of two
-    launches."""
+    """The loss and normaliser (shift, sum) of one row, DEEP × COLUMNS logits at a time; or, if `parts` is given, maximum, sum and total of one of `share`
+    parts of it, `width` columns, written to parts[row, part, 3]. `divisor`: given if the losses are not added. WHOLE: rows are whole tiles. FIRST: the first
+    of two launches."""
     if CHAINED:
         gdc_wait()
         if FIRST:
@@ -138,7 +139,7 @@ def _rows(x, target, loss, normaliser, divisor, parts, C, xs, share, width, igno
     if EACH > 0:
         sum_ += tl.sum(libdevice.exp2(edge) if CAP == SHORT else exp(edge - most), 0)
     if parts is None:
-        sum_ = tl.where(sum_ == 0, float("nan"), sum_)  # nothing but -inf
+        sum_ = tl.where(sum_ == 0, float("nan"), sum_)  # only -inf
         tl.store(normaliser + 2 * row, most)
         tl.store(normaliser + 2 * row + 1, sum_)
         if CAP != 0:
@@ -159,7 +160,7 @@ def _rows(x, target, loss, normaliser, divisor, parts, C, xs, share, width, igno
 def _reduce(found, parts, x, target, normaliser, loss, divisor, R, C, xs, share, ignore, smoothing, scale, cap,
             MEAN: tl.constexpr, SMOOTH: tl.constexpr, CAP: tl.constexpr, BLOCK: tl.constexpr, SHARE: tl.constexpr,
             CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
-    """The sum of the rows' losses, over the number of rows that count where MEAN. `parts`: rows are first put together from their parts."""
+    """The sum of the rows' losses, with MEAN over the number of rows that count. `parts`: rows are first combined from their parts."""
     if CHAINED:
         gdc_wait()
     total = tl.zeros((BLOCK,), tl.float32)
@@ -196,7 +197,7 @@ def _reduce(found, parts, x, target, normaliser, loss, divisor, R, C, xs, share,
 
 @dataclass(frozen=True)
 class Config:
-    """A program takes `deep` × `columns` logits at a time by `warps` warps, `stages` - 1 such tiles under way beside the one in use; `parts`
+    """A program processes `deep` × `columns` logits at a time by `warps` warps, with `stages` - 1 such tiles in flight besides the one in use; `parts`
     programs share a row."""
 
     deep: int
@@ -216,8 +217,8 @@ def supports(p: Problem) -> str | None:
 
 
 def choose(p: Problem) -> Config:
-    """Measured on an H100. 16 bytes a thread side by side, four or eight of them a tile; the more warps the longer the rows. Few rows are
-    shared by two programs; tiles are on their way where there are not many, and where logits are bounded."""
+    """Measured on an H100. 16 contiguous bytes a thread, four or eight of them a tile; the more warps the longer the rows. Two programs share a row if there
+    are few rows; tiles are prefetched if there are not many, and if logits are soft-capped."""
     rows, columns = p["input"].shape
     side = 16 // p["input"].itemsize
 

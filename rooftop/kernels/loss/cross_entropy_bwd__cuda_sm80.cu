@@ -19,10 +19,10 @@ rows    = 1
 #include "rows.cuh"
 
 constexpr float LOG2E = 1.4426950408889634f;
-enum Cap { NONE, EXACT, SHORT };  // how logits are bounded: to float32's last digits; to 2e-7 of the cap, which 16-bit gradients do not show
+enum Cap { NONE, EXACT, SHORT };  // the accuracy of soft-capped logits: EXACT to float32's last digits; SHORT to 2e-7 of the cap, which 16-bit gradients do not show
 
-/// e^x for x <= 0. To one unit in the last place where the result is float32; in two instructions, with an error of a few units that grows with |x|,
-/// where it is rounded to 16 bits.
+/// e^x for x <= 0. To one unit in the last place if the result is float32; if it is rounded to 16 bits, in two instructions with an error of a few units that
+/// grows with |x|.
 template <typename T>
 __device__ float exponential(float x) {
     if (sizeof(T) == 4) return expf(x);
@@ -31,15 +31,15 @@ __device__ float exponential(float x) {
     return y;
 }
 
-/// What the gradient of all rows hangs on.
+/// What the gradients of all rows depend on.
 struct Options {
     float smoothing, scale, cap;  // of the contract: label_smoothing, lse_square_scale, softcap
     long long ignore;
 };
 
-/// What the gradient of one row's logits hangs on.
+/// What the gradient of one row's logits depends on.
 struct Slope {
-    float shift, each, smoothed, g;  // of exp(z - shift), its factor; the smoothing of one class; the gradient of the row's loss
+    float shift, each, smoothed, g;  // e^(z - shift) and its factor; the smoothing term of one class; the gradient of the row's loss
     long long target;
     bool live;  // not ignored
 
@@ -49,7 +49,7 @@ struct Slope {
         shift = n.x, each = (1 + 2 * o.scale * (n.x + logf(n.y))) / n.y, smoothed = o.smoothing / static_cast<float>(C);
         g = target >= 0 && target < C ? dloss[row * gs] / *divisor : CUDART_NAN_F;
     }
-    /// d loss / d logit of logit v in column `column`.
+    /// d loss / d logit, for logit v in column `column`.
     template <typename T, int CAP>
     __device__ float of(float v, int column, const Options& o) const {
         float slope = 1;
@@ -87,7 +87,7 @@ __device__ void write_gradient(const Row<T, VECTORS, ALIGNED>& row, const Slope&
     if (row.has_single()) dx[row.single_column()] = T(slope.live ? slope.template of<T, CAP>(row.single, row.single_column(), o) : 0);
 }
 
-/// Short rows: LANES lanes a row, ROWS rows each, all of them in flight before the first is used.
+/// Short rows: LANES lanes a row, ROWS rows each, whose loads are all issued before the first is used.
 template <typename T, int LANES, int VECTORS, int ROWS, bool ALIGNED, int CAP>
 __global__ void __launch_bounds__(WARP_KERNEL_THREADS, 4)
     cross_entropy_bwd_warp(int R, int C, const float* __restrict__ dloss, long long gs, const T* x, long long xs, const long long* __restrict__ target,
@@ -110,7 +110,7 @@ __global__ void __launch_bounds__(WARP_KERNEL_THREADS, 4)
     }
 }
 
-/// Longer rows: each by `parts` blocks, which take vectors in turn.
+/// Longer rows: `parts` blocks a row, which take its vectors in turn.
 template <typename T, int VECTORS, bool ALIGNED, int CAP>
 __global__ void __launch_bounds__(512, 2)
     cross_entropy_bwd_block(int R, int C, const float* __restrict__ dloss, long long gs, const T* x, long long xs, const long long* __restrict__ target,

@@ -12,7 +12,7 @@ from rooftop.core.head import Head
 from rooftop.core.spec import DTYPES, Launch, Problem
 
 BLOCK, MOST = 256, 4  # threads; vectors a thread
-EXACT, SHORT, FEW = 1, 2, 1024  # how logits are bounded; classes below which a gradient shows the short way
+EXACT, SHORT, FEW = 1, 2, 1024  # soft cap; below so many classes a gradient shows the error of SHORT
 
 
 def supports(p: Problem, head: Head) -> str | None:
@@ -25,7 +25,7 @@ def supports(p: Problem, head: Head) -> str | None:
 
 
 def prefers(p: Problem, head: Head) -> int:
-    return 2 if _vectors(p) <= 32 * MOST else 0  # predicted: Triton takes a program a row, however short
+    return 2 if _vectors(p) <= 32 * MOST else 0  # predicted: Triton uses one program a row, also for short rows
 
 
 def _aligned(p: Problem) -> bool:
@@ -39,14 +39,14 @@ def _vectors(p: Problem) -> int:
 
 
 def _least(p: Problem) -> int:
-    """Threads of a row: off 16 bytes its single elements are one a thread."""
+    """Threads of a row; unaligned rows have one single element a thread."""
     return 1 if _aligned(p) else 32 // p["input"].itemsize
 
 
 def _warp(p: Problem, lanes: int, vectors: int) -> dict[str, Any]:
     rows = max(1, MOST // vectors if _aligned(p) else 2 // vectors)
     while rows > 1 and p["input"].shape[0] * lanes < rows * 512 * p.device.sms:
-        rows //= 2  # rather more warps than more rows a warp
+        rows //= 2  # more warps are better than more rows a warp
     return {"lanes": lanes, "vectors": vectors, "rows": rows}
 
 

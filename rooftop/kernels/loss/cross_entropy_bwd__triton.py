@@ -36,7 +36,7 @@ def _slope(v, hit, most, each, smoothed, smoothing, cap, CAP: tl.constexpr):  # 
 @triton.jit
 def _grad(dloss, x, target, normaliser, divisor, dx, C, blocks, xs, gs, ds, ignore, smoothing, scale, cap,
           CAP: tl.constexpr, EACH: tl.constexpr, BLOCK: tl.constexpr, CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
-    """BLOCK classes of one row. Row strides of x, dloss (0: one for all) and dx in elements. EACH: x and dx lie alike."""
+    """BLOCK classes of one row. Row strides of x, dloss (0: one for all) and dx in elements. EACH: x and dx have the same alignment."""
     if CHAINED:
         gdc_wait()
     row = (tl.program_id(0) // blocks).to(tl.int64)

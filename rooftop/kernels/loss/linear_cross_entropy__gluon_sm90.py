@@ -45,8 +45,8 @@ DEMANDS = {"has": ["HGMMA", "UTMALDG"]}
 
 @dataclass(frozen=True)
 class Config:
-    """As of linear_cross_entropy__triton: `rows` that count of a chunk (0: all), `columns` of its classes (0: all), and whether it lies in the memory of dW;
-    `warps` of a program that goes over a row for its loss alone, `whole` of one that writes its gradient too, `stages` of theirs."""
+    """As in linear_cross_entropy__triton: `rows` that count of a chunk (0: all), `columns` of its classes (0: all), and whether it is in the memory of dW;
+    `warps` of a program that processes a row for its loss only, `whole` of one that writes its gradient too, and its `stages`."""
 
     rows: int
     columns: int
@@ -84,10 +84,10 @@ def choose(p: Problem) -> Config:
     rows, width, columns = sizes(p)
     stride, weight = padded(columns), p.get("unit_weight")
     if not _wanted(p):
-        behind = columns * width * 2 if p.option("weight_grad") else 0  # the backward will take as much: long slices, whose last wave of tiles counts little
+        behind = columns * width * 2 if p.option("weight_grad") else 0  # as much as the backward takes: long slices, whose last wave matters little
         most = max(SPARE if p.option("memory") == "fast" else SMALL, SMALL + behind) // (rows * 2)
         return Config(0, 0 if most >= columns else in_waves(columns, most, rows, p.device.sms))
-    each = stride + width  # elements of a row: its logits, and its x
+    each = stride + width  # elements of a row: its logits and its x
     if weight is not None and weight.dtype == p["x"].dtype:
         if 10 * rows * each <= 21 * columns * width or rows * each * 2 <= SPARE:
             return Config(0, 0)
@@ -105,7 +105,7 @@ def configs(p: Problem) -> list[Config]:
 
 
 def _summed_aside(p: Problem, config: Config) -> bool:
-    """Whether dW is summed over chunks, and not in its own memory."""
+    """Whether dW is summed over chunks in memory of its own."""
     rows, weight = p["x"].shape[0], p.get("unit_weight")
     return weight is not None and 0 < config.rows < rows and weight.dtype != "f32"
 

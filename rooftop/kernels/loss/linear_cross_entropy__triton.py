@@ -46,8 +46,8 @@ from rooftop.kernels._device.products import copied, product, turned
 
 @dataclass(frozen=True)
 class Config:
-    """`rows` tokens of a chunk (0: all), `columns` of its classes (0: all). `inside`: it lies in the memory of dW. `warps` of a program that goes over a row
-    for its loss alone, `whole` of one that writes its gradient too; `stages` - 1 tiles of theirs are on their way beside the one in use."""
+    """`rows` tokens of a chunk (0: all), `columns` of its classes (0: all). `inside`: it is in the memory of dW. `warps` of a program that processes a row
+    for its loss only, `whole` of one that writes its gradient too; `stages` - 1 of its tiles are in flight besides the one in use."""
 
     rows: int
     columns: int
@@ -58,7 +58,7 @@ class Config:
 
 
 def _wanted(p: Problem) -> bool:
-    """Whether gradients are made here."""
+    """Whether gradients are computed here."""
     return any(p.get(n) is not None for n in ("unit_x", "unit_weight", "unit_bias"))
 
 
@@ -76,7 +76,7 @@ def choose(p: Problem) -> Config:
     size, stride = p["x"].itemsize, padded(columns)
     weight = p.get("unit_weight")
     if not _wanted(p):
-        behind = columns * width * size if p.option("weight_grad") else 0  # the backward will take as much
+        behind = columns * width * size if p.option("weight_grad") else 0  # the backward will take as much memory
         most = (SPARE if p.option("memory") == "fast" else min(SPARE, SMALL + behind)) // (rows * size)
         return Config(0, 0 if most >= columns else in_waves(columns, most, rows, p.device.sms))
     if weight is not None and weight.dtype == p["x"].dtype and size == 2:

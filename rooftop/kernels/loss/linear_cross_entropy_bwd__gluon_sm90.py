@@ -23,8 +23,8 @@ DEMANDS = {"has": ["HGMMA", "UTMALDG"]}
 
 @dataclass(frozen=True)
 class Config:
-    """`columns`: classes of a slice whose logits have memory of their own. `inside`: slices may lie in the memory of dW. `block`: elements of a program of the
-    gradient."""
+    """`columns`: classes of a slice whose logits have memory of their own. `inside`: slices may be in the memory of dW. `block`: elements of a program of
+    the gradient."""
 
     columns: int
     inside: bool
@@ -61,7 +61,7 @@ def choose(p: Problem) -> Config:
 
 
 def _filled(most: int, p: Problem) -> int:
-    """The classes of a slice, from three quarters of `most` on, whose three products spend the least on waves of tiles of 128 x 256 that are not full."""
+    """The number of classes of a slice, from three quarters of `most` on, for which the partial waves of tiles of 128 x 256 cost the three products least."""
     rows, width, _ = sizes(p)
 
     def each(classes: int) -> float:
@@ -72,8 +72,8 @@ def _filled(most: int, p: Problem) -> int:
 
 
 def slices(p: Problem, config: Config) -> Iterator[tuple[int, int, int | None]]:
-    """(first class, classes, element of dW at which the logits lie, or None: they have memory of their own). That element is a multiple of the classes, as TMA
-    counts rows from the memory's beginning."""
+    """(first class, classes, element of dW at which the logits start, or None: they have memory of their own). That element is a multiple of the classes,
+    since TMA counts rows from the start of the memory."""
     rows, width, columns = sizes(p)
     first = 0
     while first < columns:
@@ -93,7 +93,7 @@ def slices(p: Problem, config: Config) -> Iterator[tuple[int, int, int | None]]:
 
 
 def _taken(p: Problem) -> str:
-    """Where x of the tokens that count lies."""
+    """The address of x of the tokens that count."""
     return "dx" if p.get("dx") is not None else "taken"
 
 

@@ -41,8 +41,8 @@ UNITS = (("dx", "unit_x"), ("dweight", "unit_weight"), ("dbias", "unit_bias"))
 
 @dataclass(frozen=True)
 class Config:
-    """`columns`: classes of a slice whose logits have memory of their own. `inside`: slices may lie in the memory of dW. `block`: elements of a program of the
-    gradient, or of the multiplication."""
+    """`columns`: classes of a slice whose logits have memory of their own. `inside`: slices may be in the memory of dW. `block`: elements of a program of
+    the gradient, or of the multiplication."""
 
     columns: int
     inside: bool
@@ -50,7 +50,7 @@ class Config:
 
 
 def _made(p: Problem) -> bool:
-    """Whether the forward has made the gradients."""
+    """Whether the forward has computed the gradients."""
     return any(p.get(unit) is not None for _, unit in UNITS)
 
 
@@ -77,7 +77,7 @@ def choose(p: Problem) -> Config:
 
 
 def slices(p: Problem, config: Config) -> Iterator[tuple[int, int, int | None]]:
-    """(first class, classes, element of dW at which the logits lie, or None: they have memory of their own)."""
+    """(first class, classes, element of dW at which the logits start, or None: they have memory of their own)."""
     rows, width, columns = sizes(p)
     first = 0
     while first < columns:

@@ -45,7 +45,7 @@ def _divisor(mask, divisor, R, MEAN: tl.constexpr, BLOCK: tl.constexpr):  # type
 
 @triton.jit
 def _exp(v, WIDE: tl.constexpr):  # type: ignore[no-untyped-def]
-    """WIDE: to float32's last digits, which gradients of float32 show."""
+    """WIDE: to float32's last digits, which float32 gradients show."""
     return libdevice.exp(v) if WIDE else short_exp(v)
 
 
@@ -56,17 +56,17 @@ def _log(v, WIDE: tl.constexpr):  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _shifted(z, at, columns, cool, most):  # type: ignore[no-untyped-def]
-    """Logits less the row's largest, by the temperature; -1e30 behind the row, whose probability is 0. Less the logarithm of the row's sum they are
-    logarithms of probabilities: lse as one number would be rounded at the size of the logits."""
+    """Logits less the row's largest, divided by the temperature; -1e30 past the row, whose probability is 0. Less the logarithm of the row's sum they are
+    log-probabilities: lse as one number would be rounded at the magnitude of the logits."""
     v = tl.load(z + at, at < columns, other=0).to(tl.float32)
-    return tl.where(at < columns, (v - most) * cool, -1e30)  # the difference first: v * cool - most would be one rounding, and not 0 for the largest
+    return tl.where(at < columns, (v - most) * cool, -1e30)  # the difference first: v * cool - most would be fused, and not 0 for the largest
 
 
 @triton.jit
 def _against_mixture(own, other, share, WIDE: tl.constexpr):  # type: ignore[no-untyped-def]
-    """log p - log m, with m = share · p + (1 - share) · q, of log p and log q: their difference is all that counts, and no power of e overflows."""
+    """log p - log m, with m = share · p + (1 - share) · q, from log p and log q: only their difference is needed, and no exponential overflows."""
     more = other - own
-    if WIDE:  # log(1 + x) of a small x: where p and q are alike, tl.log of their mixture keeps no digits
+    if WIDE:  # log(1 + x) of a small x: if p and q are nearly equal, tl.log of their mixture loses all digits
         return -(tl.maximum(more, 0) + libdevice.log1p(tl.where(more > 0, share, 1 - share) * libdevice.expm1(-tl.abs(more))))
     less = _exp(-tl.abs(more), WIDE)
     return -(tl.maximum(more, 0) + tl.log(tl.where(more > 0, share * less + (1 - share), share + (1 - share) * less)))
@@ -75,7 +75,7 @@ def _against_mixture(own, other, share, WIDE: tl.constexpr):  # type: ignore[no-
 @triton.jit
 def _rows(z, teacher, mask, losses, divisor, zs, ts, columns, row0, cool, beta,
           MODE: tl.constexpr, WRITE: tl.constexpr, COLUMNS: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
-    """The loss of one token, and WRITE: its gradient over the student's logits. `cool`: 1 / temperature."""
+    """The loss of one token and, with WRITE, its gradient, which replaces the student's logits. `cool`: 1 / temperature."""
     row = row0 + tl.program_id(0).to(tl.int64)
     z += tl.program_id(0).to(tl.int64) * zs
     teacher += tl.program_id(0).to(tl.int64) * ts
@@ -101,7 +101,7 @@ def _rows(z, teacher, mask, losses, divisor, zs, ts, columns, row0, cool, beta,
         above, over = _log(s, WIDE), _log(t, WIDE)
         g = cool / tl.load(divisor)
         first, second = tl.zeros((COLUMNS,), tl.float32), tl.zeros((COLUMNS,), tl.float32)
-        tl.debug_barrier()  # every thread has read the row for its normaliser before one writes
+        tl.debug_barrier()  # all threads have read the row for its normaliser before any thread writes
         for k in tl.range(0, pieces):
             at = k * COLUMNS + step
             a, b = _shifted(z, at, columns, cool, more), _shifted(teacher, at, columns, cool, most)
@@ -144,7 +144,7 @@ def _rows(z, teacher, mask, losses, divisor, zs, ts, columns, row0, cool, beta,
 
 @dataclass(frozen=True)
 class Config:
-    """`rows` tokens of a chunk; `inside`: the student's logits lie in the memory of dW; `warps` of a program."""
+    """`rows` tokens of a chunk; `inside`: the student's logits are in the memory of dW; `warps` of a program."""
 
     rows: int
     inside: bool = False

@@ -22,14 +22,14 @@ threads = 256
 #include "chain.cuh"
 #include "rotate.cuh"
 
-enum { SAME, E4M3, E5M2 };  // what the cache holds: elements of T, or 8-bit codes
+enum { SAME, E4M3, E5M2 };  // the elements of the cache: T, or 8-bit codes
 
 template <typename T, int CACHE>
 struct Cached { using type = unsigned char; };
 template <typename T>
 struct Cached<T, SAME> { using type = T; };
 
-/// A pack as the cache holds it, at `to`.
+/// Stores a pack at `to` in the format of the cache.
 template <typename T, int CACHE, int V>
 __device__ void keep(typename Cached<T, CACHE>::type* to, Row<T, V>& x, const float (&f)[V], bool changed, float scale) {
     if constexpr (CACHE == SAME) {
@@ -76,7 +76,7 @@ __global__ void __launch_bounds__(256, ROTATES || CACHE != SAME ? 1 : 6) append_
     if (pair) k1.load(from_k + second), v1.load(from_v + second);
 
     if (starts) {
-        int low = 0, high = sequences;  // the last sequence that starts at or before the token
+        int low = 0, high = sequences;  // the last sequence that starts at or before the token (binary search)
         while (high - low > 1) {
             const int middle = (low + high) / 2;
             (whole(starts, wide & 4, middle) <= token ? low : high) = middle;

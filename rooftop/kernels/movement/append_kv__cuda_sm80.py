@@ -14,7 +14,7 @@ NUMBERS = ("lengths", "page_table", "cu_seqlens", "new_lengths")
 
 
 def _width(p: Problem) -> int:
-    """Elements of a pack: what every address, stride, half of the rotated part and the rest are multiples of, up to 16 bytes of `k`."""
+    """Elements of a pack, at most 16 bytes of `k`: every address, stride, half of the rotated part and the rest are multiples of it."""
     k, rotary = p["k"], int(p.option("rotary_dim"))
     width = 16 // k.itemsize
     for m in (p[n] for n in ("k", "v", "k_cache", "v_cache")):
@@ -29,7 +29,7 @@ def _lanes(p: Problem, vector: int) -> tuple[int, int]:
 
 
 def _room(p: Problem) -> int:
-    """Positions that a sequence has room for."""
+    """The capacity of a sequence, in positions."""
     table = p.get("page_table")
     return p["k_cache"].shape[1] * (1 if table is None else table.shape[1])
 
@@ -47,7 +47,7 @@ def supports(p: Problem, head: Any) -> str | None:
 
 
 def choose(p: Problem, head: Any) -> Mapping[str, Any]:
-    """Few threads a block where there are few: the slots of a decode step are found on many multiprocessors at once."""
+    """Small blocks if there are few threads: the slots of a decode step are then searched on many multiprocessors at once."""
     vector = _width(p)
     rotating, copied = _lanes(p, vector)
     total = p["k"].numel // p["k"].shape[3] * (rotating + -(-copied // 2))

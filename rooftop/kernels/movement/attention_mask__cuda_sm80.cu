@@ -23,7 +23,7 @@ __device__ unsigned leading(int n) {
     return n <= 0 ? 0 : n >= 4 / SIZE ? ~0u : (1u << 8 * SIZE * n) - 1;
 }
 
-/// One element's bits in every place of a word.
+/// One element's bits repeated over a word.
 template <typename T>
 __device__ unsigned repeated(T v) {
     if (sizeof(T) == 4) return __float_as_uint(static_cast<float>(v));
@@ -31,7 +31,7 @@ __device__ unsigned repeated(T v) {
     return *reinterpret_cast<const unsigned char*>(&v) * 0x01010101u;
 }
 
-// A row in `parts` parts of PART bytes, LANES lanes a part. Elements of the range are true, or 0; the others false, or `fill`. Strides in elements.
+// A row has `parts` parts of PART bytes, LANES lanes a part. Elements of the range are true or 0; the others false or `fill`. Strides in elements.
 template <typename T, bool BOOL, int LANES, int PART>
 __global__ void __launch_bounds__(256) attention_mask(
     T* mask, long long mb, long long mh, long long mr, int H, int R, int K, float fill,
@@ -46,14 +46,14 @@ __global__ void __launch_bounds__(256) attention_mask(
     const Span span = span_of(b, row, R, K, group, left, right, lengths, q_lengths, wide);
 
     T* to = mask + b * mb + head * mh + row * mr;
-    const int mis = reinterpret_cast<unsigned long long>(to) % 16 / SIZE;  // the part's packs begin on multiples of 16 bytes, the first before the row perhaps
+    const int mis = reinterpret_cast<unsigned long long>(to) % 16 / SIZE;  // packs start on 16 bytes, the first possibly before the row
     const int from = part * PER - mis, end = min(K, from + PER);
     for (int at = from + lane * V; at < end; at += LANES * V) {
         const int begin_here = span.begin - at, end_here = span.end - at;
         if (at >= 0 && at + V <= K) {
             const unsigned all = begin_here <= 0 && end_here >= V ? on : off;
             unsigned w[4] = {all, all, all, all};
-            if ((begin_here > 0 && begin_here < V) || (end_here > 0 && end_here < V)) {  // an end of the range lies in this pack
+            if ((begin_here > 0 && begin_here < V) || (end_here > 0 && end_here < V)) {  // an end of the range is in this pack
 #pragma unroll
                 for (int i = 0; i < 4; ++i) {
                     const unsigned m = leading<SIZE>(end_here - i * (4 / SIZE)) & ~leading<SIZE>(begin_here - i * (4 / SIZE));

@@ -14,7 +14,7 @@ reps  = 2
 #include "chain.cuh"
 #include "rotate.cuh"
 
-// out [A, B, S, L] words of BYTES bytes, without gaps; its tokens below P come from past, the others from new. Strides in words. REPS words a thread.
+// out [A, B, S, L] in words of BYTES bytes, contiguous; tokens below P come from past, the others from new. Strides in words. REPS words a thread.
 template <int BYTES, int REPS>
 __global__ void __launch_bounds__(256) concat(
     const void* past, long long pa, long long pb, long long ps, const void* added, long long na, long long nb, long long ns, void* out,

@@ -12,7 +12,7 @@ THREADS = 256
 
 
 def _width(p: Problem) -> int:
-    """Bytes of a word: what every address, stride and run is a multiple of, up to 16."""
+    """Bytes of a word, up to 16: every address, stride and run is a multiple of it."""
     width = gcd(16, p["out"].shape[3] * p["out"].itemsize)
     for m in (p["past"], p["new"], p["out"]):
         if m.numel:
@@ -31,7 +31,7 @@ def supports(p: Problem, head: Any) -> str | None:
 
 
 def choose(p: Problem, head: Any) -> Mapping[str, Any]:
-    """Two words a thread; one where the card would not be filled."""
+    """Two words a thread; one if the card would not be filled."""
     width = _width(p)
     return {"width": width, "reps": 2 if p["out"].nbytes // width >= 2 * 2048 * p.device.sms else 1}
 

@@ -15,14 +15,14 @@ struct Sum { using type = float; };
 template <>
 struct Sum<float> { using type = double; };
 
-/// A word that has come is the complement of a number's bits, and NaN has one pattern: never 0.
+/// A published word is the complement of a number's bits, with one NaN pattern, so it is never 0 (which means: not there yet).
 __device__ inline void publish(unsigned long long* word, double v) {
     *reinterpret_cast<volatile unsigned long long*>(word) = ~(v == v ? static_cast<unsigned long long>(__double_as_longlong(v)) : 0x7ff8000000000000ull);
 }
 
-/// The sum of `count` words, `step` apart, once all have come; added in their order.
+/// The sum of `count` words, `step` apart, added in their order; waits for each of them.
 __device__ inline double awaited(const unsigned long long* words, int count, long long step) {
-    constexpr int EACH = 4;  // in flight together
+    constexpr int EACH = 4;  // loads in flight
     double sum = 0;
     for (int k = 0; k < count; k += EACH) {
         unsigned long long found[EACH];
@@ -43,8 +43,8 @@ __device__ inline double awaited(const unsigned long long* words, int count, lon
 }
 
 /// Tiles of ty · U rows (ty = 256 / tx) and tx · V columns; thread (along, down) has the V columns from along · V on and the U rows from down · U on, in the
-/// order of the sum. A chain is the tiles of one strip. words: a counter; sums of tiles [chains, tiles, columns]; running sums at the ends of groups
-/// [chains, groups, columns]. Backwards, strides of rows (xn, on) are negative and count from the last (xb, ob). WHOLE: a strip is one tile.
+/// order of the sum. A chain is the tiles of one strip of columns. words: a counter; sums of tiles [chains, tiles, columns]; running sums at the ends of
+/// groups [chains, groups, columns]. A reverse sum has negative row strides (xn, on) and starts from the last row (xb, ob). WHOLE: a strip is one tile.
 template <typename T, int V, int U, bool WHOLE>
 __global__ void __launch_bounds__(256, sizeof(T) > 2 || U * V * sizeof(T) > 128 ? 2 : 3)
     columns(const T* x, T* out, unsigned long long* words, int N, int I, int tx, int strips, int chains, int tiles, int group, long long xo, long long xn,
@@ -55,7 +55,7 @@ __global__ void __launch_bounds__(256, sizeof(T) > 2 || U * V * sizeof(T) > 128 
     const int along = threadIdx.x % tx, down = threadIdx.x / tx, ty = 256 / tx, wide = tx * V;
     wait_for_before();
     unsigned at = blockIdx.x;
-    if (!WHOLE) {  // who waits, waits for a block that has begun
+    if (!WHOLE) {  // tiles are taken by a counter: the tiles that this one waits for have started
         if (threadIdx.x == 0) ticket = atomicAdd(reinterpret_cast<unsigned*>(words), 1u);
         __syncthreads();
         at = ticket;
@@ -73,7 +73,7 @@ __global__ void __launch_bounds__(256, sizeof(T) > 2 || U * V * sizeof(T) > 128 
             if (u < rows) v[u].load(from + u * xn);
         }
     }
-    float run[V] = {};  // a thread's own rows are at most 32: float32 does for them, what comes from above is in A
+    float run[V] = {};  // float32 is enough for a thread's own rows, at most 32; sums from above are of type A
 #pragma unroll
     for (int u = 0; u < U; ++u) {
         float f[V];
@@ -86,7 +86,7 @@ __global__ void __launch_bounds__(256, sizeof(T) > 2 || U * V * sizeof(T) > 128 
         for (int i = 0; i < V; ++i) sums[down * wide + along * V + i] = static_cast<A>(run[i]);
     }
     __syncthreads();
-    if (threadIdx.x < wide) {  // a thread a column: the sums of the threads above, and of the tiles above
+    if (threadIdx.x < wide) {  // one thread a column: the sums of the threads above, and of the tiles above
         A total = 0;
 #pragma unroll 4
         for (int d = 0; d < ty; ++d) total += sums[d * wide + threadIdx.x];

@@ -10,12 +10,12 @@ from rooftop.core.head import Head
 from rooftop.core.spec import DTYPES, Launch, Meta, Problem
 
 THREADS = 256
-WIDE = 128  # bytes of a strip; twice that where rows do not start on 16, so that fewer of its sectors belong to two strips
-HELD = {2: 224, 4: 160}  # bytes of loads of a thread, by those of an element: float64 sums of float32 take registers too
+WIDE = 128  # bytes of a strip; twice that if rows are not aligned to 16, so that fewer of its sectors belong to two strips
+HELD = {2: 224, 4: 160}  # bytes of loads of a thread, by element size: float64 sums of float32 take registers too
 
 
 def _vector(p: Problem) -> int:
-    """Neighbouring columns of one load: at most 16 bytes, on a boundary of their own in every row of both tensors."""
+    """Neighbouring columns of one load: at most 16 bytes, aligned to their size in every row of both tensors."""
     n = gcd(16 // p["x"].itemsize, p["x"].shape[2])
     for m in (p["x"], p["out"]):
         while m.align % (n * m.itemsize) or any(step % n for extent, step in zip(m.shape[:2], m.strides[:2], strict=True) if extent > 1):
@@ -49,7 +49,7 @@ def prefers(p: Problem, head: Head) -> int:
 
 
 def choose(p: Problem, head: Head) -> Mapping[str, Any]:
-    """Strips of 128 or 256 bytes; 160 or 224 bytes of loads under way for each thread, fewer where the columns are short."""
+    """Strips of 128 or 256 bytes; 160 or 224 bytes of loads in flight for each thread, fewer if the columns are short."""
     x = p["x"]
     vector = _vector(p)
     wide = WIDE if vector * x.itemsize == 16 else 2 * WIDE
@@ -58,7 +58,7 @@ def choose(p: Problem, head: Head) -> Mapping[str, Any]:
     rows = min(32, HELD[x.itemsize] // (vector * x.itemsize))
     while rows > 1 and down * rows >= 2 * x.shape[1]:
         rows //= 2
-    tiles = -(-x.shape[1] // (down * rows))  # a long chain is waited for at the ends of its groups, a short one at its words
+    tiles = -(-x.shape[1] // (down * rows))  # a long chain waits for the ends of its groups, a short one for its words
     return {"vector": vector, "tx": tx, "rows": rows, "group": 8 if tiles <= 128 else 16}
 
 

@@ -19,7 +19,7 @@ from triton.language.extra.cuda import gdc_wait
 from rooftop.core.spec import Launch, Meta, Problem
 from rooftop.kernels._device.launching import chained
 
-ABSENT = tl.constexpr(0)  # a word that has not come; one that has is never 0, since it is the complement of a number's bits, and NaN has one pattern
+ABSENT = tl.constexpr(0)  # a word that is not there yet; a published one is never 0: it is the complement of a number's bits, with one NaN pattern
 NAN = tl.constexpr(0x7FF8000000000000)
 
 
@@ -31,7 +31,7 @@ def _add(a, b):  # type: ignore[no-untyped-def]
 @triton.jit
 def _whole(x, out, N, L, blocks, xo, xn, xl, oo, on, ol, ROWS: tl.constexpr, HEIGHT: tl.constexpr, LANES: tl.constexpr, REVERSE: tl.constexpr,
            CHAINED: tl.constexpr):  # type: ignore[no-untyped-def] # fmt: skip
-    """The whole of LANES lanes. ROWS: the tile is [LANES, HEIGHT], else [HEIGHT, LANES]. Strides of outer, along and lane, in elements."""
+    """LANES whole lanes. ROWS: the tile is [LANES, HEIGHT], else [HEIGHT, LANES]. Strides of outer, along and lane, in elements."""
     if CHAINED:
         gdc_wait()
     outer = (tl.program_id(0) // blocks).to(tl.int64)
@@ -65,7 +65,7 @@ def _publish(words, value, inside):  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _await(words, inside):  # type: ignore[no-untyped-def]
-    """The numbers of the words, once all have come; 0 where not inside."""
+    """The numbers of the words, once all are there; 0 if not inside."""
     found = tl.load(words, inside, other=-1, volatile=True)
     while tl.max((found == ABSENT).to(tl.int32).ravel()) > 0:
         found = tl.load(words, inside, other=-1, volatile=True)
@@ -75,8 +75,8 @@ def _await(words, inside):  # type: ignore[no-untyped-def]
 @triton.jit
 def _tiles(words, x, out, N, L, blocks, chains, tiles, groups, xo, xn, xl, oo, on, ol, ROWS: tl.constexpr, HEIGHT: tl.constexpr, LANES: tl.constexpr,
            GROUP: tl.constexpr, REVERSE: tl.constexpr, CHAINED: tl.constexpr):  # type: ignore[no-untyped-def] # fmt: skip
-    """One tile of HEIGHT along N × LANES lanes. A chain is the tiles of one block of lanes; tiles are counted from where the sums begin.
-    words: the counter; then sums of tiles [chains, tiles, LANES]; then running sums at the ends of groups [chains, groups, LANES]."""
+    """One tile of HEIGHT along N × LANES lanes. A chain is the tiles of one block of lanes; tiles are counted from the start of the sums. words: the
+    counter; then sums of tiles [chains, tiles, LANES]; then running sums at the ends of groups [chains, groups, LANES]."""
     if CHAINED:
         gdc_wait()
     ticket = tl.atomic_add(words, 1, sem="relaxed")
@@ -141,7 +141,7 @@ def _lanes(p: Problem) -> int:
 
 
 def _grid(p: Problem, lanes: int) -> tuple[int, int]:
-    """Blocks of lanes in all, and those that share one outer index."""
+    """Blocks of lanes in all, and those with the same outer index."""
     rows, _, inner = p["x"].shape
     blocks = -(-_lanes(p) // lanes)
     return (blocks if inner == 1 else rows * blocks), blocks
@@ -160,7 +160,7 @@ def supports(p: Problem) -> str | None:
 
 
 def choose(p: Problem) -> Config:
-    """Rows that fit 8192 elements are one program's, several where they are short; columns likewise, at least a sector side by side."""
+    """Rows of up to 8192 elements take one program, which takes several if they are short; columns likewise, at least a sector wide."""
     _, along, inner = p["x"].shape
     size = p["x"].itemsize
     if inner == 1:
@@ -187,7 +187,7 @@ def configs(p: Problem) -> list[Config]:
 
 
 def _group(config: Config) -> int:
-    """Tiles of a group: so many that a program waits for 256 words, of each lane for 8 at least."""
+    """Tiles of a group: so many that a program waits for 256 words, at least 8 of each lane."""
     return max(8, 256 // config.lanes)
 
 
@@ -209,7 +209,7 @@ def launches(p: Problem, config: Config) -> list[Launch]:
     rows = inner == 1
 
     def strides(of: tuple[int, ...], name: str) -> dict[str, int]:
-        """Of outer, along and lane: with one inner position the rows are the lanes."""
+        """Strides of outer, along and lane: with one inner position the rows are the lanes."""
         return dict(zip((f"{name}o", f"{name}n", f"{name}l"), (0, of[1], of[0]) if rows else of, strict=True))
 
     early = chained(p.device)

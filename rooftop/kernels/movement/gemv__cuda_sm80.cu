@@ -10,7 +10,7 @@ python  = ["supports", "prefers", "choose", "launches", "scratch"]
 #include "lanes.cuh"
 #include "packs.cuh"
 
-/// CH elements of one lane as they lie in memory: one load where they are TOGETHER, else every 32nd.
+/// CH elements of one lane as they are in memory: one access if TOGETHER, else every 32nd element.
 template <typename T, int CH, bool TOGETHER>
 struct Piece;
 template <typename T, int CH>
@@ -23,7 +23,7 @@ struct Piece<T, CH, true> {
 template <typename T, int CH>
 struct Piece<T, CH, false> {
     T v[CH];
-    __device__ void load(const T* p, int k, int last) {  // k: the place of *p; from `last` on there are zeros
+    __device__ void load(const T* p, int k, int last) {  // k: the index of *p; zeros from `last` on
 #pragma unroll
         for (int j = 0; j < CH; ++j) v[j] = k + j * 32 < last ? p[j * 32] : T(0.0f);
     }
@@ -37,15 +37,15 @@ struct Piece<T, CH, false> {
     }
 };
 
-/// A result, or one of the parts of it that blocks along the grid's y add up.
+/// Writes a result, or one of its parts, which blocks along the grid's y compute.
 template <typename T>
 __device__ void put(void* y, long long at, long long plane, float v) {
     if (gridDim.y == 1) static_cast<T*>(y)[at] = static_cast<T>(v);
     else static_cast<float*>(y)[blockIdx.y * plane + at] = v;
 }
 
-/// Rows of a are neighbours along K. A warp has ROWS of them, and UNROLL steps of 32 · CH elements of each in flight. Strides of batches (ab, xb), rows
-/// of a (am) and vectors (xr); `per` elements along K are this block's; plane: elements of y.
+/// Rows of a are contiguous along K. A warp has ROWS of them, and UNROLL steps of 32 · CH elements of each in flight. Strides of batches (ab, xb), of rows of
+/// a (am) and of vectors (xr); this block has `per` elements along K; plane: elements of y.
 template <typename T, int R, int ROWS, int UNROLL, bool TOGETHER>
 __global__ void __launch_bounds__(256, 2)
     rows(const T* __restrict__ a, const T* __restrict__ x, void* y, int M, int K, int per, long long plane, long long ab, long long am, long long xb,
@@ -118,15 +118,15 @@ __global__ void __launch_bounds__(256, 2)
 }
 
 template <int BYTES>
-__device__ void copy(float* to, const float* from, bool there) {  // zeros where there is nothing
+__device__ void copy(float* to, const float* from, bool there) {  // zeros if not `there`
     asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(static_cast<unsigned>(__cvta_generic_to_shared(to))), "l"(from), "n"(BYTES),
                  "r"(there ? BYTES : 0)
                  : "memory");
 }
 
-/// Many vectors of float32, a contiguous along K. A block has 128 rows of y, a warp 16, and R vectors padded to VS. Tiles of DEPTH along K go
-/// through a ring of STAGES in shared memory: a [128][DEPTH], then x [VS][DEPTH]. A warp has 8 lanes along K, 4 floats each, 2 along rows and 2
-/// along vectors; a lane has 8 rows by VS / 2 vectors. COPY: 16 bytes where rows of a and x lie on 16, else 4.
+/// Many vectors of float32, a contiguous along K. A block has 128 rows of y, a warp 16, and R vectors padded to VS. Tiles of DEPTH along K go through a ring
+/// buffer of STAGES in shared memory: a [128][DEPTH], then x [VS][DEPTH]. A warp has 8 lanes along K, 4 floats each, 2 along rows and 2 along vectors; a lane
+/// has 8 rows by VS / 2 vectors. COPY: copies of 16 bytes if rows of a and x are aligned to 16, else of 4.
 template <int R, int COPY, int STAGES>
 __global__ void __launch_bounds__(256, 2)
     skinny(const float* __restrict__ a, const float* __restrict__ x, void* y, int M, int K, int per, long long plane, long long ab, long long am,
@@ -148,7 +148,7 @@ __global__ void __launch_bounds__(256, 2)
                 const int m = min(m0 + i + row, M - 1);
                 copy<COPY>(to + (i + row) * DEPTH + at, a + (there ? m * am + k : 0), there);
             };
-            if (COPY == 4 && m0 + 128 <= M) {  // so many copies that their addresses take time
+            if (COPY == 4 && m0 + 128 <= M) {  // so many copies that computing their addresses takes time
                 const float* from = a + (there ? (m0 + row) * am + k : 0);
                 const long long step = there ? 256 / ALONG * am : 0;
 #pragma unroll
@@ -177,7 +177,7 @@ __global__ void __launch_bounds__(256, 2)
 #pragma unroll 1
     for (int tile = 0; tile < tiles; ++tile) {
         asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 2) : "memory");
-        __syncthreads();  // the tile is there for all, and all have done with the one whose place is asked for next
+        __syncthreads();  // the tile has arrived for all threads, and the stage that is filled next has been read by all
         ask(tile + STAGES - 1);
         const float *as = ring + tile % STAGES * STAGE + down * DEPTH + kk * 4, *xs = ring + tile % STAGES * STAGE + (128 + across) * DEPTH + kk * 4;
 #pragma unroll
@@ -211,8 +211,8 @@ struct __align__(sizeof(T) * V) Some {
     T e[V];
 };
 
-/// Columns of a are neighbours along M. A block is tx threads along M, V rows of y each, and ty along K; `per` of K are this block's. Strides of batches
-/// (ab, xb), of K (ak, xk) and of vectors (xr).
+/// Columns of a are contiguous along M. A block is tx threads along M, V rows of y each, and ty along K; this block has `per` of K. Strides of batches (ab,
+/// xb), of K (ak, xk) and of vectors (xr).
 template <typename T, int R, int V>
 __global__ void __launch_bounds__(256, 2)
     columns(const T* __restrict__ a, const T* __restrict__ x, void* y, int M, int K, int per, int tx, int ty, long long plane, long long ab, long long ak,
@@ -274,7 +274,7 @@ __global__ void __launch_bounds__(256, 2)
     }
 }
 
-/// y from its parts [splits, n]: 32 elements a block, eight threads for each.
+/// y from its split-K parts [splits, n]: 32 elements a block, eight threads for each.
 template <typename T>
 __global__ void __launch_bounds__(256) add_parts(const float* __restrict__ parts, T* y, long long n, int splits) {
     __shared__ float sums[256];

@@ -11,13 +11,13 @@ from rooftop.core.spec import DTYPES, Launch, Meta, Problem
 
 
 def _along(p: Problem) -> bool:
-    """Whether the rows of a are neighbours along K."""
+    """Whether the rows of a are contiguous along K."""
     _, down, along = p["a"].strides
     return along == 1 and not (down == 1 and p["a"].shape[2] == 1)
 
 
 def _together(p: Problem) -> bool:
-    """Whether packs of 16 bytes along K lie on 16 bytes in both operands."""
+    """Whether packs of 16 bytes along K are aligned in both operands."""
     n = 16 // p["a"].itemsize
     return p["a"].shape[2] % n == 0 and all(
         m.align % 16 == 0 and all(step % n == 0 for extent, step in zip(m.shape[:2], m.strides[:2], strict=True) if extent > 1) for m in (p["a"], p["x"])
@@ -42,7 +42,7 @@ def supports(p: Problem, head: Head) -> str | None:
 
 
 def prefers(p: Problem, head: Head) -> int:
-    """Tensor cores do the rest in Triton: 16-bit operands, several vectors, on 16 bytes."""
+    """Triton's tensor core kernel is better for the rest: aligned 16-bit operands, several vectors."""
     if p["a"].dtype == "f32":
         return int(p["x"].shape[1] > 1)
     if _along(p):
@@ -51,7 +51,7 @@ def prefers(p: Problem, head: Head) -> int:
 
 
 def _wide(p: Problem) -> int:
-    """Neighbouring rows of y that a thread has, where columns are neighbours: at most 16 bytes of a, and 64 sums."""
+    """Neighbouring rows of y of a thread if columns are contiguous: at most 16 bytes of a, and 64 accumulators."""
     a = p["a"]
     wide = gcd(16 // a.itemsize, a.shape[1])
     while a.align % (wide * a.itemsize) or any(a.strides[i] % wide for i in (0, 2) if a.shape[i] > 1) or wide * p["x"].shape[1] > 64:
@@ -59,13 +59,13 @@ def _wide(p: Problem) -> int:
     return wide
 
 
-SKINNY = {True: 4, False: 2}  # by whether packs lie on 16 bytes, vectors of float32 from which tiles in shared memory pay
+SKINNY = {True: 4, False: 2}  # by alignment of packs: the number of float32 vectors from which tiles in shared memory pay
 TILE, DEPTH = 128, 64  # rows of a, elements along K, of a tile
 
 
 def _skinny(p: Problem) -> Mapping[str, Any]:
-    """Tiles in a ring of three, or of two where a multiprocessor has 100 KiB. K is shared so that the rounds of blocks are full: a round takes as long as
-    its share of K, and about as long as three tiles more until its first tile is there."""
+    """Tiles in a ring buffer of three stages, or of two if a multiprocessor has 100 KiB. Split-K fills the waves of blocks: a wave takes its share of K, and
+    about three more tiles of latency for its first tile."""
     b, m, k = p["a"].shape
     small = p.device.arch in (86, 89)
     blocks, slots = b * -(-m // TILE), p.device.sms * (1 if small else 2)
@@ -75,7 +75,7 @@ def _skinny(p: Problem) -> Mapping[str, Any]:
 
 
 def choose(p: Problem, head: Head) -> Mapping[str, Any]:
-    """Two rounds of blocks or more for rows, whose sums are parted where there are few; one round of blocks for columns, which share K."""
+    """Two waves of blocks or more for rows, with split-K if there are few; one wave for columns, with split-K."""
     b, m, k = p["a"].shape
     r, sms = p["x"].shape[1], p.device.sms
     if _along(p):

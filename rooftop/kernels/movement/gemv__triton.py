@@ -22,7 +22,7 @@ VECTORS = 16  # columns of the product; those beyond R are zeros
 @triton.jit
 def _one(a, x, y, M, K, each, plane, ab, am, ak, xb, xk, ROWS: tl.constexpr, DEPTH: tl.constexpr, ALONG: tl.constexpr, EVEN: tl.constexpr,
          STAGES: tl.constexpr, CHAINED: tl.constexpr):  # type: ignore[no-untyped-def] # fmt: skip
-    """One vector. ALONG: rows of a are neighbours along K, else columns along M. `each` chunks of DEPTH; EVEN: neither rows nor chunks reach beyond a."""
+    """One vector. ALONG: rows of a are contiguous along K, else columns along M. `each` chunks of DEPTH; EVEN: neither rows nor chunks extend past a."""
     if CHAINED:
         gdc_wait()
     batch = tl.program_id(2).to(tl.int64)
@@ -84,7 +84,7 @@ def _several(a, x, y, M, K, R, each, plane, ab, am, ak, xb, xr, xk, ROWS: tl.con
 
 @dataclass(frozen=True)
 class Config:
-    """A tile of `rows` × `depth` of a, by `warps` warps, `stages` of them under way; `splits` programs share K."""
+    """A tile of `rows` × `depth` of a, by `warps` warps, `stages` of them in flight; `splits` programs share K (split-K)."""
 
     rows: int
     depth: int
@@ -98,7 +98,7 @@ def _pow2(n: int) -> int:
 
 
 def _along(p: Problem) -> bool:
-    """Whether the rows of a are neighbours along K."""
+    """Whether the rows of a are contiguous along K."""
     _, down, along = p["a"].strides
     return along == 1 and not (down == 1 and p["a"].shape[2] == 1)
 
@@ -115,7 +115,7 @@ def supports(p: Problem) -> str | None:
 
 
 def choose(p: Problem) -> Config:
-    """About 64 KiB of a under way on each multiprocessor, and at least four programs for each."""
+    """About 64 KiB of a in flight on each multiprocessor, and at least four programs for each."""
     b, m, k = p["a"].shape
     r, size = p["x"].shape[1], p["a"].itemsize
     if r > 1:

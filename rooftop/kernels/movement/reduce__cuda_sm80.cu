@@ -25,11 +25,11 @@ using value_of = typename Is<T>::Value;
 
 __device__ inline float lowest(float) { return __int_as_float(0xff800000); }
 __device__ inline long long lowest(long long) { return -0x7fffffffffffffffll - 1; }
-/// Whether v is a larger maximum than m; NaN is the largest.
+/// Whether v is larger than the maximum m; NaN is the largest.
 template <typename A>
 __device__ bool beats(A v, A m) { return m == m && !(v <= m); }
 
-/// What is known of some elements. Merged in an order that depends on shapes alone.
+/// The partial result of some elements. Merged in an order that depends on shapes only.
 template <int OP, typename A>
 struct State {  // SUM, MEAN, MAX
     A value;
@@ -40,17 +40,17 @@ struct State {  // SUM, MEAN, MAX
     }
 };
 template <typename A>
-struct State<VAR, A> {  // count; the mean less a pivot, which is an element; squares of distances from the mean (Chan, Golub & LeVeque 1979)
+struct State<VAR, A> {  // count; the mean relative to a pivot, which is an element; sum of squares about the mean (Chan, Golub & LeVeque 1979)
     float n, pivot, off, squares;
     __device__ static State none() { return {0, 0, 0, 0}; }
     __device__ void merge(const State& o) {
-        const float total = n + o.n, d = (o.pivot - pivot) + (o.off - off), share = o.n / fmaxf(total, 1.0f);  // elements alike: no digits are lost
+        const float total = n + o.n, d = (o.pivot - pivot) + (o.off - off), share = o.n / fmaxf(total, 1.0f);  // equal elements: no digits are lost
         if (n == 0) *this = o;
         else if (o.n > 0) off += d * share, squares += o.squares + d * d * n * share, n = total;
     }
 };
 template <typename A>
-struct State<ARGMAX, A> {  // place: -1 where there are no elements
+struct State<ARGMAX, A> {  // place: -1 if there are no elements
     long long place;
     A value;
     __device__ static State none() { return {-1, lowest(A())}; }
@@ -61,7 +61,7 @@ struct State<ARGMAX, A> {  // place: -1 where there are no elements
     }
 };
 
-/// The state of the lane `step` further on, of the same warp.
+/// The state of the lane `step` higher in the warp.
 template <typename S>
 __device__ S from_lane(const S& mine, int step) {
     S other = mine;
@@ -71,14 +71,14 @@ __device__ S from_lane(const S& mine, int step) {
     return other;
 }
 
-/// LANES neighbouring lanes, folded in the first of them.
+/// Reduces LANES neighbouring lanes; the first of them gets the result.
 template <int LANES, typename S>
 __device__ void fold_lanes(S& s) {
 #pragma unroll
     for (int step = LANES / 2; step > 0; step /= 2) s.merge(from_lane(s, step));
 }
 
-__device__ inline float not_below_zero(float v) { return v < 0 ? 0 : v; }  // NaN stays
+__device__ inline float not_below_zero(float v) { return v < 0 ? 0 : v; }  // keeps NaN
 
 template <typename T>
 __device__ value_of<T> wide(T v) { return static_cast<value_of<T>>(v); }
@@ -94,7 +94,7 @@ __device__ void widen(const uint4& p, value_of<T> (&f)[16 / sizeof(T)]) {
     }
 }
 
-/// What one thread gathers from packs and single elements.
+/// A thread's accumulator over packs and single elements.
 template <int OP, typename T>
 struct Gather {  // SUM, MEAN
     static constexpr int N = 16 / sizeof(T), ACCS = Is<T>::REAL ? N : 1;
@@ -124,7 +124,7 @@ struct Gather {  // SUM, MEAN
     }
 };
 
-/// Squares added up; float32 shows what adding loses, so that is kept as well (Kahan 1965).
+/// A sum of squares; in float32 with the rounding errors summed too (Kahan 1965).
 template <typename T>
 struct Squares {
     float sum = 0, lost = 0;
@@ -139,7 +139,7 @@ struct Squares {
 };
 
 template <typename T>
-struct Gather<VAR, T> {  // sums of distances from a pivot that lies amid the first elements, and of their squares
+struct Gather<VAR, T> {  // sums of distances from a pivot, a median of the first elements, and of their squares
     static constexpr int N = 16 / sizeof(T), ACCS = sizeof(T) == 4 ? 2 : 4;
     using A = value_of<T>;
     float pivot = 0, p[ACCS] = {};
@@ -178,7 +178,7 @@ struct Gather<VAR, T> {  // sums of distances from a pivot that lies amid the fi
     }
 };
 
-/// The largest element of a pack; NaN where there is one.
+/// The largest element of a pack; NaN if there is one.
 template <typename T>
 __device__ value_of<T> largest(const uint4& p) {
     using A = value_of<T>;
@@ -211,7 +211,7 @@ struct Gather<MAX, T> {
 };
 
 template <typename T>
-struct Gather<ARGMAX, T> {  // places come in rising order
+struct Gather<ARGMAX, T> {  // elements come in the order of their places
     using A = value_of<T>;
     A m = lowest(A());
     long long place = -1;
@@ -220,7 +220,7 @@ struct Gather<ARGMAX, T> {  // places come in rising order
     }
     __device__ void pack(const uint4& p, long long at) {
         const A v = largest<T>(p);
-        if (place >= 0 && !beats(v, m)) return;  // nearly always
+        if (place >= 0 && !beats(v, m)) return;  // almost always
         m = v;
 #pragma unroll
         for (int i = 16 / sizeof(T) - 1; i >= 0; --i) {
@@ -232,16 +232,16 @@ struct Gather<ARGMAX, T> {  // places come in rising order
     __device__ State<ARGMAX, A> done() { return {place, m}; }
 };
 
-/// a / b of numbers that are not negative: in 32 bits where they fit, a tenth of the instructions.
+/// a / b of non-negative numbers: in 32 bits if they fit, a tenth of the instructions.
 __device__ inline long long quotient(long long a, long long b) {
     return ((a | b) >> 32) == 0 ? static_cast<long long>(static_cast<unsigned>(a) / static_cast<unsigned>(b)) : a / b;
 }
 
-/// Where the results lie: result m is (a, c, e) of [A, C, E].
+/// The addresses of results: result m is (a, c, e) of [A, C, E].
 struct Results {
     void* out;
     long long C, E, oa, oc, oe;
-    float count, freedom;  // elements of a result; those less the correction
+    float count, freedom;  // the number of elements of a result; that number less the correction
 
     template <int OP, typename T>
     __device__ void put(long long m, const State<OP, value_of<T>>& s) const {
@@ -253,7 +253,7 @@ struct Results {
         else if constexpr (OP == SUM && !Is<T>::REAL) static_cast<long long*>(out)[at] = s.value;
         else static_cast<T*>(out)[at] = static_cast<T>(s.value);
     }
-    /// A result, or (parts present) one of `splits` parts of it; parts are [splits, M].
+    /// Writes a result, or (parts present) one of its `splits` parts; parts are [splits, M].
     template <int OP, typename T>
     __device__ void put(long long m, const State<OP, value_of<T>>& s, void* parts, long long part, long long M) const {
         if (parts == nullptr) put<OP, T>(m, s);
@@ -261,7 +261,7 @@ struct Results {
     }
 };
 
-/// n neighbours, from anywhere on, gathered by TEAM threads; the first one's place is `at`.
+/// n contiguous elements at any alignment, processed by TEAM threads; `at`: the place of the first.
 template <int TEAM, typename T, typename G>
 __device__ void gather_span(G& g, const T* p, long long n, long long at, int lane) {
     constexpr int N = 16 / sizeof(T), EACH = 4;
@@ -285,7 +285,7 @@ __device__ void gather_span(G& g, const T* p, long long n, long long at, int lan
     if (lane < tail) g.one(p[n - tail + lane], at + n - tail + lane);
 }
 
-/// The 256 threads of a block, folded in the first.
+/// Reduces the 256 threads of a block; the first gets the result.
 template <typename S>
 __device__ void fold_block(S& s) {
     __shared__ S warps[8];
@@ -298,8 +298,8 @@ __device__ void fold_block(S& s) {
     }
 }
 
-/// Results of B runs of D neighbours. A run is `pieces` pieces of `each` elements; a team of TEAM threads (a warp, or the block of 256) takes `per`
-/// pieces one after another, so that `splits` teams share a result.
+/// Results of B runs of D contiguous elements. A run is `pieces` pieces of `each` elements; a team of TEAM threads (a warp, or the block of 256) takes `per`
+/// consecutive pieces, so `splits` teams share a result.
 template <typename T, int OP, int TEAM>
 __global__ void __launch_bounds__(256, OP == VAR ? 3 : 4)
     rows(const T* __restrict__ x, void* parts, long long M, long long B, long long D, long long each, long long pieces, long long per, unsigned splits,
@@ -326,7 +326,7 @@ __global__ void __launch_bounds__(256, OP == VAR ? 3 : 4)
     if (lane == 0 && m < M) results.put<OP, T>(m, s, parts, part, M);
 }
 
-/// Rows of LANES packs at most, on 16 bytes: a pack a lane, four rows of each team in flight.
+/// Rows of at most LANES packs, aligned to 16 bytes: a pack a lane, four rows of each team in flight.
 template <typename T, int OP, int LANES>
 __global__ void __launch_bounds__(256)
     packed_rows(const T* __restrict__ x, long long M, int packs, long long xa, long long xc, void* out, long long C, long long E, long long oa, long long oc, long long oe, float count, float freedom) {
@@ -354,8 +354,8 @@ __global__ void __launch_bounds__(256)
 
 extern __shared__ __align__(128) uint4 held[];
 
-/// Rows of D neighbours that lie one after another, from anywhere on: `tile` rows a block, read as one span; LANES threads a row fold it from
-/// shared memory.
+/// Consecutive rows of D elements at any alignment: a block copies `tile` rows as one contiguous range to shared memory, and LANES threads reduce each row
+/// from there.
 template <typename T, int OP, int LANES>
 __global__ void __launch_bounds__(256)
     spanned_rows(const T* __restrict__ x, long long M, int D, int tile, void* out, long long C, long long E, long long oa, long long oc, long long oe, float count, float freedom) {
@@ -366,7 +366,7 @@ __global__ void __launch_bounds__(256)
     const int mine = static_cast<int>(min(static_cast<long long>(tile), M - first)), n = mine * D;
     const T* from = x + first * D;
     const int off = static_cast<int>(reinterpret_cast<unsigned long long>(from) % 16 / sizeof(T));
-    const T* begin = from - off;  // on 16 bytes
+    const T* begin = from - off;  // aligned to 16 bytes
     const int packs = (off + n + N - 1) / N;
     T* elements = reinterpret_cast<T*>(held);
     for (int k = threadIdx.x; k < packs; k += EACH * 256) {
@@ -381,7 +381,7 @@ __global__ void __launch_bounds__(256)
             const int pack = k + u * 256;
             if (pack * N >= off && (pack + 1) * N <= off + n) {
                 held[pack] = v[u];
-            } else if (pack < packs) {  // the first and the last reach beyond the span
+            } else if (pack < packs) {  // the first and the last pack extend past the range
                 for (int e = max(off, pack * N); e < min(off + n, (pack + 1) * N); ++e) elements[e] = begin[e];
             }
         }
@@ -392,8 +392,8 @@ __global__ void __launch_bounds__(256)
         const int row = base + threadIdx.x / LANES;
         Gather<OP, T> g;
         {
-            const T* p = elements + off + min(row, mine - 1) * D;  // beyond the last, that one again
-            if constexpr (OP == VAR) {  // the mean first: the row is at hand
+            const T* p = elements + off + min(row, mine - 1) * D;  // past the last row: that one again
+            if constexpr (OP == VAR) {  // two passes, the mean first: the row is in shared memory
                 const float start = wide(p[0]);
                 float sum = 0;
 #pragma unroll 8
@@ -412,7 +412,7 @@ __global__ void __launch_bounds__(256)
     }
 }
 
-/// What one thread gathers of one column, whose first element is `pivot` and stands in row `first`.
+/// A thread's accumulator over one column, whose first element is `pivot`, in row `first`.
 template <int OP, typename T>
 struct Column {  // SUM, MEAN, MAX
     using A = value_of<T>;
@@ -433,7 +433,7 @@ struct Column<VAR, T> {
         const float d = wide(v) - pivot;
         p += d, q.add(d);
     }
-    __device__ void settle(int n) { pivot += p / static_cast<float>(n), p = 0, q = Squares<T>(); }  // the mean of the first n is a better pivot
+    __device__ void settle(int n) { pivot += p / static_cast<float>(n), p = 0, q = Squares<T>(); }  // the mean of the first n elements is a better pivot
     __device__ State<VAR, value_of<T>> done(long long n) const {
         const float mean = p / static_cast<float>(n);
         return {static_cast<float>(n), pivot, mean, not_below_zero(fmaf(-mean, p, q.sum) + q.lost)};
@@ -456,8 +456,8 @@ struct __align__(sizeof(T) * V) Some {
     T e[V];
 };
 
-/// Columns: results of R = B · D rows, V columns a thread. A block is `tx` threads along the columns and `ty` along the rows; of a result's rows it
-/// takes `per`, the part blockIdx.y. MIDDLE: rows are counted over B and D, else B is 1.
+/// Columns: results of R = B · D rows, V columns a thread. A block is `tx` threads along the columns and `ty` along the rows, and takes `per` rows of a
+/// result, the part blockIdx.y. MIDDLE: rows are counted over B and D, else B is 1.
 template <typename T, int OP, int V, bool MIDDLE>
 __global__ void __launch_bounds__(256, 4)
     columns(const T* __restrict__ x, void* parts, long long M, unsigned D, long long R, long long per, int tx, int ty, unsigned tiles, long long xa,
@@ -529,7 +529,7 @@ __global__ void __launch_bounds__(256, 4)
     }
 }
 
-/// The `splits` parts of each result, folded: `tx` results a block, 256 / tx threads for each.
+/// Combines the `splits` parts of each result: `tx` results a block, 256 / tx threads for each.
 template <typename T, int OP>
 __global__ void __launch_bounds__(256)
     fold_parts(const void* parts, long long M, int splits, int tx, void* out, long long C, long long E, long long oa, long long oc, long long oe, float count, float freedom) {

@@ -11,18 +11,18 @@ from rooftop.core.head import Head
 from rooftop.core.spec import DTYPES, Launch, Meta, Problem
 
 OPS = {"sum": 0, "mean": 1, "var": 2, "max": 3, "argmax": 4}
-TILE = 24576  # bytes of rows that a block reads as one span
-PIECE = 32768  # bytes that a block takes at least, where a result is shared out
+TILE = 24576  # bytes of rows that a block copies as one range
+PIECE = 32768  # bytes for a block, at least, if several blocks share a result
 
 
 @dataclass(frozen=True)
 class _Facts:
-    """x as [A, B, C, D, E], its strides in elements, and what is asked."""
+    """x as [A, B, C, D, E], its strides in elements, and the reduction."""
 
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     size: int
-    align: int  # bytes that the address is a multiple of
+    align: int  # alignment of the address in bytes
     op: str
 
     @property
@@ -48,7 +48,7 @@ def _pow2(n: int) -> int:
 
 
 def _aligned(f: _Facts, count: int) -> bool:
-    """Whether `count` neighbours from the start of any row lie on a boundary of their own size."""
+    """Whether `count` neighbours from the start of any row are aligned to their size."""
     n = count * f.size
     along = 3 if f.rows else 4
     return f.align % n == 0 and all(step * f.size % n == 0 for i, (m, step) in enumerate(zip(f.shape, f.strides, strict=True)) if i != along and m > 1)
@@ -114,7 +114,7 @@ def _columns(f: _Facts, sms: int) -> Mapping[str, Any]:
     while not _aligned(f, wide):
         wide //= 2
     if f.op in ("var", "argmax"):
-        wide = min(wide, 4)  # what is known of a column takes three registers
+        wide = min(wide, 4)  # the state of a column takes three registers
     units = e // wide
     tx = units if units <= 128 else min((128, 96, 112, 80), key=lambda t: -(-units // t) * t)
     ty = 256 // tx

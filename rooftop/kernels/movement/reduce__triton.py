@@ -24,8 +24,8 @@ NOWHERE = tl.constexpr(2**62)  # the place of a maximum that has not been seen
 
 @triton.jit
 def _gather(p, q, r, n, v, at, valid, OP: tl.constexpr):  # type: ignore[no-untyped-def]
-    """One more element in each place. p, q, r, n: the sum; the maximum, and where (n); of a variance sums of distances (p) and of their squares (q)
-    from the place's first element (r), and how many (n)."""
+    """Adds one element in each position. p, q, r, n: the sum; the maximum, and its place (n); for a variance sums of distances (p) and of their squares (q)
+    from the position's first element (r), and their number (n)."""
     if OP == MAX:
         p = tl.where(valid & ((v > p) | (v != v)), v, p)
     elif OP == ARGMAX:
@@ -45,7 +45,7 @@ def _gather(p, q, r, n, v, at, valid, OP: tl.constexpr):  # type: ignore[no-unty
 
 @triton.jit
 def _fold(p, q, r, n, low, OP: tl.constexpr, AXIS: tl.constexpr):  # type: ignore[no-untyped-def]
-    """The places along AXIS as one. Of a variance: mean (p), squares of distances from it (q), count (n)."""
+    """Combines the positions along AXIS. For a variance: mean (p), sum of squares about it (q), count (n)."""
     if OP == MAX:
         top = tl.max(tl.where(p != p, low, p), AXIS)
         p = tl.where(tl.max((p != p).to(tl.int32), AXIS) > 0, float("nan"), top) if p.dtype.is_floating() else top
@@ -93,8 +93,8 @@ def _tiles(
     OP: tl.constexpr, ACC: tl.constexpr, ROWS: tl.constexpr, POSITIONS: tl.constexpr, LANES: tl.constexpr, SPLIT: tl.constexpr,
     WHOLE: tl.constexpr, CHAINED: tl.constexpr,
 ):  # type: ignore[no-untyped-def] # fmt: skip
-    """`each` chunks of POSITIONS positions for LANES results. ROWS: E is 1, and the tile is [LANES, POSITIONS], else [POSITIONS, LANES]. M results in
-    all, `blocks` programs for them (ROWS) or for the E of one outer index. WHOLE: neither a chunk nor the lanes ever reach beyond the tensor."""
+    """`each` chunks of POSITIONS positions for LANES results. ROWS: E is 1, and the tile is [LANES, POSITIONS], else [POSITIONS, LANES]. M results in all,
+    `blocks` programs for them (ROWS) or for the E of one outer index. WHOLE: no chunk and no lanes extend past the tensor."""
     if CHAINED:
         gdc_wait()
     AXIS: tl.constexpr = 1 if ROWS else 0
@@ -155,7 +155,7 @@ def _parts(
     ps, qs, ns, out, low, K, freedom, M, C, E, S, oa, oc, oe, OP: tl.constexpr, ACC: tl.constexpr, SPLITS: tl.constexpr, LANES: tl.constexpr,
     CHAINED: tl.constexpr,
 ):  # type: ignore[no-untyped-def] # fmt: skip
-    """The S partial results of each of LANES results, folded."""
+    """Combines the S partial results of each of LANES results."""
     if CHAINED:
         gdc_wait()
     to = tl.program_id(0).to(tl.int64) * LANES + tl.arange(0, LANES)
@@ -217,7 +217,7 @@ def _chunks(p: Problem, positions: int) -> tuple[int, int]:
 
 
 def choose(p: Problem) -> Config:
-    """Tiles of 32 bytes a thread at least; so many programs that each multiprocessor has several, and so that their last round is nearly full."""
+    """Tiles of at least 32 bytes a thread; so many programs that each multiprocessor has several, and the last wave is nearly full."""
     x = p["x"]
     a, _, c, d, e = x.shape
     vector = 16 // x.itemsize
@@ -249,7 +249,7 @@ def configs(p: Problem) -> list[Config]:
 
 
 def _accumulator(p: Problem) -> tuple[str, object]:
-    """The dtype that sums and maxima are kept in, and what is below every element."""
+    """The dtype of sums and maxima, and a value below every element."""
     return ("f32", float("-inf")) if p["x"].dtype in ("f32", "f16", "bf16") else ("i64", -(2**63))
 
 

@@ -23,23 +23,24 @@ part   = 0
 #include "chain.cuh"
 #include "rotate.cuh"
 
-/// What angle i of COUNT moves on with each position, in half turns: theta^(-i / COUNT) / π. One thread a number, for all of the block.
+/// The increment of angle i of COUNT from one position to the next, in half turns: theta^(-i / COUNT) / π. One thread a number, for the whole block.
 template <bool MADE, int COUNT>
 __device__ void make_steps(double (&steps)[MADE ? COUNT : 1], double log2_theta) {
     if (!MADE) return;
-    wait_for_before();  // no access comes before it, but a call does: whoever reads the machine code could not tell
+    wait_for_before();  // before the call: `rooftop inspect` cannot tell that a call accesses no memory
     for (int i = threadIdx.x; i < COUNT; i += blockDim.x) steps[i] = exp2(-log2_theta * i / COUNT) / 3.14159265358979323846;
     __syncthreads();
 }
 
-/// Cosine and sine of an angle at a position: in double up to the part of a turn that is left, so that far positions are as good as near ones.
+/// Cosine and sine of an angle at a position: in double until the angle is reduced to a fraction of a turn, so that large positions are as accurate as small
+/// ones.
 __device__ inline void make_angle(double position, double step, float& c, float& s) {
     const double x = position * step;
     const float left = static_cast<float>(x - 2 * rint(x / 2));
     c = cospif(left), s = sinpif(left);
 }
 
-// lanes × HEADS × rows threads: `rows` tokens, HEADS heads of them at once, REPS times. Heads count on from Q into K. Strides in elements.
+// lanes × HEADS × rows threads: `rows` tokens, HEADS heads of them at once, REPS times. Heads are counted through q, then k. Strides in elements.
 template <typename T, typename C, bool MADE, bool HALF, int V, int ROT, int COPY, int HEADS, int REPS>
 __global__ void __launch_bounds__(256) rope(
     const T* q, long long qb, long long qs, long long qh, T* out_q, long long ob, long long os, long long oh,
@@ -99,7 +100,7 @@ __global__ void __launch_bounds__(256) rope(
             rotate<HALF, V>(f, g, c, s);
             x[u].narrow(f);
             y[u].narrow(g);
-        } else if (from == to) {  // in place: what is not rotated stays
+        } else if (from == to) {  // in place: elements that are not rotated stay
             continue;
         }
         x[u].store(to + first);
@@ -107,8 +108,8 @@ __global__ void __launch_bounds__(256) rope(
     }
 }
 
-/// The same where R / 2 elements are no whole packs: the first thread of a head has the P packs of 16 bytes that hold the R elements to be rotated, and each of
-/// the others up to P of the COPY packs after them.
+/// The same if R / 2 elements are not whole packs: the first thread of a head has the P packs of 16 bytes that hold the R elements to be rotated, and each
+/// other thread up to P of the COPY packs after them.
 template <typename T, typename C, bool MADE, bool HALF, int R, int P, int COPY, int HEADS, int REPS>
 __global__ void __launch_bounds__(256) rope_part(
     const T* q, long long qb, long long qs, long long qh, T* out_q, long long ob, long long os, long long oh,
@@ -171,7 +172,7 @@ __global__ void __launch_bounds__(256) rope_part(
             for (int i = 0; i < HALVES; ++i) turn(f[HALF ? i : 2 * i], f[HALF ? i + HALVES : 2 * i + 1], c[i], s[i]);
 #pragma unroll
             for (int i = 0; i < R; ++i) e[i] = T(f[i]);
-        } else if (from == to) {  // in place: what is not rotated stays
+        } else if (from == to) {  // in place: elements that are not rotated stay
             continue;
         }
 #pragma unroll

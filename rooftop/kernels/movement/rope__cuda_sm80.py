@@ -11,7 +11,7 @@ from rooftop.core.spec import DTYPES, Launch, Meta, Problem
 
 THREADS = 256
 LANES = 128  # of one head, at most
-MOST_TURNED = 48  # elements that one thread rotates at most: their numbers and angles are twice as many registers
+MOST_TURNED = 48  # the most elements that one thread rotates: their values and angles take twice as many registers
 
 
 def _on(p: Problem, width: int) -> int:
@@ -23,13 +23,13 @@ def _on(p: Problem, width: int) -> int:
 
 
 def _width(p: Problem) -> int:
-    """Elements of a pack: what every address, stride, half of the rotated part and the rest are multiples of, up to 16 bytes."""
+    """Elements of a pack, up to 16 bytes: every address, stride, half of the rotated part and the rest are multiples of it."""
     q, rotary = p["q"], int(p.option("rotary_dim"))
     return gcd(_on(p, 16 // q.itemsize), rotary // 2, q.shape[3] - rotary)
 
 
 def _part(p: Problem) -> int:
-    """Packs of 16 bytes that hold what is rotated, where its halves are no whole packs, heads are, and one thread can turn all of it; else 0."""
+    """Packs of 16 bytes that hold the rotated part, if its halves are not whole packs, heads are, and one thread can rotate all of it; else 0."""
     q, rotary = p["q"], int(p.option("rotary_dim"))
     whole = 16 // q.itemsize
     if (rotary // 2) % whole == 0 or rotary > MOST_TURNED or q.shape[3] % whole or _on(p, whole) < whole:
@@ -57,7 +57,7 @@ def _heads(p: Problem) -> int:
 
 
 def _heads_first(p: Problem) -> bool:
-    """Whether the heads of a token are nearer to each other than the tokens of a head."""
+    """Whether the heads of a token are closer in memory than the tokens of a head."""
     m: Meta = p["q"]
     return abs(m.strides[2]) <= abs(m.strides[1]) or m.shape[1] == 1
 
@@ -75,8 +75,8 @@ def supports(p: Problem, head: Any) -> str | None:
 
 
 def choose(p: Problem, head: Any) -> Mapping[str, Any]:
-    """Four heads a thread, so that 128 bytes are under way for each; fewer where the card would not be filled. Side by side in a block stand so many that at
-    most a quarter of the places lies beyond the last. Measured on an H200, bf16, 32 + 8 heads of 128, 256 MiB: four 70.3 µs, two 75.0, one 77.0."""
+    """Four heads a thread, so that each has 128 bytes in flight; fewer if the card would not be filled. A block has so many that at most a quarter of the
+    places is past the last. Measured on an H200, bf16, 32 + 8 heads of 128, 256 MiB: four 70.3 µs, two 75.0, one 77.0."""
     vector, lanes, count = _width(p), _threads(p), _heads(p)
     tokens = p["q"].shape[0] * p["q"].shape[1]
     reps = 4

@@ -85,7 +85,7 @@ struct Vec {
 
 __device__ inline unsigned beyond(const void* p, int boundary) { return reinterpret_cast<unsigned long long>(p) % boundary; }
 
-/// The V bytes that begin `off` bytes after those of a, where b follows a.
+/// The V bytes that start `off` bytes after the start of a, where b follows a.
 template <int V>
 __device__ Vec<V> amid(const Vec<V>& a, const Vec<V>& b, unsigned off) {
     constexpr int W = V / 4;
@@ -104,7 +104,7 @@ __device__ Vec<V> amid(const Vec<V>& a, const Vec<V>& b, unsigned off) {
     return v;
 }
 
-/// The N = V / SIZE elements at p, which may start anywhere, of an array from `begin` to `end` of which `count` elements from p on are asked for.
+/// The N = V / SIZE elements at p, at any alignment, in an array from `begin` to `end`; only `count` elements from p on are needed.
 template <int SIZE, int V>
 __device__ Vec<V> load_anywhere(const char* p, const char* begin, const char* end, long long count) {
     const unsigned off = beyond(p, V);
@@ -118,7 +118,7 @@ __device__ Vec<V> load_anywhere(const char* p, const char* begin, const char* en
     return v;
 }
 
-/// N such rows, `step` bytes apart; those beyond the `last` repeat it. All of their loads are in flight together.
+/// N such rows, `step` bytes apart; rows past the `last` repeat it. All loads are issued before the first is used.
 template <int SIZE, int V, int N>
 __device__ void load_rows(const char* p, long long step, int last, int count, const char* begin, const char* end, Vec<V> (&rows)[N]) {
     const char* bottom = p + last * step;
@@ -137,14 +137,14 @@ __device__ void load_rows(const char* p, long long step, int last, int count, co
         for (int j = 0; j < N; ++j) {
             const Vec<V> v = load_anywhere<SIZE, V>(p + min(j, last) * step, begin, end, count);
 #pragma unroll
-            for (int i = 0; i < N; ++i) {  // rows stay in registers: no index is known at run time alone
+            for (int i = 0; i < N; ++i) {  // all indices are compile-time constants, so rows stay in registers
                 if (i == j) rows[i] = v;
             }
         }
     }
 }
 
-/// Rows and columns of N x N elements exchanged: row r of `rows` becomes element r of all `columns`.
+/// Transposes N x N elements: row r of `rows` becomes element r of all `columns`.
 template <int SIZE, int V, int N>
 __device__ void exchange(const Vec<V> (&rows)[N], Vec<V> (&columns)[N]) {
     if constexpr (SIZE == 8) {
@@ -182,18 +182,18 @@ __device__ void exchange(const Vec<V> (&rows)[N], Vec<V> (&columns)[N]) {
 
 extern __shared__ __align__(128) char held[];
 
-/// A tile of VB matrices, VR x VC blocks of each. In shared memory stand its columns, each VR vectors, in an order that has both the writes of a warp,
-/// which go to as many columns, and its reads, which go along columns, meet every bank once.
-/// X: rows of x start on vectors and end with one. OUT: so do the columns. FLAT: they do not, but lie one after another in `out`, none longer than a tile.
-/// SHIFT: they do not, and tiles overlap by SKIP rows: of each column a block writes the rows from the last multiple of 32 bytes at or before its first on, as
-/// many as tiles are apart, so that no two blocks write to one sector.
+/// A tile of VB matrices, VR x VC blocks of each. Shared memory holds its columns, VR vectors each, in an order in which both the writes of a warp (to
+/// different columns) and its reads (along columns) have no bank conflicts.
+/// X: rows of x start and end on vectors. OUT: columns do too. FLAT: columns do not, but are contiguous in `out`, and none is longer than a tile. SHIFT: they
+/// do not, and tiles overlap by SKIP rows: of each column a block writes rows from the last multiple of 32 bytes at or before its first row on, as many as
+/// tiles are apart, so that no two blocks write to one sector.
 template <int SIZE, int VR, int VC, int VB, int THREADS, bool X, bool OUT, bool FLAT, bool SHIFT>
 __global__ void __launch_bounds__(THREADS, 768 / THREADS)
     tile(int R, int C, unsigned B2, unsigned B3, unsigned batches, const void* x, void* out, long long span, long long x1, long long x2, long long x3,
          long long xr, long long o1, long long o2, long long o3, long long oc) {
     constexpr int N = SIZE < 4 ? 8 : 16 / SIZE, V = N * SIZE, TR = VR * N, TC = VC * N, BLOCKS = VR * VC * VB, BANKS = 128 / V;
     constexpr int SKIP = SHIFT ? 32 / SIZE : 0, APART = TR - SKIP;
-    constexpr int GROUP = 16;  // tiles side by side along C before the next along R
+    constexpr int GROUP = 16;  // tiles along C before the next along R
     const int tid = threadIdx.x;
     const unsigned tiles_c = (C + TC - 1u) / TC, tiles_r = SHIFT ? (R + SKIP - 1u + APART - 1) / APART : (R + TR - 1u) / TR;
     const unsigned matrix = blockIdx.x / (tiles_c * tiles_r) * VB;
@@ -206,7 +206,7 @@ __global__ void __launch_bounds__(THREADS, 768 / THREADS)
     const auto offset = [&](unsigned b, long long s1, long long s2, long long s3) {
         return static_cast<long long>(b / (B2 * B3)) * s1 + static_cast<long long>(b / B3 % B2) * s2 + static_cast<long long>(b % B3) * s3;
     };
-    const auto slot = [&](int b, int column, int i) {  // where vector i of a column stands
+    const auto slot = [&](int b, int column, int i) {  // the slot of vector i of a column
         const int at = (b * TC + column) * VR + i, mix = column / N * (VC < BANKS ? BANKS / VC : 1) % BANKS;
         return held + (VR * N >= BANKS ? at ^ mix : at) * V;
     };
@@ -219,9 +219,9 @@ __global__ void __launch_bounds__(THREADS, 768 / THREADS)
         const int block = tid + q * THREADS, k = block % VC, i = block / VC % VR, b = block / (VC * VR);
         if (BLOCKS < THREADS && block >= BLOCKS) break;
         if (matrix + b >= batches || k * N >= columns || i * N >= rows) continue;
-        if (SHIFT && r0 + i * N < 0) continue;  // SKIP is whole vectors
+        if (SHIFT && r0 + i * N < 0) continue;  // SKIP is a multiple of N
         const char* from = begin + (offset(matrix + b, x1, x2, x3) + (r0 + i * N) * xr + c0 + k * N) * SIZE;
-        const int last = min(rows - i * N, N) - 1;  // rows beyond it repeat it
+        const int last = min(rows - i * N, N) - 1;  // rows past it repeat it
         Vec<V> a[N], v[N];
         if (X) {
 #pragma unroll
@@ -264,7 +264,7 @@ __global__ void __launch_bounds__(THREADS, 768 / THREADS)
             const int m = s % (APART / N), column = s / (APART / N) % TC, b = VB == 1 ? 0 : s / (APART / N * TC);
             if (matrix + b >= batches || column >= columns) continue;
             char* top = static_cast<char*>(out) + (offset(matrix + b, o1, o2, o3) + (c0 + column) * oc) * SIZE;
-            const int at = SKIP - static_cast<int>(beyond(top, 32)) / SIZE + m * N, row = r0 + at;  // in the tile; in the matrix
+            const int at = SKIP - static_cast<int>(beyond(top, 32)) / SIZE + m * N, row = r0 + at;  // row in the tile; in the matrix
             if (row <= -N || row >= R) continue;
             char* to = top + static_cast<long long>(row) * SIZE;
             Vec<V> v = Vec<V>::load(slot(b, column, at / N));
@@ -293,7 +293,7 @@ __global__ void __launch_bounds__(THREADS, 768 / THREADS)
         v.store(to + (head + m * N) * SIZE);
     }
     if (OUT) return;
-    for (int s = tid; s < VB * TC * 2 * N; s += THREADS) {  // fewer than N elements before the first vector of a column, and after the last
+    for (int s = tid; s < VB * TC * 2 * N; s += THREADS) {  // single elements: fewer than N before the first vector of a column, and after the last
         const int e = s % (2 * N), column = s / (2 * N) % TC, b = s / (2 * N * TC);
         if (matrix + b >= batches || column >= columns) continue;
         char* to = static_cast<char*>(out) + (offset(matrix + b, o1, o2, o3) + (c0 + column) * oc + r0) * SIZE;
@@ -303,8 +303,8 @@ __global__ void __launch_bounds__(THREADS, 768 / THREADS)
     }
 }
 
-/// Runs of C neighbours, which stay neighbours: `out` is written from its first element to its last, n in all, in vectors of 16 bytes.
-/// TOGETHER: runs start and end on vectors. I counts elements.
+/// Runs of C contiguous elements, which stay contiguous: `out` is written from start to end, n elements, in vectors of 16 bytes. TOGETHER: runs start and end
+/// on vectors. I: the type of element counts.
 template <int SIZE, bool TOGETHER, typename I>
 __global__ void __launch_bounds__(256, 4)
     runs(long long n, long long C, long long R, long long B2, long long B3, const void* x, void* out, long long span, long long x1, long long x2,
@@ -332,7 +332,7 @@ __global__ void __launch_bounds__(256, 4)
         } else if (within + N <= C) {
             v[u] = load_anywhere<SIZE, V>(from, begin, end, N);
         } else if (C >= N && e + N <= static_cast<I>(n) && inside(from) && inside(run(at + 1) - (C - within) * SIZE)) {
-            const int bytes = static_cast<int>(C - within) * SIZE;  // of this run; the others are the next one's
+            const int bytes = static_cast<int>(C - within) * SIZE;  // bytes of this run; the others belong to the next one
             const Vec<V> a = amid_at(from), b = amid_at(run(at + 1) - bytes);
 #pragma unroll
             for (int i = 0; i < V / 4; ++i) {

@@ -24,7 +24,7 @@ def supports(p: Problem) -> str | None:
 
 
 def copies(p: Problem) -> bool:
-    """Whether the columns stay neighbours."""
+    """Whether the columns stay contiguous."""
     return p["out"].strides[4] == 1 or p["x"].shape[4] == 1
 
 
@@ -37,13 +37,13 @@ def choose(p: Problem) -> dict[str, int]:
 
 
 def vmem(p: Problem, c: Mapping[str, int]) -> int:
-    """Two tiles that have come, and two that go."""
+    """VMEM: two tiles that are loaded, and two that are stored."""
     words = c["rows"] * c["columns"]
     return (2 if copies(p) else 4) * words * p["x"].itemsize + (0 if copies(p) else 8 * words)
 
 
 def _kernel(x: Any, out: Any, came: Any, goes: Any, arriving: Any, leaving: Any, *, turned: bool) -> None:
-    """x [B, R, C] and out ([B, C, R] where turned) in HBM; came and goes [2, a tile] in VMEM; two semaphores each way."""
+    """x [B, R, C] and out ([B, C, R] if transposed) in HBM; came and goes [2, a tile] in VMEM; two semaphores each way."""
     rows, columns = came.shape[1:]
     down, across = x.shape[1] // rows, x.shape[2] // columns
     steps = x.shape[0] * down * across
@@ -64,13 +64,13 @@ def _kernel(x: Any, out: Any, came: Any, goes: Any, arriving: Any, leaving: Any,
 
     def step(s: Any, _: Any) -> Any:
         slot = lax.rem(s, 2)
-        if not turned:  # a tile goes from where it came: its place is free when it has gone
+        if not turned:  # a copied tile is stored from where it was loaded: its buffer is free when the store is done
             pl.when(s >= 1)(lambda: store(s - 1, 1 - slot).wait())
         pl.when(s + 1 < steps)(lambda: fetch(s + 1, 1 - slot).start())
         fetch(s, slot).wait()
         if turned:
             pl.when(s >= 2)(lambda: store(s - 2, slot).wait())
-            goes[slot] = came[slot].astype(jnp.int32).T.astype(goes.dtype)  # the transpose unit takes words of 32 bits
+            goes[slot] = came[slot].astype(jnp.int32).T.astype(goes.dtype)  # the transpose unit works on words of 32 bits
         store(s, slot).start()
         return 0
 

@@ -40,7 +40,7 @@ struct Raw<8> { using type = uint2; };
 
 extern __shared__ __align__(128) uint4 held[];
 
-/// n elements in all. Bits alone are moved.
+/// n elements in all, copied as bits.
 template <int SIZE>
 __global__ void __launch_bounds__(256) spans(long long n, unsigned R, unsigned C, unsigned tile, const void* __restrict__ x, void* __restrict__ out) {
     using E = typename Raw<SIZE>::type;
@@ -74,7 +74,7 @@ __global__ void __launch_bounds__(256) spans(long long n, unsigned R, unsigned C
         uint4 v;
 #pragma unroll
         for (unsigned i = 0; i < N; ++i) {
-            if (i > 0) {  // down the column, on to the next one, or to the next matrix
+            if (i > 0) {  // down the column, then to the next one, or to the next matrix
                 at += C;
                 if (++r == R) {
                     r = 0, at = begin + ++c;

@@ -46,7 +46,7 @@ def supports(p: Problem) -> str | None:
 
 
 def prefers(p: Problem) -> int:
-    return -1  # behind CUDA C++, whose tiles are whole vectors along both of its contiguous directions
+    return -1  # after CUDA C++, whose tiles are whole vectors along both contiguous directions
 
 
 def _pow2(n: int) -> int:

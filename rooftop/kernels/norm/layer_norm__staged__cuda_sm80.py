@@ -1,4 +1,4 @@
-"""Which rows layer_norm__staged__cuda_sm80.cu takes, and how they are shared out: rooftop/kernels/_device/staged_rows.py"""
+"""Which rows layer_norm__staged__cuda_sm80.cu supports, and how they are divided among blocks: rooftop/kernels/_device/staged_rows.py"""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ def supports(p: Problem, head: Head) -> str | None:
 
 
 def prefers(p: Problem, head: Head) -> int:
-    """Odd rows of up to 256 elements, and even ones of at most 192 bytes that are no power of two, where instructions decide: rows in registers take some
-    260 instructions of a warp for a row of 66 elements, and make 0.24 to 0.6 of the roof on an H200 (0.57 to 0.67 where rows are even). By a model alone, of
-    some 40 instructions: this kernel is checked on an H200 and not timed yet."""
+    """Preferred for odd rows of up to 256 elements, and even ones of at most 192 bytes that are no power of two, which are bound by instructions: with rows
+    in registers a row of 66 elements takes some 260 instructions of a warp, and reaches 0.24 to 0.6 of the roof on an H200 (0.57 to 0.67 if rows are even).
+    By a model only, of some 40 instructions: this kernel is checked on an H200 and not timed yet."""
     x = p["x"]
     row = x.shape[1] * x.itemsize
     chosen = x.shape[1] <= 256 if row % 16 else row <= 192 and not row_configs.power_of_two(p)

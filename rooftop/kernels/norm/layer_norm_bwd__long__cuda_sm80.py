@@ -1,4 +1,4 @@
-"""Which rows layer_norm_bwd__long__cuda_sm80.cu takes, and how they are shared out among blocks: rooftop/kernels/_device/norm_long_bwd.py"""
+"""Which rows layer_norm_bwd__long__cuda_sm80.cu supports, and how they are divided among blocks: rooftop/kernels/_device/norm_long_bwd.py"""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from rooftop.kernels._device import norm_bwd_configs, norm_long_bwd
 
 
 def supports(p: Problem, head: Head) -> str | None:
-    """Statistics in 16 bits are taken in one pass about the row's first vector of 16 bytes; without one they would go about zero, from which the squares of
-    elements far from it lose the spread."""
+    """16-bit statistics are computed in one pass about a pivot from the row's first vector of 16 bytes; a row without one would have the pivot zero, and its
+    squares would lose the spread of elements far from zero."""
     s = p["s"]
     if s.itemsize == 2 and s.shape[1] < 15 and not norm_bwd_configs.of(p).aligned:
         return f"a row off 16 bytes must have at least 15 elements of 16 bits, a whole vector wherever it starts; given {s.shape[1]}"
@@ -19,7 +19,7 @@ def supports(p: Problem, head: Head) -> str | None:
 
 
 def prefers(p: Problem, head: Head) -> int:
-    """Measured on an H200: 2.3 times Triton at 1048576 columns; slower than clusters (0.6 to 0.9), which take rows of up to 512 KiB there."""
+    """Measured on an H200: 2.3 times as fast as Triton at 1048576 columns; slower than clusters (0.6 to 0.9), which support rows of up to 512 KiB there."""
     row = p["s"]
     clusters = p.device.arch >= 90 and row.shape[1] * row.itemsize <= 524288
     return 1 if not clusters and norm_bwd_configs.refuses(p) and not supports(p, head) else 0

@@ -16,7 +16,7 @@ def supports(p: Problem, head: Head) -> str | None:
 
 
 def prefers(p: Problem, head: Head) -> int:
-    """Measured on an H200: as fast as what ran before, or faster, but with a residual (0.97) and at powers of two (0.90 to 0.99)."""
+    """Measured on an H200: as fast as the kernel chosen before, or faster, except with a residual (0.97) and at powers of two (0.90 to 0.99)."""
     return 0 if row_configs.refuses(p) or p.get("residual") is not None or row_configs.power_of_two(p) else 2
 
 

@@ -99,7 +99,7 @@ ROWS, COLUMNS = ("x", "residual", "y", "s"), ("weight", "bias")
 
 
 def _width(p: Problem) -> int:
-    """Elements of one access: what divides the rows, their distance and every address, of 16 bytes."""
+    """Elements of one access, at most 16 bytes: a divisor of the row, the row stride and every address."""
     found = [m for n in ROWS if (m := p.get(n)) is not None]
     width = 16 // p["x"].itemsize
     steps = [p["x"].shape[1]] + [m.strides[0] for m in found if m.shape[0] > 1]
@@ -130,7 +130,7 @@ def _config(p: Problem, vectors: int) -> Config:
 
 
 def choose(p: Problem) -> Config:
-    """Four accesses a thread under way at once."""
+    """Four accesses in flight a thread."""
     return _config(p, 4)
 
 

@@ -22,7 +22,7 @@ def _taken(x, residual, r, k, ROWS, COLUMNS, RESIDUAL, TMA):
 
 
 def _scale(squares, x, eps):
-    """1 / sqrt(mean + eps), with a step of Newton's: all of a row hangs on it. Of 0 and infinity the step would make NaN."""
+    """1 / sqrt(mean + eps), with one Newton step. For 0 and infinity the step would give NaN."""
     v = squares / ct.astype(x.shape[1], ct.float32) + eps
     near = ct.rsqrt(v)
     found = near + 0.5 * near * (1.0 - v * near * near)
@@ -49,7 +49,7 @@ def once(
     x, residual, weight, bias, y, s, eps, ROWS: ct.Constant[int], COLUMNS: ct.Constant[int], RESIDUAL: ct.Constant[bool], WEIGHT: ct.Constant[bool],
     BIAS: ct.Constant[bool], TMA: ct.Constant[bool],
 ):  # fmt: skip
-    """Whole rows at once, ROWS of them a block."""
+    """Whole rows, ROWS of them a block."""
     _rows(x, residual, weight, bias, y, s, eps, ct.bid(0), ROWS, COLUMNS, RESIDUAL, WEIGHT, BIAS, TMA)
 
 
@@ -57,7 +57,7 @@ def tile(
     x, residual, weight, bias, y, s, eps, ROWS: ct.Constant[int], COLUMNS: ct.Constant[int], RESIDUAL: ct.Constant[bool], WEIGHT: ct.Constant[bool],
     BIAS: ct.Constant[bool], TMA: ct.Constant[bool],
 ):  # fmt: skip
-    """Whole rows at once, ROWS of them at a time, from block to block."""
+    """Whole rows, ROWS at a time; a persistent block loops over them."""
     for r in range(ct.bid(0), ct.num_tiles(x, axis=0, shape=(ROWS, COLUMNS)), ct.num_blocks(0)):
         _rows(x, residual, weight, bias, y, s, eps, r, ROWS, COLUMNS, RESIDUAL, WEIGHT, BIAS, TMA)
 
@@ -84,15 +84,15 @@ def loop(
 
 @dataclass(frozen=True)
 class Config:
-    """`rows` × `columns` elements are held at a time by `warps` warps; `way`: "once", "tile" (a block goes on, `blocks` a multiprocessor) or "loop"."""
+    """`rows` × `columns` elements at a time by `warps` warps; `way`: "once", "tile" (persistent, `blocks` a multiprocessor) or "loop"."""
 
     way: str
     rows: int
     columns: int
     warps: int
-    blocks: int = 0  # "tile": a multiprocessor; else 0
+    blocks: int = 0  # "tile": resident blocks a multiprocessor; else 0
     tma: bool = False
-    occupancy: int = 0  # blocks a multiprocessor that the compiler is told to leave registers for; 0: it decides
+    occupancy: int = 0  # resident blocks a multiprocessor, for which the compiler limits the registers; 0: the compiler decides
 
 
 def _pow2(n: int) -> int:
@@ -111,14 +111,14 @@ def supports(p: Problem) -> str | None:
 
 
 def _copied(p: Problem) -> bool:
-    """Whether TMA brings the rows: they begin on 16 bytes."""
+    """Whether TMA loads the rows: they start on 16 bytes."""
     wide = 16 // p["x"].itemsize
     return all(m.align >= 16 and m.strides[0] % wide == 0 for n in ("x", "residual") if (m := p.get(n)) is not None)
 
 
 def choose(p: Problem) -> Config:
-    """Measured on an H200: what a multiprocessor has under way decides, so that blocks are held to 64 registers a thread where TMA brings the rows, with a
-    warp of its own."""
+    """Measured on an H200: bytes in flight a multiprocessor decide, so blocks are limited to 64 registers a thread if TMA loads the rows with a warp of its
+    own."""
     rows, columns = p["x"].shape
     wide = max(16, _pow2(columns))
     if wide > 16384:

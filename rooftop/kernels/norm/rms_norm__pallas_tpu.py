@@ -10,7 +10,7 @@ from rooftop.core.spec import Problem
 from rooftop.kernels._device.tpu import LANES, WORD, On, added, call, jnp, larger, lax, like, pieces, pl, pltpu, strips, tile, up
 from rooftop.kernels._device.tpu_numbers import RAISE, TINY, lowered, raised
 
-BLOCK = 1 << 20  # bytes of float32 that a block of rows holds at least, where there are so many
+BLOCK = 1 << 20  # bytes of float32 of a block of rows, at least, if there are so many
 
 
 def supports(p: Problem) -> str | None:
@@ -24,7 +24,7 @@ def choose(p: Problem) -> dict[str, int]:
 
 
 def vmem(p: Problem, c: Mapping[str, int]) -> int:
-    """Two blocks of each tensor of rows, since the next is copied while one is computed, and two rows of what every row shares."""
+    """VMEM: two blocks of each row tensor, since the next one is copied while one is computed, and two of the tensors that all rows share."""
     width = up(p["x"].shape[1], 128)
     blocks = sum(1 for n in ("x", "residual", "y", "s") if p.get(n) is not None)
     shared = sum(1 for n in ("weight", "bias") if p.get(n) is not None)
@@ -32,7 +32,7 @@ def vmem(p: Problem, c: Mapping[str, int]) -> int:
 
 
 def _kernel(*refs: Any, names: tuple[str, ...], step: int, eps: float) -> None:
-    """x, residual, y, s: [rows, columns]; weight, bias: [1, columns]. Twice over a strip: the squares, the result."""
+    """x, residual, y, s: [rows, columns]; weight, bias: [1, columns]. Two passes over a strip: the squares, the result."""
     ref = dict(zip(names, refs, strict=True))
     x, y, residual = ref["x"], ref["y"], ref.get("residual")
     s = x if residual is None else ref["s"]
@@ -58,7 +58,7 @@ def _kernel(*refs: Any, names: tuple[str, ...], step: int, eps: float) -> None:
         few = jnp.any(tiny)
 
         def out(at: Any, width: int, v: Any, up: Any) -> Any:
-            """`up`: how many times larger than they are v and the result are taken."""
+            """`up`: the factor by which v and the result are scaled."""
             made = v * scale
             made = made * ref["weight"][:, pl.ds(at, width)].astype(jnp.float32) if "weight" in ref else made
             return made + ref["bias"][:, pl.ds(at, width)].astype(jnp.float32) * up if "bias" in ref else made
@@ -87,14 +87,14 @@ def _kernel(*refs: Any, names: tuple[str, ...], step: int, eps: float) -> None:
 
 
 def _across(total: Any) -> Any:
-    """The sum of 128 lanes, [rows, 1]: halves added to halves, so that its error is that of seven additions."""
+    """The sum of 128 lanes, [rows, 1]: a tree of halves, with the error of seven additions."""
     for shift in (64, 32, 16, 8, 4, 2, 1):
         total = total + pltpu.roll(total, shift, 1)
     return total[:, :1]
 
 
 def _rsqrt(a: Any) -> Any:
-    """1 / sqrt(a) to the last bit or so: an estimate errs by several, and a step of Newton's mends it."""
+    """1 / sqrt(a) to about the last bit: the estimate is off by several, which one Newton step corrects."""
     r = lax.rsqrt(a)
     return jnp.where((a > 0) & (a < jnp.inf), r + 0.5 * r * (1.0 - (a * r) * r), r)
 

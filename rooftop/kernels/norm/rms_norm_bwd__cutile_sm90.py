@@ -13,11 +13,11 @@ from typing import Any
 from rooftop.core.spec import Launch, Meta, Problem, View
 from rooftop.kernels._device.cutile import ct
 
-MOST = 8192  # columns: rows and their sums are held in registers
+MOST = 8192  # columns: rows and their sums are in registers
 
 
 def _scale(squares, s, eps):
-    """1 / sqrt(mean + eps), with a step of Newton's. Of 0 and infinity the step would make NaN."""
+    """1 / sqrt(mean + eps), with one Newton step. For 0 and infinity the step would give NaN."""
     v = squares / ct.astype(s.shape[1], ct.float32) + eps
     near = ct.rsqrt(v)
     found = near + 0.5 * near * (1.0 - v * near * near)
@@ -38,7 +38,7 @@ def rows(
         v, d = _load(s, r, ROWS, COLUMNS), _load(dy, r, ROWS, COLUMNS)
         scale = _scale(ct.sum(v * v, axis=1, keepdims=True), s, eps)
         n = v * scale
-        if ROWS > 1:  # rows past the last, which are zeros: with an eps of 0 they would add NaN to the sums
+        if ROWS > 1:  # rows past the last are zeros: with an eps of 0 they would add NaN to the sums
             n = ct.where(r * ROWS + ct.arange(ROWS, dtype=ct.int32).reshape((ROWS, 1)) < s.shape[0], n, 0.0)
         g = d
         if WEIGHT:

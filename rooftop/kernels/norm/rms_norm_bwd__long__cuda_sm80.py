@@ -1,4 +1,4 @@
-"""Which rows rms_norm_bwd__long__cuda_sm80.cu takes, and how they are shared out among blocks: rooftop/kernels/_device/norm_long_bwd.py"""
+"""Which rows rms_norm_bwd__long__cuda_sm80.cu supports, and how they are divided among blocks: rooftop/kernels/_device/norm_long_bwd.py"""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def supports(p: Problem, head: Head) -> str | None:
 
 
 def prefers(p: Problem, head: Head) -> int:
-    """Measured on an H200: 2.5 times Triton at 1048576 columns; slower than clusters (0.6 to 0.9), which take rows of up to 512 KiB there."""
+    """Measured on an H200: 2.5 times as fast as Triton at 1048576 columns; slower than clusters (0.6 to 0.9), which support rows of up to 512 KiB there."""
     row = p["s"]
     clusters = p.device.arch >= 90 and row.shape[1] * row.itemsize <= 524288
     return 1 if not clusters and norm_bwd_configs.refuses(p) and not supports(p, head) else 0

@@ -39,12 +39,12 @@ chained = true
 #include "lanes.cuh"
 #include "rows.cuh"
 
-// Stands for "nothing yet" among maxima. With -inf there, threads that saw only -inf would make -inf - -inf = NaN in rows that have finite elements
-// too; with the lowest finite number such threads add exp(-inf) = 0, and a row of -inf alone ends as 0 / 0.
+// The identity of the maximum. With -inf, threads that have only -inf would give -inf - -inf = NaN, also in rows that have finite elements; with the lowest
+// finite number such threads add exp(-inf) = 0, and a row of only -inf ends as 0 / 0.
 constexpr float LOWEST = -3.402823466e38f;
 
-/// e^x for x <= 0. To one unit in the last place where the result is float32; in two instructions, with an error of a few units that grows with |x|,
-/// where it is rounded to 16 bits.
+/// e^x for x <= 0. To one unit in the last place if the result is float32; if it is rounded to 16 bits, in two instructions with an error of a few units that
+/// grows with |x|.
 template <typename T>
 __device__ float exponential(float x) {
     if (sizeof(T) == 4) return expf(x);
@@ -74,7 +74,7 @@ __device__ Pair fold(Pair p) {
     return {most, lanes_sum<LANES>(p.sum * exponential<T>(p.max - most))};
 }
 
-/// The pair of the elements that LANES lanes hold of a row. The maximum first, so that the sum takes one exponential an element.
+/// The pair (max, sum) of the elements of a row that LANES lanes hold. The maximum comes first, so that an element takes one exponential.
 template <typename T, int LANES, int VECTORS, bool ALIGNED>
 __device__ Pair pair_of_lanes(const Row<T, VECTORS, ALIGNED>& row) {
     float most = LOWEST;
@@ -89,7 +89,7 @@ __device__ Pair pair_of_lanes(const Row<T, VECTORS, ALIGNED>& row) {
 template <typename T, int VECTORS, bool ALIGNED>
 __device__ void write_softmax(const Row<T, VECTORS, ALIGNED>& row, const Pair& p, T* y) {
     using P = Pack<T>;
-    const float scale = __fdividef(1, p.sum);  // its error is taken off where it shows
+    const float scale = __fdividef(1, p.sum);  // its error is corrected where it matters
     const bool together = ALIGNED || aligned(y + row.head);
 #pragma unroll
     for (int i = 0; i < VECTORS; ++i) {
@@ -107,7 +107,7 @@ __device__ void write_softmax(const Row<T, VECTORS, ALIGNED>& row, const Pair& p
 template <typename T, int LANES, int VECTORS, int ROWS, int REGISTERS, bool ALIGNED>
 __global__ void __launch_bounds__(WARP_KERNEL_THREADS, REGISTER_FILE / WARP_KERNEL_THREADS / REGISTERS)
     softmax_warp(int R, int C, const T* __restrict__ x, long long xs, T* __restrict__ y, long long ys) {
-    constexpr int TEAMS = 32 / LANES;  // rows that a warp takes side by side
+    constexpr int TEAMS = 32 / LANES;  // rows that a warp processes at the same time
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const long long first = (static_cast<long long>(blockIdx.x) * (WARP_KERNEL_THREADS / 32) + warp) * (TEAMS * ROWS) + lane / LANES;
     const auto number = [&](int k) { return first + k * TEAMS; };

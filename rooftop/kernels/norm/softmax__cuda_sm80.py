@@ -16,7 +16,7 @@ def supports(p: Problem, head: Head) -> str | None:
 
 
 def prefers(p: Problem, head: Head) -> int:
-    """Measured on an H200: 1.0 to 1.7 times what ran before, but at powers of two, which Triton's tile does not pad (0.94 to 1.02)."""
+    """Measured on an H200: 1.0 to 1.7 times as fast as the kernel chosen before, except at powers of two, which Triton's tile does not pad (0.94 to 1.02)."""
     return 0 if row_configs.refuses(p) or row_configs.power_of_two(p) else 2
 
 

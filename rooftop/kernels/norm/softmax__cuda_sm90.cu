@@ -68,12 +68,12 @@ shared  = "16 * ceil(C * bytes(x) / (16 * cluster))"
 
 namespace cg = cooperative_groups;
 
-// Stands for "nothing yet" among maxima. With -inf there, a warp that saw only -inf would make -inf - -inf = NaN in rows that
-// have finite elements too; with the lowest finite number such a warp adds exp(-inf) = 0, and a row of -inf alone ends as 0 / 0.
+// The identity of the maximum. With -inf, a warp that has only -inf would give -inf - -inf = NaN, also in rows that have finite elements; with the lowest
+// finite number such a warp adds exp(-inf) = 0, and a row of only -inf ends as 0 / 0.
 constexpr float LOWEST = -3.402823466e38f;
 
-/// e^x for x <= 0. To one unit in the last place where the result is float32; in two instructions, with an error of a few units that
-/// grows with |x|, where it is rounded to 16 bits.
+/// e^x for x <= 0. To one unit in the last place if the result is float32; if it is rounded to 16 bits, in two instructions with an error of a few units that
+/// grows with |x|.
 template <typename T>
 __device__ float exponential(float x) {
     if (sizeof(T) == 4) return expf(x);
@@ -89,13 +89,13 @@ __device__ float quotient(float e, float s, float scale) {
     return sizeof(T) == 4 ? fmaf(fmaf(-q, s, e), scale, q) : q;
 }
 
-// Aligned to 128 bytes: docs/persistent.md says why.
+// Aligned to 128 bytes: with a less aligned destination, asynchronous copies request each line two or three times from the L2 (docs/persistent.md).
 extern __shared__ __align__(128) uint4 held[];  // this block's packs; each thread reads only what it copied itself
 
 template <typename T, int THREADS, int CLUSTER, int BLOCKS>
 __global__ void __launch_bounds__(THREADS, BLOCKS) softmax(int C, const T* __restrict__ x, long long xs, T* __restrict__ y, long long ys) {
     constexpr int N = Word<T>::N, PACK = 16 / sizeof(T), WARPS = THREADS / 32, PAIRS = WARPS * CLUSTER;
-    __shared__ float2 pairs[PAIRS];  // (max, sum) of every warp of the cluster, in every block of it
+    __shared__ float2 pairs[PAIRS];  // (max, sum) of every warp of the cluster; every block has all of them
     const auto cluster = cg::this_cluster();
     const int tid = threadIdx.x, lane = tid % 32, warp = tid / 32;
     const int rank = CLUSTER == 1 ? 0 : blockIdx.x % CLUSTER;
@@ -109,7 +109,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS) softmax(int C, const T* __res
 #pragma unroll 8
     for (int k = tid; k < share.mine; k += THREADS) __pipeline_memcpy_async(held + k, from + k * PACK, 16);
     __pipeline_commit();
-    if (CLUSTER > 1) cluster.barrier_arrive();  // whoever has passed the matching wait knows that all blocks have started
+    if (CLUSTER > 1) cluster.barrier_arrive();  // after the matching wait all blocks are known to have started
     const float single = tid < share.singles ? static_cast<float>(x[share.single(tid)]) : -CUDART_INF_F;
     __pipeline_wait_prior(0);
 
@@ -172,7 +172,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS) softmax(int C, const T* __res
             for (int j = 0; j < N; ++j) f[j] = quotient<T>(exponential<T>(f[j] - m), s, scale);
             w[i] = Word<T>::narrow(f);
         }
-        if (together) {  // written once: first to leave the L2
+        if (together) {  // written once: evict-first in the L2
             __stcs(reinterpret_cast<uint4*>(to) + k, make_uint4(w[0], w[1], w[2], w[3]));
         } else {
 #pragma unroll

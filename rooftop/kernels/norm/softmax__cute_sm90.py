@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from rooftop.core.spec import Launch, Problem
 from rooftop.kernels._device.cute import cute, cutlass
 
-LOWEST = -3.4028234663852886e38  # "nothing yet" among maxima: -inf would give -inf - -inf = NaN
+LOWEST = -3.4028234663852886e38  # the identity of the maximum: -inf would give -inf - -inf = NaN
 LOG2E = 1.4426950408889634
 MOST, MOST_WARPS = 8, 16  # vectors a thread, warps: more of them have too few registers each
 
 
 @cute.jit
 def _exp(v, EXACT: cutlass.Constexpr):
-    """exp(v): for float32 as exactly as it shows, for 16 bits by the hardware's exp2."""
+    """exp(v): for float32 to its last digits, for 16 bits by the hardware's exp2."""
     return cute.exp(v) if cutlass.const_expr(EXACT) else cute.exp2(v * LOG2E, fastmath=True)
 
 
@@ -80,7 +80,7 @@ class Config:
 
 
 def _width(p: Problem) -> int:
-    """Elements of one access: what divides the rows, their distance and the address, of 16 bytes."""
+    """Elements of one access, at most 16 bytes: a divisor of the row, the row stride and the address."""
     x, y = p["x"], p["y"]
     width = 16 // x.itemsize
     steps = [x.shape[1]] + [m.strides[0] for m in (x, y) if m.shape[0] > 1]
@@ -115,7 +115,7 @@ def _config(p: Problem, vectors: int) -> Config:
 
 
 def choose(p: Problem) -> Config:
-    """Four accesses a thread under way at once."""
+    """Four accesses in flight a thread."""
     return _config(p, 4)
 
 

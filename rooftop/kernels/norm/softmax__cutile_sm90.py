@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from rooftop.core.spec import Launch, Problem, View
 from rooftop.kernels._device.cutile import ct
 
-LOWEST = -3.4028234663852886e38  # "nothing yet" among maxima: -inf would give -inf - -inf = NaN
+LOWEST = -3.4028234663852886e38  # the identity of the maximum: -inf would give -inf - -inf = NaN
 LOG2E = 1.4426950408889634
 
 
 def _exp(v, EXACT):
-    """exp(v): for float32 as exactly as it shows, for 16 bits by the hardware's exp2."""
+    """exp(v): for float32 to its last digits, for 16 bits by the hardware's exp2."""
     if EXACT:
         return ct.exp(v)
     return ct.exp2(v * LOG2E)
@@ -28,7 +28,7 @@ def _quotient(e, s, EXACT):
 
 
 def _load(x, r, k, ROWS, COLUMNS, PADDED, TMA):
-    """Elements as float32. TMA fills what lies outside with zeros alone, so that rows that end within a tile are read without it."""
+    """Elements as float32. TMA can only fill with zeros, so rows that end within a tile are loaded without it."""
     if PADDED:
         return ct.load(x, (r, k), (ROWS, COLUMNS), padding_mode=ct.PaddingMode.NEG_INF, allow_tma=False).astype(ct.float32)
     return ct.load(x, (r, k), (ROWS, COLUMNS), allow_tma=TMA).astype(ct.float32)
@@ -43,18 +43,18 @@ def _rows(x, y, r, ROWS, COLUMNS, EXACT, PADDED, TMA):
 
 
 def once(x, y, ROWS: ct.Constant[int], COLUMNS: ct.Constant[int], EXACT: ct.Constant[bool], PADDED: ct.Constant[bool], TMA: ct.Constant[bool]):
-    """Whole rows at once, ROWS of them a block."""
+    """Whole rows, ROWS of them a block."""
     _rows(x, y, ct.bid(0), ROWS, COLUMNS, EXACT, PADDED, TMA)
 
 
 def tile(x, y, ROWS: ct.Constant[int], COLUMNS: ct.Constant[int], EXACT: ct.Constant[bool], PADDED: ct.Constant[bool], TMA: ct.Constant[bool]):
-    """Whole rows at once, ROWS of them at a time, from block to block."""
+    """Whole rows, ROWS at a time; a persistent block loops over them."""
     for r in range(ct.bid(0), ct.num_tiles(x, axis=0, shape=(ROWS, COLUMNS)), ct.num_blocks(0)):
         _rows(x, y, r, ROWS, COLUMNS, EXACT, PADDED, TMA)
 
 
 def loop(x, y, COLUMNS: ct.Constant[int], EXACT: ct.Constant[bool], PADDED: ct.Constant[bool], TMA: ct.Constant[bool]):
-    """One row, COLUMNS at a time, twice. Each position of the tile keeps a maximum and a sum of its own until the end."""
+    """One row, COLUMNS at a time, twice. Each position of the tile keeps its own maximum and sum until the end (online softmax)."""
     r = ct.bid(0)
     rounds = ct.num_tiles(x, axis=1, shape=(1, COLUMNS))
     m = ct.full((1, COLUMNS), LOWEST, ct.float32)
@@ -74,15 +74,15 @@ def loop(x, y, COLUMNS: ct.Constant[int], EXACT: ct.Constant[bool], PADDED: ct.C
 
 @dataclass(frozen=True)
 class Config:
-    """`rows` × `columns` elements are held at a time by `warps` warps; `way`: "once", "tile" (a block goes on, `blocks` a multiprocessor) or "loop"."""
+    """`rows` × `columns` elements at a time by `warps` warps; `way`: "once", "tile" (persistent, `blocks` a multiprocessor) or "loop"."""
 
     way: str
     rows: int
     columns: int
     warps: int
-    blocks: int = 0  # "tile": a multiprocessor; else 0
+    blocks: int = 0  # "tile": resident blocks a multiprocessor; else 0
     tma: bool = False
-    occupancy: int = 0  # blocks a multiprocessor that the compiler is told to leave registers for; 0: it decides
+    occupancy: int = 0  # resident blocks a multiprocessor, for which the compiler limits the registers; 0: the compiler decides
 
 
 def _pow2(n: int) -> int:
@@ -105,15 +105,15 @@ def supports(p: Problem) -> str | None:
 
 
 def _copied(p: Problem) -> bool:
-    """Whether TMA brings the rows: they begin on 16 bytes and end with the tile."""
+    """Whether TMA loads the rows: they start on 16 bytes and end with the tile."""
     x = p["x"]
     wide = 16 // x.itemsize
     return x.align >= 16 and x.strides[0] % wide == 0 and x.shape[1] == _pow2(x.shape[1])
 
 
 def choose(p: Problem) -> Config:
-    """Measured on an H200: what a multiprocessor has under way decides, so that blocks are held to 64 registers a thread where TMA brings the rows, with a
-    warp of its own."""
+    """Measured on an H200: bytes in flight a multiprocessor decide, so blocks are limited to 64 registers a thread if TMA loads the rows with a warp of its
+    own."""
     rows, columns, _ = p["x"].shape
     wide = max(16, _pow2(columns))
     if wide > 16384:

@@ -21,12 +21,12 @@ lag     = 1
 #include "row_group.cuh"
 #include "row_ring.cuh"
 
-// Stands for "nothing yet" among maxima. With -inf there, threads that saw only -inf would make -inf - -inf = NaN in rows that have finite elements
-// too; with the lowest finite number such threads add exp(-inf) = 0, and a row of -inf alone ends as 0 / 0.
+// The identity of the maximum. With -inf, threads that have only -inf would give -inf - -inf = NaN, also in rows that have finite elements; with the lowest
+// finite number such threads add exp(-inf) = 0, and a row of only -inf ends as 0 / 0.
 constexpr float LOWEST = -3.402823466e38f;
 
-/// e^x for x <= 0. To one unit in the last place where the result is float32; in two instructions, with an error of a few units that grows with |x|,
-/// where it is rounded to 16 bits.
+/// e^x for x <= 0. To one unit in the last place if the result is float32; if it is rounded to 16 bits, in two instructions with an error of a few units that
+/// grows with |x|.
 template <typename T>
 __device__ float exponential(float x) {
     if (sizeof(T) == 4) return expf(x);
@@ -35,7 +35,7 @@ __device__ float exponential(float x) {
     return y;
 }
 
-/// e / s, given scale = 1 / s. One step of Newton's takes off the error of `scale`; 16-bit results do not show it.
+/// e / s, given scale = 1 / s. A Newton step corrects the rounding error of `scale`, which matters for float32 results only.
 template <typename T>
 __device__ float quotient(float e, float s, float scale) {
     const float q = e * scale;
@@ -53,7 +53,7 @@ __device__ inline float largest_of_lanes(float most) {
     return most;
 }
 
-/// `count` pairs as one, in all lanes of a warp.
+/// Combines `count` pairs, in all lanes of a warp.
 template <typename T, typename Pairs>
 __device__ Pair whole_of(int count, const Pairs& pairs) {
     const int lane = threadIdx.x % 32;
@@ -69,7 +69,7 @@ __global__ void __launch_bounds__(512, 1)
     softmax_long(int R, int C, const T* __restrict__ x, long long xs, T* __restrict__ y, long long ys, int period, int blocks, unsigned long long* all_mail) {
     using Slice = Ring<T, VECTORS, STAGES, 1, 0, ALIGNED>;
     constexpr int N = Slice::N;
-    __shared__ Pair parts[2][16];                  // of the warps, of this row and the next
+    __shared__ Pair parts[2][16];  // of the warps, for this row and the next
     __shared__ float inbox[2][2][GROUP_MOST];      // of the blocks: maxima, sums
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, warps = blockDim.x / 32, rank = blockIdx.x % blocks;
     const Walk walk(R, period, blockIdx.x / blocks, gridDim.x / blocks, 0, 1);
@@ -79,7 +79,7 @@ __global__ void __launch_bounds__(512, 1)
     const T* const tensors[1] = {x};
     slice.begin(walk, tensors, &xs);
     for (int k = 0; k < walk.count + LAG; ++k) {
-        const int back = k - LAG;  // the row that is finished in this round
+        const int back = k - LAG;  // the row that is finished in this iteration
         if (back >= 0) slice.fetch(back + STAGES - 1 < walk.count);
         const unsigned long long looked = back >= 0 ? mail.look(back) : 0;
         if (k < walk.count) {

@@ -1,4 +1,4 @@
-"""Which rows softmax__long__cuda_sm80.cu takes, and how they are shared out among blocks: rooftop/kernels/_device/row_groups.py"""
+"""Which rows softmax__long__cuda_sm80.cu supports, and how they are divided among blocks: rooftop/kernels/_device/row_groups.py"""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ def supports(p: Problem, head: Head) -> str | None:
 
 
 def prefers(p: Problem, head: Head) -> int:
-    """Measured on an H200: 1.5 times Triton at 1048576 columns; slower than clusters (0.5 to 0.9), which take rows of up to 1800000 bytes there."""
+    """Measured on an H200: 1.5 times as fast as Triton at 1048576 columns; slower than clusters (0.5 to 0.9), which support rows of up to 1800000 bytes
+    there."""
     row = p["x"].shape[1] * p["x"].itemsize
     return 1 if row > (1800000 if p.device.arch >= 90 else row_configs.ROW_BYTES) and not supports(p, head) else 0
 

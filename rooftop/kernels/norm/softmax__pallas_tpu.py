@@ -12,7 +12,7 @@ from typing import Any
 from rooftop.core.spec import Problem
 from rooftop.kernels._device.tpu import LANES, WORD, On, added, call, jnp, larger, like, pieces, pl, strips, tile, up
 
-BLOCK = 2 << 20  # bytes of float32 that a block of rows holds at least, where there are so many: enough for a copy to run at the speed of HBM
+BLOCK = 2 << 20  # bytes of float32 of a block of rows, at least, if there are so many: enough for a copy at the speed of HBM
 
 
 def supports(p: Problem) -> str | None:
@@ -29,14 +29,14 @@ def choose(p: Problem) -> dict[str, int]:
 
 
 def vmem(p: Problem, c: Mapping[str, int]) -> int:
-    """Two blocks of x and of y, since the next is copied while one is computed; of columns along the sublanes two more in float32."""
+    """VMEM: two blocks of x and of y, since the next one is copied while one is computed; for columns along the sublanes two more in float32."""
     _, columns, inner = p["x"].shape
     held = up(c["rows"], 16) * up(columns, 128) if inner == 1 else up(columns, 16) * up(c["lanes"], 128)
     return 4 * held * p["x"].itemsize + (8 * held if inner > 1 else 0)
 
 
 def _rows(x: Any, y: Any, *, step: int) -> None:
-    """x, y: [rows, columns]. Three times over a strip: the largest, the sum, the result."""
+    """x, y: [rows, columns]. Three passes over a strip: the maximum, the sum, the result."""
     columns = x.shape[1]
 
     def strip(start: Any, n: int) -> None:

@@ -27,12 +27,12 @@ chained = true
 #include "packs.cuh"
 
 constexpr int THREADS = 256;
-// Stands for "nothing yet" among maxima: with -inf there, a row of -inf alone would make -inf - -inf = NaN too early.
+// The identity of the maximum: with -inf, a lane that has only -inf would give -inf - -inf = NaN, also in rows that have finite elements.
 constexpr float LOWEST = -3.402823466e38f;
-extern __shared__ __align__(128) uint4 stretch[];  // `rows` rows; the results take the place of the elements
+extern __shared__ __align__(128) uint4 stretch[];  // `rows` rows; the results overwrite the elements
 
-/// e^x for x <= 0. To one unit in the last place where the result is float32; in two instructions, with an error of a few units that grows with |x|,
-/// where it is rounded to 16 bits.
+/// e^x for x <= 0. To one unit in the last place if the result is float32; if it is rounded to 16 bits, in two instructions with an error of a few units that
+/// grows with |x|.
 template <typename T>
 __device__ float exponential(float x) {
     if (sizeof(T) == 4) return expf(x);
@@ -41,7 +41,7 @@ __device__ float exponential(float x) {
     return y;
 }
 
-/// R rows of C elements, `rows` a block: a number of rows that fills whole vectors. A lane holds EACH elements of a row, LANES apart.
+/// R rows of C elements, `rows` a block: a whole number of vectors. A lane holds EACH elements of a row, LANES apart.
 template <typename T, int LANES, int EACH>
 __global__ void __launch_bounds__(THREADS, 4) softmax_staged(int R, int C, int rows, const T* __restrict__ x, T* __restrict__ y) {
     constexpr int N = 16 / sizeof(T), TEAMS = THREADS / LANES;
@@ -54,11 +54,11 @@ __global__ void __launch_bounds__(THREADS, 4) softmax_staged(int R, int C, int r
     wait_for_before();
     for (int k = tid; k < vectors; k += THREADS) __pipeline_memcpy_async(stretch + k, x + k * N, 16);
     __pipeline_commit();
-    for (int k = vectors * N + tid; k < elements; k += THREADS) held[k] = x[k];  // of the last block
+    for (int k = vectors * N + tid; k < elements; k += THREADS) held[k] = x[k];  // the rest of the last block, element by element
     __pipeline_wait_prior(0);
     __syncthreads();
 
-    for (int k = 0; k < count; k += TEAMS) {  // all lanes of a warp: their shuffles
+    for (int k = 0; k < count; k += TEAMS) {  // all lanes of a warp take part in the shuffles
         const int row = k + tid / LANES, length = row < count ? C : 0;
         T* const r = held + row * C;
         float v[EACH], most = LOWEST, sum = 0;
@@ -77,7 +77,7 @@ __global__ void __launch_bounds__(THREADS, 4) softmax_staged(int R, int C, int r
         for (int i = 0; i < EACH; ++i) {
             const int column = lane + i * LANES;
             if (column >= length) break;
-            const float q = v[i] * scale;  // one step of Newton's takes off the error of `scale`; 16-bit results do not show it
+            const float q = v[i] * scale;  // a Newton step corrects the rounding error of `scale`, which matters for float32 results only
             r[column] = T(sizeof(T) == 4 ? fmaf(fmaf(-q, sum, v[i]), scale, q) : q);
         }
     }

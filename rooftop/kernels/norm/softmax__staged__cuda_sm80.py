@@ -1,4 +1,4 @@
-"""Which rows softmax__staged__cuda_sm80.cu takes, and how they are shared out: rooftop/kernels/_device/staged_rows.py"""
+"""Which rows softmax__staged__cuda_sm80.cu supports, and how they are divided among blocks: rooftop/kernels/_device/staged_rows.py"""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def supports(p: Problem, head: Head) -> str | None:
 
 
 def prefers(p: Problem, head: Head) -> int:
-    """Checked, not timed yet on any card: not taken of itself."""
+    """Checked, but not timed yet on any card: not chosen by default."""
     return -1
 
 

@@ -16,22 +16,22 @@ from triton.language.extra.cuda import gdc_wait, libdevice
 from rooftop.core.spec import Launch, Meta, Problem
 from rooftop.kernels._device.launching import chained
 
-# Stands for "nothing yet" among maxima. -inf there would give -inf - -inf = NaN where only a part of a row is -inf; with the
-# lowest finite number such a part adds exp(-inf) = 0, and a row of -inf alone ends as 0 / 0 = NaN, as it should.
+# The identity of the maximum. -inf would give -inf - -inf = NaN where only a part of a row is -inf; with the lowest finite number such a part adds exp(-inf)
+# = 0, and a row of only -inf ends as 0 / 0 = NaN, which is the contract.
 LOWEST = tl.constexpr(-3.4028234663852886e38)
 INF = tl.constexpr(float("inf"))
 
 
 @triton.jit
 def _exp(v, dtype: tl.constexpr):  # type: ignore[no-untyped-def]
-    """exp(v) as exactly as the result's dtype can show. tl.exp is the hardware's exp2 of v·log2(e): on an H100 its error is three times that of
-    libdevice's (1.3e-7 against 4.0e-8, root of the mean square over [-8, 0]) and not free of bias over a narrow range, which a sum keeps."""
+    """exp(v) as accurate as the result's dtype can show. tl.exp is the hardware's exp2 of v·log2(e): on an H100 its error is three times that of libdevice's
+    (1.3e-7 against 4.0e-8, root mean square over [-8, 0]) and biased over a narrow range, which a sum keeps."""
     return libdevice.exp(v) if dtype == tl.float32 else tl.exp(v)
 
 
 @triton.jit
 def _quotient(e, s, scale, dtype: tl.constexpr):  # type: ignore[no-untyped-def]
-    """e / s, given scale = 1 / s. One step of Newton's takes off the error of `scale`; 16-bit results do not show it."""
+    """e / s, given scale = 1 / s. A Newton step corrects the rounding error of `scale`, which matters for float32 results only."""
     q = e * scale
     if dtype == tl.float32:
         q = tl.fma(tl.fma(-q, s, e), scale, q)
@@ -40,7 +40,7 @@ def _quotient(e, s, scale, dtype: tl.constexpr):  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _tile(x, y, C, L, blocks, xo, xc, xl, yo, yc, yl, COLUMNS: tl.constexpr, LANES: tl.constexpr, CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]
-    """The whole of LANES lanes at once. Strides of outer, column and lane for x and y, in elements."""
+    """LANES whole lanes at once. Strides of outer, column and lane for x and y, in elements."""
     if CHAINED:
         gdc_wait()
     outer = (tl.program_id(0) // blocks).to(tl.int64)
@@ -56,7 +56,7 @@ def _tile(x, y, C, L, blocks, xo, xc, xl, yo, yc, yl, COLUMNS: tl.constexpr, LAN
 
 @triton.jit
 def _loop(x, y, C, L, blocks, rounds, xo, xc, xl, yo, yc, yl, COLUMNS: tl.constexpr, LANES: tl.constexpr, CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]
-    """LANES lanes, COLUMNS columns at a time, in `rounds` rounds, twice."""
+    """LANES lanes, COLUMNS columns at a time, in `rounds` iterations, twice."""
     if CHAINED:
         gdc_wait()
     outer = (tl.program_id(0) // blocks).to(tl.int64)
@@ -99,13 +99,13 @@ def _pow2(n: int) -> int:
 
 
 def _lanes(p: Problem) -> int:
-    """Softmaxes that lie side by side."""
+    """The number of contiguous softmaxes."""
     rows, _, inner = p["x"].shape
     return rows if inner == 1 else inner
 
 
 def _grid(p: Problem, lanes: int) -> tuple[int, int]:
-    """Programs in all, and programs that share one outer index."""
+    """Programs in all, and programs with the same outer index."""
     rows, _, inner = p["x"].shape
     blocks = -(-_lanes(p) // lanes)
     return (blocks if inner == 1 else rows * blocks), blocks
@@ -125,7 +125,7 @@ def supports(p: Problem) -> str | None:
 
 
 def _wide_access(p: Problem) -> bool:
-    """Whether Triton can prove 16-byte accesses right: of addresses, strides and extents it knows only whether 16 divides them."""
+    """Whether Triton can prove that 16-byte accesses are aligned: it only knows whether addresses, strides and extents are divisible by 16."""
 
     def wide(m: Meta) -> bool:
         neighbours = m.shape[1] if m.shape[2] == 1 else m.shape[2]
@@ -135,8 +135,8 @@ def _wide_access(p: Problem) -> bool:
 
 
 def choose(p: Problem) -> Config:
-    """Measured on an H100. Rows: tiles of 4096 elements or one row, 16 elements a thread; 32 where accesses are narrow, so that more of them
-    are under way. Inner positions: at least a 32-byte sector side by side."""
+    """Measured on an H100. Rows: tiles of 4096 elements or one row, 16 elements a thread; 32 if accesses are narrow, so that more of them are in flight.
+    Inner positions: at least a 32-byte sector wide."""
     _, columns, inner = p["x"].shape
     wide = _pow2(columns)
     if inner == 1:
@@ -147,7 +147,7 @@ def choose(p: Problem) -> Config:
         while lanes > 1 and _grid(p, lanes)[0] < 4 * p.device.sms:
             lanes //= 2
         return Config(wide, lanes, max(1, min(16 if each == 512 else 32, wide * lanes // each)), False)
-    limit = (32768 if p.device.arch >= 90 else 16384) if _wide_access(p) else 8192  # the compilers spill beyond
+    limit = (32768 if p.device.arch >= 90 else 16384) if _wide_access(p) else 8192  # larger tiles spill
     for lanes in (16, 32 // p["x"].itemsize):
         lanes = min(_pow2(inner), lanes)
         if wide * lanes <= limit:
@@ -176,7 +176,7 @@ def launches(p: Problem, config: Config) -> list[Launch]:
     programs, blocks = _grid(p, config.lanes)
 
     def strides(of: tuple[int, ...]) -> tuple[int, int, int]:
-        """Of outer, column and lane: with one inner position the rows are the lanes."""
+        """Strides of outer, column and lane: with one inner position the rows are the lanes."""
         return (0, of[1], of[0]) if inner == 1 else (of[0], of[1], of[2])
 
     (xo, xc, xl), (yo, yc, yl) = strides(x.strides), strides(y.strides)

@@ -35,7 +35,7 @@ chained = true
 #include "lanes.cuh"
 #include "rows.cuh"
 
-/// What a thread holds of a row of y and of dy. The vectors lie on 16-byte boundaries of y.
+/// A thread's elements of a row of y and of dy. The vectors start on 16-byte boundaries of y.
 template <typename T, int VECTORS, bool ALIGNED>
 struct Rows {
     using P = Pack<T>;
@@ -66,7 +66,7 @@ struct Rows {
         }
         return y.has_single() ? sum + y.single * dy_single : sum;
     }
-    /// y (dy - sum) -> dx.
+    /// dx = y (dy - sum).
     __device__ void write(float sum, T* dx) const {
         const bool together = ALIGNED || aligned(dx + y.head);
         float a[P::N], b[P::N];
@@ -82,11 +82,11 @@ struct Rows {
     }
 };
 
-/// Short rows: LANES lanes a row, ROWS rows each, all of them in flight before the first is used. No barrier, no shared memory.
+/// Short rows: LANES lanes a row, ROWS rows each, whose loads are all issued before the first is used. No barrier, no shared memory.
 template <typename T, int LANES, int VECTORS, int ROWS, int REGISTERS, bool ALIGNED>
 __global__ void __launch_bounds__(WARP_KERNEL_THREADS, REGISTER_FILE / WARP_KERNEL_THREADS / REGISTERS)
     softmax_bwd_warp(int R, int C, const T* __restrict__ dy, long long gs, const T* __restrict__ y, long long ys, T* __restrict__ dx, long long xs) {
-    constexpr int TEAMS = 32 / LANES;  // rows that a warp takes side by side
+    constexpr int TEAMS = 32 / LANES;  // rows that a warp processes at the same time
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const long long first = (static_cast<long long>(blockIdx.x) * (WARP_KERNEL_THREADS / 32) + warp) * (TEAMS * ROWS) + lane / LANES;
     const auto number = [&](int k) { return first + k * TEAMS; };
@@ -100,7 +100,7 @@ __global__ void __launch_bounds__(WARP_KERNEL_THREADS, REGISTER_FILE / WARP_KERN
     for (int k = 0; k < ROWS; ++k) rows[k].write(lanes_sum<LANES>(rows[k].products()), dx + number(k) * xs);
 }
 
-/// Longer rows: a row a block, of as many threads as the row asks for.
+/// Longer rows: one block a row, with as many threads as the row needs.
 template <typename T, int VECTORS, int REGISTERS, bool ALIGNED>
 __global__ void __launch_bounds__(1024, REGISTER_FILE / 1024 / REGISTERS)
     softmax_bwd_block(int R, int C, const T* __restrict__ dy, long long gs, const T* __restrict__ y, long long ys, T* __restrict__ dx, long long xs) {

@@ -1,4 +1,4 @@
-"""Which rows softmax_bwd__cuda_sm80.cu takes, and how they are shared out among threads: rooftop/kernels/_device/row_configs.py"""
+"""Which rows softmax_bwd__cuda_sm80.cu supports, and how they are divided among threads: rooftop/kernels/_device/row_configs.py"""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rooftop.kernels._device import row_configs
 
 
 def _rows(p: Problem) -> row_configs.Rows:
-    """y and dy are held; singles where one of the three is not whole vectors on 16 bytes."""
+    """y and dy are in registers; single elements if one of the three tensors is not whole vectors on 16 bytes."""
     y = p["y"]
     of_vector = 16 // y.itemsize
     whole = y.shape[1] % of_vector == 0 and all(
@@ -20,7 +20,7 @@ def _rows(p: Problem) -> row_configs.Rows:
 
 
 def _with(p: Problem, config: dict[str, int]) -> dict[str, Any]:
-    """Two tensors are held, and `aligned_rows`: all rows are whole vectors on 16 bytes, so there are no singles."""
+    """Two tensors are in registers; `aligned_rows`: all rows are whole vectors on 16 bytes, so there are no single elements."""
     return {**config, "registers": 64, "aligned_rows": _rows(p).least == 1}
 
 
@@ -30,8 +30,8 @@ def supports(p: Problem, head: Head) -> str | None:
 
 
 def prefers(p: Problem, head: Head) -> int:
-    """Measured on an H200: 1.08 to 1.15 times what ran before where Triton pads a row to a power of two, or rows are off 16 bytes; short rows 0.96 to 0.98,
-    powers of two 0.90."""
+    """Measured on an H200: 1.08 to 1.15 times as fast as the kernel chosen before if Triton pads a row to a power of two, or rows are unaligned; short rows
+    0.96 to 0.98, powers of two 0.90."""
     columns = p["y"].shape[1]
     short = columns * p["y"].itemsize <= 4096 and _rows(p).least == 1
     return 0 if supports(p, head) or columns & (columns - 1) == 0 or short else 2

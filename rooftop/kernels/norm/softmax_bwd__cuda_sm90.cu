@@ -63,14 +63,14 @@ shared  = "32 * ceil(C * bytes(y) / (16 * cluster))"
 
 namespace cg = cooperative_groups;
 
-// Aligned to 128 bytes: docs/persistent.md says why.
+// Aligned to 128 bytes: with a less aligned destination, asynchronous copies request each line two or three times from the L2 (docs/persistent.md).
 extern __shared__ __align__(128) uint4 held[];  // this block's packs of y, then those of dy; each thread reads only what it copied itself
 
 template <typename T, int THREADS, int CLUSTER, int BLOCKS>
 __global__ void __launch_bounds__(THREADS, BLOCKS)
 softmax_bwd(int C, const T* __restrict__ dy, long long gs, const T* __restrict__ y, long long ys, T* __restrict__ dx, long long xs) {
     constexpr int N = Word<T>::N, PACK = 16 / sizeof(T), WARPS = THREADS / 32, PARTS = WARPS * CLUSTER;
-    __shared__ float parts[PARTS];  // of every warp of the cluster, in every block of it
+    __shared__ float parts[PARTS];  // of every warp of the cluster; every block has all of them
     const auto cluster = cg::this_cluster();
     const int tid = threadIdx.x, lane = tid % 32, warp = tid / 32;
     const int rank = CLUSTER == 1 ? 0 : blockIdx.x % CLUSTER;
@@ -96,7 +96,7 @@ softmax_bwd(int C, const T* __restrict__ dy, long long gs, const T* __restrict__
         }
     }
     __pipeline_commit();
-    if (CLUSTER > 1) cluster.barrier_arrive();  // whoever has passed the matching wait knows that all blocks have started
+    if (CLUSTER > 1) cluster.barrier_arrive();  // after the matching wait all blocks are known to have started
     const bool has_single = tid < share.singles;
     const float single_y = has_single ? static_cast<float>(y[share.single(tid)]) : 0;
     const float single_dy = has_single ? static_cast<float>(dy[share.single(tid)]) : 0;
@@ -145,7 +145,7 @@ softmax_bwd(int C, const T* __restrict__ dy, long long gs, const T* __restrict__
             for (int j = 0; j < N; ++j) a[j] *= b[j] - s;
             v[i] = Word<T>::narrow(a);
         }
-        if (together) {  // written once: first to leave the L2
+        if (together) {  // written once: evict-first in the L2
             __stcs(reinterpret_cast<uint4*>(to) + k, make_uint4(v[0], v[1], v[2], v[3]));
         } else {
 #pragma unroll

@@ -38,7 +38,7 @@ __global__ void __launch_bounds__(512, 1)
     const long long strides[2] = {ys, gs};
     slice.begin(walk, tensors, strides);
     for (int k = 0; k < walk.count + LAG; ++k) {
-        const int back = k - LAG;  // the row that is finished in this round
+        const int back = k - LAG;  // the row that is finished in this iteration
         if (back >= 0) slice.fetch(back + STAGES - 1 < walk.count);
         const unsigned long long looked = back >= 0 ? mail.look(back) : 0;
         float a[N], b[N];

@@ -18,7 +18,7 @@ from rooftop.kernels._device.launching import chained
 
 @triton.jit
 def _sum(v, dtype: tl.constexpr):  # type: ignore[no-untyped-def]
-    """The sum over the columns. Its terms cancel, and all of dx hangs on it: where the result is float32 it is taken in float64."""
+    """The sum over the columns. Its terms cancel, and all of dx depends on it: for float32 results it is computed in float64."""
     if dtype == tl.float32:
         v = v.to(tl.float64)
     return tl.sum(v, 0, keep_dims=True).to(tl.float32)
@@ -26,7 +26,7 @@ def _sum(v, dtype: tl.constexpr):  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _tile(dy, y, dx, C, L, blocks, go, gc, gl, yo, yc, yl, xo, xc, xl, COLUMNS: tl.constexpr, LANES: tl.constexpr, CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]
-    """The whole of LANES lanes at once. Strides of outer, column and lane for dy, y and dx, in elements."""
+    """LANES whole lanes at once. Strides of outer, column and lane for dy, y and dx, in elements."""
     if CHAINED:
         gdc_wait()
     outer = (tl.program_id(0) // blocks).to(tl.int64)
@@ -41,7 +41,7 @@ def _tile(dy, y, dx, C, L, blocks, go, gc, gl, yo, yc, yl, xo, xc, xl, COLUMNS: 
 
 @triton.jit
 def _loop(dy, y, dx, C, L, blocks, rounds, go, gc, gl, yo, yc, yl, xo, xc, xl, COLUMNS: tl.constexpr, LANES: tl.constexpr, CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]
-    """LANES lanes, COLUMNS columns at a time, in `rounds` rounds, twice."""
+    """LANES lanes, COLUMNS columns at a time, in `rounds` iterations, twice."""
     if CHAINED:
         gdc_wait()
     outer = (tl.program_id(0) // blocks).to(tl.int64)
@@ -83,13 +83,13 @@ def _pow2(n: int) -> int:
 
 
 def _lanes(p: Problem) -> int:
-    """Rows that lie side by side."""
+    """The number of contiguous rows."""
     rows, _, inner = p["y"].shape
     return rows if inner == 1 else inner
 
 
 def _grid(p: Problem, lanes: int) -> tuple[int, int]:
-    """Programs in all, and programs that share one outer index."""
+    """Programs in all, and programs with the same outer index."""
     rows, _, inner = p["y"].shape
     blocks = -(-_lanes(p) // lanes)
     return (blocks if inner == 1 else rows * blocks), blocks
@@ -109,7 +109,7 @@ def supports(p: Problem) -> str | None:
 
 
 def _wide_access(p: Problem) -> bool:
-    """Whether Triton can prove 16-byte accesses right: of addresses, strides and extents it knows only whether 16 divides them."""
+    """Whether Triton can prove that 16-byte accesses are aligned: it only knows whether addresses, strides and extents are divisible by 16."""
 
     def wide(m: Meta) -> bool:
         neighbours = m.shape[1] if m.shape[2] == 1 else m.shape[2]
@@ -119,8 +119,8 @@ def _wide_access(p: Problem) -> bool:
 
 
 def choose(p: Problem) -> Config:
-    """Measured on an H100. Rows: tiles of 4096 elements or one row, 16 elements a thread; 32 where accesses are narrow, so that more of them
-    are under way. Inner positions: a 32-byte sector or two side by side."""
+    """Measured on an H100. Rows: tiles of 4096 elements or one row, 16 elements a thread; 32 if accesses are narrow, so that more of them are in flight.
+    Inner positions: one or two 32-byte sectors wide."""
     _, columns, inner = p["y"].shape
     wide = _pow2(columns)
     if inner == 1:

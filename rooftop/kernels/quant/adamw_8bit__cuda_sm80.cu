@@ -21,7 +21,7 @@ chained = true
 #include "chain.cuh"
 #include "quantised_rows.cuh"
 
-/// The new value of a state as codes of e4m3, and its scale, from 8 neighbours a lane of a warp.
+/// Encodes the new value of a state as codes of e4m3 and their scale; 8 neighbours a lane of a warp.
 template <int ROUND, bool WHOLE>
 __device__ inline void write_state(const Held<float, 8>& v, long long at, int left, unsigned char* codes, float* scale, int seed) {
     using By = DividedBy<E4M3, SCALE_F32, ROUND>;
@@ -30,7 +30,7 @@ __device__ inline void write_state(const Held<float, 8>& v, long long at, int le
     for (int i = 0; i < 8; ++i) largest.over_size(v.w[i]);
     unsigned most = __reduce_max_sync(~0u, largest.w);
     const bool unclean = most >= INFINITE_BITS;
-    if (unclean) {  // once more, without infinities and NaN
+    if (unclean) {  // again, without infinities and NaN
         most = 0;
 #pragma unroll
         for (int i = 0; i < 8; ++i) {

@@ -14,7 +14,7 @@ pieces = 4
 #include "quantised.cuh"
 #include "quantised_held.cuh"
 
-/// What a row's codes are read with.
+/// The scale and zero point of a row's codes.
 template <int F, int S>
 struct OfRow {
     float s;
@@ -33,7 +33,7 @@ dequantize_flat(long long N, int L, const unsigned char* __restrict__ codes, con
     wait_for_before();
     const long long total = N * L, base = static_cast<long long>(blockIdx.x) * SPAN;
     const long long first_row = total < 1ll << 32 ? static_cast<unsigned>(base) / static_cast<unsigned>(L) : base / L;
-    const unsigned into = static_cast<unsigned>(base - first_row * L);  // of the block's first element in its row
+    const unsigned into = static_cast<unsigned>(base - first_row * L);  // index of the block's first element in its row
     unsigned in[PIECES][(V + 3) / 4];
 #pragma unroll
     for (int p = 0; p < PIECES; ++p) {
@@ -46,7 +46,7 @@ dequantize_flat(long long N, int L, const unsigned char* __restrict__ codes, con
         const unsigned local = (p * 256 + threadIdx.x) * V, down = (into + local) / static_cast<unsigned>(L);
         const long long at = base + local, row = first_row + down;
         if (at >= total) continue;
-        const int until = static_cast<int>(L - (into + local - down * L));  // elements of this row from here on
+        const int until = static_cast<int>(L - (into + local - down * L));  // elements left in this row
         const OfRow<F, S> here(row, scale, zero, over), next(until < V && row + 1 < N ? row + 1 : row, scale, zero, over);
         const Drawn<V, true> random(seed, static_cast<unsigned long long>(at));
         float f[V];

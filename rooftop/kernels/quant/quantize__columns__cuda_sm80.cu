@@ -17,7 +17,7 @@ blocks  = 8
 #include "chain.cuh"
 #include "quantised_strips.cuh"
 
-/// CLUSTER blocks one below the other, each `share` rows of a group of `rows`. BLOCKS: of a multiprocessor at least.
+/// CLUSTER blocks along the rows, each with `share` rows of a group of `rows`. BLOCKS: resident a multiprocessor, at least.
 template <typename T, int F, int S, int ROUND, bool SYMMETRIC, int V, int PACKS, int THREADS, int CLUSTER, int BLOCKS>
 __global__ void __launch_bounds__(THREADS, BLOCKS)
 quantize_columns(int R, int C, long long xa, long long xs, const T* __restrict__ x, int rows, int share, int down, int across, const float* __restrict__ over,
@@ -27,7 +27,7 @@ quantize_columns(int R, int C, long long xa, long long xs, const T* __restrict__
     using Mine = Strip<T, V, PACKS, THREADS>;
     constexpr int PER = Held<T, V>::PER, ABREAST = Mine::ABREAST, WIDE = Mine::WIDE, SIDES = SYMMETRIC ? 1 : 2;
     __shared__ unsigned maxima[SIDES * Mine::FOLDED * ABREAST], of_blocks[SIDES * CLUSTER * ABREAST];
-    __shared__ float2 of_columns[V][PACKS];  // of what a column is divided by, the divisor and its reciprocal
+    __shared__ float2 of_columns[V][PACKS];  // the divisor of each column and its reciprocal
     __shared__ float lifts[V][PACKS];
     __shared__ int offsets[SYMMETRIC ? 1 : V][PACKS];
     const Mine strip;
@@ -44,14 +44,14 @@ quantize_columns(int R, int C, long long xa, long long xs, const T* __restrict__
 
     bool careful = false;
 #pragma unroll 1
-    for (int again = 0; again < 2; ++again) {  // once more, without infinities and NaN, where there are some
+    for (int again = 0; again < 2; ++again) {  // a second pass without infinities and NaN, if there are any
         strip.template maxima<SYMMETRIC>(maxima, count, again);
         __syncthreads();
 #if __CUDA_ARCH__ >= 900
         if (CLUSTER > 1 && again == 0) cooperative_groups::this_cluster().barrier_wait();
 #endif
 #pragma unroll 1
-        for (int t = threadIdx.x; t < SIDES * ABREAST; t += THREADS) {  // a word of columns a thread, over the rows and over the cluster
+        for (int t = threadIdx.x; t < SIDES * ABREAST; t += THREADS) {  // one word of columns a thread, reduced over the rows and over the cluster
             Most<T> m;
             const unsigned* from = maxima + t / ABREAST * (Mine::FOLDED * ABREAST) + t % ABREAST;
 #pragma unroll
@@ -71,7 +71,7 @@ quantize_columns(int R, int C, long long xa, long long xs, const T* __restrict__
             __syncthreads();
         bool found = false, alarm = false;
 #pragma unroll 1
-        for (int t = threadIdx.x; t < WIDE; t += THREADS) {  // a column a thread
+        for (int t = threadIdx.x; t < WIDE; t += THREADS) {  // one column a thread
             unsigned side[2] = {0, 0};
 #pragma unroll
             for (int k = 0; k < SIDES; ++k) {
@@ -104,7 +104,7 @@ quantize_columns(int R, int C, long long xa, long long xs, const T* __restrict__
         careful = __syncthreads_or(alarm);
         if (!found) break;
 #if __CUDA_ARCH__ >= 900
-        if (CLUSTER > 1) cooperative_groups::this_cluster().sync();  // all have read what the second round writes over
+        if (CLUSTER > 1) cooperative_groups::this_cluster().sync();  // all blocks have read what the second pass overwrites
 #endif
     }
 

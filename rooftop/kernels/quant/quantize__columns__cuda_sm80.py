@@ -9,8 +9,8 @@ from rooftop.core.spec import Launch, Problem
 from rooftop.kernels._device.quantised import arguments, names, packs, rounding, text
 from rooftop.ops._quantized import groups
 
-LINE = 128  # bytes of a row that a block reads at least: a line of memory
-SHORT, LONG, TALL = 16 << 10, 68 << 10, 96 << 10  # bytes of a strip: of a group of few rows; of which three fit a multiprocessor; at most
+LINE = 128  # bytes of a row that a block reads, at least: a cache line
+SHORT, LONG, TALL = 16 << 10, 68 << 10, 96 << 10  # bytes of a strip: for a group of few rows; so that three fit a multiprocessor; at most
 
 
 def _shape(p: Problem) -> dict[str, Any] | str:

@@ -30,7 +30,7 @@ quantize_flat(long long N, int L, const T* __restrict__ x, const float* __restri
         if (at >= end) continue;
         if (at + V <= total) held[p].load(x + at);
         else held[p].load(x + at, static_cast<int>(total - at));
-        if (at < first || at + V > end) {  // what belongs to other rows
+        if (at < first || at + V > end) {  // part of the pack belongs to other rows
 #pragma unroll
             for (int i = 0; i < WORDS; ++i) {
                 const long long low = at + i * PER, high = low + PER - 1;
@@ -40,7 +40,7 @@ quantize_flat(long long N, int L, const T* __restrict__ x, const float* __restri
         }
     }
 
-    Most<T> above, below;  // symmetric: the largest size is above
+    Most<T> above, below;  // symmetric: `above` is the largest magnitude
 #pragma unroll
     for (int p = 0; p < PIECES; ++p) {
 #pragma unroll
@@ -53,7 +53,7 @@ quantize_flat(long long N, int L, const T* __restrict__ x, const float* __restri
     unsigned most = over_lanes<LANES, THREADS>(above.all(), shared);
     unsigned least = SYMMETRIC ? 0 : over_lanes<LANES, THREADS>(below.all(), shared);
     const bool unclean = most >= INFINITE_BITS || least >= INFINITE_BITS;
-    if (unclean) {  // once more, without infinities and NaN
+    if (unclean) {  // again, without infinities and NaN
         most = least = 0;
 #pragma unroll
         for (int p = 0; p < PIECES; ++p) {

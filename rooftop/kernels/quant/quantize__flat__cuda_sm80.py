@@ -21,7 +21,7 @@ def _shape(p: Problem) -> dict[str, Any] | str:
     fitting = [f for f in found[:2] if f[1] <= 512] or [f for f in found[2:] if f[1] <= 1024]
     if not fitting:
         return "a row must fit the registers of one block"
-    threads = min(fitting, key=lambda f: f[0] * f[1])[1]  # what leaves the fewest threads without a piece
+    threads = min(fitting, key=lambda f: f[0] * f[1])[1]  # the choice that leaves the fewest threads without a piece
     return {"threads": threads, "pieces": max(1, -(-count // threads))}
 
 

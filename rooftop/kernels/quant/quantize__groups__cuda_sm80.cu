@@ -15,7 +15,7 @@ threads = 256
 #include "chain.cuh"
 #include "quantised_groups.cuh"
 
-/// One pack a lane, of any numbers and scales. `there`: whether it is one; groups are whole.
+/// One pack a lane, for any numbers and scales. `there`: whether the pack exists; groups are complete.
 template <typename T, int F, int S, int ROUND, bool SYMMETRIC, int V, int P>
 __device__ void any_pack(bool there, long long pack, const T* x, const float* over, unsigned char* codes, typename ScaleType<S>::Stored* scale, unsigned char* zero,
                          int seed) {
@@ -26,7 +26,7 @@ __device__ void any_pack(bool there, long long pack, const T* x, const float* ov
     unsigned most = 0, least = 0;
     bool unclean = false;
 #pragma unroll 1
-    for (int again = 0; again < 2; ++again) {  // once more, without infinities and NaN, where there are some
+    for (int again = 0; again < 2; ++again) {  // a second pass without infinities and NaN, if there are any
         Held<T, V> seen = held;
         if (again) seen.drop_unclean();
         Most<T> above, below;

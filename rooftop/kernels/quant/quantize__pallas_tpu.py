@@ -15,7 +15,7 @@ from rooftop.kernels._device.tpu_numbers import RAISE, TINY, quotient, raised
 from rooftop.kernels._device.tpu_random import halves
 
 FIGURES = ("int8 rows stochastic 16384x8192 bf16",)  # compiled for figures
-BLOCK = 1 << 20  # bytes of float32 that a block of rows holds at least, where there are so many
+BLOCK = 1 << 20  # bytes of float32 of a block of rows, at least, if there are so many
 LEAST, LARGEST = 2.0**-126, 3.4028234663852886e38  # of a scale
 BOUND = 512.0  # beyond every code
 
@@ -45,12 +45,12 @@ def vmem(p: Problem, c: Mapping[str, int]) -> int:
 
 
 def _kernel(seed: Any, x: Any, codes: Any, scale: Any, *, rounding: str) -> None:
-    """x, codes: [rows, columns]; scale: [rows, 1]. Twice over a strip: the largest, the codes."""
+    """x, codes: [rows, columns]; scale: [rows, 1]. Two passes over a strip: the maximum, the codes."""
     rows, columns = x.shape
     first = pl.program_id(0) * rows
 
     def rounded(v: Any, start: Any, at: Any) -> Any:
-        """Codes of values that are divided by their scale, of which the first stands at [start, at] of the block."""
+        """Codes of values divided by their scale; the first value is at [start, at] of the block."""
         v = jnp.clip(jnp.where(v == v, v, 0.0), -BOUND, BOUND)
         if rounding == "stochastic":
             row = lax.broadcasted_iota(jnp.int32, v.shape, 0) + (first + start)
@@ -98,7 +98,7 @@ def _kernel(seed: Any, x: Any, codes: Any, scale: Any, *, rounding: str) -> None
 
 
 def _sizes(v: Any) -> Any:
-    """NaN and infinity have no say."""
+    """Replaces NaN and infinities by zeros: they do not influence a scale."""
     return jnp.where(jnp.abs(v) < jnp.inf, jnp.abs(v), 0.0)
 
 
@@ -115,5 +115,5 @@ def run(given: Mapping[str, Any], p: Problem, c: Mapping[str, int], on: On) -> d
 
 
 def finish(outputs: Mapping[str, Any], p: Problem) -> dict[str, Any]:
-    """Codes as bytes, which is what the contract calls them."""
+    """Codes as bytes, the dtype of the contract."""
     return {"codes": outputs["codes"].view("uint8"), "scale": outputs["scale"][:, 0]}

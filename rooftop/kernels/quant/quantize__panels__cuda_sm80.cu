@@ -17,8 +17,8 @@ blocks  = 6
 #include "chain.cuh"
 #include "quantised_strips.cuh"
 
-/// A panel: PACKS packs of V columns of one group of `rows` rows; an item of it: STEPS * THREADS / PACKS of them, `items` a panel. An item of the second kind comes
-/// `lag` panels after those of the first, all of which have a lower ticket: so they have started, and no block waits forever.
+/// A panel is PACKS packs of V columns of one group of `rows` rows, in `items` items of STEPS * THREADS / PACKS rows. An item of the second pass comes `lag`
+/// panels after those of the first pass, all of which have a lower ticket: they have started, so no block waits forever.
 template <typename T, int F, int S, int ROUND, bool SYMMETRIC, int V, int PACKS, int STEPS, int THREADS, int BLOCKS>
 __global__ void __launch_bounds__(THREADS, BLOCKS)
 quantize_panels(int R, int C, long long xa, long long xs, const T* __restrict__ x, int rows, int down, int tiles, int panels, int items, int lag,
@@ -51,7 +51,7 @@ quantize_panels(int R, int C, long long xa, long long xs, const T* __restrict__ 
     const Mine strip;
     const int c = tile * WIDE + strip.pack * V;
     const int last = min(R, (group + 1) * rows), r0 = group * rows + item * (STEPS * Mine::HIGH) + strip.row;
-    const long long columns = (static_cast<long long>(a) * down + group) * C + tile * WIDE;  // of the panel's first, among the scales
+    const long long columns = (static_cast<long long>(a) * down + group) * C + tile * WIDE;  // index among the scales of the panel's first column
     x += a * xa + c;
     Held<T, V> held[STEPS];
 #pragma unroll
@@ -65,7 +65,7 @@ quantize_panels(int R, int C, long long xa, long long xs, const T* __restrict__ 
 
     if (!second) {
 #pragma unroll 1
-        for (int again = 0; again < 2; ++again) {  // once more, without infinities and NaN, where there are some
+        for (int again = 0; again < 2; ++again) {  // a second pass without infinities and NaN, if there are any
             Most<T> above[WORDS], below[WORDS];
 #pragma unroll
             for (int k = 0; k < STEPS; ++k) {
@@ -110,7 +110,7 @@ quantize_panels(int R, int C, long long xa, long long xs, const T* __restrict__ 
     __syncthreads();
     const bool dirty = __ldcg(unclean + panel) != 0;
     bool alarm = false;
-    for (int t = threadIdx.x; t < WIDE; t += THREADS) {  // a column a thread
+    for (int t = threadIdx.x; t < WIDE; t += THREADS) {  // one column a thread
         if (tile * WIDE + t >= C) continue;
         const float up = __uint_as_float(__ldcg(largest + columns + t)), lower = SYMMETRIC ? 0.f : __uint_as_float(__ldcg(lowest + columns + t));
         typename ScaleType<S>::Stored stored;

@@ -9,7 +9,7 @@ from rooftop.core.spec import Launch, Meta, Problem
 from rooftop.kernels._device.quantised import arguments, names, packs, rounding, text
 from rooftop.ops._quantized import groups
 
-UNDER_WAY = 10 << 20  # bytes of x between an item's two readings: more than the blocks of a card hold at once
+UNDER_WAY = 10 << 20  # bytes of x between the two passes over an item: more than the resident blocks of a card hold
 
 
 def _shape(p: Problem) -> dict[str, Any] | str:
@@ -49,7 +49,7 @@ def choose(p: Problem, head: Any) -> dict[str, Any]:
 
 
 def _counts(p: Problem, config: Any) -> tuple[int, int, int, int]:
-    """Groups down, panels beside each other, panels and items of each."""
+    """Groups along the rows, panels along the columns, panels in all and items of each."""
     outer, tall, wide = p["x"].shape
     rows = int(p.option("rows"))
     down, tiles = groups(tall, rows), groups(wide, config["packs"] * config["vec"])

@@ -18,7 +18,7 @@ cluster = 1
 #include "chain.cuh"
 #include "quantised_codes.cuh"
 
-/// CLUSTER > 1: so many blocks share a segment, each PIECES * LANES packs of it.
+/// CLUSTER > 1: so many blocks share a segment, PIECES * LANES packs each.
 template <typename T, int F, int S, int ROUND, bool SYMMETRIC, int V, int LANES, int PIECES, int UNITS, int THREADS, bool WHOLE, int CLUSTER>
 __global__ void __launch_bounds__(THREADS)
 quantize_segments(long long N, int L, const T* __restrict__ x, long long xs, const float* __restrict__ over, unsigned char* __restrict__ codes,
@@ -52,7 +52,7 @@ quantize_segments(long long N, int L, const T* __restrict__ x, long long xs, con
 #pragma unroll
     for (int u = 0; u < UNITS; ++u) {
         const long long unit = first + u * PER_BLOCK;
-        Most<T> above, below;  // symmetric: the largest size is above
+        Most<T> above, below;  // symmetric: `above` is the largest magnitude
 #pragma unroll
         for (int p = 0; p < PIECES; ++p) {
 #pragma unroll
@@ -64,7 +64,7 @@ quantize_segments(long long N, int L, const T* __restrict__ x, long long xs, con
         unsigned most = over_lanes<LANES, THREADS, CLUSTER>(above.all(), shared, of_blocks);
         unsigned least = SYMMETRIC ? 0 : over_lanes<LANES, THREADS, CLUSTER>(below.all(), shared, of_blocks, 1);
         const bool unclean = most >= INFINITE_BITS || least >= INFINITE_BITS;  // the same in all lanes of the segment
-        if (LANES > 32 ? unclean : __any_sync(~0u, unclean)) {                 // once more, without infinities and NaN
+        if (LANES > 32 ? unclean : __any_sync(~0u, unclean)) {  // again, without infinities and NaN
             most = least = 0;
 #pragma unroll
             for (int p = 0; p < PIECES; ++p) {
@@ -88,7 +88,7 @@ quantize_segments(long long N, int L, const T* __restrict__ x, long long xs, con
         if constexpr (SYMMETRIC) s = scale_and_value<F, S>(up, over, stored);
         else stored = store_scale<S>(__fadd_rn(__fdiv_rn(up, X::STEPS), __fdiv_rn(down, X::STEPS))), s = effective<S>(stored, over);
         DividedBy<F, S, ROUND> divided(s, fmaxf(up, down), unclean);
-        // A scale of e4m3 is off by a sixteenth at most, unless it is the largest: quotients stay below 7, which rounds to the largest code by itself.
+        // A scale in e4m3 is off by at most a sixteenth, unless it is the largest: quotients stay below 7, which rounds to the largest code without a clamp.
         constexpr bool WITHIN = F == E2M1 && S == SCALE_E4M3 && ROUND == NEAREST;
         if constexpr (WITHIN) divided.careful |= stored == 0x7e;
         if constexpr (!SYMMETRIC) offset = zero_point<F>(down, s);

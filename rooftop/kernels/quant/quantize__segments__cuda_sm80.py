@@ -15,20 +15,20 @@ def _shape(p: Problem) -> dict[str, Any] | None:
     length = p["x"].shape[1]
     vec, whole = packs(p, "x", length, p["x"].strides[0])
     if whole and element(p).bits == 4 and length == 16:
-        vec = 16  # a group a thread
+        vec = 16  # one group a thread
     words = vec * p["x"].itemsize // 4
     count = max(1, -(-length // vec))
     found = {"vec": vec, "units": 1, "threads": 256, "whole": whole, "cluster": 1}
     if count * words <= 512:  # lanes of one warp: 16 words a thread, over which the cost of a scale is spread, in steps of 32 bytes at least
         lanes = min(32, 1 << (max(1, -(-count * words // 16)) - 1).bit_length())
         lanes = min(32, max(lanes, min(count, 2)))
-        if whole and p["x"].itemsize == 4:  # a warp then reads 512 bytes side by side, and writes whole lines of codes
+        if whole and p["x"].itemsize == 4:  # a warp then reads 512 contiguous bytes, and writes whole lines of codes
             lanes = min(32, count)
         lanes = 1 << (lanes - 1).bit_length()
         pieces = -(-count // lanes)
         return {**found, "lanes": lanes, "pieces": pieces, "units": 4 if lanes == 32 and pieces * words <= 4 else 2 if pieces * words <= 8 else 1}
     few, all_ = min(4, REGISTERS // words), REGISTERS // words
-    shared = [(k, pieces, 512) for pieces in (few, all_) for k in (2, 4, 8)] if p.device.arch >= 90 else []  # three blocks of a multiprocessor before two
+    shared = [(k, pieces, 512) for pieces in (few, all_) for k in (2, 4, 8)] if p.device.arch >= 90 else []  # three resident blocks before two
     for cluster, pieces, most in ((1, few, 512), (1, all_, 512), *shared, (8 if shared else 1, all_, 1024)):
         threads = 32 * -(-count // (32 * pieces * cluster))
         if threads <= most:

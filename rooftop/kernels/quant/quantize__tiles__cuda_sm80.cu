@@ -16,8 +16,8 @@ cluster = 1
 #include "chain.cuh"
 #include "quantised_codes.cuh"
 
-/// PACKS packs of V columns by STEPS * THREADS / PACKS rows a block, CLUSTER blocks one below the other. COLUMNS: each column is a group by itself; else all is one
-/// (and CLUSTER 1).
+/// A block has PACKS packs of V columns by STEPS * THREADS / PACKS rows; CLUSTER blocks along the rows share groups. COLUMNS: each column is a group of its
+/// own; else the tile is one group (and CLUSTER is 1).
 template <typename T, int F, int S, int ROUND, bool SYMMETRIC, int V, int PACKS, int STEPS, int THREADS, bool COLUMNS, int CLUSTER>
 __global__ void __launch_bounds__(THREADS)
 quantize_tiles(int R, int C, long long xa, long long xs, const T* __restrict__ x, int rows, int down, int across, const float* __restrict__ over,
@@ -50,7 +50,7 @@ quantize_tiles(int R, int C, long long xa, long long xs, const T* __restrict__ x
     bool unclean = false;
     unsigned most = 0, least = 0;  // of the block's one group, or of a thread's words of columns as T
 #pragma unroll 4
-    for (int again = 0; again < 2; ++again) {  // once more, without infinities and NaN, where there are some
+    for (int again = 0; again < 2; ++again) {  // a second pass without infinities and NaN, if there are any
         Most<T> above[COLUMNS ? WORDS : 1], below[COLUMNS ? WORDS : 1];
 #pragma unroll
         for (int k = 0; k < STEPS; ++k) {
@@ -70,7 +70,7 @@ quantize_tiles(int R, int C, long long xa, long long xs, const T* __restrict__ x
             unclean |= most >= INFINITE_BITS || least >= INFINITE_BITS;
             if (!unclean) break;
         } else {
-            // [side][row of packs][word of columns]; then a thread folds one word of columns, over the rows and over the cluster
+            // [side][row of packs][word of columns]; then a thread reduces one word of columns, over the rows and over the cluster
 #pragma unroll
             for (int i = 0; i < WORDS; ++i) {
                 const int at = threadIdx.x / PACKS * ABREAST + threadIdx.x % PACKS * WORDS + i;
@@ -131,7 +131,7 @@ quantize_tiles(int R, int C, long long xa, long long xs, const T* __restrict__ x
             if (!found) break;
             unclean = true;
 #if __CUDA_ARCH__ >= 900
-            if (CLUSTER > 1) cooperative_groups::this_cluster().sync();  // all have read what the second round writes over
+            if (CLUSTER > 1) cooperative_groups::this_cluster().sync();  // all blocks have read what the second pass overwrites
 #endif
         }
     }
@@ -161,7 +161,7 @@ quantize_tiles(int R, int C, long long xa, long long xs, const T* __restrict__ x
             if (!SYMMETRIC) zero[at] = static_cast<unsigned char>(offset[0]);
         }
     }
-    if constexpr (CLUSTER > 1) {  // found again, rather than kept in registers
+    if constexpr (CLUSTER > 1) {  // recomputed, not kept in registers
         int thread = threadIdx.x, of_grid = blockIdx.x / CLUSTER;
         asm volatile("" : "+r"(thread), "+r"(of_grid));
         const int up = of_grid / wide;
@@ -176,7 +176,7 @@ quantize_tiles(int R, int C, long long xa, long long xs, const T* __restrict__ x
         const int r = r0 + k * HIGH;
         if (r >= last) continue;
         const Drawn<V, true> random(seed, static_cast<unsigned long long>(top + r) * C + c);
-        int place = threadIdx.x % PACKS * V;  // where what is divided by is read again, rather than kept in registers
+        int place = threadIdx.x % PACKS * V;  // the divisors are read again, not kept in registers
         asm volatile("" : "+r"(place));
         const auto from_shared = [&](int i) -> const By& { return COLUMNS ? of_columns[place + i] : divided[0]; };
         const auto by = [&](int i) -> const By& { return CLUSTER > 1 ? of_columns[place + i] : divided[i % M]; };

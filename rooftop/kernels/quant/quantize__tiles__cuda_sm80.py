@@ -31,10 +31,10 @@ def _shape(p: Problem) -> dict[str, Any] | str:
     if not _power(count):
         return "columns of a block must be a power of two of packs"
     cluster = 1
-    if columns == 1 and rows * 16 > 512 * steps and p.device.arch >= 90:  # a tall column: 32 bytes of codes of each row, or more, and several blocks
+    if columns == 1 and rows * 16 > 512 * steps and p.device.arch >= 90:  # a tall column: at least 32 bytes of codes of each row, and several blocks
         count = max(4, 32 // vec)
         cluster = next((k for k in (2, 4, 8) if -(-rows * count // steps) <= k * 512), 8)
-    least = 64 if columns > 1 and rows * count >= 128 else 32  # a multiprocessor takes 32 blocks: of one warp they are half of what it can hold
+    least = 64 if columns > 1 and rows * count >= 128 else 32  # a multiprocessor holds 32 blocks: with one warp each they are half of its warps
     threads = max(least, count, 1 << max(0, -(-rows * count // (steps * cluster)) - 1).bit_length())
     if threads > 1024 or rows * count > threads * steps * cluster:
         return "a block must fit the registers of one block of threads, columns those of a cluster of eight"

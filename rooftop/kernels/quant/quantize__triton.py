@@ -17,8 +17,8 @@ from rooftop.kernels._device.launching import chained
 from rooftop.kernels._device.random_halves import random_halves
 
 LARGEST = tl.constexpr(3.4028234663852886e38)
-WHOLE = tl.constexpr(12582912.0)  # 1.5 * 2^23: added and taken off again, it leaves the nearest whole number
-WHOLE_64 = tl.constexpr(6755399441055744.0)  # 1.5 * 2^52: that of float64
+WHOLE = tl.constexpr(12582912.0)  # 1.5 * 2^23: added and subtracted again, it rounds to the nearest integer
+WHOLE_64 = tl.constexpr(6755399441055744.0)  # 1.5 * 2^52: the same for float64
 ROUNDINGS = ("nearest", "stochastic", "zero")
 ELEMENTS = 4096  # of x in a program, at least
 
@@ -32,13 +32,13 @@ def _quantize(x, codes, scale, N, L, xs, seed, ROWS: tl.constexpr, COLUMNS: tl.c
     inside = (row < N) & (column < L)
     v = tl.load(x + row * xs + column, inside, other=0.0).to(tl.float32)
     size = tl.abs(v)
-    most = tl.max(tl.where(size <= LARGEST, size, 0.0), 1, keep_dims=True)  # NaN and infinity have no say
+    most = tl.max(tl.where(size <= LARGEST, size, 0.0), 1, keep_dims=True)  # NaN and infinities do not influence a scale
     s = tl.maximum(tl.div_rn(most, tl.full(most.shape, 127.0, tl.float32)), 1.1754943508222875e-38)
     q = tl.where(v == v, tl.div_rn(v, tl.broadcast_to(s, v.shape)), 0.0)
     q = tl.minimum(tl.maximum(q, -512.0), 512.0)
     if ROUND == 1:
         random = random_halves(seed, row * L + column)
-        steps = ((q * 65536.0).to(tl.float64) + WHOLE_64) - WHOLE_64  # up to 2^25: float32 has no room for the trick
+        steps = ((q * 65536.0).to(tl.float64) + WHOLE_64) - WHOLE_64  # up to 2^25: too large for the trick in float32
         k = (steps.to(tl.int32) + random.to(tl.int32)) >> 16
     elif ROUND == 2:
         k = q.to(tl.int32)

@@ -20,7 +20,7 @@ __device__ inline void raise(unsigned* at, float v) {
     if (v > 0) atomicMax(at, __float_as_uint(v));
 }
 
-/// Rows [r0, r0 + TALL) of V columns a thread, each row group by itself. NARROW: a thread's V columns may lie in several groups.
+/// Rows [r0, r0 + TALL) of V columns a thread; each row is grouped separately. NARROW: a thread's V columns may be in several groups.
 template <typename T, bool SYMMETRIC, int V, int TALL, int THREADS, bool WHOLE, bool NARROW>
 __global__ void __launch_bounds__(THREADS)
 quantize_largest(int R, int C, long long xa, long long xs, const T* __restrict__ x, int rows, int columns, int down, int across, int tiles, unsigned* __restrict__ largest,
@@ -37,7 +37,7 @@ quantize_largest(int R, int C, long long xa, long long xs, const T* __restrict__
         const int group = r / rows, end = min(last, (group + 1) * rows);
         float most[M], least[M];
         const int from = r;
-        for (int again = 0; again < 2; ++again) {  // once more, without them, where there are infinities or NaN
+        for (int again = 0; again < 2; ++again) {  // a second pass without infinities and NaN, if there are any
             Most<T> above[MINE], below[MINE];
 #pragma unroll 8
             for (r = from; r < end; ++r) {
@@ -80,7 +80,7 @@ quantize_largest(int R, int C, long long xa, long long xs, const T* __restrict__
                 raise(largest + base + (c + i) / columns, most[i]);
                 if (!SYMMETRIC) raise(lowest + base + (c + i) / columns, least[i]);
             }
-        } else {  // one group a thread; where it is one for the whole warp, one lane raises it
+        } else {  // one group a thread; if the whole warp has one group, one lane does the atomic maximum
             const int mine = min(c, C - 1) / columns, warp_first = __shfl_sync(~0u, mine, 0), warp_last = __shfl_sync(~0u, mine, 31);
             if (warp_first == warp_last) {
                 const unsigned m = __reduce_max_sync(~0u, __float_as_uint(most[0])), l = SYMMETRIC ? 0 : __reduce_max_sync(~0u, __float_as_uint(least[0]));

@@ -10,7 +10,7 @@ from rooftop.ops._quantized import groups
 
 
 def _seen(p: Problem) -> tuple[Meta, int, int, int, int]:
-    """x as [A, R, C] and, where it came as segments, as one of them a row."""
+    """x as [A, R, C]; segments are one row each."""
     x = p["x"]
     if len(x.shape) == 2:
         x = Meta((1, *x.shape), x.dtype, (0, *x.strides), x.align)
@@ -30,7 +30,7 @@ def supports(p: Problem, head: Any) -> str | None:
 
 
 def prefers(p: Problem, head: Any) -> int:
-    """Columns whose share fills all registers of a multiprocessor: with quantize__tiles nothing would be read there while codes are written."""
+    """Columns whose share fills all registers of a multiprocessor: with quantize__tiles nothing would be loaded there while codes are stored."""
     x, _, columns, _, across = _seen(p)
     vec, _ = packs(p, "x", x.shape[2], x.strides[1])
     return int(columns == 1 and across > 1 and x.shape[1] * max(4, 32 // vec) * vec * x.itemsize > 8 * 512 * 128)

@@ -76,7 +76,7 @@ quantize_both(int R, int C, const T* __restrict__ x, long long xs, const float* 
         }
         unsigned most = over_lanes<OF, THREADS>(largest.all(), nullptr);
         const bool unclean = most >= INFINITE_BITS;
-        if (__any_sync(~0u, unclean)) {  // once more, without infinities and NaN
+        if (__any_sync(~0u, unclean)) {  // again, without infinities and NaN
             Most<T> again;
 #pragma unroll
             for (int p = 0; p < PIECES; ++p) {
@@ -104,7 +104,7 @@ quantize_both(int R, int C, const T* __restrict__ x, long long xs, const float* 
 
     dirty = __syncthreads_or(dirty);
 #pragma unroll 1
-    for (int t = threadIdx.x; t < WIDE * RUNS; t += THREADS) {  // a run of rows of a word of columns
+    for (int t = threadIdx.x; t < WIDE * RUNS; t += THREADS) {  // one run of rows of a word of columns a thread
         const int word = t % WIDE, run = t / WIDE;
         const unsigned char* const from = tile_memory + run * RUN * PITCH + word * 4;
 #pragma unroll
@@ -160,7 +160,7 @@ quantize_both(int R, int C, const T* __restrict__ x, long long xs, const float* 
         }
     }
     __syncthreads();
-    // the codes of the transpose leave as whole lines: of V rows a thread
+    // writes the codes of the transpose in whole lines: V rows a thread
     constexpr int PACKS = TILE / V;
 #pragma unroll 4
     for (int t = threadIdx.x; t < TILE * PACKS; t += THREADS) {

@@ -20,7 +20,7 @@ whole   = true
 #if __CUDA_ARCH__ >= 900
 constexpr bool BEFORE_90 = false;
 #else
-constexpr bool BEFORE_90 = true;  // 64 registers are too few there
+constexpr bool BEFORE_90 = true;  // 64 registers are too few before sm_90
 #endif
 
 template <typename T, int F, int S, int ROUND, int V, int PIECES, int LANES, int THREADS, int GROUP, bool WHOLE, typename W, bool RESIDUAL, bool WEIGHT>
@@ -75,7 +75,7 @@ rms_norm_quantize(long long N, int L, const T* __restrict__ x, long long xs, con
         }
 #pragma unroll
         for (int i = 0; i < V; ++i) squares += y[p][i] * y[p][i];
-        if constexpr (WEIGHT) {  // times the weight at once: what is left is the same for the whole row
+        if constexpr (WEIGHT) {  // multiply by the weight now: the remaining factor is the same for the whole row
             float w[V];
             load_shared_floats<WHOLE, W, V>(w, weight + at, L - at);
 #pragma unroll

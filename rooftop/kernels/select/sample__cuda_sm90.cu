@@ -17,13 +17,13 @@ python  = ["supports", "choose", "launches"]
 namespace cg = cooperative_groups;
 
 constexpr int THREADS = 512, WARPS = THREADS / 32, BINS = 1024, LIST = 1024, MOST = 8;  // MOST: blocks of a cluster
-constexpr unsigned FEW = 256;  // of a bin, at most, that are put in order as they are
-constexpr float FINE = BINS / 22.4f;                                                    // bins of 1; from exp(-22.2) on weights are 0
+constexpr unsigned FEW = 256;  // a bin with at most so many elements is sorted
+constexpr float FINE = BINS / 22.4f;  // bins for a factor of e; from exp(-22.2) on weights are 0
 
 struct Sampling {
     alignas(16) unsigned keys[LIST], indices[LIST];
-    unsigned counts[BINS], low[BINS], high[BINS];  // of this block's elements: how many, and 64 bits of their weights
-    Sum masses[BINS], totals[BINS];                // of the row's: weights and counts
+    unsigned counts[BINS], low[BINS], high[BINS];  // histograms of this block's elements: their number, and 64 bits of their weights
+    Sum masses[BINS], totals[BINS];  // histograms of the row: weights and counts
     Sum warps[WARPS], first[MOST], sums[MOST], found[3];
     unsigned listed, last[2];
 };
@@ -36,15 +36,15 @@ struct Four<2> { using Type = uint2; };
 template <typename T>
 struct Part {
     static constexpr unsigned N = 16 / sizeof(T);
-    const uint4* packs;  // in shared memory; what is no element of the row is masked
+    const uint4* packs;  // in shared memory; padding is masked
     unsigned count;
-    int begin;  // the row's index of the first element of the first pack
+    int begin;  // index in the row of the first element of the first pack
 
     __device__ unsigned key(const uint4& v, unsigned j) const { return to_key<T>(reinterpret_cast<const bits_of<T>*>(&v)[j], NAN_SMALLEST); }
     __device__ unsigned index(unsigned p, unsigned j) const { return static_cast<unsigned>(begin + static_cast<int>(p * N + j)); }
-    /// Of element j of the p-th four.
+    /// Element j of the p-th four.
     __device__ unsigned four(unsigned p, unsigned j) const { return static_cast<unsigned>(begin + static_cast<int>(4 * p + j)); }
-    /// `look(logit, key, index)` at each element that is not masked.
+    /// Calls `look(logit, key, index)` for each element that is not masked.
     template <typename Look>
     __device__ void each(Look look) const {
         using V = typename Four<sizeof(T)>::Type;
@@ -67,14 +67,14 @@ __device__ void clear(Sampling& s) {
     __syncthreads();
 }
 
-/// One more element in a bin.
+/// Adds an element to a bin.
 __device__ void add(Sampling& s, unsigned bin, Sum weight) {
     atomicAdd(&s.counts[bin], 1u);
     const unsigned w = static_cast<unsigned>(weight), old = atomicAdd(&s.low[bin], w), carry = static_cast<unsigned>(weight >> 32) + (old + w < old);
     if (carry) atomicAdd(&s.high[bin], carry);
 }
 
-/// The bins of all blocks summed up, in every block: each block takes a share of the bins.
+/// Adds the histograms of all blocks, in every block: each block adds a share of the bins.
 template <unsigned CLUSTER>
 __device__ void gather(Sampling& s, cg::cluster_group cluster) {
     constexpr unsigned blocks = CLUSTER;
@@ -93,7 +93,7 @@ __device__ void gather(Sampling& s, cg::cluster_group cluster) {
     cluster.sync();
 }
 
-/// The bin in which the sums of v come to `need`, 1 <= need <= the sum of all; `before`: the sum of the bins before it.
+/// The bin in which the cumulated sum of v reaches `need`, 1 <= need <= the total; `before`: the sum of the bins before it.
 __device__ unsigned crossing(const Sum* v, Sum need, Sum& before, Sampling& s) {
     constexpr int EACH = BINS / THREADS;
     Sum own[EACH], sum = 0, all;
@@ -127,13 +127,13 @@ __device__ Sum share_of(Sum whole, float top_p) {
     return share == 0 ? 1 : share < whole ? share : whole;
 }
 
-/// What the sum of the drawn and those before it goes past: the row's share of `whole`.
+/// The bound that the inclusive prefix sum of the drawn element exceeds: the row's random fraction of `whole`.
 __device__ Sum bar_of(int seed, unsigned row, Sum whole) {
     return __umul64hi(static_cast<Sum>(random_bits(seed, 2ll * row)) << 32 | random_bits(seed, 2ll * row + 1), whole);
 }
 
-/// Where the first in order, none of them after (key, index), come to `need` elements or, where need is 0, to top_p of their weights: digit by digit of
-/// 8 bits of the key, then of the index.
+/// The entry, not after (key, index), at which the cumulated number of elements reaches `need` or, if need is 0, their cumulated weight reaches top_p: digit
+/// by digit of 8 bits of the key, then of the index.
 template <unsigned CLUSTER, typename T>
 __device__ void bound(const Part<T>& part, const Weigh<T>& weigh, Sum need, float top_p, unsigned& key, unsigned& index, Sampling& s, cg::cluster_group cluster) {
     const unsigned after_key = key, after_index = index;
@@ -156,19 +156,19 @@ __device__ void bound(const Part<T>& part, const Weigh<T>& weigh, Sum need, floa
         need -= before_it;
         if (by_key) key |= (255 - digit) << shift;
         else index |= digit << shift;
-        if (need == measure[digit]) {  // all that have these digits belong to it
+        if (need == measure[digit]) {  // all elements with these digits are included
             index = by_key ? NOBODY : index | ((1u << shift) - 1);
             return;
         }
     }
 }
 
-/// The bin of an element that lies d = (logit - largest) / temperature, at most 0, from the largest.
+/// The bin of an element at distance d = (logit - largest) / temperature <= 0 from the largest.
 __device__ unsigned bin_of(float d) { return min(BINS - 1u, static_cast<unsigned>(-d * FINE)); }
-/// Its part of that bin, of BINS.
+/// The subdivision of that bin, one of BINS.
 __device__ unsigned part_of(float d, unsigned bin) { return min(BINS - 1u, static_cast<unsigned>(fmaxf(-d * FINE - static_cast<float>(bin), 0.0f) * BINS)); }
 
-/// The elements of bins `from` to `to`, or of one part of the bin `to`, to the list of the cluster's first block.
+/// Appends the elements of bins `from` to `to`, or of one subdivision of the bin `to`, to the list of the cluster's first block.
 template <typename T>
 __device__ void collect(const Part<T>& part, const Weigh<T>& weigh, unsigned from, unsigned to, unsigned one_part, Sampling& s, cg::cluster_group cluster) {
     unsigned* listed = cluster.map_shared_rank(&s.listed, 0);
@@ -255,7 +255,7 @@ __global__ void __launch_bounds__(THREADS, 2)
     }
     const unsigned limit = top_k > 0 ? min(static_cast<unsigned>(top_k), n) : n;
     const bool nucleus = top_p < 1.0f;
-    unsigned last_key = 0, last_index = NOBODY;  // the last in order that may be drawn
+    unsigned last_key = 0, last_index = NOBODY;  // the last entry in order that may be drawn
     if (limit < n || nucleus) {
         clear(s);
         part.each([&](float x, unsigned, unsigned) {
@@ -264,11 +264,11 @@ __global__ void __launch_bounds__(THREADS, 2)
             if (w != 0) add(s, bin_of(d), w);
         });
         gather<CLUSTER>(s, cluster);
-        const bool limited = sum_of(s.totals, s) > limit;  // what weighs nothing comes last
+        const bool limited = sum_of(s.totals, s) > limit;  // elements of weight 0 come last
         Sum earlier;
         if (limited) {
             const unsigned bin = crossing(s.totals, limit, earlier, s);
-            if (earlier + s.totals[bin] <= LIST) {  // the list has all that may be drawn
+            if (earlier + s.totals[bin] <= LIST) {  // the list has all elements that may be drawn
                 const unsigned listed = static_cast<unsigned>(earlier + s.totals[bin]);
                 collect(part, weigh, 0, bin, NOBODY, s, cluster);
                 if (rank != 0) return;
@@ -291,7 +291,7 @@ __global__ void __launch_bounds__(THREADS, 2)
                 __syncthreads();
 #pragma unroll
                 for (int j = 0; j < EACH; ++j) s.keys[threadIdx.x * EACH + j] = ~index[j], s.indices[threadIdx.x * EACH + j] = threadIdx.x * EACH + j;
-                sort_stretches<unsigned, 4, THREADS>(s.keys, s.indices, limit);  // by index now, and where the weight of each lies
+                sort_stretches<unsigned, 4, THREADS>(s.keys, s.indices, limit);  // sorted by index, with the position of each weight
                 sum = 0;
 #pragma unroll
                 for (int j = 0; j < EACH; ++j) {
@@ -314,7 +314,7 @@ __global__ void __launch_bounds__(THREADS, 2)
             const unsigned bin = crossing(s.masses, need, earlier, s);
             Sum there = s.totals[bin];
             unsigned one_part = NOBODY;
-            if (there > FEW) {  // the bin is divided once more
+            if (there > FEW) {  // subdivide the bin
                 clear(s);
                 part.each([&](float x, unsigned, unsigned) {
                     const float d = weigh.scaled(x);

@@ -10,7 +10,7 @@ from rooftop.core.spec import DTYPES, Launch, Problem
 from rooftop.kernels._device import drawing, held_selecting
 
 THREADS = 512  # as in the kernel
-STATIC = 40 * 1024  # bytes of shared memory beside the logits: lists, a histogram, sums, and what the driver keeps
+STATIC = 40 * 1024  # bytes of shared memory besides the logits: lists, a histogram, sums, and what the driver reserves
 
 
 def supports(p: Problem, head: Head) -> str | None:
@@ -29,7 +29,7 @@ def choose(p: Problem, head: Head) -> Mapping[str, Any]:
 def launches(p: Problem, config: Mapping[str, Any], head: Head) -> list[Launch]:
     x, cluster = p["logits"], int(config["cluster"])
     rows, n = x.shape
-    # a block a row is the faster where a list decides, and where all multiprocessors have a row if all of it is drawn from
+    # one block a row is faster if a list decides, or if every multiprocessor has a row and all elements can be drawn
     apart = (1 if rows * held_selecting.CLUSTER > 2 * p.device.sms else 0) | (2 if rows >= p.device.sms else 0)
     packs = held_selecting.packs(x, cluster)
     args: dict[str, tuple[Any, str]] = {

@@ -11,7 +11,7 @@ from rooftop.kernels._device import pivoting, selecting, sorting
 
 
 def _few(p: Problem) -> tuple[int, bool]:
-    """How many are selected, and whether they are in the mask or out of it. How many are out of a ragged row only the device knows."""
+    """How many elements are selected, and whether they are in the mask or out of it. For a ragged row only the device knows how many are out."""
     k, n = int(p.option("k")), p["x"].shape[1]
     return (n - k, False) if p.get("lengths") is None and n - k < k and n > selecting.WARP else (k, True)
 

@@ -40,10 +40,11 @@ constexpr unsigned INFINITE = 0x7f80;
 template <>
 constexpr unsigned INFINITE<__half> = 0x7c00;
 
-/// Two rows of a tile, a pair of columns each: the 36 ways by how often they keep each column, kinds and ways as they first come.
+/// Two rows of a tile, two kept columns each: the 36 combinations, ordered by how many elements of each column they keep; kinds and combinations in the order
+/// in which they first occur.
 struct Halves {
-    int count[19], first[19][6], second[19][6];  // ways of a kind; the pairs of its rows
-    int rest[19];                                // the kind that keeps what is left of two a column
+    int count[19], first[19][6], second[19][6];  // combinations of a kind; the column pairs of its rows
+    int rest[19];  // the kind that completes two a column
 };
 constexpr int LEFT[6] = {0, 0, 0, 1, 1, 2}, RIGHT[6] = {1, 2, 3, 2, 3, 3};
 constexpr int often(int a, int b) { return (1 << 4 * LEFT[a]) + (1 << 4 * RIGHT[a]) + (1 << 4 * LEFT[b]) + (1 << 4 * RIGHT[b]); }
@@ -75,7 +76,7 @@ constexpr unsigned kept_by(int row, int a, int b) {
     return found;
 }
 
-/// The pattern whose sizes add up to most. Low half: bit 4 r + c, whether element (r, c) is kept; high half: bit 4 c + r.
+/// The pattern with the largest sum of magnitudes. Low half: bit 4 r + c, whether element (r, c) is kept; high half: bit 4 c + r.
 template <typename T>
 __device__ inline unsigned optimal(const unsigned (&low)[4], const unsigned (&high)[4]) {
     constexpr Halves H = halves();
@@ -126,7 +127,7 @@ __device__ inline unsigned optimal(const unsigned (&low)[4], const unsigned (&hi
     return best;
 }
 
-/// if ((full & place) == 0) full |= some & place, some |= place: two instructions under a predicate, where the compiler takes four and a choice of each result.
+/// if ((full & place) == 0) full |= some & place, some |= place: two predicated instructions; the compiler takes four and a select for each result.
 __device__ inline void take(unsigned place, unsigned& some, unsigned& full) {
     asm("{ .reg .pred fits; .reg .b32 met;\n"
         "and.b32 met, %1, %2;\n"
@@ -136,12 +137,12 @@ __device__ inline void take(unsigned place, unsigned& some, unsigned& full) {
         : "+r"(some), "+r"(full) : "r"(place));
 }
 
-/// The elements by size, the first of equals first, while their row and column have fewer than two; as `optimal` returns them. places[15 - i]: of element i its row (bits
-/// 0 to 3), its column (4 to 7) and itself (8 to 23). A key is a whole number as a float32: the size, then 15 - i; of two, the smaller is their sum less the larger,
-/// for which there are more units than for minima.
+/// The elements by magnitude (of equals the first one first) that are kept while their row and column have fewer than two; result as in `optimal`. places[15
+/// - i]: for element i its row (bits 0 to 3), its column (4 to 7) and itself (8 to 23). A key is an integer as a float32: the magnitude, then 15 - i. The
+/// minimum of two keys is their sum less the maximum, since additions have more units than minima.
 template <typename T>
 __device__ inline unsigned greedy(const unsigned (&low)[4], const unsigned (&high)[4], const unsigned* places) {
-    float order[16];  // as bytes, the lowest first: 4 (15 - i), two of the size, 0x4b: 2^23 and more, where sums of two multiples of four are exact up to 2^25
+    float order[16];  // as bytes, the lowest first: 4 (15 - i), two of the magnitude, 0x4b: at least 2^23, where sums of two multiples of four are exact up to 2^25
     unsigned places_of[6];  // 0x4b, and in bytes 1 to 3 those of three elements
 #pragma unroll
     for (int i = 0; i < 6; ++i) places_of[i] = 0x4bu | (i < 5 ? (60 - 12 * i) << 8 | (56 - 12 * i) << 16 | (52 - 12 * i) << 24 : 0u);
@@ -151,7 +152,7 @@ __device__ inline unsigned greedy(const unsigned (&low)[4], const unsigned (&hig
         order[i] = __uint_as_float(bytes_of(two, places_of[i / 3], 0x4105u + i % 3));
         order[i + 1] = __uint_as_float(bytes_of(two, places_of[(i + 1) / 3], 0x4325u + (i + 1) % 3));
     }
-    // Batcher's odd-even merge sort, the largest first: the places that are compared, in turn.
+    // Batcher's odd-even merge sort, the largest first: the pairs of places that are compared, in order.
     constexpr int ABOVE[63] = {0, 2, 4, 6, 8, 10, 12, 14, 0, 1, 4, 5, 8, 9, 12, 13, 1, 5, 9, 13, 0, 1, 2, 3, 8, 9, 10, 11, 2, 3, 10, 11, 1, 3, 5, 9, 11, 13, 0, 1, 2, 3, 4, 5, 6, 7, 4, 5, 6, 7, 2, 3, 6, 7, 10, 11, 1, 3, 5, 7, 9, 11, 13};
     constexpr int BELOW[63] = {1, 3, 5, 7, 9, 11, 13, 15, 2, 3, 6, 7, 10, 11, 14, 15, 2, 6, 10, 14, 4, 5, 6, 7, 12, 13, 14, 15, 4, 5, 12, 13, 2, 4, 6, 10, 12, 14, 8, 9, 10, 11, 12, 13, 14, 15, 8, 9, 10, 11, 4, 5, 8, 9, 12, 13, 2, 4, 6, 8, 10, 12, 14};
 #pragma unroll 1
@@ -161,7 +162,7 @@ __device__ inline unsigned greedy(const unsigned (&low)[4], const unsigned (&hig
             const float x = order[ABOVE[i]], y = order[BELOW[i]], larger = fmaxf(x, y);
             order[ABOVE[i]] = larger, order[BELOW[i]] = (x + y) - larger;
         }
-        constexpr unsigned NEXT = 0x4b000000u | (INFINITE<T> + 1) << 8;  // more than infinite
+        constexpr unsigned NEXT = 0x4b000000u | (INFINITE<T> + 1) << 8;  // one more than infinity
         if (order[0] < __uint_as_float(NEXT)) break;
 #pragma unroll
         for (int i = 0; i < 16; ++i) {  // a NaN counts as infinite: again
@@ -170,7 +171,7 @@ __device__ inline unsigned greedy(const unsigned (&low)[4], const unsigned (&hig
     }
     const auto place = [&](int i) { return *reinterpret_cast<const unsigned*>(reinterpret_cast<const char*>(places) + (__float_as_uint(order[i]) & 0x3cu)); };
     const unsigned first = place(0), second = place(1);
-    unsigned some = first | second, full = first & second;  // rows and columns with one or more; with two
+    unsigned some = first | second, full = first & second;  // rows and columns with one or more kept; with two
 #pragma unroll
     for (int i = 2; i < 16; ++i) take(place(i), some, full);
     const unsigned found = some >> 8;
@@ -190,11 +191,11 @@ prune(int M, int K, const T* __restrict__ w, long long ws, T* __restrict__ value
     __shared__ __align__(16) unsigned columns[SIDE][TILES];      // two values of a column of a tile; tile row t of column c at t ^ 2 (c / 8 % 16)
     __shared__ __align__(8) unsigned row_codes[TILES][TILES / 2];     // of two tiles side by side: byte r the codes of row r
     __shared__ __align__(8) unsigned column_codes[TILES][TILES / 2];  // nibble c the code of column c
-    __shared__ __align__(8) uint2 lines[16];  // by which of four are kept: how PRMT finds them, and four times their code; what of the two values stays
+    __shared__ __align__(8) uint2 lines[16];  // by which of four are kept: the selector of PRMT and four times their code; a mask of the two values
     __shared__ unsigned places[16];
     if (threadIdx.x < 16) {
         const unsigned bits = threadIdx.x, at = 15 - bits;
-        unsigned chosen = bits;  // where fewer than two are kept, zeros from the first places
+        unsigned chosen = bits;  // if fewer than two are kept: zeros from the first places
         for (int i = 0; i < 2; ++i) {
             if (__popc(chosen) < 2) chosen |= ~chosen & (chosen + 1);
         }
@@ -207,7 +208,7 @@ prune(int M, int K, const T* __restrict__ w, long long ws, T* __restrict__ value
     __syncthreads();
     const int m0 = blockIdx.y * SIDE, k0 = blockIdx.x * SIDE, across = threadIdx.x % 16, k = k0 + across * 8;
     const auto on = [](const void* p, int bytes) { return reinterpret_cast<unsigned long long>(p) % bytes == 0; };
-    // The whole block lies within the matrix, and may be read and written in vectors.
+    // The whole block is inside the matrix, and can be read and written in vectors.
     const bool whole = m0 + SIDE <= M && k0 + SIDE <= K && (ws | kept_t) % 8 == 0 && kept % 4 == 0 && on(w, 16) && on(values, 8) && on(values_t, 16);
 #pragma unroll 1
     for (int round = 0; round < 2; ++round) {
@@ -274,7 +275,7 @@ prune(int M, int K, const T* __restrict__ w, long long ws, T* __restrict__ value
         const int c = threadIdx.x / 8, four = threadIdx.x % 8 * 4;
         unsigned* to = reinterpret_cast<unsigned*>(values_t + static_cast<long long>(k0 + c) * kept_t) + m0 / 4 + four;
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {  // 32 columns further each time: the turn changes by 8
+        for (int i = 0; i < 4; ++i) {  // 32 columns further each time: the swizzle changes by 8
             const int turn = (c / 8 * 2 + i * 8) % 32;
             const uint4 held = *reinterpret_cast<const uint4*>(&columns[c + i * 32][(four ^ turn) & ~3]);
             *reinterpret_cast<uint4*>(to + i * 16ll * kept_t) = turn & 2 ? make_uint4(held.z, held.w, held.x, held.y) : held;

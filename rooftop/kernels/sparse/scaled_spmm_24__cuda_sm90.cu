@@ -35,7 +35,7 @@ constexpr bool IS_E4M3 = false;
 template <>
 constexpr bool IS_E4M3<__nv_fp8_e4m3> = true;
 
-/// d = S b, or d += S b where ADD: 64 rows of a 2:4 matrix, 64 columns of it, by 128 columns of b. word: this lane's metadata.
+/// d = S b, or with ADD d += S b: 64 rows of a 2:4 sparse matrix, 64 of its columns, by 128 columns of b. word: this lane's metadata.
 template <typename T, typename U, int ADD>
 __device__ __forceinline__ void product_of(float (&d)[64], unsigned long long a, unsigned long long b, unsigned word) {
     if constexpr (IS_E4M3<T> && IS_E4M3<U>) SPARSE_PRODUCT("+f", "f32.e4m3.e4m3", ", 1, 1");
@@ -48,7 +48,8 @@ __device__ __forceinline__ void product_of(int (&d)[64], unsigned long long a, u
     SPARSE_PRODUCT("+r", "s32.s8.s8", "");
 }
 
-/// Of metadata of 16-bit operands, rows g and g + 8 by 16 columns in lane 4 g + t, those of 8 bits: row g + 8 (t % 2) by the 32 columns of two lanes.
+/// Converts metadata of 16-bit operands (rows g and g + 8 by 16 columns in lane 4 g + t) to those of 8 bits: row g + 8 (t % 2) by the 32 columns of two
+/// lanes.
 __device__ inline unsigned of_8_bits(unsigned word) {
     const unsigned other = __shfl_xor_sync(~0u, word, 1);
     return threadIdx.x % 2 ? __byte_perm(other, word, 0x7632) : __byte_perm(word, other, 0x5410);
@@ -56,9 +57,9 @@ __device__ inline unsigned of_8_bits(unsigned word) {
 
 constexpr int WIDE = 128;
 
-/// A tile is 128 BLOCKS rows by 128 columns; warp group w has rows 64 BLOCKS w and following. values_map: boxes of 128 BLOCKS rows of 128 values; b_map: boxes of
-/// 128 columns of b, 128 rows of it. slices: pieces of 256 columns of S. SUM: float or int. PARTED: sums of a slice are added apart. step_a, step_b: 0 where one
-/// scale is for all. out, TURNED, STEP: as put_sums has them; pitch: of out.
+/// A tile is 128 BLOCKS rows by 128 columns; warp group w has the 64 BLOCKS rows from 64 BLOCKS w on. values_map: boxes of 128 BLOCKS rows of 128 values;
+/// b_map: boxes of 128 columns of b, 128 rows of it. slices: pieces of 256 columns of S. SUM: float or int. PARTED: the sums of a slice are added separately.
+/// step_a, step_b: 0 if there is one scale for all. out, TURNED, STEP: as in put_sums; pitch: of out.
 template <typename T, typename U, typename O, typename SUM, int BLOCKS, int STAGES, bool PARTED, bool TURNED, int STEP, int ACT, int BIAS>
 __global__ void __launch_bounds__(384, 1)
 spmm(int M, int N, int slices, int tall, int across, int band, const __grid_constant__ CUtensorMap values_map, const __grid_constant__ CUtensorMap b_map,
@@ -75,7 +76,7 @@ spmm(int M, int N, int slices, int tall, int across, int band, const __grid_cons
     }
     __syncthreads();
     const int tiles = tall * across;
-    // Tiles in bands of `band` rows of tiles, down first.
+    // Grouped order: bands of `band` rows of tiles, down first.
     const auto place = [&](int tile, int& m, int& n) {
         const int each = band * across, first = tile / each * band, rows = min(band, tall - first), within = tile % each;
         m = (first + within % rows) * HIGH, n = within / rows * WIDE;
@@ -118,7 +119,7 @@ spmm(int M, int N, int slices, int tall, int across, int band, const __grid_cons
         for (int i = 0; i < BLOCKS; ++i) from[i] = meta + min((m + (group * BLOCKS + i) * 64) / 16 + warp % 4, stripes - 1) * stripe + lane;
         const auto rows_at = [&](int i, int k) { return operand(base + stage * (A + B) + group * (A / 2) + i * 8192 + k * 32, 16, 1024); };
         const auto columns_at = [&](int k) { return operand(base + stage * (A + B) + A + k / 2 * WIDE * 128 + k % 2 * 64, 16, 1024); };
-        int before = -1;  // the stage whose products are in flight
+        int before = -1;  // the stage whose wgmma are in flight
         if constexpr (PARTED) {
 #pragma unroll 1
             for (int slice = 0; slice < slices; ++slice) {
@@ -146,7 +147,7 @@ spmm(int M, int N, int slices, int tall, int across, int band, const __grid_cons
 #pragma unroll 1
             for (int slice = 0; slice < slices; slice += 2) {
 #pragma unroll
-                for (int h = 0; h < 2; ++h) {  // registers of metadata by turns: those of the products in flight stay as they are
+                for (int h = 0; h < 2; ++h) {  // metadata registers are double-buffered: those of the wgmma in flight must not change
                     if (slice + h >= slices) break;
                     unsigned words[BLOCKS][4];
 #pragma unroll

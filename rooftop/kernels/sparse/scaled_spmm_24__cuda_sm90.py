@@ -11,9 +11,9 @@ from rooftop.ops._sparse import ACTIVATIONS
 
 SHARED = 226 * 1024
 WIDE = 128
-FMAS = 4096.0  # a clock and multiprocessor, counted on the values: what power leaves of 8192
-FROM_L2 = 40.0  # bytes a clock that TMA brings a multiprocessor while all do
-START, EPILOGUE = 2500.0, 2500.0  # clocks before the first product, and for the results of a tile
+FMAS = 4096.0  # multiply-adds a cycle and multiprocessor, counted on the values: what the power limit leaves of 8192
+FROM_L2 = 40.0  # bytes a cycle that TMA loads to a multiprocessor while all of them load
+START, EPILOGUE = 2500.0, 2500.0  # cycles of the prologue, and of the epilogue of a tile
 
 
 def _maps(p: Problem, blocks: int) -> dict[str, TensorMap]:

@@ -15,7 +15,7 @@ from rooftop.core.spec import Launch, Problem
 @triton.jit
 def _sampled(a, b, columns, offsets, out, M, K, N, tall, ma, na, kb, nb, alpha, HIGH: tl.constexpr, WIDE: tl.constexpr, BK: tl.constexpr,
              TURNED: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
-    """TURNED: the transposed block is made."""
+    """TURNED: the transposed block is computed."""
     i = tl.program_id(0)
     low, high = 0, tall  # offsets[low] <= i < offsets[high]
     while high - low > 1:
@@ -47,7 +47,7 @@ def _sampled(a, b, columns, offsets, out, M, K, N, tall, ma, na, kb, nb, alpha, 
             x = tl.load(a + rows.to(tl.int64)[:, None] * ma + at.to(tl.int64)[None, :] * na, mask=(rows < M)[:, None] & (at < N)[None, :], other=0.0)
             y = tl.load(b + cols.to(tl.int64)[None, :] * kb + at.to(tl.int64)[:, None] * nb, mask=(cols < K)[None, :] & (at < N)[:, None], other=0.0)
             if x.dtype == tl.float32:
-                total += tl.dot(x, y, input_precision="ieee") * alpha  # scaled here, so that the chain of one sum is no longer than BK
+                total += tl.dot(x, y, input_precision="ieee") * alpha  # scaled here, so that an accumulation chain is no longer than BK
             else:
                 total = tl.dot(x, y, total)
     r, c = tl.arange(0, HIGH), tl.arange(0, WIDE)
@@ -63,7 +63,7 @@ def _sampled(a, b, columns, offsets, out, M, K, N, tall, ma, na, kb, nb, alpha, 
 
 @dataclass(frozen=True)
 class Config:
-    """Columns at a time, warps and slices in flight."""
+    """Columns at a time, warps and pipeline stages."""
 
     BK: int = 64
     warps: int = 4
@@ -85,7 +85,7 @@ def configs(p: Problem) -> list[Config]:
 
 
 def choose(p: Problem) -> Config:
-    """A warp for each 32 x 32 elements, up to eight; blocks of few elements take more columns at a time."""
+    """One warp for each 32 x 32 elements, up to eight; small blocks take more columns at a time."""
     _, high, wide = p["out"].shape
     warps = max(1, min(8, high * wide // 2048))
     if p["a"].dtype == "f32":

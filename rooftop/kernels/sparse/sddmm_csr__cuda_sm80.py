@@ -16,7 +16,7 @@ def supports(p: Problem, head: Any) -> str | None:
 
 
 def choose(p: Problem, head: Any) -> dict[str, Any]:
-    """Vectors of at most 16 bytes where every row begins on a multiple of them; so many lanes that a row is about two vectors each."""
+    """Vectors of at most 16 bytes to which every row is aligned; so many lanes that a row is about two vectors each."""
     n, size = p["a"].shape[1], p["a"].itemsize
     wide = 16 // size
     while wide > 1 and (n % wide or any(m.align % (wide * size) or (m.shape[0] > 1 and m.strides[0] % wide) for m in (p["a"], p["b"]))):

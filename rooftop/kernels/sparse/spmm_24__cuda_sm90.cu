@@ -16,9 +16,9 @@ stages = 3
 #include "sparse_epilogue.cuh"
 #include "sparse_wgmma.cuh"
 
-/// A tile is 128 BLOCKS rows by WIDE columns; warp group w has rows 64 BLOCKS w and following. NEAR: rows of b in shared memory run along K, else along N.
-/// values_map: boxes of 128 BLOCKS rows of 64 values; b_map: boxes of WIDE rows of 64 (NEAR), or 128 rows of 64. slices: pieces of 128 columns, an even number.
-/// out, TURNED, PAIRS: as put_8x8 has them; pitch: of out.
+/// A tile is 128 BLOCKS rows by WIDE columns; warp group w has the 64 BLOCKS rows from 64 BLOCKS w on. NEAR: rows of b in shared memory run along K, else
+/// along N. values_map: boxes of 128 BLOCKS rows of 64 values; b_map: boxes of WIDE rows of 64 (NEAR), or 128 rows of 64. slices: pieces of 128 columns, an
+/// even number. out, TURNED, PAIRS: as in put_8x8; pitch: of out.
 template <typename T, int BLOCKS, int WIDE, int STAGES, bool NEAR, bool TURNED, bool PAIRS, int ACT, int BIAS>
 __global__ void __launch_bounds__(288, 1)
 spmm(int M, int N, int slices, int tall, int across, int band, const __grid_constant__ CUtensorMap values_map, const __grid_constant__ CUtensorMap b_map,
@@ -34,7 +34,7 @@ spmm(int M, int N, int slices, int tall, int across, int band, const __grid_cons
     }
     __syncthreads();
     const int tiles = tall * across;
-    // Tiles in bands of `band` rows of tiles, down first.
+    // Grouped order: bands of `band` rows of tiles, down first.
     const auto place = [&](int tile, int& m, int& n) {
         const int each = band * across, first = tile / each * band, rows = min(band, tall - first), within = tile % each;
         m = (first + within % rows) * HIGH, n = within / rows * WIDE;
@@ -78,11 +78,11 @@ spmm(int M, int N, int slices, int tall, int across, int band, const __grid_cons
         const uint2* from[BLOCKS];
 #pragma unroll
         for (int i = 0; i < BLOCKS; ++i) from[i] = meta + min((m + (group * BLOCKS + i) * 64) / 16 + warp % 4, stripes - 1) * stripe + lane * 2;
-        int before = -1;  // the stage whose products are in flight
+        int before = -1;  // the stage whose wgmma are in flight
 #pragma unroll 1
         for (int slice = 0; slice < slices; slice += 2) {
 #pragma unroll
-            for (int h = 0; h < 2; ++h) {  // registers of metadata by turns: those of the products in flight stay as they are
+            for (int h = 0; h < 2; ++h) {  // metadata registers are double-buffered: those of the wgmma in flight must not change
                 uint2 words[BLOCKS];
 #pragma unroll
                 for (int i = 0; i < BLOCKS; ++i) words[i] = from[i][slice * 32 + h];

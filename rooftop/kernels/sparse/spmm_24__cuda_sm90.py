@@ -10,13 +10,13 @@ from rooftop.kernels._device.quantised import text
 from rooftop.ops._sparse import ACTIVATIONS
 
 SHARED = 226 * 1024
-FMAS = 2048.0  # a clock and multiprocessor, counted on the values: what power leaves of the 4096 that the products could be
-FROM_L2 = 40.0  # bytes a clock that TMA brings a multiprocessor while all do
-START, EPILOGUE = 2500.0, 2500.0  # clocks before the first product, and for the results of a tile
+FMAS = 2048.0  # multiply-adds a cycle and multiprocessor, counted on the values: what the power limit leaves of 4096
+FROM_L2 = 40.0  # bytes a cycle that TMA loads to a multiprocessor while all of them load
+START, EPILOGUE = 2500.0, 2500.0  # cycles of the prologue, and of the epilogue of a tile
 
 
 def near(b: Meta) -> bool:
-    """Whether the columns of b are the neighbours along K in memory."""
+    """Whether b is contiguous along K."""
     return b.strides[0] == 1 and b.shape[0] > 1 and not (b.strides[1] == 1 and b.shape[1] > 1)
 
 

@@ -37,7 +37,7 @@ __device__ inline void four_turned(unsigned (&r)[4], unsigned from) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];" : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(from));
 }
 
-/// 8 elements from row `row` and column `column` of a matrix [rows, columns] to shared memory; zeros past its end. WHOLE: by one asynchronous copy.
+/// Copies 8 elements from row `row`, column `column` of a matrix [rows, columns] to shared memory; zeros past its end. WHOLE: by one asynchronous copy.
 template <typename T, bool WHOLE>
 __device__ inline void bring(T* to, const T* __restrict__ x, long long pitch, int row, int column, int rows, int columns) {
     const int left = row < rows ? columns - column : 0;
@@ -50,8 +50,9 @@ __device__ inline void bring(T* to, const T* __restrict__ x, long long pitch, in
     }
 }
 
-/// A tile is 128 rows by WIDE columns, 64 columns of K at a time; 8 warps, 64 rows by WIDE / 4 columns each. In shared memory the rows of values have 4 pieces of 16 bytes,
-/// those of b 8 (NEAR: a row is a column of b, along K) or WIDE / 8; a piece lies at its place, exclusive-or a function of the row, free of bank conflicts.
+/// A tile is 128 rows by WIDE columns, 64 columns of K at a time; 8 warps, 64 rows by WIDE / 4 columns each. In shared memory the rows of values have 4
+/// pieces of 16 bytes, those of b 8 (NEAR: a row is a column of b, along K) or WIDE / 8; a piece is at its index xor a function of the row (swizzle), free of
+/// bank conflicts.
 template <typename T, int WIDE, int STAGES, bool NEAR, bool WHOLE_A, bool WHOLE_B, bool TURNED, bool PAIRS, int ACT, int BIAS>
 __global__ void __launch_bounds__(256, 1)
 spmm(int M, int N, int K, int kept, int slices, int across, const T* __restrict__ values, const unsigned* __restrict__ meta, int stripes, int blocks,

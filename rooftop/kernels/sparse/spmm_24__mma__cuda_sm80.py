@@ -22,7 +22,7 @@ def configs(p: Problem, head: Any) -> list[dict[str, Any]]:
 
 
 def choose(p: Problem, head: Any) -> dict[str, Any]:
-    """Narrow tiles where there are few columns, or wide ones would leave multiprocessors idle."""
+    """Narrow tiles if there are few columns, or wide ones would leave multiprocessors idle."""
     m, n = p["values"].shape[0], p["b"].shape[1]
     wide = 128
     while wide > 32 and (n <= wide // 2 or -(-m // 128) * -(-n // wide) < p.device.sms):
@@ -45,7 +45,7 @@ def launches(p: Problem, config: Any, head: Any) -> list[Launch]:
         "bias_step": 0 if bias is None else bias.strides[form - 1], "out": "out", "pitch": m if turned else n,
     }  # fmt: skip
     types = ("i32",) * 6 + ("ptr", "ptr", "i32", "i32", "ptr", "i64", "f32", "ptr", "i64", "ptr", "i64")
-    pairs = (m if turned else n) % 8 == 0  # rows of results begin on 4 bytes: by 8, which WHOLE_B asks for anyway, there are fewer binaries than by 2
+    pairs = (m if turned else n) % 8 == 0  # rows of results are aligned to 4 bytes: requiring 8, which WHOLE_B needs anyway, makes fewer binaries than 2
     kernel = text(
         "spmm", DTYPES[b.dtype].cuda, config["wide"], config["stages"], near, whole_a, whole_b, turned, pairs,
         ACTIVATIONS.index(str(p.option("activation"))), form,

@@ -16,9 +16,10 @@ lag    = 2
 #include "block_wgmma.cuh"
 #include "sparse_store.cuh"
 
-/// A tile is the HIGH rows of a block row by TILE columns. A stage holds 64 columns of S: 64 / SUB parts of SUB, which is WIDE or 64. SWAPPED: the sums are those of the
-/// transposed tile. NEAR: rows of b in shared memory run along K. values_map: boxes of HIGH rows of SUB; b_map: boxes of TILE rows of SUB (NEAR), or SUB rows of 64.
-/// lag: stages, fewer than STAGES, that group 0 multiplies before group 1 begins, so that one has products to make while the other stores. STEP: as put_sums has it. next: the counter of tiles. tall, across: block rows, and tiles along N; tiles of one column of them come one after another.
+/// A tile is the HIGH rows of a block row by TILE columns. A stage holds 64 columns of S: 64 / SUB parts of SUB, which is WIDE or 64. SWAPPED: the transposed
+/// tile is computed. NEAR: rows of b in shared memory run along K. values_map: boxes of HIGH rows of SUB; b_map: boxes of TILE rows of SUB (NEAR), or SUB
+/// rows of 64. lag: stages, fewer than STAGES, that warp group 0 multiplies before group 1 starts, so that one computes while the other stores. STEP: as in
+/// put_sums. next: the counter of tiles. tall, across: block rows, and tiles along N; tiles of one column of tiles are consecutive.
 template <typename T, int HIGH, int WIDE, int TILE, int STAGES, bool NEAR, int STEP, int ACT, int BIAS>
 __global__ void __launch_bounds__(288, 1)
 spmm(int M, int N, int K, int blocks, int tall, int across, int lag, const __grid_constant__ CUtensorMap values_map, const __grid_constant__ CUtensorMap b_map,
@@ -47,7 +48,7 @@ spmm(int M, int N, int K, int blocks, int tall, int across, int lag, const __gri
             if (lane == 0) after = atomicAdd(next, 1) + gridDim.x;
             const int r = tile % tall, n = tile / tall * TILE;
             const int first = min(max(offsets[r], 0), blocks), last = min(max(offsets[r + 1], first), blocks), parts = (last - first) * EACH;
-            int held = 0, ahead = first + lane < last ? columns[first + lane] : 0;  // of 32 blocks, and of the 32 after them
+            int held = 0, ahead = first + lane < last ? columns[first + lane] : 0;  // column indices of 32 blocks, and of the 32 after them
             int part = 0;
             do {
                 const int count = min(PARTS, parts - part);

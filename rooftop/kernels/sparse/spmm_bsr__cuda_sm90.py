@@ -15,11 +15,11 @@ def supports(p: Problem, head: Any) -> str | None:
 
 
 def prefers(p: Problem, head: Any) -> int:
-    """Not for blocks of 16 columns and fewer, of which each asks for its own rows of b."""
+    """Not for blocks of at most 16 columns, each of which needs its own rows of b."""
     return 1 if min(p["values"].shape[1:]) > 16 else -1
 
 
-SHORT = 16  # stages of a tile, on average: up to here it pays that one warp group lags behind the other, so that one multiplies while the other stores
+SHORT = 16  # average stages of a tile up to which it pays that one warp group lags behind the other: one multiplies while the other stores
 
 
 def configs(p: Problem, head: Any) -> list[dict[str, Any]]:
@@ -34,7 +34,7 @@ def configs(p: Problem, head: Any) -> list[dict[str, Any]]:
 
 
 def choose(p: Problem, head: Any) -> dict[str, Any]:
-    """Wide tiles, which read values less often (L2 is what limits), unless multiprocessors would be idle or columns few."""
+    """Wide tiles, which read values less often (L2 bandwidth is the limit), unless multiprocessors would be idle or there are few columns."""
     n, tall = p["b"].shape[1], p["offsets"].numel - 1
     found: dict[int, dict[str, Any]] = {}
     for c in configs(p, head):

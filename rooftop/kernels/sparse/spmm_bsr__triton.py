@@ -20,7 +20,7 @@ from rooftop.kernels._device.gemm_epilogue import ACTIVATIONS, activate
 def _blocks(values, columns, offsets, b, bias, out, blocks, M, N, K, tall, vr, vc, kb, nb, alpha, br, bc, HIGH: tl.constexpr, WIDE: tl.constexpr, BN:
 tl.constexpr,
             BK: tl.constexpr, TURNED: tl.constexpr, ACT: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
-    """vr, vc: elements of a block from one row, one column to the next; kb, nb: those of b; br, bc: those of the bias."""
+    """vr, vc: strides of a block's rows and columns; kb, nb: those of b; br, bc: those of the bias."""
     r, tile = tl.program_id(0) % tall, tl.program_id(0) // tall
     first = tl.minimum(tl.maximum(tl.load(offsets + r), 0), blocks)
     last = tl.minimum(tl.maximum(tl.load(offsets + r + 1), first), blocks)
@@ -56,7 +56,7 @@ tl.constexpr,
             x = tl.load(values + place[None, :] + rows[:, None] * vr, mask=here[None, :], other=0.0)
             y = tl.load(b + from_b[:, None] + cols.to(tl.int64)[None, :] * nb, mask=inside[:, None] & (cols < N)[None, :], other=0.0)
             if x.dtype == tl.float32:
-                total += tl.dot(x, y, input_precision="ieee") * alpha  # scaled here, so that the chain of one sum is no longer than BK
+                total += tl.dot(x, y, input_precision="ieee") * alpha  # scaled here, so that an accumulation chain is no longer than BK
             else:
                 total = tl.dot(x, y, total)
     down = r * HIGH + rows
@@ -75,7 +75,7 @@ tl.constexpr,
 
 @dataclass(frozen=True)
 class Config:
-    """Columns of the tile, columns of S at a time, warps and slices in flight."""
+    """Columns of the tile, columns of S at a time, warps and pipeline stages."""
 
     BN: int = 128
     BK: int = 64
@@ -108,7 +108,7 @@ def configs(p: Problem) -> list[Config]:
 
 
 def choose(p: Problem) -> Config:
-    """As many columns as registers hold, fewer where programs would be too few."""
+    """As many columns as registers hold, fewer if there would be too few programs."""
     high, n = p["values"].shape[1], p["b"].shape[1]
     tall = p["offsets"].numel - 1
     if p["values"].dtype == "f32":

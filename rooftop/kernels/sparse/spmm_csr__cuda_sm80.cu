@@ -10,9 +10,9 @@ demands = { spills = 0 }
 #include "sparse_epilogue.cuh"
 #include "sparse_rows.cuh"
 
-/// sum += the products of elements begin + first, begin + first + DEEP, ... below end with the columns from b on: PIECES vectors of W, LANES vectors apart. UNROLL
-/// of them are asked for at once, and added up two by two: the chain of roundings is so many times shorter. S: what is multiplied and summed in. Of few columns
-/// float64, since a block of results then has few values, and what plain float32 errs there may be nothing.
+/// sum += the products of elements begin + first, begin + first + DEEP, ... below end with the columns from b on: PIECES vectors of W, LANES vectors apart.
+/// UNROLL loads are in flight, and their products are added pairwise, which makes the chain of roundings shorter. S: the type of products and sums. With few
+/// columns float64: a block of results then has few values, and the rounding error of plain float32 may be large relative to their norm.
 template <typename T, typename S, int W, int PIECES, int LANES, int DEEP, int UNROLL>
 __device__ inline void add_up(S (&sum)[PIECES][W], int begin, int end, int first, const T* __restrict__ values, const int* __restrict__ columns, int K,
                               const T* __restrict__ b, long long bs, int left) {
@@ -58,7 +58,7 @@ __device__ inline void add_up(S (&sum)[PIECES][W], int begin, int end, int first
     if (i < end) some(i, false);
 }
 
-/// Sums of the groups of LANES lanes that share a row, in all of them.
+/// Adds the groups of LANES lanes that share a row; all of them get the sum.
 template <typename S, int W, int PIECES, int LANES, int DEEP>
 __device__ inline void join_groups(S (&sum)[PIECES][W]) {
 #pragma unroll
@@ -71,9 +71,9 @@ __device__ inline void join_groups(S (&sum)[PIECES][W]) {
     }
 }
 
-/// The first `cut` blocks along x: a warp for each piece of `most` elements, which it looks at only where a row longer than `most` has some of them; parts[piece][i],
-/// with rows[piece][i] that row or -1: i = 0 the row of the piece's first element, 1 that of its last where it is another. The other blocks: a row for each
-/// LANES · DEEP lanes. Along y: columns, LANES · W · PIECES at a time.
+/// The first `cut` blocks along x handle long rows: one warp for each piece of `most` elements, which works only if a row longer than `most` has elements in
+/// it. It writes parts[piece][i] and rows[piece][i], that row or -1: i = 0 for the row of the piece's first element, 1 for that of its last if it is another.
+/// The other blocks: one row for each LANES · DEEP lanes. Along y: columns, LANES · W · PIECES at a time.
 template <typename T, typename S, int W, int PIECES, int LANES, int DEEP, int UNROLL, int ACT, int BIAS>
 __global__ void __launch_bounds__(256, 4)
 rows_split(int M, int N, int K, int nnz, int cut, int most, const T* __restrict__ values, const int* __restrict__ columns, const int* __restrict__ offsets,
@@ -133,7 +133,8 @@ rows_split(int M, int N, int K, int nnz, int cut, int most, const T* __restrict_
     }
 }
 
-/// The rows that were cut: the sum of their parts, in order. A block looks at 32 pieces; a row is finished where it begins, by 8 warps that take every 8th part.
+/// Long rows: the sum of their parts, in order. A block looks at 32 pieces; a row is finished in the piece where it starts, by 8 warps that take every 8th
+/// part.
 template <typename T, typename S, int ACT, int BIAS>
 __global__ void __launch_bounds__(256)
 join_rows(int N, int nnz, int pieces, int most, const int* __restrict__ offsets, const T* __restrict__ bias, long long bias_step, float alpha, T* __restrict__ out,
@@ -149,7 +150,7 @@ join_rows(int N, int nnz, int pieces, int most, const int* __restrict__ offsets,
         const int piece = first + i / 2, row = found[i / 2][i % 2];
         if (row < 0) continue;
         const int begin = max(offsets[row], 0), end = min(offsets[row + 1], nnz);
-        if (begin / most != piece) continue;  // it begins in a piece before
+        if (begin / most != piece) continue;  // it starts in an earlier piece
         const int count = (end - 1) / most - piece + 1;
         for (int c0 = blockIdx.y * 32; c0 < N; c0 += gridDim.y * 32) {
             const int c = c0 + lane;

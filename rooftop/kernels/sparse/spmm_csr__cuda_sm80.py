@@ -8,7 +8,7 @@ from rooftop.core.spec import DTYPES, Launch, Meta, Problem
 from rooftop.kernels._device.quantised import text
 from rooftop.ops._sparse import ACTIVATIONS
 
-FEW = 8  # columns: up to here float32 is summed in float64, which costs nothing beside the loads
+FEW = 8  # columns: with at most so many float32 is summed in float64, which costs nothing beside the loads
 
 
 def supports(p: Problem, head: Any) -> str | None:
@@ -23,7 +23,7 @@ def supports(p: Problem, head: Any) -> str | None:
 
 
 def width(p: Problem, names: tuple[str, ...], columns: int) -> int:
-    """Elements that a lane reads at once: at most 16 bytes, where every row begins on a multiple of them."""
+    """Elements that a lane loads at once: at most 16 bytes, to which every row is aligned."""
     size = p[names[0]].itemsize
     wide = 16 // size
     while wide > 1 and (columns % wide or any(p[n].align % (wide * size) or (p[n].shape[0] > 1 and p[n].strides[0] % wide) for n in names)):
@@ -32,13 +32,13 @@ def width(p: Problem, names: tuple[str, ...], columns: int) -> int:
 
 
 def power(n: float) -> int:
-    """The least power of two that is at least n."""
+    """The smallest power of two that is at least n."""
     return 1 << max(0, (max(1, int(-(-n // 1))) - 1).bit_length())
 
 
 def choose(p: Problem, head: Any) -> dict[str, Any]:
-    """Lanes side by side for the columns, up to a warp. Where rows are short, fewer with several vectors each, so that a warp has several rows under way; with
-    few columns, lanes share a row, about eight elements each."""
+    """Lanes along the columns, up to a warp. With short rows, fewer lanes with several vectors each, so that a warp has several rows in flight; with few
+    columns several lanes share a row, about eight elements each."""
     n, nnz, m = p["out"].shape[1], p["values"].numel, p["out"].shape[0]
     wide, mean = width(p, ("b", "out"), n), nnz / m
     lanes, pieces = min(32, power(n / wide)), 1

@@ -15,7 +15,7 @@ demands = { has = ["DADD"], spills = 0 }
 constexpr int ITEMS = 8, STEP = 256 * ITEMS;  // elements of a thread and of a block at a time
 constexpr int NEVER = 0x7fffffff;
 
-/// How many rows end within the first d items. By a whole warp.
+/// The number of rows that end within the first d items (merge path). By a whole warp.
 __device__ inline int rows_within(const int* __restrict__ offsets, int M, int nnz, int d) {
     int low = max(d - nnz, 0), high = min(d, M);
     while (low < high) {
@@ -27,16 +27,16 @@ __device__ inline int rows_within(const int* __restrict__ offsets, int M, int nn
     return low;
 }
 
-/// A block has `each` items, of column blockIdx.y of b, and looks at 256 ROWS rows at a time. carry[block]: the sum of the row that its end leaves open.
-/// rows[block]: the row, -1 for none, that began before the block and ends in it; head[block]: what the block has of its sum.
+/// A block has `each` items, of column blockIdx.y of b, and processes 256 ROWS rows at a time. carry[block]: the sum of the row that continues past the
+/// block's end. rows[block]: the row, or -1, that starts before the block and ends in it; head[block]: the block's part of its sum.
 template <typename T, int ROWS, int ACT, int BIAS>
 __global__ void __launch_bounds__(256, 4)
 merged(int M, int N, int K, int nnz, int each, const T* __restrict__ values, const int* __restrict__ columns, const int* __restrict__ offsets, const T* __restrict__ b,
        long long bs, const T* __restrict__ bias, long long bias_step, float alpha, T* __restrict__ out, double* __restrict__ carry, double* __restrict__ head,
        int* __restrict__ rows) {
-    __shared__ double sums_to[STEP + STEP / ITEMS];  // products, then the sums from the row's begin on: element i at i + i / ITEMS
-    __shared__ unsigned begins[STEP / 32];           // bit i: a row begins with element i
-    __shared__ double of_warp[8], running;           // running: of the row that the step before left open
+    __shared__ double sums_to[STEP + STEP / ITEMS];  // products, then segmented prefix sums: element i at i + i / ITEMS
+    __shared__ unsigned begins[STEP / 32];  // bit i: a row starts with element i
+    __shared__ double of_warp[8], running;  // running: of the row that continues from the step before
     __shared__ int begun[8], found[2], ended;
     wait_for_before();
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, n = blockIdx.y;
@@ -77,8 +77,8 @@ merged(int M, int N, int K, int nnz, int each, const T* __restrict__ values, con
     read(y0);
     look(x0);
     gather(y0);
-    const bool open = x1 > x0 && min(max(offsets[x0], 0), nnz) < y0;  // row x0 began before the block
-    int row = x0;  // the first that has not ended
+    const bool open = x1 > x0 && min(max(offsets[x0], 0), nnz) < y0;  // row x0 starts before the block
+    int row = x0;  // the first row that has not ended
     double whole;
 #pragma unroll 1
     for (int y = y0;; y += STEP) {
@@ -108,7 +108,7 @@ merged(int M, int N, int K, int nnz, int each, const T* __restrict__ values, con
         }
         const unsigned bits = begins[threadIdx.x / 4] >> threadIdx.x % 4 * 8 & 255;
         double* const mine = sums_to + threadIdx.x * (ITEMS + 1);
-        double sum = 0., opened = 0.;  // of the row at hand; of the one that this thread begins within
+        double sum = 0., opened = 0.;  // sum of the current row; of the row within which this thread starts
 #pragma unroll
         for (int i = 0; i < ITEMS; ++i) {
             if (bits >> i & 1) {
@@ -131,7 +131,7 @@ merged(int M, int N, int K, int nnz, int each, const T* __restrict__ values, con
         }
         if (lane == 31) of_warp[warp] = all, begun[warp] = ends;
         __syncthreads();
-        double before = running;  // what the warps before have of the row that this one begins within
+        double before = running;  // the earlier warps' part of the row that this warp starts within
         for (int w = 0; w < warp; ++w) before = begun[w] ? of_warp[w] : before + of_warp[w];
         const double beside = __shfl_up_sync(~0u, all, 1);
         const bool over = __shfl_up_sync(~0u, static_cast<int>(ends), 1);
@@ -165,7 +165,7 @@ merged(int M, int N, int K, int nnz, int each, const T* __restrict__ values, con
     if (threadIdx.x == 0 && n == 0) rows[blockIdx.x] = open ? x0 : -1;
 }
 
-/// The rows of several blocks: a warp each, at the block where it ends.
+/// Rows that span several blocks: one warp each, at the block where the row ends.
 template <typename T, int ACT, int BIAS>
 __global__ void __launch_bounds__(256)
 join_blocks(int N, int nnz, int each, int blocks, const int* __restrict__ offsets, const T* __restrict__ bias, long long bias_step, float alpha, T* __restrict__ out,

@@ -8,11 +8,11 @@ from rooftop.core.spec import DTYPES, Launch, Meta, Problem
 from rooftop.kernels._device.quantised import text
 from rooftop.ops._sparse import ACTIVATIONS
 
-STEP = 2048  # elements that a block adds up at a time
+STEP = 2048  # elements that a block adds in one step
 FEWEST = 512  # items of a block, rows and elements together
-MOST_ITEMS = 16 * STEP  # of a block: more blocks than run at once even out what gathers cost
-AT_ONCE = 4  # blocks of a multiprocessor
-LONG = 128  # elements of a row, on average: from here on a warp a row has nothing to wait for
+MOST_ITEMS = 16 * STEP  # of a block: more blocks than are resident balance the cost of gathers
+AT_ONCE = 4  # resident blocks of a multiprocessor
+LONG = 128  # elements of a row, on average: from here on one warp a row is not bound by latency
 MOST = 4  # columns: the elements are read again for each
 
 
@@ -28,7 +28,7 @@ def supports(p: Problem, head: Any) -> str | None:
 
 
 def prefers(p: Problem, head: Any) -> int:
-    """One column of rows that are not long: no lanes are left idle beside it, and no row holds up others."""
+    """Preferred for one column if no row is long: rows of different lengths are balanced exactly."""
     return 1 if p["out"].shape[1] == 1 and p["values"].numel < LONG * p["out"].shape[0] else -1
 
 
@@ -38,7 +38,7 @@ def configs(p: Problem, head: Any) -> list[dict[str, Any]]:
 
 
 def choose(p: Problem, head: Any) -> dict[str, Any]:
-    """An equal share of the items for each block that runs at once. rows: of a thread at a time, so that those of a step are looked at in one go on average."""
+    """An equal share of the items for each resident block. rows: of a thread at a time, so that on average the rows of a step are read in one go."""
     nnz, m = p["values"].numel, p["out"].shape[0]
     items = nnz + m
     blocks = max(min(AT_ONCE * p.device.sms, -(-items // FEWEST)), -(-items // MOST_ITEMS))

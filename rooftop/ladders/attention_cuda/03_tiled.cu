@@ -42,7 +42,7 @@ __global__ __launch_bounds__(ROWS) void attention(
     int Sq, int Sk, int H, int GROUP, int D, int Dv, int right, float scale, const T* __restrict__ q, long long qb, long long qs, long long qh, const T* __restrict__ k,
     long long kb, long long ks, long long kh, const T* __restrict__ v, long long vb, long long vs, long long vh, T* __restrict__ out, long long ob, long long os,
     long long oh, float* __restrict__ lse) {
-    __shared__ T rows[ROWS][SIZE + 2];  // two more columns: the threads of a warp read 32 rows, each in a bank of its own
+    __shared__ T rows[ROWS][SIZE + 2];  // two columns of padding: the 32 rows that a warp reads are in different banks
     __shared__ T keys[KEYS][SIZE], values[KEYS][SIZE];
     const int tid = threadIdx.x, first = blockIdx.x * ROWS, i = first + tid, b = blockIdx.y / H, h = blockIdx.y % H;
     q += b * qb + h * qh;

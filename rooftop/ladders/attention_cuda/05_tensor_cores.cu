@@ -68,7 +68,7 @@ __global__ __launch_bounds__(32 * WARPS) void attention(
     int Sq, int Sk, int H, int GROUP, int D, int Dv, int right, float scale, const T* __restrict__ q, long long qb, long long qs, long long qh, const T* __restrict__ k,
     long long kb, long long ks, long long kh, const T* __restrict__ v, long long vb, long long vs, long long vh, T* __restrict__ out, long long ob, long long os,
     long long oh, float* __restrict__ lse) {
-    constexpr int WIDE = SIZE + 8;  // columns in shared memory: eight rows then begin in eight different groups of banks
+    constexpr int WIDE = SIZE + 8;  // padded columns in shared memory: eight rows start in eight different groups of banks
     __shared__ alignas(16) T keys[KEYS][WIDE];
     __shared__ alignas(16) T values[KEYS][WIDE];
     const int tid = threadIdx.x, lane = tid % 32, g = lane / 4, t = lane % 4 * 2, b = blockIdx.y / H, h = blockIdx.y % H;

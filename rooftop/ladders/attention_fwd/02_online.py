@@ -1,4 +1,4 @@
-"""out = softmax(scale · q kᵀ) v in tiles: the softmax is taken as the keys come, and no score leaves the registers."""
+"""out = softmax(scale · q kᵀ) v in tiles: online softmax over the tiles of keys, and no score leaves the registers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""out = softmax(scale · q kᵀ) v in tiles; tiles that no query sees are not visited, and those that all see are not masked."""
+"""out = softmax(scale · q kᵀ) v in tiles; tiles that are masked completely are skipped, and those without a masked element get no mask."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One kernel multiplies and flags each tile as it is finished; another, on a few multiprocessors, carries the rows whose tiles are all there."""
+"""One kernel multiplies and flags each tile as it is finished; another, on a few multiprocessors, copies the rows whose tiles are all finished."""
 
 from __future__ import annotations
 

@@ -63,9 +63,9 @@ __global__ __launch_bounds__(BM / WM * (BN / WN) * 32) void hgemm(
     const int tiles_n = (N - 1) / BN + 1;
     const int m0 = static_cast<int>(blockIdx.x) / tiles_n * BM, n0 = static_cast<int>(blockIdx.x) % tiles_n * BN;
     const int tid = threadIdx.x, lane = tid % 32, warp = tid / 32, g = lane / 4, t = lane % 4 * 2;
-    const int wm = warp / (BN / WN) * WM, wn = warp % (BN / WN) * WN;    // where the warp's tile begins
+    const int wm = warp / (BN / WN) * WM, wn = warp % (BN / WN) * WN;    // the start of the warp's tile
     auto at = [](int row, int chunk) { return row * BK + chunk * 8; };
-    auto copy = [&](int stage, int k0) {                                 // what lies past K is zeros; rows past the edge are the last one again
+    auto copy = [&](int stage, int k0) {                                 // zeros past K; rows past the edge repeat the last one
 #pragma unroll
         for (int i = 0; i < BM * CHUNKS / THREADS; ++i) {
             const int row = (tid + i * THREADS) / CHUNKS, chunk = tid % CHUNKS, k = k0 + chunk * 8;
@@ -105,7 +105,7 @@ __global__ __launch_bounds__(BM / WM * (BN / WN) * 32) void hgemm(
     }
     for (int s = 0; s < slices; ++s) {
         __pipeline_wait_prior(STAGES - 2);
-        __syncthreads();                                                 // this slice is there for everyone, and everyone is done with the one before it
+        __syncthreads();                                                 // all threads have written this slice, and have read the one before it
         if (s + STAGES - 1 < slices) copy((s + STAGES - 1) % STAGES, (s + STAGES - 1) * BK);
         __pipeline_commit();
 #pragma unroll

@@ -50,7 +50,7 @@ __device__ void mma(float (&c)[4], const unsigned (&a)[4], const unsigned (&b)[2
                      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
-/// Four matrices of 8 x 8 in one instruction: lanes 8 i to 8 i + 7 name the rows of the i-th.
+/// ldmatrix: four 8 x 8 matrices; lanes 8 i to 8 i + 7 give the addresses of the rows of matrix i.
 __device__ void ldmatrix(unsigned& x0, unsigned& x1, unsigned& x2, unsigned& x3, const void* row) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(x0), "=r"(x1), "=r"(x2), "=r"(x3) : "r"(static_cast<unsigned>(__cvta_generic_to_shared(row))) : "memory");
@@ -69,10 +69,10 @@ __global__ __launch_bounds__(BM / WM * (BN / WN) * 32) void hgemm(
     const int tiles_n = (N - 1) / BN + 1;
     const int m0 = static_cast<int>(blockIdx.x) / tiles_n * BM, n0 = static_cast<int>(blockIdx.x) % tiles_n * BN;
     const int tid = threadIdx.x, lane = tid % 32, warp = tid / 32, g = lane / 4, t = lane % 4 * 2;
-    const int wm = warp / (BN / WN) * WM, wn = warp % (BN / WN) * WN;    // where the warp's tile begins
+    const int wm = warp / (BN / WN) * WM, wn = warp % (BN / WN) * WN;    // the start of the warp's tile
     // Chunk p of row r lies at chunk p ^ (r / 2 % 4): the 8 rows that one matrix of ldmatrix reads, 64 bytes apart, fall into 8 different groups of banks.
     auto at = [](int row, int chunk) { return row * BK + (chunk ^ (row / 2 % CHUNKS)) * 8; };
-    auto copy = [&](int stage, int k0) {                                 // what lies past K is zeros; rows past the edge are the last one again
+    auto copy = [&](int stage, int k0) {                                 // zeros past K; rows past the edge repeat the last one
 #pragma unroll
         for (int i = 0; i < BM * CHUNKS / THREADS; ++i) {
             const int row = (tid + i * THREADS) / CHUNKS, chunk = tid % CHUNKS, k = k0 + chunk * 8;
@@ -110,7 +110,7 @@ __global__ __launch_bounds__(BM / WM * (BN / WN) * 32) void hgemm(
     }
     for (int s = 0; s < slices; ++s) {
         __pipeline_wait_prior(STAGES - 2);
-        __syncthreads();                                                 // this slice is there for everyone, and everyone is done with the one before it
+        __syncthreads();                                                 // all threads have written this slice, and have read the one before it
         if (s + STAGES - 1 < slices) copy((s + STAGES - 1) % STAGES, (s + STAGES - 1) * BK);
         __pipeline_commit();
 #pragma unroll

@@ -61,7 +61,7 @@ __device__ void mma(float (&c)[4], const unsigned (&a)[4], const unsigned (&b)[2
                      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
-/// Four matrices of 8 x 8 in one instruction: lanes 8 i to 8 i + 7 name the rows of the i-th.
+/// ldmatrix: four 8 x 8 matrices; lanes 8 i to 8 i + 7 give the addresses of the rows of matrix i.
 __device__ void ldmatrix(unsigned& x0, unsigned& x1, unsigned& x2, unsigned& x3, const void* row) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(x0), "=r"(x1), "=r"(x2), "=r"(x3) : "r"(static_cast<unsigned>(__cvta_generic_to_shared(row))) : "memory");
@@ -78,13 +78,13 @@ __global__ __launch_bounds__(BM / WM * (BN / WN) * 32, 1) void hgemm(
     T* const a_tile = reinterpret_cast<T*>(memory);                      // [STAGES][BM][BK], then of b [STAGES][BN][BK]
     T* const b_tile = a_tile + STAGES * BM * BK;
     const int tiles_m = (M - 1) / BM + 1, tiles_n = (N - 1) / BN + 1, width = group * tiles_n, tile = static_cast<int>(blockIdx.x);
-    const int first = tile / width * group, high = min(tiles_m - first, group);   // `group` rows of tiles are walked column by column
+    const int first = tile / width * group, high = min(tiles_m - first, group);   // grouped order: `group` rows of tiles, column by column
     const int m0 = (first + tile % width % high) * BM, n0 = tile % width / high * BN;
     const int tid = threadIdx.x, lane = tid % 32, warp = tid / 32, g = lane / 4, t = lane % 4 * 2;
-    const int wm = warp / (BN / WN) * WM, wn = warp % (BN / WN) * WN;    // where the warp's tile begins
+    const int wm = warp / (BN / WN) * WM, wn = warp % (BN / WN) * WN;    // the start of the warp's tile
     // Chunk p of row r lies at chunk p ^ (r / 2 % 4): the 8 rows that one matrix of ldmatrix reads, 64 bytes apart, fall into 8 different groups of banks.
     auto at = [](int row, int chunk) { return row * BK + (chunk ^ (row / 2 % CHUNKS)) * 8; };
-    auto copy = [&](int stage, int k0) {                                 // what lies past K is zeros; rows past the edge are the last one again
+    auto copy = [&](int stage, int k0) {                                 // zeros past K; rows past the edge repeat the last one
 #pragma unroll
         for (int i = 0; i < BM * CHUNKS / THREADS; ++i) {
             const int row = (tid + i * THREADS) / CHUNKS, chunk = tid % CHUNKS, k = k0 + chunk * 8;
@@ -131,7 +131,7 @@ __global__ __launch_bounds__(BM / WM * (BN / WN) * 32, 1) void hgemm(
         for (int k = 0; k < BK; k += 16) {
             if (k + 16 < BK) {
                 fetch(stage, k + 16, (k / 16 + 1) % 2);
-            } else {                                                     // the next slice's first step, while this one's last is multiplied
+            } else {                                                     // load the next slice's first step while this one's last is multiplied
                 __pipeline_wait_prior(STAGES - 2);
                 __syncthreads();
                 if (s + 1 < slices) fetch(next, 0, (k / 16 + 1) % 2);

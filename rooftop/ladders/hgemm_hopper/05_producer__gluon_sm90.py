@@ -32,7 +32,7 @@ def put(x, out, ldo, row, column, M, N):
 
 @gluon.jit
 def load(a_desc, b_desc, a_ring, b_ring, full, empty, row, column, K, STAGES: gl.constexpr, GROUPS: gl.constexpr):
-    """The producer, one warp: asks for a slice as soon as every consumer has done with what lies in its stage."""
+    """The producer warp: starts the copies of a slice as soon as every consumer has released its stage."""
     RM: gl.constexpr = a_desc.block_type.shape[0]
     BK: gl.constexpr = a_desc.block_type.shape[1]
     for i in range(gl.cdiv(K, BK)):
@@ -110,7 +110,7 @@ def choose(p: Problem) -> Config:
 
 
 def _boxes(name: str, meta: Meta, rows: int, columns: int) -> Descriptor:
-    """Of a, of out, or of b transposed: boxes of `rows` x `columns` of K."""
+    """The TMA descriptor of a, of out, or of b transposed: boxes of `rows` x `columns` of K."""
     layout = gl.NVMMASharedLayout.get_default_for([rows, columns], gl.bfloat16 if meta.dtype == "bf16" else gl.float16)
     shape, strides = (meta.shape, meta.strides) if name != "b" else (meta.shape[::-1], meta.strides[::-1])
     return Descriptor(name, (rows, columns), layout, shape=shape, strides=strides)

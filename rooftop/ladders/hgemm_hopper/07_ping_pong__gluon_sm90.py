@@ -51,7 +51,7 @@ def load(a_desc, b_desc, a_ring, b_ring, full, empty, M, N, K, STAGES: gl.conste
 
 @gluon.jit
 def consume(GROUP: gl.constexpr, a_desc, b_desc, a_ring, b_ring, full, empty, turns, out, ldo, M, N, K, STAGES: gl.constexpr):
-    """One group of four warps: every second tile of the block. Slices come tile by tile, so the other group multiplies while this one stores. `turns`: a group
+    """One consumer warp group: every second tile of the block. Slices are loaded tile by tile, so the other group multiplies while this one stores. `turns`: a group
     waits until the other has seen all slices of its tile. `full` has two phases; without the turns a group could take an older slice for its own."""
     BM: gl.constexpr = a_desc.block_type.shape[0]
     BN: gl.constexpr = b_desc.block_type.shape[0]
@@ -126,7 +126,7 @@ def choose(p: Problem) -> Config:
 
 
 def _boxes(name: str, meta: Meta, rows: int, columns: int) -> Descriptor:
-    """Of a, of out, or of b transposed: boxes of `rows` x `columns` of K."""
+    """The TMA descriptor of a, of out, or of b transposed: boxes of `rows` x `columns` of K."""
     layout = gl.NVMMASharedLayout.get_default_for([rows, columns], gl.bfloat16 if meta.dtype == "bf16" else gl.float16)
     shape, strides = (meta.shape, meta.strides) if name != "b" else (meta.shape[::-1], meta.strides[::-1])
     return Descriptor(name, (rows, columns), layout, shape=shape, strides=strides)

@@ -126,7 +126,7 @@ def choose(p: Problem) -> Config:
 
 
 def _boxes(name: str, meta: Meta, rows: int, columns: int) -> Descriptor:
-    """Of a, of out, or of b transposed: boxes of `rows` x `columns` of K."""
+    """The TMA descriptor of a, of out, or of b transposed: boxes of `rows` x `columns` of K."""
     layout = gl.NVMMASharedLayout.get_default_for([rows, columns], gl.bfloat16 if meta.dtype == "bf16" else gl.float16)
     shape, strides = (meta.shape, meta.strides) if name != "b" else (meta.shape[::-1], meta.strides[::-1])
     return Descriptor(name, (rows, columns), layout, shape=shape, strides=strides)

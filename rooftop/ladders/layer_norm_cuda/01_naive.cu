@@ -17,7 +17,7 @@ block  = ["threads"]
 */
 #include <cuda_bf16.h>
 
-/// A running sum that keeps what each addition loses (Kahan 1965): up to 131072 terms go into one float.
+/// A compensated sum (Kahan 1965): up to 131072 terms in one float.
 struct Sum {
     float total = 0, lost = 0;
     __device__ void add(float v) {

@@ -18,7 +18,7 @@ block  = ["threads"]
 */
 #include <cuda_bf16.h>
 
-/// Elements, their mean and the sum of squares about it: one more element (Welford 1962), or two such sets made one (Chan et al. 1979).
+/// The number of elements, their mean and the sum of squares about it. Adds an element (Welford 1962), or combines two sets (Chan et al. 1979).
 struct Moments {
     float n = 0, mean = 0, squares = 0;
     __device__ void add(float v) {

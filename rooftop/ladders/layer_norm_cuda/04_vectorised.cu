@@ -19,7 +19,7 @@ block  = ["threads"]
 */
 #include <cuda_bf16.h>
 
-/// Elements, their mean and the sum of squares about it: one more element (Welford 1962), or two such sets made one (Chan et al. 1979).
+/// The number of elements, their mean and the sum of squares about it. Adds an element (Welford 1962), or combines two sets (Chan et al. 1979).
 struct Moments {
     float n = 0, mean = 0, squares = 0;
     __device__ void add(float v) {
@@ -61,7 +61,7 @@ __device__ T affine(float v, const T* w, const T* b, unsigned c) {
     return T(v * (w ? static_cast<float>(w[c]) : 1) + (b ? static_cast<float>(b[c]) : 0));
 }
 
-/// Sixteen bytes of a row.
+/// A pack: 16 bytes of a row, one vector access.
 template <typename T>
 struct alignas(16) Pack {
     static constexpr int N = 16 / sizeof(T);

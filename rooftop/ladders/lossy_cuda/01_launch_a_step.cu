@@ -45,7 +45,7 @@ args   = ["x: i32[B, Z, Y, X]", "codes: u32[S]", "outs: u32[Q]", "Z: i64", "Y: i
 */
 #include "codec_chunks.cuh"
 
-/// Code of each place of a chunk, row by row, 0 outside of the array; a bit for each value that has none.
+/// The code of each place of a chunk, row by row, 0 outside the array; a bit for each value without a code (an exception).
 template <int RANK>
 __global__ void __launch_bounds__(256) quantise(const unsigned* x, const double* bound, long long Z, long long Y, long long X, int nz, int ny, int nx, unsigned* codes, unsigned* outs) {
     const Place<RANK> place(blockIdx.x, Z, Y, X, nz, ny, nx);
@@ -71,7 +71,7 @@ struct Extent {
     }
 };
 
-/// A chunk in shared memory, less its base; a thread has a row.
+/// A chunk in shared memory, less its base; one row a thread.
 template <int RANK>
 struct Chunk {
     const unsigned (*held)[32];
@@ -104,7 +104,7 @@ struct Chunk {
     }
 };
 
-/// Codes of a chunk into shared memory: an exception takes that of its nearest neighbour to the left, and all lose the base.
+/// The codes of a chunk, less the base, in shared memory; an exception has the code of its nearest neighbour to the left.
 __device__ unsigned fill(const unsigned* codes, const unsigned* outs, unsigned (*held)[32]) {
     const unsigned base = outs[blockIdx.x * 128ll] & 1 ? 0 : codes[blockIdx.x * 4096ll], bad = outs[blockIdx.x * 128ll + threadIdx.x];
     unsigned last = base;
@@ -146,7 +146,7 @@ __global__ void __launch_bounds__(128)
     __syncthreads();
     if (threadIdx.x != 0) return;
     int best = 0, cost = 1 << 30;
-    for (int p = 0; p <= RANK; ++p) {  // of equals the most dimensions
+    for (int p = 0; p <= RANK; ++p) {  // among equally good ones the one with the most dimensions
         int sum = 0;
         for (int r = 0; r < 128; ++r) sum += widths[p][r];
         if (sum <= cost) cost = sum, best = p;
@@ -156,7 +156,7 @@ __global__ void __launch_bounds__(128)
     sizes[blockIdx.x] = min(coded, raw), chosen[blockIdx.x] = coded >= raw ? -1 : best;
 }
 
-/// Sizes to the sums of those before.
+/// Exclusive prefix sums of the sizes.
 __global__ void __launch_bounds__(1024) sum_up(long long C, long long* sizes, long long* total) {
     __shared__ long long sums[1024];
     const long long each = (C + 1023) / 1024, begin = min(C, threadIdx.x * each), end = min(C, begin + each);

@@ -39,7 +39,7 @@ args   = ["sizes: i64[C]", "lengths: i32[C]", "parked: u32[P]", "words: i32[W]"]
 */
 #include "codec_chunks.cuh"
 
-/// Sizes to the sums of those before.
+/// Exclusive prefix sums of the sizes.
 __global__ void __launch_bounds__(1024) sum_up(long long C, long long* sizes, long long* total) {
     __shared__ long long sums[1024];
     const long long each = (C + 1023) / 1024, begin = min(C, threadIdx.x * each), end = min(C, begin + each);
@@ -89,7 +89,7 @@ chunks(const unsigned* __restrict__ x, const double* __restrict__ bound, long lo
         unsigned v;
         const bool out = quantised<F32>(bits[i], step, v);
         const unsigned bad = __ballot_sync(~0u, out && i < place.mine);
-        if (bad) {  // an exception takes the code of its nearest neighbour to the left
+        if (bad) {  // an exception has the code of its nearest neighbour to the left
             const unsigned left = ~bad & ((1u << lane) - 1);
             const unsigned other = __shfl_sync(~0u, v, left ? bit_length(left) - 1 : 0);
             if (bad >> lane & 1) v = left ? other : base;
@@ -100,7 +100,7 @@ chunks(const unsigned* __restrict__ x, const double* __restrict__ bound, long lo
     }
     any = __syncthreads_or(any);
 
-    // differences of the warp's row i along p dimensions, 0 outside of the array; `first`: what the row's first value is, differenced further
+    // differences of the warp's row i along p dimensions, 0 outside the array; `first`: the row's first value, differenced along the other dimensions
     const auto before_x = [&](unsigned u, unsigned first) {
         const unsigned left = __shfl_up_sync(~0u, u, 1);
         return lane ? u - left : first;
@@ -171,7 +171,7 @@ chunks(const unsigned* __restrict__ x, const double* __restrict__ bound, long lo
     unsigned check = 0;
     const auto write = [&](int at, unsigned word) { to[at] = word, check += mixed(word, at); };
     unsigned* staged = held;
-    const auto flush = [&](int at, int count) {  // what is staged, to word `at` on
+    const auto flush = [&](int at, int count) {  // writes the staged words, to word `at` on
         __syncthreads();
         for (int j = threadIdx.x; j < count; j += THREADS) write(at + j, held[j]);
     };

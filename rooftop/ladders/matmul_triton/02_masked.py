@@ -1,4 +1,4 @@
-"""out = a b of any size: what lies outside is loaded as zeros and not stored."""
+"""out = a b of any size: elements outside are loaded as zeros and not stored."""
 
 from __future__ import annotations
 

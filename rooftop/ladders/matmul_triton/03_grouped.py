@@ -1,4 +1,4 @@
-"""out = a b, tiles taken in groups of rows, which share their operands in L2."""
+"""out = a b, tiles in grouped order: concurrent tiles share their operands in the L2."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _matmul(a, b, out, M, N, K, ma, ka, kb, nb, ldo, GROUP, BM: tl.constexpr, BN
 
 @dataclass(frozen=True)
 class Config:
-    """The tile, and rows of tiles walked together."""
+    """The tile, and rows of tiles in a group."""
 
     BM: int = 64
     BN: int = 64

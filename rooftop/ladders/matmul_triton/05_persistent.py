@@ -43,7 +43,7 @@ def _matmul(a, b, out, M, N, K, ma, ka, kb, nb, ldo, GROUP, programs, BM: tl.con
 
 @dataclass(frozen=True)
 class Config:
-    """The tile, rows of tiles walked together, warps, and slices in flight."""
+    """The tile, rows of tiles in a group, warps, and pipeline stages."""
 
     BM: int = 128
     BN: int = 256

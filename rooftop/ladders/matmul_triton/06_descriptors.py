@@ -1,4 +1,4 @@
-"""out = a b, tiles moved by TMA: one thread asks for a box, and no address is computed."""
+"""out = a b, tiles moved by TMA: one thread starts the copy of a box, and no address is computed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LIMIT = "All 8 warps wait for the slices, multiply, and store: while they store 
 @triton.jit
 def _matmul(a, b, out, M, N, K, GROUP, programs, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, A_COLUMNS: tl.constexpr,
             B_COLUMNS: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
-    """X_COLUMNS: the descriptor is of the transposed operand, whose columns lie in rows of memory."""
+    """X_COLUMNS: the descriptor is of the transposed operand, whose columns are contiguous in memory."""
     tiles = tl.cdiv(M, BM) * tl.cdiv(N, BN)
     for tile in range(tl.program_id(0), tiles, programs):
         high, wide = tl.cdiv(M, BM), tl.cdiv(N, BN)
@@ -46,7 +46,7 @@ def _matmul(a, b, out, M, N, K, GROUP, programs, BM: tl.constexpr, BN: tl.conste
 
 @dataclass(frozen=True)
 class Config:
-    """The tile, rows of tiles walked together, warps, and slices in flight."""
+    """The tile, rows of tiles in a group, warps, and pipeline stages."""
 
     BM: int = 128
     BN: int = 256

@@ -24,7 +24,7 @@ LIMIT = (
 @triton.jit
 def _matmul(a, b, out, ldo, M, N, K, GROUP, programs, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, A_COLUMNS: tl.constexpr,
             B_COLUMNS: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
-    """X_COLUMNS: the descriptor is of the transposed operand, whose columns lie in rows of memory."""
+    """X_COLUMNS: the descriptor is of the transposed operand, whose columns are contiguous in memory."""
     tiles = tl.cdiv(M, BM) * tl.cdiv(N, BN)
     for tile in range(tl.program_id(0), tiles, programs):
         high, wide = tl.cdiv(M, BM), tl.cdiv(N, BN)
@@ -50,7 +50,7 @@ def _matmul(a, b, out, ldo, M, N, K, GROUP, programs, BM: tl.constexpr, BN: tl.c
 
 @dataclass(frozen=True)
 class Config:
-    """The tile, rows of tiles walked together, warps, and slices in flight."""
+    """The tile, rows of tiles in a group, warps, and pipeline stages."""
 
     BM: int = 128
     BN: int = 256
@@ -96,7 +96,7 @@ def choose(p: Problem) -> Config:
 
 
 def configs(p: Problem) -> list[Config]:
-    """Triton 3.6 specialises programs of 4 warps alone; with 8 it leaves the loop as it is, without a word."""
+    """Triton 3.6 specialises only programs of 4 warps; with 8 it silently leaves the loop unchanged."""
     return [Config(bm, bn, 64, group, 4, stages) for bm, bn in ((128, 256), (128, 128), (64, 256), (64, 128)) for group in (8, 16) for stages in (3, 4)
             if (bm + bn) * 128 * stages + bm * bn <= p.device.shared_per_block]  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""y = x / sqrt(mean(x²) + eps) · weight, one program a row, in pieces of 4096 columns by eight warps, twice; positions are folded once."""
+"""y = x / sqrt(mean(x²) + eps) · weight, one program a row, in pieces of 4096 columns by eight warps, twice; positions are reduced once, at the end."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ block  = [256]
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
-/// The size of a finite number, 0 of any other: infinities and NaN have no say in a scale.
+/// The magnitude of a finite number, else 0: infinities and NaN do not influence a scale.
 __device__ float finite_size(float v) { return fabsf(v) <= 3.4028234663852886e38f ? fabsf(v) : 0; }
 
 __device__ float scale_of(float most, float largest_code) { return fmaxf(__fdiv_rn(most, largest_code), 0x1p-126f); }

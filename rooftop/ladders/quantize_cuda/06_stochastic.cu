@@ -27,7 +27,7 @@ block  = [256]
 
 #include "random.cuh"
 
-/// The size of a finite number, 0 of any other: infinities and NaN have no say in a scale.
+/// The magnitude of a finite number, else 0: infinities and NaN do not influence a scale.
 __device__ float finite_size(float v) { return fabsf(v) <= 3.4028234663852886e38f ? fabsf(v) : 0; }
 
 __device__ float scale_of(float most, float largest_code) { return fmaxf(__fdiv_rn(most, largest_code), 0x1p-126f); }
@@ -38,14 +38,14 @@ __device__ int code_of(float v, float s, int most) {
     return q != q ? 0 : __float2int_rn(fminf(fmaxf(q, static_cast<float>(-most)), static_cast<float>(most)));
 }
 
-/// v / s in steps of 2^-16, random bits added, the fraction cut off: the code above with the probability of the fraction.
+/// Stochastic rounding: v / s in units of 2^-16, plus random bits, truncated; it rounds up with the probability of the fraction.
 __device__ int drawn_code_of(float v, float s, int most, unsigned bits) {
     const float q = __fdiv_rn(v, s);
     const int steps = q != q ? 0 : __float2int_rn(fminf(fmaxf(q, -256.f), 256.f) * 65536.f);
     return (min(max(steps, -most * 65536), most * 65536) + static_cast<int>(bits)) >> 16;
 }
 
-/// Sixteen bytes of a row, and the codes of as many elements.
+/// A pack of 16 bytes of a row, and the codes of as many elements.
 template <typename T>
 struct alignas(16) Pack {
     static constexpr int N = 16 / sizeof(T);

@@ -41,7 +41,7 @@ __global__ void __launch_bounds__(256) add(long long n, const float* __restrict_
     if (t == 0) parts[blockIdx.x] = s[0];
 }
 
-/// The sum of n parts, by one block.
+/// The sum of n partial sums, by one block.
 __global__ void __launch_bounds__(1024) fold(long long n, const float* __restrict__ parts, float* __restrict__ out) {
     __shared__ float s[1024];
     float sum = 0;

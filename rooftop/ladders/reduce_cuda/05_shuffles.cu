@@ -50,7 +50,7 @@ __global__ void __launch_bounds__(256) add(long long n, const float* __restrict_
     if (threadIdx.x == 0) parts[blockIdx.x] = sum;
 }
 
-/// The sum of n parts, by one block.
+/// The sum of n partial sums, by one block.
 __global__ void __launch_bounds__(1024) fold(long long n, const float* __restrict__ parts, float* __restrict__ out) {
     float sum = 0;
     for (long long i = threadIdx.x; i < n; i += 1024) sum += parts[i];

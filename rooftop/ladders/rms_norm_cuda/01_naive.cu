@@ -24,7 +24,7 @@ __global__ void rms_norm(long long R, unsigned C, const T* __restrict__ x, long 
     x += row * xs;
     y += row * ys;
 
-    double s = 0;  // up to 131072 terms in one float would lose its last digits
+    double s = 0;  // up to 131072 terms in one float lose the last digits
     for (unsigned c = 0; c < C; ++c) s += static_cast<float>(x[c]) * static_cast<float>(x[c]);
     const float scale = 1 / sqrtf(static_cast<float>(s / C) + eps);
 

@@ -24,7 +24,7 @@ __device__ float warp_sum(float v, int width) {
     return v;
 }
 
-/// Sixteen bytes of a row.
+/// A pack: 16 bytes of a row, one vector access.
 template <typename T>
 struct alignas(16) Pack {
     static constexpr int N = 16 / sizeof(T);

@@ -1,7 +1,7 @@
 /* rooftop
-idea    = "A row is divided among the blocks of a cluster: each block holds its part in shared memory, and its warps store their sums into the shared memory of all blocks of the cluster (distributed shared memory). Rows may be sixteen times as long and are still read once; and the parts of a long row are small enough for several blocks per multiprocessor."
+idea    = "A row is divided among the blocks of a cluster: each block holds its part in shared memory, and its warps store their sums into the shared memory of all blocks of the cluster (distributed shared memory). Rows may be sixteen times as long and are still read once; and the parts of a long row are small enough for several blocks per multiprocessor. Up to 96 KiB nothing is gained: rows of up to 32 KiB take one block, as in rung 06, and at 32768 columns of bf16 four blocks of 32 KiB have as many bytes in flight as two of 64."
 predict = { speedup = 1.0, reads = 2 }
-limit   = "A block that has summed its part waits for the slowest of its cluster, and the loads of the next row start only when a block ends. Long rows read the weight again from L2."
+limit   = "Not timed yet. A block that has summed its part waits for the slowest of its cluster, and the loads of the next row start only when a block ends. Long rows read the weight again from L2."
 dtypes  = ["f32", "bf16"]
 demands = { has = ["LDGSTS.E.128", "STG.E.128"], spills = 0 }
 args   = ["R: i64", "C: u32", "x: T[R, C]", "xs: i64 = stride(x, 0)", "weight: T[C]?", "y: T[R, C]", "ys: i64 = stride(y, 0)", "eps: f32"]
@@ -58,7 +58,7 @@ __device__ float warp_sum(float v) {
     return v;
 }
 
-/// Sixteen bytes of a row.
+/// A pack: 16 bytes of a row, one vector access.
 template <typename T>
 struct alignas(16) Pack {
     static constexpr int N = 16 / sizeof(T);
@@ -72,7 +72,7 @@ __global__ void __launch_bounds__(THREADS)
     rms_norm(long long R, unsigned C, const T* __restrict__ x, long long xs, const T* __restrict__ w, T* __restrict__ y, long long ys, float eps) {
     using P = Pack<T>;
     constexpr int WARPS = THREADS / 32, PARTS = WARPS * CLUSTER;
-    __shared__ float parts[PARTS];  // of every warp of the cluster, in every block of it
+    __shared__ float parts[PARTS];  // of every warp of the cluster; every block has all of them
     P* const held = reinterpret_cast<P*>(memory);
     const auto cluster = cg::this_cluster();
     const unsigned tid = threadIdx.x, rank = blockIdx.x % CLUSTER, all = (C + P::N - 1) / P::N, each = (all + CLUSTER - 1) / CLUSTER;
@@ -92,7 +92,7 @@ __global__ void __launch_bounds__(THREADS)
         }
     }
     __pipeline_commit();
-    if (CLUSTER > 1) cluster.barrier_arrive();  // whoever has passed the matching wait knows that all blocks have started
+    if (CLUSTER > 1) cluster.barrier_arrive();  // after the matching wait all blocks are known to have started
     __pipeline_wait_prior(0);
 
     float s = 0;

@@ -55,7 +55,7 @@ __global__ __launch_bounds__(BM / TM * (BN / TN), 2) void sgemm(
             b_tile[k][b_n] = k < left && b_n < cols ? b[i * B_STEP * ldb] : 0;
         }
         __syncthreads();
-#pragma unroll 4  // the compiler loads a's numbers for all the k it sees at once: eight would not fit the registers
+#pragma unroll 4  // unrolled further, the compiler loads a's elements for all k at once: eight do not fit the registers
         for (int k = 0; k < BK; ++k) {
             float a_now[TM], b_now[TN];
 #pragma unroll

@@ -25,7 +25,7 @@ kernel = "sgemm<{BM}, {BN}, {BK}, {TM}, {TN}, {4 if K % 4 == 0 and aligned(a, 16
 grid   = ["ceil(M / BM) * ceil(N / BN)"]
 block  = ["BM // TM * (BN // TN)"]
 */
-/// V neighbouring floats, moved by one instruction.
+/// V neighbouring floats: one access.
 template <int V>
 struct alignas(4 * V) Floats {
     float v[V];
@@ -75,7 +75,7 @@ __global__ __launch_bounds__(BM / TM * (BN / TN), 2) void sgemm(
             store(&b_tile[k][b_n], k < left && b_n < cols ? load<VN>(b + i * B_STEP * ldb) : Floats<VN>{});
         }
         __syncthreads();
-#pragma unroll 4  // the compiler loads a's numbers for all the k it sees at once: eight would not fit the registers
+#pragma unroll 4  // unrolled further, the compiler loads a's elements for all k at once: eight do not fit the registers
         for (int k = 0; k < BK; ++k) {
             float a_now[TM], b_now[TN];
 #pragma unroll

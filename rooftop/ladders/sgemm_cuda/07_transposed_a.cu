@@ -25,7 +25,7 @@ kernel = "sgemm<{BM}, {BN}, {BK}, {TM}, {TN}, {4 if K % 4 == 0 and aligned(a, 16
 grid   = ["ceil(M / BM) * ceil(N / BN)"]
 block  = ["BM // TM * (BN // TN)"]
 */
-/// V neighbouring floats, moved by one instruction.
+/// V neighbouring floats: one access.
 template <int V>
 struct alignas(4 * V) Floats {
     float v[V];

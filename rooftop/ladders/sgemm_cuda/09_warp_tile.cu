@@ -27,7 +27,7 @@ kernel = "sgemm<{BM}, {BN}, {BK}, {WM}, {WN}, {TM}, {TN}, {4 if K % 4 == 0 and a
 grid   = ["ceil(M / BM) * ceil(N / BN)"]
 block  = ["BM // WM * (BN // WN) * 32"]
 */
-/// V neighbouring floats, moved by one instruction.
+/// V neighbouring floats: one access.
 template <int V>
 struct alignas(4 * V) Floats {
     float v[V];

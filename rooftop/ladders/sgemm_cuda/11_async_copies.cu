@@ -30,7 +30,7 @@ block  = ["BM // WM * (BN // WN) * 32"]
 */
 #include <cuda_pipeline.h>
 
-/// V neighbouring floats, moved by one instruction.
+/// V neighbouring floats: one access.
 template <int V>
 struct alignas(4 * V) Floats {
     float v[V];
@@ -65,7 +65,7 @@ __global__ __launch_bounds__(BM / WM * (BN / WN) * 32, 2) void sgemm(
     const int rows = M - m0 < BM ? M - m0 : BM, cols = N - n0 < BN ? N - n0 : BN;
     const int tid = threadIdx.x;
     const int a_m = tid / BK, a_k = tid % BK, b_k = tid * VN / BN, b_n = tid * VN % BN;
-    // Rows and columns past the edge are copied from the last one inside: what is made of them is not stored.
+    // Rows and columns past the edge are copied from the last one inside: outputs computed from them are not stored.
     const float* a_row[BM / A_STEP];
 #pragma unroll
     for (int i = 0; i < BM / A_STEP; ++i) a_row[i] = a + (m0 + (a_m + i * A_STEP < rows ? a_m + i * A_STEP : rows - 1)) * lda + a_k;
@@ -74,7 +74,7 @@ __global__ __launch_bounds__(BM / WM * (BN / WN) * 32, 2) void sgemm(
     const int m_thread = warp / (BN / WN) * WM + lane / LANES_N * 4;   // a thread's rows are m_thread + 4 LANES_M g + 0..3
     const int n_thread = warp % (BN / WN) * WN + lane % LANES_N * 4;
 
-    auto copy = [&](int stage, int depth) {               // a tile that is `depth` deep: BK, but for one
+    auto copy = [&](int stage, int depth) {               // a tile of depth `depth`: BK, except for the partial one
 #pragma unroll
         for (int i = 0; i < BM / A_STEP; ++i) {
             const int m = a_m + i * A_STEP;
@@ -96,7 +96,7 @@ __global__ __launch_bounds__(BM / WM * (BN / WN) * 32, 2) void sgemm(
     };
 
     const int tiles = K / BK + (K % BK != 0);
-    if (tiles > 0) copy(0, K - (tiles - 1) * BK);         // the short tile first: the others need no check
+    if (tiles > 0) copy(0, K - (tiles - 1) * BK);         // the partial tile first: the others need no check
     __pipeline_commit();
 #pragma unroll
     for (int stage = 1; stage < STAGES - 1; ++stage) {
@@ -108,7 +108,7 @@ __global__ __launch_bounds__(BM / WM * (BN / WN) * 32, 2) void sgemm(
     int stage = 0;
     for (int left = tiles; left > 0; --left) {
         __pipeline_wait_prior(STAGES - 2);
-        __syncthreads();                                  // this stage is there for everyone, and everyone is done with the one before it
+        __syncthreads();                                  // this stage has arrived for all threads, and all have read the one before it
         if (left >= STAGES) copy(stage == 0 ? STAGES - 1 : stage - 1, BK);
         __pipeline_commit();
 #pragma unroll 4

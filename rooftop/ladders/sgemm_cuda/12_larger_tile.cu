@@ -1,7 +1,7 @@
 /* rooftop
 idea    = "A block computes 128 x 256 outputs and a thread 8 x 16: 24 numbers from shared memory for 128 FMAs instead of 16 for 64. One block fits a multiprocessor instead of two, and its four stages no longer fit the 48 KiB of static shared memory."
 predict = { speedup = 1.12, wavefronts_per_fma = 0.17 }
-limit   = "Latency of shared memory: two warps per scheduler, and the loads of a slice of k are not far enough ahead of the FMAs that use them. 1.14 times rung 11 at 4096 cubed on an H200."
+limit   = "Latency of shared memory: with 204 registers per thread there are two warps per scheduler, and the loads of a slice of k are not far enough ahead of the FMAs that use them. 1.14 times rung 11 at 4096 cubed on an H200. Counted on an H100 for this tile in the tuned kernel (rung 16): 0.18 wavefronts of shared memory for each FMA instead of 0.23, and 3.2 GB read from the L2 instead of 4.2."
 dtypes  = ["f32"]
 args    = ["M: i32", "N: i32", "K: i32", "alpha: f32", "a: f32[M, K]", "lda: i64 = stride(a, 0)", "b: f32[K, N]", "ldb: i64 = stride(b, 0)", "beta: f32", "c: f32[M, N]?", "ldc: i64 = stride(c, 0)", "out: f32[M, N]", "ldo: i64 = stride(out, 0)"]
 demands = { has = ["FFMA", "LDS.128", "LDGSTS"], spills = 0 }
@@ -31,7 +31,7 @@ shared = "4 * STAGES * BK * (BM + 4 + BN)"
 */
 #include <cuda_pipeline.h>
 
-/// V neighbouring floats, moved by one instruction.
+/// V neighbouring floats: one access.
 template <int V>
 struct alignas(4 * V) Floats {
     float v[V];
@@ -67,7 +67,7 @@ __global__ __launch_bounds__(BM / WM * (BN / WN) * 32) void sgemm(
     const int rows = M - m0 < BM ? M - m0 : BM, cols = N - n0 < BN ? N - n0 : BN;
     const int tid = threadIdx.x;
     const int a_m = tid / BK, a_k = tid % BK, b_k = tid * VN / BN, b_n = tid * VN % BN;
-    // Rows and columns past the edge are copied from the last one inside: what is made of them is not stored.
+    // Rows and columns past the edge are copied from the last one inside: outputs computed from them are not stored.
     const float* a_row[BM / A_STEP];
 #pragma unroll
     for (int i = 0; i < BM / A_STEP; ++i) a_row[i] = a + (m0 + (a_m + i * A_STEP < rows ? a_m + i * A_STEP : rows - 1)) * lda + a_k;
@@ -76,7 +76,7 @@ __global__ __launch_bounds__(BM / WM * (BN / WN) * 32) void sgemm(
     const int m_thread = warp / (BN / WN) * WM + lane / LANES_N * 4;   // a thread's rows are m_thread + 4 LANES_M g + 0..3
     const int n_thread = warp % (BN / WN) * WN + lane % LANES_N * 4;
 
-    auto copy = [&](int stage, int depth) {               // a tile that is `depth` deep: BK, but for one
+    auto copy = [&](int stage, int depth) {               // a tile of depth `depth`: BK, except for the partial one
 #pragma unroll
         for (int i = 0; i < BM / A_STEP; ++i) {
             const int m = a_m + i * A_STEP;
@@ -98,7 +98,7 @@ __global__ __launch_bounds__(BM / WM * (BN / WN) * 32) void sgemm(
     };
 
     const int tiles = K / BK + (K % BK != 0);
-    if (tiles > 0) copy(0, K - (tiles - 1) * BK);         // the short tile first: the others need no check
+    if (tiles > 0) copy(0, K - (tiles - 1) * BK);         // the partial tile first: the others need no check
     __pipeline_commit();
 #pragma unroll
     for (int stage = 1; stage < STAGES - 1; ++stage) {
@@ -110,7 +110,7 @@ __global__ __launch_bounds__(BM / WM * (BN / WN) * 32) void sgemm(
     int stage = 0;
     for (int left = tiles; left > 0; --left) {
         __pipeline_wait_prior(STAGES - 2);
-        __syncthreads();                                  // this stage is there for everyone, and everyone is done with the one before it
+        __syncthreads();                                  // this stage has arrived for all threads, and all have read the one before it
         if (left >= STAGES) copy(stage == 0 ? STAGES - 1 : stage - 1, BK);
         __pipeline_commit();
 #pragma unroll 4

@@ -1,7 +1,7 @@
 /* rooftop
 idea    = "Two register sets for the slices of k: while one slice is multiplied, the next is loaded from shared memory, across the end of a tile too."
 predict = { speedup = 1.1 }
-limit   = "Issue slots: 1,024 of the 1,121 instructions in the loop are FMAs, and an FMA whose operands lie in one register bank takes two slots. With loads of 4 bytes, which the compiler did not merge here, the loop had 1,171 instructions and was slower than rung 12."
+limit   = "Issue slots: 1,024 of the 1,121 instructions in the loop are FMAs, and an FMA whose operands lie in one register bank takes two slots. With loads of 4 bytes, which the compiler did not merge here, the loop had 1,171 instructions and was slower than rung 12. 1.04 times rung 12 at 4096 cubed on an H200, less than predicted; hardware counters of this rung are not recorded yet."
 dtypes  = ["f32"]
 args    = ["M: i32", "N: i32", "K: i32", "alpha: f32", "a: f32[M, K]", "lda: i64 = stride(a, 0)", "b: f32[K, N]", "ldb: i64 = stride(b, 0)", "beta: f32", "c: f32[M, N]?", "ldc: i64 = stride(c, 0)", "out: f32[M, N]", "ldo: i64 = stride(out, 0)"]
 demands = { has = ["FFMA", "LDS.128", "LDGSTS"], spills = 0 }
@@ -31,7 +31,7 @@ shared = "4 * STAGES * BK * (BM + 4 + BN)"
 */
 #include <cuda_pipeline.h>
 
-/// V neighbouring floats, moved by one instruction.
+/// V neighbouring floats: one access.
 template <int V>
 struct alignas(4 * V) Floats {
     float v[V];
@@ -67,7 +67,7 @@ __global__ __launch_bounds__(BM / WM * (BN / WN) * 32) void sgemm(
     const int rows = M - m0 < BM ? M - m0 : BM, cols = N - n0 < BN ? N - n0 : BN;
     const int tid = threadIdx.x;
     const int a_m = tid / BK, a_k = tid % BK, b_k = tid * VN / BN, b_n = tid * VN % BN;
-    // Rows and columns past the edge are copied from the last one inside: what is made of them is not stored.
+    // Rows and columns past the edge are copied from the last one inside: outputs computed from them are not stored.
     const float* a_row[BM / A_STEP];
 #pragma unroll
     for (int i = 0; i < BM / A_STEP; ++i) a_row[i] = a + (m0 + (a_m + i * A_STEP < rows ? a_m + i * A_STEP : rows - 1)) * lda + a_k;
@@ -76,7 +76,7 @@ __global__ __launch_bounds__(BM / WM * (BN / WN) * 32) void sgemm(
     const int m_thread = warp / (BN / WN) * WM + lane / LANES_N * 4;   // a thread's rows are m_thread + 4 LANES_M g + 0..3
     const int n_thread = warp % (BN / WN) * WN + lane % LANES_N * 4;
 
-    auto copy = [&](int stage, int depth) {               // a tile that is `depth` deep: BK, but for one
+    auto copy = [&](int stage, int depth) {               // a tile of depth `depth`: BK, except for the partial one
 #pragma unroll
         for (int i = 0; i < BM / A_STEP; ++i) {
             const int m = a_m + i * A_STEP;
@@ -98,7 +98,7 @@ __global__ __launch_bounds__(BM / WM * (BN / WN) * 32) void sgemm(
     };
 
     const int tiles = K / BK + (K % BK != 0);
-    if (tiles > 0) copy(0, K - (tiles - 1) * BK);         // the short tile first: the others need no check
+    if (tiles > 0) copy(0, K - (tiles - 1) * BK);         // the partial tile first: the others need no check
     __pipeline_commit();
 #pragma unroll
     for (int stage = 1; stage < STAGES - 1; ++stage) {
@@ -107,7 +107,7 @@ __global__ __launch_bounds__(BM / WM * (BN / WN) * 32) void sgemm(
     }
 
     float sum[TM][TN] = {};
-    float a_now[2][TM], b_now[2][TN];                     // slice k is multiplied from one set while k + 1 is fetched into the other
+    float a_now[2][TM], b_now[2][TN];                     // two register sets: slice k is multiplied from one while k + 1 is loaded into the other
     int stage = 0;
     auto fetch = [&](int set, int k) {
 #pragma unroll
@@ -121,12 +121,12 @@ __global__ __launch_bounds__(BM / WM * (BN / WN) * 32) void sgemm(
     for (int left = tiles; left > 0; --left) {
 #pragma unroll
         for (int k = 0; k < BK; ++k) {
-            if (k == BK - 1) {                            // everyone has fetched the last slice of this stage: the next copies may fill it
+            if (k == BK - 1) {                            // all warps have loaded the last slice of this stage: the next copies may overwrite it
                 __pipeline_wait_prior(STAGES - 2);
                 __syncthreads();
                 stage = stage == STAGES - 1 ? 0 : stage + 1;
             }
-            fetch((k + 1) % 2, (k + 1) % BK);             // after the last tile of all: never used
+            fetch((k + 1) % 2, (k + 1) % BK);             // after the last tile: loaded and not used
             if (k == 3) {
                 if (left >= STAGES) copy(stage == 0 ? STAGES - 1 : stage - 1, BK);
                 __pipeline_commit();

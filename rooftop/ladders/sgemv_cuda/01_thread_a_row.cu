@@ -21,7 +21,7 @@ __global__ void __launch_bounds__(256) gemv(int M, int K, const T* __restrict__ 
     if (m >= M) return;
     a += m * am;
     float sum = 0;
-    for (int k1 = 0; k1 < K; k1 += 1024) {  // one chain of K sums would lose sqrt(K) roundings; sums of 32, of 1024 and of the row lose few
+    for (int k1 = 0; k1 < K; k1 += 1024) {  // the error of one chain grows as sqrt(K); chains of 32 terms, of 32 sums and of K / 1024 have less
         float more = 0;
         for (int k0 = k1; k0 < min(k1 + 1024, K); k0 += 32) {
             float part = 0;

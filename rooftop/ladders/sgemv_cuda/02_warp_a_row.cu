@@ -26,7 +26,7 @@ __global__ void __launch_bounds__(256) gemv(int M, int K, const T* __restrict__ 
     if (m >= M) return;
     a += m * am;
     float sum = 0;
-    for (int k0 = lane; k0 < K; k0 += 512) {  // chains of 16 sums, and one over them: short chains round less
+    for (int k0 = lane; k0 < K; k0 += 512) {  // accumulation chains of 16 terms, and one over them: short chains have less rounding error
         float part = 0;
         for (int k = k0; k < min(k0 + 512, K); k += 32) part = fmaf(static_cast<float>(a[k]), static_cast<float>(x[k]), part);
         sum += part;

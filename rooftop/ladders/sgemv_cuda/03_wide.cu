@@ -22,7 +22,7 @@ __device__ float warp_sum(float v) {
     return v;
 }
 
-/// Sixteen bytes of a row.
+/// A pack: 16 bytes of a row, one vector access.
 template <typename T>
 struct alignas(16) Pack {
     static constexpr int N = 16 / sizeof(T);
@@ -39,7 +39,7 @@ __global__ void __launch_bounds__(256) gemv(int M, int K, const T* __restrict__ 
 #pragma unroll 4
     for (int k = lane; k < K / P::N; k += 32) {
         const P p = row[k], q = v[k];
-        float part = 0;  // of one pack: a chain a fourth as long rounds less
+        float part = 0;  // the sum of one pack: a chain a fourth as long has less rounding error
 #pragma unroll
         for (int j = 0; j < P::N; ++j) part = fmaf(static_cast<float>(p.v[j]), static_cast<float>(q.v[j]), part);
         sum += part;

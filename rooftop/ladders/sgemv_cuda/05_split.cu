@@ -37,14 +37,14 @@ __device__ float warp_sum(float v) {
     return v;
 }
 
-/// Sixteen bytes of a row.
+/// A pack: 16 bytes of a row, one vector access.
 template <typename T>
 struct alignas(16) Pack {
     static constexpr int N = 16 / sizeof(T);
     T v[N];
 };
 
-/// A block has four rows and a share of K, which its eight warps share in turn. parts: [shares, M]
+/// A block has four rows and a part of K (split-K), which its eight warps divide. parts: [parts of K, M]
 template <typename T>
 __global__ void __launch_bounds__(256) gemv(int M, int K, int share, const T* __restrict__ a, long long am, const T* __restrict__ x, float* __restrict__ parts) {
     using P = Pack<T>;

@@ -17,7 +17,7 @@ block  = ["threads"]
 */
 #include <cuda_bf16.h>
 
-constexpr float LOWEST = -3.402823466e38f;  // a row of -inf alone then ends as 0 / 0 = NaN, as it should
+constexpr float LOWEST = -3.402823466e38f;  // a row of only -inf ends as 0 / 0 = NaN, which is the contract
 
 template <typename T>
 __global__ void softmax(long long R, unsigned C, const T* __restrict__ x, long long xs, T* __restrict__ y, long long ys) {
@@ -29,7 +29,7 @@ __global__ void softmax(long long R, unsigned C, const T* __restrict__ x, long l
     float m = LOWEST;
     for (unsigned c = 0; c < C; ++c) m = fmaxf(m, static_cast<float>(x[c]));
 
-    // Up to 131072 terms in one float: without the compensation (Kahan 1965) the last digits drift away.
+    // Up to 131072 terms in one float: without compensation (Kahan 1965) the last digits are lost.
     float s = 0, lost = 0;
     for (unsigned c = 0; c < C; ++c) {
         const float term = expf(static_cast<float>(x[c]) - m) - lost;

@@ -18,7 +18,7 @@ block  = ["threads"]
 */
 #include <cuda_bf16.h>
 
-constexpr float LOWEST = -3.402823466e38f;  // a row of -inf alone then ends as 0 / 0 = NaN, as it should
+constexpr float LOWEST = -3.402823466e38f;  // a row of only -inf ends as 0 / 0 = NaN, which is the contract
 
 template <typename T, int THREADS>
 __global__ void softmax(unsigned C, const T* __restrict__ x, long long xs, T* __restrict__ y, long long ys) {

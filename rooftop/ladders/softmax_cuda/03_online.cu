@@ -18,9 +18,9 @@ block  = ["threads"]
 */
 #include <cuda_bf16.h>
 
-constexpr float LOWEST = -3.402823466e38f;  // a row of -inf alone then ends as 0 / 0 = NaN, as it should
+constexpr float LOWEST = -3.402823466e38f;  // a row of only -inf ends as 0 / 0 = NaN, which is the contract
 
-/// Takes one more element into a maximum `m` and the sum `s` of exp(x - m) (Milakov and Gimelshein 2018).
+/// Online softmax (Milakov and Gimelshein 2018): adds an element to a maximum `m` and the sum `s` of exp(x - m).
 __device__ void add(float x, float& m, float& s) {
     const float d = x - m, e = expf(-fabsf(d));  // one of exp(x - m') and exp(m - m') is 1, this is the other
     s = d > 0 ? s * e + 1 : s + e;

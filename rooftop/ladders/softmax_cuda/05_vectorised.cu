@@ -19,9 +19,9 @@ block  = ["threads"]
 */
 #include <cuda_bf16.h>
 
-constexpr float LOWEST = -3.402823466e38f;  // a row of -inf alone then ends as 0 / 0 = NaN, as it should
+constexpr float LOWEST = -3.402823466e38f;  // a row of only -inf ends as 0 / 0 = NaN, which is the contract
 
-/// Takes one more element into a maximum `m` and the sum `s` of exp(x - m) (Milakov and Gimelshein 2018).
+/// Online softmax (Milakov and Gimelshein 2018): adds an element to a maximum `m` and the sum `s` of exp(x - m).
 __device__ void add(float x, float& m, float& s) {
     const float d = x - m, e = expf(-fabsf(d));  // one of exp(x - m') and exp(m - m') is 1, this is the other
     s = d > 0 ? s * e + 1 : s + e;
@@ -39,7 +39,7 @@ __device__ float fold(float v, float* shared, F f) {
     return v;
 }
 
-/// Sixteen bytes of a row.
+/// A pack: 16 bytes of a row, one vector access.
 template <typename T>
 struct alignas(16) Pack {
     static constexpr int N = 16 / sizeof(T);
@@ -55,7 +55,7 @@ __global__ void softmax(unsigned C, const T* __restrict__ x, long long xs, T* __
     x += blockIdx.x * xs;
     y += blockIdx.x * ys;
     const bool aligned = (reinterpret_cast<unsigned long long>(x) | reinterpret_cast<unsigned long long>(y)) % 16 == 0;
-    const unsigned packs = aligned ? C / P::N : 0;  // the rest of the row, shorter than a pack or all of it, goes by elements
+    const unsigned packs = aligned ? C / P::N : 0;  // the rest of the row (all of it if it is unaligned), element by element
 
     float own = LOWEST, s = 0;
     for (unsigned k = tid; k < packs; k += THREADS) {

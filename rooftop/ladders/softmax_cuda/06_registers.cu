@@ -54,7 +54,7 @@ block  = ["threads"]
 #include <cuda_bf16.h>
 #include <math_constants.h>
 
-constexpr float LOWEST = -3.402823466e38f;  // a row of -inf alone then ends as 0 / 0 = NaN, as it should
+constexpr float LOWEST = -3.402823466e38f;  // a row of only -inf ends as 0 / 0 = NaN, which is the contract
 
 /// `f` over the block's values, in every thread: by shuffles in each warp, then one value a warp through shared memory.
 template <int WARPS, typename F>
@@ -67,7 +67,7 @@ __device__ float fold(float v, float* shared, F f) {
     return v;
 }
 
-/// Sixteen bytes of a row.
+/// A pack: 16 bytes of a row, one vector access.
 template <typename T>
 struct alignas(16) Pack {
     static constexpr int N = 16 / sizeof(T);

@@ -24,7 +24,7 @@ __global__ void thread_a_row(int M, int N, const T* __restrict__ values, const i
     if (m >= M) return;
     T sum = 0;
     const int end = offsets[m + 1];
-    for (int i = offsets[m]; i < end;) {  // 64 at a time: one chain of roundings would be as long as the row
+    for (int i = offsets[m]; i < end;) {  // 64 at a time: the rounding error of one accumulation chain grows with its length
         T part = 0;
         for (const int stop = min(i + 64, end); i < stop; ++i) part += values[i] * b[columns[i] * bs + n];
         sum += part;

@@ -25,7 +25,7 @@ __global__ void vectorised(int M, int N, const T* __restrict__ values, const int
     if (m >= M || n >= N) return;
     float4 sum = make_float4(0, 0, 0, 0);
     const int end = offsets[m + 1];
-    for (int i = offsets[m]; i < end;) {  // 64 at a time: one chain of roundings would be as long as the row
+    for (int i = offsets[m]; i < end;) {  // 64 at a time: the rounding error of one accumulation chain grows with its length
         float4 part = make_float4(0, 0, 0, 0);
         for (const int stop = min(i + 64, end); i < stop; ++i) {
             const float v = values[i];

@@ -38,7 +38,7 @@ __global__ void several_at_once(int M, int N, const T* __restrict__ values, cons
 #pragma unroll
         for (int u = 0; u < 8; ++u) part.x += v[u] * x[u].x, part.y += v[u] * x[u].y, part.z += v[u] * x[u].z, part.w += v[u] * x[u].w;
         ++parts;
-        if (parts % 8 == 0 || i + 8 >= end) {  // sums of 64, of 1024 and of the row: one chain of roundings would be as long as the row
+        if (parts % 8 == 0 || i + 8 >= end) {  // sums of 64, of 1024 and of the row: the rounding error of one chain grows with its length
             more.x += part.x, more.y += part.y, more.z += part.z, more.w += part.w;
             part = make_float4(0, 0, 0, 0);
         }

@@ -33,7 +33,7 @@ __global__ void shared_tile(int M, int N, const T* __restrict__ values, const in
         column[warp][lane] = first + lane < end ? columns[first + lane] : 0;
         __syncwarp();
         if (n >= N) continue;
-        float4 part = make_float4(0, 0, 0, 0);  // of 32: one chain of roundings would be as long as the row
+        float4 part = make_float4(0, 0, 0, 0);  // of 32: the rounding error of one accumulation chain grows with its length
         for (int i = 0; i < min(32, end - first); i += 8) {
             float4 x[8];
 #pragma unroll

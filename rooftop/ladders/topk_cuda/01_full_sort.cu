@@ -21,7 +21,7 @@ block  = [1024]
 */
 #include "order.cuh"
 
-/// An entry as one number, larger for what comes first: the key over the complement of the index.
+/// An entry as one number, larger for the first in order: the key in the high half, the complement of the index in the low half.
 __global__ void __launch_bounds__(1024) full_sort(int N, int wide, int k, const float* __restrict__ x, long long xs, unsigned long long* entries, float* values, long long* indices) {
     x += blockIdx.x * xs;
     entries += static_cast<long long>(blockIdx.x) * wide;

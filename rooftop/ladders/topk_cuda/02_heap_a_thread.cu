@@ -31,13 +31,13 @@ __global__ void __launch_bounds__(64) heaps(int N, const float* __restrict__ x, 
     x += blockIdx.x * xs;
     unsigned long long* heap = held + threadIdx.x;
 #pragma unroll 4
-    for (int i = 0; i < K; ++i) heap[i * 64] = 0;  // nobody: below every element
+    for (int i = 0; i < K; ++i) heap[i * 64] = 0;  // padding: below every element
     unsigned long long least = 0;
     for (int i = threadIdx.x; i < N; i += 64) {
         const unsigned long long entry = static_cast<unsigned long long>(to_key<float>(__float_as_uint(x[i]), 0)) << 32 | ~static_cast<unsigned>(i);
         if (entry <= least) continue;
         int at = 0;
-        for (int child = 1; child < K; child = 2 * at + 1) {  // the new entry sinks from the top to its place
+        for (int child = 1; child < K; child = 2 * at + 1) {  // sift the new entry down the heap
             if (child + 1 < K && heap[(child + 1) * 64] < heap[child * 64]) ++child;
             if (entry <= heap[child * 64]) break;
             heap[at * 64] = heap[child * 64], at = child;

@@ -21,7 +21,7 @@ block  = [256]
 
 using Entry = unsigned long long;
 
-/// Place p of 64 lies in lane p / 2, register p % 2. One step of a network: pairs of places that differ in `step`; falling where `size` is not set.
+/// One step of a bitonic network over 64 places; place p is in lane p / 2, register p % 2. Pairs differ in bit `step`; descending where bit `size` is 0.
 __device__ void exchange(Entry (&v)[2], int size, int step) {
     const int lane = threadIdx.x % 32;
     if (step == 1) {
@@ -40,7 +40,7 @@ __device__ void exchange(Entry (&v)[2], int size, int step) {
     }
 }
 
-/// The 64 largest of `kept`, which falls, and v, in falling order.
+/// The 64 largest of `kept` (in descending order) and v, in descending order.
 __device__ void merge(Entry (&kept)[2], Entry (&v)[2]) {
 #pragma unroll
     for (int size = 2; size <= 64; size *= 2) {

@@ -42,7 +42,7 @@ __global__ void __launch_bounds__(512) block_radix(int N, int k, const float* __
         __syncthreads();
         prefix |= found[0] << shift, need -= found[1];
     }
-    unsigned taken = 0;  // equals of the k-th so far, in the order of their indices
+    unsigned taken = 0;  // elements equal to the k-th so far, in the order of their indices
     for (int from = 0; from < N; from += 512) {
         const int i = from + threadIdx.x;
         const unsigned key = i < N ? to_key<float>(__float_as_uint(x[i]), 0) : 0;

@@ -68,7 +68,7 @@ __global__ void __launch_bounds__(512, 2) cluster_rows(int N, int part, int k, c
             for (int b = 0; b < blocks; ++b) *cluster.map_shared_rank(&s.totals[d], b) = sum;
         }
         cluster.sync();
-        unsigned own[4], sum = 0;  // digits from the largest down, four a thread
+        unsigned own[4], sum = 0;  // digits in descending order, four a thread
         for (int j = 0; j < 4; ++j) own[j] = s.totals[4 * threadIdx.x + j], sum += own[j];
         unsigned upto = sum;
         for (int step = 1; step < 32; step *= 2) {
@@ -86,7 +86,7 @@ __global__ void __launch_bounds__(512, 2) cluster_rows(int N, int part, int k, c
         __syncthreads();
         key |= (last - s.found[0]) << shift, need -= s.found[1], equal = s.found[2];
     } while (shift > 0 && need < equal);
-    // All keys from `key` on are selected, of those that equal it the `need` with the lowest indices. A warp has neighbours, so that it knows their order.
+    // All keys above `key` are selected, and of those equal to it the `need` with the lowest indices. A warp has neighbouring elements, so it can count equals in order.
     const int stretch = (part + 511) / 512 * 32, from = warp * stretch, to = min(from + stretch, count);
     unsigned taken = 0;  // equals before this warp's
     if (need < equal) {

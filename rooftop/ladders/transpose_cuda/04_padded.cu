@@ -17,7 +17,7 @@ block  = ["32", "8"]
 */
 template <typename T>
 __global__ void transpose(int R, int C, const T* __restrict__ x, long long xr, T* __restrict__ out, long long oc) {
-    __shared__ T tile[32][32 + 4 / sizeof(T)];  // a row is one word longer
+    __shared__ T tile[32][32 + 4 / sizeof(T)];  // one word of padding a row
     const int tiles_c = (C - 1) / 32 + 1, r0 = blockIdx.x / tiles_c * 32, c0 = blockIdx.x % tiles_c * 32, lane = threadIdx.x;
     for (int i = threadIdx.y; i < 32; i += 8) {
         if (r0 + i < R && c0 + lane < C) tile[i][lane] = x[(r0 + i) * xr + c0 + lane];

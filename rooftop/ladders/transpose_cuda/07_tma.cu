@@ -43,8 +43,8 @@ __global__ void __launch_bounds__(256) transpose(int R, int C, const __grid_cons
     __syncthreads();
     asm volatile("{\n.reg .pred done;\nwaits:\nmbarrier.try_wait.parity.shared.b64 done, [%0], 0;\n@!done bra waits;\n}" ::"r"(barrier) : "memory");
 
-    // Of 8 neighbouring lanes each reads other banks; of a warp, 8 write 128 neighbouring bytes of a column.
-    const int rb = t % 2 + t / 8 % 4 * 2 + t / 128 * 8, cb = t / 2 % 4 + t / 32 % 4 * 4;  // 4 x 4 elements: rows 4 rb, columns 4 cb
+    // 8 neighbouring lanes read different banks; 8 lanes of a warp write 128 contiguous bytes of a column.
+    const int rb = t % 2 + t / 8 % 4 * 2 + t / 128 * 8, cb = t / 2 % 4 + t / 32 % 4 * 4;  // a 4 x 4 tile of elements: rows from 4 rb, columns from 4 cb
     uint4 v[4];
 #pragma unroll
     for (int j = 0; j < 4; ++j) {

@@ -28,7 +28,7 @@ block  = [256]
 */
 #include "lowbit.cuh"
 
-/// What a lane adds of one chunk of 64 columns: its 16 bytes of codes, by four rows of x.
+/// A lane's part of one chunk of 64 columns: its 16 bytes of codes, times four rows of x.
 template <typename T>
 __device__ inline void add_chunk(float (&sum)[4][2], const uint4& held, const T* const (&rows)[4], int column) {
     const unsigned words[4] = {held.x, held.y, held.z, held.w};

@@ -7,23 +7,23 @@ from rooftop.kernels._device.gemm_model import Config
 
 
 def _tile(config: Config) -> str:
-    more = "".join([f" / {config.SPLIT} pieces" if config.SPLIT > 1 else "", " / dealt out" if config.STREAM else "", " swapped" if config.SWAP else ""])
+    more = "".join([f" split-K {config.SPLIT}" if config.SPLIT > 1 else "", " stream-K" if config.STREAM else "", " swapped" if config.SWAP else ""])
     return f"{config.BM}x{config.BN}x{config.BK}{more}"
 
 
-def told(product: Product, config: Config) -> str:
+def explanation(product: Product, config: Config) -> str:
     plan = product.plan(config)
     tiles = plan.whole + plan.streamed
     said = [
-        f"tile {config.BM} x {config.BN}, slices of {config.BK} of K, {config.STAGES} in flight; {config.GROUPS} group{'s'[: config.GROUPS - 1]} of 4 warps",
+        f"tile {config.BM} x {config.BN}, {config.STAGES} stages of {config.BK} of K; {config.GROUPS} consumer warp group{'s'[: config.GROUPS - 1]}",
         f"{tiles} tiles on {plan.blocks} blocks",
     ]
     if config.SWAP:
-        said.append("few columns: the operands change places, so that N fills the 64 rows of an instruction")
+        said.append("few columns: the operands are swapped, so that N fills the 64 rows of an instruction")
     if plan.split > 1:
-        said.append(f"{plan.streamed} tiles that fill no turn are cut into {plan.split} pieces of K each, added by a second launch")
+        said.append(f"split-K: the {plan.streamed} tiles of the last, partial wave are cut into {plan.split} parts of K each, added by a second launch")
     elif plan.units:
-        said.append(f"the slices of {plan.streamed} tiles are dealt out evenly, the pieces added by a second launch")
+        said.append(f"stream-K: the slices of {plan.streamed} tiles are divided evenly among the blocks, the parts added by a second launch")
     ranked = product.ranked()
     predicted = product.seconds(config)
     other = next((c for c in ranked if c != config), None)
