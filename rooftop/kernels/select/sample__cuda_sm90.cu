@@ -20,18 +20,16 @@ python  = ["supports", "choose", "launches"]
 namespace cg = cooperative_groups;
 
 constexpr int MOST = 8;                                // blocks of a cluster
-constexpr int STEPS = 256;                             // bins of an eighth of an octave each: weights from 1 down to 2^-32
+constexpr int STEPS = 256;                             // bins of weights, eight between two powers of two, from 1 down to 2^-32
 constexpr unsigned LIST = 2048, DRAWN = 1024;          // entries that the list of a row holds; of those, at most, that may be drawn
 constexpr unsigned CANDIDATES = 4096;                  // elements of the bin of the boundary that a block can hold
 constexpr int BINS = 512;                              // of the slow way
 constexpr float FINE = BINS / 22.4f;                   // bins of 1; from exp(-22.2) on weights are 0
-constexpr float MAGIC = 12582912.0f;                   // 1.5 · 2^23: added to a number, it leaves the nearest whole number in the low bits
-constexpr unsigned MAGIC_BITS = 0x4b400000u;
 
 template <int THREADS>
 struct Sampling {
     union {
-        unsigned lanes[(STEPS + 1) * 32];  // weights by bin, apart for each lane: no two lanes of a warp add in the same bank. The last bin: no weight
+        unsigned lanes[(STEPS + 1) * 32];  // weights by bin, the lightest first, apart for each lane: no two lanes of a warp add in the same bank
         struct {
             alignas(16) unsigned keys[LIST], indices[LIST];
             union {
@@ -87,37 +85,49 @@ struct Part {
 /// Element j of a pack.
 template <typename T>
 __device__ float element(const uint4& v, unsigned j) {
-    return number<T>(reinterpret_cast<const bits_of<T>*>(&v)[j]);
+    if constexpr (sizeof(T) == 4) {
+        return __uint_as_float(reinterpret_cast<const unsigned*>(&v)[j]);
+    } else {
+        float f[2];
+        Word<T>::widen(reinterpret_cast<const unsigned*>(&v)[j / 2], f);
+        return f[j % 2];
+    }
+}
+template <>
+__device__ float element<__nv_bfloat16>(const uint4& v, unsigned j) {
+    const unsigned word = reinterpret_cast<const unsigned*>(&v)[j / 2];
+    return __uint_as_float(j % 2 == 0 ? word << 16 : word & 0xffff0000u);
 }
 
-/// What elements of a row with a finite largest logit weigh, by the hardware's power of two, and the bins they lie in.
+/// What elements of a row with a finite largest logit weigh, by the hardware's power of two.
 struct Shares {
-    float most, scale, fine, least;  // the largest logit; log2(e) / temperature; that in bins; min_p
+    float most, scale;  // the largest logit; log2(e) / temperature
 
-    __device__ Shares(float most, float temperature, float min_p)
-        : most(most), scale(fminf(1.4426950408889634f / temperature, 3e37f)), fine(scale * 8.0f), least(min_p) { }
-    /// NaN where masked by NaN. Relative error below 2^-21.
-    __device__ float share(float x) const {
+    __device__ Shares(float most, float temperature)
+        : most(most), scale(fminf(1.4426950408889634f / temperature, 3e37f)) { }
+    /// At most 1; NaN for NaN. Relative error below 2^-21.
+    __device__ float operator()(float x) const {
         float w;
         asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(w) : "f"(__fmul_rn(__fsub_rn(x, most), scale)));
         return w;
     }
-    /// MAGIC less the bin. It never rises where x falls.
-    __device__ float step(float x) const { return fmaxf(__fmaf_rn(__fsub_rn(x, most), fine, MAGIC), MAGIC - STEPS); }
-    /// How far x lies above the centre of its bin, in bins: -0.5 to 0.5.
-    __device__ float beside(float x, float step) const { return __fmaf_rn(__fsub_rn(x, most), fine, MAGIC - step); }
-    /// 2^(r / 8) in units of 2^-20, for a distance r from a bin's centre: a quadratic of relative error 4e-6.
-    __device__ static unsigned relative(float r) {
-        constexpr float C = 0.08664339757f, H = C / 2, ONE = 1048576.0f;
-        return __float_as_uint(__fmaf_rn(__fmaf_rn(C * C / 2 * ONE, r, C * (1 + H * H / 8) * ONE), r, 8388608.0f + ONE)) & 0x7fffff;
-    }
-    /// A sum of `relative` of elements of a bin in units of 2^-32, rounded down.
-    __device__ static Sum absolute(Sum relative, unsigned bin) {
-        const Sum share = __float2uint_rn(exp2f(static_cast<float>(bin % 8) * -0.125f) * 4194304.0f);  // of 2^22
-        return relative * share >> (10 + bin / 8);
-    }
+};
+
+/// Bins of weights: the exponent and the first three bits behind it of a float32. Bin 0 is that of weight 1, and bin STEPS that of what weighs nothing.
+struct Bins {
+    static constexpr unsigned ONE = 0x3f800000u >> 20;
+    /// The bits of a weight; of those below 2^-32 and NaN, of 2^-32.
+    __device__ static unsigned bits(float w) { return __float_as_uint(fmaxf(w, 2.3283064365386963e-10f)); }
+    /// The least weight of a bin.
+    __device__ static float least(unsigned bin) { return __uint_as_float((ONE - bin) << 20); }
+    /// The first 20 bits of a weight, to be summed up within bins.
+    __device__ static unsigned mantissa(unsigned bits) { return (bits >> 4 & 0x7ffffu) | 0x80000u; }
+    /// A sum of these in units of 2^-32, rounded down.
+    __device__ static Sum units(Sum mantissas, unsigned bin) { return mantissas << 13 >> (bin + 7) / 8; }
+    /// How many elements such a sum has at most.
+    __device__ static unsigned most(Sum mantissas, unsigned bin) { return static_cast<unsigned>(mantissas >> 16) / (8 + (ONE - bin) % 8); }
     /// The part of its bin, of 256, the heaviest first.
-    __device__ static unsigned part(float r) { return __float2uint_rz(fminf(fmaxf((0.5f - r) * 256.0f, 0.0f), 255.0f)); }
+    __device__ static unsigned part(unsigned bits) { return 255 - (bits >> 12 & 255); }
 };
 
 __device__ inline Sum units(float w) { return __float2ull_rz(w * 4294967296.0f); }
@@ -354,28 +364,29 @@ __device__ unsigned short_key(float x) {
 
 // ---- the nucleus ----
 
-/// The bin of an eighth of an octave in which the nucleus ends. `need`: what is still to come of it when the bin begins, of the bin's `mass`. False where
+/// The bin in which the nucleus ends. `need`: what is still to come of it when the bin begins, of the bin's `mass`. False where
 /// the bin holds more than a block can list.
 template <typename T, unsigned CLUSTER, int THREADS>
 __device__ bool bin_of_boundary(const Part<T, THREADS>& part, const Shares& shares, float top_p, unsigned& bin, Sum& need, Sampling<THREADS>& s,
                                 cg::cluster_group cluster) {
     for (unsigned i = threadIdx.x; i < (STEPS + 1) * 8; i += THREADS) reinterpret_cast<uint4*>(s.lanes)[i] = make_uint4(0, 0, 0, 0);
     __syncthreads();
-    const unsigned lane = threadIdx.x % 32, first = MAGIC_BITS * 128 + lane * 4;  // less 128 times the bits of a step: bytes, modulo 2^32
+    const unsigned lane = threadIdx.x % 32;
+    char* first = reinterpret_cast<char*>(s.lanes) - (Bins::ONE - STEPS) * 128;
 #pragma unroll 1
     for (unsigned p = threadIdx.x; p < part.count; p += THREADS) {
         const uint4 v = part.packs[p];
 #pragma unroll
         for (unsigned j = 0; j < part.N; ++j) {
-            const float x = element<T>(v, j), step = shares.step(x);
-            atomicAdd(reinterpret_cast<unsigned*>(reinterpret_cast<char*>(s.lanes) + (first - __float_as_uint(step) * 128)), Shares::relative(shares.beside(x, step)));
+            const unsigned w = Bins::bits(shares(element<T>(v, j)));
+            atomicAdd(reinterpret_cast<unsigned*>(first + ((w >> 13 & ~127u) | lane * 4)), Bins::mantissa(w));
         }
     }
     __syncthreads();
     Sum mine = 0;
     if (threadIdx.x < STEPS) {
 #pragma unroll 8
-        for (unsigned j = 0; j < 32; ++j) mine += s.lanes[threadIdx.x * 32 + (lane + j) % 32];
+        for (unsigned j = 0; j < 32; ++j) mine += s.lanes[(STEPS - threadIdx.x) * 32 + (lane + j) % 32];
     }
     __syncthreads();
     Sum* blocks = reinterpret_cast<Sum*>(s.keys + DRAWN);  // beyond what a list of this way takes
@@ -389,12 +400,12 @@ __device__ bool bin_of_boundary(const Part<T, THREADS>& part, const Shares& shar
             all += v, longest = max(longest, v);
         }
     }
-    const Sum own[1] = {threadIdx.x < STEPS ? Shares::absolute(all, threadIdx.x) : 0};
+    const Sum own[1] = {threadIdx.x < STEPS ? Bins::units(all, threadIdx.x) : 0};
     need = share_of(sum_of<THREADS>(own[0], s), top_p);
     Sum before;
     bin = crossing<THREADS, 1>(own, need, before, s);
     need -= before;
-    if (threadIdx.x == bin) s.found[2] = longest + longest / 16 >> 20;  // at most so many elements in a block
+    if (threadIdx.x == bin) s.found[2] = Bins::most(longest, bin);
     __syncthreads();
     return s.found[2] <= CANDIDATES;
 }
@@ -404,10 +415,9 @@ template <typename T, unsigned CLUSTER, int THREADS>
 __device__ bool last_of_nucleus(const Part<T, THREADS>& part, const Shares& shares, const Weigh<T>& weigh, unsigned bin, Sum need, unsigned& last_key,
                                 unsigned& last_index, Sampling<THREADS>& s, cg::cluster_group cluster) {
     unsigned* parts = s.indices + DRAWN;
-    const float step = MAGIC - static_cast<float>(bin);
     for (unsigned i = threadIdx.x; i < s.candidate_count; i += THREADS) {
-        const float r = shares.beside(number<T>(part.bits(s.candidates[i])), step);
-        atomicAdd(&parts[Shares::part(r)], Shares::relative(r));
+        const unsigned w = Bins::bits(shares(number<T>(part.bits(s.candidates[i]))));
+        atomicAdd(&parts[Bins::part(w)], Bins::mantissa(w));
     }
     cluster.sync();
     Sum all = 0;
@@ -415,13 +425,14 @@ __device__ bool last_of_nucleus(const Part<T, THREADS>& part, const Shares& shar
 #pragma unroll
         for (unsigned o = 0; o < CLUSTER; ++o) all += *cluster.map_shared_rank(&parts[threadIdx.x], o);
     }
-    Sum own[1] = {Shares::absolute(all, bin) + (all != 0)}, before;  // rounded up: the sum of the parts is not below the bin's
+    const Sum own[1] = {Bins::units(all, bin) + (all != 0)};  // rounded up: together not below the bin's
+    Sum before;
     const unsigned one = crossing<THREADS, 1>(own, need, before, s);
     need -= before;
     for (unsigned i = threadIdx.x; i < s.candidate_count; i += THREADS) {
         const unsigned e = s.candidates[i];
         const bits_of<T> bits = part.bits(e);
-        if (Shares::part(shares.beside(number<T>(bits), step)) == one) list(to_key<T>(bits, NAN_SMALLEST), part.index(e), DRAWN, s, cluster);
+        if (Bins::part(Bins::bits(shares(number<T>(bits)))) == one) list(to_key<T>(bits, NAN_SMALLEST), part.index(e), DRAWN, s, cluster);
     }
     const unsigned listed = length_of_list(s, cluster);
     if (listed > DRAWN) return false;
@@ -530,7 +541,7 @@ __global__ void __launch_bounds__(THREADS, THREADS == 256 ? 3 : 1)
 
     const unsigned limit = top_k > 0 ? min(static_cast<unsigned>(top_k), n) : n;
     const bool nucleus = top_p < 1.0f;
-    const Shares shares(most, temperature, min_p);
+    const Shares shares(most, temperature);
     unsigned top_key;
     if constexpr (sizeof(T) == 4) {
         top_key = to_key<T>(__float_as_uint(most), NAN_SMALLEST);
@@ -591,29 +602,36 @@ __global__ void __launch_bounds__(THREADS, THREADS == 256 ? 3 : 1)
 
     // The sum of each warp's stretch of the part, exact from packs on. Where a nucleus ends within a bin, elements of that bin are kept for later.
     const unsigned stretch = (count + WARPS - 1) / WARPS, begin = min(count, warp * stretch), end = min(count, begin + stretch);
-    float edge = -CUDART_INF_F;  // `step` of the bin of the boundary
+    float low = CUDART_INF_F, high = 0.0f, sure = min_p;  // what weighs low to high is looked at one by one; what weighs `sure` can be drawn
     Sum own = 0;
     if (!slow && nucleus) {
         unsigned bin;
         Sum need;
         slow = !bin_of_boundary<T, CLUSTER>(part, shares, top_p, bin, need, s, cluster);
         if (!slow) {
-            edge = MAGIC - static_cast<float>(bin);
+            low = Bins::least(bin), high = Bins::least(bin - 1), sure = fmaxf(high, min_p);
 #pragma unroll 1
-            for (unsigned p = begin + lane; p < end; p += 32) {
-                const uint4 v = held[p];
-                float sum = 0.0f;
+            for (unsigned p = begin + lane; p < end; p += 64) {
                 unsigned candidates = 0;
 #pragma unroll
-                for (unsigned j = 0; j < N; ++j) {
-                    const float x = element<T>(v, j), step = shares.step(x), w = shares.share(x);
-                    if (step > edge && w >= shares.least) sum += w;
-                    if (step == edge) candidates |= 1u << j;
+                for (unsigned u = 0; u < 2; ++u) {
+                    if (u == 1 && p + 32 >= end) break;
+                    const uint4 v = held[p + 32 * u];
+                    float sum = 0.0f;
+#pragma unroll
+                    for (unsigned j = 0; j < N; ++j) {
+                        const float w = shares(element<T>(v, j));
+                        if (w >= sure) sum += w;
+                        if (w >= low && w < high) candidates |= 1u << (u * N + j);
+                    }
+                    own += units(sum);
                 }
-                own += units(sum);
                 if (candidates != 0) {
                     unsigned at = atomicAdd(&s.candidate_count, __popc(candidates));
-                    for (; candidates != 0; candidates &= candidates - 1) s.candidates[at++] = p * N + __ffs(candidates) - 1;
+                    for (; candidates != 0; candidates &= candidates - 1) {
+                        const unsigned j = __ffs(candidates) - 1;
+                        s.candidates[at++] = (p + j / N * 32) * N + j % N;
+                    }
                 }
             }
             __syncthreads();
@@ -632,8 +650,8 @@ __global__ void __launch_bounds__(THREADS, THREADS == 256 ? 3 : 1)
     };
     const auto candidate = [&](unsigned e) {  // an element of the bin of the boundary
         const bits_of<T> bits = part.bits(e);
-        const float w = shares.share(number<T>(bits));
-        return w >= shares.least && !before(last_key, last_index, to_key<T>(bits, NAN_SMALLEST), part.index(e)) ? units(w) : Sum(0);
+        const float w = shares(number<T>(bits));
+        return w >= min_p && !before(last_key, last_index, to_key<T>(bits, NAN_SMALLEST), part.index(e)) ? units(w) : Sum(0);
     };
     if (slow) {
         own = 0;
@@ -649,8 +667,8 @@ __global__ void __launch_bounds__(THREADS, THREADS == 256 ? 3 : 1)
             float sum = 0.0f;
 #pragma unroll
             for (unsigned j = 0; j < N; ++j) {
-                const float w = shares.share(element<T>(v, j));
-                if (w >= shares.least) sum += w;
+                const float w = shares(element<T>(v, j));
+                if (w >= min_p) sum += w;
             }
             own += units(sum);
         }
@@ -687,9 +705,9 @@ __global__ void __launch_bounds__(THREADS, THREADS == 256 ? 3 : 1)
         const auto alone = [&](unsigned e, float& quick) {  // of an element: its weight, or (`quick`) what it adds to its pack's sum
             quick = 0.0f;
             if (slow) return kept(e);
-            const float x = number<T>(part.bits(e)), w = shares.share(x), step = nucleus ? shares.step(x) : 0.0f;
-            if (step == edge) return candidate(e);
-            if (w >= shares.least && step > edge) quick = w;
+            const float w = shares(number<T>(part.bits(e)));
+            if (w >= low && w < high) return candidate(e);
+            if (w >= sure) quick = w;
             return Sum(0);
         };
         Sum mine = 0;
