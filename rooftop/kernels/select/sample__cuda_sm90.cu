@@ -120,8 +120,8 @@ struct Bins {
     __device__ static unsigned bits(float w) { return __float_as_uint(fmaxf(w, 2.3283064365386963e-10f)); }
     /// The least weight of a bin.
     __device__ static float least(unsigned bin) { return __uint_as_float((ONE - bin) << 20); }
-    /// The first 20 bits of a weight, to be summed up within bins.
-    __device__ static unsigned mantissa(unsigned bits) { return (bits >> 4 & 0x7ffffu) | 0x80000u; }
+    /// The first 20 bits of a weight, to be summed up within bins. `hidden`: 2^23, the bit that floats leave out.
+    __device__ static unsigned mantissa(unsigned bits, unsigned hidden = 1u << 23) { return ((bits & (1u << 23) - 1) | hidden) >> 4; }
     /// A sum of these in units of 2^-32, rounded down.
     __device__ static Sum units(Sum mantissas, unsigned bin) { return mantissas << 13 >> (bin + 7) / 8; }
     /// How many elements such a sum has at most.
@@ -367,19 +367,21 @@ __device__ unsigned short_key(float x) {
 /// The bin in which the nucleus ends. `need`: what is still to come of it when the bin begins, of the bin's `mass`. False where
 /// the bin holds more than a block can list.
 template <typename T, unsigned CLUSTER, int THREADS>
-__device__ bool bin_of_boundary(const Part<T, THREADS>& part, const Shares& shares, float top_p, unsigned& bin, Sum& need, Sampling<THREADS>& s,
+__device__ bool bin_of_boundary(const Part<T, THREADS>& part, unsigned n, const Shares& shares, float top_p, unsigned& bin, Sum& need, Sampling<THREADS>& s,
                                 cg::cluster_group cluster) {
     for (unsigned i = threadIdx.x; i < (STEPS + 1) * 8; i += THREADS) reinterpret_cast<uint4*>(s.lanes)[i] = make_uint4(0, 0, 0, 0);
     __syncthreads();
     const unsigned lane = threadIdx.x % 32;
-    char* first = reinterpret_cast<char*>(s.lanes) - (Bins::ONE - STEPS) * 128;
+    char* bins = reinterpret_cast<char*>(s.lanes + lane) - (Bins::ONE - STEPS) * 128;
+    // Two constants that the compiler does not know, so that they stay in registers: as immediate operands they take an instruction more each.
+    const unsigned hidden = 1u << 23 | (n & 1u << 31), stride = hidden >> 16;
 #pragma unroll 1
     for (unsigned p = threadIdx.x; p < part.count; p += THREADS) {
         const uint4 v = part.packs[p];
 #pragma unroll
         for (unsigned j = 0; j < part.N; ++j) {
             const unsigned w = Bins::bits(shares(element<T>(v, j)));
-            atomicAdd(reinterpret_cast<unsigned*>(first + ((w >> 13 & ~127u) | lane * 4)), Bins::mantissa(w));
+            atomicAdd(reinterpret_cast<unsigned*>(bins + (w >> 20) * stride), Bins::mantissa(w, hidden));
         }
     }
     __syncthreads();
@@ -602,14 +604,16 @@ __global__ void __launch_bounds__(THREADS, THREADS == 256 ? 3 : 1)
 
     // The sum of each warp's stretch of the part, exact from packs on. Where a nucleus ends within a bin, elements of that bin are kept for later.
     const unsigned stretch = (count + WARPS - 1) / WARPS, begin = min(count, warp * stretch), end = min(count, begin + stretch);
-    float low = CUDART_INF_F, high = 0.0f, sure = min_p;  // what weighs low to high is looked at one by one; what weighs `sure` can be drawn
+    float sure = min_p, low = min_p;  // what weighs `sure` can be drawn; what weighs less, but `low`, is looked at one by one
     Sum own = 0;
     if (!slow && nucleus) {
         unsigned bin;
         Sum need;
-        slow = !bin_of_boundary<T, CLUSTER>(part, shares, top_p, bin, need, s, cluster);
+        slow = !bin_of_boundary<T, CLUSTER>(part, n, shares, top_p, bin, need, s, cluster);
         if (!slow) {
-            low = Bins::least(bin), high = Bins::least(bin - 1), sure = fmaxf(high, min_p);
+            const float high = Bins::least(bin - 1);
+            const bool by_min_p = min_p >= high;  // which leaves out the whole bin
+            if (!by_min_p) sure = high, low = Bins::least(bin);
 #pragma unroll 1
             for (unsigned p = begin + lane; p < end; p += 64) {
                 unsigned candidates = 0;
@@ -622,7 +626,7 @@ __global__ void __launch_bounds__(THREADS, THREADS == 256 ? 3 : 1)
                     for (unsigned j = 0; j < N; ++j) {
                         const float w = shares(element<T>(v, j));
                         if (w >= sure) sum += w;
-                        if (w >= low && w < high) candidates |= 1u << (u * N + j);
+                        else if (w >= low) candidates |= 1u << (u * N + j);
                     }
                     own += units(sum);
                 }
@@ -635,7 +639,7 @@ __global__ void __launch_bounds__(THREADS, THREADS == 256 ? 3 : 1)
                 }
             }
             __syncthreads();
-            slow = !last_of_nucleus<T, CLUSTER>(part, shares, weigh, bin, need, last_key, last_index, s, cluster);
+            slow = !by_min_p && !last_of_nucleus<T, CLUSTER>(part, shares, weigh, bin, need, last_key, last_index, s, cluster);
         }
         if (slow) last_key = 0, last_index = NOBODY;
     }
@@ -706,8 +710,8 @@ __global__ void __launch_bounds__(THREADS, THREADS == 256 ? 3 : 1)
             quick = 0.0f;
             if (slow) return kept(e);
             const float w = shares(number<T>(part.bits(e)));
-            if (w >= low && w < high) return candidate(e);
             if (w >= sure) quick = w;
+            else if (w >= low) return candidate(e);
             return Sum(0);
         };
         Sum mine = 0;
