@@ -240,7 +240,7 @@ def _cases() -> list[Case]:
     }  # fmt: skip
     bench = [case(f"256x128256 {name}", tags="bench model", **call((256, 128256), "bf16", **how)) for name, how in ways.items()]
     bench += [case(f"{r}x128256 {name}", tags="bench model", **call((r, 128256), "f32", **ways[name])) for r in (1, 1024) for name in ("plain", "k 50, p 0.9")]
-    bench += [case(f"1x131072 {name}", tags="bench", **call((1, 131072), d, **ways[name])) for d in ("f32", "bf16") for name in ("p 0.9",)]
+    bench += [case(f"1x131072 {name}", tags="bench", **call((1, 131072), d, **ways[name])) for d in ("f32", "bf16") for name in ("p 0.9", "k 50, p 0.9")]
     edge = []
     for d in ("f32", "f16", "bf16"):
         edge += [case(f"{name} 40x900", tags="edge", **call((40, 900), d, **how)) for name, how in ways.items()]
@@ -268,6 +268,7 @@ def _cases() -> list[Case]:
         ]
         for fill in ("nan", "-inf rows") if d == "bf16" else ("nan", "inf", "-inf", "-inf rows", "-0.0", "equal", "wide", "large"):
             edge += [case(f"{fill}, {name}", tags="edge", **call((12, 300), d, fill, **ways[name])) for name in ("plain", "k 50, p 0.9", "greedy")]
+        edge.append(case("equal, p 0.5 of 300", tags="edge", why="the nucleus ends among equal ones", **call((24, 300), d, "equal", top_p=0.5)))
         edge.append(case("equal, p 0.5 of 4000", tags="edge", **call((5, 4000), d, "equal", top_p=0.5)))
     huge = [case("over 2^31 elements", tags="edge huge", why="offsets need 64 bits", **call((17000, 128256), "bf16"))]
     return bench + edge + huge
