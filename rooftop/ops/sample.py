@@ -240,6 +240,7 @@ def _cases() -> list[Case]:
     }  # fmt: skip
     bench = [case(f"256x128256 {name}", tags="bench model", **call((256, 128256), "bf16", **how)) for name, how in ways.items()]
     bench += [case(f"{r}x128256 {name}", tags="bench model", **call((r, 128256), "f32", **ways[name])) for r in (1, 1024) for name in ("plain", "k 50, p 0.9")]
+    bench += [case(f"1x131072 {name}", tags="bench", **call((1, 131072), d, **ways[name])) for d in ("f32", "bf16") for name in ("p 0.9", "k 50, p 0.9")]
     edge = []
     for d in ("f32", "f16", "bf16"):
         edge += [case(f"{name} 40x900", tags="edge", **call((40, 900), d, **how)) for name, how in ways.items()]
@@ -251,6 +252,11 @@ def _cases() -> list[Case]:
             case("k 1500 of 4003", tags="edge", why="more than the block's list", **call((12, 4003), d, top_k=1500, top_p=0.95)),
             case("a flat p 0.95 of 5001", tags="edge", why="the nucleus is longer than the block's list", **call((8, 5001), d, temperature=20.0, top_p=0.95)),
             case("k above all", tags="edge", **call((9, 60), d, top_k=60)),
+            case("p 0.9 of 20011", tags="edge", why="several blocks of a row", **call((2, 20011), d, temperature=0.8, top_p=0.9, min_p=0.001)),
+            case("k 300, p 0.9 of 20011", tags="edge", why="several blocks of a row", **call((2, 20011), d, top_k=300, top_p=0.9)),
+            case("min_p 0.01 of 20011", tags="edge", why="several blocks of a row", **call((2, 20011), d, min_p=0.01)),
+            case("k 2500, p 0.9 of 20011", tags="edge", why="several blocks of a row, more than a list", **call((1, 20011), d, top_k=2500, top_p=0.9)),
+            case("a flat p 0.9 of 20011", tags="edge", why="more than a block's candidates", **call((1, 20011), d, temperature=60.0, top_p=0.9)),
             case("slices 3x4x70", tags="edge", **call((3, 4, 70), d)),
             case("one element", tags="edge", **call((1, 1), d)),
             case("no rows", tags="edge", **call((0, 30), d)),
@@ -262,6 +268,7 @@ def _cases() -> list[Case]:
         ]
         for fill in ("nan", "-inf rows") if d == "bf16" else ("nan", "inf", "-inf", "-inf rows", "-0.0", "equal", "wide", "large"):
             edge += [case(f"{fill}, {name}", tags="edge", **call((12, 300), d, fill, **ways[name])) for name in ("plain", "k 50, p 0.9", "greedy")]
+        edge.append(case("equal, p 0.5 of 300", tags="edge", why="the nucleus ends among equal ones", **call((24, 300), d, "equal", top_p=0.5)))
         edge.append(case("equal, p 0.5 of 4000", tags="edge", **call((5, 4000), d, "equal", top_p=0.5)))
     huge = [case("over 2^31 elements", tags="edge huge", why="offsets need 64 bits", **call((17000, 128256), "bf16"))]
     return bench + edge + huge

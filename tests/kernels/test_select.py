@@ -195,6 +195,27 @@ def test_a_sample_leaves_what_a_block_holds() -> None:
     assert planned > 3000
 
 
+def test_the_blocks_of_a_draw_hold_its_row() -> None:
+    """For any rows, length, dtype and card with clusters: the blocks cover the row and fit, and the sums of a lane, 20 bits an element, fit 32 bits."""
+    op, draw = registry.op("sample"), registry.implementation("sample__cuda_sm90")
+    planned = 0
+    for device in (*TARGETS.values(), *TARGETS.names.values()):
+        for dtype in ("f32", "f16"):
+            for rows in (1, 3, 16, 64, 131, 256, 4096):
+                for n in (1, 64, 900, 5000, 33000, 131072, 300000, 600000, 1 << 20):
+                    late = {"temperature": 1.0, "top_k": 0, "top_p": 0.9, "min_p": 0.0, "seed": 1}
+                    p = op.problem_of({"logits": Meta((rows, n), dtype)}, late, device)
+                    if device.arch < 90 or held_selecting.too_long(p["logits"], device, 36 * 1024):
+                        continue
+                    c = draw.choose(p)
+                    packs, pack = held_selecting.packs(p["logits"], c["cluster"]), 16 // p["logits"].itemsize
+                    assert packs * c["cluster"] * pack >= n + pack - 1 and 16 * packs + 36 * 1024 <= device.shared_per_block
+                    assert -(-packs // c["threads"]) * (c["threads"] // 32) * pack < 2**12
+                    assert c["cluster"] == 1 or rows * c["cluster"] <= device.sms or 3 * (16 * packs * 2 + 36 * 1024) > device.shared_per_block
+                    planned += 1
+    assert planned > 200
+
+
 @pytest.mark.parametrize("k", [1, 30, 700])
 def test_a_pivot_hardly_ever_lies_before_the_last(k: int) -> None:
     """Of 2000 random samples of 1024 of 8192: those with more of the first k than the place allows. Four standard deviations and more: none is expected."""

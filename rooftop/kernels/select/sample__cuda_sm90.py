@@ -7,10 +7,11 @@ from typing import Any
 
 from rooftop.core.head import Head
 from rooftop.core.spec import DTYPES, Launch, Problem
-from rooftop.kernels._device import drawing, held_selecting
+from rooftop.kernels._device import held_selecting
 
-THREADS = 512  # as in the kernel
-STATIC = 40 * 1024  # bytes of shared memory besides the logits: lists, a histogram, sums, and what the driver reserves
+CLUSTER = held_selecting.CLUSTER
+STATIC = 36 * 1024  # bytes of shared memory beside the logits: a histogram or lists, sums, and what the driver keeps
+FEW, MANY = 512, 256  # threads of a block: where each multiprocessor has at most one; where it has several
 
 
 def supports(p: Problem, head: Head) -> str | None:
@@ -23,22 +24,28 @@ def supports(p: Problem, head: Head) -> str | None:
 
 
 def choose(p: Problem, head: Head) -> Mapping[str, Any]:
-    return {"cluster": held_selecting.cluster_of(p["logits"], p.device, STATIC)}
+    """The fewest blocks a row of which three fit a multiprocessor: one copies while the others compute. Few rows are divided further, so that more
+    multiprocessors take part, down to four packs a thread."""
+    x = p["logits"]
+    cluster, room = 1, p.device.shared_per_block // 3 - STATIC
+    while cluster < CLUSTER and (
+        16 * held_selecting.packs(x, cluster) > room or (2 * x.shape[0] * cluster <= p.device.sms and held_selecting.packs(x, cluster) > 4 * FEW)
+    ):
+        cluster *= 2
+    return {"cluster": cluster, "threads": FEW if x.shape[0] * cluster <= p.device.sms and held_selecting.packs(x, cluster) > MANY else MANY}
 
 
 def launches(p: Problem, config: Mapping[str, Any], head: Head) -> list[Launch]:
-    x, cluster = p["logits"], int(config["cluster"])
+    x, cluster, threads = p["logits"], int(config["cluster"]), int(config["threads"])
     rows, n = x.shape
-    # one block a row is faster if a list decides, or if every multiprocessor has a row and all elements can be drawn
-    apart = (1 if rows * held_selecting.CLUSTER > 2 * p.device.sms else 0) | (2 if rows >= p.device.sms else 0)
     packs = held_selecting.packs(x, cluster)
     args: dict[str, tuple[Any, str]] = {
         "logits": ("logits", "ptr"), "xs": (x.strides[0], "i64"), "n": (n, "u32"), "packs": (packs, "u32"), "temperature": ("temperature", "f32"),
-        "top_k": ("top_k", "i32"), "top_p": ("top_p", "f32"), "min_p": ("min_p", "f32"), "seed": ("seed", "i32"), "apart": (apart, "i32"),
-        "out": ("out", "ptr"),
+        "top_k": ("top_k", "i32"), "top_p": ("top_p", "f32"), "min_p": ("min_p", "f32"), "seed": ("seed", "i32"), "out": ("out", "ptr"),
     }  # fmt: skip
-    clusters = Launch(
-        f"sample_clusters<{DTYPES[x.dtype].cuda}, {cluster}>", (rows * cluster,), {name: v for name, (v, _) in args.items()},
-        types=tuple(t for _, t in args.values()), block=(THREADS,), cluster=(cluster,), shared=16 * packs, chained=True,
-    )  # fmt: skip
-    return [drawing.rows_launch(p, apart), clusters] if apart else [clusters]
+    return [
+        Launch(
+            f"sample_clusters<{DTYPES[x.dtype].cuda}, {cluster}, {threads}>", (rows * cluster,), {name: v for name, (v, _) in args.items()},
+            types=tuple(t for _, t in args.values()), block=(threads,), cluster=(cluster,), shared=16 * packs, chained=True,
+        )
+    ]  # fmt: skip
