@@ -19,28 +19,15 @@ python  = ["supports", "choose", "launches"]
 
 namespace cg = cooperative_groups;
 
-<<<<<<< HEAD
-constexpr int THREADS = 512, WARPS = THREADS / 32, BINS = 1024, LIST = 1024, MOST = 8;  // MOST: blocks of a cluster
-constexpr unsigned FEW = 256;  // a bin with at most so many elements is sorted
-constexpr float FINE = BINS / 22.4f;  // bins for a factor of e; from exp(-22.2) on weights are 0
-=======
 constexpr int MOST = 8;                                // blocks of a cluster
 constexpr int STEPS = 256;                             // bins of weights, eight between two powers of two, from 1 down to 2^-32
 constexpr unsigned LIST = 2048, DRAWN = 1024;          // entries that the list of a row holds; of those, at most, that may be drawn
 constexpr unsigned CANDIDATES = 4096;                  // elements of the bin of the boundary that a block can hold
 constexpr int BINS = 512;                              // of the slow way
 constexpr float FINE = BINS / 22.4f;                   // bins of 1; from exp(-22.2) on weights are 0
->>>>>>> sample
 
 template <int THREADS>
 struct Sampling {
-<<<<<<< HEAD
-    alignas(16) unsigned keys[LIST], indices[LIST];
-    unsigned counts[BINS], low[BINS], high[BINS];  // histograms of this block's elements: their number, and 64 bits of their weights
-    Sum masses[BINS], totals[BINS];  // histograms of the row: weights and counts
-    Sum warps[WARPS], first[MOST], sums[MOST], found[3];
-    unsigned listed, last[2];
-=======
     union {
         unsigned lanes[(STEPS + 1) * 32];  // weights by bin, the lightest first, apart for each lane: no two lanes of a warp add in the same bank
         struct {
@@ -60,7 +47,6 @@ struct Sampling {
     unsigned digits[256];
     unsigned listed, candidate_count, at, last[2];
     float most;
->>>>>>> sample
 };
 
 template <int BYTES>
@@ -72,26 +58,14 @@ struct Four<2> { using Type = uint2; };
 template <typename T, int THREADS>
 struct Part {
     static constexpr unsigned N = 16 / sizeof(T);
-<<<<<<< HEAD
-    const uint4* packs;  // in shared memory; padding is masked
-=======
     const uint4* packs;  // what is no element of the row is masked
->>>>>>> sample
     unsigned count;
-    int begin;  // index in the row of the first element of the first pack
+    int begin;  // the row's index of the first element of the first pack
 
-<<<<<<< HEAD
-    __device__ unsigned key(const uint4& v, unsigned j) const { return to_key<T>(reinterpret_cast<const bits_of<T>*>(&v)[j], NAN_SMALLEST); }
-    __device__ unsigned index(unsigned p, unsigned j) const { return static_cast<unsigned>(begin + static_cast<int>(p * N + j)); }
-    /// Element j of the p-th four.
-    __device__ unsigned four(unsigned p, unsigned j) const { return static_cast<unsigned>(begin + static_cast<int>(4 * p + j)); }
-    /// Calls `look(logit, key, index)` for each element that is not masked.
-=======
     __device__ bits_of<T> bits(unsigned i) const { return reinterpret_cast<const bits_of<T>*>(packs)[i]; }
     /// The row's index of element i of this part.
     __device__ unsigned index(unsigned i) const { return static_cast<unsigned>(begin + static_cast<int>(i)); }
     /// `look(logit, key, index)` at each element that is not masked.
->>>>>>> sample
     template <typename Look>
     __device__ void each(Look look) const {
         using V = typename Four<sizeof(T)>::Type;
@@ -108,36 +82,6 @@ struct Part {
     }
 };
 
-<<<<<<< HEAD
-__device__ void clear(Sampling& s) {
-    __syncthreads();
-    for (unsigned b = threadIdx.x; b < BINS; b += THREADS) s.counts[b] = 0, s.low[b] = 0, s.high[b] = 0;
-    __syncthreads();
-}
-
-/// Adds an element to a bin.
-__device__ void add(Sampling& s, unsigned bin, Sum weight) {
-    atomicAdd(&s.counts[bin], 1u);
-    const unsigned w = static_cast<unsigned>(weight), old = atomicAdd(&s.low[bin], w), carry = static_cast<unsigned>(weight >> 32) + (old + w < old);
-    if (carry) atomicAdd(&s.high[bin], carry);
-}
-
-/// Adds the histograms of all blocks, in every block: each block adds a share of the bins.
-template <unsigned CLUSTER>
-__device__ void gather(Sampling& s, cg::cluster_group cluster) {
-    constexpr unsigned blocks = CLUSTER;
-    const unsigned share = BINS / blocks, from = cluster.block_rank() * share;
-    cluster.sync();
-#pragma unroll 1
-    for (unsigned b = from + threadIdx.x; b < from + share; b += THREADS) {
-        Sum mass = 0, count = 0;
-        for (unsigned o = 0; o < blocks; ++o) {
-            mass += static_cast<Sum>(*cluster.map_shared_rank(&s.high[b], o)) << 32;
-            mass += *cluster.map_shared_rank(&s.low[b], o);
-            count += *cluster.map_shared_rank(&s.counts[b], o);
-        }
-        for (unsigned o = 0; o < blocks; ++o) *cluster.map_shared_rank(&s.masses[b], o) = mass, *cluster.map_shared_rank(&s.totals[b], o) = count;
-=======
 /// Element j of a pack.
 template <typename T>
 __device__ float element(const uint4& v, unsigned j) {
@@ -147,7 +91,6 @@ __device__ float element(const uint4& v, unsigned j) {
         float f[2];
         Word<T>::widen(reinterpret_cast<const unsigned*>(&v)[j / 2], f);
         return f[j % 2];
->>>>>>> sample
     }
 }
 template <>
@@ -156,12 +99,6 @@ __device__ float element<__nv_bfloat16>(const uint4& v, unsigned j) {
     return __uint_as_float(j % 2 == 0 ? word << 16 : word & 0xffff0000u);
 }
 
-<<<<<<< HEAD
-/// The bin in which the cumulated sum of v reaches `need`, 1 <= need <= the total; `before`: the sum of the bins before it.
-__device__ unsigned crossing(const Sum* v, Sum need, Sum& before, Sampling& s) {
-    constexpr int EACH = BINS / THREADS;
-    Sum own[EACH], sum = 0, all;
-=======
 /// What elements of a row with a finite largest logit weigh, by the hardware's power of two.
 struct Shares {
     float most, scale;  // the largest logit; log2(e) / temperature
@@ -199,7 +136,6 @@ __device__ inline Sum units(float w) { return __float2ull_rz(w * 4294967296.0f);
 template <int THREADS, int EACH>
 __device__ unsigned crossing(const Sum (&own)[EACH], Sum need, Sum& before, Sampling<THREADS>& s) {
     Sum sum = 0, all;
->>>>>>> sample
 #pragma unroll
     for (int j = 0; j < EACH; ++j) sum += own[j];
     Sum upto = sum_upto<THREADS>(sum, s.warps, all) - sum;
@@ -246,17 +182,6 @@ __device__ inline Sum share_of(Sum whole, float top_p) {
     return share == 0 ? 1 : share < whole ? share : whole;
 }
 
-<<<<<<< HEAD
-/// The bound that the inclusive prefix sum of the drawn element exceeds: the row's random fraction of `whole`.
-__device__ Sum bar_of(int seed, unsigned row, Sum whole) {
-    return __umul64hi(static_cast<Sum>(random_bits(seed, 2ll * row)) << 32 | random_bits(seed, 2ll * row + 1), whole);
-}
-
-/// The entry, not after (key, index), at which the cumulated number of elements reaches `need` or, if need is 0, their cumulated weight reaches top_p: digit
-/// by digit of 8 bits of the key, then of the index.
-template <unsigned CLUSTER, typename T>
-__device__ void bound(const Part<T>& part, const Weigh<T>& weigh, Sum need, float top_p, unsigned& key, unsigned& index, Sampling& s, cg::cluster_group cluster) {
-=======
 /// What the sum of the drawn and those before it goes past: the row's share of `whole`.
 __device__ inline Sum bar_of(int seed, unsigned row, Sum whole) {
     return __umul64hi(static_cast<Sum>(random_bits(seed, 2ll * row)) << 32 | random_bits(seed, 2ll * row + 1), whole);
@@ -302,7 +227,6 @@ __device__ void gather(Sampling<THREADS>& s, cg::cluster_group cluster) {
 template <unsigned CLUSTER, typename T, int THREADS>
 __device__ void bound(const Part<T, THREADS>& part, const Weigh<T>& weigh, Sum need, float top_p, unsigned& key, unsigned& index, Sampling<THREADS>& s,
                       cg::cluster_group cluster) {
->>>>>>> sample
     const unsigned after_key = key, after_index = index;
     const Sum* measure = need == 0 ? s.masses : s.totals;
     key = 0, index = 0;
@@ -324,34 +248,13 @@ __device__ void bound(const Part<T, THREADS>& part, const Weigh<T>& weigh, Sum n
         need -= before_it;
         if (by_key) key |= (255 - digit) << shift;
         else index |= digit << shift;
-        if (need == measure[digit]) {  // all elements with these digits are included
+        if (need == measure[digit]) {  // all that have these digits belong to it
             index = by_key ? NOBODY : index | ((1u << shift) - 1);
             return;
         }
     }
 }
 
-<<<<<<< HEAD
-/// The bin of an element at distance d = (logit - largest) / temperature <= 0 from the largest.
-__device__ unsigned bin_of(float d) { return min(BINS - 1u, static_cast<unsigned>(-d * FINE)); }
-/// The subdivision of that bin, one of BINS.
-__device__ unsigned part_of(float d, unsigned bin) { return min(BINS - 1u, static_cast<unsigned>(fmaxf(-d * FINE - static_cast<float>(bin), 0.0f) * BINS)); }
-
-/// Appends the elements of bins `from` to `to`, or of one subdivision of the bin `to`, to the list of the cluster's first block.
-template <typename T>
-__device__ void collect(const Part<T>& part, const Weigh<T>& weigh, unsigned from, unsigned to, unsigned one_part, Sampling& s, cg::cluster_group cluster) {
-    unsigned* listed = cluster.map_shared_rank(&s.listed, 0);
-    unsigned* keys = cluster.map_shared_rank(s.keys, 0);
-    unsigned* indices = cluster.map_shared_rank(s.indices, 0);
-    part.each([&](float x, unsigned key, unsigned index) {
-        const float d = weigh.scaled(x);
-        const unsigned bin = bin_of(d);
-        if (bin < from || bin > to || (one_part != NOBODY && part_of(d, bin) != one_part) || Weigh<T>::units(expf(d)) == 0) return;
-        const unsigned at = atomicAdd(listed, 1u);
-        keys[at] = key, indices[at] = index;
-    });
-    cluster.sync();
-=======
 /// The bin of an element that lies d = (logit - largest) / temperature, at most 0, from the largest.
 __device__ inline unsigned bin_of(float d) { return min(BINS - 1u, static_cast<unsigned>(-d * FINE)); }
 
@@ -363,7 +266,6 @@ __device__ bool list(unsigned key, unsigned index, unsigned room, Sampling<THREA
     const unsigned at = atomicAdd(cluster.map_shared_rank(&s.listed, 0), 1u);
     if (at < room) *cluster.map_shared_rank(&s.keys[at], 0) = key, *cluster.map_shared_rank(&s.indices[at], 0) = index;
     return at < room;
->>>>>>> sample
 }
 
 /// The length of that list, to all blocks. Afterwards the other blocks may exit.
@@ -641,10 +543,6 @@ __global__ void __launch_bounds__(THREADS, THREADS == 256 ? 3 : 1)
 
     const unsigned limit = top_k > 0 ? min(static_cast<unsigned>(top_k), n) : n;
     const bool nucleus = top_p < 1.0f;
-<<<<<<< HEAD
-    unsigned last_key = 0, last_index = NOBODY;  // the last entry in order that may be drawn
-    if (limit < n || nucleus) {
-=======
     const Shares shares(most, temperature);
     unsigned top_key;
     if constexpr (sizeof(T) == 4) {
@@ -679,7 +577,6 @@ __global__ void __launch_bounds__(THREADS, THREADS == 256 ? 3 : 1)
             }
             if (threadIdx.x == 0) s.listed = 0;
         }
->>>>>>> sample
         clear(s);
         part.each([&](float x, unsigned, unsigned) {
             const float d = weigh.scaled(x);
@@ -687,49 +584,6 @@ __global__ void __launch_bounds__(THREADS, THREADS == 256 ? 3 : 1)
             if (w != 0) add(s, bin_of(d), w);
         });
         gather<CLUSTER>(s, cluster);
-<<<<<<< HEAD
-        const bool limited = sum_of(s.totals, s) > limit;  // elements of weight 0 come last
-        Sum earlier;
-        if (limited) {
-            const unsigned bin = crossing(s.totals, limit, earlier, s);
-            if (earlier + s.totals[bin] <= LIST) {  // the list has all elements that may be drawn
-                const unsigned listed = static_cast<unsigned>(earlier + s.totals[bin]);
-                collect(part, weigh, 0, bin, NOBODY, s, cluster);
-                if (rank != 0) return;
-                sort_stretches<unsigned, 4, THREADS>(s.keys, s.indices, listed);
-                unsigned index[EACH];
-                Sum own[EACH], sum = 0, whole;
-#pragma unroll
-                for (int j = 0; j < EACH; ++j) {
-                    const unsigned i = threadIdx.x * EACH + j;
-                    own[j] = i < limit ? weigh.all(s.keys[i]) : 0, index[j] = i < limit ? s.indices[i] : NOBODY, sum += own[j];
-                }
-                Sum upto = sum_upto<THREADS>(sum, s.warps, whole) - sum;
-                const Sum need = nucleus ? share_of(whole, top_p) : whole;
-#pragma unroll
-                for (int j = 0; j < EACH; ++j) {
-                    const unsigned i = threadIdx.x * EACH + j;
-                    s.masses[i] = i < limit && upto < need ? weigh(s.keys[i]) : 0;
-                    upto += own[j];
-                }
-                __syncthreads();
-#pragma unroll
-                for (int j = 0; j < EACH; ++j) s.keys[threadIdx.x * EACH + j] = ~index[j], s.indices[threadIdx.x * EACH + j] = threadIdx.x * EACH + j;
-                sort_stretches<unsigned, 4, THREADS>(s.keys, s.indices, limit);  // sorted by index, with the position of each weight
-                sum = 0;
-#pragma unroll
-                for (int j = 0; j < EACH; ++j) {
-                    const unsigned i = threadIdx.x * EACH + j;
-                    own[j] = i < limit ? s.masses[s.indices[i]] : 0, sum += own[j];
-                }
-                upto = sum_upto<THREADS>(sum, s.warps, whole) - sum;
-                const Sum bar = bar_of(seed, row, whole);
-#pragma unroll
-                for (int j = 0; j < EACH; ++j) {
-                    if (upto <= bar && bar < upto + own[j]) out[row] = ~s.keys[threadIdx.x * EACH + j];
-                    upto += own[j];
-                }
-=======
         if (sum_of(s.totals, s) > limit) {  // what weighs nothing comes last
             Sum earlier;
             const unsigned bin = crossing_bin(s.totals, limit, earlier, s);
@@ -740,39 +594,11 @@ __global__ void __launch_bounds__(THREADS, THREADS == 256 ? 3 : 1)
                 });
                 const unsigned listed = length_of_list(s, cluster);
                 if (rank == 0) draw_from_list<T>(listed, limit, weigh, top_p, seed, row, out, s);
->>>>>>> sample
                 return;
             }
             slow = true;
             bound<CLUSTER>(part, weigh, limit, 0.0f, last_key, last_index, s, cluster);
         }
-<<<<<<< HEAD
-        bool slow = limited;
-        if (nucleus && !slow) {
-            const Sum need = share_of(sum_of(s.masses, s), top_p);
-            const unsigned bin = crossing(s.masses, need, earlier, s);
-            Sum there = s.totals[bin];
-            unsigned one_part = NOBODY;
-            if (there > FEW) {  // subdivide the bin
-                clear(s);
-                part.each([&](float x, unsigned, unsigned) {
-                    const float d = weigh.scaled(x);
-                    const Sum w = bin_of(d) == bin ? Weigh<T>::units(expf(d)) : 0;
-                    if (w != 0) add(s, part_of(d, bin), w);
-                });
-                gather<CLUSTER>(s, cluster);
-                Sum more;
-                one_part = crossing(s.masses, need - earlier, more, s);
-                earlier += more, there = s.totals[one_part];
-            }
-            slow = there > LIST;
-            if (!slow) {
-                const unsigned listed = static_cast<unsigned>(there);
-                collect(part, weigh, bin, bin, one_part, s, cluster);
-                if (rank == 0) {
-                    sort_stretches<unsigned, 4, THREADS>(s.keys, s.indices, listed);
-                    Sum own[EACH], sum = 0, all;
-=======
         cluster.sync();  // nobody reads these bins any more
     }
 
@@ -791,7 +617,6 @@ __global__ void __launch_bounds__(THREADS, THREADS == 256 ? 3 : 1)
 #pragma unroll 1
             for (unsigned p = begin + lane; p < end; p += 64) {
                 unsigned candidates = 0;
->>>>>>> sample
 #pragma unroll
                 for (unsigned u = 0; u < 2; ++u) {
                     if (u == 1 && p + 32 >= end) break;
