@@ -59,7 +59,7 @@ _PREPARED: dict[Any, Any] = {}
 
 
 def run(key: tuple[Any, ...], make: Callable[[int], Launch], index: int, given: Mapping[str, Any]) -> None:
-    """Launch on the current stream. `key` says what `make(multiprocessors)` depends on; `given`: tensors and late numbers by the names that the launch has."""
+    """Launch on the current stream. `key` says what `make(multiprocessors)` depends on; `given`: tensors and runtime numbers by the launch's names."""
     whole = (*key, index)
     found = _PREPARED.get(whole)
     with torch.cuda.device(index):

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 Allocate = Callable[[str, Meta], "Tensor"]  # memory for an output or for scratch, by its name
 
 
-def seen_by_kernels(op: Contract, problem: Problem) -> tuple[Problem, tuple[str, ...]]:
+def problem_for_kernels(op: Contract, problem: Problem) -> tuple[Problem, tuple[str, ...]]:
     """The problem as kernels see it, and the inputs that are first copied into contiguous memory."""
     if op.twin_of is not None:
         problem = _as_twin(op, problem)
@@ -41,7 +41,7 @@ def seen_by_kernels(op: Contract, problem: Problem) -> tuple[Problem, tuple[str,
 def _as_twin(op: Contract, problem: Problem) -> Problem:
     """The problem of the op that the twin is of: each output that it writes in place lies as the input does."""
     assert op.twin_of is not None
-    base = op.twin_of.problem_of(dict(problem.tensors), {**dict(problem.options), **dict.fromkeys(op.late, 0)}, problem.device)
+    base = op.twin_of.problem_of(dict(problem.tensors), {**dict(problem.options), **dict.fromkeys(op.runtime_options, 0)}, problem.device)
     return base.replace(**{out: problem[given] for out, given in op.into.items() if problem.get(given) is not None})
 
 
@@ -60,7 +60,7 @@ class Call:
     @classmethod
     def of(cls, op: Contract, implementation: Implementation, called: Problem, config: Mapping[str, Any] | None = None) -> Call:
         """The call of one kernel. Raises UnsupportedError where it cannot take the input."""
-        seen, copies = seen_by_kernels(op, called)
+        seen, copies = problem_for_kernels(op, called)
         if reason := implementation.supports(seen):
             raise UnsupportedError(f"{implementation.name} cannot take this input: {reason}")
         return cls.made(op, implementation, called, seen, copies, config)
@@ -129,7 +129,7 @@ class Call:
     @cached_property
     def names(self) -> tuple[str, ...]:
         """Of all that launches can name, in the order of a runner's values."""
-        return (*self.inputs, *(n for n, _ in self.outputs), *self.scratch, *self.op.late)
+        return (*self.inputs, *(n for n, _ in self.outputs), *self.scratch, *self.op.runtime_options)
 
     @cached_property
     def idle(self) -> bool:
@@ -158,12 +158,12 @@ class Call:
 
     def memory(self, given: Mapping[str, Tensor | None], late: Mapping[str, Number], allocate: Allocate) -> dict[str, Any]:
         """Everything that the launches name, in the order of `names`: the inputs (as `given` returns them), outputs and scratch from `allocate`,
-        late options. An output that takes an input's memory is that input's tensor."""
+        runtime options. An output that takes an input's memory is that input's tensor."""
         memory: dict[str, Any] = {n: given[n] for n in self.inputs}
         for name, meta in self.outputs:
             memory[name] = memory[self.reused[name]] if name in self.reused else None if meta is None else allocate(name, meta)
         memory.update((name, allocate(name, meta)) for name, meta in self.scratch.items())
-        memory.update((name, late[name]) for name in self.op.late)
+        memory.update((name, late[name]) for name in self.op.runtime_options)
         return memory
 
     def zero(self, memory: Mapping[str, Any]) -> None:
@@ -211,7 +211,7 @@ def select(op: Contract, problem: Problem, implementation: str | None = None, co
         if not named:
             raise registry.unknown(f"implementation of {op.name}", implementation, [f.name for f in found])
         found = named
-    seen, copies = seen_by_kernels(op, problem)
+    seen, copies = problem_for_kernels(op, problem)
     rejected: list[tuple[str, str]] = []
     for candidate, reason in ranked(found, seen):
         if reason is None and implementation is None and not candidate.automatic:

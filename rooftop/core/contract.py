@@ -109,7 +109,7 @@ class Contract:
     work        the fewest bytes and operations of a problem
     canonical   the problem as kernels see it (collapsed dimensions); None where only a contiguous copy can be
     mutates     names of the tensors that it writes into; the reference writes into them too. The outputs may then be none
-    late        options that decide nothing but values, such as a seed or a scale: kernels get them at each call by name, whole numbers of 32 bits
+    runtime_options  options that decide nothing but values, such as a seed or a scale: kernels get them at each call by name, whole numbers of 32 bits
                 (signed) or float32
     arrange     (tensors, options, generator) -> {name: tensor}: replaces inputs of a case that depend on each other (offsets, page tables, codes)
                 by ones that fit, of the same shape and dtype
@@ -151,7 +151,7 @@ class Contract:
         name: str | None = None,
         forward: Contract | None = None,
         into: Mapping[str, str] | None = None,
-        late: Sequence[str] = (),
+        runtime_options: Sequence[str] = (),
         arrange: Callable[..., Mapping[str, Any]] | None = None,
         same: Callable[..., Any] | None = None,
         compare: Mapping[str, Callable[[Judged], str | None]] | None = None,
@@ -176,7 +176,7 @@ class Contract:
         )  # fmt: skip
         self.ranks, self.swept, self.ranks_peers = ranks, swept, dict(ranks_peers or {})
         self.peers, self.wrong, self.forward, self.into = dict(peers or {}), dict(wrong or {}), forward, dict(into or {})
-        self.late = tuple(late)
+        self.runtime_options = tuple(runtime_options)
         self.objects = objects
         self.cases: tuple[Case, ...] = tuple(cases)
         if not self.cases:
@@ -225,7 +225,7 @@ class Contract:
 
     @cached_property
     def runtime_floats(self) -> tuple[str, ...]:
-        return tuple(n for n in self.late if self.kinds[n] == "float")
+        return tuple(n for n in self.runtime_options if self.kinds[n] == "float")
 
     @cached_property
     def output_names(self) -> tuple[str, ...]:
@@ -302,8 +302,8 @@ class Contract:
         for name in self.tensor_names:
             flat += [(f"{name}{i}", m) for i, m in enumerate(grouped[name])] if name in self.list_names else [(name, grouped[name])]
         problem = Problem(
-            self.name, (*flat, *outputs.items()), tuple((k, v) for k, v in options.items() if k not in self.late), late=self.late,
-            runtime_floats=self.runtime_floats, bucket=self.bucket, extra=self._extra(metas, options),
+            self.name, (*flat, *outputs.items()), tuple((k, v) for k, v in options.items() if k not in self.runtime_options),
+            runtime_options=self.runtime_options, runtime_floats=self.runtime_floats, bucket=self.bucket, extra=self._extra(metas, options),
         )  # fmt: skip
         return problem if device is None else problem.on(device)
 
@@ -345,7 +345,7 @@ class Contract:
         extents of 1, which say nothing, are as in any contiguous tensor."""
         inputs = self.inputs_of(problem)
         metas = {n: m and Meta(m.shape, m.dtype, (), m.align if m.contiguous else 16) for n, m in problem.tensors if n in inputs}
-        return self.problem_of(metas, {n: problem.option(n) if n not in self.late else 0 for n in self.option_names}, problem.device)
+        return self.problem_of(metas, {n: problem.option(n) if n not in self.runtime_options else 0 for n in self.option_names}, problem.device)
 
     def idle(self, problem: Problem) -> bool:
         """Whether there is nothing to write: every output is absent or empty, and so is every tensor that is written into, or nothing comes to be written
@@ -375,7 +375,8 @@ class Contract:
             grad.backward, outputs=grad.outputs, cases=self.cases, work=grad.work, canonical=grad.canonical or self.canonical,
             tolerance=grad.tolerance or (self._tolerance if isinstance(self._tolerance, Tolerance) else None),
             deterministic=self.deterministic, peers=grad.peers, wrong=grad.wrong, name=f"{self.name}_bwd", forward=self,
-            into=grad.into, same=grad.narrow, swept=self.swept, late=tuple(n for n in self.late if n in inspect.signature(grad.backward).parameters),
+            into=grad.into, same=grad.narrow, swept=self.swept,
+            runtime_options=tuple(n for n in self.runtime_options if n in inspect.signature(grad.backward).parameters),
         )  # fmt: skip
 
     def _bwd_metas(self, case: Case) -> dict[str, Meta | None]:

@@ -185,7 +185,7 @@ def _run(op: Contract, given: Sequence[Any], implementation: str | None) -> Any:
     if plan is None:
         return library.fallback(op, given)
     with torch.cuda.device(next(t for t in tensors.values() if t is not None).device):
-        made = plan(list(tensors.values()), [options[n] for n in op.late])
+        made = plan(list(tensors.values()), [options[n] for n in op.runtime_options])
         if debugging.on:
             debugging.wait(op)
     return _results(op, made)
@@ -202,7 +202,7 @@ def _key(op: Contract, given: Sequence[Any], implementation: str | None) -> tupl
     for a in tensors.values():
         key += [None] if a is None else [a.shape, a.stride(), a.dtype, a.get_device(), a.data_ptr() & 15]
     key += [len(a) for n, a in zip(op.kinds, given, strict=True) if n in op.list_names]
-    return (*key, *(v for n, v in options.items() if n not in op.late))
+    return (*key, *(v for n, v in options.items() if n not in op.runtime_options))
 
 
 def caller(op: Contract) -> Callable[..., Any]:
@@ -212,8 +212,8 @@ def caller(op: Contract) -> Callable[..., Any]:
     registered = register(op)
     plans: dict[Any, Plan | Idle | None] = op._plans
     tensor_positions = tuple(i for i, n in enumerate(op.kinds) if n in op.tensor_names)
-    option_positions = tuple(i for i, n in enumerate(op.kinds) if n in op.option_names and n not in op.late)
-    runtime_positions = tuple(i for i, n in enumerate(op.kinds) if n in op.late)
+    option_positions = tuple(i for i, n in enumerate(op.kinds) if n in op.option_names and n not in op.runtime_options)
+    runtime_positions = tuple(i for i, n in enumerate(op.kinds) if n in op.runtime_options)
     mutated_positions = tuple(i for i, n in enumerate(op.kinds) if n in op.mutates)
     plain = (torch.Tensor, torch.nn.Parameter)
     is_grad_enabled = torch.is_grad_enabled

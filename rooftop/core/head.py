@@ -179,7 +179,7 @@ class Head:
 
     def _known(self, problem: Problem) -> None:
         """Raises HeadError for a name in an expression that nothing binds."""
-        what = (tuple(n for n, _ in problem.tensors), tuple(n for n, _ in problem.options), problem.late)
+        what = (tuple(n for n, _ in problem.tensors), tuple(n for n, _ in problem.options), problem.runtime_options)
         if what in self._checked:
             return
         letters = {d for arg in (*self.args, *self.tensors) if isinstance(arg, TensorArg) for d in arg.dims}
@@ -192,7 +192,7 @@ class Head:
                 used = names(text)
             except ExpressionError as error:
                 raise HeadError(f"{self.path}: {where}: {error}") from None
-            if unknown := used - known - set(problem.late):
+            if unknown := used - known - set(problem.runtime_options):
                 close = get_close_matches(min(unknown), known, 1)
                 hint = f"; did you mean {close[0]!r}?" if close else f"; there are {', '.join(sorted(known))}"
                 raise HeadError(f"{self.path}: {where}: {text!r} names {min(unknown)!r}{hint}")
@@ -295,7 +295,7 @@ class Head:
         if key not in settled.launches:
             scope = self._with_scratch(problem, config)
             settled.launches[key] = [
-                self._launch(head, scope, problem.late)
+                self._launch(head, scope, problem.runtime_options)
                 for head in self.launches
                 if head.when is None or evaluate(head.when, scope)
             ]
@@ -308,7 +308,7 @@ class Head:
 
     def arguments(self, problem: Problem, config: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
         """What the parameters of `args` are given for this problem, and their types: the `args` and `types` of a launch."""
-        return self._arguments(self.args, self._with_scratch(problem, config), problem.late)
+        return self._arguments(self.args, self._with_scratch(problem, config), problem.runtime_options)
 
     def _arguments(self, listed: Sequence[Arg], scope: Scope, late: tuple[str, ...]) -> tuple[dict[str, Any], tuple[str, ...]]:
         args: dict[str, Any] = {}

@@ -25,7 +25,7 @@ class Prepared(Protocol):
 
 
 class Runner(Protocol):
-    """One call's work, ready to be run again and again: ``runner(stream, values)`` with the tensors and late numbers of this call, in the order that
+    """One call's work, ready to be run again and again: ``runner(stream, values)`` with the tensors and runtime numbers of this call, in the order that
     `Implementation.bind` was given (None for a tensor that is absent). Safe to call from several threads."""
 
     def __call__(self, stream: int, values: Sequence[Any]) -> None: ...
@@ -158,7 +158,7 @@ class Implementation:
 
     def bind(self, problem: Problem, config: Any, names: Sequence[str], index: int) -> Runner:
         """What one call runs on GPU `index`, compiled and loaded; nothing is launched. `names`: the order of the values of a call (inputs, outputs,
-        scratch, late options). Cheap where the kernels are compiled and loaded already."""
+        scratch, runtime options). Cheap where the kernels are compiled and loaded already."""
         return Launches(self.prepare(problem, self.launches(problem, config), names, index, self.scratch(problem, config)))
 
     def prepare(

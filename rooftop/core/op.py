@@ -76,7 +76,7 @@ def in_place(op: Contract, into: Mapping[str, str], cases: Sequence[Case] | None
         return run
 
     def as_op(problem: Problem) -> Problem:
-        return op.problem_of(dict(problem.tensors), {**dict(problem.options), **dict.fromkeys(op.late, 0)}, problem.device)
+        return op.problem_of(dict(problem.tensors), {**dict(problem.options), **dict.fromkeys(op.runtime_options, 0)}, problem.device)
 
     def named(tensors: Mapping[str, Any]) -> dict[str, Any]:
         """With the written inputs by the outputs' names as well."""
@@ -88,7 +88,7 @@ def in_place(op: Contract, into: Mapping[str, str], cases: Sequence[Case] | None
     bucket, measured = op.bucket, op.measured_work
     return Op(
         written(op.reference), outputs=lambda **_: {}, cases=op.cases if cases is None else cases, work=lambda p: op.work(as_op(p)), name=f"{op.name}_",
-        mutates=tuple(into.values()), into=into, late=op.late, twin_of=op, deterministic=op.deterministic,
+        mutates=tuple(into.values()), into=into, runtime_options=op.runtime_options, twin_of=op, deterministic=op.deterministic,
         tolerance={given: op.tolerance_of(out) for out, given in into.items()}, arrange=op.arrange, faults=op.faults, public=op.public, core=op.core,
         objects=op.objects, swept=op.swept, same=written(op.same) if op.same else None,
         compare={given: judged(op.compare[out]) for out, given in into.items() if out in op.compare},

@@ -198,7 +198,7 @@ class Problem:
     tensors: tuple[tuple[str, Meta | None], ...]
     options: tuple[tuple[str, Option], ...] = ()
     device: Device = TARGETS[90]
-    late: tuple[str, ...] = ()  # options known only at each call: no kernel may be chosen by them
+    runtime_options: tuple[str, ...] = ()  # options known only at each call: no kernel may be chosen by them
     runtime_floats: tuple[str, ...] = ()  # those of them that are float32; the others are 32-bit integers
     extra: tuple[str, ...] = ()  # parameters that were added to the op later and are not at their defaults (`Contract.core`)
     bucket: Callable[[Problem], Problem] | None = field(default=None, compare=False, repr=False)  # the contract's, for `tune_key`
@@ -291,7 +291,7 @@ class Descriptor:
 
 @dataclass(frozen=True)
 class Launch:
-    """One kernel launch as data. Strings in `args` name tensors (their address is passed) or late options (their value is); all else are numbers,
+    """One kernel launch as data. Strings in `args` name tensors (their address is passed) or runtime options (their value is); all else are numbers,
     or tensors as TMA copies them.
 
     Triton, Gluon: `kernel` is the jit function, `args` go by parameter name (constexprs too), `warps`, `stages` and `options` apply: any option of

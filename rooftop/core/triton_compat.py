@@ -154,7 +154,7 @@ class Pointer:
 
 
 def values_of(launch: Launch, tensors: Mapping[str, Meta | None], runtime_floats: Collection[str] = ()) -> dict[str, Any]:
-    """The launch's arguments by parameter name, tensors as pointers of no memory, None for a tensor that is left out, LATE for a late option.
+    """The launch's arguments by parameter name, tensors as pointers of no memory, None for a tensor that is left out, LATE for a runtime option.
 
     Raises ValueError for a `Descriptor` of a tensor that TMA does not copy."""
     found: dict[str, Any] = {}

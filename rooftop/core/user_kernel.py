@@ -56,13 +56,13 @@ class Loaded:
         key = tuple(
             (v.shape, v.stride(), v.dtype, v.device, v.data_ptr() & 15) if n in self.op.tensor_names and v is not None else v
             for n, v in values.items()
-            if n not in self.op.late
+            if n not in self.op.runtime_options
         )
         plan = self._plans.get(key)
         if plan is None:
             plan = self._plans[key] = self._plan(values)
         with torch.cuda.device(next(t for t in tensors if t is not None).device):
-            made = plan(tensors, [values[n] for n in self.op.late])
+            made = plan(tensors, [values[n] for n in self.op.runtime_options])
         return made[0] if len(made) == 1 else tuple(made)
 
     def _refuse_gradients(self, values: dict[str, Any]) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rooftop.core import registry
-from rooftop.core.call import Call, seen_by_kernels
+from rooftop.core.call import Call, problem_for_kernels
 from rooftop.core.contract import Contract
 from rooftop.core.digests import digest
 from rooftop.core.head import Head
@@ -29,7 +29,7 @@ class Asked:
     def problem(self, op: Contract, case: Case, device: Device) -> Problem:
         key = (op.name, case.id, device)
         if key not in self._problems:
-            self._problems[key] = seen_by_kernels(op, op.problem(case, device))[0]
+            self._problems[key] = problem_for_kernels(op, op.problem(case, device))[0]
         return self._problems[key]
 
     def digest(self, op: Contract, case: Case) -> str:
@@ -73,7 +73,7 @@ class Subject:
     def kernel_problem(self, case: Case, device: Device) -> tuple[Problem, Problem]:
         """The case's problem as called and as kernels see it."""
         problem = self.op.problem(case, device)
-        return problem, seen_by_kernels(self.op, problem)[0]
+        return problem, problem_for_kernels(self.op, problem)[0]
 
     def call(self, case: Case, device: Device) -> Call:
         """The case as this kernel runs it. Raises UnsupportedError where it cannot."""

@@ -202,7 +202,7 @@ OP = Op(
     work=work,
     tolerance={n: Tolerance(exact=True) for n in ("param", "m", "m_scale", "r", "r_scale")},
     arrange=arrange,
-    late=("size", "root", "keep", "beta1", "beta2", "eps", "seed"),
+    runtime_options=("size", "root", "keep", "beta1", "beta2", "eps", "seed"),
     wrong={
         "another seed": _wrong("seed"), "no decay": _wrong("decay"), "no eps": _wrong("eps"), "first state not written": _wrong("first"),
         "scale of the second state not written": _wrong("scale"),

@@ -200,7 +200,7 @@ OP = Op(
     cases=_cases(),
     work=work,
     tolerance=Tolerance(exact=True),
-    late=("seed",),
+    runtime_options=("seed",),
     peers={"torch": lambda: _plain},
     public=lambda tensors, options: ([tensors["x"]], _public(options)),
     ranks=_on_a_group,

@@ -389,7 +389,7 @@ OP = Op(
     tolerance=Tolerance(multiple=2.0, flushed=True),
     compare={"lse": _same_lse},
     same=same,
-    late=("scale", "seed"),
+    runtime_options=("scale", "seed"),
     arrange=arrange,
     faults=faults,
     grad=Grad(

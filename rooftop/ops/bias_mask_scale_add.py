@@ -184,7 +184,7 @@ OP = Op(
     swept=sizes(lambda x: _given(x, mask=True)),  # with a seed in its place torch makes another mask: no peer to stand beside
     work=work,
     tolerance=Tolerance(multiple=4.0),
-    late=("seed",),
+    runtime_options=("seed",),
     grad=Grad(
         wrt=("x", "bias"),
         saves=("bias", "mask"),

@@ -195,7 +195,7 @@ OP = Op(
     ),
     work=work,
     tolerance=Tolerance(exact=True),
-    late=("seed",),
+    runtime_options=("seed",),
     peers={"torch": lambda: _plain, "torch.compile": compiled(_plain)},
     wrong={
         "lowest bit of the codes": _changed("codes"),

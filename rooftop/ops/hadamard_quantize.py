@@ -138,7 +138,7 @@ OP = Op(
     work=work,
     tolerance={"codes": Tolerance(exact=True), "scale": Tolerance(exact=True)},
     arrange=rows.arranged,
-    late=("seed",),
+    runtime_options=("seed",),
     peers={"torch": lambda: _eager, "torch.compile": compiled(_eager)},
     wrong={what: _changed(what) for what in (*rows.CHANGES, "half", "order")},
 )

@@ -403,7 +403,7 @@ OP = Op(
     ),
     work=work,
     tolerance={"codes": Tolerance(exact=True), "scale": Tolerance(exact=True), "zero": Tolerance(exact=True)},
-    late=("seed",),
+    runtime_options=("seed",),
     arrange=arrange,
     peers={"torch": lambda: _plain, "torch.compile": compiled(_plain), "torchao": torchao},
     wrong={

@@ -148,7 +148,7 @@ OP = Op(
     work=work,
     tolerance={n: Tolerance(exact=True) for n in ("codes", "scale", "turned", "turned_scale")},
     arrange=rows.arranged,
-    late=("seed",),
+    runtime_options=("seed",),
     peers={"torch": lambda: _eager, "torch.compile": compiled(_eager)},
     wrong={what: _changed(what) for what in (*rows.CHANGES, "codes of rows twice", "scales of columns a little larger")},
 )

@@ -176,7 +176,7 @@ OP = Op(
     tolerance=Tolerance(multiple=2.0),
     compare=rows.laws(values, ("x", "residual")),
     arrange=rows.arranged,
-    late=("seed",),
+    runtime_options=("seed",),
     peers={"torch": lambda: _eager, "torch.compile": compiled(_eager)},
     wrong={what: _changed(what) for what in (*rows.CHANGES, "mean", "weight", "sum")},
 )

@@ -360,7 +360,7 @@ OP = Op(
     swept=Sizes(_swept, {"tokens": (1, 1 << 22), "heads": (1, 128), "head": (16, 256)}, rows="tokens", models={"head": "head"}, axis="head"),
     work=work,
     tolerance=Tolerance(multiple=4.0),
-    late=("offset",),
+    runtime_options=("offset",),
     faults=faults,
     public=public,
     grad=Grad(wrt=("q", "k"), saves=("cos", "sin", "positions"), backward=backward),

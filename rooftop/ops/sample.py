@@ -290,7 +290,7 @@ OP = Op(
         {"rows": (1, 1 << 26), "columns": (64, 1 << 20)}, rows="rows", models={"columns": "vocabulary"}, axis="columns",
     ),
     work=work,
-    late=("temperature", "top_k", "top_p", "min_p", "seed"),
+    runtime_options=("temperature", "top_k", "top_p", "min_p", "seed"),
     compare={"out": _fits},
     public=_public,
     peers={"torch": _torch},

@@ -109,7 +109,7 @@ OP = Op(
     work=work,
     compare=rows.laws(values, ("x",)),
     arrange=rows.arranged,
-    late=("seed",),
+    runtime_options=("seed",),
     peers={"torch": lambda: _eager, "torch.compile": compiled(_eager)},
     wrong={what: _changed(what) for what in (*rows.CHANGES, "tail")},
 )

@@ -198,7 +198,7 @@ def scale(x: Tensor, factor: float) -> Tensor:  # type: ignore[name-defined] # n
 def scaling(name: str = "scale") -> Op:
     cases = [case("odd", x=Input((7, 5)), factor=2.5, tags="edge"), case("strided", x=Input((4, 6), layout="sliced"), factor=0.5, tags="edge")]
     return Op(
-        scale, outputs=lambda x, factor: {"y": like(x)}, cases=cases, work=lambda p: Work(p["x"].nbytes, p["y"].nbytes), name=name, late=("factor",),
+        scale, outputs=lambda x, factor: {"y": like(x)}, cases=cases, work=lambda p: Work(p["x"].nbytes, p["y"].nbytes), name=name, runtime_options=("factor",),
         canonical=lambda p: p if p["x"].contiguous else None, wrong={"not scaled": lambda x, factor: x.clone()},
     )  # fmt: skip
 
@@ -283,7 +283,7 @@ def test_a_twin_keeps_what_the_contract_says() -> None:
 
 def test_float_options_can_be_late() -> None:
     problem = scaling().problem(scaling().cases[0])
-    assert (problem.late, problem.runtime_floats, problem.options) == (("factor",), ("factor",), ())
+    assert (problem.runtime_options, problem.runtime_floats, problem.options) == (("factor",), ("factor",), ())
 
 
 # -- inputs that depend on each other, sizes that are results, own comparisons, lists ---------------------------------

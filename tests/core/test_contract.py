@@ -1,4 +1,4 @@
-"""What a contract may say beyond one output and given inputs: absent tensors, outputs made aside, memory taken over, late options."""
+"""What a contract may say beyond one output and given inputs: absent tensors, outputs made aside, memory taken over, runtime options."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def toy(name: str = "toy") -> Op:
         wrt=("x=r",), saves=("slope|x",), non_differentiable=("slope",), backward=backward, outputs=lambda dy, ds, slope, seed, inplace: {"dx": like(slope)},
         work=lambda p: Work(0, 0), into={"dx": "slope"},
     )  # fmt: skip
-    return Op(reference, outputs=outputs, cases=cases, work=lambda p: Work(p["x"].nbytes, p["y"].nbytes), grad=grad, late=("seed",), name=name)
+    return Op(reference, outputs=outputs, cases=cases, work=lambda p: Work(p["x"].nbytes, p["y"].nbytes), grad=grad, runtime_options=("seed",), name=name)
 
 
 def test_absent_outputs_and_outputs_aside() -> None:
@@ -83,7 +83,7 @@ def test_known_right_passes_and_a_missing_output_is_found() -> None:
 def test_a_late_option_is_in_no_problem_and_reaches_the_launch_by_name() -> None:
     op = toy()
     problem = op.problem(op.cases[0])
-    assert problem.late == ("seed",)
+    assert problem.runtime_options == ("seed",)
     assert "seed" not in problem.signature
     with pytest.raises(KeyError):
         problem.option("seed")

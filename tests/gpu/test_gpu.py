@@ -22,7 +22,7 @@ from contracts.calls import LOOSE, Call, calls, differentiable, double, dtypes, 
 
 import rooftop
 from rooftop.core import dispatch, registry
-from rooftop.core.call import seen_by_kernels, select
+from rooftop.core.call import problem_for_kernels, select
 from rooftop.core.contract import Contract, metas_of
 from rooftop.core.head import HeadError
 from rooftop.core.implementation import UnsupportedError
@@ -531,7 +531,7 @@ def test_a_named_implementation_runs_or_raises(name: str) -> None:
     for c in sorted(small(op), key=lambda c: "odd" not in c.name):
         if kind(op, c) == "empty":
             continue
-        reason = implementation.supports(seen_by_kernels(op, op.problem(c, device))[0])
+        reason = implementation.supports(problem_for_kernels(op, op.problem(c, device))[0])
         if reason is None:
             taken = taken or c
         else:

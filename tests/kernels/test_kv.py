@@ -28,7 +28,7 @@ def simulated(name: str, *args: Any) -> dict[str, Any]:
     def allocate(_: str, m: Meta) -> torch.Tensor:
         return torch.empty_strided(m.shape, m.strides, dtype=getattr(torch, DTYPES[m.dtype].torch)).fill_(7)
 
-    memory = call.memory(tensors, {n: options[n] for n in op.late}, allocate)
+    memory = call.memory(tensors, {n: options[n] for n in op.runtime_options}, allocate)
     simt.run_simulator(call, memory)
     return memory
 

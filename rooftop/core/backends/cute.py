@@ -20,7 +20,7 @@ class CuteImplementation(AheadImplementation):
     `from __future__ import annotations`), which the language reads.
 
     `Launch.kernel` is a `@cute.jit` function that launches one `@cute.kernel` and hands it all of its own parameters in order. They are annotated
-    `cute.Pointer` (a tensor's name), `cutlass.Int32`, `cutlass.Int64` or `cutlass.Float32` (a number or a late option), or `cutlass.Constexpr`.
+    `cute.Pointer` (a tensor's name), `cutlass.Int32`, `cutlass.Int64` or `cutlass.Float32` (a number or a runtime option), or `cutlass.Constexpr`.
     Where the kernel has others, of TMA say, `Launch.types` are given: `args` are then the kernel's own, as of CUDA C++, and those of the function lie
     in `options["compile"]`.
 

@@ -95,7 +95,7 @@ def _value(name: str, launch: Launch, tensors: Mapping[str, Meta | None], proble
     if (meta := _tensor(value, tensors)) is not None:
         return {"array": array(meta)}
     if isinstance(value, str):
-        if value not in problem.late:
+        if value not in problem.runtime_options:
             raise TypeError(f"{launch.kernel.__name__}: {name} is {value!r}, which names no tensor here")
         return {"scalar": "f32" if value in problem.runtime_floats else "i32"}
     return {"scalar": "f32" if isinstance(value, float) else "i32"}

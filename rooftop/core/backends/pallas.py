@@ -67,7 +67,7 @@ class PallasImplementation(ModuleImplementation):
     supports(p)                 None, or the reason why not; `p.device` is a `rooftop.core.tpu.Tpu`
     choose(p)                   the config: tiles, from what the VMEM of `p.device` holds
     vmem(p, config)             bytes of VMEM that it takes at least
-    run(given, p, config, on)   the outputs by name, as jax arrays, from inputs by name; late numbers are arrays of one element.
+    run(given, p, config, on)   the outputs by name, as jax arrays, from inputs by name; runtime numbers are arrays of one element.
                                 `on` says where it runs (rooftop/kernels/_device/tpu.py)
     prepare(given, p)           (where needed) the inputs laid out as the kernel takes them, in numpy, before it
     finish(outputs, p)          (where needed) the outputs in the shapes of `p`, in numpy, after it

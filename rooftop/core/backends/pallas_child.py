@@ -135,7 +135,7 @@ def compile_(job: Mapping[str, Any]) -> dict[str, Any]:
     several = getattr(module, "DEVICES", 1) > 1
     where = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec()) if several else SingleDeviceSharding(chips[0])
     arrays = {n: np.broadcast_to(np.zeros((), dtype(m.dtype)), m.shape) for n, m in problem.tensors if m is not None and n in job["inputs"]}
-    arrays.update((n, np.zeros(1, np.float32 if n in problem.runtime_floats else np.int32)) for n in problem.late)
+    arrays.update((n, np.zeros(1, np.float32 if n in problem.runtime_floats else np.int32)) for n in problem.runtime_options)
     arrays = module.prepare(arrays, problem) if hasattr(module, "prepare") else arrays
     given = {n: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=where) for n, a in arrays.items()}
     on = On(False, problem.device.shared_per_block, mesh)

@@ -14,7 +14,7 @@ class TorchImplementation(ModuleImplementation):
     """A module with `supports(problem)` and `run(inputs, outputs, scratch, config)`, where needed `choose`, `scratch` and the rest of `ModuleImplementation`.
 
     `run` gets tensors by name as the problem has them (shapes and strides), fills every element of the outputs, in place, and returns nothing; the
-    options of the problem and late numbers are among the inputs. It runs wherever torch does, on torch's current stream."""
+    options of the problem and runtime numbers are among the inputs. It runs wherever torch does, on torch's current stream."""
 
     backend = "torch"
     needed = ("supports", "run")

@@ -217,7 +217,7 @@ class Trial:
         for name in call.mutated:  # each run begins with the tensor as it was
             if (t := given[name]) is not None and (meta := metas[name]) is not None:
                 given[name] = allocate(name, meta).copy_(t)
-        memory = call.memory(given, {n: options[n] for n in call.op.late}, allocate)
+        memory = call.memory(given, {n: options[n] for n in call.op.runtime_options}, allocate)
         self.runner(call, memory)
         written = {n: memory[n] for n in (*call.op.output_names, *call.op.mutates)}
         return {n: t for n, t in written.items() if t is not None}, guarded

@@ -101,7 +101,7 @@ class Job:
         return self.found.digest(self.case, device)
 
     def memory(self, device: Device, place: str, seed: int = 1) -> dict[str, Any]:
-        """Tensors by the names that launches use, and late options: inputs random, outputs and scratch NaN (integers: as they come)."""
+        """Tensors by the names that launches use, and runtime options: inputs random, outputs and scratch NaN (integers: as they come)."""
         import torch
 
         from rooftop.lab import inputs
@@ -116,7 +116,7 @@ class Job:
                 t = torch.empty_strided(meta.shape, meta.strides, dtype=getattr(torch, d.torch), device=place)
                 return t.zero_() if name in call.zeroed else t.fill_(float("nan")) if d.floating else t
 
-            return call.memory(call.given(tensors), {n: options[n] for n in self.found.op.late}, empty)  # type: ignore[misc]
+            return call.memory(call.given(tensors), {n: options[n] for n in self.found.op.runtime_options}, empty)  # type: ignore[misc]
         problem = self.problem(device)
         given: dict[str, Any] = {}
         generator = torch.Generator(device=place)

@@ -58,17 +58,17 @@ def said(error: BaseException) -> str:
 
 def launches(name: str, case_name: str) -> list[tuple[Any, Mapping[str, Any]]]:
     from rooftop.core import registry
-    from rooftop.core.call import seen_by_kernels
+    from rooftop.core.call import problem_for_kernels
     from rooftop.core.spec import TARGETS
 
     implementation = registry.implementation(name)
     op = registry.op(implementation.op)
-    problem = seen_by_kernels(op, op.problem(op.case(case_name), TARGETS[80]))[0]
+    problem = problem_for_kernels(op, op.problem(op.case(case_name), TARGETS[80]))[0]
     module: Any = implementation.module  # type: ignore[attr-defined]
     if reason := module.supports(problem):
         raise ValueError(reason)
     config = implementation.choose(problem)
-    tensors = {**dict(problem.tensors), **implementation.scratch(problem, config), **{n: n in problem.runtime_floats for n in problem.late}}
+    tensors = {**dict(problem.tensors), **implementation.scratch(problem, config), **{n: n in problem.runtime_floats for n in problem.runtime_options}}
     return [(launch, tensors) for launch in implementation.launches(problem, config)]
 
 

@@ -26,7 +26,7 @@ from math import prod
 from typing import Any
 
 from rooftop.core import devices, registry
-from rooftop.core.call import seen_by_kernels
+from rooftop.core.call import problem_for_kernels
 from rooftop.core.expressions import ExpressionError, evaluate
 from rooftop.core.names import RegistryError
 from rooftop.core.spec import TARGETS, Problem
@@ -77,7 +77,7 @@ def names_of(ladder: registry.Ladder, rung: int | str | None, case: str | None =
     names |= {"sms": sheet.sms, "clock": sheet.clock_mhz / 1000, "bandwidth": int(sheet.bandwidth_gbs)}
     names |= {"registers": 65536, "shared": sheet.shared_per_sm, "l2": sheet.l2_bytes}
     if rung is not None:
-        names |= _of_rung(registry.rung(f"{ladder.name}/{rung}", house), seen_by_kernels(op, seen)[0])
+        names |= _of_rung(registry.rung(f"{ladder.name}/{rung}", house), problem_for_kernels(op, seen)[0])
     return names
 
 

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from rooftop.core.call import seen_by_kernels
+from rooftop.core.call import problem_for_kernels
 from rooftop.core.contract import Contract
 from rooftop.core.spec import DTYPES, TARGETS, Problem
 
@@ -48,7 +48,7 @@ def shown(op: Contract) -> Shown:
     """What most cases of the op look like to a kernel: the rank that each tensor mostly has. Raises ValueError for an op that takes lists."""
     if op.list_names:
         raise ValueError(f"{op.name} takes lists of tensors: write its kernel by hand (docs/adding.md)")
-    problems = [(c.dtype, seen_by_kernels(op, op.problem(c, TARGETS[90]))[0]) for c in op.cases]
+    problems = [(c.dtype, problem_for_kernels(op, op.problem(c, TARGETS[90]))[0]) for c in op.cases]
     most = Counter(tuple((n, None if m is None else len(m.shape)) for n, m in p.tensors) for _, p in problems).most_common()
     ranks: dict[str, int | None] = dict(most[0][0])
     for signature, _ in most[1:]:  # of tensors that those cases lack, from cases that fit them otherwise
@@ -65,7 +65,11 @@ def shown(op: Contract) -> Shown:
         dims = tuple(letter[tuple(_extents([p for _, p in fitting], name, i))] for i in range(rank))
         optional = any(p.get(name) is None for _, p in problems) or op.kinds.get(name) == "Tensor | None"
         tensors.append(Tensor(name, dims, "T" if same else dtypes.most_common(1)[0][0], optional, name in (*op.output_names, *op.mutates)))
-    numbers = [(n, "f32" if n in op.runtime_floats else "i32" if n in op.late else NUMBERS[op.kinds[n]]) for n in op.option_names if op.kinds[n] in NUMBERS]
+    numbers = [
+        (n, "f32" if n in op.runtime_floats else "i32" if n in op.runtime_options else NUMBERS[op.kinds[n]])
+        for n in op.option_names
+        if op.kinds[n] in NUMBERS
+    ]
     given = [(n, t) for n, t in numbers if all(op.options(c)[n] is not None for c in op.cases)]
     taken = {d for d, _ in fitting} if any(t.dtype == "T" for t in tensors) else set()
     texts = {n: Counter(str(op.options(c)[n]) for c in op.cases).most_common(1)[0][0] for n in op.option_names if op.kinds[n] == "str"}
@@ -148,7 +152,7 @@ def triton(name: str, op: Contract) -> str:
     """A `.py` of one Triton kernel."""
     s = shown(op)
     written = [t for t in s.tensors if t.written and t.name in op.output_names] or [t for t in s.tensors if t.written]
-    numbers = {n: f'"{n}"' if n in op.late else f'p.option("{n}")' for n, _ in s.numbers}
+    numbers = {n: f'"{n}"' if n in op.runtime_options else f'p.option("{n}")' for n, _ in s.numbers}
     names = list(dict.fromkeys([*(t.name for t in s.tensors), *numbers]))
     sizes = {f"{t.name}_size": t for t in written}
     stores = "".join(

@@ -32,7 +32,7 @@ def run(op: Contract, implementation: CudaImplementation, values: Mapping[str, A
         return made.zero_() if name in call.zeroed else made
 
     given = call.given(tensors)
-    memory = call.memory(given, {n: options[n] for n in op.late}, allocate)
+    memory = call.memory(given, {n: options[n] for n in op.runtime_options}, allocate)
     if not call.idle:
         run_simulator(call, memory)
     for name in call.mutated:

@@ -154,7 +154,7 @@ def run_rung(subject: Subject, case: Case, *, mode: Mode = "check", seed: int = 
         made = memory.view(getattr(torch, DTYPES[meta.dtype].torch)).as_strided(meta.shape, meta.strides)
         return made.zero_() if name in call.zeroed else made
 
-    memory = call.memory(given, {n: options[n] for n in op.late}, empty)  # type: ignore[misc]
+    memory = call.memory(given, {n: options[n] for n in op.runtime_options}, empty)  # type: ignore[misc]
     fresh = [n for n in (*(n for n, _ in call.outputs), *call.scratch) if n not in call.reused and n not in call.zeroed and memory[n] is not None]
     report = run_launches(
         implementation.head.source, implementation.head.path, call.launches, memory, uninitialised=fresh,

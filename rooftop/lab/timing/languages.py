@@ -165,7 +165,8 @@ def first_call(subject: Subject, case: str) -> float:
     def empty(name: str, meta: Any) -> Any:
         return torch.empty_strided(meta.shape, meta.strides, dtype=getattr(torch, DTYPES[meta.dtype].torch), device="cuda")
 
-    memory = list(call.memory(call.given(tensors), {n: v for n, v in options.items() if n in call.op.late and not isinstance(v, str)}, empty).values())
+    numbers = {n: v for n, v in options.items() if n in call.op.runtime_options and not isinstance(v, str)}
+    memory = list(call.memory(call.given(tensors), numbers, empty).values())
     torch.cuda.synchronize()
     began = time.perf_counter()
     call.runner(index)(torch.cuda.current_stream().cuda_stream, memory)

@@ -51,8 +51,8 @@ def load(a_desc, b_desc, a_ring, b_ring, full, empty, M, N, K, STAGES: gl.conste
 
 @gluon.jit
 def consume(GROUP: gl.constexpr, a_desc, b_desc, a_ring, b_ring, full, empty, turns, out, ldo, M, N, K, STAGES: gl.constexpr):
-    """One consumer warp group: every second tile of the block. Slices are loaded tile by tile, so the other group multiplies while this one stores. `turns`: a group
-    waits until the other has seen all slices of its tile. `full` has two phases; without the turns a group could take an older slice for its own."""
+    """One consumer warp group: every second tile of the block. Slices are loaded tile by tile, so the other group multiplies while this one stores. `turns`:
+    a group waits until the other has seen all slices of its tile. `full` has two phases; without the turns a group could take an older slice for its own."""
     BM: gl.constexpr = a_desc.block_type.shape[0]
     BN: gl.constexpr = b_desc.block_type.shape[0]
     BK: gl.constexpr = a_desc.block_type.shape[1]

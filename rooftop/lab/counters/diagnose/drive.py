@@ -119,7 +119,7 @@ def callable_of(subject: Subject, case: Case) -> Any:
     def empty(_: str, meta: Any) -> Any:
         return torch.empty_strided(meta.shape, meta.strides, dtype=getattr(torch, DTYPES[meta.dtype].torch), device="cuda")
 
-    memory = call.memory(call.given(tensors), {n: options[n] for n in subject.op.late}, empty)  # type: ignore[misc]
+    memory = call.memory(call.given(tensors), {n: options[n] for n in subject.op.runtime_options}, empty)  # type: ignore[misc]
     run = call.runner(index)
 
     def once() -> None:
