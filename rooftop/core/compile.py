@@ -136,6 +136,12 @@ def _included(source: str) -> tuple[str, ...]:
     return tuple(found[1] or found[2] or "" for found in _INCLUDE.finditer(without_comments(top)))
 
 
+def whole_elf(found: bytes) -> bool:
+    """Whether these are an ELF object, library or cubin that ends where its header says."""
+    sections = int.from_bytes(found[40:48], "little") + int.from_bytes(found[58:60], "little") * int.from_bytes(found[60:62], "little")
+    return found[:4] == b"\x7fELF" and len(found) >= sections
+
+
 def with_headers(source: str) -> list[str]:
     """`source` and the texts of the house's headers that it includes, in one order: what a digest is over."""
     return [source, *(p.read_text(encoding="utf-8") for p in sorted(headers(source)))]

@@ -5,6 +5,7 @@ the browser to load anything else, so the folder opens from a disk and needs no 
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import os
 import re
@@ -269,5 +270,10 @@ def listings(rungs: Sequence[RungRow]) -> list[Listing]:
 
 def _place(path: Path, text: str) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    temporary.write_text(text, encoding="utf-8")
-    temporary.replace(path)
+    try:
+        temporary.write_text(text, encoding="utf-8")
+        temporary.replace(path)
+    except OSError as error:  # a full disk names no file
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise OSError(error.errno, error.strerror, str(path)) from None
