@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import errno
 import os
 import pwd
+import runpy
+import sys
 from pathlib import Path
 
 import pytest
@@ -144,6 +147,18 @@ def test_a_cache_of_tritons_that_was_cut_off_is_made_anew(own: Path, monkeypatch
         for path in own.joinpath("cache").rglob("*.of.json"):
             path.unlink()
     assert disk_cache.mend_triton() and not disk_cache.mend_triton()
+
+
+def test_a_python_too_old_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "version_info", (3, 10, 13))
+    with pytest.raises(ImportError, match=r"rooftop needs Python 3\.11 or later; this is \d"):
+        runpy.run_path(str(settings.PACKAGE / "__init__.py"))
+    with pytest.raises(SystemExit, match=r"needs Python 3\.11 or later.*make run PYTHON=python3\.12"):
+        monkeypatch.setattr(sys, "argv", ["environment.py", "folder"])
+        runpy.run_path(str(settings.CHECKOUT / "scripts" / "environment.py"), run_name="__main__")
+    for file in (settings.PACKAGE / "__init__.py", settings.CHECKOUT / "scripts" / "environment.py"):
+        ast.parse(file.read_text(encoding="utf-8"), feature_version=(3, 7))
+        assert "from __future__" not in file.read_text(encoding="utf-8"), "Python 3.6 ends at it, and names no version"
 
 
 def test_a_full_disk_leaves_no_half_page(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:

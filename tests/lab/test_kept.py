@@ -89,7 +89,7 @@ def test_digests_are_kept_for_as_long_as_the_tree_is_the_same(cache: Path, monke
 
 
 def test_what_pages_ask_of_the_tree_is_worked_out_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "ladder_names", lambda: ("softmax_cuda",))
+    monkeypatch.setattr(registry, "ladder_names", lambda *_: ("softmax_cuda",))
     answers = known.load()
     first = climb.report_facts(False, answers=answers), climb.report_counts((), answers=answers)
     known.save(answers)

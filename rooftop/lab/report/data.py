@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from functools import cached_property, partial
 from pathlib import Path
 from statistics import geometric_mean, median
-from typing import Any, TypeAlias
+from typing import Any
 
 from rooftop.core import registry, settings
 from rooftop.core.call import ranked
@@ -26,6 +26,7 @@ from rooftop.lab.counters import traffic
 from rooftop.lab.records.store import Record
 from rooftop.lab.report import checks, derivation, language_page, predictions, sweep_page
 from rooftop.lab.report.facts import target_facts
+from rooftop.lab.report.known import Digests as Digests
 from rooftop.lab.report.ladder_cases import cases_of, headline_of
 from rooftop.lab.report.model import (
     Card,
@@ -52,14 +53,6 @@ from rooftop.lab.sanitize import digest_of
 from rooftop.lab.timing import first_calls, roofline
 from rooftop.lab.timing.roofline import Ceilings
 
-# What was asked of the tree -> a word or why not, and a word:
-#   (op, subject, cases, card, whether of compute-sanitizer)   why the subject no longer takes a case; the digest of the tree
-#   ("takes", op, rung, case, card)                            why the rung does not take the case
-#   ("choice", op, case, card)                                 the implementation that a call takes
-#   ("digest", implementation)                                 its digest
-#   ("facts", rung, architecture), ("counts", ...)             the case; the key under which they are kept
-#   ("place", rung)                                            where it runs without a GPU
-Digests: TypeAlias = dict[Any, tuple[str | None, str]]
 CHANGED = "kernel, contract or config changed since"
 
 

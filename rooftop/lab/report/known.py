@@ -8,13 +8,22 @@ import json
 import os
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from rooftop.core import settings
 
 FOLDERS = ("core", "ops", "kernels", "ladders", "tuned", "sparse", "quant", "codecs", "comm", "lab/report")  # what the answers follow from
 FILES = ("lab/sanitize.py", "lab/candidates.py", "lab/climb.py")
 ENDINGS = (".py", ".cu", ".cuh", ".toml", ".json")
+
+# What was asked of the tree -> a word or why not, and a word:
+#   (op, subject, cases, card, whether of compute-sanitizer)   why the subject no longer takes a case; the digest of the tree
+#   ("takes", op, rung, case, card)                            why the rung does not take the case
+#   ("choice", op, case, card)                                 the implementation that a call takes
+#   ("digest", implementation)                                 its digest
+#   ("facts", rung, architecture), ("counts", ...)             the case; the key under which they are kept
+#   ("place", rung)                                            where it runs without a GPU
+Digests: TypeAlias = dict[Any, tuple[str | None, str]]
 
 
 class Known(dict[Any, Any]):

@@ -21,7 +21,7 @@ from rooftop.core import settings
 if TYPE_CHECKING:
     from rooftop.core.spec import Case, Work
     from rooftop.lab.candidates import Subject
-    from rooftop.lab.report.data import Digests
+    from rooftop.lab.report.known import Digests
     from rooftop.lab.simt import Report
 
 ARCH = 90  # whose kernels and machine code are counted

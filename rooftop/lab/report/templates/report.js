@@ -69,9 +69,10 @@
   // The file is coloured whole: a comment may begin in one stretch and end in another. What was removed is no part of it.
   function numbered(blocks) {
     const kept = blocks.filter(function (block) { return !block.classList.contains("removed"); });
-    const counts = kept.map(function (block) { return block.textContent.split("\n").length; });
-    const lines = linesOf(kept.map(function (block) { return block.textContent; }).join("\n"));
-    blocks.filter(function (block) { return !kept.includes(block); }).forEach(function (block) { fill(block, linesOf(block.textContent)); });
+    const textOf = function (block) { return block.textContent.replace(/\n$/, ""); };
+    const counts = kept.map(function (block) { return textOf(block).split("\n").length; });
+    const lines = linesOf(kept.map(textOf).join("\n"));
+    blocks.filter(function (block) { return !kept.includes(block); }).forEach(function (block) { fill(block, linesOf(textOf(block))); });
     kept.forEach(function (block, i) { fill(block, lines.splice(0, counts[i])); });
   }
   document.querySelectorAll("details").forEach(function (details) {
