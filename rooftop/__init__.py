@@ -2,11 +2,13 @@
 
 Importing it loads nothing: an op, torch and the toolchain are loaded by the first use of a name."""
 
-from __future__ import annotations
-
+import sys
 from typing import Any
 
 __version__ = "0.1.0"
+
+if sys.version_info < (3, 11):  # noqa: UP036 - put on a path by hand: pip refuses it. Nothing above is newer than Python 3.6
+    raise ImportError("rooftop needs Python 3.11 or later; this is " + sys.version.split()[0])
 
 
 def __getattr__(name: str) -> Any:

@@ -2,8 +2,6 @@
 
 Where an NVIDIA driver answers, torch comes with CUDA as the registry has it; else the CPU build of constraints.txt."""
 
-from __future__ import annotations
-
 import argparse
 import shutil
 import subprocess

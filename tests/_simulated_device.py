@@ -44,6 +44,10 @@ class Simulated:
     def now(self) -> float:
         return self.clock
 
+    def before(self, call: Callable[[], Any]) -> None:
+        self.log.append(("before", "", 0))
+        call()
+
     def pause(self, seconds: float) -> None:
         self.log.append(("pause", "", 0))
         self.clock += seconds

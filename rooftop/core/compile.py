@@ -12,7 +12,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 
 from rooftop.core import settings
@@ -118,12 +118,28 @@ def headers(source: str, folder: Path = DEVICE_HEADERS) -> Iterator[Path]:
     seen: set[Path] = set()
     queue = [source]
     while queue:
-        for found in _INCLUDE.finditer(without_comments(queue.pop())):
-            path = folder / (found[1] or found[2] or "")
+        for name in _included(queue.pop()):
+            path = folder / name
             if path.is_file() and path not in seen:
                 seen.add(path)
                 queue.append(path.read_text(encoding="utf-8"))
                 yield path
+
+
+@lru_cache(512)  # of the house's headers, which most kernels include
+def _included(source: str) -> tuple[str, ...]:
+    """The names of the files that a text includes, in its order; none that is in a comment."""
+    last = max((m.end() for m in _INCLUDE.finditer(source)), default=0)
+    top = source[:last]
+    if top.count("/*") != top.count("*/"):  # an include in a comment that ends later
+        top = source
+    return tuple(found[1] or found[2] or "" for found in _INCLUDE.finditer(without_comments(top)))
+
+
+def whole_elf(found: bytes) -> bool:
+    """Whether these are an ELF object, library or cubin that ends where its header says."""
+    sections = int.from_bytes(found[40:48], "little") + int.from_bytes(found[58:60], "little") * int.from_bytes(found[60:62], "little")
+    return found[:4] == b"\x7fELF" and len(found) >= sections
 
 
 def with_headers(source: str) -> list[str]:

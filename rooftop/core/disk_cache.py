@@ -5,7 +5,10 @@ are alike up to the first dot."""
 
 from __future__ import annotations
 
+import json
+import os
 import shutil
+import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -64,6 +67,37 @@ def empty(name: str = "") -> list[Part]:
     for part in gone:
         shutil.rmtree(settings.load().cache / part.name)
     return gone
+
+
+def triton() -> Path:
+    """The folder of Triton's own cache."""
+    chosen = os.environ.get("TRITON_CACHE_DIR")
+    return Path(chosen) if chosen else Path(os.environ.get("TRITON_HOME") or settings.home("TRITON_CACHE_DIR")) / ".triton" / "cache"
+
+
+def mend_triton() -> int:
+    """Remove the folders of Triton's cache with a table that is no JSON, which Triton ends at; how many. Each is made anew when it is needed."""
+    removed = 0
+    for path in triton().glob("*/*.json"):
+        try:
+            json.loads(path.read_bytes())
+        except ValueError:
+            shutil.rmtree(path.parent, ignore_errors=True)
+            removed += 1
+        except OSError:  # gone, or of another user
+            pass
+    return removed
+
+
+def ready() -> None:
+    """Raises OSError where the cache of compiled kernels, or Triton's, cannot be written: asked before work whose failures are findings."""
+    for folder in (settings.load().cache, triton()):
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            with tempfile.TemporaryFile(dir=folder) as probe:
+                probe.write(b"0" * 65536)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(folder)) from None
 
 
 def trim() -> int:

@@ -16,6 +16,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,9 +45,9 @@ def is_checkout() -> bool:
 def load() -> Settings:
     """The settings as the environment has them now.
 
-    Raises ValueError where a variable is set to something that it cannot be."""
-    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    cache = Path(os.environ.get("ROOFTOP_CACHE") or Path(base) / "rooftop")
+    Raises ValueError where a variable is set to something that it cannot be, OSError where a folder is to lie in a home folder that there is not."""
+    own = os.environ.get("ROOFTOP_CACHE") or (os.environ.get("XDG_CACHE_HOME", "") and Path(os.environ["XDG_CACHE_HOME"]) / "rooftop")
+    cache = Path(own) if own else home("ROOFTOP_CACHE") / ".cache" / "rooftop"
     in_checkout = (CHECKOUT / "pyproject.toml").is_file() and (CHECKOUT / "results").is_dir()
     results = os.environ.get("ROOFTOP_RESULTS")
     where = Path(results) if results else (CHECKOUT / "results" if in_checkout else cache / "results")
@@ -63,10 +64,26 @@ def load() -> Settings:
     for name, text, unit in (("SECONDS", seconds, "seconds"), ("MIB", memory, "MiB")):
         if text and (not text.isdigit() or int(text) < 1):
             raise ValueError(f"ROOFTOP_SIMT_{name} is {text!r}; it must be a whole number of {unit}, 1 or more")
-    state = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
-    predictions = Path(os.environ.get("ROOFTOP_PREDICTIONS") or Path(state) / "rooftop" / "predictions.jsonl")
+    noted = os.environ.get("ROOFTOP_PREDICTIONS")
+    predictions = Path(noted) if noted else _state(cache) / "predictions.jsonl"
     machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * 3 // 4 >> 20
     return Settings(cache, where, int(jobs_text), int(patience), int(mib), predictions, int(seconds or 3600), int(memory or machine))
+
+
+def home(instead: str) -> Path:
+    """The user's home folder. Raises OSError where there is none, naming the variable that does `instead`."""
+    try:
+        return Path(os.environ.get("HOME") or pwd.getpwuid(os.getuid()).pw_dir)
+    except KeyError:  # a user that the system does not know, as in a container
+        raise OSError(f"this user has no home folder: set HOME, or {instead} to a folder that can be written") from None
+
+
+def _state(cache: Path) -> Path:
+    """The folder of what is kept beside the cache; the cache's own where there is no home folder."""
+    try:
+        return Path(os.environ.get("XDG_STATE_HOME") or home("XDG_STATE_HOME") / ".local" / "state") / "rooftop"
+    except OSError:
+        return cache
 
 
 def torchrun() -> tuple[int, int]:

@@ -4,12 +4,14 @@ Nothing here touches a driver. Triton's cache folder is Triton's own (``TRITON_C
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rooftop.core import tensor_maps
+from rooftop.core import disk_cache, tensor_maps
+from rooftop.core.compile import whole_elf
 from rooftop.core.spec import DTYPES, Descriptor, Launch, Meta
 
 OLDEST, NEWEST = (3, 6), (3, 9)
@@ -136,7 +138,20 @@ def _compile(kernel: Any, types: Any, places: Any, attrs: Any, arch: int, option
 
     kind = GluonASTSource if kernel.is_gluon() else ASTSource
     source = kind(fn=kernel, signature=types, constexprs=places, attrs=attrs)
-    made = triton.compile(source, target=GPUTarget("cuda", arch, 32), options=options)
+
+    def compiled() -> Any:
+        return triton.compile(source, target=GPUTarget("cuda", arch, 32), options=options)
+
+    try:
+        made = compiled()
+        whole = whole_elf(made.asm["cubin"])
+    except (json.JSONDecodeError, UnicodeDecodeError):
+        disk_cache.mend_triton()
+        whole = False
+    if not whole:  # Triton believes what lies in its cache: a file that was cut off is made anew
+        with triton.knobs.compilation.scope():
+            triton.knobs.compilation.always_compile = True
+            made = compiled()
     about, code = made.metadata, made.asm
     scratch = int(getattr(about, "global_scratch_size", 0) or 0)
     # num_warps as compiled: warp specialisation adds to those that were asked for

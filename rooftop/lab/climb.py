@@ -111,26 +111,39 @@ def _targets(s: candidates.Subject) -> tuple[int, ...]:
 
 
 def report_facts(
-    compute: bool = True, say: Callable[[str], None] = lambda text: None, asked: candidates.Asked | None = None
+    compute: bool = True, say: Callable[[str], None] = lambda text: None, asked: candidates.Asked | None = None, answers: data.Digests | None = None
 ) -> tuple[Mapping[tuple[str, int], Any], int]:
-    """Facts of every rung for every target, and how many are missing: without `compute` those that were found before."""
-    asked = asked or candidates.Asked()
-    found = [s for name in registry.ladder_names() for s in candidates.rungs(registry.ladder(name))]
-    jobs = [(s, inspector.inspect_case(s, None, arch, asked), arch) for s in found for arch in _targets(s)]
+    """Facts of every rung for every target, and how many are missing: without `compute` those that were found before.
+
+    asked     what was worked out of problems and contracts; grows
+    answers   where facts were kept before (rooftop.lab.report.known); grows"""
+    asked, answers = asked or candidates.Asked(), {} if answers is None else answers
+    wanted = [(s, arch) for name in registry.ladder_names() for s in candidates.rungs(registry.ladder(name)) for arch in _targets(s)]
     if compute:
+        jobs = [(s, inspector.inspect_case(s, None, arch, asked), arch) for s, arch in wanted]
         return inspector.many(jobs, lambda job, f: say(f"compiling {job[0].name}")), 0
-    known = {(s.name, arch): f for s, c, arch in jobs if (f := inspector.kept(s, c, arch, asked)) is not None}
-    return known, len(jobs) - len(known)
+    found = {}
+    for s, arch in wanted:
+        at = ("facts", s.name, arch)
+        if at not in answers:
+            case = inspector.inspect_case(s, None, arch, asked)
+            answers[at] = case.id, inspector.key_of(s, case, arch, asked)
+        if (facts := inspector.kept_at(answers[at][1], arch)) is not None:
+            found[s.name, arch] = facts
+    return found, len(wanted) - len(found)
 
 
-def report_counts(run: Collection[str], done: Callable[[candidates.Subject], None] = lambda s: None) -> dict[str, rung_counts.RungCounts]:
+def report_counts(
+    run: Collection[str], done: Callable[[candidates.Subject], None] = lambda s: None, answers: data.Digests | None = None
+) -> dict[str, rung_counts.RungCounts]:
     """What the simulator counts of the rungs of all ladders: those of the ladders in `run` are counted where they have not been, the others
-    looked up. `done` is told of each rung."""
+    looked up. `done` is told of each rung. `answers`: as for `report_facts`."""
+    answers = {} if answers is None else answers
     found: dict[str, rung_counts.RungCounts] = {}
     for name in registry.ladder_names():
         ladder = registry.ladder(name)
         headline = ladder_cases.headline_of(ladder, registry.op(ladder.op))
-        found.update(rung_counts.count(candidates.rungs(ladder), headline, run=name in run, done=done if name in run else lambda s: None))
+        found.update(rung_counts.count(candidates.rungs(ladder), headline, run=name in run, done=done if name in run else lambda s: None, answers=answers))
     return found
 
 
@@ -144,8 +157,9 @@ def build_report(
     compute   compile and count what has not been here: minutes. Else the pages do without"""
     out.mkdir(parents=True, exist_ok=True)  # before the work: it may not be possible
     say("reading the binaries")
-    facts, absent = report_facts(compute, say)
-    counts = report_counts(registry.ladder_names() if compute else (), lambda s: say(f"counting {s.name}"))
+    digests = {} if digests is None else digests
+    facts, absent = report_facts(compute, say, answers=digests)
+    counts = report_counts(registry.ladder_names() if compute else (), lambda s: say(f"counting {s.name}"), digests)
     uncounted = sum(c.why == rung_counts.NOT_YET for c in counts.values())
     say("joining the records to the tree")
     index = site.build(out, records, facts, counts=counts, digests=digests, say=say)

@@ -104,6 +104,8 @@ def warm(
                 try:
                     implementation.machine_code(call.problem, launch, call.scratch)
                     say(f"{implementation.name} {name[:100]}")
+                except OSError:  # a cache that cannot be written: none of the others could be kept either
+                    raise
                 except Exception as error:  # one binary that cannot be compiled does not keep the others from it
                     failed.append(f"{implementation.name}: {type(error).__name__}: {error}")
             if isinstance(implementation, CudaImplementation) and len(names) > 1 and (key := frozenset(names)) not in done:

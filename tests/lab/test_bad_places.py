@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import ast
 import errno
+import os
+import pwd
+import runpy
+import sys
 from pathlib import Path
 
 import pytest
 from _support import command, flat
 
-from rooftop.core import settings
+from rooftop.core import disk_cache, settings
 from rooftop.lab import scaffold
+from rooftop.lab.report import site
 from rooftop.lab.simt import build
 
 KERNEL = """/* rooftop
@@ -43,6 +49,12 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (("report", "--records", "damaged.jsonl"), 1, "damaged.jsonl:1: not a record"),
         (("records", "merge", "damaged.jsonl"), 1, "damaged.jsonl:1: not a record"),
         (("report", "--out", "own.cu"), 3, "own.cu: File exists"),
+        (("records", "prune", "--records", "own.cu"), 3, "own.cu is no folder"),
+        (("check", "<b>softmax</b>"), 1, "no ladder '<b>softmax<'"),
+        (("check", "[bold]softmax[/bold]"), 1, "no ladder '[bold]softmax['"),
+        (("show", "softmax_cuda/[red]01"), 1, "[red]01"),
+        (("inspect", "softmax_cuda/01", "--case", "[link=x]<i>"), 1, "[link=x]<i>"),
+        (("new", "op", "[bold]x"), 1, "[bold]x"),
     ],
 )
 def test_a_folder_for_a_file_and_a_file_for_a_folder(
@@ -90,3 +102,70 @@ def test_a_full_disk_that_names_no_file_says_what_to_do(own: Path, monkeypatch: 
     assert command(monkeypatch, "new", "op", "scale") == 3
     said = capsys.readouterr().err
     assert "no space left on the disk; free some" in flat(said) and len(said.strip().splitlines()) == 1
+
+
+def test_a_user_without_a_home_folder_is_told_what_to_set(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    for name in ("HOME", "ROOFTOP_CACHE", "XDG_CACHE_HOME", "XDG_STATE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+
+    def unknown(uid: int) -> None:
+        raise KeyError(f"getpwuid(): uid not found: {uid}")
+
+    monkeypatch.setattr(pwd, "getpwuid", unknown)
+    assert command(monkeypatch, "cache") == 3
+    said = capsys.readouterr().err
+    assert "this user has no home folder: set HOME, or ROOFTOP_CACHE to a folder" in flat(said) and len(said.strip().splitlines()) == 1
+    monkeypatch.setenv("ROOFTOP_CACHE", str(tmp_path / "cache"))
+    assert command(monkeypatch, "cache") == 0, "what is kept beside the cache lies in it then"
+    assert settings.load().predictions == tmp_path / "cache" / "predictions.jsonl"
+    monkeypatch.setenv("HOME", "")
+    with pytest.raises(OSError, match="set HOME, or X"):
+        settings.home("X")
+
+
+@pytest.mark.parametrize("words", [("fuzz", "add", "--calls", "1"), ("warm", "rms_norm", "--dtype", "bf16"), ("inspect", "add__triton", "--arch", "80")])
+def test_a_cache_of_tritons_that_cannot_be_written_is_no_finding(
+    own: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: tuple[str, ...]
+) -> None:
+    monkeypatch.setenv("ROOFTOP_CACHE", str(own / "cache"))
+    monkeypatch.setenv("TRITON_CACHE_DIR", "/proc/triton")
+    assert command(monkeypatch, *words) == 3
+    said = capsys.readouterr().err
+    assert "set TRITON_CACHE_DIR to a folder that can be written" in flat(said) and len(said.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5])
+def test_a_cache_of_tritons_that_was_cut_off_is_made_anew(own: Path, monkeypatch: pytest.MonkeyPatch, share: float) -> None:
+    monkeypatch.setenv("ROOFTOP_CACHE", str(own / "cache"))
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(own / "triton"))
+    for _ in range(2):
+        assert command(monkeypatch, "inspect", "add__triton", "--arch", "80") == 0
+        files = [p for p in own.joinpath("triton").rglob("*") if p.is_file()]
+        assert files
+        for path in files:
+            os.truncate(path, int(path.stat().st_size * share))
+        for path in own.joinpath("cache").rglob("*.of.json"):
+            path.unlink()
+    assert disk_cache.mend_triton() and not disk_cache.mend_triton()
+
+
+def test_a_python_too_old_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "version_info", (3, 10, 13))
+    with pytest.raises(ImportError, match=r"rooftop needs Python 3\.11 or later; this is \d"):
+        runpy.run_path(str(settings.PACKAGE / "__init__.py"))
+    with pytest.raises(SystemExit, match=r"needs Python 3\.11 or later.*make run PYTHON=python3\.12"):
+        monkeypatch.setattr(sys, "argv", ["environment.py", "folder"])
+        runpy.run_path(str(settings.CHECKOUT / "scripts" / "environment.py"), run_name="__main__")
+    for file in (settings.PACKAGE / "__init__.py", settings.CHECKOUT / "scripts" / "environment.py"):
+        ast.parse(file.read_text(encoding="utf-8"), feature_version=(3, 7))
+        assert "from __future__" not in file.read_text(encoding="utf-8"), "Python 3.6 ends at it, and names no version"
+
+
+def test_a_full_disk_leaves_no_half_page(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "replace", full)
+    with pytest.raises(OSError, match=r"index\.html") as found:
+        site._place(own / "index.html", "text")
+    assert found.value.errno == errno.ENOSPC and not list(own.glob(".index*"))

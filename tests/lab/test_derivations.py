@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
@@ -31,6 +32,9 @@ def test_each_ladder_opens_with_a_derivation_and_a_drawing(name: str) -> None:
             for box in svg.iter("rect"):
                 assert float(box.attrib["x"]) + float(box.attrib["width"]) <= width
                 assert float(box.attrib["y"]) + float(box.attrib["height"]) <= height
+            for several in svg.iter("path"):
+                for x, y, w, h, back in re.findall(r"M([\d.]+) ([\d.]+)h([\d.]+)v([\d.]+)h-([\d.]+)z", several.attrib["d"]):
+                    assert float(x) + float(w) <= width and float(y) + float(h) <= height and w == back
 
 
 def test_a_drawing_of_banks_counts_what_the_rungs_predict() -> None:

@@ -6,14 +6,15 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import _report
 import pytest
 
 from rooftop.core import registry
 from rooftop.core.spec import TARGETS
-from rooftop.lab import candidates
+from rooftop.lab import candidates, climb
 from rooftop.lab.check import checker, kept
 from rooftop.lab.inspect import inspector
-from rooftop.lab.report import known
+from rooftop.lab.report import data, known, rung_counts
 
 DEVICE = TARGETS[90]
 
@@ -85,3 +86,30 @@ def test_digests_are_kept_for_as_long_as_the_tree_is_the_same(cache: Path, monke
     monkeypatch.setattr(known, "FOLDERS", ("ops",))
     assert key not in known.load()
     assert registry.op_names()
+
+
+def test_what_pages_ask_of_the_tree_is_worked_out_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "ladder_names", lambda *_: ("softmax_cuda",))
+    answers = known.load()
+    first = climb.report_facts(False, answers=answers), climb.report_counts((), answers=answers)
+    known.save(answers)
+    again = known.load()
+    assert {key[2:8] for key in again} >= {"facts'", "counts", "place'"}
+
+    def asked(*_: object, **__: object) -> None:
+        raise AssertionError("worked out again")
+
+    monkeypatch.setattr(inspector, "inspect_case", asked)
+    monkeypatch.setattr(rung_counts, "small", asked)
+    assert (climb.report_facts(False, answers=again), climb.report_counts((), answers=again)) == first
+    assert not again.grown
+
+
+def test_what_a_call_takes_and_a_rung_does_not_is_worked_out_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = _report.make(tmp_path, monkeypatch)
+    answers: data.Digests = {}
+    records = [*made.climb(), made.bench("scale__cuda", 2e-4)]
+    first = data.gather(records, house=made.house, now=_report.NOW, digests=answers)
+    assert {key[0] for key in answers} >= {"takes", "choice", "scale"}
+    monkeypatch.setattr(data, "first_choice", lambda *_: "another")
+    assert data.gather(records, house=made.house, now=_report.NOW, digests=answers) == first

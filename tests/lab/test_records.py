@@ -218,8 +218,8 @@ def test_a_cut_off_file_keeps_its_other_records(tmp_path: Path, cut: int) -> Non
 def test_a_report_says_that_a_record_is_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     from rooftop.lab import climb
 
-    monkeypatch.setattr(climb, "report_counts", lambda run, say=None: {})  # simulating every rung takes a minute,
-    monkeypatch.setattr(climb, "report_facts", lambda compute, say: ({}, 0))  # compiling all of them another
+    monkeypatch.setattr(climb, "report_counts", lambda run, say=None, answers=None: {})  # simulating every rung takes a minute,
+    monkeypatch.setattr(climb, "report_facts", lambda compute, say, answers: ({}, 0))  # compiling all of them another
     put(tmp_path / "r", [row("a")], tail='{"kind": "ben')
     assert command(monkeypatch, "report", "--records", str(tmp_path / "r"), "--out", str(tmp_path / "pages")) == 0
     said = capfd.readouterr()

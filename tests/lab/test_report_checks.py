@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 from _report import FACTS, H100, H200, Made, Strict, make
+from _support import committed
 
 from rooftop.lab import sanitize
 from rooftop.lab.records.store import Record
+from rooftop.lab.report import language_page
 from rooftop.lab.report.data import CHANGED, device_of
 from rooftop.lab.report.facts import target_facts
 
@@ -138,3 +140,9 @@ def test_the_last_rung_takes_the_runs_of_the_kernel_that_it_is_and_each_card_has
         ("H200", "memcheck", "clean", 0, 1),
         ("H200", "racecheck, synccheck", "not run", 0, 0),
     ]
+
+
+def test_a_record_of_a_language_without_its_time_is_read_as_the_oldest() -> None:
+    found = [{k: v for k, v in r.items() if k != "at"} for r in committed() if r["kind"] == "language"]
+    assert found
+    assert language_page.rows(found, {}, lambda r: None) == ()

@@ -6,6 +6,8 @@ import random
 import re
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from _report import FACTS, H100, H200, Made, Strict, kernel, make, ratio
@@ -25,19 +27,36 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Made:
 
 def test_the_difference_shows_what_changed_and_not_the_words_about_it(made: Made) -> None:
     page = made.page([])
-    found = site.change(page.rungs[0], page.rungs[1])
+    found = site.listing(page.rungs[0], page.rungs[1])
     kinds = {kind: [line.text for line in found.lines if line.kind == kind] for kind in ("added", "removed")}
     assert "threads = 256" in kinds["added"]
     assert "threads = 128" in kinds["removed"]
     assert [x.strip() for x in kinds["added"] if "if (i" in x] == ["if (i < n) y[i] = factor * x[i];"]
     assert not any(re.match(r"idea|predict|limit", x) for x in kinds["added"] + kinds["removed"])
     assert (found.added, found.removed) == (len(kinds["added"]), len(kinds["removed"]))
-    numbers = [line.new for line in found.lines if line.new]
-    assert numbers == sorted(numbers)
-    assert all(page.rungs[1].source.splitlines()[n - 1].strip() for n in numbers[:1])
+    old, new = (page.rungs[i].source.splitlines() for i in (0, 1))
+    assert [(line.number, line.text) for line in found.lines if line.kind != "removed"] == list(enumerate(new, 1)), "the whole source, in its order"
+    assert all(old[line.number - 1] == line.text for line in found.lines if line.kind == "removed")
+    assert {line.kind for line in found.lines} == {"far", "same", "added", "removed"}
+    assert {line.kind for line in site.listing(None, page.rungs[0]).lines} == {"far"}
+    assert not site.listing(page.rungs[0], page.rungs[0]).added and not site.listing(page.rungs[0], page.rungs[0]).removed
     ladder = made.build([])[1]
-    assert ladder.count('<details class="diff">') == 2
     assert ladder.count('<details class="source">') == 3
+    assert ladder.count('<input type="checkbox" class="whole"') == 2 and "The source</summary>" in ladder
+
+
+def test_a_difference_is_where_the_lines_were() -> None:
+    def rung(*lines: str) -> Any:
+        return SimpleNamespace(name="a/01_b", source="".join(f"{line}\n" for line in lines))
+
+    before, after = rung("a", "b", "c", "d"), rung("a", "x", "c")
+    assert [(line.kind, line.number, line.text) for line in site.listing(before, after).lines] == [
+        ("same", 1, "a"), ("removed", 2, "b"), ("added", 2, "x"), ("same", 3, "c"), ("removed", 4, "d"),
+    ]  # fmt: skip
+    found = site.listing(rung(*(str(i) for i in range(40))), rung(*(str(i) for i in range(40) if i not in (0, 20))))
+    assert [(kind, first, text.count("\n") + 1) for kind, first, text in found.runs] == [
+        ("removed", 1, 1), ("same", 1, 3), ("far", 4, 13), ("same", 17, 3), ("removed", 21, 1), ("same", 20, 3), ("far", 23, 16),
+    ]  # fmt: skip
 
 
 def test_a_long_idea_is_left_out_of_the_difference_whole() -> None:
@@ -47,15 +66,17 @@ def test_a_long_idea_is_left_out_of_the_difference_whole() -> None:
 
 def test_lines_of_a_kind_that_follow_each_other_are_one_run(made: Made) -> None:
     page = made.page([])
-    found = site.change(page.rungs[0], page.rungs[1])
+    found = site.listing(page.rungs[0], page.rungs[1])
     assert "\n".join(text for _, _, text in found.runs) == "\n".join(line.text for line in found.lines)
     assert all(a != b for (a, _, _), (b, _, _) in pairwise(found.runs))
     assert [n for kind, n, _ in found.runs if kind in ("same", "added")] == sorted(n for kind, n, _ in found.runs if kind in ("same", "added"))
 
 
 def test_a_source_stands_whole_on_its_page(made: Made) -> None:
-    text = made.build([])[1]
-    assert str(escape(made.page([]).rungs[1].source)) in text
+    parts = re.findall(r"<pre class=\"code\" data-lines>(.*?)</pre>", made.build([])[1], re.S)
+    for part, rung in zip(parts, made.page([]).rungs, strict=True):
+        kept = re.sub(r'<span class="removed"[^>]*>.*?</span>', "", part, flags=re.S)
+        assert re.sub(r"</?span[^>]*>", "", kept) == str(escape(rung.source.rstrip("\n"))) + "\n"
 
 
 # -- the pages as files ----------------------------------------------------------------------------------------------

@@ -211,7 +211,7 @@ def test_what_is_kept_and_broken_is_not_taken(strided: Made, text: str) -> None:
     rung = ladder.rungs[1]
     subject = candidates.Subject(rung.name, op, rung.implementation, rung)
     case = rung_counts.small([subject], ladder_cases.headline_of(ladder, op))
-    path = rung_counts._path(subject, case)
+    path = rung_counts._at(rung_counts._key(subject, case))
     path.parent.mkdir(parents=True)
     path.write_text(text, encoding="utf-8")
     assert rung_counts._read(path) is None
@@ -263,7 +263,7 @@ def test_counts_are_written_without_needless_zeros(value: float, text: str) -> N
 def test_the_climb_counts_its_own_ladders_and_looks_the_others_up(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: dict[str, bool] = {}
 
-    def counted(rungs: list[Any], headline: Any, *, run: bool, done: Any) -> dict[str, RungCounts]:
+    def counted(rungs: list[Any], headline: Any, *, run: bool, done: Any, answers: Any) -> dict[str, RungCounts]:
         asked[rungs[0].rung.ladder] = run
         return {s.name: RungCounts("c") for s in rungs}
 

@@ -187,11 +187,13 @@ def test_what_cannot_be_captured_is_timed_by_events_and_says_so() -> None:
 
 def test_inputs_written_to_are_put_back_before_each_sample() -> None:
     device = Simulated()
+    restored: list[float] = []
     kernels = [Kernel("inplace", 2e-6) for _ in range(3)]
-    contestant = Contestant("inplace", kernels, restore=lambda: device.log.append(("restore", "", 0)))
+    contestant = Contestant("inplace", kernels, restore=lambda: restored.append(device.clock))
     found = measure(device, [contestant])
     whats = [(what, name) for what, name, _ in device.log if name != "nothing"]
-    assert all(before == ("restore", "") for before, after in pairwise(whats) if after == ("run", "inplace"))
+    assert all(before == ("before", "") for before, after in pairwise(whats) if after == ("run", "inplace"))
+    assert len(restored) == whats.count(("before", "")) > 0, "by the device, on the stream that it times"
     assert found["inplace"].calls == 3 and found["inplace"].replays == 1  # each set used once between two restores
     with pytest.raises(ValueError, match="cannot put back"):
         measure(device, [contestant], duty="sustained")

@@ -9,12 +9,13 @@ import importlib
 import os
 import pkgutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
 import typer
 
-from rooftop.core import disk_cache
+from rooftop.core import disk_cache, settings
 from rooftop.core.names import package_of
 from rooftop.lab.cli.app import ENVIRONMENT, WRONG, app
 
@@ -65,10 +66,14 @@ def _main() -> None:
     except SyntaxError as error:  # of a kernel's file, or a rung's
         _end(not_python(error), WRONG)
     except OSError as error:  # a folder that cannot be written, a full disk
+        if error.errno is None:
+            _end(str(error), ENVIRONMENT)
         where = " -> ".join(str(name) for name in (error.filename, error.filename2) if name is not None)
         said = f"{where}: {error.strerror}" if where else str(error)
-        if _of_cache(error):
+        if _within(error, lambda: settings.load().cache):
             _end(f"{said}: the compile cache cannot be used; set ROOFTOP_CACHE to a folder that can be written", ENVIRONMENT)
+        if _within(error, disk_cache.triton):
+            _end(f"{said}: Triton's cache cannot be used; set TRITON_CACHE_DIR to a folder that can be written", ENVIRONMENT)
         if isinstance(error, FileNotFoundError):
             _end(str(error), WRONG)
         if error.errno == errno.ENOSPC:
@@ -81,11 +86,12 @@ def _end(text: str, code: int) -> NoReturn:
     sys.exit(code)
 
 
-def _of_cache(error: OSError) -> bool:
-    """Whether the path of the error lies in the compile cache, or above it while there is none."""
-    from rooftop.core import settings
-
+def _within(error: OSError, folder: Callable[[], Path]) -> bool:
+    """Whether the path of the error lies in a cache's folder, or above it while there is none."""
     if not isinstance(error.filename, (str, os.PathLike)):
         return False
-    path, cache = Path(error.filename).absolute(), settings.load().cache.absolute()
+    try:
+        path, cache = Path(error.filename).absolute(), folder().absolute()
+    except (OSError, ValueError):  # no home folder, a variable that cannot be
+        return False
     return path.is_relative_to(cache) or (cache.is_relative_to(path) and not cache.is_dir())

@@ -32,8 +32,10 @@ def fuzz(
 
     import torch
 
+    from rooftop.core import disk_cache
     from rooftop.lab.fuzz import campaign
 
+    disk_cache.ready()
     device = "cuda" if torch.cuda.is_available() and not cpu else "cpu"
     if seconds is None and calls is None:
         seconds = 60.0

@@ -45,31 +45,40 @@ def facts_of(subject: Subject, case: Case, target: int | str) -> Facts:
         found = _found(subject, case, target)
     except AbsentCompiler as error:  # not kept: it may be installed tomorrow
         return {"arch": device_of(target).arch, "target": device_of(target).target, "refused": str(error)}
-    _write(_path_of(subject, case, target), found)
+    _write(_path(key_of(subject, case, target)), found)
     return found
 
 
 def kept(subject: Subject, case: Case, target: int | str, asked: Asked | None = None) -> Facts | None:
     """Facts that were found before, of the same code by the same tools; None where there are none."""
+    return kept_at(key_of(subject, case, target, asked), target)
+
+
+def kept_at(key: str, target: int | str) -> Facts | None:
+    """As `kept`, of what has this key (`key_of`)."""
     try:
-        found = json.loads(_path_of(subject, case, target, asked).read_text(encoding="utf-8"))
+        found = json.loads(_path(key).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
         return None
     whole = isinstance(found, dict) and found.get("target") == device_of(target).target and ("refused" in found or isinstance(found.get("kernels"), list))
     return found if whole and all(isinstance(k, dict) and k.keys() >= KEYS for k in found.get("kernels", [])) else None
 
 
-def _path_of(subject: Subject, case: Case, target: int | str, asked: Asked | None = None) -> Path:
+def key_of(subject: Subject, case: Case, target: int | str, asked: Asked | None = None) -> str:
+    """Hash of all that the facts follow from."""
     device = device_of(target)
     assert subject.implementation is not None
     demands = json.dumps(dict(subject.implementation.demands), sort_keys=True, default=str)
-    parts = (_tools(), str(device), subject.name, case.id, subject.digest(case, device, asked), demands)
-    key = hashlib.sha256("\0".join(parts).encode()).hexdigest()
+    parts = (tools(), str(device), subject.name, case.id, subject.digest(case, device, asked), demands)
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+
+def _path(key: str) -> Path:
     return settings.load().cache / "facts" / key[:2] / f"{key}.of.json"
 
 
 @cache
-def _tools() -> str:
+def tools() -> str:
     """The versions of compilers and disassemblers, and the code that reads what they say."""
     said = [p.read_text(encoding="utf-8") for p in sorted(Path(__file__).parent.glob("*.py"))]
     for name in ("nvidia-cuda-nvrtc", "triton", "nvidia-cuda-nvdisasm", "nvidia-cuda-cuobjdump"):

@@ -13,6 +13,7 @@ import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from typing import Any
 
 Record = dict[str, Any]
@@ -152,6 +153,11 @@ def head_of(records: Sequence[Mapping[str, Any]]) -> Record:
 
 def _time(text: Any) -> datetime | None:
     """A time in whole seconds of UTC as records write it, or None."""
+    return _parsed(text) if isinstance(text, str) else None
+
+
+@lru_cache(1024)  # a head's is asked for with each of its records
+def _parsed(text: str) -> datetime | None:
     try:
         at = datetime.fromisoformat(text)
         return at if at.tzinfo is not None and at.astimezone(UTC).isoformat(timespec="seconds") == text else None

@@ -58,7 +58,7 @@ def superseded(found: Sequence[Record], stale: Callable[[Record], bool]) -> list
 
 def _settled(content: bytes, sections: Sequence[store.Section]) -> bool:
     """Whether a file of these sections is as short as it goes: it has a head for each, and a line for those of each subject that hold the same things."""
-    groups = sum(len({form.dumps(form.group(r)) for r in records}) + 1 for _, records in sections)
+    groups = sum(len({repr(form.group(r)) for r in records}) + 1 for _, records in sections)
     return all(head is not None and records for head, records in sections) and groups == sum(bool(line.strip()) for line in content.split(b"\n"))
 
 

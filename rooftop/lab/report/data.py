@@ -6,13 +6,14 @@ None here and "not measured" on the page."""
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from statistics import geometric_mean, median
-from typing import Any, TypeAlias
+from typing import Any
 
 from rooftop.core import registry, settings
 from rooftop.core.call import ranked
@@ -25,6 +26,7 @@ from rooftop.lab.counters import traffic
 from rooftop.lab.records.store import Record
 from rooftop.lab.report import checks, derivation, language_page, predictions, sweep_page
 from rooftop.lab.report.facts import target_facts
+from rooftop.lab.report.known import Digests as Digests
 from rooftop.lab.report.ladder_cases import cases_of, headline_of
 from rooftop.lab.report.model import (
     Card,
@@ -51,8 +53,6 @@ from rooftop.lab.sanitize import digest_of
 from rooftop.lab.timing import first_calls, roofline
 from rooftop.lab.timing.roofline import Ceilings
 
-# (op, subject, cases, card, whether of compute-sanitizer) -> why the subject no longer takes a case; the digest of the tree
-Digests: TypeAlias = dict[tuple[str, str, tuple[str, ...], Device, bool], tuple[str | None, str]]
 CHANGED = "kernel, contract or config changed since"
 
 
@@ -104,9 +104,18 @@ class Gatherer:
         """The newest sweep of each op of the tree on each card."""
         found = sweep_page.newest(self.records)
         return {
-            op: tuple(sweep_page.view(r, {i.name: i.digest for i in registry.implementations(op, self.house)}) for r in found[op])
+            op: tuple(sweep_page.view(r, {i.name: self._digest(i) for i in registry.implementations(op, self.house)}) for r in found[op])
             for op in self._op_names() if op in found
         }  # fmt: skip
+
+    def _once(self, key: tuple[Any, ...], work: Callable[[], str | None]) -> str | None:
+        """What was worked out before of the tree, or is now."""
+        if key not in self.digests:
+            self.digests[key] = work(), ""
+        return self.digests[key][0]
+
+    def _digest(self, implementation: Implementation) -> str:
+        return self._once(("digest", implementation.name), lambda: implementation.digest) or ""
 
     def _op_names(self) -> list[str]:
         """Ops, and those backwards that have a contract of their own, next to their forward."""
@@ -338,7 +347,11 @@ class Gatherer:
                 if found:
                     cells[(device.name, case.id)] = min(found, key=lambda m: m.stale is not None)
         at = devices[0].device if devices else TARGETS[90]
-        unsupported = {case.id: why for case in cases if (why := subject.supports(case, at, self._asked))}
+
+        def refused(case: Case) -> str | None:
+            return self._once(("takes", op, rung.name, case.id, at), lambda: subject.supports(case, at, self._asked))
+
+        unsupported = {case.id: why for case in cases if (why := refused(case))}
         facts = tuple(target_facts(arch, self.facts.get((rung.name, arch))) for arch in targets)
         path = rung.implementation.path
         text = path.read_text(encoding="utf-8")
@@ -379,7 +392,7 @@ class Gatherer:
             rows: list[ScoreRow] = []
             for case in cases:
                 measured = [m for i in implementations if (m := self.measured.get((device.name, name, i.name, case.id))) and m.kernel]
-                taken = first_choice(op, found, case, device.device, self._asked)
+                taken = self._once(("choice", name, case.id, device.device), partial(first_choice, op, found, case, device.device, self._asked))
                 measured.sort(key=lambda m: (m.stale is not None, m.subject != taken, m.seconds))
                 peers = [(m.subject.removeprefix("peer:"), m) for m in self._peers.get((device.name, name, case.id), ()) if not m.stale]
                 hosts = sorted(((s, m.clocks["host"].median) for s, m in peers if "host" in m.clocks), key=lambda host: host[1])
@@ -457,6 +470,8 @@ def _versus(name: str, v: Mapping[str, Any]) -> Versus:
 
 def _docstring(text: str) -> str:
     """The first paragraph of a Python file's docstring, on one line."""
+    if plain := re.match(r'"""([^"\\]*)"""', text):  # as most begin: to read the whole file takes longer
+        return " ".join(plain[1].strip().split("\n\n")[0].split())
     try:
         found = ast.get_docstring(ast.parse(text)) or ""
     except SyntaxError:

@@ -70,7 +70,7 @@ def timing(found: list[Record], _site: SiteData) -> str:
     mine = [r for r in found if r["kind"] == "clock" and r.get("subject") == "naive timing"]
     if not mine:
         return NOTHING
-    record = max(mine, key=lambda r: str(r["at"]))
+    record = max(mine, key=lambda r: str(r.get("at", "")))
     rows: list[dict[str, object]] = record["rows"]
     sizes = sorted({int(str(r["mib"])) for r in rows})
     lines = [
@@ -92,7 +92,7 @@ def timing(found: list[Record], _site: SiteData) -> str:
 def build(found: list[Record], _site: SiteData) -> str:
     """The newest build times of each way (`rooftop.lab.timing.build_time`)."""
     newest: dict[str, Record] = {}
-    for r in sorted((r for r in found if r["kind"] == "build" and r["subject"] != FIRST), key=lambda r: str(r["at"])):
+    for r in sorted((r for r in found if r["kind"] == "build" and r["subject"] != FIRST), key=lambda r: str(r.get("at", ""))):
         newest[str(r["subject"])] = r
     if not newest:
         return NOTHING
@@ -123,7 +123,7 @@ def speed(found: list[Record], _site: SiteData) -> str:
         counted = mine.get("count")
         blocks = f"{counted['blocks']} of {counted['grid_blocks']}" if counted else ""
         lines.append(f"| {subject} | {case} | {' | '.join(cells)} | {blocks} |")
-    firsts = sorted((r for r in found if r["kind"] == "build" and r["subject"] == FIRST), key=lambda r: str(r["at"]))
+    firsts = sorted((r for r in found if r["kind"] == "build" and r["subject"] == FIRST), key=lambda r: str(r.get("at", "")))
     for r in firsts[-1:]:
         met = "" if r["seconds"] < r["limit"] else ": **not met**"
         taken = f"{r['seconds']:.1f} s ({min(r['all']):.1f} to {max(r['all']):.1f}; {r['n']} runs on {r['cores']} cores, {r['device']['name']})"
@@ -140,7 +140,7 @@ def _seconds(row: Mapping[str, Any]) -> tuple[str, str]:
 def first(found: list[Record], _site: SiteData) -> str:
     """The newest first calls of each op, dtype, card and contestant (`rooftop.lab.timing.first_calls`); those of other kernels are left out."""
     newest: dict[tuple[str, ...], Record] = {}
-    for r in sorted((r for r in found if r["kind"] == "first-calls" and first_calls.current(r)), key=lambda r: str(r["at"])):
+    for r in sorted((r for r in found if r["kind"] == "first-calls" and first_calls.current(r)), key=lambda r: str(r.get("at", ""))):
         newest[tuple(str(k) for k in (r["device"]["name"], r["op"], r["case"], r["subject"]))] = r
     if not newest:
         return NOTHING

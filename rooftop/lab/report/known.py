@@ -1,4 +1,5 @@
-"""Digests of records' subjects, kept from one build of the pages to the next for as long as the tree is the same: working them out is most of a build."""
+"""What the pages ask of the tree, kept from one build to the next for as long as the tree is the same: digests of records' subjects, the cases that a kernel
+takes, the one that a call takes, where facts and counts are kept. Working these out is most of a build."""
 
 from __future__ import annotations
 
@@ -7,16 +8,26 @@ import json
 import os
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from rooftop.core import settings
 
-FOLDERS = ("core", "ops", "kernels", "ladders", "tuned", "sparse", "quant", "codecs", "comm")  # what a digest follows from
+FOLDERS = ("core", "ops", "kernels", "ladders", "tuned", "sparse", "quant", "codecs", "comm", "lab/report")  # what the answers follow from
+FILES = ("lab/sanitize.py", "lab/candidates.py", "lab/climb.py")
 ENDINGS = (".py", ".cu", ".cuh", ".toml", ".json")
+
+# What was asked of the tree -> a word or why not, and a word:
+#   (op, subject, cases, card, whether of compute-sanitizer)   why the subject no longer takes a case; the digest of the tree
+#   ("takes", op, rung, case, card)                            why the rung does not take the case
+#   ("choice", op, case, card)                                 the implementation that a call takes
+#   ("digest", implementation)                                 its digest
+#   ("facts", rung, architecture), ("counts", ...)             the case; the key under which they are kept
+#   ("place", rung)                                            where it runs without a GPU
+Digests: TypeAlias = dict[Any, tuple[str | None, str]]
 
 
 class Known(dict[Any, Any]):
-    """A table of digests by what `rooftop.lab.report.data` asks for, which its text stands for."""
+    """A table of answers by what is asked, which its text stands for."""
 
     grown = False
 
@@ -32,8 +43,15 @@ class Known(dict[Any, Any]):
 
 
 def _path() -> Path:
-    made = hashlib.sha256()
-    files = [settings.PACKAGE / "lab" / "sanitize.py"]
+    from rooftop.core.backends.python_modules import missing
+    from rooftop.core.backends.table import BACKENDS
+    from rooftop.lab.inspect.inspector import tools
+
+    made = hashlib.sha256(tools().encode())
+    for backend in BACKENDS.values():  # a kernel takes no case where its compiler is not installed
+        package = getattr(backend.implementation, "package", "")
+        made.update(f"{package} {bool(package and missing(package, ''))}\0".encode())
+    files = [settings.PACKAGE / file for file in FILES]
     for folder in FOLDERS:
         files += sorted(p for p in (settings.PACKAGE / folder).rglob("*") if p.suffix in ENDINGS)
     for path in files:

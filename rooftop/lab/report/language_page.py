@@ -37,7 +37,7 @@ def lines_of(implementation: Implementation) -> tuple[int, int]:
 def rows(records: Iterable[Record], measured: Found, stale: Callable[[Record], str | None], house: House = HOUSE) -> tuple[LanguageRow, ...]:
     """A row an op, case and card, of those cards on which the languages that are extras were timed."""
     costs: dict[tuple[str, str, str], dict[str, Record]] = {}
-    for r in sorted((r for r in records if r["kind"] == "language"), key=lambda r: str(r["at"])):
+    for r in sorted((r for r in records if r["kind"] == "language"), key=lambda r: str(r.get("at", ""))):
         if stale(r) is None:
             costs.setdefault((str(r["op"]), str(r["case"]), str(r["subject"])), {}).update({k: r for k in ("compile_s", "first_s") if k in r})
     found = []

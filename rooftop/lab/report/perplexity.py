@@ -101,7 +101,7 @@ def table(found: list[Record], _site: Any) -> str:
     mine = [r for r in found if r["kind"] == "clock" and r.get("subject") == SUBJECT]
     if not mine:
         return "Nothing has been measured yet."
-    record = max(mine, key=lambda r: str(r["at"]))
+    record = max(mine, key=lambda r: str(r.get("at", "")))
     python, torch_ = (record["versions"].get(n, "?") for n in ("python", "torch"))
     lines = [f"A model of {record['parameters']} parameters after {record['steps']} steps; Python {python}, torch {torch_}, {record['device']['name']}.", ""]
     lines += ["| weights | perplexity | over float16 |", "|---|---:|---:|"]

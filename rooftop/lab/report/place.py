@@ -170,7 +170,7 @@ def _gain(before: str, after: str, records: Sequence[Record]) -> tuple[float | N
     times: dict[str, dict[tuple[str, str], tuple[str, float]]] = {before: {}, after: {}}
     for r in records:
         if r.get("kind") == "bench" and r["subject"] in times and "kernel" in r.get("clocks", {}):
-            key, new = (str(r["case"]), str(r["device"]["name"])), (str(r["at"]), float(r["clocks"]["kernel"]["median"]))
+            key, new = (str(r["case"]), str(r["device"]["name"])), (str(r.get("at", "")), float(r["clocks"]["kernel"]["median"]))
             times[str(r["subject"])][key] = max(times[str(r["subject"])].get(key, ("", 0.0)), new)
     both = [k for k in times[before] if k in times[after]]
     if not both:

@@ -42,7 +42,7 @@ def ways(found: Sequence[Record], site: SiteData) -> list[Way]:
     """Of each way the newest fresh time on the card with the most of them, and the newest error of that kernel, case and card."""
     checks = {
         (str(r["device"]["name"]), str(r["subject"]), str(r["case"])): r["error"]
-        for r in sorted((r for r in found if r["kind"] in ("check", "bench") and r["op"] == "matmul"), key=lambda r: str(r["at"]))
+        for r in sorted((r for r in found if r["kind"] in ("check", "bench") and r["op"] == "matmul"), key=lambda r: str(r.get("at", "")))
         if r["error"].get("ok") and "rms" in r["error"]
     }  # fmt: skip
     op = next((o for o in site.ops if o.name == "matmul"), None)

@@ -21,6 +21,7 @@ from rooftop.core import settings
 if TYPE_CHECKING:
     from rooftop.core.spec import Case, Work
     from rooftop.lab.candidates import Subject
+    from rooftop.lab.report.known import Digests
     from rooftop.lab.simt import Report
 
 ARCH = 90  # whose kernels and machine code are counted
@@ -167,21 +168,30 @@ def _launches(subject: Subject, case: Case) -> list[Any]:
 # -- counting, and what is kept of it ----------------------------------------------------------------------------------
 
 
-def count(subjects: Sequence[Subject], headline: Case, *, run: bool = True, done: Callable[[Subject], None] = lambda s: None) -> dict[str, RungCounts]:
-    """Counts by the subject's name, of those that the simulator runs. `run=False`: only what is kept from before. `done` is told of each."""
+def count(
+    subjects: Sequence[Subject], headline: Case, *, run: bool = True, done: Callable[[Subject], None] = lambda s: None, answers: Digests | None = None
+) -> dict[str, RungCounts]:
+    """Counts by the subject's name, of those that the simulator runs. `run=False`: only what is kept from before. `done` is told of each.
+
+    answers   which rungs the simulator runs, and where counts are kept (rooftop.lab.report.known); grows"""
     from rooftop.lab import simt
 
-    able = [s for s in subjects if s.implementation is not None and s.implementation.where().place == "simt"]
+    answers = {} if answers is None else answers
+    able = [s for s in subjects if s.implementation is not None and _place(s, answers) == "simt"]
     if not able:
         return {}
     if reason := simt.unavailable():
         for s in able:
             done(s)
         return {s.name: RungCounts("", why=reason) for s in able}
+    at = {s.name: ("counts", s.name, headline.id, engine()) for s in able}
+    if not run and all(key in answers for key in at.values()):
+        found = {name: (answers[key][0] or "", _read(_at(answers[key][1]))) for name, key in at.items()}
+        return {name: kept or RungCounts(case, why=NOT_YET) for name, (case, kept) in found.items()}
     case = small(able, headline)
 
     def one(subject: Subject) -> RungCounts:
-        found = _one(subject, case, run)
+        found = _one(subject, case, run, answers, at[subject.name])
         done(subject)
         return found
 
@@ -189,12 +199,22 @@ def count(subjects: Sequence[Subject], headline: Case, *, run: bool = True, done
         return dict(zip([s.name for s in able], pool.map(one, able), strict=True))
 
 
-def _one(subject: Subject, case: Case, run: bool) -> RungCounts:
+def _place(subject: Subject, answers: Digests) -> str:
+    """Where the kernel runs without a GPU."""
+    at = ("place", subject.name)
+    if at not in answers:
+        assert subject.implementation is not None
+        answers[at] = None, subject.implementation.where().place
+    return answers[at][1]
+
+
+def _one(subject: Subject, case: Case, run: bool, answers: Digests, at: tuple[str, ...]) -> RungCounts:
     from rooftop.core.compile import CompileError
     from rooftop.lab.simt.build import NoCompilerError
 
     try:
-        kept = _path(subject, case)
+        key = _key(subject, case)
+        answers[at], kept = (case.id, key), _at(key)
         if found := _read(kept):
             return found
         if not run:
@@ -237,8 +257,8 @@ def engine() -> str:
     return _hash(compiler().version, *machine(), nvrtc, *(f"{p.relative_to(lab)}\0{p.read_text(encoding='utf-8')}" for p in files))
 
 
-def _path(subject: Subject, case: Case) -> Path:
-    """Where the counts of this program at this case, by this engine, are kept."""
+def _key(subject: Subject, case: Case) -> str:
+    """Of the counts of this program at this case, by this engine."""
     from rooftop.core.compile import with_headers
     from rooftop.core.spec import TARGETS
 
@@ -246,10 +266,13 @@ def _path(subject: Subject, case: Case) -> Path:
     assert subject.implementation.head is not None
     text = subject.implementation.head.source  # comments too: lines are named by their numbers
     launches = [(x.kernel, x.grid, x.block, x.cluster, x.shared, dict(x.args)) for x in _launches(subject, case)]
-    key = _hash(
+    return _hash(
         str(FORM), engine(), subject.implementation.head.path, *with_headers(text), subject.digest(case, TARGETS[max(ARCH, subject.implementation.arch)]),
         case.id, repr(dict(case.inputs)), json.dumps(launches, sort_keys=True, default=str),
     )  # fmt: skip
+
+
+def _at(key: str) -> Path:
     return folder() / key[:2] / f"{key}.json"
 
 

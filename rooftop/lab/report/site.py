@@ -5,13 +5,14 @@ the browser to load anything else, so the folder opens from a disk and needs no 
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from itertools import groupby, pairwise
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from rooftop.lab.records.store import Record
 from rooftop.lab.report import counts
 from rooftop.lab.report.charts import charts, number
 from rooftop.lab.report.data import Digests, gather
+from rooftop.lab.report.facts import TargetFacts
 from rooftop.lab.report.model import Card, DeviceScore, DeviceView, LadderPage, OpScore, RungRow, SiteData
 from rooftop.lab.report.predictions import HIT, speedup
 from rooftop.lab.report.rung_counts import RungCounts
@@ -76,7 +78,7 @@ def write(out: Path, site: SiteData, say: Callable[[str], None] = lambda text: N
 
     for ladder in site.ladders:
         page(
-            ladder.file, "ladder.html.j2", page=ladder, figures=charts(ladder), changes=_changes(ladder.rungs), counted=counts.table(ladder.rungs),
+            ladder.file, "ladder.html.j2", page=ladder, figures=charts(ladder), listings=listings(ladder.rungs), counted=counts.table(ladder.rungs),
             asked=[counts.of_rung(r, ladder.rungs[i - 1] if i else None) for i, r in enumerate(ladder.rungs)],
         )  # fmt: skip
     for op in site.ops:
@@ -138,13 +140,31 @@ def environment() -> jinja2.Environment:
     env.filters.update(num=number, micro=lambda seconds: number(seconds * 1e6), percent=lambda share: f"{100 * share:.1f}")
     env.filters.update(ratio=lambda value: number(value, 4 if value >= 0.9995 else 3))
     env.filters.update(grouped=lambda n: f"{n:,}".replace(",", "\N{NARROW NO-BREAK SPACE}"), instructions=instructions, plain=counts.plain)
-    env.globals.update(hit=round(100 * HIT), gained=gained, about=dict(COUNTS), shown=shown, packed=packed)
+    env.globals.update(hit=round(100 * HIT), gained=gained, about=dict(COUNTS), shown=shown, packed=packed, alike=alike, classes=classes)
     return env
 
 
 def shown(ops: Iterable[OpScore], card: Card) -> bool:
     """Whether any of these ops was measured on the card, its kernels as they are."""
     return any((score := op.on(card.device)) is not None and score.summary.measured for op in ops)
+
+
+def classes(*names: object) -> Markup:
+    """The attribute, of those names that are one; nothing where none is."""
+    found = " ".join(name for name in names if isinstance(name, str) and name)
+    return Markup(f' class="{found}"' if found else "")
+
+
+def alike(facts: Sequence[TargetFacts]) -> list[tuple[list[str], TargetFacts]]:
+    """Facts of a rung, those that are the same for several targets once."""
+    found: list[tuple[list[str], TargetFacts]] = []
+    for one in facts:
+        same = next((names for names, other in found if (other.kernels, other.refused) == (one.kernels, one.refused)), None)
+        if same is None:
+            found.append(([one.target], one))
+        else:
+            same.append(one.target)
+    return found
 
 
 def packed(families: Iterable[tuple[str, Sequence[OpScore]]], columns: int = 4) -> list[tuple[str, Sequence[OpScore]]]:
@@ -170,17 +190,21 @@ def instructions(counts: Mapping[str, int]) -> list[tuple[str, int]]:
 
 @dataclass(frozen=True)
 class Line:
-    """A line of a difference. `kind`: same, added, removed, or gap (lines left out)."""
+    """A line of a source or of the one before it. `number`: in its own file. `kind`:
+
+    same      beside a change, and unchanged
+    far       elsewhere
+    added
+    removed   of the one before: no line of this source"""
 
     kind: str
-    old: int | None
-    new: int | None
+    number: int
     text: str
 
 
 @dataclass(frozen=True)
-class Change:
-    """What a rung changes on the one before."""
+class Listing:
+    """A rung's source, and in their places the lines of the rung before that it lacks. `before`: that rung, "" for the first."""
 
     before: str
     added: int
@@ -193,7 +217,7 @@ class Change:
         found = []
         for kind, group in groupby(self.lines, key=lambda line: line.kind):
             lines = list(group)
-            found.append((kind, lines[0].new or lines[0].old or 0, "\n".join(line.text for line in lines)))
+            found.append((kind, lines[0].number, "\n".join(line.text for line in lines)))
         return found
 
 
@@ -214,27 +238,31 @@ def lesson(text: str) -> list[int]:
     return kept
 
 
-def change(before: RungRow, after: RungRow) -> Change:
-    """The unified difference of two rungs' sources."""
+def listing(before: RungRow | None, after: RungRow) -> Listing:
+    """The source of a rung, with what it changes on the one before."""
+    new = after.source.splitlines()
+    if before is None:
+        return Listing("", 0, 0, tuple(Line("far", i + 1, text) for i, text in enumerate(new)))
+    old = before.source.splitlines()
     old_at, new_at = lesson(before.source), lesson(after.source)
-    old, new = before.source.splitlines(), after.source.splitlines()
     matcher = difflib.SequenceMatcher(None, [old[i].rstrip() for i in old_at], [new[i].rstrip() for i in new_at], autojunk=False)
-    lines: list[Line] = []
+    kinds = ["far"] * len(new)
+    gone: dict[int, list[int]] = {}  # line of the new source -> those of the old one that stood before it
     for group in matcher.get_grouped_opcodes(CONTEXT):
-        if lines:
-            lines.append(Line("gap", None, None, ""))
         for kind, a, b, c, d in group:
-            if kind == "equal":
-                lines += [Line("same", o + 1, n + 1, new[n]) for o, n in zip(old_at[a:b], new_at[c:d], strict=True)]
-            else:
-                lines += [Line("removed", o + 1, None, old[o]) for o in old_at[a:b]]
-                lines += [Line("added", None, n + 1, new[n]) for n in new_at[c:d]]
-    counts = {kind: sum(line.kind == kind for line in lines) for kind in ("added", "removed")}
-    return Change(before.name.rpartition("/")[2], counts["added"], counts["removed"], tuple(lines))
+            for i in new_at[c:d]:
+                kinds[i] = "same" if kind == "equal" else "added"
+            if kind != "equal" and a < b:
+                gone[new_at[c] if c < len(new_at) else len(new)] = old_at[a:b]
+    lines: list[Line] = []
+    for i in range(len(new) + 1):
+        lines += [Line("removed", o + 1, old[o]) for o in gone.get(i, ())]
+        lines += [Line(kinds[i], i + 1, new[i])] if i < len(new) else []
+    return Listing(before.name.rpartition("/")[2], kinds.count("added"), sum(map(len, gone.values())), tuple(lines))
 
 
-def _changes(rungs: tuple[RungRow, ...]) -> list[Change | None]:
-    return [None, *(change(a, b) for a, b in pairwise(rungs))]
+def listings(rungs: Sequence[RungRow]) -> list[Listing]:
+    return [listing(rungs[i - 1] if i else None, rung) for i, rung in enumerate(rungs)]
 
 
 # -- files ---------------------------------------------------------------------------------------------------------
@@ -242,5 +270,10 @@ def _changes(rungs: tuple[RungRow, ...]) -> list[Change | None]:
 
 def _place(path: Path, text: str) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    temporary.write_text(text, encoding="utf-8")
-    temporary.replace(path)
+    try:
+        temporary.write_text(text, encoding="utf-8")
+        temporary.replace(path)
+    except OSError as error:  # a full disk names no file
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise OSError(error.errno, error.strerror, str(path)) from None

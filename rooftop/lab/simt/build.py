@@ -21,7 +21,7 @@ from pathlib import Path
 from threading import Lock
 
 from rooftop.core import settings
-from rooftop.core.compile import DEVICE_HEADERS, STANDARD, CompileError, headers
+from rooftop.core.compile import DEVICE_HEADERS, STANDARD, CompileError, headers, whole_elf
 from rooftop.lab.simt import host, link, ordinary, precompiled
 from rooftop.lab.simt.translate import MARK, cluster_dims, constants, translate
 from rooftop.lab.simt.whole import keep
@@ -248,11 +248,9 @@ def _whole(library: Path) -> bool:
 def _object(path: Path) -> bool:
     """Whether a file is an ELF object or library that ends where its header says."""
     try:
-        found = path.read_bytes()
+        return whole_elf(path.read_bytes())
     except OSError:
         return False
-    sections = int.from_bytes(found[40:48], "little") + int.from_bytes(found[58:60], "little") * int.from_bytes(found[60:62], "little")
-    return found[:4] == b"\x7fELF" and len(found) >= sections
 
 
 @lru_cache(maxsize=256)

@@ -64,8 +64,10 @@ class HostCode:
 def of(library: Path) -> HostCode:
     """The machine code of a built library. Raises NoCompilerError where binutils is absent."""
     kept = library.with_suffix(f".{_form()}.json")
-    if kept.is_file():
+    try:
         return _from_json(json.loads(kept.read_text(encoding="utf-8")))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError):  # absent, or not what is written below
+        pass
     found = _read(library)
     part = kept.with_suffix(f".{os.getpid()}")
     part.write_text(json.dumps(_to_json(found)), encoding="utf-8")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import tempfile
+import zlib
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -25,7 +26,7 @@ def options(compiler: Path, clang: bool, flags: Sequence[str], header: Path, fol
 def _options(compiler: Path, clang: bool, flags: tuple[str, ...], header: Path, target: Path) -> tuple[str, ...]:
     make = (str(compiler), *flags, "-x", "c++-header", str(header))
     if not clang:  # g++ looks for it where it would look for the header, and reads that where it does not fit
-        return (f"-I{target.parent}",) if target.is_file() or _made(make, target) else ()
+        return (f"-I{target.parent}",) if _whole(target) or _made(make, target) else ()  # one that is cut off ends the compiler
     words = ("-include-pch", str(target))
     use = (str(compiler), *words, *flags, "-fsyntax-only", "-x", "c++", os.devnull)
     if target.is_file() and _succeeds(use):  # it does not where a header of the system's has changed
@@ -42,5 +43,19 @@ def _made(command: Sequence[str], target: Path) -> bool:
     with tempfile.TemporaryDirectory(dir=target.parent) as work:
         if not _succeeds((*command, "-o", str(Path(work) / "made"))):
             return False
+        (Path(work) / "sum").write_text(_sum(Path(work) / "made"), encoding="utf-8")
+        os.replace(Path(work) / "sum", target.with_suffix(".sum"))
         os.replace(Path(work) / "made", target)
     return True
+
+
+def _whole(target: Path) -> bool:
+    """Whether a precompiled header is there, and is the one that was made."""
+    try:
+        return target.with_suffix(".sum").read_text(encoding="utf-8") == _sum(target)
+    except (OSError, ValueError):
+        return False
+
+
+def _sum(path: Path) -> str:
+    return f"{zlib.crc32(path.read_bytes()):08x}"

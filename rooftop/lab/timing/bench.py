@@ -203,7 +203,8 @@ class Bench:
         sets = [make(self.f.op, self.f.case, "cuda", seed)[0] for seed in range(count)]
         options = self.f.op.options(self.f.case)
         contestants = {s.name: self.contestant(s, sets, options) for s in able}
-        copies = [] if size < 1 << 20 or compute_bound(self.work) else self.copies(size // 32 * 32, count)
+        moved = self.work.bytes if self.f.op.mutates else size  # what is written into counts twice, and of a cache only what is appended counts
+        copies = [] if moved < 1 << 20 or compute_bound(self.work) else self.copies(moved // 32 * 32, max(count, sets_needed(moved, self.device.l2_bytes)))
         once = {name: self.once(c) for name, c in contestants.items()}
         fastest = min(once.values())
         quick = [s for s in able if once[s.name] <= SLOW * fastest]

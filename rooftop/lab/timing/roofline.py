@@ -104,7 +104,7 @@ class Ceilings:
         """Of each part the newest ``ceiling`` record of the card named ``device``, of the calibration kernels as they are; without one, the datasheet."""
         mine = [r for r in records if r.get("kind") == "ceiling" and slug(r["device"]["name"]) == slug(device)]
         newest: dict[str, Mapping[str, Any]] = {}
-        for r in sorted((r for r in mine if current(r)), key=lambda r: str(r["at"])):
+        for r in sorted((r for r in mine if current(r)), key=lambda r: str(r.get("at", ""))):
             newest[part_of(r)] = r
         rates = {unit: {duty: found["ops_per_s"] for duty, found in by_duty.items()} for unit, by_duty in newest.get("tensor", {}).get("rates", {}).items()}
         l2 = _curves(newest["l2"]) if "l2" in newest else {}

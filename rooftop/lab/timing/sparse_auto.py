@@ -119,7 +119,7 @@ def table(found: list[Record], _site: Any = None) -> str:
     mine = [r for r in found if r["kind"] == "clock" and r.get("subject") == SUBJECT]
     if not mine:
         return "Nothing has been measured yet."
-    record = max(mine, key=lambda r: str(r["at"]))
+    record = max(mine, key=lambda r: str(r.get("at", "")))
     lines = [
         f"{record['device']['name']}, {SIZE} x {SIZE}.",
         "",

@@ -101,6 +101,10 @@ class Backend(Protocol):
 
     def eager(self, calls: Sequence[Call], *, cold: bool) -> Program: ...
     def host(self, calls: Sequence[Call]) -> Program: ...
+    def before(self, call: Call) -> None:
+        """Runs `call` so that what is timed next begins when it has ended."""
+        ...
+
     def empty(self, clock: Clock) -> Call: ...
     def now(self) -> float: ...
     def pause(self, seconds: float) -> None: ...
@@ -203,7 +207,7 @@ class _Entry:
     def sample(self, backend: Backend, pause_s: float) -> float:
         """Seconds a call."""
         if self.contestant.restore:
-            self.contestant.restore()
+            backend.before(self.contestant.restore)
         if pause_s:
             backend.pause(pause_s)
         seconds = self.program.run(self.replays, self.lead)

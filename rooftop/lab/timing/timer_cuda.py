@@ -65,6 +65,11 @@ class CudaBackend:
         with self._torch.cuda.device(self._device), self._torch.cuda.stream(self.stream):
             yield
 
+    def before(self, call: Call) -> None:
+        """On the stream that is timed: copies on torch's current stream would still run while the kernel is timed."""
+        with self._on_stream():
+            call()
+
     def prepare(self, calls: Sequence[Call]) -> None:
         """Each distinct call once, so that nothing is compiled, tuned or allocated for the first time later on."""
         self._torch.cuda.synchronize(self._device)

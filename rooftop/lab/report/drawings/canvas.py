@@ -20,21 +20,40 @@ class Picture:
     about: str
 
 
+def short(pixels: float) -> str:
+    """To a tenth, in as few letters as that takes: a page has thousands of them."""
+    return f"{pixels:.1f}".removesuffix(".0")
+
+
 class Canvas:
     """Grows downwards; (0, 0) is the upper left corner."""
 
     def __init__(self) -> None:
         self._body: list[str] = []
+        self._plain = ""  # class of the boxes that the last element draws together
         self._right = self._bottom = 0.0
 
     def _reach(self, x: float, y: float) -> None:
         self._right, self._bottom = max(self._right, x), max(self._bottom, y)
 
+    def _add(self, element: str) -> None:
+        self._body.append(element)
+        self._plain = ""
+
     def box(self, x: float, y: float, width: float, height: float, kind: str = "", text: str = "", about: str = "") -> None:
         """A rectangle, with a text in its middle where that fits. `about` is what a pointer reads."""
         self._reach(x + width, y + height)
-        told = f"<title>{escape(about)}</title>" if about else ""
-        self._body.append(f'<rect class="box {kind}" x="{x:.1f}" y="{y:.1f}" width="{max(width, 0.5):.1f}" height="{max(height, 0.5):.1f}">{told}</rect>')
+        kind, width, height = f"box {kind}".rstrip(), max(width, 0.5), max(height, 0.5)
+        if about:
+            size = f'width="{short(width)}" height="{short(height)}"'
+            self._add(f'<rect class="{kind}" x="{short(x)}" y="{short(y)}" {size}><title>{escape(about)}</title></rect>')
+        else:  # those of a kind that follow each other are one path
+            if self._plain != kind:
+                self._add(f'<path class="{kind}" d="')
+            else:
+                self._body[-1] = self._body[-1].removesuffix('"/>')
+            self._body[-1] += f'M{short(x)} {short(y)}h{short(width)}v{short(height)}h{short(-width)}z"/>'
+            self._plain = kind
         if text and len(text) * LETTER <= width + 2 and height >= 11:
             self.text(x + width / 2, y + height / 2 + 4, text, "middle", kind="in")
 
@@ -42,18 +61,20 @@ class Canvas:
         length = len(text) * LETTER
         self._reach(x + {"start": length, "middle": length / 2, "end": 0}[anchor], y + 4)
         chosen = f' class="{kind}"' if kind else ""
-        self._body.append(f'<text{chosen} x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>')
+        stands = f' text-anchor="{anchor}"' if anchor != "start" else ""
+        self._add(f'<text{chosen} x="{short(x)}" y="{short(y)}"{stands}>{escape(text)}</text>')
 
     def line(self, x1: float, y1: float, x2: float, y2: float, kind: str = "") -> None:
         self._reach(max(x1, x2), max(y1, y2))
-        self._body.append(f'<line class="stroke {kind}" x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"/>')
+        self._add(f'<line class="{f"stroke {kind}".rstrip()}" x1="{short(x1)}" y1="{short(y1)}" x2="{short(x2)}" y2="{short(y2)}"/>')
 
     def arrow(self, x1: float, y1: float, x2: float, y2: float) -> None:
         """Along an axis."""
         self.line(x1, y1, x2, y2)
         dx, dy = (x2 > x1) - (x2 < x1), (y2 > y1) - (y2 < y1)
         a, b = (x2 - 6 * dx - 3 * dy, y2 - 6 * dy - 3 * dx), (x2 - 6 * dx + 3 * dy, y2 - 6 * dy + 3 * dx)
-        self._body.append(f'<polygon class="head" points="{x2:.1f},{y2:.1f} {a[0]:.1f},{a[1]:.1f} {b[0]:.1f},{b[1]:.1f}"/>')
+        points = " ".join(f"{short(x)},{short(y)}" for x, y in ((x2, y2), a, b))
+        self._add(f'<polygon class="head" points="{points}"/>')
 
     def picture(self, about: str) -> Picture:
         width, height = self._right + 2, self._bottom + 4

@@ -23,7 +23,7 @@
     + "False float for from goto half if import in inline int is lambda long namespace None not operator or and private public register return short "
     + "signed sizeof static static_cast struct switch template True try typedef typename union unsigned using void volatile while with "
     + "__global__ __device__ __shared__ __constant__ __host__ __restrict__ __launch_bounds__ __forceinline__ asm").split(" "));
-  const TOKEN = /(\/\*[^]*?(?:\*\/|$)|\/\/[^\n]*|"""[^]*?(?:"""|$))|("(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*')|(^[ \t]*#[ \t]*(?:include|define|if|ifdef|ifndef|else|elif|endif|pragma|undef|error)\b[^\n]*)|(#[^\n]*)|(\b\d[\w.]*)|([A-Za-z_]\w*)/gm;
+  const TOKEN = /(\/\*[^]*?(?:\*\/|(?![^]))|\/\/[^\n]*|"""[^]*?(?:"""|(?![^])))|("(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*')|(^[ \t]*#[ \t]*(?:include|define|if|ifdef|ifndef|else|elif|endif|pragma|undef|error)\b[^\n]*)|(#[^\n]*)|(\b\d[\w.]*)|([A-Za-z_]\w*)/gm;
   const KINDS = ["note", "text", "hash", "note", "digit", "word"];
   function coloured(text) {
     const made = document.createDocumentFragment();
@@ -44,17 +44,19 @@
     made.append(text.slice(at));
     return made;
   }
-  function numbered(block) {
-    let number = Number(block.dataset.from);
+  function linesOf(text) {
     const lines = [[]];
-    Array.from(coloured(block.textContent).childNodes).forEach(function (node) {
+    Array.from(coloured(text).childNodes).forEach(function (node) {
       if (node.nodeType !== Node.TEXT_NODE) { lines[lines.length - 1].push(node); return; }
       node.textContent.split("\n").forEach(function (part, i) {
         if (i) { lines.push([]); }
         lines[lines.length - 1].push(part);
       });
     });
-    if (lines.length > 1 && lines[lines.length - 1].join("") === "") { lines.pop(); }
+    return lines;
+  }
+  function fill(block, lines) {
+    let number = Number(block.dataset.from);
     block.textContent = "";
     lines.forEach(function (line, i) {
       const label = document.createElement("b");
@@ -64,11 +66,20 @@
       if (i + 1 < lines.length) { block.append("\n"); }
     });
   }
+  // The file is coloured whole: a comment may begin in one stretch and end in another. What was removed is no part of it.
+  function numbered(blocks) {
+    const kept = blocks.filter(function (block) { return !block.classList.contains("removed"); });
+    const textOf = function (block) { return block.textContent.replace(/\n$/, ""); };
+    const counts = kept.map(function (block) { return textOf(block).split("\n").length; });
+    const lines = linesOf(kept.map(textOf).join("\n"));
+    blocks.filter(function (block) { return !kept.includes(block); }).forEach(function (block) { fill(block, linesOf(textOf(block))); });
+    kept.forEach(function (block, i) { fill(block, lines.splice(0, counts[i])); });
+  }
   document.querySelectorAll("details").forEach(function (details) {
     details.addEventListener("toggle", function () {
       details.querySelectorAll("pre[data-lines]").forEach(function (pre) {
         pre.removeAttribute("data-lines");
-        pre.querySelectorAll("[data-from]:not(.gap)").forEach(numbered);
+        numbered(Array.from(pre.querySelectorAll("[data-from]")));
       });
     }, { once: true });
   });
