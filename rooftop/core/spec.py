@@ -257,6 +257,10 @@ class Work:
     def bytes(self) -> int:
         return self.read + self.write
 
+    def of_part(self, part: float) -> Work:
+        """That of a case whose values leave this share of the operations to do; the bytes are counted as they are."""
+        return replace(self, ops={unit: n * part for unit, n in self.ops.items()})
+
 
 @dataclass(frozen=True)
 class TensorMap:
@@ -365,12 +369,14 @@ class Input:
 
 @dataclass(frozen=True)
 class Case:
-    """One shape, dtype and option set of an op. `tags`: `edge`, `bench`, `model`, `huge` (needs a large GPU). A list of inputs is a tuple of `Input`."""
+    """One shape, dtype and option set of an op. `tags`: `edge`, `bench`, `model`, `huge` (needs a large GPU). A list of inputs is a tuple of `Input`.
+    `part`: the share of the work that its values leave to do, where shapes alone do not tell: of ignored tokens, for example."""
 
     name: str
     inputs: Mapping[str, Input | tuple[Input, ...] | Option | None]
     tags: frozenset[str] = frozenset()
     why: str = ""
+    part: float = 1.0
 
     @cached_property
     def dtype(self) -> str:
@@ -391,9 +397,9 @@ class Case:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A read-only view of a dict is not pickled: another process gets the dict."""
-        return Case, (self.name, dict(self.inputs), self.tags, self.why)
+        return Case, (self.name, dict(self.inputs), self.tags, self.why, self.part)
 
 
-def case(name: str, *, tags: str = "", why: str = "", **inputs: Any) -> Case:
+def case(name: str, *, tags: str = "", why: str = "", part: float = 1.0, **inputs: Any) -> Case:
     """A case written in one line: ``case("tall", x=Input((4096, 128)), dim=-1, tags="bench model")``."""
-    return Case(name, MappingProxyType(dict(inputs)), frozenset(tags.split()), why)
+    return Case(name, MappingProxyType(dict(inputs)), frozenset(tags.split()), why, part)

@@ -39,7 +39,7 @@ def cases() -> list[Case]:
         below, ignore = (None, -100) if name in SHAPES else (2, 0)
         for memory in ("fast", "small"):
             given = _call(n, h, v, "bf16", memory=memory, inplace=True, below=below, ignore=ignore)
-            bench.append(case(f"{name} {n}x{h}x{v}, {memory}", tags="bench model" if name in SHAPES else "bench", **given))
+            bench.append(case(f"{name} {n}x{h}x{v}, {memory}", tags="bench model" if name in SHAPES else "bench", part=1.0 if name in SHAPES else 0.5, **given))
     for memory in ("fast", "small"):
         alone = _call(8192, 4096, 128256, "bf16", memory=memory, x_grad=False, weight_grad=False)
         bench.append(case(f"loss alone 8192x4096x128256, {memory}", tags="bench", **alone))

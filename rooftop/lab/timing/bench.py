@@ -177,7 +177,7 @@ class Bench:
         self.streams, self.ceilings, self.duty = copies, ceilings or roofline.Ceilings(device.name), duty
         self.f, self.device, self.timer, self.budget_s, self.clocks, self.summary = f, device, timer, budget_s, clocks, summary
         self.problem = f.op.problem(f.case, device)
-        self.work = f.op.work(self.problem)
+        self.work = f.op.work(self.problem).of_part(f.case.part)
         self.proofs = proofs or {}
         self.checks: dict[str, checker.Result] = {}
         self.errors: dict[str, dict[str, Any]] = {}
