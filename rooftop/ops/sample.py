@@ -246,7 +246,10 @@ def _cases() -> list[Case]:
         edge += [case(f"{name} 40x900", tags="edge", **call((40, 900), d, **how)) for name, how in ways.items()]
         if d == "f16":
             continue
+        edge += [case(f"{name} 150x70", tags="edge", why="a row a multiprocessor", **call((150, 70), d, **how)) for name, how in ways.items()]
         edge += [
+            case("plain 530x20", tags="edge", why="four rows a multiprocessor", **call((530, 20), d)),
+            case("p 0.9 530x20", tags="edge", why="four rows a multiprocessor", **call((530, 20), d, top_p=0.9)),
             case("cold 40x900", tags="edge", **call((40, 900), d, temperature=0.25)),
             case("hot 40x901, all three", tags="edge", **call((40, 901), d, temperature=4.0, top_k=300, top_p=0.8, min_p=0.02)),
             case("k 1500 of 4003", tags="edge", why="more than the block's list", **call((12, 4003), d, top_k=1500, top_p=0.95)),

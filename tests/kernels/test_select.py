@@ -216,6 +216,16 @@ def test_the_blocks_of_a_draw_hold_its_row() -> None:
     assert planned > 200
 
 
+def test_many_rows_are_drawn_from_by_a_block_a_row_where_that_is_faster() -> None:
+    op, draw = registry.op("sample"), registry.implementation("sample__cuda_sm90")
+    given = {"temperature": 1.0, "top_k": 0, "top_p": 0.9, "min_p": 0.0, "seed": 1}
+    for rows, apart in ((1, 0), (131, 0), (132, 1), (527, 1), (528, 3)):
+        p = op.problem_of({"logits": Meta((rows, 128256), "bf16")}, given, TARGETS[90])
+        made = draw.launches(p, draw.choose(p))
+        assert made[-1].args["apart"] == apart and len(made) == 1 + (apart > 0)
+        assert all(launch.args["only"] == apart for launch in made[:-1])
+
+
 @pytest.mark.parametrize("k", [1, 30, 700])
 def test_a_pivot_hardly_ever_lies_before_the_last(k: int) -> None:
     """Of 2000 random samples of 1024 of 8192: those with more of the first k than the place allows. Four standard deviations and more: none is expected."""

@@ -1,6 +1,6 @@
 /* rooftop
-idea    = "One cluster per row, one launch for every kind of draw. Each block copies its part of the logits to shared memory by cp.async, all of it in flight at once: the row is read from memory once. Plain and min_p draws: one more pass over shared memory adds up weights by the hardware's 2^x, in float32 within 16 bytes and in exact integers beyond. top_k up to 1024: of the maxima of two sets of elements per thread, the k-th is a bound that at least k elements reach; those that reach it are sorted in one block. top_p: a histogram of the weights, whose bins are the first bits of a float32, eight between two powers of two, with a copy of each bin for each lane, so that additions never conflict. The next pass adds up what lies above the bin of the boundary and lists the elements of that bin; a second histogram of 256 parts leaves a few of them to sort. A larger top_k, +infinity, and a bin with too many elements take a search digit by digit."
-limit   = "On an H200: 256x128256 bfloat16 51 us plain, 53 with min_p, 76 with top_k 50, 184 with top_p 0.9 (the read alone: 15); 1024x128256 float32 295 us plain; one row of 128256 float32 8.5 us plain, 14 with top_k and top_p, 22 with top_p alone. Half as fast as predicted (25 us plain, 24 top_k, 40 top_p): few rows meet the prediction, many do not, so it is not the latency of one row but what a multiprocessor runs side by side that is short; not profiled yet. A block a row (sample__cuda_sm80) is faster with 256 rows drawn from greedily (21 us against 35) or with top_k 50 (55 against 76), and 11 times slower with top_p alone; how a row is drawn from is told at run time, so one kernel takes all. Plain: a 2^x and 7 more instructions an element. top_p: 10 instructions and an atomic addition to shared memory an element in the first pass, 12 in the second, and seven cluster barriers a row."
+idea    = "One cluster per row. With many rows, greedy draws, draws with a top_k of at most 1024 and, from four rows a multiprocessor on, plain draws are made by sample_rows.cuh, a block a row, in a launch before this one: which kind of draw is asked for is known at run time alone, so the launch that does not draw returns at once. Each block copies its part of the logits to shared memory by cp.async, all of it in flight at once: the row is read from memory once. Plain and min_p draws: one more pass over shared memory adds up weights by the hardware's 2^x, in float32 within 16 bytes and in exact integers beyond. top_k up to 1024: of the maxima of two sets of elements per thread, the k-th is a bound that at least k elements reach; those that reach it are sorted in one block. top_p: a histogram of the weights, whose bins are the first bits of a float32, eight between two powers of two, with a copy of each bin for each lane, so that additions never conflict. The next pass adds up what lies above the bin of the boundary and lists the elements of that bin; a second histogram of 256 parts leaves a few of them to sort. A larger top_k, +infinity, and a bin with too many elements take a search digit by digit."
+limit   = "On an H200: 256x128256 bfloat16 51 us plain, 53 with min_p, 76 with top_k 50, 184 with top_p 0.9 (the read alone: 15); 1024x128256 float32 295 us plain; one row of 128256 float32 8.5 us plain, 14 with top_k and top_p, 22 with top_p alone. Half as fast as predicted (25 us plain, 24 top_k, 40 top_p): few rows meet the prediction, many do not, so it is not the latency of one row but what a multiprocessor runs side by side that is short; not profiled yet. A block a row (sample__cuda_sm80) is faster with 256 rows drawn from greedily (21 us against 35) or with top_k 50 (55 against 76), and 11 times slower with top_p alone; so from as many rows on as there are multiprocessors these draws are made by that kernel, in a launch of its own before this one. Plain: a 2^x and 7 more instructions an element. top_p: 10 instructions and an atomic addition to shared memory an element in the first pass, 12 in the second, and seven cluster barriers a row."
 dtypes  = ["f32", "f16", "bf16"]
 args    = ["logits: T[R, N]"]
 demands = { has = ["LDG", "MUFU"], spills = 0 }
@@ -14,6 +14,7 @@ python  = ["supports", "choose", "launches"]
 #include "chain.cuh"
 #include "entries.cuh"
 #include "random.cuh"
+#include "sample_rows.cuh"
 #include "sampling.cuh"
 #include "words.cuh"
 
@@ -465,7 +466,7 @@ __device__ bool last_of_nucleus(const Part<T, THREADS>& part, const Shares& shar
 template <typename T, unsigned CLUSTER, int THREADS>
 __global__ void __launch_bounds__(THREADS, THREADS == 256 ? 3 : 1)
     sample_clusters(const bits_of<T>* __restrict__ logits, long long xs, unsigned n, unsigned packs, float temperature, int top_k, float top_p, float min_p, int seed,
-                    long long* __restrict__ out) {
+                    int apart, long long* __restrict__ out) {
     extern __shared__ __align__(16) uint4 held[];
     __shared__ Sampling<THREADS> s;
     using W = Word<T>;
@@ -474,6 +475,8 @@ __global__ void __launch_bounds__(THREADS, THREADS == 256 ? 3 : 1)
     const unsigned rank = blockIdx.x % CLUSTER, lane = threadIdx.x % 32, warp = threadIdx.x / 32, row = blockIdx.x / CLUSTER;
     if (threadIdx.x == 0) s.listed = 0, s.candidate_count = 0, s.at = NOBODY;
     wait_for_before();
+    const bool all_of_row = top_k <= 0 || static_cast<unsigned>(top_k) >= n;
+    if (apart != 0 && (temperature == 0.0f || (all_of_row ? apart & 2 && !(top_p < 1.0f) : apart & 1 && top_k <= draws::LIST))) return;  // drawn by sample_rows
     const bits_of<T>* r = logits + row * xs;
     const unsigned off = reinterpret_cast<unsigned long long>(r) % 16 / sizeof(T), all_packs = (off + n + N - 1) / N;
     const unsigned first_pack = min(all_packs, rank * packs), count = min(all_packs, first_pack + packs) - first_pack;

@@ -7,7 +7,7 @@ from typing import Any
 
 from rooftop.core.head import Head
 from rooftop.core.spec import DTYPES, Launch, Problem
-from rooftop.kernels._device import held_selecting
+from rooftop.kernels._device import drawing, held_selecting
 
 CLUSTER = held_selecting.CLUSTER
 STATIC = 36 * 1024  # bytes of shared memory beside the logits: a histogram or lists, sums, and what the driver keeps
@@ -39,13 +39,14 @@ def launches(p: Problem, config: Mapping[str, Any], head: Head) -> list[Launch]:
     x, cluster, threads = p["logits"], int(config["cluster"]), int(config["threads"])
     rows, n = x.shape
     packs = held_selecting.packs(x, cluster)
+    apart = (1 if rows >= p.device.sms else 0) | (2 if rows >= 4 * p.device.sms else 0)  # what sample_rows draws: by a list; from whole rows
     args: dict[str, tuple[Any, str]] = {
         "logits": ("logits", "ptr"), "xs": (x.strides[0], "i64"), "n": (n, "u32"), "packs": (packs, "u32"), "temperature": ("temperature", "f32"),
-        "top_k": ("top_k", "i32"), "top_p": ("top_p", "f32"), "min_p": ("min_p", "f32"), "seed": ("seed", "i32"), "out": ("out", "ptr"),
+        "top_k": ("top_k", "i32"), "top_p": ("top_p", "f32"), "min_p": ("min_p", "f32"), "seed": ("seed", "i32"), "apart": (apart, "i32"),
+        "out": ("out", "ptr"),
     }  # fmt: skip
-    return [
-        Launch(
-            f"sample_clusters<{DTYPES[x.dtype].cuda}, {cluster}, {threads}>", (rows * cluster,), {name: v for name, (v, _) in args.items()},
-            types=tuple(t for _, t in args.values()), block=(threads,), cluster=(cluster,), shared=16 * packs, chained=True,
-        )
-    ]  # fmt: skip
+    clusters = Launch(
+        f"sample_clusters<{DTYPES[x.dtype].cuda}, {cluster}, {threads}>", (rows * cluster,), {name: v for name, (v, _) in args.items()},
+        types=tuple(t for _, t in args.values()), block=(threads,), cluster=(cluster,), shared=16 * packs, chained=True,
+    )  # fmt: skip
+    return [drawing.rows_launch(p, apart), clusters] if apart else [clusters]
