@@ -94,8 +94,8 @@ __device__ void fold(Moments (&p)[K], float n, const Divisor& total) {
 }
 
 /// A warp's parts of K rows, of which a lane holds PIECES packs in registers; has(i) says whether pack i is inside the row (others hold zeros).
-/// of_warp: the number of elements of the warp. 16-bit types: one pass per thread about a pivot, then one fold. Float32: two passes, first the mean, then the
-/// squares about it together with the mean's own rounding error.
+/// of_warp: the number of elements of the warp. 16-bit types: one pass per thread about a pivot, its first element, then one fold. Float32: two passes, first the
+/// mean, then the squares about it together with the mean's own rounding error: an outlier as a pivot would cost digits that a float32 result shows.
 template <typename T, bool CENTRE, int K, int PIECES, typename Has>
 __device__ void part_of_warp(Moments (&part)[K], const uint4 (&p)[K][PIECES], const Has& has, const Divisor& of_warp) {
     using P = Pack<T>;

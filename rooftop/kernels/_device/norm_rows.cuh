@@ -198,6 +198,7 @@ __global__ void __launch_bounds__(WARP_KERNEL_THREADS, REGISTER_FILE / WARP_KERN
 }
 
 /// Longer rows: one block a row. blockDim.x is the team of row_configs.py: just enough threads for VECTORS vectors each.
+/// The launch bounds are written for 1024 threads, so that REGISTERS is the limit for blocks of any size.
 template <typename T, int VECTORS, int REGISTERS, bool ALIGNED, bool CENTRE, bool RESIDUAL, bool WEIGHT, bool BIAS>
 __global__ void __launch_bounds__(1024, REGISTER_FILE / 1024 / REGISTERS)
     norm_block(int R, int C, const T* __restrict__ x, long long xs, const T* __restrict__ residual, long long rs, const T* __restrict__ weight,

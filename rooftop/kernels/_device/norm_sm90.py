@@ -28,16 +28,18 @@ example.) A row is 16 KiB = 1024 packs: too long for a warp, so one block holds 
 `whole_row(512, 2, 3, early=TO_SHARED)`: 512 threads with 2 packs each, which are 8 registers of data. __launch_bounds__(512, 3) gives a thread up to 40
 registers; three blocks are resident on a multiprocessor, so 48 KiB of x are in flight, and one row is loaded while others are reduced and stored. There is no
 cluster and no loop over rows: the overlap comes from the resident blocks. In a block: all loads of x; cp.async of 16 KiB of weight and 16 KiB of bias to
-shared memory; statistics of each warp in one pass over its registers, about a pivot; one barrier; normalise and store. Device memory limits large tensors; a
-tensor of a few MiB is limited by latency, and two reductions and a barrier are between its loads and its stores.
+shared memory; statistics of each warp in one pass over its registers, about a pivot (the thread's first element); one barrier; normalise and store. 2048 rows
+are 5.2 waves of the 396 resident blocks of an H100, so device memory limits them. 512 rows are 1.3 waves: then the latency of one block counts, from its loads
+over two reductions and a barrier to its stores, and 512 threads with two packs each finish a row sooner than 256 threads with four.
 
 Example: layer_norm of float32, 16384 rows of 8192 columns. A row is 32 KiB = 2048 packs of 16 bytes. A warp would need 64 packs a lane, 256 registers. A
 block of 512 threads holds it with 4 packs a thread, 16 registers of data: `whole_row(512, 4, 2, early=TO_SHARED)`. Two such blocks are resident, so 64 KiB of
 x are in flight to a multiprocessor while about 40 KiB are enough, and one row is loaded while the other is reduced, normalised and stored. Each block also
 copies 32 KiB of weight and 32 KiB of bias from the L2 to shared memory, after it has issued the loads of its row: 1 GiB of L2 traffic beside 1 GiB of device
 memory's. The copies take the time in which the block waits for its row. Measured on an H100: 355 us, 3.03 TB/s, which is what a copy of as many bytes takes.
-So a persistent kernel, which would read weight and bias once, has nothing to gain at 32 KiB; above, a row takes the registers of a whole multiprocessor, and
-the ring buffer of a persistent block keeps loads in flight that registers no longer can.
+So a persistent kernel, which would read weight and bias once, has nothing to gain at 32 KiB. Above, a block needs 1024 threads of up to 64 registers, which
+is the whole register file: one block is resident, and nothing is loaded while it computes. There the ring buffer of a persistent block keeps loads in flight in
+shared memory.
 """
 
 from __future__ import annotations

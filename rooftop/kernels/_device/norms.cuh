@@ -4,7 +4,8 @@
 //   norm_whole_row  one block a row, in registers (aligned rows of up to 64 KiB)
 //   norm_warp       one warp holds one or several short rows in registers
 // A pack is 16 bytes, one vector load: 8 elements of 16 bits or 4 float32 (packs.cuh). The sm_80 kernels call it a vector.
-// Every warp computes the mean and the sum of squares about its own mean for its part of a row; the parts are combined after Chan, Golub & LeVeque 1979
+// Every warp computes the mean and the sum of squares about this mean for its part of a row: in two passes over its registers for float32, in one about a
+// pivot for 16-bit types (moments.cuh says why). The parts are combined after Chan, Golub & LeVeque 1979
 // (Welford's update is the case of one new element), so that one barrier is enough.
 #pragma once
 #include <cooperative_groups.h>
@@ -89,7 +90,8 @@ __device__ Part fold_parts(const Part* parts, int C) {
 }
 
 // Aligned to 128 bytes: with a less aligned destination, asynchronous copies request each line two or three times from the L2.
-extern __shared__ __align__(128) uint4 held[];  // this block's packs of x, then of the residual; a thread reads only what it copied itself
+// norm_cluster: the block's packs of x, then of the residual; norm_whole_row: weight, then bias. A thread reads only what it copied itself.
+extern __shared__ __align__(128) uint4 held[];
 
 /// y = norm(x + residual) · weight + bias, s = x + residual. One cluster a row: cp.async copies the row to shared memory, where it is read for the
 /// statistics (two passes for layer_norm) and for the result.
@@ -244,7 +246,8 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
         __pipeline_commit();
     };
     uint4 p[1][PIECES], own[PIECES], pw[PIECES], pb[PIECES];
-    uint4* const pr = EXACT ? pw : own;  // registers of the residual. Chosen per type: with the other choice the compiler delays loads
+    // The residual is kept in registers that are free until it has been added. For either type, with the other array the compiler moves loads behind arithmetic.
+    uint4* const pr = EXACT ? pw : own;
     const auto load_weights = [&](int i) {
         if (w && column(i) < C) pw[i] = EARLY >= TO_SHARED ? weights[i * THREADS] : P::load(w + column(i), true);
         if (b && column(i) < C) pb[i] = EARLY >= TO_SHARED ? biases[i * THREADS] : P::load(b + column(i), true);

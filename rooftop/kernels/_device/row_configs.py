@@ -10,8 +10,8 @@ ceil(vectors / team) vectors. The kernel is compiled for that number and not for
 
 Example: layer_norm of bf16, 16384 rows of 8192 columns, on an H200. A row is 8192 * 2 / 16 = 1024 vectors. It does not fit a warp (32 lanes * 8
 vectors), so a block takes it, of at most 512 threads. The candidates are tried in the order 4, 3, 5, 6, 2, 7, 8 vectors a thread. 4 vectors
-need 256 threads: no padding. With about 48 registers a thread, five such blocks are resident and 5 * 16 KiB = 80 KiB are in flight, more than
-`FLYING` (64 KiB): the config is team=256, vectors=4, registers=64.
+need 256 threads: no padding. The kernel is compiled for up to 64 registers and uses 48 (`rooftop inspect`), so five such blocks are resident and
+5 * 16 KiB = 80 KiB are in flight, more than `FLYING` (64 KiB): the config is team=256, vectors=4, registers=64.
 """
 
 from __future__ import annotations
@@ -63,7 +63,8 @@ def _team(vectors: int, each: int) -> int:
 
 
 def _flying(r: Rows, each: int, team: int) -> int:
-    """Bytes in flight to a multiprocessor when all its resident blocks have just issued their loads."""
+    """Bytes in flight to a multiprocessor when all its resident blocks have just issued their loads. 28 registers for addresses and sums and 4 for each vector
+    is what the compiler uses, in steps of 8."""
     held = each * r.tensors
     registers = 32 if held <= 2 and r.tensors == 1 else min(64, 8 * -(-(28 + 4 * held) // 8))
     return min(32, 2048 // team, REGISTER_FILE // (registers * team)) * r.vectors * r.tensors * 16

@@ -11,8 +11,9 @@ from rooftop.kernels._device import norm_sm90
 
 def prefers(p: Problem, head: Head) -> int:
     """The preference among kernels that support the call (the highest runs): 1 if faster than the Triton kernel, measured on an H100: rows of more than 64
-    KiB; unaligned rows of more than 6 KiB; and without a residual aligned rows of more than 6 KiB, or of 512 bytes and more if the columns are a power of
-    two. layer_norm__cuda_sm80 returns 2 where it is faster still."""
+    KiB; rows of more than 6 KiB that are unaligned or no multiple of 16 elements; without a residual, other rows of more than 6 KiB, and those of a power of
+    two of columns from 512 bytes on. Otherwise 0, as the Triton kernel returns, which is then taken. layer_norm__cuda_sm80 returns 2 where it is
+    faster still."""
     r, x = norm_sm90.of(p, centre=True), p["x"]
     if r.bytes > 65536 and 16 * r.count < r.sms // 2:
         return 0  # clusters of so few rows leave most of the card idle
