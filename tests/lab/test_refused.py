@@ -8,8 +8,10 @@ import pytest
 
 from rooftop.core import registry
 from rooftop.core.backends.cuda import CudaImplementation
+from rooftop.core.compile import ToolchainError
 from rooftop.lab.candidates import Subject
-from rooftop.lab.check import compiled
+from rooftop.lab.check import compiled, many
+from rooftop.lab.cli.check import _show_checks
 
 TEXT = """/* rooftop
 op     = "add"
@@ -45,3 +47,18 @@ def test_what_no_gpu_can_run_is_refused_before_it_is_simulated(old: str, new: st
     subject = Subject("mine", registry.op("add"), CudaImplementation(Path("mine.cu"), "add", "mine", text=text))
     said = compiled.refused(subject, registry.op("add").case("odd f32"))
     assert said is None if says is None else says in str(said)
+
+
+def test_what_could_not_be_compiled_for_a_gpu_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def absent(*args: object) -> None:
+        raise ToolchainError("NVRTC cannot be loaded: pip install nvidia-cuda-nvrtc")
+
+    for kept in ("_SAID", "_UNASKED"):
+        monkeypatch.setattr(compiled, kept, {})
+    monkeypatch.setattr("rooftop.lab.inspect.inspector.kernel_facts", absent)
+    subject = Subject("mine", registry.op("add"), CudaImplementation(Path("mine.cu"), "add", "mine", text=TEXT))
+    result = many.check_one(subject, registry.op("add").case("odd f32"), "cpu", 7)
+    assert result.status == "ok" and "pip install nvidia-cuda-nvrtc" in result.unasked and result.to_json()["unasked"] == result.unasked
+    _show_checks([result, result], 7, False, False)
+    said = " ".join(capsys.readouterr().out.split())
+    assert "not compiled for a GPU before they were simulated, so what a GPU refuses was not found: mine (NVRTC cannot be loaded: pip install" in said

@@ -36,7 +36,7 @@ HUGE_BYTES = 72 << 30  # memory of the GPU that the huge cases need
 
 @dataclass
 class Result:
-    """One subject on one case. `status`: ok, wrong, skipped (with the reason), error."""
+    """One subject on one case. `status`: ok, wrong, skipped (with the reason), error. `unasked`: why it was not compiled for a GPU before it was simulated."""
 
     subject: str
     op: str
@@ -47,6 +47,7 @@ class Result:
     outputs: dict[str, Verdict] = field(default_factory=dict)
     path: tuple[str, ...] = ()
     seconds: float = 0.0
+    unasked: str = ""
 
     @property
     def worst(self) -> Verdict | None:
@@ -55,7 +56,7 @@ class Result:
     def to_json(self) -> dict[str, Any]:
         return {
             "subject": self.subject, "op": self.op, "case": self.case, "status": self.status, "backend": self.backend, "message": self.message,
-            "outputs": {k: v.to_json() for k, v in self.outputs.items()}, "path": list(self.path),
+            "outputs": {k: v.to_json() for k, v in self.outputs.items()}, "path": list(self.path), **({"unasked": self.unasked} if self.unasked else {}),
         }  # fmt: skip
 
     def error(self) -> dict[str, Any]:

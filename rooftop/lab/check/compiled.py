@@ -13,11 +13,12 @@ from rooftop.core.spec import TARGETS, Case, Launch, Meta, Problem
 from rooftop.lab.candidates import Subject
 
 _SAID: dict[tuple[Any, ...], str | None] = {}  # by implementation, target and launch: cases share them
+_UNASKED: dict[str, str] = {}  # by implementation: what is missing here that would have told
 
 
 def refused(subject: Subject, case: Case, arch: int = 90) -> str | None:
     """Why a GPU of the kernel's first target, or of `arch`, cannot run what it launches for a case: it does not compile, or a launch asks for what the
-    card has not. None: nothing is said against it, or neither NVRTC nor the CUDA tools are here."""
+    card has not. None: nothing is said against it, or neither NVRTC nor the CUDA tools are here, which `unasked` tells."""
     implementation = subject.implementation
     assert implementation is not None
     for target in sorted({implementation.arch, max(arch, implementation.arch)}):
@@ -34,6 +35,12 @@ def refused(subject: Subject, case: Case, arch: int = 90) -> str | None:
     return None
 
 
+def unasked(subject: Subject) -> str | None:
+    """What is missing here, so that `refused` could not ask."""
+    assert subject.implementation is not None
+    return _UNASKED.get(subject.implementation.digest)
+
+
 def _asked(implementation: Implementation, problem: Problem, launch: Launch, scratch: Mapping[str, Meta]) -> str | None:
     from rooftop.lab.inspect.inspector import kernel_facts
 
@@ -41,6 +48,7 @@ def _asked(implementation: Implementation, problem: Problem, launch: Launch, scr
         said = kernel_facts(implementation, problem, launch, scratch)["occupancy"]["refused"]
     except CompileError as error:
         return str(error)
-    except ToolchainError:
+    except ToolchainError as error:
+        _UNASKED[implementation.digest] = str(error)
         return None
     return f"{launch.kernel}: {said}" if said else None

@@ -54,7 +54,7 @@ def find(subject: Subject, case: Case, where: str, device: Device) -> Result | N
 
 def keep(subject: Subject, case: Case, result: Result, device: Device) -> None:
     """Remember a result that was right. A cache that cannot be written costs time, nothing else."""
-    if result.status != "ok":
+    if result.status != "ok" or result.unasked:
         return
     path = _path(subject, case, result.backend, device)
     outputs = {name: v.__dict__ for name, v in result.outputs.items()}

@@ -58,7 +58,10 @@ def check_one(subject: Subject, case: Case, backend: str, seed: int) -> Result:
     where, absent = checker.backend_of(subject, backend)
     if where == "simt" and absent is None and (said := compiled.refused(subject, case)):
         return Result(subject.name, subject.op.name, case.id, "wrong", where, said)
-    return checker.check(subject, case, backend=backend, seed=seed)
+    result = checker.check(subject, case, backend=backend, seed=seed)
+    if where == "simt":
+        result.unasked = compiled.unasked(subject) or ""
+    return result
 
 
 def _run(chunks: Sequence[Chunk], jobs: int, backend: str, seed: int) -> Iterator[tuple[Chunk, list[Result]]]:

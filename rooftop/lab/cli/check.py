@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -191,6 +191,15 @@ SHOWN = 3  # findings of a kind that are shown of one subject
 _NUMBER = re.compile(r"[-+]?\d[\d.e+-]*|\bnan\b|\binf\b| (?:in rows|over|at) [^:;]*")
 
 
+def _by_reason(results: Iterable[Any]) -> dict[str, list[str]]:
+    """The subjects that were not compiled, by what is missing."""
+    found: dict[str, list[str]] = {}
+    for r in results:
+        if r.subject not in found.setdefault(r.unasked, []):
+            found[r.unasked].append(r.subject)
+    return found
+
+
 def _show_checks(results: list[Any], seed: int, every: bool, as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps({"seed": seed, "results": [r.to_json() for r in results]}, indent=2, default=str))
@@ -228,6 +237,8 @@ def _show_checks(results: list[Any], seed: int, every: bool, as_json: bool) -> N
             reasons.setdefault(r.message, []).append(r.subject)
     table(list(summary.values()), {"subject": "subject", "ok": "ok", "wrong": "wrong", "error": "errors", "skipped": "skipped", "where": "ran on",
                                     "worst": "worst share of allowance"}, False, f"seed {seed}")  # fmt: skip
+    for reason, names in _by_reason(r for r in results if r.unasked).items():
+        typer.echo(f"not compiled for a GPU before they were simulated, so what a GPU refuses was not found: {', '.join(names)} ({reason})")
     same: dict[str, tuple[str, list[str]]] = {}  # reasons that differ in a number alone are told once
     for reason, names in reasons.items():
         same.setdefault(re.sub(r"\d+", "0", reason), (reason, []))[1].extend(names)
