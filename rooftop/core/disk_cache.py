@@ -6,7 +6,6 @@ are alike up to the first dot."""
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import tempfile
 import time
@@ -69,16 +68,10 @@ def empty(name: str = "") -> list[Part]:
     return gone
 
 
-def triton() -> Path:
-    """The folder of Triton's own cache."""
-    chosen = os.environ.get("TRITON_CACHE_DIR")
-    return Path(chosen) if chosen else Path(os.environ.get("TRITON_HOME") or settings.home("TRITON_CACHE_DIR")) / ".triton" / "cache"
-
-
 def mend_triton() -> int:
     """Remove the folders of Triton's cache with a table that is no JSON, which Triton ends at; how many. Each is made anew when it is needed."""
     removed = 0
-    for path in triton().glob("*/*.json"):
+    for path in settings.triton_cache().glob("*/*.json"):
         try:
             json.loads(path.read_bytes())
         except ValueError:
@@ -91,7 +84,7 @@ def mend_triton() -> int:
 
 def ready() -> None:
     """Raises OSError where the cache of compiled kernels, or Triton's, cannot be written: asked before work whose failures are findings."""
-    for folder in (settings.load().cache, triton()):
+    for folder in (settings.load().cache, settings.triton_cache()):
         folder.mkdir(parents=True, exist_ok=True)
         try:
             with tempfile.TemporaryFile(dir=folder) as probe:

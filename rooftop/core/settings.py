@@ -78,6 +78,12 @@ def home(instead: str) -> Path:
         raise OSError(f"this user has no home folder: set HOME, or {instead} to a folder that can be written") from None
 
 
+def triton_cache() -> Path:
+    """The folder of Triton's own cache. Raises as `home`."""
+    chosen = os.environ.get("TRITON_CACHE_DIR")
+    return Path(chosen) if chosen else Path(os.environ.get("TRITON_HOME") or home("TRITON_CACHE_DIR")) / ".triton" / "cache"
+
+
 def _state(cache: Path) -> Path:
     """The folder of what is kept beside the cache; the cache's own where there is no home folder."""
     try:

@@ -67,12 +67,12 @@ def _main() -> None:
         _end(not_python(error), WRONG)
     except OSError as error:  # a folder that cannot be written, a full disk
         if error.errno is None:
-            _end(str(error), ENVIRONMENT)
+            _end(str(error), WRONG if isinstance(error, FileNotFoundError) else ENVIRONMENT)
         where = " -> ".join(str(name) for name in (error.filename, error.filename2) if name is not None)
         said = f"{where}: {error.strerror}" if where else str(error)
         if _within(error, lambda: settings.load().cache):
             _end(f"{said}: the compile cache cannot be used; set ROOFTOP_CACHE to a folder that can be written", ENVIRONMENT)
-        if _within(error, disk_cache.triton):
+        if _within(error, settings.triton_cache):
             _end(f"{said}: Triton's cache cannot be used; set TRITON_CACHE_DIR to a folder that can be written", ENVIRONMENT)
         if isinstance(error, FileNotFoundError):
             _end(str(error), WRONG)
