@@ -256,18 +256,19 @@ def _frequencies(s: Stream) -> np.ndarray | None:
     return None
 
 
-def decompress(c: Compressed | bytes | bytearray | memoryview, *, out: Any = None, to: str | None = None) -> Any:
+def decompress(c: Compressed | bytes | bytearray | memoryview, *, out: Any = None, to: Any = None) -> Any:
     """The decompressed array: a torch tensor on the original device if `compress` was given a tensor, else a NumPy array.
 
     Args:
         c: a result of `compress`, or the bytes of a container.
         out: a NumPy array or CPU tensor to fill, C-contiguous, of the same shape and dtype. None: a new one.
-        to: a device of torch ("cpu", "cuda"): return a tensor there; a GPU decodes it itself, except for codec "ratio". None: as above.
+        to: a device of torch ("cpu", "cuda", a torch.device): return a tensor there; a GPU decodes it itself, except for codec "ratio". None: as above.
 
     Raises FormatError (a ValueError) for bytes that are not a container, or for a damaged one: it names the chunk. ValueError for an `out` of another shape or
     dtype, TypeError for another `c`."""
     c = _given(c)
     h = c.header
+    to = None if to is None else str(to)
     if out is not None:
         if to is not None:
             raise ValueError(f"decompress: out is given, and to={to!r}; one of them says where the values go")
@@ -301,6 +302,8 @@ def _bits_of_out(out: Any, h: Header) -> np.ndarray:
     contiguous = out.flags.c_contiguous and out.flags.writeable if isinstance(out, np.ndarray) else out.is_contiguous() and out.device.type == "cpu"
     if not contiguous:
         raise ValueError("decompress: out must be contiguous, writeable and in the memory of the CPU")
+    if isinstance(out, np.ndarray) and not out.dtype.isnative:
+        raise ValueError(f"decompress: out is {out.dtype.str}; its bytes must be in this machine's order")
     bits, e = bits_of(out)
     if e != h.element or bits.shape != h.shape:
         raise ValueError(f"decompress: out is {e.name} {tuple(bits.shape)}; the container holds {h.element.name} {h.shape}")

@@ -102,7 +102,7 @@ def _weight(data: Any, t: dict[str, Any], start: int) -> bytes | None:
     return container if len(container) < last - first else None
 
 
-def weights(path: str | Path, *, device: str = "cpu") -> Iterator[tuple[str, Any]]:
+def weights(path: str | Path, *, device: Any = "cpu") -> Iterator[tuple[str, Any]]:
     """(name, torch tensor) of each weight of a safetensors file, compressed or not, decoded one at a time while the file is read; on a GPU if `device`
     is one.
 

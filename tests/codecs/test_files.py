@@ -81,11 +81,40 @@ def test_the_command_line(tmp_path: Path) -> None:
     b = bytearray((tmp_path / "in.rft").read_bytes())
     b[-1] ^= 1
     (tmp_path / "in.rft").write_bytes(b)
-    found = run(app, ["decompress", str(tmp_path / "in.rft")])
+    found = run(app, ["decompress", str(tmp_path / "in.rft"), str(tmp_path / "out.npy")])
     assert found.exit_code != 0 and "wrong checksum of chunk 4" in str(found.exception)
     write(tmp_path / "m.safetensors", model())
     found = run(app, ["compress", str(tmp_path / "m.safetensors")])
     assert found.exit_code == 0 and (tmp_path / "m-compressed.safetensors").is_file()
+
+
+def test_the_command_line_replaces_no_original(tmp_path: Path) -> None:
+    cli.commands()
+    x = np.sin(np.arange(5000) / 30).astype(np.float32)
+    np.save(tmp_path / "in.npy", x)
+    before = (tmp_path / "in.npy").read_bytes()
+    run = CliRunner().invoke
+    npy, rft = str(tmp_path / "in.npy"), str(tmp_path / "in.rft")
+    assert "the target is the source" in str(run(app, ["compress", npy, npy, "--abs", ".1"]).exception)
+    assert run(app, ["compress", npy, "--abs", ".1"]).exit_code == 0
+    assert "in.npy is there already, perhaps the original" in str(run(app, ["decompress", rft]).exception)
+    assert "the target is the source" in str(run(app, ["decompress", rft, rft]).exception)
+    assert isinstance(run(app, ["decompress", rft, str(tmp_path)]).exception, IsADirectoryError)
+    assert run(app, ["decompress", rft, str(tmp_path / "out.bin")]).exit_code == 0 and (tmp_path / "out.bin").is_file()
+    assert (tmp_path / "in.npy").read_bytes() == before
+    (tmp_path / "in.npy").unlink()
+    assert run(app, ["decompress", rft]).exit_code == 0 and np.load(npy).shape == x.shape
+    (tmp_path / "empty.npy").write_bytes(b"")
+    np.savez(tmp_path / "two.npz", x, x)
+    for name, said in (("empty.npy", "is empty"), ("two.npz", "holds several arrays")):
+        assert said in str(run(app, ["compress", str(tmp_path / name), "--abs", ".1"]).exception)
+
+
+def test_where_the_values_go() -> None:
+    c = codecs.compress(np.arange(4, dtype=np.float32), lossless=True)
+    assert codecs.decompress(c, to=torch.device("cpu")).tolist() == [0, 1, 2, 3]
+    with pytest.raises(ValueError, match="out is >f4; its bytes must be in this machine's order"):
+        codecs.decompress(c, out=np.empty(4, ">f4"))
 
 
 def test_numcodecs(tmp_path: Path) -> None:
@@ -94,6 +123,11 @@ def test_numcodecs(tmp_path: Path) -> None:
 
     c = Rooftop.from_config({"abs": 1e-3})
     x = np.random.default_rng(0).normal(size=(20, 30)).astype(np.float32)
+    alike = np.full((4, 5), 7.5, np.float32)
+    relative = Rooftop(rel=1e-3, rank=1)
+    assert (relative.decode(relative.encode(alike)) == alike).all() and relative.get_config()["rank"] == 1
+    with pytest.raises(ValueError, match="exactly one"):
+        Rooftop()
     assert np.abs(c.decode(c.encode(x)) - x).max() <= 1e-3 and Rooftop.from_config(c.get_config() | {}).abs == 1e-3
 
 

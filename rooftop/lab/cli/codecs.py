@@ -29,6 +29,7 @@ def compress(
     Examples: [bold]rooftop compress in.npy --abs 1e-3[/bold] · [bold]rooftop compress model.safetensors[/bold]"""
     from rooftop import codecs
 
+    _apart(source, target)
     if source.suffix == ".safetensors":
         target = target or source.with_name(source.stem + "-compressed.safetensors")
         ratio = codecs.compress_model(source, target)
@@ -49,17 +50,29 @@ def compress(
 @app.command(rich_help_panel=FILES)
 def decompress(
     source: Annotated[Path, typer.Argument(help="A file that rooftop compress wrote from a .npy file.")],
-    target: Annotated[Path | None, typer.Argument(help="Default: the source's name with .npy.", show_default=False)] = None,
+    target: Annotated[Path | None, typer.Argument(help="Default: the source's name with .npy, if there is no such file.", show_default=False)] = None,
 ) -> None:
-    """Decompress to a .npy file. For a damaged file the error names the chunk."""
+    """Decompress to a .npy file. For a damaged file the error names the chunk.
+
+    Without TARGET no file is replaced: beside in.rft usually lies the in.npy that it was made from, with all its digits."""
     import numpy as np
 
     from rooftop import codecs
 
-    target = target or source.with_suffix(".npy")
+    _apart(source, target)
+    if target is None:
+        target = source.with_suffix(".npy")
+        if target.exists():
+            raise ValueError(f"{target} is there already, perhaps the original: name a target (rooftop decompress {source} TARGET)")
     x = codecs.decompress(source.read_bytes())
-    np.save(target, x)
+    with target.open("wb") as file:  # by its own name: np.save would add .npy to another one
+        np.save(file, x)
     typer.echo(f"{target}: {x.dtype} {x.shape}")
+
+
+def _apart(source: Path, target: Path | None) -> None:
+    if target is not None and target.exists() and source.exists() and target.samefile(source):
+        raise ValueError(f"the target is the source, {source}: name another file")
 
 
 def _read(path: Path, dtype: str | None) -> object:
@@ -67,7 +80,12 @@ def _read(path: Path, dtype: str | None) -> object:
 
     from rooftop.codecs.elements import ELEMENTS
 
-    x = np.load(path, allow_pickle=False)
+    try:
+        x = np.load(path, allow_pickle=False)
+    except EOFError:
+        raise ValueError(f"{path} is empty; a .npy file is accepted") from None
+    if not isinstance(x, np.ndarray):
+        raise ValueError(f"{path} holds several arrays (.npz); a .npy file is accepted")
     if dtype is None:
         if x.dtype.kind == "V":
             raise ValueError(f"{path} holds values of {x.dtype.itemsize} bytes without a type: say --dtype bf16, f8e4m3 or f8e5m2")
