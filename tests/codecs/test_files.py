@@ -128,7 +128,7 @@ def test_numcodecs(tmp_path: Path) -> None:
     assert (relative.decode(relative.encode(alike)) == alike).all() and relative.get_config()["rank"] == 1
     with pytest.raises(ValueError, match="exactly one"):
         Rooftop()
-    assert np.abs(c.decode(c.encode(x)) - x).max() <= 1e-3 and Rooftop.from_config(c.get_config() | {}).abs == 1e-3
+    assert np.abs(c.decode(c.encode(x)) - x).max() <= 1e-3 and Rooftop.from_config({k: v for k, v in c.get_config().items() if k != "id"}).abs == 1e-3
 
 
 def test_fixed_length_sizes_by_hand() -> None:
