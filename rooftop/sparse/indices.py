@@ -9,11 +9,14 @@ from torch import Tensor
 
 LAYOUTS = ("csr", "coo", "bsr", "2:4")
 BLOCKS = (8, 16, 32, 64, 128)
+BYTES = (torch.float8_e4m3fn, torch.float8_e5m2)  # floating point of 8 bits: in others the bits of zero mean something else
 
 
 def size_of(shape: Any) -> tuple[int, int]:
     if len(shape) != 2 or any(int(n) < 0 for n in shape):
         raise ValueError(f"the shape is {tuple(shape)}; it must be (M, K)")
+    if any(int(n) > 2**31 for n in shape):
+        raise ValueError(f"the shape is {tuple(shape)}; a sparse tensor takes at most 2^31 rows and columns, as its indices are int32")
     return int(shape[0]), int(shape[1])
 
 
@@ -22,6 +25,8 @@ def check_matrix(op: str, x: Any) -> None:
         raise TypeError(f"{op}: x is a {type(x).__name__}; it must be a tensor")
     if not (x.dtype.is_floating_point or x.dtype == torch.int8):
         raise TypeError(f"{op}: x is {x.dtype}; accepted are floating point and torch.int8")
+    if x.dtype.is_floating_point and x.dtype.itemsize == 1 and x.dtype not in BYTES:
+        raise TypeError(f"{op}: x is {x.dtype}; of 8 bits, accepted are {', '.join(map(str, BYTES))} and torch.int8")
     if x.dim() != 2 or x.layout != torch.strided:
         raise ValueError(f"{op}: x is {x.layout} of shape {tuple(x.shape)}; it must be a dense [M, K]")
 

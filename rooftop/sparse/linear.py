@@ -9,8 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from rooftop.sparse import two_four
+from rooftop.sparse.indices import block_of
 from rooftop.sparse.products import matmul
 from rooftop.sparse.tensor import FACTS, TENSORS, SparseTensor, two_four_of
+
+READERS = (nn.MultiheadAttention, nn.TransformerEncoderLayer)  # they read `weight` of their linear layers
 
 
 class SparseLinear(nn.Module):  # type: ignore[misc]
@@ -31,14 +34,14 @@ class SparseLinear(nn.Module):  # type: ignore[misc]
             raise TypeError(f"SparseLinear: {given}; training takes a dense weight, all else a SparseTensor")
         self.out_features, self.in_features = int(weight.shape[0]), int(weight.shape[1])
         self.algorithm = algorithm
-        self.bias = None if bias is None else nn.Parameter(bias.detach())
+        self.bias = None if bias is None else _parameter(bias)
         if isinstance(weight, SparseTensor):
             self.weight = None
             for name in TENSORS:
                 self.register_buffer(name, getattr(weight, name))
             self.facts = tuple(getattr(weight, n) for n in FACTS)
         else:
-            self.weight = nn.Parameter(weight.detach())
+            self.weight = _parameter(weight)
 
     @property
     def sparse(self) -> SparseTensor:
@@ -61,6 +64,11 @@ class SparseLinear(nn.Module):  # type: ignore[misc]
     def extra_repr(self) -> str:
         kind = f"2:4, trained, {self.algorithm}" if self.weight is not None else self.facts[0]
         return f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}, {kind}"
+
+
+def _parameter(x: Tensor) -> nn.Parameter:
+    """A parameter of its own; one that is frozen stays so."""
+    return nn.Parameter(x.detach(), requires_grad=x.requires_grad or not isinstance(x, nn.Parameter))
 
 
 class _Trained(torch.autograd.Function):  # type: ignore[misc]
@@ -90,20 +98,29 @@ def sparsify_model(
     layout: "2:4" keeps the two largest of each four of a row; "csr", "coo", "bsr" (with its `block`) and "auto" store the nonzero elements: prune first, with
         `rooftop.sparse.prune`. With "auto", a layer that is predicted to be faster dense stays dense.
     train24: keep dense weights, pruned by `algorithm` at every forward. Only with layout "2:4".
-    skip: names of layers that are not replaced; `least`: layers with fewer inputs or outputs are not replaced.
+    skip: the name or names of layers that are not replaced; `least`: layers with fewer inputs or outputs are not replaced.
 
-    Returns the model. Raises ValueError for an unknown layout."""
+    The linear layers of `nn.MultiheadAttention` and `nn.TransformerEncoderLayer`, which read their weights themselves, stay dense. A frozen bias stays frozen,
+    and a layer in evaluation stays so.
+
+    Returns the model. Raises ValueError for an unknown layout and for blocks with another than "bsr"."""
     if train24 and layout != "2:4":
         raise ValueError(f"sparsify_model: layout is {layout!r} with train24; only '2:4' is trained")
+    if layout != "auto":
+        block_of(layout, block)
+    skipped = {skip} if isinstance(skip, str) else set(skip)
     for name, module in list(model.named_modules()):
-        if not isinstance(module, nn.Linear) or name in skip or min(module.in_features, module.out_features) < least:
+        if not isinstance(module, nn.Linear) or name in skipped or min(module.in_features, module.out_features) < least:
+            continue
+        parent = model.get_submodule(name.rpartition(".")[0])
+        if isinstance(parent, READERS):
             continue
         made = _sparse(module, layout, block, train24, algorithm)
         if made is None:
             continue
+        made.train(module.training)
         if not name:
             return made
-        parent = model.get_submodule(name.rpartition(".")[0])
         setattr(parent, name.rpartition(".")[2], made)
     return model
 
@@ -111,7 +128,7 @@ def sparsify_model(
 def _sparse(module: nn.Linear, layout: str, block: Any, train24: bool, algorithm: str) -> SparseLinear | None:
     weight, bias = module.weight.detach(), module.bias
     if train24:
-        return SparseLinear(weight, bias, train24=True, algorithm=algorithm)
+        return SparseLinear(module.weight, bias, train24=True, algorithm=algorithm)
     if layout == "2:4":
         return SparseLinear(two_four_of(weight, two_four.select(weight.abs().float())), bias)
     if layout == "auto":

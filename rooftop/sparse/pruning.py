@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -25,12 +24,21 @@ class Pruned:
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def apply(self, model: nn.Module) -> None:
-        """Set the pruned weights to zero, in place: call it after each step of an optimiser. Raises KeyError for a parameter that the model does not have."""
-        own = dict(model.named_parameters())
+        """Set the pruned weights to zero, in place, NaN and infinity too: call it after each step of an optimiser.
+
+        Raises KeyError for a parameter that the model does not have, ValueError for one of another shape; nothing is changed then."""
+        for weight, mask in self._pairs(model):
+            weight.masked_fill_(mask.to(weight.device) == 0, 0)
+
+    def _pairs(self, model: nn.Module) -> list[tuple[Tensor, Tensor]]:
+        """The parameters and their masks."""
+        own = dict(model.named_parameters(remove_duplicate=False))  # a tied parameter by each of its names
         for name, mask in self.masks.items():
             if name not in own:
                 raise KeyError(f"the model has no parameter {name!r}; it has {', '.join(own)}")
-            own[name].mul_(mask)
+            if own[name].shape != mask.shape:
+                raise ValueError(f"the mask of {name!r} is {tuple(mask.shape)}; the parameter is {tuple(own[name].shape)}, and both must be alike")
+        return [(own[name], mask) for name, mask in self.masks.items()]
 
     def density(self) -> float:
         """Share of the weights with a mask that are kept."""
@@ -47,11 +55,13 @@ def prune(
 
     fraction: of the weights to set to zero, 0 to 1. Ignored by "2:4", which always prunes half.
     form: "elements", by magnitude; "blocks" of `block`, by the sum of squares; "2:4", two of each four consecutive elements of a row.
-    everywhere: True: one threshold for all layers; False: the fraction applies to each layer.
-    skip: names of layers that are not pruned.
+    everywhere: True: the fraction applies to all layers together, of equal weights the later are pruned first; False: to each layer.
+    skip: the name or names of layers that are not pruned, nor a weight that another layer shares with them.
     before: masks of an earlier round: weights that are zero there stay zero, and count towards the fraction (iterative magnitude pruning).
 
-    Raises ValueError for a fraction outside 0 to 1, an unknown form, or a block of other sizes.
+    A weight that several layers share is pruned once, and has one mask, by the first linear layer's name. Pruned NaN and infinity become zero.
+
+    Raises ValueError for a fraction outside 0 to 1, an unknown form, a block of other sizes, or an earlier mask of another shape.
 
     Source: Han et al., "Learning both Weights and Connections for Efficient Neural Networks" (2015); Frankle and Carbin, "The Lottery Ticket Hypothesis"
     (2019)."""
@@ -61,22 +71,22 @@ def prune(
         raise ValueError(f"prune: form is {form!r}; it is one of {', '.join(map(repr, FORMS))}")
     if form == "blocks" and (len(block) != 2 or any(n not in BLOCKS for n in block)):
         raise ValueError(f"prune: block is {block!r}; it must be two of {', '.join(map(str, BLOCKS))}")
-    weights = {f"{n}.weight" if n else "weight": m.weight for n, m in model.named_modules() if isinstance(m, nn.Linear) and n not in skip}
-    scores = {n: _scores(w if before is None or n not in before.masks else w * before.masks[n], form, block) for n, w in weights.items()}
+    weights = _weights(model, {skip} if isinstance(skip, str) else set(skip))
+    earlier = _earlier(model, weights, before)
+    scores = {n: _scores(w, earlier.get(n), form, block) for n, w in weights.items()}
     masks = {}
     if form == "2:4":
         for n, w in weights.items():
             chosen = torch.zeros(w.shape[0], -(-w.shape[1] // 4) * 4, dtype=torch.bool, device=w.device)
             masks[n] = chosen.scatter_(1, two_four.places(two_four.select(scores[n])), True)[:, : w.shape[1]]
     else:
-        limit = _smallest(torch.cat([s.flatten() for s in scores.values()]), fraction) if everywhere and scores else None
+        chosen_of = _kept_everywhere(scores, fraction) if everywhere and scores else {n: _kept(s, fraction) for n, s in scores.items()}
         for n, w in weights.items():
-            kept = _kept(scores[n], fraction) if limit is None else scores[n] > limit
+            kept = chosen_of[n]
             if form == "blocks":
                 kept = kept.repeat_interleave(block[0], 0).repeat_interleave(block[1], 1)[: w.shape[0], : w.shape[1]]
             masks[n] = kept
-    if before is not None:
-        masks = {n: m & before.masks[n] if n in before.masks else m for n, m in masks.items()}
+    masks = {n: m & earlier[n] if n in earlier else m for n, m in masks.items()}
     found = Pruned(masks)
     found.apply(model)
     return found
@@ -85,6 +95,7 @@ def prune(
 @torch.no_grad()  # type: ignore[untyped-decorator]
 def rewind(model: nn.Module, state: Mapping[str, Tensor], pruned: Pruned) -> None:
     """The parameters of an earlier `state` (a state dict, kept before training) with the masks found since: a lottery ticket. Raises as `load_state_dict`."""
+    pruned._pairs(model)  # raises before anything is changed
     model.load_state_dict(state)
     pruned.apply(model)
 
@@ -120,7 +131,35 @@ def permute_columns(w: Tensor, rounds: int = 100, seed: int = 0) -> Tensor:
     return order
 
 
-def _scores(w: Tensor, form: str, block: tuple[int, int]) -> Tensor:
+def _weights(model: nn.Module, skip: set[str]) -> dict[str, Tensor]:
+    """The weights of linear layers, each once, without those of a layer in `skip`."""
+    seen = {id(p) for n, m in model.named_modules(remove_duplicate=False) if n in skip for p in m.parameters(recurse=False)}
+    found = {}
+    for name, module in model.named_modules():
+        if isinstance(module, nn.Linear) and name not in skip and id(module.weight) not in seen:
+            found[f"{name}.weight" if name else "weight"] = module.weight
+            seen.add(id(module.weight))
+    return found
+
+
+def _earlier(model: nn.Module, weights: dict[str, Tensor], before: Pruned | None) -> dict[str, Tensor]:
+    """The masks of an earlier round by the names of this one, on the weights' devices."""
+    if before is None:
+        return {}
+    own = dict(model.named_parameters(remove_duplicate=False))
+    masks = {id(own[n]): m for n, m in before.masks.items() if n in own}
+    found = {n: masks[id(w)].to(w.device) != 0 for n, w in weights.items() if id(w) in masks}
+    for n, m in found.items():
+        if m.shape != weights[n].shape:
+            raise ValueError(f"prune: the earlier mask of {n!r} is {tuple(m.shape)}; the weight is {tuple(weights[n].shape)}, and both must be alike")
+    return found
+
+
+def _scores(w: Tensor, earlier: Tensor | None, form: str, block: tuple[int, int]) -> Tensor:
+    if earlier is not None:
+        w = w.masked_fill(~earlier, 0)
+    if form == "elements" and earlier is not None:
+        return w.abs().float().masked_fill_(~earlier, -1.0)  # before a zero that is kept
     if form != "blocks":
         return w.abs().float()
     m, k = w.shape
@@ -128,10 +167,21 @@ def _scores(w: Tensor, form: str, block: tuple[int, int]) -> Tensor:
     return whole.view(-(-m // block[0]), block[0], -(-k // block[1]), block[1]).sum((1, 3))
 
 
-def _smallest(scores: Tensor, fraction: float) -> Any:
-    """The largest score that is pruned; below all where there is none."""
-    count = round(fraction * scores.numel())
-    return scores.kthvalue(count).values if count else scores.new_tensor(-1.0)
+def _kept_everywhere(scores: dict[str, Tensor], fraction: float) -> dict[str, Tensor]:
+    """All but a fraction of all, the smallest; of equal ones the later are pruned first. NaN counts as infinity."""
+    scores = {n: s.nan_to_num(nan=float("inf"), posinf=float("inf")) for n, s in scores.items()}
+    whole = torch.cat([s.flatten() for s in scores.values()])
+    count = round(fraction * whole.numel())
+    if count == 0:
+        return {n: torch.ones_like(s, dtype=torch.bool) for n, s in scores.items()}
+    limit = whole.kthvalue(count).values
+    spare = whole.numel() - count - int((whole > limit).sum())  # of those at the limit, how many are kept
+    kept = {}
+    for n, s in scores.items():
+        equal = s == limit
+        kept[n] = (s > limit) | (equal & (equal.flatten().cumsum(0).view(s.shape) <= spare))
+        spare = max(0, spare - int(equal.sum()))
+    return kept
 
 
 def _kept(scores: Tensor, fraction: float) -> Tensor:

@@ -65,8 +65,9 @@ class SparseTensor:
         layout: "csr", "coo", "bsr", "2:4", or "auto": the sparse layout that `rooftop.sparse.advise` predicts to be the fastest in a product with `n` columns.
         block: for "bsr": rows and columns of a block, each 8, 16, 32, 64 or 128; one number for both; None: (32, 32).
 
-        Raises TypeError if x is not a floating-point or int8 tensor; ValueError for other shapes, an unknown layout, a block of other sizes, and for
-        "2:4" if a group of four has more than two nonzero elements: `rooftop.prune_24` selects two."""
+        Raises TypeError if x is not a floating-point or int8 tensor, and for fp8 other than e4m3fn and e5m2; ValueError for other shapes, more than 2^31 rows
+        or columns, an unknown layout, a block of other sizes, and for "2:4" if a group of four has more than two nonzero elements: `rooftop.prune_24` selects
+        two."""
         check_matrix("from_dense", x)
         if layout == "auto":
             from rooftop.sparse.advice import advise
@@ -93,7 +94,7 @@ class SparseTensor:
 
         check: False assumes that they are within the shape, sorted by rows then columns, and unique, and does not read, sort or synchronise.
 
-        Raises TypeError for indices of other dtypes, ValueError for other shapes and for an index that is out of range."""
+        Raises TypeError for indices of other dtypes, ValueError for other shapes, more than 2^31 rows or columns, and an index that is out of range."""
         check_indices("coo", {"rows": rows, "columns": columns}, values.device)
         size = size_of(shape)
         if rows.shape != columns.shape or values.shape != rows.shape:
@@ -146,7 +147,7 @@ class SparseTensor:
             offsets = offsets_of(of, tall)
             i, j = torch.arange(high, device=values.device), torch.arange(wide, device=values.device)
             inside = ((of[:, None] * high + i) < size[0])[:, :, None] & ((columns.long()[:, None] * wide + j) < size[1])[:, None, :]
-            values = values * inside if size[0] % high or size[1] % wide else values
+            values = torch.where(inside, values, torch.zeros_like(values)) if size[0] % high or size[1] % wide else values
         return cls(values, short(columns), short(offsets), None, None, "bsr", size, (high, wide))
 
     @classmethod
@@ -276,11 +277,15 @@ class SparseTensor:
         return found.t() if self.turned else found
 
     def to_torch(self) -> Tensor:
-        """A torch tensor in the same layout; 2:4 as CSR. Blocks must divide the shape."""
+        """A torch tensor in the same layout; 2:4 as CSR. Raises ValueError for blocks that do not divide the shape."""
         x = self.contiguous()
         if x.layout == "coo":
             return torch.sparse_coo_tensor(torch.stack((x.rows, x.columns)), x.values, x.size, is_coalesced=True)
         if x.layout == "bsr":
+            assert x.block is not None
+            if x.size[0] % x.block[0] or x.size[1] % x.block[1]:
+                given = f"a matrix {x.size} in blocks of {x.block[0]} x {x.block[1]}"
+                raise ValueError(f"to_torch: given {given}; torch takes blocks that divide the shape (or use to('csr'))")
             return torch.sparse_bsr_tensor(x.offsets, x.columns, x.values, x.size)
         x = x.to("csr")
         return torch.sparse_csr_tensor(x.offsets, x.columns, x.values, x.size)
@@ -322,6 +327,8 @@ class SparseTensor:
             made = make(self.offsets, self.columns, self.values, self.size)
         if made.columns is None or self.columns is None or made.columns.shape != self.columns.shape or not torch.equal(made.columns, self.columns):
             raise ValueError("columns are out of order or come again within a row")
+        if self.layout == "coo" and not torch.equal(made.rows, self.rows):
+            raise ValueError("rows are out of order; elements must be in the order of rows, then columns")
 
     def _coordinates(self) -> tuple[Tensor, Tensor, Tensor]:
         """Rows, columns and values of what is stored, by rows then columns; without zeros from blocks and groups of four."""
@@ -338,8 +345,11 @@ class SparseTensor:
             return rows, at[rows, i], self.values[rows, i]
         assert self.offsets is not None and self.columns is not None and self.block is not None
         block, i, j = (self.values != 0).nonzero(as_tuple=True)
-        rows = rows_of(self.offsets, self.columns.shape[0])[block] * self.block[0] + i
+        rows = rows_of(self.offsets, self.columns.shape[0])[block].long() * self.block[0] + i
         columns = self.columns.long()[block] * self.block[1] + j
+        if self.size[0] % self.block[0] or self.size[1] % self.block[1]:
+            inside = (rows < self.size[0]) & (columns < self.size[1])
+            block, i, j, rows, columns = (t[inside] for t in (block, i, j, rows, columns))
         order = torch.argsort(rows * (self.size[1] + self.block[1]) + columns)
         return rows[order], columns[order], self.values[block, i, j][order]
 

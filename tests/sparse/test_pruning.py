@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import rooftop
 from rooftop.ops.prune_24 import PAIRS, kept, patterns
-from rooftop.sparse import SparseLinear, SparseTensor, advise, permute_columns, prune, rewind, sparsify_model
+from rooftop.sparse import Pruned, SparseLinear, SparseTensor, advise, permute_columns, prune, rewind, sparsify_model
 
 
 def test_there_are_90_patterns_with_two_in_each_row_and_column() -> None:
@@ -124,3 +124,101 @@ def test_advice_says_dense_where_little_is_zero() -> None:
     assert SparseTensor.from_dense(blocks.to(torch.bfloat16), "auto", n=4096).layout == "bsr"
     with pytest.raises(ValueError, match="n is 0"):
         advise(x, 0)
+
+
+@pytest.mark.parametrize("value", [float("inf"), float("nan")])
+def test_pruned_weights_become_zero_whatever_they_were(value: float) -> None:
+    layer = nn.Linear(8, 8)
+    layer.weight.data[0, 0] = value
+    masks = prune(layer, 1.0)
+    assert torch.equal(layer.weight, torch.zeros(8, 8))
+    layer.weight.data[3, 3] = value
+    masks.apply(layer)
+    assert torch.equal(layer.weight, torch.zeros(8, 8))
+    layer.weight.data.fill_(1.0)[0, 0] = value
+    assert torch.equal(prune(layer, 0.5, everywhere=True, before=masks).masks["weight"], torch.zeros(8, 8, dtype=torch.bool))
+    assert torch.equal(layer.weight, torch.zeros(8, 8))
+
+
+class Tied(nn.Module):  # type: ignore[misc]
+    def __init__(self) -> None:
+        super().__init__()
+        self.wte, self.fc = nn.Embedding(16, 8), nn.Linear(8, 8)
+        self.head, self.twin = nn.Linear(8, 16, bias=False), nn.Linear(8, 16)
+        self.head.weight = self.twin.weight = self.wte.weight
+
+
+def test_a_tied_weight_is_pruned_once() -> None:
+    for everywhere in (False, True):
+        net = Tied()
+        masks = prune(net, 0.5, everywhere=everywhere)
+        assert set(masks.masks) == {"fc.weight", "head.weight"} and masks.density() == 0.5
+        assert net.head.weight is net.wte.weight and torch.equal(net.wte.weight != 0, masks.masks["head.weight"])
+        assert prune(net, 0.75, before=masks, everywhere=everywhere).density() == 0.25
+    for skip in ("wte", "twin", ["head"]):
+        assert set(prune(Tied(), 0.5, skip=skip).masks) == {"fc.weight"}
+
+
+def test_masks_that_do_not_fit_change_nothing() -> None:
+    net = model()
+    first = copy.deepcopy(net.state_dict())
+    good = torch.zeros(96, 64, dtype=torch.bool)
+    for masks, error in (({"0.weight": good, "9.weight": good}, KeyError), ({"0.weight": good, "2.weight": good}, ValueError)):
+        with pytest.raises(error):
+            Pruned(masks).apply(net)
+        with pytest.raises(error):
+            rewind(net, {n: t + 1 for n, t in first.items()}, Pruned(masks))
+    assert all(torch.equal(t, first[n]) for n, t in net.state_dict().items())
+
+
+def test_equal_weights_are_pruned_to_the_exact_fraction() -> None:
+    for fraction in (0.0, 0.3, 0.5, 1.0):
+        net = nn.Sequential(nn.Linear(10, 10), nn.Linear(10, 30))
+        for layer in net:
+            nn.init.constant_(layer.weight, 0.5)
+        masks = prune(net, fraction, everywhere=True)
+        flat = torch.cat([m.flatten() for m in masks.masks.values()])
+        assert torch.equal(flat, torch.arange(400) < 400 - round(400 * fraction))
+        for layer in net:
+            nn.init.constant_(layer.weight, 0.0)
+        again = prune(net, 0.5, everywhere=True, before=masks)
+        assert again.density() == min(0.5, masks.density())
+
+
+@pytest.mark.parametrize("train24", [False, True])
+def test_a_sparse_layer_keeps_what_is_frozen_and_whether_it_trains(train24: bool) -> None:
+    net = model().eval()
+    net[0].bias.requires_grad_(False)
+    net[0].weight.requires_grad_(False)
+    sparsify_model(net, train24=train24)
+    assert not any(m.training for m in net.modules())
+    assert not net[0].bias.requires_grad and net[2].bias.requires_grad
+    if train24:
+        assert not net[0].weight.requires_grad and net[2].weight.requires_grad
+    bias = SparseLinear(SparseTensor.from_dense(torch.eye(8)), torch.zeros(8)).bias
+    assert bias is not None and bias.requires_grad
+
+
+def test_layers_whose_parent_reads_the_weight_stay_dense() -> None:
+    net = nn.Sequential(nn.TransformerEncoderLayer(64, 4, 64, batch_first=True), nn.Linear(64, 64)).eval()
+    x = torch.randn(2, 3, 64)
+    want = net[0](x)
+    sparsify_model(net, "csr")
+    assert isinstance(net[1], SparseLinear) and sum(isinstance(m, SparseLinear) for m in net.modules()) == 1
+    with torch.no_grad():
+        torch.testing.assert_close(net[0](x), want)
+    net.train()(x).sum().backward()
+    attention = sparsify_model(nn.MultiheadAttention(64, 4), "csr")
+    assert attention(x, x, x)[0].shape == x.shape
+
+
+def test_names_to_skip_and_layouts_are_taken_whole() -> None:
+    def named() -> nn.Module:
+        return nn.ModuleDict({"fc1": nn.Linear(8, 8), "fc10": nn.Linear(8, 8)})
+
+    net = sparsify_model(named(), "csr", skip="fc10", least=8)
+    assert isinstance(net["fc1"], SparseLinear) and isinstance(net["fc10"], nn.Linear)
+    assert set(prune(named(), skip="fc10").masks) == {"fc1.weight"}
+    for net in (nn.ReLU(), named()):
+        with pytest.raises(ValueError, match="layout is 'ell'"):
+            sparsify_model(net, "ell")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -93,7 +94,7 @@ def test_sddmm_has_the_elements_of_the_product_on_the_pattern(layout: str) -> No
     p = SparseTensor.from_dense(drawn(40, 48), layout, block=16 if layout == "bsr" else None)
     a, b = torch.randn(40, 7), torch.randn(7, 48)
     found = sddmm(a, b, p, alpha=2.0)
-    stored = SparseTensor(torch.ones_like(p.values), *p._leaves()[1:], p.layout, p.size, p.block).to_dense()
+    stored = replace(p, values=torch.ones_like(p.values)).to_dense()
     torch.testing.assert_close(found.to_dense(), 2 * (a @ b) * stored, atol=1e-5, rtol=1e-5)
 
 
@@ -204,3 +205,56 @@ def test_metadata_hold_what_the_page_says() -> None:
     plain = 0x44444444
     assert meta[0, 0, 4 * 3 + 1, 2].item() == plain + ((14 - 4) << 8) and meta[0, 0, 4 * 3 + 3, 1].item() == plain + ((9 - 4) << 16)
     assert int((meta != plain).sum()) == 2 and torch.equal(two_four.unpack(meta, 16, 64), codes.to(torch.int32))
+
+
+@pytest.mark.parametrize("check", [True, False])
+@pytest.mark.parametrize("column", [2**31, 2**32 + 1])
+def test_a_shape_beyond_int32_is_refused(column: int, check: bool) -> None:
+    one, at = torch.tensor([0]), torch.tensor([column])
+    with pytest.raises(ValueError, match=r"at most 2\^31 rows and columns"):
+        SparseTensor.coo(one, at, torch.tensor([5.0]), (1, 2**33), check=check)
+    with pytest.raises(ValueError, match=r"at most 2\^31 rows and columns"):
+        SparseTensor.csr(torch.tensor([0, 1]), at, torch.tensor([5.0]), (1, 2**33), check=check)
+    last = SparseTensor.coo(one, torch.tensor([2**31 - 1]), torch.tensor([5.0]), (1, 2**31), check=check)
+    assert last.columns is not None and last.columns.tolist() == [2**31 - 1]
+    with pytest.raises(ValueError, match="columns hold 2147483648"):
+        SparseTensor.coo(one, torch.tensor([2**31]), torch.tensor([5.0]), (1, 2**31))
+
+
+@pytest.mark.parametrize("check", [True, False])
+@pytest.mark.parametrize("value", [float("inf"), float("nan"), 3.0])
+def test_elements_of_blocks_beyond_the_shape_are_ignored(value: float, check: bool) -> None:
+    v = torch.zeros(1, 8, 8)
+    v[0, 1, 2] = 1.0
+    v[0, 0, 7] = v[0, 7, 0] = value
+    s = SparseTensor.bsr(torch.tensor([0, 1]), torch.tensor([0]), v, (6, 5), check=check)
+    want = torch.zeros(6, 5)
+    want[1, 2] = 1.0
+    csr = s.to("csr")
+    assert csr.columns is not None and csr.columns.tolist() == [2] and torch.equal(csr.to_dense(), want)
+    assert torch.equal(s.to_dense(), want) and torch.equal(s.t().contiguous().to("coo").to_dense(), want.t())
+    if check:
+        assert s.values.sum() == 1.0
+
+
+def test_verify_sees_rows_out_of_order() -> None:
+    at = torch.tensor([0, 0], dtype=torch.int32)
+    s = SparseTensor(torch.ones(2), at, None, torch.tensor([1, 0], dtype=torch.int32), None, "coo", (2, 1))
+    with pytest.raises(ValueError, match="rows are out of order"):
+        s.verify()
+
+
+def test_torch_takes_no_blocks_that_do_not_divide_the_shape() -> None:
+    s = SparseTensor.from_dense(torch.ones(8, 5), "bsr", block=8)
+    for x in (s, s.t()):
+        with pytest.raises(ValueError, match="blocks of 8 x 8; torch takes blocks that divide the shape"):
+            x.to_torch()
+    assert torch.equal(s.to("csr").to_torch().to_dense(), torch.ones(8, 5))
+
+
+@pytest.mark.parametrize("name", ["float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu"])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_bytes_whose_zero_has_other_bits_are_refused(name: str, layout: str) -> None:
+    x = torch.zeros(4, 8, dtype=torch.uint8).view(getattr(torch, name))
+    with pytest.raises(TypeError, match=f"x is torch.{name}; of 8 bits, accepted are torch.float8_e4m3fn"):
+        SparseTensor.from_dense(x, layout)
