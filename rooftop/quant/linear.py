@@ -276,7 +276,7 @@ def quantize_model(
             one of 8-bit codes.
         include, exclude: shell-style name patterns: "model.layers.*.mlp.*".
 
-    Returns `model`; if it is itself a linear layer, the `QuantLinear` that takes its place (its name for `include` and `exclude` is ""). Raises ValueError if no
+    Returns `model`; if it is itself a linear layer, the `QuantLinear` that takes its place (its name is ""). Raises ValueError if no
     layer matches, if a layer's K is not divisible by the group or its weight is not finite (the error names the layer; nothing has been replaced), or if
     arguments are not supported together."""
     if not isinstance(model, nn.Module):

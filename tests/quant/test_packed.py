@@ -143,7 +143,7 @@ def test_scales_keep_to_the_range_of_their_dtype() -> None:
             pack_weight(rooftop.quantize(x * factor, granularity="row"), scale_dtype=torch.float16)
     for kind in (torch.float64, torch.int8, "float16"):
         with pytest.raises(TypeError, match=r"scale_dtype is .*; accepted are None, torch.float32, torch.float16, torch.bfloat16"):
-            pack_weight(rooftop.quantize(x), scale_dtype=kind)  # type: ignore[arg-type]
+            pack_weight(rooftop.quantize(x), scale_dtype=kind)
     q = rooftop.quantize(x, "mxfp8")
     assert torch.equal(pack_weight(q, scale_dtype=torch.bfloat16).dequantize(F32), q.dequantize(F32))
     bytes_ = Quantized.of({**q.tensors(), "scale": q.scale.view(torch.uint8)}, q.facts())

@@ -207,7 +207,7 @@ def test_a_model_that_is_one_layer(tmp_path: Path) -> None:
 def test_weights_that_are_not_finite_are_refused(format: str, activations: str | None, bad: float) -> None:
     model = net()
     with torch.no_grad():
-        model[2].weight[3, 5] = bad  # type: ignore[index,operator]
+        model[2].weight[3, 5] = bad
     with pytest.raises(ValueError, match=r"2 \(128, 64\): .*must be finite"):
         quantize_model(model, format, group=0, activations=activations)
     assert not any(isinstance(m, QuantLinear) for m in model.modules())
@@ -215,11 +215,11 @@ def test_weights_that_are_not_finite_are_refused(format: str, activations: str |
 
 def test_a_bias_that_is_frozen_stays_so(tmp_path: Path) -> None:
     model = net()
-    model[0].bias.requires_grad_(False)  # type: ignore[union-attr,operator]
+    model[0].bias.requires_grad_(False)
     quantize_model(model, "int4", group=64)
     save_quantized(model, tmp_path / "m.safetensors")
     other = net(1)
-    other[0].bias.requires_grad_(False)  # type: ignore[union-attr,operator]
+    other[0].bias.requires_grad_(False)
     for m in (model, load_quantized(other, tmp_path / "m.safetensors")):
         assert [m.get_parameter(n).requires_grad for n in ("0.bias", "3.1.bias")] == [False, True]
     single = nn.Linear(128, 64)
